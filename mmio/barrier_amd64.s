@@ -1,0 +1,58 @@
+#include "textflag.h"
+
+// In all of these the call is half of the barrier: the Go compiler does not
+// move memory accesses across a call into assembly.
+
+// func ToDevice()
+// x86 keeps a store to write-back memory before any later store to write-back
+// or uncached memory, so only the compiler has to be stopped. Write-combining
+// memory is what StartWC is for. rdma-core's udma_to_device_barrier is empty too.
+TEXT ·ToDevice(SB), NOSPLIT|NOFRAME, $0-0
+	RET
+
+// func FromDevice()
+// LFENCE as in rdma-core. x86 keeps loads of write-back memory in order, so a
+// compiler barrier may do (the kernel's dma_rmb is one); whoever weakens this
+// brings the argument and the benchmark.
+TEXT ·FromDevice(SB), NOSPLIT|NOFRAME, $0-0
+	LFENCE
+	RET
+
+// func StartWC()
+// Stores to write-combining memory are weakly ordered even on x86: without
+// SFENCE one can pass earlier stores to other memory.
+TEXT ·StartWC(SB), NOSPLIT|NOFRAME, $0-0
+	SFENCE
+	RET
+
+// func FlushWC()
+// SFENCE drains the write-combining buffers, and nothing crosses it to be
+// combined with what was there.
+TEXT ·FlushWC(SB), NOSPLIT|NOFRAME, $0-0
+	SFENCE
+	RET
+
+// func Store64(p *uint64, v uint64)
+// Not sync/atomic: that is XCHG, a locked read-modify-write of the device.
+TEXT ·Store64(SB), NOSPLIT|NOFRAME, $0-16
+	MOVQ p+0(FP), DI
+	MOVQ v+8(FP), AX
+	MOVQ AX, (DI)
+	RET
+
+// func Copy64(dst, src *[64]byte)
+// Not copy(): that may use any width and order, REP MOVSB included. Four
+// 16-byte stores, ascending, are in the baseline of every amd64 CPU; unaligned
+// forms because src may be a work queue entry that is aligned to 8 bytes only.
+TEXT ·Copy64(SB), NOSPLIT|NOFRAME, $0-16
+	MOVQ   dst+0(FP), DI
+	MOVQ   src+8(FP), SI
+	MOVOU  (SI), X0
+	MOVOU  16(SI), X1
+	MOVOU  32(SI), X2
+	MOVOU  48(SI), X3
+	MOVOU  X0, (DI)
+	MOVOU  X1, 16(DI)
+	MOVOU  X2, 32(DI)
+	MOVOU  X3, 48(DI)
+	RET

@@ -1,0 +1,53 @@
+#include "textflag.h"
+
+// In all of these the call is half of the barrier: the Go compiler does not
+// move memory accesses across a call into assembly.
+//
+// The operands are those of rdma-core. The outer shareable domain is needed:
+// the other observer is a device on the bus, not a CPU.
+
+// func ToDevice()
+// DMB OSHST: arm64 may reorder any two stores.
+TEXT ·ToDevice(SB), NOSPLIT|NOFRAME, $0-0
+	DMB $2
+	RET
+
+// func FromDevice()
+// DMB OSHLD: arm64 may reorder any two loads.
+TEXT ·FromDevice(SB), NOSPLIT|NOFRAME, $0-0
+	DMB $1
+	RET
+
+// func StartWC()
+// DSB ST, the same as FlushWC: rdma-core's mmio_wc_start is mmio_flush_writes,
+// and DSB ST is stronger than the DMB OSHST that StartWC implies.
+TEXT ·StartWC(SB), NOSPLIT|NOFRAME, $0-0
+	DSB $14
+	RET
+
+// func FlushWC()
+// DSB ST: a DMB would order the stores and still let them sit in the merge
+// buffer.
+TEXT ·FlushWC(SB), NOSPLIT|NOFRAME, $0-0
+	DSB $14
+	RET
+
+// func Store64(p *uint64, v uint64)
+// Not sync/atomic: that is STLR, or an LSE instruction that a device register
+// may not take; the order is made by the barriers above.
+TEXT ·Store64(SB), NOSPLIT|NOFRAME, $0-16
+	MOVD p+0(FP), R0
+	MOVD v+8(FP), R1
+	MOVD R1, (R0)
+	RET
+
+// func Copy64(dst, src *[64]byte)
+// One ST1 of four registers: 64 contiguous bytes from one instruction, which is
+// the best chance for one transaction on CPUs without ST64B. Elements of 8
+// bytes, because that is the alignment that src has.
+TEXT ·Copy64(SB), NOSPLIT|NOFRAME, $0-16
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	VLD1 (R1), [V0.D2, V1.D2, V2.D2, V3.D2]
+	VST1 [V0.D2, V1.D2, V2.D2, V3.D2], (R0)
+	RET

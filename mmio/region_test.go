@@ -1,0 +1,222 @@
+package mmio
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// file returns an open file of two pages, the first of 'a', the second of 'b'.
+func file(t *testing.T) *os.File {
+	t.Helper()
+	page := os.Getpagesize()
+	path := filepath.Join(t.TempDir(), "device")
+	if err := os.WriteFile(path, append(bytes.Repeat([]byte{'a'}, page), bytes.Repeat([]byte{'b'}, page)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestMapIsSharedWithTheFile(t *testing.T) {
+	f := file(t)
+	page := os.Getpagesize()
+	r, err := Map(f, uint64(page), page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	b := r.Bytes()
+	if len(b) != page || cap(b) != page || b[0] != 'b' || b[page-1] != 'b' {
+		t.Fatalf("mapped %d bytes (capacity %d) from %q to %q, want the %d of the second page", len(b), cap(b), b[0], b[len(b)-1], page)
+	}
+	b[7] = 'x'
+	var got [1]byte
+	if _, err := f.ReadAt(got[:], int64(page)+7); err != nil || got[0] != 'x' {
+		t.Fatalf("the file has %q after a store of 'x' to the mapping: %v", got, err)
+	}
+	if _, err := f.WriteAt([]byte{'y'}, int64(page)+8); err != nil || b[8] != 'y' {
+		t.Fatalf("the mapping has %q after a write of 'y' to the file: %v", b[8], err)
+	}
+}
+
+func TestMapOutlivesTheFile(t *testing.T) {
+	f := file(t)
+	r, err := Map(f, 0, os.Getpagesize())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Bytes()[0]; got != 'a' {
+		t.Errorf("first byte %q, want 'a'", got)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMapErrors(t *testing.T) {
+	f := file(t)
+	closed := file(t)
+	closed.Close()
+	readOnly, err := os.Open(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer readOnly.Close()
+	page := os.Getpagesize()
+	for _, tc := range []struct {
+		name   string
+		f      *os.File
+		offset uint64
+		size   int
+		want   error
+		says   string
+	}{
+		{"no file", nil, 0, page, os.ErrInvalid, "nil"},
+		{"closed file", closed, 0, page, os.ErrClosed, "device"},
+		{"read-only file", readOnly, 0, page, unix.EACCES, "device"},
+		{"size zero", f, 0, 0, unix.EINVAL, "size: got 0"},
+		{"size negative", f, 0, -1, unix.EINVAL, "size: got -1"},
+		{"size beyond the address space", f, 0, math.MaxInt, unix.ENOMEM, "device"},
+		{"offset inside a page", f, 1, page, unix.EINVAL, "offset: got 0x1"},
+		{"offset with the top bit", f, 1 << 63, page, unix.EINVAL, "offset: got 0x8000000000000000"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := Map(tc.f, tc.offset, tc.size)
+			if r != nil || !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("Map(%#x, %d) = %v, %v; want an error that is %v and says %q", tc.offset, tc.size, r, err, tc.want, tc.says)
+			}
+		})
+	}
+}
+
+func TestCloseUnmapsOnce(t *testing.T) {
+	f := file(t)
+	r, err := Map(f, 0, os.Getpagesize())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := r.Bytes()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := r.Bytes(); got != nil {
+		t.Errorf("%d bytes after Close, want none", len(got))
+	}
+	// The pages are gone: touching them is the fault that a ring would have.
+	if !faults(&b[0]) {
+		t.Error("the memory is still mapped after Close")
+	}
+}
+
+// faults says whether reading *p raises SIGSEGV.
+func faults(p *byte) (fault bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { fault = recover() != nil }()
+	_ = *(*byte)(unsafe.Pointer(p)) + 1
+	sink = *p
+	return false
+}
+
+var sink byte
+
+func TestMapRacingCloseOfTheFile(t *testing.T) {
+	for range 200 {
+		f := file(t)
+		var wg sync.WaitGroup
+		wg.Go(func() { f.Close() })
+		r, err := Map(f, 0, os.Getpagesize())
+		wg.Wait()
+		switch {
+		case err == nil:
+			if r.Bytes()[0] != 'a' {
+				t.Fatal("mapped something that is not the file")
+			}
+			r.Close()
+		case !errors.Is(err, os.ErrClosed):
+			t.Fatalf("Map of a file being closed: %v, want success or os.ErrClosed", err)
+		}
+	}
+}
+
+func TestMapAnonymous(t *testing.T) {
+	for _, size := range []int{1, 4095, 4096, 1 << 20} {
+		r, err := MapAnonymous(size, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := r.Bytes()
+		if len(b) != size || cap(b) != size {
+			t.Errorf("asked for %d bytes, got %d (capacity %d)", size, len(b), cap(b))
+		}
+		if a := uintptr(unsafe.Pointer(&b[0])); a%uintptr(os.Getpagesize()) != 0 {
+			t.Errorf("%d bytes start at %#x, which is not the start of a page", size, a)
+		}
+		if i := bytes.IndexFunc(b, func(r rune) bool { return r != 0 }); i >= 0 {
+			t.Errorf("byte %d is not zero", i)
+		}
+		b[size-1] = 1
+		if err := r.Close(); err != nil {
+			t.Errorf("closing %d bytes: %v", size, err)
+		}
+	}
+}
+
+func TestMapAnonymousHuge(t *testing.T) {
+	r, err := MapAnonymous(4097, true)
+	if err != nil {
+		// Without reserved huge pages the kernel says so, and we say where.
+		if !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "nr_hugepages") {
+			t.Fatalf("without huge pages: %v, want ENOMEM with the place to reserve them", err)
+		}
+		return
+	}
+	if b := r.Bytes(); len(b) != 4097 || uintptr(unsafe.Pointer(&b[0]))%hugePageSize != 0 {
+		t.Errorf("%d bytes at %p, want 4097 at a multiple of %#x", len(b), &b[0], hugePageSize)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBytesEndWhereAsked is about a mapping that was rounded up to huge pages,
+// which most machines have none of: append must not reach the rest.
+func TestBytesEndWhereAsked(t *testing.T) {
+	r := &Region{mem: make([]byte, 64), n: 10}
+	if b := r.Bytes(); len(b) != 10 || cap(b) != 10 {
+		t.Errorf("%d bytes (capacity %d), want 10", len(b), cap(b))
+	}
+}
+
+func TestMapAnonymousErrors(t *testing.T) {
+	for _, size := range []int{-1, 0, math.MaxInt} {
+		if r, err := MapAnonymous(size, false); r != nil || !errors.Is(err, unix.EINVAL) {
+			t.Errorf("MapAnonymous(%d) = %v, %v; want EINVAL", size, r, err)
+		}
+	}
+	if r, err := MapAnonymous(1<<60, false); r != nil || !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("MapAnonymous(1<<60) = %v, %v; want ENOMEM", r, err)
+	}
+}

@@ -1,0 +1,123 @@
+package rxe
+
+import (
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
+)
+
+// A CompQueue is the ring of a completion queue (struct rxe_queue_buf; the
+// elements of a program's queue begin with struct ib_uverbs_wc). It is for one
+// goroutine at a time.
+type CompQueue struct {
+	ring
+	head uint32 // the producer's index when it was last loaded
+	tail uint32 // next index to read; only this side stores it
+}
+
+// NewCompQueue makes a CompQueue of a mapped ring that was created for cqe
+// completions. The error matches ErrCorrupt if the ring is not one.
+func NewCompQueue(mem []byte, cqe int) (*CompQueue, error) {
+	r, prod, cons, err := newRing(mem, "completion queue", cqe, unsafe.Sizeof(abi.WC{}))
+	if err != nil {
+		return nil, err
+	}
+	return &CompQueue{ring: r, head: prod, tail: cons}, nil
+}
+
+// Cap returns how many completions the ring holds at most.
+func (q *CompQueue) Cap() int { return int(q.mask) }
+
+// Avail returns how many completions wait to be read, those that were seen
+// before and not released included. The error is ErrCorrupt.
+//
+// It loads the kernel's index every time, once for a batch: a batch then is as
+// full as it can be.
+func (q *CompQueue) Avail() (int, error) {
+	// Pairs with the release in queue_advance_producer of rxe_queue.h: the
+	// entries before this index are complete.
+	head := q.producer.Acquire()
+	n := (head - q.tail) & q.mask
+	// It can only have moved away from our index. If it is closer now, it has
+	// run backwards or around, over entries that were not read.
+	if head > q.mask || n < (q.head-q.tail)&q.mask {
+		return 0, ErrCorrupt
+	}
+	q.head = head
+	return int(n), nil
+}
+
+// Entry returns the i-th completion that was not released yet.
+//
+// Preconditions: 0 <= i < n for the n that Avail returned since the last
+// Release.
+func (q *CompQueue) Entry(i int) Completion {
+	return Completion{wc: (*abi.WC)(q.elem(q.tail + uint32(i)))}
+}
+
+// Release gives the first n completions back to the kernel, which may overwrite
+// them at once.
+//
+// Preconditions: 0 <= n, and at most what Avail returned since the last Release.
+func (q *CompQueue) Release(n int) {
+	q.tail = (q.tail + uint32(n)) & q.mask
+	// Pairs with the acquire in queue_get_consumer of rxe_queue.h: the entries
+	// were read before the kernel sees this index.
+	q.consumer.Release(q.tail)
+}
+
+// A Completion reads one entry of a CompQueue where it lies, until it is
+// released. Each method loads its field once, and Go never makes two loads of
+// one, so a caller that keeps the result has a value that can't change.
+//
+// If Status is not 0, only WRID, Status, VendorErr and QPN are valid.
+type Completion struct {
+	wc *abi.WC
+}
+
+// WRID returns the ID that the work request was posted with.
+func (c Completion) WRID() uint64 { return c.wc.WRID }
+
+// Status returns 0 for success or a value of enum ib_wc_status.
+func (c Completion) Status() uint32 { return c.wc.Status }
+
+// Opcode returns one of the WC opcodes, or a value that this package does not
+// know.
+func (c Completion) Opcode() uint32 { return c.wc.Opcode }
+
+// VendorErr returns the driver's own error number.
+func (c Completion) VendorErr() uint32 { return c.wc.VendorErr }
+
+// ByteLen returns the number of bytes that were transferred.
+func (c Completion) ByteLen() uint32 { return c.wc.ByteLen }
+
+// Imm returns the immediate data in host order. It is valid with WCWithImm.
+func (c Completion) Imm() uint32 { return c.wc.Ex.ImmData().Get() }
+
+// InvalidatedRKey returns the rkey that the peer's request invalidated. It is
+// valid with WCWithInvalidate.
+func (c Completion) InvalidatedRKey() uint32 { return *c.wc.Ex.InvalidateRKey() }
+
+// QPN returns the number of the queue pair that the work request was posted to.
+func (c Completion) QPN() uint32 { return c.wc.QPNum }
+
+// SrcQP returns the number of the sender's queue pair, for datagrams.
+func (c Completion) SrcQP() uint32 { return c.wc.SrcQP }
+
+// Flags returns the WC flags.
+func (c Completion) Flags() uint32 { return c.wc.WCFlags }
+
+// PKeyIndex returns the index of the partition key, for the GSI queue pair.
+func (c Completion) PKeyIndex() uint16 { return c.wc.PKeyIndex }
+
+// SLID returns the source LID, which is 0 on Ethernet.
+func (c Completion) SLID() uint16 { return c.wc.SLID }
+
+// SL returns the service level.
+func (c Completion) SL() uint8 { return c.wc.SL }
+
+// DLIDPathBits returns the path bits of the destination LID.
+func (c Completion) DLIDPathBits() uint8 { return c.wc.DLIDPathBits }
+
+// PortNum returns the port that a message came in by.
+func (c Completion) PortNum() uint8 { return c.wc.PortNum }

@@ -1,0 +1,75 @@
+package rxe
+
+import (
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
+)
+
+// A RecvQueue is the receive ring of a queue pair or of a shared receive queue
+// (struct rxe_queue_buf with elements of struct rxe_recv_wqe). It is for one
+// goroutine at a time.
+type RecvQueue struct {
+	producer
+	maxSGE uint32
+}
+
+// NewRecvQueue makes a RecvQueue of a mapped ring that was created for maxWR
+// work requests of up to maxSGE scatter/gather entries. The error matches
+// ErrCorrupt if the ring is not one.
+func NewRecvQueue(mem []byte, maxWR, maxSGE int) (*RecvQueue, error) {
+	r, prod, cons, err := newRing(mem, "receive queue", maxWR, unsafe.Sizeof(abi.RxeRecvWQE{}))
+	if err != nil {
+		return nil, err
+	}
+	room := 1<<r.shift - int(unsafe.Sizeof(abi.RxeRecvWQE{}))
+	if err := checkRoom("receive queue", "scatter/gather entries", maxSGE, room/int(unsafe.Sizeof(abi.RxeSGE{}))); err != nil {
+		return nil, err
+	}
+	return &RecvQueue{producer: producer{ring: r, head: prod, tail: cons}, maxSGE: uint32(maxSGE)}, nil
+}
+
+// MaxSGE returns how many scatter/gather entries a work request may have.
+func (q *RecvQueue) MaxSGE() int { return int(q.maxSGE) }
+
+// Slot returns the i-th slot that is not published yet.
+//
+// Preconditions: 0 <= i; Room(i+1) was true since the last Publish.
+func (q *RecvQueue) Slot(i int) RecvSlot {
+	return RecvSlot{wqe: (*abi.RxeRecvWQE)(q.elem(q.head + uint32(i))), maxSGE: q.maxSGE}
+}
+
+// A RecvSlot fills one element of a RecvQueue in place. Start comes first. It is
+// used by one goroutine, and not any more once its slot is published.
+type RecvSlot struct {
+	wqe    *abi.RxeRecvWQE
+	maxSGE uint32
+	numSGE uint32
+	length uint32 // in bytes, of all scatter/gather entries
+}
+
+// Start begins a work request: it clears the element, the progress of the
+// request that was there before included, and sets the ID.
+func (s *RecvSlot) Start(wrID uint64) {
+	// As bytes, because an assignment may skip the blank fields.
+	*(*[unsafe.Sizeof(abi.RxeRecvWQE{})]byte)(unsafe.Pointer(s.wqe)) = [unsafe.Sizeof(abi.RxeRecvWQE{})]byte{}
+	s.wqe.WRID = wrID
+	s.numSGE, s.length = 0, 0
+}
+
+// AddSGE appends length bytes of registered memory at addr to the place where
+// the message goes. The errors are ErrTooManySGEs and ErrTooLong; the request is
+// then as it was before.
+func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
+	total := s.length + length
+	if s.numSGE >= s.maxSGE {
+		return ErrTooManySGEs
+	}
+	if total < length {
+		return ErrTooLong
+	}
+	n := s.numSGE
+	s.numSGE, s.length = n+1, total
+	fillSGE(&s.wqe.DMA, n, total, addr, length, lkey)
+	return nil
+}

@@ -1,0 +1,68 @@
+package rxe
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
+)
+
+// MapInfo says where in the uverbs file a ring is to be mapped (struct mminfo).
+type MapInfo struct {
+	Offset uint64 // in bytes, a multiple of the page size
+	Size   uint32 // in bytes, a multiple of the page size
+}
+
+// Sizes of the driver's part of the responses to commands, in bytes. A response
+// buffer must have room for it behind the common part.
+const (
+	CQRespSize       = int(unsafe.Sizeof(abi.RxeCreateCQResp{}))
+	ResizeCQRespSize = int(unsafe.Sizeof(abi.RxeResizeCQResp{}))
+	QPRespSize       = int(unsafe.Sizeof(abi.RxeCreateQPResp{}))
+	SRQRespSize      = int(unsafe.Sizeof(abi.RxeCreateSRQResp{}))
+)
+
+// DecodeCQResp decodes what rxe answers to the creation of a completion queue.
+// It fails if b is shorter than CQRespSize.
+func DecodeCQResp(b []byte) (MapInfo, error) {
+	var r abi.RxeCreateCQResp
+	err := decode(&r, b, "rxe_create_cq_resp")
+	return mapInfo(&r.MI), err
+}
+
+// DecodeResizeCQResp decodes what rxe answers to the resizing of a completion
+// queue: where the new ring is. It fails if b is shorter than ResizeCQRespSize.
+func DecodeResizeCQResp(b []byte) (MapInfo, error) {
+	var r abi.RxeResizeCQResp
+	err := decode(&r, b, "rxe_resize_cq_resp")
+	return mapInfo(&r.MI), err
+}
+
+// DecodeQPResp decodes what rxe answers to the creation of a queue pair. One
+// that uses a shared receive queue has no receive ring: rq is then what was in
+// the response buffer before. It fails if b is shorter than QPRespSize.
+func DecodeQPResp(b []byte) (rq, sq MapInfo, err error) {
+	var r abi.RxeCreateQPResp
+	err = decode(&r, b, "rxe_create_qp_resp")
+	return mapInfo(&r.RQMI), mapInfo(&r.SQMI), err
+}
+
+// DecodeSRQResp decodes what rxe answers to the creation of a shared receive
+// queue, with the queue's number. It fails if b is shorter than SRQRespSize.
+func DecodeSRQResp(b []byte) (mi MapInfo, srqn uint32, err error) {
+	var r abi.RxeCreateSRQResp
+	err = decode(&r, b, "rxe_create_srq_resp")
+	return mapInfo(&r.MI), r.SRQNum, err
+}
+
+func mapInfo(mi *abi.Mminfo) MapInfo { return MapInfo{Offset: mi.Offset, Size: mi.Size} }
+
+// decode copies b into *r, which is a struct without pointers.
+func decode[T any](r *T, b []byte, name string) error {
+	n := int(unsafe.Sizeof(*r))
+	if len(b) < n {
+		return fmt.Errorf("rxe: %s: got %d bytes, want %d", name, len(b), n)
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(r)), n), b)
+	return nil
+}

@@ -1,0 +1,176 @@
+package rxe
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
+)
+
+// A SendQueue is the send ring of a queue pair (struct rxe_queue_buf with
+// elements of struct rxe_send_wqe). It is for one goroutine at a time.
+type SendQueue struct {
+	producer
+	maxSGE    uint32
+	maxInline uint32
+}
+
+// NewSendQueue makes a SendQueue of a mapped ring that was created for maxWR
+// work requests of up to maxSGE scatter/gather entries or maxInline bytes of
+// inline data. The error matches ErrCorrupt if the ring is not one.
+func NewSendQueue(mem []byte, maxWR, maxSGE, maxInline int) (*SendQueue, error) {
+	r, prod, cons, err := newRing(mem, "send queue", maxWR, unsafe.Sizeof(abi.RxeSendWQE{}))
+	if err != nil {
+		return nil, err
+	}
+	room := 1<<r.shift - int(unsafe.Sizeof(abi.RxeSendWQE{}))
+	if err := checkRoom("send queue", "scatter/gather entries", maxSGE, room/int(unsafe.Sizeof(abi.RxeSGE{}))); err != nil {
+		return nil, err
+	}
+	if err := checkRoom("send queue", "inline bytes", maxInline, room); err != nil {
+		return nil, err
+	}
+	return &SendQueue{
+		producer:  producer{ring: r, head: prod, tail: cons},
+		maxSGE:    uint32(maxSGE),
+		maxInline: uint32(maxInline),
+	}, nil
+}
+
+// checkRoom checks that elements have room for what the kernel granted.
+func checkRoom(kind, what string, n, room int) error {
+	if n < 0 {
+		return fmt.Errorf("rxe: %s: %s: got %d, must not be negative", kind, what, n)
+	}
+	if n > room {
+		return fmt.Errorf("rxe: %s: %w: %s: got %d, the elements have room for %d", kind, ErrCorrupt, what, n, room)
+	}
+	return nil
+}
+
+// MaxSGE returns how many scatter/gather entries a work request may have.
+func (q *SendQueue) MaxSGE() int { return int(q.maxSGE) }
+
+// MaxInline returns how many bytes of inline data a work request may have.
+func (q *SendQueue) MaxInline() int { return int(q.maxInline) }
+
+// Slot returns the i-th slot that is not published yet.
+//
+// Preconditions: 0 <= i; Room(i+1) was true since the last Publish.
+func (q *SendQueue) Slot(i int) SendSlot {
+	return SendSlot{
+		wqe:       (*abi.RxeSendWQE)(q.elem(q.head + uint32(i))),
+		maxSGE:    q.maxSGE,
+		maxInline: q.maxInline,
+	}
+}
+
+// A SendSlot fills one element of a SendQueue in place. Start comes first. It is
+// used by one goroutine, and not any more once its slot is published.
+//
+// What it needs to remember it keeps itself and does not read back from the
+// ring.
+type SendSlot struct {
+	wqe       *abi.RxeSendWQE
+	maxSGE    uint32
+	maxInline uint32
+	flags     uint32
+	numSGE    uint32
+	length    uint32 // in bytes, of all scatter/gather entries or inline data
+}
+
+// Start begins a work request: it clears the element, state and progress of the
+// request that was there before included, and sets what every opcode has.
+func (s *SendSlot) Start(wrID uint64, opcode, flags uint32) {
+	w := s.wqe
+	// Zero is the state of a posted request (wqe_state_posted), and status,
+	// has_rd_atomic and the progress of the DMA must be zero as well. All of the
+	// element goes, so that no rkey or address of an older request is left for
+	// an opcode whose setter was not called.
+	// As bytes, because an assignment may skip the blank fields.
+	*(*[unsafe.Sizeof(abi.RxeSendWQE{})]byte)(unsafe.Pointer(w)) = [unsafe.Sizeof(abi.RxeSendWQE{})]byte{}
+	w.WR.WRID = wrID
+	w.WR.Opcode = opcode
+	w.WR.SendFlags = flags
+	s.flags, s.numSGE, s.length = flags, 0, 0
+}
+
+// SetImm sets the immediate data, given in host order and sent in network order
+// (imm_data is __be32).
+func (s *SendSlot) SetImm(imm uint32) { s.wqe.WR.Ex.ImmData().Put(imm) }
+
+// SetInvalidate sets the rkey that the peer (SendInv) or this side (LocalInv)
+// invalidates. It has the place of the immediate data.
+func (s *SendSlot) SetInvalidate(rkey uint32) { *s.wqe.WR.Ex.InvalidateRKey() = rkey }
+
+// SetRDMA sets the peer's memory for a read or write.
+func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
+	r := s.wqe.WR.WR.RDMA()
+	r.RemoteAddr = addr
+	r.RKey = rkey
+	// The kernel counts on from here, packet by packet.
+	s.wqe.IOVA = addr
+}
+
+// SetAtomic sets the peer's 8 bytes, aligned to 8, for AtomicCAS (compare, swap)
+// or AtomicFAA (add).
+func (s *SendSlot) SetAtomic(addr uint64, compareAdd, swap uint64, rkey uint32) {
+	a := s.wqe.WR.WR.Atomic()
+	a.RemoteAddr = addr
+	a.CompareAdd = compareAdd
+	a.Swap = swap
+	a.RKey = rkey
+	s.wqe.IOVA = addr
+}
+
+// AddSGE appends length bytes of registered memory at addr to the data. The
+// errors are ErrTooManySGEs, ErrTooLong and, if the request has the flag Inline,
+// ErrMixedData; the request is then as it was before.
+func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
+	total := s.length + length
+	switch {
+	case s.flags&Inline != 0:
+		return ErrMixedData
+	case s.numSGE >= s.maxSGE:
+		return ErrTooManySGEs
+	case total < length:
+		return ErrTooLong
+	}
+	n := s.numSGE
+	s.numSGE, s.length = n+1, total
+	fillSGE(&s.wqe.DMA, n, total, addr, length, lkey)
+	return nil
+}
+
+// AddInline appends b to the data, which the kernel takes from the element
+// itself, and sets the flag Inline. b may be used again at once. The errors are
+// ErrInlineTooLong and ErrMixedData; the request is then as it was before.
+func (s *SendSlot) AddInline(b []byte) error {
+	if s.numSGE != 0 {
+		return ErrMixedData
+	}
+	if len(b) > int(s.maxInline-s.length) {
+		return ErrInlineTooLong
+	}
+	total := s.length + uint32(len(b))
+	d := &s.wqe.DMA
+	copy(d.TailInlineData(int(total))[s.length:], b)
+	s.length = total
+	d.Length, d.Resid = total, total
+	s.flags |= Inline
+	s.wqe.WR.SendFlags = s.flags
+	return nil
+}
+
+// fillSGE writes scatter/gather entry n of a work request and the sums that go
+// with it. cur_sge and sge_offset stay 0: they are the kernel's progress.
+//
+// Preconditions: the element has room for n+1 entries.
+func fillSGE(d *abi.RxeDMAInfo, n, total uint32, addr uint64, length, lkey uint32) {
+	e := &d.TailSGE(int(n) + 1)[n]
+	e.Addr = addr
+	e.Length = length
+	e.LKey = lkey
+	d.NumSGE = n + 1
+	d.Length, d.Resid = total, total
+}
