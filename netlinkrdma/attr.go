@@ -1,0 +1,156 @@
+package netlinkrdma
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// align rounds up to the alignment of netlink messages and attributes.
+func align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
+
+// attribute is one struct nlattr with its payload.
+type attribute struct {
+	typ  int
+	data []byte
+}
+
+// attributes iterates over a sequence of struct nlattr. If one of them does not
+// fit, it yields an error and stops.
+func attributes(b []byte) iter.Seq2[attribute, error] {
+	return func(yield func(attribute, error) bool) {
+		for len(b) > 0 {
+			if len(b) < unix.NLA_HDRLEN {
+				yield(attribute{}, fmt.Errorf("netlink attribute: %d bytes left, a header needs %d", len(b), unix.NLA_HDRLEN))
+				return
+			}
+			n := int(binary.NativeEndian.Uint16(b))
+			typ := int(binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER))
+			if n < unix.NLA_HDRLEN || n > len(b) {
+				yield(attribute{}, fmt.Errorf("netlink attribute %d: length %d, allowed %d to %d", typ, n, unix.NLA_HDRLEN, len(b)))
+				return
+			}
+			if !yield(attribute{typ, b[unix.NLA_HDRLEN:n]}, nil) {
+				return
+			}
+			b = b[min(align(n), len(b)):]
+		}
+	}
+}
+
+// attrNames has the attributes that this package decodes, for errors.
+var attrNames = map[int]string{
+	abi.RDMA_NLDEV_ATTR_DEV_INDEX:        "DEV_INDEX",
+	abi.RDMA_NLDEV_ATTR_DEV_NAME:         "DEV_NAME",
+	abi.RDMA_NLDEV_ATTR_PORT_INDEX:       "PORT_INDEX",
+	abi.RDMA_NLDEV_ATTR_CAP_FLAGS:        "CAP_FLAGS",
+	abi.RDMA_NLDEV_ATTR_FW_VERSION:       "FW_VERSION",
+	abi.RDMA_NLDEV_ATTR_NODE_GUID:        "NODE_GUID",
+	abi.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID:   "SYS_IMAGE_GUID",
+	abi.RDMA_NLDEV_ATTR_SUBNET_PREFIX:    "SUBNET_PREFIX",
+	abi.RDMA_NLDEV_ATTR_LID:              "LID",
+	abi.RDMA_NLDEV_ATTR_SM_LID:           "SM_LID",
+	abi.RDMA_NLDEV_ATTR_LMC:              "LMC",
+	abi.RDMA_NLDEV_ATTR_PORT_STATE:       "PORT_STATE",
+	abi.RDMA_NLDEV_ATTR_PORT_PHYS_STATE:  "PORT_PHYS_STATE",
+	abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE:    "DEV_NODE_TYPE",
+	abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL:     "DEV_PROTOCOL",
+	abi.RDMA_NLDEV_ATTR_NDEV_INDEX:       "NDEV_INDEX",
+	abi.RDMA_NLDEV_ATTR_NDEV_NAME:        "NDEV_NAME",
+	abi.RDMA_NLDEV_ATTR_CHARDEV_NAME:     "CHARDEV_NAME",
+	abi.RDMA_NLDEV_ATTR_CHARDEV_ABI:      "CHARDEV_ABI",
+	abi.RDMA_NLDEV_ATTR_CHARDEV:          "CHARDEV",
+	abi.RDMA_NLDEV_ATTR_UVERBS_DRIVER_ID: "UVERBS_DRIVER_ID",
+	abi.RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK: "COPY_ON_FORK",
+}
+
+// message gives typed access to the attributes of one reply and keeps the
+// first error. An attribute that is not there reads as zero.
+type message struct {
+	attrs map[int][]byte
+	err   error
+}
+
+// parse splits a reply into its attributes. Of two with the same type the last
+// counts, as in the kernel.
+func parse(b []byte) *message {
+	m := &message{attrs: make(map[int][]byte)}
+	for a, err := range attributes(b) {
+		if err != nil {
+			m.err = err
+			break
+		}
+		m.attrs[a.typ] = a.data
+	}
+	return m
+}
+
+func (m *message) fail(typ int, format string, args ...any) {
+	if m.err == nil {
+		m.err = fmt.Errorf("the kernel's reply: attribute %s: %s", attrNames[typ], fmt.Sprintf(format, args...))
+	}
+}
+
+func (m *message) has(typ int) bool { return m.attrs[typ] != nil }
+
+// need fails if one of the attributes is not there.
+func (m *message) need(types ...int) {
+	for _, t := range types {
+		if !m.has(t) {
+			m.fail(t, "missing")
+		}
+	}
+}
+
+// scalar returns the n bytes of an attribute, or n zeros.
+func (m *message) scalar(typ, n int) []byte {
+	b, ok := m.attrs[typ]
+	if ok && len(b) != n {
+		m.fail(typ, "%d bytes, want %d", len(b), n)
+	}
+	if len(b) != n {
+		return make([]byte, n)
+	}
+	return b
+}
+
+func (m *message) u8(typ int) uint8 { return m.scalar(typ, 1)[0] }
+
+func (m *message) u32(typ int) uint32 { return binary.NativeEndian.Uint32(m.scalar(typ, 4)) }
+
+func (m *message) u64(typ int) uint64 { return binary.NativeEndian.Uint64(m.scalar(typ, 8)) }
+
+// text returns a string that is only for showing.
+func (m *message) text(typ int) string { return printable(cString(m.attrs[typ])) }
+
+// name returns the name of a device or an interface, "" if it is not there.
+func (m *message) name(typ int) string {
+	if !m.has(typ) {
+		return ""
+	}
+	s := cString(m.attrs[typ])
+	if !validName(s) {
+		m.fail(typ, "%q is not a name", s)
+	}
+	return s
+}
+
+// cString returns what stands before the first NUL.
+func cString(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
+}
+
+// validName says whether s can be a device's name. Such a name becomes part of
+// a path, so it must be one element of one.
+func validName(s string) bool {
+	if s == "" || s == "." || s == ".." {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r == 0x7f })
+}

@@ -1,0 +1,136 @@
+package netlinkrdma
+
+import (
+	"errors"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// The names under which kernel modules offer char devices.
+const (
+	clientUverbs = "uverbs"  // ib_uverbs
+	clientCM     = "rdma_cm" // rdma_ucm
+)
+
+// CharDev is a char device, as the kernel knows it. It is a plain value.
+type CharDev struct {
+	Name     string   // Name is the file name below /dev/infiniband, for example "uverbs0".
+	Major    uint32   // Major and Minor are the device number; compare it with the opened file's.
+	Minor    uint32   // Minor is the other half.
+	ABI      uint64   // ABI is the version of the driver's private data for uverbs, of all commands for rdma_cm.
+	DriverID DriverID // DriverID is set for uverbs, unless the driver keeps it to itself.
+}
+
+// Path returns the file that the kernel's devtmpfs and udev make for it.
+func (d CharDev) Path() string { return "/dev/infiniband/" + d.Name }
+
+// UverbsDev returns the char device that takes the commands for a device. dev
+// must come from [Devices] or [DeviceByName]. The error matches
+// [errors.ErrUnsupported] if ib_uverbs is not loaded and could not be, or if the
+// driver has no verbs for user space, and [io/fs.ErrNotExist] if the device has
+// gone.
+func UverbsDev(dev Device) (CharDev, error) { return system.uverbsDev(dev) }
+
+// CMDev returns the char device of the connection manager, which is one for all
+// devices. The error matches [errors.ErrUnsupported] if rdma_ucm is not loaded
+// and could not be.
+func CMDev() (CharDev, error) { return system.cmDev() }
+
+func (c *client) uverbsDev(dev Device) (CharDev, error) {
+	if dev.FromSysfs {
+		cd, err := sysfsUverbs(c.sysfs, dev.Name)
+		if err != nil {
+			return CharDev{}, &Error{Op: "find uverbs device of", Device: dev.Name, Err: err}
+		}
+		return cd, nil
+	}
+	cd, err := c.netlinkCharDev(clientUverbs, &dev.Index)
+	var u *unreachable
+	if errors.As(err, &u) {
+		var serr error
+		if cd, serr = sysfsUverbs(c.sysfs, dev.Name); serr == nil {
+			return cd, nil
+		}
+		err = bothFailed(err, serr)
+	}
+	if err != nil {
+		e := &Error{Op: "find uverbs device of", Device: dev.Name, Err: gone(err, dev.Index)}
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			e.Hint = "ib_uverbs not loaded (modprobe ib_uverbs), or the driver has no verbs for user space"
+		}
+		return CharDev{}, explain(e)
+	}
+	return cd, nil
+}
+
+func (c *client) cmDev() (CharDev, error) {
+	cd, err := c.netlinkCharDev(clientCM, nil)
+	var u *unreachable
+	if errors.As(err, &u) {
+		var serr error
+		if cd, serr = sysfsCM(c.sysfs); serr == nil {
+			return cd, nil
+		}
+		err = bothFailed(err, serr)
+	}
+	if err != nil {
+		e := &Error{Op: "find rdma_cm device", Err: err}
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			e.Hint = "rdma_ucm not loaded: modprobe rdma_ucm"
+		}
+		return CharDev{}, explain(e)
+	}
+	return cd, nil
+}
+
+func (c *client) netlinkCharDev(client string, index *uint32) (CharDev, error) {
+	s, err := c.open()
+	if err != nil {
+		return CharDev{}, err
+	}
+	defer s.close()
+	return s.charDev(client, index)
+}
+
+// charDev asks for the char device that a kernel module offers, for the device
+// with that index, or for all of them if index is nil. The kernel loads the
+// module if it can and refuses with EOPNOTSUPP if not.
+func (s *session) charDev(client string, index *uint32) (CharDev, error) {
+	attrs := []*nl.RtAttr{stringAttr(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, client)}
+	if index != nil {
+		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, *index))
+	}
+	b, err := s.get(abi.RDMA_NLDEV_CMD_GET_CHARDEV, attrs...)
+	if err != nil {
+		return CharDev{}, err
+	}
+	return decodeCharDev(b)
+}
+
+// decodeCharDev decodes a reply to RDMA_NLDEV_CMD_GET_CHARDEV (nldev_get_chardev
+// in the kernel's nldev.c, ib_uverbs_get_nl_info in uverbs_main.c).
+func decodeCharDev(b []byte) (CharDev, error) {
+	m := parse(b)
+	m.need(abi.RDMA_NLDEV_ATTR_CHARDEV, abi.RDMA_NLDEV_ATTR_CHARDEV_ABI, abi.RDMA_NLDEV_ATTR_CHARDEV_NAME)
+	cd := CharDev{
+		Name: m.name(abi.RDMA_NLDEV_ATTR_CHARDEV_NAME),
+		ABI:  m.u64(abi.RDMA_NLDEV_ATTR_CHARDEV_ABI),
+		// The header says u64, the kernel sends u32.
+		DriverID: DriverID(m.u32(abi.RDMA_NLDEV_ATTR_UVERBS_DRIVER_ID)),
+	}
+	cd.Major, cd.Minor = splitDev(m.u64(abi.RDMA_NLDEV_ATTR_CHARDEV))
+	if m.err != nil {
+		return CharDev{}, m.err
+	}
+	return cd, nil
+}
+
+// splitDev takes a device number apart that the kernel has packed with
+// huge_encode_dev (kdev_t.h): 12 bits of major between the 8 low and the 12 high
+// bits of minor.
+func splitDev(dev uint64) (major, minor uint32) {
+	return uint32(dev&0xfff00) >> 8, uint32(dev&0xff) | uint32(dev>>12)&0xfff00
+}

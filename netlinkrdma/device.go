@@ -1,0 +1,173 @@
+package netlinkrdma
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// GUID is an EUI-64 that identifies a device or a system (__be64 on the wire,
+// here in host order).
+type GUID uint64
+
+// String returns the usual notation, four groups of four hexadecimal digits.
+func (g GUID) String() string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
+}
+
+// NodeType says what an RDMA device is (enum rdma_node_type in the kernel's
+// rdma/ib_verbs.h).
+type NodeType uint8
+
+// The node types.
+const (
+	NodeCA          NodeType = 1 // channel adapter, InfiniBand or RoCE (RDMA_NODE_IB_CA)
+	NodeSwitch      NodeType = 2 // InfiniBand switch (RDMA_NODE_IB_SWITCH)
+	NodeRouter      NodeType = 3 // InfiniBand router (RDMA_NODE_IB_ROUTER)
+	NodeRNIC        NodeType = 4 // iWARP adapter (RDMA_NODE_RNIC)
+	NodeUSNIC       NodeType = 5 // Cisco usNIC (RDMA_NODE_USNIC)
+	NodeUSNICUDP    NodeType = 6 // Cisco usNIC over UDP (RDMA_NODE_USNIC_UDP)
+	NodeUnspecified NodeType = 7 // protocol of the vendor's own, as EFA (RDMA_NODE_UNSPECIFIED)
+)
+
+// String returns the name that the kernel uses in sysfs.
+func (t NodeType) String() string {
+	names := [...]string{NodeCA: "CA", NodeSwitch: "switch", NodeRouter: "router", NodeRNIC: "RNIC",
+		NodeUSNIC: "usNIC", NodeUSNICUDP: "usNIC UDP", NodeUnspecified: "unspecified"}
+	return nameOf("NodeType", names[:], int(t))
+}
+
+// nameOf returns names[v], or a text that shows v if it has no name.
+func nameOf(typ string, names []string, v int) string {
+	if v < len(names) && names[v] != "" {
+		return names[v]
+	}
+	return fmt.Sprintf("%s(%d)", typ, v)
+}
+
+// Protocol is what a device speaks on the wire, in the kernel's words. A device
+// whose ports differ has that of its first port.
+type Protocol string
+
+// The protocols. Devices with one of their own, as EFA, have the empty string.
+const (
+	ProtocolIB    Protocol = "ib"    // InfiniBand
+	ProtocolOPA   Protocol = "opa"   // Omni-Path
+	ProtocolRoCE  Protocol = "roce"  // RDMA over Converged Ethernet
+	ProtocolIWARP Protocol = "iw"    // iWARP
+	ProtocolUSNIC Protocol = "usnic" // Cisco usNIC
+)
+
+// Device is an RDMA device as it was when it was listed. It is a plain value.
+type Device struct {
+	Name         string   // Name is that of "rdma dev", for example "mlx5_0".
+	Index        uint32   // Index is the kernel's key; it is not used again after the device is gone. 0 is valid.
+	NodeType     NodeType // NodeType tells adapters from switches.
+	NodeGUID     GUID     // NodeGUID identifies the device.
+	SysImageGUID GUID     // SysImageGUID is common to the devices of one card or system.
+	Protocol     Protocol // Protocol is that of the first port.
+	Firmware     string   // Firmware is the version, empty for software devices.
+	DriverID     DriverID // DriverID is DriverUnknown if ib_uverbs is not loaded or does not tell.
+	Ports        uint32   // Ports is the number of ports; they count from 1.
+	FromSysfs    bool     // FromSysfs means that netlink was not there to ask and Index is not known.
+}
+
+// Devices returns the RDMA devices that this network namespace can see, in the
+// kernel's order. No devices is not an error.
+func Devices() ([]Device, error) { return system.devices() }
+
+// DeviceByName returns the device of that name. If there is none, the error
+// matches [fs.ErrNotExist] and tells the names that exist.
+func DeviceByName(name string) (Device, error) { return system.deviceByName(name) }
+
+func (c *client) devices() ([]Device, error) {
+	devs, err := c.netlinkDevices()
+	if err == nil {
+		return devs, nil
+	}
+	var u *unreachable
+	if errors.As(err, &u) {
+		devs, serr := sysfsDevices(c.sysfs)
+		if serr == nil {
+			return devs, nil
+		}
+		err = bothFailed(err, serr)
+	}
+	return nil, explain(&Error{Op: "list devices", Err: err})
+}
+
+func (c *client) netlinkDevices() ([]Device, error) {
+	s, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	replies, err := s.dump(abi.RDMA_NLDEV_CMD_GET)
+	if err != nil {
+		return nil, err
+	}
+	devs := make([]Device, len(replies))
+	for i, b := range replies {
+		if devs[i], err = decodeDevice(b); err != nil {
+			return nil, err
+		}
+		// The driver is told with the char device only. Where that has no
+		// uverbs, or the device just left, the driver stays unknown.
+		cd, err := s.charDev(clientUverbs, &devs[i].Index)
+		var u *unreachable
+		if errors.As(err, &u) {
+			return nil, err
+		}
+		devs[i].DriverID = cd.DriverID
+	}
+	return devs, nil
+}
+
+// decodeDevice decodes a reply to RDMA_NLDEV_CMD_GET (fill_dev_info in the
+// kernel's nldev.c).
+func decodeDevice(b []byte) (Device, error) {
+	m := parse(b)
+	m.need(abi.RDMA_NLDEV_ATTR_DEV_INDEX, abi.RDMA_NLDEV_ATTR_DEV_NAME, abi.RDMA_NLDEV_ATTR_PORT_INDEX,
+		abi.RDMA_NLDEV_ATTR_NODE_GUID, abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)
+	d := Device{
+		Name:         m.name(abi.RDMA_NLDEV_ATTR_DEV_NAME),
+		Index:        m.u32(abi.RDMA_NLDEV_ATTR_DEV_INDEX),
+		NodeType:     NodeType(m.u8(abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
+		NodeGUID:     GUID(m.u64(abi.RDMA_NLDEV_ATTR_NODE_GUID)),
+		SysImageGUID: GUID(m.u64(abi.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
+		Protocol:     Protocol(m.text(abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL)),
+		Firmware:     m.text(abi.RDMA_NLDEV_ATTR_FW_VERSION),
+		// In a device's reply the attribute has the number of ports.
+		Ports: m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
+	}
+	if m.err != nil {
+		return Device{}, m.err
+	}
+	return d, nil
+}
+
+func (c *client) deviceByName(name string) (Device, error) {
+	devs, err := c.devices()
+	if err != nil {
+		return Device{}, err
+	}
+	return pick(devs, name, "find device")
+}
+
+// pick returns the device of that name, or an error that lists the others.
+func pick(devs []Device, name, op string) (Device, error) {
+	known := make([]string, len(devs))
+	for i, d := range devs {
+		if d.Name == name {
+			return d, nil
+		}
+		known[i] = d.Name
+	}
+	hint := "there is no RDMA device in this network namespace"
+	if len(known) > 0 {
+		hint = "known devices: " + strings.Join(known, ", ")
+	}
+	return Device{}, &Error{Op: op, Device: fmt.Sprintf("%q", name), Err: noDevice{}, Hint: hint}
+}

@@ -1,0 +1,84 @@
+package netlinkrdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Error is a call that failed. It unwraps to its cause, mostly an errno, and
+// matches the errors of io/fs as the package documentation says.
+type Error struct {
+	Op     string // Op is what was to be done, as "list devices".
+	Device string // Device is the RDMA device or link, if one was named.
+	Netdev string // Netdev is the network interface, if one was named.
+	Err    error  // Err is the cause.
+	Hint   string // Hint says what is behind it or what to do, if that is known.
+
+	is error // one more error that this one matches
+}
+
+// Error returns one line with everything that is known.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("netlinkrdma: " + e.Op)
+	if e.Device != "" {
+		b.WriteString(" " + e.Device)
+	}
+	if e.Netdev != "" {
+		b.WriteString(" on " + e.Netdev)
+	}
+	b.WriteString(": " + e.Err.Error())
+	if e.Hint != "" {
+		b.WriteString("; " + e.Hint)
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is reports whether the kernel's errno means target in this place: ENODEV of a
+// missing network interface is fs.ErrNotExist, for example.
+func (e *Error) Is(target error) bool { return e.is != nil && target == e.is }
+
+// noDevice is the cause when a device is not there, or not any more.
+type noDevice struct{}
+
+func (noDevice) Error() string { return "no such RDMA device" }
+
+func (noDevice) Is(target error) bool { return target == fs.ErrNotExist }
+
+var errBadName = errors.New("not a valid name")
+
+// explain adds what is known about a kernel that cannot be asked.
+func explain(e *Error) error {
+	var u *unreachable
+	if !errors.As(e.Err, &u) {
+		return e
+	}
+	switch {
+	case errors.Is(u.err, unix.EPROTONOSUPPORT):
+		e.Hint = "RDMA core not loaded: modprobe ib_uverbs, and for software RoCE rdma_rxe"
+	case errors.Is(u.err, fs.ErrPermission):
+		e.Hint = "a security policy or sandbox forbids NETLINK_RDMA sockets"
+	}
+	return e
+}
+
+// gone turns the EINVAL of a command that only names a device into noDevice:
+// the kernel has no other reason for it there.
+func gone(err error, index uint32) error {
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w with index %d in this network namespace: %w", noDevice{}, index, err)
+	}
+	return err
+}
+
+// bothFailed is the cause when neither netlink nor sysfs gave an answer.
+func bothFailed(netlink, sysfs error) error {
+	return fmt.Errorf("over netlink: %w; from sysfs: %w", netlink, sysfs)
+}

@@ -1,0 +1,131 @@
+package netlinkrdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// LinkKind is a kind of software RDMA device.
+type LinkKind string
+
+// The kinds of links. The kernel loads the module rdma-link-KIND for a kind
+// that it does not know yet.
+const (
+	RXE LinkKind = "rxe" // RoCE v2 over any Ethernet interface
+	SIW LinkKind = "siw" // iWARP over TCP
+)
+
+// Lengths that the kernel allows, without the final NUL.
+const (
+	maxDeviceName = 63 // IB_DEVICE_NAME_MAX, rdma/ib_verbs.h
+	maxNetdevName = 15 // IFNAMSIZ, linux/if.h
+)
+
+// AddLink makes a software RDMA device of that name on a network interface, as
+// "rdma link add NAME type KIND netdev NETDEV" does. It needs CAP_NET_ADMIN. The
+// error matches [fs.ErrNotExist] if there is no such interface and [fs.ErrExist]
+// if the name is taken or the interface has such a device already.
+func AddLink(name string, kind LinkKind, netdev string) error {
+	return system.addLink(name, kind, netdev)
+}
+
+// DeleteLink removes a software RDMA device, as "rdma link delete NAME" does,
+// also while it is in use. It needs CAP_NET_ADMIN. The error matches
+// [fs.ErrNotExist] if there is no such device.
+func DeleteLink(name string) error { return system.deleteLink(name) }
+
+func (c *client) addLink(name string, kind LinkKind, netdev string) error {
+	e := &Error{Op: "add " + string(kind) + " link", Device: name, Netdev: netdev}
+	// The kernel would answer EINVAL without a word, or cut a long name short.
+	switch {
+	case !validName(name) || strings.Contains(name, "%") || len(name) > maxDeviceName:
+		e.Err = fmt.Errorf("name %q: %w", name, errBadName)
+		e.Hint = fmt.Sprintf("allowed are 1 to %d bytes without spaces, / and %%", maxDeviceName)
+		return e
+	case !validName(netdev) || len(netdev) > maxNetdevName:
+		e.Err = fmt.Errorf("network interface %q: %w", netdev, errBadName)
+		e.Hint = fmt.Sprintf("allowed are 1 to %d bytes without spaces and /", maxNetdevName)
+		return e
+	case !validName(string(kind)) || len(kind) > maxNetdevName:
+		e.Err = fmt.Errorf("link kind %q: %w", kind, errBadName)
+		e.Hint = "the kernel has rxe and siw"
+		return e
+	}
+	s, err := c.open()
+	if err == nil {
+		defer s.close()
+		err = s.set(abi.RDMA_NLDEV_CMD_NEWLINK,
+			stringAttr(abi.RDMA_NLDEV_ATTR_DEV_NAME, name),
+			stringAttr(abi.RDMA_NLDEV_ATTR_LINK_TYPE, string(kind)),
+			stringAttr(abi.RDMA_NLDEV_ATTR_NDEV_NAME, netdev))
+	}
+	if err == nil {
+		return nil
+	}
+	e.Err = err
+	explainAdd(e, kind)
+	return explain(e)
+}
+
+// explainAdd says what an errno of NEWLINK means (nldev_newlink, rxe_newlink and
+// ib_register_device in the kernel).
+func explainAdd(e *Error, kind LinkKind) {
+	switch {
+	case errors.Is(e.Err, unix.EEXIST):
+		e.Hint = fmt.Sprintf("%s has a device of kind %s already", e.Netdev, kind)
+	case errors.Is(e.Err, unix.ENFILE):
+		e.is = fs.ErrExist
+		e.Hint = fmt.Sprintf("there is an RDMA device %s already", e.Device)
+	case errors.Is(e.Err, unix.ENODEV):
+		e.is = fs.ErrNotExist
+		e.Hint = fmt.Sprintf("there is no interface %s in this network namespace", e.Netdev)
+	case errors.Is(e.Err, unix.EPERM):
+		e.Hint = "this needs CAP_NET_ADMIN, and an interface that is not a VLAN"
+	case errors.Is(e.Err, unix.EINVAL):
+		e.Hint = fmt.Sprintf("the kernel has no links of kind %s (modprobe %s), or none on this kind of interface", kind, moduleOf(kind))
+	case errors.Is(e.Err, unix.ENOENT) && kind == RXE:
+		e.Hint = "up to Linux 6.12 rxe needs the crc32 hash: modprobe crc32_generic"
+	}
+}
+
+func moduleOf(kind LinkKind) string {
+	if kind == RXE {
+		return "rdma_rxe"
+	}
+	return string(kind)
+}
+
+func (c *client) deleteLink(name string) error {
+	const op = "delete link"
+	// sysfs does not tell the index, so it is of no use here.
+	devs, err := c.netlinkDevices()
+	if err != nil {
+		return explain(&Error{Op: op, Device: name, Err: err})
+	}
+	dev, err := pick(devs, name, op)
+	if err != nil {
+		return err
+	}
+	s, err := c.open()
+	if err == nil {
+		defer s.close()
+		err = s.set(abi.RDMA_NLDEV_CMD_DELLINK, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index))
+	}
+	if err == nil {
+		return nil
+	}
+	e := &Error{Op: op, Device: name, Err: err}
+	switch {
+	case errors.Is(err, unix.EPERM):
+		e.Hint = "this needs CAP_NET_ADMIN"
+	case errors.Is(err, unix.EINVAL):
+		e.Hint = fmt.Sprintf("only software links can be deleted, and the driver of this one is %s", dev.DriverID)
+	}
+	return explain(e)
+}

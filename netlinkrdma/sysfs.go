@@ -1,0 +1,273 @@
+package netlinkrdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// What the fallback reads, relative to /sys.
+const (
+	sysfsDeviceClass = "class/infiniband"
+	sysfsUverbsClass = "class/infiniband_verbs"
+	sysfsCMDir       = "class/misc/rdma_cm"
+	sysfsNetClass    = "class/net"
+)
+
+// sysfsDir reads the attributes in one directory and keeps the first error.
+type sysfsDir struct {
+	fsys fs.FS
+	dir  string
+	err  error
+}
+
+// text returns the content of a file without the newline.
+func (d *sysfsDir) text(name string) string {
+	b, err := fs.ReadFile(d.fsys, path.Join(d.dir, name))
+	if err != nil {
+		d.fail(err)
+		return ""
+	}
+	return printable(strings.TrimSpace(string(b)))
+}
+
+// optional is text for files that may be missing.
+func (d *sysfsDir) optional(name string) string {
+	sub := sysfsDir{fsys: d.fsys, dir: d.dir}
+	return sub.text(name)
+}
+
+// number parses a file with a number of that many bits, decimal or 0x.
+func (d *sysfsDir) number(name string, bits int) uint64 {
+	return d.parse(name, d.text(name), bits)
+}
+
+// enum parses a file of the form "4: ACTIVE" and returns the number.
+func (d *sysfsDir) enum(name string) uint8 {
+	num, _, _ := strings.Cut(d.text(name), ":")
+	return uint8(d.parse(name, num, 8))
+}
+
+func (d *sysfsDir) parse(name, s string, bits int) uint64 {
+	if d.err != nil {
+		return 0
+	}
+	v, err := strconv.ParseUint(s, 0, bits)
+	if err != nil {
+		d.fail(fmt.Errorf("%s: %w", path.Join(d.dir, name), err))
+	}
+	return v
+}
+
+// guid parses groups of four hexadecimal digits; of a GID it takes the first half.
+func (d *sysfsDir) guid(name string) GUID {
+	s := d.text(name)
+	if d.err != nil {
+		return 0
+	}
+	const length = len("0000:0000:0000:0000")
+	v, err := strconv.ParseUint(strings.ReplaceAll(s[:min(len(s), length)], ":", ""), 16, 64)
+	if err != nil {
+		d.fail(fmt.Errorf("%s: %w", path.Join(d.dir, name), err))
+	}
+	return GUID(v)
+}
+
+func (d *sysfsDir) fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+func sysfsDevices(fsys fs.FS) ([]Device, error) {
+	entries, err := fs.ReadDir(fsys, sysfsDeviceClass)
+	if err != nil {
+		return nil, err
+	}
+	devs := make([]Device, 0, len(entries))
+	for _, e := range entries {
+		d, err := sysfsDevice(fsys, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		devs = append(devs, d)
+	}
+	return devs, nil
+}
+
+func sysfsDevice(fsys fs.FS, name string) (Device, error) {
+	d := sysfsDir{fsys: fsys, dir: path.Join(sysfsDeviceClass, name)}
+	ports, err := portNumbers(fsys, name)
+	if err != nil {
+		return Device{}, err
+	}
+	dev := Device{
+		Name:         name,
+		NodeType:     NodeType(d.enum("node_type")),
+		NodeGUID:     d.guid("node_guid"),
+		SysImageGUID: d.guid("sys_image_guid"),
+		Firmware:     d.optional("fw_ver"),
+		DriverID:     sysfsDriver(&d),
+		Ports:        uint32(len(ports)),
+		FromSysfs:    true,
+	}
+	if len(ports) > 0 {
+		dev.Protocol = sysfsProtocol(dev, d.text(fmt.Sprintf("ports/%d/link_layer", ports[0])))
+	}
+	return dev, d.err
+}
+
+// sysfsProtocol derives what sysfs does not have.
+func sysfsProtocol(dev Device, linkLayer string) Protocol {
+	switch {
+	case dev.NodeType == NodeRNIC:
+		return ProtocolIWARP
+	case dev.NodeType == NodeUSNIC || dev.NodeType == NodeUSNICUDP:
+		return ProtocolUSNIC
+	case dev.NodeType == NodeUnspecified:
+		return ""
+	case linkLayer == LinkLayerEthernet.String():
+		return ProtocolRoCE
+	case dev.DriverID == DriverHFI1:
+		return ProtocolOPA
+	}
+	return ProtocolIB
+}
+
+// pciDrivers has the drivers of PCI functions whose RDMA driver is clear.
+var pciDrivers = map[string]DriverID{
+	"mlx5_core":  DriverMLX5,
+	"mlx4_core":  DriverMLX4,
+	"bnxt_en":    DriverBNXTRE,
+	"ice":        DriverIRDMA,
+	"i40e":       DriverIRDMA,
+	"vmw_pvrdma": DriverVMWPVRDMA,
+	"hfi1":       DriverHFI1,
+	"efa":        DriverEFA,
+	"erdma":      DriverERDMA,
+}
+
+// sysfsDriver guesses what only netlink tells: rxe is the one driver whose
+// devices have a file "parent", others show in the PCI function below.
+func sysfsDriver(d *sysfsDir) DriverID {
+	if d.optional("parent") != "" {
+		return DriverRXE
+	}
+	b, err := fs.ReadFile(d.fsys, path.Join(d.dir, "device/uevent"))
+	if err != nil {
+		return DriverUnknown
+	}
+	for line := range strings.Lines(string(b)) {
+		if drv, ok := strings.CutPrefix(strings.TrimSpace(line), "DRIVER="); ok {
+			return pciDrivers[drv]
+		}
+	}
+	return DriverUnknown
+}
+
+// portNumbers returns the port numbers of a device in order.
+func portNumbers(fsys fs.FS, dev string) ([]uint32, error) {
+	entries, err := fs.ReadDir(fsys, path.Join(sysfsDeviceClass, dev, "ports"))
+	if err != nil {
+		return nil, err
+	}
+	var nums []uint32
+	for _, e := range entries {
+		n, err := strconv.ParseUint(e.Name(), 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s/ports: %w", sysfsDeviceClass, dev, err)
+		}
+		nums = append(nums, uint32(n))
+	}
+	slices.Sort(nums)
+	return nums, nil
+}
+
+func sysfsPorts(fsys fs.FS, dev string) ([]Port, error) {
+	nums, err := portNumbers(fsys, dev)
+	if err != nil {
+		return nil, err
+	}
+	ports := make([]Port, 0, len(nums))
+	for _, n := range nums {
+		p, err := sysfsPort(fsys, dev, n)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, p)
+	}
+	return ports, nil
+}
+
+func sysfsPort(fsys fs.FS, dev string, num uint32) (Port, error) {
+	d := sysfsDir{fsys: fsys, dir: path.Join(sysfsDeviceClass, dev, "ports", strconv.Itoa(int(num)))}
+	p := Port{
+		Num:       num,
+		State:     PortState(d.enum("state")),
+		PhysState: PhysState(d.enum("phys_state")),
+	}
+	switch d.text("link_layer") {
+	case LinkLayerInfiniBand.String():
+		p.LinkLayer = LinkLayerInfiniBand
+		p.LID = uint32(d.number("lid", 32))
+		p.SMLID = uint32(d.number("sm_lid", 32))
+		p.LMC = uint8(d.number("lid_mask_count", 8))
+		p.CapFlags = d.number("cap_mask", 32)
+		p.SubnetPrefix = uint64(d.guid("gids/0"))
+	case LinkLayerEthernet.String():
+		p.LinkLayer = LinkLayerEthernet
+	}
+	// The interface is that of the first GID, which every RoCE port has while
+	// the interface exists. One of another namespace has no index here.
+	if name := d.optional("gid_attrs/ndevs/0"); validName(name) {
+		net := sysfsDir{fsys: fsys, dir: path.Join(sysfsNetClass, name)}
+		index := int(net.number("ifindex", 31))
+		switch {
+		case net.err == nil:
+			p.Netdev, p.NetdevIndex = name, index
+		case !errors.Is(net.err, fs.ErrNotExist):
+			d.fail(net.err)
+		}
+	}
+	return p, d.err
+}
+
+func sysfsUverbs(fsys fs.FS, dev string) (CharDev, error) {
+	entries, err := fs.ReadDir(fsys, sysfsUverbsClass)
+	if err != nil {
+		return CharDev{}, err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "uverbs") {
+			continue // abi_version, of all devices
+		}
+		d := sysfsDir{fsys: fsys, dir: path.Join(sysfsUverbsClass, e.Name())}
+		if d.optional("ibdev") != dev {
+			continue
+		}
+		cd, err := sysfsCharDev(&d)
+		cd.DriverID = sysfsDriver(&sysfsDir{fsys: fsys, dir: path.Join(sysfsDeviceClass, dev)})
+		return cd, err
+	}
+	return CharDev{}, fmt.Errorf("no entry in %s is that of %s: %w", sysfsUverbsClass, dev, errors.ErrUnsupported)
+}
+
+func sysfsCM(fsys fs.FS) (CharDev, error) {
+	return sysfsCharDev(&sysfsDir{fsys: fsys, dir: sysfsCMDir})
+}
+
+// sysfsCharDev reads the device number, "231:192", and the ABI version.
+func sysfsCharDev(d *sysfsDir) (CharDev, error) {
+	major, minor, _ := strings.Cut(d.text("dev"), ":")
+	cd := CharDev{
+		Name:  path.Base(d.dir),
+		Major: uint32(d.parse("dev", major, 32)),
+		Minor: uint32(d.parse("dev", minor, 32)),
+		ABI:   d.number("abi_version", 64),
+	}
+	return cd, d.err
+}
