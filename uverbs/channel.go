@@ -1,0 +1,185 @@
+package uverbs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// CompChannel delivers completion events: which armed CQ got a completion
+// (struct ibv_comp_channel). Waiting parks the goroutine in Go's netpoller and
+// takes no thread. One goroutine at a time may call Wait; a context ends it.
+type CompChannel struct {
+	object
+	f  *os.File
+	fd int // of f, which outlives every CQ that names it
+
+	mu   sync.Mutex
+	next uint64
+	cqs  map[uint64]*CQ // by the user handle that the events carry
+
+	watch watch
+	event [eventSize]byte // read buffer, here so that it is not allocated per read
+}
+
+// eventSize is the size of a completion event (struct ib_uverbs_comp_event_desc).
+const eventSize = 8
+
+// CreateCompChannel creates a completion channel (ibv_create_comp_channel).
+func (d *Device) CreateCompChannel() (*CompChannel, error) {
+	c := &CompChannel{cqs: map[uint64]*CQ{}}
+	if err := c.join(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
+		return nil, err
+	}
+	req := &abi.CreateCompChannel{}
+	resp := &abi.CreateCompChannelResp{}
+	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+		c.leave()
+		return nil, d.cmd.fail("CREATE_COMP_CHANNEL", errno, "")
+	}
+	f, err := pollable(int(resp.FD), "completion channel of "+d.Name())
+	if err != nil {
+		c.leave()
+		return nil, err
+	}
+	c.f, c.fd = f, int(resp.FD)
+	return c, nil
+}
+
+// pollable hands a descriptor to Go's netpoller.
+func pollable(fd int, name string) (*os.File, error) {
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		syscall.Close(fd)
+		return nil, fmt.Errorf("uverbs: %s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// add registers a CQ and returns the handle that its events will carry.
+func (c *CompChannel) add(cq *CQ) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next++
+	c.cqs[c.next] = cq
+	return c.next
+}
+
+// remove forgets a CQ.
+func (c *CompChannel) remove(handle uint64) {
+	c.mu.Lock()
+	delete(c.cqs, handle)
+	c.mu.Unlock()
+}
+
+// lookup returns the CQ of a handle, or nil.
+func (c *CompChannel) lookup(handle uint64) *CQ {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cqs[handle]
+}
+
+// Wait waits for the next event and returns the CQ it is for (ibv_get_cq_event;
+// nothing has to be acknowledged). To lose no completion: [CQ.Notify], then
+// [CQ.Poll] until it is empty, then Wait. It returns ctx.Err() wrapped if the
+// context ends first, and [os.ErrClosed] if the channel is closed. Repeated calls
+// with one context do not allocate.
+func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("uverbs: wait for completion: %w", err)
+	}
+	c.watch.follow(ctx, c.f)
+	for {
+		cq, err := c.read()
+		switch {
+		case err == nil && cq == nil:
+			continue // of a CQ that has been closed since
+		case err == nil:
+			return cq, nil
+		case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+			return nil, fmt.Errorf("uverbs: wait for completion: %w", ctx.Err())
+		case errors.Is(err, os.ErrClosed):
+			return nil, c.errClosed()
+		default:
+			return nil, fmt.Errorf("uverbs: wait for completion: %w", err)
+		}
+	}
+}
+
+// read reads one event; the CQ is nil if it is not known any more.
+func (c *CompChannel) read() (*CQ, error) {
+	n, err := c.f.Read(c.event[:])
+	if err != nil {
+		return nil, err
+	}
+	if n != eventSize {
+		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
+	}
+	return c.lookup(binary.NativeEndian.Uint64(c.event[:])), nil
+}
+
+// Close closes the channel. It fails with EBUSY while a CQ uses it.
+func (c *CompChannel) Close() error {
+	return c.close(func() error {
+		c.watch.stop(c.f)
+		return c.f.Close()
+	})
+}
+
+// watch ends reads of a file when a context ends. The registration with the context
+// is kept from one call to the next, which makes waiting again free of charge.
+type watch struct {
+	mu    sync.Mutex
+	done  <-chan struct{} // the context's Done channel, which identifies it
+	unreg func() bool     // of context.AfterFunc
+	fired chan struct{}   // closed when the callback has run
+}
+
+// longAgo is a deadline in the past.
+var longAgo = time.Unix(1, 0)
+
+// follow makes the end of ctx end reads of f, and that of an earlier context no more.
+func (w *watch) follow(ctx context.Context, f *os.File) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ctx.Done() == w.done {
+		return
+	}
+	w.drop(f)
+	if ctx.Done() == nil {
+		return
+	}
+	fired := make(chan struct{})
+	w.done, w.fired = ctx.Done(), fired
+	w.unreg = context.AfterFunc(ctx, func() {
+		f.SetReadDeadline(longAgo)
+		close(fired)
+	})
+}
+
+// drop ends the watch of a context; if its callback has started, drop outlasts it
+// and undoes what it did. The caller holds mu.
+func (w *watch) drop(f *os.File) {
+	if w.unreg == nil {
+		return
+	}
+	if !w.unreg() {
+		<-w.fired
+		f.SetReadDeadline(time.Time{})
+	}
+	w.done, w.unreg, w.fired = nil, nil, nil
+}
+
+// stop ends the watch.
+func (w *watch) stop(f *os.File) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drop(f)
+}

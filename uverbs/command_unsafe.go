@@ -1,0 +1,405 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// abiPath says how commands reach the kernel.
+type abiPath int
+
+const (
+	pathAuto  abiPath = iota // ioctl where the kernel has it, else write
+	pathIoctl                // ioctl only; legacy commands inside INVOKE_WRITE
+	pathWrite                // write only
+)
+
+// abiPathEnv is the environment variable that forces one path.
+const abiPathEnv = "RDMAABI"
+
+// pathFromEnv reads abiPathEnv.
+func pathFromEnv() (abiPath, error) {
+	switch v := os.Getenv(abiPathEnv); v {
+	case "", "auto":
+		return pathAuto, nil
+	case "ioctl":
+		return pathIoctl, nil
+	case "write":
+		return pathWrite, nil
+	default:
+		return 0, argErr("Open", "environment variable "+abiPathEnv, fmt.Sprintf("%q", v), `"ioctl", "write", "auto" or unset`)
+	}
+}
+
+// udata is the driver's own part of a command and of its response.
+type udata struct{ in, out []byte }
+
+// commandFile is an open uverbs character device. It is safe for concurrent use.
+type commandFile struct {
+	f        *os.File
+	raw      syscall.RawConn
+	path     abiPath
+	driverID uint16
+	device   string // for errors and traces
+}
+
+// newCommandFile wraps an open uverbs device.
+func newCommandFile(f *os.File, path abiPath, driverID uint16, device string) (*commandFile, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: %s: %w", device, err)
+	}
+	return &commandFile{f: f, raw: raw, path: path, driverID: driverID, device: device}, nil
+}
+
+// absent reports whether an ioctl's errno means that this kernel does not know
+// the ioctl interface, the method or a mandatory attribute.
+func absent(errno syscall.Errno) bool {
+	return errno == syscall.ENOTTY || errno == syscall.EPROTONOSUPPORT
+}
+
+// fail turns an errno into the error that the caller of the verb gets. Errno
+// meaning is decided here and nowhere else.
+func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error {
+	if errno == 0 {
+		return nil
+	}
+	if errno == errClosedFile {
+		return fmt.Errorf("uverbs: %s: %s: %w", c.device, verb, os.ErrClosed)
+	}
+	err := &Error{Verb: verb, Device: c.device, Errno: errno, Hint: hint}
+	switch {
+	case absent(errno):
+		return &FeatureError{Feature: verb, Err: err}
+	case errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS:
+		return &FeatureError{Feature: verb, Driver: c.device, Err: err}
+	case errno == syscall.EACCES && hint == "":
+		err.Hint = "the kernel refuses write() to a file opened under other credentials; open the device after changing user or group, or set " + abiPathEnv + "=ioctl"
+	case errno == syscall.EIO && hint == "":
+		err.Hint = "the device has been removed"
+	}
+	return err
+}
+
+// errClosedFile stands for os.ErrClosed among the errnos; the kernel has no such number.
+const errClosedFile = syscall.Errno(1 << 20)
+
+// control runs call with the file's descriptor, which stays open meanwhile.
+func (c *commandFile) control(call func(fd uintptr)) syscall.Errno {
+	if err := c.raw.Control(call); err != nil {
+		return errClosedFile
+	}
+	return 0
+}
+
+// maxAttrs is the largest number of attributes of a command.
+const maxAttrs = 16
+
+// ioctlCommand is one call of RDMA_VERBS_IOCTL: header and attributes are one
+// object, and what attributes point to is pinned until the call is over.
+type ioctlCommand struct {
+	wire struct {
+		hdr   abi.IoctlHdr
+		attrs [maxAttrs]abi.Attr
+	}
+	n   int
+	pin runtime.Pinner
+}
+
+// newIoctl starts a command.
+func newIoctl(object, method uint16) *ioctlCommand {
+	c := new(ioctlCommand)
+	c.wire.hdr.ObjectID = object
+	c.wire.hdr.MethodID = method
+	return c
+}
+
+// attr adds a mandatory attribute.
+func (c *ioctlCommand) attr(id uint16) *abi.Attr {
+	a := &c.wire.attrs[c.n]
+	c.n++
+	a.AttrID = id
+	a.Flags = abi.UVERBS_ATTR_F_MANDATORY
+	return a
+}
+
+// obj adds the handle of an object; u64 and u32 add inline integers, as does fd.
+func (c *ioctlCommand) obj(id uint16, handle uint32) { c.attr(id).Data = uint64(handle) }
+
+// newObj adds the handle of an object to be created and returns the attribute,
+// whose Data is the handle afterwards.
+func (c *ioctlCommand) newObj(id uint16) *abi.Attr { return c.attr(id) }
+
+func (c *ioctlCommand) fd(id uint16, fd int) *abi.Attr {
+	a := c.attr(id)
+	a.Data = uint64(fd)
+	return a
+}
+
+func (c *ioctlCommand) u64(id uint16, v uint64) *abi.Attr {
+	a := c.attr(id)
+	a.Len = 8
+	a.Data = v
+	return a
+}
+
+func (c *ioctlCommand) u32(id uint16, v uint32) *abi.Attr {
+	a := c.attr(id)
+	a.Len = 4
+	a.Data = uint64(v) // little endian: the value is the word's first four bytes
+	return a
+}
+
+// in adds an input buffer: inline up to 8 bytes, else by address.
+func (c *ioctlCommand) in(id uint16, b []byte) {
+	if len(b) > 8 {
+		c.out(id, b)
+		return
+	}
+	a := c.attr(id)
+	a.Len = uint16(len(b))
+	var word [8]byte
+	copy(word[:], b)
+	a.Data = binary.LittleEndian.Uint64(word[:])
+}
+
+// out adds an output buffer.
+func (c *ioctlCommand) out(id uint16, b []byte) {
+	c.pin.Pin(&b[0])
+	a := c.attr(id)
+	a.Len = uint16(len(b))
+	a.Data = uint64(uintptr(unsafe.Pointer(&b[0])))
+}
+
+// udata adds the driver's part.
+func (c *ioctlCommand) udata(u udata) {
+	if len(u.in) > 0 {
+		c.in(abi.UVERBS_ATTR_UHW_IN, u.in)
+	}
+	if len(u.out) > 0 {
+		c.out(abi.UVERBS_ATTR_UHW_OUT, u.out)
+	}
+}
+
+// finish writes what is known only when all attributes are there.
+func (c *ioctlCommand) finish(driverID uint16) {
+	c.wire.hdr.Length = uint16(unsafe.Sizeof(c.wire.hdr) + uintptr(c.n)*unsafe.Sizeof(c.wire.attrs[0]))
+	c.wire.hdr.NumAttrs = uint16(c.n)
+	c.wire.hdr.DriverID = uint32(driverID)
+}
+
+// ioctl issues a command and releases what it had pinned. With the write path
+// forced it answers ENOTTY, as a kernel without ioctl would.
+func (c *commandFile) ioctl(cmd *ioctlCommand) syscall.Errno {
+	defer cmd.pin.Unpin()
+	if c.path == pathWrite {
+		return syscall.ENOTTY
+	}
+	cmd.finish(c.driverID)
+	var errno syscall.Errno
+	if e := c.control(func(fd uintptr) { errno = ioctlCall(fd, cmd) }); e != 0 {
+		return e
+	}
+	trace(c.device, "ioctl", uint32(cmd.wire.hdr.ObjectID), uint32(cmd.wire.hdr.MethodID), errno)
+	return errno
+}
+
+// ioctlCall is the one place that issues RDMA_VERBS_IOCTL.
+func ioctlCall(fd uintptr, cmd *ioctlCommand) syscall.Errno {
+	for {
+		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, uintptr(abi.RDMA_VERBS_IOCTL), uintptr(unsafe.Pointer(&cmd.wire)))
+		if errno != syscall.EINTR {
+			return errno
+		}
+	}
+}
+
+// writeCall is the one place that issues a legacy command by write().
+func writeCall(fd uintptr, b []byte) syscall.Errno {
+	for {
+		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		if errno != syscall.EINTR {
+			return errno
+		}
+	}
+}
+
+// legacy issues a command of the write() interface: in and out are its core
+// structs, and where there is a response, in starts with the address of it, which
+// legacy fills in. It goes through INVOKE_WRITE where the kernel has that. A cmd
+// with IB_USER_VERBS_CMD_FLAG_EXTENDED is an extended one.
+func (c *commandFile) legacy(cmd uint32, in, out []byte, u udata) syscall.Errno {
+	if c.path != pathWrite {
+		errno := c.ioctl(invokeWrite(cmd, in, out, u))
+		if c.path == pathIoctl || !absent(errno) {
+			return errno
+		}
+	}
+	w := newWriteCommand(cmd, in, out, u)
+	defer w.pin.Unpin()
+	var errno syscall.Errno
+	if e := c.control(func(fd uintptr) { errno = writeCall(fd, w.wire) }); e != 0 {
+		return e
+	}
+	trace(c.device, "write", cmd, 0, errno)
+	if errno == 0 {
+		w.copyOut(out, u)
+	}
+	return errno
+}
+
+// invokeWrite wraps a legacy command into the ioctl that carries it.
+func invokeWrite(cmd uint32, in, out []byte, u udata) *ioctlCommand {
+	c := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_INVOKE_WRITE)
+	if len(in) > 0 {
+		c.in(abi.UVERBS_ATTR_CORE_IN, in)
+	}
+	if len(out) > 0 {
+		c.out(abi.UVERBS_ATTR_CORE_OUT, out)
+	}
+	c.u64(abi.UVERBS_ATTR_WRITE_CMD, uint64(cmd))
+	c.udata(u)
+	return c
+}
+
+// writeCommand is one write() to the command file.
+type writeCommand struct {
+	wire []byte // header, core and driver parts
+	resp []byte // core and driver parts of the response, one after the other
+	pin  runtime.Pinner
+}
+
+// newWriteCommand lays a legacy command out. The response's address is pinned.
+func newWriteCommand(cmd uint32, in, out []byte, u udata) *writeCommand {
+	w := &writeCommand{}
+	var addr uint64
+	if n := len(out) + len(u.out); n > 0 {
+		w.resp = make([]byte, n)
+		// Not every kernel writes every byte of a response.
+		copy(w.resp, out)
+		copy(w.resp[len(out):], u.out)
+		w.pin.Pin(&w.resp[0])
+		addr = uint64(uintptr(unsafe.Pointer(&w.resp[0])))
+	}
+	body := len(in) + len(u.in)
+	if cmd&abi.IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {
+		ex := abi.ExCmdHdr{
+			ProviderInWords:  uint16(len(u.in) / 8),
+			ProviderOutWords: uint16(len(u.out) / 8),
+		}
+		hdr := abi.CmdHdr{Command: cmd, InWords: uint16(body / 8), OutWords: uint16(len(out) / 8)}
+		w.wire = append(w.wire, bytesOf(&hdr)...)
+		w.wire = append(w.wire, bytesOf(&ex)...)
+		binary.LittleEndian.PutUint64(w.wire[unsafe.Sizeof(hdr)+unsafe.Offsetof(ex.Response):], addr)
+		w.wire = append(append(w.wire, in...), u.in...)
+		return w
+	}
+	hdr := abi.CmdHdr{Command: cmd, OutWords: uint16(len(w.resp) / 4)}
+	hdr.InWords = uint16((int(unsafe.Sizeof(hdr)) + body) / 4)
+	w.wire = append(append(append(w.wire, bytesOf(&hdr)...), in...), u.in...)
+	if addr != 0 {
+		binary.LittleEndian.PutUint64(w.wire[unsafe.Sizeof(hdr):], addr)
+	}
+	return w
+}
+
+// copyOut hands the response back in its two parts.
+func (w *writeCommand) copyOut(out []byte, u udata) {
+	copy(out, w.resp)
+	copy(u.out, w.resp[len(out):])
+}
+
+// fastCommand is a legacy command that is issued again and again with the same
+// bytes: a doorbell or the arming of a CQ. It is built once and issuing it does
+// not allocate. It is not safe for concurrent use.
+type fastCommand struct {
+	c     *commandFile
+	write *writeCommand
+	inv   *ioctlCommand
+	in    []byte // what inv points to
+	out   []byte
+	call  func(fd uintptr)
+	errno syscall.Errno
+}
+
+// newFastCommand prepares a command. The bytes it points to are heap objects that
+// the struct keeps alive and that never move.
+func newFastCommand(c *commandFile, cmd uint32, in, out []byte) *fastCommand {
+	f := &fastCommand{c: c, in: in, out: out}
+	f.write = newWriteCommand(cmd, in, out, udata{})
+	f.write.pin.Unpin()
+	f.inv = invokeWrite(cmd, in, out, udata{})
+	f.inv.pin.Unpin()
+	f.inv.finish(c.driverID)
+	if c.path == pathIoctl {
+		f.call = f.byIoctl
+	} else {
+		f.call = f.byWrite
+	}
+	return f
+}
+
+func (f *fastCommand) byWrite(fd uintptr) { f.errno = writeCall(fd, f.write.wire) }
+func (f *fastCommand) byIoctl(fd uintptr) { f.errno = ioctlCall(fd, f.inv) }
+
+// issue sends the command. write() costs less than the ioctl, so it is the first
+// choice; where the kernel or a sandbox refuses write(), the ioctl takes over.
+func (f *fastCommand) issue() syscall.Errno {
+	if err := f.c.raw.Control(f.call); err != nil {
+		return errClosedFile
+	}
+	if f.errno == 0 {
+		return 0
+	}
+	return f.retry()
+}
+
+// retry switches to the ioctl if it was write() itself that was refused.
+func (f *fastCommand) retry() syscall.Errno {
+	if f.c.path != pathAuto || f.errno != syscall.EACCES && f.errno != syscall.EPERM {
+		return f.errno
+	}
+	refused := f.errno
+	f.call = f.byIoctl
+	if err := f.c.raw.Control(f.call); err != nil {
+		return errClosedFile
+	}
+	if absent(f.errno) {
+		f.call = f.byWrite
+		return refused
+	}
+	return f.errno
+}
+
+// bytesOf returns the memory of a command struct.
+func bytesOf[T any](p *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
+
+// sliceBytes returns the memory of a slice of command structs.
+func sliceBytes[T any](s []T) []byte {
+	if len(s) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), uintptr(len(s))*unsafe.Sizeof(s[0]))
+}
+
+// addrOf returns the address of a buffer's first byte. The caller keeps b alive
+// and in place: off the Go heap, or pinned.
+func addrOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// errnoOf returns the errno inside an error.
+func errnoOf(err error) syscall.Errno {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return 0
+}

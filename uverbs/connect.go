@@ -1,0 +1,385 @@
+package uverbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// Largest values of the 24-bit numbers.
+const (
+	maxPSN = 1<<24 - 1
+	maxQPN = 1<<24 - 1
+)
+
+// Endpoint is what one side of a connection must know of the other. How it gets
+// there is up to the program; a TCP connection is usual.
+type Endpoint struct {
+	QPN uint32 // QPN is the QP number, 24 bits.
+	PSN uint32 // PSN is the first packet sequence number that the side sends, 24 bits.
+	LID uint16 // LID is the port's LID; 0 on Ethernet.
+	GID GID    // GID is the port's GID; required on Ethernet.
+}
+
+// String describes the endpoint for messages.
+func (e Endpoint) String() string {
+	if e.GID.IsZero() {
+		return fmt.Sprintf("LID %d QP %d", e.LID, e.QPN)
+	}
+	return fmt.Sprintf("%s QP %d", e.GID.Addr(), e.QPN)
+}
+
+// check compares the numbers with their ranges.
+func (e Endpoint) check() error {
+	if e.QPN > maxQPN {
+		return argErr("Connect", "remote QPN", e.QPN, "0 to %d (24 bits)", maxQPN)
+	}
+	if e.PSN > maxPSN {
+		return argErr("Connect", "remote PSN", e.PSN, "0 to %d (24 bits)", maxPSN)
+	}
+	return nil
+}
+
+// peerInfo is what a QP knows of its peer, for errors.
+type peerInfo struct {
+	Endpoint
+	timeout AckTimeout
+	retries uint8
+}
+
+// notePeer remembers what Modify told the kernel of the peer.
+func (q *QP) notePeer(attr QPAttr, mask QPAttrMask) {
+	p := peerInfo{}
+	if old := q.peer.Load(); old != nil {
+		p = *old
+	}
+	if mask&AttrAV != 0 {
+		p.LID, p.GID = attr.AH.DLID, attr.AH.GRH.DGID
+	}
+	if mask&AttrDestQPN != 0 {
+		p.QPN = attr.DestQPN
+	}
+	if mask&AttrTimeout != 0 {
+		p.timeout = attr.Timeout
+	}
+	if mask&AttrRetryCount != 0 {
+		p.retries = attr.RetryCount
+	}
+	q.peer.Store(&p)
+}
+
+// check compares the path's values with their ranges.
+func (o *PathOptions) check(d *Device) error {
+	for _, f := range []struct {
+		name  string
+		given uint32
+		limit uint32
+	}{
+		{"Path.Port", uint32(o.Port), uint32(d.attr.PhysPortCount)},
+		{"Path.SL", uint32(o.SL), 15},
+		{"Path.FlowLabel", o.FlowLabel, 1<<20 - 1},
+		{"Path.Timeout", uint32(o.Timeout), 31},
+		{"Path.RetryCount", uint32(o.RetryCount), 7},
+		{"Path.RNRRetry", uint32(o.RNRRetry), 7},
+		{"Path.MinRNRTimer", uint32(o.MinRNRTimer), 31},
+		{"Path.MaxRdAtomic", uint32(o.MaxRdAtomic), min(d.attr.MaxQPInitRdAtom, d.attr.MaxQPRdAtom)},
+		{"Path.MTU", uint32(o.MTU), uint32(MTU4096)},
+		{"Path.Access", uint32(o.Access), uint32(accessPeer)},
+	} {
+		if f.given > f.limit {
+			return argErr("CreateQP", f.name, f.given, "1 to %d, or 0 for the default", f.limit)
+		}
+	}
+	return nil
+}
+
+// port returns the path's port, which must be active, and its properties.
+func (q *QP) port() (uint8, PortAttr, error) {
+	first, last := q.path.Port, q.path.Port
+	if first == 0 {
+		first, last = 1, q.dev.attr.PhysPortCount
+	}
+	var down PortAttr
+	for port := first; port <= last; port++ {
+		attr, err := q.dev.QueryPort(port)
+		if err != nil {
+			return 0, PortAttr{}, err
+		}
+		if attr.State == PortActive {
+			return port, attr, nil
+		}
+		if port == first {
+			down = attr
+		}
+	}
+	return 0, PortAttr{}, &Error{
+		Verb:   "connect",
+		Device: q.dev.Name(),
+		Errno:  syscall.ENETDOWN,
+		Hint:   fmt.Sprintf("port %d is %s (%s)%s", first, down.State, down.Phys(), q.netdevHint(first)),
+	}
+}
+
+// netdevHint names the network interface whose state a RoCE port follows.
+func (q *QP) netdevHint(port uint8) string {
+	dev, err := netlinkrdma.DeviceByName(q.dev.Name())
+	if err != nil {
+		return ""
+	}
+	ports, err := netlinkrdma.Ports(dev)
+	if err != nil {
+		return ""
+	}
+	for _, p := range ports {
+		if p.Num == uint32(port) && p.Netdev != "" {
+			return fmt.Sprintf("; it follows network interface %s: ip link set %s up", p.Netdev, p.Netdev)
+		}
+	}
+	return ""
+}
+
+// localGID returns the entry of the GID table that the path uses towards peer.
+func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
+	table, err := q.dev.GIDTable(port)
+	if err != nil {
+		return GIDEntry{}, err
+	}
+	if index, fixed := q.path.GID.fixed(); fixed {
+		for _, e := range table {
+			if e.Index == index {
+				return e, nil
+			}
+		}
+		return GIDEntry{}, argErr("Connect", "GID index", index, "0 to %d, of these in use: %s", attr.GIDTableLen-1, gidList(table))
+	}
+	e, ok := ChooseGID(table, peer)
+	if !ok {
+		return GIDEntry{}, argErr("Connect", "GID", "chosen by the library", "a used entry, but the GID table of port %d of %s is empty", port, q.dev.Name())
+	}
+	if attr.LinkLayer == LinkLayerEthernet && !peer.IsZero() && peer.Addr().Is4() != e.GID.Addr().Is4() {
+		return GIDEntry{}, argErr("Connect", "remote GID", peer.Addr(), "an address of the family of a local GID: %s", gidList(table))
+	}
+	return e, nil
+}
+
+// gidList lists the entries of a table.
+func gidList(table []GIDEntry) string {
+	if len(table) == 0 {
+		return "none"
+	}
+	var all []string
+	for _, e := range table {
+		all = append(all, e.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// Endpoint returns what the peer must know of this queue pair. On RoCE it holds the
+// GID that [PathOptions] or [ChooseGID] say. It fails with ENETDOWN if the port is
+// not active.
+func (q *QP) Endpoint() (Endpoint, error) {
+	return q.EndpointFor(Endpoint{})
+}
+
+// EndpointFor is like Endpoint, but chooses the GID to suit a peer that is known
+// already.
+func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
+	if q.gone.Load() {
+		return Endpoint{}, q.errClosed()
+	}
+	port, attr, err := q.port()
+	if err != nil {
+		return Endpoint{}, err
+	}
+	e := Endpoint{QPN: q.qpn, PSN: q.psn, LID: attr.LID}
+	if _, fixed := q.path.GID.fixed(); fixed || attr.LinkLayer == LinkLayerEthernet {
+		entry, err := q.localGID(port, attr, remote.GID)
+		if err != nil {
+			return Endpoint{}, err
+		}
+		e.GID = entry.GID
+	}
+	return e, nil
+}
+
+// Init brings a queue pair from [Reset] to [Init], in which receives can be posted.
+func (q *QP) Init() error {
+	port := q.path.Port
+	if port == 0 {
+		var err error
+		if port, _, err = q.port(); err != nil {
+			return err
+		}
+	}
+	access := q.path.Access
+	if access == 0 {
+		access = AccessRemoteRead | AccessRemoteWrite
+		if q.dev.attr.AtomicCap != AtomicNone {
+			access |= AccessRemoteAtomic
+		}
+	}
+	return q.Modify(QPAttr{State: Init, Port: port, Access: access}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
+}
+
+// Connect connects a queue pair in state [Reset] or [Init] to its peer and leaves it
+// ready to send. Both sides must connect, each with the other's [Endpoint]. The
+// context is looked at between the steps. If a step fails, the QP stays in the state
+// that it had reached.
+func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
+	if err := remote.check(); err != nil {
+		return err
+	}
+	if q.gone.Load() {
+		return q.errClosed()
+	}
+	port, attr, err := q.port()
+	if err != nil {
+		return err
+	}
+	ah, err := q.address(port, attr, remote)
+	if err != nil {
+		return err
+	}
+	mtu := orDefault(q.path.MTU, attr.ActiveMTU)
+	if mtu > attr.ActiveMTU {
+		return argErr("Connect", "Path.MTU", fmt.Sprint(mtu.Bytes()), "up to %d, the active MTU of port %d", attr.ActiveMTU.Bytes(), port)
+	}
+	rdAtomic := orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom)))
+	steps := []func() error{
+		func() error {
+			if q.State() != Reset {
+				return nil
+			}
+			return q.Init()
+		},
+		func() error {
+			return q.Modify(QPAttr{
+				State:           RTR,
+				AH:              ah,
+				PathMTU:         mtu,
+				DestQPN:         remote.QPN,
+				RQPSN:           remote.PSN,
+				MaxDestRdAtomic: rdAtomic,
+				MinRNRTimer:     orDefault(q.path.MinRNRTimer, 12),
+			}, AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer)
+		},
+		func() error {
+			return q.Modify(QPAttr{
+				State:       RTS,
+				Timeout:     orDefault(q.path.Timeout, 14),
+				RetryCount:  orDefault(q.path.RetryCount, 7),
+				RNRRetry:    orDefault(q.path.RNRRetry, 7),
+				SQPSN:       q.psn,
+				MaxRdAtomic: rdAtomic,
+			}, AttrState|AttrTimeout|AttrRetryCount|AttrRNRRetry|AttrSQPSN|AttrMaxRdAtomic)
+		},
+	}
+	for _, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("uverbs: connect to %s: %w", remote, err)
+		}
+		if err := step(); err != nil {
+			return fmt.Errorf("uverbs: connect to %s: %w", remote, err)
+		}
+	}
+	return nil
+}
+
+// address returns the way to the peer.
+func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error) {
+	ah := AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
+	if remote.GID.IsZero() {
+		if attr.LinkLayer == LinkLayerEthernet {
+			return AHAttr{}, argErr("Connect", "remote GID", "zero", "the peer's GID, which RoCE needs")
+		}
+		return ah, nil
+	}
+	entry, err := q.localGID(port, attr, remote.GID)
+	if err != nil {
+		return AHAttr{}, err
+	}
+	if entry.Index > 255 {
+		return AHAttr{}, argErr("Connect", "GID index", entry.Index, "0 to 255")
+	}
+	ah.Global = true
+	ah.GRH = GRH{
+		DGID:         remote.GID,
+		FlowLabel:    q.path.FlowLabel,
+		SGIDIndex:    uint8(entry.Index),
+		HopLimit:     orDefault(q.path.HopLimit, 64),
+		TrafficClass: q.path.TrafficClass,
+	}
+	return ah, nil
+}
+
+// WCError tells what a failed completion means, and with which peer it happened.
+type WCError struct {
+	WC     WC
+	Device string
+	Peer   Endpoint // Peer is the other side; the zero Endpoint if the QP was never connected.
+	Hint   string
+}
+
+// Error implements error.
+func (e *WCError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "uverbs: %s QP %d: work request %d", e.Device, e.WC.QPN, e.WC.ID)
+	if e.Peer != (Endpoint{}) {
+		fmt.Fprintf(&b, ", peer %s", e.Peer)
+	}
+	b.WriteString(": " + e.WC.Status.String())
+	if e.WC.VendorErr != 0 {
+		fmt.Fprintf(&b, " (vendor error %#x)", e.WC.VendorErr)
+	}
+	if e.Hint != "" {
+		b.WriteString(": ")
+		b.WriteString(e.Hint)
+	}
+	return b.String()
+}
+
+// Unwrap returns the [WCStatus].
+func (e *WCError) Unwrap() error { return e.WC.Status }
+
+// Err explains a completion of this queue pair: nil if it succeeded, and otherwise a
+// [WCError] that names the peer and what usually causes the status. It allocates, so
+// it is for failures only.
+func (q *QP) Err(wc *WC) error {
+	if wc.Status == WCSuccess {
+		return nil
+	}
+	e := &WCError{WC: *wc, Device: q.dev.Name()}
+	p := q.peer.Load()
+	if p != nil {
+		e.Peer = p.Endpoint
+	}
+	switch wc.Status {
+	case WCRetryExcErr:
+		wait := "after all retries"
+		if p != nil && p.timeout != 0 {
+			wait = fmt.Sprintf("for %d attempts of %s each", int(p.retries)+1, p.timeout.Duration())
+		}
+		e.Hint = "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or UDP port 4791 does not get through"
+	case WCRNRRetryExcErr:
+		e.Hint = "it had no receive posted"
+	case WCRemAccessErr:
+		e.Hint = "the rkey, the address range or the access rights of the peer's MR do not permit it"
+	case WCRemInvReqErr:
+		e.Hint = "the peer's receive buffer may be too short, or its QP does not permit the operation"
+	case WCLocProtErr:
+		e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
+	case WCLocLenErr:
+		e.Hint = "the message is longer than the buffers of the receive"
+	case WCWRFlushErr:
+		e.Hint = "an earlier completion with another status is the cause"
+	}
+	return e
+}
+
+// IsFlush reports whether an error is that of a flushed work request, which follows
+// from an earlier failure or from a change to state Err.
+func IsFlush(err error) bool { return errors.Is(err, WCWRFlushErr) }

@@ -1,0 +1,354 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// Reasons for which a device cannot be used, for [errors.Is]. A device whose file is
+// missing or not permitted matches [fs.ErrNotExist] or [fs.ErrPermission].
+var (
+	// ErrNoDevice means that there is no RDMA device, or none that can be used.
+	ErrNoDevice = errors.New("no usable RDMA device")
+	// errABI means that kernel and library have no ABI version in common.
+	errABI = fmt.Errorf("ABI version out of range: %w", errors.ErrUnsupported)
+	// errDriver means that the library has no code for the device's driver.
+	errDriver = fmt.Errorf("driver not supported by this library: %w", errors.ErrUnsupported)
+)
+
+// devDir is where the uverbs character devices are.
+const devDir = "/dev/infiniband"
+
+// DeviceInfo describes a device of this machine, usable or not.
+type DeviceInfo struct {
+	Name     string // Name is the RDMA device's name, such as "rxe0".
+	NodeGUID GUID
+	Protocol string // Protocol is "roce", "ib", "iw" or what else the kernel says.
+	Firmware string // Firmware is the version, empty for software devices.
+	Driver   string // Driver is the kernel driver's name, such as "rxe".
+	Ports    int    // Ports is the number of ports, counted from 1.
+	CharDev  string // CharDev is the path of the uverbs device; empty if there is none.
+
+	// Err is nil if the device can be opened, and else says why not.
+	Err error
+
+	driver driver
+	dev    netlinkrdma.Device
+	char   netlinkrdma.CharDev
+}
+
+// Devices lists the RDMA devices in the calling process's network namespace
+// (ibv_get_device_list). Unlike there, devices that cannot be used are listed too,
+// each with its reason.
+func Devices() ([]DeviceInfo, error) { return devices(devDir) }
+
+func devices(dir string) ([]DeviceInfo, error) {
+	devs, err := netlinkrdma.Devices()
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: list devices: %w", err)
+	}
+	infos := make([]DeviceInfo, len(devs))
+	for i, dev := range devs {
+		infos[i] = inspect(dev, dir)
+	}
+	return infos, nil
+}
+
+// inspect finds out whether a device can be used.
+func inspect(dev netlinkrdma.Device, dir string) DeviceInfo {
+	info := DeviceInfo{
+		Name:     dev.Name,
+		NodeGUID: GUID(dev.NodeGUID),
+		Protocol: string(dev.Protocol),
+		Firmware: dev.Firmware,
+		Ports:    int(dev.Ports),
+		dev:      dev,
+	}
+	info.char, info.Err = netlinkrdma.UverbsDev(dev)
+	if info.Err != nil {
+		return info
+	}
+	info.CharDev = filepath.Join(dir, info.char.Name)
+	id := info.char.DriverID
+	if id == netlinkrdma.DriverUnknown {
+		id = dev.DriverID
+	}
+	info.Driver = id.String()
+	info.driver = drivers[id]
+	info.Err = info.check()
+	return info
+}
+
+// check looks for what is in the way of opening the device.
+func (i *DeviceInfo) check() error {
+	if i.driver == nil {
+		return fmt.Errorf("driver %s (the library has: %s): %w", i.Driver, driverNames(), errDriver)
+	}
+	if err := checkABI(i.driver, i.char.ABI); err != nil {
+		return err
+	}
+	f, err := i.openFile()
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// openFile opens the character device and makes sure that it is the right one.
+func (i *DeviceInfo) openFile() (*os.File, error) {
+	f, err := os.OpenFile(i.CharDev, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w%s", err, i.openHint(err))
+	}
+	var st unix.Stat_t
+	var statErr error
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { statErr = unix.Fstat(int(fd), &st) })
+	}
+	if err = errors.Join(err, statErr); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("stat %s: %w", i.CharDev, err)
+	}
+	major, minor := unix.Major(st.Rdev), unix.Minor(st.Rdev)
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || major != i.char.Major || minor != i.char.Minor {
+		f.Close()
+		return nil, fmt.Errorf("%s is device %d:%d, but the kernel's %s is %d:%d (a stale node: remove it and run %s): %w",
+			i.CharDev, major, minor, i.char.Name, i.char.Major, i.char.Minor, i.mknod(), fs.ErrNotExist)
+	}
+	return f, nil
+}
+
+// mknod is the command that makes the character device.
+func (i *DeviceInfo) mknod() string {
+	return fmt.Sprintf("mknod -m 666 %s c %d %d", i.CharDev, i.char.Major, i.char.Minor)
+}
+
+// openHint says what to do about a failed open.
+func (i *DeviceInfo) openHint(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf(" (no such node; in a container give it the device, else run udev or %s)", i.mknod())
+	case errors.Is(err, syscall.EPERM):
+		return " (a device control group forbids it; allow character device " + fmt.Sprintf("%d:%d", i.char.Major, i.char.Minor) + ")"
+	case errors.Is(err, fs.ErrPermission):
+		st, serr := os.Stat(i.CharDev)
+		if serr != nil {
+			return ""
+		}
+		owner := ""
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+			owner = fmt.Sprintf(", owner %d, group %d", sys.Uid, sys.Gid)
+		}
+		return fmt.Sprintf(" (mode %s%s; this process is user %d, group %d)", st.Mode().Perm(), owner, os.Geteuid(), os.Getegid())
+	}
+	return ""
+}
+
+// Device is an opened RDMA device (struct ibv_context). It is safe for concurrent use.
+type Device struct {
+	object
+	info    DeviceInfo
+	cmd     *commandFile
+	driver  driver
+	attr    DeviceAttr
+	vectors int
+	async   *os.File // the write path's asynchronous events; nil with ioctl
+
+	tree sync.Mutex // guards who uses whom among the device's objects
+}
+
+// DeviceError says why a device could not be opened.
+type DeviceError struct {
+	Name    string       // Name is the device asked for; empty for any.
+	Devices []DeviceInfo // Devices are those of this machine.
+	Err     error        // Err is the reason.
+}
+
+// Error implements error.
+func (e *DeviceError) Error() string {
+	var b strings.Builder
+	b.WriteString("uverbs: open ")
+	if e.Name == "" {
+		b.WriteString("first device")
+	} else {
+		b.WriteString(e.Name)
+	}
+	fmt.Fprintf(&b, ": %s", e.Err)
+	if len(e.Devices) == 0 {
+		return b.String()
+	}
+	b.WriteString("; devices here:")
+	for i, d := range e.Devices {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, " %s", d.Name)
+		if d.Err != nil {
+			fmt.Fprintf(&b, " (cannot be used: %s)", d.Err)
+		}
+	}
+	return b.String()
+}
+
+// Unwrap returns the reason.
+func (e *DeviceError) Unwrap() error { return e.Err }
+
+// noDeviceHint is what to look at when there is no device at all.
+const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS)"
+
+// Open opens a device by name (ibv_open_device). The error is a [DeviceError].
+func Open(name string) (*Device, error) {
+	infos, err := Devices()
+	if err != nil {
+		return nil, &DeviceError{Name: name, Err: err}
+	}
+	for i := range infos {
+		if infos[i].Name != name {
+			continue
+		}
+		if infos[i].Err != nil {
+			return nil, &DeviceError{Name: name, Err: infos[i].Err}
+		}
+		d, err := open(infos[i])
+		if err != nil {
+			return nil, &DeviceError{Name: name, Err: err}
+		}
+		return d, nil
+	}
+	reason := fmt.Errorf("no device of this name: %w", fs.ErrNotExist)
+	if len(infos) == 0 {
+		reason = fmt.Errorf("there is no RDMA device: %s: %w", noDeviceHint, ErrNoDevice)
+	}
+	return nil, &DeviceError{Name: name, Devices: infos, Err: reason}
+}
+
+// OpenFirst opens the first device that can be used, preferring one with an active
+// port. The error is a [DeviceError] that lists every device with its reason.
+func OpenFirst() (*Device, error) {
+	infos, err := Devices()
+	if err != nil {
+		return nil, &DeviceError{Err: err}
+	}
+	if len(infos) == 0 {
+		return nil, &DeviceError{Err: fmt.Errorf("there is no RDMA device: %s: %w", noDeviceHint, ErrNoDevice)}
+	}
+	var idle *Device
+	for i := range infos {
+		if infos[i].Err != nil {
+			continue
+		}
+		d, err := open(infos[i])
+		if err != nil {
+			infos[i].Err = err
+			continue
+		}
+		if d.active() {
+			if idle != nil {
+				idle.Close()
+			}
+			return d, nil
+		}
+		if idle != nil {
+			d.Close()
+			continue
+		}
+		idle = d
+	}
+	if idle != nil {
+		return idle, nil
+	}
+	return nil, &DeviceError{Devices: infos, Err: ErrNoDevice}
+}
+
+// active reports whether the device has an active port.
+func (d *Device) active() bool {
+	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
+		if attr, err := d.QueryPort(uint8(port)); err == nil && attr.State == PortActive {
+			return true
+		}
+	}
+	return false
+}
+
+// open opens a device that can be used.
+func open(info DeviceInfo) (*Device, error) {
+	path, err := pathFromEnv()
+	if err != nil {
+		return nil, err
+	}
+	f, err := info.openFile()
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{info: info, driver: info.driver}
+	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
+	if d.cmd, err = newCommandFile(f, path, uint16(info.char.DriverID), info.Name); err == nil {
+		if err = d.getContext(); err == nil {
+			err = d.queryDevice()
+		}
+	}
+	if err != nil {
+		if d.async != nil {
+			d.async.Close()
+		}
+		f.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// getContext makes the kernel's context.
+func (d *Device) getContext() error {
+	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT)
+	var vectors [4]byte
+	var support [8]byte
+	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, vectors[:])
+	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, support[:])
+	errno := d.cmd.ioctl(cmd)
+	if errno == 0 {
+		d.vectors = int(le32(vectors[:]))
+		return nil
+	}
+	if !absent(errno) {
+		return d.cmd.fail("GET_CONTEXT", errno, "")
+	}
+	req := &abi.GetContext{}
+	resp := &abi.GetContextResp{}
+	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_GET_CONTEXT, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+		return d.cmd.fail("GET_CONTEXT", errno, "")
+	}
+	d.vectors = int(resp.NumCompVectors)
+	var err error
+	d.async, err = pollable(int(resp.AsyncFD), "asynchronous events of "+d.Name())
+	return err
+}
+
+// Name returns the device's name.
+func (d *Device) Name() string { return d.info.Name }
+
+// Info returns what was known of the device before it was opened.
+func (d *Device) Info() DeviceInfo { return d.info }
+
+// Close closes the device (ibv_close_device). It fails with EBUSY while there are
+// objects of it.
+func (d *Device) Close() error {
+	return d.close(func() error {
+		var err error
+		if d.async != nil {
+			err = d.async.Close()
+		}
+		return errors.Join(err, d.cmd.f.Close())
+	})
+}

@@ -1,0 +1,58 @@
+package uverbs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// driverKind selects a driver on the data path, by a switch: an interface there would
+// make every caller's work request escape to the heap.
+type driverKind uint8
+
+const (
+	kindRxe driverKind = 1 + iota
+)
+
+// driver is what a device's driver does beside the kernel's common commands. It is
+// used on the control path only.
+type driver interface {
+	kind() driverKind
+	name() string
+
+	// abi returns the versions of the driver's private data that the library speaks.
+	abi() (lowest, highest uint64)
+
+	// cqUdata and qpUdata return the driver's part of the create commands.
+	cqUdata() udata
+	qpUdata() udata
+
+	// mapCQ and mapQP map the rings of a new object by what the kernel answered.
+	mapCQ(*CQ, udata) error
+	mapQP(*QP, udata) error
+}
+
+// drivers are the drivers that the library has, by the kernel's number.
+var drivers = map[netlinkrdma.DriverID]driver{
+	rxeDriverID: rxeDriver{},
+}
+
+// driverNames lists them.
+func driverNames() string {
+	var names []string
+	for _, d := range drivers {
+		names = append(names, d.name())
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// checkABI compares the kernel's version of a driver's data with the library's.
+func checkABI(d driver, version uint64) error {
+	if lo, hi := d.abi(); version < lo || version > hi {
+		return fmt.Errorf("driver %s of this kernel has ABI version %d, the library speaks %d to %d: %w", d.name(), version, lo, hi, errABI)
+	}
+	return nil
+}

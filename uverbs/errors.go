@@ -1,0 +1,144 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Errors of the data path. They are package variables, so returning one costs
+// nothing; compare with [errors.Is].
+var (
+	// ErrQueueFull is returned by the post methods when the ring has no room for
+	// the whole batch. Nothing of the batch was posted; poll the CQ and retry.
+	ErrQueueFull = errors.New("uverbs: queue full")
+
+	// ErrCQOverrun is returned by [CQ.Poll] when the ring's indices can no longer
+	// be right: completions were lost or the ring was overwritten.
+	ErrCQOverrun = errors.New("uverbs: completion queue overrun or corrupt")
+
+	// ErrQueueCorrupt is returned by the post methods when the index that the
+	// device keeps in the ring is outside the ring.
+	ErrQueueCorrupt = errors.New("uverbs: work queue corrupt")
+)
+
+// Version is a mainline kernel version, such as {5, 12}; the zero value means
+// unknown.
+type Version [2]int
+
+// String returns the version in the usual form, "5.12".
+func (v Version) String() string {
+	if v == (Version{}) {
+		return "unknown"
+	}
+	return fmt.Sprintf("%d.%d", v[0], v[1])
+}
+
+// Error is the kernel's refusal of a command.
+type Error struct {
+	Verb   string        // Verb is the command as rdma-core names it, such as "REG_MR".
+	Device string        // Device is the name of the RDMA device.
+	Errno  syscall.Errno // Errno is the kernel's answer.
+	Hint   string        // Hint says what the cause may be and what to do; may be empty.
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "uverbs: %s: %s: %s", e.Device, e.Verb, e.Errno.Error())
+	if e.Hint != "" {
+		b.WriteString(": ")
+		b.WriteString(e.Hint)
+	}
+	return b.String()
+}
+
+// Unwrap returns the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// FeatureError reports a missing feature and where it would be found. It matches
+// [errors.ErrUnsupported].
+type FeatureError struct {
+	Feature string  // Feature is the name used in the documentation.
+	Since   Version // Since is the first mainline kernel with it; zero if unknown.
+	Driver  string  // Driver is set when the driver, not the kernel, lacks it.
+	Err     error   // Err is the answer that decided it, normally an *Error; may be nil.
+}
+
+// Error implements error.
+func (e *FeatureError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "uverbs: %s is not supported", e.Feature)
+	switch {
+	case e.Driver != "":
+		fmt.Fprintf(&b, " by driver %s", e.Driver)
+	case e.Since != (Version{}):
+		fmt.Fprintf(&b, " by this kernel (Linux has it since %s)", e.Since)
+	default:
+		b.WriteString(" by this kernel")
+	}
+	if e.Err != nil {
+		b.WriteString(": ")
+		b.WriteString(e.Err.Error())
+	}
+	return b.String()
+}
+
+// Is reports whether target is [errors.ErrUnsupported].
+func (e *FeatureError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// Unwrap returns the answer that decided it.
+func (e *FeatureError) Unwrap() error { return e.Err }
+
+// Unsupported returns the feature and the first kernel that has it, for test
+// environments that must know whether its absence is acceptable. A feature that
+// a driver lacks has no such kernel.
+func (e *FeatureError) Unsupported() (feature string, since [2]int) {
+	if e.Driver != "" {
+		return e.Feature, [2]int{}
+	}
+	return e.Feature, e.Since
+}
+
+// ArgError reports a value that the caller gave and that is not possible. The
+// kernel was not asked.
+type ArgError struct {
+	Op      string // Op is the method that was called, such as "CreateCQ".
+	Field   string // Field is the parameter or option at fault, such as "CQE".
+	Given   string // Given is its value.
+	Allowed string // Allowed says what the device or the method takes.
+}
+
+// Error implements error.
+func (e *ArgError) Error() string {
+	return fmt.Sprintf("uverbs: %s: %s is %s, allowed: %s", e.Op, e.Field, e.Given, e.Allowed)
+}
+
+// Unwrap returns EINVAL, which is what the kernel would have answered.
+func (e *ArgError) Unwrap() error { return syscall.EINVAL }
+
+// argErr builds an ArgError of any printable value.
+func argErr(op, field string, given any, allowed string, args ...any) error {
+	return &ArgError{
+		Op:      op,
+		Field:   field,
+		Given:   fmt.Sprint(given),
+		Allowed: fmt.Sprintf(allowed, args...),
+	}
+}
+
+// PostError says which work request of a batch was at fault. Nothing of the batch
+// was posted.
+type PostError struct {
+	Index int   // Index of the work request in the batch, from 0.
+	Err   error // Err is what is wrong with it.
+}
+
+// Error implements error.
+func (e *PostError) Error() string {
+	return fmt.Sprintf("uverbs: post: work request %d: %s", e.Index, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *PostError) Unwrap() error { return e.Err }

@@ -1,0 +1,243 @@
+package uverbs
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// GID is a global identifier, 16 bytes in network order (union ibv_gid). On RoCE it
+// is the IPv6 address of the port, or its IPv4 address mapped into IPv6.
+type GID [16]byte
+
+// String returns the GID as eight groups of hexadecimal digits, as sysfs shows it.
+func (g GID) String() string {
+	var b strings.Builder
+	for i := 0; i < len(g); i += 2 {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		fmt.Fprintf(&b, "%02x%02x", g[i], g[i+1])
+	}
+	return b.String()
+}
+
+// ParseGID reads a GID in the form of [GID.String], or as an IPv4 or IPv6 address.
+func ParseGID(s string) (GID, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return GID{}, fmt.Errorf("uverbs: GID %q: %w", s, err)
+	}
+	return a.As16(), nil
+}
+
+// Addr returns the IP address that the GID is on RoCE, IPv4 unmapped.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// IsZero reports whether the GID is all zeros, as in an unused table entry.
+func (g GID) IsZero() bool { return g == GID{} }
+
+// LinkLocal reports whether the GID is an IPv6 link-local address, fe80::/10.
+func (g GID) LinkLocal() bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
+
+// GIDType says how packets that use a GID are encapsulated (enum ib_uverbs_gid_type).
+type GIDType uint32
+
+// GID types.
+const (
+	GIDTypeIB     GIDType = abi.IB_UVERBS_GID_TYPE_IB      // InfiniBand
+	GIDTypeRoCEv1 GIDType = abi.IB_UVERBS_GID_TYPE_ROCE_V1 // Ethernet frames, not routable
+	GIDTypeRoCEv2 GIDType = abi.IB_UVERBS_GID_TYPE_ROCE_V2 // UDP packets, port 4791
+)
+
+// String returns the type's name.
+func (t GIDType) String() string {
+	switch t {
+	case GIDTypeIB:
+		return "IB"
+	case GIDTypeRoCEv1:
+		return "RoCE v1"
+	case GIDTypeRoCEv2:
+		return "RoCE v2"
+	}
+	return fmt.Sprintf("GID type %d", uint32(t))
+}
+
+// GIDEntry is an entry of a port's GID table.
+type GIDEntry struct {
+	Port   uint8 // Port is the port number, from 1.
+	Index  int   // Index is the position in the table, the "GID index".
+	GID    GID
+	Type   GIDType
+	Netdev int // Netdev is the index of the network interface; 0 if there is none or it is in another namespace.
+}
+
+// String describes the entry in one line.
+func (e GIDEntry) String() string {
+	return fmt.Sprintf("%d: %s (%s, %s)", e.Index, e.GID, e.GID.Addr(), e.Type)
+}
+
+// GIDTable returns the used entries of a port's GID table in order of their index
+// (ibv_query_gid_table). On a kernel or path without the ioctl it reads sysfs.
+func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
+	attr, err := d.QueryPort(port)
+	if err != nil {
+		return nil, err
+	}
+	all, errno := d.gidIoctl()
+	if absent(errno) {
+		return sysfsGIDs(sysClassInfiniband, d.Name(), port, attr)
+	}
+	if errno != 0 {
+		return nil, d.cmd.fail("QUERY_GID_TABLE", errno, "")
+	}
+	var table []GIDEntry
+	for _, e := range all {
+		if e.Port == port {
+			table = append(table, e)
+		}
+	}
+	return table, nil
+}
+
+// gidIoctl uses UVERBS_METHOD_QUERY_GID_TABLE, which answers for all ports.
+func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
+	n := 0
+	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
+		attr, err := d.QueryPort(uint8(port))
+		if err != nil {
+			return nil, errnoOf(err)
+		}
+		n += attr.GIDTableLen
+	}
+	if n == 0 {
+		return nil, 0
+	}
+	entries := make([]abi.GIDEntry, n)
+	var used [8]byte
+	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE)
+	cmd.u64(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, uint64(len(sliceBytes(entries[:1]))))
+	cmd.u32(abi.UVERBS_ATTR_QUERY_GID_TABLE_FLAGS, 0)
+	cmd.out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, sliceBytes(entries))
+	cmd.out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, used[:])
+	if errno := d.cmd.ioctl(cmd); errno != 0 {
+		return nil, errno
+	}
+	entries = entries[:min(le64(used[:]), uint64(n))]
+	table := make([]GIDEntry, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		table[i] = GIDEntry{
+			Port:   uint8(e.PortNum),
+			Index:  int(e.GIDIndex),
+			GID:    GID(bytesOf(&e.GID)),
+			Type:   GIDType(e.GIDType),
+			Netdev: int(e.NetdevIfindex),
+		}
+	}
+	return table, 0
+}
+
+// sysClassInfiniband is where sysfs shows RDMA devices.
+const sysClassInfiniband = "/sys/class/infiniband"
+
+// sysfsGIDs reads a GID table below root.
+func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, error) {
+	dir := filepath.Join(root, device, "ports", strconv.Itoa(int(port)))
+	var table []GIDEntry
+	for i := range attr.GIDTableLen {
+		index := strconv.Itoa(i)
+		text, err := readLine(filepath.Join(dir, "gids", index))
+		if err != nil {
+			return nil, fmt.Errorf("uverbs: %s: GID %d of port %d: the kernel or the chosen path has no QUERY_GID_TABLE, and sysfs: %w", device, i, port, err)
+		}
+		gid, err := ParseGID(text)
+		if err != nil {
+			return nil, err
+		}
+		if gid.IsZero() {
+			continue
+		}
+		e := GIDEntry{Port: port, Index: i, GID: gid, Type: sysfsGIDType(filepath.Join(dir, "gid_attrs", "types", index), attr.LinkLayer)}
+		if name, err := readLine(filepath.Join(dir, "gid_attrs", "ndevs", index)); err == nil {
+			text, err := readLine(filepath.Join(filepath.Dir(root), "net", name, "ifindex"))
+			if err == nil {
+				e.Netdev, _ = strconv.Atoi(text)
+			}
+		}
+		table = append(table, e)
+	}
+	return table, nil
+}
+
+// sysfsGIDType reads a type. InfiniBand ports have no readable file.
+func sysfsGIDType(path string, link LinkLayer) GIDType {
+	text, err := readLine(path)
+	switch {
+	case err == nil && text == "RoCE v2":
+		return GIDTypeRoCEv2
+	case link == LinkLayerEthernet:
+		return GIDTypeRoCEv1
+	}
+	return GIDTypeIB
+}
+
+// readLine returns the first line of a small file.
+func readLine(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line), nil
+}
+
+// GIDChoice says which entry of the GID table a QP uses. The zero value lets the
+// library choose.
+type GIDChoice struct{ index int } // index+1, so that 0 is "choose"
+
+// GIDAt chooses the entry with an index.
+func GIDAt(index int) GIDChoice { return GIDChoice{index + 1} }
+
+// fixed returns the index and whether one was given.
+func (c GIDChoice) fixed() (int, bool) { return c.index - 1, c.index != 0 }
+
+// ChooseGID returns the entry that the library would use to reach peer: routable
+// before link-local, RoCE v2 before v1, and of the peer's address family; without a
+// peer (the zero GID), IPv4 before IPv6. ok is false if the table is empty.
+func ChooseGID(table []GIDEntry, peer GID) (e GIDEntry, ok bool) {
+	best := -1
+	for _, c := range table {
+		if s := gidScore(c, peer); s > best {
+			best, e, ok = s, c, true
+		}
+	}
+	return e, ok
+}
+
+// gidScore ranks an entry; the differences between the weights make the order that
+// ChooseGID promises.
+func gidScore(e GIDEntry, peer GID) int {
+	score := 0
+	wantIPv4 := peer.IsZero() || peer.Addr().Is4()
+	if e.GID.Addr().Is4() == wantIPv4 {
+		score += 8
+	}
+	wantLinkLocal := !peer.IsZero() && peer.LinkLocal()
+	if e.GID.LinkLocal() == wantLinkLocal {
+		score += 16
+	}
+	if e.Type == GIDTypeRoCEv2 {
+		score += 4
+	}
+	if e.Netdev != 0 {
+		score += 2
+	}
+	return score
+}

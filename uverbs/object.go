@@ -1,0 +1,110 @@
+package uverbs
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// object is what all objects of a device have in common: a place in the tree of
+// who uses whom, and a Close that happens once and never out of order.
+type object struct {
+	kind    string // "PD", "QP", …
+	destroy string // the verb that ends it, "DEALLOC_PD"
+	dev     *Device
+	parents []*object // what this object uses; each counts it among its users
+
+	// gone is set once the object is closed, for hot paths that look without a lock.
+	gone atomic.Bool
+
+	closing sync.Mutex     // held while Close runs
+	users   map[string]int // guarded by dev.tree: how many objects of a kind use this one
+	shut    bool           // guarded by dev.tree: closed or being closed
+}
+
+// errClosed says which object is closed.
+func (o *object) errClosed() error {
+	return fmt.Errorf("uverbs: %s: %w", o.kind, os.ErrClosed)
+}
+
+// join makes o a user of its parents. It fails if one of them is closed or belongs
+// to another device.
+func (o *object) join(dev *Device, kind, destroy string, parents ...*object) error {
+	dev.tree.Lock()
+	defer dev.tree.Unlock()
+	for _, p := range parents {
+		if p.shut {
+			return p.errClosed()
+		}
+		if p.dev != dev {
+			return argErr("create "+kind, p.kind, "an object of "+p.dev.Name(), "objects of %s", dev.Name())
+		}
+	}
+	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, parents
+	for _, p := range parents {
+		if p.users == nil {
+			p.users = map[string]int{}
+		}
+		p.users[kind]++
+	}
+	return nil
+}
+
+// leave undoes join.
+func (o *object) leave() {
+	o.dev.tree.Lock()
+	defer o.dev.tree.Unlock()
+	for _, p := range o.parents {
+		if p.users[o.kind]--; p.users[o.kind] == 0 {
+			delete(p.users, o.kind)
+		}
+	}
+	o.parents = nil
+}
+
+// close ends the object with end, unless it is closed already or still used. If
+// end fails the object stays open.
+func (o *object) close(end func() error) error {
+	o.closing.Lock()
+	defer o.closing.Unlock()
+	if o.gone.Load() {
+		return nil
+	}
+	if err := o.shutDown(); err != nil {
+		return err
+	}
+	if err := end(); err != nil {
+		o.dev.tree.Lock()
+		o.shut = false
+		o.dev.tree.Unlock()
+		return err
+	}
+	o.gone.Store(true)
+	o.leave()
+	return nil
+}
+
+// shutDown bars new users, or says who still uses the object.
+func (o *object) shutDown() error {
+	o.dev.tree.Lock()
+	defer o.dev.tree.Unlock()
+	if len(o.users) == 0 {
+		o.shut = true
+		return nil
+	}
+	var who []string
+	for kind, n := range o.users {
+		who = append(who, fmt.Sprintf("%d %s", n, kind))
+	}
+	slices.Sort(who)
+	return &Error{
+		Verb:   o.destroy,
+		Device: o.dev.Name(),
+		Errno:  syscall.EBUSY,
+		Hint:   "still used by " + strings.Join(who, ", ") + "; close them first",
+	}
+}

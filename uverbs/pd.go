@@ -1,0 +1,41 @@
+package uverbs
+
+import "github.com/goverbs/goverbs/uverbs/internal/abi"
+
+// PD is a protection domain: MRs and QPs work together only within one
+// (struct ibv_pd). It is safe for concurrent use.
+type PD struct {
+	object
+	handle uint32
+}
+
+// AllocPD allocates a protection domain (ibv_alloc_pd).
+func (d *Device) AllocPD() (*PD, error) {
+	pd := &PD{}
+	if err := pd.join(d, "PD", "DEALLOC_PD", &d.object); err != nil {
+		return nil, err
+	}
+	req := &abi.AllocPD{}
+	resp := &abi.AllocPDResp{}
+	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_ALLOC_PD, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+		pd.leave()
+		return nil, d.cmd.fail("ALLOC_PD", errno, "")
+	}
+	pd.handle = resp.PDHandle
+	return pd, nil
+}
+
+// Close frees the protection domain (ibv_dealloc_pd). It fails with EBUSY while an
+// MR or a QP uses it.
+func (p *PD) Close() error {
+	return p.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_PD_HANDLE, p.handle)
+		errno := p.dev.cmd.ioctl(cmd)
+		if absent(errno) {
+			req := &abi.DeallocPD{PDHandle: p.handle}
+			errno = p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, bytesOf(req), nil, udata{})
+		}
+		return p.dev.cmd.fail(p.destroy, errno, "")
+	})
+}

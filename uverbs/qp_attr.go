@@ -1,0 +1,448 @@
+package uverbs
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// QPState is the state of a queue pair (enum ib_qp_state, rdma/ib_verbs.h).
+type QPState uint8
+
+// QP states (IBV_QPS_RESET and following).
+const (
+	Reset QPState = iota // freshly created; nothing can be posted
+	Init                 // receives can be posted
+	RTR                  // ready to receive
+	RTS                  // ready to send
+	SQD                  // send queue drained
+	SQE                  // send queue in error
+	Err                  // everything that is posted is flushed
+)
+
+// String returns the state's name.
+func (s QPState) String() string {
+	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("QP state %d", uint8(s))
+}
+
+// AckTimeout is a time in the encoding of the InfiniBand standard: 4.096 µs·2ⁿ for n
+// from 1 to 31, and 0 for ever.
+type AckTimeout uint8
+
+// AckTimeoutFor returns the shortest timeout that is at least d.
+func AckTimeoutFor(d time.Duration) AckTimeout {
+	t := AckTimeout(1)
+	for t < 31 && t.Duration() < d {
+		t++
+	}
+	return t
+}
+
+// Duration returns the timeout; 0 means for ever.
+func (t AckTimeout) Duration() time.Duration {
+	if t == 0 {
+		return 0
+	}
+	return 4096 * time.Nanosecond << min(t, 31)
+}
+
+// RNRTimer is a time from the table of the InfiniBand standard, 0 to 31.
+type RNRTimer uint8
+
+// rnrTimes are the values of an RNRTimer in units of 10 µs.
+var rnrTimes = [32]int{
+	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
+	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+}
+
+// RNRTimerFor returns the shortest timer that is at least d.
+func RNRTimerFor(d time.Duration) RNRTimer {
+	for t := RNRTimer(1); t < 32; t++ {
+		if t.Duration() >= d {
+			return t
+		}
+	}
+	return 0 // 655.36 ms, the longest
+}
+
+// Duration returns the time.
+func (t RNRTimer) Duration() time.Duration {
+	return time.Duration(rnrTimes[t&31]) * 10 * time.Microsecond
+}
+
+// GRH is a global route header (struct ibv_global_route).
+type GRH struct {
+	DGID         GID    // DGID is the peer's GID.
+	FlowLabel    uint32 // FlowLabel has 20 bits.
+	SGIDIndex    uint8  // SGIDIndex is the index of the local GID.
+	HopLimit     uint8
+	TrafficClass uint8
+}
+
+// AHAttr describes the way to a peer (struct ibv_ah_attr).
+type AHAttr struct {
+	DLID        uint16 // DLID is the destination LID on InfiniBand.
+	SL          uint8
+	SrcPathBits uint8
+	StaticRate  uint8
+	Port        uint8 // Port is the local port.
+	Global      bool  // Global says that GRH is used; always so on RoCE.
+	GRH         GRH
+}
+
+// QPAttr are a queue pair's attributes (struct ibv_qp_attr).
+type QPAttr struct {
+	State            QPState
+	CurState         QPState // CurState is the state that the caller believes the QP to be in.
+	PathMTU          MTU
+	PathMigState     uint8 // PathMigState is 0 for migrated, 1 for rearm, 2 for armed.
+	QKey             uint32
+	RQPSN            uint32 // RQPSN is the first PSN that is expected, 24 bits.
+	SQPSN            uint32 // SQPSN is the first PSN that is sent, 24 bits.
+	DestQPN          uint32 // DestQPN is the peer's QP number, 24 bits.
+	Access           Access // Access is what the peer may do.
+	Caps             QPCaps // Caps is filled in by Query.
+	AH               AHAttr // AH is the way to the peer.
+	AltAH            AHAttr // AltAH is the alternate path.
+	PKeyIndex        uint16
+	AltPKeyIndex     uint16
+	EnSQDAsyncNotify bool
+	SQDraining       bool // SQDraining is filled in by Query.
+	MaxRdAtomic      uint8
+	MaxDestRdAtomic  uint8
+	MinRNRTimer      RNRTimer
+	Port             uint8
+	Timeout          AckTimeout
+	RetryCount       uint8
+	RNRRetry         uint8
+	AltPort          uint8
+	AltTimeout       AckTimeout
+}
+
+// QPAttrMask names the fields of [QPAttr] that a Modify sets (enum ib_qp_attr_mask,
+// rdma/ib_verbs.h).
+type QPAttrMask uint32
+
+// Attributes (IBV_QP_STATE and following).
+const (
+	AttrState            QPAttrMask = 1 << 0
+	AttrCurState         QPAttrMask = 1 << 1
+	AttrEnSQDAsyncNotify QPAttrMask = 1 << 2
+	AttrAccess           QPAttrMask = 1 << 3
+	AttrPKeyIndex        QPAttrMask = 1 << 4
+	AttrPort             QPAttrMask = 1 << 5
+	AttrQKey             QPAttrMask = 1 << 6
+	AttrAV               QPAttrMask = 1 << 7
+	AttrPathMTU          QPAttrMask = 1 << 8
+	AttrTimeout          QPAttrMask = 1 << 9
+	AttrRetryCount       QPAttrMask = 1 << 10
+	AttrRNRRetry         QPAttrMask = 1 << 11
+	AttrRQPSN            QPAttrMask = 1 << 12
+	AttrMaxRdAtomic      QPAttrMask = 1 << 13
+	AttrAltPath          QPAttrMask = 1 << 14
+	AttrMinRNRTimer      QPAttrMask = 1 << 15
+	AttrSQPSN            QPAttrMask = 1 << 16
+	AttrMaxDestRdAtomic  QPAttrMask = 1 << 17
+	AttrPathMigState     QPAttrMask = 1 << 18
+	AttrCap              QPAttrMask = 1 << 19
+	AttrDestQPN          QPAttrMask = 1 << 20
+)
+
+// attrNames are the names of the attributes by bit.
+var attrNames = [...]string{
+	"State", "CurState", "EnSQDAsyncNotify", "Access", "PKeyIndex", "Port", "QKey", "AV", "PathMTU", "Timeout", "RetryCount",
+	"RNRRetry", "RQPSN", "MaxRdAtomic", "AltPath", "MinRNRTimer", "SQPSN", "MaxDestRdAtomic", "PathMigState", "Cap", "DestQPN",
+}
+
+// String lists the attributes of the mask.
+func (m QPAttrMask) String() string {
+	if m == 0 {
+		return "none"
+	}
+	var names []string
+	for rest := m; rest != 0; rest &= rest - 1 {
+		bit := bits.TrailingZeros32(uint32(rest))
+		if bit < len(attrNames) {
+			names = append(names, attrNames[bit])
+		} else {
+			names = append(names, fmt.Sprintf("bit %d", bit))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// transition says which attributes a change of state takes.
+type transition struct{ required, optional QPAttrMask }
+
+// rcTransitions are the changes of state of an RC QP. AttrState itself is always
+// there and CurState is always allowed. Every state may also go to Reset or Err
+// without attributes (qp_state_table, drivers/infiniband/core/verbs.c).
+var rcTransitions = map[[2]QPState]transition{
+	{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
+	{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
+	{Init, RTR}: {
+		AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+		AttrAltPath | AttrAccess | AttrPKeyIndex,
+	},
+	{RTR, RTS}: {
+		AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
+		AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
+	},
+	{RTS, RTS}: {0, AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+	{RTS, SQD}: {0, AttrEnSQDAsyncNotify},
+	{SQD, RTS}: {0, AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+	{SQD, SQD}: {0, AttrPort | AttrAV | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic |
+		AttrAltPath | AttrAccess | AttrPKeyIndex | AttrMinRNRTimer | AttrPathMigState},
+}
+
+// checkModify compares a change of state with the table and names what is missing or
+// superfluous.
+func checkModify(from, to QPState, mask QPAttrMask) error {
+	op := fmt.Sprintf("Modify %s to %s", from, to)
+	t, ok := rcTransitions[[2]QPState{from, to}]
+	if !ok && to != Reset && to != Err {
+		return argErr(op, "State", to, "%s", reachable(from))
+	}
+	given := mask &^ (AttrState | AttrCurState)
+	if missing := t.required &^ given; missing != 0 {
+		return argErr(op, "attribute mask", fmt.Sprintf("(%s), missing %s", given, missing), "required %s; optional %s", t.required, t.optional)
+	}
+	if extra := given &^ (t.required | t.optional); extra != 0 {
+		return argErr(op, "attribute mask", fmt.Sprintf("(%s), superfluous %s", given, extra), "required %s; optional %s", t.required, t.optional)
+	}
+	return nil
+}
+
+// reachable lists the states that a state may go to.
+func reachable(from QPState) string {
+	var to []string
+	for s := Reset; s <= Err; s++ {
+		if _, ok := rcTransitions[[2]QPState{from, s}]; ok || s == Reset || s == Err {
+			to = append(to, s.String())
+		}
+	}
+	return strings.Join(to, ", ")
+}
+
+// Modify sets the attributes that mask names (ibv_modify_qp). A mask that does not
+// suit the change of state is refused with the attributes that are missing or
+// superfluous. [QP.Connect] does the usual sequence.
+func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
+	if q.gone.Load() {
+		return q.errClosed()
+	}
+	from := q.State()
+	if mask&AttrCurState != 0 {
+		from = attr.CurState
+	}
+	to := from
+	if mask&AttrState != 0 {
+		to = attr.State
+	}
+	if err := checkModify(from, to, mask); err != nil {
+		return err
+	}
+	if err := attr.check(q.dev, mask); err != nil {
+		return err
+	}
+	req := &abi.ModifyQP{
+		Dest:            attr.AH.dest(),
+		AltDest:         attr.AltAH.dest(),
+		QPHandle:        q.handle,
+		AttrMask:        uint32(mask),
+		QKey:            attr.QKey,
+		RQPSN:           attr.RQPSN,
+		SQPSN:           attr.SQPSN,
+		DestQPNum:       attr.DestQPN,
+		QPAccessFlags:   uint32(attr.Access),
+		PKeyIndex:       attr.PKeyIndex,
+		AltPKeyIndex:    attr.AltPKeyIndex,
+		QPState:         uint8(attr.State),
+		CurQPState:      uint8(attr.CurState),
+		PathMTU:         uint8(attr.PathMTU),
+		PathMigState:    attr.PathMigState,
+		MaxRDAtomic:     attr.MaxRdAtomic,
+		MaxDestRDAtomic: attr.MaxDestRdAtomic,
+		MinRNRTimer:     uint8(attr.MinRNRTimer),
+		PortNum:         attr.Port,
+		Timeout:         uint8(attr.Timeout),
+		RetryCnt:        attr.RetryCount,
+		RNRRetry:        attr.RNRRetry,
+		AltPortNum:      attr.AltPort,
+		AltTimeout:      uint8(attr.AltTimeout),
+	}
+	if attr.EnSQDAsyncNotify {
+		req.EnSQDAsyncNotify = 1
+	}
+	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{}); errno != 0 {
+		return q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
+	}
+	q.state.Store(uint32(to))
+	q.notePeer(attr, mask)
+	return nil
+}
+
+// check compares the values with their ranges.
+func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
+	for _, f := range []struct {
+		bit   QPAttrMask
+		name  string
+		given uint32
+		limit uint32
+	}{
+		{AttrRQPSN, "RQPSN", a.RQPSN, maxPSN},
+		{AttrSQPSN, "SQPSN", a.SQPSN, maxPSN},
+		{AttrDestQPN, "DestQPN", a.DestQPN, maxQPN},
+		{AttrRetryCount, "RetryCount", uint32(a.RetryCount), 7},
+		{AttrRNRRetry, "RNRRetry", uint32(a.RNRRetry), 7},
+		{AttrTimeout, "Timeout", uint32(a.Timeout), 31},
+		{AttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31},
+		{AttrMaxRdAtomic, "MaxRdAtomic", uint32(a.MaxRdAtomic), d.attr.MaxQPInitRdAtom},
+		{AttrMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), d.attr.MaxQPRdAtom},
+		{AttrAccess, "Access", uint32(a.Access), uint32(accessPeer)},
+	} {
+		if mask&f.bit != 0 && f.given > f.limit {
+			return argErr("Modify", f.name, f.given, "0 to %d", f.limit)
+		}
+	}
+	if mask&AttrPathMTU != 0 && a.PathMTU.Bytes() == 0 {
+		return argErr("Modify", "PathMTU", a.PathMTU, "MTU256 to MTU4096")
+	}
+	if mask&AttrPort != 0 && (a.Port < 1 || a.Port > d.attr.PhysPortCount) {
+		return argErr("Modify", "Port", a.Port, "1 to %d", d.attr.PhysPortCount)
+	}
+	if mask&AttrAV != 0 && (a.AH.Port < 1 || a.AH.Port > d.attr.PhysPortCount) {
+		return argErr("Modify", "AH.Port", a.AH.Port, "1 to %d", d.attr.PhysPortCount)
+	}
+	return nil
+}
+
+// dest converts an address to the kernel's form.
+func (a *AHAttr) dest() abi.QPDest {
+	dest := abi.QPDest{
+		DGID:         a.GRH.DGID,
+		FlowLabel:    a.GRH.FlowLabel,
+		DLID:         a.DLID,
+		SGIDIndex:    a.GRH.SGIDIndex,
+		HopLimit:     a.GRH.HopLimit,
+		TrafficClass: a.GRH.TrafficClass,
+		SL:           a.SL,
+		SrcPathBits:  a.SrcPathBits,
+		StaticRate:   a.StaticRate,
+		PortNum:      a.Port,
+	}
+	if a.Global {
+		dest.IsGlobal = 1
+	}
+	return dest
+}
+
+// ahAttr converts an address from the kernel's form.
+func ahAttr(d *abi.QPDest) AHAttr {
+	return AHAttr{
+		DLID:        d.DLID,
+		SL:          d.SL,
+		SrcPathBits: d.SrcPathBits,
+		StaticRate:  d.StaticRate,
+		Port:        d.PortNum,
+		Global:      d.IsGlobal != 0,
+		GRH: GRH{
+			DGID:         d.DGID,
+			FlowLabel:    d.FlowLabel,
+			SGIDIndex:    d.SGIDIndex,
+			HopLimit:     d.HopLimit,
+			TrafficClass: d.TrafficClass,
+		},
+	}
+}
+
+// queryAll asks for every attribute.
+const queryAll = 1<<21 - 1
+
+// Query asks the device for the attributes (ibv_query_qp).
+func (q *QP) Query() (QPAttr, error) {
+	if q.gone.Load() {
+		return QPAttr{}, q.errClosed()
+	}
+	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: queryAll}
+	r := &abi.QueryQPResp{}
+	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_QP, bytesOf(req), bytesOf(r), udata{}); errno != 0 {
+		return QPAttr{}, q.dev.cmd.fail("QUERY_QP", errno, "")
+	}
+	q.state.Store(uint32(r.QPState))
+	return QPAttr{
+		State:        QPState(r.QPState),
+		CurState:     QPState(r.CurQPState),
+		PathMTU:      MTU(r.PathMTU),
+		PathMigState: r.PathMigState,
+		QKey:         r.QKey,
+		RQPSN:        r.RQPSN,
+		SQPSN:        r.SQPSN,
+		DestQPN:      r.DestQPNum,
+		Access:       Access(r.QPAccessFlags),
+		Caps: QPCaps{
+			MaxSendWR:  int(r.MaxSendWR),
+			MaxRecvWR:  int(r.MaxRecvWR),
+			MaxSendSGE: int(r.MaxSendSGE),
+			MaxRecvSGE: int(r.MaxRecvSGE),
+			MaxInline:  int(r.MaxInlineData),
+		},
+		AH:              ahAttr(&r.Dest),
+		AltAH:           ahAttr(&r.AltDest),
+		PKeyIndex:       r.PKeyIndex,
+		AltPKeyIndex:    r.AltPKeyIndex,
+		SQDraining:      r.SQDraining != 0,
+		MaxRdAtomic:     r.MaxRDAtomic,
+		MaxDestRdAtomic: r.MaxDestRDAtomic,
+		MinRNRTimer:     RNRTimer(r.MinRNRTimer),
+		Port:            r.PortNum,
+		Timeout:         AckTimeout(r.Timeout),
+		RetryCount:      r.RetryCnt,
+		RNRRetry:        r.RNRRetry,
+		AltPort:         r.AltPortNum,
+		AltTimeout:      AckTimeout(r.AltTimeout),
+	}, nil
+}
+
+// modifyHint says what a refused change of state may be due to.
+func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) string {
+	if mask&AttrAV == 0 {
+		if errno == syscall.EINVAL {
+			return "the QP may have left state " + q.State().String() + " by itself; Query tells"
+		}
+		return ""
+	}
+	hint := ""
+	switch errno {
+	case syscall.ETIMEDOUT, syscall.ENETUNREACH, syscall.EHOSTUNREACH:
+		hint = "there is no way to it"
+	case syscall.ENODEV:
+		hint = "the GID's network interface is not in this network namespace"
+	case syscall.EINVAL:
+		hint = "the GID index may be unused or the path MTU above the port's"
+	default:
+		return ""
+	}
+	return fmt.Sprintf("peer %s from GID %s: %s", attr.AH.GRH.DGID.Addr(), q.describeGID(attr.AH.Port, int(attr.AH.GRH.SGIDIndex)), hint)
+}
+
+// describeGID describes an entry of the GID table.
+func (q *QP) describeGID(port uint8, index int) string {
+	table, err := q.dev.GIDTable(port)
+	if err == nil {
+		for _, e := range table {
+			if e.Index == index {
+				return e.String()
+			}
+		}
+	}
+	return fmt.Sprintf("%d (unused)", index)
+}

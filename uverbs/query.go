@@ -1,0 +1,336 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// GUID is an EUI-64 identifier.
+type GUID uint64
+
+// String returns the GUID as four groups of hexadecimal digits.
+func (g GUID) String() string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
+}
+
+// AtomicCap says how far atomics reach (enum ib_atomic_cap, rdma/ib_verbs.h).
+type AtomicCap uint32
+
+// Atomic capabilities (IBV_ATOMIC_NONE and following).
+const (
+	AtomicNone   AtomicCap = iota // no atomics
+	AtomicHCA                     // atomic among the QPs of this device
+	AtomicGlobal                  // atomic with the CPU too
+)
+
+// String returns the name that ibv_devinfo prints.
+func (c AtomicCap) String() string {
+	switch c {
+	case AtomicNone:
+		return "ATOMIC_NONE"
+	case AtomicHCA:
+		return "ATOMIC_HCA"
+	case AtomicGlobal:
+		return "ATOMIC_GLOB"
+	}
+	return fmt.Sprintf("atomic capability %d", uint32(c))
+}
+
+// DeviceAttr are a device's properties and limits (struct ibv_device_attr_ex).
+type DeviceAttr struct {
+	FirmwareVersion string // FirmwareVersion is empty for devices without firmware.
+	NodeGUID        GUID
+	SysImageGUID    GUID
+	MaxMRSize       uint64 // MaxMRSize is the largest MR, in bytes.
+	PageSizeCap     uint64 // PageSizeCap is a bit mask of page sizes in bytes.
+	VendorID        uint32
+	VendorPartID    uint32
+	HWVersion       uint32
+	MaxQP           uint32
+	MaxQPWR         uint32 // MaxQPWR is the largest send or receive queue, in work requests.
+	CapFlags        uint64 // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
+	MaxSGE          uint32 // MaxSGE is the most SGEs of a work request.
+	MaxSGERead      uint32 // MaxSGERead is the most SGEs of an RDMA READ.
+	MaxCQ           uint32
+	MaxCQE          uint32 // MaxCQE is the largest CQ, in completions.
+	MaxMR           uint32
+	MaxPD           uint32
+	MaxQPRdAtom     uint32 // MaxQPRdAtom is the most READs and atomics that a QP serves at a time.
+	MaxEERdAtom     uint32
+	MaxResRdAtom    uint32
+	MaxQPInitRdAtom uint32 // MaxQPInitRdAtom is the most READs and atomics that a QP starts at a time.
+	MaxEEInitRdAtom uint32
+	AtomicCap       AtomicCap
+	MaxEE           uint32
+	MaxRDD          uint32
+	MaxMW           uint32
+	MaxRawIPv6QP    uint32
+	MaxRawEthyQP    uint32
+	MaxMcastGroup   uint32
+	MaxMcastQP      uint32 // MaxMcastQP is the most QPs per multicast group.
+	MaxTotalMcastQP uint32
+	MaxAH           uint32
+	MaxFMR          uint32
+	MaxMapPerFMR    uint32
+	MaxSRQ          uint32
+	MaxSRQWR        uint32
+	MaxSRQSGE       uint32
+	MaxPKeys        uint16
+	LocalCAAckDelay uint8
+	PhysPortCount   uint8
+
+	ODPGeneralCaps uint64 // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 without it.
+	TimestampMask  uint64 // TimestampMask has the valid bits of a completion timestamp; 0 without timestamps.
+	CoreClockKHz   uint64 // CoreClockKHz is the device clock's frequency, 0 if unknown.
+	MaxDMSize      uint64 // MaxDMSize is the size of the device's own memory, in bytes; 0 without.
+	CompVectors    int    // CompVectors is the number of completion vectors.
+}
+
+// QueryDevice returns the device's properties and limits (ibv_query_device_ex). They
+// were read when the device was opened; nothing changes them.
+func (d *Device) QueryDevice() DeviceAttr { return d.attr }
+
+// queryDevice asks the kernel.
+func (d *Device) queryDevice() error {
+	req := &abi.ExQueryDevice{}
+	resp := &abi.ExQueryDeviceResp{}
+	errno := d.cmd.legacy(abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, bytesOf(req), bytesOf(resp), udata{})
+	if errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS || absent(errno) {
+		old := &abi.QueryDevice{}
+		errno = d.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_DEVICE, bytesOf(old), bytesOf(&resp.Base), udata{})
+	}
+	if errno != 0 {
+		return d.cmd.fail("QUERY_DEVICE", errno, "")
+	}
+	b := &resp.Base
+	d.attr = DeviceAttr{
+		FirmwareVersion: firmware(b.FWVer),
+		NodeGUID:        GUID(b.NodeGUID.Get()),
+		SysImageGUID:    GUID(b.SysImageGUID.Get()),
+		MaxMRSize:       b.MaxMRSize,
+		PageSizeCap:     b.PageSizeCap,
+		VendorID:        b.VendorID,
+		VendorPartID:    b.VendorPartID,
+		HWVersion:       b.HWVer,
+		MaxQP:           b.MaxQP,
+		MaxQPWR:         b.MaxQPWR,
+		CapFlags:        uint64(b.DeviceCapFlags) | resp.DeviceCapFlagsEx,
+		MaxSGE:          b.MaxSGE,
+		MaxSGERead:      b.MaxSGERD,
+		MaxCQ:           b.MaxCQ,
+		MaxCQE:          b.MaxCQE,
+		MaxMR:           b.MaxMR,
+		MaxPD:           b.MaxPD,
+		MaxQPRdAtom:     b.MaxQPRDAtom,
+		MaxEERdAtom:     b.MaxEERDAtom,
+		MaxResRdAtom:    b.MaxResRDAtom,
+		MaxQPInitRdAtom: b.MaxQPInitRDAtom,
+		MaxEEInitRdAtom: b.MaxEEInitRDAtom,
+		AtomicCap:       AtomicCap(b.AtomicCap),
+		MaxEE:           b.MaxEE,
+		MaxRDD:          b.MaxRDD,
+		MaxMW:           b.MaxMW,
+		MaxRawIPv6QP:    b.MaxRawIPv6QP,
+		MaxRawEthyQP:    b.MaxRawEthyQP,
+		MaxMcastGroup:   b.MaxMcastGrp,
+		MaxMcastQP:      b.MaxMcastQPAttach,
+		MaxTotalMcastQP: b.MaxTotalMcastQPAttach,
+		MaxAH:           b.MaxAH,
+		MaxFMR:          b.MaxFMR,
+		MaxMapPerFMR:    b.MaxMapPerFMR,
+		MaxSRQ:          b.MaxSRQ,
+		MaxSRQWR:        b.MaxSRQWR,
+		MaxSRQSGE:       b.MaxSRQSGE,
+		MaxPKeys:        b.MaxPKeys,
+		LocalCAAckDelay: b.LocalCAAckDelay,
+		PhysPortCount:   b.PhysPortCnt,
+		ODPGeneralCaps:  resp.ODPCaps.GeneralCaps,
+		TimestampMask:   resp.TimestampMask,
+		CoreClockKHz:    resp.HCACoreClock,
+		MaxDMSize:       resp.MaxDMSize,
+		CompVectors:     d.vectors,
+	}
+	return nil
+}
+
+// firmware decodes the 64-bit version the way libibverbs does for most devices:
+// three 16-bit parts.
+func firmware(v uint64) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d.%d", v>>32, v>>16&0xffff, v&0xffff)
+}
+
+// PortState is the logical state of a port (enum ib_port_state).
+type PortState uint8
+
+// Port states.
+const (
+	PortNop PortState = iota
+	PortDown
+	PortInit
+	PortArmed
+	PortActive
+	PortActiveDefer
+)
+
+// String returns the name that ibv_devinfo prints.
+func (s PortState) String() string {
+	names := [...]string{"PORT_NOP", "PORT_DOWN", "PORT_INIT", "PORT_ARMED", "PORT_ACTIVE", "PORT_ACTIVE_DEFER"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("port state %d", uint8(s))
+}
+
+// LinkLayer is what a port speaks (enum rdma_link_layer).
+type LinkLayer uint8
+
+// Link layers.
+const (
+	LinkLayerUnspecified LinkLayer = iota
+	LinkLayerInfiniBand
+	LinkLayerEthernet
+)
+
+// String returns the link layer's name.
+func (l LinkLayer) String() string {
+	switch l {
+	case LinkLayerInfiniBand:
+		return "InfiniBand"
+	case LinkLayerEthernet:
+		return "Ethernet"
+	}
+	return "Unspecified"
+}
+
+// MTU is a path MTU in the encoding of the InfiniBand standard (enum ib_mtu).
+type MTU uint8
+
+// Path MTUs; the zero value lets the library choose.
+const (
+	MTU256 MTU = 1 + iota
+	MTU512
+	MTU1024
+	MTU2048
+	MTU4096
+)
+
+// Bytes returns the MTU in bytes, or 0 if it is not one of the constants.
+func (m MTU) Bytes() int {
+	if m < MTU256 || m > MTU4096 {
+		return 0
+	}
+	return 128 << m
+}
+
+// MTUFromBytes returns the MTU of a size in bytes: 256, 512, 1024, 2048 or 4096.
+func MTUFromBytes(n int) (MTU, error) {
+	for m := MTU256; m <= MTU4096; m++ {
+		if m.Bytes() == n {
+			return m, nil
+		}
+	}
+	return 0, argErr("MTUFromBytes", "size", n, "256, 512, 1024, 2048, 4096")
+}
+
+// PortAttr are a port's properties (struct ibv_port_attr).
+type PortAttr struct {
+	State         PortState
+	MaxMTU        MTU
+	ActiveMTU     MTU
+	GIDTableLen   int // GIDTableLen is the number of places in the GID table.
+	CapFlags      uint32
+	MaxMsgSize    uint32 // MaxMsgSize is the longest message, in bytes.
+	BadPKeyCount  uint32
+	QKeyViolCount uint32
+	PKeyTableLen  int
+	LID           uint16 // LID is 0 on Ethernet.
+	SMLID         uint16
+	LMC           uint8
+	MaxVLNum      uint8
+	SMSL          uint8
+	SubnetTimeout uint8
+	InitTypeReply uint8
+	ActiveWidth   uint8 // ActiveWidth is the link width code; see [PortAttr.Width].
+	ActiveSpeed   uint8 // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
+	PhysState     uint8 // PhysState is the physical state code; see [PortAttr.Phys].
+	LinkLayer     LinkLayer
+	Flags         uint8
+	CapFlags2     uint16
+}
+
+// QueryPort returns the present properties of a port, numbered from 1
+// (ibv_query_port).
+func (d *Device) QueryPort(port uint8) (PortAttr, error) {
+	if d.gone.Load() {
+		return PortAttr{}, d.errClosed()
+	}
+	if port < 1 || port > d.attr.PhysPortCount {
+		return PortAttr{}, argErr("QueryPort", "port", port, "1 to %d", d.attr.PhysPortCount)
+	}
+	resp := &abi.QueryPortRespEx{}
+	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT)
+	cmd.u64(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, uint64(port))
+	cmd.out(abi.UVERBS_ATTR_QUERY_PORT_RESP, bytesOf(resp))
+	errno := d.cmd.ioctl(cmd)
+	if absent(errno) {
+		req := &abi.QueryPort{PortNum: port}
+		errno = d.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_PORT, bytesOf(req), bytesOf(&resp.LegacyResp), udata{})
+	}
+	if errno != 0 {
+		return PortAttr{}, d.cmd.fail("QUERY_PORT", errno, "")
+	}
+	r := &resp.LegacyResp
+	return PortAttr{
+		State:         PortState(r.State),
+		MaxMTU:        MTU(r.MaxMTU),
+		ActiveMTU:     MTU(r.ActiveMTU),
+		GIDTableLen:   int(r.GIDTblLen),
+		CapFlags:      r.PortCapFlags,
+		MaxMsgSize:    r.MaxMsgSz,
+		BadPKeyCount:  r.BadPKeyCntr,
+		QKeyViolCount: r.QKeyViolCntr,
+		PKeyTableLen:  int(r.PKeyTblLen),
+		LID:           r.LID,
+		SMLID:         r.SMLID,
+		LMC:           r.LMC,
+		MaxVLNum:      r.MaxVLNum,
+		SMSL:          r.SMSL,
+		SubnetTimeout: r.SubnetTimeout,
+		InitTypeReply: r.InitTypeReply,
+		ActiveWidth:   r.ActiveWidth,
+		ActiveSpeed:   r.ActiveSpeed,
+		PhysState:     r.PhysState,
+		LinkLayer:     LinkLayer(r.LinkLayer),
+		Flags:         r.Flags,
+		CapFlags2:     resp.PortCapFlags2,
+	}, nil
+}
+
+// Phys returns the physical port state in words, as ibv_devinfo prints it.
+func (a PortAttr) Phys() string {
+	names := map[uint8]string{1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORT_CONFIGURATION TRAINING", 5: "LINK_UP", 6: "LINK_ERROR_RECOVERY", 7: "PHY TEST"}
+	if s := names[a.PhysState]; s != "" {
+		return s
+	}
+	return "invalid physical state"
+}
+
+// Width returns the link width in lanes, 0 if unknown.
+func (a PortAttr) Width() int {
+	return map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[a.ActiveWidth]
+}
+
+// Speed returns the speed of a lane in Gbit/s, 0 if unknown.
+func (a PortAttr) Speed() float64 {
+	return map[uint8]float64{1: 2.5, 2: 5, 4: 5, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}[a.ActiveSpeed]
+}
+
+// le32 and le64 read the little-endian words of a response buffer.
+func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
+func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }

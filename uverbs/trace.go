@@ -1,0 +1,36 @@
+package uverbs
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// traceLevel is set by RDMADEBUG=level=N in the environment: 1 traces commands.
+var traceLevel = sync.OnceValue(func() int {
+	level := 0
+	for _, kv := range strings.Split(os.Getenv("RDMADEBUG"), ",") {
+		if v, ok := strings.CutPrefix(kv, "level="); ok {
+			fmt.Sscan(v, &level)
+		}
+	}
+	return level
+})
+
+// trace reports a command and its outcome on standard error.
+func trace(device, path string, a, b uint32, errno syscall.Errno) {
+	if traceLevel() < 1 {
+		return
+	}
+	what := fmt.Sprintf("command %d", a)
+	if path == "ioctl" {
+		what = fmt.Sprintf("object %d method %d", a, b)
+	}
+	result := "ok"
+	if errno != 0 {
+		result = errno.Error()
+	}
+	fmt.Fprintf(os.Stderr, "uverbs: %s: %s %s: %s\n", device, path, what, result)
+}

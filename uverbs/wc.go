@@ -1,0 +1,148 @@
+package uverbs
+
+import "fmt"
+
+// WCStatus is the outcome of a work request. Every value but [WCSuccess] is an
+// error (enum ib_wc_status, rdma/ib_verbs.h).
+type WCStatus uint32
+
+// Completion statuses (IBV_WC_SUCCESS and following).
+const (
+	WCSuccess        WCStatus = iota // the request was carried out
+	WCLocLenErr                      // a local buffer is too short for the message
+	WCLocQPOpErr                     // the work request is not consistent
+	WCLocEECOpErr                    // local EE context error (RD only)
+	WCLocProtErr                     // a local SGE is outside its MR, or its lkey is wrong
+	WCWRFlushErr                     // flushed: the QP was in the error state
+	WCMWBindErr                      // the memory window could not be bound
+	WCBadRespErr                     // the responder's answer was not expected
+	WCLocAccessErr                   // a remote operation failed on local protection
+	WCRemInvReqErr                   // the responder found the request invalid
+	WCRemAccessErr                   // the remote address, rkey or access rights are wrong
+	WCRemOpErr                       // the responder could not complete the request
+	WCRetryExcErr                    // the peer never acknowledged
+	WCRNRRetryExcErr                 // the peer had no receive posted
+	WCLocRDDViolErr                  // RDD mismatch (RD only)
+	WCRemInvRDReqErr                 // invalid RD request (RD only)
+	WCRemAbortErr                    // the responder aborted
+	WCInvEECNErr                     // invalid EE context number (RD only)
+	WCInvEECStateErr                 // invalid EE context state (RD only)
+	WCFatalErr                       // fatal transport error
+	WCRespTimeoutErr                 // the response took too long
+	WCGeneralErr                     // another error
+)
+
+// statusNames holds a short text for each status.
+var statusNames = [...]string{
+	WCSuccess:        "success",
+	WCLocLenErr:      "local length error",
+	WCLocQPOpErr:     "local QP operation error",
+	WCLocEECOpErr:    "local EE context operation error",
+	WCLocProtErr:     "local protection error",
+	WCWRFlushErr:     "work request flushed: the QP is in the error state",
+	WCMWBindErr:      "memory window bind error",
+	WCBadRespErr:     "bad response",
+	WCLocAccessErr:   "local access error",
+	WCRemInvReqErr:   "remote invalid request error",
+	WCRemAccessErr:   "remote access error",
+	WCRemOpErr:       "remote operation error",
+	WCRetryExcErr:    "transport retry counter exceeded",
+	WCRNRRetryExcErr: "RNR retry counter exceeded",
+	WCLocRDDViolErr:  "local RDD violation",
+	WCRemInvRDReqErr: "remote invalid RD request",
+	WCRemAbortErr:    "operation aborted by the remote side",
+	WCInvEECNErr:     "invalid EE context number",
+	WCInvEECStateErr: "invalid EE context state",
+	WCFatalErr:       "fatal error",
+	WCRespTimeoutErr: "response timeout",
+	WCGeneralErr:     "general error",
+}
+
+// String returns the status in words.
+func (s WCStatus) String() string {
+	if int(s) < len(statusNames) {
+		return statusNames[s]
+	}
+	return fmt.Sprintf("unknown completion status %d", uint32(s))
+}
+
+// Error implements error.
+func (s WCStatus) Error() string { return "uverbs: " + s.String() }
+
+// WCOpcode says which operation completed (enum ib_uverbs_wc_opcode,
+// rdma/ib_user_verbs.h). It is defined only if the status is [WCSuccess].
+type WCOpcode uint32
+
+// Completion opcodes (IBV_WC_SEND and following).
+const (
+	WCSend          WCOpcode = 0
+	WCRDMAWrite     WCOpcode = 1
+	WCRDMARead      WCOpcode = 2
+	WCCompSwap      WCOpcode = 3
+	WCFetchAdd      WCOpcode = 4
+	WCBindMW        WCOpcode = 5
+	WCLocalInv      WCOpcode = 6
+	WCRecv          WCOpcode = 128
+	WCRecvRDMAWrite WCOpcode = 129 // a receive consumed by an RDMA WRITE with immediate
+)
+
+// String returns the opcode's name.
+func (o WCOpcode) String() string {
+	switch o {
+	case WCSend:
+		return "SEND"
+	case WCRDMAWrite:
+		return "RDMA_WRITE"
+	case WCRDMARead:
+		return "RDMA_READ"
+	case WCCompSwap:
+		return "COMP_SWAP"
+	case WCFetchAdd:
+		return "FETCH_ADD"
+	case WCBindMW:
+		return "BIND_MW"
+	case WCLocalInv:
+		return "LOCAL_INV"
+	case WCRecv:
+		return "RECV"
+	case WCRecvRDMAWrite:
+		return "RECV_RDMA_WITH_IMM"
+	}
+	return fmt.Sprintf("opcode %d", uint32(o))
+}
+
+// WCFlags are properties of a completion (IBV_WC_GRH and following).
+type WCFlags uint32
+
+// Completion flags.
+const (
+	WCWithGRH WCFlags = 1 << iota // the first 40 bytes of the buffer are the GRH (UD)
+	WCWithImm                     // Imm is valid
+)
+
+// WC is a work completion (struct ibv_wc). If Status is not [WCSuccess], only ID,
+// Status, VendorErr and QPN are defined.
+type WC struct {
+	ID        uint64   // ID is the number that the work request was posted with.
+	Status    WCStatus // Status is the outcome; see [WC.Err].
+	Opcode    WCOpcode // Opcode is the operation that completed.
+	VendorErr uint32   // VendorErr is the device's own error code.
+	ByteLen   uint32   // ByteLen is the number of bytes received, or read by an RDMA READ.
+	Imm       uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
+	QPN       uint32   // QPN is the number of the local QP.
+	SrcQP     uint32   // SrcQP is the number of the remote QP (UD).
+	Flags     WCFlags
+	PKeyIndex uint16 // PKeyIndex is the P_Key table index (UD).
+	SLID      uint16 // SLID is the source LID (UD on InfiniBand).
+	SL        uint8  // SL is the service level (UD).
+	PathBits  uint8  // PathBits are the low bits of the destination LID (UD).
+}
+
+// Err returns nil if the work request succeeded, and its [WCStatus] otherwise.
+// [QP.Err] says more.
+func (wc *WC) Err() error {
+	if wc.Status == WCSuccess {
+		return nil
+	}
+	return wc.Status
+}
