@@ -1,0 +1,83 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// deviceRow is a line of "verbs devices", and an element of its JSON.
+type deviceRow struct {
+	Name     string `json:"name"`
+	NodeGUID string `json:"node_guid"`
+	Driver   string `json:"driver,omitempty"`
+	Protocol string `json:"protocol,omitempty"`
+	Ports    int    `json:"ports"`
+	Firmware string `json:"firmware,omitempty"`
+	CharDev  string `json:"char_dev,omitempty"`
+	Usable   bool   `json:"usable"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+func newDevices() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "devices",
+		Short: "List the RDMA devices, and why one cannot be used",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			infos, err := uverbs.Devices()
+			if err != nil {
+				return err
+			}
+			return printDevices(cmd.OutOrStdout(), infos, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// printDevices writes the list.
+func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
+	rows := make([]deviceRow, len(infos))
+	for i, d := range infos {
+		rows[i] = deviceRow{
+			Name:     d.Name,
+			NodeGUID: d.NodeGUID.String(),
+			Driver:   d.Driver,
+			Protocol: d.Protocol,
+			Ports:    d.Ports,
+			Firmware: d.Firmware,
+			CharDev:  d.CharDev,
+			Usable:   d.Err == nil,
+		}
+		if d.Err != nil {
+			rows[i].Reason = d.Err.Error()
+		}
+	}
+	if asJSON {
+		return printJSON(w, rows)
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "device\tnode GUID\tdriver\tprotocol\tports\tusable")
+	for _, r := range rows {
+		usable := "yes"
+		if !r.Usable {
+			usable = "no: " + r.Reason
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Name, r.NodeGUID, r.Driver, r.Protocol, r.Ports, usable)
+	}
+	return t.Flush()
+}
+
+// printJSON writes a value as indented JSON.
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
