@@ -1,0 +1,223 @@
+// Package conformance runs the verbs, one by one, on a real kernel. Its tests need a
+// machine whose RDMA devices they may change: the VM that tools/vmrun boots, with rxe0
+// on ve0 and rxe1 on ve1.
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// expectedSkips are the skips that are known, a line for each.
+const expectedSkips = ""
+
+func TestMain(m *testing.M) {
+	os.Exit(testenv.Main(m, expectedSkips))
+}
+
+// deviceName is the device that most tests use.
+const deviceName = "rxe0"
+
+// deadline bounds every wait of a test.
+const deadline = 20 * time.Second
+
+// eachPath runs a test once for each way of giving commands to the kernel.
+func eachPath(t *testing.T, test func(t *testing.T)) {
+	testenv.Guest(t)
+	for _, path := range []string{"auto", "ioctl", "write"} {
+		t.Run(path, func(t *testing.T) {
+			t.Setenv("RDMAABI", path)
+			test(t)
+		})
+	}
+}
+
+// openDevice opens a device. That Close succeeds at the end of the test proves that no
+// object of it was left.
+func openDevice(t *testing.T, name string) *uverbs.Device {
+	t.Helper()
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, dev)
+	return dev
+}
+
+// closer is any object.
+type closer interface{ Close() error }
+
+// closeLater closes an object at the end of the test.
+func closeLater(t *testing.T, c closer) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close %T: %v", c, err)
+		}
+	})
+}
+
+// side is one side of a connection.
+type side struct {
+	dev *uverbs.Device
+	pd  *uverbs.PD
+	buf *uverbs.Buffer
+	mr  *uverbs.MR
+	ch  *uverbs.CompChannel
+	cq  *uverbs.CQ
+	qp  *uverbs.QP
+}
+
+// bufferSize is the size of a side's buffer.
+const bufferSize = 64 << 10
+
+// newSide makes a side on an open device, with its QP in state Init.
+func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
+	t.Helper()
+	s := &side{dev: dev}
+	var err error
+	check := func(c closer) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeLater(t, c)
+	}
+	s.pd, err = dev.AllocPD()
+	check(s.pd)
+	s.buf, err = uverbs.AllocBuffer(bufferSize)
+	check(s.buf)
+	s.mr, err = s.pd.RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead)
+	check(s.mr)
+	s.ch, err = dev.CreateCompChannel()
+	check(s.ch)
+	s.cq, err = dev.CreateCQ(256, uverbs.CQOptions{Channel: s.ch})
+	check(s.cq)
+	o.SendCQ, o.RecvCQ = s.cq, s.cq
+	s.qp, err = s.pd.CreateQP(o)
+	check(s.qp)
+	if err := s.qp.Init(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// connect connects two sides.
+func connect(t *testing.T, a, b *side) {
+	t.Helper()
+	ea, err := a.qp.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eb, err := b.qp.EndpointFor(ea)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pair returns two connected sides on one device.
+func pair(t *testing.T, o uverbs.QPOptions) (a, b *side) {
+	t.Helper()
+	dev := openDevice(t, deviceName)
+	a, b = newSide(t, dev, o), newSide(t, dev, o)
+	connect(t, a, b)
+	return a, b
+}
+
+// next returns the next completion, whatever its status.
+func (s *side) next(t *testing.T) uverbs.WC {
+	t.Helper()
+	var wc [1]uverbs.WC
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
+		n, err := s.cq.Poll(wc[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 1 {
+			return wc[0]
+		}
+	}
+	t.Fatalf("no completion within %s", deadline)
+	return wc[0]
+}
+
+// want polls for a completion and checks what it is.
+func (s *side) want(t *testing.T, id uint64, op uverbs.WCOpcode) uverbs.WC {
+	t.Helper()
+	wc := s.next(t)
+	if err := s.qp.Err(&wc); err != nil {
+		t.Fatal(err)
+	}
+	if wc.ID != id || wc.Opcode != op || wc.QPN != s.qp.QPN() {
+		t.Fatalf("completion of %d (%s) on QP %d, want %d (%s) on QP %d", wc.ID, wc.Opcode, wc.QPN, id, op, s.qp.QPN())
+	}
+	return wc
+}
+
+// none makes sure that nothing completes for a while.
+func (s *side) none(t *testing.T) {
+	t.Helper()
+	var wc [1]uverbs.WC
+	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); {
+		if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
+			t.Fatalf("unexpected completion %+v, %v", wc[0], err)
+		}
+	}
+}
+
+// fill writes a pattern into part of a side's buffer and returns it.
+func (s *side) fill(offset, n int, seed byte) []byte {
+	b := s.buf.Bytes()[offset : offset+n]
+	for i := range b {
+		b[i] = seed + byte(i) + byte(i>>8)
+	}
+	return b
+}
+
+// holds checks part of a side's buffer.
+func (s *side) holds(t *testing.T, offset int, want []byte) {
+	t.Helper()
+	if !bytes.Equal(s.buf.Bytes()[offset:offset+len(want)], want) {
+		t.Fatalf("the %d bytes at %d are not what was sent", len(want), offset)
+	}
+}
+
+// send is a signalled SEND.
+func send(id uint64, sgl ...uverbs.SGE) uverbs.SendWR {
+	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: sgl}
+}
+
+// must fails the test on an error.
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// argError checks that err is an ArgError about a field.
+func argError(t *testing.T, err error, field string) *uverbs.ArgError {
+	t.Helper()
+	var arg *uverbs.ArgError
+	if !errors.As(err, &arg) || arg.Field != field {
+		t.Fatalf("error is %v, want an ArgError about %s", err, field)
+	}
+	return arg
+}
+
+// withDeadline returns a context that ends before the test does.
+func withDeadline(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,157 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+func TestWait(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		for i := range uint64(20) {
+			must(t, b.cq.Notify(), b.qp.PostRecv(i, b.mr.SGE(0, 8)))
+			got := make(chan error, 1)
+			go func() {
+				cq, err := b.ch.Wait(withDeadline(t))
+				if err == nil && cq != b.cq {
+					err = errors.New("event for another CQ")
+				}
+				got <- err
+			}()
+			if i%2 == 0 {
+				time.Sleep(5 * time.Millisecond) // let the waiter park
+			}
+			must(t, a.qp.PostSend(send(i, a.mr.SGE(0, 8))), <-got)
+			b.want(t, i, uverbs.WCRecv)
+			a.want(t, i, uverbs.WCSend)
+		}
+	})
+}
+
+// TestNotifyRace arms after the completion came: no event is raised for it, and the
+// documented order, Notify, Poll, Wait, loses nothing.
+func TestNotifyRace(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)), a.qp.PostSend(send(1, a.mr.SGE(0, 8))))
+		a.want(t, 1, uverbs.WCSend)
+		must(t, b.cq.Notify())
+		b.want(t, 1, uverbs.WCRecv)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := b.ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Wait: %v, want the context's error", err)
+		}
+		// The CQ is still armed.
+		must(t, b.qp.PostRecv(2, b.mr.SGE(0, 8)), a.qp.PostSend(send(2, a.mr.SGE(0, 8))))
+		if _, err := b.ch.Wait(withDeadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		b.want(t, 2, uverbs.WCRecv)
+		a.want(t, 2, uverbs.WCSend)
+	})
+}
+
+func TestSolicited(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		must(t, b.cq.NotifySolicited(), b.qp.PostRecv(1, b.mr.SGE(0, 8)), b.qp.PostRecv(2, b.mr.SGE(0, 8)))
+		must(t, a.qp.PostSend(send(1, a.mr.SGE(0, 8))))
+		a.want(t, 1, uverbs.WCSend)
+		b.want(t, 1, uverbs.WCRecv)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := b.ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("an unsolicited message raised an event: %v", err)
+		}
+		wr := send(2, a.mr.SGE(0, 8))
+		wr.Flags |= uverbs.Solicited
+		must(t, a.qp.PostSend(wr))
+		if _, err := b.ch.Wait(withDeadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		a.want(t, 2, uverbs.WCSend)
+		b.want(t, 2, uverbs.WCRecv)
+	})
+}
+
+// TestCloseWithEvents closes a CQ whose event nobody has read: it must not hang, and
+// the event must not reach the CQ that comes after it.
+func TestCloseWithEvents(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		ch, err := dev.CreateCompChannel()
+		must(t, err)
+		closeLater(t, ch)
+		pd, err := dev.AllocPD()
+		must(t, err)
+		closeLater(t, pd)
+		b := newSide(t, dev, uverbs.QPOptions{})
+		for range 3 {
+			cq, err := dev.CreateCQ(8, uverbs.CQOptions{Channel: ch})
+			must(t, err)
+			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+			must(t, err)
+			must(t, cq.Notify(), qp.Init(), qp.PostRecv(1), qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			var wc [1]uverbs.WC
+			for n := 0; n == 0; {
+				n, err = cq.Poll(wc[:])
+				must(t, err)
+			}
+			if wc[0].Status != uverbs.WCWRFlushErr || !uverbs.IsFlush(qp.Err(&wc[0])) {
+				t.Fatalf("status %s, want a flush", wc[0].Status)
+			}
+			must(t, qp.Close(), cq.Close())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if cq, err := ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Wait returned CQ %p, %v", cq, err)
+		}
+		_ = b
+	})
+}
+
+// TestAllocs runs the data path in steady state and counts allocations.
+func TestAllocs(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{MaxInline: 64})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		sgl := []uverbs.SGE{a.mr.SGE(0, 64)}
+		rsgl := []uverbs.SGE{b.mr.SGE(0, 64)}
+		var wcs [4]uverbs.WC
+		var failed error
+		drain := func(s *side) {
+			for n := 0; n == 0; {
+				var err error
+				if n, err = s.cq.Poll(wcs[:]); err != nil {
+					failed = err
+					return
+				}
+			}
+		}
+		round := func() {
+			failed = errors.Join(failed,
+				b.qp.PostRecv(1, rsgl...),
+				b.cq.Notify(),
+				a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled | uverbs.Solicited, SGL: sgl}))
+			drain(a)
+			if _, err := b.ch.Wait(ctx); err != nil {
+				failed = err
+			}
+			drain(b)
+		}
+		round()
+		must(t, failed)
+		allocs := testing.AllocsPerRun(200, round)
+		must(t, failed)
+		if allocs != 0 {
+			t.Errorf("a round of post, notify, poll and wait makes %v allocations, want 0", allocs)
+		}
+	})
+}

@@ -1,0 +1,183 @@
+package conformance
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestQuery checks that what Connect sets is what the device has.
+func TestQuery(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		o := uverbs.QPOptions{
+			MaxSendWR: 10, MaxRecvWR: 20, MaxSendSGE: 2, MaxRecvSGE: 3,
+			Path: uverbs.PathOptions{MTU: uverbs.MTU512, Timeout: 15, RetryCount: 5, RNRRetry: 4, MinRNRTimer: 8, TrafficClass: 16, MaxRdAtomic: 2},
+		}
+		a, b := newSide(t, dev, o), newSide(t, dev, o)
+		connect(t, a, b)
+		ea, err := a.qp.Endpoint()
+		must(t, err)
+		eb, err := b.qp.Endpoint()
+		must(t, err)
+		got, err := a.qp.Query()
+		must(t, err)
+		if got.State != uverbs.RTS || a.qp.State() != uverbs.RTS {
+			t.Errorf("state is %s, want RTS", got.State)
+		}
+		want := map[string][2]any{
+			"PathMTU":         {got.PathMTU, uverbs.MTU512},
+			"DestQPN":         {got.DestQPN, eb.QPN},
+			"RQPSN":           {got.RQPSN, eb.PSN},
+			"SQPSN":           {got.SQPSN, ea.PSN},
+			"Timeout":         {got.Timeout, uverbs.AckTimeout(15)},
+			"RetryCount":      {got.RetryCount, uint8(5)},
+			"RNRRetry":        {got.RNRRetry, uint8(4)},
+			"MinRNRTimer":     {got.MinRNRTimer, uverbs.RNRTimer(8)},
+			"MaxRdAtomic":     {got.MaxRdAtomic, uint8(2)},
+			"MaxDestRdAtomic": {got.MaxDestRdAtomic, uint8(2)},
+			"Port":            {got.Port, uint8(1)},
+			"AH.Global":       {got.AH.Global, true},
+			"DGID":            {got.AH.GRH.DGID, eb.GID},
+			"TrafficClass":    {got.AH.GRH.TrafficClass, uint8(16)},
+			"Access":          {got.Access, uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite | uverbs.AccessRemoteAtomic},
+		}
+		for field, v := range want {
+			if v[0] != v[1] {
+				t.Errorf("%s is %v, want %v", field, v[0], v[1])
+			}
+		}
+		caps := a.qp.Caps()
+		if caps.MaxSendWR < 10 || caps.MaxRecvWR < 20 || caps.MaxSendSGE < 2 || caps.MaxRecvSGE < 3 {
+			t.Errorf("Caps are %+v, less than was asked for", caps)
+		}
+		if c := got.Caps; c.MaxSendWR < 10 || c.MaxRecvWR < 20 || c.MaxSendSGE < 2 || c.MaxRecvSGE < 3 {
+			t.Errorf("Query tells %+v, less than was asked for", c)
+		}
+	})
+}
+
+// TestModifyMask names what is missing or superfluous.
+func TestModifyMask(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		rtr := uverbs.QPAttr{State: uverbs.RTR, PathMTU: uverbs.MTU1024, AH: uverbs.AHAttr{Port: 1}}
+		err := s.qp.Modify(rtr, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrRQPSN|uverbs.AttrMinRNRTimer)
+		arg := argError(t, err, "attribute mask")
+		if !strings.Contains(arg.Given, "missing MaxDestRdAtomic, DestQPN") || !strings.Contains(arg.Op, "INIT to RTR") {
+			t.Errorf("%v does not name what is missing", err)
+		}
+		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort|uverbs.AttrSQPSN|uverbs.AttrQKey)
+		if arg := argError(t, err, "attribute mask"); !strings.Contains(arg.Given, "superfluous QKey, SQPSN") {
+			t.Errorf("%v does not name what is superfluous", err)
+		}
+		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState)
+		argError(t, err, "State")
+		if s.qp.State() != uverbs.Init {
+			t.Errorf("state is %s after refused changes, want INIT", s.qp.State())
+		}
+	})
+}
+
+// TestStates walks through all states and back to a QP that works.
+func TestStates(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		check := func(want uverbs.QPState) {
+			t.Helper()
+			if got, err := a.qp.Query(); err != nil || got.State != want {
+				t.Fatalf("state is %s, %v, want %s", got.State, err, want)
+			}
+		}
+		state := func(s uverbs.QPState) {
+			t.Helper()
+			must(t, a.qp.Modify(uverbs.QPAttr{State: s}, uverbs.AttrState))
+		}
+		state(uverbs.SQD)
+		check(uverbs.SQD)
+		state(uverbs.RTS)
+		check(uverbs.RTS)
+		// rxe has no doorbell for receives: one that is posted in ERR is not seen.
+		must(t, a.qp.PostRecv(2))
+		state(uverbs.Err)
+		check(uverbs.Err)
+		must(t, a.qp.PostSend(send(1)))
+		for range 2 {
+			if wc := a.next(t); wc.Status != uverbs.WCWRFlushErr {
+				t.Fatalf("status of %d in ERR is %s, want a flush", wc.ID, wc.Status)
+			}
+		}
+		state(uverbs.Reset)
+		check(uverbs.Reset)
+		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+		connect(t, a, b)
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)), a.qp.PostSend(send(2, a.mr.SGE(0, 8))))
+		a.want(t, 2, uverbs.WCSend)
+		b.want(t, 1, uverbs.WCRecv)
+	})
+}
+
+// TestConnectBad gives Connect endpoints that cannot be.
+func TestConnectBad(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		s := newSide(t, dev, uverbs.QPOptions{})
+		good, err := s.qp.Endpoint()
+		must(t, err)
+		for field, change := range map[string]func(*uverbs.Endpoint){
+			"remote QPN": func(e *uverbs.Endpoint) { e.QPN = 1 << 24 },
+			"remote PSN": func(e *uverbs.Endpoint) { e.PSN = 1 << 24 },
+			"remote GID": func(e *uverbs.Endpoint) { e.GID = uverbs.GID{} },
+		} {
+			e := good
+			change(&e)
+			argError(t, s.qp.Connect(t.Context(), e), field)
+		}
+		if got := s.qp.State(); got != uverbs.Init {
+			t.Errorf("state is %s after refused endpoints, want INIT", got)
+		}
+		mtu := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{MTU: uverbs.MTU4096}})
+		argError(t, mtu.qp.Connect(t.Context(), good), "Path.MTU")
+		far := good
+		far.GID, err = uverbs.ParseGID("203.0.113.1") // no route goes there
+		must(t, err)
+		if err := s.qp.Connect(t.Context(), far); err == nil {
+			t.Log("this kernel takes an address without a route and fails at the first packet")
+		} else if !errors.As(err, new(*uverbs.Error)) || !strings.Contains(err.Error(), "203.0.113.1") {
+			t.Errorf("connect to an unreachable peer: %v, want an Error with its address", err)
+		}
+	})
+}
+
+// TestMRErrors registers what cannot be registered.
+func TestMRErrors(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		pd, err := dev.AllocPD()
+		must(t, err)
+		closeLater(t, pd)
+		buf, err := uverbs.AllocBuffer(4096)
+		must(t, err)
+		closeLater(t, buf)
+		_, err = pd.RegMR(buf, uverbs.AccessRemoteWrite)
+		argError(t, err, "access")
+		_, err = pd.RegMR(buf, 1<<30)
+		argError(t, err, "access")
+		_, err = pd.RegMR(nil, 0)
+		argError(t, err, "buffer")
+		_, err = pd.RegSlice(nil, 0)
+		argError(t, err, "slice")
+		must(t, syscall.Mprotect(buf.Bytes(), syscall.PROT_NONE))
+		_, err = pd.RegMR(buf, uverbs.AccessLocalWrite)
+		if !errors.Is(err, syscall.EFAULT) {
+			t.Errorf("inaccessible memory: %v, want EFAULT", err)
+		}
+		must(t, syscall.Mprotect(buf.Bytes(), syscall.PROT_READ|syscall.PROT_WRITE))
+		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+		must(t, err)
+		must(t, mr.Close())
+	})
+}
