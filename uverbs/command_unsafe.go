@@ -45,6 +45,7 @@ type udata struct{ in, out []byte }
 type commandFile struct {
 	f        *os.File
 	raw      syscall.RawConn
+	fd       uintptr // of f, for fastCommand only
 	path     abiPath
 	driverID uint16
 	device   string // for errors and traces
@@ -56,7 +57,11 @@ func newCommandFile(f *os.File, path abiPath, driverID uint16, device string) (*
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: %s: %w", device, err)
 	}
-	return &commandFile{f: f, raw: raw, path: path, driverID: driverID, device: device}, nil
+	c := &commandFile{f: f, raw: raw, path: path, driverID: driverID, device: device}
+	if err := raw.Control(func(fd uintptr) { c.fd = fd }); err != nil {
+		return nil, fmt.Errorf("uverbs: %s: %w", device, err)
+	}
+	return c, nil
 }
 
 // absent reports whether an ioctl's errno means that this kernel does not know
@@ -221,10 +226,20 @@ func ioctlCall(fd uintptr, cmd *ioctlCommand) syscall.Errno {
 	}
 }
 
-// writeCall is the one place that issues a legacy command by write().
+// writeCall and writeCallShort are the only places that issue a legacy command by
+// write(). The short one keeps Go's scheduler out, see fastCommand.
 func writeCall(fd uintptr, b []byte) syscall.Errno {
 	for {
 		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		if errno != syscall.EINTR {
+			return errno
+		}
+	}
+}
+
+func writeCallShort(fd uintptr, b []byte) syscall.Errno {
+	for {
+		_, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 		if errno != syscall.EINTR {
 			return errno
 		}
@@ -319,14 +334,19 @@ func (w *writeCommand) copyOut(out []byte, u udata) {
 // fastCommand is a legacy command that is issued again and again with the same
 // bytes: a doorbell or the arming of a CQ. It is built once and issuing it does
 // not allocate. It is not safe for concurrent use.
+//
+// A short command is issued without telling Go's scheduler: telling it costs more than
+// such a command takes, and the scheduler's monitor, which sees a goroutine often in
+// system calls, then wakes some thousand times a second to look after it. The price is
+// that the garbage collector waits for the command to end. That is why a doorbell for
+// much data is a long command: some kernels transmit in it.
 type fastCommand struct {
-	c     *commandFile
-	write *writeCommand
-	inv   *ioctlCommand
-	in    []byte // what inv points to
-	out   []byte
-	call  func(fd uintptr)
-	errno syscall.Errno
+	c        *commandFile
+	write    *writeCommand
+	inv      *ioctlCommand
+	in       []byte // what inv points to
+	out      []byte
+	useIoctl bool
 }
 
 // newFastCommand prepares a command. The bytes it points to are heap objects that
@@ -338,44 +358,52 @@ func newFastCommand(c *commandFile, cmd uint32, in, out []byte) *fastCommand {
 	f.inv = invokeWrite(cmd, in, out, udata{})
 	f.inv.pin.Unpin()
 	f.inv.finish(c.driverID)
-	if c.path == pathIoctl {
-		f.call = f.byIoctl
-	} else {
-		f.call = f.byWrite
-	}
+	f.useIoctl = c.path == pathIoctl
 	return f
 }
 
-func (f *fastCommand) byWrite(fd uintptr) { f.errno = writeCall(fd, f.write.wire) }
-func (f *fastCommand) byIoctl(fd uintptr) { f.errno = ioctlCall(fd, f.inv) }
-
-// issue sends the command. write() costs less than the ioctl, so it is the first
+// issue sends a short command. write() costs less than the ioctl, so it is the first
 // choice; where the kernel or a sandbox refuses write(), the ioctl takes over.
+//
+// The descriptor is used as it is, not through RawConn.Control, which would take an
+// atomic reference each time: the object that owns the command keeps the device open,
+// and does not issue it once it is closed.
 func (f *fastCommand) issue() syscall.Errno {
-	if err := f.c.raw.Control(f.call); err != nil {
-		return errClosedFile
+	if f.useIoctl {
+		return ioctlCall(f.c.fd, f.inv)
 	}
-	if f.errno == 0 {
-		return 0
+	errno := writeCallShort(f.c.fd, f.write.wire)
+	runtime.KeepAlive(f.c.f)
+	if errno != 0 {
+		return f.retry(errno)
 	}
-	return f.retry()
+	return 0
+}
+
+// issueLong sends a command that may take a while.
+func (f *fastCommand) issueLong() syscall.Errno {
+	if f.useIoctl {
+		return ioctlCall(f.c.fd, f.inv)
+	}
+	errno := writeCall(f.c.fd, f.write.wire)
+	runtime.KeepAlive(f.c.f)
+	if errno != 0 {
+		return f.retry(errno)
+	}
+	return 0
 }
 
 // retry switches to the ioctl if it was write() itself that was refused.
-func (f *fastCommand) retry() syscall.Errno {
-	if f.c.path != pathAuto || f.errno != syscall.EACCES && f.errno != syscall.EPERM {
-		return f.errno
-	}
-	refused := f.errno
-	f.call = f.byIoctl
-	if err := f.c.raw.Control(f.call); err != nil {
-		return errClosedFile
-	}
-	if absent(f.errno) {
-		f.call = f.byWrite
+func (f *fastCommand) retry(refused syscall.Errno) syscall.Errno {
+	if f.c.path != pathAuto || refused != syscall.EACCES && refused != syscall.EPERM {
 		return refused
 	}
-	return f.errno
+	errno := ioctlCall(f.c.fd, f.inv)
+	if absent(errno) {
+		return refused
+	}
+	f.useIoctl = true
+	return errno
 }
 
 // bytesOf returns the memory of a command struct.

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
@@ -74,21 +75,36 @@ func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
 	return r, nil
 }
 
+// shortDoorbell is the amount of data, in bytes, whose transmission may hold up the
+// garbage collector.
+const shortDoorbell = 64 << 10
+
 // postSendRxe fills the slots, publishes them at once and rings the doorbell.
 func (q *QP) postSendRxe(wrs []SendWR) error {
 	if ok, err := q.sq.Room(len(wrs)); !ok {
 		return roomErr(len(wrs), q.sq.Cap(), err)
 	}
+	bytes := uint64(0)
 	for i := range wrs {
 		if err := q.fillSendRxe(i, &wrs[i]); err != nil {
 			return &PostError{Index: i, Err: err}
+		}
+		for j := range wrs[i].SGL {
+			bytes += uint64(wrs[i].SGL[j].Length)
 		}
 	}
 	if len(wrs) == 0 {
 		return nil
 	}
 	q.sq.Publish(len(wrs))
-	if errno := q.doorbell.issue(); errno != 0 {
+	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
+	var errno syscall.Errno
+	if bytes > shortDoorbell {
+		errno = q.doorbell.issueLong()
+	} else {
+		errno = q.doorbell.issue()
+	}
+	if errno != 0 {
 		return q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told")
 	}
 	return nil

@@ -1,0 +1,195 @@
+package interop
+
+import (
+	"context"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// pairTime bounds a pair of programs.
+const pairTime = 60 * time.Second
+
+// timed returns a context for a pair.
+func timed(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), pairTime)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestPingpong(t *testing.T) {
+	testenv.Guest(t)
+	pairs := []struct {
+		name           string
+		server, client []string
+	}{
+		{"verbs-verbs", Verbs(), Verbs()},
+		{"rdma-core server", RdmaCore, Verbs()},
+		{"rdma-core client", Verbs(), RdmaCore},
+	}
+	for _, options := range [][]string{
+		nil,
+		{"-e"},
+		{"-s", "1"},
+		{"-s", "65536", "-n", "200"},
+		{"-c", "-s", "20000", "-n", "200"},
+		{"-m", "256", "-r", "10", "-n", "500"},
+		{"-e", "-r", "2", "-s", "100"},
+	} {
+		for _, p := range pairs {
+			t.Run(p.name+" "+strings.Join(options, " "), func(t *testing.T) {
+				r, err := Play(timed(t), p.server, p.client, options...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(r.Server+r.Client, "invalid data") {
+					t.Errorf("data did not arrive:\n%s\n%s", r.Server, r.Client)
+				}
+				t.Logf("server %.1f, client %.1f µs per iteration", r.ServerTime, r.ClientTime)
+			})
+		}
+	}
+}
+
+// TestPaths has our command use each way of giving commands to the kernel.
+func TestPaths(t *testing.T) {
+	testenv.Guest(t)
+	for _, path := range []string{"ioctl", "write"} {
+		for _, options := range [][]string{{"-n", "300"}, {"-n", "300", "-e"}} {
+			t.Run(path+" "+strings.Join(options, " "), func(t *testing.T) {
+				t.Setenv("RDMAABI", path)
+				if _, err := Play(timed(t), RdmaCore, Verbs(), options...); err != nil {
+					t.Error(err)
+				}
+				if _, err := Play(timed(t), Verbs(), RdmaCore, options...); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestDevices plays between the two devices, by IPv4 and by IPv6.
+func TestDevices(t *testing.T) {
+	testenv.Guest(t)
+	for _, gid := range []string{"1", "2"} {
+		t.Run("gid "+gid, func(t *testing.T) {
+			ours := append(Verbs(), "-d", "rxe1", "-g", gid)
+			theirs := []string{"ibv_rc_pingpong", "-d", "rxe0", "-g", gid}
+			if _, err := Play(timed(t), ours, theirs, "-n", "300"); err != nil {
+				t.Error(err)
+			}
+			if _, err := Play(timed(t), theirs, ours, "-n", "300"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestChosenGID leaves the GID to the library, on both sides and against an IPv6 peer.
+func TestChosenGID(t *testing.T) {
+	testenv.Guest(t)
+	r, err := Play(timed(t), Verbs(), []string{"ibv_rc_pingpong", "-g", "2"}, "-n", "100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(r.Server, "GID fd00:1::1") {
+		t.Errorf("the server did not choose the GID of the peer's family:\n%s", r.Server)
+	}
+	r, err = Play(timed(t), Verbs(), Verbs(), "-n", "100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(r.Client, "GID 10.1.0.1") {
+		t.Errorf("the client did not choose the IPv4 GID:\n%s", r.Client)
+	}
+}
+
+// TestPeerKilled kills one end in the middle: the other ends with the peer's address.
+func TestPeerKilled(t *testing.T) {
+	testenv.Guest(t)
+	for _, options := range [][]string{nil, {"-e"}} {
+		t.Run(strings.Join(options, " "), func(t *testing.T) {
+			port := strconv.Itoa(20000 + int(nextPort.Add(1)))
+			args := append([]string{"pingpong", "-p", port, "-n", "100000000", "--timeout", "5s"}, options...)
+			server := exec.CommandContext(timed(t), Verbs()[0], args...)
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- server.Wait() }()
+			portNumber, _ := strconv.Atoi(port)
+			if err := waitListen(timed(t), portNumber, ended); err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(time.Second, func() { server.Process.Signal(syscall.SIGKILL) })
+			out, err := exec.CommandContext(timed(t), Verbs()[0], append(args, ServerAddr)...).CombinedOutput()
+			if err == nil {
+				t.Fatalf("the client does not notice:\n%s", out)
+			}
+			text := string(out)
+			if !strings.Contains(text, "10.1.0.1") || !strings.Contains(text, "retry") && !strings.Contains(text, "nothing completed") {
+				t.Errorf("the client does not say which peer is gone, and how:\n%s", text)
+			}
+			<-ended
+		})
+	}
+}
+
+// TestWrongHost gives the client hosts without a server.
+func TestWrongHost(t *testing.T) {
+	testenv.Guest(t)
+	for host, want := range map[string]string{
+		"10.1.0.1":             "no pingpong server at 10.1.0.1:18515",
+		"no-such-host.invalid": "no-such-host.invalid",
+	} {
+		out, err := exec.CommandContext(timed(t), Verbs()[0], "pingpong", host).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("host %s: %v, output %q, want %q in it", host, err, out, want)
+		}
+	}
+}
+
+// TestInfo compares what "verbs info" tells with ibv_devinfo.
+func TestInfo(t *testing.T) {
+	testenv.Guest(t)
+	theirs, err := exec.CommandContext(timed(t), "ibv_devinfo", "-v", "-d", "rxe0").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := exec.CommandContext(timed(t), Verbs()[0], "info", "rxe0").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := func(out []byte) map[string]string {
+		m := map[string]string{}
+		for line := range strings.Lines(string(out)) {
+			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				first, _, _ := strings.Cut(strings.TrimSpace(value), " ")
+				m[name] = first
+			}
+		}
+		return m
+	}
+	our, their := facts(ours), facts(theirs)
+	for _, name := range []string{
+		"node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt", "max_mr_size", "page_size_cap",
+		"max_qp", "max_qp_wr", "device_cap_flags", "max_sge", "max_sge_rd", "max_cq", "max_cqe", "max_mr", "max_pd", "max_qp_rd_atom",
+		"max_res_rd_atom", "max_qp_init_rd_atom", "atomic_cap", "max_mw", "max_mcast_grp", "max_mcast_qp_attach",
+		"max_total_mcast_qp_attach", "max_ah", "max_srq", "max_srq_wr", "max_srq_sge", "max_pkeys", "local_ca_ack_delay",
+		"state", "max_mtu", "active_mtu", "sm_lid", "port_lid", "port_lmc", "link_layer", "max_msg_sz", "port_cap_flags",
+		"max_vl_num", "bad_pkey_cntr", "qkey_viol_cntr", "sm_sl", "pkey_tbl_len", "gid_tbl_len", "subnet_timeout", "init_type_reply",
+		"active_width", "active_speed", "phys_state", "num_comp_vectors",
+	} {
+		if their[name] == "" {
+			t.Errorf("ibv_devinfo does not tell %s", name)
+		} else if our[name] != their[name] {
+			t.Errorf("%s is %q, ibv_devinfo says %q", name, our[name], their[name])
+		}
+	}
+}
