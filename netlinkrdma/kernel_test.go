@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // The tests in this file need a kernel of their own to change: root, rxe0 on
@@ -22,9 +24,7 @@ import (
 // provides that and says so in the environment.
 func needKernel(t *testing.T) {
 	t.Helper()
-	if os.Getenv("GOVERBS_KERNEL_TEST") != "1" {
-		t.Skip("GOVERBS_KERNEL_TEST is not 1: this test changes the RDMA devices of the kernel, so it runs in a VM")
-	}
+	testenv.Guest(t)
 }
 
 // onThread runs f on a thread of its own, which ends with it, so that f can

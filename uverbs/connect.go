@@ -16,6 +16,10 @@ const (
 	maxQPN = 1<<24 - 1
 )
 
+// defaultRetryCount is one less than the most: rxe takes 7 to be without end, and a peer
+// that is gone would never be noticed.
+const defaultRetryCount = 6
+
 // Endpoint is what one side of a connection must know of the other. How it gets
 // there is up to the program; a TCP connection is usual.
 type Endpoint struct {
@@ -271,7 +275,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 			return q.Modify(QPAttr{
 				State:       RTS,
 				Timeout:     orDefault(q.path.Timeout, 14),
-				RetryCount:  orDefault(q.path.RetryCount, 7),
+				RetryCount:  orDefault(q.path.RetryCount, defaultRetryCount),
 				RNRRetry:    orDefault(q.path.RNRRetry, 7),
 				SQPSN:       q.psn,
 				MaxRdAtomic: rdAtomic,

@@ -63,7 +63,7 @@ type PathOptions struct {
 	FlowLabel    uint32     // FlowLabel has 20 bits.
 	HopLimit     uint8      // HopLimit is that of the GRH, by default 64; on RoCE the kernel takes the route's TTL.
 	Timeout      AckTimeout // Timeout is the wait for an acknowledgement; by default 14, 67 ms.
-	RetryCount   uint8      // RetryCount is the number of retries, up to 7, the default.
+	RetryCount   uint8      // RetryCount is the number of retries, up to 7, which is without end on rxe; by default 6.
 	RNRRetry     uint8      // RNRRetry is the number of retries when the peer has no receive posted; 7, the default, is without end.
 	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer shall wait before such a retry; by default 12, 0.64 ms.
 	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, each way; by default 16, or what the device has.

@@ -90,20 +90,15 @@ func TestCloseWithEvents(t *testing.T) {
 		pd, err := dev.AllocPD()
 		must(t, err)
 		closeLater(t, pd)
-		b := newSide(t, dev, uverbs.QPOptions{})
 		for range 3 {
 			cq, err := dev.CreateCQ(8, uverbs.CQOptions{Channel: ch})
 			must(t, err)
 			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 			must(t, err)
 			must(t, cq.Notify(), qp.Init(), qp.PostRecv(1), qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
-			var wc [1]uverbs.WC
-			for n := 0; n == 0; {
-				n, err = cq.Poll(wc[:])
-				must(t, err)
-			}
-			if wc[0].Status != uverbs.WCWRFlushErr || !uverbs.IsFlush(qp.Err(&wc[0])) {
-				t.Fatalf("status %s, want a flush", wc[0].Status)
+			wc := (&side{cq: cq}).next(t)
+			if !uverbs.IsFlush(qp.Err(&wc)) {
+				t.Fatalf("status %s, want a flush", wc.Status)
 			}
 			must(t, qp.Close(), cq.Close())
 		}
@@ -112,7 +107,6 @@ func TestCloseWithEvents(t *testing.T) {
 		if cq, err := ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Wait returned CQ %p, %v", cq, err)
 		}
-		_ = b
 	})
 }
 

@@ -5,7 +5,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -98,14 +100,28 @@ func TestStates(t *testing.T) {
 		}
 		state(uverbs.SQD)
 		check(uverbs.SQD)
+		for end := time.Now().Add(deadline); ; { // back to RTS it goes only when drained
+			attr, err := a.qp.Query()
+			must(t, err)
+			if !attr.SQDraining {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("still draining after %s", deadline)
+			}
+		}
 		state(uverbs.RTS)
 		check(uverbs.RTS)
 		// rxe has no doorbell for receives: one that is posted in ERR is not seen.
 		must(t, a.qp.PostRecv(2))
 		state(uverbs.Err)
 		check(uverbs.Err)
-		must(t, a.qp.PostSend(send(1)))
-		for range 2 {
+		flushes := 1
+		if k := testenv.Kernel(t); k[0] >= 6 { // rxe of Linux 5.10 leaves a send in ERR alone
+			must(t, a.qp.PostSend(send(1)))
+			flushes++
+		}
+		for range flushes {
 			if wc := a.next(t); wc.Status != uverbs.WCWRFlushErr {
 				t.Fatalf("status of %d in ERR is %s, want a flush", wc.ID, wc.Status)
 			}

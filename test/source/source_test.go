@@ -1,0 +1,318 @@
+// Package source holds the tests over the source itself: rules of the house that the
+// compiler does not know.
+package source
+
+import (
+	"bufio"
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// module is the root module's path.
+const module = "github.com/goverbs/goverbs"
+
+// root is the checkout's root.
+const root = "../.."
+
+// file is a parsed Go file.
+type file struct {
+	path string // relative to the root, with slashes
+	src  []byte
+	set  *token.FileSet
+	ast  *ast.File
+}
+
+func (f *file) pkg() string     { return filepath.ToSlash(filepath.Dir(f.path)) }
+func (f *file) test() bool      { return strings.HasSuffix(f.path, "_test.go") }
+func (f *file) base() string    { return filepath.Base(f.path) }
+func (f *file) generated() bool { return ast.IsGenerated(f.ast) }
+
+// imports lists what the file imports.
+func (f *file) imports() []string {
+	var all []string
+	for _, i := range f.ast.Imports {
+		all = append(all, strings.Trim(i.Path.Value, `"`))
+	}
+	return all
+}
+
+// files parses every Go file of the checkout, of both modules.
+func files(t *testing.T) []*file {
+	t.Helper()
+	var all []*file
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && path != root) {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		f := &file{path: filepath.ToSlash(rel), set: token.NewFileSet()}
+		if f.src, err = os.ReadFile(path); err != nil {
+			return err
+		}
+		f.ast, err = parser.ParseFile(f.set, path, f.src, parser.ParseComments|parser.SkipObjectResolution)
+		all = append(all, f)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 50 {
+		t.Fatalf("only %d files found: the test does not see the source", len(all))
+	}
+	return all
+}
+
+// under reports whether a package is, or is below, one of the folders.
+func under(pkg string, folders ...string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return pkg == f || strings.HasPrefix(pkg, f+"/") })
+}
+
+// TestTopLevel: the house has these folders and no other.
+func TestTopLevel(t *testing.T) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := []string{"mmio", "netlinkrdma", "uverbs", "cm", "test", "tools"}
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && !slices.Contains(allowed, e.Name()) {
+			t.Errorf("folder %s is not part of the layout (%s)", e.Name(), strings.Join(allowed, ", "))
+		}
+	}
+}
+
+// mayImport says which packages of the module each part may import.
+var mayImport = []struct {
+	part    string
+	imports []string
+}{
+	{"mmio/rxe", []string{"mmio", "mmio/rxe/internal"}},
+	{"mmio", nil},
+	{"netlinkrdma", []string{"netlinkrdma/internal"}},
+	{"uverbs", []string{"mmio", "mmio/rxe", "netlinkrdma", "uverbs/internal"}},
+	{"cm", []string{"uverbs", "netlinkrdma", "cm/internal"}},
+	{"test/hca", nil},
+	{"test/testenv", nil},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "cm", "test"}},
+	{"tools/vmrun", []string{"tools/vmrun"}},
+	{"tools/abigen", nil},
+	{"tools", []string{"netlinkrdma", "uverbs", "cm", "tools"}},
+}
+
+// TestImports reads the import graph.
+func TestImports(t *testing.T) {
+	for _, f := range files(t) {
+		i := slices.IndexFunc(mayImport, func(r struct {
+			part    string
+			imports []string
+		}) bool {
+			return under(f.pkg(), r.part)
+		})
+		if i < 0 {
+			t.Errorf("%s: no rule says what it may import", f.path)
+			continue
+		}
+		allowed := append([]string{f.pkg()}, mayImport[i].imports...)
+		if f.test() {
+			allowed = append(allowed, "test/testenv")
+		}
+		for _, imp := range f.imports() {
+			own, ok := strings.CutPrefix(imp, module+"/")
+			if ok && !slices.ContainsFunc(allowed, func(a string) bool {
+				return own == a || (strings.HasSuffix(a, "internal") || a == "test" || a == "tools/vmrun") && under(own, a)
+			}) {
+				t.Errorf("%s imports %s; it may import %s", f.path, own, strings.Join(allowed, ", "))
+			}
+			if imp == "C" {
+				t.Errorf(`%s imports "C"`, f.path)
+			}
+		}
+	}
+}
+
+// TestDependencies: the library stands on two modules, tests on one more.
+func TestDependencies(t *testing.T) {
+	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
+	for _, f := range files(t) {
+		allowed := library
+		if f.test() {
+			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp")
+		}
+		if under(f.pkg(), "tools") {
+			continue
+		}
+		for _, imp := range f.imports() {
+			first, _, _ := strings.Cut(imp, "/")
+			if !strings.Contains(first, ".") || under(imp, module) {
+				continue // the standard library, and ours
+			}
+			if !under(imp, allowed...) {
+				t.Errorf("%s depends on %s; outside of tools these are allowed: %s", f.path, imp, strings.Join(allowed, ", "))
+			}
+		}
+	}
+}
+
+// TestUnsafe: unsafe stands in files that say so.
+func TestUnsafe(t *testing.T) {
+	for _, f := range files(t) {
+		if !slices.Contains(f.imports(), "unsafe") || f.generated() || under(f.pkg(), "mmio") {
+			continue
+		}
+		if !strings.HasSuffix(strings.TrimSuffix(f.base(), "_test.go"), "_unsafe") && !strings.HasSuffix(f.base(), "_unsafe.go") && !(f.test() && under(f.pkg(), "uverbs/internal/abi")) {
+			t.Errorf("%s imports unsafe, which belongs into *_unsafe.go, generated files and mmio", f.path)
+		}
+	}
+}
+
+// TestSkips: a test skips through testenv and nowhere else. vmrun, a module of its own,
+// leaves its VM tests out under -short; "make kernel" runs them.
+func TestSkips(t *testing.T) {
+	for _, f := range files(t) {
+		if under(f.pkg(), "test/testenv", "tools/vmrun") || !f.test() {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, sel.Sel.Name) {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "testenv" {
+				return true
+			}
+			t.Errorf("%s: %s outside of testenv", f.set.Position(call.Pos()), sel.Sel.Name)
+			return true
+		})
+	}
+}
+
+// TestLength: a file that is longer is two files.
+func TestLength(t *testing.T) {
+	const longest = 700
+	for _, f := range files(t) {
+		if n := bytes.Count(f.src, []byte("\n")); n > longest && !f.generated() {
+			t.Errorf("%s has %d lines, more than %d", f.path, n, longest)
+		}
+	}
+}
+
+// TestDocumented: every exported name says what it is.
+func TestDocumented(t *testing.T) {
+	for _, f := range files(t) {
+		if f.test() || f.generated() || f.ast.Name.Name == "main" || strings.Contains(f.path, "internal/") {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() && exportedReceiver(d) && d.Doc == nil && !standardMethod(d.Name.Name) {
+					t.Errorf("%s: %s has no comment", f.set.Position(d.Pos()), d.Name.Name)
+				}
+			case *ast.GenDecl:
+				undocumented(t, f, d)
+			}
+		}
+	}
+}
+
+// exportedReceiver reports whether a function is none of an unexported type.
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return true
+	}
+	typ := d.Recv.List[0].Type
+	if star, ok := typ.(*ast.StarExpr); ok {
+		typ = star.X
+	}
+	id, ok := typ.(*ast.Ident)
+	return ok && id.IsExported()
+}
+
+// standardMethod reports whether everybody knows a method.
+func standardMethod(name string) bool {
+	return slices.Contains([]string{"String", "Error", "Unwrap", "Is"}, name)
+}
+
+// undocumented reports the exported names of a declaration that have no comment.
+func undocumented(t *testing.T, f *file, d *ast.GenDecl) {
+	for _, s := range d.Specs {
+		var names []*ast.Ident
+		var doc bool
+		switch s := s.(type) {
+		case *ast.TypeSpec:
+			names, doc = []*ast.Ident{s.Name}, s.Doc != nil || s.Comment != nil
+		case *ast.ValueSpec:
+			names, doc = s.Names, s.Doc != nil || s.Comment != nil
+		}
+		for _, n := range names {
+			if n.IsExported() && !doc && d.Doc == nil {
+				t.Errorf("%s: %s has no comment", f.set.Position(n.Pos()), n.Name)
+			}
+		}
+	}
+}
+
+// TestPackageDoc: every package says what it is for, once.
+func TestPackageDoc(t *testing.T) {
+	docs, pkgs := map[string]int{}, map[string]bool{}
+	for _, f := range files(t) {
+		if f.test() {
+			continue
+		}
+		pkgs[f.pkg()] = true
+		if f.ast.Doc != nil {
+			docs[f.pkg()]++
+		}
+	}
+	for pkg := range pkgs {
+		if docs[pkg] != 1 {
+			t.Errorf("package %s has %d package comments, want 1", pkg, docs[pkg])
+		}
+	}
+}
+
+// TestCommands: the README's commands exist.
+func TestCommands(t *testing.T) {
+	readme, err := os.ReadFile(root + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile(root + "/Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for s := bufio.NewScanner(bytes.NewReader(makefile)); s.Scan(); {
+		if name, _, ok := strings.Cut(s.Text(), ":"); ok && !strings.HasPrefix(name, "\t") {
+			for _, n := range strings.Fields(name) {
+				targets[n] = true
+			}
+		}
+	}
+	for _, want := range []string{"demo", "test", "matrix"} {
+		if !targets[want] || !bytes.Contains(readme, []byte("make "+want)) {
+			t.Errorf("make %s is not in both the Makefile and the README", want)
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// endpoint is a peer's, and hello is what ibv_rc_pingpong sends for it.
+var endpoint = uverbs.Endpoint{LID: 0x12, QPN: 0x345678, PSN: 0x9abcde, GID: uverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 14: 0, 15: 2}}
+
+const hello = "0012:345678:9abcde:00000000000000000000ffff0a010002\x00"
+
+func TestHello(t *testing.T) {
+	if got := string(encodeHello(endpoint)); got != hello {
+		t.Errorf("encoded %q, want %q", got, hello)
+	}
+	got, err := decodeHello([]byte(hello))
+	if err != nil || got != endpoint {
+		t.Errorf("decoded %+v, %v, want %+v", got, err, endpoint)
+	}
+	if len(hello) != 52 {
+		t.Errorf("the message has %d bytes, ibv_rc_pingpong's has 52", len(hello))
+	}
+}
+
+func TestHelloBad(t *testing.T) {
+	for _, s := range []string{
+		"",
+		strings.ToUpper(hello),
+		hello[:len(hello)-1] + "0",
+		strings.Replace(hello, ":", " ", 1),
+		strings.Replace(hello, "9abcde", "9abcdg", 1),
+		"-" + hello[1:],
+		hello + "x",
+	} {
+		if e, err := decodeHello([]byte(s)); err == nil {
+			t.Errorf("%q is taken for %+v", s, e)
+		} else if !strings.Contains(err.Error(), "another protocol") {
+			t.Errorf("%q: %v does not say what was expected", s, err)
+		}
+	}
+}
+
+func FuzzHello(f *testing.F) {
+	f.Add([]byte(hello))
+	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := decodeHello(b)
+		if err == nil && !bytes.Equal(encodeHello(e), b) {
+			t.Errorf("%q decodes to %+v, which encodes to %q", b, e, encodeHello(e))
+		}
+	})
+}
+
+// listen returns a listener on loopback.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// answer accepts one connection and plays the peer on it.
+func answer(l net.Listener, play func(c net.Conn)) {
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			play(c)
+			c.Close()
+		}
+	}()
+}
+
+func TestExchange(t *testing.T) {
+	l := listen(t)
+	server := endpoint
+	server.QPN = 7
+	type end struct {
+		remote uverbs.Endpoint
+		err    error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		var connected uverbs.Endpoint
+		remote, err := acceptExchange(t.Context(), l, func(remote uverbs.Endpoint) (uverbs.Endpoint, error) {
+			connected = remote
+			return server, nil
+		})
+		if connected != remote {
+			err = errors.Join(err, errors.New("connect was called with another endpoint"))
+		}
+		ended <- end{remote, err}
+	}()
+	got, err := dialExchange(t.Context(), l.Addr().String(), endpoint)
+	if err != nil || got != server {
+		t.Errorf("the client got %+v, %v, want %+v", got, err, server)
+	}
+	if e := <-ended; e.err != nil || e.remote != endpoint {
+		t.Errorf("the server got %+v, %v, want %+v", e.remote, e.err, endpoint)
+	}
+}
+
+func TestDialBad(t *testing.T) {
+	closed := listen(t)
+	closed.Close()
+	for name, c := range map[string]struct {
+		addr string
+		play func(c net.Conn)
+		want string
+	}{
+		"nobody listens": {addr: closed.Addr().String(), want: "no pingpong server at " + closed.Addr().String()},
+		"other protocol": {play: func(c net.Conn) { io.WriteString(c, strings.Repeat("SSH-2.0 ", 10)) }, want: "another protocol"},
+		"hangs up":       {play: func(c net.Conn) { io.WriteString(c, hello[:20]) }, want: "got 20 of 52 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := c.addr
+			if addr == "" {
+				l := listen(t)
+				addr = l.Addr().String()
+				answer(l, func(conn net.Conn) {
+					io.ReadFull(conn, make([]byte, helloLen))
+					c.play(conn)
+				})
+			}
+			_, err := dialExchange(t.Context(), addr, endpoint)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), addr) {
+				t.Errorf("error is %v, want %q and %s in it", err, c.want, addr)
+			}
+		})
+	}
+}
+
+func TestAcceptBad(t *testing.T) {
+	refused := errors.New("refused")
+	for name, c := range map[string]struct {
+		send    string
+		connect error
+		want    string
+	}{
+		"other protocol": {send: strings.Repeat("GET / HTTP/1.1\r\n", 4), want: "another protocol"},
+		"hangs up":       {send: "00", want: "got 2 of 52 bytes"},
+		"cannot connect": {send: hello, connect: refused, want: "refused"},
+		"no done":        {send: hello, want: "did not confirm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t)
+			go func() {
+				conn, err := net.Dial("tcp", l.Addr().String())
+				if err == nil {
+					io.WriteString(conn, c.send)
+					conn.(*net.TCPConn).CloseWrite()
+					io.Copy(io.Discard, conn)
+					conn.Close()
+				}
+			}()
+			_, err := acceptExchange(t.Context(), l, func(uverbs.Endpoint) (uverbs.Endpoint, error) { return endpoint, c.connect })
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error is %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAcceptCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := listen(t)
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if _, err := acceptExchange(ctx, l, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v, want the context's", err)
+	}
+}
+
+// run executes the command line and returns what it prints.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestOptions(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"-p 0", "--port is 0, allowed: 1 to 65535"},
+		{"-p 70000", "--port is 70000"},
+		{"-s 0", "--size is 0, allowed: 1 byte and more"},
+		{"-r 1", "--rx-depth is 1, allowed: 2 and more"},
+		{"-n 0", "--iters is 0"},
+		{"-i 0", "--ib-port is 0"},
+		{"-g -2", "--gid-idx is -2"},
+		{"-m 1500", "1500, allowed: 256, 512, 1024, 2048, 4096"},
+		{"--timeout 0s", "--timeout is 0s"},
+		{"host1 host2", "accepts at most 1 arg"},
+		{"-s many", "many"},
+		{"-i 300", "300"},
+	} {
+		_, err := run(t, append([]string{"pingpong"}, strings.Fields(c.args)...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("pingpong %s: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"--help", []string{"devices", "info", "pingpong", "RDMAABI", "RDMADEBUG"}},
+		{"pingpong --help", []string{"--rx-depth", "--gid-idx", "--events", "-e", "ibv_rc_pingpong"}},
+		{"info --help", []string{"--json", "[DEV]"}},
+		{"devices --help", []string{"--json"}},
+	} {
+		out, err := run(t, strings.Fields(c.args)...)
+		if err != nil {
+			t.Errorf("verbs %s: %v", c.args, err)
+		}
+		for _, w := range c.want {
+			if !strings.Contains(out, w) {
+				t.Errorf("verbs %s does not tell of %s", c.args, w)
+			}
+		}
+	}
+}
+
+func TestPrintDevices(t *testing.T) {
+	infos := []uverbs.DeviceInfo{
+		{Name: "rxe0", NodeGUID: 0x5054_00ff_fe00_0001, Protocol: "roce", Driver: "rxe", Ports: 1, CharDev: "/dev/infiniband/uverbs0"},
+		{Name: "mlx5_0", Protocol: "ib", Driver: "mlx5", Ports: 2, Err: errors.New("not permitted")},
+	}
+	var out bytes.Buffer
+	if err := printDevices(&out, infos, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `device  node GUID            driver  protocol  ports  usable
+rxe0    5054:00ff:fe00:0001  rxe     roce      1      yes
+mlx5_0  0000:0000:0000:0000  mlx5    ib        2      no: not permitted
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	out.Reset()
+	if err := printDevices(&out, infos, true); err != nil {
+		t.Fatal(err)
+	}
+	var rows []deviceRow
+	if err := json.Unmarshal(out.Bytes(), &rows); err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != 2 || !rows[0].Usable || rows[1].Usable || rows[1].Reason != "not permitted" || rows[0].CharDev != "/dev/infiniband/uverbs0" {
+		t.Errorf("JSON holds %+v", rows)
+	}
+}
+
+func TestPrintInfo(t *testing.T) {
+	r := deviceReport{
+		Name:   "rxe0",
+		Driver: "rxe",
+		Attr:   uverbs.DeviceAttr{MaxQP: 17, AtomicCap: uverbs.AtomicHCA, NodeGUID: 0x1234},
+		Ports: []portReport{{
+			Port: 1,
+			Attr: uverbs.PortAttr{State: uverbs.PortActive, ActiveMTU: uverbs.MTU1024, LinkLayer: uverbs.LinkLayerEthernet, ActiveWidth: 2, ActiveSpeed: 32},
+			GIDs: []gidReport{{Index: 1, GID: "0000", Addr: "10.1.0.1", Type: "RoCE v2"}},
+		}},
+	}
+	var out bytes.Buffer
+	r.print(&out)
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"device: rxe0", "max_qp: 17", "atomic_cap: ATOMIC_HCA (1)", "node_guid: 0000:0000:0000:1234", "port: 1",
+		"state: PORT_ACTIVE (4)", "active_mtu: 1024 (3)", "link_layer: Ethernet", "active_width: 4X (2)", "active_speed: 25.0 Gbps (32)",
+		"10.1.0.1, RoCE v2",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report does not say %q:\n%s", want, out.String())
+		}
+	}
+}

@@ -1,0 +1,69 @@
+// Package uverbs is RDMA verbs in Go with nothing underneath but the Linux kernel: no
+// cgo, no libibverbs, no provider libraries. A program that uses it is one static binary.
+//
+// # Objects
+//
+// [Open] or [OpenFirst] opens a device; [Devices] lists them all, with the reason for
+// which one cannot be used. A device has protection domains ([PD]), which hold memory
+// regions ([MR]) and queue pairs ([QP]), completion queues ([CQ]) and completion channels
+// ([CompChannel]). Every object has a Close method that may be called twice; afterwards
+// its methods return an error that matches [os.ErrClosed]. An object that is still used
+// by another refuses to close, says by how many, and goes on working.
+//
+// # Memory
+//
+// A device reads and writes memory behind the program's back, so memory is registered
+// first. [AllocBuffer] returns memory off the Go heap, page aligned, and [PD.RegMR]
+// registers it; that is the way to do it. [PD.RegSlice] registers a slice of the heap and
+// pins it. [MR.SGE] names a part of a region in a work request.
+//
+// # Connecting
+//
+// An RC queue pair talks to one peer. Each side learns the other's [Endpoint] by some
+// other way, such as TCP, and calls [QP.Connect], which chooses what can be chosen: the
+// first active port, a routable RoCE v2 GID, the port's MTU, usual timeouts.
+// [PathOptions] overrides any of it, and [QP.Modify] does each step by hand. [QP.Init]
+// alone makes it possible to post receives before the peer can send.
+//
+// # Work and completion
+//
+// [QP.PostSend] and [QP.PostRecv] put work requests into a ring that the program shares
+// with the device; a list has one doorbell, and is posted whole or not at all.
+// [CQ.Poll] takes completions from another ring. To sleep instead of polling: [CQ.Notify],
+// then Poll until it is empty, then [CompChannel.Wait], which parks the goroutine in Go's
+// netpoller. A failed work request is a [WC] with a [WCStatus]; [QP.Err] says what it
+// means and which peer it was.
+//
+// None of these allocates. One goroutine at a time may use a QP's send side, one its
+// receive side, one a CQ, one may wait on a channel; several queue pairs need no lock
+// between them.
+//
+// # Errors
+//
+// What the device cannot do is refused before the kernel is asked, by an [ArgError] that
+// names the field, what was given and what is allowed. What the kernel refuses is an
+// [Error] with the verb, the device, the errno and, where one is known, the usual cause
+// and its cure. What kernel or driver lack is a [FeatureError], which matches
+// [errors.ErrUnsupported]. On the data path errors are values to compare with, such as
+// [ErrQueueFull].
+//
+// # Kernel interface
+//
+// Commands go by ioctl, those without an ioctl method inside INVOKE_WRITE, and by write()
+// where the kernel has no ioctl. The environment variable RDMAABI=ioctl or RDMAABI=write
+// forces one way; ioctl alone is what works in sandboxes that pass on nothing else. By
+// write() alone the GID table comes from sysfs. Doorbells and the arming of a CQ go by
+// write(), which costs less, except with RDMAABI=ioctl or where write() is refused, as it
+// is to a process that has changed its user since it opened the device.
+//
+// RDMADEBUG=level=1 traces commands on standard error.
+//
+// # What is supported
+//
+// Linux 5.10 and later on 64-bit little-endian machines; the driver rxe (Soft-RoCE); RC
+// queue pairs with SEND, RDMA WRITE, both with immediate, and RDMA READ. Not yet: other
+// drivers, UC and UD, atomics, SRQ, memory windows, address handles, asynchronous events.
+//
+// A receive that is posted in state Err is not flushed by rxe, which has no doorbell for
+// receives; those posted before are.
+package uverbs
