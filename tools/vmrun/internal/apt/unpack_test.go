@@ -1,0 +1,135 @@
+package apt
+
+import (
+	"archive/tar"
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func tarball(t *testing.T, headers ...tar.Header) *bytes.Buffer {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, h := range headers {
+		body := []byte("content of " + h.Name)
+		if h.Typeflag == tar.TypeReg {
+			h.Size = int64(len(body))
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := w.Write(body); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &out
+}
+
+// listing gives the files below dir, with the targets of links.
+func listing(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, p)
+		if d.Type() == fs.ModeSymlink {
+			target, err := os.Readlink(p)
+			all[rel] = "-> " + target
+			return err
+		}
+		b, err := os.ReadFile(p)
+		all[rel] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestUntar(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := mergeUsr(root); err != nil {
+		t.Fatal(err)
+	}
+	in := tarball(t,
+		tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755},
+		tar.Header{Name: "./lib/", Typeflag: tar.TypeDir, Mode: 0o755},
+		tar.Header{Name: "./lib/x.so.1", Typeflag: tar.TypeReg, Mode: 0o644},
+		tar.Header{Name: "./lib/x.so", Typeflag: tar.TypeSymlink, Linkname: "x.so.1"},
+		tar.Header{Name: "./usr/bin/prog", Typeflag: tar.TypeReg, Mode: 0o4755},
+		tar.Header{Name: "./bin/same", Typeflag: tar.TypeLink, Linkname: "./usr/bin/prog"},
+		tar.Header{Name: "./bin", Typeflag: tar.TypeSymlink, Linkname: "elsewhere"},
+		tar.Header{Name: "./usr/share/doc/x/copyright", Typeflag: tar.TypeReg, Mode: 0o644},
+		tar.Header{Name: "./usr/lib/modules/9/kernel/sound/s.ko", Typeflag: tar.TypeReg, Mode: 0o644},
+		tar.Header{Name: "./dev/null", Typeflag: tar.TypeChar, Mode: 0o666},
+		tar.Header{Name: "./lib/x.so.1", Typeflag: tar.TypeReg, Mode: 0o644}, // a second package's
+	)
+	if err := untar(in, root, regexp.MustCompile(`/kernel/sound/`)); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"bin": "-> usr/bin", "sbin": "-> usr/sbin", "lib": "-> usr/lib", "lib64": "-> usr/lib64",
+		"usr/lib/x.so.1": "content of ./lib/x.so.1", "usr/lib/x.so": "-> x.so.1",
+		"usr/bin/prog": "content of ./usr/bin/prog", "usr/bin/same": "content of ./usr/bin/prog",
+	}
+	if d := cmp.Diff(want, listing(t, dir)); d != "" {
+		t.Error(d)
+	}
+}
+
+// An archive can't write outside of where it is unpacked.
+func TestUntarEscapes(t *testing.T) {
+	outer := t.TempDir()
+	if err := os.Mkdir(filepath.Join(outer, "in"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(filepath.Join(outer, "in"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, in := range []*bytes.Buffer{
+		tarball(t, tar.Header{Name: "../../../evil", Typeflag: tar.TypeReg, Mode: 0o644}),
+		tarball(t, tar.Header{Name: "up", Typeflag: tar.TypeSymlink, Linkname: ".."}, tar.Header{Name: "up/evil", Typeflag: tar.TypeReg, Mode: 0o644}),
+		tarball(t, tar.Header{Name: "abs", Typeflag: tar.TypeSymlink, Linkname: outer}, tar.Header{Name: "abs/evil", Typeflag: tar.TypeReg, Mode: 0o644}),
+		tarball(t, tar.Header{Name: "hard", Typeflag: tar.TypeLink, Linkname: "../../etc/passwd"}),
+	} {
+		_ = untar(in, root, nil) // an error or a file inside: both will do
+	}
+	entries, err := os.ReadDir(outer)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("outside of the root: %v, %v", entries, err)
+	}
+}
+
+func TestUntarCut(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	in := tarball(t, tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o644})
+	in.Truncate(520)
+	if err := untar(in, root, nil); err == nil {
+		t.Error("half an archive was taken")
+	}
+}

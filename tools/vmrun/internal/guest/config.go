@@ -1,0 +1,65 @@
+// Package guest is what vmrun does inside the virtual machine: it is the first
+// process there (/init). It mounts the kernel's file systems, loads modules,
+// sets up the network and the rxe devices, runs the programs and tells vmrun
+// over a virtio-serial port (package frame) what they write and how they end.
+package guest
+
+// The names under which host and guest find each other.
+const (
+	// ConfigPath is where the guest finds its Config, as JSON.
+	ConfigPath = "/vmrun.json"
+	// EnvVar is set by the kernel's command line; it tells vmrun that it is init.
+	EnvVar = "VMRUN_GUEST"
+)
+
+// What Config.Net may say.
+const (
+	NetRxe  = "rxe"  // NetRxe: a veth pair with addresses, and an rxe device on each end.
+	NetVeth = "veth" // NetVeth: the veth pair alone.
+	NetNone = "none" // NetNone: only the loopback device.
+)
+
+// Config is what the host asks of init.
+type Config struct {
+	Channel  []string  // Channel lists the module files that the virtio-serial port needs, in load order.
+	Modules  []string  // Modules lists the other module files, in load order.
+	Net      string    // Net is one of NetRxe, NetVeth, NetNone.
+	NoSysfs  bool      // NoSysfs leaves /sys unmounted while the programs run.
+	Dir      string    // Dir is the programs' working directory.
+	Env      []string  // Env is the programs' environment.
+	Programs []Program // Programs are run one after the other.
+	Fetch    []string  // Fetch lists files that go back to the host when all programs have ended.
+}
+
+// Program is one program to run.
+type Program struct {
+	Path string   // Path is the absolute path in the guest.
+	Args []string // Args begins with the program's name, as in exec.Cmd.
+}
+
+// HelloMsg is the payload of frame.Hello.
+type HelloMsg struct {
+	Release string // Release is the kernel's, as uname -r prints it.
+}
+
+// StartedMsg is the payload of frame.Started.
+type StartedMsg struct {
+	Index int // Index is the program's place in Config.Programs.
+	PID   int // PID is its process id in the guest.
+}
+
+// ExitedMsg is the payload of frame.Exited.
+type ExitedMsg struct {
+	Index  int    // Index is the program's place in Config.Programs.
+	Status int    // Status is its exit status, if Signal is zero.
+	Signal int    // Signal is the number of the signal that killed it, or zero.
+	Error  string // Error says why it could not be started at all, if it could not.
+}
+
+// FileMsg is the payload of frame.File.
+type FileMsg struct {
+	Path string // Path is one of Config.Fetch.
+	Mode uint32 // Mode holds the permission bits.
+	Data []byte // Data is the next piece of the file.
+	Last bool   // Last is set with the last piece.
+}

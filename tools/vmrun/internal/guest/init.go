@@ -1,0 +1,197 @@
+package guest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/tools/vmrun/internal/frame"
+)
+
+// IsInit reports whether this process is init of a guest that vmrun booted.
+func IsInit() bool { return os.Getpid() == 1 && os.Getenv(EnvVar) != "" }
+
+// Main is init. It never returns: it powers the machine off.
+func Main() {
+	if err := run(); err != nil {
+		// Without the port, the console is all that there is.
+		fmt.Fprintf(os.Stderr, "vmrun: init: %v\n", err)
+	}
+	unix.Sync()
+	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+		fmt.Fprintf(os.Stderr, "vmrun: power off: %v\n", err)
+	}
+	select {}
+}
+
+type initProc struct {
+	cfg   Config
+	out   *frame.Writer
+	port  *port
+	kmsg  *kmsgReader
+	procs *procTable
+
+	stdin   *frame.Incoming
+	stdinR  *os.File
+	streams map[frame.Kind]*pump
+}
+
+func run() error {
+	b, err := os.ReadFile(ConfigPath)
+	if err != nil {
+		return err
+	}
+	p := &initProc{procs: newProcTable()}
+	if err := json.Unmarshal(b, &p.cfg); err != nil {
+		return fmt.Errorf("%s: %w", ConfigPath, err)
+	}
+	if err := mountAll(); err != nil {
+		return err
+	}
+	if err := loadModules(p.cfg.Channel); err != nil {
+		return err
+	}
+	if p.port, err = openPort(10 * time.Second); err != nil {
+		return err
+	}
+	p.out = frame.NewWriter(p.port)
+	if err := p.serve(); err != nil {
+		p.kmsg.drain()
+		if serr := p.out.Send(frame.Fatal, []byte(err.Error())); serr != nil {
+			return errors.Join(err, serr)
+		}
+		return p.linger()
+	}
+	return p.linger()
+}
+
+// settle is how long the kernel's log is listened to after the last program.
+const settle = 50 * time.Millisecond
+
+// linger waits for the host to switch the machine off, which is faster than the
+// kernel's own way; the kernel's way follows all the same.
+func (p *initProc) linger() error {
+	time.Sleep(5 * time.Second)
+	return nil
+}
+
+func (p *initProc) serve() error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Errorf("uname: %w", err)
+	}
+	if err := p.sendJSON(frame.Hello, HelloMsg{Release: unix.ByteSliceToString(u.Release[:])}); err != nil {
+		return err
+	}
+	p.kmsg = startKmsg(p.out)
+	if err := p.openStreams(); err != nil {
+		return err
+	}
+	go p.receive()
+
+	p.logf("loading %d modules", len(p.cfg.Modules))
+	if err := loadModules(p.cfg.Modules); err != nil {
+		return err
+	}
+	p.logf("network: %s", p.cfg.Net)
+	if err := setupNet(p.cfg.Net); err != nil {
+		return err
+	}
+	if p.cfg.NoSysfs {
+		if err := unix.Unmount("/sys", 0); err != nil {
+			return fmt.Errorf("unmount /sys: %w", err)
+		}
+	}
+	if err := os.MkdirAll(p.cfg.Dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chdir(p.cfg.Dir); err != nil {
+		return err
+	}
+	for i, prog := range p.cfg.Programs {
+		if err := p.runProgram(i, prog); err != nil {
+			return err
+		}
+	}
+	for _, path := range p.cfg.Fetch {
+		if err := p.sendFile(path); err != nil {
+			return err
+		}
+	}
+	// What the last program left behind is torn down by work queues.
+	time.Sleep(settle)
+	p.kmsg.drain()
+	return p.out.Send(frame.Done, nil)
+}
+
+func (p *initProc) logf(format string, args ...any) {
+	// A lost port is found by whoever sends something that matters.
+	_ = p.out.Send(frame.Log, fmt.Appendf(nil, format, args...))
+}
+
+func (p *initProc) sendJSON(k frame.Kind, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return p.out.Send(k, b)
+}
+
+// receive handles what the host sends until the machine goes away.
+func (p *initProc) receive() {
+	for {
+		m, err := frame.Read(p.port)
+		if err != nil {
+			p.logf("reading from vmrun: %v", err)
+			return
+		}
+		if err := p.handle(m); err != nil {
+			p.logf("message %q from vmrun: %v", byte(m.Kind), err)
+		}
+	}
+}
+
+func (p *initProc) handle(m frame.Message) error {
+	switch m.Kind {
+	case frame.Stdin:
+		return p.stdin.Put(m.Payload)
+	case frame.Credit:
+		stream, n, err := frame.ParseCredit(m.Payload)
+		if err != nil {
+			return err
+		}
+		if s := p.streams[stream]; s != nil {
+			s.out.Grant(n)
+		}
+	case frame.Closed:
+		if len(m.Payload) == 1 {
+			if s := p.streams[frame.Kind(m.Payload[0])]; s != nil {
+				s.hangup()
+			}
+		}
+	case frame.Signal:
+		if len(m.Payload) == 1 {
+			return p.procs.signal(unix.Signal(m.Payload[0]))
+		}
+	case frame.Dump:
+		p.dump()
+	default:
+		return frame.ErrFormat
+	}
+	return nil
+}
+
+// dump lets the kernel print the tasks that wait uninterruptibly, and lets a Go
+// program print its goroutines.
+func (p *initProc) dump() {
+	if err := os.WriteFile("/proc/sysrq-trigger", []byte("w"), 0); err != nil {
+		p.logf("sysrq: %v", err)
+	}
+	if err := p.procs.signal(unix.SIGQUIT); err != nil {
+		p.logf("%v", err)
+	}
+}

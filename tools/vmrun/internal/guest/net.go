@@ -1,0 +1,163 @@
+package guest
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// end is one end of the veth pair.
+type end struct {
+	dev, rxe string
+	ip4, ip6 string
+	mac      net.HardwareAddr
+}
+
+// The pair is the same in every run, so that tests can name it.
+var ends = [2]end{
+	{dev: "ve0", rxe: "rxe0", ip4: "10.1.0.1/24", ip6: "fd00:1::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}},
+	{dev: "ve1", rxe: "rxe1", ip4: "10.1.0.2/24", ip6: "fd00:1::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}},
+}
+
+// setupNet brings the loopback device up, and what kind asks for.
+func setupNet(kind string) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("device lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	if kind == NetNone {
+		return nil
+	}
+	if err := addVeth(); err != nil {
+		return err
+	}
+	if kind == NetVeth {
+		return nil
+	}
+	for _, e := range ends {
+		if err := netlink.RdmaLinkAdd(e.rxe, "rxe", e.dev); err != nil {
+			return fmt.Errorf("add rxe device %s on %s: %w", e.rxe, e.dev, err)
+		}
+	}
+	for _, e := range ends {
+		if err := waitRxe(e, 20*time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addVeth() error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = ends[0].dev, ends[0].mac
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: ends[1].dev, PeerHardwareAddr: ends[1].mac}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("add the veth pair: %w", err)
+	}
+	for _, e := range ends {
+		link, err := netlink.LinkByName(e.dev)
+		if err != nil {
+			return fmt.Errorf("device %s: %w", e.dev, err)
+		}
+		for _, s := range []string{e.ip4, e.ip6} {
+			addr, err := netlink.ParseAddr(s)
+			if err != nil {
+				return fmt.Errorf("address %s: %w", s, err)
+			}
+			if addr.IP.To4() == nil {
+				addr.Flags = unix.IFA_F_NODAD
+			}
+			if err := netlink.AddrAdd(link, addr); err != nil {
+				return fmt.Errorf("add %s to %s: %w", s, e.dev, err)
+			}
+		}
+		if err := noDAD(e.dev); err != nil {
+			return err
+		}
+		if err := acceptLocal(e.dev); err != nil {
+			return err
+		}
+	}
+	for _, e := range ends {
+		link, err := netlink.LinkByName(e.dev)
+		if err != nil {
+			return fmt.Errorf("device %s: %w", e.dev, err)
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return fmt.Errorf("set %s up: %w", e.dev, err)
+		}
+	}
+	return nil
+}
+
+// noDAD spares the link-local address the second of duplicate address detection.
+func noDAD(dev string) error {
+	return os.WriteFile("/proc/sys/net/ipv6/conf/"+dev+"/accept_dad", []byte("0"), 0)
+}
+
+// acceptLocal has the device take packets, ARP requests among them, from the address
+// of the other end, which is one of this very host: so the two rxe devices reach each
+// other.
+func acceptLocal(dev string) error {
+	return os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/accept_local", []byte("1"), 0)
+}
+
+// waitRxe waits until the port is active and both addresses are in the GID
+// table: the kernel fills it in from a work queue.
+func waitRxe(e end, patience time.Duration) error {
+	ip4, _, err := net.ParseCIDR(e.ip4)
+	if err != nil {
+		return err
+	}
+	ip6, _, err := net.ParseCIDR(e.ip6)
+	if err != nil {
+		return err
+	}
+	var missing string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if missing = rxeMissing(e, ip4, ip6); missing == "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("rxe device %s: %s after %v", e.rxe, missing, patience)
+}
+
+// rxeMissing says what the device lacks, or nothing.
+func rxeMissing(e end, ips ...net.IP) string {
+	port := "/sys/class/infiniband/" + e.rxe + "/ports/1/"
+	state, err := os.ReadFile(port + "state")
+	if err != nil {
+		return err.Error()
+	}
+	if !bytes.Contains(state, []byte("ACTIVE")) {
+		return "port is " + strings.TrimSpace(string(state))
+	}
+	for _, ip := range ips {
+		if !hasGID(port+"gids/", ip) {
+			return "no GID for " + ip.String()
+		}
+	}
+	return ""
+}
+
+func hasGID(dir string, want net.IP) bool {
+	for i := range 16 {
+		b, err := os.ReadFile(fmt.Sprint(dir, i))
+		if err != nil {
+			continue
+		}
+		if ip := net.ParseIP(strings.TrimSpace(string(b))); ip != nil && ip.Equal(want) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,204 @@
+// Package qemu finds QEMU and runs machines in it that have no disk, no network
+// card and no screen: a kernel, an initramfs, a console and a virtio-serial port.
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options say what machine it shall be.
+type Options struct {
+	Arch    string   // Arch is the guest's architecture, as Go names it.
+	Accel   string   // Accel is "kvm" or "tcg".
+	CPUs    int      // CPUs is how many the guest has.
+	MemMiB  int      // MemMiB is its memory in MiB.
+	Kernel  string   // Kernel is the path of the image.
+	Initrd  *os.File // Initrd is the initramfs; it is read, not closed.
+	Append  []string // Append goes to the kernel's command line.
+	Extra   []string // Extra goes to QEMU's.
+	Console io.Writer
+}
+
+// Machine is a running QEMU. Kill may be called from any goroutine.
+type Machine struct {
+	Port *os.File      // Port is the host's end of the virtio-serial port.
+	Done chan struct{} // Done is closed when QEMU has ended.
+
+	cmd    *exec.Cmd
+	err    error
+	stderr tail
+}
+
+// kernelArgs go to every kernel. An emulated machine on a busy host stands still
+// for seconds at times, which must not look like a lockup; a real one still
+// shows.
+var kernelArgs = []string{
+	"quiet", "panic=-1", "VMRUN_GUEST=1",
+	"log_buf_len=4M", "printk.devkmsg=on",
+	"rcupdate.rcu_cpu_stall_timeout=120", "rcupdate.rcu_exp_cpu_stall_timeout=120000", "watchdog_thresh=60",
+	"cryptomgr.notests", "random.trust_cpu=on", "mitigations=off",
+}
+
+// Args gives QEMU's arguments for a machine. The initramfs is descriptor 3 and
+// the port's socket is descriptor 4.
+func Args(o Options) ([]string, error) {
+	t, ok := targets[o.Arch]
+	if !ok {
+		return nil, fmt.Errorf("architecture %q; known are %v", o.Arch, Arches())
+	}
+	cpu := t.tcgCPU
+	if o.Accel == "kvm" {
+		cpu = "host"
+	}
+	args := append([]string{}, t.machine...)
+	args = append(args,
+		"-accel", o.Accel, "-cpu", cpu,
+		"-smp", strconv.Itoa(o.CPUs), "-m", strconv.Itoa(o.MemMiB)+"M",
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-nic", "none",
+		"-kernel", o.Kernel, "-initrd", "/proc/self/fd/3",
+		"-append", strings.Join(append(append([]string{"console=" + t.console}, kernelArgs...), o.Append...), " "),
+		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
+		"-device", "virtio-serial-pci,max_ports=2",
+		"-chardev", "socket,id=port,fd=4", "-device", "virtserialport,chardev=port,name=vmrun,nr=1",
+	)
+	return append(args, o.Extra...), nil
+}
+
+// Start starts QEMU. It is killed when the context ends, when vmrun dies, or by
+// Kill.
+func (p *Program) Start(ctx context.Context, o Options) (*Machine, error) {
+	args, err := Args(o)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socketpair: %w", err)
+	}
+	if err := unix.SetNonblock(pair[0], true); err != nil {
+		return nil, fmt.Errorf("socketpair: %w", err)
+	}
+	m := &Machine{Port: os.NewFile(uintptr(pair[0]), "port"), Done: make(chan struct{})}
+	theirs := os.NewFile(uintptr(pair[1]), "port")
+	defer theirs.Close()
+
+	argv := append(append([]string{}, p.Argv...), args...)
+	m.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+	m.cmd.ExtraFiles = []*os.File{o.Initrd, theirs}
+	m.cmd.Stdout, m.cmd.Stderr = o.Console, &m.stderr
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Pdeathsig: syscall.SIGKILL,
+		Setpgid:   true, // a terminal's Ctrl-C is for vmrun, which ends QEMU itself
+	}
+	started := make(chan error)
+	go func() {
+		// The kernel sends the death signal when the thread ends that started
+		// the process, so this one must stay.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := m.cmd.Start()
+		started <- err
+		if err == nil {
+			m.err = m.cmd.Wait()
+			close(m.Done)
+		}
+	}()
+	if err := <-started; err != nil {
+		m.Port.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Kill ends QEMU and waits until it is gone.
+func (m *Machine) Kill() {
+	// It may be gone already.
+	_ = m.cmd.Process.Kill()
+	<-m.Done
+	m.Port.Close()
+}
+
+// Err says how QEMU ended, with what it wrote. It may be called once Done is
+// closed.
+func (m *Machine) Err() error {
+	said := strings.TrimSpace(m.stderr.String())
+	switch {
+	case m.err == nil && said == "":
+		return nil
+	case m.err == nil:
+		return fmt.Errorf("QEMU: %s", said)
+	case said == "":
+		return fmt.Errorf("QEMU: %w", m.err)
+	}
+	return fmt.Errorf("QEMU: %w: %s", m.err, said)
+}
+
+// tail keeps the last bytes written to it. It is safe for concurrent use.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.buf.Len() > 1<<16 {
+		t.buf.Next(1 << 15)
+	}
+	return t.buf.Write(p)
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}
+
+// KVM reports whether the machine can be expected to run under KVM, and if not,
+// why not. A /dev/kvm that opens is not enough: on some hosts without hardware
+// support it does, and the guest never runs.
+func KVM(arch string) (bool, string) {
+	if arch != runtime.GOARCH {
+		return false, "the guest is " + arch + " and the host " + runtime.GOARCH
+	}
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return false, err.Error()
+	}
+	if arch == "amd64" && !cpuHas(string(b), "vmx") && !cpuHas(string(b), "svm") {
+		return false, "the processor shows neither vmx nor svm"
+	}
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return false, err.Error()
+	}
+	f.Close()
+	return true, ""
+}
+
+func cpuHas(cpuinfo, flag string) bool {
+	for line := range strings.Lines(cpuinfo) {
+		key, value, _ := strings.Cut(line, ":")
+		if strings.TrimSpace(key) == "flags" {
+			for f := range strings.FieldsSeq(value) {
+				if f == flag {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	return false
+}

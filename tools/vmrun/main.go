@@ -1,0 +1,39 @@
+// Vmrun boots a Linux kernel in QEMU and runs a static binary as a process in
+// it; it also serves as go test's -exec program:
+//
+//	go test -exec "vmrun -kernel 6.1" ./...
+//
+// See vmrun --help for the flags, examples and exit statuses.
+//
+// # How it works
+//
+// Kernels are Debian's, fetched with the system's apt from the mirror that its
+// sources name, but into state directories of vmrun's own (package apt), and
+// kept unpacked in the user's cache directory (package cache). The initramfs has
+// the modules that are needed, in load order (packages kernel and initramfs),
+// the program, and vmrun itself as init (package guest). Host and guest talk
+// over a virtio-serial port (package frame), so the program's bytes and the
+// kernel's console never mix. Init sends the kernel's log over the same port,
+// and what in it is a failure is for package klog to say.
+//
+// # What counts as a failure of the kernel
+//
+// Oopses, BUG and WARNING, hung tasks (60 s), RCU stalls and lockups (120 s, as
+// an emulated machine on a busy host does stand still for seconds), lockdep,
+// KASAN and the like; not messages that merely have a high priority, such as
+// rxe's "non-flush error status" or "hrtimer: interrupt took". What is known and
+// not ours stands in internal/klog/known.txt.
+package main
+
+import (
+	"os"
+
+	"github.com/goverbs/goverbs/tools/vmrun/internal/guest"
+)
+
+func main() {
+	if guest.IsInit() {
+		guest.Main()
+	}
+	os.Exit(execute(os.Args[1:]))
+}

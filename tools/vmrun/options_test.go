@@ -1,0 +1,149 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCheck(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*options)
+		says   string
+	}{
+		{"defaults", func(*options) {}, ""},
+		{"arch", func(o *options) { o.arch = "s390x" }, `-arch "s390x": known are amd64, arm64`},
+		{"no cpus", func(o *options) { o.cpus = 0 }, "-cpus 0: want 1 to 255"},
+		{"mem", func(o *options) { o.mem = "lots" }, `-mem "lots"`},
+		{"little mem", func(o *options) { o.mem = "64M" }, "at least 128M"},
+		{"timeout", func(o *options) { o.timeout = -time.Second }, "-timeout -1s"},
+		{"accel", func(o *options) { o.accel = "hvf" }, `-accel "hvf": want auto, tcg or kvm`},
+		{"modules of a named kernel", func(o *options) { o.modules = "/x" }, "-modules goes with -kernel PATH"},
+		{"modules of one's own", func(o *options) { o.modules, o.kernel = "/x", "./bzImage" }, ""},
+		{"net", func(o *options) { o.net = "tap" }, `-net "tap": want rxe, veth or none`},
+	} {
+		o := defaults()
+		tt.change(&o)
+		err := o.check()
+		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want %q in it", tt.name, err, tt.says)
+		}
+	}
+}
+
+func TestCheckDefaults(t *testing.T) {
+	for _, tt := range []struct {
+		load []string
+		net  string
+		want string
+		n    int
+	}{
+		{[]string{"default"}, "", "rxe", len(defaultModules)},
+		{[]string{"none"}, "", "none", 0},
+		{[]string{"none"}, "veth", "veth", 0},
+		{[]string{"veth"}, "", "rxe", 1},
+		{[]string{"default"}, "veth", "veth", len(defaultModules)},
+	} {
+		o := defaults()
+		o.load, o.net = tt.load, tt.net
+		if err := o.check(); err != nil {
+			t.Fatal(err)
+		}
+		if o.net != tt.want || len(o.load) != tt.n {
+			t.Errorf("-load %v -net %q: network %q, %d modules; want %q, %d", tt.load, tt.net, o.net, len(o.load), tt.want, tt.n)
+		}
+	}
+}
+
+func TestMem(t *testing.T) {
+	for text, want := range map[string]int{"512": 512, "512M": 512, "2g": 2048, "2GB": 2048, "128": 128, "127": 0, "": 0, "G": 0, "-1G": 0, "9999999G": 0, "99999999999999999999": 0} {
+		got, err := (&options{mem: text}).memMiB()
+		if got != want || (err == nil) != (want != 0) {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+	}
+}
+
+func TestEnviron(t *testing.T) {
+	t.Setenv("FROM_HOST", "host")
+	o := options{env: []string{"A=b=c", "PATH=/x", "FROM_HOST", "NOT_SET_ANYWHERE", "EMPTY="}}
+	env, err := o.environ("/dir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", "TMPDIR=/tmp", "LANG=C.UTF-8", "PWD=/dir", "A=b=c", "PATH=/x", "FROM_HOST=host", "EMPTY="}
+	if d := cmp.Diff(want, env); d != "" {
+		t.Error(d)
+	}
+	if _, err := (&options{env: []string{"=x"}}).environ("/"); err == nil {
+		t.Error("a variable without a name was taken")
+	}
+}
+
+func TestSplitPair(t *testing.T) {
+	for _, tt := range []struct{ pair, src, dst string }{
+		{"f", "/cwd/f", "/cwd/f"},
+		{"./d/../f", "/cwd/f", "/cwd/f"},
+		{"/a/f", "/a/f", "/a/f"},
+		{"f:/bin/g", "/cwd/f", "/bin/g"},
+		{"f:/bin/", "/cwd/f", "/bin/f"},
+		{"f:g", "/cwd/f", "/cwd/g"},
+		{"/run/user/f", "/run/user/f", "/vmrun/run/user/f"},
+		{"", "", ""}, {":x", "", ""}, {"x:", "", ""},
+	} {
+		src, dst, err := splitPair(tt.pair, "/cwd")
+		if src != tt.src || dst != tt.dst || (err == nil) != (tt.src != "") {
+			t.Errorf("%q: %q, %q, %v; want %q, %q", tt.pair, src, dst, err, tt.src, tt.dst)
+		}
+	}
+}
+
+func TestGuestPath(t *testing.T) {
+	for host, want := range map[string]string{
+		"/home/x": "/home/x", "/dev/shm/t": "/vmrun/dev/shm/t", "/run": "/vmrun/run", "/runner/x": "/runner/x", "/tmp/x": "/tmp/x",
+	} {
+		if got := guestPath(host); got != want {
+			t.Errorf("%s: %s, want %s", host, got, want)
+		}
+	}
+}
+
+func TestTwoDashes(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"-kernel 6.1 ./prog -test.v", "--kernel 6.1 ./prog -test.v"},
+		{"-kernel=6.1 -v ./prog -kernel x", "--kernel=6.1 -v ./prog -kernel x"},
+		{"--kernel 6.1 -no-sysfs -mem 2G prog", "--kernel 6.1 --no-sysfs --mem 2G prog"},
+		{"-env -kernel ./prog", "--env -kernel ./prog"},
+		{"-- -kernel", "-- -kernel"},
+		{"-nosuch ./prog", "-nosuch ./prog"},
+		{"get -suite sid -no-deps pkg", "get --suite sid --no-deps pkg"},
+		{"-verbose fetch -arch arm64 6.12", "--verbose fetch --arch arm64 6.12"},
+		{"./get -suite sid", "./get -suite sid"},
+		{"-help", "--help"},
+		{"", ""},
+	} {
+		status := 0
+		got := strings.Join(twoDashes(command(&status), strings.Fields(tt.args)), " ")
+		if got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.args, got, tt.want)
+		}
+	}
+}
+
+func TestProfiles(t *testing.T) {
+	got := profiles([]string{"-test.v=true", "-test.outputdir=/out", "-test.cpuprofile=cpu.out", "-test.coverprofile=/abs/c.out", "-test.trace=", "-coverprofile=x", "-test.run=a=b"}, "/cwd")
+	if d := cmp.Diff(map[string]string{"/out/cpu.out": "/out/cpu.out", "/abs/c.out": "/abs/c.out"}, got); d != "" {
+		t.Error(d)
+	}
+	got = profiles([]string{"-test.memprofile=m"}, "/cwd")
+	if d := cmp.Diff(map[string]string{"/cwd/m": "/cwd/m"}, got); d != "" {
+		t.Error(d)
+	}
+	dirs := outputDirs([]string{"-test.gocoverdir=/tmp/x", "-test.outputdir=rel", "-x"})
+	if d := cmp.Diff([]string{"/tmp/x"}, dirs); d != "" {
+		t.Error(d)
+	}
+}
