@@ -1,0 +1,103 @@
+# Everything that goverbs needs to build and test itself. On a fresh machine with Go,
+# gcc and apt no step by hand is needed: kernels, QEMU and rdma-core's programs are
+# fetched into the user's cache directory.
+
+export CGO_ENABLED := 0
+
+BUILD    := $(CURDIR)/.build
+KERNEL   ?= 6.1
+ARCH     ?= $(shell go env GOARCH)
+MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+VMRUN    := $(BUILD)/vmrun
+PACKAGES := ibverbs-utils,ibverbs-providers
+GUEST    := -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs
+
+# The largest size of the static command, in bytes.
+VERBS_LIMIT := 8000000
+
+.PHONY: build test matrix demo check unit race abi bench vmtest kernel generate size deps clean help
+
+build: $(VMRUN) verbs ## build the commands into .build
+
+.PHONY: verbs
+verbs:
+	go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/verbs ./tools/verbs
+
+# vmrun and staticcheck have a module of their own, so that a program which imports the
+# library has none of what they need.
+.PHONY: $(VMRUN)
+$(VMRUN):
+	go build -C tools/vmrun -o $@ .
+
+demo: build ## our ping-pong and rdma-core's, in a VM, side by side
+	go build -trimpath -o $(BUILD)/demo ./test/demo
+	$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs $(BUILD)/demo
+
+test: check unit race abi bench size vmtest kernel ## everything, with the kernel tests on one kernel
+
+check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt: run gofmt -w on these files"; exit 1; }
+	go vet ./...
+	go vet -C tools/vmrun ./...
+	GOARCH=arm64 go vet ./...
+	GOARCH=riscv64 go build ./mmio/... ./uverbs/... ./netlinkrdma/...
+	go mod tidy -diff
+	go -C tools/vmrun mod tidy -diff
+	go build -C tools/vmrun -o $(BUILD)/staticcheck honnef.co/go/tools/cmd/staticcheck
+	$(BUILD)/staticcheck ./...
+	cd tools/vmrun && $(BUILD)/staticcheck ./...
+
+unit: deps ## the tests that need no kernel
+	go test ./...
+	go test -C tools/vmrun -short ./...
+
+race: deps ## the same under the race detector, where goroutines meet
+	CGO_ENABLED=1 go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./tools/verbs/...
+	CGO_ENABLED=1 go test -C tools/vmrun -race -short ./...
+
+abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest and this release's
+	set -e; new=$$($(VMRUN) get -suite sid linux-libc-dev); old=$$($(VMRUN) get linux-libc-dev); \
+	go run ./tools/abigen -check -include $$new/usr/include; \
+	for dir in $$new $$old; do \
+		GOVERBS_UAPI_INCLUDE=$$dir/usr/include go test -count=1 ./uverbs/internal/abi ./mmio/rxe/internal/abi ./netlinkrdma/internal/abi; \
+	done
+
+vmtest: ## vmrun's own tests, which boot VMs
+	go test -C tools/vmrun -count=1 -run VM .
+
+bench: ## every benchmark once, so that none rots
+	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...
+
+size: verbs
+	@size=$$(stat -c %s $(BUILD)/verbs); echo "static verbs binary: $$size bytes"; test $$size -lt $(VERBS_LIMIT)
+
+kernel: $(VMRUN) ## the kernel tests and interop on KERNEL and ARCH
+	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
+	for p in mmio mmio/rxe netlinkrdma uverbs test/conformance test/interop; do \
+		GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; \
+	done
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
+		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test --- conformance.test
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES) -file verbs:/bin/verbs interop.test
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none \
+		conformance.test -test.run '^TestModuleNotLoaded$$'
+
+matrix: ## the kernel tests on all kernels
+	set -e; for m in $(MATRIX); do echo "== Linux $${m#*/} on $${m%/*}"; $(MAKE) --no-print-directory kernel ARCH=$${m%/*} KERNEL=$${m#*/}; done
+
+generate: deps $(VMRUN) ## generate the ABI packages from the newest headers that Debian has
+	set -e; dir=$$($(VMRUN) get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $$dir/usr/include
+
+# The layout tests and the race detector compile C.
+deps:
+	@command -v gcc >/dev/null || { \
+		test $$(id -u) = 0 && command -v apt-get >/dev/null || { echo "gcc is missing: install it (Debian: apt-get install gcc libc6-dev)"; exit 1; }; \
+		apt-get update && apt-get install -y gcc libc6-dev; }
+
+clean:
+	rm -rf $(BUILD)
+
+help:
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
