@@ -316,3 +316,23 @@ func TestCommands(t *testing.T) {
 		}
 	}
 }
+
+// TestReadme: the README's program is the one that the tests run.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile(root + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(readme), "```go\n")
+	code, _, ok2 := strings.Cut(rest, "```")
+	if !ok || !ok2 {
+		t.Fatal("the README has no Go program")
+	}
+	example, err := os.ReadFile(root + "/uverbs/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(example), code) {
+		t.Error("the README's program is not that of uverbs/example_test.go")
+	}
+}

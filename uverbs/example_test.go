@@ -1,0 +1,136 @@
+package uverbs_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// talk sends one message to the peer at the other end of a TCP connection, over RDMA, and
+// returns the one that comes from there.
+func talk(ctx context.Context, c net.Conn, msg string) (answer string) {
+	dev := must(uverbs.OpenFirst())
+	pd := must(dev.AllocPD())
+	buf := must(uverbs.AllocBuffer(8192)) // the first half to send, the second to receive
+	mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite))
+	cq := must(dev.CreateCQ(16, uverbs.CQOptions{}))
+	qp := must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
+	for _, object := range []io.Closer{dev, pd, buf, mr, cq, qp} {
+		defer object.Close()
+	}
+	check(qp.Init())
+	check(qp.PostRecv(1, mr.SGE(4096, 4096)))
+	var remote uverbs.Endpoint
+	check(json.NewEncoder(c).Encode(must(qp.Endpoint())))
+	check(json.NewDecoder(c).Decode(&remote))
+	check(qp.Connect(ctx, remote))
+	sgl := []uverbs.SGE{mr.SGE(0, copy(buf.Bytes(), msg))}
+	check(qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: sgl}))
+	wcs := make([]uverbs.WC, 1)
+	for done := 0; done < 2; { // the send and the receive
+		for range must(cq.Poll(wcs)) {
+			done++
+			check(qp.Err(&wcs[0]))
+			if wcs[0].ID == 1 {
+				answer = string(buf.Bytes()[4096 : 4096+wcs[0].ByteLen])
+			}
+		}
+	}
+	return answer
+}
+
+// must returns a value, and ends the program on an error.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// check ends the program on an error.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Two programs run talk, each at its end of a TCP connection.
+func Example() {
+	c, err := net.Dial("tcp", "server:7471")
+	check(err)
+	fmt.Println(talk(context.Background(), c, "hello from the client"))
+}
+
+// TestExample runs both ends of the example.
+func TestExample(t *testing.T) {
+	testenv.Guest(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(err)
+	defer l.Close()
+	got := make(chan string, 1)
+	go func() {
+		c, err := l.Accept()
+		check(err)
+		got <- talk(t.Context(), c, "hello from the server")
+	}()
+	c, err := net.Dial("tcp", l.Addr().String())
+	check(err)
+	if answer := talk(t.Context(), c, "hello from the client"); answer != "hello from the server" {
+		t.Errorf("the client got %q", answer)
+	}
+	if answer := <-got; answer != "hello from the client" {
+		t.Errorf("the server got %q", answer)
+	}
+}
+
+// Devices tells of every device, also of those that cannot be used.
+func ExampleDevices() {
+	devices, err := uverbs.Devices()
+	check(err)
+	for _, d := range devices {
+		fmt.Println(d.Name, d.Driver, d.Err)
+	}
+}
+
+// Arm, poll until the queue is empty, and only then wait: a completion that came before
+// the queue was armed raises no event.
+func ExampleCompChannel_Wait() {
+	var ch *uverbs.CompChannel // of dev.CreateCompChannel
+	var cq *uverbs.CQ          // of dev.CreateCQ with CQOptions{Channel: ch}
+	ctx := context.Background()
+	for {
+		check(cq.Notify())
+		var wcs [16]uverbs.WC
+		for n := -1; n != 0; {
+			var err error
+			n, err = cq.Poll(wcs[:])
+			check(err)
+			for _, wc := range wcs[:n] {
+				fmt.Println(wc.ID, wc.Err())
+			}
+		}
+		_, err := ch.Wait(ctx)
+		check(err)
+	}
+}
+
+// An RDMA WRITE needs the address and the rkey of the peer's MR, which the peer tells.
+func ExampleQP_PostSend_write() {
+	var qp *uverbs.QP
+	var mr *uverbs.MR
+	var remoteAddr uint64
+	var rkey uint32
+	check(qp.PostSend(uverbs.SendWR{
+		ID:         1,
+		Opcode:     uverbs.WRRDMAWrite,
+		Flags:      uverbs.Signaled,
+		SGL:        []uverbs.SGE{mr.SGE(0, 4096)},
+		RemoteAddr: remoteAddr,
+		RKey:       rkey,
+	}))
+}
