@@ -34,6 +34,9 @@ func ParseGID(s string) (GID, error) {
 	if err != nil {
 		return GID{}, fmt.Errorf("uverbs: GID %q: %w", s, err)
 	}
+	if a.Zone() != "" {
+		return GID{}, fmt.Errorf("uverbs: GID %q: a GID has no zone", s)
+	}
 	return a.As16(), nil
 }
 

@@ -74,20 +74,18 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestDevices plays between the two devices, by IPv4 and by IPv6.
+// TestDevices plays between the two devices. By IPv4 only: both ends of the VM's veth pair
+// are in one network namespace, where the kernel takes no IPv6 packet that comes from one
+// of its own addresses.
 func TestDevices(t *testing.T) {
 	testenv.Guest(t)
-	for _, gid := range []string{"1", "2"} {
-		t.Run("gid "+gid, func(t *testing.T) {
-			ours := append(Verbs(), "-d", "rxe1", "-g", gid)
-			theirs := []string{"ibv_rc_pingpong", "-d", "rxe0", "-g", gid}
-			if _, err := Play(timed(t), ours, theirs, "-n", "300"); err != nil {
-				t.Error(err)
-			}
-			if _, err := Play(timed(t), theirs, ours, "-n", "300"); err != nil {
-				t.Error(err)
-			}
-		})
+	ours := append(Verbs(), "-d", "rxe1", "-g", "1")
+	theirs := []string{"ibv_rc_pingpong", "-d", "rxe0", "-g", "1"}
+	if _, err := Play(timed(t), ours, theirs, "-n", "300"); err != nil {
+		t.Error(err)
+	}
+	if _, err := Play(timed(t), theirs, ours, "-n", "300"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,151 @@
+package uverbs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// gid parses a GID that must be right.
+func gid(t testing.TB, s string) GID {
+	t.Helper()
+	g, err := ParseGID(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestGID(t *testing.T) {
+	g := gid(t, "10.1.0.1")
+	if got, want := g.String(), "0000:0000:0000:0000:0000:ffff:0a01:0001"; got != want {
+		t.Errorf("text is %s, want %s", got, want)
+	}
+	if g.Addr().String() != "10.1.0.1" || g.LinkLocal() || g.IsZero() {
+		t.Errorf("address of %s is %s", g, g.Addr())
+	}
+	if !gid(t, "fe80::1").LinkLocal() || !gid(t, "febf::1").LinkLocal() || gid(t, "fec0::1").LinkLocal() {
+		t.Error("link-local is fe80::/10")
+	}
+	for _, bad := range []string{"", "10.1.0", "fe80::1::2", "fe80::1%eth0x/64"} {
+		if _, err := ParseGID(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func FuzzGID(f *testing.F) {
+	f.Add([]byte("0000:0000:0000:0000:0000:ffff:0a01:0001"))
+	f.Add([]byte("fe80::1"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		g, err := ParseGID(string(b))
+		if err != nil {
+			return
+		}
+		if again, err := ParseGID(g.String()); err != nil || again != g {
+			t.Errorf("%q is %s, which is read as %s, %v", b, g, again, err)
+		}
+	})
+}
+
+// TestChooseGID: routable first, then the family, then RoCE v2.
+func TestChooseGID(t *testing.T) {
+	entry := func(index int, addr string, typ GIDType) GIDEntry {
+		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: typ, Netdev: 3}
+	}
+	table := []GIDEntry{
+		entry(0, "fe80::1", GIDTypeRoCEv1),
+		entry(1, "fe80::1", GIDTypeRoCEv2),
+		entry(2, "10.1.0.1", GIDTypeRoCEv1),
+		entry(3, "10.1.0.1", GIDTypeRoCEv2),
+		entry(4, "fd00:1::1", GIDTypeRoCEv1),
+		entry(5, "fd00:1::1", GIDTypeRoCEv2),
+	}
+	foreign := entry(6, "10.2.0.1", GIDTypeRoCEv2)
+	foreign.Netdev = 0
+	for _, c := range []struct {
+		name  string
+		table []GIDEntry
+		peer  string
+		want  int
+	}{
+		{"no peer", table, "::", 3},
+		{"IPv4 peer", table, "10.1.0.2", 3},
+		{"IPv6 peer", table, "fd00:1::2", 5},
+		{"link-local peer", table, "fe80::2", 1},
+		{"only link-local", table[:2], "::", 1},
+		{"no IPv4", append(table[:2:2], table[4:]...), "::", 5},
+		{"IPv4 peer, no IPv4 here", append(table[:2:2], table[4:]...), "10.1.0.2", 5},
+		{"only v1", table[2:3], "::", 2},
+		{"netdev elsewhere", []GIDEntry{foreign, table[3]}, "::", 3},
+		{"order decides", []GIDEntry{table[3], entry(9, "10.3.0.1", GIDTypeRoCEv2)}, "::", 3},
+	} {
+		got, ok := ChooseGID(c.table, gid(t, c.peer))
+		if !ok || got.Index != c.want {
+			t.Errorf("%s: index %d, %v, want %d", c.name, got.Index, ok, c.want)
+		}
+	}
+	if _, ok := ChooseGID(nil, GID{}); ok {
+		t.Error("something is chosen from an empty table")
+	}
+}
+
+func TestGIDAt(t *testing.T) {
+	if _, fixed := (GIDChoice{}).fixed(); fixed {
+		t.Error("the zero choice is fixed")
+	}
+	if index, fixed := GIDAt(0).fixed(); !fixed || index != 0 {
+		t.Errorf("GIDAt(0) is %d, %v", index, fixed)
+	}
+}
+
+// TestSysfsGIDs reads a tree as the kernel lays it out.
+func TestSysfsGIDs(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "class", "infiniband")
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	port := "rxe0/ports/1/"
+	write(port+"gids/0", "fe80:0000:0000:0000:0000:00ff:fe00:0001")
+	write(port+"gid_attrs/types/0", "RoCE v2")
+	write(port+"gid_attrs/ndevs/0", "eth0")
+	write("../net/eth0/ifindex", "7")
+	write(port+"gids/1", "0000:0000:0000:0000:0000:0000:0000:0000")
+	write(port+"gids/2", "0000:0000:0000:0000:0000:ffff:0a01:0001")
+	write(port+"gid_attrs/types/2", "IB/RoCE v1")
+	attr := PortAttr{GIDTableLen: 3, LinkLayer: LinkLayerEthernet}
+	got, err := sysfsGIDs(root, "rxe0", 1, attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []GIDEntry{
+		{Port: 1, Index: 0, GID: gid(t, "fe80::ff:fe00:1"), Type: GIDTypeRoCEv2, Netdev: 7},
+		{Port: 1, Index: 2, GID: gid(t, "10.1.0.1"), Type: GIDTypeRoCEv1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	attr.LinkLayer = LinkLayerInfiniBand
+	if got, err := sysfsGIDs(root, "rxe0", 1, attr); err != nil || got[1].Type != GIDTypeIB {
+		t.Errorf("on InfiniBand: %v, %v", got, err)
+	}
+	attr.GIDTableLen = 4
+	if _, err := sysfsGIDs(root, "rxe0", 1, attr); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing entry: %v", err)
+	}
+	write(port+"gids/3", "garbage")
+	if _, err := sysfsGIDs(root, "rxe0", 1, attr); err == nil {
+		t.Error("garbage is taken for a GID")
+	}
+}

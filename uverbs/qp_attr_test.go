@@ -1,0 +1,231 @@
+package uverbs
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kernelTable is qp_state_table of drivers/infiniband/core/verbs.c for RC, written from
+// there: what is required and what is optional, by names of the attributes.
+var kernelTable = map[string][2]string{
+	"RESET-INIT": {"PKeyIndex Port Access", ""},
+	"INIT-INIT":  {"", "PKeyIndex Port Access"},
+	"INIT-RTR":   {"AV PathMTU DestQPN RQPSN MaxDestRdAtomic MinRNRTimer", "AltPath Access PKeyIndex"},
+	"RTR-RTS":    {"Timeout RetryCount RNRRetry SQPSN MaxRdAtomic", "CurState AltPath Access MinRNRTimer PathMigState"},
+	"RTS-RTS":    {"", "CurState Access AltPath PathMigState MinRNRTimer"},
+	"RTS-SQD":    {"", "EnSQDAsyncNotify"},
+	"SQD-RTS":    {"", "CurState AltPath Access MinRNRTimer PathMigState"},
+	"SQD-SQD":    {"", "Port AV Timeout RetryCount RNRRetry MaxRdAtomic MaxDestRdAtomic CurState AltPath Access PKeyIndex MinRNRTimer PathMigState"},
+}
+
+// maskOf makes a mask from names.
+func maskOf(t *testing.T, names string) (m QPAttrMask) {
+	t.Helper()
+	for _, name := range strings.Fields(names) {
+		i := -1
+		for j, n := range attrNames {
+			if n == name {
+				i = j
+			}
+		}
+		if i < 0 {
+			t.Fatalf("no attribute %s", name)
+		}
+		m |= 1 << i
+	}
+	return m
+}
+
+// TestTransitions tries every change of state with every attribute missing and every
+// attribute too many.
+func TestTransitions(t *testing.T) {
+	for from := Reset; from <= Err; from++ {
+		for to := Reset; to <= Err; to++ {
+			row, ok := kernelTable[from.String()+"-"+to.String()]
+			if !ok {
+				row = [2]string{}
+			}
+			allowed := ok || to == Reset || to == Err
+			required, optional := maskOf(t, row[0]), maskOf(t, row[1])|AttrCurState
+			err := checkModify(from, to, AttrState|required)
+			if allowed != (err == nil) {
+				t.Errorf("%s to %s: %v", from, to, err)
+			}
+			if !allowed {
+				if !strings.Contains(err.Error(), "State is "+to.String()) {
+					t.Errorf("%s to %s: %v does not name the state", from, to, err)
+				}
+				continue
+			}
+			if err := checkModify(from, to, AttrState|required|optional); err != nil {
+				t.Errorf("%s to %s with everything: %v", from, to, err)
+			}
+			for bit := range attrNames {
+				attr := QPAttrMask(1 << bit)
+				if attr == AttrState {
+					continue
+				}
+				word := ""
+				mask := AttrState | required
+				switch {
+				case required&attr != 0:
+					mask, word = mask&^attr, "missing "+attr.String()
+				case optional&attr == 0:
+					mask, word = mask|attr, "superfluous "+attr.String()
+				default:
+					mask |= attr
+				}
+				err := checkModify(from, to, mask)
+				if (err != nil) != (word != "") || err != nil && !strings.Contains(err.Error(), word) {
+					t.Errorf("%s to %s with %s: %v, want %q", from, to, mask, err, word)
+				}
+			}
+		}
+	}
+}
+
+func TestAttrRanges(t *testing.T) {
+	d := &Device{attr: DeviceAttr{PhysPortCount: 2, MaxQPInitRdAtom: 16, MaxQPRdAtom: 16}}
+	good := QPAttr{PathMTU: MTU1024, Port: 2, AH: AHAttr{Port: 1}, RQPSN: maxPSN, MaxRdAtomic: 16, Timeout: 31, RetryCount: 7}
+	all := QPAttrMask(1<<21 - 1)
+	if err := good.check(d, all); err != nil {
+		t.Errorf("good attributes: %v", err)
+	}
+	for field, change := range map[string]func(a *QPAttr){
+		"RQPSN":           func(a *QPAttr) { a.RQPSN = maxPSN + 1 },
+		"SQPSN":           func(a *QPAttr) { a.SQPSN = maxPSN + 1 },
+		"DestQPN":         func(a *QPAttr) { a.DestQPN = maxQPN + 1 },
+		"RetryCount":      func(a *QPAttr) { a.RetryCount = 8 },
+		"RNRRetry":        func(a *QPAttr) { a.RNRRetry = 8 },
+		"Timeout":         func(a *QPAttr) { a.Timeout = 32 },
+		"MinRNRTimer":     func(a *QPAttr) { a.MinRNRTimer = 32 },
+		"MaxRdAtomic":     func(a *QPAttr) { a.MaxRdAtomic = 17 },
+		"MaxDestRdAtomic": func(a *QPAttr) { a.MaxDestRdAtomic = 17 },
+		"PathMTU":         func(a *QPAttr) { a.PathMTU = 6 },
+		"Port":            func(a *QPAttr) { a.Port = 3 },
+		"AH.Port":         func(a *QPAttr) { a.AH.Port = 0 },
+		"Access":          func(a *QPAttr) { a.Access = AccessOnDemand },
+	} {
+		a := good
+		change(&a)
+		var arg *ArgError
+		if err := a.check(d, all); !errors.As(err, &arg) || arg.Field != field {
+			t.Errorf("%s out of range: %v", field, err)
+		}
+		if err := a.check(d, 0); err != nil {
+			t.Errorf("%s out of range but not in the mask: %v", field, err)
+		}
+	}
+}
+
+func TestAckTimeout(t *testing.T) {
+	if got := AckTimeout(14).Duration(); got != 67108864*time.Nanosecond {
+		t.Errorf("14 is %s, want 67.108864ms", got)
+	}
+	if AckTimeout(0).Duration() != 0 || AckTimeout(40).Duration() != AckTimeout(31).Duration() {
+		t.Error("0 is not for ever, or 40 is more than 31")
+	}
+	for d := time.Duration(1); d < 3*time.Hour; d = d*3/2 + 1 {
+		got := AckTimeoutFor(d)
+		if got < 31 && got.Duration() < d || got > 1 && (got-1).Duration() >= d {
+			t.Errorf("AckTimeoutFor(%s) is %d, %s", d, got, got.Duration())
+		}
+	}
+}
+
+func TestRNRTimer(t *testing.T) {
+	// Table 45 of the InfiniBand specification, volume 1.
+	for timer, want := range map[RNRTimer]time.Duration{0: 655360 * time.Microsecond, 1: 10 * time.Microsecond, 12: 640 * time.Microsecond, 31: 491520 * time.Microsecond} {
+		if got := timer.Duration(); got != want {
+			t.Errorf("%d is %s, want %s", timer, got, want)
+		}
+	}
+	for d := time.Duration(1); d < 700*time.Millisecond; d = d*5/4 + 1 {
+		got := RNRTimerFor(d)
+		if got != 0 && got.Duration() < d || got > 1 && (got-1).Duration() >= d || got == 0 && RNRTimer(31).Duration() >= d {
+			t.Errorf("RNRTimerFor(%s) is %d, %s", d, got, got.Duration())
+		}
+	}
+}
+
+func TestMTU(t *testing.T) {
+	for m := MTU256; m <= MTU4096; m++ {
+		if got, err := MTUFromBytes(m.Bytes()); err != nil || got != m {
+			t.Errorf("MTUFromBytes(%d) is %d, %v", m.Bytes(), got, err)
+		}
+	}
+	if MTU1024.Bytes() != 1024 || MTU(0).Bytes() != 0 || MTU(6).Bytes() != 0 {
+		t.Error("sizes are wrong")
+	}
+	if _, err := MTUFromBytes(1500); err == nil || !strings.Contains(err.Error(), "1500") {
+		t.Errorf("1500 bytes: %v", err)
+	}
+}
+
+// TestNames: values out of range have a text too.
+func TestNames(t *testing.T) {
+	for got, want := range map[string]string{
+		RTR.String():                       "RTR",
+		QPState(99).String():               "QP state 99",
+		QPAttrMask(0).String():             "none",
+		QPAttrMask(1 << 30).String():       "bit 30",
+		(AttrState | AttrDestQPN).String(): "State, DestQPN",
+		WCSuccess.String():                 "success",
+		WCStatus(200).String():             "unknown completion status 200",
+		WCGeneralErr.Error():               "uverbs: general error",
+		WCRecvRDMAWrite.String():           "RECV_RDMA_WITH_IMM",
+		WCOpcode(77).String():              "opcode 77",
+		WRRDMARead.String():                "RDMA_READ",
+		WROpcode(200).String():             "opcode 200",
+		PortActive.String():                "PORT_ACTIVE",
+		PortState(9).String():              "port state 9",
+		LinkLayer(9).String():              "Unspecified",
+		AtomicCap(9).String():              "atomic capability 9",
+		GUID(0x0102030405060708).String():  "0102:0304:0506:0708",
+		Version{}.String():                 "unknown",
+		QPType(9).String():                 "QP type 9",
+		PortAttr{PhysState: 99}.Phys():     "invalid physical state",
+	} {
+		if got != want {
+			t.Errorf("name is %q, want %q", got, want)
+		}
+	}
+}
+
+// TestStatusError: a status is an error without an allocation.
+func TestStatusError(t *testing.T) {
+	wc := &WC{Status: WCRetryExcErr}
+	var err error
+	if n := testing.AllocsPerRun(100, func() { err = wc.Err() }); n != 0 {
+		t.Errorf("Err makes %v allocations, want 0", n)
+	}
+	if !errors.Is(err, WCRetryExcErr) {
+		t.Errorf("error is %v", err)
+	}
+	if err := (&WC{}).Err(); err != nil {
+		t.Errorf("success is %v", err)
+	}
+}
+
+// TestQPErr: every status is explained, and the peer is named.
+func TestQPErr(t *testing.T) {
+	q := &QP{}
+	q.dev = &Device{info: DeviceInfo{Name: "rxe0"}}
+	if err := q.Err(&WC{}); err != nil {
+		t.Errorf("success is %v", err)
+	}
+	wc := &WC{Status: WCRetryExcErr, QPN: 3}
+	if err := q.Err(wc); !errors.Is(err, WCRetryExcErr) || strings.Contains(err.Error(), "peer") {
+		t.Errorf("without a peer: %v", err)
+	}
+	q.notePeer(QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAV|AttrDestQPN)
+	q.notePeer(QPAttr{Timeout: 14, RetryCount: 6}, AttrTimeout|AttrRetryCount)
+	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.108864ms") {
+		t.Errorf("with a peer: %v", err)
+	}
+	if !IsFlush(q.Err(&WC{Status: WCWRFlushErr})) || IsFlush(q.Err(wc)) {
+		t.Error("IsFlush is wrong")
+	}
+}
