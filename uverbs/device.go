@@ -44,7 +44,7 @@ type DeviceInfo struct {
 	Err error
 
 	driver driver
-	dev    netlinkrdma.Device
+	id     netlinkrdma.DriverID
 	char   netlinkrdma.CharDev
 }
 
@@ -73,19 +73,18 @@ func inspect(dev netlinkrdma.Device, dir string) DeviceInfo {
 		Protocol: string(dev.Protocol),
 		Firmware: dev.Firmware,
 		Ports:    int(dev.Ports),
-		dev:      dev,
 	}
 	info.char, info.Err = netlinkrdma.UverbsDev(dev)
 	if info.Err != nil {
 		return info
 	}
 	info.CharDev = filepath.Join(dir, info.char.Name)
-	id := info.char.DriverID
-	if id == netlinkrdma.DriverUnknown {
-		id = dev.DriverID
+	info.id = info.char.DriverID
+	if info.id == netlinkrdma.DriverUnknown {
+		info.id = dev.DriverID
 	}
-	info.Driver = id.String()
-	info.driver = drivers[id]
+	info.Driver = info.id.String()
+	info.driver = drivers[info.id]
 	info.Err = info.check()
 	return info
 }
@@ -294,7 +293,7 @@ func open(info DeviceInfo) (*Device, error) {
 	}
 	d := &Device{info: info, driver: info.driver}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
-	if d.cmd, err = newCommandFile(f, path, uint16(info.char.DriverID), info.Name); err == nil {
+	if d.cmd, err = newCommandFile(f, path, uint16(info.id), info.Name); err == nil {
 		if err = d.getContext(); err == nil {
 			err = d.queryDevice()
 		}

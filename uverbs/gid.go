@@ -109,6 +109,9 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	return table, nil
 }
 
+// maxGIDs bounds the size of a device's GID tables; real ones have some hundreds.
+const maxGIDs = 1 << 20
+
 // gidIoctl uses UVERBS_METHOD_QUERY_GID_TABLE, which answers for all ports.
 func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 	n := 0
@@ -119,7 +122,7 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 		}
 		n += attr.GIDTableLen
 	}
-	if n == 0 {
+	if n < 1 || n > maxGIDs {
 		return nil, 0
 	}
 	entries := make([]abi.GIDEntry, n)
@@ -203,13 +206,16 @@ func readLine(path string) (string, error) {
 
 // GIDChoice says which entry of the GID table a QP uses. The zero value lets the
 // library choose.
-type GIDChoice struct{ index int } // index+1, so that 0 is "choose"
+type GIDChoice struct {
+	index int
+	given bool
+}
 
 // GIDAt chooses the entry with an index.
-func GIDAt(index int) GIDChoice { return GIDChoice{index + 1} }
+func GIDAt(index int) GIDChoice { return GIDChoice{index, true} }
 
 // fixed returns the index and whether one was given.
-func (c GIDChoice) fixed() (int, bool) { return c.index - 1, c.index != 0 }
+func (c GIDChoice) fixed() (int, bool) { return c.index, c.given }
 
 // ChooseGID returns the entry that the library would use to reach peer: routable
 // before link-local, RoCE v2 before v1, and of the peer's address family; without a

@@ -35,7 +35,13 @@ func newDevices() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printDevices(cmd.OutOrStdout(), infos, asJSON)
+			if err := printDevices(cmd.OutOrStdout(), infos, asJSON); err != nil {
+				return err
+			}
+			if len(infos) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device here; load a driver, for example: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
+			}
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
