@@ -142,14 +142,18 @@ const maxHold = time.Second
 
 // read reads one event; the CQ is nil if it is not known any more.
 func (c *CompChannel) read() (*CQ, error) {
-	if c.wait == nil || !c.wait.hold() {
-		n, err := c.f.Read(c.event[:])
-		if err != nil {
+	n := 0
+	if c.wait != nil {
+		n = c.wait.hold()
+	}
+	if n == 0 {
+		var err error
+		if n, err = c.f.Read(c.event[:]); err != nil {
 			return nil, err
 		}
-		if n != eventSize {
-			return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
-		}
+	}
+	if n != eventSize {
+		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
 	}
 	return c.lookup(binary.NativeEndian.Uint64(c.event[:])), nil
 }

@@ -91,7 +91,8 @@ func TestWriteCommandNoResponse(t *testing.T) {
 }
 
 // TestWriteCommandExtended lays out QUERY_DEVICE (struct ib_uverbs_ex_cmd_hdr: sizes in
-// words of 8 bytes, without the headers).
+// words of 8 bytes, without the headers and without what the driver's counts cover, as
+// _execute_cmd_write_ex of libibverbs/cmd_fallback.c has it).
 func TestWriteCommandExtended(t *testing.T) {
 	req, resp := &abi.ExQueryDevice{CompMask: 5}, &abi.ExQueryDeviceResp{}
 	w := newWriteCommand(abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED,
@@ -99,7 +100,7 @@ func TestWriteCommandExtended(t *testing.T) {
 	defer w.pin.Unpin()
 	compare(t, w.wire, []word{
 		{"command", 4, 0x80000001},
-		{"in_words", 2, (8 + 16) / 8},
+		{"in_words", 2, 1},
 		{"out_words", 2, uint64(len(bytesOf(resp)) / 8)},
 		{"response", 8, addrOf(w.resp)},
 		{"provider_in_words", 2, 2},
@@ -222,6 +223,30 @@ func TestFastCommandRefused(t *testing.T) {
 	}
 }
 
+// TestFastCommandTakenOver: where write() is refused and the ioctl is there, it is the
+// ioctl from then on. /dev/urandom has no ENOTTY: it says EINVAL to every ioctl.
+func TestFastCommandTakenOver(t *testing.T) {
+	random := value(os.OpenFile("/dev/urandom", os.O_RDWR, 0))(t)
+	defer random.Close()
+	for _, path := range []abiPath{pathAuto, pathWrite} {
+		c, err := newCommandFile(random, path, 14, "random")
+		must(t, err)
+		f := newFastCommand(c, 23, make([]byte, 8), nil)
+		if errno := f.issue(); errno != 0 || f.useIoctl {
+			t.Fatalf("write() is not the first choice: %v", errno)
+		}
+		want := map[abiPath]syscall.Errno{pathAuto: syscall.EINVAL, pathWrite: syscall.EPERM}[path]
+		if errno := f.retry(syscall.EPERM); errno != want || f.useIoctl != (path == pathAuto) {
+			t.Errorf("path %d: %v and ioctl %v, want %v", path, errno, f.useIoctl, want)
+		}
+		for _, issue := range []func() syscall.Errno{f.issue, f.issueLong} {
+			if errno := issue(); (errno == syscall.EINVAL) != f.useIoctl {
+				t.Errorf("path %d, ioctl %v: issued with %v", path, f.useIoctl, errno)
+			}
+		}
+	}
+}
+
 func TestPathFromEnv(t *testing.T) {
 	for v, want := range map[string]abiPath{"": pathAuto, "auto": pathAuto, "ioctl": pathIoctl, "write": pathWrite} {
 		t.Setenv(abiPathEnv, v)
@@ -292,6 +317,13 @@ func TestErrorTexts(t *testing.T) {
 		if diff := cmp.Diff(c.want, c.err.Error()); diff != "" {
 			t.Errorf("text (-want +got):\n%s", diff)
 		}
+	}
+	var status WCStatus
+	if err := error(&WCError{WC: WC{Status: WCRemOpErr}}); !errors.As(err, &status) || status != WCRemOpErr {
+		t.Errorf("the status of a WCError is %v", status)
+	}
+	if !errors.Is(&PostError{Err: ErrOpcode}, ErrOpcode) {
+		t.Error("a PostError hides its cause")
 	}
 	if !errors.Is(argErr("", "", 0, ""), syscall.EINVAL) {
 		t.Error("an ArgError is not EINVAL")

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -49,6 +50,9 @@ type commandFile struct {
 	path     abiPath
 	driverID uint16
 	device   string // for errors and traces
+
+	// fake plays the kernel in tests: it gets an ioctl's command, or what would be written.
+	fake func(cmd *ioctlCommand, write []byte) syscall.Errno
 }
 
 // newCommandFile wraps an open uverbs device.
@@ -84,7 +88,7 @@ func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error 
 	case absent(errno):
 		return &FeatureError{Feature: verb, Err: err}
 	case errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS:
-		return &FeatureError{Feature: verb, Driver: c.device, Err: err}
+		return &FeatureError{Feature: verb, Driver: netlinkrdma.DriverID(c.driverID).String(), Err: err}
 	case errno == syscall.EACCES && hint == "":
 		err.Hint = "the kernel refuses write() to a file opened under other credentials; open the device after changing user or group, or set " + abiPathEnv + "=ioctl"
 	case errno == syscall.EIO && hint == "":
@@ -209,7 +213,13 @@ func (c *commandFile) ioctl(cmd *ioctlCommand) syscall.Errno {
 	}
 	cmd.finish(c.driverID)
 	var errno syscall.Errno
-	if e := c.control(func(fd uintptr) { errno = ioctlCall(fd, cmd) }); e != 0 {
+	if e := c.control(func(fd uintptr) {
+		if c.fake != nil {
+			errno = c.fake(cmd, nil)
+			return
+		}
+		errno = ioctlCall(fd, cmd)
+	}); e != 0 {
 		return e
 	}
 	trace(c.device, "ioctl", uint32(cmd.wire.hdr.ObjectID), uint32(cmd.wire.hdr.MethodID), errno)
@@ -260,7 +270,13 @@ func (c *commandFile) legacy(cmd uint32, in, out []byte, u udata) syscall.Errno 
 	w := newWriteCommand(cmd, in, out, u)
 	defer w.pin.Unpin()
 	var errno syscall.Errno
-	if e := c.control(func(fd uintptr) { errno = writeCall(fd, w.wire) }); e != 0 {
+	if e := c.control(func(fd uintptr) {
+		if c.fake != nil {
+			errno = c.fake(nil, w.wire)
+			return
+		}
+		errno = writeCall(fd, w.wire)
+	}); e != 0 {
 		return e
 	}
 	trace(c.device, "write", cmd, 0, errno)
@@ -303,13 +319,12 @@ func newWriteCommand(cmd uint32, in, out []byte, u udata) *writeCommand {
 		w.pin.Pin(&w.resp[0])
 		addr = uint64(uintptr(unsafe.Pointer(&w.resp[0])))
 	}
-	body := len(in) + len(u.in)
 	if cmd&abi.IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {
 		ex := abi.ExCmdHdr{
 			ProviderInWords:  uint16(len(u.in) / 8),
 			ProviderOutWords: uint16(len(u.out) / 8),
 		}
-		hdr := abi.CmdHdr{Command: cmd, InWords: uint16(body / 8), OutWords: uint16(len(out) / 8)}
+		hdr := abi.CmdHdr{Command: cmd, InWords: uint16(len(in) / 8), OutWords: uint16(len(out) / 8)}
 		w.wire = append(w.wire, bytesOf(&hdr)...)
 		w.wire = append(w.wire, bytesOf(&ex)...)
 		binary.LittleEndian.PutUint64(w.wire[unsafe.Sizeof(hdr)+unsafe.Offsetof(ex.Response):], addr)
@@ -317,7 +332,7 @@ func newWriteCommand(cmd uint32, in, out []byte, u udata) *writeCommand {
 		return w
 	}
 	hdr := abi.CmdHdr{Command: cmd, OutWords: uint16(len(w.resp) / 4)}
-	hdr.InWords = uint16((int(unsafe.Sizeof(hdr)) + body) / 4)
+	hdr.InWords = uint16((int(unsafe.Sizeof(hdr)) + len(in) + len(u.in)) / 4)
 	w.wire = append(append(append(w.wire, bytesOf(&hdr)...), in...), u.in...)
 	if addr != 0 {
 		binary.LittleEndian.PutUint64(w.wire[unsafe.Sizeof(hdr):], addr)

@@ -2,12 +2,17 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
@@ -55,6 +60,100 @@ func TestCharDev(t *testing.T) {
 	}
 	if hint := info.openHint(syscall.EPERM); !strings.Contains(hint, "control group") || !strings.Contains(hint, "231:192") {
 		t.Errorf("hint of EPERM is %q", hint)
+	}
+}
+
+// TestPermissionHint tells what the file's mode and owner are and who this process is.
+func TestPermissionHint(t *testing.T) {
+	info := DeviceInfo{CharDev: filepath.Join(t.TempDir(), "uverbs0")}
+	if err := os.WriteFile(info.CharDev, nil, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf(" (mode -rw-r-----, owner %d, group %d; this process is user %d, group %d)", os.Geteuid(), os.Getegid(), os.Geteuid(), os.Getegid())
+	if got := info.openHint(syscall.EACCES); got != want {
+		t.Errorf("hint is %q, want %q", got, want)
+	}
+	if got := info.openHint(syscall.EBUSY); got != "" {
+		t.Errorf("hint of EBUSY is %q", got)
+	}
+	info.CharDev += "x"
+	if got := info.openHint(syscall.EACCES); got != "" {
+		t.Errorf("hint of a file that cannot be looked at is %q", got)
+	}
+}
+
+// TestOpenFails: what is not a device has no verbs, and is closed again.
+func TestOpenFails(t *testing.T) {
+	info := DeviceInfo{
+		Name: "null", Driver: "rxe", driver: rxeDriver{}, id: rxeDriverID, CharDev: "/dev/null",
+		char: netlinkrdma.CharDev{Name: "null", ABI: 2, Major: 1, Minor: 3},
+	}
+	must(t, info.check())
+	files := func() int { return len(value(os.ReadDir("/proc/self/fd"))(t)) }
+	t.Setenv(abiPathEnv, "ioctl")
+	before := files()
+	var f *FeatureError
+	if _, err := open(info); !errors.As(err, &f) || f.Feature != "GET_CONTEXT" || !errors.Is(err, syscall.ENOTTY) {
+		t.Errorf("open: %v", err)
+	}
+	t.Setenv(abiPathEnv, "netlink")
+	var arg *ArgError
+	if _, err := open(info); !errors.As(err, &arg) {
+		t.Errorf("open by a way that there is not: %v", err)
+	}
+	if after := files(); after != before {
+		t.Errorf("%d files are open, %d before", after, before)
+	}
+}
+
+// TestOpenUnknown: whatever this machine has, it is not this.
+func TestOpenUnknown(t *testing.T) {
+	_, err := Open("no such device")
+	var d *DeviceError
+	if !errors.As(err, &d) || d.Name != "no such device" || d.Unwrap() == nil || !strings.HasPrefix(err.Error(), "uverbs: open no such device: ") {
+		t.Errorf("error is %v", err)
+	}
+	err = &DeviceError{Err: fmt.Errorf("there is none: %w", ErrNoDevice)}
+	if !errors.Is(err, ErrNoDevice) || err.Error() != "uverbs: open first device: there is none: no usable RDMA device" {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestTrace: with RDMADEBUG=level=1 each command is a line on standard error.
+func TestTrace(t *testing.T) {
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer r.Close()
+	level, stderr := traceLevel, os.Stderr
+	traceLevel, os.Stderr = func() int { return 1 }, w
+	defer func() { traceLevel, os.Stderr = level, stderr }()
+	d, k := fakeDevice(t, pathIoctl)
+	k.refuse["ALLOC_PD"] = syscall.ENOMEM
+	_, err = d.AllocPD()
+	w.Close()
+	lines := strings.Split(string(value(io.ReadAll(r))(t)), "\n")
+	// UVERBS_OBJECT_DEVICE is 0, its methods INVOKE_WRITE and GET_CONTEXT 0 and 3.
+	want := []string{"uverbs: rxe0: ioctl object 0 method 3: ok", "uverbs: rxe0: ioctl object 0 method 0: ok", "uverbs: rxe0: ioctl object 0 method 0: cannot allocate memory", ""}
+	if diff := cmp.Diff(want, lines); diff != "" || err == nil {
+		t.Errorf("%v; trace (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestMemlockHint: the limit, what is used of it and what to do.
+func TestMemlockHint(t *testing.T) {
+	var lim unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim))
+	low := unix.Rlimit{Cur: 8192, Max: lim.Max}
+	must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &low))
+	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &lim)
+	page := value(unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
+	defer unix.Munmap(page)
+	must(t, unix.Mlock(page))
+	hint := memlockHint(12345)
+	for _, want := range []string{"registering 12345 bytes", "RLIMIT_MEMLOCK is 8192 bytes", fmt.Sprintf("0 pinned and %d locked", len(page)), "ulimit -l", "LimitMEMLOCK", "--ulimit", "CAP_IPC_LOCK"} {
+		if !strings.Contains(hint, want) {
+			t.Errorf("hint is %q, want %q in it", hint, want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -20,7 +21,7 @@ type holder struct {
 	rest unix.Timespec
 
 	event *[eventSize]byte // where the event is read to
-	got   bool             // whether one was
+	n     int              // how many bytes were
 }
 
 // newHolder returns a holder that reads events of a file.
@@ -35,34 +36,35 @@ func newHolder(f *os.File, d time.Duration, event *[eventSize]byte) (*holder, er
 }
 
 // hold sleeps until an event is there, and reads it, or until the time is over. It
-// reports whether it has read one; if not, the ordinary read tells why.
-func (h *holder) hold() bool {
+// returns the number of bytes read; if it is 0, the ordinary read tells why.
+func (h *holder) hold() int {
 	h.rest = unix.NsecToTimespec(int64(h.time))
-	h.got = false
-	return h.raw.Control(h.call) == nil && h.got
+	h.n = 0
+	if h.raw.Control(h.call) != nil {
+		return 0
+	}
+	return h.n
 }
 
 // poll is the sleep. RawSyscall is what keeps the scheduler out; its signal for a
-// goroutine that runs too long, or for the garbage collector, ends the sleep with EINTR,
-// and the loop gives it the chance to preempt. The kernel leaves the rest of the time.
+// goroutine that runs too long, or for the garbage collector, ends the sleep with EINTR.
+// The loop must yield then, since nothing else in it is a place where a goroutine can be
+// preempted. The kernel leaves the rest of the time.
 func (h *holder) poll(fd uintptr) {
 	h.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	for {
 		n, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL,
 			uintptr(unsafe.Pointer(&h.fds[0])), 1, uintptr(unsafe.Pointer(&h.rest)), 0, 0, 0)
 		if errno == syscall.EINTR {
-			preemptible()
+			runtime.Gosched()
 			continue
 		}
 		if errno == 0 && n == 1 {
 			n, _, errno = syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(h.event)), eventSize)
-			h.got = errno == 0 && n == eventSize
+			if errno == 0 {
+				h.n = int(n)
+			}
 		}
 		return
 	}
 }
-
-// preemptible is a function call, which is where the scheduler may step in.
-//
-//go:noinline
-func preemptible() {}

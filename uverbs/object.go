@@ -37,11 +37,14 @@ func (o *object) join(dev *Device, kind, destroy string, parents ...*object) err
 	dev.tree.Lock()
 	defer dev.tree.Unlock()
 	for _, p := range parents {
-		if p.shut {
-			return p.errClosed()
+		if p.dev == nil {
+			return argErr("create "+kind, "object to use", "a zero value", "objects of %s", dev.Name())
 		}
 		if p.dev != dev {
 			return argErr("create "+kind, p.kind, "an object of "+p.dev.Name(), "objects of %s", dev.Name())
+		}
+		if p.shut {
+			return p.errClosed()
 		}
 	}
 	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, parents

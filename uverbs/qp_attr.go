@@ -183,8 +183,8 @@ func (m QPAttrMask) String() string {
 type transition struct{ required, optional QPAttrMask }
 
 // rcTransitions are the changes of state of an RC QP. AttrState itself is always
-// there and CurState is always allowed. Every state may also go to Reset or Err
-// without attributes (qp_state_table, drivers/infiniband/core/verbs.c).
+// allowed. Every state may also go to Reset, and every state but Reset to Err, without
+// attributes (qp_state_table, drivers/infiniband/core/verbs.c).
 var rcTransitions = map[[2]QPState]transition{
 	{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
 	{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
@@ -194,24 +194,31 @@ var rcTransitions = map[[2]QPState]transition{
 	},
 	{RTR, RTS}: {
 		AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
-		AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
+		AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
 	},
-	{RTS, RTS}: {0, AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+	{RTS, RTS}: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
 	{RTS, SQD}: {0, AttrEnSQDAsyncNotify},
-	{SQD, RTS}: {0, AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+	{SQD, RTS}: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
 	{SQD, SQD}: {0, AttrPort | AttrAV | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic |
 		AttrAltPath | AttrAccess | AttrPKeyIndex | AttrMinRNRTimer | AttrPathMigState},
+	{SQE, RTS}: {0, 0},
+}
+
+// lookUp returns the row of a change of state, and whether there is such a change.
+func lookUp(from, to QPState) (transition, bool) {
+	t, ok := rcTransitions[[2]QPState{from, to}]
+	return t, ok || to == Reset || to == Err && from != Reset
 }
 
 // checkModify compares a change of state with the table and names what is missing or
 // superfluous.
 func checkModify(from, to QPState, mask QPAttrMask) error {
 	op := fmt.Sprintf("Modify %s to %s", from, to)
-	t, ok := rcTransitions[[2]QPState{from, to}]
-	if !ok && to != Reset && to != Err {
+	t, ok := lookUp(from, to)
+	if !ok {
 		return argErr(op, "State", to, "%s", reachable(from))
 	}
-	given := mask &^ (AttrState | AttrCurState)
+	given := mask &^ AttrState
 	if missing := t.required &^ given; missing != 0 {
 		return argErr(op, "attribute mask", fmt.Sprintf("(%s), missing %s", given, missing), "required %s; optional %s", t.required, t.optional)
 	}
@@ -225,7 +232,7 @@ func checkModify(from, to QPState, mask QPAttrMask) error {
 func reachable(from QPState) string {
 	var to []string
 	for s := Reset; s <= Err; s++ {
-		if _, ok := rcTransitions[[2]QPState{from, s}]; ok || s == Reset || s == Err {
+		if _, ok := lookUp(from, s); ok {
 			to = append(to, s.String())
 		}
 	}

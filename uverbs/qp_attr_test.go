@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -10,14 +11,28 @@ import (
 // kernelTable is qp_state_table of drivers/infiniband/core/verbs.c for RC, written from
 // there: what is required and what is optional, by names of the attributes.
 var kernelTable = map[string][2]string{
-	"RESET-INIT": {"PKeyIndex Port Access", ""},
-	"INIT-INIT":  {"", "PKeyIndex Port Access"},
-	"INIT-RTR":   {"AV PathMTU DestQPN RQPSN MaxDestRdAtomic MinRNRTimer", "AltPath Access PKeyIndex"},
-	"RTR-RTS":    {"Timeout RetryCount RNRRetry SQPSN MaxRdAtomic", "CurState AltPath Access MinRNRTimer PathMigState"},
-	"RTS-RTS":    {"", "CurState Access AltPath PathMigState MinRNRTimer"},
-	"RTS-SQD":    {"", "EnSQDAsyncNotify"},
-	"SQD-RTS":    {"", "CurState AltPath Access MinRNRTimer PathMigState"},
-	"SQD-SQD":    {"", "Port AV Timeout RetryCount RNRRetry MaxRdAtomic MaxDestRdAtomic CurState AltPath Access PKeyIndex MinRNRTimer PathMigState"},
+	"RESET-RESET": {"", ""},
+	"RESET-INIT":  {"PKeyIndex Port Access", ""},
+	"INIT-RESET":  {"", ""},
+	"INIT-ERR":    {"", ""},
+	"INIT-INIT":   {"", "PKeyIndex Port Access"},
+	"INIT-RTR":    {"AV PathMTU DestQPN RQPSN MaxDestRdAtomic MinRNRTimer", "AltPath Access PKeyIndex"},
+	"RTR-RESET":   {"", ""},
+	"RTR-ERR":     {"", ""},
+	"RTR-RTS":     {"Timeout RetryCount RNRRetry SQPSN MaxRdAtomic", "CurState AltPath Access MinRNRTimer PathMigState"},
+	"RTS-RESET":   {"", ""},
+	"RTS-ERR":     {"", ""},
+	"RTS-RTS":     {"", "CurState Access AltPath PathMigState MinRNRTimer"},
+	"RTS-SQD":     {"", "EnSQDAsyncNotify"},
+	"SQD-RESET":   {"", ""},
+	"SQD-ERR":     {"", ""},
+	"SQD-RTS":     {"", "CurState AltPath Access MinRNRTimer PathMigState"},
+	"SQD-SQD":     {"", "Port AV Timeout RetryCount RNRRetry MaxRdAtomic MaxDestRdAtomic AltPath Access PKeyIndex MinRNRTimer PathMigState"},
+	"SQE-RESET":   {"", ""},
+	"SQE-ERR":     {"", ""},
+	"SQE-RTS":     {"", ""},
+	"ERR-RESET":   {"", ""},
+	"ERR-ERR":     {"", ""},
 }
 
 // maskOf makes a mask from names.
@@ -39,49 +54,49 @@ func maskOf(t *testing.T, names string) (m QPAttrMask) {
 }
 
 // TestTransitions tries every change of state with every attribute missing and every
-// attribute too many.
+// attribute too many, and with masks by chance, as ib_modify_qp_is_ok does.
 func TestTransitions(t *testing.T) {
+	chance := rand.New(rand.NewPCG(1, 2))
 	for from := Reset; from <= Err; from++ {
 		for to := Reset; to <= Err; to++ {
 			row, ok := kernelTable[from.String()+"-"+to.String()]
-			if !ok {
-				row = [2]string{}
-			}
-			allowed := ok || to == Reset || to == Err
-			required, optional := maskOf(t, row[0]), maskOf(t, row[1])|AttrCurState
-			err := checkModify(from, to, AttrState|required)
-			if allowed != (err == nil) {
-				t.Errorf("%s to %s: %v", from, to, err)
-			}
-			if !allowed {
-				if !strings.Contains(err.Error(), "State is "+to.String()) {
-					t.Errorf("%s to %s: %v does not name the state", from, to, err)
-				}
-				continue
-			}
-			if err := checkModify(from, to, AttrState|required|optional); err != nil {
-				t.Errorf("%s to %s with everything: %v", from, to, err)
-			}
+			required, optional := maskOf(t, row[0]), maskOf(t, row[1])
+			masks := []QPAttrMask{AttrState | required, AttrState | required | optional, required | optional}
 			for bit := range attrNames {
-				attr := QPAttrMask(1 << bit)
-				if attr == AttrState {
-					continue
-				}
-				word := ""
-				mask := AttrState | required
+				masks = append(masks, masks[0]^1<<bit)
+			}
+			for range 200 {
+				masks = append(masks, QPAttrMask(chance.Uint32()))
+			}
+			for _, mask := range masks {
+				missing, extra := required&^mask, mask&^(AttrState|required|optional)
+				want := ""
 				switch {
-				case required&attr != 0:
-					mask, word = mask&^attr, "missing "+attr.String()
-				case optional&attr == 0:
-					mask, word = mask|attr, "superfluous "+attr.String()
-				default:
-					mask |= attr
+				case !ok:
+					want = "State is " + to.String()
+				case missing != 0:
+					want = "missing " + missing.String() + ","
+				case extra != 0:
+					want = "superfluous " + extra.String() + ","
 				}
 				err := checkModify(from, to, mask)
-				if (err != nil) != (word != "") || err != nil && !strings.Contains(err.Error(), word) {
-					t.Errorf("%s to %s with %s: %v, want %q", from, to, mask, err, word)
+				var arg *ArgError
+				if want == "" && err != nil || want != "" && (!errors.As(err, &arg) || !strings.Contains(err.Error(), want)) {
+					t.Errorf("%s to %s with %s: %v, want %q", from, to, mask, err, want)
 				}
 			}
+		}
+	}
+}
+
+// TestReachable: who asks for a state that cannot be reached is told which can.
+func TestReachable(t *testing.T) {
+	for from, want := range map[QPState]string{
+		Reset: "RESET, INIT", Init: "RESET, INIT, RTR, ERR", RTR: "RESET, RTS, ERR", RTS: "RESET, RTS, SQD, ERR", SQD: "RESET, RTS, SQD, ERR",
+		SQE: "RESET, RTS, ERR", Err: "RESET, ERR", 99: "RESET, ERR",
+	} {
+		if got := reachable(from); got != want {
+			t.Errorf("from %s to %s, want %s", from, got, want)
 		}
 	}
 }
@@ -185,6 +200,27 @@ func TestNames(t *testing.T) {
 		AtomicCap(9).String():              "atomic capability 9",
 		GUID(0x0102030405060708).String():  "0102:0304:0506:0708",
 		Version{}.String():                 "unknown",
+		Version{5, 12}.String():            "5.12",
+		AtomicNone.String():                "ATOMIC_NONE",
+		AtomicHCA.String():                 "ATOMIC_HCA",
+		AtomicGlobal.String():              "ATOMIC_GLOB",
+		LinkLayerInfiniBand.String():       "InfiniBand",
+		LinkLayerEthernet.String():         "Ethernet",
+		GIDTypeIB.String():                 "IB",
+		GIDTypeRoCEv1.String():             "RoCE v1",
+		GIDTypeRoCEv2.String():             "RoCE v2",
+		GIDType(7).String():                "GID type 7",
+		RC.String():                        "RC",
+		WCSend.String():                    "SEND",
+		WCRDMAWrite.String():               "RDMA_WRITE",
+		WCRDMARead.String():                "RDMA_READ",
+		WCCompSwap.String():                "COMP_SWAP",
+		WCFetchAdd.String():                "FETCH_ADD",
+		WCBindMW.String():                  "BIND_MW",
+		WCLocalInv.String():                "LOCAL_INV",
+		WCRecv.String():                    "RECV",
+		Endpoint{LID: 3, QPN: 4}.String():  "LID 3 QP 4",
+		WCStatus(1<<32 - 1).String():       "unknown completion status 4294967295",
 		QPType(9).String():                 "QP type 9",
 		PortAttr{PhysState: 99}.Phys():     "invalid physical state",
 	} {
@@ -224,6 +260,15 @@ func TestQPErr(t *testing.T) {
 	q.notePeer(QPAttr{Timeout: 14, RetryCount: 6}, AttrTimeout|AttrRetryCount)
 	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.108864ms") {
 		t.Errorf("with a peer: %v", err)
+	}
+	for status, want := range map[WCStatus]string{
+		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "rkey", WCRemInvReqErr: "receive buffer may be too short", WCLocProtErr: "AccessLocalWrite",
+		WCLocLenErr: "longer than the buffers", WCWRFlushErr: "an earlier completion", WCStatus(99): "unknown completion status 99",
+	} {
+		var e *WCError
+		if err := q.Err(&WC{Status: status, ID: 5}); !errors.As(err, &e) || !strings.Contains(err.Error(), want) || !errors.Is(err, status) || e.Peer.QPN != 18 {
+			t.Errorf("%s: %v, want %q", status, err, want)
+		}
 	}
 	if !IsFlush(q.Err(&WC{Status: WCWRFlushErr})) || IsFlush(q.Err(wc)) {
 		t.Error("IsFlush is wrong")

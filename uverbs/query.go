@@ -328,7 +328,7 @@ func (a PortAttr) Width() int {
 
 // Speed returns the speed of a lane in Gbit/s, 0 if unknown.
 func (a PortAttr) Speed() float64 {
-	return map[uint8]float64{1: 2.5, 2: 5, 4: 5, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}[a.ActiveSpeed]
+	return map[uint8]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}[a.ActiveSpeed]
 }
 
 // le32 and le64 read the little-endian words of a response buffer.

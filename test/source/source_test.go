@@ -305,7 +305,7 @@ func TestCommands(t *testing.T) {
 	targets := map[string]bool{}
 	for s := bufio.NewScanner(bytes.NewReader(makefile)); s.Scan(); {
 		if name, _, ok := strings.Cut(s.Text(), ":"); ok && !strings.HasPrefix(name, "\t") {
-			for _, n := range strings.Fields(name) {
+			for n := range strings.FieldsSeq(name) {
 				targets[n] = true
 			}
 		}

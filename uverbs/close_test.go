@@ -1,0 +1,207 @@
+package uverbs
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// TestCloseOrder closes everything in the wrong order: nothing happens but an error that
+// counts who is in the way, and all objects go on working.
+func TestCloseOrder(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	ch := value(d.CreateCompChannel())(t)
+	send, recv := value(d.CreateCQ(1, CQOptions{Channel: ch}))(t), value(d.CreateCQ(1, CQOptions{Channel: ch}))(t)
+	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
+	qp := value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: recv}))(t)
+	same := value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: send}))(t)
+	k.took()
+	for _, c := range []struct {
+		close func() error
+		want  string
+	}{
+		{d.Close, "uverbs: rxe0: CLOSE_DEVICE: device or resource busy: still used by 1 CompChannel, 1 PD, 2 CQ; close them first"},
+		{pd.Close, "uverbs: rxe0: DEALLOC_PD: device or resource busy: still used by 1 MR, 2 QP; close them first"},
+		{ch.Close, "uverbs: rxe0: DESTROY_COMP_CHANNEL: device or resource busy: still used by 2 CQ; close them first"},
+		{send.Close, "uverbs: rxe0: DESTROY_CQ: device or resource busy: still used by 2 QP; close them first"},
+		{recv.Close, "uverbs: rxe0: DESTROY_CQ: device or resource busy: still used by 1 QP; close them first"},
+	} {
+		for range 2 {
+			if err := c.close(); !errors.Is(err, syscall.EBUSY) || err.Error() != c.want {
+				t.Errorf("error is %v, want %s", err, c.want)
+			}
+		}
+	}
+	k.sent()
+	value(d.QueryPort(1))(t)
+	must(t, send.Notify(), recv.Notify(), qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess), qp.PostRecv(1))
+	value(send.Poll(make([]WC, 1)))(t)
+	value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: recv}))(t).Close()
+	must(t, qp.Close())
+	if err := recv.Close(); err != nil {
+		t.Errorf("the receive CQ has no user left: %v", err)
+	}
+	if err := send.Close(); err == nil || !strings.Contains(err.Error(), "by 1 QP;") {
+		t.Errorf("the send CQ has one user left: %v", err)
+	}
+	must(t, same.Close(), send.Close(), mr.Close(), pd.Close(), ch.Close(), d.Close())
+}
+
+// TestCloseRefused: if the kernel refuses, the object stays open, as do those it uses.
+func TestCloseRefused(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	ch := value(d.CreateCompChannel())(t)
+	cq := value(d.CreateCQ(1, CQOptions{Channel: ch}))(t)
+	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
+	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+	for _, c := range []struct {
+		verb   string
+		close  func() error
+		parent func() error
+		alive  func() error
+	}{
+		{"DESTROY_QP", qp.Close, cq.Close, qp.Init},
+		{"DESTROY_CQ", cq.Close, ch.Close, cq.Notify},
+		{"DEREG_MR", mr.Close, pd.Close, func() error { return nil }},
+		{"DEALLOC_PD", pd.Close, d.Close, func() error {
+			mr, err := pd.RegSlice(make([]byte, 1), 0)
+			return errors.Join(err, mr.Close())
+		}},
+	} {
+		k.refuse[c.verb] = syscall.EAGAIN
+		var e *Error
+		if err := c.close(); !errors.As(err, &e) || e.Verb != c.verb || e.Errno != syscall.EAGAIN {
+			t.Errorf("%s: %v", c.verb, err)
+		}
+		if err := c.parent(); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("after a refused %s what it uses can be closed: %v", c.verb, err)
+		}
+		if err := c.alive(); err != nil {
+			t.Errorf("after a refused %s the object does not work: %v", c.verb, err)
+		}
+		delete(k.refuse, c.verb)
+		if err := c.close(); err != nil {
+			t.Errorf("%s the second time: %v", c.verb, err)
+		}
+	}
+	must(t, ch.Close(), d.Close())
+}
+
+// TestCloseConcurrently: of many Closes one destroys, and all say that it is done.
+func TestCloseConcurrently(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	cq := value(d.CreateCQ(1, CQOptions{}))(t)
+	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
+	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+	for _, c := range []struct {
+		verb  string
+		close func() error
+	}{{"DESTROY_QP", qp.Close}, {"DESTROY_CQ", cq.Close}, {"DEREG_MR", mr.Close}, {"DEALLOC_PD", pd.Close}} {
+		k.took()
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if err := c.close(); err != nil {
+					t.Errorf("%s: %v", c.verb, err)
+				}
+			})
+		}
+		wg.Wait()
+		k.sent("ioctl " + c.verb)
+	}
+	must(t, d.Close())
+}
+
+// TestCloseWhileCreating: either the new object is there and its parent is busy, or the
+// parent is closed and there is no new object.
+func TestCloseWhileCreating(t *testing.T) {
+	d, _ := fakeDevice(t, pathAuto)
+	for range 50 {
+		pd := value(d.AllocPD())(t)
+		var mr *MR
+		var regErr error
+		var wg sync.WaitGroup
+		wg.Go(func() { mr, regErr = pd.RegSlice(make([]byte, 1), 0) })
+		closeErr := pd.Close()
+		wg.Wait()
+		switch {
+		case regErr == nil && errors.Is(closeErr, syscall.EBUSY):
+			must(t, mr.Close(), pd.Close())
+		case closeErr == nil && errors.Is(regErr, os.ErrClosed):
+		default:
+			t.Fatalf("RegSlice: %v, Close: %v", regErr, closeErr)
+		}
+	}
+	must(t, d.Close())
+}
+
+// TestClosedParent: nothing can be made of what is closed, and the kernel is not asked.
+func TestClosedParent(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(1, CQOptions{}))(t)
+	other := value(d.AllocPD())(t)
+	must(t, pd.Close(), cq.Close())
+	k.took()
+	_, regErr := pd.RegSlice(make([]byte, 1), 0)
+	_, pdErr := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq})
+	_, cqErr := other.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq})
+	must(t, other.Close(), d.Close())
+	_, allocErr := d.AllocPD()
+	_, chErr := d.CreateCompChannel()
+	for what, c := range map[string]struct {
+		err  error
+		kind string
+	}{
+		"RegSlice": {regErr, "PD"}, "CreateQP of a PD": {pdErr, "PD"}, "CreateQP with a CQ": {cqErr, "CQ"},
+		"AllocPD": {allocErr, "Device"}, "CreateCompChannel": {chErr, "Device"},
+	} {
+		if !errors.Is(c.err, os.ErrClosed) || !strings.Contains(c.err.Error(), "uverbs: "+c.kind+": ") {
+			t.Errorf("%s: %v, want that the %s is closed", what, c.err, c.kind)
+		}
+	}
+	k.sent("ioctl DEALLOC_PD")
+}
+
+// TestForeignObject: the objects of one device do not go together with another's, even
+// while the other is busy closing them, and neither do objects that nobody made.
+func TestForeignObject(t *testing.T) {
+	d1, k1 := fakeDevice(t, pathAuto)
+	d2, k2 := fakeDevice(t, pathAuto)
+	d2.info.Name = "rxe1"
+	pd := value(d1.AllocPD())(t)
+	own, foreign := value(d1.CreateCQ(1, CQOptions{}))(t), value(d2.CreateCQ(1, CQOptions{}))(t)
+	ch := value(d2.CreateCompChannel())(t)
+	k2.refuse["DESTROY_CQ"] = syscall.EAGAIN
+	k1.took()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 20 {
+			foreign.Close()
+		}
+	})
+	var arg *ArgError
+	for range 20 {
+		if _, err := pd.CreateQP(QPOptions{SendCQ: own, RecvCQ: foreign}); !errors.As(err, &arg) || arg.Field != "CQ" ||
+			arg.Given != "an object of rxe1" || arg.Allowed != "objects of rxe0" {
+			t.Errorf("a CQ of another device: %v", err)
+		}
+	}
+	wg.Wait()
+	if _, err := d1.CreateCQ(1, CQOptions{Channel: ch}); !errors.As(err, &arg) || arg.Field != "CompChannel" {
+		t.Errorf("a channel of another device: %v", err)
+	}
+	if _, err := pd.CreateQP(QPOptions{SendCQ: own, RecvCQ: &CQ{}}); !errors.As(err, &arg) {
+		t.Errorf("a CQ that nobody made: %v", err)
+	}
+	if _, err := d1.CreateCQ(1, CQOptions{Channel: &CompChannel{}}); !errors.As(err, &arg) {
+		t.Errorf("a channel that nobody made: %v", err)
+	}
+	k1.sent()
+	must(t, own.Close()) // no refused QP uses it
+}

@@ -1,0 +1,500 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// fakeKernel plays the kernel's side of the command file of an rxe device: it takes
+// commands by ioctl, inside INVOKE_WRITE and by write(), and answers into the caller's
+// memory the way a kernel does, by address. Rings are memory of a memfd, which is the
+// command file; doorbells and the arming of CQs, which do not go through the hook, are
+// bytes that are appended to it.
+type fakeKernel struct {
+	t    testing.TB
+	file *os.File // the memfd
+	mem  *os.File // this process's memory, for copying to and from addresses
+
+	noIoctl bool                                 // the kernel has no methods beside INVOKE_WRITE
+	refuse  map[string]syscall.Errno             // what to answer to a verb
+	invalid func(qp *abi.CreateQP) syscall.Errno // what the driver thinks of a QP
+	port    abi.QueryPortResp                    // of port 1; the others are down
+	gids    []abi.GIDEntry                       // of all ports
+	query   abi.QueryQPResp                      // the answer to QUERY_QP
+	events  *os.File                             // the write end of the last completion channel
+
+	mu    sync.Mutex
+	calls []fakeCall
+	next  uint32                 // last handle
+	space int64                  // where the next ring goes
+	rings map[uint32][]*fakeRing // of a CQ one, of a QP the send and the receive ring
+}
+
+// fakeCall is a command that the kernel got.
+type fakeCall struct {
+	verb string
+	path string // "ioctl", "invoke" or "write"
+	in   []byte // the core struct of a legacy command, without the response's address
+	core uint64 // where the core's part of the answer goes
+	drv  uint64 // where the driver's part goes
+
+	attrs []abi.Attr // of an ioctl
+}
+
+// doorbells is the place in the memfd where what is written comes to lie.
+const doorbells = 1 << 24
+
+// fakeVerbs are the commands that the library uses, by the number of write().
+var fakeVerbs = map[uint32]struct {
+	name string
+	resp int // size of the core's part of the answer
+}{
+	abi.IB_USER_VERBS_CMD_GET_CONTEXT:         {"GET_CONTEXT", 8},
+	abi.IB_USER_VERBS_CMD_QUERY_DEVICE:        {"QUERY_DEVICE", 176},
+	abi.IB_USER_VERBS_CMD_QUERY_PORT:          {"QUERY_PORT", 40},
+	abi.IB_USER_VERBS_CMD_ALLOC_PD:            {"ALLOC_PD", 4},
+	abi.IB_USER_VERBS_CMD_DEALLOC_PD:          {"DEALLOC_PD", 0},
+	abi.IB_USER_VERBS_CMD_REG_MR:              {"REG_MR", 12},
+	abi.IB_USER_VERBS_CMD_DEREG_MR:            {"DEREG_MR", 0},
+	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: {"CREATE_COMP_CHANNEL", 4},
+	abi.IB_USER_VERBS_CMD_CREATE_CQ:           {"CREATE_CQ", 8},
+	abi.IB_USER_VERBS_CMD_DESTROY_CQ:          {"DESTROY_CQ", 8},
+	abi.IB_USER_VERBS_CMD_CREATE_QP:           {"CREATE_QP", 32},
+	abi.IB_USER_VERBS_CMD_QUERY_QP:            {"QUERY_QP", 128},
+	abi.IB_USER_VERBS_CMD_MODIFY_QP:           {"MODIFY_QP", 0},
+	abi.IB_USER_VERBS_CMD_DESTROY_QP:          {"DESTROY_QP", 4},
+
+	abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {"EX_QUERY_DEVICE", 304},
+}
+
+// fakeMethods are the ioctl methods, by object and method.
+var fakeMethods = map[[2]uint16]string{
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT}:     "GET_CONTEXT",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT}:      "QUERY_PORT",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE}: "QUERY_GID_TABLE",
+	{abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY}:          "DEALLOC_PD",
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY}:          "DEREG_MR",
+	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE}:           "CREATE_CQ",
+	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY}:          "DESTROY_CQ",
+	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE}:           "CREATE_QP",
+	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY}:          "DESTROY_QP",
+}
+
+// fakeDevice opens a device of a kernel that has everything.
+func fakeDevice(t testing.TB, path abiPath) (*Device, *fakeKernel) {
+	t.Helper()
+	d, k, err := openFake(t, path, func(*fakeKernel) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, k
+}
+
+// openFake opens a device of a kernel that change has changed, as open does.
+func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, *fakeKernel, error) {
+	t.Helper()
+	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &fakeKernel{
+		t: t, file: os.NewFile(uintptr(fd), "uverbs0"), refuse: map[string]syscall.Errno{}, rings: map[uint32][]*fakeRing{},
+		port: abi.QueryPortResp{State: uint8(PortActive), MaxMTU: 5, ActiveMTU: 3, GIDTblLen: 4, PhysState: 5, LinkLayer: uint8(LinkLayerEthernet)},
+	}
+	if k.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.file.Seek(doorbells, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	change(k)
+	d := &Device{info: DeviceInfo{Name: "rxe0", Driver: "rxe"}, driver: rxeDriver{}}
+	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
+	t.Cleanup(func() {
+		k.mem.Close()
+		k.file.Close()
+		if k.events != nil {
+			k.events.Close()
+		}
+		if d.async != nil {
+			d.async.Close()
+		}
+	})
+	if d.cmd, err = newCommandFile(k.file, path, abi.RDMA_DRIVER_RXE, "rxe0"); err != nil {
+		t.Fatal(err)
+	}
+	d.cmd.fake = k.call
+	if err = d.getContext(); err == nil {
+		err = d.queryDevice()
+	}
+	return d, k, err
+}
+
+// call is the hook.
+func (k *fakeKernel) call(cmd *ioctlCommand, write []byte) syscall.Errno {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := fakeCall{path: "write"}
+	var number uint32
+	switch {
+	case cmd == nil:
+		number = binary.LittleEndian.Uint32(write)
+		if number&abi.IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {
+			c.core, c.in = binary.LittleEndian.Uint64(write[8:]), write[24:]
+		} else {
+			c.in = slices.Clone(write[8:])
+			if fakeVerbs[number].resp > 0 {
+				c.core = binary.LittleEndian.Uint64(c.in)
+				clear(c.in[:8])
+			}
+		}
+		c.drv = c.core + uint64(fakeVerbs[number].resp)
+	case cmd.wire.hdr.ObjectID == abi.UVERBS_OBJECT_DEVICE && cmd.wire.hdr.MethodID == abi.UVERBS_METHOD_INVOKE_WRITE:
+		c.path, c.attrs = "invoke", cmd.wire.attrs[:cmd.n]
+		number = uint32(c.attr(abi.UVERBS_ATTR_WRITE_CMD).Data)
+		c.core, c.in = c.attr(abi.UVERBS_ATTR_CORE_OUT).Data, k.input(c.attr(abi.UVERBS_ATTR_CORE_IN))
+		c.drv = c.attr(abi.UVERBS_ATTR_UHW_OUT).Data
+	default:
+		if k.noIoctl {
+			return syscall.EPROTONOSUPPORT
+		}
+		c.path, c.attrs = "ioctl", cmd.wire.attrs[:cmd.n]
+		c.drv = c.attr(abi.UVERBS_ATTR_UHW_OUT).Data
+		c.verb = fakeMethods[[2]uint16{cmd.wire.hdr.ObjectID, cmd.wire.hdr.MethodID}]
+	}
+	if c.verb == "" {
+		c.verb = fakeVerbs[number].name
+	}
+	if c.verb == "" {
+		k.t.Errorf("the kernel got an unknown command: %+v", c)
+		return syscall.EINVAL
+	}
+	k.calls = append(k.calls, c)
+	if errno := k.refuse[c.verb]; errno != 0 {
+		return errno
+	}
+	if c.path == "ioctl" {
+		return k.method(&c)
+	}
+	return k.legacy(&c)
+}
+
+// attr returns an attribute of an ioctl, or an empty one.
+func (c *fakeCall) attr(id uint16) *abi.Attr {
+	if i := slices.IndexFunc(c.attrs, func(a abi.Attr) bool { return a.AttrID == id }); i >= 0 {
+		return &c.attrs[i]
+	}
+	return &abi.Attr{}
+}
+
+// input returns what an input attribute holds or points to.
+func (k *fakeKernel) input(a *abi.Attr) []byte {
+	if a.Len <= 8 {
+		return binary.LittleEndian.AppendUint64(nil, a.Data)[:a.Len]
+	}
+	b := make([]byte, a.Len)
+	if _, err := k.mem.ReadAt(b, int64(a.Data)); err != nil {
+		k.t.Errorf("the kernel can't read %d bytes at %#x: %v", len(b), a.Data, err)
+	}
+	return b
+}
+
+// put copies to the caller's memory.
+func (k *fakeKernel) put(addr uint64, b []byte) {
+	if _, err := k.mem.WriteAt(b, int64(addr)); err != nil {
+		k.t.Errorf("the kernel can't write %d bytes at %#x: %v", len(b), addr, err)
+	}
+}
+
+// u32 and u64 are what outputs mostly are.
+func u32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
+func u64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
+
+// method answers an ioctl.
+func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
+	out := func(id uint16, b []byte) {
+		a := c.attr(id)
+		if int(a.Len) < len(b) {
+			k.t.Errorf("%s: attribute %d has room for %d bytes, the kernel has %d", c.verb, id, a.Len, len(b))
+			return
+		}
+		k.put(a.Data, b)
+	}
+	switch c.verb {
+	case "GET_CONTEXT":
+		out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, u32(2))
+		out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, u64(0))
+	case "QUERY_PORT":
+		resp := abi.QueryPortRespEx{LegacyResp: k.portResp(uint8(c.attr(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM).Data)), PortCapFlags2: 9}
+		out(abi.UVERBS_ATTR_QUERY_PORT_RESP, bytesOf(&resp))
+	case "QUERY_GID_TABLE":
+		if size := c.attr(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE).Data; size != 32 {
+			k.t.Errorf("the size of a GID entry is said to be %d, want 32", size)
+		}
+		out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, sliceBytes(k.gids))
+		out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, u64(uint64(len(k.gids))))
+	case "CREATE_CQ":
+		cqe := uint32(c.attr(abi.UVERBS_ATTR_CREATE_CQ_CQE).Data)
+		handle := k.createCQ(c, cqe)
+		c.attr(abi.UVERBS_ATTR_CREATE_CQ_HANDLE).Data = uint64(handle)
+		out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, u32(k.rings[handle][0].mask))
+	case "CREATE_QP":
+		var cap abi.QPCap
+		copy(bytesOf(&cap), k.input(c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP)))
+		resp, errno := k.createQP(c, &abi.CreateQP{MaxSendWR: cap.MaxSendWR, MaxRecvWR: cap.MaxRecvWR, MaxSendSGE: cap.MaxSendSGE,
+			MaxRecvSGE: cap.MaxRecvSGE, MaxInlineData: cap.MaxInlineData})
+		if errno != 0 {
+			return errno
+		}
+		c.attr(abi.UVERBS_ATTR_CREATE_QP_HANDLE).Data = uint64(resp.QPHandle)
+		out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, u32(resp.QPN))
+		out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, bytesOf(&abi.QPCap{MaxSendWR: resp.MaxSendWR, MaxRecvWR: resp.MaxRecvWR,
+			MaxSendSGE: resp.MaxSendSGE, MaxRecvSGE: resp.MaxRecvSGE, MaxInlineData: resp.MaxInlineData}))
+	}
+	return 0
+}
+
+// legacy answers a command of the write() interface.
+func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
+	switch c.verb {
+	case "GET_CONTEXT":
+		r, w := k.pipe()
+		w.Close()
+		k.put(c.core, bytesOf(&abi.GetContextResp{AsyncFD: r, NumCompVectors: 2}))
+	case "QUERY_DEVICE":
+		resp := k.device()
+		k.put(c.core, bytesOf(&resp.Base))
+	case "EX_QUERY_DEVICE":
+		k.put(c.core, bytesOf(k.device()))
+	case "QUERY_PORT":
+		var req abi.QueryPort
+		copy(bytesOf(&req), c.in)
+		resp := k.portResp(req.PortNum)
+		k.put(c.core, bytesOf(&resp))
+	case "ALLOC_PD":
+		k.put(c.core, u32(k.handle()))
+	case "REG_MR":
+		k.put(c.core, bytesOf(&abi.RegMRResp{MRHandle: k.handle(), LKey: 0x1111, RKey: 0x2222}))
+	case "CREATE_COMP_CHANNEL":
+		r, w := k.pipe()
+		k.events = w
+		k.put(c.core, u32(r))
+	case "CREATE_CQ":
+		var req abi.CreateCQ
+		copy(bytesOf(&req), c.in)
+		handle := k.createCQ(c, req.CQE)
+		k.put(c.core, bytesOf(&abi.CreateCQResp{CQHandle: handle, CQE: k.rings[handle][0].mask}))
+	case "CREATE_QP":
+		var req abi.CreateQP
+		copy(bytesOf(&req), c.in)
+		resp, errno := k.createQP(c, &req)
+		if errno != 0 {
+			return errno
+		}
+		k.put(c.core, bytesOf(resp))
+	case "QUERY_QP":
+		k.put(c.core, bytesOf(&k.query))
+	}
+	return 0
+}
+
+// device is what the device can do.
+func (k *fakeKernel) device() *abi.ExQueryDeviceResp {
+	resp := &abi.ExQueryDeviceResp{Base: abi.QueryDeviceResp{
+		FWVer: 1<<32 | 2<<16 | 3, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
+		AtomicCap: uint32(AtomicHCA), PhysPortCnt: 2, DeviceCapFlags: 5,
+	}, TimestampMask: 7, DeviceCapFlagsEx: 1 << 40, MaxDMSize: 99}
+	resp.Base.NodeGUID.Put(0x0102030405060708)
+	return resp
+}
+
+// portResp describes a port.
+func (k *fakeKernel) portResp(port uint8) abi.QueryPortResp {
+	if port == 1 {
+		return k.port
+	}
+	return abi.QueryPortResp{State: uint8(PortDown), PhysState: 3, GIDTblLen: 4, LinkLayer: uint8(LinkLayerEthernet)}
+}
+
+// handle makes a handle.
+func (k *fakeKernel) handle() uint32 {
+	k.next++
+	return k.next
+}
+
+// pipe returns the descriptor of the read end, which the library owns, and the write end.
+func (k *fakeKernel) pipe() (uint32, *os.File) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		k.t.Fatal(err)
+	}
+	return uint32(p[0]), os.NewFile(uintptr(p[1]), "events")
+}
+
+// createCQ makes a completion ring.
+func (k *fakeKernel) createCQ(c *fakeCall, cqe uint32) uint32 {
+	handle := k.handle()
+	ring := k.newRing(6, cqe)
+	k.rings[handle] = []*fakeRing{ring}
+	k.put(c.drv, ring.info)
+	return handle
+}
+
+// createQP makes a send and a receive ring.
+func (k *fakeKernel) createQP(c *fakeCall, req *abi.CreateQP) (*abi.CreateQPResp, syscall.Errno) {
+	if k.invalid != nil {
+		if errno := k.invalid(req); errno != 0 {
+			return nil, errno
+		}
+	}
+	handle := k.handle()
+	// struct rxe_send_wqe has 208 bytes, struct rxe_recv_wqe 40, an SGE 16.
+	sq := k.newRing(uint(bits.Len32(208+max(16*req.MaxSendSGE, req.MaxInlineData)-1)), req.MaxSendWR)
+	rq := k.newRing(uint(bits.Len32(40+16*req.MaxRecvSGE-1)), req.MaxRecvWR)
+	k.rings[handle] = []*fakeRing{sq, rq}
+	k.put(c.drv, append(slices.Clone(rq.info), sq.info...))
+	return &abi.CreateQPResp{QPHandle: handle, QPN: 0x100 + handle, MaxSendWR: req.MaxSendWR, MaxRecvWR: req.MaxRecvWR,
+		MaxSendSGE: req.MaxSendSGE, MaxRecvSGE: req.MaxRecvSGE, MaxInlineData: req.MaxInlineData}, 0
+}
+
+// fakeRing is the kernel's own mapping of a ring (struct rxe_queue_buf).
+type fakeRing struct {
+	mem                []byte
+	shift              uint
+	mask               uint32
+	producer, consumer *mmio.Index
+	info               []byte // struct mminfo
+}
+
+// newRing makes a ring for so many entries, rounded up as rxe does.
+func (k *fakeKernel) newRing(shift uint, entries uint32) *fakeRing {
+	mask := uint32(1)<<bits.Len32(entries) - 1
+	page := os.Getpagesize() - 1
+	size := (384 + int(mask+1)<<shift + page) &^ page
+	offset := k.space
+	k.space += int64(size)
+	if k.space > doorbells {
+		k.t.Fatal("the rings reach into the doorbells")
+	}
+	if _, err := k.file.WriteAt(append(u32(uint32(shift)), u32(mask)...), offset); err != nil {
+		k.t.Fatal(err)
+	}
+	if _, err := k.file.WriteAt([]byte{0}, offset+int64(size)-1); err != nil {
+		k.t.Fatal(err)
+	}
+	region, err := mmio.Map(k.file, uint64(offset), size)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { region.Close() })
+	r := &fakeRing{mem: region.Bytes(), shift: shift, mask: mask, info: append(u64(uint64(offset)), u64(uint64(size))...)}
+	for at, index := range map[uintptr]**mmio.Index{128: &r.producer, 256: &r.consumer} {
+		if *index, err = mmio.IndexAt(r.mem, at); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// rung returns what was written to the command file since the last call.
+func (k *fakeKernel) rung() []byte {
+	k.t.Helper()
+	end, err := k.file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	b := make([]byte, end-doorbells)
+	if _, err := k.file.ReadAt(b, doorbells); err != nil {
+		k.t.Fatal(err)
+	}
+	if _, err := k.file.Seek(doorbells, io.SeekStart); err != nil {
+		k.t.Fatal(err)
+	}
+	return b
+}
+
+// took returns the commands that the kernel got since the last call, as "path VERB".
+func (k *fakeKernel) took() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []string
+	for _, c := range k.calls {
+		all = append(all, fmt.Sprint(c.path, " ", c.verb))
+	}
+	k.calls = nil
+	return all
+}
+
+// last returns the last command, which must be a verb.
+func (k *fakeKernel) last(verb string) fakeCall {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.calls) == 0 || k.calls[len(k.calls)-1].verb != verb {
+		k.t.Fatalf("the last command is not %s: %v", verb, k.calls)
+	}
+	return k.calls[len(k.calls)-1]
+}
+
+// must ends the test at the first error.
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// value returns a value, or ends the test.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}
+
+// fakeQP is a QP with all that it needs, on a fake device.
+type fakeQP struct {
+	*fakeKernel
+	dev    *Device
+	pd     *PD
+	cq     *CQ
+	qp     *QP
+	mr     *MR
+	comp   *fakeRing
+	sq, rq *fakeRing
+}
+
+// newFakeQP makes one. Zero options have 7 work requests with 2 SGEs each way, and 32
+// bytes inline.
+func newFakeQP(t testing.TB, o QPOptions) *fakeQP {
+	t.Helper()
+	d, k := fakeDevice(t, pathAuto)
+	f := &fakeQP{fakeKernel: k, dev: d, pd: value(d.AllocPD())(t), cq: value(d.CreateCQ(31, CQOptions{}))(t)}
+	buf := value(AllocBuffer(4096))(t)
+	f.mr = value(f.pd.RegMR(buf, AccessLocalWrite))(t)
+	o.SendCQ, o.RecvCQ = f.cq, f.cq
+	o.MaxSendWR, o.MaxRecvWR = orDefault(o.MaxSendWR, 7), orDefault(o.MaxRecvWR, 7)
+	o.MaxSendSGE, o.MaxRecvSGE, o.MaxInline = 2, 2, 32
+	f.qp = value(f.pd.CreateQP(o))(t)
+	f.comp, f.sq, f.rq = k.rings[f.cq.handle][0], k.rings[f.qp.handle][0], k.rings[f.qp.handle][1]
+	t.Cleanup(func() { must(t, f.qp.Close(), f.cq.Close(), f.mr.Close(), buf.Close(), f.pd.Close()) })
+	return f
+}
+
+// state puts the QP into a state without asking anybody.
+func (f *fakeQP) state(s QPState) { f.qp.state.Store(uint32(s)) }

@@ -1,0 +1,632 @@
+package uverbs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// Offsets and sizes as rdma_user_rxe.h and ib_user_verbs.h have them.
+const (
+	ringLog2ElemSize = 0   // rxe_queue_buf.log2_elem_size
+	ringIndexMask    = 4   // rxe_queue_buf.index_mask
+	ringProducer     = 128 // rxe_queue_buf.producer_index
+	ringConsumer     = 256 // rxe_queue_buf.consumer_index
+	ringData         = 384 // rxe_queue_buf.data
+
+	sendSlotSize = 208 // sizeof(struct rxe_send_wqe)
+	recvSlotSize = 40  // sizeof(struct rxe_recv_wqe)
+)
+
+// ringBytes is the kernel's side of a ring: memory, and nothing else.
+type ringBytes struct {
+	mem   []byte
+	shift int
+	mask  uint32
+}
+
+// newRingBytes makes a ring of 1<<log2Len slots of 1<<shift bytes, which are full of
+// somebody else's bytes.
+func newRingBytes(shift, log2Len int) *ringBytes {
+	r := &ringBytes{shift: shift, mask: 1<<log2Len - 1, mem: bytes.Repeat([]byte{0xee}, ringData+1<<(shift+log2Len))}
+	clear(r.mem[:ringData])
+	r.set(ringLog2ElemSize, uint32(shift))
+	r.set(ringIndexMask, r.mask)
+	return r
+}
+
+func (r *ringBytes) set(at int, v uint32) { binary.NativeEndian.PutUint32(r.mem[at:], v) }
+func (r *ringBytes) get(at int) uint32    { return binary.NativeEndian.Uint32(r.mem[at:]) }
+
+// slot is the slot at an index.
+func (r *ringBytes) slot(index uint32) []byte {
+	at := ringData + int(index&r.mask)<<r.shift
+	return r.mem[at : at+1<<r.shift]
+}
+
+// take consumes everything that is in a send or receive ring.
+func (r *ringBytes) take() { r.set(ringConsumer, r.get(ringProducer)) }
+
+// put produces n completions in a completion ring.
+func (r *ringBytes) put(n uint32) { r.set(ringProducer, (r.get(ringProducer)+n)&r.mask) }
+
+// slotField is what a slot must hold at an offset, under the name that C has for it.
+type slotField struct {
+	name string
+	at   int
+	want []byte
+}
+
+func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+func host64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
+func wire32(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }
+
+// checkSlot compares a slot: its first size bytes are zero but for the fields, and those
+// behind are as they were.
+func checkSlot(t *testing.T, slot []byte, size int, fields []slotField) {
+	t.Helper()
+	want := bytes.Repeat([]byte{0xee}, len(slot))
+	clear(want[:size])
+	for _, f := range fields {
+		copy(want[f.at:], f.want)
+		if got := slot[f.at : f.at+len(f.want)]; !bytes.Equal(got, f.want) {
+			t.Errorf("%s is % x, want % x", f.name, got, f.want)
+		}
+	}
+	if diff := cmp.Diff(want, slot); diff != "" {
+		t.Errorf("slot (-want +got):\n%s", diff)
+	}
+}
+
+// postRig is a QP whose rings are in the test's hand, and the pipe that its doorbells
+// come out of.
+type postRig struct {
+	qp     *QP
+	sq, rq *ringBytes
+	pipe   *os.File
+}
+
+// qpHandle is the handle of the QP of a postRig.
+const qpHandle = 0x51525354
+
+// newPostRig makes a QP in RTS, of 1<<log2Len - 1 work requests each way.
+func newPostRig(tb testing.TB, log2Len int) *postRig {
+	tb.Helper()
+	cmd, pipe := pipeFile(tb, pathWrite)
+	return newPostRigOn(tb, log2Len, cmd, pipe)
+}
+
+// newQuietRig makes one whose doorbells are not heard, so that there may be many.
+func newQuietRig(tb testing.TB, log2Len int) *postRig {
+	tb.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { null.Close() })
+	cmd, err := newCommandFile(null, pathWrite, abi.RDMA_DRIVER_RXE, "rxe0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return newPostRigOn(tb, log2Len, cmd, nil)
+}
+
+func newPostRigOn(tb testing.TB, log2Len int, cmd *commandFile, pipe *os.File) *postRig {
+	tb.Helper()
+	r := &postRig{
+		qp:   &QP{kind: kindRxe, handle: qpHandle},
+		sq:   newRingBytes(9, log2Len),
+		rq:   newRingBytes(8, log2Len),
+		pipe: pipe,
+	}
+	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, info: DeviceInfo{Name: "rxe0"}}, "QP"
+	var err error
+	if r.qp.sq, err = rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100); err != nil {
+		tb.Fatal(err)
+	}
+	if r.qp.rq, err = rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3); err != nil {
+		tb.Fatal(err)
+	}
+	req := &abi.PostSend{QPHandle: qpHandle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
+	r.qp.doorbell = newFastCommand(cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(&abi.PostSendResp{}))
+	r.qp.state.Store(uint32(RTS))
+	return r
+}
+
+// rung returns what has come out of the pipe since the last call.
+func (r *postRig) rung(t *testing.T) []byte {
+	t.Helper()
+	raw, err := r.pipe.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4096)
+	var n int
+	var readErr error
+	if err := raw.Read(func(fd uintptr) bool {
+		n, readErr = unix.Read(int(fd), buf)
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if readErr == unix.EAGAIN {
+		return nil
+	}
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	return buf[:n]
+}
+
+// checkDoorbell compares what came out of the pipe with one doorbell
+// (struct ib_uverbs_cmd_hdr, struct ib_uverbs_post_send).
+func (r *postRig) checkDoorbell(t *testing.T) {
+	t.Helper()
+	b := r.rung(t)
+	if len(b) != 32 {
+		t.Fatalf("%d bytes came out of the command file, want one doorbell of 32", len(b))
+	}
+	compare(t, b, []word{
+		{"command", 4, 28},
+		{"in_words", 2, 8},
+		{"out_words", 2, 1},
+		{"response", 8, anyValue},
+		{"qp_handle", 4, qpHandle},
+		{"wr_count", 4, 0},
+		{"sge_count", 4, 0},
+		{"wqe_size", 4, 56},
+	})
+}
+
+// checkNothing makes sure that nothing was published and no doorbell rung.
+func (r *postRig) checkNothing(t *testing.T, sq, rq uint32) {
+	t.Helper()
+	if got := r.sq.get(ringProducer); got != sq {
+		t.Errorf("the send ring's producer index is %d, want %d as before", got, sq)
+	}
+	if got := r.rq.get(ringProducer); got != rq {
+		t.Errorf("the receive ring's producer index is %d, want %d as before", got, rq)
+	}
+	if b := r.rung(t); len(b) != 0 {
+		t.Errorf("%d bytes came out of the command file, want no doorbell", len(b))
+	}
+}
+
+// TestPostSendBytes compares slots with struct rxe_send_wqe, byte by byte.
+func TestPostSendBytes(t *testing.T) {
+	id := slotField{"wr.wr_id", 0, host64(0x1122334455667788)}
+	opcode := func(v uint32) slotField { return slotField{"wr.opcode", 12, host32(v)} }
+	flags := func(v uint32) slotField { return slotField{"wr.send_flags", 16, host32(v)} }
+	imm := slotField{"wr.ex.imm_data", 20, wire32(0xc0c1c2c3)}
+	remote := []slotField{
+		{"wr.wr.rdma.remote_addr", 24, host64(0xe0e1e2e3e4e5e6e7)},
+		{"wr.wr.rdma.rkey", 32, host32(0xf0f1f2f3)},
+		{"iova", 152, host64(0xe0e1e2e3e4e5e6e7)},
+	}
+	one := []slotField{
+		{"dma.length", 184, host32(0x10203)},
+		{"dma.resid", 188, host32(0x10203)},
+		{"dma.num_sge", 196, host32(1)},
+		{"sge[0].addr", 208, host64(0xa0a1a2a3a4a5a6a7)},
+		{"sge[0].length", 216, host32(0x10203)},
+		{"sge[0].lkey", 220, host32(0xb0b1b2b3)},
+	}
+	sgl := []SGE{{Addr: 0xa0a1a2a3a4a5a6a7, Length: 0x10203, LKey: 0xb0b1b2b3}}
+	data := []byte("carried in the slot")
+	// full has every field set: only those of its operation may reach the slot.
+	full := func(op WROpcode, f SendFlags) SendWR {
+		return SendWR{Opcode: op, Flags: f, SGL: sgl, Imm: 0xc0c1c2c3, RemoteAddr: 0xe0e1e2e3e4e5e6e7, RKey: 0xf0f1f2f3}
+	}
+	join := func(parts ...[]slotField) (all []slotField) {
+		for _, p := range parts {
+			all = append(all, p...)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name   string
+		wr     SendWR
+		sigAll bool
+		tail   int // bytes of the slot's SGEs or inline data
+		want   []slotField
+	}{
+		{"SEND", full(WRSend, Signaled), false, 16, join([]slotField{opcode(2), flags(2)}, one)},
+		{"SEND of nothing", SendWR{Opcode: WRSend}, false, 0, []slotField{opcode(2)}},
+		{"all flags", full(WRSend, Fence|Signaled|Solicited), false, 16, join([]slotField{opcode(2), flags(7)}, one)},
+		{"SignalAll", full(WRSend, Solicited), true, 16, join([]slotField{opcode(2), flags(6)}, one)},
+		{"SEND_WITH_IMM", full(WRSendWithImm, 0), false, 16, join([]slotField{opcode(3), imm}, one)},
+		{"RDMA_WRITE", full(WRRDMAWrite, 0), false, 16, join([]slotField{opcode(0)}, remote, one)},
+		{"RDMA_WRITE_WITH_IMM", full(WRRDMAWriteWithImm, 0), false, 16, join([]slotField{opcode(1), imm}, remote, one)},
+		{"RDMA_READ", full(WRRDMARead, Fence), false, 16, join([]slotField{opcode(4), flags(1)}, remote, one)},
+		{"inline SEND", SendWR{Opcode: WRSend, Flags: Signaled, Inline: data}, false, len(data), []slotField{
+			opcode(2), flags(2 | 8),
+			{"dma.length", 184, host32(19)},
+			{"dma.resid", 188, host32(19)},
+			{"dma.inline_data", 208, data},
+		}},
+		{"inline RDMA_WRITE, unsignaled", SendWR{Opcode: WRRDMAWrite, Inline: data, RemoteAddr: 0xe0e1e2e3e4e5e6e7, RKey: 0xf0f1f2f3}, false, len(data), join(remote, []slotField{
+			opcode(0), flags(8),
+			{"dma.length", 184, host32(19)},
+			{"dma.resid", 188, host32(19)},
+			{"dma.inline_data", 208, data},
+		})},
+		{"three SGEs", SendWR{Opcode: WRSend, SGL: []SGE{{1 << 40, 1000, 40, false}, {2 << 40, 0, 41, false}, {3 << 40, 1, 42, false}}}, false, 48, []slotField{
+			opcode(2),
+			{"dma.length", 184, host32(1001)},
+			{"dma.resid", 188, host32(1001)},
+			{"dma.num_sge", 196, host32(3)},
+			{"sge[0].addr", 208, host64(1 << 40)}, {"sge[0].length", 216, host32(1000)}, {"sge[0].lkey", 220, host32(40)},
+			{"sge[1].addr", 224, host64(2 << 40)}, {"sge[1].length", 232, host32(0)}, {"sge[1].lkey", 236, host32(41)},
+			{"sge[2].addr", 240, host64(3 << 40)}, {"sge[2].length", 248, host32(1)}, {"sge[2].lkey", 252, host32(42)},
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newPostRig(t, 3)
+			r.qp.sigAll = c.sigAll
+			c.wr.ID = 0x1122334455667788
+			if err := r.qp.PostSend(c.wr); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.sq.get(ringProducer); got != 1 {
+				t.Errorf("the producer index is %d, want 1", got)
+			}
+			checkSlot(t, r.sq.slot(0), sendSlotSize+c.tail, append(c.want, id))
+			r.checkDoorbell(t)
+		})
+	}
+}
+
+// TestPostSendBatch: a batch is published at once, in order, around the end of the ring,
+// with one doorbell, whether there is little data or much.
+func TestPostSendBatch(t *testing.T) {
+	r := newPostRig(t, 3)
+	if err := r.qp.PostSend(); err != nil {
+		t.Errorf("nothing: %v", err)
+	}
+	r.checkNothing(t, 0, 0)
+	next := uint64(0)
+	for _, n := range []int{1, 7, 5, 6, 7} {
+		wrs := make([]SendWR, n)
+		for i := range wrs {
+			wrs[i] = SendWR{ID: next + uint64(i), Opcode: WRSend, SGL: []SGE{{Length: 8 << 10 * uint32(i%2+1)}}}
+		}
+		if err := r.qp.PostSend(wrs...); err != nil {
+			t.Fatal(err)
+		}
+		r.checkDoorbell(t)
+		for i := range uint64(n) {
+			if got := binary.NativeEndian.Uint64(r.sq.slot(uint32(next + i))); got != next+i {
+				t.Errorf("batch of %d: ID %d in the place of %d", n, got, next+i)
+			}
+		}
+		next += uint64(n)
+		if got, want := r.sq.get(ringProducer), uint32(next)&7; got != want {
+			t.Errorf("batch of %d: the producer index is %d, want %d", n, got, want)
+		}
+		r.sq.take()
+	}
+}
+
+// TestPostRecvBytes compares slots with struct rxe_recv_wqe. No doorbell is rung.
+func TestPostRecvBytes(t *testing.T) {
+	r := newPostRig(t, 3)
+	r.qp.state.Store(uint32(Init))
+	sgl := []SGE{{Addr: 0xa0a1a2a3a4a5a6a7, Length: 0x10203, LKey: 0xb0b1b2b3}, {Addr: 1 << 40, Length: 1, LKey: 7}}
+	two := []slotField{
+		{"dma.length", 16, host32(0x10204)},
+		{"dma.resid", 20, host32(0x10204)},
+		{"dma.num_sge", 28, host32(2)},
+		{"sge[0].addr", 40, host64(0xa0a1a2a3a4a5a6a7)},
+		{"sge[0].length", 48, host32(0x10203)},
+		{"sge[0].lkey", 52, host32(0xb0b1b2b3)},
+		{"sge[1].addr", 56, host64(1 << 40)},
+		{"sge[1].length", 64, host32(1)},
+		{"sge[1].lkey", 68, host32(7)},
+	}
+	if err := r.qp.PostRecv(0x1122334455667788, sgl...); err != nil {
+		t.Fatal(err)
+	}
+	r.checkNothing(t, 0, 1)
+	if err := r.qp.PostRecvs(RecvWR{ID: 2}, RecvWR{ID: 3, SGL: sgl}); err != nil {
+		t.Fatal(err)
+	}
+	r.checkNothing(t, 0, 3)
+	if err := r.qp.PostRecvs(); err != nil {
+		t.Fatal(err)
+	}
+	r.checkNothing(t, 0, 3)
+	checkSlot(t, r.rq.slot(0), recvSlotSize+32, append(two, slotField{"wr_id", 0, host64(0x1122334455667788)}))
+	checkSlot(t, r.rq.slot(1), recvSlotSize, []slotField{{"wr_id", 0, host64(2)}})
+	checkSlot(t, r.rq.slot(2), recvSlotSize+32, append(two, slotField{"wr_id", 0, host64(3)}))
+}
+
+// TestPostFull: a batch that does not fit is not posted in part, and one that never will
+// is another error than one that may fit later.
+func TestPostFull(t *testing.T) {
+	send := func(n int) []SendWR { return make([]SendWR, n) }
+	recv := func(n int) []RecvWR { return make([]RecvWR, n) }
+	r := newPostRig(t, 3)
+	if err := errors.Join(r.qp.PostSend(send(5)...), r.qp.PostRecvs(recv(5)...)); err != nil {
+		t.Fatal(err)
+	}
+	r.checkDoorbell(t)
+	for _, c := range []struct {
+		name string
+		post func() error
+		arg  bool
+	}{
+		{"PostSend of 3", func() error { return r.qp.PostSend(send(3)...) }, false},
+		{"PostRecvs of 3", func() error { return r.qp.PostRecvs(recv(3)...) }, false},
+		{"PostSend of 7", func() error { return r.qp.PostSend(send(7)...) }, false},
+		{"PostRecvs of 7", func() error { return r.qp.PostRecvs(recv(7)...) }, false},
+		{"PostSend of 8", func() error { return r.qp.PostSend(send(8)...) }, true},
+		{"PostRecvs of 8", func() error { return r.qp.PostRecvs(recv(8)...) }, true},
+	} {
+		err := c.post()
+		if arg, ok := errors.AsType[*ArgError](err); ok != c.arg || ok && arg.Given != "8" {
+			t.Errorf("%s: %v, want an ArgError: %v", c.name, err, c.arg)
+		}
+		if errors.Is(err, ErrQueueFull) == c.arg {
+			t.Errorf("%s: %v, want ErrQueueFull: %v", c.name, err, !c.arg)
+		}
+		r.checkNothing(t, 5, 5)
+	}
+	if err := errors.Join(r.qp.PostSend(send(2)...), r.qp.PostRecvs(recv(2)...)); err != nil {
+		t.Fatalf("the rest of the ring: %v", err)
+	}
+	r.checkDoorbell(t)
+	if err := r.qp.PostRecv(1); err != ErrQueueFull {
+		t.Errorf("PostRecv: %v, want ErrQueueFull", err)
+	}
+	r.checkNothing(t, 7, 7)
+	r.sq.set(ringConsumer, 3)
+	r.rq.set(ringConsumer, 3)
+	if err := errors.Join(r.qp.PostSend(send(3)...), r.qp.PostRecvs(recv(3)...)); err != nil {
+		t.Errorf("after the kernel took three: %v", err)
+	}
+}
+
+// TestPostHostileIndex: a consumer index that cannot be is found, and nothing is posted.
+func TestPostHostileIndex(t *testing.T) {
+	for name, consumer := range map[string]uint32{
+		"past the producer":     6,
+		"past the ring":         8,
+		"right but for one bit": 1<<16 + 5,
+		"all ones":              math.MaxUint32,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newPostRig(t, 3)
+			if err := errors.Join(r.qp.PostSend(make([]SendWR, 5)...), r.qp.PostRecvs(make([]RecvWR, 5)...)); err != nil {
+				t.Fatal(err)
+			}
+			r.checkDoorbell(t)
+			r.sq.set(ringConsumer, consumer)
+			r.rq.set(ringConsumer, consumer)
+			for what, err := range map[string]error{
+				"PostSend":  r.qp.PostSend(make([]SendWR, 3)...),
+				"PostRecvs": r.qp.PostRecvs(make([]RecvWR, 3)...),
+			} {
+				if !errors.Is(err, ErrQueueCorrupt) || !errors.Is(err, rxe.ErrCorrupt) {
+					t.Errorf("%s: %v, want ErrQueueCorrupt", what, err)
+				}
+			}
+			r.checkNothing(t, 5, 5)
+		})
+	}
+}
+
+// TestPostErrors: a faulty work request is named by its index, and none of its batch is
+// posted. What was written into the slots does not matter then.
+func TestPostErrors(t *testing.T) {
+	mr := &MR{addr: 1 << 20, length: 4096, lkey: 5}
+	sge := mr.SGE(0, 1)
+	long := SGE{Length: math.MaxUint32}
+	for _, c := range []struct {
+		name string
+		wr   SendWR
+		want error
+	}{
+		{"outside", SendWR{Opcode: WRSend, SGL: []SGE{sge, mr.SGE(4096, 1)}}, ErrSGERange},
+		{"opcode", SendWR{Opcode: WRRDMARead + 1}, ErrOpcode},
+		{"largest opcode", SendWR{Opcode: 255}, ErrOpcode},
+		{"inline by flag", SendWR{Opcode: WRSend, Flags: 1 << 3}, ErrSendFlags},
+		{"largest flag", SendWR{Opcode: WRSend, Flags: Signaled | 1<<7}, ErrSendFlags},
+		{"inline and SGL", SendWR{Opcode: WRSend, Inline: []byte{1}, SGL: []SGE{sge}}, ErrInlineUse},
+		{"inline READ", SendWR{Opcode: WRRDMARead, Inline: []byte{1}}, ErrInlineUse},
+		{"long inline", SendWR{Opcode: WRSend, Inline: make([]byte, 101)}, ErrInlineTooLong},
+		{"four SGEs", SendWR{Opcode: WRSend, SGL: []SGE{sge, sge, sge, sge}}, ErrTooManySGE},
+		{"4 GiB", SendWR{Opcode: WRSend, SGL: []SGE{long, sge}}, ErrTooLong},
+	} {
+		for _, index := range []int{0, 2} {
+			r := newPostRig(t, 3)
+			wrs := make([]SendWR, 3)
+			wrs[index] = c.wr
+			err := r.qp.PostSend(wrs...)
+			if post, ok := errors.AsType[*PostError](err); !ok || post.Index != index || post.Err != c.want {
+				t.Errorf("%s: %v, want a PostError of index %d with %v", c.name, err, index, c.want)
+			}
+			r.checkNothing(t, 0, 0)
+			if c.want != ErrSGERange && c.want != ErrTooManySGE && c.want != ErrTooLong {
+				continue
+			}
+			recvs := make([]RecvWR, 3)
+			recvs[index].SGL = c.wr.SGL
+			err = r.qp.PostRecvs(recvs...)
+			if post, ok := errors.AsType[*PostError](err); !ok || post.Index != index || post.Err != c.want {
+				t.Errorf("%s: PostRecvs: %v, want a PostError of index %d with %v", c.name, err, index, c.want)
+			}
+			err = r.qp.PostRecv(1, c.wr.SGL...)
+			if post, ok := errors.AsType[*PostError](err); !ok || post.Index != 0 || post.Err != c.want {
+				t.Errorf("%s: PostRecv: %v, want a PostError with %v", c.name, err, c.want)
+			}
+			r.checkNothing(t, 0, 0)
+			if err := errors.Join(r.qp.PostSend(SendWR{ID: 9}), r.qp.PostRecv(9)); err != nil {
+				t.Fatalf("%s: a good work request afterwards: %v", c.name, err)
+			}
+			checkSlot(t, r.rq.slot(0)[:recvSlotSize], recvSlotSize, []slotField{{"wr_id", 0, host64(9)}})
+			checkSlot(t, r.sq.slot(0)[:sendSlotSize], sendSlotSize, []slotField{{"wr.wr_id", 0, host64(9)}})
+		}
+	}
+	r := newPostRig(t, 3)
+	if err := r.qp.PostSend(SendWR{Opcode: WRSend, Inline: make([]byte, 100)}, SendWR{Opcode: WRSend, SGL: []SGE{sge, sge, sge}}); err != nil {
+		t.Errorf("the most that the QP was created for: %v", err)
+	}
+}
+
+func TestPostState(t *testing.T) {
+	for _, c := range []struct {
+		state      QPState
+		send, recv error
+	}{
+		{Reset, ErrState, ErrState},
+		{Init, ErrState, nil},
+		{RTR, ErrState, nil},
+		{RTS, nil, nil},
+		{Err, nil, nil}, // to be flushed
+	} {
+		r := newPostRig(t, 3)
+		r.qp.state.Store(uint32(c.state))
+		if err := r.qp.PostSend(SendWR{}); err != c.send {
+			t.Errorf("%s: PostSend: %v, want %v", c.state, err, c.send)
+		}
+		if err := r.qp.PostRecv(1); err != c.recv {
+			t.Errorf("%s: PostRecv: %v, want %v", c.state, err, c.recv)
+		}
+		if err := r.qp.PostRecvs(RecvWR{}); err != c.recv {
+			t.Errorf("%s: PostRecvs: %v, want %v", c.state, err, c.recv)
+		}
+		if got, want := r.sq.get(ringProducer) == 1, c.send == nil; got != want {
+			t.Errorf("%s: the send is in the ring: %v, want %v", c.state, got, want)
+		}
+		if got, want := r.rq.get(ringProducer) == 2, c.recv == nil; got != want {
+			t.Errorf("%s: the receives are in the ring: %v, want %v", c.state, got, want)
+		}
+	}
+	r := newPostRig(t, 3)
+	r.qp.gone.Store(true)
+	for what, err := range map[string]error{
+		"PostSend":  r.qp.PostSend(SendWR{}),
+		"PostRecv":  r.qp.PostRecv(1),
+		"PostRecvs": r.qp.PostRecvs(RecvWR{}),
+	} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s of a closed QP: %v, want os.ErrClosed", what, err)
+		}
+	}
+	r.checkNothing(t, 0, 0)
+}
+
+// TestDoorbellRefused: the caller learns that the device was not told.
+func TestDoorbellRefused(t *testing.T) {
+	r := newPostRig(t, 3)
+	if err := r.pipe.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err := r.qp.PostSend(SendWR{})
+	if e, ok := errors.AsType[*Error](err); !ok || e.Verb != "POST_SEND" || e.Errno != syscall.EPIPE || e.Hint == "" {
+		t.Errorf("error is %v, want one of POST_SEND with EPIPE", err)
+	}
+}
+
+// TestPostDoesNotAllocate is about all that a program does again and again.
+func TestPostDoesNotAllocate(t *testing.T) {
+	r := newQuietRig(t, 5)
+	mr := &MR{addr: 1 << 20, length: 4096, lkey: 5}
+	data := []byte("inline")
+	batch := make([]SendWR, 16)
+	recvs := make([]RecvWR, 16)
+	for i := range batch {
+		batch[i] = SendWR{Opcode: WRSend, SGL: []SGE{mr.SGE(i, 64)}}
+		recvs[i] = RecvWR{SGL: batch[i].SGL}
+	}
+	for name, post := range map[string]func() error{
+		"PostSend of 1": func() error {
+			return r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGL: []SGE{mr.SGE(0, 64)}})
+		},
+		"PostSend inline": func() error { return r.qp.PostSend(SendWR{Opcode: WRSend, Inline: data}) },
+		"PostSend of 16":  func() error { return r.qp.PostSend(batch...) },
+		"PostSend of 1 MiB": func() error {
+			return r.qp.PostSend(SendWR{Opcode: WRSend, SGL: []SGE{{Length: 1 << 20}}})
+		},
+		"PostRecv":  func() error { return r.qp.PostRecv(1, mr.SGE(0, 64)) },
+		"PostRecvs": func() error { return r.qp.PostRecvs(recvs...) },
+	} {
+		if n := testing.AllocsPerRun(100, func() {
+			if err := post(); err != nil {
+				t.Fatal(err)
+			}
+			r.sq.take()
+			r.rq.take()
+		}); n != 0 {
+			t.Errorf("%s makes %v allocations, want 0", name, n)
+		}
+	}
+	for r.qp.PostSend(SendWR{}) == nil {
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := r.qp.PostSend(SendWR{Opcode: WRSend, SGL: []SGE{mr.SGE(0, 64)}}); err != ErrQueueFull {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("PostSend into a full queue makes %v allocations, want 0", n)
+	}
+}
+
+// TestMRSGE: a range that is not inside the MR is marked, whatever it adds up to.
+func TestMRSGE(t *testing.T) {
+	const addr, lkey = 1<<63 + 1<<12, 0x1234
+	outside := SGE{outside: true}
+	for _, c := range []struct {
+		size           uint64
+		offset, length int
+		want           SGE
+	}{
+		{4096, 0, 4096, SGE{Addr: addr, Length: 4096, LKey: lkey}},
+		{4096, 4095, 1, SGE{Addr: addr + 4095, Length: 1, LKey: lkey}},
+		{4096, 4096, 0, SGE{Addr: addr + 4096, LKey: lkey}},
+		{4096, 0, 4097, outside},
+		{4096, 1, 4096, outside},
+		{4096, 4097, 0, outside},
+		{4096, -1, 1, outside},
+		{4096, 1, -1, outside},
+		{4096, math.MinInt, math.MinInt, outside},
+		{4096, math.MaxInt, 1, outside},
+		{4096, 1, math.MaxInt, outside},
+		{4096, math.MaxInt, math.MaxInt, outside},
+		{1 << 33, 1 << 32, math.MaxUint32, SGE{Addr: addr + 1<<32, Length: math.MaxUint32, LKey: lkey}},
+		{1 << 33, 0, 1 << 32, outside},
+	} {
+		mr := &MR{addr: addr, length: c.size, lkey: lkey}
+		if diff := cmp.Diff(c.want, mr.SGE(c.offset, c.length), cmp.AllowUnexported(SGE{})); diff != "" {
+			t.Errorf("SGE(%d, %d) of %d bytes (-want +got):\n%s", c.offset, c.length, c.size, diff)
+		}
+	}
+}
+
+func benchmarkPostSend(b *testing.B, n int) {
+	r := newQuietRig(b, 6)
+	wrs := make([]SendWR, n)
+	for i := range wrs {
+		wrs[i] = SendWR{ID: uint64(i), Opcode: WRSend, Flags: Signaled, SGL: []SGE{{Addr: 1 << 20, Length: 64, LKey: 5}}}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := r.qp.PostSend(wrs...); err != nil {
+			b.Fatal(err)
+		}
+		r.sq.take()
+	}
+}
+
+func BenchmarkPostSend1(b *testing.B)  { benchmarkPostSend(b, 1) }
+func BenchmarkPostSend16(b *testing.B) { benchmarkPostSend(b, 16) }
