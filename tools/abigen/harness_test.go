@@ -73,14 +73,14 @@ func TestHarness(t *testing.T) {
 		{"macro", []string{"FIX_VERSION 3", "FIX_VERSION 4"}, "FIX_VERSION is not as in"},
 		{"shift", []string{"client << 10", "client << 11"}, "FIX_TYPE_SHIFT is not as in"},
 
-		{"name gone", gone, "lack 1 names of this package, and 0 is on record; absent: FIX_KIND_NONE"},
-		{"struct gone", []string{"struct fix_old_tail {", "struct fix_older_tail {"}, "lack 3 names of this package, and 0 is on record; absent: struct fix_old_tail, struct fix_old_tail handle, struct fix_old_tail driver_data[0]"},
+		{"name gone", gone, "lack 1 names of this package, and at most 0 are on record; absent: FIX_KIND_NONE"},
+		{"struct gone", []string{"struct fix_old_tail {", "struct fix_older_tail {"}, "lack 3 names of this package, and at most 0 are on record; absent: struct fix_old_tail, struct fix_old_tail handle, struct fix_old_tail driver_data[0]"},
 		{"field gone", []string{"		__u32 invalidate_rkey;\n", ""}, "absent: struct fix_wr ex.invalidate_rkey"},
 		{"no C", []string{"struct fix_sge {", "struct fix_sge"}, "gcc: "},
 
 		{"known to differ", slices.Concat(version(linux5_10), gone, minus, []string{"FIX_VERSION 3", "FIX_VERSION 2"}), ""},
 		{"known to differ and does not", slices.Concat(version(linux5_10), gone, minus), "FIX_VERSION is on record as different in Linux 5.10, and is not"},
-		{"fewer absent than on record", slices.Concat(version(linux5_10), gone, []string{"FIX_VERSION 3", "FIX_VERSION 2"}), "lack 1 names of this package, and 2 is on record"},
+		{"fewer absent than on record", slices.Concat(version(linux5_10), gone, []string{"FIX_VERSION 3", "FIX_VERSION 2"}), ""},
 		{"between two", slices.Concat(version(linux5_15), gone), ""},
 		{"between two and different", slices.Concat(version(linux5_15), []string{"FIX_VERSION 3", "FIX_VERSION 2"}), "FIX_VERSION is not as in the headers of Linux 5.15"},
 		{"newer", version(linux6_12), ""},
