@@ -54,6 +54,16 @@ func TestCharDev(t *testing.T) {
 	if err := info.check(); err == nil || !strings.Contains(err.Error(), "stale node") {
 		t.Errorf("a regular file: %v", err)
 	}
+	plain := info
+	plain.char.Major, plain.char.Minor = 0, 0 // as st_rdev of the file
+	if err := plain.check(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a regular file with the right numbers: %v", err)
+	}
+	zero := info
+	zero.CharDev, zero.char.Major, zero.char.Minor = "/dev/zero", 1, 3 // it is 1:5
+	if err := zero.check(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("another minor number: %v", err)
+	}
 	info.CharDev = "/dev/null"
 	if err := info.check(); err == nil || !strings.Contains(err.Error(), "is device 1:3, but the kernel's uverbs0 is 231:192") {
 		t.Errorf("another device: %v", err)

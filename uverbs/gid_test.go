@@ -81,6 +81,8 @@ func TestChooseGID(t *testing.T) {
 		{"no IPv4", append(table[:2:2], table[4:]...), "::", 5},
 		{"IPv4 peer, no IPv4 here", append(table[:2:2], table[4:]...), "10.1.0.2", 5},
 		{"only v1", table[2:3], "::", 2},
+		{"link-local v2 or routable v1", []GIDEntry{table[1], {Port: 1, Index: 4, GID: table[4].GID, Type: GIDTypeRoCEv1}}, "::", 4},
+		{"IPv6 v2 or IPv4 v1", []GIDEntry{table[5], table[2]}, "10.1.0.2", 2},
 		{"netdev elsewhere", []GIDEntry{foreign, table[3]}, "::", 3},
 		{"order decides", []GIDEntry{table[3], entry(9, "10.3.0.1", GIDTypeRoCEv2)}, "::", 3},
 	} {

@@ -167,6 +167,10 @@ func TestModifyBytes(t *testing.T) {
 	if got != want {
 		t.Errorf("request is %+v, want %+v", got, want)
 	}
+	// Who knows the state better than the library may say so.
+	f.state(Init)
+	must(t, f.qp.Modify(QPAttr{State: RTS, CurState: SQD}, AttrState|AttrCurState))
+	f.state(SQD)
 	f.refuse["MODIFY_QP"] = syscall.EINVAL
 	err := f.qp.Modify(QPAttr{State: Err}, AttrState)
 	if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "MODIFY_QP SQD to ERR") || !strings.Contains(err.Error(), "may have left state SQD") {

@@ -294,6 +294,42 @@ func TestNotify(t *testing.T) {
 	}
 }
 
+// TestEvents: an event goes to the CQ whose user handle the kernel was told, and to none
+// that is closed; a closed channel forgets the context of the last Wait.
+func TestEvents(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	ch := value(d.CreateCompChannel())(t)
+	event := func(cq *CQ) {
+		t.Helper()
+		if _, err := k.events.Write(u64(cq.cookie)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var cqs [3]*CQ
+	for i := range cqs {
+		cqs[i] = value(d.CreateCQ(1, CQOptions{Channel: ch}))(t)
+	}
+	for _, i := range []int{2, 0, 1} {
+		event(cqs[i])
+		if cq := value(ch.Wait(t.Context()))(t); cq != cqs[i] {
+			t.Errorf("an event of CQ %d is taken for another's", i)
+		}
+	}
+	event(cqs[0])
+	event(cqs[1])
+	must(t, cqs[0].Close())
+	if cq := value(ch.Wait(t.Context()))(t); cq != cqs[1] {
+		t.Error("an event of a closed CQ is not skipped")
+	}
+	must(t, cqs[1].Close(), cqs[2].Close(), ch.Close())
+	if ch.watch.done != nil || ch.watch.unreg != nil {
+		t.Error("the closed channel is still registered with the context")
+	}
+	if _, err := ch.Wait(t.Context()); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait after Close: %v", err)
+	}
+}
+
 func TestRegMR(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		pd := value(d.AllocPD())(t)
