@@ -49,6 +49,9 @@ func TestCloseOrder(t *testing.T) {
 		t.Errorf("the send CQ has one user left: %v", err)
 	}
 	must(t, same.Close(), send.Close(), mr.Close(), pd.Close(), ch.Close(), d.Close())
+	if n := k.ringsMapped(); n != 0 {
+		t.Errorf("%d bytes of rings stay mapped", n)
+	}
 }
 
 // TestCloseRefused: if the kernel refuses, the object stays open, as do those it uses.

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -34,6 +35,7 @@ type fakeKernel struct {
 	gids    []abi.GIDEntry                       // of all ports
 	query   abi.QueryQPResp                      // the answer to QUERY_QP
 	events  *os.File                             // the write end of the last completion channel
+	mapped  int                                  // bytes of other devices' files that were mapped before
 
 	mu    sync.Mutex
 	calls []fakeCall
@@ -119,6 +121,7 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 	if _, err := k.file.Seek(doorbells, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
+	k.mapped = k.ringsMapped()
 	change(k)
 	d := &Device{info: DeviceInfo{Name: "rxe0", Driver: "rxe"}, driver: rxeDriver{}}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
@@ -406,6 +409,29 @@ func (k *fakeKernel) newRing(shift uint, entries uint32) *fakeRing {
 		}
 	}
 	return r
+}
+
+// ringsMapped returns how much of the command file is mapped by the library since the
+// device was opened, in bytes.
+func (k *fakeKernel) ringsMapped() int {
+	k.t.Helper()
+	total := -k.mapped
+	for line := range strings.Lines(string(value(os.ReadFile("/proc/self/maps"))(k.t))) {
+		if !strings.Contains(line, "memfd:uverbs0") {
+			continue
+		}
+		var from, to int
+		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+			k.t.Fatal(err)
+		}
+		total += to - from
+	}
+	for _, rings := range k.rings {
+		for _, r := range rings {
+			total -= len(r.mem)
+		}
+	}
+	return total
 }
 
 // rung returns what was written to the command file since the last call.

@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"os"
-	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -48,15 +47,15 @@ func (h *holder) hold() int {
 
 // poll is the sleep. RawSyscall is what keeps the scheduler out; its signal for a
 // goroutine that runs too long, or for the garbage collector, ends the sleep with EINTR.
-// The loop must yield then, since nothing else in it is a place where a goroutine can be
-// preempted. The kernel leaves the rest of the time.
+// The loop must then come to a place where a goroutine can be preempted, and has no other.
+// The kernel leaves the rest of the time.
 func (h *holder) poll(fd uintptr) {
 	h.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	for {
 		n, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL,
 			uintptr(unsafe.Pointer(&h.fds[0])), 1, uintptr(unsafe.Pointer(&h.rest)), 0, 0, 0)
 		if errno == syscall.EINTR {
-			runtime.Gosched()
+			preemptible()
 			continue
 		}
 		if errno == 0 && n == 1 {
@@ -68,3 +67,14 @@ func (h *holder) poll(fd uintptr) {
 		return
 	}
 }
+
+// preemptible is a place where the scheduler can preempt: a function that calls another
+// looks on entry whether it shall. A function that calls none does not, and
+// runtime.Gosched yields without stopping for a collector that wants to see the stack,
+// which then keeps asking for as long as the hold lasts.
+//
+//go:noinline
+func preemptible() { nothing() }
+
+//go:noinline
+func nothing() {}

@@ -271,6 +271,9 @@ func TestCreateCQBadRing(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	k.sent("ioctl CREATE_CQ", "ioctl DESTROY_CQ")
+	if n := k.ringsMapped(); n != 0 {
+		t.Errorf("%d bytes of rings stay mapped", n)
+	}
 	must(t, d.Close())
 }
 
