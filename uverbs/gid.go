@@ -218,8 +218,9 @@ func GIDAt(index int) GIDChoice { return GIDChoice{index, true} }
 func (c GIDChoice) fixed() (int, bool) { return c.index, c.given }
 
 // ChooseGID returns the entry that the library would use to reach peer: routable
-// before link-local, RoCE v2 before v1, and of the peer's address family; without a
-// peer (the zero GID), IPv4 before IPv6. ok is false if the table is empty.
+// before link-local unless the peer is link-local, then of the peer's address family,
+// then RoCE v2 before v1; without a peer (the zero GID), IPv4 before IPv6. ok is false if
+// the table is empty.
 func ChooseGID(table []GIDEntry, peer GID) (e GIDEntry, ok bool) {
 	best := -1
 	for _, c := range table {
