@@ -17,7 +17,7 @@ GUEST    := -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix demo check unit race abi bench vmtest kernel generate size deps clean help
+.PHONY: build test matrix demo check unit race abi bench vmtest kernel generate golden size deps clean help
 
 build: $(VMRUN) verbs ## build the commands into .build
 
@@ -75,11 +75,11 @@ size: verbs
 
 kernel: $(VMRUN) ## the kernel tests and interop on KERNEL and ARCH
 	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
-	for p in mmio mmio/rxe netlinkrdma uverbs test/conformance test/interop; do \
+	for p in mmio mmio/rxe netlinkrdma uverbs test/conformance test/interop test/abitrace; do \
 		GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; \
 	done
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
-		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test --- conformance.test
+		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test --- conformance.test --- abitrace.test -test.run Trace
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES) -file verbs:/bin/verbs interop.test
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none \
 		conformance.test -test.run '^TestModuleNotLoaded$$'
@@ -89,6 +89,15 @@ matrix: ## the kernel tests on all kernels
 
 generate: deps $(VMRUN) ## generate the ABI packages from the newest headers that Debian has
 	set -e; dir=$$($(VMRUN) get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $$dir/usr/include
+
+golden: $(VMRUN) ## record the commands of rdma-core's programs, which tests compare with ours
+	go build -trimpath -o $(BUILD)/abitrace ./test/abitrace
+	set -e; for p in rc_pingpong devinfo; do for m in ioctl write; do \
+		case $$m in write) flag=-no-ioctl;; *) flag=;; esac; \
+		$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES),dash,coreutils,sed -file $(BUILD)/abitrace:/bin/abitrace \
+			-file uverbs/testdata/golden/record.sh:/record.sh sh /record.sh $$p $$flag >$(BUILD)/golden; \
+		mv $(BUILD)/golden uverbs/testdata/golden/$${p}_$$m.txt; \
+	done; done
 
 # The layout tests and the race detector compile C.
 deps:

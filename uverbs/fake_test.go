@@ -28,14 +28,15 @@ type fakeKernel struct {
 	file *os.File // the memfd
 	mem  *os.File // this process's memory, for copying to and from addresses
 
-	noIoctl bool                                 // the kernel has no methods beside INVOKE_WRITE
-	refuse  map[string]syscall.Errno             // what to answer to a verb
-	invalid func(qp *abi.CreateQP) syscall.Errno // what the driver thinks of a QP
-	port    abi.QueryPortResp                    // of port 1; the others are down
-	gids    []abi.GIDEntry                       // of all ports
-	query   abi.QueryQPResp                      // the answer to QUERY_QP
-	events  *os.File                             // the write end of the last completion channel
-	mapped  int                                  // bytes of other devices' files that were mapped before
+	noIoctl bool                                  // the kernel has no methods beside INVOKE_WRITE
+	refuse  map[string]syscall.Errno              // what to answer to a verb
+	invalid func(qp *abi.CreateQP) syscall.Errno  // what the driver thinks of a QP
+	port    abi.QueryPortResp                     // of port 1; the others are down
+	gids    []abi.GIDEntry                        // of all ports
+	query   abi.QueryQPResp                       // the answer to QUERY_QP
+	events  *os.File                              // the write end of the last completion channel
+	mapped  int                                   // bytes of other devices' files that were mapped before
+	seen    func(cmd *ioctlCommand, write []byte) // if set, gets every command first
 
 	mu    sync.Mutex
 	calls []fakeCall
@@ -77,6 +78,8 @@ var fakeVerbs = map[uint32]struct {
 	abi.IB_USER_VERBS_CMD_QUERY_QP:            {"QUERY_QP", 128},
 	abi.IB_USER_VERBS_CMD_MODIFY_QP:           {"MODIFY_QP", 0},
 	abi.IB_USER_VERBS_CMD_DESTROY_QP:          {"DESTROY_QP", 4},
+	abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:       {"REQ_NOTIFY_CQ", 0},
+	abi.IB_USER_VERBS_CMD_POST_SEND:           {"POST_SEND", 4},
 
 	abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {"EX_QUERY_DEVICE", 304},
 }
@@ -149,6 +152,9 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 func (k *fakeKernel) call(cmd *ioctlCommand, write []byte) syscall.Errno {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.seen != nil {
+		k.seen(cmd, write)
+	}
 	c := fakeCall{path: "write"}
 	var number uint32
 	switch {
