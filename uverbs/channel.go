@@ -125,15 +125,20 @@ func (c *CompChannel) SetHold(d time.Duration) error {
 	if d < 0 || d > maxHold {
 		return argErr("SetHold", "d", d, "0 to %s", maxHold)
 	}
-	c.wait = nil
-	if d == 0 {
-		return nil
+	if c.gone.Load() {
+		return c.errClosed()
 	}
-	h, err := newHolder(c.f, d, &c.event)
-	if err != nil {
-		return fmt.Errorf("uverbs: SetHold: %w", err)
+	var h *holder
+	if d > 0 {
+		var err error
+		if h, err = newHolder(c.f, d, &c.event); err != nil {
+			return fmt.Errorf("uverbs: SetHold: %w", err)
+		}
 	}
-	c.wait = h
+	old := c.wait
+	if c.wait = h; old != nil {
+		return old.close()
+	}
 	return nil
 }
 
@@ -162,6 +167,9 @@ func (c *CompChannel) read() (*CQ, error) {
 func (c *CompChannel) Close() error {
 	return c.close(func() error {
 		c.watch.stop(c.f)
+		if c.wait != nil {
+			c.wait.close()
+		}
 		return c.f.Close()
 	})
 }

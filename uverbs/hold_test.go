@@ -17,6 +17,7 @@ func TestHoldLetsGo(t *testing.T) {
 	defer w.Close()
 	h, err := newHolder(r, maxHold, new([eventSize]byte))
 	must(t, err)
+	defer h.close()
 	for range 5 {
 		got := make(chan int, 1)
 		go func() { got <- h.hold() }()

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"fmt"
 	"os"
 	"syscall"
 	"time"
@@ -13,15 +14,25 @@ import (
 // thread and processor stay with the goroutine, so that no other thread has to be woken
 // before the goroutine goes on. It is not safe for concurrent use.
 type holder struct {
-	raw  syscall.RawConn
-	time time.Duration
-	call func(fd uintptr) // kept, so that holding does not allocate
-	fds  [1]unix.PollFd
-	rest unix.Timespec
+	time         time.Duration
+	raw          syscall.RawConn  // of the file
+	fds          [2]unix.PollFd   // the file and the clock
+	enter, sleep func(fd uintptr) // methods, kept so that holding does not allocate
+
+	// A timeout of the sleep itself would set a timer each time and cancel it, which is a
+	// good part of what a sleep costs. The clock ticks by itself, and not on as long as
+	// nobody reads it.
+	clock    *os.File
+	clockRaw syscall.RawConn
+	tick     [8]byte // where the clock's number of ticks is read to
 
 	event *[eventSize]byte // where the event is read to
 	n     int              // how many bytes were
 }
+
+// holdTicks are the ticks of the clock that end a hold. The first may be an old one and
+// the second come at once, so a hold lasts from a third of the time to the whole.
+const holdTicks = 3
 
 // newHolder returns a holder that reads events of a file.
 func newHolder(f *os.File, d time.Duration, event *[eventSize]byte) (*holder, error) {
@@ -29,42 +40,65 @@ func newHolder(f *os.File, d time.Duration, event *[eventSize]byte) (*holder, er
 	if err != nil {
 		return nil, err
 	}
-	h := &holder{raw: raw, time: d, event: event}
-	h.call = h.poll
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("create a clock: %w", err)
+	}
+	h := &holder{time: d, raw: raw, clock: os.NewFile(uintptr(fd), "clock"), event: event}
+	h.enter, h.sleep = h.withClock, h.poll
+	every := unix.NsecToTimespec(max(int64(d)/holdTicks, 1))
+	err = unix.TimerfdSettime(fd, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil)
+	if err == nil {
+		h.clockRaw, err = h.clock.SyscallConn()
+	}
+	if err != nil {
+		h.clock.Close()
+		return nil, fmt.Errorf("set a clock: %w", err)
+	}
 	return h, nil
 }
+
+// close releases the clock.
+func (h *holder) close() error { return h.clock.Close() }
 
 // hold sleeps until an event is there, and reads it, or until the time is over. It
 // returns the number of bytes read; if it is 0, the ordinary read tells why.
 func (h *holder) hold() int {
-	h.rest = unix.NsecToTimespec(int64(h.time))
 	h.n = 0
-	if h.raw.Control(h.call) != nil {
+	if h.raw.Control(h.enter) != nil {
 		return 0
 	}
 	return h.n
 }
 
+// withClock keeps the clock open as well.
+func (h *holder) withClock(fd uintptr) {
+	h.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+	h.clockRaw.Control(h.sleep) // closed: the ordinary read says so
+}
+
 // poll is the sleep. RawSyscall is what keeps the scheduler out; its signal for a
 // goroutine that runs too long, or for the garbage collector, ends the sleep with EINTR.
 // The loop must then come to a place where a goroutine can be preempted, and has no other.
-// The kernel leaves the rest of the time.
-func (h *holder) poll(fd uintptr) {
-	h.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-	for {
-		n, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL,
-			uintptr(unsafe.Pointer(&h.fds[0])), 1, uintptr(unsafe.Pointer(&h.rest)), 0, 0, 0)
-		if errno == syscall.EINTR {
+func (h *holder) poll(clock uintptr) {
+	h.fds[1] = unix.PollFd{Fd: int32(clock), Events: unix.POLLIN}
+	for ticks := 0; ticks < holdTicks; {
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&h.fds[0])), uintptr(len(h.fds)), 0, 0, 0, 0)
+		switch {
+		case errno == syscall.EINTR:
 			preemptible()
-			continue
-		}
-		if errno == 0 && n == 1 {
-			n, _, errno = syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(h.event)), eventSize)
+		case errno != 0:
+			return
+		case h.fds[0].Revents != 0:
+			n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(h.fds[0].Fd), uintptr(unsafe.Pointer(h.event)), eventSize)
 			if errno == 0 {
 				h.n = int(n)
 			}
+			return
+		default:
+			ticks++
+			syscall.RawSyscall(syscall.SYS_READ, clock, uintptr(unsafe.Pointer(&h.tick)), uintptr(len(h.tick)))
 		}
-		return
 	}
 }
 

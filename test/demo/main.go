@@ -4,9 +4,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"text/tabwriter"
@@ -18,14 +21,37 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 5, "number of runs of each program")
+	rounds := flag.Int("rounds", 15, "number of runs of each program")
 	iters := flag.Int("iters", 1000, "number of exchanges in a run")
 	size := flag.Int("size", 4096, "message size in bytes")
+	pin := flag.Int("exec-on", -1, "run the command line that follows on this processor")
 	flag.Parse()
+	if *pin >= 0 {
+		fmt.Fprintf(os.Stderr, "demo: %s\n", execOn(*pin, flag.Args()))
+		os.Exit(1)
+	}
 	if err := run(*rounds, *iters, *size); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %s\n", err)
 		os.Exit(1)
 	}
+}
+
+// execOn becomes another program, on one processor. It returns only if it fails.
+func execOn(cpu int, args []string) error {
+	if len(args) == 0 {
+		return errors.New("-exec-on: no command line")
+	}
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("run on processor %d: %w", cpu, err)
+	}
+	return unix.Exec(path, args, os.Environ())
 }
 
 // row is a line of the table: the times of the runs, in µs per iteration.
@@ -40,19 +66,23 @@ func run(rounds, iters, size int) error {
 	if err := unix.Uname(&u); err != nil {
 		return err
 	}
-	fmt.Printf("Linux %s, rxe, RC ping-pong of %d bytes, %d runs of %d exchanges each, in turn\n",
+	fmt.Printf("Linux %s, rxe, RC ping-pong of %d bytes, %d runs of %d exchanges each, in turn, each end on its own processor\n",
 		unix.ByteSliceToString(u.Release[:]), size, rounds, iters)
 	rows := []*row{{name: "polling"}, {name: "events"}}
 	options := [][]string{nil, {"-e"}}
 	for round := range rounds {
 		for i, r := range rows {
 			opts := append([]string{"-n", strconv.Itoa(iters), "-s", strconv.Itoa(size)}, options[i]...)
-			ours, err := once(interop.Verbs(), opts)
-			if err != nil {
-				return err
+			var ours, theirs float64
+			var errs [2]error
+			first := func() { ours, errs[0] = once(interop.Verbs(), opts) }
+			second := func() { theirs, errs[1] = once(interop.RdmaCore, opts) }
+			if round%2 == 1 { // neither has the advantage of being first
+				first, second = second, first
 			}
-			theirs, err := once(interop.RdmaCore, opts)
-			if err != nil {
+			first()
+			second()
+			if err := errors.Join(errs[:]...); err != nil {
 				return err
 			}
 			r.ours, r.theirs = append(r.ours, ours), append(r.theirs, theirs)
@@ -73,11 +103,17 @@ func run(rounds, iters, size int) error {
 	return t.Flush()
 }
 
-// once runs a program against itself and returns the client's time per iteration.
+// once runs a program against itself, each end on a processor of its own, and returns the
+// client's time per iteration.
 func once(program, options []string) (float64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	r, err := interop.Play(ctx, program, program, options...)
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	on := func(cpu string) []string { return append([]string{self, "-exec-on", cpu, "--"}, program...) }
+	r, err := interop.Play(ctx, on("0"), on("1"), options...)
 	return r.ClientTime, err
 }
 
