@@ -2,11 +2,11 @@ package uverbs
 
 import (
 	"bytes"
+	"embed"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -76,10 +76,15 @@ func (c *goldenCommand) attr(id uint16) *goldenAttr {
 	return &goldenAttr{Data: make([]byte, 8)}
 }
 
+// goldenFiles are embedded, so that the tests find them in a guest as well.
+//
+//go:embed testdata/golden/*.txt
+var goldenFiles embed.FS
+
 // readGolden reads a golden file: the commands that succeeded, and the comment.
 func readGolden(t *testing.T, name string) ([]goldenCommand, string) {
 	t.Helper()
-	text := string(value(os.ReadFile("testdata/golden/" + name + ".txt"))(t))
+	text := string(value(goldenFiles.ReadFile("testdata/golden/" + name + ".txt"))(t))
 	var all []goldenCommand
 	var comment strings.Builder
 	for line := range strings.Lines(text) {
