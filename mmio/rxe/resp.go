@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"encoding/binary"
 	"fmt"
 	"unsafe"
 
@@ -20,7 +21,11 @@ const (
 	ResizeCQRespSize = int(unsafe.Sizeof(abi.RxeResizeCQResp{}))
 	QPRespSize       = int(unsafe.Sizeof(abi.RxeCreateQPResp{}))
 	SRQRespSize      = int(unsafe.Sizeof(abi.RxeCreateSRQResp{}))
+	AHRespSize       = int(unsafe.Sizeof(abi.RxeCreateAHResp{}))
 )
+
+// MapInfoSize is how many bytes rxe writes to the address that EncodeModifySRQ takes.
+const MapInfoSize = int(unsafe.Sizeof(abi.Mminfo{}))
 
 // DecodeCQResp decodes what rxe answers to the creation of a completion queue.
 // It fails if b is shorter than CQRespSize.
@@ -53,6 +58,26 @@ func DecodeSRQResp(b []byte) (mi MapInfo, srqn uint32, err error) {
 	var r abi.RxeCreateSRQResp
 	err = decode(&r, b, "rxe_create_srq_resp")
 	return mapInfo(&r.MI), r.SRQNum, err
+}
+
+// DecodeAHResp decodes what rxe answers to the creation of an address handle: its
+// number, 0 before Linux 5.16. It fails if b is shorter than AHRespSize.
+func DecodeAHResp(b []byte) (ahNum uint32, err error) {
+	var r abi.RxeCreateAHResp
+	err = decode(&r, b, "rxe_create_ah_resp")
+	return r.AHNum, err
+}
+
+// EncodeModifySRQ makes the driver's part of the command that modifies a shared receive
+// queue: where rxe shall write the place of the new ring, if it is resized. addr must be
+// that of MapInfoSize bytes that stay where they are until the command is over.
+func EncodeModifySRQ(addr uint64) []byte { return binary.NativeEndian.AppendUint64(nil, addr) }
+
+// DecodeMapInfo decodes what rxe wrote there. It fails if b is shorter than MapInfoSize.
+func DecodeMapInfo(b []byte) (MapInfo, error) {
+	var mi abi.Mminfo
+	err := decode(&mi, b, "mminfo")
+	return mapInfo(&mi), err
 }
 
 func mapInfo(mi *abi.Mminfo) MapInfo { return MapInfo{Offset: mi.Offset, Size: mi.Size} }

@@ -123,6 +123,55 @@ func (s *SendSlot) SetAtomic(addr uint64, compareAdd, swap uint64, rkey uint32) 
 	s.wqe.IOVA = addr
 }
 
+// SetAtomicWrite sets the peer's 8 bytes, aligned to 8, and what AtomicWrite writes
+// there. It takes the place of AddSGE and AddInline.
+func (s *SendSlot) SetAtomicWrite(addr uint64, rkey uint32, value [8]byte) {
+	s.SetRDMA(addr, rkey)
+	d := &s.wqe.DMA
+	copy(d.TailAtomicWR(len(value)), value[:])
+	s.length = uint32(len(value))
+	d.Length, d.Resid = s.length, s.length
+}
+
+// SetFlush sets the peer's memory that Flush makes durable or visible (placement:
+// values of enum ib_placement_type; level: of enum ib_selectivity_level).
+func (s *SendSlot) SetFlush(addr uint64, length, rkey uint32, placement, level uint8) {
+	f := s.wqe.WR.WR.Flush()
+	f.RemoteAddr = addr
+	f.Length = length
+	f.RKey = rkey
+	f.Type = placement
+	f.Level = level
+	s.wqe.IOVA = addr
+	s.length = length
+	d := &s.wqe.DMA
+	d.Length, d.Resid = length, length
+}
+
+// SetMW sets what BindMW binds: length bytes at addr of the region mrLKey to the window
+// that has the key mwRKey now and rkey afterwards.
+func (s *SendSlot) SetMW(addr, length uint64, mrLKey, mwRKey, rkey, access uint32) {
+	m := s.wqe.WR.WR.MW()
+	m.Addr = addr
+	m.Length = length
+	m.MRLKey = mrLKey
+	m.MWRKey = mwRKey
+	m.RKey = rkey
+	m.Access = access
+}
+
+// SetUD sets where a datagram goes. If ahNum is not 0 it names an address that the
+// kernel keeps; else av is the address.
+func (s *SendSlot) SetUD(qpn, qkey, ahNum uint32, av *AV) {
+	u := s.wqe.WR.WR.UD()
+	u.RemoteQPN = qpn
+	u.RemoteQKey = qkey
+	u.AHNum = ahNum
+	if ahNum == 0 {
+		u.AV = av.av
+	}
+}
+
 // AddSGE appends length bytes of registered memory at addr to the data. The
 // errors are ErrTooManySGEs, ErrTooLong and, if the request has the flag Inline,
 // ErrMixedData; the request is then as it was before.
