@@ -41,7 +41,7 @@ func TestPollFields(t *testing.T) {
 		{"ex.imm_data", 24, wire32(0x51525354)},
 		{"qp_num", 28, host32(0x61626364)},
 		{"src_qp", 32, host32(0x71727374)},
-		{"wc_flags", 36, host32(0x81828387)},
+		{"wc_flags", 36, host32(0x81828383)},
 		{"pkey_index", 40, binary.NativeEndian.AppendUint16(nil, 0x9192)},
 		{"slid", 42, binary.NativeEndian.AppendUint16(nil, 0xa1a2)},
 		{"sl", 44, []byte{0xb1}},
@@ -67,7 +67,7 @@ func TestPollFields(t *testing.T) {
 
 // TestPollFlags: of the kernel's flags only those come through that WC has names for.
 func TestPollFlags(t *testing.T) {
-	for kernel, want := range map[uint32]WCFlags{0: 0, 1: WCWithGRH, 2: WCWithImm, 3: WCWithGRH | WCWithImm, 4: 0, 8: 0, math.MaxUint32: WCWithGRH | WCWithImm} {
+	for kernel, want := range map[uint32]WCFlags{0: 0, 1: WCWithGRH, 2: WCWithImm, 3: WCWithGRH | WCWithImm, 4: WCWithInv, 8: 0, math.MaxUint32: WCWithGRH | WCWithImm | WCWithInv} {
 		cq, r := newPollRig(t, 3)
 		copy(r.slot(0)[36:], host32(kernel))
 		r.put(1)
@@ -75,6 +75,18 @@ func TestPollFlags(t *testing.T) {
 		if n, err := cq.Poll(wcs[:]); n != 1 || err != nil || wcs[0].Flags != want {
 			t.Errorf("wc_flags %#x: %d, %v, flags %#x; want %#x", kernel, n, err, wcs[0].Flags, want)
 		}
+	}
+}
+
+// TestPollInvalidated: the key takes the place of the immediate, in the order of the host.
+func TestPollInvalidated(t *testing.T) {
+	cq, r := newPollRig(t, 3)
+	copy(r.slot(0)[24:], host32(0x51525354))
+	copy(r.slot(0)[36:], host32(1<<2))
+	r.put(1)
+	var wcs [1]WC
+	if n, err := cq.Poll(wcs[:]); n != 1 || err != nil || wcs[0].InvalidatedRKey != 0x51525354 || wcs[0].Imm != 0 {
+		t.Errorf("%d, %v: %+v", n, err, wcs[0])
 	}
 }
 

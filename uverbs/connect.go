@@ -101,9 +101,14 @@ func (o *PathOptions) check(d *Device) error {
 	return nil
 }
 
-// port returns the path's port, which must be active, and its properties.
-func (q *QP) port() (uint8, PortAttr, error) {
-	first, last := q.path.Port, q.path.Port
+// activePort returns the path's port, which must be active, and its properties: the one
+// that the options name, or that Init took, or the first that is active.
+func (q *QP) activePort() (uint8, PortAttr, error) {
+	first := q.path.Port
+	if first == 0 && q.State() != Reset {
+		first = uint8(q.port.Load())
+	}
+	last := first
 	if first == 0 {
 		first, last = 1, q.dev.attr.PhysPortCount
 	}
@@ -195,11 +200,11 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if q.gone.Load() {
 		return Endpoint{}, q.errClosed()
 	}
-	port, attr, err := q.port()
+	port, attr, err := q.activePort()
 	if err != nil {
 		return Endpoint{}, err
 	}
-	e := Endpoint{QPN: q.qpn, PSN: q.psn, LID: attr.LID}
+	e := Endpoint{QPN: q.qpn, PSN: q.psn.Load(), LID: attr.LID}
 	if _, fixed := q.path.GID.fixed(); fixed || attr.LinkLayer == LinkLayerEthernet {
 		entry, err := q.localGID(port, attr, remote.GID)
 		if err != nil {
@@ -210,12 +215,16 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	return e, nil
 }
 
-// Init brings a queue pair from [Reset] to [Init], in which receives can be posted.
+// Init brings a queue pair from [Reset] to [Init], in which receives can be posted. For
+// UD see [QP.Activate].
 func (q *QP) Init() error {
+	if q.typ == UD {
+		return argErr("Init", "QP type", q.typ, "RC, UC; Activate is for UD")
+	}
 	port := q.path.Port
 	if port == 0 {
 		var err error
-		if port, _, err = q.port(); err != nil {
+		if port, _, err = q.activePort(); err != nil {
 			return err
 		}
 	}
@@ -229,8 +238,37 @@ func (q *QP) Init() error {
 	return q.Modify(QPAttr{State: Init, Port: port, Access: access}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
 }
 
-// Connect connects a queue pair in state [Reset] or [Init] to its peer and leaves it
-// ready to send. Both sides must connect, each with the other's [Endpoint]. The
+// Activate brings a UD queue pair from [Reset] to [RTS], ready to send to whom an AH
+// leads, and to receive what has this Q_Key. A Q_Key with the highest bit set may be used
+// by privileged processes only.
+func (q *QP) Activate(qkey uint32) error {
+	if q.gone.Load() {
+		return q.errClosed()
+	}
+	if q.typ != UD {
+		return argErr("Activate", "QP type", q.typ, "UD; Connect is for others")
+	}
+	port, _, err := q.activePort()
+	if err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		attr QPAttr
+		mask QPAttrMask
+	}{
+		{QPAttr{State: Init, Port: port, QKey: qkey}, AttrState | AttrPKeyIndex | AttrPort | AttrQKey},
+		{QPAttr{State: RTR}, AttrState},
+		{QPAttr{State: RTS, SQPSN: q.psn.Load()}, AttrState | AttrSQPSN},
+	} {
+		if err := q.Modify(step.attr, step.mask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Connect connects an RC or UC queue pair in state [Reset] or [Init] to its peer and
+// leaves it ready to send. Both sides must connect, each with the other's [Endpoint]. The
 // context is looked at between the steps. If a step fails, the QP stays in the state
 // that it had reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
@@ -240,7 +278,10 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if q.gone.Load() {
 		return q.errClosed()
 	}
-	port, attr, err := q.port()
+	if q.typ == UD {
+		return argErr("Connect", "QP type", q.typ, "RC, UC; Activate is for UD")
+	}
+	port, attr, err := q.activePort()
 	if err != nil {
 		return err
 	}
@@ -253,6 +294,17 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 		return argErr("Connect", "Path.MTU", fmt.Sprint(mtu.Bytes()), "up to %d, the active MTU of port %d", attr.ActiveMTU.Bytes(), port)
 	}
 	rdAtomic := orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom)))
+	rtr := QPAttr{State: RTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN}
+	rtrMask := AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN
+	rts := QPAttr{State: RTS, SQPSN: q.psn.Load()}
+	rtsMask := AttrState | AttrSQPSN
+	if q.typ == RC {
+		rtr.MaxDestRdAtomic, rtr.MinRNRTimer = rdAtomic, orDefault(q.path.MinRNRTimer, 12)
+		rtrMask |= AttrMaxDestRdAtomic | AttrMinRNRTimer
+		rts.Timeout, rts.RetryCount = orDefault(q.path.Timeout, 14), orDefault(q.path.RetryCount, defaultRetryCount)
+		rts.RNRRetry, rts.MaxRdAtomic = orDefault(q.path.RNRRetry, 7), rdAtomic
+		rtsMask |= AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic
+	}
 	steps := []func() error{
 		func() error {
 			if q.State() != Reset {
@@ -260,27 +312,8 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 			}
 			return q.Init()
 		},
-		func() error {
-			return q.Modify(QPAttr{
-				State:           RTR,
-				AH:              ah,
-				PathMTU:         mtu,
-				DestQPN:         remote.QPN,
-				RQPSN:           remote.PSN,
-				MaxDestRdAtomic: rdAtomic,
-				MinRNRTimer:     orDefault(q.path.MinRNRTimer, 12),
-			}, AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer)
-		},
-		func() error {
-			return q.Modify(QPAttr{
-				State:       RTS,
-				Timeout:     orDefault(q.path.Timeout, 14),
-				RetryCount:  orDefault(q.path.RetryCount, defaultRetryCount),
-				RNRRetry:    orDefault(q.path.RNRRetry, 7),
-				SQPSN:       q.psn,
-				MaxRdAtomic: rdAtomic,
-			}, AttrState|AttrTimeout|AttrRetryCount|AttrRNRRetry|AttrSQPSN|AttrMaxRdAtomic)
-		},
+		func() error { return q.Modify(rtr, rtrMask) },
+		func() error { return q.Modify(rts, rtsMask) },
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {

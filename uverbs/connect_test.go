@@ -69,7 +69,7 @@ func TestConnect(t *testing.T) {
 			} {
 				c.want[i].QPHandle, c.want[i].AttrMask = f.qp.handle, uint32(mask)
 			}
-			c.want[2].SQPSN = f.qp.psn
+			c.want[2].SQPSN = f.qp.psn.Load()
 			got := f.modifies()
 			for i := range max(len(got), len(c.want)) {
 				if i >= len(got) || i >= len(c.want) || got[i] != c.want[i] {
@@ -81,7 +81,7 @@ func TestConnect(t *testing.T) {
 				t.Errorf("state is %s, want RTS", f.qp.State())
 			}
 			local := value(f.qp.Endpoint())(t)
-			if index, fixed := c.path.GID.fixed(); local.QPN != f.qp.QPN() || local.PSN != f.qp.psn || !fixed && local.GID.Addr().String() != "10.1.0.1" ||
+			if index, fixed := c.path.GID.fixed(); local.QPN != f.qp.QPN() || local.PSN != f.qp.psn.Load() || !fixed && local.GID.Addr().String() != "10.1.0.1" ||
 				fixed && (index != 2 || local.GID.Addr().String() != "fd00:1::1") {
 				t.Errorf("the local endpoint is %+v", local)
 			}

@@ -25,13 +25,24 @@ type driver interface {
 	// abi returns the versions of the driver's private data that the library speaks.
 	abi() (lowest, highest uint64)
 
-	// cqUdata and qpUdata return the driver's part of the create commands.
+	// operations returns what a type of QP can do; ok is false if there is no such type.
+	operations(QPType) (ops opcodeSet, ok bool)
+
+	// These return the driver's part of the create commands.
 	cqUdata() udata
 	qpUdata() udata
+	srqUdata() udata
+	ahUdata() udata
 
-	// mapCQ and mapQP map the rings of a new object by what the kernel answered.
+	// mapCQ, mapQP and mapSRQ map the rings of a new object by what the kernel answered;
+	// openAH completes a new AH.
 	mapCQ(*CQ, udata) error
 	mapQP(*QP, udata) error
+	mapSRQ(*SRQ, udata) error
+	openAH(*AH, udata) error
+
+	// modifySRQ has issue give MODIFY_SRQ, and maps the new ring if it is resized.
+	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
 }
 
 // drivers are the drivers that the library has, by the kernel's number.

@@ -30,6 +30,7 @@ type fakeKernel struct {
 
 	noIoctl bool                                  // the kernel has no methods beside INVOKE_WRITE
 	refuse  map[string]syscall.Errno              // what to answer to a verb
+	ahNum   uint32                                // of AHs; 0 before Linux 5.16
 	invalid func(qp *abi.CreateQP) syscall.Errno  // what the driver thinks of a QP
 	port    abi.QueryPortResp                     // of port 1; the others are down
 	gids    []abi.GIDEntry                        // of all ports
@@ -78,6 +79,14 @@ var fakeVerbs = map[uint32]struct {
 	abi.IB_USER_VERBS_CMD_QUERY_QP:            {"QUERY_QP", 128},
 	abi.IB_USER_VERBS_CMD_MODIFY_QP:           {"MODIFY_QP", 0},
 	abi.IB_USER_VERBS_CMD_DESTROY_QP:          {"DESTROY_QP", 4},
+	abi.IB_USER_VERBS_CMD_CREATE_AH:           {"CREATE_AH", 4},
+	abi.IB_USER_VERBS_CMD_DESTROY_AH:          {"DESTROY_AH", 0},
+	abi.IB_USER_VERBS_CMD_ATTACH_MCAST:        {"ATTACH_MCAST", 0},
+	abi.IB_USER_VERBS_CMD_DETACH_MCAST:        {"DETACH_MCAST", 0},
+	abi.IB_USER_VERBS_CMD_CREATE_SRQ:          {"CREATE_SRQ", 16},
+	abi.IB_USER_VERBS_CMD_MODIFY_SRQ:          {"MODIFY_SRQ", 0},
+	abi.IB_USER_VERBS_CMD_QUERY_SRQ:           {"QUERY_SRQ", 16},
+	abi.IB_USER_VERBS_CMD_DESTROY_SRQ:         {"DESTROY_SRQ", 4},
 	abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:       {"REQ_NOTIFY_CQ", 0},
 	abi.IB_USER_VERBS_CMD_POST_SEND:           {"POST_SEND", 4},
 
@@ -95,6 +104,8 @@ var fakeMethods = map[[2]uint16]string{
 	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY}:          "DESTROY_CQ",
 	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE}:           "CREATE_QP",
 	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY}:          "DESTROY_QP",
+	{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY}:          "DESTROY_AH",
+	{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY}:        "DESTROY_SRQ",
 }
 
 // fakeDevice opens a device of a kernel that has everything.
@@ -315,6 +326,9 @@ func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
 		k.put(c.core, bytesOf(resp))
 	case "QUERY_QP":
 		k.put(c.core, bytesOf(&k.query))
+	case "CREATE_AH":
+		k.put(c.core, u32(k.handle()))
+		k.put(c.drv, u32(k.ahNum))
 	}
 	return 0
 }

@@ -16,13 +16,38 @@ const (
 	WRSend             WROpcode = 2 // send a message to a receive of the peer (IBV_WR_SEND)
 	WRSendWithImm      WROpcode = 3 // the same with a 32-bit value beside it (IBV_WR_SEND_WITH_IMM)
 	WRRDMARead         WROpcode = 4 // read from the peer's memory (IBV_WR_RDMA_READ)
+	WRAtomicCAS        WROpcode = 5 // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
+	WRAtomicFAA        WROpcode = 6 // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
+	WRLocalInv         WROpcode = 7 // invalidate a key of this side (IBV_WR_LOCAL_INV)
+	WRBindMW           WROpcode = 8 // bind a memory window (IBV_WR_BIND_MW)
+	WRSendWithInv      WROpcode = 9 // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
+
+	WRFlush       WROpcode = 14 // make what was written to the peer's memory visible or persistent (IBV_WR_FLUSH)
+	WRAtomicWrite WROpcode = 15 // write 8 bytes at once (IBV_WR_ATOMIC_WRITE)
 )
+
+// opcodeNames are the names of the operations.
+var opcodeNames = map[WROpcode]string{
+	WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND", WRSendWithImm: "SEND_WITH_IMM",
+	WRRDMARead: "RDMA_READ", WRAtomicCAS: "ATOMIC_CMP_AND_SWP", WRAtomicFAA: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV",
+	WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
+}
+
+// opcodeSet says which operations a QP has.
+type opcodeSet [16]bool
+
+// opcodes makes a set.
+func opcodes(all ...WROpcode) (s opcodeSet) {
+	for _, o := range all {
+		s[o] = true
+	}
+	return s
+}
 
 // String returns the operation's name.
 func (o WROpcode) String() string {
-	names := [...]string{"RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM", "RDMA_READ"}
-	if int(o) < len(names) {
-		return names[o]
+	if name, ok := opcodeNames[o]; ok {
+		return name
 	}
 	return fmt.Sprintf("opcode %d", uint8(o))
 }
@@ -59,8 +84,38 @@ type SendWR struct {
 	Inline     []byte    // Inline is data to send or write that need not be registered; it is copied by PostSend. It excludes SGL.
 	Imm        uint32    // Imm goes with the operations that have an immediate, in host byte order.
 	RemoteAddr uint64    // RemoteAddr is the address in the peer's memory, for RDMA.
-	RKey       uint32    // RKey is the key of the peer's MR, for RDMA.
+	RKey       uint32    // RKey is the key of the peer's MR or MW, for RDMA.
+
+	CompareAdd     uint64 // CompareAdd is what an atomic compares with, or adds.
+	Swap           uint64 // Swap is what a compare and swap stores.
+	InvalidateRKey uint32 // InvalidateRKey is the key that SEND_WITH_INV and LOCAL_INV invalidate.
+
+	AH         *AH    // AH is the way to the peer, for datagrams.
+	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams.
+	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
+
+	Length    uint32         // Length is how many bytes FLUSH is about.
+	Placement FlushPlacement // Placement is what FLUSH waits for.
+	Level     FlushLevel     // Level is what FLUSH covers.
 }
+
+// FlushPlacement says where data must be before a FLUSH completes (enum ib_placement_type).
+type FlushPlacement uint8
+
+// Placements, which can be combined.
+const (
+	FlushGlobal     FlushPlacement = 1 << 0 // visible to all of the peer's processors (IBV_FLUSH_GLOBAL)
+	FlushPersistent FlushPlacement = 1 << 1 // on persistent memory (IBV_FLUSH_PERSISTENT)
+)
+
+// FlushLevel says what a FLUSH covers (enum ib_selectivity_level).
+type FlushLevel uint8
+
+// Levels.
+const (
+	FlushRange FlushLevel = 0 // the bytes that are given (IBV_FLUSH_RANGE)
+	FlushMR    FlushLevel = 1 // all of the MR (IBV_FLUSH_MR)
+)
 
 // RecvWR is a receive work request (struct ibv_recv_wr).
 type RecvWR struct {
@@ -76,12 +131,24 @@ var (
 	ErrTooManySGE = errors.New("too many SGEs for this QP")
 	// ErrInlineTooLong means more inline data than the QP was created for.
 	ErrInlineTooLong = errors.New("inline data too long for this QP")
-	// ErrInlineUse means inline data together with an SGL or in an RDMA READ.
-	ErrInlineUse = errors.New("inline data excludes an SGL and RDMA READ")
+	// ErrInlineUse means inline data together with an SGL, in an RDMA READ or in an atomic.
+	ErrInlineUse = errors.New("inline data excludes an SGL, RDMA READ and atomics")
 	// ErrTooLong means that the SGEs together exceed 4 GiB.
 	ErrTooLong = errors.New("the SGEs together are too long")
-	// ErrOpcode means an operation that the library or the QP does not have.
-	ErrOpcode = errors.New("unknown operation")
+	// ErrOpcode means an operation that there is not, or not for this type of QP.
+	ErrOpcode = errors.New("this type of QP has no such operation")
+	// ErrAtomic means that an atomic is not about 8 bytes at a multiple of 8.
+	ErrAtomic = errors.New("an atomic needs 8 bytes of data and a remote address that is a multiple of 8")
+	// ErrNoData means data for an operation that has none of the caller's.
+	ErrNoData = errors.New("this operation takes no SGE and no inline data")
+	// ErrNoAddress means a datagram without an AH, or with one that is closed.
+	ErrNoAddress = errors.New("a datagram needs an AH that is open")
+	// ErrNotDatagram means an AH for a QP that is connected.
+	ErrNotDatagram = errors.New("an AH is for UD only")
+	// ErrForeignAH means an AH of another device.
+	ErrForeignAH = errors.New("the AH is of another device")
+	// ErrNothingBegun means that a builder was given data before an operation.
+	ErrNothingBegun = errors.New("no work request was begun")
 	// ErrSendFlags means a flag that is not one of the constants.
 	ErrSendFlags = errors.New("unknown send flag")
 )
@@ -90,31 +157,43 @@ var (
 // receives need Init or later, sends RTS or later.
 var ErrState = errors.New("uverbs: QP is not in a state to post")
 
+// ErrSRQ is returned by PostRecv for a QP that takes its receives from an SRQ.
+var ErrSRQ = errors.New("uverbs: the QP has no receive queue of its own: post to its SRQ")
+
+// errKind means that the driver's data path is missing, which is the library's fault.
+var errKind = fmt.Errorf("uverbs: driver without a data path: %w", errors.ErrUnsupported)
+
 // PostSend posts send work requests, in order, with one doorbell (ibv_post_send). It
 // posts all or none: [ErrQueueFull] if there is no room for all, [ErrState] before the
-// QP is connected, a [PostError] if one of them is at fault.
+// QP is connected, a [PostError] if one of them is at fault. [QP.BeginSend] does the same
+// without structs.
 func (q *QP) PostSend(wrs ...SendWR) error {
-	if s := QPState(q.state.Load()); s < RTS || q.gone.Load() {
-		return q.stateErr()
+	b := q.BeginSend()
+	if b.err == nil && q.kind == kindRxe {
+		if ok, err := q.sq.Room(len(wrs)); !ok {
+			return roomErr(len(wrs), q.sq.Cap(), err)
+		}
 	}
-	switch q.kind {
-	case kindRxe:
-		return q.postSendRxe(wrs)
+	for i := range wrs {
+		b.add(&wrs[i])
 	}
-	return nil
+	return b.Post()
 }
 
 // PostRecv posts one receive work request (ibv_post_recv). It fails with
-// [ErrQueueFull], [ErrState] or a [PostError].
+// [ErrQueueFull], [ErrState], [ErrSRQ] or a [PostError].
 func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
 		return q.stateErr()
 	}
+	if q.srq != nil {
+		return ErrSRQ
+	}
 	switch q.kind {
 	case kindRxe:
-		return q.postRecvRxe(id, sgl)
+		return postRecvRxe(q.rq, id, sgl)
 	}
-	return nil
+	return errKind
 }
 
 // PostRecvs posts receive work requests, in order, all or none.
@@ -122,11 +201,14 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
 		return q.stateErr()
 	}
+	if q.srq != nil {
+		return ErrSRQ
+	}
 	switch q.kind {
 	case kindRxe:
-		return q.postRecvsRxe(wrs)
+		return postRecvsRxe(q.rq, wrs)
 	}
-	return nil
+	return errKind
 }
 
 // stateErr says why nothing can be posted.

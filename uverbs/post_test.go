@@ -124,7 +124,7 @@ func newQuietRig(tb testing.TB, log2Len int) *postRig {
 func newPostRigOn(tb testing.TB, log2Len int, cmd *commandFile, pipe *os.File) *postRig {
 	tb.Helper()
 	r := &postRig{
-		qp:   &QP{kind: kindRxe, handle: qpHandle},
+		qp:   &QP{kind: kindRxe, typ: RC, ops: rxeOps[RC], handle: qpHandle},
 		sq:   newRingBytes(9, log2Len),
 		rq:   newRingBytes(8, log2Len),
 		pipe: pipe,
@@ -437,7 +437,18 @@ func TestPostErrors(t *testing.T) {
 		want error
 	}{
 		{"outside", SendWR{Opcode: WRSend, SGL: []SGE{sge, mr.SGE(4096, 1)}}, ErrSGERange},
-		{"opcode", SendWR{Opcode: WRRDMARead + 1}, ErrOpcode},
+		{"opcode", SendWR{Opcode: WRSendWithInv + 1}, ErrOpcode},
+		{"bind without a window", SendWR{Opcode: WRBindMW}, ErrOpcode},
+		{"atomic without data", SendWR{Opcode: WRAtomicCAS}, ErrAtomic},
+		{"atomic of 4 bytes", SendWR{Opcode: WRAtomicFAA, SGL: []SGE{mr.SGE(0, 4)}}, ErrAtomic},
+		{"atomic at 4", SendWR{Opcode: WRAtomicFAA, RemoteAddr: 4, SGL: []SGE{mr.SGE(0, 8)}}, ErrAtomic},
+		{"inline atomic", SendWR{Opcode: WRAtomicCAS, Inline: make([]byte, 8)}, ErrInlineUse},
+		{"atomic write of 7 bytes", SendWR{Opcode: WRAtomicWrite, Inline: make([]byte, 7)}, ErrAtomic},
+		{"atomic write of an SGE", SendWR{Opcode: WRAtomicWrite, Inline: make([]byte, 8), SGL: []SGE{sge}}, ErrAtomic},
+		{"atomic write at 4", SendWR{Opcode: WRAtomicWrite, RemoteAddr: 4, Inline: make([]byte, 8)}, ErrAtomic},
+		{"invalidate with data", SendWR{Opcode: WRLocalInv, SGL: []SGE{sge}}, ErrNoData},
+		{"flush with data", SendWR{Opcode: WRFlush, Inline: []byte{1}}, ErrNoData},
+		{"AH", SendWR{Opcode: WRSend, AH: &AH{}}, ErrNotDatagram},
 		{"largest opcode", SendWR{Opcode: 255}, ErrOpcode},
 		{"inline by flag", SendWR{Opcode: WRSend, Flags: 1 << 3}, ErrSendFlags},
 		{"largest flag", SendWR{Opcode: WRSend, Flags: Signaled | 1<<7}, ErrSendFlags},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -17,13 +18,21 @@ type QPType uint8
 
 // QP types.
 const (
-	RC QPType = abi.IB_UVERBS_QPT_RC // reliable connection (IBV_QPT_RC)
+	RC        QPType = abi.IB_UVERBS_QPT_RC         // reliable connection (IBV_QPT_RC)
+	UC        QPType = abi.IB_UVERBS_QPT_UC         // unreliable connection: what is lost stays lost (IBV_QPT_UC)
+	UD        QPType = abi.IB_UVERBS_QPT_UD         // unreliable datagrams, each to an AH (IBV_QPT_UD)
+	RawPacket QPType = abi.IB_UVERBS_QPT_RAW_PACKET // Ethernet frames (IBV_QPT_RAW_PACKET)
+	XRCSend   QPType = abi.IB_UVERBS_QPT_XRC_INI    // extended reliable connection, sending side (IBV_QPT_XRC_SEND)
+	XRCRecv   QPType = abi.IB_UVERBS_QPT_XRC_TGT    // extended reliable connection, receiving side (IBV_QPT_XRC_RECV)
 )
+
+// qpTypeNames are the names of the types.
+var qpTypeNames = map[QPType]string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "raw packet", XRCSend: "XRC send", XRCRecv: "XRC receive"}
 
 // String returns the type's name.
 func (t QPType) String() string {
-	if t == RC {
-		return "RC"
+	if name, ok := qpTypeNames[t]; ok {
+		return name
 	}
 	return fmt.Sprintf("QP type %d", uint8(t))
 }
@@ -43,6 +52,7 @@ type QPOptions struct {
 	Type       QPType // Type is the transport service; zero is RC.
 	SendCQ     *CQ    // SendCQ gets the completions of send work requests.
 	RecvCQ     *CQ    // RecvCQ gets the completions of receive work requests.
+	SRQ        *SRQ   // SRQ is where receives are taken from; the QP has no receive queue of its own then.
 	MaxSendWR  int    // MaxSendWR is the least size of the send queue; zero is 64.
 	MaxRecvWR  int    // MaxRecvWR is the least size of the receive queue; zero is 64.
 	MaxSendSGE int    // MaxSendSGE is the most SGEs of a send; zero is 1.
@@ -77,15 +87,17 @@ type QP struct {
 	object
 	handle uint32
 	qpn    uint32
-	psn    uint32
+	psn    atomic.Uint32
 	typ    QPType
 	caps   QPCaps
 	sigAll bool
 	sendCQ *CQ
 	recvCQ *CQ
+	srq    *SRQ
 	path   PathOptions
 
 	state atomic.Uint32 // QPState as last set or seen
+	port  atomic.Uint32 // the port that Modify was told last
 	peer  atomic.Pointer[peerInfo]
 
 	kind     driverKind
@@ -94,6 +106,8 @@ type QP struct {
 	sqRegion *mmio.Region
 	rqRegion *mmio.Region
 	doorbell *fastCommand // POST_SEND without a work request
+	ops      opcodeSet    // what can be posted
+	builder  SendBuilder
 }
 
 // maxInline bounds MaxInline before the driver is asked, whose own limit no query tells.
@@ -116,9 +130,11 @@ func orDefault[T comparable](v, def T) T {
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 	o.Type = orDefault(o.Type, RC)
 	o.MaxSendWR = orDefault(o.MaxSendWR, defaultQueueSize)
-	o.MaxRecvWR = orDefault(o.MaxRecvWR, defaultQueueSize)
+	if o.SRQ == nil {
+		o.MaxRecvWR = orDefault(o.MaxRecvWR, defaultQueueSize)
+		o.MaxRecvSGE = orDefault(o.MaxRecvSGE, 1)
+	}
 	o.MaxSendSGE = orDefault(o.MaxSendSGE, 1)
-	o.MaxRecvSGE = orDefault(o.MaxRecvSGE, 1)
 	if err := o.check(p.dev); err != nil {
 		return nil, err
 	}
@@ -128,13 +144,18 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 		sendCQ: o.SendCQ,
 		recvCQ: o.RecvCQ,
 		path:   o.Path,
-		psn:    rand.Uint32() & maxPSN,
+		srq:    o.SRQ,
 		kind:   p.dev.driver.kind(),
 	}
+	qp.newPSN()
+	qp.ops, _ = p.dev.driver.operations(o.Type)
 	qp.state.Store(uint32(Reset))
 	uses := []*object{&p.object, &o.SendCQ.object}
 	if o.RecvCQ != o.SendCQ {
 		uses = append(uses, &o.RecvCQ.object)
+	}
+	if o.SRQ != nil {
+		uses = append(uses, &o.SRQ.object)
 	}
 	if err := qp.join(p.dev, "QP", "DESTROY_QP", uses...); err != nil {
 		return nil, err
@@ -148,8 +169,11 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 
 // check compares the options with what the device allows.
 func (o *QPOptions) check(d *Device) error {
-	if o.Type != RC {
-		return argErr("CreateQP", "Type", o.Type, "RC")
+	if _, known := qpTypeNames[o.Type]; !known {
+		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
+	}
+	if _, ok := d.driver.operations(o.Type); !ok {
+		return &FeatureError{Feature: "QP type " + o.Type.String(), Driver: d.driver.name()}
 	}
 	if o.SendCQ == nil {
 		return argErr("CreateQP", "SendCQ", "nil", "a CQ")
@@ -168,6 +192,12 @@ func (o *QPOptions) check(d *Device) error {
 		{"MaxSendSGE", o.MaxSendSGE, d.attr.MaxSGE, "max_sge"},
 		{"MaxRecvSGE", o.MaxRecvSGE, d.attr.MaxSGE, "max_sge"},
 	} {
+		if o.SRQ != nil && strings.HasPrefix(f.name, "MaxRecv") {
+			if f.given != 0 {
+				return argErr("CreateQP", f.name, f.given, "0 with an SRQ, which has the receives")
+			}
+			continue
+		}
 		if f.given < 1 || f.given > int(f.limit) {
 			return argErr("CreateQP", f.name, f.given, "1 to %d (%s of %s)", f.limit, f.what, d.Name())
 		}
@@ -177,6 +207,10 @@ func (o *QPOptions) check(d *Device) error {
 	}
 	return o.Path.check(d)
 }
+
+// newPSN chooses the first packet sequence number at random, so that packets of an
+// earlier connection are not taken for those of the next.
+func (q *QP) newPSN() { q.psn.Store(rand.Uint32() & maxPSN) }
 
 // create asks the kernel for the QP and maps its rings.
 func (q *QP) create(p *PD, o QPOptions) error {
@@ -240,6 +274,9 @@ func (q *QP) createIoctl(p *PD, o QPOptions, u udata) syscall.Errno {
 	cmd.obj(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, p.handle)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, o.SendCQ.handle)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, o.RecvCQ.handle)
+	if o.SRQ != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, o.SRQ.handle)
+	}
 	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(o.Type))
 	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, 0)
 	caps := &abi.QPCap{
@@ -284,6 +321,9 @@ func (q *QP) createLegacy(p *PD, o QPOptions, u udata) syscall.Errno {
 		MaxRecvSGE:    uint32(o.MaxRecvSGE),
 		MaxInlineData: uint32(o.MaxInline),
 		QPType:        uint8(o.Type),
+	}
+	if o.SRQ != nil {
+		req.IsSRQ, req.SRQHandle = 1, o.SRQ.handle
 	}
 	if o.SignalAll {
 		req.SQSigAll = 1
@@ -334,7 +374,11 @@ func (q *QP) Close() error {
 		if err := q.destroyKernel(); err != nil {
 			return err
 		}
-		if err := errors.Join(q.sqRegion.Close(), q.rqRegion.Close()); err != nil {
+		err := q.sqRegion.Close()
+		if q.rqRegion != nil {
+			err = errors.Join(err, q.rqRegion.Close())
+		}
+		if err != nil {
 			return fmt.Errorf("uverbs: QP: unmap rings: %w", err)
 		}
 		return nil

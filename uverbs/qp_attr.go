@@ -182,41 +182,72 @@ func (m QPAttrMask) String() string {
 // transition says which attributes a change of state takes.
 type transition struct{ required, optional QPAttrMask }
 
-// rcTransitions are the changes of state of an RC QP. AttrState itself is always
-// allowed. Every state may also go to Reset, and every state but Reset to Err, without
-// attributes (qp_state_table, drivers/infiniband/core/verbs.c).
-var rcTransitions = map[[2]QPState]transition{
-	{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
-	{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
-	{Init, RTR}: {
-		AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
-		AttrAltPath | AttrAccess | AttrPKeyIndex,
+// attrRC are the attributes that concern acknowledgements and READs, which RC alone has.
+const attrRC = AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer
+
+// transitions are the changes of state by type of QP. AttrState itself is always allowed.
+// Every state may also go to Reset, and every state but Reset to Err, without attributes
+// (qp_state_table, drivers/infiniband/core/verbs.c).
+var transitions = map[QPType]map[[2]QPState]transition{
+	RC: {
+		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
+		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
+		{Init, RTR}: {
+			AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+			AttrAltPath | AttrAccess | AttrPKeyIndex,
+		},
+		{RTR, RTS}: {
+			AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
+			AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
+		},
+		{RTS, RTS}: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+		{RTS, SQD}: {0, AttrEnSQDAsyncNotify},
+		{SQD, RTS}: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+		{SQD, SQD}: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
+		{SQE, RTS}: {0, 0},
 	},
-	{RTR, RTS}: {
-		AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
-		AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
+	UC: {
+		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
+		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
+		{Init, RTR}:   {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+		{RTR, RTS}:    {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+		{RTS, RTS}:    {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
+		{RTS, SQD}:    {0, AttrEnSQDAsyncNotify},
+		{SQD, RTS}:    {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+		{SQD, SQD}:    {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
+		{SQE, RTS}:    {0, AttrCurState | AttrAccess},
 	},
-	{RTS, RTS}: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-	{RTS, SQD}: {0, AttrEnSQDAsyncNotify},
-	{SQD, RTS}: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-	{SQD, SQD}: {0, AttrPort | AttrAV | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic |
-		AttrAltPath | AttrAccess | AttrPKeyIndex | AttrMinRNRTimer | AttrPathMigState},
-	{SQE, RTS}: {0, 0},
+	UD: {
+		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrQKey, 0},
+		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrQKey},
+		{Init, RTR}:   {0, AttrPKeyIndex | AttrQKey},
+		{RTR, RTS}:    {AttrSQPSN, AttrCurState | AttrQKey},
+		{RTS, RTS}:    {0, AttrCurState | AttrQKey},
+		{RTS, SQD}:    {0, AttrEnSQDAsyncNotify},
+		{SQD, RTS}:    {0, AttrCurState | AttrQKey},
+		{SQD, SQD}:    {0, AttrPKeyIndex | AttrQKey},
+		{SQE, RTS}:    {0, AttrCurState | AttrQKey},
+	},
 }
 
-// lookUp returns the row of a change of state, and whether there is such a change.
-func lookUp(from, to QPState) (transition, bool) {
-	t, ok := rcTransitions[[2]QPState{from, to}]
+// lookUp returns the row of a change of state, and whether there is such a change. A type
+// without a table is left to the kernel.
+func lookUp(typ QPType, from, to QPState) (transition, bool) {
+	table, ok := transitions[typ]
+	if !ok {
+		return transition{optional: queryAll}, true
+	}
+	t, ok := table[[2]QPState{from, to}]
 	return t, ok || to == Reset || to == Err && from != Reset
 }
 
 // checkModify compares a change of state with the table and names what is missing or
 // superfluous.
-func checkModify(from, to QPState, mask QPAttrMask) error {
-	op := fmt.Sprintf("Modify %s to %s", from, to)
-	t, ok := lookUp(from, to)
+func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
+	op := fmt.Sprintf("Modify %s QP from %s to %s", typ, from, to)
+	t, ok := lookUp(typ, from, to)
 	if !ok {
-		return argErr(op, "State", to, "%s", reachable(from))
+		return argErr(op, "State", to, "%s", reachable(typ, from))
 	}
 	given := mask &^ AttrState
 	if missing := t.required &^ given; missing != 0 {
@@ -229,10 +260,10 @@ func checkModify(from, to QPState, mask QPAttrMask) error {
 }
 
 // reachable lists the states that a state may go to.
-func reachable(from QPState) string {
+func reachable(typ QPType, from QPState) string {
 	var to []string
 	for s := Reset; s <= Err; s++ {
-		if _, ok := lookUp(from, s); ok {
+		if _, ok := lookUp(typ, from, s); ok {
 			to = append(to, s.String())
 		}
 	}
@@ -254,7 +285,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if mask&AttrState != 0 {
 		to = attr.State
 	}
-	if err := checkModify(from, to, mask); err != nil {
+	if err := checkModify(q.typ, from, to, mask); err != nil {
 		return err
 	}
 	if err := attr.check(q.dev, mask); err != nil {
@@ -293,6 +324,12 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		return q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
 	}
 	q.state.Store(uint32(to))
+	if mask&AttrPort != 0 {
+		q.port.Store(uint32(attr.Port))
+	}
+	if to == Reset && from != Reset {
+		q.newPSN()
+	}
 	q.notePeer(attr, mask)
 	return nil
 }
@@ -315,6 +352,8 @@ func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 		{AttrMaxRdAtomic, "MaxRdAtomic", uint32(a.MaxRdAtomic), d.attr.MaxQPInitRdAtom},
 		{AttrMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), d.attr.MaxQPRdAtom},
 		{AttrAccess, "Access", uint32(a.Access), uint32(accessPeer)},
+		{AttrPathMigState, "PathMigState", uint32(a.PathMigState), 2},
+		{AttrAltPath, "AltTimeout", uint32(a.AltTimeout), 31},
 	} {
 		if mask&f.bit != 0 && f.given > f.limit {
 			return argErr("Modify", f.name, f.given, "0 to %d", f.limit)
@@ -326,8 +365,16 @@ func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 	if mask&AttrPort != 0 && (a.Port < 1 || a.Port > d.attr.PhysPortCount) {
 		return argErr("Modify", "Port", a.Port, "1 to %d", d.attr.PhysPortCount)
 	}
-	if mask&AttrAV != 0 && (a.AH.Port < 1 || a.AH.Port > d.attr.PhysPortCount) {
-		return argErr("Modify", "AH.Port", a.AH.Port, "1 to %d", d.attr.PhysPortCount)
+	if mask&AttrAV != 0 {
+		if err := a.AH.check("Modify", "AH.", d); err != nil {
+			return err
+		}
+	}
+	if mask&AttrAltPath != 0 {
+		if a.AltPort < 1 || a.AltPort > d.attr.PhysPortCount {
+			return argErr("Modify", "AltPort", a.AltPort, "1 to %d", d.attr.PhysPortCount)
+		}
+		return a.AltAH.check("Modify", "AltAH.", d)
 	}
 	return nil
 }
@@ -427,6 +474,11 @@ func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) strin
 		}
 		return ""
 	}
+	return addressHint(q.dev, errno, attr.AH)
+}
+
+// addressHint says what may be wrong with the way to a peer.
+func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	hint := ""
 	switch errno {
 	case syscall.ETIMEDOUT, syscall.ENETUNREACH, syscall.EHOSTUNREACH:
@@ -438,12 +490,12 @@ func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) strin
 	default:
 		return ""
 	}
-	return fmt.Sprintf("peer %s from GID %s: %s", attr.AH.GRH.DGID.Addr(), q.describeGID(attr.AH.Port, int(attr.AH.GRH.SGIDIndex)), hint)
+	return fmt.Sprintf("peer %s from GID %s: %s", ah.GRH.DGID.Addr(), d.describeGID(ah.Port, int(ah.GRH.SGIDIndex)), hint)
 }
 
 // describeGID describes an entry of the GID table.
-func (q *QP) describeGID(port uint8, index int) string {
-	table, err := q.dev.GIDTable(port)
+func (d *Device) describeGID(port uint8, index int) string {
+	table, err := d.GIDTable(port)
 	if err == nil {
 		for _, e := range table {
 			if e.Index == index {

@@ -8,9 +8,11 @@ import (
 	"time"
 )
 
-// kernelTable is qp_state_table of drivers/infiniband/core/verbs.c for RC, written from
-// there: what is required and what is optional, by names of the attributes.
-var kernelTable = map[string][2]string{
+// kernelTables is qp_state_table of drivers/infiniband/core/verbs.c: what is required and
+// what is optional, by names of the attributes. TestTransitionsOfKernel asks the kernel.
+var kernelTables = map[QPType]map[string][2]string{RC: rcTable, UC: ucTable, UD: udTable}
+
+var rcTable = map[string][2]string{
 	"RESET-RESET": {"", ""},
 	"RESET-INIT":  {"PKeyIndex Port Access", ""},
 	"INIT-RESET":  {"", ""},
@@ -31,6 +33,56 @@ var kernelTable = map[string][2]string{
 	"SQE-RESET":   {"", ""},
 	"SQE-ERR":     {"", ""},
 	"SQE-RTS":     {"", ""},
+	"ERR-RESET":   {"", ""},
+	"ERR-ERR":     {"", ""},
+}
+
+var ucTable = map[string][2]string{
+	"RESET-RESET": {"", ""},
+	"RESET-INIT":  {"PKeyIndex Port Access", ""},
+	"INIT-RESET":  {"", ""},
+	"INIT-ERR":    {"", ""},
+	"INIT-INIT":   {"", "PKeyIndex Port Access"},
+	"INIT-RTR":    {"AV PathMTU DestQPN RQPSN", "AltPath Access PKeyIndex"},
+	"RTR-RESET":   {"", ""},
+	"RTR-ERR":     {"", ""},
+	"RTR-RTS":     {"SQPSN", "CurState AltPath Access PathMigState"},
+	"RTS-RESET":   {"", ""},
+	"RTS-ERR":     {"", ""},
+	"RTS-RTS":     {"", "CurState Access AltPath PathMigState"},
+	"RTS-SQD":     {"", "EnSQDAsyncNotify"},
+	"SQD-RESET":   {"", ""},
+	"SQD-ERR":     {"", ""},
+	"SQD-RTS":     {"", "CurState AltPath Access PathMigState"},
+	"SQD-SQD":     {"", "AV AltPath Access PKeyIndex PathMigState"},
+	"SQE-RESET":   {"", ""},
+	"SQE-ERR":     {"", ""},
+	"SQE-RTS":     {"", "CurState Access"},
+	"ERR-RESET":   {"", ""},
+	"ERR-ERR":     {"", ""},
+}
+
+var udTable = map[string][2]string{
+	"RESET-RESET": {"", ""},
+	"RESET-INIT":  {"PKeyIndex Port QKey", ""},
+	"INIT-RESET":  {"", ""},
+	"INIT-ERR":    {"", ""},
+	"INIT-INIT":   {"", "PKeyIndex Port QKey"},
+	"INIT-RTR":    {"", "PKeyIndex QKey"},
+	"RTR-RESET":   {"", ""},
+	"RTR-ERR":     {"", ""},
+	"RTR-RTS":     {"SQPSN", "CurState QKey"},
+	"RTS-RESET":   {"", ""},
+	"RTS-ERR":     {"", ""},
+	"RTS-RTS":     {"", "CurState QKey"},
+	"RTS-SQD":     {"", "EnSQDAsyncNotify"},
+	"SQD-RESET":   {"", ""},
+	"SQD-ERR":     {"", ""},
+	"SQD-RTS":     {"", "CurState QKey"},
+	"SQD-SQD":     {"", "PKeyIndex QKey"},
+	"SQE-RESET":   {"", ""},
+	"SQE-ERR":     {"", ""},
+	"SQE-RTS":     {"", "CurState QKey"},
 	"ERR-RESET":   {"", ""},
 	"ERR-ERR":     {"", ""},
 }
@@ -56,10 +108,16 @@ func maskOf(t *testing.T, names string) (m QPAttrMask) {
 // TestTransitions tries every change of state with every attribute missing and every
 // attribute too many, and with masks by chance, as ib_modify_qp_is_ok does.
 func TestTransitions(t *testing.T) {
+	for typ, table := range kernelTables {
+		t.Run(typ.String(), func(t *testing.T) { testTransitions(t, typ, table) })
+	}
+}
+
+func testTransitions(t *testing.T, typ QPType, table map[string][2]string) {
 	chance := rand.New(rand.NewPCG(1, 2))
 	for from := Reset; from <= Err; from++ {
 		for to := Reset; to <= Err; to++ {
-			row, ok := kernelTable[from.String()+"-"+to.String()]
+			row, ok := table[from.String()+"-"+to.String()]
 			required, optional := maskOf(t, row[0]), maskOf(t, row[1])
 			masks := []QPAttrMask{AttrState | required, AttrState | required | optional, required | optional}
 			for bit := range attrNames {
@@ -79,7 +137,7 @@ func TestTransitions(t *testing.T) {
 				case extra != 0:
 					want = "superfluous " + extra.String() + ","
 				}
-				err := checkModify(from, to, mask)
+				err := checkModify(typ, from, to, mask)
 				var arg *ArgError
 				if want == "" && err != nil || want != "" && (!errors.As(err, &arg) || !strings.Contains(err.Error(), want)) {
 					t.Errorf("%s to %s with %s: %v, want %q", from, to, mask, err, want)
@@ -95,7 +153,7 @@ func TestReachable(t *testing.T) {
 		Reset: "RESET, INIT", Init: "RESET, INIT, RTR, ERR", RTR: "RESET, RTS, ERR", RTS: "RESET, RTS, SQD, ERR", SQD: "RESET, RTS, SQD, ERR",
 		SQE: "RESET, RTS, ERR", Err: "RESET, ERR", 99: "RESET, ERR",
 	} {
-		if got := reachable(from); got != want {
+		if got := reachable(RC, from); got != want {
 			t.Errorf("from %s to %s, want %s", from, got, want)
 		}
 	}
@@ -103,25 +161,31 @@ func TestReachable(t *testing.T) {
 
 func TestAttrRanges(t *testing.T) {
 	d := &Device{attr: DeviceAttr{PhysPortCount: 2, MaxQPInitRdAtom: 16, MaxQPRdAtom: 16}}
-	good := QPAttr{PathMTU: MTU1024, Port: 2, AH: AHAttr{Port: 1}, RQPSN: maxPSN, MaxRdAtomic: 16, Timeout: 31, RetryCount: 7}
+	good := QPAttr{PathMTU: MTU1024, Port: 2, AH: AHAttr{Port: 1}, AltAH: AHAttr{Port: 2}, AltPort: 2, RQPSN: maxPSN, MaxRdAtomic: 16, Timeout: 31, RetryCount: 7}
 	all := QPAttrMask(1<<21 - 1)
 	if err := good.check(d, all); err != nil {
 		t.Errorf("good attributes: %v", err)
 	}
 	for field, change := range map[string]func(a *QPAttr){
-		"RQPSN":           func(a *QPAttr) { a.RQPSN = maxPSN + 1 },
-		"SQPSN":           func(a *QPAttr) { a.SQPSN = maxPSN + 1 },
-		"DestQPN":         func(a *QPAttr) { a.DestQPN = maxQPN + 1 },
-		"RetryCount":      func(a *QPAttr) { a.RetryCount = 8 },
-		"RNRRetry":        func(a *QPAttr) { a.RNRRetry = 8 },
-		"Timeout":         func(a *QPAttr) { a.Timeout = 32 },
-		"MinRNRTimer":     func(a *QPAttr) { a.MinRNRTimer = 32 },
-		"MaxRdAtomic":     func(a *QPAttr) { a.MaxRdAtomic = 17 },
-		"MaxDestRdAtomic": func(a *QPAttr) { a.MaxDestRdAtomic = 17 },
-		"PathMTU":         func(a *QPAttr) { a.PathMTU = 6 },
-		"Port":            func(a *QPAttr) { a.Port = 3 },
-		"AH.Port":         func(a *QPAttr) { a.AH.Port = 0 },
-		"Access":          func(a *QPAttr) { a.Access = AccessOnDemand },
+		"RQPSN":            func(a *QPAttr) { a.RQPSN = maxPSN + 1 },
+		"SQPSN":            func(a *QPAttr) { a.SQPSN = maxPSN + 1 },
+		"DestQPN":          func(a *QPAttr) { a.DestQPN = maxQPN + 1 },
+		"RetryCount":       func(a *QPAttr) { a.RetryCount = 8 },
+		"RNRRetry":         func(a *QPAttr) { a.RNRRetry = 8 },
+		"Timeout":          func(a *QPAttr) { a.Timeout = 32 },
+		"MinRNRTimer":      func(a *QPAttr) { a.MinRNRTimer = 32 },
+		"MaxRdAtomic":      func(a *QPAttr) { a.MaxRdAtomic = 17 },
+		"MaxDestRdAtomic":  func(a *QPAttr) { a.MaxDestRdAtomic = 17 },
+		"PathMTU":          func(a *QPAttr) { a.PathMTU = 6 },
+		"Port":             func(a *QPAttr) { a.Port = 3 },
+		"AH.Port":          func(a *QPAttr) { a.AH.Port = 0 },
+		"AH.SL":            func(a *QPAttr) { a.AH.SL = 16 },
+		"AH.GRH.FlowLabel": func(a *QPAttr) { a.AH.GRH.FlowLabel = 1 << 20 },
+		"AltAH.Port":       func(a *QPAttr) { a.AltAH.Port = 3 },
+		"AltPort":          func(a *QPAttr) { a.AltPort = 0 },
+		"AltTimeout":       func(a *QPAttr) { a.AltTimeout = 32 },
+		"PathMigState":     func(a *QPAttr) { a.PathMigState = 3 },
+		"Access":           func(a *QPAttr) { a.Access = AccessOnDemand },
 	} {
 		a := good
 		change(&a)
@@ -221,7 +285,8 @@ func TestNames(t *testing.T) {
 		WCRecv.String():                    "RECV",
 		Endpoint{LID: 3, QPN: 4}.String():  "LID 3 QP 4",
 		WCStatus(1<<32 - 1).String():       "unknown completion status 4294967295",
-		QPType(9).String():                 "QP type 9",
+		QPType(9).String():                 "XRC send",
+		QPType(99).String():                "QP type 99",
 		PortAttr{PhysState: 99}.Phys():     "invalid physical state",
 	} {
 		if got != want {

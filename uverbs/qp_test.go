@@ -41,8 +41,8 @@ func TestCreateQP(t *testing.T) {
 		if diff := cmp.Diff(QPCaps{MaxSendWR: 7, MaxRecvWR: 15, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64}, qp.Caps()); diff != "" {
 			t.Errorf("capabilities (-want +got):\n%s", diff)
 		}
-		if qp.QPN() != 0x100+qp.handle || qp.State() != Reset || qp.psn > maxPSN {
-			t.Errorf("QP %#x, state %s, PSN %#x", qp.QPN(), qp.State(), qp.psn)
+		if qp.QPN() != 0x100+qp.handle || qp.State() != Reset || qp.psn.Load() > maxPSN {
+			t.Errorf("QP %#x, state %s, PSN %#x", qp.QPN(), qp.State(), qp.psn.Load())
 		}
 		must(t, qp.Close(), qp.Close())
 		k.sent(method + " DESTROY_QP")
@@ -73,7 +73,7 @@ func TestCreateQPRefused(t *testing.T) {
 		change func(o *QPOptions)
 		want   string
 	}{
-		{func(o *QPOptions) { o.Type = 9 }, "Type is QP type 9, allowed: RC"},
+		{func(o *QPOptions) { o.Type = 99 }, "Type is QP type 99, allowed: the QPType constants"},
 		{func(o *QPOptions) { o.SendCQ = nil }, "SendCQ is nil"},
 		{func(o *QPOptions) { o.RecvCQ = nil }, "RecvCQ is nil"},
 		{func(o *QPOptions) { o.MaxSendWR = 1001 }, "MaxSendWR is 1001, allowed: 1 to 1000 (max_qp_wr of rxe0)"},
@@ -149,14 +149,14 @@ func TestModifyBytes(t *testing.T) {
 		State: SQD, Port: 2, Timeout: 3, RetryCount: 4, RNRRetry: 5, MaxRdAtomic: 6, MaxDestRdAtomic: 7, Access: AccessRemoteRead, PKeyIndex: 9,
 		MinRNRTimer: 10, PathMigState: 1, AltPKeyIndex: 11, AltPort: 12, AltTimeout: 13, RQPSN: 14, SQPSN: 15, DestQPN: 16, QKey: 17, PathMTU: MTU2048,
 		EnSQDAsyncNotify: true,
-		AH: AHAttr{DLID: 20, SL: 21, SrcPathBits: 22, StaticRate: 23, Port: 1, Global: true,
+		AH: AHAttr{DLID: 20, SL: 11, SrcPathBits: 22, StaticRate: 23, Port: 1, Global: true,
 			GRH: GRH{DGID: dgid, FlowLabel: 24, SGIDIndex: 25, HopLimit: 26, TrafficClass: 27}},
 		AltAH: AHAttr{DLID: 30},
 	}
 	mask := AttrState | AttrAV | AttrPort | AttrTimeout | AttrRetryCount
 	must(t, f.qp.Modify(attr, mask))
 	want := abi.ModifyQP{
-		Dest: abi.QPDest{DGID: dgid, FlowLabel: 24, DLID: 20, SGIDIndex: 25, HopLimit: 26, TrafficClass: 27, SL: 21, SrcPathBits: 22, StaticRate: 23,
+		Dest: abi.QPDest{DGID: dgid, FlowLabel: 24, DLID: 20, SGIDIndex: 25, HopLimit: 26, TrafficClass: 27, SL: 11, SrcPathBits: 22, StaticRate: 23,
 			IsGlobal: 1, PortNum: 1},
 		AltDest: abi.QPDest{DLID: 30}, QPHandle: f.qp.handle, AttrMask: uint32(mask), QKey: 17, RQPSN: 14, SQPSN: 15, DestQPNum: 16, QPAccessFlags: 4,
 		PKeyIndex: 9, AltPKeyIndex: 11, QPState: 4, PathMTU: 4, PathMigState: 1, EnSQDAsyncNotify: 1, MaxRDAtomic: 6, MaxDestRDAtomic: 7,

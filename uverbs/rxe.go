@@ -3,6 +3,8 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -22,6 +24,13 @@ func (rxeDriver) name() string          { return "rxe" }
 func (rxeDriver) abi() (uint64, uint64) { return rxe.MinABI, rxe.MaxABI }
 func (rxeDriver) cqUdata() udata        { return udata{out: make([]byte, rxe.CQRespSize)} }
 func (rxeDriver) qpUdata() udata        { return udata{out: make([]byte, rxe.QPRespSize)} }
+func (rxeDriver) srqUdata() udata       { return udata{out: make([]byte, rxe.SRQRespSize)} }
+func (rxeDriver) ahUdata() udata        { return udata{out: make([]byte, rxe.AHRespSize)} }
+
+func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
+	ops, ok := rxeOps[t]
+	return ops, ok
+}
 
 // mapCQ maps the completion ring.
 func (rxeDriver) mapCQ(c *CQ, u udata) error {
@@ -55,14 +64,93 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	if q.sq, err = rxe.NewSendQueue(q.sqRegion.Bytes(), q.caps.MaxSendWR, q.caps.MaxSendSGE, q.caps.MaxInline); err != nil {
 		return err
 	}
+	q.caps.MaxSendWR = q.sq.Cap() // the rings are rounded up, and all of it can be used
+	if q.srq != nil {
+		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
+		return nil
+	}
 	if q.rqRegion, err = q.dev.mapRing(rqInfo); err != nil {
 		return err
 	}
 	if q.rq, err = rxe.NewRecvQueue(q.rqRegion.Bytes(), q.caps.MaxRecvWR, q.caps.MaxRecvSGE); err != nil {
 		return errors.Join(err, q.rqRegion.Close())
 	}
-	// The rings are rounded up, and all of it can be used.
-	q.caps.MaxSendWR, q.caps.MaxRecvWR = q.sq.Cap(), q.rq.Cap()
+	q.caps.MaxRecvWR = q.rq.Cap()
+	return nil
+}
+
+// mapSRQ maps the ring.
+func (rxeDriver) mapSRQ(s *SRQ, u udata) error {
+	mi, num, err := rxe.DecodeSRQResp(u.out)
+	if err != nil {
+		return err
+	}
+	s.num = num
+	return s.mapRing(mi, s.maxWR)
+}
+
+// mapRing maps a ring of an SRQ and puts it in the place of the one that was there.
+func (s *SRQ) mapRing(mi rxe.MapInfo, maxWR int) error {
+	region, err := s.dev.mapRing(mi)
+	if err != nil {
+		return err
+	}
+	rq, err := rxe.NewRecvQueue(region.Bytes(), maxWR, s.maxSGE)
+	if err != nil {
+		return errors.Join(err, region.Close())
+	}
+	old := s.region
+	s.region, s.rq, s.maxWR = region, rq, rq.Cap()
+	if old != nil {
+		return old.Close()
+	}
+	return nil
+}
+
+// modifySRQ gives rxe an address to write the place of a new ring to.
+func (rxeDriver) modifySRQ(s *SRQ, resize bool, issue func(udata) error) error {
+	if !resize {
+		return issue(udata{in: rxe.EncodeModifySRQ(0)})
+	}
+	info := make([]byte, rxe.MapInfoSize)
+	var pin runtime.Pinner
+	pin.Pin(&info[0])
+	defer pin.Unpin()
+	if err := issue(udata{in: rxe.EncodeModifySRQ(addrOf(info))}); err != nil {
+		return err
+	}
+	mi, err := rxe.DecodeMapInfo(info)
+	if err != nil {
+		return err
+	}
+	return s.mapRing(mi, 0)
+}
+
+// openAH takes the number that the kernel has for the AH. Kernels without such numbers
+// want the address in each work request.
+func (rxeDriver) openAH(a *AH, u udata) error {
+	num, err := rxe.DecodeAHResp(u.out)
+	if err != nil || num != 0 {
+		a.num = num
+		return err
+	}
+	table, err := a.dev.GIDTable(a.attr.Port)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(table, func(e GIDEntry) bool { return e.Index == int(a.attr.GRH.SGIDIndex) })
+	if i < 0 {
+		return argErr("CreateAH", "GRH.SGIDIndex", a.attr.GRH.SGIDIndex, "a used entry: %s", gidList(table))
+	}
+	mac, err := ethernetAddr(a.attr.GRH.DGID, table[i].Netdev)
+	if err != nil {
+		return err
+	}
+	g := &a.attr.GRH
+	a.av = rxe.NewAV(rxe.AVAttr{
+		SGID: table[i].GID, DGID: g.DGID, DMAC: mac, FlowLabel: g.FlowLabel, Port: a.attr.Port,
+		SGIDIndex: g.SGIDIndex, HopLimit: g.HopLimit, TrafficClass: g.TrafficClass,
+	})
 	return nil
 }
 
@@ -79,24 +167,20 @@ func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
 // garbage collector.
 const shortDoorbell = 64 << 10
 
-// postSendRxe fills the slots, publishes them at once and rings the doorbell.
-func (q *QP) postSendRxe(wrs []SendWR) error {
-	if ok, err := q.sq.Room(len(wrs)); !ok {
-		return roomErr(len(wrs), q.sq.Cap(), err)
-	}
-	bytes := uint64(0)
-	for i := range wrs {
-		if err := q.fillSendRxe(i, &wrs[i]); err != nil {
-			return &PostError{Index: i, Err: err}
-		}
-		for j := range wrs[i].SGL {
-			bytes += uint64(wrs[i].SGL[j].Length)
-		}
-	}
-	if len(wrs) == 0 {
-		return nil
-	}
-	q.sq.Publish(len(wrs))
+// rxeSendSlot is the type of the slot that a builder fills.
+type rxeSendSlot = rxe.SendSlot
+
+// rxeOps are the operations of each type of QP (wr_opcode_mask of rxe_opcode.c).
+var rxeOps = map[QPType]opcodeSet{
+	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+		WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite),
+	UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRBindMW),
+	UD: opcodes(WRSend, WRSendWithImm),
+}
+
+// publishRxe hands n slots to the kernel and rings the doorbell.
+func (q *QP) publishRxe(n int, bytes uint64) error {
+	q.sq.Publish(n)
 	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
 	var errno syscall.Errno
 	if bytes > shortDoorbell {
@@ -110,72 +194,30 @@ func (q *QP) postSendRxe(wrs []SendWR) error {
 	return nil
 }
 
-// fillSendRxe writes a work request into the i-th free slot.
-//
-// Preconditions: the queue has room for i+1 work requests.
-func (q *QP) fillSendRxe(i int, wr *SendWR) error {
-	if wr.Opcode > WRRDMARead {
-		return ErrOpcode
+// postRecvRxe posts one receive to a QP or an SRQ. rxe has no doorbell for receives.
+func postRecvRxe(rq *rxe.RecvQueue, id uint64, sgl []SGE) error {
+	if ok, err := rq.Room(1); !ok {
+		return roomErr(1, rq.Cap(), err)
 	}
-	if wr.Flags&^sendFlagsAll != 0 {
-		return ErrSendFlags
-	}
-	flags := wr.Flags
-	if q.sigAll {
-		flags |= Signaled
-	}
-	s := q.sq.Slot(i)
-	s.Start(wr.ID, uint32(wr.Opcode), uint32(flags))
-	switch wr.Opcode {
-	case WRSendWithImm:
-		s.SetImm(wr.Imm)
-	case WRRDMAWriteWithImm:
-		s.SetImm(wr.Imm)
-		s.SetRDMA(wr.RemoteAddr, wr.RKey)
-	case WRRDMAWrite, WRRDMARead:
-		s.SetRDMA(wr.RemoteAddr, wr.RKey)
-	}
-	if len(wr.Inline) > 0 {
-		if len(wr.SGL) > 0 || wr.Opcode == WRRDMARead {
-			return ErrInlineUse
-		}
-		return rxeSlotErr(s.AddInline(wr.Inline))
-	}
-	for _, sge := range wr.SGL {
-		if sge.outside {
-			return ErrSGERange
-		}
-		if err := s.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
-			return rxeSlotErr(err)
-		}
-	}
-	return nil
-}
-
-// postRecvRxe posts one receive. rxe has no doorbell for receives.
-func (q *QP) postRecvRxe(id uint64, sgl []SGE) error {
-	if ok, err := q.rq.Room(1); !ok {
-		return roomErr(1, q.rq.Cap(), err)
-	}
-	if err := q.fillRecvRxe(0, id, sgl); err != nil {
+	if err := fillRecvRxe(rq, 0, id, sgl); err != nil {
 		return &PostError{Err: err}
 	}
-	q.rq.Publish(1)
+	rq.Publish(1)
 	return nil
 }
 
 // postRecvsRxe posts several.
-func (q *QP) postRecvsRxe(wrs []RecvWR) error {
-	if ok, err := q.rq.Room(len(wrs)); !ok {
-		return roomErr(len(wrs), q.rq.Cap(), err)
+func postRecvsRxe(rq *rxe.RecvQueue, wrs []RecvWR) error {
+	if ok, err := rq.Room(len(wrs)); !ok {
+		return roomErr(len(wrs), rq.Cap(), err)
 	}
 	for i := range wrs {
-		if err := q.fillRecvRxe(i, wrs[i].ID, wrs[i].SGL); err != nil {
+		if err := fillRecvRxe(rq, i, wrs[i].ID, wrs[i].SGL); err != nil {
 			return &PostError{Index: i, Err: err}
 		}
 	}
 	if len(wrs) > 0 {
-		q.rq.Publish(len(wrs))
+		rq.Publish(len(wrs))
 	}
 	return nil
 }
@@ -183,8 +225,8 @@ func (q *QP) postRecvsRxe(wrs []RecvWR) error {
 // fillRecvRxe writes a receive into the i-th free slot.
 //
 // Preconditions: the queue has room for i+1 work requests.
-func (q *QP) fillRecvRxe(i int, id uint64, sgl []SGE) error {
-	s := q.rq.Slot(i)
+func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
+	s := rq.Slot(i)
 	s.Start(id)
 	for _, sge := range sgl {
 		if sge.outside {
@@ -250,6 +292,9 @@ func pollRxe(ring *rxe.CompQueue, wcs []WC) (int, error) {
 			SL:        c.SL(),
 			PathBits:  c.DLIDPathBits(),
 		}
+		if wcs[i].Flags&WCWithInv != 0 { // the two share a place
+			wcs[i].InvalidatedRKey, wcs[i].Imm = c.InvalidatedRKey(), 0
+		}
 	}
 	ring.Release(n)
 	return n, nil
@@ -257,5 +302,5 @@ func pollRxe(ring *rxe.CompQueue, wcs []WC) (int, error) {
 
 // rxeFlags keeps the flags that WC has; their bits are the kernel's.
 func rxeFlags(f uint32) WCFlags {
-	return WCFlags(f) & (WCWithGRH | WCWithImm)
+	return WCFlags(f) & (WCWithGRH | WCWithImm | WCWithInv)
 }

@@ -82,6 +82,8 @@ const (
 	WCFetchAdd      WCOpcode = 4
 	WCBindMW        WCOpcode = 5
 	WCLocalInv      WCOpcode = 6
+	WCFlush         WCOpcode = 8
+	WCAtomicWrite   WCOpcode = 9
 	WCRecv          WCOpcode = 128
 	WCRecvRDMAWrite WCOpcode = 129 // a receive consumed by an RDMA WRITE with immediate
 )
@@ -103,6 +105,10 @@ func (o WCOpcode) String() string {
 		return "BIND_MW"
 	case WCLocalInv:
 		return "LOCAL_INV"
+	case WCFlush:
+		return "FLUSH"
+	case WCAtomicWrite:
+		return "ATOMIC_WRITE"
 	case WCRecv:
 		return "RECV"
 	case WCRecvRDMAWrite:
@@ -118,19 +124,22 @@ type WCFlags uint32
 const (
 	WCWithGRH WCFlags = 1 << iota // the first 40 bytes of the buffer are the GRH (UD)
 	WCWithImm                     // Imm is valid
+	WCWithInv                     // InvalidatedRKey is valid
 )
 
 // WC is a work completion (struct ibv_wc). If Status is not [WCSuccess], only ID,
 // Status, VendorErr and QPN are defined.
 type WC struct {
-	ID        uint64   // ID is the number that the work request was posted with.
-	Status    WCStatus // Status is the outcome; see [WC.Err].
-	Opcode    WCOpcode // Opcode is the operation that completed.
-	VendorErr uint32   // VendorErr is the device's own error code.
-	ByteLen   uint32   // ByteLen is the number of bytes received, or read by an RDMA READ.
-	Imm       uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
-	QPN       uint32   // QPN is the number of the local QP.
-	SrcQP     uint32   // SrcQP is the number of the remote QP (UD).
+	ID              uint64   // ID is the number that the work request was posted with.
+	Status          WCStatus // Status is the outcome; see [WC.Err].
+	Opcode          WCOpcode // Opcode is the operation that completed.
+	VendorErr       uint32   // VendorErr is the device's own error code.
+	ByteLen         uint32   // ByteLen is the number of bytes received, or read by an RDMA READ.
+	Imm             uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
+	InvalidatedRKey uint32   // InvalidatedRKey is the key that the peer's SEND_WITH_INV invalidated, if Flags has WCWithInv.
+
+	QPN       uint32 // QPN is the number of the local QP.
+	SrcQP     uint32 // SrcQP is the number of the remote QP (UD).
 	Flags     WCFlags
 	PKeyIndex uint16 // PKeyIndex is the P_Key table index (UD).
 	SLID      uint16 // SLID is the source LID (UD on InfiniBand).

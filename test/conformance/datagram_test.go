@@ -1,0 +1,228 @@
+package conformance
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// wayTo makes an AH from a side to another.
+func wayTo(t *testing.T, from, to *side) *uverbs.AH {
+	t.Helper()
+	return wayToGID(t, from, gidOf(t, to.dev))
+}
+
+// gidOf returns the IPv4 GID of a device.
+func gidOf(t *testing.T, dev *uverbs.Device) uverbs.GIDEntry {
+	t.Helper()
+	table, err := dev.GIDTable(1)
+	must(t, err)
+	for _, e := range table {
+		if e.GID.Addr().Is4() && e.Type == uverbs.GIDTypeRoCEv2 {
+			return e
+		}
+	}
+	t.Fatalf("%s has no IPv4 GID", dev.Name())
+	return uverbs.GIDEntry{}
+}
+
+// wayToGID makes an AH to a GID.
+func wayToGID(t *testing.T, from *side, to uverbs.GIDEntry) *uverbs.AH {
+	t.Helper()
+	ah, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{
+		DGID: to.GID, SGIDIndex: uint8(gidOf(t, from.dev).Index), HopLimit: 64, TrafficClass: 0x20,
+	}})
+	must(t, err)
+	closeLater(t, ah)
+	return ah
+}
+
+// datagram is a signalled SEND to a peer.
+func datagram(id uint64, ah *uverbs.AH, to *side, sgl ...uverbs.SGE) uverbs.SendWR {
+	wr := send(id, sgl...)
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, to.qp.QPN(), testQKey
+	return wr
+}
+
+// datagrams sends one message each way and checks what comes before the data.
+func datagrams(t *testing.T, a, b *side) {
+	t.Helper()
+	ah := wayTo(t, a, b)
+	want := a.fill(0, 500, 3)
+	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)))
+	wr := datagram(2, ah, b, a.mr.SGE(0, 500))
+	wr.Opcode, wr.Imm = uverbs.WRSendWithImm, 0xabcdef01
+	must(t, a.qp.PostSend(wr))
+	a.want(t, 2, uverbs.WCSend)
+	wc := b.want(t, 1, uverbs.WCRecv)
+	if int(wc.ByteLen) != uverbs.GRHSize+500 || wc.SrcQP != a.qp.QPN() || wc.Flags&uverbs.WCWithGRH == 0 || wc.Imm != wr.Imm {
+		t.Fatalf("completion %+v, want 540 bytes from QP %d with a GRH and immediate %#x", wc, a.qp.QPN(), wr.Imm)
+	}
+	b.holds(t, uverbs.GRHSize, want)
+	grh, err := uverbs.ParseGRH(b.buf.Bytes())
+	must(t, err)
+	if !grh.IPv4 || grh.SGID != gidOf(t, a.dev).GID || grh.DGID != gidOf(t, b.dev).GID || grh.TrafficClass&^3 != 0x20 {
+		t.Fatalf("GRH %+v, want IPv4 from %s to %s with traffic class 0x20", grh, gidOf(t, a.dev).GID, gidOf(t, b.dev).GID)
+	}
+
+	// The receiver answers to where it came from.
+	back, err := b.pd.CreateAHFor(1, &wc, b.buf.Bytes())
+	must(t, err)
+	defer func() { must(t, back.Close()) }()
+	if got := back.Attr().GRH.DGID; got != gidOf(t, a.dev).GID {
+		t.Fatalf("the way back leads to %s", got.Addr())
+	}
+	must(t, a.qp.PostRecv(3, a.mr.SGE(2000, 1000)))
+	must(t, b.qp.PostSend(datagram(4, back, a, b.mr.SGE(uverbs.GRHSize, 500))))
+	b.want(t, 4, uverbs.WCSend)
+	a.want(t, 3, uverbs.WCRecv)
+	a.holds(t, 2000+uverbs.GRHSize, want)
+}
+
+func TestDatagram(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		datagrams(t, newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}))
+	})
+}
+
+// TestDatagramAcross sends from one device to the other.
+func TestDatagramAcross(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		datagrams(t, newSide(t, openDevice(t, "rxe0"), uverbs.QPOptions{Type: uverbs.UD}),
+			newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{Type: uverbs.UD}))
+	})
+}
+
+// TestDatagramQKey: what has another Q_Key does not arrive.
+func TestDatagramQKey(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		a, b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		ah := wayTo(t, a, b)
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)))
+		wr := datagram(2, ah, b, a.mr.SGE(0, 10))
+		wr.RemoteQKey++
+		must(t, a.qp.PostSend(wr))
+		a.want(t, 2, uverbs.WCSend)
+		b.none(t)
+		must(t, a.qp.PostSend(datagram(3, ah, b, a.mr.SGE(0, 10))))
+		a.want(t, 3, uverbs.WCSend)
+		b.want(t, 1, uverbs.WCRecv)
+	})
+}
+
+// TestDatagramErrors: what no datagram can be is refused before it is posted.
+func TestDatagramErrors(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		rc := newSide(t, dev, uverbs.QPOptions{})
+		other := newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{Type: uverbs.UD})
+		ah, foreign := wayTo(t, a, a), wayTo(t, other, other)
+		closed := wayTo(t, a, a)
+		must(t, closed.Close(), closed.Close())
+		sge := a.mr.SGE(0, 10)
+		write := datagram(1, ah, a, sge)
+		write.Opcode = uverbs.WRRDMAWrite
+		for _, c := range []struct {
+			wr   uverbs.SendWR
+			want error
+		}{
+			{send(1, sge), uverbs.ErrNoAddress},
+			{datagram(1, closed, a, sge), uverbs.ErrNoAddress},
+			{datagram(1, foreign, a, sge), uverbs.ErrForeignAH},
+			{write, uverbs.ErrOpcode},
+		} {
+			var post *uverbs.PostError
+			if err := a.qp.PostSend(datagram(7, ah, a, sge), c.wr); !errors.As(err, &post) || post.Index != 1 || !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v at index 1", err, c.want)
+			}
+		}
+		a.none(t)
+		argError(t, rc.qp.Activate(1), "QP type")
+		argError(t, a.qp.Connect(t.Context(), uverbs.Endpoint{}), "QP type")
+		argError(t, a.qp.Init(), "QP type")
+		for field, attr := range map[string]uverbs.AHAttr{
+			"Port": {Port: 2}, "SL": {Port: 1, SL: 16}, "GRH.FlowLabel": {Port: 1, GRH: uverbs.GRH{FlowLabel: 1 << 20}},
+		} {
+			_, err := a.pd.CreateAH(attr)
+			argError(t, err, field)
+		}
+		var kernel *uverbs.Error
+		attr := ah.Attr()
+		attr.GRH.SGIDIndex = 99
+		if _, err := a.pd.CreateAH(attr); !errors.As(err, &kernel) {
+			t.Errorf("an AH from GID 99: %v, want the kernel's refusal", err)
+		}
+		if err := a.pd.Close(); err == nil {
+			t.Error("a PD with an AH was closed")
+		}
+	})
+}
+
+// TestMulticast sends to a group that a QP of the other device is attached to.
+func TestMulticast(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a := newSide(t, openDevice(t, "rxe0"), uverbs.QPOptions{Type: uverbs.UD})
+		b := newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{Type: uverbs.UD})
+		group := netip.MustParseAddr("ff0e::7:1")
+		gid := uverbs.GID(group.As16())
+		v6 := func(s *side) uverbs.GIDEntry {
+			table, err := s.dev.GIDTable(1)
+			must(t, err)
+			e, ok := uverbs.ChooseGID(table, gid)
+			if !ok || e.GID.Addr().Is4() {
+				t.Fatalf("%s has no IPv6 GID", s.dev.Name())
+			}
+			return e
+		}
+		// The kernel takes the group's packets from the network for who has joined it.
+		join(t, "ve1", group)
+		must(t, b.qp.AttachMulticast(gid, 0))
+		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gid, SGIDIndex: uint8(v6(a).Index), HopLimit: 4}})
+		must(t, err)
+		closeLater(t, ah)
+		want := a.fill(0, 700, 9)
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 2000)))
+		wr := send(2, a.mr.SGE(0, 700))
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, 0xffffff, testQKey
+		must(t, a.qp.PostSend(wr))
+		a.want(t, 2, uverbs.WCSend)
+		if wc := b.want(t, 1, uverbs.WCRecv); int(wc.ByteLen) != 740 {
+			t.Fatalf("received %d bytes, want 740", wc.ByteLen)
+		}
+		b.holds(t, uverbs.GRHSize, want)
+		grh, err := uverbs.ParseGRH(b.buf.Bytes())
+		must(t, err)
+		if grh.DGID != gid || grh.SGID != v6(a).GID {
+			t.Errorf("GRH from %s to %s, want from %s to %s", grh.SGID, grh.DGID, v6(a).GID, gid)
+		}
+
+		must(t, b.qp.DetachMulticast(gid, 0), b.qp.PostRecv(3, b.mr.SGE(0, 2000)), a.qp.PostSend(wr))
+		a.want(t, 2, uverbs.WCSend)
+		b.none(t)
+		if err := b.qp.DetachMulticast(gid, 0); err == nil {
+			t.Error("a QP was detached twice")
+		}
+		argError(t, b.qp.AttachMulticast(v6(b).GID, 0), "GID")
+		must(t, b.qp.Close())
+		if err := b.qp.AttachMulticast(gid, 0); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("attach after Close: %v", err)
+		}
+	})
+}
+
+// join joins a group on an interface until the end of the test.
+func join(t *testing.T, name string, group netip.Addr) {
+	t.Helper()
+	ifi, err := net.InterfaceByName(name)
+	must(t, err)
+	c, err := net.ListenMulticastUDP("udp", ifi, &net.UDPAddr{IP: group.AsSlice(), Port: 40000})
+	must(t, err)
+	closeLater(t, c)
+}

@@ -1,0 +1,219 @@
+package conformance
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestUC: an unreliable connection sends and writes, and has nothing that needs an answer.
+func TestUC(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
+		attr, err := a.qp.Query()
+		must(t, err)
+		if attr.State != uverbs.RTS || attr.DestQPN != b.qp.QPN() {
+			t.Fatalf("state %s to QP %d, want RTS to QP %d", attr.State, attr.DestQPN, b.qp.QPN())
+		}
+		for _, n := range []int{0, 1, 1024, 5000} {
+			want := a.fill(0, n, byte(n))
+			must(t, b.qp.PostRecv(1, b.mr.SGE(32768, 20000)), a.qp.PostSend(send(2, a.mr.SGE(0, n))))
+			a.want(t, 2, uverbs.WCSend)
+			if wc := b.want(t, 1, uverbs.WCRecv); int(wc.ByteLen) != n {
+				t.Fatalf("received %d bytes, want %d", wc.ByteLen, n)
+			}
+			b.holds(t, 32768, want)
+
+			wr := send(3, a.mr.SGE(0, n))
+			wr.Opcode, wr.Imm, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWriteWithImm, 77, b.mr.Addr(), b.mr.RKey()
+			must(t, b.qp.PostRecv(4), a.qp.PostSend(wr))
+			a.want(t, 3, uverbs.WCRDMAWrite)
+			if wc := b.want(t, 4, uverbs.WCRecvRDMAWrite); wc.Imm != 77 {
+				t.Fatalf("immediate %d, want 77", wc.Imm)
+			}
+			b.holds(t, 0, want)
+		}
+		for _, op := range []uverbs.WROpcode{uverbs.WRRDMARead, uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite, uverbs.WRFlush} {
+			if err := a.qp.PostSend(uverbs.SendWR{Opcode: op}); !errors.Is(err, uverbs.ErrOpcode) {
+				t.Errorf("%s on UC: %v, want ErrOpcode", op, err)
+			}
+		}
+	})
+}
+
+// TestUCLoses: without a receive a message is lost, and the sender never learns.
+func TestUCLoses(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
+		must(t, a.qp.PostSend(send(1, a.mr.SGE(0, 10))))
+		a.want(t, 1, uverbs.WCSend)
+		b.none(t)
+	})
+}
+
+// word is 8 bytes of a side's buffer as a number.
+func (s *side) word(offset int) uint64 { return binary.NativeEndian.Uint64(s.buf.Bytes()[offset:]) }
+
+func (s *side) setWord(offset int, v uint64) {
+	binary.NativeEndian.PutUint64(s.buf.Bytes()[offset:], v)
+}
+
+func TestAtomic(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		b.setWord(64, 1000)
+		wr := send(1, a.mr.SGE(8, 8))
+		wr.RemoteAddr, wr.RKey = b.mr.Addr()+64, b.mr.RKey()
+
+		wr.Opcode, wr.CompareAdd = uverbs.WRAtomicFAA, 1<<63+5
+		must(t, a.qp.PostSend(wr))
+		if wc := a.want(t, 1, uverbs.WCFetchAdd); wc.ByteLen != 8 && wc.ByteLen != 0 {
+			t.Errorf("length %d", wc.ByteLen)
+		}
+		if a.word(8) != 1000 || b.word(64) != 1<<63+1005 {
+			t.Fatalf("fetched %d, now %#x", a.word(8), b.word(64))
+		}
+		wr.Opcode, wr.CompareAdd, wr.Swap = uverbs.WRAtomicCAS, 7, 8 // does not compare
+		must(t, a.qp.PostSend(wr))
+		a.want(t, 1, uverbs.WCCompSwap)
+		if a.word(8) != 1<<63+1005 || b.word(64) != 1<<63+1005 {
+			t.Fatalf("fetched %#x, now %#x", a.word(8), b.word(64))
+		}
+		wr.CompareAdd = 1<<63 + 1005
+		must(t, a.qp.PostSend(wr))
+		a.want(t, 1, uverbs.WCCompSwap)
+		if b.word(64) != 8 {
+			t.Fatalf("swapped to %d, want 8", b.word(64))
+		}
+		wr.RemoteAddr += 4
+		if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrAtomic) {
+			t.Errorf("an atomic at an odd address: %v", err)
+		}
+	})
+}
+
+// TestAtomicWrite: kernels that do not have it say so in the completion.
+func TestAtomicWrite(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		b.setWord(128, 1)
+		value := []byte{1, 2, 3, 4, 5, 6, 7, 8}
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRAtomicWrite, Flags: uverbs.Signaled, Inline: value,
+			RemoteAddr: b.mr.Addr() + 128, RKey: b.mr.RKey()}))
+		wc := a.next(t)
+		if old := kernelBefore(t, 6, 3); old {
+			if wc.Status == uverbs.WCSuccess && b.word(128) != 1 {
+				t.Error("the kernel has it already")
+			}
+			testenv.Skip(t, &uverbs.FeatureError{Feature: "ATOMIC_WRITE", Since: uverbs.Version{6, 3}})
+			return
+		}
+		must(t, a.qp.Err(&wc))
+		if wc.Opcode != uverbs.WCAtomicWrite {
+			t.Errorf("completion of %s", wc.Opcode)
+		}
+		b.holds(t, 128, value)
+	})
+}
+
+// kernelBefore reports whether the kernel is older than a version.
+func kernelBefore(t *testing.T, major, minor int) bool {
+	k := testenv.Kernel(t)
+	return k[0] < major || k[0] == major && k[1] < minor
+}
+
+// TestBuilder does the work of the slice API without structs.
+func TestBuilder(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 2, MaxInline: 64})
+		want := a.fill(0, 300, 1)
+		b.setWord(8192, 40)
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)), b.qp.PostRecv(2, b.mr.SGE(1000, 1000)), b.qp.PostRecv(3))
+
+		s := a.qp.BeginSend()
+		s.Send(10, 0)
+		s.SGE(a.mr.SGE(0, 100))
+		s.SGE(a.mr.SGE(100, 200))
+		s.SendImm(11, 0, 99)
+		s.Inline(want[:20])
+		s.Inline(want[20:50])
+		s.Write(12, 0, b.mr.Addr()+4096, b.mr.RKey())
+		s.SGE(a.mr.SGE(0, 300))
+		s.WriteImm(13, 0, b.mr.Addr()+5000, b.mr.RKey(), 98)
+		s.SGE(a.mr.SGE(0, 10))
+		s.FetchAdd(14, 0, b.mr.Addr()+8192, b.mr.RKey(), 2)
+		s.SGE(a.mr.SGE(2000, 8))
+		s.CompareSwap(15, 0, b.mr.Addr()+8192, b.mr.RKey(), 42, 50)
+		s.SGE(a.mr.SGE(2008, 8))
+		s.Read(16, uverbs.Signaled, b.mr.Addr()+4096, b.mr.RKey())
+		s.SGE(a.mr.SGE(3000, 300))
+		must(t, s.Post())
+		a.want(t, 16, uverbs.WCRDMARead)
+		a.none(t)
+		a.holds(t, 3000, want)
+		if a.word(2000) != 40 || a.word(2008) != 42 || b.word(8192) != 50 {
+			t.Errorf("atomics: fetched %d and %d, now %d", a.word(2000), a.word(2008), b.word(8192))
+		}
+		b.want(t, 1, uverbs.WCRecv)
+		b.holds(t, 0, want)
+		if wc := b.want(t, 2, uverbs.WCRecv); wc.Imm != 99 || wc.ByteLen != 50 {
+			t.Errorf("inline: %+v", wc)
+		}
+		b.holds(t, 1000, want[:50])
+		if wc := b.want(t, 3, uverbs.WCRecvRDMAWrite); wc.Imm != 98 {
+			t.Errorf("write with immediate: %+v", wc)
+		}
+
+		// What is abandoned, or has a fault, is not posted, and the next batch is.
+		s = a.qp.BeginSend()
+		s.Send(20, uverbs.Signaled)
+		s.SGE(a.mr.SGE(0, 1))
+		s.Abandon()
+		must(t, s.Post())
+		s = a.qp.BeginSend()
+		s.Send(21, uverbs.Signaled)
+		s.Read(22, uverbs.Signaled, b.mr.Addr(), b.mr.RKey())
+		s.Inline(want[:8])
+		s.Send(23, uverbs.Signaled)
+		var post *uverbs.PostError
+		if err := s.Post(); !errors.As(err, &post) || post.Index != 1 || !errors.Is(err, uverbs.ErrInlineUse) {
+			t.Errorf("a faulty batch: %v", err)
+		}
+		s = a.qp.BeginSend()
+		s.SGE(a.mr.SGE(0, 1))
+		if err := s.Post(); !errors.Is(err, uverbs.ErrNothingBegun) {
+			t.Errorf("data for nothing: %v", err)
+		}
+		a.none(t)
+		must(t, b.qp.PostRecv(4, b.mr.SGE(0, 100)))
+		s = a.qp.BeginSend()
+		s.Send(24, uverbs.Signaled)
+		s.SGE(a.mr.SGE(0, 100))
+		must(t, s.Post())
+		a.want(t, 24, uverbs.WCSend)
+		b.want(t, 4, uverbs.WCRecv)
+	})
+}
+
+// TestBuilderDoesNotAllocate: neither does the slice API, which is made of it.
+func TestBuilderDoesNotAllocate(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		sgl := []uverbs.SGE{a.mr.SGE(0, 64)}
+		into := b.mr.SGE(0, 64)
+		if n := testing.AllocsPerRun(50, func() {
+			must(t, b.qp.PostRecv(1, into))
+			s := a.qp.BeginSend()
+			s.Send(2, uverbs.Signaled)
+			s.SGE(sgl...)
+			must(t, s.Post())
+			a.want(t, 2, uverbs.WCSend)
+			b.want(t, 1, uverbs.WCRecv)
+		}); n != 0 {
+			t.Errorf("%v allocations, want 0", n)
+		}
+	})
+}

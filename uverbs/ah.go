@@ -1,0 +1,299 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// AH is an address handle: the way to a peer, for datagrams (struct ibv_ah). It is safe
+// for concurrent use; it may be closed when the work requests that use it have completed.
+type AH struct {
+	object
+	handle uint32
+	attr   AHAttr
+
+	num uint32 // by which rxe knows it, or 0
+	av  rxe.AV // for rxe without such numbers
+}
+
+// CreateAH creates an address handle (ibv_create_ah). On RoCE the kernel finds out the
+// peer's Ethernet address, which takes a moment if it has to ask the network; if there is
+// no way to the peer the error says so.
+func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
+	if err := attr.check("CreateAH", "", p.dev); err != nil {
+		return nil, err
+	}
+	a := &AH{attr: attr}
+	if err := a.join(p.dev, "AH", "DESTROY_AH", &p.object); err != nil {
+		return nil, err
+	}
+	req := &abi.CreateAH{
+		PDHandle: p.handle,
+		Attr: abi.AHAttr{
+			GRH: abi.GlobalRoute{
+				DGID:         attr.GRH.DGID,
+				FlowLabel:    attr.GRH.FlowLabel,
+				SGIDIndex:    attr.GRH.SGIDIndex,
+				HopLimit:     attr.GRH.HopLimit,
+				TrafficClass: attr.GRH.TrafficClass,
+			},
+			DLID:        attr.DLID,
+			SL:          attr.SL,
+			SrcPathBits: attr.SrcPathBits,
+			StaticRate:  attr.StaticRate,
+			PortNum:     attr.Port,
+		},
+	}
+	if attr.Global {
+		req.Attr.IsGlobal = 1
+	}
+	resp := &abi.CreateAHResp{}
+	u := p.dev.driver.ahUdata()
+	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_AH, bytesOf(req), bytesOf(resp), u); errno != 0 {
+		a.leave()
+		return nil, p.dev.cmd.fail("CREATE_AH", errno, addressHint(p.dev, errno, attr))
+	}
+	a.handle = resp.AHHandle
+	if err := p.dev.driver.openAH(a, u); err != nil {
+		err = errors.Join(err, a.destroyKernel())
+		a.leave()
+		return nil, err
+	}
+	return a, nil
+}
+
+// Attr returns what the address handle was created with.
+func (a *AH) Attr() AHAttr { return a.attr }
+
+// destroyKernel destroys the kernel's object.
+func (a *AH) destroyKernel() error {
+	cmd := newIoctl(abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY)
+	cmd.obj(abi.UVERBS_ATTR_DESTROY_AH_HANDLE, a.handle)
+	errno := a.dev.cmd.ioctl(cmd)
+	if absent(errno) {
+		req := &abi.DestroyAH{AHHandle: a.handle}
+		errno = a.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DESTROY_AH, bytesOf(req), nil, udata{})
+	}
+	return a.dev.cmd.fail(a.destroy, errno, "")
+}
+
+// Close destroys the address handle (ibv_destroy_ah).
+func (a *AH) Close() error { return a.close(a.destroyKernel) }
+
+// grhSize is how much room the GRH takes before a datagram, in bytes.
+const grhSize = 40
+
+// GRHSize is how many bytes come before the data of every datagram that a UD QP
+// receives: the GRH, or on RoCE the IP header in its place. See [ParseGRH].
+const GRHSize = grhSize
+
+// ReceivedGRH is what the header before a received datagram says.
+type ReceivedGRH struct {
+	SGID         GID // SGID is the sender's GID.
+	DGID         GID // DGID is the receiver's GID, or a multicast group.
+	TrafficClass uint8
+	FlowLabel    uint32 // FlowLabel has 20 bits; 0 with IPv4.
+	HopLimit     uint8
+	NextHeader   uint8 // NextHeader is 0x1b for InfiniBand, 17 for UDP.
+	IPv4         bool  // IPv4 says that it was an IPv4 header; the GIDs are mapped addresses.
+}
+
+// Next headers that a GRH may announce: InfiniBand's own, and UDP for RoCE v2.
+const (
+	nextIB  = 0x1b
+	nextUDP = 17
+)
+
+// ParseGRH reads the first 40 bytes of a received datagram, which are valid if the WC has
+// [WCWithGRH]. With IPv4 the header is in the last 20 of them, and the first 20 are
+// whatever was in the buffer.
+func ParseGRH(b []byte) (ReceivedGRH, error) {
+	if len(b) < grhSize {
+		return ReceivedGRH{}, argErr("ParseGRH", "length", len(b), "%d bytes and more", grhSize)
+	}
+	v4 := b[20:grhSize]
+	mayBe4, mayBe6 := v4[0] == 0x45, b[0]>>4 == 6
+	// The checksum decides; but what a device sends to itself may have none.
+	switch {
+	case mayBe4 && headerSum(v4) == 0xffff:
+		return grh4(v4), nil
+	case mayBe6 && (b[6] == nextIB || b[6] == nextUDP):
+		return grh6(b), nil
+	case mayBe4 && v4[9] == nextUDP:
+		return grh4(v4), nil
+	}
+	return ReceivedGRH{}, fmt.Errorf("uverbs: ParseGRH: the header is neither IPv4 nor IPv6: %w", syscall.EINVAL)
+}
+
+// grh4 reads an IPv4 header.
+func grh4(b []byte) ReceivedGRH {
+	return ReceivedGRH{
+		SGID:         netip.AddrFrom4([4]byte(b[12:16])).As16(),
+		DGID:         netip.AddrFrom4([4]byte(b[16:20])).As16(),
+		TrafficClass: b[1],
+		HopLimit:     b[8],
+		NextHeader:   b[9],
+		IPv4:         true,
+	}
+}
+
+// grh6 reads a GRH, which is an IPv6 header.
+func grh6(b []byte) ReceivedGRH {
+	word := binary.BigEndian.Uint32(b)
+	return ReceivedGRH{
+		SGID:         GID(b[8:24]),
+		DGID:         GID(b[24:40]),
+		TrafficClass: uint8(word >> 20),
+		FlowLabel:    word & (1<<20 - 1),
+		HopLimit:     b[7],
+		NextHeader:   b[6],
+	}
+}
+
+// headerSum is the ones' complement sum of an IPv4 header, 0xffff if its checksum is right.
+func headerSum(b []byte) uint32 {
+	sum := uint32(0)
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return sum
+}
+
+// AHAttrFor returns the way back to the sender of a datagram that came in by a port
+// (ibv_init_ah_from_wc). grh is the beginning of the buffer; it is looked at only if the
+// WC has [WCWithGRH].
+func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
+	attr := AHAttr{DLID: wc.SLID, SL: wc.SL, SrcPathBits: wc.PathBits, Port: port}
+	if wc.Flags&WCWithGRH == 0 {
+		return attr, nil
+	}
+	h, err := ParseGRH(grh)
+	if err != nil {
+		return AHAttr{}, err
+	}
+	index, err := d.localGIDIndex(port, h.DGID)
+	if err != nil {
+		return AHAttr{}, err
+	}
+	attr.Global = true
+	attr.GRH = GRH{DGID: h.SGID, FlowLabel: h.FlowLabel, SGIDIndex: uint8(index), HopLimit: 0xff, TrafficClass: h.TrafficClass}
+	return attr, nil
+}
+
+// CreateAHFor creates an address handle for the way back to the sender of a datagram; see
+// [Device.AHAttrFor] (ibv_create_ah_from_wc).
+func (p *PD) CreateAHFor(port uint8, wc *WC, grh []byte) (*AH, error) {
+	attr, err := p.dev.AHAttrFor(port, wc, grh)
+	if err != nil {
+		return nil, err
+	}
+	return p.CreateAH(attr)
+}
+
+// localGIDIndex finds the GID that a datagram was for. One for a multicast group is
+// answered from the GID that the library prefers.
+func (d *Device) localGIDIndex(port uint8, gid GID) (int, error) {
+	table, err := d.GIDTable(port)
+	if err != nil {
+		return 0, err
+	}
+	found := -1
+	for _, e := range table {
+		// RoCE v1 and v2 have the same GIDs; rxe and most networks speak v2.
+		if e.GID == gid && (found < 0 || e.Type == GIDTypeRoCEv2) {
+			found = e.Index
+		}
+	}
+	if found < 0 && gid.Addr().IsMulticast() {
+		if e, ok := ChooseGID(table, gid); ok {
+			found = e.Index
+		}
+	}
+	if found < 0 || found > 255 {
+		return 0, argErr("AHAttrFor", "destination of the datagram", gid.Addr(), "a GID of port %d: %s", port, gidList(table))
+	}
+	return found, nil
+}
+
+// check compares an address with what the device has. The fields' names follow prefix.
+func (a *AHAttr) check(op, prefix string, d *Device) error {
+	switch {
+	case a.Port < 1 || a.Port > d.attr.PhysPortCount:
+		return argErr(op, prefix+"Port", a.Port, "1 to %d", d.attr.PhysPortCount)
+	case a.SL > 15:
+		return argErr(op, prefix+"SL", a.SL, "0 to 15")
+	case a.GRH.FlowLabel > 1<<20-1:
+		return argErr(op, prefix+"GRH.FlowLabel", a.GRH.FlowLabel, "0 to %d (20 bits)", 1<<20-1)
+	}
+	return nil
+}
+
+// ethernetAddr finds the Ethernet address for a GID, the way that the kernel found it a
+// moment ago when it made the AH: multicast by rule, an address of this host from its
+// interface, others from the neighbour table.
+func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
+	ip := gid.Addr()
+	if ip.IsMulticast() {
+		return multicastAddr(ip), nil
+	}
+	fail := func(err error) ([6]byte, error) {
+		return [6]byte{}, fmt.Errorf("uverbs: Ethernet address of %s: %w", ip, err)
+	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fail(err)
+	}
+	for _, a := range addrs {
+		if own, ok := netip.AddrFromSlice(a.IP); ok && own.Unmap() == ip && (!ip.IsLinkLocalUnicast() || a.LinkIndex == netdev) {
+			link, err := netlink.LinkByIndex(a.LinkIndex)
+			if err != nil {
+				return fail(err)
+			}
+			return hardwareAddr(ip, link.Attrs().HardwareAddr)
+		}
+	}
+	hop := net.IP(ip.AsSlice())
+	if routes, err := netlink.RouteGetWithOptions(hop, &netlink.RouteGetOptions{OifIndex: netdev}); err == nil && len(routes) > 0 && routes[0].Gw != nil {
+		hop = routes[0].Gw
+	}
+	neighbours, err := netlink.NeighList(netdev, netlink.FAMILY_ALL)
+	if err != nil {
+		return fail(err)
+	}
+	for _, n := range neighbours {
+		if n.IP.Equal(hop) && len(n.HardwareAddr) > 0 {
+			return hardwareAddr(ip, n.HardwareAddr)
+		}
+	}
+	return fail(fmt.Errorf("%s is not in the neighbour table of interface %d: %w", hop, netdev, syscall.EHOSTUNREACH))
+}
+
+// hardwareAddr checks an address's length.
+func hardwareAddr(ip netip.Addr, mac net.HardwareAddr) ([6]byte, error) {
+	if len(mac) != 6 {
+		return [6]byte{}, fmt.Errorf("uverbs: Ethernet address of %s: the interface has %q, not an Ethernet address: %w", ip, mac, syscall.EINVAL)
+	}
+	return [6]byte(mac), nil
+}
+
+// multicastAddr maps a multicast group to its Ethernet address (RFC 1112, RFC 2464).
+func multicastAddr(ip netip.Addr) [6]byte {
+	if ip.Is4() {
+		b := ip.As4()
+		return [6]byte{0x01, 0x00, 0x5e, b[1] & 0x7f, b[2], b[3]}
+	}
+	b := ip.As16()
+	return [6]byte{0x33, 0x33, b[12], b[13], b[14], b[15]}
+}

@@ -1,0 +1,344 @@
+package uverbs
+
+// SendBuilder writes send work requests into the send queue in place (ibv_wr_start,
+// ibv_wr_send and so on, ibv_wr_complete). [QP.BeginSend] starts a batch; each method
+// named after an operation begins a work request; To, SGE and Inline complete the one
+// that was begun last; Post hands the batch to the device with one doorbell, and Abandon
+// drops it. Nothing is posted before Post.
+//
+// The methods return nothing: the first error is kept, and Post returns it. A builder is
+// part of its QP's send side and belongs to the same goroutine; it does not allocate.
+type SendBuilder struct {
+	q     *QP
+	n     int   // work requests begun
+	err   error // the first error
+	bytes uint64
+
+	// Of the work request that was begun last:
+	slot  rxeSendSlot
+	op    WROpcode
+	raddr uint64
+	data  uint64 // bytes of SGEs or inline
+	to    bool   // To was called
+}
+
+// BeginSend starts a batch and drops one that was not posted (ibv_wr_start).
+func (q *QP) BeginSend() *SendBuilder {
+	b := &q.builder
+	b.q, b.n, b.err, b.bytes = q, 0, nil, 0
+	if s := QPState(q.state.Load()); s < RTS || q.gone.Load() {
+		b.err = q.stateErr()
+	}
+	return b
+}
+
+// begin begins a work request. It reports whether there is one to fill.
+func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
+	b.finish()
+	if b.err != nil {
+		return false
+	}
+	q := b.q
+	switch {
+	case int(op) >= len(q.ops) || !q.ops[op]:
+		b.fail(ErrOpcode)
+		return false
+	case flags&^sendFlagsAll != 0:
+		b.fail(ErrSendFlags)
+		return false
+	}
+	if q.sigAll {
+		flags |= Signaled
+	}
+	b.op, b.raddr, b.data, b.to = op, 0, 0, false
+	switch q.kind {
+	case kindRxe:
+		if ok, err := q.sq.Room(b.n + 1); !ok {
+			b.err = roomErr(b.n+1, q.sq.Cap(), err)
+			return false
+		}
+		b.slot = q.sq.Slot(b.n)
+		b.slot.Start(id, uint32(op), uint32(flags))
+	default:
+		b.err = errKind
+		return false
+	}
+	b.n++
+	return true
+}
+
+// fail keeps the first error, with the index of the work request that begins or, if one
+// was begun, of that.
+func (b *SendBuilder) fail(err error) {
+	if b.err == nil {
+		b.err = &PostError{Index: b.n, Err: err}
+	}
+}
+
+// failLast is fail for the work request that was begun last.
+func (b *SendBuilder) failLast(err error) {
+	if b.err == nil {
+		b.err = &PostError{Index: b.n - 1, Err: err}
+	}
+}
+
+// begun reports whether there is a work request to complete.
+func (b *SendBuilder) begun() bool {
+	if b.err == nil && b.n == 0 {
+		b.fail(ErrNothingBegun)
+	}
+	return b.err == nil
+}
+
+// finish checks the work request that was begun last, if there is one.
+func (b *SendBuilder) finish() {
+	if b.err != nil || b.n == 0 {
+		return
+	}
+	b.bytes += b.data
+	switch b.op {
+	case WRAtomicCAS, WRAtomicFAA:
+		if b.data != 8 || b.raddr%8 != 0 {
+			b.failLast(ErrAtomic)
+		}
+	case WRAtomicWrite:
+		if b.raddr%8 != 0 {
+			b.failLast(ErrAtomic)
+		}
+	case WRSend, WRSendWithImm:
+		if b.q.typ == UD && !b.to {
+			b.failLast(ErrNoAddress)
+		}
+	}
+}
+
+// Send begins a SEND (ibv_wr_send).
+func (b *SendBuilder) Send(id uint64, flags SendFlags) { b.begin(id, WRSend, flags) }
+
+// SendImm begins a SEND with an immediate, given in host byte order (ibv_wr_send_imm).
+func (b *SendBuilder) SendImm(id uint64, flags SendFlags, imm uint32) {
+	if b.begin(id, WRSendWithImm, flags) {
+		b.slot.SetImm(imm)
+	}
+}
+
+// SendInv begins a SEND that invalidates a key of the peer (ibv_wr_send_inv).
+func (b *SendBuilder) SendInv(id uint64, flags SendFlags, rkey uint32) {
+	if b.begin(id, WRSendWithInv, flags) {
+		b.slot.SetInvalidate(rkey)
+	}
+}
+
+// Write begins an RDMA WRITE to the peer's memory at raddr (ibv_wr_rdma_write).
+func (b *SendBuilder) Write(id uint64, flags SendFlags, raddr uint64, rkey uint32) {
+	b.rdma(id, WRRDMAWrite, flags, raddr, rkey)
+}
+
+// WriteImm begins an RDMA WRITE with an immediate (ibv_wr_rdma_write_imm).
+func (b *SendBuilder) WriteImm(id uint64, flags SendFlags, raddr uint64, rkey, imm uint32) {
+	if b.rdma(id, WRRDMAWriteWithImm, flags, raddr, rkey) {
+		b.slot.SetImm(imm)
+	}
+}
+
+// Read begins an RDMA READ of the peer's memory at raddr (ibv_wr_rdma_read).
+func (b *SendBuilder) Read(id uint64, flags SendFlags, raddr uint64, rkey uint32) {
+	b.rdma(id, WRRDMARead, flags, raddr, rkey)
+}
+
+func (b *SendBuilder) rdma(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32) bool {
+	if !b.begin(id, op, flags) {
+		return false
+	}
+	b.raddr = raddr
+	b.slot.SetRDMA(raddr, rkey)
+	return true
+}
+
+// CompareSwap begins an atomic compare and swap of the 8 bytes at raddr, which is a
+// multiple of 8; what was there comes back into the SGE, of 8 bytes
+// (ibv_wr_atomic_cmp_swp).
+func (b *SendBuilder) CompareSwap(id uint64, flags SendFlags, raddr uint64, rkey uint32, compare, swap uint64) {
+	b.atomic(id, WRAtomicCAS, flags, raddr, rkey, compare, swap)
+}
+
+// FetchAdd begins an atomic fetch and add; see CompareSwap (ibv_wr_atomic_fetch_add).
+func (b *SendBuilder) FetchAdd(id uint64, flags SendFlags, raddr uint64, rkey uint32, add uint64) {
+	b.atomic(id, WRAtomicFAA, flags, raddr, rkey, add, 0)
+}
+
+func (b *SendBuilder) atomic(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, compareAdd, swap uint64) {
+	if b.begin(id, op, flags) {
+		b.raddr = raddr
+		b.slot.SetAtomic(raddr, compareAdd, swap, rkey)
+	}
+}
+
+// AtomicWrite begins an atomic write of 8 bytes to raddr, which is a multiple of 8. It
+// has no SGE (ibv_wr_atomic_write). Linux 6.3 on rxe.
+func (b *SendBuilder) AtomicWrite(id uint64, flags SendFlags, raddr uint64, rkey uint32, value [8]byte) {
+	if b.begin(id, WRAtomicWrite, flags) {
+		b.raddr = raddr
+		b.slot.SetAtomicWrite(raddr, rkey, value)
+	}
+}
+
+// Flush begins a flush of length bytes of the peer's memory at raddr: it completes when
+// they are where placement says (ibv_wr_flush). Linux 6.3 on rxe.
+func (b *SendBuilder) Flush(id uint64, flags SendFlags, raddr uint64, length, rkey uint32, placement FlushPlacement, level FlushLevel) {
+	if b.begin(id, WRFlush, flags) {
+		b.slot.SetFlush(raddr, length, rkey, uint8(placement), uint8(level))
+	}
+}
+
+// LocalInv begins the invalidation of a key of this side: a memory window of type 2, or a
+// fast-registered region (ibv_wr_local_inv).
+func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
+	if b.begin(id, WRLocalInv, flags) {
+		b.slot.SetInvalidate(rkey)
+	}
+}
+
+// To says where the datagram goes (ibv_wr_set_ud_addr).
+func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
+	if !b.begun() {
+		return
+	}
+	switch {
+	case b.q.typ != UD:
+		b.failLast(ErrNotDatagram)
+		return
+	case ah == nil || ah.gone.Load():
+		b.failLast(ErrNoAddress)
+		return
+	case ah.dev != b.q.dev:
+		b.failLast(ErrForeignAH)
+		return
+	}
+	b.to = true
+	b.slot.SetUD(qpn&maxQPN, qkey, ah.num, &ah.av)
+}
+
+// SGE appends memory to the data of the work request (ibv_wr_set_sge_list).
+func (b *SendBuilder) SGE(sgl ...SGE) {
+	if !b.begun() {
+		return
+	}
+	if !b.takesData() {
+		if len(sgl) > 0 {
+			b.failLast(ErrNoData)
+		}
+		return
+	}
+	for i := range sgl {
+		if sgl[i].outside {
+			b.failLast(ErrSGERange)
+			return
+		}
+		if err := b.slot.AddSGE(sgl[i].Addr, sgl[i].Length, sgl[i].LKey); err != nil {
+			b.failLast(rxeSlotErr(err))
+			return
+		}
+		b.data += uint64(sgl[i].Length)
+	}
+}
+
+// Inline appends data that is copied now and need not be registered
+// (ibv_wr_set_inline_data). It excludes SGE.
+func (b *SendBuilder) Inline(data []byte) {
+	if !b.begun() {
+		return
+	}
+	switch b.op {
+	case WRRDMARead, WRAtomicCAS, WRAtomicFAA:
+		b.failLast(ErrInlineUse)
+		return
+	}
+	if !b.takesData() {
+		b.failLast(ErrNoData)
+		return
+	}
+	if err := b.slot.AddInline(data); err != nil {
+		b.failLast(rxeSlotErr(err))
+		return
+	}
+	b.data += uint64(len(data))
+}
+
+// takesData reports whether the work request has data of the caller's.
+func (b *SendBuilder) takesData() bool {
+	switch b.op {
+	case WRLocalInv, WRBindMW, WRFlush, WRAtomicWrite:
+		return false
+	}
+	return true
+}
+
+// Post posts the batch, all of it or nothing, with one doorbell (ibv_wr_complete). Errors
+// are those of [QP.PostSend]. The builder is empty afterwards.
+func (b *SendBuilder) Post() error {
+	b.finish()
+	n, err := b.n, b.err
+	b.n, b.err = 0, nil
+	if err != nil || n == 0 {
+		return err
+	}
+	switch b.q.kind {
+	case kindRxe:
+		return b.q.publishRxe(n, b.bytes)
+	}
+	return errKind
+}
+
+// Abandon drops the batch (ibv_wr_abort).
+func (b *SendBuilder) Abandon() { b.n, b.err = 0, nil }
+
+// add begins and completes a work request of the slice API.
+func (b *SendBuilder) add(wr *SendWR) {
+	switch wr.Opcode {
+	case WRSend:
+		b.Send(wr.ID, wr.Flags)
+	case WRSendWithImm:
+		b.SendImm(wr.ID, wr.Flags, wr.Imm)
+	case WRSendWithInv:
+		b.SendInv(wr.ID, wr.Flags, wr.InvalidateRKey)
+	case WRRDMAWrite, WRRDMARead:
+		b.rdma(wr.ID, wr.Opcode, wr.Flags, wr.RemoteAddr, wr.RKey)
+	case WRRDMAWriteWithImm:
+		b.WriteImm(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, wr.Imm)
+	case WRAtomicCAS, WRAtomicFAA:
+		b.atomic(wr.ID, wr.Opcode, wr.Flags, wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap)
+	case WRAtomicWrite:
+		b.addAtomicWrite(wr)
+		return
+	case WRFlush:
+		b.Flush(wr.ID, wr.Flags, wr.RemoteAddr, wr.Length, wr.RKey, wr.Placement, wr.Level)
+	case WRLocalInv:
+		b.LocalInv(wr.ID, wr.Flags, wr.InvalidateRKey)
+	default:
+		b.finish()
+		b.fail(ErrOpcode)
+	}
+	if b.err != nil {
+		return
+	}
+	if wr.AH != nil || b.q.typ == UD {
+		b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
+	}
+	if len(wr.Inline) > 0 {
+		b.Inline(wr.Inline)
+	}
+	if len(wr.SGL) > 0 {
+		b.SGE(wr.SGL...)
+	}
+}
+
+// addAtomicWrite takes the 8 bytes from Inline.
+func (b *SendBuilder) addAtomicWrite(wr *SendWR) {
+	var value [8]byte
+	copy(value[:], wr.Inline)
+	b.AtomicWrite(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, value)
+	if len(wr.Inline) != len(value) || len(wr.SGL) > 0 {
+		b.failLast(ErrAtomic)
+	}
+}

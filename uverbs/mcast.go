@@ -1,0 +1,44 @@
+package uverbs
+
+import (
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// AttachMulticast has a UD queue pair receive what is sent to a multicast group
+// (ibv_attach_mcast): on RoCE an IP multicast address as a GID, and lid 0. The network
+// must deliver the group's packets to this host, for which the host must have joined it:
+// rdma_cm does that, or a UDP socket that joins the group. A QP that is attached twice
+// must be detached twice.
+func (q *QP) AttachMulticast(gid GID, lid uint16) error {
+	return q.multicast("ATTACH_MCAST", abi.IB_USER_VERBS_CMD_ATTACH_MCAST, gid, lid)
+}
+
+// DetachMulticast undoes [QP.AttachMulticast] (ibv_detach_mcast). Closing the QP does too.
+func (q *QP) DetachMulticast(gid GID, lid uint16) error {
+	return q.multicast("DETACH_MCAST", abi.IB_USER_VERBS_CMD_DETACH_MCAST, gid, lid)
+}
+
+// multicast issues either command, which have the same layout.
+func (q *QP) multicast(verb string, cmd uint32, gid GID, lid uint16) error {
+	if q.gone.Load() {
+		return q.errClosed()
+	}
+	if q.typ != UD {
+		return argErr(verb, "QP type", q.typ, "UD")
+	}
+	if !gid.Addr().IsMulticast() {
+		return argErr(verb, "GID", gid.Addr(), "a multicast address: 224.0.0.0/4 or ff00::/8")
+	}
+	req := &abi.AttachMcast{GID: gid, QPHandle: q.handle, MLID: lid}
+	errno := q.dev.cmd.legacy(cmd, bytesOf(req), nil, udata{})
+	hint := ""
+	switch {
+	case errno == syscall.EINVAL && verb == "DETACH_MCAST":
+		hint = "the QP is not attached to the group"
+	case errno == syscall.ENOMEM:
+		hint = "the device has no room for another group or QP (max_mcast_grp, max_mcast_qp_attach)"
+	}
+	return q.dev.cmd.fail(verb, errno, hint)
+}

@@ -1,0 +1,204 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// SRQOptions are the options of [PD.CreateSRQ].
+type SRQOptions struct {
+	MaxWR  int // MaxWR is the least number of receives that it holds; zero is 64.
+	MaxSGE int // MaxSGE is the most SGEs of a receive; zero is 1.
+}
+
+// SRQAttr are the attributes of a shared receive queue (struct ibv_srq_attr).
+type SRQAttr struct {
+	MaxWR  int // MaxWR is how many receives it holds.
+	MaxSGE int // MaxSGE is the most SGEs of a receive.
+	Limit  int // Limit is the armed limit, 0 if none is: with fewer receives an event is raised.
+}
+
+// SRQ is a shared receive queue: several QPs take their receives from it (struct
+// ibv_srq). It is safe for concurrent use, as the goroutines of its QPs all post to it.
+type SRQ struct {
+	object
+	handle uint32
+	num    uint32
+
+	post   sync.Mutex // held while the ring is written or replaced
+	maxWR  int
+	maxSGE int
+	kind   driverKind
+	rq     *rxe.RecvQueue
+	region *mmio.Region
+}
+
+// CreateSRQ creates a shared receive queue (ibv_create_srq).
+func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
+	d := p.dev
+	o.MaxWR = orDefault(o.MaxWR, defaultQueueSize)
+	o.MaxSGE = orDefault(o.MaxSGE, 1)
+	if d.attr.MaxSRQ == 0 {
+		return nil, &FeatureError{Feature: "SRQ", Driver: d.driver.name()}
+	}
+	if o.MaxWR < 1 || o.MaxWR > int(d.attr.MaxSRQWR) {
+		return nil, argErr("CreateSRQ", "MaxWR", o.MaxWR, "1 to %d (max_srq_wr of %s)", d.attr.MaxSRQWR, d.Name())
+	}
+	if o.MaxSGE < 1 || o.MaxSGE > int(d.attr.MaxSRQSGE) {
+		return nil, argErr("CreateSRQ", "MaxSGE", o.MaxSGE, "1 to %d (max_srq_sge of %s)", d.attr.MaxSRQSGE, d.Name())
+	}
+	s := &SRQ{kind: d.driver.kind()}
+	if err := s.join(d, "SRQ", "DESTROY_SRQ", &p.object); err != nil {
+		return nil, err
+	}
+	if err := s.create(p, o); err != nil {
+		s.leave()
+		return nil, err
+	}
+	return s, nil
+}
+
+// create asks the kernel for the SRQ and maps its ring.
+func (s *SRQ) create(p *PD, o SRQOptions) error {
+	req := &abi.CreateSRQ{PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)}
+	resp := &abi.CreateSRQResp{}
+	u := s.dev.driver.srqUdata()
+	if errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_SRQ, bytesOf(req), bytesOf(resp), u); errno != 0 {
+		return s.dev.cmd.fail("CREATE_SRQ", errno, "")
+	}
+	s.handle, s.num = resp.SRQHandle, resp.SRQN
+	s.maxWR, s.maxSGE = int(resp.MaxWR), int(resp.MaxSGE)
+	if err := s.dev.driver.mapSRQ(s, u); err != nil {
+		return errors.Join(err, s.destroyKernel())
+	}
+	return nil
+}
+
+// Num returns the number by which the device knows the SRQ (ibv_get_srq_num).
+func (s *SRQ) Num() uint32 { return s.num }
+
+// Attr returns the sizes of the queue; Limit is not looked up. See [SRQ.Query].
+func (s *SRQ) Attr() SRQAttr {
+	s.post.Lock()
+	defer s.post.Unlock()
+	return SRQAttr{MaxWR: s.maxWR, MaxSGE: s.maxSGE}
+}
+
+// PostRecv posts a receive to the queue (ibv_post_srq_recv). It fails with [ErrQueueFull]
+// or a [PostError].
+func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
+	s.post.Lock()
+	defer s.post.Unlock()
+	if s.gone.Load() {
+		return s.errClosed()
+	}
+	switch s.kind {
+	case kindRxe:
+		return postRecvRxe(s.rq, id, sgl)
+	}
+	return errKind
+}
+
+// PostRecvs posts receives, in order, all or none.
+func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
+	s.post.Lock()
+	defer s.post.Unlock()
+	if s.gone.Load() {
+		return s.errClosed()
+	}
+	switch s.kind {
+	case kindRxe:
+		return postRecvsRxe(s.rq, wrs)
+	}
+	return errKind
+}
+
+// Attributes of MODIFY_SRQ (enum ib_srq_attr_mask, rdma/ib_verbs.h).
+const (
+	srqMaxWR = 1 << 0
+	srqLimit = 1 << 1
+)
+
+// SetLimit arms the limit: when fewer than n receives are left an event is raised, once
+// (ibv_modify_srq, IBV_SRQ_LIMIT). 0 disarms it.
+func (s *SRQ) SetLimit(n int) error {
+	s.post.Lock()
+	defer s.post.Unlock()
+	if s.gone.Load() {
+		return s.errClosed()
+	}
+	if n < 0 || n > s.maxWR {
+		return argErr("SetLimit", "limit", n, "0 to %d, the size of the SRQ", s.maxWR)
+	}
+	return s.modify(srqLimit, 0, n)
+}
+
+// Resize changes how many receives the queue holds; those that are posted stay
+// (ibv_modify_srq, IBV_SRQ_MAX_WR). Not every device can.
+func (s *SRQ) Resize(maxWR int) error {
+	s.post.Lock()
+	defer s.post.Unlock()
+	if s.gone.Load() {
+		return s.errClosed()
+	}
+	if maxWR < 1 || maxWR > int(s.dev.attr.MaxSRQWR) {
+		return argErr("Resize", "MaxWR", maxWR, "1 to %d (max_srq_wr of %s)", s.dev.attr.MaxSRQWR, s.dev.Name())
+	}
+	return s.modify(srqMaxWR, maxWR, 0)
+}
+
+// modify changes attributes. The caller holds post.
+func (s *SRQ) modify(mask uint32, maxWR, limit int) error {
+	req := &abi.ModifySRQ{SRQHandle: s.handle, AttrMask: mask, MaxWR: uint32(maxWR), SRQLimit: uint32(limit)}
+	return s.dev.driver.modifySRQ(s, mask&srqMaxWR != 0, func(u udata) error {
+		errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_SRQ, bytesOf(req), nil, u)
+		return s.dev.cmd.fail("MODIFY_SRQ", errno, "")
+	})
+}
+
+// Query asks the device for the attributes (ibv_query_srq).
+func (s *SRQ) Query() (SRQAttr, error) {
+	if s.gone.Load() {
+		return SRQAttr{}, s.errClosed()
+	}
+	req := &abi.QuerySRQ{SRQHandle: s.handle}
+	resp := &abi.QuerySRQResp{}
+	if errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_SRQ, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+		return SRQAttr{}, s.dev.cmd.fail("QUERY_SRQ", errno, "")
+	}
+	return SRQAttr{MaxWR: int(resp.MaxWR), MaxSGE: int(resp.MaxSGE), Limit: int(resp.SRQLimit)}, nil
+}
+
+// destroyKernel destroys the kernel's object.
+func (s *SRQ) destroyKernel() error {
+	cmd := newIoctl(abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY)
+	cmd.obj(abi.UVERBS_ATTR_DESTROY_SRQ_HANDLE, s.handle)
+	resp := &abi.DestroySRQResp{}
+	cmd.out(abi.UVERBS_ATTR_DESTROY_SRQ_RESP, bytesOf(resp))
+	errno := s.dev.cmd.ioctl(cmd)
+	if absent(errno) {
+		req := &abi.DestroySRQ{SRQHandle: s.handle}
+		errno = s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DESTROY_SRQ, bytesOf(req), bytesOf(resp), udata{})
+	}
+	return s.dev.cmd.fail(s.destroy, errno, "")
+}
+
+// Close destroys the queue (ibv_destroy_srq). It fails with EBUSY while a QP uses it.
+func (s *SRQ) Close() error {
+	s.post.Lock()
+	defer s.post.Unlock()
+	return s.close(func() error {
+		if err := s.destroyKernel(); err != nil {
+			return err
+		}
+		if err := s.region.Close(); err != nil {
+			return fmt.Errorf("uverbs: SRQ: unmap ring: %w", err)
+		}
+		return nil
+	})
+}

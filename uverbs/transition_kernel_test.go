@@ -1,0 +1,97 @@
+package uverbs
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// goodAttr returns attributes with values that the kernel takes for a QP that is connected
+// to itself.
+func goodAttr(t *testing.T, q *QP) QPAttr {
+	t.Helper()
+	local := value(q.EndpointFor(Endpoint{GID: netGID(t)}))(t)
+	entry := value(q.localGID(1, PortAttr{LinkLayer: LinkLayerEthernet}, local.GID))(t)
+	ah := AHAttr{Global: true, Port: 1, GRH: GRH{DGID: local.GID, SGIDIndex: uint8(entry.Index), HopLimit: 64}}
+	return QPAttr{
+		Port: 1, PathMTU: MTU1024, DestQPN: q.QPN(), QKey: 7, MinRNRTimer: 12, Timeout: 14, RetryCount: 6, RNRRetry: 7,
+		MaxRdAtomic: 1, MaxDestRdAtomic: 1, AH: ah, AltAH: ah, AltPort: 1, AltTimeout: 14,
+	}
+}
+
+// netGID is the GID of the guest's first interface.
+func netGID(t *testing.T) GID { return value(ParseGID("10.1.0.1"))(t) }
+
+// rawModify gives the command whatever our own table says.
+func rawModify(q *QP, attr QPAttr, mask QPAttrMask) syscall.Errno {
+	req := &abi.ModifyQP{
+		Dest: attr.AH.dest(), AltDest: attr.AltAH.dest(), QPHandle: q.handle, AttrMask: uint32(mask), QKey: attr.QKey,
+		DestQPNum: attr.DestQPN, PathMTU: uint8(attr.PathMTU), PathMigState: attr.PathMigState, QPState: uint8(attr.State),
+		CurQPState: uint8(attr.CurState), MaxRDAtomic: attr.MaxRdAtomic, MaxDestRDAtomic: attr.MaxDestRdAtomic,
+		MinRNRTimer: uint8(attr.MinRNRTimer), PortNum: attr.Port, Timeout: uint8(attr.Timeout), RetryCnt: attr.RetryCount,
+		RNRRetry: attr.RNRRetry, AltPortNum: attr.AltPort, AltTimeout: uint8(attr.AltTimeout),
+	}
+	return q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{})
+}
+
+// TestTransitionsOfKernel compares the tables of changes of state with the kernel's: what
+// ours refuses the kernel refuses as well, and with what ours requires, and nothing else,
+// the kernel makes the change.
+func TestTransitionsOfKernel(t *testing.T) {
+	testenv.Guest(t)
+	if os.Getenv("GOVERBS_BARE") != "" {
+		return
+	}
+	d := value(Open("rxe0"))(t)
+	defer d.Close()
+	pd := value(d.AllocPD())(t)
+	defer pd.Close()
+	cq := value(d.CreateCQ(8, CQOptions{}))(t)
+	defer cq.Close()
+	ways := map[QPState][]QPState{Reset: nil, Init: {Init}, RTR: {Init, RTR}, RTS: {Init, RTR, RTS}, Err: {Init, Err}}
+	for typ := range transitions {
+		// in returns a QP in a state.
+		in := func(state QPState) (*QP, QPAttr) {
+			q := value(pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)
+			attr := goodAttr(t, q)
+			for _, next := range ways[state] {
+				attr.State = next
+				row, _ := lookUp(typ, q.State(), next)
+				must(t, q.Modify(attr, AttrState|row.required))
+			}
+			return q, attr
+		}
+		for from := range ways {
+			for to := Reset; to <= SQD; to++ {
+				row, ok := lookUp(typ, from, to)
+				masks := []QPAttrMask{AttrState | row.required}
+				for bit := range attrNames {
+					if QPAttrMask(1)<<bit != AttrState && QPAttrMask(1)<<bit != AttrCap {
+						masks = append(masks, masks[0]^1<<bit)
+					}
+				}
+				q, attr := in(from)
+				for i, mask := range masks {
+					attr.State, attr.CurState = to, from
+					wrong := checkModify(typ, from, to, mask)
+					errno := rawModify(q, attr, mask)
+					switch {
+					case wrong != nil && errno == 0:
+						t.Errorf("%s: the kernel allows what the library refuses: %v", typ, wrong)
+					case i == 0 && ok && errno != 0 && !errors.Is(errno, syscall.ENETUNREACH):
+						t.Errorf("%s from %s to %s with %s: %v", typ, from, to, mask, errno)
+					}
+					if errno == 0 {
+						must(t, q.Close())
+						q, attr = in(from)
+					}
+				}
+				must(t, q.Close())
+			}
+		}
+	}
+}
