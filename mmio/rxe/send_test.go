@@ -74,6 +74,54 @@ func TestSendBytes(t *testing.T) {
 		}, sendSize, []field{
 			id, {"wr.opcode", 12, uint32(7)}, {"wr.ex.invalidate_rkey", 20, uint32(0xd0d1d2d3)},
 		}},
+		{"atomic write", AtomicWrite, 0, func(s *SendSlot) {
+			s.SetAtomicWrite(0xe0e1e2e3e4e5e6e8, 0xf0f1f2f3, [8]byte{1, 2, 3, 4, 5, 6, 7, 8})
+		}, sendSize + 8, []field{
+			id, {"wr.opcode", 12, uint32(15)}, {"rdma.remote_addr", 24, uint64(0xe0e1e2e3e4e5e6e8)}, {"rdma.rkey", 32, uint32(0xf0f1f2f3)},
+			{"iova", 152, uint64(0xe0e1e2e3e4e5e6e8)}, {"dma.length", 184, uint32(8)}, {"dma.resid", 188, uint32(8)},
+			{"atomic_wr", 208, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		}},
+		{"flush", Flush, 0, func(s *SendSlot) {
+			s.SetFlush(0xe0e1e2e3e4e5e6e7, 0x10203, 0xf0f1f2f3, 2, 1)
+		}, sendSize, []field{
+			id, {"wr.opcode", 12, uint32(14)}, {"flush.remote_addr", 24, uint64(0xe0e1e2e3e4e5e6e7)}, {"flush.length", 32, uint32(0x10203)},
+			{"flush.rkey", 36, uint32(0xf0f1f2f3)}, {"flush.type", 40, []byte{2}}, {"flush.level", 41, []byte{1}},
+			{"iova", 152, uint64(0xe0e1e2e3e4e5e6e7)}, {"dma.length", 184, uint32(0x10203)}, {"dma.resid", 188, uint32(0x10203)},
+		}},
+		{"bind", BindMW, 0, func(s *SendSlot) {
+			s.SetMW(0xe0e1e2e3e4e5e6e7, 0x1020304050607, 0x11, 0x22, 0x33, 0x44)
+		}, sendSize, []field{
+			id, {"wr.opcode", 12, uint32(8)}, {"mw.addr", 24, uint64(0xe0e1e2e3e4e5e6e7)}, {"mw.length", 32, uint64(0x1020304050607)},
+			{"mw.mr_lkey", 40, uint32(0x11)}, {"mw.mw_rkey", 44, uint32(0x22)}, {"mw.rkey", 48, uint32(0x33)}, {"mw.access", 52, uint32(0x44)},
+		}},
+		{"datagram by number", Send, 0, func(s *SendSlot) {
+			av := NewAV(AVAttr{Port: 1})
+			s.SetUD(0x111213, 0x21222324, 0x31323334, &av)
+		}, sendSize, []field{
+			id, {"wr.opcode", 12, uint32(2)}, {"ud.remote_qpn", 24, uint32(0x111213)}, {"ud.remote_qkey", 28, uint32(0x21222324)},
+			{"ud.ah_num", 36, uint32(0x31323334)},
+		}},
+		{"datagram by IPv4 address", Send, 0, func(s *SendSlot) {
+			av := NewAV(AVAttr{
+				SGID: [16]byte{10: 0xff, 11: 0xff, 12: 10, 13: 1, 14: 0, 15: 1}, DGID: [16]byte{10: 0xff, 11: 0xff, 12: 10, 13: 1, 14: 0, 15: 2},
+				DMAC: [6]byte{1, 2, 3, 4, 5, 6}, FlowLabel: 0x41424344, Port: 9, SGIDIndex: 8, HopLimit: 7, TrafficClass: 6,
+			})
+			s.SetUD(0x111213, 0x21222324, 0, &av)
+		}, sendSize, []field{
+			id, {"wr.opcode", 12, uint32(2)}, {"ud.remote_qpn", 24, uint32(0x111213)}, {"ud.remote_qkey", 28, uint32(0x21222324)},
+			{"av.port_num", 56, []byte{9}}, {"av.network_type", 57, []byte{1}}, {"av.dmac", 58, []byte{1, 2, 3, 4, 5, 6}},
+			{"av.grh.dgid", 64, []byte{10: 0xff, 11: 0xff, 12: 10, 13: 1, 14: 0, 15: 2}}, {"av.grh.flow_label", 80, uint32(0x41424344)},
+			{"av.grh.sgid_index", 84, []byte{8, 7, 6}},
+			{"av.sgid_addr.sin_addr", 92, []byte{10, 1, 0, 1}}, {"av.dgid_addr.sin_addr", 120, []byte{10, 1, 0, 2}},
+		}},
+		{"datagram by IPv6 address", Send, 0, func(s *SendSlot) {
+			av := NewAV(AVAttr{SGID: [16]byte{0xfd, 15: 1}, DGID: [16]byte{0xfd, 15: 2}})
+			s.SetUD(0, 0, 0, &av)
+		}, sendSize, []field{
+			id, {"wr.opcode", 12, uint32(2)}, {"av.network_type", 57, []byte{2}}, {"av.grh.dgid", 64, []byte{0xfd, 15: 2}},
+			{"av.sgid_addr.sin6_family", 88, []byte{10}}, {"av.sgid_addr.sin6_addr", 96, []byte{0xfd, 15: 1}},
+			{"av.dgid_addr.sin6_family", 116, []byte{10}}, {"av.dgid_addr.sin6_addr", 124, []byte{0xfd, 15: 2}},
+		}},
 		{"write of four pieces", Write, 0, func(s *SendSlot) {
 			s.SetRDMA(0xe0e1e2e3e4e5e6e7, 0xf0f1f2f3)
 			for i := range uint32(4) {

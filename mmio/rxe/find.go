@@ -1,0 +1,59 @@
+package rxe
+
+import "github.com/goverbs/goverbs/mmio/rxe/internal/abi"
+
+// SendInfo is what a posted work request says, for messages. It was read from memory that
+// the kernel and the poster may write meanwhile, so nothing but a message may depend on it.
+type SendInfo struct {
+	Opcode     uint32
+	Length     uint32 // in bytes, of all data
+	RemoteAddr uint64 // of RDMA and atomics
+	RKey       uint32 // of RDMA and atomics
+	RemoteQPN  uint32 // of datagrams
+	SGEs       []SGEInfo
+}
+
+// SGEInfo is a scatter/gather entry.
+type SGEInfo struct {
+	Addr   uint64
+	Length uint32 // in bytes
+	LKey   uint32
+}
+
+// Find looks for a work request by its ID, the youngest first. Those that have completed
+// are found until their place is used again.
+func (q *SendQueue) Find(wrID uint64, datagram bool) (SendInfo, bool) {
+	for back := range q.mask + 1 {
+		w := (*abi.RxeSendWQE)(q.elem(q.head - 1 - back))
+		if w.WR.WRID == wrID && w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0 {
+			return q.info(w, datagram), true
+		}
+	}
+	return SendInfo{}, false
+}
+
+// info copies what is of interest.
+func (q *SendQueue) info(w *abi.RxeSendWQE, datagram bool) SendInfo {
+	i := SendInfo{Opcode: w.WR.Opcode, Length: w.DMA.Length}
+	switch i.Opcode {
+	case Write, WriteImm, Read, AtomicWrite:
+		r := w.WR.WR.RDMA()
+		i.RemoteAddr, i.RKey = r.RemoteAddr, r.RKey
+	case AtomicCAS, AtomicFAA:
+		a := w.WR.WR.Atomic()
+		i.RemoteAddr, i.RKey = a.RemoteAddr, a.RKey
+	case Flush:
+		f := w.WR.WR.Flush()
+		i.RemoteAddr, i.RKey = f.RemoteAddr, f.RKey
+	case Send, SendImm:
+		if datagram {
+			i.RemoteQPN = w.WR.WR.UD().RemoteQPN
+		}
+	}
+	if n := min(w.DMA.NumSGE, q.maxSGE); n > 0 && w.WR.SendFlags&Inline == 0 {
+		for _, e := range w.DMA.TailSGE(int(n)) {
+			i.SGEs = append(i.SGEs, SGEInfo{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+		}
+	}
+	return i
+}
