@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -352,71 +351,3 @@ func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error)
 	}
 	return ah, nil
 }
-
-// WCError tells what a failed completion means, and with which peer it happened.
-type WCError struct {
-	WC     WC
-	Device string
-	Peer   Endpoint // Peer is the other side; the zero Endpoint if the QP was never connected.
-	Hint   string
-}
-
-// Error implements error.
-func (e *WCError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "uverbs: %s QP %d: work request %d", e.Device, e.WC.QPN, e.WC.ID)
-	if e.Peer != (Endpoint{}) {
-		fmt.Fprintf(&b, ", peer %s", e.Peer)
-	}
-	b.WriteString(": " + e.WC.Status.String())
-	if e.WC.VendorErr != 0 {
-		fmt.Fprintf(&b, " (vendor error %#x)", e.WC.VendorErr)
-	}
-	if e.Hint != "" {
-		b.WriteString(": ")
-		b.WriteString(e.Hint)
-	}
-	return b.String()
-}
-
-// Unwrap returns the [WCStatus].
-func (e *WCError) Unwrap() error { return e.WC.Status }
-
-// Err explains a completion of this queue pair: nil if it succeeded, and otherwise a
-// [WCError] that names the peer and what usually causes the status. It allocates, so
-// it is for failures only.
-func (q *QP) Err(wc *WC) error {
-	if wc.Status == WCSuccess {
-		return nil
-	}
-	e := &WCError{WC: *wc, Device: q.dev.Name()}
-	p := q.peer.Load()
-	if p != nil {
-		e.Peer = p.Endpoint
-	}
-	switch wc.Status {
-	case WCRetryExcErr:
-		wait := "after all retries"
-		if p != nil && p.timeout != 0 {
-			wait = fmt.Sprintf("for %d attempts of %s each", int(p.retries)+1, p.timeout.Duration())
-		}
-		e.Hint = "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or UDP port 4791 does not get through"
-	case WCRNRRetryExcErr:
-		e.Hint = "it had no receive posted"
-	case WCRemAccessErr:
-		e.Hint = "the rkey, the address range or the access rights of the peer's MR do not permit it"
-	case WCRemInvReqErr:
-		e.Hint = "the peer's receive buffer may be too short, or its QP does not permit the operation"
-	case WCLocProtErr:
-		e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
-	case WCLocLenErr:
-		e.Hint = "the message is longer than the buffers of the receive"
-	case WCWRFlushErr:
-		e.Hint = "an earlier completion with another status is the cause"
-	}
-	return e
-}
-
-// IsFlush reports whether an error is that of a flushed work request, which follows
-// from an earlier failure or from a change to state Err.
-func IsFlush(err error) bool { return errors.Is(err, WCWRFlushErr) }

@@ -99,6 +99,7 @@ type QP struct {
 	state atomic.Uint32 // QPState as last set or seen
 	port  atomic.Uint32 // the port that Modify was told last
 	peer  atomic.Pointer[peerInfo]
+	first atomic.Pointer[WCError] // the failure that brought it into error
 
 	kind     driverKind
 	sq       *rxe.SendQueue

@@ -329,6 +329,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	if to == Reset && from != Reset {
 		q.newPSN()
+		q.first.Store(nil)
 	}
 	q.notePeer(attr, mask)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -237,6 +238,23 @@ func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
 		}
 	}
 	return nil
+}
+
+// describeRxe says what a work request was.
+func describeRxe(i *rxe.SendInfo) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s of %d bytes", WROpcode(i.Opcode), i.Length)
+	switch WROpcode(i.Opcode) {
+	case WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRFlush, WRAtomicWrite:
+		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
+	}
+	if i.RemoteQPN != 0 {
+		fmt.Fprintf(&b, " to QP %d", i.RemoteQPN)
+	}
+	for n, e := range i.SGEs {
+		fmt.Fprintf(&b, ", SGE %d %#x+%d with lkey %#x", n, e.Addr, e.Length, e.LKey)
+	}
+	return b.String()
 }
 
 // roomErr says why n work requests found no room.

@@ -1,0 +1,120 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// WCError tells what a failed completion means, and with which peer it happened.
+type WCError struct {
+	WC     WC
+	Device string
+	Peer   Endpoint // Peer is the other side; the zero Endpoint if the QP was never connected.
+
+	// Request says what the work request was, if it was a send that is still in the ring.
+	Request string
+	// First is the failure that brought the QP into error, if this work request was flushed
+	// for it and a poll has seen it.
+	First *WCError
+	Hint  string
+}
+
+// Error implements error.
+func (e *WCError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "uverbs: %s QP %d: work request %d", e.Device, e.WC.QPN, e.WC.ID)
+	if e.Request != "" {
+		fmt.Fprintf(&b, " (%s)", e.Request)
+	}
+	if e.Peer != (Endpoint{}) {
+		fmt.Fprintf(&b, ", peer %s", e.Peer)
+	}
+	b.WriteString(": " + e.WC.Status.String())
+	if e.WC.VendorErr != 0 {
+		fmt.Fprintf(&b, " (vendor error %#x)", e.WC.VendorErr)
+	}
+	if e.Hint != "" {
+		b.WriteString(": ")
+		b.WriteString(e.Hint)
+	}
+	if e.First != nil {
+		b.WriteString("; the cause: ")
+		b.WriteString(e.First.Error())
+	}
+	return b.String()
+}
+
+// Unwrap returns the [WCStatus].
+func (e *WCError) Unwrap() error { return e.WC.Status }
+
+// Err explains a completion of this queue pair: nil if it succeeded, and otherwise a
+// [WCError] that names the peer and what usually causes the status. It allocates, so
+// it is for failures only.
+func (q *QP) Err(wc *WC) error {
+	if wc.Status == WCSuccess {
+		return nil
+	}
+	if wc.Status == WCWRFlushErr {
+		if first := q.first.Load(); first != nil {
+			return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: first}
+		}
+	}
+	if first := q.first.Load(); first != nil && first.WC == *wc {
+		return first // it was explained when it was polled
+	}
+	return q.explain(wc)
+}
+
+// failed remembers the completion that brought the QP into error; later ones only say
+// that they were flushed. It is called for each completion that failed.
+func (q *QP) failed(wc *WC) {
+	if wc.Status != WCWRFlushErr && q.first.Load() == nil {
+		q.first.CompareAndSwap(nil, q.explain(wc))
+	}
+}
+
+// explain makes the error of a failed completion.
+func (q *QP) explain(wc *WC) *WCError {
+	e := &WCError{WC: *wc, Device: q.dev.Name(), Request: q.describe(wc.ID)}
+	p := q.peer.Load()
+	if p != nil {
+		e.Peer = p.Endpoint
+	}
+	switch wc.Status {
+	case WCRetryExcErr:
+		wait := "after all retries"
+		if p != nil && p.timeout != 0 {
+			wait = fmt.Sprintf("for %d attempts of %s each", int(p.retries)+1, p.timeout.Duration())
+		}
+		e.Hint = "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or UDP port 4791 does not get through"
+	case WCRNRRetryExcErr:
+		e.Hint = "it had no receive posted"
+	case WCRemAccessErr:
+		e.Hint = "the rkey, the address range or the access rights of the peer's MR do not permit it"
+	case WCRemInvReqErr:
+		e.Hint = "the peer's receive buffer may be too short, or its QP does not permit the operation"
+	case WCLocProtErr:
+		e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
+	case WCLocLenErr:
+		e.Hint = "the message is longer than the buffers of the receive"
+	case WCWRFlushErr:
+		e.Hint = "an earlier completion with another status is the cause"
+	}
+	return e
+}
+
+// describe says what a send work request was, as long as the ring has it.
+func (q *QP) describe(id uint64) string {
+	switch q.kind {
+	case kindRxe:
+		if i, ok := q.sq.Find(id, q.typ == UD); ok {
+			return describeRxe(&i)
+		}
+	}
+	return ""
+}
+
+// IsFlush reports whether an error is that of a flushed work request, which follows
+// from an earlier failure or from a change to state Err.
+func IsFlush(err error) bool { return errors.Is(err, WCWRFlushErr) }
