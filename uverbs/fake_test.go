@@ -98,6 +98,7 @@ var fakeMethods = map[[2]uint16]string{
 	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT}:     "GET_CONTEXT",
 	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT}:      "QUERY_PORT",
 	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE}: "QUERY_GID_TABLE",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY}: "QUERY_GID_ENTRY",
 	{abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY}:          "DEALLOC_PD",
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY}:          "DEREG_MR",
 	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE}:           "CREATE_CQ",
@@ -265,6 +266,13 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 		}
 		out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, sliceBytes(k.gids))
 		out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, u64(uint64(len(k.gids))))
+	case "QUERY_GID_ENTRY":
+		port, index := c.attr(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT).Data, c.attr(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX).Data
+		i := slices.IndexFunc(k.gids, func(e abi.GIDEntry) bool { return uint64(e.PortNum) == port && uint64(e.GIDIndex) == index })
+		if i < 0 {
+			return syscall.ENODATA
+		}
+		out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, bytesOf(&k.gids[i]))
 	case "CREATE_CQ":
 		cqe := uint32(c.attr(abi.UVERBS_ATTR_CREATE_CQ_CQE).Data)
 		handle := k.createCQ(c, cqe)

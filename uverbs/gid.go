@@ -109,6 +109,51 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	return table, nil
 }
 
+// QueryGID returns one entry of a port's GID table (ibv_query_gid_ex). An entry that is
+// not used is an error that matches ENODATA. On a kernel or path without the ioctl it
+// reads sysfs.
+func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
+	attr, err := d.QueryPort(port)
+	if err != nil {
+		return GIDEntry{}, err
+	}
+	if index < 0 || index >= attr.GIDTableLen {
+		return GIDEntry{}, argErr("QueryGID", "index", index, "0 to %d", attr.GIDTableLen-1)
+	}
+	entry := &abi.GIDEntry{}
+	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY)
+	cmd.u64(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, uint64(port))
+	cmd.u64(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, uint64(index))
+	cmd.u32(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 0)
+	cmd.out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, bytesOf(entry))
+	errno := d.cmd.ioctl(cmd)
+	if absent(errno) {
+		e, used, err := sysfsGID(sysClassInfiniband, d.Name(), port, index, attr)
+		if used || err != nil {
+			return e, err
+		}
+		errno = syscall.ENODATA
+	}
+	if errno == syscall.ENODATA {
+		return GIDEntry{}, d.cmd.fail("QUERY_GID_ENTRY", errno, fmt.Sprintf("entry %d of port %d is not used", index, port))
+	}
+	if errno != 0 {
+		return GIDEntry{}, d.cmd.fail("QUERY_GID_ENTRY", errno, "")
+	}
+	return gidEntry(entry), nil
+}
+
+// gidEntry converts the kernel's struct.
+func gidEntry(e *abi.GIDEntry) GIDEntry {
+	return GIDEntry{
+		Port:   uint8(e.PortNum),
+		Index:  int(e.GIDIndex),
+		GID:    GID(bytesOf(&e.GID)),
+		Type:   GIDType(e.GIDType),
+		Netdev: int(e.NetdevIfindex),
+	}
+}
+
 // maxGIDs bounds the size of a device's GID tables; real ones have some hundreds.
 const maxGIDs = 1 << 20
 
@@ -138,14 +183,7 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 	entries = entries[:min(le64(used[:]), uint64(n))]
 	table := make([]GIDEntry, len(entries))
 	for i := range entries {
-		e := &entries[i]
-		table[i] = GIDEntry{
-			Port:   uint8(e.PortNum),
-			Index:  int(e.GIDIndex),
-			GID:    GID(bytesOf(&e.GID)),
-			Type:   GIDType(e.GIDType),
-			Netdev: int(e.NetdevIfindex),
-		}
+		table[i] = gidEntry(&entries[i])
 	}
 	return table, 0
 }
@@ -155,31 +193,39 @@ const sysClassInfiniband = "/sys/class/infiniband"
 
 // sysfsGIDs reads a GID table below root.
 func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, error) {
-	dir := filepath.Join(root, device, "ports", strconv.Itoa(int(port)))
 	var table []GIDEntry
 	for i := range attr.GIDTableLen {
-		index := strconv.Itoa(i)
-		text, err := readLine(filepath.Join(dir, "gids", index))
-		if err != nil {
-			return nil, fmt.Errorf("uverbs: %s: GID %d of port %d: the kernel or the chosen path has no QUERY_GID_TABLE, and sysfs: %w", device, i, port, err)
-		}
-		gid, err := ParseGID(text)
+		e, used, err := sysfsGID(root, device, port, i, attr)
 		if err != nil {
 			return nil, err
 		}
-		if gid.IsZero() {
-			continue
+		if used {
+			table = append(table, e)
 		}
-		e := GIDEntry{Port: port, Index: i, GID: gid, Type: sysfsGIDType(filepath.Join(dir, "gid_attrs", "types", index), attr.LinkLayer)}
-		if name, err := readLine(filepath.Join(dir, "gid_attrs", "ndevs", index)); err == nil {
-			text, err := readLine(filepath.Join(filepath.Dir(root), "net", name, "ifindex"))
-			if err == nil {
-				e.Netdev, _ = strconv.Atoi(text)
-			}
-		}
-		table = append(table, e)
 	}
 	return table, nil
+}
+
+// sysfsGID reads one entry and tells whether it is used.
+func sysfsGID(root, device string, port uint8, i int, attr PortAttr) (e GIDEntry, used bool, err error) {
+	dir := filepath.Join(root, device, "ports", strconv.Itoa(int(port)))
+	index := strconv.Itoa(i)
+	text, err := readLine(filepath.Join(dir, "gids", index))
+	if err != nil {
+		return GIDEntry{}, false, fmt.Errorf("uverbs: %s: GID %d of port %d: the kernel or the chosen path has no ioctl for GIDs, and sysfs: %w", device, i, port, err)
+	}
+	gid, err := ParseGID(text)
+	if err != nil || gid.IsZero() {
+		return GIDEntry{}, false, err
+	}
+	e = GIDEntry{Port: port, Index: i, GID: gid, Type: sysfsGIDType(filepath.Join(dir, "gid_attrs", "types", index), attr.LinkLayer)}
+	if name, err := readLine(filepath.Join(dir, "gid_attrs", "ndevs", index)); err == nil {
+		text, err := readLine(filepath.Join(filepath.Dir(root), "net", name, "ifindex"))
+		if err == nil {
+			e.Netdev, _ = strconv.Atoi(text)
+		}
+	}
+	return e, true, nil
 }
 
 // sysfsGIDType reads a type. InfiniBand ports have no readable file.

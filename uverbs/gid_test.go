@@ -5,9 +5,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // gid parses a GID that must be right.
@@ -105,6 +109,34 @@ func TestGIDAt(t *testing.T) {
 	}
 }
 
+func TestQueryGID(t *testing.T) {
+	d, k := fakeDevice(t, pathIoctl)
+	k.gids = []abi.GIDEntry{{PortNum: 2, GIDIndex: 3}, {PortNum: 1, GIDIndex: 3, GIDType: uint32(GIDTypeRoCEv2), NetdevIfindex: 7}}
+	addr := gid(t, "10.1.0.1")
+	copy(bytesOf(&k.gids[1].GID), addr[:])
+	want := GIDEntry{Port: 1, Index: 3, GID: addr, Type: GIDTypeRoCEv2, Netdev: 7}
+	if got, err := d.QueryGID(1, 3); got != want || err != nil {
+		t.Errorf("entry is %+v, %v, want %+v", got, err, want)
+	}
+	if _, err := d.QueryGID(1, 2); !errors.Is(err, syscall.ENODATA) || !strings.Contains(err.Error(), "entry 2 of port 1 is not used") {
+		t.Errorf("an unused entry: %v", err)
+	}
+	for _, index := range []int{-1, 4} {
+		_, err := d.QueryGID(1, index)
+		if arg, ok := errors.AsType[*ArgError](err); !ok || arg.Field != "index" || arg.Allowed != "0 to 3" {
+			t.Errorf("index %d: %v", index, err)
+		}
+	}
+	k.refuse["QUERY_GID_ENTRY"] = syscall.EPROTONOSUPPORT
+	if _, err := d.QueryGID(1, 3); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without ioctl, and without sysfs: %v", err)
+	}
+	k.refuse["QUERY_GID_ENTRY"] = syscall.EIO
+	if _, err := d.QueryGID(1, 3); !errors.Is(err, syscall.EIO) {
+		t.Errorf("refused: %v", err)
+	}
+}
+
 // TestSysfsGIDs reads a tree as the kernel lays it out.
 func TestSysfsGIDs(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "class", "infiniband")
@@ -145,6 +177,12 @@ func TestSysfsGIDs(t *testing.T) {
 	attr.GIDTableLen = 4
 	if _, err := sysfsGIDs(root, "rxe0", 1, attr); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing entry: %v", err)
+	}
+	for i, used := range []bool{true, false, true} {
+		e, ok, err := sysfsGID(root, "rxe0", 1, i, attr)
+		if ok != used || err != nil || used && e.Index != i {
+			t.Errorf("entry %d is %+v, %v, %v", i, e, ok, err)
+		}
 	}
 	write(port+"gids/3", "garbage")
 	if _, err := sysfsGIDs(root, "rxe0", 1, attr); err == nil {

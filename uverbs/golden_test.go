@@ -232,6 +232,8 @@ func isOutput(key string, id uint16) bool {
 		return id == abi.UVERBS_ATTR_CREATE_QP_RESP_CAP || id == abi.UVERBS_ATTR_UHW_OUT
 	case "ioctl CREATE_CQ":
 		return id == abi.UVERBS_ATTR_UHW_OUT
+	case "ioctl QUERY_GID_ENTRY":
+		return id == abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY
 	case "ioctl QUERY_PORT":
 		return id == abi.UVERBS_ATTR_QUERY_PORT_RESP
 	}
@@ -281,7 +283,7 @@ func TestGoldenPingpong(t *testing.T) {
 		file string
 		path abiPath
 		want int // how many commands are compared
-	}{{"rc_pingpong_ioctl", pathIoctl, 15}, {"rc_pingpong_write", pathWrite, 16}} {
+	}{{"rc_pingpong_ioctl", pathIoctl, 16}, {"rc_pingpong_write", pathWrite, 16}} {
 		t.Run(test.file, func(t *testing.T) {
 			golden, comment := readGolden(t, test.file)
 			_, psn, _ := goldenPeer(t, comment, "local")
@@ -291,6 +293,7 @@ func TestGoldenPingpong(t *testing.T) {
 			d, k, err := openFake(t, test.path, func(k *fakeKernel) {
 				k.seen = func(cmd *ioctlCommand, write []byte) { ours = append(ours, k.see(cmd, write)) }
 				k.next = ^uint32(0) // handles start at 0, as in the kernel
+				k.gids = []abi.GIDEntry{{PortNum: 1, GIDIndex: 1}}
 			})
 			must(t, err)
 			pd := value(d.AllocPD())(t)
@@ -299,7 +302,11 @@ func TestGoldenPingpong(t *testing.T) {
 			mr := value(pd.RegMR(buf, AccessLocalWrite))(t)
 			cq := value(d.CreateCQ(501, CQOptions{Channel: ch}))(t)
 			qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 500}))(t)
-			value(d.QueryPort(1))(t)
+			if test.path == pathIoctl {
+				value(d.QueryGID(1, 1))(t) // which asks for the port first
+			} else {
+				value(d.QueryPort(1))(t)
+			}
 			must(t,
 				qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess),
 				qp.Modify(QPAttr{

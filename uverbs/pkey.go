@@ -1,0 +1,35 @@
+package uverbs
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+)
+
+// QueryPKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE
+// there is one, 0xffff. The kernel has no command for it, so it is read from sysfs; the
+// error matches [io/fs.ErrNotExist] where sysfs is not mounted at /sys or belongs to another
+// network namespace.
+func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
+	attr, err := d.QueryPort(port)
+	if err != nil {
+		return 0, err
+	}
+	if index < 0 || index >= attr.PKeyTableLen {
+		return 0, argErr("QueryPKey", "index", index, "0 to %d", attr.PKeyTableLen-1)
+	}
+	return sysfsPKey(sysClassInfiniband, d.Name(), port, index)
+}
+
+// sysfsPKey reads a partition key below root.
+func sysfsPKey(root, device string, port uint8, index int) (uint16, error) {
+	text, err := readLine(filepath.Join(root, device, "ports", strconv.Itoa(int(port)), "pkeys", strconv.Itoa(index)))
+	if err != nil {
+		return 0, fmt.Errorf("uverbs: %s: partition key %d of port %d, which only sysfs tells: %w", device, index, port, err)
+	}
+	pkey, err := strconv.ParseUint(text, 0, 16)
+	if err != nil {
+		return 0, fmt.Errorf("uverbs: %s: partition key %d of port %d: %w", device, index, port, err)
+	}
+	return uint16(pkey), nil
+}
