@@ -22,10 +22,6 @@ type CompChannel struct {
 	f  *os.File
 	fd int // of f, which outlives every CQ that names it
 
-	mu   sync.Mutex
-	next uint64
-	cqs  map[uint64]*CQ // by the user handle that the events carry
-
 	watch watch
 	wait  *holder         // nil without SetHold
 	event [eventSize]byte // read buffer, here so that it is not allocated per read
@@ -36,7 +32,7 @@ const eventSize = 8
 
 // CreateCompChannel creates a completion channel (ibv_create_comp_channel).
 func (d *Device) CreateCompChannel() (*CompChannel, error) {
-	c := &CompChannel{cqs: map[uint64]*CQ{}}
+	c := &CompChannel{}
 	if err := c.join(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
 		return nil, err
 	}
@@ -64,54 +60,39 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// add registers a CQ and returns the handle that its events will carry.
-func (c *CompChannel) add(cq *CQ) uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.next++
-	c.cqs[c.next] = cq
-	return c.next
-}
-
-// remove forgets a CQ.
-func (c *CompChannel) remove(handle uint64) {
-	c.mu.Lock()
-	delete(c.cqs, handle)
-	c.mu.Unlock()
-}
-
-// lookup returns the CQ of a handle, or nil.
-func (c *CompChannel) lookup(handle uint64) *CQ {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cqs[handle]
-}
-
 // Wait waits for the next event and returns the CQ it is for (ibv_get_cq_event;
 // nothing has to be acknowledged). To lose no completion: [CQ.Notify], then
 // [CQ.Poll] until it is empty, then Wait. It returns ctx.Err() wrapped if the
 // context ends first, and [os.ErrClosed] if the channel is closed. Repeated calls
 // with one context do not allocate.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+	if c.gone.Load() {
+		return nil, c.errClosed()
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("uverbs: wait for completion: %w", err)
 	}
 	c.watch.follow(ctx, c.f)
 	for {
 		cq, err := c.read()
-		switch {
-		case err == nil && cq == nil:
-			continue // of a CQ that has been closed since
-		case err == nil:
+		if err != nil {
+			return nil, waitErr(ctx, &c.object, "completion", err)
+		}
+		if cq != nil {
 			return cq, nil
-		case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
-			return nil, fmt.Errorf("uverbs: wait for completion: %w", ctx.Err())
-		case errors.Is(err, os.ErrClosed):
-			return nil, c.errClosed()
-		default:
-			return nil, fmt.Errorf("uverbs: wait for completion: %w", err)
 		}
 	}
+}
+
+// waitErr turns the error of a read into the one that the waiter gets.
+func waitErr(ctx context.Context, o *object, what string, err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+		err = ctx.Err()
+	case errors.Is(err, os.ErrClosed):
+		return o.errClosed()
+	}
+	return fmt.Errorf("uverbs: wait for %s: %w", what, err)
 }
 
 // SetHold has Wait keep its thread and its processor (one of GOMAXPROCS) for up to d
@@ -145,7 +126,7 @@ func (c *CompChannel) SetHold(d time.Duration) error {
 // maxHold is the longest time for which a waiter may keep its processor.
 const maxHold = time.Second
 
-// read reads one event; the CQ is nil if it is not known any more.
+// read reads one event; the CQ is nil if it has been closed since.
 func (c *CompChannel) read() (*CQ, error) {
 	n := 0
 	if c.wait != nil {
@@ -160,18 +141,22 @@ func (c *CompChannel) read() (*CQ, error) {
 	if n != eventSize {
 		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
 	}
-	return c.lookup(binary.NativeEndian.Uint64(c.event[:])), nil
+	cq, _ := c.dev.target(binary.NativeEndian.Uint64(c.event[:])).(*CQ)
+	return cq, nil
 }
 
 // Close closes the channel. It fails with EBUSY while a CQ uses it.
 func (c *CompChannel) Close() error {
-	return c.close(func() error {
+	var closeErr error // of a file, which is closed all the same
+	err := c.close(func() error {
 		c.watch.stop(c.f)
 		if c.wait != nil {
 			c.wait.close()
 		}
-		return c.f.Close()
+		closeErr = c.f.Close()
+		return nil
 	})
+	return errors.Join(err, closeErr)
 }
 
 // watch ends reads of a file when a context ends. The registration with the context
@@ -181,6 +166,7 @@ type watch struct {
 	done  <-chan struct{} // the context's Done channel, which identifies it
 	unreg func() bool     // of context.AfterFunc
 	fired chan struct{}   // closed when the callback has run
+	over  bool            // the file is being closed
 }
 
 // longAgo is a deadline in the past.
@@ -190,7 +176,7 @@ var longAgo = time.Unix(1, 0)
 func (w *watch) follow(ctx context.Context, f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if ctx.Done() == w.done {
+	if ctx.Done() == w.done || w.over {
 		return
 	}
 	w.drop(f)
@@ -218,9 +204,10 @@ func (w *watch) drop(f *os.File) {
 	w.done, w.unreg, w.fired = nil, nil, nil
 }
 
-// stop ends the watch.
+// stop ends the watch for good.
 func (w *watch) stop(f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.over = true
 	w.drop(f)
 }

@@ -207,14 +207,14 @@ func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 	}
 	breaks := time.AfterFunc(20*time.Second, func() { w.Close() })
 	tb.Cleanup(func() { breaks.Stop(); w.Close(); r.Close() })
-	c := &testChannel{CompChannel: &CompChannel{f: r, cqs: map[uint64]*CQ{}}, w: w}
+	c := &testChannel{CompChannel: &CompChannel{f: r}, w: w}
 	dev := bareDevice("rxe0")
 	if err := c.join(dev, "CompChannel", "DESTROY_COMP_CHANNEL", &dev.object); err != nil {
 		tb.Fatal(err)
 	}
 	for i := range c.cq[1:] {
 		c.cq[i+1] = &CQ{}
-		if got := c.add(c.cq[i+1]); got != uint64(i+1) {
+		if got := dev.addTarget(c.cq[i+1]); got != uint64(i+1) {
 			tb.Fatalf("handle %d of CQ %d", got, i+1)
 		}
 	}
@@ -281,7 +281,7 @@ func TestWait(t *testing.T) {
 // TestWaitUnknown: events of CQs that are not there any more, or never were, are skipped.
 func TestWaitUnknown(t *testing.T) {
 	eachHold(t, func(t *testing.T, c *testChannel) {
-		c.remove(2)
+		c.dev.dropTarget(2)
 		c.raise(t, 2, 0, math.MaxUint64, 3)
 		c.expect(t, context.Background(), 3)
 		c.raise(t, 4, 4)

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -23,7 +24,7 @@ type CQ struct {
 	handle uint32
 	cqe    int
 	ch     *CompChannel
-	cookie uint64 // user handle that events carry
+	cookie uint64 // user_handle that events of both kinds carry
 
 	kind   driverKind
 	ring   *rxe.CompQueue
@@ -61,14 +62,12 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 // create asks the kernel for the CQ and maps its ring.
 func (c *CQ) create(cqe, vector int) (err error) {
 	d := c.dev
-	if c.ch != nil {
-		c.cookie = c.ch.add(c)
-		defer func() {
-			if err != nil {
-				c.ch.remove(c.cookie)
-			}
-		}()
-	}
+	c.cookie = d.addTarget(c)
+	defer func() {
+		if err != nil {
+			d.dropTarget(c.cookie)
+		}
+	}()
 	u := d.driver.cqUdata()
 	errno := c.createIoctl(cqe, vector, u)
 	if absent(errno) {
@@ -78,8 +77,7 @@ func (c *CQ) create(cqe, vector int) (err error) {
 		return d.cmd.fail("CREATE_CQ", errno, "")
 	}
 	if err := d.driver.mapCQ(c, u); err != nil {
-		c.destroyKernel()
-		return err
+		return errors.Join(err, c.destroyKernel())
 	}
 	c.arm = c.notifyCommand(0)
 	c.armSol = c.notifyCommand(1)
@@ -98,6 +96,7 @@ func (c *CQ) createIoctl(cqe, vector int, u udata) (errno syscall.Errno) {
 	if c.ch != nil {
 		cmd.fd(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, c.ch.fd)
 	}
+	c.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD)
 	cmd.udata(u)
 	if errno = c.dev.cmd.ioctl(cmd); errno == 0 {
 		c.handle = uint32(handle.Data)
@@ -171,7 +170,9 @@ func (c *CQ) notify(cmd *fastCommand) error {
 	return nil
 }
 
-// destroyKernel destroys the kernel's object.
+// destroyKernel destroys the kernel's object. The kernel drops the events about it that
+// nobody has read and answers how many were read; a C library waits here until the program
+// has acknowledged as many, which nobody does here, see [Device.WaitEvent].
 func (c *CQ) destroyKernel() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY)
 	cmd.obj(abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, c.handle)
@@ -186,18 +187,18 @@ func (c *CQ) destroyKernel() error {
 }
 
 // Close destroys the completion queue (ibv_destroy_cq). It fails with EBUSY while a
-// QP uses it. Events that are still in the channel are dropped.
+// QP uses it. Events about it that nobody has waited for are dropped.
 func (c *CQ) Close() error {
-	return c.close(func() error {
+	var unmapErr error // of a ring whose CQ is gone all the same
+	err := c.close(func() error {
 		if err := c.destroyKernel(); err != nil {
 			return err
 		}
-		if c.ch != nil {
-			c.ch.remove(c.cookie)
-		}
+		c.dev.dropTarget(c.cookie)
 		if err := c.region.Close(); err != nil {
-			return fmt.Errorf("uverbs: CQ: unmap ring: %w", err)
+			unmapErr = fmt.Errorf("uverbs: CQ: unmap ring: %w", err)
 		}
 		return nil
 	})
+	return errors.Join(err, unmapErr)
 }

@@ -155,7 +155,8 @@ func (i *DeviceInfo) openHint(err error) string {
 	return ""
 }
 
-// Device is an opened RDMA device (struct ibv_context). It is safe for concurrent use.
+// Device is an opened RDMA device (struct ibv_context). It is safe for concurrent use,
+// but for [Device.WaitEvent], which one goroutine at a time may call.
 type Device struct {
 	object
 	info    DeviceInfo
@@ -163,9 +164,14 @@ type Device struct {
 	driver  driver
 	attr    DeviceAttr
 	vectors int
-	async   *os.File // the write path's asynchronous events; nil with ioctl
 
 	tree sync.Mutex // guards who uses whom among the device's objects
+
+	targets    targets
+	async      *os.File // asynchronous events; nil if the kernel has none
+	asyncFD    int      // of async, if it is an object of the ioctl interface, else -1
+	asyncWatch watch
+	asyncDesc  abi.AsyncEventDesc // read buffer, here so that it is not allocated per read
 }
 
 // DeviceError says why a device could not be opened.
@@ -318,7 +324,7 @@ func (d *Device) getContext() error {
 	errno := d.cmd.ioctl(cmd)
 	if errno == 0 {
 		d.vectors = int(le32(vectors[:]))
-		return nil
+		return d.openEvents()
 	}
 	if !absent(errno) {
 		return d.cmd.fail("GET_CONTEXT", errno, "")
@@ -329,6 +335,7 @@ func (d *Device) getContext() error {
 		return d.cmd.fail("GET_CONTEXT", errno, "")
 	}
 	d.vectors = int(resp.NumCompVectors)
+	d.asyncFD = -1
 	var err error
 	d.async, err = pollable(int(resp.AsyncFD), "asynchronous events of "+d.Name())
 	return err
@@ -341,13 +348,16 @@ func (d *Device) Name() string { return d.info.Name }
 func (d *Device) Info() DeviceInfo { return d.info }
 
 // Close closes the device (ibv_close_device). It fails with EBUSY while there are
-// objects of it.
+// objects of it. A WaitEvent that is under way ends.
 func (d *Device) Close() error {
-	return d.close(func() error {
-		var err error
+	var closeErr error // of files, which are closed all the same
+	err := d.close(func() error {
 		if d.async != nil {
-			err = d.async.Close()
+			d.asyncWatch.stop(d.async)
+			closeErr = d.async.Close()
 		}
-		return errors.Join(err, d.cmd.f.Close())
+		closeErr = errors.Join(closeErr, d.cmd.f.Close())
+		return nil
 	})
+	return errors.Join(err, closeErr)
 }

@@ -142,8 +142,9 @@ func TestTrace(t *testing.T) {
 	_, err = d.AllocPD()
 	w.Close()
 	lines := strings.Split(string(value(io.ReadAll(r))(t)), "\n")
-	// UVERBS_OBJECT_DEVICE is 0, its methods INVOKE_WRITE and GET_CONTEXT 0 and 3.
-	want := []string{"uverbs: rxe0: ioctl object 0 method 3: ok", "uverbs: rxe0: ioctl object 0 method 0: ok", "uverbs: rxe0: ioctl object 0 method 0: cannot allocate memory", ""}
+	// UVERBS_OBJECT_DEVICE is 0, its methods INVOKE_WRITE and GET_CONTEXT 0 and 3;
+	// UVERBS_OBJECT_ASYNC_EVENT is 16.
+	want := []string{"uverbs: rxe0: ioctl object 0 method 3: ok", "uverbs: rxe0: ioctl object 16 method 0: ok", "uverbs: rxe0: ioctl object 0 method 0: ok", "uverbs: rxe0: ioctl object 0 method 0: cannot allocate memory", ""}
 	if diff := cmp.Diff(want, lines); diff != "" || err == nil {
 		t.Errorf("%v; trace (-want +got):\n%s", err, diff)
 	}

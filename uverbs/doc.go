@@ -34,6 +34,9 @@
 // netpoller. A failed work request is a [WC] with a [WCStatus]; [QP.Err] says what it
 // means and which peer it was.
 //
+// [Device.WaitEvent] tells what no completion does: a port that goes down or comes up,
+// a new address, a CQ that has lost a completion.
+//
 // None of these allocates. One goroutine at a time may use a QP's send side, one its
 // receive side, one a CQ, one may wait on a channel; several queue pairs need no lock
 // between them.
@@ -62,7 +65,7 @@
 //
 // Linux 5.10 and later on 64-bit little-endian machines; the driver rxe (Soft-RoCE); RC
 // queue pairs with SEND, RDMA WRITE, both with immediate, and RDMA READ. Not yet: other
-// drivers, UC and UD, atomics, SRQ, memory windows, address handles, asynchronous events.
+// drivers, UC and UD, atomics, SRQ, memory windows, address handles.
 //
 // A receive that is posted in state Err is not flushed by rxe, which has no doorbell for
 // receives; those posted before are.

@@ -36,7 +36,9 @@ type fakeKernel struct {
 	gids    []abi.GIDEntry                        // of all ports
 	query   abi.QueryQPResp                       // the answer to QUERY_QP
 	events  *os.File                              // the write end of the last completion channel
+	async   *os.File                              // the write end of the file of asynchronous events
 	mapped  int                                   // bytes of other devices' files that were mapped before
+	old     int                                   // bytes of the kernel's own mappings that are in no ring any more
 	seen    func(cmd *ioctlCommand, write []byte) // if set, gets every command first
 
 	mu    sync.Mutex
@@ -74,6 +76,7 @@ var fakeVerbs = map[uint32]struct {
 	abi.IB_USER_VERBS_CMD_DEREG_MR:            {"DEREG_MR", 0},
 	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: {"CREATE_COMP_CHANNEL", 4},
 	abi.IB_USER_VERBS_CMD_CREATE_CQ:           {"CREATE_CQ", 8},
+	abi.IB_USER_VERBS_CMD_RESIZE_CQ:           {"RESIZE_CQ", 8},
 	abi.IB_USER_VERBS_CMD_DESTROY_CQ:          {"DESTROY_CQ", 8},
 	abi.IB_USER_VERBS_CMD_CREATE_QP:           {"CREATE_QP", 32},
 	abi.IB_USER_VERBS_CMD_QUERY_QP:            {"QUERY_QP", 128},
@@ -91,22 +94,25 @@ var fakeVerbs = map[uint32]struct {
 	abi.IB_USER_VERBS_CMD_POST_SEND:           {"POST_SEND", 4},
 
 	abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {"EX_QUERY_DEVICE", 304},
+	abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_CREATE_CQ:    {"EX_CREATE_CQ", 16},
+	abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_MODIFY_CQ:    {"EX_MODIFY_CQ", 0},
 }
 
 // fakeMethods are the ioctl methods, by object and method.
 var fakeMethods = map[[2]uint16]string{
-	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT}:     "GET_CONTEXT",
-	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT}:      "QUERY_PORT",
-	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE}: "QUERY_GID_TABLE",
-	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY}: "QUERY_GID_ENTRY",
-	{abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY}:          "DEALLOC_PD",
-	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY}:          "DEREG_MR",
-	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE}:           "CREATE_CQ",
-	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY}:          "DESTROY_CQ",
-	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE}:           "CREATE_QP",
-	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY}:          "DESTROY_QP",
-	{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY}:          "DESTROY_AH",
-	{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY}:        "DESTROY_SRQ",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT}:            "GET_CONTEXT",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT}:             "QUERY_PORT",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE}:        "QUERY_GID_TABLE",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY}:        "QUERY_GID_ENTRY",
+	{abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY}:                 "DEALLOC_PD",
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY}:                 "DEREG_MR",
+	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE}:                  "CREATE_CQ",
+	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY}:                 "DESTROY_CQ",
+	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE}:                  "CREATE_QP",
+	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY}:                 "DESTROY_QP",
+	{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY}:                 "DESTROY_AH",
+	{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY}:               "DESTROY_SRQ",
+	{abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC}: "ASYNC_EVENT_ALLOC",
 }
 
 // fakeDevice opens a device of a kernel that has everything.
@@ -145,6 +151,9 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 		k.file.Close()
 		if k.events != nil {
 			k.events.Close()
+		}
+		if k.async != nil {
+			k.async.Close()
 		}
 		if d.async != nil {
 			d.async.Close()
@@ -257,6 +266,10 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 	case "GET_CONTEXT":
 		out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, u32(2))
 		out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, u64(0))
+	case "ASYNC_EVENT_ALLOC":
+		r, w := k.pipe()
+		k.async = w
+		c.attr(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE).Data = uint64(r)
 	case "QUERY_PORT":
 		resp := abi.QueryPortRespEx{LegacyResp: k.portResp(uint8(c.attr(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM).Data)), PortCapFlags2: 9}
 		out(abi.UVERBS_ATTR_QUERY_PORT_RESP, bytesOf(&resp))
@@ -299,7 +312,7 @@ func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
 	switch c.verb {
 	case "GET_CONTEXT":
 		r, w := k.pipe()
-		w.Close()
+		k.async = w
 		k.put(c.core, bytesOf(&abi.GetContextResp{AsyncFD: r, NumCompVectors: 2}))
 	case "QUERY_DEVICE":
 		resp := k.device()
@@ -324,6 +337,19 @@ func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
 		copy(bytesOf(&req), c.in)
 		handle := k.createCQ(c, req.CQE)
 		k.put(c.core, bytesOf(&abi.CreateCQResp{CQHandle: handle, CQE: k.rings[handle][0].mask}))
+	case "EX_CREATE_CQ":
+		var req abi.ExCreateCQ
+		copy(bytesOf(&req), c.in)
+		handle := k.createCQ(c, req.CQE)
+		k.put(c.core, bytesOf(&abi.ExCreateCQResp{Base: abi.CreateCQResp{CQHandle: handle, CQE: k.rings[handle][0].mask}, ResponseLength: 16}))
+	case "RESIZE_CQ":
+		var req abi.ResizeCQ
+		copy(bytesOf(&req), c.in)
+		errno := k.resizeCQ(c, req.CQHandle, req.CQE)
+		if errno != 0 {
+			return errno
+		}
+		k.put(c.core, bytesOf(&abi.ResizeCQResp{CQE: k.rings[req.CQHandle][0].mask}))
 	case "CREATE_QP":
 		var req abi.CreateQP
 		copy(bytesOf(&req), c.in)
@@ -381,6 +407,26 @@ func (k *fakeKernel) createCQ(c *fakeCall, cqe uint32) uint32 {
 	k.rings[handle] = []*fakeRing{ring}
 	k.put(c.drv, ring.info)
 	return handle
+}
+
+// resizeCQ moves what is in a completion ring to the start of a new one, as rxe does.
+func (k *fakeKernel) resizeCQ(c *fakeCall, handle, cqe uint32) syscall.Errno {
+	old := k.rings[handle][0]
+	n := (old.producer.Acquire() - old.consumer.Acquire()) & old.mask
+	if cqe < n {
+		return syscall.EINVAL
+	}
+	ring := k.newRing(old.shift, cqe)
+	for i := range n {
+		from := 384 + ((old.consumer.Acquire()+i)&old.mask)<<old.shift
+		to := 384 + i<<ring.shift
+		copy(ring.mem[to:to+1<<ring.shift], old.mem[from:])
+	}
+	ring.producer.Release(n)
+	k.rings[handle] = []*fakeRing{ring}
+	k.old += len(old.mem)
+	k.put(c.drv, ring.info)
+	return 0
 }
 
 // createQP makes a send and a receive ring.
@@ -443,7 +489,7 @@ func (k *fakeKernel) newRing(shift uint, entries uint32) *fakeRing {
 // device was opened, in bytes.
 func (k *fakeKernel) ringsMapped() int {
 	k.t.Helper()
-	total := -k.mapped
+	total := -k.mapped - k.old
 	for line := range strings.Lines(string(value(os.ReadFile("/proc/self/maps"))(k.t))) {
 		if !strings.Contains(line, "memfd:uverbs0") {
 			continue

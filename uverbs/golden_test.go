@@ -131,6 +131,7 @@ var varies = map[string][]span{
 	"POST_SEND":          {{20, 24}},          // wqe_size, of a work request that is not there
 	"ioctl CREATE_CQ 2":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_USER_HANDLE
 	"ioctl CREATE_CQ 3":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, a descriptor
+	"ioctl CREATE_CQ 7":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_EVENT_FD, a descriptor
 	"ioctl CREATE_QP 7":  {{0, 8}},            // UVERBS_ATTR_CREATE_QP_USER_HANDLE
 	"ioctl CREATE_CQ 6":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_RESP_CQE: an address, like those that follow
 	"ioctl CREATE_QP 14": {{0, 8}},            // UVERBS_ATTR_CREATE_QP_RESP_QP_NUM
@@ -144,8 +145,7 @@ var varies = map[string][]span{
 
 // leftOut are attributes that only rdma-core gives.
 var leftOut = map[string][]uint16{
-	"ioctl CREATE_CQ": {abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD}, // the descriptor of asynchronous events
-	"ioctl CREATE_QP": {abi.UVERBS_ATTR_CREATE_QP_EVENT_FD},
+	"ioctl CREATE_QP": {abi.UVERBS_ATTR_CREATE_QP_EVENT_FD}, // the descriptor of asynchronous events
 }
 
 // mask overwrites what is not compared.
@@ -283,7 +283,7 @@ func TestGoldenPingpong(t *testing.T) {
 		file string
 		path abiPath
 		want int // how many commands are compared
-	}{{"rc_pingpong_ioctl", pathIoctl, 16}, {"rc_pingpong_write", pathWrite, 16}} {
+	}{{"rc_pingpong_ioctl", pathIoctl, 17}, {"rc_pingpong_write", pathWrite, 16}} {
 		t.Run(test.file, func(t *testing.T) {
 			golden, comment := readGolden(t, test.file)
 			_, psn, _ := goldenPeer(t, comment, "local")
@@ -344,7 +344,7 @@ func TestGoldenDevinfo(t *testing.T) {
 		path abiPath
 		want string
 	}{
-		{"devinfo_ioctl", pathIoctl, "ioctl GET_CONTEXT, invoke EX_QUERY_DEVICE, ioctl QUERY_PORT"},
+		{"devinfo_ioctl", pathIoctl, "ioctl GET_CONTEXT, ioctl ASYNC_EVENT_ALLOC, invoke EX_QUERY_DEVICE, ioctl QUERY_PORT"},
 		{"devinfo_write", pathWrite, "write GET_CONTEXT, write EX_QUERY_DEVICE, write QUERY_PORT"},
 	} {
 		t.Run(test.file, func(t *testing.T) {
