@@ -3,7 +3,10 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
@@ -15,6 +18,33 @@ import (
 type CQOptions struct {
 	Channel *CompChannel // Channel delivers the CQ's events; nil for a CQ that is only polled.
 	Vector  int          // Vector is the completion vector (interrupt) to use, from 0.
+	Flags   CQFlags      // Flags are properties that few drivers have.
+}
+
+// CQFlags are properties of a CQ.
+type CQFlags uint32
+
+// CQ flags (IBV_CREATE_CQ_ATTR_*).
+const (
+	CQTimestamp     CQFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION // completions have the device's time
+	CQIgnoreOverrun CQFlags = abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN       // a full queue is overwritten, not broken
+
+	cqFlagsAll = CQTimestamp | CQIgnoreOverrun
+)
+
+// String returns the flags' names.
+func (f CQFlags) String() string {
+	var names []string
+	if f&CQTimestamp != 0 {
+		names = append(names, "CQTimestamp")
+	}
+	if f&CQIgnoreOverrun != 0 {
+		names = append(names, "CQIgnoreOverrun")
+	}
+	if rest := f &^ cqFlagsAll; rest != 0 || f == 0 {
+		names = append(names, fmt.Sprintf("%#x", uint32(rest)))
+	}
+	return strings.Join(names, "|")
 }
 
 // CQ is a completion queue (struct ibv_cq). One goroutine at a time may call its
@@ -35,14 +65,17 @@ type CQ struct {
 }
 
 // CreateCQ creates a completion queue with room for at least cqe completions
-// (ibv_create_cq); [CQ.Cap] tells how many it is. It fails if the device allows
-// fewer.
+// (ibv_create_cq, ibv_create_cq_ex); [CQ.Cap] tells how many it is. It fails if the device
+// allows fewer, and with a [FeatureError] if the driver lacks a flag.
 func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 	if limit := int(d.attr.MaxCQE); cqe < 1 || cqe > limit {
 		return nil, argErr("CreateCQ", "cqe", cqe, "1 to %d (max_cqe of %s)", limit, d.Name())
 	}
 	if o.Vector < 0 || o.Vector >= d.vectors {
 		return nil, argErr("CreateCQ", "Vector", o.Vector, "0 to %d", d.vectors-1)
+	}
+	if o.Flags&^cqFlagsAll != 0 {
+		return nil, argErr("CreateCQ", "Flags", o.Flags, "%s", cqFlagsAll)
 	}
 	cq := &CQ{ch: o.Channel, kind: d.driver.kind()}
 	parents := []*object{&d.object}
@@ -52,7 +85,7 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 	if err := cq.join(d, "CQ", "DESTROY_CQ", parents...); err != nil {
 		return nil, err
 	}
-	if err := cq.create(cqe, o.Vector); err != nil {
+	if err := cq.create(cqe, o); err != nil {
 		cq.leave()
 		return nil, err
 	}
@@ -60,7 +93,7 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 }
 
 // create asks the kernel for the CQ and maps its ring.
-func (c *CQ) create(cqe, vector int) (err error) {
+func (c *CQ) create(cqe int, o CQOptions) (err error) {
 	d := c.dev
 	c.cookie = d.addTarget(c)
 	defer func() {
@@ -69,9 +102,16 @@ func (c *CQ) create(cqe, vector int) (err error) {
 		}
 	}()
 	u := d.driver.cqUdata()
-	errno := c.createIoctl(cqe, vector, u)
+	errno := c.createIoctl(cqe, o, u)
 	if absent(errno) {
-		errno = c.createLegacy(cqe, vector, u)
+		errno = c.createLegacy(cqe, o, u)
+	}
+	if o.Flags != 0 && (errno == syscall.EINVAL || errno == syscall.EOPNOTSUPP) { // rxe of Linux 5.10 says EINVAL
+		return &FeatureError{
+			Feature: "CREATE_CQ with " + o.Flags.String(),
+			Driver:  d.driver.name(),
+			Err:     &Error{Verb: "CREATE_CQ", Device: d.Name(), Errno: errno},
+		}
 	}
 	if errno != 0 {
 		return d.cmd.fail("CREATE_CQ", errno, "")
@@ -85,16 +125,19 @@ func (c *CQ) create(cqe, vector int) (err error) {
 }
 
 // createIoctl uses UVERBS_METHOD_CQ_CREATE.
-func (c *CQ) createIoctl(cqe, vector int, u udata) (errno syscall.Errno) {
+func (c *CQ) createIoctl(cqe int, o CQOptions, u udata) (errno syscall.Errno) {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE)
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_CQ_HANDLE)
 	var resp [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, resp[:])
 	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_CQE, uint32(cqe))
 	cmd.u64(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, c.cookie)
-	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, uint32(vector))
+	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, uint32(o.Vector))
 	if c.ch != nil {
 		cmd.fd(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, c.ch.fd)
+	}
+	if o.Flags != 0 {
+		cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_FLAGS, uint32(o.Flags))
 	}
 	c.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD)
 	cmd.udata(u)
@@ -105,21 +148,23 @@ func (c *CQ) createIoctl(cqe, vector int, u udata) (errno syscall.Errno) {
 	return errno
 }
 
-// createLegacy uses IB_USER_VERBS_CMD_CREATE_CQ.
-func (c *CQ) createLegacy(cqe, vector int, u udata) syscall.Errno {
-	req := &abi.CreateCQ{
-		UserHandle:  c.cookie,
-		CQE:         uint32(cqe),
-		CompVector:  uint32(vector),
-		CompChannel: -1,
-	}
+// createLegacy uses IB_USER_VERBS_CMD_CREATE_CQ, or with flags the extended one.
+func (c *CQ) createLegacy(cqe int, o CQOptions, u udata) syscall.Errno {
+	channel := int32(-1)
 	if c.ch != nil {
-		req.CompChannel = int32(c.ch.fd)
+		channel = int32(c.ch.fd)
 	}
-	resp := &abi.CreateCQResp{}
-	errno := c.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_CQ, bytesOf(req), bytesOf(resp), u)
+	resp := &abi.ExCreateCQResp{}
+	var errno syscall.Errno
+	if o.Flags != 0 {
+		req := &abi.ExCreateCQ{UserHandle: c.cookie, CQE: uint32(cqe), CompVector: uint32(o.Vector), CompChannel: channel, Flags: uint32(o.Flags)}
+		errno = c.dev.cmd.legacy(abi.IB_USER_VERBS_EX_CMD_CREATE_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, bytesOf(req), bytesOf(resp), u)
+	} else {
+		req := &abi.CreateCQ{UserHandle: c.cookie, CQE: uint32(cqe), CompVector: uint32(o.Vector), CompChannel: channel}
+		errno = c.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_CQ, bytesOf(req), bytesOf(&resp.Base), u)
+	}
 	if errno == 0 {
-		c.handle, c.cqe = resp.CQHandle, int(resp.CQE)
+		c.handle, c.cqe = resp.Base.CQHandle, int(resp.Base.CQE)
 	}
 	return errno
 }
@@ -145,7 +190,7 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	case kindRxe:
 		return pollRxe(c.ring, wcs)
 	}
-	return 0, nil
+	return 0, ErrCQOverrun // the ring has been lost, see Resize
 }
 
 // Notify arms the CQ: the next completion raises an event on its channel, once
@@ -168,6 +213,81 @@ func (c *CQ) notify(cmd *fastCommand) error {
 		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")
 	}
 	return nil
+}
+
+// cqResizer is a driver that can resize a CQ.
+type cqResizer interface {
+	// resizeUdata returns the driver's part of RESIZE_CQ.
+	resizeUdata() udata
+	// remapCQ replaces the ring by what the kernel answered. If it fails and has not
+	// replaced the ring, the CQ is lost.
+	remapCQ(c *CQ, cqe int, u udata) error
+}
+
+// Resize changes the number of completions that the CQ holds, which is at least cqe
+// afterwards (ibv_resize_cq); [CQ.Cap] tells. Completions that are there stay, in their
+// order, and the CQ stays armed. It fails with EINVAL if there are more of them than cqe,
+// and with a [FeatureError] if the driver cannot do it.
+//
+// If the new ring cannot be mapped the CQ is lost: Poll fails with [ErrCQOverrun], and
+// only Close is left to be done.
+func (c *CQ) Resize(cqe int) error {
+	if c.gone.Load() {
+		return c.errClosed()
+	}
+	d := c.dev
+	if limit := int(d.attr.MaxCQE); cqe < 1 || cqe > limit {
+		return argErr("Resize", "cqe", cqe, "1 to %d (max_cqe of %s)", limit, d.Name())
+	}
+	r, ok := d.driver.(cqResizer)
+	if !ok {
+		return &FeatureError{Feature: "RESIZE_CQ", Driver: d.driver.name()}
+	}
+	req := &abi.ResizeCQ{CQHandle: c.handle, CQE: uint32(cqe)}
+	resp := &abi.ResizeCQResp{}
+	u := r.resizeUdata()
+	errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_RESIZE_CQ, bytesOf(req), bytesOf(resp), u)
+	if errno != 0 {
+		hint := ""
+		if errno == syscall.EINVAL {
+			hint = fmt.Sprintf("there may be more than %d completions in it; poll them first", cqe)
+		}
+		return d.cmd.fail("RESIZE_CQ", errno, hint)
+	}
+	old := c.ring
+	err := r.remapCQ(c, int(resp.CQE), u)
+	if c.ring == old {
+		c.kind = kindLost
+	}
+	return err
+}
+
+// kindLost is the kind of a CQ whose ring the kernel does not use any more.
+const kindLost driverKind = 0
+
+// cqModerate is IB_CQ_MODERATE (rdma/ib_verbs.h), the attribute that MODIFY_CQ can change.
+const cqModerate = 1
+
+// Modify has the CQ raise an event only when count completions are there or period has
+// passed since the first of them (ibv_modify_cq). Both are at most 65535, period in
+// microseconds, rounded up; 0 and 0 end it. It fails with a [FeatureError] if the driver
+// does not do it, such as rxe.
+func (c *CQ) Modify(count int, period time.Duration) error {
+	if c.gone.Load() {
+		return c.errClosed()
+	}
+	if count < 0 || count > math.MaxUint16 {
+		return argErr("Modify", "count", count, "0 to %d", math.MaxUint16)
+	}
+	const most = math.MaxUint16 * time.Microsecond
+	if period < 0 || period > most {
+		return argErr("Modify", "period", period, "0 to %s", most)
+	}
+	req := &abi.ExModifyCQ{CQHandle: c.handle, AttrMask: cqModerate}
+	req.Attr.CQCount = uint16(count)
+	req.Attr.CQPeriod = uint16((period + time.Microsecond - 1) / time.Microsecond)
+	errno := c.dev.cmd.legacy(abi.IB_USER_VERBS_EX_CMD_MODIFY_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, bytesOf(req), nil, udata{})
+	return c.dev.cmd.fail("MODIFY_CQ", errno, "")
 }
 
 // destroyKernel destroys the kernel's object. The kernel drops the events about it that
