@@ -152,16 +152,17 @@ func (q *QP) netdevHint(port uint8) string {
 
 // localGID returns the entry of the GID table that the path uses towards peer.
 func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
+	index, fixed := q.path.GID.fixed()
+	if fixed {
+		if e, err := q.dev.QueryGID(port, index); err == nil {
+			return e, nil
+		}
+	}
 	table, err := q.dev.GIDTable(port)
 	if err != nil {
 		return GIDEntry{}, err
 	}
-	if index, fixed := q.path.GID.fixed(); fixed {
-		for _, e := range table {
-			if e.Index == index {
-				return e, nil
-			}
-		}
+	if fixed {
 		return GIDEntry{}, argErr("Connect", "GID index", index, "0 to %d, of these in use: %s", attr.GIDTableLen-1, gidList(table))
 	}
 	e, ok := ChooseGID(table, peer)

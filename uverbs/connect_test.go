@@ -123,7 +123,7 @@ func TestConnectRefused(t *testing.T) {
 		{"no GID", PathOptions{}, "::", nil, "remote GID is zero"},
 		{"GID index", PathOptions{GID: GIDAt(3)}, "10.1.0.2", nil, "GID index is 3, allowed: 0 to 3, of these in use: 0: fe80:"},
 		{"negative GID index", PathOptions{GID: GIDAt(-1)}, "10.1.0.2", nil, "GID index is -1, allowed: 0 to 3"},
-		{"long GID table", PathOptions{GID: GIDAt(300)}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids[1].GIDIndex = 300 }, "GID index is 300, allowed: 0 to 255"},
+		{"long GID table", PathOptions{GID: GIDAt(300)}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids[1].GIDIndex, f.port.GIDTblLen = 300, 400 }, "GID index is 300, allowed: 0 to 255"},
 		{"empty table", PathOptions{}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids = nil }, "the GID table of port 1 of rxe0 is empty"},
 		{"other family", PathOptions{}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids = f.gids[2:] }, "remote GID is 10.1.0.2, allowed: an address of the family of a local GID"},
 		{"MTU", PathOptions{MTU: MTU4096}, "10.1.0.2", nil, "Path.MTU is 4096, allowed: up to 1024, the active MTU of port 1"},

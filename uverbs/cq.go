@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -54,7 +55,8 @@ type CQ struct {
 	handle uint32
 	cqe    int
 	ch     *CompChannel
-	cookie uint64 // user_handle that events of both kinds carry
+	cookie uint64   // user_handle that events of both kinds carry
+	qps    sync.Map // of *QP by number: those that complete here
 
 	kind   driverKind
 	ring   *rxe.CompQueue
@@ -188,7 +190,7 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	}
 	switch c.kind {
 	case kindRxe:
-		return pollRxe(c.ring, wcs)
+		return c.pollRxe(wcs)
 	}
 	return 0, ErrCQOverrun // the ring has been lost, see Resize
 }
@@ -288,6 +290,13 @@ func (c *CQ) Modify(count int, period time.Duration) error {
 	req.Attr.CQPeriod = uint16((period + time.Microsecond - 1) / time.Microsecond)
 	errno := c.dev.cmd.legacy(abi.IB_USER_VERBS_EX_CMD_MODIFY_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, bytesOf(req), nil, udata{})
 	return c.dev.cmd.fail("MODIFY_CQ", errno, "")
+}
+
+// failed tells the QP of a completion that failed.
+func (c *CQ) failed(wc *WC) {
+	if q, ok := c.qps.Load(wc.QPN); ok {
+		q.(*QP).failed(wc)
+	}
 }
 
 // destroyKernel destroys the kernel's object. The kernel drops the events about it that

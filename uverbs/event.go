@@ -79,6 +79,7 @@ type Event struct {
 	Port uint8 // Port is the port number, from 1; 0 if the event is not about a port.
 	QP   *QP
 	CQ   *CQ
+	SRQ  *SRQ
 }
 
 // String describes the event in one line.
@@ -88,6 +89,8 @@ func (e Event) String() string {
 		return fmt.Sprintf("%s: QP %#x", e.Type, e.QP.QPN())
 	case e.CQ != nil:
 		return fmt.Sprintf("%s: CQ of %d", e.Type, e.CQ.Cap())
+	case e.SRQ != nil:
+		return fmt.Sprintf("%s: SRQ %#x", e.Type, e.SRQ.Num())
 	case e.Port != 0:
 		return fmt.Sprintf("%s: port %d", e.Type, e.Port)
 	}
@@ -217,7 +220,9 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 		ev.CQ, ok = d.target(element).(*CQ)
 	case EventQPFatal, EventQPReqErr, EventQPAccessErr, EventCommEst, EventSQDrained, EventPathMig, EventPathMigErr, EventQPLastWQEReached:
 		ev.QP, ok = d.target(element).(*QP)
-	case EventSRQErr, EventSRQLimitReached, EventWQFatal: // the library creates none
+	case EventSRQErr, EventSRQLimitReached:
+		ev.SRQ, ok = d.target(element).(*SRQ)
+	case EventWQFatal: // the library creates none
 	case EventPortActive, EventPortErr, EventLIDChange, EventPKeyChange, EventSMChange, EventClientReregister, EventGIDChange, EventDeviceSpeedChange:
 		ev.Port, ok = uint8(element), true
 	default:

@@ -86,6 +86,7 @@ type PathOptions struct {
 type QP struct {
 	object
 	handle uint32
+	cookie uint64 // user_handle that events carry
 	qpn    uint32
 	psn    atomic.Uint32
 	typ    QPType
@@ -214,8 +215,14 @@ func (o *QPOptions) check(d *Device) error {
 func (q *QP) newPSN() { q.psn.Store(rand.Uint32() & maxPSN) }
 
 // create asks the kernel for the QP and maps its rings.
-func (q *QP) create(p *PD, o QPOptions) error {
+func (q *QP) create(p *PD, o QPOptions) (err error) {
 	d := q.dev
+	q.cookie = d.addTarget(q)
+	defer func() {
+		if err != nil {
+			d.dropTarget(q.cookie)
+		}
+	}()
 	u := d.driver.qpUdata()
 	errno := q.createKernel(p, o, u)
 	if errno == syscall.EINVAL && o.MaxInline > 0 {
@@ -232,6 +239,8 @@ func (q *QP) create(p *PD, o QPOptions) error {
 	req := &abi.PostSend{QPHandle: q.handle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
 	resp := &abi.PostSendResp{}
 	q.doorbell = newFastCommand(d.cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(resp))
+	q.sendCQ.qps.Store(q.qpn, q)
+	q.recvCQ.qps.Store(q.qpn, q)
 	return nil
 }
 
@@ -279,7 +288,8 @@ func (q *QP) createIoctl(p *PD, o QPOptions, u udata) syscall.Errno {
 		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, o.SRQ.handle)
 	}
 	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(o.Type))
-	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, 0)
+	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, q.cookie)
+	q.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_QP_EVENT_FD)
 	caps := &abi.QPCap{
 		MaxSendWR:     uint32(o.MaxSendWR),
 		MaxRecvWR:     uint32(o.MaxRecvWR),
@@ -313,6 +323,7 @@ func (q *QP) createIoctl(p *PD, o QPOptions, u udata) syscall.Errno {
 // createLegacy uses IB_USER_VERBS_CMD_CREATE_QP.
 func (q *QP) createLegacy(p *PD, o QPOptions, u udata) syscall.Errno {
 	req := &abi.CreateQP{
+		UserHandle:    q.cookie,
 		PDHandle:      p.handle,
 		SendCQHandle:  o.SendCQ.handle,
 		RecvCQHandle:  o.RecvCQ.handle,
@@ -369,19 +380,25 @@ func (q *QP) destroyKernel() error {
 }
 
 // Close destroys the queue pair (ibv_destroy_qp). Work requests that have not
-// completed never will; completions that are in the CQ stay there.
+// completed never will; completions that are in the CQ stay there. If a ring cannot be
+// unmapped Close says so, and the queue pair is gone all the same.
 func (q *QP) Close() error {
-	return q.close(func() error {
+	var unmap error
+	err := q.close(func() error {
 		if err := q.destroyKernel(); err != nil {
 			return err
 		}
-		err := q.sqRegion.Close()
+		q.dev.dropTarget(q.cookie)
+		q.sendCQ.qps.Delete(q.qpn)
+		q.recvCQ.qps.Delete(q.qpn)
+		unmap = q.sqRegion.Close()
 		if q.rqRegion != nil {
-			err = errors.Join(err, q.rqRegion.Close())
-		}
-		if err != nil {
-			return fmt.Errorf("uverbs: QP: unmap rings: %w", err)
+			unmap = errors.Join(unmap, q.rqRegion.Close())
 		}
 		return nil
 	})
+	if err == nil && unmap != nil {
+		return fmt.Errorf("uverbs: QP: unmap rings: %w", unmap)
+	}
+	return err
 }

@@ -30,12 +30,13 @@ func TestCreateQP(t *testing.T) {
 			copy(bytesOf(&cap), k.input(c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP)))
 			req.MaxSendWR, req.MaxRecvWR, req.MaxSendSGE, req.MaxRecvSGE = cap.MaxSendWR, cap.MaxRecvWR, cap.MaxSendSGE, cap.MaxRecvSGE
 			req.MaxInlineData = cap.MaxInlineData
+			req.UserHandle = c.attr(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE).Data
 		} else {
 			copy(bytesOf(&req), c.in)
 		}
-		want := abi.CreateQP{PDHandle: pd.handle, SendCQHandle: send.handle, RecvCQHandle: recv.handle, QPType: 2, SQSigAll: 1,
+		want := abi.CreateQP{UserHandle: qp.cookie, PDHandle: pd.handle, SendCQHandle: send.handle, RecvCQHandle: recv.handle, QPType: 2, SQSigAll: 1,
 			MaxSendWR: 5, MaxRecvWR: 9, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInlineData: 64}
-		if req != want {
+		if req != want || qp.cookie == 0 {
 			t.Errorf("request is %+v, want %+v", req, want)
 		}
 		if diff := cmp.Diff(QPCaps{MaxSendWR: 7, MaxRecvWR: 15, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64}, qp.Caps()); diff != "" {

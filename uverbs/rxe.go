@@ -284,7 +284,8 @@ func rxeSlotErr(err error) error {
 }
 
 // pollRxe decodes what is in the ring.
-func pollRxe(ring *rxe.CompQueue, wcs []WC) (int, error) {
+func (c *CQ) pollRxe(wcs []WC) (int, error) {
+	ring := c.ring
 	n, err := ring.Avail()
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrCQOverrun, err)
@@ -294,24 +295,27 @@ func pollRxe(ring *rxe.CompQueue, wcs []WC) (int, error) {
 		return 0, nil
 	}
 	for i := range wcs[:n] {
-		c := ring.Entry(i)
+		e := ring.Entry(i)
 		wcs[i] = WC{
-			ID:        c.WRID(),
-			Status:    WCStatus(c.Status()),
-			Opcode:    WCOpcode(c.Opcode()),
-			VendorErr: c.VendorErr(),
-			ByteLen:   c.ByteLen(),
-			Imm:       c.Imm(),
-			QPN:       c.QPN(),
-			SrcQP:     c.SrcQP(),
-			Flags:     rxeFlags(c.Flags()),
-			PKeyIndex: c.PKeyIndex(),
-			SLID:      c.SLID(),
-			SL:        c.SL(),
-			PathBits:  c.DLIDPathBits(),
+			ID:        e.WRID(),
+			Status:    WCStatus(e.Status()),
+			Opcode:    WCOpcode(e.Opcode()),
+			VendorErr: e.VendorErr(),
+			ByteLen:   e.ByteLen(),
+			Imm:       e.Imm(),
+			QPN:       e.QPN(),
+			SrcQP:     e.SrcQP(),
+			Flags:     rxeFlags(e.Flags()),
+			PKeyIndex: e.PKeyIndex(),
+			SLID:      e.SLID(),
+			SL:        e.SL(),
+			PathBits:  e.DLIDPathBits(),
 		}
 		if wcs[i].Flags&WCWithInv != 0 { // the two share a place
-			wcs[i].InvalidatedRKey, wcs[i].Imm = c.InvalidatedRKey(), 0
+			wcs[i].InvalidatedRKey, wcs[i].Imm = e.InvalidatedRKey(), 0
+		}
+		if wcs[i].Status != WCSuccess {
+			c.failed(&wcs[i])
 		}
 	}
 	ring.Release(n)

@@ -28,6 +28,7 @@ type SRQAttr struct {
 type SRQ struct {
 	object
 	handle uint32
+	cookie uint64 // user_handle that events carry
 	num    uint32
 
 	post   sync.Mutex // held while the ring is written or replaced
@@ -64,8 +65,14 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 }
 
 // create asks the kernel for the SRQ and maps its ring.
-func (s *SRQ) create(p *PD, o SRQOptions) error {
-	req := &abi.CreateSRQ{PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)}
+func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
+	s.cookie = s.dev.addTarget(s)
+	defer func() {
+		if err != nil {
+			s.dev.dropTarget(s.cookie)
+		}
+	}()
+	req := &abi.CreateSRQ{UserHandle: s.cookie, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)}
 	resp := &abi.CreateSRQResp{}
 	u := s.dev.driver.srqUdata()
 	if errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_SRQ, bytesOf(req), bytesOf(resp), u); errno != 0 {
@@ -192,13 +199,17 @@ func (s *SRQ) destroyKernel() error {
 func (s *SRQ) Close() error {
 	s.post.Lock()
 	defer s.post.Unlock()
-	return s.close(func() error {
+	var unmap error
+	err := s.close(func() error {
 		if err := s.destroyKernel(); err != nil {
 			return err
 		}
-		if err := s.region.Close(); err != nil {
-			return fmt.Errorf("uverbs: SRQ: unmap ring: %w", err)
-		}
+		s.dev.dropTarget(s.cookie)
+		unmap = s.region.Close()
 		return nil
 	})
+	if err == nil && unmap != nil {
+		return fmt.Errorf("uverbs: SRQ: unmap ring: %w", unmap)
+	}
+	return err
 }

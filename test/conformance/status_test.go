@@ -1,0 +1,111 @@
+package conformance
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestStatus provokes completions with an error, and looks at what they are told to mean:
+// the work request, and for those that are flushed after it the first failure.
+func TestStatus(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name string
+			old  bool // before 6.0 rxe does not answer
+			post func(t *testing.T, a, b *side) uverbs.SendWR
+			want []uverbs.WCStatus
+			say  []string
+		}{
+			{"remote access, wrong rkey", true, func(t *testing.T, a, b *side) uverbs.SendWR {
+				wr := send(1, a.mr.SGE(0, 100))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, b.mr.Addr(), b.mr.RKey()^0x5500
+				return wr
+			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"RDMA_WRITE of 100 bytes", "rkey"}},
+			{"remote access, past the end", true, func(t *testing.T, a, b *side) uverbs.SendWR {
+				wr := send(1, a.mr.SGE(0, 100))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, b.mr.Addr()+bufferSize-50, b.mr.RKey()
+				return wr
+			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"RDMA_READ of 100 bytes"}},
+			{"receive too short", false, func(t *testing.T, a, b *side) uverbs.SendWR {
+				must(t, b.qp.PostRecv(9, b.mr.SGE(0, 10)))
+				return send(1, a.mr.SGE(0, 100))
+			}, []uverbs.WCStatus{uverbs.WCRemInvReqErr, uverbs.WCRemOpErr}, []string{"SEND of 100 bytes"}},
+			{"atomic without the right", true, func(t *testing.T, a, b *side) uverbs.SendWR {
+				mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+				must(t, err)
+				closeLater(t, mr)
+				wr := send(1, a.mr.SGE(0, 8))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRAtomicFAA, mr.Addr(), mr.RKey()
+				return wr
+			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"ATOMIC_FETCH_AND_ADD of 8 bytes"}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				if c.old && kernelBefore(t, 6, 0) {
+					return // it would be tried for ever
+				}
+				a, b := pair(t, uverbs.QPOptions{})
+				wr := c.post(t, a, b)
+				must(t, a.qp.PostSend(wr, send(2, a.mr.SGE(0, 1))))
+				wc := a.next(t)
+				err := a.qp.Err(&wc)
+				var e *uverbs.WCError
+				if !errors.As(err, &e) || wc.ID != 1 || !slices.Contains(c.want, wc.Status) {
+					t.Fatalf("completion of %d: %v, want 1 with %v", wc.ID, err, c.want)
+				}
+				for _, s := range append(c.say, "peer 10.1.0.1") {
+					if !strings.Contains(err.Error(), s) {
+						t.Errorf("the error does not say %q: %v", s, err)
+					}
+				}
+				flushed := a.next(t)
+				err = a.qp.Err(&flushed)
+				if !errors.As(err, &e) || flushed.ID != 2 || !uverbs.IsFlush(err) || e.First == nil || e.First.WC.ID != 1 ||
+					!strings.Contains(err.Error(), c.say[0]) {
+					t.Errorf("completion of %d afterwards: %v, want 2, flushed because of 1", flushed.ID, err)
+				}
+				if a.qp.State() != uverbs.Err {
+					if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.Err {
+						t.Errorf("state %s, %v, want ERR", attr.State, err)
+					}
+				}
+				// A reset forgets.
+				must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+				if errors.As(a.qp.Err(&flushed), &e) && e.First != nil {
+					t.Error("the first failure outlives a reset")
+				}
+			})
+		}
+	})
+}
+
+// TestSRQLimitEvent: when fewer receives are left than the limit says an event comes, once.
+func TestSRQLimitEvent(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		_, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 20})
+		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD, SRQ: srq})
+		ah := wayTo(t, a, b)
+		for i := range 6 {
+			must(t, srq.PostRecv(uint64(i), b.mr.SGE(0, 100)))
+		}
+		must(t, srq.SetLimit(4))
+		for i := range 4 {
+			must(t, a.qp.PostSend(datagram(1, ah, b, a.mr.SGE(0, 10))))
+			a.want(t, 1, uverbs.WCSend)
+			b.want(t, uint64(i), uverbs.WCRecv)
+		}
+		ev, err := dev.WaitEvent(withDeadline(t))
+		must(t, err)
+		if ev.Type != uverbs.EventSRQLimitReached || ev.SRQ != srq {
+			t.Errorf("event %s, want %s of the SRQ", ev, uverbs.EventSRQLimitReached)
+		}
+		if attr, err := srq.Query(); err != nil || attr.Limit != 0 {
+			t.Errorf("the limit is %d, %v after its event, want 0", attr.Limit, err)
+		}
+	})
+}
