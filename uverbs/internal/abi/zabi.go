@@ -41,6 +41,18 @@ func tail[T any](s unsafe.Pointer, offset uintptr, n int) []T {
 	return unsafe.Slice((*T)(unsafe.Add(s, offset)), n)
 }
 
+// Be16 is an integer in network byte order (__be16).
+type Be16 struct {
+	_ structs.HostLayout
+	v uint16
+}
+
+// Get returns the integer in the machine's byte order.
+func (b *Be16) Get() uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(b))[:]) }
+
+// Put sets the integer to v, which is in the machine's byte order.
+func (b *Be16) Put(v uint16) { binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(b))[:], v) }
+
 // Be32 is an integer in network byte order (__be32).
 type Be32 struct {
 	_ structs.HostLayout

@@ -2232,6 +2232,391 @@ const (
 	_ = -(unsafe.Offsetof(ExDestroyRWQIndTable{}.IndTblHandle) ^ 4)
 )
 
+// FlowSpecHdr is struct ib_uverbs_flow_spec_hdr (ib_user_verbs.h), 8 bytes.
+type FlowSpecHdr struct {
+	_    structs.HostLayout
+	_    [0]uint64 // aligned to 8 bytes
+	Type uint32    // type
+	Size uint16    // size
+	_    uint16    // reserved
+}
+
+// TailFlowSpecData returns the n elements of flow_spec_data, which lie behind the struct and must have been
+// allocated together with it.
+func (s *FlowSpecHdr) TailFlowSpecData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecHdr{}) ^ 8)
+	_ = -unsafe.Offsetof(FlowSpecHdr{}.Type)
+	_ = -(unsafe.Offsetof(FlowSpecHdr{}.Size) ^ 4)
+)
+
+// FlowEthFilter is struct ib_uverbs_flow_eth_filter (ib_user_verbs.h), 16 bytes.
+type FlowEthFilter struct {
+	_         structs.HostLayout
+	DstMac    [6]uint8 // dst_mac
+	SrcMac    [6]uint8 // src_mac
+	EtherType Be16     // ether_type
+	VlanTag   Be16     // vlan_tag
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowEthFilter{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowEthFilter{}.DstMac)
+	_ = -(unsafe.Offsetof(FlowEthFilter{}.SrcMac) ^ 6)
+	_ = -(unsafe.Offsetof(FlowEthFilter{}.EtherType) ^ 12)
+	_ = -(unsafe.Offsetof(FlowEthFilter{}.VlanTag) ^ 14)
+)
+
+// FlowSpecEth is struct ib_uverbs_flow_spec_eth (ib_user_verbs.h), 40 bytes.
+type FlowSpecEth struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr   // hdr
+	Val  FlowEthFilter // val
+	Mask FlowEthFilter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecEth{}) ^ 40)
+	_ = -unsafe.Offsetof(FlowSpecEth{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecEth{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecEth{}.Mask) ^ 24)
+)
+
+// FlowIPv4Filter is struct ib_uverbs_flow_ipv4_filter (ib_user_verbs.h), 12 bytes.
+type FlowIPv4Filter struct {
+	_     structs.HostLayout
+	SrcIP Be32  // src_ip
+	DstIP Be32  // dst_ip
+	Proto uint8 // proto
+	Tos   uint8 // tos
+	Ttl   uint8 // ttl
+	Flags uint8 // flags
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowIPv4Filter{}) ^ 12)
+	_ = -unsafe.Offsetof(FlowIPv4Filter{}.SrcIP)
+	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.DstIP) ^ 4)
+	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Proto) ^ 8)
+	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Tos) ^ 9)
+	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Ttl) ^ 10)
+	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Flags) ^ 11)
+)
+
+// FlowSpecIPv4 is struct ib_uverbs_flow_spec_ipv4 (ib_user_verbs.h), 32 bytes.
+type FlowSpecIPv4 struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr    // hdr
+	Val  FlowIPv4Filter // val
+	Mask FlowIPv4Filter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecIPv4{}) ^ 32)
+	_ = -unsafe.Offsetof(FlowSpecIPv4{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecIPv4{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecIPv4{}.Mask) ^ 20)
+)
+
+// FlowTcpUdpFilter is struct ib_uverbs_flow_tcp_udp_filter (ib_user_verbs.h), 4 bytes.
+type FlowTcpUdpFilter struct {
+	_       structs.HostLayout
+	DstPort Be16 // dst_port
+	SrcPort Be16 // src_port
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowTcpUdpFilter{}) ^ 4)
+	_ = -unsafe.Offsetof(FlowTcpUdpFilter{}.DstPort)
+	_ = -(unsafe.Offsetof(FlowTcpUdpFilter{}.SrcPort) ^ 2)
+)
+
+// FlowSpecTcpUdp is struct ib_uverbs_flow_spec_tcp_udp (ib_user_verbs.h), 16 bytes.
+type FlowSpecTcpUdp struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr      // hdr
+	Val  FlowTcpUdpFilter // val
+	Mask FlowTcpUdpFilter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecTcpUdp{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowSpecTcpUdp{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecTcpUdp{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecTcpUdp{}.Mask) ^ 12)
+)
+
+// FlowIPv6Filter is struct ib_uverbs_flow_ipv6_filter (ib_user_verbs.h), 40 bytes.
+type FlowIPv6Filter struct {
+	_            structs.HostLayout
+	SrcIP        [16]uint8 // src_ip
+	DstIP        [16]uint8 // dst_ip
+	FlowLabel    Be32      // flow_label
+	NextHdr      uint8     // next_hdr
+	TrafficClass uint8     // traffic_class
+	HopLimit     uint8     // hop_limit
+	_            uint8     // reserved
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowIPv6Filter{}) ^ 40)
+	_ = -unsafe.Offsetof(FlowIPv6Filter{}.SrcIP)
+	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.DstIP) ^ 16)
+	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.FlowLabel) ^ 32)
+	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.NextHdr) ^ 36)
+	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.TrafficClass) ^ 37)
+	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.HopLimit) ^ 38)
+)
+
+// FlowSpecIPv6 is struct ib_uverbs_flow_spec_ipv6 (ib_user_verbs.h), 88 bytes.
+type FlowSpecIPv6 struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr    // hdr
+	Val  FlowIPv6Filter // val
+	Mask FlowIPv6Filter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecIPv6{}) ^ 88)
+	_ = -unsafe.Offsetof(FlowSpecIPv6{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecIPv6{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecIPv6{}.Mask) ^ 48)
+)
+
+// FlowSpecActionTag is struct ib_uverbs_flow_spec_action_tag (ib_user_verbs.h), 16 bytes.
+type FlowSpecActionTag struct {
+	_     structs.HostLayout
+	Hdr   FlowSpecHdr // hdr
+	TagID uint32      // tag_id
+	_     uint32      // reserved1
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecActionTag{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowSpecActionTag{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecActionTag{}.TagID) ^ 8)
+)
+
+// FlowSpecActionDrop is struct ib_uverbs_flow_spec_action_drop (ib_user_verbs.h), 8 bytes.
+type FlowSpecActionDrop struct {
+	_   structs.HostLayout
+	Hdr FlowSpecHdr // hdr
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecActionDrop{}) ^ 8)
+	_ = -unsafe.Offsetof(FlowSpecActionDrop{}.Hdr)
+)
+
+// FlowSpecActionHandle is struct ib_uverbs_flow_spec_action_handle (ib_user_verbs.h), 16 bytes.
+type FlowSpecActionHandle struct {
+	_      structs.HostLayout
+	Hdr    FlowSpecHdr // hdr
+	Handle uint32      // handle
+	_      uint32      // reserved1
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecActionHandle{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowSpecActionHandle{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecActionHandle{}.Handle) ^ 8)
+)
+
+// FlowSpecActionCount is struct ib_uverbs_flow_spec_action_count (ib_user_verbs.h), 16 bytes.
+type FlowSpecActionCount struct {
+	_      structs.HostLayout
+	Hdr    FlowSpecHdr // hdr
+	Handle uint32      // handle
+	_      uint32      // reserved1
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecActionCount{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowSpecActionCount{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecActionCount{}.Handle) ^ 8)
+)
+
+// FlowTunnelFilter is struct ib_uverbs_flow_tunnel_filter (ib_user_verbs.h), 4 bytes.
+type FlowTunnelFilter struct {
+	_        structs.HostLayout
+	TunnelID Be32 // tunnel_id
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowTunnelFilter{}) ^ 4)
+	_ = -unsafe.Offsetof(FlowTunnelFilter{}.TunnelID)
+)
+
+// FlowSpecTunnel is struct ib_uverbs_flow_spec_tunnel (ib_user_verbs.h), 16 bytes.
+type FlowSpecTunnel struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr      // hdr
+	Val  FlowTunnelFilter // val
+	Mask FlowTunnelFilter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecTunnel{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowSpecTunnel{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecTunnel{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecTunnel{}.Mask) ^ 12)
+)
+
+// FlowSpecESPFilter is struct ib_uverbs_flow_spec_esp_filter (ib_user_verbs.h), 8 bytes.
+type FlowSpecESPFilter struct {
+	_   structs.HostLayout
+	Spi uint32 // spi
+	Seq uint32 // seq
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecESPFilter{}) ^ 8)
+	_ = -unsafe.Offsetof(FlowSpecESPFilter{}.Spi)
+	_ = -(unsafe.Offsetof(FlowSpecESPFilter{}.Seq) ^ 4)
+)
+
+// FlowSpecESP is struct ib_uverbs_flow_spec_esp (ib_user_verbs.h), 24 bytes.
+type FlowSpecESP struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr       // hdr
+	Val  FlowSpecESPFilter // val
+	Mask FlowSpecESPFilter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecESP{}) ^ 24)
+	_ = -unsafe.Offsetof(FlowSpecESP{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecESP{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecESP{}.Mask) ^ 16)
+)
+
+// FlowGreFilter is struct ib_uverbs_flow_gre_filter (ib_user_verbs.h), 8 bytes.
+type FlowGreFilter struct {
+	_          structs.HostLayout
+	CKsRes0Ver Be16 // c_ks_res0_ver
+	Protocol   Be16 // protocol
+	Key        Be32 // key
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowGreFilter{}) ^ 8)
+	_ = -unsafe.Offsetof(FlowGreFilter{}.CKsRes0Ver)
+	_ = -(unsafe.Offsetof(FlowGreFilter{}.Protocol) ^ 2)
+	_ = -(unsafe.Offsetof(FlowGreFilter{}.Key) ^ 4)
+)
+
+// FlowSpecGre is struct ib_uverbs_flow_spec_gre (ib_user_verbs.h), 24 bytes.
+type FlowSpecGre struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr   // hdr
+	Val  FlowGreFilter // val
+	Mask FlowGreFilter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecGre{}) ^ 24)
+	_ = -unsafe.Offsetof(FlowSpecGre{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecGre{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecGre{}.Mask) ^ 16)
+)
+
+// FlowMplsFilter is struct ib_uverbs_flow_mpls_filter (ib_user_verbs.h), 4 bytes.
+type FlowMplsFilter struct {
+	_     structs.HostLayout
+	Label Be32 // label
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowMplsFilter{}) ^ 4)
+	_ = -unsafe.Offsetof(FlowMplsFilter{}.Label)
+)
+
+// FlowSpecMpls is struct ib_uverbs_flow_spec_mpls (ib_user_verbs.h), 16 bytes.
+type FlowSpecMpls struct {
+	_    structs.HostLayout
+	Hdr  FlowSpecHdr    // hdr
+	Val  FlowMplsFilter // val
+	Mask FlowMplsFilter // mask
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowSpecMpls{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowSpecMpls{}.Hdr)
+	_ = -(unsafe.Offsetof(FlowSpecMpls{}.Val) ^ 8)
+	_ = -(unsafe.Offsetof(FlowSpecMpls{}.Mask) ^ 12)
+)
+
+// FlowAttr is struct ib_uverbs_flow_attr (ib_user_verbs.h), 16 bytes.
+type FlowAttr struct {
+	_          structs.HostLayout
+	_          [0]uint64 // aligned to 8 bytes
+	Type       uint32    // type
+	Size       uint16    // size
+	Priority   uint16    // priority
+	NumOfSpecs uint8     // num_of_specs
+	_          [2]uint8  // reserved
+	Port       uint8     // port
+	Flags      uint32    // flags
+}
+
+// TailFlowSpecs returns the n elements of flow_specs, which lie behind the struct and must have been
+// allocated together with it.
+func (s *FlowAttr) TailFlowSpecs(n int) []FlowSpecHdr {
+	return tail[FlowSpecHdr](unsafe.Pointer(s), 16, n)
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowAttr{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowAttr{}.Type)
+	_ = -(unsafe.Offsetof(FlowAttr{}.Size) ^ 4)
+	_ = -(unsafe.Offsetof(FlowAttr{}.Priority) ^ 6)
+	_ = -(unsafe.Offsetof(FlowAttr{}.NumOfSpecs) ^ 8)
+	_ = -(unsafe.Offsetof(FlowAttr{}.Port) ^ 11)
+	_ = -(unsafe.Offsetof(FlowAttr{}.Flags) ^ 12)
+)
+
+// CreateFlow is struct ib_uverbs_create_flow (ib_user_verbs.h), 24 bytes.
+type CreateFlow struct {
+	_        structs.HostLayout
+	CompMask uint32   // comp_mask
+	QPHandle uint32   // qp_handle
+	FlowAttr FlowAttr // flow_attr
+}
+
+const (
+	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 24)
+	_ = -unsafe.Offsetof(CreateFlow{}.CompMask)
+	_ = -(unsafe.Offsetof(CreateFlow{}.QPHandle) ^ 4)
+	_ = -(unsafe.Offsetof(CreateFlow{}.FlowAttr) ^ 8)
+)
+
+// CreateFlowResp is struct ib_uverbs_create_flow_resp (ib_user_verbs.h), 8 bytes.
+type CreateFlowResp struct {
+	_          structs.HostLayout
+	CompMask   uint32 // comp_mask
+	FlowHandle uint32 // flow_handle
+}
+
+const (
+	_ = -(unsafe.Sizeof(CreateFlowResp{}) ^ 8)
+	_ = -unsafe.Offsetof(CreateFlowResp{}.CompMask)
+	_ = -(unsafe.Offsetof(CreateFlowResp{}.FlowHandle) ^ 4)
+)
+
+// DestroyFlow is struct ib_uverbs_destroy_flow (ib_user_verbs.h), 8 bytes.
+type DestroyFlow struct {
+	_          structs.HostLayout
+	CompMask   uint32 // comp_mask
+	FlowHandle uint32 // flow_handle
+}
+
+const (
+	_ = -(unsafe.Sizeof(DestroyFlow{}) ^ 8)
+	_ = -unsafe.Offsetof(DestroyFlow{}.CompMask)
+	_ = -(unsafe.Offsetof(DestroyFlow{}.FlowHandle) ^ 4)
+)
+
 // CQModeration is struct ib_uverbs_cq_moderation (ib_user_verbs.h), 4 bytes.
 type CQModeration struct {
 	_        structs.HostLayout

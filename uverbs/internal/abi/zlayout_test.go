@@ -711,6 +711,129 @@ var layoutStructs = []layoutStruct{
 		{"comp_mask", unsafe.Offsetof(ExDestroyRWQIndTable{}.CompMask), unsafe.Sizeof(ExDestroyRWQIndTable{}.CompMask)},
 		{"ind_tbl_handle", unsafe.Offsetof(ExDestroyRWQIndTable{}.IndTblHandle), unsafe.Sizeof(ExDestroyRWQIndTable{}.IndTblHandle)},
 	}},
+	{"struct ib_uverbs_flow_spec_hdr", "", false, 0, unsafe.Sizeof(FlowSpecHdr{}), unsafe.Alignof(FlowSpecHdr{}), []layoutField{
+		{"type", unsafe.Offsetof(FlowSpecHdr{}.Type), unsafe.Sizeof(FlowSpecHdr{}.Type)},
+		{"size", unsafe.Offsetof(FlowSpecHdr{}.Size), unsafe.Sizeof(FlowSpecHdr{}.Size)},
+		layoutMember("flow_spec_data[0]", &layoutAt[FlowSpecHdr]().TailFlowSpecData(1)[0]),
+	}},
+	{"struct ib_uverbs_flow_eth_filter", "", false, 0, unsafe.Sizeof(FlowEthFilter{}), unsafe.Alignof(FlowEthFilter{}), []layoutField{
+		{"dst_mac", unsafe.Offsetof(FlowEthFilter{}.DstMac), unsafe.Sizeof(FlowEthFilter{}.DstMac)},
+		{"src_mac", unsafe.Offsetof(FlowEthFilter{}.SrcMac), unsafe.Sizeof(FlowEthFilter{}.SrcMac)},
+		{"ether_type", unsafe.Offsetof(FlowEthFilter{}.EtherType), unsafe.Sizeof(FlowEthFilter{}.EtherType)},
+		{"vlan_tag", unsafe.Offsetof(FlowEthFilter{}.VlanTag), unsafe.Sizeof(FlowEthFilter{}.VlanTag)},
+	}},
+	{"struct ib_uverbs_flow_spec_eth", "", false, 0, unsafe.Sizeof(FlowSpecEth{}), unsafe.Alignof(FlowSpecEth{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecEth{}.Hdr), unsafe.Sizeof(FlowSpecEth{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecEth{}.Val), unsafe.Sizeof(FlowSpecEth{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecEth{}.Mask), unsafe.Sizeof(FlowSpecEth{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_ipv4_filter", "", false, 0, unsafe.Sizeof(FlowIPv4Filter{}), unsafe.Alignof(FlowIPv4Filter{}), []layoutField{
+		{"src_ip", unsafe.Offsetof(FlowIPv4Filter{}.SrcIP), unsafe.Sizeof(FlowIPv4Filter{}.SrcIP)},
+		{"dst_ip", unsafe.Offsetof(FlowIPv4Filter{}.DstIP), unsafe.Sizeof(FlowIPv4Filter{}.DstIP)},
+		{"proto", unsafe.Offsetof(FlowIPv4Filter{}.Proto), unsafe.Sizeof(FlowIPv4Filter{}.Proto)},
+		{"tos", unsafe.Offsetof(FlowIPv4Filter{}.Tos), unsafe.Sizeof(FlowIPv4Filter{}.Tos)},
+		{"ttl", unsafe.Offsetof(FlowIPv4Filter{}.Ttl), unsafe.Sizeof(FlowIPv4Filter{}.Ttl)},
+		{"flags", unsafe.Offsetof(FlowIPv4Filter{}.Flags), unsafe.Sizeof(FlowIPv4Filter{}.Flags)},
+	}},
+	{"struct ib_uverbs_flow_spec_ipv4", "", false, 0, unsafe.Sizeof(FlowSpecIPv4{}), unsafe.Alignof(FlowSpecIPv4{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecIPv4{}.Hdr), unsafe.Sizeof(FlowSpecIPv4{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecIPv4{}.Val), unsafe.Sizeof(FlowSpecIPv4{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecIPv4{}.Mask), unsafe.Sizeof(FlowSpecIPv4{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_tcp_udp_filter", "", false, 0, unsafe.Sizeof(FlowTcpUdpFilter{}), unsafe.Alignof(FlowTcpUdpFilter{}), []layoutField{
+		{"dst_port", unsafe.Offsetof(FlowTcpUdpFilter{}.DstPort), unsafe.Sizeof(FlowTcpUdpFilter{}.DstPort)},
+		{"src_port", unsafe.Offsetof(FlowTcpUdpFilter{}.SrcPort), unsafe.Sizeof(FlowTcpUdpFilter{}.SrcPort)},
+	}},
+	{"struct ib_uverbs_flow_spec_tcp_udp", "", false, 0, unsafe.Sizeof(FlowSpecTcpUdp{}), unsafe.Alignof(FlowSpecTcpUdp{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecTcpUdp{}.Hdr), unsafe.Sizeof(FlowSpecTcpUdp{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecTcpUdp{}.Val), unsafe.Sizeof(FlowSpecTcpUdp{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecTcpUdp{}.Mask), unsafe.Sizeof(FlowSpecTcpUdp{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_ipv6_filter", "", false, 0, unsafe.Sizeof(FlowIPv6Filter{}), unsafe.Alignof(FlowIPv6Filter{}), []layoutField{
+		{"src_ip", unsafe.Offsetof(FlowIPv6Filter{}.SrcIP), unsafe.Sizeof(FlowIPv6Filter{}.SrcIP)},
+		{"dst_ip", unsafe.Offsetof(FlowIPv6Filter{}.DstIP), unsafe.Sizeof(FlowIPv6Filter{}.DstIP)},
+		{"flow_label", unsafe.Offsetof(FlowIPv6Filter{}.FlowLabel), unsafe.Sizeof(FlowIPv6Filter{}.FlowLabel)},
+		{"next_hdr", unsafe.Offsetof(FlowIPv6Filter{}.NextHdr), unsafe.Sizeof(FlowIPv6Filter{}.NextHdr)},
+		{"traffic_class", unsafe.Offsetof(FlowIPv6Filter{}.TrafficClass), unsafe.Sizeof(FlowIPv6Filter{}.TrafficClass)},
+		{"hop_limit", unsafe.Offsetof(FlowIPv6Filter{}.HopLimit), unsafe.Sizeof(FlowIPv6Filter{}.HopLimit)},
+	}},
+	{"struct ib_uverbs_flow_spec_ipv6", "", false, 0, unsafe.Sizeof(FlowSpecIPv6{}), unsafe.Alignof(FlowSpecIPv6{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecIPv6{}.Hdr), unsafe.Sizeof(FlowSpecIPv6{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecIPv6{}.Val), unsafe.Sizeof(FlowSpecIPv6{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecIPv6{}.Mask), unsafe.Sizeof(FlowSpecIPv6{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_spec_action_tag", "", false, 0, unsafe.Sizeof(FlowSpecActionTag{}), unsafe.Alignof(FlowSpecActionTag{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecActionTag{}.Hdr), unsafe.Sizeof(FlowSpecActionTag{}.Hdr)},
+		{"tag_id", unsafe.Offsetof(FlowSpecActionTag{}.TagID), unsafe.Sizeof(FlowSpecActionTag{}.TagID)},
+	}},
+	{"struct ib_uverbs_flow_spec_action_drop", "", false, 0, unsafe.Sizeof(FlowSpecActionDrop{}), unsafe.Alignof(FlowSpecActionDrop{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecActionDrop{}.Hdr), unsafe.Sizeof(FlowSpecActionDrop{}.Hdr)},
+	}},
+	{"struct ib_uverbs_flow_spec_action_handle", "", false, 0, unsafe.Sizeof(FlowSpecActionHandle{}), unsafe.Alignof(FlowSpecActionHandle{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecActionHandle{}.Hdr), unsafe.Sizeof(FlowSpecActionHandle{}.Hdr)},
+		{"handle", unsafe.Offsetof(FlowSpecActionHandle{}.Handle), unsafe.Sizeof(FlowSpecActionHandle{}.Handle)},
+	}},
+	{"struct ib_uverbs_flow_spec_action_count", "", false, 0, unsafe.Sizeof(FlowSpecActionCount{}), unsafe.Alignof(FlowSpecActionCount{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecActionCount{}.Hdr), unsafe.Sizeof(FlowSpecActionCount{}.Hdr)},
+		{"handle", unsafe.Offsetof(FlowSpecActionCount{}.Handle), unsafe.Sizeof(FlowSpecActionCount{}.Handle)},
+	}},
+	{"struct ib_uverbs_flow_tunnel_filter", "", false, 0, unsafe.Sizeof(FlowTunnelFilter{}), unsafe.Alignof(FlowTunnelFilter{}), []layoutField{
+		{"tunnel_id", unsafe.Offsetof(FlowTunnelFilter{}.TunnelID), unsafe.Sizeof(FlowTunnelFilter{}.TunnelID)},
+	}},
+	{"struct ib_uverbs_flow_spec_tunnel", "", false, 0, unsafe.Sizeof(FlowSpecTunnel{}), unsafe.Alignof(FlowSpecTunnel{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecTunnel{}.Hdr), unsafe.Sizeof(FlowSpecTunnel{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecTunnel{}.Val), unsafe.Sizeof(FlowSpecTunnel{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecTunnel{}.Mask), unsafe.Sizeof(FlowSpecTunnel{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_spec_esp_filter", "", false, 0, unsafe.Sizeof(FlowSpecESPFilter{}), unsafe.Alignof(FlowSpecESPFilter{}), []layoutField{
+		{"spi", unsafe.Offsetof(FlowSpecESPFilter{}.Spi), unsafe.Sizeof(FlowSpecESPFilter{}.Spi)},
+		{"seq", unsafe.Offsetof(FlowSpecESPFilter{}.Seq), unsafe.Sizeof(FlowSpecESPFilter{}.Seq)},
+	}},
+	{"struct ib_uverbs_flow_spec_esp", "", false, 0, unsafe.Sizeof(FlowSpecESP{}), unsafe.Alignof(FlowSpecESP{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecESP{}.Hdr), unsafe.Sizeof(FlowSpecESP{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecESP{}.Val), unsafe.Sizeof(FlowSpecESP{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecESP{}.Mask), unsafe.Sizeof(FlowSpecESP{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_gre_filter", "", false, 0, unsafe.Sizeof(FlowGreFilter{}), unsafe.Alignof(FlowGreFilter{}), []layoutField{
+		{"c_ks_res0_ver", unsafe.Offsetof(FlowGreFilter{}.CKsRes0Ver), unsafe.Sizeof(FlowGreFilter{}.CKsRes0Ver)},
+		{"protocol", unsafe.Offsetof(FlowGreFilter{}.Protocol), unsafe.Sizeof(FlowGreFilter{}.Protocol)},
+		{"key", unsafe.Offsetof(FlowGreFilter{}.Key), unsafe.Sizeof(FlowGreFilter{}.Key)},
+	}},
+	{"struct ib_uverbs_flow_spec_gre", "", false, 0, unsafe.Sizeof(FlowSpecGre{}), unsafe.Alignof(FlowSpecGre{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecGre{}.Hdr), unsafe.Sizeof(FlowSpecGre{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecGre{}.Val), unsafe.Sizeof(FlowSpecGre{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecGre{}.Mask), unsafe.Sizeof(FlowSpecGre{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_mpls_filter", "", false, 0, unsafe.Sizeof(FlowMplsFilter{}), unsafe.Alignof(FlowMplsFilter{}), []layoutField{
+		{"label", unsafe.Offsetof(FlowMplsFilter{}.Label), unsafe.Sizeof(FlowMplsFilter{}.Label)},
+	}},
+	{"struct ib_uverbs_flow_spec_mpls", "", false, 0, unsafe.Sizeof(FlowSpecMpls{}), unsafe.Alignof(FlowSpecMpls{}), []layoutField{
+		{"hdr", unsafe.Offsetof(FlowSpecMpls{}.Hdr), unsafe.Sizeof(FlowSpecMpls{}.Hdr)},
+		{"val", unsafe.Offsetof(FlowSpecMpls{}.Val), unsafe.Sizeof(FlowSpecMpls{}.Val)},
+		{"mask", unsafe.Offsetof(FlowSpecMpls{}.Mask), unsafe.Sizeof(FlowSpecMpls{}.Mask)},
+	}},
+	{"struct ib_uverbs_flow_attr", "", false, 0, unsafe.Sizeof(FlowAttr{}), unsafe.Alignof(FlowAttr{}), []layoutField{
+		{"type", unsafe.Offsetof(FlowAttr{}.Type), unsafe.Sizeof(FlowAttr{}.Type)},
+		{"size", unsafe.Offsetof(FlowAttr{}.Size), unsafe.Sizeof(FlowAttr{}.Size)},
+		{"priority", unsafe.Offsetof(FlowAttr{}.Priority), unsafe.Sizeof(FlowAttr{}.Priority)},
+		{"num_of_specs", unsafe.Offsetof(FlowAttr{}.NumOfSpecs), unsafe.Sizeof(FlowAttr{}.NumOfSpecs)},
+		{"port", unsafe.Offsetof(FlowAttr{}.Port), unsafe.Sizeof(FlowAttr{}.Port)},
+		{"flags", unsafe.Offsetof(FlowAttr{}.Flags), unsafe.Sizeof(FlowAttr{}.Flags)},
+		layoutMember("flow_specs[0]", &layoutAt[FlowAttr]().TailFlowSpecs(1)[0]),
+	}},
+	{"struct ib_uverbs_create_flow", "", false, 0, unsafe.Sizeof(CreateFlow{}), unsafe.Alignof(CreateFlow{}), []layoutField{
+		{"comp_mask", unsafe.Offsetof(CreateFlow{}.CompMask), unsafe.Sizeof(CreateFlow{}.CompMask)},
+		{"qp_handle", unsafe.Offsetof(CreateFlow{}.QPHandle), unsafe.Sizeof(CreateFlow{}.QPHandle)},
+		{"flow_attr", unsafe.Offsetof(CreateFlow{}.FlowAttr), unsafe.Sizeof(CreateFlow{}.FlowAttr)},
+	}},
+	{"struct ib_uverbs_create_flow_resp", "", false, 0, unsafe.Sizeof(CreateFlowResp{}), unsafe.Alignof(CreateFlowResp{}), []layoutField{
+		{"comp_mask", unsafe.Offsetof(CreateFlowResp{}.CompMask), unsafe.Sizeof(CreateFlowResp{}.CompMask)},
+		{"flow_handle", unsafe.Offsetof(CreateFlowResp{}.FlowHandle), unsafe.Sizeof(CreateFlowResp{}.FlowHandle)},
+	}},
+	{"struct ib_uverbs_destroy_flow", "", false, 0, unsafe.Sizeof(DestroyFlow{}), unsafe.Alignof(DestroyFlow{}), []layoutField{
+		{"comp_mask", unsafe.Offsetof(DestroyFlow{}.CompMask), unsafe.Sizeof(DestroyFlow{}.CompMask)},
+		{"flow_handle", unsafe.Offsetof(DestroyFlow{}.FlowHandle), unsafe.Sizeof(DestroyFlow{}.FlowHandle)},
+	}},
 	{"struct ib_uverbs_cq_moderation", "", false, 0, unsafe.Sizeof(CQModeration{}), unsafe.Alignof(CQModeration{}), []layoutField{
 		{"cq_count", unsafe.Offsetof(CQModeration{}.CQCount), unsafe.Sizeof(CQModeration{}.CQCount)},
 		{"cq_period", unsafe.Offsetof(CQModeration{}.CQPeriod), unsafe.Sizeof(CQModeration{}.CQPeriod)},
