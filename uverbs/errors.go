@@ -75,6 +75,8 @@ func (e *FeatureError) Error() string {
 		fmt.Fprintf(&b, " by driver %s", e.Driver)
 	case e.Since != (Version{}):
 		fmt.Fprintf(&b, " by this kernel (Linux has it since %s)", e.Since)
+	case errors.Is(e.Err, syscall.ENOTTY):
+		b.WriteString(" without ioctl")
 	default:
 		b.WriteString(" by this kernel")
 	}
