@@ -214,7 +214,7 @@ func TestFastCommandRefused(t *testing.T) {
 	c, _ := pipeFile(t, pathAuto)
 	f := newFastCommand(c, 23, make([]byte, 8), nil)
 	for refused, want := range map[syscall.Errno]syscall.Errno{
-		syscall.EACCES: syscall.EACCES,
+		syscall.EACCES: errWriteDenied,
 		syscall.EINVAL: syscall.EINVAL,
 	} {
 		if errno := f.retry(refused); errno != want || f.useIoctl {
@@ -280,8 +280,11 @@ func TestFail(t *testing.T) {
 	if want := "uverbs: rxe0: REG_MR: cannot allocate memory: buy more"; err.Error() != want || !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("error is %q, want %q", err, want)
 	}
-	if err := c.fail("POST_SEND", syscall.EACCES, ""); !strings.Contains(err.Error(), "other credentials") {
-		t.Errorf("EACCES has no hint: %v", err)
+	if err := c.fail("POST_SEND", errWriteDenied, ""); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "other credentials") {
+		t.Errorf("EACCES of write() has no hint: %v", err)
+	}
+	if err := c.fail("POST_SEND", syscall.EACCES, ""); !errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "credentials") {
+		t.Errorf("EACCES of an ioctl has the hint on write(): %v", err)
 	}
 	if err := c.fail("POST_SEND", errClosedFile, ""); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a closed file gives %v, want os.ErrClosed", err)

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"unsafe"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -85,20 +84,32 @@ func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error 
 	}
 	err := &Error{Verb: verb, Device: c.device, Errno: errno, Hint: hint}
 	switch {
-	case absent(errno):
-		return &FeatureError{Feature: verb, Err: err}
-	case errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS:
-		return &FeatureError{Feature: verb, Driver: netlinkrdma.DriverID(c.driverID).String(), Err: err}
-	case errno == syscall.EACCES && hint == "":
-		err.Hint = "the kernel refuses write() to a file opened under other credentials; open the device after changing user or group, or set " + abiPathEnv + "=ioctl"
+	case absent(errno) || errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS:
+		return c.missing(verb, err, runningKernel())
+	case errno == errWriteDenied:
+		err.Errno = syscall.EACCES
+		if hint == "" {
+			err.Hint = "the kernel refuses write() to a file opened under other credentials; open the device after changing user or group, or set " + abiPathEnv + "=ioctl"
+		}
 	case errno == syscall.EIO && hint == "":
 		err.Hint = "the device has been removed"
 	}
 	return err
 }
 
-// errClosedFile stands for os.ErrClosed among the errnos; the kernel has no such number.
-const errClosedFile = syscall.Errno(1 << 20)
+// Numbers that the kernel does not have, among the errnos.
+const (
+	errClosedFile  = syscall.Errno(1<<20 + iota) // os.ErrClosed
+	errWriteDenied                               // EACCES from write(), which an ioctl need not give
+)
+
+// writeErrno marks an errno that came from write().
+func writeErrno(errno syscall.Errno) syscall.Errno {
+	if errno == syscall.EACCES {
+		return errWriteDenied
+	}
+	return errno
+}
 
 // control runs call with the file's descriptor, which stays open meanwhile.
 func (c *commandFile) control(call func(fd uintptr)) syscall.Errno {
@@ -283,7 +294,7 @@ func (c *commandFile) legacy(cmd uint32, in, out []byte, u udata) syscall.Errno 
 	if errno == 0 {
 		w.copyOut(out, u)
 	}
-	return errno
+	return writeErrno(errno)
 }
 
 // invokeWrite wraps a legacy command into the ioctl that carries it.
@@ -411,11 +422,11 @@ func (f *fastCommand) issueLong() syscall.Errno {
 // retry switches to the ioctl if it was write() itself that was refused.
 func (f *fastCommand) retry(refused syscall.Errno) syscall.Errno {
 	if f.c.path != pathAuto || refused != syscall.EACCES && refused != syscall.EPERM {
-		return refused
+		return writeErrno(refused)
 	}
 	errno := ioctlCall(f.c.fd, f.inv)
 	if absent(errno) {
-		return refused
+		return writeErrno(refused)
 	}
 	f.useIoctl = true
 	return errno

@@ -1,0 +1,85 @@
+package uverbs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// feature is what is known of a verb, for the case that the kernel does not know it.
+type feature struct {
+	since Version // the first mainline kernel with it; zero for what Linux 5.10 has
+
+	// hidden verbs have an ioctl method that the kernel takes away from devices whose
+	// driver has no part in it. The answer is then the same as that of a kernel which
+	// has never heard of the method (uapi_finalize_disable in uverbs_uapi.c).
+	hidden bool
+}
+
+// features are the verbs with a story, by name. A version stands for the merge window
+// that brought the method; a verb that is not here is in Linux 5.10, or nobody has
+// looked.
+var features = map[string]feature{
+	"REG_DMABUF_MR":    {since: Version{5, 12}},
+	"REG_MR_EX":        {since: Version{6, 17}}, // UVERBS_METHOD_REG_MR; REG_MR is the legacy command
+	"ALLOC_DMAH":       {since: Version{6, 17}, hidden: true},
+	"DEALLOC_DMAH":     {since: Version{6, 17}, hidden: true},
+	"QUERY_PORT_SPEED": {since: Version{7, 0}},
+	"ALLOC_DMABUF":     {since: Version{7, 0}, hidden: true},
+
+	"ALLOC_DM":               {hidden: true},
+	"FREE_DM":                {hidden: true},
+	"REG_DM_MR":              {hidden: true},
+	"CREATE_COUNTERS":        {hidden: true},
+	"READ_COUNTERS":          {hidden: true},
+	"DESTROY_COUNTERS":       {hidden: true},
+	"CREATE_FLOW_ACTION_ESP": {hidden: true},
+	"MODIFY_FLOW_ACTION_ESP": {hidden: true},
+	"DESTROY_FLOW_ACTION":    {hidden: true},
+}
+
+// runningKernel returns the version of the kernel that runs, zero if it does not say.
+var runningKernel = sync.OnceValue(func() Version {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return Version{}
+	}
+	return parseRelease(unix.ByteSliceToString(u.Release[:]))
+})
+
+// parseRelease returns the version at the start of a kernel's release.
+func parseRelease(release string) Version {
+	var v Version
+	if n, _ := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); n != 2 {
+		return Version{}
+	}
+	return v
+}
+
+// missing says who lacks a verb that the kernel refuses as unknown or not supported.
+func (c *commandFile) missing(verb string, err *Error, running Version) *FeatureError {
+	name, _, _ := strings.Cut(verb, " ") // "MODIFY_QP INIT to RTR" is MODIFY_QP
+	f := &FeatureError{Feature: name, Err: err}
+	driver := netlinkrdma.DriverID(c.driverID).String()
+	known := features[name]
+	switch {
+	case !absent(err.Errno):
+		f.Driver = driver
+	case err.Errno == syscall.ENOTTY && c.path == pathWrite:
+		// Neither kernel nor driver was asked, so no version is of any use.
+		if err.Hint == "" {
+			err.Hint = "it has an ioctl only, which " + abiPathEnv + "=write rules out"
+		}
+	case err.Errno == syscall.EPROTONOSUPPORT && known.hidden && slices.Compare(running[:], known.since[:]) >= 0:
+		f.Driver = driver
+	default:
+		f.Since = known.since
+	}
+	return f
+}

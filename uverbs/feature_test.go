@@ -1,0 +1,81 @@
+package uverbs
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+func TestParseRelease(t *testing.T) {
+	for release, want := range map[string]Version{
+		"5.10.0-46-amd64": {5, 10}, "6.12.117+deb13-amd64": {6, 12}, "7.2.13+deb14": {7, 2}, "6.1": {6, 1}, "": {}, "linux": {}, "6": {},
+	} {
+		if got := parseRelease(release); got != want {
+			t.Errorf("%q is %v, want %v", release, got, want)
+		}
+	}
+	if v := runningKernel(); v[0] < 3 {
+		t.Errorf("this kernel is %v", v)
+	}
+}
+
+// TestMissing: who lacks a verb depends on the errno, the verb, the kernel and the way
+// that the command took.
+func TestMissing(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		path    abiPath
+		verb    string
+		errno   syscall.Errno
+		running Version
+		want    FeatureError // Err is not compared
+		text    string       // part of the error's text
+	}{
+		{"older kernel", pathAuto, "REG_DMABUF_MR", syscall.EPROTONOSUPPORT, Version{5, 10}, FeatureError{Feature: "REG_DMABUF_MR", Since: Version{5, 12}}, "Linux has it since 5.12"},
+		{"lost method", pathAuto, "REG_DMABUF_MR", syscall.EPROTONOSUPPORT, Version{6, 1}, FeatureError{Feature: "REG_DMABUF_MR", Since: Version{5, 12}}, "5.12"},
+		{"driver", pathAuto, "REG_DMABUF_MR", syscall.EOPNOTSUPP, Version{6, 1}, FeatureError{Feature: "REG_DMABUF_MR", Driver: "rxe"}, "by driver rxe"},
+		{"hidden, older kernel", pathAuto, "ALLOC_DMAH", syscall.EPROTONOSUPPORT, Version{6, 12}, FeatureError{Feature: "ALLOC_DMAH", Since: Version{6, 17}}, "6.17"},
+		{"hidden, first kernel", pathAuto, "ALLOC_DMAH", syscall.EPROTONOSUPPORT, Version{6, 17}, FeatureError{Feature: "ALLOC_DMAH", Driver: "rxe"}, "by driver rxe"},
+		{"hidden always", pathIoctl, "ALLOC_DM", syscall.EPROTONOSUPPORT, Version{5, 10}, FeatureError{Feature: "ALLOC_DM", Driver: "rxe"}, "by driver rxe"},
+		{"no ioctl", pathAuto, "ALLOC_DM", syscall.ENOTTY, Version{5, 10}, FeatureError{Feature: "ALLOC_DM"}, "not supported without ioctl"},
+		{"ioctl ruled out", pathWrite, "REG_DMABUF_MR", syscall.ENOTTY, Version{6, 1}, FeatureError{Feature: "REG_DMABUF_MR"}, "RDMAABI=write rules out"},
+		{"unknown verb", pathAuto, "DANCE", syscall.EPROTONOSUPPORT, Version{6, 1}, FeatureError{Feature: "DANCE"}, "by this kernel"},
+		{"suffix", pathAuto, "MODIFY_QP INIT to RTR", syscall.ENOSYS, Version{6, 1}, FeatureError{Feature: "MODIFY_QP", Driver: "rxe"}, "MODIFY_QP INIT to RTR: function not implemented"},
+		{"suffix of a new verb", pathAuto, "QUERY_PORT_SPEED of 1", syscall.EPROTONOSUPPORT, Version{6, 1}, FeatureError{Feature: "QUERY_PORT_SPEED", Since: Version{7, 0}}, "7.0"},
+	} {
+		f := &commandFile{device: "rxe0", driverID: abi.RDMA_DRIVER_RXE, path: c.path}
+		got := f.missing(c.verb, &Error{Verb: c.verb, Device: "rxe0", Errno: c.errno}, c.running)
+		if !errors.Is(got, c.errno) || !strings.Contains(got.Error(), c.text) {
+			t.Errorf("%s: text is %q, want %q in it", c.name, got, c.text)
+		}
+		if got.Err = nil; *got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, *got, c.want)
+		}
+	}
+}
+
+// TestFailSince: the version comes along from the place where errno gets its meaning.
+func TestFailSince(t *testing.T) {
+	c := &commandFile{device: "rxe0", driverID: abi.RDMA_DRIVER_RXE}
+	var f *FeatureError
+	if err := c.fail("REG_DMABUF_MR", syscall.EPROTONOSUPPORT, ""); !errors.As(err, &f) {
+		t.Fatalf("error is %v", err)
+	}
+	if feature, since := f.Unsupported(); feature != "REG_DMABUF_MR" || since != [2]int{5, 12} {
+		t.Errorf("Unsupported tells %s, %v", feature, since)
+	}
+}
+
+// TestWriteDenied: EACCES of write() carries the hint, that of INVOKE_WRITE does not.
+func TestWriteDenied(t *testing.T) {
+	for path, hint := range map[abiPath]bool{pathAuto: false, pathIoctl: false, pathWrite: true} {
+		d, k := fakeDevice(t, path)
+		k.refuse["ALLOC_PD"] = syscall.EACCES
+		if _, err := d.AllocPD(); !errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "credentials") != hint {
+			t.Errorf("path %d: %v, hint wanted: %v", path, err, hint)
+		}
+	}
+}
