@@ -1,0 +1,72 @@
+package uverbs
+
+import (
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// Counters are counters of the device that flows count into (struct ibv_counters). One
+// goroutine at a time may call Read; Close is safe against a concurrent Close.
+//
+// What is counted in which place is a matter of the device's driver.
+type Counters struct {
+	object
+	handle uint32
+}
+
+// CreateCounters creates counters (ibv_create_counters). A flow counts into them by
+// [FlowActionCount].
+func (d *Device) CreateCounters() (*Counters, error) {
+	c := &Counters{}
+	if err := c.join(d, "Counters", "DESTROY_COUNTERS", &d.object); err != nil {
+		return nil, err
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE)
+	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_COUNTERS_HANDLE)
+	if errno := d.cmd.ioctl(cmd); errno != 0 {
+		c.leave()
+		return nil, d.cmd.fail("CREATE_COUNTERS", errno, "")
+	}
+	c.handle = uint32(handle.Data)
+	return c, nil
+}
+
+// maxCounters bounds a reading: the length of an attribute has 16 bits.
+const maxCounters = (1<<16 - 1) / 8
+
+// Read fills values with the counters' values (ibv_read_counters). With cached the device
+// need not be asked if the driver has values of a while ago. It fails with EINVAL while no
+// flow uses the counters.
+func (c *Counters) Read(values []uint64, cached bool) error {
+	if len(values) < 1 || len(values) > maxCounters {
+		return argErr("Read", "values", len(values), "1 to %d of them", maxCounters)
+	}
+	if c.gone.Load() {
+		return c.errClosed()
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_READ)
+	cmd.obj(abi.UVERBS_ATTR_READ_COUNTERS_HANDLE, c.handle)
+	cmd.out(abi.UVERBS_ATTR_READ_COUNTERS_BUFF, sliceBytes(values))
+	var flags uint32
+	if cached {
+		flags = abi.IB_UVERBS_READ_COUNTERS_PREFER_CACHED
+	}
+	cmd.u32(abi.UVERBS_ATTR_READ_COUNTERS_FLAGS, flags)
+	errno := c.dev.cmd.ioctl(cmd)
+	hint := ""
+	if errno == syscall.EINVAL {
+		hint = "counters can be read while a flow uses them; or there are more values than counters"
+	}
+	return c.dev.cmd.fail("READ_COUNTERS", errno, hint)
+}
+
+// Close destroys the counters (ibv_destroy_counters). It fails with EBUSY while a flow
+// uses them.
+func (c *Counters) Close() error {
+	return c.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_COUNTERS_HANDLE, c.handle)
+		return c.dev.cmd.fail(c.destroy, c.dev.cmd.ioctl(cmd), "")
+	})
+}

@@ -1,0 +1,104 @@
+package uverbs
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// TPHMemType is the kind of memory that a DMA handle is for (enum ibv_tph_mem_type).
+type TPHMemType uint8
+
+// Kinds of memory. The kernel's numbers are one less: its first is 0, where here no kind
+// is named.
+const (
+	TPHMemVolatile   TPHMemType = 1 + iota // volatile memory (IBV_TPH_MEM_TYPE_VM)
+	TPHMemPersistent                       // persistent memory (IBV_TPH_MEM_TYPE_PM)
+)
+
+// DMAHOptions are the options of [Device.AllocDMAH]. What is nil or zero is left to the
+// device.
+type DMAHOptions struct {
+	CPU            *int       // CPU is the processor whose cache the data shall go to; the calling thread must be allowed to run there.
+	MemType        TPHMemType // MemType is the kind of memory; zero names none.
+	ProcessingHint *uint8     // ProcessingHint is PCI's, of 2 bits: how device and processor will use the data.
+}
+
+// maxProcessingHint is the largest of two bits.
+const maxProcessingHint = 3
+
+// DMAH is a DMA handle: it says which cache a device's accesses shall go to, by PCI's TLP
+// processing hints (struct ibv_dmah). Linux 6.17. It is safe for concurrent use.
+type DMAH struct {
+	object
+	handle uint32
+}
+
+// AllocDMAH allocates a DMA handle (ibv_alloc_dmah). It fails with EPERM if the calling
+// thread may not run on the processor that is named.
+func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
+	if o.CPU != nil && (*o.CPU < 0 || int64(*o.CPU) >= 1<<32) {
+		return nil, argErr("AllocDMAH", "CPU", *o.CPU, "the number of a processor, from 0")
+	}
+	if o.MemType > TPHMemPersistent {
+		return nil, argErr("AllocDMAH", "MemType", o.MemType, "the TPHMem constants, or zero")
+	}
+	if o.ProcessingHint != nil && *o.ProcessingHint > maxProcessingHint {
+		return nil, argErr("AllocDMAH", "ProcessingHint", *o.ProcessingHint, "0 to %d", maxProcessingHint)
+	}
+	h := &DMAH{}
+	if err := h.join(d, "DMAH", "DEALLOC_DMAH", &d.object); err != nil {
+		return nil, err
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC)
+	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DMAH_HANDLE)
+	if o.CPU != nil {
+		cmd.u32(abi.UVERBS_ATTR_ALLOC_DMAH_CPU_ID, uint32(*o.CPU))
+	}
+	if o.MemType != 0 {
+		cmd.choice(abi.UVERBS_ATTR_ALLOC_DMAH_TPH_MEM_TYPE, uint8(o.MemType-1), nil)
+	}
+	if o.ProcessingHint != nil {
+		cmd.in(abi.UVERBS_ATTR_ALLOC_DMAH_PH, []byte{*o.ProcessingHint})
+	}
+	if errno := d.cmd.ioctl(cmd); errno != 0 {
+		h.leave()
+		return nil, d.cmd.fail("ALLOC_DMAH", errno, o.hint(errno))
+	}
+	h.handle = uint32(handle.Data)
+	return h, nil
+}
+
+// hint says what the kernel may dislike.
+func (o *DMAHOptions) hint(errno syscall.Errno) string {
+	switch {
+	case o.CPU == nil:
+		return ""
+	case errno == syscall.EPERM:
+		return fmt.Sprintf("the calling thread is not allowed on processor %d (sched_setaffinity, cpuset)", *o.CPU)
+	case errno == syscall.EINVAL:
+		return fmt.Sprintf("perhaps there is no processor %d", *o.CPU)
+	}
+	return ""
+}
+
+// choice adds an attribute that chooses one of several kinds of input (UVERBS_ATTR_ENUM_IN):
+// which one, and what it takes; b is nil for a kind that takes nothing.
+func (c *ioctlCommand) choice(id uint16, which uint8, b []byte) {
+	if len(b) == 0 {
+		c.attr(id)
+	} else {
+		c.in(id, b)
+	}
+	c.wire.attrs[c.n-1].AttrData.EnumData().ElemID = which
+}
+
+// Close frees the handle (ibv_dealloc_dmah).
+func (h *DMAH) Close() error {
+	return h.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_FREE)
+		cmd.obj(abi.UVERBS_ATTR_FREE_DMA_HANDLE, h.handle)
+		return h.dev.cmd.fail(h.destroy, h.dev.cmd.ioctl(cmd), "")
+	})
+}

@@ -1,0 +1,107 @@
+package uverbs
+
+import (
+	"os"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// XRCDOptions are the options of [Device.OpenXRCD]; the zero value is a domain of this
+// process alone.
+type XRCDOptions struct {
+	// File names the domain for other processes: those that open the same file of the
+	// file system share one domain. The file may be closed afterwards.
+	File *os.File
+
+	// Flags are those of [os.OpenFile] that apply: os.O_CREATE makes the domain if there
+	// is none of this file, os.O_EXCL fails if there is one. Without File the domain is
+	// always made.
+	Flags int
+}
+
+// xrcdFlags are the flags that the kernel looks at.
+const xrcdFlags = os.O_CREATE | os.O_EXCL
+
+// XRCD is an extended reliable connection domain: SRQs and XRC QPs of the processes that
+// share it work together (struct ibv_xrcd). It is safe for concurrent use.
+type XRCD struct {
+	object
+	handle uint32
+}
+
+// OpenXRCD opens an XRC domain (ibv_open_xrcd). It fails with EAGAIN if the file has no
+// domain and os.O_CREATE is missing, and with EINVAL if it has one and os.O_EXCL is given.
+func (d *Device) OpenXRCD(o XRCDOptions) (*XRCD, error) {
+	if o.Flags&^xrcdFlags != 0 {
+		return nil, argErr("OpenXRCD", "Flags", o.Flags, "os.O_CREATE and os.O_EXCL, together %d", xrcdFlags)
+	}
+	x := &XRCD{}
+	if err := x.join(d, "XRCD", "CLOSE_XRCD", &d.object); err != nil {
+		return nil, err
+	}
+	if err := x.open(o); err != nil {
+		x.leave()
+		return nil, err
+	}
+	return x, nil
+}
+
+// open asks the kernel.
+func (x *XRCD) open(o XRCDOptions) error {
+	cmd := x.dev.cmd
+	req := &abi.OpenXRCD{FD: noFD, Oflags: syscall.O_CREAT}
+	resp := &abi.OpenXRCDResp{}
+	ask := func() syscall.Errno {
+		return cmd.legacy(abi.IB_USER_VERBS_CMD_OPEN_XRCD, bytesOf(req), bytesOf(resp), udata{})
+	}
+	var errno syscall.Errno
+	if o.File == nil {
+		errno = ask()
+	} else {
+		raw, err := o.File.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) {
+				req.FD, req.Oflags = uint32(fd), uint32(o.Flags)
+				errno = ask()
+			})
+		}
+		if err != nil {
+			return argErr("OpenXRCD", "File", err, "an open file")
+		}
+	}
+	if errno != 0 {
+		return cmd.fail("OPEN_XRCD", errno, xrcdHint(errno, o))
+	}
+	x.handle = resp.XRCDHandle
+	return nil
+}
+
+// noFD is the descriptor that stands for no file.
+const noFD = 1<<32 - 1
+
+// xrcdHint says what a domain may not be opened for.
+func xrcdHint(errno syscall.Errno, o XRCDOptions) string {
+	switch {
+	case errno == syscall.EAGAIN:
+		return "nobody has made a domain of this file; os.O_CREATE does"
+	case errno == syscall.EINVAL && o.File != nil && o.Flags&os.O_EXCL != 0:
+		return "somebody has made a domain of this file, and os.O_EXCL refuses it"
+	}
+	return ""
+}
+
+// Close closes the domain (ibv_close_xrcd). It fails with EBUSY while an SRQ or a QP of
+// this process uses it.
+func (x *XRCD) Close() error {
+	return x.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_XRCD, abi.UVERBS_METHOD_XRCD_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_XRCD_HANDLE, x.handle)
+		errno := x.dev.cmd.ioctl(cmd)
+		if absent(errno) {
+			req := &abi.CloseXRCD{XRCDHandle: x.handle}
+			errno = x.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CLOSE_XRCD, bytesOf(req), nil, udata{})
+		}
+		return x.dev.cmd.fail(x.destroy, errno, "")
+	})
+}
