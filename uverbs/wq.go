@@ -1,0 +1,292 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// WQState is the state of a work queue (enum ibv_wq_state).
+type WQState uint32
+
+// States of a WQ. The kernel's headers for user space do not have them.
+const (
+	WQReset WQState = iota // takes no work requests (IBV_WQS_RESET)
+	WQReady                // receives (IBV_WQS_RDY)
+	WQErr                  // flushes (IBV_WQS_ERR)
+)
+
+// String returns the state's name.
+func (s WQState) String() string {
+	names := [...]string{"RESET", "RDY", "ERR"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("WQ state %d", uint32(s))
+}
+
+// wqNext are the states that [WQ.Modify] may go to from each.
+var wqNext = map[WQState][]WQState{
+	WQReset: {WQReset, WQReady},
+	WQReady: {WQReset, WQReady, WQErr},
+	WQErr:   {WQReset, WQErr},
+}
+
+// WQFlags are properties of a work queue (enum ib_uverbs_wq_flags).
+type WQFlags uint32
+
+// Flags of a WQ.
+const (
+	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // take the VLAN tag away (IBV_WQ_FLAGS_CVLAN_STRIPPING)
+	WQScatterFCS  WQFlags = abi.IB_UVERBS_WQ_FLAGS_SCATTER_FCS           // store the frame's checksum too (IBV_WQ_FLAGS_SCATTER_FCS)
+	WQDelayDrop   WQFlags = abi.IB_UVERBS_WQ_FLAGS_DELAY_DROP            // wait for a receive before dropping (IBV_WQ_FLAGS_DELAY_DROP)
+	WQPadWriteEnd WQFlags = abi.IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING // fill up cache lines (IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)
+)
+
+// wqFlagsAll are the flags that there are.
+const wqFlagsAll = WQStripVLAN | WQScatterFCS | WQDelayDrop | WQPadWriteEnd
+
+// What MODIFY_WQ sets (enum ibv_wq_attr_mask).
+const (
+	wqAttrState = 1 << 0
+	wqAttrFlags = 1 << 2
+)
+
+// maxIndTableSize is the largest indirection table.
+const maxIndTableSize = 1 << abi.IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE
+
+// WQOptions are the options of [PD.CreateWQ]. CQ is required.
+type WQOptions struct {
+	CQ     *CQ     // CQ gets the completions.
+	MaxWR  int     // MaxWR is the least size of the queue, in work requests; zero is 64.
+	MaxSGE int     // MaxSGE is the most SGEs of a work request; zero is 1.
+	Flags  WQFlags // Flags are properties of the queue.
+}
+
+// WQ is a receive queue without a QP, for spreading packets over several by means of an
+// [RWQIndTable] (struct ibv_wq). It is safe for concurrent use.
+type WQ struct {
+	object
+	handle uint32
+	num    uint32
+	maxWR  int
+	maxSGE int
+
+	mu    sync.Mutex
+	state WQState // guarded by mu
+}
+
+// CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and
+// [WQ.MaxSGE] tell what it can hold, which is at least what was asked for.
+func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
+	o.MaxWR, o.MaxSGE = orDefault(o.MaxWR, defaultQueueSize), orDefault(o.MaxSGE, 1)
+	if o.CQ == nil {
+		return nil, argErr("CreateWQ", "CQ", "nil", "a CQ")
+	}
+	if limit := p.dev.attr.MaxQPWR; o.MaxWR < 1 || o.MaxWR > int(limit) {
+		return nil, argErr("CreateWQ", "MaxWR", o.MaxWR, "1 to %d (max_qp_wr of %s)", limit, p.dev.Name())
+	}
+	if limit := p.dev.attr.MaxSGE; o.MaxSGE < 1 || o.MaxSGE > int(limit) {
+		return nil, argErr("CreateWQ", "MaxSGE", o.MaxSGE, "1 to %d (max_sge of %s)", limit, p.dev.Name())
+	}
+	if o.Flags&^wqFlagsAll != 0 {
+		return nil, argErr("CreateWQ", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the WQ flags, together %#x", uint32(wqFlagsAll))
+	}
+	w := &WQ{}
+	if err := w.join(p.dev, "WQ", "DESTROY_WQ", &p.object, &o.CQ.object); err != nil {
+		return nil, err
+	}
+	errno := w.createIoctl(p, o)
+	if absent(errno) {
+		errno = w.createLegacy(p, o)
+	}
+	if errno != 0 {
+		w.leave()
+		return nil, p.dev.cmd.fail("CREATE_WQ", errno, "")
+	}
+	return w, nil
+}
+
+// createIoctl uses UVERBS_METHOD_WQ_CREATE.
+func (w *WQ) createIoctl(p *PD, o WQOptions) syscall.Errno {
+	cmd := newIoctl(abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_CREATE)
+	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_WQ_HANDLE)
+	cmd.obj(abi.UVERBS_ATTR_CREATE_WQ_PD_HANDLE, p.handle)
+	cmd.obj(abi.UVERBS_ATTR_CREATE_WQ_CQ_HANDLE, o.CQ.handle)
+	cmd.u64(abi.UVERBS_ATTR_CREATE_WQ_USER_HANDLE, 0)
+	cmd.u64(abi.UVERBS_ATTR_CREATE_WQ_TYPE, abi.IB_UVERBS_WQT_RQ)
+	cmd.u32(abi.UVERBS_ATTR_CREATE_WQ_MAX_WR, uint32(o.MaxWR))
+	cmd.u32(abi.UVERBS_ATTR_CREATE_WQ_MAX_SGE, uint32(o.MaxSGE))
+	cmd.u32(abi.UVERBS_ATTR_CREATE_WQ_FLAGS, uint32(o.Flags))
+	wr, sge, num := make([]byte, 4), make([]byte, 4), make([]byte, 4)
+	cmd.out(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, wr)
+	cmd.out(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, sge)
+	cmd.out(abi.UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, num)
+	errno := w.dev.cmd.ioctl(cmd)
+	if errno == 0 {
+		w.handle, w.num, w.maxWR, w.maxSGE = uint32(handle.Data), le32(num), int(le32(wr)), int(le32(sge))
+	}
+	return errno
+}
+
+// createLegacy uses IB_USER_VERBS_EX_CMD_CREATE_WQ.
+func (w *WQ) createLegacy(p *PD, o WQOptions) syscall.Errno {
+	req := &abi.ExCreateWQ{
+		WQType:      abi.IB_UVERBS_WQT_RQ,
+		PDHandle:    p.handle,
+		CQHandle:    o.CQ.handle,
+		MaxWR:       uint32(o.MaxWR),
+		MaxSGE:      uint32(o.MaxSGE),
+		CreateFlags: uint32(o.Flags),
+	}
+	resp := &abi.ExCreateWQResp{}
+	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_WQ, bytesOf(req), bytesOf(resp), udata{})
+	if errno == 0 {
+		w.handle, w.num, w.maxWR, w.maxSGE = resp.WQHandle, resp.WQN, int(resp.MaxWR), int(resp.MaxSGE)
+	}
+	return errno
+}
+
+// exCommand marks the number of an extended command.
+const exCommand = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
+
+// Num returns the queue's number.
+func (w *WQ) Num() uint32 { return w.num }
+
+// MaxWR returns how many work requests the queue holds.
+func (w *WQ) MaxWR() int { return w.maxWR }
+
+// MaxSGE returns how many SGEs a work request may have.
+func (w *WQ) MaxSGE() int { return w.maxSGE }
+
+// State returns the state as the library last set it. The device moves a WQ to [WQErr]
+// by itself.
+func (w *WQ) State() WQState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state
+}
+
+// Modify moves the queue to another state (ibv_modify_wq). From [WQErr] the way back to
+// [WQReady] is by [WQReset], and there is none from WQReset to WQErr.
+func (w *WQ) Modify(to WQState) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone.Load() {
+		return w.errClosed()
+	}
+	next := wqNext[w.state]
+	if !slices.Contains(next, to) {
+		return argErr("Modify", "to", to, "%v, as the WQ is in %s", next, w.state)
+	}
+	if err := w.modify(&abi.ExModifyWQ{AttrMask: wqAttrState, WQState: uint32(to)}, w.state.String()+" to "+to.String()); err != nil {
+		return err
+	}
+	w.state = to
+	return nil
+}
+
+// ModifyFlags sets those flags that mask names (ibv_modify_wq with IBV_WQ_ATTR_FLAGS).
+func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
+	if mask == 0 || mask&^wqFlagsAll != 0 {
+		return argErr("ModifyFlags", "mask", fmt.Sprintf("%#x", uint32(mask)), "the WQ flags, together %#x", uint32(wqFlagsAll))
+	}
+	if flags&^mask != 0 {
+		return argErr("ModifyFlags", "flags", fmt.Sprintf("%#x", uint32(flags)), "what mask names, %#x", uint32(mask))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.modify(&abi.ExModifyWQ{AttrMask: wqAttrFlags, Flags: uint32(flags), FlagsMask: uint32(mask)}, "flags")
+}
+
+// modify asks the kernel. The caller holds mu.
+func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
+	if w.gone.Load() {
+		return w.errClosed()
+	}
+	req.WQHandle = w.handle
+	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, udata{})
+	return w.dev.cmd.fail("MODIFY_WQ "+what, errno, "")
+}
+
+// Close destroys the queue (ibv_destroy_wq). It fails with EBUSY while an [RWQIndTable]
+// uses it.
+func (w *WQ) Close() error {
+	return w.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_WQ_HANDLE, w.handle)
+		cmd.out(abi.UVERBS_ATTR_DESTROY_WQ_RESP, make([]byte, 4))
+		errno := w.dev.cmd.ioctl(cmd)
+		if absent(errno) {
+			req := &abi.ExDestroyWQ{WQHandle: w.handle}
+			resp := &abi.ExDestroyWQResp{}
+			errno = w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_WQ, bytesOf(req), bytesOf(resp), udata{})
+		}
+		return w.dev.cmd.fail(w.destroy, errno, "")
+	})
+}
+
+// RWQIndTable is a receive work queue indirection table: a packet's hash chooses one of
+// its WQs (struct ibv_rwq_ind_table). It is safe for concurrent use.
+type RWQIndTable struct {
+	object
+	handle uint32
+	num    uint32
+}
+
+// CreateRWQIndTable creates an indirection table of WQs, whose number is a power of two;
+// the same WQ may be there several times (ibv_create_rwq_ind_table).
+func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
+	n := len(wqs)
+	if n == 0 || n&(n-1) != 0 || n > maxIndTableSize {
+		return nil, argErr("CreateRWQIndTable", "number of WQs", n, "a power of two, 1 to %d", maxIndTableSize)
+	}
+	parents := []*object{&d.object}
+	for i, w := range wqs {
+		if w == nil {
+			return nil, argErr("CreateRWQIndTable", fmt.Sprintf("wqs[%d]", i), "nil", "a WQ")
+		}
+		parents = append(parents, &w.object)
+	}
+	t := &RWQIndTable{}
+	if err := t.join(d, "RWQIndTable", "DESTROY_RWQ_IND_TBL", parents...); err != nil {
+		return nil, err
+	}
+	req := bytesOf(&abi.ExCreateRWQIndTable{LogIndTblSize: uint32(bits.Len(uint(n)) - 1)})
+	for _, w := range wqs {
+		req = binary.LittleEndian.AppendUint32(req, w.handle)
+	}
+	if n == 1 {
+		req = append(req, 0, 0, 0, 0) // extended commands come in words of 8 bytes
+	}
+	resp := &abi.ExCreateRWQIndTableResp{}
+	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL, req, bytesOf(resp), udata{}); errno != 0 {
+		t.leave()
+		return nil, d.cmd.fail("CREATE_RWQ_IND_TBL", errno, "")
+	}
+	t.handle, t.num = resp.IndTblHandle, resp.IndTblNum
+	return t, nil
+}
+
+// Num returns the table's number.
+func (t *RWQIndTable) Num() uint32 { return t.num }
+
+// Close destroys the table (ibv_destroy_rwq_ind_table). It fails with EBUSY while a QP
+// uses it.
+func (t *RWQIndTable) Close() error {
+	return t.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_RWQ_IND_TBL, abi.UVERBS_METHOD_RWQ_IND_TBL_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_RWQ_IND_TBL_HANDLE, t.handle)
+		errno := t.dev.cmd.ioctl(cmd)
+		if absent(errno) {
+			req := &abi.ExDestroyRWQIndTable{IndTblHandle: t.handle}
+			errno = t.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL, bytesOf(req), nil, udata{})
+		}
+		return t.dev.cmd.fail(t.destroy, errno, "")
+	})
+}
