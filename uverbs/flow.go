@@ -1,0 +1,143 @@
+package uverbs
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// FlowType is the kind of a flow (enum ibv_flow_attr_type).
+type FlowType uint32
+
+// Kinds of flows. The kernel's headers for user space do not have them.
+const (
+	FlowNormal     FlowType = iota // packets that match the specs (IBV_FLOW_ATTR_NORMAL)
+	FlowAllDefault                 // Ethernet packets that go to no other QP (IBV_FLOW_ATTR_ALL_DEFAULT)
+	FlowMCDefault                  // multicast packets that go to no other QP (IBV_FLOW_ATTR_MC_DEFAULT)
+	FlowSniffer                    // copies of all packets of the port (IBV_FLOW_ATTR_SNIFFER)
+)
+
+// FlowFlags are properties of a flow (enum ibv_flow_flags).
+type FlowFlags uint32
+
+// Flags of a flow. The kernel's headers for user space do not have them.
+const (
+	FlowDontTrap FlowFlags = 1 << 1 // packets go on to flows of lower priority (IBV_FLOW_ATTR_FLAGS_DONT_TRAP)
+	FlowEgress   FlowFlags = 1 << 2 // match packets that are sent (IBV_FLOW_ATTR_FLAGS_EGRESS)
+)
+
+// flowFlagsAll are the flags that there are.
+const flowFlagsAll = FlowDontTrap | FlowEgress
+
+// FlowOptions are the options of [QP.CreateFlow]; the zero value matches every packet of
+// the first port.
+type FlowOptions struct {
+	Type     FlowType   // Type is the kind of flow.
+	Priority uint16     // Priority orders the flows; 0 is the highest.
+	Port     uint8      // Port is the port that packets come in by; zero is 1.
+	Flags    FlowFlags  // Flags are properties of the flow.
+	Specs    []FlowSpec // Specs are headers and actions, outermost first.
+}
+
+// Flow steers packets to a QP (struct ibv_flow). It is safe for concurrent use.
+type Flow struct {
+	object
+	handle uint32
+}
+
+// maxFlowSpecs is the most specs of a flow: their number is a byte. The kernel takes fewer,
+// depending on its version.
+const maxFlowSpecs = 255
+
+// CreateFlow steers packets to the queue pair (ibv_create_flow). The kernel takes QPs of
+// type UD and raw packet, and wants the process to have CAP_NET_RAW: EPERM otherwise.
+// Counters and actions that the specs name cannot be closed before the flow.
+func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
+	o.Port = orDefault(o.Port, 1)
+	if err := o.check(q.dev); err != nil {
+		return nil, err
+	}
+	parents := []*object{&q.object}
+	var specs []byte
+	for _, s := range o.Specs {
+		b, err := s.encode()
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, b...)
+		if obj := s.uses(); obj != nil {
+			parents = append(parents, obj)
+		}
+	}
+	f := &Flow{}
+	if err := f.join(q.dev, "Flow", "DESTROY_FLOW", parents...); err != nil {
+		return nil, err
+	}
+	req := &abi.CreateFlow{QPHandle: q.handle, FlowAttr: abi.FlowAttr{
+		Type:       uint32(o.Type),
+		Size:       uint16(len(specs)),
+		Priority:   o.Priority,
+		NumOfSpecs: uint8(len(o.Specs)),
+		Port:       o.Port,
+		Flags:      uint32(o.Flags),
+	}}
+	resp := &abi.CreateFlowResp{}
+	errno := q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW, append(bytesOf(req), specs...), bytesOf(resp), udata{})
+	if errno != 0 {
+		f.leave()
+		return nil, q.dev.cmd.fail("CREATE_FLOW", errno, flowHint(errno, q.typ))
+	}
+	f.handle = resp.FlowHandle
+	return f, nil
+}
+
+// check refuses what no device has.
+func (o *FlowOptions) check(d *Device) error {
+	if o.Type > FlowSniffer {
+		return argErr("CreateFlow", "Type", uint32(o.Type), "the FlowType constants")
+	}
+	if o.Flags&^flowFlagsAll != 0 {
+		return argErr("CreateFlow", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the FlowFlags constants, together %#x", uint32(flowFlagsAll))
+	}
+	if o.Flags&FlowDontTrap != 0 && (o.Type == FlowAllDefault || o.Type == FlowMCDefault) {
+		return argErr("CreateFlow", "Flags", "FlowDontTrap", "not with FlowAllDefault and FlowMCDefault")
+	}
+	if limit := d.attr.PhysPortCount; o.Port > limit {
+		return argErr("CreateFlow", "Port", o.Port, "1 to %d", limit)
+	}
+	if len(o.Specs) > maxFlowSpecs {
+		return argErr("CreateFlow", "number of Specs", len(o.Specs), "0 to %d", maxFlowSpecs)
+	}
+	for i, s := range o.Specs {
+		if s == nil {
+			return argErr("CreateFlow", fmt.Sprintf("Specs[%d]", i), "nil", "a FlowSpec")
+		}
+	}
+	return nil
+}
+
+// flowHint says what a flow may be refused for.
+func flowHint(errno syscall.Errno, typ QPType) string {
+	switch errno {
+	case syscall.EPERM:
+		return "the process needs CAP_NET_RAW"
+	case syscall.EINVAL:
+		return fmt.Sprintf("the kernel takes flows to UD and raw packet QPs, this one is %s; or a spec does not fit those before it, or there are too many", typ)
+	}
+	return ""
+}
+
+// Close removes the flow (ibv_destroy_flow).
+func (f *Flow) Close() error {
+	return f.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_FLOW, abi.UVERBS_METHOD_FLOW_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_FLOW_HANDLE, f.handle)
+		errno := f.dev.cmd.ioctl(cmd)
+		if absent(errno) {
+			req := &abi.DestroyFlow{FlowHandle: f.handle}
+			errno = f.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_FLOW, bytesOf(req), nil, udata{})
+		}
+		return f.dev.cmd.fail(f.destroy, errno, "")
+	})
+}

@@ -1,0 +1,228 @@
+package uverbs
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// ESPFlags are properties of an ESP action (enum ib_uverbs_flow_action_esp_flags).
+type ESPFlags uint32
+
+// Flags of an ESP action. Zero is inline crypto, in a tunnel, for decryption.
+const (
+	ESPFullOffload  ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD   // the device does headers and trailers too
+	ESPTransport    ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TRANSPORT      // transport mode
+	ESPEncrypt      ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ENCRYPT        // for packets that are sent
+	ESPESNNewWindow ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW // the ESN is that of a new window
+)
+
+// espFlagsAll are the flags that there are.
+const espFlagsAll = ESPFullOffload | ESPTransport | ESPEncrypt | ESPESNNewWindow
+
+// ESPKey is the key of AES-GCM, the one cipher that there is
+// (struct ib_uverbs_flow_action_esp_keymat_aes_gcm).
+type ESPKey struct {
+	Key    []byte // Key has 16, 24 or 32 bytes.
+	ICVLen int    // ICVLen is the length of the integrity check value, 8, 12 or 16 bytes; zero is 16.
+	Salt   uint32
+	IV     uint64 // IV is the first initialization vector; they count up from it.
+}
+
+// ESPAttr are the parameters of the security association (struct ib_uverbs_flow_action_esp).
+type ESPAttr struct {
+	SPI              uint32
+	Seq              uint32 // Seq is the first sequence number.
+	TFCPad           uint32 // TFCPad is the padding that hides lengths, in bytes.
+	Flags            ESPFlags
+	HardLimitPackets uint64 // HardLimitPackets ends the association; zero does not.
+}
+
+// ESPOptions are the options of [Device.CreateFlowActionESP] and
+// [FlowAction.ModifyESP]. What is nil is left out; to create takes Attr and Key.
+type ESPOptions struct {
+	Attr         *ESPAttr // Attr are the parameters.
+	Key          *ESPKey  // Key is the cipher's key.
+	ESN          *uint32  // ESN is the upper half of a sequence number of 64 bits.
+	ReplayWindow *uint32  // ReplayWindow is the size of the window that protects from replays, in packets; 0 ends the protection, with ModifyESP only.
+	Encap        FlowSpec // Encap is the outer header of a tunnel, Val of a FlowIPv4 or a FlowIPv6.
+}
+
+// FlowAction is something that flows do with packets: IPsec ESP
+// (struct ibv_flow_action). It is safe for concurrent use.
+type FlowAction struct {
+	object
+	handle uint32
+}
+
+// CreateFlowActionESP creates an action that encrypts or decrypts
+// (ibv_create_flow_action_esp). Flows use it by [FlowActionHandle].
+func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
+	const op = "CreateFlowActionESP"
+	if o.Attr == nil {
+		return nil, argErr(op, "Attr", "nil", "an ESPAttr")
+	}
+	if o.Key == nil {
+		return nil, argErr(op, "Key", "nil", "an ESPKey")
+	}
+	if o.ReplayWindow != nil && *o.ReplayWindow == 0 {
+		return nil, argErr(op, "ReplayWindow", 0, "1 and more; nil is no protection")
+	}
+	in, err := o.encode(op)
+	if err != nil {
+		return nil, err
+	}
+	a := &FlowAction{}
+	if err := a.join(d, "FlowAction", "DESTROY_FLOW_ACTION", &d.object); err != nil {
+		return nil, err
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_CREATE)
+	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE)
+	in.add(cmd)
+	if errno := d.cmd.ioctl(cmd); errno != 0 {
+		a.leave()
+		return nil, d.cmd.fail("CREATE_FLOW_ACTION_ESP", errno, "")
+	}
+	a.handle = uint32(handle.Data)
+	return a, nil
+}
+
+// ModifyESP changes the parameters that are not nil (ibv_modify_flow_action_esp).
+func (a *FlowAction) ModifyESP(o ESPOptions) error {
+	if a.gone.Load() {
+		return a.errClosed()
+	}
+	in, err := o.encode("ModifyESP")
+	if err != nil {
+		return err
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_MODIFY)
+	cmd.obj(abi.UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE, a.handle)
+	in.add(cmd)
+	return a.dev.cmd.fail("MODIFY_FLOW_ACTION_ESP", a.dev.cmd.ioctl(cmd), "")
+}
+
+// espInput are the options as the kernel has them; what is nil is left out.
+type espInput struct {
+	attr, key []byte
+	esn       *uint32
+	window    *uint32
+	encap     *abi.FlowActionESPEncap
+}
+
+// encode checks and converts the options. Attributes are added to a command only
+// afterwards: one that is never issued would keep its memory pinned.
+func (o *ESPOptions) encode(op string) (*espInput, error) {
+	in := &espInput{esn: o.ESN, window: o.ReplayWindow}
+	var err error
+	if o.Attr != nil {
+		if in.attr, err = o.Attr.encode(op); err != nil {
+			return nil, err
+		}
+	}
+	if o.Key != nil {
+		if in.key, err = o.Key.encode(op); err != nil {
+			return nil, err
+		}
+	}
+	if o.Encap != nil {
+		if in.encap, err = encodeEncap(op, o.Encap); err != nil {
+			return nil, err
+		}
+	}
+	return in, nil
+}
+
+// add adds the options to a command.
+func (in *espInput) add(cmd *ioctlCommand) {
+	if in.attr != nil {
+		cmd.in(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS, in.attr)
+	}
+	if in.esn != nil {
+		cmd.u32(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ESN, *in.esn)
+	}
+	if in.key != nil {
+		cmd.choice(abi.UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT, abi.IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM, in.key)
+	}
+	switch {
+	case in.window == nil:
+	case *in.window == 0:
+		cmd.choice(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY, abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE, nil)
+	default:
+		bmp := &abi.FlowActionESPReplayBmp{Size: *in.window}
+		cmd.choice(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY, abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP, bytesOf(bmp))
+	}
+	if in.encap != nil {
+		cmd.in(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP, bytesOf(in.encap))
+	}
+}
+
+// encode returns the parameters as the kernel has them.
+func (a *ESPAttr) encode(op string) ([]byte, error) {
+	if a.Flags&^espFlagsAll != 0 {
+		return nil, argErr(op, "Flags", fmt.Sprintf("%#x", uint32(a.Flags)), "the ESP flags, together %#x", uint32(espFlagsAll))
+	}
+	return bytesOf(&abi.FlowActionESP{
+		Spi:           a.SPI,
+		Seq:           a.Seq,
+		TfcPad:        a.TFCPad,
+		Flags:         uint32(a.Flags),
+		HardLimitPkts: a.HardLimitPackets,
+	}), nil
+}
+
+// encode returns the key as the kernel has it.
+func (k *ESPKey) encode(op string) ([]byte, error) {
+	if !slices.Contains([]int{16, 24, 32}, len(k.Key)) {
+		return nil, argErr(op, "Key.Key", fmt.Sprintf("%d bytes", len(k.Key)), "16, 24 or 32 bytes")
+	}
+	icv := orDefault(k.ICVLen, 16)
+	if !slices.Contains([]int{8, 12, 16}, icv) {
+		return nil, argErr(op, "Key.ICVLen", k.ICVLen, "8, 12 or 16")
+	}
+	gcm := &abi.FlowActionESPKeymatAESGCM{
+		IV:     k.IV,
+		IVAlgo: abi.IB_UVERBS_FLOW_ACTION_IV_ALGO_SEQ,
+		Salt:   k.Salt,
+		ICVLen: uint32(icv),
+		KeyLen: uint32(len(k.Key)),
+	}
+	copy(bytesOf(&gcm.AESKey), k.Key)
+	return bytesOf(gcm), nil
+}
+
+// encodeEncap returns an outer header, of which the kernel takes the values only. What it
+// returns points to them, and is pinned while the command runs.
+func encodeEncap(op string, s FlowSpec) (*abi.FlowActionESPEncap, error) {
+	var typ uint16
+	var n int
+	var inner bool
+	switch s := s.(type) {
+	case FlowIPv4:
+		typ, n, inner = flowSpecIPv4, len(bytesOf(&abi.FlowIPv4Filter{})), s.Inner
+	case FlowIPv6:
+		typ, n, inner = flowSpecIPv6, len(bytesOf(&abi.FlowIPv6Filter{})), s.Inner
+	default:
+		return nil, argErr(op, "Encap", fmt.Sprintf("a %T", s), "a FlowIPv4 or a FlowIPv6")
+	}
+	if inner {
+		return nil, argErr(op, "Encap", "an inner header", "an outer one")
+	}
+	b, err := s.encode()
+	if err != nil {
+		return nil, err
+	}
+	hdr := len(bytesOf(&abi.FlowSpecHdr{}))
+	return &abi.FlowActionESPEncap{ValPtr: abi.PtrToSlice(b[hdr : hdr+n]), Len: uint16(n), Type: typ}, nil
+}
+
+// Close destroys the action (ibv_destroy_flow_action). It fails with EBUSY while a flow
+// uses it.
+func (a *FlowAction) Close() error {
+	return a.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE, a.handle)
+		return a.dev.cmd.fail(a.destroy, a.dev.cmd.ioctl(cmd), "")
+	})
+}
