@@ -7,6 +7,8 @@ import "github.com/goverbs/goverbs/uverbs/internal/abi"
 type PD struct {
 	object
 	handle uint32
+	parent *PD // of a parent domain, the PD that it stands for
+	td     *TD // of a parent domain, where its objects belong; may be nil
 }
 
 // AllocPD allocates a protection domain (ibv_alloc_pd).
@@ -29,6 +31,9 @@ func (d *Device) AllocPD() (*PD, error) {
 // MR or a QP uses it.
 func (p *PD) Close() error {
 	return p.close(func() error {
+		if p.parent != nil {
+			return nil // the kernel knows only the PD that it stands for
+		}
 		cmd := newIoctl(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY)
 		cmd.obj(abi.UVERBS_ATTR_DESTROY_PD_HANDLE, p.handle)
 		errno := p.dev.cmd.ioctl(cmd)

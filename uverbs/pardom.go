@@ -1,0 +1,71 @@
+package uverbs
+
+import "fmt"
+
+// A threadDomainDriver is a driver that makes something of thread domains, such as doorbells
+// that need no lock. The kernel knows neither them nor parent domains.
+type threadDomainDriver interface {
+	allocTD(*TD) error
+	freeTD(*TD) error
+}
+
+// TD is a thread domain: a promise that objects which belong to it are used by one goroutine
+// at a time, so that the driver can do without locks for them (struct ibv_td). It is safe
+// for concurrent use itself.
+type TD struct{ object }
+
+// AllocTD allocates a thread domain (ibv_alloc_td). Drivers that make nothing of it have
+// none: the error is a [FeatureError].
+func (d *Device) AllocTD() (*TD, error) {
+	if d.gone.Load() {
+		return nil, d.errClosed()
+	}
+	drv, ok := d.driver.(threadDomainDriver)
+	if !ok {
+		return nil, &FeatureError{Feature: "ALLOC_TD", Driver: d.driver.name()}
+	}
+	td := &TD{}
+	if err := td.join(d, "TD", "DEALLOC_TD", &d.object); err != nil {
+		return nil, err
+	}
+	if err := drv.allocTD(td); err != nil {
+		td.leave()
+		return nil, fmt.Errorf("uverbs: %s: ALLOC_TD: %w", d.Name(), err)
+	}
+	return td, nil
+}
+
+// Close frees the thread domain (ibv_dealloc_td). It fails with EBUSY while a parent domain
+// uses it.
+func (t *TD) Close() error {
+	return t.close(func() error {
+		if err := t.dev.driver.(threadDomainDriver).freeTD(t); err != nil {
+			return fmt.Errorf("uverbs: %s: DEALLOC_TD: %w", t.dev.Name(), err)
+		}
+		return nil
+	})
+}
+
+// ParentDomain returns a protection domain that is the same to the kernel, and whose objects
+// belong to a thread domain; td may be nil (ibv_alloc_parent_domain). The PD cannot be
+// closed before it. As with [Device.AllocTD], drivers that make nothing of it have none.
+func (p *PD) ParentDomain(td *TD) (*PD, error) {
+	if p.gone.Load() {
+		return nil, p.errClosed()
+	}
+	if _, ok := p.dev.driver.(threadDomainDriver); !ok {
+		return nil, &FeatureError{Feature: "ALLOC_PARENT_DOMAIN", Driver: p.dev.driver.name()}
+	}
+	if p.parent != nil {
+		return nil, argErr("ParentDomain", "PD", "a parent domain", "a PD of AllocPD")
+	}
+	parents := []*object{&p.object}
+	if td != nil {
+		parents = append(parents, &td.object)
+	}
+	pd := &PD{handle: p.handle, parent: p, td: td}
+	if err := pd.join(p.dev, "parent domain", "DEALLOC_PD", parents...); err != nil {
+		return nil, err
+	}
+	return pd, nil
+}
