@@ -1,0 +1,241 @@
+package uverbs
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// specWords returns a labelled spec.
+func specWords(typ, size uint64, fields ...word) []word {
+	return append([]word{{"type", 4, typ}, {"size", 2, size}, {"reserved", 2, 0}}, fields...)
+}
+
+// be turns an integer around, to compare fields in network byte order.
+func be(n int, v uint64) uint64 {
+	var r uint64
+	for range n {
+		r, v = r<<8|v&0xff, v>>8
+	}
+	return r
+}
+
+// be16 and be32 are labelled integers in network byte order.
+func be16(name string, v uint64) word { return word{name, 2, be(2, v)} }
+func be32(name string, v uint64) word { return word{name, 4, be(4, v)} }
+
+// flowSpecs are specs and what they are to the kernel (rdma/ib_user_verbs.h).
+var flowSpecs = []struct {
+	name string
+	spec FlowSpec
+	want []word
+}{
+	{"Eth", FlowEth{Val: FlowEthFilter{DstMAC: [6]byte{1, 2, 3, 4, 5, 6}, SrcMAC: [6]byte{7, 8, 9, 10, 11, 12}, EtherType: 0x0800, VLANTag: 0x2005},
+		Mask: FlowEthFilter{DstMAC: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EtherType: 0xffff, VLANTag: 0x0fff}},
+		specWords(0x20, 40, word{"dst_mac", 4, 0x04030201}, word{"dst_mac+4", 2, 0x0605}, word{"src_mac", 4, 0x0a090807}, word{"src_mac+4", 2, 0x0c0b},
+			be16("ether_type", 0x0800), be16("vlan_tag", 0x2005),
+			word{"mask dst_mac", 4, 0xffffffff}, word{"mask dst_mac+4", 2, 0xffff}, word{"mask src_mac", 4, 0}, word{"mask src_mac+4", 2, 0},
+			be16("mask ether_type", 0xffff), be16("mask vlan_tag", 0x0fff))},
+	{"Eth inner", FlowEth{Inner: true}, specWords(0x120, 40, word{"val", 8, 0}, word{"val+8", 8, 0}, word{"mask", 8, 0}, word{"mask+8", 8, 0})},
+	{"IPv4", FlowIPv4{Val: FlowIPv4Filter{Src: [4]byte{10, 1, 0, 1}, Dst: [4]byte{10, 1, 0, 2}, Proto: 17, TOS: 3, TTL: 64, Flags: 2},
+		Mask: FlowIPv4Filter{Dst: [4]byte{255, 255, 0, 0}, Proto: 255}},
+		specWords(0x30, 32, be32("src_ip", 0x0a010001), be32("dst_ip", 0x0a010002), word{"proto", 1, 17}, word{"tos", 1, 3}, word{"ttl", 1, 64}, word{"flags", 1, 2},
+			be32("mask src_ip", 0), be32("mask dst_ip", 0xffff0000), word{"mask proto", 1, 255}, word{"mask tos", 1, 0}, word{"mask ttl", 1, 0}, word{"mask flags", 1, 0})},
+	{"IPv6 inner", FlowIPv6{Inner: true, Val: FlowIPv6Filter{Src: [16]byte{0xfe, 0x80, 15: 1}, Dst: [16]byte{15: 2}, FlowLabel: 0xabcde, NextHeader: 6, TrafficClass: 7, HopLimit: 8},
+		Mask: FlowIPv6Filter{FlowLabel: 0xfffff, HopLimit: 0xff}},
+		specWords(0x131, 88, word{"src_ip", 8, 0x80fe}, word{"src_ip+8", 8, 1 << 56}, word{"dst_ip", 8, 0}, word{"dst_ip+8", 8, 2 << 56},
+			be32("flow_label", 0xabcde), word{"next_hdr", 1, 6}, word{"traffic_class", 1, 7}, word{"hop_limit", 1, 8}, word{"reserved", 1, 0},
+			word{"mask src_ip", 8, 0}, word{"mask src_ip+8", 8, 0}, word{"mask dst_ip", 8, 0}, word{"mask dst_ip+8", 8, 0},
+			be32("mask flow_label", 0xfffff), word{"mask next_hdr", 1, 0}, word{"mask traffic_class", 1, 0}, word{"mask hop_limit", 1, 255}, word{"reserved", 1, 0})},
+	{"TCP", FlowTCP{Val: FlowPortFilter{Dst: 80, Src: 0x1234}, Mask: FlowPortFilter{Dst: 0xffff}},
+		specWords(0x40, 16, be16("dst_port", 80), be16("src_port", 0x1234), be16("mask dst_port", 0xffff), be16("mask src_port", 0))},
+	{"UDP inner", FlowUDP{Inner: true, Val: FlowPortFilter{Dst: 4791}, Mask: FlowPortFilter{Src: 0xff00}},
+		specWords(0x141, 16, be16("dst_port", 4791), be16("src_port", 0), be16("mask dst_port", 0), be16("mask src_port", 0xff00))},
+	{"VXLAN", FlowVXLAN{Val: 0x123456, Mask: 0xffffff}, specWords(0x50, 16, be32("tunnel_id", 0x123456), be32("mask tunnel_id", 0xffffff))},
+	{"GRE", FlowGRE{Val: FlowGREFilter{Flags: 0xa000, Protocol: 0x6558, Key: 0x01020304}, Mask: FlowGREFilter{Key: 0xffffffff}},
+		specWords(0x51, 24, be16("c_ks_res0_ver", 0xa000), be16("protocol", 0x6558), be32("key", 0x01020304),
+			be16("mask c_ks_res0_ver", 0), be16("mask protocol", 0), be32("mask key", 0xffffffff))},
+	{"MPLS", FlowMPLS{Val: 0x12345678, Mask: 0xfffff000}, specWords(0x60, 16, be32("label", 0x12345678), be32("mask label", 0xfffff000))},
+	{"ESP", FlowESP{Val: FlowESPFilter{SPI: 0x01020304, Seq: 5}, Mask: FlowESPFilter{SPI: 0xffffffff}},
+		specWords(0x34, 24, be32("spi", 0x01020304), be32("seq", 5), be32("mask spi", 0xffffffff), be32("mask seq", 0))},
+	{"ActionTag", FlowActionTag{Tag: 0x01020304}, specWords(0x1000, 16, word{"tag_id", 4, 0x01020304}, word{"reserved1", 4, 0})},
+	{"ActionDrop", FlowActionDrop{}, specWords(0x1001, 8)},
+	{"ActionHandle", FlowActionHandle{Action: &FlowAction{handle: 5}}, specWords(0x1002, 16, word{"handle", 4, 5}, word{"reserved1", 4, 0})},
+	{"ActionCount", FlowActionCount{Counters: &Counters{handle: 6}}, specWords(0x1003, 16, word{"handle", 4, 6}, word{"reserved1", 4, 0})},
+}
+
+func TestFlowSpecs(t *testing.T) {
+	for _, c := range flowSpecs {
+		t.Run(c.name, func(t *testing.T) { compare(t, value(c.spec.encode())(t), c.want) })
+	}
+}
+
+func TestFlow(t *testing.T) {
+	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
+		k.withObjects(d)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+		qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		k.took()
+		f := value(qp.CreateFlow(FlowOptions{Type: FlowSniffer, Priority: 0x1234, Port: 2, Flags: FlowDontTrap | FlowEgress}))(t)
+		want := []word{{"comp_mask", 4, 0}, {"qp_handle", 4, uint64(qp.handle)}, {"type", 4, 3}, {"size", 2, 0}, {"priority", 2, 0x1234},
+			{"num_of_specs", 1, 0}, {"reserved", 2, 0}, {"port", 1, 2}, {"flags", 4, 6}}
+		compare(t, k.last("CREATE_FLOW").in, want)
+		busy(t, qp.Close(), "1 Flow")
+		must(t, f.Close(), f.Close())
+		f = value(qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowUDP{Val: FlowPortFilter{Dst: 1}}, FlowActionTag{Tag: 2}, FlowActionDrop{}}}))(t)
+		want = []word{{"comp_mask", 4, 0}, {"qp_handle", 4, uint64(qp.handle)}, {"type", 4, 0}, {"size", 2, 40}, {"priority", 2, 0},
+			{"num_of_specs", 1, 3}, {"reserved", 2, 0}, {"port", 1, 1}, {"flags", 4, 0}}
+		want = append(want, specWords(0x41, 16, be16("dst_port", 1), word{"src_port", 2, 0}, word{"mask", 4, 0})...)
+		want = append(want, specWords(0x1000, 16, word{"tag_id", 4, 2}, word{"reserved1", 4, 0})...)
+		compare(t, k.last("CREATE_FLOW").in, append(want, specWords(0x1001, 8)...))
+		must(t, f.Close())
+		k.sent(legacy+" CREATE_FLOW", method+" DESTROY_FLOW", legacy+" CREATE_FLOW", method+" DESTROY_FLOW")
+		must(t, qp.Close(), cq.Close(), pd.Close())
+		if _, err := qp.CreateFlow(FlowOptions{}); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("CreateFlow on a closed QP: %v", err)
+		}
+	})
+}
+
+func TestFlowRefused(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	f.took()
+	for _, c := range []struct {
+		o     FlowOptions
+		field string
+	}{
+		{FlowOptions{Type: 4}, "Type"},
+		{FlowOptions{Flags: 1}, "Flags"},
+		{FlowOptions{Type: FlowMCDefault, Flags: FlowDontTrap}, "Flags"},
+		{FlowOptions{Port: 3}, "Port"},
+		{FlowOptions{Specs: make([]FlowSpec, 256)}, "number of Specs"},
+		{FlowOptions{Specs: []FlowSpec{FlowEth{}, nil}}, "Specs[1]"},
+		{FlowOptions{Specs: []FlowSpec{FlowIPv6{Mask: FlowIPv6Filter{FlowLabel: 1 << 20}}}}, "FlowIPv6.FlowLabel"},
+		{FlowOptions{Specs: []FlowSpec{FlowVXLAN{Val: 1 << 24}}}, "FlowVXLAN.Val"},
+		{FlowOptions{Specs: []FlowSpec{FlowActionHandle{}}}, "FlowActionHandle.Action"},
+		{FlowOptions{Specs: []FlowSpec{FlowActionCount{}}}, "FlowActionCount.Counters"},
+		{FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: &Counters{}}}}, "object to use"},
+	} {
+		_, err := f.qp.CreateFlow(c.o)
+		wantArg(t, err, c.field)
+	}
+	f.sent()
+	for errno, hint := range map[syscall.Errno]string{syscall.EPERM: "CAP_NET_RAW", syscall.EINVAL: "this one is RC"} {
+		f.refuse["CREATE_FLOW"] = errno
+		if _, err := f.qp.CreateFlow(FlowOptions{}); !errors.Is(err, errno) || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+}
+
+// TestFlowUses: a flow keeps what its specs name from being closed.
+func TestFlowUses(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	f.withObjects(f.dev)
+	counters := value(f.dev.CreateCounters())(t)
+	action := value(f.dev.CreateFlowActionESP(ESPOptions{Attr: &ESPAttr{}, Key: &ESPKey{Key: make([]byte, 16)}}))(t)
+	flow := value(f.qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: counters}, FlowActionHandle{Action: action}}}))(t)
+	busy(t, counters.Close(), "1 Flow")
+	busy(t, action.Close(), "1 Flow")
+	must(t, flow.Close(), counters.Close(), action.Close())
+	if _, err := f.qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: counters}}}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed counters: %v", err)
+	}
+}
+
+// key is a key of AES with 16 bytes.
+var key = []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+
+func TestFlowActionESP(t *testing.T) {
+	d, k := objectDevice(t)
+	// What the kernel reads while the command runs.
+	var attr, keymat, replay, encap, header []byte
+	fake := d.cmd.fake
+	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
+		errno := fake(cmd, write)
+		c := &k.calls[len(k.calls)-1]
+		attr, keymat = k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS)), k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT))
+		replay, encap = k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY)), k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP))
+		if len(encap) > 0 {
+			header = k.input(&abi.Attr{Len: uint16(encap[16]), Data: le64(encap)})
+		}
+		return errno
+	}
+	a := value(d.CreateFlowActionESP(ESPOptions{
+		Attr:         &ESPAttr{SPI: 1, Seq: 2, TFCPad: 3, Flags: ESPFullOffload | ESPTransport | ESPEncrypt, HardLimitPackets: 1 << 40},
+		Key:          &ESPKey{Key: key, ICVLen: 12, Salt: 4, IV: 5},
+		ESN:          new(uint32(6)),
+		ReplayWindow: new(uint32(64)),
+		Encap:        FlowIPv4{Val: FlowIPv4Filter{Src: [4]byte{10, 1, 0, 1}, Dst: [4]byte{10, 1, 0, 2}, Proto: 50}},
+	}))(t)
+	c := k.last("CREATE_FLOW_ACTION_ESP")
+	compare(t, attr, []word{{"spi", 4, 1}, {"seq", 4, 2}, {"tfc_pad", 4, 3}, {"flags", 4, 7}, {"hard_limit_pkts", 8, 1 << 40}})
+	compare(t, keymat, []word{{"iv", 8, 5}, {"iv_algo", 4, 0}, {"salt", 4, 4}, {"icv_len", 4, 12}, {"key_len", 4, 16},
+		{"aes_key", 8, 0x0807060504030201}, {"aes_key+8", 8, 0x100f0e0d0c0b0a09}, {"aes_key+16", 8, 0}, {"aes_key+24", 8, 0}})
+	compare(t, replay, []word{{"size", 4, 64}})
+	compare(t, encap[8:], []word{{"next_ptr", 8, 0}, {"len", 2, 12}, {"type", 2, 0x30}, {"padding", 4, 0}})
+	compare(t, header, []word{be32("src_ip", 0x0a010001), be32("dst_ip", 0x0a010002), {"proto", 1, 50}, {"tos", 1, 0}, {"ttl", 1, 0}, {"flags", 1, 0}})
+	if esn := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ESN); esn.Len != 4 || esn.Data != 6 {
+		t.Errorf("ESN is %+v", esn)
+	}
+	if n := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY).AttrData.EnumData().ElemID; n != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP {
+		t.Errorf("protection from replays is %d", n)
+	}
+
+	must(t, a.ModifyESP(ESPOptions{ReplayWindow: new(uint32(0)), Encap: FlowIPv6{Val: FlowIPv6Filter{NextHeader: 50}}}))
+	c = k.last("MODIFY_FLOW_ACTION_ESP")
+	if len(c.attrs) != 3 || c.attrs[0].Data != fakeHandle {
+		t.Errorf("attributes are %+v, want the handle, the replay window, the encapsulation", c.attrs)
+	}
+	if r := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY); r.Len != 0 || r.AttrData.EnumData().ElemID != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE {
+		t.Errorf("replay attribute is %+v", r)
+	}
+	if len(header) != 40 || header[36] != 50 || encap[18] != 0x31 {
+		t.Errorf("the outer header is %v, of type %#x", header, encap[18])
+	}
+	k.took()
+	must(t, a.Close(), a.Close())
+	k.sent("ioctl DESTROY_FLOW_ACTION")
+	if err := a.ModifyESP(ESPOptions{}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("ModifyESP after Close: %v", err)
+	}
+	must(t, d.Close())
+}
+
+func TestFlowActionESPRefused(t *testing.T) {
+	d, k := objectDevice(t)
+	attr, good := &ESPAttr{}, &ESPKey{Key: key}
+	for _, c := range []struct {
+		o     ESPOptions
+		field string
+	}{
+		{ESPOptions{Key: good}, "Attr"},
+		{ESPOptions{Attr: attr}, "Key"},
+		{ESPOptions{Attr: &ESPAttr{Flags: 1 << 4}, Key: good}, "Flags"},
+		{ESPOptions{Attr: attr, Key: &ESPKey{Key: key[:15]}}, "Key.Key"},
+		{ESPOptions{Attr: attr, Key: &ESPKey{Key: key, ICVLen: 10}}, "Key.ICVLen"},
+		{ESPOptions{Attr: attr, Key: good, ReplayWindow: new(uint32(0))}, "ReplayWindow"},
+		{ESPOptions{Attr: attr, Key: good, Encap: FlowEth{}}, "Encap"},
+		{ESPOptions{Attr: attr, Key: good, Encap: FlowIPv4{Inner: true}}, "Encap"},
+		{ESPOptions{Attr: attr, Key: good, Encap: FlowIPv6{Val: FlowIPv6Filter{FlowLabel: 1 << 20}}}, "FlowIPv6.FlowLabel"},
+	} {
+		_, err := d.CreateFlowActionESP(c.o)
+		wantArg(t, err, c.field)
+	}
+	k.sent()
+	a := value(d.CreateFlowActionESP(ESPOptions{Attr: attr, Key: good}))(t)
+	wantArg(t, a.ModifyESP(ESPOptions{Attr: attr, Encap: FlowEth{}}), "Encap")
+	k.refuse["MODIFY_FLOW_ACTION_ESP"] = syscall.EINVAL
+	if err := a.ModifyESP(ESPOptions{Attr: attr}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("refused: %v", err)
+	}
+	for range 3 {
+		runtime.GC() // ends the program if a command was left with its memory pinned
+	}
+	must(t, a.Close(), d.Close())
+}
