@@ -1,0 +1,101 @@
+package conformance
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// absentVerb is a verb that rxe does not have.
+type absentVerb struct {
+	feature string
+	since   [2]int // the first kernel with it, if that is newer than 5.10
+	ioctl   bool   // there is no command of write() for it
+	do      func() error
+}
+
+// errOf returns the error of a verb that makes an object.
+func errOf[T any](_ T, err error) error { return err }
+
+// absentVerbs are the verbs that rxe does not have on any kernel so far.
+func absentVerbs(t *testing.T, s *side) []absentVerb {
+	f, err := os.Create(filepath.Join(t.TempDir(), "xrcd"))
+	must(t, err)
+	closeLater(t, f)
+	specs := []uverbs.FlowSpec{
+		uverbs.FlowEth{Mask: uverbs.FlowEthFilter{EtherType: 0xffff}}, uverbs.FlowIPv4{}, uverbs.FlowIPv6{}, uverbs.FlowTCP{}, uverbs.FlowUDP{},
+		uverbs.FlowVXLAN{}, uverbs.FlowGRE{}, uverbs.FlowMPLS{}, uverbs.FlowESP{}, uverbs.FlowActionTag{Tag: 1}, uverbs.FlowActionDrop{},
+	}
+	esp := uverbs.ESPOptions{Attr: &uverbs.ESPAttr{SPI: 1}, Key: &uverbs.ESPKey{Key: make([]byte, 32)}}
+	full := esp
+	full.ESN, full.ReplayWindow, full.Encap = new(uint32(1)), new(uint32(64)), uverbs.FlowIPv4{}
+	verbs := []absentVerb{
+		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{})) }},
+		{"OPEN_XRCD", [2]int{}, false, func() error {
+			return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{File: f, Flags: os.O_CREATE | os.O_EXCL}))
+		}},
+		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{File: f})) }},
+		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{})) }},
+		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Type: uverbs.FlowSniffer})) }},
+		{"CREATE_WQ", [2]int{}, false, func() error { return errOf(s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq})) }},
+		{"ALLOC_DM", [2]int{}, true, func() error { return errOf(s.dev.AllocDM(4096, uverbs.DMOptions{})) }},
+		{"CREATE_COUNTERS", [2]int{}, true, func() error { return errOf(s.dev.CreateCounters()) }},
+		{"CREATE_FLOW_ACTION_ESP", [2]int{}, true, func() error { return errOf(s.dev.CreateFlowActionESP(esp)) }},
+		{"CREATE_FLOW_ACTION_ESP", [2]int{}, true, func() error { return errOf(s.dev.CreateFlowActionESP(full)) }},
+		{"ALLOC_DMAH", [2]int{6, 17}, true, func() error { return errOf(s.dev.AllocDMAH(uverbs.DMAHOptions{})) }},
+		{"ALLOC_DMAH", [2]int{6, 17}, true, func() error {
+			return errOf(s.dev.AllocDMAH(uverbs.DMAHOptions{CPU: new(0), MemType: uverbs.TPHMemVolatile, ProcessingHint: new(uint8(1))}))
+		}},
+		{"ALLOC_TD", [2]int{}, false, func() error { return errOf(s.dev.AllocTD()) }},
+		{"ALLOC_PARENT_DOMAIN", [2]int{}, false, func() error { return errOf(s.pd.ParentDomain(nil)) }},
+	}
+	for _, spec := range specs {
+		verbs = append(verbs, absentVerb{"CREATE_FLOW", [2]int{}, false, func() error {
+			return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{spec}}))
+		}})
+	}
+	return verbs
+}
+
+// TestAbsentObjects: what rxe does not have is a FeatureError that names rxe, or the kernel
+// if that is older than the verb. That no other errno comes through, on no way to the
+// kernel, is what a program needs that asks before it does without.
+func TestAbsentObjects(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		kernel := testenv.Kernel(t)
+		for _, v := range absentVerbs(t, s) {
+			err := v.do()
+			var f *uverbs.FeatureError
+			if !errors.As(err, &f) || !errors.Is(err, errors.ErrUnsupported) || f.Feature != v.feature {
+				t.Errorf("%s: %v (%T), want a FeatureError", v.feature, err, err)
+				continue
+			}
+			want := uverbs.FeatureError{Feature: v.feature, Driver: "rxe"}
+			switch {
+			case v.ioctl && os.Getenv("RDMAABI") == "write":
+				want.Driver = ""
+				says(t, err, "RDMAABI=write")
+			case slices.Compare(kernel[:], v.since[:]) < 0:
+				want.Driver, want.Since = "", v.since
+				says(t, err, "by this kernel")
+			default:
+				says(t, err, "by driver rxe")
+			}
+			if f.Since != want.Since || f.Driver != want.Driver {
+				t.Errorf("%s: %+v, want %+v", v.feature, *f, want)
+			}
+			if strings.Contains(err.Error(), "CAP_NET_RAW") || strings.Contains(err.Error(), "credentials") {
+				t.Errorf("%s: a hint that does not help: %v", v.feature, err)
+			}
+		}
+		// The device is as it was.
+		must(t, s.qp.PostRecv(1))
+	})
+}
