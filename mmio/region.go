@@ -3,18 +3,17 @@ package mmio
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"os"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // hugePageSize is what MapAnonymous asks for by name (MAP_HUGE_2MB), because
 // the default huge page size of a machine may be a gigabyte.
-const (
-	hugePageShift = 21
-	hugePageSize  = 1 << hugePageShift
-)
+const hugePageSize = 2 << 20
 
 // A Region is one memory mapping.
 //
@@ -69,26 +68,70 @@ func Map(f *os.File, offset uint64, size int) (*Region, error) {
 // outside the Go heap. With huge set it comes from the 2 MiB huge pages that the
 // administrator set aside (MAP_HUGETLB), and uses them up in whole pages.
 func MapAnonymous(size int, huge bool) (*Region, error) {
+	if huge {
+		return MapHuge(size, hugePageSize)
+	}
 	if size <= 0 || size > math.MaxInt-hugePageSize {
 		return nil, fmt.Errorf("mmio: anonymous memory: size: got %d, must be positive and below %d: %w",
 			size, math.MaxInt-hugePageSize, unix.EINVAL)
 	}
-	flags, length := unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, size
-	if huge {
-		flags |= unix.MAP_HUGETLB | hugePageShift<<unix.MAP_HUGE_SHIFT
-		// munmap wants whole huge pages, so the mapping has them too.
-		length = (size + hugePageSize - 1) &^ (hugePageSize - 1)
+	return mapAnonymous(size, size, 0)
+}
+
+// MapHuge is MapAnonymous for huge pages of a size, in bytes, that the machine has:
+// the kernel answers EINVAL if it hasn't, and ENOMEM if too few are free.
+func MapHuge(size, pageSize int) (*Region, error) {
+	if pageSize <= 0 || pageSize&(pageSize-1) != 0 {
+		return nil, fmt.Errorf("mmio: huge pages: page size: got %d, must be a power of two: %w", pageSize, unix.EINVAL)
 	}
-	mem, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, flags)
-	if err != nil && huge {
-		return nil, fmt.Errorf("mmio: %d bytes in %d huge pages of 2 MiB (see /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages): %w",
-			size, length/hugePageSize, err)
+	if size <= 0 || size > math.MaxInt-pageSize {
+		return nil, fmt.Errorf("mmio: huge pages: size: got %d, must be positive and at most %d: %w", size, math.MaxInt-pageSize, unix.EINVAL)
 	}
+	// munmap wants whole huge pages, so the mapping has them too.
+	length := (size + pageSize - 1) &^ (pageSize - 1)
+	r, err := mapAnonymous(size, length, unix.MAP_HUGETLB|bits.TrailingZeros(uint(pageSize))<<unix.MAP_HUGE_SHIFT)
+	if err != nil {
+		return nil, fmt.Errorf("mmio: %d huge pages of %d KiB (see /sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages): %w",
+			length/pageSize, pageSize>>10, pageSize>>10, err)
+	}
+	return r, nil
+}
+
+// mapAnonymous maps length bytes, of which size are wanted.
+func mapAnonymous(size, length, flags int) (*Region, error) {
+	mem, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
 	if err != nil {
 		return nil, fmt.Errorf("mmio: %d bytes of anonymous memory: %w", size, err)
 	}
 	return &Region{mem: mem, n: size}, nil
 }
+
+// Prefer has the kernel take the region's pages from a NUMA node as long as that has
+// free ones (MPOL_PREFERRED). It concerns pages that are not there yet. The kernel
+// answers EINVAL if there is no such node, and ENOSYS if it does not know of nodes.
+func (r *Region) Prefer(node int) error {
+	if node < 0 || node > maxNode {
+		return fmt.Errorf("mmio: NUMA node: got %d, must be from 0 to %d: %w", node, maxNode, unix.EINVAL)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mem == nil {
+		return fmt.Errorf("mmio: region: %w", os.ErrClosed)
+	}
+	const wordBits = 64
+	var mask [maxNode/wordBits + 1]uint64
+	mask[node/wordBits] = 1 << (node % wordBits)
+	// The kernel takes the number of bits to be one less than what it is told.
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&r.mem[0])), uintptr(len(r.mem)),
+		unix.MPOL_PREFERRED, uintptr(unsafe.Pointer(&mask[0])), maxNode+2, 0)
+	if errno != 0 {
+		return fmt.Errorf("mmio: NUMA node %d: %w", node, errno)
+	}
+	return nil
+}
+
+// maxNode is the highest number of a NUMA node that any kernel has.
+const maxNode = 1023
 
 // Bytes returns the mapped bytes, as many as were asked for, or nil if the
 // region is closed. The slice must not be used after Close.

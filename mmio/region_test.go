@@ -3,6 +3,7 @@ package mmio
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -218,5 +219,53 @@ func TestMapAnonymousErrors(t *testing.T) {
 	}
 	if r, err := MapAnonymous(1<<60, false); r != nil || !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("MapAnonymous(1<<60) = %v, %v; want ENOMEM", r, err)
+	}
+}
+
+func TestMapHugeErrors(t *testing.T) {
+	for _, c := range []struct{ size, page int }{{1, 0}, {1, -1}, {1, 3 << 20}, {0, 2 << 20}, {-1, 2 << 20}, {math.MaxInt, 2 << 20}, {1, 4096}} {
+		if r, err := MapHuge(c.size, c.page); r != nil || !errors.Is(err, unix.EINVAL) {
+			t.Errorf("MapHuge(%d, %d) = %v, %v; want EINVAL", c.size, c.page, r, err)
+		}
+	}
+	if r, err := MapHuge(1<<60, 2<<20); r != nil || !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("MapHuge(1<<60) = %v, %v; want ENOMEM", r, err)
+	}
+}
+
+func TestPrefer(t *testing.T) {
+	r, err := MapAnonymous(3*os.Getpagesize(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Prefer(0); errors.Is(err, unix.ENOSYS) {
+		t.Log("the kernel knows of no nodes")
+	} else if err != nil {
+		t.Error(err)
+	} else {
+		b, err := os.ReadFile("/proc/self/numa_maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line := fmt.Sprintf("%x prefer:0", &r.Bytes()[0]); !bytes.Contains(b, []byte(strings.TrimPrefix(line, "0x"))) {
+			t.Errorf("no line %q in\n%s", line, b)
+		}
+		// Node 64 is the first bit of the mask's second word.
+		for _, node := range []int{64, 1023} {
+			if err := r.Prefer(node); !errors.Is(err, unix.EINVAL) {
+				t.Errorf("node %d: %v, want EINVAL", node, err)
+			}
+		}
+	}
+	for _, node := range []int{-1, 1024, math.MaxInt} {
+		if err := r.Prefer(node); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("node %d: %v, want EINVAL", node, err)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Prefer(0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a closed region: %v, want ErrClosed", err)
 	}
 }
