@@ -49,12 +49,46 @@ func (o *object) join(dev *Device, kind, destroy string, parents ...*object) err
 	}
 	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, parents
 	for _, p := range parents {
-		if p.users == nil {
-			p.users = map[string]int{}
-		}
-		p.users[kind]++
+		p.gain(kind)
 	}
 	return nil
+}
+
+// gain counts a user; dev.tree is locked.
+func (o *object) gain(kind string) {
+	if o.users == nil {
+		o.users = map[string]int{}
+	}
+	o.users[kind]++
+}
+
+// lose uncounts a user; dev.tree is locked.
+func (o *object) lose(kind string) {
+	if o.users[kind]--; o.users[kind] == 0 {
+		delete(o.users, kind)
+	}
+}
+
+// adopt makes o, which is open, a user of one more parent, of the same device.
+func (o *object) adopt(p *object) error {
+	o.dev.tree.Lock()
+	defer o.dev.tree.Unlock()
+	if p.shut {
+		return p.errClosed()
+	}
+	p.gain(o.kind)
+	o.parents = append(slices.Clip(o.parents), p)
+	return nil
+}
+
+// disown undoes adopt, or join for one parent.
+func (o *object) disown(p *object) {
+	o.dev.tree.Lock()
+	defer o.dev.tree.Unlock()
+	if i := slices.Index(o.parents, p); i >= 0 {
+		p.lose(o.kind)
+		o.parents = slices.Delete(slices.Clone(o.parents), i, i+1)
+	}
 }
 
 // leave undoes join.
@@ -62,9 +96,7 @@ func (o *object) leave() {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
 	for _, p := range o.parents {
-		if p.users[o.kind]--; p.users[o.kind] == 0 {
-			delete(p.users, o.kind)
-		}
+		p.lose(o.kind)
 	}
 	o.parents = nil
 }
