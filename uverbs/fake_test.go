@@ -74,6 +74,9 @@ var fakeVerbs = map[uint32]struct {
 	abi.IB_USER_VERBS_CMD_DEALLOC_PD:          {"DEALLOC_PD", 0},
 	abi.IB_USER_VERBS_CMD_REG_MR:              {"REG_MR", 12},
 	abi.IB_USER_VERBS_CMD_DEREG_MR:            {"DEREG_MR", 0},
+	abi.IB_USER_VERBS_CMD_REREG_MR:            {"REREG_MR", 8},
+	abi.IB_USER_VERBS_CMD_ALLOC_MW:            {"ALLOC_MW", 8},
+	abi.IB_USER_VERBS_CMD_DEALLOC_MW:          {"DEALLOC_MW", 0},
 	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: {"CREATE_COMP_CHANNEL", 4},
 	abi.IB_USER_VERBS_CMD_CREATE_CQ:           {"CREATE_CQ", 8},
 	abi.IB_USER_VERBS_CMD_RESIZE_CQ:           {"RESIZE_CQ", 8},
@@ -113,6 +116,10 @@ var fakeMethods = map[[2]uint16]string{
 	{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY}:                 "DESTROY_AH",
 	{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY}:               "DESTROY_SRQ",
 	{abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC}: "ASYNC_EVENT_ALLOC",
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR}:                   "QUERY_MR",
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_ADVISE_MR}:                  "ADVISE_MR",
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR}:              "REG_DMABUF_MR",
+	{abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY}:                 "DEALLOC_MW",
 }
 
 // fakeDevice opens a device of a kernel that has everything.
@@ -286,6 +293,15 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 			return syscall.ENODATA
 		}
 		out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, bytesOf(&k.gids[i]))
+	case "QUERY_MR":
+		out(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, u32(0x1112))
+		out(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, u32(0x2223))
+		out(abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, u64(0x3334))
+		out(abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, u64(0x4445))
+	case "REG_DMABUF_MR":
+		c.attr(abi.UVERBS_ATTR_REG_DMABUF_MR_HANDLE).Data = uint64(k.handle())
+		out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, u32(0x5556))
+		out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, u32(0x6667))
 	case "CREATE_CQ":
 		cqe := uint32(c.attr(abi.UVERBS_ATTR_CREATE_CQ_CQE).Data)
 		handle := k.createCQ(c, cqe)
@@ -328,6 +344,10 @@ func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
 		k.put(c.core, u32(k.handle()))
 	case "REG_MR":
 		k.put(c.core, bytesOf(&abi.RegMRResp{MRHandle: k.handle(), LKey: 0x1111, RKey: 0x2222}))
+	case "REREG_MR":
+		k.put(c.core, bytesOf(&abi.ReregMRResp{LKey: 0x3333, RKey: 0x4444}))
+	case "ALLOC_MW":
+		k.put(c.core, bytesOf(&abi.AllocMWResp{MWHandle: k.handle(), RKey: 0x77ff}))
 	case "CREATE_COMP_CHANNEL":
 		r, w := k.pipe()
 		k.events = w

@@ -1,89 +1,171 @@
 package uverbs
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// Access says what a memory region may be used for, and what a QP lets its peer do
-// (enum ib_uverbs_access_flags, rdma/ib_user_ioctl_verbs.h).
-type Access uint32
-
-// Access rights. Local reading is always allowed.
-const (
-	AccessLocalWrite   Access = abi.IB_UVERBS_ACCESS_LOCAL_WRITE   // the device may write to it: receives, RDMA READ (IBV_ACCESS_LOCAL_WRITE)
-	AccessRemoteWrite  Access = abi.IB_UVERBS_ACCESS_REMOTE_WRITE  // the peer may RDMA WRITE; needs AccessLocalWrite (IBV_ACCESS_REMOTE_WRITE)
-	AccessRemoteRead   Access = abi.IB_UVERBS_ACCESS_REMOTE_READ   // the peer may RDMA READ (IBV_ACCESS_REMOTE_READ)
-	AccessRemoteAtomic Access = abi.IB_UVERBS_ACCESS_REMOTE_ATOMIC // the peer may use atomics; needs AccessLocalWrite (IBV_ACCESS_REMOTE_ATOMIC)
-)
-
-// AccessOnDemand has the device take pages when it needs them instead of pinning all of
-// them (IBV_ACCESS_ON_DEMAND). For MRs only; the device must have it.
-const AccessOnDemand Access = abi.IB_UVERBS_ACCESS_ON_DEMAND
-
-// accessPeer are the rights of a peer's QP, accessMR those that RegMR takes.
-const (
-	accessPeer = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
-	accessMR   = accessPeer | AccessOnDemand
-)
-
 // MR is a memory region: memory that a device may use, and the keys to it
-// (struct ibv_mr). It is safe for concurrent use.
+// (struct ibv_mr). It is safe for concurrent use, but for [MR.Rereg].
 type MR struct {
 	object
 	handle uint32
 	lkey   uint32
 	rkey   uint32
-	addr   uint64
+	addr   uint64 // that the device knows the first byte by
 	length uint64
-	buf    *Buffer        // what RegMR was given
-	slice  []byte         // what RegSlice was given
-	pin    runtime.Pinner // keeps slice where it is
+	mem    region
+	pin    runtime.Pinner // keeps mem.slice where it is
+}
+
+// region is what is asked of the kernel, and the memory behind it.
+type region struct {
+	access Access
+	start  uint64 // address of the memory; of a dma-buf the offset
+	iova   uint64
+	length uint64
+	buf    *Buffer // the memory of RegMR
+	offset int     // in buf
+	slice  []byte  // the memory of RegSlice
 }
 
 // pinnedMRs holds every MR that pins a slice, so that a program which forgets an MR
 // keeps its memory: the device may still write to it.
 var pinnedMRs sync.Map // of *MR
 
+// MROptions are the options of [PD.RegMRAt]; the zero value registers the whole buffer
+// for local reading, at its own address.
+type MROptions struct {
+	Access Access     // Access are the rights.
+	Offset int        // Offset is where in the buffer the region starts, in bytes.
+	Length int        // Length is the region's length in bytes; 0 means up to the buffer's end.
+	IOVA   IOVAChoice // IOVA is the address that work requests and the peer know the region's first byte by.
+}
+
+// IOVAChoice is an address of a region, or, if zero, the memory's own address, and 0
+// with [AccessZeroBased].
+type IOVAChoice struct {
+	addr  uint64
+	given bool
+}
+
+// IOVAAt chooses an address. Within its page it must be where the memory is in its own.
+func IOVAAt(addr uint64) IOVAChoice { return IOVAChoice{addr, true} }
+
+// part returns the part of size bytes that the options choose.
+func (o *MROptions) part(op string, size int) (offset, length int, err error) {
+	if o.Offset < 0 || o.Offset >= size {
+		return 0, 0, argErr(op, "Offset", o.Offset, "0 to %d, the memory has %d bytes", size-1, size)
+	}
+	rest := size - o.Offset
+	if o.Length < 0 || o.Length > rest {
+		return 0, 0, argErr(op, "Length", o.Length, "0 to %d, the memory has %d bytes from offset %d", rest, size, o.Offset)
+	}
+	if o.Length == 0 {
+		return o.Offset, rest, nil
+	}
+	return o.Offset, o.Length, nil
+}
+
+// iova returns the address of a region whose memory is at start.
+func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
+	iova := start
+	zero := o.Access&AccessZeroBased != 0
+	if zero {
+		iova = 0
+	}
+	if o.IOVA.given {
+		if iova = o.IOVA.addr; zero && iova != 0 {
+			return 0, argErr(op, "IOVA", fmt.Sprintf("%#x", iova), "0 with access ZERO_BASED")
+		}
+	}
+	if page := uint64(os.Getpagesize()); iova%page != start%page {
+		return 0, argErr(op, "IOVA", fmt.Sprintf("%#x", iova), "addresses at %#x of a page of %#x bytes, as the memory is", start%page, page)
+	}
+	if length > math.MaxUint64-iova {
+		return 0, argErr(op, "IOVA", fmt.Sprintf("%#x", iova), "up to %#x, for %d bytes", math.MaxUint64-length, length)
+	}
+	return iova, nil
+}
+
 // RegMR registers a buffer (ibv_reg_mr). The buffer cannot be closed before the MR.
 // It fails with ENOMEM if the memory would exceed RLIMIT_MEMLOCK; the error tells
 // the limit, what is used of it and how to raise it.
 func (p *PD) RegMR(buf *Buffer, access Access) (*MR, error) {
-	if buf == nil {
-		return nil, argErr("RegMR", "buffer", "nil", "a buffer of AllocBuffer")
+	return p.regBuffer("RegMR", buf, MROptions{Access: access})
+}
+
+// RegMRAt registers a part of a buffer, at an address of the caller's choice
+// (ibv_reg_mr_iova). Otherwise it is like [PD.RegMR].
+func (p *PD) RegMRAt(buf *Buffer, o MROptions) (*MR, error) {
+	return p.regBuffer("RegMRAt", buf, o)
+}
+
+func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
+	if err := p.dev.checkAccess(op, o.Access, accessMR); err != nil {
+		return nil, err
 	}
-	mem, err := buf.hold()
+	s, err := o.hold(op, buf)
 	if err != nil {
 		return nil, err
 	}
-	mr := &MR{buf: buf}
-	if err := mr.register(p, mem, access); err != nil {
+	mr := &MR{}
+	if err := mr.register(p, s); err != nil {
 		buf.release()
 		return nil, err
 	}
 	return mr, nil
 }
 
+// hold describes a region of a buffer, which the caller releases.
+func (o *MROptions) hold(op string, buf *Buffer) (*region, error) {
+	if buf == nil {
+		return nil, argErr(op, "buffer", "nil", "a buffer of AllocBuffer")
+	}
+	mem, err := buf.hold()
+	if err != nil {
+		return nil, err
+	}
+	s := &region{access: o.Access, buf: buf}
+	var length int
+	if s.offset, length, err = o.part(op, len(mem)); err == nil {
+		s.start, s.length = addrOf(mem)+uint64(s.offset), uint64(length)
+		s.iova, err = o.iova(op, s.start, s.length)
+	}
+	if err != nil {
+		buf.release()
+		return nil, err
+	}
+	return s, nil
+}
+
 // RegSlice registers memory of the Go heap, or any other that the program keeps in
 // place. The slice is pinned until the MR is closed. A [Buffer] is the better
 // choice: it is page aligned and nothing else lives on its pages.
 func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
+	const op = "RegSlice"
 	if len(b) == 0 {
-		return nil, argErr("RegSlice", "slice", "empty", "1 byte and more")
+		return nil, argErr(op, "slice", "empty", "1 byte and more")
 	}
-	mr := &MR{slice: b}
+	if err := p.dev.checkAccess(op, access, accessMR); err != nil {
+		return nil, err
+	}
+	mr := &MR{}
 	mr.pin.Pin(&b[0])
-	if err := mr.register(p, b, access); err != nil {
+	s := &region{access: access, start: addrOf(b), length: uint64(len(b)), slice: b}
+	var err error
+	o := MROptions{Access: access}
+	if s.iova, err = o.iova(op, s.start, s.length); err == nil {
+		err = mr.register(p, s)
+	}
+	if err != nil {
 		mr.pin.Unpin()
 		return nil, err
 	}
@@ -92,34 +174,47 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 }
 
 // register asks the kernel.
-func (m *MR) register(p *PD, mem []byte, access Access) error {
-	if access&^accessMR != 0 {
-		return argErr("RegMR", "access", fmt.Sprintf("%#x", uint32(access)), "the Access constants, together %#x", uint32(accessMR))
-	}
-	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
-		return argErr("RegMR", "access", fmt.Sprintf("%#x", uint32(access)), "remote write and remote atomic only together with AccessLocalWrite")
-	}
-	if access&AccessOnDemand != 0 && p.dev.attr.ODPGeneralCaps&abi.IB_UVERBS_ODP_SUPPORT == 0 {
-		return &FeatureError{Feature: "on-demand paging", Driver: p.dev.driver.name()}
-	}
+func (m *MR) register(p *PD, s *region) error {
 	if err := m.join(p.dev, "MR", "DEREG_MR", &p.object); err != nil {
 		return err
 	}
-	m.addr, m.length = addrOf(mem), uint64(len(mem))
 	req := &abi.RegMR{
-		Start:       m.addr,
-		Length:      m.length,
-		HCAVA:       m.addr,
+		Start:       s.start,
+		Length:      s.length,
+		HCAVA:       s.iova,
 		PDHandle:    p.handle,
-		AccessFlags: uint32(access),
+		AccessFlags: uint32(s.access),
 	}
 	resp := &abi.RegMRResp{}
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
 		m.leave()
-		return p.dev.cmd.fail("REG_MR", errno, regHint(errno, m.length, p.dev.attr.MaxMRSize))
+		return p.dev.regError("REG_MR", errno, s)
 	}
-	m.handle, m.lkey, m.rkey = resp.MRHandle, resp.LKey, resp.RKey
+	m.handle = resp.MRHandle
+	m.become(s, resp.LKey, resp.RKey)
 	return nil
+}
+
+// become notes what the kernel has agreed to.
+func (m *MR) become(s *region, lkey, rkey uint32) {
+	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
+}
+
+// regError explains why a region was refused.
+func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
+	hint := regHint(errno, s.length, d.attr.MaxMRSize)
+	switch {
+	case errno == syscall.EACCES:
+		hint = "the region was registered for reading only, so its memory cannot be made writable; register it anew"
+	case errno == syscall.EINVAL && hint == "" && s.access&AccessFlushPersistent != 0:
+		hint = "access FLUSH_PERSISTENT is for persistent memory only"
+	}
+	err := d.cmd.fail(verb, errno, hint)
+	var f *FeatureError
+	if special := s.access &^ accessPeer; special != 0 && errors.As(err, &f) {
+		f.Feature = verb + " with access " + special.String()
+	}
+	return err
 }
 
 // LKey returns the key that local work requests name the region by.
@@ -128,20 +223,28 @@ func (m *MR) LKey() uint32 { return m.lkey }
 // RKey returns the key that the peer names the region by.
 func (m *MR) RKey() uint32 { return m.rkey }
 
+// Access returns the region's rights.
+func (m *MR) Access() Access { return m.mem.access }
+
 // Addr returns the address of the region's first byte, which the peer needs for
-// RDMA.
+// RDMA: the memory's, or what [MROptions] chose.
 func (m *MR) Addr() uint64 { return m.addr }
 
 // Len returns the region's length in bytes.
 func (m *MR) Len() int { return int(m.length) }
 
-// Bytes returns the region's memory. The slice must not be used after the buffer
-// is closed.
+// Bytes returns the region's memory, or nil for a dma-buf. The slice must not be used
+// after the buffer is closed.
 func (m *MR) Bytes() []byte {
-	if m.buf != nil {
-		return m.buf.Bytes()
+	s := &m.mem
+	if s.buf == nil {
+		return s.slice
 	}
-	return m.slice
+	b := s.buf.Bytes()
+	if b == nil {
+		return nil
+	}
+	return b[s.offset:][:s.length:s.length]
 }
 
 // SGE returns the scatter/gather element for length bytes at offset. If these are
@@ -154,7 +257,7 @@ func (m *MR) SGE(offset, length int) SGE {
 }
 
 // Close deregisters the region (ibv_dereg_mr). Work requests that name it must have
-// completed.
+// completed, and memory windows that were bound to it must be closed or bound elsewhere.
 func (m *MR) Close() error {
 	return m.close(func() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY)
@@ -165,67 +268,37 @@ func (m *MR) Close() error {
 			errno = m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEREG_MR, bytesOf(req), nil, udata{})
 		}
 		if errno != 0 {
-			return m.dev.cmd.fail(m.destroy, errno, "")
+			hint := ""
+			if errno == syscall.EINVAL || errno == syscall.EBUSY {
+				hint = "a memory window may still be bound to it"
+			}
+			return m.dev.cmd.fail(m.destroy, errno, hint)
 		}
-		if m.buf != nil {
-			m.buf.release()
-		} else {
-			m.pin.Unpin()
-			pinnedMRs.Delete(m)
-		}
+		m.letGo(&m.mem)
 		return nil
 	})
 }
 
-// regHint says what a failed registration may be due to.
-func regHint(errno syscall.Errno, length, maxMR uint64) string {
-	switch errno {
-	case syscall.ENOMEM:
-		return memlockHint(length)
-	case syscall.EFAULT:
-		return "part of the memory is not mapped, or not writable although the access asks for writing"
-	case syscall.EINVAL:
-		if maxMR > 0 && length > maxMR {
-			return fmt.Sprintf("length is %d bytes, the device allows %d (max_mr_size)", length, maxMR)
-		}
+// letGo gives memory back, which the device no longer uses.
+func (m *MR) letGo(s *region) {
+	switch {
+	case s.buf != nil:
+		s.buf.release()
+	case s.slice != nil:
+		m.pin.Unpin()
+		pinnedMRs.Delete(m)
 	}
-	return ""
 }
 
-// memlockHint compares a registration with RLIMIT_MEMLOCK.
-func memlockHint(length uint64) string {
-	var lim unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim); err != nil {
-		return ""
+// alive calls use unless the region is closed, and keeps it from being closed meanwhile.
+func (m *MR) alive(use func() error) error {
+	m.closing.Lock()
+	defer m.closing.Unlock()
+	if m.dev == nil {
+		return argErr("use MR", "MR", "a zero value", "an MR of RegMR")
 	}
-	if lim.Cur == unix.RLIM_INFINITY {
-		return "RLIMIT_MEMLOCK is unlimited, so the machine or the device is out of memory, or of map entries (vm.max_map_count)"
+	if m.gone.Load() {
+		return m.errClosed()
 	}
-	locked, pinned := lockedMemory()
-	return fmt.Sprintf("registering %d bytes: RLIMIT_MEMLOCK is %d bytes, in use are %d pinned and %d locked; "+
-		"raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container) or give the process CAP_IPC_LOCK",
-		length, lim.Cur, pinned, locked)
-}
-
-// lockedMemory returns VmLck and VmPin of this process, in bytes.
-func lockedMemory() (locked, pinned uint64) {
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0, 0
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		name, value, _ := strings.Cut(s.Text(), ":")
-		var kb uint64
-		if _, err := fmt.Sscanf(strings.TrimSpace(value), "%d kB", &kb); err != nil {
-			continue
-		}
-		switch name {
-		case "VmLck":
-			locked = kb << 10
-		case "VmPin":
-			pinned = kb << 10
-		}
-	}
-	return locked, pinned
+	return use()
 }

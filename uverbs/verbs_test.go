@@ -399,7 +399,7 @@ func TestRegMRRefused(t *testing.T) {
 	}
 	for _, access := range []Access{1 << 30, AccessRemoteWrite, AccessRemoteAtomic} {
 		var arg *ArgError
-		if _, err := pd.RegMR(buf, access); !errors.As(err, &arg) || arg.Field != "access" || arg.Given != fmt.Sprintf("%#x", uint32(access)) {
+		if _, err := pd.RegMR(buf, access); !errors.As(err, &arg) || arg.Field != "access" || arg.Given != access.String() {
 			t.Errorf("access %#x: %v", uint32(access), err)
 		}
 	}

@@ -1,0 +1,88 @@
+package uverbs
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// RegDMABuf registers memory of another device, such as a GPU, that its driver exports as
+// a dma-buf (ibv_reg_dmabuf_mr). Offset and Length of the options choose a part of it;
+// without IOVA the region's first byte has the address Offset. The file can be closed
+// afterwards. It needs the ioctl interface, and a driver that has it; Linux 5.12.
+func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
+	const op = "RegDMABuf"
+	if f == nil {
+		return nil, argErr(op, "file", "nil", "the file of a dma-buf")
+	}
+	if err := p.dev.checkAccess(op, o.Access, accessDMABuf); err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: %s: %w", op, err)
+	}
+	if size := info.Size(); size > math.MaxInt || size <= 0 {
+		return nil, argErr(op, "file", fmt.Sprintf("%d bytes long", size), "the file of a dma-buf")
+	}
+	offset, length, err := o.part(op, int(info.Size()))
+	if err != nil {
+		return nil, err
+	}
+	s := &region{access: o.Access, start: uint64(offset), length: uint64(length)}
+	if s.iova, err = o.iova(op, s.start, s.length); err != nil {
+		return nil, err
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: %s: %w", op, err)
+	}
+	mr := &MR{}
+	if err := mr.join(p.dev, "MR", "DEREG_MR", &p.object); err != nil {
+		return nil, err
+	}
+	var regErr error
+	// Control keeps the descriptor from being closed, and its number from being another's.
+	if err = raw.Control(func(fd uintptr) { regErr = mr.registerDMABuf(p, s, int(fd)) }); err == nil {
+		err = regErr
+	} else {
+		err = fmt.Errorf("uverbs: %s: %w", op, os.ErrClosed)
+	}
+	if err != nil {
+		mr.leave()
+		return nil, err
+	}
+	return mr, nil
+}
+
+// registerDMABuf asks the kernel.
+func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
+	var lkey, rkey [4]byte
+	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR)
+	handle := cmd.newObj(abi.UVERBS_ATTR_REG_DMABUF_MR_HANDLE)
+	cmd.obj(abi.UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, p.handle)
+	cmd.u64(abi.UVERBS_ATTR_REG_DMABUF_MR_OFFSET, s.start)
+	cmd.u64(abi.UVERBS_ATTR_REG_DMABUF_MR_LENGTH, s.length)
+	cmd.u64(abi.UVERBS_ATTR_REG_DMABUF_MR_IOVA, s.iova)
+	cmd.u32(abi.UVERBS_ATTR_REG_DMABUF_MR_FD, uint32(fd))
+	cmd.u32(abi.UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, uint32(s.access))
+	cmd.out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, lkey[:])
+	cmd.out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, rkey[:])
+	if errno := p.dev.cmd.ioctl(cmd); errno != 0 {
+		return p.dev.cmd.failSince("REG_DMABUF_MR", errno, dmabufHint(errno), Version{5, 12})
+	}
+	m.handle = uint32(handle.Data)
+	m.become(s, le32(lkey[:]), le32(rkey[:]))
+	return nil
+}
+
+// dmabufHint says what the refusal of a dma-buf may be due to.
+func dmabufHint(errno syscall.Errno) string {
+	if errno == syscall.EINVAL || errno == syscall.EBADF {
+		return "the file may not be a dma-buf"
+	}
+	return ""
+}

@@ -1,0 +1,122 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// MRAttr is what the kernel has noted of a region.
+type MRAttr struct {
+	LKey   uint32
+	RKey   uint32
+	Length uint64 // in bytes
+	IOVA   uint64 // IOVA is the address of the first byte, as [MR.Addr].
+}
+
+// Query asks the kernel for the region's keys and place. It needs the ioctl interface;
+// Linux 5.9 (UVERBS_METHOD_QUERY_MR).
+func (m *MR) Query() (MRAttr, error) {
+	var lkey, rkey [4]byte
+	var length, iova [8]byte
+	err := m.alive(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR)
+		cmd.obj(abi.UVERBS_ATTR_QUERY_MR_HANDLE, m.handle)
+		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, lkey[:])
+		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, rkey[:])
+		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, length[:])
+		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, iova[:])
+		return m.dev.cmd.failSince("QUERY_MR", m.dev.cmd.ioctl(cmd), "", Version{5, 9})
+	})
+	if err != nil {
+		return MRAttr{}, err
+	}
+	return MRAttr{
+		LKey:   le32(lkey[:]),
+		RKey:   le32(rkey[:]),
+		Length: binary.LittleEndian.Uint64(length[:]),
+		IOVA:   binary.LittleEndian.Uint64(iova[:]),
+	}, nil
+}
+
+// failSince is fail for a method of the ioctl interface that nothing stands in for. If
+// the kernel does not know it, the error says which does; not so if it was not asked,
+// because of the write path.
+func (c *commandFile) failSince(verb string, errno syscall.Errno, hint string, since Version) error {
+	err := c.fail(verb, errno, hint)
+	var f *FeatureError
+	if absent(errno) && c.path != pathWrite && errors.As(err, &f) {
+		f.Since = since
+	}
+	return err
+}
+
+// Advice is what [PD.AdviseMR] tells a device (enum ib_uverbs_advise_mr_advice,
+// rdma/ib_user_ioctl_verbs.h).
+type Advice uint32
+
+// Advices.
+const (
+	AdvicePrefetch        Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH          // take the pages for reading (IBV_ADVISE_MR_ADVICE_PREFETCH)
+	AdvicePrefetchWrite   Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE    // take the pages for writing (IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE)
+	AdvicePrefetchNoFault Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT // take the pages that are in memory already (IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+)
+
+// String returns the advice's name.
+func (a Advice) String() string {
+	names := [...]string{"PREFETCH", "PREFETCH_WRITE", "PREFETCH_NO_FAULT"}
+	if int(a) < len(names) {
+		return names[a]
+	}
+	return fmt.Sprintf("advice %d", uint32(a))
+}
+
+// AdviseOptions are the options of [PD.AdviseMR]; the zero value does not wait.
+type AdviseOptions struct {
+	Flush bool // Flush returns when the advice was followed (IBV_ADVISE_MR_FLAG_FLUSH).
+}
+
+// maxAdvise is how many SGEs an attribute holds.
+const maxAdvise = 4095
+
+// AdviseMR tells the device that memory of on-demand regions is going to be used
+// (ibv_advise_mr). Without Flush it is a hint, and that it could not be followed is no
+// error. Drivers without on-demand paging lack it.
+func (p *PD) AdviseMR(a Advice, sgl []SGE, o AdviseOptions) error {
+	const op = "AdviseMR"
+	if a > AdvicePrefetchNoFault {
+		return argErr(op, "advice", uint32(a), "the Advice constants, up to %d", uint32(AdvicePrefetchNoFault))
+	}
+	if len(sgl) == 0 || len(sgl) > maxAdvise {
+		return argErr(op, "number of SGEs", len(sgl), "1 to %d", maxAdvise)
+	}
+	list := make([]abi.SGE, len(sgl))
+	for i, s := range sgl {
+		if s.outside {
+			return fmt.Errorf("uverbs: %s: SGE %d: %w", op, i, ErrSGERange)
+		}
+		list[i] = abi.SGE{Addr: s.Addr, Length: s.Length, LKey: s.LKey}
+	}
+	if p.gone.Load() {
+		return p.errClosed()
+	}
+	var flags uint64
+	if o.Flush {
+		flags |= abi.IB_UVERBS_ADVISE_MR_FLAG_FLUSH
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_ADVISE_MR)
+	cmd.obj(abi.UVERBS_ATTR_ADVISE_MR_PD_HANDLE, p.handle)
+	cmd.u64(abi.UVERBS_ATTR_ADVISE_MR_ADVICE, uint64(a))
+	cmd.u64(abi.UVERBS_ATTR_ADVISE_MR_FLAGS, flags)
+	cmd.in(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST, sliceBytes(list))
+	errno := p.dev.cmd.ioctl(cmd)
+	hint := ""
+	switch errno {
+	case syscall.EINVAL, syscall.ENOENT, syscall.EPERM, syscall.EFAULT:
+		hint = "an SGE may not be inside an on-demand MR of this PD, or its memory not be mapped, or not be writable"
+	}
+	return p.dev.cmd.failSince("ADVISE_MR", errno, hint, Version{5, 0})
+}
