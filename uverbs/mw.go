@@ -1,0 +1,86 @@
+package uverbs
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// MWType is the kind of a memory window (enum ibv_mw_type).
+type MWType uint8
+
+// Types of memory windows.
+const (
+	MWType1 MWType = 1 // bound by the device for a whole PD (IBV_MW_TYPE_1)
+	MWType2 MWType = 2 // bound for one QP, with the key's last 8 bits chosen by the program (IBV_MW_TYPE_2)
+)
+
+// String returns the type's name.
+func (t MWType) String() string {
+	if t == MWType1 || t == MWType2 {
+		return fmt.Sprintf("type %d", uint8(t))
+	}
+	return fmt.Sprintf("memory window type %d", uint8(t))
+}
+
+// MW is a memory window: a key of its own to a part of an MR, which a work request gives
+// and takes away without asking the kernel (struct ibv_mw). It is safe for concurrent
+// use.
+type MW struct {
+	object
+	handle uint32
+	typ    MWType
+	rkey   atomic.Uint32
+}
+
+// AllocMW allocates a memory window, which is not bound to anything yet (ibv_alloc_mw).
+// rxe has it since Linux 5.14.
+func (p *PD) AllocMW(typ MWType) (*MW, error) {
+	if typ != MWType1 && typ != MWType2 {
+		return nil, argErr("AllocMW", "type", uint8(typ), "MWType1 (1) and MWType2 (2)")
+	}
+	mw := &MW{typ: typ}
+	if err := mw.join(p.dev, "MW", "DEALLOC_MW", &p.object); err != nil {
+		return nil, err
+	}
+	req := &abi.AllocMW{PDHandle: p.handle, MWType: uint8(typ)}
+	resp := &abi.AllocMWResp{}
+	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_ALLOC_MW, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+		mw.leave()
+		return nil, p.dev.cmd.fail("ALLOC_MW", errno, "")
+	}
+	mw.handle = resp.MWHandle
+	mw.setRKey(resp.RKey)
+	return mw, nil
+}
+
+// Type returns the window's type.
+func (w *MW) Type() MWType { return w.typ }
+
+// RKey returns the key that the peer names the window by. Binding changes it.
+func (w *MW) RKey() uint32 { return w.rkey.Load() }
+
+// setRKey notes the key that a bind gives the window.
+func (w *MW) setRKey(rkey uint32) { w.rkey.Store(rkey) }
+
+// IncRKey returns the key for the next bind of a window of type 2: the same index with
+// the next of the 8 bits that the program chooses (ibv_inc_rkey).
+func IncRKey(rkey uint32) uint32 {
+	const tag = 0xff
+	return rkey&^tag | (rkey+1)&tag
+}
+
+// Close frees the window, bound or not (ibv_dealloc_mw).
+func (w *MW) Close() error {
+	return w.close(func() error {
+		cmd := newIoctl(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY)
+		cmd.obj(abi.UVERBS_ATTR_DESTROY_MW_HANDLE, w.handle)
+		errno := w.dev.cmd.ioctl(cmd)
+		if absent(errno) {
+			req := &abi.DeallocMW{MWHandle: w.handle}
+			errno = w.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_MW, bytesOf(req), nil, udata{})
+		}
+		return w.dev.cmd.fail(w.destroy, errno, "")
+	})
+}
