@@ -1,8 +1,13 @@
 package uverbs
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -12,8 +17,27 @@ import (
 // BufferOptions are the options of [AllocBufferOptions]; the zero value is an
 // ordinary buffer.
 type BufferOptions struct {
-	HugePages bool // HugePages asks for 2 MiB pages that the administrator has reserved (MAP_HUGETLB).
+	// HugePages asks for huge pages, which the administrator has reserved (MAP_HUGETLB).
+	HugePages bool
+	// HugePageSize is their size in bytes; 0 means 2 MiB. It implies HugePages.
+	HugePageSize int
+	// NUMANode is the node that the memory shall come from, as long as that has some;
+	// best is the device's own. Without it the kernel takes what is next to the CPU
+	// that writes first.
+	NUMANode NUMAChoice
 }
+
+// NUMAChoice is a NUMA node, or, if zero, none.
+type NUMAChoice struct {
+	node  int
+	given bool
+}
+
+// NUMAAt chooses the node with a number, from 0.
+func NUMAAt(node int) NUMAChoice { return NUMAChoice{node, true} }
+
+// defaultHugePage is the size of huge pages that every amd64 and arm64 machine has.
+const defaultHugePage = 2 << 20
 
 // Buffer is memory outside of the Go heap, page aligned and zeroed, that can be
 // registered with [PD.RegMR]. Its bytes may be used from any goroutine; that the
@@ -32,20 +56,98 @@ func AllocBuffer(size int) (*Buffer, error) {
 }
 
 // AllocBufferOptions returns a buffer of size bytes. It fails with ENOMEM if there
-// are too few free huge pages.
+// are too few free huge pages; the error tells how many there are.
 func AllocBufferOptions(size int, o BufferOptions) (*Buffer, error) {
+	const op = "AllocBuffer"
 	if size <= 0 {
-		return nil, argErr("AllocBuffer", "size", size, "1 byte and more")
+		return nil, argErr(op, "size", size, "1 byte and more")
 	}
-	region, err := mmio.MapAnonymous(size, o.HugePages)
+	var region *mmio.Region
+	var err error
+	if o.HugePages || o.HugePageSize != 0 {
+		region, err = mapHuge(op, size, cmp.Or(o.HugePageSize, defaultHugePage))
+	} else if region, err = mmio.MapAnonymous(size, false); err != nil {
+		err = fmt.Errorf("uverbs: %s: %w", op, err)
+	}
 	if err != nil {
-		hint := ""
-		if o.HugePages {
-			hint = " of huge pages (reserve them in /proc/sys/vm/nr_hugepages)"
+		return nil, err
+	}
+	if o.NUMANode.given {
+		if err := prefer(op, region, o.NUMANode.node); err != nil {
+			return nil, errors.Join(err, region.Close())
 		}
-		return nil, fmt.Errorf("uverbs: AllocBuffer: %d bytes%s: %w", size, hint, err)
 	}
 	return &Buffer{region: region, size: size}, nil
+}
+
+// sysHugePages and sysNodes are where sysfs shows sizes of huge pages and NUMA nodes.
+const (
+	sysHugePages = "/sys/kernel/mm/hugepages"
+	sysNodes     = "/sys/devices/system/node"
+)
+
+// mapHuge maps memory of huge pages.
+func mapHuge(op string, size, pageSize int) (*mmio.Region, error) {
+	region, err := mmio.MapHuge(size, pageSize)
+	switch {
+	case errors.Is(err, syscall.EINVAL):
+		return nil, argErr(op, "HugePageSize", pageSize, "%s", hugePageSizes(sysHugePages))
+	case errors.Is(err, syscall.ENOMEM):
+		return nil, fmt.Errorf("uverbs: %s: %w%s", op, err, hugeHint(sysHugePages, size, pageSize))
+	case err != nil:
+		return nil, fmt.Errorf("uverbs: %s: %w", op, err)
+	}
+	return region, nil
+}
+
+// hugePageSizes lists the sizes of huge pages that this machine has.
+func hugePageSizes(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "none, the kernel has no huge pages"
+	}
+	var sizes []string
+	for _, e := range entries {
+		var kb int
+		if _, err := fmt.Sscanf(e.Name(), "hugepages-%dkB", &kb); err == nil {
+			sizes = append(sizes, fmt.Sprint(kb<<10))
+		}
+	}
+	return "the sizes of this machine, " + strings.Join(sizes, " and ")
+}
+
+// hugeHint compares what was asked for with the huge pages that are free.
+func hugeHint(dir string, size, pageSize int) string {
+	dir = filepath.Join(dir, fmt.Sprintf("hugepages-%dkB", pageSize>>10))
+	need := (size-1)/pageSize + 1
+	var n [3]int
+	for i, name := range []string{"nr_hugepages", "free_hugepages", "resv_hugepages"} {
+		text, err := readLine(filepath.Join(dir, name))
+		if err != nil {
+			return ""
+		}
+		n[i], _ = strconv.Atoi(text)
+	}
+	return fmt.Sprintf(": it takes %d, of %d there are %d free and not promised; reserve more (echo %d > %s/nr_hugepages)",
+		need, n[0], n[1]-n[2], n[0]+need-(n[1]-n[2]), dir)
+}
+
+// prefer has the pages of a region come from a NUMA node.
+func prefer(op string, region *mmio.Region, node int) error {
+	err := region.Prefer(node)
+	switch {
+	case errors.Is(err, syscall.EINVAL):
+		nodes, err := readLine(filepath.Join(sysNodes, "has_memory"))
+		if err != nil {
+			nodes = "unknown"
+		}
+		return argErr(op, "NUMANode", node, "the nodes with memory: %s", nodes)
+	case errors.Is(err, syscall.ENOSYS):
+		return &FeatureError{Feature: "placing memory on a NUMA node", Err: err}
+	case err != nil:
+		return fmt.Errorf("uverbs: %s: %w", op, err)
+	}
+	return nil
 }
 
 // Bytes returns the buffer's memory, or nil after Close. The slice must not be
