@@ -1,0 +1,65 @@
+package uverbs_test
+
+import (
+	"fmt"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Register half a buffer so that the peer sees it from address 0 on, and let it write
+// there for a while.
+func ExamplePD_RegMRAt() {
+	dev := must(uverbs.OpenFirst())
+	pd := must(dev.AllocPD())
+	buf := must(uverbs.AllocBuffer(8192))
+	mr := must(pd.RegMRAt(buf, uverbs.MROptions{
+		Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite,
+		Offset: 4096,
+		IOVA:   uverbs.IOVAAt(0),
+	}))
+	fmt.Println("write to", mr.Addr(), "with key", mr.RKey())
+	check(mr.Rereg(uverbs.ReregOptions{Access: new(uverbs.AccessLocalWrite)}))
+	check(mr.Close())
+	check(buf.Close())
+	check(pd.Close())
+	check(dev.Close())
+}
+
+// A memory window is bound by a work request; until then its key leads nowhere.
+func ExamplePD_AllocMW() {
+	dev := must(uverbs.OpenFirst())
+	pd := must(dev.AllocPD())
+	mw := must(pd.AllocMW(uverbs.MWType2))
+	fmt.Println("the first bind makes the key", uverbs.IncRKey(mw.RKey()))
+	check(mw.Close())
+	check(pd.Close())
+	check(dev.Close())
+}
+
+// Each small message has a slot of its own. The number of the slot is the ID of the work
+// request, so that the completion tells which slot is free again.
+func ExampleBufferPool() {
+	dev := must(uverbs.OpenFirst())
+	pd := must(dev.AllocPD())
+	pool := must(uverbs.NewBufferPool(pd, uverbs.PoolOptions{SlotSize: 256, Slots: 1000}))
+	out := make([]uverbs.Slot, 1000)
+	post := func(qp *uverbs.QP, msg string) {
+		s := must(pool.Get())
+		out[s.Index()] = s
+		n := copy(s.Bytes(), msg)
+		check(qp.PostSend(uverbs.SendWR{ID: uint64(s.Index()), Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{s.SGE(n)}}))
+	}
+	completed := func(wc *uverbs.WC) { check(pool.Put(out[wc.ID])) }
+	_, _ = post, completed
+	check(pool.Close())
+	check(pd.Close())
+	check(dev.Close())
+}
+
+// Memory of huge pages takes the device fewer translations. The administrator has
+// reserved them: echo 512 > /proc/sys/vm/nr_hugepages.
+func ExampleAllocBufferOptions() {
+	buf := must(uverbs.AllocBufferOptions(1<<30, uverbs.BufferOptions{HugePages: true, NUMANode: uverbs.NUMAAt(0)}))
+	fmt.Println(buf.Len())
+	check(buf.Close())
+}

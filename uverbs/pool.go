@@ -1,0 +1,170 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// Errors of a [BufferPool].
+var (
+	// ErrPoolEmpty is returned by Get when all slots are out.
+	ErrPoolEmpty = errors.New("uverbs: no free slot in the buffer pool")
+	// ErrSlotFree is returned by Put when the slot has been put back already, or is of
+	// another pool.
+	ErrSlotFree = errors.New("uverbs: slot is not out of this buffer pool")
+
+	errPoolClosed = fmt.Errorf("uverbs: BufferPool: %w", os.ErrClosed)
+)
+
+// slotAlign is the alignment of slots: one cache line of the machines at hand.
+const slotAlign = 64
+
+// PoolOptions are the options of [NewBufferPool].
+type PoolOptions struct {
+	SlotSize int           // SlotSize is the size of a slot in bytes. Slots start at multiples of 64 bytes.
+	Slots    int           // Slots is the number of slots.
+	Access   Access        // Access are the rights of the memory region.
+	Buffer   BufferOptions // Buffer chooses the memory.
+}
+
+// BufferPool is one registered buffer cut into slots of equal size, for many small
+// messages. It is safe for concurrent use. Get and Put do not allocate.
+type BufferPool struct {
+	buf    *Buffer
+	mr     *MR
+	mem    []byte
+	size   int // of a slot, as was asked for
+	stride int // from one slot to the next
+
+	mu     sync.Mutex
+	free   []uint32 // slots that are in, the last used on top
+	turn   []uint32 // how often a slot went out and in: odd while it is out
+	closed bool
+}
+
+// Slot is a piece of a [BufferPool] that the program has to itself until it puts it back.
+// It is a value; its copies are the same slot.
+type Slot struct {
+	pool  *BufferPool
+	index uint32
+	turn  uint32
+}
+
+// NewBufferPool allocates and registers a pool. The errors are those of
+// [AllocBufferOptions] and [PD.RegMR].
+func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
+	const op = "NewBufferPool"
+	if o.SlotSize <= 0 || o.SlotSize > math.MaxUint32-slotAlign {
+		return nil, argErr(op, "SlotSize", o.SlotSize, "1 to %d", math.MaxUint32-slotAlign)
+	}
+	stride := (o.SlotSize + slotAlign - 1) &^ (slotAlign - 1)
+	if most := min(math.MaxInt/stride, math.MaxUint32); o.Slots <= 0 || o.Slots > most {
+		return nil, argErr(op, "Slots", o.Slots, "1 to %d", most)
+	}
+	buf, err := AllocBufferOptions(stride*o.Slots, o.Buffer)
+	if err != nil {
+		return nil, err
+	}
+	mr, err := pd.RegMR(buf, o.Access)
+	if err != nil {
+		return nil, errors.Join(err, buf.Close())
+	}
+	p := &BufferPool{
+		buf: buf, mr: mr, mem: buf.Bytes(), size: o.SlotSize, stride: stride,
+		free: make([]uint32, o.Slots), turn: make([]uint32, o.Slots),
+	}
+	for i := range p.free {
+		p.free[i] = uint32(o.Slots - 1 - i)
+	}
+	return p, nil
+}
+
+// MR returns the memory region of all slots.
+func (p *BufferPool) MR() *MR { return p.mr }
+
+// Get takes a slot out, the one that was put back last. Its bytes are as they were left.
+// It fails with [ErrPoolEmpty] if there is none.
+func (p *BufferPool) Get() (Slot, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return Slot{}, errPoolClosed
+	}
+	n := len(p.free)
+	if n == 0 {
+		return Slot{}, ErrPoolEmpty
+	}
+	i := p.free[n-1]
+	p.free = p.free[:n-1]
+	p.turn[i]++
+	return Slot{p, i, p.turn[i]}, nil
+}
+
+// Put puts a slot back. Work requests that name it must have completed, and its bytes
+// must not be used any more. It fails with [ErrSlotFree] if the slot is not out.
+func (p *BufferPool) Put(s Slot) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return errPoolClosed
+	}
+	if s.pool != p || p.turn[s.index] != s.turn {
+		return ErrSlotFree
+	}
+	p.turn[s.index]++
+	p.free = append(p.free, s.index)
+	return nil
+}
+
+// Free returns the number of slots that are in.
+func (p *BufferPool) Free() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.free)
+}
+
+// Close deregisters and frees the memory. It fails with EBUSY while slots are out.
+func (p *BufferPool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	if out := len(p.turn) - len(p.free); out > 0 {
+		return fmt.Errorf("uverbs: BufferPool: %d of %d slots are out, put them back first: %w", out, len(p.turn), syscall.EBUSY)
+	}
+	if err := p.mr.Close(); err != nil {
+		return err
+	}
+	if err := p.buf.Close(); err != nil {
+		return err
+	}
+	p.closed = true
+	return nil
+}
+
+// Index returns the slot's number in its pool, from 0: something for the ID of a work
+// request to say.
+func (s Slot) Index() int { return int(s.index) }
+
+// Bytes returns the slot's memory, or nil for the zero Slot.
+func (s Slot) Bytes() []byte {
+	if s.pool == nil {
+		return nil
+	}
+	at := int(s.index) * s.pool.stride
+	return s.pool.mem[at:][:s.pool.size:s.pool.size]
+}
+
+// SGE returns the scatter/gather element for the slot's first n bytes. If it has not as
+// many, posting a work request with the element fails.
+func (s Slot) SGE(n int) SGE {
+	if s.pool == nil || n > s.pool.size {
+		return SGE{outside: true}
+	}
+	return s.pool.mr.SGE(int(s.index)*s.pool.stride, n)
+}
