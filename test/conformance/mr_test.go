@@ -1,0 +1,369 @@
+package conformance
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// remoteRights let a peer read and write.
+const remoteRights = uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+
+// since reports whether the kernel is of a version or newer.
+func since(t *testing.T, major, minor int) bool {
+	k := testenv.Kernel(t)
+	return slices.Compare(k[:], []int{major, minor}) >= 0
+}
+
+// lacksFeature fails the test unless err is a FeatureError that names a feature.
+func lacksFeature(t *testing.T, err error, feature string) {
+	t.Helper()
+	var f *uverbs.FeatureError
+	if !errors.As(err, &f) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(f.Feature, feature) {
+		t.Errorf("error is %v, want a FeatureError about %s", err, feature)
+	}
+}
+
+// newPD allocates a PD that is closed at the end of the test.
+func newPD(t *testing.T, dev *uverbs.Device) *uverbs.PD {
+	t.Helper()
+	pd, err := dev.AllocPD()
+	must(t, err)
+	closeLater(t, pd)
+	return pd
+}
+
+// newBuffer allocates a buffer that is closed at the end of the test.
+func newBuffer(t *testing.T, size int) *uverbs.Buffer {
+	t.Helper()
+	buf, err := uverbs.AllocBuffer(size)
+	must(t, err)
+	closeLater(t, buf)
+	return buf
+}
+
+// rdma posts an RDMA request and returns the status that it ends with.
+func (s *side) rdma(t *testing.T, op uverbs.WROpcode, sge uverbs.SGE, addr uint64, rkey uint32) uverbs.WCStatus {
+	t.Helper()
+	must(t, s.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: op, Flags: uverbs.Signaled, SGL: []uverbs.SGE{sge}, RemoteAddr: addr, RKey: rkey}))
+	return s.next(t).Status
+}
+
+// usable writes to a region of the peer and reads it back.
+func usable(t *testing.T, a *side, mr *uverbs.MR, offset int) {
+	t.Helper()
+	want := a.fill(0, 3000, byte(offset))
+	addr := mr.Addr() + uint64(offset)
+	if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 3000), addr, mr.RKey()); st != uverbs.WCSuccess {
+		t.Fatalf("RDMA WRITE to %#x: %s", addr, st)
+	}
+	if string(mr.Bytes()[offset:][:3000]) != string(want) {
+		t.Fatalf("the bytes at %#x are not what was written", addr)
+	}
+	if st := a.rdma(t, uverbs.WRRDMARead, a.mr.SGE(30000, 3000), addr, mr.RKey()); st != uverbs.WCSuccess {
+		t.Fatalf("RDMA READ of %#x: %s", addr, st)
+	}
+	a.holds(t, 30000, want)
+}
+
+// refusing are the options of a QP whose peer may refuse a request without an answer, as
+// rxe of Linux 5.10 does.
+var refusing = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 10, RetryCount: 1}}
+
+func TestRegMRAt(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for name, o := range map[string]uverbs.MROptions{
+			"own address":  {Offset: 4196, Length: 9000},
+			"zero":         {Offset: 8192, IOVA: uverbs.IOVAAt(0)},
+			"low":          {Offset: 4096 + 100, Length: 9000, IOVA: uverbs.IOVAAt(3*4096 + 100)},
+			"high":         {Offset: 7, Length: 12288, IOVA: uverbs.IOVAAt(1<<47 + 7)},
+			"whole buffer": {IOVA: uverbs.IOVAAt(1 << 32)},
+		} {
+			t.Run(name, func(t *testing.T) {
+				a, b := pair(t, refusing)
+				o.Access = remoteRights
+				mr, err := b.pd.RegMRAt(b.buf, o)
+				must(t, err)
+				closeLater(t, mr)
+				usable(t, a, mr, 0)
+				usable(t, a, mr, 1)
+				usable(t, a, mr, mr.Len()-3000)
+				// It is known by this address to local work requests too.
+				want := a.fill(0, 2000, 77)
+				must(t, b.qp.PostRecv(1, mr.SGE(500, 2000)), a.qp.PostSend(send(2, a.mr.SGE(0, 2000))))
+				a.want(t, 2, uverbs.WCSend)
+				b.want(t, 1, uverbs.WCRecv)
+				b.holds(t, o.Offset+500, want)
+				if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 2), mr.Addr()+uint64(mr.Len())-1, mr.RKey()); st == uverbs.WCSuccess {
+					t.Error("a write beyond the region succeeds")
+				}
+			})
+		}
+	})
+}
+
+// TestAccessFlags registers with each right.
+func TestAccessFlags(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		pd, buf := newPD(t, dev), newBuffer(t, 8192)
+		// rxe of Linux 6.1 and older takes flags that it does not know.
+		strict := since(t, 6, 12)
+		for _, c := range []struct {
+			access  uverbs.Access
+			has     bool
+			feature string
+		}{
+			{uverbs.AccessMWBind, true, ""},
+			{uverbs.AccessRemoteAtomic, true, ""},
+			{uverbs.AccessRelaxedOrdering, true, ""},
+			{1 << 29, true, ""}, // a wish that no kernel knows
+			{uverbs.AccessZeroBased, !strict, "access ZERO_BASED"},
+			{uverbs.AccessHugeTLB, !strict, "access HUGETLB"},
+			{uverbs.AccessFlushGlobal, strict, "access FLUSH_GLOBAL"},
+			{uverbs.AccessOnDemand, hasODP(t), "on-demand paging"},
+		} {
+			mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|c.access)
+			if !c.has {
+				lacksFeature(t, err, c.feature)
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", c.access, err)
+				continue
+			}
+			must(t, mr.Close())
+		}
+		_, err := pd.RegMR(buf, uverbs.AccessFlushPersistent)
+		if !strict {
+			lacksFeature(t, err, "access FLUSH_PERSISTENT")
+		} else if !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("FLUSH_PERSISTENT of ordinary memory: %v, want EINVAL", err)
+		} else {
+			says(t, err, "persistent memory only")
+		}
+		_, err = pd.RegMR(buf, 1<<10|uverbs.AccessLocalWrite)
+		argError(t, err, "access")
+		says(t, err, "LOCAL_WRITE|0x400", "REMOTE_ATOMIC|MW_BIND")
+	})
+}
+
+// TestZeroBased: where the driver takes the flag, the region's addresses count from 0.
+func TestZeroBased(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, refusing)
+		mr, err := b.pd.RegMRAt(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
+		if since(t, 6, 12) {
+			lacksFeature(t, err, "ZERO_BASED")
+			return
+		}
+		must(t, err)
+		closeLater(t, mr)
+		if mr.Addr() != 0 {
+			t.Errorf("address is %#x", mr.Addr())
+		}
+		usable(t, a, mr, 5)
+	})
+}
+
+// TestRegErrors: memory that the kernel cannot pin.
+func TestRegErrors(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		pd := newPD(t, openDevice(t, deviceName))
+		readOnly, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		must(t, err)
+		mr, err := pd.RegSlice(readOnly, uverbs.AccessRemoteRead)
+		must(t, err)
+		must(t, mr.Close())
+		_, err = pd.RegSlice(readOnly, uverbs.AccessLocalWrite)
+		if !errors.Is(err, syscall.EFAULT) {
+			t.Errorf("read-only memory: %v, want EFAULT", err)
+		}
+		says(t, err, "REG_MR", "not writable")
+		must(t, unix.Munmap(readOnly))
+		_, err = pd.RegSlice(readOnly, 0)
+		if !errors.Is(err, syscall.EFAULT) {
+			t.Errorf("unmapped memory: %v, want EFAULT", err)
+		}
+		says(t, err, "REG_MR", "not mapped")
+		_, err = pd.RegMRAt(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: uverbs.IOVAAt(0)})
+		argError(t, err, "IOVA")
+	})
+}
+
+// queryMR compares what the kernel has noted with what the library says.
+func queryMR(t *testing.T, mr *uverbs.MR) {
+	t.Helper()
+	got, err := mr.Query()
+	if os.Getenv("RDMAABI") == "write" {
+		lacksFeature(t, err, "QUERY_MR")
+		return
+	}
+	want := uverbs.MRAttr{LKey: mr.LKey(), RKey: mr.RKey(), Length: uint64(mr.Len()), IOVA: mr.Addr()}
+	if err != nil || got != want {
+		t.Errorf("Query: %+v, %v, want %+v", got, err, want)
+	}
+}
+
+func TestQueryMR(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		pd, buf := newPD(t, openDevice(t, deviceName)), newBuffer(t, 3*4096)
+		for _, o := range []uverbs.MROptions{{}, {Access: remoteRights}, {Access: remoteRights, Offset: 4097, Length: 5, IOVA: uverbs.IOVAAt(1<<40 + 1)}} {
+			mr, err := pd.RegMRAt(buf, o)
+			must(t, err)
+			queryMR(t, mr)
+			must(t, mr.Close())
+			if _, err := mr.Query(); !errors.Is(err, os.ErrClosed) {
+				t.Errorf("Query after Close: %v", err)
+			}
+		}
+	})
+}
+
+// hasRereg reports whether rxe has reregistration: that of Linux 6.1 has none, that of
+// 6.12 changes PD and rights.
+func hasRereg(t *testing.T) bool { return since(t, 6, 12) }
+
+func TestReregAccess(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, refusing)
+		mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite)
+		must(t, err)
+		closeLater(t, mr)
+		err = mr.Rereg(uverbs.ReregOptions{Access: new(remoteRights)})
+		if !hasRereg(t) {
+			lacksFeature(t, err, "REREG_MR")
+			queryMR(t, mr)
+			return
+		}
+		must(t, err)
+		queryMR(t, mr)
+		if mr.Access() != remoteRights {
+			t.Errorf("rights are %s", mr.Access())
+		}
+		usable(t, a, mr, 100)
+		must(t, mr.Rereg(uverbs.ReregOptions{Access: new(uverbs.AccessLocalWrite)}))
+		queryMR(t, mr)
+		if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 8), mr.Addr(), mr.RKey()); st == uverbs.WCSuccess {
+			t.Error("the peer can write although the right was taken away")
+		}
+
+		// What was pinned for reading does not become writable.
+		ro, err := b.pd.RegMR(b.buf, uverbs.AccessRemoteRead)
+		must(t, err)
+		closeLater(t, ro)
+		if err := ro.Rereg(uverbs.ReregOptions{Access: new(remoteRights)}); !errors.Is(err, syscall.EACCES) {
+			t.Errorf("a read-only region becomes writable: %v, want EACCES", err)
+		} else {
+			says(t, err, "for reading only")
+		}
+		queryMR(t, ro)
+	})
+}
+
+func TestReregPD(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		other, err := dev.AllocPD()
+		must(t, err)
+		defer other.Close()
+		buf := newBuffer(t, 16384)
+		mr, err := other.RegMR(buf, remoteRights)
+		must(t, err)
+		defer mr.Close()
+		a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
+		connect(t, a, b)
+
+		err = mr.Rereg(uverbs.ReregOptions{PD: b.pd})
+		if !hasRereg(t) {
+			lacksFeature(t, err, "REREG_MR")
+			if err := other.Close(); !errors.Is(err, syscall.EBUSY) {
+				t.Errorf("close the PD of the region: %v, want EBUSY", err)
+			}
+			return
+		}
+		must(t, err)
+		queryMR(t, mr)
+		usable(t, a, mr, 0)
+		must(t, other.Close()) // nobody uses it now
+		if err := b.pd.Close(); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "2 MR") {
+			t.Errorf("close the new PD: %v, want EBUSY because of 2 MR", err)
+		}
+		must(t, mr.Close())
+	})
+}
+
+// TestReregPDBefore: a QP of another PD cannot use a region. It is what makes the success
+// of TestReregPD mean something.
+func TestReregPDBefore(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
+		connect(t, a, b)
+		mr, err := newPD(t, dev).RegMR(b.buf, remoteRights)
+		must(t, err)
+		defer mr.Close()
+		if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 8), mr.Addr(), mr.RKey()); st == uverbs.WCSuccess {
+			t.Error("the peer can write to a region of another PD")
+		}
+	})
+}
+
+// TestReregMemory: rxe cannot change the memory, and the region stays as it was.
+func TestReregMemory(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		other := newBuffer(t, 8192)
+		before := b.mr.Addr()
+		lacksFeature(t, b.mr.Rereg(uverbs.ReregOptions{Buffer: other}), "REREG_MR")
+		if b.mr.Addr() != before || b.mr.Len() != bufferSize {
+			t.Errorf("the region is at %#x now, %d bytes", b.mr.Addr(), b.mr.Len())
+		}
+		queryMR(t, b.mr)
+		usable(t, a, b.mr, 0)
+		argError(t, b.mr.Rereg(uverbs.ReregOptions{}), "options")
+	})
+}
+
+// TestDMABuf: rxe has no dma-bufs; what is tested is that the kernel takes the command
+// for one. A kernel that lets programs make dma-bufs gets a real one.
+func TestDMABuf(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		pd := newPD(t, openDevice(t, deviceName))
+		fd, err := unix.MemfdCreate("memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		must(t, err)
+		memory := os.NewFile(uintptr(fd), "memory")
+		defer memory.Close()
+		must(t, memory.Truncate(16384))
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+		must(t, err)
+		files := []*os.File{memory} // which is none
+		if f := udmabuf(t, memory, 16384); f != nil {
+			defer f.Close()
+			files = append(files, f)
+		} else if since(t, 6, 12) {
+			t.Error("the kernel has no /dev/udmabuf")
+		}
+		for _, f := range files {
+			for _, o := range []uverbs.MROptions{{}, {Access: uverbs.AccessLocalWrite | uverbs.AccessRelaxedOrdering, Offset: 4096, Length: 100, IOVA: uverbs.IOVAAt(0)}} {
+				_, err := pd.RegDMABuf(f, o)
+				lacksFeature(t, err, "REG_DMABUF_MR")
+				var feature *uverbs.FeatureError
+				if os.Getenv("RDMAABI") != "write" && since(t, 5, 12) && errors.As(err, &feature) && feature.Driver != "rxe" {
+					t.Errorf("%s: %v, want it to be the driver that lacks it", f.Name(), err)
+				}
+			}
+			_, err := pd.RegDMABuf(f, uverbs.MROptions{Length: 16385})
+			argError(t, err, "Length")
+			says(t, err, "16384") // the size is known without being told
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package conformance
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestMW allocates memory windows. rxe of Linux 5.10 has none.
+func TestMW(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		pd := newPD(t, dev)
+		has := since(t, 5, 14)
+		if got := dev.QueryDevice().MaxMW != 0; got != has {
+			t.Errorf("the device says %t about memory windows, want %t", got, has)
+		}
+		keys := map[uint32]bool{}
+		for _, typ := range []uverbs.MWType{uverbs.MWType1, uverbs.MWType2} {
+			for range 20 {
+				mw, err := pd.AllocMW(typ)
+				if !has {
+					lacksFeature(t, err, "ALLOC_MW")
+					continue
+				}
+				must(t, err)
+				if mw.RKey() == 0 || keys[mw.RKey()] || mw.Type() != typ {
+					t.Errorf("%s has key %#x", mw.Type(), mw.RKey())
+				}
+				keys[mw.RKey()] = true
+				if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
+					t.Errorf("close the PD: %v, want EBUSY", err)
+				}
+				closeLater(t, mw)
+			}
+		}
+		_, err := pd.AllocMW(3)
+		argError(t, err, "type")
+	})
+}
