@@ -28,7 +28,7 @@ type CQFlags uint32
 // CQ flags (IBV_CREATE_CQ_ATTR_*).
 const (
 	CQTimestamp     CQFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION // completions have the device's time
-	CQIgnoreOverrun CQFlags = abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN       // a full queue is overwritten, not broken
+	CQIgnoreOverrun CQFlags = abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN       // the device does not look whether it is full
 
 	cqFlagsAll = CQTimestamp | CQIgnoreOverrun
 )
@@ -221,9 +221,9 @@ func (c *CQ) notify(cmd *fastCommand) error {
 type cqResizer interface {
 	// resizeUdata returns the driver's part of RESIZE_CQ.
 	resizeUdata() udata
-	// remapCQ replaces the ring by what the kernel answered. If it fails and has not
-	// replaced the ring, the CQ is lost.
-	remapCQ(c *CQ, cqe int, u udata) error
+	// remapCQ replaces the ring by what the kernel answered and returns the old one's
+	// memory. If it fails the CQ is lost.
+	remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error)
 }
 
 // Resize changes the number of completions that the CQ holds, which is at least cqe
@@ -256,12 +256,15 @@ func (c *CQ) Resize(cqe int) error {
 		}
 		return d.cmd.fail("RESIZE_CQ", errno, hint)
 	}
-	old := c.ring
-	err := r.remapCQ(c, int(resp.CQE), u)
-	if c.ring == old {
+	old, err := r.remapCQ(c, int(resp.CQE), u)
+	if err != nil {
 		c.kind = kindLost
+		return err
 	}
-	return err
+	if err := old.Close(); err != nil {
+		return fmt.Errorf("uverbs: CQ: unmap old ring: %w", err)
+	}
+	return nil
 }
 
 // kindLost is the kind of a CQ whose ring the kernel does not use any more.

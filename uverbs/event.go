@@ -172,10 +172,16 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 // There is nothing to acknowledge: a C program must, since it may use the object of an
 // event whose memory has been freed; here Close needs not wait for anybody.
 //
+// rxe raises EventPortErr and EventPortActive when the network interface goes down and up
+// (up to Linux 6.12 the latter may come twice), EventGIDChange when an address of it comes
+// or goes, EventCQErr when a completion finds its CQ full, EventSQDrained in state SQD,
+// EventSRQLimitReached, and in Linux 7.2 but not 6.12 EventQPAccessErr when a peer's access
+// is refused. It tells of no other error of a QP: those are completions.
+//
 // It returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
-// closed, and a [FeatureError] before Linux 5.6 without its write() interface. One
-// goroutine at a time may call WaitEvent. It parks in Go's netpoller and takes no thread;
-// repeated calls with one context do not allocate.
+// closed, and a [FeatureError] where the ioctl interface has no events (before Linux 5.6).
+// One goroutine at a time may call WaitEvent. It parks in Go's netpoller and takes no
+// thread; repeated calls with one context do not allocate.
 func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	if d.gone.Load() {
 		return Event{}, d.errClosed()

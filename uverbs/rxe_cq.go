@@ -2,8 +2,8 @@ package uverbs
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
 )
 
@@ -11,23 +11,20 @@ func (rxeDriver) resizeUdata() udata { return udata{out: make([]byte, rxe.Resize
 
 // remapCQ maps the ring that the kernel has moved the completions to. The old ring's
 // memory lives as long as its mapping.
-func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) error {
+func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) {
 	mi, err := rxe.DecodeResizeCQResp(u.out)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	region, err := c.dev.mapRing(mi)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ring, err := rxe.NewCompQueue(region.Bytes(), cqe)
 	if err != nil {
-		return errors.Join(err, region.Close())
+		return nil, errors.Join(err, region.Close())
 	}
-	old := c.region
+	old = c.region
 	c.region, c.ring, c.cqe = region, ring, cqe
-	if err := old.Close(); err != nil {
-		return fmt.Errorf("uverbs: CQ: unmap ring: %w", err)
-	}
-	return nil
+	return old, nil
 }
