@@ -173,7 +173,9 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 	return mr, nil
 }
 
-// register asks the kernel.
+// register asks the kernel. The ioctl method for it, which Linux has since 6.18, takes
+// nothing more but a DMA handle, and in 7.2 it leaves a region of rxe with address and
+// length 0, which no request can use. So it is the legacy command everywhere.
 func (m *MR) register(p *PD, s *region) error {
 	if err := m.join(p.dev, "MR", "DEREG_MR", &p.object); err != nil {
 		return err
