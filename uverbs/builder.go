@@ -13,6 +13,7 @@ type SendBuilder struct {
 	n     int   // work requests begun
 	err   error // the first error
 	bytes uint64
+	binds []bind // what windows become
 
 	// Of the work request that was begun last:
 	slot  rxeSendSlot
@@ -25,7 +26,8 @@ type SendBuilder struct {
 // BeginSend starts a batch and drops one that was not posted (ibv_wr_start).
 func (q *QP) BeginSend() *SendBuilder {
 	b := &q.builder
-	b.q, b.n, b.err, b.bytes = q, 0, nil, 0
+	b.Abandon()
+	b.q, b.bytes = q, 0
 	if s := QPState(q.state.Load()); s < RTS || q.gone.Load() {
 		b.err = q.stateErr()
 	}
@@ -199,6 +201,49 @@ func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
 	}
 }
 
+// BindMW begins the binding of a memory window to length bytes at addr of an MR that was
+// registered with AccessMWBind (ibv_wr_bind_mw, ibv_bind_mw). The window's key is rkey
+// afterwards, which differs from the one before in the last 8 bits, as [IncRKey] makes it.
+// [MW.RKey] tells it as soon as the batch is posted; if the work request then fails, the
+// window still has the key that it had. A length of 0 unbinds a window of type 1.
+func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr *MR, addr, length uint64, access Access) {
+	if !b.begin(id, WRBindMW, flags) {
+		return
+	}
+	switch {
+	case mw == nil || mr == nil || mw.gone.Load() || mr.gone.Load():
+		b.failLast(ErrBind)
+		return
+	case mw.dev != b.q.dev || mr.dev != b.q.dev:
+		b.failLast(ErrBindForeign)
+		return
+	}
+	now := b.windowKey(mw)
+	if rkey>>8 != now>>8 {
+		b.failLast(ErrBindKey)
+		return
+	}
+	b.slot.SetMW(addr, length, mr.lkey, now, rkey, uint32(access))
+	b.binds = append(b.binds, bind{mw.number, rkey})
+}
+
+// bind is a window's key once the batch is posted. The window is kept by its number: a
+// pointer here would move every caller's SendWR, with its SGL, to the heap.
+type bind struct {
+	mw   uint64
+	rkey uint32
+}
+
+// windowKey returns a window's key as the batch leaves it so far.
+func (b *SendBuilder) windowKey(mw *MW) uint32 {
+	for i := len(b.binds) - 1; i >= 0; i-- {
+		if b.binds[i].mw == mw.number {
+			return b.binds[i].rkey
+		}
+	}
+	return mw.RKey()
+}
+
 // To says where the datagram goes (ibv_wr_set_ud_addr).
 func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	if !b.begun() {
@@ -278,10 +323,15 @@ func (b *SendBuilder) takesData() bool {
 // are those of [QP.PostSend]. The builder is empty afterwards.
 func (b *SendBuilder) Post() error {
 	b.finish()
-	n, err := b.n, b.err
-	b.n, b.err = 0, nil
+	n, err, binds := b.n, b.err, b.binds
+	b.Abandon()
 	if err != nil || n == 0 {
 		return err
+	}
+	for _, bound := range binds {
+		if mw, ok := b.q.dev.target(bound.mw).(*MW); ok {
+			mw.setRKey(bound.rkey)
+		}
 	}
 	switch b.q.kind {
 	case kindRxe:
@@ -291,7 +341,7 @@ func (b *SendBuilder) Post() error {
 }
 
 // Abandon drops the batch (ibv_wr_abort).
-func (b *SendBuilder) Abandon() { b.n, b.err = 0, nil }
+func (b *SendBuilder) Abandon() { b.n, b.err, b.binds = 0, nil, b.binds[:0] }
 
 // add begins and completes a work request of the slice API.
 func (b *SendBuilder) add(wr *SendWR) {
@@ -315,6 +365,12 @@ func (b *SendBuilder) add(wr *SendWR) {
 		b.Flush(wr.ID, wr.Flags, wr.RemoteAddr, wr.Length, wr.RKey, wr.Placement, wr.Level)
 	case WRLocalInv:
 		b.LocalInv(wr.ID, wr.Flags, wr.InvalidateRKey)
+	case WRBindMW:
+		w, rkey := &wr.Bind, wr.RKey
+		if w.MW != nil && rkey == 0 {
+			rkey = IncRKey(b.windowKey(w.MW))
+		}
+		b.BindMW(wr.ID, wr.Flags, w.MW, rkey, w.MR, w.Addr, w.Length, w.Access)
 	default:
 		b.finish()
 		b.fail(ErrOpcode)

@@ -30,6 +30,7 @@ func (t MWType) String() string {
 type MW struct {
 	object
 	handle uint32
+	number uint64 // of the device's targets
 	typ    MWType
 	rkey   atomic.Uint32
 }
@@ -51,6 +52,7 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 		return nil, p.dev.cmd.fail("ALLOC_MW", errno, "")
 	}
 	mw.handle = resp.MWHandle
+	mw.number = p.dev.addTarget(mw)
 	mw.setRKey(resp.RKey)
 	return mw, nil
 }
@@ -80,6 +82,9 @@ func (w *MW) Close() error {
 		if absent(errno) {
 			req := &abi.DeallocMW{MWHandle: w.handle}
 			errno = w.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_MW, bytesOf(req), nil, udata{})
+		}
+		if errno == 0 {
+			w.dev.dropTarget(w.number)
 		}
 		return w.dev.cmd.fail(w.destroy, errno, "")
 	})

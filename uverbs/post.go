@@ -94,9 +94,20 @@ type SendWR struct {
 	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams.
 	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
 
+	Bind BindInfo // Bind is what BIND_MW binds; RKey is the window's new key, or 0 for the next.
+
 	Length    uint32         // Length is how many bytes FLUSH is about.
 	Placement FlushPlacement // Placement is what FLUSH waits for.
 	Level     FlushLevel     // Level is what FLUSH covers.
+}
+
+// BindInfo says what a memory window is bound to (struct ibv_mw_bind_info).
+type BindInfo struct {
+	MW     *MW
+	MR     *MR    // MR was registered with AccessMWBind.
+	Addr   uint64 // Addr is the first byte, in the MR.
+	Length uint64 // Length is the number of bytes; 0 unbinds a window of type 1.
+	Access Access // Access is what the peer may do.
 }
 
 // FlushPlacement says where data must be before a FLUSH completes (enum ib_placement_type).
@@ -147,6 +158,12 @@ var (
 	ErrNotDatagram = errors.New("an AH is for UD only")
 	// ErrForeignAH means an AH of another device.
 	ErrForeignAH = errors.New("the AH is of another device")
+	// ErrBind means a bind without an MW and an MR that are open.
+	ErrBind = errors.New("a bind needs an MW and an MR that are open")
+	// ErrBindForeign means a bind of an MW or an MR of another device.
+	ErrBindForeign = errors.New("the MW or the MR is of another device")
+	// ErrBindKey means that a bind changes more of the key than its last 8 bits.
+	ErrBindKey = errors.New("the new key differs from the window's in more than the last 8 bits")
 	// ErrNothingBegun means that a builder was given data before an operation.
 	ErrNothingBegun = errors.New("no work request was begun")
 	// ErrSendFlags means a flag that is not one of the constants.

@@ -438,7 +438,7 @@ func TestPostErrors(t *testing.T) {
 	}{
 		{"outside", SendWR{Opcode: WRSend, SGL: []SGE{sge, mr.SGE(4096, 1)}}, ErrSGERange},
 		{"opcode", SendWR{Opcode: WRSendWithInv + 1}, ErrOpcode},
-		{"bind without a window", SendWR{Opcode: WRBindMW}, ErrOpcode},
+		{"bind without a window", SendWR{Opcode: WRBindMW}, ErrBind},
 		{"atomic without data", SendWR{Opcode: WRAtomicCAS}, ErrAtomic},
 		{"atomic of 4 bytes", SendWR{Opcode: WRAtomicFAA, SGL: []SGE{mr.SGE(0, 4)}}, ErrAtomic},
 		{"atomic at 4", SendWR{Opcode: WRAtomicFAA, RemoteAddr: 4, SGL: []SGE{mr.SGE(0, 8)}}, ErrAtomic},

@@ -1,0 +1,47 @@
+package conformance
+
+import (
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestSQDrainedEvent: a QP that nobody waits with tells that it has drained. Of several QPs
+// the event names the right one, and not one that is closed.
+func TestSQDrainedEvent(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		for _, s := range []*side{b, a} {
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.SQD}, uverbs.AttrState))
+			want := uverbs.Event{Type: uverbs.EventSQDrained, QP: s.qp}
+			if ev := event(t, s.dev, uverbs.EventSQDrained); ev != want {
+				t.Errorf("event is %s, want %s", ev, want)
+			}
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+		}
+		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.SQD}, uverbs.AttrState), b.qp.Close())
+		noEvent(t, b.dev)
+	})
+}
+
+// TestQPAccessErrEvent: a peer that accesses what it may not breaks the QP, and that is
+// told on this side too. rxe of Linux 7.2 does so, of 6.12 and before it does not.
+func TestQPAccessErrEvent(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		wr := send(1, a.mr.SGE(0, 8))
+		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, 1, ^b.mr.RKey()
+		must(t, a.qp.PostSend(wr))
+		if wc := a.next(t); wc.Status == uverbs.WCSuccess {
+			t.Fatal("a WRITE to anywhere succeeds")
+		}
+		if k := testenv.Kernel(t); k[0] < 7 || k[0] == 7 && k[1] < 2 {
+			return
+		}
+		want := uverbs.Event{Type: uverbs.EventQPAccessErr, QP: b.qp}
+		if ev := event(t, a.dev, uverbs.EventQPAccessErr); ev != want {
+			t.Errorf("event is %s, want %s", ev, want)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package conformance
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// window allocates a window of side b and registers all of b's buffer for windows. It
+// skips the test where the kernel has none.
+func window(t *testing.T, b *side, typ uverbs.MWType) (*uverbs.MW, *uverbs.MR) {
+	t.Helper()
+	mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessMWBind)
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, mr)
+	mw, err := b.pd.AllocMW(typ)
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, mw) // before its MR, which stays as long as a window is bound to it
+	return mw, mr
+}
+
+// bind binds a window of side b to 1000 bytes at 100 and returns its key.
+func bind(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	t.Helper()
+	old := mw.RKey()
+	must(t, b.qp.PostSend(uverbs.SendWR{ID: 50, Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+		MW: mw, MR: mr, Addr: mr.Addr() + 100, Length: 1000, Access: uverbs.AccessRemoteWrite,
+	}}))
+	b.want(t, 50, uverbs.WCBindMW)
+	if mw.RKey() != uverbs.IncRKey(old) {
+		t.Fatalf("the key is %#x after a bind, want %#x", mw.RKey(), uverbs.IncRKey(old))
+	}
+	return mw.RKey()
+}
+
+// writeTo writes through a key and returns the completion.
+func writeTo(t *testing.T, a, b *side, offset, n int, rkey uint32) uverbs.WC {
+	t.Helper()
+	wr := send(1, a.mr.SGE(0, n))
+	wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, b.mr.Addr()+uint64(offset), rkey
+	must(t, a.qp.PostSend(wr))
+	return a.next(t)
+}
+
+// TestWindow writes through windows of both types, and does nothing that they are not for.
+func TestWindow(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for _, typ := range []uverbs.MWType{uverbs.MWType1, uverbs.MWType2} {
+			t.Run(typ.String(), func(t *testing.T) {
+				a, b := pair(t, uverbs.QPOptions{})
+				mw, mr := window(t, b, typ)
+				rkey := bind(t, b, mw, mr)
+				want := a.fill(0, 500, 5)
+				wc := writeTo(t, a, b, 100, 500, rkey)
+				must(t, a.qp.Err(&wc))
+				b.holds(t, 100, want)
+				if typ == uverbs.MWType1 { // it can be bound again
+					old := rkey
+					rkey = bind(t, b, mw, mr)
+					wc = writeTo(t, a, b, 600, 500, rkey)
+					must(t, a.qp.Err(&wc))
+					if wc = writeTo(t, a, b, 600, 500, old); wc.Status != uverbs.WCRemAccessErr {
+						t.Errorf("a write with the key of before: %s", wc.Status)
+					}
+					return
+				}
+				// rxe checks the rights of a window, and its bounds by those of the MR.
+				wr := send(2, a.mr.SGE(0, 10))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, b.mr.Addr()+100, rkey
+				must(t, a.qp.PostSend(wr))
+				if wc = a.next(t); wc.Status != uverbs.WCRemAccessErr {
+					t.Errorf("a read through a window for writing: %s", wc.Status)
+				}
+			})
+		}
+	})
+}
+
+// TestWindowInvalidate takes a window of type 2 away, by its owner and by the peer.
+func TestWindowInvalidate(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for _, who := range []string{"local", "remote"} {
+			t.Run(who, func(t *testing.T) {
+				a, b := pair(t, uverbs.QPOptions{})
+				mw, mr := window(t, b, uverbs.MWType2)
+				rkey := bind(t, b, mw, mr)
+				wc := writeTo(t, a, b, 100, 10, rkey)
+				must(t, a.qp.Err(&wc))
+				if who == "local" {
+					must(t, b.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: rkey}))
+					b.want(t, 3, uverbs.WCLocalInv)
+				} else {
+					wr := send(4, a.mr.SGE(0, 10))
+					wr.Opcode, wr.InvalidateRKey = uverbs.WRSendWithInv, rkey
+					must(t, b.qp.PostRecv(5, b.mr.SGE(0, 10)), a.qp.PostSend(wr))
+					a.want(t, 4, uverbs.WCSend)
+					wc := b.want(t, 5, uverbs.WCRecv)
+					if wc.Flags&uverbs.WCWithInv == 0 || wc.InvalidatedRKey != rkey {
+						t.Errorf("invalidated %#x with flags %#x, want %#x", wc.InvalidatedRKey, wc.Flags, rkey)
+					}
+				}
+				if wc = writeTo(t, a, b, 100, 10, rkey); wc.Status != uverbs.WCRemAccessErr {
+					t.Errorf("a write through what was invalidated: %s", wc.Status)
+				}
+			})
+		}
+	})
+}
+
+// TestWindowErrors: what cannot be bound is refused, and the window keeps its key.
+func TestWindowErrors(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		_, b := pair(t, uverbs.QPOptions{})
+		mw, mr := window(t, b, uverbs.MWType2)
+		other := newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{})
+		foreign, foreignMR := window(t, other, uverbs.MWType2)
+		key := mw.RKey()
+		for _, c := range []struct {
+			wr   uverbs.SendWR
+			want error
+		}{
+			{uverbs.SendWR{Opcode: uverbs.WRBindMW}, uverbs.ErrBind},
+			{uverbs.SendWR{Opcode: uverbs.WRBindMW, Bind: uverbs.BindInfo{MW: mw}}, uverbs.ErrBind},
+			{uverbs.SendWR{Opcode: uverbs.WRBindMW, Bind: uverbs.BindInfo{MW: foreign, MR: mr}}, uverbs.ErrBindForeign},
+			{uverbs.SendWR{Opcode: uverbs.WRBindMW, Bind: uverbs.BindInfo{MW: mw, MR: foreignMR}}, uverbs.ErrBindForeign},
+			{uverbs.SendWR{Opcode: uverbs.WRBindMW, RKey: key + 0x100, Bind: uverbs.BindInfo{MW: mw, MR: mr}}, uverbs.ErrBindKey},
+		} {
+			good := uverbs.SendWR{Opcode: uverbs.WRBindMW, Bind: uverbs.BindInfo{MW: mw, MR: mr, Addr: mr.Addr(), Length: 1}}
+			if err := b.qp.PostSend(good, c.wr); !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			if mw.RKey() != key {
+				t.Fatalf("the key is %#x after a refusal, was %#x", mw.RKey(), key)
+			}
+		}
+		b.none(t)
+		// An MR that was not registered for windows: the device says so.
+		must(t, b.qp.PostSend(uverbs.SendWR{ID: 6, Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled,
+			Bind: uverbs.BindInfo{MW: mw, MR: b.mr, Addr: b.mr.Addr(), Length: 10, Access: uverbs.AccessRemoteRead}}))
+		if wc := b.next(t); wc.Status != uverbs.WCMWBindErr && wc.Status != uverbs.WCWRFlushErr { // the latter on 7.2
+			t.Errorf("a bind to an MR without AccessMWBind: %s", b.qp.Err(&wc))
+		}
+	})
+}
