@@ -12,12 +12,12 @@ VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 VMRUN    := $(BUILD)/vmrun
 PACKAGES := ibverbs-utils,ibverbs-providers
-GUEST    := -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs
+GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env GOVERBS_WALK=$(WALK))
 
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix demo check unit race abi bench vmtest kernel generate golden size deps clean help
+.PHONY: build test matrix demo check unit race racevm abi bench vmtest kernel generate golden size deps clean help
 
 build: $(VMRUN) verbs ## build the commands into .build
 
@@ -35,7 +35,8 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 	go build -trimpath -o $(BUILD)/demo ./test/demo
 	$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs $(BUILD)/demo
 
-test: check unit race abi bench size vmtest kernel ## everything, with the kernel tests on one kernel
+test: WALK = 60s
+test: check unit race abi bench size vmtest kernel racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt: run gofmt -w on these files"; exit 1; }
@@ -83,6 +84,11 @@ kernel: $(VMRUN) ## the kernel tests and interop on KERNEL and ARCH
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES) -file verbs:/bin/verbs interop.test
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none \
 		conformance.test -test.run '^TestModuleNotLoaded$$'
+
+# A static binary, as everything that runs in a guest.
+racevm: deps $(VMRUN) ## the conformance tests under the race detector, on KERNEL
+	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/conformance.test ./test/conformance
+	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 conformance.test
 
 matrix: ## the kernel tests on all kernels
 	set -e; for m in $(MATRIX); do echo "== Linux $${m#*/} on $${m%/*}"; $(MAKE) --no-print-directory kernel ARCH=$${m%/*} KERNEL=$${m#*/}; done

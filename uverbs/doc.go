@@ -15,7 +15,9 @@
 // A device reads and writes memory behind the program's back, so memory is registered
 // first. [AllocBuffer] returns memory off the Go heap, page aligned, and [PD.RegMR]
 // registers it; that is the way to do it. [PD.RegSlice] registers a slice of the heap and
-// pins it. [MR.SGE] names a part of a region in a work request.
+// pins it. [MR.SGE] names a part of a region in a work request. A [BufferPool] cuts one
+// region into slots for many small messages. A memory window ([MW]) is a key to a part of
+// a region that a work request gives to the peer and takes away again.
 //
 // # Connecting
 //
@@ -23,12 +25,20 @@
 // other way, such as TCP, and calls [QP.Connect], which chooses what can be chosen: the
 // first active port, a routable RoCE v2 GID, the port's MTU, usual timeouts.
 // [PathOptions] overrides any of it, and [QP.Modify] does each step by hand. [QP.Init]
-// alone makes it possible to post receives before the peer can send.
+// alone makes it possible to post receives before the peer can send. UC is connected the
+// same way; what it loses stays lost.
+//
+// A UD queue pair talks to many: [QP.Activate] makes it ready, an address handle ([AH])
+// is the way to a peer, and [PD.CreateAHFor] makes one for who has sent a datagram. What
+// it receives begins with [GRHSize] bytes of header, see [ParseGRH].
+// [QP.AttachMulticast] has it receive what is sent to a group.
 //
 // # Work and completion
 //
 // [QP.PostSend] and [QP.PostRecv] put work requests into a ring that the program shares
 // with the device; a list has one doorbell, and is posted whole or not at all.
+// [QP.BeginSend] builds the same in place, without structs. With an [SRQ] several queue
+// pairs take their receives from one queue.
 // [CQ.Poll] takes completions from another ring. To sleep instead of polling: [CQ.Notify],
 // then Poll until it is empty, then [CompChannel.Wait], which parks the goroutine in Go's
 // netpoller. A failed work request is a [WC] with a [WCStatus]; [QP.Err] says what it
@@ -63,10 +73,16 @@
 //
 // # What is supported
 //
-// Linux 5.10 and later on 64-bit little-endian machines; the driver rxe (Soft-RoCE); RC
-// queue pairs with SEND, RDMA WRITE, both with immediate, and RDMA READ. Not yet: other
-// drivers, UC and UD, atomics, SRQ, memory windows, address handles.
+// Linux 5.10 and later on 64-bit little-endian machines, and the driver rxe (Soft-RoCE)
+// with all that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
+// atomics, SEND with invalidate; MRs, which can be changed, and on demand (Linux 6.15);
+// memory windows (5.14), FLUSH and ATOMIC_WRITE (6.3); SRQ, multicast, asynchronous
+// events. XRC domains, flows, work queues, device memory, counters and so on are there
+// for drivers that have them; on rxe they answer with a [FeatureError]. Not yet: other
+// drivers, and the connection manager.
 //
-// A receive that is posted in state Err is not flushed by rxe, which has no doorbell for
-// receives; those posted before are.
+// What rxe does otherwise than one might think: a receive that is posted in state Err is
+// not flushed, since it has no doorbell for receives; those posted before are. The bounds
+// of a memory window are those of its MR. On demand, data goes to the beginning of a page
+// whatever the address (7.2).
 package uverbs

@@ -128,6 +128,7 @@ func TestQueryGID(t *testing.T) {
 		}
 	}
 	k.refuse["QUERY_GID_ENTRY"] = syscall.EPROTONOSUPPORT
+	d.info.Name = "none0" // a guest has an rxe0
 	if _, err := d.QueryGID(1, 3); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without ioctl, and without sysfs: %v", err)
 	}

@@ -1,0 +1,79 @@
+package uverbs_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// The builder writes work requests into the send queue in place: here a WRITE and, behind
+// it, a SEND that tells the peer of it, with one doorbell.
+func ExampleQP_BeginSend() {
+	var qp *uverbs.QP
+	var mr *uverbs.MR
+	var remoteAddr uint64
+	var rkey uint32
+	b := qp.BeginSend()
+	b.Write(1, 0, remoteAddr, rkey)
+	b.SGE(mr.SGE(0, 4096))
+	b.Send(2, uverbs.Signaled)
+	b.Inline([]byte("4096 bytes are there"))
+	check(b.Post())
+}
+
+// A UD queue pair receives from anybody who knows its Q_Key, and answers.
+func ExampleQP_Activate() {
+	var pd *uverbs.PD
+	var cq *uverbs.CQ
+	var mr *uverbs.MR // of at least 40 + 1024 bytes
+	const qkey = 0x1ee7
+	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq}))
+	defer qp.Close()
+	check(qp.Activate(qkey))
+	check(qp.PostRecv(1, mr.SGE(0, uverbs.GRHSize+1024)))
+	wcs := make([]uverbs.WC, 1)
+	for must(cq.Poll(wcs)) == 0 {
+	}
+	check(qp.Err(&wcs[0]))
+	ah := must(pd.CreateAHFor(1, &wcs[0], mr.Bytes())) // the way back
+	defer ah.Close()
+	check(qp.PostSend(uverbs.SendWR{
+		Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(uverbs.GRHSize, int(wcs[0].ByteLen)-uverbs.GRHSize)},
+		AH: ah, RemoteQPN: wcs[0].SrcQP, RemoteQKey: qkey,
+	}))
+}
+
+// Several queue pairs take their receives from one SRQ. An event says when it runs low.
+func ExamplePD_CreateSRQ() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	var cq *uverbs.CQ
+	var mr *uverbs.MR
+	srq := must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1000}))
+	defer srq.Close()
+	for range 10 {
+		qp := must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq}))
+		defer qp.Close()
+	}
+	for i := range 1000 {
+		check(srq.PostRecv(uint64(i), mr.SGE(i*4096, 4096)))
+	}
+	check(srq.SetLimit(100))
+	ev := must(dev.WaitEvent(context.Background()))
+	if ev.Type == uverbs.EventSRQLimitReached && ev.SRQ == srq {
+		fmt.Println("fewer than 100 receives are left")
+	}
+}
+
+// A fetch and add of the peer's counter; what it was before comes back.
+func ExampleSendBuilder_FetchAdd() {
+	var qp *uverbs.QP
+	var mr *uverbs.MR
+	var counter uint64 // address of 8 bytes in the peer's MR
+	var rkey uint32
+	b := qp.BeginSend()
+	b.FetchAdd(1, uverbs.Signaled, counter, rkey, 1)
+	b.SGE(mr.SGE(0, 8))
+	check(b.Post())
+}
