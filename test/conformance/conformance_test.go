@@ -80,6 +80,9 @@ type side struct {
 // bufferSize is the size of a side's buffer.
 const bufferSize = 64 << 10
 
+// ipv4Index is where the guest's devices have the GID of their IPv4 address.
+const ipv4Index = 1
+
 // testQKey is the Q_Key of UD queue pairs.
 const testQKey = 0x11111111
 
@@ -107,6 +110,10 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	s.cq, err = dev.CreateCQ(256, uverbs.CQOptions{Channel: s.ch})
 	check(s.cq)
 	o.SendCQ, o.RecvCQ = s.cq, s.cq
+	if o.Path.GID == (uverbs.GIDChoice{}) && os.Getenv("RDMAABI") == "write" {
+		// Without the ioctl a GID table is a thousand files. TestChosenGID has one read.
+		o.Path.GID = uverbs.GIDAt(ipv4Index)
+	}
 	s.qp, err = s.pd.CreateQP(o)
 	check(s.qp)
 	if o.Type == uverbs.UD {
@@ -131,6 +138,29 @@ func connect(t *testing.T, a, b *side) {
 	if err := errors.Join(a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestChosenGID connects with the GID that the library chooses.
+func TestChosenGID(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		table, err := dev.GIDTable(1)
+		must(t, err)
+		want, ok := uverbs.ChooseGID(table, uverbs.GID{})
+		if !ok || want.Index != ipv4Index {
+			t.Fatalf("the library chooses %s, want index %d of %v", want, ipv4Index, table)
+		}
+		a := newSide(t, dev, uverbs.QPOptions{})
+		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})
+		must(t, err)
+		closeLater(t, qp)
+		local, err := qp.Endpoint()
+		must(t, err)
+		if local.GID != want.GID {
+			t.Errorf("the endpoint has %s, want %s", local.GID, want.GID)
+		}
+		must(t, qp.Connect(t.Context(), local))
+	})
 }
 
 // pair returns two connected sides on one device.

@@ -19,15 +19,12 @@ func wayTo(t *testing.T, from, to *side) *uverbs.AH {
 // gidOf returns the IPv4 GID of a device.
 func gidOf(t *testing.T, dev *uverbs.Device) uverbs.GIDEntry {
 	t.Helper()
-	table, err := dev.GIDTable(1)
+	e, err := dev.QueryGID(1, ipv4Index)
 	must(t, err)
-	for _, e := range table {
-		if e.GID.Addr().Is4() && e.Type == uverbs.GIDTypeRoCEv2 {
-			return e
-		}
+	if !e.GID.Addr().Is4() || e.Type != uverbs.GIDTypeRoCEv2 {
+		t.Fatalf("%s has %s, want an IPv4 GID", dev.Name(), e)
 	}
-	t.Fatalf("%s has no IPv4 GID", dev.Name())
-	return uverbs.GIDEntry{}
+	return e
 }
 
 // wayToGID makes an AH to a GID.
