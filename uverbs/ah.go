@@ -175,6 +175,12 @@ func headerSum(b []byte) uint32 {
 // (ibv_init_ah_from_wc). grh is the beginning of the buffer; it is looked at only if the
 // WC has [WCWithGRH].
 func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
+	if d.gone.Load() {
+		return AHAttr{}, d.errClosed()
+	}
+	if wc == nil {
+		return AHAttr{}, argErr("AHAttrFor", "wc", "nil", "the completion of a datagram")
+	}
 	attr := AHAttr{DLID: wc.SLID, SL: wc.SL, SrcPathBits: wc.PathBits, Port: port}
 	if wc.Flags&WCWithGRH == 0 {
 		return attr, nil
@@ -195,6 +201,9 @@ func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 // CreateAHFor creates an address handle for the way back to the sender of a datagram; see
 // [Device.AHAttrFor] (ibv_create_ah_from_wc).
 func (p *PD) CreateAHFor(port uint8, wc *WC, grh []byte) (*AH, error) {
+	if p.gone.Load() {
+		return nil, p.errClosed()
+	}
 	attr, err := p.dev.AHAttrFor(port, wc, grh)
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (e *WCError) Unwrap() error { return e.WC.Status }
 // [WCError] that names the peer and what usually causes the status. It allocates, so
 // it is for failures only.
 func (q *QP) Err(wc *WC) error {
-	if wc.Status == WCSuccess {
+	if wc == nil || wc.Status == WCSuccess {
 		return nil
 	}
 	if wc.Status == WCWRFlushErr {

@@ -18,7 +18,22 @@ import (
 // expectedSkips are the skips that are known, a line for each.
 const expectedSkips = `TestAtomicWrite/auto: ATOMIC_WRITE
 TestAtomicWrite/ioctl: ATOMIC_WRITE
-TestAtomicWrite/write: ATOMIC_WRITE`
+TestAtomicWrite/write: ATOMIC_WRITE
+TestWindow/auto/type_1: ALLOC_MW
+TestWindow/auto/type_2: ALLOC_MW
+TestWindowInvalidate/auto/local: ALLOC_MW
+TestWindowInvalidate/auto/remote: ALLOC_MW
+TestWindowErrors/auto: ALLOC_MW
+TestWindow/ioctl/type_1: ALLOC_MW
+TestWindow/ioctl/type_2: ALLOC_MW
+TestWindowInvalidate/ioctl/local: ALLOC_MW
+TestWindowInvalidate/ioctl/remote: ALLOC_MW
+TestWindowErrors/ioctl: ALLOC_MW
+TestWindow/write/type_1: ALLOC_MW
+TestWindow/write/type_2: ALLOC_MW
+TestWindowInvalidate/write/local: ALLOC_MW
+TestWindowInvalidate/write/remote: ALLOC_MW
+TestWindowErrors/write: ALLOC_MW`
 
 func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m, expectedSkips))
