@@ -202,12 +202,17 @@ func (m *MR) become(s *region, lkey, rkey uint32) {
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
 }
 
+// readOnlyHint explains EACCES.
+const readOnlyHint = "the region was registered for reading only, so its memory cannot be made writable; register it anew"
+
 // regError explains why a region was refused.
 func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
 	hint := regHint(errno, s.length, d.attr.MaxMRSize)
 	switch {
 	case errno == syscall.EACCES:
-		hint = "the region was registered for reading only, so its memory cannot be made writable; register it anew"
+		hint = readOnlyHint
+	case errno == errWriteDenied && verb == "REREG_MR":
+		hint = readOnlyHint + "; or the process has changed its user since it opened the device"
 	case errno == syscall.EINVAL && hint == "" && s.access&AccessFlushPersistent != 0:
 		hint = "access FLUSH_PERSISTENT is for persistent memory only"
 	}
