@@ -40,6 +40,6 @@ Environment:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newDevices(), newInfo(), newPingpong())
+	root.AddCommand(newDevices(), newInfo(), newPingpong(), newDoctor())
 	return root
 }

@@ -1,0 +1,442 @@
+package interop
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// BareEnv is set to 1 in a VM that has no RDMA modules (vmrun -load none).
+const BareEnv = "GOVERBS_BARE"
+
+// doctorFinding is an element of what "verbs doctor --json" prints.
+type doctorFinding struct {
+	ID       string
+	Device   string
+	Port     int
+	Level    string
+	Title    string
+	Evidence []string
+	Fix      []string
+}
+
+// doctorReport is what "verbs doctor --json" prints.
+type doctorReport struct {
+	Schema   int
+	Works    bool
+	Verdict  string
+	Findings []doctorFinding
+}
+
+// patient is how the doctor is run.
+type patient struct {
+	names []string
+	env   []string
+	attr  syscall.SysProcAttr
+}
+
+// doctor runs the command and checks what holds of every report.
+func doctor(t *testing.T, p patient) doctorReport {
+	t.Helper()
+	cmd := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), append([]string{"doctor", "--json"}, p.names...)...)
+	cmd.Env = append(os.Environ(), p.env...)
+	cmd.SysProcAttr = &p.attr
+	var out, msg bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &msg
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		t.Fatalf("%v: %s", err, msg.String())
+	}
+	var r doctorReport
+	dec := json.NewDecoder(&out)
+	dec.DisallowUnknownFields()
+	full := struct {
+		doctorReport
+		Version string
+	}{}
+	if jerr := dec.Decode(&full); jerr != nil {
+		t.Fatalf("not a JSON document: %v\n%s", jerr, msg.String())
+	}
+	r = full.doctorReport
+	if dec.More() {
+		t.Error("there is more than one document")
+	}
+	if r.Works != (err == nil) {
+		t.Errorf("works is %t, the command ends with %v", r.Works, err)
+	}
+	if r.Schema != 1 || r.Verdict == "" || len(r.Findings) == 0 {
+		t.Errorf("report is %+v", r)
+	}
+	errs := 0
+	for _, f := range r.Findings {
+		if f.ID == "" || f.Title == "" || len(f.Evidence) == 0 || f.Fix == nil {
+			t.Errorf("finding %+v is not complete", f)
+		}
+		switch f.Level {
+		case "error":
+			errs++
+		case "ok", "info", "warning":
+		default:
+			t.Errorf("finding %s has level %q", f.ID, f.Level)
+		}
+		t.Logf("%-7s %s %s %d: %s", f.Level, f.ID, f.Device, f.Port, f.Title)
+	}
+	if r.Works != (errs == 0) {
+		t.Errorf("works is %t with %d errors", r.Works, errs)
+	}
+	t.Log(r.Verdict)
+	return r
+}
+
+// want looks for a finding of a level, and for words in it.
+func (r doctorReport) want(t *testing.T, id, device, level string, words ...string) {
+	t.Helper()
+	for _, f := range r.Findings {
+		if f.ID != id || f.Device != device {
+			continue
+		}
+		if f.Level != level {
+			t.Errorf("%s of %q is %s (%s), want %s; evidence %q", id, device, f.Level, f.Title, level, f.Evidence)
+		}
+		text := strings.Join(append(append([]string{f.Title}, f.Evidence...), f.Fix...), "\n")
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s of %q does not say %q:\n%s", id, device, w, text)
+			}
+		}
+		return
+	}
+	t.Errorf("there is no finding %s of %q", id, device)
+}
+
+// works checks the outcome.
+func (r doctorReport) works(t *testing.T, want bool, words ...string) {
+	t.Helper()
+	if r.Works != want {
+		t.Errorf("works is %t, want %t: %s", r.Works, want, r.Verdict)
+	}
+	for _, w := range words {
+		if !strings.Contains(r.Verdict, w) {
+			t.Errorf("verdict %q does not say %q", r.Verdict, w)
+		}
+	}
+}
+
+// undone fails the test if what was changed cannot be changed back.
+func undone(t *testing.T, f func() error) {
+	t.Cleanup(func() {
+		if err := f(); err != nil {
+			t.Errorf("cannot be undone: %v", err)
+		}
+	})
+}
+
+// change fails the test if err is not nil.
+func change(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nobody has no rights at all.
+var nobody = syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+
+func TestDoctorHealthy(t *testing.T) {
+	testenv.Guest(t)
+	for _, env := range []string{"RDMAABI=", "RDMAABI=ioctl", "RDMAABI=write"} {
+		r := doctor(t, patient{env: []string{env}})
+		if _, err := os.Stat("/sys/class"); err != nil && env == "RDMAABI=write" {
+			// Without ioctl the GIDs are in /sys (vmrun -no-sysfs).
+			r.works(t, false, "rxe0 port 1: the GID table cannot be read")
+			r.want(t, "gid", "rxe0", "error", "mount -t sysfs", "RDMAABI")
+			continue
+		}
+		r.works(t, true, "rxe0", "rxe1")
+		for _, id := range []string{"kernel", "module.ib_core", "module.ib_uverbs", "module.rdma_ucm", "module.rdma_rxe", "devices", "rdma_cm", "memlock"} {
+			r.want(t, id, "", "ok")
+		}
+		r.want(t, "namespace", "", "ok", "shared")
+		for _, dev := range []string{"rxe0", "rxe1"} {
+			for _, id := range []string{"device", "chardev", "register", "port", "gid", "loopback"} {
+				r.want(t, id, dev, "ok")
+			}
+			r.want(t, "mtu", dev, "info", "1024", "mtu 4200")
+		}
+		r.want(t, "gid", "rxe0", "ok", "IPv4 peer: index 1, 10.1.0.1", "IPv6 peer: index 2, fd00:1::1")
+	}
+}
+
+// TestDoctorText looks at what people read.
+func TestDoctorText(t *testing.T) {
+	testenv.Guest(t)
+	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", "rxe1").CombinedOutput()
+	text := string(out)
+	if err != nil || !strings.Contains(text, "\nRDMA works: a ping-pong went through on rxe1\n") || strings.Contains(text, "rxe0:") || strings.Contains(text, "\x1b") {
+		t.Errorf("%v:\n%s", err, text)
+	}
+	out, err = exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", "rxe1", "rxe9").CombinedOutput()
+	text = string(out)
+	if err == nil || !strings.Contains(text, "\nRDMA does not work on rxe9: there is no RDMA device rxe9") || !strings.Contains(text, "verbs: doctor: 1 error") {
+		t.Errorf("%v:\n%s", err, text)
+	}
+}
+
+// memlock sets RLIMIT_MEMLOCK; its default depends on the kernel.
+func memlock(t *testing.T, n uint64) {
+	t.Helper()
+	var old unix.Rlimit
+	change(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old))
+	change(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: n, Max: max(n, old.Max)}))
+	undone(t, func() error { return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old) })
+}
+
+func TestDoctorNobody(t *testing.T) {
+	testenv.Guest(t)
+	memlock(t, 8<<20)
+	r := doctor(t, patient{attr: nobody})
+	r.works(t, true)
+	r.want(t, "memlock", "", "warning", "8 MiB", "not in effect", "LimitMEMLOCK")
+	r.want(t, "register", "rxe0", "warning", "64 MiB cannot", "an MR of 1 MiB: registered", "RLIMIT_MEMLOCK")
+}
+
+func TestDoctorMemlock(t *testing.T) {
+	testenv.Guest(t)
+	for _, c := range []struct {
+		limit uint64
+		works bool
+	}{{64 << 10, true}, {4 << 10, false}} {
+		memlock(t, c.limit)
+		r := doctor(t, patient{names: []string{"rxe0"}, attr: nobody})
+		r.works(t, c.works)
+		r.want(t, "memlock", "", "warning", "--ulimit memlock=-1", "ulimit -l")
+		r.want(t, "register", "rxe0", "warning", "1 MiB cannot")
+		if !c.works {
+			r.want(t, "loopback", "rxe0", "error", "REG_MR", "RLIMIT_MEMLOCK", "LimitMEMLOCK")
+		}
+	}
+}
+
+func TestDoctorClosedNode(t *testing.T) {
+	testenv.Guest(t)
+	const file = "/dev/infiniband/uverbs0"
+	st, err := os.Stat(file)
+	change(t, err)
+	change(t, os.Chmod(file, 0))
+	undone(t, func() error { return os.Chmod(file, st.Mode().Perm()) })
+	r := doctor(t, patient{names: []string{"rxe0"}, attr: nobody})
+	r.works(t, false, "uverbs0 is closed to this user")
+	r.want(t, "chardev", "rxe0", "error", "c---------", "user 65534", "chmod 666")
+	r = doctor(t, patient{attr: nobody})
+	r.works(t, true, "rxe1")
+	r.want(t, "chardev", "rxe0", "warning")
+
+	change(t, os.Chown(file, 0, 4711))
+	undone(t, func() error { return os.Chown(file, 0, 0) })
+	change(t, os.Chmod(file, 0o660))
+	r = doctor(t, patient{names: []string{"rxe0"}, attr: nobody})
+	r.works(t, false)
+	r.want(t, "chardev", "rxe0", "error", "usermod -aG 4711")
+	member := syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{4711}}}
+	doctor(t, patient{names: []string{"rxe0"}, attr: member}).works(t, true)
+}
+
+func TestDoctorMissingNode(t *testing.T) {
+	testenv.Guest(t)
+	const file = "/dev/infiniband/uverbs0"
+	change(t, os.Rename(file, file+".away"))
+	undone(t, func() error { return os.Rename(file+".away", file) })
+	r := doctor(t, patient{names: []string{"rxe0"}})
+	r.works(t, false, "uverbs0 is missing")
+	r.want(t, "chardev", "rxe0", "error", "mknod -m 666 /dev/infiniband/uverbs0 c 231 192")
+	r.want(t, "port", "rxe0", "ok", "ACTIVE")
+	change(t, os.WriteFile(file, nil, 0o666))
+	undone(t, func() error { return os.Remove(file) })
+	r = doctor(t, patient{names: []string{"rxe0"}})
+	r.works(t, false, "old or wrong node")
+}
+
+// link returns a network interface.
+func link(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	change(t, err)
+	return l
+}
+
+// settle waits until the kernel has brought a port's state and its GIDs after the
+// network interface's.
+func settle(t *testing.T, device string, ready func(uverbs.PortAttr, []uverbs.GIDEntry) bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		dev, err := uverbs.Open(device)
+		change(t, err)
+		attr, err := dev.QueryPort(1)
+		table, gidErr := dev.GIDTable(1)
+		dev.Close()
+		if err == nil && gidErr == nil && ready(attr, table) {
+			return
+		}
+	}
+	t.Fatalf("%s does not get into the state that the test needs", device)
+}
+
+// hasIPv4 reports whether a table has an IPv4 address.
+func hasIPv4(table []uverbs.GIDEntry) bool {
+	e, ok := uverbs.ChooseGID(table, uverbs.GID{})
+	return ok && e.GID.Addr().Is4()
+}
+
+func TestDoctorPortDown(t *testing.T) {
+	testenv.Guest(t)
+	ve0 := link(t, "ve0")
+	addrs, err := netlink.AddrList(ve0, unix.AF_INET6)
+	change(t, err)
+	change(t, netlink.LinkSetDown(ve0))
+	undone(t, func() error {
+		err := netlink.LinkSetUp(ve0)
+		for _, a := range addrs { // gone with the link
+			if !a.IP.IsLinkLocalUnicast() {
+				err = errors.Join(err, netlink.AddrReplace(ve0, &netlink.Addr{IPNet: a.IPNet, Flags: unix.IFA_F_NODAD}))
+			}
+		}
+		return err
+	})
+	settle(t, "rxe0", func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.State != uverbs.PortActive })
+	r := doctor(t, patient{names: []string{"rxe0"}})
+	r.works(t, false, "rxe0 port 1", "ve0 has to be up")
+	r.want(t, "port", "rxe0", "error", "DOWN", "ip link set ve0 up", "network interface ve0: down")
+	r.want(t, "loopback", "rxe0", "error", "network is down")
+	t.Cleanup(func() {
+		settle(t, "rxe0", func(a uverbs.PortAttr, table []uverbs.GIDEntry) bool {
+			return a.State == uverbs.PortActive && hasIPv4(table)
+		})
+	})
+	change(t, netlink.LinkSetUp(ve0))
+}
+
+func TestDoctorNoAddress(t *testing.T) {
+	testenv.Guest(t)
+	ve0 := link(t, "ve0")
+	addrs, err := netlink.AddrList(ve0, unix.AF_UNSPEC)
+	change(t, err)
+	for _, a := range addrs {
+		if a.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		change(t, netlink.AddrDel(ve0, &netlink.Addr{IPNet: a.IPNet}))
+		undone(t, func() error {
+			return netlink.AddrReplace(ve0, &netlink.Addr{IPNet: a.IPNet, Flags: a.Flags & unix.IFA_F_NODAD})
+		})
+	}
+	settle(t, "rxe0", func(_ uverbs.PortAttr, table []uverbs.GIDEntry) bool { return len(table) == 1 })
+	r := doctor(t, patient{names: []string{"rxe0"}})
+	r.want(t, "gid", "rxe0", "warning", "only link-local", "ip address add ADDRESS/24 dev ve0", "IPv4 peer: none", "no other than link-local")
+	r.want(t, "loopback", "rxe0", "ok")
+}
+
+func TestDoctorMTU(t *testing.T) {
+	testenv.Guest(t)
+	for _, name := range []string{"ve0", "ve1"} {
+		l := link(t, name)
+		change(t, netlink.LinkSetMTU(l, 4200))
+		undone(t, func() error { return netlink.LinkSetMTU(l, l.Attrs().MTU) })
+	}
+	settle(t, "rxe0", func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.ActiveMTU == uverbs.MTU4096 })
+	r := doctor(t, patient{names: []string{"rxe0"}})
+	r.works(t, true)
+	r.want(t, "mtu", "rxe0", "ok", "path MTU 4096, MTU of ve0 is 4200")
+}
+
+// TestDoctorNamespace runs the doctor in another network namespace, in both modes.
+func TestDoctorNamespace(t *testing.T) {
+	testenv.Guest(t)
+	elsewhere := syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	// Whether rxe then finds the way depends on the kernel.
+	r := doctor(t, patient{attr: elsewhere})
+	r.want(t, "namespace", "", "ok", "shared")
+	r.want(t, "port", "rxe0", "warning", "not in this network namespace")
+
+	// The mode can be changed while there is one namespace. The kernel takes its time to
+	// do away with the others.
+	mode := func(m string) error {
+		var err error
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if err = netlink.RdmaSystemSetNetnsMode(m); !errors.Is(err, unix.EBUSY) {
+				return err
+			}
+		}
+		return err
+	}
+	change(t, mode("exclusive"))
+	undone(t, func() error { return mode("shared") })
+	r = doctor(t, patient{attr: elsewhere})
+	r.works(t, false, "no RDMA device in this network namespace")
+	r.want(t, "namespace", "", "info", "exclusive")
+	r.want(t, "devices", "", "error", "rdma dev set DEV netns NS")
+	doctor(t, patient{}).works(t, true)
+}
+
+// TestDoctorContainer runs the doctor as root of a user namespace, where CAP_IPC_LOCK
+// does not count.
+func TestDoctorContainer(t *testing.T) {
+	testenv.Guest(t)
+	memlock(t, 8<<20)
+	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
+	r := doctor(t, patient{names: []string{"rxe0"}, attr: syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		Credential:  &syscall.Credential{NoSetGroups: true},
+		UidMappings: root,
+		GidMappings: root,
+	}})
+	r.want(t, "container", "", "info", "uid_map", "--device /dev/infiniband")
+	r.want(t, "memlock", "", "warning", "in a user namespace")
+	r.want(t, "register", "rxe0", "warning", "64 MiB cannot")
+}
+
+// TestDoctorBare runs the doctor without devices, or without modules as BareEnv says.
+func TestDoctorBare(t *testing.T) {
+	testenv.Guest(t)
+	bare := os.Getenv(BareEnv) == "1"
+	var devs []netlinkrdma.Device
+	if !bare {
+		var err error
+		devs, err = netlinkrdma.Devices()
+		change(t, err)
+	}
+	for _, d := range devs { // none with vmrun -net none
+		netdev := strings.Replace(d.Name, "rxe", "ve", 1)
+		change(t, netlinkrdma.DeleteLink(d.Name))
+		undone(t, func() error { return netlinkrdma.AddLink(d.Name, netlinkrdma.RXE, netdev) })
+	}
+	for _, attr := range []syscall.SysProcAttr{{}, nobody} {
+		for _, names := range [][]string{nil, {"rxe0"}} {
+			r := doctor(t, patient{names: names, attr: attr})
+			if bare {
+				r.works(t, false, "ib_core is not loaded")
+				r.want(t, "module.ib_core", "", "error", "modprobe ib_core")
+				r.want(t, "module.ib_uverbs", "", "error", "modprobe ib_uverbs")
+				r.want(t, "rdma_cm", "", "warning", "modprobe rdma_ucm")
+				r.want(t, "devices", "", "error", "no RDMA")
+				continue
+			}
+			r.works(t, false, "there is no RDMA device in this network namespace")
+			r.want(t, "module.ib_core", "", "ok")
+			r.want(t, "devices", "", "error", "rdma link add rxe0 type rxe netdev eth0")
+		}
+	}
+}

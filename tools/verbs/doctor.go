@@ -1,0 +1,267 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// level says how much a finding matters.
+type level string
+
+// The levels.
+const (
+	levelOK      level = "ok"
+	levelInfo    level = "info"    // to know, nothing to do
+	levelWarning level = "warning" // RDMA works, but something will not
+	levelError   level = "error"   // in the way of RDMA
+)
+
+// finding is the outcome of a check.
+type finding struct {
+	ID       string   `json:"id"`
+	Device   string   `json:"device,omitempty"` // RDMA device; empty for what concerns the whole machine
+	Port     int      `json:"port,omitempty"`
+	Level    level    `json:"level"`
+	Title    string   `json:"title"`
+	Evidence []string `json:"evidence"` // what was looked at, with values
+	Fix      []string `json:"fix"`      // commands and settings
+}
+
+// see adds a line of evidence.
+func (f *finding) see(format string, args ...any) {
+	f.Evidence = append(f.Evidence, fmt.Sprintf(format, args...))
+}
+
+// fix adds a line of what to do.
+func (f *finding) fix(format string, args ...any) {
+	f.Fix = append(f.Fix, fmt.Sprintf(format, args...))
+}
+
+// conclude sets the outcome and returns the finding.
+func (f *finding) conclude(l level, format string, args ...any) finding {
+	f.Level, f.Title = l, fmt.Sprintf(format, args...)
+	return *f
+}
+
+// diagnosis is all that "verbs doctor" found, and its JSON.
+type diagnosis struct {
+	Schema   int       `json:"schema"` // 1; raised when a field changes its meaning
+	Version  string    `json:"version"`
+	Works    bool      `json:"works"`    // the exit status is 0
+	Verdict  string    `json:"verdict"`  // one line
+	Findings []finding `json:"findings"` // in the order in which things depend on each other
+}
+
+// doctorSchema is the version of diagnosis.
+const doctorSchema = 1
+
+// loopbackTime bounds a ping-pong.
+const loopbackTime = 5 * time.Second
+
+func newDoctor() *cobra.Command {
+	var asJSON, verbose bool
+	cmd := &cobra.Command{
+		Use:   "doctor [DEV...]",
+		Short: "Find out why RDMA does or does not work here",
+		Long: `Look at everything that RDMA needs, from the kernel's modules to the GIDs, and play
+ping-pong within this process on each device, or on those that are named. Nothing is
+changed, except that the kernel may load modules that it is asked about.
+
+The exit status is 0 if a ping-pong went through on every named device, or on at least
+one if none is named; else 1.
+
+--json prints one object, whatever is found:
+  schema    1
+  version   of this program
+  works     true if the exit status is 0
+  verdict   one line
+  findings  list of
+    id        kernel, container, module.NAME, namespace, devices, rdma_cm, memlock, vm,
+              firewall; of a device: device, chardev, open, register, port, mtu, gid, loopback
+    device    RDMA device, if the finding is of one; port likewise
+    level     ok, info, warning, or error: what is in the way
+    title     one line
+    evidence  what was looked at, list of lines
+    fix       commands or settings, list of lines`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			d := examine(cmd.Context(), liveMachine(), names)
+			var err error
+			if asJSON {
+				err = printJSON(cmd.OutOrStdout(), d)
+			} else {
+				err = d.print(cmd.OutOrStdout(), verbose)
+			}
+			if err == nil && !d.Works {
+				err = fmt.Errorf("doctor: %s, %s", plural(d.count(levelError), "error"), plural(d.count(levelWarning), "warning"))
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "tell of each check what was looked at")
+	return cmd
+}
+
+// plural is a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// examine makes all checks.
+func examine(ctx context.Context, m *machine, names []string) diagnosis {
+	d := diagnosis{Schema: doctorSchema, Version: version}
+	// First of all: the kernel loads modules when it is asked for devices.
+	devs, devErr := m.devices()
+	infos, infoErr := m.infos()
+	devErr = cmp.Or(devErr, infoErr)
+	cm, cmErr := m.cmDev()
+	proof := map[string]bool{
+		"ib_core":   devErr == nil,
+		"ib_uverbs": slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.CharDev != "" }),
+		"rdma_ucm":  cmErr == nil,
+		"rdma_rxe":  slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Driver == netlinkrdma.DriverRXE.String() }),
+	}
+	d.add(m.checkKernel(), m.checkContainer())
+	d.add(m.checkModules(proof)...)
+	d.add(m.checkNamespace())
+	d.add(m.checkDevices(devs, infos, devErr, names))
+	d.add(m.checkCM(cm, cmErr), m.checkMemlock(), m.checkVM())
+	var passed, failed []string
+	chosen := names
+	if len(chosen) == 0 {
+		for _, i := range infos {
+			chosen = append(chosen, i.Name)
+		}
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(chosen))) {
+		i := slices.IndexFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Name == name })
+		if i < 0 {
+			failed = append(failed, name) // checkDevices has told of it
+			continue
+		}
+		j := slices.IndexFunc(devs, func(d netlinkrdma.Device) bool { return d.Name == name })
+		dev := netlinkrdma.Device{Name: name}
+		if j >= 0 {
+			dev = devs[j]
+		}
+		ok, findings := m.examineDevice(ctx, dev, infos[i])
+		d.add(findings...)
+		if ok {
+			passed = append(passed, name)
+		} else {
+			failed = append(failed, name)
+		}
+	}
+	if len(infos) > 0 {
+		d.add(checkFirewall())
+	}
+	d.judge(passed, failed, len(names) > 0)
+	return d
+}
+
+// add appends findings. Those without an ID have nothing to say.
+func (d *diagnosis) add(all ...finding) {
+	for _, f := range all {
+		if f.ID == "" {
+			continue
+		}
+		// A list in JSON, also when it is empty.
+		f.Evidence = append([]string{}, f.Evidence...)
+		f.Fix = append([]string{}, f.Fix...)
+		d.Findings = append(d.Findings, f)
+	}
+}
+
+// count counts the findings of a level.
+func (d *diagnosis) count(l level) int {
+	n := 0
+	for _, f := range d.Findings {
+		if f.Level == l {
+			n++
+		}
+	}
+	return n
+}
+
+// judge writes the verdict.
+func (d *diagnosis) judge(passed, failed []string, named bool) {
+	d.Works = len(passed) > 0 && (!named || len(failed) == 0)
+	if d.Works {
+		// What is wrong with the other devices is in nobody's way.
+		for i := range d.Findings {
+			if d.Findings[i].Level == levelError {
+				d.Findings[i].Level = levelWarning
+			}
+		}
+		d.Verdict = "RDMA works: a ping-pong went through on " + strings.Join(passed, ", ")
+		if n := d.count(levelWarning); n > 0 {
+			d.Verdict += "; " + plural(n, "warning")
+		}
+		return
+	}
+	d.Verdict = "RDMA does not work here"
+	i := slices.IndexFunc(d.Findings, func(f finding) bool { return f.Level == levelError })
+	if named && i >= 0 && d.Findings[i].Device != "" {
+		d.Verdict = "RDMA does not work" // the finding names the device
+	} else if named {
+		d.Verdict = "RDMA does not work on " + strings.Join(failed, ", ")
+	}
+	if i >= 0 {
+		d.Verdict += ": " + d.Findings[i].subject() + d.Findings[i].Title
+	}
+}
+
+// subject names the device and port in front of a title.
+func (f *finding) subject() string {
+	switch {
+	case f.Port != 0:
+		return fmt.Sprintf("%s port %d: ", f.Device, f.Port)
+	case f.Device != "":
+		return f.Device + ": "
+	}
+	return ""
+}
+
+// print writes the findings, in plain text. Of what is well it tells one line.
+func (d *diagnosis) print(w io.Writer, verbose bool) error {
+	var b strings.Builder
+	wide := 0
+	for _, f := range d.Findings {
+		wide = max(wide, len(f.ID))
+	}
+	indent := strings.Repeat(" ", len(levelWarning)+2+wide+2)
+	for _, f := range d.Findings {
+		fmt.Fprintf(&b, "%-*s  %-*s  %s%s\n", len(levelWarning), f.Level, wide, f.ID, f.subject(), f.Title)
+		bad := f.Level == levelWarning || f.Level == levelError
+		if verbose || bad {
+			for _, e := range f.Evidence {
+				fmt.Fprintf(&b, "%s- %s\n", indent, e)
+			}
+			for _, x := range f.Fix {
+				fmt.Fprintf(&b, "%sfix: %s\n", indent, x)
+			}
+		}
+	}
+	fmt.Fprintf(&b, "\n%s\n", d.Verdict)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// unsupported reports whether a device is no use for the library whatever is done.
+func unsupported(i uverbs.DeviceInfo) bool {
+	return i.Err != nil && i.CharDev != "" && errors.Is(i.Err, errors.ErrUnsupported)
+}

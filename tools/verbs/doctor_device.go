@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// examineDevice makes the checks of a device and reports whether a ping-pong went
+// through.
+func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, info uverbs.DeviceInfo) (bool, []finding) {
+	ports, portsErr := m.ports(dev)
+	all := []finding{checkDriver(info, ports)}
+	cd, err := m.uverbsDev(dev)
+	if err != nil {
+		f := finding{ID: "chardev", Device: dev.Name}
+		f.see("%s", err)
+		f.fix("modprobe ib_uverbs")
+		return false, append(all, f.conclude(levelError, "the kernel has no character device for it"))
+	}
+	node := m.checkNode(finding{ID: "chardev", Device: dev.Name}, cd, levelError, "the device")
+	all = append(all, node)
+	if unsupported(info) || node.Level == levelError {
+		// It cannot be opened, but netlink tells of the ports.
+		if portsErr == nil {
+			for _, p := range ports {
+				all = append(all, m.checkPort(dev.Name, portFacts{state: p.State, phys: p.PhysState.String(), Port: p}))
+			}
+		}
+		return false, all
+	}
+	p, err := m.probe(dev.Name)
+	if err != nil {
+		f := finding{ID: "open", Device: dev.Name}
+		f.see("%s", err)
+		return false, append(all, f.conclude(levelError, "the device cannot be opened and asked"))
+	}
+	all = append(all, checkRegister(dev.Name, p.registered))
+	for _, facts := range p.ports {
+		for _, n := range ports {
+			if n.Num == facts.Num {
+				facts.Netdev, facts.NetdevIndex = n.Netdev, n.NetdevIndex
+			}
+		}
+		all = append(all, m.checkPort(dev.Name, facts), m.checkMTU(dev.Name, facts), m.checkGIDs(dev.Name, facts))
+	}
+	ok, f := m.checkLoopback(ctx, dev.Name)
+	return ok, append(all, f)
+}
+
+// checkDriver tells whether the library can do with the device's driver.
+func checkDriver(info uverbs.DeviceInfo, ports []netlinkrdma.Port) finding {
+	f := finding{ID: "device", Device: info.Name}
+	f.see("driver %s, protocol %q, node GUID %s, firmware %q", info.Driver, info.Protocol, info.NodeGUID, info.Firmware)
+	for _, p := range ports {
+		name := p.Netdev
+		if name == "" {
+			name = "none, or in another network namespace"
+		}
+		f.see("port %d: network interface %s", p.Num, name)
+	}
+	if info.Err != nil {
+		f.see("%s", info.Err)
+	}
+	if unsupported(info) {
+		return f.conclude(levelError, "driver %s cannot be used by this library", info.Driver)
+	}
+	if info.CharDev == "" {
+		return f.conclude(levelWarning, "the driver is not known, as the device has no character device")
+	}
+	return f.conclude(levelOK, "driver %s is supported", info.Driver)
+}
+
+// checkNode looks at a character device in /dev. bad is the level of one that cannot be
+// opened.
+func (m *machine) checkNode(f finding, cd netlinkrdma.CharDev, bad level, what string) finding {
+	file := cd.Path()
+	inContainer := func() {
+		if m.container() != "" {
+			f.fix("docker run --device %s ...", file)
+		}
+	}
+	f.see("the kernel's %s is device %d:%d, ABI %d", cd.Name, cd.Major, cd.Minor, cd.ABI)
+	f.see("this process is %s", m.who)
+	n, err := m.stat(file)
+	if err != nil {
+		f.see("%s", err)
+		inContainer()
+		f.fix("mkdir -p /dev/infiniband; mknod -m 666 %s c %d %d (or run udev, which does it)", file, cd.Major, cd.Minor)
+		if errors.Is(err, fs.ErrPermission) {
+			return f.conclude(bad, "%s: its directory is closed to this user", file)
+		}
+		return f.conclude(bad, "%s is missing, so %s cannot be opened", file, what)
+	}
+	f.see("%s: %s", file, n)
+	if n.mode&fs.ModeCharDevice == 0 || n.major != cd.Major || n.min != cd.Minor {
+		f.fix("rm %s; mknod -m 666 %s c %d %d", file, file, cd.Major, cd.Minor)
+		return f.conclude(bad, "%s is not the kernel's device, but an old or wrong node", file)
+	}
+	err = m.openNode(file)
+	switch {
+	case err == nil:
+		return f.conclude(levelOK, "%s can be opened", file)
+	case errors.Is(err, syscall.EPERM):
+		f.see("%s", err)
+		inContainer()
+		f.fix("DeviceAllow=char-infiniband_verbs rw and DeviceAllow=char-infiniband_cm rw in a systemd unit")
+		return f.conclude(bad, "a device control group forbids %s", file)
+	case errors.Is(err, fs.ErrPermission):
+		f.see("%s", err)
+		switch {
+		case m.who.uid == 0:
+			f.fix("give the process CAP_DAC_OVERRIDE or chmod 666 %s; look for nodev among the mount options of /dev", file)
+		case n.mode&0o060 == 0o060 && n.gid != 0:
+			f.fix("add the user to group %d: usermod -aG %d USER", n.gid, n.gid)
+		default:
+			f.fix("chmod 666 %s", file)
+		}
+		f.fix(`lasting, a udev rule: KERNEL=="uverbs*|rdma_cm", MODE="0666"`)
+		return f.conclude(bad, "%s is closed to this user", file)
+	}
+	f.see("%s", err)
+	return f.conclude(bad, "%s cannot be opened", file)
+}
+
+// Sizes of the MRs that are tried.
+const (
+	smallMR = 1 << 20
+	bigMR   = 64 << 20
+)
+
+// checkRegister tells what the attempts to register memory gave.
+func checkRegister(device string, tries []registration) finding {
+	f := finding{ID: "register", Device: device}
+	var most, least uint64 // that went, and that did not
+	for _, t := range tries {
+		if t.err != nil {
+			f.see("an MR of %s: %s", limitText(t.size), t.err)
+			if least == 0 {
+				least = t.size
+			}
+			continue
+		}
+		f.see("an MR of %s: registered", limitText(t.size))
+		most = max(most, t.size)
+	}
+	if least == 0 {
+		return f.conclude(levelOK, "%s can be registered", limitText(most))
+	}
+	if slices.ContainsFunc(tries, func(t registration) bool { return errors.Is(t.err, syscall.ENOMEM) }) {
+		f.Fix = memlockFixes()
+	}
+	return f.conclude(levelWarning, "%s cannot be registered", limitText(least))
+}
+
+// portFacts is what is known of a port. GIDs and MTU are there if the device could be
+// opened.
+type portFacts struct {
+	netlinkrdma.Port
+	state  netlinkrdma.PortState
+	phys   string
+	attr   uverbs.PortAttr
+	gids   []uverbs.GIDEntry
+	gidErr error
+}
+
+// checkPort looks at a port's state and its network interface.
+func (m *machine) checkPort(device string, p portFacts) finding {
+	f := finding{ID: "port", Device: device, Port: int(p.Num)}
+	f.see("state %s, physical state %s, link layer %s", p.state, p.phys, p.LinkLayer)
+	ethernet := p.LinkLayer != netlinkrdma.LinkLayerInfiniBand
+	if ethernet {
+		if p.NetdevIndex == 0 {
+			f.see("no network interface, or it is in another network namespace")
+			f.fix("run in the network namespace of the port's interface, or move it here: ip link set IFACE netns NS")
+			return f.conclude(levelWarning, "%s, but its network interface is not in this network namespace", p.state)
+		}
+		n, err := m.netdev(p.NetdevIndex)
+		if err != nil {
+			f.see("network interface %s: %s", p.Netdev, err)
+		} else {
+			f.see("network interface %s: %s, %s, MTU %d", n.Name, choose(n.Up, "up", "down"), choose(n.Running, "carrier", "no carrier"), n.MTU)
+		}
+	}
+	if p.state == netlinkrdma.PortActive {
+		return f.conclude(levelOK, "%s%s", p.state, choose(p.Netdev != "", " on "+p.Netdev, ""))
+	}
+	switch {
+	case ethernet:
+		f.fix("ip link set %s up, and look after its cable or peer", p.Netdev)
+		return f.conclude(levelError, "%s: network interface %s has to be up", p.state, p.Netdev)
+	case p.state == netlinkrdma.PortInit || p.state == netlinkrdma.PortArmed:
+		f.fix("start a subnet manager in this fabric: systemctl start opensm")
+		return f.conclude(levelError, "%s: it waits for a subnet manager", p.state)
+	}
+	f.fix("look after the cable and the switch's port")
+	return f.conclude(levelError, "%s: there is no link", p.state)
+}
+
+// choose is what C's ?: does.
+func choose(cond bool, yes, no string) string {
+	if cond {
+		return yes
+	}
+	return no
+}
+
+// Bytes of headers besides a packet's payload that the kernel leaves room for: least is
+// what rxe does, most any other driver (iboe_get_mtu).
+const (
+	leastHeaders = 80
+	mostHeaders  = 96
+)
+
+// jumboMTU is an interface's MTU that gives a path MTU of 4096 with any driver.
+const jumboMTU = 4200
+
+// checkMTU compares a RoCE port's MTU with its network interface's.
+func (m *machine) checkMTU(device string, p portFacts) finding {
+	if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand || p.NetdevIndex == 0 {
+		return finding{}
+	}
+	n, err := m.netdev(p.NetdevIndex)
+	if err != nil {
+		return finding{}
+	}
+	f := finding{ID: "mtu", Device: device, Port: int(p.Num)}
+	active := p.attr.ActiveMTU.Bytes()
+	f.see("active path MTU %d, at most %d; MTU of %s is %d", active, p.attr.MaxMTU.Bytes(), n.Name, n.MTU)
+	f.see("packets have up to %d bytes of headers: 4096 takes an interface's MTU of %d", mostHeaders, jumboMTU)
+	switch {
+	case active+leastHeaders > n.MTU:
+		f.fix("ip link set dev %s mtu %d", n.Name, max(active+mostHeaders, 1500))
+		return f.conclude(levelWarning, "path MTU %d does not fit into %s, whose MTU is %d", active, n.Name, n.MTU)
+	case active < 4096:
+		f.fix("for 4096: ip link set dev %s mtu %d, also on the peer and on all switches between", n.Name, jumboMTU)
+		return f.conclude(levelInfo, "path MTU %d, as MTU of %s is %d", active, n.Name, n.MTU)
+	}
+	return f.conclude(levelOK, "path MTU %d, MTU of %s is %d", active, n.Name, n.MTU)
+}
+
+// Peers to choose a GID for: documentation addresses of the two families.
+var (
+	peerIPv4, _ = uverbs.ParseGID("::ffff:192.0.2.1")
+	peerIPv6, _ = uverbs.ParseGID("2001:db8::1")
+)
+
+// checkGIDs tells which addresses a port has and which the library would use.
+func (m *machine) checkGIDs(device string, p portFacts) finding {
+	f := finding{ID: "gid", Device: device, Port: int(p.Num)}
+	if p.gidErr != nil {
+		f.see("%s", p.gidErr)
+		f.fix("mount -t sysfs sysfs /sys, or let the library use ioctl: unset RDMAABI")
+		return f.conclude(levelError, "the GID table cannot be read")
+	}
+	var routable, v2 int
+	for _, e := range p.gids {
+		f.see("GID %s, network interface %d", e, e.Netdev)
+		if !e.GID.LinkLocal() {
+			routable++
+		}
+		if e.Type == uverbs.GIDTypeRoCEv2 {
+			v2++
+		}
+	}
+	iface := choose(p.Netdev != "", p.Netdev, "its network interface")
+	addrs := "unknown"
+	if n, err := m.netdev(p.NetdevIndex); err == nil {
+		addrs = strings.Join(n.Addrs, ", ")
+		f.see("IP addresses of %s: %s", n.Name, choose(addrs != "", addrs, "none"))
+	}
+	if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand {
+		if len(p.gids) == 0 {
+			return f.conclude(levelError, "no GID")
+		}
+		return f.conclude(levelOK, "%s; InfiniBand peers are reached by LID", plural(len(p.gids), "GID"))
+	}
+	f.see("to reach an IPv4 peer: %s", chosenGID(p.gids, peerIPv4))
+	f.see("to reach an IPv6 peer: %s", chosenGID(p.gids, peerIPv6))
+	address := fmt.Sprintf("ip address add ADDRESS/24 dev %s", iface)
+	switch {
+	case len(p.gids) == 0:
+		f.fix("%s, and set the interface up", address)
+		return f.conclude(levelError, "no GID: %s has no address", iface)
+	case routable == 0:
+		f.fix("%s", address)
+		return f.conclude(levelWarning, "only link-local GIDs: %s has no IP address beside %s", iface, choose(addrs != "", addrs, "none"))
+	case v2 == 0:
+		f.fix("use a driver or firmware setting with RoCE v2; v1 is not routed and RoCE v2 peers are not reached")
+		return f.conclude(levelWarning, "only RoCE v1 GIDs")
+	}
+	e, _ := uverbs.ChooseGID(p.gids, uverbs.GID{})
+	return f.conclude(levelOK, "%s, by default index %d: %s, %s", plural(len(p.gids), "GID"), e.Index, e.GID.Addr(), e.Type)
+}
+
+// chosenGID tells which entry the library takes towards a peer, and why.
+func chosenGID(table []uverbs.GIDEntry, peer uverbs.GID) string {
+	e, ok := uverbs.ChooseGID(table, peer)
+	family := choose(peer.Addr().Is4(), "IPv4", "IPv6")
+	if !ok || e.GID.Addr().Is4() != peer.Addr().Is4() {
+		return fmt.Sprintf("none, as there is no %s address", family)
+	}
+	why := []string{choose(e.GID.LinkLocal(), "there is no other than link-local", "routable"), family, e.Type.String()}
+	return fmt.Sprintf("index %d, %s (%s)", e.Index, e.GID.Addr(), strings.Join(why, ", "))
+}
+
+// checkFirewall reminds of what cannot be seen from here.
+func checkFirewall() finding {
+	f := finding{ID: "firewall"}
+	f.see("not looked at: RoCE v2 is UDP to port 4791, from any port")
+	f.fix("nft add rule inet filter input udp dport 4791 accept (hardware RoCE passes this host's firewall by)")
+	return f.conclude(levelInfo, "UDP port 4791 must get through between peers")
+}
+
+// checkLoopback plays ping-pong.
+func (m *machine) checkLoopback(ctx context.Context, device string) (bool, finding) {
+	f := finding{ID: "loopback", Device: device}
+	told, err := m.loopback(ctx, device)
+	f.see("%s", choose(told != "", told, "no two QPs could be made ready"))
+	if err != nil {
+		if errors.Is(err, syscall.ENOMEM) {
+			f.Fix = memlockFixes()
+		}
+		return false, f.conclude(levelError, "no ping-pong: %s", err)
+	}
+	return true, f.conclude(levelOK, "ping-pong within this process went through, polled and with events")
+}

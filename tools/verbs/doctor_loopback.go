@@ -1,0 +1,280 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// probe is what an open device tells.
+type probe struct {
+	ports      []portFacts
+	registered []registration
+}
+
+// registration is an attempt to register memory.
+type registration struct {
+	size uint64
+	err  error
+}
+
+// probeDevice opens a device and asks it.
+func probeDevice(name string) (p probe, err error) {
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		return p, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	for _, size := range []int{smallMR, bigMR} {
+		p.registered = append(p.registered, registration{uint64(size), register(dev, size)})
+	}
+	for num := 1; num <= int(dev.QueryDevice().PhysPortCount); num++ {
+		facts := portFacts{Port: netlinkrdma.Port{Num: uint32(num)}}
+		if facts.attr, err = dev.QueryPort(uint8(num)); err != nil {
+			return p, fmt.Errorf("query port %d: %w", num, err)
+		}
+		facts.state = netlinkrdma.PortState(facts.attr.State)
+		facts.phys = facts.attr.Phys()
+		facts.LinkLayer = netlinkrdma.LinkLayer(facts.attr.LinkLayer)
+		facts.gids, facts.gidErr = dev.GIDTable(uint8(num))
+		p.ports = append(p.ports, facts)
+	}
+	return p, nil
+}
+
+// register registers size bytes and gives them back.
+func register(dev *uverbs.Device, size int) (err error) {
+	var u undo
+	defer func() { err = errors.Join(err, u.run()) }()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	u.add(pd.Close)
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return err
+	}
+	u.add(buf.Close)
+	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	u.add(mr.Close)
+	return nil
+}
+
+// undo closes what was opened, last first.
+type undo []func() error
+
+func (u *undo) add(f func() error) { *u = append(*u, f) }
+
+func (u *undo) run() error {
+	var errs []error
+	for i := len(*u) - 1; i >= 0; i-- {
+		errs = append(errs, (*u)[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// loopback plays ping-pong between two QPs of a device, and tells what was exchanged.
+func loopback(ctx context.Context, name string) (string, error) {
+	return within(ctx, loopbackTime, time.Second, func(ctx context.Context) (string, error) { return playLoopback(ctx, name) })
+}
+
+// within bounds the time of play. A kernel that holds a command back, so that play does
+// not see its context end, is waited for no longer than grace: the process is about to end.
+func within(ctx context.Context, limit, grace time.Duration, play func(context.Context) (string, error)) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s", limit))
+	defer cancel()
+	type end struct {
+		told string
+		err  error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		told, err := play(ctx)
+		ended <- end{told, err}
+	}()
+	select {
+	case e := <-ended:
+		return e.told, e.err
+	case <-ctx.Done():
+	}
+	select {
+	case e := <-ended:
+		return e.told, e.err
+	case <-time.After(grace):
+		return "", fmt.Errorf("a command to the kernel does not return: %w", context.Cause(ctx))
+	}
+}
+
+// What a loopback exchanges. A message is longer than the largest path MTU.
+const (
+	loopbackSize   = 5000
+	loopbackRounds = 8 // of each kind
+)
+
+// loopSide is one of the two QPs. Its memory is two messages long: what it sends, then what
+// it receives.
+type loopSide struct {
+	name string
+	qp   *uverbs.QP
+	off  int // of its memory in the MR
+}
+
+// loop is a loopback in progress.
+type loop struct {
+	ch    *uverbs.CompChannel
+	cq    *uverbs.CQ
+	mr    *uverbs.MR
+	sides [2]loopSide
+}
+
+// playLoopback connects two QPs and exchanges messages.
+func playLoopback(ctx context.Context, name string) (told string, err error) {
+	var u undo
+	defer func() { err = errors.Join(err, u.run()) }()
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		return "", err
+	}
+	u.add(dev.Close)
+	l, err := newLoop(dev, &u)
+	if err != nil {
+		return "", err
+	}
+	var ends [2]uverbs.Endpoint
+	for i := range l.sides {
+		if ends[i], err = l.sides[i].qp.Endpoint(); err != nil {
+			return "", err
+		}
+	}
+	told = fmt.Sprintf("%s to %s", ends[0], ends[1])
+	for i := range l.sides {
+		if err := l.sides[i].qp.Connect(ctx, ends[1-i]); err != nil {
+			return told, err
+		}
+	}
+	for _, events := range []bool{false, true} {
+		for round := range loopbackRounds {
+			from, to := &l.sides[round%2], &l.sides[1-round%2]
+			if err := l.exchange(ctx, from, to, byte(round), events); err != nil {
+				return told, fmt.Errorf("message %d from %s to %s, %s: %w", round, from.name, to.name, choose(events, "with events", "polled"), err)
+			}
+		}
+	}
+	return fmt.Sprintf("%s: %d messages of %d bytes polled and as many with events, data verified", told, loopbackRounds, loopbackSize), nil
+}
+
+// newLoop creates the objects, which u closes.
+func newLoop(dev *uverbs.Device, u *undo) (*loop, error) {
+	l := &loop{}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	u.add(pd.Close)
+	buf, err := uverbs.AllocBuffer(4 * loopbackSize)
+	if err != nil {
+		return nil, err
+	}
+	u.add(buf.Close)
+	if l.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	u.add(l.mr.Close)
+	if l.ch, err = dev.CreateCompChannel(); err != nil {
+		return nil, err
+	}
+	u.add(l.ch.Close)
+	if l.cq, err = dev.CreateCQ(16, uverbs.CQOptions{Channel: l.ch}); err != nil {
+		return nil, err
+	}
+	u.add(l.cq.Close)
+	for i, name := range []string{"the first QP", "the second QP"} {
+		qp, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
+		if err != nil {
+			return nil, err
+		}
+		u.add(qp.Close)
+		l.sides[i] = loopSide{name, qp, i * 2 * loopbackSize}
+	}
+	return l, nil
+}
+
+// exchange sends a message and waits for both completions.
+func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, events bool) error {
+	sent := l.mr.Bytes()[from.off:][:loopbackSize]
+	got := l.mr.Bytes()[to.off+loopbackSize:][:loopbackSize]
+	for i := range sent {
+		sent[i] = byte(i*7+i>>8) ^ seed
+		got[i] = ^sent[i]
+	}
+	if events {
+		if err := l.cq.Notify(); err != nil {
+			return err
+		}
+	}
+	if err := to.qp.PostRecv(recvID, l.mr.SGE(to.off+loopbackSize, loopbackSize)); err != nil {
+		return err
+	}
+	sgl := []uverbs.SGE{l.mr.SGE(from.off, loopbackSize)}
+	if err := from.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: sgl}); err != nil {
+		return err
+	}
+	for pending := recvID | sendID; pending != 0; {
+		var wcs [2]uverbs.WC
+		n, err := l.cq.Poll(wcs[:])
+		if err != nil {
+			return err
+		}
+		for i := range wcs[:n] {
+			side := choose(wcs[i].ID == sendID, from.name, to.name)
+			qp := to.qp
+			if wcs[i].ID == sendID {
+				qp = from.qp
+			}
+			if err := qp.Err(&wcs[i]); err != nil {
+				return fmt.Errorf("%s: %w", side, err)
+			}
+			if wcs[i].ID == recvID && wcs[i].ByteLen != loopbackSize {
+				return fmt.Errorf("%d bytes came instead of %d", wcs[i].ByteLen, loopbackSize)
+			}
+			pending &^= int(wcs[i].ID)
+		}
+		if n == 0 {
+			if err := l.wait(ctx, events); err != nil {
+				return err
+			}
+		}
+	}
+	if !bytes.Equal(sent, got) {
+		return errors.New("the data that came is not what was sent")
+	}
+	return nil
+}
+
+// wait passes time until there may be a completion.
+func (l *loop) wait(ctx context.Context, events bool) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if !events {
+		runtime.Gosched()
+		return nil
+	}
+	if _, err := l.ch.Wait(ctx); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return err
+	}
+	return l.cq.Notify()
+}

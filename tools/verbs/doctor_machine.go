@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// machine is what the checks look at. Tests put other functions in place.
+type machine struct {
+	root     fs.FS // the file system from /
+	arch     string
+	release  func() (string, error) // of the kernel
+	who      identity
+	memlock  func() (unix.Rlimit, error)
+	openNode func(path string) error // opens a character device and closes it
+	netdev   func(index int) (netdev, error)
+
+	devices   func() ([]netlinkrdma.Device, error)
+	infos     func() ([]uverbs.DeviceInfo, error)
+	uverbsDev func(netlinkrdma.Device) (netlinkrdma.CharDev, error)
+	cmDev     func() (netlinkrdma.CharDev, error)
+	ports     func(netlinkrdma.Device) ([]netlinkrdma.Port, error)
+	netnsMode func() (string, error)
+	probe     func(name string) (probe, error)
+	loopback  func(ctx context.Context, name string) (string, error)
+}
+
+// identity is whose rights count.
+type identity struct {
+	uid, gid int
+	groups   []int
+}
+
+// String describes the identity.
+func (i identity) String() string {
+	return fmt.Sprintf("user %d, group %d, groups %v", i.uid, i.gid, i.groups)
+}
+
+// netdev is a network interface.
+type netdev struct {
+	Name    string
+	MTU     int
+	Up      bool // set to be up
+	Running bool // has a carrier
+	Addrs   []string
+}
+
+// liveMachine is the machine that the program runs on.
+func liveMachine() *machine {
+	groups, _ := os.Getgroups() // for a hint only
+	return &machine{
+		root:    os.DirFS("/"),
+		arch:    runtime.GOARCH,
+		release: kernelRelease,
+		who:     identity{os.Geteuid(), os.Getegid(), groups},
+		memlock: func() (lim unix.Rlimit, err error) {
+			err = unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim)
+			return lim, err
+		},
+		openNode: func(path string) error {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		},
+		netdev:    liveNetdev,
+		devices:   netlinkrdma.Devices,
+		infos:     uverbs.Devices,
+		uverbsDev: netlinkrdma.UverbsDev,
+		cmDev:     netlinkrdma.CMDev,
+		ports:     netlinkrdma.Ports,
+		netnsMode: netlink.RdmaSystemGetNetnsMode,
+		probe:     probeDevice,
+		loopback:  loopback,
+	}
+}
+
+// kernelRelease is what uname -r prints.
+func kernelRelease() (string, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", err
+	}
+	return unix.ByteSliceToString(u.Release[:]), nil
+}
+
+// liveNetdev looks for a network interface in this namespace.
+func liveNetdev(index int) (netdev, error) {
+	i, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return netdev{}, err
+	}
+	n := netdev{Name: i.Name, MTU: i.MTU, Up: i.Flags&net.FlagUp != 0, Running: i.Flags&net.FlagRunning != 0}
+	addrs, err := i.Addrs()
+	for _, a := range addrs {
+		n.Addrs = append(n.Addrs, a.String())
+	}
+	return n, err
+}
+
+// node is the file of a character device.
+type node struct {
+	mode       fs.FileMode
+	uid, gid   uint32
+	major, min uint32
+}
+
+// String describes the node as ls -ln does.
+func (n node) String() string {
+	return fmt.Sprintf("%s, owner %d, group %d, device %d:%d", strings.TrimPrefix(n.mode.String(), "D"), n.uid, n.gid, n.major, n.min)
+}
+
+// stat looks at a node.
+func (m *machine) stat(file string) (node, error) {
+	st, err := fs.Stat(m.root, strings.TrimPrefix(file, "/"))
+	if err != nil {
+		return node{}, err
+	}
+	n := node{mode: st.Mode()}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		n.uid, n.gid = sys.Uid, sys.Gid
+		n.major, n.min = unix.Major(sys.Rdev), unix.Minor(sys.Rdev)
+	}
+	return n, nil
+}
+
+// exists reports whether there is a file.
+func (m *machine) exists(file string) bool {
+	_, err := fs.Stat(m.root, strings.TrimPrefix(file, "/"))
+	return err == nil
+}
+
+// text reads a small file.
+func (m *machine) text(file string) (string, error) {
+	b, err := fs.ReadFile(m.root, strings.TrimPrefix(file, "/"))
+	return strings.TrimSpace(string(b)), err
+}
+
+// fields reads a file of lines "NAME: VALUE", as /proc has several.
+func (m *machine) fields(file string) (map[string]string, error) {
+	b, err := fs.ReadFile(m.root, strings.TrimPrefix(file, "/"))
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{}
+	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
+		if name, value, ok := strings.Cut(s.Text(), ":"); ok {
+			values[name] = strings.TrimSpace(value)
+		}
+	}
+	return values, nil
+}
+
+// hasCap reports whether a capability is in effect, and whether that is known.
+func (m *machine) hasCap(bit uint) (has, known bool) {
+	status, err := m.fields("/proc/self/status")
+	if err != nil {
+		return false, false
+	}
+	var caps uint64
+	if _, err := fmt.Sscanf(status["CapEff"], "%x", &caps); err != nil {
+		return false, false
+	}
+	return caps>>bit&1 != 0, true
+}
+
+// userNS reports whether the process is in a user namespace of its own, where
+// capabilities do not count for the limits of the machine.
+func (m *machine) userNS() bool {
+	text, err := m.text("/proc/self/uid_map")
+	var inside, outside, count uint64
+	if _, serr := fmt.Sscan(text, &inside, &outside, &count); err != nil || serr != nil {
+		return false
+	}
+	const all = 1<<32 - 1
+	return inside != 0 || outside != 0 || count != all
+}
+
+// container says by what a container is recognized; empty if this seems to be none.
+func (m *machine) container() string {
+	for _, f := range []string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"} {
+		if m.exists(f) {
+			return f + " exists"
+		}
+	}
+	if m.exists("/var/run/secrets/kubernetes.io") {
+		return "/var/run/secrets/kubernetes.io exists"
+	}
+	if m.userNS() {
+		return "/proc/self/uid_map maps other users"
+	}
+	return ""
+}
+
+// onDisk looks for a module of the running kernel. known is false without
+// /lib/modules, as in most containers.
+func (m *machine) onDisk(module, release string) (found, builtin, known bool) {
+	dir := path.Join("/lib/modules", release)
+	has := func(list string) bool {
+		for line := range strings.Lines(list) {
+			file, _, _ := strings.Cut(strings.TrimSpace(line), ":")
+			name, _, _ := strings.Cut(path.Base(file), ".ko")
+			if strings.ReplaceAll(name, "-", "_") == module {
+				return true
+			}
+		}
+		return false
+	}
+	list, err := m.text(path.Join(dir, "modules.builtin"))
+	if err == nil && has(list) {
+		return true, true, true
+	}
+	deps, derr := m.text(path.Join(dir, "modules.dep"))
+	return derr == nil && has(deps), false, derr == nil
+}
