@@ -82,8 +82,8 @@ kernel: $(VMRUN) ## the kernel tests and interop on KERNEL and ARCH
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
 		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test --- conformance.test --- abitrace.test -test.run Trace
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES) -file verbs:/bin/verbs interop.test
-	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none \
-		conformance.test -test.run '^TestModuleNotLoaded$$'
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none -file verbs:/bin/verbs \
+		conformance.test -test.run '^TestModuleNotLoaded$$' --- interop.test -test.run '^TestDoctorBare$$'
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests under the race detector, on KERNEL
