@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -295,14 +296,34 @@ func settle(t *testing.T, device string, ready func(uverbs.PortAttr, []uverbs.GI
 	t.Fatalf("%s does not get into the state that the test needs", device)
 }
 
-// hasIPv4 reports whether a table has an IPv4 address.
-func hasIPv4(table []uverbs.GIDEntry) bool {
-	e, ok := uverbs.ChooseGID(table, uverbs.GID{})
-	return ok && e.GID.Addr().Is4()
+// table returns a device's GIDs.
+func table(t *testing.T, device string) []uverbs.GIDEntry {
+	t.Helper()
+	dev, err := uverbs.Open(device)
+	change(t, err)
+	defer dev.Close()
+	table, err := dev.GIDTable(1)
+	change(t, err)
+	return table
+}
+
+// restored makes sure, when what was changed is undone, that the GIDs are at their old
+// places again: the next tests rely on these. Call it before the changes.
+func restored(t *testing.T) {
+	t.Helper()
+	old := map[string][]uverbs.GIDEntry{"rxe0": table(t, "rxe0"), "rxe1": table(t, "rxe1")}
+	t.Cleanup(func() {
+		for name, want := range old {
+			settle(t, name, func(a uverbs.PortAttr, got []uverbs.GIDEntry) bool {
+				return a.State == uverbs.PortActive && slices.Equal(got, want)
+			})
+		}
+	})
 }
 
 func TestDoctorPortDown(t *testing.T) {
 	testenv.Guest(t)
+	restored(t)
 	ve0 := link(t, "ve0")
 	addrs, err := netlink.AddrList(ve0, unix.AF_INET6)
 	change(t, err)
@@ -321,20 +342,15 @@ func TestDoctorPortDown(t *testing.T) {
 	r.works(t, false, "rxe0 port 1", "ve0 has to be up")
 	r.want(t, "port", "rxe0", "error", "DOWN", "ip link set ve0 up", "network interface ve0: down")
 	r.want(t, "loopback", "rxe0", "error", "network is down")
-	t.Cleanup(func() {
-		settle(t, "rxe0", func(a uverbs.PortAttr, table []uverbs.GIDEntry) bool {
-			return a.State == uverbs.PortActive && hasIPv4(table)
-		})
-	})
-	change(t, netlink.LinkSetUp(ve0))
 }
 
 func TestDoctorNoAddress(t *testing.T) {
 	testenv.Guest(t)
+	restored(t)
 	ve0 := link(t, "ve0")
 	addrs, err := netlink.AddrList(ve0, unix.AF_UNSPEC)
 	change(t, err)
-	for _, a := range addrs {
+	for _, a := range slices.Backward(addrs) { // so that the first is back first
 		if a.IP.IsLinkLocalUnicast() {
 			continue
 		}
@@ -418,7 +434,10 @@ func TestDoctorBare(t *testing.T) {
 		devs, err = netlinkrdma.Devices()
 		change(t, err)
 	}
-	for _, d := range devs { // none with vmrun -net none
+	if len(devs) > 0 { // there is none with vmrun -net none
+		restored(t)
+	}
+	for _, d := range slices.Backward(devs) { // so that the first is back first
 		netdev := strings.Replace(d.Name, "rxe", "ve", 1)
 		change(t, netlinkrdma.DeleteLink(d.Name))
 		undone(t, func() error { return netlinkrdma.AddLink(d.Name, netlinkrdma.RXE, netdev) })
