@@ -98,7 +98,7 @@ generate: deps $(VMRUN) ## generate the ABI packages from the newest headers tha
 
 golden: $(VMRUN) ## record the commands of rdma-core's programs, which tests compare with ours
 	go build -trimpath -o $(BUILD)/abitrace ./test/abitrace
-	set -e; for p in rc_pingpong devinfo; do for m in ioctl write; do \
+	set -e; for p in rc_pingpong uc_pingpong ud_pingpong srq_pingpong devinfo; do for m in ioctl write; do \
 		case $$m in write) flag=-no-ioctl;; *) flag=;; esac; \
 		$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES),dash,coreutils,sed -file $(BUILD)/abitrace:/bin/abitrace \
 			-file uverbs/testdata/golden/record.sh:/record.sh sh /record.sh $$p $$flag >$(BUILD)/golden; \

@@ -115,6 +115,7 @@ var fakeMethods = map[[2]uint16]string{
 	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY}:                 "DESTROY_QP",
 	{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY}:                 "DESTROY_AH",
 	{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY}:               "DESTROY_SRQ",
+	{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_CREATE}:                "CREATE_SRQ",
 	{abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC}: "ASYNC_EVENT_ALLOC",
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR}:                   "QUERY_MR",
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_ADVISE_MR}:                  "ADVISE_MR",
@@ -307,6 +308,11 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 		handle := k.createCQ(c, cqe)
 		c.attr(abi.UVERBS_ATTR_CREATE_CQ_HANDLE).Data = uint64(handle)
 		out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, u32(k.rings[handle][0].mask))
+	case "CREATE_SRQ":
+		maxWR, maxSGE := uint32(c.attr(abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR).Data), uint32(c.attr(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE).Data)
+		c.attr(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE).Data = uint64(k.createSRQ(c, maxWR, maxSGE))
+		out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, u32(maxWR))
+		out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, u32(maxSGE))
 	case "CREATE_QP":
 		var cap abi.QPCap
 		copy(bytesOf(&cap), k.input(c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP)))
@@ -380,6 +386,12 @@ func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
 		k.put(c.core, bytesOf(resp))
 	case "QUERY_QP":
 		k.put(c.core, bytesOf(&k.query))
+	case "CREATE_SRQ":
+		var req abi.CreateSRQ
+		copy(bytesOf(&req), c.in)
+		k.put(c.core, bytesOf(&abi.CreateSRQResp{SRQHandle: k.createSRQ(c, req.MaxWR, req.MaxSGE), MaxWR: req.MaxWR, MaxSGE: req.MaxSGE}))
+	case "QUERY_SRQ":
+		k.put(c.core, bytesOf(&abi.QuerySRQResp{MaxWR: 31, MaxSGE: 2, SRQLimit: 5}))
 	case "CREATE_AH":
 		k.put(c.core, u32(k.handle()))
 		k.put(c.drv, u32(k.ahNum))
@@ -390,7 +402,7 @@ func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
 // device is what the device can do.
 func (k *fakeKernel) device() *abi.ExQueryDeviceResp {
 	resp := &abi.ExQueryDeviceResp{Base: abi.QueryDeviceResp{
-		FWVer: 1<<32 | 2<<16 | 3, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
+		FWVer: 1<<32 | 2<<16 | 3, MaxSRQ: 9, MaxSRQWR: 1000, MaxSRQSGE: 3, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
 		AtomicCap: uint32(AtomicHCA), PhysPortCnt: 2, DeviceCapFlags: 5,
 	}, TimestampMask: 7, DeviceCapFlagsEx: 1 << 40, MaxDMSize: 99}
 	resp.Base.NodeGUID.Put(0x0102030405060708)
@@ -447,6 +459,15 @@ func (k *fakeKernel) resizeCQ(c *fakeCall, handle, cqe uint32) syscall.Errno {
 	k.old += len(old.mem)
 	k.put(c.drv, ring.info)
 	return 0
+}
+
+// createSRQ makes a receive ring.
+func (k *fakeKernel) createSRQ(c *fakeCall, maxWR, maxSGE uint32) uint32 {
+	handle := k.handle()
+	ring := k.newRing(uint(bits.Len32(40+16*maxSGE-1)), maxWR)
+	k.rings[handle] = []*fakeRing{ring}
+	k.put(c.drv, append(slices.Clone(ring.info), append(u32(0x200+handle), u32(0)...)...))
+	return handle
 }
 
 // createQP makes a send and a receive ring.

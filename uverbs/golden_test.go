@@ -125,19 +125,26 @@ type span struct{ from, to int }
 // varies are the parts of commands that differ from run to run, or from library to
 // library with a reason. What is written has the header's 8 bytes before the rest.
 var varies = map[string][]span{
-	"REG_MR":             {{8, 16}, {24, 32}}, // start and hca_va: where the memory is
-	"CREATE_CQ":          {{8, 16}, {24, 28}}, // user_handle; the channel's descriptor
-	"CREATE_QP":          {{8, 16}},           // user_handle, of which rdma-core makes a pointer
-	"POST_SEND":          {{20, 24}},          // wqe_size, of a work request that is not there
-	"ioctl CREATE_CQ 2":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_USER_HANDLE
-	"ioctl CREATE_CQ 3":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, a descriptor
-	"ioctl CREATE_CQ 7":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_EVENT_FD, a descriptor
-	"ioctl CREATE_QP 7":  {{0, 8}},            // UVERBS_ATTR_CREATE_QP_USER_HANDLE
-	"ioctl CREATE_CQ 6":  {{0, 8}},            // UVERBS_ATTR_CREATE_CQ_RESP_CQE: an address, like those that follow
-	"ioctl CREATE_QP 12": {{0, 8}},            // UVERBS_ATTR_CREATE_QP_EVENT_FD, a descriptor
-	"ioctl CREATE_QP 14": {{0, 8}},            // UVERBS_ATTR_CREATE_QP_RESP_QP_NUM
-	"ioctl DESTROY_CQ 1": {{0, 8}},            // UVERBS_ATTR_DESTROY_CQ_RESP
-	"ioctl DESTROY_QP 1": {{0, 8}},            // UVERBS_ATTR_DESTROY_QP_RESP
+	"REG_MR":              {{8, 16}, {24, 32}}, // start and hca_va: where the memory is
+	"CREATE_CQ":           {{8, 16}, {24, 28}}, // user_handle; the channel's descriptor
+	"CREATE_QP":           {{8, 16}},           // user_handle, of which rdma-core makes a pointer
+	"CREATE_AH":           {{8, 16}},
+	"CREATE_SRQ":          {{8, 16}},
+	"POST_SEND":           {{20, 24}}, // wqe_size, of a work request that is not there
+	"ioctl CREATE_CQ 2":   {{0, 8}},   // UVERBS_ATTR_CREATE_CQ_USER_HANDLE
+	"ioctl CREATE_CQ 3":   {{0, 8}},   // UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, a descriptor
+	"ioctl CREATE_CQ 7":   {{0, 8}},   // UVERBS_ATTR_CREATE_CQ_EVENT_FD, a descriptor
+	"ioctl CREATE_QP 7":   {{0, 8}},   // UVERBS_ATTR_CREATE_QP_USER_HANDLE
+	"ioctl CREATE_CQ 6":   {{0, 8}},   // UVERBS_ATTR_CREATE_CQ_RESP_CQE: an address, like those that follow
+	"ioctl CREATE_QP 12":  {{0, 8}},   // UVERBS_ATTR_CREATE_QP_EVENT_FD, a descriptor
+	"ioctl CREATE_QP 14":  {{0, 8}},   // UVERBS_ATTR_CREATE_QP_RESP_QP_NUM
+	"ioctl DESTROY_CQ 1":  {{0, 8}},   // UVERBS_ATTR_DESTROY_CQ_RESP
+	"ioctl CREATE_SRQ 4":  {{0, 8}},   // UVERBS_ATTR_CREATE_SRQ_USER_HANDLE
+	"ioctl CREATE_SRQ 10": {{0, 8}},   // UVERBS_ATTR_CREATE_SRQ_EVENT_FD, a descriptor
+	"ioctl CREATE_SRQ 11": {{0, 8}},   // UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR
+	"ioctl CREATE_SRQ 12": {{0, 8}},   // UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE
+	"ioctl DESTROY_SRQ 1": {{0, 8}},   // UVERBS_ATTR_DESTROY_SRQ_RESP
+	"ioctl DESTROY_QP 1":  {{0, 8}},   // UVERBS_ATTR_DESTROY_QP_RESP
 	"ioctl GET_CONTEXT 0": {
 		{0, 8}, // UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS
 	},
@@ -224,7 +231,7 @@ func isOutput(key string, id uint16) bool {
 	switch key {
 	case "ioctl CREATE_QP":
 		return id == abi.UVERBS_ATTR_CREATE_QP_RESP_CAP || id == abi.UVERBS_ATTR_UHW_OUT
-	case "ioctl CREATE_CQ":
+	case "ioctl CREATE_CQ", "ioctl CREATE_SRQ":
 		return id == abi.UVERBS_ATTR_UHW_OUT
 	case "ioctl QUERY_GID_ENTRY":
 		return id == abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY
@@ -259,76 +266,166 @@ func compareGolden(t *testing.T, ours, golden []goldenCommand, except ...string)
 	return seen
 }
 
-// goldenPeer finds a side of the connection in a golden file's comment.
-func goldenPeer(t *testing.T, comment, side string) (qpn, psn uint32, gid GID) {
-	t.Helper()
-	m := regexp.MustCompile(side + ` address: +LID 0x0000, QPN 0x(\w+), PSN 0x(\w+), GID (\S+)`).FindStringSubmatch(comment)
-	if m == nil {
-		t.Fatalf("no %s address in the golden file", side)
-	}
-	qpn = uint32(value(strconv.ParseUint(m[1], 16, 24))(t))
-	psn = uint32(value(strconv.ParseUint(m[2], 16, 24))(t))
-	return qpn, psn, value(ParseGID(m[3]))(t)
+// goldenPaths are the ways of giving commands for which there are golden files.
+var goldenPaths = map[string]abiPath{"ioctl": pathIoctl, "write": pathWrite}
+
+// goldenGame is what the ping-pongs have in common.
+type goldenGame struct {
+	*testing.T
+	dev  *Device
+	pd   *PD
+	mr   *MR
+	cq   *CQ
+	peer []Endpoint // the other side's
+	psn  []uint32   // of this side
 }
 
-// TestGoldenPingpong does what ibv_rc_pingpong does, by ioctl and by write().
-func TestGoldenPingpong(t *testing.T) {
-	for _, test := range []struct {
-		file string
-		path abiPath
-		want int // how many commands are compared
-	}{{"rc_pingpong_ioctl", pathIoctl, 17}, {"rc_pingpong_write", pathWrite, 16}} {
-		t.Run(test.file, func(t *testing.T) {
-			golden, comment := readGolden(t, test.file)
-			_, psn, _ := goldenPeer(t, comment, "local")
-			peerQPN, peerPSN, peerGID := goldenPeer(t, comment, "remote")
-
+// playGolden compares the commands of a ping-pong, by both ways, with those of play, which
+// is given a device with a PD, an MR of size bytes and a CQ. It names the commands that
+// are compared beside those.
+func playGolden(t *testing.T, program string, size, cqe int, event bool, play func(g *goldenGame) []*fastCommand, want ...string) {
+	for way, path := range goldenPaths {
+		t.Run(way, func(t *testing.T) {
+			golden, comment := readGolden(t, program+"_"+way)
 			var ours []goldenCommand
-			d, k, err := openFake(t, test.path, func(k *fakeKernel) {
+			d, k, err := openFake(t, path, func(k *fakeKernel) {
 				k.seen = func(cmd *ioctlCommand, write []byte) { ours = append(ours, k.see(cmd, write)) }
 				k.next = ^uint32(0) // handles start at 0, as in the kernel
-				k.gids = []abi.GIDEntry{{PortNum: 1, GIDIndex: 1}}
+				k.ahNum = 1
 			})
 			must(t, err)
-			pd := value(d.AllocPD())(t)
-			ch := value(d.CreateCompChannel())(t)
-			buf := value(AllocBuffer(64))(t)
-			mr := value(pd.RegMR(buf, AccessLocalWrite))(t)
-			cq := value(d.CreateCQ(501, CQOptions{Channel: ch}))(t)
-			qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 500}))(t)
-			if test.path == pathIoctl {
-				value(d.QueryGID(1, 1))(t) // which asks for the port first
-			} else {
-				value(d.QueryPort(1))(t)
+			g := &goldenGame{T: t, dev: d, pd: value(d.AllocPD())(t)}
+			g.peer, _ = goldenSide(t, comment, "remote")
+			_, g.psn = goldenSide(t, comment, "local")
+			o := CQOptions{}
+			if event {
+				o.Channel = value(d.CreateCompChannel())(t)
 			}
-			must(t,
-				qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess),
-				qp.Modify(QPAttr{
-					State: RTR, PathMTU: MTU1024, DestQPN: peerQPN, RQPSN: peerPSN, MaxDestRdAtomic: 1, MinRNRTimer: 12,
-					AH: AHAttr{Global: true, Port: 1, GRH: GRH{DGID: peerGID, HopLimit: 1, SGIDIndex: 1}},
-				}, AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer),
-				qp.Modify(QPAttr{State: RTS, Timeout: 14, RetryCount: 7, RNRRetry: 7, SQPSN: psn, MaxRdAtomic: 1},
-					AttrState|AttrTimeout|AttrRetryCount|AttrRNRRetry|AttrSQPSN|AttrMaxRdAtomic),
-			)
-			ours = append(ours, fastCommands(k, cq.arm, qp.doorbell)...)
-			must(t, qp.Close(), cq.Close(), ch.Close(), mr.Close(), buf.Close(), pd.Close())
+			buf := value(AllocBuffer(size))(t)
+			g.mr = value(g.pd.RegMR(buf, AccessLocalWrite))(t)
+			g.cq = value(d.CreateCQ(cqe, o))(t)
+			fast := play(g)
+			ours = append(ours, fastCommands(k, fast)...)
+			must(t, g.cq.Close(), g.mr.Close(), buf.Close(), g.pd.Close())
 
-			// ibv_rc_pingpong does not ask what the device can do.
+			// No ping-pong asks what the device can do.
 			seen := compareGolden(t, ours, golden, "invoke EX_QUERY_DEVICE", "write EX_QUERY_DEVICE", "ioctl GET_CONTEXT")
-			if len(seen) != test.want {
-				t.Errorf("%d commands compared, want %d: %s", len(seen), test.want, strings.Join(seen, ", "))
+			for _, verb := range append([]string{"ALLOC_PD", "REG_MR", "CREATE_CQ", "DESTROY_CQ", "DEREG_MR", "DEALLOC_PD"}, want...) {
+				if !slices.ContainsFunc(seen, func(s string) bool { return strings.HasSuffix(s, " "+verb) }) {
+					t.Errorf("%s was not compared, only %s", verb, strings.Join(seen, ", "))
+				}
 			}
 		})
 	}
 }
 
-// fastCommands returns the bytes of commands that do not pass the hook. rdma-core arms a
-// CQ by the way that other commands go, and rings the doorbell by write() always.
-func fastCommands(k *fakeKernel, arm, doorbell *fastCommand) []goldenCommand {
-	if arm.c.path == pathIoctl {
-		return []goldenCommand{k.see(arm.inv, nil), k.see(nil, doorbell.write.wire)}
+// goldenSide finds the endpoints of a side in a golden file's comment.
+func goldenSide(t *testing.T, comment, side string) (ends []Endpoint, psns []uint32) {
+	t.Helper()
+	form := regexp.MustCompile(side + ` address: +LID 0x0000, QPN 0x(\w+), PSN 0x(\w+)[,:] GID (\S+)`)
+	for _, m := range form.FindAllStringSubmatch(comment, -1) {
+		e := Endpoint{
+			QPN: uint32(value(strconv.ParseUint(m[1], 16, 24))(t)),
+			PSN: uint32(value(strconv.ParseUint(m[2], 16, 24))(t)),
+			GID: value(ParseGID(m[3]))(t),
+		}
+		ends, psns = append(ends, e), append(psns, e.PSN)
 	}
-	return []goldenCommand{k.see(nil, arm.write.wire), k.see(nil, doorbell.write.wire)}
+	if len(ends) == 0 {
+		t.Fatalf("no %s address in the golden file", side)
+	}
+	return ends, psns
+}
+
+// connect does what the connected ping-pongs do, with their attributes.
+func (g *goldenGame) connect(q *QP, i int) {
+	g.Helper()
+	rtr := QPAttr{
+		State: RTR, PathMTU: MTU1024, DestQPN: g.peer[i].QPN, RQPSN: g.peer[i].PSN,
+		AH: AHAttr{Global: true, Port: 1, GRH: GRH{DGID: g.peer[i].GID, HopLimit: 1, SGIDIndex: 1}},
+	}
+	rtrMask := AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN
+	rts := QPAttr{State: RTS, SQPSN: g.psn[i]}
+	rtsMask := AttrState | AttrSQPSN
+	if q.typ == RC {
+		rtr.MaxDestRdAtomic, rtr.MinRNRTimer = 1, 12
+		rtrMask |= AttrMaxDestRdAtomic | AttrMinRNRTimer
+		rts.Timeout, rts.RetryCount, rts.RNRRetry, rts.MaxRdAtomic = 14, 7, 7, 1
+		rtsMask |= AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic
+	}
+	must(g, q.Modify(rtr, rtrMask), q.Modify(rts, rtsMask))
+}
+
+// TestGoldenRC does what ibv_rc_pingpong -e does.
+func TestGoldenRC(t *testing.T) {
+	playGolden(t, "rc_pingpong", 64, 501, true, func(g *goldenGame) []*fastCommand {
+		qp := value(g.pd.CreateQP(QPOptions{SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g)
+		value(g.dev.QueryPort(1))(g)
+		must(g, qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+		g.connect(qp, 0)
+		fast := []*fastCommand{g.cq.arm, qp.doorbell}
+		must(g, qp.Close())
+		return fast
+	}, "CREATE_COMP_CHANNEL", "CREATE_QP", "MODIFY_QP", "QUERY_PORT", "REQ_NOTIFY_CQ", "POST_SEND", "DESTROY_QP")
+}
+
+// TestGoldenUC does what ibv_uc_pingpong does.
+func TestGoldenUC(t *testing.T) {
+	playGolden(t, "uc_pingpong", 64, 501, false, func(g *goldenGame) []*fastCommand {
+		qp := value(g.pd.CreateQP(QPOptions{Type: UC, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g)
+		must(g, qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+		g.connect(qp, 0)
+		must(g, qp.Close())
+		return nil
+	}, "CREATE_QP", "MODIFY_QP")
+}
+
+// TestGoldenUD does what ibv_ud_pingpong does.
+func TestGoldenUD(t *testing.T) {
+	playGolden(t, "ud_pingpong", 64+GRHSize, 501, false, func(g *goldenGame) []*fastCommand {
+		qp := value(g.pd.CreateQP(QPOptions{Type: UD, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g)
+		must(g,
+			qp.Modify(QPAttr{State: Init, Port: 1, QKey: 0x11111111}, AttrState|AttrPKeyIndex|AttrPort|AttrQKey),
+			qp.Modify(QPAttr{State: RTR}, AttrState),
+			qp.Modify(QPAttr{State: RTS, SQPSN: g.psn[0]}, AttrState|AttrSQPSN),
+		)
+		ah := value(g.pd.CreateAH(AHAttr{Port: 1, Global: true, GRH: GRH{DGID: g.peer[0].GID, SGIDIndex: 1, HopLimit: 1}}))(g)
+		must(g, ah.Close(), qp.Close())
+		return nil
+	}, "CREATE_QP", "MODIFY_QP", "CREATE_AH", "DESTROY_AH")
+}
+
+// TestGoldenSRQ does what ibv_srq_pingpong does with two QPs.
+func TestGoldenSRQ(t *testing.T) {
+	playGolden(t, "srq_pingpong", 64, 502, false, func(g *goldenGame) []*fastCommand {
+		srq := value(g.pd.CreateSRQ(SRQOptions{MaxWR: 500}))(g)
+		var qps [2]*QP
+		for i := range qps {
+			qps[i] = value(g.pd.CreateQP(QPOptions{SendCQ: g.cq, RecvCQ: g.cq, SRQ: srq, MaxSendWR: 1}))(g)
+		}
+		for _, q := range qps {
+			must(g, q.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+		}
+		for i, q := range qps {
+			g.connect(q, i)
+		}
+		must(g, qps[0].Close(), qps[1].Close(), srq.Close())
+		return nil
+	}, "CREATE_SRQ", "CREATE_QP", "MODIFY_QP", "DESTROY_SRQ")
+}
+
+// fastCommands returns the bytes of commands that do not pass the hook: rdma-core arms a
+// CQ by the way that other commands go, and rings the doorbell by write() always.
+func fastCommands(k *fakeKernel, all []*fastCommand) []goldenCommand {
+	var seen []goldenCommand
+	for _, f := range all {
+		if c := k.see(f.inv, nil); f.c.path == pathIoctl && c.key() != "invoke POST_SEND" {
+			seen = append(seen, c)
+			continue
+		}
+		seen = append(seen, k.see(nil, f.write.wire))
+	}
+	return seen
 }
 
 // TestGoldenDevinfo does what ibv_devinfo does.

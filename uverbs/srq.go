@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
@@ -72,18 +73,53 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 			s.dev.dropTarget(s.cookie)
 		}
 	}()
-	req := &abi.CreateSRQ{UserHandle: s.cookie, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)}
-	resp := &abi.CreateSRQResp{}
 	u := s.dev.driver.srqUdata()
-	if errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_SRQ, bytesOf(req), bytesOf(resp), u); errno != 0 {
+	errno := s.createIoctl(p, o, u)
+	if absent(errno) {
+		errno = s.createLegacy(p, o, u)
+	}
+	if errno != 0 {
 		return s.dev.cmd.fail("CREATE_SRQ", errno, "")
 	}
-	s.handle, s.num = resp.SRQHandle, resp.SRQN
-	s.maxWR, s.maxSGE = int(resp.MaxWR), int(resp.MaxSGE)
 	if err := s.dev.driver.mapSRQ(s, u); err != nil {
 		return errors.Join(err, s.destroyKernel())
 	}
 	return nil
+}
+
+// createIoctl uses UVERBS_METHOD_SRQ_CREATE.
+func (s *SRQ) createIoctl(p *PD, o SRQOptions, u udata) syscall.Errno {
+	cmd := newIoctl(abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_CREATE)
+	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE)
+	cmd.obj(abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, p.handle)
+	cmd.u64(abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE, s.cookie)
+	cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, uint32(o.MaxWR))
+	cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, uint32(o.MaxSGE))
+	cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_LIMIT, 0)
+	cmd.u64(abi.UVERBS_ATTR_CREATE_SRQ_TYPE, abi.IB_UVERBS_SRQT_BASIC)
+	s.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_SRQ_EVENT_FD)
+	var maxWR, maxSGE [4]byte
+	cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, maxWR[:])
+	cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, maxSGE[:])
+	cmd.udata(u)
+	errno := s.dev.cmd.ioctl(cmd)
+	if errno == 0 {
+		s.handle = uint32(handle.Data)
+		s.maxWR, s.maxSGE = int(le32(maxWR[:])), int(le32(maxSGE[:]))
+	}
+	return errno
+}
+
+// createLegacy uses IB_USER_VERBS_CMD_CREATE_SRQ.
+func (s *SRQ) createLegacy(p *PD, o SRQOptions, u udata) syscall.Errno {
+	req := &abi.CreateSRQ{UserHandle: s.cookie, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)}
+	resp := &abi.CreateSRQResp{}
+	errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_SRQ, bytesOf(req), bytesOf(resp), u)
+	if errno == 0 {
+		s.handle, s.num = resp.SRQHandle, resp.SRQN
+		s.maxWR, s.maxSGE = int(resp.MaxWR), int(resp.MaxSGE)
+	}
+	return errno
 }
 
 // Num returns the number by which the device knows the SRQ (ibv_get_srq_num).

@@ -51,7 +51,7 @@ func (k *fakeKernel) sent(want ...string) {
 func TestQueryDevice(t *testing.T) {
 	want := DeviceAttr{
 		FirmwareVersion: "1.2.3", NodeGUID: 0x0102030405060708, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000,
-		MaxQPRdAtom: 16, MaxQPInitRdAtom: 8, AtomicCap: AtomicHCA, PhysPortCount: 2, CapFlags: 5 | 1<<40, TimestampMask: 7, MaxDMSize: 99,
+		MaxQPRdAtom: 16, MaxQPInitRdAtom: 8, MaxSRQ: 9, MaxSRQWR: 1000, MaxSRQSGE: 3, AtomicCap: AtomicHCA, PhysPortCount: 2, CapFlags: 5 | 1<<40, TimestampMask: 7, MaxDMSize: 99,
 		CompVectors: 2,
 	}
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {

@@ -1,0 +1,118 @@
+package uverbs
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// TestSRQLife creates an SRQ by each way, posts to it until it is full, modifies and
+// closes it.
+func TestSRQLife(t *testing.T) {
+	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
+		pd := value(d.AllocPD())(t)
+		k.took()
+		srq := value(pd.CreateSRQ(SRQOptions{MaxWR: 6, MaxSGE: 2}))(t)
+		k.sent(method + " CREATE_SRQ")
+		if a := srq.Attr(); a.MaxWR != 7 || a.MaxSGE != 2 || srq.Num() != 0x200+srq.handle {
+			t.Errorf("attributes %+v and number %#x", a, srq.Num())
+		}
+		sge := SGE{Addr: 1, Length: 2, LKey: 3}
+		must(t, srq.PostRecv(1, sge, sge), srq.PostRecvs(make([]RecvWR, 6)...))
+		if err := srq.PostRecv(8); err != ErrQueueFull {
+			t.Errorf("the eighth receive: %v, want ErrQueueFull", err)
+		}
+		if err := srq.PostRecv(8, sge, sge, sge); err != ErrQueueFull {
+			t.Errorf("full and too many SGEs: %v", err)
+		}
+		if got := k.rings[srq.handle][0].producer.Acquire(); got != 7 {
+			t.Errorf("the ring's index is %d, want 7", got)
+		}
+		k.took()
+		must(t, srq.SetLimit(3))
+		var req abi.ModifySRQ
+		modify := k.last("MODIFY_SRQ")
+		in := modify.in
+		if legacy == "write" { // the driver's part follows
+			in = in[:len(bytesOf(&req))]
+		}
+		copy(bytesOf(&req), in)
+		if want := (abi.ModifySRQ{SRQHandle: srq.handle, AttrMask: srqLimit, SRQLimit: 3}); req != want {
+			t.Errorf("request %+v, want %+v", req, want)
+		}
+		if a, err := srq.Query(); err != nil || a != (SRQAttr{MaxWR: 31, MaxSGE: 2, Limit: 5}) {
+			t.Errorf("query: %+v, %v", a, err)
+		}
+		k.refuse["MODIFY_SRQ"] = syscall.EINVAL
+		if err := srq.SetLimit(2); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("refused: %v", err)
+		}
+		if err := srq.Resize(20); !errors.Is(err, syscall.EINVAL) || srq.Attr().MaxWR != 7 {
+			t.Errorf("a refused resize: %v, size %d", err, srq.Attr().MaxWR)
+		}
+		if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("a PD with an SRQ was closed: %v", err)
+		}
+		k.took()
+		must(t, srq.Close(), srq.Close())
+		k.sent(method + " DESTROY_SRQ")
+		if err := srq.PostRecv(1); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("PostRecv after Close: %v", err)
+		}
+		if n := k.ringsMapped(); n != 0 {
+			t.Errorf("%d bytes of rings are still mapped", n)
+		}
+		must(t, pd.Close())
+	})
+}
+
+func TestSRQRefused(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	for field, o := range map[string]SRQOptions{"MaxWR": {MaxWR: 1001}, "MaxSGE": {MaxSGE: 4}} {
+		_, err := pd.CreateSRQ(o)
+		if arg, ok := errors.AsType[*ArgError](err); !ok || arg.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	k.refuse["CREATE_SRQ"] = syscall.ENOMEM
+	if _, err := pd.CreateSRQ(SRQOptions{}); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("refused: %v", err)
+	}
+	d.attr.MaxSRQ = 0
+	if _, err := pd.CreateSRQ(SRQOptions{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a device without SRQs: %v", err)
+	}
+	if len(d.targets.all) != 0 {
+		t.Errorf("%d targets are left", len(d.targets.all))
+	}
+	must(t, pd.Close())
+}
+
+// TestMulticastBytes compares ATTACH_MCAST with struct ib_uverbs_attach_mcast.
+func TestMulticastBytes(t *testing.T) {
+	f := newFakeQP(t, QPOptions{Type: UD})
+	group := gid(t, "ff0e::7:1")
+	for verb, do := range map[string]func(GID, uint16) error{"ATTACH_MCAST": f.qp.AttachMulticast, "DETACH_MCAST": f.qp.DetachMulticast} {
+		must(t, do(group, 0x1234))
+		want := append(append([]byte{}, group[:]...), byte(f.qp.handle), 0, 0, 0, 0x34, 0x12, 0, 0)
+		if got := f.last(verb).in; !bytes.Equal(got, want) {
+			t.Errorf("%s is %x, want %x", verb, got, want)
+		}
+		f.refuse[verb] = syscall.EINVAL
+		if err := do(group, 0); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s refused: %v", verb, err)
+		}
+		if arg, ok := errors.AsType[*ArgError](do(gid(t, "10.1.0.1"), 0)); !ok || arg.Field != "GID" {
+			t.Errorf("%s of a unicast address: %v", verb, arg)
+		}
+	}
+	rc := newFakeQP(t, QPOptions{})
+	if arg, ok := errors.AsType[*ArgError](rc.qp.AttachMulticast(group, 0)); !ok || arg.Field != "QP type" {
+		t.Errorf("attach RC: %v", arg)
+	}
+}
