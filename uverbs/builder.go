@@ -177,7 +177,7 @@ func (b *SendBuilder) atomic(id uint64, op WROpcode, flags SendFlags, raddr uint
 }
 
 // AtomicWrite begins an atomic write of 8 bytes to raddr, which is a multiple of 8. It
-// has no SGE (ibv_wr_atomic_write). Linux 6.3 on rxe.
+// has no SGE (ibv_wr_atomic_write). Linux 6.2 on rxe.
 func (b *SendBuilder) AtomicWrite(id uint64, flags SendFlags, raddr uint64, rkey uint32, value [8]byte) {
 	if b.begin(id, WRAtomicWrite, flags) {
 		b.raddr = raddr
@@ -186,7 +186,7 @@ func (b *SendBuilder) AtomicWrite(id uint64, flags SendFlags, raddr uint64, rkey
 }
 
 // Flush begins a flush of length bytes of the peer's memory at raddr: it completes when
-// they are where placement says (ibv_wr_flush). Linux 6.3 on rxe.
+// they are where placement says (ibv_wr_flush). Linux 6.2 on rxe.
 func (b *SendBuilder) Flush(id uint64, flags SendFlags, raddr uint64, length, rkey uint32, placement FlushPlacement, level FlushLevel) {
 	if b.begin(id, WRFlush, flags) {
 		b.slot.SetFlush(raddr, length, rkey, uint8(placement), uint8(level))

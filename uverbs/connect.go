@@ -91,11 +91,13 @@ func (o *PathOptions) check(d *Device) error {
 		{"Path.MinRNRTimer", uint32(o.MinRNRTimer), 31},
 		{"Path.MaxRdAtomic", uint32(o.MaxRdAtomic), min(d.attr.MaxQPInitRdAtom, d.attr.MaxQPRdAtom)},
 		{"Path.MTU", uint32(o.MTU), uint32(MTU4096)},
-		{"Path.Access", uint32(o.Access), uint32(accessPeer)},
 	} {
 		if f.given > f.limit {
 			return argErr("CreateQP", f.name, f.given, "1 to %d, or 0 for the default", f.limit)
 		}
+	}
+	if o.Access&^accessQP != 0 {
+		return argErr("CreateQP", "Path.Access", o.Access, "%s", accessQP)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@
 // Linux 5.10 and later on 64-bit little-endian machines, and the driver rxe (Soft-RoCE)
 // with all that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
 // atomics, SEND with invalidate; MRs, which can be changed, and on demand (Linux 6.15);
-// memory windows (5.14), FLUSH and ATOMIC_WRITE (6.3); SRQ, multicast, asynchronous
+// memory windows (5.14), FLUSH and ATOMIC_WRITE (6.2); SRQ, multicast, asynchronous
 // events. XRC domains, flows, work queues, device memory, counters and so on are there
 // for drivers that have them; on rxe they answer with a [FeatureError]. Not yet: other
 // drivers, and the connection manager.

@@ -46,9 +46,10 @@ const (
 	AccessRelaxedOrdering Access = abi.IB_UVERBS_ACCESS_RELAXED_ORDERING
 )
 
-// accessPeer are the rights of a peer's QP, accessMR those that an MR takes and
-// accessDMABuf those that an MR of a dma-buf does.
+// accessPeer are the rights that every device has, accessQP those that a QP takes,
+// accessMR those that an MR does and accessDMABuf those that an MR of a dma-buf does.
 const (
+	accessQP     = accessPeer | AccessMWBind | AccessFlushGlobal | AccessFlushPersistent
 	accessPeer   = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 	accessMR     = accessPeer | AccessMWBind | AccessZeroBased | AccessOnDemand | AccessHugeTLB | AccessFlushGlobal | AccessFlushPersistent | accessWishes
 	accessDMABuf = accessPeer | AccessRelaxedOrdering

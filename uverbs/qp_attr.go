@@ -352,13 +352,15 @@ func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 		{AttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31},
 		{AttrMaxRdAtomic, "MaxRdAtomic", uint32(a.MaxRdAtomic), d.attr.MaxQPInitRdAtom},
 		{AttrMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), d.attr.MaxQPRdAtom},
-		{AttrAccess, "Access", uint32(a.Access), uint32(accessPeer)},
 		{AttrPathMigState, "PathMigState", uint32(a.PathMigState), 2},
 		{AttrAltPath, "AltTimeout", uint32(a.AltTimeout), 31},
 	} {
 		if mask&f.bit != 0 && f.given > f.limit {
 			return argErr("Modify", f.name, f.given, "0 to %d", f.limit)
 		}
+	}
+	if mask&AttrAccess != 0 && a.Access&^accessQP != 0 {
+		return argErr("Modify", "Access", a.Access, "%s", accessQP)
 	}
 	if mask&AttrPathMTU != 0 && a.PathMTU.Bytes() == 0 {
 		return argErr("Modify", "PathMTU", a.PathMTU, "MTU256 to MTU4096")

@@ -19,6 +19,9 @@ import (
 const expectedSkips = `TestAtomicWrite/auto: ATOMIC_WRITE
 TestAtomicWrite/ioctl: ATOMIC_WRITE
 TestAtomicWrite/write: ATOMIC_WRITE
+TestFlush/auto: FLUSH
+TestFlush/ioctl: FLUSH
+TestFlush/write: FLUSH
 TestWindow/auto/type_1: ALLOC_MW
 TestWindow/auto/type_2: ALLOC_MW
 TestWindowInvalidate/auto/local: ALLOC_MW

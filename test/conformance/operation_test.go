@@ -104,11 +104,11 @@ func TestAtomicWrite(t *testing.T) {
 		must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRAtomicWrite, Flags: uverbs.Signaled, Inline: value,
 			RemoteAddr: b.mr.Addr() + 128, RKey: b.mr.RKey()}))
 		wc := a.next(t)
-		if old := kernelBefore(t, 6, 3); old {
+		if old := kernelBefore(t, 6, 2); old {
 			if wc.Status == uverbs.WCSuccess && b.word(128) != 1 {
 				t.Error("the kernel has it already")
 			}
-			testenv.Skip(t, &uverbs.FeatureError{Feature: "ATOMIC_WRITE", Since: uverbs.Version{6, 3}})
+			testenv.Skip(t, &uverbs.FeatureError{Feature: "ATOMIC_WRITE", Since: uverbs.Version{6, 2}})
 			return
 		}
 		must(t, a.qp.Err(&wc))
@@ -116,6 +116,40 @@ func TestAtomicWrite(t *testing.T) {
 			t.Errorf("completion of %s", wc.Opcode)
 		}
 		b.holds(t, 128, value)
+	})
+}
+
+// TestFlush makes sure that what was written is visible, or says that the kernel cannot.
+func TestFlush(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		rights := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessFlushGlobal
+		a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{Access: rights}})
+		mr, err := b.pd.RegMR(b.buf, rights)
+		if kernelBefore(t, 6, 2) {
+			// Older ones take the bit for nothing, or refuse it.
+			if err == nil {
+				must(t, mr.Close())
+			}
+			testenv.Skip(t, &uverbs.FeatureError{Feature: "FLUSH", Since: uverbs.Version{6, 2}})
+		}
+		must(t, err)
+		closeLater(t, mr)
+		want := a.fill(0, 100, 1)
+		s := a.qp.BeginSend()
+		s.Write(1, 0, mr.Addr(), mr.RKey())
+		s.SGE(a.mr.SGE(0, 100))
+		s.Flush(2, uverbs.Signaled, mr.Addr(), 100, mr.RKey(), uverbs.FlushGlobal, uverbs.FlushRange)
+		must(t, s.Post())
+		a.want(t, 2, uverbs.WCFlush)
+		b.holds(t, 0, want)
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRFlush, Flags: uverbs.Signaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(),
+			Placement: uverbs.FlushGlobal, Level: uverbs.FlushMR}))
+		a.want(t, 3, uverbs.WCFlush)
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 4, Opcode: uverbs.WRFlush, Flags: uverbs.Signaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(),
+			Length: 10, Placement: uverbs.FlushPersistent}))
+		if wc := a.next(t); wc.Status != uverbs.WCRemAccessErr && wc.Status != uverbs.WCRemInvReqErr {
+			t.Errorf("a flush to persistence without the right: %s", wc.Status)
+		}
 	})
 }
 
