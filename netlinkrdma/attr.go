@@ -67,6 +67,70 @@ var attrNames = map[int]string{
 	abi.RDMA_NLDEV_ATTR_CHARDEV:          "CHARDEV",
 	abi.RDMA_NLDEV_ATTR_UVERBS_DRIVER_ID: "UVERBS_DRIVER_ID",
 	abi.RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK: "COPY_ON_FORK",
+
+	abi.RDMA_NLDEV_ATTR_RES_SUMMARY:                "RES_SUMMARY",
+	abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME:     "RES_SUMMARY_ENTRY_NAME",
+	abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR:     "RES_SUMMARY_ENTRY_CURR",
+	abi.RDMA_NLDEV_ATTR_RES_QP:                     "RES_QP",
+	abi.RDMA_NLDEV_ATTR_RES_CM_ID:                  "RES_CM_ID",
+	abi.RDMA_NLDEV_ATTR_RES_CQ:                     "RES_CQ",
+	abi.RDMA_NLDEV_ATTR_RES_MR:                     "RES_MR",
+	abi.RDMA_NLDEV_ATTR_RES_PD:                     "RES_PD",
+	abi.RDMA_NLDEV_ATTR_RES_CTX:                    "RES_CTX",
+	abi.RDMA_NLDEV_ATTR_RES_SRQ:                    "RES_SRQ",
+	abi.RDMA_NLDEV_ATTR_RES_LQPN:                   "RES_LQPN",
+	abi.RDMA_NLDEV_ATTR_RES_RQPN:                   "RES_RQPN",
+	abi.RDMA_NLDEV_ATTR_RES_RQ_PSN:                 "RES_RQ_PSN",
+	abi.RDMA_NLDEV_ATTR_RES_SQ_PSN:                 "RES_SQ_PSN",
+	abi.RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE:         "RES_PATH_MIG_STATE",
+	abi.RDMA_NLDEV_ATTR_RES_TYPE:                   "RES_TYPE",
+	abi.RDMA_NLDEV_ATTR_RES_STATE:                  "RES_STATE",
+	abi.RDMA_NLDEV_ATTR_RES_PID:                    "RES_PID",
+	abi.RDMA_NLDEV_ATTR_RES_KERN_NAME:              "RES_KERN_NAME",
+	abi.RDMA_NLDEV_ATTR_RES_PS:                     "RES_PS",
+	abi.RDMA_NLDEV_ATTR_RES_SRC_ADDR:               "RES_SRC_ADDR",
+	abi.RDMA_NLDEV_ATTR_RES_DST_ADDR:               "RES_DST_ADDR",
+	abi.RDMA_NLDEV_ATTR_RES_CQE:                    "RES_CQE",
+	abi.RDMA_NLDEV_ATTR_RES_USECNT:                 "RES_USECNT",
+	abi.RDMA_NLDEV_ATTR_RES_POLL_CTX:               "RES_POLL_CTX",
+	abi.RDMA_NLDEV_ATTR_RES_RKEY:                   "RES_RKEY",
+	abi.RDMA_NLDEV_ATTR_RES_LKEY:                   "RES_LKEY",
+	abi.RDMA_NLDEV_ATTR_RES_MRLEN:                  "RES_MRLEN",
+	abi.RDMA_NLDEV_ATTR_RES_LOCAL_DMA_LKEY:         "RES_LOCAL_DMA_LKEY",
+	abi.RDMA_NLDEV_ATTR_RES_UNSAFE_GLOBAL_RKEY:     "RES_UNSAFE_GLOBAL_RKEY",
+	abi.RDMA_NLDEV_ATTR_RES_PDN:                    "RES_PDN",
+	abi.RDMA_NLDEV_ATTR_RES_CQN:                    "RES_CQN",
+	abi.RDMA_NLDEV_ATTR_RES_MRN:                    "RES_MRN",
+	abi.RDMA_NLDEV_ATTR_RES_CM_IDN:                 "RES_CM_IDN",
+	abi.RDMA_NLDEV_ATTR_RES_CTXN:                   "RES_CTXN",
+	abi.RDMA_NLDEV_ATTR_RES_SRQN:                   "RES_SRQN",
+	abi.RDMA_NLDEV_ATTR_RES_SUBTYPE:                "RES_SUBTYPE",
+	abi.RDMA_NLDEV_ATTR_MIN_RANGE:                  "MIN_RANGE",
+	abi.RDMA_NLDEV_ATTR_MAX_RANGE:                  "MAX_RANGE",
+	abi.RDMA_NLDEV_ATTR_DRIVER:                     "DRIVER",
+	abi.RDMA_NLDEV_ATTR_DRIVER_STRING:              "DRIVER_STRING",
+	abi.RDMA_NLDEV_ATTR_DRIVER_PRINT_TYPE:          "DRIVER_PRINT_TYPE",
+	abi.RDMA_NLDEV_ATTR_DRIVER_S32:                 "DRIVER_S32",
+	abi.RDMA_NLDEV_ATTR_DRIVER_U32:                 "DRIVER_U32",
+	abi.RDMA_NLDEV_ATTR_DRIVER_S64:                 "DRIVER_S64",
+	abi.RDMA_NLDEV_ATTR_DRIVER_U64:                 "DRIVER_U64",
+	abi.RDMA_NLDEV_ATTR_STAT_MODE:                  "STAT_MODE",
+	abi.RDMA_NLDEV_ATTR_STAT_AUTO_MODE_MASK:        "STAT_AUTO_MODE_MASK",
+	abi.RDMA_NLDEV_ATTR_STAT_COUNTER:               "STAT_COUNTER",
+	abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID:            "STAT_COUNTER_ID",
+	abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS:            "STAT_HWCOUNTERS",
+	abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME:  "STAT_HWCOUNTER_ENTRY_NAME",
+	abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE: "STAT_HWCOUNTER_ENTRY_VALUE",
+	abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX:       "STAT_HWCOUNTER_INDEX",
+	abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_DYNAMIC:     "STAT_HWCOUNTER_DYNAMIC",
+	abi.RDMA_NLDEV_ATTR_STAT_OPCOUNTER_ENABLED:     "STAT_OPCOUNTER_ENABLED",
+	abi.RDMA_NLDEV_ATTR_DEV_DIM:                    "DEV_DIM",
+	abi.RDMA_NLDEV_ATTR_DEV_TYPE:                   "DEV_TYPE",
+	abi.RDMA_NLDEV_ATTR_PARENT_NAME:                "PARENT_NAME",
+	abi.RDMA_NLDEV_ATTR_EVENT_TYPE:                 "EVENT_TYPE",
+	abi.RDMA_NLDEV_SYS_ATTR_NETNS_MODE:             "NETNS_MODE",
+	abi.RDMA_NLDEV_SYS_ATTR_MONITOR_MODE:           "MONITOR_MODE",
+	abi.RDMA_NLDEV_SYS_ATTR_PRIVILEGED_QKEY_MODE:   "PRIVILEGED_QKEY_MODE",
 }
 
 // message gives typed access to the attributes of one reply and keeps the
@@ -92,11 +156,35 @@ func parse(b []byte) *message {
 
 func (m *message) fail(typ int, format string, args ...any) {
 	if m.err == nil {
-		m.err = fmt.Errorf("the kernel's reply: attribute %s: %s", attrNames[typ], fmt.Sprintf(format, args...))
+		m.err = fmt.Errorf("the kernel's reply: attribute %s: %w", attrNames[typ], fmt.Errorf(format, args...))
 	}
 }
 
 func (m *message) has(typ int) bool { return m.attrs[typ] != nil }
+
+// entries iterates over the entries of a nested table. The error of an entry
+// that its reader left behind becomes that of m, and ends the iteration.
+func (m *message) entries(table, entry int) iter.Seq[*message] {
+	return func(yield func(*message) bool) {
+		for a, err := range attributes(m.attrs[table]) {
+			if err != nil {
+				m.fail(table, "%w", err)
+				return
+			}
+			if a.typ != entry {
+				continue // of a kernel to come
+			}
+			e := parse(a.data)
+			more := yield(e)
+			if e.err != nil && m.err == nil {
+				m.err = e.err
+			}
+			if !more || m.err != nil {
+				return
+			}
+		}
+	}
+}
 
 // need fails if one of the attributes is not there.
 func (m *message) need(types ...int) {
@@ -120,6 +208,9 @@ func (m *message) scalar(typ, n int) []byte {
 }
 
 func (m *message) u8(typ int) uint8 { return m.scalar(typ, 1)[0] }
+
+// flag returns whether a byte is there and not 0.
+func (m *message) flag(typ int) bool { return m.u8(typ) != 0 }
 
 func (m *message) u32(typ int) uint32 { return binary.NativeEndian.Uint32(m.scalar(typ, 4)) }
 

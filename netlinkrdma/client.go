@@ -132,6 +132,8 @@ type unreachable struct {
 func (e *unreachable) Error() string { return e.err.Error() }
 func (e *unreachable) Unwrap() error { return e.err }
 
+func u8Attr(typ int, v uint8) *nl.RtAttr { return nl.NewRtAttr(typ, nl.Uint8Attr(v)) }
+
 func u32Attr(typ int, v uint32) *nl.RtAttr { return nl.NewRtAttr(typ, nl.Uint32Attr(v)) }
 
 func stringAttr(typ int, s string) *nl.RtAttr { return nl.NewRtAttr(typ, nl.ZeroTerminated(s)) }

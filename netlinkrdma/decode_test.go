@@ -22,7 +22,7 @@ var goldenDevice = []byte{
 	12, 0, 6, 0, 0x18, 0x17, 0x16, 0xfe, 0xff, 0x13, 0x12, 0x11, // NODE_GUID
 	12, 0, 7, 0, 0x28, 0x27, 0x26, 0xfe, 0xff, 0x23, 0x22, 0x21, // SYS_IMAGE_GUID
 	5, 0, 14, 0, 1, 0, 0, 0, // DEV_NODE_TYPE: CA
-	5, 0, 84, 0, 1, 0, 0, 0, // DEV_DIM, not decoded
+	5, 0, 84, 0, 1, 0, 0, 0, // DEV_DIM: on
 	9, 0, 67, 0, 'r', 'o', 'c', 'e', 0, 0, 0, 0, // DEV_PROTOCOL
 }
 
@@ -64,7 +64,7 @@ var goldenUverbs = []byte{
 func TestDecodeDevice(t *testing.T) {
 	want := Device{
 		Name: "rxe0", NodeType: NodeCA, NodeGUID: 0x111213fffe161718, SysImageGUID: 0x212223fffe262728,
-		Protocol: ProtocolRoCE, Ports: 1,
+		Protocol: ProtocolRoCE, Ports: 1, CapFlags: 0x01223c76, AdaptiveModeration: true,
 	}
 	got, err := decodeDevice(goldenDevice)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -73,7 +73,8 @@ func TestDecodeDevice(t *testing.T) {
 	// Firmware follows, and an attribute of a kernel to come, nested and odd in length.
 	more := slices.Concat(goldenDevice, nla(abi.RDMA_NLDEV_ATTR_FW_VERSION, cstr("22.31.1014")),
 		nla(0x3fff|unix.NLA_F_NESTED, nla(1, []byte("abcde"))))
-	want.Firmware = "22.31.1014"
+	more = slices.Concat(more, nla(abi.RDMA_NLDEV_ATTR_DEV_TYPE, []byte{1}), nla(abi.RDMA_NLDEV_ATTR_PARENT_NAME, cstr("mlx5_0")))
+	want.Firmware, want.Type, want.Parent = "22.31.1014", DeviceTypeSMI, "mlx5_0"
 	got, err = decodeDevice(more)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("with more attributes: %v\n%s", err, diff)

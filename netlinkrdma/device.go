@@ -60,6 +60,22 @@ const (
 	ProtocolUSNIC Protocol = "usnic" // Cisco usNIC
 )
 
+// DeviceType is the purpose of a device that is part of another (enum
+// rdma_nl_dev_type).
+type DeviceType uint8
+
+// The types. An ordinary device has none.
+const (
+	DeviceTypeNone DeviceType = 0                        // ordinary device
+	DeviceTypeSMI  DeviceType = abi.RDMA_DEVICE_TYPE_SMI // subnet management only
+)
+
+// String returns the name that iproute2 uses.
+func (t DeviceType) String() string {
+	names := [...]string{DeviceTypeNone: "none", DeviceTypeSMI: "SMI"}
+	return nameOf("DeviceType", names[:], int(t))
+}
+
 // Device is an RDMA device as it was when it was listed. It is a plain value.
 type Device struct {
 	Name         string   // Name is that of "rdma dev", for example "mlx5_0".
@@ -71,7 +87,15 @@ type Device struct {
 	Firmware     string   // Firmware is the version, empty for software devices.
 	DriverID     DriverID // DriverID is DriverUnknown if ib_uverbs is not loaded or does not tell.
 	Ports        uint32   // Ports is the number of ports; they count from 1.
+	CapFlags     uint64   // CapFlags has the bits of enum ib_device_cap_flags, not known from sysfs.
 	FromSysfs    bool     // FromSysfs means that netlink was not there to ask and Index is not known.
+
+	// AdaptiveModeration means that completion queues made from now on moderate
+	// their interrupts by the load; see [SetAdaptiveModeration].
+	AdaptiveModeration bool
+	// Type is set if the device is part of another, which Parent names (Linux 6.11).
+	Type   DeviceType
+	Parent string // Parent is the device that this one is part of, mostly empty.
 }
 
 // Devices returns the RDMA devices that this network namespace can see, in the
@@ -140,7 +164,11 @@ func decodeDevice(b []byte) (Device, error) {
 		Protocol:     Protocol(m.text(abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL)),
 		Firmware:     m.text(abi.RDMA_NLDEV_ATTR_FW_VERSION),
 		// In a device's reply the attribute has the number of ports.
-		Ports: m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
+		Ports:              m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
+		CapFlags:           m.u64(abi.RDMA_NLDEV_ATTR_CAP_FLAGS),
+		AdaptiveModeration: m.flag(abi.RDMA_NLDEV_ATTR_DEV_DIM),
+		Type:               DeviceType(m.u8(abi.RDMA_NLDEV_ATTR_DEV_TYPE)),
+		Parent:             m.name(abi.RDMA_NLDEV_ATTR_PARENT_NAME),
 	}
 	if m.err != nil {
 		return Device{}, m.err

@@ -1,0 +1,146 @@
+package netlinkrdma
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// Version is a kernel version, for example {6, 12}.
+type Version [2]int
+
+// String returns the version in the usual form, "6.12".
+func (v Version) String() string { return fmt.Sprintf("%d.%d", v[0], v[1]) }
+
+// FeatureError says that the kernel or the driver does not have what was asked
+// for. It matches [errors.ErrUnsupported]. It is a plain value.
+type FeatureError struct {
+	Feature string  // Feature is the name used in the documentation.
+	Since   Version // Since is the first mainline kernel with it; zero if the driver decides.
+	Driver  string  // Driver is set when the driver, not the kernel, lacks it.
+	Err     error   // Err is the answer that decided it, an *Error.
+}
+
+// Error returns one line with everything that is known.
+func (e *FeatureError) Error() string {
+	var b strings.Builder
+	b.WriteString("netlinkrdma: " + e.Feature + " not supported")
+	switch {
+	case e.Driver != "":
+		b.WriteString(" by driver " + e.Driver)
+	case e.Since != Version{}:
+		fmt.Fprintf(&b, " by this kernel (Linux has it since %s)", e.Since)
+	}
+	if e.Err != nil {
+		b.WriteString(": " + strings.TrimPrefix(e.Err.Error(), "netlinkrdma: "))
+	}
+	return b.String()
+}
+
+// Is reports whether target is [errors.ErrUnsupported].
+func (e *FeatureError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// Unwrap returns the answer that decided it.
+func (e *FeatureError) Unwrap() error { return e.Err }
+
+// Unsupported returns the name of the feature and the kernel version that must
+// have it; the zero version if that is the driver's choice.
+func (e *FeatureError) Unsupported() (feature string, since [2]int) {
+	if e.Driver != "" {
+		return e.Feature, [2]int{}
+	}
+	return e.Feature, e.Since
+}
+
+// feature is what a command needs and a kernel or a driver may lack. The zero
+// value is for commands that every kernel has.
+type feature struct {
+	name  string
+	since Version // zero if the driver decides
+	// A driver without it makes the kernel answer EINVAL. An old kernel always
+	// answers so.
+	einval bool
+}
+
+// missing makes the FeatureError.
+func (f feature) missing(dev Device, err error) error {
+	e := &FeatureError{Feature: f.name, Since: f.since, Err: err}
+	if e.Since == (Version{}) {
+		e.Driver = dev.DriverID.String()
+	}
+	return e
+}
+
+// errNoIndex is the cause when a Device was listed from sysfs.
+var errNoIndex = errors.New("the device was listed from sysfs, which does not tell its index")
+
+// errBadPort is the cause when a device has no such port.
+var errBadPort = errors.New("no such port")
+
+// command is a command that concerns one device.
+type command struct {
+	op   string // for errors, as in Error.Op
+	dev  Device
+	need feature
+	port *uint32 // the port that the command names, if it names one
+}
+
+// run gives a session to do and says of its error what it means. The kernel
+// knows devices by their index, so run makes sure first that the index is still
+// that of the device meant.
+func (c *client) run(cmd command, do func(s *session, index uint32) error) error {
+	e := &Error{Op: cmd.op, Device: cmd.dev.Name}
+	switch {
+	case cmd.dev.FromSysfs:
+		e.Err = errNoIndex
+		return e
+	case cmd.port != nil && (*cmd.port < 1 || *cmd.port > cmd.dev.Ports):
+		e.Err = errBadPort
+		e.Hint = fmt.Sprintf("port %d, allowed are 1 to %d", *cmd.port, cmd.dev.Ports)
+		return e
+	}
+	s, err := c.open()
+	if err == nil {
+		defer s.close()
+		err = s.check(cmd.dev)
+		if err == nil {
+			err = do(s, cmd.dev.Index)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	e.Err = err
+	switch {
+	case errors.Is(err, unix.EINVAL) && !errors.Is(err, noDevice{}):
+		// That is the answer to an unknown command, too, and to one for a
+		// device that has just gone.
+		if err := s.check(cmd.dev); errors.Is(err, noDevice{}) {
+			e.Err = err
+		} else if cmd.need.einval || cmd.need.since != (Version{}) {
+			return cmd.need.missing(cmd.dev, e)
+		}
+	case errors.Is(err, unix.EOPNOTSUPP) && cmd.need.name != "":
+		return feature{name: cmd.need.name}.missing(cmd.dev, e)
+	case errors.Is(err, unix.EPERM):
+		e.Hint = "this needs CAP_NET_ADMIN"
+	}
+	return explain(e)
+}
+
+// check fails with noDevice unless the device still has its index and its name.
+func (s *session) check(dev Device) error {
+	b, err := s.get(abi.RDMA_NLDEV_CMD_GET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index))
+	if err != nil {
+		return gone(err, dev.Index)
+	}
+	now, err := decodeDevice(b)
+	if err == nil && now.Name != dev.Name {
+		return fmt.Errorf("%w: index %d is that of %s", noDevice{}, dev.Index, now.Name)
+	}
+	return err
+}
