@@ -1,0 +1,392 @@
+package netlinkrdma
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// Owner says to whom an object belongs. It is a plain value.
+type Owner struct {
+	PID    uint32 // PID is the process, as this process's PID namespace numbers it; 0 for the kernel, and for one that is not seen from here or has ended.
+	Kernel string // Kernel is the kernel's part, for example "ib_core"; empty for a process.
+}
+
+func decodeOwner(m *message) Owner {
+	return Owner{PID: m.u32(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: m.text(abi.RDMA_NLDEV_ATTR_RES_KERN_NAME)}
+}
+
+// QPType is the kind of a queue pair (enum ib_qp_type in the kernel's
+// rdma/ib_verbs.h).
+type QPType uint8
+
+// The types. SMI and GSI are the kernel's own, QP 0 and QP 1 of a port.
+const (
+	QPTypeSMI          QPType = 0    // subnet management (IB_QPT_SMI)
+	QPTypeGSI          QPType = 1    // general services (IB_QPT_GSI)
+	QPTypeRC           QPType = 2    // reliable connection (IB_QPT_RC)
+	QPTypeUC           QPType = 3    // unreliable connection (IB_QPT_UC)
+	QPTypeUD           QPType = 4    // unreliable datagram (IB_QPT_UD)
+	QPTypeRawIPv6      QPType = 5    // IB_QPT_RAW_IPV6
+	QPTypeRawEtherType QPType = 6    // IB_QPT_RAW_ETHERTYPE
+	QPTypeRawPacket    QPType = 8    // whole Ethernet frames (IB_QPT_RAW_PACKET)
+	QPTypeXRCInit      QPType = 9    // sending side of XRC (IB_QPT_XRC_INI)
+	QPTypeXRCTarget    QPType = 10   // receiving side of XRC (IB_QPT_XRC_TGT)
+	QPTypeDriver       QPType = 0xff // the driver's own, see QP.Subtype (IB_QPT_DRIVER)
+)
+
+// String returns the name that iproute2 uses.
+func (t QPType) String() string {
+	names := [...]string{"SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE", "", "RAW_PACKET", "XRC_INI", "XRC_TGT",
+		QPTypeDriver: "DRIVER"}
+	return nameOf("QPType", names[:], int(t))
+}
+
+// QPState is the state of a queue pair (enum ib_qp_state in the kernel's
+// rdma/ib_verbs.h).
+type QPState uint8
+
+// The states.
+const (
+	QPReset QPState = 0 // as made (IB_QPS_RESET)
+	QPInit  QPState = 1 // takes receive requests (IB_QPS_INIT)
+	QPRTR   QPState = 2 // ready to receive (IB_QPS_RTR)
+	QPRTS   QPState = 3 // ready to send (IB_QPS_RTS)
+	QPSQD   QPState = 4 // send queue drained (IB_QPS_SQD)
+	QPSQE   QPState = 5 // send queue error (IB_QPS_SQE)
+	QPError QPState = 6 // IB_QPS_ERR
+)
+
+// String returns the name that iproute2 uses.
+func (s QPState) String() string {
+	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+	return nameOf("QPState", names[:], int(s))
+}
+
+// PathMigState is how far a queue pair is with moving to its alternate path (enum
+// ib_mig_state in the kernel's rdma/ib_verbs.h).
+type PathMigState uint8
+
+// The states of path migration.
+const (
+	PathMigrated PathMigState = 0 // on its path, or moved (IB_MIG_MIGRATED)
+	PathRearm    PathMigState = 1 // to be armed again (IB_MIG_REARM)
+	PathArmed    PathMigState = 2 // ready to move (IB_MIG_ARMED)
+)
+
+// String returns the name that iproute2 uses.
+func (s PathMigState) String() string {
+	names := [...]string{"MIGRATED", "REARM", "ARMED"}
+	return nameOf("PathMigState", names[:], int(s))
+}
+
+// QP is a queue pair as the kernel tracks it. It is a plain value.
+type QP struct {
+	Num          uint32       // Num is its number (lqpn).
+	Port         uint32       // Port is its port, 0 while it has none. Linux 5.10 tells none of the kernel's QP 1.
+	Type         QPType       // Type is the kind of service.
+	Subtype      string       // Subtype is set for QPTypeDriver.
+	State        QPState      // State is asked of the driver at this moment.
+	RemoteNum    uint32       // RemoteNum is the peer's QP (rqpn); for RC and UC.
+	RQPSN        uint32       // RQPSN is the next packet to receive; for RC and UC.
+	SQPSN        uint32       // SQPSN is the next packet to send.
+	PathMigState PathMigState // PathMigState is for RC, UC and XRC.
+	PD           uint32       // PD is the number of its PD, as in [PD]; not told of the kernel's own.
+	Owner
+	Driver []DriverAttr // Driver is what the driver adds.
+}
+
+func decodeQP(m *message) QP {
+	m.need(abi.RDMA_NLDEV_ATTR_RES_LQPN, abi.RDMA_NLDEV_ATTR_RES_TYPE, abi.RDMA_NLDEV_ATTR_RES_STATE)
+	return QP{
+		Num:          m.u32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
+		Port:         m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
+		Type:         QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+		Subtype:      m.text(abi.RDMA_NLDEV_ATTR_RES_SUBTYPE),
+		State:        QPState(m.u8(abi.RDMA_NLDEV_ATTR_RES_STATE)),
+		RemoteNum:    m.u32(abi.RDMA_NLDEV_ATTR_RES_RQPN),
+		RQPSN:        m.u32(abi.RDMA_NLDEV_ATTR_RES_RQ_PSN),
+		SQPSN:        m.u32(abi.RDMA_NLDEV_ATTR_RES_SQ_PSN),
+		PathMigState: PathMigState(m.u8(abi.RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE)),
+		PD:           m.u32(abi.RDMA_NLDEV_ATTR_RES_PDN),
+		Owner:        decodeOwner(m),
+		Driver:       decodeDriverAttrs(m),
+	}
+}
+
+// PollContext says where the kernel polls a completion queue of its own (enum
+// ib_poll_context in its rdma/ib_verbs.h).
+type PollContext uint8
+
+// The poll contexts.
+const (
+	PollDirect           PollContext = 0 // the owner polls (IB_POLL_DIRECT)
+	PollSoftIRQ          PollContext = 1 // IB_POLL_SOFTIRQ
+	PollWorkqueue        PollContext = 2 // IB_POLL_WORKQUEUE
+	PollUnboundWorkqueue PollContext = 3 // IB_POLL_UNBOUND_WORKQUEUE
+)
+
+// String returns the name that iproute2 uses.
+func (p PollContext) String() string {
+	names := [...]string{"DIRECT", "SOFTIRQ", "WORKQUEUE", "UNBOUND_WORKQUEUE"}
+	return nameOf("PollContext", names[:], int(p))
+}
+
+// CQ is a completion queue as the kernel tracks it. It is a plain value.
+type CQ struct {
+	ID                 uint32      // ID is its number (cqn), which is not the handle of its owner.
+	CQE                uint32      // CQE is the number of completions that it holds.
+	Users              uint64      // Users counts the queues that report to it.
+	PollContext        PollContext // PollContext is for the kernel's own.
+	AdaptiveModeration bool        // AdaptiveModeration means that the kernel moderates its interrupts.
+	Context            uint32      // Context is the number of its [Context]; not told of the kernel's own.
+	Owner
+	Driver []DriverAttr // Driver is what the driver adds.
+}
+
+func decodeCQ(m *message) CQ {
+	m.need(abi.RDMA_NLDEV_ATTR_RES_CQN, abi.RDMA_NLDEV_ATTR_RES_CQE, abi.RDMA_NLDEV_ATTR_RES_USECNT)
+	return CQ{
+		ID:                 m.u32(abi.RDMA_NLDEV_ATTR_RES_CQN),
+		CQE:                m.u32(abi.RDMA_NLDEV_ATTR_RES_CQE),
+		Users:              m.u64(abi.RDMA_NLDEV_ATTR_RES_USECNT),
+		PollContext:        PollContext(m.u8(abi.RDMA_NLDEV_ATTR_RES_POLL_CTX)),
+		AdaptiveModeration: m.flag(abi.RDMA_NLDEV_ATTR_DEV_DIM),
+		Context:            m.u32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
+		Owner:              decodeOwner(m),
+		Driver:             decodeDriverAttrs(m),
+	}
+}
+
+// MR is a memory region as the kernel tracks it. It is a plain value.
+type MR struct {
+	ID     uint32 // ID is its number (mrn), which is not the handle of its owner.
+	Keys   bool   // Keys means that RKey and LKey are told: the asker has CAP_NET_ADMIN.
+	RKey   uint32 // RKey is what peers name it by.
+	LKey   uint32 // LKey is what its owner names it by.
+	Length uint64 // Length is its size in bytes.
+	PD     uint32 // PD is the number of its PD, as in [PD]; not told of the kernel's own.
+	Owner
+	Driver []DriverAttr // Driver is what the driver adds.
+}
+
+func decodeMR(m *message) MR {
+	m.need(abi.RDMA_NLDEV_ATTR_RES_MRN, abi.RDMA_NLDEV_ATTR_RES_MRLEN)
+	return MR{
+		ID:     m.u32(abi.RDMA_NLDEV_ATTR_RES_MRN),
+		Keys:   m.has(abi.RDMA_NLDEV_ATTR_RES_RKEY) && m.has(abi.RDMA_NLDEV_ATTR_RES_LKEY),
+		RKey:   m.u32(abi.RDMA_NLDEV_ATTR_RES_RKEY),
+		LKey:   m.u32(abi.RDMA_NLDEV_ATTR_RES_LKEY),
+		Length: m.u64(abi.RDMA_NLDEV_ATTR_RES_MRLEN),
+		PD:     m.u32(abi.RDMA_NLDEV_ATTR_RES_PDN),
+		Owner:  decodeOwner(m),
+		Driver: decodeDriverAttrs(m),
+	}
+}
+
+// PD is a protection domain as the kernel tracks it. It is a plain value.
+type PD struct {
+	ID               uint32 // ID is its number (pdn), which is not the handle of its owner.
+	Keys             bool   // Keys means that the keys are told: the asker has CAP_NET_ADMIN.
+	LocalDMALKey     uint32 // LocalDMALKey covers all memory; for the kernel's own.
+	UnsafeGlobalRKey uint32 // UnsafeGlobalRKey opens all memory to peers; 0 unless the kernel asked for one.
+	Users            uint64 // Users counts the objects in it.
+	Context          uint32 // Context is the number of its [Context]; not told of the kernel's own.
+	Owner
+}
+
+func decodePD(m *message) PD {
+	m.need(abi.RDMA_NLDEV_ATTR_RES_PDN, abi.RDMA_NLDEV_ATTR_RES_USECNT)
+	return PD{
+		ID:               m.u32(abi.RDMA_NLDEV_ATTR_RES_PDN),
+		Keys:             m.has(abi.RDMA_NLDEV_ATTR_RES_LOCAL_DMA_LKEY),
+		LocalDMALKey:     m.u32(abi.RDMA_NLDEV_ATTR_RES_LOCAL_DMA_LKEY),
+		UnsafeGlobalRKey: m.u32(abi.RDMA_NLDEV_ATTR_RES_UNSAFE_GLOBAL_RKEY),
+		Users:            m.u64(abi.RDMA_NLDEV_ATTR_RES_USECNT),
+		Context:          m.u32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
+		Owner:            decodeOwner(m),
+	}
+}
+
+// CMState is the state of an identifier of the connection manager (enum
+// rdma_cm_state in the kernel's cma_priv.h).
+type CMState uint8
+
+// The states.
+const (
+	CMIdle          CMState = 0  // RDMA_CM_IDLE
+	CMAddrQuery     CMState = 1  // RDMA_CM_ADDR_QUERY
+	CMAddrResolved  CMState = 2  // RDMA_CM_ADDR_RESOLVED
+	CMRouteQuery    CMState = 3  // RDMA_CM_ROUTE_QUERY
+	CMRouteResolved CMState = 4  // RDMA_CM_ROUTE_RESOLVED
+	CMConnect       CMState = 5  // connecting or connected (RDMA_CM_CONNECT)
+	CMDisconnect    CMState = 6  // RDMA_CM_DISCONNECT
+	CMAddrBound     CMState = 7  // RDMA_CM_ADDR_BOUND
+	CMListen        CMState = 8  // RDMA_CM_LISTEN
+	CMDeviceRemoval CMState = 9  // RDMA_CM_DEVICE_REMOVAL
+	CMDestroying    CMState = 10 // RDMA_CM_DESTROYING
+)
+
+// String returns the name that iproute2 uses.
+func (s CMState) String() string {
+	names := [...]string{"IDLE", "ADDR_QUERY", "ADDR_RESOLVED", "ROUTE_QUERY", "ROUTE_RESOLVED", "CONNECT",
+		"DISCONNECT", "ADDR_BOUND", "LISTEN", "DEVICE_REMOVAL", "DESTROYING"}
+	return nameOf("CMState", names[:], int(s))
+}
+
+// PortSpace is the name space of the connection manager's ports (enum
+// rdma_ucm_port_space in rdma/rdma_user_cm.h).
+type PortSpace uint32
+
+// The port spaces.
+const (
+	PortSpaceIPoIB PortSpace = 0x0002 // RDMA_PS_IPOIB
+	PortSpaceTCP   PortSpace = 0x0106 // RDMA_PS_TCP
+	PortSpaceUDP   PortSpace = 0x0111 // RDMA_PS_UDP
+	PortSpaceIB    PortSpace = 0x013f // RDMA_PS_IB
+)
+
+// String returns the usual name.
+func (p PortSpace) String() string {
+	switch p {
+	case PortSpaceIPoIB:
+		return "IPoIB"
+	case PortSpaceTCP:
+		return "TCP"
+	case PortSpaceUDP:
+		return "UDP"
+	case PortSpaceIB:
+		return "IB"
+	}
+	return "PortSpace(" + strconv.FormatUint(uint64(p), 10) + ")"
+}
+
+// CMID is an identifier of the connection manager, its counterpart of a socket,
+// as the kernel tracks it. It is a plain value.
+type CMID struct {
+	ID        uint32         // ID is its number (cm-idn), which is not the handle of its owner.
+	Port      uint32         // Port is the device's port, 0 while it has none.
+	QPNum     uint32         // QPNum is its QP, 0 if it has none.
+	QPType    QPType         // QPType is for one with a QP.
+	PortSpace PortSpace      // PortSpace is that of the ports in Src and Dst.
+	State     CMState        // State tells listeners from connections.
+	Src       netip.AddrPort // Src is its own address, invalid if none; of an InfiniBand address the GID.
+	Dst       netip.AddrPort // Dst is the peer's address, likewise.
+	Owner
+	Driver []DriverAttr // Driver is what the driver adds.
+}
+
+func decodeCMID(m *message) CMID {
+	m.need(abi.RDMA_NLDEV_ATTR_RES_CM_IDN, abi.RDMA_NLDEV_ATTR_RES_STATE, abi.RDMA_NLDEV_ATTR_RES_PS)
+	return CMID{
+		ID:        m.u32(abi.RDMA_NLDEV_ATTR_RES_CM_IDN),
+		Port:      m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
+		QPNum:     m.u32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
+		QPType:    QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+		PortSpace: PortSpace(m.u32(abi.RDMA_NLDEV_ATTR_RES_PS)),
+		State:     CMState(m.u8(abi.RDMA_NLDEV_ATTR_RES_STATE)),
+		Src:       m.sockaddr(abi.RDMA_NLDEV_ATTR_RES_SRC_ADDR),
+		Dst:       m.sockaddr(abi.RDMA_NLDEV_ATTR_RES_DST_ADDR),
+		Owner:     decodeOwner(m),
+		Driver:    decodeDriverAttrs(m),
+	}
+}
+
+// sockaddr decodes a struct sockaddr_storage. An address of a family that is not
+// known here is none.
+func (m *message) sockaddr(typ int) netip.AddrPort {
+	b, ok := m.attrs[typ]
+	if !ok {
+		return netip.AddrPort{}
+	}
+	if len(b) < unix.SizeofSockaddrInet6 {
+		m.fail(typ, "%d bytes, want %d at least", len(b), unix.SizeofSockaddrInet6)
+		return netip.AddrPort{}
+	}
+	port := binary.BigEndian.Uint16(b[2:])
+	switch binary.NativeEndian.Uint16(b) {
+	case unix.AF_INET: // struct sockaddr_in
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:])), port)
+	case unix.AF_INET6: // struct sockaddr_in6
+		addr := netip.AddrFrom16([16]byte(b[8:]))
+		if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 && addr.Is6() && !addr.Is4In6() {
+			addr = addr.WithZone(strconv.FormatUint(uint64(scope), 10))
+		}
+		return netip.AddrPortFrom(addr, port)
+	case unix.AF_IB: // struct sockaddr_ib, which has a P_Key where others have the port
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:])), 0)
+	}
+	return netip.AddrPort{}
+}
+
+// Context is what a process has of a device that it has opened. It is a plain
+// value.
+type Context struct {
+	ID uint32 // ID is its number (ctxn).
+	Owner
+}
+
+func decodeContext(m *message) Context {
+	m.need(abi.RDMA_NLDEV_ATTR_RES_CTXN)
+	return Context{ID: m.u32(abi.RDMA_NLDEV_ATTR_RES_CTXN), Owner: decodeOwner(m)}
+}
+
+// SRQType is the kind of a shared receive queue (enum ib_srq_type in
+// rdma/ib_user_verbs.h).
+type SRQType uint8
+
+// The types.
+const (
+	SRQBasic SRQType = 0 // IB_SRQT_BASIC
+	SRQXRC   SRQType = 1 // for XRC (IB_SRQT_XRC)
+	SRQTM    SRQType = 2 // with tag matching (IB_SRQT_TM)
+)
+
+// String returns the name that iproute2 uses.
+func (t SRQType) String() string {
+	names := [...]string{"BASIC", "XRC", "TM"}
+	return nameOf("SRQType", names[:], int(t))
+}
+
+// QPRange is a range of QP numbers. It is a plain value.
+type QPRange struct {
+	First uint32 // First is the lowest number.
+	Last  uint32 // Last is the highest number, itself in the range.
+}
+
+// SRQ is a shared receive queue as the kernel tracks it. It is a plain value.
+type SRQ struct {
+	ID   uint32    // ID is its number (srqn), which is not the handle of its owner.
+	Type SRQType   // Type is the kind.
+	PD   uint32    // PD is the number of its PD, as in [PD].
+	CQ   uint32    // CQ is the number of its CQ, as in [CQ]; for the types XRC and TM.
+	QPs  []QPRange // QPs are the numbers of the QPs that receive from it, in ascending order.
+	Owner
+	Driver []DriverAttr // Driver is what the driver adds.
+}
+
+func decodeSRQ(m *message) SRQ {
+	m.need(abi.RDMA_NLDEV_ATTR_RES_SRQN)
+	s := SRQ{
+		ID:     m.u32(abi.RDMA_NLDEV_ATTR_RES_SRQN),
+		Type:   SRQType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+		PD:     m.u32(abi.RDMA_NLDEV_ATTR_RES_PDN),
+		CQ:     m.u32(abi.RDMA_NLDEV_ATTR_RES_CQN),
+		Owner:  decodeOwner(m),
+		Driver: decodeDriverAttrs(m),
+	}
+	for e := range m.entries(abi.RDMA_NLDEV_ATTR_RES_QP, abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY) {
+		if e.has(abi.RDMA_NLDEV_ATTR_RES_LQPN) {
+			qpn := e.u32(abi.RDMA_NLDEV_ATTR_RES_LQPN)
+			s.QPs = append(s.QPs, QPRange{qpn, qpn})
+			continue
+		}
+		e.need(abi.RDMA_NLDEV_ATTR_MIN_RANGE, abi.RDMA_NLDEV_ATTR_MAX_RANGE)
+		s.QPs = append(s.QPs, QPRange{e.u32(abi.RDMA_NLDEV_ATTR_MIN_RANGE), e.u32(abi.RDMA_NLDEV_ATTR_MAX_RANGE)})
+	}
+	return s
+}
