@@ -315,7 +315,7 @@ func TestCopyOnFork(t *testing.T) {
 			if r.cmd != abi.RDMA_NLDEV_CMD_SYS_GET {
 				t.Errorf("unexpected request %+v", r)
 			}
-			return r.one(tt.reply)
+			return r.one(nla(abi.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{1}), tt.reply)
 		})
 		if got, err := c.copyOnFork(); got != tt.want || err != nil {
 			t.Errorf("%x: %t, %v", tt.reply, got, err)

@@ -1,0 +1,210 @@
+package netlinkrdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// NetNSMode says which network namespaces see an RDMA device.
+type NetNSMode uint8
+
+// The modes, as the kernel numbers them.
+const (
+	NetNSExclusive NetNSMode = 0 // the one that it belongs to
+	NetNSShared    NetNSMode = 1 // all of them
+)
+
+// String returns the name that iproute2 uses.
+func (m NetNSMode) String() string {
+	names := [...]string{"exclusive", "shared"}
+	return nameOf("NetNSMode", names[:], int(m))
+}
+
+// Settings are the settings of the kernel's RDMA subsystem, for all devices. What
+// the kernel is too old to have is off. It is a plain value.
+type Settings struct {
+	NetNSMode      NetNSMode // NetNSMode is what [SetNetNSMode] sets.
+	CopyOnFork     bool      // CopyOnFork is that of the function [CopyOnFork]; Linux 5.12.
+	Monitor        bool      // Monitor means that [OpenMonitor] works; Linux 6.12.
+	PrivilegedQKey bool      // PrivilegedQKey is what [SetPrivilegedQKey] sets; Linux 6.7.
+}
+
+// SystemSettings returns the settings of the kernel's RDMA subsystem, as "rdma
+// system show" does.
+func SystemSettings() (Settings, error) { return system.settings() }
+
+func (c *client) settings() (Settings, error) {
+	var set Settings
+	s, err := c.open()
+	if err == nil {
+		defer s.close()
+		set, err = s.settings()
+	}
+	if err != nil {
+		return Settings{}, explain(&Error{Op: "ask for the system's settings", Err: err})
+	}
+	return set, nil
+}
+
+func (s *session) settings() (Settings, error) {
+	b, err := s.get(abi.RDMA_NLDEV_CMD_SYS_GET)
+	if err != nil {
+		return Settings{}, err
+	}
+	return decodeSettings(b)
+}
+
+// decodeSettings decodes a reply to RDMA_NLDEV_CMD_SYS_GET (nldev_sys_get_doit in
+// the kernel's nldev.c).
+func decodeSettings(b []byte) (Settings, error) {
+	m := parse(b)
+	m.need(abi.RDMA_NLDEV_SYS_ATTR_NETNS_MODE)
+	set := Settings{
+		NetNSMode:      NetNSMode(m.u8(abi.RDMA_NLDEV_SYS_ATTR_NETNS_MODE)),
+		CopyOnFork:     m.flag(abi.RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK),
+		Monitor:        m.flag(abi.RDMA_NLDEV_SYS_ATTR_MONITOR_MODE),
+		PrivilegedQKey: m.flag(abi.RDMA_NLDEV_SYS_ATTR_PRIVILEGED_QKEY_MODE),
+	}
+	if m.err != nil {
+		return Settings{}, m.err
+	}
+	return set, nil
+}
+
+// SetNetNSMode decides which network namespaces see RDMA devices, as "rdma system
+// set netns" does. It needs CAP_NET_ADMIN. The error matches EBUSY while there are
+// network namespaces besides the first: set it before any container starts.
+func SetNetNSMode(mode NetNSMode) error { return system.setNetNSMode(mode) }
+
+func (c *client) setNetNSMode(mode NetNSMode) error {
+	e := &Error{Op: "set netns mode " + mode.String()}
+	if mode > NetNSShared {
+		e.Err = fmt.Errorf("%v: %w", mode, fs.ErrInvalid)
+		e.Hint = "allowed are exclusive and shared"
+		return e
+	}
+	err := c.setSystem(abi.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, uint8(mode))
+	if err == nil {
+		return nil
+	}
+	e.Err = err
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		e.Hint = "there are other network namespaces, each of which keeps the mode as it is"
+	case errors.Is(err, unix.EPERM):
+		e.Hint = "this needs CAP_NET_ADMIN"
+	}
+	return explain(e)
+}
+
+// SetPrivilegedQKey decides whether processes without CAP_NET_RAW may use
+// controlled Q_Keys, which are those with the highest bit set, as "rdma system set
+// privileged-qkey" does. It needs CAP_NET_ADMIN. Linux 6.7; the error is a
+// [FeatureError] on older ones.
+func SetPrivilegedQKey(on bool) error { return system.setPrivilegedQKey(on) }
+
+func (c *client) setPrivilegedQKey(on bool) error {
+	err := c.setSystem(abi.RDMA_NLDEV_SYS_ATTR_PRIVILEGED_QKEY_MODE, boolByte(on))
+	if err == nil {
+		return nil
+	}
+	e := &Error{Op: "set privileged Q_Key mode", Err: err}
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		return feature{name: "privileged Q_Key mode", since: Version{6, 7}}.missing(Device{}, e)
+	case errors.Is(err, unix.EPERM):
+		e.Hint = "this needs CAP_NET_ADMIN"
+	}
+	return explain(e)
+}
+
+func boolByte(v bool) uint8 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// setSystem sets one setting; the kernel takes no two at a time.
+func (c *client) setSystem(attr int, v uint8) error {
+	s, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return s.set(abi.RDMA_NLDEV_CMD_SYS_SET, u8Attr(attr, v))
+}
+
+// RenameDevice gives a device another name, as "rdma dev set DEV name NAME" does.
+// It needs CAP_NET_ADMIN. dev keeps the old name, so ask for the device again. The
+// error matches [fs.ErrExist] if the name is taken.
+func RenameDevice(dev Device, name string) error { return system.renameDevice(dev, name) }
+
+func (c *client) renameDevice(dev Device, name string) error {
+	if !validName(name) || strings.Contains(name, "%") || len(name) > maxDeviceName {
+		return &Error{Op: "rename", Device: dev.Name, Err: fmt.Errorf("name %q: %w", name, errBadName),
+			Hint: fmt.Sprintf("allowed are 1 to %d bytes without spaces, / and %%", maxDeviceName)}
+	}
+	return c.run(command{op: "rename", dev: dev}, func(s *session, index uint32) error {
+		return s.set(abi.RDMA_NLDEV_CMD_SET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index),
+			stringAttr(abi.RDMA_NLDEV_ATTR_DEV_NAME, name))
+	})
+}
+
+// MoveDevice moves a device into another network namespace, named by an open file
+// such as /run/netns/NAME or /proc/PID/ns/net, as "rdma dev set DEV netns NAME"
+// does. It needs CAP_NET_ADMIN in both. From then on this namespace does not see
+// the device. The error is a [FeatureError] if the driver cannot take the device
+// away from its users, and in netns mode shared.
+func MoveDevice(dev Device, netns *os.File) error { return system.moveDevice(dev, netns) }
+
+// MoveDeviceToPID is [MoveDevice] with the network namespace of a process. The
+// error matches [fs.ErrNotExist] if there is no such process.
+func MoveDeviceToPID(dev Device, pid int) error {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return &Error{Op: "move", Device: dev.Name, Err: err}
+	}
+	defer f.Close()
+	return MoveDevice(dev, f)
+}
+
+func (c *client) moveDevice(dev Device, netns *os.File) error {
+	raw, err := netns.SyscallConn()
+	if err != nil {
+		return &Error{Op: "move", Device: dev.Name, Err: err}
+	}
+	var moved error
+	// The kernel looks the descriptor up while it takes the command.
+	if err := raw.Control(func(fd uintptr) {
+		cmd := command{op: "move", dev: dev, need: feature{name: "moving the device (or the netns mode is shared)"}}
+		moved = c.run(cmd, func(s *session, index uint32) error {
+			return s.set(abi.RDMA_NLDEV_CMD_SET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index),
+				u32Attr(abi.RDMA_NLDEV_NET_NS_FD, uint32(fd)))
+		})
+	}); err != nil {
+		return &Error{Op: "move", Device: dev.Name, Err: err}
+	}
+	return moved
+}
+
+// SetAdaptiveModeration decides whether completion queues of a device that are made
+// from now on moderate their interrupts by the load, as "rdma dev set DEV
+// adaptive-moderation on" does. It needs CAP_NET_ADMIN. The error is a
+// [FeatureError] if the driver cannot.
+func SetAdaptiveModeration(dev Device, on bool) error { return system.setAdaptiveModeration(dev, on) }
+
+func (c *client) setAdaptiveModeration(dev Device, on bool) error {
+	cmd := command{op: "set adaptive moderation of", dev: dev, need: feature{name: "adaptive moderation"}}
+	return c.run(cmd, func(s *session, index uint32) error {
+		return s.set(abi.RDMA_NLDEV_CMD_SET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index),
+			u8Attr(abi.RDMA_NLDEV_ATTR_DEV_DIM, boolByte(on)))
+	})
+}
