@@ -1,0 +1,229 @@
+package netlinkrdma
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+)
+
+// EventType says what happened (enum rdma_nl_notify_event_type).
+type EventType uint8
+
+// The types of events.
+const (
+	EventRegister     EventType = abi.RDMA_REGISTER_EVENT      // a device has come
+	EventUnregister   EventType = abi.RDMA_UNREGISTER_EVENT    // a device has gone
+	EventNetdevAttach EventType = abi.RDMA_NETDEV_ATTACH_EVENT // a port got a network interface
+	EventNetdevDetach EventType = abi.RDMA_NETDEV_DETACH_EVENT // a port lost its network interface
+	EventRename       EventType = abi.RDMA_RENAME_EVENT        // a device has another name; Linux 6.14
+	EventNetdevRename EventType = abi.RDMA_NETDEV_RENAME_EVENT // a port's network interface has another name; Linux 6.14
+)
+
+// String returns the name that iproute2 uses.
+func (t EventType) String() string {
+	names := [...]string{"REGISTER", "UNREGISTER", "NETDEV_ATTACH", "NETDEV_DETACH", "RENAME", "NETDEV_RENAME"}
+	return nameOf("EventType", names[:], int(t))
+}
+
+// Event is a change of a device or a port. What the kernel does not tell is zero:
+// of a renamed network interface, for example, the device. It is a plain value.
+type Event struct {
+	Type        EventType // Type says what happened.
+	Device      string    // Device is the name, the new one after a change.
+	Index       uint32    // Index is that of Device; 0 is valid where Device is set.
+	Port        uint32    // Port is set where a network interface was attached or detached.
+	Netdev      string    // Netdev is the network interface.
+	NetdevIndex int       // NetdevIndex is the index of Netdev.
+}
+
+// decodeEvent decodes a message of the multicast group (rdma_nl_notify_event in
+// the kernel's nldev.c).
+func decodeEvent(b []byte) (Event, error) {
+	m := parse(b)
+	m.need(abi.RDMA_NLDEV_ATTR_EVENT_TYPE)
+	e := Event{
+		Type:        EventType(m.u8(abi.RDMA_NLDEV_ATTR_EVENT_TYPE)),
+		Device:      m.name(abi.RDMA_NLDEV_ATTR_DEV_NAME),
+		Index:       m.u32(abi.RDMA_NLDEV_ATTR_DEV_INDEX),
+		Port:        m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
+		Netdev:      m.name(abi.RDMA_NLDEV_ATTR_NDEV_NAME),
+		NetdevIndex: int(m.u32(abi.RDMA_NLDEV_ATTR_NDEV_INDEX)),
+	}
+	if m.err != nil {
+		return Event{}, m.err
+	}
+	return e, nil
+}
+
+// ErrEventsLost means that events came faster than they were taken. The monitor
+// goes on; list the devices again to know where they stand.
+var ErrEventsLost = errors.New("events were lost")
+
+// eventBuffer is more than the kernel puts into one datagram (NLMSG_DEFAULT_SIZE).
+const eventBuffer = 32 << 10
+
+// Monitor tells what happens to the devices of the network namespace that it was
+// opened in, as "rdma monitor" does. Waiting parks the goroutine in Go's netpoller
+// and takes no thread. One goroutine at a time may call Next; Close may be called
+// at any time.
+type Monitor struct {
+	f       *os.File
+	receive func(fd int, b []byte) (n int, kernel bool, err error)
+	buf     []byte
+	queue   []Event
+	closed  atomic.Bool
+}
+
+// OpenMonitor starts to watch. Events from then on are not missed, so open the
+// monitor first and list the devices afterwards. Linux 6.12; the error is a
+// [FeatureError] on older kernels. In netns mode shared the events go to the
+// namespace that the device belongs to, mostly the first one, not to those that
+// merely see it.
+func OpenMonitor() (*Monitor, error) { return system.openMonitor() }
+
+func (c *client) openMonitor() (*Monitor, error) {
+	const op = "open monitor"
+	set, err := c.settings()
+	if err != nil {
+		return nil, err
+	}
+	if !set.Monitor {
+		return nil, feature{name: "monitor", since: Version{6, 12}}.missing(Device{}, nil)
+	}
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_RDMA)
+	if err != nil {
+		return nil, &Error{Op: op, Err: os.NewSyscallError("socket(NETLINK_RDMA)", err)}
+	}
+	group := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (abi.RDMA_NL_GROUP_NOTIFY - 1)}
+	if err := unix.Bind(fd, group); err != nil {
+		unix.Close(fd)
+		return nil, &Error{Op: op, Err: os.NewSyscallError("bind(RDMA_NL_GROUP_NOTIFY)", err)}
+	}
+	return newMonitor(fd, receiveEvent), nil
+}
+
+// newMonitor takes over a socket that does not block.
+func newMonitor(fd int, receive func(int, []byte) (int, bool, error)) *Monitor {
+	return &Monitor{f: os.NewFile(uintptr(fd), "RDMA monitor"), receive: receive, buf: make([]byte, eventBuffer)}
+}
+
+// receiveEvent takes a datagram from a netlink socket. It returns the datagram's
+// length, which may be more than b has room for, and whether the kernel sent it.
+func receiveEvent(fd int, b []byte) (n int, kernel bool, err error) {
+	n, from, err := unix.Recvfrom(fd, b, unix.MSG_TRUNC)
+	sender, ok := from.(*unix.SockaddrNetlink)
+	return n, ok && sender.Pid == 0, err
+}
+
+// Next waits for the next event. Its error wraps ctx.Err() if the context ends
+// first, matches [os.ErrClosed] after Close and [ErrEventsLost] where there is a gap;
+// after the last, and after an event that cannot be decoded, Next can be called
+// again.
+func (m *Monitor) Next(ctx context.Context) (Event, error) {
+	e, err := m.next(ctx)
+	switch {
+	case err == nil:
+		return e, nil
+	case m.closed.Load():
+		err = os.ErrClosed
+	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+		err = ctx.Err()
+	case errors.Is(err, unix.ENOBUFS):
+		err = ErrEventsLost
+	}
+	return Event{}, &Error{Op: "wait for event", Err: err}
+}
+
+func (m *Monitor) next(ctx context.Context) (Event, error) {
+	if err := ctx.Err(); err != nil {
+		return Event{}, err
+	}
+	defer m.follow(ctx)()
+	for len(m.queue) == 0 {
+		if err := m.fill(); err != nil {
+			return Event{}, err
+		}
+	}
+	e := m.queue[0]
+	m.queue = m.queue[1:]
+	return e, nil
+}
+
+// follow has the end of ctx end reads, until the function that it returns is
+// called.
+func (m *Monitor) follow(ctx context.Context) (unfollow func()) {
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	// An error means that the file is closed, which ends reads as well.
+	stop := context.AfterFunc(ctx, func() { _ = m.f.SetReadDeadline(time.Unix(1, 0)); close(ended) })
+	return func() {
+		if !stop() { // the function has started: outlast it, then undo it
+			<-ended
+			_ = m.f.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
+// fill waits for a datagram and queues its events.
+func (m *Monitor) fill() error {
+	raw, err := m.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var n int
+	var kernel bool
+	var failed error
+	if err := raw.Read(func(fd uintptr) bool {
+		n, kernel, failed = m.receive(int(fd), m.buf)
+		return failed != unix.EAGAIN && failed != unix.EINTR
+	}); err != nil {
+		return err
+	}
+	switch {
+	case failed != nil:
+		return os.NewSyscallError("recvfrom", failed)
+	case n > len(m.buf):
+		return ErrEventsLost
+	case !kernel:
+		return nil // some process writes to our port
+	}
+	events, err := decodeEvents(m.buf[:n])
+	m.queue = events
+	return err
+}
+
+// decodeEvents decodes a datagram. Messages other than events are left out, and one
+// that cannot be decoded does not cost the others.
+func decodeEvents(b []byte) ([]Event, error) {
+	msgs, first := syscall.ParseNetlinkMessage(b)
+	var events []Event
+	for _, msg := range msgs {
+		if msg.Header.Type != abi.RDMA_NL_NLDEV<<abi.RDMA_NL_CLIENT_SHIFT|abi.RDMA_NLDEV_CMD_MONITOR {
+			continue
+		}
+		e, err := decodeEvent(msg.Data)
+		if err != nil {
+			first = errors.Join(first, err)
+			continue
+		}
+		events = append(events, e)
+	}
+	return events, first
+}
+
+// Close ends the monitor and a call of Next that waits. Closing twice is no error.
+func (m *Monitor) Close() error {
+	if m.closed.Swap(true) {
+		return nil
+	}
+	return m.f.Close()
+}
