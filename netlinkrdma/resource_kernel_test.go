@@ -1,0 +1,523 @@
+package netlinkrdma
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// rxe0 returns the VM's first device.
+func rxe0(t *testing.T) Device {
+	t.Helper()
+	needKernel(t)
+	dev, err := DeviceByName("rxe0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dev
+}
+
+// What a kernel answers, in the form of the files in testdata; with -test.v it is
+// shown. Run it beside programs that hold objects to record more.
+func TestKernelCapture(t *testing.T) {
+	dev := rxe0(t)
+	s, err := system.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	index := u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index)
+	port := u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, 1)
+	resQP := u32Attr(abi.RDMA_NLDEV_ATTR_STAT_RES, abi.RDMA_NLDEV_ATTR_RES_QP)
+	show := func(name string, replies [][]byte, err error) {
+		for _, b := range replies {
+			t.Logf("capture %s %x", name, b)
+		}
+		if err != nil && !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, cmd := range map[string]int{"qp": qps.cmd, "cq": cqs.cmd, "mr": mrs.cmd, "pd": pds.cmd,
+		"cm_id": cmIDs.cmd, "ctx": contexts.cmd, "srq": srqs.cmd} {
+		replies, err := s.dump(cmd, index)
+		show(name, replies, err)
+	}
+	for name, request := range map[string]struct {
+		cmd   int
+		attrs []*nl.RtAttr
+	}{
+		"counts":   {abi.RDMA_NLDEV_CMD_RES_GET, []*nl.RtAttr{index}},
+		"one_pd":   {abi.RDMA_NLDEV_CMD_RES_PD_GET, []*nl.RtAttr{index, u32Attr(abi.RDMA_NLDEV_ATTR_RES_PDN, 0)}},
+		"counters": {abi.RDMA_NLDEV_CMD_STAT_GET, []*nl.RtAttr{index, port}},
+		"status":   {abi.RDMA_NLDEV_CMD_STAT_GET_STATUS, []*nl.RtAttr{index, port}},
+		"mode":     {abi.RDMA_NLDEV_CMD_STAT_GET, []*nl.RtAttr{index, port, resQP, u32Attr(abi.RDMA_NLDEV_ATTR_STAT_MODE, 2)}},
+		"settings": {abi.RDMA_NLDEV_CMD_SYS_GET, nil},
+	} {
+		b, err := s.get(request.cmd, request.attrs...)
+		if err != nil {
+			show(name, nil, err)
+			continue
+		}
+		show(name, [][]byte{b}, nil)
+	}
+}
+
+// The kernel's own objects are always there: ib_core has a PD, a CQ and QP 1 for
+// each port.
+func TestKernelResources(t *testing.T) {
+	dev := rxe0(t)
+	counts, err := Resources(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", counts)
+	all, err := QPs(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(q QP) bool { return q.Type == QPTypeGSI })
+	if i < 0 || all[i].Num != 1 || all[i].State != QPRTS || all[i].Kernel != "ib_core" || all[i].PID != 0 {
+		t.Errorf("QPs %+v, want QP 1 of ib_core", all)
+	}
+	cqList, err := CQs(dev)
+	if err != nil || len(cqList) == 0 {
+		t.Fatalf("CQs %+v, %v", cqList, err)
+	}
+	if cq := cqList[0]; cq.PollContext != PollWorkqueue || cq.Users != 2 || cq.CQE == 0 {
+		t.Errorf("CQ %+v, want ib_core's", cq)
+	}
+	if cq, err := CQByID(dev, cqList[0].ID); err != nil || cq.CQE != cqList[0].CQE {
+		t.Errorf("CQ by id: %+v, %v", cq, err)
+	}
+	pdList, err := PDs(dev)
+	if err != nil || len(pdList) == 0 {
+		t.Fatalf("PDs %+v, %v", pdList, err)
+	}
+	if pd := pdList[0]; !pd.Keys || pd.Users == 0 || pd.Kernel != "ib_core" {
+		t.Errorf("PD %+v, want ib_core's", pd)
+	}
+	if pd, err := PDByID(dev, pdList[0].ID); err != nil || pd != pdList[0] {
+		t.Errorf("PD by id: %+v, %v", pd, err)
+	}
+	if counts.QPs != uint64(len(all)) || counts.CQs != uint64(len(cqList)) || counts.PDs != uint64(len(pdList)) {
+		t.Errorf("%+v, but %d QPs, %d CQs, %d PDs", counts, len(all), len(cqList), len(pdList))
+	}
+	for what, err := range map[string]error{
+		"PD":   second(PDByID(dev, 4711)),
+		"CQ":   second(CQByID(dev, 4711)),
+		"MR":   second(MRByID(dev, 4711)),
+		"QP":   second(QPByNum(dev, 1, 0xabcdef)),
+		"CMID": second(CMIDByID(dev, 1, 4711)),
+	} {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s that is not there: %v, want fs.ErrNotExist", what, err)
+		}
+	}
+	if err := second(QPByNum(dev, 2, 1)); !errors.Is(err, errBadPort) {
+		t.Errorf("port 2: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Kernels without these lists say so, and others have them.
+func TestKernelNewLists(t *testing.T) {
+	dev := rxe0(t)
+	major, minor := kernelVersion(t)
+	have := slices.Compare([]int{major, minor}, []int{5, 13}) >= 0
+	for what, err := range map[string]error{
+		"contexts": second(Contexts(dev)), "SRQs": second(SRQs(dev)),
+	} {
+		if have && err != nil || !have && !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s on Linux %d.%d: %v", what, major, minor, err)
+		}
+		if err != nil {
+			t.Log(err)
+		}
+	}
+	if have {
+		if err := second(ContextByID(dev, 4711)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("no such context: %v", err)
+		}
+		if err := second(SRQByID(dev, 4711)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("no such SRQ: %v", err)
+		}
+	}
+}
+
+// A Device that does not fit any more is noticed, whatever is asked.
+func TestKernelStaleDevice(t *testing.T) {
+	dev := rxe0(t)
+	other, gone := dev, dev
+	other.Name = "rxe7"
+	gone.Index = 4711
+	for _, d := range []Device{other, gone} {
+		for what, err := range map[string]error{
+			"resources": second(Resources(d)), "QPs": second(QPs(d)), "SRQs": second(SRQs(d)),
+			"counters": second(PortCounters(d, 1)), "mode": second(QPCounterSetting(d, 1)),
+			"rename": RenameDevice(d, "rxe9"), "moderation": SetAdaptiveModeration(d, false),
+		} {
+			if !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s of %s with index %d: %v, want fs.ErrNotExist", what, d.Name, d.Index, err)
+			}
+		}
+	}
+}
+
+func TestKernelCounters(t *testing.T) {
+	dev := rxe0(t)
+	counters, err := PortCounters(dev, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(counters, func(c Counter) bool { return c.Name == "sent_pkts" }) {
+		t.Errorf("counters of rxe: %+v", counters)
+	}
+	status, err := PortCounterStatus(dev, 1)
+	major, minor := kernelVersion(t)
+	if slices.Compare([]int{major, minor}, []int{5, 16}) < 0 {
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "since 5.16") {
+			t.Errorf("status on Linux %d.%d: %v", major, minor, err)
+		}
+	} else {
+		if err != nil || len(status) != len(counters) {
+			t.Errorf("status %+v, %v, want one for each of %d counters", status, err, len(counters))
+		}
+		for i, s := range status {
+			if s.Optional || !s.Enabled || s.index != uint32(i) || s.Name != counters[i].Name {
+				t.Errorf("status %d: %+v", i, s)
+			}
+		}
+		if err := SetOptionalCounters(dev, 1, "sent_pkts"); !errors.Is(err, errNoCounter) || !strings.Contains(err.Error(), "has none") {
+			t.Errorf("enable a counter that is not optional: %v", err)
+		}
+		if err := SetOptionalCounters(dev, 1); err != nil {
+			t.Errorf("disable all optional counters: %v", err)
+		}
+	}
+	if all, err := QPCounters(dev); err != nil || len(all) != 0 {
+		t.Errorf("QP counters %+v, %v", all, err)
+	}
+	if all, err := CountersOfMRs(dev); err != nil || len(all) != 0 {
+		t.Errorf("MR counters %+v, %v", all, err)
+	}
+}
+
+// rxe takes the mode, and has no counters for it.
+func TestKernelCounterMode(t *testing.T) {
+	dev := rxe0(t)
+	check := func(want CounterSetting) {
+		t.Helper()
+		if got, err := QPCounterSetting(dev, 1); err != nil || got != want {
+			t.Errorf("setting %+v, %v, want %+v", got, err, want)
+		}
+	}
+	check(CounterSetting{})
+	if err := SetAutoQPCounters(dev, 1, GroupByQPType|GroupByPID); err != nil {
+		t.Fatal(err)
+	}
+	check(CounterSetting{Mode: CounterModeAuto, Groups: GroupByQPType | GroupByPID})
+	if err := second(NewQPCounter(dev, 1, 1)); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "mode auto") {
+		t.Errorf("bind in mode auto: %v", err)
+	}
+	if err := SetAutoQPCounters(dev, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	check(CounterSetting{})
+	for what, err := range map[string]error{
+		"new": second(NewQPCounter(dev, 1, 0xabcdef)), "bind": BindQPCounter(dev, 1, 0xabcdef, 3),
+		"unbind": UnbindQPCounter(dev, 1, 0xabcdef, 3),
+	} {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s for a QP that is not there: %v, want fs.ErrNotExist", what, err)
+		}
+	}
+	err := SetAutoQPCountersOptional(dev, 1, GroupByQPType)
+	t.Logf("optional: %v", err)
+	if err == nil {
+		err = SetAutoQPCounters(dev, 1, 0)
+	}
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+}
+
+func TestKernelSettings(t *testing.T) {
+	needKernel(t)
+	major, minor := kernelVersion(t)
+	atLeast := func(v ...int) bool { return slices.Compare([]int{major, minor}, v) >= 0 }
+	want := Settings{NetNSMode: NetNSShared, CopyOnFork: atLeast(5, 12), Monitor: atLeast(6, 12)}
+	check := func() {
+		t.Helper()
+		if got, err := SystemSettings(); err != nil || got != want {
+			t.Errorf("settings %+v, %v, want %+v", got, err, want)
+		}
+	}
+	check()
+	// Distributions have it in older kernels, too.
+	err := SetPrivilegedQKey(true)
+	switch {
+	case err == nil:
+		want.PrivilegedQKey = true
+		check()
+		if err := SetPrivilegedQKey(false); err != nil {
+			t.Error(err)
+		}
+		want.PrivilegedQKey = false
+		check()
+	case atLeast(6, 7) || !errors.Is(err, errors.ErrUnsupported):
+		t.Errorf("privileged Q_Key mode on Linux %d.%d: %v", major, minor, err)
+	}
+	setNetNSMode(t, NetNSExclusive)
+	want.NetNSMode = NetNSExclusive
+	check()
+	setNetNSMode(t, NetNSShared)
+	want.NetNSMode = NetNSShared
+	check()
+	if err := SetNetNSMode(2); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("netns mode 2: %v", err)
+	}
+	inNewNetNS(t, func(*os.File) {
+		err := SetNetNSMode(NetNSExclusive)
+		if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "other network namespaces") {
+			t.Errorf("exclusive with another namespace: %v", err)
+		}
+	})
+}
+
+// inNewNetNS runs f while there is another network namespace, whose file it gets.
+func inNewNetNS(t *testing.T, f func(netns *os.File)) {
+	t.Helper()
+	made, end := make(chan *os.File), make(chan struct{})
+	go onThread(func() {
+		defer close(made)
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("unshare: %v", err)
+			return
+		}
+		ns, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		made <- ns
+		<-end
+	})
+	if ns := <-made; ns != nil {
+		f(ns)
+		ns.Close()
+		close(end)
+	}
+}
+
+// setNetNSMode sets the mode as soon as namespaces of earlier tests are gone: they
+// go with their last user, but not at once.
+func setNetNSMode(t *testing.T, mode NetNSMode) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := SetNetNSMode(mode)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestKernelModeration(t *testing.T) {
+	dev := rxe0(t)
+	for _, on := range []bool{!dev.AdaptiveModeration, dev.AdaptiveModeration} {
+		if err := SetAdaptiveModeration(dev, on); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := DeviceByName("rxe0"); err != nil || d.AdaptiveModeration != on {
+			t.Errorf("set to %t: %+v, %v", on, d, err)
+		}
+	}
+}
+
+func TestKernelRename(t *testing.T) {
+	dev := rxe0(t)
+	if err := RenameDevice(dev, "rxe1"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("to the name of another: %v", err)
+	}
+	if err := RenameDevice(dev, "a/b"); !errors.Is(err, errBadName) {
+		t.Errorf("to a bad name: %v", err)
+	}
+	if err := RenameDevice(dev, "nlren"); err != nil {
+		t.Fatal(err)
+	}
+	if err := RenameDevice(dev, "nlren2"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of an old name: %v", err)
+	}
+	now, err := DeviceByName("nlren")
+	if err != nil || now.Index != dev.Index {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	if err := RenameDevice(now, "rxe0"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKernelMove(t *testing.T) {
+	dev := rxe0(t)
+	inNewNetNS(t, func(ns *os.File) {
+		err := MoveDevice(dev, ns)
+		t.Log(err)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("in mode shared: %v, want errors.ErrUnsupported", err)
+		}
+	})
+	if err := MoveDeviceToPID(dev, 1<<22+1); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no such process: %v", err)
+	}
+	// In mode exclusive the driver decides; rxe cannot.
+	setNetNSMode(t, NetNSExclusive)
+	inNewNetNS(t, func(ns *os.File) {
+		err := MoveDevice(dev, ns)
+		t.Log(err)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("in mode exclusive: %v", err)
+		}
+	})
+	setNetNSMode(t, NetNSShared)
+}
+
+// Keys are for those who may administer the network, lists for everybody.
+func TestKernelUnprivileged(t *testing.T) {
+	dev := rxe0(t)
+	onThread(func() {
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&hdr, &none[0]); err != nil {
+			t.Errorf("capset: %v", err)
+			return
+		}
+		all, err := PDs(dev)
+		if err != nil || len(all) == 0 || all[0].Keys || all[0].LocalDMALKey != 0 {
+			t.Errorf("PDs %+v, %v, want some without keys", all, err)
+		}
+		if err := second(Resources(dev)); err != nil {
+			t.Error(err)
+		}
+		for what, err := range map[string]error{
+			"rename": RenameDevice(dev, "rxe9"), "moderation": SetAdaptiveModeration(dev, true),
+			"netns mode": SetNetNSMode(NetNSExclusive), "Q_Key": SetPrivilegedQKey(true),
+			"mode": SetAutoQPCounters(dev, 1, GroupByQPType),
+		} {
+			if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+				t.Errorf("%s: %v, want fs.ErrPermission and what is missing", what, err)
+			}
+		}
+	})
+}
+
+func TestKernelMonitor(t *testing.T) {
+	needKernel(t)
+	m, err := OpenMonitor()
+	major, minor := kernelVersion(t)
+	if slices.Compare([]int{major, minor}, []int{6, 12}) < 0 {
+		var f *FeatureError
+		if !errors.As(err, &f) || f.Since != (Version{6, 12}) {
+			t.Errorf("on Linux %d.%d: %v", major, minor, err)
+		}
+		return
+	}
+	if err != nil {
+		testenv.Skip(t, err)
+		t.Fatal(err)
+	}
+	defer m.Close()
+	m.receive = func(fd int, b []byte) (int, bool, error) {
+		n, kernel, err := receiveEvent(fd, b)
+		if err == nil {
+			t.Logf("capture events %x", b[:min(n, len(b))])
+		}
+		return n, kernel, err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	expect := func(want EventType) Event {
+		t.Helper()
+		for {
+			e, err := m.Next(ctx)
+			if err != nil {
+				t.Fatalf("waiting for %v: %v", want, err)
+			}
+			t.Logf("%+v", e)
+			if e.Type == want {
+				return e
+			}
+		}
+	}
+	makeVeth(t, "nlm0", "nlm1")
+	if err := AddLink("nlmrxe", RXE, "nlm0"); err != nil {
+		t.Fatal(err)
+	}
+	dev, err := DeviceByName("nlmrxe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := expect(EventRegister); e.Device != "nlmrxe" || e.Index != dev.Index {
+		t.Errorf("register: %+v", e)
+	}
+	l, err := netlink.LinkByName("nlm0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Event{EventNetdevAttach, "nlmrxe", dev.Index, 1, "nlm0", l.Attrs().Index}
+	if e := expect(EventNetdevAttach); e != want {
+		t.Errorf("attach: %+v, want %+v", e, want)
+	}
+	if slices.Compare([]int{major, minor}, []int{6, 14}) >= 0 {
+		if err := RenameDevice(dev, "nlmrxe2"); err != nil {
+			t.Fatal(err)
+		}
+		if e := expect(EventRename); e.Device != "nlmrxe2" || e.Index != dev.Index {
+			t.Errorf("rename: %+v", e)
+		}
+		if err := netlink.LinkSetName(l, "nlm2"); err != nil {
+			t.Fatal(err)
+		}
+		if e := expect(EventNetdevRename); e.Netdev != "nlm2" || e.NetdevIndex != l.Attrs().Index {
+			t.Errorf("netdev rename: %+v", e)
+		}
+		if err := DeleteLink("nlmrxe2"); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := DeleteLink("nlmrxe"); err != nil {
+		t.Fatal(err)
+	}
+	if e := expect(EventUnregister); e.Index != dev.Index {
+		t.Errorf("unregister: %+v", e)
+	}
+
+	// The context and Close end a wait.
+	short, cancelShort := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancelShort)
+	for {
+		if _, err = m.Next(short); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("after cancel: %v", err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { m.Close() })
+	if _, err := m.Next(ctx); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
