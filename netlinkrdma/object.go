@@ -11,8 +11,13 @@ import (
 )
 
 // Owner says to whom an object belongs. It is a plain value.
+//
+// The kernel remembers the thread that made an object. In a program with several
+// threads, as every Go program is, PID is therefore often not the number of the
+// process, though /proc/PID leads to it (Tgid in its file status); and once that
+// thread has ended there is no number, though the process lives on.
 type Owner struct {
-	PID    uint32 // PID is the process, as this process's PID namespace numbers it; 0 for the kernel, and for one that is not seen from here or has ended.
+	PID    uint32 // PID is the thread's number in this process's PID namespace; 0 for the kernel, for a thread that has ended and for one that is not seen from here.
 	Kernel string // Kernel is the kernel's part, for example "ib_core"; empty for a process.
 }
 

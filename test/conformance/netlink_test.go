@@ -1,0 +1,325 @@
+package conformance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// tracked returns the device as netlinkrdma lists it.
+func tracked(t *testing.T) netlinkrdma.Device {
+	t.Helper()
+	dev, err := netlinkrdma.DeviceByName(deviceName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dev
+}
+
+// resources returns the counts of a device.
+func resources(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts {
+	t.Helper()
+	counts, err := netlinkrdma.Resources(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counts
+}
+
+// own returns the one element of a list that is ours by that test.
+func own[T any](t *testing.T, list []T, err error, mine func(T) bool) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, mine)
+	if i < 0 || slices.ContainsFunc(list[i+1:], mine) {
+		t.Fatalf("%+v does not have one that is ours", list)
+	}
+	return list[i]
+}
+
+// TestNetlinkResources holds objects and looks for them in the lists of the kernel.
+func TestNetlinkResources(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := tracked(t)
+		before := resources(t, dev)
+		t.Run("held", func(t *testing.T) { checkHeld(t, dev, before) })
+		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+			after := resources(t, dev)
+			if after == before {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("afterwards %+v, before %+v", after, before)
+			}
+		}
+	})
+}
+
+// checkHeld makes objects and checks what the kernel tells of them.
+func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.ResourceCounts) {
+	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+	want := before
+	want.Contexts++
+	want.PDs++
+	want.MRs++
+	want.CQs++
+	want.QPs++
+	if got := resources(t, dev); got != want {
+		t.Errorf("counts %+v, want %+v", got, want)
+	}
+	// The kernel names the thread that made an object, while it lives.
+	ours := func(o netlinkrdma.Owner) bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", o.PID))
+		return o.Kernel == "" && (o.PID == 0 || err == nil)
+	}
+
+	pds, err := netlinkrdma.PDs(dev)
+	pd := own(t, pds, err, func(p netlinkrdma.PD) bool { return ours(p.Owner) })
+	if pd.Users != 2 || !pd.Keys {
+		t.Errorf("PD %+v, want two users", pd)
+	}
+	cqs, err := netlinkrdma.CQs(dev)
+	cq := own(t, cqs, err, func(c netlinkrdma.CQ) bool { return ours(c.Owner) })
+	if int(cq.CQE) != s.cq.Cap() || cq.Users != 2 || cq.Context != pd.Context {
+		t.Errorf("CQ %+v, want capacity %d, two users and the context of %+v", cq, s.cq.Cap(), pd)
+	}
+	mrs, err := netlinkrdma.MRs(dev)
+	mr := own(t, mrs, err, func(m netlinkrdma.MR) bool { return ours(m.Owner) })
+	if mr.Length != bufferSize || !mr.Keys || mr.LKey != s.mr.LKey() || mr.PD != pd.ID {
+		t.Errorf("MR %+v, want length %d, key %#x, PD %d", mr, bufferSize, s.mr.LKey(), pd.ID)
+	}
+	mine := func(q netlinkrdma.QP) bool { return q.Num == s.qp.QPN() }
+	qps, err := netlinkrdma.QPs(dev)
+	qp := own(t, qps, err, mine)
+	wantQP := netlinkrdma.QP{Num: s.qp.QPN(), Port: 1, Type: netlinkrdma.QPTypeRC, State: netlinkrdma.QPInit, PD: pd.ID, Owner: qp.Owner}
+	if diff := cmp.Diff(wantQP, qp); diff != "" || !ours(qp.Owner) {
+		t.Errorf("QP of %+v: %s", qp.Owner, diff)
+	}
+
+	// One by one they are the same.
+	onePD, err := netlinkrdma.PDByID(dev, pd.ID)
+	if err != nil || onePD != pd {
+		t.Errorf("PD by id: %+v, %v, want %+v", onePD, err, pd)
+	}
+	oneCQ, err := netlinkrdma.CQByID(dev, cq.ID)
+	if diff := cmp.Diff(cq, oneCQ); err != nil || diff != "" {
+		t.Errorf("CQ by id: %v\n%s", err, diff)
+	}
+	oneMR, err := netlinkrdma.MRByID(dev, mr.ID)
+	if diff := cmp.Diff(mr, oneMR); err != nil || diff != "" {
+		t.Errorf("MR by id: %v\n%s", err, diff)
+	}
+	oneQP, err := netlinkrdma.QPByNum(dev, 1, qp.Num)
+	if diff := cmp.Diff(qp, oneQP); err != nil || diff != "" {
+		t.Errorf("QP by number: %v\n%s", err, diff)
+	}
+	if _, err := netlinkrdma.QPByNum(dev, 1, 0xfffffe); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("QP that is not there: %v", err)
+	}
+
+	contexts, err := netlinkrdma.Contexts(dev)
+	if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) < 0 {
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("contexts on Linux %v: %v", k, err)
+		}
+	} else {
+		ctx := own(t, contexts, err, func(c netlinkrdma.Context) bool { return ours(c.Owner) })
+		if one, err := netlinkrdma.ContextByID(dev, ctx.ID); err != nil || one != ctx || ctx.ID != pd.Context {
+			t.Errorf("context %+v, by id %+v, %v, want number %d", ctx, one, err, pd.Context)
+		}
+	}
+	mrCounters, err := netlinkrdma.CountersOfMRs(dev)
+	own(t, mrCounters, err, func(m netlinkrdma.MRCounters) bool { return m.ID == mr.ID })
+
+	// rxe counts for ports only.
+	if _, err := netlinkrdma.NewQPCounter(dev, 1, qp.Num); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("counter for a QP: %v, want errors.ErrUnsupported", err)
+	}
+
+	// A connected QP tells its peer, and packets are counted.
+	count := func() uint64 {
+		counters, err := netlinkrdma.PortCounters(dev, 1)
+		c := own(t, counters, err, func(c netlinkrdma.Counter) bool { return c.Name == "sent_pkts" })
+		return c.Value
+	}
+	sent := count()
+	a, b := pair(t, uverbs.QPOptions{})
+	qps, err = netlinkrdma.QPs(dev)
+	qp = own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == a.qp.QPN() })
+	if qp.State != netlinkrdma.QPRTS || qp.RemoteNum != b.qp.QPN() {
+		t.Errorf("connected QP %+v, want RTS and peer %d", qp, b.qp.QPN())
+	}
+	if err := errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 64)),
+		a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{a.mr.SGE(0, 64)}})); err != nil {
+		t.Fatal(err)
+	}
+	if wc := a.next(t); wc.Err() != nil {
+		t.Fatal(wc.Err())
+	}
+	if now := count(); now < sent+2 {
+		t.Errorf("sent_pkts went from %d to %d, want a packet and its acknowledgement", sent, now)
+	}
+}
+
+// iproute2Env is set to 1 in the VM that has iproute2's rdma.
+const iproute2Env = "GOVERBS_IPROUTE2"
+
+// TestIproute2 compares what we and "rdma" tell of a device that is in use.
+func TestIproute2(t *testing.T) {
+	testenv.Guest(t)
+	if os.Getenv(iproute2Env) != "1" {
+		return
+	}
+	pair(t, uverbs.QPOptions{})
+	dev := tracked(t)
+	hex := func(v uint32) string { return strconv.FormatUint(uint64(v), 16) }
+	owner := func(row map[string]any, o netlinkrdma.Owner) map[string]any {
+		if o.PID != 0 {
+			row["pid"] = o.PID
+		}
+		return row
+	}
+	compareRows(t, "qp", func() (rows []map[string]any, err error) {
+		qps, err := netlinkrdma.QPs(dev)
+		for _, q := range qps {
+			row := map[string]any{"lqpn": q.Num, "type": q.Type.String(), "state": q.State.String(), "sq-psn": q.SQPSN}
+			if q.Port != 0 {
+				row["port"] = q.Port
+			}
+			if q.Kernel == "" {
+				row["pdn"] = q.PD
+			}
+			if q.Type == netlinkrdma.QPTypeRC {
+				row["rqpn"], row["rq-psn"], row["path-mig-state"] = q.RemoteNum, q.RQPSN, q.PathMigState.String()
+			}
+			rows = append(rows, owner(row, q.Owner))
+		}
+		return rows, err
+	})
+	compareRows(t, "cq", func() (rows []map[string]any, err error) {
+		cqs, err := netlinkrdma.CQs(dev)
+		for _, c := range cqs {
+			row := map[string]any{"cqn": c.ID, "cqe": c.CQE, "users": c.Users, "adaptive-moderation": c.AdaptiveModeration}
+			if c.Kernel != "" {
+				row["poll-ctx"] = c.PollContext.String()
+			} else {
+				row["ctxn"] = c.Context
+			}
+			rows = append(rows, owner(row, c.Owner))
+		}
+		return rows, err
+	})
+	compareRows(t, "mr", func() (rows []map[string]any, err error) {
+		mrs, err := netlinkrdma.MRs(dev)
+		for _, m := range mrs {
+			rows = append(rows, owner(map[string]any{"mrn": m.ID, "rkey": hex(m.RKey), "lkey": hex(m.LKey), "mrlen": m.Length, "pdn": m.PD}, m.Owner))
+		}
+		return rows, err
+	})
+	compareRows(t, "pd", func() (rows []map[string]any, err error) {
+		pds, err := netlinkrdma.PDs(dev)
+		for _, p := range pds {
+			row := map[string]any{"pdn": p.ID, "local_dma_lkey": hex(p.LocalDMALKey), "users": p.Users}
+			if p.Kernel == "" {
+				row["ctxn"] = p.Context
+			}
+			rows = append(rows, owner(row, p.Owner))
+		}
+		return rows, err
+	})
+	if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) >= 0 {
+		compareRows(t, "ctx", func() (rows []map[string]any, err error) {
+			contexts, err := netlinkrdma.Contexts(dev)
+			for _, c := range contexts {
+				rows = append(rows, owner(map[string]any{"ctxn": c.ID}, c.Owner))
+			}
+			return rows, err
+		})
+	}
+	compare(t, "the counts", rdma(t, "resource", "show")[:1], func() (rows []map[string]any, err error) {
+		c, err := netlinkrdma.Resources(dev)
+		row := map[string]any{"qp": c.QPs, "cq": c.CQs, "mr": c.MRs, "pd": c.PDs, "cm_id": c.CMIDs, "ctx": c.Contexts}
+		if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) >= 0 {
+			row["srq"] = c.SRQs
+		}
+		return []map[string]any{row}, err
+	})
+	compare(t, "the counters", rdma(t, "statistic", "show")[:1], func() (rows []map[string]any, err error) {
+		counters, err := netlinkrdma.PortCounters(dev, 1)
+		row := map[string]any{"port": 1}
+		for _, c := range counters {
+			row[c.Name] = c.Value
+		}
+		return []map[string]any{row}, err
+	})
+	compare(t, "the device", rdma(t, "dev")[:1], func() (rows []map[string]any, err error) {
+		row := map[string]any{"node_type": "ca", "node_guid": dev.NodeGUID.String(), "sys_image_guid": dev.SysImageGUID.String(),
+			"adaptive-moderation": dev.AdaptiveModeration}
+		return []map[string]any{row}, nil
+	})
+}
+
+// rdma runs iproute2's command and returns the JSON objects that it prints, without
+// what names the device and without the name of a process, which is not the kernel's
+// word.
+func rdma(t *testing.T, args ...string) []map[string]any {
+	t.Helper()
+	out, err := exec.Command("rdma", append([]string{"-d", "-j"}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("rdma %q: %v", args, err)
+	}
+	var rows []map[string]any
+	if err := json.Unmarshal(out, &rows); err != nil {
+		t.Fatalf("rdma %q: %v in %s", args, err, out)
+	}
+	rows = slices.DeleteFunc(rows, func(r map[string]any) bool { return r["ifname"] != deviceName })
+	for _, r := range rows {
+		for _, key := range []string{"ifname", "ifindex", "comm", "caps"} {
+			delete(r, key)
+		}
+	}
+	if len(rows) == 0 {
+		t.Fatalf("rdma %q tells nothing of %s: %s", args, deviceName, out)
+	}
+	return rows
+}
+
+func compareRows(t *testing.T, kind string, ours func() ([]map[string]any, error)) {
+	t.Helper()
+	compare(t, kind, rdma(t, "resource", "show", kind), ours)
+}
+
+// compare compares rows, whose numbers may differ in type.
+func compare(t *testing.T, what string, theirs []map[string]any, ours func() ([]map[string]any, error)) {
+	t.Helper()
+	rows, err := ours()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	text := func(rows []map[string]any) (all []string) {
+		for _, r := range rows {
+			b, err := json.Marshal(r) // sorts the keys
+			all = append(all, fmt.Sprintf("%s %v", b, err))
+		}
+		return all
+	}
+	if diff := cmp.Diff(text(theirs), text(rows)); diff != "" {
+		t.Errorf("%s (-rdma +ours):\n%s", what, diff)
+	}
+}
