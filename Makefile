@@ -81,7 +81,8 @@ kernel: $(VMRUN) ## the kernel tests and interop on KERNEL and ARCH
 	done
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
 		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test --- conformance.test --- abitrace.test -test.run Trace
-	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES) -file verbs:/bin/verbs interop.test
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
+		interop.test --- conformance.test -test.run '^TestIproute2$$'
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none -file verbs:/bin/verbs \
 		conformance.test -test.run '^TestModuleNotLoaded$$' --- interop.test -test.run '^TestDoctorBare$$'
 
