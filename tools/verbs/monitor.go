@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// eventRow is an event, and a line of the JSON of "verbs monitor".
+type eventRow struct {
+	Event       string `json:"event"`
+	Device      string `json:"device,omitempty"`
+	Index       uint32 `json:"index"`
+	Port        uint32 `json:"port,omitempty"`
+	Netdev      string `json:"netdev,omitempty"`
+	NetdevIndex int    `json:"netdev_index,omitempty"`
+}
+
+func newMonitor() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "monitor",
+		Short: "Show devices coming, going and changing, until interrupted",
+		Long:  "Show devices that come, go and get other names, and the network interfaces of their ports, until interrupted (what rdma monitor tells). It needs Linux 6.12.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			m, err := netlinkrdma.OpenMonitor()
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			return follow(cmd.Context(), m, cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object per line")
+	return cmd
+}
+
+// events is what follow needs of a monitor.
+type events interface {
+	Next(context.Context) (netlinkrdma.Event, error)
+}
+
+// follow prints events until the context ends, which is no error.
+func follow(ctx context.Context, m events, out, warn io.Writer, asJSON bool) error {
+	for {
+		e, err := m.Next(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, netlinkrdma.ErrEventsLost):
+			fmt.Fprintf(warn, "verbs: %v\n", err)
+			continue
+		case err != nil:
+			return err
+		}
+		row := eventRow{e.Type.String(), e.Device, e.Index, e.Port, e.Netdev, e.NetdevIndex}
+		if err := row.print(out, asJSON); err != nil {
+			return err
+		}
+	}
+}
+
+// print writes one line.
+func (r eventRow) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	line := fmt.Sprintf("%-14s", r.Event)
+	if r.Device != "" {
+		line += fmt.Sprintf(" dev %s (%d)", r.Device, r.Index)
+	}
+	if r.Port != 0 {
+		line += fmt.Sprintf(" port %d", r.Port)
+	}
+	if r.Netdev != "" {
+		line += fmt.Sprintf(" netdev %s (%d)", r.Netdev, r.NetdevIndex)
+	}
+	_, err := fmt.Fprintln(w, line)
+	return err
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+func TestPrintRes(t *testing.T) {
+	key := uint32(0x308)
+	process := ownerRow{PID: 94, Comm: "prog"}
+	r := resReport{
+		Device:   "rxe0",
+		Counts:   resCounts{Contexts: 1, PDs: 2, MRs: 2, CQs: 1, SRQs: 1, QPs: 2, CMIDs: 1},
+		Contexts: []contextRow{{0, process}},
+		PDs:      []pdRow{{0, 1, 0, ownerRow{Kernel: "ib_core"}}, {1, 2, 0, process}},
+		MRs:      []mrRow{{ID: 0, Length: 4096, LKey: &key, RKey: &key, PD: 1, ownerRow: process}, {ID: 1, Length: 8192, PD: 1}},
+		CQs:      []cqRow{{ID: 1, CQE: 511, Users: 2, ownerRow: process}},
+		SRQs:     []srqRow{{ID: 0, Type: "BASIC", PD: 1, QPs: ranges([]netlinkrdma.QPRange{{First: 17, Last: 17}, {First: 19, Last: 33}}), ownerRow: process}},
+		QPs:      []qpRow{{Num: 18, Port: 1, Type: "RC", State: "RTS", RemoteNum: 35, RQPSN: 7, SQPSN: 8, PD: 1, ownerRow: process}},
+		CMIDs:    []cmIDRow{{ID: 3, Port: 1, PortSpace: "TCP", State: "LISTEN", Src: addrText(netip.MustParseAddrPort("10.1.0.1:9999")), Dst: addrText(netip.AddrPort{}), ownerRow: process}},
+		Missing:  []string{"something"},
+	}
+	var out bytes.Buffer
+	if err := r.print(&out); err != nil {
+		t.Fatal(err)
+	}
+	text := "\n" + strings.Join(strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' }), "\n")
+	var lines []string
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	for _, want := range []string{
+		"device: rxe0",
+		"1 contexts, 2 PDs, 2 MRs, 1 CQs, 1 SRQs, 2 QPs, 1 CM IDs",
+		"0 1 [ib_core]",
+		"0 4096 0x308 0x308 1 prog (94)",
+		"1 8192 - - 1 -",
+		"1 511 2 prog (94)",
+		"0 BASIC 1 17,19-33 prog (94)",
+		"18 RC RTS 1 35 7 8 1 prog (94)",
+		"3 LISTEN TCP 1 10.1.0.1:9999 0 prog (94)",
+		"not shown: something",
+	} {
+		if !strings.Contains(strings.Join(lines, "\n")+"\n", "\n"+want+"\n") {
+			t.Errorf("the report has no line %q:\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	if err := printJSON(&out, []resReport{r}); err != nil {
+		t.Fatal(err)
+	}
+	var back []map[string]any
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	qp := back[0]["qps"].([]any)[0].(map[string]any)
+	if qp["pid"] != 94.0 || qp["qpn"] != 18.0 || qp["state"] != "RTS" {
+		t.Errorf("JSON has QP %v", qp)
+	}
+	if mr := back[0]["mrs"].([]any)[1].(map[string]any); mr["lkey"] != nil || mr["pid"] != nil {
+		t.Errorf("JSON has MR %v, want neither keys nor process", mr)
+	}
+}
+
+func TestResRows(t *testing.T) {
+	list := func(all []int, err error) func(netlinkrdma.Device) ([]int, error) {
+		return func(netlinkrdma.Device) ([]int, error) { return all, err }
+	}
+	twice := func(n int) int { return 2 * n }
+	var err error
+	r := resReport{}
+	if got := rows(&err, &r, netlinkrdma.Device{}, list([]int{1, 2}, nil), twice); !cmp.Equal(got, []int{2, 4}) || err != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+	old := &netlinkrdma.FeatureError{Feature: "list of SRQs", Since: netlinkrdma.Version{5, 13}}
+	if got := rows(&err, &r, netlinkrdma.Device{}, list(nil, old), twice); got != nil || err != nil || len(r.Missing) != 1 {
+		t.Errorf("a list that is not there: %v, %v, %q", got, err, r.Missing)
+	}
+	if rows(&err, &r, netlinkrdma.Device{}, list(nil, fs.ErrNotExist), twice); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error became %v", err)
+	}
+	if got := rows(&err, &r, netlinkrdma.Device{}, list([]int{1}, nil), twice); got != nil || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after an error: %v, %v", got, err)
+	}
+}
+
+func TestOwner(t *testing.T) {
+	pid, comm := processOf("Name:\tmy prog\x1b[2J\nUmask:\t0022\nTgid:\t94\nPid:\t97\n", 97)
+	if pid != 94 || comm != "my prog?[2J" {
+		t.Errorf("%d, %q", pid, comm)
+	}
+	if pid, comm := processOf("Tgid:\tx\n", 97); pid != 97 || comm != "" {
+		t.Errorf("%d, %q", pid, comm)
+	}
+	if o := ownerOf(netlinkrdma.Owner{PID: uint32(os.Getpid())}); o.PID != uint32(os.Getpid()) || o.Comm == "" {
+		t.Errorf("this process: %+v", o)
+	}
+	if o := ownerOf(netlinkrdma.Owner{PID: 1<<22 + 1}); o.PID != 1<<22+1 || o.Comm != "" {
+		t.Errorf("no such process: %+v", o)
+	}
+	if d := driverOf([]netlinkrdma.DriverAttr{{Name: "sqid", Value: uint64(7)}}); d.Driver["sqid"] != uint64(7) {
+		t.Errorf("driver's: %+v", d)
+	}
+}
+
+func TestPrintStat(t *testing.T) {
+	var out bytes.Buffer
+	statReport{
+		Device: "rxe0", Port: 1, Mode: "manual",
+		Counters:   counterRows([]netlinkrdma.Counter{{Name: "sent_pkts", Value: 12}}),
+		Disabled:   []string{"cc_rx_ce_pkts"},
+		QPCounters: []qpCounterReport{{4, "manual", []uint32{17, 18}, []counterRow{{"rx_bytes", 7}}}},
+	}.print(&out)
+	const want = "rxe0/1 sent_pkts 12 cc_rx_ce_pkts disabled counter 4 (manual) of QPs [17 18] rx_bytes 7"
+	if got := strings.Join(strings.Fields(out.String()), " "); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	out.Reset()
+	statReport{Device: "siw0", Port: 1, Missing: "no counters"}.print(&out)
+	if got := out.String(); got != "siw0/1\n\tno counters\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+// script is a monitor that has seen it all before.
+type script []any
+
+func (s *script) Next(ctx context.Context) (netlinkrdma.Event, error) {
+	first := (*s)[0]
+	*s = (*s)[1:]
+	switch v := first.(type) {
+	case netlinkrdma.Event:
+		return v, nil
+	case context.CancelFunc:
+		v()
+		return netlinkrdma.Event{}, ctx.Err()
+	}
+	return netlinkrdma.Event{}, first.(error)
+}
+
+func TestFollow(t *testing.T) {
+	register := netlinkrdma.Event{Type: netlinkrdma.EventRegister, Device: "rxe0", Index: 3}
+	attach := netlinkrdma.Event{Type: netlinkrdma.EventNetdevAttach, Device: "rxe0", Index: 3, Port: 1, Netdev: "eth0", NetdevIndex: 2}
+	for _, tt := range []struct {
+		json bool
+		want string
+	}{
+		{false, "REGISTER       dev rxe0 (3)\nNETDEV_ATTACH  dev rxe0 (3) port 1 netdev eth0 (2)\n"},
+		{true, `{"event":"REGISTER","device":"rxe0","index":3}` + "\n" +
+			`{"event":"NETDEV_ATTACH","device":"rxe0","index":3,"port":1,"netdev":"eth0","netdev_index":2}` + "\n"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var out, warn bytes.Buffer
+		err := follow(ctx, &script{register, netlinkrdma.ErrEventsLost, attach, cancel}, &out, &warn, tt.json)
+		if err != nil || out.String() != tt.want || !strings.Contains(warn.String(), "lost") {
+			t.Errorf("%v, output %q, want %q, warning %q", err, out.String(), tt.want, warn.String())
+		}
+	}
+	if err := follow(t.Context(), &script{fs.ErrPermission}, nil, nil, false); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("error became %v", err)
+	}
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// statReport is what "verbs stat" tells of a port.
+type statReport struct {
+	Device     string            `json:"device"`
+	Port       uint32            `json:"port"`
+	Mode       string            `json:"mode"` // how QPs come to counters of their own
+	Counters   []counterRow      `json:"counters"`
+	Disabled   []string          `json:"disabled,omitempty"` // optional counters that do not count
+	QPCounters []qpCounterReport `json:"qp_counters,omitempty"`
+	Missing    string            `json:"missing,omitempty"` // why there are no counters
+}
+
+// counterRow is a counter. A list keeps the driver's order, which a map would not.
+type counterRow struct {
+	Name  string `json:"name"`
+	Value uint64 `json:"value"`
+}
+
+// qpCounterReport is a counter of some QPs.
+type qpCounterReport struct {
+	ID       uint32       `json:"cntn"`
+	Mode     string       `json:"mode"`
+	QPs      []uint32     `json:"qpns"`
+	Counters []counterRow `json:"counters"`
+}
+
+func newStat() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "stat [DEV]",
+		Short: "Show the hardware counters of a device's ports",
+		Long:  "Show the hardware counters of the ports of a device, or of every one, and of QPs that have counters of their own (what rdma statistic tells).",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			devs, err := netlinkDevices(args)
+			if err != nil {
+				return err
+			}
+			reports := []statReport{}
+			for _, dev := range devs {
+				some, err := collectStat(dev)
+				if err != nil {
+					return err
+				}
+				reports = append(reports, some...)
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), reports)
+			}
+			for _, r := range reports {
+				r.print(cmd.OutOrStdout())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// collectStat asks for the counters of each port of a device.
+func collectStat(dev netlinkrdma.Device) ([]statReport, error) {
+	ofQPs, err := netlinkrdma.QPCounters(dev)
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return nil, err
+	}
+	var reports []statReport
+	for port := uint32(1); port <= dev.Ports; port++ {
+		r := statReport{Device: dev.Name, Port: port}
+		counters, err := netlinkrdma.PortCounters(dev, port)
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			r.Missing = err.Error()
+		case err != nil:
+			return nil, err
+		}
+		r.Counters = counterRows(counters)
+		set, err := netlinkrdma.QPCounterSetting(dev, port)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, err
+		}
+		r.Mode = set.Mode.String()
+		status, err := netlinkrdma.PortCounterStatus(dev, port)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, err
+		}
+		for _, s := range status {
+			if !s.Enabled {
+				r.Disabled = append(r.Disabled, s.Name)
+			}
+		}
+		for _, c := range ofQPs {
+			if c.Port == port {
+				r.QPCounters = append(r.QPCounters, qpCounterReport{c.ID, c.Mode.String(), c.QPs, counterRows(c.Counters)})
+			}
+		}
+		reports = append(reports, r)
+	}
+	return reports, nil
+}
+
+func counterRows(counters []netlinkrdma.Counter) []counterRow {
+	all := make([]counterRow, len(counters))
+	for i, c := range counters {
+		all[i] = counterRow(c)
+	}
+	return all
+}
+
+// print writes a line for each counter.
+func (r statReport) print(w io.Writer) {
+	fmt.Fprintf(w, "%s/%d\n", r.Device, r.Port)
+	if r.Missing != "" {
+		fmt.Fprintf(w, "\t%s\n", r.Missing)
+	}
+	for _, c := range r.Counters {
+		fmt.Fprintf(w, "\t%-32s%d\n", c.Name, c.Value)
+	}
+	for _, name := range r.Disabled {
+		fmt.Fprintf(w, "\t%-32sdisabled\n", name)
+	}
+	for _, q := range r.QPCounters {
+		fmt.Fprintf(w, "\tcounter %d (%s) of QPs %d\n", q.ID, q.Mode, q.QPs)
+		for _, c := range q.Counters {
+			fmt.Fprintf(w, "\t\t%-32s%d\n", c.Name, c.Value)
+		}
+	}
+}
