@@ -1,6 +1,7 @@
 package netlinkrdma_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,4 +51,55 @@ func ExampleUverbsDev() {
 		log.Fatal(err)
 	}
 	defer f.Close()
+}
+
+// Who has queue pairs on rxe0, and in which state.
+func ExampleQPs() {
+	dev, err := netlinkrdma.DeviceByName("rxe0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	qps, err := netlinkrdma.QPs(dev)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, q := range qps {
+		fmt.Printf("QP %d %s %s, peer %d, process %d %s\n", q.Num, q.Type, q.State, q.RemoteNum, q.PID, q.Kernel)
+	}
+}
+
+// All counters of the first port.
+func ExamplePortCounters() {
+	dev, err := netlinkrdma.DeviceByName("rxe0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	counters, err := netlinkrdma.PortCounters(dev, 1)
+	if errors.Is(err, errors.ErrUnsupported) {
+		log.Fatal("this driver does not count: ", err)
+	}
+	for _, c := range counters {
+		fmt.Println(c.Name, c.Value)
+	}
+}
+
+// Devices that come, until the context ends.
+func ExampleMonitor() {
+	m, err := netlinkrdma.OpenMonitor()
+	if err != nil {
+		log.Fatal(err) // a kernel before Linux 6.12, for example
+	}
+	defer m.Close()
+	for {
+		e, err := m.Next(context.Background())
+		if errors.Is(err, netlinkrdma.ErrEventsLost) {
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		if e.Type == netlinkrdma.EventRegister {
+			fmt.Println(e.Device, "is there")
+		}
+	}
 }
