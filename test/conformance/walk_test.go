@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -26,7 +27,7 @@ const (
 
 // TestWalk creates, uses and destroys objects of two devices in random order, legal and
 // illegal: closed objects, objects of the other device, objects that are in use. It knows
-// what each step must answer. GOVERBS_WALK=1h makes it longer, GOVERBS_SEED=N repeats a
+// what each step must answer, and the kernel must have as many objects afterwards as before. GOVERBS_WALK=1h makes it longer, GOVERBS_SEED=N repeats a
 // walk.
 func TestWalk(t *testing.T) {
 	testenv.Guest(t)
@@ -41,6 +42,7 @@ func TestWalk(t *testing.T) {
 		seed, err = strconv.ParseUint(s, 10, 64)
 		must(t, err)
 	}
+	before := kernelObjects(t)
 	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !kernelBefore(t, 6, 0), count: map[string]int{}}
 	defer func() {
 		if t.Failed() {
@@ -49,6 +51,9 @@ func TestWalk(t *testing.T) {
 	}()
 	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
 		w.round()
+		if after := kernelObjects(t); after != before && !t.Failed() {
+			t.Errorf("the kernel has %+v, before the walk it had %+v", after, before)
+		}
 	}
 	t.Logf("%d steps, %d objects; %v", w.steps, w.made, w.count)
 	if !t.Failed() {
@@ -58,6 +63,18 @@ func TestWalk(t *testing.T) {
 			}
 		}
 	}
+}
+
+// kernelObjects counts what the kernel has of both devices.
+func kernelObjects(t *testing.T) (counts [2]netlinkrdma.ResourceCounts) {
+	t.Helper()
+	for i, name := range []string{"rxe0", "rxe1"} {
+		dev, err := netlinkrdma.DeviceByName(name)
+		must(t, err)
+		counts[i], err = netlinkrdma.Resources(dev)
+		must(t, err)
+	}
+	return counts
 }
 
 // walk is a walk.
