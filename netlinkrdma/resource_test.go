@@ -1,10 +1,11 @@
 package netlinkrdma
 
 import (
+	"embed"
 	"encoding/hex"
+	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -15,11 +16,14 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
+//go:embed testdata/*.hex
+var testdata embed.FS
+
 // recorded returns what a kernel answered once (TestKernelCapture), a message for
 // each line of the file.
 func recorded(t testing.TB, name string) [][]byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", name+".hex"))
+	text, err := testdata.ReadFile("testdata/" + name + ".hex")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,12 +278,12 @@ func TestSockaddr(t *testing.T) {
 func seeds(t testing.TB) map[string][][]byte {
 	t.Helper()
 	all := map[string][][]byte{"qp_counters": {goldenQPCounters}, "mr_counters": {goldenMRCounters}}
-	files, err := filepath.Glob("testdata/*.hex")
+	files, err := fs.Glob(testdata, "testdata/*.hex")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		base := strings.TrimSuffix(filepath.Base(f), ".hex")
+		base := strings.TrimSuffix(path.Base(f), ".hex")
 		prefix := base[:strings.LastIndexByte(base, '_')]
 		all[prefix] = append(all[prefix], recorded(t, base)...)
 	}
