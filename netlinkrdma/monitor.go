@@ -22,8 +22,8 @@ const (
 	EventUnregister   EventType = abi.RDMA_UNREGISTER_EVENT    // a device has gone
 	EventNetdevAttach EventType = abi.RDMA_NETDEV_ATTACH_EVENT // a port got a network interface
 	EventNetdevDetach EventType = abi.RDMA_NETDEV_DETACH_EVENT // a port lost its network interface
-	EventRename       EventType = abi.RDMA_RENAME_EVENT        // a device has another name; Linux 6.14
-	EventNetdevRename EventType = abi.RDMA_NETDEV_RENAME_EVENT // a port's network interface has another name; Linux 6.14
+	EventRename       EventType = abi.RDMA_RENAME_EVENT        // a device has another name; Linux 6.13
+	EventNetdevRename EventType = abi.RDMA_NETDEV_RENAME_EVENT // a port's network interface has another name; Linux 6.13
 )
 
 // String returns the name that iproute2 uses.

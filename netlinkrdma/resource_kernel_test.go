@@ -482,7 +482,7 @@ func TestKernelMonitor(t *testing.T) {
 	if e := expect(EventNetdevAttach); e != want {
 		t.Errorf("attach: %+v, want %+v", e, want)
 	}
-	if slices.Compare([]int{major, minor}, []int{6, 14}) >= 0 {
+	if slices.Compare([]int{major, minor}, []int{6, 13}) >= 0 {
 		if err := RenameDevice(dev, "nlmrxe2"); err != nil {
 			t.Fatal(err)
 		}

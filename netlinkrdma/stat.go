@@ -92,7 +92,7 @@ const (
 type CounterSetting struct {
 	Mode     CounterMode   // Mode is the mode now.
 	Groups   CounterGroups // Groups is for mode auto.
-	Optional bool          // Optional means that counters get the optional ones of the port, too; for mode auto (Linux 6.16).
+	Optional bool          // Optional means that counters get the optional ones of the port, too; for mode auto (Linux 6.15).
 }
 
 // QPCounterSetting returns how the QPs of a port come to counters of their own, as
@@ -158,7 +158,7 @@ func SetAutoQPCounters(dev Device, port uint32, groups CounterGroups) error {
 }
 
 // SetAutoQPCountersOptional is [SetAutoQPCounters] for counters that have the
-// optional ones of the port, too. Linux 6.16; older kernels refuse it.
+// optional ones of the port, too. Linux 6.15; older kernels refuse it.
 func SetAutoQPCountersOptional(dev Device, port uint32, groups CounterGroups) error {
 	return system.setAutoQPCounters(dev, port, groups, true)
 }
@@ -166,7 +166,7 @@ func SetAutoQPCountersOptional(dev Device, port uint32, groups CounterGroups) er
 func (c *client) setAutoQPCounters(dev Device, port uint32, groups CounterGroups, optional bool) error {
 	cmd := command{op: "set the counter mode of", dev: dev, port: &port, need: qpCounters}
 	if optional {
-		cmd.need = feature{name: "optional counters of QPs", since: Version{6, 16}}
+		cmd.need = feature{name: "optional counters of QPs", since: Version{6, 15}}
 	}
 	return c.run(cmd, func(s *session, index uint32) error {
 		attrs := append(portAttrs(index, port),
