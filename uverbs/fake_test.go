@@ -279,7 +279,7 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 		k.async = w
 		c.attr(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE).Data = uint64(r)
 	case "QUERY_PORT":
-		resp := abi.QueryPortRespEx{LegacyResp: k.portResp(uint8(c.attr(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM).Data)), PortCapFlags2: 9}
+		resp := abi.QueryPortRespEx{LegacyResp: k.portResp(uint8(c.attr(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM).Data)), PortCapFlags2: 9, ActiveSpeedEx: 256}
 		out(abi.UVERBS_ATTR_QUERY_PORT_RESP, bytesOf(&resp))
 	case "QUERY_GID_TABLE":
 		if size := c.attr(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE).Data; size != 32 {

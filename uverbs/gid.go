@@ -167,8 +167,11 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 		}
 		n += attr.GIDTableLen
 	}
-	if n < 1 || n > maxGIDs {
+	switch {
+	case n < 1:
 		return nil, 0
+	case n > maxGIDs:
+		return nil, syscall.EOVERFLOW
 	}
 	entries := make([]abi.GIDEntry, n)
 	var used [8]byte

@@ -109,6 +109,15 @@ func TestGIDAt(t *testing.T) {
 	}
 }
 
+// TestGIDTableTooLong: a table beyond reason is an error, and not an empty table.
+func TestGIDTableTooLong(t *testing.T) {
+	d, k := fakeDevice(t, pathIoctl)
+	k.port.GIDTblLen = maxGIDs
+	if table, err := d.GIDTable(1); !errors.Is(err, syscall.EOVERFLOW) {
+		t.Errorf("%d entries, %v, want EOVERFLOW", len(table), err)
+	}
+}
+
 func TestQueryGID(t *testing.T) {
 	d, k := fakeDevice(t, pathIoctl)
 	k.gids = []abi.GIDEntry{{PortNum: 2, GIDIndex: 3}, {PortNum: 1, GIDIndex: 3, GIDType: uint32(GIDTypeRoCEv2), NetdevIfindex: 7}}

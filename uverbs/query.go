@@ -256,9 +256,9 @@ type PortAttr struct {
 	SMSL          uint8
 	SubnetTimeout uint8
 	InitTypeReply uint8
-	ActiveWidth   uint8 // ActiveWidth is the link width code; see [PortAttr.Width].
-	ActiveSpeed   uint8 // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
-	PhysState     uint8 // PhysState is the physical state code; see [PortAttr.Phys].
+	ActiveWidth   uint8  // ActiveWidth is the link width code; see [PortAttr.Width].
+	ActiveSpeed   uint32 // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
+	PhysState     uint8  // PhysState is the physical state code; see [PortAttr.Phys].
 	LinkLayer     LinkLayer
 	Flags         uint8
 	CapFlags2     uint16
@@ -304,7 +304,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		SubnetTimeout: r.SubnetTimeout,
 		InitTypeReply: r.InitTypeReply,
 		ActiveWidth:   r.ActiveWidth,
-		ActiveSpeed:   r.ActiveSpeed,
+		ActiveSpeed:   orDefault(resp.ActiveSpeedEx, uint32(r.ActiveSpeed)), // the former has room for more
 		PhysState:     r.PhysState,
 		LinkLayer:     LinkLayer(r.LinkLayer),
 		Flags:         r.Flags,
@@ -328,7 +328,7 @@ func (a PortAttr) Width() int {
 
 // Speed returns the speed of a lane in Gbit/s, 0 if unknown.
 func (a PortAttr) Speed() float64 {
-	return map[uint8]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}[a.ActiveSpeed]
+	return map[uint32]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 256: 200}[a.ActiveSpeed]
 }
 
 // le32 and le64 read the little-endian words of a response buffer.

@@ -105,7 +105,7 @@ func TestQueryPort(t *testing.T) {
 			State: PortActive, MaxMTU: MTU4096, ActiveMTU: MTU1024, LMC: 9, MaxVLNum: 10, SMSL: 11, SubnetTimeout: 12, InitTypeReply: 13, ActiveWidth: 2,
 			ActiveSpeed: 4, PhysState: 5, LinkLayer: LinkLayerEthernet, Flags: 14}
 		if method == "ioctl" {
-			want.CapFlags2 = 9
+			want.CapFlags2, want.ActiveSpeed = 9, 256
 		}
 		k.took()
 		got := value(d.QueryPort(1))(t)
@@ -130,7 +130,7 @@ func TestWidthAndSpeed(t *testing.T) {
 			t.Errorf("width code %d is %d lanes, want %d", code, got, want)
 		}
 	}
-	for code, want := range map[uint8]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 3: 0} {
+	for code, want := range map[uint32]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 256: 200, 3: 0} {
 		if got := (PortAttr{ActiveSpeed: code}).Speed(); got != want {
 			t.Errorf("speed code %d is %v Gbit/s, want %v", code, got, want)
 		}
