@@ -6,6 +6,7 @@ package conformance
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"os"
 	"testing"
@@ -15,31 +16,13 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// expectedSkips are the skips that are known, a line for each.
-const expectedSkips = `TestAtomicWrite/auto: ATOMIC_WRITE
-TestAtomicWrite/ioctl: ATOMIC_WRITE
-TestAtomicWrite/write: ATOMIC_WRITE
-TestFlush/auto: FLUSH
-TestFlush/ioctl: FLUSH
-TestFlush/write: FLUSH
-TestWindow/auto/type_1: ALLOC_MW
-TestWindow/auto/type_2: ALLOC_MW
-TestWindowInvalidate/auto/local: ALLOC_MW
-TestWindowInvalidate/auto/remote: ALLOC_MW
-TestWindowErrors/auto: ALLOC_MW
-TestWindow/ioctl/type_1: ALLOC_MW
-TestWindow/ioctl/type_2: ALLOC_MW
-TestWindowInvalidate/ioctl/local: ALLOC_MW
-TestWindowInvalidate/ioctl/remote: ALLOC_MW
-TestWindowErrors/ioctl: ALLOC_MW
-TestWindow/write/type_1: ALLOC_MW
-TestWindow/write/type_2: ALLOC_MW
-TestWindowInvalidate/write/local: ALLOC_MW
-TestWindowInvalidate/write/remote: ALLOC_MW
-TestWindowErrors/write: ALLOC_MW`
+// lacking lists what kernels lack.
+//
+//go:embed lacking.txt
+var lacking string
 
 func TestMain(m *testing.M) {
-	os.Exit(testenv.Main(m, expectedSkips))
+	os.Exit(testenv.Main(m, lacking))
 }
 
 // deviceName is the device that most tests use.

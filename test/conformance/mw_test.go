@@ -22,7 +22,7 @@ func TestMW(t *testing.T) {
 			for range 20 {
 				mw, err := pd.AllocMW(typ)
 				if !has {
-					lacksFeature(t, err, "ALLOC_MW")
+					absent(t, err, "ALLOC_MW")
 					continue
 				}
 				must(t, err)

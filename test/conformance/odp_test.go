@@ -46,7 +46,7 @@ func TestOnDemand(t *testing.T) {
 		pinned := memoryUse(t, "VmPin")
 		mr, err := b.pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand)
 		if !hasODP(t) {
-			lacksFeature(t, err, "on-demand paging")
+			absent(t, err, "on-demand paging")
 			return
 		}
 		must(t, err)
@@ -94,7 +94,7 @@ func TestAdvise(t *testing.T) {
 		flush := uverbs.AdviseOptions{Flush: true}
 		sgl := []uverbs.SGE{mr.SGE(0, size/2), mr.SGE(size/2, size/2)}
 		if !hasODP(t) || os.Getenv("RDMAABI") == "write" {
-			lacksFeature(t, pd.AdviseMR(uverbs.AdvicePrefetch, sgl, flush), "ADVISE_MR")
+			absent(t, pd.AdviseMR(uverbs.AdvicePrefetch, sgl, flush), "ADVISE_MR")
 			return
 		}
 		before := memoryUse(t, "VmRSS")

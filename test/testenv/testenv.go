@@ -6,9 +6,10 @@ package testenv
 
 import (
 	"errors"
+	"flag"
 	"fmt"
-	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -42,33 +43,64 @@ func Guest(tb testing.TB) {
 // Kernel returns the running kernel's version.
 func Kernel(tb testing.TB) [2]int {
 	tb.Helper()
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
+	v, _, err := kernel()
+	if err != nil {
 		tb.Fatal(err)
-	}
-	release := unix.ByteSliceToString(u.Release[:])
-	var v [2]int
-	if _, err := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); err != nil {
-		tb.Fatalf("kernel release %q: %v", release, err)
 	}
 	return v
 }
 
-// Skip skips the test if err says that a feature is missing, unless this machine
-// promised that feature or runs a kernel that has it: then the test fails. Other
-// errors are left to the caller.
-func Skip(tb testing.TB, err error) {
+// kernel returns the running kernel's version and its whole name.
+func kernel() (v [2]int, release string, err error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return v, "", err
+	}
+	release = unix.ByteSliceToString(u.Release[:])
+	if _, err := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); err != nil {
+		return v, release, fmt.Errorf("kernel release %q: %w", release, err)
+	}
+	return v, release, nil
+}
+
+// LackingMark stands in the output of a test that found a feature missing, before the
+// feature's name.
+const LackingMark = "testenv: this kernel or driver lacks "
+
+// Lacks reports whether err says that a feature is missing, and notes it for the matrix of
+// results: the test goes on, for instance to check that the error is what it should be. The
+// test fails if this machine promised that feature, runs a kernel that has it, or if the
+// list that Main was given does not say that this kernel lacks it. Other errors are left to
+// the caller.
+func Lacks(tb testing.TB, err error) bool {
 	tb.Helper()
 	var u unsupported
 	if !errors.As(err, &u) {
-		return
+		return false
 	}
 	feature, since := u.Unsupported()
-	if problem := mustHave(feature, since, Kernel(tb), os.Getenv(MustEnv)); problem != "" {
+	kernel := Kernel(tb)
+	if problem := mustHave(feature, since, kernel, os.Getenv(MustEnv)); problem != "" {
 		tb.Fatalf("%s: %v", problem, err)
 	}
-	record(tb.Name(), feature)
-	tb.Skip(err)
+	l := lacking{tb.Name(), feature}
+	run.Lock()
+	defer run.Unlock()
+	if !expected(run.list, kernel, l) {
+		tb.Fatalf("the list of what kernels lack has no line %q for Linux %d.%d: %v", l.test+": "+l.feature, kernel[0], kernel[1], err)
+	}
+	run.found = append(run.found, l)
+	tb.Log(LackingMark + feature)
+	return true
+}
+
+// Skip skips the test if err says that a feature is missing, unless that is a failure:
+// see Lacks. Other errors are left to the caller.
+func Skip(tb testing.TB, err error) {
+	tb.Helper()
+	if Lacks(tb, err) {
+		tb.Skip(err)
+	}
 }
 
 // mustHave says why a feature may not be missing, or returns "".
@@ -82,41 +114,57 @@ func mustHave(feature string, since, kernel [2]int, must string) string {
 	return ""
 }
 
-// skips are the skips of this run.
-var skips struct {
+// run is this run of a package's tests.
+var run struct {
 	sync.Mutex
-	list []string
+	list  []entry   // what kernels lack
+	found []lacking // what the tests found missing
 }
 
-// record notes a skip.
-func record(test, feature string) {
-	skips.Lock()
-	defer skips.Unlock()
-	skips.list = append(skips.list, test+": "+feature)
-}
+// StartMark stands in the output of a package's tests before what they are and where they
+// run: "conformance on Linux 6.1.0-56-amd64".
+const StartMark = "testenv: these are the tests of "
 
-// Main runs the tests of a package and fails if one was skipped by Skip that is not
-// among expected, which is a list of lines "TEST: FEATURE". Use it in TestMain.
-func Main(m *testing.M, expected string) int {
+// Main runs the tests of a package. The list says what kernels lack, in lines
+//
+//	KERNELS TEST: FEATURE
+//
+// where KERNELS is all, <6.2 or >=6.2, and a * in TEST stands for anything but a slash. A
+// test that finds something else missing fails, and so does a whole run that has not
+// found missing what the list says. Use it in TestMain.
+func Main(m *testing.M, list string) int {
+	entries, err := parseList(list)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "testenv: list of what kernels lack: %v\n", err)
+		return 2
+	}
+	run.list = entries
+	if os.Getenv(GuestEnv) != "1" {
+		return m.Run()
+	}
+	v, release, err := kernel()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "testenv: %v\n", err)
+		return 2
+	}
+	fmt.Printf("%s%s on Linux %s\n", StartMark, strings.TrimSuffix(filepath.Base(os.Args[0]), ".test"), release)
 	code := m.Run()
-	skips.Lock()
-	defer skips.Unlock()
-	if !report(os.Stderr, skips.list, strings.Split(expected, "\n")) && code == 0 {
+	if code != 0 || !whole() {
+		return code
+	}
+	for _, line := range stale(run.list, v, run.found) {
+		fmt.Fprintf(os.Stderr, "testenv: no test found missing what the list says is: %s\n", line)
 		code = 1
 	}
 	return code
 }
 
-// report prints the skips and reports whether all were expected.
-func report(w io.Writer, list, expected []string) bool {
-	ok := true
-	for _, s := range list {
-		if slices.Contains(expected, s) {
-			fmt.Fprintf(w, "testenv: skipped as expected: %s\n", s)
-			continue
+// whole reports whether all tests were asked for.
+func whole() bool {
+	for _, name := range []string{"test.run", "test.skip", "test.list"} {
+		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {
+			return false
 		}
-		fmt.Fprintf(w, "testenv: skipped without being on the list: %s\n", s)
-		ok = false
 	}
-	return ok
+	return true
 }

@@ -1,6 +1,9 @@
 package testenv
 
 import (
+	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -27,15 +30,119 @@ func TestMustHave(t *testing.T) {
 	}
 }
 
-func TestReport(t *testing.T) {
-	var b strings.Builder
-	if !report(&b, []string{"TestA: x"}, []string{"TestA: x", "TestB: y"}) {
-		t.Error("an expected skip is a failure")
+// list is a list of what kernels lack.
+const list = `
+# a comment
+<6.2   TestFlush/*: FLUSH
+>=6.1  TestRaw/auto: on-demand paging
+all    TestXRC: OPEN_XRCD
+`
+
+func TestExpected(t *testing.T) {
+	l, err := parseList(list)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if report(&b, []string{"TestA: x", "TestC: x"}, []string{"TestA: x"}) {
-		t.Error("an unexpected skip is no failure")
+	for _, c := range []struct {
+		name     string
+		kernel   [2]int
+		found    lacking
+		expected bool
+	}{
+		{"older", [2]int{6, 1}, lacking{"TestFlush/auto", "FLUSH"}, true},
+		{"major decides", [2]int{5, 10}, lacking{"TestFlush/write", "FLUSH"}, true},
+		{"first that has it", [2]int{6, 2}, lacking{"TestFlush/auto", "FLUSH"}, false},
+		{"another feature", [2]int{6, 1}, lacking{"TestFlush/auto", "FLUSHES"}, false},
+		{"another test", [2]int{6, 1}, lacking{"TestFlushes/auto", "FLUSH"}, false},
+		{"deeper", [2]int{6, 1}, lacking{"TestFlush/auto/empty", "FLUSH"}, false},
+		{"first that lacks it", [2]int{6, 1}, lacking{"TestRaw/auto", "on-demand paging"}, true},
+		{"before", [2]int{5, 19}, lacking{"TestRaw/auto", "on-demand paging"}, false},
+		{"all", [2]int{7, 2}, lacking{"TestXRC", "OPEN_XRCD"}, true},
+	} {
+		if got := expected(l, c.kernel, c.found); got != c.expected {
+			t.Errorf("%s: expected is %t, want %t", c.name, got, c.expected)
+		}
 	}
-	if !strings.Contains(b.String(), "without being on the list: TestC: x") {
-		t.Errorf("report is %q", b.String())
+}
+
+func TestStale(t *testing.T) {
+	l, err := parseList(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	xrc := lacking{"TestXRC", "OPEN_XRCD"}
+	if got := stale(l, [2]int{5, 10}, []lacking{xrc, {"TestFlush/ioctl", "FLUSH"}}); got != nil {
+		t.Errorf("stale lines %q, want none: one is about newer kernels, the others are confirmed", got)
+	}
+	if got := stale(l, [2]int{5, 10}, []lacking{xrc}); len(got) != 1 || !strings.Contains(got[0], "TestFlush/*") {
+		t.Errorf("stale lines %q, want that of TestFlush", got)
+	}
+}
+
+func TestParseList(t *testing.T) {
+	for _, bad := range []string{"TestA: X", "<6 TestA: X", "5.10 TestA: X", "all TestA", "all Test[: X"} {
+		if _, err := parseList(bad); err == nil {
+			t.Errorf("%q is taken for a list", bad)
+		}
+	}
+}
+
+// lackError is an error about a feature.
+type lackError struct {
+	feature string
+	since   [2]int
+}
+
+func (e lackError) Error() string                 { return e.feature + " is missing" }
+func (e lackError) Unsupported() (string, [2]int) { return e.feature, e.since }
+
+// watched is a test that tells what became of it.
+type watched struct {
+	testing.TB
+	fatal, log string
+	skipped    bool
+}
+
+func (w *watched) Helper()          {}
+func (w *watched) Name() string     { return "TestXRC" }
+func (w *watched) Log(args ...any)  { w.log += fmt.Sprint(args...) }
+func (w *watched) Skip(args ...any) { w.skipped = true; runtime.Goexit() }
+func (w *watched) Fatalf(format string, args ...any) {
+	w.fatal = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+func TestLacks(t *testing.T) {
+	old := run.list
+	defer func() { run.list, run.found = old, nil }()
+	var err error
+	if run.list, err = parseList(list); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		err     error
+		fatal   string
+		skipped bool
+	}{
+		{fmt.Errorf("wrapped: %w", lackError{feature: "OPEN_XRCD"}), "", true},
+		{lackError{"OPEN_XRCD", [2]int{99, 0}}, "", true},
+		{lackError{"OPEN_XRCD", [2]int{2, 6}}, "has been in Linux since 2.6", false},
+		{lackError{feature: "FLUSH"}, `no line "TestXRC: FLUSH"`, false},
+		{errors.New("something else"), "", false},
+	} {
+		w := &watched{TB: t}
+		run.found = nil
+		done := make(chan struct{})
+		go func() { // which Skip and Fatalf end
+			defer close(done)
+			Skip(w, c.err)
+		}()
+		<-done
+		if w.skipped != c.skipped || !strings.Contains(w.fatal, c.fatal) || (c.fatal == "") != (w.fatal == "") {
+			t.Errorf("%v: skipped is %t, fatal %q, want %t, %q", c.err, w.skipped, w.fatal, c.skipped, c.fatal)
+		}
+		if c.skipped != (w.log == LackingMark+"OPEN_XRCD") || c.skipped != (len(run.found) == 1) {
+			t.Errorf("%v: log %q, found %v", c.err, w.log, run.found)
+		}
 	}
 }

@@ -1,0 +1,96 @@
+package testenv
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// entry is a line of the list of what kernels lack.
+type entry struct {
+	line    string
+	op      string // "<", ">=" or "all"
+	version [2]int
+	test    string // a pattern, see path.Match
+	feature string
+}
+
+// parseList reads the list of what kernels lack. Its lines are
+//
+//	KERNELS TEST: FEATURE
+//
+// where KERNELS is all, <6.2 or >=6.2, and TEST is a test's full name, in which * stands
+// for anything between two slashes. Empty lines and those that start with # do not count.
+func parseList(text string) ([]entry, error) {
+	var list []entry
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		e := entry{line: line}
+		kernels, rest, _ := strings.Cut(line, " ")
+		var ok bool
+		e.test, e.feature, ok = strings.Cut(strings.TrimSpace(rest), ": ")
+		if !ok {
+			return nil, fmt.Errorf("%q is not of the form KERNELS TEST: FEATURE", line)
+		}
+		if _, err := path.Match(e.test, ""); err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+		switch {
+		case kernels == "all":
+			e.op = "all"
+		case strings.HasPrefix(kernels, ">="):
+			e.op = ">="
+		case strings.HasPrefix(kernels, "<"):
+			e.op = "<"
+		default:
+			return nil, fmt.Errorf("%q does not start with all, <X.Y or >=X.Y", line)
+		}
+		if e.op != "all" {
+			if _, err := fmt.Sscanf(kernels[len(e.op):], "%d.%d", &e.version[0], &e.version[1]); err != nil {
+				return nil, fmt.Errorf("%q: kernel version: %w", line, err)
+			}
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// applies reports whether an entry is about a kernel.
+func (e *entry) applies(kernel [2]int) bool {
+	switch e.op {
+	case "<":
+		return slices.Compare(kernel[:], e.version[:]) < 0
+	case ">=":
+		return slices.Compare(kernel[:], e.version[:]) >= 0
+	}
+	return true
+}
+
+// lacking is a feature that a test found missing.
+type lacking struct{ test, feature string }
+
+// matches reports whether an entry is about what a test found.
+func (e *entry) matches(l lacking) bool {
+	ok, _ := path.Match(e.test, l.test) // parseList has checked the pattern
+	return ok && e.feature == l.feature
+}
+
+// expected reports whether the list says that a kernel lacks what a test found missing.
+func expected(list []entry, kernel [2]int, l lacking) bool {
+	return slices.ContainsFunc(list, func(e entry) bool { return e.applies(kernel) && e.matches(l) })
+}
+
+// stale returns the lines about a kernel that no test of a whole run has confirmed.
+func stale(list []entry, kernel [2]int, found []lacking) []string {
+	var lines []string
+	for _, e := range list {
+		if e.applies(kernel) && !slices.ContainsFunc(found, e.matches) {
+			lines = append(lines, e.line)
+		}
+	}
+	return lines
+}
