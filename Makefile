@@ -11,13 +11,15 @@ MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 VMRUN    := $(BUILD)/vmrun
+RESULTS  := $(BUILD)/matrix
+RECORD    = $(BUILD)/testmatrix record -kernel $(KERNEL) -arch $(ARCH) -dir $(RESULTS)
 PACKAGES := ibverbs-utils,ibverbs-providers
 GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env GOVERBS_WALK=$(WALK))
 
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix demo check unit race racevm abi bench vmtest kernel generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench vmtest kernel generate golden size deps clean help
 
 build: $(VMRUN) verbs ## build the commands into .build
 
@@ -74,25 +76,45 @@ bench: ## every benchmark once, so that none rots
 size: verbs
 	@size=$$(stat -c %s $(BUILD)/verbs); echo "static verbs binary: $$size bytes"; test $$size -lt $(VERBS_LIMIT)
 
-kernel: $(VMRUN) ## the kernel tests and interop on KERNEL and ARCH
+# Each of the three boots is recorded. One that fails does not keep the others from running.
+kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
 	for p in mmio mmio/rxe netlinkrdma uverbs test/conformance test/interop test/abitrace; do \
 		GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; \
 	done
-	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
-		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test --- conformance.test --- abitrace.test -test.run Trace
-	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
-		interop.test --- conformance.test -test.run '^TestIproute2$$'
-	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none -file verbs:/bin/verbs \
-		conformance.test -test.run '^TestModuleNotLoaded$$' --- interop.test -test.run '^TestDoctorBare$$'
+	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).json
+	cd $(BUILD)/$(ARCH) && status=0; \
+	$(RECORD) -name kernel $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
+		-file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
+		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- \
+		conformance.test -test.v=test2json --- abitrace.test -test.run Trace || status=1; \
+	$(RECORD) -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
+		interop.test -test.v=test2json --- conformance.test -test.run '^TestIproute2$$' -test.v=test2json || status=1; \
+	$(RECORD) -name bare $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none -file verbs:/bin/verbs \
+		conformance.test -test.run '^TestModuleNotLoaded$$' -test.v=test2json --- interop.test -test.run '^TestDoctorBare$$' -test.v=test2json || status=1; \
+	exit $$status
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests under the race detector, on KERNEL
 	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/conformance.test ./test/conformance
 	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 conformance.test
 
-matrix: ## the kernel tests on all kernels
-	set -e; for m in $(MATRIX); do echo "== Linux $${m#*/} on $${m%/*}"; $(MAKE) --no-print-directory kernel ARCH=$${m%/*} KERNEL=$${m#*/}; done
+.PHONY: testmatrix
+testmatrix:
+	go build -trimpath -o $(BUILD)/testmatrix ./test/matrix
+
+matrix: testmatrix ## the kernel tests on all kernels, and a table of what works where
+	rm -rf $(RESULTS)
+	for m in $(MATRIX); do \
+		echo "== Linux $${m#*/} on $${m%/*}"; \
+		$(MAKE) --no-print-directory -s kernel ARCH=$${m%/*} KERNEL=$${m#*/} || echo "== Linux $${m#*/} on $${m%/*} failed"; \
+	done
+	@$(BUILD)/testmatrix render -dir $(RESULTS) $(MATRIX); status=$$?; \
+	echo "The same as a page: $(RESULTS)/matrix.html"; exit $$status
+
+readme: testmatrix ## check the last matrix in, and render it into the README
+	@test ! -e $(RESULTS)/matrix.json || cp $(RESULTS)/matrix.json test/matrix/matrix.json
+	$(BUILD)/testmatrix readme
 
 generate: deps $(VMRUN) ## generate the ABI packages from the newest headers that Debian has
 	set -e; dir=$$($(VMRUN) get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $$dir/usr/include

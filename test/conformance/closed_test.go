@@ -76,7 +76,7 @@ func TestAfterClose(t *testing.T) {
 				}
 			}
 		}
-		if calls < 80 {
+		if calls < 5*len(all) { // reflection has found next to nothing
 			t.Errorf("only %d methods were called", calls)
 		}
 	})

@@ -1,0 +1,372 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Matrix says what works where: rows are features, columns are kernels.
+type Matrix struct {
+	Columns []Column `json:"columns"`
+	Rows    []Row    `json:"rows"`
+}
+
+// Column is a kernel on which the tests ran.
+type Column struct {
+	Kernel   string   `json:"kernel"` // as vmrun names it: 6.1, latest
+	Release  string   `json:"release"`
+	Arch     string   `json:"arch"`
+	Driver   string   `json:"driver"`
+	Seconds  int      `json:"seconds"`            // that all of it took
+	Problems []string `json:"problems,omitempty"` // what went wrong besides tests that failed
+}
+
+// Version is what the table calls a kernel: the first two numbers of its release.
+func (c Column) Version() string {
+	if parts := strings.SplitN(c.Release, ".", 3); len(parts) == 3 {
+		return parts[0] + "." + parts[1]
+	}
+	return c.Kernel
+}
+
+// Row is a feature: a test, or a subtest of it that is none of a path.
+type Row struct {
+	Group   string `json:"group"`
+	Feature string `json:"feature"`
+	Test    string `json:"test"`
+	Doc     string `json:"doc,omitempty"`
+	Cells   []Cell `json:"cells"` // one for each column
+}
+
+// Cell is what became of a feature on a kernel.
+type Cell struct {
+	// Paths has the outcome for each way of giving commands to the kernel. A test that does
+	// not tell them apart has one outcome, of path "any".
+	Paths map[string]Outcome `json:"paths,omitempty"`
+	Note  string             `json:"note,omitempty"`
+}
+
+// paths are the ways of giving commands to the kernel, which are the names of subtests, in
+// the order in which they are shown.
+var paths = []string{"auto", "ioctl", "write", anyPath}
+
+const anyPath = "any"
+
+// Outcome sums a cell up: what works one way works.
+func (c Cell) Outcome() Outcome {
+	seen := map[Outcome]bool{}
+	for _, o := range c.Paths {
+		seen[o] = true
+	}
+	for _, o := range []Outcome{Failed, Passed, Unsupported} {
+		if seen[o] {
+			return o
+		}
+	}
+	return NotRun
+}
+
+// good reports whether all ran and nothing failed.
+func (m *Matrix) good() bool {
+	for i, c := range m.Columns {
+		n := m.counts(i, "")
+		if len(c.Problems) != 0 || n[Failed] != 0 || n[NotRun] != 0 {
+			return false
+		}
+	}
+	return len(m.Rows) != 0
+}
+
+// counts counts a column's outcomes, in one group or in all.
+func (m *Matrix) counts(column int, group string) map[Outcome]int {
+	n := map[Outcome]int{}
+	for _, r := range m.Rows {
+		if group == "" || r.Group == group {
+			n[r.Cells[column].Outcome()]++
+		}
+	}
+	return n
+}
+
+// groups lists the groups in the order of the rows.
+func (m *Matrix) groups() []string {
+	var all []string
+	for _, r := range m.Rows {
+		if !slices.Contains(all, r.Group) {
+			all = append(all, r.Group)
+		}
+	}
+	return all
+}
+
+// encode writes a matrix as JSON with a row to a line, so that a change is seen in a diff.
+func (m *Matrix) encode() []byte {
+	var b bytes.Buffer
+	b.WriteString("{\"columns\": [\n")
+	list(&b, m.Columns)
+	b.WriteString("], \"rows\": [\n")
+	list(&b, m.Rows)
+	b.WriteString("]}\n")
+	return b.Bytes()
+}
+
+// list writes values as JSON, one to a line.
+func list[T any](b *bytes.Buffer, values []T) {
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	for i, v := range values {
+		if i > 0 {
+			b.Truncate(b.Len() - 1) // before the newline
+			b.WriteString(",\n")
+		}
+		if err := e.Encode(v); err != nil {
+			panic(err) // strings and numbers only
+		}
+	}
+}
+
+// readMatrix reads what encode wrote.
+func readMatrix(path string) (*Matrix, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	m := new(Matrix)
+	if err := json.Unmarshal(b, m); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, r := range m.Rows {
+		if len(r.Cells) != len(m.Columns) {
+			return nil, fmt.Errorf("%s: %s has %d cells for %d columns", path, r.Test, len(r.Cells), len(m.Columns))
+		}
+	}
+	return m, nil
+}
+
+// sourceTest is a kernel test as the source has it.
+type sourceTest struct {
+	suite, name, group, doc string
+}
+
+// suites are the packages with kernel tests. Those of test/conformance are all of that
+// kind; elsewhere it is the files that import testenv.
+var suites = []string{"test/conformance", "netlinkrdma", "test/interop"}
+
+// titles name the groups whose file's name says too little, or too much.
+var titles = map[string]string{
+	"test/conformance/async_test.go":       "asynchronous events",
+	"test/conformance/bad_test.go":         "errors and misuse",
+	"test/conformance/buffer_test.go":      "buffers",
+	"test/conformance/closed_test.go":      "errors and misuse",
+	"test/conformance/conformance_test.go": "GID",
+	"test/conformance/cq_test.go":          "CQ",
+	"test/conformance/datagram_test.go":    "datagrams and multicast",
+	"test/conformance/denied_test.go":      "errors and misuse",
+	"test/conformance/event_test.go":       "completion events",
+	"test/conformance/many_test.go":        "CQ",
+	"test/conformance/mw_test.go":          "memory windows",
+	"test/conformance/netlink_test.go":     "resources over netlink",
+	"test/conformance/objects_test.go":     "what rxe has not",
+	"test/conformance/odp_test.go":         "on-demand paging",
+	"test/conformance/operation_test.go":   "UC, atomics, flush",
+	"test/conformance/qp_event_test.go":    "asynchronous events",
+	"test/conformance/state_test.go":       "states of a QP",
+	"test/conformance/status_test.go":      "completion statuses",
+	"test/conformance/transfer_test.go":    "transfer of data",
+	"test/conformance/walk_test.go":        "random walk",
+	"test/conformance/window_test.go":      "memory windows",
+	"netlinkrdma/kernel_test.go":           "netlink",
+	"netlinkrdma/resource_kernel_test.go":  "netlink",
+	"test/interop/interop_test.go":         "with rdma-core",
+}
+
+// group names the group of the tests in a file.
+func group(path string) string {
+	if t := titles[path]; t != "" {
+		return t
+	}
+	base := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), "_test.go"), "_", " ")
+	if len(base) <= 3 {
+		return strings.ToUpper(base) // cq, mr, ah
+	}
+	return base
+}
+
+// kernelTests reads the kernel tests from the source, sorted by suite, group and place.
+func kernelTests(root string) ([]sourceTest, error) {
+	var all []sourceTest
+	for _, suite := range suites {
+		files, err := filepath.Glob(filepath.Join(root, suite, "*_test.go"))
+		if err != nil {
+			return nil, err
+		}
+		var tests []sourceTest
+		for _, file := range files {
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			uses := slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool {
+				return strings.HasSuffix(strings.Trim(i.Path.Value, `"`), "/test/testenv")
+			})
+			if !uses && suite != suites[0] {
+				continue
+			}
+			for _, d := range f.Decls {
+				if fn, ok := d.(*ast.FuncDecl); ok && isTest(fn) {
+					tests = append(tests, sourceTest{
+						suite: filepath.Base(suite),
+						name:  fn.Name.Name,
+						group: group(suite + "/" + filepath.Base(file)),
+						doc:   new(doc.Package).Synopsis(fn.Doc.Text()),
+					})
+				}
+			}
+		}
+		slices.SortStableFunc(tests, func(a, b sourceTest) int {
+			return strings.Compare(strings.ToLower(a.group), strings.ToLower(b.group))
+		})
+		all = append(all, tests...)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no kernel tests below %s", root)
+	}
+	return all, nil
+}
+
+// isTest reports whether a function is a test.
+func isTest(fn *ast.FuncDecl) bool {
+	rest, ok := strings.CutPrefix(fn.Name.Name, "Test")
+	return fn.Recv == nil && ok && rest != "Main" && rest != "" && unicode.IsUpper(rune(rest[0])) && fn.Type.Params.NumFields() == 1
+}
+
+var (
+	plural    = regexp.MustCompile(`([A-Z]{2})s([A-Z]|$)`)
+	wordBegin = regexp.MustCompile(`([a-z0-9_])([A-Z])`)
+	acronym   = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)
+)
+
+// feature spells a test's name in words: TestRegMRAt is "Reg MR at", TestManyQPs "Many QPs".
+func feature(test string) string {
+	s := strings.TrimPrefix(strings.TrimPrefix(test, "Test"), "Kernel") // all are tests of the kernel
+	s = plural.ReplaceAllString(s, "${1}_${2}")
+	s = wordBegin.ReplaceAllString(s, "$1 $2")
+	s = acronym.ReplaceAllString(s, "$1 $2")
+	words := strings.Fields(strings.ReplaceAll(s, "_", "s"))
+	for i, w := range words {
+		if i > 0 && len(w) > 1 && unicode.IsLower(rune(w[1])) && w[1:] != "s" {
+			words[i] = strings.ToLower(w)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// split divides a test's full name into the test, the path, and what subtest it is besides.
+func split(full string) (test, path, sub string) {
+	parts := strings.Split(full, "/")
+	path = anyPath
+	if len(parts) > 1 && slices.Contains(paths, parts[1]) {
+		path = parts[1]
+		parts = slices.Delete(parts, 1, 2)
+	}
+	return parts[0], path, strings.Join(parts[1:], "/")
+}
+
+// merge makes a matrix of the tests in the source and of what ran.
+func merge(tests []sourceTest, runs []*Run) *Matrix {
+	type key struct{ suite, test, sub string }
+	m := new(Matrix)
+	known := map[key]bool{}
+	for _, t := range tests {
+		known[key{t.suite, t.name, ""}] = true
+	}
+	// For each test the subtests that become rows.
+	subs := map[key][]string{}
+	cells := make([]map[key]Cell, len(runs))
+	for i, r := range runs {
+		col := r.Column
+		col.Problems = slices.Clone(col.Problems)
+		cells[i] = map[key]Cell{}
+		for _, res := range leaves(r.Results) {
+			test, path, sub := split(res.Test)
+			of := key{res.Suite, test, ""}
+			if !known[of] {
+				if res.Outcome == Failed {
+					col.Problems = append(col.Problems, res.Suite+": "+res.Test+" failed")
+				}
+				continue
+			}
+			if !slices.Contains(subs[of], sub) {
+				subs[of] = append(subs[of], sub)
+			}
+			of.sub = sub
+			c := cells[i][of]
+			if c.Paths == nil {
+				c.Paths = map[string]Outcome{}
+			}
+			c.Paths[path] = worst(c.Paths[path], res.Outcome)
+			if res.Note != "" && !strings.Contains(c.Note, res.Note) {
+				c.Note = strings.TrimPrefix(c.Note+", "+res.Note, ", ")
+			}
+			cells[i][of] = c
+		}
+		m.Columns = append(m.Columns, col)
+	}
+	for _, t := range tests {
+		of := key{t.suite, t.name, ""}
+		list := subs[of]
+		if len(list) > 1 { // where a test ended before its subtests, they share its outcome
+			list = slices.DeleteFunc(list, func(sub string) bool { return sub == "" })
+		}
+		if list == nil {
+			list = []string{""}
+		}
+		slices.Sort(list) // some tests range over a map
+		for _, sub := range list {
+			row := Row{Group: t.group, Feature: feature(t.name), Test: t.name, Doc: t.doc}
+			if sub != "" {
+				row.Feature += ": " + strings.ReplaceAll(sub, "_", " ")
+				row.Test += "/" + sub
+			}
+			for i := range runs {
+				c, ok := cells[i][key{t.suite, t.name, sub}]
+				if !ok {
+					c = cells[i][of]
+				}
+				row.Cells = append(row.Cells, c)
+			}
+			m.Rows = append(m.Rows, row)
+		}
+	}
+	return m
+}
+
+// leaves leaves out the tests whose subtests tell all: those that passed, and those that
+// failed because a subtest did.
+func leaves(all []Result) []Result {
+	parents, failed := map[string]bool{}, map[string]bool{}
+	for _, r := range all {
+		for name := r.Suite + " " + r.Test; strings.Contains(name, "/"); {
+			name = name[:strings.LastIndex(name, "/")]
+			parents[name] = true
+			if r.Outcome == Failed {
+				failed[name] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(r Result) bool {
+		name := r.Suite + " " + r.Test
+		return parents[name] && (r.Outcome == Passed || r.Outcome == Failed && failed[name])
+	})
+}

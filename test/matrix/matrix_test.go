@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// root is the checkout's root.
+const root = "../.."
+
+func TestFeature(t *testing.T) {
+	for test, want := range map[string]string{
+		"TestSend":          "Send",
+		"TestWriteRead":     "Write read",
+		"TestRegMRAt":       "Reg MR at",
+		"TestManyQPs":       "Many QPs",
+		"TestManySGEs":      "Many SGEs",
+		"TestSGERange":      "SGE range",
+		"TestMRErrors":      "MR errors",
+		"TestCQErrEvent":    "CQ err event",
+		"TestSharedCQ":      "Shared CQ",
+		"TestQPsOfOneCQ":    "QPs of one CQ",
+		"TestUseAfterClose": "Use after close",
+		"TestGIDIndex":      "GID index",
+		"TestDatagramQKey":  "Datagram Q key",
+		"TestKernelMove":    "Move",
+	} {
+		if got := feature(test); got != want {
+			t.Errorf("%s is %q, want %q", test, got, want)
+		}
+	}
+}
+
+// verbose is what two test programs in a row write, the first without -test.v and the
+// last killed.
+const verbose = `a line of a program without -test.v
+PASS
+` + testenv.StartMark + `one on Linux 6.1.0-56-amd64
+` + syn + `=== RUN   TestA
+` + syn + `=== RUN   TestA/auto
+    a_test.go:7: testenv: this kernel or driver lacks ALLOC_MW
+` + syn + `=== RUN   TestA/write
+half a line` + syn + `=== NAME  TestA/auto
+    a_test.go:8: said
+` + syn + `--- FAIL: TestA/write (0.00s)
+` + syn + `--- PASS: TestA/auto (0.00s)
+` + syn + `--- FAIL: TestA (0.00s)
+` + syn + `=== NAME  
+` + syn + `=== RUN   TestB
+` + syn + `--- PASS: TestB (1.50s)
+` + syn + `=== RUN   TestC
+` + syn + `--- SKIP: TestC (0.00s)
+` + syn + `FAIL
+in between
+` + testenv.StartMark + `two on Linux 6.1.0-56-amd64
+` + syn + `=== RUN   TestA
+--- PASS: TestA (0.00s)
+`
+
+// collect takes the results of some output.
+func collect(t *testing.T, output string) (c *collector, printed string) {
+	t.Helper()
+	var b bytes.Buffer
+	c = &collector{w: &b, byName: map[[2]string]*test{}}
+	if err := c.read(strings.NewReader(output)); err != nil {
+		t.Fatal(err)
+	}
+	c.results()
+	return c, b.String()
+}
+
+func TestCollect(t *testing.T) {
+	c, printed := collect(t, verbose)
+	if c.release != "6.1.0-56-amd64" {
+		t.Errorf("release is %q", c.release)
+	}
+	want := []Result{
+		{"one", "TestA", Failed, ""}, {"one", "TestA/auto", Unsupported, "ALLOC_MW"}, {"one", "TestA/write", Failed, ""},
+		{"one", "TestB", Passed, ""}, {"one", "TestC", Unsupported, ""}, {"two", "TestA", Failed, "did not end"},
+	}
+	if got := c.results(); !slices.Equal(got, want) {
+		t.Errorf("results are\n%v, want\n%v", got, want)
+	}
+	for _, s := range []string{"a line of a program", "--- FAIL: TestA/write\nhalf a line", "in between", "--- FAIL: TestA\n--- PASS: TestA"} {
+		if !strings.Contains(printed, s) {
+			t.Errorf("%q is not printed:\n%s", s, printed)
+		}
+	}
+	if strings.Contains(printed, "said") {
+		t.Errorf("the output of a test that is well is printed:\n%s", printed)
+	}
+}
+
+// someTests are tests of a source.
+var someTests = []sourceTest{{"s", "TestA", "g", ""}, {"s", "TestB", "g", ""}, {"s", "TestC", "h", ""}}
+
+// someRuns are what ran of them on two kernels.
+func someRuns() []*Run {
+	return []*Run{
+		{Column{Kernel: "6.1", Release: "6.1.0-56-amd64", Arch: "amd64"}, []Result{
+			{"s", "TestA", Passed, ""}, {"s", "TestA/auto", Passed, ""}, {"s", "TestA/ioctl", Passed, ""}, {"s", "TestA/write", Unsupported, "X"},
+			{"s", "TestB", Failed, ""}, {"s", "TestB/auto", Failed, ""}, {"s", "TestB/auto/deep", Failed, ""}, {"s", "TestB/auto/deeper", Passed, ""},
+			{"s", "TestC", Passed, ""},
+		}},
+		{Column{Kernel: "latest", Release: "7.2.13", Arch: "arm64"}, []Result{
+			{"s", "TestA", Passed, ""}, {"s", "TestA/auto", Passed, ""}, {"s", "TestA/ioctl", Passed, ""}, {"s", "TestA/write", Passed, ""},
+			{"s", "TestB", Passed, ""}, {"s", "TestB/auto", Unsupported, "Y"},
+			{"s", "TestUnknown", Passed, ""}, {"other", "TestC", Passed, ""},
+		}},
+	}
+}
+
+func TestMerge(t *testing.T) {
+	m := merge(someTests, someRuns())
+	var got []string
+	for _, r := range m.Rows {
+		line := r.Test
+		for _, c := range r.Cells {
+			line += " " + symbol(c)
+		}
+		got = append(got, line)
+	}
+	want := []string{"TestA ✓✓– ✓", "TestB/deep ✗ –", "TestB/deeper ✓ –", "TestC ✓ ?"}
+	if !slices.Equal(got, want) {
+		t.Errorf("rows are %q, want %q", got, want)
+	}
+	if m.Columns[0].Version() != "6.1" || m.Columns[1].Version() != "7.2" {
+		t.Errorf("columns are %v", m.Columns)
+	}
+	if m.good() {
+		t.Error("a matrix with a failure is good")
+	}
+}
+
+// TestGood: anything that is not as it must be makes a matrix bad.
+func TestGood(t *testing.T) {
+	tests := someTests[:1]
+	run := func(o Outcome, problems ...string) *Run {
+		return &Run{Column{Problems: problems}, []Result{{"s", "TestA", o, ""}}}
+	}
+	for _, c := range []struct {
+		name string
+		runs []*Run
+		good bool
+	}{
+		{"passed", []*Run{run(Passed)}, true},
+		{"unsupported", []*Run{run(Passed), run(Unsupported)}, true},
+		{"failed", []*Run{run(Failed), run(Passed)}, false},
+		{"problem", []*Run{run(Passed), run(Passed, "exit status 126")}, false},
+		{"not run", []*Run{run(Passed), {}}, false},
+	} {
+		if got := merge(tests, c.runs).good(); got != c.good {
+			t.Errorf("%s: good is %t, want %t", c.name, got, c.good)
+		}
+	}
+	unknown := run(Passed)
+	unknown.Results = append(unknown.Results, Result{"s", "TestElsewhere", Failed, ""})
+	if merge(tests, []*Run{unknown}).good() {
+		t.Error("a test that failed and is none of the source's is lost")
+	}
+}
+
+// TestRecord runs a command twice, as two boots of one kernel.
+func TestRecord(t *testing.T) {
+	dir := t.TempDir()
+	col := Column{Kernel: "6.1", Arch: "amd64", Driver: "rxe"}
+	out := filepath.Join(dir, "out")
+	if err := os.WriteFile(out, []byte(syn+"=== RUN   TestA\n"+syn+"--- PASS: TestA (0.00s)\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for script, want := range map[string]int{"cat " + out: 0, "cat " + out + "; exit 126": 126} {
+		if code, err := record(col, "boot", dir, []string{"sh", "-c", script}); err != nil || code != want {
+			t.Fatalf("%s: status %d, %v, want %d", script, code, err, want)
+		}
+	}
+	if _, err := record(col, "boot", dir, []string{filepath.Join(dir, "no such program")}); err == nil {
+		t.Error("a program that is not there is no error")
+	}
+	r, err := readRun(runFile(dir, col))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Results) != 2 || !slices.Equal(r.Problems, []string{"boot: exit status 126"}) {
+		t.Errorf("results %v, problems %q", r.Results, r.Problems)
+	}
+}
+
+func TestRender(t *testing.T) {
+	m := merge(someTests, someRuns())
+	m.Columns[0].Problems = []string{"kernel: exit status 126"}
+	page, err := html(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]string{"text": text(m), "HTML": string(page), "Markdown": string(markdown(m)), "summary": summary(m)} {
+		words := []string{"6.1", "7.2", "arm64", "✗", "✓ 3", "–"}
+		if name != "summary" {
+			words = append(words, "✓✓–", "B: deep", "exit status 126")
+		}
+		for _, w := range words {
+			if !strings.Contains(s, w) {
+				t.Errorf("%s has no %q:\n%s", name, w, s)
+			}
+		}
+	}
+	for _, outside := range []string{"http:", "https:", "src=", "@import", "url("} {
+		if bytes.Contains(page, []byte(outside)) {
+			t.Errorf("the page needs something else: %s", outside)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "m.json")
+	if err := os.WriteFile(path, m.encode(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	back, err := readMatrix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text(back) != text(m) {
+		t.Errorf("read back, it is\n%swant\n%s", text(back), text(m))
+	}
+}
+
+// TestTitles: a title that is for no file is a mistake, and so are suites of one name.
+func TestTitles(t *testing.T) {
+	for path := range titles {
+		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+			t.Errorf("a title for what is not there: %v", err)
+		}
+	}
+	seen := map[string]bool{}
+	for _, s := range suites {
+		if seen[filepath.Base(s)] {
+			t.Errorf("two suites are called %s", filepath.Base(s))
+		}
+		seen[filepath.Base(s)] = true
+	}
+}
+
+// TestCheckedIn: the tables in the README and beside the data are rendered from the data.
+func TestCheckedIn(t *testing.T) {
+	m, err := readMatrix(filepath.Join(root, dataFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, pageFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(page, markdown(m)) {
+		t.Errorf("%s is not what %s says: make readme", pageFile, dataFile)
+	}
+	readme, err := fs.ReadFile(os.DirFS(root), readmeFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _, err := cutBlock(string(readme))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if block != summary(m) {
+		t.Errorf("the table in %s is not what %s says: make readme", readmeFile, dataFile)
+	}
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// Outcome is how a test ended.
+type Outcome string
+
+// The outcomes of a test.
+const (
+	Passed      Outcome = "passed"
+	Unsupported Outcome = "unsupported" // by this kernel or driver, as is expected
+	Failed      Outcome = "failed"
+	NotRun      Outcome = "not run"
+)
+
+// worse orders outcomes: what is further right wins over what is left of it.
+var worse = []Outcome{NotRun, Passed, Unsupported, Failed}
+
+// worst returns the worse of two outcomes.
+func worst(a, b Outcome) Outcome {
+	if slices.Index(worse, b) > slices.Index(worse, a) {
+		return b
+	}
+	return a
+}
+
+// Result is the result of a test or subtest.
+type Result struct {
+	Suite   string  `json:"suite"` // the package's last name
+	Test    string  `json:"test"`  // with the names of subtests, as in TestX/auto
+	Outcome Outcome `json:"outcome"`
+	Note    string  `json:"note,omitempty"` // which features are missing
+}
+
+// Run is what was run on one kernel, in one or more boots.
+type Run struct {
+	Column
+	Results []Result `json:"results"`
+}
+
+// collector takes results out of the output of test binaries that run with
+// -test.v=test2json: the lines that the testing package writes start with a SYN.
+type collector struct {
+	w       io.Writer // for the output of failed tests, and for what is no test's
+	release string    // of the kernel
+	suite   string    // whose output comes
+	current *test     // the test whose output comes, or nil
+	tests   []*test   // in the order of their start
+	byName  map[[2]string]*test
+}
+
+// test is what is known of a test or subtest.
+type test struct {
+	suite  string
+	name   string
+	output strings.Builder
+	lacks  []string // the features that it found missing
+	verb   string   // PASS, FAIL or SKIP; empty until it ends
+}
+
+const syn = "\x16"
+
+// line takes a line of output, with its end.
+func (c *collector) line(s string) {
+	out, event, ok := strings.Cut(s, syn)
+	if out != "" {
+		c.text(out)
+	}
+	if !ok {
+		return
+	}
+	event = strings.TrimRight(event, "\r\n")
+	kind, rest, _ := strings.Cut(event, " ")
+	switch kind {
+	case "===": // RUN, PAUSE, CONT or NAME, and a test
+		_, name, _ := strings.Cut(rest, " ")
+		if name = strings.TrimSpace(name); name == "" { // NAME of none
+			c.current = nil
+			return
+		}
+		c.current = c.named(name)
+	case "---": // PASS: TEST (0.00s)
+		verb, rest, _ := strings.Cut(rest, ": ")
+		name, _, _ := strings.Cut(rest, " (")
+		c.current = c.named(name)
+		c.current.verb = verb
+		if verb == "FAIL" {
+			c.print(c.current)
+		}
+	default: // PASS or FAIL: the end of a program
+		c.current = nil
+	}
+}
+
+// text takes output of the current test, or of none.
+func (c *collector) text(s string) {
+	_, start, ok := strings.Cut(strings.TrimSpace(s), testenv.StartMark)
+	switch {
+	case ok:
+		c.suite, c.release, _ = strings.Cut(start, " on Linux ")
+		c.current = nil
+	case c.current == nil:
+		io.WriteString(c.w, s)
+	default:
+		c.current.output.WriteString(s)
+		_, feature, ok := strings.Cut(strings.TrimSpace(s), testenv.LackingMark)
+		if ok && !slices.Contains(c.current.lacks, feature) {
+			c.current.lacks = append(c.current.lacks, feature)
+		}
+	}
+}
+
+// named returns the test of the current suite with a name.
+func (c *collector) named(name string) *test {
+	key := [2]string{c.suite, name}
+	if c.byName[key] == nil {
+		t := &test{suite: c.suite, name: name}
+		c.tests = append(c.tests, t)
+		c.byName[key] = t
+	}
+	return c.byName[key]
+}
+
+// print prints what a failed test has said.
+func (c *collector) print(t *test) {
+	fmt.Fprintf(c.w, "--- FAIL: %s\n%s", t.name, &t.output)
+}
+
+// results returns the results. A test that has not ended has failed.
+func (c *collector) results() []Result {
+	var all []Result
+	for _, t := range c.tests {
+		r := Result{Suite: t.suite, Test: t.name, Outcome: Failed, Note: strings.Join(t.lacks, ", ")}
+		switch {
+		case t.verb == "PASS" && t.lacks == nil:
+			r.Outcome = Passed
+		case t.verb == "PASS" || t.verb == "SKIP":
+			r.Outcome = Unsupported
+		case t.verb == "":
+			r.Note = "did not end"
+			c.print(t)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// read takes all output until its end.
+func (c *collector) read(r io.Reader) error {
+	b := bufio.NewReader(r)
+	for {
+		s, err := b.ReadString('\n')
+		if s != "" {
+			c.line(s)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// record runs a command and adds its tests' results to those of the kernel. It returns the
+// command's exit status.
+func record(col Column, name, dir string, args []string) (code int, err error) {
+	if len(args) == 0 || dir == "" || col.Kernel == "" || col.Arch == "" {
+		return 0, errUsage
+	}
+	begin := time.Now()
+	c := &collector{w: os.Stdout, byName: map[[2]string]*test{}}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	if err := errors.Join(c.read(out), cmd.Wait()); err != nil {
+		if code = cmd.ProcessState.ExitCode(); code <= 0 {
+			return 0, err
+		}
+	}
+	results := c.results()
+
+	path := runFile(dir, col)
+	r, err := readRun(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		r, err = &Run{Column: col}, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if c.release != "" {
+		r.Release = c.release
+	}
+	took := int(time.Since(begin).Seconds() + 0.5)
+	r.Seconds += took
+	counts := map[Outcome]int{}
+	for _, res := range results {
+		counts[res.Outcome]++
+	}
+	if code != 0 && (code >= 124 || counts[Failed] == 0) {
+		r.Problems = append(r.Problems, fmt.Sprintf("%s: exit status %d", name, code))
+	}
+	r.Results = append(r.Results, results...)
+	fmt.Printf("Linux %s %s, %s: %d passed, %d unsupported, %d failed, exit status %d, %d s\n",
+		col.Kernel, col.Arch, name, counts[Passed], counts[Unsupported], counts[Failed], code, took)
+	b, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return 0, err
+	}
+	return code, os.WriteFile(path, b, 0o666)
+}
+
+// runFile is where the results of a kernel are kept.
+func runFile(dir string, c Column) string {
+	return filepath.Join(dir, c.Arch+"-"+strings.ReplaceAll(c.Kernel, "/", "_")+".json")
+}
+
+// readRun reads the results of a kernel.
+func readRun(path string) (*Run, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Run)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}

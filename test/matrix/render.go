@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"slices"
+	"strings"
+)
+
+// symbols stand for the outcomes, so that nothing hangs on colour alone.
+var symbols = map[Outcome]string{Passed: "✓", Unsupported: "–", Failed: "✗", NotRun: "?"}
+
+// outcomes are all of them, in the order in which they are counted.
+var outcomes = []Outcome{Passed, Unsupported, Failed, NotRun}
+
+// symbol shows a cell: one symbol if all paths agree, else one for each path.
+func symbol(c Cell) string {
+	var b strings.Builder
+	alike := true
+	for _, p := range paths {
+		if o, ok := c.Paths[p]; ok {
+			b.WriteString(symbols[o])
+			alike = alike && o == c.Outcome()
+		}
+	}
+	if alike {
+		return symbols[c.Outcome()]
+	}
+	return b.String()
+}
+
+// legend explains the symbols.
+const legend = "✓ passed   – this kernel or driver lacks it, as expected   ✗ failed   ? not run"
+
+// pathLegend explains cells with several symbols.
+const pathLegend = "Every test with a way to the kernel runs three times: as the library chooses, with the ioctl\n" +
+	"only, and with write() only. Where these differ, there is a symbol for each, in this order."
+
+// title is a column's heading.
+func (c Column) title() string { return c.Version() + " " + c.Arch }
+
+// tally writes what a column's outcomes come to, leaving out those that did not occur.
+func tally(n map[Outcome]int) string {
+	var parts []string
+	for _, o := range outcomes {
+		if n[o] != 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", symbols[o], n[o]))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// text renders a matrix for a terminal.
+func text(m *Matrix) string {
+	var b strings.Builder
+	first, width := 0, 0
+	for _, r := range m.Rows {
+		first = max(first, len([]rune(r.Feature))+2)
+	}
+	for i, c := range m.Columns {
+		width = max(width, len(c.title()), len([]rune(tally(m.counts(i, "")))))
+	}
+	line := func(head string, cell func(i int) string) {
+		l := fmt.Sprintf("%-*s", first, head)
+		for i := range m.Columns {
+			l += fmt.Sprintf("  %-*s", width, cell(i))
+		}
+		b.WriteString(strings.TrimRight(l, " ") + "\n")
+	}
+	line("", func(i int) string { return m.Columns[i].title() })
+	last := ""
+	for _, r := range m.Rows {
+		if r.Group != last {
+			b.WriteString(r.Group + "\n")
+			last = r.Group
+		}
+		line("  "+r.Feature, func(i int) string { return symbol(r.Cells[i]) })
+	}
+	b.WriteString("\n")
+	line("all", func(i int) string { return tally(m.counts(i, "")) })
+	line("time", func(i int) string { return fmt.Sprintf("%d s", m.Columns[i].Seconds) })
+	b.WriteString("\n" + legend + "\n" + pathLegend + "\n")
+	for _, c := range m.Columns {
+		for _, p := range c.Problems {
+			fmt.Fprintf(&b, "✗ Linux %s: %s\n", c.title(), p)
+		}
+	}
+	return b.String()
+}
+
+// row writes a row of a Markdown table.
+func row(b *strings.Builder, cells ...string) {
+	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+}
+
+// heads writes the heading of a Markdown table.
+func heads(b *strings.Builder, m *Matrix, first string) {
+	cells, lines := []string{first}, []string{"---"}
+	for _, c := range m.Columns {
+		cells = append(cells, fmt.Sprintf("Linux %s, %s, %s", c.Version(), c.Arch, c.Driver))
+		lines = append(lines, "---")
+	}
+	row(b, cells...)
+	row(b, lines...)
+}
+
+// summary renders the README's table, which has a row for each group.
+func summary(m *Matrix) string {
+	var b strings.Builder
+	heads(&b, m, "tests of")
+	for _, g := range append(m.groups(), "") {
+		name := g
+		if g == "" {
+			name = "**all**"
+		}
+		cells := []string{name}
+		for i := range m.Columns {
+			cells = append(cells, tally(m.counts(i, g)))
+		}
+		row(&b, cells...)
+	}
+	b.WriteString("\n" + legend + "\n\n[Each feature by itself](" + pageFile + ").\n")
+	return b.String()
+}
+
+// markdown renders a page with all rows.
+func markdown(m *Matrix) []byte {
+	var b strings.Builder
+	b.WriteString("# What works where\n\nWritten by `make readme` from the results of `make matrix`.\n\n" + legend + "\n\n" + pathLegend + "\n")
+	last := ""
+	for _, r := range m.Rows {
+		if r.Group != last {
+			b.WriteString("\n")
+			heads(&b, m, "**"+r.Group+"**")
+			last = r.Group
+		}
+		cells := []string{strings.ReplaceAll(r.Feature, "|", `\|`)}
+		for _, c := range r.Cells {
+			cells = append(cells, symbol(c))
+		}
+		row(&b, cells...)
+	}
+	b.WriteString("\n")
+	heads(&b, m, "kernel")
+	release, all := []string{"release"}, []string{"all"}
+	for i, c := range m.Columns {
+		release = append(release, c.Release)
+		all = append(all, tally(m.counts(i, "")))
+	}
+	row(&b, release...)
+	row(&b, all...)
+	for _, c := range m.Columns {
+		for _, p := range c.Problems {
+			fmt.Fprintf(&b, "\n✗ Linux %s: %s\n", c.title(), p)
+		}
+	}
+	return []byte(b.String())
+}
+
+//go:embed matrix.html
+var page string
+
+// html renders a page that needs nothing else.
+func html(m *Matrix) ([]byte, error) {
+	t, err := template.New("matrix").Funcs(template.FuncMap{
+		"symbol": symbol,
+		"sign":   func(o Outcome) string { return symbols[o] },
+		"class":  func(o Outcome) string { return strings.ReplaceAll(string(o), " ", "") },
+		"tally":  func(i int, group string) string { return tally(m.counts(i, group)) },
+		"name":   func(c Column) string { return c.Version() },
+		"rows": func(group string) []Row {
+			return slices.DeleteFunc(slices.Clone(m.Rows), func(r Row) bool { return r.Group != group })
+		},
+		"details": func(c Cell) string {
+			var parts []string
+			for _, p := range paths {
+				if o, ok := c.Paths[p]; ok {
+					parts = append(parts, p+": "+string(o))
+				}
+			}
+			if c.Note != "" {
+				parts = append(parts, "lacks "+c.Note)
+			}
+			return strings.Join(parts, "\n")
+		},
+	}).Parse(page)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = t.Execute(&b, struct {
+		*Matrix
+		Groups   []string
+		Outcomes []Outcome
+		Meaning  map[Outcome]string
+		Good     bool
+	}{m, m.groups(), outcomes, map[Outcome]string{
+		Passed: "passed", Unsupported: "this kernel or driver lacks it, as expected", Failed: "failed", NotRun: "not run",
+	}, m.good()})
+	return b.Bytes(), err
+}
