@@ -218,10 +218,10 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 }
 
 // Init brings a queue pair from [Reset] to [Init], in which receives can be posted. For
-// UD see [QP.Activate].
+// UD and raw packets see [QP.Activate].
 func (q *QP) Init() error {
-	if q.typ == UD {
-		return argErr("Init", "QP type", q.typ, "RC, UC; Activate is for UD")
+	if !q.connected() {
+		return argErr("Init", "QP type", q.typ, "those with a connection; Activate is for the others")
 	}
 	port := q.path.Port
 	if port == 0 {
@@ -240,39 +240,45 @@ func (q *QP) Init() error {
 	return q.Modify(QPAttr{State: Init, Port: port, Access: access}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
 }
 
+// connected reports whether a QP of this type has one peer, to whom it connects.
+func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket }
+
 // Activate brings a UD queue pair from [Reset] to [RTS], ready to send to whom an AH
 // leads, and to receive what has this Q_Key. A Q_Key with the highest bit set may be used
-// by privileged processes only.
+// by privileged processes only. A raw packet QP has no Q_Key: give 0.
 func (q *QP) Activate(qkey uint32) error {
 	if q.gone.Load() {
 		return q.errClosed()
 	}
-	if q.typ != UD {
-		return argErr("Activate", "QP type", q.typ, "UD; Connect is for others")
+	if q.connected() {
+		return argErr("Activate", "QP type", q.typ, "UD, raw packet; Connect is for the others")
+	}
+	if q.typ == RawPacket && qkey != 0 {
+		return argErr("Activate", "qkey", qkey, "0, as raw packets have no Q_Key")
 	}
 	port, _, err := q.activePort()
 	if err != nil {
 		return err
 	}
-	for _, step := range []struct {
-		attr QPAttr
-		mask QPAttrMask
-	}{
-		{QPAttr{State: Init, Port: port, QKey: qkey}, AttrState | AttrPKeyIndex | AttrPort | AttrQKey},
-		{QPAttr{State: RTR}, AttrState},
-		{QPAttr{State: RTS, SQPSN: q.psn.Load()}, AttrState | AttrSQPSN},
+	from := Reset
+	for _, attr := range []QPAttr{
+		{State: Init, Port: port, QKey: qkey},
+		{State: RTR},
+		{State: RTS, SQPSN: q.psn.Load()},
 	} {
-		if err := q.Modify(step.attr, step.mask); err != nil {
+		t, _ := lookUp(q.typ, from, attr.State)
+		if err := q.Modify(attr, AttrState|t.required); err != nil {
 			return err
 		}
+		from = attr.State
 	}
 	return nil
 }
 
-// Connect connects an RC or UC queue pair in state [Reset] or [Init] to its peer and
-// leaves it ready to send. Both sides must connect, each with the other's [Endpoint]. The
-// context is looked at between the steps. If a step fails, the QP stays in the state
-// that it had reached.
+// Connect connects a queue pair of any type but UD and raw packet, in state [Reset] or
+// [Init], to its peer and leaves it ready to send. Both sides must connect, each with the
+// other's [Endpoint]. The context is looked at between the steps. If a step fails, the QP
+// stays in the state that it had reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := remote.check(); err != nil {
 		return err
@@ -280,8 +286,8 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if q.gone.Load() {
 		return q.errClosed()
 	}
-	if q.typ == UD {
-		return argErr("Connect", "QP type", q.typ, "RC, UC; Activate is for UD")
+	if !q.connected() {
+		return argErr("Connect", "QP type", q.typ, "those with a connection; Activate is for the others")
 	}
 	port, attr, err := q.activePort()
 	if err != nil {
@@ -296,17 +302,17 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 		return argErr("Connect", "Path.MTU", fmt.Sprint(mtu.Bytes()), "up to %d, the active MTU of port %d", attr.ActiveMTU.Bytes(), port)
 	}
 	rdAtomic := orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom)))
-	rtr := QPAttr{State: RTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN}
-	rtrMask := AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN
-	rts := QPAttr{State: RTS, SQPSN: q.psn.Load()}
-	rtsMask := AttrState | AttrSQPSN
-	if q.typ == RC {
-		rtr.MaxDestRdAtomic, rtr.MinRNRTimer = rdAtomic, orDefault(q.path.MinRNRTimer, 12)
-		rtrMask |= AttrMaxDestRdAtomic | AttrMinRNRTimer
-		rts.Timeout, rts.RetryCount = orDefault(q.path.Timeout, 14), orDefault(q.path.RetryCount, defaultRetryCount)
-		rts.RNRRetry, rts.MaxRdAtomic = orDefault(q.path.RNRRetry, 7), rdAtomic
-		rtsMask |= AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic
+	// The masks say which of these count for the type of QP.
+	rtr := QPAttr{
+		State: RTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
+		MaxDestRdAtomic: rdAtomic, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12),
 	}
+	rts := QPAttr{
+		State: RTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
+		RNRRetry: orDefault(q.path.RNRRetry, 7), MaxRdAtomic: rdAtomic,
+	}
+	toRTR, _ := lookUp(q.typ, Init, RTR)
+	toRTS, _ := lookUp(q.typ, RTR, RTS)
 	steps := []func() error{
 		func() error {
 			if q.State() != Reset {
@@ -314,8 +320,8 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 			}
 			return q.Init()
 		},
-		func() error { return q.Modify(rtr, rtrMask) },
-		func() error { return q.Modify(rts, rtsMask) },
+		func() error { return q.Modify(rtr, AttrState|toRTR.required) },
+		func() error { return q.Modify(rts, AttrState|toRTS.required) },
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {

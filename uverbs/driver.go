@@ -28,6 +28,10 @@ type driver interface {
 	// operations returns what a type of QP can do; ok is false if there is no such type.
 	operations(QPType) (ops opcodeSet, ok bool)
 
+	// lacksQP and lacksSRQ name an option that the driver does not have, or return "".
+	lacksQP(*QPOptions) string
+	lacksSRQ(*SRQOptions) string
+
 	// These return the driver's part of the create commands.
 	cqUdata() udata
 	qpUdata() udata

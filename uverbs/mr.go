@@ -34,6 +34,7 @@ type region struct {
 	buf    *Buffer // the memory of RegMR
 	offset int     // in buf
 	slice  []byte  // the memory of RegSlice
+	dmah   *DMAH   // or nil
 }
 
 // pinnedMRs holds every MR that pins a slice, so that a program which forgets an MR
@@ -47,6 +48,7 @@ type MROptions struct {
 	Offset int        // Offset is where in the buffer the region starts, in bytes.
 	Length int        // Length is the region's length in bytes; 0 means up to the buffer's end.
 	IOVA   IOVAChoice // IOVA is the address that work requests and the peer know the region's first byte by.
+	DMAH   *DMAH      // DMAH says which cache the device's accesses go to (ibv_reg_mr_ex); Linux 6.17.
 }
 
 // IOVAChoice is an address of a region, or, if zero, the memory's own address, and 0
@@ -133,7 +135,7 @@ func (o *MROptions) hold(op string, buf *Buffer) (*region, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &region{access: o.Access, buf: buf}
+	s := &region{access: o.Access, buf: buf, dmah: o.DMAH}
 	var length int
 	if s.offset, length, err = o.part(op, len(mem)); err == nil {
 		s.start, s.length = addrOf(mem)+uint64(s.offset), uint64(length)
@@ -173,12 +175,28 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 	return mr, nil
 }
 
-// register asks the kernel. The ioctl method for it, which Linux has since 6.18, takes
-// nothing more but a DMA handle, and in 7.2 it leaves a region of rxe with address and
-// length 0, which no request can use. So it is the legacy command everywhere.
+// use makes the region a user of what it needs.
+func (m *MR) use(p *PD, s *region) error {
+	uses := []*object{&p.object}
+	if s.dmah != nil {
+		uses = append(uses, &s.dmah.object)
+	}
+	return m.join(p.dev, "MR", "DEREG_MR", uses...)
+}
+
+// register asks the kernel. The ioctl method for it takes nothing more but a DMA handle,
+// and in Linux 7.2 it leaves a region of rxe with address and length 0, which no request
+// can use. So it is the legacy command unless there is such a handle.
 func (m *MR) register(p *PD, s *region) error {
-	if err := m.join(p.dev, "MR", "DEREG_MR", &p.object); err != nil {
+	if err := m.use(p, s); err != nil {
 		return err
+	}
+	if s.dmah != nil {
+		if errno := m.registerEx(p, s, -1); errno != 0 {
+			m.leave()
+			return p.dev.regError("REG_MR_EX", errno, s)
+		}
+		return nil
 	}
 	req := &abi.RegMR{
 		Start:       s.start,
@@ -195,6 +213,33 @@ func (m *MR) register(p *PD, s *region) error {
 	m.handle = resp.MRHandle
 	m.become(s, resp.LKey, resp.RKey)
 	return nil
+}
+
+// registerEx uses UVERBS_METHOD_REG_MR, for memory of this process or, if fd is not
+// negative, for a dma-buf.
+func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
+	var lkey, rkey [4]byte
+	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_MR)
+	handle := cmd.newObj(abi.UVERBS_ATTR_REG_MR_HANDLE)
+	cmd.obj(abi.UVERBS_ATTR_REG_MR_PD_HANDLE, p.handle)
+	cmd.obj(abi.UVERBS_ATTR_REG_MR_DMA_HANDLE, s.dmah.handle)
+	cmd.u64(abi.UVERBS_ATTR_REG_MR_IOVA, s.iova)
+	if fd < 0 {
+		cmd.u64(abi.UVERBS_ATTR_REG_MR_ADDR, s.start)
+	} else {
+		cmd.u32(abi.UVERBS_ATTR_REG_MR_FD, uint32(fd))
+		cmd.u64(abi.UVERBS_ATTR_REG_MR_FD_OFFSET, s.start)
+	}
+	cmd.u64(abi.UVERBS_ATTR_REG_MR_LENGTH, s.length)
+	cmd.u32(abi.UVERBS_ATTR_REG_MR_ACCESS_FLAGS, uint32(s.access))
+	cmd.out(abi.UVERBS_ATTR_REG_MR_RESP_LKEY, lkey[:])
+	cmd.out(abi.UVERBS_ATTR_REG_MR_RESP_RKEY, rkey[:])
+	errno := p.dev.cmd.ioctl(cmd)
+	if errno == 0 {
+		m.handle = uint32(handle.Data)
+		m.become(s, le32(lkey[:]), le32(rkey[:]))
+	}
+	return errno
 }
 
 // become notes what the kernel has agreed to.

@@ -32,7 +32,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &region{access: o.Access, start: uint64(offset), length: uint64(length)}
+	s := &region{access: o.Access, start: uint64(offset), length: uint64(length), dmah: o.DMAH}
 	if s.iova, err = o.iova(op, s.start, s.length); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 		return nil, fmt.Errorf("uverbs: %s: %w", op, err)
 	}
 	mr := &MR{}
-	if err := mr.join(p.dev, "MR", "DEREG_MR", &p.object); err != nil {
+	if err := mr.use(p, s); err != nil {
 		return nil, err
 	}
 	var regErr error
@@ -60,6 +60,9 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 
 // registerDMABuf asks the kernel.
 func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
+	if s.dmah != nil {
+		return p.dev.cmd.fail("REG_MR_EX", m.registerEx(p, s, fd), "")
+	}
 	var lkey, rkey [4]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR)
 	handle := cmd.newObj(abi.UVERBS_ATTR_REG_DMABUF_MR_HANDLE)

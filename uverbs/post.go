@@ -177,6 +177,10 @@ var ErrState = errors.New("uverbs: QP is not in a state to post")
 // ErrSRQ is returned by PostRecv for a QP that takes its receives from an SRQ.
 var ErrSRQ = errors.New("uverbs: the QP has no receive queue of its own: post to its SRQ")
 
+// ErrNoRecvQueue is returned by PostRecv for a QP that receives by other means: to WQs, or
+// to the SRQs that an XRC sender names.
+var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
+
 // errKind means that the driver's data path is missing, which is the library's fault.
 var errKind = fmt.Errorf("uverbs: driver without a data path: %w", errors.ErrUnsupported)
 
@@ -198,13 +202,13 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 }
 
 // PostRecv posts one receive work request (ibv_post_recv). It fails with
-// [ErrQueueFull], [ErrState], [ErrSRQ] or a [PostError].
+// [ErrQueueFull], [ErrState], [ErrSRQ], [ErrNoRecvQueue] or a [PostError].
 func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
 		return q.stateErr()
 	}
-	if q.srq != nil {
-		return ErrSRQ
+	if q.noRecv != nil {
+		return q.noRecv
 	}
 	switch q.kind {
 	case kindRxe:
@@ -218,8 +222,8 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
 		return q.stateErr()
 	}
-	if q.srq != nil {
-		return ErrSRQ
+	if q.noRecv != nil {
+		return q.noRecv
 	}
 	switch q.kind {
 	case kindRxe:

@@ -125,6 +125,7 @@ type QPAttr struct {
 	RNRRetry         uint8
 	AltPort          uint8
 	AltTimeout       AckTimeout
+	RateLimit        uint32 // RateLimit bounds what a raw packet QP sends, in kbit/s; 0 is no limit.
 }
 
 // QPAttrMask names the fields of [QPAttr] that a Modify sets (enum ib_qp_attr_mask,
@@ -154,12 +155,14 @@ const (
 	AttrPathMigState     QPAttrMask = 1 << 18
 	AttrCap              QPAttrMask = 1 << 19
 	AttrDestQPN          QPAttrMask = 1 << 20
+	AttrRateLimit        QPAttrMask = 1 << 25
 )
 
 // attrNames are the names of the attributes by bit.
 var attrNames = [...]string{
 	"State", "CurState", "EnSQDAsyncNotify", "Access", "PKeyIndex", "Port", "QKey", "AV", "PathMTU", "Timeout", "RetryCount",
 	"RNRRetry", "RQPSN", "MaxRdAtomic", "AltPath", "MinRNRTimer", "SQPSN", "MaxDestRdAtomic", "PathMigState", "Cap", "DestQPN",
+	"", "", "", "", "RateLimit",
 }
 
 // String lists the attributes of the mask.
@@ -170,104 +173,13 @@ func (m QPAttrMask) String() string {
 	var names []string
 	for rest := m; rest != 0; rest &= rest - 1 {
 		bit := bits.TrailingZeros32(uint32(rest))
-		if bit < len(attrNames) {
+		if bit < len(attrNames) && attrNames[bit] != "" {
 			names = append(names, attrNames[bit])
 		} else {
 			names = append(names, fmt.Sprintf("bit %d", bit))
 		}
 	}
 	return strings.Join(names, ", ")
-}
-
-// transition says which attributes a change of state takes.
-type transition struct{ required, optional QPAttrMask }
-
-// attrRC are the attributes that concern acknowledgements and READs, which RC alone has.
-const attrRC = AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer
-
-// transitions are the changes of state by type of QP. AttrState itself is always allowed.
-// Every state may also go to Reset, and every state but Reset to Err, without attributes
-// (qp_state_table, drivers/infiniband/core/verbs.c).
-var transitions = map[QPType]map[[2]QPState]transition{
-	RC: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
-		{Init, RTR}: {
-			AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
-			AttrAltPath | AttrAccess | AttrPKeyIndex,
-		},
-		{RTR, RTS}: {
-			AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
-			AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
-		},
-		{RTS, RTS}: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-		{RTS, SQD}: {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-		{SQD, SQD}: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
-		{SQE, RTS}: {0, 0},
-	},
-	UC: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
-		{Init, RTR}:   {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
-		{RTR, RTS}:    {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		{RTS, RTS}:    {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-		{RTS, SQD}:    {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}:    {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		{SQD, SQD}:    {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
-		{SQE, RTS}:    {0, AttrCurState | AttrAccess},
-	},
-	UD: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrQKey, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrQKey},
-		{Init, RTR}:   {0, AttrPKeyIndex | AttrQKey},
-		{RTR, RTS}:    {AttrSQPSN, AttrCurState | AttrQKey},
-		{RTS, RTS}:    {0, AttrCurState | AttrQKey},
-		{RTS, SQD}:    {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}:    {0, AttrCurState | AttrQKey},
-		{SQD, SQD}:    {0, AttrPKeyIndex | AttrQKey},
-		{SQE, RTS}:    {0, AttrCurState | AttrQKey},
-	},
-}
-
-// lookUp returns the row of a change of state, and whether there is such a change. A type
-// without a table is left to the kernel.
-func lookUp(typ QPType, from, to QPState) (transition, bool) {
-	table, ok := transitions[typ]
-	if !ok {
-		return transition{optional: queryAll}, true
-	}
-	t, ok := table[[2]QPState{from, to}]
-	return t, ok || to == Reset || to == Err && from != Reset
-}
-
-// checkModify compares a change of state with the table and names what is missing or
-// superfluous.
-func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
-	op := fmt.Sprintf("Modify %s QP from %s to %s", typ, from, to)
-	t, ok := lookUp(typ, from, to)
-	if !ok {
-		return argErr(op, "State", to, "%s", reachable(typ, from))
-	}
-	given := mask &^ AttrState
-	if missing := t.required &^ given; missing != 0 {
-		return argErr(op, "attribute mask", fmt.Sprintf("(%s), missing %s", given, missing), "required %s; optional %s", t.required, t.optional)
-	}
-	if extra := given &^ (t.required | t.optional); extra != 0 {
-		return argErr(op, "attribute mask", fmt.Sprintf("(%s), superfluous %s", given, extra), "required %s; optional %s", t.required, t.optional)
-	}
-	return nil
-}
-
-// reachable lists the states that a state may go to.
-func reachable(typ QPType, from QPState) string {
-	var to []string
-	for s := Reset; s <= Err; s++ {
-		if _, ok := lookUp(typ, from, s); ok {
-			to = append(to, s.String())
-		}
-	}
-	return strings.Join(to, ", ")
 }
 
 // Modify sets the attributes that mask names (ibv_modify_qp). A mask that does not
@@ -320,7 +232,15 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if attr.EnSQDAsyncNotify {
 		req.EnSQDAsyncNotify = 1
 	}
-	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{}); errno != 0 {
+	var errno syscall.Errno
+	if mask&AttrRateLimit != 0 {
+		ex := bytesOf(&abi.ExModifyQP{Base: *req, RateLimit: attr.RateLimit})
+		resp := bytesOf(&abi.ExModifyQPResp{})
+		errno = q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_QP, ex, resp, udata{})
+	} else {
+		errno = q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{})
+	}
+	if errno != 0 {
 		return q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
 	}
 	q.state.Store(uint32(to))

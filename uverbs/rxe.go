@@ -33,6 +33,28 @@ func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
 	return ops, ok
 }
 
+func (rxeDriver) lacksQP(o *QPOptions) string {
+	switch {
+	case o.Flags != 0:
+		return "Flags"
+	case o.SourceQPN != 0:
+		return "SourceQPN"
+	case o.IndTable != nil:
+		return "IndTable"
+	}
+	return ""
+}
+
+func (rxeDriver) lacksSRQ(o *SRQOptions) string {
+	switch {
+	case o.XRCD != nil:
+		return "XRCD"
+	case o.MaxTags != 0:
+		return "MaxTags"
+	}
+	return ""
+}
+
 // mapCQ maps the completion ring.
 func (rxeDriver) mapCQ(c *CQ, u udata) error {
 	mi, err := rxe.DecodeCQResp(u.out)

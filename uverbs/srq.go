@@ -15,6 +15,21 @@ import (
 type SRQOptions struct {
 	MaxWR  int // MaxWR is the least number of receives that it holds; zero is 64.
 	MaxSGE int // MaxSGE is the most SGEs of a receive; zero is 1.
+
+	XRCD    *XRCD // XRCD makes it an SRQ of a domain, which XRC senders choose by its number.
+	MaxTags int   // MaxTags makes it an SRQ with tag matching, for that many tags.
+	CQ      *CQ   // CQ gets the completions of an SRQ with XRCD or MaxTags.
+}
+
+// srqType is the type of SRQ that the options make.
+func (o *SRQOptions) srqType() uint32 {
+	switch {
+	case o.XRCD != nil:
+		return abi.IB_UVERBS_SRQT_XRC
+	case o.MaxTags != 0:
+		return abi.IB_UVERBS_SRQT_TM
+	}
+	return abi.IB_UVERBS_SRQT_BASIC
 }
 
 // SRQAttr are the attributes of a shared receive queue (struct ibv_srq_attr).
@@ -40,7 +55,7 @@ type SRQ struct {
 	region *mmio.Region
 }
 
-// CreateSRQ creates a shared receive queue (ibv_create_srq).
+// CreateSRQ creates a shared receive queue (ibv_create_srq_ex).
 func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 	d := p.dev
 	o.MaxWR = orDefault(o.MaxWR, defaultQueueSize)
@@ -54,8 +69,24 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 	if o.MaxSGE < 1 || o.MaxSGE > int(d.attr.MaxSRQSGE) {
 		return nil, argErr("CreateSRQ", "MaxSGE", o.MaxSGE, "1 to %d (max_srq_sge of %s)", d.attr.MaxSRQSGE, d.Name())
 	}
+	if o.XRCD != nil && o.MaxTags != 0 || o.MaxTags < 0 {
+		return nil, argErr("CreateSRQ", "MaxTags", o.MaxTags, "from 0, and 0 with XRCD")
+	}
+	if special := o.XRCD != nil || o.MaxTags != 0; special != (o.CQ != nil) {
+		return nil, argErr("CreateSRQ", "CQ", map[bool]string{false: "nil", true: "a CQ"}[o.CQ != nil], "a CQ with XRCD or MaxTags, otherwise nil")
+	}
+	if lacking := d.driver.lacksSRQ(&o); lacking != "" {
+		return nil, &FeatureError{Feature: "CREATE_SRQ with " + lacking, Driver: d.driver.name()}
+	}
+	uses := []*object{&p.object}
+	if o.XRCD != nil {
+		uses = append(uses, &o.XRCD.object)
+	}
+	if o.CQ != nil {
+		uses = append(uses, &o.CQ.object)
+	}
 	s := &SRQ{kind: d.driver.kind()}
-	if err := s.join(d, "SRQ", "DESTROY_SRQ", &p.object); err != nil {
+	if err := s.join(d, "SRQ", "DESTROY_SRQ", uses...); err != nil {
 		return nil, err
 	}
 	if err := s.create(p, o); err != nil {
@@ -96,25 +127,47 @@ func (s *SRQ) createIoctl(p *PD, o SRQOptions, u udata) syscall.Errno {
 	cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, uint32(o.MaxWR))
 	cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, uint32(o.MaxSGE))
 	cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_LIMIT, 0)
-	cmd.u64(abi.UVERBS_ATTR_CREATE_SRQ_TYPE, abi.IB_UVERBS_SRQT_BASIC)
+	cmd.u64(abi.UVERBS_ATTR_CREATE_SRQ_TYPE, uint64(o.srqType()))
+	if o.XRCD != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE, o.XRCD.handle)
+	}
+	if o.CQ != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, o.CQ.handle)
+	}
+	if o.MaxTags != 0 {
+		cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_MAX_NUM_TAGS, uint32(o.MaxTags))
+	}
 	s.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_SRQ_EVENT_FD)
-	var maxWR, maxSGE [4]byte
+	var maxWR, maxSGE, num [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, maxWR[:])
 	cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, maxSGE[:])
+	if o.XRCD != nil { // the kernel knows no number of the others
+		cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, num[:])
+	}
 	cmd.udata(u)
 	errno := s.dev.cmd.ioctl(cmd)
 	if errno == 0 {
-		s.handle = uint32(handle.Data)
+		s.handle, s.num = uint32(handle.Data), le32(num[:])
 		s.maxWR, s.maxSGE = int(le32(maxWR[:])), int(le32(maxSGE[:]))
 	}
 	return errno
 }
 
-// createLegacy uses IB_USER_VERBS_CMD_CREATE_SRQ.
+// createLegacy uses IB_USER_VERBS_CMD_CREATE_SRQ, or CREATE_XSRQ for the special types.
 func (s *SRQ) createLegacy(p *PD, o SRQOptions, u udata) syscall.Errno {
-	req := &abi.CreateSRQ{UserHandle: s.cookie, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)}
+	number := uint32(abi.IB_USER_VERBS_CMD_CREATE_SRQ)
+	req := bytesOf(&abi.CreateSRQ{UserHandle: s.cookie, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)})
+	if typ := o.srqType(); typ != abi.IB_UVERBS_SRQT_BASIC {
+		number = abi.IB_USER_VERBS_CMD_CREATE_XSRQ
+		x := &abi.CreateXSRQ{UserHandle: s.cookie, SRQType: typ, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE),
+			MaxNumTags: uint32(o.MaxTags), CQHandle: o.CQ.handle}
+		if o.XRCD != nil {
+			x.XRCDHandle = o.XRCD.handle
+		}
+		req = bytesOf(x)
+	}
 	resp := &abi.CreateSRQResp{}
-	errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_SRQ, bytesOf(req), bytesOf(resp), u)
+	errno := s.dev.cmd.legacy(number, req, bytesOf(resp), u)
 	if errno == 0 {
 		s.handle, s.num = resp.SRQHandle, resp.SRQN
 		s.maxWR, s.maxSGE = int(resp.MaxWR), int(resp.MaxSGE)

@@ -54,6 +54,9 @@ func TestTransitionsOfKernel(t *testing.T) {
 	defer cq.Close()
 	ways := map[QPState][]QPState{Reset: nil, Init: {Init}, RTR: {Init, RTR}, RTS: {Init, RTR, RTS}, Err: {Init, Err}}
 	for typ := range transitions {
+		if _, ok := d.driver.operations(typ); !ok {
+			continue // nobody can ask
+		}
 		// in returns a QP in a state.
 		in := func(state QPState) (*QP, QPAttr) {
 			q := value(pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)

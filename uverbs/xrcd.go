@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"os"
 	"syscall"
 
@@ -104,4 +105,34 @@ func (x *XRCD) Close() error {
 		}
 		return x.dev.cmd.fail(x.destroy, errno, "")
 	})
+}
+
+// CreateQP creates the receiving end of an extended reliable connection, of type [XRCRecv]
+// (ibv_create_qp_ex with IBV_QPT_XRC_RECV). What arrives goes to the SRQ of the domain that
+// the sender names; the QP has no queues and no CQs.
+func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
+	return x.qp(path, 0)
+}
+
+// OpenQP opens a QP of type [XRCRecv] that is there already, such as one that another
+// process has made (ibv_open_qp). The QP lives until all who have it close it.
+func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
+	if qpn == 0 || qpn > maxQPN {
+		return nil, argErr("OpenQP", "QPN", qpn, "1 to %d", maxQPN)
+	}
+	q, err := x.qp(PathOptions{}, qpn)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := q.Query(); err != nil { // for its state
+		return nil, errors.Join(err, q.Close())
+	}
+	return q, nil
+}
+
+func (x *XRCD) qp(path PathOptions, open uint32) (*QP, error) {
+	if err := path.check(x.dev); err != nil {
+		return nil, err
+	}
+	return newQP(x.dev, qpSpec{QPOptions: QPOptions{Type: XRCRecv, Path: path}, xrcd: x, open: open})
 }

@@ -43,6 +43,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{File: f})) }},
 		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{})) }},
 		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Type: uverbs.FlowSniffer})) }},
+		{"CREATE_SRQ with MaxTags", [2]int{}, false, func() error { return errOf(s.pd.CreateSRQ(uverbs.SRQOptions{MaxTags: 1, CQ: s.cq})) }},
 		{"CREATE_WQ", [2]int{}, false, func() error { return errOf(s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq})) }},
 		{"ALLOC_DM", [2]int{}, true, func() error { return errOf(s.dev.AllocDM(4096, uverbs.DMOptions{})) }},
 		{"CREATE_COUNTERS", [2]int{}, true, func() error { return errOf(s.dev.CreateCounters()) }},
@@ -54,6 +55,16 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		}},
 		{"ALLOC_TD", [2]int{}, false, func() error { return errOf(s.dev.AllocTD()) }},
 		{"ALLOC_PARENT_DOMAIN", [2]int{}, false, func() error { return errOf(s.pd.ParentDomain(nil)) }},
+	}
+	for feature, o := range map[string]uverbs.QPOptions{
+		"QP type XRC send":         {Type: uverbs.XRCSend},
+		"QP type raw packet":       {Type: uverbs.RawPacket, RecvCQ: s.cq},
+		"CREATE_QP with Flags":     {RecvCQ: s.cq, Flags: uverbs.QPBlockMulticastLoopback},
+		"CREATE_QP with SourceQPN": {RecvCQ: s.cq, SourceQPN: 2},
+		"CREATE_QP with IndTable":  {IndTable: &uverbs.RWQIndTable{}},
+	} {
+		o.SendCQ = s.cq
+		verbs = append(verbs, absentVerb{feature, [2]int{}, false, func() error { return errOf(s.pd.CreateQP(o)) }})
 	}
 	for _, spec := range specs {
 		verbs = append(verbs, absentVerb{"CREATE_FLOW", [2]int{}, false, func() error {

@@ -1,0 +1,274 @@
+package uverbs
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// create asks the kernel for the QP and maps its rings.
+func (q *QP) create(s *qpSpec) (err error) {
+	d := q.dev
+	q.cookie = d.addTarget(q)
+	defer func() {
+		if err != nil {
+			d.dropTarget(q.cookie)
+		}
+	}()
+	u := d.driver.qpUdata()
+	errno := q.createKernel(s, u)
+	if errno == syscall.EINVAL && s.MaxInline > 0 {
+		if limit, ok := q.probeInline(s); ok {
+			return argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes (found by trying)", limit)
+		}
+	}
+	if errno != 0 {
+		return d.cmd.fail(s.verb(), errno, s.hint(errno))
+	}
+	if err := d.driver.mapQP(q, u); err != nil {
+		return errors.Join(err, q.destroyKernel())
+	}
+	q.newDoorbell()
+	for _, cq := range q.cqs() {
+		cq.qps.Store(q.qpn, q)
+	}
+	return nil
+}
+
+// cqs returns the CQs that the QP has.
+func (q *QP) cqs() []*CQ {
+	var all []*CQ
+	for _, cq := range []*CQ{q.sendCQ, q.recvCQ} {
+		if cq != nil {
+			all = append(all, cq)
+		}
+	}
+	return all
+}
+
+// verb names the command.
+func (s *qpSpec) verb() string {
+	if s.open != 0 {
+		return "OPEN_QP"
+	}
+	return "CREATE_QP"
+}
+
+// hint says what the refusal of a QP may be due to.
+func (s *qpSpec) hint(errno syscall.Errno) string {
+	switch {
+	case errno == syscall.EPERM && s.Type == RawPacket:
+		return "a raw packet QP needs CAP_NET_RAW"
+	case errno == syscall.EPERM && s.SourceQPN != 0:
+		return "a SourceQPN needs CAP_NET_RAW"
+	case errno == syscall.EINVAL && s.open != 0:
+		return "the domain has no QP of this number"
+	case errno == syscall.EINVAL && s.Flags != 0 && s.Type != RawPacket && s.Type != UD:
+		return "flags are for raw packet and UD QPs"
+	}
+	return ""
+}
+
+// createKernel creates the kernel's object by the way that it has.
+func (q *QP) createKernel(s *qpSpec, u udata) syscall.Errno {
+	if s.open != 0 {
+		return q.openLegacy(s, u)
+	}
+	errno := q.createIoctl(s, u)
+	if !absent(errno) {
+		return errno
+	}
+	if s.Flags != 0 || s.IndTable != nil || s.SourceQPN != 0 {
+		return q.createExtended(s, u)
+	}
+	return q.createLegacy(s, u)
+}
+
+// probeInline finds the most inline data that the driver takes, which no query tells.
+// ok is false if inline data is not what the driver objects to.
+func (q *QP) probeInline(s *qpSpec) (limit int, ok bool) {
+	probe := *s
+	try := func(n int) bool {
+		probe.MaxInline = n
+		if q.createKernel(&probe, q.dev.driver.qpUdata()) != 0 {
+			return false
+		}
+		return q.destroyKernel() == nil
+	}
+	lo, hi := 0, s.MaxInline
+	if !try(lo) {
+		return 0, false
+	}
+	for hi-lo > 1 { // lo is taken, hi is not
+		if mid := (lo + hi) / 2; try(mid) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo, true
+}
+
+// createIoctl uses UVERBS_METHOD_QP_CREATE.
+func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
+	cmd := newIoctl(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE)
+	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_QP_HANDLE)
+	if s.xrcd != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_XRCD_HANDLE, s.xrcd.handle)
+	} else {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, s.pd.handle)
+	}
+	if s.SendCQ != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, s.SendCQ.handle)
+	}
+	if s.RecvCQ != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, s.RecvCQ.handle)
+	}
+	if s.SRQ != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, s.SRQ.handle)
+	}
+	if s.IndTable != nil {
+		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, s.IndTable.handle)
+	}
+	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(s.Type))
+	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, q.cookie)
+	q.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_QP_EVENT_FD)
+	caps := &abi.QPCap{
+		MaxSendWR:     uint32(s.MaxSendWR),
+		MaxRecvWR:     uint32(s.MaxRecvWR),
+		MaxSendSGE:    uint32(s.MaxSendSGE),
+		MaxRecvSGE:    uint32(s.MaxRecvSGE),
+		MaxInlineData: uint32(s.MaxInline),
+	}
+	cmd.in(abi.UVERBS_ATTR_CREATE_QP_CAP, bytesOf(caps))
+	flags := uint32(s.Flags)
+	if s.SignalAll {
+		flags |= abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
+	}
+	if flags != 0 {
+		cmd.u32(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags)
+	}
+	if s.SourceQPN != 0 {
+		cmd.u32(abi.UVERBS_ATTR_CREATE_QP_SOURCE_QPN, s.SourceQPN)
+	}
+	got := &abi.QPCap{}
+	var qpn [4]byte
+	cmd.out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, bytesOf(got))
+	cmd.out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, qpn[:])
+	cmd.udata(u)
+	errno := q.dev.cmd.ioctl(cmd)
+	if errno == 0 {
+		q.handle, q.qpn = uint32(handle.Data), le32(qpn[:])
+		q.caps = QPCaps{
+			MaxSendWR:  int(got.MaxSendWR),
+			MaxRecvWR:  int(got.MaxRecvWR),
+			MaxSendSGE: int(got.MaxSendSGE),
+			MaxRecvSGE: int(got.MaxRecvSGE),
+			MaxInline:  int(got.MaxInlineData),
+		}
+	}
+	return errno
+}
+
+// legacyRequest is the request of CREATE_QP.
+func (q *QP) legacyRequest(s *qpSpec) *abi.CreateQP {
+	req := &abi.CreateQP{
+		UserHandle:    q.cookie,
+		MaxSendWR:     uint32(s.MaxSendWR),
+		MaxRecvWR:     uint32(s.MaxRecvWR),
+		MaxSendSGE:    uint32(s.MaxSendSGE),
+		MaxRecvSGE:    uint32(s.MaxRecvSGE),
+		MaxInlineData: uint32(s.MaxInline),
+		QPType:        uint8(s.Type),
+	}
+	if s.xrcd != nil {
+		req.PDHandle = s.xrcd.handle
+	} else {
+		req.PDHandle = s.pd.handle
+	}
+	if s.SendCQ != nil {
+		req.SendCQHandle = s.SendCQ.handle
+	}
+	if s.RecvCQ != nil {
+		req.RecvCQHandle = s.RecvCQ.handle
+	}
+	if s.SRQ != nil {
+		req.IsSRQ, req.SRQHandle = 1, s.SRQ.handle
+	}
+	if s.SignalAll {
+		req.SQSigAll = 1
+	}
+	return req
+}
+
+// created takes what a legacy command has answered.
+func (q *QP) created(r *abi.CreateQPResp) {
+	q.handle, q.qpn = r.QPHandle, r.QPN
+	q.caps = QPCaps{
+		MaxSendWR:  int(r.MaxSendWR),
+		MaxRecvWR:  int(r.MaxRecvWR),
+		MaxSendSGE: int(r.MaxSendSGE),
+		MaxRecvSGE: int(r.MaxRecvSGE),
+		MaxInline:  int(r.MaxInlineData),
+	}
+}
+
+// createLegacy uses IB_USER_VERBS_CMD_CREATE_QP.
+func (q *QP) createLegacy(s *qpSpec, u udata) syscall.Errno {
+	resp := &abi.CreateQPResp{}
+	errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_QP, bytesOf(q.legacyRequest(s)), bytesOf(resp), u)
+	if errno == 0 {
+		q.created(resp)
+	}
+	return errno
+}
+
+// createSourceQPN says that there is a SourceQPN; the ioctl has an attribute for it
+// (IB_QP_CREATE_SOURCE_QPN, rdma/ib_verbs.h).
+const createSourceQPN = 1 << 10
+
+// createExtended uses IB_USER_VERBS_EX_CMD_CREATE_QP.
+func (q *QP) createExtended(s *qpSpec, u udata) syscall.Errno {
+	r := q.legacyRequest(s)
+	req := &abi.ExCreateQP{
+		UserHandle:    r.UserHandle,
+		PDHandle:      r.PDHandle,
+		SendCQHandle:  r.SendCQHandle,
+		RecvCQHandle:  r.RecvCQHandle,
+		SRQHandle:     r.SRQHandle,
+		MaxSendWR:     r.MaxSendWR,
+		MaxRecvWR:     r.MaxRecvWR,
+		MaxSendSGE:    r.MaxSendSGE,
+		MaxRecvSGE:    r.MaxRecvSGE,
+		MaxInlineData: r.MaxInlineData,
+		SQSigAll:      r.SQSigAll,
+		QPType:        r.QPType,
+		IsSRQ:         r.IsSRQ,
+		CreateFlags:   uint32(s.Flags),
+		SourceQPN:     s.SourceQPN,
+	}
+	if s.SourceQPN != 0 {
+		req.CreateFlags |= createSourceQPN
+	}
+	if s.IndTable != nil {
+		req.CompMask, req.RWQIndTblHandle = abi.IB_UVERBS_CREATE_QP_MASK_IND_TABLE, s.IndTable.handle
+	}
+	resp := &abi.ExCreateQPResp{}
+	errno := q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_QP, bytesOf(req), bytesOf(resp), u)
+	if errno == 0 {
+		q.created(&resp.Base)
+	}
+	return errno
+}
+
+// openLegacy uses IB_USER_VERBS_CMD_OPEN_QP, for which there is no ioctl.
+func (q *QP) openLegacy(s *qpSpec, u udata) syscall.Errno {
+	req := &abi.OpenQP{UserHandle: q.cookie, PDHandle: s.xrcd.handle, QPN: s.open, QPType: uint8(s.Type)}
+	resp := &abi.CreateQPResp{}
+	errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_OPEN_QP, bytesOf(req), bytesOf(resp), u)
+	if errno == 0 {
+		q.created(resp)
+	}
+	return errno
+}

@@ -1,0 +1,157 @@
+package uverbs
+
+import (
+	"fmt"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// QPCaps are the sizes of a QP's queues (struct ibv_qp_cap).
+type QPCaps struct {
+	MaxSendWR  int // MaxSendWR is the number of work requests in the send queue.
+	MaxRecvWR  int // MaxRecvWR is the number of work requests in the receive queue.
+	MaxSendSGE int // MaxSendSGE is the most SGEs of a send work request.
+	MaxRecvSGE int // MaxRecvSGE is the most SGEs of a receive work request.
+	MaxInline  int // MaxInline is the most inline data of a work request, in bytes.
+}
+
+// QPFlags are properties of a QP (enum ib_uverbs_qp_create_flags).
+type QPFlags uint32
+
+// Flags of a QP.
+const (
+	QPBlockMulticastLoopback QPFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK // do not receive what it sends to a group (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
+	QPScatterFCS             QPFlags = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS              // store a frame's checksum too (IBV_QP_CREATE_SCATTER_FCS)
+	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // take the VLAN tag away (IBV_QP_CREATE_CVLAN_STRIPPING)
+	QPPadWriteEnd            QPFlags = abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING    // fill up cache lines (IBV_QP_CREATE_PCI_WRITE_END_PADDING)
+)
+
+// qpFlagsAll are the flags that there are.
+const qpFlagsAll = QPBlockMulticastLoopback | QPScatterFCS | QPStripVLAN | QPPadWriteEnd
+
+// QPOptions are the options of [PD.CreateQP]. SendCQ and RecvCQ are required, unless the
+// QP does not have such a queue, and may be the same.
+type QPOptions struct {
+	Type       QPType // Type is the transport service; zero is RC.
+	SendCQ     *CQ    // SendCQ gets the completions of send work requests.
+	RecvCQ     *CQ    // RecvCQ gets the completions of receive work requests.
+	SRQ        *SRQ   // SRQ is where receives are taken from; the QP has no receive queue of its own then.
+	MaxSendWR  int    // MaxSendWR is the least size of the send queue; zero is 64.
+	MaxRecvWR  int    // MaxRecvWR is the least size of the receive queue; zero is 64.
+	MaxSendSGE int    // MaxSendSGE is the most SGEs of a send; zero is 1.
+	MaxRecvSGE int    // MaxRecvSGE is the most SGEs of a receive; zero is 1.
+	MaxInline  int    // MaxInline is the most inline data of a send, in bytes.
+	SignalAll  bool   // SignalAll makes every send raise a completion, as if it had Signaled.
+	Path       PathOptions
+
+	Flags     QPFlags // Flags are properties of the QP.
+	SourceQPN uint32  // SourceQPN is the number of another QP that this one sends as; zero is its own.
+
+	// IndTable spreads what arrives over WQs. The QP has no receive queue and no RecvCQ then,
+	// and without SendCQ no send queue either.
+	IndTable *RWQIndTable
+}
+
+// PathOptions say how a QP reaches its peer. A zero field takes the default; a value
+// that is zero itself can be set by [QP.Modify].
+type PathOptions struct {
+	Port         uint8      // Port is the local port; by default the first active one.
+	GID          GIDChoice  // GID is the local GID; by default see [ChooseGID].
+	MTU          MTU        // MTU is the path MTU, the same on both sides; by default the port's active MTU.
+	SL           uint8      // SL is the service level.
+	TrafficClass uint8      // TrafficClass goes into the IP header on RoCE.
+	FlowLabel    uint32     // FlowLabel has 20 bits.
+	HopLimit     uint8      // HopLimit is that of the GRH, by default 64; on RoCE the kernel takes the route's TTL.
+	Timeout      AckTimeout // Timeout is the wait for an acknowledgement; by default 14, 67 ms.
+	RetryCount   uint8      // RetryCount is the number of retries, up to 7, which is without end on rxe; by default 6.
+	RNRRetry     uint8      // RNRRetry is the number of retries when the peer has no receive posted; 7, the default, is without end.
+	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer shall wait before such a retry; by default 12, 0.64 ms.
+	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, each way; by default 16, or what the device has.
+	Access       Access     // Access is what the peer may do; by default RDMA READ, WRITE and, if the device has them, atomics.
+}
+
+// hasSendQueue reports whether the QP sends.
+func (o *QPOptions) hasSendQueue() bool {
+	return o.Type != XRCRecv && (o.IndTable == nil || o.SendCQ != nil)
+}
+
+// hasRecvQueue reports whether the QP has a receive queue of its own.
+func (o *QPOptions) hasRecvQueue() bool {
+	return o.SRQ == nil && o.IndTable == nil && o.Type != XRCSend && o.Type != XRCRecv
+}
+
+// check compares the options of a QP of a PD with what the device allows.
+func (o *QPOptions) check(d *Device) error {
+	if _, known := qpTypeNames[o.Type]; !known {
+		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
+	}
+	if o.Type == XRCRecv {
+		return argErr("CreateQP", "Type", o.Type, "the other types; XRCD.CreateQP is for this one")
+	}
+	if _, ok := d.driver.operations(o.Type); !ok {
+		return &FeatureError{Feature: "QP type " + o.Type.String(), Driver: d.driver.name()}
+	}
+	if unknown := o.Flags &^ qpFlagsAll; unknown != 0 {
+		return argErr("CreateQP", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the QP flags, together %#x", uint32(qpFlagsAll))
+	}
+	if o.SourceQPN > maxQPN {
+		return argErr("CreateQP", "SourceQPN", o.SourceQPN, "0 to %d", maxQPN)
+	}
+	if lacking := d.driver.lacksQP(o); lacking != "" {
+		return &FeatureError{Feature: "CREATE_QP with " + lacking, Driver: d.driver.name()}
+	}
+	if err := o.checkQueues(d); err != nil {
+		return err
+	}
+	if o.MaxInline < 0 || o.MaxInline > maxInline {
+		return argErr("CreateQP", "MaxInline", o.MaxInline, "0 to %d bytes, or less by driver", maxInline)
+	}
+	return o.Path.check(d)
+}
+
+// checkQueues checks which queues there are, and their sizes.
+func (o *QPOptions) checkQueues(d *Device) error {
+	noRecv := ""
+	switch {
+	case o.IndTable != nil:
+		noRecv = "with an IndTable, whose WQs receive"
+	case o.Type == XRCSend:
+		noRecv = "for " + o.Type.String() + ", which does not receive"
+	}
+	switch {
+	case o.SendCQ == nil && o.hasSendQueue():
+		return argErr("CreateQP", "SendCQ", "nil", "a CQ")
+	case o.RecvCQ == nil && noRecv == "":
+		return argErr("CreateQP", "RecvCQ", "nil", "a CQ")
+	case o.RecvCQ != nil && noRecv != "":
+		return argErr("CreateQP", "RecvCQ", "a CQ", "nil %s", noRecv)
+	case o.SRQ != nil && noRecv != "":
+		return argErr("CreateQP", "SRQ", "an SRQ", "nil %s", noRecv)
+	case o.SRQ != nil:
+		noRecv = "with an SRQ, which has the receives"
+	}
+	noSend := ""
+	if !o.hasSendQueue() {
+		noSend = "without a SendCQ"
+	}
+	for _, f := range []struct {
+		name  string
+		given int
+		limit uint32
+		what  string
+		none  string // why there is no such queue
+	}{
+		{"MaxSendWR", o.MaxSendWR, d.attr.MaxQPWR, "max_qp_wr", noSend},
+		{"MaxRecvWR", o.MaxRecvWR, d.attr.MaxQPWR, "max_qp_wr", noRecv},
+		{"MaxSendSGE", o.MaxSendSGE, d.attr.MaxSGE, "max_sge", noSend},
+		{"MaxRecvSGE", o.MaxRecvSGE, d.attr.MaxSGE, "max_sge", noRecv},
+	} {
+		switch {
+		case f.none != "" && f.given != 0:
+			return argErr("CreateQP", f.name, f.given, "0 %s", f.none)
+		case f.none == "" && (f.given < 1 || f.given > int(f.limit)):
+			return argErr("CreateQP", f.name, f.given, "1 to %d (%s of %s)", f.limit, f.what, d.Name())
+		}
+	}
+	return nil
+}
