@@ -402,10 +402,21 @@ func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) strin
 
 // addressHint says what may be wrong with the way to a peer.
 func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
+	table, _ := d.GIDTable(ah.Port)
+	from, used := GIDEntry{}, false
+	local := fmt.Sprintf("%d (unused)", ah.GRH.SGIDIndex)
+	for _, e := range table {
+		if e.Index == int(ah.GRH.SGIDIndex) {
+			from, local, used = e, e.String(), true
+		}
+	}
 	hint := ""
 	switch errno {
 	case syscall.ETIMEDOUT, syscall.ENETUNREACH, syscall.EHOSTUNREACH:
 		hint = "there is no way to it"
+		if used {
+			hint = noWay(from, table, ah.GRH.DGID.Addr())
+		}
 	case syscall.ENODEV:
 		hint = "the GID's network interface is not in this network namespace"
 	case syscall.EINVAL:
@@ -413,18 +424,5 @@ func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	default:
 		return ""
 	}
-	return fmt.Sprintf("peer %s from GID %s: %s", ah.GRH.DGID.Addr(), d.describeGID(ah.Port, int(ah.GRH.SGIDIndex)), hint)
-}
-
-// describeGID describes an entry of the GID table.
-func (d *Device) describeGID(port uint8, index int) string {
-	table, err := d.GIDTable(port)
-	if err == nil {
-		for _, e := range table {
-			if e.Index == index {
-				return e.String()
-			}
-		}
-	}
-	return fmt.Sprintf("%d (unused)", index)
+	return fmt.Sprintf("peer %s from GID %s: %s", ah.GRH.DGID.Addr(), local, hint)
 }

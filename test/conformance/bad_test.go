@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -238,6 +239,36 @@ func TestPortDown(t *testing.T) {
 			t.Errorf("%v is not ENETDOWN", err)
 		}
 		says(t, err, "port 1 is PORT_DOWN", "ip link set td0 up")
+	}
+}
+
+// TestNoWay: a peer that cannot be reached is an error that tells the local GID, the network
+// interface and what is missing there.
+func TestNoWay(t *testing.T) {
+	testenv.Guest(t)
+	for _, c := range []struct {
+		peer  string
+		index int
+		want  []string
+	}{
+		{"192.0.2.1", ipv4Index, []string{"no route", "ve0", "10.1.0.1/24"}},
+		{"10.1.0.99", ipv4Index, []string{"10.1.0.99 does not answer ARP on ve0"}},
+		{"fd00:9::1", 2, []string{"no route", "ve0", "fd00:1::1/64"}},
+		{"fd00:1::99", 2, []string{"fd00:1::99 does not answer neighbour discovery on ve0"}},
+	} {
+		t.Run(c.peer, func(t *testing.T) {
+			t.Parallel() // the kernel waits for answers
+			s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(c.index)}})
+			peer, err := uverbs.ParseGID(c.peer)
+			must(t, err)
+			err = s.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 77, GID: peer})
+			says(t, err, append(c.want, "INIT to RTR", "peer "+c.peer, fmt.Sprintf("from GID %d: ", c.index))...)
+			if s.qp.State() != uverbs.Init {
+				t.Errorf("the QP is in state %s", s.qp.State())
+			}
+			_, err = s.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: peer, SGIDIndex: uint8(c.index), HopLimit: 1}})
+			says(t, err, append(c.want, "CREATE_AH")...)
+		})
 	}
 }
 
