@@ -50,8 +50,9 @@ func (e Endpoint) check() error {
 // peerInfo is what a QP knows of its peer, for errors.
 type peerInfo struct {
 	Endpoint
-	timeout AckTimeout
-	retries uint8
+	timeout    AckTimeout
+	retries    uint8
+	rnrRetries uint8
 }
 
 // notePeer remembers what Modify told the kernel of the peer.
@@ -71,6 +72,9 @@ func (q *QP) notePeer(attr QPAttr, mask QPAttrMask) {
 	}
 	if mask&AttrRetryCount != 0 {
 		p.retries = attr.RetryCount
+	}
+	if mask&AttrRNRRetry != 0 {
+		p.rnrRetries = attr.RNRRetry
 	}
 	q.peer.Store(&p)
 }

@@ -167,6 +167,8 @@ type Device struct {
 
 	tree sync.Mutex // guards who uses whom among the device's objects
 
+	mrs sync.Map // lkey to *mrNote, for messages
+
 	targets    targets
 	async      *os.File // asynchronous events; nil if the kernel has none
 	asyncFD    int      // of async, if it is an object of the ioctl interface, else -1

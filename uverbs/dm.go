@@ -80,14 +80,15 @@ func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
 	if limit := dm.length - uint64(offset); length < 1 || uint64(length) > limit {
 		return nil, argErr("RegDMMR", "length", length, "1 to %d", limit)
 	}
-	mr := &MR{length: uint64(length)}
+	s := &region{access: access, length: uint64(length)}
+	mr := &MR{pd: &p.object}
 	if err := mr.join(p.dev, "MR", "DEREG_MR", &p.object, &dm.object); err != nil {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_DM_MR_REG)
 	handle := cmd.newObj(abi.UVERBS_ATTR_REG_DM_MR_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_REG_DM_MR_OFFSET, uint64(offset))
-	cmd.u64(abi.UVERBS_ATTR_REG_DM_MR_LENGTH, mr.length)
+	cmd.u64(abi.UVERBS_ATTR_REG_DM_MR_LENGTH, s.length)
 	cmd.obj(abi.UVERBS_ATTR_REG_DM_MR_PD_HANDLE, p.handle)
 	// The kernel wants to be told that addresses begin at 0, which they do in any case.
 	cmd.u32(abi.UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, uint32(access)|abi.IB_UVERBS_ACCESS_ZERO_BASED)
@@ -99,6 +100,7 @@ func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
 		mr.leave()
 		return nil, p.dev.cmd.fail("REG_DM_MR", errno, "")
 	}
-	mr.handle, mr.lkey, mr.rkey = uint32(handle.Data), le32(lkey), le32(rkey)
+	mr.handle = uint32(handle.Data)
+	mr.become(s, le32(lkey), le32(rkey))
 	return mr, nil
 }

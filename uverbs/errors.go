@@ -57,6 +57,13 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
+// Is reports whether target is [ErrDeviceRemoved] and that is what happened.
+func (e *Error) Is(target error) bool { return target == ErrDeviceRemoved && e.Errno == syscall.EIO }
+
+// ErrDeviceRemoved matches the error of every command to a device that was removed, or that
+// its driver has reset, while it was open. All that is left to do is to close its objects.
+var ErrDeviceRemoved = errors.New("uverbs: the device has been removed")
+
 // FeatureError reports a missing feature and where it would be found. It matches
 // [errors.ErrUnsupported].
 type FeatureError struct {

@@ -22,6 +22,8 @@ type MR struct {
 	addr   uint64 // that the device knows the first byte by
 	length uint64
 	mem    region
+	pd     *object
+	note   *mrNote
 	pin    runtime.Pinner // keeps mem.slice where it is
 }
 
@@ -181,6 +183,7 @@ func (m *MR) use(p *PD, s *region) error {
 	if s.dmah != nil {
 		uses = append(uses, &s.dmah.object)
 	}
+	m.pd = &p.object
 	return m.join(p.dev, "MR", "DEREG_MR", uses...)
 }
 
@@ -244,7 +247,17 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 
 // become notes what the kernel has agreed to.
 func (m *MR) become(s *region, lkey, rkey uint32) {
+	m.forget()
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
+	m.note = &mrNote{addr: s.iova, length: s.length, access: s.access, pd: m.pd}
+	m.dev.mrs.Store(lkey, m.note)
+}
+
+// forget undoes what become has noted for messages.
+func (m *MR) forget() {
+	if m.note != nil {
+		m.dev.mrs.CompareAndDelete(m.lkey, m.note)
+	}
 }
 
 // readOnlyHint explains EACCES.
@@ -326,6 +339,7 @@ func (m *MR) Close() error {
 			}
 			return m.dev.cmd.fail(m.destroy, errno, hint)
 		}
+		m.forget()
 		m.letGo(&m.mem)
 		return nil
 	})

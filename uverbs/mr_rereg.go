@@ -38,7 +38,7 @@ func (m *MR) rereg(o ReregOptions) error {
 	if err != nil {
 		return err
 	}
-	was := m.parents[0]
+	was := m.pd
 	pd := was
 	if o.PD != nil {
 		pd = &o.PD.object
@@ -48,6 +48,7 @@ func (m *MR) rereg(o ReregOptions) error {
 		errno := m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REREG_MR, bytesOf(req), bytesOf(resp), udata{})
 		if errno == 0 {
 			m.disown(was)
+			m.pd = pd
 			if o.Buffer != nil {
 				m.letGo(&m.mem)
 			}

@@ -50,13 +50,15 @@ type QP struct {
 	sendCQ *CQ
 	recvCQ *CQ
 	srq    *SRQ
-	noRecv error // why there is no receive queue, or nil
+	pd     *object // or nil
+	noRecv error   // why there is no receive queue, or nil
 	path   PathOptions
 
-	state atomic.Uint32 // QPState as last set or seen
-	port  atomic.Uint32 // the port that Modify was told last
-	peer  atomic.Pointer[peerInfo]
-	first atomic.Pointer[WCError] // the failure that brought it into error
+	state   atomic.Uint32 // QPState as last set or seen
+	port    atomic.Uint32 // the port that Modify was told last
+	peer    atomic.Pointer[peerInfo]
+	first   atomic.Pointer[WCError] // the failure that brought it into error
+	flushed atomic.Bool             // a flush was looked at for the failure
 
 	kind     driverKind
 	sq       *rxe.SendQueue
@@ -149,6 +151,9 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 	qp.newPSN()
 	qp.ops, _ = d.driver.operations(s.Type)
 	qp.state.Store(uint32(Reset))
+	if s.pd != nil {
+		qp.pd = &s.pd.object
+	}
 	if err := qp.join(d, "QP", "DESTROY_QP", s.uses()...); err != nil {
 		return nil, err
 	}

@@ -262,11 +262,13 @@ func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
 	return nil
 }
 
-// describeRxe says what a work request was.
-func describeRxe(i *rxe.SendInfo) string {
+// sentRxe describes a work request.
+func sentRxe(i *rxe.SendInfo) sentWR {
+	op := WROpcode(i.Opcode)
+	s := sentWR{writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %d bytes", WROpcode(i.Opcode), i.Length)
-	switch WROpcode(i.Opcode) {
+	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
+	switch op {
 	case WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRFlush, WRAtomicWrite:
 		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
 	}
@@ -275,8 +277,10 @@ func describeRxe(i *rxe.SendInfo) string {
 	}
 	for n, e := range i.SGEs {
 		fmt.Fprintf(&b, ", SGE %d %#x+%d with lkey %#x", n, e.Addr, e.Length, e.LKey)
+		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
 	}
-	return b.String()
+	s.text = b.String()
+	return s
 }
 
 // roomErr says why n work requests found no room.

@@ -55,28 +55,42 @@ func (q *QP) Err(wc *WC) error {
 	if wc == nil || wc.Status == WCSuccess {
 		return nil
 	}
-	if wc.Status == WCWRFlushErr {
-		if first := q.first.Load(); first != nil {
-			return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: first}
-		}
-	}
-	if first := q.first.Load(); first != nil && first.WC == *wc {
+	switch first := q.first.Load(); {
+	case first != nil && first.WC == *wc:
 		return first // it was explained when it was polled
+	case first != nil && wc.Status == WCWRFlushErr:
+		return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: first}
 	}
 	return q.explain(wc)
 }
 
 // failed remembers the completion that brought the QP into error; later ones only say
 // that they were flushed. It is called for each completion that failed.
+//
+// rxe since Linux 6.4 or so flushes a send whose local memory is at fault, and says no more.
+// So the first completion that was flushed is looked at for that.
 func (q *QP) failed(wc *WC) {
-	if wc.Status != WCWRFlushErr && q.first.Load() == nil {
+	if q.first.Load() != nil {
+		return
+	}
+	if wc.Status != WCWRFlushErr {
 		q.first.CompareAndSwap(nil, q.explain(wc))
+		return
+	}
+	if q.flushed.CompareAndSwap(false, true) {
+		if e := q.explain(wc); e.Hint != flushHint {
+			q.first.CompareAndSwap(nil, e)
+		}
 	}
 }
 
+// flushHint is for a flush of which no more is known.
+const flushHint = "an earlier completion with another status is the cause"
+
 // explain makes the error of a failed completion.
 func (q *QP) explain(wc *WC) *WCError {
-	e := &WCError{WC: *wc, Device: q.dev.Name(), Request: q.describe(wc.ID)}
+	sent := q.sent(wc.ID)
+	e := &WCError{WC: *wc, Device: q.dev.Name(), Request: sent.text}
 	p := q.peer.Load()
 	if p != nil {
 		e.Peer = p.Endpoint
@@ -90,26 +104,68 @@ func (q *QP) explain(wc *WC) *WCError {
 		e.Hint = "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or UDP port 4791 does not get through"
 	case WCRNRRetryExcErr:
 		e.Hint = "it had no receive posted"
+		if p != nil {
+			e.Hint += fmt.Sprintf(" at %d attempts; the time between them is its MinRNRTimer", int(p.rnrRetries)+1)
+		}
 	case WCRemAccessErr:
 		e.Hint = "the rkey, the address range or the access rights of the peer's MR do not permit it"
 	case WCRemInvReqErr:
 		e.Hint = "the peer's receive buffer may be too short, or its QP does not permit the operation"
-	case WCLocProtErr:
-		e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
+	case WCLocProtErr, WCLocQPOpErr:
+		e.Hint = q.faultySGE(&sent)
+		if e.Hint == "" && wc.Status == WCLocProtErr {
+			e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
+		}
 	case WCLocLenErr:
 		e.Hint = "the message is longer than the buffers of the receive"
 	case WCWRFlushErr:
-		e.Hint = "an earlier completion with another status is the cause"
+		if e.Hint = q.faultySGE(&sent); e.Hint == "" {
+			e.Hint = flushHint
+		}
 	}
 	return e
 }
 
-// describe says what a send work request was, as long as the ring has it.
-func (q *QP) describe(id uint64) string {
+// sentWR is what is left of a send work request in the ring, for messages.
+type sentWR struct {
+	text   string // empty if it is not there any more
+	sges   []SGE
+	writes bool // the operation writes to the SGEs
+}
+
+// sent finds a send work request, as long as the ring has it.
+func (q *QP) sent(id uint64) sentWR {
 	switch q.kind {
 	case kindRxe:
 		if i, ok := q.sq.Find(id, q.typ == UD); ok {
-			return describeRxe(&i)
+			return sentRxe(&i)
+		}
+	}
+	return sentWR{}
+}
+
+// mrNote is what is known of an MR, for messages. It does not change.
+type mrNote struct {
+	addr, length uint64
+	access       Access
+	pd           *object
+}
+
+// faultySGE looks for what is wrong with local memory, and returns "" if nothing is.
+func (q *QP) faultySGE(wr *sentWR) string {
+	for i, e := range wr.sges {
+		v, ok := q.dev.mrs.Load(e.LKey)
+		if !ok {
+			return fmt.Sprintf("no MR of this device has the lkey %#x of SGE %d", e.LKey, i)
+		}
+		mr := v.(*mrNote)
+		switch end := e.Addr + uint64(e.Length); {
+		case mr.pd != q.pd:
+			return fmt.Sprintf("the MR of SGE %d is of another PD than the QP", i)
+		case e.Addr < mr.addr || end < e.Addr || end > mr.addr+mr.length:
+			return fmt.Sprintf("SGE %d is outside its MR, which is %#x+%d", i, mr.addr, mr.length)
+		case wr.writes && mr.access&AccessLocalWrite == 0:
+			return fmt.Sprintf("the MR of SGE %d lacks AccessLocalWrite", i)
 		}
 	}
 	return ""

@@ -83,7 +83,7 @@ func usable(t *testing.T, a *side, mr *uverbs.MR, offset int) {
 
 // refusing are the options of a QP whose peer may refuse a request without an answer, as
 // rxe of Linux 5.10 does.
-var refusing = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 10, RetryCount: 1}}
+var refusing = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 15, RetryCount: 1}} // 2·134 ms, as the machine may be slow
 
 func TestRegMRAt(t *testing.T) {
 	eachPath(t, func(t *testing.T) {

@@ -9,13 +9,17 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// localFault are the statuses of a send with a faulty SGE: those of Linux 5.10, of 6.1, where
+// a key is concerned, and of later kernels.
+var localFault = []uverbs.WCStatus{uverbs.WCLocProtErr, uverbs.WCLocQPOpErr, uverbs.WCWRFlushErr}
+
 // TestStatus provokes completions with an error, and looks at what they are told to mean:
 // the work request, and for those that are flushed after it the first failure.
 func TestStatus(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		for _, c := range []struct {
 			name string
-			old  bool // before 6.0 rxe does not answer
+			old  bool // before 6.0 rxe does not answer such a request
 			post func(t *testing.T, a, b *side) uverbs.SendWR
 			want []uverbs.WCStatus
 			say  []string
@@ -34,6 +38,27 @@ func TestStatus(t *testing.T) {
 				must(t, b.qp.PostRecv(9, b.mr.SGE(0, 10)))
 				return send(1, a.mr.SGE(0, 100))
 			}, []uverbs.WCStatus{uverbs.WCRemInvReqErr, uverbs.WCRemOpErr}, []string{"SEND of 100 bytes"}},
+			{"SGE with a wrong lkey", false, func(t *testing.T, a, b *side) uverbs.SendWR {
+				sge := a.mr.SGE(0, 100)
+				sge.LKey ^= 0x5500
+				return send(1, sge)
+			}, localFault, []string{"SEND of 100 bytes", "no MR of this device has the lkey"}},
+			{"SGE past the end", false, func(t *testing.T, a, b *side) uverbs.SendWR {
+				sge := a.mr.SGE(bufferSize-50, 50)
+				sge.Length = 100
+				return send(1, sge)
+			}, localFault, []string{"SEND of 100 bytes", "SGE 0 is outside its MR"}},
+			{"SGE of another PD", false, func(t *testing.T, a, b *side) uverbs.SendWR {
+				return send(1, b.mr.SGE(0, 100))
+			}, localFault, []string{"SEND of 100 bytes", "SGE 0 is of another PD"}},
+			{"read to where nothing may be written", false, func(t *testing.T, a, b *side) uverbs.SendWR {
+				mr, err := a.pd.RegMR(a.buf, 0)
+				must(t, err)
+				closeLater(t, mr)
+				wr := send(1, mr.SGE(0, 100))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, b.mr.Addr(), b.mr.RKey()
+				return wr
+			}, localFault, []string{"RDMA_READ of 100 bytes", "SGE 0 lacks AccessLocalWrite"}},
 			{"atomic without the right", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 				mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
 				must(t, err)
@@ -45,9 +70,9 @@ func TestStatus(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				if c.old && kernelBefore(t, 6, 0) {
-					return // it would be tried for ever
+					c.want, c.say = []uverbs.WCStatus{uverbs.WCRetryExcErr}, c.say[:1]
 				}
-				a, b := pair(t, uverbs.QPOptions{})
+				a, b := pair(t, refusing)
 				wr := c.post(t, a, b)
 				must(t, a.qp.PostSend(wr, send(2, a.mr.SGE(0, 1))))
 				wc := a.next(t)
