@@ -196,6 +196,12 @@ func TestForeignObject(t *testing.T) {
 		}
 	}
 	wg.Wait()
+	again, _ := fakeDevice(t, pathAuto)
+	if _, err := again.CreateCQ(1, CQOptions{Channel: value(d1.CreateCompChannel())(t)}); !errors.As(err, &arg) ||
+		arg.Given != "an object of another Open of rxe0" {
+		t.Errorf("a channel of another Open: %v", err)
+	}
+	k1.took()
 	if _, err := d1.CreateCQ(1, CQOptions{Channel: ch}); !errors.As(err, &arg) || arg.Field != "CompChannel" {
 		t.Errorf("a channel of another device: %v", err)
 	}

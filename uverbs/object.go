@@ -41,7 +41,11 @@ func (o *object) join(dev *Device, kind, destroy string, parents ...*object) err
 			return argErr("create "+kind, "object to use", "a zero value", "objects of %s", dev.Name())
 		}
 		if p.dev != dev {
-			return argErr("create "+kind, p.kind, "an object of "+p.dev.Name(), "objects of %s", dev.Name())
+			of := p.dev.Name()
+			if of == dev.Name() {
+				of = "another Open of " + of
+			}
+			return argErr("create "+kind, p.kind, "an object of "+of, "objects of %s", dev.Name())
 		}
 		if p.shut {
 			return p.errClosed()
