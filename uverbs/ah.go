@@ -60,7 +60,11 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	u := p.dev.driver.ahUdata()
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_AH, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		a.leave()
-		return nil, p.dev.cmd.fail("CREATE_AH", errno, addressHint(p.dev, errno, attr))
+		hint := addressHint(p.dev, errno, attr)
+		if errno == syscall.EINVAL {
+			hint += ", or " + usedUp(p.dev, "AHs", p.dev.attr.MaxAH)
+		}
+		return nil, p.dev.cmd.fail("CREATE_AH", errno, hint)
 	}
 	a.handle = resp.AHHandle
 	if err := p.dev.driver.openAH(a, u); err != nil {

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -93,6 +94,21 @@ func TestCreateAHBytes(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 	must(t, pd.Close())
+}
+
+// TestUsedUp: where the kernel's EINVAL may mean that there are no more, the error says so.
+func TestUsedUp(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	d.attr.MaxAH, d.attr.MaxSRQ = 100, 960
+	k.refuse["CREATE_AH"], k.refuse["CREATE_SRQ"] = syscall.EINVAL, syscall.EINVAL
+	_, ah := pd.CreateAH(AHAttr{Port: 1})
+	_, srq := pd.CreateSRQ(SRQOptions{MaxWR: 1})
+	for want, err := range map[string]error{"all 100 AHs of rxe0 may be in use": ah, "all 960 SRQs of rxe0 may be in use": srq} {
+		if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want EINVAL and %q", err, want)
+		}
+	}
 }
 
 // TestEthernetAddr: multicast groups have addresses by rule.

@@ -137,6 +137,11 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 	}
 }
 
+// usedUp is a hint that a device may have no more objects of a kind: rxe answers EINVAL then.
+func usedUp(d *Device, kind string, limit uint32) string {
+	return fmt.Sprintf("all %d %s of %s may be in use, by this program or others", limit, kind, d.Name())
+}
+
 // PostError says which work request of a batch was at fault. Nothing of the batch
 // was posted.
 type PostError struct {

@@ -110,7 +110,11 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 		errno = s.createLegacy(p, o, u)
 	}
 	if errno != 0 {
-		return s.dev.cmd.fail("CREATE_SRQ", errno, "")
+		hint := ""
+		if errno == syscall.EINVAL {
+			hint = usedUp(s.dev, "SRQs", s.dev.attr.MaxSRQ)
+		}
+		return s.dev.cmd.fail("CREATE_SRQ", errno, hint)
 	}
 	if err := s.dev.driver.mapSRQ(s, u); err != nil {
 		return errors.Join(err, s.destroyKernel())
