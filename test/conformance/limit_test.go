@@ -1,0 +1,169 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// maker creates objects of a kind, of which a device has a limit.
+type maker struct {
+	name  string
+	limit uint32
+	make  func() (closer, error)
+}
+
+// makers are for all kinds of objects that a program can have many of.
+func makers(t *testing.T, dev *uverbs.Device) []maker {
+	t.Helper()
+	attr := dev.QueryDevice()
+	pd, buf := newPD(t, dev), newBuffer(t, 4096)
+	ch, err := dev.CreateCompChannel()
+	must(t, err)
+	closeLater(t, ch)
+	cq, err := dev.CreateCQ(1, uverbs.CQOptions{})
+	must(t, err)
+	closeLater(t, cq)
+	gid := gidOf(t, dev)
+	var cqs atomic.Int64
+	all := []maker{
+		{"AH", attr.MaxAH, func() (closer, error) {
+			return pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
+		}},
+		{"CQ", attr.MaxCQ, func() (closer, error) { // of two kinds
+			if cqs.Add(1)%2 == 0 {
+				return dev.CreateCQ(30, uverbs.CQOptions{Channel: ch})
+			}
+			return dev.CreateCQ(1, uverbs.CQOptions{})
+		}},
+		{"MR", attr.MaxMR, func() (closer, error) { return pd.RegMR(buf, uverbs.AccessLocalWrite) }},
+		{"PD", attr.MaxPD, func() (closer, error) { return dev.AllocPD() }},
+		{"QP", attr.MaxQP, func() (closer, error) {
+			return pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+		}},
+		{"SRQ", attr.MaxSRQ, func() (closer, error) { return pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1}) }},
+	}
+	if attr.MaxMW > 0 { // TestMW knows where
+		all = append(all, maker{"MW", attr.MaxMW, func() (closer, error) { return pd.AllocMW(uverbs.MWType1) }},
+			maker{"MW of type 2", attr.MaxMW, func() (closer, error) { return pd.AllocMW(uverbs.MWType2) }})
+	}
+	return all
+}
+
+// TestLimits creates a thousand objects of a kind, or as many as the device says that it
+// has: rxe of Linux 5.10 has 100 AHs and 960 SRQs. The kernel refuses what is beyond, and
+// takes it when another has been closed.
+func TestLimits(t *testing.T) {
+	testenv.Guest(t)
+	dev := openDevice(t, deviceName)
+	for _, m := range makers(t, dev) {
+		t.Run(m.name, func(t *testing.T) {
+			n := min(int(m.limit), 1000)
+			var all []closer
+			defer func() {
+				for _, c := range all {
+					must(t, c.Close())
+				}
+			}()
+			for i := range n {
+				c, err := m.make()
+				if err != nil {
+					t.Fatalf("number %d of %d: %v", i+1, m.limit, err)
+				}
+				all = append(all, c)
+			}
+			if n < int(m.limit) {
+				return
+			}
+			for range 2 {
+				_, err := m.make()
+				if !errors.Is(err, syscall.EINVAL) {
+					t.Fatalf("one more than %d: %v, want EINVAL", n, err)
+				}
+				says(t, err, fmt.Sprintf("all %d %ss of %s may be in use", n, m.name, deviceName))
+				must(t, all[n/2].Close())
+				c, err := m.make()
+				must(t, err)
+				all = append(slices.Delete(all, n/2, n/2+1), c)
+			}
+		})
+	}
+}
+
+// TestManyOpens opens a device again and again, one after the other and at the same time.
+// Each has objects of its own.
+func TestManyOpens(t *testing.T) {
+	testenv.Guest(t)
+	open := func() (*uverbs.Device, error) {
+		dev, err := uverbs.Open(deviceName)
+		if err != nil {
+			return nil, err
+		}
+		pd, err := dev.AllocPD()
+		if err != nil {
+			return dev, err
+		}
+		return dev, errors.Join(pd.Close(), pd.Close())
+	}
+	const each, threads = 5, 20
+	devs := make([]*uverbs.Device, each*(threads+1))
+	errs := make([]error, len(devs))
+	for i := range each {
+		devs[i], errs[i] = open()
+	}
+	var group sync.WaitGroup
+	for i := range threads {
+		group.Go(func() {
+			for j := each * (i + 1); j < each*(i+2); j++ {
+				devs[j], errs[j] = open()
+			}
+		})
+	}
+	group.Wait()
+	must(t, errs...)
+	for _, dev := range devs {
+		must(t, dev.Close())
+	}
+}
+
+// TestForeign: what belongs to another Open of the device, or is closed, cannot be used.
+func TestForeign(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		b := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		_, srq := newSRQ(t, b.dev, uverbs.SRQOptions{})
+		_, closed := newSRQ(t, a.dev, uverbs.SRQOptions{})
+		must(t, closed.Close())
+		qp := func(o uverbs.QPOptions) error {
+			if o.SendCQ == nil {
+				o.SendCQ = a.cq
+			}
+			if o.RecvCQ == nil {
+				o.RecvCQ = a.cq
+			}
+			_, err := a.pd.CreateQP(o)
+			return err
+		}
+		_, channelErr := a.dev.CreateCQ(1, uverbs.CQOptions{Channel: b.ch})
+		for name, err := range map[string]error{
+			"CQ":          qp(uverbs.QPOptions{SendCQ: b.cq}),
+			"SRQ":         qp(uverbs.QPOptions{SRQ: srq}),
+			"CompChannel": channelErr,
+		} {
+			argError(t, err, name)
+			says(t, err, fmt.Sprintf("another Open of %s", deviceName))
+		}
+		argError(t, qp(uverbs.QPOptions{RecvCQ: b.cq}), "CQ")
+		if err := qp(uverbs.QPOptions{SRQ: closed}); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a QP on an SRQ that is closed: %v, want os.ErrClosed", err)
+		}
+	})
+}

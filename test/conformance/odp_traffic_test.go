@@ -1,0 +1,63 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestOnDemandQueues: atomics change memory that is on demand, receives of an SRQ go there,
+// and datagrams come from there. Each has a page that nobody has touched, and begins at its
+// start, see TestOnDemand.
+func TestOnDemandQueues(t *testing.T) {
+	a, b := pairOnce(t, uverbs.QPOptions{})
+	const page = 4096
+	buf := newBuffer(t, 16*page)
+	mr, err := b.pd.RegMR(buf, remoteRights|uverbs.AccessRemoteAtomic|uverbs.AccessOnDemand)
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, mr)
+	for i, op := range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
+		wr := send(1, a.mr.SGE(0, 8))
+		wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = op, mr.Addr()+uint64(i*page), mr.RKey(), 7, 40
+		if op == uverbs.WRAtomicCAS {
+			wr.CompareAdd = 0 // what a new page holds
+		}
+		a.setWord(0, 99)
+		must(t, a.qp.PostSend(wr))
+		wc := a.next(t)
+		must(t, a.qp.Err(&wc))
+		want := map[uverbs.WROpcode]uint64{uverbs.WRAtomicFAA: 7, uverbs.WRAtomicCAS: 40}[op]
+		if got := binary.NativeEndian.Uint64(buf.Bytes()[i*page:]); got != want || a.word(0) != 0 {
+			t.Errorf("%s: there is %d and was %d, want %d and 0", op, got, a.word(0), want)
+		}
+	}
+
+	g := newSRQGroup(t, a.dev, 1, 4, uverbs.QPOptions{})
+	srqMR, err := g.takes[0].pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand)
+	must(t, err)
+	closeLater(t, srqMR)
+	for i := 2; i < 5; i++ {
+		want := g.from[0].fill(0, 1000, byte(i))
+		must(t, g.srq.PostRecv(uint64(i), srqMR.SGE(i*page, 1000)), g.from[0].qp.PostSend(send(9, g.from[0].mr.SGE(0, 1000))))
+		g.from[0].want(t, 9, uverbs.WCSend)
+		g.takes[0].want(t, uint64(i), uverbs.WCRecv)
+		if !bytes.Equal(buf.Bytes()[i*page:][:1000], want) {
+			t.Errorf("what the SRQ received on page %d is not what was sent", i)
+		}
+	}
+
+	from, to, ah := udPair(t, uverbs.QPOptions{})
+	udMR, err := from.pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessOnDemand)
+	must(t, err)
+	closeLater(t, udMR)
+	for i := 4; i < 7; i++ { // a page with data, and some without
+		must(t, to.qp.PostRecv(uint64(i), to.mr.SGE(0, 1040)), from.qp.PostSend(datagram(9, ah, to, udMR.SGE(i*page, 1000))))
+		from.want(t, 9, uverbs.WCSend)
+		to.want(t, uint64(i), uverbs.WCRecv)
+		to.holds(t, uverbs.GRHSize, buf.Bytes()[i*page:][:1000])
+	}
+}

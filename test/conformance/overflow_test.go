@@ -1,0 +1,205 @@
+package conformance
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// overflowing are connections, some of whose completions go to one CQ that is too small.
+type overflowing struct {
+	dev  *uverbs.Device
+	cq   *uverbs.CQ
+	from []*side
+	to   []*side
+	n    int // messages of a connection
+}
+
+// newOverflowing connects pairs; the completions of receives go to the small CQ, or those
+// of sends.
+func newOverflowing(t *testing.T, pairs int, receives bool) *overflowing {
+	t.Helper()
+	o := &overflowing{dev: openDevice(t, deviceName)}
+	var err error
+	o.cq, err = o.dev.CreateCQ(10, uverbs.CQOptions{})
+	must(t, err)
+	closeLater(t, o.cq)
+	o.n = o.cq.Cap() + 10
+	for range pairs {
+		a, b := newSide(t, o.dev, uverbs.QPOptions{}), newSide(t, o.dev, uverbs.QPOptions{})
+		for s, full := range map[*side]bool{a: !receives, b: receives} {
+			if full {
+				s.cq = o.cq
+			}
+			s.qp, err = s.pd.CreateQP(uverbs.QPOptions{
+				SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: o.n, MaxRecvWR: o.n,
+				Path: uverbs.PathOptions{Timeout: 14, RetryCount: 3},
+			})
+			must(t, err)
+			closeLater(t, s.qp)
+		}
+		connect(t, a, b)
+		o.from, o.to = append(o.from, a), append(o.to, b)
+	}
+	return o
+}
+
+// post has every connection post one list, all at the same time, of what request returns.
+func (o *overflowing) post(t *testing.T, request func(a, b *side, i int) uverbs.SendWR) {
+	t.Helper()
+	var group sync.WaitGroup
+	for i, a := range o.from {
+		var wrs []uverbs.SendWR
+		for j := range o.n {
+			wrs = append(wrs, request(a, o.to[i], j))
+		}
+		group.Go(func() {
+			if err := a.qp.PostSend(wrs...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// ids polls the small CQ until it is empty and returns the IDs of each QP.
+func (o *overflowing) ids(t *testing.T, op uverbs.WCOpcode) map[uint32][]uint64 {
+	t.Helper()
+	wcs := make([]uverbs.WC, 1000)
+	n, err := o.cq.Poll(wcs)
+	must(t, err)
+	if n != o.cq.Cap() {
+		t.Errorf("the CQ holds %d completions, want %d", n, o.cq.Cap())
+	}
+	ids := map[uint32][]uint64{}
+	for _, wc := range wcs[:n] {
+		if wc.Status != uverbs.WCSuccess || wc.Opcode != op {
+			t.Errorf("completion %+v, want a success of %s", wc, op)
+		}
+		ids[wc.QPN] = append(ids[wc.QPN], wc.ID)
+	}
+	return ids
+}
+
+// first are the numbers from 0 to n-1.
+func first(n int) (ids []uint64) {
+	for i := range n {
+		ids = append(ids, uint64(i))
+	}
+	return ids
+}
+
+// counts are how many connections are tried.
+var counts = map[string]int{"one QP": 1, "five QPs": 5}
+
+// TestOverflowOfSends: rxe drops the completion of a send for which the CQ has no room.
+// Each that is lost is told as an event; those that were there first are untouched, what was
+// sent has arrived, and QP and CQ go on.
+func TestOverflowOfSends(t *testing.T) {
+	testenv.Guest(t)
+	for name, pairs := range counts {
+		t.Run(name, func(t *testing.T) {
+			o := newOverflowing(t, pairs, false)
+			for _, a := range o.from {
+				a.fill(0, o.n, 9)
+			}
+			o.post(t, func(a, b *side, i int) uverbs.SendWR {
+				wr := send(uint64(i), a.mr.SGE(i, 1))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, b.mr.Addr()+uint64(i), b.mr.RKey()
+				return wr
+			})
+			for range pairs*o.n - o.cq.Cap() {
+				ev, err := o.dev.WaitEvent(withDeadline(t))
+				if err != nil || ev != (uverbs.Event{Type: uverbs.EventCQErr, CQ: o.cq}) {
+					t.Fatalf("event is %s, %v, want one of CQ %p", ev, err, o.cq)
+				}
+			}
+			noEvent(t, o.dev)
+			for qpn, ids := range o.ids(t, uverbs.WCRDMAWrite) {
+				if !slices.Equal(ids, first(len(ids))) {
+					t.Errorf("QP %d completed %d, want the first ones in order", qpn, ids)
+				}
+			}
+			for i, a := range o.from {
+				o.to[i].holds(t, 0, a.buf.Bytes()[:o.n])
+				if st := a.rdma(t, uverbs.WRRDMARead, a.mr.SGE(0, 8), o.to[i].mr.Addr(), o.to[i].mr.RKey()); st != uverbs.WCSuccess {
+					t.Errorf("a READ afterwards: %s", st)
+				}
+			}
+		})
+	}
+}
+
+// TestOverflowOfReceives: a receive for whose completion the CQ has no room breaks its QP,
+// and its sender is told: what it believes to be received is in the CQ, and nothing else.
+func TestOverflowOfReceives(t *testing.T) {
+	testenv.Guest(t)
+	for name, pairs := range counts {
+		t.Run(name, func(t *testing.T) {
+			o := newOverflowing(t, pairs, true)
+			for i, b := range o.to {
+				for j := range o.n {
+					must(t, b.qp.PostRecv(uint64(j), b.mr.SGE(j, 1)))
+				}
+				o.from[i].fill(0, o.n, 9)
+			}
+			o.post(t, func(a, _ *side, i int) uverbs.SendWR { return send(uint64(i), a.mr.SGE(i, 1)) })
+			sent := make([]int, pairs) // successfully
+			for i, a := range o.from {
+				for j := range o.n {
+					wc := a.next(t)
+					want := uverbs.WCSuccess
+					switch {
+					case wc.Status == want && sent[i] == j:
+						sent[i]++
+					case sent[i] == j:
+						want = uverbs.WCRetryExcErr // without an acknowledgement
+					default:
+						want = uverbs.WCWRFlushErr
+					}
+					if wc.ID != uint64(j) || wc.Status != want {
+						t.Errorf("completion of %d: %v, want of %d: %s", wc.ID, wc.Status, j, want)
+					}
+				}
+			}
+			if ev := event(t, o.dev, uverbs.EventCQErr); ev.CQ != o.cq {
+				t.Errorf("event is %s, want one of CQ %p", ev, o.cq)
+			}
+			ids := o.ids(t, uverbs.WCRecv)
+			for i, b := range o.to {
+				if got := ids[b.qp.QPN()]; !slices.Equal(got, first(sent[i])) {
+					t.Errorf("QP %d received %d, and its sender knows of %d", b.qp.QPN(), got, sent[i])
+				}
+				b.holds(t, 0, o.from[i].buf.Bytes()[:sent[i]])
+				for _, s := range []*side{b, o.from[i]} {
+					if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
+						t.Errorf("state %s, %v, want ERR", attr.State, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestCQSizes creates a CQ as large as it can be, and what cannot be.
+func TestCQSizes(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		most := int(dev.QueryDevice().MaxCQE)
+		cq, err := dev.CreateCQ(most, uverbs.CQOptions{})
+		must(t, err)
+		closeLater(t, cq)
+		if cq.Cap() < most {
+			t.Errorf("the CQ holds %d completions, want %d", cq.Cap(), most)
+		}
+		for _, n := range []int{0, -1, most + 1} {
+			_, err := dev.CreateCQ(n, uverbs.CQOptions{})
+			argError(t, err, "cqe")
+		}
+		_, err = dev.CreateCQ(10, uverbs.CQOptions{Vector: -1})
+		argError(t, err, "Vector")
+	})
+}

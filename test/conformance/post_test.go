@@ -1,0 +1,256 @@
+package conformance
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// rcSteps are what Connect does, step by step, with the values that it chooses.
+func rcSteps(t *testing.T, s, peer *side) (rtr, rts func()) {
+	t.Helper()
+	local, err := s.qp.Endpoint()
+	must(t, err)
+	remote, err := peer.qp.Endpoint()
+	must(t, err)
+	rtr = func() {
+		t.Helper()
+		must(t, s.qp.Modify(uverbs.QPAttr{
+			State: uverbs.RTR, PathMTU: uverbs.MTU1024, DestQPN: remote.QPN, RQPSN: remote.PSN, MaxDestRdAtomic: 4, MinRNRTimer: 12,
+			AH: uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: remote.GID, SGIDIndex: ipv4Index, HopLimit: 64}},
+		}, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer))
+	}
+	rts = func() {
+		t.Helper()
+		must(t, s.qp.Modify(uverbs.QPAttr{
+			State: uverbs.RTS, SQPSN: local.PSN, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxRdAtomic: 4,
+		}, uverbs.AttrState|uverbs.AttrSQPSN|uverbs.AttrTimeout|uverbs.AttrRetryCount|uverbs.AttrRNRRetry|uverbs.AttrMaxRdAtomic))
+	}
+	return rtr, rts
+}
+
+// twoSides are not connected.
+func twoSides(t *testing.T) (a, b *side) {
+	t.Helper()
+	testenv.Guest(t)
+	dev := openDevice(t, deviceName)
+	return newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
+}
+
+// TestPostEarly posts in each state on the way to RTS. What is refused leaves nothing
+// behind; receives that are taken wait for their messages.
+func TestPostEarly(t *testing.T) {
+	a, b := twoSides(t)
+	post := func(id uint64, recv error) {
+		t.Helper()
+		if err := a.qp.PostSend(send(id, a.mr.SGE(0, 8))); !errors.Is(err, uverbs.ErrState) {
+			t.Errorf("PostSend in %s: %v, want ErrState", a.qp.State(), err)
+		}
+		if err := a.qp.PostRecv(id, a.mr.SGE(100*int(id), 100)); !errors.Is(err, recv) {
+			t.Errorf("PostRecv in %s: %v, want %v", a.qp.State(), err, recv)
+		}
+	}
+	must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+	post(0, uverbs.ErrState)
+	must(t, a.qp.Init())
+	post(1, nil)
+	toRTR, toRTS := rcSteps(t, a, b)
+	toRTR()
+	post(2, nil)
+
+	// In RTR it receives, though it cannot send yet.
+	rtr, rts := rcSteps(t, b, a)
+	rtr()
+	rts()
+	for id := range uint64(2) {
+		want := b.fill(0, 100, byte(50*id))
+		must(t, b.qp.PostSend(send(id, b.mr.SGE(0, 100))))
+		b.want(t, id, uverbs.WCSend)
+		a.want(t, id+1, uverbs.WCRecv)
+		a.holds(t, 100*int(id+1), want)
+	}
+	a.none(t)
+	toRTS()
+	must(t, b.qp.PostRecv(5, b.mr.SGE(0, 8)), a.qp.PostSend(send(6, a.mr.SGE(0, 8))))
+	a.want(t, 6, uverbs.WCSend)
+	b.want(t, 5, uverbs.WCRecv)
+}
+
+// TestReadThroughStates reads from a QP that is in RTR, and goes on while it enters RTS.
+func TestReadThroughStates(t *testing.T) {
+	a, b := twoSides(t)
+	rtr, rts := rcSteps(t, b, a)
+	rtr()
+	toRTR, toRTS := rcSteps(t, a, b)
+	toRTR()
+	toRTS()
+	var reads atomic.Int64
+	changed, done := make(chan bool), make(chan error, 1)
+	want := b.fill(0, 3000, 3)
+	go func() {
+		for more := 50; more > 0; reads.Add(1) {
+			select {
+			case <-changed:
+				changed = nil
+			default:
+			}
+			if changed == nil {
+				more--
+			}
+			if err := a.readOnce(b, 3000); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for end := time.Now().Add(deadline); reads.Load() < 50 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	rts()
+	close(changed)
+	must(t, <-done)
+	a.holds(t, 0, want)
+}
+
+// readOnce reads from the start of the peer's buffer. It does not use testing.T, so that it
+// can run in a goroutine.
+func (s *side) readOnce(peer *side, n int) error {
+	wr := send(1, s.mr.SGE(0, n))
+	wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, peer.mr.Addr(), peer.mr.RKey()
+	if err := s.qp.PostSend(wr); err != nil {
+		return err
+	}
+	wc, err := s.poll()
+	if err != nil {
+		return err
+	}
+	return s.qp.Err(&wc)
+}
+
+// poll is next without testing.T.
+func (s *side) poll() (uverbs.WC, error) {
+	var wc [1]uverbs.WC
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
+		if n, err := s.cq.Poll(wc[:]); n == 1 || err != nil {
+			return wc[0], err
+		}
+	}
+	return wc[0], errors.New("no completion in time")
+}
+
+// TestPostWhileErr moves a QP to ERR under a goroutine that posts. Each request completes
+// once and in order: first they succeed, and from one on they are flushed, also those that
+// are posted long after.
+func TestPostWhileErr(t *testing.T) {
+	const batch = 16
+	for range 3 {
+		a, b := pairOnce(t, uverbs.QPOptions{})
+		if kernelBefore(t, 6, 0) {
+			return // rxe of Linux 5.10 leaves sends that are posted in ERR alone
+		}
+		next, flushed := uint64(0), false
+		reads := func() error { // one batch
+			var wrs []uverbs.SendWR
+			for i := range uint64(batch) {
+				wr := send(next+i, a.mr.SGE(0, 100))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, b.mr.Addr(), b.mr.RKey()
+				wrs = append(wrs, wr)
+			}
+			if err := a.qp.PostSend(wrs...); err != nil {
+				return err
+			}
+			for range batch {
+				wc, err := a.poll()
+				if err != nil {
+					return err
+				}
+				if err := a.qp.Err(&wc); wc.ID != next || err != nil && !uverbs.IsFlush(err) || err == nil && flushed {
+					return errors.Join(errors.New("not in order, or not flushed"), err)
+				} else if err != nil {
+					flushed = true
+				}
+				next++
+			}
+			return nil
+		}
+		must(t, reads())
+		if flushed {
+			t.Fatal("flushed in RTS")
+		}
+		started, done := make(chan bool), make(chan error, 1)
+		go func() {
+			close(started)
+			for !flushed {
+				if err := reads(); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+		<-started
+		must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+		must(t, <-done, reads())
+		time.Sleep(50 * time.Millisecond)
+		must(t, reads())
+		a.none(t)
+	}
+}
+
+// TestQPTurnover has many QPs come and go beside a connection: no two that are there at the
+// same time have one number, and the connection does not notice.
+func TestQPTurnover(t *testing.T) {
+	a, b := pairOnce(t, uverbs.QPOptions{})
+	stop, done := make(chan bool), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			if err := a.readOnce(b, 100); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	cq, err := a.dev.CreateCQ(1, uverbs.CQOptions{})
+	must(t, err)
+	closeLater(t, cq)
+	inUse := map[uint32]bool{a.qp.QPN(): true, b.qp.QPN(): true}
+	var recent [8]*uverbs.QP
+	for i := range 100 {
+		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+		must(t, err)
+		closeLater(t, qp)
+		if inUse[qp.QPN()] {
+			t.Errorf("QP number %d is in use", qp.QPN())
+		}
+		inUse[qp.QPN()] = true
+		old := &recent[i%len(recent)]
+		if *old != nil {
+			must(t, (*old).Close())
+			delete(inUse, (*old).QPN())
+		}
+		*old = qp
+	}
+	close(stop)
+	must(t, <-done)
+}
+
+// TestQPDefaults: sizes of zero are the defaults.
+func TestQPDefaults(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		c := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{}).qp.Caps()
+		if c.MaxSendWR < 64 || c.MaxRecvWR < 64 || c.MaxSendSGE < 1 || c.MaxRecvSGE < 1 {
+			t.Errorf("the queues are %+v, want 64 requests of one SGE at least", c)
+		}
+	})
+}

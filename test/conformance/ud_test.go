@@ -1,0 +1,191 @@
+package conformance
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// udPair returns two UD sides on one device and the way from the first to the second.
+func udPair(t *testing.T, o uverbs.QPOptions) (a, b *side, ah *uverbs.AH) {
+	t.Helper()
+	testenv.Guest(t)
+	dev := openDevice(t, deviceName)
+	o.Type = uverbs.UD
+	a, b = newSide(t, dev, o), newSide(t, dev, o)
+	return a, b, wayTo(t, a, b)
+}
+
+// broken checks that a request has failed with a status, and that it has broken its QP.
+func broken(t *testing.T, s *side, id uint64, status uverbs.WCStatus) {
+	t.Helper()
+	wc := s.next(t)
+	var e *uverbs.WCError
+	if err := s.qp.Err(&wc); wc.ID != id || wc.Status != status || !errors.As(err, &e) || e.WC != wc {
+		t.Fatalf("completion of %d: %v, want of %d with %v", wc.ID, err, id, status)
+	}
+	if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
+		t.Errorf("state %s, %v, want ERR", attr.State, err)
+	}
+}
+
+// TestDatagramLost: a datagram that cannot be delivered is lost, and its sender never
+// learns. It takes no receive with it, and the next one arrives.
+func TestDatagramLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		recv   int // bytes of the receive that is posted; 0 for none
+		length int
+		change func(wr *uverbs.SendWR)
+	}{
+		// The specification has it that nothing is sent, and that this is no error.
+		"longer than the MTU": {recv: 10000, length: 5000},
+		"receive too short":   {recv: uverbs.GRHSize + 900, length: 1000},
+		"no receive":          {length: 1000},
+		"no such QP":          {recv: 2000, length: 1000, change: func(wr *uverbs.SendWR) { wr.RemoteQPN = 0xadbeef }},
+		"other Q_Key":         {recv: 2000, length: 1000, change: func(wr *uverbs.SendWR) { wr.RemoteQKey = 0xadbeef }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b, ah := udPair(t, uverbs.QPOptions{})
+			if c.recv > 0 {
+				must(t, b.qp.PostRecv(1, b.mr.SGE(0, c.recv)))
+			}
+			before := append([]byte{}, b.fill(0, 20000, 7)...)
+			wr := datagram(2, ah, b, a.mr.SGE(0, c.length))
+			if c.change != nil {
+				c.change(&wr)
+			}
+			a.fill(0, c.length, 50)
+			must(t, a.qp.PostSend(wr))
+			a.want(t, 2, uverbs.WCSend)
+			if name == "receive too short" && !since(t, 6, 12) {
+				// rxe of Linux 6.1 and older takes it for a fault of the receive, which breaks the QP.
+				broken(t, b, 1, uverbs.WCLocQPOpErr)
+				return
+			}
+			b.none(t)
+			b.holds(t, 0, before)
+
+			if c.recv == 0 {
+				must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)))
+			}
+			want := a.fill(0, 10, 99)
+			must(t, a.qp.PostSend(datagram(3, ah, b, a.mr.SGE(0, 10))))
+			a.want(t, 3, uverbs.WCSend)
+			if wc := b.want(t, 1, uverbs.WCRecv); wc.ByteLen != uverbs.GRHSize+10 {
+				t.Errorf("received %d bytes, want %d", wc.ByteLen, uverbs.GRHSize+10)
+			}
+			b.holds(t, uverbs.GRHSize, want)
+			for _, s := range []*side{a, b} {
+				if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.RTS {
+					t.Errorf("state %s, %v, want RTS", attr.State, err)
+				}
+			}
+		})
+	}
+}
+
+// TestDatagramBatches: of batches that nobody receives each has one completion, of the
+// request that asked for it; those of many that are received come in one poll.
+func TestDatagramBatches(t *testing.T) {
+	const n = 50
+	a, b, ah := udPair(t, uverbs.QPOptions{})
+	var batch []uverbs.SendWR
+	for i := range n {
+		wr := datagram(uint64(i), ah, b, a.mr.SGE(0, 1000))
+		if i < n-1 {
+			wr.Flags = 0
+		}
+		batch = append(batch, wr)
+	}
+	for range 10 {
+		must(t, a.qp.PostSend(batch...))
+		a.want(t, n-1, uverbs.WCSend)
+	}
+	a.none(t)
+	b.none(t)
+
+	for i := range n {
+		must(t, b.qp.PostRecv(uint64(i), b.mr.SGE(0, 1040)))
+	}
+	batch[n-1].Flags |= uverbs.Solicited // its event says that all have arrived
+	must(t, b.cq.NotifySolicited(), a.qp.PostSend(batch...))
+	a.want(t, n-1, uverbs.WCSend)
+	_, err := b.ch.Wait(withDeadline(t))
+	must(t, err)
+	var wcs [n + 1]uverbs.WC
+	got, err := b.cq.Poll(wcs[:])
+	must(t, err)
+	if got != n {
+		t.Fatalf("%d completions in one poll, want %d", got, n)
+	}
+	for i, wc := range wcs[:n] {
+		if wc.ID != uint64(i) || wc.Status != uverbs.WCSuccess || wc.Opcode != uverbs.WCRecv || wc.QPN != b.qp.QPN() {
+			t.Errorf("completion %d is %+v", i, wc)
+		}
+	}
+}
+
+// TestDatagramOperations: a datagram is sent, and nothing else can be done by one.
+func TestDatagramOperations(t *testing.T) {
+	a, b, ah := udPair(t, uverbs.QPOptions{})
+	for op := range uverbs.WRAtomicWrite + 1 {
+		wr := datagram(1, ah, b, a.mr.SGE(0, 8))
+		wr.Opcode, wr.RemoteAddr, wr.RKey = op, b.mr.Addr(), b.mr.RKey()
+		err := a.qp.PostSend(wr)
+		if op == uverbs.WRSend || op == uverbs.WRSendWithImm {
+			must(t, err)
+			a.want(t, 1, uverbs.WCSend)
+		} else if !errors.Is(err, uverbs.ErrOpcode) {
+			t.Errorf("%s: %v, want ErrOpcode", op, err)
+		}
+	}
+	a.none(t)
+}
+
+// TestDatagramEvents waits for each datagram.
+func TestDatagramEvents(t *testing.T) {
+	a, b, ah := udPair(t, uverbs.QPOptions{})
+	for i := range uint64(50) {
+		must(t, a.cq.Notify(), b.cq.Notify(), b.qp.PostRecv(i, b.mr.SGE(0, 100)))
+		must(t, a.qp.PostSend(datagram(i, ah, b, a.mr.SGE(0, 10))))
+		for _, s := range []*side{a, b} {
+			if cq, err := s.ch.Wait(withDeadline(t)); cq != s.cq || err != nil {
+				t.Fatalf("Wait is %p, %v, want %p", cq, err, s.cq)
+			}
+		}
+		a.want(t, i, uverbs.WCSend)
+		b.want(t, i, uverbs.WCRecv)
+	}
+}
+
+// TestDatagramQuery: a UD QP says what it was created and activated with.
+func TestDatagramQuery(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: uverbs.UD, MaxSendWR: 10, MaxRecvWR: 20, MaxSendSGE: 2, MaxRecvSGE: 3})
+		attr, err := s.qp.Query()
+		must(t, err)
+		if c := attr.Caps; c.MaxSendWR < 10 || c.MaxRecvWR < 20 || c.MaxSendSGE < 2 || c.MaxRecvSGE < 3 {
+			t.Errorf("the queues are %+v, less than was asked for", c)
+		}
+		if attr.State != uverbs.RTS || attr.QKey != testQKey || attr.Port != 1 || attr.DestQPN != 0 {
+			t.Errorf("attributes %+v, want RTS, port 1, Q_Key %#x and no peer", attr, testQKey)
+		}
+	})
+}
+
+// TestAHWithoutGID: there is no way to a peer on Ethernet but by its GID.
+func TestAHWithoutGID(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		pd := newPD(t, openDevice(t, deviceName))
+		ah, err := pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: 1})
+		if err == nil {
+			must(t, ah.Close())
+		}
+		var refused *uverbs.Error
+		if !errors.As(err, &refused) {
+			t.Errorf("an AH without a GID: %v, want the kernel's refusal", err)
+		}
+	})
+}
