@@ -125,9 +125,10 @@ func TestOverflowOfSends(t *testing.T) {
 			}
 			for i, a := range o.from {
 				o.to[i].holds(t, 0, a.buf.Bytes()[:o.n])
-				if st := a.rdma(t, uverbs.WRRDMARead, a.mr.SGE(0, 8), o.to[i].mr.Addr(), o.to[i].mr.RKey()); st != uverbs.WCSuccess {
-					t.Errorf("a READ afterwards: %s", st)
-				}
+				wr := send(1000, a.mr.SGE(0, 8))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, o.to[i].mr.Addr(), o.to[i].mr.RKey()
+				must(t, a.qp.PostSend(wr))
+				a.want(t, 1000, uverbs.WCRDMARead)
 			}
 		})
 	}

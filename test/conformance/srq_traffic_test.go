@@ -23,17 +23,17 @@ type srqGroup struct {
 	takes []*side
 }
 
-// newSRQGroup makes an SRQ for a number of receives, and connections.
+// newSRQGroup makes an SRQ for at least a number of receives, and connections.
 func newSRQGroup(t *testing.T, dev *uverbs.Device, pairs, receives int, o uverbs.QPOptions) *srqGroup {
 	t.Helper()
 	pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: receives})
-	buf := newBuffer(t, receives*srqSize)
+	buf := newBuffer(t, srq.Attr().MaxWR*srqSize)
 	mr, err := pd.RegMR(buf, remoteRights)
 	must(t, err)
 	closeLater(t, mr)
 	g := &srqGroup{srq: srq, mr: mr}
 	for range pairs {
-		cq, err := dev.CreateCQ(receives, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(128, uverbs.CQOptions{})
 		must(t, err)
 		closeLater(t, cq)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq})
@@ -90,8 +90,28 @@ func (g *srqGroup) talk(i, messages, batch int) error {
 	return nil
 }
 
-// TestSRQThreads: goroutines, one for each connection, post receives to one SRQ or to one of
-// several, and take from it what any of them has posted.
+// fill posts as many receives as the SRQ holds, from several goroutines.
+func (g *srqGroup) fill() error {
+	const threads = 8
+	room := g.srq.Attr().MaxWR
+	if err := inThreads(threads, func(thread int) error {
+		for id := thread; id < room; id += threads {
+			if err := g.post(uint64(id)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := g.post(0); !errors.Is(err, uverbs.ErrQueueFull) {
+		return fmt.Errorf("one more than %d receives: %w, want ErrQueueFull", room, err)
+	}
+	return nil
+}
+
+// TestSRQThreads: goroutines fill one SRQ, or several, and then one goroutine for each
+// connection takes from it and posts to it again what it has taken.
 func TestSRQThreads(t *testing.T) {
 	testenv.Guest(t)
 	for name, c := range map[string]struct{ srqs, pairs, messages, batch int }{
@@ -103,23 +123,11 @@ func TestSRQThreads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dev := openDevice(t, deviceName)
-			const posters = 4
-			receives := max(c.pairs*c.batch, posters)
-			errs := make(chan error, c.srqs*(c.pairs+posters))
+			errs := make(chan error, c.srqs*c.pairs)
 			var talks sync.WaitGroup
 			for range c.srqs {
-				g := newSRQGroup(t, dev, c.pairs, receives, uverbs.QPOptions{})
-				var posts sync.WaitGroup
-				for p := range posters {
-					posts.Go(func() {
-						for id := p; id < receives; id += posters {
-							if err := g.post(uint64(id)); err != nil {
-								errs <- err
-							}
-						}
-					})
-				}
-				posts.Wait()
+				g := newSRQGroup(t, dev, c.pairs, 4000, uverbs.QPOptions{})
+				must(t, g.fill())
 				for i := range c.pairs {
 					talks.Go(func() {
 						if err := g.talk(i, c.messages, c.batch); err != nil {

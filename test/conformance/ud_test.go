@@ -125,6 +125,7 @@ func TestDatagramBatches(t *testing.T) {
 			t.Errorf("completion %d is %+v", i, wc)
 		}
 	}
+	b.none(t)
 }
 
 // TestDatagramOperations: a datagram is sent, and nothing else can be done by one.
