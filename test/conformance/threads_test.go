@@ -3,7 +3,9 @@ package conformance
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -14,9 +16,16 @@ import (
 // return.
 func inThreads(n int, run func(thread int) error) error {
 	var group sync.WaitGroup
+	var ready atomic.Int64
 	errs := make([]error, n)
 	for i := range n {
-		group.Go(func() { errs[i] = run(i) })
+		group.Go(func() {
+			// Short work would be done by one before the others are there.
+			for ready.Add(1); ready.Load() < int64(n); {
+				runtime.Gosched()
+			}
+			errs[i] = run(i)
+		})
 	}
 	group.Wait()
 	return errors.Join(errs...)
