@@ -126,7 +126,7 @@ func TestSRQThreads(t *testing.T) {
 			errs := make(chan error, c.srqs*c.pairs)
 			var talks sync.WaitGroup
 			for range c.srqs {
-				g := newSRQGroup(t, dev, c.pairs, 4000, uverbs.QPOptions{})
+				g := newSRQGroup(t, dev, c.pairs, 16000, uverbs.QPOptions{})
 				must(t, g.fill())
 				for i := range c.pairs {
 					talks.Go(func() {
