@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -179,14 +180,19 @@ func TestDatagramQuery(t *testing.T) {
 // TestAHWithoutGID: there is no way to a peer on Ethernet but by its GID.
 func TestAHWithoutGID(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		pd := newPD(t, openDevice(t, deviceName))
-		ah, err := pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: 1})
-		if err == nil {
-			must(t, ah.Close())
-		}
-		var refused *uverbs.Error
-		if !errors.As(err, &refused) {
-			t.Errorf("an AH without a GID: %v, want the kernel's refusal", err)
+		dev := openDevice(t, deviceName)
+		gid := gidOf(t, dev)
+		for name, attr := range map[string]uverbs.AHAttr{
+			"none":     {Port: 1, DLID: 1},
+			"not used": {Port: 1, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index)}}, // Global is not set
+		} {
+			ah, err := newPD(t, dev).CreateAH(attr)
+			if err == nil {
+				must(t, ah.Close())
+			}
+			if !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("GID %s: %v, want EINVAL", name, err)
+			}
 		}
 	})
 }
