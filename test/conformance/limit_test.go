@@ -113,7 +113,7 @@ func TestManyOpens(t *testing.T) {
 		}
 		return dev, errors.Join(pd.Close(), pd.Close())
 	}
-	const each, threads = 5, 20
+	const each, threads = 5, 10
 	devs := make([]*uverbs.Device, each*(threads+1))
 	errs := make([]error, len(devs))
 	for i := range each {

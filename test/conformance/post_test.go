@@ -226,7 +226,7 @@ func TestQPTurnover(t *testing.T) {
 	closeLater(t, cq)
 	inUse := map[uint32]bool{a.qp.QPN(): true, b.qp.QPN(): true}
 	var recent [8]*uverbs.QP
-	for i := range 100 {
+	for i := range 50 {
 		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
 		must(t, err)
 		closeLater(t, qp)
