@@ -45,7 +45,7 @@ func TestHugePages(t *testing.T) {
 	says(t, err, "it takes 2", "of 0 there are 0 free", "echo 2 > "+hugePageFile)
 
 	reserveHuge(t, 3)
-	a, b := pair(t, uverbs.QPOptions{})
+	a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 2})
 	buf, err := uverbs.AllocBufferOptions(3<<20, huge)
 	must(t, err)
 	closeLater(t, buf)
@@ -65,6 +65,12 @@ func TestHugePages(t *testing.T) {
 	must(t, err)
 	usable(t, a, mr, 0)
 	usable(t, a, mr, 2<<20-1000) // across two pages
+	copy(buf.Bytes()[100:], "from one page, ")
+	copy(buf.Bytes()[2<<20+100:], "from another")
+	must(t, a.qp.PostRecv(1, a.mr.SGE(0, 100)), b.qp.PostSend(send(2, mr.SGE(100, 15), mr.SGE(2<<20+100, 12))))
+	b.want(t, 2, uverbs.WCSend)
+	a.want(t, 1, uverbs.WCRecv)
+	a.holds(t, 0, []byte("from one page, from another"))
 	must(t, mr.Close())
 
 	_, err = uverbs.AllocBufferOptions(1, uverbs.BufferOptions{HugePageSize: 4 << 20})

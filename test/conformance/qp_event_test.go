@@ -29,19 +29,22 @@ func TestSQDrainedEvent(t *testing.T) {
 // told on this side too. rxe of Linux 7.2 does so, of 6.12 and before it does not.
 func TestQPAccessErrEvent(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		a, b := pair(t, uverbs.QPOptions{})
-		wr := send(1, a.mr.SGE(0, 8))
-		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, 1, ^b.mr.RKey()
-		must(t, a.qp.PostSend(wr))
-		if wc := a.next(t); wc.Status == uverbs.WCSuccess {
-			t.Fatal("a WRITE to anywhere succeeds")
-		}
-		if k := testenv.Kernel(t); k[0] < 7 || k[0] == 7 && k[1] < 2 {
-			return
-		}
-		want := uverbs.Event{Type: uverbs.EventQPAccessErr, QP: b.qp}
-		if ev := event(t, a.dev, uverbs.EventQPAccessErr); ev != want {
-			t.Errorf("event is %s, want %s", ev, want)
+		for _, op := range []uverbs.WROpcode{uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
+			a, b := pair(t, refusing)
+			wr := send(1, a.mr.SGE(0, 8))
+			wr.Opcode, wr.RemoteAddr, wr.RKey = op, 1, ^b.mr.RKey()
+			must(t, a.qp.PostSend(wr))
+			if wc := a.next(t); wc.Status == uverbs.WCSuccess {
+				t.Fatalf("a %s of anything succeeds", op)
+			}
+			if k := testenv.Kernel(t); k[0] < 7 || k[0] == 7 && k[1] < 2 {
+				noEvent(t, a.dev)
+				continue
+			}
+			want := uverbs.Event{Type: uverbs.EventQPAccessErr, QP: b.qp}
+			if ev := event(t, a.dev, uverbs.EventQPAccessErr); ev != want {
+				t.Errorf("%s: event is %s, want %s", op, ev, want)
+			}
 		}
 	})
 }

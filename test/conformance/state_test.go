@@ -178,8 +178,10 @@ func TestMRErrors(t *testing.T) {
 		buf, err := uverbs.AllocBuffer(4096)
 		must(t, err)
 		closeLater(t, buf)
-		_, err = pd.RegMR(buf, uverbs.AccessRemoteWrite)
-		argError(t, err, "access")
+		for _, access := range []uverbs.Access{uverbs.AccessRemoteWrite, uverbs.AccessRemoteAtomic} { // need LOCAL_WRITE
+			_, err = pd.RegMR(buf, access)
+			argError(t, err, "access")
+		}
 		_, err = pd.RegMR(buf, 1<<30)
 		argError(t, err, "access")
 		_, err = pd.RegMR(nil, 0)
