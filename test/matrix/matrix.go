@@ -185,6 +185,7 @@ var titles = map[string]string{
 	"test/conformance/operation_test.go":   "UC, atomics, flush",
 	"test/conformance/overflow_test.go":    "CQ",
 	"test/conformance/post_test.go":        "states of a QP",
+	"test/conformance/pd_test.go":          "protection domains",
 	"test/conformance/qp_event_test.go":    "asynchronous events",
 	"test/conformance/srq_traffic_test.go": "SRQ",
 	"test/conformance/state_test.go":       "states of a QP",

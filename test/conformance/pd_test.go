@@ -1,0 +1,238 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// allRights are those of newSide's region.
+const allRights = remoteRights | uverbs.AccessRemoteAtomic
+
+// oneSided are the operations that name memory of the peer, and the right that each needs.
+var oneSided = []struct {
+	op    uverbs.WROpcode
+	done  uverbs.WCOpcode
+	right uverbs.Access
+}{
+	{uverbs.WRRDMAWrite, uverbs.WCRDMAWrite, uverbs.AccessRemoteWrite},
+	{uverbs.WRRDMARead, uverbs.WCRDMARead, uverbs.AccessRemoteRead},
+	{uverbs.WRAtomicFAA, uverbs.WCFetchAdd, uverbs.AccessRemoteAtomic},
+	{uverbs.WRAtomicCAS, uverbs.WCCompSwap, uverbs.AccessRemoteAtomic},
+}
+
+// Where request works, and what there is before it. An atomic adds addend, or replaces
+// before by it.
+const (
+	ourPlace   = 1024
+	theirPlace = 2048
+	before     = 1000
+	ours       = 5
+	addend     = 7
+)
+
+// request is a signalled request of 8 bytes from ourPlace of side a to addr, which is at
+// theirPlace of side b.
+func request(a, b *side, op uverbs.WROpcode, sge uverbs.SGE, addr uint64, rkey uint32) uverbs.SendWR {
+	a.setWord(ourPlace, ours)
+	b.setWord(theirPlace, before)
+	wr := uverbs.SendWR{ID: 1, Opcode: op, Flags: uverbs.Signaled, SGL: []uverbs.SGE{sge}, RemoteAddr: addr, RKey: rkey}
+	switch op {
+	case uverbs.WRAtomicFAA:
+		wr.CompareAdd = addend
+	case uverbs.WRAtomicCAS:
+		wr.CompareAdd, wr.Swap = before, addend
+	}
+	return wr
+}
+
+// words checks what a request has left in memory.
+func words(t *testing.T, a, b *side, our, their uint64) {
+	t.Helper()
+	if a.word(ourPlace) != our || b.word(theirPlace) != their {
+		t.Errorf("the words are %d here and %d there, want %d and %d", a.word(ourPlace), b.word(theirPlace), our, their)
+	}
+}
+
+// effect returns what an operation that succeeds leaves in memory, here and there.
+func effect(op uverbs.WROpcode) (our, their uint64) {
+	switch op {
+	case uverbs.WRRDMARead:
+		return before, before
+	case uverbs.WRAtomicFAA:
+		return before, before + addend
+	case uverbs.WRAtomicCAS:
+		return before, addend
+	}
+	return ours, ours
+}
+
+// breaksWith waits for a work request to end with a status, which breaks the QP. The error
+// names the request, unless say is empty.
+func (s *side) breaksWith(t *testing.T, id uint64, want uverbs.WCStatus, say string) {
+	t.Helper()
+	wc := s.next(t)
+	if wc.ID != id || wc.Status != want || wc.QPN != s.qp.QPN() {
+		t.Fatalf("completion of %d on QP %d: %v, want %d on QP %d with %s", wc.ID, wc.QPN, s.qp.Err(&wc), id, s.qp.QPN(), want)
+	}
+	if err := s.qp.Err(&wc); !strings.Contains(err.Error(), say) {
+		t.Errorf("the error does not say %q: %v", say, err)
+	}
+	s.inError(t)
+}
+
+// inError checks the state of a QP that the device has broken.
+func (s *side) inError(t *testing.T) {
+	t.Helper()
+	if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
+		t.Errorf("state of QP %d is %s, %v, want ERR", s.qp.QPN(), attr.State, err)
+	}
+}
+
+// refusal is what a request gets that the peer refuses.
+func refusal(t *testing.T) uverbs.WCStatus {
+	if !since(t, 6, 0) {
+		return uverbs.WCRetryExcErr // it does not answer
+	}
+	return uverbs.WCRemAccessErr
+}
+
+// ownFault is what a request gets that fails on this side, before anything of it is sent,
+// and should end with a status. Since some Linux after 6.1 rxe flushes it with the others.
+func ownFault(t *testing.T, want uverbs.WCStatus) uverbs.WCStatus {
+	if since(t, 6, 12) {
+		return uverbs.WCWRFlushErr
+	}
+	return want
+}
+
+// noSource is what a request gets whose data is not the QP's to send.
+func noSource(t *testing.T) uverbs.WCStatus {
+	if !since(t, 6, 1) {
+		return uverbs.WCLocProtErr // as it should be
+	}
+	return ownFault(t, uverbs.WCLocQPOpErr)
+}
+
+// TestOtherPD: a QP cannot use memory that is registered in another PD, neither its own nor
+// the peer's.
+func TestOtherPD(t *testing.T) {
+	testenv.Guest(t)
+	for _, c := range oneSided {
+		t.Run(c.op.String()+" from", func(t *testing.T) {
+			a, b := pair(t, refusing)
+			mr := foreignMR(t, a)
+			must(t, a.qp.PostSend(request(a, b, c.op, mr.SGE(ourPlace, 8), b.mr.Addr()+theirPlace, b.mr.RKey())))
+			if c.op == uverbs.WRRDMAWrite {
+				a.breaksWith(t, 1, noSource(t), c.op.String())
+				words(t, a, b, ours, before)
+				return
+			}
+			a.breaksWith(t, 1, uverbs.WCLocProtErr, c.op.String())
+			_, their := effect(c.op) // an atomic is done; only its answer has no place
+			words(t, a, b, ours, their)
+		})
+		t.Run(c.op.String()+" to", func(t *testing.T) {
+			a, b := pair(t, refusing)
+			mr := foreignMR(t, b)
+			must(t, a.qp.PostSend(request(a, b, c.op, a.mr.SGE(ourPlace, 8), mr.Addr()+theirPlace, mr.RKey())))
+			a.breaksWith(t, 1, refusal(t), c.op.String())
+			b.inError(t)
+			words(t, a, b, ours, before)
+		})
+	}
+	t.Run("SEND from", func(t *testing.T) {
+		a, b := pair(t, refusing)
+		must(t, b.qp.PostRecv(2, b.mr.SGE(theirPlace, 8)))
+		must(t, a.qp.PostSend(request(a, b, uverbs.WRSend, foreignMR(t, a).SGE(ourPlace, 8), 0, 0)))
+		a.breaksWith(t, 1, noSource(t), "SEND")
+		b.none(t)
+		words(t, a, b, ours, before)
+	})
+	t.Run("SEND to", func(t *testing.T) {
+		a, b := pair(t, refusing)
+		must(t, b.qp.PostRecv(2, foreignMR(t, b).SGE(theirPlace, 8)))
+		must(t, a.qp.PostSend(request(a, b, uverbs.WRSend, a.mr.SGE(ourPlace, 8), 0, 0)))
+		a.breaksWith(t, 1, uverbs.WCRemOpErr, "SEND")
+		b.breaksWith(t, 2, uverbs.WCLocQPOpErr, "")
+		words(t, a, b, ours, before)
+	})
+}
+
+// foreignMR registers a side's buffer in another PD.
+func foreignMR(t *testing.T, s *side) *uverbs.MR {
+	t.Helper()
+	mr, err := newPD(t, s.dev).RegMR(s.buf, allRights|uverbs.AccessMWBind)
+	must(t, err)
+	closeLater(t, mr)
+	return mr
+}
+
+// TestOtherPDAddress: a QP cannot use an AH of another PD. rxe of Linux 5.10 does not look.
+func TestOtherPDAddress(t *testing.T) {
+	testenv.Guest(t)
+	dev := openDevice(t, deviceName)
+	a, b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+	want := a.fill(0, 1000, 3)
+	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 2000)))
+	must(t, a.qp.PostSend(datagram(2, wayTo(t, &side{dev: dev, pd: newPD(t, dev)}, b), b, a.mr.SGE(0, 1000))))
+	if since(t, 6, 1) {
+		a.breaksWith(t, 2, ownFault(t, uverbs.WCLocQPOpErr), "SEND")
+		b.none(t)
+		return
+	}
+	a.want(t, 2, uverbs.WCSend)
+	b.want(t, 1, uverbs.WCRecv)
+	b.holds(t, uverbs.GRHSize, want)
+}
+
+// TestOtherPDSRQ: a QP takes its receives from an SRQ of another PD. rxe wants the memory
+// to be of the QP's PD; the specification wants that of the SRQ.
+func TestOtherPDSRQ(t *testing.T) {
+	testenv.Guest(t)
+	for _, c := range []struct {
+		name string
+		of   string // whose PD the receive's memory is of
+		op   uverbs.WROpcode
+		ok   bool
+	}{
+		{"SEND, memory of the QP's PD", "QP", uverbs.WRSend, true},
+		{"SEND, memory of the SRQ's PD", "SRQ", uverbs.WRSend, false},
+		{"RDMA_WRITE_WITH_IMM, memory of the SRQ's PD", "SRQ", uverbs.WRRDMAWriteWithImm, true}, // nothing is written to it
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dev := openDevice(t, deviceName)
+			pd, srq := newSRQ(t, dev, uverbs.SRQOptions{})
+			a := newSide(t, dev, refusing)
+			o := refusing
+			o.SRQ = srq
+			b := newSide(t, dev, o)
+			connect(t, a, b)
+			mr := b.mr
+			if c.of == "SRQ" {
+				var err error
+				mr, err = pd.RegMR(b.buf, uverbs.AccessLocalWrite)
+				must(t, err)
+				closeLater(t, mr)
+			}
+			must(t, srq.PostRecv(2, mr.SGE(theirPlace, 8)))
+			must(t, a.qp.PostSend(request(a, b, c.op, a.mr.SGE(ourPlace, 8), b.mr.Addr()+theirPlace, b.mr.RKey())))
+			if !c.ok {
+				a.breaksWith(t, 1, uverbs.WCRemOpErr, c.op.String())
+				b.breaksWith(t, 2, uverbs.WCLocQPOpErr, "")
+				words(t, a, b, ours, before)
+				return
+			}
+			if c.op == uverbs.WRSend {
+				a.want(t, 1, uverbs.WCSend)
+				b.want(t, 2, uverbs.WCRecv)
+			} else {
+				a.want(t, 1, uverbs.WCRDMAWrite)
+				b.want(t, 2, uverbs.WCRecvRDMAWrite)
+			}
+			words(t, a, b, ours, ours)
+		})
+	}
+}
