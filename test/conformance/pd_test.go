@@ -3,6 +3,7 @@ package conformance
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -83,20 +84,29 @@ func (s *side) breaksWith(t *testing.T, id uint64, want uverbs.WCStatus, say str
 	s.inError(t)
 }
 
-// inError checks the state of a QP that the device has broken.
+// inError waits for the state of a QP that the device breaks. The completion which says so
+// may come before it.
 func (s *side) inError(t *testing.T) {
 	t.Helper()
-	if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
-		t.Errorf("state of QP %d is %s, %v, want ERR", s.qp.QPN(), attr.State, err)
+	for end := time.Now().Add(deadline); ; {
+		attr, err := s.qp.Query()
+		must(t, err)
+		if attr.State == uverbs.Err {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("state of QP %d is %s, want ERR", s.qp.QPN(), attr.State)
+		}
 	}
 }
 
-// refusal is what a request gets that the peer refuses.
-func refusal(t *testing.T) uverbs.WCStatus {
+// refusal is what a request gets that the peer refuses, and the options of QPs for it: rxe
+// before Linux 6.0 does not answer.
+func refusal(t *testing.T) (uverbs.WCStatus, uverbs.QPOptions) {
 	if !since(t, 6, 0) {
-		return uverbs.WCRetryExcErr // it does not answer
+		return uverbs.WCRetryExcErr, refusing
 	}
-	return uverbs.WCRemAccessErr
+	return uverbs.WCRemAccessErr, uverbs.QPOptions{}
 }
 
 // ownFault is what a request gets that fails on this side, before anything of it is sent,
@@ -122,7 +132,7 @@ func TestOtherPD(t *testing.T) {
 	testenv.Guest(t)
 	for _, c := range oneSided {
 		t.Run(c.op.String()+" from", func(t *testing.T) {
-			a, b := pair(t, refusing)
+			a, b := pair(t, uverbs.QPOptions{})
 			mr := foreignMR(t, a)
 			must(t, a.qp.PostSend(request(a, b, c.op, mr.SGE(ourPlace, 8), b.mr.Addr()+theirPlace, b.mr.RKey())))
 			if c.op == uverbs.WRRDMAWrite {
@@ -135,16 +145,17 @@ func TestOtherPD(t *testing.T) {
 			words(t, a, b, ours, their)
 		})
 		t.Run(c.op.String()+" to", func(t *testing.T) {
-			a, b := pair(t, refusing)
+			want, o := refusal(t)
+			a, b := pair(t, o)
 			mr := foreignMR(t, b)
 			must(t, a.qp.PostSend(request(a, b, c.op, a.mr.SGE(ourPlace, 8), mr.Addr()+theirPlace, mr.RKey())))
-			a.breaksWith(t, 1, refusal(t), c.op.String())
+			a.breaksWith(t, 1, want, c.op.String())
 			b.inError(t)
 			words(t, a, b, ours, before)
 		})
 	}
 	t.Run("SEND from", func(t *testing.T) {
-		a, b := pair(t, refusing)
+		a, b := pair(t, uverbs.QPOptions{})
 		must(t, b.qp.PostRecv(2, b.mr.SGE(theirPlace, 8)))
 		must(t, a.qp.PostSend(request(a, b, uverbs.WRSend, foreignMR(t, a).SGE(ourPlace, 8), 0, 0)))
 		a.breaksWith(t, 1, noSource(t), "SEND")
@@ -152,7 +163,7 @@ func TestOtherPD(t *testing.T) {
 		words(t, a, b, ours, before)
 	})
 	t.Run("SEND to", func(t *testing.T) {
-		a, b := pair(t, refusing)
+		a, b := pair(t, uverbs.QPOptions{})
 		must(t, b.qp.PostRecv(2, foreignMR(t, b).SGE(theirPlace, 8)))
 		must(t, a.qp.PostSend(request(a, b, uverbs.WRSend, a.mr.SGE(ourPlace, 8), 0, 0)))
 		a.breaksWith(t, 1, uverbs.WCRemOpErr, "SEND")
@@ -205,10 +216,8 @@ func TestOtherPDSRQ(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dev := openDevice(t, deviceName)
 			pd, srq := newSRQ(t, dev, uverbs.SRQOptions{})
-			a := newSide(t, dev, refusing)
-			o := refusing
-			o.SRQ = srq
-			b := newSide(t, dev, o)
+			a := newSide(t, dev, uverbs.QPOptions{})
+			b := newSide(t, dev, uverbs.QPOptions{SRQ: srq})
 			connect(t, a, b)
 			mr := b.mr
 			if c.of == "SRQ" {
