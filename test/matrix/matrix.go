@@ -176,6 +176,7 @@ var titles = map[string]string{
 	"test/conformance/event_test.go":       "completion events",
 	"test/conformance/limit_test.go":       "limits",
 	"test/conformance/many_test.go":        "CQ",
+	"test/conformance/mw_fault_test.go":    "memory windows",
 	"test/conformance/mw_test.go":          "memory windows",
 	"test/conformance/netlink_test.go":     "resources over netlink",
 	"test/conformance/notify_test.go":      "completion events",

@@ -120,6 +120,50 @@ func TestWindowUse(t *testing.T) {
 	})
 }
 
+// TestWindowBounds reads and writes 100 bytes, or none, of a region in and around a window.
+func TestWindowBounds(t *testing.T) {
+	needWindows(t)
+	const start, size = 4096, 8192
+	for _, c := range []struct {
+		name    string
+		from, n int
+		ok      bool
+	}{
+		{"at the start", start, 100, true},
+		{"at the end", start + size - 100, 100, true},
+		// rxe checks the region's bounds alone. The specification has these two refused.
+		{"from before it", start - 1, 100, true},
+		{"to behind it", start + size - 99, 100, true},
+		{"to behind the region", bufferSize - 99, 100, false},
+		{"nothing", start, 0, true},
+		{"nothing, outside", 0, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
+				a, b := pair(t, uverbs.QPOptions{})
+				mw, mr := window(t, b, typ)
+				wr := binding(50, mw, mr, windowRights)
+				wr.Bind.Addr, wr.Bind.Length = mr.Addr()+start, size
+				must(t, b.qp.PostSend(wr))
+				b.want(t, 50, uverbs.WCBindMW)
+				b.fill(0, bufferSize, 9)
+				must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled, SGL: []uverbs.SGE{a.mr.SGE(0, c.n)},
+					RemoteAddr: mr.Addr() + uint64(c.from), RKey: mw.RKey()}))
+				if !c.ok {
+					a.breaksWith(t, 1, uverbs.WCRemAccessErr, "RDMA_READ")
+					return
+				}
+				a.want(t, 1, uverbs.WCRDMARead)
+				a.holds(t, 0, b.buf.Bytes()[c.from:][:c.n])
+				want := a.fill(0, c.n, 10)
+				wc := writeTo(t, a, b, c.from, c.n, mw.RKey())
+				must(t, a.qp.Err(&wc))
+				b.holds(t, c.from, want)
+			})
+		})
+	}
+}
+
 // TestWindowBind binds what may be bound and what may not.
 func TestWindowBind(t *testing.T) {
 	needWindows(t)
@@ -291,6 +335,7 @@ func TestInvalidate(t *testing.T) {
 		{"a window's of another QP", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 			other := twin(t, b)
 			peerOf(t, other)
+			closeLater(t, mw) // before the other QP, see TestWindowLife
 			return other.bound(t, mw, mr, windowRights)
 		}, true},
 		{"a window's of the sender", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
