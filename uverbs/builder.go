@@ -331,6 +331,7 @@ func (b *SendBuilder) Post() error {
 	for _, bound := range binds {
 		if mw, ok := b.q.dev.target(bound.mw).(*MW); ok {
 			mw.setRKey(bound.rkey)
+			b.q.bound.Store(true)
 		}
 	}
 	switch b.q.kind {

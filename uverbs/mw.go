@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -33,6 +34,9 @@ type MW struct {
 	number uint64 // of the device's targets
 	typ    MWType
 	rkey   atomic.Uint32
+
+	failing sync.Mutex
+	failed  map[uint32]uint32 // guarded by failing: binds that failed, the new key to the old
 }
 
 // AllocMW allocates a memory window, which is not bound to anything yet (ibv_alloc_mw).
@@ -60,11 +64,45 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 // Type returns the window's type.
 func (w *MW) Type() MWType { return w.typ }
 
-// RKey returns the key that the peer names the window by. Binding changes it.
+// RKey returns the key that the peer names the window by. Posting a bind changes it. If the
+// bind fails it is what it was once the completion is polled; for that the IDs of the binds
+// that are under way must differ.
 func (w *MW) RKey() uint32 { return w.rkey.Load() }
 
 // setRKey notes the key that a bind gives the window.
 func (w *MW) setRKey(rkey uint32) { w.rkey.Store(rkey) }
+
+// bindFailed goes back to the key before a bind that failed, and before those that failed
+// with it.
+func (w *MW) bindFailed(old, new uint32) {
+	w.failing.Lock()
+	defer w.failing.Unlock()
+	if w.failed == nil {
+		w.failed = map[uint32]uint32{}
+	}
+	w.failed[new] = old
+	for {
+		now := w.rkey.Load()
+		before, ok := w.failed[now]
+		if !ok {
+			return
+		}
+		delete(w.failed, now)
+		w.rkey.CompareAndSwap(now, before)
+	}
+}
+
+// bindFailed finds the window of a bind that failed. Its keys have the index in common.
+func (d *Device) bindFailed(old, new uint32) {
+	d.targets.mu.RLock()
+	defer d.targets.mu.RUnlock()
+	for _, o := range d.targets.all {
+		if mw, ok := o.(*MW); ok && mw.RKey()>>8 == new>>8 {
+			mw.bindFailed(old, new)
+			return
+		}
+	}
+}
 
 // IncRKey returns the key for the next bind of a window of type 2: the same index with
 // the next of the 8 bits that the program chooses (ibv_inc_rkey).

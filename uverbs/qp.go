@@ -58,6 +58,7 @@ type QP struct {
 	port    atomic.Uint32 // the port that Modify was told last
 	peer    atomic.Pointer[peerInfo]
 	first   atomic.Pointer[WCError] // the failure that brought it into error
+	bound   atomic.Bool             // a window was bound by this QP
 	flushed atomic.Bool             // a flush was looked at for the failure
 
 	kind     driverKind

@@ -265,12 +265,14 @@ func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
 // sentRxe describes a work request.
 func sentRxe(i *rxe.SendInfo) sentWR {
 	op := WROpcode(i.Opcode)
-	s := sentWR{writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA}
+	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA, rkey: i.RKey, mwRKey: i.MWRKey}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
 	switch op {
 	case WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRFlush, WRAtomicWrite:
 		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
+	case WRBindMW:
+		fmt.Fprintf(&b, ", from rkey %#x to %#x", i.MWRKey, i.RKey)
 	}
 	if i.RemoteQPN != 0 {
 		fmt.Fprintf(&b, " to QP %d", i.RemoteQPN)

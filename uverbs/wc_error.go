@@ -70,6 +70,11 @@ func (q *QP) Err(wc *WC) error {
 // rxe since Linux 6.4 or so flushes a send whose local memory is at fault, and says no more.
 // So the first completion that was flushed is looked at for that.
 func (q *QP) failed(wc *WC) {
+	if q.bound.Load() {
+		if sent := q.sent(wc.ID); sent.op == WRBindMW && sent.text != "" {
+			q.dev.bindFailed(sent.mwRKey, sent.rkey)
+		}
+	}
 	if q.first.Load() != nil {
 		return
 	}
@@ -85,7 +90,7 @@ func (q *QP) failed(wc *WC) {
 }
 
 // flushHint is for a flush of which no more is known.
-const flushHint = "an earlier completion with another status is the cause"
+const flushHint = "the cause is an earlier completion with another status or, as some kernels say no more of it, this request"
 
 // explain makes the error of a failed completion.
 func (q *QP) explain(wc *WC) *WCError {
@@ -129,8 +134,11 @@ func (q *QP) explain(wc *WC) *WCError {
 // sentWR is what is left of a send work request in the ring, for messages.
 type sentWR struct {
 	text   string // empty if it is not there any more
+	op     WROpcode
 	sges   []SGE
-	writes bool // the operation writes to the SGEs
+	writes bool   // the operation writes to the SGEs
+	rkey   uint32 // the new key of a window that is bound
+	mwRKey uint32 // the key before
 }
 
 // sent finds a send work request, as long as the ring has it.

@@ -8,7 +8,8 @@ type SendInfo struct {
 	Opcode     uint32
 	Length     uint32 // in bytes, of all data
 	RemoteAddr uint64 // of RDMA and atomics
-	RKey       uint32 // of RDMA and atomics
+	RKey       uint32 // of RDMA and atomics; the new key of a window that is bound
+	MWRKey     uint32 // the key that a window has before it is bound
 	RemoteQPN  uint32 // of datagrams
 	SGEs       []SGEInfo
 }
@@ -45,6 +46,9 @@ func (q *SendQueue) info(w *abi.RxeSendWQE, datagram bool) SendInfo {
 	case Flush:
 		f := w.WR.WR.Flush()
 		i.RemoteAddr, i.RKey = f.RemoteAddr, f.RKey
+	case BindMW:
+		m := w.WR.WR.MW()
+		i.RKey, i.MWRKey = m.RKey, m.MWRKey
 	case Send, SendImm:
 		if datagram {
 			i.RemoteQPN = w.WR.WR.UD().RemoteQPN

@@ -257,6 +257,7 @@ func reconnect(t *testing.T, a, b *side) {
 
 // TestReceiveFaults: a receive whose memory is at fault fails the message, on both sides.
 func TestReceiveFaults(t *testing.T) {
+	testenv.Guest(t)
 	a, b := pair(t, refusing)
 	var gone *uverbs.MR
 	for name, sge := range map[string]func(t *testing.T) uverbs.SGE{

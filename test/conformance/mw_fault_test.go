@@ -227,15 +227,36 @@ func TestWindowBind(t *testing.T) {
 				if c.change != nil {
 					c.change(t, b, &wr)
 				}
+				before := wr.Bind.MW.RKey()
 				must(t, b.qp.PostSend(wr))
 				if c.ok[typ] {
 					b.want(t, 7, uverbs.WCBindMW)
-				} else {
-					b.breaksWith(t, 7, ownFault(t, uverbs.WCMWBindErr), "BIND_MW")
+					return
+				}
+				b.breaksWith(t, 7, ownFault(t, uverbs.WCMWBindErr), "BIND_MW")
+				if key := wr.Bind.MW.RKey(); key != before {
+					t.Errorf("after a bind that failed the key is %#x, before it was %#x", key, before)
 				}
 			})
 		})
 	}
+	t.Run("after two that failed", func(t *testing.T) {
+		eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
+			a, b := pair(t, uverbs.QPOptions{})
+			mw, mr := window(t, b, typ)
+			wr := binding(7, mw, mr, windowRights)
+			wr.Bind.Addr--
+			again := wr
+			again.ID = 8
+			must(t, b.qp.PostSend(wr, again))
+			b.breaksWith(t, 7, ownFault(t, uverbs.WCMWBindErr), "BIND_MW")
+			if wc := b.next(t); wc.Status != uverbs.WCWRFlushErr {
+				t.Errorf("the second one: %v", b.qp.Err(&wc))
+			}
+			reconnect(t, a, b)
+			b.bound(t, mw, mr, windowRights)
+		})
+	})
 	t.Run("QP in error", func(t *testing.T) {
 		eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
 			_, b := pair(t, uverbs.QPOptions{})

@@ -23,7 +23,11 @@ func operation(op uverbs.WROpcode, a, b *side) uverbs.SendWR {
 // may be for ever.
 func TestNoReceive(t *testing.T) {
 	testenv.Guest(t)
-	for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWriteWithImm} {
+	ops := []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWriteWithImm}
+	if kernelBefore(t, 6, 0) {
+		ops = ops[:1] // rxe of Linux 5.10 may retry a WRITE with immediate without end, in the kernel
+	}
+	for _, op := range ops {
 		t.Run(op.String(), func(t *testing.T) {
 			few := uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 2, MinRNRTimer: 1}}
 			a, b := pair(t, few)
