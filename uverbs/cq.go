@@ -183,7 +183,8 @@ func (c *CQ) Cap() int { return c.cqe }
 // Poll moves completions into wcs and returns how many there were (ibv_poll_cq); 0
 // means none are there yet. A failed work request is not an error of Poll: look at
 // [WC.Err]. Poll fails with [ErrCQOverrun] if the queue is broken, and with
-// [os.ErrClosed] after Close.
+// [os.ErrClosed] after Close. It cannot know that the device had no room for a completion:
+// that is an [EventCQErr].
 func (c *CQ) Poll(wcs []WC) (int, error) {
 	if c.gone.Load() {
 		return 0, c.errClosed()

@@ -77,12 +77,21 @@
 // with all that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
 // atomics, SEND with invalidate; MRs, which can be changed, and on demand (Linux 6.15);
 // memory windows (5.14), FLUSH and ATOMIC_WRITE (6.2); SRQ, multicast, asynchronous
-// events. XRC domains, flows, work queues, device memory, counters and so on are there
+// events. XRC, raw packets, flows, work queues, device memory, counters and so on are there
 // for drivers that have them; on rxe they answer with a [FeatureError]. Not yet: other
 // drivers, and the connection manager.
 //
-// What rxe does otherwise than one might think: a receive that is posted in state Err is
-// not flushed, since it has no doorbell for receives; those posted before are. The bounds
-// of a memory window are those of its MR. On demand, data goes to the beginning of a page
-// whatever the address (7.2).
+// What rxe does otherwise than one might think:
+//
+//   - A receive that is posted in state Err is not flushed, since rxe has no doorbell for
+//     receives; those posted before are.
+//   - A CQ that is too small loses completions. [Device.WaitEvent] tells, [CQ.Poll] does not.
+//   - A request whose local memory is at fault ends with another status on each kernel, on
+//     newer ones as flushed. [QP.Err] finds out what is wrong with it.
+//   - The bounds of a memory window are those of its MR. A window of type 2 must be closed
+//     before the QP that it is bound to: the kernel keeps a pointer to that.
+//   - On demand, data goes to the beginning of a page whatever the address (7.2).
+//   - Linux 5.10 does not answer what it refuses: that ends as WCRetryExcErr.
+//   - A device that is deleted while it is open works on, though it is in no list any more,
+//     and is deleted with the last Close.
 package uverbs
