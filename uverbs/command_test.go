@@ -173,6 +173,13 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// newFastCommand makes a fastCommand by itself.
+func newFastCommand(c *commandFile, cmd uint32, in, out []byte) *fastCommand {
+	f := new(fastCommand)
+	f.init(c, cmd, in, out)
+	return f
+}
+
 // TestFastCommand: the same bytes go out each time, without an allocation; by ioctl
 // alone nothing is written.
 func TestFastCommand(t *testing.T) {

@@ -368,24 +368,38 @@ func (w *writeCommand) copyOut(out []byte, u udata) {
 // much data is a long command: some kernels transmit in it.
 type fastCommand struct {
 	c        *commandFile
-	write    *writeCommand
-	inv      *ioctlCommand
-	in       []byte // what inv points to
-	out      []byte
 	useIoctl bool
+	size     uint8
+	buf      [40]byte // the command in size bytes, and its response behind them
+	number   uint32
+	in, out  []byte        // what inv points to
+	inv      *ioctlCommand // nil until it is needed
 }
 
-// newFastCommand prepares a command. The bytes it points to are heap objects that
-// the struct keeps alive and that never move.
-func newFastCommand(c *commandFile, cmd uint32, in, out []byte) *fastCommand {
-	f := &fastCommand{c: c, in: in, out: out}
-	f.write = newWriteCommand(cmd, in, out, udata{})
-	f.write.pin.Unpin()
-	f.inv = invokeWrite(cmd, in, out, udata{})
-	f.inv.pin.Unpin()
-	f.inv.finish(c.driverID)
-	f.useIoctl = c.path == pathIoctl
-	return f
+// init prepares a command. The kernel gets addresses inside of f and of in and out, which
+// are heap objects that never move.
+func (f *fastCommand) init(c *commandFile, cmd uint32, in, out []byte) {
+	*f = fastCommand{c: c, number: cmd, in: in, out: out, useIoctl: c.path == pathIoctl}
+	w := newWriteCommand(cmd, in, out, udata{})
+	w.pin.Unpin()
+	f.size = uint8(copy(f.buf[:len(f.buf)-len(out)], w.wire))
+	if len(out) > 0 {
+		addr := uint64(uintptr(unsafe.Pointer(&f.buf[f.size])))
+		binary.LittleEndian.PutUint64(f.buf[unsafe.Sizeof(abi.CmdHdr{}):], addr)
+	}
+}
+
+// wire returns the command for write().
+func (f *fastCommand) wire() []byte { return f.buf[:f.size] }
+
+// ioctl returns the command for ioctl.
+func (f *fastCommand) ioctl() *ioctlCommand {
+	if f.inv == nil {
+		f.inv = invokeWrite(f.number, f.in, f.out, udata{})
+		f.inv.pin.Unpin()
+		f.inv.finish(f.c.driverID)
+	}
+	return f.inv
 }
 
 // issue sends a short command. write() costs less than the ioctl, so it is the first
@@ -396,9 +410,9 @@ func newFastCommand(c *commandFile, cmd uint32, in, out []byte) *fastCommand {
 // and does not issue it once it is closed.
 func (f *fastCommand) issue() syscall.Errno {
 	if f.useIoctl {
-		return ioctlCall(f.c.fd, f.inv)
+		return ioctlCall(f.c.fd, f.ioctl())
 	}
-	errno := writeCallShort(f.c.fd, f.write.wire)
+	errno := writeCallShort(f.c.fd, f.wire())
 	runtime.KeepAlive(f.c.f)
 	if errno != 0 {
 		return f.retry(errno)
@@ -409,9 +423,9 @@ func (f *fastCommand) issue() syscall.Errno {
 // issueLong sends a command that may take a while.
 func (f *fastCommand) issueLong() syscall.Errno {
 	if f.useIoctl {
-		return ioctlCall(f.c.fd, f.inv)
+		return ioctlCall(f.c.fd, f.ioctl())
 	}
-	errno := writeCall(f.c.fd, f.write.wire)
+	errno := writeCall(f.c.fd, f.wire())
 	runtime.KeepAlive(f.c.f)
 	if errno != 0 {
 		return f.retry(errno)
@@ -424,7 +438,7 @@ func (f *fastCommand) retry(refused syscall.Errno) syscall.Errno {
 	if f.c.path != pathAuto || refused != syscall.EACCES && refused != syscall.EPERM {
 		return writeErrno(refused)
 	}
-	errno := ioctlCall(f.c.fd, f.inv)
+	errno := ioctlCall(f.c.fd, f.ioctl())
 	if absent(errno) {
 		return writeErrno(refused)
 	}

@@ -174,7 +174,9 @@ func (c *CQ) createLegacy(cqe int, o CQOptions, u udata) syscall.Errno {
 // notifyCommand prepares REQ_NOTIFY_CQ.
 func (c *CQ) notifyCommand(solicited uint32) *fastCommand {
 	req := &abi.ReqNotifyCQ{CQHandle: c.handle, SolicitedOnly: solicited}
-	return newFastCommand(c.dev.cmd, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, bytesOf(req), nil)
+	f := new(fastCommand)
+	f.init(c.dev.cmd, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, bytesOf(req), nil)
+	return f
 }
 
 // Cap returns how many completions the CQ holds.

@@ -363,7 +363,7 @@ func TestGoldenRC(t *testing.T) {
 		value(g.dev.QueryPort(1))(g)
 		must(g, qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 		g.connect(qp, 0)
-		fast := []*fastCommand{g.cq.arm, qp.doorbell}
+		fast := []*fastCommand{g.cq.arm, &qp.doorbell}
 		must(g, qp.Close())
 		return fast
 	}, "CREATE_COMP_CHANNEL", "CREATE_QP", "MODIFY_QP", "QUERY_PORT", "REQ_NOTIFY_CQ", "POST_SEND", "DESTROY_QP")
@@ -419,11 +419,11 @@ func TestGoldenSRQ(t *testing.T) {
 func fastCommands(k *fakeKernel, all []*fastCommand) []goldenCommand {
 	var seen []goldenCommand
 	for _, f := range all {
-		if c := k.see(f.inv, nil); f.c.path == pathIoctl && c.key() != "invoke POST_SEND" {
+		if c := k.see(f.ioctl(), nil); f.c.path == pathIoctl && c.key() != "invoke POST_SEND" {
 			seen = append(seen, c)
 			continue
 		}
-		seen = append(seen, k.see(nil, f.write.wire))
+		seen = append(seen, k.see(nil, f.wire()))
 	}
 	return seen
 }

@@ -212,7 +212,7 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	}
 	switch q.kind {
 	case kindRxe:
-		return postRecvRxe(q.rq, id, sgl)
+		return postRecvRxe(&q.rq, id, sgl)
 	}
 	return errKind
 }
@@ -227,7 +227,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	}
 	switch q.kind {
 	case kindRxe:
-		return postRecvsRxe(q.rq, wrs)
+		return postRecvsRxe(&q.rq, wrs)
 	}
 	return errKind
 }

@@ -130,15 +130,10 @@ func newPostRigOn(tb testing.TB, log2Len int, cmd *commandFile, pipe *os.File) *
 		pipe: pipe,
 	}
 	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, info: DeviceInfo{Name: "rxe0"}}, "QP"
-	var err error
-	if r.qp.sq, err = rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100); err != nil {
-		tb.Fatal(err)
-	}
-	if r.qp.rq, err = rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3); err != nil {
-		tb.Fatal(err)
-	}
+	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
+	r.qp.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
 	req := &abi.PostSend{QPHandle: qpHandle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
-	r.qp.doorbell = newFastCommand(cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(&abi.PostSendResp{}))
+	r.qp.doorbell.init(cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(&abi.PostSendResp{}))
 	r.qp.state.Store(uint32(RTS))
 	return r
 }

@@ -62,12 +62,12 @@ type QP struct {
 	flushed atomic.Bool             // a flush was looked at for the failure
 
 	kind     driverKind
-	sq       *rxe.SendQueue
-	rq       *rxe.RecvQueue
+	sq       rxe.SendQueue // of the QP itself, as each place apart costs each message
+	rq       rxe.RecvQueue
 	sqRegion *mmio.Region
 	rqRegion *mmio.Region
-	doorbell *fastCommand // POST_SEND without a work request
-	ops      opcodeSet    // what can be posted
+	doorbell fastCommand // POST_SEND without a work request
+	ops      opcodeSet   // what can be posted
 	builder  SendBuilder
 }
 
@@ -169,7 +169,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 func (q *QP) newDoorbell() {
 	req := &abi.PostSend{QPHandle: q.handle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
 	resp := &abi.PostSendResp{}
-	q.doorbell = newFastCommand(q.dev.cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(resp))
+	q.doorbell.init(q.dev.cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(resp))
 }
 
 // newPSN chooses the first packet sequence number at random, so that packets of an

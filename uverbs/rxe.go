@@ -84,9 +84,11 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 			err = errors.Join(err, q.sqRegion.Close())
 		}
 	}()
-	if q.sq, err = rxe.NewSendQueue(q.sqRegion.Bytes(), q.caps.MaxSendWR, q.caps.MaxSendSGE, q.caps.MaxInline); err != nil {
+	sq, err := rxe.NewSendQueue(q.sqRegion.Bytes(), q.caps.MaxSendWR, q.caps.MaxSendSGE, q.caps.MaxInline)
+	if err != nil {
 		return err
 	}
+	q.sq = *sq
 	q.caps.MaxSendWR = q.sq.Cap() // the rings are rounded up, and all of it can be used
 	if q.srq != nil {
 		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
@@ -95,9 +97,11 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	if q.rqRegion, err = q.dev.mapRing(rqInfo); err != nil {
 		return err
 	}
-	if q.rq, err = rxe.NewRecvQueue(q.rqRegion.Bytes(), q.caps.MaxRecvWR, q.caps.MaxRecvSGE); err != nil {
+	rq, err := rxe.NewRecvQueue(q.rqRegion.Bytes(), q.caps.MaxRecvWR, q.caps.MaxRecvSGE)
+	if err != nil {
 		return errors.Join(err, q.rqRegion.Close())
 	}
+	q.rq = *rq
 	q.caps.MaxRecvWR = q.rq.Cap()
 	return nil
 }
