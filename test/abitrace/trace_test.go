@@ -18,6 +18,13 @@ func record(t *testing.T, noIoctl bool, args ...string) (int, []map[string]any) 
 		code int
 		err  error
 	}
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	defer func(was *os.File) { os.Stdout = was }(os.Stdout)
+	os.Stdout = null // what the program says is of no interest
 	done := make(chan result)
 	go func() { // its thread ends with it, and takes the filter along
 		code, err := run(out, noIoctl, args)
