@@ -45,6 +45,7 @@ func TestRemoval(t *testing.T) {
 			netdev, err := netlink.LinkByName("tr0")
 			must(t, err)
 			peer, err := netlink.LinkByName("tr1")
+			must(t, err)
 			addr, err := netlink.ParseAddr("10.9.0.1/24")
 			must(t, err, netlink.AddrAdd(netdev, addr), netlink.LinkSetUp(peer), netlink.LinkSetUp(netdev), netlinkrdma.AddLink("rxetr", "rxe", "tr0"))
 			t.Cleanup(func() { netlink.LinkDel(netdev) }) // unless it is the test
