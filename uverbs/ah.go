@@ -102,13 +102,13 @@ const GRHSize = grhSize
 
 // ReceivedGRH is what the header before a received datagram says.
 type ReceivedGRH struct {
-	SGID         GID // SGID is the sender's GID.
-	DGID         GID // DGID is the receiver's GID, or a multicast group.
-	TrafficClass uint8
+	SGID         GID    // SGID is the sender's GID.
+	DGID         GID    // DGID is the receiver's GID, or a multicast group.
+	TrafficClass uint8  // TrafficClass is the IP header's.
 	FlowLabel    uint32 // FlowLabel has 20 bits; 0 with IPv4.
-	HopLimit     uint8
-	NextHeader   uint8 // NextHeader is 0x1b for InfiniBand, 17 for UDP.
-	IPv4         bool  // IPv4 says that it was an IPv4 header; the GIDs are mapped addresses.
+	HopLimit     uint8  // HopLimit is how many routers it could still pass.
+	NextHeader   uint8  // NextHeader is 0x1b for InfiniBand, 17 for UDP.
+	IPv4         bool   // IPv4 says that it was an IPv4 header; the GIDs are mapped addresses.
 }
 
 // Next headers that a GRH may announce: InfiniBand's own, and UDP for RoCE v2.

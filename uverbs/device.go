@@ -33,7 +33,7 @@ const devDir = "/dev/infiniband"
 // DeviceInfo describes a device of this machine, usable or not.
 type DeviceInfo struct {
 	Name     string // Name is the RDMA device's name, such as "rxe0".
-	NodeGUID GUID
+	NodeGUID GUID   // NodeGUID is the GUID of the device.
 	Protocol string // Protocol is "roce", "ib", "iw" or what else the kernel says.
 	Firmware string // Firmware is the version, empty for software devices.
 	Driver   string // Driver is the kernel driver's name, such as "rxe".

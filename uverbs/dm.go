@@ -81,7 +81,7 @@ func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
 		return nil, argErr("RegDMMR", "length", length, "1 to %d", limit)
 	}
 	s := &region{access: access, length: uint64(length)}
-	mr := &MR{pd: &p.object}
+	mr := &MR{pd: p}
 	if err := mr.join(p.dev, "MR", "DEREG_MR", &p.object, &dm.object); err != nil {
 		return nil, err
 	}

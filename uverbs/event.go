@@ -75,11 +75,11 @@ func (t EventType) String() string {
 // Event is an asynchronous event (struct ibv_async_event). Port, QP and CQ are set as the
 // comments of the event types say; of a type that the library does not know, none is.
 type Event struct {
-	Type EventType
-	Port uint8 // Port is the port number, from 1; 0 if the event is not about a port.
-	QP   *QP
-	CQ   *CQ
-	SRQ  *SRQ
+	Type EventType // Type is what happened.
+	Port uint8     // Port is the port number, from 1; 0 if the event is not about a port.
+	QP   *QP       // QP is the queue pair that it is about, or nil.
+	CQ   *CQ       // CQ is the completion queue that it is about, or nil.
+	SRQ  *SRQ      // SRQ is the shared receive queue that it is about, or nil.
 }
 
 // String describes the event in one line.

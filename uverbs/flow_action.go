@@ -26,17 +26,17 @@ const espFlagsAll = ESPFullOffload | ESPTransport | ESPEncrypt | ESPESNNewWindow
 type ESPKey struct {
 	Key    []byte // Key has 16, 24 or 32 bytes.
 	ICVLen int    // ICVLen is the length of the integrity check value, 8, 12 or 16 bytes; zero is 16.
-	Salt   uint32
+	Salt   uint32 // Salt is that of the AES-GCM nonce.
 	IV     uint64 // IV is the first initialization vector; they count up from it.
 }
 
 // ESPAttr are the parameters of the security association (struct ib_uverbs_flow_action_esp).
 type ESPAttr struct {
-	SPI              uint32
-	Seq              uint32 // Seq is the first sequence number.
-	TFCPad           uint32 // TFCPad is the padding that hides lengths, in bytes.
-	Flags            ESPFlags
-	HardLimitPackets uint64 // HardLimitPackets ends the association; zero does not.
+	SPI              uint32   // SPI is the security parameters index.
+	Seq              uint32   // Seq is the first sequence number.
+	TFCPad           uint32   // TFCPad is the padding that hides lengths, in bytes.
+	Flags            ESPFlags // Flags say how the packets are treated.
+	HardLimitPackets uint64   // HardLimitPackets ends the association; zero does not.
 }
 
 // ESPOptions are the options of [Device.CreateFlowActionESP] and

@@ -43,62 +43,64 @@ const (
 
 // FlowEth matches the Ethernet header (IBV_FLOW_SPEC_ETH).
 type FlowEth struct {
-	Val, Mask FlowEthFilter
-	Inner     bool
+	Val, Mask FlowEthFilter // Val is compared where Mask has a bit.
+	Inner     bool          // Inner is the header inside of a tunnel.
 }
 
 // FlowEthFilter are the fields of an Ethernet header.
 type FlowEthFilter struct {
-	DstMAC    [6]byte
-	SrcMAC    [6]byte
-	EtherType uint16
-	VLANTag   uint16 // VLANTag is as in IEEE 802.1Q: priority (3 bits), CFI, VLAN (12 bits).
+	DstMAC    [6]byte // DstMAC is the destination address.
+	SrcMAC    [6]byte // SrcMAC is the source address.
+	EtherType uint16  // EtherType is the protocol.
+	VLANTag   uint16  // VLANTag is as in IEEE 802.1Q: priority (3 bits), CFI, VLAN (12 bits).
 }
 
 // FlowIPv4 matches the IPv4 header (IBV_FLOW_SPEC_IPV4_EXT).
 type FlowIPv4 struct {
-	Val, Mask FlowIPv4Filter
-	Inner     bool
+	Val, Mask FlowIPv4Filter // Val is compared where Mask has a bit.
+	Inner     bool           // Inner is the header inside of a tunnel.
 }
 
 // FlowIPv4Filter are the fields of an IPv4 header.
 type FlowIPv4Filter struct {
-	Src, Dst [4]byte
-	Proto    uint8
-	TOS      uint8
-	TTL      uint8
-	Flags    uint8
+	Src, Dst [4]byte // Src and Dst are the addresses.
+	Proto    uint8   // Proto is the protocol number.
+	TOS      uint8   // TOS is the type of service.
+	TTL      uint8   // TTL is the time to live.
+	Flags    uint8   // Flags are the fragmentation bits.
 }
 
 // FlowIPv6 matches the IPv6 header (IBV_FLOW_SPEC_IPV6).
 type FlowIPv6 struct {
-	Val, Mask FlowIPv6Filter
-	Inner     bool
+	Val, Mask FlowIPv6Filter // Val is compared where Mask has a bit.
+	Inner     bool           // Inner is the header inside of a tunnel.
 }
 
 // FlowIPv6Filter are the fields of an IPv6 header.
 type FlowIPv6Filter struct {
-	Src, Dst     [16]byte
-	FlowLabel    uint32 // FlowLabel has 20 bits.
-	NextHeader   uint8
-	TrafficClass uint8
-	HopLimit     uint8
+	Src, Dst     [16]byte // Src and Dst are the addresses.
+	FlowLabel    uint32   // FlowLabel has 20 bits.
+	NextHeader   uint8    // NextHeader is the protocol number.
+	TrafficClass uint8    // TrafficClass is what IPv4 calls TOS.
+	HopLimit     uint8    // HopLimit is what IPv4 calls TTL.
 }
 
 // FlowTCP matches the TCP header (IBV_FLOW_SPEC_TCP).
 type FlowTCP struct {
-	Val, Mask FlowPortFilter
-	Inner     bool
+	Val, Mask FlowPortFilter // Val is compared where Mask has a bit.
+	Inner     bool           // Inner is the header inside of a tunnel.
 }
 
 // FlowUDP matches the UDP header (IBV_FLOW_SPEC_UDP).
 type FlowUDP struct {
-	Val, Mask FlowPortFilter
-	Inner     bool
+	Val, Mask FlowPortFilter // Val is compared where Mask has a bit.
+	Inner     bool           // Inner is the header inside of a tunnel.
 }
 
 // FlowPortFilter are the ports of TCP or UDP.
-type FlowPortFilter struct{ Dst, Src uint16 }
+type FlowPortFilter struct {
+	Dst, Src uint16 // Dst and Src are the ports.
+}
 
 // FlowVXLAN matches the VXLAN header (IBV_FLOW_SPEC_VXLAN_TUNNEL).
 type FlowVXLAN struct {
@@ -106,42 +108,52 @@ type FlowVXLAN struct {
 }
 
 // FlowGRE matches the GRE header (IBV_FLOW_SPEC_GRE).
-type FlowGRE struct{ Val, Mask FlowGREFilter }
+type FlowGRE struct {
+	Val, Mask FlowGREFilter // Val is compared where Mask has a bit.
+}
 
 // FlowGREFilter are the fields of a GRE header.
 type FlowGREFilter struct {
 	Flags    uint16 // Flags are the header's first 16 bits: which fields there are, and the version.
-	Protocol uint16
-	Key      uint32
+	Protocol uint16 // Protocol is the payload's EtherType.
+	Key      uint32 // Key is the optional key.
 }
 
 // FlowMPLS matches an MPLS label (IBV_FLOW_SPEC_MPLS).
 type FlowMPLS struct {
 	Val, Mask uint32 // Val is the whole entry: label (20 bits), traffic class (3), bottom of stack (1), TTL (8).
-	Inner     bool
+	Inner     bool   // Inner is the header inside of a tunnel.
 }
 
 // FlowESP matches the IPsec ESP header (IBV_FLOW_SPEC_ESP).
 type FlowESP struct {
-	Val, Mask FlowESPFilter
-	Inner     bool
+	Val, Mask FlowESPFilter // Val is compared where Mask has a bit.
+	Inner     bool          // Inner is the header inside of a tunnel.
 }
 
 // FlowESPFilter are the fields of an ESP header.
-type FlowESPFilter struct{ SPI, Seq uint32 }
+type FlowESPFilter struct {
+	SPI, Seq uint32 // SPI is the security parameters index, Seq the sequence number.
+}
 
 // FlowActionTag has the completion of a matching packet carry a tag
 // (IBV_FLOW_SPEC_ACTION_TAG).
-type FlowActionTag struct{ Tag uint32 }
+type FlowActionTag struct {
+	Tag uint32 // Tag is the value.
+}
 
 // FlowActionDrop drops matching packets (IBV_FLOW_SPEC_ACTION_DROP).
 type FlowActionDrop struct{}
 
 // FlowActionHandle does what an action object says (IBV_FLOW_SPEC_ACTION_HANDLE).
-type FlowActionHandle struct{ Action *FlowAction }
+type FlowActionHandle struct {
+	Action *FlowAction // Action says what to do.
+}
 
 // FlowActionCount counts matching packets (IBV_FLOW_SPEC_ACTION_COUNT).
-type FlowActionCount struct{ Counters *Counters }
+type FlowActionCount struct {
+	Counters *Counters // Counters count.
+}
 
 // specHdr is the head of every spec.
 func specHdr[T any](typ uint32, inner bool, spec *T) abi.FlowSpecHdr {

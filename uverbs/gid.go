@@ -74,11 +74,11 @@ func (t GIDType) String() string {
 
 // GIDEntry is an entry of a port's GID table.
 type GIDEntry struct {
-	Port   uint8 // Port is the port number, from 1.
-	Index  int   // Index is the position in the table, the "GID index".
-	GID    GID
-	Type   GIDType
-	Netdev int // Netdev is the index of the network interface; 0 if there is none or it is in another namespace.
+	Port   uint8   // Port is the port number, from 1.
+	Index  int     // Index is the position in the table, the "GID index".
+	GID    GID     // GID is the entry itself.
+	Type   GIDType // Type is the protocol that it stands for.
+	Netdev int     // Netdev is the index of the network interface; 0 if there is none or it is in another namespace.
 }
 
 // String describes the entry in one line.

@@ -22,7 +22,7 @@ type MR struct {
 	addr   uint64 // that the device knows the first byte by
 	length uint64
 	mem    region
-	pd     *object
+	pd     *PD
 	note   *mrNote
 	pin    runtime.Pinner // keeps mem.slice where it is
 }
@@ -183,7 +183,7 @@ func (m *MR) use(p *PD, s *region) error {
 	if s.dmah != nil {
 		uses = append(uses, &s.dmah.object)
 	}
-	m.pd = &p.object
+	m.pd = p
 	return m.join(p.dev, "MR", "DEREG_MR", uses...)
 }
 
@@ -249,7 +249,7 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 func (m *MR) become(s *region, lkey, rkey uint32) {
 	m.forget()
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
-	m.note = &mrNote{addr: s.iova, length: s.length, access: s.access, pd: m.pd}
+	m.note = &mrNote{addr: s.iova, length: s.length, access: s.access, pd: m.pd.handle}
 	m.dev.mrs.Store(lkey, m.note)
 }
 

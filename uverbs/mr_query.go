@@ -11,8 +11,8 @@ import (
 
 // MRAttr is what the kernel has noted of a region.
 type MRAttr struct {
-	LKey   uint32
-	RKey   uint32
+	LKey   uint32 // LKey is the key for local work requests.
+	RKey   uint32 // RKey is the key for the peer.
 	Length uint64 // in bytes
 	IOVA   uint64 // IOVA is the address of the first byte, as [MR.Addr].
 }

@@ -19,8 +19,8 @@ type ReregOptions struct {
 	// Offset, Length and IOVA choose the part of Buffer and its address, as in
 	// [MROptions]; they go with Buffer only.
 	Offset int
-	Length int
-	IOVA   IOVAChoice
+	Length int        // Length is the region's length; 0 is up to the end.
+	IOVA   IOVAChoice // IOVA is the address of its first byte.
 }
 
 // Rereg changes a region: its memory, its PD or its rights (ibv_rereg_mr). The keys may
@@ -41,13 +41,13 @@ func (m *MR) rereg(o ReregOptions) error {
 	was := m.pd
 	pd := was
 	if o.PD != nil {
-		pd = &o.PD.object
+		pd = o.PD
 	}
-	if err = m.adopt(pd); err == nil {
+	if err = m.adopt(&pd.object); err == nil {
 		resp := &abi.ReregMRResp{}
 		errno := m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REREG_MR, bytesOf(req), bytesOf(resp), udata{})
 		if errno == 0 {
-			m.disown(was)
+			m.disown(&was.object)
 			m.pd = pd
 			if o.Buffer != nil {
 				m.letGo(&m.mem)
@@ -55,7 +55,7 @@ func (m *MR) rereg(o ReregOptions) error {
 			m.become(s, resp.LKey, resp.RKey)
 			return nil
 		}
-		m.disown(pd)
+		m.disown(&pd.object)
 		err = m.dev.regError("REREG_MR", errno, s)
 	}
 	if o.Buffer != nil {

@@ -68,11 +68,10 @@ const sendFlagsAll = Fence | Signaled | Solicited
 // SGE is a piece of registered memory (struct ibv_sge). [MR.SGE] makes one that is
 // inside its MR.
 type SGE struct {
-	Addr   uint64
-	Length uint32 // in bytes
-	LKey   uint32
-
-	outside bool // made by MR.SGE from a range that is not inside the MR
+	Addr    uint64 // Addr is the first byte, as the MR knows it.
+	Length  uint32 // in bytes
+	LKey    uint32 // LKey is the key of the MR.
+	outside bool   // made by MR.SGE from a range that is not inside the MR
 }
 
 // SendWR is a send work request (struct ibv_send_wr).
@@ -103,7 +102,7 @@ type SendWR struct {
 
 // BindInfo says what a memory window is bound to (struct ibv_mw_bind_info).
 type BindInfo struct {
-	MW     *MW
+	MW     *MW    // MW is the window to bind.
 	MR     *MR    // MR was registered with AccessMWBind.
 	Addr   uint64 // Addr is the first byte, in the MR.
 	Length uint64 // Length is the number of bytes; 0 unbinds a window of type 1.

@@ -50,8 +50,8 @@ type QP struct {
 	sendCQ *CQ
 	recvCQ *CQ
 	srq    *SRQ
-	pd     *object // or nil
-	noRecv error   // why there is no receive queue, or nil
+	pd     uint32 // handle of the PD
+	noRecv error  // why there is no receive queue, or nil
 	path   PathOptions
 
 	state   atomic.Uint32 // QPState as last set or seen
@@ -153,7 +153,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 	qp.ops, _ = d.driver.operations(s.Type)
 	qp.state.Store(uint32(Reset))
 	if s.pd != nil {
-		qp.pd = &s.pd.object
+		qp.pd = s.pd.handle
 	}
 	if err := qp.join(d, "QP", "DESTROY_QP", s.uses()...); err != nil {
 		return nil, err

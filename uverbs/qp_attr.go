@@ -83,49 +83,49 @@ type GRH struct {
 	DGID         GID    // DGID is the peer's GID.
 	FlowLabel    uint32 // FlowLabel has 20 bits.
 	SGIDIndex    uint8  // SGIDIndex is the index of the local GID.
-	HopLimit     uint8
-	TrafficClass uint8
+	HopLimit     uint8  // HopLimit is how many routers a packet may pass.
+	TrafficClass uint8  // TrafficClass is the IP header's.
 }
 
 // AHAttr describes the way to a peer (struct ibv_ah_attr).
 type AHAttr struct {
 	DLID        uint16 // DLID is the destination LID on InfiniBand.
-	SL          uint8
-	SrcPathBits uint8
-	StaticRate  uint8
-	Port        uint8 // Port is the local port.
-	Global      bool  // Global says that GRH is used; always so on RoCE.
-	GRH         GRH
+	SL          uint8  // SL is the service level.
+	SrcPathBits uint8  // SrcPathBits are added to the local LID.
+	StaticRate  uint8  // StaticRate is the code of the fastest rate; 0 is no limit.
+	Port        uint8  // Port is the local port.
+	Global      bool   // Global says that GRH is used; always so on RoCE.
+	GRH         GRH    // GRH is the way beyond the subnet.
 }
 
 // QPAttr are a queue pair's attributes (struct ibv_qp_attr).
 type QPAttr struct {
-	State            QPState
-	CurState         QPState // CurState is the state that the caller believes the QP to be in.
-	PathMTU          MTU
-	PathMigState     uint8 // PathMigState is 0 for migrated, 1 for rearm, 2 for armed.
-	QKey             uint32
-	RQPSN            uint32 // RQPSN is the first PSN that is expected, 24 bits.
-	SQPSN            uint32 // SQPSN is the first PSN that is sent, 24 bits.
-	DestQPN          uint32 // DestQPN is the peer's QP number, 24 bits.
-	Access           Access // Access is what the peer may do.
-	Caps             QPCaps // Caps is filled in by Query.
-	AH               AHAttr // AH is the way to the peer.
-	AltAH            AHAttr // AltAH is the alternate path.
-	PKeyIndex        uint16
-	AltPKeyIndex     uint16
-	EnSQDAsyncNotify bool
-	SQDraining       bool // SQDraining is filled in by Query.
-	MaxRdAtomic      uint8
-	MaxDestRdAtomic  uint8
-	MinRNRTimer      RNRTimer
-	Port             uint8
-	Timeout          AckTimeout
-	RetryCount       uint8
-	RNRRetry         uint8
-	AltPort          uint8
-	AltTimeout       AckTimeout
-	RateLimit        uint32 // RateLimit bounds what a raw packet QP sends, in kbit/s; 0 is no limit.
+	State            QPState    // State is the state to go to, or that the QP is in.
+	CurState         QPState    // CurState is the state that the caller believes the QP to be in.
+	PathMTU          MTU        // PathMTU is the longest payload of a packet.
+	PathMigState     uint8      // PathMigState is 0 for migrated, 1 for rearm, 2 for armed.
+	QKey             uint32     // QKey is what datagrams must carry.
+	RQPSN            uint32     // RQPSN is the first PSN that is expected, 24 bits.
+	SQPSN            uint32     // SQPSN is the first PSN that is sent, 24 bits.
+	DestQPN          uint32     // DestQPN is the peer's QP number, 24 bits.
+	Access           Access     // Access is what the peer may do.
+	Caps             QPCaps     // Caps is filled in by Query.
+	AH               AHAttr     // AH is the way to the peer.
+	AltAH            AHAttr     // AltAH is the alternate path.
+	PKeyIndex        uint16     // PKeyIndex is the place in the P_Key table.
+	AltPKeyIndex     uint16     // AltPKeyIndex is that of the alternate path.
+	EnSQDAsyncNotify bool       // EnSQDAsyncNotify asks for an event once the send queue is drained.
+	SQDraining       bool       // SQDraining is filled in by Query.
+	MaxRdAtomic      uint8      // MaxRdAtomic is the most READs and atomics under way to the peer.
+	MaxDestRdAtomic  uint8      // MaxDestRdAtomic is the most READs and atomics under way from the peer.
+	MinRNRTimer      RNRTimer   // MinRNRTimer is how long the peer shall wait if there is no receive.
+	Port             uint8      // Port is the local port.
+	Timeout          AckTimeout // Timeout is the wait for an acknowledgement.
+	RetryCount       uint8      // RetryCount is the number of retries.
+	RNRRetry         uint8      // RNRRetry is the number of retries when the peer has no receive; 7 is without end.
+	AltPort          uint8      // AltPort is the port of the alternate path.
+	AltTimeout       AckTimeout // AltTimeout is that of the alternate path.
+	RateLimit        uint32     // RateLimit bounds what a raw packet QP sends, in kbit/s; 0 is no limit.
 }
 
 // QPAttrMask names the fields of [QPAttr] that a Modify sets (enum ib_qp_attr_mask,

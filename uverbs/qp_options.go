@@ -32,20 +32,19 @@ const qpFlagsAll = QPBlockMulticastLoopback | QPScatterFCS | QPStripVLAN | QPPad
 // QPOptions are the options of [PD.CreateQP]. SendCQ and RecvCQ are required, unless the
 // QP does not have such a queue, and may be the same.
 type QPOptions struct {
-	Type       QPType // Type is the transport service; zero is RC.
-	SendCQ     *CQ    // SendCQ gets the completions of send work requests.
-	RecvCQ     *CQ    // RecvCQ gets the completions of receive work requests.
-	SRQ        *SRQ   // SRQ is where receives are taken from; the QP has no receive queue of its own then.
-	MaxSendWR  int    // MaxSendWR is the least size of the send queue; zero is 64.
-	MaxRecvWR  int    // MaxRecvWR is the least size of the receive queue; zero is 64.
-	MaxSendSGE int    // MaxSendSGE is the most SGEs of a send; zero is 1.
-	MaxRecvSGE int    // MaxRecvSGE is the most SGEs of a receive; zero is 1.
-	MaxInline  int    // MaxInline is the most inline data of a send, in bytes.
-	SignalAll  bool   // SignalAll makes every send raise a completion, as if it had Signaled.
-	Path       PathOptions
-
-	Flags     QPFlags // Flags are properties of the QP.
-	SourceQPN uint32  // SourceQPN is the number of another QP that this one sends as; zero is its own.
+	Type       QPType      // Type is the transport service; zero is RC.
+	SendCQ     *CQ         // SendCQ gets the completions of send work requests.
+	RecvCQ     *CQ         // RecvCQ gets the completions of receive work requests.
+	SRQ        *SRQ        // SRQ is where receives are taken from; the QP has no receive queue of its own then.
+	MaxSendWR  int         // MaxSendWR is the least size of the send queue; zero is 64.
+	MaxRecvWR  int         // MaxRecvWR is the least size of the receive queue; zero is 64.
+	MaxSendSGE int         // MaxSendSGE is the most SGEs of a send; zero is 1.
+	MaxRecvSGE int         // MaxRecvSGE is the most SGEs of a receive; zero is 1.
+	MaxInline  int         // MaxInline is the most inline data of a send, in bytes.
+	SignalAll  bool        // SignalAll makes every send raise a completion, as if it had Signaled.
+	Path       PathOptions // Path says how the QP reaches its peer.
+	Flags      QPFlags     // Flags are properties of the QP.
+	SourceQPN  uint32      // SourceQPN is the number of another QP that this one sends as; zero is its own.
 
 	// IndTable spreads what arrives over WQs. The QP has no receive queue and no RecvCQ then,
 	// and without SendCQ no send queue either.

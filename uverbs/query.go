@@ -41,52 +41,51 @@ func (c AtomicCap) String() string {
 
 // DeviceAttr are a device's properties and limits (struct ibv_device_attr_ex).
 type DeviceAttr struct {
-	FirmwareVersion string // FirmwareVersion is empty for devices without firmware.
-	NodeGUID        GUID
-	SysImageGUID    GUID
-	MaxMRSize       uint64 // MaxMRSize is the largest MR, in bytes.
-	PageSizeCap     uint64 // PageSizeCap is a bit mask of page sizes in bytes.
-	VendorID        uint32
-	VendorPartID    uint32
-	HWVersion       uint32
-	MaxQP           uint32
-	MaxQPWR         uint32 // MaxQPWR is the largest send or receive queue, in work requests.
-	CapFlags        uint64 // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
-	MaxSGE          uint32 // MaxSGE is the most SGEs of a work request.
-	MaxSGERead      uint32 // MaxSGERead is the most SGEs of an RDMA READ.
-	MaxCQ           uint32
-	MaxCQE          uint32 // MaxCQE is the largest CQ, in completions.
-	MaxMR           uint32
-	MaxPD           uint32
-	MaxQPRdAtom     uint32 // MaxQPRdAtom is the most READs and atomics that a QP serves at a time.
-	MaxEERdAtom     uint32
-	MaxResRdAtom    uint32
-	MaxQPInitRdAtom uint32 // MaxQPInitRdAtom is the most READs and atomics that a QP starts at a time.
-	MaxEEInitRdAtom uint32
-	AtomicCap       AtomicCap
-	MaxEE           uint32
-	MaxRDD          uint32
-	MaxMW           uint32
-	MaxRawIPv6QP    uint32
-	MaxRawEthyQP    uint32
-	MaxMcastGroup   uint32
-	MaxMcastQP      uint32 // MaxMcastQP is the most QPs per multicast group.
-	MaxTotalMcastQP uint32
-	MaxAH           uint32
-	MaxFMR          uint32
-	MaxMapPerFMR    uint32
-	MaxSRQ          uint32
-	MaxSRQWR        uint32
-	MaxSRQSGE       uint32
-	MaxPKeys        uint16
-	LocalCAAckDelay uint8
-	PhysPortCount   uint8
-
-	ODPGeneralCaps uint64 // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 without it.
-	TimestampMask  uint64 // TimestampMask has the valid bits of a completion timestamp; 0 without timestamps.
-	CoreClockKHz   uint64 // CoreClockKHz is the device clock's frequency, 0 if unknown.
-	MaxDMSize      uint64 // MaxDMSize is the size of the device's own memory, in bytes; 0 without.
-	CompVectors    int    // CompVectors is the number of completion vectors.
+	FirmwareVersion string    // FirmwareVersion is empty for devices without firmware.
+	NodeGUID        GUID      // NodeGUID is the GUID of the device.
+	SysImageGUID    GUID      // SysImageGUID is the GUID of what the device is part of.
+	MaxMRSize       uint64    // MaxMRSize is the largest MR, in bytes.
+	PageSizeCap     uint64    // PageSizeCap is a bit mask of page sizes in bytes.
+	VendorID        uint32    // VendorID is the vendor's IEEE number.
+	VendorPartID    uint32    // VendorPartID is the vendor's number of the part.
+	HWVersion       uint32    // HWVersion is the version of the hardware.
+	MaxQP           uint32    // MaxQP is the most QPs.
+	MaxQPWR         uint32    // MaxQPWR is the largest send or receive queue, in work requests.
+	CapFlags        uint64    // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
+	MaxSGE          uint32    // MaxSGE is the most SGEs of a work request.
+	MaxSGERead      uint32    // MaxSGERead is the most SGEs of an RDMA READ.
+	MaxCQ           uint32    // MaxCQ is the most CQs.
+	MaxCQE          uint32    // MaxCQE is the largest CQ, in completions.
+	MaxMR           uint32    // MaxMR is the most MRs.
+	MaxPD           uint32    // MaxPD is the most PDs.
+	MaxQPRdAtom     uint32    // MaxQPRdAtom is the most READs and atomics that a QP serves at a time.
+	MaxEERdAtom     uint32    // MaxEERdAtom is MaxQPRdAtom of an EE context.
+	MaxResRdAtom    uint32    // MaxResRdAtom is the most READs and atomics that the device serves at a time.
+	MaxQPInitRdAtom uint32    // MaxQPInitRdAtom is the most READs and atomics that a QP starts at a time.
+	MaxEEInitRdAtom uint32    // MaxEEInitRdAtom is MaxQPInitRdAtom of an EE context.
+	AtomicCap       AtomicCap // AtomicCap is whom an atomic is atomic with.
+	MaxEE           uint32    // MaxEE is the most EE contexts, of the RD transport that nobody has.
+	MaxRDD          uint32    // MaxRDD is the most RD domains.
+	MaxMW           uint32    // MaxMW is the most MWs.
+	MaxRawIPv6QP    uint32    // MaxRawIPv6QP is the most raw IPv6 QPs.
+	MaxRawEthyQP    uint32    // MaxRawEthyQP is the most raw Ethertype QPs.
+	MaxMcastGroup   uint32    // MaxMcastGroup is the most multicast groups.
+	MaxMcastQP      uint32    // MaxMcastQP is the most QPs per multicast group.
+	MaxTotalMcastQP uint32    // MaxTotalMcastQP is the most QPs in multicast groups.
+	MaxAH           uint32    // MaxAH is the most AHs.
+	MaxFMR          uint32    // MaxFMR is the most fast MRs.
+	MaxMapPerFMR    uint32    // MaxMapPerFMR is how often a fast MR can be mapped anew.
+	MaxSRQ          uint32    // MaxSRQ is the most SRQs.
+	MaxSRQWR        uint32    // MaxSRQWR is the largest SRQ, in work requests.
+	MaxSRQSGE       uint32    // MaxSRQSGE is the most SGEs of a receive of an SRQ.
+	MaxPKeys        uint16    // MaxPKeys is the most partitions.
+	LocalCAAckDelay uint8     // LocalCAAckDelay is how long the device may take to acknowledge, coded as an AckTimeout.
+	PhysPortCount   uint8     // PhysPortCount is the number of ports.
+	ODPGeneralCaps  uint64    // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 without it.
+	TimestampMask   uint64    // TimestampMask has the valid bits of a completion timestamp; 0 without timestamps.
+	CoreClockKHz    uint64    // CoreClockKHz is the device clock's frequency, 0 if unknown.
+	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory, in bytes; 0 without.
+	CompVectors     int       // CompVectors is the number of completion vectors.
 }
 
 // QueryDevice returns the device's properties and limits (ibv_query_device_ex). They
@@ -240,28 +239,28 @@ func MTUFromBytes(n int) (MTU, error) {
 
 // PortAttr are a port's properties (struct ibv_port_attr).
 type PortAttr struct {
-	State         PortState
-	MaxMTU        MTU
-	ActiveMTU     MTU
-	GIDTableLen   int // GIDTableLen is the number of places in the GID table.
-	CapFlags      uint32
-	MaxMsgSize    uint32 // MaxMsgSize is the longest message, in bytes.
-	BadPKeyCount  uint32
-	QKeyViolCount uint32
-	PKeyTableLen  int
-	LID           uint16 // LID is 0 on Ethernet.
-	SMLID         uint16
-	LMC           uint8
-	MaxVLNum      uint8
-	SMSL          uint8
-	SubnetTimeout uint8
-	InitTypeReply uint8
-	ActiveWidth   uint8  // ActiveWidth is the link width code; see [PortAttr.Width].
-	ActiveSpeed   uint32 // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
-	PhysState     uint8  // PhysState is the physical state code; see [PortAttr.Phys].
-	LinkLayer     LinkLayer
-	Flags         uint8
-	CapFlags2     uint16
+	State         PortState // State is the logical state.
+	MaxMTU        MTU       // MaxMTU is the largest MTU that the port can have.
+	ActiveMTU     MTU       // ActiveMTU is the MTU that it has.
+	GIDTableLen   int       // GIDTableLen is the number of places in the GID table.
+	CapFlags      uint32    // CapFlags are capability bits (IB_PORT_*, rdma/ib_verbs.h).
+	MaxMsgSize    uint32    // MaxMsgSize is the longest message, in bytes.
+	BadPKeyCount  uint32    // BadPKeyCount counts packets with a wrong P_Key.
+	QKeyViolCount uint32    // QKeyViolCount counts packets with a wrong Q_Key.
+	PKeyTableLen  int       // PKeyTableLen is the number of places in the P_Key table.
+	LID           uint16    // LID is 0 on Ethernet.
+	SMLID         uint16    // SMLID is the subnet manager's LID.
+	LMC           uint8     // LMC is how many low bits of the LID are the path's.
+	MaxVLNum      uint8     // MaxVLNum is the code of the number of virtual lanes.
+	SMSL          uint8     // SMSL is the service level to the subnet manager.
+	SubnetTimeout uint8     // SubnetTimeout is the delay through the subnet, coded as an AckTimeout.
+	InitTypeReply uint8     // InitTypeReply is the subnet manager's answer to how the port is initialized.
+	ActiveWidth   uint8     // ActiveWidth is the link width code; see [PortAttr.Width].
+	ActiveSpeed   uint32    // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
+	PhysState     uint8     // PhysState is the physical state code; see [PortAttr.Phys].
+	LinkLayer     LinkLayer // LinkLayer is InfiniBand or Ethernet.
+	Flags         uint8     // Flags are bits such as IB_UVERBS_QPF_GRH_REQUIRED (ib_user_ioctl_verbs.h).
+	CapFlags2     uint16    // CapFlags2 are more capability bits; 0 without the ioctl.
 }
 
 // QueryPort returns the present properties of a port, numbered from 1

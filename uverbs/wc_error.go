@@ -8,8 +8,8 @@ import (
 
 // WCError tells what a failed completion means, and with which peer it happened.
 type WCError struct {
-	WC     WC
-	Device string
+	WC     WC       // WC is the completion.
+	Device string   // Device is the name of the RDMA device.
 	Peer   Endpoint // Peer is the other side; the zero Endpoint if the QP was never connected.
 
 	// Request says what the work request was, if it was a send that is still in the ring.
@@ -17,7 +17,7 @@ type WCError struct {
 	// First is the failure that brought the QP into error, if this work request was flushed
 	// for it and a poll has seen it.
 	First *WCError
-	Hint  string
+	Hint  string // Hint says what is wrong or, if that is not known, what usually is.
 }
 
 // Error implements error.
@@ -156,7 +156,7 @@ func (q *QP) sent(id uint64) sentWR {
 type mrNote struct {
 	addr, length uint64
 	access       Access
-	pd           *object
+	pd           uint32 // the kernel's handle, which a parent domain has of its PD
 }
 
 // faultySGE looks for what is wrong with local memory, and returns "" if nothing is.

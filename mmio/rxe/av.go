@@ -17,11 +17,11 @@ type AV struct {
 type AVAttr struct {
 	SGID, DGID   [16]byte // of this side and of the peer
 	DMAC         [6]byte  // Ethernet address of the peer, or of the way to it
-	FlowLabel    uint32
-	Port         uint8
-	SGIDIndex    uint8
-	HopLimit     uint8
-	TrafficClass uint8
+	FlowLabel    uint32   // of 20 bits
+	Port         uint8    // local port
+	SGIDIndex    uint8    // index of the local GID
+	HopLimit     uint8    // how many routers a packet may pass
+	TrafficClass uint8    // the IP header's
 }
 
 // NewAV makes an address vector.

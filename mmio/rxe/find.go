@@ -5,20 +5,20 @@ import "github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 // SendInfo is what a posted work request says, for messages. It was read from memory that
 // the kernel and the poster may write meanwhile, so nothing but a message may depend on it.
 type SendInfo struct {
-	Opcode     uint32
-	Length     uint32 // in bytes, of all data
-	RemoteAddr uint64 // of RDMA and atomics
-	RKey       uint32 // of RDMA and atomics; the new key of a window that is bound
-	MWRKey     uint32 // the key that a window has before it is bound
-	RemoteQPN  uint32 // of datagrams
-	SGEs       []SGEInfo
+	Opcode     uint32    // the operation
+	Length     uint32    // in bytes, of all data
+	RemoteAddr uint64    // of RDMA and atomics
+	RKey       uint32    // of RDMA and atomics; the new key of a window that is bound
+	MWRKey     uint32    // the key that a window has before it is bound
+	RemoteQPN  uint32    // of datagrams
+	SGEs       []SGEInfo // local memory
 }
 
 // SGEInfo is a scatter/gather entry.
 type SGEInfo struct {
-	Addr   uint64
+	Addr   uint64 // first byte
 	Length uint32 // in bytes
-	LKey   uint32
+	LKey   uint32 // key of its MR
 }
 
 // Find looks for a work request by its ID, the youngest first. Those that have completed

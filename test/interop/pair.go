@@ -38,7 +38,7 @@ var nextPort atomic.Int32
 type Result struct {
 	Server, Client string  // all of the output
 	ServerTime     float64 // µs per iteration
-	ClientTime     float64
+	ClientTime     float64 // the same of the client
 }
 
 // Play runs a server and, when it listens, a client, with the same options, and returns

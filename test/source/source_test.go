@@ -262,12 +262,30 @@ func undocumented(t *testing.T, f *file, d *ast.GenDecl) {
 		switch s := s.(type) {
 		case *ast.TypeSpec:
 			names, doc = []*ast.Ident{s.Name}, s.Doc != nil || s.Comment != nil
+			if s.Name.IsExported() {
+				undocumentedFields(t, f, s)
+			}
 		case *ast.ValueSpec:
 			names, doc = s.Names, s.Doc != nil || s.Comment != nil
 		}
 		for _, n := range names {
 			if n.IsExported() && !doc && d.Doc == nil {
 				t.Errorf("%s: %s has no comment", f.set.Position(n.Pos()), n.Name)
+			}
+		}
+	}
+}
+
+// undocumentedFields reports the exported fields of a struct that have no comment.
+func undocumentedFields(t *testing.T, f *file, s *ast.TypeSpec) {
+	st, ok := s.Type.(*ast.StructType)
+	if !ok {
+		return
+	}
+	for _, field := range st.Fields.List {
+		for _, n := range field.Names {
+			if n.IsExported() && field.Doc == nil && field.Comment == nil {
+				t.Errorf("%s: %s.%s has no comment", f.set.Position(n.Pos()), s.Name.Name, n.Name)
 			}
 		}
 	}

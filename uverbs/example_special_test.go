@@ -1,0 +1,119 @@
+package uverbs_test
+
+import (
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// The examples of this file are about what rxe does not have; see [uverbs.FeatureError].
+
+// Processes that open the same file share a domain. Senders of other hosts connect to a QP of
+// it, and choose with each message the SRQ, that is the process, which receives it.
+func ExampleXRCD() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	var cq *uverbs.CQ
+	f := must(os.OpenFile("/run/service.xrcd", os.O_RDWR|os.O_CREATE, 0o600))
+	defer f.Close()
+	domain := must(dev.OpenXRCD(uverbs.XRCDOptions{File: f, Flags: os.O_CREATE}))
+	defer domain.Close()
+	srq := must(pd.CreateSRQ(uverbs.SRQOptions{XRCD: domain, CQ: cq}))
+	defer srq.Close()
+	qp := must(domain.CreateQP(uverbs.PathOptions{}))
+	defer qp.Close()
+	fmt.Println("connect to", must(qp.Endpoint()), "and send to SRQ", srq.Num())
+}
+
+// All packets to a UDP port go to one raw packet QP, and are counted.
+func ExampleQP_CreateFlow() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	var cq *uverbs.CQ
+	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: cq, RecvCQ: cq}))
+	defer qp.Close()
+	check(qp.Activate(0))
+	counters := must(dev.CreateCounters())
+	defer counters.Close()
+	flow := must(qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{
+		uverbs.FlowEth{}, uverbs.FlowIPv4{},
+		uverbs.FlowUDP{Val: uverbs.FlowPortFilter{Dst: 53}, Mask: uverbs.FlowPortFilter{Dst: 0xffff}},
+		uverbs.FlowActionCount{Counters: counters},
+	}}))
+	defer flow.Close()
+	packets := make([]uint64, 1)
+	check(counters.Read(packets, false))
+}
+
+// A packet's hash chooses one of four receive queues.
+func ExampleDevice_CreateRWQIndTable() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	var cqs [4]*uverbs.CQ // one for each processor
+	var wqs []*uverbs.WQ
+	for _, cq := range cqs {
+		wq := must(pd.CreateWQ(uverbs.WQOptions{CQ: cq, MaxWR: 1024}))
+		defer wq.Close()
+		check(wq.Modify(uverbs.WQReady))
+		wqs = append(wqs, wq)
+	}
+	table := must(dev.CreateRWQIndTable(wqs))
+	defer table.Close()
+	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table}))
+	defer qp.Close()
+}
+
+// Memory of the device itself is near to it: a counter that peers add to costs no way over
+// the bus.
+func ExampleDevice_AllocDM() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	dm := must(dev.AllocDM(64, uverbs.DMOptions{LogAlign: 6}))
+	defer dm.Close()
+	mr := must(pd.RegDMMR(dm, 0, 64, uverbs.AccessLocalWrite|uverbs.AccessRemoteAtomic))
+	defer mr.Close()
+	fmt.Printf("add to the word at 0 with rkey %#x\n", mr.RKey())
+}
+
+// What the device writes goes to the cache of the processor that will read it.
+func ExampleDevice_AllocDMAH() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	var buf *uverbs.Buffer
+	h := must(dev.AllocDMAH(uverbs.DMAHOptions{CPU: new(2), MemType: uverbs.TPHMemVolatile}))
+	defer h.Close()
+	mr := must(pd.RegMRAt(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite, DMAH: h}))
+	defer mr.Close()
+}
+
+// The objects of a parent domain are used by one goroutine at a time, so that the driver does
+// without locks for them.
+func ExamplePD_ParentDomain() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	td, err := dev.AllocTD()
+	if err != nil {
+		log.Print(err) // as well without
+		return
+	}
+	defer td.Close()
+	mine := must(pd.ParentDomain(td))
+	defer mine.Close()
+}
+
+// The device encrypts what a flow sends.
+func ExampleDevice_CreateFlowActionESP() {
+	var dev *uverbs.Device
+	var qp *uverbs.QP // of type RawPacket
+	action := must(dev.CreateFlowActionESP(uverbs.ESPOptions{
+		Attr: &uverbs.ESPAttr{SPI: 0x1001, Flags: uverbs.ESPEncrypt},
+		Key:  &uverbs.ESPKey{Key: make([]byte, 32)},
+	}))
+	defer action.Close()
+	flow := must(qp.CreateFlow(uverbs.FlowOptions{Flags: uverbs.FlowEgress, Specs: []uverbs.FlowSpec{
+		uverbs.FlowEth{}, uverbs.FlowIPv4{}, uverbs.FlowESP{}, uverbs.FlowActionHandle{Action: action},
+	}}))
+	defer flow.Close()
+}
