@@ -199,6 +199,7 @@ func TestSRQOfBrokenQP(t *testing.T) {
 // agreed on are over. The receiver has learned nothing, and takes the next from others.
 func TestSRQEmpty(t *testing.T) {
 	testenv.Guest(t)
+	needRNR(t)
 	g := newSRQGroup(t, openDevice(t, deviceName), 2, 4, uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 1, MinRNRTimer: 1}})
 	must(t, g.from[0].qp.PostSend(send(1, g.from[0].mr.SGE(0, 8))))
 	broken(t, g.from[0], 1, uverbs.WCRNRRetryExcErr)
