@@ -45,7 +45,7 @@ check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	go vet ./...
 	go vet -C tools/vmrun ./...
 	GOARCH=arm64 go vet ./...
-	GOARCH=riscv64 go build ./mmio/... ./uverbs/... ./netlinkrdma/...
+	GOARCH=riscv64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/...
 	go mod tidy -diff
 	go -C tools/vmrun mod tidy -diff
 	go build -C tools/vmrun -o $(BUILD)/staticcheck honnef.co/go/tools/cmd/staticcheck
@@ -57,14 +57,14 @@ unit: deps ## the tests that need no kernel
 	go test -C tools/vmrun -short ./...
 
 race: deps ## the same under the race detector, where goroutines meet
-	CGO_ENABLED=1 go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./tools/verbs/...
+	CGO_ENABLED=1 go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/verbs/...
 	CGO_ENABLED=1 go test -C tools/vmrun -race -short ./...
 
 abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest and this release's
 	set -e; new=$$($(VMRUN) get -suite sid linux-libc-dev); old=$$($(VMRUN) get linux-libc-dev); \
 	go run ./tools/abigen -check -include $$new/usr/include; \
 	for dir in $$new $$old; do \
-		GOVERBS_UAPI_INCLUDE=$$dir/usr/include go test -count=1 ./uverbs/internal/abi ./mmio/rxe/internal/abi ./netlinkrdma/internal/abi; \
+		GOVERBS_UAPI_INCLUDE=$$dir/usr/include go test -count=1 ./uverbs/internal/abi ./mmio/rxe/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi; \
 	done
 
 vmtest: ## vmrun's own tests, which boot VMs
@@ -79,14 +79,14 @@ size: verbs
 # Each of the three boots is recorded. One that fails does not keep the others from running.
 kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
-	for p in mmio mmio/rxe netlinkrdma uverbs test/conformance test/interop test/abitrace; do \
+	for p in mmio mmio/rxe netlinkrdma uverbs cm test/conformance test/interop test/abitrace; do \
 		GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; \
 	done
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).json
 	cd $(BUILD)/$(ARCH) && status=0; \
 	$(RECORD) -name kernel $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
 		-file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
-		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- \
+		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- cm.test -test.v=test2json --- \
 		conformance.test -test.v=test2json --- abitrace.test -test.run Trace || status=1; \
 	$(RECORD) -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
 		interop.test -test.v=test2json --- conformance.test -test.run '^TestIproute2$$' -test.v=test2json || status=1; \

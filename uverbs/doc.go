@@ -79,7 +79,7 @@
 // memory windows (5.14), FLUSH and ATOMIC_WRITE (6.2); SRQ, multicast, asynchronous
 // events. XRC, raw packets, flows, work queues, device memory, counters and so on are there
 // for drivers that have them; on rxe they answer with a [FeatureError]. Not yet: other
-// drivers, and the connection manager.
+// drivers. Connections by address are the business of package cm.
 //
 // What rxe does otherwise than one might think:
 //

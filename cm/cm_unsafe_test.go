@@ -1,0 +1,215 @@
+package cm
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// fakeKernel answers the commands of a channel.
+type fakeKernel struct {
+	refuse map[uint32]syscall.Errno
+	last   map[uint32][]byte // the last command of each kind, 200 bytes of it
+	handle uint32
+	gone   []uint32 // handles of destroyed IDs
+}
+
+// newFake makes a channel to a kernel that takes everything.
+func newFake(t *testing.T) (*Channel, *fakeKernel) {
+	r, w, err := os.Pipe()
+	must(t, err)
+	t.Cleanup(func() { w.Close() })
+	k := &fakeKernel{refuse: map[uint32]syscall.Errno{}, last: map[uint32][]byte{}, handle: 100}
+	f := &file{f: r, raw: value(r.SyscallConn())(t)}
+	f.fake = func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
+		if errno := k.refuse[cmd]; errno != 0 {
+			return errno
+		}
+		switch cmd {
+		case abi.RDMA_USER_CM_CMD_CREATE_ID:
+			k.handle++
+			(*abi.CreateIDResp)(out).ID = k.handle
+		case abi.RDMA_USER_CM_CMD_DESTROY_ID:
+			k.gone = append(k.gone, (*abi.DestroyID)(in).ID)
+		case abi.RDMA_USER_CM_CMD_BIND:
+			k.last[cmd] = append([]byte(nil), unsafe.Slice((*byte)(in), unsafe.Sizeof(abi.Bind{}))...)
+		case abi.RDMA_USER_CM_CMD_CONNECT:
+			k.last[cmd] = append([]byte(nil), unsafe.Slice((*byte)(in), unsafe.Sizeof(abi.Connect{}))...)
+		}
+		return 0
+	}
+	c := newChannel(f)
+	t.Cleanup(func() { c.Close() })
+	return c, k
+}
+
+// TestBindBytes compares addresses with struct sockaddr_in and sockaddr_in6.
+func TestBindBytes(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	for addr, want := range map[string][]byte{
+		"10.1.0.2:4660":          {101, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0x12, 0x34, 10, 1, 0, 2},
+		"[::ffff:10.1.0.2]:4660": {101, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0x12, 0x34, 10, 1, 0, 2},
+		"[fe80::1%7]:1":          {101, 0, 0, 0, 28, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0, 0xfe, 0x80, 14 + 16: 0, 31: 1, 32: 7},
+	} {
+		must(t, id.Bind(netip.MustParseAddrPort(addr)))
+		if got := k.last[abi.RDMA_USER_CM_CMD_BIND][:len(want)]; !cmp.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", addr, got, want)
+		}
+	}
+	if err := id.Bind(netip.MustParseAddrPort("[fe80::1%nosuch0]:1")); err == nil || !strings.Contains(err.Error(), "zone of") {
+		t.Errorf("an unknown zone: %v", err)
+	}
+	must(t, id.Close(), c.Close())
+	if !cmp.Equal(k.gone, []uint32{101}) {
+		t.Errorf("destroyed are %v", k.gone)
+	}
+}
+
+// TestConnectBytes compares a command with struct rdma_ucm_connect.
+func TestConnectBytes(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	must(t, id.Connect(ConnParam{PrivateData: []byte("hi"), ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3,
+		RNRRetryCount: 4, SRQ: true, QPN: 0x10203, QKey: 5}, ECE{6, 7}))
+	b := k.last[abi.RDMA_USER_CM_CMD_CONNECT]
+	want := make([]byte, 288)
+	copy(want, []byte{3, 2, 1, 0, 5, 0, 0, 0, 'h', 'i'})
+	copy(want[264:], []byte{2, 1, 1, 2, 1, 3, 4, 1, 101, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0})
+	if diff := cmp.Diff(want, b); diff != "" {
+		t.Errorf("command (-want +got):\n%s", diff)
+	}
+}
+
+// event lays an event out as the kernel does (struct rdma_ucm_event_resp).
+func eventResp(uid uint64, id uint32, typ EventType, status int32) *abi.EventResp {
+	return &abi.EventResp{Uid: uid, ID: id, Event: uint32(typ), Status: uint32(status)}
+}
+
+func TestEventOfID(t *testing.T) {
+	c, k := newFake(t)
+	id, datagrams := value(c.NewID(TCP))(t), value(c.NewID(UDP))(t)
+	r := eventResp(id.uid, id.handle, ConnectResponse, 0)
+	p := r.Param.Conn()
+	p.PrivateDataLen, p.ResponderResources, p.InitiatorDepth, p.FlowControl, p.RetryCount, p.RNRRetryCount, p.SRQ, p.QPNum, p.QKey = 255, 1, 2, 1, 3, 4, 1, 5, 6
+	for i := range p.PrivateData {
+		p.PrivateData[i] = byte(i)
+	}
+	r.Ece = abi.Ece{VendorID: 8, AttrMod: 9}
+	e := c.event(r)
+	want := ConnParam{PrivateData: p.PrivateData[:255], ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3, RNRRetryCount: 4, SRQ: true, QPN: 5, QKey: 6}
+	if e == nil || e.ID != id || e.Type != ConnectResponse || !cmp.Equal(e.Param, want) || e.ECE != (ECE{8, 9}) || e.Err() != nil {
+		t.Errorf("event is %+v", e)
+	}
+	r = eventResp(datagrams.uid, datagrams.handle, Established, 0)
+	u := r.Param.UD()
+	u.QPNum, u.QKey, u.PrivateDataLen = 11, 12, 2
+	copy(u.PrivateData[:], "ud")
+	if e = c.event(r); e == nil || e.ID != datagrams || e.UD != (UDParam{11, 12}) || string(e.Param.PrivateData) != "ud" {
+		t.Errorf("event is %+v", e)
+	}
+	// A request makes an ID; of a listener that is gone, it is destroyed.
+	e = c.event(eventResp(id.uid, 77, ConnectRequest, 0))
+	if e == nil || e.Listen != id || e.ID == id || e.ID.handle != 77 || e.ID.Space() != TCP {
+		t.Fatalf("request is %+v", e)
+	}
+	must(t, e.ID.Close(), id.Close(), datagrams.Close())
+	if e := c.event(eventResp(id.uid, 78, ConnectRequest, 0)); e != nil {
+		t.Errorf("a request to nobody: %+v", e)
+	}
+	if e := c.event(eventResp(id.uid, id.handle, Disconnected, 0)); e != nil {
+		t.Errorf("an event of a closed ID: %+v", e)
+	}
+	if want := []uint32{77, 101, 102, 78}; !cmp.Equal(k.gone, want) {
+		t.Errorf("destroyed are %v, want %v", k.gone, want)
+	}
+}
+
+func TestEventErrors(t *testing.T) {
+	for _, c := range []struct {
+		typ    EventType
+		status int32
+		is     error
+		say    string
+	}{
+		{AddrError, -int32(syscall.ENODEV), syscall.ENODEV, "ADDR_ERROR: no such device"},
+		{Unreachable, -int32(syscall.ETIMEDOUT), syscall.ETIMEDOUT, "UNREACHABLE"},
+		{Rejected, 8, syscall.ECONNREFUSED, "nobody listens on this port (reason 8)"},
+		{Rejected, 999, syscall.ECONNREFUSED, "reason 999"},
+		{Rejected, -int32(syscall.ECONNRESET), syscall.ECONNRESET, "REJECTED: connection reset"},
+		{EventType(99), 3, nil, "event 99: status 3"},
+	} {
+		err := (&Event{Type: c.typ, Status: c.status}).Err()
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.say) {
+			t.Errorf("%s %d: %v, want %q", c.typ, c.status, err, c.say)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	c, k := newFake(t)
+	k.refuse[abi.RDMA_USER_CM_CMD_CREATE_ID] = syscall.ENOMEM
+	if _, err := c.NewID(TCP); !errors.Is(err, syscall.ENOMEM) || len(c.ids) != 0 {
+		t.Errorf("NewID: %v, %d IDs are left", err, len(c.ids))
+	}
+	delete(k.refuse, abi.RDMA_USER_CM_CMD_CREATE_ID)
+	var arg *ArgError
+	if _, err := c.NewID(1); !errors.As(err, &arg) || arg.Field != "port space" {
+		t.Errorf("NewID: %v", err)
+	}
+	id := value(c.NewID(IPoIB))(t)
+	for cmd, do := range map[uint32]func() error{
+		abi.RDMA_USER_CM_CMD_DESTROY_ID:    id.Close,
+		abi.RDMA_USER_CM_CMD_SET_OPTION:    func() error { return id.SetTOS(1) },
+		abi.RDMA_USER_CM_CMD_NOTIFY:        func() error { return id.Notify(uverbs.EventCommEst) },
+		abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE: func() error { return id.ResolveRoute(time.Second) },
+		abi.RDMA_USER_CM_CMD_QUERY: func() error {
+			_, err := id.Addrs()
+			return err
+		},
+		abi.RDMA_USER_CM_CMD_INIT_QP_ATTR: func() error {
+			_, _, err := id.QPAttr(uverbs.Init)
+			return err
+		},
+	} {
+		k.refuse[cmd] = syscall.EACCES
+		if err := do(); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "credentials") {
+			t.Errorf("command %d: %v", cmd, err)
+		}
+		delete(k.refuse, cmd)
+	}
+	must(t, id.Close(), id.Close())
+	if err := id.Disconnect(); !isClosed(err) {
+		t.Errorf("Disconnect after Close: %v", err)
+	}
+}
+
+// FuzzEvent: no answer of the kernel makes the library panic.
+func FuzzEvent(f *testing.F) {
+	f.Add(make([]byte, unsafe.Sizeof(abi.EventResp{})))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var r abi.EventResp
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&r)), unsafe.Sizeof(r)), b)
+		for _, datagrams := range []bool{false, true} {
+			e := decode(&r, datagrams)
+			_ = e.Type.String()
+			if err := e.Err(); (err == nil) != (e.Status == 0) || err != nil && err.Error() == "" {
+				t.Errorf("status %d: %v", e.Status, err)
+			}
+		}
+		if len(b) >= 8 && binary.LittleEndian.Uint64(b) != r.Uid {
+			t.Error("the layout is wrong")
+		}
+	})
+}

@@ -1,0 +1,163 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+)
+
+// file is an open /dev/infiniband/rdma_cm. Its commands are safe for concurrent use.
+type file struct {
+	f    *os.File
+	raw  syscall.RawConn
+	fake func(cmd uint32, in, out unsafe.Pointer) syscall.Errno // stands in for the kernel in tests
+}
+
+// newFile makes a file that Go's netpoller waits for.
+func newFile(fd int, name string) (*file, error) {
+	f := os.NewFile(uintptr(fd), name)
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &file{f: f, raw: raw}, nil
+}
+
+// message is a command as it is written.
+type message[Q any] struct {
+	hdr abi.CmdHdr
+	req Q
+}
+
+// newMessage makes a command with an answer of so many bytes.
+func newMessage[Q any](cmd uint32, req Q, out uintptr) *message[Q] {
+	return &message[Q]{hdr: abi.CmdHdr{Cmd: cmd, In: uint16(unsafe.Sizeof(req)), Out: uint16(out)}, req: req}
+}
+
+// write gives a command to the kernel.
+func write[Q any](f *file, fd uintptr, m *message[Q], out unsafe.Pointer) syscall.Errno {
+	if f.fake != nil {
+		return f.fake(m.hdr.Cmd, unsafe.Pointer(&m.req), out)
+	}
+	_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(m)), unsafe.Sizeof(m.hdr)+uintptr(m.hdr.In))
+	runtime.KeepAlive(m)
+	runtime.KeepAlive(out)
+	return errno
+}
+
+// command gives a command without an answer.
+func command[Q any](f *file, cmd uint32, req Q) syscall.Errno {
+	return f.control(func(fd uintptr) syscall.Errno { return write(f, fd, newMessage(cmd, req, 0), nil) })
+}
+
+// query gives a command with an answer, whose address the caller has put into it.
+func query[Q, R any](f *file, cmd uint32, req Q, resp *R) syscall.Errno {
+	return f.control(func(fd uintptr) syscall.Errno {
+		return write(f, fd, newMessage(cmd, req, unsafe.Sizeof(*resp)), unsafe.Pointer(resp))
+	})
+}
+
+// errClosedFile stands for a file that is closed. The kernel does not have the number.
+const errClosedFile = syscall.Errno(1 << 20)
+
+// control calls do with the descriptor, which cannot be closed meanwhile.
+func (f *file) control(do func(fd uintptr) syscall.Errno) (errno syscall.Errno) {
+	if err := f.raw.Control(func(fd uintptr) { errno = do(fd) }); err != nil {
+		return errClosedFile
+	}
+	return errno
+}
+
+// event waits for the next event, until the file's deadline.
+func (f *file) event(resp *abi.EventResp) error {
+	m := newMessage(abi.RDMA_USER_CM_CMD_GET_EVENT, abi.GetEvent{Response: abi.PtrTo(resp)}, unsafe.Sizeof(*resp))
+	var errno syscall.Errno
+	err := f.raw.Read(func(fd uintptr) bool {
+		errno = write(f, fd, m, unsafe.Pointer(resp))
+		return errno != syscall.EAGAIN && errno != syscall.EINTR
+	})
+	if err != nil {
+		return err
+	}
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// sockaddr lays an address out as the kernel has it.
+func sockaddr(a Addr) (s abi.KernelSockaddrStorage, size uint16) {
+	switch ip := a.ip(); {
+	case !ip.IsValid():
+	case ip.Is4():
+		*s.SsFamily() = unix.AF_INET
+		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s))
+		putPort(&sa.Port, a.Port)
+		sa.Addr = ip.As4()
+		size = unix.SizeofSockaddrInet4
+	default:
+		*s.SsFamily() = unix.AF_INET6
+		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s))
+		putPort(&sa.Port, a.Port)
+		sa.Addr = ip.As16()
+		sa.Scope_id = uint32(a.scope)
+		size = unix.SizeofSockaddrInet6
+	}
+	return s, size
+}
+
+// putPort stores a port in network byte order.
+func putPort(to *uint16, port uint16) {
+	b := (*[2]byte)(unsafe.Pointer(to))
+	b[0], b[1] = byte(port>>8), byte(port)
+}
+
+// getPort loads a port in network byte order.
+func getPort(from *uint16) uint16 {
+	b := (*[2]byte)(unsafe.Pointer(from))
+	return uint16(b[0])<<8 | uint16(b[1])
+}
+
+// open opens the connection manager's device.
+func open(path string) (*file, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+		unix.Close(fd)
+		return nil, errors.Join(err, fmt.Errorf("%s is not a character device", path))
+	}
+	return newFile(fd, path)
+}
+
+// address reads an address that the kernel has written, the zero value if there is none.
+func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
+	a := Addr{Space: space}
+	switch *s.SsFamily() {
+	case unix.AF_INET:
+		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(s))
+		a.IP, a.Port = netip.AddrFrom4(sa.Addr), getPort(&sa.Port)
+	case unix.AF_INET6:
+		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(s))
+		a.IP, a.Port = zoneOf(netip.AddrFrom16(sa.Addr), sa.Scope_id), getPort(&sa.Port)
+	}
+	return a
+}
+
+// setOption sets an option of the ID.
+func setOption[T any](id *ID, op string, name uint32, value *T) error {
+	return do(id, op, "", abi.RDMA_USER_CM_CMD_SET_OPTION, abi.SetOption{
+		Optval: abi.PtrTo(value), ID: id.handle, Level: abi.RDMA_OPTION_ID, Optname: name, Optlen: uint32(unsafe.Sizeof(*value)),
+	})
+}

@@ -1,0 +1,18 @@
+// Package cm is RDMA's connection manager in Go, with nothing underneath but the Linux
+// kernel's /dev/infiniband/rdma_cm: no librdmacm.
+//
+// # Identifiers and events
+//
+// An [ID] is an end of a connection, or a listener, as a socket is for TCP. It has a port
+// space, [TCP] for reliable connections and [UDP] for datagrams. Steps such as
+// [ID.ResolveAddr] and [ID.Connect] only begin something; how it ended is an [Event] on the
+// [Channel] that the ID belongs to. A channel has any number of IDs, and one goroutine at a
+// time reads it with [Channel.Next], which parks in Go's netpoller.
+//
+// # Errors
+//
+// What is not possible is refused before the kernel is asked, by an [ArgError]. What the
+// kernel refuses at once is an [Error]. What fails later is an event with a status, and
+// [Event.Err] says in words what it means: an errno, or the reason for which the peer has
+// rejected the connection.
+package cm

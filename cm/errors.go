@@ -1,0 +1,85 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// Error is the kernel's refusal of a command.
+type Error struct {
+	Op    string        // Op is the step that was refused, such as "resolve address".
+	Addr  string        // Addr is the address that it was about; may be empty.
+	Errno syscall.Errno // Errno is the kernel's answer.
+	Hint  string        // Hint says what the cause may be and what to do; may be empty.
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	s := "cm: " + e.Op
+	if e.Addr != "" {
+		s += " " + e.Addr
+	}
+	s += ": " + e.Errno.Error()
+	if e.Hint != "" {
+		s += ": " + e.Hint
+	}
+	return s
+}
+
+// Unwrap returns the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// ArgError reports a value that the caller gave and that is not possible. The kernel was not
+// asked.
+type ArgError struct {
+	Op      string // Op is the method that was called.
+	Field   string // Field is the parameter or option at fault.
+	Given   string // Given is its value.
+	Allowed string // Allowed says what is possible.
+}
+
+// Error implements error.
+func (e *ArgError) Error() string {
+	return fmt.Sprintf("cm: %s: %s is %s, allowed: %s", e.Op, e.Field, e.Given, e.Allowed)
+}
+
+// Unwrap returns EINVAL, which is what the kernel would have answered.
+func (e *ArgError) Unwrap() error { return syscall.EINVAL }
+
+// argErr builds an ArgError of any printable value.
+func argErr(op, field string, given any, allowed string, args ...any) error {
+	return &ArgError{Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
+}
+
+// fail turns an errno into an error, nil if it is 0.
+func fail(op, addr string, errno syscall.Errno) error {
+	switch errno {
+	case 0:
+		return nil
+	case errClosedFile:
+		return fmt.Errorf("cm: %s: %w", op, os.ErrClosed)
+	}
+	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, errno)}
+}
+
+// hint says what a refusal may be due to.
+func hint(op string, errno syscall.Errno) string {
+	switch {
+	case errno == syscall.EACCES:
+		return "the kernel refuses write() to a file opened under other credentials; open the channel after changing user or group"
+	case errno == syscall.EADDRNOTAVAIL:
+		return "the address is of no network interface here"
+	case errno == syscall.EADDRINUSE:
+		return "the port is taken in this port space"
+	case errno == syscall.ENODEV && op != opConnect:
+		return "no RDMA device has the address; a device of its network interface is needed, which the loopback interface does not have"
+	case errno == syscall.EINVAL:
+		return "the ID is not in a state for it"
+	}
+	return ""
+}
+
+// isClosed reports whether an error says that an object is closed.
+func isClosed(err error) bool { return errors.Is(err, os.ErrClosed) }

@@ -1,0 +1,187 @@
+package cm
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+)
+
+// EventType is what happened to an ID (enum rdma_cm_event_type, rdma/rdma_cm.h).
+type EventType uint32
+
+// Types of events.
+const (
+	AddrResolved     EventType = iota // the address has a device and a way (RDMA_CM_EVENT_ADDR_RESOLVED)
+	AddrError                         // it has none (RDMA_CM_EVENT_ADDR_ERROR)
+	RouteResolved                     // the route is known (RDMA_CM_EVENT_ROUTE_RESOLVED)
+	RouteError                        // it is not (RDMA_CM_EVENT_ROUTE_ERROR)
+	ConnectRequest                    // somebody wants to connect to a listener (RDMA_CM_EVENT_CONNECT_REQUEST)
+	ConnectResponse                   // the peer has accepted, and waits for this side (RDMA_CM_EVENT_CONNECT_RESPONSE)
+	ConnectError                      // something failed on the way to a connection (RDMA_CM_EVENT_CONNECT_ERROR)
+	Unreachable                       // the peer does not answer (RDMA_CM_EVENT_UNREACHABLE)
+	Rejected                          // the peer does not want (RDMA_CM_EVENT_REJECTED)
+	Established                       // the connection is there (RDMA_CM_EVENT_ESTABLISHED)
+	Disconnected                      // it is no more (RDMA_CM_EVENT_DISCONNECTED)
+	DeviceRemoval                     // the device goes (RDMA_CM_EVENT_DEVICE_REMOVAL)
+	MulticastJoin                     // the group was joined (RDMA_CM_EVENT_MULTICAST_JOIN)
+	MulticastError                    // it was not, or is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
+	AddrChange                        // the network interface has another hardware address (RDMA_CM_EVENT_ADDR_CHANGE)
+	TimewaitExit                      // the QP may connect again (RDMA_CM_EVENT_TIMEWAIT_EXIT)
+	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); Linux 6.17
+	AddrInfoError                     // it was not (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.17
+	User                              // a program has sent it (RDMA_CM_EVENT_USER); Linux 6.17
+)
+
+var eventNames = [...]string{
+	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE", "CONNECT_ERROR", "UNREACHABLE",
+	"REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL", "MULTICAST_JOIN", "MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
+	"ADDRINFO_RESOLVED", "ADDRINFO_ERROR", "USER",
+}
+
+// String returns the type's name.
+func (t EventType) String() string {
+	if int(t) < len(eventNames) {
+		return eventNames[t]
+	}
+	return fmt.Sprintf("event %d", uint32(t))
+}
+
+// Event is what happened to an ID (struct rdma_cm_event). It is a plain value; nothing has
+// to be acknowledged.
+type Event struct {
+	Type   EventType // Type is what happened.
+	ID     *ID       // ID is the one that it happened to; of a ConnectRequest the new one.
+	Listen *ID       // Listen is the listener of a ConnectRequest.
+	Status int32     // Status is 0, a negative errno or, if Type is Rejected, the reason.
+
+	Param ConnParam // Param is what the peer has sent, where it has sent something.
+	UD    UDParam   // UD is how to reach the peer, in the port spaces of datagrams.
+	ECE   ECE       // ECE are the peer's options for enhanced connections.
+}
+
+// ConnParam are the parameters of a connection (struct rdma_conn_param).
+type ConnParam struct {
+	PrivateData        []byte // PrivateData goes with a request, an answer or a rejection.
+	ResponderResources uint8  // ResponderResources is how many READs and atomics of the peer this side serves at a time.
+	InitiatorDepth     uint8  // InitiatorDepth is how many READs and atomics this side has under way at a time.
+	FlowControl        bool   // FlowControl is InfiniBand's end-to-end flow control.
+	RetryCount         uint8  // RetryCount is the number of retries, up to 7.
+	RNRRetryCount      uint8  // RNRRetryCount is the number of retries without a receive; 7 is without end.
+	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; of an ID without QP.
+	QPN                uint32 // QPN is the number of the QP; of an ID without QP.
+	QKey               uint32 // QKey is for datagrams; 0 is the port space's own.
+}
+
+// UDParam is how to send datagrams to a peer.
+type UDParam struct {
+	QPN  uint32 // QPN is the peer's QP.
+	QKey uint32 // QKey is the peer's Q_Key.
+}
+
+// ECE are options for enhanced connections, which both drivers must know (struct ibv_ece).
+type ECE struct {
+	VendorID uint32 // VendorID says whose options they are; 0 is none.
+	Options  uint32 // Options are the driver's.
+}
+
+// Err returns the failure that an event tells of, or nil.
+func (e *Event) Err() error {
+	if e.Status == 0 {
+		return nil
+	}
+	return &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData}
+}
+
+// EventError is what an event with a status means. It matches the errno, if the status is
+// one, and ECONNREFUSED if the peer has rejected the connection.
+type EventError struct {
+	Type        EventType // Type is that of the event.
+	Status      int32     // Status is a negative errno or the reason of a rejection.
+	PrivateData []byte    // PrivateData is what the peer has sent with a rejection.
+}
+
+// Error implements error.
+func (e *EventError) Error() string {
+	if e.Status < 0 {
+		return fmt.Sprintf("cm: %s: %s", e.Type, syscall.Errno(-e.Status))
+	}
+	if e.Type == Rejected {
+		return fmt.Sprintf("cm: the peer has rejected the connection: %s (reason %d)", Reason(e.Status), e.Status)
+	}
+	return fmt.Sprintf("cm: %s: status %d", e.Type, e.Status)
+}
+
+// Unwrap returns the errno.
+func (e *EventError) Unwrap() error {
+	switch {
+	case e.Status < 0:
+		return syscall.Errno(-e.Status)
+	case e.Type == Rejected:
+		return syscall.ECONNREFUSED
+	}
+	return nil
+}
+
+// Reason is why a connection was rejected (enum ib_cm_rej_reason, rdma/ib_cm.h).
+type Reason uint16
+
+// Reasons that a program sees most.
+const (
+	ReasonInvalidServiceID Reason = 8  // nobody listens
+	ReasonStaleConn        Reason = 10 // the peer believes that the connection is still there
+	ReasonConsumer         Reason = 28 // the program has rejected it
+	ReasonVendorOption     Reason = 35 // the options for enhanced connections do not suit
+)
+
+// reasons are what the standard says of them (IBTA 12.6.7.2).
+var reasons = map[Reason]string{
+	1: "no QP", 2: "no EEC", 3: "no resources", 4: "timeout", 5: "unsupported request", 6: "invalid communication ID",
+	7: "invalid communication instance", 8: "nobody listens on this port", 9: "invalid transport service type",
+	10: "stale connection: the peer believes that it is still there", 11: "RDC not existent", 12: "invalid GID", 13: "invalid LID",
+	14: "invalid service level", 15: "invalid traffic class", 16: "invalid hop limit", 17: "invalid packet rate", 18: "invalid alternate GID",
+	19: "invalid alternate LID", 20: "invalid alternate service level", 21: "invalid alternate traffic class", 22: "invalid alternate hop limit",
+	23: "invalid alternate packet rate", 24: "redirected to another port by CM", 25: "redirected to another port", 26: "invalid MTU",
+	27: "not enough responder resources", 28: "the program there has rejected it", 29: "RNR retry count", 30: "duplicate communication ID",
+	31: "invalid class version", 32: "invalid flow label", 33: "invalid alternate flow label", 35: "the options for enhanced connections do not suit",
+}
+
+// String returns the reason in words.
+func (r Reason) String() string {
+	if s, ok := reasons[r]; ok {
+		return s
+	}
+	return fmt.Sprintf("reason %d", uint16(r))
+}
+
+// decode takes the kernel's event apart. The channel fills in the IDs.
+func decode(r *abi.EventResp, datagrams bool) *Event {
+	e := &Event{Type: EventType(r.Event), Status: int32(r.Status), ECE: ECE{r.Ece.VendorID, r.Ece.AttrMod}}
+	if datagrams {
+		p := r.Param.UD()
+		e.UD = UDParam{QPN: p.QPNum, QKey: p.QKey}
+		e.Param = ConnParam{PrivateData: private(&p.PrivateData, p.PrivateDataLen), QPN: p.QPNum, QKey: p.QKey}
+		return e
+	}
+	p := r.Param.Conn()
+	e.Param = ConnParam{
+		PrivateData:        private(&p.PrivateData, p.PrivateDataLen),
+		ResponderResources: p.ResponderResources,
+		InitiatorDepth:     p.InitiatorDepth,
+		FlowControl:        p.FlowControl != 0,
+		RetryCount:         p.RetryCount,
+		RNRRetryCount:      p.RNRRetryCount,
+		SRQ:                p.SRQ != 0,
+		QPN:                p.QPNum,
+		QKey:               p.QKey,
+	}
+	return e
+}
+
+// private copies private data.
+func private(b *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
+	if n == 0 {
+		return nil
+	}
+	return append([]byte(nil), b[:n]...) // n is at most 255
+}

@@ -1,0 +1,328 @@
+package cm
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// ID is a communication identifier: an end of a connection, or a listener (struct
+// rdma_cm_id). It is safe for concurrent use, though the steps of one connection follow each
+// other.
+type ID struct {
+	space   PortSpace
+	handle  uint32
+	uid     uint64
+	passive bool // made by a ConnectRequest
+	channel atomic.Pointer[Channel]
+
+	closing sync.Mutex
+	gone    atomic.Bool
+}
+
+// Names of the steps, for errors.
+const (
+	opConnect = "connect"
+	opResolve = "resolve address"
+)
+
+// NewID makes an ID in a port space (rdma_create_id).
+func (c *Channel) NewID(space PortSpace) (*ID, error) {
+	switch space {
+	case TCP, UDP, IB, IPoIB:
+	default:
+		return nil, argErr("NewID", "port space", space, "TCP, UDP, IB, IPoIB")
+	}
+	id := &ID{space: space}
+	if err := c.adopt(id); err != nil {
+		return nil, err
+	}
+	resp := &abi.CreateIDResp{}
+	errno := query(c.file, abi.RDMA_USER_CM_CMD_CREATE_ID,
+		abi.CreateID{Uid: id.uid, Response: abi.PtrTo(resp), Ps: uint16(space), QPType: space.qpType()}, resp)
+	if errno != 0 {
+		c.drop(id)
+		return nil, fail("create ID", "", errno)
+	}
+	id.handle = resp.ID
+	return id, nil
+}
+
+// Space returns the port space.
+func (id *ID) Space() PortSpace { return id.space }
+
+// do gives a command about the ID.
+func do[Q any](id *ID, op, addr string, cmd uint32, req Q) error {
+	if id.gone.Load() {
+		return id.errClosed()
+	}
+	return fail(op, addr, command(id.channel.Load().file, cmd, req))
+}
+
+func (id *ID) errClosed() error { return fmt.Errorf("cm: ID: %w", os.ErrClosed) }
+
+// Bind gives the ID a local address (rdma_bind_addr). The unspecified address is all of them;
+// with port 0 the kernel chooses one.
+func (id *ID) Bind(local netip.AddrPort) error {
+	a, err := AddrOf(id.space, local)
+	if err != nil {
+		return err
+	}
+	s, size := a.storage()
+	return do(id, "bind", a.String(), abi.RDMA_USER_CM_CMD_BIND, abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
+}
+
+// ResolveAddr looks for the device and the way to an address, from a local one or, if that is
+// the zero value, any (rdma_resolve_addr). It ends with AddrResolved or AddrError, at the
+// latest after the timeout.
+func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) error {
+	to, err := AddrOf(id.space, remote)
+	if err != nil {
+		return err
+	}
+	ms, err := milliseconds("ResolveAddr", timeout)
+	if err != nil {
+		return err
+	}
+	req := abi.ResolveAddr{ID: id.handle, TimeoutMs: ms}
+	req.DstAddr, req.DstSize = to.storage()
+	if local.IsValid() {
+		from, err := AddrOf(id.space, local)
+		if err != nil {
+			return err
+		}
+		req.SrcAddr, req.SrcSize = from.storage()
+	}
+	return do(id, opResolve, to.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+}
+
+// milliseconds checks a timeout.
+func milliseconds(op string, d time.Duration) (uint32, error) {
+	const longest = time.Hour
+	if d < time.Millisecond || d > longest {
+		return 0, argErr(op, "timeout", d, "1ms to %s", longest)
+	}
+	return uint32(d / time.Millisecond), nil
+}
+
+// ResolveRoute looks for the route to the address that was resolved (rdma_resolve_route). It
+// ends with RouteResolved or RouteError.
+func (id *ID) ResolveRoute(timeout time.Duration) error {
+	ms, err := milliseconds("ResolveRoute", timeout)
+	if err != nil {
+		return err
+	}
+	return do(id, "resolve route", "", abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
+}
+
+// Listen lets others connect to the address that the ID is bound to (rdma_listen). Each is a
+// ConnectRequest; backlog is how many may wait, and 0 is the kernel's limit.
+func (id *ID) Listen(backlog int) error {
+	if backlog < 0 {
+		return argErr("Listen", "backlog", backlog, "from 0")
+	}
+	return do(id, "listen", "", abi.RDMA_USER_CM_CMD_LISTEN, abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
+}
+
+// maxPrivate is how much private data goes with a step, in bytes, for connections and for
+// datagrams. The connection manager's own header takes part of what the wire has for connects.
+var maxPrivate = map[string][2]int{opConnect: {56, 180}, "accept": {196, 136}, "reject": {148, 136}}
+
+// checkPrivate compares private data with what a step can carry.
+func (id *ID) checkPrivate(op string, data []byte) error {
+	limit := maxPrivate[op][0]
+	if id.space == UDP || id.space == IPoIB {
+		limit = maxPrivate[op][1]
+	}
+	if len(data) > limit {
+		return argErr(op, "PrivateData", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes in port space %s", limit, id.space)
+	}
+	return nil
+}
+
+// param lays the parameters out.
+func (p *ConnParam) param() abi.ConnParam {
+	q := abi.ConnParam{
+		QPNum:              p.QPN,
+		QKey:               p.QKey,
+		PrivateDataLen:     uint8(len(p.PrivateData)),
+		ResponderResources: p.ResponderResources,
+		InitiatorDepth:     p.InitiatorDepth,
+		RetryCount:         p.RetryCount,
+		RNRRetryCount:      p.RNRRetryCount,
+		Valid:              1,
+	}
+	copy(q.PrivateData[:], p.PrivateData)
+	if p.SRQ {
+		q.SRQ = 1
+	}
+	if p.FlowControl {
+		q.FlowControl = 1
+	}
+	return q
+}
+
+// check compares the parameters with their ranges.
+func (p *ConnParam) check(op string) error {
+	const maxRetries = 7
+	for _, f := range []struct {
+		name  string
+		given uint8
+	}{{"RetryCount", p.RetryCount}, {"RNRRetryCount", p.RNRRetryCount}} {
+		if f.given > maxRetries {
+			return argErr(op, f.name, f.given, "0 to %d", maxRetries)
+		}
+	}
+	return nil
+}
+
+// Connect asks the peer for a connection, or for the QP that takes datagrams
+// (rdma_connect). It ends with ConnectResponse, whereupon the QP is to be brought to RTS and
+// the ID to be established, with Established for datagrams, or with Rejected, Unreachable or
+// ConnectError.
+func (id *ID) Connect(p ConnParam, ece ECE) error {
+	if err := id.checkPrivate(opConnect, p.PrivateData); err != nil {
+		return err
+	}
+	if err := p.check(opConnect); err != nil {
+		return err
+	}
+	return do(id, opConnect, "", abi.RDMA_USER_CM_CMD_CONNECT,
+		abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
+}
+
+// Accept accepts a ConnectRequest (rdma_accept). The QP is in RTS before. It ends with
+// Established once the peer has its own there.
+func (id *ID) Accept(p ConnParam, ece ECE) error {
+	if err := id.checkPrivate("accept", p.PrivateData); err != nil {
+		return err
+	}
+	if err := p.check("accept"); err != nil {
+		return err
+	}
+	return do(id, "accept", "", abi.RDMA_USER_CM_CMD_ACCEPT,
+		abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
+}
+
+// Establish tells the peer that has accepted that this side is ready (rdma_establish).
+func (id *ID) Establish() error {
+	return do(id, "establish", "", abi.RDMA_USER_CM_CMD_ACCEPT, abi.Accept{Uid: id.uid, ID: id.handle})
+}
+
+// Reject rejects a ConnectRequest, or an answer (rdma_reject). The reason is
+// [ReasonConsumer], or [ReasonVendorOption] for the options of enhanced connections.
+func (id *ID) Reject(private []byte, reason Reason) error {
+	if err := id.checkPrivate("reject", private); err != nil {
+		return err
+	}
+	if reason != ReasonConsumer && reason != ReasonVendorOption {
+		return argErr("reject", "reason", uint16(reason), "%d and %d", ReasonConsumer, ReasonVendorOption)
+	}
+	req := abi.Reject{ID: id.handle, PrivateDataLen: uint8(len(private)), Reason: uint8(reason)}
+	copy(req.PrivateData[:], private)
+	return do(id, "reject", "", abi.RDMA_USER_CM_CMD_REJECT, req)
+}
+
+// Disconnect ends the connection (rdma_disconnect). The peer gets Disconnected, and this side
+// does once the peer has called Disconnect too, or closed its ID.
+func (id *ID) Disconnect() error {
+	return do(id, "disconnect", "", abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
+}
+
+// Notify tells the connection manager of an event of the QP, such as
+// [uverbs.EventCommEst] (rdma_notify).
+func (id *ID) Notify(event uverbs.EventType) error {
+	return do(id, "notify", "", abi.RDMA_USER_CM_CMD_NOTIFY, abi.Notify{ID: id.handle, Event: uint32(event)})
+}
+
+// QPAttr returns what [uverbs.QP.Modify] takes to bring the connection's QP into a state
+// (rdma_init_qp_attr).
+func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
+	if id.gone.Load() {
+		return uverbs.QPAttr{}, 0, id.errClosed()
+	}
+	resp := &abi.IbUverbsQPAttr{}
+	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
+		abi.InitQPAttr{Response: abi.PtrTo(resp), ID: id.handle, QPState: uint32(state)}, resp)
+	if errno != 0 {
+		return uverbs.QPAttr{}, 0, fail("attributes for state "+state.String(), "", errno)
+	}
+	return qpAttr(resp), uverbs.QPAttrMask(resp.QPAttrMask), nil
+}
+
+// qpAttr takes the kernel's attributes.
+func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {
+	return uverbs.QPAttr{
+		State:           uverbs.QPState(r.QPState),
+		CurState:        uverbs.QPState(r.CurQPState),
+		PathMTU:         uverbs.MTU(r.PathMTU),
+		PathMigState:    uint8(r.PathMigState),
+		QKey:            r.QKey,
+		RQPSN:           r.RQPSN,
+		SQPSN:           r.SQPSN,
+		DestQPN:         r.DestQPNum,
+		Access:          uverbs.Access(r.QPAccessFlags),
+		AH:              ahAttr(&r.AHAttr),
+		AltAH:           ahAttr(&r.AltAHAttr),
+		PKeyIndex:       r.PKeyIndex,
+		AltPKeyIndex:    r.AltPKeyIndex,
+		MaxRdAtomic:     r.MaxRDAtomic,
+		MaxDestRdAtomic: r.MaxDestRDAtomic,
+		MinRNRTimer:     uverbs.RNRTimer(r.MinRNRTimer),
+		Port:            r.PortNum,
+		Timeout:         uverbs.AckTimeout(r.Timeout),
+		RetryCount:      r.RetryCnt,
+		RNRRetry:        r.RNRRetry,
+		AltPort:         r.AltPortNum,
+		AltTimeout:      uverbs.AckTimeout(r.AltTimeout),
+	}
+}
+
+// ahAttr takes the kernel's description of a way.
+func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
+	return uverbs.AHAttr{
+		DLID:        a.DLID,
+		SL:          a.SL,
+		SrcPathBits: a.SrcPathBits,
+		StaticRate:  a.StaticRate,
+		Port:        a.PortNum,
+		Global:      a.IsGlobal != 0,
+		GRH: uverbs.GRH{
+			DGID:         a.GRH.DGID,
+			FlowLabel:    a.GRH.FlowLabel,
+			SGIDIndex:    a.GRH.SGIDIndex,
+			HopLimit:     a.GRH.HopLimit,
+			TrafficClass: a.GRH.TrafficClass,
+		},
+	}
+}
+
+// Close destroys the ID (rdma_destroy_id): a listener no longer listens, and a connection
+// that was not ended is. Close the QP first.
+func (id *ID) Close() error {
+	id.closing.Lock()
+	defer id.closing.Unlock()
+	if id.gone.Load() {
+		return nil
+	}
+	c := id.channel.Load()
+	if errno := destroy(c.file, id.handle); errno != 0 {
+		return fail("destroy ID", "", errno)
+	}
+	id.gone.Store(true)
+	c.drop(id)
+	return nil
+}
+
+// destroy destroys the kernel's ID. The kernel drops the events of it that nobody has read.
+func destroy(f *file, handle uint32) syscall.Errno {
+	resp := &abi.DestroyIDResp{}
+	return query(f, abi.RDMA_USER_CM_CMD_DESTROY_ID, abi.DestroyID{Response: abi.PtrTo(resp), ID: handle}, resp)
+}

@@ -1,0 +1,324 @@
+package cm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m, "")) }
+
+// must fails the test on an error.
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// value returns v, or fails the test.
+func value[T any](v T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}
+
+// Addresses of the guest's devices.
+var (
+	first  = netip.MustParseAddr("10.1.0.1")
+	second = netip.MustParseAddr("10.1.0.2")
+)
+
+// timeout bounds each step.
+const timeout = 5 * time.Second
+
+// openKernel opens a channel of the kernel's, which is closed at the end of the test.
+func openKernel(t *testing.T) *Channel {
+	t.Helper()
+	testenv.Guest(t)
+	c := value(OpenChannel())(t)
+	t.Cleanup(func() { must(t, c.Close(), c.Close()) })
+	return c
+}
+
+// newID makes an ID that is closed at the end of the test.
+func newID(t *testing.T, c *Channel, space PortSpace) *ID {
+	t.Helper()
+	id := value(c.NewID(space))(t)
+	t.Cleanup(func() { must(t, id.Close(), id.Close()) })
+	return id
+}
+
+// next waits for an event of a type.
+func next(t *testing.T, c *Channel, want EventType) *Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*timeout)
+	defer cancel()
+	e := value(c.Next(ctx))(t)
+	if e.Type != want {
+		t.Fatalf("event is %s, %v, want %s", e.Type, e.Err(), want)
+	}
+	return e
+}
+
+// listen makes a listener and returns its address.
+func listen(t *testing.T, c *Channel, space PortSpace, ip netip.Addr) (*ID, netip.AddrPort) {
+	t.Helper()
+	id := newID(t, c, space)
+	must(t, id.Bind(netip.AddrPortFrom(ip, 0)), id.Listen(0))
+	a := value(id.Addrs())(t)
+	if a.Local.IP != ip || a.Local.Port == 0 || a.Device == "" {
+		t.Fatalf("listener at %+v", a)
+	}
+	return id, netip.AddrPortFrom(ip, a.Local.Port)
+}
+
+// resolve resolves address and route.
+func resolve(t *testing.T, c *Channel, id *ID, to netip.AddrPort) {
+	t.Helper()
+	must(t, id.ResolveAddr(netip.AddrPort{}, to, timeout))
+	if e := next(t, c, AddrResolved); e.ID != id {
+		t.Fatal("the event is another ID's")
+	}
+	must(t, id.ResolveRoute(timeout))
+	next(t, c, RouteResolved)
+}
+
+// end is an end of a connection with its QP.
+type end struct {
+	id *ID
+	cq *uverbs.CQ
+	qp *uverbs.QP
+	mr *uverbs.MR
+}
+
+// newEnd makes a QP on an ID's device and brings it to INIT.
+func newEnd(t *testing.T, id *ID, typ uverbs.QPType) *end {
+	t.Helper()
+	closeLater := func(close func() error) { t.Cleanup(func() { must(t, close()) }) }
+	dev := value(uverbs.Open(value(id.Addrs())(t).Device))(t)
+	closeLater(dev.Close)
+	pd := value(dev.AllocPD())(t)
+	closeLater(pd.Close)
+	buf := value(uverbs.AllocBuffer(4096))(t)
+	closeLater(buf.Close)
+	e := &end{id: id, mr: value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)}
+	closeLater(e.mr.Close)
+	e.cq = value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
+	closeLater(e.cq.Close)
+	e.qp = value(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.cq, RecvCQ: e.cq}))(t)
+	closeLater(e.qp.Close)
+	e.to(t, uverbs.Init)
+	return e
+}
+
+// to brings the QP into a state, with the connection manager's attributes.
+func (e *end) to(t *testing.T, state uverbs.QPState) {
+	t.Helper()
+	attr, mask, err := e.id.QPAttr(state)
+	must(t, err, e.qp.Modify(attr, mask))
+}
+
+// poll waits for a completion.
+func (e *end) poll(t *testing.T) uverbs.WC {
+	t.Helper()
+	wcs := make([]uverbs.WC, 1)
+	for end := time.Now().Add(timeout); time.Now().Before(end); {
+		if value(e.cq.Poll(wcs))(t) == 1 {
+			must(t, e.qp.Err(&wcs[0]))
+			return wcs[0]
+		}
+	}
+	t.Fatal("no completion")
+	return uverbs.WC{}
+}
+
+// TestConnection connects two devices, talks and disconnects, all on one channel.
+func TestConnection(t *testing.T) {
+	c := openKernel(t)
+	l, addr := listen(t, c, TCP, first)
+	id := newID(t, c, TCP)
+	resolve(t, c, id, addr)
+	if a := value(id.Addrs())(t); a.Remote.IP != first || a.Remote.Port != addr.Port() || !a.Local.IP.IsValid() || a.Local.Port == 0 {
+		t.Errorf("addresses are %+v", a)
+	}
+	client := newEnd(t, id, uverbs.RC)
+	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
+	param := ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}
+	must(t, id.Connect(param, ECE{}))
+
+	request := next(t, c, ConnectRequest)
+	if request.Listen != l || request.ID == l || !bytes.Equal(request.Param.PrivateData[:56], hello) ||
+		request.Param.ResponderResources != 2 || request.Param.InitiatorDepth != 3 || request.Param.QPN != client.qp.QPN() {
+		t.Errorf("request is %+v", request)
+	}
+	t.Cleanup(func() { must(t, request.ID.Close()) })
+	server := newEnd(t, request.ID, uverbs.RC)
+	server.to(t, uverbs.RTR)
+	server.to(t, uverbs.RTS)
+	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)))
+	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, RNRRetryCount: 7, QPN: server.qp.QPN()}, ECE{}))
+
+	if e := next(t, c, ConnectResponse); e.ID != id || !bytes.Equal(e.Param.PrivateData[:196], welcome) {
+		t.Errorf("answer is %+v", e)
+	}
+	client.to(t, uverbs.RTR)
+	client.to(t, uverbs.RTS)
+	must(t, id.Establish())
+	if e := next(t, c, Established); e.ID != request.ID {
+		t.Error("established is another ID")
+	}
+	copy(client.mr.Bytes(), "over the connection manager")
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 27)}}))
+	client.poll(t)
+	if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "over the connection manager" {
+		t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
+	}
+	must(t, id.Disconnect())
+	if e := next(t, c, Disconnected); e.ID != request.ID {
+		t.Error("disconnected is another ID")
+	}
+	must(t, request.ID.Disconnect())
+	if e := next(t, c, Disconnected); e.ID != id {
+		t.Error("disconnected is another ID")
+	}
+}
+
+// TestDatagrams looks up the QP that takes datagrams.
+func TestDatagrams(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, UDP, second)
+	id := newID(t, c, UDP)
+	resolve(t, c, id, addr)
+	must(t, id.Connect(ConnParam{PrivateData: []byte("who?")}, ECE{}))
+	request := next(t, c, ConnectRequest)
+	t.Cleanup(func() { must(t, request.ID.Close()) })
+	if string(request.Param.PrivateData[:4]) != "who?" {
+		t.Errorf("request is %+v", request)
+	}
+	server := newEnd(t, request.ID, uverbs.UD)
+	must(t, request.ID.Accept(ConnParam{PrivateData: []byte("me"), QPN: server.qp.QPN()}, ECE{}))
+	e := next(t, c, Established)
+	const defaultQKey = 0x01234567
+	if e.ID != id || e.UD.QPN != server.qp.QPN() || e.UD.QKey != defaultQKey || string(e.Param.PrivateData[:2]) != "me" {
+		t.Errorf("answer is %+v", e)
+	}
+}
+
+// TestFailures: what goes wrong, and what is said of it.
+func TestFailures(t *testing.T) {
+	c := openKernel(t)
+	says := func(err error, is error, words ...string) {
+		t.Helper()
+		if !errors.Is(err, is) {
+			t.Errorf("error is %v, want %v", err, is)
+			return
+		}
+		for _, w := range words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("error %q does not say %q", err, w)
+			}
+		}
+	}
+	// Nobody listens.
+	id := newID(t, c, TCP)
+	resolve(t, c, id, netip.AddrPortFrom(first, 9))
+	client := newEnd(t, id, uverbs.RC)
+	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}, ECE{}))
+	e := next(t, c, Rejected)
+	says(e.Err(), syscall.ECONNREFUSED, "nobody listens", "reason 8")
+
+	// The program rejects.
+	_, addr := listen(t, c, TCP, first)
+	id = newID(t, c, TCP)
+	resolve(t, c, id, addr)
+	client = newEnd(t, id, uverbs.RC)
+	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}, ECE{}))
+	request := next(t, c, ConnectRequest)
+	must(t, request.ID.Reject([]byte("not you"), ReasonConsumer), request.ID.Close())
+	e = next(t, c, Rejected)
+	says(e.Err(), syscall.ECONNREFUSED, "the program there has rejected it", "reason 28")
+	if string(e.Param.PrivateData[:7]) != "not you" {
+		t.Errorf("private data is %q", e.Param.PrivateData)
+	}
+
+	// Addresses.
+	id = newID(t, c, TCP)
+	says(id.Bind(netip.MustParseAddrPort("192.0.2.1:1")), syscall.EADDRNOTAVAIL, "no network interface", "192.0.2.1:1")
+	says(id.Bind(addr), syscall.EADDRINUSE, "taken", addr.String())
+	id = newID(t, c, TCP)
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.99:1"), 200*time.Millisecond))
+	if err := next(t, c, AddrError).Err(); err == nil {
+		t.Error("an address that nobody has was resolved")
+	}
+
+	// Too much, and what is closed.
+	id = newID(t, c, TCP)
+	for _, err := range []error{
+		id.Connect(ConnParam{PrivateData: make([]byte, 57)}, ECE{}), id.Accept(ConnParam{PrivateData: make([]byte, 197)}, ECE{}),
+		id.Reject(make([]byte, 149), ReasonConsumer), id.Reject(nil, ReasonStaleConn), id.Connect(ConnParam{RetryCount: 8}, ECE{}),
+		id.ResolveRoute(0), id.Listen(-1), id.Bind(netip.AddrPort{}),
+	} {
+		var arg *ArgError
+		if !errors.As(err, &arg) {
+			t.Errorf("error is %v, want an ArgError", err)
+		}
+	}
+	says(id.Accept(ConnParam{}, ECE{}), syscall.EINVAL, "not in a state")
+	says(c.Close(), syscall.EBUSY, "IDs are on it")
+	must(t, id.Close())
+	says(id.Listen(1), os.ErrClosed)
+	_, err := id.Addrs()
+	says(err, os.ErrClosed)
+	_, _, err = id.QPAttr(uverbs.Init)
+	says(err, os.ErrClosed)
+}
+
+// TestOptions sets each option.
+func TestOptions(t *testing.T) {
+	c := openKernel(t)
+	id := newID(t, c, TCP)
+	must(t, id.SetTOS(0x10), id.SetReuseAddr(true), id.SetAFOnly(false), id.SetAckTimeout(time.Second))
+}
+
+// TestNextEnds: a wait ends with its context, and with the channel.
+func TestNextEnds(t *testing.T) {
+	testenv.Guest(t)
+	c := value(OpenChannel())(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := c.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after the context: %v", err)
+	}
+	if _, err := c.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after the context, once more: %v", err)
+	}
+	id := value(c.NewID(TCP))(t) // the deadline is gone
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 1), timeout))
+	next(t, c, AddrResolved)
+	must(t, id.Close())
+	done := make(chan error)
+	go func() {
+		_, err := c.Next(context.Background())
+		done <- err
+	}()
+	time.Sleep(20 * time.Millisecond)
+	must(t, c.Close())
+	if err := <-done; !isClosed(err) {
+		t.Errorf("after Close: %v", err)
+	}
+	if _, err := c.NewID(TCP); !isClosed(err) {
+		t.Errorf("NewID after Close: %v", err)
+	}
+}

@@ -1,0 +1,87 @@
+package cm
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Addrs are the addresses of an ID, and the device that it is on.
+type Addrs struct {
+	Local  Addr   // Local is the address of this side.
+	Remote Addr   // Remote is that of the peer; its IP is the zero value if there is none.
+	Device string // Device is the name of the RDMA device; empty if none is chosen yet.
+	Port   uint8  // Port is the device's port; 0 if none is chosen yet.
+	PKey   uint16 // PKey is the partition.
+}
+
+// Addrs asks for the addresses and the device (rdma_get_local_addr, rdma_get_peer_addr).
+func (id *ID) Addrs() (Addrs, error) {
+	if id.gone.Load() {
+		return Addrs{}, id.errClosed()
+	}
+	const op = "query addresses"
+	resp := &abi.QueryAddrResp{}
+	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_QUERY,
+		abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}, resp)
+	if errno != 0 {
+		return Addrs{}, fail(op, "", errno)
+	}
+	a := Addrs{Local: address(&resp.SrcAddr, id.space), Remote: address(&resp.DstAddr, id.space), Port: resp.PortNum, PKey: resp.PKey}
+	if resp.PortNum == 0 { // no device yet
+		return a, nil
+	}
+	devices, err := netlinkrdma.Devices()
+	if err != nil {
+		return Addrs{}, err
+	}
+	for _, d := range devices {
+		if d.Index == resp.IbdevIndex {
+			a.Device = d.Name
+		}
+	}
+	return a, nil
+}
+
+// SetTOS sets the type of service of what the connection sends (RDMA_OPTION_ID_TOS).
+func (id *ID) SetTOS(tos uint8) error {
+	return setOption(id, "set type of service", abi.RDMA_OPTION_ID_TOS, &tos)
+}
+
+// SetReuseAddr allows a listener on an address whose connections are not all gone
+// (RDMA_OPTION_ID_REUSEADDR).
+func (id *ID) SetReuseAddr(on bool) error {
+	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
+}
+
+// SetAFOnly has a listener on an IPv6 address not listen for IPv4 (RDMA_OPTION_ID_AFONLY).
+func (id *ID) SetAFOnly(on bool) error {
+	return setOption(id, "set address family only", abi.RDMA_OPTION_ID_AFONLY, flag(on))
+}
+
+// SetAckTimeout sets the QP's wait for an acknowledgement, at least this long
+// (RDMA_OPTION_ID_ACK_TIMEOUT).
+func (id *ID) SetAckTimeout(d time.Duration) error {
+	timeout := uint8(uverbs.AckTimeoutFor(d))
+	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)
+}
+
+// flag is a bool as the kernel has it.
+func flag(on bool) *int32 {
+	if on {
+		return new(int32(1))
+	}
+	return new(int32(0))
+}
+
+// zoneOf returns the zone of a link-local address.
+func zoneOf(ip netip.Addr, scope uint32) netip.Addr {
+	if scope == 0 {
+		return ip
+	}
+	return ip.WithZone(strconv.Itoa(int(scope)))
+}
