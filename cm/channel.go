@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,11 +22,15 @@ type Channel struct {
 
 	reading sync.Mutex
 
-	mu   sync.Mutex
-	shut bool           // guarded by mu
-	last uint64         // guarded by mu: the last uid
-	ids  map[uint64]*ID // guarded by mu: by uid
+	mu     sync.Mutex
+	shut   bool              // guarded by mu
+	ids    map[uint64]*ID    // guarded by mu: by uid
+	groups map[uint64]*Group // guarded by mu: by uid
 }
+
+// lastUID is the last number that an ID or a group has got. Events carry them, and IDs take
+// them along to another channel.
+var lastUID atomic.Uint64
 
 // OpenChannel opens a channel (rdma_create_event_channel). It fails with an error that
 // matches [errors.ErrUnsupported] if the kernel's rdma_ucm is not loaded and could not be.
@@ -51,7 +56,9 @@ const (
 	maxABI = abi.RDMA_USER_CM_ABI_VERSION
 )
 
-func newChannel(f *file) *Channel { return &Channel{file: f, ids: map[uint64]*ID{}} }
+func newChannel(f *file) *Channel {
+	return &Channel{file: f, ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
+}
 
 // longAgo is a deadline in the past.
 var longAgo = time.Unix(1, 0)
@@ -112,8 +119,11 @@ func (c *Channel) closed() bool {
 // event makes an event of what the kernel has answered, nil if the ID is closed.
 func (c *Channel) event(r *abi.EventResp) *Event {
 	c.mu.Lock()
-	id := c.ids[r.Uid]
+	id, group := c.ids[r.Uid], c.groups[r.Uid]
 	c.mu.Unlock()
+	if group != nil {
+		id = group.id
+	}
 	request := EventType(r.Event) == ConnectRequest
 	if id == nil {
 		if request { // nobody will ever close it otherwise
@@ -121,9 +131,10 @@ func (c *Channel) event(r *abi.EventResp) *Event {
 		}
 		return nil
 	}
-	e := decode(r, id.space == UDP || id.space == IPoIB)
+	e := decode(r, id.datagrams())
+	e.Group = group
 	if e.ID = id; request {
-		e.Listen, e.ID = id, &ID{space: id.space, handle: r.ID, passive: true}
+		e.Listen, e.ID = id, &ID{space: id.space, handle: r.ID, uid: lastUID.Add(1)}
 		if err := c.adopt(e.ID); err != nil { // it is being closed
 			destroy(c.file, r.ID)
 			return nil
@@ -132,15 +143,13 @@ func (c *Channel) event(r *abi.EventResp) *Event {
 	return e
 }
 
-// adopt gives an ID a uid and a place in the channel.
+// adopt gives an ID a place in the channel.
 func (c *Channel) adopt(id *ID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.shut {
 		return fmt.Errorf("cm: channel: %w", os.ErrClosed)
 	}
-	c.last++
-	id.uid = c.last
 	id.channel.Store(c)
 	c.ids[id.uid] = id
 	return nil
@@ -150,6 +159,11 @@ func (c *Channel) adopt(id *ID) error {
 func (c *Channel) drop(id *ID) {
 	c.mu.Lock()
 	delete(c.ids, id.uid)
+	for uid, g := range c.groups { // the kernel leaves them with the ID
+		if g.id == id {
+			delete(c.groups, uid)
+		}
+	}
 	c.mu.Unlock()
 }
 

@@ -116,7 +116,7 @@ func TestEventOfID(t *testing.T) {
 	u := r.Param.UD()
 	u.QPNum, u.QKey, u.PrivateDataLen = 11, 12, 2
 	copy(u.PrivateData[:], "ud")
-	if e = c.event(r); e == nil || e.ID != datagrams || e.UD != (UDParam{11, 12}) || string(e.Param.PrivateData) != "ud" {
+	if e = c.event(r); e == nil || e.ID != datagrams || e.UD != (UDParam{QPN: 11, QKey: 12}) || string(e.Param.PrivateData) != "ud" {
 		t.Errorf("event is %+v", e)
 	}
 	// A request makes an ID; of a listener that is gone, it is destroyed.

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // EventType is what happened to an ID (enum rdma_cm_event_type, rdma/rdma_cm.h).
@@ -53,6 +54,7 @@ type Event struct {
 	Type   EventType // Type is what happened.
 	ID     *ID       // ID is the one that it happened to; of a ConnectRequest the new one.
 	Listen *ID       // Listen is the listener of a ConnectRequest.
+	Group  *Group    // Group is the one that was joined, or not.
 	Status int32     // Status is 0, a negative errno or, if Type is Rejected, the reason.
 
 	Param ConnParam // Param is what the peer has sent, where it has sent something.
@@ -75,8 +77,9 @@ type ConnParam struct {
 
 // UDParam is how to send datagrams to a peer.
 type UDParam struct {
-	QPN  uint32 // QPN is the peer's QP.
-	QKey uint32 // QKey is the peer's Q_Key.
+	QPN  uint32        // QPN is the peer's QP; of a group [MulticastQPN].
+	QKey uint32        // QKey is the peer's Q_Key.
+	AH   uverbs.AHAttr // AH is the way to it, for [uverbs.PD.CreateAH].
 }
 
 // ECE are options for enhanced connections, which both drivers must know (struct ibv_ece).
@@ -159,7 +162,7 @@ func decode(r *abi.EventResp, datagrams bool) *Event {
 	e := &Event{Type: EventType(r.Event), Status: int32(r.Status), ECE: ECE{r.Ece.VendorID, r.Ece.AttrMod}}
 	if datagrams {
 		p := r.Param.UD()
-		e.UD = UDParam{QPN: p.QPNum, QKey: p.QKey}
+		e.UD = UDParam{QPN: p.QPNum, QKey: p.QKey, AH: ahAttr(&p.AHAttr)}
 		e.Param = ConnParam{PrivateData: private(&p.PrivateData, p.PrivateDataLen), QPN: p.QPNum, QKey: p.QKey}
 		return e
 	}

@@ -19,8 +19,7 @@ import (
 type ID struct {
 	space   PortSpace
 	handle  uint32
-	uid     uint64
-	passive bool // made by a ConnectRequest
+	uid     uint64 // that events carry
 	channel atomic.Pointer[Channel]
 
 	closing sync.Mutex
@@ -40,7 +39,7 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 	default:
 		return nil, argErr("NewID", "port space", space, "TCP, UDP, IB, IPoIB")
 	}
-	id := &ID{space: space}
+	id := &ID{space: space, uid: lastUID.Add(1)}
 	if err := c.adopt(id); err != nil {
 		return nil, err
 	}
@@ -54,6 +53,9 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 	id.handle = resp.ID
 	return id, nil
 }
+
+// datagrams reports whether the port space is one of datagrams.
+func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 
 // Space returns the port space.
 func (id *ID) Space() PortSpace { return id.space }
@@ -138,7 +140,7 @@ var maxPrivate = map[string][2]int{opConnect: {56, 180}, "accept": {196, 136}, "
 // checkPrivate compares private data with what a step can carry.
 func (id *ID) checkPrivate(op string, data []byte) error {
 	limit := maxPrivate[op][0]
-	if id.space == UDP || id.space == IPoIB {
+	if id.datagrams() {
 		limit = maxPrivate[op][1]
 	}
 	if len(data) > limit {
@@ -254,7 +256,14 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 	if errno != 0 {
 		return uverbs.QPAttr{}, 0, fail("attributes for state "+state.String(), "", errno)
 	}
-	return qpAttr(resp), uverbs.QPAttrMask(resp.QPAttrMask), nil
+	mask := uverbs.QPAttrMask(resp.QPAttrMask)
+	if id.datagrams() && state != uverbs.Init { // the kernel answers as for Init
+		mask = uverbs.AttrState
+		if state == uverbs.RTS {
+			mask |= uverbs.AttrSQPSN
+		}
+	}
+	return qpAttr(resp), mask, nil
 }
 
 // qpAttr takes the kernel's attributes.

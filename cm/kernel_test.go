@@ -98,6 +98,7 @@ func resolve(t *testing.T, c *Channel, id *ID, to netip.AddrPort) {
 // end is an end of a connection with its QP.
 type end struct {
 	id *ID
+	pd *uverbs.PD
 	cq *uverbs.CQ
 	qp *uverbs.QP
 	mr *uverbs.MR
@@ -113,7 +114,7 @@ func newEnd(t *testing.T, id *ID, typ uverbs.QPType) *end {
 	closeLater(pd.Close)
 	buf := value(uverbs.AllocBuffer(4096))(t)
 	closeLater(buf.Close)
-	e := &end{id: id, mr: value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)}
+	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)}
 	closeLater(e.mr.Close)
 	e.cq = value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
 	closeLater(e.cq.Close)
@@ -320,5 +321,66 @@ func TestNextEnds(t *testing.T) {
 	}
 	if _, err := c.NewID(TCP); !isClosed(err) {
 		t.Errorf("NewID after Close: %v", err)
+	}
+}
+
+// TestMulticast joins a group with two IDs and sends a datagram to it.
+func TestMulticast(t *testing.T) {
+	c := openKernel(t)
+	group := netip.MustParseAddr("239.1.2.3")
+	join := func(flags JoinFlags) (*end, *Event) {
+		id := newID(t, c, UDP)
+		must(t, id.Bind(netip.AddrPortFrom(first, 0)))
+		e := newEnd(t, id, uverbs.UD)
+		e.to(t, uverbs.RTR)
+		e.to(t, uverbs.RTS)
+		g := value(id.Join(group, flags))(t)
+		t.Cleanup(func() { must(t, g.Close(), g.Close()) })
+		joined := next(t, c, MulticastJoin)
+		if joined.ID != id || joined.Group != g || joined.UD.QPN != MulticastQPN || joined.Err() != nil || !joined.UD.AH.GRH.DGID.Addr().IsMulticast() {
+			t.Errorf("joined is %+v", joined)
+		}
+		return e, joined
+	}
+	receiver, joined := join(FullMember)
+	dgid := joined.UD.AH.GRH.DGID
+	must(t, receiver.qp.AttachMulticast(dgid, 0))
+	defer receiver.qp.DetachMulticast(dgid, 0)
+	must(t, receiver.qp.PostRecv(1, receiver.mr.SGE(0, 1000)))
+	sender, joined := join(FullMember)
+	ah := value(sender.pd.CreateAH(joined.UD.AH))(t)
+	defer ah.Close()
+	copy(sender.mr.Bytes(), "to all")
+	must(t, sender.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{sender.mr.SGE(0, 6)},
+		AH: ah, RemoteQPN: joined.UD.QPN, RemoteQKey: joined.UD.QKey}))
+	sender.poll(t)
+	if wc := receiver.poll(t); string(receiver.mr.Bytes()[uverbs.GRHSize:wc.ByteLen]) != "to all" {
+		t.Errorf("received %q", receiver.mr.Bytes()[uverbs.GRHSize:wc.ByteLen])
+	}
+	id := newID(t, c, TCP)
+	for _, group := range []string{"239.1.2.3", "10.1.0.1"} {
+		var arg *ArgError
+		if _, err := id.Join(netip.MustParseAddr(group), FullMember); !errors.As(err, &arg) {
+			t.Errorf("join %s of TCP: %v", group, err)
+		}
+	}
+}
+
+// TestMigrate: an ID takes its events along to another channel, and what is on neither is
+// closed.
+func TestMigrate(t *testing.T) {
+	c, d := openKernel(t), openKernel(t)
+	id := newID(t, c, TCP)
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 1), timeout))
+	time.Sleep(50 * time.Millisecond) // the event is there, and unread
+	must(t, id.Migrate(d), id.Migrate(d))
+	if e := next(t, d, AddrResolved); e.ID != id {
+		t.Error("the event is another ID's")
+	}
+	must(t, id.ResolveRoute(timeout))
+	next(t, d, RouteResolved)
+	must(t, id.Migrate(c), id.Close())
+	if err := id.Migrate(d); !isClosed(err) {
+		t.Errorf("Migrate after Close: %v", err)
 	}
 }

@@ -1,0 +1,99 @@
+package cm
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+)
+
+// MulticastQPN is the QP number that datagrams to a group are sent to.
+const MulticastQPN = 0xffffff
+
+// JoinFlags say what a member does.
+type JoinFlags uint16
+
+// Kinds of members.
+const (
+	FullMember JoinFlags = abi.RDMA_MC_JOIN_FLAG_FULLMEMBER          // sends and receives (RDMA_MC_JOIN_FLAG_FULLMEMBER)
+	SendOnly   JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER // only sends (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER)
+)
+
+// Group is a membership of an ID in a multicast group. It is safe for concurrent use.
+type Group struct {
+	id     *ID
+	handle uint32
+	uid    uint64 // that events carry
+
+	leaving sync.Mutex
+	gone    atomic.Bool
+}
+
+// Join joins a multicast group (rdma_join_multicast_ex). The ID has a port space of datagrams,
+// and is bound to an address of a device. It ends with MulticastJoin, whose UD is how to send
+// to the group, or with MulticastError. To receive, attach the QP to the group:
+// [uverbs.QP.AttachMulticast] with UD.AH.GRH.DGID.
+func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
+	if !group.IsMulticast() {
+		return nil, argErr("Join", "group", group, "a multicast address")
+	}
+	if flags > SendOnly {
+		return nil, argErr("Join", "flags", uint16(flags), "FullMember, SendOnly")
+	}
+	if !id.datagrams() {
+		return nil, argErr("Join", "port space", id.space, "UDP, IPoIB")
+	}
+	if id.gone.Load() {
+		return nil, id.errClosed()
+	}
+	a, err := AddrOf(id.space, netip.AddrPortFrom(group, 0))
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{id: id, uid: lastUID.Add(1)}
+	c := id.channel.Load()
+	c.keep(g) // before its event
+	s, size := a.storage()
+	resp := &abi.CreateIDResp{}
+	errno := query(c.file, abi.RDMA_USER_CM_CMD_JOIN_MCAST,
+		abi.JoinMcast{Response: abi.PtrTo(resp), Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}, resp)
+	if errno != 0 {
+		c.forget(g)
+		return nil, fail("join group", group.String(), errno)
+	}
+	g.handle = resp.ID
+	return g, nil
+}
+
+// keep gives a group a place in the channel.
+func (c *Channel) keep(g *Group) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.groups[g.uid] = g
+}
+
+// forget takes it away.
+func (c *Channel) forget(g *Group) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.groups, g.uid)
+}
+
+// Close leaves the group (rdma_leave_multicast). Closing the ID leaves all groups.
+func (g *Group) Close() error {
+	g.leaving.Lock()
+	defer g.leaving.Unlock()
+	if g.gone.Load() || g.id.gone.Load() {
+		return nil
+	}
+	c := g.id.channel.Load()
+	resp := &abi.DestroyIDResp{}
+	errno := query(c.file, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, abi.DestroyID{Response: abi.PtrTo(resp), ID: g.handle}, resp)
+	if errno != 0 {
+		return fail("leave group", "", errno)
+	}
+	g.gone.Store(true)
+	c.forget(g)
+	return nil
+}
