@@ -64,6 +64,9 @@ func fail(op, addr string, errno syscall.Errno) error {
 	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, errno)}
 }
 
+// noDevice explains ENODEV of an address.
+const noDevice = "the way to the address is by a network interface without an RDMA device, such as the loopback interface"
+
 // hint says what a refusal may be due to.
 func hint(op string, errno syscall.Errno) string {
 	switch {
@@ -74,7 +77,7 @@ func hint(op string, errno syscall.Errno) string {
 	case errno == syscall.EADDRINUSE:
 		return "the port is taken in this port space"
 	case errno == syscall.ENODEV && op != opConnect:
-		return "no RDMA device has the address; a device of its network interface is needed, which the loopback interface does not have"
+		return noDevice
 	case errno == syscall.EINVAL:
 		return "the ID is not in a state for it"
 	}

@@ -93,26 +93,52 @@ func (e *Event) Err() error {
 	if e.Status == 0 {
 		return nil
 	}
-	return &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData}
+	err := &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData}
+	if e.ID != nil {
+		err.Addr = e.ID.to()
+	}
+	return err
 }
 
 // EventError is what an event with a status means. It matches the errno, if the status is
 // one, and ECONNREFUSED if the peer has rejected the connection.
 type EventError struct {
 	Type        EventType // Type is that of the event.
+	Addr        string    // Addr is the peer's address; empty if this side did not choose it.
 	Status      int32     // Status is a negative errno or the reason of a rejection.
 	PrivateData []byte    // PrivateData is what the peer has sent with a rejection.
 }
 
 // Error implements error.
 func (e *EventError) Error() string {
-	if e.Status < 0 {
-		return fmt.Sprintf("cm: %s: %s", e.Type, syscall.Errno(-e.Status))
+	s := "cm: " + e.Type.String()
+	if e.Addr != "" {
+		s += " " + e.Addr
 	}
-	if e.Type == Rejected {
-		return fmt.Sprintf("cm: the peer has rejected the connection: %s (reason %d)", Reason(e.Status), e.Status)
+	switch {
+	case e.Status < 0:
+		errno := syscall.Errno(-e.Status)
+		if s += ": " + errno.Error(); eventHint(e.Type, errno) != "" {
+			s += ": " + eventHint(e.Type, errno)
+		}
+		return s
+	case e.Type == Rejected:
+		return fmt.Sprintf("%s: %s (reason %d)", s, Reason(e.Status), e.Status)
 	}
-	return fmt.Sprintf("cm: %s: status %d", e.Type, e.Status)
+	return fmt.Sprintf("%s: status %d", s, e.Status)
+}
+
+// eventHint says what a failure may be due to.
+func eventHint(t EventType, errno syscall.Errno) string {
+	switch {
+	case t == AddrError && errno == syscall.ENODEV:
+		return noDevice
+	case t == AddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
+		return "nobody on the network of the interface answers for the address"
+	case t == Unreachable:
+		return "nobody answers; the host is gone, or UDP port 4791 does not get through"
+	}
+	return ""
 }
 
 // Unwrap returns the errno.

@@ -21,6 +21,7 @@ type ID struct {
 	handle  uint32
 	uid     uint64 // that events carry
 	channel atomic.Pointer[Channel]
+	remote  atomic.Pointer[Addr] // what was to be resolved, for messages
 
 	closing sync.Mutex
 	gone    atomic.Bool
@@ -102,7 +103,16 @@ func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) e
 		}
 		req.SrcAddr, req.SrcSize = from.storage()
 	}
+	id.remote.Store(&to)
 	return do(id, opResolve, to.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+}
+
+// to returns the address that was to be resolved, for messages.
+func (id *ID) to() string {
+	if a := id.remote.Load(); a != nil {
+		return a.String()
+	}
+	return ""
 }
 
 // milliseconds checks a timeout.
@@ -121,7 +131,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return do(id, "resolve route", "", abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
+	return do(id, "resolve route", id.to(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
 }
 
 // Listen lets others connect to the address that the ID is bound to (rdma_listen). Each is a
@@ -196,7 +206,7 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 	if err := p.check(opConnect); err != nil {
 		return err
 	}
-	return do(id, opConnect, "", abi.RDMA_USER_CM_CMD_CONNECT,
+	return do(id, opConnect, id.to(), abi.RDMA_USER_CM_CMD_CONNECT,
 		abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 }
 

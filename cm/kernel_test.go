@@ -260,9 +260,14 @@ func TestFailures(t *testing.T) {
 	says(id.Bind(addr), syscall.EADDRINUSE, "taken", addr.String())
 	id = newID(t, c, TCP)
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.99:1"), 200*time.Millisecond))
-	if err := next(t, c, AddrError).Err(); err == nil {
-		t.Error("an address that nobody has was resolved")
-	}
+	says(next(t, c, AddrError).Err(), syscall.ETIMEDOUT, "10.1.0.99:1", "nobody on the network")
+
+	id = newID(t, c, TCP) // the kernel takes any device for it, and finds no route by that
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:7471"), timeout))
+	next(t, c, AddrResolved)
+	says(id.ResolveRoute(timeout), syscall.ENODEV, "127.0.0.1:7471", "loopback interface")
+	id = newID(t, c, TCP)
+	says(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1"), timeout), syscall.ENETUNREACH, "192.0.2.1:1")
 
 	// Too much, and what is closed.
 	id = newID(t, c, TCP)
