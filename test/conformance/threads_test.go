@@ -39,6 +39,7 @@ func TestObjectThreads(t *testing.T) {
 	const threads, each = 5, 20 // no more than the AHs that rxe of Linux 5.10 has
 	for _, m := range makers(t, dev) {
 		t.Run(m.name, func(t *testing.T) {
+			m.need(t)
 			must(t, inThreads(threads, func(int) error {
 				for range each {
 					c, err := m.make()
