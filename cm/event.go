@@ -29,9 +29,9 @@ const (
 	MulticastError                    // it was not, or is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
 	AddrChange                        // the network interface has another hardware address (RDMA_CM_EVENT_ADDR_CHANGE)
 	TimewaitExit                      // the QP may connect again (RDMA_CM_EVENT_TIMEWAIT_EXIT)
-	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); Linux 6.17
-	AddrInfoError                     // it was not (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.17
-	User                              // a program has sent it (RDMA_CM_EVENT_USER); Linux 6.17
+	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); newer than Linux 6.12
+	AddrInfoError                     // it was not (RDMA_CM_EVENT_ADDRINFO_ERROR); newer than Linux 6.12
+	User                              // a program has sent it (RDMA_CM_EVENT_USER); newer than Linux 6.12
 )
 
 var eventNames = [...]string{

@@ -67,7 +67,7 @@ func (q *QP) Err(wc *WC) error {
 // failed remembers the completion that brought the QP into error; later ones only say
 // that they were flushed. It is called for each completion that failed.
 //
-// rxe since Linux 6.4 or so flushes a send whose local memory is at fault, and says no more.
+// rxe of Linux 6.12 and 7.2 flushes a send whose local memory is at fault, and says no more.
 // So the first completion that was flushed is looked at for that.
 func (q *QP) failed(wc *WC) {
 	if q.bound.Load() {
