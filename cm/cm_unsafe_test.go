@@ -168,6 +168,21 @@ func TestRefused(t *testing.T) {
 	if _, err := c.NewID(1); !errors.As(err, &arg) || arg.Field != "port space" {
 		t.Errorf("NewID: %v", err)
 	}
+	// Private data beyond what a step carries, by port space.
+	for space, limits := range map[PortSpace][3]int{TCP: {56, 196, 148}, UDP: {180, 136, 136}} {
+		id := value(c.NewID(space))(t)
+		for i, step := range []func(data []byte) error{
+			func(data []byte) error { return id.Connect(ConnParam{PrivateData: data}, ECE{}) },
+			func(data []byte) error { return id.Accept(ConnParam{PrivateData: data}, ECE{}) },
+			func(data []byte) error { return id.Reject(data, ReasonConsumer) },
+		} {
+			must(t, step(make([]byte, limits[i])))
+			if err := step(make([]byte, limits[i]+1)); !errors.As(err, &arg) || arg.Field != "PrivateData" {
+				t.Errorf("%s, step %d, %d bytes: %v", space, i, limits[i]+1, err)
+			}
+		}
+		must(t, id.Close())
+	}
 	id := value(c.NewID(IPoIB))(t)
 	for cmd, do := range map[uint32]func() error{
 		abi.RDMA_USER_CM_CMD_DESTROY_ID:    id.Close,

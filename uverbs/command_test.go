@@ -215,6 +215,20 @@ func TestFastCommand(t *testing.T) {
 	}
 }
 
+// TestFastCommandResponse: the kernel gets the address of the room behind the command.
+func TestFastCommandResponse(t *testing.T) {
+	c, _ := pipeFile(t, pathAuto)
+	f := newFastCommand(c, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(&abi.PostSend{}), bytesOf(&abi.PostSendResp{}))
+	hot = f // on the heap, as the QPs are that have one
+	room := f.buf[f.size:]
+	if got := binary.LittleEndian.Uint64(f.wire()[8:]); got != addrOf(room) || len(room) < len(bytesOf(&abi.PostSendResp{})) {
+		t.Errorf("the response goes to %#x, %d bytes are at %#x", got, len(room), addrOf(room))
+	}
+}
+
+// hot keeps a command.
+var hot *fastCommand
+
 // TestFastCommandRefused: where write() is refused, the ioctl is tried, and the refusal
 // is what the caller learns if there is no ioctl either.
 func TestFastCommandRefused(t *testing.T) {

@@ -378,6 +378,8 @@ type fastCommand struct {
 
 // init prepares a command. The kernel gets addresses inside of f and of in and out, which
 // are heap objects that never move.
+//
+// Preconditions: command and response together have no more bytes than buf.
 func (f *fastCommand) init(c *commandFile, cmd uint32, in, out []byte) {
 	*f = fastCommand{c: c, number: cmd, in: in, out: out, useIoctl: c.path == pathIoctl}
 	w := newWriteCommand(cmd, in, out, udata{})
