@@ -196,7 +196,6 @@ func TestManyMRs(t *testing.T) {
 				mrs[i] = nil
 			}
 		}
-		// The heap tells of the smallest leak; what is resident has it all, but not to the byte.
 		use := func() (heap, resident int) {
 			runtime.GC()
 			debug.FreeOSMemory()
@@ -207,12 +206,23 @@ func TestManyMRs(t *testing.T) {
 		pinned := memoryUse(t, "VmPin")
 		round() // what the program's heap grows to
 		heap, resident := use()
-		round()
-		if now := memoryUse(t, "VmPin"); now > pinned {
-			t.Errorf("%d bytes are pinned, before it were %d", now, pinned)
-		}
-		if h, r := use(); h-heap > 128<<10 || r-resident > 4<<20 {
-			t.Errorf("after %d more regions the heap has %d more bytes and %d more are resident", n, h-heap, r-resident)
+		// The heap tells of the smallest leak, what is resident has it all. The runtime (and the
+		// race detector's memory more so) grows when it likes, a leak in every round.
+		const rounds = 5
+		for i := 1; ; i++ {
+			round()
+			if now := memoryUse(t, "VmPin"); now > pinned {
+				t.Fatalf("%d bytes are pinned, before it were %d", now, pinned)
+			}
+			h, r := use()
+			moreHeap, moreResident := h-heap, r-resident
+			if moreHeap <= 128<<10 && moreResident <= 1<<20 {
+				break
+			}
+			if i == rounds {
+				t.Fatalf("in each of %d rounds memory grew; in the last, by %d regions, the heap by %d bytes and what is resident by %d", rounds, n, moreHeap, moreResident)
+			}
+			heap, resident = h, r
 		}
 	})
 }
