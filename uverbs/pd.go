@@ -11,6 +11,9 @@ type PD struct {
 	td     *TD // of a parent domain, where its objects belong; may be nil
 }
 
+// Device returns the device that the PD is of.
+func (p *PD) Device() *Device { return p.dev }
+
 // AllocPD allocates a protection domain (ibv_alloc_pd).
 func (d *Device) AllocPD() (*PD, error) {
 	pd := &PD{}
