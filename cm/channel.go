@@ -1,31 +1,33 @@
 package cm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
 // Channel is an event channel: IDs belong to it, and what happens to them is read from it
-// (struct rdma_event_channel). It is safe for concurrent use; events are read by one
-// goroutine at a time, which a second one waits for.
+// (struct rdma_event_channel). It is safe for concurrent use, also by several goroutines that
+// wait for events: each event goes to one of them.
 type Channel struct {
 	file *file
 
-	reading sync.Mutex
+	// reading is held, by putting something in, by the one of the waiters that reads the file
+	// for all of them.
+	reading chan struct{}
 
-	mu     sync.Mutex
-	shut   bool              // guarded by mu
-	ids    map[uint64]*ID    // guarded by mu: by uid
-	groups map[uint64]*Group // guarded by mu: by uid
+	mu      sync.Mutex
+	shut    bool              // guarded by mu
+	ids     map[uint64]*ID    // guarded by mu: by uid
+	groups  map[uint64]*Group // guarded by mu: by uid
+	waiters []*waiter         // guarded by mu: oldest first
+	pending []*Event          // guarded by mu: that nobody has waited for, oldest first
 }
 
 // lastUID is the last number that an ID or a group has got. Events carry them, and IDs take
@@ -57,73 +59,12 @@ const (
 )
 
 func newChannel(f *file) *Channel {
-	return &Channel{file: f, ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
-}
-
-// longAgo is a deadline in the past.
-var longAgo = time.Unix(1, 0)
-
-// follow makes the end of ctx end reads, until it is called off.
-func (c *Channel) follow(ctx context.Context) (unfollow func()) {
-	if ctx.Done() == nil {
-		return func() {}
-	}
-	fired := make(chan struct{})
-	unregister := context.AfterFunc(ctx, func() {
-		c.file.f.SetReadDeadline(longAgo)
-		close(fired)
-	})
-	return func() {
-		if !unregister() {
-			<-fired
-			c.file.f.SetReadDeadline(time.Time{})
-		}
-	}
-}
-
-// Next waits for the next event of an ID of the channel (rdma_get_cm_event; nothing has to be
-// acknowledged). It returns ctx.Err() wrapped if the context ends first, and an error that
-// matches [os.ErrClosed] if the channel is closed. An event with a Status is no error of
-// Next: see [Event.Err].
-func (c *Channel) Next(ctx context.Context) (*Event, error) {
-	c.reading.Lock()
-	defer c.reading.Unlock()
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("cm: wait for event: %w", err)
-	}
-	defer c.follow(ctx)()
-	for {
-		resp := &abi.EventResp{}
-		if err := c.file.event(resp); err != nil {
-			switch {
-			case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
-				err = ctx.Err()
-			case c.closed():
-				err = os.ErrClosed
-			}
-			return nil, fmt.Errorf("cm: wait for event: %w", err)
-		}
-		if e := c.event(resp); e != nil {
-			return e, nil
-		}
-	}
-}
-
-// closed reports whether the channel is closed.
-func (c *Channel) closed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.shut
+	return &Channel{file: f, reading: make(chan struct{}, 1), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
 }
 
 // event makes an event of what the kernel has answered, nil if the ID is closed.
 func (c *Channel) event(r *abi.EventResp) *Event {
-	c.mu.Lock()
-	id, group := c.ids[r.Uid], c.groups[r.Uid]
-	c.mu.Unlock()
-	if group != nil {
-		id = group.id
-	}
+	id, group := find(r.Uid)
 	request := EventType(r.Event) == ConnectRequest
 	if id == nil {
 		if request { // nobody will ever close it otherwise
@@ -135,6 +76,7 @@ func (c *Channel) event(r *abi.EventResp) *Event {
 	e.Group = group
 	if e.ID = id; request {
 		e.Listen, e.ID = id, &ID{space: id.space, handle: r.ID, uid: lastUID.Add(1)}
+		e.ID.own.Store(id.own.Load())
 		if err := c.adopt(e.ID); err != nil { // it is being closed
 			destroy(c.file, r.ID)
 			return nil
@@ -152,19 +94,44 @@ func (c *Channel) adopt(id *ID) error {
 	}
 	id.channel.Store(c)
 	c.ids[id.uid] = id
+	registry.Store(id.uid, id)
 	return nil
 }
 
-// drop forgets an ID.
+// registry has the IDs and groups of the process by the numbers that events carry, as the
+// kernel may still give an ID's event to the channel that the ID is leaving.
+var registry sync.Map
+
+// find returns the ID that an event is for, and the group if it is for one.
+func find(uid uint64) (*ID, *Group) {
+	switch v, _ := registry.Load(uid); v := v.(type) {
+	case *ID:
+		return v, nil
+	case *Group:
+		return v.id, v
+	}
+	return nil, nil
+}
+
+// drop forgets an ID that is closed, with what it has on the channel: its events, its waiters,
+// and the requests to it that nobody has taken.
 func (c *Channel) drop(id *ID) {
+	registry.Delete(id.uid)
 	c.mu.Lock()
 	delete(c.ids, id.uid)
 	for uid, g := range c.groups { // the kernel leaves them with the ID
 		if g.id == id {
 			delete(c.groups, uid)
+			registry.Delete(uid)
 		}
 	}
+	events := c.withdraw(id)
 	c.mu.Unlock()
+	for _, e := range events {
+		if e.Listen == id {
+			e.ID.Close()
+		}
+	}
 }
 
 // Close closes the channel (rdma_destroy_event_channel). It fails with EBUSY while there are

@@ -6,8 +6,13 @@
 // An [ID] is an end of a connection, or a listener, as a socket is for TCP. It has a port
 // space, [TCP] for reliable connections and [UDP] for datagrams. Steps such as
 // [ID.ResolveAddr] and [ID.Connect] only begin something; how it ended is an [Event] on the
-// [Channel] that the ID belongs to. A channel has any number of IDs, and one goroutine at a
-// time reads it with [Channel.Next], which parks in Go's netpoller.
+// [Channel] that the ID belongs to. A channel has any number of IDs. Either a program reads
+// all of its events, with [Channel.Next], or goroutines deal with an ID each and wait for what
+// happens to that alone: [ID.Wait], and the steps that wait, such as [ID.Resolve] and
+// [ID.ConnectWait]. Both park in Go's netpoller, and end with a context.
+//
+// A QP that was made with [ID.CreateQP] follows the ID: it is brought to the state that each
+// step needs, and closed with the ID.
 //
 // # Errors
 //

@@ -60,6 +60,8 @@ type Event struct {
 	Param ConnParam // Param is what the peer has sent, where it has sent something.
 	UD    UDParam   // UD is how to reach the peer, in the port spaces of datagrams.
 	ECE   ECE       // ECE are the peer's options for enhanced connections.
+
+	cause error // cause is what failed here, where Status is not the kernel's
 }
 
 // ConnParam are the parameters of a connection (struct rdma_conn_param).
@@ -93,20 +95,23 @@ func (e *Event) Err() error {
 	if e.Status == 0 {
 		return nil
 	}
-	err := &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData}
+	err := &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData, cause: e.cause}
 	if e.ID != nil {
 		err.Addr = e.ID.to()
 	}
 	return err
 }
 
-// EventError is what an event with a status means. It matches the errno, if the status is
-// one, and ECONNREFUSED if the peer has rejected the connection.
+// EventError is what an event with a status means, or one that comes instead of what was
+// waited for. It matches the errno, if the status is one, ECONNREFUSED if the peer has
+// rejected the connection, and ECONNRESET if it has disconnected.
 type EventError struct {
 	Type        EventType // Type is that of the event.
 	Addr        string    // Addr is the peer's address; empty if this side did not choose it.
 	Status      int32     // Status is a negative errno or the reason of a rejection.
 	PrivateData []byte    // PrivateData is what the peer has sent with a rejection.
+
+	cause error // cause is what failed here, where Status is not the kernel's
 }
 
 // Error implements error.
@@ -116,6 +121,8 @@ func (e *EventError) Error() string {
 		s += " " + e.Addr
 	}
 	switch {
+	case e.cause != nil:
+		return s + ": " + e.cause.Error()
 	case e.Status < 0:
 		errno := syscall.Errno(-e.Status)
 		if s += ": " + errno.Error(); eventHint(e.Type, errno) != "" {
@@ -124,6 +131,9 @@ func (e *EventError) Error() string {
 		return s
 	case e.Type == Rejected:
 		return fmt.Sprintf("%s: %s (reason %d)", s, Reason(e.Status), e.Status)
+	}
+	if e.Status == 0 {
+		return s + ": it was not to be expected here"
 	}
 	return fmt.Sprintf("%s: status %d", s, e.Status)
 }
@@ -144,8 +154,12 @@ func eventHint(t EventType, errno syscall.Errno) string {
 // Unwrap returns the errno.
 func (e *EventError) Unwrap() error {
 	switch {
+	case e.cause != nil:
+		return e.cause
 	case e.Status < 0:
 		return syscall.Errno(-e.Status)
+	case e.Type == Disconnected:
+		return syscall.ECONNRESET
 	case e.Type == Rejected:
 		return syscall.ECONNREFUSED
 	}

@@ -22,6 +22,8 @@ type ID struct {
 	uid     uint64 // that events carry
 	channel atomic.Pointer[Channel]
 	remote  atomic.Pointer[Addr] // what was to be resolved, for messages
+	own     atomic.Bool          // events are for Wait alone, not for Next
+	queues  queues
 
 	closing sync.Mutex
 	gone    atomic.Bool
@@ -196,9 +198,9 @@ func (p *ConnParam) check(op string) error {
 }
 
 // Connect asks the peer for a connection, or for the QP that takes datagrams
-// (rdma_connect). It ends with ConnectResponse, whereupon the QP is to be brought to RTS and
-// the ID to be established, with Established for datagrams, or with Rejected, Unreachable or
-// ConnectError.
+// (rdma_connect). It ends with Established, or with Rejected, Unreachable or ConnectError.
+// With a QP that is not of [ID.CreateQP] it ends with ConnectResponse, whereupon the QP is to
+// be brought to RTS and the ID to be established.
 func (id *ID) Connect(p ConnParam, ece ECE) error {
 	if err := id.checkPrivate(opConnect, p.PrivateData); err != nil {
 		return err
@@ -206,18 +208,30 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 	if err := p.check(opConnect); err != nil {
 		return err
 	}
+	if qp := id.queues.queuePair(); qp != nil {
+		p.QPN, p.SRQ = qp.QPN(), id.queues.shared()
+	}
 	return do(id, opConnect, id.to(), abi.RDMA_USER_CM_CMD_CONNECT,
 		abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 }
 
-// Accept accepts a ConnectRequest (rdma_accept). The QP is in RTS before. It ends with
-// Established once the peer has its own there.
+// Accept accepts a ConnectRequest (rdma_accept). It ends with Established once the peer is
+// ready. A QP of [ID.CreateQP] it brings to RTS, to serve and to have under way as many READs
+// and atomics as p says; any other is to be there before.
 func (id *ID) Accept(p ConnParam, ece ECE) error {
 	if err := id.checkPrivate("accept", p.PrivateData); err != nil {
 		return err
 	}
 	if err := p.check("accept"); err != nil {
 		return err
+	}
+	if qp := id.queues.queuePair(); qp != nil {
+		p.QPN, p.SRQ = qp.QPN(), id.queues.shared()
+		if !id.datagrams() {
+			if err := id.ready(qp, &p); err != nil {
+				return fmt.Errorf("cm: accept: %w", err)
+			}
+		}
 	}
 	return do(id, "accept", "", abi.RDMA_USER_CM_CMD_ACCEPT,
 		abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
@@ -243,8 +257,14 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 }
 
 // Disconnect ends the connection (rdma_disconnect). The peer gets Disconnected, and this side
-// does once the peer has called Disconnect too, or closed its ID.
+// does once the peer has called Disconnect too, or closed its ID. What is posted to a QP of
+// [ID.CreateQP] completes as flushed.
 func (id *ID) Disconnect() error {
+	if qp := id.queues.queuePair(); qp != nil && !id.datagrams() && !id.gone.Load() {
+		if err := qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState); err != nil {
+			return fmt.Errorf("cm: disconnect: %w", err)
+		}
+	}
 	return do(id, "disconnect", "", abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
 }
 
@@ -324,12 +344,17 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 }
 
 // Close destroys the ID (rdma_destroy_id): a listener no longer listens, and a connection
-// that was not ended is. Close the QP first.
+// that was not ended is. The QP and the SRQ that were created on it are closed first; one
+// that was made otherwise the program closes itself, before. Who waits for an event of the
+// ID gets an error that matches [os.ErrClosed].
 func (id *ID) Close() error {
 	id.closing.Lock()
 	defer id.closing.Unlock()
 	if id.gone.Load() {
 		return nil
+	}
+	if err := id.queues.close(); err != nil {
+		return err
 	}
 	c := id.channel.Load()
 	if errno := destroy(c.file, id.handle); errno != 0 {

@@ -8,9 +8,8 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// Migrate moves the ID, with its groups and the events that nobody has read, to another
-// channel (rdma_migrate_id). Let nobody be in [Channel.Next] of the channel that it leaves:
-// an event that is read there meanwhile is lost.
+// Migrate moves the ID, with its groups and the events that nobody has waited for, to another
+// channel (rdma_migrate_id). Who waits for an event of the ID goes on doing so there.
 func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")
@@ -24,28 +23,50 @@ func (id *ID) Migrate(to *Channel) error {
 	if from == to {
 		return nil
 	}
-	groups := from.groupsOf(id)
-	to.mu.Lock()
-	if to.shut {
-		to.mu.Unlock()
-		return fmt.Errorf("cm: channel: %w", os.ErrClosed)
+	if err := to.join(id, from.groupsOf(id)); err != nil {
+		return err
 	}
-	to.ids[id.uid] = id // before its events
-	for _, g := range groups {
-		to.groups[g.uid] = g
-	}
-	to.mu.Unlock()
 	resp := &abi.MigrateResp{}
 	errno := from.file.control(func(old uintptr) syscall.Errno {
 		return query(to.file, abi.RDMA_USER_CM_CMD_MIGRATE_ID, abi.MigrateID{Response: abi.PtrTo(resp), ID: id.handle, FD: uint32(old)}, resp)
 	})
 	if errno != 0 {
-		to.drop(id)
+		to.leave(id)
 		return fail("migrate", "", errno)
 	}
 	id.channel.Store(to)
-	from.drop(id)
+	for _, e := range from.leave(id) {
+		to.deliver(e)
+	}
+	to.wake()
 	return nil
+}
+
+// join gives an ID and its groups a place in a channel.
+func (c *Channel) join(id *ID, groups []*Group) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shut {
+		return fmt.Errorf("cm: channel: %w", os.ErrClosed)
+	}
+	c.ids[id.uid] = id
+	for _, g := range groups {
+		c.groups[g.uid] = g
+	}
+	return nil
+}
+
+// leave takes it away, and returns the events that nobody has waited for.
+func (c *Channel) leave(id *ID) []*Event {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.ids, id.uid)
+	for uid, g := range c.groups {
+		if g.id == id {
+			delete(c.groups, uid)
+		}
+	}
+	return c.withdraw(id)
 }
 
 // groupsOf returns the groups that an ID is in.

@@ -71,6 +71,7 @@ func (c *Channel) keep(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.groups[g.uid] = g
+	registry.Store(g.uid, g)
 }
 
 // forget takes it away.
@@ -78,6 +79,7 @@ func (c *Channel) forget(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.groups, g.uid)
+	registry.Delete(g.uid)
 }
 
 // Close leaves the group (rdma_leave_multicast). Closing the ID leaves all groups.

@@ -1,0 +1,191 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// queues are the QP and the SRQ of an ID.
+type queues struct {
+	mu  sync.Mutex
+	qp  *uverbs.QP  // guarded by mu
+	srq *uverbs.SRQ // guarded by mu
+}
+
+// queuePair returns the QP, nil if there is none.
+func (q *queues) queuePair() *uverbs.QP {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.qp
+}
+
+// shared reports whether the QP takes its receives from an SRQ.
+func (q *queues) shared() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.srq != nil
+}
+
+// close closes both.
+func (q *queues) close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.qp != nil {
+		if err := q.qp.Close(); err != nil {
+			return err
+		}
+		q.qp = nil
+	}
+	if q.srq != nil {
+		if err := q.srq.Close(); err != nil {
+			return err
+		}
+		q.srq = nil
+	}
+	return nil
+}
+
+// check compares a PD's device with the one that the address was found on.
+func (id *ID) check(op string, pd *uverbs.PD) error {
+	if id.gone.Load() {
+		return id.errClosed()
+	}
+	if pd == nil {
+		return argErr(op, "pd", "nil", "a PD")
+	}
+	a, err := id.Addrs()
+	if err != nil {
+		return err
+	}
+	switch a.Device {
+	case pd.Device().Name():
+		return nil
+	case "":
+		return &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of one, or resolve one"}
+	}
+	return argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, which the address is on", a.Device)
+}
+
+// CreateSRQ creates an SRQ for the ID's QP (rdma_create_srq). It is closed with the ID.
+func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error) {
+	const op = "create SRQ"
+	if err := id.check(op, pd); err != nil {
+		return nil, err
+	}
+	id.queues.mu.Lock()
+	defer id.queues.mu.Unlock()
+	if id.queues.srq != nil || id.queues.qp != nil {
+		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has an SRQ or a QP already"}
+	}
+	srq, err := pd.CreateSRQ(o)
+	if err != nil {
+		return nil, err
+	}
+	id.queues.srq = srq
+	return srq, nil
+}
+
+// CreateQP creates a QP whose state the ID drives from here on (rdma_create_qp): it is in INIT
+// now, so that receives can be posted, and in RTS once the connection is established, or at
+// once for datagrams; [ID.Disconnect] brings it to ERR, and [ID.Close] closes it. Its type is
+// that of the port space, RC or UD, unless o.Type says otherwise; its SRQ is that of
+// [ID.CreateSRQ] unless o.SRQ does. Address and route must have been resolved, or the ID be
+// one of a request.
+func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
+	const op = "create QP"
+	if err := id.check(op, pd); err != nil {
+		return nil, err
+	}
+	id.queues.mu.Lock()
+	defer id.queues.mu.Unlock()
+	if id.queues.qp != nil {
+		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has a QP already"}
+	}
+	if o.SRQ == nil {
+		o.SRQ = id.queues.srq
+	}
+	if id.datagrams() {
+		o.Type = uverbs.UD
+	}
+	qp, err := pd.CreateQP(o)
+	if err != nil {
+		return nil, err
+	}
+	states := []uverbs.QPState{uverbs.Init}
+	if id.datagrams() {
+		states = append(states, uverbs.RTR, uverbs.RTS)
+	}
+	for _, state := range states {
+		if err := id.bring(qp, state, nil); err != nil {
+			return nil, errors.Join(fmt.Errorf("cm: %s: %w", op, err), qp.Close())
+		}
+	}
+	id.queues.qp = qp
+	return qp, nil
+}
+
+// bring brings a QP into a state, with the kernel's attributes. How many READs and atomics
+// there may be is as p says, unless it is nil.
+func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
+	attr, mask, err := id.QPAttr(state)
+	if err != nil {
+		return err
+	}
+	if p != nil {
+		if mask&uverbs.AttrMaxDestRdAtomic != 0 {
+			attr.MaxDestRdAtomic = p.ResponderResources
+		}
+		if mask&uverbs.AttrMaxRdAtomic != 0 {
+			attr.MaxRdAtomic = p.InitiatorDepth
+		}
+	}
+	return qp.Modify(attr, mask)
+}
+
+// ready brings a QP to RTS. What the peer may do is known only now, so that INIT is done once
+// more.
+func (id *ID) ready(qp *uverbs.QP, p *ConnParam) error {
+	for _, state := range []uverbs.QPState{uverbs.Init, uverbs.RTR, uverbs.RTS} {
+		if err := id.bring(qp, state, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drive does what an event asks for of an ID with a QP: when the peer has accepted it brings
+// the QP to RTS and tells the peer so, and the event becomes Established. Where that fails
+// the peer is told too, and the event has become ConnectError.
+func (e *Event) drive() {
+	if e.Type != ConnectResponse || e.Status != 0 {
+		return
+	}
+	id := e.ID
+	qp := id.queues.queuePair()
+	if qp == nil {
+		return
+	}
+	err := id.ready(qp, nil)
+	if err == nil {
+		err = id.Establish()
+	}
+	if err == nil {
+		e.Type = Established
+		return
+	}
+	id.Reject(nil, ReasonConsumer)
+	e.Type, e.cause = ConnectError, err
+	e.Status = -int32(syscall.EIO)
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		e.Status = -int32(errno)
+	case errors.Is(err, os.ErrClosed):
+		e.Status = -int32(syscall.ECANCELED)
+	}
+}

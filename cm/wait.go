@@ -1,0 +1,321 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+)
+
+// waiter is a goroutine that waits for an event.
+type waiter struct {
+	id    *ID         // whose event, nil for any
+	ready chan *Event // has room for one; nil says to look again, as the ID is gone from the channel
+}
+
+// owner returns the ID whose events an event is one of.
+func (e *Event) owner() *ID {
+	if e.Listen != nil {
+		return e.Listen
+	}
+	return e.ID
+}
+
+// suits reports whether an event is for who waits for those of id, or of any if it is nil.
+func suits(e *Event, id *ID) bool {
+	owner := e.owner()
+	return owner == id || id == nil && !owner.own.Load()
+}
+
+// Next waits for the next event of an ID of the channel (rdma_get_cm_event; nothing has to be
+// acknowledged), except for IDs with an [ID.Wait] or a step that waits. It returns ctx.Err()
+// wrapped if the context ends first, and an error that matches [os.ErrClosed] if the channel
+// is closed. An event with a Status is no error of Next: see [Event.Err].
+func (c *Channel) Next(ctx context.Context) (*Event, error) {
+	e, err := c.wait(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cm: wait for event: %w", err)
+	}
+	e.drive()
+	return e, nil
+}
+
+// Wait waits for the next event of this ID, whatever its type. From the first Wait on, or the
+// first step that waits such as [ID.Resolve], the ID's events are for those alone, and
+// [Channel.Next] does not return them; so any number of goroutines can each deal with an ID of
+// one channel. The requests to a listener are its events, and a new ID is as the listener in
+// this. Errors are as for Next.
+func (id *ID) Wait(ctx context.Context) (*Event, error) {
+	id.own.Store(true)
+	for {
+		e, err := id.channel.Load().wait(ctx, id)
+		if err != nil {
+			return nil, fmt.Errorf("cm: wait for event: %w", err)
+		}
+		if e != nil {
+			e.drive()
+			return e, nil
+		}
+	}
+}
+
+// waitFor waits for an event of one type. Any other is a failure.
+func (id *ID) waitFor(ctx context.Context, want EventType) (*Event, error) {
+	e, err := id.Wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Err(); err != nil {
+		return e, err
+	}
+	if e.Type != want {
+		return e, &EventError{Type: e.Type, Addr: id.to(), PrivateData: e.Param.PrivateData}
+	}
+	return e, nil
+}
+
+// Resolve resolves address and route, and waits for both (rdma_resolve_addr and
+// rdma_resolve_route of an ID without a channel). It has as much time as ctx leaves, and no
+// more than a minute. See [ID.ResolveAddr] for the addresses.
+func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
+	const longest = time.Minute
+	step := func(begin func(timeout time.Duration) error, end EventType) error {
+		timeout := longest
+		if deadline, ok := ctx.Deadline(); ok {
+			timeout = min(max(time.Until(deadline), time.Millisecond), longest)
+		}
+		if err := begin(timeout); err != nil {
+			return err
+		}
+		_, err := id.waitFor(ctx, end)
+		return err
+	}
+	id.own.Store(true)
+	err := step(func(timeout time.Duration) error { return id.ResolveAddr(local, remote, timeout) }, AddrResolved)
+	if err != nil {
+		return err
+	}
+	return step(id.ResolveRoute, RouteResolved)
+}
+
+// ConnectWait connects and waits for the answer, which it returns with the peer's private data
+// (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is
+// ready for use then; without, the event is ConnectResponse.
+func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, error) {
+	id.own.Store(true)
+	if err := id.Connect(p, ece); err != nil {
+		return nil, err
+	}
+	want := Established
+	if !id.datagrams() && id.queues.queuePair() == nil {
+		want = ConnectResponse
+	}
+	return id.waitFor(ctx, want)
+}
+
+// AcceptWait accepts and waits until the peer is ready too (rdma_accept of an ID without a
+// channel). For datagrams there is nothing to wait for.
+func (id *ID) AcceptWait(ctx context.Context, p ConnParam, ece ECE) error {
+	id.own.Store(true)
+	if err := id.Accept(p, ece); err != nil || id.datagrams() {
+		return err
+	}
+	_, err := id.waitFor(ctx, Established)
+	return err
+}
+
+// Request waits for the next request to a listener (rdma_get_request). Accept or reject the
+// event's ID, and close it.
+func (id *ID) Request(ctx context.Context) (*Event, error) { return id.waitFor(ctx, ConnectRequest) }
+
+// DisconnectWait disconnects and waits for the peer to do so too (rdma_disconnect of an ID
+// without a channel).
+func (id *ID) DisconnectWait(ctx context.Context) error {
+	id.own.Store(true)
+	if err := id.Disconnect(); err != nil {
+		return err
+	}
+	_, err := id.waitFor(ctx, Disconnected)
+	return err
+}
+
+// wait waits for an event of id, or of any if it is nil. It returns nil for id if that is on
+// another channel by now.
+func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	w, e, err := c.enter(id)
+	if w == nil {
+		return e, err
+	}
+	select {
+	case e := <-w.ready:
+		return e, w.gone(e)
+	case <-ctx.Done():
+		return c.giveUp(w, ctx.Err())
+	case c.reading <- struct{}{}:
+	}
+	defer func() { <-c.reading }()
+	defer c.follow(ctx)()
+	for {
+		select {
+		case e := <-w.ready:
+			return e, w.gone(e)
+		default:
+		}
+		err := c.read()
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			// Somebody wants this goroutine to look. The deadline goes first: what comes later
+			// sets it again.
+			c.file.f.SetReadDeadline(time.Time{})
+			if ctx.Err() != nil {
+				return c.giveUp(w, ctx.Err())
+			}
+		case c.closed():
+			return c.giveUp(w, os.ErrClosed)
+		default:
+			return c.giveUp(w, err)
+		}
+	}
+}
+
+// gone returns the error of a waiter that has got e.
+func (w *waiter) gone(e *Event) error {
+	if e == nil && w.id.gone.Load() {
+		return w.id.errClosed()
+	}
+	return nil
+}
+
+// enter returns an event that is there, or a place among the waiters. It returns neither if
+// the ID is not on the channel.
+func (c *Channel) enter(id *ID) (*waiter, *Event, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, e := range c.pending {
+		if suits(e, id) {
+			c.pending = slices.Delete(c.pending, i, i+1)
+			return nil, e, nil
+		}
+	}
+	if id != nil && c.ids[id.uid] != id {
+		if id.gone.Load() {
+			return nil, nil, id.errClosed()
+		}
+		return nil, nil, nil
+	}
+	w := &waiter{id: id, ready: make(chan *Event, 1)}
+	c.waiters = append(c.waiters, w)
+	return w, nil, nil
+}
+
+// giveUp ends a wait with an error, or with the event that has come meanwhile.
+func (c *Channel) giveUp(w *waiter, err error) (*Event, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.waiters, w); i >= 0 {
+		c.waiters = slices.Delete(c.waiters, i, i+1)
+		return nil, err
+	}
+	e := <-w.ready // who takes a waiter out of the list fills it
+	return e, w.gone(e)
+}
+
+// longAgo is a deadline in the past.
+var longAgo = time.Unix(1, 0)
+
+// follow makes the end of ctx end reads, until it is called off.
+func (c *Channel) follow(ctx context.Context) (unfollow func()) {
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	fired := make(chan struct{})
+	unregister := context.AfterFunc(ctx, func() {
+		c.wake()
+		close(fired)
+	})
+	return func() {
+		if !unregister() {
+			<-fired
+			c.file.f.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
+// wake has the goroutine that reads look at what has changed.
+func (c *Channel) wake() { c.file.f.SetReadDeadline(longAgo) }
+
+// read reads an event and gives it to who waits for it.
+func (c *Channel) read() error {
+	resp := &abi.EventResp{}
+	if err := c.file.event(resp); err != nil {
+		return err
+	}
+	e := c.event(resp)
+	if e == nil {
+		return nil
+	}
+	for to := c; !to.deliver(e); to = e.owner().channel.Load() { // not there: it has moved, or is closed
+		if e.owner().gone.Load() {
+			if e.Listen != nil {
+				return e.ID.Close()
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// deliver gives an event to a waiter, or keeps it until there is one. It does neither if the
+// ID is not on the channel.
+func (c *Channel) deliver(e *Event) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if owner := e.owner(); c.ids[owner.uid] != owner {
+		return false
+	}
+	i := slices.IndexFunc(c.waiters, func(w *waiter) bool { return suits(e, w.id) })
+	if i < 0 {
+		c.pending = append(c.pending, e)
+		return true
+	}
+	c.waiters[i].ready <- e
+	c.waiters = slices.Delete(c.waiters, i, i+1)
+	return true
+}
+
+// withdraw takes an ID's events out of the channel and sends its waiters away. The caller
+// holds c.mu.
+func (c *Channel) withdraw(id *ID) (events []*Event) {
+	c.pending = slices.DeleteFunc(c.pending, func(e *Event) bool {
+		if e.owner() != id {
+			return false
+		}
+		events = append(events, e)
+		return true
+	})
+	c.waiters = slices.DeleteFunc(c.waiters, func(w *waiter) bool {
+		if w.id != id {
+			return false
+		}
+		w.ready <- nil
+		return true
+	})
+	c.wake()
+	return events
+}
+
+// closed reports whether the channel is closed.
+func (c *Channel) closed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shut
+}

@@ -1,0 +1,249 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// put has the channel get an event.
+func put(t *testing.T, c *Channel, id *ID, typ EventType) {
+	t.Helper()
+	e := c.event(eventResp(id.uid, id.handle, typ, 0))
+	if e == nil || !c.deliver(e) {
+		t.Fatal("the event goes nowhere")
+	}
+}
+
+// TestWhoGetsAnEvent: an ID that is waited for has its events for itself.
+func TestWhoGetsAnEvent(t *testing.T) {
+	c, k := newFake(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	mine, other := value(c.NewID(TCP))(t), value(c.NewID(TCP))(t)
+	if _, err := mine.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Wait: %v", err)
+	}
+	put(t, c, mine, AddrResolved)
+	put(t, c, other, AddrResolved)
+	put(t, c, mine, RouteResolved)
+	if e := value(c.Next(t.Context()))(t); e.ID != other {
+		t.Error("Next has taken what is waited for")
+	}
+	for _, want := range []EventType{AddrResolved, RouteResolved} {
+		if e := value(mine.Wait(t.Context()))(t); e.ID != mine || e.Type != want {
+			t.Errorf("Wait returned %s, want %s", e.Type, want)
+		}
+	}
+	// Requests that nobody takes go with the listener, waiters too.
+	if e := c.event(eventResp(mine.uid, 77, ConnectRequest, 0)); e == nil || !c.deliver(e) || !e.ID.own.Load() {
+		t.Errorf("request is %+v", e)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := other.Wait(context.Background())
+		done <- err
+	}()
+	for { // until it waits
+		c.mu.Lock()
+		n := len(c.waiters)
+		c.mu.Unlock()
+		if n == 1 {
+			break
+		}
+	}
+	must(t, mine.Close(), other.Close())
+	if err := <-done; !isClosed(err) {
+		t.Errorf("Wait of a closed ID: %v", err)
+	}
+	if _, err := other.Wait(t.Context()); !isClosed(err) {
+		t.Errorf("Wait after Close: %v", err)
+	}
+	if len(k.gone) != 3 || len(c.pending)+len(c.waiters)+len(c.ids) != 0 {
+		t.Errorf("destroyed are %v; left: %d events, %d waiters, %d IDs", k.gone, len(c.pending), len(c.waiters), len(c.ids))
+	}
+	must(t, c.Close())
+}
+
+// TestUnexpectedEvent: a step that waits says what has come instead.
+func TestUnexpectedEvent(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	put(t, c, id, Disconnected)
+	var e *EventError
+	if _, err := id.ConnectWait(t.Context(), ConnParam{}, ECE{}); !errors.As(err, &e) || e.Type != Disconnected || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("ConnectWait: %v", err)
+	}
+	k.refuse[abi.RDMA_USER_CM_CMD_RESOLVE_ADDR] = syscall.ENODEV
+	if err := id.Resolve(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(first, 1)); !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("Resolve: %v", err)
+	}
+	must(t, id.Close())
+}
+
+// pair connects two IDs with QPs of CreateQP.
+func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrPort, pd *uverbs.PD, cq *uverbs.CQ) (client, server *ID) {
+	t.Helper()
+	o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}
+	client = value(c.NewID(TCP))(t)
+	must(t, client.Resolve(ctx, netip.AddrPort{}, addr))
+	value(client.CreateQP(pd, o))(t)
+	accepted := make(chan error, 1)
+	go func() {
+		e, err := l.Request(ctx)
+		if err == nil {
+			server = e.ID
+			if _, err = server.CreateQP(pd, o); err == nil {
+				err = server.AcceptWait(ctx, ConnParam{PrivateData: e.Param.PrivateData[:4], ResponderResources: 2, InitiatorDepth: 4}, ECE{})
+			}
+		}
+		accepted <- err
+	}()
+	answer, err := client.ConnectWait(ctx, ConnParam{PrivateData: []byte("ping"), ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7}, ECE{})
+	must(t, err, <-accepted)
+	if string(answer.Param.PrivateData[:4]) != "ping" || answer.Type != Established {
+		t.Errorf("answer is %+v", answer)
+	}
+	return client, server
+}
+
+// openPD opens the first device.
+func openPD(t *testing.T) (*uverbs.PD, *uverbs.CQ) {
+	dev := value(uverbs.Open("rxe0"))(t)
+	pd := value(dev.AllocPD())(t)
+	cq := value(dev.CreateCQ(64, uverbs.CQOptions{}))(t)
+	t.Cleanup(func() { must(t, cq.Close(), pd.Close(), dev.Close()) })
+	return pd, cq
+}
+
+// TestQPOfID: the steps that wait, with QPs that follow their IDs.
+func TestQPOfID(t *testing.T) {
+	c := openKernel(t)
+	l, addr := listen(t, c, TCP, first)
+	pd, cq := openPD(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*timeout)
+	defer cancel()
+	client, server := pair(t, ctx, c, l, addr, pd, cq)
+	for id, want := range map[*ID][2]uint8{client: {4, 2}, server: {2, 4}} {
+		a := value(id.queues.queuePair().Query())(t)
+		const remote = uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic
+		if a.State != uverbs.RTS || a.Access&remote != remote || a.MaxDestRdAtomic != want[0] || a.MaxRdAtomic != want[1] {
+			t.Errorf("QP is %+v", a)
+		}
+		if _, err := id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("a second QP: %v", err)
+		}
+		if _, err := id.CreateSRQ(pd, uverbs.SRQOptions{}); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("an SRQ beside the QP: %v", err)
+		}
+	}
+	gone := make(chan error, 1)
+	go func() {
+		_, err := server.waitFor(ctx, Disconnected)
+		if err == nil {
+			err = server.Disconnect()
+		}
+		gone <- err
+	}()
+	must(t, client.DisconnectWait(ctx), <-gone)
+	if s := client.queues.queuePair().State(); s != uverbs.Err {
+		t.Errorf("the QP is in %s", s)
+	}
+	qp := client.queues.queuePair()
+	must(t, client.Close(), server.Close())
+	if err := qp.PostRecv(1); !isClosed(err) {
+		t.Errorf("QP of a closed ID: %v", err)
+	}
+
+	// An SRQ of the ID's.
+	id := newID(t, c, TCP)
+	if _, err := id.CreateSRQ(pd, uverbs.SRQOptions{}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("an SRQ without a device: %v", err)
+	}
+	must(t, id.Bind(netip.AddrPortFrom(first, 0)))
+	srq := value(id.CreateSRQ(pd, uverbs.SRQOptions{}))(t)
+	must(t, srq.PostRecv(1))
+	id2 := newID(t, c, TCP)
+	must(t, id2.Bind(netip.AddrPortFrom(second, 0)))
+	var arg *ArgError
+	if _, err := id2.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); !errors.As(err, &arg) || arg.Field != "pd" {
+		t.Errorf("a PD of another device: %v", err)
+	}
+	if _, err := id2.CreateQP(nil, uverbs.QPOptions{}); !errors.As(err, &arg) || arg.Field != "pd" {
+		t.Errorf("no PD: %v", err)
+	}
+}
+
+// TestManyWait: goroutines deal with an ID each on one channel, while another reads what is
+// left; one that gives up takes nothing along.
+func TestManyWait(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, TCP, first)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*timeout)
+	defer cancel()
+	rest, stop := context.WithCancel(ctx)
+	read := make(chan error, 1)
+	go func() {
+		e, err := c.Next(rest)
+		if err == nil {
+			err = fmt.Errorf("event %s of an ID that is waited for", e.Type)
+		}
+		read <- err
+	}()
+	var all sync.WaitGroup
+	for i := range 100 {
+		id := newID(t, c, TCP)
+		all.Go(func() {
+			if i%10 == 0 {
+				short, cancel := context.WithTimeout(ctx, time.Millisecond)
+				defer cancel()
+				if err := id.Resolve(short, netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.99:1")); err == nil {
+					t.Error("an address of nobody was resolved")
+				}
+				return
+			}
+			if err := id.Resolve(ctx, netip.AddrPort{}, addr); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	stop()
+	if err := <-read; !errors.Is(err, context.Canceled) {
+		t.Errorf("Next: %v", err)
+	}
+}
+
+// TestMigrateWaiter: who waits for an ID that moves goes on waiting there.
+func TestMigrateWaiter(t *testing.T) {
+	c, d := openKernel(t), openKernel(t)
+	id := newID(t, c, TCP)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*timeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := id.waitFor(ctx, AddrResolved)
+		done <- err
+	}()
+	time.Sleep(20 * time.Millisecond)
+	must(t, id.Migrate(d))
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 1), timeout), <-done)
+	go func() {
+		_, err := id.Wait(ctx)
+		done <- err
+	}()
+	time.Sleep(20 * time.Millisecond)
+	must(t, id.Close())
+	if err := <-done; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait of a closed ID: %v", err)
+	}
+}
