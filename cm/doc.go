@@ -1,6 +1,17 @@
 // Package cm is RDMA's connection manager in Go, with nothing underneath but the Linux
 // kernel's /dev/infiniband/rdma_cm: no librdmacm.
 //
+// # Connections
+//
+// [Dial], [Listen] and [Listener.Accept] make a [Conn], which sends and receives messages from
+// memory that is registered already, keeps a fast sender from overrunning a slow receiver,
+// reads and writes the peer's memory, and delivers what was sent when it is closed. Both sides
+// use this package: the first bytes of the private data, and of each message, are its own. A
+// Conn has no goroutine; those that wait in its methods poll for all of them, for a while or
+// always or not at all before they park ([WaitMode]).
+//
+// To speak to a program that does not use Conn, take the steps below.
+//
 // # Identifiers and events
 //
 // An [ID] is an end of a connection, or a listener, as a socket is for TCP. It has a port

@@ -3,6 +3,7 @@ package cm_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log"
 	"net/netip"
 	"time"
@@ -22,6 +23,51 @@ func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// A client sends a message and reads the answer.
+func ExampleDial() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{PrivateData: []byte("who I am")}))
+	defer conn.Close()
+	check(conn.Send(ctx, []byte("ping")))
+	fmt.Printf("%s says %q\n", conn.RemoteAddr(), must(conn.Recv(ctx)))
+}
+
+// A server sends back what it receives.
+func ExampleListen() {
+	ctx := context.Background()
+	l := must(cm.Listen(ctx, ":7471", cm.Options{}))
+	defer l.Close()
+	for {
+		conn := must(l.Accept(ctx))
+		go func() {
+			defer conn.Close()
+			for {
+				msg, err := conn.Recv(ctx)
+				if err == io.EOF {
+					return
+				}
+				check(err)
+				check(conn.Send(ctx, msg))
+			}
+		}()
+	}
+}
+
+// Memory of the peer's that it has told of in a message is written to.
+func ExampleConn_Write() {
+	ctx := context.Background()
+	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{}))
+	defer conn.Close()
+	var remote cm.Remote // what RemoteOf(mr).MarshalBinary() has made there
+	check(remote.UnmarshalBinary(must(conn.Recv(ctx))))
+	buf := must(uverbs.AllocBuffer(1 << 20))
+	defer buf.Close()
+	mr := must(conn.PD().RegMR(buf, uverbs.AccessLocalWrite))
+	defer mr.Close()
+	check(conn.Write(ctx, mr.SGE(0, buf.Len()), remote))
 }
 
 // The steps of a client. The QP is made between the route and the connection, on the device

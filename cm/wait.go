@@ -295,13 +295,7 @@ func (c *Channel) deliver(e *Event) bool {
 // withdraw takes an ID's events out of the channel and sends its waiters away. The caller
 // holds c.mu.
 func (c *Channel) withdraw(id *ID) (events []*Event) {
-	c.pending = slices.DeleteFunc(c.pending, func(e *Event) bool {
-		if e.owner() != id {
-			return false
-		}
-		events = append(events, e)
-		return true
-	})
+	events, c.pending = split(c.pending, id)
 	c.waiters = slices.DeleteFunc(c.waiters, func(w *waiter) bool {
 		if w.id != id {
 			return false
@@ -311,6 +305,18 @@ func (c *Channel) withdraw(id *ID) (events []*Event) {
 	})
 	c.wake()
 	return events
+}
+
+// split takes an ID's events out of a list.
+func split(list []*Event, id *ID) (its, others []*Event) {
+	for _, e := range list {
+		if e.owner() == id {
+			its = append(its, e)
+		} else {
+			others = append(others, e)
+		}
+	}
+	return its, others
 }
 
 // closed reports whether the channel is closed.

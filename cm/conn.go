@@ -1,0 +1,424 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Conn is a reliable connection for messages, RDMA and atomics, made by [Dial] or
+// [Listener.Accept]. Messages arrive whole and in order. A side that sends faster than the
+// other takes waits in Send; nothing is lost or retried for want of a receive.
+//
+// All methods are safe for concurrent use, but what Recv returns is for one goroutine.
+type Conn struct {
+	hub     *hub
+	id      *ID
+	dev     *device
+	o       Options
+	addrs   Addrs
+	private []byte // the peer's
+	maxSend int    // the largest message that the peer takes
+
+	buf  *uverbs.Buffer // slots for receiving, then for sending, then for control messages
+	mr   *uverbs.MR     // of buf
+	ch   *uverbs.CompChannel
+	cq   *uverbs.CQ
+	qp   *uverbs.QP
+	slot int // size of a slot
+
+	// reading is held, by putting something in, by the goroutine that is parked for the next
+	// completion, on behalf of all that wait.
+	reading chan struct{}
+	timer   *time.Timer // of the keepalive
+
+	mu      sync.Mutex
+	wcs     [16]uverbs.WC
+	changed chan struct{} // closed at the next change; nil if nobody waits for one
+	users   int           // goroutines that are in a method
+	closing bool          // Close was called
+	freed   bool          // what the kernel has is gone, or about to
+	err     error         // why nothing can be sent, and nothing more will come
+
+	// Receiving.
+	inbox    []arrival // a ring of arrived messages
+	inHead   int       // number of the next message to take
+	inTail   int       // number of the next message to arrive
+	held     int       // slot of the message that Recv has returned, -1 for none
+	consumed int       // messages taken that the peer was not told of
+	eof      bool      // the peer has ended
+	deaf     bool      // and takes no messages any more
+	idle     bool      // nothing has come or gone since the last keepalive
+
+	// Sending.
+	ledger             []entry // a ring of what is in the send queue
+	posted, retired    uint64  // numbers of the next entry to post and to retire
+	msgPosted, msgDone uint64  // messages
+	ctlPosted, ctlDone uint64  // control messages
+	opsPosted, opsDone uint64  // RDMA operations
+	signaled           uint64  // number of the last message with a completion
+	credits, peerDepth int     // messages that the peer has room for, now and at most
+	ended              bool    // this side has ended
+	wrs                []uverbs.SendWR
+	sges               []uverbs.SGE
+	sge                [1]uverbs.SGE
+	free               *op // operations to use again
+}
+
+// arrival is a message that has arrived.
+type arrival struct{ slot, length int }
+
+// entry is what is known of a work request in the send queue.
+type entry struct {
+	kind entryKind
+	op   *op
+}
+
+// entryKind says what a work request is.
+type entryKind uint8
+
+const (
+	entryMessage entryKind = iota
+	entryControl
+	entryOp
+)
+
+// op is an RDMA operation or a probe.
+type op struct {
+	done bool
+	left bool // nobody waits for it
+	next *op
+}
+
+// Sizes beyond what the options say.
+const (
+	// spareRecv are receives beyond Depth: for the message that Recv has returned, and for
+	// control messages, which need no credit. Those are two ends, and two returns of credits,
+	// as each is for half of them.
+	spareRecv = 1 + 4
+	ctlSlots  = 4
+	ctlSize   = 64
+	maxRDAtom = 16 // READs and atomics under way, each way
+
+	recvBit = 1 << 63 // of a work request's ID
+)
+
+// newConn makes a connection's memory and queues on the device that its ID is on, and posts
+// its receives. The ID is the connection's if newConn succeeds.
+func newConn(h *hub, id *ID, o Options) (c *Conn, err error) {
+	c = &Conn{hub: h, id: id, o: o, held: -1, reading: make(chan struct{}, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, id.queues.close(), c.releaseAll())
+		}
+	}()
+	if c.addrs, err = id.Addrs(); err != nil {
+		return nil, err
+	}
+	if c.dev, err = useDevice(c.addrs.Device); err != nil {
+		return nil, err
+	}
+	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
+	c.inbox = make([]arrival, recvs)
+	c.ledger = make([]entry, sends)
+	c.wrs = make([]uverbs.SendWR, 0, o.SendDepth)
+	c.sges = make([]uverbs.SGE, o.SendDepth+ctlSlots)
+	c.slot = (headerSize + o.MessageSize + 63) &^ 63
+	if c.buf, err = uverbs.AllocBuffer((recvs+o.SendDepth)*c.slot + ctlSlots*ctlSize); err != nil {
+		return nil, err
+	}
+	if c.mr, err = c.dev.pd.RegMR(c.buf, uverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	if c.ch, err = c.dev.dev.CreateCompChannel(); err != nil {
+		return nil, err
+	}
+	if c.cq, err = c.dev.dev.CreateCQ(recvs+sends, uverbs.CQOptions{Channel: c.ch}); err != nil {
+		return nil, err
+	}
+	c.qp, err = id.CreateQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: recvs})
+	if err != nil {
+		return nil, err
+	}
+	for slot := range recvs {
+		if err = c.postRecv(slot); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// sendSlot returns the offset of a slot for a message.
+func (c *Conn) sendSlot(i int) int { return (c.o.Depth + spareRecv + i) * c.slot }
+
+// ctlSlot returns the offset of a slot for a control message.
+func (c *Conn) ctlSlot(i int) int { return c.sendSlot(c.o.SendDepth) + i*ctlSize }
+
+// releaseAll gives back what the connection has besides its ID and QP, which are closed before.
+func (c *Conn) releaseAll() error {
+	var errs []error
+	try := func(there bool, do func() error) {
+		if there {
+			errs = append(errs, do())
+		}
+	}
+	try(c.cq != nil, func() error { return c.cq.Close() })
+	try(c.ch != nil, func() error { return c.ch.Close() })
+	try(c.mr != nil, func() error { return c.mr.Close() })
+	try(c.buf != nil, func() error { return c.buf.Close() })
+	try(c.dev != nil, func() error { return c.dev.release() })
+	return errors.Join(errs...)
+}
+
+// param are the parameters of the connection.
+func (c *Conn) param(greeting hello) ConnParam {
+	attr := c.dev.dev.QueryDevice()
+	return ConnParam{
+		PrivateData:        greeting.encode(),
+		ResponderResources: uint8(min(attr.MaxQPRdAtom, maxRDAtom)),
+		InitiatorDepth:     uint8(min(attr.MaxQPInitRdAtom, maxRDAtom)),
+		RetryCount:         uint8(c.o.RetryCount),
+		RNRRetryCount:      6, // flow control makes it needless
+	}
+}
+
+// start begins the life of a connection whose peer has greeted.
+func (c *Conn) start(peer hello) {
+	c.mu.Lock()
+	c.credits, c.peerDepth = peer.depth, peer.depth
+	c.maxSend = min(c.o.MessageSize, peer.size)
+	c.private = peer.data
+	if c.o.KeepAlive > 0 {
+		c.timer = time.AfterFunc(c.o.KeepAlive, c.keepAlive)
+	}
+	c.mu.Unlock()
+	c.hub.watch(c.id, c.event)
+}
+
+// LocalAddr returns this side's address.
+func (c *Conn) LocalAddr() net.Addr { return c.addrs.Local }
+
+// RemoteAddr returns the peer's address.
+func (c *Conn) RemoteAddr() net.Addr { return c.addrs.Remote }
+
+// PrivateData returns what the peer has sent with its request or its answer.
+func (c *Conn) PrivateData() []byte { return c.private }
+
+// MaxMessage returns the size of the largest message that Send takes, in bytes: the smaller
+// MessageSize of both sides.
+func (c *Conn) MaxMessage() int { return c.maxSend }
+
+// PD returns the PD that memory for RDMA is to be registered with. Connections on one device
+// share it, so that the memory serves all of them; unregister it before the last one is closed.
+func (c *Conn) PD() *uverbs.PD { return c.dev.pd }
+
+// QP returns the connection's QP, to look at.
+func (c *Conn) QP() *uverbs.QP { return c.qp }
+
+// fail ends the connection with an error, unless it has ended. The caller holds c.mu.
+func (c *Conn) fail(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = fmt.Errorf("cm: connection with %s: %w", c.addrs.Remote, err)
+	c.stop()
+	c.notify()
+}
+
+// stop has all that is posted flushed, which wakes who waits. The caller holds c.mu.
+func (c *Conn) stop() {
+	if !c.freed {
+		c.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)
+	}
+}
+
+// notify wakes who waits for a change. The caller holds c.mu.
+func (c *Conn) notify() {
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+}
+
+// errReset is what a connection ends with whose peer is gone without a word.
+var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closing the connection: %w", syscall.ECONNRESET)
+
+// event takes what the connection manager has to say.
+func (c *Conn) event(e *Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch e.Type {
+	case Disconnected:
+		c.poll() // what has arrived before counts
+		c.fail(errReset)
+		c.id.Disconnect() // the peer waits for it
+	case DeviceRemoval:
+		c.fail(fmt.Errorf("device %s is being removed: %w", c.addrs.Device, syscall.ENODEV))
+		c.dev.forget()
+		go c.destroy() // the kernel waits for it
+	}
+}
+
+// keepAlive looks whether the peer is still there if nothing has been heard of it.
+func (c *Conn) keepAlive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing || c.err != nil {
+		return
+	}
+	if c.idle && c.opsPosted == c.opsDone {
+		if c.probe(); c.err == nil {
+			c.ledger[(c.posted-1)%uint64(len(c.ledger))].op.left = true
+		}
+	}
+	c.idle = true
+	c.timer.Reset(c.o.KeepAlive)
+}
+
+// begin enters a method. The caller holds c.mu.
+func (c *Conn) begin(what string) error {
+	if c.closing {
+		return c.errClosed(what)
+	}
+	c.users++
+	return nil
+}
+
+// end leaves it.
+func (c *Conn) end() {
+	if c.users--; c.users == 0 {
+		c.notify()
+	}
+}
+
+// errClosed is the error of a method of a closed connection.
+func (c *Conn) errClosed(what string) error {
+	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, errClosed)
+}
+
+// closedError is what follows a Close. It matches both [net.ErrClosed] and [os.ErrClosed].
+type closedError struct{}
+
+var errClosed closedError
+
+func (closedError) Error() string { return "it is closed" }
+
+// Is implements what errors.Is looks for.
+func (closedError) Is(target error) bool { return target == net.ErrClosed || target == os.ErrClosed }
+
+// stopped returns why a method cannot go on: the connection is closed or has failed.
+func (c *Conn) stopped(what string) error {
+	if c.closing {
+		return c.errClosed(what)
+	}
+	return c.err
+}
+
+// CloseWrite tells the peer that no more messages come; its Recv returns io.EOF after the last
+// one. This side can still receive.
+func (c *Conn) CloseWrite(ctx context.Context) error {
+	const what = "close for writing"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return err
+	}
+	defer c.end()
+	return c.finish(ctx, what, false)
+}
+
+// finish sends the end, after all messages. The caller holds c.mu.
+func (c *Conn) finish(ctx context.Context, what string, deaf bool) error {
+	if err := c.await(ctx, hasControl, nil); err != nil {
+		return c.waitErr(what, err)
+	}
+	if c.err != nil {
+		return c.err
+	}
+	c.ended = true
+	c.control(header{kind: msgEnd, deaf: deaf})
+	return c.err
+}
+
+// Close closes the connection: the peer receives everything that was sent before, and then
+// io.EOF. That takes until the peer's device has it, at most Options.Linger. Calls that are
+// under way return an error that matches [net.ErrClosed] and [os.ErrClosed], as do later ones. The error tells of messages that
+// have not arrived.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closing = true
+	c.notify()
+	err := c.linger()
+	c.mu.Unlock()
+	c.id.Disconnect()
+	return errors.Join(err, c.destroy())
+}
+
+// linger has what was sent arrive. The caller holds c.mu.
+func (c *Conn) linger() error {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
+	defer cancel()
+	unsent := c.err == nil
+	err := c.finish(ctx, "close", true)
+	if err == nil {
+		if err = c.await(ctx, allSent, nil); err != nil {
+			err = c.waitErr("close", err)
+		} else {
+			err = c.err
+		}
+	}
+	if err != nil && (!unsent || c.eof) { // it was told before, or the peer wants no more
+		return nil
+	}
+	return err
+}
+
+// destroy gives back all that the connection has, once nobody uses it.
+func (c *Conn) destroy() error {
+	c.mu.Lock()
+	if c.freed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.stop()
+	c.freed = true
+	for c.users > 0 {
+		changed := c.change()
+		c.mu.Unlock()
+		<-changed
+		c.mu.Lock()
+	}
+	c.mu.Unlock()
+	c.hub.unwatch(c.id)
+	return errors.Join(c.id.Close(), c.releaseAll(), c.hub.release())
+}
+
+// change returns a channel that is closed at the next change. The caller holds c.mu.
+func (c *Conn) change() <-chan struct{} {
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	return c.changed
+}
+
+// waitErr says what a wait has ended with.
+func (c *Conn) waitErr(what string, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", err, os.ErrDeadlineExceeded)
+	}
+	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
+}

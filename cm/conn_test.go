@@ -1,0 +1,363 @@
+package cm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// within returns a context for a whole test.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 12*timeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newListener listens on the first device.
+func newListener(t *testing.T, o Options) *Listener {
+	t.Helper()
+	testenv.Guest(t)
+	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), o))(t)
+	t.Cleanup(func() { must(t, l.Close(), l.Close()) })
+	return l
+}
+
+// connect dials a listener and accepts.
+func connect(t *testing.T, l *Listener, o Options) (client, server *Conn) {
+	t.Helper()
+	ctx := within(t)
+	client = value(Dial(ctx, l.Addr().String(), o))(t)
+	server = value(l.Accept(ctx))(t)
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server
+}
+
+// waits are the ways to wait.
+var waits = []WaitMode{SpinThenPark, Spin, Park}
+
+// TestConn: messages, credits, what each side learns of the other.
+func TestConn(t *testing.T) {
+	for _, wait := range waits {
+		t.Run(wait.String(), func(t *testing.T) {
+			ctx := within(t)
+			l := newListener(t, Options{PrivateData: []byte("welcome"), MessageSize: 1000, Depth: 3, SendDepth: 2, Wait: wait})
+			client, server := connect(t, l, Options{PrivateData: []byte("hello"), MessageSize: 2000, Depth: 1, SendDepth: 3, Wait: wait})
+			if string(client.PrivateData()) != "welcome" || string(server.PrivateData()) != "hello" {
+				t.Errorf("private data is %q and %q", client.PrivateData(), server.PrivateData())
+			}
+			if client.MaxMessage() != 1000 || server.MaxMessage() != 1000 {
+				t.Errorf("messages have %d and %d bytes at most", client.MaxMessage(), server.MaxMessage())
+			}
+			if client.RemoteAddr().String() != l.Addr().String() || server.RemoteAddr().String() != client.LocalAddr().String() {
+				t.Errorf("addresses are %s to %s and %s to %s", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
+			}
+			for i := range 50 { // ping-pong
+				msg := bytes.Repeat([]byte{byte(i)}, i*20)
+				must(t, client.Send(ctx, msg))
+				got := value(server.Recv(ctx))(t)
+				if !bytes.Equal(got, msg) {
+					t.Fatalf("message %d is %x", i, got)
+				}
+				must(t, server.Send(ctx, got))
+				if got = value(client.Recv(ctx))(t); !bytes.Equal(got, msg) {
+					t.Fatalf("answer %d is %x", i, got)
+				}
+			}
+			flood(t, ctx, client, server)
+			flood(t, ctx, server, client)
+			var arg *ArgError
+			if err := client.Send(ctx, make([]byte, 1001)); !errors.As(err, &arg) || arg.Field != "msg" {
+				t.Errorf("a message that is too long: %v", err)
+			}
+			must(t, client.Flush(ctx), client.Close(), client.Close())
+			if _, err := server.Recv(ctx); err != io.EOF {
+				t.Errorf("after the end: %v", err)
+			}
+			must(t, server.Close())
+			for _, err := range []error{client.Send(ctx, nil), client.Flush(ctx), client.CloseWrite(ctx), client.Write(ctx, uverbs.SGE{}, Remote{})} {
+				if !errors.Is(err, net.ErrClosed) || !errors.Is(err, os.ErrClosed) {
+					t.Errorf("after Close: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// flood sends faster than the peer takes.
+func flood(t *testing.T, ctx context.Context, from, to *Conn) {
+	t.Helper()
+	const n = 300
+	sent := make(chan error, 1)
+	go func() {
+		for i := range n {
+			if err := from.Send(ctx, binary.BigEndian.AppendUint32(nil, uint32(i))); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	for i := range n {
+		if i%50 == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if got := value(to.Recv(ctx))(t); binary.BigEndian.Uint32(got) != uint32(i) {
+			t.Fatalf("message %d is %x", i, got)
+		}
+	}
+	must(t, <-sent)
+}
+
+// TestConnBothWays: both sides send and receive at once, with messages of any size.
+func TestConnBothWays(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{MessageSize: 5000, Depth: 4})
+	client, server := connect(t, l, Options{MessageSize: 5000, Depth: 5})
+	var all sync.WaitGroup
+	for i, pair := range [][2]*Conn{{client, server}, {server, client}} {
+		const n = 500
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			for range n {
+				if err := pair[0].Send(ctx, fillRandom(r)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			if err := pair[0].CloseWrite(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			for j := range n {
+				got, err := pair[1].Recv(ctx)
+				if err != nil || !bytes.Equal(got, fillRandom(r)) {
+					t.Errorf("message %d of %d bytes is wrong: %v", j, len(got), err)
+					return
+				}
+			}
+			if _, err := pair[1].Recv(ctx); err != io.EOF {
+				t.Errorf("after the end: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if err := client.Send(ctx, nil); !errors.Is(err, syscall.EPIPE) || !strings.Contains(err.Error(), "this side") {
+		t.Errorf("Send after CloseWrite: %v", err)
+	}
+	must(t, client.Close(), server.Close())
+}
+
+// fillRandom returns a message of random size and content.
+func fillRandom(r *rand.Rand) []byte {
+	b := make([]byte, r.IntN(5001))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// TestConnRDMA: each operation, on memory that was advertised in a message.
+func TestConnRDMA(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{})
+	client, server := connect(t, l, Options{Transfers: 2})
+	region := func(c *Conn, access uverbs.Access) *uverbs.MR {
+		buf := value(uverbs.AllocBuffer(8192))(t)
+		mr := value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|access))(t)
+		t.Cleanup(func() { must(t, mr.Close(), buf.Close()) })
+		return mr
+	}
+	far := region(server, uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+	near := region(client, 0)
+	must(t, server.Send(ctx, value(RemoteOf(far).MarshalBinary())(t)))
+	var remote Remote
+	must(t, remote.UnmarshalBinary(value(client.Recv(ctx))(t)))
+	copy(near.Bytes(), "written")
+	must(t, client.Write(ctx, near.SGE(0, 7), remote.At(100)))
+	if string(far.Bytes()[100:107]) != "written" {
+		t.Errorf("the peer has %q", far.Bytes()[100:107])
+	}
+	must(t, client.Read(ctx, near.SGE(4096, 7), remote.At(100)))
+	if string(near.Bytes()[4096:4103]) != "written" {
+		t.Errorf("read %q", near.Bytes()[4096:4103])
+	}
+	word := func(mr *uverbs.MR) uint64 { return binary.NativeEndian.Uint64(mr.Bytes()[8:]) }
+	must(t, client.FetchAdd(ctx, near.SGE(8, 8), remote.At(8), 5), client.FetchAdd(ctx, near.SGE(8, 8), remote.At(8), 6))
+	if word(near) != 5 || word(far) != 11 {
+		t.Errorf("fetch and add: %d here, %d there", word(near), word(far))
+	}
+	must(t, client.CompareSwap(ctx, near.SGE(8, 8), remote.At(8), 11, 77))
+	if word(near) != 11 || word(far) != 77 {
+		t.Errorf("compare and swap: %d here, %d there", word(near), word(far))
+	}
+	var arg *ArgError
+	if err := client.Write(ctx, near.SGE(0, 200), remote.At(8000)); !errors.As(err, &arg) {
+		t.Errorf("beyond the peer's memory: %v", err)
+	}
+	var all sync.WaitGroup // more at once than there may be
+	for i := range 8 {
+		all.Go(func() {
+			if err := client.Write(ctx, near.SGE(i*64, 64), remote.At(uint32(i*64))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	// What the peer has not allowed ends the connection, on both sides.
+	remote.RKey++
+	if err := client.Write(ctx, near.SGE(0, 7), remote); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("a key that is wrong: %v", err)
+	}
+	if err := client.Send(ctx, nil); err == nil {
+		t.Error("the connection goes on")
+	}
+	client.Close()
+	if _, err := server.Recv(ctx); err == nil {
+		t.Error("the connection goes on for the peer")
+	}
+}
+
+// TestConnRefused: who is refused learns why.
+func TestConnRefused(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{Check: func(r *Request) ([]byte, error) {
+		if string(r.PrivateData) != "sesame" {
+			return nil, fmt.Errorf("%q from %s is not the word", r.PrivateData, r.Remote.IP)
+		}
+		return []byte("come in"), nil
+	}})
+	to := l.Addr().String()
+	_, err := Dial(ctx, to, Options{PrivateData: []byte("barley")})
+	var refused *RefusedError
+	if !errors.As(err, &refused) || !errors.Is(err, syscall.ECONNREFUSED) || refused.Why != `"barley" from 10.1.0.1 is not the word` && refused.Why != `"barley" from 10.1.0.2 is not the word` {
+		t.Errorf("Dial: %v", err)
+	}
+	client, _ := connect(t, l, Options{PrivateData: []byte("sesame")})
+	if string(client.PrivateData()) != "come in" {
+		t.Errorf("private data is %q", client.PrivateData())
+	}
+	for _, c := range []struct {
+		to  string
+		is  error
+		say string
+	}{
+		{"10.1.0.1:9", syscall.ECONNREFUSED, "nobody listens"},
+		{"127.0.0.1:9", syscall.ENODEV, "loopback"},
+		{"192.0.2.1:9", syscall.ENETUNREACH, "192.0.2.1:9"},
+		{"10.1.0.1", nil, "missing port"},
+		{"10.1.0.1:http9", nil, "unknown port"},
+	} {
+		if _, err := Dial(ctx, c.to, Options{}); err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.say) {
+			t.Errorf("Dial %s: %v", c.to, err)
+		}
+	}
+	var arg *ArgError
+	for field, o := range map[string]Options{
+		"PrivateData": {PrivateData: make([]byte, MaxDialData+1)}, "Depth": {Depth: -1}, "MessageSize": {MessageSize: maxMessageSize + 1},
+		"RetryCount": {RetryCount: 8}, "Wait": {Wait: 3}, "Spin": {Spin: -1},
+	} {
+		if _, err := Dial(ctx, to, o); !errors.As(err, &arg) || arg.Field != field {
+			t.Errorf("Dial with %s: %v", field, err)
+		}
+	}
+	// The port is taken; a context ends.
+	if _, err := Listen(ctx, to, Options{}); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("Listen: %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := Dial(short, "10.1.0.99:9", Options{}); err == nil {
+		t.Error("Dial of nobody")
+	}
+	if _, err := l.Accept(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Accept: %v", err)
+	}
+	if _, err := client.Recv(short); !errors.Is(err, os.ErrDeadlineExceeded) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Recv: %v", err)
+	}
+}
+
+// TestConnStrangers: a peer that does not speak the protocol.
+func TestConnStrangers(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{})
+	c := openKernel(t)
+	pd, cq := openPD(t)
+	dial := func(greeting []byte) (*ID, *Event, error) {
+		id := newID(t, c, TCP)
+		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+		value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6}, ECE{})
+		return id, e, err
+	}
+	good := hello{helloRequest, 4, 100, nil}.encode()
+	for name, b := range map[string][]byte{
+		"nothing": nil, "text": []byte("GET / HTTP/1.0\r\n\r\n"), "version 2": {'g', 'v', 2, 1, 0, 4, 0, 0, 0, 0, 0, 100},
+		"an answer": {'g', 'v', 1, 2, 0, 4, 0, 0, 0, 0, 0, 100}, "no room": {'g', 'v', 1, 1, 0, 0, 0, 0, 0, 0, 0, 100},
+		"no size": {'g', 'v', 1, 1, 0, 4, 0, 0, 0, 0, 0, 0}, "a huge size": {'g', 'v', 1, 1, 0, 4, 0, 0, 0xff, 0, 0, 0},
+		"more data than there is": {'g', 'v', 1, 1, 0, 4, 0, 200, 0, 0, 0, 100},
+	} {
+		if _, _, err := dial(b); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(refusal(err).Error(), "protocol") {
+			t.Errorf("%s: %v", name, refusal(err))
+		}
+	}
+	// Messages that are wrong end the connection with an error that says so.
+	buf := value(uverbs.AllocBuffer(4096))(t)
+	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+	defer func() { must(t, mr.Close(), buf.Close()) }()
+	for name, b := range map[string][]byte{
+		"too short": {1, 0, 0}, "kind 9": {9, 0, 0, 0, 0, 0, 0, 0}, "a wrong length": {1, 0, 0, 0, 0, 0, 0, 5, 1},
+		"credits for nothing": {2, 0, 1, 0, 0, 0, 0, 0}, "an end with data": {3, 0, 0, 0, 0, 0, 0, 1, 1},
+	} {
+		id, e, err := dial(good)
+		must(t, err)
+		if _, err := parseHello(e.Param.PrivateData, helloAnswer); err != nil {
+			t.Error(err)
+		}
+		server := value(l.Accept(ctx))(t)
+		copy(buf.Bytes(), b)
+		must(t, id.queues.queuePair().PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{mr.SGE(0, len(b))}}))
+		if _, err := server.Recv(ctx); !errors.Is(err, syscall.EPROTO) {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, server.Close(), id.Close())
+	}
+}
+
+// FuzzHello: no private data makes a listener panic, and what is taken is what was sent.
+func FuzzHello(f *testing.F) {
+	f.Add(hello{helloRequest, 4, 100, []byte("data")}.encode(), uint8(helloRequest))
+	f.Add(hello{kind: helloRefusal, data: []byte("no")}.encode(), uint8(helloRefusal))
+	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
+		h, err := parseHello(b, kind)
+		if err != nil {
+			if !errors.Is(err, syscall.EPROTO) {
+				t.Error(err)
+			}
+			return
+		}
+		if again := h.encode(); kind != helloRefusal && !bytes.Equal(again[7:], b[7:len(again)]) {
+			t.Errorf("%x becomes %x", b, again)
+		}
+		if _, err := parseHeader(b); err == nil && int(b[7]) != len(b)-headerSize {
+			t.Error("the header's length is wrong")
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+)
+
+// resolver finds the addresses of a host's name.
+var resolver = net.DefaultResolver
+
+// lookup returns the addresses that a "host:port" stands for. An empty host is the unspecified
+// address, which is to listen on.
+func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("cm: address %q: %w", address, err)
+	}
+	port, err := resolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, fmt.Errorf("cm: port of address %q: %w", address, err)
+	}
+	if host == "" {
+		return []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port))}, nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.AddrPort{netip.AddrPortFrom(ip, uint16(port))}, nil
+	}
+	ips, err := resolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("cm: host of address %q: %w", address, err)
+	}
+	all := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		all[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+	}
+	return all, nil
+}
+
+// Dial connects to a listener, by "host:port". A host with several addresses is tried at one
+// after the other. The end of ctx ends it; without a deadline it may take as long as the
+// kernel tries, which is over a minute for a host that does not answer. A rejection matches
+// ECONNREFUSED, and is a [*RefusedError] if the peer has said why.
+func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
+	o, err := o.defaults("Dial", MaxDialData)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := lookup(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, a := range addrs {
+		c, err := dial(ctx, a, o)
+		if err == nil {
+			return c, nil
+		}
+		if errs = append(errs, fmt.Errorf("cm: dial %s: %w", a, err)); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// dial connects to an address.
+func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error) {
+	h, err := useDialHub()
+	if err != nil {
+		return nil, err
+	}
+	id, err := h.channel.NewID(TCP)
+	if err != nil {
+		return nil, errors.Join(err, h.release())
+	}
+	defer func() {
+		switch {
+		case err == nil:
+		case c == nil:
+			err = errors.Join(err, id.Close(), h.release())
+		default:
+			err = errors.Join(err, c.destroy())
+			c = nil
+		}
+	}()
+	if err := id.setOptions(o); err != nil {
+		return nil, err
+	}
+	if err := id.Resolve(ctx, o.LocalAddr, to); err != nil {
+		return nil, err
+	}
+	if c, err = newConn(h, id, o); err != nil {
+		return nil, err
+	}
+	answer, err := id.ConnectWait(ctx, c.param(hello{helloRequest, o.Depth, o.MessageSize, o.PrivateData}), ECE{})
+	if err != nil {
+		return c, refusal(err)
+	}
+	peer, err := parseHello(answer.Param.PrivateData, helloAnswer)
+	if err != nil {
+		return c, err
+	}
+	c.start(peer)
+	return c, nil
+}
+
+// setOptions sets the options that the kernel keeps.
+func (id *ID) setOptions(o Options) error {
+	if o.TOS != 0 {
+		if err := id.SetTOS(o.TOS); err != nil {
+			return err
+		}
+	}
+	return id.SetAckTimeout(o.AckTimeout)
+}
+
+// RefusedError is a rejection by a listener that has said why. It matches ECONNREFUSED.
+type RefusedError struct {
+	Addr string // Addr is the listener's address.
+	Why  string // Why is what it has said.
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	return "cm: " + e.Addr + " refuses: " + strconv.Quote(e.Why)
+}
+
+// Unwrap returns ECONNREFUSED.
+func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
+
+// refusal looks for the words in a rejection.
+func refusal(err error) error {
+	var e *EventError
+	if !errors.As(err, &e) || e.Type != Rejected {
+		return err
+	}
+	h, herr := parseHello(e.PrivateData, helloRefusal)
+	if herr != nil {
+		return err
+	}
+	return &RefusedError{Addr: e.Addr, Why: string(h.data)}
+}

@@ -1,0 +1,135 @@
+package cm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Send sends a message. It returns when the message is copied and on its way, which may be
+// before the peer has it: see Flush. It waits while the peer has no room. The error matches
+// EPIPE if the peer has closed its side, ECONNRESET if it is gone without a word, and it is
+// that of ctx if that ends first; nothing of the message was sent then.
+func (c *Conn) Send(ctx context.Context, msg []byte) error {
+	const what = "send"
+	if len(msg) > c.maxSend {
+		return argErr(what, "msg", fmt.Sprintf("%d bytes long", len(msg)), "up to %d bytes, the smaller MessageSize of both sides", c.maxSend)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return err
+	}
+	defer c.end()
+	if err := c.room(ctx, what); err != nil {
+		return err
+	}
+	c.wrs = append(c.wrs[:0], c.fill(msg))
+	c.post(c.wrs...)
+	return c.err
+}
+
+// room waits for room for a message.
+func (c *Conn) room(ctx context.Context, what string) error {
+	if !hasRoom(c, nil) {
+		if err := c.await(ctx, hasRoom, nil); err != nil {
+			return c.waitErr(what, err)
+		}
+	}
+	switch err := c.stopped(what); {
+	case err != nil && c.closing:
+		return err
+	case c.ended:
+		return fmt.Errorf("cm: %s: connection with %s: this side was closed for writing: %w", what, c.addrs.Remote, syscall.EPIPE)
+	case c.deaf:
+		return fmt.Errorf("cm: %s: connection with %s: the peer has closed it: %w", what, c.addrs.Remote, syscall.EPIPE)
+	default:
+		return err
+	}
+}
+
+// fill copies a message into a slot. There is room. The caller posts the result.
+func (c *Conn) fill(msg []byte) uverbs.SendWR {
+	i := int(c.msgPosted % uint64(c.o.SendDepth))
+	at := c.sendSlot(i)
+	b := c.buf.Bytes()[at:][:headerSize+len(msg)]
+	header{kind: msgData, credits: c.consumed, length: len(msg)}.put(b)
+	copy(b[headerSize:], msg)
+	c.consumed = 0
+	c.credits--
+	c.msgPosted++
+	c.sges[i] = c.mr.SGE(at, len(b))
+	wr := uverbs.SendWR{ID: c.enter(entryMessage, nil), Opcode: uverbs.WRSend, SGL: c.sges[i:][:1]}
+	// A completion now and then tells of all before it.
+	if c.msgPosted-c.signaled >= uint64(c.o.SendDepth+1)/2 {
+		c.signaled = c.msgPosted
+		wr.Flags = uverbs.Signaled
+	}
+	return wr
+}
+
+// Flush waits until the peer's device has everything that was sent.
+func (c *Conn) Flush(ctx context.Context) error {
+	const what = "flush"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return err
+	}
+	defer c.end()
+	if err := c.await(ctx, hasTransfer, nil); err != nil {
+		return c.waitErr(what, err)
+	}
+	if err := c.stopped(what); err != nil {
+		return err
+	}
+	return c.finishOp(ctx, what, c.probe())
+}
+
+// Recv waits for a message and returns it. The memory is the connection's, and is used again
+// at the next Recv. The error is io.EOF after the last message of a peer that has closed its
+// side, and matches ECONNRESET if the peer is gone without a word.
+func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
+	const what = "receive"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return nil, err
+	}
+	defer c.end()
+	c.putBack()
+	if !hasMessage(c, nil) {
+		if err := c.await(ctx, hasMessage, nil); err != nil {
+			return nil, c.waitErr(what, err)
+		}
+	}
+	switch {
+	case c.closing:
+		return nil, c.errClosed(what)
+	case c.inHead != c.inTail:
+		m := c.inbox[c.inHead%len(c.inbox)]
+		c.inHead++
+		c.held = m.slot
+		c.consumed++
+		c.giveCredits()
+		return c.buf.Bytes()[m.slot*c.slot+headerSize:][:m.length:m.length], nil
+	case c.eof:
+		return nil, io.EOF
+	}
+	return nil, c.err
+}
+
+// putBack posts the receive again of the message that Recv has returned.
+func (c *Conn) putBack() {
+	if c.held < 0 || c.err != nil {
+		return
+	}
+	if err := c.postRecv(c.held); err != nil {
+		c.fail(err)
+		return
+	}
+	c.held = -1
+}

@@ -1,0 +1,122 @@
+package cm
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// WaitMode says how a [Conn] waits for what is to come.
+type WaitMode uint8
+
+// Ways to wait.
+const (
+	SpinThenPark WaitMode = iota // look again and again for a while, then park
+	Spin                         // look again and again: least latency, and a processor for each goroutine that waits
+	Park                         // park in Go's netpoller at once: least use of processors
+)
+
+// String returns the mode's name.
+func (m WaitMode) String() string {
+	switch m {
+	case SpinThenPark:
+		return "spin then park"
+	case Spin:
+		return "spin"
+	case Park:
+		return "park"
+	}
+	return fmt.Sprintf("wait mode %d", uint8(m))
+}
+
+// Options are the options of [Dial] and [Listen]; the zero value is what most programs want.
+// A connection needs registered memory for Depth + SendDepth + 8 messages of MessageSize.
+type Options struct {
+	// PrivateData goes with the request of Dial, up to [MaxDialData] bytes, or with the answer
+	// of a listener, up to [MaxAcceptData] bytes.
+	PrivateData []byte
+
+	MessageSize int // MessageSize is the largest message that this side receives, in bytes; zero is 16 KiB.
+	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 16.
+	SendDepth   int // SendDepth is how many messages of this side may be on their way; zero is 16.
+	Transfers   int // Transfers is how many RDMA operations of this side may be on their way; zero is 16.
+
+	Wait WaitMode      // Wait says how to wait.
+	Spin time.Duration // Spin is how long SpinThenPark looks before it parks; zero is 50 µs.
+
+	// KeepAlive is how often an idle connection sees whether the peer is still there; zero is 15
+	// s, and a negative value is never.
+	KeepAlive time.Duration
+	// AckTimeout is how long the device waits for an acknowledgement before it sends once more,
+	// which it does RetryCount times; zero is 268 ms. Devices take powers of two of 4.096 µs.
+	AckTimeout time.Duration
+	RetryCount int           // RetryCount is 1 to 7; zero is 6. Some devices take 7 to be without end.
+	Linger     time.Duration // Linger bounds how long Close waits for what was sent to arrive; zero is 5 s.
+	TOS        uint8         // TOS is the type of service of what is sent.
+
+	LocalAddr netip.AddrPort // LocalAddr is where Dial dials from; the zero value is any.
+
+	Backlog int // Backlog is how many connections of a listener may wait for Accept; zero is 1024.
+	// Check decides on the requests to a listener, if it is set: the data that it returns is the
+	// answer's private data instead of PrivateData, and an error rejects the request, which the
+	// peer is told the text of. It is called from several goroutines.
+	Check func(*Request) ([]byte, error)
+}
+
+// Request is a request to a listener.
+type Request struct {
+	Local       Addr   // Local is the address that was dialled.
+	Remote      Addr   // Remote is the peer's address.
+	PrivateData []byte // PrivateData is what the peer has sent.
+}
+
+// Limits of the options.
+const (
+	maxMessageSize = 16 << 20
+	maxDepth       = 1 << 14
+)
+
+// defaults returns the options with the zero values filled in.
+func (o Options) defaults(op string, maxData int) (Options, error) {
+	for _, f := range []struct {
+		name          string
+		value         *int
+		zero, highest int
+	}{
+		{"MessageSize", &o.MessageSize, 16 << 10, maxMessageSize},
+		{"Depth", &o.Depth, 16, maxDepth},
+		{"SendDepth", &o.SendDepth, 16, maxDepth},
+		{"Transfers", &o.Transfers, 16, maxDepth},
+		{"RetryCount", &o.RetryCount, 6, 7},
+		{"Backlog", &o.Backlog, 1024, 1 << 20},
+	} {
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+		if *f.value < 1 || *f.value > f.highest {
+			return o, argErr(op, f.name, *f.value, "1 to %d", f.highest)
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		value *time.Duration
+		zero  time.Duration
+	}{{"Spin", &o.Spin, 50 * time.Microsecond}, {"AckTimeout", &o.AckTimeout, 260 * time.Millisecond}, {"Linger", &o.Linger, 5 * time.Second}} {
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+		if *f.value < 0 {
+			return o, argErr(op, f.name, *f.value, "from 0")
+		}
+	}
+	if o.KeepAlive == 0 {
+		o.KeepAlive = 15 * time.Second
+	}
+	if o.Wait > Park {
+		return o, argErr(op, "Wait", o.Wait, "SpinThenPark, Spin, Park")
+	}
+	if len(o.PrivateData) > maxData {
+		return o, argErr(op, "PrivateData", fmt.Sprintf("%d bytes long", len(o.PrivateData)), "up to %d bytes", maxData)
+	}
+	return o, nil
+}

@@ -1,0 +1,278 @@
+package cm
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// A connection has no goroutine of its own: those that wait in its methods poll the CQ, each
+// for all. When nothing comes one of them parks on the completion channel, and the others wait
+// for what it finds.
+
+// condition is what a method waits for. It is called with c.mu held.
+type condition func(c *Conn, o *op) bool
+
+// hasMessage: Recv has something to return.
+func hasMessage(c *Conn, _ *op) bool {
+	return c.inHead != c.inTail || c.eof || c.err != nil || c.closing
+}
+
+// hasRoom: a message can be sent.
+func hasRoom(c *Conn, _ *op) bool {
+	return c.credits > 0 && c.msgPosted-c.msgDone < uint64(c.o.SendDepth) || c.ended || c.deaf || c.err != nil || c.closing
+}
+
+// hasControl: a control message can be sent.
+func hasControl(c *Conn, _ *op) bool { return c.ctlPosted-c.ctlDone < ctlSlots || c.err != nil }
+
+// hasTransfer: an RDMA operation can be posted.
+func hasTransfer(c *Conn, _ *op) bool {
+	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) || c.err != nil || c.closing
+}
+
+// isDone: an operation has ended.
+func isDone(c *Conn, o *op) bool { return o.done || c.err != nil }
+
+// allSent: the peer's device has everything.
+func allSent(c *Conn, _ *op) bool { return c.retired == c.posted || c.err != nil }
+
+// await runs the connection until a condition is met, or ctx ends. The caller holds c.mu, and
+// is counted in c.users.
+func (c *Conn) await(ctx context.Context, met condition, o *op) error {
+	c.poll()
+	if met(c, o) {
+		return nil
+	}
+	if c.o.Wait != Park && c.spin(ctx, met, o) {
+		return nil
+	}
+	for !met(c, o) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		changed := c.change()
+		c.mu.Unlock()
+		select {
+		case c.reading <- struct{}{}:
+			c.mu.Lock()
+			err := c.park(ctx, met, o)
+			<-c.reading // one of the others goes on
+			if err != nil {
+				return err
+			}
+			continue
+		case <-changed:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+	}
+	return nil
+}
+
+// spin polls for a while, or until ctx ends. It reports whether the condition is met. The
+// caller holds c.mu.
+func (c *Conn) spin(ctx context.Context, met condition, o *op) bool {
+	const between = 8 // polls between looks at the clock
+	var until time.Time
+	if c.o.Wait != Spin {
+		until = time.Now().Add(c.o.Spin)
+	}
+	for i := 1; ; i++ {
+		c.mu.Unlock()
+		if i%between == 0 {
+			runtime.Gosched()
+		}
+		c.mu.Lock()
+		c.poll()
+		switch {
+		case met(c, o):
+			return true
+		case i%between != 0:
+		case ctx.Err() != nil, c.o.Wait != Spin && time.Now().After(until):
+			return false
+		}
+	}
+}
+
+// park waits for completions in the netpoller until the condition is met. The caller holds
+// c.mu, and c.reading.
+func (c *Conn) park(ctx context.Context, met condition, o *op) error {
+	for !met(c, o) {
+		if err := c.cq.Notify(); err != nil {
+			c.fail(err)
+			continue
+		}
+		c.poll()
+		if met(c, o) {
+			break
+		}
+		c.mu.Unlock()
+		_, err := c.ch.Wait(ctx)
+		c.mu.Lock()
+		if err == nil {
+			c.poll()
+			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.fail(err)
+	}
+	return nil
+}
+
+// poll takes all completions. The caller holds c.mu.
+func (c *Conn) poll() {
+	any := false
+	for {
+		n, err := c.cq.Poll(c.wcs[:])
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		for i := range n {
+			c.complete(&c.wcs[i])
+		}
+		any = any || n > 0
+		if n < len(c.wcs) {
+			break
+		}
+	}
+	if any {
+		c.idle = false
+		c.notify()
+		c.giveCredits()
+	}
+}
+
+// complete deals with a completion.
+func (c *Conn) complete(wc *uverbs.WC) {
+	if wc.Status != uverbs.WCSuccess {
+		if c.err == nil {
+			c.fail(c.qp.Err(wc))
+		}
+		return
+	}
+	if wc.ID&recvBit == 0 {
+		c.retire(wc.ID)
+		return
+	}
+	slot := int(wc.ID &^ recvBit)
+	if err := c.arrived(slot, int(wc.ByteLen)); err != nil {
+		c.fail(err)
+	}
+}
+
+// arrived takes a message that is in a slot.
+func (c *Conn) arrived(slot, length int) error {
+	h, err := parseHeader(c.buf.Bytes()[slot*c.slot:][:length])
+	if err != nil {
+		return err
+	}
+	if c.credits += h.credits; c.credits > c.peerDepth {
+		return protoErr("it has room for %d messages and now says %d", c.peerDepth, c.credits)
+	}
+	switch {
+	case h.kind == msgEnd:
+		c.eof, c.deaf = true, c.deaf || h.deaf
+	case h.kind != msgData:
+	case c.eof:
+		return protoErr("a message after the end")
+	case c.inTail-c.inHead >= c.o.Depth || h.length > c.o.MessageSize:
+		return protoErr("a message of %d bytes with %d before it, allowed are %d of %d", h.length, c.inTail-c.inHead, c.o.Depth, c.o.MessageSize)
+	default:
+		c.inbox[c.inTail%len(c.inbox)] = arrival{slot, h.length}
+		c.inTail++
+		return nil
+	}
+	return c.postRecv(slot)
+}
+
+// postRecv posts the receive of a slot.
+func (c *Conn) postRecv(slot int) error {
+	return c.qp.PostRecv(recvBit|uint64(slot), c.mr.SGE(slot*c.slot, c.slot))
+}
+
+// retire takes what the peer's device has out of the send queue, up to a number.
+func (c *Conn) retire(last uint64) {
+	for ; c.retired <= last; c.retired++ {
+		e := &c.ledger[c.retired%uint64(len(c.ledger))]
+		switch e.kind {
+		case entryMessage:
+			c.msgDone++
+		case entryControl:
+			c.ctlDone++
+		case entryOp:
+			c.opsDone++
+			if e.op.done = true; e.op.left {
+				c.recycle(e.op)
+			}
+			e.op = nil
+		}
+	}
+}
+
+// enter writes a work request that is about to be posted into the ledger, and returns its
+// number.
+func (c *Conn) enter(kind entryKind, o *op) uint64 {
+	id := c.posted
+	c.ledger[id%uint64(len(c.ledger))] = entry{kind, o}
+	c.posted++
+	return id
+}
+
+// control sends a control message. There is room for it.
+func (c *Conn) control(h header) {
+	i := int(c.ctlPosted % ctlSlots)
+	at := c.ctlSlot(i)
+	h.credits, c.consumed = c.consumed, 0
+	h.put(c.buf.Bytes()[at:])
+	sge := &c.sges[c.o.SendDepth+i]
+	*sge = c.mr.SGE(at, headerSize)
+	c.ctlPosted++
+	c.post(uverbs.SendWR{ID: c.enter(entryControl, nil), Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
+		SGL: c.sges[c.o.SendDepth+i:][:1]})
+}
+
+// post posts work requests. If that fails, so does the connection.
+func (c *Conn) post(wrs ...uverbs.SendWR) {
+	if err := c.qp.PostSend(wrs...); err != nil {
+		c.fail(err)
+	}
+}
+
+// giveCredits tells the peer of room when there is as much as half of what it has at most. A
+// message from this side tells it too.
+func (c *Conn) giveCredits() {
+	if c.consumed >= (c.o.Depth+1)/2 && c.ctlPosted-c.ctlDone < ctlSlots && c.err == nil && !c.deaf {
+		c.control(header{kind: msgCredits})
+	}
+}
+
+// newOp returns an operation that is not done.
+func (c *Conn) newOp() *op {
+	o := c.free
+	if o == nil {
+		return &op{}
+	}
+	c.free = o.next
+	*o = op{}
+	return o
+}
+
+// recycle takes back one that nobody has any more.
+func (c *Conn) recycle(o *op) {
+	o.next = c.free
+	c.free = o
+}
+
+// probe posts a WRITE of nothing, which tells when all before it is with the peer's device.
+func (c *Conn) probe() *op {
+	o := c.newOp()
+	c.opsPosted++
+	c.post(uverbs.SendWR{ID: c.enter(entryOp, o), Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled})
+	return o
+}

@@ -1,0 +1,123 @@
+package cm
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Remote is memory of the peer's that it has registered with rights for remote access, and
+// told this side of, in private data or in a message.
+type Remote struct {
+	Addr   uint64 // Addr is the first byte.
+	RKey   uint32 // RKey is the key of the MR or MW.
+	Length uint32 // in bytes
+}
+
+// remoteSize is the size of a Remote as bytes.
+const remoteSize = 16
+
+// RemoteOf returns what the peer has to know of a region.
+func RemoteOf(mr *uverbs.MR) Remote {
+	return Remote{Addr: mr.Addr(), RKey: mr.RKey(), Length: uint32(mr.Len())}
+}
+
+// AppendBinary appends the 16 bytes that tell a peer: address, key and length in network byte
+// order, as in rping. It implements [encoding.BinaryAppender].
+func (r Remote) AppendBinary(b []byte) ([]byte, error) {
+	b = binary.BigEndian.AppendUint64(b, r.Addr)
+	b = binary.BigEndian.AppendUint32(b, r.RKey)
+	return binary.BigEndian.AppendUint32(b, r.Length), nil
+}
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (r Remote) MarshalBinary() ([]byte, error) { return r.AppendBinary(nil) }
+
+// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. Bytes after the 16 do not matter.
+func (r *Remote) UnmarshalBinary(b []byte) error {
+	if len(b) < remoteSize {
+		return argErr("Remote", "data", fmt.Sprintf("%d bytes long", len(b)), "from %d bytes", remoteSize)
+	}
+	r.Addr, r.RKey, r.Length = binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])
+	return nil
+}
+
+// At returns the part of it from an offset on.
+func (r Remote) At(offset uint32) Remote {
+	offset = min(offset, r.Length)
+	return Remote{Addr: r.Addr + uint64(offset), RKey: r.RKey, Length: r.Length - offset}
+}
+
+// Write writes local memory into the peer's, and waits until it is there (RDMA WRITE). The
+// memory is registered with the connection's [Conn.PD]. If ctx ends first the operation goes
+// on: the memory must be left alone until the connection is closed. A peer that does not allow
+// it ends the connection, with an error that says so.
+func (c *Conn) Write(ctx context.Context, local uverbs.SGE, remote Remote) error {
+	return c.transfer(ctx, "write", uverbs.SendWR{Opcode: uverbs.WRRDMAWrite}, local, remote)
+}
+
+// Read reads the peer's memory into local memory (RDMA READ). The rest is as for Write.
+func (c *Conn) Read(ctx context.Context, local uverbs.SGE, remote Remote) error {
+	return c.transfer(ctx, "read", uverbs.SendWR{Opcode: uverbs.WRRDMARead}, local, remote)
+}
+
+// CompareSwap stores swap in 8 bytes of the peer's memory if they are compare, and puts what
+// they were into local memory, all in the byte order of the hosts. The address is a multiple
+// of 8. The rest is as for Write.
+func (c *Conn) CompareSwap(ctx context.Context, local uverbs.SGE, remote Remote, compare, swap uint64) error {
+	return c.transfer(ctx, "compare and swap", uverbs.SendWR{Opcode: uverbs.WRAtomicCAS, CompareAdd: compare, Swap: swap}, local, remote)
+}
+
+// FetchAdd adds to 8 bytes of the peer's memory, and puts what they were into local memory.
+// The rest is as for CompareSwap.
+func (c *Conn) FetchAdd(ctx context.Context, local uverbs.SGE, remote Remote, add uint64) error {
+	return c.transfer(ctx, "fetch and add", uverbs.SendWR{Opcode: uverbs.WRAtomicFAA, CompareAdd: add}, local, remote)
+}
+
+// transfer does an RDMA operation.
+func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, local uverbs.SGE, remote Remote) error {
+	if local.Length > remote.Length {
+		return argErr(what, "local.Length", local.Length, "up to remote.Length, which is %d", remote.Length)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return err
+	}
+	defer c.end()
+	if err := c.await(ctx, hasTransfer, nil); err != nil {
+		return c.waitErr(what, err)
+	}
+	if err := c.stopped(what); err != nil {
+		return err
+	}
+	o := c.newOp()
+	c.opsPosted++
+	wr.ID, wr.Flags = c.enter(entryOp, o), uverbs.Signaled
+	wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
+	c.sge[0] = local
+	wr.SGL = c.sge[:]
+	if err := c.qp.PostSend(wr); err != nil {
+		c.posted--
+		c.opsPosted--
+		c.recycle(o)
+		return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
+	}
+	return c.finishOp(ctx, what, o)
+}
+
+// finishOp waits for an operation.
+func (c *Conn) finishOp(ctx context.Context, what string, o *op) error {
+	err := c.await(ctx, isDone, o)
+	switch {
+	case o.done:
+		c.recycle(o)
+		return nil
+	case err != nil:
+		o.left = true
+		return c.waitErr(what, err)
+	}
+	return c.err
+}

@@ -1,0 +1,146 @@
+package cm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+)
+
+// What both sides of a Conn say to each other.
+//
+// Private data begins with a greeting, in network byte order:
+//
+//	0  "gv"
+//	2  version, 1
+//	3  kind: 1 request, 2 answer, 3 refusal
+//	4  messages that the sender of this can take (u16)
+//	6  0
+//	7  bytes of the program's data, or of the refusal's text
+//	8  the largest message that it can take (u32)
+//	12 the data
+//
+// A message begins with a header:
+//
+//	0  kind: 1 data, 2 credits, 3 end
+//	1  of an end: 1 if the sender takes no messages any more
+//	2  credits: how many more messages the receiver may send (u16)
+//	4  bytes of data (u32)
+//	8  the data
+const (
+	wireVersion = 1
+	helloSize   = 12
+	headerSize  = 8
+)
+
+// Kinds of greetings.
+const (
+	helloRequest = 1 + iota
+	helloAnswer
+	helloRefusal
+)
+
+// Kinds of messages.
+const (
+	msgData = 1 + iota
+	msgCredits
+	msgEnd
+)
+
+// Limits of the program's private data, in bytes.
+const (
+	MaxDialData   = 44  // of a request
+	MaxAcceptData = 184 // of an answer
+)
+
+// maxRefusal is the longest text of a refusal, in bytes.
+const maxRefusal = 136
+
+// hello is a greeting.
+type hello struct {
+	kind  uint8
+	depth int
+	size  int
+	data  []byte
+}
+
+// encode lays it out.
+func (h hello) encode() []byte {
+	b := make([]byte, helloSize, helloSize+len(h.data))
+	b[0], b[1], b[2], b[3] = 'g', 'v', wireVersion, h.kind
+	binary.BigEndian.PutUint16(b[4:], uint16(h.depth))
+	b[7] = uint8(len(h.data))
+	binary.BigEndian.PutUint32(b[8:], uint32(h.size))
+	return append(b, h.data...)
+}
+
+// protocolError says that the peer does not speak the protocol of Conn as it should.
+type protocolError struct{ what string }
+
+func (e *protocolError) Error() string { return "the peer does not speak this protocol: " + e.what }
+
+// Unwrap returns the errno that is meant for it.
+func (e *protocolError) Unwrap() error { return syscall.EPROTO }
+
+func protoErr(format string, args ...any) error {
+	return &protocolError{fmt.Sprintf(format, args...)}
+}
+
+// parseHello reads a greeting. Private data has zeros after it.
+func parseHello(b []byte, kind uint8) (hello, error) {
+	if len(b) < helloSize || b[0] != 'g' || b[1] != 'v' {
+		return hello{}, protoErr("its private data is no greeting; is it a program that does not use Conn?")
+	}
+	if b[2] != wireVersion {
+		return hello{}, protoErr("its greeting has version %d, this side speaks %d", b[2], wireVersion)
+	}
+	if b[3] != kind {
+		return hello{}, protoErr("its greeting is of kind %d, not %d", b[3], kind)
+	}
+	h := hello{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:]))}
+	n := int(b[7])
+	if helloSize+n > len(b) {
+		return hello{}, protoErr("its greeting has %d bytes of data, and space for %d", n, len(b)-helloSize)
+	}
+	if kind != helloRefusal && (h.depth < 1 || h.depth > maxDepth || h.size < 1 || h.size > maxMessageSize) {
+		return hello{}, protoErr("it takes %d messages of %d bytes, possible are 1 to %d of 1 to %d", h.depth, h.size, maxDepth, maxMessageSize)
+	}
+	h.data = append([]byte(nil), b[helloSize:helloSize+n]...)
+	return h, nil
+}
+
+// header is the head of a message.
+type header struct {
+	kind    uint8
+	deaf    bool // of an end: the sender takes no messages any more
+	credits int
+	length  int
+}
+
+// put lays it out in the first bytes of b.
+func (h header) put(b []byte) {
+	_ = b[headerSize-1]
+	b[0], b[1] = h.kind, 0
+	if h.deaf {
+		b[1] = 1
+	}
+	binary.BigEndian.PutUint16(b[2:], uint16(h.credits))
+	binary.BigEndian.PutUint32(b[4:], uint32(h.length))
+}
+
+// parseHeader reads the head of a message that is b.
+func parseHeader(b []byte) (header, error) {
+	if len(b) < headerSize {
+		return header{}, protoErr("a message of %d bytes, shorter than its header", len(b))
+	}
+	h := header{kind: b[0], deaf: b[1] != 0, credits: int(binary.BigEndian.Uint16(b[2:])), length: int(binary.BigEndian.Uint32(b[4:]))}
+	if h.length != len(b)-headerSize {
+		return header{}, protoErr("a message with %d bytes of data says that it has %d", len(b)-headerSize, h.length)
+	}
+	if h.kind < msgData || h.kind > msgEnd {
+		return header{}, protoErr("a message of kind %d", h.kind)
+	}
+	if h.kind != msgData && h.length != 0 {
+		return header{}, protoErr("a message of kind %d with %d bytes of data", h.kind, h.length)
+	}
+	return h, nil
+}
