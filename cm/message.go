@@ -32,6 +32,29 @@ func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	return c.err
 }
 
+// sendSome sends as much of p as there is room for, at least one message, and returns how much
+// that is.
+func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
+	const what = "send"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return 0, err
+	}
+	defer c.end()
+	if err := c.room(ctx, what); err != nil || len(p) == 0 {
+		return 0, err
+	}
+	c.wrs = c.wrs[:0]
+	for n < len(p) && hasRoom(c, nil) {
+		k := min(len(p)-n, c.maxSend)
+		c.wrs = append(c.wrs, c.fill(p[n:n+k]))
+		n += k
+	}
+	c.post(c.wrs...)
+	return n, c.err
+}
+
 // room waits for room for a message.
 func (c *Conn) room(ctx context.Context, what string) error {
 	if !hasRoom(c, nil) {
@@ -110,16 +133,38 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	case c.closing:
 		return nil, c.errClosed(what)
 	case c.inHead != c.inTail:
-		m := c.inbox[c.inHead%len(c.inbox)]
-		c.inHead++
-		c.held = m.slot
-		c.consumed++
-		c.giveCredits()
-		return c.buf.Bytes()[m.slot*c.slot+headerSize:][:m.length:m.length], nil
+		return c.take(), nil
 	case c.eof:
 		return nil, io.EOF
 	}
 	return nil, c.err
+}
+
+// recvNow is Recv for a message that is there already, and returns nil if there is none.
+func (c *Conn) recvNow() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.begin("receive") != nil {
+		return nil
+	}
+	defer c.end()
+	if c.putBack(); c.inHead == c.inTail {
+		c.poll()
+	}
+	if c.inHead == c.inTail {
+		return nil
+	}
+	return c.take()
+}
+
+// take takes the first message that has arrived.
+func (c *Conn) take() []byte {
+	m := c.inbox[c.inHead%len(c.inbox)]
+	c.inHead++
+	c.held = m.slot
+	c.consumed++
+	c.giveCredits()
+	return c.buf.Bytes()[m.slot*c.slot+headerSize:][:m.length:m.length]
 }
 
 // putBack posts the receive again of the message that Recv has returned.

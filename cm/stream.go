@@ -1,0 +1,212 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Stream is a [net.Conn] over a [Conn]: a stream of bytes without the bounds of messages, with
+// deadlines, and with each direction closed on its own. What is written is copied once, into
+// registered memory, and what is read is copied once, out of it. It is safe for concurrent
+// use.
+type Stream struct {
+	conn *Conn
+
+	reading sync.Mutex
+	rest    []byte // guarded by reading: of the last message
+
+	writing sync.Mutex
+
+	readBy, writeBy deadline
+}
+
+// Stream makes a stream of the connection, to be used instead of its methods for messages.
+func (c *Conn) Stream() *Stream {
+	s := &Stream{conn: c}
+	s.SetDeadline(time.Time{})
+	return s
+}
+
+// DialStream connects to a listener for streams; see [Dial].
+func DialStream(ctx context.Context, address string, o Options) (*Stream, error) {
+	c, err := Dial(ctx, address, o)
+	if err != nil {
+		return nil, err
+	}
+	return c.Stream(), nil
+}
+
+// Streams returns the listener as one of streams, for [net/http.Server.Serve] and the like.
+// Each connection is a [*Stream].
+func (l *Listener) Streams() net.Listener { return streamListener{l} }
+
+// streamListener makes streams of connections.
+type streamListener struct{ *Listener }
+
+// Accept implements net.Listener.
+func (l streamListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return c.Stream(), nil
+}
+
+// deadline is when an operation ends.
+type deadline struct {
+	mu     sync.Mutex
+	ctx    context.Context    // guarded by mu: ends at the deadline, and when there is a new one
+	cancel context.CancelFunc // guarded by mu
+}
+
+// set sets it; the zero time is never.
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cancel != nil {
+		d.cancel()
+	}
+	if t.IsZero() {
+		d.ctx, d.cancel = context.WithCancel(context.Background())
+	} else {
+		d.ctx, d.cancel = context.WithDeadline(context.Background(), t)
+	}
+}
+
+// context returns the context of operations.
+func (d *deadline) context() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ctx
+}
+
+// within does an operation until the deadline, also one that is set meanwhile.
+func (d *deadline) within(do func(ctx context.Context) error) error {
+	for {
+		ctx := d.context()
+		err := ctx.Err()
+		if err == nil {
+			err = do(ctx)
+		}
+		switch {
+		case err == nil || ctx.Err() == nil:
+			return err
+		case errors.Is(err, context.DeadlineExceeded):
+			return os.ErrDeadlineExceeded
+		case !errors.Is(err, context.Canceled):
+			return err
+		}
+	}
+}
+
+// opError says whose operation has failed, as the connections of package net do.
+func (s *Stream) opError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return &net.OpError{Op: op, Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: err}
+}
+
+// next has a message to read from.
+func (s *Stream) next() error {
+	return s.readBy.within(func(ctx context.Context) (err error) {
+		for err == nil && len(s.rest) == 0 {
+			s.rest, err = s.conn.Recv(ctx)
+		}
+		return err
+	})
+}
+
+// Read reads what has arrived, or waits for something. It returns io.EOF after the peer's
+// CloseWrite or Close.
+func (s *Stream) Read(p []byte) (n int, err error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if err := s.next(); err != nil {
+		return 0, s.opError("read", err)
+	}
+	for n < len(p) {
+		k := copy(p[n:], s.rest)
+		n += k
+		if s.rest = s.rest[k:]; len(s.rest) == 0 && n < len(p) {
+			if s.rest = s.conn.recvNow(); len(s.rest) == 0 {
+				break
+			}
+		}
+	}
+	return n, nil
+}
+
+// WriteTo writes what arrives to w, without a copy, until io.EOF. It implements
+// [io.WriterTo].
+func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	for {
+		switch err := s.next(); {
+		case err == io.EOF:
+			return n, nil
+		case err != nil:
+			return n, s.opError("read", err)
+		}
+		k, err := w.Write(s.rest)
+		n += int64(k)
+		if s.rest = s.rest[k:]; err != nil {
+			return n, err
+		}
+	}
+}
+
+// Write writes p. It returns when all is copied and on its way.
+func (s *Stream) Write(p []byte) (n int, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	err = s.writeBy.within(func(ctx context.Context) error {
+		for {
+			k, err := s.conn.sendSome(ctx, p[n:])
+			if n += k; err != nil || n == len(p) {
+				return err
+			}
+		}
+	})
+	return n, s.opError("write", err)
+}
+
+// CloseWrite ends what is written; the peer reads io.EOF.
+func (s *Stream) CloseWrite() error {
+	return s.opError("close", s.writeBy.within(s.conn.CloseWrite))
+}
+
+// Close closes the connection: see [Conn.Close].
+func (s *Stream) Close() error { return s.opError("close", s.conn.Close()) }
+
+// LocalAddr returns this side's address.
+func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
+
+// RemoteAddr returns the peer's address.
+func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
+
+// SetDeadline sets both deadlines. After one operations return an error that matches
+// [os.ErrDeadlineExceeded], until there is another; the zero time is no deadline.
+func (s *Stream) SetDeadline(t time.Time) error {
+	s.readBy.set(t)
+	s.writeBy.set(t)
+	return nil
+}
+
+// SetReadDeadline sets the deadline of Read.
+func (s *Stream) SetReadDeadline(t time.Time) error {
+	s.readBy.set(t)
+	return nil
+}
+
+// SetWriteDeadline sets the deadline of Write.
+func (s *Stream) SetWriteDeadline(t time.Time) error {
+	s.writeBy.set(t)
+	return nil
+}
