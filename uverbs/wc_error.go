@@ -143,6 +143,9 @@ type sentWR struct {
 
 // sent finds a send work request, as long as the ring has it.
 func (q *QP) sent(id uint64) sentWR {
+	if q.gone.Load() { // so is the ring
+		return sentWR{}
+	}
 	switch q.kind {
 	case kindRxe:
 		if i, ok := q.sq.Find(id, q.typ == UD); ok {

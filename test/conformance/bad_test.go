@@ -466,6 +466,11 @@ func TestPeerGone(t *testing.T) {
 		if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.Err {
 			t.Fatalf("QP is in state %s, %v, want ERR", attr.State, err)
 		}
+		// A completion that was polled before Close is explained after it too, without the ring.
+		must(t, a.qp.Close())
+		if err := a.qp.Err(&uverbs.WC{ID: 3, Status: uverbs.WCLocProtErr}); !errors.Is(err, uverbs.WCLocProtErr) {
+			t.Errorf("a completion after Close: %v", err)
+		}
 	})
 }
 
