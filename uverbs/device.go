@@ -32,6 +32,7 @@ const devDir = "/dev/infiniband"
 
 // DeviceInfo describes a device of this machine, usable or not.
 type DeviceInfo struct {
+	Index    uint32 // Index is the kernel's number for the device.
 	Name     string // Name is the RDMA device's name, such as "rxe0".
 	NodeGUID GUID   // NodeGUID is the GUID of the device.
 	Protocol string // Protocol is "roce", "ib", "iw" or what else the kernel says.
@@ -68,6 +69,7 @@ func devices(dir string) ([]DeviceInfo, error) {
 // inspect finds out whether a device can be used.
 func inspect(dev netlinkrdma.Device, dir string) DeviceInfo {
 	info := DeviceInfo{
+		Index:    dev.Index,
 		Name:     dev.Name,
 		NodeGUID: GUID(dev.NodeGUID),
 		Protocol: string(dev.Protocol),
