@@ -112,19 +112,26 @@ const (
 
 // newConn makes a connection's memory and queues on the device that its ID is on, and posts
 // its receives. The ID is the connection's if newConn succeeds.
-func newConn(h *hub, id *ID, o Options) (c *Conn, err error) {
-	c = &Conn{hub: h, id: id, o: o, held: -1, reading: make(chan struct{}, 1)}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, id.queues.close(), c.releaseAll())
-		}
-	}()
-	if c.addrs, err = id.Addrs(); err != nil {
-		return nil, err
+func newConn(h *hub, id *ID, o Options) (*Conn, error) {
+	c := &Conn{hub: h, id: id, o: o, held: -1, reading: make(chan struct{}, 1)}
+	if err := c.make(); err != nil {
+		return nil, errors.Join(err, id.queues.close(), c.releaseAll())
 	}
-	if c.dev, err = useDevice(c.addrs.Device); err != nil {
-		return nil, err
+	return c, nil
+}
+
+// make makes memory and queues. What there is when it fails is the caller's to release.
+func (c *Conn) make() (err error) {
+	id, o := c.id, c.o
+	addrs, index, err := id.addrs()
+	if err != nil {
+		return err
 	}
+	if c.dev, err = useDevice(index); err != nil {
+		return err
+	}
+	c.addrs = addrs
+	c.addrs.Device = c.dev.dev.Name()
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
@@ -132,27 +139,27 @@ func newConn(h *hub, id *ID, o Options) (c *Conn, err error) {
 	c.sges = make([]uverbs.SGE, o.SendDepth+ctlSlots)
 	c.slot = (headerSize + o.MessageSize + 63) &^ 63
 	if c.buf, err = uverbs.AllocBuffer((recvs+o.SendDepth)*c.slot + ctlSlots*ctlSize); err != nil {
-		return nil, err
+		return err
 	}
 	if c.mr, err = c.dev.pd.RegMR(c.buf, uverbs.AccessLocalWrite); err != nil {
-		return nil, err
+		return err
 	}
 	if c.ch, err = c.dev.dev.CreateCompChannel(); err != nil {
-		return nil, err
+		return err
 	}
 	if c.cq, err = c.dev.dev.CreateCQ(recvs+sends, uverbs.CQOptions{Channel: c.ch}); err != nil {
-		return nil, err
+		return err
 	}
 	c.qp, err = id.CreateQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: recvs})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for slot := range recvs {
 		if err = c.postRecv(slot); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // sendSlot returns the offset of a slot for a message.
@@ -173,7 +180,9 @@ func (c *Conn) releaseAll() error {
 	try(c.ch != nil, func() error { return c.ch.Close() })
 	try(c.mr != nil, func() error { return c.mr.Close() })
 	try(c.buf != nil, func() error { return c.buf.Close() })
-	try(c.dev != nil, func() error { return c.dev.release() })
+	if c.dev != nil {
+		c.dev.release()
+	}
 	return errors.Join(errs...)
 }
 
@@ -254,6 +263,9 @@ var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closin
 func (c *Conn) event(e *Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.freed {
+		return
+	}
 	switch e.Type {
 	case Disconnected:
 		c.poll() // what has arrived before counts
@@ -404,7 +416,8 @@ func (c *Conn) destroy() error {
 	}
 	c.mu.Unlock()
 	c.hub.unwatch(c.id)
-	return errors.Join(c.id.Close(), c.releaseAll(), c.hub.release())
+	defer c.hub.releaseSoon()
+	return errors.Join(c.id.Close(), c.releaseAll())
 }
 
 // change returns a channel that is closed at the next change. The caller holds c.mu.

@@ -75,13 +75,15 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	}
 	id, err := h.channel.NewID(TCP)
 	if err != nil {
-		return nil, errors.Join(err, h.release())
+		h.releaseSoon()
+		return nil, err
 	}
 	defer func() {
 		switch {
 		case err == nil:
 		case c == nil:
-			err = errors.Join(err, id.Close(), h.release())
+			err = errors.Join(err, id.Close())
+			h.releaseSoon()
 		default:
 			err = errors.Join(err, c.destroy())
 			c = nil

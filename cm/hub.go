@@ -3,8 +3,8 @@ package cm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -16,19 +16,27 @@ type device struct {
 	refs int // guarded by devices.mu
 }
 
-// devices are the devices that connections are on.
+// devices are the devices that connections are on, and were until a moment ago.
 var devices = struct {
 	mu   sync.Mutex
-	open map[string]*device
-}{open: map[string]*device{}}
+	open map[uint32]*device // by index
+}{open: map[uint32]*device{}}
+
+// moment is for how long a device, and the channel for dialling, stay open without a
+// connection, as a program that has closed one often makes another.
+const moment = time.Second
 
 // useDevice opens a device, or shares the open one.
-func useDevice(name string) (*device, error) {
+func useDevice(index uint32) (*device, error) {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
-	if d := devices.open[name]; d != nil {
+	if d := devices.open[index]; d != nil {
 		d.refs++
 		return d, nil
+	}
+	name, err := deviceName(index)
+	if err != nil {
+		return nil, err
 	}
 	dev, err := uverbs.Open(name)
 	if err != nil {
@@ -39,34 +47,48 @@ func useDevice(name string) (*device, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	d := &device{dev: dev, pd: pd, refs: 1}
-	devices.open[name] = d
+	devices.open[index] = d
 	return d, nil
 }
 
-// release closes the device after its last connection. If the program still has memory
-// registered with the PD, both stay open for the next connection.
-func (d *device) release() error {
+// release ends one use of the device, which is closed soon after the last one. If the program
+// still has memory registered with the PD, both stay open for the next connection.
+func (d *device) release() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
-	d.refs--
-	if d.refs > 0 {
-		return nil
+	if d.refs--; d.refs > 0 {
+		return
 	}
-	if err := d.pd.Close(); err != nil {
-		return fmt.Errorf("cm: close the device of the last connection: %w", err)
+	if devices.open[d.dev.Info().Index] != d { // forgotten
+		d.close()
+		return
 	}
-	if devices.open[d.dev.Name()] == d {
-		delete(devices.open, d.dev.Name())
-	}
-	return d.dev.Close()
+	time.AfterFunc(moment, func() {
+		devices.mu.Lock()
+		defer devices.mu.Unlock()
+		if d.refs == 0 {
+			d.close()
+		}
+	})
 }
 
-// forget has later connections open the device anew: another one may have its name.
+// close closes the device, if it can. The caller holds devices.mu.
+func (d *device) close() {
+	if d.pd.Close() != nil {
+		return
+	}
+	d.dev.Close()
+	if index := d.dev.Info().Index; devices.open[index] == d {
+		delete(devices.open, index)
+	}
+}
+
+// forget has later connections open the device anew: another one may have its index.
 func (d *device) forget() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
-	if devices.open[d.dev.Name()] == d {
-		delete(devices.open, d.dev.Name())
+	if index := d.dev.Info().Index; devices.open[index] == d {
+		delete(devices.open, index)
 	}
 }
 
@@ -155,23 +177,22 @@ func (h *hub) use() bool {
 }
 
 // release makes one user less; with the last one the hub goes.
-func (h *hub) release() error {
+func (h *hub) release() {
 	h.mu.Lock()
 	h.users--
 	last := h.users == 0
 	h.mu.Unlock()
 	if last {
-		return h.channel.Close()
+		h.channel.Close()
 	}
-	return nil
 }
 
 // useDialHub returns the hub for connections that are dialled.
 func useDialHub() (*hub, error) {
 	dialHub.mu.Lock()
 	defer dialHub.mu.Unlock()
-	if dialHub.hub != nil && dialHub.hub.use() {
-		return dialHub.hub, nil
+	if h := dialHub.hub; h != nil && h.use() {
+		return h, nil
 	}
 	h, err := newHub()
 	if err != nil {
@@ -179,4 +200,16 @@ func useDialHub() (*hub, error) {
 	}
 	dialHub.hub = h
 	return h, nil
+}
+
+// releaseSoon is release in a moment, if it would be the last.
+func (h *hub) releaseSoon() {
+	h.mu.Lock()
+	last := h.users == 1
+	h.mu.Unlock()
+	if last {
+		time.AfterFunc(moment, h.release)
+		return
+	}
+	h.release()
 }

@@ -43,7 +43,8 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 	}
 	id, err := h.channel.NewID(TCP)
 	if err != nil {
-		return nil, errors.Join(err, h.release())
+		h.release()
+		return nil, err
 	}
 	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -126,7 +127,8 @@ func (l *Listener) accept(ctx context.Context, e *Event) (c *Conn, err error) {
 		case err == nil:
 		case c == nil:
 			refuse(e.ID, err.Error())
-			err = errors.Join(err, e.ID.Close(), l.hub.release())
+			err = errors.Join(err, e.ID.Close())
+			l.hub.release()
 		default:
 			err = errors.Join(err, c.destroy())
 			c = nil
@@ -209,5 +211,6 @@ func (l *Listener) Close() error {
 		}
 		break
 	}
-	return errors.Join(append(errs, l.hub.release())...)
+	l.hub.release()
+	return errors.Join(errs...)
 }

@@ -58,17 +58,20 @@ func (id *ID) check(op string, pd *uverbs.PD) error {
 	if pd == nil {
 		return argErr(op, "pd", "nil", "a PD")
 	}
-	a, err := id.Addrs()
+	a, index, err := id.addrs()
+	switch {
+	case err != nil:
+		return err
+	case a.Port == 0:
+		return &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of one, or resolve one"}
+	case index == pd.Device().Info().Index:
+		return nil
+	}
+	name, err := deviceName(index)
 	if err != nil {
 		return err
 	}
-	switch a.Device {
-	case pd.Device().Name():
-		return nil
-	case "":
-		return &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of one, or resolve one"}
-	}
-	return argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, which the address is on", a.Device)
+	return argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, which the address is on", name)
 }
 
 // CreateSRQ creates an SRQ for the ID's QP (rdma_create_srq). It is closed with the ID.

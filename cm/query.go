@@ -21,30 +21,41 @@ type Addrs struct {
 
 // Addrs asks for the addresses and the device (rdma_get_local_addr, rdma_get_peer_addr).
 func (id *ID) Addrs() (Addrs, error) {
-	if id.gone.Load() {
-		return Addrs{}, id.errClosed()
+	a, index, err := id.addrs()
+	if err != nil || a.Port == 0 { // no device yet
+		return a, err
 	}
-	const op = "query addresses"
+	a.Device, err = deviceName(index)
+	return a, err
+}
+
+// addrs is Addrs without the device's name, but with its index, if it has a port.
+func (id *ID) addrs() (a Addrs, index uint32, err error) {
+	if id.gone.Load() {
+		return Addrs{}, 0, id.errClosed()
+	}
 	resp := &abi.QueryAddrResp{}
 	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_QUERY,
 		abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}, resp)
 	if errno != 0 {
-		return Addrs{}, fail(op, "", errno)
+		return Addrs{}, 0, fail("query addresses", "", errno)
 	}
-	a := Addrs{Local: address(&resp.SrcAddr, id.space), Remote: address(&resp.DstAddr, id.space), Port: resp.PortNum, PKey: resp.PKey}
-	if resp.PortNum == 0 { // no device yet
-		return a, nil
-	}
+	a = Addrs{Local: address(&resp.SrcAddr, id.space), Remote: address(&resp.DstAddr, id.space), Port: resp.PortNum, PKey: resp.PKey}
+	return a, resp.IbdevIndex, nil
+}
+
+// deviceName returns the name of a device, empty if it is gone.
+func deviceName(index uint32) (string, error) {
 	devices, err := netlinkrdma.Devices()
 	if err != nil {
-		return Addrs{}, err
+		return "", err
 	}
 	for _, d := range devices {
-		if d.Index == resp.IbdevIndex {
-			a.Device = d.Name
+		if d.Index == index {
+			return d.Name, nil
 		}
 	}
-	return a, nil
+	return "", nil
 }
 
 // SetTOS sets the type of service of what the connection sends (RDMA_OPTION_ID_TOS).

@@ -1,0 +1,189 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// small are options of connections of which there are many.
+var small = Options{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
+
+// TestManyConns: 1,000 connections open at once on one listener, 200 dialled at a time, and a
+// message over each both ways.
+func TestManyConns(t *testing.T) {
+	const conns, atOnce = 1000, 200
+	l := newListener(t, small)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*timeout)
+	defer cancel()
+	var all sync.WaitGroup
+	defer all.Wait()
+	errs := make(chan error, 2*conns)
+	all.Go(func() {
+		for range conns {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				errs <- err
+				return
+			}
+			all.Go(func() { // sends back what comes, until the end
+				defer c.Close()
+				msg, err := c.Recv(ctx)
+				if err == nil {
+					err = c.Send(ctx, msg)
+				}
+				if err == nil {
+					if _, err = c.Recv(ctx); err != nil && err.Error() == "EOF" {
+						err = nil
+					}
+				}
+				errs <- err
+			})
+		}
+	})
+	dialled := make(chan *Conn, conns)
+	turn := make(chan struct{}, atOnce)
+	for i := range conns {
+		all.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			c, err := Dial(ctx, l.Addr().String(), small)
+			if err != nil {
+				errs <- fmt.Errorf("%d: %w", i, err)
+				dialled <- nil
+				return
+			}
+			word := "number " + strconv.Itoa(i)
+			err = c.Send(ctx, []byte(word))
+			var msg []byte
+			if err == nil {
+				msg, err = c.Recv(ctx)
+			}
+			if err == nil && string(msg) != word {
+				err = fmt.Errorf("%s comes back as %q", word, msg)
+			}
+			errs <- err
+			dialled <- c
+		})
+	}
+	var open []*Conn // all of them, at the end
+	for range conns {
+		if c := <-dialled; c != nil {
+			open = append(open, c)
+		}
+	}
+	if len(open) != conns {
+		t.Errorf("%d connections are open", len(open))
+		cancel()
+	}
+	for _, c := range open {
+		all.Go(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// kernelUse is what a process has of the kernel.
+type kernelUse struct {
+	goroutines, files int
+	devices           []netlinkrdma.ResourceCounts
+}
+
+// use counts it.
+func use(t *testing.T) (u kernelUse) {
+	t.Helper()
+	u.goroutines = runtime.NumGoroutine()
+	u.files = len(value(os.ReadDir("/proc/self/fd"))(t))
+	for _, dev := range value(netlinkrdma.Devices())(t) {
+		u.devices = append(u.devices, value(netlinkrdma.Resources(dev))(t))
+	}
+	return u
+}
+
+// TestConnLeaks: after many connects and closes, some of them failed, all is as it was before.
+func TestConnLeaks(t *testing.T) {
+	testenv.Guest(t)
+	n := 500
+	if s := os.Getenv("GOVERBS_CONNS"); s != "" {
+		n = value(strconv.Atoi(s))(t)
+	}
+	ctx := context.Background()
+	must(t, value(Listen(ctx, "10.1.0.1:0", small))(t).Close()) // has Go's runtime open what it keeps
+	time.Sleep(2 * moment)                                      // and earlier tests' devices be closed
+	before := use(t)
+	l := value(Listen(ctx, "10.1.0.1:0", small))(t)
+	const workers = 4
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				c.Recv(ctx)
+				c.Close()
+			})
+		}
+	})
+	var dialling sync.WaitGroup
+	for w := range workers {
+		dialling.Go(func() {
+			for i := w; i < n; i += workers {
+				switch i % 10 {
+				case 3: // nobody listens
+					if c, err := Dial(ctx, "10.1.0.1:9", small); err == nil {
+						t.Error("connected to nobody")
+						c.Close()
+					}
+				case 7: // ends somewhere on the way
+					short, cancel := context.WithTimeout(ctx, time.Duration(i%5)*time.Millisecond)
+					if c, err := Dial(short, l.Addr().String(), small); err == nil {
+						c.Close()
+					}
+					cancel()
+				default:
+					c, err := Dial(ctx, l.Addr().String(), small)
+					if err == nil {
+						err = errors.Join(c.Send(ctx, []byte("x")), c.Close())
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	dialling.Wait()
+	must(t, l.Close())
+	all.Wait()
+	// The kernel lets go of IDs in its own time.
+	var after kernelUse
+	for end := time.Now().Add(6 * timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if after = use(t); cmp.Equal(after, before, cmp.AllowUnexported(kernelUse{})) {
+			return
+		}
+	}
+	t.Errorf("there was %+v, and is %+v", before, after)
+}
