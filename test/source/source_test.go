@@ -147,13 +147,13 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestDependencies: the library stands on two modules, tests on one more.
+// TestDependencies: the library stands on two modules, tests on two more.
 func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
 	for _, f := range files(t) {
 		allowed := library
 		if f.test() {
-			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp")
+			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
 		if under(f.pkg(), "tools") {
 			continue
