@@ -36,6 +36,16 @@ and rxe1 on them. A program is looked for in the guest first (see -with), by its
 name or its path there, and then here. "---" alone separates programs, which run
 in turn; the status is the first that is not 0.
 
+With -hosts 2 there are two guests, joined by an Ethernet link: eth0 and rxe0 in
+each, 10.2.0.1/24 and fd02::1/64 in host 1, 10.2.0.2/24 and fd02::2/64 in host 2.
+"+++" alone separates the programs of host 1 from those of host 2; without it both
+run the same. VMRUN_HOST is 1 or 2 and VMRUN_PEER is the other's IPv4 address. The
+programs start when both hosts are up and have heard of each other. Lines come out
+behind "1: " or "2: ", standard input is host 1's, and of a file that comes back from
+both the name of host 2's ends in ".2". When the programs of one host have failed, the
+other is stopped 5 s later. The status is that of host 1 if it is not 0, else of host
+2. On a machine with fewer than four processors, -cpus 1 makes the link faster.
+
 Flags may be written with one dash or two. What stands on the list of known
 kernel bugs is printed with its cause, and does not count.
 
@@ -51,6 +61,7 @@ const examples = `  vmrun ./prog arg                         run a static binary
   vmrun -with ibverbs-utils,ibverbs-providers ibv_devinfo
   vmrun -with iproute2,dash sh -c 'rdma link; ip address'
   vmrun ./a --- ./b                        two programs in one boot
+  vmrun -hosts 2 ./server +++ ./client 10.2.0.1
   vmrun -kernel ~/linux/arch/x86/boot/bzImage -modules ~/linux/mods ./prog
   vmrun fetch                              fetch all that runs will need
   vmrun get -suite sid linux-libc-dev      unpack packages, print the directory`
@@ -59,7 +70,7 @@ const examples = `  vmrun ./prog arg                         run a static binary
 func command(status *int) *cobra.Command {
 	o := defaults()
 	root := &cobra.Command{
-		Use:               "vmrun [flags] PROGRAM [ARG...] [--- PROGRAM [ARG...]]...",
+		Use:               "vmrun [flags] PROGRAM [ARG...] [--- PROGRAM [ARG...]]... [+++ PROGRAM [ARG...]...]",
 		Short:             "run a program on any Linux kernel, in QEMU",
 		Long:              long,
 		Example:           examples,
@@ -68,9 +79,6 @@ func command(status *int) *cobra.Command {
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := splitPrograms(args); err != nil {
-				return err
-			}
 			a, err := newApp(o)
 			if err != nil {
 				return err
@@ -94,7 +102,8 @@ func command(status *int) *cobra.Command {
 	f.StringArrayVar(&o.out, "out", nil, "`FILE[:DST]`: bring a file back from the guest; test binaries' profiles come back anyway")
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and what they depend on into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian suite for -with")
-	f.StringVar(&o.net, "net", "", "rxe (default), veth (no rxe devices) or none")
+	f.IntVar(&o.hosts, "hosts", o.hosts, "machines: 1, or 2 that a link joins")
+	f.StringVar(&o.net, "net", "", "rxe (default), veth (no rxe devices; with -hosts 2 it is eth) or none")
 	f.StringSliceVar(&o.load, "load", o.load, "`NAME,...`: modules to load, or none, which implies -net none")
 	f.StringSliceVar(&o.module, "module", nil, "`NAME,...`: modules to load besides")
 	f.BoolVar(&o.noSysfs, "no-sysfs", false, "leave /sys unmounted while the programs run")

@@ -23,33 +23,49 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/kernel"
 )
 
-// image is a guest's initramfs in memory.
+// image is the guest's initramfs in memory. If there are two hosts, both have the
+// same one.
 type image struct {
-	file   *os.File
+	file  *os.File
+	hosts []imageHost
+}
+
+// imageHost is what one host does.
+type imageHost struct {
 	fetch  map[string]string // files to bring back: by path in the guest, path on the host
 	nprogs int
 }
 
 // buildImage writes the initramfs: what belongs to the kernel, which is kept in
 // the cache, and what belongs to this run.
-func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, args []string) (*image, error) {
+func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]string) (*image, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
 	cfg := guest.Config{Net: a.net, NoSysfs: a.noSysfs, Dir: guestPath(cwd)}
-	if cfg.Env, err = a.environ(cfg.Dir); err != nil {
+	env, err := a.environ(cfg.Dir)
+	if err != nil {
 		return nil, err
 	}
-	im := &image{fetch: map[string]string{}}
+	im := &image{}
 	t, err := a.tree(ctx, cwd)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.addPrograms(im, t, &cfg, args, cwd); err != nil {
-		return nil, err
+	for i, progs := range hosts {
+		h := guest.Host{Env: env}
+		if len(hosts) > 1 {
+			h.Env = hostEnv(env, i+1)
+		}
+		ih := imageHost{nprogs: len(progs), fetch: map[string]string{}}
+		if err := a.addPrograms(&ih, t, &h, progs, cwd); err != nil {
+			return nil, err
+		}
+		a.addFetch(&ih, t, &h, cfg.Dir)
+		im.hosts, cfg.Hosts = append(im.hosts, ih), append(cfg.Hosts, h)
 	}
-	a.addFetch(im, t, &cfg)
+	tellApart(im.hosts)
 	init, err := a.guestInit(ctx)
 	if err != nil {
 		return nil, err
@@ -72,44 +88,53 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, args []string) (
 	return im, err
 }
 
-// addPrograms puts the programs into the tree and the configuration.
-func (a *app) addPrograms(im *image, t *initramfs.Tree, cfg *guest.Config, args []string, cwd string) error {
-	progs, err := splitPrograms(args)
-	if err != nil {
-		return err
-	}
+// addPrograms puts a host's programs into the tree and the configuration.
+func (a *app) addPrograms(ih *imageHost, t *initramfs.Tree, h *guest.Host, progs [][]string, cwd string) error {
 	for _, p := range progs {
 		prog, err := addProgram(t, p, cwd, a.arch)
 		if err != nil {
 			return err
 		}
-		cfg.Programs = append(cfg.Programs, prog)
-		maps.Copy(im.fetch, profiles(p[1:], cwd))
+		h.Programs = append(h.Programs, prog)
+		maps.Copy(ih.fetch, profiles(p[1:], cwd))
 		for _, dir := range outputDirs(p[1:]) {
 			t.AddDir(dir, 0o755)
 		}
 	}
-	im.nprogs = len(progs)
 	return nil
 }
 
 // addFetch sees to the files that are to come back, profiles and those of -out.
-func (a *app) addFetch(im *image, t *initramfs.Tree, cfg *guest.Config) {
+func (a *app) addFetch(ih *imageHost, t *initramfs.Tree, h *guest.Host, dir string) {
 	for _, o := range a.out {
-		g, h, ok := strings.Cut(o, ":")
+		src, dst, ok := strings.Cut(o, ":")
 		if !ok {
-			h = filepath.Base(g)
+			dst = filepath.Base(src)
 		}
-		if !path.IsAbs(g) {
-			g = path.Join(cfg.Dir, g)
+		if !path.IsAbs(src) {
+			src = path.Join(dir, src)
 		}
-		im.fetch[g] = h
+		ih.fetch[src] = dst
 	}
-	for g := range im.fetch {
-		t.AddDir(path.Dir(g), 0o755)
-		cfg.Fetch = append(cfg.Fetch, g)
+	for src := range ih.fetch {
+		t.AddDir(path.Dir(src), 0o755)
+		h.Fetch = append(h.Fetch, src)
 	}
-	slices.Sort(cfg.Fetch)
+	slices.Sort(h.Fetch)
+}
+
+// tellApart sees to it that a file which comes back from both hosts does not
+// overwrite itself: the second one's name ends in ".2".
+func tellApart(hosts []imageHost) {
+	if len(hosts) < 2 {
+		return
+	}
+	first := slices.Collect(maps.Values(hosts[0].fetch))
+	for src, dst := range hosts[1].fetch {
+		if slices.Contains(first, dst) {
+			hosts[1].fetch[src] = dst + ".2"
+		}
+	}
 }
 
 // tree gives what the guest has besides the kernel's part and the programs.

@@ -16,6 +16,11 @@
 // kernel's console never mix. Init sends the kernel's log over the same port,
 // and what in it is a failure is for package klog to say.
 //
+// With -hosts 2 there are two guests with the same initramfs, and the kernel's
+// command line tells each which it is. A pair of datagram sockets is the cable
+// between their network cards (package qemu). Both wait for each other over their
+// ports, before their programs and after them, see pair.
+//
 // # What counts as a failure of the kernel
 //
 // Oopses, BUG and WARNING, hung tasks (60 s), RCU stalls and lockups (120 s, as

@@ -31,6 +31,7 @@ type options struct {
 	with      []string
 	withSuite string
 
+	hosts   int
 	net     string
 	load    []string
 	module  []string
@@ -51,6 +52,17 @@ type options struct {
 // longer be a module since 7.x.
 var defaultModules = []string{"crc32_generic?", "ipv6?", "veth", "ib_uverbs", "rdma_ucm", "ib_umad", "rdma_rxe"}
 
+// modulesFor gives the default modules of a machine that is alone, or of one of two
+// that a link joins.
+func modulesFor(hosts int) []string {
+	if hosts == 1 {
+		return defaultModules
+	}
+	mods := slices.Clone(defaultModules)
+	mods[slices.Index(mods, "veth")] = "virtio_net"
+	return mods
+}
+
 // channelModules are what the port between host and guest needs.
 var channelModules = []string{"virtio_pci", "virtio_console"}
 
@@ -65,6 +77,9 @@ func (o *options) check() error {
 	}
 	if _, err := o.memMiB(); err != nil {
 		return err
+	}
+	if o.hosts < 1 || o.hosts > 2 {
+		return fmt.Errorf("-hosts %d: want 1 or 2", o.hosts)
 	}
 	if o.timeout <= 0 {
 		return fmt.Errorf("-timeout %v: want more than 0", o.timeout)
@@ -81,13 +96,16 @@ func (o *options) check() error {
 			o.net = guest.NetNone
 		}
 	} else if slices.Equal(o.load, []string{"default"}) {
-		o.load = defaultModules
+		o.load = modulesFor(o.hosts)
 	}
 	if o.net == "" {
 		o.net = guest.NetRxe
 	}
-	if !slices.Contains([]string{guest.NetRxe, guest.NetVeth, guest.NetNone}, o.net) {
+	if o.hosts == 1 && !slices.Contains([]string{guest.NetRxe, guest.NetVeth, guest.NetNone}, o.net) {
 		return fmt.Errorf("-net %q: want rxe, veth or none", o.net)
+	}
+	if o.hosts == 2 && !slices.Contains([]string{guest.NetRxe, guest.NetEth, guest.NetNone}, o.net) {
+		return fmt.Errorf("-net %q: with -hosts 2, want rxe, eth or none", o.net)
 	}
 	return nil
 }
@@ -174,5 +192,5 @@ func splitPair(pair, cwd string) (src, dst string, err error) {
 }
 
 func defaults() options {
-	return options{kernel: "6.1", arch: runtime.GOARCH, cpus: 2, mem: "1G", timeout: 10 * time.Minute, accel: "auto", withSuite: "bookworm", load: []string{"default"}}
+	return options{kernel: "6.1", arch: runtime.GOARCH, cpus: 2, mem: "1G", timeout: 10 * time.Minute, accel: "auto", withSuite: "bookworm", hosts: 1, load: []string{"default"}}
 }

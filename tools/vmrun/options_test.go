@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,12 @@ func TestCheck(t *testing.T) {
 		{"modules of a named kernel", func(o *options) { o.modules = "/x" }, "-modules goes with -kernel PATH"},
 		{"modules of one's own", func(o *options) { o.modules, o.kernel = "/x", "./bzImage" }, ""},
 		{"net", func(o *options) { o.net = "tap" }, `-net "tap": want rxe, veth or none`},
+		{"net of two hosts alone", func(o *options) { o.net = "eth" }, `-net "eth": want rxe, veth or none`},
+		{"no host", func(o *options) { o.hosts = 0 }, "-hosts 0: want 1 or 2"},
+		{"three hosts", func(o *options) { o.hosts = 3 }, "-hosts 3: want 1 or 2"},
+		{"two hosts", func(o *options) { o.hosts = 2 }, ""},
+		{"net of two hosts", func(o *options) { o.hosts, o.net = 2, "eth" }, ""},
+		{"veth of two hosts", func(o *options) { o.hosts, o.net = 2, "veth" }, `-net "veth": with -hosts 2, want rxe, eth or none`},
 	} {
 		o := defaults()
 		tt.change(&o)
@@ -55,6 +62,17 @@ func TestCheckDefaults(t *testing.T) {
 		if o.net != tt.want || len(o.load) != tt.n {
 			t.Errorf("-load %v -net %q: network %q, %d modules; want %q, %d", tt.load, tt.net, o.net, len(o.load), tt.want, tt.n)
 		}
+	}
+}
+
+// Two hosts have a network card where one has a veth pair.
+func TestModulesFor(t *testing.T) {
+	if d := cmp.Diff(defaultModules, modulesFor(1)); d != "" {
+		t.Error(d)
+	}
+	two := modulesFor(2)
+	if len(two) != len(defaultModules) || slices.Contains(two, "veth") || !slices.Contains(two, "virtio_net") || !slices.Contains(defaultModules, "veth") {
+		t.Errorf("two hosts: %v", two)
 	}
 }
 
@@ -122,6 +140,7 @@ func TestTwoDashes(t *testing.T) {
 		{"get -suite sid -no-deps pkg", "get --suite sid --no-deps pkg"},
 		{"-verbose fetch -arch arm64 6.12", "--verbose fetch --arch arm64 6.12"},
 		{"./get -suite sid", "./get -suite sid"},
+		{"-hosts 2 ./a -hosts 3 +++ ./b", "--hosts 2 ./a -hosts 3 +++ ./b"},
 		{"-help", "--help"},
 		{"", ""},
 	} {

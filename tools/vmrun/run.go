@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -31,6 +32,7 @@ type app struct {
 	options
 	store  *apt.Store
 	stderr io.Writer
+	prefix string // what messages begin with
 }
 
 func (a *app) logf(format string, args ...any) {
@@ -40,11 +42,15 @@ func (a *app) logf(format string, args ...any) {
 }
 
 func (a *app) sayf(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "vmrun: %s\n", strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
+	fmt.Fprintf(a.stderr, "vmrun: %s%s\n", a.prefix, strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
 }
 
 // run boots the guest, runs the programs and gives the exit status.
 func (a *app) run(ctx context.Context, args []string) (int, error) {
+	hosts, err := splitHosts(args, a.hosts)
+	if err != nil {
+		return 0, err
+	}
 	k, err := a.findKernel(ctx)
 	if err != nil {
 		return 0, err
@@ -53,7 +59,12 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	im, err := a.buildImage(ctx, k, args)
+	if len(hosts) > 1 {
+		if err := p.CheckLink(ctx); err != nil {
+			return 0, err
+		}
+	}
+	im, err := a.buildImage(ctx, k, hosts)
 	if err != nil {
 		return 0, err
 	}
@@ -68,18 +79,26 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 	}
 	for _, accel := range a.accels() {
 		o.Accel = accel
-		s := newSession(im, a.logf, a.verbose)
-		a.logf("booting %s with %s", k.Image, accel)
-		if err := s.boot(ctx, p, o, a.timeout); err != nil {
+		all, err := a.sessions(im)
+		if err != nil {
 			return 0, err
 		}
-		if a.accel == "auto" && accel == "kvm" && s.release == "" && (s.end == mute || s.end == machineGone) {
-			a.logf("the guest did not come up under KVM (%v); trying again without", cmp.Or(s.qemuErr, errMute))
+		a.logf("booting %s with %s", k.Image, accel)
+		if err := a.bootAll(ctx, p, o, all); err != nil {
+			return 0, err
+		}
+		if i := slices.IndexFunc(all, (*session).stillborn); i >= 0 && a.accel == "auto" && accel == "kvm" {
+			a.logf("the guest did not come up under KVM (%v); trying again without", cmp.Or(all[i].qemuErr, errMute))
 			continue
 		}
-		return a.verdict(ctx, s, im.nprogs)
+		return a.judge(ctx, all)
 	}
 	panic("unreachable: the last accelerator is never skipped")
+}
+
+// stillborn reports whether nothing was ever heard of the guest.
+func (s *session) stillborn() bool {
+	return s.release == "" && (s.end == mute || s.end == machineGone)
 }
 
 // accels gives what to try, in turn.
@@ -107,7 +126,7 @@ func (a *app) findKernel(ctx context.Context) (*kernel.Kernel, error) {
 }
 
 // verdict turns what came of a boot into messages and an exit status.
-func (a *app) verdict(ctx context.Context, s *session, nprogs int) (int, error) {
+func (a *app) verdict(ctx context.Context, s *session) (int, error) {
 	if s.end != ended && s.end != interrupted {
 		// The console has what init could not send any more.
 		judgeConsole(s)
@@ -131,8 +150,14 @@ func (a *app) verdict(ctx context.Context, s *session, nprogs int) (int, error) 
 		return interruptStatus(ctx), nil
 	case timedOut:
 		a.printTail(s)
-		a.sayf("timeout: %s after %v; the last lines of the kernel's log and console are above", where(s, nprogs), a.timeout)
+		a.sayf("timeout: %s after %v; the last lines of the kernel's log and console are above", where(s), a.timeout)
 		return statusTimeout, nil
+	case peerFailed:
+		a.sayf("stopped because the other host failed, %s", where(s))
+		if complaints > 0 {
+			return statusKernel, nil
+		}
+		return status, nil
 	case initFailed:
 		a.printTail(s)
 		return 0, fmt.Errorf("guest: %s", s.fatal)
@@ -144,9 +169,9 @@ func (a *app) verdict(ctx context.Context, s *session, nprogs int) (int, error) 
 			if s.qemuErr != nil {
 				return 0, s.qemuErr
 			}
-			return 0, fmt.Errorf("the machine was switched off from inside, %s", where(s, nprogs))
+			return 0, fmt.Errorf("the machine was switched off from inside, %s", where(s))
 		}
-		a.sayf("the kernel gave up, %s", where(s, nprogs))
+		a.sayf("the kernel gave up, %s", where(s))
 		if status == 0 {
 			status = statusKernel
 		}
@@ -162,14 +187,14 @@ func (a *app) verdict(ctx context.Context, s *session, nprogs int) (int, error) 
 }
 
 // where says how far the programs had come.
-func where(s *session, nprogs int) string {
+func where(s *session) string {
 	switch {
 	case s.release == "":
 		return "before the guest's init was heard of"
 	case s.running == 0:
 		return "before the program was started"
 	case len(s.exits) < s.running:
-		return fmt.Sprintf("while program %d of %d ran", s.running, nprogs)
+		return fmt.Sprintf("while program %d of %d ran", s.running, s.nprogs)
 	}
 	return "after the programs had ended"
 }

@@ -25,7 +25,7 @@ const (
 // played gives a session in which a guest has sent the messages.
 func played(t *testing.T, messages ...any) *session {
 	t.Helper()
-	s := newSession(&image{}, t.Logf, false)
+	s := newSession(imageHost{nprogs: 2}, t.Logf, false)
 	for _, v := range messages {
 		m := frame.Message{}
 		switch v := v.(type) {
@@ -95,7 +95,7 @@ func TestVerdict(t *testing.T) {
 			fmt.Fprint(s.console, tt.console)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cancel(signalled{syscall.SIGTERM})
-			status, err := a.verdict(ctx, s, 2)
+			status, err := a.verdict(ctx, s)
 			if status != tt.status || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("status %d, error %v; want %d, %q", status, err, tt.status, tt.err)
 			}
@@ -177,7 +177,7 @@ func TestLastLines(t *testing.T) {
 func TestExecuteErrors(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("PATH", "")
-	for _, args := range []string{"", "-nosuch", "-kernel 2.4 ./x", "-cpus x ./x", "get", "get -suite x -arch y pkg", "./x ---"} {
+	for _, args := range []string{"", "-nosuch", "-kernel 2.4 ./x", "-cpus x ./x", "get", "get -suite x -arch y pkg", "./x ---", "-hosts 3 ./x", "./x +++ ./y", "-hosts 2 ./x +++"} {
 		if got := execute(strings.Fields(args)); got != statusFailure {
 			t.Errorf("%q: status %d, want %d", args, got, statusFailure)
 		}

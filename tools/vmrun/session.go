@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -29,6 +32,9 @@ const (
 	oopsPatience = 10 * time.Second
 	// dumpPatience is for the last words of a guest whose time is up.
 	dumpPatience = 3 * time.Second
+	// endPatience is for what a guest does after its programs, if it has waited for
+	// the other host until the time was up.
+	endPatience = 10 * time.Second
 )
 
 // ending says how a boot ended.
@@ -42,6 +48,7 @@ const (
 	initFailed                // init gave up
 	interrupted               // a signal came
 	mute                      // nothing was heard from a guest under KVM
+	peerFailed                // the other host failed
 )
 
 // session is one boot and what came of it. Its fields may be read when boot has
@@ -54,6 +61,13 @@ type session struct {
 	fatal   string      // what init said when it gave up
 	qemuErr error
 	release string
+
+	host   int      // 1 or 2, or 0 for a machine that is alone
+	side   *side    // the host's side of the pair, or nil
+	link   *os.File // the host's end of the link, or nil
+	nprogs int
+	stdout io.Writer
+	stderr io.Writer
 
 	logf    func(format string, args ...any)
 	judge   *klog.Judge
@@ -78,11 +92,12 @@ type event struct {
 
 func (e *event) happen() { e.once.Do(func() { close(e.ch) }) }
 
-func newSession(im *image, logf func(string, ...any), verbose bool) *session {
+func newSession(h imageHost, logf func(string, ...any), verbose bool) *session {
 	s := &session{
 		logf:  logf,
 		judge: klog.NewJudge(klog.KnownBugs()),
-		fetch: im.fetch, files: map[string]*os.File{},
+		fetch: maps.Clone(h.fetch), files: map[string]*os.File{},
+		nprogs: h.nprogs, stdout: os.Stdout, stderr: os.Stderr,
 		console: &lastLines{}, kernlog: &lastLines{},
 	}
 	for _, e := range []*event{&s.hello, &s.done, &s.oops, &s.broken} {
@@ -98,8 +113,16 @@ func newSession(im *image, logf func(string, ...any), verbose bool) *session {
 // boot runs a machine from power-on to its end.
 func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, timeout time.Duration) error {
 	o.Console = s.console
+	if s.link != nil {
+		o.Link, o.MAC = s.link, guest.LinkMAC(s.host)
+		o.Append = append(slices.Clone(o.Append), guest.HostVar+"="+strconv.Itoa(s.host))
+	}
 	m, err := p.Start(context.WithoutCancel(ctx), o)
+	if s.link != nil {
+		s.link.Close() // the machine has it, and the other one must notice when it is gone
+	}
 	if err != nil {
+		s.side.leave(true)
 		return err
 	}
 	s.out = frame.NewWriter(m.Port)
@@ -108,8 +131,10 @@ func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, tim
 		frame.Stdout: frame.NewIncoming(s.out, frame.Stdout),
 		frame.Stderr: frame.NewIncoming(s.out, frame.Stderr),
 	}
-	s.streams[frame.Stdout].SetDst(keepOpen{os.Stdout})
-	s.streams[frame.Stderr].SetDst(keepOpen{os.Stderr})
+	dst := map[frame.Kind]io.Writer{frame.Stdout: s.stdout, frame.Stderr: s.stderr}
+	for k, in := range s.streams {
+		in.SetDst(keepOpen{dst[k]})
+	}
 
 	received := make(chan struct{})
 	go func() {
@@ -119,9 +144,13 @@ func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, tim
 	s.end = s.watch(ctx, m, o.Accel == "kvm", timeout)
 	m.Kill()
 	<-received
-	for _, in := range s.streams {
+	s.side.leave(s.end != ended)
+	for k, in := range s.streams {
 		if s.end != interrupted {
 			in.Flush()
+			if p, ok := dst[k].(*prefixed); ok {
+				p.flush()
+			}
 		}
 		in.Stop()
 	}
@@ -160,7 +189,13 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 			case <-time.After(200 * time.Millisecond):
 				return machineGone
 			}
+		case <-s.side.stop():
+			return peerFailed
 		case <-late:
+			if s.side.waiting() {
+				late = time.After(endPatience) // it is the other host that is late
+				continue
+			}
 			s.late.Store(true)
 			s.lastWords(m)
 			return timedOut
@@ -170,7 +205,11 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 			return oopsed
 		case <-hello:
 			hello, unheard = nil, nil
-			go s.sendStdin()
+			if s.host < 2 {
+				go s.sendStdin()
+			} else if err := s.stdin.EOF(); err != nil {
+				s.logf("standard input: %v", err)
+			}
 		case <-oops:
 			oops, doomed = nil, time.After(oopsPatience)
 		case sig := <-quit:
@@ -283,6 +322,8 @@ func (s *session) handle(m frame.Message) error {
 		if err := s.store(f); err != nil {
 			s.fetchErr = errors.Join(s.fetchErr, err)
 		}
+	case frame.Barrier:
+		return s.side.arrive(slices.ContainsFunc(s.exits, failed))
 	case frame.Done:
 		s.done.happen()
 	default:
@@ -290,6 +331,9 @@ func (s *session) handle(m frame.Message) error {
 	}
 	return nil
 }
+
+// failed reports whether a program ended otherwise than well.
+func failed(e guest.ExitedMsg) bool { return e.Status != 0 || e.Signal != 0 || e.Error != "" }
 
 // store writes a piece of a file that came back. The guest names only files that
 // it was asked for.

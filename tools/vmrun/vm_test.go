@@ -49,6 +49,8 @@ var roles = map[string]func(args []string) int{
 	"role-hang":   roleHang,
 	"role-flood":  roleFlood,
 	"role-bare":   roleBare,
+	"role-host":   roleHost,
+	"role-fail":   roleFail,
 }
 
 // roleEcho shows all that a process is given.
@@ -104,6 +106,53 @@ func roleWrite(args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// roleHost checks what one of two hosts is promised, and then runs our ping-pong
+// with the other.
+func roleHost([]string) int {
+	host, peer := os.Getenv("VMRUN_HOST"), os.Getenv("VMRUN_PEER")
+	gid, err := os.ReadFile("/sys/class/infiniband/rxe0/ports/1/gids/1")
+	if want := "0000:0000:0000:0000:0000:ffff:0a02:000" + host; err != nil || strings.TrimSpace(string(gid)) != want {
+		fmt.Printf("GID 1 is %s (%v), want %s\n", gid, err, want)
+		return 1
+	}
+	if devs, err := filepath.Glob("/sys/class/infiniband/*"); err != nil || len(devs) != 1 {
+		fmt.Printf("RDMA devices %v, %v; want one\n", devs, err)
+		return 1
+	}
+	fmt.Println("peer", peer)
+	args := []string{"pingpong", "-n", "20"}
+	if host == "2" {
+		args = append(args, peer)
+	}
+	for {
+		out, err := exec.Command("/bin/verbs", args...).CombinedOutput()
+		if host == "2" && strings.Contains(string(out), "connection refused") {
+			time.Sleep(50 * time.Millisecond) // the server is not there yet
+			continue
+		}
+		if err != nil || !strings.Contains(string(out), "20 iters in ") {
+			fmt.Printf("ping-pong: %v: %s\n", err, out)
+			return 1
+		}
+		fmt.Println("ping-pong done")
+		if b, err := io.ReadAll(os.Stdin); err != nil || string(b) != map[string]string{"1": "input\n"}[host] {
+			fmt.Printf("standard input: %q, %v\n", b, err)
+		}
+		if err := os.WriteFile("/tmp/host", []byte(host), 0o644); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		return 0
+	}
+}
+
+// roleFail says something and fails.
+func roleFail([]string) int {
+	fmt.Println("failing")
+	fmt.Fprint(os.Stderr, "no line end")
+	return 3
 }
 
 func roleSysrq(args []string) int {
@@ -381,6 +430,68 @@ func TestVMPackages(t *testing.T) {
 	got := vmrun(t, "", "-with", "ibverbs-utils,ibverbs-providers,dash,coreutils,grep", "sh", "-c", pingpong)
 	if got.Status != 0 || !strings.HasPrefix(got.Stdout, "/tmp/server:1\n/tmp/client:1\n") || !strings.Contains(got.Stdout, "rxe1") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// verbs builds our command for the guests.
+func verbs(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "verbs")
+	cmd := exec.Command("go", "build", "-o", out, "./tools/verbs")
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build verbs: %v: %s", err, b)
+	}
+	return out
+}
+
+// lines gives the lines that one host wrote.
+func lines(out, prefix string) []string {
+	var found []string
+	for line := range strings.Lines(out) {
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			found = append(found, strings.TrimSpace(rest))
+		}
+	}
+	return found
+}
+
+func TestVMHosts(t *testing.T) {
+	needVM(t)
+	back := filepath.Join(t.TempDir(), "back")
+	got := vmrun(t, "input\n", "-hosts", "2", "-file", verbs(t)+":/bin/verbs", "-out", "/tmp/host:"+back, self(t), "role-host")
+	if got.Status != 0 || got.Stderr != "vmrun: host 1: status 0, host 2: status 0\n" {
+		t.Errorf("%+v", got)
+	}
+	for host, peer := range map[string]string{"1": "10.2.0.2", "2": "10.2.0.1"} {
+		if d := cmp.Diff([]string{"peer " + peer, "ping-pong done"}, lines(got.Stdout, host+": ")); d != "" {
+			t.Errorf("host %s: %s", host, d)
+		}
+	}
+	for name, want := range map[string]string{back: "1", back + ".2": "2"} {
+		if b, err := os.ReadFile(name); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+}
+
+func TestVMHostFails(t *testing.T) {
+	needVM(t)
+	got := vmrun(t, "", "-hosts", "2", "-net", "eth", self(t), "role-hang", "+++", self(t), "role-fail")
+	if got.Status != 3 {
+		t.Errorf("status %d, want 3", got.Status)
+	}
+	if d := cmp.Diff([]string{"hanging"}, lines(got.Stdout, "1: ")); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"failing"}, lines(got.Stdout, "2: ")); d != "" {
+		t.Error(d)
+	}
+	want := "2: no line end\nvmrun: host 1: stopped because the other host failed, while program 1 of 1 ran\n" +
+		"vmrun: host 1: stopped, host 2: status 3\n"
+	if d := cmp.Diff(want, got.Stderr); d != "" {
+		t.Error(d)
 	}
 }
 

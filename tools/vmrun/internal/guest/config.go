@@ -10,25 +10,36 @@ const (
 	ConfigPath = "/vmrun.json"
 	// EnvVar is set by the kernel's command line; it tells vmrun that it is init.
 	EnvVar = "VMRUN_GUEST"
+	// HostVar is 1 or 2 on one of two hosts that a link joins, on the kernel's
+	// command line and in the programs' environment.
+	HostVar = "VMRUN_HOST"
+	// PeerVar is the other host's IPv4 address in the programs' environment.
+	PeerVar = "VMRUN_PEER"
 )
 
 // What Config.Net may say.
 const (
-	NetRxe  = "rxe"  // NetRxe: a veth pair with addresses, and an rxe device on each end.
+	NetRxe  = "rxe"  // NetRxe: a veth pair, or a link to the other host, with addresses, and an rxe device on each end.
 	NetVeth = "veth" // NetVeth: the veth pair alone.
+	NetEth  = "eth"  // NetEth: the link to the other host alone.
 	NetNone = "none" // NetNone: only the loopback device.
 )
 
 // Config is what the host asks of init.
 type Config struct {
-	Channel  []string  // Channel lists the module files that the virtio-serial port needs, in load order.
-	Modules  []string  // Modules lists the other module files, in load order.
-	Net      string    // Net is one of NetRxe, NetVeth, NetNone.
-	NoSysfs  bool      // NoSysfs leaves /sys unmounted while the programs run.
-	Dir      string    // Dir is the programs' working directory.
+	Channel []string // Channel lists the module files that the virtio-serial port needs, in load order.
+	Modules []string // Modules lists the other module files, in load order.
+	Net     string   // Net is one of NetRxe, NetVeth, NetEth, NetNone.
+	NoSysfs bool     // NoSysfs leaves /sys unmounted while the programs run.
+	Dir     string   // Dir is the programs' working directory.
+	Hosts   []Host   // Hosts has one element, or one for each of two machines; see HostVar.
+}
+
+// Host is what one machine does.
+type Host struct {
 	Env      []string  // Env is the programs' environment.
 	Programs []Program // Programs are run one after the other.
-	Fetch    []string  // Fetch lists files that go back to the host when all programs have ended.
+	Fetch    []string  // Fetch lists files that go back to vmrun when all programs have ended.
 }
 
 // Program is one program to run.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,9 @@ func Main() {
 
 type initProc struct {
 	cfg   Config
+	self  Host
+	host  int           // 1 or 2, or 0 for a machine that is alone
+	goOn  chan struct{} // the other host has come as far
 	out   *frame.Writer
 	port  *port
 	kmsg  *kmsgReader
@@ -45,9 +49,12 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	p := &initProc{procs: newProcTable()}
+	p := &initProc{procs: newProcTable(), goOn: make(chan struct{}, 1)}
 	if err := json.Unmarshal(b, &p.cfg); err != nil {
 		return fmt.Errorf("%s: %w", ConfigPath, err)
+	}
+	if p.host, p.self, err = whichHost(p.cfg.Hosts, os.Getenv(HostVar)); err != nil {
+		return err
 	}
 	if err := mountAll(); err != nil {
 		return err
@@ -67,6 +74,18 @@ func run() error {
 		return p.linger()
 	}
 	return p.linger()
+}
+
+// whichHost gives this machine's number, 0 if it is alone, and what it shall do.
+func whichHost(hosts []Host, number string) (int, Host, error) {
+	if number == "" && len(hosts) == 1 {
+		return 0, hosts[0], nil
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 1 || n > len(hosts) {
+		return 0, Host{}, fmt.Errorf("%s is %q, and the configuration is for %d host(s)", HostVar, number, len(hosts))
+	}
+	return n, hosts[n-1], nil
 }
 
 // settle is how long the kernel's log is listened to after the last program.
@@ -98,7 +117,7 @@ func (p *initProc) serve() error {
 		return err
 	}
 	p.logf("network: %s", p.cfg.Net)
-	if err := setupNet(p.cfg.Net); err != nil {
+	if err := setupNet(p.cfg.Net, p.host); err != nil {
 		return err
 	}
 	if p.cfg.NoSysfs {
@@ -112,12 +131,19 @@ func (p *initProc) serve() error {
 	if err := os.Chdir(p.cfg.Dir); err != nil {
 		return err
 	}
-	for i, prog := range p.cfg.Programs {
+	if err := p.barrier(); err != nil {
+		return err
+	}
+	for i, prog := range p.self.Programs {
 		if err := p.runProgram(i, prog); err != nil {
 			return err
 		}
 	}
-	for _, path := range p.cfg.Fetch {
+	// The other host's programs may still talk to this kernel.
+	if err := p.barrier(); err != nil {
+		return err
+	}
+	for _, path := range p.self.Fetch {
 		if err := p.sendFile(path); err != nil {
 			return err
 		}
@@ -126,6 +152,18 @@ func (p *initProc) serve() error {
 	time.Sleep(settle)
 	p.kmsg.drain()
 	return p.out.Send(frame.Done, nil)
+}
+
+// barrier waits until the other host, if there is one, has come as far.
+func (p *initProc) barrier() error {
+	if p.host == 0 {
+		return nil
+	}
+	if err := p.out.Send(frame.Barrier, nil); err != nil {
+		return err
+	}
+	<-p.goOn
+	return nil
 }
 
 func (p *initProc) logf(format string, args ...any) {
@@ -172,6 +210,12 @@ func (p *initProc) handle(m frame.Message) error {
 			if s := p.streams[frame.Kind(m.Payload[0])]; s != nil {
 				s.hangup()
 			}
+		}
+	case frame.Go:
+		select {
+		case p.goOn <- struct{}{}:
+		default:
+			return frame.ErrFormat // nobody waits
 		}
 	case frame.Signal:
 		if len(m.Payload) == 1 {

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -25,8 +26,25 @@ var ends = [2]end{
 	{dev: "ve1", rxe: "rxe1", ip4: "10.1.0.2/24", ip6: "fd00:1::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}},
 }
 
-// setupNet brings the loopback device up, and what kind asks for.
-func setupNet(kind string) error {
+// linked are the ends of the link between two hosts.
+var linked = [2]end{
+	{dev: "eth0", rxe: "rxe0", ip4: "10.2.0.1/24", ip6: "fd02::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 1}},
+	{dev: "eth0", rxe: "rxe0", ip4: "10.2.0.2/24", ip6: "fd02::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 2}},
+}
+
+// LinkMAC gives the address of host 1's or 2's network card.
+func LinkMAC(host int) string { return linked[host-1].mac.String() }
+
+// PeerIP gives the IPv4 address of the host at the other end of host 1's or 2's
+// link.
+func PeerIP(host int) string {
+	ip, _, _ := strings.Cut(linked[2-host].ip4, "/")
+	return ip
+}
+
+// setupNet brings the loopback device up, and what kind asks for. The host is 1 or
+// 2, or 0 for a machine that is alone.
+func setupNet(kind string, host int) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("device lo: %w", err)
@@ -37,18 +55,41 @@ func setupNet(kind string) error {
 	if kind == NetNone {
 		return nil
 	}
-	if err := addVeth(); err != nil {
+	mine := ends[:]
+	if host > 0 {
+		mine = linked[host-1 : host]
+	} else if err := addVeth(); err != nil {
 		return err
 	}
-	if kind == NetVeth {
-		return nil
+	for _, e := range mine {
+		if err := address(e); err != nil {
+			return err
+		}
 	}
-	for _, e := range ends {
+	for _, e := range mine {
+		if err := setUp(e.dev); err != nil {
+			return err
+		}
+	}
+	if kind == NetRxe {
+		if err := addRxe(mine); err != nil {
+			return err
+		}
+	}
+	if host > 0 {
+		return waitPeer(PeerIP(host), peerPatience)
+	}
+	return nil
+}
+
+// addRxe makes the rxe devices, and waits until they can be used.
+func addRxe(mine []end) error {
+	for _, e := range mine {
 		if err := netlink.RdmaLinkAdd(e.rxe, "rxe", e.dev); err != nil {
 			return fmt.Errorf("add rxe device %s on %s: %w", e.rxe, e.dev, err)
 		}
 	}
-	for _, e := range ends {
+	for _, e := range mine {
 		if err := waitRxe(e, 20*time.Second); err != nil {
 			return err
 		}
@@ -64,39 +105,65 @@ func addVeth() error {
 		return fmt.Errorf("add the veth pair: %w", err)
 	}
 	for _, e := range ends {
-		link, err := netlink.LinkByName(e.dev)
-		if err != nil {
-			return fmt.Errorf("device %s: %w", e.dev, err)
-		}
-		for _, s := range []string{e.ip4, e.ip6} {
-			addr, err := netlink.ParseAddr(s)
-			if err != nil {
-				return fmt.Errorf("address %s: %w", s, err)
-			}
-			if addr.IP.To4() == nil {
-				addr.Flags = unix.IFA_F_NODAD
-			}
-			if err := netlink.AddrAdd(link, addr); err != nil {
-				return fmt.Errorf("add %s to %s: %w", s, e.dev, err)
-			}
-		}
-		if err := noDAD(e.dev); err != nil {
-			return err
-		}
 		if err := acceptLocal(e.dev); err != nil {
 			return err
 		}
 	}
-	for _, e := range ends {
-		link, err := netlink.LinkByName(e.dev)
+	return nil
+}
+
+// address gives a device its addresses.
+func address(e end) error {
+	link, err := netlink.LinkByName(e.dev)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", e.dev, err)
+	}
+	for _, s := range []string{e.ip4, e.ip6} {
+		addr, err := netlink.ParseAddr(s)
 		if err != nil {
-			return fmt.Errorf("device %s: %w", e.dev, err)
+			return fmt.Errorf("address %s: %w", s, err)
 		}
-		if err := netlink.LinkSetUp(link); err != nil {
-			return fmt.Errorf("set %s up: %w", e.dev, err)
+		if addr.IP.To4() == nil {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("add %s to %s: %w", s, e.dev, err)
 		}
 	}
+	return noDAD(e.dev)
+}
+
+func setUp(dev string) error {
+	link, err := netlink.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", dev, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", dev, err)
+	}
 	return nil
+}
+
+// peerPatience is how long one host may boot longer than the other.
+const peerPatience = 60 * time.Second
+
+// waitPeer waits until the other host answers. Nothing listens at the port, so its
+// kernel refuses the connection: it is there.
+func waitPeer(ip string, patience time.Duration) error {
+	deadline := time.Now().Add(patience)
+	for {
+		conn, err := net.DialTimeout("tcp4", net.JoinHostPort(ip, "1"), 200*time.Millisecond)
+		if err == nil {
+			return conn.Close()
+		}
+		if errors.Is(err, unix.ECONNREFUSED) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the other host does not answer after %v: %w", patience, err)
+		}
+		time.Sleep(5 * time.Millisecond) // an error may come at once
+	}
 }
 
 // noDAD spares the link-local address the second of duplicate address detection.

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -36,8 +37,46 @@ func TestEnds(t *testing.T) {
 			t.Errorf("%s: address %v is not a local unicast one", e.dev, e.mac)
 		}
 	}
+	for i, e := range linked {
+		for _, s := range []string{e.ip4, e.ip6} {
+			if _, _, err := net.ParseCIDR(s); err != nil {
+				t.Errorf("host %d: %v", i+1, err)
+			}
+		}
+		if mac, err := net.ParseMAC(LinkMAC(i + 1)); err != nil || mac[0]&3 != 2 {
+			t.Errorf("host %d: address %v, %v", i+1, mac, err)
+		}
+		if other := linked[1-i].ip4; PeerIP(i+1)+"/24" != other {
+			t.Errorf("host %d: its peer is %s, want %s", i+1, PeerIP(i+1), other)
+		}
+	}
 	if ends[0].mac.String() == ends[1].mac.String() {
 		t.Error("both ends have one address")
+	}
+}
+
+func TestWaitPeer(t *testing.T) {
+	// Whether or not something listens, the loopback device answers.
+	if err := waitPeer("127.0.0.1", 0); err != nil {
+		t.Error(err)
+	}
+	if err := waitPeer("255.255.255.255", 0); err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("nobody: %v", err)
+	}
+}
+
+func TestWhichHost(t *testing.T) {
+	hosts := []Host{{Env: []string{"A=1"}}, {Env: []string{"A=2"}}}
+	for _, tt := range []struct {
+		number string
+		hosts  int
+		host   int
+		env    string
+	}{{"", 1, 0, "A=1"}, {"1", 2, 1, "A=1"}, {"2", 2, 2, "A=2"}, {"", 2, 0, ""}, {"3", 2, 0, ""}, {"0", 2, 0, ""}, {"x", 2, 0, ""}, {"", 0, 0, ""}} {
+		n, h, err := whichHost(hosts[:tt.hosts], tt.number)
+		if n != tt.host || (err == nil) != (tt.env != "") || err == nil && h.Env[0] != tt.env {
+			t.Errorf("%q of %d: %d, %v, %v", tt.number, tt.hosts, n, h, err)
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ func (p *initProc) runProgram(i int, prog Program) error {
 	}
 	defer errW.Close()
 
-	pid, status, err := p.procs.start(prog, p.cfg.Dir, p.cfg.Env, []uintptr{p.stdinR.Fd(), outW.Fd(), errW.Fd()})
+	pid, status, err := p.procs.start(prog, p.cfg.Dir, p.self.Env, []uintptr{p.stdinR.Fd(), outW.Fd(), errW.Fd()})
 	outW.Close()
 	errW.Close()
 	msg := ExitedMsg{Index: i}

@@ -154,6 +154,24 @@ func TestHandleErrors(t *testing.T) {
 	}
 }
 
+// At a barrier, a host waits until it is told to go on. Alone, it does not.
+func TestBarrier(t *testing.T) {
+	p, w := newInit(t)
+	if err := p.barrier(); err != nil || w.Len() != 0 {
+		t.Errorf("alone: %v, %d bytes sent", err, w.Len())
+	}
+	p.host, p.goOn = 1, make(chan struct{}, 1)
+	if err := p.handle(frame.Message{Kind: frame.Go}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.barrier(); err != nil {
+		t.Fatal(err)
+	}
+	if all := w.messages(t); len(all) != 1 || all[0].Kind != frame.Barrier {
+		t.Errorf("sent %v", all)
+	}
+}
+
 func TestSendFile(t *testing.T) {
 	p, w := newInit(t)
 	path := filepath.Join(t.TempDir(), "f")

@@ -47,6 +47,10 @@ func TestArgs(t *testing.T) {
 	if err != nil || strings.Join(args[len(args)-2:], " ") != "-one -two" {
 		t.Errorf("extra arguments: %v, %v", args, err)
 	}
+	args, err = Args(Options{Arch: "amd64", Link: os.Stdin, MAC: "02:00:00:00:01:01"})
+	if line := strings.Join(args, " "); err != nil || !strings.Contains(line, "-netdev dgram,id=link,local.type=fd,local.str=5 -device virtio-net-pci,netdev=link,romfile=,speed=10000,duplex=full,mac=02:00:00:00:01:01") {
+		t.Errorf("with a link: %s, %v", line, err)
+	}
 	if _, err := Args(Options{Arch: "s390x"}); err == nil || !strings.Contains(err.Error(), "amd64 arm64") {
 		t.Errorf("unknown architecture: %v", err)
 	}
