@@ -46,6 +46,18 @@ both the name of host 2's ends in ".2". When the programs of one host have faile
 other is stopped 5 s later. The status is that of host 1 if it is not 0, else of host
 2. On a machine with fewer than four processors, -cpus 1 makes the link faster.
 
+-loss, -delay and -reorder make the link bad from the start, with two hosts as well
+as between ve0 and ve1. While it runs, a program can do that itself, and cut the link:
+
+    vmlink [DEVICE] down
+    vmlink [DEVICE] up
+    vmlink [DEVICE] netem [loss P%] [delay TIME] [reorder P%]
+    vmlink [DEVICE] netem off
+
+It is about what a device sends, eth0 with two hosts and ve0 with one unless another
+is named. "down" is an error of the port at this end and silence at the other; "netem
+loss 100%" is silence on a port that stays active.
+
 Flags may be written with one dash or two. What stands on the list of known
 kernel bugs is printed with its cause, and does not count.
 
@@ -104,6 +116,9 @@ func command(status *int) *cobra.Command {
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian suite for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "machines: 1, or 2 that a link joins")
 	f.StringVar(&o.net, "net", "", "rxe (default), veth (no rxe devices; with -hosts 2 it is eth) or none")
+	f.StringVar(&o.loss, "loss", "", "lose `P%` of the packets on the link, each way: 1%, 0.5%")
+	f.StringVar(&o.delay, "delay", "", "hold packets on the link back for this `TIME`, each way: 5ms")
+	f.StringVar(&o.reorder, "reorder", "", "let `P%` of the packets overtake those that -delay holds back")
 	f.StringSliceVar(&o.load, "load", o.load, "`NAME,...`: modules to load, or none, which implies -net none")
 	f.StringSliceVar(&o.module, "module", nil, "`NAME,...`: modules to load besides")
 	f.BoolVar(&o.noSysfs, "no-sysfs", false, "leave /sys unmounted while the programs run")

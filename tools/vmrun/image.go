@@ -43,7 +43,11 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 	if err != nil {
 		return nil, err
 	}
-	cfg := guest.Config{Net: a.net, NoSysfs: a.noSysfs, Dir: guestPath(cwd)}
+	link, err := a.netem()
+	if err != nil {
+		return nil, err
+	}
+	cfg := guest.Config{Net: a.net, Link: link, NoSysfs: a.noSysfs, Dir: guestPath(cwd)}
 	env, err := a.environ(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -73,12 +77,13 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 	if err := t.AddHost("/init", init); err != nil {
 		return nil, err
 	}
+	t.AddLink(guest.LinkPath, "/init")
 	seg, err := a.kernelSegment(ctx, k)
 	if err != nil {
 		return nil, err
 	}
 	defer seg.close()
-	cfg.Channel, cfg.Modules = seg.Channel, seg.Load
+	cfg.Channel, cfg.Modules, cfg.Netem = seg.Channel, seg.Load, seg.Netem
 	b, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err
@@ -188,6 +193,7 @@ func addShell(t *initramfs.Tree) {
 type segment struct {
 	Channel []string // Channel and Load are paths of modules in the guest, in load order.
 	Load    []string
+	Netem   []string
 	cpio    io.ReadCloser
 }
 
@@ -207,7 +213,11 @@ func (a *app) kernelSegment(ctx context.Context, k *kernel.Kernel) (*segment, er
 		}
 		return readSegment(dir)
 	}
-	key := sha256.Sum256([]byte(strings.Join(channelModules, ",") + ";" + strings.Join(a.load, ",") + ";" + strings.Join(a.module, ",")))
+	var lists []string
+	for _, l := range [][]string{channelModules, a.load, a.module, netemModules} {
+		lists = append(lists, strings.Join(l, ","))
+	}
+	key := sha256.Sum256([]byte(strings.Join(lists, ";")))
 	dir, err := a.store.Cache.Make(ctx, "initramfs-"+k.ID+"-"+hex.EncodeToString(key[:6]), false, func(tmp string) error {
 		if err := os.Mkdir(tmp, 0o755); err != nil {
 			return err
@@ -237,12 +247,16 @@ func (a *app) writeSegment(k *kernel.Kernel, dir string) error {
 	if err != nil && !errors.Is(err, kernel.ErrNoModule) {
 		return err
 	}
-	seg := segment{Channel: []string{}, Load: []string{}}
+	netem, err := k.Modules.Resolve(netemModules...)
+	if err != nil {
+		return err
+	}
+	seg := segment{Channel: []string{}, Load: []string{}, Netem: []string{}}
 	t := initramfs.New()
 	for _, list := range []struct {
 		mods []*kernel.Module
 		dst  *[]string
-	}{{channel, &seg.Channel}, {load, &seg.Load}, {rest, nil}} {
+	}{{channel, &seg.Channel}, {load, &seg.Load}, {netem, &seg.Netem}, {rest, nil}} {
 		for _, m := range list.mods {
 			p := initramfs.Clean(path.Join("/lib/modules", k.Modules.Release(), m.Path))
 			t.AddBytes(p, m.Image, 0o644)

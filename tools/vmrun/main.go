@@ -40,5 +40,8 @@ func main() {
 	if guest.IsInit() {
 		guest.Main()
 	}
+	if guest.IsLink() {
+		os.Exit(guest.LinkMain(os.Args[1:]))
+	}
 	os.Exit(execute(os.Args[1:]))
 }

@@ -32,6 +32,9 @@ type options struct {
 	withSuite string
 
 	hosts   int
+	loss    string
+	delay   string
+	reorder string
 	net     string
 	load    []string
 	module  []string
@@ -62,6 +65,10 @@ func modulesFor(hosts int) []string {
 	mods[slices.Index(mods, "veth")] = "virtio_net"
 	return mods
 }
+
+// netemModules are what the guest needs to make a link bad. A kernel of one's own
+// may do without.
+var netemModules = []string{"sch_netem?"}
 
 // channelModules are what the port between host and guest needs.
 var channelModules = []string{"virtio_pci", "virtio_console"}
@@ -107,7 +114,29 @@ func (o *options) check() error {
 	if o.hosts == 2 && !slices.Contains([]string{guest.NetRxe, guest.NetEth, guest.NetNone}, o.net) {
 		return fmt.Errorf("-net %q: with -hosts 2, want rxe, eth or none", o.net)
 	}
+	link, err := o.netem()
+	if err != nil {
+		return err
+	}
+	if o.net == guest.NetNone && link != (guest.Netem{}) {
+		return errors.New("-loss, -delay and -reorder are about the link, and with -net none there is none")
+	}
 	return nil
+}
+
+// netem gives what the options say of the link.
+func (o *options) netem() (guest.Netem, error) {
+	var words []string
+	for _, w := range [][2]string{{"loss", o.loss}, {"delay", o.delay}, {"reorder", o.reorder}} {
+		if w[1] != "" {
+			words = append(words, w[:]...)
+		}
+	}
+	n, err := guest.ParseNetem(words)
+	if err != nil {
+		return n, fmt.Errorf("-%w", err)
+	}
+	return n, nil
 }
 
 // isPath reports whether -kernel names a file and not one of Debian's kernels.

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if guest.IsInit() {
 		guest.Main()
 	}
+	if guest.IsLink() {
+		os.Exit(guest.LinkMain(os.Args[1:]))
+	}
 	if os.Getenv(roleVar) == "vmrun" {
 		os.Exit(execute(os.Args[1:]))
 	}
@@ -51,6 +54,8 @@ var roles = map[string]func(args []string) int{
 	"role-bare":   roleBare,
 	"role-host":   roleHost,
 	"role-fail":   roleFail,
+	"role-link":   roleLink,
+	"role-veth":   roleVeth,
 }
 
 // roleEcho shows all that a process is given.
@@ -276,7 +281,7 @@ func TestVMPrograms(t *testing.T) {
 	needVM(t)
 	back := filepath.Join(t.TempDir(), "back.txt")
 	got := vmrun(t, "", "--kernel=6.1", "-file", "vm_test.go:/extra/", "-out", "/tmp/out.txt:"+back,
-		self(t), "role-guest", "---", self(t), "role-killed", "---", self(t), "role-write", "/tmp/out.txt")
+		self(t), "role-guest", "---", self(t), "role-veth", "---", self(t), "role-killed", "---", self(t), "role-write", "/tmp/out.txt")
 	if d := cmp.Diff(result{Status: 128 + int(syscall.SIGTERM)}, got); d != "" {
 		t.Error(d)
 	}

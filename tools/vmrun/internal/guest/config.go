@@ -32,6 +32,8 @@ type Config struct {
 	Net     string   // Net is one of NetRxe, NetVeth, NetEth, NetNone.
 	NoSysfs bool     // NoSysfs leaves /sys unmounted while the programs run.
 	Dir     string   // Dir is the programs' working directory.
+	Netem   []string // Netem lists the module files of the network emulator, in load order; they are loaded when it is asked for.
+	Link    Netem    // Link is what happens on the link, in both directions, while the programs run.
 	Hosts   []Host   // Hosts has one element, or one for each of two machines; see HostVar.
 }
 

@@ -134,6 +134,10 @@ func (p *initProc) serve() error {
 	if err := p.barrier(); err != nil {
 		return err
 	}
+	// Not before both hosts have heard of each other.
+	if err := p.emulate(); err != nil {
+		return err
+	}
 	for i, prog := range p.self.Programs {
 		if err := p.runProgram(i, prog); err != nil {
 			return err
@@ -163,6 +167,22 @@ func (p *initProc) barrier() error {
 		return err
 	}
 	<-p.goOn
+	return nil
+}
+
+// emulate makes the link as bad as it shall be.
+func (p *initProc) emulate() error {
+	if p.cfg.Link == (Netem{}) {
+		return nil
+	}
+	if err := loadModules(p.cfg.Netem); err != nil {
+		return err
+	}
+	for _, e := range endsOf(p.host) {
+		if err := setNetem(e.dev, p.cfg.Link); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

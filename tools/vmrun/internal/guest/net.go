@@ -32,6 +32,15 @@ var linked = [2]end{
 	{dev: "eth0", rxe: "rxe0", ip4: "10.2.0.2/24", ip6: "fd02::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 2}},
 }
 
+// endsOf gives the ends that a machine has: one as host 1 or 2, both of the veth
+// pair if it is alone.
+func endsOf(host int) []end {
+	if host == 0 {
+		return ends[:]
+	}
+	return linked[host-1 : host]
+}
+
 // LinkMAC gives the address of host 1's or 2's network card.
 func LinkMAC(host int) string { return linked[host-1].mac.String() }
 
@@ -55,12 +64,12 @@ func setupNet(kind string, host int) error {
 	if kind == NetNone {
 		return nil
 	}
-	mine := ends[:]
-	if host > 0 {
-		mine = linked[host-1 : host]
-	} else if err := addVeth(); err != nil {
-		return err
+	if host == 0 {
+		if err := addVeth(); err != nil {
+			return err
+		}
 	}
+	mine := endsOf(host)
 	for _, e := range mine {
 		if err := address(e); err != nil {
 			return err

@@ -27,7 +27,7 @@ func Link() ([2]*os.File, error) {
 
 // CheckLink says what this QEMU lacks to join two machines, or nil.
 func (p *Program) CheckLink(ctx context.Context) error {
-	argv := append(append([]string{}, p.Argv...), "-netdev", "help")
+	argv := append(append([]string{}, p.Argv...), "-machine", "none", "-netdev", "help")
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stderr = &stderr
