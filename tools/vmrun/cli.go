@@ -43,8 +43,9 @@ run the same. VMRUN_HOST is 1 or 2 and VMRUN_PEER is the other's IPv4 address. T
 programs start when both hosts are up and have heard of each other. Lines come out
 behind "1: " or "2: ", standard input is host 1's, and of a file that comes back from
 both the name of host 2's ends in ".2". When the programs of one host have failed, the
-other is stopped 5 s later. The status is that of host 1 if it is not 0, else of host
-2. On a machine with fewer than four processors, -cpus 1 makes the link faster.
+other is stopped 5 s later. The status is the first that is not 0, host 1's before
+host 2's; that of a host which was stopped counts last. On a machine with fewer than
+four processors, -cpus 1 makes the link faster.
 
 -loss, -delay and -reorder make the link bad from the start, with two hosts as well
 as between ve0 and ve1. While it runs, a program can do that itself, and cut the link:

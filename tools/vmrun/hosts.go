@@ -148,8 +148,17 @@ func (p *pair) settle() {
 			s.passed++
 			s.send(frame.Go, nil)
 		case s.passed == 1 && !s.waits && failed:
-			time.AfterFunc(p.grace, s.stopped.happen)
+			time.AfterFunc(p.grace, func() { p.expire(s) })
 		}
+	}
+}
+
+// expire stops a host whose programs still run.
+func (p *pair) expire(s *side) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.passed == 1 && !s.waits {
+		s.stopped.happen()
 	}
 }
 
@@ -169,6 +178,9 @@ func (a *app) sessions(im *image) ([]*session, error) {
 		s := newSession(h, a.forHost(host).logf, a.verbose)
 		s.host, s.side, s.link = host, p.sides[i], link[i]
 		s.side.send = s.send
+		if host > 1 {
+			s.stdin = strings.NewReader("")
+		}
 		prefix := strconv.Itoa(host) + ": "
 		s.stdout, s.stderr = &prefixed{w: os.Stdout, prefix: prefix}, &prefixed{w: os.Stderr, prefix: prefix}
 		if a.verbose {

@@ -170,6 +170,22 @@ func TestPairFailed(t *testing.T) {
 	}
 }
 
+// One whose programs end within the grace is not stopped while it brings back its
+// files.
+func TestPairWithinGrace(t *testing.T) {
+	p, told := told()
+	p.grace = time.Hour
+	a, b := p.sides[0], p.sides[1]
+	for _, s := range []*side{a, b, a} {
+		arrive(t, s, s.passed > 0)
+	}
+	arrive(t, b, false)
+	p.expire(b)
+	if stopped(b) || *told != [2]int{2, 2} {
+		t.Errorf("stopped %v, told %v", stopped(b), *told)
+	}
+}
+
 func TestNoPair(t *testing.T) {
 	var s *side
 	s.leave(true)

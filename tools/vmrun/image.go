@@ -57,6 +57,14 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 	if err != nil {
 		return nil, err
 	}
+	init, err := a.guestInit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.AddHost("/init", init); err != nil {
+		return nil, err
+	}
+	t.AddLink(guest.LinkPath, "/init")
 	for i, progs := range hosts {
 		h := guest.Host{Env: env}
 		if len(hosts) > 1 {
@@ -70,14 +78,6 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 		im.hosts, cfg.Hosts = append(im.hosts, ih), append(cfg.Hosts, h)
 	}
 	tellApart(im.hosts)
-	init, err := a.guestInit(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.AddHost("/init", init); err != nil {
-		return nil, err
-	}
-	t.AddLink(guest.LinkPath, "/init")
 	seg, err := a.kernelSegment(ctx, k)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func addShell(t *initramfs.Tree) {
 
 // segment is the kernel's part of an initramfs.
 type segment struct {
-	Channel []string // Channel and Load are paths of modules in the guest, in load order.
+	Channel []string // Channel, Load and Netem are paths of modules in the guest, in load order.
 	Load    []string
 	Netem   []string
 	cpio    io.ReadCloser

@@ -19,7 +19,8 @@
 // With -hosts 2 there are two guests with the same initramfs, and the kernel's
 // command line tells each which it is. A pair of datagram sockets is the cable
 // between their network cards (package qemu). Both wait for each other over their
-// ports, before their programs and after them, see pair.
+// ports, before their programs and after them, see pair. Under the name vmlink, init is a
+// program that makes the link bad while others run.
 //
 // # What counts as a failure of the kernel
 //

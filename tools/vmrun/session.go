@@ -66,6 +66,7 @@ type session struct {
 	side   *side    // the host's side of the pair, or nil
 	link   *os.File // the host's end of the link, or nil
 	nprogs int
+	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
 
@@ -75,7 +76,7 @@ type session struct {
 	kernlog *lastLines
 
 	out      *frame.Writer
-	stdin    *frame.Outgoing
+	input    *frame.Outgoing
 	streams  map[frame.Kind]*frame.Incoming
 	fetch    map[string]string
 	files    map[string]*os.File
@@ -97,7 +98,7 @@ func newSession(h imageHost, logf func(string, ...any), verbose bool) *session {
 		logf:  logf,
 		judge: klog.NewJudge(klog.KnownBugs()),
 		fetch: maps.Clone(h.fetch), files: map[string]*os.File{},
-		nprogs: h.nprogs, stdout: os.Stdout, stderr: os.Stderr,
+		nprogs: h.nprogs, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		console: &lastLines{}, kernlog: &lastLines{},
 	}
 	for _, e := range []*event{&s.hello, &s.done, &s.oops, &s.broken} {
@@ -126,7 +127,7 @@ func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, tim
 		return err
 	}
 	s.out = frame.NewWriter(m.Port)
-	s.stdin = frame.NewOutgoing(s.out, frame.Stdin)
+	s.input = frame.NewOutgoing(s.out, frame.Stdin)
 	s.streams = map[frame.Kind]*frame.Incoming{
 		frame.Stdout: frame.NewIncoming(s.out, frame.Stdout),
 		frame.Stderr: frame.NewIncoming(s.out, frame.Stderr),
@@ -154,7 +155,7 @@ func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, tim
 		}
 		in.Stop()
 	}
-	s.stdin.Stop()
+	s.input.Stop()
 	s.console.flush()
 	s.qemuErr = m.Err()
 	return nil
@@ -205,11 +206,7 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 			return oopsed
 		case <-hello:
 			hello, unheard = nil, nil
-			if s.host < 2 {
-				go s.sendStdin()
-			} else if err := s.stdin.EOF(); err != nil {
-				s.logf("standard input: %v", err)
-			}
+			go s.sendStdin()
 		case <-oops:
 			oops, doomed = nil, time.After(oopsPatience)
 		case sig := <-quit:
@@ -241,10 +238,10 @@ func (s *session) send(k frame.Kind, payload []byte) {
 }
 
 func (s *session) sendStdin() {
-	if _, err := io.Copy(s.stdin, os.Stdin); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := io.Copy(s.input, s.stdin); err != nil && !errors.Is(err, io.ErrClosedPipe) {
 		s.logf("standard input: %v", err)
 	}
-	if err := s.stdin.EOF(); err != nil {
+	if err := s.input.EOF(); err != nil {
 		s.logf("standard input: %v", err)
 	}
 }
@@ -279,11 +276,11 @@ func (s *session) handle(m frame.Message) error {
 	case frame.Credit:
 		stream, n, err := frame.ParseCredit(m.Payload)
 		if err == nil && stream == frame.Stdin {
-			s.stdin.Grant(n)
+			s.input.Grant(n)
 		}
 		return err
 	case frame.Closed:
-		s.stdin.Stop()
+		s.input.Stop()
 	case frame.Kmsg:
 		s.judge.Record(m.Payload)
 		fmt.Fprintln(s.kernlog, klog.Text(m.Payload))

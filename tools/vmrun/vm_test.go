@@ -483,7 +483,7 @@ func TestVMHosts(t *testing.T) {
 
 func TestVMHostFails(t *testing.T) {
 	needVM(t)
-	got := vmrun(t, "", "-hosts", "2", "-net", "eth", self(t), "role-hang", "+++", self(t), "role-fail")
+	got := vmrun(t, "", "-hosts", "2", "-net", "eth", "vmlink", "netem", "delay", "1ms", "---", self(t), "role-hang", "+++", self(t), "role-fail")
 	if got.Status != 3 {
 		t.Errorf("status %d, want 3", got.Status)
 	}
@@ -493,7 +493,7 @@ func TestVMHostFails(t *testing.T) {
 	if d := cmp.Diff([]string{"failing"}, lines(got.Stdout, "2: ")); d != "" {
 		t.Error(d)
 	}
-	want := "2: no line end\nvmrun: host 1: stopped because the other host failed, while program 1 of 1 ran\n" +
+	want := "2: no line end\nvmrun: host 1: stopped because the other host failed, while program 2 of 2 ran\n" +
 		"vmrun: host 1: stopped, host 2: status 3\n"
 	if d := cmp.Diff(want, got.Stderr); d != "" {
 		t.Error(d)
