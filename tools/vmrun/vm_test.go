@@ -162,6 +162,7 @@ func roleFail([]string) int {
 
 func roleSysrq(args []string) int {
 	fmt.Println("about to write", args[0])
+	time.Sleep(time.Second) // a kernel that panics sends nothing more, this line neither
 	if err := os.WriteFile("/proc/sysrq-trigger", []byte(args[0]), 0); err != nil {
 		return 1
 	}
