@@ -21,6 +21,7 @@ import (
 type fakeKernel struct {
 	refuse map[uint32]syscall.Errno
 	last   map[uint32][]byte // the last command of each kind, 200 bytes of it
+	given  map[uint32]int    // how many commands of each kind there were
 	handle uint32
 	gone   []uint32 // handles of destroyed IDs
 }
@@ -30,9 +31,10 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	r, w, err := os.Pipe()
 	must(t, err)
 	t.Cleanup(func() { w.Close() })
-	k := &fakeKernel{refuse: map[uint32]syscall.Errno{}, last: map[uint32][]byte{}, handle: 100}
+	k := &fakeKernel{refuse: map[uint32]syscall.Errno{}, last: map[uint32][]byte{}, given: map[uint32]int{}, handle: 100}
 	f := &file{f: r, raw: value(r.SyscallConn())(t)}
 	f.fake = func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
+		k.given[cmd]++
 		if errno := k.refuse[cmd]; errno != 0 {
 			return errno
 		}

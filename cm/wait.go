@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
@@ -84,23 +85,44 @@ func (id *ID) waitFor(ctx context.Context, want EventType) (*Event, error) {
 // more than a minute. See [ID.ResolveAddr] for the addresses.
 func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	const longest = time.Minute
-	step := func(begin func(timeout time.Duration) error, end EventType) error {
-		timeout := longest
-		if deadline, ok := ctx.Deadline(); ok {
-			timeout = min(max(time.Until(deadline), time.Millisecond), longest)
-		}
-		if err := begin(timeout); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	id.own.Store(true)
+	if err := id.findAddr(ctx, local, remote); err != nil {
+		return err
+	}
+	if err := id.ResolveRoute(timeLeft(ctx)); err != nil {
+		return err
+	}
+	_, err := id.waitFor(ctx, RouteResolved)
+	return err
+}
+
+// findAddr resolves an address, with attempts that take longer and longer. The kernel does not
+// notice a neighbour that answers before it begins to wait for it, as one on the same host
+// does, and looks again only when its time is over.
+func (id *ID) findAddr(ctx context.Context, local, remote netip.AddrPort) error {
+	const first, growth = 100 * time.Millisecond, 2
+	var last error
+	for timeout := first; ; timeout *= growth {
+		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(ctx))); err != nil {
 			return err
 		}
-		_, err := id.waitFor(ctx, end)
-		return err
+		_, err := id.waitFor(ctx, AddrResolved)
+		switch {
+		case err != nil && ctx.Err() != nil && last != nil:
+			return fmt.Errorf("%w; %w", last, err)
+		case !errors.Is(err, syscall.ETIMEDOUT):
+			return err
+		}
+		last = err
 	}
-	id.own.Store(true)
-	err := step(func(timeout time.Duration) error { return id.ResolveAddr(local, remote, timeout) }, AddrResolved)
-	if err != nil {
-		return err
-	}
-	return step(id.ResolveRoute, RouteResolved)
+}
+
+// timeLeft returns how much time a context leaves, as the kernel takes it.
+func timeLeft(ctx context.Context) time.Duration {
+	deadline, _ := ctx.Deadline()
+	return max(time.Until(deadline), time.Millisecond)
 }
 
 // ConnectWait connects and waits for the answer, which it returns with the peer's private data

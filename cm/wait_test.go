@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -88,6 +90,51 @@ func TestUnexpectedEvent(t *testing.T) {
 		t.Errorf("Resolve: %v", err)
 	}
 	must(t, id.Close())
+}
+
+// TestResolveAgain: an address that was not found in time is looked for again, until the
+// context ends.
+func TestResolveAgain(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	timedOut := func() {
+		if e := c.event(eventResp(id.uid, id.handle, AddrError, -int32(syscall.ETIMEDOUT))); !c.deliver(e) {
+			t.Fatal("the event goes nowhere")
+		}
+	}
+	timedOut()
+	timedOut()
+	put(t, c, id, AddrResolved)
+	put(t, c, id, RouteResolved)
+	must(t, id.Resolve(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(first, 1)))
+	if n := k.given[abi.RDMA_USER_CM_CMD_RESOLVE_ADDR]; n != 3 {
+		t.Errorf("the address was looked for %d times, want 3", n)
+	}
+	timedOut()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(first, 1))
+	if !errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Resolve: %v", err)
+	}
+	must(t, id.Close())
+}
+
+// TestNeighbour resolves the address of a neighbour that has to be asked for its own, and
+// answers at once.
+func TestNeighbour(t *testing.T) {
+	c := openKernel(t)
+	for range 3 {
+		for _, n := range value(netlink.NeighList(0, netlink.FAMILY_V4))(t) {
+			if n.IP.Equal(first.AsSlice()) {
+				must(t, netlink.NeighDel(&n))
+			}
+		}
+		id := newID(t, c, TCP)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
+		defer cancel()
+		must(t, id.Resolve(ctx, netip.AddrPortFrom(second, 0), netip.AddrPortFrom(first, 1)))
+	}
 }
 
 // pair connects two IDs with QPs of CreateQP.
