@@ -1,6 +1,6 @@
 // Package interop plays against rdma-core's own programs, in both roles. Its tests run
-// in the VM that tools/vmrun boots, with the packages ibverbs-utils and
-// ibverbs-providers in it and our command at the path that VERBS names.
+// in the VM that tools/vmrun boots, with the packages ibverbs-utils, ibverbs-providers
+// and rdmacm-utils in it and our command at the path that VERBS names.
 package interop
 
 import (

@@ -40,6 +40,6 @@ Environment:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newDevices(), newInfo(), newPingpong(), newDoctor(), newRes(), newStat(), newMonitor())
+	root.AddCommand(newDevices(), newInfo(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newMonitor())
 	return root
 }

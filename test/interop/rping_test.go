@@ -1,0 +1,164 @@
+package interop
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// rpings are our rping and rdma-core's, which take the same options.
+func rpings() (ours, theirs []string) {
+	return []string{os.Getenv(VerbsEnv), "rping"}, []string{"rping"}
+}
+
+// line puts a command line together.
+func line(program []string, options ...string) []string {
+	return append(append([]string{}, program...), options...)
+}
+
+// cmPort returns a port for one pair.
+func cmPort() (uint16, string) {
+	port := 20000 + uint16(nextPort.Add(1))
+	return port, strconv.Itoa(int(port))
+}
+
+// pingData returns the first line that shows a ping's data.
+func pingData(out string) string {
+	for l := range strings.Lines(out) {
+		if _, data, ok := strings.Cut(l, "ping data: "); ok {
+			return strings.TrimSpace(data)
+		}
+	}
+	return ""
+}
+
+// TestRping plays rping in both roles.
+func TestRping(t *testing.T) {
+	testenv.Guest(t)
+	ours, theirs := rpings()
+	for _, options := range []string{"-C 10 -V", "-C 3 -V -S 65535", "-C 3 -V -S 26", "-C 10 -V -q"} {
+		for name, p := range map[string][2][]string{
+			"verbs-verbs":      {ours, ours},
+			"rdma-core server": {theirs, ours},
+			"rdma-core client": {ours, theirs},
+		} {
+			t.Run(name+" "+options, func(t *testing.T) {
+				number, port := cmPort()
+				var common []string
+				if strings.Contains(options, "-q") {
+					common = append(common, "-q")
+				}
+				server := launch(t, line(p[0], append(common, "-s", "-v", "-a", ServerAddr, "-p", port, "-S", "65535")...)...)
+				server.serving(t, netlinkrdma.PortSpaceTCP, number)
+				client := launch(t, line(p[1], append(strings.Fields(options), "-c", "-v", "-a", ServerAddr, "-p", port)...)...)
+				sent, got := pingData(client.wait(t)), pingData(server.wait(t))
+				if !strings.HasPrefix(sent, "rdma-ping-0: ABC") || got != sent {
+					t.Errorf("the server has seen %q, the client got %q back", got, sent)
+				}
+			})
+		}
+	}
+}
+
+// TestRpingDevices plays between the two devices.
+func TestRpingDevices(t *testing.T) {
+	testenv.Guest(t)
+	ours, theirs := rpings()
+	for _, p := range [][2][]string{{ours, theirs}, {theirs, ours}} {
+		number, port := cmPort()
+		server := launch(t, line(p[0], "-s", "-a", ServerAddr, "-p", port)...)
+		server.serving(t, netlinkrdma.PortSpaceTCP, number)
+		launch(t, line(p[1], "-c", "-V", "-C", "10", "-a", ServerAddr, "-I", "10.1.0.2", "-p", port)...).wait(t)
+		server.wait(t)
+	}
+}
+
+// TestRpingPersistent has servers take many clients: ours at once, and rdma-core's one after
+// another.
+func TestRpingPersistent(t *testing.T) {
+	testenv.Guest(t)
+	ours, theirs := rpings()
+	number, port := cmPort()
+	server := launch(t, line(ours, "-s", "-P", "--json", "-a", ServerAddr, "-p", port)...)
+	server.serving(t, netlinkrdma.PortSpaceTCP, number)
+	const clients, pings = 6, 20
+	for range 2 {
+		var all []*program
+		for i := range clients {
+			kind := [][]string{ours, theirs}[i%2]
+			all = append(all, launch(t, line(kind, "-c", "-V", "-C", strconv.Itoa(pings), "-a", ServerAddr, "-p", port)...))
+		}
+		for _, c := range all {
+			c.wait(t)
+		}
+	}
+	server.cmd.Process.Signal(syscall.SIGINT)
+	var result struct {
+		Role                       string
+		Connections, Failed, Pings int
+	}
+	if err := json.Unmarshal([]byte(server.wait(t)), &result); err != nil {
+		t.Fatal(err)
+	}
+	if result.Role != "server" || result.Connections != 2*clients || result.Failed != 0 || result.Pings != 2*clients*pings {
+		t.Errorf("the server tells %+v", result)
+	}
+
+	number, port = cmPort()
+	server = launch(t, line(theirs, "-s", "-P", "-a", ServerAddr, "-p", port)...)
+	server.serving(t, netlinkrdma.PortSpaceTCP, number)
+	for range 3 {
+		out := launch(t, line(ours, "-c", "-V", "-C", "10", "-a", ServerAddr, "-p", port)...).wait(t)
+		if want := "10 pings, 1280 bytes"; !strings.Contains(out, want) {
+			t.Errorf("the client does not say %q: %q", want, out)
+		}
+	}
+}
+
+// TestRpingFails: the messages of pings that come to nothing.
+func TestRpingFails(t *testing.T) {
+	testenv.Guest(t)
+	ours, theirs := rpings()
+	fails := func(p *program, wants ...string) {
+		t.Helper()
+		if <-p.ended; p.err == nil {
+			t.Errorf("%s ends well", p.name)
+		}
+		for _, want := range wants {
+			if !strings.Contains(p.out.String(), want) {
+				t.Errorf("%s does not say %q: %q", p.name, want, p.out.String())
+			}
+		}
+	}
+	_, port := cmPort()
+	fails(launch(t, line(ours, "-c", "-a", ServerAddr, "-p", port)...), "nobody listens", fmt.Sprintf("%s:%s", ServerAddr, port))
+	fails(launch(t, line(ours, "-s", "-a", "192.0.2.1")...), "192.0.2.1:7174", "no network interface")
+	for _, victim := range []string{"server", "client"} {
+		for _, kind := range [][]string{ours, theirs} {
+			number, port := cmPort()
+			programs := map[string][]string{"server": ours, "client": ours}
+			programs[victim] = kind
+			server := launch(t, line(programs["server"], "-s", "-v", "-a", ServerAddr, "-p", port)...)
+			server.serving(t, netlinkrdma.PortSpaceTCP, number)
+			client := launch(t, line(programs["client"], "-c", "-v", "-a", ServerAddr, "-p", port)...)
+			for pair := map[string]*program{"server": server, "client": client}; ; {
+				if survivor := map[string]*program{"server": client, "client": server}[victim]; pingData(survivor.out.String()) != "" {
+					pair[victim].cmd.Process.Kill()
+					<-pair[victim].ended
+					// Between two pings a client may go.
+					if <-survivor.ended; survivor.err != nil || victim == "server" {
+						fails(survivor, ServerAddr, "ping ", "the peer has disconnected")
+					}
+					break
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/cm"
+)
+
+// rpingOptions are the command line's; the letters are those of rdma-core's rping.
+type rpingOptions struct {
+	server     bool
+	client     bool
+	address    string
+	source     string
+	port       int
+	count      int
+	size       int
+	validate   bool
+	verbose    bool
+	persistent bool
+	ownQP      bool
+	debug      bool
+	timeout    time.Duration
+	json       bool
+}
+
+// Sizes of a ping in bytes: room for the longest head of its text, and what rping has.
+const (
+	minPing = 26
+	maxPing = 64<<10 - 1
+)
+
+func newRping() *cobra.Command {
+	var o rpingOptions
+	cmd := &cobra.Command{
+		Use:   "rping -s|-c -a ADDRESS",
+		Short: "Ping over the connection manager, by RDMA READ and WRITE",
+		Long: `Connect by the RDMA connection manager and play rping: for each ping the client tells where
+its text is, the server fetches it by RDMA READ, the client tells where it wants it back, and
+the server puts it there by RDMA WRITE. Either end may be rdma-core's rping.
+
+A server takes one client, or with -P any number of them, at once and one after another.
+It takes pings of any size.`,
+		Example: `  verbs rping -s                        wait for a client, on all addresses
+  verbs rping -s -P -a 10.1.0.1         serve clients until interrupted
+  verbs rping -c -a 10.1.0.1 -C 10 -v   ping ten times, and show what comes back
+  verbs rping -c -a 10.1.0.1 -V         ping and compare until interrupted`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.server, "server", "s", false, "be the server")
+	f.BoolVarP(&o.client, "client", "c", false, "be the client")
+	f.StringVarP(&o.address, "address", "a", "", "address of the server (server: default all of them)")
+	f.StringVarP(&o.source, "source", "I", "", "address to connect from (client)")
+	f.IntVarP(&o.port, "port", "p", 7174, "port of the connection manager")
+	f.IntVarP(&o.count, "count", "C", 0, "number of pings (client; default: until interrupted)")
+	f.IntVarP(&o.size, "size", "S", 64, "size of a ping in bytes (client)")
+	f.BoolVarP(&o.validate, "validate", "V", false, "compare what comes back (client)")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "show the text of each ping")
+	f.BoolVarP(&o.persistent, "persistent", "P", false, "serve any number of clients (server)")
+	f.BoolVarP(&o.ownQP, "own-qp", "q", false, "bring the QP through its states step by step, instead of the ID doing it")
+	f.BoolVarP(&o.debug, "debug", "d", false, "show each step on standard error")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when the peer does nothing for this long")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	return cmd
+}
+
+// check refuses impossible options before anything is opened.
+func (o *rpingOptions) check() error {
+	switch {
+	case o.server == o.client:
+		return errors.New("give either --server (-s) or --client (-c)")
+	case o.client && o.address == "":
+		return errors.New("--address (-a) is missing: the client needs the server's")
+	case o.server && o.source != "":
+		return errors.New("--source (-I) is for the client; a server listens on --address (-a)")
+	case o.client && o.persistent:
+		return errors.New("--persistent (-P) is for the server")
+	case o.port < 1 || o.port > 65535:
+		return fmt.Errorf("--port is %d, allowed: 1 to 65535", o.port)
+	case o.count < 0:
+		return fmt.Errorf("--count is %d, allowed: 0 (until interrupted) and more", o.count)
+	case o.size < minPing || o.size > maxPing:
+		return fmt.Errorf("--size is %d, allowed: %d to %d", o.size, minPing, maxPing)
+	case o.timeout <= 0:
+		return fmt.Errorf("--timeout is %s, allowed: more than 0", o.timeout)
+	case o.json && o.verbose:
+		return errors.New("--verbose (-v) and --json exclude each other")
+	}
+	return nil
+}
+
+// rpingResult is what a run did.
+type rpingResult struct {
+	Role        string  `json:"role"`                     // client or server
+	Local       string  `json:"local_address"`            // IP address and port
+	Remote      string  `json:"remote_address,omitempty"` // the same of the client's peer
+	Device      string  `json:"device,omitempty"`         // that the connection was on
+	Connections int     `json:"connections"`              // clients that were served, or 1
+	Failed      int     `json:"failed"`                   // clients whose connection ended in a failure
+	Pings       int     `json:"pings"`                    // of all connections
+	Bytes       int64   `json:"bytes"`                    // both directions
+	Seconds     float64 `json:"seconds"`                  // connected; of a server the sum over its clients
+	UsecPerPing float64 `json:"usec_per_ping"`            // there and back; 0 if there was none
+}
+
+// add adds what happened on one connection.
+func (r *rpingResult) add(pings int, bytes int64, took time.Duration, err error) {
+	r.Connections++
+	if err != nil {
+		r.Failed++
+	}
+	r.Pings += pings
+	r.Bytes += bytes
+	r.Seconds += took.Seconds()
+	if r.Pings > 0 {
+		r.UsecPerPing = r.Seconds * 1e6 / float64(r.Pings)
+	}
+}
+
+// print writes the result.
+func (r *rpingResult) print(out io.Writer, asJSON bool) error {
+	if asJSON {
+		return printJSON(out, r)
+	}
+	_, err := fmt.Fprintf(out, "%d pings, %d bytes in %.2f seconds = %.2f usec/ping\n", r.Pings, r.Bytes, r.Seconds, r.UsecPerPing)
+	return err
+}
+
+// rping is a run of the command.
+type rping struct {
+	o       *rpingOptions
+	text    io.Writer // what is to be seen of pings and listeners
+	log     io.Writer
+	channel *cm.Channel
+
+	mu     sync.Mutex
+	result rpingResult // guarded by mu
+}
+
+// run plays one role.
+func (o *rpingOptions) run(ctx context.Context, out, log io.Writer) (err error) {
+	if err := o.check(); err != nil {
+		return err
+	}
+	addr, err := lookup(ctx, "--address", o.address)
+	if err != nil {
+		return err
+	}
+	var source netip.AddrPort
+	if o.source != "" {
+		ip, err := lookup(ctx, "--source", o.source)
+		if err != nil {
+			return err
+		}
+		source = netip.AddrPortFrom(ip, 0)
+	}
+	r := &rping{o: o, text: &lines{w: out}, log: &lines{w: log}}
+	if o.json {
+		r.text = io.Discard
+	}
+	if r.channel, err = cm.OpenChannel(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.channel.Close()) }()
+	peer := netip.AddrPortFrom(addr, uint16(o.port))
+	if o.client {
+		err = r.connect(ctx, source, peer)
+	} else {
+		err = r.listen(ctx, peer)
+	}
+	if err != nil {
+		return err
+	}
+	return r.result.print(out, o.json)
+}
+
+// debugf tells of a step.
+func (r *rping) debugf(format string, args ...any) {
+	if r.o.debug {
+		fmt.Fprintf(r.log, "rping: "+format+"\n", args...)
+	}
+}
+
+// lines writes for several goroutines.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
+// lookup finds the address of a host, all of this one's if there is none.
+func lookup(ctx context.Context, flag, host string) (netip.Addr, error) {
+	if host == "" {
+		return netip.IPv4Unspecified(), nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip, nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%s: %w", flag, err)
+	}
+	return ips[0].Unmap(), nil
+}
+
+// listen serves clients.
+func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
+	listener, err := r.channel.NewID(cm.TCP)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, listener.Close()) }()
+	if err := listener.Bind(addr); err != nil {
+		return err
+	}
+	if err := listener.Listen(0); err != nil {
+		return err
+	}
+	r.result.Role, r.result.Local = "server", addr.String()
+	fmt.Fprintf(r.text, "listening on %s\n", addr)
+	if r.o.persistent {
+		return r.serveAll(ctx, listener)
+	}
+	request, err := listener.Request(ctx)
+	if err != nil {
+		return err
+	}
+	// Whoever comes later is told that nobody listens.
+	if err := listener.Close(); err != nil {
+		return errors.Join(err, request.ID.Close())
+	}
+	return r.serve(ctx, request)
+}
+
+// serveAll serves clients, a goroutine each, until the context ends.
+func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		request, err := listener.Request(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		all.Go(func() {
+			if err := r.serve(ctx, request); err != nil {
+				fmt.Fprintf(r.log, "verbs: %v\n", err)
+			}
+		})
+	}
+}
+
+// serve serves one client.
+func (r *rping) serve(ctx context.Context, request *cm.Event) (err error) {
+	e := &rpingEnd{rping: r, id: request.ID, size: maxPing}
+	defer func() { err = errors.Join(err, e.close()) }()
+	from, err := e.name()
+	if err != nil {
+		return err
+	}
+	r.debugf("%s wants to connect", from)
+	start := time.Now()
+	if err = e.accept(ctx, request); err == nil {
+		start = time.Now()
+		err = e.play(ctx, e.serve)
+	}
+	r.debugf("%s is gone, after %d pings", from, e.pings)
+	r.mu.Lock()
+	r.result.add(e.pings, e.bytes, time.Since(start), err)
+	r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("client %s: %w", from, err)
+	}
+	return nil
+}
+
+// connect connects to a server and pings it.
+func (r *rping) connect(ctx context.Context, source, addr netip.AddrPort) (err error) {
+	id, err := r.channel.NewID(cm.TCP)
+	if err != nil {
+		return err
+	}
+	e := &rpingEnd{rping: r, id: id, size: r.o.size}
+	defer func() { err = errors.Join(err, e.close()) }()
+	if err := e.connect(ctx, source, addr); err != nil {
+		return err
+	}
+	a, err := id.Addrs()
+	if err != nil {
+		return err
+	}
+	r.debugf("connected from %s to %s over %s", a.Local, a.Remote, a.Device)
+	r.result = rpingResult{Role: "client", Local: a.Local.String(), Remote: a.Remote.String(), Device: a.Device}
+	start := time.Now()
+	err = e.play(ctx, e.ping)
+	r.result.add(e.pings, e.bytes, time.Since(start), err)
+	if err != nil {
+		return fmt.Errorf("server %s: %w", addr, err)
+	}
+	return nil
+}

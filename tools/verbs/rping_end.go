@@ -1,0 +1,510 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// advert is what a client sends: where in its memory the server shall READ or WRITE. What a
+// server sends has the same length, and nothing in it matters.
+type advert struct {
+	addr uint64
+	rkey uint32
+	size uint32 // in bytes
+}
+
+// advertLen is the length of every message.
+const advertLen = 16
+
+// String says where the memory is.
+func (a advert) String() string {
+	return fmt.Sprintf("%d bytes at %#x with rkey %#x", a.size, a.addr, a.rkey)
+}
+
+// put encodes the advert.
+func (a advert) put(b []byte) {
+	binary.BigEndian.PutUint64(b, a.addr)
+	binary.BigEndian.PutUint32(b[8:], a.rkey)
+	binary.BigEndian.PutUint32(b[12:], a.size)
+}
+
+// parseAdvert decodes it.
+func parseAdvert(b []byte) advert {
+	return advert{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
+}
+
+// pingText writes the text of a ping, with a NUL at the end: its number, and letters of which
+// each ping begins with another.
+func pingText(b []byte, n int) {
+	const first, last = 'A', 'z'
+	head := copy(b, fmt.Sprintf("rdma-ping-%d: ", n))
+	for i := range b[head:] {
+		b[head+i] = first + byte((n+i)%(last-first+1))
+	}
+	b[len(b)-1] = 0
+}
+
+// upToNUL returns the text in b, without the NUL that ends it.
+func upToNUL(b []byte) []byte {
+	text, _, _ := bytes.Cut(b, []byte{0})
+	return text
+}
+
+// Work request IDs.
+const (
+	rpingSend   = iota + 1 // a message to the peer
+	rpingRecv              // one from it
+	rpingMemory            // a READ or a WRITE
+)
+
+// errDisconnected says that the peer has ended the connection.
+var errDisconnected = errors.New("the peer has disconnected")
+
+// rpingEnd is one side of a connection.
+type rpingEnd struct {
+	*rping
+	id   *cm.ID
+	size int // of the memory for pings, in bytes
+
+	dev  *uverbs.Device
+	ch   *uverbs.CompChannel
+	cq   *uverbs.CQ
+	pd   *uverbs.PD
+	qp   *uverbs.QP
+	msg  *uverbs.MR     // a message received, and one to send
+	data *uverbs.MR     // a client has the source in it and then the sink
+	undo []func() error // closes what was opened, last first
+
+	gone   chan struct{} // closed when the connection has ended
+	enough atomic.Bool   // the user has interrupted
+	pings  int
+	bytes  int64
+}
+
+// name returns the peer's address.
+func (e *rpingEnd) name() (string, error) {
+	a, err := e.id.Addrs()
+	return a.Remote.String(), err
+}
+
+// close closes everything, the ID after the QP and before what the QP stands on.
+func (e *rpingEnd) close() error {
+	errs := []error{e.closeID()}
+	for i := len(e.undo) - 1; i >= 0; i-- {
+		errs = append(errs, e.undo[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// closeID closes the ID, and before it a QP that is not the ID's.
+func (e *rpingEnd) closeID() error {
+	if e.o.ownQP && e.qp != nil {
+		if err := e.qp.Close(); err != nil {
+			return err
+		}
+	}
+	return e.id.Close()
+}
+
+// open opens the device that the ID is on, with a QP and a receive in it.
+func (e *rpingEnd) open(size int) error {
+	a, err := e.id.Addrs()
+	if err != nil {
+		return err
+	}
+	if e.dev, err = uverbs.Open(a.Device); err != nil {
+		return err
+	}
+	e.undo = append(e.undo, e.dev.Close)
+	if e.pd, err = e.dev.AllocPD(); err != nil {
+		return err
+	}
+	e.undo = append(e.undo, e.pd.Close)
+	if e.msg, err = e.register(2*advertLen, uverbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	e.data, err = e.register(size, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	if e.ch, err = e.dev.CreateCompChannel(); err != nil {
+		return err
+	}
+	e.undo = append(e.undo, e.ch.Close)
+	const depth = 4 // a send, a READ or WRITE, a receive, and one to spare
+	if e.cq, err = e.dev.CreateCQ(depth, uverbs.CQOptions{Channel: e.ch}); err != nil {
+		return err
+	}
+	e.undo = append(e.undo, e.cq.Close)
+	o := uverbs.QPOptions{SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 2, MaxRecvWR: 1}
+	if e.o.ownQP {
+		e.qp, err = e.pd.CreateQP(o)
+		if err == nil {
+			err = e.to(uverbs.Init)
+		}
+	} else {
+		e.qp, err = e.id.CreateQP(e.pd, o)
+	}
+	if err != nil {
+		return err
+	}
+	return e.postRecv()
+}
+
+// register allocates memory and registers it.
+func (e *rpingEnd) register(size int, access uverbs.Access) (*uverbs.MR, error) {
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return nil, err
+	}
+	e.undo = append(e.undo, buf.Close)
+	mr, err := e.pd.RegMR(buf, access)
+	if err != nil {
+		return nil, err
+	}
+	e.undo = append(e.undo, mr.Close)
+	return mr, nil
+}
+
+// to brings a QP that is not the ID's into a state.
+func (e *rpingEnd) to(states ...uverbs.QPState) error {
+	for _, s := range states {
+		attr, mask, err := e.id.QPAttr(s)
+		if err != nil {
+			return err
+		}
+		if err := e.qp.Modify(attr, mask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// within bounds a step by the timeout.
+func (e *rpingEnd) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, e.o.timeout, fmt.Errorf("the peer has done nothing for %s", e.o.timeout))
+}
+
+// causeOf returns why a context has ended, or else err.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// accept accepts a client.
+func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
+	ctx, cancel := e.within(ctx)
+	defer cancel()
+	err := e.open(e.size)
+	if err == nil && request.Param.InitiatorDepth == 0 {
+		err = errors.New("it serves no RDMA READ (responder_resources is 0)")
+	}
+	if err != nil {
+		return errors.Join(err, e.id.Reject(nil, cm.ReasonConsumer))
+	}
+	p := cm.ConnParam{
+		ResponderResources: min(request.Param.ResponderResources, 1),
+		InitiatorDepth:     1,
+		RNRRetryCount:      7,
+	}
+	if e.o.ownQP {
+		if err := e.to(uverbs.Init, uverbs.RTR, uverbs.RTS); err != nil {
+			return errors.Join(err, e.id.Reject(nil, cm.ReasonConsumer))
+		}
+		p.QPN = e.qp.QPN()
+	}
+	if err := e.id.AcceptWait(ctx, p, cm.ECE{}); err != nil {
+		return causeOf(ctx, err)
+	}
+	return nil
+}
+
+// connect connects to a server.
+func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.o.timeout, fmt.Errorf("server %s has not answered for %s", addr, e.o.timeout))
+	defer cancel()
+	if err := e.id.Resolve(ctx, source, addr); err != nil {
+		return causeOf(ctx, err)
+	}
+	if err := e.open(2 * e.size); err != nil {
+		return err
+	}
+	p := cm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
+	if e.o.ownQP {
+		p.QPN = e.qp.QPN()
+	}
+	if _, err := e.id.ConnectWait(ctx, p, cm.ECE{}); err != nil {
+		return causeOf(ctx, err)
+	}
+	if !e.o.ownQP {
+		return nil
+	}
+	// INIT once more: only now is it known what the peer may do.
+	if err := e.to(uverbs.Init, uverbs.RTR, uverbs.RTS); err != nil {
+		return err
+	}
+	return e.id.Establish()
+}
+
+// play plays a role on the connection, and ends it.
+func (e *rpingEnd) play(ctx context.Context, role func(context.Context) error) error {
+	e.gone = make(chan struct{})
+	const grace = time.Second // for the ping that is under way
+	user := ctx
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(user))
+	defer context.AfterFunc(user, func() {
+		e.enough.Store(true)
+		if e.o.client {
+			time.Sleep(grace)
+		}
+		cancel(context.Cause(user))
+	})()
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		e.watch(watching, cancel)
+	}()
+	err := role(ctx)
+	err = errors.Join(err, e.disconnect())
+	stop()
+	<-watched
+	cancel(nil)
+	return err
+}
+
+// watch waits for the end of the connection, and has that end the context.
+func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	for {
+		event, err := e.id.Wait(ctx)
+		if err != nil {
+			cancel(err)
+			return
+		}
+		e.debugf("event %s", event.Type)
+		switch event.Type {
+		case cm.Disconnected:
+			cancel(errDisconnected)
+			close(e.gone)
+			return
+		case cm.DeviceRemoval:
+			cancel(errors.New("the device is removed"))
+			return
+		}
+	}
+}
+
+// disconnect ends the connection, and gives the peer time to do so too.
+func (e *rpingEnd) disconnect() error {
+	const patience = 2 * time.Second
+	if e.o.ownQP {
+		if err := e.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState); err != nil {
+			return err
+		}
+	}
+	if err := e.id.Disconnect(); err != nil {
+		return err
+	}
+	select {
+	case <-e.gone:
+	case <-time.After(patience):
+	}
+	return nil
+}
+
+// postRecv posts the receive for the peer's next message.
+func (e *rpingEnd) postRecv() error { return e.qp.PostRecv(rpingRecv, e.msg.SGE(0, advertLen)) }
+
+// send sends a message.
+func (e *rpingEnd) send(a advert) error {
+	a.put(e.msg.Bytes()[advertLen:])
+	return e.qp.PostSend(uverbs.SendWR{ID: rpingSend, Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
+		SGL: []uverbs.SGE{e.msg.SGE(advertLen, advertLen)}})
+}
+
+// receive waits for the peer's message.
+func (e *rpingEnd) receive(ctx context.Context) (advert, error) {
+	wc, err := e.completion(ctx, rpingRecv)
+	if err != nil {
+		return advert{}, err
+	}
+	if wc.ByteLen != advertLen {
+		return advert{}, fmt.Errorf("the peer has sent %d bytes, rping's messages have %d", wc.ByteLen, advertLen)
+	}
+	a := parseAdvert(e.msg.Bytes())
+	return a, e.postRecv()
+}
+
+// transfer reads or writes the peer's memory, and waits for it.
+func (e *rpingEnd) transfer(ctx context.Context, op uverbs.WROpcode, a advert, length int) error {
+	err := e.qp.PostSend(uverbs.SendWR{ID: rpingMemory, Opcode: op, Flags: uverbs.Signaled,
+		SGL: []uverbs.SGE{e.data.SGE(0, length)}, RemoteAddr: a.addr, RKey: a.rkey})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := e.within(ctx)
+	defer cancel()
+	if _, err = e.completion(ctx, rpingMemory); err == nil {
+		e.bytes += int64(length)
+	}
+	return err
+}
+
+// completion waits for a completion that is none of a send: what the peer answers says more
+// than that.
+func (e *rpingEnd) completion(ctx context.Context, want uint64) (uverbs.WC, error) {
+	var wcs [1]uverbs.WC
+	for armed := false; ; {
+		n, err := e.cq.Poll(wcs[:])
+		switch wc := &wcs[0]; {
+		case err != nil:
+			return *wc, err
+		case n == 1 && wc.Err() != nil:
+			return *wc, e.because(e.qp.Err(wc))
+		case n == 1 && wc.ID == want:
+			return *wc, nil
+		case n == 1 && wc.ID != rpingSend:
+			return *wc, errors.New("the peer does not keep to rping's order: it has sent before its turn")
+		case n == 1:
+		case !armed:
+			armed = true
+			if err := e.cq.Notify(); err != nil {
+				return *wc, err
+			}
+		default:
+			armed = false
+			if _, err := e.ch.Wait(ctx); err != nil {
+				return *wc, causeOf(ctx, err)
+			}
+		}
+	}
+}
+
+// because returns errDisconnected if that is what makes work requests fail.
+func (e *rpingEnd) because(err error) error {
+	const patience = time.Second
+	select {
+	case <-e.gone:
+		return errDisconnected
+	case <-time.After(patience):
+		return err
+	}
+}
+
+// serve is the server's role: it plays until the client has enough.
+func (e *rpingEnd) serve(ctx context.Context) error {
+	for {
+		source, err := e.receive(ctx)
+		if errors.Is(err, errDisconnected) {
+			return nil
+		}
+		if err == nil {
+			err = e.pong(ctx, source)
+		}
+		switch {
+		case err == nil:
+			e.pings++
+		case e.o.persistent && e.enough.Load():
+			return nil
+		default:
+			return fmt.Errorf("ping %d: %w", e.pings, err)
+		}
+	}
+}
+
+// pong fetches a ping and puts it back.
+func (e *rpingEnd) pong(ctx context.Context, source advert) error {
+	e.debugf("source is %s", source)
+	if int64(source.size) > int64(e.size) {
+		return fmt.Errorf("its size is %d bytes, allowed: up to %d", source.size, e.size)
+	}
+	if err := e.transfer(ctx, uverbs.WRRDMARead, source, int(source.size)); err != nil {
+		return fmt.Errorf("RDMA READ: %w", err)
+	}
+	data := e.data.Bytes()[:source.size]
+	if e.o.verbose {
+		fmt.Fprintf(e.text, "server ping data: %s\n", upToNUL(data))
+	}
+	if err := e.send(advert{}); err != nil {
+		return err
+	}
+	waiting, cancel := e.within(ctx)
+	defer cancel()
+	sink, err := e.receive(waiting)
+	if err != nil {
+		return fmt.Errorf("wait for the sink: %w", err)
+	}
+	e.debugf("sink is %s", sink)
+	length := min(len(upToNUL(data))+1, len(data))
+	if int64(sink.size) < int64(length) {
+		return fmt.Errorf("the sink has %d bytes for a text of %d", sink.size, length)
+	}
+	if err := e.transfer(ctx, uverbs.WRRDMAWrite, sink, length); err != nil {
+		return fmt.Errorf("RDMA WRITE: %w", err)
+	}
+	return e.send(advert{})
+}
+
+// ping is the client's role.
+func (e *rpingEnd) ping(ctx context.Context) error {
+	for ; e.o.count == 0 || e.pings < e.o.count; e.pings++ {
+		if e.enough.Load() {
+			if e.o.count == 0 {
+				return nil
+			}
+			return fmt.Errorf("interrupted after %d of %d pings", e.pings, e.o.count)
+		}
+		if err := e.once(ctx, e.pings); err != nil {
+			return fmt.Errorf("ping %d: %w", e.pings, err)
+		}
+	}
+	return nil
+}
+
+// once pings once.
+func (e *rpingEnd) once(ctx context.Context, n int) error {
+	source, sink := e.data.Bytes()[:e.size], e.data.Bytes()[e.size:]
+	pingText(source, n)
+	for _, offset := range []int{0, e.size} {
+		if err := e.send(advert{e.data.Addr() + uint64(offset), e.data.RKey(), uint32(e.size)}); err != nil {
+			return err
+		}
+		waiting, cancel := e.within(ctx)
+		_, err := e.receive(waiting)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	e.bytes += 2 * int64(e.size)
+	if e.o.validate {
+		if i := differ(source, sink); i >= 0 {
+			return fmt.Errorf("data mismatch: byte %d is %#02x, sent was %#02x", i, sink[i], source[i])
+		}
+	}
+	if e.o.verbose {
+		fmt.Fprintf(e.text, "ping data: %s\n", upToNUL(sink))
+	}
+	return nil
+}
+
+// differ returns where two texts of one length differ, -1 if they do not.
+func differ(a, b []byte) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}

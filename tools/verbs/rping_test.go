@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRpingOptions(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "either --server (-s) or --client (-c)"},
+		{"-s -c", "either --server (-s) or --client (-c)"},
+		{"-c", "--address (-a) is missing"},
+		{"-s -I 10.1.0.2", "--source (-I) is for the client"},
+		{"-c -a 10.1.0.1 -P", "--persistent (-P) is for the server"},
+		{"-s -p 0", "--port is 0, allowed: 1 to 65535"},
+		{"-c -a 10.1.0.1 -C -1", "--count is -1, allowed: 0"},
+		{"-c -a 10.1.0.1 -S 25", "--size is 25, allowed: 26 to 65535"},
+		{"-c -a 10.1.0.1 -S 65536", "--size is 65536"},
+		{"-s --timeout 0s", "--timeout is 0s"},
+		{"-s -v --json", "exclude each other"},
+		{"-c -a no-such-host.invalid", "--address: "},
+		{"-c -a 10.1.0.1 -I no-such-host.invalid", "--source: "},
+		{"-s host", "unknown command"},
+	} {
+		_, err := run(t, append([]string{"rping"}, strings.Fields(c.args)...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("rping %s: %v, want %q", c.args, err, c.want)
+		}
+	}
+	out, err := run(t, "rping", "--help")
+	for _, want := range []string{"-s, --server", "-c, --client", "-a, --address", "-P, --persistent", "-V, --validate", "-I, --source", "7174"} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("the help does not tell of %s: %v", want, err)
+		}
+	}
+}
+
+// TestPingText compares with what rping prints.
+func TestPingText(t *testing.T) {
+	for n, want := range map[int]string{
+		0:   "rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr\x00",
+		57:  "rdma-ping-57: zABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnop\x00",
+		58:  "rdma-ping-58: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopq\x00",
+		101: "rdma-ping-101: lmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`a\x00",
+	} {
+		b := make([]byte, len(want))
+		pingText(b, n)
+		if string(b) != want {
+			t.Errorf("ping %d is\n%q, want\n%q", n, b, want)
+		}
+	}
+	b := make([]byte, minPing)
+	pingText(b, 1<<31-1)
+	if text := string(upToNUL(b)); !strings.HasPrefix(text, "rdma-ping-2147483647: ") || len(text) != minPing-1 {
+		t.Errorf("the last ping of the least size is %q", text)
+	}
+}
+
+func TestAdvert(t *testing.T) {
+	a := advert{addr: 0x0123456789abcdef, rkey: 0x11223344, size: 64}
+	var b [advertLen]byte
+	a.put(b[:])
+	if got := hex.EncodeToString(b[:]); got != "0123456789abcdef1122334400000040" {
+		t.Errorf("encoded %s", got)
+	}
+	if got := parseAdvert(b[:]); got != a {
+		t.Errorf("decoded %s, want %s", got, a)
+	}
+}
+
+func TestRpingResult(t *testing.T) {
+	r := rpingResult{Role: "server"}
+	r.add(0, 0, 0, errors.New("rejected"))
+	r.add(10, 1280, time.Millisecond, nil)
+	r.add(30, 3840, 3*time.Millisecond, nil)
+	if r.Connections != 3 || r.Failed != 1 || r.Pings != 40 || r.UsecPerPing != 100 {
+		t.Errorf("result is %+v", r)
+	}
+	var out bytes.Buffer
+	if err := r.print(&out, false); err != nil || out.String() != "40 pings, 5120 bytes in 0.00 seconds = 100.00 usec/ping\n" {
+		t.Errorf("printed %q, %v", out.String(), err)
+	}
+}
