@@ -202,6 +202,7 @@ var titles = map[string]string{
 	"cm/kernel_test.go":                    "connection manager",
 	"netlinkrdma/resource_kernel_test.go":  "netlink",
 	"test/interop/interop_test.go":         "with rdma-core",
+	"test/interop/cm_test.go":              "with rdma-core",
 	"test/interop/rping_test.go":           "with rdma-core",
 }
 

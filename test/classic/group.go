@@ -1,0 +1,64 @@
+package classic
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Member is an end that is in a multicast group.
+type Member struct {
+	*End
+	way  *uverbs.AH
+	qkey uint32
+	gid  uverbs.GID // of the group
+}
+
+// Join makes an end at a local address that receives what is sent to a group, and can send to
+// it.
+func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options) (_ *Member, err error) {
+	id, err := c.NewID(cm.UDP)
+	if err != nil {
+		return nil, err
+	}
+	m := &Member{End: &End{ID: id}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}()
+	if err := id.Bind(netip.AddrPortFrom(local, 0)); err != nil {
+		return nil, err
+	}
+	if err := m.Open(o); err != nil {
+		return nil, err
+	}
+	if _, err := id.Join(group, cm.FullMember); err != nil {
+		return nil, err
+	}
+	joined, err := id.Wait(ctx)
+	if err == nil {
+		err = joined.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.gid, m.qkey = joined.UD.AH.GRH.DGID, joined.UD.QKey
+	if m.way, err = m.PD.CreateAH(joined.UD.AH); err != nil {
+		return nil, err
+	}
+	m.later(m.way.Close)
+	return m, m.QP.AttachMulticast(m.gid, 0)
+}
+
+// Say sends the first bytes of a slot to the group, with the sender's QPN.
+func (m *Member) Say(slot, length int) error {
+	return m.QP.PostSend(uverbs.SendWR{ID: uint64(slot), Opcode: uverbs.WRSendWithImm, Flags: uverbs.Signaled, SGL: []uverbs.SGE{m.SGE(slot, length)},
+		Imm: m.QP.QPN(), AH: m.way, RemoteQPN: cm.MulticastQPN, RemoteQKey: m.qkey})
+}
+
+// Leave leaves the group, and closes the end.
+func (m *Member) Leave() error { return errors.Join(m.QP.DetachMulticast(m.gid, 0), m.Close()) }

@@ -1,0 +1,170 @@
+package interop
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/classic"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// channel opens an event channel, which is closed at the end of the test.
+func channel(t *testing.T) *cm.Channel {
+	t.Helper()
+	testenv.Guest(t)
+	c, err := cm.OpenChannel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// against runs our server against rdma-core's client, and returns what that printed.
+func against(t *testing.T, space cm.PortSpace, port uint16, serve func(context.Context, *cm.ID) error, client ...string) string {
+	t.Helper()
+	l, err := classic.Listen(channel(t), space, netip.AddrPortFrom(netip.MustParseAddr(ServerAddr), port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := launch(t, client...)
+	if err := serve(timed(t), l); err != nil {
+		t.Fatalf("our server: %v", err)
+	}
+	return p.wait(t)
+}
+
+// server starts rdma-core's server and waits until it listens.
+func server(t *testing.T, space netlinkrdma.PortSpace, port uint16, line ...string) (*program, netip.AddrPort) {
+	t.Helper()
+	p := launch(t, line...)
+	p.serving(t, space, port)
+	return p, netip.AddrPortFrom(netip.MustParseAddr(ServerAddr), port)
+}
+
+// TestUcmatose sends and receives a burst over several connections.
+func TestUcmatose(t *testing.T) {
+	c := channel(t)
+	for _, connections := range []int{1, 5} {
+		n := strconv.Itoa(connections)
+		number, port := cmPort()
+		out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error { return serveMatose(ctx, l, connections) },
+			"ucmatose", "-s", ServerAddr, "-p", port, "-c", n)
+		if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+			t.Errorf("ucmatose says %q", out)
+		}
+		number, port = cmPort()
+		p, addr := server(t, netlinkrdma.PortSpaceTCP, number, "ucmatose", "-b", ServerAddr, "-p", port, "-c", n)
+		if err := matose(timed(t), c, addr, connections); err != nil {
+			t.Fatalf("our client: %v", err)
+		}
+		if out := p.wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+			t.Errorf("ucmatose says %q", out)
+		}
+	}
+}
+
+// TestRdmaClientServer sends a message each way.
+func TestRdmaClientServer(t *testing.T) {
+	c := channel(t)
+	number, port := cmPort()
+	out := against(t, cm.TCP, number, serveHello, "rdma_client", "-s", ServerAddr, "-p", port)
+	if !strings.Contains(out, "end 0") {
+		t.Errorf("rdma_client says %q", out)
+	}
+	number, port = cmPort()
+	p, addr := server(t, netlinkrdma.PortSpaceTCP, number, "rdma_server", "-s", ServerAddr, "-p", port)
+	if err := greet(timed(t), c, addr); err != nil {
+		t.Fatalf("our client: %v", err)
+	}
+	if out := p.wait(t); !strings.Contains(out, "end 0") {
+		t.Errorf("rdma_server says %q", out)
+	}
+}
+
+// TestUdaddy sends datagrams there and back.
+func TestUdaddy(t *testing.T) {
+	const port = 7174 // always
+	c := channel(t)
+	out := against(t, cm.UDP, port, serveDaddy, "udaddy", "-s", ServerAddr)
+	if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+		t.Errorf("udaddy says %q", out)
+	}
+	p, addr := server(t, netlinkrdma.PortSpaceUDP, port, "udaddy", "-b", ServerAddr)
+	if err := daddy(timed(t), c, addr); err != nil {
+		t.Fatalf("our client: %v", err)
+	}
+	if out := p.wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+		t.Errorf("udaddy says %q", out)
+	}
+}
+
+// TestMckey sends datagrams to multicast groups, one with mckey as the receiver and one with
+// mckey as the sender, at the same time: it sleeps for three seconds before each.
+func TestMckey(t *testing.T) {
+	c := channel(t)
+	local := netip.MustParseAddr(ServerAddr)
+	ctx := timed(t)
+	receiver := launch(t, "mckey", "-m", "239.7.7.1", "-b", ServerAddr)
+	sender := launch(t, "mckey", "-m", "239.7.7.2", "-b", ServerAddr, "-s")
+
+	group := func(ip string) *classic.Member {
+		m, err := classic.Join(ctx, c, local, netip.MustParseAddr(ip), datagrams)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	m := group("239.7.7.2")
+	if _, err := receiveDatagrams(ctx, m.End); err != nil {
+		t.Errorf("from mckey: %v", err)
+	}
+	if err := m.Leave(); err != nil {
+		t.Error(err)
+	}
+	sender.wait(t)
+
+	m = group("239.7.7.1")
+	for slot := messages; slot < 2*messages; slot++ {
+		if err := m.Say(slot, messageSize); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.Until(ctx, m.Poll, messages, 0); err != nil {
+		t.Errorf("to mckey: %v", err)
+	}
+	if err := m.Leave(); err != nil {
+		t.Error(err)
+	}
+	if out := receiver.wait(t); !strings.Contains(out, "joined dgid: ::ffff:239.7.7.1") || !strings.Contains(out, "data transfers complete") {
+		t.Errorf("mckey says %q", out)
+	}
+}
+
+// TestCmtime has many connections come and go at once.
+func TestCmtime(t *testing.T) {
+	const connections = 20
+	c := channel(t)
+	number, port := cmPort()
+	out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error { return serveConnections(ctx, l, connections) },
+		"cmtime", "-s", ServerAddr, "-p", port, "-c", strconv.Itoa(connections))
+	if !strings.Contains(out, "us / conn") || strings.Contains(out, "error") {
+		t.Errorf("cmtime says %q", out)
+	}
+	number, port = cmPort()
+	p, addr := server(t, netlinkrdma.PortSpaceTCP, number, "cmtime", "-b", ServerAddr, "-p", port)
+	if err := connectAll(timed(t), c, addr, connections); err != nil {
+		t.Fatalf("our client: %v", err)
+	}
+	p.cmd.Process.Kill() // it goes on for ever
+}

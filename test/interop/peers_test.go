@@ -1,0 +1,276 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/classic"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// What rdma-core's programs send unless told otherwise.
+const (
+	messages    = 10
+	messageSize = 100
+	helloSize   = 16 // of rdma_client and rdma_server
+)
+
+// burst is an end that receives messages into the first slots and has as many to send.
+var burst = classic.Options{Space: cm.TCP, Size: messageSize, Slots: 2 * messages, Recvs: messages}
+
+// hello is the end of rdma_client and rdma_server.
+var hello = classic.Options{Space: cm.TCP, Size: helloSize, Slots: 2, Recvs: 1}
+
+// sendBurst sends all messages.
+func sendBurst(ctx context.Context, e *classic.End) error {
+	for slot := messages; slot < 2*messages; slot++ {
+		if err := e.Send(slot, messageSize); err != nil {
+			return err
+		}
+	}
+	_, err := e.Until(ctx, e.Poll, messages, 0)
+	return err
+}
+
+// receiveBurst receives all messages.
+func receiveBurst(ctx context.Context, e *classic.End) error {
+	wc, err := e.Until(ctx, e.Poll, 0, messages)
+	if err == nil && wc.ByteLen != 0 && wc.ByteLen != messageSize {
+		err = fmt.Errorf("a message has %d bytes, want %d", wc.ByteLen, messageSize)
+	}
+	return err
+}
+
+// serveMatose is the server of cmatose: it sends first, and ends the connections.
+func serveMatose(ctx context.Context, l *cm.ID, connections int) error {
+	var all []*classic.End
+	for range connections {
+		request, err := l.Request(ctx)
+		if err != nil {
+			return err
+		}
+		e, err := classic.Accept(ctx, request, burst)
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		all = append(all, e)
+	}
+	for _, e := range all {
+		if err := sendBurst(ctx, e); err != nil {
+			return err
+		}
+	}
+	for _, e := range all {
+		if err := receiveBurst(ctx, e); err != nil {
+			return err
+		}
+	}
+	for _, e := range all {
+		if err := e.Hangup(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// matose is the client of cmatose.
+func matose(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
+	var all []*classic.End
+	for range connections {
+		e, _, err := classic.Dial(ctx, c, server, burst)
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		all = append(all, e)
+	}
+	for _, step := range []func(context.Context, *classic.End) error{receiveBurst, sendBurst,
+		func(ctx context.Context, e *classic.End) error { return e.Gone(ctx) }} {
+		for _, e := range all {
+			if err := step(ctx, e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// serveHello is rdma_server.
+func serveHello(ctx context.Context, l *cm.ID) error {
+	request, err := l.Request(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := classic.Accept(ctx, request, hello)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	wc, err := e.Until(ctx, e.Poll, 0, 1)
+	if err != nil {
+		return err
+	}
+	if wc.ByteLen != helloSize {
+		return fmt.Errorf("the message has %d bytes, want %d", wc.ByteLen, helloSize)
+	}
+	if err := e.Send(1, helloSize); err != nil {
+		return err
+	}
+	if _, err := e.Until(ctx, e.Poll, 1, 1); err != nil {
+		return err
+	}
+	return e.Hangup(ctx)
+}
+
+// greet is rdma_client.
+func greet(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
+	e, _, err := classic.Dial(ctx, c, server, hello)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	if err := e.Send(1, helloSize); err != nil {
+		return err
+	}
+	wc, err := e.Until(ctx, e.Poll, 1, 1)
+	if err != nil {
+		return err
+	}
+	if wc.ByteLen != helloSize {
+		return fmt.Errorf("the message has %d bytes, want %d", wc.ByteLen, helloSize)
+	}
+	return e.Hangup(ctx)
+}
+
+// datagrams is an end of udaddy and mckey, whose messages come after a header.
+var datagrams = classic.Options{Space: cm.UDP, Size: uverbs.GRHSize + messageSize, Slots: 2 * messages, Recvs: messages}
+
+// way is where datagrams are sent.
+type way struct {
+	ah        *uverbs.AH
+	qpn, qkey uint32
+}
+
+// sendDatagrams sends all messages, with the sender's QPN.
+func sendDatagrams(ctx context.Context, e *classic.End, to way) error {
+	for slot := messages; slot < 2*messages; slot++ {
+		err := e.QP.PostSend(uverbs.SendWR{Opcode: uverbs.WRSendWithImm, Flags: uverbs.Signaled, SGL: []uverbs.SGE{e.SGE(slot, messageSize)},
+			Imm: e.QP.QPN(), AH: to.ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
+		if err != nil {
+			return err
+		}
+	}
+	_, err := e.Until(ctx, e.Poll, messages, 0)
+	return err
+}
+
+// receiveDatagrams receives all messages, and returns the last completion.
+func receiveDatagrams(ctx context.Context, e *classic.End) (uverbs.WC, error) {
+	var wc uverbs.WC
+	for e.Received < messages {
+		var err error
+		if wc, err = e.Until(ctx, e.Poll, 0, e.Received+1); err != nil {
+			return wc, err
+		}
+		if wc.ByteLen != uverbs.GRHSize+messageSize || wc.Flags&uverbs.WCWithImm == 0 || wc.Imm != wc.SrcQP {
+			return wc, fmt.Errorf("a datagram is %+v, want %d bytes from QP %#x", wc, uverbs.GRHSize+messageSize, wc.Imm)
+		}
+	}
+	return wc, nil
+}
+
+// serveDaddy is the server of udaddy, which answers on the way that the messages came.
+func serveDaddy(ctx context.Context, l *cm.ID) error {
+	request, err := l.Request(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := classic.Accept(ctx, request, datagrams)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	wc, err := receiveDatagrams(ctx, e)
+	if err != nil {
+		return err
+	}
+	a, err := e.ID.Addrs()
+	if err != nil {
+		return err
+	}
+	ah, err := e.PD.CreateAHFor(a.Port, &wc, e.Slot(int(wc.ID)))
+	if err != nil {
+		return err
+	}
+	defer ah.Close()
+	attr, err := e.QP.Query()
+	if err != nil {
+		return err
+	}
+	return sendDatagrams(ctx, e, way{ah, wc.Imm, attr.QKey})
+}
+
+// daddy is the client of udaddy.
+func daddy(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
+	e, answer, err := classic.Dial(ctx, c, server, datagrams)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	ah, err := e.PD.CreateAH(answer.UD.AH)
+	if err != nil {
+		return err
+	}
+	defer ah.Close()
+	if err := sendDatagrams(ctx, e, way{ah, answer.UD.QPN, answer.UD.QKey}); err != nil {
+		return err
+	}
+	_, err = receiveDatagrams(ctx, e)
+	return err
+}
+
+// serveConnections accepts connections, each of which the peer ends.
+func serveConnections(ctx context.Context, l *cm.ID, connections int) error {
+	ended := make(chan error, connections)
+	for range connections {
+		request, err := l.Request(ctx)
+		if err != nil {
+			return err
+		}
+		go func() {
+			e, err := classic.Accept(ctx, request, hello)
+			if err == nil {
+				err = errors.Join(e.Gone(ctx), e.Close())
+			}
+			ended <- err
+		}()
+	}
+	var all error
+	for range connections {
+		all = errors.Join(all, <-ended)
+	}
+	return all
+}
+
+// connectAll makes connections at once, and ends them.
+func connectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
+	ended := make(chan error, connections)
+	for range connections {
+		go func() {
+			e, _, err := classic.Dial(ctx, c, server, hello)
+			if err == nil {
+				err = errors.Join(e.Hangup(ctx), e.Close())
+			}
+			ended <- err
+		}()
+	}
+	var all error
+	for range connections {
+		all = errors.Join(all, <-ended)
+	}
+	return all
+}
