@@ -15,7 +15,13 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m, "")) }
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		play(role, os.Args[1])
+		return
+	}
+	os.Exit(testenv.Main(m, ""))
+}
 
 // must fails the test on an error.
 func must(t *testing.T, errs ...error) {

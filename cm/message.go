@@ -11,8 +11,9 @@ import (
 
 // Send sends a message. It returns when the message is copied and on its way, which may be
 // before the peer has it: see Flush. It waits while the peer has no room. The error matches
-// EPIPE if the peer has closed its side, ECONNRESET if it is gone without a word, and it is
-// that of ctx if that ends first; nothing of the message was sent then.
+// EPIPE if the peer has closed its side, ECONNRESET if it is gone without a word, ETIMEDOUT if
+// it does not answer any more, and it is that of ctx if that ends first; nothing of the message
+// was sent then.
 func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	const what = "send"
 	if len(msg) > c.maxSend {
@@ -114,7 +115,8 @@ func (c *Conn) Flush(ctx context.Context) error {
 
 // Recv waits for a message and returns it. The memory is the connection's, and is used again
 // at the next Recv. The error is io.EOF after the last message of a peer that has closed its
-// side, and matches ECONNRESET if the peer is gone without a word.
+// side, and matches ECONNRESET if the peer is gone without a word and ETIMEDOUT if it does not
+// answer any more.
 func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	const what = "receive"
 	c.mu.Lock()

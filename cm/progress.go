@@ -2,7 +2,9 @@ package cm
 
 import (
 	"context"
+	"fmt"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -151,7 +153,11 @@ func (c *Conn) poll() {
 // complete deals with a completion.
 func (c *Conn) complete(wc *uverbs.WC) {
 	if wc.Status != uverbs.WCSuccess {
-		if c.err == nil {
+		switch {
+		case c.err != nil:
+		case wc.Status == uverbs.WCRetryExcErr:
+			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
+		default:
 			c.fail(c.qp.Err(wc))
 		}
 		return

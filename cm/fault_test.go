@@ -1,0 +1,399 @@
+package cm
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// roleEnv names what this program plays when a test starts it once more.
+const roleEnv = "GOVERBS_CM_ROLE"
+
+// die ends the program as nothing else does.
+func die() {
+	syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// play plays a peer that dies at a certain point. A server says on standard output where it
+// listens; a client is given an address.
+func play(role, addr string) {
+	check := func(err error) {
+		if err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+	}
+	ctx := context.Background()
+	serve := func() *Conn {
+		l, err := Listen(ctx, "10.1.0.1:0", Options{})
+		check(err)
+		fmt.Println(l.Addr())
+		c, err := l.Accept(ctx)
+		check(err)
+		return c
+	}
+	switch role {
+	case "dies when asked":
+		_, err := Listen(ctx, "10.1.0.1:0", Options{})
+		check(err)
+		l, err := Listen(ctx, "10.1.0.1:0", Options{Check: func(*Request) ([]byte, error) {
+			die()
+			return nil, nil
+		}})
+		check(err)
+		fmt.Println(l.Addr())
+		l.Accept(ctx)
+	case "dies when connected":
+		serve()
+		die()
+	case "dies in traffic":
+		c := serve()
+		for range 100 {
+			_, err := c.Recv(ctx)
+			check(err)
+		}
+		die()
+	case "dies with an answer unsent":
+		c := serve()
+		_, err := c.Recv(ctx)
+		check(err)
+		die()
+	case "dies after resolving":
+		channel, err := OpenChannel()
+		check(err)
+		id, err := channel.NewID(TCP)
+		check(err)
+		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
+		die()
+	case "dies before it is established":
+		channel, err := OpenChannel()
+		check(err)
+		id, err := channel.NewID(TCP)
+		check(err)
+		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
+		check(id.Connect(ConnParam{PrivateData: hello{helloRequest, 1, 100, nil}.encode(), QPN: 1}, ECE{}))
+		_, err = id.waitFor(ctx, ConnectResponse)
+		check(err)
+		die()
+	case "dies as a client":
+		c, err := Dial(ctx, addr, Options{})
+		check(err)
+		check(c.Send(ctx, []byte("here I am")))
+		check(c.Flush(ctx))
+		die()
+	case "is another user":
+		channel, err := OpenChannel()
+		check(err)
+		id, err := channel.NewID(TCP)
+		check(err)
+		check(syscall.Setuid(65534))
+		fmt.Println(id.Bind(netip.MustParseAddrPort("10.1.0.1:0")))
+	}
+}
+
+// other starts this program in a role, and returns the first line that it prints.
+func other(t *testing.T, role, addr string) string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], addr)
+	cmd.Env = append(os.Environ(), roleEnv+"="+role)
+	out := value(cmd.StdoutPipe())(t)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	if addr != "" && role != "is another user" { // it prints nothing
+		return ""
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must(t, err)
+	return strings.TrimSpace(line)
+}
+
+// nothingLeft fails the test if the process or the kernel has more than before, in the end.
+func nothingLeft(t *testing.T, before kernelUse) {
+	t.Helper()
+	var after kernelUse
+	for end := time.Now().Add(6 * timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if after = use(t); sameUse(after, before) {
+			return
+		}
+	}
+	t.Errorf("there was %+v, and is %+v", before, after)
+}
+
+// quiet returns what there is when nothing of earlier tests is left.
+func quiet(t *testing.T) kernelUse {
+	testenv.Guest(t)
+	must(t, value(Listen(t.Context(), "10.1.0.1:0", small))(t).Close()) // has Go's runtime open what it keeps
+	time.Sleep(2 * moment)
+	return use(t)
+}
+
+// gone fails the test unless an error says that the peer at addr is gone.
+func gone(t *testing.T, what string, err error, addr string) {
+	t.Helper()
+	if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ETIMEDOUT) || !strings.Contains(err.Error(), addr) {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// TestPeerDies: a peer that is killed, in each phase of the set-up and of traffic.
+func TestPeerDies(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	t.Run("a server that is asked", func(t *testing.T) {
+		addr := other(t, "dies when asked", "")
+		if _, err := Dial(ctx, addr, Options{}); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), addr) {
+			t.Errorf("Dial: %v", err)
+		}
+	})
+	t.Run("a server that is connected", func(t *testing.T) {
+		addr := other(t, "dies when connected", "")
+		c := value(Dial(ctx, addr, Options{}))(t)
+		_, err := c.Recv(ctx)
+		gone(t, "Recv", err, addr)
+		gone(t, "Send", c.Send(ctx, nil), addr)
+		must(t, c.Close())
+	})
+	t.Run("a server that is sent to", func(t *testing.T) {
+		addr := other(t, "dies in traffic", "")
+		c := value(Dial(ctx, addr, Options{Depth: 3}))(t)
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := c.Recv(ctx)
+			gone(t, "Recv", err, addr)
+		})
+		var err error
+		for err == nil {
+			err = c.Send(ctx, make([]byte, 1000))
+		}
+		gone(t, "Send", err, addr)
+		all.Wait()
+		gone(t, "Flush", c.Flush(ctx), addr)
+		must(t, c.Close())
+	})
+	t.Run("a server with an answer unsent", func(t *testing.T) {
+		addr := other(t, "dies with an answer unsent", "")
+		c := value(Dial(ctx, addr, Options{}))(t)
+		s := c.Stream()
+		_, err := s.Write([]byte("question"))
+		must(t, err)
+		var opErr *net.OpError
+		if _, err = s.Read(make([]byte, 10)); !errors.As(err, &opErr) {
+			t.Errorf("Read: %v", err)
+		}
+		gone(t, "Read", err, addr)
+		must(t, s.Close())
+	})
+	l := value(Listen(ctx, "10.1.0.1:0", Options{}))(t)
+	t.Run("clients", func(t *testing.T) {
+		other(t, "dies after resolving", l.Addr().String())
+		other(t, "dies before it is established", l.Addr().String())
+		other(t, "dies as a client", l.Addr().String())
+		for { // that of the second may be accepted or not, before it dies
+			c := value(l.Accept(ctx))(t)
+			msg, err := c.Recv(ctx)
+			if string(msg) == "here I am" {
+				_, err = c.Recv(ctx)
+				gone(t, "Recv", err, "10.1.0.")
+				must(t, c.Close())
+				break
+			}
+			gone(t, "Recv", err, "10.1.0.")
+			must(t, c.Close())
+		}
+		// The listener is well.
+		client := value(Dial(ctx, l.Addr().String(), Options{}))(t)
+		must(t, client.Close())
+		server := value(l.Accept(ctx))(t)
+		if _, err := server.Recv(ctx); err != io.EOF {
+			t.Errorf("Recv: %v", err)
+		}
+		must(t, server.Close())
+	})
+	must(t, l.Close())
+	nothingLeft(t, before)
+}
+
+// TestCredentials: who has changed user is told what the kernel minds.
+func TestCredentials(t *testing.T) {
+	testenv.Guest(t)
+	if said := other(t, "is another user", "-"); !strings.Contains(said, "permission denied") || !strings.Contains(said, "credentials") {
+		t.Errorf("Bind says %q", said)
+	}
+}
+
+// TestCloseAtOnce: both sides close at the same time, with messages under way.
+func TestCloseAtOnce(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	l := value(Listen(ctx, "10.1.0.1:0", small))(t)
+	for range 20 {
+		client, server := value(Dial(ctx, l.Addr().String(), small))(t), value(l.Accept(ctx))(t)
+		var all sync.WaitGroup
+		for _, c := range []*Conn{client, server} {
+			all.Go(func() {
+				if err := c.Send(ctx, []byte("last words")); err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+					t.Error(err)
+				}
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	must(t, l.Close())
+	nothingLeft(t, before)
+}
+
+// TestCloseWakes: Close ends what other goroutines wait for.
+func TestCloseWakes(t *testing.T) {
+	ctx := within(t)
+	for _, wait := range waits {
+		l := newListener(t, Options{Wait: wait, Depth: 1})
+		client, server := connect(t, l, Options{Wait: wait})
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, err := client.Recv(ctx); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("%s: Recv: %v", wait, err)
+			}
+		})
+		must(t, client.Send(ctx, nil))
+		all.Go(func() { // for want of credit
+			if err := client.Send(ctx, nil); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("%s: Send: %v", wait, err)
+			}
+		})
+		time.Sleep(10 * time.Millisecond)
+		must(t, client.Close())
+		all.Wait()
+		must(t, server.Close())
+		accept := make(chan error, 1)
+		go func() {
+			_, err := l.Accept(ctx)
+			accept <- err
+		}()
+		time.Sleep(time.Millisecond)
+		must(t, l.Close())
+		if err := <-accept; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Accept: %v", err)
+		}
+	}
+}
+
+// TestListenerCloses: connections that wait to be accepted end with the listener, and those
+// beyond the backlog are refused.
+func TestListenerCloses(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	o := small
+	o.Backlog = 2
+	l := value(Listen(ctx, "10.1.0.1:0", o))(t)
+	first := value(Dial(ctx, l.Addr().String(), small))(t)
+	second := value(Dial(ctx, l.Addr().String(), small))(t)
+	if _, err := Dial(ctx, l.Addr().String(), small); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("beyond the backlog: %v", err)
+	}
+	must(t, l.Close())
+	for _, c := range []*Conn{first, second} {
+		if _, err := c.Recv(ctx); err != io.EOF {
+			t.Errorf("Recv: %v", err)
+		}
+		must(t, c.Close())
+	}
+	if _, err := Dial(ctx, l.Addr().String(), small); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "nobody listens") {
+		t.Errorf("after Close: %v", err)
+	}
+	nothingLeft(t, before)
+}
+
+// TestDeviceRemoved: every call returns when the device goes, and it can go.
+func TestDeviceRemoved(t *testing.T) {
+	testenv.Guest(t)
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "cr0"}, PeerName: "cr1"}))
+	dev, peer := value(netlink.LinkByName("cr0"))(t), value(netlink.LinkByName("cr1"))(t)
+	t.Cleanup(func() { netlink.LinkDel(dev) })
+	must(t, netlink.AddrAdd(dev, value(netlink.ParseAddr("10.9.0.1/24"))(t)), netlink.LinkSetUp(peer), netlink.LinkSetUp(dev),
+		netlinkrdma.AddLink("rxecr", netlinkrdma.RXE, "cr0"))
+	before := quiet(t)
+	ctx := within(t)
+	l := value(Listen(ctx, "10.9.0.1:0", Options{}))(t)
+	client, server := value(Dial(ctx, l.Addr().String(), Options{}))(t), value(l.Accept(ctx))(t)
+	if d := client.addrs.Device; d != "rxecr" {
+		t.Fatalf("the connection is on %s", d)
+	}
+	var all sync.WaitGroup
+	removed := func(what string, err error) {
+		if !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, net.ErrClosed) || err == nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	all.Go(func() {
+		var err error
+		for err == nil {
+			err = client.Send(ctx, make([]byte, 5000))
+		}
+		removed("Send", err)
+	})
+	all.Go(func() {
+		_, err := client.Recv(ctx)
+		removed("Recv", err)
+	})
+	all.Go(func() {
+		var err error
+		for err == nil {
+			_, err = server.Recv(ctx)
+		}
+		removed("Recv", err)
+	})
+	time.Sleep(50 * time.Millisecond)
+	must(t, netlinkrdma.DeleteLink("rxecr"))
+	all.Wait()
+	client.Close()
+	server.Close()
+	must(t, l.Close())
+	for end := time.Now().Add(6 * timeout); ; time.Sleep(20 * time.Millisecond) {
+		_, err := netlinkrdma.DeviceByName("rxecr")
+		after := use(t)
+		if err != nil && after.goroutines == before.goroutines && after.files == before.files {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("looking for the device: %v; there was %+v, and is %+v", err, before, after)
+		}
+	}
+}
+
+// TestKeepAlive: an idle connection notices that its peer is gone, if nobody says so.
+func TestKeepAlive(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{KeepAlive: -1})
+	client, server := connect(t, l, Options{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: 2, Wait: Park})
+	time.Sleep(100 * time.Millisecond)
+	must(t, client.Send(ctx, nil)) // it was well so far
+	value(server.Recv(ctx))(t)
+	// The peer's QP answers no more, and its connection manager says nothing of it.
+	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+	_, err := client.Recv(ctx)
+	gone(t, "Recv", err, l.Addr().String())
+}
