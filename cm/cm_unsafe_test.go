@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 // fakeKernel answers the commands of a channel.
 type fakeKernel struct {
+	mu     sync.Mutex
 	refuse map[uint32]syscall.Errno
 	last   map[uint32][]byte // the last command of each kind, 200 bytes of it
 	given  map[uint32]int    // how many commands of each kind there were
@@ -34,6 +36,11 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	k := &fakeKernel{refuse: map[uint32]syscall.Errno{}, last: map[uint32][]byte{}, given: map[uint32]int{}, handle: 100}
 	f := &file{f: r, raw: value(r.SyscallConn())(t)}
 	f.fake = func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
+		if cmd == abi.RDMA_USER_CM_CMD_GET_EVENT {
+			return syscall.EAGAIN
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		k.given[cmd]++
 		if errno := k.refuse[cmd]; errno != 0 {
 			return errno
