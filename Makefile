@@ -19,7 +19,7 @@ GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env G
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench vmtest kernel generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench vmtest kernel hosts generate golden size deps clean help
 
 build: $(VMRUN) verbs ## build the commands into .build
 
@@ -38,7 +38,7 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 	$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs $(BUILD)/demo
 
 test: WALK = 60s
-test: check unit race abi bench size vmtest kernel racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi bench size vmtest kernel hosts racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt: run gofmt -w on these files"; exit 1; }
@@ -94,10 +94,15 @@ kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 		conformance.test -test.run '^TestModuleNotLoaded$$' -test.v=test2json --- interop.test -test.run '^TestDoctorBare$$' -test.v=test2json || status=1; \
 	exit $$status
 
+hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
+	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
+	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 hosts.test -test.v
+
 # A static binary, as everything that runs in a guest.
-racevm: deps $(VMRUN) ## the conformance tests under the race detector, on KERNEL
+racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL
 	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/conformance.test ./test/conformance
-	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 conformance.test
+	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/cm.test ./cm
+	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 conformance.test --- cm.test -test.skip TestManyConns
 
 .PHONY: testmatrix
 testmatrix:

@@ -57,6 +57,8 @@ type Conn struct {
 	deaf     bool      // and takes no messages any more
 	idle     bool      // nothing has come or gone since the last keepalive
 
+	idleSince time.Time // when keepAlive saw something last
+
 	// Sending.
 	ledger             []entry // a ring of what is in the send queue
 	posted, retired    uint64  // numbers of the next entry to post and to retire
@@ -278,20 +280,36 @@ func (c *Conn) event(e *Event) {
 	}
 }
 
-// keepAlive looks whether the peer is still there if nothing has been heard of it.
+// keepAlive looks whether the peer is still there if nothing has been heard of it. It is up to
+// the device to say so; one that says nothing either is not waited for without end.
 func (c *Conn) keepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing || c.err != nil {
 		return
 	}
-	if c.idle && c.opsPosted == c.opsDone {
-		if c.probe(); c.err == nil {
-			c.ledger[(c.posted-1)%uint64(len(c.ledger))].op.left = true
+	c.poll()
+	now := time.Now()
+	switch {
+	case !c.idle:
+		c.idleSince = now
+	case c.posted != c.retired && now.Sub(c.idleSince) > c.patience():
+		c.fail(fmt.Errorf("for %s the device has said nothing of what was sent, nor of an attempt to reach the peer: %w",
+			now.Sub(c.idleSince).Round(time.Millisecond), syscall.ETIMEDOUT))
+		return
+	case c.opsPosted == c.opsDone:
+		if o := c.probe(); c.err == nil {
+			o.left = true
 		}
 	}
 	c.idle = true
 	c.timer.Reset(c.o.KeepAlive)
+}
+
+// patience is how long the device may take to find out that the peer does not answer: that of
+// all retries, and as much again, as devices take their time.
+func (c *Conn) patience() time.Duration {
+	return 2 * time.Duration(c.o.RetryCount+1) * uverbs.AckTimeoutFor(c.o.AckTimeout).Duration()
 }
 
 // begin enters a method. The caller holds c.mu.

@@ -90,7 +90,7 @@ func play(role, addr string) {
 		check(err)
 		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
 		check(id.Connect(ConnParam{PrivateData: hello{helloRequest, 1, 100, nil}.encode(), QPN: 1}, ECE{}))
-		_, err = id.waitFor(ctx, ConnectResponse)
+		_, err = id.waitFor(ctx, "connect", ConnectResponse)
 		check(err)
 		die()
 	case "dies as a client":
@@ -388,12 +388,16 @@ func TestDeviceRemoved(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{KeepAlive: -1})
-	client, server := connect(t, l, Options{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: 2, Wait: Park})
-	time.Sleep(100 * time.Millisecond)
-	must(t, client.Send(ctx, nil)) // it was well so far
-	value(server.Recv(ctx))(t)
-	// The peer's QP answers no more, and its connection manager says nothing of it.
-	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
-	_, err := client.Recv(ctx)
-	gone(t, "Recv", err, l.Addr().String())
+	for name, retries := range map[string]int{"retries end": 2, "retries do not end": 7} { // rxe takes 7 so
+		t.Run(name, func(t *testing.T) {
+			client, server := connect(t, l, Options{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: retries, Wait: Park})
+			time.Sleep(100 * time.Millisecond)
+			must(t, client.Send(ctx, nil)) // it was well so far
+			value(server.Recv(ctx))(t)
+			// The peer's QP answers no more, and its connection manager says nothing of it.
+			must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			_, err := client.Recv(ctx)
+			gone(t, "Recv", err, l.Addr().String())
+		})
+	}
 }

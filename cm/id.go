@@ -31,8 +31,11 @@ type ID struct {
 
 // Names of the steps, for errors.
 const (
-	opConnect = "connect"
-	opResolve = "resolve address"
+	opConnect    = "connect"
+	opAccept     = "accept"
+	opResolve    = "resolve address"
+	opRoute      = "resolve route"
+	opDisconnect = "disconnect"
 )
 
 // NewID makes an ID in a port space (rdma_create_id).
@@ -133,7 +136,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return do(id, "resolve route", id.to(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
+	return do(id, opRoute, id.to(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
 }
 
 // Listen lets others connect to the address that the ID is bound to (rdma_listen). Each is a
@@ -147,7 +150,7 @@ func (id *ID) Listen(backlog int) error {
 
 // maxPrivate is how much private data goes with a step, in bytes, for connections and for
 // datagrams. The connection manager's own header takes part of what the wire has for connects.
-var maxPrivate = map[string][2]int{opConnect: {56, 180}, "accept": {196, 136}, "reject": {148, 136}}
+var maxPrivate = map[string][2]int{opConnect: {56, 180}, opAccept: {196, 136}, "reject": {148, 136}}
 
 // checkPrivate compares private data with what a step can carry.
 func (id *ID) checkPrivate(op string, data []byte) error {
@@ -219,10 +222,10 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 // ready. A QP of [ID.CreateQP] it brings to RTS, to serve and to have under way as many READs
 // and atomics as p says; any other is to be there before.
 func (id *ID) Accept(p ConnParam, ece ECE) error {
-	if err := id.checkPrivate("accept", p.PrivateData); err != nil {
+	if err := id.checkPrivate(opAccept, p.PrivateData); err != nil {
 		return err
 	}
-	if err := p.check("accept"); err != nil {
+	if err := p.check(opAccept); err != nil {
 		return err
 	}
 	if qp := id.queues.queuePair(); qp != nil {
@@ -233,7 +236,7 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 			}
 		}
 	}
-	return do(id, "accept", "", abi.RDMA_USER_CM_CMD_ACCEPT,
+	return do(id, opAccept, "", abi.RDMA_USER_CM_CMD_ACCEPT,
 		abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 }
 
@@ -265,7 +268,7 @@ func (id *ID) Disconnect() error {
 			return fmt.Errorf("cm: disconnect: %w", err)
 		}
 	}
-	return do(id, "disconnect", "", abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
+	return do(id, opDisconnect, "", abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
 }
 
 // Notify tells the connection manager of an event of the QP, such as

@@ -44,8 +44,8 @@ type Options struct {
 	Wait WaitMode      // Wait says how to wait.
 	Spin time.Duration // Spin is how long SpinThenPark looks before it parks; zero is 50 µs.
 
-	// KeepAlive is how often an idle connection sees whether the peer is still there; zero is 15
-	// s, and a negative value is never.
+	// KeepAlive is how often an idle connection sees whether the peer is still there, and a busy
+	// one whether the device still says something; zero is 15 s, and a negative value is never.
 	KeepAlive time.Duration
 	// AckTimeout is how long the device waits for an acknowledgement before it sends once more,
 	// which it does RetryCount times; zero is 268 ms. Devices take powers of two of 4.096 µs.

@@ -52,11 +52,20 @@ func (c *Channel) Next(ctx context.Context) (*Event, error) {
 // one channel. The requests to a listener are its events, and a new ID is as the listener in
 // this. Errors are as for Next.
 func (id *ID) Wait(ctx context.Context) (*Event, error) {
+	e, err := id.next(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cm: wait for event: %w", err)
+	}
+	return e, nil
+}
+
+// next is Wait with the bare error.
+func (id *ID) next(ctx context.Context) (*Event, error) {
 	id.own.Store(true)
 	for {
 		e, err := id.channel.Load().wait(ctx, id)
 		if err != nil {
-			return nil, fmt.Errorf("cm: wait for event: %w", err)
+			return nil, err
 		}
 		if e != nil {
 			e.drive()
@@ -65,11 +74,14 @@ func (id *ID) Wait(ctx context.Context) (*Event, error) {
 	}
 }
 
-// waitFor waits for an event of one type. Any other is a failure.
-func (id *ID) waitFor(ctx context.Context, want EventType) (*Event, error) {
-	e, err := id.Wait(ctx)
+// waitFor waits for an event of one type, with which a step ends. Any other is a failure.
+func (id *ID) waitFor(ctx context.Context, op string, want EventType) (*Event, error) {
+	e, err := id.next(ctx)
 	if err != nil {
-		return nil, err
+		if to := id.to(); to != "" {
+			op += " " + to
+		}
+		return nil, fmt.Errorf("cm: %s: %w", op, err)
 	}
 	if err := e.Err(); err != nil {
 		return e, err
@@ -94,7 +106,7 @@ func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	if err := id.ResolveRoute(timeLeft(ctx)); err != nil {
 		return err
 	}
-	_, err := id.waitFor(ctx, RouteResolved)
+	_, err := id.waitFor(ctx, opRoute, RouteResolved)
 	return err
 }
 
@@ -108,7 +120,7 @@ func (id *ID) findAddr(ctx context.Context, local, remote netip.AddrPort) error 
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(ctx))); err != nil {
 			return err
 		}
-		_, err := id.waitFor(ctx, AddrResolved)
+		_, err := id.waitFor(ctx, opResolve, AddrResolved)
 		switch {
 		case err != nil && ctx.Err() != nil && last != nil:
 			return fmt.Errorf("%w; %w", last, err)
@@ -137,7 +149,7 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, er
 	if !id.datagrams() && id.queues.queuePair() == nil {
 		want = ConnectResponse
 	}
-	return id.waitFor(ctx, want)
+	return id.waitFor(ctx, opConnect, want)
 }
 
 // AcceptWait accepts and waits until the peer is ready too (rdma_accept of an ID without a
@@ -147,13 +159,15 @@ func (id *ID) AcceptWait(ctx context.Context, p ConnParam, ece ECE) error {
 	if err := id.Accept(p, ece); err != nil || id.datagrams() {
 		return err
 	}
-	_, err := id.waitFor(ctx, Established)
+	_, err := id.waitFor(ctx, opAccept, Established)
 	return err
 }
 
 // Request waits for the next request to a listener (rdma_get_request). Accept or reject the
 // event's ID, and close it.
-func (id *ID) Request(ctx context.Context) (*Event, error) { return id.waitFor(ctx, ConnectRequest) }
+func (id *ID) Request(ctx context.Context) (*Event, error) {
+	return id.waitFor(ctx, "wait for request", ConnectRequest)
+}
 
 // DisconnectWait disconnects and waits for the peer to do so too (rdma_disconnect of an ID
 // without a channel).
@@ -162,7 +176,7 @@ func (id *ID) DisconnectWait(ctx context.Context) error {
 	if err := id.Disconnect(); err != nil {
 		return err
 	}
-	_, err := id.waitFor(ctx, Disconnected)
+	_, err := id.waitFor(ctx, opDisconnect, Disconnected)
 	return err
 }
 

@@ -195,7 +195,7 @@ func TestQPOfID(t *testing.T) {
 	}
 	gone := make(chan error, 1)
 	go func() {
-		_, err := server.waitFor(ctx, Disconnected)
+		_, err := server.waitFor(ctx, "wait", Disconnected)
 		if err == nil {
 			err = server.Disconnect()
 		}
@@ -278,7 +278,7 @@ func TestMigrateWaiter(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := id.waitFor(ctx, AddrResolved)
+		_, err := id.waitFor(ctx, "wait", AddrResolved)
 		done <- err
 	}()
 	time.Sleep(20 * time.Millisecond)

@@ -121,6 +121,9 @@ func (q *QP) explain(wc *WC) *WCError {
 		if e.Hint == "" && wc.Status == WCLocProtErr {
 			e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
 		}
+		if e.Hint == "" && sent.text != "" {
+			e.Hint = "nothing is wrong with its memory; the device may find no way to the peer, as when the port is down"
+		}
 	case WCLocLenErr:
 		e.Hint = "the message is longer than the buffers of the receive"
 	case WCWRFlushErr:

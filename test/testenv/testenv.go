@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,9 @@ import (
 const (
 	// GuestEnv is set to 1 where the RDMA devices may be changed at will: in a VM.
 	GuestEnv = "GOVERBS_KERNEL_TEST"
+	// HostEnv and PeerEnv are set where two VMs are joined: which this is, and the other's address.
+	HostEnv = "VMRUN_HOST"
+	PeerEnv = "VMRUN_PEER"
 	// MustEnv lists features, separated by commas, that must be there.
 	MustEnv = "RDMA_TEST_MUST"
 )
@@ -38,6 +42,18 @@ func Guest(tb testing.TB) {
 	if os.Getenv(GuestEnv) != "1" {
 		tb.Skipf("%s is not 1: this test changes the RDMA devices of the kernel, so it runs in a VM (make test)", GuestEnv)
 	}
+}
+
+// Hosts skips the test unless it runs in a VM that a link joins to another one, and returns
+// which of the two it is, 1 or 2, and the other's address.
+func Hosts(tb testing.TB) (host int, peer string) {
+	tb.Helper()
+	Guest(tb)
+	host, err := strconv.Atoi(os.Getenv(HostEnv))
+	if err != nil {
+		tb.Skipf("%s is not set: this test is about two hosts (make hosts)", HostEnv)
+	}
+	return host, os.Getenv(PeerEnv)
 }
 
 // Kernel returns the running kernel's version.

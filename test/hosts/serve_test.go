@@ -1,0 +1,157 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// Ports of the services of host 1.
+const (
+	echoPort    = "7001" // sends messages back
+	streamPort  = "7002" // sends a stream back
+	controlPort = "7003" // does what messages say
+)
+
+// TestMain has host 1 serve, until host 2 is through with the tests.
+func TestMain(m *testing.M) {
+	if os.Getenv(testenv.HostEnv) == "1" {
+		if err := serve(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	code := m.Run()
+	if os.Getenv(testenv.HostEnv) == "2" {
+		if err := quit(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// quit ends host 1's part.
+func quit() error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	c, err := dial(ctx, net.JoinHostPort(os.Getenv(testenv.PeerEnv), controlPort), cm.Options{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Send(ctx, []byte("quit"))
+}
+
+// serve runs the services until it is told to quit.
+func serve() error {
+	ctx := context.Background()
+	end := make(chan error, 4)
+	for port, do := range map[string]func(*cm.Conn) error{echoPort: echo, streamPort: echoStream, controlPort: control} {
+		l, err := cm.Listen(ctx, ":"+port, cm.Options{KeepAlive: -1})
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				c, err := l.Accept(ctx)
+				if err != nil {
+					end <- err
+					return
+				}
+				go func() {
+					defer c.Close()
+					if err := do(c); err == errQuit {
+						end <- nil
+					} else if err != nil {
+						fmt.Println(err) // the test says what is to be expected
+					}
+				}()
+			}
+		}()
+	}
+	return <-end
+}
+
+// echo sends messages back.
+func echo(c *cm.Conn) error {
+	ctx := context.Background()
+	for {
+		msg, err := c.Recv(ctx)
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = c.Send(ctx, msg)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// echoStream sends a stream back.
+func echoStream(c *cm.Conn) error {
+	s := c.Stream()
+	if _, err := io.Copy(s, s); err != nil {
+		return err
+	}
+	return s.CloseWrite()
+}
+
+// errQuit says that the tests are over.
+var errQuit = fmt.Errorf("quit")
+
+// control does what messages say, and answers with what came of it.
+func control(c *cm.Conn) error {
+	ctx := context.Background()
+	for {
+		msg, err := c.Recv(ctx)
+		if err != nil {
+			return nil
+		}
+		words := strings.Fields(string(msg))
+		var answer string
+		switch words[0] {
+		case "quit":
+			return errQuit
+		case "vmlink":
+			out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+			if answer = string(out); err != nil {
+				answer += err.Error()
+			}
+		case "linklocal":
+			answer = linkLocal()
+		}
+		if err := c.Send(ctx, []byte(answer)); err != nil {
+			return err
+		}
+	}
+}
+
+// linkLocal returns the link-local address of this host's end of the link.
+func linkLocal() string {
+	i, err := net.InterfaceByName("eth0")
+	if err != nil {
+		return err.Error()
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return err.Error()
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() == nil && n.IP.IsLinkLocalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return "none"
+}
