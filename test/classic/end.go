@@ -132,7 +132,7 @@ func (e *End) Open(o Options) error {
 		}
 		e.later(e.Comp.Close)
 	}
-	depth := max(o.Slots, 2)
+	depth := o.Slots + 2
 	if e.CQ, err = e.Dev.CreateCQ(2*depth, uverbs.CQOptions{Channel: e.Comp}); err != nil {
 		return err
 	}

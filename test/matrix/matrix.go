@@ -161,7 +161,7 @@ type sourceTest struct {
 
 // suites are the packages with kernel tests. Those of test/conformance are all of that
 // kind; elsewhere it is the files that import testenv.
-var suites = []string{"test/conformance", "netlinkrdma", "cm", "test/interop"}
+var suites = []string{"test/conformance", "netlinkrdma", "cm", "test/classic", "test/interop"}
 
 // titles name the groups whose file's name says too little, or too much.
 var titles = map[string]string{
@@ -202,6 +202,7 @@ var titles = map[string]string{
 	"cm/kernel_test.go":                    "connection manager",
 	"netlinkrdma/resource_kernel_test.go":  "netlink",
 	"test/interop/interop_test.go":         "with rdma-core",
+	"test/classic/classic_test.go":         "classic programs",
 	"test/interop/cm_test.go":              "with rdma-core",
 	"test/interop/rping_test.go":           "with rdma-core",
 }

@@ -1,0 +1,70 @@
+package classic
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// BlastServer takes messages as fast as they come, with as many receives posted ahead as depth
+// says. A receive that is done is posted again at once. If the client is faster all the same,
+// the device has it wait and try again.
+func BlastServer(ctx context.Context, l *cm.ID, size, count, depth int) error {
+	request, err := l.Request(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := Accept(ctx, request, Options{Space: cm.TCP, Size: size, Slots: depth, Recvs: depth})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	// How long the client waits before it tries again is said by this side. The connection
+	// manager leaves it at the longest time that there is, 655 ms.
+	soon := uverbs.QPAttr{MinRNRTimer: uverbs.RNRTimerFor(time.Millisecond)}
+	if err := e.QP.Modify(soon, uverbs.AttrMinRNRTimer); err != nil {
+		return err
+	}
+	for i := range count {
+		wc, err := e.Until(ctx, e.Poll, 0, i+1)
+		if err != nil {
+			return err
+		}
+		slot := int(wc.ID)
+		if n := binary.BigEndian.Uint64(e.Slot(slot)); int(wc.ByteLen) != size || n != uint64(i) {
+			return fmt.Errorf("message %d says that it is %d, and has %d bytes", i, n, wc.ByteLen)
+		}
+		if err := e.Recv(slot); err != nil {
+			return err
+		}
+	}
+	return e.Gone(ctx)
+}
+
+// BlastClient sends messages, each with its number, as many at a time as depth says.
+func BlastClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count, depth int) error {
+	e, _, err := Dial(ctx, c, addr, Options{Space: cm.TCP, Size: size, Slots: depth})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	for i := range count {
+		if _, err := e.Until(ctx, e.Poll, i-depth+1, 0); err != nil { // until the slot is free
+			return err
+		}
+		slot := i % depth
+		binary.BigEndian.PutUint64(e.Slot(slot), uint64(i))
+		if err := e.Send(slot, size); err != nil {
+			return err
+		}
+	}
+	if _, err := e.Until(ctx, e.Poll, count, 0); err != nil {
+		return err
+	}
+	return e.Hangup(ctx)
+}

@@ -1,0 +1,274 @@
+package classic
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m, "")) }
+
+// Addresses of the guest's devices.
+var (
+	first  = netip.MustParseAddr("10.1.0.1")
+	second = netip.MustParseAddr("10.1.0.2")
+)
+
+// resources counts the objects of each device.
+func resources(t *testing.T) map[string]netlinkrdma.ResourceCounts {
+	t.Helper()
+	all := map[string]netlinkrdma.ResourceCounts{}
+	devices, err := netlinkrdma.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devices {
+		if all[d.Name], err = netlinkrdma.Resources(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// guest begins a test in a VM. At its end all is to be as it was.
+func guest(t *testing.T) context.Context {
+	t.Helper()
+	testenv.Guest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	before := resources(t)
+	t.Cleanup(func() {
+		if diff := cmp.Diff(before, resources(t)); diff != "" {
+			t.Errorf("objects (-before +after):\n%s", diff)
+		}
+	})
+	return ctx
+}
+
+// open opens a channel, which is closed at the end of the test.
+func open(t *testing.T) *cm.Channel {
+	t.Helper()
+	c, err := cm.OpenChannel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// both runs the two sides of a program.
+func both(t *testing.T, serve func(context.Context, *cm.ID) error, dial func(context.Context, *cm.Channel, netip.AddrPort) error) {
+	t.Helper()
+	ctx := guest(t)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l, err := Listen(open(t), cm.TCP, netip.AddrPortFrom(first, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := l.Addrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() {
+		err := serve(ctx, l)
+		if err != nil {
+			cancel() // the client would wait for more
+		}
+		served <- err
+	}()
+	err = dial(ctx, open(t), netip.AddrPortFrom(first, a.Local.Port))
+	if err != nil {
+		cancel()
+	}
+	if err := errors.Join(err, <-served); err != nil {
+		t.Error(err)
+	}
+}
+
+// game runs a ping-pong.
+func game(t *testing.T, size, count int, server func(context.Context, *cm.ID, int, int) error, client func(context.Context, *cm.Channel, netip.AddrPort, int, int) error) {
+	t.Helper()
+	both(t, func(ctx context.Context, l *cm.ID) error { return server(ctx, l, size, count) },
+		func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+			return client(ctx, c, addr, size, count)
+		})
+}
+
+// TestPingpong waits by polling.
+func TestPingpong(t *testing.T) { game(t, 5000, 100, PingpongServer, PingpongClient) }
+
+// TestSleep waits by completion channels.
+func TestSleep(t *testing.T) { game(t, 64, 100, SleepServer, SleepClient) }
+
+// TestTerms has size and number of messages in the private data, and a server that wants
+// smaller ones.
+func TestTerms(t *testing.T) {
+	const count, largest = 20, 1000
+	for size, want := range map[int]int{17: 17, 3000: largest} {
+		both(t, func(ctx context.Context, l *cm.ID) error { return TermsServer(ctx, l, largest) },
+			func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+				got, err := TermsClient(ctx, c, addr, size, count)
+				if err == nil && got != want {
+					t.Errorf("the size is %d, want %d", got, want)
+				}
+				return err
+			})
+	}
+}
+
+// TestEvents has a goroutine for the events of each side.
+func TestEvents(t *testing.T) {
+	ctx := guest(t)
+	const size, count = 100, 50
+	addr := netip.AddrPortFrom(first, 7471)
+	c, served := open(t), make(chan error, 1)
+	go func() { served <- EventsServer(ctx, c, addr, size, count) }()
+	var err error
+	for { // until the server listens
+		err = EventsClient(ctx, open(t), addr, size, count)
+		var e *cm.EventError
+		if !errors.As(err, &e) || e.Type != cm.Rejected || ctx.Err() != nil {
+			break
+		}
+	}
+	if err := errors.Join(err, <-served); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLoop has one goroutine deal with events and completions.
+func TestLoop(t *testing.T) {
+	const size, count = 300, 50
+	both(t, func(ctx context.Context, l *cm.ID) error {
+		n, err := LoopServer(ctx, l, size)
+		if n != count {
+			t.Errorf("the server has answered %d messages, want %d", n, count)
+		}
+		return err
+	}, func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+		return LoopClient(ctx, c, addr, size, count)
+	})
+}
+
+// TestBlast has more receives posted than are sent at a time, and fewer.
+func TestBlast(t *testing.T) {
+	const size, count = 512, 1000
+	for _, depth := range [][2]int{{64, 16}, {2, 16}} {
+		both(t, func(ctx context.Context, l *cm.ID) error { return BlastServer(ctx, l, size, count, depth[0]) },
+			func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+				return BlastClient(ctx, c, addr, size, count, depth[1])
+			})
+	}
+}
+
+// TestLend has the server write and read the client's memory.
+func TestLend(t *testing.T) {
+	both(t, func(ctx context.Context, l *cm.ID) error {
+		got, err := LendServer(ctx, l, "some text")
+		if err == nil && got != "SOME TEXT" {
+			t.Errorf("the server has read %q", got)
+		}
+		return err
+	}, LendClient)
+}
+
+// TestCopy copies files of all kinds of length.
+func TestCopy(t *testing.T) {
+	for _, size := range []int{0, 1, pieceSize, pieceSize + 1, 10*pieceSize + 5} {
+		file := make([]byte, size)
+		for i := range file {
+			file[i] = byte(rand.Uint32())
+		}
+		var got bytes.Buffer
+		both(t, func(ctx context.Context, l *cm.ID) error { return CopyServer(ctx, l, &got) },
+			func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+				return CopyClient(ctx, c, addr, bytes.NewReader(file))
+			})
+		if !bytes.Equal(got.Bytes(), file) {
+			t.Errorf("the copy of %d bytes has %d, or others", size, got.Len())
+		}
+	}
+}
+
+// TestChat has three talk, until each has heard both of the others.
+func TestChat(t *testing.T) {
+	ctx := guest(t)
+	const chatters = 3
+	group := netip.MustParseAddr("239.3.4.5")
+	type hearing struct {
+		by   int
+		line string
+	}
+	var mu sync.Mutex
+	all := map[hearing]bool{} // guarded by mu
+	done := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(all) >= chatters*(chatters-1) || ctx.Err() != nil
+	}
+	var running sync.WaitGroup
+	for i := range chatters {
+		c, lines := open(t), make(chan string)
+		running.Go(func() {
+			err := Chat(ctx, c, first, group, lines, func(_ uint32, line string) {
+				mu.Lock()
+				defer mu.Unlock()
+				all[hearing{i, line}] = true
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		running.Go(func() {
+			defer close(lines)
+			for !done() { // again and again, as nobody knows who has joined already
+				select {
+				case lines <- fmt.Sprintf("I am %d", i):
+				case <-ctx.Done():
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+	}
+	running.Wait()
+	for i := range chatters {
+		if all[hearing{i, fmt.Sprintf("I am %d", i)}] {
+			t.Errorf("chatter %d hears itself", i)
+		}
+	}
+}
+
+// TestDevices lists the guest's devices.
+func TestDevices(t *testing.T) {
+	guest(t)
+	var out bytes.Buffer
+	if err := Devices(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"rxe0: driver rxe", "rxe1: driver rxe", "port 1: ", first.String(), second.String(), "RoCE v2"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the list does not say %q:\n%s", want, out.String())
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package classic
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// region is memory that one side lends to the other: what it sends of it is the address and
+// the key.
+type region struct {
+	addr uint64
+	rkey uint32
+	size uint32 // in bytes
+}
+
+const regionLen = 16
+
+func (r region) encode() []byte {
+	b := binary.BigEndian.AppendUint64(nil, r.addr)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, r.rkey), r.size)
+}
+
+func decodeRegion(b []byte) (r region, err error) {
+	if len(b) < regionLen {
+		return r, fmt.Errorf("%d bytes for a region, want %d", len(b), regionLen)
+	}
+	return region{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
+}
+
+// transfer moves the first bytes of a slot to the peer's memory, or from there, and waits for
+// it. The peer's program notices nothing.
+func (e *End) transfer(ctx context.Context, op uverbs.WROpcode, slot, length int, r region) error {
+	err := e.QP.PostSend(uverbs.SendWR{Opcode: op, Flags: uverbs.Signaled, SGL: []uverbs.SGE{e.SGE(slot, length)}, RemoteAddr: r.addr, RKey: r.rkey})
+	if err != nil {
+		return err
+	}
+	_, err = e.Until(ctx, e.Poll, e.Sent+1, e.Received)
+	return err
+}
+
+// LendServer is lent memory by a client: it writes a text there by RDMA WRITE, and tells the
+// client so; the client changes it, and says so; the server looks at it by RDMA READ. It
+// returns what it reads.
+func LendServer(ctx context.Context, l *cm.ID, text string) (string, error) {
+	request, err := l.Request(ctx)
+	if err != nil {
+		return "", err
+	}
+	o := Options{Space: cm.TCP, Size: 4096, Slots: 3, Recvs: 1}
+	o.Param.InitiatorDepth = 1 // READs under way at a time
+	e, err := Accept(ctx, request, o)
+	if err != nil {
+		return "", err
+	}
+	defer e.Close()
+	wc, err := e.Until(ctx, e.Poll, 0, 1)
+	if err != nil {
+		return "", err
+	}
+	lent, err := decodeRegion(e.Slot(in)[:wc.ByteLen])
+	if err != nil {
+		return "", err
+	}
+	if len(text) > int(lent.size) || lent.size > 4096 {
+		return "", fmt.Errorf("%d bytes are lent, want %d to 4096", lent.size, len(text))
+	}
+	const work = 2
+	copy(e.Slot(work), text)
+	if err := e.transfer(ctx, uverbs.WRRDMAWrite, work, len(text), lent); err != nil {
+		return "", err
+	}
+	if err := e.Recv(in); err != nil {
+		return "", err
+	}
+	if err := e.Send(out, copy(e.Slot(out), "written")); err != nil {
+		return "", err
+	}
+	if _, err := e.Until(ctx, e.Poll, 2, 2); err != nil {
+		return "", err
+	}
+	clear(e.Slot(work))
+	if err := e.transfer(ctx, uverbs.WRRDMARead, work, int(lent.size), lent); err != nil {
+		return "", err
+	}
+	read := string(bytes.TrimRight(e.Slot(work)[:lent.size], "\x00"))
+	if err := e.Send(out, copy(e.Slot(out), "read")); err != nil {
+		return "", err
+	}
+	if _, err := e.Until(ctx, e.Poll, 4, 2); err != nil {
+		return "", err
+	}
+	return read, e.Gone(ctx)
+}
+
+// LendClient lends memory, and turns what the server has written there to upper case.
+func LendClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+	o := Options{Space: cm.TCP, Size: 256, Slots: 3, Recvs: 1, Access: uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite}
+	o.Param.ResponderResources = 1 // READs served at a time
+	e, _, err := Dial(ctx, c, addr, o)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	const lent = 2
+	r := region{e.MR.Addr() + uint64(lent*e.size), e.MR.RKey(), uint32(e.size)}
+	for i, step := range []struct {
+		say, hear string
+	}{{string(r.encode()), "written"}, {"changed", "read"}} {
+		if err := e.Send(out, copy(e.Slot(out), step.say)); err != nil {
+			return err
+		}
+		wc, err := e.Until(ctx, e.Poll, i+1, i+1)
+		if err != nil {
+			return err
+		}
+		if got := string(e.Slot(in)[:wc.ByteLen]); got != step.hear {
+			return fmt.Errorf("the server says %q, want %q", got, step.hear)
+		}
+		copy(e.Slot(lent), bytes.ToUpper(e.Slot(lent)))
+		if err := e.Recv(in); err != nil {
+			return err
+		}
+	}
+	return e.Hangup(ctx)
+}
