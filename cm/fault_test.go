@@ -112,7 +112,7 @@ func play(role, addr string) {
 // other starts this program in a role, and returns the first line that it prints.
 func other(t *testing.T, role, addr string) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], addr)
+	cmd := exec.Command("/proc/self/exe", addr) // os.Args[0] need not be a path
 	cmd.Env = append(os.Environ(), roleEnv+"="+role)
 	out := value(cmd.StdoutPipe())(t)
 	must(t, cmd.Start())
