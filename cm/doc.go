@@ -10,6 +10,8 @@
 // Conn has no goroutine; those that wait in its methods poll for all of them, for a while or
 // always or not at all before they park ([WaitMode]).
 //
+// [ListenPacket] and [DialPacket] make a [PacketConn], for datagrams and multicast.
+//
 // To speak to a program that does not use Conn, take the steps below.
 //
 // # Identifiers and events

@@ -104,7 +104,7 @@ func (e *Event) Err() error {
 
 // EventError is what an event with a status means, or one that comes instead of what was
 // waited for. It matches the errno, if the status is one, ECONNREFUSED if the peer has
-// rejected the connection, and ECONNRESET if it has disconnected.
+// rejected the connection or has no QP for datagrams, and ECONNRESET if it has disconnected.
 type EventError struct {
 	Type        EventType // Type is that of the event.
 	Addr        string    // Addr is the peer's address; empty if this side did not choose it.
@@ -131,6 +131,9 @@ func (e *EventError) Error() string {
 		return s
 	case e.Type == Rejected:
 		return fmt.Sprintf("%s: %s (reason %d)", s, Reason(e.Status), e.Status)
+	}
+	if e.Type == Unreachable && int(e.Status) < len(sidrStatus) && e.Status > 0 {
+		return fmt.Sprintf("%s: %s (status %d)", s, sidrStatus[e.Status], e.Status)
 	}
 	if e.Status == 0 {
 		return s + ": it was not to be expected here"
@@ -160,11 +163,16 @@ func (e *EventError) Unwrap() error {
 		return syscall.Errno(-e.Status)
 	case e.Type == Disconnected:
 		return syscall.ECONNRESET
-	case e.Type == Rejected:
+	case e.Type == Rejected || e.Type == Unreachable:
 		return syscall.ECONNREFUSED
 	}
 	return nil
 }
+
+// sidrStatus are the answers of who was asked for a QP for datagrams, and has none (enum
+// ib_cm_sidr_status, rdma/ib_cm.h).
+var sidrStatus = [...]string{"", "nobody listens on this port", "the program there has rejected it", "the program there has no QP for it",
+	"redirected", "the peer speaks another version"}
 
 // Reason is why a connection was rejected (enum ib_cm_rej_reason, rdma/ib_cm.h).
 type Reason uint16

@@ -70,6 +70,20 @@ func ExampleConn_Write() {
 	check(conn.Write(ctx, mr.SGE(0, buf.Len()), remote))
 }
 
+// Members of a multicast group say hello to each other.
+func ExamplePacketConn_Join() {
+	ctx := context.Background()
+	p := must(cm.ListenPacket(ctx, "10.1.0.1:0", cm.PacketOptions{}))
+	defer p.Close()
+	all := must(p.Join(ctx, netip.MustParseAddr("239.1.2.3"), cm.FullMember))
+	check(p.Send(ctx, []byte("hello"), all))
+	for {
+		msg, from, err := p.Recv(ctx)
+		check(err)
+		fmt.Printf("%s says %q\n", from, msg)
+	}
+}
+
 // The steps of a client. The QP is made between the route and the connection, on the device
 // that the address was found on.
 func ExampleID_Connect() {

@@ -1,0 +1,334 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// LocalAddr returns this side's address.
+func (p *PacketConn) LocalAddr() net.Addr { return p.addrs.Local }
+
+// Dialled returns whom DialPacket has found, and false if ListenPacket has made p.
+func (p *PacketConn) Dialled() (Peer, bool) {
+	if p.peer == nil {
+		return Peer{}, false
+	}
+	return *p.peer, true
+}
+
+// MaxDatagram returns the size of the largest datagram, in bytes: the port's MTU.
+func (p *PacketConn) MaxDatagram() int { return p.mtu }
+
+// recvSlot and sendSlot return the offsets of slots.
+func (p *PacketConn) recvSlot(i int) int { return i * (uverbs.GRHSize + p.mtu) }
+func (p *PacketConn) sendSlot(i int) int { return p.recvSlot(p.o.Depth+1) + i*p.mtu }
+
+// post posts the receive of a slot.
+func (p *PacketConn) post(slot int) error {
+	return p.qp.PostRecv(uint64(slot), p.mr.SGE(p.recvSlot(slot), uverbs.GRHSize+p.mtu))
+}
+
+// fail says what an operation has ended with.
+func (p *PacketConn) fail(what string, err error) error {
+	if p.closing.Load() {
+		err = errClosed
+	}
+	return fmt.Errorf("cm: %s: datagrams at %s: %w", what, p.addrs.Local, err)
+}
+
+// begin takes the turn of a lane, and fails if p is closed.
+func (p *PacketConn) begin(ctx context.Context, l *lane, what string) error {
+	if p.closing.Load() {
+		return p.fail(what, errClosed)
+	}
+	if err := l.take(ctx); err != nil {
+		return p.fail(what, err)
+	}
+	if p.closing.Load() {
+		<-l.turn
+		return p.fail(what, errClosed)
+	}
+	return nil
+}
+
+// Recv waits for a datagram and returns it, and whom it is from. The memory is p's, and is
+// used again at the next Recv.
+func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err error) {
+	const what = "receive"
+	if err := p.begin(ctx, &p.recv, what); err != nil {
+		return nil, Peer{}, err
+	}
+	defer func() { <-p.recv.turn }()
+	if p.held >= 0 {
+		if err := p.post(p.held); err != nil {
+			return nil, Peer{}, p.fail(what, err)
+		}
+		p.held = -1
+	}
+	wcs, err := p.recv.next(ctx, &p.o, 1)
+	if err == nil {
+		err = p.qp.Err(&wcs[0])
+	}
+	if err != nil {
+		return nil, Peer{}, p.fail(what, err)
+	}
+	wc := &wcs[0]
+	p.held = int(wc.ID)
+	b := p.buf.Bytes()[p.recvSlot(p.held):][:wc.ByteLen]
+	if len(b) < uverbs.GRHSize {
+		return nil, Peer{}, p.fail(what, fmt.Errorf("a datagram of %d bytes, shorter than its header", len(b)))
+	}
+	attr, err := p.dev.dev.AHAttrFor(p.addrs.Port, wc, b)
+	if err != nil {
+		return nil, Peer{}, p.fail(what, err)
+	}
+	return b[uverbs.GRHSize:], Peer{attr, wc.SrcQP, p.qkey}, nil
+}
+
+// Send sends a datagram to a peer, a group, or whom DialPacket has found. It returns when the
+// datagram is copied and on its way; whether it arrives nobody tells.
+func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
+	const what = "send"
+	if len(data) > p.mtu {
+		return argErr(what, "data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes, the port's MTU", p.mtu)
+	}
+	if to == (Peer{}) {
+		return argErr(what, "to", "the zero value", "a peer of Recv, Dialled or Join")
+	}
+	if err := p.begin(ctx, &p.send, what); err != nil {
+		return err
+	}
+	defer func() { <-p.send.turn }()
+	room := p.o.SendDepth
+	if p.ahs.full(to.attr) { // a handle goes, which no send may be under way with
+		room = 1
+	}
+	for p.under >= room {
+		wcs, err := p.send.next(ctx, &p.o, p.under)
+		p.under -= len(wcs)
+		for i := range wcs {
+			err = errors.Join(err, p.qp.Err(&wcs[i]))
+		}
+		if err != nil {
+			return p.fail(what, err)
+		}
+	}
+	ah, err := p.ahs.get(to.attr)
+	if err != nil {
+		return p.fail(what, err)
+	}
+	at := p.sendSlot(p.sent % p.o.SendDepth)
+	copy(p.buf.Bytes()[at:], data)
+	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{p.mr.SGE(at, len(data))},
+		AH: ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
+	if err != nil {
+		return p.fail(what, err)
+	}
+	p.sent++
+	p.under++
+	return nil
+}
+
+// event takes what the connection manager has to say.
+func (p *PacketConn) event(e *Event) {
+	switch e.Type {
+	case ConnectRequest: // the answer is all there is to it
+		e.ID.Accept(ConnParam{PrivateData: p.o.PrivateData, QPN: p.qp.QPN(), QKey: p.qkey}, ECE{})
+		e.ID.Close()
+	case DeviceRemoval:
+		p.dev.forget()
+		go p.Close() // the kernel waits for it
+	}
+}
+
+// membership is one in a multicast group. It has an ID of its own, as the kernel lets none that
+// listens or is connected join.
+type membership struct {
+	id   *ID
+	dgid uverbs.GID // that the QP is attached to, the zero value if it is not
+}
+
+// Join joins a multicast group, and returns where to send to for all of its members. Unless it
+// joins as [SendOnly], Recv returns what they send, also what p itself sends.
+func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
+	const what = "join"
+	m, err := p.member(group)
+	if err != nil {
+		return Peer{}, err
+	}
+	to, err := p.join(ctx, m, group, flags)
+	if err != nil {
+		return Peer{}, p.fail(what+" "+group.String(), errors.Join(err, p.leave(group, m)))
+	}
+	return to, nil
+}
+
+// member makes a membership that has not joined yet.
+func (p *PacketConn) member(group netip.Addr) (*membership, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing.Load() {
+		return nil, p.fail("join", errClosed)
+	}
+	if p.joined[group] != nil {
+		return nil, argErr("Join", "group", group, "one that was not joined yet")
+	}
+	id, err := p.hub.channel.NewID(UDP)
+	if err != nil {
+		return nil, err
+	}
+	m := &membership{id: id}
+	p.joined[group] = m
+	return m, nil
+}
+
+// join joins.
+func (p *PacketConn) join(ctx context.Context, m *membership, group netip.Addr, flags JoinFlags) (Peer, error) {
+	if err := m.id.Bind(netip.AddrPortFrom(p.addrs.Local.IP, 0)); err != nil {
+		return Peer{}, err
+	}
+	m.id.own.Store(true)
+	if _, err := m.id.Join(group, flags); err != nil {
+		return Peer{}, err
+	}
+	e, err := m.id.waitFor(ctx, "join", MulticastJoin)
+	if err != nil {
+		return Peer{}, err
+	}
+	if flags != SendOnly {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err := p.qp.AttachMulticast(e.UD.AH.GRH.DGID, 0); err != nil {
+			return Peer{}, err
+		}
+		m.dgid = e.UD.AH.GRH.DGID
+	}
+	return Peer{e.UD.AH, e.UD.QPN, e.UD.QKey}, nil
+}
+
+// Leave leaves a multicast group.
+func (p *PacketConn) Leave(group netip.Addr) error {
+	p.mu.Lock()
+	m := p.joined[group]
+	p.mu.Unlock()
+	if m == nil {
+		return argErr("Leave", "group", group, "one that was joined")
+	}
+	return p.leave(group, m)
+}
+
+// leave ends a membership.
+func (p *PacketConn) leave(group netip.Addr, m *membership) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.joined[group] != m {
+		return nil
+	}
+	if m.dgid != (uverbs.GID{}) {
+		if err := p.qp.DetachMulticast(m.dgid, 0); err != nil {
+			return err
+		}
+		m.dgid = uverbs.GID{}
+	}
+	if err := m.id.Close(); err != nil {
+		return err
+	}
+	delete(p.joined, group)
+	return nil
+}
+
+// Close closes p. Calls that are under way return an error that matches [net.ErrClosed] and
+// [os.ErrClosed], as do later ones. Datagrams that are on their way may be lost.
+func (p *PacketConn) Close() error {
+	if p.closing.Swap(true) {
+		return nil
+	}
+	p.hub.unwatch(p.id)
+	defer p.hub.release()
+	if p.qp == nil { // it was never whole
+		return errors.Join(p.id.Close(), p.releaseAll())
+	}
+	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes who waits
+	p.recv.turn <- struct{}{}
+	p.send.turn <- struct{}{}
+	var errs []error
+	p.mu.Lock()
+	groups := make(map[netip.Addr]*membership, len(p.joined))
+	for addr, m := range p.joined {
+		groups[addr] = m
+	}
+	p.mu.Unlock()
+	for addr, m := range groups {
+		errs = append(errs, p.leave(addr, m))
+	}
+	// The turns go back after the end: who gets one sees that p is closed.
+	defer func() { <-p.recv.turn; <-p.send.turn }()
+	return errors.Join(append(errs, p.id.Close(), p.releaseAll())...)
+}
+
+// releaseAll gives back what p has besides its ID and QP, which are closed before.
+func (p *PacketConn) releaseAll() error {
+	errs := []error{p.ahs.close(), p.recv.close(), p.send.close()}
+	if p.mr != nil {
+		errs = append(errs, p.mr.Close())
+	}
+	if p.buf != nil {
+		errs = append(errs, p.buf.Close())
+	}
+	if p.dev != nil {
+		p.dev.release()
+	}
+	return errors.Join(errs...)
+}
+
+// ahCache has the address handles of the peers that were sent to last.
+type ahCache struct {
+	pd  *uverbs.PD
+	all map[uverbs.AHAttr]*uverbs.AH
+}
+
+// maxAHs is how many it has at most; devices have some thousands, or 100 (rxe of Linux 5.10).
+const maxAHs = 64
+
+// full reports whether a handle has to go for the one of a way.
+func (c *ahCache) full(attr uverbs.AHAttr) bool { return len(c.all) >= maxAHs && c.all[attr] == nil }
+
+// get returns the handle of a way to a peer.
+func (c *ahCache) get(attr uverbs.AHAttr) (*uverbs.AH, error) {
+	if ah := c.all[attr]; ah != nil {
+		return ah, nil
+	}
+	for old, ah := range c.all {
+		if len(c.all) < maxAHs {
+			break
+		}
+		if err := ah.Close(); err != nil {
+			return nil, err
+		}
+		delete(c.all, old)
+	}
+	ah, err := c.pd.CreateAH(attr)
+	if err != nil {
+		return nil, err
+	}
+	if c.all == nil {
+		c.all = map[uverbs.AHAttr]*uverbs.AH{}
+	}
+	c.all[attr] = ah
+	return ah, nil
+}
+
+// close closes all.
+func (c *ahCache) close() error {
+	var errs []error
+	for _, ah := range c.all {
+		errs = append(errs, ah.Close())
+	}
+	c.all = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,277 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// PacketConn sends and receives datagrams, to and from any number of peers and multicast
+// groups. A datagram that finds no room at the receiver, or is lost on the way, is lost. One
+// goroutine at a time receives and one sends; others wait for their turn. Other methods are
+// safe for concurrent use.
+type PacketConn struct {
+	hub   *hub
+	id    *ID
+	o     PacketOptions
+	dev   *device
+	addrs Addrs
+	qkey  uint32
+	mtu   int
+	peer  *Peer // that was dialled, nil of a listener
+
+	buf        *uverbs.Buffer // slots for receiving, then for sending
+	mr         *uverbs.MR
+	qp         *uverbs.QP
+	send, recv lane
+	held       int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 for none
+	sent       int     // guarded by send.turn: datagrams, for the slot of the next
+	under      int     // guarded by send.turn: those that are on their way
+	ahs        ahCache // guarded by send.turn
+
+	closing atomic.Bool
+
+	mu     sync.Mutex
+	joined map[netip.Addr]*membership // guarded by mu
+}
+
+// PacketOptions are the options of [ListenPacket] and [DialPacket]; the zero value is what most
+// programs want.
+type PacketOptions struct {
+	Depth     int // Depth is how many datagrams may arrive before they are taken; zero is 64.
+	SendDepth int // SendDepth is how many datagrams of this side may be on their way; zero is 16.
+
+	Wait WaitMode      // Wait says how to wait.
+	Spin time.Duration // Spin is how long SpinThenPark looks before it parks; zero is 50 µs.
+
+	// PrivateData goes with the request of DialPacket, up to 180 bytes, or with the answer of a
+	// listener, up to 136 bytes.
+	PrivateData []byte
+	LocalAddr   netip.AddrPort // LocalAddr is where DialPacket sends from; the zero value is any.
+}
+
+// defaults returns the options with the zero values filled in.
+func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
+	all, err := Options{Depth: o.Depth, SendDepth: o.SendDepth, Wait: o.Wait, Spin: o.Spin, PrivateData: o.PrivateData}.defaults(op, maxData)
+	if err != nil {
+		return o, err
+	}
+	const depth = 64
+	if o.Depth == 0 {
+		o.Depth = depth
+	}
+	o.SendDepth, o.Spin = all.SendDepth, all.Spin
+	return o, nil
+}
+
+// Peer is whom a datagram comes from or goes to. It is a plain value, and a [net.Addr].
+type Peer struct {
+	attr uverbs.AHAttr
+	qpn  uint32
+	qkey uint32
+}
+
+// IP returns the peer's address, or the group's.
+func (p Peer) IP() netip.Addr { return p.attr.GRH.DGID.Addr().Unmap() }
+
+// QPN returns the number of the peer's QP; of a group it is [MulticastQPN].
+func (p Peer) QPN() uint32 { return p.qpn }
+
+// Network implements net.Addr.
+func (p Peer) Network() string { return "rdma+udp" }
+
+// String returns address and QP number.
+func (p Peer) String() string { return fmt.Sprintf("%s QP %d", p.IP(), p.qpn) }
+
+// lane is a CQ that one goroutine at a time waits for.
+type lane struct {
+	turn chan struct{} // held by putting something in
+	cq   *uverbs.CQ
+	ch   *uverbs.CompChannel
+	wcs  [16]uverbs.WC
+}
+
+// create makes the CQ.
+func (l *lane) create(dev *uverbs.Device, size int) (err error) {
+	l.turn = make(chan struct{}, 1)
+	if l.ch, err = dev.CreateCompChannel(); err == nil {
+		l.cq, err = dev.CreateCQ(size, uverbs.CQOptions{Channel: l.ch})
+	}
+	return err
+}
+
+// close closes it.
+func (l *lane) close() error {
+	var errs []error
+	if l.cq != nil {
+		errs = append(errs, l.cq.Close())
+	}
+	if l.ch != nil {
+		errs = append(errs, l.ch.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// take waits for the turn.
+func (l *lane) take(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// next waits for completions, up to as many as max.
+func (l *lane) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC, error) {
+	wcs := l.wcs[:min(max, len(l.wcs))]
+	until := time.Now().Add(o.Spin)
+	for armed := false; ; {
+		n, err := l.cq.Poll(wcs)
+		switch {
+		case n > 0 || err != nil:
+			return wcs[:n], err
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case o.Wait == Spin, o.Wait == SpinThenPark && time.Now().Before(until):
+			continue
+		case !armed:
+			if err := l.cq.Notify(); err != nil {
+				return nil, err
+			}
+			armed = true
+			continue // a completion may have come before
+		}
+		if _, err := l.ch.Wait(ctx); err != nil {
+			return nil, errors.Join(ctx.Err(), err)
+		}
+		armed = false
+	}
+}
+
+// ListenPacket takes datagrams on "host:port", where peers find it by [DialPacket]. The host is
+// an address of an RDMA device, not the unspecified one, as a QP is on one device; with port 0
+// the kernel chooses one.
+func ListenPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
+	o, err := o.defaults("ListenPacket", maxPrivate[opAccept][1])
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := lookup(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	if addrs[0].Addr().IsUnspecified() {
+		return nil, argErr("ListenPacket", "address", address, "an address of an RDMA device")
+	}
+	p, err := newPacketConn(o)
+	if err != nil {
+		return nil, err
+	}
+	if err = p.id.Bind(addrs[0]); err == nil {
+		err = p.make()
+	}
+	if err == nil {
+		p.hub.watch(p.id, p.event)
+		err = p.id.Listen(0)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cm: listen for datagrams on %s: %w", address, err), p.Close())
+	}
+	return p, nil
+}
+
+// DialPacket finds who takes datagrams at "host:port". What Send sends without another peer
+// goes there, and [PacketConn.Dialled] returns it. For PrivateData of the answer, and for who
+// rejects, see [ID.ConnectWait].
+func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
+	o, err := o.defaults("DialPacket", maxPrivate[opConnect][1])
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := lookup(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPacketConn(o)
+	if err != nil {
+		return nil, err
+	}
+	var answer *Event
+	if err = p.id.Resolve(ctx, o.LocalAddr, addrs[0]); err == nil {
+		if err = p.make(); err == nil {
+			answer, err = p.id.ConnectWait(ctx, ConnParam{PrivateData: o.PrivateData}, ECE{})
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cm: dial %s for datagrams: %w", address, err), p.Close())
+	}
+	p.peer = &Peer{answer.UD.AH, answer.UD.QPN, answer.UD.QKey}
+	p.hub.watch(p.id, p.event)
+	return p, nil
+}
+
+// newPacketConn makes one with an ID and nothing else.
+func newPacketConn(o PacketOptions) (*PacketConn, error) {
+	h, err := newHub()
+	if err != nil {
+		return nil, err
+	}
+	id, err := h.channel.NewID(UDP)
+	if err != nil {
+		h.release()
+		return nil, err
+	}
+	return &PacketConn{hub: h, id: id, o: o, held: -1, joined: map[netip.Addr]*membership{}}, nil
+}
+
+// make makes memory and queues on the device of the ID, and posts the receives.
+func (p *PacketConn) make() error {
+	addrs, index, err := p.id.addrs()
+	if err != nil {
+		return err
+	}
+	if p.dev, err = useDevice(index); err != nil {
+		return err
+	}
+	p.addrs = addrs
+	dev := p.dev.dev
+	p.addrs.Device = dev.Name()
+	port, err := dev.QueryPort(addrs.Port)
+	if err != nil {
+		return err
+	}
+	p.mtu = port.ActiveMTU.Bytes()
+	p.ahs.pd = p.dev.pd
+	recvs, sends := p.o.Depth+1, p.o.SendDepth // one receive is that of the datagram that was taken
+	if p.buf, err = uverbs.AllocBuffer(recvs*(uverbs.GRHSize+p.mtu) + sends*p.mtu); err != nil {
+		return err
+	}
+	if p.mr, err = p.dev.pd.RegMR(p.buf, uverbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	if err := errors.Join(p.recv.create(dev, recvs), p.send.create(dev, sends)); err != nil {
+		return err
+	}
+	o := uverbs.QPOptions{SendCQ: p.send.cq, RecvCQ: p.recv.cq, MaxSendWR: sends, MaxRecvWR: recvs}
+	if p.qp, err = p.id.CreateQP(p.dev.pd, o); err != nil {
+		return err
+	}
+	attr, err := p.qp.Query()
+	if err != nil {
+		return err
+	}
+	p.qkey = attr.QKey
+	for slot := range recvs {
+		if err := p.post(slot); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package cm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// newPackets takes datagrams at an address.
+func newPackets(t *testing.T, addr string, o PacketOptions) *PacketConn {
+	t.Helper()
+	testenv.Guest(t)
+	p := value(ListenPacket(within(t), addr, o))(t)
+	t.Cleanup(func() { must(t, p.Close(), p.Close()) })
+	return p
+}
+
+// received takes a datagram, or fails the test.
+func received(t *testing.T, p *PacketConn) (string, Peer) {
+	t.Helper()
+	data, from, err := p.Recv(within(t))
+	must(t, err)
+	return string(data), from
+}
+
+// TestPacketConn: datagrams of all sizes there and back, to whom was dialled and to whom one has
+// come from.
+func TestPacketConn(t *testing.T) {
+	before := quiet(t)
+	t.Run("all", func(t *testing.T) {
+		for _, wait := range waits {
+			ctx := within(t)
+			o := PacketOptions{Wait: wait, Depth: 4, SendDepth: 3}
+			server := newPackets(t, "10.1.0.1:0", o)
+			client := value(DialPacket(ctx, server.LocalAddr().String(), o))(t)
+			to, ok := client.Dialled()
+			if _, listener := server.Dialled(); !ok || listener || to.IP() != first || to.QPN() != server.qp.QPN() {
+				t.Errorf("dialled %s", to)
+			}
+			for i := range 100 {
+				data := bytes.Repeat([]byte{byte(i)}, i*37%(client.MaxDatagram()+1))
+				must(t, client.Send(ctx, data, to))
+				got, from := received(t, server)
+				if got != string(data) || from.QPN() != client.qp.QPN() || !from.IP().Is4() {
+					t.Fatalf("datagram %d from %s is %x", i, from, got)
+				}
+				must(t, server.Send(ctx, []byte(got), from))
+				if got, from = received(t, client); got != string(data) || from.QPN() != server.qp.QPN() {
+					t.Fatalf("answer %d from %s is %x", i, from, got)
+				}
+			}
+			for range 50 { // more than there is room for: some are lost, and nothing else
+				must(t, client.Send(ctx, []byte("x"), to))
+			}
+			n := 0
+			for range o.Depth {
+				if got, _ := received(t, server); got == "x" {
+					n++
+				}
+			}
+			if n != o.Depth {
+				t.Errorf("%d datagrams are there", n)
+			}
+			var arg *ArgError
+			if err := client.Send(ctx, make([]byte, client.MaxDatagram()+1), to); !errors.As(err, &arg) || arg.Field != "data" {
+				t.Errorf("a datagram that is too long: %v", err)
+			}
+			if err := server.Send(ctx, nil, Peer{}); !errors.As(err, &arg) || arg.Field != "to" {
+				t.Errorf("to nobody: %v", err)
+			}
+			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+			if _, _, err := client.Recv(short); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Recv: %v", err)
+			}
+			cancel()
+			done := make(chan error, 1)
+			go func() {
+				_, _, err := client.Recv(ctx)
+				done <- err
+			}()
+			time.Sleep(5 * time.Millisecond)
+			must(t, client.Close())
+			if err := <-done; !errors.Is(err, net.ErrClosed) || !errors.Is(err, os.ErrClosed) {
+				t.Errorf("%s: Recv of what is closed: %v", wait, err)
+			}
+			_, joinErr := client.Join(ctx, netip.MustParseAddr("239.1.1.1"), FullMember)
+			for _, err := range []error{client.Send(ctx, nil, to), joinErr} {
+				if !errors.Is(err, net.ErrClosed) {
+					t.Errorf("after Close: %v", err)
+				}
+			}
+		}
+	})
+	nothingLeft(t, before)
+}
+
+// TestPacketManyPeers: more peers than there are address handles kept, from goroutines that
+// send and receive at once.
+func TestPacketManyPeers(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, "10.1.0.1:0", PacketOptions{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for range 3 * 20 {
+			data, from, err := server.Recv(ctx)
+			if err == nil {
+				err = server.Send(ctx, data, from)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for i := range 3 {
+		all.Go(func() {
+			o := PacketOptions{PrivateData: []byte("who I am")}
+			if i == 1 {
+				o.LocalAddr = netip.AddrPortFrom(second, 0)
+			}
+			p, err := DialPacket(ctx, server.LocalAddr().String(), o)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer p.Close()
+			to, _ := p.Dialled()
+			for j := range 20 {
+				word := fmt.Sprint(i, j)
+				if err := p.Send(ctx, []byte(word), to); err != nil {
+					t.Error(err)
+					return
+				}
+				if got, _, err := p.Recv(ctx); err != nil || string(got) != word {
+					t.Errorf("%q comes back as %q, %v", word, got, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+
+	// Ways that differ in the flow label only.
+	peer := Peer{attr: uverbs.AHAttr{Port: 1, Global: true}, qpn: server.qp.QPN(), qkey: server.qkey}
+	peer.attr.GRH = uverbs.GRH{DGID: value(server.dev.dev.QueryGID(1, 1))(t).GID, SGIDIndex: 1, HopLimit: 4}
+	for i := range 3 * maxAHs {
+		peer.attr.GRH.FlowLabel = uint32(i)
+		must(t, server.Send(ctx, []byte(fmt.Sprint(i)), peer))
+		if got, _ := received(t, server); got != fmt.Sprint(i) {
+			t.Fatalf("datagram %d is %q", i, got)
+		}
+	}
+	if n := len(server.ahs.all); n > maxAHs {
+		t.Errorf("%d address handles are kept", n)
+	}
+}
+
+// TestPacketGroup: members of a group get what is sent to it, those that only send do not, and
+// those that have left do not any more.
+func TestPacketGroup(t *testing.T) {
+	ctx := within(t)
+	addr := netip.MustParseAddr("239.1.7.7")
+	members := make([]*PacketConn, 3)
+	var to Peer
+	for i := range members {
+		members[i] = newPackets(t, "10.1.0.1:0", PacketOptions{})
+		flags := FullMember
+		if i == 2 {
+			flags = SendOnly
+		}
+		to = value(members[i].Join(ctx, addr, flags))(t)
+		if to.IP() != addr || to.QPN() != MulticastQPN {
+			t.Errorf("the group is %s", to)
+		}
+	}
+	must(t, members[2].Send(ctx, []byte("to all"), to))
+	for _, m := range members[:2] {
+		if got, from := received(t, m); got != "to all" || from.QPN() != members[2].qp.QPN() {
+			t.Errorf("%q from %s", got, from)
+		}
+	}
+	must(t, members[0].Leave(addr))
+	must(t, members[2].Send(ctx, []byte("to the rest"), to))
+	if got, _ := received(t, members[1]); got != "to the rest" {
+		t.Errorf("%q", got)
+	}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	for _, m := range []*PacketConn{members[0], members[2]} {
+		if got, _, err := m.Recv(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("who is no member gets %q, %v", got, err)
+		}
+	}
+	var arg *ArgError
+	if _, err := members[1].Join(ctx, addr, FullMember); !errors.As(err, &arg) {
+		t.Errorf("Join twice: %v", err)
+	}
+	if err := members[0].Leave(addr); !errors.As(err, &arg) {
+		t.Errorf("Leave twice: %v", err)
+	}
+	value(members[0].Join(ctx, addr, FullMember))(t)
+	must(t, members[2].Send(ctx, []byte("again"), to))
+	if got, _ := received(t, members[0]); got != "again" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestPacketErrors: who cannot be dialled, and where nobody can listen.
+func TestPacketErrors(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, "10.1.0.1:0", PacketOptions{})
+	for _, c := range []struct {
+		addr string
+		is   error
+		say  string
+	}{{"10.1.0.1:9", syscall.ECONNREFUSED, "10.1.0.1:9"}, {"192.0.2.1:9", syscall.ENETUNREACH, "192.0.2.1:9"}, {"127.0.0.1:9", syscall.ENODEV, "loopback"}} {
+		if _, err := DialPacket(ctx, c.addr, PacketOptions{}); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.say) {
+			t.Errorf("DialPacket %s: %v", c.addr, err)
+		}
+	}
+	if _, err := ListenPacket(ctx, server.LocalAddr().String(), PacketOptions{}); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("ListenPacket: %v", err)
+	}
+	var arg *ArgError
+	for field, err := range map[string]error{
+		"address":     second2(ListenPacket(ctx, ":0", PacketOptions{})),
+		"Depth":       second2(ListenPacket(ctx, "10.1.0.1:0", PacketOptions{Depth: -1})),
+		"PrivateData": second2(DialPacket(ctx, "10.1.0.1:9", PacketOptions{PrivateData: make([]byte, 181)})),
+	} {
+		if !errors.As(err, &arg) || arg.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := server.Join(ctx, netip.MustParseAddr("10.1.0.2"), FullMember); !errors.As(err, &arg) {
+		t.Errorf("Join of a host: %v", err)
+	}
+}
+
+// second2 returns the second of two results.
+func second2(_ *PacketConn, err error) error { return err }
