@@ -38,7 +38,7 @@ func CopyServer(ctx context.Context, l *cm.ID, file io.Writer) error {
 		return err
 	}
 	for i := 0; ; i++ {
-		wc, err := e.until(ctx, uverbs.WCRecvRDMAWrite)
+		wc, err := e.Until(ctx, e.Poll, 0, i+1)
 		if err != nil {
 			return err
 		}
@@ -76,10 +76,8 @@ func CopyClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, file io
 		return fmt.Errorf("the server has %d bytes for pieces, want %d", r.size, pieces*pieceSize)
 	}
 	for i := 0; ; i++ {
-		if i >= pieces { // until there is room
-			if _, err := e.until(ctx, uverbs.WCRecv); err != nil {
-				return err
-			}
+		if _, err := e.Until(ctx, e.Poll, 0, i-pieces+1); err != nil { // until there is room
+			return err
 		}
 		slot := i % pieces
 		n, err := io.ReadFull(file, e.Slot(slot))
@@ -97,20 +95,10 @@ func CopyClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, file io
 			return err
 		}
 		if n == 0 {
-			if _, err := e.until(ctx, uverbs.WCRDMAWrite); err != nil {
+			if _, err := e.Until(ctx, e.Poll, i+1, 0); err != nil { // all of them are there
 				return err
 			}
 			return e.Hangup(ctx)
-		}
-	}
-}
-
-// until takes completions until there is one of a kind.
-func (e *End) until(ctx context.Context, want uverbs.WCOpcode) (uverbs.WC, error) {
-	for {
-		wc, err := e.Poll(ctx)
-		if err != nil || wc.Opcode == want {
-			return wc, err
 		}
 	}
 }

@@ -209,7 +209,7 @@ func (e *End) Until(ctx context.Context, poll func(context.Context) (uverbs.WC, 
 		if err != nil {
 			return wc, fmt.Errorf("after %d sends and %d receives: %w", e.Sent, e.Received, err)
 		}
-		if wc.Opcode == uverbs.WCRecv {
+		if wc.Opcode == uverbs.WCRecv || wc.Opcode == uverbs.WCRecvRDMAWrite {
 			e.Received++
 			last = wc
 		} else {
