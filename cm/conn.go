@@ -400,6 +400,12 @@ func (c *Conn) linger() error {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
+	if c.err == nil {
+		c.poll()
+	}
+	if c.deaf { // the peer has closed too, and may be gone
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
 	defer cancel()
 	unsent := c.err == nil

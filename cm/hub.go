@@ -99,6 +99,7 @@ type hub struct {
 
 	mu    sync.Mutex
 	users int                  // guarded by mu
+	over  bool                 // guarded by mu: nobody reads the channel any more
 	ends  map[*ID]func(*Event) // guarded by mu
 }
 
@@ -123,7 +124,10 @@ func newHub() (*hub, error) {
 func (h *hub) run() {
 	for {
 		e, err := h.channel.Next(context.Background())
-		if err != nil {
+		if err != nil { // it is closed, or the process has other credentials by now
+			h.mu.Lock()
+			h.over = true
+			h.mu.Unlock()
 			return
 		}
 		h.mu.Lock()
@@ -165,11 +169,11 @@ func (c *Channel) share(id *ID) {
 	c.wake()
 }
 
-// use makes one more user of the hub. It reports whether it is still there.
+// use makes one more user of the hub. It reports whether that still reads its channel.
 func (h *hub) use() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.users == 0 {
+	if h.users == 0 || h.over {
 		return false
 	}
 	h.users++

@@ -253,7 +253,7 @@ func (c *Conn) post(wrs ...uverbs.SendWR) {
 // giveCredits tells the peer of room when there is as much as half of what it has at most. A
 // message from this side tells it too.
 func (c *Conn) giveCredits() {
-	if c.consumed >= (c.o.Depth+1)/2 && c.ctlPosted-c.ctlDone < ctlSlots && c.err == nil && !c.deaf {
+	if c.consumed >= (c.o.Depth+1)/2 && c.ctlPosted-c.ctlDone < ctlSlots && c.err == nil && !c.eof {
 		c.control(header{kind: msgCredits})
 	}
 }

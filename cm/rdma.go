@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -19,9 +20,9 @@ type Remote struct {
 // remoteSize is the size of a Remote as bytes.
 const remoteSize = 16
 
-// RemoteOf returns what the peer has to know of a region.
+// RemoteOf returns what the peer has to know of a region, of which it can reach the first 4 GiB.
 func RemoteOf(mr *uverbs.MR) Remote {
-	return Remote{Addr: mr.Addr(), RKey: mr.RKey(), Length: uint32(mr.Len())}
+	return Remote{Addr: mr.Addr(), RKey: mr.RKey(), Length: uint32(min(mr.Len(), math.MaxUint32))}
 }
 
 // AppendBinary appends the 16 bytes that tell a peer: address, key and length in network byte
