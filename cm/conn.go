@@ -68,8 +68,6 @@ type Conn struct {
 	signaled           uint64  // number of the last message with a completion
 	credits, peerDepth int     // messages that the peer has room for, now and at most
 	ended              bool    // this side has ended
-	wrs                []uverbs.SendWR
-	sges               []uverbs.SGE
 	sge                [1]uverbs.SGE
 	free               *op // operations to use again
 }
@@ -137,8 +135,6 @@ func (c *Conn) make() (err error) {
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
-	c.wrs = make([]uverbs.SendWR, 0, o.SendDepth)
-	c.sges = make([]uverbs.SGE, o.SendDepth+ctlSlots)
 	c.slot = (headerSize + o.MessageSize + 63) &^ 63
 	if c.buf, err = uverbs.AllocBuffer((recvs+o.SendDepth)*c.slot + ctlSlots*ctlSize); err != nil {
 		return err

@@ -28,9 +28,9 @@ func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	if err := c.room(ctx, what); err != nil {
 		return err
 	}
-	c.wrs = append(c.wrs[:0], c.fill(msg))
-	c.post(c.wrs...)
-	return c.err
+	b := c.qp.BeginSend()
+	c.fill(b, msg)
+	return c.post(b)
 }
 
 // sendSome sends as much of p as there is room for, at least one message, and returns how much
@@ -46,14 +46,13 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	if err := c.room(ctx, what); err != nil || len(p) == 0 {
 		return 0, err
 	}
-	c.wrs = c.wrs[:0]
+	b := c.qp.BeginSend()
 	for n < len(p) && hasRoom(c, nil) {
 		k := min(len(p)-n, c.maxSend)
-		c.wrs = append(c.wrs, c.fill(p[n:n+k]))
+		c.fill(b, p[n:n+k])
 		n += k
 	}
-	c.post(c.wrs...)
-	return n, c.err
+	return n, c.post(b)
 }
 
 // room waits for room for a message.
@@ -75,8 +74,8 @@ func (c *Conn) room(ctx context.Context, what string) error {
 	}
 }
 
-// fill copies a message into a slot. There is room. The caller posts the result.
-func (c *Conn) fill(msg []byte) uverbs.SendWR {
+// fill copies a message into a slot, and sends that. There is room. The caller posts it.
+func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 	i := int(c.msgPosted % uint64(c.o.SendDepth))
 	at := c.sendSlot(i)
 	b := c.buf.Bytes()[at:][:headerSize+len(msg)]
@@ -85,14 +84,14 @@ func (c *Conn) fill(msg []byte) uverbs.SendWR {
 	c.consumed = 0
 	c.credits--
 	c.msgPosted++
-	c.sges[i] = c.mr.SGE(at, len(b))
-	wr := uverbs.SendWR{ID: c.enter(entryMessage, nil), Opcode: uverbs.WRSend, SGL: c.sges[i:][:1]}
+	flags := uverbs.SendFlags(0)
 	// A completion now and then tells of all before it.
 	if c.msgPosted-c.signaled >= uint64(c.o.SendDepth+1)/2 {
 		c.signaled = c.msgPosted
-		wr.Flags = uverbs.Signaled
+		flags = uverbs.Signaled
 	}
-	return wr
+	to.Send(c.enter(entryMessage, nil), flags)
+	to.SGE(c.mr.SGE(at, len(b)))
 }
 
 // Flush waits until the peer's device has everything that was sent.

@@ -236,18 +236,20 @@ func (c *Conn) control(h header) {
 	at := c.ctlSlot(i)
 	h.credits, c.consumed = c.consumed, 0
 	h.put(c.buf.Bytes()[at:])
-	sge := &c.sges[c.o.SendDepth+i]
-	*sge = c.mr.SGE(at, headerSize)
 	c.ctlPosted++
-	c.post(uverbs.SendWR{ID: c.enter(entryControl, nil), Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
-		SGL: c.sges[c.o.SendDepth+i:][:1]})
+	b := c.qp.BeginSend()
+	b.Send(c.enter(entryControl, nil), uverbs.Signaled)
+	b.SGE(c.mr.SGE(at, headerSize))
+	c.post(b)
 }
 
-// post posts work requests. If that fails, so does the connection.
-func (c *Conn) post(wrs ...uverbs.SendWR) {
-	if err := c.qp.PostSend(wrs...); err != nil {
+// post posts work requests. If that fails, so does the connection. It returns why nothing can
+// be sent.
+func (c *Conn) post(b *uverbs.SendBuilder) error {
+	if err := b.Post(); err != nil {
 		c.fail(err)
 	}
+	return c.err
 }
 
 // giveCredits tells the peer of room when there is as much as half of what it has at most. A
@@ -279,6 +281,8 @@ func (c *Conn) recycle(o *op) {
 func (c *Conn) probe() *op {
 	o := c.newOp()
 	c.opsPosted++
-	c.post(uverbs.SendWR{ID: c.enter(entryOp, o), Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled})
+	b := c.qp.BeginSend()
+	b.Write(c.enter(entryOp, o), uverbs.Signaled, 0, 0)
+	c.post(b)
 	return o
 }
