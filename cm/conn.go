@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -52,6 +53,7 @@ type Conn struct {
 	inHead   int       // number of the next message to take
 	inTail   int       // number of the next message to arrive
 	held     int       // slot of the message that Recv has returned, -1 for none
+	lent     bool      // all else is gone, but who has called Recv may be reading that message
 	consumed int       // messages taken that the peer was not told of
 	eof      bool      // the peer has ended
 	deaf     bool      // and takes no messages any more
@@ -177,7 +179,11 @@ func (c *Conn) releaseAll() error {
 	try(c.cq != nil, func() error { return c.cq.Close() })
 	try(c.ch != nil, func() error { return c.ch.Close() })
 	try(c.mr != nil, func() error { return c.mr.Close() })
-	try(c.buf != nil, func() error { return c.buf.Close() })
+	if c.lent {
+		runtime.AddCleanup(c, func(b *uverbs.Buffer) { b.Close() }, c.buf)
+	} else {
+		try(c.buf != nil, func() error { return c.buf.Close() })
+	}
 	if c.dev != nil {
 		c.dev.release()
 	}
@@ -409,7 +415,7 @@ func (c *Conn) linger() error {
 	if err == nil {
 		if err = c.await(ctx, allSent, nil); err != nil {
 			err = c.waitErr("close", err)
-		} else {
+		} else if c.retired != c.posted {
 			err = c.err
 		}
 	}
@@ -434,6 +440,7 @@ func (c *Conn) destroy() error {
 		<-changed
 		c.mu.Lock()
 	}
+	c.lent = c.held >= 0
 	c.mu.Unlock()
 	c.hub.unwatch(c.id)
 	defer c.hub.releaseSoon()

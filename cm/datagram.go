@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -57,7 +58,7 @@ func (p *PacketConn) begin(ctx context.Context, l *lane, what string) error {
 }
 
 // Recv waits for a datagram and returns it, and whom it is from. The memory is p's, and is
-// used again at the next Recv.
+// used again at the next Recv, not at Close.
 func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err error) {
 	const what = "receive"
 	if err := p.begin(ctx, &p.recv, what); err != nil {
@@ -256,6 +257,7 @@ func (p *PacketConn) Close() error {
 	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes who waits
 	p.recv.turn <- struct{}{}
 	p.send.turn <- struct{}{}
+	p.lent = p.held >= 0
 	var errs []error
 	p.mu.Lock()
 	groups := make(map[netip.Addr]*membership, len(p.joined))
@@ -277,7 +279,9 @@ func (p *PacketConn) releaseAll() error {
 	if p.mr != nil {
 		errs = append(errs, p.mr.Close())
 	}
-	if p.buf != nil {
+	if p.lent {
+		runtime.AddCleanup(p, func(b *uverbs.Buffer) { b.Close() }, p.buf)
+	} else if p.buf != nil {
 		errs = append(errs, p.buf.Close())
 	}
 	if p.dev != nil {

@@ -401,3 +401,28 @@ func TestKeepAlive(t *testing.T) {
 		})
 	}
 }
+
+// TestCloseLends: a message can be read after Close, until the next Recv.
+func TestCloseLends(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{})
+	client, server := connect(t, l, Options{})
+	must(t, client.Send(ctx, []byte("the last")))
+	msg := value(server.Recv(ctx))(t)
+	must(t, server.Close())
+	if string(msg) != "the last" {
+		t.Errorf("the message is %q", msg)
+	}
+	if _, err := server.Recv(ctx); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Recv: %v", err)
+	}
+	p := newPackets(t, "10.1.0.1:0", PacketOptions{})
+	q := value(DialPacket(ctx, p.LocalAddr().String(), PacketOptions{}))(t)
+	to, _ := q.Dialled()
+	must(t, q.Send(ctx, []byte("the last"), to))
+	data, _, err := p.Recv(ctx)
+	must(t, err, p.Close(), q.Close())
+	if string(data) != "the last" {
+		t.Errorf("the datagram is %q", data)
+	}
+}

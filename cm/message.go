@@ -113,7 +113,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 }
 
 // Recv waits for a message and returns it. The memory is the connection's, and is used again
-// at the next Recv. The error is io.EOF after the last message of a peer that has closed its
+// at the next Recv, not at Close. The error is io.EOF after the last message of a peer that has closed its
 // side, and matches ECONNRESET if the peer is gone without a word and ETIMEDOUT if it does not
 // answer any more.
 func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
@@ -121,6 +121,9 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.begin(what); err != nil {
+		if c.held = -1; c.lent {
+			c.buf.Close() // or, if the memory is registered still, when nobody has c any more
+		}
 		return nil, err
 	}
 	defer c.end()
@@ -139,6 +142,16 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 		return nil, io.EOF
 	}
 	return nil, c.err
+}
+
+// usable returns an error if the connection is closed.
+func (c *Conn) usable(what string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return c.errClosed(what)
+	}
+	return nil
 }
 
 // recvNow is Recv for a message that is there already, and returns nil if there is none.

@@ -31,6 +31,7 @@ type PacketConn struct {
 	qp         *uverbs.QP
 	send, recv lane
 	held       int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 for none
+	lent       bool    // the datagram that Recv has returned may be read still, and all else is gone
 	sent       int     // guarded by send.turn: datagrams, for the slot of the next
 	under      int     // guarded by send.turn: those that are on their way
 	ahs        ahCache // guarded by send.turn

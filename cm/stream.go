@@ -114,6 +114,9 @@ func (s *Stream) opError(op string, err error) error {
 
 // next has a message to read from.
 func (s *Stream) next() error {
+	if err := s.conn.usable("read"); err != nil {
+		return err
+	}
 	return s.readBy.within(func(ctx context.Context) (err error) {
 		for err == nil && len(s.rest) == 0 {
 			s.rest, err = s.conn.Recv(ctx)
