@@ -91,7 +91,8 @@ kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 	$(RECORD) -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),rdmacm-utils,iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
 		interop.test -test.v=test2json --- conformance.test -test.run '^TestIproute2$$' -test.v=test2json || status=1; \
 	$(RECORD) -name bare $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none -file verbs:/bin/verbs \
-		conformance.test -test.run '^TestModuleNotLoaded$$' -test.v=test2json --- interop.test -test.run '^TestDoctorBare$$' -test.v=test2json || status=1; \
+		conformance.test -test.run '^TestModuleNotLoaded$$' -test.v=test2json --- interop.test -test.run '^TestDoctorBare$$' -test.v=test2json --- \
+		cm.test -test.run '^TestNoModule$$' -test.v=test2json || status=1; \
 	exit $$status
 
 hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL

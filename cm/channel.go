@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -9,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
-	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
 // Channel is an event channel: IDs belong to it, and what happens to them is read from it
@@ -35,17 +33,15 @@ type Channel struct {
 var lastUID atomic.Uint64
 
 // OpenChannel opens a channel (rdma_create_event_channel). It fails with an error that
-// matches [errors.ErrUnsupported] if the kernel's rdma_ucm is not loaded and could not be.
+// matches [errors.ErrUnsupported] if the kernel's rdma_ucm is not loaded and could not be,
+// [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm is not there, and [io/fs.ErrPermission] if the
+// process may not open it; the error says what to do.
 func OpenChannel() (*Channel, error) {
-	dev, err := netlinkrdma.CMDev()
+	dev, err := findDevice()
 	if err != nil {
 		return nil, fmt.Errorf("cm: open channel: %w", err)
 	}
-	if dev.ABI < minABI || dev.ABI > maxABI {
-		return nil, fmt.Errorf("cm: open channel: the kernel's connection manager has ABI version %d, the library speaks %d to %d: %w",
-			dev.ABI, minABI, maxABI, errors.ErrUnsupported)
-	}
-	f, err := open(dev.Path())
+	f, err := open(dev, dev.Path())
 	if err != nil {
 		return nil, fmt.Errorf("cm: open channel: %w", err)
 	}

@@ -1,8 +1,6 @@
 package cm
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
@@ -125,20 +123,6 @@ func putPort(to *uint16, port uint16) {
 func getPort(from *uint16) uint16 {
 	b := (*[2]byte)(unsafe.Pointer(from))
 	return uint16(b[0])<<8 | uint16(b[1])
-}
-
-// open opens the connection manager's device.
-func open(path string) (*file, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
-		unix.Close(fd)
-		return nil, errors.Join(err, fmt.Errorf("%s is not a character device", path))
-	}
-	return newFile(fd, path)
 }
 
 // address reads an address that the kernel has written, the zero value if there is none.

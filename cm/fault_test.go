@@ -26,6 +26,9 @@ import (
 // roleEnv names what this program plays when a test starts it once more.
 const roleEnv = "GOVERBS_CM_ROLE"
 
+// nobody is an unprivileged user, and a group.
+const nobody = 65534
+
 // die ends the program as nothing else does.
 func die() {
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -99,12 +102,17 @@ func play(role, addr string) {
 		check(c.Send(ctx, []byte("here I am")))
 		check(c.Flush(ctx))
 		die()
+	case "may not open":
+		check(syscall.Setgid(nobody))
+		check(syscall.Setuid(nobody))
+		_, err := OpenChannel()
+		fmt.Println(err)
 	case "is another user":
 		channel, err := OpenChannel()
 		check(err)
 		id, err := channel.NewID(TCP)
 		check(err)
-		check(syscall.Setuid(65534))
+		check(syscall.Setuid(nobody))
 		fmt.Println(id.Bind(netip.MustParseAddrPort("10.1.0.1:0")))
 	}
 }
@@ -120,7 +128,7 @@ func other(t *testing.T, role, addr string) string {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	if addr != "" && role != "is another user" { // it prints nothing
+	if addr != "" && addr != "-" { // it prints nothing
 		return ""
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')

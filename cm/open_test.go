@@ -1,0 +1,100 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// bareEnv is set to 1 in the VM without RDMA modules.
+const bareEnv = "GOVERBS_BARE"
+
+// says fails the test unless an error matches another and says all the words.
+func says(t *testing.T, err, is error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, is) {
+		t.Errorf("error is %v, want %v", err, is)
+	}
+	for _, w := range words {
+		if !strings.Contains(fmt.Sprint(err), w) {
+			t.Errorf("error %q does not say %q", err, w)
+		}
+	}
+}
+
+// TestOpenHints: what is said of a device that cannot be opened, without a kernel's.
+func TestOpenHints(t *testing.T) {
+	dev := netlinkrdma.CharDev{Name: "rdma_cm", Major: 10, Minor: 120}
+	path := filepath.Join(t.TempDir(), "rdma_cm")
+	_, err := open(dev, path)
+	says(t, err, fs.ErrNotExist, path, "mknod -m 666 "+path+" c 10 120", "container")
+	must(t, os.WriteFile(path, nil, 0o600))
+	_, err = open(dev, path)
+	says(t, err, fs.ErrNotExist, path, "stale node", "10:120", "mknod")
+	if hint := openHint(dev, path, syscall.EACCES); !strings.Contains(hint, "mode -rw-------") || !strings.Contains(hint, "chmod 666 "+path) {
+		t.Errorf("hint on EACCES is %q", hint)
+	}
+	if hint := openHint(dev, path, syscall.EPERM); !strings.Contains(hint, "device control group") || !strings.Contains(hint, "10:120") {
+		t.Errorf("hint on EPERM is %q", hint)
+	}
+	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EMFILE} {
+		if hint := openHint(dev, filepath.Join(path, "no"), errno); hint != "" {
+			t.Errorf("hint on %v is %q", errno, hint)
+		}
+	}
+}
+
+// TestOpenDenied: who may not open the device learns its mode and owner, and what to do.
+func TestOpenDenied(t *testing.T) {
+	testenv.Guest(t)
+	st := value(os.Stat(devicePath))(t)
+	must(t, os.Chmod(devicePath, 0o600))
+	t.Cleanup(func() { must(t, os.Chmod(devicePath, st.Mode().Perm())) })
+	said := errors.New(other(t, "may not open", "-"))
+	says(t, said, said, "cm: open channel", devicePath, "permission denied", "mode -rw-------, owner 0", "user 65534", "chmod 666 "+devicePath)
+}
+
+// TestOpenMissing: the module is there and the node is not, or is another's.
+func TestOpenMissing(t *testing.T) {
+	testenv.Guest(t)
+	dev := value(netlinkrdma.CMDev())(t)
+	kept := devicePath + ".kept"
+	must(t, os.Rename(devicePath, kept))
+	t.Cleanup(func() { must(t, os.Rename(kept, devicePath)) })
+	_, err := OpenChannel()
+	says(t, err, fs.ErrNotExist, "cm: open channel", devicePath, mknod(dev, devicePath))
+	const null = 1<<8 | 3 // 1:3
+	must(t, unix.Mknod(devicePath, unix.S_IFCHR|0o666, null))
+	_, err = OpenChannel()
+	must(t, os.Remove(devicePath))
+	says(t, err, fs.ErrNotExist, "stale node", devicePath, mknod(dev, devicePath))
+	// What is advised helps.
+	must(t, unix.Mknod(devicePath, unix.S_IFCHR|0o666, int(unix.Mkdev(dev.Major, dev.Minor))))
+	c, err := OpenChannel()
+	must(t, err, c.Close())
+}
+
+// TestNoModule runs in a VM of its own, which has no RDMA module loaded.
+func TestNoModule(t *testing.T) {
+	testenv.Guest(t)
+	if os.Getenv(bareEnv) != "1" {
+		if _, err := os.Stat("/sys/module/rdma_ucm"); err != nil {
+			t.Fatal("rdma_ucm is not loaded")
+		}
+		return
+	}
+	_, err := OpenChannel()
+	says(t, err, errors.ErrUnsupported, "cm: open channel", devicePath, "rdma_ucm is not loaded", "modprobe rdma_ucm")
+	_, err = Dial(t.Context(), "10.1.0.1:1", Options{})
+	says(t, err, errors.ErrUnsupported, "modprobe rdma_ucm")
+}
