@@ -26,6 +26,8 @@ type fakeKernel struct {
 	given  map[uint32]int    // how many commands of each kind there were
 	handle uint32
 	gone   []uint32 // handles of destroyed IDs
+
+	answer map[uint32]func(in, out unsafe.Pointer) syscall.Errno // to what has no answer of its own
 }
 
 // newFake makes a channel to a kernel that takes everything.
@@ -55,6 +57,9 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 			k.last[cmd] = append([]byte(nil), unsafe.Slice((*byte)(in), unsafe.Sizeof(abi.Bind{}))...)
 		case abi.RDMA_USER_CM_CMD_CONNECT:
 			k.last[cmd] = append([]byte(nil), unsafe.Slice((*byte)(in), unsafe.Sizeof(abi.Connect{}))...)
+		}
+		if answer := k.answer[cmd]; answer != nil {
+			return answer(in, out)
 		}
 		return 0
 	}

@@ -64,6 +64,25 @@ func query[Q, R any](f *file, cmd uint32, req Q, resp *R) syscall.Errno {
 	})
 }
 
+// queryList asks for something of an ID, with room for n elements of type T behind the answer
+// of type R.
+func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
+	if id.gone.Load() {
+		return nil, id.errClosed()
+	}
+	f := id.channel.Load().file
+	var r R
+	var t T
+	size := unsafe.Sizeof(r) + uintptr(n)*unsafe.Sizeof(t)
+	buf := make([]uint64, (size+7)/8) // aligned for both
+	resp := (*R)(unsafe.Pointer(unsafe.SliceData(buf)))
+	req := abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}
+	errno := f.control(func(fd uintptr) syscall.Errno {
+		return write(f, fd, newMessage(abi.RDMA_USER_CM_CMD_QUERY, req, size), unsafe.Pointer(resp))
+	})
+	return resp, fail(op, "", errno)
+}
+
 // errClosedFile stands for a file that is closed. The kernel does not have the number.
 const errClosedFile = syscall.Errno(1 << 20)
 
@@ -140,8 +159,8 @@ func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 }
 
 // setOption sets an option of the ID.
-func setOption[T any](id *ID, op string, name uint32, value *T) error {
+func setOption[T any](id *ID, op string, level, name uint32, value *T) error {
 	return do(id, op, "", abi.RDMA_USER_CM_CMD_SET_OPTION, abi.SetOption{
-		Optval: abi.PtrTo(value), ID: id.handle, Level: abi.RDMA_OPTION_ID, Optname: name, Optlen: uint32(unsafe.Sizeof(*value)),
+		Optval: abi.PtrTo(value), ID: id.handle, Level: level, Optname: name, Optlen: uint32(unsafe.Sizeof(*value)),
 	})
 }

@@ -27,6 +27,9 @@
 // A QP that was made with [ID.CreateQP] follows the ID: it is brought to the state that each
 // step needs, and closed with the ID.
 //
+// [ID.ResolveRoute] has the kernel find the route, whose path records [ID.Paths] tells;
+// [ID.SetPath] gives one instead.
+//
 // # Errors
 //
 // What is not possible is refused before the kernel is asked, by an [ArgError]. What the

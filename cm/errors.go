@@ -78,6 +78,8 @@ func hint(op string, errno syscall.Errno) string {
 		return "the port is taken in this port space"
 	case errno == syscall.ENODEV && op != opConnect:
 		return noDevice
+	case op == opSetPath && errno == syscall.EINVAL:
+		return "the ID has no address resolved, or a route already"
 	case errno == syscall.EINVAL:
 		return "the ID is not in a state for it"
 	}

@@ -36,6 +36,7 @@ const (
 	opResolve    = "resolve address"
 	opRoute      = "resolve route"
 	opDisconnect = "disconnect"
+	opSetPath    = "set path"
 )
 
 // NewID makes an ID in a port space (rdma_create_id).

@@ -31,17 +31,24 @@ func (id *ID) Addrs() (Addrs, error) {
 
 // addrs is Addrs without the device's name, but with its index, if it has a port.
 func (id *ID) addrs() (a Addrs, index uint32, err error) {
+	resp, err := id.queryAddr("query addresses", abi.RDMA_USER_CM_QUERY_ADDR)
+	if err != nil {
+		return Addrs{}, 0, err
+	}
+	a = Addrs{Local: address(&resp.SrcAddr, id.space), Remote: address(&resp.DstAddr, id.space), Port: resp.PortNum,
+		PKey: getPort(&resp.PKey)} // in network byte order, though the header does not say so
+	return a, resp.IbdevIndex, nil
+}
+
+// queryAddr asks for addresses, of either kind.
+func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
 	if id.gone.Load() {
-		return Addrs{}, 0, id.errClosed()
+		return nil, id.errClosed()
 	}
 	resp := &abi.QueryAddrResp{}
 	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_QUERY,
-		abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}, resp)
-	if errno != 0 {
-		return Addrs{}, 0, fail("query addresses", "", errno)
-	}
-	a = Addrs{Local: address(&resp.SrcAddr, id.space), Remote: address(&resp.DstAddr, id.space), Port: resp.PortNum, PKey: resp.PKey}
-	return a, resp.IbdevIndex, nil
+		abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}, resp)
+	return resp, fail(op, "", errno)
 }
 
 // deviceName returns the name of a device, empty if it is gone.
@@ -60,25 +67,25 @@ func deviceName(index uint32) (string, error) {
 
 // SetTOS sets the type of service of what the connection sends (RDMA_OPTION_ID_TOS).
 func (id *ID) SetTOS(tos uint8) error {
-	return setOption(id, "set type of service", abi.RDMA_OPTION_ID_TOS, &tos)
+	return setOption(id, "set type of service", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_TOS, &tos)
 }
 
 // SetReuseAddr allows a listener on an address whose connections are not all gone
 // (RDMA_OPTION_ID_REUSEADDR).
 func (id *ID) SetReuseAddr(on bool) error {
-	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
+	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
 }
 
 // SetAFOnly has a listener on an IPv6 address not listen for IPv4 (RDMA_OPTION_ID_AFONLY).
 func (id *ID) SetAFOnly(on bool) error {
-	return setOption(id, "set address family only", abi.RDMA_OPTION_ID_AFONLY, flag(on))
+	return setOption(id, "set address family only", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, flag(on))
 }
 
 // SetAckTimeout sets the QP's wait for an acknowledgement, at least this long
 // (RDMA_OPTION_ID_ACK_TIMEOUT).
 func (id *ID) SetAckTimeout(d time.Duration) error {
 	timeout := uint8(uverbs.AckTimeoutFor(d))
-	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)
+	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)
 }
 
 // flag is a bool as the kernel has it.

@@ -1,0 +1,261 @@
+package cm
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Path is a path record: a way between two ports as InfiniBand's subnet administrator knows
+// it, or as the kernel has made it up for RoCE, where LIDs mean nothing, whatever they are
+// (struct ibv_path_record).
+type Path struct {
+	ServiceID    uint64     // ServiceID is the service that the way is for; 0 is any.
+	DGID         uverbs.GID // DGID is the port at the other end.
+	SGID         uverbs.GID // SGID is the port at this end.
+	DLID         uint16     // DLID is the other port's local identifier.
+	SLID         uint16     // SLID is this port's.
+	RawTraffic   bool       // RawTraffic says that the way is for raw packets.
+	FlowLabel    uint32     // FlowLabel has 20 bits.
+	HopLimit     uint8      // HopLimit is how many routers may be in between.
+	TrafficClass uint8      // TrafficClass is IP's.
+	Reversible   bool       // Reversible says that the way back is the same.
+	Count        uint8      // Count is of a query, how many records may be returned, up to 127.
+	PKey         uint16     // PKey is the partition.
+	QoSClass     uint16     // QoSClass is the class of service, of 12 bits.
+	SL           uint8      // SL is the service level, of 4 bits.
+	Preference   uint8      // Preference orders the records of an answer; 0 is best.
+
+	MTU      uverbs.MTU        // MTU is the path MTU.
+	Rate     uint8             // Rate is the code of the static rate (enum ibv_rate).
+	Lifetime uverbs.AckTimeout // Lifetime is how long a packet may be under way.
+
+	MTUSelector      Selector // MTUSelector says what MTU stands for.
+	RateSelector     Selector // RateSelector says what Rate stands for.
+	LifetimeSelector Selector // LifetimeSelector says what Lifetime stands for.
+}
+
+// Selector says how a value of a path record is to be understood.
+type Selector uint8
+
+// Selectors (IBTA 15.2.5.16).
+const (
+	GreaterThan Selector = iota // the true value is greater
+	LessThan                    // the true value is less
+	Exactly                     // it is this value
+	Largest                     // the largest there is, for times the smallest
+)
+
+// pathRecord is a path record as InfiniBand's management datagrams have it (IBTA 15.2.5.16,
+// path_rec_table in the kernel's sa_query.c): big-endian, without gaps.
+type pathRecord struct {
+	ServiceID  uint64
+	DGID, SGID [16]uint8
+	DLID, SLID uint16
+	Flow       uint32 // raw traffic 1 bit, reserved 3, flow label 20, hop limit 8
+	Class      uint8
+	Count      uint8 // reversible 1, count 7
+	PKey       uint16
+	Service    uint16 // QoS class 12, service level 4
+	MTU        uint8  // selector 2, MTU 6
+	Rate       uint8  // selector 2, rate 6
+	Lifetime   uint8  // selector 2, time 6
+	Preference uint8
+	_          [6]uint8 // reserved
+}
+
+// Widths of what shares an integer of a path record, in bits.
+const (
+	hopBits   = 8
+	flowBits  = 20
+	rawBit    = 31
+	countBits = 7
+	slBits    = 4
+	qosBits   = 12
+	valueBits = 6
+)
+
+// most is the greatest number of n bits.
+func most(n int) uint32 { return 1<<n - 1 }
+
+// decodePath takes a path record apart.
+func decodePath(rec *abi.IbPathRecData) Path {
+	var b [len(rec.PathRec) * 4]byte
+	var r pathRecord
+	if _, err := binary.Encode(b[:], binary.NativeEndian, rec.PathRec); err != nil {
+		panic(err) // the sizes are constants
+	}
+	if _, err := binary.Decode(b[:], binary.BigEndian, &r); err != nil {
+		panic(err)
+	}
+	value := func(b uint8) uint8 { return b & uint8(most(valueBits)) }
+	return Path{
+		ServiceID:    r.ServiceID,
+		DGID:         r.DGID,
+		SGID:         r.SGID,
+		DLID:         r.DLID,
+		SLID:         r.SLID,
+		RawTraffic:   r.Flow>>rawBit != 0,
+		FlowLabel:    r.Flow >> hopBits & most(flowBits),
+		HopLimit:     uint8(r.Flow),
+		TrafficClass: r.Class,
+		Reversible:   r.Count>>countBits != 0,
+		Count:        r.Count & uint8(most(countBits)),
+		PKey:         r.PKey,
+		QoSClass:     r.Service >> slBits,
+		SL:           uint8(r.Service) & uint8(most(slBits)),
+		Preference:   r.Preference,
+
+		MTU:              uverbs.MTU(value(r.MTU)),
+		Rate:             value(r.Rate),
+		Lifetime:         uverbs.AckTimeout(value(r.Lifetime)),
+		MTUSelector:      Selector(r.MTU >> valueBits),
+		RateSelector:     Selector(r.Rate >> valueBits),
+		LifetimeSelector: Selector(r.Lifetime >> valueBits),
+	}
+}
+
+// primaryPath are the flags of the only kind of record that the kernel returns and takes.
+const primaryPath = abi.IB_PATH_GMP | abi.IB_PATH_PRIMARY | abi.IB_PATH_BIDIRECTIONAL
+
+// encode lays a path record out.
+func (p *Path) encode() *abi.IbPathRecData {
+	value := func(v uint8, s Selector) uint8 { return uint8(s)<<valueBits | v }
+	r := pathRecord{
+		ServiceID:  p.ServiceID,
+		DGID:       p.DGID,
+		SGID:       p.SGID,
+		DLID:       p.DLID,
+		SLID:       p.SLID,
+		Flow:       p.FlowLabel<<hopBits | uint32(p.HopLimit),
+		Class:      p.TrafficClass,
+		Count:      p.Count,
+		PKey:       p.PKey,
+		Service:    p.QoSClass<<slBits | uint16(p.SL),
+		MTU:        value(uint8(p.MTU), p.MTUSelector),
+		Rate:       value(p.Rate, p.RateSelector),
+		Lifetime:   value(uint8(p.Lifetime), p.LifetimeSelector),
+		Preference: p.Preference,
+	}
+	if p.RawTraffic {
+		r.Flow |= 1 << rawBit
+	}
+	if p.Reversible {
+		r.Count |= 1 << countBits
+	}
+	rec := &abi.IbPathRecData{Flags: primaryPath}
+	var b [len(rec.PathRec) * 4]byte
+	if _, err := binary.Encode(b[:], binary.BigEndian, &r); err != nil {
+		panic(err) // the sizes are constants
+	}
+	if _, err := binary.Decode(b[:], binary.NativeEndian, &rec.PathRec); err != nil {
+		panic(err)
+	}
+	return rec
+}
+
+// check compares the fields with the bits that a record has for them.
+func (p *Path) check() error {
+	for _, f := range []struct {
+		name  string
+		given uint32
+		bits  int
+	}{
+		{"FlowLabel", p.FlowLabel, flowBits}, {"Count", uint32(p.Count), countBits}, {"QoSClass", uint32(p.QoSClass), qosBits},
+		{"SL", uint32(p.SL), slBits}, {"Rate", uint32(p.Rate), valueBits}, {"Lifetime", uint32(p.Lifetime), valueBits},
+	} {
+		if f.given > most(f.bits) {
+			return argErr("SetPath", f.name, f.given, "0 to %d", most(f.bits))
+		}
+	}
+	if p.MTU.Bytes() == 0 {
+		return argErr("SetPath", "MTU", p.MTU, "%d to %d", uverbs.MTU256, uverbs.MTU4096)
+	}
+	if s := max(p.MTUSelector, p.RateSelector, p.LifetimeSelector); s > Largest {
+		return argErr("SetPath", "selector", s, "%d to %d", GreaterThan, Largest)
+	}
+	return nil
+}
+
+// maxPaths is how many path records an answer has room for. The kernel keeps fewer, and fills
+// one less, as it wants some room behind the last (ucma_query_path in ucma.c).
+const maxPaths = 6
+
+// Paths asks for the path records of the route (struct rdma_route): none before RouteResolved,
+// then the primary one, and an alternate one if there is. The kernel tells the same in answer
+// to QUERY_ROUTE, with less of each record.
+func (id *ID) Paths() ([]Path, error) {
+	resp, err := queryList[abi.QueryPathResp, abi.IbPathRecData](id, "query paths", abi.RDMA_USER_CM_QUERY_PATH, maxPaths)
+	if err != nil {
+		return nil, err
+	}
+	var paths []Path
+	for _, rec := range resp.TailPathData(int(min(resp.NumPaths, maxPaths-1))) {
+		paths = append(paths, decodePath(&rec))
+	}
+	return paths, nil
+}
+
+// SetPath gives the route, instead of [ID.ResolveRoute], once the address is resolved
+// (rdma_set_option, RDMA_OPTION_IB_PATH). It ends with RouteResolved too. The kernel takes one
+// record, for both directions, and on RoCE puts in itself what belongs to the Ethernet below.
+func (id *ID) SetPath(p Path) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	return setOption(id, opSetPath, abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, p.encode())
+}
+
+// GIDs are the addresses of an ID as InfiniBand has them.
+type GIDs struct {
+	Local           uverbs.GID  // Local is the GID of this side's port.
+	Remote          uverbs.GID  // Remote is that of the peer's.
+	LocalServiceID  uint64      // LocalServiceID is made of port space and port.
+	RemoteServiceID uint64      // RemoteServiceID is what a peer that connects asks for.
+	PKey            uint16      // PKey is the partition.
+	NodeGUID        uverbs.GUID // NodeGUID is that of the device; 0 if none is chosen yet.
+}
+
+// afIB is the family of addresses that are GIDs (AF_IB).
+const afIB = 27
+
+// sockaddrIB is what follows the family in struct sockaddr_ib (rdma/ib.h): big-endian,
+// without gaps.
+type sockaddrIB struct {
+	PKey      uint16
+	FlowInfo  uint32
+	Addr      [16]uint8
+	ServiceID uint64
+	Mask      uint64
+	Scope     uint64
+}
+
+// decodeIB reads an address that is a GID, the zero value if there is none.
+func decodeIB(s *abi.KernelSockaddrStorage) (a sockaddrIB) {
+	if *s.SsFamily() != afIB {
+		return a
+	}
+	if _, err := binary.Decode(s.Data()[:], binary.BigEndian, &a); err != nil {
+		panic(err) // the sizes are constants
+	}
+	return a
+}
+
+// GIDs asks for the addresses as GIDs and service IDs (struct rdma_ib_addr). On RoCE the GIDs
+// are made of the IP addresses. They are 0 before a device is chosen.
+func (id *ID) GIDs() (GIDs, error) {
+	resp, err := id.queryAddr("query GIDs", abi.RDMA_USER_CM_QUERY_GID)
+	if err != nil {
+		return GIDs{}, err
+	}
+	local, remote := decodeIB(&resp.SrcAddr), decodeIB(&resp.DstAddr)
+	return GIDs{
+		Local:           local.Addr,
+		Remote:          remote.Addr,
+		LocalServiceID:  local.ServiceID,
+		RemoteServiceID: remote.ServiceID,
+		PKey:            getPort(&resp.PKey),
+		NodeGUID:        uverbs.GUID(binary.BigEndian.Uint64(binary.NativeEndian.AppendUint64(nil, resp.NodeGUID))),
+	}, nil
+}

@@ -1,0 +1,182 @@
+package cm
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// establish connects an ID that has a route to a listener on the same channel, with QPs that
+// are made by hand, and has a receive posted at the listener's end.
+func establish(t *testing.T, c *Channel, id *ID) (client, server *end) {
+	t.Helper()
+	client = newEnd(t, id, uverbs.RC)
+	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}, ECE{}))
+	request := next(t, c, ConnectRequest)
+	t.Cleanup(func() { must(t, request.ID.Close()) })
+	server = newEnd(t, request.ID, uverbs.RC)
+	server.to(t, uverbs.RTR)
+	server.to(t, uverbs.RTS)
+	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}, ECE{}))
+	next(t, c, ConnectResponse)
+	client.to(t, uverbs.RTR)
+	client.to(t, uverbs.RTS)
+	must(t, id.Establish())
+	next(t, c, Established)
+	return client, server
+}
+
+// TestPaths asks for the path of a route, and for the GIDs of both sides.
+func TestPaths(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, TCP, second)
+	id := newID(t, c, TCP)
+	if p := value(id.Paths())(t); p != nil {
+		t.Errorf("before anything else the paths are %+v", p)
+	}
+	if g := value(id.GIDs())(t); g.Local != (uverbs.GID{}) || g.NodeGUID != 0 {
+		t.Errorf("before anything else the GIDs are %+v", g)
+	}
+	resolve(t, c, id, addr)
+	a, g := value(id.Addrs())(t), value(id.GIDs())(t)
+	if g.Local.Addr().Unmap() != a.Local.IP || g.Remote.Addr().Unmap() != second {
+		t.Errorf("GIDs are %+v, addresses %+v", g, a)
+	}
+	for _, s := range []struct {
+		got  uint64
+		port uint16
+	}{{g.LocalServiceID, a.Local.Port}, {g.RemoteServiceID, a.Remote.Port}} {
+		if want := uint64(TCP)<<16 | uint64(s.port); s.got != want {
+			t.Errorf("service ID is %#x, want %#x", s.got, want)
+		}
+	}
+	dev := value(uverbs.Open(a.Device))(t)
+	defer dev.Close()
+	if want := dev.Info().NodeGUID; g.NodeGUID != want || want == 0 {
+		t.Errorf("node GUID is %s, want %s", g.NodeGUID, want)
+	}
+	paths := value(id.Paths())(t)
+	if len(paths) != 1 {
+		t.Fatalf("paths are %+v, want one", paths)
+	}
+	p, port := paths[0], value(dev.QueryPort(1))(t)
+	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != Exactly || !p.Reversible || p.PKey != 0xffff || p.HopLimit == 0 {
+		t.Errorf("path is %+v, the port's MTU %d", p, port.ActiveMTU)
+	}
+}
+
+// TestSetPath connects by a route that was given, not resolved, and sees it used.
+func TestSetPath(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, TCP, first)
+	model := newID(t, c, TCP)
+	resolve(t, c, model, addr)
+	p := value(model.Paths())(t)[0]
+
+	id := newID(t, c, TCP)
+	if err := id.SetPath(p); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "no address resolved") {
+		t.Errorf("before the address is resolved: %v", err)
+	}
+	must(t, id.ResolveAddr(netip.AddrPort{}, addr, timeout))
+	next(t, c, AddrResolved)
+	p.MTU, p.Lifetime = uverbs.MTU512, 19
+	must(t, id.SetPath(p))
+	if e := next(t, c, RouteResolved); e.ID != id || e.Err() != nil {
+		t.Fatalf("event is %+v", e)
+	}
+	if got := value(id.Paths())(t); len(got) != 1 || got[0].MTU != p.MTU || got[0].Lifetime != p.Lifetime || got[0].DGID != p.DGID {
+		t.Errorf("paths are %+v, want %+v", got, p)
+	}
+	if err := id.SetPath(p); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "a route already") {
+		t.Errorf("once more: %v", err)
+	}
+	client, server := establish(t, c, id)
+	for name, e := range map[string]*end{"client": client, "server": server} {
+		attr, err := e.qp.Query()
+		if must(t, err); attr.PathMTU != uverbs.MTU512 {
+			t.Errorf("the %s's path MTU is %d bytes, want 512", name, attr.PathMTU.Bytes())
+		}
+	}
+	copy(client.mr.Bytes(), "by a route of our own")
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 2000)}}))
+	client.poll(t)
+	if wc := server.poll(t); wc.ByteLen != 2000 || string(server.mr.Bytes()[:21]) != "by a route of our own" {
+		t.Errorf("received %d bytes, %q", wc.ByteLen, server.mr.Bytes()[:21])
+	}
+}
+
+// TestAckTimeout: the time that was set for an ID is its QP's.
+func TestAckTimeout(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, TCP, first)
+	id := newID(t, c, TCP)
+	const want = uverbs.AckTimeout(21)
+	must(t, id.SetAckTimeout(want.Duration()))
+	resolve(t, c, id, addr)
+	client, _ := establish(t, c, id)
+	if attr := value(client.qp.Query())(t); attr.Timeout != want {
+		t.Errorf("the QP's timeout is %s, want %s", attr.Timeout.Duration(), want.Duration())
+	}
+}
+
+// TestDatagramTraffic looks up the QP that takes datagrams, and exchanges some with it.
+func TestDatagramTraffic(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, UDP, second)
+	id := newID(t, c, UDP)
+	resolve(t, c, id, addr)
+	must(t, id.Connect(ConnParam{}, ECE{}))
+	request := next(t, c, ConnectRequest)
+	t.Cleanup(func() { must(t, request.ID.Close()) })
+	server := newEnd(t, request.ID, uverbs.UD)
+	server.to(t, uverbs.RTR)
+	server.to(t, uverbs.RTS)
+	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 1000)), request.ID.Accept(ConnParam{QPN: server.qp.QPN()}, ECE{}))
+	e := next(t, c, Established)
+	client := newEnd(t, id, uverbs.UD)
+	client.to(t, uverbs.RTR)
+	client.to(t, uverbs.RTS)
+	must(t, client.qp.PostRecv(1, client.mr.SGE(0, 1000)))
+	send := func(from *end, ah *uverbs.AH, qpn uint32, text string) {
+		t.Helper()
+		defer ah.Close()
+		copy(from.mr.Bytes()[2048:], text)
+		must(t, from.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{from.mr.SGE(2048, len(text))},
+			AH: ah, RemoteQPN: qpn, RemoteQKey: e.UD.QKey}))
+		from.poll(t)
+	}
+	send(client, value(client.pd.CreateAH(e.UD.AH))(t), e.UD.QPN, "there")
+	wc := server.poll(t)
+	if got := server.mr.Bytes()[uverbs.GRHSize:wc.ByteLen]; string(got) != "there" || wc.SrcQP != client.qp.QPN() {
+		t.Errorf("received %q of QP %d", got, wc.SrcQP)
+	}
+	send(server, value(server.pd.CreateAHFor(1, &wc, server.mr.Bytes()[:uverbs.GRHSize]))(t), wc.SrcQP, "and back")
+	if wc = client.poll(t); string(client.mr.Bytes()[uverbs.GRHSize:wc.ByteLen]) != "and back" {
+		t.Errorf("received %q", client.mr.Bytes()[uverbs.GRHSize:wc.ByteLen])
+	}
+}
+
+// TestSpaceIB connects in InfiniBand's port space, which RoCE has too.
+func TestSpaceIB(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, IB, first)
+	id := newID(t, c, IB)
+	resolve(t, c, id, addr)
+	if g := value(id.GIDs())(t); g.RemoteServiceID != uint64(IB)<<16|uint64(addr.Port()) {
+		t.Errorf("service ID is %#x", g.RemoteServiceID)
+	}
+	client := newEnd(t, id, uverbs.RC)
+	must(t, id.Connect(ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}, ECE{}))
+	request := next(t, c, ConnectRequest)
+	if request.ID.Space() != IB || string(request.Param.PrivateData[:5]) != "hello" || request.Param.QPN != client.qp.QPN() {
+		t.Errorf("request is %+v", request)
+	}
+	must(t, request.ID.Reject([]byte("no"), ReasonConsumer), request.ID.Close())
+	if e := next(t, c, Rejected); string(e.Param.PrivateData[:2]) != "no" || e.Status != int32(ReasonConsumer) {
+		t.Errorf("event is %+v", e)
+	}
+}
