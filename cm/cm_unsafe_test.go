@@ -165,6 +165,8 @@ func TestEventErrors(t *testing.T) {
 		{Unreachable, 1, syscall.ECONNREFUSED, "nobody listens on this port (status 1)"},
 		{Unreachable, 9, syscall.ECONNREFUSED, "status 9"},
 		{EventType(99), 3, nil, "event 99: status 3"},
+		{User, 3, nil, "USER: status 3"},
+		{AddrInfoError, -int32(syscall.EINVAL), syscall.EINVAL, "no such service"},
 	} {
 		err := (&Event{Type: c.typ, Status: c.status}).Err()
 		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.say) {

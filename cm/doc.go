@@ -27,13 +27,18 @@
 // A QP that was made with [ID.CreateQP] follows the ID: it is brought to the state that each
 // step needs, and closed with the ID.
 //
+// # Paths and services
+//
 // [ID.ResolveRoute] has the kernel find the route, whose path records [ID.Paths] tells;
-// [ID.SetPath] gives one instead.
+// [ID.SetPath] gives one instead. [ID.WriteEvent] sends a program's own event to who waits on a channel, and
+// [ID.ResolveService] looks services up with InfiniBand's subnet administrator; both are of
+// Linux 6.18.
 //
 // # Errors
 //
 // What is not possible is refused before the kernel is asked, by an [ArgError]. What the
 // kernel refuses at once is an [Error]. What fails later is an event with a status, and
 // [Event.Err] says in words what it means: an errno, or the reason for which the peer has
-// rejected the connection.
+// rejected the connection. What kernel or device lack is an [uverbs.FeatureError], which
+// matches [errors.ErrUnsupported].
 package cm

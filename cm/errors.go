@@ -80,6 +80,8 @@ func hint(op string, errno syscall.Errno) string {
 		return noDevice
 	case op == opSetPath && errno == syscall.EINVAL:
 		return "the ID has no address resolved, or a route already"
+	case op == opService && errno == syscall.EINVAL:
+		return "the ID is not bound to an address of a device, or is past that"
 	case errno == syscall.EINVAL:
 		return "the ID is not in a state for it"
 	}

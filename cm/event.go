@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"encoding/binary"
 	"fmt"
 	"syscall"
 
@@ -29,15 +30,16 @@ const (
 	MulticastError                    // it was not, or is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
 	AddrChange                        // the network interface has another hardware address (RDMA_CM_EVENT_ADDR_CHANGE)
 	TimewaitExit                      // the QP may connect again (RDMA_CM_EVENT_TIMEWAIT_EXIT)
-	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); newer than Linux 6.12
-	AddrInfoError                     // it was not (RDMA_CM_EVENT_ADDRINFO_ERROR); newer than Linux 6.12
-	User                              // a program has sent it (RDMA_CM_EVENT_USER); newer than Linux 6.12
+	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); Linux 6.18
+	AddrInfoError                     // it was not (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.18
+	User                              // a program has written it, with WriteEvent (RDMA_CM_EVENT_USER); Linux 6.18
+	Internal                          // a library has, for itself (RDMA_CM_EVENT_INTERNAL); Linux 6.18
 )
 
 var eventNames = [...]string{
 	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE", "CONNECT_ERROR", "UNREACHABLE",
 	"REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL", "MULTICAST_JOIN", "MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
-	"ADDRINFO_RESOLVED", "ADDRINFO_ERROR", "USER",
+	"ADDRINFO_RESOLVED", "ADDRINFO_ERROR", "USER", "INTERNAL",
 }
 
 // String returns the type's name.
@@ -55,7 +57,8 @@ type Event struct {
 	ID     *ID       // ID is the one that it happened to; of a ConnectRequest the new one.
 	Listen *ID       // Listen is the listener of a ConnectRequest.
 	Group  *Group    // Group is the one that was joined, or not.
-	Status int32     // Status is 0, a negative errno or, if Type is Rejected, the reason.
+	Status int32     // Status is 0, a negative errno, the reason if Type is Rejected, or what was written if it is User.
+	Arg    uint64    // Arg is the argument, if Type is User.
 
 	Param ConnParam // Param is what the peer has sent, where it has sent something.
 	UD    UDParam   // UD is how to reach the peer, in the port spaces of datagrams.
@@ -90,7 +93,8 @@ type ECE struct {
 	Options  uint32 // Options are the driver's.
 }
 
-// Err returns the failure that an event tells of, or nil.
+// Err returns the failure that an event tells of, or nil. An event of type [User] is one if its
+// status is not 0.
 func (e *Event) Err() error {
 	if e.Status == 0 {
 		return nil
@@ -148,6 +152,8 @@ func eventHint(t EventType, errno syscall.Errno) string {
 		return noDevice
 	case t == AddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
 		return "nobody on the network of the interface answers for the address"
+	case t == AddrInfoError:
+		return "the subnet administrator has no such service on record, or does not answer"
 	case t == Unreachable:
 		return "nobody answers; the host is gone, or UDP port 4791 does not get through"
 	}
@@ -208,6 +214,11 @@ func (r Reason) String() string {
 // decode takes the kernel's event apart. The channel fills in the IDs.
 func decode(r *abi.EventResp, datagrams bool) *Event {
 	e := &Event{Type: EventType(r.Event), Status: int32(r.Status), ECE: ECE{r.Ece.VendorID, r.Ece.AttrMod}}
+	if e.Type == User || e.Type == Internal {
+		arg := r.Param.Arg32()
+		e.Arg = binary.NativeEndian.Uint64(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, arg[0]), arg[1]))
+		return e
+	}
 	if datagrams {
 		p := r.Param.UD()
 		e.UD = UDParam{QPN: p.QPNum, QKey: p.QKey, AH: ahAttr(&p.AHAttr)}

@@ -36,7 +36,9 @@ const (
 	opResolve    = "resolve address"
 	opRoute      = "resolve route"
 	opDisconnect = "disconnect"
+	opService    = "resolve service"
 	opSetPath    = "set path"
+	opWriteEvent = "write event"
 )
 
 // NewID makes an ID in a port space (rdma_create_id).

@@ -3,6 +3,7 @@ package cm
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"net/netip"
 	"os"
@@ -15,12 +16,17 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// lacking is what kernels lack.
+//
+//go:embed lacking.txt
+var lacking string
+
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
 		play(role, os.Args[1])
 		return
 	}
-	os.Exit(testenv.Main(m, ""))
+	os.Exit(testenv.Main(m, lacking))
 }
 
 // must fails the test on an error.

@@ -1,0 +1,139 @@
+package cm
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Service is a service that a port of InfiniBand offers, as the subnet administrator has it on
+// record (struct ib_user_service_rec).
+type Service struct {
+	ID     uint64        // ID is the service ID.
+	GID    uverbs.GID    // GID is the port.
+	PKey   uint16        // PKey is the partition.
+	Lease  time.Duration // Lease is for how long the record is still valid; [Forever] is without end.
+	Key    [16]byte      // Key is what the record is protected with.
+	Name   string        // Name is the service's name.
+	Data8  [16]uint8     // Data8 is the service's own, as is what follows.
+	Data16 [8]uint16     // Data16 is in host byte order, as what follows.
+	Data32 [4]uint32     // Data32 is the third part.
+	Data64 [2]uint64     // Data64 is the last.
+}
+
+// Forever is the lease of a record that does not end.
+const Forever = time.Duration(1<<63 - 1)
+
+// ResolveService asks InfiniBand's subnet administrator for the ports that offer a service, by
+// name, by service ID, or by both if neither is empty or 0 (rdma_resolve_addrinfo, as far as
+// the kernel has a part in it). The ID is bound to an address of a device. It ends with
+// AddrInfoResolved, whereupon there are [ID.Services], or with AddrInfoError, after two
+// seconds at the latest. Only InfiniBand has an administrator: on RoCE and iWARP the error
+// matches [errors.ErrUnsupported], as on an older kernel. Linux 6.18.
+func (id *ID) ResolveService(name string, service uint64) error {
+	req := abi.ResolveIbService{ID: id.handle, Ibs: abi.IbService{ServiceID: service}}
+	switch limit := len(req.Ibs.ServiceName) - 1; {
+	case name == "" && service == 0:
+		return argErr("ResolveService", "name", `""`, "a name, or a service ID other than 0")
+	case len(name) > limit || strings.ContainsRune(name, 0):
+		return argErr("ResolveService", "name", fmt.Sprintf("%q", name), "up to %d bytes, none of them 0", limit)
+	}
+	if id.gone.Load() {
+		return id.errClosed()
+	}
+	if service != 0 {
+		req.Ibs.Flags |= abi.RDMA_USER_CM_IB_SERVICE_FLAG_ID
+	}
+	if name != "" {
+		req.Ibs.Flags |= abi.RDMA_USER_CM_IB_SERVICE_FLAG_NAME
+		copy(req.Ibs.ServiceName[:], name)
+	}
+	f := id.channel.Load().file
+	errno := command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, req)
+	switch {
+	case errno == syscall.EOPNOTSUPP:
+		err := &Error{Op: opService, Errno: errno, Hint: "services are looked up with InfiniBand's subnet administrator, and the device's port has none"}
+		return &uverbs.FeatureError{Feature: featureService, Driver: id.driver(), Err: err}
+	case errno == syscall.EINVAL && !knowsServices(f):
+		return lacks(featureService, &Error{Op: opService, Errno: errno})
+	}
+	return fail(opService, "", errno)
+}
+
+// featureService is the name of what old kernels and all but InfiniBand lack.
+const featureService = "RESOLVE_IB_SERVICE"
+
+// knowsServices reports whether the kernel knows the command: then it looks for the ID first.
+func knowsServices(f *file) bool {
+	const nobody = 1<<31 - 1
+	return command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, abi.ResolveIbService{ID: nobody}) != syscall.EINVAL
+}
+
+// driver returns the name of the driver of the ID's device, for messages.
+func (id *ID) driver() string {
+	_, index, err := id.addrs()
+	if err != nil {
+		return ""
+	}
+	infos, _ := uverbs.Devices() // without the list there is no name
+	for _, d := range infos {
+		if d.Index == index {
+			return d.Driver
+		}
+	}
+	return ""
+}
+
+// maxServices is how many records an answer has room for: what the 16 bits of its length allow.
+const maxServices = 372
+
+// Services asks for the records that ResolveService has found, at most 372
+// (rdma_query_addrinfo). Before AddrInfoResolved the error matches ENODATA. Linux 6.18.
+func (id *ID) Services() ([]Service, error) {
+	const op = "query services"
+	resp, err := queryList[abi.QueryIbServiceResp, abi.IbUserServiceRec](id, op, abi.RDMA_USER_CM_QUERY_IB_SERVICE, maxServices)
+	if e, ok := err.(*Error); ok && e.Errno == syscall.ENOSYS {
+		return nil, lacks("QUERY_IB_SERVICE", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []Service
+	for _, rec := range resp.TailRecs(int(min(resp.NumServiceRecs, maxServices))) {
+		list = append(list, decodeService(&rec))
+	}
+	return list, nil
+}
+
+// decodeService takes a service record apart.
+func decodeService(r *abi.IbUserServiceRec) Service {
+	const forever = 1<<32 - 1
+	name, _, _ := bytes.Cut(r.Name[:], []byte{0})
+	s := Service{
+		ID:    r.ID.Get(),
+		GID:   r.GID,
+		PKey:  r.PKey.Get(),
+		Lease: time.Duration(r.Lease.Get()) * time.Second,
+		Key:   r.Key,
+		Name:  string(name),
+		Data8: r.Data8,
+	}
+	if r.Lease.Get() == forever {
+		s.Lease = Forever
+	}
+	for i := range s.Data16 {
+		s.Data16[i] = r.Data16[i].Get()
+	}
+	for i := range s.Data32 {
+		s.Data32[i] = r.Data32[i].Get()
+	}
+	for i := range s.Data64 {
+		s.Data64[i] = r.Data64[i].Get()
+	}
+	return s
+}
