@@ -27,10 +27,11 @@
 // A QP that was made with [ID.CreateQP] follows the ID: it is brought to the state that each
 // step needs, and closed with the ID.
 //
-// # Paths and services
+// # Paths, groups and services
 //
 // [ID.ResolveRoute] has the kernel find the route, whose path records [ID.Paths] tells;
-// [ID.SetPath] gives one instead. [ID.WriteEvent] sends a program's own event to who waits on a channel, and
+// [ID.SetPath] gives one instead. [ID.Join] makes an ID of datagrams a member of a multicast
+// group. [ID.WriteEvent] sends a program's own event to who waits on a channel, and
 // [ID.ResolveService] looks services up with InfiniBand's subnet administrator; both are of
 // Linux 6.18.
 //

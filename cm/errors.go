@@ -60,9 +60,18 @@ func fail(op, addr string, errno syscall.Errno) error {
 		return nil
 	case errClosedFile:
 		return fmt.Errorf("cm: %s: %w", op, os.ErrClosed)
+	case enotsupp:
+		errno = syscall.EOPNOTSUPP
 	}
 	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, errno)}
 }
+
+// enotsupp is an errno that the kernel should have kept to itself (ENOTSUPP, linux/errno.h). It
+// means EOPNOTSUPP.
+const enotsupp = syscall.Errno(524)
+
+// noIPoIB explains EINVAL of an address in port space IPoIB.
+const noIPoIB = "port space ipoib is for the addresses of IPoIB network interfaces, of InfiniBand, and this is one of another kind"
 
 // noDevice explains ENODEV of an address.
 const noDevice = "the way to the address is by a network interface without an RDMA device, such as the loopback interface"
@@ -76,6 +85,10 @@ func hint(op string, errno syscall.Errno) string {
 		return "the address is of no network interface here"
 	case errno == syscall.EADDRINUSE:
 		return "the port is taken in this port space"
+	case op == opJoin && (errno == syscall.EINVAL || errno == syscall.ENODEV):
+		return "bind the ID to an address of an RDMA device first, or resolve one"
+	case op == opJoin && errno == syscall.EOPNOTSUPP:
+		return "RoCE v2 has no groups of IPv6, and not every subnet administrator of InfiniBand has members that only send"
 	case errno == syscall.ENODEV && op != opConnect:
 		return noDevice
 	case op == opSetPath && errno == syscall.EINVAL:

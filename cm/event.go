@@ -96,12 +96,15 @@ type ECE struct {
 // Err returns the failure that an event tells of, or nil. An event of type [User] is one if its
 // status is not 0.
 func (e *Event) Err() error {
-	if e.Status == 0 {
+	if e.Status == 0 && e.Type != MulticastError { // which the kernel has without a status too
 		return nil
 	}
 	err := &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData, cause: e.cause}
 	if e.ID != nil {
-		err.Addr = e.ID.to()
+		err.Addr, err.space = e.ID.to(), e.ID.space
+	}
+	if e.Group != nil {
+		err.Addr = e.Group.addr.String()
 	}
 	return err
 }
@@ -111,10 +114,11 @@ func (e *Event) Err() error {
 // rejected the connection or has no QP for datagrams, and ECONNRESET if it has disconnected.
 type EventError struct {
 	Type        EventType // Type is that of the event.
-	Addr        string    // Addr is the peer's address; empty if this side did not choose it.
+	Addr        string    // Addr is the peer's address, or the group; empty if this side did not choose it.
 	Status      int32     // Status is a negative errno or the reason of a rejection.
 	PrivateData []byte    // PrivateData is what the peer has sent with a rejection.
 
+	space PortSpace
 	cause error // cause is what failed here, where Status is not the kernel's
 }
 
@@ -129,10 +133,12 @@ func (e *EventError) Error() string {
 		return s + ": " + e.cause.Error()
 	case e.Status < 0:
 		errno := syscall.Errno(-e.Status)
-		if s += ": " + errno.Error(); eventHint(e.Type, errno) != "" {
-			s += ": " + eventHint(e.Type, errno)
+		if s += ": " + errno.Error(); e.hint(errno) != "" {
+			s += ": " + e.hint(errno)
 		}
 		return s
+	case e.Type == MulticastError && e.Status == 0:
+		return s + ": the port no longer has a GID for the ID's address"
 	case e.Type == Rejected:
 		return fmt.Sprintf("%s: %s (reason %d)", s, Reason(e.Status), e.Status)
 	}
@@ -145,13 +151,21 @@ func (e *EventError) Error() string {
 	return fmt.Sprintf("%s: status %d", s, e.Status)
 }
 
-// eventHint says what a failure may be due to.
-func eventHint(t EventType, errno syscall.Errno) string {
-	switch {
+// hint says what a failure may be due to.
+func (e *EventError) hint(errno syscall.Errno) string {
+	switch t := e.Type; {
+	case t == AddrError && errno == syscall.EINVAL && e.space == IPoIB:
+		return noIPoIB
 	case t == AddrError && errno == syscall.ENODEV:
 		return noDevice
 	case t == AddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
 		return "nobody on the network of the interface answers for the address"
+	case t == MulticastError && errno == syscall.ENETRESET:
+		return "the membership is lost, as the port or the subnet has changed; leave the group and join again"
+	case t == MulticastError && errno == syscall.ETIMEDOUT:
+		return "InfiniBand's subnet administrator does not answer"
+	case t == MulticastError:
+		return "InfiniBand's subnet administrator has refused, or the device cannot do it"
 	case t == AddrInfoError:
 		return "the subnet administrator has no such service on record, or does not answer"
 	case t == Unreachable:

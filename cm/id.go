@@ -31,11 +31,13 @@ type ID struct {
 
 // Names of the steps, for errors.
 const (
+	opBind       = "bind"
 	opConnect    = "connect"
 	opAccept     = "accept"
 	opResolve    = "resolve address"
 	opRoute      = "resolve route"
 	opDisconnect = "disconnect"
+	opJoin       = "join group"
 	opService    = "resolve service"
 	opSetPath    = "set path"
 	opWriteEvent = "write event"
@@ -74,7 +76,11 @@ func do[Q any](id *ID, op, addr string, cmd uint32, req Q) error {
 	if id.gone.Load() {
 		return id.errClosed()
 	}
-	return fail(op, addr, command(id.channel.Load().file, cmd, req))
+	err := fail(op, addr, command(id.channel.Load().file, cmd, req))
+	if e, ok := err.(*Error); ok && e.Errno == syscall.EINVAL && op == opBind && id.space == IPoIB {
+		e.Hint = noIPoIB
+	}
+	return err
 }
 
 func (id *ID) errClosed() error { return fmt.Errorf("cm: ID: %w", os.ErrClosed) }
@@ -87,7 +93,7 @@ func (id *ID) Bind(local netip.AddrPort) error {
 		return err
 	}
 	s, size := a.storage()
-	return do(id, "bind", a.String(), abi.RDMA_USER_CM_CMD_BIND, abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
+	return do(id, opBind, a.String(), abi.RDMA_USER_CM_CMD_BIND, abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
 }
 
 // ResolveAddr looks for the device and the way to an address, from a local one or, if that is

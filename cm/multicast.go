@@ -1,11 +1,14 @@
 package cm
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // MulticastQPN is the QP number that datagrams to a group are sent to.
@@ -23,6 +26,7 @@ const (
 // Group is a membership of an ID in a multicast group. It is safe for concurrent use.
 type Group struct {
 	id     *ID
+	addr   netip.Addr
 	handle uint32
 	uid    uint64 // that events carry
 
@@ -32,7 +36,9 @@ type Group struct {
 
 // Join joins a multicast group (rdma_join_multicast_ex). The ID has a port space of datagrams,
 // and is bound to an address of a device. It ends with MulticastJoin, whose UD is how to send
-// to the group, or with MulticastError. To receive, attach the QP to the group:
+// to the group, or with MulticastError, which may also come later, when the membership is lost.
+// A group of IPv6 is InfiniBand's: with RoCE v2 the kernel has none, and the error matches
+// [errors.ErrUnsupported]. To receive, attach the QP to the group:
 // [uverbs.QP.AttachMulticast] with UD.AH.GRH.DGID.
 func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if !group.IsMulticast() {
@@ -51,7 +57,7 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{id: id, uid: lastUID.Add(1)}
+	g := &Group{id: id, addr: group, uid: lastUID.Add(1)}
 	c := id.channel.Load()
 	c.keep(g) // before its event
 	s, size := a.storage()
@@ -60,7 +66,11 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 		abi.JoinMcast{Response: abi.PtrTo(resp), Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}, resp)
 	if errno != 0 {
 		c.forget(g)
-		return nil, fail("join group", group.String(), errno)
+		err := fail(opJoin, group.String(), errno)
+		if errors.Is(err, syscall.EOPNOTSUPP) {
+			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Err: err}
+		}
+		return nil, err
 	}
 	g.handle = resp.ID
 	return g, nil

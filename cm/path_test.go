@@ -180,3 +180,18 @@ func TestSpaceIB(t *testing.T) {
 		t.Errorf("event is %+v", e)
 	}
 }
+
+// TestSpaceIPoIB: the addresses of Ethernet are not for port space IPoIB.
+func TestSpaceIPoIB(t *testing.T) {
+	c := openKernel(t)
+	id := newID(t, c, IPoIB)
+	const words = "IPoIB network interfaces"
+	if err := id.Bind(netip.AddrPortFrom(first, 0)); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
+		t.Errorf("bind: %v", err)
+	}
+	id = newID(t, c, IPoIB)
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(second, 1), timeout))
+	if err := next(t, c, AddrError).Err(); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
+		t.Errorf("event is %v", err)
+	}
+}

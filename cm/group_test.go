@@ -1,0 +1,239 @@
+package cm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Groups that the tests join.
+var (
+	group4 = netip.MustParseAddr("239.1.2.4")
+	group6 = netip.MustParseAddr("ff0e::1:2:4")
+)
+
+// member is a member of a group with its QP.
+type member struct {
+	*end
+	group  *Group
+	joined *Event
+}
+
+// join makes a member of a group; one that receives has a receive posted.
+func join(t *testing.T, c *Channel, ip, group netip.Addr, flags JoinFlags) *member {
+	t.Helper()
+	id := newID(t, c, UDP)
+	must(t, id.Bind(netip.AddrPortFrom(ip, 0)))
+	m := &member{end: newEnd(t, id, uverbs.UD)}
+	m.to(t, uverbs.RTR)
+	m.to(t, uverbs.RTS)
+	m.group = value(id.Join(group, flags))(t)
+	m.joined = next(t, c, MulticastJoin)
+	must(t, m.joined.Err())
+	if m.joined.Group != m.group || m.joined.ID != id || m.joined.UD.QPN != MulticastQPN {
+		t.Fatalf("joined is %+v", m.joined)
+	}
+	if flags == FullMember {
+		dgid := m.joined.UD.AH.GRH.DGID
+		must(t, m.qp.AttachMulticast(dgid, 0), m.qp.PostRecv(1, m.mr.SGE(0, 2048)))
+		t.Cleanup(func() { m.qp.DetachMulticast(dgid, 0) })
+	}
+	return m
+}
+
+// say sends a datagram to the group.
+func (m *member) say(t *testing.T, text string) {
+	t.Helper()
+	ah := value(m.pd.CreateAH(m.joined.UD.AH))(t)
+	defer ah.Close()
+	copy(m.mr.Bytes()[2048:], text)
+	must(t, m.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
+		SGL: []uverbs.SGE{m.mr.SGE(2048, len(text))}, AH: ah, RemoteQPN: m.joined.UD.QPN, RemoteQKey: m.joined.UD.QKey}))
+	if wc := m.poll(t); wc.ID != 2 {
+		t.Fatalf("completion is of %d, want the send", wc.ID)
+	}
+}
+
+// hears fails the test unless the member receives a datagram.
+func (m *member) hears(t *testing.T, text string) {
+	t.Helper()
+	wc := m.poll(t)
+	if got := m.mr.Bytes()[uverbs.GRHSize:wc.ByteLen]; wc.ID != 1 || !bytes.Equal(got, []byte(text)) {
+		t.Fatalf("received %q by %d, want %q", got, wc.ID, text)
+	}
+	must(t, m.qp.PostRecv(1, m.mr.SGE(0, 2048)))
+}
+
+// TestGroup: a member that only sends reaches two that receive; one that leaves receives no
+// more, and the other goes on.
+func TestGroup(t *testing.T) {
+	c := openKernel(t)
+	one, two := join(t, c, first, group4, FullMember), join(t, c, first, group4, FullMember)
+	sender := join(t, c, first, group4, SendOnly)
+	until(t, "the interface is a member", func() bool { return memberships(t) == 2 })
+	sender.say(t, "to two")
+	one.hears(t, "to two")
+	two.hears(t, "to two")
+
+	must(t, two.qp.DetachMulticast(two.joined.UD.AH.GRH.DGID, 0), two.group.Close(), two.group.Close())
+	until(t, "one of two members has left", func() bool { return memberships(t) == 1 })
+	sender.say(t, "to one")
+	one.hears(t, "to one")
+	sender.say(t, "again")
+	one.hears(t, "again")
+	if wcs := make([]uverbs.WC, 1); value(two.cq.Poll(wcs))(t) != 0 { // the second has passed both by now
+		t.Errorf("who has left receives %q", two.mr.Bytes()[uverbs.GRHSize:wcs[0].ByteLen])
+	}
+
+	// Who has left may join again.
+	g := value(two.id.Join(group4, FullMember))(t)
+	if e := next(t, c, MulticastJoin); e.Group != g || e.Err() != nil {
+		t.Errorf("joined is %+v", e)
+	}
+	must(t, two.qp.AttachMulticast(two.joined.UD.AH.GRH.DGID, 0))
+	sender.say(t, "welcome")
+	one.hears(t, "welcome")
+	two.hears(t, "welcome")
+	must(t, g.Close(), one.group.Close())
+	until(t, "all have left", func() bool { return memberships(t) == 0 })
+}
+
+// memberships is how often ve0 has joined group4, by what the kernel's IGMP says.
+func memberships(t *testing.T) (users int) {
+	t.Helper()
+	a := group4.As4()
+	group := fmt.Sprintf("%08X", binary.NativeEndian.Uint32(a[:]))
+	for line := range strings.Lines(string(value(os.ReadFile("/proc/net/igmp"))(t))) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == group {
+			users += value(strconv.Atoi(f[1]))(t)
+		}
+	}
+	return users
+}
+
+// TestGroupTwoDevices: members on two devices, one of which receives what the other sends.
+func TestGroupTwoDevices(t *testing.T) {
+	c := openKernel(t)
+	receiver, sender := join(t, c, second, group4, FullMember), join(t, c, first, group4, SendOnly)
+	sender.say(t, "over the link")
+	receiver.hears(t, "over the link")
+}
+
+// TestGroupRefused: what is said of a group that cannot be joined.
+func TestGroupRefused(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(UDP))(t)
+	defer id.Close()
+	for errno, words := range map[syscall.Errno]string{
+		524:             "RoCE v2 has no groups of IPv6",
+		syscall.EINVAL:  "bind the ID to an address",
+		syscall.ENODEV:  "bind the ID to an address",
+		syscall.ENOBUFS: "no buffer space",
+	} {
+		k.refuse[abi.RDMA_USER_CM_CMD_JOIN_MCAST] = errno
+		_, err := id.Join(group6, FullMember)
+		if err == nil || !strings.Contains(err.Error(), words) || !strings.Contains(err.Error(), group6.String()) || len(c.groups) != 0 {
+			t.Errorf("errno %d: %v, %d groups are left", errno, err, len(c.groups))
+		}
+		if errors.Is(err, errors.ErrUnsupported) != (errno == 524) {
+			t.Errorf("errno %d: %v", errno, err)
+		}
+	}
+}
+
+// TestGroup6: the kernel has no IPv6 groups with RoCE v2, the only RoCE of rxe.
+func TestGroup6(t *testing.T) {
+	c := openKernel(t)
+	id := newID(t, c, UDP)
+	must(t, id.Bind(netip.MustParseAddrPort("[fd00:1::1]:0")))
+	for _, flags := range []JoinFlags{FullMember, SendOnly} {
+		for _, group := range []string{group6.String(), "ff02::1:2:4%ve0"} {
+			_, err := id.Join(netip.MustParseAddr(group), flags)
+			if err == nil {
+				t.Errorf("%s is joined", group)
+			} else if !strings.Contains(err.Error(), group) || !strings.Contains(err.Error(), "RoCE v2 has no groups of IPv6") {
+				t.Errorf("join %s: %v", group, err)
+			}
+			if !testenv.Lacks(t, err) {
+				t.Errorf("join %s: %v", group, err)
+			}
+		}
+	}
+	if len(c.groups) != 0 {
+		t.Errorf("%d groups are left", len(c.groups))
+	}
+}
+
+// TestGroupUnbound: an ID without a device joins nothing.
+func TestGroupUnbound(t *testing.T) {
+	c := openKernel(t)
+	if _, err := newID(t, c, UDP).Join(group4, FullMember); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "bind the ID to an address") {
+		t.Errorf("join: %v", err)
+	}
+}
+
+// TestGroupFails: who joins from an address that is gone is no member, and learns why.
+func TestGroupFails(t *testing.T) {
+	c := openKernel(t)
+	link := value(netlink.LinkByName("ve0"))(t)
+	addr := value(netlink.ParseAddr("10.1.0.77/24"))(t)
+	must(t, netlink.AddrAdd(link, addr))
+	there := true
+	remove := func() {
+		if there {
+			there = false
+			must(t, netlink.AddrDel(link, addr))
+		}
+	}
+	t.Cleanup(remove)
+	local := netip.MustParseAddrPort("10.1.0.77:0")
+	gids := func() bool {
+		dev := value(uverbs.Open("rxe0"))(t)
+		defer dev.Close()
+		for _, e := range value(dev.GIDTable(1))(t) {
+			if e.GID.Addr().Unmap() == local.Addr() {
+				return true
+			}
+		}
+		return false
+	}
+	until(t, "the address has a GID", gids)
+	id := newID(t, c, UDP)
+	must(t, id.Bind(local))
+	remove()
+	until(t, "the address has no GID", func() bool { return !gids() })
+	g := value(id.Join(group4, FullMember))(t)
+	e := next(t, c, MulticastError)
+	if err := e.Err(); e.Group != g || err == nil || !strings.Contains(fmt.Sprint(err), group4.String()) || !strings.Contains(fmt.Sprint(err), "GID") {
+		t.Errorf("event is %+v: %v", e, err)
+	}
+	must(t, g.Close())
+}
+
+// until waits for something.
+func until(t *testing.T, what string, happens func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*timeout)
+	defer cancel()
+	for !happens() {
+		if ctx.Err() != nil {
+			t.Fatalf("it did not come about that %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
