@@ -8,6 +8,7 @@ import (
 	"go/doc"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -160,7 +161,7 @@ type sourceTest struct {
 }
 
 // suites are the packages with kernel tests. Those of test/conformance are all of that
-// kind; elsewhere it is the files that import testenv.
+// kind; elsewhere it is the tests that use testenv, themselves or by functions that they call.
 var suites = []string{"test/conformance", "netlinkrdma", "cm", "test/classic", "test/interop"}
 
 // titles name the groups whose file's name says too little, or too much.
@@ -199,7 +200,17 @@ var titles = map[string]string{
 	"test/conformance/walk_test.go":        "random walk",
 	"test/conformance/window_test.go":      "memory windows",
 	"netlinkrdma/kernel_test.go":           "netlink",
+	"cm/conn_test.go":                      "connections",
+	"cm/fault_test.go":                     "connections that break",
+	"cm/group_test.go":                     "connection manager: multicast",
 	"cm/kernel_test.go":                    "connection manager",
+	"cm/load_test.go":                      "many connections",
+	"cm/open_test.go":                      "connection manager: opening",
+	"cm/packet_test.go":                    "datagrams of the connection manager",
+	"cm/path_test.go":                      "connection manager: paths and port spaces",
+	"cm/service_test.go":                   "connection manager: events and services",
+	"cm/stream_test.go":                    "streams",
+	"cm/wait_test.go":                      "connection manager: steps that wait",
 	"netlinkrdma/resource_kernel_test.go":  "netlink",
 	"test/interop/interop_test.go":         "with rdma-core",
 	"test/classic/classic_test.go":         "classic programs",
@@ -228,26 +239,25 @@ func kernelTests(root string) ([]sourceTest, error) {
 			return nil, err
 		}
 		var tests []sourceTest
+		parsed := map[string]*ast.File{}
 		for _, file := range files {
-			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
-			if err != nil {
+			if parsed[file], err = parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution); err != nil {
 				return nil, err
 			}
-			uses := slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool {
-				return strings.HasSuffix(strings.Trim(i.Path.Value, `"`), "/test/testenv")
-			})
-			if !uses && suite != suites[0] {
-				continue
-			}
-			for _, d := range f.Decls {
-				if fn, ok := d.(*ast.FuncDecl); ok && isTest(fn) {
-					tests = append(tests, sourceTest{
-						suite: filepath.Base(suite),
-						name:  fn.Name.Name,
-						group: group(suite + "/" + filepath.Base(file)),
-						doc:   new(doc.Package).Synopsis(fn.Doc.Text()),
-					})
+		}
+		guests := guestFuncs(slices.Collect(maps.Values(parsed)))
+		for _, file := range files {
+			for _, d := range parsed[file].Decls {
+				fn, ok := d.(*ast.FuncDecl)
+				if !ok || !isTest(fn) || suite != suites[0] && !guests[fn.Name.Name] {
+					continue
 				}
+				tests = append(tests, sourceTest{
+					suite: filepath.Base(suite),
+					name:  fn.Name.Name,
+					group: group(suite + "/" + filepath.Base(file)),
+					doc:   new(doc.Package).Synopsis(fn.Doc.Text()),
+				})
 			}
 		}
 		slices.SortStableFunc(tests, func(a, b sourceTest) int {
@@ -259,6 +269,36 @@ func kernelTests(root string) ([]sourceTest, error) {
 		return nil, fmt.Errorf("no kernel tests below %s", root)
 	}
 	return all, nil
+}
+
+// guestFuncs finds the functions of a package's tests that use testenv, themselves or by
+// others that they name.
+func guestFuncs(files []*ast.File) map[string]bool {
+	guests, names := map[string]bool{}, map[string][]string{}
+	for _, f := range files {
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || fn.Body == nil {
+				continue
+			}
+			ast.Inspect(fn.Body, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok {
+					names[fn.Name.Name] = append(names[fn.Name.Name], id.Name)
+				}
+				return true
+			})
+		}
+	}
+	guests["testenv"] = true // the package
+	for more := true; more; {
+		more = false
+		for fn, used := range names {
+			if !guests[fn] && slices.ContainsFunc(used, func(name string) bool { return guests[name] }) {
+				guests[fn], more = true, true
+			}
+		}
+	}
+	return guests
 }
 
 // isTest reports whether a function is a test.

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -225,6 +228,27 @@ func TestRender(t *testing.T) {
 	}
 	if text(back) != text(m) {
 		t.Errorf("read back, it is\n%swant\n%s", text(back), text(m))
+	}
+}
+
+// TestGuestFuncs: a test is of the kernel if it uses testenv, whoever calls it for the test.
+func TestGuestFuncs(t *testing.T) {
+	var files []*ast.File
+	for _, src := range []string{
+		`package p; func TestA(t *testing.T) { open(t) }; func TestB(t *testing.T) { pure(t) }; func TestC(t *testing.T) { testenv.Guest(t) }`,
+		`package p; func open(t *testing.T) { guest(t) }; func guest(t *testing.T) { testenv.Guest(t) }; func pure(t *testing.T) { pure(t) }`,
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "p_test.go", src, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	guests := guestFuncs(files)
+	for name, want := range map[string]bool{"TestA": true, "TestB": false, "TestC": true} {
+		if guests[name] != want {
+			t.Errorf("%s uses testenv: %t, want %t", name, guests[name], want)
+		}
 	}
 }
 
