@@ -17,7 +17,7 @@ import (
 const casesFile = "test/conformance/CASES.md"
 
 // packages are where the tests are that casesFile names, by their last name.
-var packages = []string{"test/conformance", "test/interop", "netlinkrdma", "uverbs"}
+var packages = []string{"test/conformance", "test/interop", "netlinkrdma", "uverbs", "cm"}
 
 // testName is a test's name, with that of its package unless that is conformance.
 var testName = regexp.MustCompile(`\b(?:[a-z]+\.)?Test[A-Z]\w*`)
