@@ -132,6 +132,9 @@ func copyStream(t *testing.T, ctx context.Context, peer string, n int, during fu
 // TestAddresses: IPv4, IPv6, and link-local with its zone.
 func TestAddresses(t *testing.T) {
 	peer, ctx := client(t)
+	if mine := linkLocal(); net.ParseIP(mine) == nil {
+		t.Fatalf("this host's link-local address: %s", mine)
+	}
 	for _, host := range []string{peer, "fd02::1", ask(t, ctx, peer, "linklocal") + "%eth0"} {
 		c := open(t, ctx, host, echoPort)
 		if got := c.RemoteAddr().String(); strings.Contains(host, ":") && !strings.HasPrefix(got, "["+strings.Split(host, "%")[0]) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/test/testenv"
@@ -138,19 +139,30 @@ func control(c *cm.Conn) error {
 	}
 }
 
-// linkLocal returns the link-local address of this host's end of the link.
+// linkLocal waits until this host's end of the link has a link-local address that can be used,
+// and returns it.
 func linkLocal() string {
-	i, err := net.InterfaceByName("eth0")
-	if err != nil {
-		return err.Error()
-	}
-	addrs, err := i.Addrs()
-	if err != nil {
-		return err.Error()
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() == nil && n.IP.IsLinkLocalUnicast() {
-			return n.IP.String()
+	const (
+		linkScope = 0x20
+		tentative = 0x40 // flag of one of which nobody knows yet whether it is free
+	)
+	for end := time.Now().Add(limit / 2); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		table, err := os.ReadFile("/proc/net/if_inet6")
+		if err != nil {
+			return err.Error()
+		}
+		for line := range strings.Lines(string(table)) {
+			var hex, name string
+			var index, prefix, scope, flags int
+			n, _ := fmt.Sscanf(line, "%s %x %x %x %x %s", &hex, &index, &prefix, &scope, &flags, &name)
+			if n < 6 || name != "eth0" || scope != linkScope || flags&tentative != 0 {
+				continue
+			}
+			var ip net.IP
+			if _, err := fmt.Sscanf(hex, "%x", (*[]byte)(&ip)); err != nil {
+				return err.Error()
+			}
+			return ip.String()
 		}
 	}
 	return "none"
