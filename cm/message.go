@@ -43,7 +43,10 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 		return 0, err
 	}
 	defer c.end()
-	if err := c.room(ctx, what); err != nil || len(p) == 0 {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := c.room(ctx, what); err != nil {
 		return 0, err
 	}
 	b := c.qp.BeginSend()

@@ -30,7 +30,7 @@ func (m WaitMode) String() string {
 }
 
 // Options are the options of [Dial] and [Listen]; the zero value is what most programs want.
-// A connection needs registered memory for Depth + SendDepth + 8 messages of MessageSize.
+// A connection needs registered memory for Depth + SendDepth + 5 messages of MessageSize.
 type Options struct {
 	// PrivateData goes with the request of Dial, up to [MaxDialData] bytes, or with the answer
 	// of a listener, up to [MaxAcceptData] bytes.

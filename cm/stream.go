@@ -186,7 +186,11 @@ func (s *Stream) CloseWrite() error {
 }
 
 // Close closes the connection: see [Conn.Close].
-func (s *Stream) Close() error { return s.opError("close", s.conn.Close()) }
+func (s *Stream) Close() error {
+	err := s.conn.Close()
+	s.SetDeadline(time.Time{}) // no timer stays
+	return s.opError("close", err)
+}
 
 // LocalAddr returns this side's address.
 func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
