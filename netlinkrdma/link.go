@@ -81,7 +81,7 @@ func explainAdd(e *Error, kind LinkKind) {
 		e.Hint = fmt.Sprintf("%s has a device of kind %s already", e.Netdev, kind)
 	case errors.Is(e.Err, unix.ENFILE):
 		e.is = fs.ErrExist
-		e.Hint = fmt.Sprintf("there is an RDMA device %s already", e.Device)
+		e.Hint = fmt.Sprintf("there is an RDMA device %s already, or one that is being removed has not gone yet", e.Device)
 	case errors.Is(e.Err, unix.ENODEV):
 		e.is = fs.ErrNotExist
 		e.Hint = fmt.Sprintf("there is no interface %s in this network namespace", e.Netdev)

@@ -43,7 +43,7 @@ func TestAddLinkErrors(t *testing.T) {
 		want  string
 	}{
 		{RXE, unix.EEXIST, fs.ErrExist, "eth0 has a device of kind rxe already"},
-		{RXE, unix.ENFILE, fs.ErrExist, "there is an RDMA device rxe9 already"},
+		{RXE, unix.ENFILE, fs.ErrExist, "there is an RDMA device rxe9 already, or one that is being removed has not gone yet"},
 		{RXE, unix.ENODEV, fs.ErrNotExist, "there is no interface eth0 in this network namespace"},
 		{RXE, unix.EPERM, fs.ErrPermission, "this needs CAP_NET_ADMIN, and an interface that is not a VLAN"},
 		{RXE, unix.EINVAL, nil, "the kernel has no links of kind rxe (modprobe rdma_rxe), or none on this kind of interface"},

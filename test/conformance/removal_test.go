@@ -35,11 +35,15 @@ func gidIndex(t *testing.T, dev *uverbs.Device, addr string) int {
 // program: it vanishes from all lists at once, works on for whoever has it open, and is
 // deleted when the last of these closes it.
 func TestRemoval(t *testing.T) {
-	for name, remove := range map[string]func(netdev netlink.Link) error{
-		"the device":                func(netlink.Link) error { return netlinkrdma.DeleteLink("rxetr") },
-		"its network interface too": func(netdev netlink.Link) error { return netlink.LinkDel(netdev) },
+	for _, tt := range []struct {
+		name   string
+		rdma   string // one each: the kernel keeps a name a little longer than the interface
+		remove func(netdev netlink.Link) error
+	}{
+		{"the device", "rxetr", func(netlink.Link) error { return netlinkrdma.DeleteLink("rxetr") }},
+		{"its network interface too", "rxeni", func(netdev netlink.Link) error { return netlink.LinkDel(netdev) }},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			testenv.Guest(t)
 			must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "tr0"}, PeerName: "tr1"}))
 			netdev, err := netlink.LinkByName("tr0")
@@ -47,18 +51,18 @@ func TestRemoval(t *testing.T) {
 			peer, err := netlink.LinkByName("tr1")
 			must(t, err)
 			addr, err := netlink.ParseAddr("10.9.0.1/24")
-			must(t, err, netlink.AddrAdd(netdev, addr), netlink.LinkSetUp(peer), netlink.LinkSetUp(netdev), netlinkrdma.AddLink("rxetr", "rxe", "tr0"))
+			must(t, err, netlink.AddrAdd(netdev, addr), netlink.LinkSetUp(peer), netlink.LinkSetUp(netdev), netlinkrdma.AddLink(tt.rdma, "rxe", "tr0"))
 			t.Cleanup(func() { netlink.LinkDel(netdev) }) // unless it is the test
 			gone := make(chan error, 1)
 			t.Run("in use", func(t *testing.T) { // all is closed at its end
-				dev := openDevice(t, "rxetr")
+				dev := openDevice(t, tt.rdma)
 				setLink(t, dev, "tr0", true)
 				o := uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(gidIndex(t, dev, "10.9.0.1"))}}
 				a, b := newSide(t, dev, o), newSide(t, dev, o)
 				connect(t, a, b)
-				go func() { gone <- remove(netdev) }()
+				go func() { gone <- tt.remove(netdev) }()
 				for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
-					_, err := netlinkrdma.DeviceByName("rxetr")
+					_, err := netlinkrdma.DeviceByName(tt.rdma)
 					if errors.Is(err, os.ErrNotExist) {
 						break
 					}
@@ -66,14 +70,14 @@ func TestRemoval(t *testing.T) {
 						t.Fatal("the device is still in the list")
 					}
 				}
-				if _, err := uverbs.Open("rxetr"); !errors.Is(err, os.ErrNotExist) {
+				if _, err := uverbs.Open(tt.rdma); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("open it once more: %v", err)
 				} else {
-					says(t, err, "rxetr", "devices here: rxe0, rxe1")
+					says(t, err, tt.rdma, "devices here: rxe0, rxe1")
 				}
 				pd, err := dev.AllocPD()
 				must(t, err, pd.Close())
-				if name == "the device" {
+				if tt.name == "the device" { // whose interface works on
 					copy(a.buf.Bytes(), "still there")
 					must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)), a.qp.PostSend(send(2, a.mr.SGE(0, 11))))
 					a.want(t, 2, uverbs.WCSend)
