@@ -106,19 +106,20 @@ func lookUp(typ QPType, from, to QPState) (transition, bool) {
 // checkModify compares a change of state with the table and names what is missing or
 // superfluous.
 func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
-	op := fmt.Sprintf("Modify %s QP from %s to %s", typ, from, to)
 	t, ok := lookUp(typ, from, to)
-	if !ok {
-		return argErr(op, "State", to, "%s", reachable(typ, from))
-	}
 	given := mask &^ AttrState
-	if missing := t.required &^ given; missing != 0 {
+	missing, extra := t.required&^given, given&^(t.required|t.optional)
+	if ok && missing == 0 && extra == 0 {
+		return nil
+	}
+	op := fmt.Sprintf("Modify %s QP from %s to %s", typ, from, to)
+	switch {
+	case !ok:
+		return argErr(op, "State", to, "%s", reachable(typ, from))
+	case missing != 0:
 		return argErr(op, "attribute mask", fmt.Sprintf("(%s), missing %s", given, missing), "required %s; optional %s", t.required, t.optional)
 	}
-	if extra := given &^ (t.required | t.optional); extra != 0 {
-		return argErr(op, "attribute mask", fmt.Sprintf("(%s), superfluous %s", given, extra), "required %s; optional %s", t.required, t.optional)
-	}
-	return nil
+	return argErr(op, "attribute mask", fmt.Sprintf("(%s), superfluous %s", given, extra), "required %s; optional %s", t.required, t.optional)
 }
 
 // reachable lists the states that a state may go to.
