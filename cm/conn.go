@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -28,12 +27,10 @@ type Conn struct {
 	private []byte // the peer's
 	maxSend int    // the largest message that the peer takes
 
-	buf  *uverbs.Buffer // slots for receiving, then for sending, then for control messages
-	mr   *uverbs.MR     // of buf
-	ch   *uverbs.CompChannel
-	cq   *uverbs.CQ
-	qp   *uverbs.QP
-	slot int // size of a slot
+	completions
+	mem memory // slots for receiving, then for sending
+	ctl memory // slots for control messages
+	qp  *uverbs.QP
 
 	// reading is held, by putting something in, by the goroutine that is parked for the next
 	// completion, on behalf of all that wait.
@@ -53,7 +50,7 @@ type Conn struct {
 	inHead   int       // number of the next message to take
 	inTail   int       // number of the next message to arrive
 	held     int       // slot of the message that Recv has returned, -1 for none
-	lent     bool      // all else is gone, but who has called Recv may be reading that message
+	loan     loan      // once all else is gone, of that message to who may be reading it
 	consumed int       // messages taken that the peer was not told of
 	eof      bool      // the peer has ended
 	deaf     bool      // and takes no messages any more
@@ -106,7 +103,6 @@ const (
 	// as each is for half of them.
 	spareRecv = 1 + 4
 	ctlSlots  = 4
-	ctlSize   = 64
 	maxRDAtom = 16 // READs and atomics under way, each way
 
 	recvBit = 1 << 63 // of a work request's ID
@@ -117,7 +113,7 @@ const (
 func newConn(h *hub, id *ID, o Options) (*Conn, error) {
 	c := &Conn{hub: h, id: id, o: o, held: -1, reading: make(chan struct{}, 1)}
 	if err := c.make(); err != nil {
-		return nil, errors.Join(err, id.queues.close(), c.releaseAll())
+		return nil, errors.Join(err, c.releaseAll(id.queues.close()))
 	}
 	return c, nil
 }
@@ -137,17 +133,13 @@ func (c *Conn) make() (err error) {
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
-	c.slot = (headerSize + o.MessageSize + 63) &^ 63
-	if c.buf, err = uverbs.AllocBuffer((recvs+o.SendDepth)*c.slot + ctlSlots*ctlSize); err != nil {
+	if c.mem, err = c.dev.pool.alloc(recvs+o.SendDepth, headerSize+o.MessageSize); err != nil {
 		return err
 	}
-	if c.mr, err = c.dev.pd.RegMR(c.buf, uverbs.AccessLocalWrite); err != nil {
+	if c.ctl, err = c.dev.pool.alloc(ctlSlots, headerSize); err != nil {
 		return err
 	}
-	if c.ch, err = c.dev.dev.CreateCompChannel(); err != nil {
-		return err
-	}
-	if c.cq, err = c.dev.dev.CreateCQ(recvs+sends, uverbs.CQOptions{Channel: c.ch}); err != nil {
+	if c.completions, err = c.dev.cqs.get(recvs + sends); err != nil {
 		return err
 	}
 	c.qp, err = id.CreateQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: recvs})
@@ -162,28 +154,25 @@ func (c *Conn) make() (err error) {
 	return nil
 }
 
-// sendSlot returns the offset of a slot for a message.
-func (c *Conn) sendSlot(i int) int { return (c.o.Depth + spareRecv + i) * c.slot }
+// sendSlot returns the number of a slot for a message to send.
+func (c *Conn) sendSlot(i int) int { return c.o.Depth + spareRecv + i }
 
-// ctlSlot returns the offset of a slot for a control message.
-func (c *Conn) ctlSlot(i int) int { return c.sendSlot(c.o.SendDepth) + i*ctlSize }
-
-// releaseAll gives back what the connection has besides its ID and QP, which are closed before.
-func (c *Conn) releaseAll() error {
-	var errs []error
-	try := func(there bool, do func() error) {
-		if there {
-			errs = append(errs, do())
+// releaseAll gives back what the connection has besides its ID and QP, which closed is the
+// outcome of closing. It returns that and its own.
+func (c *Conn) releaseAll(closed error) error {
+	errs := []error{closed}
+	if c.cq != nil && closed == nil {
+		errs = append(errs, c.dev.cqs.put(c.completions, len(c.inbox)+len(c.ledger)))
+	}
+	c.mu.Lock()
+	if closed == nil { // else the device may use the memory still
+		if c.held >= 0 {
+			c.loan = lend(c, &c.mem, c.held)
 		}
+		c.mem.release()
+		c.ctl.release()
 	}
-	try(c.cq != nil, func() error { return c.cq.Close() })
-	try(c.ch != nil, func() error { return c.ch.Close() })
-	try(c.mr != nil, func() error { return c.mr.Close() })
-	if c.lent {
-		runtime.AddCleanup(c, func(b *uverbs.Buffer) { b.Close() }, c.buf)
-	} else {
-		try(c.buf != nil, func() error { return c.buf.Close() })
-	}
+	c.mu.Unlock()
 	if c.dev != nil {
 		c.dev.release()
 	}
@@ -440,11 +429,10 @@ func (c *Conn) destroy() error {
 		<-changed
 		c.mu.Lock()
 	}
-	c.lent = c.held >= 0
 	c.mu.Unlock()
 	c.hub.unwatch(c.id)
 	defer c.hub.releaseSoon()
-	return errors.Join(c.id.Close(), c.releaseAll())
+	return c.releaseAll(c.id.Close())
 }
 
 // change returns a channel that is closed at the next change. The caller holds c.mu.

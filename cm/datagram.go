@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -25,13 +24,9 @@ func (p *PacketConn) Dialled() (Peer, bool) {
 // MaxDatagram returns the size of the largest datagram, in bytes: the port's MTU.
 func (p *PacketConn) MaxDatagram() int { return p.mtu }
 
-// recvSlot and sendSlot return the offsets of slots.
-func (p *PacketConn) recvSlot(i int) int { return i * (uverbs.GRHSize + p.mtu) }
-func (p *PacketConn) sendSlot(i int) int { return p.recvSlot(p.o.Depth+1) + i*p.mtu }
-
 // post posts the receive of a slot.
 func (p *PacketConn) post(slot int) error {
-	return p.qp.PostRecv(uint64(slot), p.mr.SGE(p.recvSlot(slot), uverbs.GRHSize+p.mtu))
+	return p.qp.PostRecv(uint64(slot), p.mem.sge(slot, uverbs.GRHSize+p.mtu))
 }
 
 // fail says what an operation has ended with.
@@ -80,7 +75,7 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 	}
 	wc := &wcs[0]
 	p.held = int(wc.ID)
-	b := p.buf.Bytes()[p.recvSlot(p.held):][:wc.ByteLen]
+	b := p.mem.bytes(p.held)[:wc.ByteLen]
 	if len(b) < uverbs.GRHSize {
 		return nil, Peer{}, p.fail(what, fmt.Errorf("a datagram of %d bytes, shorter than its header", len(b)))
 	}
@@ -123,9 +118,9 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	if err != nil {
 		return p.fail(what, err)
 	}
-	at := p.sendSlot(p.sent % p.o.SendDepth)
-	copy(p.buf.Bytes()[at:], data)
-	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{p.mr.SGE(at, len(data))},
+	slot := p.o.Depth + 1 + p.sent%p.o.SendDepth // after those for receiving
+	copy(p.mem.bytes(slot), data)
+	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
 		AH: ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
 	if err != nil {
 		return p.fail(what, err)
@@ -252,12 +247,11 @@ func (p *PacketConn) Close() error {
 	p.hub.unwatch(p.id)
 	defer p.hub.release()
 	if p.qp == nil { // it was never whole
-		return errors.Join(p.id.Close(), p.releaseAll())
+		return p.releaseAll(p.id.Close())
 	}
 	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes who waits
 	p.recv.turn <- struct{}{}
 	p.send.turn <- struct{}{}
-	p.lent = p.held >= 0
 	var errs []error
 	p.mu.Lock()
 	groups := make(map[netip.Addr]*membership, len(p.joined))
@@ -270,19 +264,18 @@ func (p *PacketConn) Close() error {
 	}
 	// The turns go back after the end: who gets one sees that p is closed.
 	defer func() { <-p.recv.turn; <-p.send.turn }()
-	return errors.Join(append(errs, p.id.Close(), p.releaseAll())...)
+	return errors.Join(append(errs, p.releaseAll(p.id.Close()))...)
 }
 
-// releaseAll gives back what p has besides its ID and QP, which are closed before.
-func (p *PacketConn) releaseAll() error {
-	errs := []error{p.ahs.close(), p.recv.close(), p.send.close()}
-	if p.mr != nil {
-		errs = append(errs, p.mr.Close())
-	}
-	if p.lent {
-		runtime.AddCleanup(p, func(b *uverbs.Buffer) { b.Close() }, p.buf)
-	} else if p.buf != nil {
-		errs = append(errs, p.buf.Close())
+// releaseAll gives back what p has besides its ID and QP, which closed is the outcome of
+// closing. It returns that and its own.
+func (p *PacketConn) releaseAll(closed error) error {
+	errs := []error{closed, p.ahs.close(), p.recv.close(), p.send.close()}
+	if closed == nil { // else the device may use the memory still
+		if p.held >= 0 {
+			lend(p, &p.mem, p.held)
+		}
+		p.mem.release()
 	}
 	if p.dev != nil {
 		p.dev.release()

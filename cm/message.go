@@ -33,6 +33,9 @@ func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	return c.post(b)
 }
 
+// maxMTU is the largest MTU that ports have; the others divide it.
+const maxMTU = 4096
+
 // sendSome sends as much of p as there is room for, at least one message, and returns how much
 // that is.
 func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
@@ -49,9 +52,13 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	if err := c.room(ctx, what); err != nil {
 		return 0, err
 	}
+	most := c.maxSend
+	if whole := (headerSize + most) &^ (maxMTU - 1); whole > 0 {
+		most = whole - headerSize // packets are full then
+	}
 	b := c.qp.BeginSend()
 	for n < len(p) && hasRoom(c, nil) {
-		k := min(len(p)-n, c.maxSend)
+		k := min(len(p)-n, most)
 		c.fill(b, p[n:n+k])
 		n += k
 	}
@@ -79,9 +86,8 @@ func (c *Conn) room(ctx context.Context, what string) error {
 
 // fill copies a message into a slot, and sends that. There is room. The caller posts it.
 func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
-	i := int(c.msgPosted % uint64(c.o.SendDepth))
-	at := c.sendSlot(i)
-	b := c.buf.Bytes()[at:][:headerSize+len(msg)]
+	i := c.sendSlot(int(c.msgPosted % uint64(c.o.SendDepth)))
+	b := c.mem.bytes(i)[:headerSize+len(msg)]
 	header{kind: msgData, credits: c.consumed, length: len(msg)}.put(b)
 	copy(b[headerSize:], msg)
 	c.consumed = 0
@@ -94,7 +100,7 @@ func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 		flags = uverbs.Signaled
 	}
 	to.Send(c.enter(entryMessage, nil), flags)
-	to.SGE(c.mr.SGE(at, len(b)))
+	to.SGE(c.mem.sge(i, len(b)))
 }
 
 // Flush waits until the peer's device has everything that was sent.
@@ -124,9 +130,8 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.begin(what); err != nil {
-		if c.held = -1; c.lent {
-			c.buf.Close() // or, if the memory is registered still, when nobody has c any more
-		}
+		c.held = -1
+		c.loan.end()
 		return nil, err
 	}
 	defer c.end()
@@ -181,7 +186,7 @@ func (c *Conn) take() []byte {
 	c.held = m.slot
 	c.consumed++
 	c.giveCredits()
-	return c.buf.Bytes()[m.slot*c.slot+headerSize:][:m.length:m.length]
+	return c.mem.bytes(m.slot)[headerSize:][:m.length:m.length]
 }
 
 // putBack posts the receive again of the message that Recv has returned.

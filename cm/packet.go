@@ -26,12 +26,10 @@ type PacketConn struct {
 	mtu   int
 	peer  *Peer // that was dialled, nil of a listener
 
-	buf        *uverbs.Buffer // slots for receiving, then for sending
-	mr         *uverbs.MR
+	mem        memory // slots for receiving, then for sending
 	qp         *uverbs.QP
 	send, recv lane
 	held       int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 for none
-	lent       bool    // the datagram that Recv has returned may be read still, and all else is gone
 	sent       int     // guarded by send.turn: datagrams, for the slot of the next
 	under      int     // guarded by send.turn: those that are on their way
 	ahs        ahCache // guarded by send.turn
@@ -251,10 +249,7 @@ func (p *PacketConn) make() error {
 	p.mtu = port.ActiveMTU.Bytes()
 	p.ahs.pd = p.dev.pd
 	recvs, sends := p.o.Depth+1, p.o.SendDepth // one receive is that of the datagram that was taken
-	if p.buf, err = uverbs.AllocBuffer(recvs*(uverbs.GRHSize+p.mtu) + sends*p.mtu); err != nil {
-		return err
-	}
-	if p.mr, err = p.dev.pd.RegMR(p.buf, uverbs.AccessLocalWrite); err != nil {
+	if p.mem, err = p.dev.pool.alloc(recvs+sends, uverbs.GRHSize+p.mtu); err != nil {
 		return err
 	}
 	if err := errors.Join(p.recv.create(dev, recvs), p.send.create(dev, sends)); err != nil {

@@ -174,7 +174,7 @@ func (c *Conn) complete(wc *uverbs.WC) {
 
 // arrived takes a message that is in a slot.
 func (c *Conn) arrived(slot, length int) error {
-	h, err := parseHeader(c.buf.Bytes()[slot*c.slot:][:length])
+	h, err := parseHeader(c.mem.bytes(slot)[:length])
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (c *Conn) arrived(slot, length int) error {
 
 // postRecv posts the receive of a slot.
 func (c *Conn) postRecv(slot int) error {
-	return c.qp.PostRecv(recvBit|uint64(slot), c.mr.SGE(slot*c.slot, c.slot))
+	return c.qp.PostRecv(recvBit|uint64(slot), c.mem.sge(slot, c.mem.size))
 }
 
 // retire takes what the peer's device has out of the send queue, up to a number.
@@ -233,13 +233,12 @@ func (c *Conn) enter(kind entryKind, o *op) uint64 {
 // control sends a control message. There is room for it.
 func (c *Conn) control(h header) {
 	i := int(c.ctlPosted % ctlSlots)
-	at := c.ctlSlot(i)
 	h.credits, c.consumed = c.consumed, 0
-	h.put(c.buf.Bytes()[at:])
+	h.put(c.ctl.bytes(i))
 	c.ctlPosted++
 	b := c.qp.BeginSend()
 	b.Send(c.enter(entryControl, nil), uverbs.Signaled)
-	b.SGE(c.mr.SGE(at, headerSize))
+	b.SGE(c.ctl.sge(i, headerSize))
 	c.post(b)
 }
 

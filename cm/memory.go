@@ -1,0 +1,252 @@
+package cm
+
+import (
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Registering memory is the dearest part of making a connection, so connections on a device
+// share it: each takes slots out of regions, and slots that it gives back serve the next one.
+
+// pool is the registered memory of a device's connections.
+type pool struct {
+	pd *uverbs.PD
+
+	mu      sync.Mutex
+	regions []*region
+	used    int  // guarded by mu: bytes in slots
+	trim    bool // guarded by mu: a trim is to come
+}
+
+// region is registered memory.
+type region struct {
+	buf       *uverbs.Buffer
+	mr        *uverbs.MR // nil once it is not registered any more
+	bytes     []byte
+	free      []span    // by offset; neighbours are one
+	idleSince time.Time // when all became free
+}
+
+// span is a part of a region.
+type span struct{ at, size int }
+
+const (
+	slotAlign = 64       // a cache line
+	maxRegion = 16 << 20 // unless one connection needs more
+)
+
+// idle reports whether no slot is in use.
+func (r *region) idle() bool { return len(r.free) == 1 && r.free[0].size == len(r.bytes) }
+
+// take takes the first free span of a size.
+func (r *region) take(size int) (at int, ok bool) {
+	for i := range r.free {
+		f := &r.free[i]
+		if f.size < size {
+			continue
+		}
+		at = f.at
+		if f.at, f.size = f.at+size, f.size-size; f.size == 0 {
+			r.free = slices.Delete(r.free, i, i+1)
+		}
+		return at, true
+	}
+	return 0, false
+}
+
+// give takes a span back, which becomes one with its free neighbours.
+func (r *region) give(at, size int) {
+	i, _ := slices.BinarySearchFunc(r.free, at, func(f span, at int) int { return f.at - at })
+	before := i > 0 && r.free[i-1].at+r.free[i-1].size == at
+	after := i < len(r.free) && r.free[i].at == at+size
+	switch {
+	case before && after:
+		r.free[i-1].size += size + r.free[i].size
+		r.free = slices.Delete(r.free, i, i+1)
+	case before:
+		r.free[i-1].size += size
+	case after:
+		r.free[i] = span{at, size + r.free[i].size}
+	default:
+		r.free = slices.Insert(r.free, i, span{at, size})
+	}
+}
+
+// memory is a connection's, in slots of one size. The zero value is none.
+type memory struct {
+	pool  *pool
+	size  int // of a slot
+	slots []slot
+}
+
+// slot is a piece of a region.
+type slot struct {
+	region *region
+	at     int
+}
+
+// alloc returns n slots of at least a size, with whatever another connection has left there.
+// New regions are as large as all that is in use, so that many connections need few of them.
+func (p *pool) alloc(n, size int) (memory, error) {
+	size = (size + slotAlign - 1) &^ (slotAlign - 1)
+	m := memory{p, size, make([]slot, 0, n)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.regions {
+		p.fill(&m, r, n)
+	}
+	if missing := (n - len(m.slots)) * size; missing > 0 {
+		r, err := p.register(max(missing, min(p.used, maxRegion)))
+		if err != nil && p.used > missing { // there may be room for less
+			r, err = p.register(missing)
+		}
+		if err != nil {
+			p.give(m.size, m.slots...)
+			return memory{}, err
+		}
+		p.regions = append(p.regions, r)
+		p.fill(&m, r, n)
+	}
+	return m, nil
+}
+
+// fill takes slots out of a region until there are n. The caller holds p.mu.
+func (p *pool) fill(m *memory, r *region, n int) {
+	for len(m.slots) < n {
+		at, ok := r.take(m.size)
+		if !ok {
+			return
+		}
+		m.slots = append(m.slots, slot{r, at})
+		p.used += m.size
+	}
+}
+
+// register makes a region. The caller holds p.mu.
+func (p *pool) register(size int) (*region, error) {
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return nil, err
+	}
+	mr, err := p.pd.RegMR(buf, uverbs.AccessLocalWrite)
+	if err != nil {
+		return nil, errors.Join(err, buf.Close())
+	}
+	return &region{buf: buf, mr: mr, bytes: buf.Bytes(), free: []span{{0, size}}}, nil
+}
+
+// bytes returns a slot.
+func (m *memory) bytes(i int) []byte {
+	s := &m.slots[i]
+	return s.region.bytes[s.at:][:m.size:m.size]
+}
+
+// sge returns the beginning of a slot as a work request needs it.
+func (m *memory) sge(i, length int) uverbs.SGE {
+	s := &m.slots[i]
+	return s.region.mr.SGE(s.at, length)
+}
+
+// release gives all back. Nothing uses it any more, and no work request does.
+func (m *memory) release() {
+	if m.pool != nil {
+		m.pool.release(m.size, m.slots...)
+	}
+	*m = memory{}
+}
+
+// release takes slots of a size back.
+func (p *pool) release(size int, slots ...slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.give(size, slots...)
+}
+
+// give is release for who holds p.mu.
+func (p *pool) give(size int, slots ...slot) {
+	for _, s := range slots {
+		r := s.region
+		r.give(s.at, size)
+		p.used -= size
+		switch {
+		case !r.idle():
+		case r.mr == nil: // the device is closed, and the slot was lent until now
+			r.buf.Close()
+		default:
+			r.idleSince = time.Now()
+			if !p.trim {
+				p.trim = true
+				time.AfterFunc(moment, p.trimIdle)
+			}
+		}
+	}
+}
+
+// trimIdle lets go of regions that were of no use for a moment.
+func (p *pool) trimIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trim = false
+	p.regions = slices.DeleteFunc(p.regions, func(r *region) bool {
+		if r.idle() && time.Since(r.idleSince) >= moment && r.close() == nil {
+			return true
+		}
+		p.trim = p.trim || r.idle()
+		return false
+	})
+	if p.trim {
+		time.AfterFunc(moment, p.trimIdle)
+	}
+}
+
+// close lets go of all regions. Nobody uses them any more but who reads a message of a closed
+// connection.
+func (p *pool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, r := range p.regions {
+		errs = append(errs, r.close())
+	}
+	p.regions = nil
+	return errors.Join(errs...)
+}
+
+// close ends the registration, and gives the memory back unless a slot is still lent.
+func (r *region) close() error {
+	if err := r.mr.Close(); err != nil {
+		return err
+	}
+	r.mr = nil
+	if !r.idle() {
+		return nil
+	}
+	return r.buf.Close()
+}
+
+// loan is a slot of a closed connection, with a message that its program may be reading. The
+// zero value is none.
+type loan struct {
+	mem     memory
+	cleanup runtime.Cleanup
+}
+
+// lend gives a connection's memory back but for a slot, which follows when the loan ends or
+// nobody has the connection any more.
+func lend[T any](conn *T, m *memory, i int) loan {
+	one := memory{m.pool, m.size, []slot{m.slots[i]}}
+	m.slots = slices.Delete(m.slots, i, i+1)
+	m.release()
+	return loan{one, runtime.AddCleanup(conn, func(one memory) { one.release() }, one)}
+}
+
+// end gives the slot back.
+func (l *loan) end() {
+	l.cleanup.Stop()
+	l.mem.release()
+}

@@ -1,0 +1,118 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+)
+
+// TestRegion takes and gives spans of a region at random, and compares with a map of its pages.
+func TestRegion(t *testing.T) {
+	const pages = 40
+	r := &region{bytes: make([]byte, pages), free: []span{{0, pages}}}
+	var owner [pages]int // of each page, 0 is nobody
+	taken := map[int]span{}
+	rng := rand.New(rand.NewPCG(1, 2))
+	largest := func() (n int) {
+		run := 0
+		for _, o := range owner {
+			if run++; o != 0 {
+				run = 0
+			}
+			n = max(n, run)
+		}
+		return n
+	}
+	for step := 1; step < 20000; step++ {
+		if rng.IntN(2) == 0 {
+			size := 1 + rng.IntN(12)
+			at, ok := r.take(size)
+			if ok != (largest() >= size) {
+				t.Fatalf("step %d: take %d: %v, with %d free in a row", step, size, ok, largest())
+			}
+			if !ok {
+				continue
+			}
+			for i := at; i < at+size; i++ {
+				if owner[i] != 0 {
+					t.Fatalf("step %d: page %d was given twice", step, i)
+				}
+				owner[i] = step
+			}
+			taken[step] = span{at, size}
+			continue
+		}
+		for k, s := range taken { // any
+			r.give(s.at, s.size)
+			for i := s.at; i < s.at+s.size; i++ {
+				owner[i] = 0
+			}
+			delete(taken, k)
+			break
+		}
+		if r.idle() != (len(taken) == 0) {
+			t.Fatalf("step %d: idle is %v with %d taken, free is %v", step, r.idle(), len(taken), r.free)
+		}
+	}
+}
+
+// resources returns how many MRs and CQs the kernel has.
+func resources(t *testing.T) (mrs, cqs int) {
+	t.Helper()
+	for _, d := range use(t).devices {
+		mrs += int(d.MRs)
+		cqs += int(d.CQs)
+	}
+	return mrs, cqs
+}
+
+// TestMemoryServesAgain: connections have the memory and the CQs of those that were closed, but
+// not a message that is read still, and all goes when it is of no use for a while.
+func TestMemoryServesAgain(t *testing.T) {
+	l := newListener(t, Options{})
+	ctx := within(t)
+	keep, other := connect(t, l, Options{}) // the device stays open
+	mrs, cqs := resources(t)
+	const rounds = 5
+	var held [rounds][]byte
+	var closed [rounds]*Conn
+	for round := range rounds {
+		client, server := connect(t, l, Options{})
+		text := fmt.Sprint("round ", round)
+		must(t, client.Send(ctx, []byte(text)))
+		held[round], closed[round] = value(server.Recv(ctx))(t), server
+		must(t, client.Close(), server.Close())
+	}
+	for round, msg := range held {
+		if want := fmt.Sprint("round ", round); string(msg) != want {
+			t.Errorf("a message that is read still is %q, not %q", msg, want)
+		}
+	}
+	// Memory for the first round, in one or two regions, and one for the slots that are lent.
+	moreMRs, moreCQs := resources(t)
+	if n := moreMRs - mrs; n > 3 {
+		t.Errorf("%d MRs more", n)
+	}
+	if n := moreCQs - cqs; n > 2 {
+		t.Errorf("%d CQs more", n)
+	}
+	for _, c := range closed {
+		if _, err := c.Recv(ctx); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Recv of a closed connection: %v", err)
+		}
+	}
+	for end := time.Now().Add(timeout); ; time.Sleep(moment / 10) {
+		if m, c := resources(t); m <= mrs && c == cqs {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%d MRs and %d CQs are left, there were %d and %d", m, c, mrs, cqs)
+		}
+	}
+	must(t, keep.Send(ctx, []byte("on")))
+	if got := value(other.Recv(ctx))(t); string(got) != "on" {
+		t.Errorf("received %q", got)
+	}
+}
