@@ -394,9 +394,7 @@ func (c *Conn) linger() error {
 	if c.err == nil {
 		c.poll()
 	}
-	if c.deaf { // the peer has closed too, and may be gone
-		return nil
-	}
+	deaf := c.deaf // the peer has closed too
 	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
 	defer cancel()
 	unsent := c.err == nil
@@ -408,7 +406,9 @@ func (c *Conn) linger() error {
 			err = c.err
 		}
 	}
-	if err != nil && (!unsent || c.eof) { // it was told before, or the peer wants no more
+	// A peer that has closed wants nothing more but this end: that tells it that its own has
+	// arrived, should the acknowledgement be lost with the QP.
+	if deaf || err != nil && (!unsent || c.eof) { // or it was told before
 		return nil
 	}
 	return err

@@ -341,6 +341,36 @@ func TestConnStrangers(t *testing.T) {
 	}
 }
 
+// TestCloseAnswers: a peer that closes, and waits for its end to arrive, is sent one in answer.
+func TestCloseAnswers(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{})
+	pd, cq := openPD(t)
+	buf := value(uverbs.AllocBuffer(4096))(t)
+	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+	id := newID(t, openKernel(t), TCP)
+	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 1, MaxSendWR: 1, MaxRecvSGE: 1, MaxSendSGE: 1}))(t)
+	must(t, qp.PostRecv(7, mr.SGE(2048, 2048)))
+	value(id.ConnectWait(ctx, ConnParam{PrivateData: hello{helloRequest, 4, 100, nil}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
+	server := value(l.Accept(ctx))(t)
+	header{kind: msgEnd, deaf: true}.put(buf.Bytes())
+	must(t, qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, headerSize)}}))
+	if _, err := server.Recv(ctx); err != io.EOF {
+		t.Errorf("Recv: %v", err)
+	}
+	must(t, server.Close())
+	var wcs [1]uverbs.WC
+	for n := 0; n == 0; n = value(cq.Poll(wcs[:]))(t) {
+		must(t, ctx.Err())
+	}
+	must(t, wcs[0].Err())
+	if h, err := parseHeader(buf.Bytes()[2048:][:wcs[0].ByteLen]); wcs[0].ID != 7 || err != nil || h.kind != msgEnd {
+		t.Errorf("the peer is sent %+v, %v, in work request %d", h, err, wcs[0].ID)
+	}
+	must(t, id.Close(), mr.Close(), buf.Close())
+}
+
 // FuzzHello: no private data makes a listener panic, and what is taken is what was sent.
 func FuzzHello(f *testing.F) {
 	f.Add(hello{helloRequest, 4, 100, []byte("data")}.encode(), uint8(helloRequest))
