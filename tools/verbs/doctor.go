@@ -67,7 +67,7 @@ type diagnosis struct {
 const doctorSchema = 1
 
 // loopbackTime bounds a ping-pong.
-const loopbackTime = 5 * time.Second
+const loopbackTime = 10 * time.Second
 
 func newDoctor() *cobra.Command {
 	var asJSON, verbose bool
