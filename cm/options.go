@@ -31,15 +31,15 @@ func (m WaitMode) String() string {
 
 // Options are the options of [Dial] and [Listen]; the zero value is what most programs want.
 // A connection needs registered memory for Depth + SendDepth + 5 messages of MessageSize, which
-// is 928 KiB with the zero values. Registering it is most of what a connection costs; those of
+// is 1.3 MiB with the zero values. Registering it is most of what a connection costs; those of
 // one device hand theirs on, so that a program that opens and closes them pays once.
 type Options struct {
 	// PrivateData goes with the request of Dial, up to [MaxDialData] bytes, or with the answer
 	// of a listener, up to [MaxAcceptData] bytes.
 	PrivateData []byte
 
-	MessageSize int // MessageSize is the largest message that this side receives, in bytes; zero is 32 KiB.
-	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 16.
+	MessageSize int // MessageSize is the largest message that this side receives, in bytes; zero is 64 KiB.
+	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 8.
 	SendDepth   int // SendDepth is how many messages of this side may be on their way; zero is 8.
 	Transfers   int // Transfers is how many RDMA operations of this side may be on their way; zero is 16.
 
@@ -85,8 +85,8 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 		value         *int
 		zero, highest int
 	}{
-		{"MessageSize", &o.MessageSize, 32 << 10, maxMessageSize},
-		{"Depth", &o.Depth, 16, maxDepth},
+		{"MessageSize", &o.MessageSize, 64 << 10, maxMessageSize},
+		{"Depth", &o.Depth, 8, maxDepth},
 		{"SendDepth", &o.SendDepth, 8, maxDepth},
 		{"Transfers", &o.Transfers, 16, maxDepth},
 		{"RetryCount", &o.RetryCount, 6, 7},
