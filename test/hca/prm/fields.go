@@ -1,0 +1,486 @@
+package prm
+
+// What every command begins with, and every answer.
+var (
+	InOpcode = Field{0x00, 16}
+	InUID    = Field{0x10, 16}
+	InOpMod  = Field{0x30, 16}
+
+	OutStatus   = Field{0x00, 8}
+	OutSyndrome = Field{0x20, 32}
+)
+
+// ObjectNumber is where nearly all commands and answers have the number of the object that
+// they are about: qpn, cqn, pd, uar, xrcd, mkey_index, ...
+var ObjectNumber = Field{0x48, 24}
+
+// EQNumber is where the EQ commands have it.
+var EQNumber = Field{0x58, 8}
+
+// PageList is the byte at which the creating commands have their list of pages.
+const PageList = 0x880 / 8
+
+// eqc_bits, create_eq_in_bits.
+var (
+	EQCtx        = 0x80 / 8 // byte in the command
+	EQBitmask    = 0x2c0 / 8
+	EQCStatus    = Field{0x00, 4}
+	EQCOI        = Field{0x0e, 1}
+	EQCState     = Field{0x14, 4}
+	EQCPageOff   = Field{0x54, 6}
+	EQCLogSize   = Field{0x63, 5}
+	EQCUAR       = Field{0x68, 24}
+	EQCIntr      = Field{0xb4, 12}
+	EQCLogPage   = Field{0xc3, 5}
+	EQCConsumer  = Field{0x148, 24}
+	EQCProducer  = Field{0x168, 24}
+	EQStateArmed = uint64(0x9)
+	EQStateFired = uint64(0xa)
+)
+
+// cqc_bits, create_cq_in_bits, modify_cq_in_bits.
+var (
+	CQCtx         = 0x80 / 8
+	CQCSize       = 64
+	CQCStatus     = Field{0x00, 4}
+	CQCCQESize    = Field{0x08, 3}
+	CQCOI         = Field{0x0e, 1}
+	CQCPeriodMode = Field{0x0f, 2}
+	CQCComp       = Field{0x11, 1}
+	CQCState      = Field{0x14, 4}
+	CQCPageOff    = Field{0x54, 6}
+	CQCLogSize    = Field{0x63, 5}
+	CQCUAR        = Field{0x68, 24}
+	CQCPeriod     = Field{0x84, 12}
+	CQCMaxCount   = Field{0x90, 16}
+	CQCEQN        = Field{0xa0, 32}
+	CQCLogPage    = Field{0xc3, 5}
+	CQCNotified   = Field{0x108, 24}
+	CQCSolicited  = Field{0x128, 24}
+	CQCConsumer   = Field{0x148, 24}
+	CQCProducer   = Field{0x168, 24}
+	CQCDBR        = Field{0x1c0, 64}
+
+	ModifyCQSelect = Field{0x60, 32}
+)
+
+// Operation modifiers and selectors of MODIFY_CQ: device.h, enum mlx5_modify_cq_mask of cq.h.
+const (
+	ModifyCQOpModify = 0
+	ModifyCQOpResize = 1
+
+	ModifyCQPeriod     = 1 << 0
+	ModifyCQCount      = 1 << 1
+	ModifyCQOverrun    = 1 << 2
+	ModifyCQPeriodMode = 1 << 4
+)
+
+// mkc_bits, create_mkey_in_bits.
+var (
+	MKCtx            = 0x80 / 8
+	MKCSize          = 64
+	MKCFree          = Field{0x01, 1}
+	MKCMode42        = Field{0x03, 3}
+	MKCUMREn         = Field{0x10, 1}
+	MKCAtomic        = Field{0x11, 1}
+	MKCRemoteWrite   = Field{0x12, 1}
+	MKCRemoteRead    = Field{0x13, 1}
+	MKCLocalWrite    = Field{0x14, 1}
+	MKCLocalRead     = Field{0x15, 1}
+	MKCMode10        = Field{0x16, 2}
+	MKCQPN           = Field{0x20, 24}
+	MKCKey           = Field{0x38, 8}
+	MKCLength64      = Field{0x60, 1}
+	MKCBSFEn         = Field{0x61, 1}
+	MKCRemoteInv     = Field{0x67, 1}
+	MKCPD            = Field{0x68, 24}
+	MKCStart         = Field{0x80, 64}
+	MKCLen           = Field{0xc0, 64}
+	MKCTranslations  = Field{0x1a0, 32}
+	MKCLogPage       = Field{0x1da, 6}
+	MKeyPGAccess     = Field{0x60, 1}
+	MKeyUMEMValid    = Field{0x61, 1}
+	MKeyTranslations = Field{0x300, 32} // translations_octword_actual_size
+)
+
+// qpc_bits.
+var (
+	QPCtx            = 0xc0 / 8
+	QPCSize          = 0x740 / 8
+	QPOptParam       = Field{0x80, 32}
+	QPCState         = Field{0x00, 4}
+	QPCType          = Field{0x08, 8}
+	QPCPMState       = Field{0x13, 2}
+	QPCWQSignature   = Field{0x20, 1}
+	QPCBlockLBMC     = Field{0x21, 1}
+	QPCDrainSigErr   = Field{0x25, 1}
+	QPCPD            = Field{0x28, 24}
+	QPCMTU           = Field{0x40, 3}
+	QPCLogMsgMax     = Field{0x43, 5}
+	QPCLogRQSize     = Field{0x49, 4}
+	QPCLogRQStride   = Field{0x4d, 3}
+	QPCNoSQ          = Field{0x50, 1}
+	QPCLogSQSize     = Field{0x51, 4}
+	QPCRLKey         = Field{0x5b, 1}
+	QPCCounterSet    = Field{0x60, 8}
+	QPCUAR           = Field{0x68, 24}
+	QPCUserIndex     = Field{0x88, 24}
+	QPCLogPage       = Field{0xa3, 5}
+	QPCRemoteQPN     = Field{0xa8, 24}
+	QPCPrimary       = 0xc0 / 8  // ads_bits
+	QPCSecondary     = 0x220 / 8 // ads_bits
+	QPCLogAckReqFreq = Field{0x380, 4}
+	QPCLogSRAMax     = Field{0x388, 3}
+	QPCRetryCount    = Field{0x38d, 3}
+	QPCRNRRetry      = Field{0x390, 3}
+	QPCCurRNRRetry   = Field{0x395, 3}
+	QPCCurRetry      = Field{0x398, 3}
+	QPCNextSendPSN   = Field{0x3c8, 24}
+	QPCCQNSnd        = Field{0x3e8, 24}
+	QPCDETHSQPN      = Field{0x408, 24}
+	QPCLastAckedPSN  = Field{0x448, 24}
+	QPCSSN           = Field{0x468, 24}
+	QPCLogRRAMax     = Field{0x488, 3}
+	QPCAtomicMode    = Field{0x48c, 4}
+	QPCRRE           = Field{0x490, 1}
+	QPCRWE           = Field{0x491, 1}
+	QPCRAE           = Field{0x492, 1}
+	QPCPageOff       = Field{0x494, 6}
+	QPCMinRNRNAK     = Field{0x4a3, 5}
+	QPCNextRcvPSN    = Field{0x4a8, 24}
+	QPCXRCD          = Field{0x4c8, 24}
+	QPCCQNRcv        = Field{0x4e8, 24}
+	QPCDBR           = Field{0x500, 64}
+	QPCQKey          = Field{0x540, 32}
+	QPCRQType        = Field{0x565, 3}
+	QPCSRQN          = Field{0x568, 24}
+	QPCHWSQCounter   = Field{0x5a0, 16}
+	QPCSWSQCounter   = Field{0x5b0, 16}
+	QPCHWRQCounter   = Field{0x5c0, 32}
+	QPCSWRQCounter   = Field{0x5e0, 32}
+	QPCScatterReq    = Field{0x630, 8}
+	QPCScatterRes    = Field{0x638, 8}
+)
+
+// Transport services (qpc.st) and kinds of receive queues (qpc.rq_type): qp.h, mlx5_ifc.h.
+const (
+	STRC    = 0x0
+	STUC    = 0x1
+	STUD    = 0x2
+	STXRC   = 0x3
+	STDCI   = 0x5
+	STQP0   = 0x7
+	STQP1   = 0x8
+	STRaw   = 0x9
+	STUMR   = 0xc
+	RQOwn   = 0x0
+	RQSRQ   = 0x1
+	RQNone  = 0x3
+	StateRS = 0x0 // reset, and so on in the order of the states
+)
+
+// QP states (qpc.state): enum mlx5_qp_state of qp.h.
+const (
+	QPStateRST  = 0
+	QPStateINIT = 1
+	QPStateRTR  = 2
+	QPStateRTS  = 3
+	QPStateSQER = 4
+	QPStateSQD  = 5
+	QPStateERR  = 6
+	QPStateSQDR = 7 // still draining
+)
+
+// Bits of opt_param_mask: enum mlx5_qp_optpar of qp.h.
+const (
+	OptAltPath     = 1 << 0
+	OptRRE         = 1 << 1
+	OptRAE         = 1 << 2
+	OptRWE         = 1 << 3
+	OptPKeyIndex   = 1 << 4
+	OptQKey        = 1 << 5
+	OptRNRTimeout  = 1 << 6
+	OptPrimaryPath = 1 << 7
+	OptSRAMax      = 1 << 8
+	OptRRAMax      = 1 << 9
+	OptPMState     = 1 << 10
+	OptRetryCount  = 1 << 12
+	OptRNRRetry    = 1 << 13
+	OptAckTimeout  = 1 << 14
+	OptPriPort     = 1 << 16
+	OptSRQN        = 1 << 18
+	OptCQNRcv      = 1 << 19
+	OptCounterSet  = 1 << 25
+)
+
+// ads_bits: an address path.
+var (
+	ADSFL         = Field{0x00, 1}
+	ADSPKeyIndex  = Field{0x10, 16}
+	ADSGRH        = Field{0x28, 1}
+	ADSMLID       = Field{0x29, 7}
+	ADSRLID       = Field{0x30, 16}
+	ADSAckTimeout = Field{0x40, 5}
+	ADSSrcAddr    = Field{0x48, 8}
+	ADSStatRate   = Field{0x54, 4}
+	ADSHopLimit   = Field{0x58, 8}
+	ADSTClass     = Field{0x64, 8}
+	ADSFlowLabel  = Field{0x6c, 20}
+	ADSRGID       = 0x80 / 8
+	ADSDSCP       = Field{0x10a, 6}
+	ADSUDPSport   = Field{0x110, 16}
+	ADSEthPrio    = Field{0x121, 3}
+	ADSSL         = Field{0x124, 4}
+	ADSPort       = Field{0x128, 8}
+	ADSRMACHigh   = Field{0x130, 16}
+	ADSRMACLow    = Field{0x140, 32}
+	ADSSize       = 0x160 / 8
+)
+
+// wq_bits: the queue in an RMP, an RQ or an SQ.
+var (
+	WQType       = Field{0x00, 4}
+	WQSignature  = Field{0x04, 1}
+	WQPageOff    = Field{0x2b, 5}
+	WQLWM        = Field{0x30, 16}
+	WQPD         = Field{0x48, 24}
+	WQUAR        = Field{0x68, 24}
+	WQDBR        = Field{0x80, 64}
+	WQHWCounter  = Field{0xc0, 32}
+	WQSWCounter  = Field{0xe0, 32}
+	WQLogStride  = Field{0x10c, 4}
+	WQLogPage    = Field{0x113, 5}
+	WQLogSize    = Field{0x11b, 5}
+	WQSize       = 0x600 / 8
+	WQInCtx      = 0x180 / 8 // byte of the queue in rmpc, rqc and sqc
+	WQCtx        = 0x100 / 8 // byte of the context in the command
+	WQCtxSize    = 0x780 / 8
+	WQLinkedList = 0x0
+	WQCyclic     = 0x1
+)
+
+// rmpc_bits, modify_rmp_in_bits, rqc_bits, sqc_bits and the commands about them.
+var (
+	RMPCState     = Field{0x08, 4}
+	RMPCCyclic    = Field{0x20, 1}
+	ModifyState   = Field{0x40, 4}  // rmp_state, rq_state, sq_state
+	ModifyMaskLWM = Field{0xbf, 1}  // of MODIFY_RMP
+	ModifyMask    = Field{0x80, 64} // of MODIFY_RQ and MODIFY_SQ
+	RQCMemType    = Field{0x04, 4}
+	RQCState      = Field{0x08, 4}
+	RQCFlush      = Field{0x0d, 1}
+	RQCUserIndex  = Field{0x28, 24}
+	RQCCQN        = Field{0x48, 24}
+	RQCCounterSet = Field{0x60, 8}
+	RQCRMPN       = Field{0x88, 24}
+	SQCFlush      = Field{0x03, 1}
+	SQCInlineMode = Field{0x05, 3}
+	SQCState      = Field{0x08, 4}
+	SQCRegUMR     = Field{0x0c, 1}
+	SQCUserIndex  = Field{0x28, 24}
+	SQCCQN        = Field{0x48, 24}
+	SQCTISCount   = Field{0x100, 16}
+	SQCTIS        = Field{0x168, 24}
+)
+
+// States of an RQ, SQ or RMP: enum of mlx5_ifc.h.
+const (
+	WQStateRST = 0
+	WQStateRDY = 1
+	WQStateERR = 3
+)
+
+// xrc_srqc_bits, srqc_bits.
+var (
+	SRQCtx        = 0x80 / 8
+	SRQCSize      = 64
+	SRQCState     = Field{0x00, 4}
+	SRQCLogSize   = Field{0x04, 4}
+	SRQCSignature = Field{0x20, 1}
+	SRQCCyclic    = Field{0x24, 1}
+	SRQCLogStride = Field{0x25, 3}
+	SRQCXRCD      = Field{0x28, 24}
+	SRQCPageOff   = Field{0x40, 6}
+	SRQCCQN       = Field{0x48, 24}
+	SRQCLogPage   = Field{0x82, 6}
+	SRQCUserIndex = Field{0x88, 24} // XRC only
+	SRQCPD        = Field{0xc8, 24}
+	SRQCLWM       = Field{0xe0, 16}
+	SRQCWQECount  = Field{0xf0, 16}
+	SRQCDBR       = Field{0x140, 64}
+	ArmLWM        = Field{0x70, 16}
+)
+
+// hca_vport_context_bits and the commands about virtual ports of an InfiniBand card.
+var (
+	OtherVPort      = Field{0x40, 1}
+	PortNum         = Field{0x4c, 4}
+	VPortNumber     = Field{0x50, 16}
+	HCAVPort        = 0x80 / 8
+	HCAVPortSize    = 0x1000 / 8
+	HVPFieldSelect  = Field{0x00, 32}
+	HVPHasSMI       = Field{0x101, 1}
+	HVPHasRaw       = Field{0x102, 1}
+	HVPGRHRequired  = Field{0x103, 1}
+	HVPPhysState    = Field{0x110, 4}
+	HVPPolicy       = Field{0x114, 4}
+	HVPPortState    = Field{0x118, 4}
+	HVPVPortState   = Field{0x11c, 4}
+	HVPSystemGUID   = Field{0x140, 64}
+	HVPPortGUID     = Field{0x180, 64}
+	HVPNodeGUID     = Field{0x1c0, 64}
+	HVPCapMask1     = Field{0x200, 32}
+	HVPCapMask1Sel  = Field{0x220, 32}
+	HVPLID          = Field{0x300, 16}
+	HVPLMC          = Field{0x318, 3}
+	HVPSubnetTime   = Field{0x31b, 5}
+	HVPSMLID        = Field{0x320, 16}
+	HVPQKeyViol     = Field{0x340, 16}
+	HVPPKeyViol     = Field{0x350, 16}
+	QueryIndex      = Field{0x70, 16} // gid_index, pkey_index
+	GIDsNum         = Field{0x60, 16}
+	GIDTable        = 0x80 / 8
+	PKeyTable       = 0x80 / 8
+	VPortStateAdmin = Field{0x78, 4}
+	VPortStateOper  = Field{0x7c, 4}
+)
+
+// nic_vport_context_bits and the commands about it.
+var (
+	NICVPortOut     = 0x80 / 8  // byte in QUERY's answer
+	NICVPortIn      = 0x800 / 8 // byte in MODIFY
+	NICVPortSize    = 0x800 / 8
+	NICListType     = Field{0x65, 3} // of QUERY
+	NICSelInline    = Field{0x78, 1}
+	NICSelLBUC      = Field{0x74, 1}
+	NICSelLBMC      = Field{0x75, 1}
+	NICSelNodeGUID  = Field{0x77, 1}
+	NICSelPortGUID  = Field{0x76, 1}
+	NICSelMTU       = Field{0x79, 1}
+	NICSelEvent     = Field{0x7a, 1}
+	NICSelPromisc   = Field{0x7b, 1}
+	NICSelAddress   = Field{0x7c, 1}
+	NICSelAddrList  = Field{0x7d, 1}
+	NICSelRoCE      = Field{0x7e, 1}
+	NICSelectWord   = Field{0x60, 32}
+	NVPInlineMode   = Field{0x05, 3}
+	NVPDisableLBMC  = Field{0x1d, 1}
+	NVPDisableLBUC  = Field{0x1e, 1}
+	NVPRoCEEn       = Field{0x1f, 1}
+	NVPEventWord    = Field{0x20, 32}
+	NVPMTU          = Field{0x130, 16}
+	NVPSystemGUID   = Field{0x140, 64}
+	NVPPortGUID     = Field{0x180, 64}
+	NVPNodeGUID     = Field{0x1c0, 64}
+	NVPPromiscBits  = Field{0x780, 3}
+	NVPListType     = Field{0x785, 3}
+	NVPListSize     = Field{0x794, 12}
+	NVPMACHigh      = Field{0x7b0, 16}
+	NVPMACLow       = Field{0x7c0, 32}
+	NVPList         = 0x800 / 8
+	NVPListUnicast  = 0
+	NVPListMulticat = 1
+	NVPListVLAN     = 2
+)
+
+// roce_addr_layout_bits, set_roce_address_in_bits.
+var (
+	RoCEIndex   = Field{0x40, 16}
+	RoCEPort    = Field{0x5c, 4}
+	RoCEAddr    = 0x80 / 8
+	RoCESize    = 0x100 / 8
+	RoCEVLAN    = Field{0x83, 1}
+	RoCEVLANID  = Field{0x84, 12}
+	RoCEMACHigh = Field{0x90, 16}
+	RoCEMACLow  = Field{0xa0, 32}
+	RoCEL3Type  = Field{0xd4, 4}
+	RoCEVersion = Field{0xd8, 8}
+)
+
+// Several small commands.
+var (
+	ISSICurrent     = Field{0x50, 16}
+	ISSISupported   = Field{0x360, 32}
+	PagesNum        = Field{0x60, 32} // QUERY_PAGES' answer, MANAGE_PAGES' input
+	PagesOut        = Field{0x40, 32}
+	PagesList       = 0x80 / 8
+	DumpFillMKey    = Field{0x40, 32}
+	ResdLKey        = Field{0x60, 32}
+	NullMKey        = Field{0x80, 32}
+	TermMKey        = Field{0xa0, 32}
+	AdapterIEEE     = Field{0x148, 24}
+	AdapterVendor   = Field{0x170, 16}
+	AdapterPSID     = 0x800 / 8
+	RegisterID      = Field{0x50, 16}
+	RegisterArg     = Field{0x60, 32}
+	RegisterData    = 0x80 / 8
+	CounterSetID    = Field{0x58, 8} // ALLOC's answer, DEALLOC's input
+	QueryCounterID  = Field{0xf8, 8}
+	QueryClear      = Field{0xc0, 1}
+	MADPort         = Field{0x58, 8}
+	MADRemoteLID    = Field{0x40, 16}
+	MADData         = 0x80 / 8
+	MADSize         = 256
+	MCGGID          = 0x80 / 8
+	TeardownProfile = Field{0x50, 16}
+	GenEQEData      = 0x80 / 8
+	CapsData        = 0x80 / 8
+	CapsSize        = 4096
+)
+
+// query_q_counter_out_bits.
+var (
+	QCWriteRequests   = Field{0x80, 32}
+	QCReadRequests    = Field{0xc0, 32}
+	QCAtomicRequests  = Field{0x100, 32}
+	QCOutOfBuffer     = Field{0x180, 32}
+	QCOutOfSequence   = Field{0x1c0, 32}
+	QCDuplicate       = Field{0x200, 32}
+	QCRNRNAK          = Field{0x240, 32}
+	QCPacketSeqErr    = Field{0x280, 32}
+	QCImpliedNAK      = Field{0x2c0, 32}
+	QCLocalAckTimeout = Field{0x300, 32}
+)
+
+// Flow steering: create_flow_table_in_bits and its kin, and tirc, tisc, rqtc.
+var (
+	FTType         = Field{0x80, 8}
+	FTNumber       = Field{0xa8, 24}
+	FTCtx          = 0xc0 / 8
+	FTCLevel       = Field{0x08, 8}
+	FTCLogSize     = Field{0x18, 8}
+	FTCMissAction  = Field{0x04, 4}
+	FTCMissTable   = Field{0x28, 24}
+	FTModifySelect = Field{0x70, 16}
+	FGStart        = Field{0xe0, 32}
+	FGEnd          = Field{0x120, 32}
+	FGEnable       = Field{0x1f8, 8}
+	FGMatch        = 0x200 / 8
+	FGNumber       = Field{0xc0, 32} // of DESTROY_FLOW_GROUP
+	FTEIndex       = Field{0x100, 32}
+	FTEModifyMask  = Field{0xd8, 8}
+	FTECtx         = 0x200 / 8
+	FTEGroup       = Field{0x20, 32}
+	FTETag         = Field{0x48, 24}
+	FTEAction      = Field{0x70, 16}
+	FTEDestCount   = Field{0x88, 24}
+	FTECntCount    = Field{0xa8, 24}
+	FTEMatch       = 0x200 / 8
+	FTEDest        = 0x1800 / 8 // byte of the list in the context
+	FTESize        = 0x300      // bytes of the context
+	DestType       = Field{0x00, 8}
+	DestID         = Field{0x08, 24}
+	FlowCounterID  = Field{0x40, 32}
+	FlowQueryID    = Field{0xe0, 32}
+	TIRCDispType   = Field{0x20, 4}
+	TIRCInlineRQN  = Field{0xe8, 24}
+	TIRCIndirect   = Field{0x108, 24}
+	TIRCDomain     = Field{0x128, 24}
+	TISCDomain     = Field{0x128, 24}
+	TISCPD         = Field{0x168, 24}
+	TISCUnderlay   = Field{0x148, 24}
+	RQTMaxSize     = Field{0xb0, 16}
+	RQTActual      = Field{0xd0, 16}
+	RQTList        = 0x780 / 8 // byte of the list in the context
+	RQTEntry       = Field{0x08, 24}
+)
