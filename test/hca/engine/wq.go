@@ -1,0 +1,262 @@
+package engine
+
+import "fmt"
+
+// wq is a queue of receive WQEs: a QP's own, an RMP, an XRC SRQ or an Ethernet RQ.
+type wq struct {
+	d      *Device
+	n      uint32 // the SRQ's number; of a QP's own queue the QP's
+	kind   string // "RQ", "SRQ"
+	linked bool   // WQEs begin with a next segment, and lead to each other
+	spec   SRQSpec
+	base   uint64 // where in the buffer the WQEs begin
+	pd     *pd
+	cq     *cq
+	xrcd   *xrcd
+	refs   int
+
+	head   uint16 // counts taken WQEs
+	next   uint16 // of a linked queue: the index of the WQE to take
+	busy   []bool // of a linked queue: WQEs that are taken and not completed
+	limit  uint16
+	failed bool
+}
+
+// size is the number of WQEs.
+func (w *wq) size() uint32 { return 1 << w.spec.Log }
+
+// rwqe is a receive WQE that is taken.
+type rwqe struct {
+	w     *wq
+	index uint16
+	raw   []byte // without the next segment
+}
+
+// CreateSRQ makes a shared receive queue.
+func (d *Device) CreateSRQ(s SRQSpec) (n uint32, err error) {
+	if err := d.lock("SRQ"); err != nil {
+		return 0, err
+	}
+	defer d.f.mu.Unlock()
+	if s.Log > 15 {
+		return 0, refuse(BadParam, "SRQ", 0, "log_wq_sz", "2^%d WQEs", s.Log)
+	}
+	if s.LogStride < 5 || s.LogStride > 9 {
+		return 0, refuse(BadParam, "SRQ", 0, "log_wq_stride", "2^%d bytes", s.LogStride)
+	}
+	if err := s.Buf.check(d, "SRQ", 1<<(s.Log+s.LogStride)); err != nil {
+		return 0, err
+	}
+	if err := d.checkDBR("SRQ", s.DBR); err != nil {
+		return 0, err
+	}
+	if uint32(s.Limit) >= 1<<s.Log {
+		return 0, refuse(BadParam, "SRQ", 0, "lwm", "%d of %d WQEs", s.Limit, 1<<s.Log)
+	}
+	w := &wq{d: d, kind: "SRQ", linked: true, spec: s, limit: s.Limit, busy: make([]bool, 1<<s.Log)}
+	if s.XRC {
+		if d.xrcds[s.XRCD] == nil {
+			return 0, refuse(BadResource, "SRQ", 0, "xrcd", "XRCD %#x does not exist", s.XRCD)
+		}
+		if d.cqs[s.CQN] == nil {
+			return 0, refuse(BadResource, "SRQ", 0, "cqn", "CQ %#x does not exist", s.CQN)
+		}
+	}
+	if w.n, err = number(d, "SRQ", firstSRQN, d.srqs); err != nil {
+		return 0, err
+	}
+	if w.pd, err = d.usePD("SRQ", s.PD); err != nil {
+		return 0, err
+	}
+	if s.XRC {
+		w.cq, w.xrcd = d.cqs[s.CQN], d.xrcds[s.XRCD]
+		w.cq.refs++
+		w.xrcd.refs++
+	}
+	d.srqs[w.n] = w
+	return w.n, nil
+}
+
+// ArmSRQ asks for an event when fewer than limit WQEs are left; 0 takes it back.
+func (d *Device) ArmSRQ(n uint32, limit uint16) error {
+	if err := d.lock("SRQ"); err != nil {
+		return err
+	}
+	defer d.f.mu.Unlock()
+	w := d.srqs[n]
+	if w == nil {
+		return unknown("SRQ", n)
+	}
+	if uint32(limit) >= w.size() {
+		return refuse(BadParam, "SRQ", n, "lwm", "%d of %d WQEs", limit, w.size())
+	}
+	w.limit = limit
+	w.checkLimit()
+	return nil
+}
+
+// QuerySRQ says what a shared receive queue is like now. Its Limit is 0 once the event
+// was written.
+func (d *Device) QuerySRQ(n uint32) (SRQSpec, error) {
+	if err := d.lock("SRQ"); err != nil {
+		return SRQSpec{}, err
+	}
+	defer d.f.mu.Unlock()
+	w := d.srqs[n]
+	if w == nil {
+		return SRQSpec{}, unknown("SRQ", n)
+	}
+	s := w.spec
+	s.Limit, s.Failed = w.limit, w.failed
+	return s, nil
+}
+
+// DestroySRQ removes a shared receive queue that no QP uses.
+func (d *Device) DestroySRQ(n uint32) error {
+	if err := d.lock("SRQ"); err != nil {
+		return err
+	}
+	defer d.f.mu.Unlock()
+	w := d.srqs[n]
+	if w == nil {
+		return unknown("SRQ", n)
+	}
+	if w.refs > 0 {
+		return refuse(Busy, "SRQ", n, "", "%d QPs use it", w.refs)
+	}
+	w.pd.refs--
+	if w.cq != nil {
+		w.cq.refs--
+		w.xrcd.refs--
+	}
+	delete(d.srqs, n)
+	return nil
+}
+
+// posted says how many WQEs the driver has posted that are not taken.
+func (w *wq) posted() (uint16, bool) {
+	v, err := w.d.load32(w.spec.DBR)
+	if err != nil {
+		w.fail(fmt.Sprintf("the doorbell record can't be read: %v", err))
+		return 0, false
+	}
+	if v>>16 != 0 {
+		w.d.violate("rq-record-reserved", w.qpn(), "%s %#x: the doorbell record is %#x, and has 16 bits", w.kind, w.n, v)
+	}
+	left := uint16(v) - w.head
+	if uint32(left) > w.size() {
+		w.d.violate("rq-record", w.qpn(), "%s %#x of %d WQEs: the doorbell record says %#x while %#x are taken: %d posted", w.kind, w.n, w.size(), uint16(v), w.head, left)
+		w.fail("its doorbell record is not of this ring")
+		return 0, false
+	}
+	return left, true
+}
+
+// qpn is the QP whose own queue it is.
+func (w *wq) qpn() uint32 {
+	if w.linked {
+		return 0
+	}
+	return w.n
+}
+
+// fail stops a shared queue.
+func (w *wq) fail(why string) {
+	if w.failed {
+		return
+	}
+	w.failed = true
+	w.d.trace(TraceEvent{Kind: TraceDrop, Number: w.n, Text: fmt.Sprintf("%s %#x failed: %s", w.kind, w.n, why)})
+	if w.kind == "SRQ" {
+		w.d.objectEvent(EventSRQCatas, 0, w.n)
+	}
+}
+
+// take takes the next WQE, if there is one.
+func (w *wq) take() (*rwqe, bool) {
+	left, ok := w.posted()
+	if !ok || left == 0 || w.failed {
+		return nil, false
+	}
+	index := w.head
+	if w.linked {
+		index = w.next
+	}
+	stride := uint64(1) << w.spec.LogStride
+	raw := make([]byte, stride)
+	if err := w.d.readBuf(&w.spec.Buf, w.base+uint64(uint32(index)&(w.size()-1))*stride, raw); err != nil {
+		w.fail(fmt.Sprintf("WQE %d can't be read: %v", index, err))
+		return nil, false
+	}
+	if w.linked && !w.follow(index, raw) {
+		return nil, false
+	}
+	w.head++
+	w.d.trace(TraceEvent{Kind: TraceRecv, Number: w.n, Index: uint32(index), Raw: raw})
+	if w.linked {
+		raw = raw[nextSegBytes:]
+	}
+	if w.limit != 0 {
+		w.checkLimit()
+	}
+	return &rwqe{w: w, index: index, raw: raw}, true
+}
+
+// nextSegBytes is the size of struct mlx5_wqe_srq_next_seg.
+const nextSegBytes = 16
+
+// follow goes on to the WQE that a linked one leads to.
+func (w *wq) follow(index uint16, raw []byte) bool {
+	if w.busy[index] {
+		w.d.violate("srq-ownership", 0, "SRQ %#x leads to WQE %d, which hardware has taken and not completed", w.n, index)
+		w.fail("its list is broken")
+		return false
+	}
+	if raw[0]|raw[1] != 0 || !zero(raw[5:nextSegBytes]) {
+		w.d.violate("srq-reserved", 0, "SRQ %#x WQE %d: reserved bytes of the next segment are set: %x", w.n, index, raw[:nextSegBytes])
+	}
+	next := be.Uint16(raw[2:])
+	if uint32(next) >= w.size() {
+		w.d.violate("srq-next", 0, "SRQ %#x WQE %d leads to WQE %d of %d", w.n, index, next, w.size())
+		w.fail("its list leads out of the ring")
+		return false
+	}
+	w.busy[index] = true
+	w.next = next
+	return true
+}
+
+// zero reports whether all bytes are zero.
+func zero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// done says that a taken WQE is completed.
+func (r *rwqe) done() {
+	if r.w.linked {
+		r.w.busy[r.index] = false
+	}
+}
+
+// checkLimit writes the limit event if it is due.
+func (w *wq) checkLimit() {
+	left, ok := w.posted()
+	if w.limit != 0 && ok && left < w.limit {
+		w.limit = 0
+		w.d.objectEvent(EventSRQLimit, 0, w.n)
+	}
+}
+
+// empty reports whether no WQE is posted.
+func (w *wq) empty() bool {
+	n, ok := w.posted()
+	return !ok || n == 0 || w.failed
+}
+
+// reset makes a QP's own queue as new.
+func (w *wq) reset() { w.head, w.next, w.failed = 0, 0, false }
