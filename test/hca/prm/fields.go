@@ -22,26 +22,28 @@ const PageList = 0x880 / 8
 
 // eqc_bits, create_eq_in_bits.
 var (
+	EQCStatus   = Field{0x00, 4}
+	EQCOI       = Field{0x0e, 1}
+	EQCState    = Field{0x14, 4}
+	EQCPageOff  = Field{0x54, 6}
+	EQCLogSize  = Field{0x63, 5}
+	EQCUAR      = Field{0x68, 24}
+	EQCIntr     = Field{0xb4, 12}
+	EQCLogPage  = Field{0xc3, 5}
+	EQCConsumer = Field{0x148, 24}
+	EQCProducer = Field{0x168, 24}
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
 	EQCtx        = 0x80 / 8 // byte in the command
 	EQBitmask    = 0x2c0 / 8
-	EQCStatus    = Field{0x00, 4}
-	EQCOI        = Field{0x0e, 1}
-	EQCState     = Field{0x14, 4}
-	EQCPageOff   = Field{0x54, 6}
-	EQCLogSize   = Field{0x63, 5}
-	EQCUAR       = Field{0x68, 24}
-	EQCIntr      = Field{0xb4, 12}
-	EQCLogPage   = Field{0xc3, 5}
-	EQCConsumer  = Field{0x148, 24}
-	EQCProducer  = Field{0x168, 24}
-	EQStateArmed = uint64(0x9)
-	EQStateFired = uint64(0xa)
+	EQStateArmed = 0x9
+	EQStateFired = 0xa
 )
 
 // cqc_bits, create_cq_in_bits, modify_cq_in_bits.
 var (
-	CQCtx         = 0x80 / 8
-	CQCSize       = 64
 	CQCStatus     = Field{0x00, 4}
 	CQCCQESize    = Field{0x08, 3}
 	CQCOI         = Field{0x0e, 1}
@@ -64,6 +66,12 @@ var (
 	ModifyCQSelect = Field{0x60, 32}
 )
 
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	CQCtx   = 0x80 / 8
+	CQCSize = 64
+)
+
 // Operation modifiers and selectors of MODIFY_CQ: device.h, enum mlx5_modify_cq_mask of cq.h.
 const (
 	ModifyCQOpModify = 0
@@ -77,8 +85,6 @@ const (
 
 // mkc_bits, create_mkey_in_bits.
 var (
-	MKCtx            = 0x80 / 8
-	MKCSize          = 64
 	MKCFree          = Field{0x01, 1}
 	MKCMode42        = Field{0x03, 3}
 	MKCUMREn         = Field{0x10, 1}
@@ -103,10 +109,14 @@ var (
 	MKeyTranslations = Field{0x300, 32} // translations_octword_actual_size
 )
 
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	MKCtx   = 0x80 / 8
+	MKCSize = 64
+)
+
 // qpc_bits.
 var (
-	QPCtx            = 0xc0 / 8
-	QPCSize          = 0x740 / 8
 	QPOptParam       = Field{0x80, 32}
 	QPCState         = Field{0x00, 4}
 	QPCType          = Field{0x08, 8}
@@ -127,8 +137,6 @@ var (
 	QPCUserIndex     = Field{0x88, 24}
 	QPCLogPage       = Field{0xa3, 5}
 	QPCRemoteQPN     = Field{0xa8, 24}
-	QPCPrimary       = 0xc0 / 8  // ads_bits
-	QPCSecondary     = 0x220 / 8 // ads_bits
 	QPCLogAckReqFreq = Field{0x380, 4}
 	QPCLogSRAMax     = Field{0x388, 3}
 	QPCRetryCount    = Field{0x38d, 3}
@@ -162,21 +170,28 @@ var (
 	QPCScatterRes    = Field{0x638, 8}
 )
 
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	QPCtx        = 0xc0 / 8
+	QPCSize      = 0x740 / 8
+	QPCPrimary   = 0xc0 / 8  // ads_bits
+	QPCSecondary = 0x220 / 8 // ads_bits
+)
+
 // Transport services (qpc.st) and kinds of receive queues (qpc.rq_type): qp.h, mlx5_ifc.h.
 const (
-	STRC    = 0x0
-	STUC    = 0x1
-	STUD    = 0x2
-	STXRC   = 0x3
-	STDCI   = 0x5
-	STQP0   = 0x7
-	STQP1   = 0x8
-	STRaw   = 0x9
-	STUMR   = 0xc
-	RQOwn   = 0x0
-	RQSRQ   = 0x1
-	RQNone  = 0x3
-	StateRS = 0x0 // reset, and so on in the order of the states
+	STRC   = 0x0
+	STUC   = 0x1
+	STUD   = 0x2
+	STXRC  = 0x3
+	STDCI  = 0x5
+	STQP0  = 0x7
+	STQP1  = 0x8
+	STRaw  = 0x9
+	STUMR  = 0xc
+	RQOwn  = 0x0
+	RQSRQ  = 0x1
+	RQNone = 0x3
 )
 
 // QP states (qpc.state): enum mlx5_qp_state of qp.h.
@@ -226,7 +241,6 @@ var (
 	ADSHopLimit   = Field{0x58, 8}
 	ADSTClass     = Field{0x64, 8}
 	ADSFlowLabel  = Field{0x6c, 20}
-	ADSRGID       = 0x80 / 8
 	ADSDSCP       = Field{0x10a, 6}
 	ADSUDPSport   = Field{0x110, 16}
 	ADSEthPrio    = Field{0x121, 3}
@@ -234,23 +248,32 @@ var (
 	ADSPort       = Field{0x128, 8}
 	ADSRMACHigh   = Field{0x130, 16}
 	ADSRMACLow    = Field{0x140, 32}
-	ADSSize       = 0x160 / 8
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	ADSRGID = 0x80 / 8
+	ADSSize = 0x160 / 8
 )
 
 // wq_bits: the queue in an RMP, an RQ or an SQ.
 var (
-	WQType       = Field{0x00, 4}
-	WQSignature  = Field{0x04, 1}
-	WQPageOff    = Field{0x2b, 5}
-	WQLWM        = Field{0x30, 16}
-	WQPD         = Field{0x48, 24}
-	WQUAR        = Field{0x68, 24}
-	WQDBR        = Field{0x80, 64}
-	WQHWCounter  = Field{0xc0, 32}
-	WQSWCounter  = Field{0xe0, 32}
-	WQLogStride  = Field{0x10c, 4}
-	WQLogPage    = Field{0x113, 5}
-	WQLogSize    = Field{0x11b, 5}
+	WQType      = Field{0x00, 4}
+	WQSignature = Field{0x04, 1}
+	WQPageOff   = Field{0x2b, 5}
+	WQLWM       = Field{0x30, 16}
+	WQPD        = Field{0x48, 24}
+	WQUAR       = Field{0x68, 24}
+	WQDBR       = Field{0x80, 64}
+	WQHWCounter = Field{0xc0, 32}
+	WQSWCounter = Field{0xe0, 32}
+	WQLogStride = Field{0x10c, 4}
+	WQLogPage   = Field{0x113, 5}
+	WQLogSize   = Field{0x11b, 5}
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
 	WQSize       = 0x600 / 8
 	WQInCtx      = 0x180 / 8 // byte of the queue in rmpc, rqc and sqc
 	WQCtx        = 0x100 / 8 // byte of the context in the command
@@ -292,8 +315,6 @@ const (
 
 // xrc_srqc_bits, srqc_bits.
 var (
-	SRQCtx        = 0x80 / 8
-	SRQCSize      = 64
 	SRQCState     = Field{0x00, 4}
 	SRQCLogSize   = Field{0x04, 4}
 	SRQCSignature = Field{0x20, 1}
@@ -311,13 +332,17 @@ var (
 	ArmLWM        = Field{0x70, 16}
 )
 
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	SRQCtx   = 0x80 / 8
+	SRQCSize = 64
+)
+
 // hca_vport_context_bits and the commands about virtual ports of an InfiniBand card.
 var (
 	OtherVPort      = Field{0x40, 1}
 	PortNum         = Field{0x4c, 4}
 	VPortNumber     = Field{0x50, 16}
-	HCAVPort        = 0x80 / 8
-	HCAVPortSize    = 0x1000 / 8
 	HVPFieldSelect  = Field{0x00, 32}
 	HVPHasSMI       = Field{0x101, 1}
 	HVPHasRaw       = Field{0x102, 1}
@@ -339,44 +364,53 @@ var (
 	HVPPKeyViol     = Field{0x350, 16}
 	QueryIndex      = Field{0x70, 16} // gid_index, pkey_index
 	GIDsNum         = Field{0x60, 16}
-	GIDTable        = 0x80 / 8
-	PKeyTable       = 0x80 / 8
 	VPortStateAdmin = Field{0x78, 4}
 	VPortStateOper  = Field{0x7c, 4}
 )
 
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	HCAVPort     = 0x80 / 8
+	HCAVPortSize = 0x1000 / 8
+	GIDTable     = 0x80 / 8
+	PKeyTable    = 0x80 / 8
+)
+
 // nic_vport_context_bits and the commands about it.
 var (
+	NICListType    = Field{0x65, 3} // of QUERY
+	NICSelInline   = Field{0x78, 1}
+	NICSelLBUC     = Field{0x74, 1}
+	NICSelLBMC     = Field{0x75, 1}
+	NICSelNodeGUID = Field{0x77, 1}
+	NICSelPortGUID = Field{0x76, 1}
+	NICSelMTU      = Field{0x79, 1}
+	NICSelEvent    = Field{0x7a, 1}
+	NICSelPromisc  = Field{0x7b, 1}
+	NICSelAddress  = Field{0x7c, 1}
+	NICSelAddrList = Field{0x7d, 1}
+	NICSelRoCE     = Field{0x7e, 1}
+	NICSelectWord  = Field{0x60, 32}
+	NVPInlineMode  = Field{0x05, 3}
+	NVPDisableLBMC = Field{0x1d, 1}
+	NVPDisableLBUC = Field{0x1e, 1}
+	NVPRoCEEn      = Field{0x1f, 1}
+	NVPEventWord   = Field{0x20, 32}
+	NVPMTU         = Field{0x130, 16}
+	NVPSystemGUID  = Field{0x140, 64}
+	NVPPortGUID    = Field{0x180, 64}
+	NVPNodeGUID    = Field{0x1c0, 64}
+	NVPPromiscBits = Field{0x780, 3}
+	NVPListType    = Field{0x785, 3}
+	NVPListSize    = Field{0x794, 12}
+	NVPMACHigh     = Field{0x7b0, 16}
+	NVPMACLow      = Field{0x7c0, 32}
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
 	NICVPortOut     = 0x80 / 8  // byte in QUERY's answer
 	NICVPortIn      = 0x800 / 8 // byte in MODIFY
-	NICVPortSize    = 0x800 / 8
-	NICListType     = Field{0x65, 3} // of QUERY
-	NICSelInline    = Field{0x78, 1}
-	NICSelLBUC      = Field{0x74, 1}
-	NICSelLBMC      = Field{0x75, 1}
-	NICSelNodeGUID  = Field{0x77, 1}
-	NICSelPortGUID  = Field{0x76, 1}
-	NICSelMTU       = Field{0x79, 1}
-	NICSelEvent     = Field{0x7a, 1}
-	NICSelPromisc   = Field{0x7b, 1}
-	NICSelAddress   = Field{0x7c, 1}
-	NICSelAddrList  = Field{0x7d, 1}
-	NICSelRoCE      = Field{0x7e, 1}
-	NICSelectWord   = Field{0x60, 32}
-	NVPInlineMode   = Field{0x05, 3}
-	NVPDisableLBMC  = Field{0x1d, 1}
-	NVPDisableLBUC  = Field{0x1e, 1}
-	NVPRoCEEn       = Field{0x1f, 1}
-	NVPEventWord    = Field{0x20, 32}
-	NVPMTU          = Field{0x130, 16}
-	NVPSystemGUID   = Field{0x140, 64}
-	NVPPortGUID     = Field{0x180, 64}
-	NVPNodeGUID     = Field{0x1c0, 64}
-	NVPPromiscBits  = Field{0x780, 3}
-	NVPListType     = Field{0x785, 3}
-	NVPListSize     = Field{0x794, 12}
-	NVPMACHigh      = Field{0x7b0, 16}
-	NVPMACLow       = Field{0x7c0, 32}
 	NVPList         = 0x800 / 8
 	NVPListUnicast  = 0
 	NVPListMulticat = 1
@@ -387,8 +421,6 @@ var (
 var (
 	RoCEIndex   = Field{0x40, 16}
 	RoCEPort    = Field{0x5c, 4}
-	RoCEAddr    = 0x80 / 8
-	RoCESize    = 0x100 / 8
 	RoCEVLAN    = Field{0x83, 1}
 	RoCEVLANID  = Field{0x84, 12}
 	RoCEMACHigh = Field{0x90, 16}
@@ -397,35 +429,44 @@ var (
 	RoCEVersion = Field{0xd8, 8}
 )
 
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	RoCEAddr = 0x80 / 8
+	RoCESize = 0x100 / 8
+)
+
 // Several small commands.
 var (
 	ISSICurrent     = Field{0x50, 16}
 	ISSISupported   = Field{0x360, 32}
 	PagesNum        = Field{0x60, 32} // QUERY_PAGES' answer, MANAGE_PAGES' input
 	PagesOut        = Field{0x40, 32}
-	PagesList       = 0x80 / 8
 	DumpFillMKey    = Field{0x40, 32}
-	ResdLKey        = Field{0x60, 32}
 	NullMKey        = Field{0x80, 32}
 	TermMKey        = Field{0xa0, 32}
 	AdapterIEEE     = Field{0x148, 24}
 	AdapterVendor   = Field{0x170, 16}
-	AdapterPSID     = 0x800 / 8
 	RegisterID      = Field{0x50, 16}
 	RegisterArg     = Field{0x60, 32}
-	RegisterData    = 0x80 / 8
 	CounterSetID    = Field{0x58, 8} // ALLOC's answer, DEALLOC's input
 	QueryCounterID  = Field{0xf8, 8}
 	QueryClear      = Field{0xc0, 1}
 	MADPort         = Field{0x58, 8}
 	MADRemoteLID    = Field{0x40, 16}
-	MADData         = 0x80 / 8
-	MADSize         = 256
-	MCGGID          = 0x80 / 8
 	TeardownProfile = Field{0x50, 16}
-	GenEQEData      = 0x80 / 8
-	CapsData        = 0x80 / 8
-	CapsSize        = 4096
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	PagesList    = 0x80 / 8
+	AdapterPSID  = 0x800 / 8
+	RegisterData = 0x80 / 8
+	MADData      = 0x80 / 8
+	MADSize      = 256
+	MCGGID       = 0x80 / 8
+	GenEQEData   = 0x80 / 8
+	CapsData     = 0x80 / 8
+	CapsSize     = 4096
 )
 
 // query_q_counter_out_bits.
@@ -446,7 +487,6 @@ var (
 var (
 	FTType         = Field{0x80, 8}
 	FTNumber       = Field{0xa8, 24}
-	FTCtx          = 0xc0 / 8
 	FTCLevel       = Field{0x08, 8}
 	FTCLogSize     = Field{0x18, 8}
 	FTCMissAction  = Field{0x04, 4}
@@ -455,19 +495,14 @@ var (
 	FGStart        = Field{0xe0, 32}
 	FGEnd          = Field{0x120, 32}
 	FGEnable       = Field{0x1f8, 8}
-	FGMatch        = 0x200 / 8
 	FGNumber       = Field{0xc0, 32} // of DESTROY_FLOW_GROUP
 	FTEIndex       = Field{0x100, 32}
 	FTEModifyMask  = Field{0xd8, 8}
-	FTECtx         = 0x200 / 8
 	FTEGroup       = Field{0x20, 32}
 	FTETag         = Field{0x48, 24}
 	FTEAction      = Field{0x70, 16}
 	FTEDestCount   = Field{0x88, 24}
 	FTECntCount    = Field{0xa8, 24}
-	FTEMatch       = 0x200 / 8
-	FTEDest        = 0x1800 / 8 // byte of the list in the context
-	FTESize        = 0x300      // bytes of the context
 	DestType       = Field{0x00, 8}
 	DestID         = Field{0x08, 24}
 	FlowCounterID  = Field{0x40, 32}
@@ -481,6 +516,19 @@ var (
 	TISCUnderlay   = Field{0x148, 24}
 	RQTMaxSize     = Field{0xb0, 16}
 	RQTActual      = Field{0xd0, 16}
-	RQTList        = 0x780 / 8 // byte of the list in the context
 	RQTEntry       = Field{0x08, 24}
 )
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	FTCtx    = 0xc0 / 8
+	FGMatch  = 0x200 / 8
+	FTECtx   = 0x200 / 8
+	FTEMatch = 0x200 / 8
+	FTEDest  = 0x1800 / 8 // byte of the list in the context
+	FTESize  = 0x300      // bytes of the context
+	RQTList  = 0x780 / 8  // byte of the list in the context
+)
+
+// NICVPortHead is nic_vport_context without its address list, in bytes.
+const NICVPortHead = 0x100

@@ -42,7 +42,7 @@ func newMemory() *memory {
 	return m
 }
 
-// bytes gives n bytes at a bus address.
+// bytes gives the longest contiguous piece at a bus address, of at most n bytes.
 func (m *memory) bytes(addr uint64, n int) ([]byte, error) {
 	w := *m.windows.Load()
 	i, found := slices.BinarySearchFunc(w, addr, func(w window, a uint64) int {
@@ -54,10 +54,11 @@ func (m *memory) bytes(addr uint64, n int) ([]byte, error) {
 		}
 		return 0
 	})
-	if !found || n < 0 || w[i].mem == nil || uint64(n) > w[i].size-(addr-w[i].addr) {
+	if !found || n < 1 || w[i].mem == nil {
 		return nil, fmt.Errorf("%#x, %d bytes: %w", addr, n, ErrNotMapped)
 	}
 	off := addr - w[i].addr
+	n = int(min(uint64(n), w[i].size-off))
 	return w[i].mem[off : off+uint64(n) : off+uint64(n)], nil
 }
 

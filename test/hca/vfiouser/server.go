@@ -52,8 +52,9 @@ func New(cfg Config) *Server {
 	}
 }
 
-// Bytes gives n bytes of the guest's memory at a bus address: the memory itself, not a copy.
-// The error matches ErrNotMapped if the client has not mapped all of it in one piece.
+// Bytes gives the guest's memory at a bus address: the longest piece of it that is contiguous
+// here, at least one byte and at most n. It is the memory itself, not a copy. The error
+// matches ErrNotMapped if the client has mapped nothing there.
 func (s *Server) Bytes(addr uint64, n int) ([]byte, error) { return s.memory.bytes(addr, n) }
 
 // Interrupt raises an MSI-X vector.

@@ -1,0 +1,94 @@
+package hca
+
+import (
+	"github.com/goverbs/goverbs/test/hca/engine"
+	"github.com/goverbs/goverbs/test/hca/prm"
+)
+
+// take finds the lowest number from first to last that is free.
+func take[T any](used map[uint32]T, v T, first, last uint32, what string) (uint32, error) {
+	for n := first; n <= last; n++ {
+		if _, ok := used[n]; !ok {
+			used[n] = v
+			return n, nil
+		}
+	}
+	return 0, refuse(prm.NoResource, what, "all %d are in use", last-first+1)
+}
+
+// drop gives a number back.
+func drop[T any](used map[uint32]T, n uint32, what string) error {
+	if _, ok := used[n]; !ok {
+		return refuse(prm.BadResource, what, "%#x does not exist", n)
+	}
+	delete(used, n)
+	return nil
+}
+
+// Numbers that this side gives out. Each kind begins elsewhere, so that a number used in
+// place of another is found out.
+const (
+	firstDomain, lastDomain   = 0x200, 0x11ff
+	firstCounter, lastCounter = 0x01, 0xff // 8 bits
+)
+
+func (d *Device) allocPD(c *call) error {
+	n, err := d.eng.AllocPD()
+	c.answer(n)
+	return err
+}
+
+func (d *Device) deallocPD(c *call) error { return d.eng.DeallocPD(c.number()) }
+
+func (d *Device) allocXRCD(c *call) error {
+	n, err := d.eng.AllocXRCD()
+	c.answer(n)
+	return err
+}
+
+func (d *Device) deallocXRCD(c *call) error { return d.eng.DeallocXRCD(c.number()) }
+
+func (d *Device) allocUAR(c *call) error {
+	n, err := take(d.uars, true, firstUAR, lastUAR, "UAR")
+	c.answer(n)
+	return err
+}
+
+func (d *Device) deallocUAR(c *call) error { return drop(d.uars, c.number(), "UAR") }
+
+func (d *Device) allocDomain(c *call) error {
+	n, err := take(d.domains, true, firstDomain, lastDomain, "transport domain")
+	c.answer(n)
+	return err
+}
+
+func (d *Device) deallocDomain(c *call) error {
+	n := c.number()
+	if user := d.eth.domainUser(n); user != "" {
+		return refuse(prm.ResBusy, "transport domain", "%#x is in use by %s", n, user)
+	}
+	return drop(d.domains, n, "transport domain")
+}
+
+func (d *Device) allocCounter(c *call) error {
+	n, err := take(d.counters, true, firstCounter, lastCounter, "queue counter")
+	prm.CounterSetID.Put(c.out, uint64(n))
+	return err
+}
+
+func (d *Device) deallocCounter(c *call) error {
+	return drop(d.counters, prm.CounterSetID.U32(c.in), "queue counter")
+}
+
+func (d *Device) queryCounter(c *call) error {
+	n := prm.QueryCounterID.U32(c.in)
+	if !d.counters[n] && n != 0 {
+		return refuse(prm.BadResource, "queue counter", "%#x does not exist", n)
+	}
+	return nil
+}
+
+func (d *Device) genEQE(c *call) error {
+	data := c.in[prm.GenEQEData:]
+	return d.eng.PostEQE(prm.EQNumber.U32(c.in), engine.EventType(data[1]), data[3], data[32:60])
+}

@@ -1,0 +1,135 @@
+package hca
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/goverbs/test/hca/engine"
+)
+
+var be = binary.BigEndian
+
+// The initialization segment, at the beginning of BAR 0: struct mlx5_init_seg (mlx5/device.h).
+const (
+	segFWRev        = 0x0000
+	segCmdIfRev     = 0x0004
+	segCmdQHigh     = 0x0010
+	segCmdQLow      = 0x0014
+	segCmdDoorbell  = 0x0018
+	segInitializing = 0x01fc
+	segHealth       = 0x0200
+	segHealthEnd    = 0x0240
+	segTimerHigh    = 0x1000
+	segTimerLow     = 0x1004
+	segHealthCount  = 0x1010
+	segEnd          = 0x4000
+
+	fwMajor, fwMinor, fwSub = 16, 35, 2000
+	cmdIfRev                = 5
+	logCmdSlots             = 5 // 32 commands at a time
+	logCmdStride            = 6
+
+	healthSeverity = 0x38 // rfr_severity, whose top bit asks for a reset of the card
+	healthSyndrome = 0x3c // irisc_index, synd, ext_synd
+)
+
+// UAR pages follow one another in BAR 0. The first ones overlap the segment and are not given
+// out.
+const (
+	uarPage  = 4096
+	firstUAR = 0x100
+	uarStart = firstUAR * uarPage
+	lastUAR  = BARSize/uarPage - 1
+)
+
+// ReadBAR answers a load.
+func (d *Device) ReadBAR(_ int, off uint64, p []byte) {
+	if off >= uarStart {
+		d.eng.UARRead(uint32(off/uarPage), uint32(off%uarPage), len(p))
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range p {
+		at := off + uint64(i)
+		p[i] = byte(d.register(at&^3) >> (24 - at%4*8))
+	}
+}
+
+// register reads a register of the segment.
+func (d *Device) register(off uint64) uint32 {
+	switch off {
+	case segFWRev:
+		return fwMinor<<16 | fwMajor
+	case segCmdIfRev:
+		return cmdIfRev<<16 | fwSub
+	case segCmdQHigh:
+		return uint32(d.slots >> 32)
+	case segCmdQLow:
+		// Bits 8 to 10 tell what kind of interface it is: 0 is the full one.
+		return uint32(d.slots)&^0xfff | logCmdSlots<<4 | logCmdStride
+	case segTimerHigh:
+		return uint32(d.now() >> 32)
+	case segTimerLow:
+		return uint32(d.now())
+	case segHealthCount:
+		if d.fatal {
+			return 1 // a dead card's counter stands still
+		}
+		return uint32(d.now()/1e7) &^ (1 << 31)
+	case segHealth + healthSeverity:
+		if d.fatal {
+			return 1 << 31
+		}
+	case segHealth + healthSyndrome:
+		if d.fatal {
+			return healthFatal << 16
+		}
+	}
+	return 0
+}
+
+// healthFatal is the syndrome in the health buffer of a card that has failed:
+// MLX5_INITIAL_SEG_HEALTH_SYNDROME_FW_INTERNAL_ERR (mlx5_ifc.h).
+const healthFatal = 0x01
+
+// WriteBAR takes a store.
+func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
+	if off >= uarStart {
+		d.eng.UARWrite(uint32(off/uarPage), uint32(off%uarPage), p)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(p) != 4 || off%4 != 0 {
+		d.violation("a store of %d bytes at %#x of the initialization segment, whose registers have 4", len(p), off)
+		return
+	}
+	v := be.Uint32(p)
+	switch off {
+	case segCmdQHigh:
+		d.slots = uint64(v)<<32 | d.slots&0xffffffff
+	case segCmdQLow:
+		d.slots = d.slots&^0xffffffff | uint64(v&^0xfff)
+		if kind := v >> 8 & 7; kind != 0 {
+			d.violation("interface type %d was asked for, which is not modelled", kind)
+		}
+	case segCmdDoorbell:
+		for slot := range 1 << logCmdSlots {
+			if v>>slot&1 == 1 {
+				d.command(slot)
+			}
+		}
+	default:
+		d.violation("a store at %#x of the initialization segment, where nothing can be written", off)
+	}
+}
+
+// Fail is a fatal error of the card: no command is executed any more, the health counter
+// stands still, and the driver is told by an event.
+func (d *Device) Fail() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fatal = true
+	d.eng.PostEvent(engine.EventInternalError, 0, nil)
+	d.eng.Fatal()
+}

@@ -1,0 +1,169 @@
+package hca
+
+import (
+	"slices"
+
+	"github.com/goverbs/goverbs/test/hca/prm"
+)
+
+// capSet has the card's capabilities by kind: what is possible, and what is in force.
+type capSet map[int]*capPair
+
+type capPair struct{ max, cur []byte }
+
+// setting is one field of a set of capabilities.
+type setting struct {
+	f prm.Field
+	v uint64
+}
+
+// general are the capabilities that do not depend on the mode. What is not listed is not
+// there: no page requests, no eswitch, no DC, no ODP, no DEVX, no tag matching, no compression.
+var general = []setting{
+	{prm.CapPageRequestDisable, 1}, {prm.CapReleaseAllPages, 1},
+	{prm.CapLogMaxQP, 12}, {prm.CapLogMaxQPSize, 15}, {prm.CapLogMaxSRQ, 12}, {prm.CapLogMaxSRQSize, 15},
+	{prm.CapLogMaxCQ, 14}, {prm.CapLogMaxCQSize, 22}, {prm.CapLogMaxEQ, 6}, {prm.CapLogMaxEQSize, 22},
+	{prm.CapLogMaxMKey, 16}, {prm.CapLogMaxPD, 14}, {prm.CapLogMaxXRCD, 14}, {prm.CapLogMaxTD, 14},
+	{prm.CapLogMaxRQ, 12}, {prm.CapLogMaxSQ, 12}, {prm.CapLogMaxTIR, 12}, {prm.CapLogMaxTIS, 12}, {prm.CapLogMaxRMP, 12},
+	{prm.CapLogMaxRQT, 12}, {prm.CapLogMaxRQTSize, 10}, {prm.CapLogMaxTISPerSQ, 3}, {prm.CapCyclicRecvWQE, 1},
+	{prm.CapLogMaxWQSize, 15}, {prm.CapLogMaxStrideRQ, 11}, {prm.CapLogMinStrideRQ, 4}, {prm.CapLogMaxStrideSQ, 9}, {prm.CapLogMinStrideSQ, 6},
+	{prm.CapLogMaxUCList, 7}, {prm.CapLogMaxMCList, 11}, {prm.CapLogMaxVLANList, 12},
+	{prm.CapMaxSGL, 30}, {prm.CapMaxIndirection, 4}, {prm.CapFixedBufferSize, 1}, {prm.CapLogMaxMRWSize, 64}, {prm.CapLogMaxKLMList, 16},
+	{prm.CapLogMaxRAReqQP, 4}, {prm.CapLogMaxRAResQP, 4}, {prm.CapLogMaxMsg, 30}, {prm.CapLocalCAAckDelay, 16},
+	{prm.CapGIDTableSize, prm.CapGIDTable64}, {prm.CapPKeyTableSize, prm.CapPKeyTable128}, {prm.CapNumPorts, 1},
+	{prm.CapCQEVersion, 1}, {prm.CapCompactAddress, 1}, {prm.CapUMRNoEntitySize, 1}, {prm.CapUMRFence, 2}, {prm.CapScatterCQE, 1},
+	{prm.CapAtomicBit, 1}, {prm.CapCQOI, 1}, {prm.CapCQResize, 1}, {prm.CapCQModeration, 1}, {prm.CapBlockLBMC, 1}, {prm.CapCD, 1},
+	{prm.CapIMAICL, 1}, {prm.CapQKV, 1}, {prm.CapPKV, 1}, {prm.CapSetDETHSQPN, 1}, {prm.CapAPM, 1},
+	{prm.CapXRC, 1}, {prm.CapUD, 1}, {prm.CapUC, 1}, {prm.CapRC, 1}, {prm.CapLogPageSize, 12},
+	{prm.CapBF, 1}, {prm.CapLogBFRegSize, 9}, {prm.CapMaxWQESizeSQ, 1024}, {prm.CapMaxWQESizeRQ, 512},
+	{prm.CapMaxQPMCG, 240}, {prm.CapLogMaxMCG, 16}, {prm.CapNullMKey, 1}, {prm.CapTerminateMKey, 1}, {prm.CapDumpFillMKey, 1},
+	{prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
+}
+
+var generalIB = []setting{{prm.CapPortType, prm.CapPortTypeIB}, {prm.CapIBVirt, 1}}
+
+var generalRoCE = []setting{
+	{prm.CapPortType, prm.CapPortTypeEthernet}, {prm.CapEthNetOffloads, 1}, {prm.CapNICFlowTable, 1}, {prm.CapRoCEBit, 1},
+	{prm.CapMaxTC, 8},
+}
+
+// atomics: compare and swap, fetch and add, and both masked; of 8 bytes; the result in
+// the host's order if the driver asks for it.
+var atomics = []setting{{prm.CapAtomicHostOrder, 1}, {prm.CapAtomicOps, 0xf}, {prm.CapAtomicSizeQP, 8}}
+
+// ethernet: no LSO; headers need not be inline, as the virtual port says.
+var ethernet = []setting{{prm.CapEthChecksum, 1}, {prm.CapEthVLAN, 1}, {prm.CapEthSelfLB, 1}, {prm.CapEthInlineMode, 1}, {prm.CapEthRSSTable, 8}}
+
+const (
+	roceAddresses               = 64
+	roceV1, roceV2              = 1 << 0, 1 << 2
+	roceGRH, roceIPv4, roceIPv6 = 1 << 0, 1 << 1, 1 << 2
+)
+
+var roceCaps = []setting{
+	{prm.CapRoCEVersion, roceV1 | roceV2}, {prm.CapRoCETableSize, roceAddresses}, {prm.CapRoCEL3Type, roceIPv4 | roceIPv6},
+	{prm.CapRoCEDestPort, 4791}, {prm.CapRoCEMinSport, 0xc000}, {prm.CapRoCEMaxSport, 0xffff},
+}
+
+var flowTableCaps = []setting{
+	{prm.CapFTSupport, 1}, {prm.CapFTModifyEn, 1}, {prm.CapFTModifyRoot, 1}, {prm.CapFTIdentifiedMiss, 1}, {prm.CapFTModify, 1},
+	{prm.CapFTLogMaxSize, 16}, {prm.CapFTMaxLevel, 64}, {prm.CapFTLogMaxNum, 16}, {prm.CapFTLogMaxDest, 8}, {prm.CapFTLogMaxFlow, 16},
+}
+
+func apply(b []byte, settings []setting) {
+	for _, s := range settings {
+		s.f.Put(b, s.v)
+	}
+}
+
+// newCaps gives the capabilities of a card after power-on.
+func newCaps(mode Mode, index uint8) capSet {
+	set := capSet{}
+	add := func(kind int, settings ...[]setting) []byte {
+		b := make([]byte, prm.CapsSize)
+		for _, s := range settings {
+			apply(b, s)
+		}
+		set[kind] = &capPair{max: b}
+		return b
+	}
+	own := []setting{{prm.CapVHCAID, uint64(index) + 1}}
+	add(prm.CapAtomic, atomics)
+	if mode == IB {
+		add(prm.CapGeneral, general, generalIB, own)
+	} else {
+		add(prm.CapGeneral, general, generalRoCE, own)
+		add(prm.CapEthernet, ethernet)
+		add(prm.CapRoCE, roceCaps)
+		ft := add(prm.CapFlowTable)
+		for _, at := range []int{prm.CapFTReceive, prm.CapFTReceiveRDMA, prm.CapFTTransmit, prm.CapFTTransmitRDMA} {
+			table := prm.Record(ft, at, prm.CapFTSize)
+			apply(table, flowTableCaps)
+			copy(prm.Record(table, prm.CapFTFields, prm.CapFTFieldsSize), supportedMatches())
+		}
+	}
+	for _, p := range set {
+		p.cur = slices.Clone(p.max)
+	}
+	return set
+}
+
+// queryCaps is QUERY_HCA_CAP.
+func (d *Device) queryCaps(c *call) error {
+	kind := int(c.opmod >> 1)
+	p, ok := d.caps[kind]
+	if !ok {
+		return refuse(prm.BadParam, "capability kind", "%#x is not there", kind)
+	}
+	if c.opmod&1 == 1 {
+		copy(c.out[prm.CapsData:], p.cur)
+	} else {
+		copy(c.out[prm.CapsData:], p.max)
+	}
+	return nil
+}
+
+// writable are the general capabilities that the driver may set, each to at most what is
+// possible. What it sets else must be as it is.
+var writable = []prm.Field{
+	prm.CapLogMaxQP, prm.CapPKeyTableSize, prm.CapLogUARPage, prm.CapReleaseAllPages, prm.CapLogMaxUCList, prm.CapCmdChecksum, prm.CapRoCEBit,
+}
+
+// setCaps is SET_HCA_CAP. It is possible only before INIT_HCA.
+func (d *Device) setCaps(c *call) error {
+	if d.phase == phaseRunning {
+		return refuse(prm.BadSysState, "state", "SET_HCA_CAP after INIT_HCA")
+	}
+	kind := int(c.opmod >> 1)
+	p, ok := d.caps[kind]
+	if !ok {
+		return refuse(prm.BadParam, "capability kind", "%#x is not there", kind)
+	}
+	want := c.in[prm.CapsData:]
+	switch kind {
+	case prm.CapGeneral:
+		next := slices.Clone(p.cur)
+		for _, f := range writable {
+			f.Put(next, f.Get(want))
+		}
+		if i := firstDifference(next, want); i >= 0 {
+			return refuse(prm.BadParam, "capabilities", "byte %#x would become %#x from %#x, which the driver may not set", i, want[i], next[i])
+		}
+		p.cur = next
+	case prm.CapAtomic:
+		// Only the order of bytes can be set; the rest of the record may be anything.
+		prm.CapAtomicMode.Put(p.cur, prm.CapAtomicMode.Get(want))
+	default:
+		return refuse(prm.BadParam, "capability kind", "%#x can't be set", kind)
+	}
+	return nil
+}
+
+func firstDifference(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,213 @@
+// Hca serves ConnectX cards over vfio-user, one on each socket, all of them on one fabric:
+//
+//	hca -mode roce card0.sock card1.sock
+//
+// and for each of them
+//
+//	qemu-system-x86_64 ... -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem \
+//	    -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"card0.sock"}}'
+//
+// A socket may also be one that is connected already and that the program was started with:
+// fd:3. When all clients are gone, or on SIGTERM, it prints what the cards have seen, and
+// its exit status is 1 if a driver did what it must not.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/goverbs/test/hca"
+	"github.com/goverbs/goverbs/test/hca/engine"
+	"github.com/goverbs/goverbs/test/hca/vfiouser"
+)
+
+// Exit statuses.
+const (
+	statusViolation = 1
+	statusFailure   = 2
+)
+
+type options struct {
+	mode    hca.Mode
+	report  string
+	verbose bool
+	quiet   bool
+	fabric  engine.FabricConfig
+	sockets []string
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hca:", err)
+		os.Exit(statusFailure)
+	}
+	violations, err := run(o, os.Stdout)
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "hca:", err)
+		os.Exit(statusFailure)
+	case violations > 0:
+		os.Exit(statusViolation)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("hca", flag.ContinueOnError)
+	mode := f.String("mode", "ib", "what the ports speak: ib or roce")
+	f.StringVar(&o.report, "report", "", "write the report as JSON to `FILE`")
+	f.BoolVar(&o.verbose, "verbose", false, "print commands, work queue entries, completions and packets as they come")
+	f.BoolVar(&o.quiet, "quiet", false, "print no report")
+	f.Float64Var(&o.fabric.Loss, "loss", 0, "lose packets with this probability, 0 to 1")
+	f.Float64Var(&o.fabric.Duplicate, "duplicate", 0, "duplicate packets with this probability")
+	f.DurationVar(&o.fabric.Delay, "delay", 0, "hold packets back for up to this time")
+	f.Uint64Var(&o.fabric.Seed, "seed", 1, "seed for what is left to chance")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	var err error
+	o.sockets = f.Args()
+	if len(o.sockets) == 0 {
+		return o, errors.New("no socket named; see -help")
+	}
+	o.mode, err = hca.ParseMode(*mode)
+	return o, err
+}
+
+// card is one card and where it is served.
+type card struct {
+	name   string
+	dev    *hca.Device
+	server *vfiouser.Server
+	socket string
+}
+
+// run serves the cards until their clients are gone.
+func run(o options, out io.Writer) (violations uint64, err error) {
+	var mu sync.Mutex // of out
+	say := func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(out, format+"\n", args...)
+	}
+	fabric := engine.NewFabric(o.fabric)
+	defer fabric.Close()
+	var cards []*card
+	for i, socket := range o.sockets {
+		c, err := newCard(o, i, socket, fabric, say)
+		if err != nil {
+			return 0, err
+		}
+		cards = append(cards, c)
+	}
+	errs := make(chan error, len(cards))
+	for _, c := range cards {
+		go func() { errs <- c.serve() }()
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	for range cards {
+		select {
+		case e := <-errs:
+			err = errors.Join(err, e)
+		case <-stop:
+			return finish(o, cards, out, err)
+		}
+	}
+	return finish(o, cards, out, err)
+}
+
+func newCard(o options, i int, socket string, fabric *engine.Fabric, say func(string, ...any)) (*card, error) {
+	name := "card " + strconv.Itoa(i)
+	cfg := vfiouser.Config{ID: hca.ID, Vectors: hca.Vectors, Table: hca.MSIXTable, PBA: hca.MSIXPBA}
+	cfg.BARs[0] = hca.BARSize
+	dc := hca.Config{Name: name, Mode: o.mode, Index: uint8(i), Fabric: fabric}
+	if o.verbose {
+		cfg.Logf = func(format string, args ...any) { say(name+": "+format, args...) }
+		dc.Trace = func(line string) { say("%s", line) }
+	}
+	server := vfiouser.New(cfg)
+	dc.Memory, dc.Interrupt = server, server.Interrupt
+	dev, err := hca.New(dc)
+	return &card{name: name, dev: dev, server: server, socket: socket}, err
+}
+
+// serve answers the client at the socket.
+func (c *card) serve() error {
+	conn, err := c.connect()
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	defer conn.Close()
+	if err := c.server.Serve(conn, c.dev); err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	return nil
+}
+
+func (c *card) connect() (*net.UnixConn, error) {
+	if number, ok := strings.CutPrefix(c.socket, "fd:"); ok {
+		fd, err := strconv.ParseUint(number, 10, 31)
+		if err != nil {
+			return nil, err
+		}
+		f := os.NewFile(uintptr(fd), c.socket)
+		if f == nil {
+			return nil, fmt.Errorf("%s: no such descriptor", c.socket)
+		}
+		defer f.Close()
+		conn, err := net.FileConn(f)
+		if err != nil {
+			return nil, err
+		}
+		u, ok := conn.(*net.UnixConn)
+		if !ok {
+			conn.Close()
+			return nil, fmt.Errorf("%s is no socket of the unix domain", c.socket)
+		}
+		return u, nil
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return l.AcceptUnix()
+}
+
+// finish prints the reports.
+func finish(o options, cards []*card, out io.Writer, err error) (uint64, error) {
+	var all []hca.Report
+	violations := uint64(0)
+	for _, c := range cards {
+		c.dev.Close()
+		r := c.dev.Report()
+		violations += r.Violations
+		all = append(all, r)
+		if !o.quiet {
+			r.Print(out)
+		}
+	}
+	if o.report != "" {
+		b, e := json.MarshalIndent(all, "", "\t")
+		if e == nil {
+			e = os.WriteFile(o.report, append(b, '\n'), 0o644)
+		}
+		err = errors.Join(err, e)
+	}
+	return violations, err
+}

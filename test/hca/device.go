@@ -1,0 +1,201 @@
+package hca
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/test/hca/engine"
+	"github.com/goverbs/goverbs/test/hca/prm"
+	"github.com/goverbs/goverbs/test/hca/vfiouser"
+)
+
+// Mode is what the card's port speaks.
+type Mode string
+
+// The modes.
+const (
+	IB   Mode = "ib"   // InfiniBand
+	RoCE Mode = "roce" // Ethernet, with RoCE v1 and v2
+)
+
+// ParseMode reads a mode's name.
+func ParseMode(s string) (Mode, error) {
+	if m := Mode(s); m == IB || m == RoCE {
+		return m, nil
+	}
+	return "", fmt.Errorf("mode %q: want %s or %s", s, IB, RoCE)
+}
+
+// Config is a card to make.
+type Config struct {
+	Name      string               // Name stands in reports: "mlx5_0".
+	Mode      Mode                 // Mode is what its port speaks.
+	Index     uint8                // Index tells cards on one fabric apart: GUID, MAC and LID are made from it.
+	Memory    engine.Memory        // Memory is the guest's.
+	Interrupt func(vector int)     // Interrupt raises an MSI-X vector.
+	Fabric    *engine.Fabric       // Fabric joins the card with others.
+	Trace     func(line string)    // Trace takes what happens in words; nil is nobody.
+	Now       func() time.Duration // Now is the clock of the free running timer; nil is real time.
+}
+
+// What the card is on its bus.
+var (
+	// ID is that of a ConnectX-5's virtual function.
+	ID = vfiouser.ID{Vendor: 0x15b3, Device: 0x1018, SubVendor: 0x15b3, SubDevice: 0x0001, Class: 0x020000}
+)
+
+// Sizes of the card on its bus.
+const (
+	BARSize   = 32 << 20 // BARSize is that of BAR 0, in bytes.
+	Vectors   = 32       // Vectors is the number of MSI-X interrupts.
+	MSIXTable = 0x2000   // MSIXTable is the table's place in BAR 0.
+	MSIXPBA   = 0x3000   // MSIXPBA is the pending array's.
+)
+
+// phase is how far the driver has brought the card up.
+type phase int
+
+const (
+	phaseReset   phase = iota // nothing has happened
+	phaseEnabled              // ENABLE_HCA
+	phaseRunning              // INIT_HCA
+)
+
+// Device is one card. Its methods may be called from any goroutine.
+type Device struct {
+	cfg Config
+	eng *engine.Device
+
+	mu       sync.Mutex // guards what follows; the engine's lock is taken inside it
+	phase    phase
+	slots    uint64 // bus address of the command queue
+	issi     uint16
+	caps     capSet
+	cmdEQ    uint32          // EQ that command completions go to, 0 if there is none
+	pages    map[uint64]bool // memory that the driver has given to firmware
+	uars     map[uint32]bool
+	domains  map[uint32]bool // transport domains
+	counters map[uint32]bool // queue counter sets
+	nic      nicVPort
+	hvp      hcaVPort
+	roce     [roceAddresses][]byte // as SET_ROCE_ADDRESS gave them
+	regs     map[uint16][]byte     // registers that hold what was written
+	eth      steering
+	faults   []*commandFault
+	rep      report
+	fatal    bool
+	start    time.Time
+}
+
+// New makes a card and puts it on its fabric.
+func New(cfg Config) (*Device, error) {
+	if _, err := ParseMode(string(cfg.Mode)); err != nil {
+		return nil, err
+	}
+	d := &Device{cfg: cfg, start: time.Now()}
+	d.rep.init(cfg)
+	layer := engine.InfiniBand
+	if cfg.Mode == RoCE {
+		layer = engine.Ethernet
+	}
+	ec := engine.Config{
+		Name: cfg.Name, Memory: cfg.Memory, Interrupt: cfg.Interrupt, Fabric: cfg.Fabric,
+		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive,
+	}
+	if cfg.Trace != nil {
+		ec.Trace = func(e engine.TraceEvent) { cfg.Trace(e.Text) }
+	}
+	var err error
+	if d.eng, err = engine.New(ec); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clear()
+	return d, nil
+}
+
+// Reset is what the guest's reset of the PCI function does: every object is gone.
+func (d *Device) Reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.eng.Reset()
+	d.rep.Resets++
+	d.clear()
+}
+
+// Close takes the card off its fabric.
+func (d *Device) Close() { d.eng.Close() }
+
+// Engine gives the card's data path, for tests that inject faults there.
+func (d *Device) Engine() *engine.Device { return d.eng }
+
+// clear brings everything but the engine into the state after power-on.
+func (d *Device) clear() {
+	d.phase, d.slots, d.issi, d.cmdEQ, d.fatal = phaseReset, 0, 0, 0, false
+	d.caps = newCaps(d.cfg.Mode, d.cfg.Index)
+	d.pages, d.uars, d.domains, d.counters = map[uint64]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
+	d.regs = map[uint16][]byte{}
+	d.roce = [roceAddresses][]byte{}
+	d.eth.clear()
+	d.clearPort()
+}
+
+// now is the free running timer, which counts nanoseconds.
+func (d *Device) now() uint64 {
+	if d.cfg.Now != nil {
+		return uint64(d.cfg.Now())
+	}
+	return uint64(time.Since(d.start))
+}
+
+// guid gives the card's GUID, and by kind those of its parts.
+func (d *Device) guid() uint64 { return 0x506b4b0300c0ff00 | uint64(d.cfg.Index) }
+
+// mac gives the card's MAC address.
+func (d *Device) mac() [6]byte { return [6]byte{0x50, 0x6b, 0x4b, 0xc0, 0xff, d.cfg.Index} }
+
+// failure is a command that is refused.
+type failure struct {
+	status   prm.Status
+	syndrome uint32
+	why      string
+}
+
+func (f *failure) Error() string {
+	return fmt.Sprintf("%s (%s, syndrome %#x)", f.why, f.status, f.syndrome)
+}
+
+// refuse makes the failure of a command. The same thing that is wrong gives the same syndrome
+// every time; the numbers are this model's own.
+func refuse(status prm.Status, what, format string, args ...any) *failure {
+	return &failure{status: status, syndrome: syndrome(what), why: what + ": " + fmt.Sprintf(format, args...)}
+}
+
+// syndrome makes a number out of what was wrong (FNV-1a, 24 bits of it).
+func syndrome(what string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(what) {
+		h = (h ^ uint32(what[i])) * 16777619
+	}
+	return h>>8 | 1
+}
+
+// asFailure turns an error of the engine into an answer.
+func asFailure(err error) *failure {
+	var f *failure
+	if errors.As(err, &f) {
+		return f
+	}
+	var e *engine.Error
+	if errors.As(err, &e) {
+		what := e.Object
+		if e.Field != "" {
+			what += "." + e.Field
+		}
+		return &failure{status: prm.Status(e.Kind), syndrome: syndrome(what + ": " + e.Kind.String()), why: e.Error()}
+	}
+	return &failure{status: prm.InternalErr, syndrome: syndrome("internal"), why: err.Error()}
+}

@@ -1,0 +1,170 @@
+package prm
+
+// Kinds of capabilities: enum mlx5_cap_type (device.h). QUERY_HCA_CAP's modifier has the kind
+// above bit 0, which asks for the current values rather than the largest possible.
+const (
+	CapGeneral   = 0x00
+	CapEthernet  = 0x01
+	CapODP       = 0x02
+	CapAtomic    = 0x03
+	CapRoCE      = 0x04
+	CapFlowTable = 0x07
+)
+
+// cmd_hca_cap_bits.
+var (
+	CapPageRequestDisable = Field{0x06, 1}
+	CapVHCAID             = Field{0x30, 16}
+	CapLogMaxSRQSize      = Field{0x80, 8}
+	CapLogMaxQPSize       = Field{0x88, 8}
+	CapLogMaxQP           = Field{0x9b, 5}
+	CapLogMaxSRQ          = Field{0xab, 5}
+	CapMaxSGL             = Field{0xc0, 8}
+	CapLogMaxCQSize       = Field{0xc8, 8}
+	CapLogMaxCQ           = Field{0xdb, 5}
+	CapLogMaxEQSize       = Field{0xe0, 8}
+	CapLogMaxMKey         = Field{0xea, 6}
+	CapTerminateMKey      = Field{0xf6, 1}
+	CapDumpFillMKey       = Field{0xf8, 1}
+	CapLogMaxEQ           = Field{0xfc, 4}
+	CapMaxIndirection     = Field{0x100, 8}
+	CapFixedBufferSize    = Field{0x108, 1}
+	CapLogMaxMRWSize      = Field{0x109, 7}
+	CapNullMKey           = Field{0x119, 1}
+	CapLogMaxKLMList      = Field{0x11a, 6}
+	CapReleaseAllPages    = Field{0x145, 1}
+	CapLogMaxRAReqQP      = Field{0x14a, 6}
+	CapLogMaxRAResQP      = Field{0x15a, 6}
+	CapGIDTableSize       = Field{0x170, 16}
+	CapOutOfSeqCount      = Field{0x180, 1}
+	CapRetransmitCounters = Field{0x182, 1}
+	CapMaxQPCount         = Field{0x186, 10}
+	CapPKeyTableSize      = Field{0x190, 16}
+	CapIBVirt             = Field{0x1a2, 1}
+	CapNICFlowTable       = Field{0x1a6, 1}
+	CapLocalCAAckDelay    = Field{0x1ab, 5}
+	CapPortType           = Field{0x1b6, 2}
+	CapNumPorts           = Field{0x1b8, 8}
+	CapLogMaxMsg          = Field{0x1c3, 5}
+	CapMaxTC              = Field{0x1cc, 4}
+	CapCQEVersion         = Field{0x1fc, 4}
+	CapCompactAddress     = Field{0x200, 1}
+	CapUMRNoEntitySize    = Field{0x207, 1}
+	CapUMRFence           = Field{0x20a, 2}
+	CapScatterCQE         = Field{0x215, 1}
+	CapEthNetOffloads     = Field{0x21c, 1}
+	CapRoCEBit            = Field{0x21d, 1}
+	CapAtomicBit          = Field{0x21e, 1}
+	CapCQOI               = Field{0x220, 1}
+	CapCQResize           = Field{0x221, 1}
+	CapCQModeration       = Field{0x222, 1}
+	CapBlockLBMC          = Field{0x228, 1}
+	CapCD                 = Field{0x22c, 1}
+	CapAPM                = Field{0x22e, 1}
+	CapIMAICL             = Field{0x231, 1}
+	CapQKV                = Field{0x236, 1}
+	CapPKV                = Field{0x237, 1}
+	CapSetDETHSQPN        = Field{0x238, 1}
+	CapXRC                = Field{0x23c, 1}
+	CapUD                 = Field{0x23d, 1}
+	CapUC                 = Field{0x23e, 1}
+	CapRC                 = Field{0x23f, 1}
+	CapLogPageSize        = Field{0x258, 8}
+	CapBF                 = Field{0x260, 1}
+	CapDriverVersion      = Field{0x261, 1}
+	CapLogBFRegSize       = Field{0x26b, 5}
+	CapMaxWQESizeSQ       = Field{0x290, 16}
+	CapMaxWQESizeRQ       = Field{0x2b0, 16}
+	CapMaxQPMCG           = Field{0x2e7, 25}
+	CapLogMaxMCG          = Field{0x318, 8}
+	CapLogMaxTD           = Field{0x323, 5}
+	CapLogMaxPD           = Field{0x32b, 5}
+	CapLogMaxXRCD         = Field{0x33b, 5}
+	CapLogMaxRQ           = Field{0x363, 5}
+	CapLogMaxSQ           = Field{0x36b, 5}
+	CapLogMaxTIR          = Field{0x373, 5}
+	CapLogMaxTIS          = Field{0x37b, 5}
+	CapCyclicRecvWQE      = Field{0x380, 1}
+	CapLogMaxRMP          = Field{0x383, 5}
+	CapLogMaxRQT          = Field{0x38b, 5}
+	CapLogMaxRQTSize      = Field{0x393, 5}
+	CapLogMaxTISPerSQ     = Field{0x39b, 5}
+	CapLogMaxStrideRQ     = Field{0x3a3, 5}
+	CapLogMinStrideRQ     = Field{0x3ab, 5}
+	CapLogMaxStrideSQ     = Field{0x3b3, 5}
+	CapLogMinStrideSQ     = Field{0x3bb, 5}
+	CapLogMaxWQSize       = Field{0x3db, 5}
+	CapLogMaxVLANList     = Field{0x3eb, 5}
+	CapLogMaxMCList       = Field{0x3f3, 5}
+	CapLogMaxUCList       = Field{0x3fb, 5}
+	CapCmdChecksum        = Field{0x210, 2}
+	CapLogUARPage         = Field{0x490, 16}
+	CapDeviceFrequencyMHz = Field{0x4c0, 32}
+	CapDeviceFrequencyKHz = Field{0x4e0, 32}
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	CapPortTypeIB       = 0
+	CapPortTypeEthernet = 1
+	CapGIDTable64       = 3 // 8 << n entries
+	CapPKeyTable128     = 0 // 128 << n entries
+)
+
+// atomic_caps_bits.
+var (
+	CapAtomicMode      = Field{0x40, 2}
+	CapAtomicHostOrder = Field{0x46, 1}
+	CapAtomicOps       = Field{0x90, 16}
+	CapAtomicSizeQP    = Field{0xb0, 16}
+)
+
+// per_protocol_networking_offload_caps_bits.
+var (
+	CapEthChecksum   = Field{0x00, 1}
+	CapEthVLAN       = Field{0x01, 1}
+	CapEthSelfLB     = Field{0x08, 1}
+	CapEthMaxLSO     = Field{0x0b, 5}
+	CapEthInlineMode = Field{0x12, 2}
+	CapEthRSSTable   = Field{0x14, 4}
+)
+
+// roce_cap_bits.
+var (
+	CapRoCEL3Type    = Field{0x8c, 4}
+	CapRoCEVersion   = Field{0x98, 8}
+	CapRoCEDestPort  = Field{0xb0, 16}
+	CapRoCEMaxSport  = Field{0xc0, 16}
+	CapRoCEMinSport  = Field{0xd0, 16}
+	CapRoCETableSize = Field{0xf0, 16}
+)
+
+// flow_table_nic_cap_bits: where each kind of table has its flow_table_prop_layout_bits.
+const (
+	CapFTReceive      = 0x200 / 8
+	CapFTReceiveRDMA  = 0x400 / 8
+	CapFTTransmit     = 0x800 / 8
+	CapFTTransmitRDMA = 0xa00 / 8
+	CapFTSize         = 0x200 / 8
+)
+
+// flow_table_prop_layout_bits.
+var (
+	CapFTSupport        = Field{0x00, 1}
+	CapFTFlowCounter    = Field{0x02, 1}
+	CapFTModifyEn       = Field{0x03, 1}
+	CapFTModifyRoot     = Field{0x04, 1}
+	CapFTIdentifiedMiss = Field{0x05, 1}
+	CapFTModify         = Field{0x06, 1}
+	CapFTLogMaxSize     = Field{0x22, 6}
+	CapFTMaxLevel       = Field{0x38, 8}
+	CapFTLogMaxNum      = Field{0x78, 8}
+	CapFTLogMaxDest     = Field{0x98, 8}
+	CapFTLogMaxFlow     = Field{0xb8, 8}
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	CapFTFields     = 0x100 / 8 // flow_table_fields_supported_bits
+	CapFTFieldsSize = 16
+)

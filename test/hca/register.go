@@ -1,0 +1,154 @@
+package hca
+
+import "github.com/goverbs/goverbs/test/hca/prm"
+
+// Registers that ACCESS_REG reads and writes: MLX5_REG_* (mlx5/driver.h).
+const (
+	regPMTU     = 0x5003
+	regPTYS     = 0x5004
+	regPAOS     = 0x5006
+	regPFCC     = 0x5007
+	regPPCNT    = 0x5008
+	regPVLC     = 0x500f
+	regPCMR     = 0x5041
+	regNodeDesc = 0x6001
+
+	accessWrite = 0
+	accessRead  = 1
+
+	ibMTU  = 4096
+	ethMTU = 9000
+
+	linkWidth4X = 2
+	ibSpeedEDR  = 0x20
+	// A ConnectX-5 with 100GBASE-CR4 and 40GBASE-CR4: enum mlx5e_link_mode (mlx5/port.h).
+	eth100GCR4 = 1 << 20
+	eth40GCR4  = 1 << 6
+	vl0To3     = 4
+	adminUp    = 1
+	adminDown  = 2
+)
+
+// register fields: ptys_reg_bits and its kin (mlx5_ifc.h).
+var (
+	regLocalPort    = prm.Field{Off: 0x08, Width: 8}
+	ptysEthCap      = prm.Field{Off: 0x60, Width: 32}
+	ptysIBWidthCap  = prm.Field{Off: 0x80, Width: 16}
+	ptysIBProtoCap  = prm.Field{Off: 0x90, Width: 16}
+	ptysEthAdmin    = prm.Field{Off: 0xc0, Width: 32}
+	ptysIBWidthAdm  = prm.Field{Off: 0xe0, Width: 16}
+	ptysIBProtoAdm  = prm.Field{Off: 0xf0, Width: 16}
+	ptysEthOper     = prm.Field{Off: 0x120, Width: 32}
+	ptysIBWidthOper = prm.Field{Off: 0x140, Width: 16}
+	ptysIBProtoOper = prm.Field{Off: 0x150, Width: 16}
+	pmtuMax         = prm.Field{Off: 0x20, Width: 16}
+	pmtuAdmin       = prm.Field{Off: 0x40, Width: 16}
+	pmtuOper        = prm.Field{Off: 0x60, Width: 16}
+	pvlcCap         = prm.Field{Off: 0x3c, Width: 4}
+	pvlcAdmin       = prm.Field{Off: 0x5c, Width: 4}
+	pvlcOper        = prm.Field{Off: 0x7c, Width: 4}
+	paosAdmin       = prm.Field{Off: 0x14, Width: 4}
+	paosOper        = prm.Field{Off: 0x1c, Width: 4}
+)
+
+// registers says which registers there are, and which of them the driver may write.
+var registers = map[uint16]struct {
+	name     string
+	size     int
+	writable bool
+}{
+	regPMTU:     {"PMTU", 16, false},
+	regPTYS:     {"PTYS", 64, false},
+	regPAOS:     {"PAOS", 16, true},
+	regPPCNT:    {"PPCNT", 256, false},
+	regPVLC:     {"PVLC", 16, false},
+	regNodeDesc: {"node description", 64, true},
+}
+
+// accessRegister is ACCESS_REG.
+func (d *Device) accessRegister(c *call) error {
+	id := uint16(prm.RegisterID.Get(c.in))
+	r, known := registers[id]
+	if !known {
+		d.rep.Unknown[registerName(id)]++
+		return refuse(prm.BadParam, "register", "%#x is not modelled", id)
+	}
+	in := c.in[prm.RegisterData:]
+	out := c.out[prm.RegisterData:]
+	if len(in) < r.size {
+		return refuse(prm.BadInLen, "register "+r.name, "%d bytes instead of %d", len(in), r.size)
+	}
+	switch c.opmod {
+	case accessRead:
+		if len(out) < r.size {
+			return refuse(prm.BadOutLen, "register "+r.name, "room for %d bytes instead of %d", len(out), r.size)
+		}
+		copy(out, in[:r.size])
+		d.readRegister(id, out)
+	case accessWrite:
+		if !r.writable {
+			return refuse(prm.BadParam, "register "+r.name, "a virtual function may not write it")
+		}
+		d.regs[id] = append([]byte(nil), in[:r.size]...)
+	default:
+		return refuse(prm.BadParam, "modifier", "%d", c.opmod)
+	}
+	return nil
+}
+
+func (d *Device) readRegister(id uint16, r []byte) {
+	up := d.eng.Port().Up
+	switch id {
+	case regPTYS:
+		if d.cfg.Mode == RoCE {
+			ptysEthCap.Put(r, eth100GCR4|eth40GCR4)
+			ptysEthAdmin.Put(r, eth100GCR4|eth40GCR4)
+			if up {
+				ptysEthOper.Put(r, eth100GCR4)
+			}
+			return
+		}
+		for _, f := range []prm.Field{ptysIBWidthCap, ptysIBWidthAdm, ptysIBWidthOper} {
+			f.Put(r, linkWidth4X)
+		}
+		for _, f := range []prm.Field{ptysIBProtoCap, ptysIBProtoAdm, ptysIBProtoOper} {
+			f.Put(r, ibSpeedEDR)
+		}
+	case regPMTU:
+		mtu := uint64(ibMTU)
+		if d.cfg.Mode == RoCE {
+			mtu = ethMTU
+		}
+		pmtuMax.Put(r, mtu)
+		pmtuAdmin.Put(r, mtu)
+		pmtuOper.Put(r, mtu)
+	case regPVLC:
+		pvlcCap.Put(r, vl0To3)
+		pvlcAdmin.Put(r, vl0To3)
+		pvlcOper.Put(r, vl0To3)
+	case regPAOS:
+		admin, oper := uint64(adminUp), uint64(adminDown)
+		if w := d.regs[regPAOS]; w != nil {
+			admin = paosAdmin.Get(w)
+		}
+		if up {
+			oper = adminUp
+		}
+		paosAdmin.Put(r, admin)
+		paosOper.Put(r, oper)
+	case regPPCNT:
+		clear(r[8:]) // nothing is counted by the port; see commands
+	case regNodeDesc:
+		if w := d.regs[regNodeDesc]; w != nil {
+			copy(r, w)
+		} else {
+			clear(r)
+			copy(r, "goverbs ConnectX model "+d.cfg.Name)
+		}
+	}
+}
+
+func registerName(id uint16) string {
+	const digits = "0123456789abcdef"
+	return "register 0x" + string([]byte{digits[id>>12], digits[id>>8&15], digits[id>>4&15], digits[id&15]})
+}
