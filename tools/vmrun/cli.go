@@ -47,6 +47,12 @@ other is stopped 5 s later. The status is the first that is not 0, host 1's befo
 host 2's; that of a host which was stopped counts last. On a machine with fewer than
 four processors, -cpus 1 makes the link faster.
 
+With -device mlx5 the devices are ConnectX-5 cards, played by the program hca: mlx5_0
+and mlx5_1, or mlx5_0 in each of two hosts, all on one fabric. On Ethernet (mode=roce)
+their network devices have the addresses above, with two hosts in place of eth0 and
+joined by nothing else; on InfiniBand (mode=ib) 10.1.0.1 and 10.1.0.2 are addresses of
+the loopback device. When the programs have ended, what the cards saw is printed.
+
 -loss, -delay and -reorder make the link bad from the start, with two hosts as well
 as between ve0 and ve1. While it runs, a program can do that itself, and cut the link:
 
@@ -63,6 +69,7 @@ Flags may be written with one dash or two. What stands on the list of known
 kernel bugs is printed with its cause, and does not count.
 
 Exit status: the program's, or 128 and the number of the signal that killed it;
+  123  the program is well, but a driver did to a modelled card what it must not
   124  the time was up; the end of the kernel's log and console is printed
   125  vmrun could not do its work
   126  the program is well, but the kernel complained (oops, warning, hung task,
@@ -116,6 +123,10 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and what they depend on into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian suite for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "machines: 1, or 2 that a link joins")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA devices: rxe, or mlx5[,mode=ib|roce], a ConnectX that is modelled (amd64)")
+	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
+	f.StringVar(&o.hcaReport, "hca-report", "", "write to `FILE` what the ConnectX saw, as JSON")
+	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print what the ConnectX is told, in words, as it comes")
 	f.StringVar(&o.net, "net", "", "rxe (default), veth (no rxe devices; with -hosts 2 it is eth) or none")
 	f.StringVar(&o.loss, "loss", "", "lose `P%` of the packets on the link, each way: 1%, 0.5%")
 	f.StringVar(&o.delay, "delay", "", "hold packets on the link back for this `TIME`, each way: 5ms")
@@ -182,7 +193,10 @@ func fetchCommand(o *options) *cobra.Command {
 					return err
 				}
 			}
-			_, err = qemu.Find(cmd.Context(), a.store, o.arch, "")
+			if _, err = qemu.Find(cmd.Context(), a.store, o.arch, ""); err != nil {
+				return err
+			}
+			_, err = qemu.FindVFIO(cmd.Context(), a.store, o.arch, "")
 			return err
 		},
 	}

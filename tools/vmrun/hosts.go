@@ -167,9 +167,12 @@ func (a *app) sessions(im *image) ([]*session, error) {
 	if len(im.hosts) == 1 {
 		return []*session{newSession(im.hosts[0], a.logf, a.verbose)}, nil
 	}
-	link, err := qemu.Link()
-	if err != nil {
-		return nil, err
+	var link [2]*os.File
+	if a.net != guest.NetRoCE {
+		var err error
+		if link, err = qemu.Link(); err != nil {
+			return nil, err
+		}
 	}
 	p := newPair(grace)
 	var all []*session

@@ -47,6 +47,9 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 	if err != nil {
 		return nil, err
 	}
+	if a.cards() > 0 {
+		link = guest.Netem{} // it is the fabric's
+	}
 	cfg := guest.Config{Net: a.net, Link: link, NoSysfs: a.noSysfs, Dir: guestPath(cwd)}
 	env, err := a.environ(cfg.Dir)
 	if err != nil {

@@ -36,9 +36,15 @@ type options struct {
 	delay   string
 	reorder string
 	net     string
+	dev     string // -device as it was given
+	device  device
 	load    []string
 	module  []string
 	noSysfs bool
+
+	hca        string
+	hcaReport  string
+	hcaVerbose bool
 
 	init     string
 	qemu     string
@@ -55,10 +61,18 @@ type options struct {
 // longer be a module since 7.x.
 var defaultModules = []string{"crc32_generic?", "ipv6?", "veth", "ib_uverbs", "rdma_ucm", "ib_umad", "rdma_rxe"}
 
+// mlx5Modules are what a ConnectX needs in place of rxe.
+var mlx5Modules = []string{"ipv6?", "mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_ucm", "ib_umad"}
+
 // modulesFor gives the default modules of a machine that is alone, or of one of two
-// that a link joins.
-func modulesFor(hosts int) []string {
-	if hosts == 1 {
+// that a link joins. InfiniBand carries no IP here, so two hosts have a link besides.
+func modulesFor(hosts int, d device) []string {
+	switch {
+	case d.kind == deviceMlx5 && d.mode == modeIB && hosts > 1:
+		return append([]string{"virtio_net"}, mlx5Modules...)
+	case d.kind == deviceMlx5:
+		return mlx5Modules
+	case hosts == 1:
 		return defaultModules
 	}
 	mods := slices.Clone(defaultModules)
@@ -88,6 +102,16 @@ func (o *options) check() error {
 	if o.hosts < 1 || o.hosts > 2 {
 		return fmt.Errorf("-hosts %d: want 1 or 2", o.hosts)
 	}
+	if o.dev == "" {
+		o.dev = deviceRxe
+	}
+	var err error
+	if o.device, err = parseDevice(o.dev); err != nil {
+		return err
+	}
+	if o.device.kind != deviceMlx5 && (o.hca != "" || o.hcaReport != "" || o.hcaVerbose) {
+		return fmt.Errorf("-hca, -hca-report and -hca-verbose go with -device %s", deviceMlx5)
+	}
 	if o.timeout <= 0 {
 		return fmt.Errorf("-timeout %v: want more than 0", o.timeout)
 	}
@@ -103,7 +127,10 @@ func (o *options) check() error {
 			o.net = guest.NetNone
 		}
 	} else if slices.Equal(o.load, []string{"default"}) {
-		o.load = modulesFor(o.hosts)
+		o.load = modulesFor(o.hosts, o.device)
+	}
+	if o.device.kind == deviceMlx5 {
+		return o.checkMlx5()
 	}
 	if o.net == "" {
 		o.net = guest.NetRxe
@@ -122,6 +149,21 @@ func (o *options) check() error {
 		return errors.New("-loss, -delay and -reorder are about the link, and with -net none there is none")
 	}
 	return nil
+}
+
+// checkMlx5 is check for a ConnectX: the link is the model's.
+func (o *options) checkMlx5() error {
+	if o.net == "" {
+		o.net = map[string]string{modeIB: guest.NetIB, modeRoCE: guest.NetRoCE}[o.device.mode]
+	}
+	if o.net != guest.NetIB && o.net != guest.NetRoCE && o.net != guest.NetNone {
+		return fmt.Errorf("-net %q: with -device %s, want none or nothing", o.net, deviceMlx5)
+	}
+	if o.reorder != "" {
+		return fmt.Errorf("-reorder: with -device %s, packets that -delay holds back overtake each other anyway", deviceMlx5)
+	}
+	_, err := o.netem()
+	return err
 }
 
 // netem gives what the options say of the link.

@@ -73,10 +73,10 @@ func TestCheckDefaults(t *testing.T) {
 
 // Two hosts have a network card where one has a veth pair.
 func TestModulesFor(t *testing.T) {
-	if d := cmp.Diff(defaultModules, modulesFor(1)); d != "" {
+	if d := cmp.Diff(defaultModules, modulesFor(1, device{kind: deviceRxe})); d != "" {
 		t.Error(d)
 	}
-	two := modulesFor(2)
+	two := modulesFor(2, device{kind: deviceRxe})
 	if len(two) != len(defaultModules) || slices.Contains(two, "veth") || !slices.Contains(two, "virtio_net") || !slices.Contains(defaultModules, "veth") {
 		t.Errorf("two hosts: %v", two)
 	}

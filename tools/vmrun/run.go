@@ -55,7 +55,11 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	p, err := qemu.Find(ctx, a.store, a.arch, a.qemu)
+	find := qemu.Find
+	if a.cards() > 0 {
+		find = qemu.FindVFIO
+	}
+	p, err := find(ctx, a.store, a.arch, a.qemu)
 	if err != nil {
 		return 0, err
 	}
@@ -83,15 +87,29 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		m, err := a.startModel(len(all))
+		if err != nil {
+			return 0, err
+		}
+		for i, s := range all {
+			s.cards = m.endsOf(i, len(all))
+		}
 		a.logf("booting %s with %s", k.Image, accel)
 		if err := a.bootAll(ctx, p, o, all); err != nil {
+			m.kill()
 			return 0, err
 		}
 		if i := slices.IndexFunc(all, (*session).stillborn); i >= 0 && a.accel == "auto" && accel == "kvm" {
+			m.kill()
 			a.logf("the guest did not come up under KVM (%v); trying again without", cmp.Or(all[i].qemuErr, errMute))
 			continue
 		}
-		return a.judge(ctx, all)
+		status, err := a.judge(ctx, all)
+		if err != nil {
+			m.kill()
+			return 0, err
+		}
+		return m.finish(status)
 	}
 	panic("unreachable: the last accelerator is never skipped")
 }

@@ -62,9 +62,10 @@ type session struct {
 	qemuErr error
 	release string
 
-	host   int      // 1 or 2, or 0 for a machine that is alone
-	side   *side    // the host's side of the pair, or nil
-	link   *os.File // the host's end of the link, or nil
+	host   int        // 1 or 2, or 0 for a machine that is alone
+	side   *side      // the host's side of the pair, or nil
+	link   *os.File   // the host's end of the link, or nil
+	cards  []*os.File // the host's ends of its cards' sockets
 	nprogs int
 	stdin  io.Reader
 	stdout io.Writer
@@ -116,9 +117,15 @@ func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, tim
 	o.Console = s.console
 	if s.link != nil {
 		o.Link, o.MAC = s.link, guest.LinkMAC(s.host)
+	}
+	if s.host > 0 {
 		o.Append = append(slices.Clone(o.Append), guest.HostVar+"="+strconv.Itoa(s.host))
 	}
+	o.Cards = s.cards
 	m, err := p.Start(context.WithoutCancel(ctx), o)
+	for _, c := range s.cards {
+		c.Close() // as with the link
+	}
 	if s.link != nil {
 		s.link.Close() // the machine has it, and the other one must notice when it is gone
 	}

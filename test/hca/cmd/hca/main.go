@@ -7,7 +7,7 @@
 //	qemu-system-x86_64 ... -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem \
 //	    -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"card0.sock"}}'
 //
-// A socket may also be one that is connected already and that the program was started with:
+// A socket may also be one that is listened to already, with which the program was started:
 // fd:3. When all clients are gone, or on SIGTERM, it prints what the cards have seen, and
 // its exit status is 1 if a driver did what it must not.
 package main
@@ -170,16 +170,16 @@ func (c *card) connect() (*net.UnixConn, error) {
 			return nil, fmt.Errorf("%s: no such descriptor", c.socket)
 		}
 		defer f.Close()
-		conn, err := net.FileConn(f)
+		l, err := net.FileListener(f)
 		if err != nil {
 			return nil, err
 		}
-		u, ok := conn.(*net.UnixConn)
+		defer l.Close()
+		u, ok := l.(*net.UnixListener)
 		if !ok {
-			conn.Close()
 			return nil, fmt.Errorf("%s is no socket of the unix domain", c.socket)
 		}
-		return u, nil
+		return u.AcceptUnix()
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket, Net: "unix"})
 	if err != nil {

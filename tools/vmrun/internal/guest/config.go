@@ -22,6 +22,8 @@ const (
 	NetRxe  = "rxe"  // NetRxe: a veth pair, or a link to the other host, with addresses, and an rxe device on each end.
 	NetVeth = "veth" // NetVeth: the veth pair alone.
 	NetEth  = "eth"  // NetEth: the link to the other host alone.
+	NetIB   = "ib"   // NetIB: ConnectX cards on InfiniBand, and the link to the other host, if there is one.
+	NetRoCE = "roce" // NetRoCE: ConnectX cards on Ethernet, with addresses.
 	NetNone = "none" // NetNone: only the loopback device.
 )
 

@@ -61,8 +61,13 @@ func setupNet(kind string, host int) error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	if kind == NetNone {
+	switch kind {
+	case NetNone:
 		return nil
+	case NetIB:
+		return setupIB(lo, host)
+	case NetRoCE:
+		return setupRoCE(host)
 	}
 	if host == 0 {
 		if err := addVeth(); err != nil {
@@ -99,7 +104,7 @@ func addRxe(mine []end) error {
 		}
 	}
 	for _, e := range mine {
-		if err := waitRxe(e, 20*time.Second); err != nil {
+		if err := waitDevice(e, 20*time.Second); err != nil {
 			return err
 		}
 	}
@@ -187,28 +192,31 @@ func acceptLocal(dev string) error {
 	return os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/accept_local", []byte("1"), 0)
 }
 
-// waitRxe waits until the port is active and both addresses are in the GID
+// waitDevice waits until the port is active and both addresses are in the GID
 // table: the kernel fills it in from a work queue.
-func waitRxe(e end, patience time.Duration) error {
-	ip4, _, err := net.ParseCIDR(e.ip4)
-	if err != nil {
-		return err
-	}
-	ip6, _, err := net.ParseCIDR(e.ip6)
-	if err != nil {
-		return err
+func waitDevice(e end, patience time.Duration) error {
+	var ips []net.IP
+	for _, cidr := range []string{e.ip4, e.ip6} {
+		if cidr == "" {
+			continue // InfiniBand's GIDs come from elsewhere
+		}
+		ip, _, err := net.ParseCIDR(cidr)
+		if err != nil {
+			return err
+		}
+		ips = append(ips, ip)
 	}
 	var missing string
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if missing = rxeMissing(e, ip4, ip6); missing == "" {
+		if missing = missingOf(e, ips...); missing == "" {
 			return nil
 		}
 	}
-	return fmt.Errorf("rxe device %s: %s after %v", e.rxe, missing, patience)
+	return fmt.Errorf("RDMA device %s: %s after %v", e.rxe, missing, patience)
 }
 
-// rxeMissing says what the device lacks, or nothing.
-func rxeMissing(e end, ips ...net.IP) string {
+// missingOf says what the device lacks, or nothing.
+func missingOf(e end, ips ...net.IP) string {
 	port := "/sys/class/infiniband/" + e.rxe + "/ports/1/"
 	state, err := os.ReadFile(port + "state")
 	if err != nil {

@@ -33,6 +33,8 @@ type Options struct {
 
 	Link *os.File // Link is one end of a link to another machine, or nil; it is used, not closed.
 	MAC  string   // MAC is the address of the network card at the link.
+
+	Cards []*os.File // Cards are sockets (open with O_PATH) behind which somebody plays a PCI device each (vfio-user); used, not closed.
 }
 
 // Machine is a running QEMU. Kill may be called from any goroutine.
@@ -56,7 +58,7 @@ var kernelArgs = []string{
 }
 
 // Args gives QEMU's arguments for a machine. The initramfs is descriptor 3, the
-// port's socket is descriptor 4, and the link's is descriptor 5.
+// port's socket is descriptor 4, the link's is descriptor 5, and the cards' follow.
 func Args(o Options) ([]string, error) {
 	t, ok := targets[o.Arch]
 	if !ok {
@@ -74,6 +76,11 @@ func Args(o Options) ([]string, error) {
 		params = append(params, "tsc=reliable")
 	}
 	args := append([]string{}, t.machine...)
+	if len(o.Cards) > 0 {
+		args = append([]string{}, t.vfioMachine...)
+		// Whoever plays the devices maps the memory, which must not shrink.
+		args = append(args, "-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on,seal=on", o.MemMiB))
+	}
 	args = append(args,
 		"-accel", o.Accel, "-cpu", cpu,
 		"-smp", strconv.Itoa(o.CPUs), "-m", strconv.Itoa(o.MemMiB)+"M",
@@ -90,7 +97,18 @@ func Args(o Options) ([]string, error) {
 		args = append(args, "-netdev", "dgram,id=link,local.type=fd,local.str=5",
 			"-device", "virtio-net-pci,netdev=link,romfile=,speed=10000,duplex=full,mac="+o.MAC)
 	}
+	for i := range o.Cards {
+		args = append(args, "-device", fmt.Sprintf(`{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/proc/self/fd/%d"}}`, o.firstCard()+i))
+	}
 	return append(args, o.Extra...), nil
+}
+
+// firstCard is the descriptor of the first card.
+func (o Options) firstCard() int {
+	if o.Link != nil {
+		return 6
+	}
+	return 5
 }
 
 // Start starts QEMU. It is killed when the context ends, when vmrun dies, or by
@@ -117,6 +135,7 @@ func (p *Program) Start(ctx context.Context, o Options) (*Machine, error) {
 	if o.Link != nil {
 		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Link)
 	}
+	m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Cards...)
 	m.cmd.Stdout, m.cmd.Stderr = o.Console, &m.stderr
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL,

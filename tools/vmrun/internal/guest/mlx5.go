@@ -1,0 +1,120 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// cardPatience is how long the drivers of a card may take.
+const cardPatience = 60 * time.Second
+
+// cardsOf gives the RDMA devices of a machine's cards: two if it is alone.
+func cardsOf(host int) []string {
+	if host == 0 {
+		return []string{"mlx5_0", "mlx5_1"}
+	}
+	return []string{"mlx5_0"}
+}
+
+// setupIB waits for the cards, and gives the programs IP addresses to meet at: on InfiniBand
+// there are none.
+func setupIB(lo netlink.Link, host int) error {
+	if host > 0 {
+		e := linked[host-1]
+		if err := address(e); err != nil {
+			return err
+		}
+		if err := setUp(e.dev); err != nil {
+			return err
+		}
+	} else {
+		for _, e := range ends {
+			addr, err := netlink.ParseAddr(e.ip4)
+			if err != nil {
+				return fmt.Errorf("address %s: %w", e.ip4, err)
+			}
+			if err := netlink.AddrAdd(lo, addr); err != nil {
+				return fmt.Errorf("add %s to lo: %w", e.ip4, err)
+			}
+		}
+	}
+	for _, card := range cardsOf(host) {
+		if err := waitDevice(end{rxe: card}, cardPatience); err != nil {
+			return err
+		}
+	}
+	if host > 0 {
+		return waitPeer(PeerIP(host), peerPatience)
+	}
+	return nil
+}
+
+// setupRoCE gives the cards' network devices the addresses that others have else.
+func setupRoCE(host int) error {
+	mine := endsOf(host)
+	for i, card := range cardsOf(host) {
+		e := mine[i]
+		var err error
+		if e.dev, err = netdevOf(card, cardPatience); err != nil {
+			return err
+		}
+		e.rxe = card
+		if host == 0 {
+			if err := acceptLocal(e.dev); err != nil {
+				return err
+			}
+		}
+		if err := address(e); err != nil {
+			return err
+		}
+		if err := setUp(e.dev); err != nil {
+			return err
+		}
+		mine[i] = e
+	}
+	for _, e := range mine {
+		if err := waitDevice(e, cardPatience); err != nil {
+			return err
+		}
+	}
+	if host > 0 {
+		return waitPeer(PeerIP(host), peerPatience)
+	}
+	return nil
+}
+
+// netdevOf waits for an RDMA device and its network device.
+func netdevOf(card string, patience time.Duration) (string, error) {
+	dir := "/sys/class/infiniband/" + card + "/device/net"
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		entries, err := os.ReadDir(dir)
+		if err == nil && len(entries) > 0 {
+			return entries[0].Name(), nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if time.Now().After(deadline) {
+			return "", fmt.Errorf("no %s after %v, but %s", dir, patience, strings.Join(rdmaDevices(), " and "))
+		}
+	}
+}
+
+// rdmaDevices says which RDMA devices there are.
+func rdmaDevices() []string {
+	entries, err := os.ReadDir("/sys/class/infiniband")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	names := []string{"nothing else"}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
