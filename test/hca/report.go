@@ -27,10 +27,10 @@ type Report struct {
 
 // Refused is a command that was answered with an error.
 type Refused struct {
-	Command  string
-	Status   string
-	Syndrome string
-	Why      string
+	Command  string // Command is its name.
+	Status   string // Status is the firmware's, in words.
+	Syndrome string // Syndrome is the number that goes with it.
+	Why      string // Why says what was wrong.
 }
 
 // kept is how many refusals are kept in words.

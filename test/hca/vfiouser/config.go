@@ -2,10 +2,12 @@ package vfiouser
 
 // ID says what the device is, in configuration space.
 type ID struct {
-	Vendor, Device       uint16
-	SubVendor, SubDevice uint16
-	Class                uint32 // Class is base class, subclass and interface: 0x020000.
-	Revision             uint8
+	Vendor    uint16 // Vendor ID.
+	Device    uint16 // Device ID.
+	SubVendor uint16 // SubVendor is the subsystem's vendor ID.
+	SubDevice uint16 // SubDevice is the subsystem's ID.
+	Class     uint32 // Class is base class, subclass and interface: 0x020000.
+	Revision  uint8  // Revision of the device.
 }
 
 // Places in configuration space: linux/pci_regs.h. The capabilities stand where they do on a

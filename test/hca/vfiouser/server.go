@@ -23,7 +23,7 @@ type Device interface {
 
 // Config describes the device to its client.
 type Config struct {
-	ID      ID
+	ID      ID        // ID is what the device is.
 	BARs    [6]uint64 // BARs are sizes in bytes, powers of two; 0, 2 and 4 may be used.
 	Vectors int       // Vectors is the number of MSI-X interrupts.
 	Table   uint32    // Table is where the MSI-X table is in BAR 0.
@@ -118,7 +118,7 @@ func (s *Server) read(conn *net.UnixConn) (*message, error) {
 		err = fmt.Errorf("more than %d descriptors in a message", maxFDs)
 	}
 	if err == nil && n < headerSize {
-		_, err = io.ReadFull(conn, head[n:])
+		err = readRest(conn, head[n:])
 	}
 	if err == nil {
 		m.header = parseHeader(&head)
@@ -126,13 +126,22 @@ func (s *Server) read(conn *net.UnixConn) (*message, error) {
 	}
 	if err == nil {
 		m.body = make([]byte, m.size-headerSize)
-		_, err = io.ReadFull(conn, m.body)
+		err = readRest(conn, m.body)
 	}
 	if err != nil {
 		closeAll(m.fds)
 		return nil, err
 	}
 	return m, nil
+}
+
+// readRest reads what belongs to a message that has begun.
+func readRest(r io.Reader, b []byte) error {
+	_, err := io.ReadFull(r, b)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 func (m *message) check() error {
