@@ -29,6 +29,9 @@ const (
 	// and that P_Keys are checked: IB_PORT_*_SUP of rdma/ib_verbs.h.
 	capMask1 = 1<<3 | 1<<6 | 1<<11 | 1<<15 | 1<<16
 
+	// capMaskSettable: that there is a connection manager is for the driver to say.
+	capMaskSettable = 1 << 16
+
 	portActive, portDown, physLinkUp, physDisabled = 4, 1, 5, 3
 
 	policyDown, policyUp, policyFollow = 0, 1, 2
@@ -95,6 +98,7 @@ func (d *Device) queryHCAVPort(c *call) error {
 	prm.HVPPortGUID.Put(x, d.hvp.portGUID)
 	prm.HVPNodeGUID.Put(x, d.hvp.nodeGUID)
 	prm.HVPCapMask1.Put(x, uint64(d.hvp.capMask))
+	prm.HVPCapMask1Sel.Put(x, capMaskSettable)
 	prm.HVPLID.Put(x, uint64(p.LID))
 	prm.HVPLMC.Put(x, uint64(p.LMC))
 	prm.HVPSubnetTime.Put(x, subnetTimeout)
@@ -112,6 +116,9 @@ func (d *Device) modifyHCAVPort(c *call) error {
 		return refuse(prm.BadParam, "field_select", "%#x: only the capability mask can be changed", sel)
 	}
 	sel := prm.HVPCapMask1Sel.U32(x)
+	if sel&^capMaskSettable != 0 {
+		return refuse(prm.BadParam, "cap_mask1_field_select", "%#x, of which %#x can be changed", sel, capMaskSettable)
+	}
 	d.hvp.capMask = d.hvp.capMask&^sel | prm.HVPCapMask1.U32(x)&sel
 	return nil
 }
