@@ -171,7 +171,7 @@ func (d *Device) walk(out []extent, key uint32, q *qp, pdn uint32, va, n uint64,
 		return nil, hex("the key is free: ", key)
 	case m.spec.Variant != byte(key):
 		return nil, hex("the key's low byte is not ", key&0xff)
-	case m.spec.PD != pdn:
+	case m.spec.PD != pdn && (q == nil || q.spec.Type != RegUMR):
 		return nil, hex("the key belongs to another PD: ", m.spec.PD)
 	case q != nil && m.spec.QPN != NoUserIndex && m.spec.QPN != 0 && m.spec.QPN != q.n:
 		return nil, hex("the key is bound to another QP: ", m.spec.QPN)

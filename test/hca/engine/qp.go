@@ -68,7 +68,9 @@ func (d *Device) CreateQP(s QPSpec) (n uint32, err error) {
 		return 0, err
 	}
 	q.n = n
-	if q.pd, err = d.usePD("QP", s.PD); err != nil {
+	if s.Type == RegUMR {
+		q.pd = &pd{}
+	} else if q.pd, err = d.usePD("QP", s.PD); err != nil {
 		return 0, err
 	}
 	if !s.NoSQ {
@@ -148,7 +150,8 @@ func (d *Device) checkQP(s *QPSpec) error {
 	if s.RQ == RQSRQ && d.srqs[s.SRQN] == nil {
 		return refuse(BadResource, "QP", 0, "srqn_rmpn_xrqn", "SRQ %#x does not exist", s.SRQN)
 	}
-	if d.pds[s.PD] == nil {
+	// The UMR QP is the driver's own: it has no PD, and changes keys of every one.
+	if s.Type != RegUMR && d.pds[s.PD] == nil {
 		return refuse(BadResource, "QP", 0, "pd", "PD %#x does not exist", s.PD)
 	}
 	for _, n := range []int{s.ScatterReq, s.ScatterRes} {

@@ -60,6 +60,23 @@ func (d *Device) UARWrite(uar, offset uint32, data []byte) {
 	}
 }
 
+// NewUAR forgets what is known of the registers of a UAR page: it was given to a new owner,
+// who begins with whichever half it likes.
+func (d *Device) NewUAR(uar uint32) {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	for k := range uint64(4) {
+		r := d.regs[uint64(uar)<<2|k]
+		if r == nil {
+			continue
+		}
+		for _, c := range r.open {
+			d.close(c)
+		}
+		delete(d.regs, uint64(uar)<<2|k)
+	}
+}
+
 // UARRead is a load from a UAR page, which drivers do not do: a locked instruction on a
 // doorbell is one.
 func (d *Device) UARRead(uar, offset uint32, n int) []byte {
