@@ -50,8 +50,12 @@ func (d *Device) deallocXRCD(c *call) error { return d.eng.DeallocXRCD(c.number(
 
 func (d *Device) allocUAR(c *call) error {
 	n, err := take(d.uars, true, firstUAR, lastUAR, "UAR")
+	if err != nil {
+		return err
+	}
+	d.eng.NewUAR(n)
 	c.answer(n)
-	return err
+	return nil
 }
 
 func (d *Device) deallocUAR(c *call) error { return drop(d.uars, c.number(), "UAR") }
