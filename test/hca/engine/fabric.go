@@ -32,6 +32,7 @@ type Fabric struct {
 	done    chan struct{}
 	closed  bool
 	faults  []*packetFault
+	idle    []func() // to do at the next Run, of a manual fabric
 }
 
 // NewFabric makes a fabric. One that isn't manual has a goroutine until Close.
@@ -190,6 +191,7 @@ func (f *Fabric) step() {
 func (f *Fabric) Run(steps int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.look()
 	for ; len(f.tasks) > 0; steps-- {
 		if steps <= 0 {
 			return false
@@ -199,10 +201,20 @@ func (f *Fabric) Run(steps int) bool {
 	return true
 }
 
+// look does what a fabric that runs by itself does from time to time.
+func (f *Fabric) look() {
+	idle := f.idle
+	f.idle = nil
+	for _, fn := range idle {
+		fn()
+	}
+}
+
 // RunFor lets a manual fabric do what is to do in a span of virtual time.
 func (f *Fabric) RunFor(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.look()
 	end := f.virtual + d
 	for len(f.tasks) > 0 && f.tasks[0].at <= end {
 		f.step()

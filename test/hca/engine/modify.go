@@ -240,6 +240,13 @@ func (q *qp) checkPath(p *Path, sgid uint8) error {
 
 // enter does what a new state asks for.
 func (q *qp) enter(t Transition, to QPState, opt OptParam, a QPAttr) {
+	if t == To2Err {
+		if q.state == Reset {
+			q.state = Init
+		}
+		q.toError("by command")
+		return
+	}
 	q.setState(to, "by command "+t.String())
 	switch t {
 	case Init2RTR:
@@ -257,8 +264,6 @@ func (q *qp) enter(t Transition, to QPState, opt OptParam, a QPAttr) {
 			q.migrate()
 		}
 		q.kick()
-	case To2Err:
-		q.toErrorByCommand()
 	case To2Rst:
 		q.reset()
 	}
@@ -268,11 +273,20 @@ func (q *qp) enter(t Transition, to QPState, opt OptParam, a QPAttr) {
 // it must be zero before the queue is used again.
 func (q *qp) reset() {
 	q.quiet()
+	q.dropRecv()
 	q.attr = QPAttr{}
 	q.draining, q.asked, q.commEst, q.hasReg = false, false, false, false
 	q.send = sendQueue{base: q.send.base, log: q.send.log}
 	q.req, q.resp = requester{}, responder{}
 	if q.spec.RQ == RQOwn {
 		q.rq.reset()
+	}
+}
+
+// dropRecv forgets the receive WQE that a message has begun to fill.
+func (q *qp) dropRecv() {
+	if r := q.resp.recv; r != nil {
+		q.resp.recv = nil
+		r.done()
 	}
 }

@@ -30,6 +30,7 @@ type qp struct {
 	hasReg    bool
 	commEst   bool // the event was written
 	scheduled bool // run is among the tasks
+	flushing  bool // flushRecvs is among the tasks
 	faults    []*wqeFault
 	asked     bool // an event is due when the send queue has drained
 }
@@ -178,6 +179,7 @@ func (d *Device) DestroyQP(n uint32) error {
 		}
 	}
 	q.quiet()
+	q.dropRecv()
 	q.gone = true
 	q.pd.refs--
 	if q.sendCQ != nil {

@@ -69,6 +69,7 @@ type sendWQE struct {
 	ring   []byte // as in memory
 	raw    []byte // what is executed: the same, or the BlueFlame copy
 	fromBF bool
+	words  bool // it is only put into words: nothing is recorded
 
 	op        uint8
 	signaled  bool
@@ -141,6 +142,9 @@ func (w *sendWQE) refuse(s Syndrome, format string, args ...any) {
 
 // violate records a violation of the WQE's layout, with the WQE in words.
 func (w *sendWQE) violate(rule, format string, args ...any) {
+	if w.words {
+		return
+	}
 	w.q.d.violate(rule, w.q.n, "%s WQE %#x: %s: %s", w.q.describe(), w.index, fmt.Sprintf(format, args...), describeWQE(w.q, w.raw))
 }
 

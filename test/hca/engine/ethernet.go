@@ -1,0 +1,215 @@
+package engine
+
+// ethSeg is what an Ethernet segment says (struct mlx5_wqe_eth_seg).
+type ethSeg struct {
+	flags  uint8
+	header []byte // inline header
+	vlan   uint16
+	tagged bool // vlan is to be inserted
+}
+
+const (
+	ethL3Checksum = 1 << 6
+	ethL4Checksum = 1 << 7
+	ethInsertVLAN = 1 << 15
+	ethHeader     = 14
+)
+
+// decodeEth reads the WQE of an Ethernet send queue.
+func (w *sendWQE) decodeEth(r *reader) {
+	b := r.take(16, "the Ethernet segment")
+	if b == nil {
+		return
+	}
+	e := &ethSeg{flags: b[4]}
+	w.eth = e
+	if !zero(b[:4]) || b[5] != 0 {
+		w.malformed("wqe-not-modelled", "software parser offsets are not modelled: %x", b[:6])
+		return
+	}
+	if mss := be.Uint16(b[6:]); mss != 0 {
+		w.malformed("wqe-not-modelled", "segmentation (mss %d) is not modelled", mss)
+		return
+	}
+	n := be.Uint16(b[12:])
+	if n&ethInsertVLAN != 0 {
+		e.tagged, e.vlan = true, be.Uint16(b[14:])
+		w.decodeData(r)
+		return
+	}
+	if n > 0 {
+		// Two bytes of the header are in the segment, the rest follows, padded to 16 bytes.
+		e.header = append(e.header, b[14:min(16, 14+int(n))]...)
+		if rest := int(n) - 2; rest > 0 {
+			more := r.take((rest+15)&^15, "the inline header")
+			if more == nil {
+				return
+			}
+			e.header = append(e.header, more[:rest]...)
+		}
+	}
+	w.decodeData(r)
+}
+
+// runEthernet executes the WQEs of an SQ.
+func (q *qp) runEthernet() {
+	if q.state == Err {
+		q.flushSends()
+		return
+	}
+	if q.state != RTS {
+		return
+	}
+	for n := 0; ; n++ {
+		if n == burst {
+			q.kick()
+			return
+		}
+		w := q.fetch()
+		if w == nil {
+			return
+		}
+		if f := q.fault(false); f != nil {
+			w.bad = Syndrome(f.syndrome)
+			q.ethFailed(w, f.vendor)
+			return
+		}
+		if w.bad == 0 && w.op == opSend {
+			q.sendFrame(w)
+		}
+		if w.bad != 0 {
+			q.ethFailed(w, vendorOf(w.bad))
+			return
+		}
+		w.complete(0)
+	}
+}
+
+// ethFailed completes a WQE with an error. The queue stops.
+func (q *qp) ethFailed(w *sendWQE, vendor uint8) {
+	w.fail(w.bad, vendor)
+	q.sq.State = WQError
+	q.setState(Err, "a send failed: "+w.reason)
+	q.flushSends()
+}
+
+// pdn is the PD that the queue's memory keys belong to.
+func (q *qp) pdn() uint32 {
+	if q.pd == nil {
+		return 0
+	}
+	return q.pd.n
+}
+
+// sendFrame sends an Ethernet frame.
+func (q *qp) sendFrame(w *sendWQE) {
+	if q.pd == nil && len(w.segs) > 0 {
+		w.refuse(LocalProt, "an SQ without a PD has no memory")
+		return
+	}
+	data, why := w.gather(0, w.size)
+	if why != "" {
+		w.refuse(LocalProt, "%s", why)
+		return
+	}
+	frame := append(append([]byte(nil), w.eth.header...), data...)
+	if len(frame) < ethHeader {
+		w.refuse(LocalLength, "a frame of %d bytes", len(frame))
+		return
+	}
+	if w.eth.tagged {
+		tag := []byte{0x81, 0x00, byte(w.eth.vlan >> 8), byte(w.eth.vlan)}
+		frame = append(frame[:12:12], append(tag, frame[12:]...)...)
+	}
+	checksums(frame, w.eth.flags&ethL3Checksum != 0, w.eth.flags&ethL4Checksum != 0)
+	p := &packet{kind: pktEth, src: q.n, data: frame}
+	copy(p.dmac[:], frame)
+	copy(p.smac[:], frame[6:])
+	q.d.transmit(p)
+}
+
+// checksums fills in the checksum of an IPv4 header, and that of TCP or UDP.
+func checksums(frame []byte, l3, l4 bool) {
+	at, proto := ethHeader, be.Uint16(frame[12:])
+	for proto == 0x8100 && len(frame) >= at+4 {
+		proto, at = be.Uint16(frame[at+2:]), at+4
+	}
+	ip := frame[at:]
+	var l4At int
+	var next uint8
+	var pseudo uint32
+	switch {
+	case proto == 0x0800 && len(ip) >= ipv4Bytes && int(ip[0]&0xf)*4 >= ipv4Bytes && len(ip) >= int(ip[0]&0xf)*4:
+		l4At, next = int(ip[0]&0xf)*4, ip[9]
+		if l3 {
+			be.PutUint16(ip[10:], 0)
+			be.PutUint16(ip[10:], ^onesSum(ip[:l4At]))
+		}
+		if n := int(be.Uint16(ip[2:])); n >= l4At && n <= len(ip) {
+			ip = ip[:n] // what pads a short frame isn't summed
+		}
+		pseudo = uint32(onesSum(ip[12:20]))
+	case proto == 0x86dd && len(ip) >= 40:
+		l4At, next = 40, ip[6]
+		if n := 40 + int(be.Uint16(ip[4:])); n <= len(ip) {
+			ip = ip[:n]
+		}
+		pseudo = uint32(onesSum(ip[8:40]))
+	default:
+		return
+	}
+	field := map[uint8]int{6: 16, protoUDP: 6}[next]
+	if body := ip[l4At:]; l4 && field > 0 && len(body) >= field+2 {
+		be.PutUint16(body[field:], 0)
+		sum := pseudo + uint32(next) + uint32(len(body)) + uint32(onesSum(body))
+		for sum>>16 != 0 {
+			sum = sum&0xffff + sum>>16
+		}
+		c := ^uint16(sum)
+		if c == 0 && next == protoUDP {
+			c = 0xffff
+		}
+		be.PutUint16(body[field:], c)
+	}
+}
+
+// receiveEthernet takes a frame: the flow tables, which are the command interface's, say
+// to which queues it goes.
+func (d *Device) receiveEthernet(p *packet) {
+	var to []uint32
+	if d.cfg.Receive != nil {
+		to = d.cfg.Receive(p.data)
+	}
+	if len(to) == 0 {
+		d.drop(p, "no flow takes the frame")
+	}
+	for _, n := range to {
+		if r := d.rqs[n]; r != nil && r.state == WQReady {
+			r.deliver(d, p)
+		} else {
+			d.drop(p, "the receive queue is not ready")
+		}
+	}
+}
+
+// deliver stores a frame and completes its receive WQE.
+func (r *rq) deliver(d *Device, p *packet) {
+	w, ok := r.w.take()
+	if !ok {
+		d.drop(p, "no receive WQE")
+		return
+	}
+	e := &cqe{opcode: cqeRespSend, qpn: r.n, index: w.index, bytes_: uint32(len(p.data))}
+	if e.srqn = r.spec.UserIndex; d.cfg.CQEVersion == 0 || e.srqn == NoUserIndex {
+		e.srqn = r.spec.RMPN
+	}
+	// The sum over all behind the Ethernet header, as CHECKSUM_COMPLETE takes it.
+	e.checksum = onesSum(p.data[ethHeader:])
+	s, _ := d.scatterRecv(nil, w, r.w.pd, 0, p.data)
+	w.done()
+	if s != 0 {
+		e.opcode, e.syndrome, e.vendor = cqeRespErr, s, vendorOf(s)
+		r.state = WQError
+	}
+	r.cq.post(e)
+}
