@@ -17,6 +17,9 @@ func (r *rwqe) segments(d *Device) []recvSegment {
 		if lkey == TerminateLKey {
 			break
 		}
+		if r.w.padded {
+			n &^= inlineSegment
+		}
 		if n&inlineSegment != 0 {
 			d.violate("rq-inline", r.w.qpn(), "%s %#x WQE %#x: a scatter entry with the inline bit: %x", r.w.kind, r.w.n, r.index, b[:16])
 			break

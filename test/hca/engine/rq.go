@@ -33,7 +33,8 @@ func (d *Device) CreateRQ(s RQSpec) (n uint32, err error) {
 		if err := d.checkDBR("RQ", s.DBR); err != nil {
 			return 0, err
 		}
-		if d.pds[s.PD] == nil {
+		// mlx5e makes an RQ without a PD, which never has a WQE: what comes is dropped.
+		if s.PD != 0 && d.pds[s.PD] == nil {
 			return 0, refuse(BadResource, "RQ", 0, "pd", "PD %#x does not exist", s.PD)
 		}
 	}
@@ -42,8 +43,11 @@ func (d *Device) CreateRQ(s RQSpec) (n uint32, err error) {
 	}
 	r.n, r.cq = n, d.cqs[s.CQN]
 	if r.w == nil {
-		p, _ := d.usePD("RQ", s.PD)
-		r.w = &wq{d: d, n: n, kind: "RQ", linked: s.Linked, pd: p, spec: SRQSpec{DBR: s.DBR, Buf: s.Buf, Log: s.Log, LogStride: s.LogStride}}
+		p := &pd{}
+		if s.PD != 0 {
+			p, _ = d.usePD("RQ", s.PD)
+		}
+		r.w = &wq{d: d, n: n, kind: "RQ", linked: s.Linked, padded: true, pd: p, spec: SRQSpec{DBR: s.DBR, Buf: s.Buf, Log: s.Log, LogStride: s.LogStride}}
 		if s.Linked {
 			r.w.busy = make([]bool, 1<<s.Log)
 		}

@@ -8,6 +8,7 @@ type wq struct {
 	n      uint32 // the SRQ's number; of a QP's own queue the QP's
 	kind   string // "RQ", "SRQ"
 	linked bool   // WQEs begin with a next segment, and lead to each other
+	padded bool   // an entry's top bit asks for padding at the start, which there is none of (MLX5_HW_START_PADDING)
 	spec   SRQSpec
 	base   uint64 // where in the buffer the WQEs begin
 	pd     *pd
