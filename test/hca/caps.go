@@ -51,8 +51,8 @@ var generalRoCE = []setting{
 // the host's order if the driver asks for it.
 var atomics = []setting{{prm.CapAtomicHostOrder, 1}, {prm.CapAtomicOps, 0xf}, {prm.CapAtomicSizeQP, 8}}
 
-// ethernet: no LSO; headers need not be inline, as the virtual port says.
-var ethernet = []setting{{prm.CapEthChecksum, 1}, {prm.CapEthVLAN, 1}, {prm.CapEthSelfLB, 1}, {prm.CapEthInlineMode, 1}, {prm.CapEthRSSTable, 8}}
+// ethernet: headers need not be inline, as the virtual port says.
+var ethernet = []setting{{prm.CapEthChecksum, 1}, {prm.CapEthVLAN, 1}, {prm.CapEthSelfLB, 1}, {prm.CapEthMaxLSO, 16}, {prm.CapEthInlineMode, 1}, {prm.CapEthRSSTable, 8}}
 
 const (
 	roceAddresses               = 64

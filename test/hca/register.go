@@ -57,7 +57,7 @@ var registers = map[uint16]struct {
 	size     int
 	writable bool
 }{
-	regPMTU:     {"PMTU", 16, false},
+	regPMTU:     {"PMTU", 16, true},
 	regPTYS:     {"PTYS", 64, false},
 	regPAOS:     {"PAOS", 16, true},
 	regPPCNT:    {"PPCNT", 256, false},
@@ -120,6 +120,9 @@ func (d *Device) readRegister(id uint16, r []byte) {
 			mtu = ethMTU
 		}
 		pmtuMax.Put(r, mtu)
+		if w := d.regs[regPMTU]; w != nil && pmtuAdmin.Get(w) > 0 {
+			mtu = min(mtu, pmtuAdmin.Get(w))
+		}
 		pmtuAdmin.Put(r, mtu)
 		pmtuOper.Put(r, mtu)
 	case regPVLC:

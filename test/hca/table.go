@@ -88,7 +88,7 @@ func init() {
 		prm.QueryHCAVPortCtx:  {run: (*Device).queryHCAVPort, in: small, out: prm.HCAVPort + prm.HCAVPortSize, phase: phaseRunning, mode: IB},
 		prm.ModifyHCAVPortCtx: {run: (*Device).modifyHCAVPort, in: prm.HCAVPort + prm.HCAVPortSize, out: small, phase: phaseRunning, mode: IB},
 		prm.QueryHCAVPortGID:  {run: (*Device).queryGID, in: small, out: small, phase: phaseRunning, mode: IB},
-		prm.QueryHCAVPortPKey: {run: (*Device).queryPKey, in: small, out: small, phase: phaseRunning, mode: IB},
+		prm.QueryHCAVPortPKey: {run: (*Device).queryPKey, in: small, out: small, phase: phaseRunning},
 		prm.MADIFC:            {run: (*Device).madIFC, in: prm.MADData + prm.MADSize, out: prm.MADData + prm.MADSize, phase: phaseRunning},
 		prm.QueryVPortState:   {run: (*Device).queryVPortState, in: small, out: small, phase: phaseRunning},
 		prm.ModifyVPortState:  {run: (*Device).modifyVPortState, in: small, out: small, phase: phaseRunning, noEffect: "a down port's packets stay away; see SetLink"},
