@@ -9,10 +9,10 @@ var transitions = map[Transition]struct {
 	to   QPState
 	opt  OptParam // the optional parameters that it may have
 }{
-	Rst2Init:  {"RST2INIT", []QPState{Reset}, Init, optAccess | OptPKeyIndex | OptQKey | OptPriPort | OptCounterSet | OptRecvCQ | OptSRQN},
-	Init2Init: {"INIT2INIT", []QPState{Init}, Init, optAccess | OptPKeyIndex | OptQKey | OptPriPort | OptCounterSet},
+	Rst2Init:  {"RST2INIT", []QPState{Reset}, Init, optAccess | OptPKeyIndex | OptQKey | OptPriPort | OptLagAffinity | OptCounterSet | OptRecvCQ | OptSRQN},
+	Init2Init: {"INIT2INIT", []QPState{Init}, Init, optAccess | OptPKeyIndex | OptQKey | OptPriPort | OptLagAffinity | OptCounterSet},
 	Init2RTR: {"INIT2RTR", []QPState{Init}, RTR, optAccess | OptAltPath | OptPKeyIndex | OptQKey | OptRNRTimeout |
-		OptRRAMax | OptPrimary | OptPriPort | OptPMState | OptSRQN | OptCounterSet},
+		OptRRAMax | OptPrimary | OptPriPort | OptPMState | OptLagAffinity | OptSRQN | OptCounterSet},
 	RTR2RTS: {"RTR2RTS", []QPState{RTR}, RTS, optAccess | OptAltPath | OptPMState | OptRNRTimeout | OptQKey |
 		OptSRAMax | OptRetryCount | OptRNRRetry | OptAckTimeout | OptCounterSet | OptPKeyIndex},
 	RTS2RTS:   {"RTS2RTS", []QPState{RTS}, RTS, optAccess | OptAltPath | OptPMState | OptRNRTimeout | OptQKey | OptSRQN | OptRecvCQ | OptCounterSet},

@@ -181,24 +181,25 @@ type OptParam uint32
 
 // The optional parameters.
 const (
-	OptAltPath    OptParam = 1 << 0
-	OptRRE        OptParam = 1 << 1
-	OptRAE        OptParam = 1 << 2
-	OptRWE        OptParam = 1 << 3
-	OptPKeyIndex  OptParam = 1 << 4
-	OptQKey       OptParam = 1 << 5
-	OptRNRTimeout OptParam = 1 << 6
-	OptPrimary    OptParam = 1 << 7
-	OptSRAMax     OptParam = 1 << 8
-	OptRRAMax     OptParam = 1 << 9
-	OptPMState    OptParam = 1 << 10
-	OptRetryCount OptParam = 1 << 12
-	OptRNRRetry   OptParam = 1 << 13
-	OptAckTimeout OptParam = 1 << 14
-	OptPriPort    OptParam = 1 << 16
-	OptSRQN       OptParam = 1 << 18
-	OptRecvCQ     OptParam = 1 << 19
-	OptCounterSet OptParam = 1 << 25
+	OptAltPath     OptParam = 1 << 0
+	OptRRE         OptParam = 1 << 1
+	OptRAE         OptParam = 1 << 2
+	OptRWE         OptParam = 1 << 3
+	OptPKeyIndex   OptParam = 1 << 4
+	OptQKey        OptParam = 1 << 5
+	OptRNRTimeout  OptParam = 1 << 6
+	OptPrimary     OptParam = 1 << 7
+	OptSRAMax      OptParam = 1 << 8
+	OptRRAMax      OptParam = 1 << 9
+	OptPMState     OptParam = 1 << 10
+	OptRetryCount  OptParam = 1 << 12
+	OptRNRRetry    OptParam = 1 << 13
+	OptAckTimeout  OptParam = 1 << 14
+	OptLagAffinity OptParam = 1 << 15 // has no effect: there is one port
+	OptPriPort     OptParam = 1 << 16
+	OptSRQN        OptParam = 1 << 18
+	OptRecvCQ      OptParam = 1 << 19
+	OptCounterSet  OptParam = 1 << 25
 )
 
 // PMState is the state of path migration (MLX5_QP_PM_* in mlx5/qp.h).
