@@ -9,7 +9,7 @@ import (
 type responder struct {
 	ePSN uint32 // expected next
 	msn  uint32 // counts completed messages
-	nak  bool   // a sequence error was answered
+	nak  bool   // the other side goes back already: packets ahead are not answered
 
 	active bool    // a message has begun
 	kind   pktKind // what it is
@@ -157,6 +157,7 @@ func (q *qp) needRecv(p *packet, w *wq) bool {
 	if !ok {
 		q.d.drop(p, "no receive WQE")
 		if q.reliable() {
+			r.nak = true // what follows comes again anyway
 			q.answer(answer{kind: pktAck, psn: p.psn, syndrome: ackRNR | q.attr.MinRNRNAK&0x1f})
 		} else {
 			r.active, r.skip = false, true
