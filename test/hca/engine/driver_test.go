@@ -388,6 +388,7 @@ func (h *host) clean() {
 func (h *host) broke(rule string) {
 	h.t.Helper()
 	r := h.d.Report()
+	provoked[rule] = true
 	if len(r.Broken) != 1 || r.Broken[rule] == 0 {
 		var all []string
 		for _, v := range r.Violations {

@@ -189,7 +189,7 @@ func TestRNR(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
 	p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 100)))
 	p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 2000)))
-	p.a.h.f.RunFor(1e9)
+	p.a.h.f.RunFor(20e6)
 	p.a.scq.good(1)
 	n := p.b.h.d.Report().Packets["dropped: no receive WQE"]
 	if n < 10 {

@@ -29,7 +29,7 @@ type Report struct {
 }
 
 // Total is the number of violations.
-func (r *Report) Total() (n uint64) {
+func (r Report) Total() (n uint64) {
 	for _, k := range r.Broken {
 		n += k
 	}

@@ -14,7 +14,6 @@ const (
 	umrFreeStatus  = 1 << 6 // MLX5_MKEY_STATUS_FREE
 	umrLen64       = 1 << 31
 	umrRemoteInval = 1 << 24
-	umrBSFEnable   = 1 << 30
 )
 
 // The mkey mask (MLX5_MKEY_MASK_*).
@@ -99,8 +98,9 @@ func (w *sendWQE) decodeUMR(r *reader) {
 	u.len64, u.rinval, u.pd = f&umrLen64 != 0, f&umrRemoteInval != 0, f&maxNumber
 	u.start, u.length = be.Uint64(m[16:]), be.Uint64(m[24:])
 	u.xltSize, u.logPage = int(be.Uint32(m[52:])), uint(m[59]&0x3f)
-	if u.status&0x80 != 0 || !zero(m[8:12]) || f&umrBSFEnable != 0 {
-		w.violate("wqe-reserved", "reserved bits of the mkey segment are set: %x", m)
+	// Fields that the mask does not name aren't read, and drivers leave what was there.
+	if u.mask&maskFree != 0 && u.status&^uint8(umrFreeStatus) != 0 {
+		w.violate("wqe-reserved", "reserved bits of the mkey's status %#x are set", u.status)
 	}
 	if u.octos == 0 {
 		return
