@@ -105,7 +105,7 @@ func New(cfg Config) (*Device, error) {
 		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive,
 	}
 	if cfg.Trace != nil {
-		ec.Trace = func(e engine.TraceEvent) { cfg.Trace(e.Text) }
+		ec.Trace = func(e engine.TraceEvent) { cfg.Trace(e.String()) }
 	}
 	var err error
 	if d.eng, err = engine.New(ec); err != nil {

@@ -27,6 +27,8 @@ const (
 	statusBadAttr    = 3 << 2
 	statusDirected   = 0x8000 // the D bit: the datagram is on its way back
 
+	madWidth4X = 2
+
 	attrClassPortInfo = 0x01
 	attrNodeDesc      = 0x10
 	attrNodeInfo      = 0x11
@@ -120,7 +122,7 @@ func (d *Device) subnetAttr(attr uint16, mod uint32, b []byte) bool {
 			state, phys = portActive, physLinkUp
 		}
 		b[28] = 1 // local port
-		b[29], b[30], b[31] = linkWidth4X, linkWidth4X, linkWidth4X
+		b[29], b[30], b[31] = madWidth4X, madWidth4X, madWidth4X
 		b[32] = 4<<4 | state
 		b[33] = phys<<4 | 2
 		b[34] = p.LMC

@@ -19,7 +19,7 @@ const (
 	ibMTU  = 4096
 	ethMTU = 9000
 
-	linkWidth4X = 2
+	linkWidth4X = 1 << 2
 	ibSpeedEDR  = 0x20
 	// A ConnectX-5 with 100GBASE-CR4 and 40GBASE-CR4: enum mlx5e_link_mode (mlx5/port.h).
 	eth100GCR4 = 1 << 20

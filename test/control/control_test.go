@@ -1,0 +1,114 @@
+// Package control runs rdma-core's programs, with its libmlx5, on the modelled ConnectX of
+// test/hca: it is how we know that a driver which fails there is the one at fault. The tests
+// run in a VM that vmrun boots with -device mlx5; what libmlx5 or the kernel's drivers do to
+// the card that they must not makes vmrun fail.
+package control
+
+import (
+	"os"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(testenv.Main(m, ""))
+}
+
+// The cards of the guest.
+const (
+	first  = "mlx5_0"
+	second = "mlx5_1"
+)
+
+// ends says which devices play against each other, and with what options.
+type ends struct {
+	server, client []string // options of the pingpong programs
+	serverX        []string // options of perftest's
+	clientX        []string
+	ethernet       bool
+}
+
+// setting finds out what the cards speak. On InfiniBand the two play against each other. On
+// Ethernet it is one with itself, as the kernel's routes to an address of its own do not lead
+// out of a device.
+func setting(t *testing.T) ends {
+	t.Helper()
+	testenv.Guest(t)
+	switch layer := attribute(t, first, "ports/1/link_layer"); layer {
+	case "InfiniBand":
+		return ends{
+			server: []string{"-d", first}, client: []string{"-d", second},
+			serverX: []string{"-d", first}, clientX: []string{"-d", second},
+		}
+	case "Ethernet":
+		gid := gidIndex(t, first, serverAddr)
+		return ends{
+			server: []string{"-d", first, "-g", gid}, client: []string{"-d", first, "-g", gid},
+			serverX: []string{"-d", first, "-x", gid}, clientX: []string{"-d", first, "-x", gid}, ethernet: true,
+		}
+	default:
+		t.Fatalf("link layer %q", layer)
+		return ends{}
+	}
+}
+
+// TestPingpong runs all ping-pongs, polled and with events.
+func TestPingpong(t *testing.T) {
+	e := setting(t)
+	for _, name := range []string{"rc", "uc", "ud", "srq", "xsrq"} {
+		for _, mode := range [][]string{nil, {"-e"}} {
+			title := name
+			if mode != nil {
+				title += "/events"
+			}
+			t.Run(title, func(t *testing.T) {
+				options := append([]string{"-n", "200"}, mode...)
+				line := append([]string{"ibv_" + name + "_pingpong"}, options...)
+				play(t, append(line[:len(line):len(line)], e.server...), append(line[:len(line):len(line)], e.client...))
+			})
+		}
+	}
+}
+
+// TestPerftest measures latency and bandwidth of every operation.
+func TestPerftest(t *testing.T) {
+	e := setting(t)
+	for _, op := range []string{"send", "write", "read", "atomic"} {
+		for _, what := range []string{"lat", "bw"} {
+			t.Run(op+"_"+what, func(t *testing.T) {
+				line := []string{"ib_" + op + "_" + what, "-F", "-n", "100"}
+				play(t, append(line[:len(line):len(line)], e.serverX...), append(line[:len(line):len(line)], e.clientX...))
+			})
+		}
+	}
+}
+
+// TestDevices lists what the cards are like.
+func TestDevices(t *testing.T) {
+	setting(t)
+	for _, card := range []string{first, second} {
+		out := run(t, "ibv_devinfo", "-v", "-d", card)
+		for _, want := range []string{"vendor_part_id:\t\t\t4120", "state:\t\t\tPORT_ACTIVE (4)", "board_id:\t\t\tGOVERBS"} {
+			if !contains(out, want) {
+				t.Errorf("ibv_devinfo says nothing of %q:\n%s", want, out)
+			}
+		}
+	}
+}
+
+// TestConnectionManager connects by IP addresses, which only Ethernet carries here; on
+// InfiniBand the address is of no device and must be refused.
+func TestConnectionManager(t *testing.T) {
+	e := setting(t)
+	if !e.ethernet {
+		out := fails(t, "rping", "-c", "-a", serverAddr, "-C", "1")
+		if !contains(out, "RDMA_CM_EVENT_ADDR_ERROR") {
+			t.Errorf("rping says %q", out)
+		}
+		return
+	}
+	connect(t, []string{"rping", "-s", "-a", serverAddr, "-C", "20"}, []string{"rping", "-c", "-a", serverAddr, "-C", "20"})
+	connect(t, []string{"ucmatose", "-C", "5"}, []string{"ucmatose", "-s", serverAddr, "-C", "5"})
+	connect(t, []string{"udaddy"}, []string{"udaddy", "-s", serverAddr})
+}
