@@ -144,6 +144,9 @@ func (d *Device) setCaps(c *call) error {
 	case prm.CapGeneral:
 		next := slices.Clone(p.cur)
 		for _, f := range writable {
+			if f.Get(want) > f.Get(p.max) {
+				return refuse(prm.BadParam, "capabilities", "bit %#x becomes %d, where %d is possible", f.Off, f.Get(want), f.Get(p.max))
+			}
 			f.Put(next, f.Get(want))
 		}
 		if i := firstDifference(next, want); i >= 0 {
