@@ -20,7 +20,7 @@ type driver struct {
 }
 
 const (
-	ramSize = 16 << 20
+	ramSize = 2 << 20
 	ramBase = 0x100000 // where the memory is on the bus
 	slots   = ramBase  // the command queue
 )
