@@ -127,6 +127,9 @@ func FuzzUAR(f *testing.F) {
 	f.Add(uint32(0x40), []byte{4, 0, 0, 0})
 	f.Add(uint32(0x800), []byte{0, 0, 0, 0, 0, 0, 0x40, 1, 0, 0, 0, 8, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, offset uint32, data []byte) {
+		if len(data) > 512 {
+			return
+		}
 		h, q := garbageHost(t, RC, false)
 		for i := 0; i <= len(data); i += 8 {
 			h.d.UARWrite(q.spec.UAR, offset+uint32(i), data[i:min(i+8, len(data))])
