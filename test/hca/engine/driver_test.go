@@ -94,7 +94,7 @@ func newFabric(t *testing.T, cfg FabricConfig) *Fabric {
 // newHost makes a device with a port that is up, an EQ and a PD.
 func newHost(t *testing.T, f *Fabric, link LinkLayer) *host {
 	t.Helper()
-	h := &host{t: t, f: f, mem: newArena(4 << 20), uarNext: 0x100}
+	h := &host{t: t, f: f, mem: newArena(1 << 20), uarNext: 0x100}
 	n := len(f.devices) + 1
 	d, err := New(Config{
 		Name: fmt.Sprintf("mlx5_%d", n-1), Memory: h.mem, Interrupt: func(int) { h.irqs++ }, Fabric: f, LinkLayer: link, CQEVersion: 1,
@@ -158,7 +158,7 @@ func (e event) object() uint32 { return binary.BigEndian.Uint32(e.data[24:]) }
 func (e *testEQ) poll() (out []event) {
 	for {
 		b := e.h.mem.at(e.addr+uint64(e.ci&(1<<e.log-1))*64, 64)
-		if b[63]&1 != byte(e.ci>>e.log&1) {
+		if byte(loadBE32(b[60:]))&1 != byte(e.ci>>e.log&1) {
 			break
 		}
 		v := event{typ: EventType(b[1]), subtype: b[3]}
@@ -257,7 +257,7 @@ func (c *testCQ) poll() (out []wc) {
 	for {
 		entry := c.h.mem.at(c.addr+uint64(int(c.ci&(1<<c.log-1))*c.size), c.size)
 		b := entry[c.size-64:]
-		if b[63]>>4 == 15 || b[63]&1 != byte(c.ci>>c.log&1) {
+		if own := byte(loadBE32(b[60:])); own>>4 == 15 || own&1 != byte(c.ci>>c.log&1) {
 			break
 		}
 		w := wc{
@@ -286,7 +286,7 @@ func (c *testCQ) poll() (out []wc) {
 
 func (c *testCQ) record() {
 	if !c.quiet {
-		binary.BigEndian.PutUint32(c.h.mem.at(c.dbr, 4), c.ci)
+		storeBE32(c.h.mem.at(c.dbr, 4), c.ci)
 	}
 }
 
@@ -300,7 +300,7 @@ func (c *testCQ) arm(solicited bool) {
 }
 
 func (c *testCQ) armWord(word uint32) {
-	binary.BigEndian.PutUint32(c.h.mem.at(c.dbr+4, 4), word)
+	storeBE32(c.h.mem.at(c.dbr+4, 4), word)
 	var b [8]byte
 	binary.BigEndian.PutUint32(b[:], word)
 	binary.BigEndian.PutUint32(b[4:], c.n)

@@ -14,7 +14,7 @@ var little = func() bool {
 
 // loadBE32 reads a big-endian word in one load, if it is aligned.
 func loadBE32(b []byte) uint32 {
-	_ = b[3]
+	b = b[:4]
 	p := unsafe.Pointer(&b[0])
 	if uintptr(p)%4 != 0 {
 		return be.Uint32(b)
@@ -29,7 +29,7 @@ func loadBE32(b []byte) uint32 {
 // storeBE32 writes a big-endian word in one store after all that was written before, if
 // it is aligned.
 func storeBE32(b []byte, v uint32) {
-	_ = b[3]
+	b = b[:4]
 	p := unsafe.Pointer(&b[0])
 	if uintptr(p)%4 != 0 {
 		be.PutUint32(b, v)

@@ -44,7 +44,7 @@ func (s *testSRQ) post(sges ...sge) uint16 {
 	s.head = binary.BigEndian.Uint16(w[2:])
 	putSGEs(w[16:], sges)
 	s.count++
-	binary.BigEndian.PutUint32(s.h.mem.at(s.dbr, 4), uint32(s.count))
+	storeBE32(s.h.mem.at(s.dbr, 4), uint32(s.count))
 	return i
 }
 
@@ -257,7 +257,7 @@ func (q *testQP) block(i uint16) []byte {
 	return q.h.mem.at(q.addr+uint64(q.sqOff)+uint64(i)&(1<<q.spec.LogSQ-1)*64, 64)
 }
 
-func (q *testQP) record() { binary.BigEndian.PutUint32(q.h.mem.at(q.dbr+4, 4), uint32(q.pc)) }
+func (q *testQP) record() { storeBE32(q.h.mem.at(q.dbr+4, 4), uint32(q.pc)) }
 
 // ring rings the doorbell for a WQE.
 func (q *testQP) ring(w []byte) {
@@ -288,7 +288,7 @@ func (q *testQP) recv(sges ...sge) {
 	w := q.h.mem.at(q.addr+uint64(q.rc&(1<<q.spec.LogRQ-1))<<6, 64)
 	putSGEs(w, sges)
 	q.rc++
-	binary.BigEndian.PutUint32(q.h.mem.at(q.dbr, 4), uint32(q.rc))
+	storeBE32(q.h.mem.at(q.dbr, 4), uint32(q.rc))
 }
 
 // avSeg is an address vector to a QP.
