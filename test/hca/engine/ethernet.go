@@ -6,6 +6,7 @@ type ethSeg struct {
 	header []byte // inline header
 	vlan   uint16
 	tagged bool // vlan is to be inserted
+	mss    int  // of an LSO: payload bytes in each frame
 }
 
 const (
@@ -27,11 +28,16 @@ func (w *sendWQE) decodeEth(r *reader) {
 		w.malformed("wqe-not-modelled", "software parser offsets are not modelled: %x", b[:6])
 		return
 	}
-	if mss := be.Uint16(b[6:]); mss != 0 {
-		w.malformed("wqe-not-modelled", "segmentation (mss %d) is not modelled", mss)
+	e.mss = int(be.Uint16(b[6:]))
+	if e.mss != 0 && w.op != opLSO {
+		w.malformed("wqe-not-modelled", "segmentation (mss %d) of a plain SEND is not modelled", e.mss)
 		return
 	}
 	n := be.Uint16(b[12:])
+	if w.op == opLSO && (e.mss == 0 || n&ethInsertVLAN != 0 || n <= ethHeader) {
+		w.malformed("wqe-lso", "an LSO in pieces of %d bytes with %#x for the size of its headers", e.mss, n)
+		return
+	}
 	if n&ethInsertVLAN != 0 {
 		e.tagged, e.vlan = true, be.Uint16(b[14:])
 		w.decodeData(r)
@@ -77,6 +83,9 @@ func (q *qp) runEthernet() {
 		if w.bad == 0 && w.op == opSend {
 			q.sendFrame(w)
 		}
+		if w.bad == 0 && w.op == opLSO {
+			q.sendSegments(w)
+		}
 		if w.bad != 0 {
 			q.ethFailed(w, vendorOf(w.bad))
 			return
@@ -113,6 +122,11 @@ func (q *qp) sendFrame(w *sendWQE) {
 		return
 	}
 	frame := append(append([]byte(nil), w.eth.header...), data...)
+	q.sendRaw(w, frame)
+}
+
+// sendRaw sends a frame once its tag and its sums are in it.
+func (q *qp) sendRaw(w *sendWQE, frame []byte) {
 	if len(frame) < ethHeader {
 		w.refuse(LocalLength, "a frame of %d bytes", len(frame))
 		return

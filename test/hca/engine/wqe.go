@@ -121,6 +121,8 @@ func (q *qp) allowed(op uint8) bool {
 		return true
 	case opSend:
 		return q.spec.Type != RegUMR || q.sq != nil
+	case opLSO:
+		return q.sq != nil
 	case opSendImm:
 		return q.sq == nil && q.spec.Type != RegUMR
 	case opWrite, opWriteImm:
@@ -182,7 +184,7 @@ func (w *sendWQE) decode() {
 	if w.fence > fenceBoth {
 		w.violate("wqe-fence", "fence mode %d is reserved", w.fence)
 	}
-	if w.op == opSetPSV || w.op == opLSO {
+	if w.op == opSetPSV || w.op == opLSO && q.sq == nil {
 		w.malformed("wqe-not-modelled", "%s is not modelled", opName(w.op))
 		return
 	}
