@@ -21,11 +21,16 @@ VERBS_LIMIT := 8000000
 
 .PHONY: build test matrix readme demo check unit race racevm abi bench vmtest kernel hosts generate golden size deps clean help
 
-build: $(VMRUN) verbs ## build the commands into .build
+build: $(VMRUN) verbs hca ## build the commands into .build
 
 .PHONY: verbs
 verbs:
 	go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/verbs ./tools/verbs
+
+# The model of a ConnectX, which vmrun finds beside itself.
+.PHONY: hca
+hca:
+	go build -trimpath -o $(BUILD)/hca ./test/hca/cmd/hca
 
 # vmrun and staticcheck have a module of their own, so that a program which imports the
 # library has none of what they need.
@@ -38,7 +43,7 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 	$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs $(BUILD)/demo
 
 test: WALK = 60s
-test: check unit race abi bench size vmtest kernel hosts racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi bench size vmtest kernel hosts control racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -57,7 +62,7 @@ unit: deps ## the tests that need no kernel
 	go test -C tools/vmrun -short ./...
 
 race: deps ## the same under the race detector, where goroutines meet
-	CGO_ENABLED=1 go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/verbs/...
+	CGO_ENABLED=1 go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/verbs/... ./test/hca/...
 	CGO_ENABLED=1 go test -C tools/vmrun -race -short ./...
 
 abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest and this release's
@@ -98,6 +103,16 @@ kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
 	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
 	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 hosts.test -test.v
+
+# Whoever fails on the modelled ConnectX must be the one at fault: this is how we know.
+CONTROL ?= $(KERNEL)
+control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the kernels CONTROL
+	go test -c -trimpath -o $(BUILD)/amd64/control.test ./test/control
+	cd $(BUILD)/amd64 && status=0; \
+	for k in $(CONTROL); do for mode in roce ib; do \
+		$(VMRUN) -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils,perftest control.test || status=1; \
+		$(VMRUN) -hosts 2 -cpus 1 -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$' || status=1; \
+	done; done; exit $$status
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL

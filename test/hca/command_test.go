@@ -3,6 +3,7 @@ package hca
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
@@ -248,6 +249,14 @@ func TestFaults(t *testing.T) {
 	}
 	v.pd()
 
+	clock := time.Hour
+	v.d.cfg.Now = func() time.Duration { return clock }
+	alive := v.load(segHealthCount)
+	clock += time.Minute
+	if now := v.load(segHealthCount); now <= alive {
+		t.Errorf("the health counter goes from %d to %d", alive, now)
+	}
+
 	// A dead card keeps the command, its counter stands still, and it says so.
 	if v.load(segHealth+healthSyndrome) != 0 {
 		t.Error("a syndrome in the health buffer of a card that is well")
@@ -258,8 +267,13 @@ func TestFaults(t *testing.T) {
 	if v.mem[slots-ramBase+descStatus] != 1 {
 		t.Error("a dead card executes commands")
 	}
-	if v.load(segHealth+healthSeverity)>>31 != 1 || v.load(segHealth+healthSyndrome)>>16&0xff != healthFatal || v.load(segHealthCount) != v.load(segHealthCount) {
+	if v.load(segHealth+healthSeverity)>>31 != 1 || v.load(segHealth+healthSyndrome)>>16&0xff != healthFatal {
 		t.Error("the health buffer does not tell")
+	}
+	count := v.load(segHealthCount)
+	clock += time.Minute
+	if now := v.load(segHealthCount); now != count {
+		t.Errorf("a dead card's counter goes from %d to %d", count, now)
 	}
 	v.d.Reset()
 	v.store(segCmdQHigh, slots>>32)

@@ -1,4 +1,50 @@
 // Package hca is a model of a network card that speaks RDMA: a ConnectX-5's virtual function,
 // to which the kernel's own drivers (mlx5_core, mlx5_ib, mlx5e) and rdma-core's libmlx5 bind
-// as they are. It is the referee of the mlx5 driver in this module, and shares no code with it.
+// as they are, on InfiniBand and on Ethernet (RoCE v1 and v2). It is the referee of this
+// module's mlx5 driver, and shares no code with it.
+//
+// # Parts
+//
+// A [Device] is one card: registers, command queue, capabilities, ports, tables for steering,
+// and the commands, which it decodes and checks. Package engine is its data path: queues,
+// memory keys, packets, and a fabric that joins cards. Package prm has the numbers of the
+// command interface, and package vfiouser makes the card a PCI device of a virtual machine.
+// The program cmd/hca serves cards to QEMU, and vmrun -device mlx5 starts both:
+//
+//	vmrun -device mlx5,mode=roce -with ibverbs-utils,ibverbs-providers ibv_devinfo -v
+//	vmrun -hosts 2 -device mlx5 ./server +++ ./client 10.2.0.1
+//
+// Two cards in a guest, or one in each of two, are on the same fabric. Lost and late packets
+// are vmrun's -loss and -delay.
+//
+// # What is checked
+//
+// Commands: their delivery (descriptor, mailboxes, tokens), lengths, the order in which a card
+// is brought up and down, every number that names an object, what is still in use, lists of
+// pages, states, and that fields which are not modelled are not set. What is wrong is answered
+// as firmware would, with a status and a syndrome (the syndromes are this model's own), and
+// stands in the report in words. What no driver may do (a doorbell for a command that is not
+// there, stores of the wrong width, pages that are not taken back) is a violation, as are the
+// many things that package engine watches in queues, doorbells and records. vmrun's exit status
+// is then not 0.
+//
+// # What is not modelled
+//
+// An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists
+// are answered, but do less than on a card: counters stay 0, priorities and hashes are not
+// used. Not there, by the capabilities: the physical function with all that only it has,
+// page requests, on-demand paging, DEVX and user contexts, DC, signatures, tag matching,
+// striding receive queues, compressed CQEs, flow counters and header rewriting. There is no
+// subnet manager or administrator on the fabric; on InfiniBand ports are up with fixed LIDs,
+// and what needs path records or multicast groups from one does not work.
+//
+// # What it can't prove
+//
+// It is written from what drivers do and headers say, and agrees with real firmware where a
+// driver would notice. It can't show that stores reach a device in the wrong order: under
+// emulation every store arrives, one by one, so a missing write barrier or a flush that came too
+// late is invisible, on amd64 as on arm64. Limits, time, the vendor's syndromes and whatever
+// else firmware adds are not those of a card. That rdma-core passes on it without a violation
+// (test/control) says that it is not stricter than a card in what those programs do; it does
+// not say that it is as strict.
 package hca

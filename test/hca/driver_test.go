@@ -16,7 +16,6 @@ type driver struct {
 	mem     []byte
 	next    uint64 // memory from here on is free
 	vectors []int  // interrupts that came
-	cmdEQ   uint64 // bus address of the command EQ, if there is one
 }
 
 const (

@@ -31,7 +31,6 @@ const (
 
 // register fields: ptys_reg_bits and its kin (mlx5_ifc.h).
 var (
-	regLocalPort    = prm.Field{Off: 0x08, Width: 8}
 	ptysEthCap      = prm.Field{Off: 0x60, Width: 32}
 	ptysIBWidthCap  = prm.Field{Off: 0x80, Width: 16}
 	ptysIBProtoCap  = prm.Field{Off: 0x90, Width: 16}

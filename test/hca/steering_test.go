@@ -152,10 +152,8 @@ func TestSteering(t *testing.T) {
 		e.d.eth.receive(tagged[:n])
 	}
 	// A table of several queues: a flow stays in one of them.
-	rqt := e.with()
+	rqt := append(e.with(), make([]byte, 64)...)
 	x := rqt[prm.WQCtx:]
-	rqt = append(rqt, make([]byte, 64)...)
-	x = rqt[prm.WQCtx:]
 	prm.RQTActual.Put(x, 2)
 	prm.RQTEntry.Put(x[prm.RQTList:], uint64(e.rqs[1]))
 	prm.RQTEntry.Put(x[prm.RQTList+4:], uint64(e.rqs[2]))

@@ -37,6 +37,15 @@ func TestCheck(t *testing.T) {
 		{"two hosts", func(o *options) { o.hosts = 2 }, ""},
 		{"net of two hosts", func(o *options) { o.hosts, o.net = 2, "eth" }, ""},
 		{"veth of two hosts", func(o *options) { o.hosts, o.net = 2, "veth" }, `-net "veth": with -hosts 2, want rxe, eth or none`},
+		{"device", func(o *options) { o.dev = "ib0" }, `-device "ib0": want rxe or mlx5`},
+		{"device's mode", func(o *options) { o.dev = "mlx5,mode=opa" }, `-device "mlx5,mode=opa": want rxe, or mlx5[,mode=ib|roce]`},
+		{"mode of rxe", func(o *options) { o.dev = "rxe,mode=ib" }, `-device "rxe,mode=ib": want rxe, or`},
+		{"mlx5", func(o *options) { o.dev = "mlx5" }, ""},
+		{"mlx5 on InfiniBand, two hosts", func(o *options) { o.dev, o.hosts = "mlx5,mode=ib", 2 }, ""},
+		{"mlx5 and a bad fabric", func(o *options) { o.dev, o.loss, o.delay = "mlx5", "1%", "1ms" }, ""},
+		{"mlx5 and an order", func(o *options) { o.dev, o.delay, o.reorder = "mlx5", "1ms", "1%" }, "-reorder: with -device mlx5"},
+		{"mlx5 and veth", func(o *options) { o.dev, o.net = "mlx5", "veth" }, `-net "veth": with -device mlx5`},
+		{"report without a card", func(o *options) { o.hcaReport = "x" }, "-hca, -hca-report and -hca-verbose go with -device mlx5"},
 	} {
 		o := defaults()
 		tt.change(&o)
@@ -79,6 +88,32 @@ func TestModulesFor(t *testing.T) {
 	two := modulesFor(2, device{kind: deviceRxe})
 	if len(two) != len(defaultModules) || slices.Contains(two, "veth") || !slices.Contains(two, "virtio_net") || !slices.Contains(defaultModules, "veth") {
 		t.Errorf("two hosts: %v", two)
+	}
+}
+
+func TestModulesForMlx5(t *testing.T) {
+	for _, tt := range []struct {
+		dev   string
+		hosts int
+		link  bool
+		cards int
+		net   string
+	}{{"mlx5", 1, false, 2, "roce"}, {"mlx5,mode=roce", 2, false, 1, "roce"}, {"mlx5,mode=ib", 1, false, 2, "ib"}, {"mlx5,mode=ib", 2, true, 1, "ib"}} {
+		o := defaults()
+		o.dev, o.hosts = tt.dev, tt.hosts
+		if err := o.check(); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(o.load, "mlx5_ib") || slices.Contains(o.load, "rdma_rxe") || slices.Contains(o.load, "virtio_net") != tt.link {
+			t.Errorf("-device %s, %d hosts: modules %v", tt.dev, tt.hosts, o.load)
+		}
+		if o.cards() != tt.cards || o.net != tt.net {
+			t.Errorf("-device %s, %d hosts: %d cards each, network %q", tt.dev, tt.hosts, o.cards(), o.net)
+		}
+	}
+	o := defaults()
+	if err := o.check(); err != nil || o.cards() != 0 {
+		t.Errorf("rxe: %d cards, %v", o.cards(), err)
 	}
 }
 

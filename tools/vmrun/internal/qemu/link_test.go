@@ -32,6 +32,19 @@ func TestLink(t *testing.T) {
 	}
 }
 
+func TestCheckVFIO(t *testing.T) {
+	for _, tt := range []struct{ script, says string }{
+		{`[ "$*" = "-device help" ] && printf 'name "vfio-pci", bus PCI\nname "vfio-user-pci", bus PCI\n'`, ""},
+		{`printf 'name "vfio-pci", bus PCI\n'`, "has no device vfio-user-pci"},
+		{`echo no such library >&2; exit 127`, "exit status 127: no such library"},
+	} {
+		err := fake(t, tt.script).CheckVFIO(t.Context())
+		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want %q in it", tt.script, err, tt.says)
+		}
+	}
+}
+
 func TestCheckLink(t *testing.T) {
 	for _, tt := range []struct{ script, says string }{
 		{`[ "$*" = "-machine none -netdev help" ] && printf "Available netdev backend types:\nsocket\ndgram\ntap\n"`, ""},

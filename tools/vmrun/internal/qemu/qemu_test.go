@@ -47,6 +47,21 @@ func TestArgs(t *testing.T) {
 	if err != nil || strings.Join(args[len(args)-2:], " ") != "-one -two" {
 		t.Errorf("extra arguments: %v, %v", args, err)
 	}
+	for _, tt := range []struct {
+		o    Options
+		want []string
+	}{
+		{Options{Arch: "amd64", MemMiB: 512, Cards: []*os.File{os.Stdin, os.Stdin}}, []string{
+			"-machine q35,vmport=off,memory-backend=mem -object memory-backend-memfd,id=mem,size=512M,share=on,seal=on ", "/proc/self/fd/5\"}}", "/proc/self/fd/6\"}}", `{"driver":"vfio-user-pci","socket":{"type":"unix",`}},
+		{Options{Arch: "amd64", Cards: []*os.File{os.Stdin}, Link: os.Stdin}, []string{"local.str=5", "/proc/self/fd/6\"}}"}},
+	} {
+		args, err := Args(tt.o)
+		for _, w := range tt.want {
+			if line := strings.Join(args, " ") + " "; err != nil || !strings.Contains(line, w) {
+				t.Errorf("cards: no %q in %s, %v", w, line, err)
+			}
+		}
+	}
 	args, err = Args(Options{Arch: "amd64", Link: os.Stdin, MAC: "02:00:00:00:01:01"})
 	if line := strings.Join(args, " "); err != nil || !strings.Contains(line, "-netdev dgram,id=link,local.type=fd,local.str=5 -device virtio-net-pci,netdev=link,romfile=,speed=10000,duplex=full,mac=02:00:00:00:01:01") {
 		t.Errorf("with a link: %s, %v", line, err)

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fakeModel is an app whose model is a script.
+func fakeModel(t *testing.T, script string, change func(*options)) (*app, *bytes.Buffer) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "hca")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := defaults()
+	o.dev, o.hca = "mlx5,mode=ib", path
+	if change != nil {
+		change(&o)
+	}
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	return &app{options: o, stderr: &out}, &out
+}
+
+// The model is told what to play, and what it prints is passed on.
+func TestModelArguments(t *testing.T) {
+	for _, tt := range []struct {
+		guests int
+		change func(*options)
+		want   string
+	}{
+		{1, nil, "-mode ib fd:3 fd:4"},
+		{2, func(o *options) { o.hosts, o.dev = 2, "mlx5" }, "-mode roce fd:3 fd:4"},
+		{1, func(o *options) { o.hcaReport, o.hcaVerbose = "r.json", true }, "-mode ib -report r.json -verbose fd:3 fd:4"},
+		{1, func(o *options) { o.loss, o.delay = "0.5%", "2ms" }, "-mode ib -loss 0.005 -delay 2ms fd:3 fd:4"},
+	} {
+		a, out := fakeModel(t, "echo $*", tt.change)
+		m, err := a.startModel(tt.guests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, err := m.finish(0); status != 0 || err != nil {
+			t.Errorf("status %d, %v", status, err)
+		}
+		if got := out.String(); got != "hca: "+tt.want+"\n" {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
+// A model that reports violations makes a good run a bad one; one that fails is an error.
+func TestModelStatus(t *testing.T) {
+	for _, tt := range []struct {
+		exit, run, want int
+		fails           bool
+	}{{0, 0, 0, false}, {0, 3, 3, false}, {1, 0, statusModel, false}, {1, 3, 3, false}, {2, 0, 0, true}} {
+		a, _ := fakeModel(t, "exit "+strconv.Itoa(tt.exit), nil)
+		m, err := a.startModel(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := m.finish(tt.run)
+		if status != tt.want || (err != nil) != tt.fails {
+			t.Errorf("model %d, run %d: status %d, %v", tt.exit, tt.run, status, err)
+		}
+	}
+	var none *model
+	if status, err := none.finish(7); status != 7 || err != nil || none.endsOf(0, 1) != nil {
+		t.Errorf("without a model: %d, %v", status, err)
+	}
+	none.kill()
+}
+
+func TestModelMissing(t *testing.T) {
+	a, _ := fakeModel(t, "", func(o *options) { o.hca = "/no/such/hca" })
+	if _, err := a.startModel(1); err == nil || !strings.Contains(err.Error(), "/no/such/hca") {
+		t.Errorf("%v", err)
+	}
+	a, _ = fakeModel(t, "", func(o *options) { o.hca = "" })
+	t.Setenv("PATH", "")
+	if _, err := a.startModel(1); err == nil || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Each guest has its own cards.
+func TestModelEnds(t *testing.T) {
+	m := &model{ends: []*os.File{os.Stdin, os.Stdout}}
+	if a, b := m.endsOf(0, 2), m.endsOf(1, 2); len(a) != 1 || a[0] != os.Stdin || len(b) != 1 || b[0] != os.Stdout {
+		t.Errorf("%v, %v", a, b)
+	}
+	if all := m.endsOf(0, 1); len(all) != 2 {
+		t.Errorf("%v", all)
+	}
+}
+
+// What QEMU gets can be connected to, though nothing of it is left in a directory.
+func TestSocket(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	listener, door, err := socket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	defer door.Close()
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	l, err := net.FileListener(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.DialTimeout("unix", "/proc/self/fd/"+strconv.Itoa(int(door.Fd())), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if b, err := io.ReadAll(server); string(b) != "x" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+}
