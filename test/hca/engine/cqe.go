@@ -34,14 +34,16 @@ const (
 	RemoteAborted    Syndrome = 0x22
 )
 
+// syndromeNames are the syndromes' names.
+var syndromeNames = map[Syndrome]string{
+	LocalLength: "LOCAL_LENGTH", LocalQPOp: "LOCAL_QP_OP", LocalProt: "LOCAL_PROT", Flushed: "WR_FLUSH", MWBind: "MW_BIND",
+	BadResponse: "BAD_RESP", LocalAccess: "LOCAL_ACCESS", RemoteInvalidReq: "REMOTE_INVAL_REQ", RemoteAccess: "REMOTE_ACCESS",
+	RemoteOp: "REMOTE_OP", RetryExceeded: "TRANSPORT_RETRY_EXC", RNRExceeded: "RNR_RETRY_EXC", RemoteAborted: "REMOTE_ABORTED",
+}
+
 // String is the syndrome's name.
 func (s Syndrome) String() string {
-	names := map[Syndrome]string{
-		LocalLength: "LOCAL_LENGTH", LocalQPOp: "LOCAL_QP_OP", LocalProt: "LOCAL_PROT", Flushed: "WR_FLUSH", MWBind: "MW_BIND",
-		BadResponse: "BAD_RESP", LocalAccess: "LOCAL_ACCESS", RemoteInvalidReq: "REMOTE_INVAL_REQ", RemoteAccess: "REMOTE_ACCESS",
-		RemoteOp: "REMOTE_OP", RetryExceeded: "TRANSPORT_RETRY_EXC", RNRExceeded: "RNR_RETRY_EXC", RemoteAborted: "REMOTE_ABORTED",
-	}
-	if n, ok := names[s]; ok {
+	if n, ok := syndromeNames[s]; ok {
 		return n
 	}
 	return hex("syndrome ", uint32(s))
@@ -62,14 +64,15 @@ const (
 	vendorFlushRQ   = 0xf9
 )
 
-// vendorOf is the vendor syndrome of an error on the send side.
-func vendorOf(s Syndrome) uint8 {
-	return map[Syndrome]uint8{
-		RetryExceeded: vendorRetry, RNRExceeded: vendorRNR, RemoteAccess: vendorRemAccess, RemoteOp: vendorRemOp,
-		RemoteInvalidReq: vendorRemInval, LocalProt: vendorLocalProt, LocalLength: vendorLocalLen, LocalQPOp: vendorLocalOp,
-		MWBind: vendorMWBind, Flushed: vendorFlushSQ,
-	}[s]
+// vendorSyndromes are those of errors on the send side.
+var vendorSyndromes = map[Syndrome]uint8{
+	RetryExceeded: vendorRetry, RNRExceeded: vendorRNR, RemoteAccess: vendorRemAccess, RemoteOp: vendorRemOp,
+	RemoteInvalidReq: vendorRemInval, LocalProt: vendorLocalProt, LocalLength: vendorLocalLen, LocalQPOp: vendorLocalOp,
+	MWBind: vendorMWBind, Flushed: vendorFlushSQ,
 }
+
+// vendorOf is the vendor syndrome of an error on the send side.
+func vendorOf(s Syndrome) uint8 { return vendorSyndromes[s] }
 
 // cqe is a completion to write.
 type cqe struct {
@@ -147,12 +150,14 @@ func (e *cqe) name() string {
 	return cqeName(e.opcode)
 }
 
+// cqeNames are the names of the first opcodes of CQEs.
+var cqeNames = [...]string{"REQ", "RESP_WRITE_IMM", "RESP_SEND", "RESP_SEND_IMM", "RESP_SEND_INV", "RESIZE"}
+
 // cqeName is the name of a CQE's opcode.
 func cqeName(op uint8) string {
-	names := [...]string{"REQ", "RESP_WRITE_IMM", "RESP_SEND", "RESP_SEND_IMM", "RESP_SEND_INV", "RESIZE"}
 	switch {
-	case int(op) < len(names):
-		return names[op]
+	case int(op) < len(cqeNames):
+		return cqeNames[op]
 	case op == cqeReqErr:
 		return "REQ_ERR"
 	case op == cqeRespErr:

@@ -22,10 +22,12 @@ type Device struct {
 	rqs   map[uint32]*rq
 	next  map[string]uint32 // the number to try next, for each kind
 	mcast map[[16]byte][]*qp
-	regs  map[uint64]*bfReg
-	fatal bool
-	rep   report
-	msn   uint64 // counts CQEs' time stamps where the clock stands still
+	// special are the QPs that are QP0 and QP1 of the port.
+	special map[QPType][]*qp
+	regs    map[uint64]*bfReg
+	fatal   bool
+	rep     report
+	msn     uint64 // counts CQEs' time stamps where the clock stands still
 }
 
 // pd is a protection domain.
@@ -58,7 +60,7 @@ func New(cfg Config) (*Device, error) {
 		f: cfg.Fabric, cfg: cfg,
 		pds: map[uint32]*pd{}, xrcds: map[uint32]*xrcd{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{},
 		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{},
-		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, regs: map[uint64]*bfReg{},
+		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, special: map[QPType][]*qp{}, regs: map[uint64]*bfReg{},
 	}
 	d.rep.init()
 	d.port.PKeys = []uint16{0xffff}
@@ -102,6 +104,7 @@ func (d *Device) wipe() {
 	clear(d.srqs)
 	clear(d.rqs)
 	clear(d.mcast)
+	clear(d.special)
 	clear(d.regs)
 }
 

@@ -27,6 +27,7 @@
 //
 // Vendor syndromes are those that users of real cards report, not a list of the vendor;
 // limits and timing are this package's own. Signature handover (PSV), CQE compression,
-// striding RQs, tag matching, DC and LSO are refused by name. Stores reach the model one
+// striding RQs, tag matching and DC are refused by name. How a masked
+// fetch-and-add lies in a WQE no driver shows: two words, summand and boundaries, are taken. Stores reach the model one
 // by one and in order, so that a missing write barrier can't be seen.
 package engine

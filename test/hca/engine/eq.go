@@ -25,17 +25,19 @@ const (
 	EventSRQLimit      EventType = 0x14
 )
 
+// eventNames are the events' names.
+var eventNames = map[EventType]string{
+	EventComp: "COMP", EventPathMig: "PATH_MIG", EventCommEst: "COMM_EST", EventSQDrained: "SQ_DRAINED",
+	EventCQError: "CQ_ERROR", EventWQCatas: "WQ_CATAS_ERROR", EventPathMigFailed: "PATH_MIG_FAILED",
+	EventInternalError: "INTERNAL_ERROR", EventPortChange: "PORT_CHANGE", EventCmd: "CMD",
+	EventPageRequest: "PAGE_REQUEST", EventPageFault: "PAGE_FAULT", EventVportChange: "NIC_VPORT_CHANGE",
+	EventInvalReq: "WQ_INVAL_REQ_ERROR", EventAccessError: "WQ_ACCESS_ERROR", EventSRQCatas: "SRQ_CATAS_ERROR",
+	EventLastWQE: "SRQ_LAST_WQE", EventSRQLimit: "SRQ_RQ_LIMIT",
+}
+
 // String is the event's name.
 func (t EventType) String() string {
-	names := map[EventType]string{
-		EventComp: "COMP", EventPathMig: "PATH_MIG", EventCommEst: "COMM_EST", EventSQDrained: "SQ_DRAINED",
-		EventCQError: "CQ_ERROR", EventWQCatas: "WQ_CATAS_ERROR", EventPathMigFailed: "PATH_MIG_FAILED",
-		EventInternalError: "INTERNAL_ERROR", EventPortChange: "PORT_CHANGE", EventCmd: "CMD",
-		EventPageRequest: "PAGE_REQUEST", EventPageFault: "PAGE_FAULT", EventVportChange: "NIC_VPORT_CHANGE",
-		EventInvalReq: "WQ_INVAL_REQ_ERROR", EventAccessError: "WQ_ACCESS_ERROR", EventSRQCatas: "SRQ_CATAS_ERROR",
-		EventLastWQE: "SRQ_LAST_WQE", EventSRQLimit: "SRQ_RQ_LIMIT",
-	}
-	if s, ok := names[t]; ok {
+	if s, ok := eventNames[t]; ok {
 		return s
 	}
 	return hex("event ", uint32(t))

@@ -7,6 +7,8 @@ type mkey struct {
 	index uint32
 	spec  MKeySpec
 	pd    *pd
+	under []*mkey // of a window: the keys that it is bound to
+	bound int     // windows that are bound to this key
 }
 
 // key is the whole key.
@@ -63,6 +65,7 @@ func (d *Device) CreateMKey(s MKeySpec) (uint32, error) {
 	}
 	s.Pages, s.KLMs = slices.Clone(s.Pages), slices.Clone(s.KLMs)
 	d.mkeys[n] = &mkey{index: n, spec: s, pd: p}
+	d.bind(d.mkeys[n])
 	return n, nil
 }
 
@@ -116,26 +119,36 @@ func (d *Device) DestroyMKey(index uint32) error {
 	if m == nil {
 		return unknown("MKEY", index)
 	}
-	if n := d.boundTo(m); n > 0 {
-		return refuse(Busy, "MKEY", index, "", "%d memory windows are bound to it", n)
+	if m.bound > 0 {
+		return refuse(Busy, "MKEY", index, "", "%d memory windows are bound to it", m.bound)
 	}
+	m.unbind()
 	m.pd.refs--
 	delete(d.mkeys, index)
 	return nil
 }
 
-// boundTo counts valid windows, which have a QPN or were made without access, that lead
-// to a key.
-func (d *Device) boundTo(m *mkey) (n int) {
-	for _, w := range d.mkeys {
-		if w == m || w.spec.Free || w.spec.Mode != ModeKLM || !w.spec.UMREnable {
-			continue
-		}
-		if slices.ContainsFunc(w.spec.KLMs, func(k KLM) bool { return k.Key>>8 == m.index }) {
-			n++
+// bind counts a window, which is a valid indirect key that UMR may change, at the keys that
+// it leads to.
+func (d *Device) bind(m *mkey) {
+	m.unbind()
+	if m.spec.Free || m.spec.Mode != ModeKLM || !m.spec.UMREnable {
+		return
+	}
+	for _, k := range m.spec.KLMs {
+		if u := d.mkeys[k.Key>>8]; u != nil && u != m {
+			u.bound++
+			m.under = append(m.under, u)
 		}
 	}
-	return n
+}
+
+// unbind says that the key leads nowhere.
+func (m *mkey) unbind() {
+	for _, u := range m.under {
+		u.bound--
+	}
+	m.under = nil
 }
 
 // extent is memory of the guest that an access goes to. A null extent reads as zeros.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // qp is a QP, or an Ethernet send queue (SQ), which is one without a transport.
@@ -28,9 +29,10 @@ type qp struct {
 
 	reg       uint32 // the doorbell register that it uses, once it used one
 	hasReg    bool
-	commEst   bool // the event was written
-	scheduled bool // run is among the tasks
-	flushing  bool // flushRecvs is among the tasks
+	commEst   bool          // the event was written
+	scheduled bool          // run is among the tasks
+	flushing  bool          // flushRecvs is among the tasks
+	flushWait time.Duration // until the next one
 	faults    []*wqeFault
 	asked     bool // an event is due when the send queue has drained
 }
@@ -38,10 +40,12 @@ type qp struct {
 // sqSizeMax and rqSizeMax are log2 of the largest queues, as capabilities say.
 const logQueueMax = 15
 
-// kind names the QP's type.
+// typeNames are the services' names.
+var typeNames = map[QPType]string{RC: "RC", UC: "UC", UD: "UD", XRC: "XRC", QP0: "QP0", QP1: "QP1", RawEth: "RAW", RegUMR: "REG_UMR"}
+
+// String is the service's name.
 func (t QPType) String() string {
-	names := map[QPType]string{RC: "RC", UC: "UC", UD: "UD", XRC: "XRC", QP0: "QP0", QP1: "QP1", RawEth: "RAW", RegUMR: "REG_UMR"}
-	if s, ok := names[t]; ok {
+	if s, ok := typeNames[t]; ok {
 		return s
 	}
 	return hex("type ", uint32(t))
@@ -96,6 +100,9 @@ func (d *Device) CreateQP(s QPSpec) (n uint32, err error) {
 	}
 	q.send.log = s.LogSQ
 	d.qps[n] = q
+	if s.Type == QP0 || s.Type == QP1 {
+		d.special[s.Type] = append(d.special[s.Type], q)
+	}
 	return n, nil
 }
 
@@ -195,6 +202,7 @@ func (d *Device) DestroyQP(n uint32) error {
 		q.xrcd.refs--
 	}
 	delete(d.qps, n)
+	d.special[q.spec.Type] = slices.DeleteFunc(d.special[q.spec.Type], func(e *qp) bool { return e == q })
 	return nil
 }
 

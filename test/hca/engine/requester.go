@@ -16,6 +16,9 @@ const (
 // model and the guests share the processors.
 const shortestTimeout = 20 * time.Millisecond
 
+// shortestRNR is the same after an RNR NAK: a driver that posts late shall find a processor.
+const shortestRNR = 200 * time.Microsecond
+
 // request is a send WQE that is executed.
 type request struct {
 	w       *sendWQE
@@ -537,7 +540,11 @@ func (q *qp) rnrNAK(p *packet) {
 	}
 	q.goBack(p.psn)
 	q.d.f.cancel(&r.timer)
-	r.wait = q.d.f.after(rnrTime(p.syndrome&0x1f), func() {
+	wait := rnrTime(p.syndrome & 0x1f)
+	if !q.d.f.cfg.Manual {
+		wait = max(wait, shortestRNR)
+	}
+	r.wait = q.d.f.after(wait, func() {
 		r.wait = nil
 		q.kick()
 	})

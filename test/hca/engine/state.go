@@ -54,9 +54,12 @@ func (q *qp) flushSends() {
 	}
 }
 
-// flushPoll is how often the receive queue of a QP in the error state is looked at: no
-// doorbell says that a WQE was posted to it.
-const flushPoll = time.Millisecond
+// The receive queue of a QP in the error state is looked at from time to time, more and
+// more rarely: no doorbell says that a WQE was posted to it.
+const (
+	flushPoll    = time.Millisecond
+	flushPollMax = 64 * time.Millisecond
+)
 
 // flushRecvs completes all receive WQEs that are posted with a flush error, now and as
 // long as the QP is in the error state.
@@ -67,11 +70,13 @@ func (q *qp) flushRecvs() {
 	if q.flushing {
 		return
 	}
+	q.flushWait = min(max(2*q.flushWait, flushPoll), flushPollMax)
 	for {
 		r, ok := q.rq.take()
 		if !ok {
 			break
 		}
+		q.flushWait = flushPoll
 		q.recvFailed(r, Flushed, vendorFlushRQ)
 	}
 	q.flushing = true
@@ -82,6 +87,6 @@ func (q *qp) flushRecvs() {
 	if q.d.f.cfg.Manual {
 		q.d.f.idle = append(q.d.f.idle, again)
 	} else {
-		q.d.f.after(flushPoll, again)
+		q.d.f.after(q.flushWait, again)
 	}
 }

@@ -48,12 +48,10 @@ func (q *qp) sendDatagram(r *request) bool {
 	return true
 }
 
-// special finds the QP that is QP0 or QP1 of the port.
-func (d *Device) special(t QPType) *qp {
-	for _, q := range d.sortedQPs() {
-		if q.sq == nil && q.spec.Type == t {
-			return q
-		}
+// portQP finds the QP that is QP0 or QP1 of the port.
+func (d *Device) portQP(t QPType) *qp {
+	if all := d.special[t]; len(all) > 0 {
+		return all[0]
 	}
 	return nil
 }
@@ -76,9 +74,9 @@ func (d *Device) receiveDatagram(p *packet) {
 	q := d.qps[p.dest]
 	switch p.dest {
 	case 0:
-		q = d.special(QP0)
+		q = d.portQP(QP0)
 	case 1:
-		q = d.special(QP1)
+		q = d.portQP(QP1)
 	}
 	if q == nil || !q.datagram() {
 		d.drop(p, "no such QP")

@@ -182,6 +182,7 @@ func (q *qp) update(w *sendWQE) string {
 		m.pd = to
 	}
 	m.spec = next
+	d.bind(m)
 	return ""
 }
 
@@ -326,5 +327,6 @@ func (d *Device) invalidate(key uint32, q *qp, pd *pd) string {
 		return hex("the key is bound to another QP: ", m.spec.QPN)
 	}
 	m.spec.Free, m.spec.QPN = true, NoUserIndex
+	m.unbind()
 	return ""
 }
