@@ -47,6 +47,10 @@ func (d *Device) ReadBAR(_ int, off uint64, p []byte) {
 		d.eng.UARRead(uint32(off/uarPage), uint32(off%uarPage), len(p))
 		return
 	}
+	if at := off - BenchOffset; at < BenchSize && uint64(len(p)) <= BenchSize-at {
+		d.readBench(at, p)
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range p {
@@ -96,6 +100,10 @@ const healthFatal = 0x01
 func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
 	if off >= uarStart {
 		d.eng.UARWrite(uint32(off/uarPage), uint32(off%uarPage), p)
+		return
+	}
+	if at := off - BenchOffset; at < BenchSize && uint64(len(p)) <= BenchSize-at {
+		d.writeBench(at, p)
 		return
 	}
 	d.mu.Lock()

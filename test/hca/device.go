@@ -65,8 +65,9 @@ const (
 
 // Device is one card. Its methods may be called from any goroutine.
 type Device struct {
-	cfg Config
-	eng *engine.Device
+	cfg   Config
+	eng   *engine.Device
+	bench benchArea
 
 	mu       sync.Mutex // guards what follows; the engine's lock is taken inside it
 	phase    phase
@@ -125,6 +126,9 @@ func (d *Device) Reset() {
 	d.rep.Resets++
 	d.clear()
 }
+
+// Revive brings a card that has failed into the state after power-on.
+func (d *Device) Revive() { d.Reset() }
 
 // Close takes the card off its fabric.
 func (d *Device) Close() { d.eng.Close() }

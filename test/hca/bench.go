@@ -1,0 +1,202 @@
+package hca
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goverbs/goverbs/test/hca/engine"
+	"github.com/goverbs/goverbs/test/hca/prm"
+)
+
+// The test bench: a part of BAR 0 that no real card has, through which a test in the guest
+// injects faults (package bench is its other end). A command is text in the area, executed by a
+// store to the first byte of the area; the answer takes its place.
+const (
+	BenchOffset = 0x80000 // BenchOffset is where the area begins in BAR 0.
+	BenchSize   = 0x1000  // BenchSize is its length in bytes.
+
+	// BenchText is where the text begins, behind the byte that executes and two with the
+	// text's length, little-endian.
+	BenchText = 8
+)
+
+// benchArea is what has been stored to the area.
+type benchArea struct{ mem [BenchSize]byte }
+
+func (d *Device) readBench(off uint64, p []byte) { copy(p, d.bench.mem[off:]) }
+
+func (d *Device) writeBench(off uint64, p []byte) {
+	copy(d.bench.mem[off:], p)
+	if off != 0 {
+		return
+	}
+	n := int(d.bench.mem[1]) | int(d.bench.mem[2])<<8
+	answer := "error: the text is too long"
+	if n <= BenchSize-BenchText {
+		var err error
+		if answer, err = d.Bench(string(d.bench.mem[BenchText:][:n])); err != nil {
+			answer = "error: " + err.Error()
+		}
+	}
+	answer = answer[:min(len(answer), BenchSize-BenchText)]
+	d.bench.mem[1], d.bench.mem[2] = byte(len(answer)), byte(len(answer)>>8)
+	copy(d.bench.mem[BenchText:], answer)
+}
+
+// benchCommands are what a test can ask for, with how many arguments each takes.
+var benchCommands = map[string]struct {
+	args int
+	run  func(d *Device, a *benchArgs) (string, error)
+}{
+	"fatal": {0, func(d *Device, a *benchArgs) (string, error) { d.Fail(); return "ok", nil }},
+	"well":  {0, func(d *Device, a *benchArgs) (string, error) { d.Revive(); return "ok", nil }},
+	"link":  {1, func(d *Device, a *benchArgs) (string, error) { return a.done(d.SetLink, a.choice("up", "down") == 0) }},
+	// fail-command NAME STATUS SYNDROME SKIP TIMES
+	"fail-command": {5, func(d *Device, a *benchArgs) (string, error) {
+		op, status, syndrome, skip, times := a.op(), prm.Status(a.number(8)), uint32(a.number(32)), int(a.number(31)), int(a.number(31))
+		if a.err == nil {
+			d.FailCommand(op, status, syndrome, skip, times)
+		}
+		return "ok", a.err
+	}},
+	// fail-wqe QPN send|recv SKIP SYNDROME VENDOR
+	"fail-wqe": {5, func(d *Device, a *benchArgs) (string, error) {
+		qpn, recv, skip, syndrome, vendor := uint32(a.number(24)), a.choice("send", "recv") == 1, int(a.number(31)), engine.Syndrome(a.number(8)), uint8(a.number(8))
+		if a.err != nil {
+			return "", a.err
+		}
+		return "ok", d.eng.FailWQE(qpn, recv, skip, syndrome, vendor)
+	}},
+	"fail-qp":  {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailQP) }},
+	"fail-cq":  {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailCQ) }},
+	"fail-srq": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailSRQ) }},
+	// packets drop|duplicate QPN SKIP COUNT: of those that go to a QP, or with 0 to any
+	"packets": {4, func(d *Device, a *benchArgs) (string, error) {
+		action := []engine.PacketAction{engine.DropPacket, engine.DuplicatePacket}[a.choice("drop", "duplicate")]
+		f := engine.PacketFault{Action: action, QPN: uint32(a.number(24)), Skip: int(a.number(31)), Count: int(a.number(31))}
+		if a.err == nil {
+			d.cfg.Fabric.Fault(f)
+		}
+		return "ok", a.err
+	}},
+	// fabric LOSS DUPLICATE DELAY: probabilities from 0 to 1, and a time
+	"fabric": {3, func(d *Device, a *benchArgs) (string, error) {
+		f := engine.FabricConfig{Loss: a.share(), Duplicate: a.share(), Delay: a.time()}
+		if a.err == nil {
+			d.cfg.Fabric.Configure(f)
+		}
+		return "ok", a.err
+	}},
+	"violations": {0, func(d *Device, a *benchArgs) (string, error) {
+		return strconv.FormatUint(d.Report().Violations, 10), nil
+	}},
+	// command NAME: how often it was given
+	"command": {1, func(d *Device, a *benchArgs) (string, error) {
+		return strconv.Itoa(d.Report().Commands[a.op().String()]), a.err
+	}},
+}
+
+// Bench executes a command of the test bench, for whoever is in the same process.
+func (d *Device) Bench(text string) (string, error) {
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return "", fmt.Errorf("no command")
+	}
+	c, known := benchCommands[words[0]]
+	if !known {
+		return "", fmt.Errorf("command %q is not known", words[0])
+	}
+	if len(words)-1 != c.args {
+		return "", fmt.Errorf("%s takes %d arguments, not %d", words[0], c.args, len(words)-1)
+	}
+	return c.run(d, &benchArgs{words: words[1:]})
+}
+
+// benchArgs reads arguments one by one, and keeps the first error.
+type benchArgs struct {
+	words []string
+	err   error
+}
+
+func (a *benchArgs) next() string {
+	w := a.words[0]
+	a.words = a.words[1:]
+	return w
+}
+
+func (a *benchArgs) fail(err error) {
+	if a.err == nil {
+		a.err = err
+	}
+}
+
+func (a *benchArgs) number(bits int) uint64 {
+	n, err := strconv.ParseUint(a.next(), 0, bits)
+	if err != nil {
+		a.fail(err)
+	}
+	return n
+}
+
+func (a *benchArgs) share() float64 {
+	w := a.next()
+	x, err := strconv.ParseFloat(w, 64)
+	if err == nil && !(x >= 0 && x <= 1) {
+		err = fmt.Errorf("%s is not from 0 to 1", w)
+	}
+	if err != nil {
+		a.fail(err)
+	}
+	return x
+}
+
+func (a *benchArgs) time() time.Duration {
+	t, err := time.ParseDuration(a.next())
+	if err == nil && t < 0 {
+		err = fmt.Errorf("%v is less than nothing", t)
+	}
+	if err != nil {
+		a.fail(err)
+	}
+	return t
+}
+
+// choice gives the number of the word.
+func (a *benchArgs) choice(words ...string) int {
+	w := a.next()
+	for i, c := range words {
+		if c == w {
+			return i
+		}
+	}
+	a.fail(fmt.Errorf("%q is none of %s", w, strings.Join(words, ", ")))
+	return 0
+}
+
+func (a *benchArgs) op() prm.Op {
+	w := a.next()
+	for op := range commands {
+		if op.String() == w {
+			return op
+		}
+	}
+	a.fail(fmt.Errorf("%q is no command of the card", w))
+	return 0
+}
+
+func (a *benchArgs) object(f func(uint32) error) (string, error) {
+	n := uint32(a.number(24))
+	if a.err != nil {
+		return "", a.err
+	}
+	return "ok", f(n)
+}
+
+func (a *benchArgs) done(f func(bool), v bool) (string, error) {
+	if a.err == nil {
+		f(v)
+	}
+	return "ok", a.err
+}

@@ -1,0 +1,65 @@
+// Package bench lets a test in a virtual machine inject faults into the modelled ConnectX cards
+// of that machine: lost packets, failed work requests and commands, a port that goes down, a
+// card that dies. See package hca for the other end.
+package bench
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/hca"
+)
+
+// Bench is the test bench of one card. It is for one goroutine.
+type Bench struct {
+	bar []byte
+}
+
+// Open opens the test bench of an RDMA device: "mlx5_0". It maps the card's BAR 0, which needs
+// root and lasts as long as the PCI device is there, whatever becomes of its driver.
+func Open(device string) (*Bench, error) {
+	f, err := os.OpenFile("/sys/class/infiniband/"+device+"/device/resource0", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	bar, err := unix.Mmap(int(f.Fd()), hca.BenchOffset, hca.BenchSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map the test bench of %s: %w", device, err)
+	}
+	return &Bench{bar: bar}, nil
+}
+
+// Close closes the test bench.
+func (b *Bench) Close() error { return unix.Munmap(b.bar) }
+
+// Do has the card execute a command, and gives its answer:
+//
+//	fatal                                  the card dies
+//	well                                   and is as after power-on
+//	link up|down                           the port's link
+//	fail-command NAME STATUS SYNDROME SKIP TIMES
+//	fail-wqe QPN send|recv SKIP SYNDROME VENDOR
+//	fail-qp QPN | fail-cq CQN | fail-srq SRQN
+//	packets drop|duplicate QPN SKIP COUNT  of those that go to a QP; 0 is any
+//	fabric LOSS DUPLICATE DELAY            for all cards, from now on: 0.01 0 5ms
+//	violations                             how many there were so far
+//	command NAME                           how often it was given: CREATE_QP
+func (b *Bench) Do(format string, args ...any) (string, error) {
+	text := fmt.Sprintf(format, args...)
+	if len(text) > hca.BenchSize-hca.BenchText {
+		return "", fmt.Errorf("test bench: a command of %d bytes", len(text))
+	}
+	copy(b.bar[hca.BenchText:], text)
+	b.bar[1], b.bar[2] = byte(len(text)), byte(len(text)>>8)
+	b.bar[0] = 1 // now it is executed
+	n := int(b.bar[1]) | int(b.bar[2])<<8
+	answer := string(b.bar[hca.BenchText:][:min(n, hca.BenchSize-hca.BenchText)])
+	if why, failed := strings.CutPrefix(answer, "error: "); failed {
+		return "", fmt.Errorf("test bench: %s: %s", text, why)
+	}
+	return answer, nil
+}

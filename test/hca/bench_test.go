@@ -1,0 +1,70 @@
+package hca
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/hca/prm"
+)
+
+// bench gives a command as the guest does, with stores of one and of eight bytes.
+func (v *driver) bench(text string) string {
+	v.t.Helper()
+	for i := 0; i < len(text); i += 8 {
+		v.d.WriteBAR(0, BenchOffset+BenchText+uint64(i), []byte(text[i:min(i+8, len(text))]))
+	}
+	v.d.WriteBAR(0, BenchOffset+1, []byte{byte(len(text))})
+	v.d.WriteBAR(0, BenchOffset+2, []byte{byte(len(text) >> 8)})
+	v.d.WriteBAR(0, BenchOffset, []byte{1})
+	var head [8]byte
+	v.d.ReadBAR(0, BenchOffset, head[:])
+	answer := make([]byte, int(head[1])|int(head[2])<<8)
+	v.d.ReadBAR(0, BenchOffset+BenchText, answer)
+	return string(answer)
+}
+
+func TestBench(t *testing.T) {
+	v := newVerbs(t, IB)
+	cqn, _, _ := v.newCQ(v.u, v.eqn)
+	qpn := v.create(prm.CreateQP, v.qpIn(prm.STRC, cqn, v.page(), v.page()))
+	v.rts(qpn, qpn)
+	for text, want := range map[string]string{
+		"fail-command ALLOC_XRCD 8 0x123 0 1": "ok", "violations": "0", "command CREATE_QP": "1", "fabric 0.5 0 1ms": "ok",
+		"packets drop 0x45 1 2": "ok", "link down": "ok",
+		"": "error: no command", "nonsense": `error: command "nonsense" is not known`, "link": "error: link takes 1 arguments, not 0",
+		"link sideways": `error: "sideways" is none of up, down`, "fail-command NO_SUCH 1 1 0 1": `error: "NO_SUCH" is no command of the card`,
+		"fabric 2 0 0s": "error: 2 is not from 0 to 1", "fail-qp 0x999": "error: QP 0x999: no such object", "fail-wqe 1 up 0 1 1": `error: "up" is none of send, recv`,
+		"fail-srq x": `error: strconv.ParseUint: parsing "x": invalid syntax`, "packets drop 0 0 -1": `error: strconv.ParseUint: parsing "-1": invalid syntax`,
+	} {
+		if got := v.bench(text); !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	v.refused(prm.LimitErr, prm.AllocXRCD, 0, v.in(small), small)
+	v.must(prm.AllocXRCD, 0, v.in(small), small)
+	if v.d.eng.Port().Up {
+		t.Error("the link is up")
+	}
+	if got := v.bench("fail-qp " + fmt.Sprintf("%#x", qpn)); got != "ok" {
+		t.Errorf("%q", got)
+	}
+	v.fabric.Run(100)
+	if x := v.must(prm.QueryQP, 0, v.object(qpn), list)[prm.QPCtx:]; prm.QPCState.Get(x) != prm.QPStateERR {
+		t.Errorf("the QP is in state %d", prm.QPCState.Get(x))
+	}
+	v.violations(0)
+
+	// The text's end and the area's.
+	v.d.WriteBAR(0, BenchOffset+1, []byte{0xff, 0xff})
+	v.d.WriteBAR(0, BenchOffset, []byte{1})
+	v.d.ReadBAR(0, BenchOffset+BenchSize-1, make([]byte, 1))
+	v.d.ReadBAR(0, BenchOffset+BenchSize-4, make([]byte, 8))
+	v.violations(0)
+	v.d.WriteBAR(0, BenchOffset+BenchSize-4, make([]byte, 8))
+	v.violations(1)
+
+	if v.bench("fatal") != "ok" || v.load(segHealth+healthSeverity) == 0 || v.bench("well") != "ok" || v.load(segHealth+healthSeverity) != 0 {
+		t.Error("a card that dies and comes back")
+	}
+}
