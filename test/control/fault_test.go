@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -64,17 +65,19 @@ func TestLink(t *testing.T) {
 	do := openBench(t, first)
 	events := watch(t, first)
 	do("link down")
-	events("port error")
+	events("IBV_EVENT_PORT_ERR")
 	eventually(t, "the port is down", func() bool { return strings.HasSuffix(state(first), "DOWN") })
 	do("link up")
-	events("port active")
+	events("IBV_EVENT_PORT_ACTIVE")
 	eventually(t, "the port is active", func() bool { return strings.HasSuffix(state(first), "ACTIVE") })
 }
 
 // watch runs ibv_asyncwatch, and gives a function that waits for an event.
 func watch(t *testing.T, device string) func(event string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "ibv_asyncwatch", "-d", device)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, "ibv_asyncwatch", "-d", device)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -90,13 +93,13 @@ func watch(t *testing.T, device string) func(event string) {
 	wait := func(event string) {
 		t.Helper()
 		for lines.Scan() {
-			if strings.Contains(strings.ToLower(lines.Text()), event) {
+			if strings.Contains(lines.Text(), event) {
 				return
 			}
 		}
 		t.Fatalf("ibv_asyncwatch has ended without %q: %v", event, lines.Err())
 	}
-	wait("async event fd") // it listens from here on
+	wait("async event FD") // it listens from here on
 	return wait
 }
 

@@ -52,7 +52,7 @@ func TestArgs(t *testing.T) {
 		want []string
 	}{
 		{Options{Arch: "amd64", MemMiB: 512, Cards: []*os.File{os.Stdin, os.Stdin}}, []string{
-			"-machine q35,vmport=off,memory-backend=mem -object memory-backend-memfd,id=mem,size=512M,share=on,seal=on ", "/proc/self/fd/5\"}}", "/proc/self/fd/6\"}}", `{"driver":"vfio-user-pci","socket":{"type":"unix",`}},
+			"-machine q35,vmport=off,memory-backend=mem -object memory-backend-memfd,id=mem,size=512M,share=on,seal=on ", "/proc/self/fd/5\"}}", "/proc/self/fd/6\"}}", " iomem=relaxed", `{"driver":"vfio-user-pci","socket":{"type":"unix",`}},
 		{Options{Arch: "amd64", Cards: []*os.File{os.Stdin}, Link: os.Stdin}, []string{"local.str=5", "/proc/self/fd/6\"}}"}},
 	} {
 		args, err := Args(tt.o)
