@@ -83,7 +83,7 @@ type cqe struct {
 	index     uint16 // the WQE's counter
 	sendOp    uint8
 	imm       uint32 // immediate, invalidated key or P_Key
-	bytes_    uint32
+	count     uint32
 	slid      uint16
 	mlPath    uint8
 	flagsRQPN uint32 // SL or RoCE's kind of packet, GRH, and the source QP
@@ -134,7 +134,7 @@ func (e *cqe) bytes(c *cq, now uint64) []byte {
 	}
 	be.PutUint32(b[32:], e.srqn)
 	be.PutUint32(b[36:], e.imm)
-	be.PutUint32(b[44:], e.bytes_)
+	be.PutUint32(b[44:], e.count)
 	be.PutUint64(b[48:], now)
 	be.PutUint32(b[56:], uint32(e.sendOp)<<24|e.qpn)
 	be.PutUint16(b[60:], e.index)

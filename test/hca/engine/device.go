@@ -27,7 +27,6 @@ type Device struct {
 	regs    map[uint64]*bfReg
 	fatal   bool
 	rep     report
-	msn     uint64 // counts CQEs' time stamps where the clock stands still
 }
 
 // pd is a protection domain.
@@ -256,14 +255,4 @@ func (d *Device) usePD(object string, n uint32) (*pd, error) {
 	}
 	p.refs++
 	return p, nil
-}
-
-// useCQ counts one more user of a CQ.
-func (d *Device) useCQ(object, field string, n uint32) (*cq, error) {
-	c := d.cqs[n]
-	if c == nil {
-		return nil, refuse(BadResource, object, 0, field, "CQ %#x does not exist", n)
-	}
-	c.refs++
-	return c, nil
 }

@@ -102,14 +102,6 @@ func (q *qp) ethFailed(w *sendWQE, vendor uint8) {
 	q.flushSends()
 }
 
-// pdn is the PD that the queue's memory keys belong to.
-func (q *qp) pdn() uint32 {
-	if q.pd == nil {
-		return 0
-	}
-	return q.pd.n
-}
-
 // sendFrame sends an Ethernet frame.
 func (q *qp) sendFrame(w *sendWQE) {
 	if q.pd == nil && len(w.segs) > 0 {
@@ -213,7 +205,7 @@ func (r *rq) deliver(d *Device, p *packet) {
 		d.drop(p, "no receive WQE")
 		return
 	}
-	e := &cqe{opcode: cqeRespSend, qpn: r.n, index: w.index, bytes_: uint32(len(p.data))}
+	e := &cqe{opcode: cqeRespSend, qpn: r.n, index: w.index, count: uint32(len(p.data))}
 	if e.srqn = r.spec.UserIndex; d.cfg.CQEVersion == 0 || e.srqn == NoUserIndex {
 		e.srqn = r.spec.RMPN
 	}

@@ -11,9 +11,6 @@ type mkey struct {
 	bound int     // windows that are bound to this key
 }
 
-// key is the whole key.
-func (m *mkey) key() uint32 { return m.index<<8 | uint32(m.spec.Variant) }
-
 // rights are the access bits that exist.
 const rights = LocalRead | LocalWrite | RemoteRead | RemoteWrite | RemoteAtomic
 
@@ -255,24 +252,6 @@ func (d *Device) walkKLMs(out []extent, s *MKeySpec, q *qp, pdn uint32, off, n u
 		off = 0
 	}
 	return nil, "beyond the key's list"
-}
-
-// slice gives the extents of bytes [off, off+n).
-func slice(all []extent, off, n int) []extent {
-	var out []extent
-	for _, e := range all {
-		if off >= e.n {
-			off -= e.n
-			continue
-		}
-		k := min(e.n-off, n)
-		if k == 0 {
-			break
-		}
-		out = append(out, extent{addr: e.addr + uint64(off), n: k, null: e.null})
-		off, n = 0, n-k
-	}
-	return out
 }
 
 // length is how many bytes extents have.

@@ -79,7 +79,7 @@ const (
 	ackOK      = 0x00 | 0x1f // credits are not counted
 	ackRNR     = 0x20
 	ackNAK     = 0x60
-	nakSeq     = ackNAK | 0
+	nakSeq     = ackNAK
 	nakInvalid = ackNAK | 1
 	nakAccess  = ackNAK | 2
 	nakOp      = ackNAK | 3

@@ -90,7 +90,7 @@ func (q *qp) recvDone(p *packet, op uint8, n int, inline []byte) {
 	q.resp.recv = nil
 	r.done()
 	e := &cqe{
-		opcode: op, qpn: q.n, srqn: q.indexOf(r), index: r.index, imm: p.imm, bytes_: uint32(n), solicited: p.solicited,
+		opcode: op, qpn: q.n, srqn: q.indexOf(r), index: r.index, imm: p.imm, count: uint32(n), solicited: p.solicited,
 		slid: p.slid, flagsRQPN: q.remoteFlags(p), inline: inline, mlPath: q.attr.Primary.PathBits,
 	}
 	q.cqOf(r).post(e)

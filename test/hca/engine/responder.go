@@ -18,7 +18,6 @@ type responder struct {
 	va     uint64  // of a WRITE
 	rkey   uint32
 	length uint32
-	pd     *pd
 	skip   bool // UC: the rest of a broken message
 
 	out     []answer // answers to send, in order

@@ -109,7 +109,7 @@ func (w *sendWQE) complete(bytes int) {
 	if !w.signaled {
 		return
 	}
-	e := &cqe{opcode: cqeReq, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, bytes_: uint32(bytes), inline: w.inlined}
+	e := &cqe{opcode: cqeReq, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, count: uint32(bytes), inline: w.inlined}
 	w.q.sendCQ.post(e)
 }
 

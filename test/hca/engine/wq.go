@@ -253,11 +253,5 @@ func (w *wq) checkLimit() {
 	}
 }
 
-// empty reports whether no WQE is posted.
-func (w *wq) empty() bool {
-	n, ok := w.posted()
-	return !ok || n == 0 || w.failed
-}
-
 // reset makes a QP's own queue as new.
 func (w *wq) reset() { w.head, w.next, w.failed = 0, 0, false }
