@@ -176,6 +176,9 @@ func (d *Device) portEvent(subtype uint8) {
 
 // eqe writes an entry and interrupts if the queue is armed.
 func (d *Device) eqe(e *eq, t EventType, subtype uint8, data []byte) {
+	if d.fatal {
+		return
+	}
 	if (e.pi-e.ci)&maxNumber >= 1<<e.spec.Log {
 		d.violate("eq-overrun", 0, "EQ %#x has %d entries, %d are not consumed, and %s is lost", e.n, 1<<e.spec.Log, (e.pi-e.ci)&maxNumber, t)
 		return

@@ -123,12 +123,8 @@ func (f *Fabric) after(delay time.Duration, fn func()) *timer {
 	return t
 }
 
-// soon schedules fn before all that is later than now, in the order of the calls.
-func (f *Fabric) soon(fn func()) {
-	f.seq++
-	heap.Push(&f.tasks, &timer{seq: f.seq, fn: fn})
-	f.poke()
-}
+// soon schedules fn for now: after what is due already, timers too.
+func (f *Fabric) soon(fn func()) { f.after(0, fn) }
 
 // cancel forgets a timer.
 func (f *Fabric) cancel(t **timer) {

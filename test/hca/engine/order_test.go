@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"testing"
+	"time"
 )
 
 // TestFence: a fenced WQE waits for the READs and atomics before it; another does not.
@@ -143,4 +144,134 @@ func TestFaultPicks(t *testing.T) {
 	if !bytes.Equal(got, []byte{0, 3, 4, 4}) {
 		t.Errorf("datagrams %v arrived", got)
 	}
+}
+
+// TestLatePiece: a piece of a BlueFlame copy that comes after the QP was reset changes
+// nothing of the new queue.
+func TestLatePiece(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	p.a.blue(opNOP, sig, 0) // from now on copies are waited for
+	p.a.h.run()
+	p.a.scq.good(1)
+	w := append(p.a.write(opNOP, sig, 0), make([]byte, 48)...)
+	p.a.record()
+	half := 0x800 + p.a.half*256
+	for o := uint32(0); o < 56; o += 8 {
+		p.a.h.d.UARWrite(p.a.spec.UAR, half+o, w[o:o+8])
+	}
+	p.again()
+	p.a.h.d.UARWrite(p.a.spec.UAR, half+56, w[56:])
+	p.a.h.run()
+	p.a.scq.good(0)
+	if i, err := p.a.h.d.QueryQP(p.a.n); err != nil || i.Attr.HWSQCounter != 0 || i.State != RTS {
+		t.Errorf("%+v, %v", i, err)
+	}
+	p.clean()
+}
+
+// TestVLAN: GIDs of one VLAN do not reach those of another, and a completion says where a
+// message came from.
+func TestVLAN(t *testing.T) {
+	p := newUD(t, Ethernet, false, qpOptions{}, qpOptions{})
+	set := func(q *testQP, id uint16) {
+		g := q.h.d.Port().GIDs[2]
+		g.VLAN, g.VLANID = true, id
+		if err := q.h.d.SetGID(2, g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := func(n int) {
+		t.Helper()
+		p.b.recv(p.mb.sge(0, 100))
+		av := p.a.avSeg(p.b, 0x11111111)
+		av[12] = 3 << 1
+		p.a.post(opSend, sig, 0, av)
+		p.a.h.run()
+		p.a.scq.good(1)
+		for _, w := range p.b.rcq.good(n) {
+			if w.raw[29]&1 != 1 || w.raw[30] != 3<<5 || w.raw[31] != 7 {
+				t.Errorf("%x", w.raw)
+			}
+		}
+	}
+	set(p.a, 7)
+	send(0)
+	set(p.b, 8)
+	send(0)
+	set(p.b, 7)
+	send(1)
+	p.clean()
+}
+
+// TestFatalTimers: what a device had still to do when it failed is never done.
+func TestFatalTimers(t *testing.T) {
+	h, q, cq := lone(t, 5, 64)
+	if err := h.d.ModerateCQ(cq.n, 4, 1000); err != nil {
+		t.Fatal(err)
+	}
+	h.eq.poll()
+	cq.arm(false)
+	q.post(opNOP, sig, 0)
+	h.f.RunFor(1000)
+	cq.good(1)
+	h.d.Fatal()
+	h.run()
+	if e := h.eq.poll(); len(e) != 0 {
+		t.Errorf("events %v", e)
+	}
+}
+
+// TestTimersInTime: a fabric that is busy does not forget its timers.
+func TestTimersInTime(t *testing.T) {
+	f := NewFabric(FabricConfig{})
+	defer f.Close()
+	done := make(chan struct{})
+	var again func()
+	stop := false
+	again = func() {
+		if !stop {
+			f.soon(again)
+		}
+	}
+	f.mu.Lock()
+	f.soon(again)
+	f.after(time.Millisecond, func() {
+		stop = true
+		close(done)
+	})
+	f.mu.Unlock()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("the timer did not run")
+	}
+}
+
+// TestUMRRoom: a list does not outgrow its key.
+func TestUMRRoom(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	for _, offset := range []uint32{1, 0xffffffff} {
+		u := umrSegs(0x90, 4, bindMask, 0, RemoteRead, 0xffffff11, p.mb.va, 10)
+		u[7] = byte(offset)
+		if offset > 1 {
+			copy(u[16:], []byte{0xff, 0xff, 0xff, 0xff})
+		}
+		p.b.post(opUMR, sig, p.b.h.newMW(false), u, klmSeg(p.mb, 0, 10))
+		p.b.h.run()
+		if w := p.b.scq.one(); w.syndrome != MWBind {
+			t.Errorf("offset %#x: %v", offset, w)
+		}
+		p.again()
+	}
+	// A page list without a page size.
+	i, err := p.b.h.d.CreateMKey(MKeySpec{PD: p.b.h.pd, QPN: NoUserIndex, Mode: ModeMTT, Free: true, UMREnable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.b.post(opUMR, sig, i<<8, umrSegs(0x80, 0, 1<<29|1, 0, 0, 0, 0, 10))
+	p.b.h.run()
+	if w := p.b.scq.one(); w.syndrome != MWBind {
+		t.Errorf("%v", w)
+	}
+	p.clean()
 }

@@ -72,6 +72,8 @@ type route struct {
 	flow       uint32
 	smac, dmac [6]byte
 	sport      uint16
+	tagged     bool // vlan counts
+	vlan       uint16
 }
 
 // The syndromes of an acknowledgement: the kind in bits 5 and 6, and a value.
@@ -111,6 +113,7 @@ func (r *route) source(d *Device, index int) {
 	}
 	g := &d.port.GIDs[index]
 	r.sgid, r.v2 = g.Addr, g.RoCEv2 && eth
+	r.tagged, r.vlan = g.VLAN && eth, g.VLANID
 	if g.MAC != ([6]byte{}) {
 		r.smac = g.MAC
 	}
@@ -247,7 +250,7 @@ func (d *Device) receive(p *packet) {
 	case p.kind == pktEth:
 		d.receiveEthernet(p)
 		return
-	case p.grh && !p.multicast(d.cfg.LinkLayer == Ethernet) && !d.hasGID(p.dgid, p.v2):
+	case p.grh && !p.multicast(d.cfg.LinkLayer == Ethernet) && !d.hasGID(&p.route):
 		d.drop(p, "no such GID")
 		return
 	}
@@ -272,10 +275,14 @@ func (d *Device) receive(p *packet) {
 	}
 }
 
-// hasGID reports whether the port has a GID.
-func (d *Device) hasGID(gid [16]byte, v2 bool) bool {
+// hasGID reports whether the port has the GID that a packet goes to: on Ethernet of the
+// same kind and on the same VLAN.
+func (d *Device) hasGID(r *route) bool {
 	for _, g := range d.port.GIDs {
-		if !g.Invalid && g.Addr == gid && (d.cfg.LinkLayer == InfiniBand || g.RoCEv2 == v2) {
+		if g.Invalid || g.Addr != r.dgid {
+			continue
+		}
+		if d.cfg.LinkLayer == InfiniBand || g.RoCEv2 == r.v2 && g.VLAN == r.tagged && (!g.VLAN || g.VLANID == r.vlan) {
 			return true
 		}
 	}

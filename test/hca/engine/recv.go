@@ -93,8 +93,14 @@ func (q *qp) recvDone(p *packet, op uint8, n int, inline []byte) {
 		opcode: op, qpn: q.n, srqn: q.indexOf(r), index: r.index, imm: p.imm, count: uint32(n), solicited: p.solicited,
 		slid: p.slid, flagsRQPN: q.remoteFlags(p), inline: inline, mlPath: q.attr.Primary.PathBits,
 	}
+	if p.tagged {
+		e.l4l3, e.vlan = cqeHasVLAN, uint16(p.sl)<<13|p.vlan&0xfff
+	}
 	q.cqOf(r).post(e)
 }
+
+// cqeHasVLAN in l4_l3_hdr_type says that vlan_info counts.
+const cqeHasVLAN = 1
 
 // Kinds of RoCE packets in flags_rqpn (MLX5_CQE_ROCE_L3_HEADER_TYPE_*).
 const (

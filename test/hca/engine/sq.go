@@ -116,7 +116,9 @@ func (w *sendWQE) complete(bytes int) {
 // fail writes the WQE's error completion and gives it back.
 func (w *sendWQE) fail(s Syndrome, vendor uint8) {
 	w.finished()
-	w.q.d.rep.opcodes[w.q.traceType().String()+" "+opName(w.op)]++
+	if s != Flushed {
+		w.q.d.rep.opcodes[w.q.traceType().String()+" "+opName(w.op)]++
+	}
 	w.q.sendCQ.post(&cqe{opcode: cqeReqErr, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, syndrome: s, vendor: vendor, solicited: true})
 }
 

@@ -9,7 +9,7 @@ func (q *qp) quiet() {
 	f.cancel(&q.req.wait)
 	if h := q.send.held; h != nil {
 		f.cancel(&h.wait)
-		h.held = false
+		h.held, h.gone = false, true
 		q.send.held = nil
 		q.send.posted = h.end
 	}

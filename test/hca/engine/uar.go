@@ -6,7 +6,7 @@ import (
 )
 
 // bfWait is how long a doorbell on a register that BlueFlame copies come through waits for
-// the rest of a copy. It decides no result: the WQE is in memory all the same, and a copy
+// each next piece of a copy. It decides no result: the WQE is in memory all the same, and a copy
 // that comes later is compared with what was there.
 const bfWait = 400 * time.Microsecond
 
@@ -29,6 +29,7 @@ type bfCopy struct {
 	again   bool   // the half is the one that was used before
 	differs bool
 	held    bool // the WQE waits for the copy
+	gone    bool // the WQE was handed on
 	wait    *timer
 }
 
@@ -111,7 +112,7 @@ func (d *Device) register(uar, k, half, offset uint32, data []byte) {
 		c.data = bytes.Clone(data)
 		if r.blue && c.need <= bfHalf {
 			c.held = true
-			c.wait = d.f.after(bfWait, func() { c.release() })
+			c.await()
 		} else {
 			c.release()
 		}
@@ -135,6 +136,9 @@ func (d *Device) piece(r *bfReg, uar, k, half, offset uint32, data []byte) {
 	}
 	first := len(c.data) == 8
 	c.data = append(c.data, data...)
+	if c.held {
+		c.await()
+	}
 	if first {
 		d.blue(r, c, uar, k)
 	}
@@ -187,16 +191,23 @@ func (c *bfCopy) complete() {
 	c.release()
 }
 
+// await waits for the next piece.
+func (c *bfCopy) await() {
+	c.q.d.f.cancel(&c.wait)
+	c.wait = c.q.d.f.after(bfWait, c.release)
+}
+
 // release lets the WQE be executed.
 func (c *bfCopy) release() {
+	if c.gone { // and the queue may have been reset since
+		return
+	}
 	c.q.d.f.cancel(&c.wait)
-	c.held = false
+	c.held, c.gone = false, true
 	if c.q.send.held == c {
 		c.q.send.held = nil
 	}
-	if (c.end-c.q.send.posted)&0xffff < 0x8000 {
-		c.q.send.posted = c.end
-	}
+	c.q.send.posted = c.end
 	c.q.kick()
 }
 

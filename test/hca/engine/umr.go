@@ -16,6 +16,9 @@ const (
 	umrRemoteInval = 1 << 24
 )
 
+// umrRoom is how many octowords a UMR may fill of a key that does not say.
+const umrRoom = 1 << 12
+
 // The mkey mask (MLX5_MKEY_MASK_*).
 const (
 	maskLen        = 1 << 0
@@ -232,16 +235,20 @@ func (u *umr) apply(s *MKeySpec, q *qp) string {
 	if !s.Length64 && s.Length != 0 && s.Start+s.Length-1 < s.Start {
 		return "the range wraps"
 	}
+	if !s.Free && s.Mode == ModeMTT && s.LogPageSize < 12 {
+		return hex("a valid key needs a page size, and has 2^", uint32(s.LogPageSize))
+	}
 	return ""
 }
 
 // translation replaces the key's translation, or a part of it.
 func (u *umr) translation(s *MKeySpec, list []byte) string {
-	if s.Entries > 0 && int(u.offset)+u.octos > s.Entries {
-		return hex("more translation than the key has room for, which is octowords ", uint32(s.Entries))
+	room := s.Entries
+	if room == 0 {
+		room = max(len(s.Pages)/2, len(s.KLMs), umrRoom)
 	}
-	if u.offset > 1<<24 {
-		return "a translation offset beyond any key"
+	if u.offset > uint64(room) || int(u.offset)+u.octos > room {
+		return hex("more translation than the key has room for, which is octowords ", uint32(room))
 	}
 	if s.Mode == ModeMTT {
 		pages := append([]uint64(nil), s.Pages...)
