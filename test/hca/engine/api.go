@@ -27,7 +27,7 @@ type Config struct {
 	CQEVersion int                   // CQEVersion is 0 or 1: whether CQEs carry user indexes.
 	Trace      func(TraceEvent)      // Trace takes what happens, if not nil. The lock is held: it must not call back.
 	Receive    func([]byte) []uint32 // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
-	MaxQPs     int                   // MaxQPs and the like; 0 is 4096.
+	MaxQPs     int                   // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many.
 }
 
 // Number space. QPNs and SQNs share one, since a doorbell carries either. Each kind of

@@ -53,7 +53,7 @@ func New(cfg Config) (*Device, error) {
 		cfg.Interrupt = func(int) {}
 	}
 	if cfg.MaxQPs == 0 {
-		cfg.MaxQPs = 4096
+		cfg.MaxQPs = 1 << 14
 	}
 	d := &Device{
 		f: cfg.Fabric, cfg: cfg,

@@ -309,3 +309,52 @@ func TestDeterministic(t *testing.T) {
 		t.Errorf("%v at %v, then %v at %v", p1, t1, p2, t2)
 	}
 }
+
+// TestNAK: a gap is found by the responder, without any timeout.
+func TestNAK(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	p.a.edit(func(a *QPAttr) { a.Primary.AckTimeout = 0 })
+	p.a.h.f.Fault(PacketFault{From: p.a.h.d, Skip: 2})
+	p.b.recv(p.mb.sge(0, 3000))
+	p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 3000)))
+	p.a.h.run()
+	p.a.scq.good(1)
+	p.b.rcq.good(1)
+	// The last one lost is not found without a timeout, and there is none.
+	p.a.h.f.Fault(PacketFault{From: p.a.h.d})
+	p.b.recv(p.mb.sge(0, 3000))
+	p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 30)))
+	p.a.h.run()
+	p.a.scq.good(0)
+	// It is found by the next one.
+	p.b.recv(p.mb.sge(0, 3000))
+	p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 30)))
+	p.a.h.run()
+	p.a.scq.good(2)
+	p.b.rcq.good(2)
+	p.clean()
+}
+
+// TestRetries: how often a packet is sent, and that success gives the tries back.
+func TestRetries(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	p.a.edit(func(a *QPAttr) { a.RetryCount = 2 })
+	send := func(lost int) wc {
+		p.a.h.f.Fault(PacketFault{From: p.a.h.d, Count: lost})
+		p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
+		p.a.h.run()
+		return p.a.scq.one()
+	}
+	for range 3 {
+		if w := send(2); w.syndrome != 0 {
+			t.Fatalf("two of three lost: %v", w)
+		}
+	}
+	before := p.a.h.d.Report().Packets["sent"]
+	if w := send(100); w.syndrome != RetryExceeded || w.vendor != vendorRetry {
+		t.Errorf("all lost: %v", w)
+	}
+	if n := p.a.h.d.Report().Packets["sent"] - before; n != 3 {
+		t.Errorf("sent %d times, want 3", n)
+	}
+}
