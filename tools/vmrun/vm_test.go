@@ -56,6 +56,8 @@ var roles = map[string]func(args []string) int{
 	"role-fail":   roleFail,
 	"role-link":   roleLink,
 	"role-veth":   roleVeth,
+	"role-cards":  roleCards,
+	"role-uar":    roleUAR,
 }
 
 // roleEcho shows all that a process is given.
