@@ -143,6 +143,21 @@ func kernelLog(t *testing.T) string {
 	return string(b[:n])
 }
 
+// TestFatal: a card that dies is an event for programs, and the driver brings it up again when
+// it is well.
+func TestFatal(t *testing.T) {
+	testenv.Guest(t)
+	do := openBench(t, second)
+	events := watch(t, second)
+	do("fatal")
+	events("IBV_EVENT_DEVICE_FATAL")
+	do("well")
+	eventually(t, "the card is back", func() bool { return do("command INIT_HCA") == "2" && state(second) != "" })
+	if n := do("violations"); n != "0" {
+		t.Errorf("%s violations", n)
+	}
+}
+
 // TestReload unloads the drivers, which take down all that they have made on the cards, and
 // loads them again.
 func TestReload(t *testing.T) {

@@ -69,8 +69,11 @@ func (d *Device) register(off uint64) uint32 {
 	case segCmdQHigh:
 		return uint32(d.slots >> 32)
 	case segCmdQLow:
-		// Bits 8 to 10 tell what kind of interface it is: 0 is the full one.
-		return uint32(d.slots)&^0xfff | logCmdSlots<<4 | logCmdStride
+		low := uint32(d.slots)&^0xfff | logCmdSlots<<4 | logCmdStride
+		if d.fatal {
+			low |= interfaceOff << 8
+		}
+		return low
 	case segTimerHigh:
 		return uint32(d.now() >> 32)
 	case segTimerLow:
@@ -92,6 +95,10 @@ func (d *Device) register(off uint64) uint32 {
 	return 0
 }
 
+// What kind of interface the card has, in the low word of the command queue's address:
+// MLX5_NIC_IFC_* (mlx5/driver.h). The full one is 0.
+const interfaceOff = 1
+
 // healthFatal is the syndrome in the health buffer of a card that has failed:
 // MLX5_INITIAL_SEG_HEALTH_SYNDROME_FW_INTERNAL_ERR (mlx5_ifc.h).
 const healthFatal = 0x01
@@ -99,7 +106,9 @@ const healthFatal = 0x01
 // WriteBAR takes a store.
 func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
 	if off >= uarStart {
-		d.eng.UARWrite(uint32(off/uarPage), uint32(off%uarPage), p)
+		if !d.deaf.Load() {
+			d.eng.UARWrite(uint32(off/uarPage), uint32(off%uarPage), p)
+		}
 		return
 	}
 	if at := off - BenchOffset; at < BenchSize && uint64(len(p)) <= BenchSize-at {
@@ -138,6 +147,7 @@ func (d *Device) Fail() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.fatal = true
+	d.deaf.Store(true)
 	d.eng.PostEvent(engine.EventInternalError, 0, nil)
 	d.eng.Fatal()
 }

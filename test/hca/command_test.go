@@ -257,6 +257,10 @@ func TestFaults(t *testing.T) {
 		t.Errorf("the health counter goes from %d to %d", alive, now)
 	}
 
+	if v.load(segCmdQLow)>>8&7 != 0 {
+		t.Error("a card that is well has no full interface")
+	}
+	uar := v.uar()
 	// A dead card keeps the command, its counter stands still, and it says so.
 	if v.load(segHealth+healthSyndrome) != 0 {
 		t.Error("a syndrome in the health buffer of a card that is well")
@@ -270,6 +274,11 @@ func TestFaults(t *testing.T) {
 	if v.load(segHealth+healthSeverity)>>31 != 1 || v.load(segHealth+healthSyndrome)>>16&0xff != healthFatal {
 		t.Error("the health buffer does not tell")
 	}
+	if v.load(segCmdQLow)>>8&7 != interfaceOff {
+		t.Error("a dead card has an interface")
+	}
+	v.d.WriteBAR(0, uint64(uar)*uarPage+0x20, make([]byte, 8)) // nobody listens
+	v.violations(0)
 	count := v.load(segHealthCount)
 	clock += time.Minute
 	if now := v.load(segHealthCount); now != count {

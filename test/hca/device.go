@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/test/hca/engine"
@@ -68,6 +69,10 @@ type Device struct {
 	cfg   Config
 	eng   *engine.Device
 	bench benchArea
+
+	// deaf is set from the card's death to the next INIT_HCA: programs go on ringing doorbells
+	// of objects that are gone, and nobody listens.
+	deaf atomic.Bool
 
 	mu       sync.Mutex // guards what follows; the engine's lock is taken inside it
 	phase    phase

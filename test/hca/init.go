@@ -54,6 +54,7 @@ func (d *Device) initHCA(c *call) error {
 		return refuse(prm.BadSysState, "state", "INIT_HCA with %d pages, of %d that were asked for", len(d.pages), bootPages+initPages)
 	}
 	d.phase = phaseRunning
+	d.deaf.Store(false)
 	return nil
 }
 
