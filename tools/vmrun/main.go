@@ -22,6 +22,10 @@
 // ports, before their programs and after them, see pair. Under the name vmlink, init is a
 // program that makes the link bad while others run.
 //
+// With -device mlx5 the guests' cards are played by another process, test/hca/cmd/hca of this
+// repository's other module, to which QEMU speaks vfio-user over sockets that vmrun makes. Its
+// report comes when QEMU is gone, and so does its say in the exit status.
+//
 // # What counts as a failure of the kernel
 //
 // Oopses, BUG and WARNING, hung tasks (60 s), RCU stalls and lockups (120 s, as

@@ -41,7 +41,7 @@ type Server struct {
 	space  *space
 }
 
-// New returns a server for a device, which may be nil until Serve is called.
+// New returns a server.
 func New(cfg Config) *Server {
 	if cfg.Logf == nil {
 		cfg.Logf = func(string, ...any) {}
@@ -74,7 +74,7 @@ func (s *Server) Serve(conn *net.UnixConn, dev Device) error {
 	defer s.irqs.disable()
 	for {
 		m, err := s.read(conn)
-		if errors.Is(err, io.EOF) {
+		if gone(err) {
 			return nil
 		}
 		if err != nil {
@@ -88,10 +88,18 @@ func (s *Server) Serve(conn *net.UnixConn, dev Device) error {
 		if m.flags&flagNoReply != 0 {
 			continue
 		}
-		if err := reply(conn, m.header, body, err); err != nil {
+		if err := reply(conn, m.header, body, err); gone(err) {
+			return nil
+		} else if err != nil {
 			return fmt.Errorf("vfio-user client: %w", err)
 		}
 	}
+}
+
+// gone reports whether an error says that the client is no longer there. One that is killed
+// leaves messages unread.
+func gone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
 
 // message is one message of the client.
@@ -101,7 +109,7 @@ type message struct {
 	fds  []int
 }
 
-// read reads one message. An error other than io.EOF means that the client does not speak the
+// read reads one message. An error other than what gone knows means that the client does not speak the
 // protocol.
 func (s *Server) read(conn *net.UnixConn) (*message, error) {
 	var head [headerSize]byte

@@ -247,6 +247,19 @@ func TestGarbled(t *testing.T) {
 	}
 }
 
+// A client that is killed is gone, even if it has not read all of its answers.
+func TestKilled(t *testing.T) {
+	for range 20 {
+		c := connect(t)
+		for range 50 {
+			c.send(cmdGetInfo, 0, words(16, 0, 0, 0))
+		}
+		if err := c.hangUp(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Descriptors that nobody takes are closed, and those that were taken with the connection.
 func TestDescriptors(t *testing.T) {
 	fd, event := memfd(t, 1<<20, sealed), eventfd(t)
