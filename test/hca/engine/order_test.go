@@ -45,6 +45,9 @@ func TestInitiatorDepth(t *testing.T) {
 		p.a.ring(last)
 		p.a.h.run()
 		p.a.scq.good(15)
+		if n := len(p.b.h.d.qps[p.b.n].resp.results); n > 1<<depth {
+			t.Errorf("%d results of atomics are kept, and %d can be asked for again", n, 1<<depth)
+		}
 		p.clean()
 	}
 }
@@ -274,4 +277,35 @@ func TestUMRRoom(t *testing.T) {
 		t.Errorf("%v", w)
 	}
 	p.clean()
+}
+
+// TestBadPackets: packets that no requester sends, as a broken one would. They are refused,
+// or dropped, and nothing is written.
+func TestBadPackets(t *testing.T) {
+	for name, spoil := range map[string]func(p *packet){
+		"a WRITE longer than it said":      func(p *packet) { p.length = 5 },
+		"a WRITE shorter than it said":     func(p *packet) { p.length = 50 },
+		"a middle without a beginning":     func(p *packet) { p.first = false },
+		"a response that nobody asked for": func(p *packet) { p.kind = pktReadResp },
+		"a frame's kind for a QP":          func(p *packet) { p.kind = pktAtomicResp },
+	} {
+		p := newPair(t, InfiniBand, RC, false, qpOptions{})
+		old := bytes.Clone(p.mb.data)
+		h := p.b.h
+		h.d.f.mu.Lock()
+		q := p.a.h.d.qps[p.a.n]
+		bad := q.packet(pktWrite, h.d.qps[p.b.n].resp.ePSN)
+		bad.first, bad.last, bad.ackReq, bad.va, bad.rkey, bad.data, bad.length = true, true, true, p.mb.va, p.mb.key, []byte("0123456789"), 10
+		spoil(bad)
+		h.d.receive(bad)
+		h.d.f.mu.Unlock()
+		h.run()
+		if !bytes.Equal(old, p.mb.data) {
+			t.Errorf("%s: memory was written", name)
+		}
+		if refused := bad.kind == pktWrite; refused != (p.b.state() == Err) {
+			t.Errorf("%s: state %s", name, p.b.state())
+		}
+		h.clean()
+	}
 }
