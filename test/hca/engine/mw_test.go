@@ -330,3 +330,17 @@ func TestIndirect(t *testing.T) {
 	}
 	p.clean()
 }
+
+// TestWindowBehindLoss: a bind is executed once, also if what was sent before it is sent
+// again.
+func TestWindowBehindLoss(t *testing.T) {
+	p, _ := windowPair(t)
+	mw := p.a.h.newMW(false)
+	p.a.h.f.Fault(PacketFault{From: p.a.h.d})
+	p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
+	p.a.post(opUMR, sig, mw, umrSegs(0x80, 4, bindMask, 0, RemoteRead, 0xffffff01, p.ma.va, 100), klmSeg(p.ma, 0, 100))
+	p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
+	p.a.h.run()
+	p.a.scq.good(3)
+	p.clean()
+}

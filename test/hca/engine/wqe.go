@@ -351,7 +351,7 @@ func (w *sendWQE) decodeData(r *reader) {
 		w.refuse(LocalLength, "the result of an atomic has 8 bytes, and there is room for %d", w.size)
 	case w.size > 1<<31:
 		w.refuse(LocalLength, "a message of %d bytes", w.size)
-	case w.q.reliable() && w.size > 1<<w.q.attr.LogMsgMax:
+	case (w.q.reliable() || w.q.spec.Type == UC) && w.size > 1<<w.q.attr.LogMsgMax:
 		w.refuse(LocalLength, "a message of %d bytes, and the QP's longest has %d", w.size, 1<<w.q.attr.LogMsgMax)
 	}
 }
