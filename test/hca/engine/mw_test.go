@@ -344,3 +344,32 @@ func TestWindowBehindLoss(t *testing.T) {
 	p.a.scq.good(3)
 	p.clean()
 }
+
+// TestKeysThatStay: a key that UMR may not change, and one that the other side may not
+// invalidate.
+func TestKeysThatStay(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	h := p.b.h
+	i, err := h.d.CreateMKey(MKeySpec{PD: h.pd, QPN: NoUserIndex, Mode: ModePA, Access: allAccess, Length64: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.b.post(opUMR, sig, i<<8, umrSegs(0x80, 0, 1<<29, 0x40, 0, 0, 0, 0))
+	h.run()
+	if w := p.b.scq.one(); w.syndrome != MWBind {
+		t.Errorf("UMR of a key that allows none: %v", w)
+	}
+	p.again()
+	p.b.recv(p.mb.sge(0, 10))
+	p.a.post(opSendInv, sig, p.mb.key)
+	h.run()
+	if w := p.a.scq.one(); w.syndrome != RemoteAccess {
+		t.Errorf("a key that may not be invalidated: %v", w)
+	}
+	for _, n := range []uint32{i, p.mb.key >> 8} {
+		if s, err := h.d.QueryMKey(n); err != nil || s.Free {
+			t.Errorf("key %#x: %+v, %v", n, s, err)
+		}
+	}
+	p.clean()
+}
