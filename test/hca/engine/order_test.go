@@ -309,3 +309,22 @@ func TestBadPackets(t *testing.T) {
 		h.clean()
 	}
 }
+
+// TestAnswersBeforeRefusal: what was asked before a request that is refused is answered.
+func TestAnswersBeforeRefusal(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	p.a.write(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 50000)))
+	p.a.write(opFAA, sig, 0, raddrSeg(p.mb.va+60000, p.mb.key), words64(1, 0), dataSeg(p.ma.sge(60000, 8)))
+	w := p.a.write(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key^1), dataSeg(p.ma.sge(0, 10)))
+	p.a.record()
+	p.a.ring(w)
+	p.a.h.run()
+	all := p.a.scq.poll()
+	if len(all) != 3 || all[0].syndrome != 0 || all[1].syndrome != 0 || all[2].syndrome != RemoteAccess || p.b.state() != Err {
+		t.Errorf("%v, %s", all, p.b.state())
+	}
+	if !bytes.Equal(p.ma.data[:50000], p.mb.data[:50000]) {
+		t.Error("the READ brought something else")
+	}
+	p.clean()
+}

@@ -21,6 +21,7 @@ type responder struct {
 	skip   bool // UC: the rest of a broken message
 
 	out     []answer // answers to send, in order
+	refused bool     // the last of them is a NAK that ends the connection
 	fetches int      // READs and atomics among them
 	results []result // of atomics, to be given again
 }
@@ -464,14 +465,9 @@ func (q *qp) refuseRequest(p *packet, nak uint8, event EventType, why string) {
 		return
 	}
 	if q.reliable() {
-		for len(q.resp.out) > 0 { // what was asked before is answered before
-			if q.sendAnswer(&q.resp.out[0]) {
-				q.resp.out = q.resp.out[1:]
-			}
-		}
-		answer := q.packet(pktAck, p.psn)
-		answer.syndrome = nak
-		q.d.transmit(answer)
+		// What was asked before is answered before, although the QP has failed by then.
+		q.answer(answer{kind: pktAck, psn: p.psn, syndrome: nak})
+		q.resp.refused = true
 	}
 	if event != 0 {
 		q.eventOf(event)

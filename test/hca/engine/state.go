@@ -26,7 +26,10 @@ func (q *qp) toError(why string) {
 		q.recvFailed(r, Flushed, vendorFlushRQ)
 	}
 	q.quiet()
-	q.resp.out, q.resp.active = nil, false
+	q.resp.active = false
+	if !q.resp.refused {
+		q.resp.out = nil
+	}
 	q.flushSends()
 	q.flushRecvs()
 	if q.spec.RQ == RQSRQ && q.sq == nil {

@@ -84,7 +84,7 @@ func (d *Device) UARRead(uar, offset uint32, n int) []byte {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
 	d.violate("uar-read", 0, "%d bytes are read at %#x of UAR %#x: an atomic operation on a doorbell does that", n, offset, uar)
-	return make([]byte, max(n, 0))
+	return make([]byte, min(max(n, 0), uarPageBytes))
 }
 
 // register is a store to a half of a doorbell register.
