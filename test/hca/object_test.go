@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
 )
 
@@ -348,4 +349,82 @@ func TestModifyCQ(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	v.refused(prm.BadResource, prm.ModifyCQ, prm.ModifyCQOpResize, v.cqIn(v.u, v.eqn, v.page(), 0), small)
+}
+
+// The unit of page_offset is a 64th of a page, whatever its size.
+func TestBuffer(t *testing.T) {
+	v := newRunning(t, IB)
+	c := &call{in: v.with(0x10000, 0x20000, 0x30000)}
+	b, err := c.buffer("queue", 2, 3, 2*16384)
+	if err != nil || b.PageSize != 16384 || b.Offset != 3*256 || len(b.Pages) != 3 || b.Pages[2] != 0x30000 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if b, err = c.buffer("queue", 2, 0, 2*16384); err != nil || b.Offset != 0 || len(b.Pages) != 2 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if _, err = c.buffer("queue", 2, 1, 3*16384); err == nil {
+		t.Error("a list that is too short is taken")
+	}
+}
+
+// Each right of a key is itself and no other.
+func TestRights(t *testing.T) {
+	v := newVerbs(t, IB)
+	for f, want := range map[prm.Field]engine.Access{
+		prm.MKCLocalRead: engine.LocalRead, prm.MKCLocalWrite: engine.LocalWrite, prm.MKCRemoteRead: engine.RemoteRead,
+		prm.MKCRemoteWrite: engine.RemoteWrite, prm.MKCAtomic: engine.RemoteAtomic,
+	} {
+		in := v.mkeyIn(7)
+		x := in[prm.MKCtx:]
+		for _, other := range mkeyRights {
+			other.f.PutBool(x, other.f == f)
+		}
+		n := v.create(prm.CreateMKey, in)
+		s, err := v.d.eng.QueryMKey(n)
+		if err != nil || s.Access != want {
+			t.Errorf("field %v gives %#x, %v; want %#x", f, s.Access, err, want)
+		}
+		y := v.must(prm.QueryMKey, 0, v.object(n), list)[prm.MKCtx:]
+		for _, other := range mkeyRights {
+			if other.f.Bool(y) != (other.f == f) {
+				t.Errorf("field %v: QUERY_MKEY has field %v as %v", f, other.f, other.f.Bool(y))
+			}
+		}
+	}
+}
+
+// A key's list of pages is as long as its range needs.
+func TestTranslations(t *testing.T) {
+	v := newVerbs(t, IB)
+	pages := []uint64{v.page() | 3, v.page() | 3, v.page() | 3}
+	in := append(v.mkeyIn(1), v.with(pages...)[list:]...)
+	x := in[prm.MKCtx:]
+	prm.MKCMode10.Put(x, uint64(engine.ModeMTT))
+	prm.MKCLength64.Put(x, 0)
+	prm.MKCStart.Put(x, 0x7000_0800)
+	prm.MKCLen.Put(x, 0x2000) // the third page is used in half
+	prm.MKCLogPage.Put(x, 12)
+	prm.MKeyTranslations.Put(in, 2) // two octowords, of which the last half is left out
+	s, err := v.d.eng.QueryMKey(v.create(prm.CreateMKey, in))
+	if err != nil || len(s.Pages) != 3 || s.Pages[2]&^0xfff != pages[2]&^0xfff {
+		t.Errorf("%+v, %v", s, err)
+	}
+	prm.MKeyTranslations.Put(in, 3)
+	v.refused(prm.BadInLen, prm.CreateMKey, 0, in, small)
+	prm.MKeyTranslations.Put(in, 1)
+	v.refused(prm.BadParam, prm.CreateMKey, 0, in, small) // fewer pages than the range has
+
+	klm := append(v.mkeyIn(2), make([]byte, 16)...)
+	x = klm[prm.MKCtx:]
+	prm.MKCMode10.Put(x, uint64(engine.ModeKLM))
+	prm.MKCLength64.Put(x, 0)
+	prm.MKCLen.Put(x, 100)
+	prm.MKeyTranslations.Put(klm, 1)
+	be.PutUint32(klm[list:], 100)
+	be.PutUint32(klm[list+4:], v.key)
+	be.PutUint64(klm[list+8:], 0x1234)
+	s, err = v.d.eng.QueryMKey(v.create(prm.CreateMKey, klm))
+	if err != nil || len(s.KLMs) != 1 || s.KLMs[0] != (engine.KLM{Length: 100, Key: v.key, VA: 0x1234}) {
+		t.Errorf("%+v, %v", s, err)
+	}
 }
