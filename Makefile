@@ -110,7 +110,7 @@ control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the ker
 	go test -c -trimpath -o $(BUILD)/amd64/control.test ./test/control
 	cd $(BUILD)/amd64 && status=0; \
 	for k in $(CONTROL); do for mode in roce ib; do \
-		$(VMRUN) -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils,perftest control.test || status=1; \
+		$(VMRUN) -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils,perftest,infiniband-diags control.test || status=1; \
 		$(VMRUN) -hosts 2 -cpus 1 -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$' || status=1; \
 	done; done; exit $$status
 

@@ -97,6 +97,30 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestManagement asks the agents in the kernel and the cards, over QP 0 and QP 1. On Ethernet
+// there is no QP 0.
+func TestManagement(t *testing.T) {
+	e := setting(t)
+	if e.ethernet {
+		fails(t, "smpquery", "-C", first, "nodedesc", "1")
+		return
+	}
+	for _, tt := range []struct {
+		want string
+		line []string
+	}{
+		{"goverbs ConnectX model card 0", []string{"smpquery", "-C", first, "-D", "nodedesc", "0"}},
+		{"goverbs ConnectX model card 1", []string{"smpquery", "-C", first, "nodedesc", "2"}},
+		{"LinkState:.......................Active", []string{"smpquery", "-C", first, "portinfo", "2", "1"}},
+		{"0xffff 0x0000", []string{"smpquery", "-C", second, "pkeys", "1", "1"}},
+		{"Lid 2 port 1", []string{"perfquery", "-C", first, "2", "1"}},
+	} {
+		if out := run(t, tt.line...); !contains(out, tt.want) {
+			t.Errorf("%s says nothing of %q:\n%s", tt.line, tt.want, out)
+		}
+	}
+}
+
 // TestConnectionManager connects by IP addresses, which only Ethernet carries here; on
 // InfiniBand the address is of no device and must be refused.
 func TestConnectionManager(t *testing.T) {

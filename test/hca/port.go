@@ -25,12 +25,14 @@ const (
 	subnetPrefix  = 0xfe80000000000000
 	subnetTimeout = 18
 
-	// capMask1 says automatic migration, system image GUID, port number's change in traps,
-	// and that P_Keys are checked: IB_PORT_*_SUP of rdma/ib_verbs.h.
-	capMask1 = 1<<3 | 1<<6 | 1<<11 | 1<<15 | 1<<16
+	// IB_PORT_*_SUP of rdma/ib_verbs.h.
+	capAutoMigration   = 1 << 5
+	capSystemImageGUID = 1 << 11
+	capCM              = 1 << 16
+	capMask1           = capAutoMigration | capSystemImageGUID | capCM
 
 	// capMaskSettable: that there is a connection manager is for the driver to say.
-	capMaskSettable = 1 << 16
+	capMaskSettable = capCM
 
 	portActive, portDown, physLinkUp, physDisabled = 4, 1, 5, 3
 
@@ -89,7 +91,7 @@ func (d *Device) queryHCAVPort(c *call) error {
 	if p.Up {
 		state, phys = portActive, physLinkUp
 	}
-	prm.HVPHasSMI.Put(x, 0)
+	prm.HVPHasSMI.Put(x, 1)
 	prm.HVPPhysState.Put(x, phys)
 	prm.HVPPolicy.Put(x, uint64(d.hvp.policy))
 	prm.HVPPortState.Put(x, state)
