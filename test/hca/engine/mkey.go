@@ -155,6 +155,9 @@ type extent struct {
 	null bool
 }
 
+// maxExtents is how many pieces an access may fall into: 2 GiB of pages of 4 KiB, doubled.
+const maxExtents = 1 << 20
+
 // maxIndirection is how many keys may stand behind each other.
 const maxIndirection = 4
 
@@ -169,6 +172,9 @@ func (d *Device) walk(out []extent, key uint32, q *qp, pdn uint32, va, n uint64,
 	}
 	if n > 1<<31 {
 		return nil, "more than 2 GiB"
+	}
+	if len(out) > maxExtents {
+		return nil, "too many pieces"
 	}
 	if key == NullLKey {
 		return append(out, extent{n: int(n), null: true}), ""

@@ -373,3 +373,29 @@ func TestKeysThatStay(t *testing.T) {
 	}
 	p.clean()
 }
+
+// TestPieces: keys behind keys, of many small entries, are no way to fill the device's memory.
+func TestPieces(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	h := p.b.h
+	under := KLM{Length: 1, Key: p.mb.key, VA: p.mb.va}
+	var key uint32
+	for range 3 {
+		list := make([]KLM, 256)
+		for i := range list {
+			list[i] = under
+		}
+		i, err := h.d.CreateMKey(MKeySpec{PD: h.pd, QPN: NoUserIndex, Mode: ModeKLM, Access: allAccess, Length: uint64(under.Length) * 256, KLMs: list})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key = i << 8
+		under = KLM{Length: under.Length * 256, Key: key}
+	}
+	if s := p.use(5, key, 1000); s != 0 { // a thousand pieces are none too many
+		t.Errorf("%s", s)
+	}
+	if _, why := h.d.translate(key, nil, h.pd, 0, 1<<24, RemoteRead); why == "" {
+		t.Error("an access of 16 million pieces is translated")
+	}
+}
