@@ -175,6 +175,7 @@ func TestSRQBroken(t *testing.T) {
 	}{
 		{"srq-next", func(s *testSRQ) { binary.BigEndian.PutUint16(s.wqe(0)[2:], 8) }},
 		{"srq-reserved", func(s *testSRQ) { s.wqe(0)[9] = 1 }},
+		{"srq-reserved", func(s *testSRQ) { s.wqe(0)[1] = 1 }},
 		{"rq-record", func(s *testSRQ) { binary.BigEndian.PutUint32(s.h.mem.at(s.dbr, 4), 9) }},
 		{"rq-record-reserved", func(s *testSRQ) { binary.BigEndian.PutUint32(s.h.mem.at(s.dbr, 4), 1<<16|uint32(s.count)) }},
 		{"srq-ownership", func(s *testSRQ) {
