@@ -2,6 +2,7 @@ package hca
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,6 +158,9 @@ func TestDelivery(t *testing.T) {
 func TestTable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for op, c := range commands {
+		if strings.HasPrefix(op.String(), "opcode") {
+			t.Errorf("%s has no name", op)
+		}
 		mode := c.mode
 		if mode == "" {
 			mode = IB

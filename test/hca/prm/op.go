@@ -5,7 +5,7 @@ import "fmt"
 // Op is a command's operation code: MLX5_CMD_OP_* (mlx5_ifc.h).
 type Op uint16
 
-// The commands that this model knows, under their names there.
+// The commands that the model executes, and some that it refuses by name.
 const (
 	QueryHCACap          Op = 0x100
 	QueryAdapter         Op = 0x101
