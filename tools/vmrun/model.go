@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,9 @@ import (
 // statusModel says that the programs are well, but a driver did to a modelled card what it
 // must not.
 const statusModel = 123
+
+// modelPatience is how long the model may take to see that its guests are gone.
+const modelPatience = 3 * time.Second
 
 // deviceKinds are the RDMA devices that a guest can have.
 const (
@@ -219,7 +223,13 @@ func (m *model) finish(status int) (int, error) {
 		return status, nil
 	}
 	m.closeEnds()
-	<-m.done
+	select {
+	case <-m.done:
+	case <-time.After(modelPatience):
+		// It waits for a guest that never came.
+		_ = m.cmd.Process.Signal(syscall.SIGTERM)
+		<-m.done
+	}
 	m.lines.flush()
 	var exit *exec.ExitError
 	switch {

@@ -80,6 +80,18 @@ func TestModelStatus(t *testing.T) {
 	none.kill()
 }
 
+// A model whose guests never came is told to end.
+func TestModelWaits(t *testing.T) {
+	a, out := fakeModel(t, "trap 'echo ended; exit 1' TERM; while :; do sleep 0.05; done", nil)
+	m, err := a.startModel(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := m.finish(0); status != statusModel || err != nil || out.String() != "hca: ended\n" {
+		t.Errorf("status %d, %v: %q", status, err, out.String())
+	}
+}
+
 func TestModelMissing(t *testing.T) {
 	a, _ := fakeModel(t, "", func(o *options) { o.hca = "/no/such/hca" })
 	if _, err := a.startModel(1); err == nil || !strings.Contains(err.Error(), "/no/such/hca") {
