@@ -69,7 +69,7 @@ abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest a
 	set -e; new=$$($(VMRUN) get -suite sid linux-libc-dev); old=$$($(VMRUN) get linux-libc-dev); \
 	go run ./tools/abigen -check -include $$new/usr/include; \
 	for dir in $$new $$old; do \
-		GOVERBS_UAPI_INCLUDE=$$dir/usr/include go test -count=1 ./uverbs/internal/abi ./mmio/rxe/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi; \
+		GOVERBS_UAPI_INCLUDE=$$dir/usr/include go test -count=1 ./uverbs/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi; \
 	done
 
 vmtest: ## vmrun's own tests, which boot VMs
