@@ -103,7 +103,15 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 			d.dropTarget(c.cookie)
 		}
 	}()
-	u := d.driver.cqUdata()
+	u, err := d.driver.prepareCQ(c, &cqe, &o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.driver.freeCQ(c))
+		}
+	}()
 	errno := c.createIoctl(cqe, o, u)
 	if absent(errno) {
 		errno = c.createLegacy(cqe, o, u)
@@ -222,11 +230,14 @@ func (c *CQ) notify(cmd *fastCommand) error {
 
 // cqResizer is a driver that can resize a CQ.
 type cqResizer interface {
-	// resizeUdata returns the driver's part of RESIZE_CQ.
-	resizeUdata() udata
+	// prepareResize returns the driver's part of RESIZE_CQ; what it changes in cqe is what
+	// the kernel is told. ready is false if there is nothing to do.
+	prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error)
 	// remapCQ replaces the ring by what the kernel answered and returns the old one's
 	// memory. If it fails the CQ is lost.
 	remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error)
+	// abandonResize frees what prepareResize made, as the kernel has refused.
+	abandonResize(c *CQ) error
 }
 
 // Resize changes the number of completions that the CQ holds, which is at least cqe
@@ -248,16 +259,19 @@ func (c *CQ) Resize(cqe int) error {
 	if !ok {
 		return &FeatureError{Feature: "RESIZE_CQ", Driver: d.driver.name()}
 	}
+	u, ready, err := r.prepareResize(c, &cqe)
+	if err != nil || !ready {
+		return err
+	}
 	req := &abi.ResizeCQ{CQHandle: c.handle, CQE: uint32(cqe)}
 	resp := &abi.ResizeCQResp{}
-	u := r.resizeUdata()
 	errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_RESIZE_CQ, bytesOf(req), bytesOf(resp), u)
 	if errno != 0 {
 		hint := ""
 		if errno == syscall.EINVAL {
 			hint = fmt.Sprintf("there may be more than %d completions in it; poll them first", cqe)
 		}
-		return d.cmd.fail("RESIZE_CQ", errno, hint)
+		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), r.abandonResize(c))
 	}
 	old, err := r.remapCQ(c, int(resp.CQE), u)
 	if err != nil {
@@ -330,7 +344,7 @@ func (c *CQ) Close() error {
 			return err
 		}
 		c.dev.dropTarget(c.cookie)
-		if err := c.region.Close(); err != nil {
+		if err := c.dev.driver.freeCQ(c); err != nil {
 			unmapErr = fmt.Errorf("uverbs: CQ: unmap ring: %w", err)
 		}
 		return nil

@@ -305,7 +305,9 @@ func open(info DeviceInfo) (*Device, error) {
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
 	if d.cmd, err = newCommandFile(f, path, uint16(info.id), info.Name); err == nil {
 		if err = d.getContext(); err == nil {
-			err = d.queryDevice()
+			if err = d.queryDevice(); err != nil {
+				err = errors.Join(err, d.driver.closeContext(d))
+			}
 		}
 	}
 	if err != nil {
@@ -325,24 +327,32 @@ func (d *Device) getContext() error {
 	var support [8]byte
 	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, vectors[:])
 	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, support[:])
+	u := d.driver.contextUdata(true)
+	cmd.udata(u)
 	errno := d.cmd.ioctl(cmd)
 	if errno == 0 {
 		d.vectors = int(le32(vectors[:]))
-		return d.openEvents()
+		if err := d.openEvents(); err != nil {
+			return err
+		}
+		return d.driver.openContext(d, u, true)
 	}
 	if !absent(errno) {
 		return d.cmd.fail("GET_CONTEXT", errno, "")
 	}
 	req := &abi.GetContext{}
 	resp := &abi.GetContextResp{}
-	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_GET_CONTEXT, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+	u = d.driver.contextUdata(false)
+	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_GET_CONTEXT, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		return d.cmd.fail("GET_CONTEXT", errno, "")
 	}
 	d.vectors = int(resp.NumCompVectors)
 	d.asyncFD = -1
 	var err error
-	d.async, err = pollable(int(resp.AsyncFD), "asynchronous events of "+d.Name())
-	return err
+	if d.async, err = pollable(int(resp.AsyncFD), "asynchronous events of "+d.Name()); err != nil {
+		return err
+	}
+	return d.driver.openContext(d, u, false)
 }
 
 // Name returns the device's name.
@@ -360,7 +370,7 @@ func (d *Device) Close() error {
 			d.asyncWatch.stop(d.async)
 			closeErr = d.async.Close()
 		}
-		closeErr = errors.Join(closeErr, d.cmd.f.Close())
+		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.f.Close())
 		return nil
 	})
 	return errors.Join(err, closeErr)

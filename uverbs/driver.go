@@ -32,18 +32,42 @@ type driver interface {
 	lacksQP(*QPOptions) string
 	lacksSRQ(*SRQOptions) string
 
-	// These return the driver's part of the create commands.
-	cqUdata() udata
-	qpUdata() udata
-	srqUdata() udata
-	ahUdata() udata
+	// contextUdata returns the driver's part of GET_CONTEXT, which is given by ioctl or by
+	// write; openContext takes what the kernel answered, and closeContext frees what it made.
+	contextUdata(ioctl bool) udata
+	openContext(d *Device, u udata, ioctl bool) error
+	closeContext(*Device) error
 
-	// mapCQ, mapQP and mapSRQ map the rings of a new object by what the kernel answered;
-	// openAH completes a new AH.
+	// pdUdata and ahUdata return the driver's part of these commands; openAH completes a
+	// new AH.
+	pdUdata() udata
+	ahUdata() udata
+	openAH(*AH, udata) error
+
+	// prepareCQ, prepareQP and prepareSRQ make what must be there before the kernel makes
+	// the object, and return the driver's part of the command. What they change in options
+	// is what the kernel is told. An error means that nothing was made.
+	prepareCQ(c *CQ, cqe *int, o *CQOptions) (udata, error)
+	prepareQP(*QP, *qpSpec) (udata, error)
+	prepareSRQ(*SRQ, *SRQOptions) (udata, error)
+
+	// mapCQ, mapQP and mapSRQ complete a new object by what the kernel answered.
 	mapCQ(*CQ, udata) error
 	mapQP(*QP, udata) error
 	mapSRQ(*SRQ, udata) error
-	openAH(*AH, udata) error
+
+	// freeCQ, freeQP and freeSRQ free what belongs to an object that the kernel has
+	// destroyed or did not make.
+	freeCQ(*CQ) error
+	freeQP(*QP) error
+	freeSRQ(*SRQ) error
+
+	// knowsInline says that prepareQP refuses too much inline data; otherwise it is found
+	// by trying what the kernel takes.
+	knowsInline() bool
+
+	// qpModified is called when a QP has changed its state.
+	qpModified(q *QP, from, to QPState)
 
 	// modifySRQ has issue give MODIFY_SRQ, and maps the new ring if it is resized.
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error

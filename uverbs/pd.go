@@ -22,7 +22,7 @@ func (d *Device) AllocPD() (*PD, error) {
 	}
 	req := &abi.AllocPD{}
 	resp := &abi.AllocPDResp{}
-	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_ALLOC_PD, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_ALLOC_PD, bytesOf(req), bytesOf(resp), d.driver.pdUdata()); errno != 0 {
 		pd.leave()
 		return nil, d.cmd.fail("ALLOC_PD", errno, "")
 	}

@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -214,11 +213,7 @@ func (q *QP) Close() error {
 		for _, cq := range q.cqs() {
 			cq.qps.Delete(q.qpn)
 		}
-		for _, r := range []*mmio.Region{q.sqRegion, q.rqRegion} {
-			if r != nil {
-				unmap = errors.Join(unmap, r.Close())
-			}
-		}
+		unmap = q.dev.driver.freeQP(q)
 		return nil
 	})
 	if err == nil && unmap != nil {

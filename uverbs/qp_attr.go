@@ -247,6 +247,9 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if mask&AttrPort != 0 {
 		q.port.Store(uint32(attr.Port))
 	}
+	if mask&AttrState != 0 {
+		q.dev.driver.qpModified(q, from, to)
+	}
 	if to == Reset && from != Reset {
 		q.newPSN()
 		q.first.Store(nil)

@@ -16,9 +16,17 @@ func (q *QP) create(s *qpSpec) (err error) {
 			d.dropTarget(q.cookie)
 		}
 	}()
-	u := d.driver.qpUdata()
+	u, err := d.driver.prepareQP(q, s)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.driver.freeQP(q))
+		}
+	}()
 	errno := q.createKernel(s, u)
-	if errno == syscall.EINVAL && s.MaxInline > 0 {
+	if errno == syscall.EINVAL && s.MaxInline > 0 && !d.driver.knowsInline() {
 		if limit, ok := q.probeInline(s); ok {
 			return argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes (found by trying)", limit)
 		}
@@ -91,7 +99,8 @@ func (q *QP) probeInline(s *qpSpec) (limit int, ok bool) {
 	probe := *s
 	try := func(n int) bool {
 		probe.MaxInline = n
-		if q.createKernel(&probe, q.dev.driver.qpUdata()) != 0 {
+		u, err := q.dev.driver.prepareQP(q, &probe)
+		if err != nil || q.createKernel(&probe, u) != 0 {
 			return false
 		}
 		return q.destroyKernel() == nil

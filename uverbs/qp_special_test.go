@@ -43,8 +43,10 @@ func (fullDriver) kind() driverKind                      { return 0 }
 func (fullDriver) operations(t QPType) (opcodeSet, bool) { return rxeOps[t], true }
 func (fullDriver) lacksQP(*QPOptions) string             { return "" }
 func (fullDriver) lacksSRQ(*SRQOptions) string           { return "" }
-func (fullDriver) qpUdata() udata                        { return udata{out: make([]byte, 32)} }
-func (fullDriver) mapQP(*QP, udata) error                { return nil }
+func (fullDriver) prepareQP(*QP, *qpSpec) (udata, error) {
+	return udata{out: make([]byte, 32)}, nil
+}
+func (fullDriver) mapQP(*QP, udata) error { return nil }
 
 // eachFullPath runs a test on each way to a kernel whose driver has everything.
 func eachFullPath(t *testing.T, f func(t *testing.T, d *Device, k *fakeKernel, method, legacy string)) {

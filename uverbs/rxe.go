@@ -23,10 +23,43 @@ type rxeDriver struct{}
 func (rxeDriver) kind() driverKind      { return kindRxe }
 func (rxeDriver) name() string          { return "rxe" }
 func (rxeDriver) abi() (uint64, uint64) { return rxe.MinABI, rxe.MaxABI }
-func (rxeDriver) cqUdata() udata        { return udata{out: make([]byte, rxe.CQRespSize)} }
-func (rxeDriver) qpUdata() udata        { return udata{out: make([]byte, rxe.QPRespSize)} }
-func (rxeDriver) srqUdata() udata       { return udata{out: make([]byte, rxe.SRQRespSize)} }
+func (rxeDriver) pdUdata() udata        { return udata{} }
 func (rxeDriver) ahUdata() udata        { return udata{out: make([]byte, rxe.AHRespSize)} }
+func (rxeDriver) knowsInline() bool     { return false }
+
+// rxe's rings are made by the kernel, and its contexts are the kernel's alone.
+func (rxeDriver) contextUdata(bool) udata                { return udata{} }
+func (rxeDriver) openContext(*Device, udata, bool) error { return nil }
+func (rxeDriver) closeContext(*Device) error             { return nil }
+func (rxeDriver) qpModified(*QP, QPState, QPState)       {}
+
+func (rxeDriver) prepareCQ(*CQ, *int, *CQOptions) (udata, error) {
+	return udata{out: make([]byte, rxe.CQRespSize)}, nil
+}
+
+func (rxeDriver) prepareQP(*QP, *qpSpec) (udata, error) {
+	return udata{out: make([]byte, rxe.QPRespSize)}, nil
+}
+
+func (rxeDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
+	return udata{out: make([]byte, rxe.SRQRespSize)}, nil
+}
+
+// freeCQ, freeQP and freeSRQ unmap the rings.
+func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
+func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
+func (rxeDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
+
+// closeRegions unmaps those of the regions that there are.
+func closeRegions(regions ...*mmio.Region) error {
+	var err error
+	for _, r := range regions {
+		if r != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}
+	return err
+}
 
 func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
 	ops, ok := rxeOps[t]
@@ -64,10 +97,8 @@ func (rxeDriver) mapCQ(c *CQ, u udata) error {
 	if c.region, err = c.dev.mapRing(mi); err != nil {
 		return err
 	}
-	if c.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe); err != nil {
-		return errors.Join(err, c.region.Close())
-	}
-	return nil
+	c.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe)
+	return err
 }
 
 // mapQP maps the send ring and the receive ring.
@@ -79,11 +110,6 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	if q.sqRegion, err = q.dev.mapRing(sqInfo); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, q.sqRegion.Close())
-		}
-	}()
 	sq, err := rxe.NewSendQueue(q.sqRegion.Bytes(), q.caps.MaxSendWR, q.caps.MaxSendSGE, q.caps.MaxInline)
 	if err != nil {
 		return err
@@ -99,7 +125,7 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	}
 	rq, err := rxe.NewRecvQueue(q.rqRegion.Bytes(), q.caps.MaxRecvWR, q.caps.MaxRecvSGE)
 	if err != nil {
-		return errors.Join(err, q.rqRegion.Close())
+		return err
 	}
 	q.rq = *rq
 	q.caps.MaxRecvWR = q.rq.Cap()

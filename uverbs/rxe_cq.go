@@ -7,7 +7,11 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe"
 )
 
-func (rxeDriver) resizeUdata() udata { return udata{out: make([]byte, rxe.ResizeCQRespSize)} }
+func (rxeDriver) prepareResize(*CQ, *int) (udata, bool, error) {
+	return udata{out: make([]byte, rxe.ResizeCQRespSize)}, true, nil
+}
+
+func (rxeDriver) abandonResize(*CQ) error { return nil }
 
 // remapCQ maps the ring that the kernel has moved the completions to. The old ring's
 // memory lives as long as its mapping.

@@ -104,7 +104,15 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 			s.dev.dropTarget(s.cookie)
 		}
 	}()
-	u := s.dev.driver.srqUdata()
+	u, err := s.dev.driver.prepareSRQ(s, &o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.dev.driver.freeSRQ(s))
+		}
+	}()
 	errno := s.createIoctl(p, o, u)
 	if absent(errno) {
 		errno = s.createLegacy(p, o, u)
@@ -298,7 +306,7 @@ func (s *SRQ) Close() error {
 			return err
 		}
 		s.dev.dropTarget(s.cookie)
-		unmap = s.region.Close()
+		unmap = s.dev.driver.freeSRQ(s)
 		return nil
 	})
 	if err == nil && unmap != nil {
