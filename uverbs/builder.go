@@ -1,5 +1,7 @@
 package uverbs
 
+import "github.com/goverbs/goverbs/mmio/mlx5"
+
 // SendBuilder writes send work requests into the send queue in place (ibv_wr_start,
 // ibv_wr_send and so on, ibv_wr_complete). [QP.BeginSend] starts a batch; each method
 // named after an operation begins a work request; To, SGE and Inline complete the one
@@ -17,6 +19,7 @@ type SendBuilder struct {
 
 	// Of the work request that was begun last:
 	slot  rxeSendSlot
+	mslot mlx5.SendSlot
 	op    WROpcode
 	raddr uint64
 	data  uint64 // bytes of SGEs or inline
@@ -30,6 +33,8 @@ func (q *QP) BeginSend() *SendBuilder {
 	b.q, b.bytes = q, 0
 	if s := QPState(q.state.Load()); s < RTS || q.gone.Load() {
 		b.err = q.stateErr()
+	} else if q.kind == kindMlx5 {
+		q.msq.Begin()
 	}
 	return b
 }
@@ -61,6 +66,12 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		}
 		b.slot = q.sq.Slot(b.n)
 		b.slot.Start(id, uint32(op), uint32(flags))
+	case kindMlx5:
+		if ok, err := q.msq.Room(b.n + 1); !ok {
+			b.err = roomErr(b.n+1, q.msq.Cap(), err)
+			return false
+		}
+		q.msq.Start(&b.mslot, id, mlx5.Op(op), uint8(flags))
 	default:
 		b.err = errKind
 		return false
@@ -112,6 +123,9 @@ func (b *SendBuilder) finish() {
 			b.failLast(ErrNoAddress)
 		}
 	}
+	if b.err == nil && b.q.kind == kindMlx5 {
+		b.mslot.Finish()
+	}
 }
 
 // Send begins a SEND (ibv_wr_send).
@@ -120,14 +134,20 @@ func (b *SendBuilder) Send(id uint64, flags SendFlags) { b.begin(id, WRSend, fla
 // SendImm begins a SEND with an immediate, given in host byte order (ibv_wr_send_imm).
 func (b *SendBuilder) SendImm(id uint64, flags SendFlags, imm uint32) {
 	if b.begin(id, WRSendWithImm, flags) {
-		b.slot.SetImm(imm)
+		b.setImm(imm)
 	}
 }
 
 // SendInv begins a SEND that invalidates a key of the peer (ibv_wr_send_inv).
 func (b *SendBuilder) SendInv(id uint64, flags SendFlags, rkey uint32) {
-	if b.begin(id, WRSendWithInv, flags) {
+	if !b.begin(id, WRSendWithInv, flags) {
+		return
+	}
+	switch b.q.kind {
+	case kindRxe:
 		b.slot.SetInvalidate(rkey)
+	case kindMlx5:
+		b.mslot.SetInvalidate(rkey)
 	}
 }
 
@@ -139,7 +159,16 @@ func (b *SendBuilder) Write(id uint64, flags SendFlags, raddr uint64, rkey uint3
 // WriteImm begins an RDMA WRITE with an immediate (ibv_wr_rdma_write_imm).
 func (b *SendBuilder) WriteImm(id uint64, flags SendFlags, raddr uint64, rkey, imm uint32) {
 	if b.rdma(id, WRRDMAWriteWithImm, flags, raddr, rkey) {
+		b.setImm(imm)
+	}
+}
+
+func (b *SendBuilder) setImm(imm uint32) {
+	switch b.q.kind {
+	case kindRxe:
 		b.slot.SetImm(imm)
+	case kindMlx5:
+		b.mslot.SetImm(imm)
 	}
 }
 
@@ -153,7 +182,12 @@ func (b *SendBuilder) rdma(id uint64, op WROpcode, flags SendFlags, raddr uint64
 		return false
 	}
 	b.raddr = raddr
-	b.slot.SetRDMA(raddr, rkey)
+	switch b.q.kind {
+	case kindRxe:
+		b.slot.SetRDMA(raddr, rkey)
+	case kindMlx5:
+		b.mslot.SetRDMA(raddr, rkey)
+	}
 	return true
 }
 
@@ -170,9 +204,15 @@ func (b *SendBuilder) FetchAdd(id uint64, flags SendFlags, raddr uint64, rkey ui
 }
 
 func (b *SendBuilder) atomic(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, compareAdd, swap uint64) {
-	if b.begin(id, op, flags) {
-		b.raddr = raddr
+	if !b.begin(id, op, flags) {
+		return
+	}
+	b.raddr = raddr
+	switch b.q.kind {
+	case kindRxe:
 		b.slot.SetAtomic(raddr, compareAdd, swap, rkey)
+	case kindMlx5:
+		b.mslot.SetAtomic(raddr, compareAdd, swap, rkey)
 	}
 }
 
@@ -196,8 +236,14 @@ func (b *SendBuilder) Flush(id uint64, flags SendFlags, raddr uint64, length, rk
 // LocalInv begins the invalidation of a key of this side: a memory window of type 2, or a
 // fast-registered region (ibv_wr_local_inv).
 func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
-	if b.begin(id, WRLocalInv, flags) {
+	if !b.begin(id, WRLocalInv, flags) {
+		return
+	}
+	switch b.q.kind {
+	case kindRxe:
 		b.slot.SetInvalidate(rkey)
+	case kindMlx5:
+		b.mslot.SetLocalInv(rkey)
 	}
 }
 
@@ -223,7 +269,17 @@ func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr
 		b.failLast(ErrBindKey)
 		return
 	}
-	b.slot.SetMW(addr, length, mr.lkey, now, rkey, uint32(access))
+	switch b.q.kind {
+	case kindRxe:
+		b.slot.SetMW(addr, length, mr.lkey, now, rkey, uint32(access))
+	case kindMlx5:
+		if err := b.mslot.SetBind(&mlx5.Window{
+			Key: now, NewKey: rkey, Type2: mw.typ == MWType2, LKey: mr.lkey, Addr: addr, Length: length, Access: uint32(access),
+		}); err != nil {
+			b.failLast(mlx5SlotErr(err))
+			return
+		}
+	}
 	b.binds = append(b.binds, bind{mw.number, rkey})
 }
 
@@ -261,7 +317,27 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 		return
 	}
 	b.to = true
-	b.slot.SetUD(qpn&maxQPN, qkey, ah.num, &ah.av)
+	switch b.q.kind {
+	case kindRxe:
+		b.slot.SetUD(qpn&maxQPN, qkey, ah.num, &ah.av)
+	case kindMlx5:
+		b.mslot.SetUD(qpn, qkey, &ah.mlx5)
+	}
+}
+
+// ToSRQ names the SRQ of the peer's domain that takes the message, for [XRCSend]
+// (ibv_wr_set_xrc_srqn).
+func (b *SendBuilder) ToSRQ(number uint32) {
+	if !b.begun() {
+		return
+	}
+	if b.q.typ != XRCSend {
+		b.failLast(ErrNotXRC)
+		return
+	}
+	if b.q.kind == kindMlx5 && b.takesData() { // others have no QP of this type
+		b.mslot.SetSRQ(number)
+	}
 }
 
 // SGE appends memory to the data of the work request (ibv_wr_set_sge_list).
@@ -280,12 +356,26 @@ func (b *SendBuilder) SGE(sgl ...SGE) {
 			b.failLast(ErrSGERange)
 			return
 		}
-		if err := b.slot.AddSGE(sgl[i].Addr, sgl[i].Length, sgl[i].LKey); err != nil {
-			b.failLast(rxeSlotErr(err))
+		if err := b.addSGE(&sgl[i]); err != nil {
+			b.failLast(err)
 			return
 		}
 		b.data += uint64(sgl[i].Length)
 	}
+}
+
+func (b *SendBuilder) addSGE(sge *SGE) error {
+	switch b.q.kind {
+	case kindRxe:
+		if err := b.slot.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
+			return rxeSlotErr(err)
+		}
+	case kindMlx5:
+		if err := b.mslot.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
+			return mlx5SlotErr(err)
+		}
+	}
+	return nil
 }
 
 // Inline appends data that is copied now and need not be registered
@@ -303,9 +393,17 @@ func (b *SendBuilder) Inline(data []byte) {
 		b.failLast(ErrNoData)
 		return
 	}
-	if err := b.slot.AddInline(data); err != nil {
-		b.failLast(rxeSlotErr(err))
-		return
+	switch b.q.kind {
+	case kindRxe:
+		if err := b.slot.AddInline(data); err != nil {
+			b.failLast(rxeSlotErr(err))
+			return
+		}
+	case kindMlx5:
+		if err := b.mslot.AddInline(data); err != nil {
+			b.failLast(mlx5SlotErr(err))
+			return
+		}
 	}
 	b.data += uint64(len(data))
 }
@@ -337,6 +435,9 @@ func (b *SendBuilder) Post() error {
 	switch b.q.kind {
 	case kindRxe:
 		return b.q.publishRxe(n, b.bytes)
+	case kindMlx5:
+		b.q.msq.Publish()
+		return nil
 	}
 	return errKind
 }
@@ -381,6 +482,9 @@ func (b *SendBuilder) add(wr *SendWR) {
 	}
 	if wr.AH != nil || b.q.typ == UD {
 		b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
+	}
+	if b.q.typ == XRCSend {
+		b.ToSRQ(wr.RemoteSRQN)
 	}
 	if len(wr.Inline) > 0 {
 		b.Inline(wr.Inline)

@@ -142,6 +142,9 @@ func (c *CompChannel) read() (*CQ, error) {
 		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
 	}
 	cq, _ := c.dev.target(binary.NativeEndian.Uint64(c.event[:])).(*CQ)
+	if cq != nil && cq.kind == kindMlx5 {
+		cq.eventMlx5()
+	}
 	return cq, nil
 }
 

@@ -61,6 +61,7 @@ type CQ struct {
 	kind   driverKind
 	ring   *rxe.CompQueue
 	region *mmio.Region
+	mlx5   *mlx5CQ
 
 	arm    *fastCommand // REQ_NOTIFY_CQ, any completion
 	armSol *fastCommand // REQ_NOTIFY_CQ, solicited only
@@ -129,8 +130,10 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 	if err := d.driver.mapCQ(c, u); err != nil {
 		return errors.Join(err, c.destroyKernel())
 	}
-	c.arm = c.notifyCommand(0)
-	c.armSol = c.notifyCommand(1)
+	if c.kind == kindRxe {
+		c.arm = c.notifyCommand(0)
+		c.armSol = c.notifyCommand(1)
+	}
 	return nil
 }
 
@@ -202,6 +205,8 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	switch c.kind {
 	case kindRxe:
 		return c.pollRxe(wcs)
+	case kindMlx5:
+		return c.pollMlx5(wcs)
 	}
 	return 0, ErrCQOverrun // the ring has been lost, see Resize
 }
@@ -209,18 +214,25 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 // Notify arms the CQ: the next completion raises an event on its channel, once
 // (ibv_req_notify_cq). Completions that are there already raise none, so poll once
 // more before waiting.
-func (c *CQ) Notify() error { return c.notify(c.arm) }
+func (c *CQ) Notify() error { return c.notify(c.arm, false) }
 
 // NotifySolicited arms the CQ for completions of receives that the sender marked
 // [Solicited], and for failures.
-func (c *CQ) NotifySolicited() error { return c.notify(c.armSol) }
+func (c *CQ) NotifySolicited() error { return c.notify(c.armSol, true) }
 
-func (c *CQ) notify(cmd *fastCommand) error {
+func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	if c.gone.Load() {
 		return c.errClosed()
 	}
 	if c.ch == nil {
 		return argErr("Notify", "Channel of the CQ", "nil", "a CompChannel, given in CQOptions")
+	}
+	switch c.kind {
+	case kindMlx5:
+		c.armMlx5(solicited)
+		return nil
+	case kindLost:
+		return ErrCQOverrun
 	}
 	if errno := cmd.issue(); errno != 0 {
 		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")

@@ -167,6 +167,8 @@ type Device struct {
 	attr    DeviceAttr
 	vectors int
 
+	mlx5 *mlx5Context // of a device of mlx5
+
 	tree sync.Mutex // guards who uses whom among the device's objects
 
 	mrs sync.Map // lkey to *mrNote, for messages

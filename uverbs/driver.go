@@ -14,6 +14,7 @@ type driverKind uint8
 
 const (
 	kindRxe driverKind = 1 + iota
+	kindMlx5
 )
 
 // driver is what a device's driver does beside the kernel's common commands. It is
@@ -75,7 +76,8 @@ type driver interface {
 
 // drivers are the drivers that the library has, by the kernel's number.
 var drivers = map[netlinkrdma.DriverID]driver{
-	rxeDriverID: rxeDriver{},
+	rxeDriverID:  rxeDriver{},
+	mlx5DriverID: mlx5Driver{},
 }
 
 // driverNames lists them.

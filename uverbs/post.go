@@ -92,6 +92,7 @@ type SendWR struct {
 	AH         *AH    // AH is the way to the peer, for datagrams.
 	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams.
 	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
+	RemoteSRQN uint32 // RemoteSRQN is the number of the peer's SRQ, for XRCSend.
 
 	Bind BindInfo // Bind is what BIND_MW binds; RKey is the window's new key, or 0 for the next.
 
@@ -155,6 +156,8 @@ var (
 	ErrNoAddress = errors.New("a datagram needs an AH that is open")
 	// ErrNotDatagram means an AH for a QP that is connected.
 	ErrNotDatagram = errors.New("an AH is for UD only")
+	// ErrNotXRC means an SRQ's number for a QP that is not of type XRCSend.
+	ErrNotXRC = errors.New("an SRQ is named by XRC senders only")
 	// ErrForeignAH means an AH of another device.
 	ErrForeignAH = errors.New("the AH is of another device")
 	// ErrBind means a bind without an MW and an MR that are open.
@@ -189,15 +192,30 @@ var errKind = fmt.Errorf("uverbs: driver without a data path: %w", errors.ErrUns
 // without structs.
 func (q *QP) PostSend(wrs ...SendWR) error {
 	b := q.BeginSend()
-	if b.err == nil && q.kind == kindRxe {
-		if ok, err := q.sq.Room(len(wrs)); !ok {
-			return roomErr(len(wrs), q.sq.Cap(), err)
+	if b.err == nil {
+		if err := q.sendRoom(len(wrs)); err != nil {
+			return err
 		}
 	}
 	for i := range wrs {
 		b.add(&wrs[i])
 	}
 	return b.Post()
+}
+
+// sendRoom says why n work requests do not fit into the send queue, or returns nil.
+func (q *QP) sendRoom(n int) error {
+	switch q.kind {
+	case kindRxe:
+		if ok, err := q.sq.Room(n); !ok {
+			return roomErr(n, q.sq.Cap(), err)
+		}
+	case kindMlx5:
+		if ok, err := q.msq.Room(n); !ok {
+			return roomErr(n, q.msq.Cap(), err)
+		}
+	}
+	return nil
 }
 
 // PostRecv posts one receive work request (ibv_post_recv). It fails with
@@ -212,6 +230,8 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	switch q.kind {
 	case kindRxe:
 		return postRecvRxe(&q.rq, id, sgl)
+	case kindMlx5:
+		return q.postRecvMlx5(id, sgl)
 	}
 	return errKind
 }
@@ -227,6 +247,8 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	switch q.kind {
 	case kindRxe:
 		return postRecvsRxe(&q.rq, wrs)
+	case kindMlx5:
+		return q.postRecvsMlx5(wrs)
 	}
 	return errKind
 }

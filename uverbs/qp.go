@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
@@ -68,6 +69,10 @@ type QP struct {
 	doorbell fastCommand // POST_SEND without a work request
 	ops      opcodeSet   // what can be posted
 	builder  SendBuilder
+
+	msq  *mlx5.SendQueue // of mlx5, nil if there is none
+	mrq  *mlx5.RecvQueue // of mlx5, nil if there is none
+	mlx5 *mlx5QP
 }
 
 // maxInline bounds MaxInline before the driver is asked, whose own limit no query tells.

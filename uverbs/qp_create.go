@@ -37,7 +37,9 @@ func (q *QP) create(s *qpSpec) (err error) {
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())
 	}
-	q.newDoorbell()
+	if q.kind == kindRxe {
+		q.newDoorbell()
+	}
 	for _, cq := range q.cqs() {
 		cq.qps.Store(q.qpn, q)
 	}

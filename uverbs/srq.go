@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
@@ -53,6 +54,8 @@ type SRQ struct {
 	kind   driverKind
 	rq     *rxe.RecvQueue
 	region *mmio.Region
+	mrq    *mlx5.SharedRecvQueue // of mlx5
+	mlx5   *mlx5SRQ
 }
 
 // CreateSRQ creates a shared receive queue (ibv_create_srq_ex).
@@ -208,6 +211,8 @@ func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 	switch s.kind {
 	case kindRxe:
 		return postRecvRxe(s.rq, id, sgl)
+	case kindMlx5:
+		return s.postRecvMlx5(id, sgl)
 	}
 	return errKind
 }
@@ -222,6 +227,8 @@ func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 	switch s.kind {
 	case kindRxe:
 		return postRecvsRxe(s.rq, wrs)
+	case kindMlx5:
+		return s.postRecvsMlx5(wrs)
 	}
 	return errKind
 }

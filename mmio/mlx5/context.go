@@ -1,0 +1,160 @@
+package mlx5
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
+)
+
+// DriverID is what the kernel calls mlx5 (RDMA_DRIVER_MLX5, enum rdma_driver_id).
+const DriverID = 1
+
+// MinABI and MaxABI are the versions of mlx5's interface that this package speaks
+// (MLX5_IB_UVERBS_ABI_VERSION, which is 1 in every Linux that there is).
+const (
+	MinABI = abi.MLX5_IB_UVERBS_ABI_VERSION
+	MaxABI = abi.MLX5_IB_UVERBS_ABI_VERSION
+)
+
+// What the library asks for if the kernel has no UAR objects: registers in all, and those
+// that are for one QP each.
+const (
+	staticRegs    = 16
+	dedicatedRegs = 4
+)
+
+// maxCQEVersion is the newest form of CQEs that the package reads: 1 has the user's index of
+// a queue in it, 0 the device's number.
+const maxCQEVersion = 1
+
+// ContextRespSize is the size of the response buffer of GET_CONTEXT.
+const ContextRespSize = int(unsafe.Sizeof(abi.AllocUcontextResp{}))
+
+// EncodeContext makes the driver's part of GET_CONTEXT. dynamic says that the program will
+// allocate UAR pages as objects, which takes the ioctl interface.
+func EncodeContext(dynamic bool) []byte {
+	req := &abi.AllocUcontextReqV2{
+		TotalNumBfregs:      staticRegs,
+		NumLowLatencyBfregs: dedicatedRegs,
+		MaxCQEVersion:       maxCQEVersion,
+		LibCaps:             abi.MLX5_LIB_CAP_4K_UAR,
+	}
+	if dynamic {
+		req.LibCaps |= abi.MLX5_LIB_CAP_DYN_UAR
+	}
+	return bytesOf(req)
+}
+
+// Context is what the kernel tells about a device when it is opened.
+type Context struct {
+	BlueFlame    uint32    // BlueFlame is the size of a register in bytes; 0 if only 8-byte doorbells can be used.
+	Static       StaticUAR // Static has Pages of 0 if UAR pages are allocated as objects.
+	DynamicRegs  int       // DynamicRegs is the most registers that can be allocated that way.
+	MaxSendWQE   int       // MaxSendWQE is the size of the largest WQE of a send queue, in bytes.
+	MaxRecvWQE   int       // MaxRecvWQE is that of a receive queue.
+	MaxBlocks    int       // MaxBlocks is the most blocks of a send queue.
+	MaxRecvWR    int       // MaxRecvWR is the most entries of a receive queue.
+	MaxSRQWR     int       // MaxSRQWR is the most entries of a shared receive queue.
+	UserIndex    bool      // UserIndex says that completions carry the index that the user gave a queue.
+	AHResponse   bool      // AHResponse says that CREATE_AH answers with the peer's Ethernet address.
+	EthHeader    int       // EthHeader is how many bytes of a raw packet must be in its WQE.
+	ClockInfo    bool      // ClockInfo says that a page with the clock's conversion can be mapped.
+	ClockOffset  uint64    // ClockOffset is where the clock is on its page.
+	ClockThere   bool      // ClockThere says that the page with the clock can be mapped.
+	RealTime     bool      // RealTime says that a CQ can have time stamps in nanoseconds.
+	ECE          bool      // ECE says that the kernel takes connection establishment options.
+	CommandsUHW  uint8     // CommandsUHW is the set of commands with driver data, as the kernel tells it.
+	CacheLine    int       // CacheLine is that of the device, in bytes.
+	ResponseSize int       // ResponseSize is how much of the response the kernel knows, in bytes.
+}
+
+// BlueFlame registers have two halves of a power of two, each a multiple of a block, and two
+// of the registers fit behind one another.
+const (
+	minBlueFlame = 2 * blockSize
+	maxBlueFlame = (uarSize - uarBlueFlame) / userRegsPerUAR
+)
+
+// DecodeContext decodes the response of GET_CONTEXT. The error matches ErrLayout if the
+// device is one that this package does not know how to drive, and says what it is about.
+func DecodeContext(b []byte, pageSize int) (Context, error) {
+	var r abi.AllocUcontextResp
+	if err := decode(&r, b, "mlx5_ib_alloc_ucontext_resp"); err != nil {
+		return Context{}, err
+	}
+	c := Context{
+		BlueFlame:    r.BfRegSize,
+		DynamicRegs:  int(r.NumDynBfregs),
+		MaxSendWQE:   int(r.MaxSQDescSz),
+		MaxRecvWQE:   int(r.MaxRQDescSz),
+		MaxBlocks:    int(min(r.MaxSendWqebb, maxBlocks)),
+		MaxRecvWR:    int(min(r.MaxRecvWR, maxEntries)),
+		MaxSRQWR:     int(min(r.MaxSRQRecvWR, maxSRQEntries)),
+		UserIndex:    r.CQEVersion == 1,
+		AHResponse:   r.CmdsSuppUhw&abi.MLX5_USER_CMDS_SUPP_UHW_CREATE_AH != 0,
+		EthHeader:    ethHeader,
+		ClockInfo:    r.ClockInfoVersions&(1<<abi.MLX5_IB_CLOCK_INFO_V1) != 0,
+		ClockOffset:  r.HCACoreClockOffset,
+		ClockThere:   r.CompMask&abi.MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET != 0,
+		RealTime:     r.CompMask&abi.MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS != 0,
+		ECE:          r.CompMask&abi.MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE != 0,
+		CommandsUHW:  r.CmdsSuppUhw,
+		CacheLine:    int(r.CacheLineSize),
+		ResponseSize: int(r.ResponseLength),
+	}
+	if r.EthMinInline == abi.MLX5_USER_INLINE_MODE_NONE {
+		c.EthHeader = 0
+	}
+	if r.CQEVersion > maxCQEVersion {
+		return c, fmt.Errorf("mlx5: CQE version %d, known are 0 to %d: %w", r.CQEVersion, maxCQEVersion, ErrLayout)
+	}
+	if bf := r.BfRegSize; bf != 0 && (bf&(bf-1) != 0 || bf < minBlueFlame || bf > maxBlueFlame) {
+		return c, fmt.Errorf("mlx5: BlueFlame registers of %d bytes, known are powers of two from %d to %d: %w", bf, minBlueFlame, maxBlueFlame, ErrLayout)
+	}
+	if c.MaxSendWQE < minSendWQE || c.MaxRecvWQE < dataSize {
+		return c, fmt.Errorf("mlx5: WQEs of at most %d bytes for sends and %d for receives, needed are %d and %d: %w",
+			c.MaxSendWQE, c.MaxRecvWQE, minSendWQE, dataSize, ErrLayout)
+	}
+	return c, c.decodeUAR(&r, pageSize)
+}
+
+// decodeUAR finds out how UAR pages are laid out.
+func (c *Context) decodeUAR(r *abi.AllocUcontextResp, pageSize int) error {
+	size, perPage := uint64(1)<<min(r.LogUarSize, 63), r.NumUarsPerPage
+	if r.LogUarSize == 0 && perPage == 0 { // a kernel that knows no other
+		size, perPage = uint64(pageSize), 1
+	}
+	if size != uarSize || perPage == 0 || uint64(perPage)*uarSize > uint64(pageSize) {
+		return fmt.Errorf("mlx5: UARs of %d bytes, %d on a page of %d, known are those of %d bytes: %w", size, perPage, pageSize, uarSize, ErrLayout)
+	}
+	if r.TotBfregs == 0 {
+		return nil
+	}
+	s := &c.Static
+	s.perPage, s.total, s.dedicated, s.blueFlame = int(perPage), int(r.TotBfregs), dedicatedRegs, r.BfRegSize
+	s.Pages = s.total / (s.perPage * userRegsPerUAR)
+	if r.TotBfregs > maxStaticRegs || s.Pages == 0 || s.total < dedicatedRegs {
+		return fmt.Errorf("mlx5: %d registers on pages of %d: %w", r.TotBfregs, s.perPage*userRegsPerUAR, ErrLayout)
+	}
+	return nil
+}
+
+// maxStaticRegs is the most registers that a context can have without UAR objects
+// (MLX5_MAX_BFREGS).
+const maxStaticRegs = 512
+
+// decode copies b into *r, which is a struct without pointers. What the kernel did not
+// write is zero, as the buffer was.
+func decode[T any](r *T, b []byte, name string) error {
+	if n := int(unsafe.Sizeof(*r)); len(b) < n {
+		return fmt.Errorf("mlx5: %s: got %d bytes, want %d", name, len(b), n)
+	}
+	copy(bytesOf(r), b)
+	return nil
+}
+
+// bytesOf returns the bytes of a struct without pointers.
+func bytesOf[T any](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}

@@ -1,0 +1,169 @@
+package mlx5
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
+)
+
+// A CompQueue is the ring of a completion queue. It is for one goroutine at a time.
+type CompQueue struct {
+	ring     unsafe.Pointer // the 64 bytes that count of CQE 0
+	stride   uintptr        // 64 or 128
+	mask     uint32
+	shift    uint32 // log2 of the number of CQEs
+	index    uint32 // next CQE to read; counts on and on
+	rec      Record
+	doorbell *uint64
+	number   uint32
+	seq      uint32 // counts the events that were raised, for the device to tell old requests
+}
+
+// NewCompQueue makes the ring of a CQ in mem, which has n CQEs of cqeSize bytes, and marks
+// all of them as the device's. SetNumber must follow before anything else.
+func NewCompQueue(mem []byte, n, size int, rec Record) (*CompQueue, error) {
+	if n < 2 || n&(n-1) != 0 || n > maxCQEs || size != 64 && size != 128 || len(mem) < n*size {
+		return nil, fmt.Errorf("mlx5: completion queue of %d entries of %d bytes in %d bytes: %w", n, size, len(mem), ErrSize)
+	}
+	// In a CQE of 128 bytes the second half is what the other size has.
+	q := &CompQueue{ring: unsafe.Pointer(&mem[size-cqeSize]), stride: uintptr(size), mask: uint32(n - 1), shift: uint32(log2(n)), rec: rec}
+	for i := range uint32(n) {
+		put8(q.at(i), cqeOwn, cqeInitialOwn)
+	}
+	return q, nil
+}
+
+// SetNumber says which CQ it is, and on which UAR page its doorbell is.
+func (q *CompQueue) SetNumber(number uint32, uar []byte) error {
+	if len(uar) < uarSize {
+		return fmt.Errorf("mlx5: UAR page of %d bytes: %w", len(uar), ErrLayout)
+	}
+	q.number, q.doorbell = number&indexMask, (*uint64)(unsafe.Pointer(&uar[uarCQDoorbell]))
+	return nil
+}
+
+// Cap returns how many completions the queue holds.
+func (q *CompQueue) Cap() int { return int(q.mask) }
+
+func (q *CompQueue) at(i uint32) unsafe.Pointer {
+	return unsafe.Add(q.ring, uintptr(i&q.mask)*q.stride)
+}
+
+// ready reports whether a CQE is there: the device has written it in this round.
+func (q *CompQueue) ready(i uint32) bool {
+	// The load is one of 4 bytes that neither compiler nor race detector mistake. The owner
+	// bit of a CQE is the last that the device writes.
+	own := byte(atomic.LoadUint32((*uint32)(unsafe.Add(q.at(i), cqeLastWord))) >> 24)
+	return own>>4 != cqeInvalid && own&cqeOwnerMask == byte(i>>q.shift)&cqeOwnerMask
+}
+
+// Avail returns how many completions wait to be read, up to most.
+func (q *CompQueue) Avail(most int) int {
+	n := uint32(0)
+	for n < uint32(min(most, int(q.mask)+1)) && q.ready(q.index+n) {
+		n++
+	}
+	if n > 0 {
+		// Pairs with the order in which the device writes a CQE: its owner bit last. One
+		// barrier is enough for all whose bits were read before it.
+		mmio.FromDevice()
+	}
+	return int(n)
+}
+
+// Entry returns the i-th completion that was not released yet.
+//
+// Preconditions: 0 <= i < n for the n that Avail returned since the last Release.
+func (q *CompQueue) Entry(i int) CQE { return CQE{q.at(q.index + uint32(i))} }
+
+// Release gives the first n completions back to the device, which may overwrite them at
+// once.
+func (q *CompQueue) Release(n int) {
+	q.index += uint32(n)
+	q.ringIndex()
+}
+
+// Arm asks for an event when the next completion is written, or, with solicited, the next
+// that was sent as such or has failed. If there is one already that was not released the
+// event comes at once.
+func (q *CompQueue) Arm(solicited bool) {
+	cmd := uint32(armAny)
+	if solicited {
+		cmd = armSolicited
+	}
+	q.ringArm(q.seq&3<<armSeqShift | cmd | q.index&indexMask)
+}
+
+// Event counts an event that was delivered. The device ignores a request with the number of
+// an earlier one.
+func (q *CompQueue) Event() { q.seq++ }
+
+// A Successor takes the place of a CompQueue when the CQ is resized.
+type Successor struct{ *CompQueue }
+
+// Succeed makes the ring that the kernel is to be told of when the CQ is resized.
+func (q *CompQueue) Succeed(mem []byte, n int) (Successor, error) {
+	s, err := NewCompQueue(mem, n, int(q.stride), q.rec)
+	if err != nil {
+		return Successor{}, err
+	}
+	s.number, s.doorbell, s.seq, s.index = q.number, q.doorbell, q.seq, q.index
+	return Successor{s}, nil
+}
+
+// Switch copies the completions that were not read to the new ring, when the kernel has
+// changed rings. The device marks the place in the old one with a CQE, and goes on in the
+// new one with the CQE behind. The error is ErrCorrupt if the mark is not there.
+func (q *CompQueue) Switch(s Successor) (*CompQueue, error) {
+	for i := q.index; i-q.index <= q.mask; i++ {
+		if !q.ready(i) {
+			break
+		}
+		mmio.FromDevice()
+		from := q.at(i)
+		if get8(from, cqeOwn)>>4 == cqeResize {
+			s.index++ // the mark has an index of its own
+			return s.CompQueue, nil
+		}
+		if i-q.index >= s.mask { // more than the new ring holds: the kernel has refused that
+			break
+		}
+		s.copyCQE(i+1, from, q.stride)
+	}
+	return nil, ErrCorrupt
+}
+
+// copyCQE copies a CQE to index i, as if the device had written it there.
+func (q *CompQueue) copyCQE(i uint32, from unsafe.Pointer, stride uintptr) {
+	to := q.at(i)
+	whole := func(p unsafe.Pointer) []byte {
+		return unsafe.Slice((*byte)(unsafe.Add(p, int(cqeSize)-int(stride))), stride)
+	}
+	copy(whole(to), whole(from))
+	put8(to, cqeOwn, get8(from, cqeOwn)&^cqeOwnerMask|byte(i>>q.shift)&cqeOwnerMask)
+}
+
+// Sweep removes the completions that drop chooses, when their queue goes. The others move
+// up to the newest, in their order.
+func (q *CompQueue) Sweep(drop func(CQE) bool) {
+	end := q.index
+	for end-q.index <= q.mask && q.ready(end) {
+		end++
+	}
+	mmio.FromDevice()
+	dropped := uint32(0)
+	for i := end; i != q.index; {
+		i--
+		switch {
+		case drop(CQE{q.at(i)}):
+			dropped++
+		case dropped > 0:
+			q.copyCQE(i+dropped, q.at(i), q.stride)
+		}
+	}
+	if dropped > 0 {
+		q.Release(int(dropped))
+	}
+}

@@ -1,0 +1,144 @@
+package mlx5
+
+import (
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
+)
+
+// Sizes of the driver's part of responses, in bytes.
+const (
+	PDRespSize       = int(unsafe.Sizeof(abi.AllocPDResp{}))
+	CQRespSize       = int(unsafe.Sizeof(abi.CreateCQResp{}))
+	QPRespSize       = int(unsafe.Sizeof(abi.CreateQPResp{}))
+	SRQRespSize      = int(unsafe.Sizeof(abi.CreateSRQResp{}))
+	AHRespSize       = int(unsafe.Sizeof(abi.CreateAHResp{}))
+	WQRespSize       = int(unsafe.Sizeof(abi.CreateWQResp{}))
+	IndTableRespSize = int(unsafe.Sizeof(abi.CreateRWQIndTblResp{}))
+)
+
+// NoUserIndex is the index of a queue whose completions carry the device's number.
+const NoUserIndex = indexMask
+
+// CQRequest is the driver's part of CREATE_CQ.
+type CQRequest struct {
+	Buf      uint64 // Buf is the ring's address.
+	Record   Record // Record is the doorbell record.
+	CQESize  int    // CQESize is 64 or 128.
+	UAR      uint32 // UAR is the index of the page with the CQ's doorbell, if HasUAR.
+	HasUAR   bool   // HasUAR says that the page was allocated as an object.
+	RealTime bool   // RealTime asks for time stamps in nanoseconds.
+}
+
+// Encode makes the request. long says that UAR is too large for it and must be given in the
+// attribute AttrCQUARIndex.
+func (r *CQRequest) Encode() (b []byte, long bool) {
+	req := &abi.CreateCQ{BufAddr: r.Buf, DbAddr: uint64(r.Record.Addr()), CQESize: uint32(r.CQESize)}
+	if r.HasUAR {
+		if long = r.UAR >= maxShortUARIndex; !long {
+			req.Flags |= abi.MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX
+			req.UarPageIndex = uint16(r.UAR)
+		}
+	}
+	if r.RealTime {
+		req.Flags |= abi.MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS
+	}
+	return bytesOf(req), long
+}
+
+// DecodeCQ returns the number of a new CQ.
+func DecodeCQ(b []byte) (number uint32, err error) {
+	var r abi.CreateCQResp
+	err = decode(&r, b, "mlx5_ib_create_cq_resp")
+	return r.Cqn, err
+}
+
+// EncodeResize makes the driver's part of RESIZE_CQ.
+func EncodeResize(buf uint64, cqeSize int) []byte {
+	return bytesOf(&abi.ResizeCQ{BufAddr: buf, CQESize: uint16(cqeSize)})
+}
+
+// QPRequest is the driver's part of CREATE_QP.
+type QPRequest struct {
+	Buf           uint64   // Buf is the address of the receive ring, with the send ring behind it.
+	SendBuf       uint64   // SendBuf is the address of the send ring if it is apart.
+	Record        Record   // Record is the doorbell record.
+	Send          SendSize // Send is the size of the send queue.
+	Recv          RecvSize // Recv is the size of the receive queue.
+	UserIndex     uint32   // UserIndex is what completions carry, or NoUserIndex.
+	UAR           uint32   // UAR is the index of the page with the register, if HasUAR.
+	HasUAR        bool     // HasUAR says that the page was allocated as an object.
+	InlineScatter bool     // InlineScatter lets the device put short data into completions.
+	ECE           bool     // ECE says that the kernel takes connection establishment options.
+}
+
+// eceVersion asks for options of the first version, which is how libmlx5 begins too.
+const eceVersion = 0x10000000
+
+// Encode makes the request.
+func (r *QPRequest) Encode() []byte {
+	req := &abi.CreateQP{
+		BufAddr:    r.Buf,
+		DbAddr:     uint64(r.Record.Addr()),
+		SQWQECount: uint32(r.Send.Blocks),
+		RQWQECount: uint32(r.Recv.Entries),
+		RQWQEShift: uint32(r.Recv.Shift),
+		Uidx:       r.UserIndex,
+		SQBufAddr:  r.SendBuf,
+	}
+	if r.HasUAR {
+		req.Flags |= abi.MLX5_QP_FLAG_UAR_PAGE_INDEX
+		req.BfregIndex = r.UAR
+	}
+	if r.InlineScatter {
+		req.Flags |= abi.MLX5_QP_FLAG_SCATTER_CQE
+	}
+	if r.ECE {
+		req.EceOptions = eceVersion
+	}
+	return bytesOf(req)
+}
+
+// DecodeQP returns the number of the register that the kernel has chosen for a new QP. It
+// means nothing if the program chose one.
+func DecodeQP(b []byte) (register uint32, err error) {
+	var r abi.CreateQPResp
+	err = decode(&r, b, "mlx5_ib_create_qp_resp")
+	return r.BfregIndex, err
+}
+
+// EncodeSRQ makes the driver's part of CREATE_SRQ.
+func EncodeSRQ(buf uint64, rec Record, userIndex uint32) []byte {
+	return bytesOf(&abi.CreateSRQ{BufAddr: buf, DbAddr: uint64(rec.Addr()), Uidx: userIndex})
+}
+
+// DecodeSRQ returns the number of a new shared receive queue.
+func DecodeSRQ(b []byte) (number uint32, err error) {
+	var r abi.CreateSRQResp
+	err = decode(&r, b, "mlx5_ib_create_srq_resp")
+	return r.SRQN, err
+}
+
+// DecodeAH returns the peer's Ethernet address; ok is false if the kernel told none.
+func DecodeAH(b []byte) (mac [6]byte, ok bool, err error) {
+	var r abi.CreateAHResp
+	err = decode(&r, b, "mlx5_ib_create_ah_resp")
+	return r.DMAC, r.ResponseLength > 0, err
+}
+
+// EncodeMW makes the driver's part of ALLOC_MW.
+func EncodeMW() []byte { return bytesOf(&abi.AllocMW{}) }
+
+// EncodeWQ makes the driver's part of CREATE_WQ.
+func EncodeWQ(buf uint64, rec Record, size RecvSize, userIndex uint32) []byte {
+	return bytesOf(&abi.CreateWQ{
+		BufAddr:    buf,
+		DbAddr:     uint64(rec.Addr()),
+		RQWQECount: uint32(size.Entries),
+		RQWQEShift: uint32(size.Shift),
+		UserIndex:  userIndex,
+	})
+}
+
+// EncodeModifyWQ makes the driver's part of MODIFY_WQ.
+func EncodeModifyWQ() []byte { return bytesOf(&abi.ModifyWQ{}) }

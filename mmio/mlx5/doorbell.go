@@ -1,0 +1,99 @@
+package mlx5
+
+import (
+	"math/bits"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
+)
+
+// Each doorbell is one function, with the steps numbered in the order in which the device
+// must see them.
+//
+// Litmus, of a send:
+//
+//	program: write WQE;  ToDevice;  write record;  StartWC;  store to register
+//	device:  sees the register, reads the record, reads the WQE => both are complete
+//
+// Without ToDevice arm64 may show the record before the WQE, and a device that looks at the
+// record on its own, since it is still busy with the queue, executes garbage. Without
+// StartWC the store to write-combining memory may pass that of the record, even on amd64;
+// the device then finds nothing to do and is never told again.
+
+// ringSend tells the device of the WQEs before next, of which the last one begins at block
+// last and has size bytes. single says that it is the only new one.
+//
+// Preconditions: the WQEs are written; next != last.
+func (q *SendQueue) ringSend(last, next uint32, size uintptr, single bool) {
+	r := q.reg
+	wqe := q.block(last)
+	// 1. The WQEs are complete before the record says that they are there.
+	mmio.ToDevice()
+	// 2. The record counts blocks, not work requests.
+	q.rec.set(recSend, next&0xffff)
+	// A register that several queues share is theirs in turn: what is written must not
+	// mix, and the two halves are used alternately.
+	if r.shared {
+		r.mu.Lock()
+	}
+	// 3. The record is there before the register is written. Pairs with the device's read of
+	// the record when it sees the register.
+	mmio.StartWC()
+	reg := unsafe.Add(r.base, r.half)
+	// 4. A small WQE goes along with the doorbell (BlueFlame), which saves the device a read.
+	// A larger one, or one of several, is announced by its first 8 bytes.
+	if single && size > octoSize && size <= r.halfSize {
+		q.blueFlame(reg, last, size)
+	} else {
+		mmio.Store64((*uint64)(reg), *(*uint64)(wqe))
+	}
+	// 5. What was written leaves the write-combining buffer now, and not some time, and
+	// before anything else is written to the other half.
+	mmio.FlushWC()
+	// 6. The other half is next: the device may still be at this one.
+	r.half ^= r.halfSize
+	if r.shared {
+		r.mu.Unlock()
+	}
+}
+
+// blueFlame copies a WQE to a register, in whole blocks. It may go on at the ring's start.
+func (q *SendQueue) blueFlame(reg unsafe.Pointer, first uint32, size uintptr) {
+	for off := uintptr(0); off < size; off += blockSize {
+		mmio.Copy64((*[blockSize]byte)(unsafe.Add(reg, off)), (*[blockSize]byte)(q.block(first)))
+		first++
+	}
+}
+
+// ringRecv tells the device that receives were posted. There is no register for that: the
+// device looks at the record when a message comes.
+func ringRecv(rec Record, count uint32) {
+	// 1. The entries are complete before the record says that they are there. Pairs with the
+	// device's read of the record, which comes before that of the entry.
+	mmio.ToDevice()
+	// 2. The record counts entries.
+	rec.set(recRecv, count&0xffff)
+}
+
+// ringArm asks the device for an event when the next completion comes. word is what the
+// record and the register both get.
+func (q *CompQueue) ringArm(word uint32) {
+	// 1. The record has the request before the register is written: the device reads it
+	// there if it was busy.
+	q.rec.set(recArm, word)
+	// 2. The record is there before the register is written.
+	mmio.StartWC()
+	// 3. The register gets the same and the number of the CQ, in one store.
+	mmio.Store64(q.doorbell, bits.ReverseBytes64(uint64(word)<<32|uint64(q.number)))
+	// 4. It is on its way before the caller looks at the queue once more.
+	mmio.FlushWC()
+}
+
+// ringIndex tells the device how far completions were read.
+func (q *CompQueue) ringIndex() {
+	// 1. The entries were read before they are given back: what was made of them has been
+	// stored, and that comes after the load.
+	mmio.ToDevice()
+	// 2. The device may overwrite what is before the index.
+	q.rec.set(recIndex, q.index&indexMask)
+}

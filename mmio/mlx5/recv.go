@@ -1,0 +1,151 @@
+package mlx5
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A RecvQueue is the receive queue of a QP or a WQ. One goroutine at a time may post to it,
+// and one may complete its entries.
+type RecvQueue struct {
+	ring   unsafe.Pointer
+	mask   uint32 // number of entries - 1
+	shift  uint32 // log2 of an entry's size
+	maxSGE uint32
+	rec    Record
+	held   bool // the record is not written yet, see Hold
+
+	head  uint32 // entries that were published
+	limit uint32 // tail + number of entries when tail was last loaded
+	ids   []uint64
+	tail  atomic.Uint32 // entries that have completed; stored by who completes
+}
+
+// NewRecvQueue makes a receive queue in mem, which has size.Bytes() bytes.
+func NewRecvQueue(mem []byte, size RecvSize, rec Record) (*RecvQueue, error) {
+	if n := size.Entries; n < 1 || n&(n-1) != 0 || n > maxEntries || size.Shift < 4 || size.Shift > 16 || len(mem) < size.Bytes() {
+		return nil, fmt.Errorf("mlx5: receive queue of %d entries of %d bytes in %d bytes: %w", n, 1<<size.Shift, len(mem), ErrSize)
+	}
+	return &RecvQueue{
+		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Entries - 1), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE),
+		rec: rec, limit: uint32(size.Entries), ids: make([]uint64, size.Entries),
+	}, nil
+}
+
+// Cap returns how many receives the queue holds.
+func (q *RecvQueue) Cap() int { return int(q.mask) + 1 }
+
+// Room reports whether n more receives fit. The error is ErrCorrupt.
+func (q *RecvQueue) Room(n int) (bool, error) {
+	if int64(int32(q.limit-q.head)) >= int64(n) {
+		return true, nil
+	}
+	tail := q.tail.Load() // pairs with Store in Complete
+	if q.head-tail > q.mask+1 {
+		return false, ErrCorrupt
+	}
+	q.limit = tail + q.mask + 1
+	return int64(int32(q.limit-q.head)) >= int64(n), nil
+}
+
+// RecvSlot fills an entry of a receive queue in place. Finish comes last.
+type RecvSlot struct {
+	p      unsafe.Pointer // next segment
+	left   uint32         // segments that fit
+	length uint32
+}
+
+// Slot begins the i-th entry that is not published yet.
+//
+// Preconditions: 0 <= i; Room(i+1) was true since the last Publish.
+func (q *RecvQueue) Slot(i int, id uint64) RecvSlot {
+	at := (q.head + uint32(i)) & q.mask
+	q.ids[at] = id
+	return RecvSlot{p: unsafe.Add(q.ring, uintptr(at)<<q.shift), left: q.maxSGE}
+}
+
+// AddSGE appends length bytes of registered memory at addr to the place where the message
+// goes. The errors are ErrTooManySGEs and ErrTooLong; the entry is then as it was before.
+func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
+	total := s.length + length
+	switch {
+	case s.left == 0:
+		return ErrTooManySGEs
+	case total < length || total > maxLength:
+		return ErrTooLong
+	case length == 0: // to the device that would be 2 GiB
+		return nil
+	}
+	put32(s.p, 0, length&^inlineFlag)
+	put32(s.p, 4, lkey)
+	put64(s.p, 8, addr)
+	s.p, s.left, s.length = unsafe.Add(s.p, dataSize), s.left-1, total
+	return nil
+}
+
+// Finish marks the end of the entry, if it is not full.
+func (s *RecvSlot) Finish() {
+	if s.left == 0 {
+		return
+	}
+	put32(s.p, 0, 0)
+	put32(s.p, 4, invalidLKey)
+	put64(s.p, 8, 0)
+}
+
+// Publish hands the first n slots to the device.
+func (q *RecvQueue) Publish(n int) {
+	q.head += uint32(n)
+	if !q.held {
+		ringRecv(q.rec, q.head)
+	}
+}
+
+// Hold keeps what is published from the device until Release. A QP for raw packets needs it:
+// the device would receive into it before it is ready to receive.
+func (q *RecvQueue) Hold() { q.held = true }
+
+// Release ends Hold.
+func (q *RecvQueue) Release() {
+	q.held = false
+	ringRecv(q.rec, q.head)
+}
+
+// Complete takes the completion of an entry and returns the ID that it was posted with.
+func (q *RecvQueue) Complete(counter uint16) (id uint64) {
+	id = q.ids[uint32(counter)&q.mask]
+	// Pairs with Load in Room. Only who completes stores it.
+	q.tail.Store(q.tail.Load() + 1)
+	return id
+}
+
+// Scatter calls put for each scatter entry of an entry that has completed, until put returns
+// false. It is for data that the device has put into the completion.
+func (q *RecvQueue) Scatter(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
+	scatter(unsafe.Add(q.ring, uintptr(uint32(counter)&q.mask)<<q.shift), int(q.maxSGE), put)
+}
+
+// scatter walks over data segments.
+func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32) bool) {
+	for ; n > 0; n-- {
+		length, lkey, addr := get32(p, 0), get32(p, 4), get64(p, 8)
+		if length == 0 && lkey == invalidLKey {
+			return
+		}
+		if length == 0 {
+			length = maxLength
+		}
+		if !put(addr, length, lkey) {
+			return
+		}
+		p = unsafe.Add(p, dataSize)
+	}
+}
+
+// Reset empties the queue, when the QP has gone to the state Reset.
+func (q *RecvQueue) Reset() {
+	q.head, q.limit = 0, q.mask+1
+	q.tail.Store(0)
+	q.rec.set(recRecv, 0)
+}

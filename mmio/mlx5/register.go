@@ -1,0 +1,108 @@
+package mlx5
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
+)
+
+// A Register is where the doorbell of a send queue is. It has two halves, which take turns:
+// each takes a doorbell of 8 bytes or a whole small WQE (BlueFlame). It is for one send queue
+// unless it was made to be shared.
+type Register struct {
+	base     unsafe.Pointer
+	half     uintptr // offset of the half that is next, 0 or halfSize
+	halfSize uintptr // 0 if the register takes 8-byte doorbells only
+	shared   bool
+	mu       sync.Mutex // held while a shared register is written
+}
+
+// NewRegister returns register number 0 or 1 of a UAR page. If blueFlame is 0 it takes 8-byte
+// doorbells only, otherwise that is its size in bytes, of both halves. shared says that
+// several queues may use it at once.
+func NewRegister(page []byte, number int, blueFlame uint32, shared bool) (*Register, error) {
+	off := uarBlueFlame + number*int(blueFlame)
+	if number < 0 || number >= userRegsPerUAR || len(page) < uarSize || off+int(max(blueFlame, 8)) > uarSize {
+		return nil, fmt.Errorf("mlx5: register %d of %d bytes in a page of %d: %w", number, blueFlame, len(page), ErrLayout)
+	}
+	return &Register{base: unsafe.Pointer(&page[off]), halfSize: uintptr(blueFlame) / 2, shared: shared}, nil
+}
+
+// UAR types of the kernel (enum mlx5_ib_uapi_uar_alloc_type).
+const (
+	UARBlueFlame uint64 = abi.MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF // write-combining
+	UARNoCombine uint64 = abi.MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC // not write-combining
+)
+
+// The UAR object of the ioctl interface (mlx5_user_ioctl_cmds.h).
+const (
+	ObjectUAR        uint16 = abi.MLX5_IB_OBJECT_UAR
+	MethodUARAlloc   uint16 = abi.MLX5_IB_METHOD_UAR_OBJ_ALLOC
+	MethodUARDestroy uint16 = abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY
+
+	AttrUARHandle     uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE
+	AttrUARType       uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE
+	AttrUARMapOffset  uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET
+	AttrUARMapLength  uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH
+	AttrUARPageID     uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID
+	AttrUARDestroy    uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE
+	AttrCQUARIndex    uint16 = abi.MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX // Linux 6.10
+	maxShortUARIndex         = 1 << 16                              // of the 16-bit field that came before
+	mapRegular               = abi.MLX5_IB_MMAP_REGULAR_PAGE
+	mapCoreClock             = abi.MLX5_IB_MMAP_CORE_CLOCK
+	mapClockInfo             = abi.MLX5_IB_MMAP_CLOCK_INFO
+	mapCommandShift          = 8
+	mapIndexHighShift        = 16
+)
+
+// mapOffset is the offset, in bytes, at which mmap finds a page of the device: a command in
+// bits 8 and up, and an index whose high part is above it (get_command and
+// get_extended_index of drivers/infiniband/hw/mlx5/main.c).
+func mapOffset(command, index, pageSize int) uint64 {
+	page := uint64(command)<<mapCommandShift | uint64(index&0xff) | uint64(index>>8)<<mapIndexHighShift
+	return page * uint64(pageSize)
+}
+
+// StaticUAR describes the UAR pages of a context without UAR objects: the kernel has
+// allocated them, and chooses a register for each QP.
+type StaticUAR struct {
+	Pages     int // Pages is the number of pages to map, of the host's size.
+	perPage   int // UARs in each
+	total     int // registers, two in each UAR
+	dedicated int // of these, the last ones, which have one QP each
+	blueFlame uint32
+}
+
+// Offset returns where mmap finds a page.
+func (s *StaticUAR) Offset(page, pageSize int) uint64 { return mapOffset(mapRegular, page, pageSize) }
+
+// Index splits a register's number, as the kernel gives it when it creates a QP.
+func (s *StaticUAR) split(index uint32) (page, uar, reg int, err error) {
+	u := int(index / regsPerUAR)
+	reg = int(index % regsPerUAR)
+	if s.perPage < 1 || u/s.perPage >= s.Pages || reg >= userRegsPerUAR {
+		return 0, 0, 0, fmt.Errorf("mlx5: register %d of a context with %d: %w", index, s.total, ErrLayout)
+	}
+	return u / s.perPage, u % s.perPage, reg, nil
+}
+
+// Register returns the register of that number. pages are the mapped pages.
+func (s *StaticUAR) Register(pages [][]byte, index uint32) (*Register, error) {
+	page, uar, reg, err := s.split(index)
+	if err != nil {
+		return nil, err
+	}
+	if page >= len(pages) || len(pages[page]) < (uar+1)*uarSize {
+		return nil, fmt.Errorf("mlx5: register %d is on page %d, which is not mapped: %w", index, page, ErrLayout)
+	}
+	blueFlame := s.blueFlame
+	if index == 0 {
+		blueFlame = 0 // the kernel gives it to as many QPs as it likes; 8-byte stores need no lock
+	}
+	// Numbers have gaps where the kernel's registers are; the last ones, counted without
+	// gaps, are for one QP each.
+	n := int(index/2 + index%2)
+	return NewRegister(pages[page][uar*uarSize:], reg, blueFlame, index != 0 && n < s.total-s.dedicated)
+}

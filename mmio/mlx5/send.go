@@ -1,0 +1,338 @@
+package mlx5
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A SendQueue is the send queue of a QP. One goroutine at a time may post to it, and one, not
+// necessarily the same, may complete its entries.
+type SendQueue struct {
+	ring   unsafe.Pointer // block 0; keeps nothing alive, the memory is its owner's
+	mask   uint32         // number of blocks - 1
+	number uint32         // of the QP, shifted to its place in the control segment
+	rec    Record
+	reg    *Register
+
+	next  uint32 // the block behind the last one that was filled; counts on and on
+	begun uint32 // work requests that were filled and not published
+	head  uint32 // work requests that were published
+	last  uint32 // the block where the last published work request begins
+	fence uint8  // flag of the next work request, after one that changes a key
+	saved uint8  // fence as it was at the start of the batch
+	start uint32 // next as it was at the start of the batch
+
+	maxWR     uint32
+	maxSGE    uint32
+	maxInline uint32
+	first     uint32 // bytes of a WQE before the part that depends on the operation
+	transport Transport
+
+	ids   []sent        // by block in which a work request begins
+	tail  atomic.Uint32 // work requests that have completed; stored by who completes
+	limit uint32        // tail + maxWR when tail was last loaded
+}
+
+// sent is what is kept of a work request until it completes. It is memory of the program,
+// which the device does not write.
+type sent struct {
+	id   uint64
+	head uint32 // how many work requests were posted before it
+	op   Op
+}
+
+// An Op is what a work request does, in the order of enum ib_uverbs_wr_opcode, whose values
+// they have.
+type Op uint8
+
+// Operations.
+const (
+	Write    Op = 0
+	WriteImm Op = 1
+	Send     Op = 2
+	SendImm  Op = 3
+	Read     Op = 4
+	CAS      Op = 5
+	FAA      Op = 6
+	LocalInv Op = 7
+	BindMW   Op = 8
+	SendInv  Op = 9
+	numOps      = 10
+)
+
+// wqeOps are the operations as the device knows them.
+var wqeOps = [numOps]uint8{
+	Write: opWrite, WriteImm: opWriteImm, Send: opSend, SendImm: opSendImm, Read: opRead,
+	CAS: opCAS, FAA: opFAA, LocalInv: opUMR, BindMW: opUMR, SendInv: opSendInv,
+}
+
+// Flags of a work request: the values of enum ib_send_flags.
+const (
+	Fence     uint8 = 1 << 0
+	Signaled  uint8 = 1 << 1
+	Solicited uint8 = 1 << 2
+	numFlags        = 8
+)
+
+// flagBits are the flags as the control segment has them.
+var flagBits = func() (t [numFlags]uint8) {
+	for f := range t {
+		for bit, v := range map[uint8]uint8{Fence: flagFence, Signaled: flagCQE, Solicited: flagSolicited} {
+			if uint8(f)&bit != 0 {
+				t[f] |= v
+			}
+		}
+	}
+	return t
+}()
+
+// NewSendQueue makes the send queue of a QP in mem, which has size.Bytes() bytes and is
+// aligned to a page.
+func NewSendQueue(mem []byte, size SendSize, t Transport, qpn uint32, rec Record, reg *Register) (*SendQueue, error) {
+	if n := size.Blocks; n < 1 || n&(n-1) != 0 || n > maxBlocks || len(mem) < size.Bytes() || size.MaxWR < 1 {
+		return nil, fmt.Errorf("mlx5: send queue of %d blocks in %d bytes: %w", n, len(mem), ErrSize)
+	}
+	first, _ := t.head()
+	return &SendQueue{
+		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Blocks - 1), number: qpn << 8, rec: rec, reg: reg,
+		maxWR: uint32(size.MaxWR), maxSGE: uint32(size.MaxSGE), maxInline: uint32(size.MaxInline),
+		first: uint32(first), transport: t,
+		ids: make([]sent, size.Blocks), limit: uint32(size.MaxWR),
+	}, nil
+}
+
+// block returns a block, wherever the index points.
+func (q *SendQueue) block(i uint32) unsafe.Pointer {
+	return unsafe.Add(q.ring, uintptr(i&q.mask)*blockSize)
+}
+
+// Cap returns how many work requests the queue holds.
+func (q *SendQueue) Cap() int { return int(q.maxWR) }
+
+// Begin starts a batch and drops one that was not published.
+func (q *SendQueue) Begin() {
+	q.next, q.begun, q.fence = q.start, 0, q.saved
+}
+
+// Room reports whether n more work requests fit, those that were begun and not published
+// included. The error is ErrCorrupt.
+//
+// A work request has completed when its completion was taken from the CQ, or that of a later
+// one.
+func (q *SendQueue) Room(n int) (bool, error) {
+	if int32(q.limit-q.head) >= int32(n) {
+		return true, nil
+	}
+	return q.refresh(n)
+}
+
+// refresh loads the tail and answers for Room. It is not inlined, so that Room is.
+//
+//go:noinline
+func (q *SendQueue) refresh(n int) (bool, error) {
+	// Pairs with Store in Complete: what the completion said was read before.
+	tail := q.tail.Load()
+	if q.head-tail > q.maxWR {
+		return false, ErrCorrupt // more has completed than was posted
+	}
+	q.limit = tail + q.maxWR
+	return int64(int32(q.limit-q.head)) >= int64(n), nil
+}
+
+// A SendSlot fills one WQE in place. Start comes first, then what the operation has, then the
+// data, then Finish. It is used by the goroutine that posts.
+type SendSlot struct {
+	q      *SendQueue
+	wqe    uint32 // block in which it begins
+	pos    uint32 // bytes that it has so far
+	data   uint32 // bytes of data
+	nsge   uint32
+	inline uint32 // where inline data begins, or 0
+	id     uint64
+	ctrl   unsafe.Pointer
+	op     Op
+}
+
+// Start begins a work request.
+//
+// Preconditions: Room(n+1) was true since the last Publish, for the n that were begun since;
+// op is one of the operations; flags are some of the flags.
+func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
+	ctrl := q.block(q.next)
+	bits := flagBits[flags%numFlags]
+	if bits&flagFence == 0 {
+		bits |= q.fence
+	}
+	q.fence = 0
+	// The flags are the last byte of a word whose others are 0.
+	*(*uint32)(unsafe.Add(ctrl, ctrlFlags)) = uint32(bits) << 24
+	*(*uint32)(unsafe.Add(ctrl, ctrlImm)) = 0
+	*s = SendSlot{q: q, wqe: q.next, pos: q.first, id: id, ctrl: ctrl, op: op}
+	if q.transport == XRC {
+		q.startXRC(s)
+	}
+}
+
+// startXRC clears the segment that names the SRQ, or leaves it out where there is none.
+func (q *SendQueue) startXRC(s *SendSlot) {
+	if s.op == LocalInv || s.op == BindMW {
+		s.pos = ctrlSize
+		return
+	}
+	*(*[xrcSize]byte)(unsafe.Add(s.ctrl, ctrlSize)) = [xrcSize]byte{}
+}
+
+// at returns the place of the next segment, none of which straddles the end of the ring:
+// all have 16 bytes or begin with a block.
+func (s *SendSlot) at() unsafe.Pointer {
+	q := s.q
+	return unsafe.Add(q.block(s.wqe+s.pos/blockSize), s.pos%blockSize)
+}
+
+// SetImm sets the immediate, given in host order and sent in network order.
+func (s *SendSlot) SetImm(imm uint32) { put32(s.ctrl, ctrlImm, imm) }
+
+// SetInvalidate sets the key that SendInv invalidates on the other side.
+func (s *SendSlot) SetInvalidate(rkey uint32) { put32(s.ctrl, ctrlImm, rkey) }
+
+// SetRDMA sets the peer's memory for Read, Write and WriteImm.
+func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
+	p := s.at()
+	put64(p, 0, addr)
+	put32(p, 8, rkey)
+	put32(p, 12, 0)
+	s.pos += raddrSize
+}
+
+// SetAtomic sets the peer's 8 bytes for CAS (compare, swap) or FAA (add).
+func (s *SendSlot) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
+	s.SetRDMA(addr, rkey)
+	p := s.at()
+	if s.op == CAS {
+		put64(p, 0, swap)
+		put64(p, 8, compareAdd)
+	} else {
+		put64(p, 0, compareAdd)
+		put64(p, 8, 0)
+	}
+	s.pos += atomicSize
+}
+
+// SetUD sets where a datagram goes.
+//
+// Preconditions: the queue's transport is Datagram.
+func (s *SendSlot) SetUD(qpn, qkey uint32, av *AV) {
+	p := unsafe.Add(s.ctrl, ctrlSize)
+	*(*[avSize]byte)(p) = av.b
+	put32(p, avQKey, qkey)
+	put32(p, avDQPN, avExtended|qpn&indexMask)
+}
+
+// SetSRQ names the peer's shared receive queue.
+//
+// Preconditions: the queue's transport is XRC.
+func (s *SendSlot) SetSRQ(number uint32) {
+	put32(s.ctrl, ctrlSize, number&indexMask)
+}
+
+// AddSGE appends length bytes of registered memory at addr to the data. The errors are
+// ErrTooManySGEs, ErrTooLong and ErrMixedData; the request is then as it was before.
+func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
+	total := s.data + length
+	switch {
+	case s.inline != 0:
+		return ErrMixedData
+	case s.nsge >= s.q.maxSGE:
+		return ErrTooManySGEs
+	case total < length || total > maxLength:
+		return ErrTooLong
+	}
+	s.nsge++
+	if length == 0 { // to the device that would be 2 GiB
+		return nil
+	}
+	p := s.at()
+	put32(p, 0, length&^inlineFlag)
+	put32(p, 4, lkey)
+	put64(p, 8, addr)
+	s.data = total
+	s.pos += dataSize
+	return nil
+}
+
+// AddInline appends b to the data, which the device takes from the WQE itself. b may be used
+// again at once. The errors are ErrInlineTooLong and ErrMixedData; the request is then as it
+// was before.
+func (s *SendSlot) AddInline(b []byte) error {
+	if s.nsge != 0 {
+		return ErrMixedData
+	}
+	if len(b) > int(s.q.maxInline-s.data) {
+		return ErrInlineTooLong
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	if s.inline == 0 {
+		s.inline = s.pos
+		s.pos += inlineSize
+	}
+	s.data += uint32(len(b))
+	for len(b) > 0 {
+		// Up to the end of the block, behind which there may be the start of the ring.
+		n := min(len(b), int(blockSize-s.pos%blockSize))
+		copy(unsafe.Slice((*byte)(s.at()), n), b)
+		b = b[n:]
+		s.pos += uint32(n)
+	}
+	return nil
+}
+
+// Finish completes the WQE, which is then ready to be published.
+func (s *SendSlot) Finish() {
+	q := s.q
+	if s.inline != 0 {
+		p := unsafe.Add(q.block(s.wqe+s.inline/blockSize), s.inline%blockSize)
+		put32(p, 0, inlineFlag|s.data)
+	}
+	size := (s.pos + octoSize - 1) / octoSize
+	put32(s.ctrl, ctrlOpcode, (s.wqe&0xffff)<<8|uint32(wqeOps[s.op%numOps]))
+	put32(s.ctrl, ctrlQPN, q.number|size)
+	q.ids[s.wqe&q.mask] = sent{id: s.id, head: q.head + q.begun, op: s.op}
+	q.begun++
+	q.last = s.wqe
+	q.next = s.wqe + (s.pos+blockSize-1)/blockSize
+	if s.op == LocalInv || s.op == BindMW {
+		q.fence = flagSmallFence // what follows may use the key
+	}
+}
+
+// Publish hands the WQEs that were finished since Begin to the device, of which there is at
+// least one.
+func (q *SendQueue) Publish() {
+	n := q.begun
+	q.head += n
+	q.begun, q.start, q.saved = 0, q.next, q.fence
+	size := uintptr(get32(q.block(q.last), ctrlQPN)&0x3f) * octoSize
+	q.ringSend(q.last, q.next, size, n == 1)
+}
+
+// Complete takes the completion of the WQE that begins at a block, with those before it that
+// asked for none. It returns the ID that the work request was posted with.
+func (q *SendQueue) Complete(counter uint16) (id uint64, op Op) {
+	e := &q.ids[uint32(counter)&q.mask]
+	id, op = e.id, e.op
+	// Pairs with Load in refresh: the entry was read before it can be filled anew.
+	q.tail.Store(e.head + 1)
+	return id, op
+}
+
+// Reset empties the queue, when the QP has gone to the state Reset.
+func (q *SendQueue) Reset() {
+	q.next, q.begun, q.head, q.last, q.fence, q.saved, q.start = 0, 0, 0, 0, 0, 0, 0
+	q.tail.Store(0)
+	q.limit = q.maxWR
+	clear(q.ids)
+	q.rec.set(recSend, 0)
+}

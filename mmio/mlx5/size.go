@@ -1,0 +1,168 @@
+package mlx5
+
+import "fmt"
+
+// Limits that follow from the width of fields, whatever the device says.
+const (
+	maxBlocks     = 1 << 15 // of a send queue: the difference of two 16-bit indices tells full from empty
+	maxEntries    = 1 << 15 // of a receive queue: the difference of two 16-bit indices tells full from empty
+	maxSRQEntries = 1 << 16
+	maxCQEs       = 1 << 22 // so that differences of 24-bit indices keep their sign
+	maxInlineData = 0x3ff   // the field's width
+	minSendWQE    = 512
+	ethHeader     = 18 // MLX5_ETH_L2_INLINE_HEADER_SIZE
+)
+
+// Transport is a QP's type as far as the form of its WQEs goes.
+type Transport uint8
+
+// Transports.
+const (
+	Connected Transport = iota // RC and UC
+	Datagram                   // UD
+	XRC                        // XRC, the sending side
+	Raw                        // Ethernet frames
+)
+
+// head returns how many bytes a WQE has before its data, and those of them that stand before
+// the part that depends on the operation.
+func (t Transport) head() (first, all int) {
+	switch t {
+	case Datagram:
+		return ctrlSize + avSize, ctrlSize + avSize
+	case Raw:
+		return ctrlSize + ethSize, ctrlSize + ethSize
+	case XRC:
+		return ctrlSize + xrcSize, xrcSize + umrWQE
+	}
+	return ctrlSize, umrWQE
+}
+
+// umrWQE is the size of the WQE that binds a window, the longest one without data.
+const umrWQE = ctrlSize + umrCtrlSize + mkeySize + klmSize
+
+// SendSize is the size of a send queue.
+type SendSize struct {
+	Blocks    int // Blocks is the number of 64-byte blocks, a power of two; 0 if there is no queue.
+	MaxWR     int // MaxWR is how many work requests it holds.
+	MaxSGE    int // MaxSGE is how many entries a work request may have.
+	MaxInline int // MaxInline is how many bytes of inline data a work request may have.
+}
+
+// SizeSend finds the size of a send queue for maxWR work requests, each of maxSGE entries or
+// maxInline bytes. The error matches ErrSize and says what the device allows.
+func (c *Context) SizeSend(t Transport, maxWR, maxSGE, maxInline int) (SendSize, error) {
+	if maxWR == 0 {
+		return SendSize{}, nil
+	}
+	_, head := t.head()
+	if most := (c.MaxSendWQE - head) / dataSize; maxSGE < 0 || maxSGE > most {
+		return SendSize{}, sizeErr("SGEs of a send", maxSGE, most)
+	}
+	if most := min(c.MaxSendWQE-head-inlineSize, maxInlineData); maxInline < 0 || maxInline > most {
+		return SendSize{}, sizeErr("bytes of inline data", maxInline, most)
+	}
+	wqe := head + maxSGE*dataSize
+	if maxInline > 0 {
+		wqe = max(wqe, head+alignUp(inlineSize+maxInline, octoSize))
+	}
+	wqe = alignUp(wqe, blockSize)
+	if wqe > c.MaxSendWQE {
+		return SendSize{}, sizeErr("bytes of a send's WQE", wqe, c.MaxSendWQE)
+	}
+	if most := c.MaxBlocks * blockSize / wqe; maxWR < 0 || maxWR > most {
+		return SendSize{}, sizeErr("work requests of a send queue with WQEs of this size", maxWR, most)
+	}
+	bytes := pow2(maxWR * wqe)
+	if bytes/blockSize > c.MaxBlocks {
+		return SendSize{}, sizeErr("blocks of a send queue", bytes/blockSize, c.MaxBlocks)
+	}
+	return SendSize{
+		Blocks: bytes / blockSize,
+		MaxWR:  bytes / wqe,
+		MaxSGE: maxSGE,
+		// What the rounding leaves can be used.
+		MaxInline: min(wqe-head-inlineSize, maxInlineData),
+	}, nil
+}
+
+// Bytes returns the size of the ring.
+func (s SendSize) Bytes() int { return s.Blocks * blockSize }
+
+// RecvSize is the size of a receive queue.
+type RecvSize struct {
+	Entries int // Entries is the number of entries, a power of two; 0 if there is no queue.
+	Shift   int // Shift is the logarithm of an entry's size in bytes.
+	MaxSGE  int // MaxSGE is how many scatter entries an entry may have.
+}
+
+// SizeRecv finds the size of a receive queue for maxWR work requests of maxSGE entries.
+func (c *Context) SizeRecv(maxWR, maxSGE int) (RecvSize, error) {
+	if maxWR == 0 {
+		return RecvSize{}, nil
+	}
+	if most := c.MaxRecvWQE / dataSize; maxSGE < 0 || maxSGE > most {
+		return RecvSize{}, sizeErr("SGEs of a receive", maxSGE, most)
+	}
+	if most := c.MaxRecvWR; maxWR < 0 || maxWR > most {
+		return RecvSize{}, sizeErr("work requests of a receive queue", maxWR, most)
+	}
+	size := pow2(max(maxSGE, 1) * dataSize)
+	entries := max(pow2(maxWR)*size, blockSize) / size
+	return RecvSize{Entries: entries, Shift: log2(size), MaxSGE: size / dataSize}, nil
+}
+
+// Bytes returns the size of the ring.
+func (s RecvSize) Bytes() int { return s.Entries << s.Shift }
+
+// SizeSRQ finds the size of a shared receive queue. One of its entries is always unused: the
+// one behind the last of those that are posted.
+func (c *Context) SizeSRQ(maxWR, maxSGE int) (RecvSize, error) {
+	if most := c.MaxRecvWQE/dataSize - nextSize/dataSize; maxSGE < 0 || maxSGE > most {
+		return RecvSize{}, sizeErr("SGEs of a shared receive queue", maxSGE, most)
+	}
+	if most := c.MaxSRQWR - 1; maxWR < 1 || maxWR > most {
+		return RecvSize{}, sizeErr("work requests of a shared receive queue", maxWR, most)
+	}
+	size := max(pow2(nextSize+maxSGE*dataSize), minSRQEntry)
+	return RecvSize{Entries: pow2(maxWR + 1), Shift: log2(size), MaxSGE: (size - nextSize) / dataSize}, nil
+}
+
+// minSRQEntry is the size of the smallest entry of a shared receive queue, in bytes.
+const minSRQEntry = 32
+
+// SizeCQ finds the number of entries of a completion queue, a power of two. The kernel is
+// told one less.
+func SizeCQ(cqe int) (int, error) {
+	if cqe < 1 || cqe > maxCQEs-1 {
+		return 0, sizeErr("completions", cqe, maxCQEs-1)
+	}
+	return pow2(cqe + 1), nil
+}
+
+// log2 returns the logarithm of a power of two.
+func log2(n int) int {
+	k := 0
+	for n > 1 {
+		n >>= 1
+		k++
+	}
+	return k
+}
+
+// A SizeError says which size of a queue the device does not have. It matches ErrSize.
+type SizeError struct {
+	What string // What is counted.
+	Got  int    // Got was asked for.
+	Most int    // Most is what the device has.
+}
+
+// Error implements error.
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("%s: %s: got %d, at most %d", ErrSize, e.What, e.Got, e.Most)
+}
+
+// Unwrap returns ErrSize.
+func (e *SizeError) Unwrap() error { return ErrSize }
+
+func sizeErr(what string, got, most int) error { return &SizeError{What: what, Got: got, Most: most} }

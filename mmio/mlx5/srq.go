@@ -1,0 +1,113 @@
+package mlx5
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// A SharedRecvQueue is a receive queue that several QPs take from, in any order, so its
+// entries are a linked list: the device follows the links from the first entry on, and
+// entries that have completed are appended to the end. It is for one goroutine at a time,
+// posting and completing alike.
+type SharedRecvQueue struct {
+	ring   unsafe.Pointer
+	shift  uint32
+	maxSGE uint32
+	rec    Record
+
+	head  uint16   // next entry to fill
+	tail  uint16   // end of the list, which stays empty
+	count uint32   // entries that were published
+	next  []uint16 // the list, as the device has it too; this copy is the one that counts
+	busy  []bool   // entries that the device has
+	ids   []uint64
+}
+
+// NewSharedRecvQueue makes a shared receive queue in mem, which has size.Bytes() bytes.
+func NewSharedRecvQueue(mem []byte, size RecvSize, rec Record) (*SharedRecvQueue, error) {
+	n := size.Entries
+	if n < 2 || n > maxSRQEntries || size.Shift < 5 || size.Shift > 16 || len(mem) < size.Bytes() {
+		return nil, fmt.Errorf("mlx5: shared receive queue of %d entries of %d bytes in %d bytes: %w", n, 1<<size.Shift, len(mem), ErrSize)
+	}
+	q := &SharedRecvQueue{
+		ring: unsafe.Pointer(&mem[0]), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE), rec: rec, tail: uint16(n - 1),
+		next: make([]uint16, n), busy: make([]bool, n), ids: make([]uint64, n),
+	}
+	for i := range n - 1 {
+		q.link(uint16(i), uint16(i+1))
+	}
+	return q, nil
+}
+
+func (q *SharedRecvQueue) entry(i uint16) unsafe.Pointer {
+	return unsafe.Add(q.ring, uintptr(i)<<q.shift)
+}
+
+// link has one entry follow another.
+func (q *SharedRecvQueue) link(i, next uint16) {
+	q.next[i] = next
+	put16(q.entry(i), 2, next)
+}
+
+// Cap returns how many receives the queue holds.
+func (q *SharedRecvQueue) Cap() int { return len(q.next) - 1 }
+
+// SharedSlot fills entries of a shared receive queue: a batch, which is published as a whole
+// or dropped.
+type SharedSlot struct {
+	RecvSlot
+	at uint16 // the entry that is next
+	n  uint32
+}
+
+// Begin starts a batch.
+func (q *SharedRecvQueue) Begin() SharedSlot { return SharedSlot{at: q.head} }
+
+// Next begins the next entry of a batch. It reports whether there was one.
+func (q *SharedRecvQueue) Next(s *SharedSlot, id uint64) bool {
+	if s.at == q.tail {
+		return false
+	}
+	q.ids[s.at] = id
+	s.RecvSlot = RecvSlot{p: unsafe.Add(q.entry(s.at), nextSize), left: q.maxSGE}
+	s.at = q.next[s.at]
+	s.n++
+	return true
+}
+
+// Publish hands the entries of a batch to the device.
+func (q *SharedRecvQueue) Publish(s *SharedSlot) {
+	for q.head != s.at {
+		q.busy[q.head] = true
+		q.head = q.next[q.head]
+	}
+	q.count += s.n
+	ringRecv(q.rec, q.count)
+}
+
+// ID returns the ID of an entry that has completed. The error is ErrCorrupt if the device
+// does not have that entry.
+func (q *SharedRecvQueue) ID(counter uint16) (uint64, error) {
+	if int(counter) >= len(q.busy) || !q.busy[counter] {
+		return 0, ErrCorrupt
+	}
+	return q.ids[counter], nil
+}
+
+// Free takes an entry back that has completed. The error is ErrCorrupt as for ID.
+func (q *SharedRecvQueue) Free(counter uint16) error {
+	if int(counter) >= len(q.busy) || !q.busy[counter] {
+		return ErrCorrupt
+	}
+	q.busy[counter] = false
+	q.link(q.tail, counter)
+	q.tail = counter
+	return nil
+}
+
+// Scatter is like [RecvQueue.Scatter].
+//
+// Preconditions: ID has returned no error.
+func (q *SharedRecvQueue) Scatter(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
+	scatter(unsafe.Add(q.entry(counter), nextSize), int(q.maxSGE), put)
+}

@@ -1,0 +1,59 @@
+package mlx5
+
+import "fmt"
+
+// Status is the outcome of a work request: a value of enum ib_wc_status.
+type Status uint8
+
+// Syndromes of a CQE that tells of a failure (MLX5_CQE_SYNDROME_*), as the status that the
+// verbs have for them (values of enum ib_wc_status, rdma/ib_verbs.h).
+var statuses = map[uint8]Status{
+	0x01: 1,  // LOCAL_LENGTH_ERR, IB_WC_LOC_LEN_ERR
+	0x02: 2,  // LOCAL_QP_OP_ERR, IB_WC_LOC_QP_OP_ERR
+	0x04: 4,  // LOCAL_PROT_ERR, IB_WC_LOC_PROT_ERR
+	0x05: 5,  // WR_FLUSH_ERR, IB_WC_WR_FLUSH_ERR
+	0x06: 6,  // MW_BIND_ERR, IB_WC_MW_BIND_ERR
+	0x10: 7,  // BAD_RESP_ERR, IB_WC_BAD_RESP_ERR
+	0x11: 8,  // LOCAL_ACCESS_ERR, IB_WC_LOC_ACCESS_ERR
+	0x12: 9,  // REMOTE_INVAL_REQ_ERR, IB_WC_REM_INV_REQ_ERR
+	0x13: 10, // REMOTE_ACCESS_ERR, IB_WC_REM_ACCESS_ERR
+	0x14: 11, // REMOTE_OP_ERR, IB_WC_REM_OP_ERR
+	0x15: 12, // TRANSPORT_RETRY_EXC_ERR, IB_WC_RETRY_EXC_ERR
+	0x16: 13, // RNR_RETRY_EXC_ERR, IB_WC_RNR_RETRY_EXC_ERR
+	0x22: 16, // REMOTE_ABORTED_ERR, IB_WC_REM_ABORT_ERR
+}
+
+// generalError is IB_WC_GENERAL_ERR.
+const generalError Status = 21
+
+// Status returns the outcome that the completion of a failure tells.
+func (c CQE) Status() Status {
+	if s, ok := statuses[get8(c.p, cqeSyndrome)]; ok {
+		return s
+	}
+	return generalError
+}
+
+// Vendor returns the vendor's own syndrome in the low byte and the syndrome that Status is
+// made of in the next one.
+func (c CQE) Vendor() (vendor, syndrome uint8) { return get8(c.p, cqeVendor), get8(c.p, cqeSyndrome) }
+
+// vendorTexts are the vendor syndromes whose cause is publicly known, from reports that show
+// them together with the syndrome of the verbs. Firmware has many more, of which there is no
+// public list.
+var vendorTexts = map[uint8]string{
+	0x51: "memory whose key or protection is wrong",
+	0x81: "no acknowledgement after all retries",
+	0x87: "the peer had no receive posted at any retry",
+	0x88: "the peer refused the key, the address or the access",
+	0x8a: "the peer found the request invalid",
+	0xf9: "flushed, as the queue was in error",
+}
+
+// VendorText puts a vendor syndrome into words.
+func VendorText(vendor uint8) string {
+	if t, ok := vendorTexts[vendor]; ok {
+		return fmt.Sprintf("vendor syndrome %#02x, %s", vendor, t)
+	}
+	return fmt.Sprintf("vendor syndrome %#02x", vendor)
+}

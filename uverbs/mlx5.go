@@ -1,0 +1,156 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// mlx5DriverID is mlx5's number among the kernel's drivers.
+const mlx5DriverID = netlinkrdma.DriverID(mlx5.DriverID)
+
+// mlx5Driver is the glue to ConnectX adapters: queues are the program's own memory, which
+// the kernel is told of, and doorbells are registers of the device.
+type mlx5Driver struct{}
+
+func (mlx5Driver) kind() driverKind      { return kindMlx5 }
+func (mlx5Driver) name() string          { return "mlx5" }
+func (mlx5Driver) abi() (uint64, uint64) { return mlx5.MinABI, mlx5.MaxABI }
+func (mlx5Driver) pdUdata() udata        { return udata{out: make([]byte, mlx5.PDRespSize)} }
+func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.AHRespSize)} }
+func (mlx5Driver) knowsInline() bool     { return true }
+
+// mlx5Ops are the operations of each type of QP (mlx5_ib_opcode and post_send of libmlx5).
+var mlx5Ops = map[QPType]opcodeSet{
+	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+		WRLocalInv, WRBindMW),
+	UC:      opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW),
+	UD:      opcodes(WRSend, WRSendWithImm),
+	XRCSend: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRLocalInv, WRBindMW),
+	XRCRecv: opcodes(),
+}
+
+func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
+	ops, ok := mlx5Ops[t]
+	return ops, ok
+}
+
+func (mlx5Driver) lacksQP(o *QPOptions) string {
+	switch {
+	case o.SourceQPN != 0:
+		return "SourceQPN"
+	case o.IndTable != nil:
+		return "IndTable"
+	}
+	return ""
+}
+
+func (mlx5Driver) lacksSRQ(o *SRQOptions) string {
+	if o.MaxTags != 0 {
+		return "MaxTags"
+	}
+	return ""
+}
+
+// mlx5Context is what a device of mlx5 has beside other devices.
+type mlx5Context struct {
+	mlx5.Context
+	uars    mlx5UARs
+	records mlx5.Records
+	owners  mlx5Table // by the index that completions carry, or else by the QP's number
+	srqs    mlx5Table // by number, if completions carry no index
+	ether   []bool    // by port: it is Ethernet
+}
+
+func (mlx5Driver) contextUdata(ioctl bool) udata {
+	return udata{in: mlx5.EncodeContext(ioctl), out: make([]byte, mlx5.ContextRespSize)}
+}
+
+func (mlx5Driver) openContext(d *Device, u udata, _ bool) error {
+	if !mmio.Supported {
+		return &FeatureError{Feature: "mlx5 on this architecture", Driver: "mlx5", Err: errors.New("the library has no barriers for it")}
+	}
+	c, err := mlx5.DecodeContext(u.out, os.Getpagesize())
+	if err != nil {
+		return &FeatureError{Feature: "this adapter", Driver: "mlx5", Err: err}
+	}
+	m := &mlx5Context{Context: c}
+	m.uars.dev = d
+	if err := m.uars.open(&c); err != nil {
+		return err
+	}
+	d.mlx5 = m
+	return nil
+}
+
+func (mlx5Driver) closeContext(d *Device) error {
+	if d.mlx5 == nil {
+		return nil
+	}
+	return errors.Join(d.mlx5.uars.close(), d.mlx5.records.Close())
+}
+
+// mlx5Size turns the driver's opinion of a size into the error that callers compare with.
+func mlx5Size(op string, err error) error {
+	var s *mlx5.SizeError
+	if errors.As(err, &s) {
+		return argErr(op, s.What, s.Got, "up to %d", s.Most)
+	}
+	return err
+}
+
+// mapRingMemory makes memory for a ring.
+func mapRingMemory(size int) (*mmio.Region, error) {
+	r, err := mmio.MapAnonymous(size, false)
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: ring: %w", err)
+	}
+	return r, nil
+}
+
+// openAH makes the address vector, which stands in each datagram.
+func (mlx5Driver) openAH(a *AH, u udata) error {
+	d := a.dev
+	port, err := d.QueryPort(a.attr.Port)
+	if err != nil {
+		return err
+	}
+	g := &a.attr.GRH
+	v := mlx5.AVAttr{
+		RoCE: port.LinkLayer == LinkLayerEthernet,
+		LID:  a.attr.DLID, PathBits: a.attr.SrcPathBits, SL: a.attr.SL, Rate: a.attr.StaticRate,
+		Global: a.attr.Global, GID: g.DGID, GIDIndex: g.SGIDIndex, HopLimit: g.HopLimit, TrafficClass: g.TrafficClass, FlowLabel: g.FlowLabel,
+	}
+	if v.RoCE {
+		mac, ok, err := mlx5.DecodeAH(u.out)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return &FeatureError{Feature: "CREATE_AH with the peer's Ethernet address", Driver: "mlx5"}
+		}
+		v.MAC = mac
+		e, err := d.QueryGID(a.attr.Port, int(g.SGIDIndex))
+		if err != nil {
+			return err
+		}
+		if e.Type == GIDTypeRoCEv2 {
+			v.Sport = mlx5Sport(g.FlowLabel)
+		}
+	}
+	a.mlx5 = mlx5.NewAV(&v)
+	return nil
+}
+
+// mlx5Sport chooses a source port: by the flow label, or any.
+func mlx5Sport(flowLabel uint32) uint16 {
+	if flowLabel != 0 {
+		return mlx5.SourcePort(flowLabel)
+	}
+	return mlx5.MinSourcePort + uint16(rand.N(1<<16-mlx5.MinSourcePort))
+}

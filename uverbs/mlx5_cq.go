@@ -1,0 +1,273 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// mlx5CQ is a CQ's part of mlx5.
+type mlx5CQ struct {
+	mu   sync.Mutex // held while the ring is read: QPs that go take their completions out
+	ring *mlx5.CompQueue
+	rec  mlx5.Record
+	next mlx5.Successor // while the CQ is being resized
+	room *mmio.Region   // of next
+}
+
+// cqe64 is the size of CQEs that CQs have unless 128 is asked for.
+const cqe64 = 64
+
+func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) {
+	m := c.dev.mlx5
+	n, err := mlx5.SizeCQ(*cqe)
+	if err != nil {
+		return udata{}, mlx5Size("CreateCQ", err)
+	}
+	x := &mlx5CQ{}
+	if x.rec, err = m.records.Take(); err != nil {
+		return udata{}, err
+	}
+	defer func() {
+		if err != nil {
+			m.records.Give(x.rec)
+			err = errors.Join(err, closeRegions(c.region))
+		}
+	}()
+	if c.region, err = mapRingMemory(n * cqe64); err != nil {
+		return udata{}, err
+	}
+	mem := c.region.Bytes()
+	if x.ring, err = mlx5.NewCompQueue(mem, n, cqe64, x.rec); err != nil {
+		return udata{}, err
+	}
+	req := mlx5.CQRequest{Buf: addrOf(mem), Record: x.rec, CQESize: cqe64, UAR: m.uars.doorbell.id, HasUAR: m.uars.doorbell.object}
+	in, long := req.Encode()
+	if long {
+		return udata{}, &FeatureError{Feature: "a CQ whose registers are on a page above 65535", Driver: "mlx5"}
+	}
+	c.mlx5 = x
+	*cqe = n - 1
+	return udata{in: in, out: make([]byte, mlx5.CQRespSize)}, nil
+}
+
+func (mlx5Driver) mapCQ(c *CQ, u udata) error {
+	number, err := mlx5.DecodeCQ(u.out)
+	if err != nil {
+		return err
+	}
+	c.cqe = c.mlx5.ring.Cap()
+	return c.mlx5.ring.SetNumber(number, c.dev.mlx5.uars.doorbell.region.Bytes())
+}
+
+func (mlx5Driver) freeCQ(c *CQ) error {
+	c.mlx5.mu.Lock() // a Poll that has begun may still be at it
+	defer c.mlx5.mu.Unlock()
+	c.mlx5.ring = nil
+	c.dev.mlx5.records.Give(c.mlx5.rec)
+	return closeRegions(c.region)
+}
+
+func (mlx5Driver) prepareResize(c *CQ, cqe *int) (udata, bool, error) {
+	n, err := mlx5.SizeCQ(*cqe)
+	if err != nil {
+		return udata{}, false, mlx5Size("Resize", err)
+	}
+	x := c.mlx5
+	if n-1 == x.ring.Cap() {
+		return udata{}, false, nil
+	}
+	if x.room, err = mapRingMemory(n * cqe64); err != nil {
+		return udata{}, false, err
+	}
+	if x.next, err = x.ring.Succeed(x.room.Bytes(), n); err != nil {
+		return udata{}, false, errors.Join(err, x.room.Close())
+	}
+	*cqe = n - 1
+	return udata{in: mlx5.EncodeResize(addrOf(x.room.Bytes()), cqe64), out: make([]byte, 0)}, true, nil
+}
+
+func (mlx5Driver) abandonResize(c *CQ) error { return c.mlx5.room.Close() }
+
+func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
+	x := c.mlx5
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ring, err := x.ring.Switch(x.next)
+	if err != nil {
+		// The device has the new ring now, and the old one is not read any more.
+		old, c.region = c.region, x.room
+		return nil, fmt.Errorf("uverbs: %s: RESIZE_CQ: %w: %w", c.dev.Name(), ErrCQOverrun, errors.Join(err, old.Close()))
+	}
+	old = c.region
+	c.region, x.ring, c.cqe = x.room, ring, ring.Cap()
+	return old, nil
+}
+
+// armMlx5 is Notify.
+func (c *CQ) armMlx5(solicited bool) {
+	c.mlx5.mu.Lock()
+	c.mlx5.ring.Arm(solicited)
+	c.mlx5.mu.Unlock()
+}
+
+// eventMlx5 counts a completion event.
+func (c *CQ) eventMlx5() {
+	c.mlx5.mu.Lock()
+	if c.mlx5.ring != nil {
+		c.mlx5.ring.Event()
+	}
+	c.mlx5.mu.Unlock()
+}
+
+// pollMlx5 decodes what is in the ring.
+func (c *CQ) pollMlx5(wcs []WC) (n int, err error) {
+	x := c.mlx5
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ring := x.ring
+	if ring == nil {
+		return 0, c.errClosed()
+	}
+	avail := ring.Avail(len(wcs))
+	if avail == 0 {
+		return 0, nil
+	}
+	for i := range avail {
+		if err = c.decodeMlx5(ring.Entry(i), &wcs[n]); err != nil {
+			ring.Release(i + 1)
+			return n, err
+		}
+		n++
+	}
+	ring.Release(avail)
+	return n, nil
+}
+
+// decodeMlx5 decodes a completion. An error means that it is about nothing that was posted.
+func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
+	*wc = WC{QPN: e.QPN()}
+	kind := e.Kind()
+	o := c.dev.mlx5.owner(e, kind)
+	if o == nil {
+		return c.strayMlx5(e)
+	}
+	switch kind {
+	case mlx5.KindSend:
+		if o.qp == nil || o.qp.msq == nil {
+			return c.strayMlx5(e)
+		}
+		var op mlx5.Op
+		wc.ID, op = o.qp.msq.Complete(e.Counter())
+		done := mlx5.SendOp(op)
+		wc.Opcode = WCOpcode(done)
+		if done.Returns() {
+			wc.ByteLen = e.ByteCount()
+		}
+		return nil
+	case mlx5.KindRecv:
+		if err := c.recvMlx5(e, o, wc); err != nil {
+			return err
+		}
+		c.arrivedMlx5(e, o, wc)
+		return nil
+	case mlx5.KindSendError:
+		if o.qp == nil || o.qp.msq == nil {
+			return c.strayMlx5(e)
+		}
+		wc.ID, _ = o.qp.msq.Complete(e.Counter())
+	case mlx5.KindRecvError:
+		if err := c.recvMlx5(e, o, wc); err != nil {
+			return err
+		}
+	}
+	vendor, _ := e.Vendor()
+	wc.Status, wc.VendorErr = WCStatus(e.Status()), uint32(vendor)
+	c.failed(wc)
+	return nil
+}
+
+// owner finds whom a completion is for.
+func (m *mlx5Context) owner(e mlx5.CQE, kind mlx5.Kind) *mlx5Owner {
+	if m.UserIndex {
+		return m.owners.get(e.UserIndex())
+	}
+	if srq := e.UserIndex(); srq != 0 && (kind == mlx5.KindRecv || kind == mlx5.KindRecvError) {
+		return m.srqs.get(srq)
+	}
+	return m.owners.get(e.QPN())
+}
+
+// recvMlx5 finds the ID of a receive, and gives its place in the queue back.
+func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
+	if s := o.srq; s != nil {
+		if wc.ID, err = s.completeMlx5(e.Counter()); err != nil {
+			return c.strayMlx5(e)
+		}
+		return nil
+	}
+	if o.qp.mrq == nil {
+		return c.strayMlx5(e)
+	}
+	wc.ID = o.qp.mrq.Complete(e.Counter())
+	return nil
+}
+
+// arrivedMlx5 decodes what the completion of a receive says.
+func (c *CQ) arrivedMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
+	wc.ByteLen, wc.Opcode = e.ByteCount(), WCRecv
+	x := e.Extra()
+	if x&(mlx5.HasImm|mlx5.HasInv) != 0 {
+		if x&mlx5.HasImm != 0 {
+			wc.Imm, wc.Flags = e.Imm(), WCWithImm
+		} else {
+			wc.InvalidatedRKey, wc.Flags = e.Imm(), WCWithInv
+		}
+		if x&mlx5.HasWrite != 0 {
+			wc.Opcode = WCRecvRDMAWrite
+		}
+	}
+	if o.qp == nil || o.qp.typ != UD {
+		return
+	}
+	if x&mlx5.HasGRH != 0 {
+		wc.Flags |= WCWithGRH
+	}
+	wc.SrcQP, wc.SL, wc.SLID, wc.PathBits = e.SrcQP(), e.SL(), e.SLID(), e.PathBits()
+	if x&mlx5.HasImm == 0 {
+		wc.PKeyIndex = uint16(e.Imm())
+	}
+}
+
+// strayMlx5 is the error for a completion of nothing.
+func (c *CQ) strayMlx5(e mlx5.CQE) error {
+	return fmt.Errorf("%w: a completion with opcode %#x of QP %#x, index %#x and entry %d is about nothing that was posted", ErrCQOverrun,
+		e.RawOpcode(), e.QPN(), e.UserIndex(), e.Counter())
+}
+
+// sweepMlx5 takes out the completions of a queue that goes.
+func (c *CQ) sweepMlx5(o *mlx5Owner) {
+	x := c.mlx5
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ring == nil {
+		return
+	}
+	m := c.dev.mlx5
+	x.ring.Sweep(func(e mlx5.CQE) bool {
+		kind := e.Kind()
+		of := m.owner(e, kind)
+		// Without the library's indices a receive from an SRQ is found by the SRQ.
+		if of != o && (m.UserIndex || o.qp == nil || e.QPN() != o.qp.qpn) {
+			return false
+		}
+		if o.qp != nil && o.qp.srq != nil && (kind == mlx5.KindRecv || kind == mlx5.KindRecvError) {
+			// It is an error only if the device has written nonsense, and then nothing is lost.
+			_ = o.qp.srq.freeMlx5(e.Counter())
+		}
+		return true
+	})
+}

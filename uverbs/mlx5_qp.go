@@ -1,0 +1,220 @@
+package uverbs
+
+import (
+	"errors"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// mlx5QP is a QP's part of mlx5, for the control path. Its queues are in the QP itself.
+type mlx5QP struct {
+	owner   mlx5Owner
+	index   uint32 // in the table of owners
+	entered bool   // it is in the table
+	send    mlx5.SendSize
+	recv    mlx5.RecvSize
+	rec     mlx5.Record
+	reg     *mlx5Register
+}
+
+// mlx5Transports are the forms of WQEs by type of QP.
+var mlx5Transports = map[QPType]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connected, UD: mlx5.Datagram, XRCSend: mlx5.XRC, RawPacket: mlx5.Raw}
+
+func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
+	m := q.dev.mlx5
+	x := &mlx5QP{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}
+	q.mlx5 = x
+	if s.Type == XRCRecv && s.open == 0 { // it has no queues, and its completions are an SRQ's
+		in := mlx5.QPRequest{}
+		if !m.UserIndex {
+			in.UserIndex = mlx5.NoUserIndex
+		}
+		return udata{in: in.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
+	}
+	if s.open != 0 {
+		return udata{}, nil
+	}
+	if s.hasSendQueue() {
+		x.send, err = m.SizeSend(mlx5Transports[s.Type], s.MaxSendWR, s.MaxSendSGE, s.MaxInline)
+	}
+	if err == nil && s.hasRecvQueue() {
+		x.recv, err = m.SizeRecv(s.MaxRecvWR, s.MaxRecvSGE)
+	}
+	if err != nil {
+		return udata{}, mlx5Size("CreateQP", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, dr.freeQP(q))
+		}
+	}()
+	if q.sqRegion, err = mapRingMemory(x.recv.Bytes() + x.send.Bytes()); err != nil {
+		return udata{}, err
+	}
+	if x.rec, err = m.records.Take(); err != nil {
+		return udata{}, err
+	}
+	if m.UserIndex {
+		if x.index, err = m.owners.add(&x.owner); err != nil {
+			return udata{}, err
+		}
+		x.entered = true
+	}
+	if x.reg, err = m.uars.take(); err != nil {
+		return udata{}, err
+	}
+	req := mlx5.QPRequest{
+		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, ECE: m.ECE,
+	}
+	if x.reg != nil {
+		req.UAR, req.HasUAR = x.reg.uar.id, true
+	}
+	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
+}
+
+func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
+	m, x := q.dev.mlx5, q.mlx5
+	q.caps = QPCaps{
+		MaxSendWR: x.send.MaxWR, MaxSendSGE: x.send.MaxSGE, MaxInline: x.send.MaxInline,
+		MaxRecvWR: x.recv.Entries, MaxRecvSGE: x.recv.MaxSGE,
+	}
+	if q.sqRegion == nil {
+		return nil
+	}
+	if x.reg == nil {
+		number, err := mlx5.DecodeQP(u.out)
+		if err != nil {
+			return err
+		}
+		if x.reg, err = m.uars.choose(number); err != nil {
+			return err
+		}
+	}
+	mem := q.sqRegion.Bytes()
+	if x.recv.Entries > 0 {
+		if q.mrq, err = mlx5.NewRecvQueue(mem[:x.recv.Bytes()], x.recv, x.rec); err != nil {
+			return err
+		}
+	}
+	if x.send.Blocks > 0 {
+		q.msq, err = mlx5.NewSendQueue(mem[x.recv.Bytes():], x.send, mlx5Transports[q.typ], q.qpn, x.rec, x.reg.Register)
+		if err != nil {
+			return err
+		}
+	}
+	if !m.UserIndex {
+		m.owners.set(q.qpn, &x.owner)
+		x.index, x.entered = q.qpn, true
+	}
+	return nil
+}
+
+func (mlx5Driver) freeQP(q *QP) error {
+	m, x := q.dev.mlx5, q.mlx5
+	q.sweepMlx5()
+	if x.entered {
+		if m.UserIndex {
+			m.owners.remove(x.index)
+		} else {
+			m.owners.set(x.index, nil)
+		}
+		x.entered = false
+	}
+	m.records.Give(x.rec)
+	m.uars.give(x.reg)
+	x.rec, x.reg = mlx5.Record{}, nil
+	return closeRegions(q.sqRegion)
+}
+
+// sweepMlx5 takes the QP's completions out of its CQs.
+func (q *QP) sweepMlx5() {
+	if !q.mlx5.entered {
+		return
+	}
+	for _, cq := range q.cqs() {
+		cq.sweepMlx5(&q.mlx5.owner)
+	}
+}
+
+// qpModified empties the queues of a QP that was reset.
+func (mlx5Driver) qpModified(q *QP, _, to QPState) {
+	switch to {
+	case Reset:
+		q.sweepMlx5()
+		if q.msq != nil {
+			q.msq.Reset()
+		}
+		if q.mrq != nil {
+			q.mrq.Reset()
+		}
+	}
+}
+
+// postRecvMlx5 posts one receive.
+func (q *QP) postRecvMlx5(id uint64, sgl []SGE) error {
+	rq := q.mrq
+	if ok, err := rq.Room(1); !ok {
+		return roomErr(1, rq.Cap(), err)
+	}
+	if err := fillRecvMlx5(rq, 0, id, sgl); err != nil {
+		return &PostError{Err: err}
+	}
+	rq.Publish(1)
+	return nil
+}
+
+// postRecvsMlx5 posts several.
+func (q *QP) postRecvsMlx5(wrs []RecvWR) error {
+	rq := q.mrq
+	if ok, err := rq.Room(len(wrs)); !ok {
+		return roomErr(len(wrs), rq.Cap(), err)
+	}
+	for i := range wrs {
+		if err := fillRecvMlx5(rq, i, wrs[i].ID, wrs[i].SGL); err != nil {
+			return &PostError{Index: i, Err: err}
+		}
+	}
+	if len(wrs) > 0 {
+		rq.Publish(len(wrs))
+	}
+	return nil
+}
+
+// fillRecvMlx5 writes a receive into the i-th free slot.
+//
+// Preconditions: the queue has room for i+1 work requests.
+func fillRecvMlx5(rq *mlx5.RecvQueue, i int, id uint64, sgl []SGE) error {
+	s := rq.Slot(i, id)
+	if err := addSGEsMlx5(&s, sgl); err != nil {
+		return err
+	}
+	s.Finish()
+	return nil
+}
+
+func addSGEsMlx5(s *mlx5.RecvSlot, sgl []SGE) error {
+	for _, sge := range sgl {
+		if sge.outside {
+			return ErrSGERange
+		}
+		if err := s.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
+			return mlx5SlotErr(err)
+		}
+	}
+	return nil
+}
+
+// mlx5SlotErr turns a slot's error into the one that callers compare with.
+func mlx5SlotErr(err error) error {
+	switch err {
+	case mlx5.ErrTooManySGEs:
+		return ErrTooManySGE
+	case mlx5.ErrTooLong:
+		return ErrTooLong
+	case mlx5.ErrInlineTooLong:
+		return ErrInlineTooLong
+	case mlx5.ErrMixedData:
+		return ErrInlineUse
+	}
+	return err
+}

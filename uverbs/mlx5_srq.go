@@ -1,0 +1,148 @@
+package uverbs
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// mlx5SRQ is an SRQ's part of mlx5, for the control path.
+type mlx5SRQ struct {
+	list    sync.Mutex // held while the list of entries is changed, by who posts and by who polls
+	owner   mlx5Owner
+	index   uint32
+	entered bool
+	indexed bool // index is one of the library's
+	size    mlx5.RecvSize
+	rec     mlx5.Record
+	cq      *CQ // of an SRQ of a domain
+}
+
+func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
+	m := s.dev.mlx5
+	x := &mlx5SRQ{owner: mlx5Owner{srq: s}, cq: o.CQ}
+	s.mlx5 = x
+	if x.size, err = m.SizeSRQ(o.MaxWR, o.MaxSGE); err != nil {
+		return udata{}, mlx5Size("CreateSRQ", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, dr.freeSRQ(s))
+		}
+	}()
+	if s.region, err = mapRingMemory(x.size.Bytes()); err != nil {
+		return udata{}, err
+	}
+	if x.rec, err = m.records.Take(); err != nil {
+		return udata{}, err
+	}
+	if s.mrq, err = mlx5.NewSharedRecvQueue(s.region.Bytes(), x.size, x.rec); err != nil {
+		return udata{}, err
+	}
+	index := uint32(mlx5.NoUserIndex)
+	if m.UserIndex {
+		index = 0 // only one of a domain has completions of its own
+		if o.XRCD != nil {
+			if index, err = m.owners.add(&x.owner); err != nil {
+				return udata{}, err
+			}
+			x.index, x.entered, x.indexed = index, true, true
+		}
+	}
+	o.MaxWR, o.MaxSGE = s.mrq.Cap(), x.size.MaxSGE
+	return udata{in: mlx5.EncodeSRQ(addrOf(s.region.Bytes()), x.rec, index), out: make([]byte, mlx5.SRQRespSize)}, nil
+}
+
+func (mlx5Driver) mapSRQ(s *SRQ, u udata) error {
+	number, err := mlx5.DecodeSRQ(u.out)
+	if err != nil {
+		return err
+	}
+	m, x := s.dev.mlx5, s.mlx5
+	s.num, s.maxWR, s.maxSGE = number, s.mrq.Cap(), x.size.MaxSGE
+	if !m.UserIndex {
+		m.srqs.set(number, &x.owner)
+		x.index, x.entered = number, true
+	}
+	return nil
+}
+
+func (mlx5Driver) freeSRQ(s *SRQ) error {
+	m, x := s.dev.mlx5, s.mlx5
+	if x.entered && x.cq != nil {
+		x.cq.sweepMlx5(&x.owner)
+	}
+	if x.entered {
+		if x.indexed {
+			m.owners.remove(x.index)
+		} else {
+			m.srqs.set(x.index, nil)
+		}
+		x.entered = false
+	}
+	m.records.Give(x.rec)
+	x.rec = mlx5.Record{}
+	return closeRegions(s.region)
+}
+
+// modifySRQ arms the limit. The device cannot resize an SRQ.
+func (mlx5Driver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error {
+	if resize {
+		return &FeatureError{Feature: "MODIFY_SRQ with a new size", Driver: "mlx5"}
+	}
+	return issue(udata{})
+}
+
+// completeMlx5 takes the completion of a receive and returns its ID.
+func (s *SRQ) completeMlx5(counter uint16) (id uint64, err error) {
+	s.mlx5.list.Lock()
+	defer s.mlx5.list.Unlock()
+	if id, err = s.mrq.ID(counter); err == nil {
+		err = s.mrq.Free(counter)
+	}
+	return id, err
+}
+
+// freeMlx5 gives the place of a receive back whose completion nobody will see.
+func (s *SRQ) freeMlx5(counter uint16) error {
+	s.mlx5.list.Lock()
+	defer s.mlx5.list.Unlock()
+	return s.mrq.Free(counter)
+}
+
+// postRecvMlx5 posts one receive; the caller holds post.
+func (s *SRQ) postRecvMlx5(id uint64, sgl []SGE) error {
+	s.mlx5.list.Lock()
+	defer s.mlx5.list.Unlock()
+	b := s.mrq.Begin()
+	if !s.mrq.Next(&b, id) {
+		return ErrQueueFull
+	}
+	if err := addSGEsMlx5(&b.RecvSlot, sgl); err != nil {
+		return &PostError{Err: err}
+	}
+	b.Finish()
+	s.mrq.Publish(&b)
+	return nil
+}
+
+// postRecvsMlx5 posts several; the caller holds post.
+func (s *SRQ) postRecvsMlx5(wrs []RecvWR) error {
+	s.mlx5.list.Lock()
+	defer s.mlx5.list.Unlock()
+	b := s.mrq.Begin()
+	for i := range wrs {
+		if !s.mrq.Next(&b, wrs[i].ID) {
+			return roomErr(len(wrs), s.mrq.Cap(), nil)
+		}
+		if err := addSGEsMlx5(&b.RecvSlot, wrs[i].SGL); err != nil {
+			return &PostError{Index: i, Err: err}
+		}
+		b.Finish()
+	}
+	if len(wrs) > 0 {
+		s.mrq.Publish(&b)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package uverbs
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// mlx5Owner is what a completion is about: a QP, the SRQ that it takes receives from, or an
+// SRQ alone, which several QPs of a domain take from.
+type mlx5Owner struct {
+	qp  *QP
+	srq *SRQ
+}
+
+// mlx5Table finds owners by a number of 24 bits: the index that the library gave the queue
+// or, with completions of version 0, the number that the device did. Looking one up takes no
+// lock.
+type mlx5Table struct {
+	pages [1 << mlx5TableBits]atomic.Pointer[mlx5TablePage]
+
+	mu   sync.Mutex // held while the table is changed
+	free []uint32   // numbers that were given back
+	next uint32     // the lowest number that was never given
+}
+
+type mlx5TablePage [1 << mlx5TableBits]atomic.Pointer[mlx5Owner]
+
+// mlx5TableBits is half of 24 bits.
+const mlx5TableBits = 12
+
+// get returns an owner, nil if there is none.
+func (t *mlx5Table) get(number uint32) *mlx5Owner {
+	p := t.pages[number>>mlx5TableBits%(1<<mlx5TableBits)].Load()
+	if p == nil {
+		return nil
+	}
+	return p[number%(1<<mlx5TableBits)].Load()
+}
+
+// set enters an owner, or nil to remove it.
+func (t *mlx5Table) set(number uint32, o *mlx5Owner) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.put(number, o)
+}
+
+// put is set; the caller holds mu.
+func (t *mlx5Table) put(number uint32, o *mlx5Owner) {
+	page := &t.pages[number>>mlx5TableBits%(1<<mlx5TableBits)]
+	if page.Load() == nil {
+		page.Store(new(mlx5TablePage))
+	}
+	page.Load()[number%(1<<mlx5TableBits)].Store(o)
+}
+
+// errTableFull means that there are no more indices.
+var errTableFull = errors.New("uverbs: all indices of queues are in use")
+
+// add enters an owner under a number that nobody has.
+func (t *mlx5Table) add(o *mlx5Owner) (uint32, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	const most = 1<<(2*mlx5TableBits) - 1 // the last number means none
+	var n uint32
+	switch {
+	case len(t.free) > 0:
+		n = t.free[len(t.free)-1]
+		t.free = t.free[:len(t.free)-1]
+	case t.next < most:
+		n = t.next
+		t.next++
+	default:
+		return 0, errTableFull
+	}
+	t.put(n, o)
+	return n, nil
+}
+
+// remove gives a number of add back.
+func (t *mlx5Table) remove(number uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.put(number, nil)
+	t.free = append(t.free, number)
+}
