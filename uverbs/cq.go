@@ -281,7 +281,7 @@ func (c *CQ) Resize(cqe int) error {
 	if errno != 0 {
 		hint := ""
 		if errno == syscall.EINVAL {
-			hint = fmt.Sprintf("there may be more than %d completions in it; poll them first", cqe)
+			hint = resizeHint(cqe)
 		}
 		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), r.abandonResize(c))
 	}
@@ -294,6 +294,11 @@ func (c *CQ) Resize(cqe int) error {
 		return fmt.Errorf("uverbs: CQ: unmap old ring: %w", err)
 	}
 	return nil
+}
+
+// resizeHint says what may be in the way of a CQ of cqe completions.
+func resizeHint(cqe int) string {
+	return fmt.Sprintf("there may be more than %d completions in it; poll them first", cqe)
 }
 
 // kindLost is the kind of a CQ whose ring the kernel does not use any more.

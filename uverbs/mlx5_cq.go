@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
@@ -77,8 +78,17 @@ func (mlx5Driver) prepareResize(c *CQ, cqe *int) (udata, bool, error) {
 		return udata{}, false, mlx5Size("Resize", err)
 	}
 	x := c.mlx5
+	if x.ring == nil {
+		return udata{}, false, ErrCQOverrun
+	}
 	if n-1 == x.ring.Cap() {
 		return udata{}, false, nil
+	}
+	x.mu.Lock()
+	there := x.ring.Avail(x.ring.Cap())
+	x.mu.Unlock()
+	if there > *cqe { // the kernel does not look
+		return udata{}, false, &Error{Verb: "RESIZE_CQ", Device: c.dev.Name(), Errno: syscall.EINVAL, Hint: resizeHint(*cqe)}
 	}
 	if x.room, err = mapRingMemory(n * cqe64); err != nil {
 		return udata{}, false, err
@@ -99,7 +109,7 @@ func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
 	ring, err := x.ring.Switch(x.next)
 	if err != nil {
 		// The device has the new ring now, and the old one is not read any more.
-		old, c.region = c.region, x.room
+		old, c.region, x.ring = c.region, x.room, nil
 		return nil, fmt.Errorf("uverbs: %s: RESIZE_CQ: %w: %w", c.dev.Name(), ErrCQOverrun, errors.Join(err, old.Close()))
 	}
 	old = c.region

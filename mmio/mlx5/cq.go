@@ -124,7 +124,8 @@ func (q *CompQueue) Switch(s Successor) (*CompQueue, error) {
 		mmio.FromDevice()
 		from := q.at(i)
 		if get8(from, cqeOwn)>>4 == cqeResize {
-			s.index++ // the mark has an index of its own
+			s.index++ // the mark has an index of its own, which is free again
+			s.ringIndex()
 			return s.CompQueue, nil
 		}
 		if i-q.index >= s.mask { // more than the new ring holds: the kernel has refused that

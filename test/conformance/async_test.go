@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -17,6 +18,7 @@ import (
 // addresses of ve0 and ve1 would not survive being down.
 func spareDevice(t *testing.T) (dev *uverbs.Device, netdev string) {
 	t.Helper()
+	testenv.NeedsLinks(t)
 	netdev = "ta0"
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: netdev}, PeerName: "ta1"}))
 	link, err := netlink.LinkByName(netdev)

@@ -37,7 +37,7 @@ func says(t *testing.T, err error, words ...string) {
 func TestUnknownDevice(t *testing.T) {
 	testenv.Guest(t)
 	_, err := uverbs.Open("rxe99")
-	says(t, err, "rxe99", "rxe0", "rxe1")
+	says(t, err, "rxe99", rig.Devices[0], rig.Devices[1])
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v is not fs.ErrNotExist", err)
 	}
@@ -45,6 +45,7 @@ func TestUnknownDevice(t *testing.T) {
 
 func TestNoDevice(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsLinks(t)
 	for _, l := range links {
 		must(t, netlinkrdma.DeleteLink(l.name))
 		t.Cleanup(func() { addLink(t, l.name, l.netdev) })
@@ -61,7 +62,7 @@ func TestNoDevice(t *testing.T) {
 }
 
 // links are the RDMA links of the VM.
-var links = []struct{ name, netdev string }{{"rxe0", "ve0"}, {"rxe1", "ve1"}}
+var links = []struct{ name, netdev string }{{"rxe0", rig.Netdevs[0]}, {"rxe1", rig.Netdevs[1]}}
 
 // addLink adds an rxe link and waits until its GIDs are there.
 func addLink(t *testing.T, name, netdev string) {
@@ -213,8 +214,9 @@ func setLink(t *testing.T, dev *uverbs.Device, netdev string, up bool) {
 
 func TestPortDown(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsLinks(t)
 	must(t, netlinkrdma.DeleteLink("rxe1"))
-	t.Cleanup(func() { addLink(t, "rxe1", "ve1") })
+	t.Cleanup(func() { addLink(t, "rxe1", rig.Netdevs[1]) })
 	// A pair of its own: the addresses of ve0 and ve1 would not survive being down.
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "td0"}, PeerName: "td1"}))
 	link, err := netlink.LinkByName("td0")
@@ -246,15 +248,16 @@ func TestPortDown(t *testing.T) {
 // interface and what is missing there.
 func TestNoWay(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsEthernet(t)
 	for _, c := range []struct {
 		peer  string
 		index int
 		want  []string
 	}{
-		{"192.0.2.1", ipv4Index, []string{"no route", "ve0", "10.1.0.1/24"}},
-		{"10.1.0.99", ipv4Index, []string{"10.1.0.99 does not answer ARP on ve0"}},
-		{"fd00:9::1", 2, []string{"no route", "ve0", "fd00:1::1/64"}},
-		{"fd00:1::99", 2, []string{"fd00:1::99 does not answer neighbour discovery on ve0"}},
+		{"192.0.2.1", ipv4Index, []string{"no route", rig.Netdevs[0], "10.1.0.1/24"}},
+		{"10.1.0.99", ipv4Index, []string{"10.1.0.99 does not answer ARP on " + rig.Netdevs[0]}},
+		{"fd00:9::1", rig.GID6, []string{"no route", rig.Netdevs[0], "fd00:1::1/64"}},
+		{"fd00:1::99", rig.GID6, []string{"fd00:1::99 does not answer neighbour discovery on " + rig.Netdevs[0]}},
 	} {
 		t.Run(c.peer, func(t *testing.T) {
 			t.Parallel() // the kernel waits for answers

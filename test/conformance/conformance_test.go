@@ -21,12 +21,20 @@ import (
 //go:embed lacking.txt
 var lacking string
 
+// lackingMLX5 lists what kernels, or ConnectX adapters, lack.
+//
+//go:embed lacking_mlx5.txt
+var lackingMLX5 string
+
 func TestMain(m *testing.M) {
-	os.Exit(testenv.Main(m, lacking))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5}))
 }
 
 // deviceName is the device that most tests use.
-const deviceName = "rxe0"
+var deviceName = rig.Devices[0]
+
+// rig is what this guest has to test with.
+var rig = testenv.TheRig()
 
 // deadline bounds every wait of a test.
 const deadline = 20 * time.Second
@@ -82,7 +90,7 @@ type side struct {
 const bufferSize = 64 << 10
 
 // ipv4Index is where the guest's devices have the GID of their IPv4 address.
-const ipv4Index = 1
+var ipv4Index = rig.GID
 
 // testQKey is the Q_Key of UD queue pairs.
 const testQKey = 0x11111111

@@ -82,7 +82,7 @@ func TestCQFeatures(t *testing.T) {
 		lacks := func(err error, feature string) {
 			t.Helper()
 			var f *uverbs.FeatureError
-			if !errors.As(err, &f) || f.Feature != feature || f.Driver != "rxe" {
+			if !errors.As(err, &f) || f.Feature != feature || f.Driver != rig.Driver {
 				t.Errorf("error is %v, want that rxe lacks %s", err, feature)
 			}
 			testenv.Lacks(t, err)

@@ -90,8 +90,8 @@ func TestDatagram(t *testing.T) {
 // TestDatagramAcross sends from one device to the other.
 func TestDatagramAcross(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		datagrams(t, newSide(t, openDevice(t, "rxe0"), uverbs.QPOptions{Type: uverbs.UD}),
-			newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{Type: uverbs.UD}))
+		datagrams(t, newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD}),
+			newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD}))
 	})
 }
 
@@ -119,7 +119,7 @@ func TestDatagramErrors(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
 		rc := newSide(t, dev, uverbs.QPOptions{})
-		other := newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{Type: uverbs.UD})
+		other := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
 		ah, foreign := wayTo(t, a, a), wayTo(t, other, other)
 		closed := wayTo(t, a, a)
 		must(t, closed.Close(), closed.Close())
@@ -165,8 +165,8 @@ func TestDatagramErrors(t *testing.T) {
 // TestMulticast sends to a group that a QP of the other device is attached to.
 func TestMulticast(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		a := newSide(t, openDevice(t, "rxe0"), uverbs.QPOptions{Type: uverbs.UD})
-		b := newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{Type: uverbs.UD})
+		a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD})
+		b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
 		group := netip.MustParseAddr("ff0e::7:1")
 		gid := uverbs.GID(group.As16())
 		v6 := func(s *side) uverbs.GIDEntry {
@@ -179,7 +179,7 @@ func TestMulticast(t *testing.T) {
 			return e
 		}
 		// The kernel takes the group's packets from the network for who has joined it.
-		join(t, "ve1", group)
+		join(t, rig.Netdevs[1], group)
 		must(t, b.qp.AttachMulticast(gid, 0))
 		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gid, SGIDIndex: uint8(v6(a).Index), HopLimit: 4}})
 		must(t, err)

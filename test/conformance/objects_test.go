@@ -89,7 +89,7 @@ func TestAbsentObjects(t *testing.T) {
 				continue
 			}
 			testenv.Lacks(t, err)
-			want := uverbs.FeatureError{Feature: v.feature, Driver: "rxe"}
+			want := uverbs.FeatureError{Feature: v.feature, Driver: rig.Driver}
 			switch {
 			case v.ioctl && os.Getenv("RDMAABI") == "write":
 				want.Driver = ""

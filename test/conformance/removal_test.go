@@ -45,6 +45,7 @@ func TestRemoval(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			testenv.Guest(t)
+			testenv.NeedsLinks(t)
 			must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "tr0"}, PeerName: "tr1"}))
 			netdev, err := netlink.LinkByName("tr0")
 			must(t, err)

@@ -30,8 +30,8 @@ func TestSend(t *testing.T) {
 // TestSendAcross uses two devices: packets go from one netdev to the other.
 func TestSendAcross(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		a := newSide(t, openDevice(t, "rxe0"), uverbs.QPOptions{})
-		b := newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{})
+		a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{})
+		b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
 		connect(t, a, b)
 		want := a.fill(0, 4096, 7)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 4096)), a.qp.PostSend(send(2, a.mr.SGE(0, 4096))))

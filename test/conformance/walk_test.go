@@ -68,7 +68,7 @@ func TestWalk(t *testing.T) {
 // kernelObjects counts what the kernel has of both devices.
 func kernelObjects(t *testing.T) (counts [2]netlinkrdma.ResourceCounts) {
 	t.Helper()
-	for i, name := range []string{"rxe0", "rxe1"} {
+	for i, name := range rig.Devices {
 		dev, err := netlinkrdma.DeviceByName(name)
 		must(t, err)
 		counts[i], err = netlinkrdma.Resources(dev)
@@ -116,7 +116,7 @@ func (w *walk) note(format string, args ...any) {
 // round opens both devices, walks, and closes everything.
 func (w *walk) round() {
 	w.nodes = nil
-	for i, name := range []string{"rxe0", "rxe1"} {
+	for i, name := range rig.Devices {
 		d, err := uverbs.Open(name)
 		must(w.t, err)
 		w.add(&node{kind: "Device", dev: i, obj: d})

@@ -116,7 +116,7 @@ func TestWindowErrors(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		_, b := pair(t, uverbs.QPOptions{})
 		mw, mr := window(t, b, uverbs.MWType2)
-		other := newSide(t, openDevice(t, "rxe1"), uverbs.QPOptions{})
+		other := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
 		foreign, foreignMR := window(t, other, uverbs.MWType2)
 		key := mw.RKey()
 		for _, c := range []struct {

@@ -149,6 +149,12 @@ const StartMark = "testenv: these are the tests of "
 // test that finds something else missing fails, and so does a whole run that has not
 // found missing what the list says. Use it in TestMain.
 func Main(m *testing.M, list string) int {
+	return MainFor(m, map[string]string{rxeRig.Driver: list})
+}
+
+// MainFor is Main with a list for each driver; a driver without one lacks nothing.
+func MainFor(m *testing.M, lists map[string]string) int {
+	list := lists[TheRig().Driver]
 	entries, err := parseList(list)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "testenv: list of what kernels lack: %v\n", err)

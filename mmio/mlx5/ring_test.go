@@ -1,0 +1,483 @@
+package mlx5
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestSizes: the sizes that libmlx5 44.0 found for the same requests, and the device's limits.
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		t                Transport
+		wr, sge, inline  int
+		wantWR, wantInl  int
+		wantBlocks, recv int
+	}{
+		{Connected, 16, 3, 100, 25, 124, 128, 4},
+		{Datagram, 16, 3, 100, 21, 124, 64, 4},
+		{Connected, 1, 1, 0, 1, 60, 4, 1},
+		{XRC, 1, 1, 0, 1, 44, 4, 1},
+	} {
+		s, err := testContext.SizeSend(c.t, c.wr, c.sge, c.inline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.MaxWR != c.wantWR || s.MaxInline != c.wantInl || s.Blocks != c.wantBlocks || s.MaxSGE != c.sge {
+			t.Errorf("%d, %d work requests of %d SGEs or %d bytes: %+v, want %d, %d bytes, %d blocks", c.t, c.wr, c.sge, c.inline, s, c.wantWR, c.wantInl, c.wantBlocks)
+		}
+		r, err := testContext.SizeRecv(c.wr, c.sge)
+		if err != nil || r.MaxSGE != c.recv || r.Entries < c.wr || r.Bytes() < 64 {
+			t.Errorf("receives of %d SGEs: %+v, %v, want %d", c.sge, r, err, c.recv)
+		}
+	}
+	s, err := testContext.SizeSRQ(16, 2)
+	if err != nil || s.Entries != 32 || s.Shift != 6 || s.MaxSGE != 3 {
+		t.Errorf("SRQ: %+v, %v", s, err)
+	}
+	for in, want := range map[int]int{1: 2, 127: 128, 128: 256, maxCQEs - 1: maxCQEs} {
+		if n, err := SizeCQ(in); n != want || err != nil {
+			t.Errorf("CQ of %d: %d, %v, want %d", in, n, err, want)
+		}
+	}
+	sendErr := func(wr, sge, inline int) error {
+		_, err := testContext.SizeSend(Connected, wr, sge, inline)
+		return err
+	}
+	recvErr := func(wr, sge int) error { _, err := testContext.SizeRecv(wr, sge); return err }
+	srqErr := func(wr, sge int) error { _, err := testContext.SizeSRQ(wr, sge); return err }
+	_, cq0 := SizeCQ(0)
+	_, cqMax := SizeCQ(maxCQEs)
+	for i, err := range []error{
+		sendErr(1, 53, 0), sendErr(1, 1, 829), sendErr(1<<20, 1, 0), sendErr(-1, 1, 0), sendErr(1, -1, 0), sendErr(1, 1, -1), sendErr(8193, 1, 0),
+		recvErr(32769, 1), recvErr(1, 33), recvErr(-1, 1), recvErr(1, -1),
+		srqErr(0, 1), srqErr(32767, 1), srqErr(1, 32), srqErr(1, -1), cq0, cqMax,
+	} {
+		var size *SizeError
+		if !errors.Is(err, ErrSize) || !errors.As(err, &size) || size.Most < 0 {
+			t.Errorf("%d: error is %v, want a SizeError", i, err)
+		}
+	}
+	for _, err := range []error{sendErr(8192, 1, 0), sendErr(1, 52, 0), sendErr(1, 1, 828), recvErr(32768, 1), recvErr(1, 32), srqErr(32766, 31)} {
+		if err != nil {
+			t.Errorf("the most that there is: %v", err)
+		}
+	}
+	var none Context // a device that can do nothing
+	for _, err := range []error{
+		func() error { _, err := none.SizeSend(Connected, 1, 1, 0); return err }(),
+		func() error { _, err := none.SizeRecv(1, 1); return err }(),
+		func() error { _, err := none.SizeSRQ(1, 1); return err }(),
+	} {
+		if !errors.Is(err, ErrSize) {
+			t.Errorf("a device with limits of 0: %v", err)
+		}
+	}
+}
+
+// TestRingWrap posts WQEs of all lengths around the ring many times over, and completes some
+// of them: each arrives whole, in order, and each completion finds its ID.
+func TestRingWrap(t *testing.T) {
+	k := newCard(t, Connected, 8, 4, 200)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	type wr struct {
+		id   uint64
+		data []byte
+		at   uint16
+	}
+	var queue []wr
+	for id := range uint64(5000) {
+		for {
+			room, err := k.sq.Room(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if room {
+				break
+			}
+			// Only one of those that are there is signalled: it stands for those before it.
+			n := rnd.IntN(len(queue)) + 1
+			k.sent(queue[n-1].at)
+			if k.cq.Avail(4) != 1 {
+				t.Fatal("the completion is not there")
+			}
+			got, op := k.sq.Complete(k.cq.Entry(0).Counter())
+			if got != queue[n-1].id || op != Write {
+				t.Fatalf("completion of %d (%d), want %d", got, op, queue[n-1].id)
+			}
+			k.cq.Release(1)
+			queue = queue[n:]
+		}
+		if len(queue) >= k.sq.Cap() {
+			t.Fatalf("%d work requests are in a queue of %d", len(queue), k.sq.Cap())
+		}
+		w := wr{id: id, data: pattern(rnd.IntN(201)), at: k.taken}
+		k.post(id, Write, 0, func(s *SendSlot) {
+			s.SetRDMA(id, 7)
+			half := rnd.IntN(len(w.data) + 1)
+			ok(t, s.AddInline(w.data[:half]))
+			ok(t, s.AddInline(w.data[half:]))
+		})
+		got := k.take()
+		if want := u64(id); !bytes.Equal(got[16:24], want) {
+			t.Fatalf("WQE %d is %x", id, got)
+		}
+		if n := len(w.data); n == 0 && len(got) != 32 || n > 0 && (!bytes.Equal(got[32:36], u32(1<<31|uint32(n))) || !bytes.Equal(got[36:36+n], w.data)) {
+			t.Fatalf("WQE %d with %d bytes of data is %x", id, n, got)
+		}
+		queue = append(queue, w)
+	}
+	if k.taken > 40000 || k.pi < 300 {
+		t.Logf("blocks %d, completions %d", k.taken, k.pi)
+	}
+}
+
+// TestRoom: exactly as many as Cap says fit, in batches too, and none more.
+func TestRoom(t *testing.T) {
+	k := newCard(t, Connected, 8, 1, 0)
+	n := k.sq.Cap()
+	for i, c := range []struct {
+		n    int
+		want bool
+	}{{0, true}, {1, true}, {n, true}, {n + 1, false}, {1 << 30, false}} {
+		if got, err := k.sq.Room(c.n); got != c.want || err != nil {
+			t.Errorf("%d: room for %d: %v, %v", i, c.n, got, err)
+		}
+	}
+	k.sq.Begin()
+	for i := range n {
+		k.add(uint64(i), Send, 0, nil)
+	}
+	k.sq.Publish()
+	if room, err := k.sq.Room(1); room || err != nil {
+		t.Errorf("a full queue has room: %v, %v", room, err)
+	}
+	// A device that says nonsense makes an error, not a panic.
+	k.sq.ids[5].head = 1 << 20
+	k.sq.Complete(5)
+	if _, err := k.sq.Room(1); err != ErrCorrupt {
+		t.Errorf("more has completed than was posted: %v", err)
+	}
+	k.sq.Reset()
+	if room, err := k.sq.Room(n); !room || err != nil || k.produced() != 0 {
+		t.Errorf("after a reset: %v, %v, record %d", room, err, k.produced())
+	}
+}
+
+// TestDoorbell: what is written to the register, where, and in which form.
+func TestDoorbell(t *testing.T) {
+	k := newCard(t, Connected, 64, 16, 800)
+	reg := k.uar[0x800:]
+	half := 0
+	ring := func(name string, want []byte) {
+		t.Helper()
+		got := bytes.Clone(reg[half*256 : half*256+256])
+		if !bytes.Equal(got[:len(want)], want) {
+			t.Errorf("%s: the register has %x, want %x", name, got[:len(want)], want)
+		}
+		for i, b := range got[(len(want)+63)/64*64:] {
+			if len(want) == 8 && i+64 < 8 || b != 0xee {
+				t.Errorf("%s: byte %d behind the doorbell was written", name, i)
+				break
+			}
+		}
+		if other := reg[(1-half)*256 : (1-half)*256+256]; bytes.Count(other, []byte{0xee}) != 256 {
+			t.Errorf("%s: the other half was written", name)
+		}
+		for i := range k.uar {
+			k.uar[i] = 0xee
+		}
+		half = 1 - half
+	}
+	for i := range k.uar {
+		k.uar[i] = 0xee
+	}
+	block := func(i, n int) []byte { return bytes.Clone(k.sqMB[i*64 : i*64+n]) }
+
+	k.post(1, Send, 0, nil) // nothing but the control segment: no use in sending all of it
+	ring("empty", block(0, 8))
+	k.post(2, Send, 0, func(s *SendSlot) { ok(t, s.AddSGE(1, 1, 1)) })
+	ring("one block", block(1, 64))
+	k.post(3, Send, 0, func(s *SendSlot) { ok(t, s.AddInline(pattern(200))) })
+	ring("four blocks", block(2, 256))
+	k.post(4, Send, 0, func(s *SendSlot) { ok(t, s.AddInline(pattern(241))) })
+	ring("five blocks", block(6, 8))
+	k.sq.Begin()
+	k.add(5, Send, 0, nil)
+	k.add(6, Send, 0, func(s *SendSlot) { ok(t, s.AddSGE(1, 1, 1)) })
+	k.sq.Publish()
+	ring("a list", block(12, 8))
+	if got := k.produced(); got != 13 {
+		t.Errorf("the record says %d blocks, want 13", got)
+	}
+
+	// At the ring's end the copy goes on at its start.
+	k = newCard(t, Connected, 8, 4, 200)
+	for k.sq.next%uint32(k.sendLen) != uint32(k.sendLen-1) {
+		k.post(1, Send, 0, func(s *SendSlot) { ok(t, s.AddSGE(1, 1, 1)) })
+		k.sq.Complete(uint16(k.sq.last))
+		k.take()
+	}
+	at := k.sq.reg.half
+	k.post(2, Send, 0, func(s *SendSlot) { ok(t, s.AddInline(pattern(100))) })
+	if got, want := k.uar[0x800+int(at):][:116], k.take(); !bytes.Equal(got, want[:116]) {
+		t.Errorf("around the end the register has\n%x, want\n%x", got, want)
+	}
+}
+
+// TestRegisterWithoutBlueFlame: 8 bytes, always at the same place.
+func TestRegisterWithoutBlueFlame(t *testing.T) {
+	k := newCard(t, Connected, 8, 4, 200)
+	reg, err := NewRegister(k.uar, 0, 0, true)
+	ok(t, err)
+	k.sq.reg = reg
+	for i := range 3 {
+		clear(k.uar)
+		k.post(1, Send, 0, func(s *SendSlot) { ok(t, s.AddSGE(1, 1, 1)) })
+		want := make([]byte, uarSize)
+		copy(want[0x800:], k.sqMB[i*64:i*64+8])
+		if !bytes.Equal(k.uar, want) {
+			t.Errorf("%d: the register has %x", i, k.uar[0x800:0x840])
+		}
+	}
+	for _, c := range []struct {
+		n    int
+		bf   uint32
+		size int
+	}{{-1, 512, 4096}, {2, 512, 4096}, {0, 512, 4095}, {1, 2048, 4096}, {0, 512, 0}} {
+		if _, err := NewRegister(make([]byte, c.size), c.n, c.bf, false); !errors.Is(err, ErrLayout) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestRecv compares receives byte by byte, around the ring.
+func TestRecv(t *testing.T) {
+	k := newCard(t, Connected, 8, 1, 0)
+	n := k.rq.Cap()
+	if n != 16 {
+		t.Fatalf("the queue has %d entries", n)
+	}
+	for i := range 5 * n {
+		for j := range k.rqMB {
+			k.rqMB[j] = 0xee
+		}
+		s := k.rq.Slot(0, uint64(1000+i))
+		ok(t, s.AddSGE(0x1000, 0, 9)) // of no length, and no segment
+		ok(t, s.AddSGE(0x2000, 5, 7))
+		want := "00000005 00000007 0000000000002000"
+		switch i % 3 {
+		case 1:
+			ok(t, s.AddSGE(0x3000, 1<<31-5, 8))
+			want += "7ffffffb 00000008 0000000000003000"
+		case 2:
+			for range 3 {
+				ok(t, s.AddSGE(0x3000, 1, 8))
+				want += "00000001 00000008 0000000000003000"
+			}
+			if err := s.AddSGE(0, 1, 1); err != ErrTooManySGEs {
+				t.Errorf("a fifth: %v", err)
+			}
+		}
+		if i%3 != 2 {
+			want += "00000000 00000100 0000000000000000"
+			if err := s.AddSGE(0, 1<<31, 1); err != ErrTooLong {
+				t.Errorf("more than 2 GiB: %v", err)
+			}
+		}
+		s.Finish()
+		k.rq.Publish(1)
+		at := i % n * 64
+		if w := unhex(t, want); !bytes.Equal(k.rqMB[at:at+len(w)], w) || bytes.Count(k.rqMB, []byte{0xee}) != len(k.rqMB)-len(w) {
+			t.Fatalf("entry %d is %x, want %x and nothing else written", i, k.rqMB[at:at+64], w)
+		}
+		if got := k.record(k.qpRec, 0); got != uint32(i+1)&0xffff {
+			t.Errorf("the record says %d after %d receives", got, i+1)
+		}
+		if i >= n/2 { // with half of the queue in use
+			if id := k.rq.Complete(uint16(i - n/2)); id != uint64(1000+i-n/2) {
+				t.Errorf("ID of entry %d is %d", i-n/2, id)
+			}
+		}
+	}
+	if room, _ := k.rq.Room(n / 2); !room {
+		t.Error("half of the queue is free and there is no room")
+	}
+	if room, _ := k.rq.Room(n/2 + 1); room {
+		t.Error("there is room for more than is free")
+	}
+	for range n {
+		k.rq.Complete(0)
+	}
+	if _, err := k.rq.Room(n); err != ErrCorrupt {
+		t.Errorf("more has completed than was posted: %v", err)
+	}
+	k.rq.Reset()
+	k.rq.Hold()
+	s := k.rq.Slot(0, 1)
+	s.Finish()
+	k.rq.Publish(1)
+	if got := k.record(k.qpRec, 0); got != 0 {
+		t.Errorf("the record says %d though the queue is held", got)
+	}
+	k.rq.Release()
+	if got := k.record(k.qpRec, 0); got != 1 {
+		t.Errorf("the record says %d when the queue is not held any more", got)
+	}
+}
+
+// TestSharedRecv takes receives out of order, as messages of many QPs complete, and follows
+// the list as the device does.
+func TestSharedRecv(t *testing.T) {
+	var recs Records
+	defer recs.Close()
+	rec, err := recs.Take()
+	ok(t, err)
+	size, err := testContext.SizeSRQ(12, 2)
+	ok(t, err)
+	mem := region(t, size.Bytes())
+	q, err := NewSharedRecvQueue(mem, size, rec)
+	ok(t, err)
+	if q.Cap() != 15 {
+		t.Fatalf("the queue holds %d", q.Cap())
+	}
+	rnd := rand.New(rand.NewPCG(3, 4))
+	var at uint16              // where the device is in the list
+	out := map[uint16]uint64{} // what it has taken and not completed
+	posted, taken := 0, 0      // entries
+	var ids []uint64           // posted and not taken
+	for id := uint64(1); id < 4000; id++ {
+		b := q.Begin()
+		n := rnd.IntN(3) + 1
+		var batch []uint64
+		for i := range n {
+			if !q.Next(&b, id*10+uint64(i)) {
+				break
+			}
+			ok(t, b.AddSGE(id, uint32(i+1), 77))
+			b.Finish()
+			batch = append(batch, id*10+uint64(i))
+		}
+		if len(batch) == n {
+			q.Publish(&b)
+			posted += n
+			ids = append(ids, batch...)
+		} else if free := q.Cap() - len(ids) - len(out); free >= n {
+			t.Fatalf("no room for %d where %d are free", n, free)
+		}
+		if got := uint16(get32(ptr(rec), 0)); got != uint16(posted) {
+			t.Fatalf("the record says %d after %d receives", got, posted)
+		}
+		for taken < posted && rnd.IntN(3) > 0 {
+			e := mem[int(at)<<size.Shift:]
+			if want := append(u32(uint32(ids[0]%10+1)), u32(77)...); !bytes.Equal(e[16:24], want) || !bytes.Equal(e[24:32], u64(ids[0]/10)) {
+				t.Fatalf("entry %d is %x, want that of %d", at, e[:64], ids[0])
+			}
+			if _, busy := out[at]; busy {
+				t.Fatalf("entry %d was posted while the device had it", at)
+			}
+			out[at], ids = ids[0], ids[1:]
+			at = uint16(e[2])<<8 | uint16(e[3])
+			taken++
+		}
+		for i, want := range out { // in the order of a map: any
+			if rnd.IntN(2) > 0 {
+				continue
+			}
+			got, err := q.ID(i)
+			if err != nil || got != want {
+				t.Fatalf("ID of entry %d is %d, %v, want %d", i, got, err, want)
+			}
+			ok(t, q.Free(i))
+			delete(out, i)
+			if err := q.Free(i); err != ErrCorrupt {
+				t.Fatalf("an entry that is free: %v", err)
+			}
+		}
+	}
+	if _, err := q.ID(999); err != ErrCorrupt {
+		t.Errorf("an entry that does not exist: %v", err)
+	}
+	if taken < 1000 {
+		t.Errorf("only %d receives were taken", taken)
+	}
+}
+
+// TestRecords: records are apart, zero, and come back.
+func TestRecords(t *testing.T) {
+	var recs Records
+	var all []Record
+	seen := map[uintptr]bool{}
+	for i := range 256 { // four pages
+		r, err := recs.Take()
+		ok(t, err)
+		if a := r.Addr(); a%RecordSize != 0 || seen[a] || *r.w != [2]uint32{} {
+			t.Fatalf("record %d at %#x, taken before %v, is %x", i, a, seen[a], *r.w)
+		}
+		seen[r.Addr()] = true
+		r.set(0, 1)
+		r.set(1, 2)
+		all = append(all, r)
+	}
+	for _, r := range all[50:150] {
+		recs.Give(r)
+	}
+	recs.Give(Record{})
+	for range 100 {
+		r, err := recs.Take()
+		ok(t, err)
+		if !seen[r.Addr()] || *r.w != [2]uint32{} {
+			t.Fatalf("a record that came back is at %#x and has %x", r.Addr(), *r.w)
+		}
+	}
+	if n := recs.left.Load(); n != 256 || len(recs.pages) != 4 {
+		t.Errorf("%d records on %d pages, want 256 on 4", n, len(recs.pages))
+	}
+	ok(t, recs.Close())
+}
+
+// TestPostAllocatesNothing.
+func TestPostAllocatesNothing(t *testing.T) {
+	k := newCard(t, Connected, 16, 2, 100)
+	data := pattern(64)
+	var s SendSlot
+	if n := testing.AllocsPerRun(100, func() {
+		k.sq.Begin()
+		if room, _ := k.sq.Room(1); !room {
+			k.sq.Complete(uint16(k.sq.last))
+		}
+		k.sq.Start(&s, 1, Send, Signaled)
+		s.AddInline(data)
+		s.Finish()
+		k.sq.Publish()
+		r := k.rq.Slot(0, 1)
+		r.AddSGE(1, 1, 1)
+		r.Finish()
+		k.rq.Publish(1)
+		k.rq.Complete(0)
+		k.put(0, 0, nil)
+		k.cq.Avail(1)
+		k.cq.Entry(0).Counter()
+		k.cq.Release(1)
+		k.cq.Arm(false)
+	}); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+func BenchmarkPostInline64(b *testing.B) {
+	k := newCard(b, Connected, 64, 1, 64)
+	data := pattern(64)
+	var s SendSlot
+	for b.Loop() {
+		k.sq.Begin()
+		if room, _ := k.sq.Room(1); !room {
+			k.sq.Complete(uint16(k.sq.last))
+		}
+		k.sq.Start(&s, 1, Send, Signaled)
+		s.AddInline(data)
+		s.Finish()
+		k.sq.Publish()
+	}
+}

@@ -1,0 +1,99 @@
+package testenv
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// DevicesEnv names the two RDMA devices of the guest that tests use, separated by a comma,
+// if they are not those of rxe. Both may be the same.
+const DevicesEnv = "GOVERBS_DEVICES"
+
+// Rig is what the guest has to test with.
+type Rig struct {
+	Driver  string    // Driver is the driver's name, "rxe" or "mlx5".
+	Devices [2]string // Devices are two RDMA devices that reach each other.
+	Netdevs [2]string // Netdevs are their network interfaces; empty on InfiniBand.
+	GID     int       // GID is where they have the GID of an IPv4 address, or else their own.
+	GID6    int       // GID6 is where they have that of an IPv6 address.
+}
+
+// rxeRig is what vmrun makes unless another device is asked for.
+var rxeRig = Rig{Driver: "rxe", Devices: [2]string{"rxe0", "rxe1"}, Netdevs: [2]string{"ve0", "ve1"}, GID: 1, GID6: 2}
+
+// gidRoCE and gidRoCE6 are the indices of the GIDs of an IPv4 and an IPv6 address where there
+// are entries for RoCE v1 as well: behind those of the link-local address.
+const (
+	gidRoCE  = 3
+	gidRoCE6 = 5
+)
+
+// TheRig returns what this guest has.
+func TheRig() Rig { return rigOf(os.Getenv(DevicesEnv), sysfsNetdev) }
+
+// rigOf makes the rig of the devices that are named.
+func rigOf(names string, netdev func(device string) string) Rig {
+	if names == "" {
+		return rxeRig
+	}
+	first, second, ok := strings.Cut(names, ",")
+	if !ok {
+		second = first
+	}
+	r := Rig{Devices: [2]string{first, second}}
+	r.Driver = strings.TrimRight(first, "0123456789")
+	r.Driver = strings.TrimSuffix(r.Driver, "_")
+	for i, d := range r.Devices {
+		r.Netdevs[i] = netdev(d)
+	}
+	if r.Netdevs[0] != "" {
+		r.GID, r.GID6 = gidRoCE, gidRoCE6
+	}
+	return r
+}
+
+// sysfsNetdev finds the network interface of an RDMA device.
+func sysfsNetdev(device string) string {
+	entries, err := os.ReadDir("/sys/class/infiniband/" + device + "/device/net")
+	if err != nil || len(entries) == 0 {
+		return ""
+	}
+	return entries[0].Name()
+}
+
+// InfiniBand reports whether the devices are on InfiniBand.
+func (r Rig) InfiniBand() bool { return r.Netdevs[0] == "" }
+
+// Needs skips a test that is about something which only some drivers' devices have or do, in
+// words that say what. As with every skip, the list of what a driver lacks must say so.
+func Needs(tb testing.TB, what string, drivers ...string) {
+	tb.Helper()
+	if r := TheRig(); !slices.Contains(drivers, r.Driver) {
+		Skip(tb, &lacks{what, r.Driver})
+	}
+}
+
+// NeedsLinks skips a test that adds and deletes RDMA devices.
+func NeedsLinks(tb testing.TB) {
+	tb.Helper()
+	Needs(tb, "links that can be added", rxeRig.Driver)
+}
+
+// NeedsEthernet skips a test that is about addresses and interfaces on InfiniBand.
+func NeedsEthernet(tb testing.TB) {
+	tb.Helper()
+	if r := TheRig(); r.InfiniBand() {
+		Skip(tb, &lacks{"Ethernet", r.Driver})
+	}
+}
+
+// lacks is what a driver lacks by nature.
+type lacks struct{ what, driver string }
+
+// Error implements error.
+func (l *lacks) Error() string { return l.driver + " has no " + l.what }
+
+// Unsupported makes it a missing feature that no kernel will bring.
+func (l *lacks) Unsupported() (string, [2]int) { return l.what, [2]int{} }
