@@ -191,3 +191,5 @@ func ok(tb testing.TB, err error) {
 
 // ptr is where a record is.
 func ptr(r Record) unsafe.Pointer { return unsafe.Pointer(r.w) }
+
+func ptrOf(b []byte) unsafe.Pointer { return unsafe.Pointer(&b[0]) }

@@ -1,0 +1,166 @@
+package mlx5
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// answer is what a 6.1 kernel says of a ConnectX-5, in the order of struct
+// mlx5_ib_alloc_ucontext_resp.
+func answer(change func(b []byte)) []byte {
+	b := make([]byte, 72)
+	le := binary.LittleEndian
+	le.PutUint32(b[0:], 1<<17)
+	le.PutUint32(b[4:], 512)
+	le.PutUint32(b[12:], 64)
+	le.PutUint16(b[16:], 1024)
+	le.PutUint16(b[18:], 512)
+	le.PutUint32(b[20:], 32768)
+	le.PutUint32(b[24:], 32768)
+	le.PutUint32(b[28:], 32767)
+	le.PutUint16(b[32:], 1)
+	le.PutUint32(b[36:], 7)
+	le.PutUint32(b[40:], 72)
+	b[44], b[45], b[46], b[47] = 1, 3, 3, 1
+	le.PutUint64(b[48:], 0x1000)
+	le.PutUint32(b[56:], 12)
+	le.PutUint32(b[60:], 1)
+	if change != nil {
+		change(b)
+	}
+	return b
+}
+
+func TestContext(t *testing.T) {
+	c, err := DecodeContext(answer(nil), 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.BlueFlame != 512 || c.MaxSendWQE != 1024 || c.MaxRecvWQE != 512 || c.MaxBlocks != 32768 || c.MaxRecvWR != 32768 || c.MaxSRQWR != 32767 ||
+		!c.UserIndex || !c.AHResponse || c.Static.Pages != 0 || !c.ClockInfo || !c.ClockThere || c.ClockOffset != 0x1000 || !c.ECE || c.EthHeader != 18 {
+		t.Errorf("context is %+v", c)
+	}
+	if c, err := DecodeContext(answer(func(b []byte) { b[4], b[5], b[44], b[46] = 0, 0, 0, 1 }), 4096); err != nil || c.BlueFlame != 0 || c.UserIndex || c.EthHeader != 0 {
+		t.Errorf("without BlueFlame: %+v, %v", c, err)
+	}
+	if c, err := DecodeContext(answer(func(b []byte) { b[8] = 16; b[56], b[60] = 0, 0 }), 4096); err != nil || c.Static.Pages != 8 {
+		t.Errorf("with registers of the kernel's: %+v, %v", c, err)
+	}
+	if c, err := DecodeContext(answer(func(b []byte) { b[8] = 32; b[60] = 16 }), 65536); err != nil || c.Static.Pages != 1 {
+		t.Errorf("with large pages: %+v, %v", c, err)
+	}
+}
+
+// TestUnknownAdapter: what the package cannot drive it refuses, and says why.
+func TestUnknownAdapter(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(b []byte)
+		page int
+		want string
+	}{
+		{"CQE version", func(b []byte) { b[44] = 2 }, 4096, "CQE version 2"},
+		{"BlueFlame of 1536", func(b []byte) { b[5] = 6 }, 4096, "BlueFlame registers of 1536 bytes"},
+		{"BlueFlame of 64", func(b []byte) { b[4], b[5] = 64, 0 }, 4096, "BlueFlame registers of 64 bytes"},
+		{"BlueFlame of 2048", func(b []byte) { b[5] = 8 }, 4096, "BlueFlame registers of 2048 bytes"},
+		{"UAR of 8192", func(b []byte) { b[56] = 13 }, 4096, "UARs of 8192 bytes"},
+		{"UAR of 2^255", func(b []byte) { b[56] = 255 }, 4096, "UARs of"},
+		{"UARs too many", func(b []byte) { b[60] = 2 }, 4096, "2 on a page"},
+		{"UARs none", func(b []byte) { b[60] = 0 }, 4096, "0 on a page"},
+		{"old UAR on large pages", func(b []byte) { b[56], b[60] = 0, 0 }, 65536, "UARs of 65536 bytes"},
+		{"registers too many", func(b []byte) { b[9] = 0xff }, 4096, "65280 registers"},
+		{"registers too few", func(b []byte) { b[8] = 1 }, 4096, "1 registers"},
+		{"nothing at all", func(b []byte) { clear(b) }, 4096, "WQEs of at most 0 bytes"},
+		{"all ones", func(b []byte) {
+			for i := range b {
+				b[i] = 0xff
+			}
+		}, 4096, "CQE version 255"},
+	} {
+		_, err := DecodeContext(answer(c.set), c.page)
+		if !errors.Is(err, ErrLayout) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if _, err := DecodeContext(make([]byte, 71), 4096); err == nil {
+		t.Error("a response that is too short is not refused")
+	}
+}
+
+// TestStaticRegisters: where each register is, which have BlueFlame, and which are shared.
+func TestStaticRegisters(t *testing.T) {
+	c, err := DecodeContext(answer(func(b []byte) { b[8] = 16 }), 4096)
+	ok(t, err)
+	var pages [][]byte
+	for range c.Static.Pages {
+		pages = append(pages, region(t, 4096))
+	}
+	for _, want := range []struct {
+		index, page, off uint32
+		half             uintptr
+		shared           bool
+	}{{0, 0, 0x800, 0, false}, {1, 0, 0xa00, 256, true}, {4, 1, 0x800, 256, true}, {21, 5, 0xa00, 256, true}, {24, 6, 0x800, 256, false}, {29, 7, 0xa00, 256, false}} {
+		r, err := c.Static.Register(pages, want.index)
+		if err != nil {
+			t.Errorf("%d: %v", want.index, err)
+			continue
+		}
+		off := uintptr(r.base) - uintptr(ptrOf(pages[want.page]))
+		if off != uintptr(want.off) || r.halfSize != want.half || r.shared != want.shared {
+			t.Errorf("%d: at %#x, half of %d bytes, shared %v, want %+v", want.index, off, r.halfSize, r.shared, want)
+		}
+	}
+	for _, index := range []uint32{2, 3, 32, 1<<32 - 1} {
+		if _, err := c.Static.Register(pages, index); !errors.Is(err, ErrLayout) {
+			t.Errorf("register %d: %v", index, err)
+		}
+	}
+	if _, err := c.Static.Register(pages[:2], 29); !errors.Is(err, ErrLayout) {
+		t.Errorf("a page that is not mapped: %v", err)
+	}
+	for i, want := range map[int]uint64{0: 0, 7: 0x7000, 255: 0xff000, 256: 0x10000000, 0x1ff: 0x100ff000} {
+		if got := c.Static.Offset(i, 4096); got != want {
+			t.Errorf("page %d is at %#x, want %#x", i, got, want)
+		}
+	}
+	if got := mapOffset(mapCoreClock, 0, 4096); got != 0x500000 {
+		t.Errorf("the clock is at %#x", got)
+	}
+	if got := mapOffset(mapClockInfo, 0, 4096); got != 0x700000 {
+		t.Errorf("its conversion is at %#x", got)
+	}
+}
+
+// FuzzContext: whatever a kernel answers is decoded or refused.
+func FuzzContext(f *testing.F) {
+	f.Add(answer(nil), uint16(4096))
+	f.Add(answer(func(b []byte) { b[8] = 16 }), uint16(4096))
+	f.Add([]byte{1}, uint16(0))
+	f.Fuzz(func(t *testing.T, b []byte, page uint16) {
+		c, err := DecodeContext(b, int(page))
+		if err != nil {
+			return
+		}
+		if c.Static.Pages < 0 || c.Static.Pages > 256 {
+			t.Fatalf("%d pages", c.Static.Pages)
+		}
+		c.SizeSend(Connected, 16, 3, 100)
+		c.SizeRecv(16, 3)
+		c.SizeSRQ(16, 3)
+		c.Static.Register(nil, 5)
+	})
+}
+
+// FuzzResponses: the responses of the create commands are decoded or refused.
+func FuzzResponses(f *testing.F) {
+	f.Add(make([]byte, 100))
+	f.Add([]byte{})
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		DecodeCQ(b)
+		DecodeQP(b)
+		DecodeSRQ(b)
+		DecodeAH(b)
+	})
+}
