@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
 // WCError tells what a failed completion means, and with which peer it happened.
@@ -12,6 +14,8 @@ type WCError struct {
 	Device string   // Device is the name of the RDMA device.
 	Peer   Endpoint // Peer is the other side; the zero Endpoint if the QP was never connected.
 
+	// Vendor says what WC.VendorErr means, if the library knows the vendor.
+	Vendor string
 	// Request says what the work request was, if it was a send that is still in the ring.
 	Request string
 	// First is the failure that brought the QP into error, if this work request was flushed
@@ -31,7 +35,10 @@ func (e *WCError) Error() string {
 		fmt.Fprintf(&b, ", peer %s", e.Peer)
 	}
 	b.WriteString(": " + e.WC.Status.String())
-	if e.WC.VendorErr != 0 {
+	switch {
+	case e.Vendor != "":
+		fmt.Fprintf(&b, " (%s)", e.Vendor)
+	case e.WC.VendorErr != 0:
 		fmt.Fprintf(&b, " (vendor error %#x)", e.WC.VendorErr)
 	}
 	if e.Hint != "" {
@@ -96,6 +103,9 @@ const flushHint = "the cause is an earlier completion with another status or, as
 func (q *QP) explain(wc *WC) *WCError {
 	sent := q.sent(wc.ID)
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Request: sent.text}
+	if q.kind == kindMlx5 && wc.VendorErr != 0 {
+		e.Vendor = mlx5.VendorText(uint8(wc.VendorErr))
+	}
 	p := q.peer.Load()
 	if p != nil {
 		e.Peer = p.Endpoint
@@ -153,6 +163,13 @@ func (q *QP) sent(id uint64) sentWR {
 	case kindRxe:
 		if i, ok := q.sq.Find(id, q.typ == UD); ok {
 			return sentRxe(&i)
+		}
+	case kindMlx5:
+		if q.msq == nil {
+			break
+		}
+		if i, ok := q.msq.Find(id); ok {
+			return sentMlx5(&i)
 		}
 	}
 	return sentWR{}

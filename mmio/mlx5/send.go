@@ -37,9 +37,10 @@ type SendQueue struct {
 // sent is what is kept of a work request until it completes. It is memory of the program,
 // which the device does not write.
 type sent struct {
-	id   uint64
-	head uint32 // how many work requests were posted before it
-	op   Op
+	id     uint64
+	head   uint32 // how many work requests were posted before it
+	op     Op
+	posted bool
 }
 
 // An Op is what a work request does, in the order of enum ib_uverbs_wr_opcode, whose values
@@ -299,7 +300,7 @@ func (s *SendSlot) Finish() {
 	size := (s.pos + octoSize - 1) / octoSize
 	put32(s.ctrl, ctrlOpcode, (s.wqe&0xffff)<<8|uint32(wqeOps[s.op%numOps]))
 	put32(s.ctrl, ctrlQPN, q.number|size)
-	q.ids[s.wqe&q.mask] = sent{id: s.id, head: q.head + q.begun, op: s.op}
+	q.ids[s.wqe&q.mask] = sent{id: s.id, head: q.head + q.begun, op: s.op, posted: true}
 	q.begun++
 	q.last = s.wqe
 	q.next = s.wqe + (s.pos+blockSize-1)/blockSize

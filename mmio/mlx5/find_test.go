@@ -1,0 +1,67 @@
+package mlx5
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestFind reads back what was posted, as long as it is in the ring.
+func TestFind(t *testing.T) {
+	k := newCard(t, Connected, 8, 3, 200)
+	post := func(id uint64, op Op, fill func(s *SendSlot)) {
+		t.Helper()
+		if room, _ := k.sq.Room(1); !room {
+			k.sq.Complete(uint16(k.sq.last))
+		}
+		k.post(id, op, 0, fill)
+	}
+	post(1, Write, func(s *SendSlot) {
+		s.SetRDMA(0x1000, 7)
+		ok(t, s.AddSGE(0x2000, 5, 8))
+		ok(t, s.AddSGE(0x3000, 6, 9))
+	})
+	post(2, FAA, func(s *SendSlot) {
+		s.SetAtomic(0x1000, 1, 2, 7)
+		ok(t, s.AddSGE(0x2000, 8, 8))
+	})
+	post(3, Send, func(s *SendSlot) { ok(t, s.AddInline(pattern(150))) })
+	post(4, BindMW, func(s *SendSlot) { ok(t, s.SetBind(&Window{Key: 0x2806, NewKey: 0x2807, LKey: 1, Addr: 1, Length: 1})) })
+	post(5, LocalInv, func(s *SendSlot) { s.SetLocalInv(0x2807) })
+	for id, want := range map[uint64]SendInfo{
+		1: {Op: Write, Length: 11, RemoteAddr: 0x1000, RKey: 7, SGEs: []SGEInfo{{0x2000, 5, 8}, {0x3000, 6, 9}}},
+		2: {Op: FAA, Length: 8, RemoteAddr: 0x1000, RKey: 7, SGEs: []SGEInfo{{0x2000, 8, 8}}},
+		3: {Op: Send, Length: 150},
+		4: {Op: BindMW, OldKey: 0x2806, RKey: 0x2807},
+		5: {Op: LocalInv, OldKey: 0x2807, RKey: 0x2807},
+	} {
+		if got, found := k.sq.Find(id); !found || !cmp.Equal(got, want) {
+			t.Errorf("%d: %+v, %v, want %+v", id, got, found, want)
+		}
+	}
+	var read []uint32
+	k.sq.Scatter(0, func(_ uint64, length, _ uint32) bool { read = append(read, length); return len(read) < 2 })
+	if !cmp.Equal(read, []uint32{5, 6}) {
+		t.Errorf("the first one's entries are %v", read)
+	}
+	for range 100 { // of another length, so that old beginnings are in the middle
+		post(6, Send, func(s *SendSlot) { ok(t, s.AddInline(pattern(70))) })
+	}
+	post(7, Send, nil)
+	post(6, Read, func(s *SendSlot) { s.SetRDMA(1, 2) }) // the youngest of that ID
+	for id := range uint64(10) {
+		got, found := k.sq.Find(id)
+		if found != (id == 6 || id == 7) || id == 6 && got.Op != Read {
+			t.Errorf("%d: %+v, %v", id, got, found)
+		}
+	}
+	d := newCard(t, Datagram, 8, 1, 0)
+	av := NewAV(&AVAttr{})
+	d.post(1, SendImm, 0, func(s *SendSlot) {
+		s.SetUD(0x123456, 1, &av)
+		ok(t, s.AddSGE(1, 2, 3))
+	})
+	if got, _ := d.sq.Find(1); !cmp.Equal(got, SendInfo{Op: SendImm, Length: 2, RemoteQPN: 0x123456, SGEs: []SGEInfo{{1, 2, 3}}}) {
+		t.Errorf("datagram: %+v", got)
+	}
+}
