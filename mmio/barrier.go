@@ -41,6 +41,13 @@ func FlushWC()
 //go:noescape
 func Store64(p *uint64, v uint64)
 
+// Load32 loads a register of 4 bytes with one load. It orders nothing by itself.
+//
+// Preconditions: p is aligned to 4 bytes.
+//
+//go:noescape
+func Load32(p *uint32) uint32
+
 // Copy64 copies 64 bytes to a register that takes a whole work queue entry
 // (BlueFlame), in the widest stores that every such CPU has, so that the
 // write-combining buffer can send them as one. It orders nothing by itself.

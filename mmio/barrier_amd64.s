@@ -40,6 +40,14 @@ TEXT ·Store64(SB), NOSPLIT|NOFRAME, $0-16
 	MOVQ AX, (DI)
 	RET
 
+// func Load32(p *uint32) uint32
+// Not sync/atomic, which may be any instruction that loads; this is one MOV.
+TEXT ·Load32(SB), NOSPLIT|NOFRAME, $0-12
+	MOVQ p+0(FP), DI
+	MOVL (DI), AX
+	MOVL AX, ret+8(FP)
+	RET
+
 // func Copy64(dst, src *[64]byte)
 // Not copy(): that may use any width and order, REP MOVSB included. Four
 // 16-byte stores, ascending, are in the baseline of every amd64 CPU; unaligned

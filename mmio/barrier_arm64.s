@@ -41,6 +41,14 @@ TEXT ·Store64(SB), NOSPLIT|NOFRAME, $0-16
 	MOVD R1, (R0)
 	RET
 
+// func Load32(p *uint32) uint32
+// A plain load: what comes before and after is ordered by the barriers above.
+TEXT ·Load32(SB), NOSPLIT|NOFRAME, $0-12
+	MOVD p+0(FP), R0
+	MOVWU (R0), R1
+	MOVW R1, ret+8(FP)
+	RET
+
 // func Copy64(dst, src *[64]byte)
 // One ST1 of four registers: 64 contiguous bytes from one instruction, which is
 // the best chance for one transaction on CPUs without ST64B. Elements of 8

@@ -25,5 +25,8 @@ func FlushWC() { panic(unsupported) }
 // Store64 panics here: see Supported.
 func Store64(p *uint64, v uint64) { panic(unsupported) }
 
+// Load32 panics here: see Supported.
+func Load32(p *uint32) uint32 { panic(unsupported) }
+
 // Copy64 panics here: see Supported.
 func Copy64(dst, src *[64]byte) { panic(unsupported) }

@@ -4,6 +4,7 @@ package mmio
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"unsafe"
@@ -39,6 +40,19 @@ func TestStore64(t *testing.T) {
 		Store64((*uint64)(unsafe.Pointer(&mem[off])), v)
 		if !bytes.Equal(want, mem) {
 			t.Fatalf("store to offset %d (-want +got):\n%s", off, cmp.Diff(want, mem))
+		}
+	}
+}
+
+func TestLoad32(t *testing.T) {
+	mem := anonymous(t, 4096)
+	for i := range mem {
+		mem[i] = byte(i*7 + i>>8)
+	}
+	for off := 0; off < len(mem); off += 4 {
+		want := binary.NativeEndian.Uint32(mem[off:])
+		if got := Load32((*uint32)(unsafe.Pointer(&mem[off]))); got != want {
+			t.Fatalf("load from offset %d is %#x, want %#x", off, got, want)
 		}
 	}
 }

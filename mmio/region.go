@@ -33,6 +33,15 @@ type Region struct {
 // The error matches [os.ErrClosed] if f is closed, and the errno of mmap
 // otherwise.
 func Map(f *os.File, offset uint64, size int) (*Region, error) {
+	return mapFile(f, offset, size, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+// MapReadOnly is Map for reading only: a store to the memory is fatal.
+func MapReadOnly(f *os.File, offset uint64, size int) (*Region, error) {
+	return mapFile(f, offset, size, unix.PROT_READ)
+}
+
+func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
 	if f == nil {
 		return nil, fmt.Errorf("mmio: map: file: got nil: %w", os.ErrInvalid)
 	}
@@ -52,7 +61,7 @@ func Map(f *os.File, offset uint64, size int) (*Region, error) {
 	var mem []byte
 	var mapErr error
 	if err := raw.Control(func(fd uintptr) {
-		mem, mapErr = unix.Mmap(int(fd), int64(offset), size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		mem, mapErr = unix.Mmap(int(fd), int64(offset), size, prot, unix.MAP_SHARED)
 	}); err != nil {
 		// Control has an error of its own for a closed file; it is the only
 		// reason for which it does not run the function.

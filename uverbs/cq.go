@@ -20,6 +20,10 @@ type CQOptions struct {
 	Channel *CompChannel // Channel delivers the CQ's events; nil for a CQ that is only polled.
 	Vector  int          // Vector is the completion vector (interrupt) to use, from 0.
 	Flags   CQFlags      // Flags are properties that few drivers have.
+
+	// CQESize is the size of a completion as the device writes it, in bytes: with mlx5 64, the
+	// default, or 128. A large one has room for data, see QPOptions.InlineRecv.
+	CQESize int
 }
 
 // CQFlags are properties of a CQ.
@@ -79,6 +83,9 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 	}
 	if o.Flags&^cqFlagsAll != 0 {
 		return nil, argErr("CreateCQ", "Flags", o.Flags, "%s", cqFlagsAll)
+	}
+	if err := d.driver.checkCQE(o.CQESize); err != nil {
+		return nil, err
 	}
 	cq := &CQ{ch: o.Channel, kind: d.driver.kind()}
 	parents := []*object{&d.object}
@@ -212,8 +219,8 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 }
 
 // Notify arms the CQ: the next completion raises an event on its channel, once
-// (ibv_req_notify_cq). Completions that are there already raise none, so poll once
-// more before waiting.
+// (ibv_req_notify_cq). Completions that are there already raise none with some drivers, so
+// poll once more before waiting, and one at once with others, such as mlx5.
 func (c *CQ) Notify() error { return c.notify(c.arm, false) }
 
 // NotifySolicited arms the CQ for completions of receives that the sender marked

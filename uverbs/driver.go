@@ -63,6 +63,9 @@ type driver interface {
 	freeQP(*QP) error
 	freeSRQ(*SRQ) error
 
+	// checkCQE refuses a size of completions that the driver does not have.
+	checkCQE(size int) error
+
 	// knowsInline says that prepareQP refuses too much inline data; otherwise it is found
 	// by trying what the kernel takes.
 	knowsInline() bool

@@ -46,6 +46,8 @@ func (mlx5Driver) lacksQP(o *QPOptions) string {
 		return "SourceQPN"
 	case o.IndTable != nil:
 		return "IndTable"
+	case o.InlineRecv && o.Type != RC && o.Type != UC:
+		return "InlineRecv for " + o.Type.String()
 	}
 	return ""
 }
@@ -62,9 +64,10 @@ type mlx5Context struct {
 	mlx5.Context
 	uars    mlx5UARs
 	records mlx5.Records
-	owners  mlx5Table // by the index that completions carry, or else by the QP's number
-	srqs    mlx5Table // by number, if completions carry no index
-	ether   []bool    // by port: it is Ethernet
+	owners  mlx5Table[mlx5Owner] // by the index that completions carry, or else by the QP's number
+	srqs    mlx5Table[mlx5Owner] // by number, if completions carry no index
+	mrs     mlx5Table[mrNote] // by key without its last 8 bits
+	clock   mlx5Clock
 }
 
 func (mlx5Driver) contextUdata(ioctl bool) udata {
@@ -92,7 +95,7 @@ func (mlx5Driver) closeContext(d *Device) error {
 	if d.mlx5 == nil {
 		return nil
 	}
-	return errors.Join(d.mlx5.uars.close(), d.mlx5.records.Close())
+	return errors.Join(d.mlx5.clock.close(), d.mlx5.uars.close(), d.mlx5.records.Close())
 }
 
 // mlx5Size turns the driver's opinion of a size into the error that callers compare with.

@@ -17,10 +17,22 @@ type mlx5CQ struct {
 	rec  mlx5.Record
 	next mlx5.Successor // while the CQ is being resized
 	room *mmio.Region   // of next
+	cqe  int            // size of a CQE, in bytes
+	time bool           // completions have time stamps
 }
 
-// cqe64 is the size of CQEs that CQs have unless 128 is asked for.
-const cqe64 = 64
+// cqe64 is the size of CQEs that CQs have unless the larger one is asked for.
+const (
+	cqe64  = 64
+	cqe128 = 128
+)
+
+func (mlx5Driver) checkCQE(size int) error {
+	if size != 0 && size != cqe64 && size != cqe128 {
+		return argErr("CreateCQ", "CQESize", size, "%d, the default, and %d", cqe64, cqe128)
+	}
+	return nil
+}
 
 func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) {
 	m := c.dev.mlx5
@@ -28,7 +40,7 @@ func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) 
 	if err != nil {
 		return udata{}, mlx5Size("CreateCQ", err)
 	}
-	x := &mlx5CQ{}
+	x := &mlx5CQ{cqe: orDefault(o.CQESize, cqe64), time: o.Flags&CQTimestamp != 0}
 	if x.rec, err = m.records.Take(); err != nil {
 		return udata{}, err
 	}
@@ -38,14 +50,14 @@ func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) 
 			err = errors.Join(err, closeRegions(c.region))
 		}
 	}()
-	if c.region, err = mapRingMemory(n * cqe64); err != nil {
+	if c.region, err = mapRingMemory(n * x.cqe); err != nil {
 		return udata{}, err
 	}
 	mem := c.region.Bytes()
-	if x.ring, err = mlx5.NewCompQueue(mem, n, cqe64, x.rec); err != nil {
+	if x.ring, err = mlx5.NewCompQueue(mem, n, x.cqe, x.rec); err != nil {
 		return udata{}, err
 	}
-	req := mlx5.CQRequest{Buf: addrOf(mem), Record: x.rec, CQESize: cqe64, UAR: m.uars.doorbell.id, HasUAR: m.uars.doorbell.object}
+	req := mlx5.CQRequest{Buf: addrOf(mem), Record: x.rec, CQESize: x.cqe, UAR: m.uars.doorbell.id, HasUAR: m.uars.doorbell.object}
 	in, long := req.Encode()
 	if long {
 		return udata{}, &FeatureError{Feature: "a CQ whose registers are on a page above 65535", Driver: "mlx5"}
@@ -90,14 +102,14 @@ func (mlx5Driver) prepareResize(c *CQ, cqe *int) (udata, bool, error) {
 	if there > *cqe { // the kernel does not look
 		return udata{}, false, &Error{Verb: "RESIZE_CQ", Device: c.dev.Name(), Errno: syscall.EINVAL, Hint: resizeHint(*cqe)}
 	}
-	if x.room, err = mapRingMemory(n * cqe64); err != nil {
+	if x.room, err = mapRingMemory(n * x.cqe); err != nil {
 		return udata{}, false, err
 	}
 	if x.next, err = x.ring.Succeed(x.room.Bytes(), n); err != nil {
 		return udata{}, false, errors.Join(err, x.room.Close())
 	}
 	*cqe = n - 1
-	return udata{in: mlx5.EncodeResize(addrOf(x.room.Bytes()), cqe64), out: make([]byte, 0)}, true, nil
+	return udata{in: mlx5.EncodeResize(addrOf(x.room.Bytes()), x.cqe), out: make([]byte, 0)}, true, nil
 }
 
 func (mlx5Driver) abandonResize(c *CQ) error { return c.mlx5.room.Close() }
@@ -160,6 +172,9 @@ func (c *CQ) pollMlx5(wcs []WC) (n int, err error) {
 // decodeMlx5 decodes a completion. An error means that it is about nothing that was posted.
 func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	*wc = WC{QPN: e.QPN()}
+	if c.mlx5.time {
+		wc.Timestamp = e.Timestamp()
+	}
 	kind := e.Kind()
 	o := c.dev.mlx5.owner(e, kind)
 	if o == nil {
@@ -171,11 +186,17 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 			return c.strayMlx5(e)
 		}
 		var op mlx5.Op
+		if e.HasInline() {
+			c.copyMlx5(e, wc, func(put mlx5Put) { o.qp.msq.Scatter(e.Counter(), put) })
+		}
 		wc.ID, op = o.qp.msq.Complete(e.Counter())
 		done := mlx5.SendOp(op)
 		wc.Opcode = WCOpcode(done)
 		if done.Returns() {
 			wc.ByteLen = e.ByteCount()
+		}
+		if wc.Status != WCSuccess {
+			c.failed(wc)
 		}
 		return nil
 	case mlx5.KindRecv:
@@ -183,6 +204,9 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 			return err
 		}
 		c.arrivedMlx5(e, o, wc)
+		if wc.Status != WCSuccess {
+			c.failed(wc)
+		}
 		return nil
 	case mlx5.KindSendError:
 		if o.qp == nil || o.qp.msq == nil {
@@ -214,6 +238,9 @@ func (m *mlx5Context) owner(e mlx5.CQE, kind mlx5.Kind) *mlx5Owner {
 // recvMlx5 finds the ID of a receive, and gives its place in the queue back.
 func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	if s := o.srq; s != nil {
+		if e.HasInline() {
+			c.copyMlx5(e, wc, func(put mlx5Put) { s.scatterMlx5(e.Counter(), put) })
+		}
 		if wc.ID, err = s.completeMlx5(e.Counter()); err != nil {
 			return c.strayMlx5(e)
 		}
@@ -221,6 +248,9 @@ func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	}
 	if o.qp.mrq == nil {
 		return c.strayMlx5(e)
+	}
+	if e.HasInline() {
+		c.copyMlx5(e, wc, func(put mlx5Put) { o.qp.mrq.Scatter(e.Counter(), put) })
 	}
 	wc.ID = o.qp.mrq.Complete(e.Counter())
 	return nil
@@ -249,6 +279,38 @@ func (c *CQ) arrivedMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 	wc.SrcQP, wc.SL, wc.SLID, wc.PathBits = e.SrcQP(), e.SL(), e.SLID(), e.PathBits()
 	if x&mlx5.HasImm == 0 {
 		wc.PKeyIndex = uint16(e.Imm())
+	}
+}
+
+// mlx5Put takes a scatter entry and reports whether it wants the next one.
+type mlx5Put = func(addr uint64, length, lkey uint32) bool
+
+// copyMlx5 copies data that the device has put into the completion to where the work request
+// says. scatter goes over its entries. Memory that is not the MR's is not touched: the work
+// request has failed then, as if the device had found that out.
+func (c *CQ) copyMlx5(e mlx5.CQE, wc *WC, scatter func(mlx5Put)) {
+	data := c.mlx5.ring.Inline(e)
+	if e.Kind() != mlx5.KindSend && e.Kind() != mlx5.KindRecv {
+		return
+	}
+	scatter(func(addr uint64, length, lkey uint32) bool {
+		n := int(min(uint64(length), uint64(len(data))))
+		note := c.dev.mlx5.mrs.get(lkey >> 8)
+		if note == nil || note.lkey != lkey || note.access&AccessLocalWrite == 0 || addr < note.addr || addr-note.addr > uint64(len(note.mem)) {
+			wc.Status = WCLocProtErr
+			return false
+		}
+		to := note.mem[addr-note.addr:]
+		if len(to) < n {
+			wc.Status = WCLocProtErr
+			return false
+		}
+		copy(to, data[:n])
+		data = data[n:]
+		return len(data) > 0
+	})
+	if len(data) > 0 && wc.Status == WCSuccess {
+		wc.Status = WCLocLenErr
 	}
 }
 

@@ -17,6 +17,7 @@ type mlx5QP struct {
 	recv    mlx5.RecvSize
 	rec     mlx5.Record
 	reg     *mlx5Register
+	lent    bool // reg is the thread domain's
 }
 
 // mlx5Transports are the forms of WQEs by type of QP.
@@ -62,11 +63,13 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 		}
 		x.entered = true
 	}
-	if x.reg, err = m.uars.take(); err != nil {
+	if s.pd != nil && s.pd.td != nil {
+		x.reg, x.lent = s.pd.td.mlx5, true
+	} else if x.reg, err = m.uars.take(); err != nil {
 		return udata{}, err
 	}
 	req := mlx5.QPRequest{
-		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, ECE: m.ECE,
+		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, ECE: m.ECE, InlineScatter: s.InlineRecv,
 	}
 	if x.reg != nil {
 		req.UAR, req.HasUAR = x.reg.uar.id, true
@@ -123,7 +126,9 @@ func (mlx5Driver) freeQP(q *QP) error {
 		x.entered = false
 	}
 	m.records.Give(x.rec)
-	m.uars.give(x.reg)
+	if !x.lent {
+		m.uars.give(x.reg)
+	}
 	x.rec, x.reg = mlx5.Record{}, nil
 	return closeRegions(q.sqRegion)
 }

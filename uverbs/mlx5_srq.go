@@ -104,6 +104,15 @@ func (s *SRQ) completeMlx5(counter uint16) (id uint64, err error) {
 	return id, err
 }
 
+// scatterMlx5 goes over the entries of a receive that has completed.
+func (s *SRQ) scatterMlx5(counter uint16, put mlx5Put) {
+	s.mlx5.list.Lock()
+	defer s.mlx5.list.Unlock()
+	if _, err := s.mrq.ID(counter); err == nil {
+		s.mrq.Scatter(counter, put)
+	}
+}
+
 // freeMlx5 gives the place of a receive back whose completion nobody will see.
 func (s *SRQ) freeMlx5(counter uint16) error {
 	s.mlx5.list.Lock()

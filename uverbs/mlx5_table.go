@@ -13,24 +13,24 @@ type mlx5Owner struct {
 	srq *SRQ
 }
 
-// mlx5Table finds owners by a number of 24 bits: the index that the library gave the queue
-// or, with completions of version 0, the number that the device did. Looking one up takes no
-// lock.
-type mlx5Table struct {
-	pages [1 << mlx5TableBits]atomic.Pointer[mlx5TablePage]
+// mlx5Table finds something by a number of 24 bits: the owner of a queue by the index that the
+// library gave it or, with completions of version 0, the number that the device did; or what
+// is known of an MR by its key. Looking one up takes no lock and allocates nothing.
+type mlx5Table[T any] struct {
+	pages [1 << mlx5TableBits]atomic.Pointer[mlx5TablePage[T]]
 
 	mu   sync.Mutex // held while the table is changed
 	free []uint32   // numbers that were given back
 	next uint32     // the lowest number that was never given
 }
 
-type mlx5TablePage [1 << mlx5TableBits]atomic.Pointer[mlx5Owner]
+type mlx5TablePage[T any] [1 << mlx5TableBits]atomic.Pointer[T]
 
 // mlx5TableBits is half of 24 bits.
 const mlx5TableBits = 12
 
-// get returns an owner, nil if there is none.
-func (t *mlx5Table) get(number uint32) *mlx5Owner {
+// get returns what has a number, nil if nothing has.
+func (t *mlx5Table[T]) get(number uint32) *T {
 	p := t.pages[number>>mlx5TableBits%(1<<mlx5TableBits)].Load()
 	if p == nil {
 		return nil
@@ -38,18 +38,18 @@ func (t *mlx5Table) get(number uint32) *mlx5Owner {
 	return p[number%(1<<mlx5TableBits)].Load()
 }
 
-// set enters an owner, or nil to remove it.
-func (t *mlx5Table) set(number uint32, o *mlx5Owner) {
+// set enters something, or nil to remove it.
+func (t *mlx5Table[T]) set(number uint32, o *T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.put(number, o)
 }
 
 // put is set; the caller holds mu.
-func (t *mlx5Table) put(number uint32, o *mlx5Owner) {
+func (t *mlx5Table[T]) put(number uint32, o *T) {
 	page := &t.pages[number>>mlx5TableBits%(1<<mlx5TableBits)]
 	if page.Load() == nil {
-		page.Store(new(mlx5TablePage))
+		page.Store(new(mlx5TablePage[T]))
 	}
 	page.Load()[number%(1<<mlx5TableBits)].Store(o)
 }
@@ -57,8 +57,8 @@ func (t *mlx5Table) put(number uint32, o *mlx5Owner) {
 // errTableFull means that there are no more indices.
 var errTableFull = errors.New("uverbs: all indices of queues are in use")
 
-// add enters an owner under a number that nobody has.
-func (t *mlx5Table) add(o *mlx5Owner) (uint32, error) {
+// add enters something under a number that nobody has.
+func (t *mlx5Table[T]) add(o *T) (uint32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	const most = 1<<(2*mlx5TableBits) - 1 // the last number means none
@@ -78,7 +78,7 @@ func (t *mlx5Table) add(o *mlx5Owner) (uint32, error) {
 }
 
 // remove gives a number of add back.
-func (t *mlx5Table) remove(number uint32) {
+func (t *mlx5Table[T]) remove(number uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.put(number, nil)

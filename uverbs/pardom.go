@@ -12,7 +12,10 @@ type threadDomainDriver interface {
 // TD is a thread domain: a promise that objects which belong to it are used by one goroutine
 // at a time, so that the driver can do without locks for them (struct ibv_td). It is safe
 // for concurrent use itself.
-type TD struct{ object }
+type TD struct {
+	object
+	mlx5 *mlx5Register // of mlx5
+}
 
 // AllocTD allocates a thread domain (ibv_alloc_td). Drivers that make nothing of it have
 // none: the error is a [FeatureError].

@@ -44,6 +44,7 @@ type QPOptions struct {
 	SignalAll  bool        // SignalAll makes every send raise a completion, as if it had Signaled.
 	Path       PathOptions // Path says how the QP reaches its peer.
 	Flags      QPFlags     // Flags are properties of the QP.
+	InlineRecv bool        // InlineRecv lets the device put short messages into completions, from where Poll copies them; mlx5, for RC and UC.
 	SourceQPN  uint32      // SourceQPN is the number of another QP that this one sends as; zero is its own.
 
 	// IndTable spreads what arrives over WQs. The QP has no receive queue and no RecvCQ then,

@@ -45,6 +45,14 @@ func (rxeDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 	return udata{out: make([]byte, rxe.SRQRespSize)}, nil
 }
 
+// checkCQE: there is one size of completions.
+func (rxeDriver) checkCQE(size int) error {
+	if size != 0 {
+		return &FeatureError{Feature: "CREATE_CQ with CQESize", Driver: "rxe"}
+	}
+	return nil
+}
+
 // freeCQ, freeQP and freeSRQ unmap the rings.
 func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
 func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
@@ -70,6 +78,8 @@ func (rxeDriver) lacksQP(o *QPOptions) string {
 	switch {
 	case o.Flags != 0:
 		return "Flags"
+	case o.InlineRecv:
+		return "InlineRecv"
 	case o.SourceQPN != 0:
 		return "SourceQPN"
 	case o.IndTable != nil:

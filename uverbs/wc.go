@@ -145,6 +145,8 @@ type WC struct {
 	SLID      uint16  // SLID is the source LID (UD on InfiniBand).
 	SL        uint8   // SL is the service level (UD).
 	PathBits  uint8   // PathBits are the low bits of the destination LID (UD).
+
+	Timestamp uint64 // Timestamp is when it completed, by the device's clock, if the CQ has CQTimestamp; see [Device.ReadClock].
 }
 
 // Err returns nil if the work request succeeded, and its [WCStatus] otherwise.

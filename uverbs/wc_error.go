@@ -177,6 +177,8 @@ func (q *QP) sent(id uint64) sentWR {
 
 // mrNote is what is known of an MR, for messages. It does not change.
 type mrNote struct {
+	lkey         uint32
+	mem          []byte // of an MR of mlx5, nil if it is none of the program's
 	addr, length uint64
 	access       Access
 	pd           uint32 // the kernel's handle, which a parent domain has of its PD

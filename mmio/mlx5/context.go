@@ -63,6 +63,7 @@ type Context struct {
 	ClockOffset  uint64    // ClockOffset is where the clock is on its page.
 	ClockThere   bool      // ClockThere says that the page with the clock can be mapped.
 	RealTime     bool      // RealTime says that a CQ can have time stamps in nanoseconds.
+	NullKey      uint32    // NullKey is the key of memory that drops what is written and reads as zeros; 0 if there is none.
 	ECE          bool      // ECE says that the kernel takes connection establishment options.
 	CommandsUHW  uint8     // CommandsUHW is the set of commands with driver data, as the kernel tells it.
 	CacheLine    int       // CacheLine is that of the device, in bytes.
@@ -102,6 +103,9 @@ func DecodeContext(b []byte, pageSize int) (Context, error) {
 		CommandsUHW:  r.CmdsSuppUhw,
 		CacheLine:    int(r.CacheLineSize),
 		ResponseSize: int(r.ResponseLength),
+	}
+	if r.CompMask&abi.MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY != 0 {
+		c.NullKey = r.DumpFillMkey
 	}
 	if r.EthMinInline == abi.MLX5_USER_INLINE_MODE_NONE {
 		c.EthHeader = 0

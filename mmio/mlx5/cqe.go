@@ -114,6 +114,9 @@ func (c CQE) SLID() uint16 { return get16(c.p, cqeSLID) }
 // PathBits returns the low bits of the LID that the message was for.
 func (c CQE) PathBits() uint8 { return get8(c.p, cqePathBits) & 0x7f }
 
+// HasInline reports whether the device has put data into the completion.
+func (c CQE) HasInline() bool { return get8(c.p, cqeOwn)&(cqeInline32|cqeInline64) != 0 }
+
 // Inline returns the data that the device has put into the completion, or nil. stride is the
 // size of the queue's CQEs.
 func (q *CompQueue) Inline(c CQE) []byte {

@@ -1,0 +1,106 @@
+package mlx5
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
+)
+
+// A Clock is the device's free running counter, which time stamps of completions are read
+// from. It is safe for concurrent use.
+type Clock struct {
+	high, low *uint32 // big-endian
+}
+
+// ClockMap returns where mmap finds the page with the clock, for reading only.
+func ClockMap(pageSize int) uint64 { return mapOffset(mapCoreClock, 0, pageSize) }
+
+// NewClock makes a Clock of its page. offset is what the context says.
+func NewClock(page []byte, offset uint64) (*Clock, error) {
+	at := offset % uint64(max(len(page), 1))
+	if at%4 != 0 || at+8 > uint64(len(page)) {
+		return nil, fmt.Errorf("mlx5: clock at %#x of a page of %d bytes: %w", offset, len(page), ErrLayout)
+	}
+	return &Clock{high: (*uint32)(unsafe.Pointer(&page[at])), low: (*uint32)(unsafe.Pointer(&page[at+4]))}, nil
+}
+
+// Read returns the counter.
+func (c *Clock) Read() uint64 {
+	high := bits.ReverseBytes32(mmio.Load32(c.high))
+	for {
+		low := bits.ReverseBytes32(mmio.Load32(c.low))
+		// The two halves are read one after the other; if the upper one has moved on, the
+		// lower one may be of before or after.
+		again := bits.ReverseBytes32(mmio.Load32(c.high))
+		if again == high {
+			return uint64(high)<<32 | uint64(low)
+		}
+		high = again
+	}
+}
+
+// A ClockInfo is a page that the kernel writes, which tells how the device's counter relates
+// to the time of day (struct mlx5_ib_clock_info). It is safe for concurrent use.
+type ClockInfo struct {
+	info *abi.ClockInfo
+}
+
+// ClockInfoMap returns where mmap finds the page, for reading only.
+func ClockInfoMap(pageSize int) uint64 { return mapOffset(mapClockInfo, 0, pageSize) }
+
+// NewClockInfo makes a ClockInfo of its page.
+func NewClockInfo(page []byte) (*ClockInfo, error) {
+	if len(page) < int(unsafe.Sizeof(abi.ClockInfo{})) {
+		return nil, fmt.Errorf("mlx5: clock info of %d bytes: %w", len(page), ErrLayout)
+	}
+	return &ClockInfo{info: (*abi.ClockInfo)(unsafe.Pointer(&page[0]))}, nil
+}
+
+// clockTries is how often a read that the kernel has disturbed is begun again. It takes the
+// kernel a few nanoseconds, some times a minute.
+const clockTries = 1 << 20
+
+// Nanoseconds converts a counter of the device to nanoseconds of the epoch. ok is false if the
+// kernel never finishes writing, or has written what makes no sense.
+func (c *ClockInfo) Nanoseconds(stamp uint64) (ns uint64, ok bool) {
+	for range clockTries {
+		// A sequence lock: pairs with the kernel's smp_store_mb and smp_store_release of sign
+		// in mlx5_update_clock_info_page.
+		sign := atomic.LoadUint32(&c.info.Sign)
+		if sign&abi.MLX5_IB_CLOCK_INFO_KERNEL_UPDATING != 0 {
+			continue
+		}
+		at, cycles, frac := atomic.LoadUint64(&c.info.Nsec), atomic.LoadUint64(&c.info.Cycles), atomic.LoadUint64(&c.info.Frac)
+		mult, shift, mask := atomic.LoadUint32(&c.info.Mult), atomic.LoadUint32(&c.info.Shift), atomic.LoadUint64(&c.info.Mask)
+		if atomic.LoadUint32(&c.info.Sign) != sign {
+			continue
+		}
+		if shift > 63 {
+			return 0, false
+		}
+		// The stamp may be of before the kernel's last look, or of after.
+		delta := (stamp - cycles) & mask
+		if delta > mask/2 {
+			delta = (cycles - stamp) & mask
+			return at - scale(delta, mult, -frac, shift), true
+		}
+		return at + scale(delta, mult, frac, shift), true
+	}
+	return 0, false
+}
+
+// scale converts cycles to nanoseconds.
+func scale(cycles uint64, mult uint32, frac uint64, shift uint32) uint64 {
+	high, low := bits.Mul64(cycles, uint64(mult))
+	var carry uint64
+	low, carry = bits.Add64(low, frac, 0)
+	high += carry
+	if int64(frac) < 0 {
+		high--
+	}
+	return high<<(64-shift) | low>>shift
+}

@@ -1,0 +1,35 @@
+package uverbs
+
+import "time"
+
+// A clockDriver is a driver whose devices have a clock that can be read without a command.
+type clockDriver interface {
+	readClock(*Device) (uint64, error)
+	clockTime(d *Device, stamp uint64) (time.Time, error)
+}
+
+// ReadClock returns the device's clock, in cycles of [DeviceAttr].HCACoreClock; it is what
+// [WC].Timestamp is read from (ibv_query_rt_values_ex). It asks the device, which takes a
+// microsecond or so. The error is a [FeatureError] if the driver has no such clock.
+func (d *Device) ReadClock() (uint64, error) {
+	if d.gone.Load() {
+		return 0, d.errClosed()
+	}
+	if c, ok := d.driver.(clockDriver); ok {
+		return c.readClock(d)
+	}
+	return 0, &FeatureError{Feature: "QUERY_RT_VALUES", Driver: d.driver.name()}
+}
+
+// ClockTime returns the time of day of a time stamp that the device's clock has shown within
+// the last seconds (mlx5dv_ts_to_ns). The kernel holds the two together, so it asks neither
+// the kernel nor the device. The error is a [FeatureError] if the driver cannot tell.
+func (d *Device) ClockTime(stamp uint64) (time.Time, error) {
+	if d.gone.Load() {
+		return time.Time{}, d.errClosed()
+	}
+	if c, ok := d.driver.(clockDriver); ok {
+		return c.clockTime(d, stamp)
+	}
+	return time.Time{}, &FeatureError{Feature: "time of a time stamp", Driver: d.driver.name()}
+}

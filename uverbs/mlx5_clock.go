@@ -1,0 +1,81 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// mlx5Clock are the pages with the device's clock, mapped when they are first asked for.
+type mlx5Clock struct {
+	mu         sync.Mutex
+	clock      *mlx5.Clock     // guarded by mu
+	info       *mlx5.ClockInfo // guarded by mu
+	page, more *mmio.Region    // guarded by mu
+}
+
+func (mlx5Driver) readClock(d *Device) (uint64, error) {
+	m := d.mlx5
+	c := &m.clock
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.clock == nil {
+		if !m.ClockThere {
+			return 0, &FeatureError{Feature: "QUERY_RT_VALUES", Driver: "mlx5"}
+		}
+		page, err := d.mapReadOnly(mlx5.ClockMap(os.Getpagesize()))
+		if err != nil {
+			return 0, err
+		}
+		if c.clock, err = mlx5.NewClock(page.Bytes(), m.ClockOffset); err != nil {
+			return 0, errors.Join(err, page.Close())
+		}
+		c.page = page
+	}
+	return c.clock.Read(), nil
+}
+
+func (mlx5Driver) clockTime(d *Device, stamp uint64) (time.Time, error) {
+	m := d.mlx5
+	c := &m.clock
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.info == nil {
+		if !m.ClockInfo {
+			return time.Time{}, &FeatureError{Feature: "time of a time stamp", Driver: "mlx5"}
+		}
+		page, err := d.mapReadOnly(mlx5.ClockInfoMap(os.Getpagesize()))
+		if err != nil {
+			return time.Time{}, err
+		}
+		if c.info, err = mlx5.NewClockInfo(page.Bytes()); err != nil {
+			return time.Time{}, errors.Join(err, page.Close())
+		}
+		c.more = page
+	}
+	ns, ok := c.info.Nanoseconds(stamp)
+	if !ok {
+		return time.Time{}, fmt.Errorf("uverbs: %s: the kernel's page with the clock makes no sense", d.Name())
+	}
+	return time.Unix(0, int64(ns)), nil
+}
+
+func (c *mlx5Clock) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return closeRegions(c.page, c.more)
+}
+
+// mapReadOnly maps one page of the device's file for reading.
+func (d *Device) mapReadOnly(offset uint64) (*mmio.Region, error) {
+	r, err := mmio.MapReadOnly(d.cmd.f, offset, os.Getpagesize())
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: %s: map the clock: %w", d.Name(), err)
+	}
+	return r, nil
+}

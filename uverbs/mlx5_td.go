@@ -1,0 +1,17 @@
+package uverbs
+
+// allocTD gives a thread domain a register that none but its own QPs use, so that none of
+// them needs a lock for it.
+func (mlx5Driver) allocTD(t *TD) error {
+	reg, err := t.dev.mlx5.uars.own()
+	if err != nil {
+		return err
+	}
+	t.mlx5 = reg
+	return nil
+}
+
+func (mlx5Driver) freeTD(t *TD) error {
+	t.dev.mlx5.uars.give(t.mlx5)
+	return nil
+}
