@@ -79,6 +79,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 // kernel, is what a program needs that asks before it does without.
 func TestAbsentObjects(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "lack of all these", "rxe")
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		kernel := testenv.Kernel(t)
 		for _, v := range absentVerbs(t, s) {

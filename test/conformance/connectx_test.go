@@ -1,0 +1,285 @@
+package conformance
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// What ConnectX adapters have and rxe has not.
+
+// TestXRC sends from one sender to two SRQs of a domain, through one receiving end.
+func TestXRC(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "XRC", "mlx5")
+		dev := openDevice(t, deviceName)
+		a := newSide(t, dev, uverbs.QPOptions{})
+		xrcd, err := dev.OpenXRCD(uverbs.XRCDOptions{})
+		must(t, err)
+		closeLater(t, xrcd)
+		cq, err := dev.CreateCQ(64, uverbs.CQOptions{})
+		must(t, err)
+		closeLater(t, cq)
+		var srqs []*uverbs.SRQ
+		for range 2 {
+			srq, err := a.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, XRCD: xrcd, CQ: cq})
+			must(t, err)
+			closeLater(t, srq)
+			srqs = append(srqs, srq)
+		}
+		if srqs[0].Num() == srqs[1].Num() || srqs[0].Num() == 0 {
+			t.Fatalf("the SRQs have the numbers %d and %d", srqs[0].Num(), srqs[1].Num())
+		}
+		sender, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: a.cq, MaxInline: 64})
+		must(t, err)
+		closeLater(t, sender)
+		path := uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}
+		receiver, err := xrcd.CreateQP(path)
+		must(t, err)
+		closeLater(t, receiver)
+		es, err := sender.Endpoint()
+		must(t, err)
+		er, err := receiver.Endpoint()
+		must(t, err)
+		must(t, sender.Connect(t.Context(), er), receiver.Connect(t.Context(), es))
+
+		next := func() uverbs.WC {
+			t.Helper()
+			var wc [1]uverbs.WC
+			for end := time.Now().Add(deadline); time.Now().Before(end); {
+				if n, err := cq.Poll(wc[:]); err != nil {
+					t.Fatal(err)
+				} else if n == 1 {
+					return wc[0]
+				}
+			}
+			t.Fatal("no completion of an SRQ")
+			return wc[0]
+		}
+		for i := range uint64(40) {
+			srq := srqs[i%3%2]
+			want := a.fill(0, 100, byte(i))
+			must(t, srq.PostRecv(1000+i, a.mr.SGE(4096, 100)))
+			wr := send(i, a.mr.SGE(0, 100))
+			wr.RemoteSRQN = srq.Num()
+			if i%2 == 1 {
+				wr.SGL, wr.Inline, want = nil, bytes.Clone(want[:50]), want[:50]
+			}
+			must(t, sender.PostSend(wr))
+			if wc := next(); wc.ID != 1000+i || wc.Err() != nil || wc.Opcode != uverbs.WCRecv || int(wc.ByteLen) != len(want) || wc.QPN != receiver.QPN() {
+				t.Fatalf("%d: completion %+v", i, wc)
+			}
+			a.holds(t, 4096, want)
+			if wc := a.next(t); wc.ID != i || wc.Err() != nil || wc.Opcode != uverbs.WCSend || wc.QPN != sender.QPN() {
+				t.Fatalf("%d: completion %+v", i, wc)
+			}
+		}
+		// A READ and a WRITE name an SRQ that they do not use.
+		for _, op := range []uverbs.WROpcode{uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
+			want := a.fill(0, 64, 77)
+			wr := send(5, a.mr.SGE(0, 64))
+			wr.Opcode, wr.RemoteAddr, wr.RKey = op, a.mr.Addr()+8192, a.mr.RKey()
+			if op == uverbs.WRRDMARead {
+				a.fill(8192, 64, 99)
+				want = slices.Clone(a.buf.Bytes()[8192:8256])
+			}
+			must(t, sender.PostSend(wr))
+			if wc := a.next(t); wc.Err() != nil {
+				t.Fatalf("%s: %v", op, sender.Err(&wc))
+			}
+			a.holds(t, 8192, want)
+			a.holds(t, 0, want)
+		}
+		b := a.qp.BeginSend()
+		b.Send(1, 0)
+		b.ToSRQ(1)
+		if err := b.Post(); err == nil {
+			t.Error("an SRQ is named on an RC QP")
+		}
+	})
+}
+
+// TestTimestamps: completions have the device's time, which goes up and is between two looks
+// at the clock; the time of day of it is about now.
+func TestTimestamps(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "time stamps", "mlx5")
+		a, b := pair(t, uverbs.QPOptions{})
+		cq, err := a.dev.CreateCQ(64, uverbs.CQOptions{Flags: uverbs.CQTimestamp})
+		must(t, err)
+		closeLater(t, cq)
+		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+		must(t, err)
+		closeLater(t, qp)
+		e, err := qp.Endpoint()
+		must(t, err, qp.Connect(t.Context(), e)) // to itself
+		before, err := a.dev.ReadClock()
+		must(t, err)
+		last := before
+		for i := range uint64(5) {
+			must(t, qp.PostRecv(i, a.mr.SGE(0, 8)), qp.PostSend(send(i, a.mr.SGE(0, 8))))
+			for n := 0; n < 2; {
+				var wc [2]uverbs.WC
+				k, err := cq.Poll(wc[:])
+				must(t, err)
+				for _, w := range wc[:k] {
+					must(t, w.Err())
+					if w.Timestamp < last {
+						t.Errorf("a completion is of %d, after one of %d", w.Timestamp, last)
+					}
+					last = w.Timestamp
+				}
+				n += k
+			}
+		}
+		after, err := a.dev.ReadClock()
+		must(t, err)
+		if last <= before || last > after {
+			t.Errorf("the last completion is of %d, not between %d and %d", last, before, after)
+		}
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)), a.qp.PostSend(send(1, a.mr.SGE(0, 8))))
+		if wc := b.want(t, 1, uverbs.WCRecv); wc.Timestamp != 0 {
+			t.Errorf("a completion of a CQ without time stamps is of %d", wc.Timestamp)
+		}
+		a.want(t, 1, uverbs.WCSend)
+		at, err := a.dev.ClockTime(after)
+		if testenv.Lacks(t, err) {
+			return
+		}
+		must(t, err)
+		if d := time.Since(at); d < -time.Hour || d > time.Hour {
+			t.Errorf("the time of day of %d is %s", after, at)
+		}
+	})
+}
+
+// TestInlineRecv: short messages that the device puts into completions are where they belong,
+// on a queue of the QP's own and on an SRQ, with completions of both sizes, in several pieces.
+func TestInlineRecv(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "data in completions", "mlx5")
+		for _, size := range []int{64, 128} {
+			for _, shared := range []bool{false, true} {
+				dev := openDevice(t, deviceName)
+				s := newSide(t, dev, uverbs.QPOptions{})
+				cq, err := dev.CreateCQ(16, uverbs.CQOptions{CQESize: size})
+				must(t, err)
+				closeLater(t, cq)
+				o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvSGE: 3, InlineRecv: true, SignalAll: true, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}}
+				if shared {
+					o.SRQ, err = s.pd.CreateSRQ(uverbs.SRQOptions{MaxSGE: 3})
+					must(t, err)
+					closeLater(t, o.SRQ)
+					o.MaxRecvSGE = 0
+				}
+				qp, err := s.pd.CreateQP(o)
+				must(t, err)
+				closeLater(t, qp)
+				s.cq, s.qp = cq, qp
+				e, err := qp.Endpoint()
+				must(t, err, qp.Connect(t.Context(), e))
+				for n := range 80 {
+					want := slices.Clone(s.fill(0, n, byte(n)))
+					clear(s.buf.Bytes()[4096:8192])
+					sgl := []uverbs.SGE{s.mr.SGE(4096, 10), s.mr.SGE(5000, 3), s.mr.SGE(6000, 100)}
+					if shared {
+						must(t, o.SRQ.PostRecv(7, sgl...))
+					} else {
+						must(t, qp.PostRecv(7, sgl...))
+					}
+					must(t, qp.PostSend(send(1, s.mr.SGE(0, n))))
+					for range 2 {
+						if wc := s.next(t); wc.Err() != nil || wc.Opcode == uverbs.WCRecv && (wc.ID != 7 || int(wc.ByteLen) != n) {
+							t.Fatalf("%d bytes: %v, %+v", n, qp.Err(&wc), wc)
+						}
+					}
+					got := slices.Concat(s.buf.Bytes()[4096:4106], s.buf.Bytes()[5000:5003], s.buf.Bytes()[6000:6100])[:n]
+					if !bytes.Equal(got, want) {
+						t.Fatalf("size %d, shared %v: %d bytes are %x, want %x", size, shared, n, got, want)
+					}
+					wr := send(2, s.mr.SGE(4096, n))
+					wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, s.mr.Addr(), s.mr.RKey()
+					must(t, qp.PostSend(wr))
+					if wc := s.next(t); wc.Err() != nil {
+						t.Fatalf("READ of %d bytes: %v", n, qp.Err(&wc))
+					}
+					s.holds(t, 4096, want)
+				}
+			}
+		}
+	})
+}
+
+// TestThreadDomain: QPs of a thread domain work, and the domain outlives them.
+func TestThreadDomain(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "thread domains", "mlx5")
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		td, err := s.dev.AllocTD()
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, td)
+		pd, err := s.pd.ParentDomain(td)
+		must(t, err)
+		closeLater(t, pd)
+		for range 3 {
+			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, MaxInline: 32})
+			must(t, err)
+			closeLater(t, qp)
+			e, err := qp.Endpoint()
+			must(t, err, qp.Connect(t.Context(), e))
+			for i := range uint64(20) {
+				wr := send(i)
+				wr.Inline = []byte{1, 2, 3}
+				must(t, qp.PostRecv(100+i, s.mr.SGE(0, 8)), qp.PostSend(wr))
+				for range 2 {
+					if wc := s.next(t); wc.Err() != nil || wc.QPN != qp.QPN() {
+						t.Fatalf("%d: %v", i, qp.Err(&wc))
+					}
+				}
+			}
+		}
+		if err := td.Close(); err == nil {
+			t.Error("the domain was closed with a parent domain in it")
+		}
+	})
+}
+
+// TestManyRegisters gives QPs registers of their own, then registers that they share, and has all
+// of them work.
+func TestManyRegisters(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "registers", "mlx5")
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		var qps []*uverbs.QP
+		for range 100 {
+			qp, err := s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 4, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+			must(t, err)
+			closeLater(t, qp)
+			e, err := qp.Endpoint()
+			must(t, err, qp.Connect(t.Context(), e))
+			qps = append(qps, qp)
+		}
+		for i, qp := range qps {
+			must(t, qp.PostRecv(uint64(i), s.mr.SGE(8*i, 8)), qp.PostSend(send(uint64(i), s.mr.SGE(0, 8))))
+		}
+		seen := map[uint64]int{}
+		for range 2 * len(qps) {
+			wc := s.next(t)
+			must(t, wc.Err())
+			if wc.QPN != qps[wc.ID].QPN() {
+				t.Fatalf("%+v is of another QP", wc)
+			}
+			seen[wc.ID]++
+		}
+		for i := range qps {
+			if seen[uint64(i)] != 2 {
+				t.Errorf("QP %d has %d completions, want 2", i, seen[uint64(i)])
+			}
+		}
+	})
+}
