@@ -78,11 +78,11 @@ func TestXRC(t *testing.T) {
 				t.Fatalf("%d: completion %+v", i, wc)
 			}
 		}
-		// A READ and a WRITE name an SRQ that they do not use.
+		// A READ and a WRITE name an SRQ too: it is its PD that the peer's memory must be of.
 		for _, op := range []uverbs.WROpcode{uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
 			want := a.fill(0, 64, 77)
 			wr := send(5, a.mr.SGE(0, 64))
-			wr.Opcode, wr.RemoteAddr, wr.RKey = op, a.mr.Addr()+8192, a.mr.RKey()
+			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.RemoteSRQN = op, a.mr.Addr()+8192, a.mr.RKey(), srqs[0].Num()
 			if op == uverbs.WRRDMARead {
 				a.fill(8192, 64, 99)
 				want = slices.Clone(a.buf.Bytes()[8192:8256])
