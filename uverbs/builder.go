@@ -269,6 +269,10 @@ func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr
 		b.failLast(ErrBindKey)
 		return
 	}
+	if b.q.kind == kindMlx5 && mr.Access()&AccessMWBind == 0 {
+		b.failLast(ErrBindRight)
+		return
+	}
 	switch b.q.kind {
 	case kindRxe:
 		b.slot.SetMW(addr, length, mr.lkey, now, rkey, uint32(access))

@@ -102,7 +102,10 @@ func (mlx5Driver) closeContext(d *Device) error {
 func mlx5Size(op string, err error) error {
 	var s *mlx5.SizeError
 	if errors.As(err, &s) {
-		return argErr(op, s.What, s.Got, "up to %d", s.Most)
+		if s.What == "MaxInline" {
+			return argErr(op, s.What, s.Got, "0 to %d bytes", s.Most)
+		}
+		return argErr(op, s.What, s.Got, "1 to %d", s.Most)
 	}
 	return err
 }

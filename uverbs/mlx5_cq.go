@@ -187,7 +187,9 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		}
 		var op mlx5.Op
 		if e.HasInline() {
-			c.copyMlx5(e, wc, func(put mlx5Put) { o.qp.msq.Scatter(e.Counter(), put) })
+			d := c.inlineMlx5(e)
+			o.qp.msq.Scatter(e.Counter(), d.put)
+			wc.Status = d.end()
 		}
 		wc.ID, op = o.qp.msq.Complete(e.Counter())
 		done := mlx5.SendOp(op)
@@ -238,8 +240,10 @@ func (m *mlx5Context) owner(e mlx5.CQE, kind mlx5.Kind) *mlx5Owner {
 // recvMlx5 finds the ID of a receive, and gives its place in the queue back.
 func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	if s := o.srq; s != nil {
-		if e.HasInline() {
-			c.copyMlx5(e, wc, func(put mlx5Put) { s.scatterMlx5(e.Counter(), put) })
+		if e.HasInline() && e.Kind() == mlx5.KindRecv {
+			d := c.inlineMlx5(e)
+			s.scatterMlx5(e.Counter(), d.put)
+			wc.Status = d.end()
 		}
 		if wc.ID, err = s.completeMlx5(e.Counter()); err != nil {
 			return c.strayMlx5(e)
@@ -249,8 +253,10 @@ func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	if o.qp.mrq == nil {
 		return c.strayMlx5(e)
 	}
-	if e.HasInline() {
-		c.copyMlx5(e, wc, func(put mlx5Put) { o.qp.mrq.Scatter(e.Counter(), put) })
+	if e.HasInline() && e.Kind() == mlx5.KindRecv {
+		d := c.inlineMlx5(e)
+		o.qp.mrq.Scatter(e.Counter(), d.put)
+		wc.Status = d.end()
 	}
 	wc.ID = o.qp.mrq.Complete(e.Counter())
 	return nil
@@ -282,36 +288,44 @@ func (c *CQ) arrivedMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 	}
 }
 
-// mlx5Put takes a scatter entry and reports whether it wants the next one.
-type mlx5Put = func(addr uint64, length, lkey uint32) bool
+// mlx5Inline is data that the device has put into a completion, on its way to where the work
+// request says. Memory that is not the MR's is not touched: the work request has failed then,
+// as if the device had found that out.
+type mlx5Inline struct {
+	mrs    *mlx5Table[mrNote]
+	data   []byte
+	status WCStatus
+}
 
-// copyMlx5 copies data that the device has put into the completion to where the work request
-// says. scatter goes over its entries. Memory that is not the MR's is not touched: the work
-// request has failed then, as if the device had found that out.
-func (c *CQ) copyMlx5(e mlx5.CQE, wc *WC, scatter func(mlx5Put)) {
-	data := c.mlx5.ring.Inline(e)
-	if e.Kind() != mlx5.KindSend && e.Kind() != mlx5.KindRecv {
-		return
+// inlineMlx5 begins with the data of a completion.
+func (c *CQ) inlineMlx5(e mlx5.CQE) mlx5Inline {
+	return mlx5Inline{mrs: &c.dev.mlx5.mrs, data: c.mlx5.ring.Inline(e)}
+}
+
+// put copies into a scatter entry and reports whether there is more.
+func (d *mlx5Inline) put(addr uint64, length, lkey uint32) bool {
+	n := int(min(uint64(length), uint64(len(d.data))))
+	note := d.mrs.get(lkey >> 8)
+	if note == nil || note.lkey != lkey || note.access&AccessLocalWrite == 0 || addr < note.addr || addr-note.addr > uint64(len(note.mem)) {
+		d.status = WCLocProtErr
+		return false
 	}
-	scatter(func(addr uint64, length, lkey uint32) bool {
-		n := int(min(uint64(length), uint64(len(data))))
-		note := c.dev.mlx5.mrs.get(lkey >> 8)
-		if note == nil || note.lkey != lkey || note.access&AccessLocalWrite == 0 || addr < note.addr || addr-note.addr > uint64(len(note.mem)) {
-			wc.Status = WCLocProtErr
-			return false
-		}
-		to := note.mem[addr-note.addr:]
-		if len(to) < n {
-			wc.Status = WCLocProtErr
-			return false
-		}
-		copy(to, data[:n])
-		data = data[n:]
-		return len(data) > 0
-	})
-	if len(data) > 0 && wc.Status == WCSuccess {
-		wc.Status = WCLocLenErr
+	to := note.mem[addr-note.addr:]
+	if len(to) < n {
+		d.status = WCLocProtErr
+		return false
 	}
+	copy(to, d.data[:n])
+	d.data = d.data[n:]
+	return len(d.data) > 0
+}
+
+// end returns the outcome.
+func (d *mlx5Inline) end() WCStatus {
+	if d.status == WCSuccess && len(d.data) > 0 {
+		return WCLocLenErr
+	}
+	return d.status
 }
 
 // strayMlx5 is the error for a completion of nothing.

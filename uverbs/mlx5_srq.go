@@ -105,7 +105,7 @@ func (s *SRQ) completeMlx5(counter uint16) (id uint64, err error) {
 }
 
 // scatterMlx5 goes over the entries of a receive that has completed.
-func (s *SRQ) scatterMlx5(counter uint16, put mlx5Put) {
+func (s *SRQ) scatterMlx5(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
 	if _, err := s.mrq.ID(counter); err == nil {

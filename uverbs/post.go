@@ -164,6 +164,8 @@ var (
 	ErrBind = errors.New("a bind needs an MW and an MR that are open")
 	// ErrBindForeign means a bind of an MW or an MR of another device.
 	ErrBindForeign = errors.New("the MW or the MR is of another device")
+	// ErrBindRight means a bind to an MR without AccessMWBind, where the device does not look.
+	ErrBindRight = errors.New("the MR was registered without AccessMWBind")
 	// ErrBindKey means that a bind changes more of the key than its last 8 bits.
 	ErrBindKey = errors.New("the new key differs from the window's in more than the last 8 bits")
 	// ErrNothingBegun means that a builder was given data before an operation.

@@ -359,7 +359,7 @@ func (q *QP) Query() (QPAttr, error) {
 		return QPAttr{}, q.dev.cmd.fail("QUERY_QP", errno, "")
 	}
 	q.state.Store(uint32(r.QPState))
-	return QPAttr{
+	attr := QPAttr{
 		State:        QPState(r.QPState),
 		CurState:     QPState(r.CurQPState),
 		PathMTU:      MTU(r.PathMTU),
@@ -390,7 +390,11 @@ func (q *QP) Query() (QPAttr, error) {
 		RNRRetry:        r.RNRRetry,
 		AltPort:         r.AltPortNum,
 		AltTimeout:      AckTimeout(r.AltTimeout),
-	}, nil
+	}
+	if q.kind == kindMlx5 { // the kernel does not know
+		attr.Caps = q.caps
+	}
+	return attr, nil
 }
 
 // modifyHint says what a refused change of state may be due to.

@@ -57,10 +57,10 @@ func (c *Context) SizeSend(t Transport, maxWR, maxSGE, maxInline int) (SendSize,
 	}
 	_, head := t.head()
 	if most := (c.MaxSendWQE - head) / dataSize; maxSGE < 0 || maxSGE > most {
-		return SendSize{}, sizeErr("SGEs of a send", maxSGE, most)
+		return SendSize{}, sizeErr("MaxSendSGE", maxSGE, most)
 	}
 	if most := min(c.MaxSendWQE-head-inlineSize, maxInlineData); maxInline < 0 || maxInline > most {
-		return SendSize{}, sizeErr("bytes of inline data", maxInline, most)
+		return SendSize{}, sizeErr("MaxInline", maxInline, most)
 	}
 	wqe := head + maxSGE*dataSize
 	if maxInline > 0 {
@@ -68,14 +68,14 @@ func (c *Context) SizeSend(t Transport, maxWR, maxSGE, maxInline int) (SendSize,
 	}
 	wqe = alignUp(wqe, blockSize)
 	if wqe > c.MaxSendWQE {
-		return SendSize{}, sizeErr("bytes of a send's WQE", wqe, c.MaxSendWQE)
+		return SendSize{}, sizeErr("MaxInline", maxInline, c.MaxSendWQE-head-inlineSize)
 	}
 	if most := c.MaxBlocks * blockSize / wqe; maxWR < 0 || maxWR > most {
-		return SendSize{}, sizeErr("work requests of a send queue with WQEs of this size", maxWR, most)
+		return SendSize{}, sizeErr("MaxSendWR", maxWR, most)
 	}
 	bytes := pow2(maxWR * wqe)
 	if bytes/blockSize > c.MaxBlocks {
-		return SendSize{}, sizeErr("blocks of a send queue", bytes/blockSize, c.MaxBlocks)
+		return SendSize{}, sizeErr("MaxSendWR", maxWR, c.MaxBlocks*blockSize/wqe/2)
 	}
 	return SendSize{
 		Blocks: bytes / blockSize,
@@ -102,10 +102,10 @@ func (c *Context) SizeRecv(maxWR, maxSGE int) (RecvSize, error) {
 		return RecvSize{}, nil
 	}
 	if most := c.MaxRecvWQE / dataSize; maxSGE < 0 || maxSGE > most {
-		return RecvSize{}, sizeErr("SGEs of a receive", maxSGE, most)
+		return RecvSize{}, sizeErr("MaxRecvSGE", maxSGE, most)
 	}
 	if most := c.MaxRecvWR; maxWR < 0 || maxWR > most {
-		return RecvSize{}, sizeErr("work requests of a receive queue", maxWR, most)
+		return RecvSize{}, sizeErr("MaxRecvWR", maxWR, most)
 	}
 	size := pow2(max(maxSGE, 1) * dataSize)
 	entries := max(pow2(maxWR)*size, blockSize) / size
@@ -119,10 +119,10 @@ func (s RecvSize) Bytes() int { return s.Entries << s.Shift }
 // one behind the last of those that are posted.
 func (c *Context) SizeSRQ(maxWR, maxSGE int) (RecvSize, error) {
 	if most := c.MaxRecvWQE/dataSize - nextSize/dataSize; maxSGE < 0 || maxSGE > most {
-		return RecvSize{}, sizeErr("SGEs of a shared receive queue", maxSGE, most)
+		return RecvSize{}, sizeErr("MaxSGE", maxSGE, most)
 	}
 	if most := c.MaxSRQWR - 1; maxWR < 1 || maxWR > most {
-		return RecvSize{}, sizeErr("work requests of a shared receive queue", maxWR, most)
+		return RecvSize{}, sizeErr("MaxWR", maxWR, most)
 	}
 	size := max(pow2(nextSize+maxSGE*dataSize), minSRQEntry)
 	return RecvSize{Entries: pow2(maxWR + 1), Shift: log2(size), MaxSGE: (size - nextSize) / dataSize}, nil
@@ -135,7 +135,7 @@ const minSRQEntry = 32
 // told one less.
 func SizeCQ(cqe int) (int, error) {
 	if cqe < 1 || cqe > maxCQEs-1 {
-		return 0, sizeErr("completions", cqe, maxCQEs-1)
+		return 0, sizeErr("cqe", cqe, maxCQEs-1)
 	}
 	return pow2(cqe + 1), nil
 }
@@ -152,7 +152,7 @@ func log2(n int) int {
 
 // A SizeError says which size of a queue the device does not have. It matches ErrSize.
 type SizeError struct {
-	What string // What is counted.
+	What string // What is counted, by the name that an option for it usually has: MaxSendSGE and so on.
 	Got  int    // Got was asked for.
 	Most int    // Most is what the device has.
 }

@@ -33,8 +33,11 @@ func TestMain(m *testing.M) {
 // deviceName is the device that most tests use.
 var deviceName = rig.Devices[0]
 
-// rig is what this guest has to test with.
-var rig = testenv.TheRig()
+// rig is what this guest has to test with, and onMLX5 says that it is ConnectX.
+var (
+	rig    = testenv.TheRig()
+	onMLX5 = rig.Driver == "mlx5"
+)
 
 // deadline bounds every wait of a test.
 const deadline = 20 * time.Second

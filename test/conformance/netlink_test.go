@@ -151,6 +151,9 @@ func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Resource
 		t.Errorf("counter for a QP: %v, want errors.ErrUnsupported", err)
 	}
 
+	if onMLX5 { // what a port counts is firmware's, and a VF may not ask for it
+		return
+	}
 	// A connected QP tells its peer, and packets are counted.
 	count := func() uint64 {
 		counters, err := netlinkrdma.PortCounters(dev, 1)

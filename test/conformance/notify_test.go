@@ -57,7 +57,7 @@ func TestNotifyOperations(t *testing.T) {
 	}
 }
 
-// TestNotifyAgain: an event that nobody has read yet does not swallow the next.
+// TestNotifyAgain: an event that nobody has read yet does not swallow the next, on rxe.
 func TestNotifyAgain(t *testing.T) {
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	for id := range uint64(2) {
@@ -67,7 +67,9 @@ func TestNotifyAgain(t *testing.T) {
 		a.want(t, id, uverbs.WCRDMAWrite)
 	}
 	raised(t, a, true)
-	raised(t, a, true)
+	if !onMLX5 { // to ConnectX the second request is the first one, until the event has been read
+		raised(t, a, true)
+	}
 	raised(t, a, false)
 }
 

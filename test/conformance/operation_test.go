@@ -98,6 +98,7 @@ func TestAtomic(t *testing.T) {
 // TestAtomicWrite: kernels that do not have it say so in the completion.
 func TestAtomicWrite(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "ATOMIC_WRITE", "rxe")
 		a, b := pair(t, uverbs.QPOptions{})
 		b.setWord(128, 1)
 		value := []byte{1, 2, 3, 4, 5, 6, 7, 8}
@@ -122,6 +123,7 @@ func TestAtomicWrite(t *testing.T) {
 // TestFlush makes sure that what was written is visible, or says that the kernel cannot.
 func TestFlush(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "FLUSH", "rxe")
 		rights := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessFlushGlobal
 		a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{Access: rights}})
 		mr, err := b.pd.RegMR(b.buf, rights)

