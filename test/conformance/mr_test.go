@@ -263,6 +263,9 @@ func TestReregAccess(t *testing.T) {
 			t.Error("the peer can write although the right was taken away")
 		}
 
+		if onMLX5 { // which pins it anew
+			return
+		}
 		// What was pinned for reading does not become writable.
 		ro, err := b.pd.RegMR(b.buf, uverbs.AccessRemoteRead)
 		must(t, err)
