@@ -26,6 +26,7 @@ const (
 // the register tell, and writes CQEs.
 type card struct {
 	tb   testing.TB
+	qpn  uint32
 	uar  []byte
 	sqMB []byte
 	rqMB []byte
@@ -64,7 +65,7 @@ const cardQPN = 0x4a5b6c
 
 func newCard(tb testing.TB, t Transport, wr, sge, inline int) *card {
 	tb.Helper()
-	c := &card{tb: tb, uar: region(tb, uarSize), cqeSize: 64}
+	c := &card{tb: tb, qpn: cardQPN, uar: region(tb, uarSize), cqeSize: 64}
 	tb.Cleanup(func() { c.recs.Close() })
 	must := func(err error) {
 		tb.Helper()
@@ -122,7 +123,7 @@ func (c *card) take() []byte {
 	if got := binary.BigEndian.Uint32(first) >> 8 & 0xffff; got != uint32(c.taken) {
 		c.tb.Fatalf("WQE at block %d has index %d", c.taken, got)
 	}
-	if got := binary.BigEndian.Uint32(first[4:]) >> 8; got != cardQPN {
+	if got := binary.BigEndian.Uint32(first[4:]) >> 8; got != c.qpn {
 		c.tb.Fatalf("WQE has QP %#x", got)
 	}
 	var w []byte
