@@ -172,13 +172,13 @@ func (c *CQ) pollMlx5(wcs []WC) (n int, err error) {
 // decodeMlx5 decodes a completion. An error means that it is about nothing that was posted.
 func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	*wc = WC{QPN: e.QPN()}
-	if c.mlx5.time {
-		wc.Timestamp = e.Timestamp()
-	}
 	kind := e.Kind()
 	o := c.dev.mlx5.owner(e, kind)
 	if o == nil {
 		return c.strayMlx5(e)
+	}
+	if c.mlx5.time && (kind == mlx5.KindSend || kind == mlx5.KindRecv) { // a failure has its syndromes there
+		wc.Timestamp = e.Timestamp()
 	}
 	switch kind {
 	case mlx5.KindSend:

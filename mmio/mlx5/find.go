@@ -4,7 +4,7 @@ import "unsafe"
 
 // SendInfo is what a posted work request says, for messages.
 type SendInfo struct {
-	Op         Op
+	Op         Op        // the operation
 	Length     uint32    // in bytes, of all data
 	RemoteAddr uint64    // of RDMA and atomics
 	RKey       uint32    // of RDMA and atomics; the new key of a window that is bound, the key that is invalidated

@@ -277,6 +277,7 @@ func TestNoWay(t *testing.T) {
 
 func TestGIDIndex(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		testenv.NeedsEthernet(t)
 		dev := openDevice(t, deviceName)
 		for _, index := range []int{200, 5000} {
 			s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(index)}})
@@ -461,7 +462,7 @@ func TestPeerGone(t *testing.T) {
 		if wc.ID != 1 || !errors.Is(err, uverbs.WCRetryExcErr) {
 			t.Fatalf("first completion is %+v (%v), want a retry error of 1", wc, err)
 		}
-		says(t, err, "10.1.0.1", "QP "+strconv.Itoa(int(qpn)), "2 attempts")
+		says(t, err, peerName, "QP "+strconv.Itoa(int(qpn)), "2 attempts")
 		wc = a.next(t)
 		if wc.ID != 2 || !uverbs.IsFlush(a.qp.Err(&wc)) {
 			t.Fatalf("second completion is %+v, want a flush of 2", wc)

@@ -35,7 +35,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	add(srq, err)
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 	add(qp, err)
-	ah, err := pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gidOf(t, dev).GID, SGIDIndex: uint8(ipv4Index), HopLimit: 1}})
+	ah, err := pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: lidOf(t, gidOf(t, dev).GID), Global: true, GRH: uverbs.GRH{DGID: gidOf(t, dev).GID, SGIDIndex: uint8(ipv4Index), HopLimit: 1}})
 	add(ah, err)
 	pool, err := uverbs.NewBufferPool(pd, uverbs.PoolOptions{SlotSize: 64, Slots: 4, Access: uverbs.AccessLocalWrite})
 	add(pool, err)

@@ -39,6 +39,9 @@ var (
 	onMLX5 = rig.Driver == "mlx5"
 )
 
+// peerName is in messages about the peer on the first device.
+var peerName = map[bool]string{false: "10.1.0.1", true: ""}[rig.InfiniBand()]
+
 // deadline bounds every wait of a test.
 const deadline = 20 * time.Second
 
@@ -155,6 +158,7 @@ func connect(t *testing.T, a, b *side) {
 // TestChosenGID connects with the GID that the library chooses.
 func TestChosenGID(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		testenv.NeedsEthernet(t)
 		dev := openDevice(t, deviceName)
 		table, err := dev.GIDTable(1)
 		must(t, err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -21,16 +22,38 @@ func gidOf(t *testing.T, dev *uverbs.Device) uverbs.GIDEntry {
 	t.Helper()
 	e, err := dev.QueryGID(1, ipv4Index)
 	must(t, err)
+	if rig.InfiniBand() {
+		return e
+	}
 	if !e.GID.Addr().Is4() || e.Type != uverbs.GIDTypeRoCEv2 {
 		t.Fatalf("%s has %s, want an IPv4 GID", dev.Name(), e)
 	}
 	return e
 }
 
+// lidOf returns the LID of the port that has a GID on InfiniBand, else 0.
+func lidOf(t *testing.T, gid uverbs.GID) uint16 {
+	t.Helper()
+	if !rig.InfiniBand() {
+		return 0
+	}
+	for _, name := range rig.Devices {
+		dev, err := uverbs.Open(name)
+		must(t, err)
+		own, err := dev.QueryGID(1, 0)
+		port, perr := dev.QueryPort(1)
+		must(t, err, perr, dev.Close())
+		if own.GID == gid {
+			return port.LID
+		}
+	}
+	return 0
+}
+
 // wayToGID makes an AH to a GID.
 func wayToGID(t *testing.T, from *side, to uverbs.GIDEntry) *uverbs.AH {
 	t.Helper()
-	ah, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{
+	ah, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: lidOf(t, to.GID), Global: true, GRH: uverbs.GRH{
 		DGID: to.GID, SGIDIndex: uint8(gidOf(t, from.dev).Index), HopLimit: 64, TrafficClass: 0x20,
 	}})
 	must(t, err)
@@ -165,6 +188,7 @@ func TestDatagramErrors(t *testing.T) {
 // TestMulticast sends to a group that a QP of the other device is attached to.
 func TestMulticast(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		testenv.NeedsEthernet(t)
 		a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD})
 		b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
 		group := netip.MustParseAddr("ff0e::7:1")

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // TestQueryPKey reads the partition keys of RoCE, of which there is one.
@@ -25,6 +27,7 @@ func TestQueryPKey(t *testing.T) {
 // TestQueryGID compares single entries with the table.
 func TestQueryGID(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		testenv.NeedsEthernet(t)
 		dev := openDevice(t, deviceName)
 		table, err := dev.GIDTable(1)
 		must(t, err)

@@ -36,7 +36,7 @@ func makers(t *testing.T, dev *uverbs.Device) []maker {
 	var cqs atomic.Int64
 	return []maker{
 		{"AH", attr.MaxAH, func() (closer, error) {
-			return pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
+			return pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: lidOf(t, gid.GID), Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
 		}},
 		{"CQ", attr.MaxCQ, func() (closer, error) { // of two kinds
 			if cqs.Add(1)%2 == 0 {

@@ -81,7 +81,7 @@ func TestStatus(t *testing.T) {
 				if !errors.As(err, &e) || wc.ID != 1 || !slices.Contains(c.want, wc.Status) {
 					t.Fatalf("completion of %d: %v, want 1 with %v", wc.ID, err, c.want)
 				}
-				for _, s := range append(c.say, "peer 10.1.0.1") {
+				for _, s := range append(c.say, "peer "+peerName) {
 					if !strings.Contains(err.Error(), s) {
 						t.Errorf("the error does not say %q: %v", s, err)
 					}

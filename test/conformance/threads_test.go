@@ -84,7 +84,7 @@ func TestAHThreads(t *testing.T) {
 	must(t, inThreads(threads, func(i int) error {
 		a, b := from[i], to[i]
 		for round := range uint64(rounds) {
-			ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
+			ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: lidOf(t, gid.GID), Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
 			if err != nil {
 				return err
 			}

@@ -20,7 +20,7 @@ type entry struct {
 //
 //	KERNELS TEST: FEATURE
 //
-// where KERNELS is all, <6.2 or >=6.2, and TEST is a test's full name, in which * stands
+// where KERNELS is all, <6.2, >=6.2, or ib for all with devices on InfiniBand, and TEST is a test's full name, in which * stands
 // for anything between two slashes. Empty lines and those that start with # do not count.
 func parseList(text string) ([]entry, error) {
 	var list []entry
@@ -40,16 +40,16 @@ func parseList(text string) ([]entry, error) {
 			return nil, fmt.Errorf("%q: %w", line, err)
 		}
 		switch {
-		case kernels == "all":
-			e.op = "all"
+		case kernels == "all", kernels == onIB:
+			e.op = kernels
 		case strings.HasPrefix(kernels, ">="):
 			e.op = ">="
 		case strings.HasPrefix(kernels, "<"):
 			e.op = "<"
 		default:
-			return nil, fmt.Errorf("%q does not start with all, <X.Y or >=X.Y", line)
+			return nil, fmt.Errorf("%q does not start with all, ib, <X.Y or >=X.Y", line)
 		}
-		if e.op != "all" {
+		if e.op != "all" && e.op != onIB {
 			if _, err := fmt.Sscanf(kernels[len(e.op):], "%d.%d", &e.version[0], &e.version[1]); err != nil {
 				return nil, fmt.Errorf("%q: kernel version: %w", line, err)
 			}
@@ -59,6 +59,9 @@ func parseList(text string) ([]entry, error) {
 	return list, nil
 }
 
+// onIB stands for devices on InfiniBand in place of a kernel.
+const onIB = "ib"
+
 // applies reports whether an entry is about a kernel.
 func (e *entry) applies(kernel [2]int) bool {
 	switch e.op {
@@ -66,6 +69,8 @@ func (e *entry) applies(kernel [2]int) bool {
 		return slices.Compare(kernel[:], e.version[:]) < 0
 	case ">=":
 		return slices.Compare(kernel[:], e.version[:]) >= 0
+	case onIB:
+		return TheRig().InfiniBand()
 	}
 	return true
 }

@@ -1,0 +1,460 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// card is a device of mlx5 whose side the test plays: a CQ, and a QP with or without an SRQ.
+type card struct {
+	t   testing.TB
+	dev *Device
+	cq  *CQ
+	qp  *QP
+	srq *SRQ
+	mem []byte // of the MR with key cardKey, at its own address
+	pi  uint32 // next completion to write
+	n   int    // of the CQ
+}
+
+// What the card's objects are known by.
+const (
+	cardQPN  = 0x123456
+	cardSRQN = 0x777
+	cardKey  = 0x2504
+	cardCQEs = 32
+)
+
+// newMlx5Card makes one. userIndex says whether completions carry indices; size is that of a
+// completion.
+func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
+	t.Helper()
+	if !mmio.Supported {
+		t.Skip("mlx5 needs barriers, which this architecture does not have here")
+	}
+	region := func(n int) *mmio.Region {
+		r, err := mmio.MapAnonymous(n, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		return r
+	}
+	m := &mlx5Context{Context: mlx5.Context{
+		BlueFlame: 512, MaxSendWQE: 1024, MaxRecvWQE: 512, MaxBlocks: 1024, MaxRecvWR: 1024, MaxSRQWR: 1024, UserIndex: userIndex,
+	}}
+	d := &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}, mlx5: m, cmd: &commandFile{device: "mlx5_0"}}
+	d.object.dev, d.object.kind = d, "Device"
+	m.uars.dev = d
+	uar := region(4096)
+	m.uars.doorbell = &mlx5UAR{region: uar, object: true, id: 7}
+	reg := value(mlx5.NewRegister(uar.Bytes(), 0, 512, false))(t)
+	m.uars.plain = &mlx5Register{Register: reg, uar: m.uars.doorbell}
+	c := &card{t: t, dev: d, mem: region(4096).Bytes(), n: cardCQEs}
+
+	c.cq = &CQ{kind: kindMlx5}
+	c.cq.dev, c.cq.object.kind = d, "CQ"
+	cqe := cardCQEs - 1
+	value(mlx5Driver{}.prepareCQ(c.cq, &cqe, &CQOptions{CQESize: size, Flags: CQTimestamp}))(t)
+	must(t, mlx5Driver{}.mapCQ(c.cq, udata{out: make([]byte, mlx5.CQRespSize)}))
+
+	if shared {
+		c.srq = &SRQ{kind: kindMlx5}
+		c.srq.dev, c.srq.object.kind = d, "SRQ"
+		value(mlx5Driver{}.prepareSRQ(c.srq, &SRQOptions{MaxWR: 8, MaxSGE: 3}))(t)
+		must(t, mlx5Driver{}.mapSRQ(c.srq, udata{out: binary.LittleEndian.AppendUint64(nil, cardSRQN)}))
+	}
+	c.qp = &QP{kind: kindMlx5, typ: RC, sendCQ: c.cq, recvCQ: c.cq, srq: c.srq, qpn: cardQPN}
+	c.qp.dev, c.qp.object.kind = d, "QP"
+	c.qp.ops = mlx5Ops[RC]
+	o := QPOptions{Type: RC, SendCQ: c.cq, RecvCQ: c.cq, SRQ: c.srq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
+	if !shared {
+		o.MaxRecvWR, o.MaxRecvSGE = 8, 3
+	} else {
+		c.qp.noRecv = ErrSRQ
+	}
+	value(mlx5Driver{}.prepareQP(c.qp, &qpSpec{QPOptions: o, pd: &PD{}}))(t)
+	must(t, mlx5Driver{}.mapQP(c.qp, udata{out: make([]byte, mlx5.QPRespSize)}))
+	c.qp.state.Store(uint32(RTS))
+	c.cq.qps.Store(uint32(cardQPN), c.qp)
+	m.mrs.set(cardKey>>8, &mrNote{lkey: cardKey, addr: addrOf(c.mem), length: uint64(len(c.mem)), access: AccessLocalWrite, mem: c.mem})
+	return c
+}
+
+// sge is a piece of the card's memory.
+func (c *card) sge(offset, n int) SGE {
+	return SGE{Addr: addrOf(c.mem) + uint64(offset), Length: uint32(n), LKey: cardKey}
+}
+
+// put writes a completion: opcode and inline bits, and fields by their offset in the last 64
+// bytes of it.
+func (c *card) put(opcode byte, fields map[int][]byte, data ...byte) {
+	ring := c.cq.region.Bytes()
+	size := len(ring) / c.n
+	e := ring[int(c.pi)%c.n*size:][:size]
+	clear(e[:size-1])
+	last := e[size-64:]
+	own := opcode<<4 | byte(c.pi/uint32(c.n)&1)
+	if data != nil {
+		if size == 128 {
+			own |= 8
+		} else {
+			own |= 4
+		}
+		copy(e, data)
+	}
+	binary.BigEndian.PutUint32(last[56:], cardQPN)
+	if c.dev.mlx5.UserIndex {
+		binary.BigEndian.PutUint32(last[32:], c.qp.mlx5.index)
+	} else if c.srq != nil && opcode != 0 && opcode != 13 {
+		binary.BigEndian.PutUint32(last[32:], cardSRQN)
+	}
+	for off, b := range fields {
+		copy(last[off:], b)
+	}
+	*(*uint32)(unsafe.Pointer(&last[60])) = *(*uint32)(unsafe.Pointer(&last[60]))&0xffffff | uint32(own)<<24
+	c.pi++
+}
+
+// poll returns the completions that there are.
+func (c *card) poll() []WC {
+	c.t.Helper()
+	var wcs [2 * cardCQEs]WC
+	n, err := c.cq.Poll(wcs[:])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return slices.Clone(wcs[:n])
+}
+
+func b16(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
+func b32(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }
+
+// TestMlx5Poll: completions of all kinds, with both forms of CQEs and of receive queues.
+func TestMlx5Poll(t *testing.T) {
+	for _, userIndex := range []bool{false, true} {
+		for _, shared := range []bool{false, true} {
+			for _, size := range []int{64, 128} {
+				c := newMlx5Card(t, userIndex, shared, size)
+				post := func(id uint64, n int) {
+					t.Helper()
+					var err error
+					if shared {
+						err = c.srq.PostRecv(id, c.sge(0, n), c.sge(100, n))
+					} else {
+						err = c.qp.PostRecv(id, c.sge(0, n), c.sge(100, n))
+					}
+					must(t, err)
+				}
+				for i := range uint64(7) {
+					post(100+i, 10)
+				}
+				must(t, c.qp.PostSend(
+					SendWR{ID: 1, Opcode: WRSend, SGL: []SGE{c.sge(0, 8)}},
+					SendWR{ID: 2, Opcode: WRRDMARead, Flags: Signaled, SGL: []SGE{c.sge(0, 8)}},
+					SendWR{ID: 3, Opcode: WRLocalInv, Flags: Signaled, InvalidateRKey: 5},
+					SendWR{ID: 4, Opcode: WRRDMAWrite, Flags: Signaled, Inline: []byte{1}},
+					SendWR{ID: 5, Opcode: WRAtomicFAA, Flags: Signaled, SGL: []SGE{c.sge(0, 8)}},
+				))
+				// READ has one block, the invalidation two, the others one each.
+				c.put(0, map[int][]byte{60: b16(1), 44: b32(77), 48: {0, 0, 0, 0, 0, 0, 0, 9}})
+				c.put(0, map[int][]byte{60: b16(2)})
+				c.put(2, map[int][]byte{60: b16(0), 44: b32(5), 36: b32(0xffff)})
+				c.put(3, map[int][]byte{60: b16(1), 44: b32(6), 36: b32(0xabcd)})
+				c.put(4, map[int][]byte{60: b16(2), 44: b32(7), 36: b32(0x1234)})
+				c.put(1, map[int][]byte{60: b16(3), 44: b32(8), 36: b32(0x55)})
+				c.put(13, map[int][]byte{60: b16(4), 55: {0x13}, 54: {0x88}})
+				c.put(13, map[int][]byte{60: b16(5), 55: {0x05}, 54: {0xf9}})
+				c.put(14, map[int][]byte{60: b16(4), 55: {0x04}})
+				want := []WC{
+					{ID: 2, Opcode: WCRDMARead, ByteLen: 77, Timestamp: 9},
+					{ID: 3, Opcode: WCLocalInv},
+					{ID: 100, Opcode: WCRecv, ByteLen: 5},
+					{ID: 101, Opcode: WCRecv, ByteLen: 6, Flags: WCWithImm, Imm: 0xabcd},
+					{ID: 102, Opcode: WCRecv, ByteLen: 7, Flags: WCWithInv, InvalidatedRKey: 0x1234},
+					{ID: 103, Opcode: WCRecvRDMAWrite, ByteLen: 8, Flags: WCWithImm, Imm: 0x55},
+					{ID: 4, Status: WCRemAccessErr, VendorErr: 0x88},
+					{ID: 5, Status: WCWRFlushErr, VendorErr: 0xf9},
+					{ID: 104, Status: WCLocProtErr},
+				}
+				for i := range want {
+					want[i].QPN = cardQPN
+				}
+				if got := c.poll(); !slices.Equal(got, want) {
+					t.Errorf("index %v, shared %v, size %d:\n%+v, want\n%+v", userIndex, shared, size, got, want)
+				}
+				// The first failure is explained, the flush is put down to it.
+				wc := WC{ID: 5, Status: WCWRFlushErr, VendorErr: 0xf9, QPN: cardQPN}
+				var e *WCError
+				if err := c.qp.Err(&wc); !errors.As(err, &e) || e.First == nil || e.First.WC.ID != 4 || !strings.Contains(err.Error(), "RDMA_WRITE of 1 bytes") ||
+					!strings.Contains(err.Error(), "the peer refused the key") {
+					t.Errorf("the flush is explained as %v", err)
+				}
+
+				// Data in the completion goes where the receive says, and nowhere else.
+				data := []byte("0123456789abcdefg")
+				clear(c.mem)
+				c.put(2, map[int][]byte{60: b16(5), 44: b32(uint32(len(data)))}, data...)
+				if got := c.poll(); len(got) != 1 || got[0].ID != 105 || got[0].Status != WCSuccess || string(c.mem[:10])+string(c.mem[100:107]) != string(data) || c.mem[10] != 0 || c.mem[107] != 0 {
+					t.Errorf("inline data: %+v, %q", got, c.mem[:120])
+				}
+				c.dev.mlx5.mrs.set(cardKey>>8, nil) // the MR is closed
+				c.put(2, map[int][]byte{60: b16(6), 44: b32(uint32(len(data)))}, data...)
+				if got := c.poll(); len(got) != 1 || got[0].ID != 106 || got[0].Status != WCLocProtErr {
+					t.Errorf("inline data without an MR: %+v", got)
+				}
+			}
+		}
+	}
+}
+
+// TestMlx5Stray: a completion of nothing is an error that says so, and the next one is there.
+func TestMlx5Stray(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		for name, put := range map[string]func(c *card){
+			"another index":    func(c *card) { c.put(0, map[int][]byte{32: b32(0xabcdef)}) },
+			"unknown opcode":   func(c *card) { c.put(9, nil) },
+			"an SRQ's receive": func(c *card) { c.put(2, map[int][]byte{60: b16(6)}) },
+			"no such entry":    func(c *card) { c.put(14, map[int][]byte{60: b16(0xffff)}) },
+		} {
+			if !shared && (name == "an SRQ's receive" || name == "no such entry") {
+				continue // every entry of an ordinary queue can be meant
+			}
+			c := newMlx5Card(t, true, shared, 64)
+			must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled}))
+			put(c)
+			c.put(0, nil)
+			var wcs [4]WC
+			if n, err := c.cq.Poll(wcs[:]); name != "unknown opcode" && (n != 0 || !errors.Is(err, ErrCQOverrun) || !strings.Contains(err.Error(), "0x123456")) {
+				t.Errorf("%s: %d, %v", name, n, err)
+			}
+			if n, err := c.cq.Poll(wcs[:]); name != "unknown opcode" && (n != 1 || err != nil || wcs[0].ID != 1) {
+				t.Errorf("%s: the next poll is %d, %v", name, n, err)
+			}
+		}
+	}
+}
+
+// TestMlx5Reset: completions of a QP that is reset are gone, its SRQ has its places back, and
+// both queues begin anew.
+func TestMlx5Reset(t *testing.T) {
+	for _, userIndex := range []bool{false, true} {
+		for _, shared := range []bool{false, true} {
+			c := newMlx5Card(t, userIndex, shared, 64)
+			other := &mlx5Owner{qp: &QP{typ: RC, qpn: 0x99}}
+			index := uint32(0x99)
+			if userIndex {
+				index = value(c.dev.mlx5.owners.add(other))(t)
+			} else {
+				c.dev.mlx5.owners.set(0x99, other)
+			}
+			post := func(id uint64) error {
+				if shared {
+					return c.srq.PostRecv(id)
+				}
+				return c.qp.PostRecv(id)
+			}
+			full := 0
+			for post(uint64(full)) == nil {
+				full++
+			}
+			for range 3 {
+				must(t, c.qp.PostSend(SendWR{ID: 7, Opcode: WRSend, Flags: Signaled}))
+			}
+			c.put(0, nil)
+			c.put(2, map[int][]byte{60: b16(0)})
+			foreign := map[int][]byte{32: b32(index), 56: b32(0x99)}
+			if !userIndex {
+				foreign[32] = b32(0)
+			}
+			c.put(0, foreign)
+			c.put(2, map[int][]byte{60: b16(1)})
+			mlx5Driver{}.qpModified(c.qp, RTS, Reset)
+			var wcs [4]WC
+			if n, err := c.cq.Poll(wcs[:]); n != 0 || !errors.Is(err, ErrCQOverrun) || !strings.Contains(err.Error(), "QP 0x99") {
+				t.Errorf("after the reset the CQ has %d, %v, want that of the other QP alone", n, err) // which has no queue
+			}
+			if n, err := c.cq.Poll(wcs[:]); n != 0 || err != nil {
+				t.Errorf("and then %d, %v", n, err)
+			}
+			want := full
+			if shared {
+				want = 2
+			}
+			for i := range want {
+				if err := post(uint64(i)); err != nil {
+					t.Errorf("index %v, shared %v: receive %d after the reset: %v", userIndex, shared, i, err)
+				}
+			}
+			if err := post(99); !errors.Is(err, ErrQueueFull) {
+				t.Errorf("one more receive: %v", err)
+			}
+			for range c.qp.Caps().MaxSendWR {
+				must(t, c.qp.PostSend(SendWR{ID: 8, Opcode: WRSend}))
+			}
+			if err := c.qp.PostSend(SendWR{ID: 9, Opcode: WRSend}); !errors.Is(err, ErrQueueFull) {
+				t.Errorf("one more send: %v", err)
+			}
+		}
+	}
+}
+
+// TestMlx5PostErrors: what is wrong is refused, nothing of its batch is posted, and the next
+// batch is as if it had not been.
+func TestMlx5PostErrors(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	good := SendWR{ID: 1, Opcode: WRSend, Flags: Signaled}
+	for want, wr := range map[error]SendWR{
+		ErrTooManySGE:    {Opcode: WRSend, SGL: []SGE{c.sge(0, 1), c.sge(1, 1), c.sge(2, 1)}},
+		ErrTooLong:       {Opcode: WRSend, SGL: []SGE{{Length: 1 << 31}, {Length: 1}}},
+		ErrInlineTooLong: {Opcode: WRSend, Inline: make([]byte, c.qp.caps.MaxInline+1)},
+		ErrInlineUse:     {Opcode: WRSend, Inline: []byte{1}, SGL: []SGE{c.sge(0, 1)}},
+		ErrOpcode:        {Opcode: WRFlush},
+		ErrBind:          {Opcode: WRBindMW},
+		ErrNotDatagram:   {Opcode: WRSend, AH: &AH{}},
+		ErrNoData:        {Opcode: WRLocalInv, Inline: []byte{1}},
+	} {
+		err := c.qp.PostSend(good, wr)
+		var post *PostError
+		if !errors.Is(err, want) || !errors.As(err, &post) || post.Index != 1 {
+			t.Errorf("%v, want %v of request 1", err, want)
+		}
+	}
+	b := c.qp.BeginSend()
+	b.Send(1, 0)
+	b.ToSRQ(1)
+	if err := b.Post(); !errors.Is(err, ErrNotXRC) {
+		t.Errorf("an SRQ on RC: %v", err)
+	}
+	must(t, c.qp.PostSend(good))
+	ring := c.qp.sqRegion.Bytes()[c.qp.mlx5.recv.Bytes():]
+	if !slices.Equal(ring[:16], []byte{0, 0, 0, 0x0a, 0x12, 0x34, 0x56, 1, 0, 0, 0, 8, 0, 0, 0, 0}) {
+		t.Errorf("the first WQE is %x", ring[:16])
+	}
+	for _, sgl := range [][]SGE{{{}, {}, {}, {}, {Length: 1}}, {{Length: 1 << 31}, {Length: 1}}, {{outside: true}}} {
+		if err := c.qp.PostRecv(1, sgl...); err == nil && len(sgl) != 5 {
+			t.Errorf("receive of %+v is posted", sgl)
+		}
+	}
+}
+
+// fast writes a completion of an entry, without allocating.
+func (c *card) fast(opcode byte, counter uint16) {
+	e := c.cq.region.Bytes()[int(c.pi)%c.n*64:][:64]
+	binary.BigEndian.PutUint32(e[32:], c.qp.mlx5.index)
+	binary.BigEndian.PutUint32(e[56:], cardQPN)
+	binary.BigEndian.PutUint16(e[60:], counter)
+	e[63] = opcode<<4 | byte(c.pi/uint32(c.n)&1)
+	c.pi++
+}
+
+// pingPong posts a receive, a WRITE with inline data and a SEND, completes the last two as the
+// device would, and polls.
+func (c *card) pingPong(i int, wcs []WC, sgl []SGE, inline []byte) {
+	var err error
+	if c.srq != nil {
+		err = c.srq.PostRecv(1, sgl...)
+	} else {
+		err = c.qp.PostRecv(1, sgl...)
+	}
+	b := c.qp.BeginSend()
+	b.Write(2, Signaled, 1, 2)
+	b.Inline(inline)
+	b.Send(3, Signaled)
+	b.SGE(sgl...)
+	if post := b.Post(); err != nil || post != nil {
+		c.t.Fatal(err, post)
+	}
+	c.fast(0, uint16(2*i+1)) // each has one block
+	entry := uint16(i)
+	if c.srq != nil {
+		entry = uint16(i % (c.srq.mrq.Cap() + 1))
+	}
+	c.fast(2, entry)
+	if n, err := c.cq.Poll(wcs); n != 2 || err != nil || wcs[0].ID != 3 || wcs[1].ID != 1 {
+		c.t.Fatalf("%d: %d completions %+v, %v", i, n, wcs[:n], err)
+	}
+}
+
+// TestMlx5AllocatesNothing: neither posting nor polling does.
+func TestMlx5AllocatesNothing(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		c := newMlx5Card(t, true, shared, 64)
+		wcs, sgl, inline := make([]WC, 4), []SGE{c.sge(0, 8)}, []byte("12345678")
+		i := 0
+		if n := testing.AllocsPerRun(200, func() {
+			c.pingPong(i, wcs, sgl, inline)
+			i++
+		}); n != 0 {
+			t.Errorf("shared %v: %v allocations, want 0", shared, n)
+		}
+	}
+}
+
+func BenchmarkMlx5PingPong(b *testing.B) {
+	c := newMlx5Card(b, true, false, 64)
+	wcs, sgl, inline := make([]WC, 4), []SGE{c.sge(0, 8)}, []byte("12345678")
+	for i := 0; b.Loop(); i++ {
+		c.pingPong(i, wcs, sgl, inline)
+	}
+}
+
+// BenchmarkMlx5PostInline posts a SEND of 64 bytes inline, its doorbell included.
+func BenchmarkMlx5PostInline(b *testing.B) {
+	c := newMlx5Card(b, true, false, 64)
+	wr := SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, Inline: make([]byte, 64)}
+	for i := 0; b.Loop(); i++ {
+		if err := c.qp.PostSend(wr); err != nil {
+			b.Fatal(err)
+		}
+		c.qp.msq.Complete(uint16(2 * i))
+	}
+}
+
+// BenchmarkMlx5Poll polls one completion of a send.
+func BenchmarkMlx5Poll(b *testing.B) {
+	c := newMlx5Card(b, true, false, 64)
+	var wcs [1]WC
+	for b.Loop() {
+		c.fast(0, 0)
+		if n, err := c.cq.Poll(wcs[:]); n != 1 || err != nil {
+			b.Fatal(n, err)
+		}
+	}
+}
+
+// FuzzMlx5Poll has the device write anything: nothing panics.
+func FuzzMlx5Poll(f *testing.F) {
+	f.Add([]byte{0}, true, false)
+	f.Add([]byte{0x20, 0xe0, 1}, false, true)
+	f.Fuzz(func(t *testing.T, ring []byte, userIndex, shared bool) {
+		c := newMlx5Card(t, userIndex, shared, 64<<(len(ring)&1))
+		must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled}))
+		if shared {
+			must(t, c.srq.PostRecv(1, c.sge(0, 100)))
+		} else {
+			must(t, c.qp.PostRecv(1, c.sge(0, 100)))
+		}
+		mem := c.cq.region.Bytes()
+		for len(ring) > 0 && len(ring) < len(mem) {
+			ring = append(ring, ring...)
+		}
+		copy(mem, ring)
+		var wcs [5]WC
+		for range 40 {
+			n, _ := c.cq.Poll(wcs[:])
+			for i := range wcs[:n] {
+				_ = c.qp.Err(&wcs[i])
+			}
+			_ = c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend})
+		}
+		mlx5Driver{}.qpModified(c.qp, RTS, Reset)
+	})
+}
