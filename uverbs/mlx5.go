@@ -29,10 +29,11 @@ func (mlx5Driver) knowsInline() bool     { return true }
 var mlx5Ops = map[QPType]opcodeSet{
 	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
 		WRLocalInv, WRBindMW),
-	UC:      opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW),
-	UD:      opcodes(WRSend, WRSendWithImm),
-	XRCSend: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRLocalInv, WRBindMW),
-	XRCRecv: opcodes(),
+	UC:        opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW),
+	UD:        opcodes(WRSend, WRSendWithImm),
+	XRCSend:   opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRLocalInv, WRBindMW),
+	XRCRecv:   opcodes(),
+	RawPacket: opcodes(WRSend),
 }
 
 func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {

@@ -277,6 +277,9 @@ func (c *CQ) arrivedMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 		}
 	}
 	if o.qp == nil || o.qp.typ != UD {
+		if o.qp != nil && o.qp.typ == RawPacket {
+			wc.QPN = o.qp.qpn // the device tells the receive queue's number
+		}
 		return
 	}
 	if x&mlx5.HasGRH != 0 {

@@ -37,6 +37,9 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.open != 0 {
 		return udata{}, nil
 	}
+	if s.Type == RawPacket && m.EthHeader != 0 {
+		return udata{}, &FeatureError{Feature: "QP type raw packet on an adapter that wants headers in work requests", Driver: "mlx5"}
+	}
 	if s.hasSendQueue() {
 		x.send, err = m.SizeSend(mlx5Transports[s.Type], s.MaxSendWR, s.MaxSendSGE, s.MaxInline)
 	}
@@ -51,7 +54,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 			err = errors.Join(err, dr.freeQP(q))
 		}
 	}()
-	if q.sqRegion, err = mapRingMemory(x.recv.Bytes() + x.send.Bytes()); err != nil {
+	if err = q.mapMlx5(s.Type == RawPacket); err != nil {
 		return udata{}, err
 	}
 	if x.rec, err = m.records.Take(); err != nil {
@@ -71,10 +74,30 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	req := mlx5.QPRequest{
 		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, ECE: m.ECE, InlineScatter: s.InlineRecv,
 	}
+	if s.Type == RawPacket {
+		req.Buf, req.SendBuf = 0, req.Buf
+		if q.rqRegion != nil {
+			req.Buf = addrOf(q.rqRegion.Bytes())
+		}
+	}
 	if x.reg != nil {
 		req.UAR, req.HasUAR = x.reg.uar.id, true
 	}
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
+}
+
+// mapMlx5 makes memory for the rings: one piece, or two if apart says so.
+func (q *QP) mapMlx5(apart bool) (err error) {
+	x := q.mlx5
+	if apart && x.recv.Entries > 0 {
+		if q.rqRegion, err = mapRingMemory(x.recv.Bytes()); err != nil {
+			return err
+		}
+		q.sqRegion, err = mapRingMemory(x.send.Bytes())
+		return err
+	}
+	q.sqRegion, err = mapRingMemory(x.recv.Bytes() + x.send.Bytes())
+	return err
 }
 
 func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
@@ -95,14 +118,21 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 			return err
 		}
 	}
-	mem := q.sqRegion.Bytes()
+	recv := q.sqRegion.Bytes()
+	send := recv[x.recv.Bytes():]
+	if q.rqRegion != nil {
+		recv, send = q.rqRegion.Bytes(), recv
+	}
 	if x.recv.Entries > 0 {
-		if q.mrq, err = mlx5.NewRecvQueue(mem[:x.recv.Bytes()], x.recv, x.rec); err != nil {
+		if q.mrq, err = mlx5.NewRecvQueue(recv, x.recv, x.rec); err != nil {
 			return err
+		}
+		if q.typ == RawPacket {
+			q.mrq.Hold()
 		}
 	}
 	if x.send.Blocks > 0 {
-		q.msq, err = mlx5.NewSendQueue(mem[x.recv.Bytes():], x.send, mlx5Transports[q.typ], q.qpn, x.rec, x.reg.Register)
+		q.msq, err = mlx5.NewSendQueue(send, x.send, mlx5Transports[q.typ], q.qpn, x.rec, x.reg.Register)
 		if err != nil {
 			return err
 		}
@@ -130,7 +160,7 @@ func (mlx5Driver) freeQP(q *QP) error {
 		m.uars.give(x.reg)
 	}
 	x.rec, x.reg = mlx5.Record{}, nil
-	return closeRegions(q.sqRegion)
+	return closeRegions(q.sqRegion, q.rqRegion)
 }
 
 // sweepMlx5 takes the QP's completions out of its CQs.
@@ -143,9 +173,14 @@ func (q *QP) sweepMlx5() {
 	}
 }
 
-// qpModified empties the queues of a QP that was reset.
+// qpModified empties the queues of a QP that was reset, and lets one for raw packets receive
+// when it is ready to.
 func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	switch to {
+	case RTR:
+		if q.typ == RawPacket && q.mrq != nil {
+			q.mrq.Release()
+		}
 	case Reset:
 		q.sweepMlx5()
 		if q.msq != nil {
@@ -153,6 +188,9 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 		}
 		if q.mrq != nil {
 			q.mrq.Reset()
+			if q.typ == RawPacket {
+				q.mrq.Hold()
+			}
 		}
 	}
 }

@@ -13,7 +13,8 @@ const (
 	atomicSize = 16 // struct mlx5_wqe_atomic_seg
 	dataSize   = 16 // struct mlx5_wqe_data_seg
 	inlineSize = 4  // struct mlx5_wqe_inline_seg, before the bytes
-	ethSize    = 32 // struct mlx5_wqe_eth_seg with 18 bytes of header
+	ethSize    = 16 // struct mlx5_wqe_eth_seg without a header
+	ethRoom    = 32 // what libmlx5 counts for it: with 18 bytes of header
 	nextSize   = 16 // struct mlx5_wqe_srq_next_seg
 
 	umrCtrlSize = 48 // struct mlx5_wqe_umr_ctrl_seg

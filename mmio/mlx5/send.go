@@ -170,8 +170,11 @@ func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
 	*(*uint32)(unsafe.Add(ctrl, ctrlFlags)) = uint32(bits) << 24
 	*(*uint32)(unsafe.Add(ctrl, ctrlImm)) = 0
 	*s = SendSlot{q: q, wqe: q.next, pos: q.first, id: id, ctrl: ctrl, op: op}
-	if q.transport == XRC {
+	switch q.transport {
+	case XRC:
 		q.startXRC(s)
+	case Raw: // nothing to be computed, and no header in the WQE
+		*(*[ethSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethSize]byte{}
 	}
 }
 

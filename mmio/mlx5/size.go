@@ -31,7 +31,7 @@ func (t Transport) head() (first, all int) {
 	case Datagram:
 		return ctrlSize + avSize, ctrlSize + avSize
 	case Raw:
-		return ctrlSize + ethSize, ctrlSize + ethSize
+		return ctrlSize + ethSize, ctrlSize + ethRoom
 	case XRC:
 		return ctrlSize + xrcSize, xrcSize + umrWQE
 	}

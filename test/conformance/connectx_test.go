@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -281,5 +283,67 @@ func TestManyRegisters(t *testing.T) {
 				t.Errorf("QP %d has %d completions, want 2", i, seen[uint64(i)])
 			}
 		}
+	})
+}
+
+// TestRawPacket sends Ethernet frames from one device to the other, where a flow takes them,
+// from memory and from the work request itself. What is posted before the QP is ready to
+// receive is there when it is.
+func TestRawPacket(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "raw packets", "mlx5")
+		testenv.NeedsEthernet(t)
+		const etherType = 0x88b5 // for experiments
+		make := func(name string) *side {
+			s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
+			qp, err := s.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: s.cq, RecvCQ: s.cq, MaxSendSGE: 2, MaxInline: 128})
+			must(t, err)
+			closeLater(t, qp)
+			s.qp = qp
+			must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
+			return s
+		}
+		ready := func(s *side) {
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+		}
+		a, b := make(rig.Devices[0]), make(rig.Devices[1])
+		for i := range uint64(4) {
+			must(t, b.qp.PostRecv(i, b.mr.SGE(int(i)*2048, 2048)))
+		}
+		ready(a)
+		ready(b)
+		link, err := netlink.LinkByName(rig.Netdevs[1])
+		must(t, err)
+		to := [6]byte(link.Attrs().HardwareAddr)
+		flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
+			Val:  uverbs.FlowEthFilter{DstMAC: to},
+			Mask: uverbs.FlowEthFilter{DstMAC: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+		}}})
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, flow)
+		frame := a.fill(0, 1000, 3)
+		copy(frame, to[:])
+		copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, etherType >> 8, etherType & 0xff})
+		for i, wr := range []uverbs.SendWR{
+			send(10, a.mr.SGE(0, 1000)),
+			send(11, a.mr.SGE(0, 14), a.mr.SGE(14, 100)),
+			{ID: 12, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: frame[:100]},
+		} {
+			must(t, a.qp.PostSend(wr))
+			a.want(t, wr.ID, uverbs.WCSend)
+			n := len(wr.Inline)
+			for _, e := range wr.SGL {
+				n += int(e.Length)
+			}
+			if wc := b.want(t, uint64(i), uverbs.WCRecv); int(wc.ByteLen) != n {
+				t.Fatalf("frame %d has %d bytes, want %d", i, wc.ByteLen, n)
+			}
+			b.holds(t, i*2048, frame[:n])
+		}
+		frame[5]++ // for somebody else
+		must(t, a.qp.PostSend(send(13, a.mr.SGE(0, 100))))
+		a.want(t, 13, uverbs.WCSend)
+		b.none(t)
 	})
 }

@@ -150,6 +150,9 @@ func TestOtherPD(t *testing.T) {
 			}
 			a.breaksWith(t, 1, uverbs.WCLocProtErr, c.op.String())
 			_, their := effect(c.op) // an atomic is done; only its answer has no place
+			if onMLX5 {              // whose model looks at local memory first
+				their = before
+			}
 			words(t, a, b, ours, their)
 		})
 		t.Run(c.op.String()+" to", func(t *testing.T) {
@@ -189,7 +192,8 @@ func foreignMR(t *testing.T, s *side) *uverbs.MR {
 	return mr
 }
 
-// TestOtherPDAddress: a QP cannot use an AH of another PD. rxe of Linux 5.10 does not look.
+// TestOtherPDAddress: a QP cannot use an AH of another PD. rxe of Linux 5.10 does not look,
+// nor does ConnectX, which has the address in the work request.
 func TestOtherPDAddress(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
@@ -197,7 +201,7 @@ func TestOtherPDAddress(t *testing.T) {
 	want := a.fill(0, 1000, 3)
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 2000)))
 	must(t, a.qp.PostSend(datagram(2, wayTo(t, &side{dev: dev, pd: newPD(t, dev)}, b), b, a.mr.SGE(0, 1000))))
-	if since(t, 6, 1) {
+	if since(t, 6, 1) && !onMLX5 {
 		a.breaksWith(t, 2, ownFault(t, uverbs.WCLocQPOpErr), "SEND")
 		b.none(t)
 		return

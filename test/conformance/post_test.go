@@ -21,7 +21,7 @@ func rcSteps(t *testing.T, s, peer *side) (rtr, rts func()) {
 		t.Helper()
 		must(t, s.qp.Modify(uverbs.QPAttr{
 			State: uverbs.RTR, PathMTU: uverbs.MTU1024, DestQPN: remote.QPN, RQPSN: remote.PSN, MaxDestRdAtomic: 4, MinRNRTimer: 12,
-			AH: uverbs.AHAttr{Port: 1, DLID: remote.LID, Global: true, GRH: uverbs.GRH{DGID: remote.GID, SGIDIndex: uint8(ipv4Index), HopLimit: 64}},
+			AH: uverbs.AHAttr{Port: 1, DLID: remote.LID, Global: !rig.InfiniBand(), GRH: uverbs.GRH{DGID: remote.GID, SGIDIndex: uint8(ipv4Index), HopLimit: 64}},
 		}, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer))
 	}
 	rts = func() {
