@@ -73,13 +73,12 @@
 //
 // # What is supported
 //
-// Linux 5.10 and later on 64-bit little-endian machines, and the driver rxe (Soft-RoCE)
-// with all that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
+// Linux 5.10 and later on 64-bit little-endian machines, and the drivers rxe (Soft-RoCE) and
+// mlx5 (ConnectX), rxe with all that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
 // atomics, SEND with invalidate; MRs, which can be changed, and on demand (Linux 6.15);
 // memory windows (5.14), FLUSH and ATOMIC_WRITE (6.2); SRQ, multicast, asynchronous
-// events. XRC, raw packets, flows, work queues, device memory, counters and so on are there
-// for drivers that have them; on rxe they answer with a [FeatureError]. Not yet: other
-// drivers. Connections by address are the business of package cm.
+// events. XRC, raw packets, flows, thread domains, time stamps are there for drivers that
+// have them, as mlx5 does; on rxe they answer with a [FeatureError]. Connections by address are the business of package cm.
 //
 // What rxe does otherwise than one might think:
 //
@@ -94,4 +93,27 @@
 //   - Linux 5.10 does not answer what it refuses: that ends as WCRetryExcErr.
 //   - A device that is deleted while it is open works on, though it is in no list any more,
 //     and is deleted with the last Close.
+//
+// # ConnectX
+//
+// On mlx5 the queues are memory of the program, and posting is a store to a register of the
+// device. What differs from rxe:
+//
+//   - A send's place in the queue is free when a completion of it, or of a later one, has been
+//     polled. So at least one in a queue's length must be [Signaled].
+//   - Closing or resetting a QP takes its completions out of its CQs. Nobody may post to a QP
+//     while it is reset.
+//   - A CQ that is full when one more completion comes is lost, with its QPs; [Device.WaitEvent]
+//     tells.
+//   - [CQ.Notify] raises an event at once if there is a completion that was not polled, and
+//     none as long as the event before has not been read by [CompChannel.Wait].
+//   - An SRQ cannot be resized, and a QP never enters [SQD].
+//   - The first 64 QPs of a process have a register each, and the next ones share 16. A [TD] has
+//     one for its QPs alone, if there are any left.
+//   - With RDMAABI=write, which has no means of allocating registers, the kernel chooses among
+//     a few that are there from the start.
+//
+// An adapter whose registers or completions are of a kind that the library does not know is
+// not opened: the [FeatureError] says what it is. The library was tested on a model of a card;
+// the README says what that cannot prove.
 package uverbs

@@ -250,6 +250,10 @@ func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 		}
 		return nil
 	}
+	if o.wq != nil {
+		wc.ID = o.wq.mlx5.rq.Complete(e.Counter())
+		return nil
+	}
 	if o.qp.mrq == nil {
 		return c.strayMlx5(e)
 	}

@@ -196,8 +196,7 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 }
 
 // postRecvMlx5 posts one receive.
-func (q *QP) postRecvMlx5(id uint64, sgl []SGE) error {
-	rq := q.mrq
+func postRecvMlx5(rq *mlx5.RecvQueue, id uint64, sgl []SGE) error {
 	if ok, err := rq.Room(1); !ok {
 		return roomErr(1, rq.Cap(), err)
 	}

@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// mlx5Owner is what a completion is about: a QP, the SRQ that it takes receives from, or an
-// SRQ alone, which several QPs of a domain take from.
+// mlx5Owner is what a completion is about: a QP, the SRQ that it takes receives from, an
+// SRQ alone, which several QPs of a domain take from, or a WQ.
 type mlx5Owner struct {
 	qp  *QP
 	srq *SRQ
+	wq  *WQ
 }
 
 // mlx5Table finds something by a number of 24 bits: the owner of a queue by the index that the

@@ -233,7 +233,7 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	case kindRxe:
 		return postRecvRxe(&q.rq, id, sgl)
 	case kindMlx5:
-		return q.postRecvMlx5(id, sgl)
+		return postRecvMlx5(q.mrq, id, sgl)
 	}
 	return errKind
 }

@@ -205,7 +205,7 @@ func (q *QP) destroyKernel() error {
 }
 
 // Close destroys the queue pair (ibv_destroy_qp). Work requests that have not
-// completed never will; completions that are in the CQ stay there. Close the windows of type
+// completed never will; completions that are in the CQ stay there, except with mlx5. Close the windows of type
 // 2 that are bound to it first, as rxe keeps a pointer to it. If a ring cannot be
 // unmapped Close says so, and the queue pair is gone all the same.
 func (q *QP) Close() error {

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -79,6 +80,23 @@ type WQ struct {
 
 	mu    sync.Mutex
 	state WQState // guarded by mu
+	mlx5  *mlx5WQ // of mlx5; its queue is guarded by mu
+}
+
+// A wqDriver is a driver that has WQs.
+type wqDriver interface {
+	// prepareWQ makes what must be there before the kernel makes the WQ, mapWQ completes
+	// it, and freeWQ frees what belongs to one that is not there.
+	prepareWQ(*WQ, *WQOptions) (udata, error)
+	mapWQ(*WQ) error
+	freeWQ(*WQ) error
+
+	// modifyWQUdata returns the driver's part of MODIFY_WQ; resetWQ is called when a WQ has gone to WQReset.
+	modifyWQUdata() udata
+	resetWQ(*WQ)
+
+	// postWQ posts receives; the caller holds mu.
+	postWQ(w *WQ, id uint64, sgl []SGE) error
 }
 
 // CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and
@@ -98,22 +116,65 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 		return nil, argErr("CreateWQ", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the WQ flags, together %#x", uint32(wqFlagsAll))
 	}
 	w := &WQ{}
+	drv, _ := p.dev.driver.(wqDriver) // or else the kernel says that there are none
 	if err := w.join(p.dev, "WQ", "DESTROY_WQ", &p.object, &o.CQ.object); err != nil {
 		return nil, err
 	}
-	errno := w.createIoctl(p, o)
-	if absent(errno) {
-		errno = w.createLegacy(p, o)
-	}
-	if errno != 0 {
+	if err := w.create(p, o, drv); err != nil {
 		w.leave()
-		return nil, p.dev.cmd.fail("CREATE_WQ", errno, "")
+		return nil, err
 	}
 	return w, nil
 }
 
+// create asks the kernel.
+func (w *WQ) create(p *PD, o WQOptions, drv wqDriver) (err error) {
+	var u udata
+	if drv != nil {
+		if u, err = drv.prepareWQ(w, &o); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, drv.freeWQ(w))
+			}
+		}()
+	}
+	errno := w.createIoctl(p, o, u)
+	if absent(errno) {
+		errno = w.createLegacy(p, o, u)
+	}
+	if errno != 0 {
+		return p.dev.cmd.fail("CREATE_WQ", errno, "")
+	}
+	if drv != nil {
+		if err = drv.mapWQ(w); err != nil {
+			return errors.Join(err, w.destroyKernel())
+		}
+	}
+	return nil
+}
+
+// PostRecv posts a receive to the queue (ibv_post_wq_recv). It fails with [ErrQueueFull],
+// [ErrState] before the queue is [WQReady], or a [PostError].
+func (w *WQ) PostRecv(id uint64, sgl ...SGE) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone.Load() {
+		return w.errClosed()
+	}
+	if w.state == WQReset {
+		return ErrState
+	}
+	drv, ok := w.dev.driver.(wqDriver)
+	if !ok {
+		return errKind
+	}
+	return drv.postWQ(w, id, sgl)
+}
+
 // createIoctl uses UVERBS_METHOD_WQ_CREATE.
-func (w *WQ) createIoctl(p *PD, o WQOptions) syscall.Errno {
+func (w *WQ) createIoctl(p *PD, o WQOptions, u udata) syscall.Errno {
 	cmd := newIoctl(abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_CREATE)
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_WQ_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_WQ_PD_HANDLE, p.handle)
@@ -127,6 +188,8 @@ func (w *WQ) createIoctl(p *PD, o WQOptions) syscall.Errno {
 	cmd.out(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, wr)
 	cmd.out(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, sge)
 	cmd.out(abi.UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, num)
+	w.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_WQ_EVENT_FD)
+	cmd.udata(u)
 	errno := w.dev.cmd.ioctl(cmd)
 	if errno == 0 {
 		w.handle, w.num, w.maxWR, w.maxSGE = uint32(handle.Data), le32(num), int(le32(wr)), int(le32(sge))
@@ -135,7 +198,7 @@ func (w *WQ) createIoctl(p *PD, o WQOptions) syscall.Errno {
 }
 
 // createLegacy uses IB_USER_VERBS_EX_CMD_CREATE_WQ.
-func (w *WQ) createLegacy(p *PD, o WQOptions) syscall.Errno {
+func (w *WQ) createLegacy(p *PD, o WQOptions, u udata) syscall.Errno {
 	req := &abi.ExCreateWQ{
 		WQType:      abi.IB_UVERBS_WQT_RQ,
 		PDHandle:    p.handle,
@@ -145,7 +208,7 @@ func (w *WQ) createLegacy(p *PD, o WQOptions) syscall.Errno {
 		CreateFlags: uint32(o.Flags),
 	}
 	resp := &abi.ExCreateWQResp{}
-	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_WQ, bytesOf(req), bytesOf(resp), udata{})
+	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_WQ, bytesOf(req), bytesOf(resp), u)
 	if errno == 0 {
 		w.handle, w.num, w.maxWR, w.maxSGE = resp.WQHandle, resp.WQN, int(resp.MaxWR), int(resp.MaxSGE)
 	}
@@ -188,6 +251,9 @@ func (w *WQ) Modify(to WQState) error {
 		return err
 	}
 	w.state = to
+	if drv, ok := w.dev.driver.(wqDriver); ok && to == WQReset {
+		drv.resetWQ(w)
+	}
 	return nil
 }
 
@@ -210,25 +276,48 @@ func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
 		return w.errClosed()
 	}
 	req.WQHandle = w.handle
-	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, udata{})
+	var u udata
+	if drv, ok := w.dev.driver.(wqDriver); ok {
+		u = drv.modifyWQUdata()
+	}
+	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, u)
 	return w.dev.cmd.fail("MODIFY_WQ "+what, errno, "")
 }
 
 // Close destroys the queue (ibv_destroy_wq). It fails with EBUSY while an [RWQIndTable]
 // uses it.
 func (w *WQ) Close() error {
-	return w.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_WQ_HANDLE, w.handle)
-		cmd.out(abi.UVERBS_ATTR_DESTROY_WQ_RESP, make([]byte, 4))
-		errno := w.dev.cmd.ioctl(cmd)
-		if absent(errno) {
-			req := &abi.ExDestroyWQ{WQHandle: w.handle}
-			resp := &abi.ExDestroyWQResp{}
-			errno = w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_WQ, bytesOf(req), bytesOf(resp), udata{})
+	var unmap error
+	err := w.close(func() error {
+		if err := w.destroyKernel(); err != nil {
+			return err
 		}
-		return w.dev.cmd.fail(w.destroy, errno, "")
+		w.mu.Lock() // a PostRecv that has begun may still be at it
+		defer w.mu.Unlock()
+		w.gone.Store(true)
+		if drv, ok := w.dev.driver.(wqDriver); ok {
+			unmap = drv.freeWQ(w)
+		}
+		return nil
 	})
+	if err == nil && unmap != nil {
+		return fmt.Errorf("uverbs: WQ: unmap ring: %w", unmap)
+	}
+	return err
+}
+
+// destroyKernel destroys the kernel's object.
+func (w *WQ) destroyKernel() error {
+	cmd := newIoctl(abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_DESTROY)
+	cmd.obj(abi.UVERBS_ATTR_DESTROY_WQ_HANDLE, w.handle)
+	cmd.out(abi.UVERBS_ATTR_DESTROY_WQ_RESP, make([]byte, 4))
+	errno := w.dev.cmd.ioctl(cmd)
+	if absent(errno) {
+		req := &abi.ExDestroyWQ{WQHandle: w.handle}
+		resp := &abi.ExDestroyWQResp{}
+		errno = w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_WQ, bytesOf(req), bytesOf(resp), udata{})
+	}
+	return w.dev.cmd.fail(w.destroy, errno, "")
 }
 
 // RWQIndTable is a receive work queue indirection table: a packet's hash chooses one of

@@ -1,0 +1,86 @@
+package uverbs
+
+import (
+	"errors"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// mlx5WQ is a WQ's part of mlx5.
+type mlx5WQ struct {
+	owner   mlx5Owner
+	cq      *CQ
+	index   uint32
+	entered bool
+	size    mlx5.RecvSize
+	rec     mlx5.Record
+	region  *mmio.Region
+	rq      *mlx5.RecvQueue
+}
+
+func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
+	m := w.dev.mlx5
+	x := &mlx5WQ{owner: mlx5Owner{wq: w}, cq: o.CQ, index: mlx5.NoUserIndex}
+	w.mlx5 = x
+	if x.size, err = m.SizeRecv(o.MaxWR, o.MaxSGE); err != nil {
+		return udata{}, mlx5Size("CreateWQ", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, dr.freeWQ(w))
+		}
+	}()
+	if x.region, err = mapRingMemory(x.size.Bytes()); err != nil {
+		return udata{}, err
+	}
+	if x.rec, err = m.records.Take(); err != nil {
+		return udata{}, err
+	}
+	if m.UserIndex {
+		if x.index, err = m.owners.add(&x.owner); err != nil {
+			return udata{}, err
+		}
+		x.entered = true
+	}
+	o.MaxWR, o.MaxSGE = x.size.Entries, x.size.MaxSGE
+	return udata{in: mlx5.EncodeWQ(addrOf(x.region.Bytes()), x.rec, x.size, x.index), out: make([]byte, mlx5.WQRespSize)}, nil
+}
+
+func (mlx5Driver) mapWQ(w *WQ) (err error) {
+	m, x := w.dev.mlx5, w.mlx5
+	w.maxWR, w.maxSGE = x.size.Entries, x.size.MaxSGE
+	if x.rq, err = mlx5.NewRecvQueue(x.region.Bytes(), x.size, x.rec); err != nil {
+		return err
+	}
+	if !m.UserIndex {
+		m.owners.set(w.num, &x.owner)
+		x.index, x.entered = w.num, true
+	}
+	return nil
+}
+
+func (mlx5Driver) freeWQ(w *WQ) error {
+	m, x := w.dev.mlx5, w.mlx5
+	if x.entered {
+		x.cq.sweepMlx5(&x.owner)
+		if m.UserIndex {
+			m.owners.remove(x.index)
+		} else {
+			m.owners.set(x.index, nil)
+		}
+		x.entered = false
+	}
+	m.records.Give(x.rec)
+	x.rec = mlx5.Record{}
+	return closeRegions(x.region)
+}
+
+func (mlx5Driver) modifyWQUdata() udata { return udata{in: mlx5.EncodeModifyWQ()} }
+
+func (mlx5Driver) resetWQ(w *WQ) {
+	w.mlx5.cq.sweepMlx5(&w.mlx5.owner)
+	w.mlx5.rq.Reset()
+}
+
+func (mlx5Driver) postWQ(w *WQ, id uint64, sgl []SGE) error { return postRecvMlx5(w.mlx5.rq, id, sgl) }
