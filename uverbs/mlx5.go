@@ -45,8 +45,8 @@ func (mlx5Driver) lacksQP(o *QPOptions) string {
 	switch {
 	case o.SourceQPN != 0:
 		return "SourceQPN"
-	case o.IndTable != nil:
-		return "IndTable"
+	case o.IndTable != nil && (o.Type != RawPacket || o.SendCQ != nil):
+		return "IndTable and a send queue, or not for raw packets"
 	case o.InlineRecv && o.Type != RC && o.Type != UC:
 		return "InlineRecv for " + o.Type.String()
 	}

@@ -37,6 +37,9 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.open != 0 {
 		return udata{}, nil
 	}
+	if s.IndTable != nil { // nor has one that spreads over WQs
+		return udata{in: mlx5.EncodeRSS(s.RXHash.Key, uint64(s.RXHash.Fields)), out: make([]byte, mlx5.QPRespSize)}, nil
+	}
 	if s.Type == RawPacket && m.EthHeader != 0 {
 		return udata{}, &FeatureError{Feature: "QP type raw packet on an adapter that wants headers in work requests", Driver: "mlx5"}
 	}

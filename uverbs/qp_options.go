@@ -47,10 +47,35 @@ type QPOptions struct {
 	InlineRecv bool        // InlineRecv lets the device put short messages into completions, from where Poll copies them; mlx5, for RC and UC.
 	SourceQPN  uint32      // SourceQPN is the number of another QP that this one sends as; zero is its own.
 
+	// RXHash says what chooses the WQ of IndTable; it is required with that by mlx5.
+	RXHash RXHash
+
 	// IndTable spreads what arrives over WQs. The QP has no receive queue and no RecvCQ then,
 	// and without SendCQ no send queue either.
 	IndTable *RWQIndTable
 }
+
+// RXHash is a Toeplitz hash over fields of a packet.
+type RXHash struct {
+	Fields RXHashFields // Fields are what is hashed; without any, all packets go to the first WQ.
+	Key    [40]byte     // Key is the hash's; any will do that is not zero, both sides need not have the same.
+}
+
+// RXHashFields are fields of packets (enum ibv_rx_hash_fields). Those of IPv4 and IPv6
+// exclude each other, as do those of TCP and UDP.
+type RXHashFields uint64
+
+// Fields of packets.
+const (
+	RXHashSrcIPv4 RXHashFields = 1 << iota // IBV_RX_HASH_SRC_IPV4
+	RXHashDstIPv4                          // IBV_RX_HASH_DST_IPV4
+	RXHashSrcIPv6                          // IBV_RX_HASH_SRC_IPV6
+	RXHashDstIPv6                          // IBV_RX_HASH_DST_IPV6
+	RXHashSrcTCP                           // IBV_RX_HASH_SRC_PORT_TCP
+	RXHashDstTCP                           // IBV_RX_HASH_DST_PORT_TCP
+	RXHashSrcUDP                           // IBV_RX_HASH_SRC_PORT_UDP
+	RXHashDstUDP                           // IBV_RX_HASH_DST_PORT_UDP
+)
 
 // PathOptions say how a QP reaches its peer. A zero field takes the default; a value
 // that is zero itself can be set by [QP.Modify].

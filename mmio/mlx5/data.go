@@ -142,3 +142,14 @@ func EncodeWQ(buf uint64, rec Record, size RecvSize, userIndex uint32) []byte {
 
 // EncodeModifyWQ makes the driver's part of MODIFY_WQ.
 func EncodeModifyWQ() []byte { return bytesOf(&abi.ModifyWQ{}) }
+
+// HashKeySize is the size of the key of a receive hash, in bytes.
+const HashKeySize = 40
+
+// EncodeRSS makes the driver's part of CREATE_QP for a QP that spreads what it receives over
+// WQs by a Toeplitz hash of some fields (enum mlx5_rx_hash_fields).
+func EncodeRSS(key [HashKeySize]byte, fields uint64) []byte {
+	req := &abi.CreateQPRSS{RxHashFieldsMask: fields, RxHashFunction: abi.MLX5_RX_HASH_FUNC_TOEPLITZ, RxKeyLen: HashKeySize}
+	copy(req.RxHashKey[:], key[:])
+	return bytesOf(req)
+}

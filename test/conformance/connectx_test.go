@@ -347,3 +347,85 @@ func TestRawPacket(t *testing.T) {
 		b.none(t)
 	})
 }
+
+// TestWQ spreads frames over two work queues by a hash of their addresses: frames of one flow
+// go to one, those of many flows to both.
+func TestWQ(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "work queues", "mlx5")
+		testenv.NeedsEthernet(t)
+		a, b := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{}), newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
+		raw, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: a.cq, RecvCQ: a.cq})
+		must(t, err)
+		closeLater(t, raw)
+		a.qp = raw
+		must(t, raw.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort),
+			raw.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), raw.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+
+		var wqs []*uverbs.WQ
+		for i := range 2 {
+			wq, err := b.pd.CreateWQ(uverbs.WQOptions{CQ: b.cq, MaxWR: 64})
+			must(t, err)
+			closeLater(t, wq)
+			if err := wq.PostRecv(1); err == nil {
+				t.Error("a WQ in state RESET takes receives")
+			}
+			must(t, wq.Modify(uverbs.WQReady))
+			for n := range wq.MaxWR() {
+				must(t, wq.PostRecv(uint64(1000*i+n), b.mr.SGE(512*i, 256)))
+			}
+			if err := wq.PostRecv(1); err == nil {
+				t.Error("a WQ takes more than it holds")
+			}
+			wqs = append(wqs, wq)
+		}
+		table, err := b.dev.CreateRWQIndTable(wqs)
+		must(t, err)
+		closeLater(t, table)
+		hash := uverbs.RXHash{Fields: uverbs.RXHashSrcIPv4 | uverbs.RXHashDstIPv4}
+		for i := range hash.Key {
+			hash.Key[i] = byte(i*37 + 1)
+		}
+		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: hash})
+		must(t, err)
+		closeLater(t, qp)
+		link, err := netlink.LinkByName(rig.Netdevs[1])
+		must(t, err)
+		to := [6]byte(link.Attrs().HardwareAddr)
+		flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
+			Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
+			Mask: uverbs.FlowEthFilter{DstMAC: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EtherType: 0xffff},
+		}}})
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, flow)
+
+		frame := a.fill(0, 64, 3)
+		copy(frame, to[:])
+		copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, 8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+		got := map[uint64]int{}
+		one := func() uint64 {
+			must(t, a.qp.PostSend(send(7, a.mr.SGE(0, 64))))
+			a.want(t, 7, uverbs.WCSend)
+			wc := b.next(t)
+			if wc.Err() != nil || wc.ByteLen != 64 || wc.Opcode != uverbs.WCRecv {
+				t.Fatalf("completion %+v", wc)
+			}
+			got[wc.ID/1000]++
+			return wc.ID / 1000
+		}
+		first := one()
+		for range 5 {
+			if other := one(); other != first {
+				t.Error("frames of one flow go to both WQs")
+			}
+		}
+		for i := range byte(30) {
+			frame[29] = i // source address
+			one()
+		}
+		if got[0] == 0 || got[1] == 0 || got[0]+got[1] != 36 {
+			t.Errorf("the WQs got %v of 36 frames", got)
+		}
+	})
+}
