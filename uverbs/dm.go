@@ -22,6 +22,9 @@ type DM struct {
 	length uint64
 }
 
+// A dmDriver is a driver whose ALLOC_DM has attributes of its own.
+type dmDriver interface{ dmAttrs(*ioctlCommand) }
+
 // AllocDM allocates memory of the device (ibv_alloc_dm); [DeviceAttr.MaxDMSize] tells how
 // much there is.
 func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
@@ -42,6 +45,9 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DM_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
 	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
+	if drv, ok := d.driver.(dmDriver); ok {
+		drv.dmAttrs(cmd)
+	}
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
 		m.leave()
 		return nil, d.cmd.fail("ALLOC_DM", errno, "")

@@ -42,19 +42,34 @@ const (
 	MethodUARAlloc   uint16 = abi.MLX5_IB_METHOD_UAR_OBJ_ALLOC
 	MethodUARDestroy uint16 = abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY
 
-	AttrUARHandle     uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE
-	AttrUARType       uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE
-	AttrUARMapOffset  uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET
-	AttrUARMapLength  uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH
-	AttrUARPageID     uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID
-	AttrUARDestroy    uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE
-	AttrCQUARIndex    uint16 = abi.MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX // Linux 6.10
-	maxShortUARIndex         = 1 << 16                              // of the 16-bit field that came before
-	mapRegular               = abi.MLX5_IB_MMAP_REGULAR_PAGE
-	mapCoreClock             = abi.MLX5_IB_MMAP_CORE_CLOCK
-	mapClockInfo             = abi.MLX5_IB_MMAP_CLOCK_INFO
-	mapCommandShift          = 8
-	mapIndexHighShift        = 16
+	AttrUARHandle    uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE
+	AttrUARType      uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE
+	AttrUARMapOffset uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET
+	AttrUARMapLength uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH
+	AttrUARPageID    uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID
+	AttrUARDestroy   uint16 = abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE
+)
+
+// Attributes of ALLOC_DM (enum mlx5_ib_alloc_dm_attrs): where the memory is mapped.
+const (
+	AttrDMOffset uint16 = abi.MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET
+	AttrDMPage   uint16 = abi.MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX
+)
+
+// AttrCQUARIndex is the attribute of CREATE_CQ for the index of a page that does not fit into
+// the request's field (Linux 6.10).
+const (
+	AttrCQUARIndex   uint16 = abi.MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX
+	maxShortUARIndex        = 1 << 16
+)
+
+// What mmap is asked for (enum mlx5_ib_mmap_cmd), and where the offset has it.
+const (
+	mapRegular        = abi.MLX5_IB_MMAP_REGULAR_PAGE
+	mapCoreClock      = abi.MLX5_IB_MMAP_CORE_CLOCK
+	mapClockInfo      = abi.MLX5_IB_MMAP_CLOCK_INFO
+	mapCommandShift   = 8
+	mapIndexHighShift = 16
 )
 
 // mapOffset is the offset, in bytes, at which mmap finds a page of the device: a command in
