@@ -204,7 +204,7 @@ func TestMlx5Poll(t *testing.T) {
 				if got := c.poll(); len(got) != 1 || got[0].ID != 105 || got[0].Status != WCSuccess || string(c.mem[:10])+string(c.mem[100:107]) != string(data) || c.mem[10] != 0 || c.mem[107] != 0 {
 					t.Errorf("inline data: %+v, %q", got, c.mem[:120])
 				}
-				c.dev.mlx5.mrs.set(cardKey>>8, nil) // the MR is closed
+				c.dev.mlx5.mrs.get(cardKey >> 8).lkey++ // another MR has the index now
 				c.put(2, map[int][]byte{60: b16(6), 44: b32(uint32(len(data)))}, data...)
 				if got := c.poll(); len(got) != 1 || got[0].ID != 106 || got[0].Status != WCLocProtErr {
 					t.Errorf("inline data without an MR: %+v", got)
@@ -337,6 +337,17 @@ func TestMlx5PostErrors(t *testing.T) {
 	if !slices.Equal(ring[:16], []byte{0, 0, 0, 0x0a, 0x12, 0x34, 0x56, 1, 0, 0, 0, 8, 0, 0, 0, 0}) {
 		t.Errorf("the first WQE is %x", ring[:16])
 	}
+	for range c.qp.Caps().MaxSendWR - 1 {
+		must(t, c.qp.PostSend(good))
+	}
+	if err := c.qp.PostSend(good); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("one more than the queue holds: %v", err)
+	}
+	c.put(0, map[int][]byte{60: b16(uint16(c.qp.Caps().MaxSendWR - 1))}) // all of them, which have one block each
+	if got := c.poll(); len(got) != 1 || got[0].ID != 1 {
+		t.Errorf("the last one's completion is %+v", got)
+	}
+	must(t, c.qp.PostSend(slices.Repeat([]SendWR{good}, c.qp.Caps().MaxSendWR)...))
 	for _, sgl := range [][]SGE{{{}, {}, {}, {}, {Length: 1}}, {{Length: 1 << 31}, {Length: 1}}, {{outside: true}}} {
 		if err := c.qp.PostRecv(1, sgl...); err == nil && len(sgl) != 5 {
 			t.Errorf("receive of %+v is posted", sgl)
