@@ -5,8 +5,10 @@ package uverbs
 import (
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -204,7 +206,7 @@ func TestMlx5Poll(t *testing.T) {
 				if got := c.poll(); len(got) != 1 || got[0].ID != 105 || got[0].Status != WCSuccess || string(c.mem[:10])+string(c.mem[100:107]) != string(data) || c.mem[10] != 0 || c.mem[107] != 0 {
 					t.Errorf("inline data: %+v, %q", got, c.mem[:120])
 				}
-				c.dev.mlx5.mrs.get(cardKey >> 8).lkey++ // another MR has the index now
+				c.dev.mlx5.mrs.get(cardKey>>8).lkey++ // another MR has the index now
 				c.put(2, map[int][]byte{60: b16(6), 44: b32(uint32(len(data)))}, data...)
 				if got := c.poll(); len(got) != 1 || got[0].ID != 106 || got[0].Status != WCLocProtErr {
 					t.Errorf("inline data without an MR: %+v", got)
@@ -406,6 +408,67 @@ func TestMlx5AllocatesNothing(t *testing.T) {
 			t.Errorf("shared %v: %v allocations, want 0", shared, n)
 		}
 	}
+}
+
+// TestMlx5Goroutines: one goroutine posts sends, one posts receives, one polls, and the
+// device works beside them. Under the race detector it proves that they need no lock.
+func TestMlx5Goroutines(t *testing.T) {
+	const rounds = 3000
+	c := newMlx5Card(t, true, false, 64)
+	record := c.qp.mlx5.rec.Load
+	room := func(pi uint32) bool { return pi-c.cq.mlx5.rec.Load(0) < cardCQEs }
+	var wg sync.WaitGroup
+	post := func(do func(id uint64) error) {
+		wg.Go(func() {
+			for id := uint64(0); id < rounds && !t.Failed(); {
+				switch err := do(id); {
+				case err == nil:
+					id++
+				case errors.Is(err, ErrQueueFull):
+					runtime.Gosched()
+				default:
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	post(func(id uint64) error { return c.qp.PostSend(SendWR{ID: id, Opcode: WRSend, Flags: Signaled}) })
+	post(func(id uint64) error { return c.qp.PostRecv(1<<32 + id) })
+	wg.Go(func() { // the device
+		var sent, received uint32
+		for (sent < rounds || received < rounds) && !t.Failed() {
+			switch {
+			case sent < rounds && record(1) != sent&0xffff && room(c.pi):
+				c.fast(0, uint16(sent))
+				sent++
+			case received < rounds && record(0) != received&0xffff && room(c.pi):
+				c.fast(2, uint16(received))
+				received++
+			default:
+				runtime.Gosched()
+			}
+		}
+	})
+	var next [2]uint64
+	var wcs [5]WC
+	for next != [2]uint64{rounds, rounds} && !t.Failed() {
+		n, err := c.cq.Poll(wcs[:])
+		if err != nil {
+			t.Error(err)
+		}
+		for _, wc := range wcs[:n] {
+			which, id := wc.ID>>32, wc.ID&(1<<32-1)
+			if id != next[which] {
+				t.Errorf("completion of %d of queue %d, want %d", id, which, next[which])
+			}
+			next[which]++
+		}
+		if n == 0 {
+			runtime.Gosched()
+		}
+	}
+	wg.Wait()
 }
 
 func BenchmarkMlx5PingPong(b *testing.B) {

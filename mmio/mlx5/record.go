@@ -30,6 +30,9 @@ func (r Record) set(i int, v uint32) {
 	r.w[i] = bits.ReverseBytes32(v)
 }
 
+// Load returns a word, as the device would read it: 0 for the first, 1 for the second.
+func (r Record) Load(i int) uint32 { return bits.ReverseBytes32(atomic.LoadUint32(&r.w[i])) }
+
 // Addr returns the record's address, for the kernel.
 func (r Record) Addr() uintptr { return uintptr(unsafe.Pointer(r.w)) }
 

@@ -20,6 +20,7 @@ type RecvQueue struct {
 	limit uint32 // tail + number of entries when tail was last loaded
 	ids   []uint64
 	tail  atomic.Uint32 // entries that have completed; stored by who completes
+	shown atomic.Uint32 // head, stored by who posts; see SendQueue
 }
 
 // NewRecvQueue makes a receive queue in mem, which has size.Bytes() bytes.
@@ -97,6 +98,7 @@ func (s *RecvSlot) Finish() {
 // Publish hands the first n slots to the device.
 func (q *RecvQueue) Publish(n int) {
 	q.head += uint32(n)
+	q.shown.Store(q.head) // pairs with Load in Complete
 	if !q.held {
 		ringRecv(q.rec, q.head)
 	}
@@ -114,6 +116,7 @@ func (q *RecvQueue) Release() {
 
 // Complete takes the completion of an entry and returns the ID that it was posted with.
 func (q *RecvQueue) Complete(counter uint16) (id uint64) {
+	q.shown.Load() // pairs with Store in Publish
 	id = q.ids[uint32(counter)&q.mask]
 	// Pairs with Load in Room. Only who completes stores it.
 	q.tail.Store(q.tail.Load() + 1)

@@ -31,6 +31,7 @@ type SendQueue struct {
 
 	ids   []sent        // by block in which a work request begins
 	tail  atomic.Uint32 // work requests that have completed; stored by who completes
+	shown atomic.Uint32 // head, stored by who posts: the device has seen ids' entries to be complete, Go has not
 	limit uint32        // tail + maxWR when tail was last loaded
 }
 
@@ -318,6 +319,9 @@ func (q *SendQueue) Publish() {
 	n := q.begun
 	q.head += n
 	q.begun, q.start, q.saved = 0, q.next, q.fence
+	// Pairs with Load in Complete: what was noted of the work requests is there. A completion
+	// by itself orders nothing between two goroutines.
+	q.shown.Store(q.head)
 	size := uintptr(get32(q.block(q.last), ctrlQPN)&0x3f) * octoSize
 	q.ringSend(q.last, q.next, size, n == 1)
 }
@@ -325,6 +329,7 @@ func (q *SendQueue) Publish() {
 // Complete takes the completion of the WQE that begins at a block, with those before it that
 // asked for none. It returns the ID that the work request was posted with.
 func (q *SendQueue) Complete(counter uint16) (id uint64, op Op) {
+	q.shown.Load() // pairs with Store in Publish
 	e := &q.ids[uint32(counter)&q.mask]
 	id, op = e.id, e.op
 	// Pairs with Load in refresh: the entry was read before it can be filled anew.
