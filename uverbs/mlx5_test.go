@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
@@ -120,7 +119,9 @@ func (c *card) put(opcode byte, fields map[int][]byte, data ...byte) {
 	for off, b := range fields {
 		copy(last[off:], b)
 	}
-	*(*uint32)(unsafe.Pointer(&last[60])) = *(*uint32)(unsafe.Pointer(&last[60]))&0xffffff | uint32(own)<<24
+	word, err := mmio.IndexAt(last, 60) // the owner is stored last, and with its word
+	must(c.t, err)
+	word.Release(word.Acquire()&0xffffff | uint32(own)<<24)
 	c.pi++
 }
 
