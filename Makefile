@@ -19,7 +19,7 @@ GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env G
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench vmtest kernel hosts generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench vmtest kernel hosts control mlx5 generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -43,7 +43,7 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 	$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs $(BUILD)/demo
 
 test: WALK = 60s
-test: check unit race abi bench size vmtest kernel hosts control racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi bench size vmtest kernel hosts control mlx5 racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -113,6 +113,13 @@ control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the ker
 		$(VMRUN) -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils,perftest,infiniband-diags control.test || status=1; \
 		$(VMRUN) -hosts 2 -cpus 1 -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$' || status=1; \
 	done; done; exit $$status
+
+mlx5: $(VMRUN) hca ## the conformance tests on a modelled ConnectX, on KERNEL
+	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/conformance.test ./test/conformance
+	cd $(BUILD)/amd64 && status=0; for mode in roce ib; do \
+		$(VMRUN) -kernel $(KERNEL) -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1 -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
+			conformance.test -test.skip '^TestMany|^TestWalk' || status=1; \
+	done; exit $$status
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL

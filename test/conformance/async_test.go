@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/hca/bench"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -136,10 +137,29 @@ func overrun(t *testing.T, dev *uverbs.Device) (*uverbs.CQ, *uverbs.QP) {
 	return cq, qp
 }
 
+// breaks says that a test does on purpose what a modelled card takes for a violation, and has
+// the card see it.
+func breaks(t *testing.T, dev *uverbs.Device, rule string) {
+	t.Helper()
+	if !testenv.Modelled() {
+		return
+	}
+	b, err := bench.Open(dev.Name())
+	must(t, err)
+	t.Cleanup(func() {
+		n, err := b.Do("forgive %s", rule)
+		must(t, err, b.Close())
+		if n == "0" {
+			t.Errorf("the card has not seen %s", rule)
+		}
+	})
+}
+
 // TestCQErrEvent: a completion for which the CQ has no room is told, with the CQ.
 func TestCQErrEvent(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
+		breaks(t, dev, "cq-overrun")
 		cq, _ := overrun(t, dev)
 		if ev := event(t, dev, uverbs.EventCQErr); ev != (uverbs.Event{Type: uverbs.EventCQErr, CQ: cq}) {
 			t.Errorf("event is %+v, want one of CQ %p", ev, cq)
@@ -155,6 +175,7 @@ func TestCQErrEvent(t *testing.T) {
 func TestEventClosed(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
+		breaks(t, dev, "cq-overrun")
 		for range 3 {
 			cq, qp := overrun(t, dev)
 			(&side{cq: cq}).next(t)

@@ -92,6 +92,10 @@ var benchCommands = map[string]struct {
 	"violations": {0, func(d *Device, a *benchArgs) (string, error) {
 		return strconv.FormatUint(d.Report().Violations, 10), nil
 	}},
+	// forgive RULE: how often it was broken, on purpose, which is no violation any more
+	"forgive": {1, func(d *Device, a *benchArgs) (string, error) {
+		return strconv.FormatUint(d.eng.Forgive(a.next()), 10), nil
+	}},
 	// command NAME: how often it was given
 	"command": {1, func(d *Device, a *benchArgs) (string, error) {
 		return strconv.Itoa(d.Report().Commands[a.op().String()]), a.err

@@ -98,7 +98,7 @@ func (r Report) Print(w io.Writer) {
 	for _, group := range []struct {
 		what string
 		m    map[string]uint64
-	}{{"WQEs", r.Engine.Opcodes}, {"doorbells", r.Engine.Doorbells}, {"CQEs", r.Engine.CQEs}, {"events", r.Engine.Events}, {"packets", r.Engine.Packets}, {"broken rules", r.Engine.Broken}} {
+	}{{"WQEs", r.Engine.Opcodes}, {"doorbells", r.Engine.Doorbells}, {"CQEs", r.Engine.CQEs}, {"events", r.Engine.Events}, {"packets", r.Engine.Packets}, {"broken rules", r.Engine.Broken}, {"broken on purpose", r.Engine.Forgiven}} {
 		if len(group.m) == 0 {
 			continue
 		}

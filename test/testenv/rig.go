@@ -20,6 +20,13 @@ type Rig struct {
 	GID6    int       // GID6 is where they have that of an IPv6 address.
 }
 
+// ModelEnv, if it is set, says that the devices are models of ConnectX cards (package hca),
+// which tests may ask for what they ask no real card.
+const ModelEnv = "GOVERBS_MODEL"
+
+// Modelled reports whether the devices are models.
+func Modelled() bool { return os.Getenv(ModelEnv) != "" }
+
 // rxeRig is what vmrun makes unless another device is asked for.
 var rxeRig = Rig{Driver: "rxe", Devices: [2]string{"rxe0", "rxe1"}, Netdevs: [2]string{"ve0", "ve1"}, GID: 1, GID6: 2}
 

@@ -47,6 +47,7 @@ func (b *Bench) Close() error { return unix.Munmap(b.bar) }
 //	packets drop|duplicate QPN SKIP COUNT  of those that go to a QP; 0 is any
 //	fabric LOSS DUPLICATE DELAY            for all cards, from now on: 0.01 0 5ms
 //	violations                             how many there were so far
+//	forgive RULE                           how often it was broken, on purpose: no violation any more
 //	command NAME                           how often it was given: CREATE_QP
 func (b *Bench) Do(format string, args ...any) (string, error) {
 	text := fmt.Sprintf(format, args...)

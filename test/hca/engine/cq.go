@@ -17,6 +17,7 @@ type cq struct {
 	armed     byte   // armNone, armSolicited or armAny
 	sn        uint32 // the sequence number that the next arm must have, 2 bits
 	fired     bool   // an event has been written since the CQ was made
+	owed      uint32 // a doorbell that must come, as the record has it already; 0 is none
 	solicited uint32 // the counter after the last solicited entry
 	anySol    bool   // there was a solicited entry
 	pending   int    // entries since the event was asked for, for the moderation
@@ -134,6 +135,7 @@ func (d *Device) DestroyCQ(n uint32) error {
 	if c.refs > 0 {
 		return refuse(Busy, "CQ", n, "", "%d queues use it", c.refs)
 	}
+	c.checkOwed(0)
 	c.gone = true
 	c.eq.refs--
 	delete(d.cqs, n)
@@ -331,12 +333,19 @@ func (c *cq) checkArmRecord(word uint32) {
 	if rec != word && !newer {
 		c.d.violate("cq-arm-record", 0, "CQ %#x is armed with %#08x while its doorbell record says %#08x: the record must be written first", c.n, word, rec)
 	}
-	if rec == word {
-		return
+	c.checkOwed(word)
+	// With the same consumer index and sequence number the record is either that of a next
+	// doorbell, or of the wrong kind; the next doorbell tells.
+	if rec == word|armSolicBit && word&armSolicBit == 0 {
+		c.owed = rec
 	}
-	// Same consumer index, same sequence number: only the kind may differ, and that is no
-	// reason for the record to be older.
-	if rec&^uint32(armSolicBit) == word&^uint32(armSolicBit) && rec&armSolicBit != 0 && word&armSolicBit == 0 {
-		c.d.violate("cq-arm-record", 0, "CQ %#x is armed for any completion while its doorbell record asks for solicited ones", c.n)
+}
+
+// checkOwed sees whether a doorbell is the one that the record had announced. 0 is none: the
+// CQ goes.
+func (c *cq) checkOwed(word uint32) {
+	if c.owed != 0 && word != c.owed {
+		c.d.violate("cq-arm-kind", 0, "CQ %#x was armed for any completion while its doorbell record said %#08x, for which no doorbell came", c.n, c.owed)
 	}
+	c.owed = 0
 }

@@ -282,12 +282,24 @@ func TestCQRules(t *testing.T) {
 			binary.BigEndian.PutUint32(b[4:], cq.n)
 			h.d.UARWrite(cq.uar, 0x20, b[:])
 		}},
-		{"arm of another kind than the record", "cq-arm-record", func(h *host, q *testQP, cq *testCQ) {
-			binary.BigEndian.PutUint32(h.mem.at(cq.dbr+4, 4), 1<<24|cq.ci)
-			var b [8]byte
-			binary.BigEndian.PutUint32(b[:], cq.ci)
-			binary.BigEndian.PutUint32(b[4:], cq.n)
-			h.d.UARWrite(cq.uar, 0x20, b[:])
+		{"arm of another kind than the record", "cq-arm-kind", func(h *host, q *testQP, cq *testCQ) {
+			cq.armBeside(1<<24|cq.ci, cq.ci)
+			h.clean() // yet
+			cq.arm(false)
+		}},
+		{"arm of another kind than the record, at last", "cq-arm-kind", func(h *host, q *testQP, cq *testCQ) {
+			spec := h.d.cqs[cq.n].spec
+			n, err := h.d.CreateCQ(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := *cq
+			other.n = n
+			other.armBeside(1<<24, 0)
+			h.clean()
+			if err := h.d.DestroyCQ(n); err != nil {
+				t.Fatal(err)
+			}
 		}},
 		{"EQ doorbell of 8 bytes", "eq-doorbell-width", func(h *host, q *testQP, cq *testCQ) { h.d.UARWrite(h.eq.uar, 0x40, make([]byte, 8)) }},
 		{"EQ that is none", "eq-doorbell-number", func(h *host, q *testQP, cq *testCQ) {
@@ -363,4 +375,50 @@ func TestEQ(t *testing.T) {
 		t.Error("an event goes to the queues that asked for it")
 	}
 	h.clean()
+}
+
+// TestCQArmTwice: a driver that arms twice may have written the second record before the card
+// sees the first doorbell.
+func TestCQArmTwice(t *testing.T) {
+	h, q, cq := lone(t, 5, 64)
+	h.t = t
+	q.nops(3)
+	cq.good(3)
+	cq.armBeside(1<<24|cq.ci, cq.ci)
+	cq.armBeside(1<<24|cq.ci, 1<<24|cq.ci)
+	cq.arm(false)
+	h.clean()
+}
+
+// armBeside writes an arm doorbell while the record has another word.
+func (q *testCQ) armBeside(record, word uint32) {
+	binary.BigEndian.PutUint32(q.h.mem.at(q.dbr+4, 4), record)
+	var b [8]byte
+	binary.BigEndian.PutUint32(b[:], word)
+	binary.BigEndian.PutUint32(b[4:], q.n)
+	q.h.d.UARWrite(q.uar, 0x20, b[:])
+}
+
+// TestForgive: what a test breaks on purpose is no violation, and is counted.
+func TestForgive(t *testing.T) {
+	h, _, cq := lone(t, 5, 64)
+	h.t = t
+	cq.armWord(cq.ci + 1)
+	cq.armWord(1<<25 | cq.ci)
+	if n := h.d.Forgive("cq-arm-consumer"); n != 1 {
+		t.Errorf("forgave %d, want 1", n)
+	}
+	r := h.d.Report()
+	if r.Forgiven["cq-arm-consumer"] != 1 || r.Broken["cq-arm-consumer"] != 0 || r.Broken["cq-arm-reserved"] != 1 {
+		t.Errorf("forgiven %v, broken %v", r.Forgiven, r.Broken)
+	}
+	for _, v := range r.Violations {
+		if v.Rule != "cq-arm-reserved" {
+			t.Errorf("still there: %+v", v)
+		}
+	}
+	if n := h.d.Forgive("cq-arm-consumer"); n != 0 {
+		t.Errorf("forgave %d more", n)
+	}
+	h.broke("cq-arm-reserved")
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"maps"
+	"slices"
 )
 
 // Violation is something that a driver must not do.
@@ -25,6 +26,7 @@ type Report struct {
 	Events     map[string]uint64 // Events counts event queue entries by type.
 	Packets    map[string]uint64 // Packets counts sent ones, and dropped ones with the reason.
 	Broken     map[string]uint64 // Broken counts violations by rule.
+	Forgiven   map[string]uint64 // Forgiven counts those that a test has asked for, by rule.
 	Violations []Violation       // Violations are the first of them.
 }
 
@@ -38,13 +40,13 @@ func (r Report) Total() (n uint64) {
 
 // report collects what a Report says.
 type report struct {
-	opcodes, doorbells, cqes, events, packets, broken map[string]uint64
+	opcodes, doorbells, cqes, events, packets, broken, forgiven map[string]uint64
 
 	violations []Violation
 }
 
 func (r *report) init() {
-	for _, m := range []*map[string]uint64{&r.opcodes, &r.doorbells, &r.cqes, &r.events, &r.packets, &r.broken} {
+	for _, m := range []*map[string]uint64{&r.opcodes, &r.doorbells, &r.cqes, &r.events, &r.packets, &r.broken, &r.forgiven} {
 		*m = map[string]uint64{}
 	}
 }
@@ -56,8 +58,22 @@ func (d *Device) Report() Report {
 	return Report{
 		Device: d.cfg.Name, Opcodes: maps.Clone(d.rep.opcodes), Doorbells: maps.Clone(d.rep.doorbells), CQEs: maps.Clone(d.rep.cqes),
 		Events: maps.Clone(d.rep.events), Packets: maps.Clone(d.rep.packets), Broken: maps.Clone(d.rep.broken),
-		Violations: append([]Violation(nil), d.rep.violations...),
+		Forgiven: maps.Clone(d.rep.forgiven), Violations: append([]Violation(nil), d.rep.violations...),
 	}
+}
+
+// Forgive takes what a test has done on purpose out of the violations, and returns how often a
+// rule was broken since the last time.
+func (d *Device) Forgive(rule string) uint64 {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	n := d.rep.broken[rule]
+	delete(d.rep.broken, rule)
+	if n > 0 {
+		d.rep.forgiven[rule] += n
+	}
+	d.rep.violations = slices.DeleteFunc(d.rep.violations, func(v Violation) bool { return v.Rule == rule })
+	return n
 }
 
 // Violate records a violation that the command interface has found.
