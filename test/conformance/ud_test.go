@@ -192,6 +192,7 @@ func TestDatagramQuery(t *testing.T) {
 
 // TestAHWithoutGID: there is no way to a peer on Ethernet but by its GID.
 func TestAHWithoutGID(t *testing.T) {
+	testenv.NeedsEthernet(t)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		gid := gidOf(t, dev)
