@@ -236,8 +236,7 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	}
 	switch c.kind {
 	case kindMlx5:
-		c.armMlx5(solicited)
-		return nil
+		return c.armMlx5(solicited)
 	case kindLost:
 		return ErrCQOverrun
 	}

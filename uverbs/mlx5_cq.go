@@ -130,10 +130,14 @@ func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
 }
 
 // armMlx5 is Notify.
-func (c *CQ) armMlx5(solicited bool) {
+func (c *CQ) armMlx5(solicited bool) error {
 	c.mlx5.mu.Lock()
+	defer c.mlx5.mu.Unlock()
+	if c.mlx5.ring == nil { // it is being closed
+		return c.errClosed()
+	}
 	c.mlx5.ring.Arm(solicited)
-	c.mlx5.mu.Unlock()
+	return nil
 }
 
 // eventMlx5 counts a completion event.

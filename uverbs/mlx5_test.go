@@ -5,6 +5,7 @@ package uverbs
 import (
 	"encoding/binary"
 	"errors"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -531,4 +532,16 @@ func FuzzMlx5Poll(f *testing.F) {
 		}
 		mlx5Driver{}.qpModified(c.qp, RTS, Reset)
 	})
+}
+
+// TestMlx5NotifyWhileClosed: a Notify that a Close overtakes ends with an error.
+func TestMlx5NotifyWhileClosed(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	c.cq.ch = &CompChannel{}
+	must(t, c.cq.Notify(), mlx5Driver{}.freeCQ(c.cq))
+	for _, notify := range []func() error{c.cq.Notify, c.cq.NotifySolicited} {
+		if err := notify(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%v, want one that matches os.ErrClosed", err)
+		}
+	}
 }
