@@ -210,10 +210,11 @@ func (p *pool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
-	for _, r := range p.regions {
-		errs = append(errs, r.close())
-	}
-	p.regions = nil
+	p.regions = slices.DeleteFunc(p.regions, func(r *region) bool {
+		err := r.close()
+		errs = append(errs, err)
+		return err == nil
+	})
 	return errors.Join(errs...)
 }
 
