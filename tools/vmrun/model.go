@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -32,31 +31,23 @@ const (
 	modeRoCE = "roce"
 )
 
-// parseDevice reads -device: KIND[,mode=MODE].
-func parseDevice(s string) (d device, err error) {
-	kind, mode, err := splitDevice(s)
-	return device{kind, mode}, err
-}
-
 // device is what -device asks for.
 type device struct{ kind, mode string }
 
-func splitDevice(s string) (kind, mode string, err error) {
-	kind, rest, more := strings.Cut(s, ",")
-	if kind != deviceRxe && kind != deviceMlx5 {
-		return "", "", fmt.Errorf("-device %q: want %s or %s", s, deviceRxe, deviceMlx5)
-	}
-	if !more {
-		if kind == deviceMlx5 {
-			mode = modeRoCE
+// parseDevice reads -device: KIND[,mode=MODE].
+func parseDevice(s string) (device, error) {
+	for _, d := range []device{{deviceMlx5, modeRoCE}, {deviceMlx5, modeIB}} {
+		if s == d.kind+",mode="+d.mode {
+			return d, nil
 		}
-		return kind, mode, nil
 	}
-	mode, ok := strings.CutPrefix(rest, "mode=")
-	if !ok || kind != deviceMlx5 || mode != modeIB && mode != modeRoCE {
-		return "", "", fmt.Errorf("-device %q: want %s, or %s[,mode=%s|%s]", s, deviceRxe, deviceMlx5, modeIB, modeRoCE)
+	switch s {
+	case deviceRxe:
+		return device{kind: s}, nil
+	case deviceMlx5:
+		return device{s, modeRoCE}, nil
 	}
-	return kind, mode, nil
+	return device{}, fmt.Errorf("-device %q: want %s, or %s[,mode=%s|%s]", s, deviceRxe, deviceMlx5, modeIB, modeRoCE)
 }
 
 // cards is how many a guest has.
@@ -228,7 +219,12 @@ func (m *model) finish(status int) (int, error) {
 	case <-time.After(modelPatience):
 		// It waits for a guest that never came.
 		_ = m.cmd.Process.Signal(syscall.SIGTERM)
-		<-m.done
+		select {
+		case <-m.done:
+		case <-time.After(modelPatience):
+			m.kill()
+			return 0, errors.New("the model of the cards does not end")
+		}
 	}
 	m.lines.flush()
 	var exit *exec.ExitError

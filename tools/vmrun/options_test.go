@@ -37,7 +37,7 @@ func TestCheck(t *testing.T) {
 		{"two hosts", func(o *options) { o.hosts = 2 }, ""},
 		{"net of two hosts", func(o *options) { o.hosts, o.net = 2, "eth" }, ""},
 		{"veth of two hosts", func(o *options) { o.hosts, o.net = 2, "veth" }, `-net "veth": with -hosts 2, want rxe, eth or none`},
-		{"device", func(o *options) { o.dev = "ib0" }, `-device "ib0": want rxe or mlx5`},
+		{"device", func(o *options) { o.dev = "ib0" }, `-device "ib0": want rxe, or mlx5[,mode=ib|roce]`},
 		{"device's mode", func(o *options) { o.dev = "mlx5,mode=opa" }, `-device "mlx5,mode=opa": want rxe, or mlx5[,mode=ib|roce]`},
 		{"mode of rxe", func(o *options) { o.dev = "rxe,mode=ib" }, `-device "rxe,mode=ib": want rxe, or`},
 		{"mlx5", func(o *options) { o.dev = "mlx5" }, ""},
