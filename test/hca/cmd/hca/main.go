@@ -84,8 +84,18 @@ func parse(args []string) (options, error) {
 	if len(o.sockets) == 0 {
 		return o, errors.New("no socket named; see -help")
 	}
-	o.mode, err = hca.ParseMode(*mode)
-	return o, err
+	if o.mode, err = hca.ParseMode(*mode); err != nil {
+		return o, err
+	}
+	for name, share := range map[string]float64{"loss": o.fabric.Loss, "duplicate": o.fabric.Duplicate} {
+		if !(share >= 0 && share <= 1) { // nor NaN
+			return o, fmt.Errorf("-%s %v: want 0 to 1", name, share)
+		}
+	}
+	if o.fabric.Delay < 0 {
+		return o, fmt.Errorf("-delay %v: want 0 and more", o.fabric.Delay)
+	}
+	return o, nil
 }
 
 // card is one card and where it is served.

@@ -22,7 +22,7 @@ func TestParse(t *testing.T) {
 	if err != nil || o.mode != hca.RoCE || o.fabric.Loss != 0.5 || o.report != "r" || len(o.sockets) != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for _, bad := range [][]string{nil, {"-mode", "opa", "a"}, {"-mode", "ib"}} {
+	for _, bad := range [][]string{nil, {"-mode", "opa", "a"}, {"-mode", "ib"}, {"-loss", "2", "a"}, {"-duplicate", "NaN", "a"}, {"-delay", "-1s", "a"}} {
 		if _, err := parse(bad); err == nil || errors.Is(err, flag.ErrHelp) {
 			t.Errorf("%q: %v", bad, err)
 		}
