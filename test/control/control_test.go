@@ -6,8 +6,11 @@ package control
 
 import (
 	"os"
+	"strings"
 	"testing"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -88,9 +91,9 @@ func TestPerftest(t *testing.T) {
 func TestDevices(t *testing.T) {
 	setting(t)
 	for _, card := range []string{first, second} {
-		out := run(t, "ibv_devinfo", "-v", "-d", card)
+		out := program.Launch(t, "ibv_devinfo", "-v", "-d", card).Wait(t)
 		for _, want := range []string{"vendor_part_id:\t\t\t4120", "state:\t\t\tPORT_ACTIVE (4)", "board_id:\t\t\tGOVERBS"} {
-			if !contains(out, want) {
+			if !strings.Contains(out, want) {
 				t.Errorf("ibv_devinfo says nothing of %q:\n%s", want, out)
 			}
 		}
@@ -115,7 +118,7 @@ func TestManagement(t *testing.T) {
 		{"0xffff 0x0000", []string{"smpquery", "-C", second, "pkeys", "1", "1"}},
 		{"Lid 2 port 1", []string{"perfquery", "-C", first, "2", "1"}},
 	} {
-		if out := run(t, tt.line...); !contains(out, tt.want) {
+		if out := program.Launch(t, tt.line...).Wait(t); !strings.Contains(out, tt.want) {
 			t.Errorf("%s says nothing of %q:\n%s", tt.line, tt.want, out)
 		}
 	}
@@ -127,12 +130,12 @@ func TestConnectionManager(t *testing.T) {
 	e := setting(t)
 	if !e.ethernet {
 		out := fails(t, "rping", "-c", "-a", serverAddr, "-C", "1")
-		if !contains(out, "RDMA_CM_EVENT_ADDR_ERROR") {
+		if !strings.Contains(out, "RDMA_CM_EVENT_ADDR_ERROR") {
 			t.Errorf("rping says %q", out)
 		}
 		return
 	}
-	connect(t, []string{"rping", "-s", "-a", serverAddr, "-C", "20"}, []string{"rping", "-c", "-a", serverAddr, "-C", "20"})
-	connect(t, []string{"ucmatose", "-C", "5"}, []string{"ucmatose", "-s", serverAddr, "-C", "5"})
-	connect(t, []string{"udaddy"}, []string{"udaddy", "-s", serverAddr})
+	connect(t, netlinkrdma.PortSpaceTCP, 7174, []string{"rping", "-s", "-a", serverAddr, "-C", "20"}, []string{"rping", "-c", "-a", serverAddr, "-C", "20"})
+	connect(t, netlinkrdma.PortSpaceTCP, 7471, []string{"ucmatose", "-C", "5"}, []string{"ucmatose", "-s", serverAddr, "-C", "5"})
+	connect(t, netlinkrdma.PortSpaceUDP, 7174, []string{"udaddy"}, []string{"udaddy", "-s", serverAddr})
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/test/hca/bench"
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -43,9 +44,9 @@ func openBench(t *testing.T, device string) func(format string, args ...any) str
 // eventually waits for what the kernel does by itself.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(program.Patience); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not after %v: %s", patience, what)
+			t.Fatalf("not after %v: %s", program.Patience, what)
 		}
 	}
 }
@@ -75,7 +76,7 @@ func TestLink(t *testing.T) {
 // watch runs ibv_asyncwatch, and gives a function that waits for an event.
 func watch(t *testing.T, device string) func(event string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, "ibv_asyncwatch", "-d", device)
 	out, err := cmd.StdoutPipe()
@@ -123,10 +124,10 @@ func TestCommandFault(t *testing.T) {
 	do := openBench(t, first)
 	do("fail-command CREATE_QP 8 0x4711 0 1")
 	out := fails(t, append([]string{"ibv_rc_pingpong"}, e.server...)...)
-	if !contains(out, "Couldn't create QP") {
+	if !strings.Contains(out, "Couldn't create QP") {
 		t.Errorf("ibv_rc_pingpong says %q", out)
 	}
-	if log := kernelLog(t); !contains(log, "syndrome (0x4711)") {
+	if log := kernelLog(t); !strings.Contains(log, "syndrome (0x4711)") {
 		t.Error("the kernel's log has nothing of the syndrome")
 	}
 	play(t, append([]string{"ibv_rc_pingpong", "-n", "20"}, e.server...), append([]string{"ibv_rc_pingpong", "-n", "20"}, e.client...))
@@ -190,7 +191,7 @@ func TestReload(t *testing.T) {
 	for _, card := range []string{first, second} {
 		eventually(t, card+" is there", func() bool { return state(card) != "" })
 	}
-	if out := run(t, "ibv_devinfo", "-d", first); !contains(out, "vendor_part_id:\t\t\t4120") {
+	if out := program.Launch(t, "ibv_devinfo", "-d", first).Wait(t); !strings.Contains(out, "vendor_part_id:\t\t\t4120") {
 		t.Errorf("ibv_devinfo says %q", out)
 	}
 }

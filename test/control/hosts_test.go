@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -49,7 +50,7 @@ func serve(t *testing.T, line []string) {
 	if line[0] == "rping" {
 		line = append(line, "-s")
 	}
-	start(t, line).wait(t)
+	program.Launch(t, line...).Wait(t)
 }
 
 // visit is the client's side. The server may not be there yet.
@@ -63,7 +64,7 @@ func visit(t *testing.T, line []string, peer string) {
 	default:
 		line = append(line, peer)
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(program.Patience); ; time.Sleep(50 * time.Millisecond) {
 		out, err := exec.CommandContext(t.Context(), line[0], line[1:]...).CombinedOutput()
 		if err == nil {
 			return
@@ -97,7 +98,7 @@ func tcp(t *testing.T, host int, peer string) {
 		}
 		return
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(program.Patience); ; time.Sleep(20 * time.Millisecond) {
 		c, err := net.Dial("tcp", net.JoinHostPort(peer, "9999"))
 		if err != nil {
 			if time.Now().After(deadline) {

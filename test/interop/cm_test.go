@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/classic"
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -38,18 +40,18 @@ func against(t *testing.T, space cm.PortSpace, port uint16, serve func(context.C
 		t.Fatal(err)
 	}
 	defer l.Close()
-	p := launch(t, client...)
+	p := program.Launch(t, client...)
 	if err := serve(timed(t), l); err != nil {
 		t.Fatalf("our server: %v", err)
 	}
-	return p.wait(t)
+	return p.Wait(t)
 }
 
 // server starts rdma-core's server and waits until it listens.
-func server(t *testing.T, space netlinkrdma.PortSpace, port uint16, line ...string) (*program, netip.AddrPort) {
+func server(t *testing.T, space netlinkrdma.PortSpace, port uint16, line ...string) (*program.Program, netip.AddrPort) {
 	t.Helper()
-	p := launch(t, line...)
-	p.serving(t, space, port)
+	p := program.Launch(t, line...)
+	p.Serving(t, space, port)
 	return p, netip.AddrPortFrom(netip.MustParseAddr(ServerAddr), port)
 }
 
@@ -69,7 +71,7 @@ func TestUcmatose(t *testing.T) {
 		if err := matose(timed(t), c, addr, connections); err != nil {
 			t.Fatalf("our client: %v", err)
 		}
-		if out := p.wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+		if out := p.Wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
 			t.Errorf("ucmatose says %q", out)
 		}
 	}
@@ -88,7 +90,7 @@ func TestRdmaClientServer(t *testing.T) {
 	if err := greet(timed(t), c, addr); err != nil {
 		t.Fatalf("our client: %v", err)
 	}
-	if out := p.wait(t); !strings.Contains(out, "end 0") {
+	if out := p.Wait(t); !strings.Contains(out, "end 0") {
 		t.Errorf("rdma_server says %q", out)
 	}
 }
@@ -105,7 +107,7 @@ func TestUdaddy(t *testing.T) {
 	if err := daddy(timed(t), c, addr); err != nil {
 		t.Fatalf("our client: %v", err)
 	}
-	if out := p.wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+	if out := p.Wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
 		t.Errorf("udaddy says %q", out)
 	}
 }
@@ -116,10 +118,10 @@ func TestMckey(t *testing.T) {
 	c := channel(t)
 	local := netip.MustParseAddr(ServerAddr)
 	ctx := timed(t)
-	receiver := launch(t, "mckey", "-m", "239.7.7.1", "-b", ServerAddr)
+	receiver := program.Launch(t, "mckey", "-m", "239.7.7.1", "-b", ServerAddr)
 	// It closes its QP without waiting for its sends, and new kernels drop those that are not
 	// on the wire yet: of many some get there.
-	sender := launch(t, "mckey", "-m", "239.7.7.2", "-b", ServerAddr, "-s", "-C", "1000")
+	sender := program.Launch(t, "mckey", "-m", "239.7.7.2", "-b", ServerAddr, "-s", "-C", "1000")
 
 	group := func(ip string) *classic.Member {
 		m, err := classic.Join(ctx, c, local, netip.MustParseAddr(ip), datagrams)
@@ -131,7 +133,7 @@ func TestMckey(t *testing.T) {
 	m := group("239.7.7.2")
 	arriving, stop := context.WithCancel(ctx)
 	go func() {
-		<-sender.ended
+		<-sender.Ended
 		time.AfterFunc(time.Second, stop)
 	}()
 	if _, err := receiveDatagrams(arriving, m.End); err != nil && (arriving.Err() == nil || m.Received == 0) {
@@ -140,7 +142,7 @@ func TestMckey(t *testing.T) {
 	if err := m.Leave(); err != nil {
 		t.Error(err)
 	}
-	sender.wait(t)
+	sender.Wait(t)
 
 	m = group("239.7.7.1")
 	for slot := messages; slot < 2*messages; slot++ {
@@ -154,7 +156,7 @@ func TestMckey(t *testing.T) {
 	if err := m.Leave(); err != nil {
 		t.Error(err)
 	}
-	if out := receiver.wait(t); !strings.Contains(out, "joined dgid: ::ffff:239.7.7.1") || !strings.Contains(out, "data transfers complete") {
+	if out := receiver.Wait(t); !strings.Contains(out, "joined dgid: ::ffff:239.7.7.1") || !strings.Contains(out, "data transfers complete") {
 		t.Errorf("mckey says %q", out)
 	}
 }
@@ -174,5 +176,5 @@ func TestCmtime(t *testing.T) {
 	if err := connectAll(timed(t), c, addr, connections); err != nil {
 		t.Fatalf("our client: %v", err)
 	}
-	p.cmd.Process.Kill() // it goes on for ever
+	p.Signal(syscall.SIGKILL) // it goes on for ever
 }

@@ -9,15 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// pairTime bounds a pair of programs.
-const pairTime = 60 * time.Second
-
 // timed returns a context for a pair.
 func timed(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), pairTime)
+	ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -55,10 +56,10 @@ func TestRping(t *testing.T) {
 				if strings.Contains(options, "-q") {
 					common = append(common, "-q")
 				}
-				server := launch(t, line(p[0], append(common, "-s", "-v", "-a", ServerAddr, "-p", port, "-S", "65535")...)...)
-				server.serving(t, netlinkrdma.PortSpaceTCP, number)
-				client := launch(t, line(p[1], append(strings.Fields(options), "-c", "-v", "-a", ServerAddr, "-p", port)...)...)
-				sent, got := pingData(client.wait(t)), pingData(server.wait(t))
+				server := program.Launch(t, line(p[0], append(common, "-s", "-v", "-a", ServerAddr, "-p", port, "-S", "65535")...)...)
+				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+				client := program.Launch(t, line(p[1], append(strings.Fields(options), "-c", "-v", "-a", ServerAddr, "-p", port)...)...)
+				sent, got := pingData(client.Wait(t)), pingData(server.Wait(t))
 				if !strings.HasPrefix(sent, "rdma-ping-0: ABC") || got != sent {
 					t.Errorf("the server has seen %q, the client got %q back", got, sent)
 				}
@@ -73,10 +74,10 @@ func TestRpingDevices(t *testing.T) {
 	ours, theirs := rpings()
 	for _, p := range [][2][]string{{ours, theirs}, {theirs, ours}} {
 		number, port := cmPort()
-		server := launch(t, line(p[0], "-s", "-a", ServerAddr, "-p", port)...)
-		server.serving(t, netlinkrdma.PortSpaceTCP, number)
-		launch(t, line(p[1], "-c", "-V", "-C", "10", "-a", ServerAddr, "-I", "10.1.0.2", "-p", port)...).wait(t)
-		server.wait(t)
+		server := program.Launch(t, line(p[0], "-s", "-a", ServerAddr, "-p", port)...)
+		server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+		program.Launch(t, line(p[1], "-c", "-V", "-C", "10", "-a", ServerAddr, "-I", "10.1.0.2", "-p", port)...).Wait(t)
+		server.Wait(t)
 	}
 }
 
@@ -86,25 +87,25 @@ func TestRpingPersistent(t *testing.T) {
 	testenv.Guest(t)
 	ours, theirs := rpings()
 	number, port := cmPort()
-	server := launch(t, line(ours, "-s", "-P", "--json", "-a", ServerAddr, "-p", port)...)
-	server.serving(t, netlinkrdma.PortSpaceTCP, number)
+	server := program.Launch(t, line(ours, "-s", "-P", "--json", "-a", ServerAddr, "-p", port)...)
+	server.Serving(t, netlinkrdma.PortSpaceTCP, number)
 	const clients, pings = 6, 20
 	for range 2 {
-		var all []*program
+		var all []*program.Program
 		for i := range clients {
 			kind := [][]string{ours, theirs}[i%2]
-			all = append(all, launch(t, line(kind, "-c", "-V", "-C", strconv.Itoa(pings), "-a", ServerAddr, "-p", port)...))
+			all = append(all, program.Launch(t, line(kind, "-c", "-V", "-C", strconv.Itoa(pings), "-a", ServerAddr, "-p", port)...))
 		}
 		for _, c := range all {
-			c.wait(t)
+			c.Wait(t)
 		}
 	}
-	server.cmd.Process.Signal(syscall.SIGINT)
+	server.Signal(syscall.SIGINT)
 	var result struct {
 		Role                       string
 		Connections, Failed, Pings int
 	}
-	if err := json.Unmarshal([]byte(server.wait(t)), &result); err != nil {
+	if err := json.Unmarshal([]byte(server.Wait(t)), &result); err != nil {
 		t.Fatal(err)
 	}
 	if result.Role != "server" || result.Connections != 2*clients || result.Failed != 0 || result.Pings != 2*clients*pings {
@@ -112,10 +113,10 @@ func TestRpingPersistent(t *testing.T) {
 	}
 
 	number, port = cmPort()
-	server = launch(t, line(theirs, "-s", "-P", "-a", ServerAddr, "-p", port)...)
-	server.serving(t, netlinkrdma.PortSpaceTCP, number)
+	server = program.Launch(t, line(theirs, "-s", "-P", "-a", ServerAddr, "-p", port)...)
+	server.Serving(t, netlinkrdma.PortSpaceTCP, number)
 	for range 3 {
-		out := launch(t, line(ours, "-c", "-V", "-C", "10", "-a", ServerAddr, "-p", port)...).wait(t)
+		out := program.Launch(t, line(ours, "-c", "-V", "-C", "10", "-a", ServerAddr, "-p", port)...).Wait(t)
 		if want := "10 pings, 1280 bytes"; !strings.Contains(out, want) {
 			t.Errorf("the client does not say %q: %q", want, out)
 		}
@@ -126,34 +127,34 @@ func TestRpingPersistent(t *testing.T) {
 func TestRpingFails(t *testing.T) {
 	testenv.Guest(t)
 	ours, theirs := rpings()
-	fails := func(p *program, wants ...string) {
+	fails := func(p *program.Program, wants ...string) {
 		t.Helper()
-		if <-p.ended; p.err == nil {
-			t.Errorf("%s ends well", p.name)
+		if <-p.Ended; p.Err == nil {
+			t.Errorf("%s ends well", p.Name)
 		}
 		for _, want := range wants {
-			if !strings.Contains(p.out.String(), want) {
-				t.Errorf("%s does not say %q: %q", p.name, want, p.out.String())
+			if !strings.Contains(p.Output(), want) {
+				t.Errorf("%s does not say %q: %q", p.Name, want, p.Output())
 			}
 		}
 	}
 	_, port := cmPort()
-	fails(launch(t, line(ours, "-c", "-a", ServerAddr, "-p", port)...), "nobody listens", fmt.Sprintf("%s:%s", ServerAddr, port))
-	fails(launch(t, line(ours, "-s", "-a", "192.0.2.1")...), "192.0.2.1:7174", "no network interface")
+	fails(program.Launch(t, line(ours, "-c", "-a", ServerAddr, "-p", port)...), "nobody listens", fmt.Sprintf("%s:%s", ServerAddr, port))
+	fails(program.Launch(t, line(ours, "-s", "-a", "192.0.2.1")...), "192.0.2.1:7174", "no network interface")
 	for _, victim := range []string{"server", "client"} {
 		for _, kind := range [][]string{ours, theirs} {
 			number, port := cmPort()
 			programs := map[string][]string{"server": ours, "client": ours}
 			programs[victim] = kind
-			server := launch(t, line(programs["server"], "-s", "-v", "-a", ServerAddr, "-p", port)...)
-			server.serving(t, netlinkrdma.PortSpaceTCP, number)
-			client := launch(t, line(programs["client"], "-c", "-v", "-a", ServerAddr, "-p", port)...)
-			for pair := map[string]*program{"server": server, "client": client}; ; {
-				if survivor := map[string]*program{"server": client, "client": server}[victim]; pingData(survivor.out.String()) != "" {
-					pair[victim].cmd.Process.Kill()
-					<-pair[victim].ended
+			server := program.Launch(t, line(programs["server"], "-s", "-v", "-a", ServerAddr, "-p", port)...)
+			server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+			client := program.Launch(t, line(programs["client"], "-c", "-v", "-a", ServerAddr, "-p", port)...)
+			for pair := map[string]*program.Program{"server": server, "client": client}; ; {
+				if survivor := map[string]*program.Program{"server": client, "client": server}[victim]; pingData(survivor.Output()) != "" {
+					pair[victim].Signal(syscall.SIGKILL)
+					<-pair[victim].Ended
 					// Between two pings a client may go.
-					if <-survivor.ended; survivor.err != nil || victim == "server" {
+					if <-survivor.Ended; survivor.Err != nil || victim == "server" {
 						fails(survivor, ServerAddr, "ping ", "the peer has disconnected")
 					}
 					break

@@ -1,0 +1,123 @@
+// Package program runs programs beside a test: the servers and clients that it is about.
+package program
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// Patience bounds a program, on a machine that emulates and is busy.
+const Patience = time.Minute
+
+// Program is a program that runs.
+type Program struct {
+	Name  string        // Name is its command line.
+	Ended chan struct{} // Ended is closed when it has ended.
+	Err   error         // Err is what it ended with; valid when Ended is closed.
+
+	cmd *exec.Cmd
+	out output
+}
+
+// output is what a program prints; it can be read while it runs.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+// Launch starts a program, which does not outlive the test. What it printed is in the test's
+// log if that fails.
+func Launch(t *testing.T, line ...string) *Program {
+	t.Helper()
+	p := &Program{Name: strings.Join(line, " "), Ended: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	p.cmd = exec.CommandContext(ctx, line[0], line[1:]...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	go func() {
+		p.Err = p.cmd.Wait()
+		close(p.Ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-p.Ended
+		if t.Failed() {
+			t.Logf("%s: %v\n%s", p.Name, p.Err, p.Output())
+		}
+	})
+	return p
+}
+
+// Output returns what it has printed so far.
+func (p *Program) Output() string {
+	p.out.mu.Lock()
+	defer p.out.mu.Unlock()
+	return p.out.b.String()
+}
+
+// Signal sends it a signal, if it still runs.
+func (p *Program) Signal(s os.Signal) { p.cmd.Process.Signal(s) }
+
+// Wait waits for its end, which shall be a good one, and returns what it printed.
+func (p *Program) Wait(t *testing.T) string {
+	t.Helper()
+	if <-p.Ended; p.Err != nil {
+		t.Errorf("%s: %v", p.Name, p.Err)
+	}
+	return p.Output()
+}
+
+// Until waits for what it will do while it runs.
+func (p *Program) Until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for !done() {
+		select {
+		case <-p.Ended:
+			t.Fatalf("%s has ended before it %s: %v", p.Name, what, p.Err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// Serving waits until somebody listens on a port of the connection manager, by the kernel's
+// list of its IDs.
+func (p *Program) Serving(t *testing.T, space netlinkrdma.PortSpace, port uint16) {
+	t.Helper()
+	p.Until(t, "listened", func() bool {
+		devices, err := netlinkrdma.Devices()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range devices {
+			ids, err := netlinkrdma.CMIDs(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range ids {
+				if id.State == netlinkrdma.CMListen && id.PortSpace == space && id.Src.Port() == port {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
