@@ -10,14 +10,12 @@ import (
 
 // mlx5QP is a QP's part of mlx5, for the control path. Its queues are in the QP itself.
 type mlx5QP struct {
-	owner   mlx5Owner
-	index   uint32 // in the table of owners
-	entered bool   // it is in the table
-	send    mlx5.SendSize
-	recv    mlx5.RecvSize
-	rec     mlx5.Record
-	reg     *mlx5Register
-	lent    bool // reg is the thread domain's
+	mlx5Place
+	send mlx5.SendSize
+	recv mlx5.RecvSize
+	rec  mlx5.Record
+	reg  *mlx5Register
+	lent bool // reg is the thread domain's
 }
 
 // mlx5Transports are the forms of WQEs by type of QP.
@@ -25,7 +23,7 @@ var mlx5Transports = map[QPType]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Conn
 
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5
-	x := &mlx5QP{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}
+	x := &mlx5QP{mlx5Place: mlx5Place{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
 	q.mlx5 = x
 	if s.Type == XRCRecv && s.open == 0 { // it has no queues, and its completions are an SRQ's
 		in := mlx5.QPRequest{}
@@ -63,11 +61,8 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if x.rec, err = m.records.Take(); err != nil {
 		return udata{}, err
 	}
-	if m.UserIndex {
-		if x.index, err = m.owners.add(&x.owner); err != nil {
-			return udata{}, err
-		}
-		x.entered = true
+	if err = x.enter(m); err != nil {
+		return udata{}, err
 	}
 	if s.pd != nil && s.pd.td != nil {
 		x.reg, x.lent = s.pd.td.mlx5, true
@@ -140,24 +135,14 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 			return err
 		}
 	}
-	if !m.UserIndex {
-		m.owners.set(q.qpn, &x.owner)
-		x.index, x.entered = q.qpn, true
-	}
+	x.enterAs(m, q.qpn)
 	return nil
 }
 
 func (mlx5Driver) freeQP(q *QP) error {
 	m, x := q.dev.mlx5, q.mlx5
 	q.sweepMlx5()
-	if x.entered {
-		if m.UserIndex {
-			m.owners.remove(x.index)
-		} else {
-			m.owners.set(x.index, nil)
-		}
-		x.entered = false
-	}
+	x.leave(m)
 	m.records.Give(x.rec)
 	if !x.lent {
 		m.uars.give(x.reg)

@@ -85,3 +85,46 @@ func (t *mlx5Table[T]) remove(number uint32) {
 	t.put(number, nil)
 	t.free = append(t.free, number)
 }
+
+// mlx5Place is a queue's place in the table of owners.
+type mlx5Place struct {
+	owner   mlx5Owner
+	index   uint32 // NoUserIndex until it is entered
+	entered bool
+}
+
+// enter takes an index that completions will carry, if they carry indices of the library's.
+// That is before the kernel makes the queue, which is told of it.
+func (p *mlx5Place) enter(m *mlx5Context) (err error) {
+	if !m.UserIndex {
+		return nil
+	}
+	if p.index, err = m.owners.add(&p.owner); err != nil {
+		return err
+	}
+	p.entered = true
+	return nil
+}
+
+// enterAs takes the place of a number that the device has given the queue, if completions
+// carry that.
+func (p *mlx5Place) enterAs(m *mlx5Context, number uint32) {
+	if m.UserIndex {
+		return
+	}
+	m.owners.set(number, &p.owner)
+	p.index, p.entered = number, true
+}
+
+// leave gives the place back, if there is one.
+func (p *mlx5Place) leave(m *mlx5Context) {
+	if !p.entered {
+		return
+	}
+	if m.UserIndex {
+		m.owners.remove(p.index)
+	} else {
+		m.owners.set(p.index, nil)
+	}
+	p.entered = false
+}

@@ -9,19 +9,17 @@ import (
 
 // mlx5WQ is a WQ's part of mlx5.
 type mlx5WQ struct {
-	owner   mlx5Owner
-	cq      *CQ
-	index   uint32
-	entered bool
-	size    mlx5.RecvSize
-	rec     mlx5.Record
-	region  *mmio.Region
-	rq      *mlx5.RecvQueue
+	mlx5Place
+	cq     *CQ
+	size   mlx5.RecvSize
+	rec    mlx5.Record
+	region *mmio.Region
+	rq     *mlx5.RecvQueue
 }
 
 func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
 	m := w.dev.mlx5
-	x := &mlx5WQ{owner: mlx5Owner{wq: w}, cq: o.CQ, index: mlx5.NoUserIndex}
+	x := &mlx5WQ{mlx5Place: mlx5Place{owner: mlx5Owner{wq: w}, index: mlx5.NoUserIndex}, cq: o.CQ}
 	w.mlx5 = x
 	if x.size, err = m.SizeRecv(o.MaxWR, o.MaxSGE); err != nil {
 		return udata{}, mlx5Size("CreateWQ", err)
@@ -37,11 +35,8 @@ func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
 	if x.rec, err = m.records.Take(); err != nil {
 		return udata{}, err
 	}
-	if m.UserIndex {
-		if x.index, err = m.owners.add(&x.owner); err != nil {
-			return udata{}, err
-		}
-		x.entered = true
+	if err = x.enter(m); err != nil {
+		return udata{}, err
 	}
 	o.MaxWR, o.MaxSGE = x.size.Entries, x.size.MaxSGE
 	return udata{in: mlx5.EncodeWQ(addrOf(x.region.Bytes()), x.rec, x.size, x.index), out: make([]byte, mlx5.WQRespSize)}, nil
@@ -53,10 +48,7 @@ func (mlx5Driver) mapWQ(w *WQ) (err error) {
 	if x.rq, err = mlx5.NewRecvQueue(x.region.Bytes(), x.size, x.rec); err != nil {
 		return err
 	}
-	if !m.UserIndex {
-		m.owners.set(w.num, &x.owner)
-		x.index, x.entered = w.num, true
-	}
+	x.enterAs(m, w.num)
 	return nil
 }
 
@@ -64,13 +56,8 @@ func (mlx5Driver) freeWQ(w *WQ) error {
 	m, x := w.dev.mlx5, w.mlx5
 	if x.entered {
 		x.cq.sweepMlx5(&x.owner)
-		if m.UserIndex {
-			m.owners.remove(x.index)
-		} else {
-			m.owners.set(x.index, nil)
-		}
-		x.entered = false
 	}
+	x.leave(m)
 	m.records.Give(x.rec)
 	x.rec = mlx5.Record{}
 	return closeRegions(x.region)
