@@ -73,12 +73,13 @@
 //
 // # What is supported
 //
-// Linux 5.10 and later on 64-bit little-endian machines, and the drivers rxe (Soft-RoCE) and
-// mlx5 (ConnectX), rxe with all that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
+// 64-bit little-endian machines, Linux 5.10 and later, and the driver rxe (Soft-RoCE) with all
+// that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
 // atomics, SEND with invalidate; MRs, which can be changed, and on demand (Linux 6.15);
 // memory windows (5.14), FLUSH and ATOMIC_WRITE (6.2); SRQ, multicast, asynchronous
-// events. XRC, raw packets, flows, thread domains, time stamps are there for drivers that
-// have them, as mlx5 does; on rxe they answer with a [FeatureError]. Connections by address are the business of package cm.
+// events. XRC, raw packets, flows, thread domains and time stamps are there for drivers that
+// have them, as mlx5 (ConnectX, below) does; on rxe they answer with a [FeatureError].
+// Connections by address are the business of package cm.
 //
 // What rxe does otherwise than one might think:
 //
