@@ -2,14 +2,17 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -194,24 +197,239 @@ func besideWrite(b *testing.B, w io.Writer, r io.Reader) {
 	b.ReportMetric(median(ratios), "x-WRITE")
 }
 
-// BenchmarkDial connects, 50 at a time, in turn with cmtime of rdma-core, and prints the median
-// of the ratios of neighbouring runs: how long it takes until all are there. Of two lots of
-// ours the second has the memory and the CQs of the first, as in a program that goes on
-// making connections.
+// atOnce is how many connections are made at once.
+const atOnce = 50
+
+// settle lets the other end finish with what went before.
+func settle() { time.Sleep(100 * time.Millisecond) }
+
+// BenchmarkConnect makes 50 connections at once of IDs, step by step as cmtime of rdma-core
+// does, with as much for each: an ID and a QP with a CQ of its own at both ends, which are two
+// processes. It takes turns with cmtime, and prints the median of the ratios of neighbouring
+// runs.
+func BenchmarkConnect(b *testing.B) {
+	testenv.Guest(b)
+	to := netip.MustParseAddrPort(other(b, "serves steps", ""))
+	client, err := newSteps()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer client.close()
+	var ratios []float64
+	for b.Loop() {
+		took, err := client.connect(b.Context(), to, atOnce)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := client.disconnect(); err != nil {
+			b.Fatal(err)
+		}
+		settle()
+		if theirs := cmtime(b, atOnce); theirs > 0 {
+			ratios = append(ratios, float64(took)/float64(theirs))
+		}
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/atOnce, "ns/connection")
+	if len(ratios) > 0 {
+		b.ReportMetric(median(ratios), "x-cmtime")
+	}
+}
+
+// serveSteps is the other end of BenchmarkConnect. It says on standard output where it
+// listens.
+func serveSteps(ctx context.Context) error {
+	s, err := newSteps()
+	if err != nil {
+		return err
+	}
+	l, err := s.channel.NewID(TCP)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(l.Bind(netip.MustParseAddrPort("10.1.0.1:0")), l.Listen(0)); err != nil {
+		return err
+	}
+	addrs, err := l.Addrs()
+	if err != nil {
+		return err
+	}
+	fmt.Println(addrs.Local)
+	for {
+		e, err := s.channel.Next(ctx)
+		if err != nil {
+			return err
+		}
+		switch e.Type {
+		case ConnectRequest:
+			if err = s.queues(e.ID); err == nil {
+				err = e.ID.Accept(ConnParam{}, ECE{})
+			}
+		case Disconnected:
+			err = s.hangUp(e.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// serveConns is the other end of BenchmarkDial. It says on standard output where it listens.
+func serveConns(ctx context.Context, o Options) error {
+	l, err := Listen(ctx, "10.1.0.1:0", o)
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	for {
+		c, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		go func() {
+			c.Recv(ctx) // until the peer closes
+			c.Close()
+		}()
+	}
+}
+
+// steps makes connections step by step.
+type steps struct {
+	channel *Channel
+	dev     *device
+	ids     []*ID
+	cqs     map[*ID]*uverbs.CQ
+}
+
+// newSteps opens what a side needs.
+func newSteps() (*steps, error) {
+	c, err := OpenChannel()
+	if err != nil {
+		return nil, err
+	}
+	id, err := c.NewID(TCP)
+	if err != nil {
+		return nil, err
+	}
+	defer id.Close()
+	if err := id.Bind(netip.MustParseAddrPort("10.1.0.1:0")); err != nil {
+		return nil, err
+	}
+	_, index, err := id.addrs()
+	if err != nil {
+		return nil, err
+	}
+	dev, err := useDevice(index)
+	return &steps{channel: c, dev: dev, cqs: map[*ID]*uverbs.CQ{}}, err
+}
+
+// queues gives an ID a QP with a CQ of its own.
+func (s *steps) queues(id *ID) error {
+	cq, err := s.dev.dev.CreateCQ(2, uverbs.CQOptions{})
+	if err != nil {
+		return err
+	}
+	s.cqs[id] = cq
+	_, err = id.CreateQP(s.dev.pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+	return err
+}
+
+// connect makes n connections and returns how long that took. All take a step before any takes
+// the next one.
+func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Duration, error) {
+	begin := time.Now()
+	for _, step := range []struct {
+		do  func(*ID) error
+		end EventType
+	}{
+		{func(id *ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 2*time.Second) }, AddrResolved},
+		{func(id *ID) error { return id.ResolveRoute(2 * time.Second) }, RouteResolved},
+		{func(id *ID) error {
+			if err := s.queues(id); err != nil {
+				return err
+			}
+			return id.Connect(ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5}, ECE{})
+		}, Established},
+	} {
+		for i := range n {
+			if len(s.ids) < n {
+				id, err := s.channel.NewID(TCP)
+				if err != nil {
+					return 0, err
+				}
+				s.ids = append(s.ids, id)
+			}
+			if err := step.do(s.ids[i]); err != nil {
+				return 0, err
+			}
+		}
+		for left := n; left > 0; {
+			e, err := s.channel.Next(ctx)
+			if err != nil {
+				return 0, err
+			}
+			switch {
+			case e.Type == AddrError && errors.Is(e.Err(), syscall.ETIMEDOUT):
+				err = step.do(e.ID) // as cmtime does
+			case e.Type == step.end:
+				left--
+			default:
+				err = fmt.Errorf("%s instead of %s: %w", e.Type, step.end, e.Err())
+			}
+			if err != nil {
+				return 0, err
+			}
+		}
+	}
+	return time.Since(begin), nil
+}
+
+// hangUp closes a connection.
+func (s *steps) hangUp(id *ID) error {
+	err := id.Close()
+	if cq := s.cqs[id]; cq != nil {
+		err = errors.Join(err, cq.Close())
+	}
+	delete(s.cqs, id)
+	return err
+}
+
+// disconnect closes all connections.
+func (s *steps) disconnect() error {
+	var errs []error
+	for _, id := range s.ids {
+		errs = append(errs, s.hangUp(id))
+	}
+	s.ids = nil
+	return errors.Join(errs...)
+}
+
+// close closes all.
+func (s *steps) close() {
+	for id := range s.cqs {
+		s.hangUp(id)
+	}
+	s.channel.Close()
+	s.dev.release()
+}
+
+// dialSizes are the connections that BenchmarkDial makes.
+var dialSizes = map[string]Options{"small": {MessageSize: 64, Depth: 1, SendDepth: 1, Transfers: 1}, "default": {}}
+
+// BenchmarkDial dials 50 connections at once, of another process, in turn with cmtime of
+// rdma-core, and prints the median of the ratios of neighbouring runs. Of two lots of ours the
+// second has the memory and the CQs of the first, as in a program that goes on making
+// connections.
 func BenchmarkDial(b *testing.B) {
-	const atOnce = 50
-	for name, o := range map[string]Options{"64 bytes": {MessageSize: 64, Depth: 1, SendDepth: 1, Transfers: 1}, "default": {}} {
+	for name, o := range dialSizes {
 		b.Run(name, func(b *testing.B) {
 			testenv.Guest(b)
-			l, err := Listen(b.Context(), "10.1.0.1:0", o)
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer l.Close()
+			addr := other(b, "serves "+name, "")
 			var first, next []float64
 			for b.Loop() {
-				cold := dialAll(b, l, o, atOnce)
-				warm := dialAll(b, l, o, atOnce)
+				cold := dialAll(b, addr, o)
+				warm := dialAll(b, addr, o)
 				b.StopTimer()
 				if theirs := cmtime(b, atOnce); theirs > 0 {
 					first = append(first, float64(cold)/float64(theirs))
@@ -234,37 +452,29 @@ func median(all []float64) float64 {
 	return all[len(all)/2]
 }
 
-// dialAll makes n connections at once, closes them, and returns how long it took until all
-// were there.
-func dialAll(b *testing.B, l *Listener, o Options, n int) time.Duration {
-	ctx := b.Context()
+// dialAll makes connections at once, closes them, and returns how long it took until all were
+// there.
+func dialAll(b *testing.B, addr string, o Options) time.Duration {
 	begin := time.Now()
-	conns := make(chan *Conn, 2*n)
+	conns := make([]*Conn, atOnce)
 	var wg sync.WaitGroup
-	for range n {
+	for i := range conns {
 		wg.Go(func() {
-			c, err := Dial(ctx, l.Addr().String(), o)
-			if err != nil {
+			var err error
+			if conns[i], err = Dial(b.Context(), addr, o); err != nil {
 				b.Error(err)
 			}
-			conns <- c
 		})
-	}
-	for range n {
-		s, err := l.Accept(ctx)
-		if err != nil {
-			b.Fatal(err)
-		}
-		conns <- s
 	}
 	wg.Wait()
 	took := time.Since(begin)
 	b.StopTimer()
-	for range 2 * n {
-		if c := <-conns; c != nil {
+	for _, c := range conns {
+		if c != nil {
 			c.Close()
 		}
 	}
+	settle()
 	b.StartTimer()
 	return took
 }

@@ -96,6 +96,10 @@ func play(role, addr string) {
 		_, err = id.waitFor(ctx, "connect", ConnectResponse)
 		check(err)
 		die()
+	case "serves steps":
+		check(serveSteps(ctx))
+	case "serves small", "serves default":
+		check(serveConns(ctx, dialSizes[strings.TrimPrefix(role, "serves ")]))
 	case "dies as a client":
 		c, err := Dial(ctx, addr, Options{})
 		check(err)
@@ -118,7 +122,7 @@ func play(role, addr string) {
 }
 
 // other starts this program in a role, and returns the first line that it prints.
-func other(t *testing.T, role, addr string) string {
+func other(t testing.TB, role, addr string) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", addr) // os.Args[0] need not be a path
 	cmd.Env = append(os.Environ(), roleEnv+"="+role)

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 // must fails the test on an error.
-func must(t *testing.T, errs ...error) {
+func must(t testing.TB, errs ...error) {
 	t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -38,8 +38,8 @@ func must(t *testing.T, errs ...error) {
 }
 
 // value returns v, or fails the test.
-func value[T any](v T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
 		t.Helper()
 		must(t, err)
 		return v
