@@ -25,6 +25,7 @@ type Channel struct {
 	ids     map[uint64]*ID    // guarded by mu: by uid
 	groups  map[uint64]*Group // guarded by mu: by uid
 	waiters []*waiter         // guarded by mu: oldest first
+	reader  *waiter           // guarded by mu: whose goroutine reads, nil if none does
 	pending []*Event          // guarded by mu: that nobody has waited for, oldest first
 }
 

@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -122,10 +121,13 @@ func newHub() (*hub, error) {
 	return h, nil
 }
 
-// run gives events to those whom they concern, until the channel is closed.
+// run gives events to those whom they concern, until the channel is closed. It reads for all
+// that wait for an event of the channel, so that they need not take turns.
 func (h *hub) run() {
+	h.channel.reading <- struct{}{}
+	defer func() { <-h.channel.reading }()
 	for {
-		e, err := h.channel.Next(context.Background())
+		e, err := h.channel.nextReading()
 		if err != nil { // it is closed, or the process has other credentials by now
 			h.mu.Lock()
 			h.over = true
@@ -166,9 +168,8 @@ func (c *Channel) share(id *ID) {
 	events, c.pending = split(c.pending, id)
 	c.mu.Unlock()
 	for _, e := range events {
-		c.deliver(e)
+		c.deliver(e, nil)
 	}
-	c.wake()
 }
 
 // use makes one more user of the hub. It reports whether that still reads its channel.

@@ -36,9 +36,8 @@ func (id *ID) Migrate(to *Channel) error {
 	}
 	id.channel.Store(to)
 	for _, e := range from.leave(id) {
-		to.deliver(e)
+		to.deliver(e, nil)
 	}
-	to.wake()
 	return nil
 }
 

@@ -198,6 +198,26 @@ func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
 	case c.reading <- struct{}{}:
 	}
 	defer func() { <-c.reading }()
+	return c.readFor(ctx, w)
+}
+
+// nextReading is Next with the bare error, for a goroutine that holds c.reading for good.
+func (c *Channel) nextReading() (*Event, error) {
+	w, e, err := c.enter(nil)
+	if w != nil {
+		e, err = c.readFor(context.Background(), w)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.drive()
+	return e, nil
+}
+
+// readFor reads until there is an event for a waiter. The caller holds c.reading.
+func (c *Channel) readFor(ctx context.Context, w *waiter) (*Event, error) {
+	c.setReader(w)
+	defer c.setReader(nil)
 	defer c.follow(ctx)()
 	for {
 		select {
@@ -205,7 +225,7 @@ func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
 			return e, w.gone(e)
 		default:
 		}
-		err := c.read()
+		err := c.read(w)
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -221,6 +241,13 @@ func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
 			return c.giveUp(w, err)
 		}
 	}
+}
+
+// setReader says which waiter's goroutine reads.
+func (c *Channel) setReader(w *waiter) {
+	c.mu.Lock()
+	c.reader = w
+	c.mu.Unlock()
 }
 
 // gone returns the error of a waiter that has got e.
@@ -289,8 +316,8 @@ func (c *Channel) follow(ctx context.Context) (unfollow func()) {
 // wake has the goroutine that reads look at what has changed.
 func (c *Channel) wake() { c.file.f.SetReadDeadline(longAgo) }
 
-// read reads an event and gives it to who waits for it.
-func (c *Channel) read() error {
+// read reads an event and gives it to who waits for it, on behalf of by.
+func (c *Channel) read(by *waiter) error {
 	resp := &abi.EventResp{}
 	if err := c.file.event(resp); err != nil {
 		return err
@@ -299,7 +326,7 @@ func (c *Channel) read() error {
 	if e == nil {
 		return nil
 	}
-	for to := c; !to.deliver(e); to = e.owner().channel.Load() { // not there: it has moved, or is closed
+	for to := c; !to.deliver(e, by); to = e.owner().channel.Load() { // not there: it has moved, or is closed
 		if e.owner().gone.Load() {
 			if e.Listen != nil {
 				return e.ID.Close()
@@ -311,8 +338,9 @@ func (c *Channel) read() error {
 }
 
 // deliver gives an event to a waiter, or keeps it until there is one. It does neither if the
-// ID is not on the channel.
-func (c *Channel) deliver(e *Event) bool {
+// ID is not on the channel. By is the waiter of the goroutine that has read the event, if it
+// has just done so.
+func (c *Channel) deliver(e *Event, by *waiter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if owner := e.owner(); c.ids[owner.uid] != owner {
@@ -323,8 +351,12 @@ func (c *Channel) deliver(e *Event) bool {
 		c.pending = append(c.pending, e)
 		return true
 	}
-	c.waiters[i].ready <- e
+	w := c.waiters[i]
 	c.waiters = slices.Delete(c.waiters, i, i+1)
+	w.ready <- e
+	if w == c.reader && w != by {
+		c.wake()
+	}
 	return true
 }
 
@@ -337,9 +369,11 @@ func (c *Channel) withdraw(id *ID) (events []*Event) {
 			return false
 		}
 		w.ready <- nil
+		if w == c.reader {
+			c.wake()
+		}
 		return true
 	})
-	c.wake()
 	return events
 }
 

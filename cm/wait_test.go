@@ -21,7 +21,7 @@ import (
 func put(t *testing.T, c *Channel, id *ID, typ EventType) {
 	t.Helper()
 	e := c.event(eventResp(id.uid, id.handle, typ, 0))
-	if e == nil || !c.deliver(e) {
+	if e == nil || !c.deliver(e, nil) {
 		t.Fatal("the event goes nowhere")
 	}
 }
@@ -47,7 +47,7 @@ func TestWhoGetsAnEvent(t *testing.T) {
 		}
 	}
 	// Requests that nobody takes go with the listener, waiters too.
-	if e := c.event(eventResp(mine.uid, 77, ConnectRequest, 0)); e == nil || !c.deliver(e) || !e.ID.own.Load() {
+	if e := c.event(eventResp(mine.uid, 77, ConnectRequest, 0)); e == nil || !c.deliver(e, nil) || !e.ID.own.Load() {
 		t.Errorf("request is %+v", e)
 	}
 	done := make(chan error)
@@ -98,7 +98,7 @@ func TestResolveAgain(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
 	timedOut := func() {
-		if e := c.event(eventResp(id.uid, id.handle, AddrError, -int32(syscall.ETIMEDOUT))); !c.deliver(e) {
+		if e := c.event(eventResp(id.uid, id.handle, AddrError, -int32(syscall.ETIMEDOUT))); !c.deliver(e, nil) {
 			t.Fatal("the event goes nowhere")
 		}
 	}
