@@ -142,7 +142,7 @@ func (c *Conn) make() (err error) {
 	if c.completions, err = c.dev.cqs.get(recvs + sends); err != nil {
 		return err
 	}
-	c.qp, err = id.CreateQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: recvs})
+	c.qp, err = id.createQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: recvs})
 	if err != nil {
 		return err
 	}

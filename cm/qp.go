@@ -104,6 +104,12 @@ func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	if err := id.check(op, pd); err != nil {
 		return nil, err
 	}
+	return id.createQP(pd, o)
+}
+
+// createQP is CreateQP with a PD of the right device.
+func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
+	const op = "create QP"
 	id.queues.mu.Lock()
 	defer id.queues.mu.Unlock()
 	if id.queues.qp != nil {
@@ -139,6 +145,14 @@ func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	if err != nil {
 		return err
 	}
+	if state == uverbs.RTR && !id.datagrams() { // what the peer may do was not known before
+		init, _, err := id.QPAttr(uverbs.Init)
+		if err != nil {
+			return err
+		}
+		attr.Access = init.Access
+		mask |= uverbs.AttrAccess
+	}
 	if p != nil {
 		if mask&uverbs.AttrMaxDestRdAtomic != 0 {
 			attr.MaxDestRdAtomic = p.ResponderResources
@@ -150,15 +164,12 @@ func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	return qp.Modify(attr, mask)
 }
 
-// ready brings a QP to RTS. What the peer may do is known only now, so that INIT is done once
-// more.
+// ready brings a QP to RTS.
 func (id *ID) ready(qp *uverbs.QP, p *ConnParam) error {
-	for _, state := range []uverbs.QPState{uverbs.Init, uverbs.RTR, uverbs.RTS} {
-		if err := id.bring(qp, state, p); err != nil {
-			return err
-		}
+	if err := id.bring(qp, uverbs.RTR, p); err != nil {
+		return err
 	}
-	return nil
+	return id.bring(qp, uverbs.RTS, p)
 }
 
 // drive does what an event asks for of an ID with a QP: when the peer has accepted it brings
