@@ -41,12 +41,30 @@ func newMessage[Q any](cmd uint32, req Q, out uintptr) *message[Q] {
 	return &message[Q]{hdr: abi.CmdHdr{Cmd: cmd, In: uint16(unsafe.Sizeof(req)), Out: uint16(out)}, req: req}
 }
 
+// brief reports whether a command takes the kernel so little time that telling Go's scheduler
+// of it costs more. The others may wait for what the kernel is doing with the ID.
+func brief(cmd uint32) bool {
+	switch cmd {
+	case abi.RDMA_USER_CM_CMD_CREATE_ID, abi.RDMA_USER_CM_CMD_SET_OPTION, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR,
+		abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.RDMA_USER_CM_CMD_QUERY, abi.RDMA_USER_CM_CMD_QUERY_ROUTE, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
+		abi.RDMA_USER_CM_CMD_CONNECT, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RDMA_USER_CM_CMD_GET_EVENT:
+		return true
+	}
+	return false
+}
+
 // write gives a command to the kernel.
 func write[Q any](f *file, fd uintptr, m *message[Q], out unsafe.Pointer) syscall.Errno {
 	if f.fake != nil {
 		return f.fake(m.hdr.Cmd, unsafe.Pointer(&m.req), out)
 	}
-	_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(m)), unsafe.Sizeof(m.hdr)+uintptr(m.hdr.In))
+	size := unsafe.Sizeof(m.hdr) + uintptr(m.hdr.In)
+	var errno syscall.Errno
+	if brief(m.hdr.Cmd) {
+		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(m)), size)
+	} else {
+		_, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(m)), size)
+	}
 	runtime.KeepAlive(m)
 	runtime.KeepAlive(out)
 	return errno

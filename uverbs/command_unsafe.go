@@ -129,8 +129,9 @@ type ioctlCommand struct {
 		hdr   abi.IoctlHdr
 		attrs [maxAttrs]abi.Attr
 	}
-	n   int
-	pin runtime.Pinner
+	n     int
+	pin   runtime.Pinner
+	brief bool // a software device waits for nothing to carry it out: see fastCommand
 }
 
 // newIoctl starts a command.
@@ -229,6 +230,10 @@ func (c *commandFile) ioctl(cmd *ioctlCommand) syscall.Errno {
 			errno = c.fake(cmd, nil)
 			return
 		}
+		if cmd.brief && c.driverID == abi.RDMA_DRIVER_RXE {
+			errno = ioctlCallShort(fd, cmd)
+			return
+		}
 		errno = ioctlCall(fd, cmd)
 	}); e != 0 {
 		return e
@@ -237,10 +242,20 @@ func (c *commandFile) ioctl(cmd *ioctlCommand) syscall.Errno {
 	return errno
 }
 
-// ioctlCall is the one place that issues RDMA_VERBS_IOCTL.
+// ioctlCall and ioctlCallShort are the only places that issue RDMA_VERBS_IOCTL. The short one
+// keeps Go's scheduler out, see fastCommand.
 func ioctlCall(fd uintptr, cmd *ioctlCommand) syscall.Errno {
 	for {
 		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, uintptr(abi.RDMA_VERBS_IOCTL), uintptr(unsafe.Pointer(&cmd.wire)))
+		if errno != syscall.EINTR {
+			return errno
+		}
+	}
+}
+
+func ioctlCallShort(fd uintptr, cmd *ioctlCommand) syscall.Errno {
+	for {
+		_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, fd, uintptr(abi.RDMA_VERBS_IOCTL), uintptr(unsafe.Pointer(&cmd.wire)))
 		if errno != syscall.EINTR {
 			return errno
 		}
@@ -308,6 +323,7 @@ func invokeWrite(cmd uint32, in, out []byte, u udata) *ioctlCommand {
 	}
 	c.u64(abi.UVERBS_ATTR_WRITE_CMD, uint64(cmd))
 	c.udata(u)
+	c.brief = cmd == abi.IB_USER_VERBS_CMD_MODIFY_QP
 	return c
 }
 

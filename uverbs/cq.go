@@ -147,6 +147,7 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 // createIoctl uses UVERBS_METHOD_CQ_CREATE.
 func (c *CQ) createIoctl(cqe int, o CQOptions, u udata) (errno syscall.Errno) {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE)
+	cmd.brief = true
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_CQ_HANDLE)
 	var resp [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, resp[:])
