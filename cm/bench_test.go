@@ -112,7 +112,7 @@ func BenchmarkPingPong(b *testing.B) {
 // BenchmarkStream writes 1 MiB at a time, as RDMA WRITE and, in turn with it, over Stream and
 // over TCP, and prints the median of the ratios of the bandwidths.
 func BenchmarkStream(b *testing.B) {
-	for _, messages := range []int{0, 32 << 10, 64 << 10} {
+	for _, messages := range []int{0, 16 << 10, 64 << 10} {
 		name := fmt.Sprintf("messages of %d KiB", messages>>10)
 		if messages == 0 {
 			name = "default"

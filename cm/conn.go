@@ -120,7 +120,7 @@ func newConn(h *hub, id *ID, o Options) (*Conn, error) {
 
 // make makes memory and queues. What there is when it fails is the caller's to release.
 func (c *Conn) make() (err error) {
-	id, o := c.id, c.o
+	id := c.id
 	addrs, index, err := id.addrs()
 	if err != nil {
 		return err
@@ -130,6 +130,14 @@ func (c *Conn) make() (err error) {
 	}
 	c.addrs = addrs
 	c.addrs.Device = c.dev.dev.Name()
+	if c.o.MessageSize == 0 {
+		mtu, err := c.dev.mtu(addrs.Port)
+		if err != nil {
+			return err
+		}
+		c.o.MessageSize = messageSize(mtu)
+	}
+	o := c.o
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
@@ -179,8 +187,9 @@ func (c *Conn) releaseAll(closed error) error {
 	return errors.Join(errs...)
 }
 
-// param are the parameters of the connection.
-func (c *Conn) param(greeting hello) ConnParam {
+// param are the parameters of the connection, which say what this side receives.
+func (c *Conn) param(kind uint8, data []byte) ConnParam {
+	greeting := hello{kind, c.o.Depth, c.o.MessageSize, data}
 	attr := c.dev.dev.QueryDevice()
 	return ConnParam{
 		PrivateData:        greeting.encode(),

@@ -98,7 +98,7 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	if c, err = newConn(h, id, o); err != nil {
 		return nil, err
 	}
-	answer, err := id.ConnectWait(ctx, c.param(hello{helloRequest, o.Depth, o.MessageSize, o.PrivateData}), ECE{})
+	answer, err := id.ConnectWait(ctx, c.param(helloRequest, o.PrivateData), ECE{})
 	if err != nil {
 		return c, refusal(err)
 	}

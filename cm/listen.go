@@ -148,7 +148,7 @@ func (l *Listener) accept(ctx context.Context, e *Event) (c *Conn, err error) {
 	if c, err = newConn(l.hub, e.ID, l.o); err != nil {
 		return nil, err
 	}
-	p := c.param(hello{helloAnswer, l.o.Depth, l.o.MessageSize, data})
+	p := c.param(helloAnswer, data)
 	p.ResponderResources = min(p.ResponderResources, e.Param.ResponderResources)
 	p.InitiatorDepth = min(p.InitiatorDepth, e.Param.InitiatorDepth)
 	if err = e.ID.AcceptWait(ctx, p, ECE{}); err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // WaitMode says how a [Conn] waits for what is to come.
@@ -31,18 +33,20 @@ func (m WaitMode) String() string {
 
 // Options are the options of [Dial] and [Listen]; the zero value is what most programs want.
 // A connection needs registered memory for Depth + SendDepth + 5 messages of MessageSize, which
-// is 848 KiB with the zero values. Registering it is most of what a connection costs; those of
+// is 930 KiB with the zero values. Registering it is most of what a connection costs; those of
 // one device hand theirs on, so that a program that opens and closes them pays once.
 type Options struct {
 	// PrivateData goes with the request of Dial, up to [MaxDialData] bytes, or with the answer
 	// of a listener, up to [MaxAcceptData] bytes.
 	PrivateData []byte
 
-	// With 64 KiB a stream moves more, where packets are not lost or reordered: devices that go on
-	// from the packet that was, as rxe does, give up on messages of many (see RetryCount).
-	MessageSize int // MessageSize is the largest message that this side receives, in bytes; zero is 16 KiB.
-	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 32.
-	SendDepth   int // SendDepth is how many messages of this side may be on their way; zero is 16.
+	// MessageSize is the largest message that this side receives, in bytes. Zero is 32 KiB, or
+	// half of that where packets have 1 KiB or less, as on Ethernet without large frames: a
+	// device that goes on from the packet that was lost, or came too late, as rxe does, gives
+	// up on messages of too many packets (see RetryCount).
+	MessageSize int
+	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 16.
+	SendDepth   int // SendDepth is how many messages of this side may be on their way; zero is 8.
 	Transfers   int // Transfers is how many RDMA operations of this side may be on their way; zero is 16.
 
 	Wait WaitMode      // Wait says how to wait.
@@ -87,9 +91,8 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 		value         *int
 		zero, highest int
 	}{
-		{"MessageSize", &o.MessageSize, 16 << 10, maxMessageSize},
-		{"Depth", &o.Depth, 32, maxDepth},
-		{"SendDepth", &o.SendDepth, 16, maxDepth},
+		{"Depth", &o.Depth, 16, maxDepth},
+		{"SendDepth", &o.SendDepth, 8, maxDepth},
 		{"Transfers", &o.Transfers, 16, maxDepth},
 		{"RetryCount", &o.RetryCount, 6, 7},
 		{"Backlog", &o.Backlog, 1024, 1 << 20},
@@ -113,6 +116,9 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 			return o, argErr(op, f.name, *f.value, "from 0")
 		}
 	}
+	if o.MessageSize < 0 || o.MessageSize > maxMessageSize {
+		return o, argErr(op, "MessageSize", o.MessageSize, "0 to %d", maxMessageSize)
+	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 15 * time.Second
 	}
@@ -123,4 +129,13 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 		return o, argErr(op, "PrivateData", fmt.Sprintf("%d bytes long", len(o.PrivateData)), "up to %d bytes", maxData)
 	}
 	return o, nil
+}
+
+// messageSize returns what MessageSize is where the program does not say, for a port's packets.
+func messageSize(mtu uverbs.MTU) int {
+	const size = 32 << 10
+	if mtu.Bytes() <= 1024 {
+		return size / 2
+	}
+	return size
 }

@@ -61,11 +61,14 @@ func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 	if err != nil {
 		return o, err
 	}
-	const depth = 64
+	const depth, sendDepth = 64, 16
 	if o.Depth == 0 {
 		o.Depth = depth
 	}
-	o.SendDepth, o.Spin = all.SendDepth, all.Spin
+	if o.SendDepth == 0 {
+		o.SendDepth = sendDepth
+	}
+	o.Spin = all.Spin
 	return o, nil
 }
 
