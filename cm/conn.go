@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -35,7 +34,7 @@ type Conn struct {
 	// reading is held, by putting something in, by the goroutine that is parked for the next
 	// completion, on behalf of all that wait.
 	reading chan struct{}
-	timer   *time.Timer // of the keepalive
+	watch   watch
 
 	mu      sync.Mutex
 	wcs     [16]uverbs.WC
@@ -54,9 +53,6 @@ type Conn struct {
 	consumed int       // messages taken that the peer was not told of
 	eof      bool      // the peer has ended
 	deaf     bool      // and takes no messages any more
-	idle     bool      // nothing has come or gone since the last keepalive
-
-	idleSince time.Time // when keepAlive saw something last
 
 	// Sending.
 	ledger             []entry // a ring of what is in the send queue
@@ -65,6 +61,8 @@ type Conn struct {
 	ctlPosted, ctlDone uint64  // control messages
 	opsPosted, opsDone uint64  // RDMA operations
 	signaled           uint64  // number of the last message with a completion
+	asked              uint64  // number after that of the last entry with a completion
+	moving             int     // bytes of RDMA operations that are on their way
 	credits, peerDepth int     // messages that the peer has room for, now and at most
 	ended              bool    // this side has ended
 	sge                [1]uverbs.SGE
@@ -93,6 +91,7 @@ const (
 type op struct {
 	done bool
 	left bool // nobody waits for it
+	size int
 	next *op
 }
 
@@ -120,7 +119,7 @@ func newConn(h *hub, id *ID, o Options) (*Conn, error) {
 
 // make makes memory and queues. What there is when it fails is the caller's to release.
 func (c *Conn) make() (err error) {
-	id := c.id
+	id, o := c.id, c.o
 	addrs, index, err := id.addrs()
 	if err != nil {
 		return err
@@ -130,14 +129,6 @@ func (c *Conn) make() (err error) {
 	}
 	c.addrs = addrs
 	c.addrs.Device = c.dev.dev.Name()
-	if c.o.MessageSize == 0 {
-		mtu, err := c.dev.mtu(addrs.Port)
-		if err != nil {
-			return err
-		}
-		c.o.MessageSize = messageSize(mtu)
-	}
-	o := c.o
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
@@ -206,9 +197,7 @@ func (c *Conn) start(peer hello) {
 	c.credits, c.peerDepth = peer.depth, peer.depth
 	c.maxSend = min(c.o.MessageSize, peer.size)
 	c.private = peer.data
-	if c.o.KeepAlive > 0 {
-		c.timer = time.AfterFunc(c.o.KeepAlive, c.keepAlive)
-	}
+	c.watch.start(c)
 	c.mu.Unlock()
 	c.hub.watch(c.id, c.event)
 }
@@ -278,38 +267,6 @@ func (c *Conn) event(e *Event) {
 		c.dev.forget()
 		go c.destroy() // the kernel waits for it
 	}
-}
-
-// keepAlive looks whether the peer is still there if nothing has been heard of it. It is up to
-// the device to say so; one that says nothing either is not waited for without end.
-func (c *Conn) keepAlive() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closing || c.err != nil {
-		return
-	}
-	c.poll()
-	now := time.Now()
-	switch {
-	case !c.idle:
-		c.idleSince = now
-	case c.posted != c.retired && now.Sub(c.idleSince) > c.patience():
-		c.fail(fmt.Errorf("for %s the device has said nothing of what was sent, nor of an attempt to reach the peer: %w",
-			now.Sub(c.idleSince).Round(time.Millisecond), syscall.ETIMEDOUT))
-		return
-	case c.opsPosted == c.opsDone:
-		if o := c.probe(); c.err == nil {
-			o.left = true
-		}
-	}
-	c.idle = true
-	c.timer.Reset(c.o.KeepAlive)
-}
-
-// patience is how long the device may take to find out that the peer does not answer: that of
-// all retries, and as much again, as devices take their time.
-func (c *Conn) patience() time.Duration {
-	return 2 * time.Duration(c.o.RetryCount+1) * uverbs.AckTimeoutFor(c.o.AckTimeout).Duration()
 }
 
 // begin enters a method. The caller holds c.mu.
@@ -397,9 +354,7 @@ func (c *Conn) Close() error {
 
 // linger has what was sent arrive. The caller holds c.mu.
 func (c *Conn) linger() error {
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.watch.stop()
 	if c.err == nil {
 		c.poll()
 	}

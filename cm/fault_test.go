@@ -414,6 +414,19 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
+// TestQuiet: a connection stays on which something was sent that has no completion, and then
+// nothing for longer than a device may owe an answer.
+func TestQuiet(t *testing.T) {
+	ctx := within(t)
+	o := Options{KeepAlive: 600 * time.Millisecond, AckTimeout: 50 * time.Millisecond, RetryCount: 1, MessageSize: 64}
+	client, server := connect(t, newListener(t, o), o)
+	for range 2 {
+		must(t, client.Send(ctx, []byte("hello")))
+		value(server.Recv(ctx))(t)
+		time.Sleep(2 * time.Second)
+	}
+}
+
 // TestCloseLends: a message can be read after Close, until the next Recv.
 func TestCloseLends(t *testing.T) {
 	ctx := within(t)

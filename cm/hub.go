@@ -15,25 +15,6 @@ type device struct {
 	pool pool
 	cqs  completionPool
 	refs int // guarded by devices.mu
-
-	mu   sync.Mutex
-	mtus map[uint8]uverbs.MTU // guarded by mu: of ports, when a connection first asked
-}
-
-// mtu returns the MTU of a port. That it may change is of no account: it is for what is the
-// better choice.
-func (d *device) mtu(port uint8) (uverbs.MTU, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if mtu := d.mtus[port]; mtu != 0 {
-		return mtu, nil
-	}
-	attr, err := d.dev.QueryPort(port)
-	if err != nil {
-		return 0, err
-	}
-	d.mtus[port] = attr.ActiveMTU
-	return attr.ActiveMTU, nil
 }
 
 // devices are the devices that connections are on, and were until a moment ago.
@@ -66,7 +47,7 @@ func useDevice(index uint32) (*device, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	d := &device{dev: dev, pd: pd, pool: pool{pd: pd}, cqs: completionPool{dev: dev}, refs: 1, mtus: map[uint8]uverbs.MTU{}}
+	d := &device{dev: dev, pd: pd, pool: pool{pd: pd}, cqs: completionPool{dev: dev}, refs: 1}
 	devices.open[index] = d
 	return d, nil
 }

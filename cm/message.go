@@ -93,13 +93,13 @@ func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 	c.consumed = 0
 	c.credits--
 	c.msgPosted++
-	flags := uverbs.SendFlags(0)
 	// A completion now and then tells of all before it.
-	if c.msgPosted-c.signaled >= uint64(c.o.SendDepth+1)/2 {
+	if c.msgPosted-c.signaled < uint64(c.o.SendDepth+1)/2 {
+		to.Send(c.enter(entryMessage, nil), 0)
+	} else {
 		c.signaled = c.msgPosted
-		flags = uverbs.Signaled
+		to.Send(c.enterAsking(entryMessage, nil), uverbs.Signaled)
 	}
-	to.Send(c.enter(entryMessage, nil), flags)
 	to.SGE(c.mem.sge(i, len(b)))
 }
 

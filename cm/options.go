@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
-
-	"github.com/goverbs/goverbs/uverbs"
 )
 
 // WaitMode says how a [Conn] waits for what is to come.
@@ -40,11 +38,7 @@ type Options struct {
 	// of a listener, up to [MaxAcceptData] bytes.
 	PrivateData []byte
 
-	// MessageSize is the largest message that this side receives, in bytes. Zero is 32 KiB, or
-	// half of that where packets have 1 KiB or less, as on Ethernet without large frames: a
-	// device that goes on from the packet that was lost, or came too late, as rxe does, gives
-	// up on messages of too many packets (see RetryCount).
-	MessageSize int
+	MessageSize int // MessageSize is the largest message that this side receives, in bytes; zero is 32 KiB.
 	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 16.
 	SendDepth   int // SendDepth is how many messages of this side may be on their way; zero is 8.
 	Transfers   int // Transfers is how many RDMA operations of this side may be on their way; zero is 16.
@@ -52,13 +46,16 @@ type Options struct {
 	Wait WaitMode      // Wait says how to wait.
 	Spin time.Duration // Spin is how long SpinThenPark looks before it parks; zero is 50 µs.
 
-	// KeepAlive is how often an idle connection sees whether the peer is still there, and a busy
-	// one whether the device still says something; zero is 15 s, and a negative value is never.
+	// KeepAlive is how often an idle connection sees whether the peer is still there; zero is
+	// 15 s, and a negative value is never. A busy one sees it by what is acknowledged.
 	KeepAlive time.Duration
 	// AckTimeout is how long the device waits for an acknowledgement before it sends once more,
 	// which it does RetryCount times; zero is 268 ms. Devices take powers of two of 4.096 µs.
 	AckTimeout time.Duration
-	RetryCount int           // RetryCount is 1 to 7; zero is 6. Some devices take 7 to be without end.
+	// RetryCount is 1 to 7; zero is 7. Some devices, such as rxe, count it down by all that is
+	// lost of a message, and take 7 to be without end. So the connection has failed, too, when
+	// nothing of what was sent is acknowledged for three times the time of all retries.
+	RetryCount int
 	Linger     time.Duration // Linger bounds how long Close waits for what was sent to arrive; zero is 5 s.
 	TOS        uint8         // TOS is the type of service of what is sent.
 
@@ -91,10 +88,11 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 		value         *int
 		zero, highest int
 	}{
+		{"MessageSize", &o.MessageSize, 32 << 10, maxMessageSize},
 		{"Depth", &o.Depth, 16, maxDepth},
 		{"SendDepth", &o.SendDepth, 8, maxDepth},
 		{"Transfers", &o.Transfers, 16, maxDepth},
-		{"RetryCount", &o.RetryCount, 6, 7},
+		{"RetryCount", &o.RetryCount, 7, 7},
 		{"Backlog", &o.Backlog, 1024, 1 << 20},
 	} {
 		if *f.value == 0 {
@@ -116,9 +114,6 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 			return o, argErr(op, f.name, *f.value, "from 0")
 		}
 	}
-	if o.MessageSize < 0 || o.MessageSize > maxMessageSize {
-		return o, argErr(op, "MessageSize", o.MessageSize, "0 to %d", maxMessageSize)
-	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 15 * time.Second
 	}
@@ -129,13 +124,4 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 		return o, argErr(op, "PrivateData", fmt.Sprintf("%d bytes long", len(o.PrivateData)), "up to %d bytes", maxData)
 	}
 	return o, nil
-}
-
-// messageSize returns what MessageSize is where the program does not say, for a port's packets.
-func messageSize(mtu uverbs.MTU) int {
-	const size = 32 << 10
-	if mtu.Bytes() <= 1024 {
-		return size / 2
-	}
-	return size
 }

@@ -144,7 +144,7 @@ func (c *Conn) poll() {
 		}
 	}
 	if any {
-		c.idle = false
+		c.watch.idle = false
 		c.notify()
 		c.giveCredits()
 	}
@@ -213,6 +213,7 @@ func (c *Conn) retire(last uint64) {
 			c.ctlDone++
 		case entryOp:
 			c.opsDone++
+			c.moving -= e.op.size
 			if e.op.done = true; e.op.left {
 				c.recycle(e.op)
 			}
@@ -230,6 +231,13 @@ func (c *Conn) enter(kind entryKind, o *op) uint64 {
 	return id
 }
 
+// enterAsking is enter for a work request with a completion.
+func (c *Conn) enterAsking(kind entryKind, o *op) uint64 {
+	id := c.enter(kind, o)
+	c.asked = c.posted
+	return id
+}
+
 // control sends a control message. There is room for it.
 func (c *Conn) control(h header) {
 	i := int(c.ctlPosted % ctlSlots)
@@ -237,7 +245,7 @@ func (c *Conn) control(h header) {
 	h.put(c.ctl.bytes(i))
 	c.ctlPosted++
 	b := c.qp.BeginSend()
-	b.Send(c.enter(entryControl, nil), uverbs.Signaled)
+	b.Send(c.enterAsking(entryControl, nil), uverbs.Signaled)
 	b.SGE(c.ctl.sge(i, headerSize))
 	c.post(b)
 }
@@ -247,6 +255,8 @@ func (c *Conn) control(h header) {
 func (c *Conn) post(b *uverbs.SendBuilder) error {
 	if err := b.Post(); err != nil {
 		c.fail(err)
+	} else {
+		c.watch.posted(c)
 	}
 	return c.err
 }
@@ -281,7 +291,7 @@ func (c *Conn) probe() *op {
 	o := c.newOp()
 	c.opsPosted++
 	b := c.qp.BeginSend()
-	b.Write(c.enter(entryOp, o), uverbs.Signaled, 0, 0)
+	b.Write(c.enterAsking(entryOp, o), uverbs.Signaled, 0, 0)
 	c.post(b)
 	return o
 }

@@ -95,17 +95,22 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 		return err
 	}
 	o := c.newOp()
+	o.size = int(local.Length)
 	c.opsPosted++
-	wr.ID, wr.Flags = c.enter(entryOp, o), uverbs.Signaled
+	asked := c.asked
+	wr.ID, wr.Flags = c.enterAsking(entryOp, o), uverbs.Signaled
 	wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
 	c.sge[0] = local
 	wr.SGL = c.sge[:]
 	if err := c.qp.PostSend(wr); err != nil {
 		c.posted--
 		c.opsPosted--
+		c.asked = asked
 		c.recycle(o)
 		return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
 	}
+	c.moving += o.size
+	c.watch.posted(c)
 	return c.finishOp(ctx, what, o)
 }
 
