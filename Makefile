@@ -19,7 +19,7 @@ GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env G
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench vmtest kernel hosts control mlx5 generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel hosts control mlx5 generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -43,7 +43,8 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 	$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs $(BUILD)/demo
 
 test: WALK = 60s
-test: check unit race abi bench size vmtest kernel hosts control mlx5 racevm ## everything, with the kernel tests on one kernel
+test: SIDEBYSIDE = -runs 1 -rounds 2
+test: check unit race abi bench sidebyside size vmtest kernel hosts control mlx5 racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -77,6 +78,16 @@ vmtest: ## vmrun's own tests, which boot VMs
 
 bench: ## every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...
+
+# The program is linked without the libraries that libibverbs itself needs; the guest has them.
+SIDE = $(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/rdmacore-post:/bin/rdmacore-post
+sidebyside: deps build ## post and poll of ours and of rdma-core's, in turn, on rxe and on a modelled ConnectX
+	set -e; dir=$$($(VMRUN) get libibverbs-dev); \
+	gcc -O2 -Wall -o $(BUILD)/rdmacore-post test/bench/rdmacore/post.c -I$$dir/usr/include -L$$dir/usr/lib/$$(gcc -print-multiarch) \
+		-Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs
+	go build -trimpath -o $(BUILD)/sidebyside ./test/bench
+	$(SIDE) $(BUILD)/sidebyside $(SIDEBYSIDE)
+	$(SIDE) -device mlx5,mode=ib $(BUILD)/sidebyside $(SIDEBYSIDE)
 
 size: verbs
 	@size=$$(stat -c %s $(BUILD)/verbs); echo "static verbs binary: $$size bytes"; test $$size -lt $(VERBS_LIMIT)
