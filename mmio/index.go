@@ -39,6 +39,6 @@ func (x *Index) Acquire() uint32 { return atomic.LoadUint32(&x.v) }
 // Release stores the index that the other side loads. What was read or written
 // before it is complete when the other side sees v.
 //
-// It pairs with smp_load_acquire in the kernel. Go's atomic store is stronger
-// than release (XCHG on amd64, a few nanoseconds), so store once per batch.
-func (x *Index) Release(v uint32) { atomic.StoreUint32(&x.v, v) }
+// It pairs with smp_load_acquire in the kernel, and like that it says nothing of
+// loads that come after it.
+func (x *Index) Release(v uint32) { storeRelease(&x.v, v) }
