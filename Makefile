@@ -7,7 +7,8 @@ export CGO_ENABLED := 0
 BUILD    := $(CURDIR)/.build
 KERNEL   ?= 6.1
 ARCH     ?= $(shell go env GOARCH)
-MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12
+MODES    ?= roce ib
+MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12 amd64/6.1/mlx5-roce amd64/6.1/mlx5-ib
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 VMRUN    := $(BUILD)/vmrun
@@ -125,11 +126,14 @@ control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the ker
 		$(VMRUN) -hosts 2 -cpus 1 -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$' || status=1; \
 	done; done; exit $$status
 
-mlx5: $(VMRUN) hca ## the conformance tests on a modelled ConnectX, on KERNEL
-	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/conformance.test ./test/conformance
-	cd $(BUILD)/amd64 && status=0; for mode in roce ib; do \
-		$(VMRUN) -kernel $(KERNEL) -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1 -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
-			conformance.test -test.skip '^TestMany|^TestWalk' || status=1; \
+# As of kernel, what it finds is recorded.
+mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, on KERNEL and ARCH, with the MODES
+	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
+	cd $(BUILD)/$(ARCH) && status=0; for mode in $(MODES); do \
+		rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-$$mode.json; \
+		$(RECORD) -driver mlx5-$$mode -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$$mode \
+			-env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1 -env GOVERBS_DEVICES=mlx5_0,mlx5_1 $(if $(WALK),-env GOVERBS_WALK=$(WALK)) \
+			conformance.test -test.skip '^TestMany|^TestWalk' -test.v=test2json || status=1; \
 	done; exit $$status
 
 # A static binary, as everything that runs in a guest.
@@ -145,8 +149,9 @@ testmatrix:
 matrix: testmatrix ## the kernel tests on all kernels, and a table of what works where
 	rm -rf $(RESULTS)
 	for m in $(MATRIX); do \
-		echo "== Linux $${m#*/} on $${m%/*}"; \
-		$(MAKE) --no-print-directory -s kernel ARCH=$${m%/*} KERNEL=$${m#*/} || echo "== Linux $${m#*/} on $${m%/*} failed"; \
+		case $$m in */mlx5-*) what="mlx5 MODES=$${m##*/mlx5-}"; k=$${m%/*};; *) what=kernel; k=$$m;; esac; \
+		echo "== Linux $${m#*/} on $${m%%/*}"; \
+		$(MAKE) --no-print-directory -s $$what ARCH=$${k%%/*} KERNEL=$${k#*/} || echo "== Linux $${m#*/} on $${m%%/*} failed"; \
 	done
 	@$(BUILD)/testmatrix render -dir $(RESULTS) $(MATRIX); status=$$?; \
 	echo "The same as a page: $(RESULTS)/matrix.html"; exit $$status

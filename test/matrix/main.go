@@ -14,9 +14,9 @@ import (
 )
 
 const usage = `usage:
-  matrix record -kernel K -arch A -name NAME -dir DIR COMMAND [ARG...]
+  matrix record -kernel K -arch A [-driver D] -name NAME -dir DIR COMMAND [ARG...]
         run COMMAND, take test results from its output, add them to those of the kernel in DIR
-  matrix render -dir DIR -root ROOT ARCH/KERNEL...
+  matrix render -dir DIR -root ROOT ARCH/KERNEL[/DRIVER]...
         print what is in DIR and write matrix.json and matrix.html there
   matrix readme -root ROOT
         render test/matrix/matrix.json into test/matrix/MATRIX.md and README.md
@@ -33,7 +33,7 @@ func main() {
 	f.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	kernel := f.String("kernel", "", "")
 	arch := f.String("arch", "", "")
-	driver := f.String("driver", "rxe", "")
+	driver := f.String("driver", rxe, "")
 	name := f.String("name", "", "")
 	dir := f.String("dir", "", "")
 	root := f.String("root", ".", "")
@@ -69,8 +69,7 @@ func render(dir, root string, columns []string) (code int, err error) {
 	}
 	var runs []*Run
 	for _, c := range columns {
-		arch, kernel, _ := strings.Cut(c, "/")
-		want := Column{Kernel: kernel, Arch: arch, Driver: "rxe"}
+		want := parseColumn(c)
 		r, err := readRun(runFile(dir, want))
 		if errors.Is(err, fs.ErrNotExist) {
 			want.Problems = []string{"nothing was run"}

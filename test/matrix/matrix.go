@@ -23,7 +23,7 @@ type Matrix struct {
 	Rows    []Row    `json:"rows"`
 }
 
-// Column is a kernel on which the tests ran.
+// Column is a kernel on which the tests ran, with a driver's devices.
 type Column struct {
 	Kernel   string   `json:"kernel"` // as vmrun names it: 6.1, latest
 	Release  string   `json:"release"`
@@ -31,6 +31,37 @@ type Column struct {
 	Driver   string   `json:"driver"`
 	Seconds  int      `json:"seconds"`            // that all of it took
 	Problems []string `json:"problems,omitempty"` // what went wrong besides tests that failed
+}
+
+// The drivers, and what ConnectX's ports are on.
+const (
+	rxe      = "rxe"
+	mlx5RoCE = "mlx5-roce"
+	mlx5IB   = "mlx5-ib"
+)
+
+// parseColumn reads a column's name, ARCH/KERNEL or ARCH/KERNEL/DRIVER. The kernel may be a path.
+func parseColumn(name string) Column {
+	c := Column{Driver: rxe}
+	c.Arch, c.Kernel, _ = strings.Cut(name, "/")
+	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB}, c.Kernel[i+1:]) {
+		c.Kernel, c.Driver = c.Kernel[:i], c.Kernel[i+1:]
+	}
+	return c
+}
+
+// elsewhere are tests of test/conformance that boots of rxe's own are for, and that look at
+// nothing in others.
+var elsewhere = []string{"TestIproute2", "TestModuleNotLoaded"}
+
+// has reports whether a test is for a column's driver: all are for rxe, and for others those
+// of test/conformance.
+func (c Column) has(t sourceTest) bool {
+	switch c.Driver {
+	case mlx5RoCE, mlx5IB:
+		return t.suite == filepath.Base(suites[0]) && !slices.Contains(elsewhere, t.name)
+	}
+	return true
 }
 
 // Version is what the table calls a kernel: the first two numbers of its release.
@@ -70,7 +101,7 @@ func (c Cell) Outcome() Outcome {
 	for _, o := range c.Paths {
 		seen[o] = true
 	}
-	for _, o := range []Outcome{Failed, Passed, Unsupported} {
+	for _, o := range []Outcome{Failed, Passed, Unsupported, Elsewhere} {
 		if seen[o] {
 			return o
 		}
@@ -343,9 +374,9 @@ func split(full string) (test, path, sub string) {
 func merge(tests []sourceTest, runs []*Run) *Matrix {
 	type key struct{ suite, test, sub string }
 	m := new(Matrix)
-	known := map[key]bool{}
+	known := map[key]sourceTest{}
 	for _, t := range tests {
-		known[key{t.suite, t.name, ""}] = true
+		known[key{t.suite, t.name, ""}] = t
 	}
 	// For each test the subtests that become rows.
 	subs := map[key][]string{}
@@ -357,7 +388,7 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 		for _, res := range leaves(r.Results) {
 			test, path, sub := split(res.Test)
 			of := key{res.Suite, test, ""}
-			if !known[of] {
+			if t, ok := known[of]; !ok || !col.has(t) {
 				if res.Outcome == Failed {
 					col.Problems = append(col.Problems, res.Suite+": "+res.Test+" failed")
 				}
@@ -397,7 +428,10 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 			}
 			for i := range runs {
 				c, ok := cells[i][key{t.suite, t.name, sub}]
-				if !ok {
+				switch {
+				case !m.Columns[i].has(t):
+					c = Cell{Paths: map[string]Outcome{anyPath: Elsewhere}}
+				case !ok:
 					c = cells[i][of]
 				}
 				row.Cells = append(row.Cells, c)

@@ -142,6 +142,73 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// TestParseColumn: a kernel may be the path of an image, which has slashes itself.
+func TestParseColumn(t *testing.T) {
+	files := map[string]bool{}
+	for name, want := range map[string]Column{
+		"amd64/6.1":                    {Arch: "amd64", Kernel: "6.1", Driver: rxe},
+		"amd64/6.1/rxe":                {Arch: "amd64", Kernel: "6.1", Driver: rxe},
+		"amd64/6.1/mlx5-roce":          {Arch: "amd64", Kernel: "6.1", Driver: mlx5RoCE},
+		"arm64/latest/mlx5-ib":         {Arch: "arm64", Kernel: "latest", Driver: mlx5IB},
+		"amd64//boot/bzImage":          {Arch: "amd64", Kernel: "/boot/bzImage", Driver: rxe},
+		"amd64//boot/bzImage/mlx5-ib":  {Arch: "amd64", Kernel: "/boot/bzImage", Driver: mlx5IB},
+		"amd64//home/mlx5-ib/vmlinuz1": {Arch: "amd64", Kernel: "/home/mlx5-ib/vmlinuz1", Driver: rxe},
+	} {
+		got := parseColumn(name)
+		if got.Arch != want.Arch || got.Kernel != want.Kernel || got.Driver != want.Driver {
+			t.Errorf("%s is %+v, want %+v", name, got, want)
+		}
+		files[runFile("", got)] = true
+	}
+	if len(files) != 6 { // the first two are the same
+		t.Errorf("the results are in %v, want a file for each", files)
+	}
+}
+
+// TestDrivers: a column of another driver than rxe has only what is for that driver, and
+// nothing that failed is lost.
+func TestDrivers(t *testing.T) {
+	tests := []sourceTest{{"conformance", "TestA", "g", ""}, {"conformance", elsewhere[0], "g", ""}, {"cm", "TestB", "h", ""}}
+	rxeRun := &Run{Column{Driver: rxe}, []Result{
+		{"conformance", "TestA", Passed, ""}, {"conformance", elsewhere[0], Passed, ""}, {"cm", "TestB", Passed, ""},
+	}}
+	mlx5Run := &Run{Column{Driver: mlx5IB}, []Result{{"conformance", "TestA", Passed, ""}, {"conformance", elsewhere[0], Passed, ""}}}
+	m := merge(tests, []*Run{rxeRun, mlx5Run})
+	for i, want := range []string{"✓✓", "✓", "✓"} {
+		if got := symbol(m.Rows[i].Cells[0]) + symbol(m.Rows[i].Cells[1]); got != want {
+			t.Errorf("%s is %q, want %q", m.Rows[i].Test, got, want)
+		}
+	}
+	if got := tally(m.counts(1, "")); got != "✓ 1" || !m.good() {
+		t.Errorf("the second column is %q and good is %t", got, m.good())
+	}
+	if s := text(m); !strings.Contains(s, mlx5IB) {
+		t.Errorf("nothing tells the columns apart:\n%s", s)
+	}
+	mlx5Run.Results[1].Outcome = Failed
+	if merge(tests, []*Run{rxeRun, mlx5Run}).good() {
+		t.Error("a test that failed and is not for the driver is lost")
+	}
+	mlx5Run.Results = mlx5Run.Results[1:]
+	mlx5Run.Results[0].Outcome = Passed
+	if merge(tests, []*Run{rxeRun, mlx5Run}).good() {
+		t.Error("a test that is for the driver was not run, and the matrix is good")
+	}
+}
+
+// TestElsewhere: a name that no test has is a mistake.
+func TestElsewhere(t *testing.T) {
+	tests, err := kernelTests(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range elsewhere {
+		if !slices.ContainsFunc(tests, func(s sourceTest) bool { return s.suite == "conformance" && s.name == name }) {
+			t.Errorf("conformance has no %s", name)
+		}
+	}
+}
+
 // TestGood: anything that is not as it must be makes a matrix bad.
 func TestGood(t *testing.T) {
 	tests := someTests[:1]

@@ -26,6 +26,7 @@ const (
 	Unsupported Outcome = "unsupported" // by this kernel or driver, as is expected
 	Failed      Outcome = "failed"
 	NotRun      Outcome = "not run"
+	Elsewhere   Outcome = "not for this driver" // is not counted
 )
 
 // worse orders outcomes: what is further right wins over what is left of it.
@@ -222,8 +223,8 @@ func record(col Column, name, dir string, args []string) (code int, err error) {
 		r.Problems = append(r.Problems, fmt.Sprintf("%s: exit status %d", name, code))
 	}
 	r.Results = append(r.Results, results...)
-	fmt.Printf("Linux %s %s, %s: %d passed, %d unsupported, %d failed, exit status %d, %d s\n",
-		col.Kernel, col.Arch, name, counts[Passed], counts[Unsupported], counts[Failed], code, took)
+	fmt.Printf("Linux %s %s, %s, %s: %d passed, %d unsupported, %d failed, exit status %d, %d s\n",
+		col.Kernel, col.Arch, col.Driver, name, counts[Passed], counts[Unsupported], counts[Failed], code, took)
 	b, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
 		return 0, err
@@ -234,9 +235,13 @@ func record(col Column, name, dir string, args []string) (code int, err error) {
 	return code, os.WriteFile(path, b, 0o666)
 }
 
-// runFile is where the results of a kernel are kept.
+// runFile is where the results of a kernel and a driver are kept.
 func runFile(dir string, c Column) string {
-	return filepath.Join(dir, c.Arch+"-"+strings.ReplaceAll(c.Kernel, "/", "_")+".json")
+	name := c.Arch + "-" + strings.ReplaceAll(c.Kernel, "/", "_")
+	if c.Driver != rxe {
+		name += "-" + c.Driver
+	}
+	return filepath.Join(dir, name+".json")
 }
 
 // readRun reads the results of a kernel.

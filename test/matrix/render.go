@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// symbols stand for the outcomes, so that nothing hangs on colour alone.
+// symbols stand for the outcomes, so that nothing hangs on colour alone. What is not for a
+// driver has none.
 var symbols = map[Outcome]string{Passed: "✓", Unsupported: "–", Failed: "✗", NotRun: "?"}
 
 // outcomes are all of them, in the order in which they are counted.
@@ -39,7 +40,12 @@ const pathLegend = "Every test with a way to the kernel runs three times: as the
 	"only, and with write() only. Where these differ, there is a symbol for each, in this order."
 
 // title is a column's heading.
-func (c Column) title() string { return c.Version() + " " + c.Arch }
+func (c Column) title() string {
+	if c.Driver == mlx5RoCE || c.Driver == mlx5IB {
+		return c.Version() + " " + c.Arch + " " + c.Driver
+	}
+	return c.Version() + " " + c.Arch
+}
 
 // tally writes what a column's outcomes come to, leaving out those that did not occur.
 func tally(n map[Outcome]int) string {
