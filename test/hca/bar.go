@@ -53,14 +53,15 @@ func (d *Device) ReadBAR(_ int, off uint64, p []byte) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	now := d.now() // one load sees one time, however many bytes it has
 	for i := range p {
 		at := off + uint64(i)
-		p[i] = byte(d.register(at&^3) >> (24 - at%4*8))
+		p[i] = byte(d.register(at&^3, now) >> (24 - at%4*8))
 	}
 }
 
-// register reads a register of the segment.
-func (d *Device) register(off uint64) uint32 {
+// register reads a register of the segment at a time of the free running timer.
+func (d *Device) register(off, now uint64) uint32 {
 	switch off {
 	case segFWRev:
 		return fwMinor<<16 | fwMajor
@@ -75,14 +76,14 @@ func (d *Device) register(off uint64) uint32 {
 		}
 		return low
 	case segTimerHigh:
-		return uint32(d.now() >> 32)
+		return uint32(now >> 32)
 	case segTimerLow:
-		return uint32(d.now())
+		return uint32(now)
 	case segHealthCount:
 		if d.fatal {
 			return 1 // a dead card's counter stands still
 		}
-		return uint32(d.now()/1e7) &^ (1 << 31)
+		return uint32(now/1e7) &^ (1 << 31)
 	case segHealth + healthSeverity:
 		if d.fatal {
 			return 1 << 31

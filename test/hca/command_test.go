@@ -26,6 +26,7 @@ func TestSegment(t *testing.T) {
 		t.Errorf("a byte of the firmware's revision is %d", b[0])
 	}
 	a := uint64(v.load(segTimerHigh))<<32 | uint64(v.load(segTimerLow))
+	v.fabric.RunFor(time.Microsecond)
 	z := uint64(v.load(segTimerHigh))<<32 | uint64(v.load(segTimerLow))
 	if z <= a {
 		t.Errorf("the timer goes from %d to %d", a, z)
@@ -294,6 +295,29 @@ func TestFaults(t *testing.T) {
 	v.bringUp()
 	v.pd()
 	v.violations(0)
+}
+
+// TestClock: the free running timer is the clock that CQEs have, and a load sees one time of it,
+// also while it carries from byte to byte.
+func TestClock(t *testing.T) {
+	v := newRunning(t, IB)
+	v.fabric.RunFor(5*time.Second + 7)
+	now := uint64(v.fabric.Now())
+	if got := uint64(v.load(segTimerHigh))<<32 | uint64(v.load(segTimerLow)); got != now || now>>32 == 0 {
+		t.Errorf("the timer is at %#x, the fabric at %#x", got, now)
+	}
+	var clock time.Duration
+	v.d.cfg.Now = func() time.Duration { clock += 0x01010101; return clock }
+	for range 250 {
+		if got := v.load(segTimerLow); got%0x01010101 != 0 {
+			t.Fatalf("the timer is at %#x, which is no time", got)
+		}
+	}
+	var both [8]byte
+	v.d.ReadBAR(0, segTimerHigh, both[:])
+	if got := be.Uint64(both[:]); got != uint64(clock) {
+		t.Errorf("both words at once are %#x, want %#x", got, clock)
+	}
 }
 
 func FuzzCommand(f *testing.F) {

@@ -38,7 +38,7 @@ type Config struct {
 	Interrupt func(vector int)     // Interrupt raises an MSI-X vector.
 	Fabric    *engine.Fabric       // Fabric joins the card with others.
 	Trace     func(line string)    // Trace takes what happens in words; nil is nobody.
-	Now       func() time.Duration // Now is the clock of the free running timer; nil is real time.
+	Now       func() time.Duration // Now is the clock of the free running timer; nil is the fabric's, which CQEs have.
 }
 
 // What the card is on its bus.
@@ -92,7 +92,6 @@ type Device struct {
 	faults   []*commandFault
 	rep      report
 	fatal    bool
-	start    time.Time
 }
 
 // New makes a card and puts it on its fabric.
@@ -100,7 +99,7 @@ func New(cfg Config) (*Device, error) {
 	if _, err := ParseMode(string(cfg.Mode)); err != nil {
 		return nil, err
 	}
-	d := &Device{cfg: cfg, start: time.Now()}
+	d := &Device{cfg: cfg}
 	d.rep.init(cfg)
 	layer := engine.InfiniBand
 	if cfg.Mode == RoCE {
@@ -157,7 +156,7 @@ func (d *Device) now() uint64 {
 	if d.cfg.Now != nil {
 		return uint64(d.cfg.Now())
 	}
-	return uint64(time.Since(d.start))
+	return uint64(d.cfg.Fabric.Now())
 }
 
 // guid gives the card's GUID, and by kind those of its parts.
