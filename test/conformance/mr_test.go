@@ -136,7 +136,7 @@ func TestAccessFlags(t *testing.T) {
 			{uverbs.AccessZeroBased, !strict || onMLX5, "access ZERO_BASED"},
 			{uverbs.AccessHugeTLB, !strict || onMLX5, "access HUGETLB"},
 			{uverbs.AccessFlushGlobal, strict && !onMLX5, "access FLUSH_GLOBAL"},
-			{uverbs.AccessOnDemand, hasODP(t), "on-demand paging"},
+			{uverbs.AccessOnDemand, hasODP(t, dev), "on-demand paging"},
 		} {
 			mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|c.access)
 			if !c.has {
