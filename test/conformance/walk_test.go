@@ -43,7 +43,10 @@ func TestWalk(t *testing.T) {
 		must(t, err)
 	}
 	before := kernelObjects(t)
-	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !kernelBefore(t, 6, 0), count: map[string]int{}}
+	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !kernelBefore(t, 6, 0) || onMLX5, count: map[string]int{}}
+	for i, name := range rig.Devices {
+		w.paths[i] = pathToSelf(t, name)
+	}
 	defer func() {
 		if t.Failed() {
 			t.Logf("%d steps with %s=%d; the last were:\n%s", w.steps, seedEnv, seed, strings.Join(w.last, "\n"))
@@ -65,6 +68,17 @@ func TestWalk(t *testing.T) {
 	}
 }
 
+// pathToSelf is the way from a device to itself.
+func pathToSelf(t *testing.T, name string) uverbs.AHAttr {
+	t.Helper()
+	dev, err := uverbs.Open(name)
+	must(t, err)
+	gid := gidOf(t, dev)
+	must(t, dev.Close())
+	return uverbs.AHAttr{Port: 1, DLID: lidOf(t, gid.GID), Global: true,
+		GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 64}}
+}
+
 // kernelObjects counts what the kernel has of both devices.
 func kernelObjects(t *testing.T) (counts [2]netlinkrdma.ResourceCounts) {
 	t.Helper()
@@ -81,7 +95,8 @@ func kernelObjects(t *testing.T) (counts [2]netlinkrdma.ResourceCounts) {
 type walk struct {
 	t     *testing.T
 	rand  *rand.Rand
-	sends bool // the kernel bears sends to a peer that is not ready
+	sends bool             // the kernel bears sends to a peer that is not ready
+	paths [2]uverbs.AHAttr // of the devices to themselves
 	steps int
 	made  int
 	last  []string       // the last steps
@@ -141,7 +156,7 @@ func (w *walk) round() {
 // add adds an object.
 func (w *walk) add(n *node) {
 	w.made++
-	n.name = fmt.Sprintf("%s%d of rxe%d", n.kind, len(w.nodes), n.dev)
+	n.name = fmt.Sprintf("%s%d of %s", n.kind, len(w.nodes), rig.Devices[n.dev])
 	for _, u := range n.uses {
 		u.users++
 	}
@@ -250,8 +265,7 @@ func (w *walk) make(kind string, uses []*node) (closer, error) {
 	case "SRQ":
 		return pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1 + w.rand.IntN(100)})
 	case "AH":
-		return pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{
-			DGID: uverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 14: 0, 15: byte(1 + uses[0].dev)}, SGIDIndex: 1, HopLimit: 64}})
+		return pd.CreateAH(w.paths[uses[0].dev])
 	}
 	o := uverbs.QPOptions{
 		Type:   []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD}[w.rand.IntN(3)],
