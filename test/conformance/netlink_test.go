@@ -72,6 +72,20 @@ func TestNetlinkResources(t *testing.T) {
 
 // checkHeld makes objects and checks what the kernel tells of them.
 func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.ResourceCounts) {
+	// What is new is ours, whatever a test that failed may have left.
+	had := map[uint32]bool{}
+	pds, err := netlinkrdma.PDs(dev)
+	must(t, err)
+	for _, p := range pds {
+		had[p.ID] = true
+	}
+	hadCQ := map[uint32]bool{}
+	cqs, err := netlinkrdma.CQs(dev)
+	must(t, err)
+	for _, c := range cqs {
+		hadCQ[c.ID] = true
+	}
+
 	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 	want := before
 	want.Contexts++
@@ -88,19 +102,19 @@ func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Resource
 		return o.Kernel == "" && (o.PID == 0 || err == nil)
 	}
 
-	pds, err := netlinkrdma.PDs(dev)
-	pd := own(t, pds, err, func(p netlinkrdma.PD) bool { return ours(p.Owner) })
-	if pd.Users != 2 || !pd.Keys {
-		t.Errorf("PD %+v, want two users", pd)
+	pds, err = netlinkrdma.PDs(dev)
+	pd := own(t, pds, err, func(p netlinkrdma.PD) bool { return !had[p.ID] })
+	if pd.Users != 2 || !pd.Keys || !ours(pd.Owner) {
+		t.Errorf("PD %+v, want two users and us as its owner", pd)
 	}
-	cqs, err := netlinkrdma.CQs(dev)
-	cq := own(t, cqs, err, func(c netlinkrdma.CQ) bool { return ours(c.Owner) })
-	if int(cq.CQE) != s.cq.Cap() || cq.Users != 2 || cq.Context != pd.Context {
-		t.Errorf("CQ %+v, want capacity %d, two users and the context of %+v", cq, s.cq.Cap(), pd)
+	cqs, err = netlinkrdma.CQs(dev)
+	cq := own(t, cqs, err, func(c netlinkrdma.CQ) bool { return !hadCQ[c.ID] })
+	if int(cq.CQE) != s.cq.Cap() || cq.Users != 2 || cq.Context != pd.Context || !ours(cq.Owner) {
+		t.Errorf("CQ %+v, want capacity %d, two users, the context of %+v and us as its owner", cq, s.cq.Cap(), pd)
 	}
 	mrs, err := netlinkrdma.MRs(dev)
-	mr := own(t, mrs, err, func(m netlinkrdma.MR) bool { return ours(m.Owner) })
-	if mr.Length != bufferSize || !mr.Keys || mr.LKey != s.mr.LKey() || mr.PD != pd.ID {
+	mr := own(t, mrs, err, func(m netlinkrdma.MR) bool { return m.Owner.Kernel == "" && m.LKey == s.mr.LKey() })
+	if mr.Length != bufferSize || !mr.Keys || mr.PD != pd.ID || !ours(mr.Owner) {
 		t.Errorf("MR %+v, want length %d, key %#x, PD %d", mr, bufferSize, s.mr.LKey(), pd.ID)
 	}
 	mine := func(q netlinkrdma.QP) bool { return q.Num == s.qp.QPN() }
@@ -138,8 +152,8 @@ func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Resource
 			t.Errorf("contexts on Linux %v: %v", k, err)
 		}
 	} else {
-		ctx := own(t, contexts, err, func(c netlinkrdma.Context) bool { return ours(c.Owner) })
-		if one, err := netlinkrdma.ContextByID(dev, ctx.ID); err != nil || one != ctx || ctx.ID != pd.Context {
+		ctx := own(t, contexts, err, func(c netlinkrdma.Context) bool { return c.ID == pd.Context })
+		if one, err := netlinkrdma.ContextByID(dev, ctx.ID); err != nil || one != ctx || !ours(ctx.Owner) {
 			t.Errorf("context %+v, by id %+v, %v, want number %d", ctx, one, err, pd.Context)
 		}
 	}
