@@ -421,7 +421,7 @@ func wrongKey(t *testing.T, wr uverbs.SendWR) (uverbs.WCStatus, error) {
 func TestRemoteAccess(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		access := []uverbs.WCStatus{uverbs.WCRemAccessErr}
-		if k := testenv.Kernel(t); k[0] < 6 {
+		if rxeBefore(t, 6, 0) {
 			// rxe of Linux 5.10 does not answer such a request, so the retries run out.
 			access = append(access, uverbs.WCRetryExcErr)
 		}

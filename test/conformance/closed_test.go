@@ -39,7 +39,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	add(ah, err)
 	pool, err := uverbs.NewBufferPool(pd, uverbs.PoolOptions{SlotSize: 64, Slots: 4, Access: uverbs.AccessLocalWrite})
 	add(pool, err)
-	if !kernelBefore(t, 5, 14) {
+	if !rxeBefore(t, 5, 14) {
 		mw, err := pd.AllocMW(uverbs.MWType2)
 		add(mw, err)
 	}

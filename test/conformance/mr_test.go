@@ -281,6 +281,12 @@ func TestReregAccess(t *testing.T) {
 
 func TestReregPD(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
+		if testenv.Modelled() && kernelBefore(t, 6, 0) {
+			// Where a card can't change a key by a work request, as the model can't, mlx5_ib of
+			// Linux 5.10 makes it anew without its pages, and when the card refuses it, PDs are
+			// lost in the kernel.
+			testenv.Skip(t, &uverbs.FeatureError{Feature: "REREG_MR to another PD alone", Since: uverbs.Version{6, 0}})
+		}
 		dev := openDevice(t, deviceName)
 		other, err := dev.AllocPD()
 		must(t, err)

@@ -425,12 +425,18 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// stillBound checks that a region cannot be closed because of a window.
+// stillBound checks that a region cannot be closed because of a window. mlx5_ib of Linux 5.10
+// does not say what the device answers: the region is gone for the program, and its key stays,
+// with which the PD cannot be closed any more.
 func stillBound(t *testing.T, mr *uverbs.MR) {
 	t.Helper()
 	refusal := syscall.EINVAL
 	if onMLX5 {
 		refusal = syscall.EBUSY
+		if kernelBefore(t, 6, 0) {
+			testenv.Lacks(t, &uverbs.FeatureError{Feature: "refusal of DEREG_MR", Since: uverbs.Version{6, 0}})
+			return
+		}
 	}
 	if err := mr.Close(); !errors.Is(err, refusal) || !strings.Contains(err.Error(), "a memory window may still be bound to it") {
 		t.Errorf("close a region with a window: %v, want %v and why", err, refusal)

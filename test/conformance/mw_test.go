@@ -13,7 +13,7 @@ func TestMW(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd := newPD(t, dev)
-		has := since(t, 5, 14)
+		has := !rxeBefore(t, 5, 14)
 		if got := dev.QueryDevice().MaxMW != 0; got != has {
 			t.Errorf("the device says %t about memory windows, want %t", got, has)
 		}

@@ -161,6 +161,9 @@ func kernelBefore(t *testing.T, major, minor int) bool {
 	return k[0] < major || k[0] == major && k[1] < minor
 }
 
+// rxeBefore reports whether the devices are rxe's and the kernel is older than a version.
+func rxeBefore(t *testing.T, major, minor int) bool { return !onMLX5 && kernelBefore(t, major, minor) }
+
 // TestBuilder does the work of the slice API without structs.
 func TestBuilder(t *testing.T) {
 	eachPath(t, func(t *testing.T) {

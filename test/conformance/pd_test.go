@@ -103,7 +103,7 @@ func (s *side) inError(t *testing.T) {
 // refusal is what a request gets that the peer refuses, and the options of QPs for it: rxe
 // before Linux 6.0 does not answer.
 func refusal(t *testing.T) (uverbs.WCStatus, uverbs.QPOptions) {
-	if !since(t, 6, 0) {
+	if rxeBefore(t, 6, 0) {
 		return uverbs.WCRetryExcErr, refusing
 	}
 	return uverbs.WCRemAccessErr, uverbs.QPOptions{}

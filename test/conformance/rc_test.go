@@ -23,7 +23,7 @@ func operation(op uverbs.WROpcode, a, b *side) uverbs.SendWR {
 // then retry without end, in the kernel.
 func needRNR(t *testing.T) {
 	t.Helper()
-	if kernelBefore(t, 6, 0) {
+	if rxeBefore(t, 6, 0) {
 		testenv.Skip(t, &uverbs.FeatureError{Feature: "RNR_RETRY", Since: uverbs.Version{6, 0}})
 	}
 }

@@ -69,7 +69,7 @@ func TestStatus(t *testing.T) {
 			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"ATOMIC_FETCH_AND_ADD of 8 bytes"}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				if c.old && kernelBefore(t, 6, 0) {
+				if c.old && rxeBefore(t, 6, 0) {
 					c.want, c.say = []uverbs.WCStatus{uverbs.WCRetryExcErr}, c.say[:1]
 				}
 				a, b := pair(t, refusing)

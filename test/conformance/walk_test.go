@@ -43,7 +43,7 @@ func TestWalk(t *testing.T) {
 		must(t, err)
 	}
 	before := kernelObjects(t)
-	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !kernelBefore(t, 6, 0) || onMLX5, count: map[string]int{}}
+	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !rxeBefore(t, 6, 0), count: map[string]int{}}
 	for i, name := range rig.Devices {
 		w.paths[i] = pathToSelf(t, name)
 	}
