@@ -413,9 +413,10 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 	for _, t := range tests {
 		of := key{t.suite, t.name, ""}
 		list := subs[of]
-		if len(list) > 1 { // where a test ended before its subtests, they share its outcome
-			list = slices.DeleteFunc(list, func(sub string) bool { return sub == "" })
-		}
+		// Where a test ended before its subtests, they share its outcome.
+		list = slices.DeleteFunc(slices.Clone(list), func(sub string) bool {
+			return slices.ContainsFunc(list, func(other string) bool { return other != sub && within(other, sub) })
+		})
 		if list == nil {
 			list = []string{""}
 		}
@@ -427,12 +428,15 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 				row.Test += "/" + sub
 			}
 			for i := range runs {
-				c, ok := cells[i][key{t.suite, t.name, sub}]
-				switch {
-				case !m.Columns[i].has(t):
-					c = Cell{Paths: map[string]Outcome{anyPath: Elsewhere}}
-				case !ok:
-					c = cells[i][of]
+				if !m.Columns[i].has(t) {
+					row.Cells = append(row.Cells, Cell{Paths: map[string]Outcome{anyPath: Elsewhere}})
+					continue
+				}
+				at := sub
+				c, ok := cells[i][key{t.suite, t.name, at}]
+				for !ok && at != "" {
+					at = at[:max(strings.LastIndexByte(at, '/'), 0)]
+					c, ok = cells[i][key{t.suite, t.name, at}]
 				}
 				row.Cells = append(row.Cells, c)
 			}
@@ -440,6 +444,11 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 		}
 	}
 	return m
+}
+
+// within reports whether a subtest is one of another's, or that itself; "" is the test.
+func within(sub, of string) bool {
+	return of == "" || sub == of || strings.HasPrefix(sub, of+"/")
 }
 
 // leaves leaves out the tests whose subtests tell all: those that passed, and those that

@@ -209,6 +209,21 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// TestMergeDepth: subtests share the outcome of the one above them that ended before them.
+func TestMergeDepth(t *testing.T) {
+	deep := &Run{Column{}, []Result{{"s", "TestA", Passed, ""}, {"s", "TestA/x", Passed, ""}, {"s", "TestA/x/1", Passed, ""}, {"s", "TestA/x/2", Passed, ""}, {"s", "TestA/y", Passed, ""}}}
+	flat := &Run{Column{}, []Result{{"s", "TestA", Passed, ""}, {"s", "TestA/x", Unsupported, "X"}, {"s", "TestA/y", Passed, ""}}}
+	none := &Run{Column{}, []Result{{"s", "TestA", Unsupported, "X"}}}
+	m := merge(someTests[:1], []*Run{deep, flat, none})
+	var got []string
+	for _, r := range m.Rows {
+		got = append(got, r.Test+" "+symbol(r.Cells[0])+symbol(r.Cells[1])+symbol(r.Cells[2]))
+	}
+	if want := []string{"TestA/x/1 ✓––", "TestA/x/2 ✓––", "TestA/y ✓✓–"}; !slices.Equal(got, want) {
+		t.Errorf("rows are %q, want %q", got, want)
+	}
+}
+
 // TestGood: anything that is not as it must be makes a matrix bad.
 func TestGood(t *testing.T) {
 	tests := someTests[:1]
