@@ -132,7 +132,7 @@ mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, o
 	cd $(BUILD)/$(ARCH) && status=0; for mode in $(MODES); do \
 		rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-$$mode.json; \
 		$(RECORD) -driver mlx5-$$mode -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$$mode \
-			-env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1 -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
+			-env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1 -env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WALK=5s \
 			conformance.test -test.v=test2json || status=1; \
 	done; exit $$status
 

@@ -123,7 +123,7 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and what they depend on into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian suite for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "machines: 1, or 2 that a link joins")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA devices: rxe, or mlx5[,mode=ib|roce], a ConnectX that is modelled (amd64)")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA devices: rxe, or mlx5[,mode=ib|roce], a ConnectX that is modelled")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write to `FILE` what the ConnectX saw, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print what the ConnectX is told, in words, as it comes")
