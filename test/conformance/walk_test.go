@@ -42,6 +42,9 @@ func TestWalk(t *testing.T) {
 		seed, err = strconv.ParseUint(s, 10, 64)
 		must(t, err)
 	}
+	for _, name := range rig.Devices {
+		firstUse(t, name)
+	}
 	before := kernelObjects(t)
 	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !rxeBefore(t, 6, 0), count: map[string]int{}}
 	for i, name := range rig.Devices {
