@@ -139,3 +139,20 @@ func TestConnectionManager(t *testing.T) {
 	connect(t, netlinkrdma.PortSpaceTCP, 7471, []string{"ucmatose", "-C", "5"}, []string{"ucmatose", "-s", serverAddr, "-C", "5"})
 	connect(t, netlinkrdma.PortSpaceUDP, 7174, []string{"udaddy"}, []string{"udaddy", "-s", serverAddr})
 }
+
+// TestMulticast has mckey hear what another one says to a group, which is by IP addresses too.
+func TestMulticast(t *testing.T) {
+	if e := setting(t); !e.ethernet {
+		out := fails(t, "mckey", "-m", "239.7.7.1", "-b", serverAddr)
+		if !strings.Contains(out, "No such device") {
+			t.Errorf("mckey says %q", out)
+		}
+		return
+	}
+	receiver := program.Launch(t, "mckey", "-m", "239.7.7.1", "-b", serverAddr)
+	// It closes its QP without waiting for its sends: of many some get there.
+	program.Launch(t, "mckey", "-m", "239.7.7.1", "-b", serverAddr, "-s", "-C", "1000").Wait(t)
+	if out := receiver.Wait(t); !strings.Contains(out, "joined dgid: ::ffff:239.7.7.1") || !strings.Contains(out, "data transfers complete") {
+		t.Errorf("mckey says %q", out)
+	}
+}

@@ -136,7 +136,9 @@ func TestRefusals(t *testing.T) {
 	refused(t, h.d.AttachMcast([16]byte{0xff}, 1), BadResource, "qpn")
 	refused(t, h.d.AttachMcast([16]byte{0xff}, q.n), BadParam, "qpn")
 	u := h.newQP(qpOptions{typ: UD})
-	refused(t, h.d.AttachMcast([16]byte{0xfe}, u.n), BadParam, "multicast_gid")
+	for _, gid := range [][16]byte{{0xfe}, {10: 0xff, 11: 0xff, 12: 10, 15: 1}, {12: 239, 15: 1}} {
+		refused(t, h.d.AttachMcast(gid, u.n), BadParam, "multicast_gid")
+	}
 	refused(t, h.d.SetGID(256, GID{}), BadIndex, "")
 	h.clean()
 }

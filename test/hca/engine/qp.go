@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -243,13 +244,23 @@ func (d *Device) AttachMcast(gid [16]byte, n uint32) error {
 	if q.spec.Type != UD {
 		return refuse(BadParam, "MCG", 0, "qpn", "QP %#x is %s, not UD", n, q.spec.Type)
 	}
-	if gid[0] != 0xff {
+	if !d.isGroup(gid) {
 		return refuse(BadParam, "MCG", 0, "multicast_gid", "%x is no multicast GID", gid)
 	}
 	if !slices.Contains(d.mcast[gid], q) {
 		d.mcast[gid] = append(d.mcast[gid], q)
 	}
 	return nil
+}
+
+// isGroup reports whether a GID is a group's: a multicast GID, or on Ethernet an IPv4 group's
+// address in the form of IPv6, as RoCE v2 has it on IPv4.
+func (d *Device) isGroup(gid [16]byte) bool {
+	ip := netip.AddrFrom16(gid)
+	if ip.Is4In6() && d.cfg.LinkLayer == InfiniBand {
+		return false
+	}
+	return ip.Unmap().IsMulticast()
 }
 
 // DetachMcast takes a QP out of a multicast group.

@@ -164,12 +164,17 @@ func TestGSI(t *testing.T) {
 	p.clean()
 }
 
-// TestMulticast: every QP in the group gets a copy, on either device.
+// TestMulticast: every QP in the group gets a copy, on either device. On Ethernet the group may
+// be one of IPv4.
 func TestMulticast(t *testing.T) {
-	for _, link := range []LinkLayer{InfiniBand, Ethernet} {
+	group6, group4 := [16]byte{0: 0xff, 1: 0x0e, 15: 7}, [16]byte{10: 0xff, 11: 0xff, 12: 239, 15: 7}
+	for _, k := range []struct {
+		link  LinkLayer
+		group [16]byte
+	}{{InfiniBand, group6}, {Ethernet, group6}, {Ethernet, group4}} {
 		for _, block := range []bool{false, true} {
-			p := newUD(t, link, false, qpOptions{block: block}, qpOptions{})
-			group := [16]byte{0: 0xff, 1: 0x0e, 15: 7}
+			group := k.group
+			p := newUD(t, k.link, false, qpOptions{block: block}, qpOptions{})
 			c := p.b.h.newQP(qpOptions{typ: UD})
 			c.connect(c.attr(p.a))
 			for _, q := range []*testQP{p.a, p.b, c} {
