@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -339,19 +341,65 @@ func TestListenerCloses(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestDeviceRemoved: every call returns when the device goes, and it can go.
-func TestDeviceRemoved(t *testing.T) {
+// removable returns a device with an address, and what removes it.
+func removable(t *testing.T) (device, addr string, remove func() error) {
+	t.Helper()
 	testenv.Guest(t)
+	if testenv.TheRig().Driver == "mlx5" {
+		return unbindable(t)
+	}
+	testenv.NeedsLinks(t)
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "cr0"}, PeerName: "cr1"}))
 	dev, peer := value(netlink.LinkByName("cr0"))(t), value(netlink.LinkByName("cr1"))(t)
 	t.Cleanup(func() { netlink.LinkDel(dev) })
 	must(t, netlink.AddrAdd(dev, value(netlink.ParseAddr("10.9.0.1/24"))(t)), netlink.LinkSetUp(peer), netlink.LinkSetUp(dev),
 		netlinkrdma.AddLink("rxecr", netlinkrdma.RXE, "cr0"))
+	return "rxecr", "10.9.0.1", func() error { return netlinkrdma.DeleteLink("rxecr") }
+}
+
+// unbindable is removable for mlx5: the second device, whose driver is told to leave it, and
+// after the test to take it back.
+func unbindable(t *testing.T) (device, addr string, remove func() error) {
+	t.Helper()
+	device = testenv.TheRig().Devices[1]
+	found := value(filepath.Glob("/sys/class/infiniband/" + device + "/device/mlx5_core.rdma.*"))(t)
+	if len(found) != 1 {
+		t.Fatalf("%s is on %q", device, found)
+	}
+	tell := func(what string) error {
+		return os.WriteFile("/sys/bus/auxiliary/drivers/mlx5_ib.rdma/"+what, []byte(filepath.Base(found[0])), 0)
+	}
+	removed := false
+	t.Cleanup(func() {
+		if !removed {
+			return
+		}
+		must(t, tell("bind"))
+		until(t, "the device is back with its address", func() bool {
+			dev, err := uverbs.Open(device)
+			if err != nil {
+				return false
+			}
+			defer dev.Close()
+			has := func(e uverbs.GIDEntry) bool { return e.GID.Addr().Unmap() == second }
+			return slices.ContainsFunc(value(dev.GIDTable(1))(t), has)
+		})
+	})
+	return device, second.String(), func() error {
+		err := tell("unbind")
+		removed = err == nil
+		return err
+	}
+}
+
+// TestDeviceRemoved: every call returns when the device goes, and it can go.
+func TestDeviceRemoved(t *testing.T) {
+	device, addr, remove := removable(t)
 	before := quiet(t)
 	ctx := within(t)
-	l := value(Listen(ctx, "10.9.0.1:0", Options{}))(t)
+	l := value(Listen(ctx, addr+":0", Options{}))(t)
 	client, server := value(Dial(ctx, l.Addr().String(), Options{}))(t), value(l.Accept(ctx))(t)
-	if d := client.addrs.Device; d != "rxecr" {
+	if d := client.addrs.Device; d != device {
 		t.Fatalf("the connection is on %s", d)
 	}
 	var all sync.WaitGroup
@@ -379,13 +427,13 @@ func TestDeviceRemoved(t *testing.T) {
 		removed("Recv", err)
 	})
 	time.Sleep(50 * time.Millisecond)
-	must(t, netlinkrdma.DeleteLink("rxecr"))
+	must(t, remove())
 	all.Wait()
 	client.Close()
 	server.Close()
 	must(t, l.Close())
 	for end := time.Now().Add(6 * timeout); ; time.Sleep(20 * time.Millisecond) {
-		_, err := netlinkrdma.DeviceByName("rxecr")
+		_, err := netlinkrdma.DeviceByName(device)
 		after := use(t)
 		if err != nil && after.goroutines == before.goroutines && after.files == before.files {
 			break

@@ -113,7 +113,7 @@ func TestGroup(t *testing.T) {
 	until(t, "all have left", func() bool { return memberships(t) == 0 })
 }
 
-// memberships is how often ve0 has joined group4, by what the kernel's IGMP says.
+// memberships is how often the first device's interface has joined group4, by what the kernel's IGMP says.
 func memberships(t *testing.T) (users int) {
 	t.Helper()
 	a := group4.As4()
@@ -156,13 +156,14 @@ func TestGroupRefused(t *testing.T) {
 	}
 }
 
-// TestGroup6: the kernel has no IPv6 groups with RoCE v2, the only RoCE of rxe.
+// TestGroup6: the kernel has no IPv6 groups with RoCE v2, which is the only RoCE of rxe and what
+// others are set to.
 func TestGroup6(t *testing.T) {
 	c := openKernel(t)
 	id := newID(t, c, UDP)
 	must(t, id.Bind(netip.MustParseAddrPort("[fd00:1::1]:0")))
 	for _, flags := range []JoinFlags{FullMember, SendOnly} {
-		for _, group := range []string{group6.String(), "ff02::1:2:4%ve0"} {
+		for _, group := range []string{group6.String(), "ff02::1:2:4%" + testenv.TheRig().Netdevs[0]} {
 			_, err := id.Join(netip.MustParseAddr(group), flags)
 			if err == nil {
 				t.Errorf("%s is joined", group)
@@ -190,7 +191,8 @@ func TestGroupUnbound(t *testing.T) {
 // TestGroupFails: who joins from an address that is gone is no member, and learns why.
 func TestGroupFails(t *testing.T) {
 	c := openKernel(t)
-	link := value(netlink.LinkByName("ve0"))(t)
+	rig := testenv.TheRig()
+	link := value(netlink.LinkByName(rig.Netdevs[0]))(t)
 	addr := value(netlink.ParseAddr("10.1.0.77/24"))(t)
 	must(t, netlink.AddrAdd(link, addr))
 	there := true
@@ -203,7 +205,7 @@ func TestGroupFails(t *testing.T) {
 	t.Cleanup(remove)
 	local := netip.MustParseAddrPort("10.1.0.77:0")
 	gids := func() bool {
-		dev := value(uverbs.Open("rxe0"))(t)
+		dev := value(uverbs.Open(rig.Devices[0]))(t)
 		defer dev.Close()
 		for _, e := range value(dev.GIDTable(1))(t) {
 			if e.GID.Addr().Unmap() == local.Addr() {

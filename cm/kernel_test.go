@@ -16,17 +16,20 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// lacking is what kernels lack.
-//
-//go:embed lacking.txt
-var lacking string
+// lacking is what kernels lack, and lackingMLX5 with ConnectX adapters.
+var (
+	//go:embed lacking.txt
+	lacking string
+	//go:embed lacking_mlx5.txt
+	lackingMLX5 string
+)
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
 		play(role, os.Args[1])
 		return
 	}
-	os.Exit(testenv.Main(m, lacking))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5}))
 }
 
 // must fails the test on an error.

@@ -152,8 +152,9 @@ func TestPacketManyPeers(t *testing.T) {
 	all.Wait()
 
 	// Ways that differ in the flow label only.
+	gid := testenv.TheRig().GID
 	peer := Peer{attr: uverbs.AHAttr{Port: 1, Global: true}, qpn: server.qp.QPN(), qkey: server.qkey}
-	peer.attr.GRH = uverbs.GRH{DGID: value(server.dev.dev.QueryGID(1, 1))(t).GID, SGIDIndex: 1, HopLimit: 4}
+	peer.attr.GRH = uverbs.GRH{DGID: value(server.dev.dev.QueryGID(1, gid))(t).GID, SGIDIndex: uint8(gid), HopLimit: 4}
 	for i := range 3 * maxAHs {
 		peer.attr.GRH.FlowLabel = uint32(i)
 		must(t, server.Send(ctx, []byte(fmt.Sprint(i)), peer))

@@ -49,7 +49,7 @@ func TestUserEvent(t *testing.T) {
 	must(t, other.Migrate(c))
 }
 
-// TestServices: services are looked up in InfiniBand's fabric, and rxe is not of it.
+// TestServices: services are looked up in InfiniBand's fabric, and Ethernet is not of it.
 func TestServices(t *testing.T) {
 	c := openKernel(t)
 	id := newID(t, c, TCP)
@@ -63,7 +63,7 @@ func TestServices(t *testing.T) {
 	}
 	must(t, id.Bind(netip.AddrPortFrom(first, 0)))
 	err = id.ResolveService("printer", 0x1234)
-	if err == nil || !strings.Contains(err.Error(), "InfiniBand") || !strings.Contains(err.Error(), "driver rxe") {
+	if err == nil || !strings.Contains(err.Error(), "InfiniBand") || !strings.Contains(err.Error(), "driver "+testenv.TheRig().Driver) {
 		t.Errorf("on RoCE: %v", err)
 	}
 	must(t, id.Listen(0)) // the ID is as it was

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -165,7 +166,7 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 
 // openPD opens the first device.
 func openPD(t *testing.T) (*uverbs.PD, *uverbs.CQ) {
-	dev := value(uverbs.Open("rxe0"))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
 	pd := value(dev.AllocPD())(t)
 	cq := value(dev.CreateCQ(64, uverbs.CQOptions{}))(t)
 	t.Cleanup(func() { must(t, cq.Close(), pd.Close(), dev.Close()) })
