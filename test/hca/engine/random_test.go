@@ -358,3 +358,28 @@ func TestRetries(t *testing.T) {
 		t.Errorf("sent %d times, want 3", n)
 	}
 }
+
+// TestLateACK: an acknowledgement that comes while its request is being sent again ends that, and
+// the request after it is sent from its beginning.
+func TestLateACK(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	f, q := p.a.h.f, p.a.h.d.qps[p.a.n]
+	f.Fault(PacketFault{From: p.b.h.d, Count: 3}) // the acknowledgements of packets 31, 39 and 40
+	p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 40*512)))
+	p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va+30000, p.mb.key), dataSeg(p.ma.sge(30000, 100)))
+	midway := func() bool {
+		return len(q.req.flight) == 2 && q.req.flight[1].sent && q.req.at == 0 && q.req.pkt == burst
+	}
+	for i := 0; !midway(); i++ {
+		if f.Run(1); i > 1000 {
+			t.Fatal("nothing is sent again")
+		}
+	}
+	q.response(&packet{kind: pktAck, psn: q.req.flight[0].psn + 39, syndrome: ackOK})
+	p.a.h.run()
+	p.a.scq.good(2)
+	if !bytes.Equal(p.mb.data[:40*512], p.ma.data[:40*512]) || !bytes.Equal(p.mb.data[30000:30100], p.ma.data[30000:30100]) {
+		t.Error("the data is another")
+	}
+	p.clean()
+}

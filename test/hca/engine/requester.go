@@ -128,7 +128,11 @@ func (q *qp) settle() bool {
 	for len(r.flight) > 0 && r.flight[0].done {
 		first := r.flight[0]
 		r.flight = r.flight[1:]
-		r.at = max(r.at-1, 0)
+		if r.at > 0 {
+			r.at--
+		} else {
+			r.pkt = 0 // it was being sent again
+		}
 		if first.bad != 0 {
 			first.w.fail(first.bad, first.vendor)
 			q.sendFailed(first)
