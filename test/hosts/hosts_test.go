@@ -10,7 +10,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,8 +71,8 @@ func ask(t *testing.T, ctx context.Context, peer, what string) string {
 // vmlink changes this end of the link.
 func vmlink(t *testing.T, args ...string) {
 	t.Helper()
-	if out, err := exec.Command("vmlink", args...).CombinedOutput(); err != nil {
-		t.Fatalf("vmlink %s: %s%v", strings.Join(args, " "), out, err)
+	if err := changeLink(args); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -126,9 +125,8 @@ func control(c *cm.Conn) error {
 		case "quit":
 			return errQuit
 		case "vmlink":
-			out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
-			if answer = string(out); err != nil {
-				answer += err.Error()
+			if err := changeLink(words[1:]); err != nil {
+				answer = err.Error()
 			}
 		case "linklocal":
 			answer = linkLocal()
