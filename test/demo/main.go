@@ -20,6 +20,9 @@ import (
 	"github.com/goverbs/goverbs/test/interop"
 )
 
+// guestGID is where the guest's devices have the GID of their IPv4 address.
+const guestGID = 1
+
 func main() {
 	rounds := flag.Int("rounds", 15, "number of runs of each program")
 	iters := flag.Int("iters", 1000, "number of exchanges in a run")
@@ -76,7 +79,7 @@ func run(rounds, iters, size int) error {
 			var ours, theirs float64
 			var errs [2]error
 			first := func() { ours, errs[0] = once(interop.Verbs(), opts) }
-			second := func() { theirs, errs[1] = once(interop.RdmaCore, opts) }
+			second := func() { theirs, errs[1] = once(interop.RdmaCore(guestGID), opts) }
 			if round%2 == 1 { // neither has the advantage of being first
 				first, second = second, first
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -163,34 +164,39 @@ func TestDoctorHealthy(t *testing.T) {
 		r := doctor(t, patient{env: []string{env}})
 		if _, err := os.Stat("/sys/class"); err != nil && env == "RDMAABI=write" {
 			// Without ioctl the GIDs are in /sys (vmrun -no-sysfs).
-			r.works(t, false, "rxe0 port 1: the GID table cannot be read")
-			r.want(t, "gid", "rxe0", "error", "mount -t sysfs", "RDMAABI")
+			r.works(t, false, dev0+" port 1: the GID table cannot be read")
+			r.want(t, "gid", dev0, "error", "mount -t sysfs", "RDMAABI")
 			continue
 		}
-		r.works(t, true, "rxe0", "rxe1")
-		for _, id := range []string{"kernel", "module.ib_core", "module.ib_uverbs", "module.rdma_ucm", "module.rdma_rxe", "devices", "rdma_cm", "memlock"} {
+		r.works(t, true, dev0, dev1)
+		for _, id := range []string{"kernel", "module.ib_core", "module.ib_uverbs", "module.rdma_ucm", "devices", "rdma_cm", "memlock"} {
 			r.want(t, id, "", "ok")
 		}
+		rxe := "info"
+		if rig.Driver == "rxe" {
+			rxe = "ok"
+		}
+		r.want(t, "module.rdma_rxe", "", rxe)
 		r.want(t, "namespace", "", "ok", "shared")
-		for _, dev := range []string{"rxe0", "rxe1"} {
+		for _, dev := range []string{dev0, dev1} {
 			for _, id := range []string{"device", "chardev", "register", "port", "gid", "loopback"} {
 				r.want(t, id, dev, "ok")
 			}
 			r.want(t, "mtu", dev, "info", "1024", "mtu 4200")
 		}
-		r.want(t, "gid", "rxe0", "ok", "IPv4 peer: index 1, 10.1.0.1", "IPv6 peer: index 2, fd00:1::1")
+		r.want(t, "gid", dev0, "ok", fmt.Sprintf("IPv4 peer: index %d, 10.1.0.1", rig.GID), fmt.Sprintf("IPv6 peer: index %d, fd00:1::1", rig.GID6))
 	}
 }
 
 // TestDoctorText looks at what people read.
 func TestDoctorText(t *testing.T) {
 	testenv.Guest(t)
-	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", "rxe1").CombinedOutput()
+	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", dev1).CombinedOutput()
 	text := string(out)
-	if err != nil || !strings.Contains(text, "\nRDMA works: a ping-pong went through on rxe1\n") || strings.Contains(text, "rxe0:") || strings.Contains(text, "\x1b") {
+	if err != nil || !strings.Contains(text, "\nRDMA works: a ping-pong went through on "+dev1+"\n") || strings.Contains(text, dev0+":") || strings.Contains(text, "\x1b") {
 		t.Errorf("%v:\n%s", err, text)
 	}
-	out, err = exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", "rxe1", "rxe9").CombinedOutput()
+	out, err = exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", dev1, "rxe9").CombinedOutput()
 	text = string(out)
 	if err == nil || !strings.Contains(text, "\nRDMA does not work on rxe9: there is no RDMA device rxe9") || !strings.Contains(text, "verbs: doctor: 1 error") {
 		t.Errorf("%v:\n%s", err, text)
@@ -212,7 +218,7 @@ func TestDoctorNobody(t *testing.T) {
 	r := doctor(t, patient{attr: nobody})
 	r.works(t, true)
 	r.want(t, "memlock", "", "warning", "8 MiB", "not in effect", "LimitMEMLOCK")
-	r.want(t, "register", "rxe0", "warning", "64 MiB cannot", "an MR of 1 MiB: registered", "RLIMIT_MEMLOCK")
+	r.want(t, "register", dev0, "warning", "64 MiB cannot", "an MR of 1 MiB: registered", "RLIMIT_MEMLOCK")
 }
 
 func TestDoctorMemlock(t *testing.T) {
@@ -222,12 +228,12 @@ func TestDoctorMemlock(t *testing.T) {
 		works bool
 	}{{64 << 10, true}, {4 << 10, false}} {
 		memlock(t, c.limit)
-		r := doctor(t, patient{names: []string{"rxe0"}, attr: nobody})
+		r := doctor(t, patient{names: []string{dev0}, attr: nobody})
 		r.works(t, c.works)
 		r.want(t, "memlock", "", "warning", "--ulimit memlock=-1", "ulimit -l")
-		r.want(t, "register", "rxe0", "warning", "1 MiB cannot")
+		r.want(t, "register", dev0, "warning", "1 MiB cannot")
 		if !c.works {
-			r.want(t, "loopback", "rxe0", "error", "REG_MR", "RLIMIT_MEMLOCK", "LimitMEMLOCK")
+			r.want(t, "loopback", dev0, "error", "REG_MR", "RLIMIT_MEMLOCK", "LimitMEMLOCK")
 		}
 	}
 }
@@ -239,21 +245,21 @@ func TestDoctorClosedNode(t *testing.T) {
 	change(t, err)
 	change(t, os.Chmod(file, 0))
 	undone(t, func() error { return os.Chmod(file, st.Mode().Perm()) })
-	r := doctor(t, patient{names: []string{"rxe0"}, attr: nobody})
+	r := doctor(t, patient{names: []string{dev0}, attr: nobody})
 	r.works(t, false, "uverbs0 is closed to this user")
-	r.want(t, "chardev", "rxe0", "error", "c---------", "user 65534", "chmod 666")
+	r.want(t, "chardev", dev0, "error", "c---------", "user 65534", "chmod 666")
 	r = doctor(t, patient{attr: nobody})
-	r.works(t, true, "rxe1")
-	r.want(t, "chardev", "rxe0", "warning")
+	r.works(t, true, dev1)
+	r.want(t, "chardev", dev0, "warning")
 
 	change(t, os.Chown(file, 0, 4711))
 	undone(t, func() error { return os.Chown(file, 0, 0) })
 	change(t, os.Chmod(file, 0o660))
-	r = doctor(t, patient{names: []string{"rxe0"}, attr: nobody})
+	r = doctor(t, patient{names: []string{dev0}, attr: nobody})
 	r.works(t, false)
-	r.want(t, "chardev", "rxe0", "error", "usermod -aG 4711")
+	r.want(t, "chardev", dev0, "error", "usermod -aG 4711")
 	member := syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{4711}}}
-	doctor(t, patient{names: []string{"rxe0"}, attr: member}).works(t, true)
+	doctor(t, patient{names: []string{dev0}, attr: member}).works(t, true)
 }
 
 func TestDoctorMissingNode(t *testing.T) {
@@ -261,13 +267,13 @@ func TestDoctorMissingNode(t *testing.T) {
 	const file = "/dev/infiniband/uverbs0"
 	change(t, os.Rename(file, file+".away"))
 	undone(t, func() error { return os.Rename(file+".away", file) })
-	r := doctor(t, patient{names: []string{"rxe0"}})
+	r := doctor(t, patient{names: []string{dev0}})
 	r.works(t, false, "uverbs0 is missing")
-	r.want(t, "chardev", "rxe0", "error", "mknod -m 666 /dev/infiniband/uverbs0 c 231 192")
-	r.want(t, "port", "rxe0", "ok", "ACTIVE")
+	r.want(t, "chardev", dev0, "error", "mknod -m 666 /dev/infiniband/uverbs0 c 231 192")
+	r.want(t, "port", dev0, "ok", "ACTIVE")
 	change(t, os.WriteFile(file, nil, 0o666))
 	undone(t, func() error { return os.Remove(file) })
-	r = doctor(t, patient{names: []string{"rxe0"}})
+	r = doctor(t, patient{names: []string{dev0}})
 	r.works(t, false, "old or wrong node")
 }
 
@@ -311,7 +317,7 @@ func table(t *testing.T, device string) []uverbs.GIDEntry {
 // places again: the next tests rely on these. Call it before the changes.
 func restored(t *testing.T) {
 	t.Helper()
-	old := map[string][]uverbs.GIDEntry{"rxe0": table(t, "rxe0"), "rxe1": table(t, "rxe1")}
+	old := map[string][]uverbs.GIDEntry{dev0: table(t, dev0), dev1: table(t, dev1)}
 	t.Cleanup(func() {
 		for name, want := range old {
 			settle(t, name, func(a uverbs.PortAttr, got []uverbs.GIDEntry) bool {
@@ -324,58 +330,65 @@ func restored(t *testing.T) {
 func TestDoctorPortDown(t *testing.T) {
 	testenv.Guest(t)
 	restored(t)
-	ve0 := link(t, "ve0")
-	addrs, err := netlink.AddrList(ve0, unix.AF_INET6)
+	iface := link(t, netdev0)
+	addrs, err := netlink.AddrList(iface, unix.AF_INET6)
 	change(t, err)
-	change(t, netlink.LinkSetDown(ve0))
+	change(t, netlink.LinkSetDown(iface))
 	undone(t, func() error {
-		err := netlink.LinkSetUp(ve0)
+		err := netlink.LinkSetUp(iface)
 		for _, a := range addrs { // gone with the link
 			if !a.IP.IsLinkLocalUnicast() {
-				err = errors.Join(err, netlink.AddrReplace(ve0, &netlink.Addr{IPNet: a.IPNet, Flags: unix.IFA_F_NODAD}))
+				err = errors.Join(err, netlink.AddrReplace(iface, &netlink.Addr{IPNet: a.IPNet, Flags: unix.IFA_F_NODAD}))
 			}
 		}
 		return err
 	})
-	settle(t, "rxe0", func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.State != uverbs.PortActive })
-	r := doctor(t, patient{names: []string{"rxe0"}})
-	r.works(t, false, "rxe0 port 1", "ve0 has to be up")
-	r.want(t, "port", "rxe0", "error", "DOWN", "ip link set ve0 up", "network interface ve0: down")
-	r.want(t, "loopback", "rxe0", "error", "network is down")
+	settle(t, dev0, func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.State != uverbs.PortActive })
+	r := doctor(t, patient{names: []string{dev0}})
+	r.works(t, false, dev0+" port 1", netdev0+" has to be up")
+	r.want(t, "port", dev0, "error", "DOWN", "ip link set "+netdev0+" up", "network interface "+netdev0+": down")
+	r.want(t, "loopback", dev0, "error", "network is down")
+}
+
+// linkLocal reports whether a device has no other GIDs than that of the link-local address: one
+// for each version of RoCE.
+func linkLocal(table []uverbs.GIDEntry) bool {
+	other := func(e uverbs.GIDEntry) bool { return !e.GID.Addr().IsLinkLocalUnicast() }
+	return len(table) > 0 && !slices.ContainsFunc(table, other)
 }
 
 func TestDoctorNoAddress(t *testing.T) {
 	testenv.Guest(t)
 	restored(t)
-	ve0 := link(t, "ve0")
-	addrs, err := netlink.AddrList(ve0, unix.AF_UNSPEC)
+	iface := link(t, netdev0)
+	addrs, err := netlink.AddrList(iface, unix.AF_UNSPEC)
 	change(t, err)
 	for _, a := range slices.Backward(addrs) { // so that the first is back first
 		if a.IP.IsLinkLocalUnicast() {
 			continue
 		}
-		change(t, netlink.AddrDel(ve0, &netlink.Addr{IPNet: a.IPNet}))
+		change(t, netlink.AddrDel(iface, &netlink.Addr{IPNet: a.IPNet}))
 		undone(t, func() error {
-			return netlink.AddrReplace(ve0, &netlink.Addr{IPNet: a.IPNet, Flags: a.Flags & unix.IFA_F_NODAD})
+			return netlink.AddrReplace(iface, &netlink.Addr{IPNet: a.IPNet, Flags: a.Flags & unix.IFA_F_NODAD})
 		})
 	}
-	settle(t, "rxe0", func(_ uverbs.PortAttr, table []uverbs.GIDEntry) bool { return len(table) == 1 })
-	r := doctor(t, patient{names: []string{"rxe0"}})
-	r.want(t, "gid", "rxe0", "warning", "only link-local", "ip address add ADDRESS/24 dev ve0", "IPv4 peer: none", "no other than link-local")
-	r.want(t, "loopback", "rxe0", "ok")
+	settle(t, dev0, func(_ uverbs.PortAttr, table []uverbs.GIDEntry) bool { return linkLocal(table) })
+	r := doctor(t, patient{names: []string{dev0}})
+	r.want(t, "gid", dev0, "warning", "only link-local", "ip address add ADDRESS/24 dev "+netdev0, "IPv4 peer: none", "no other than link-local")
+	r.want(t, "loopback", dev0, "ok")
 }
 
 func TestDoctorMTU(t *testing.T) {
 	testenv.Guest(t)
-	for _, name := range []string{"ve0", "ve1"} {
+	for _, name := range rig.Netdevs {
 		l := link(t, name)
 		change(t, netlink.LinkSetMTU(l, 4200))
 		undone(t, func() error { return netlink.LinkSetMTU(l, l.Attrs().MTU) })
 	}
-	settle(t, "rxe0", func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.ActiveMTU == uverbs.MTU4096 })
-	r := doctor(t, patient{names: []string{"rxe0"}})
+	settle(t, dev0, func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.ActiveMTU == uverbs.MTU4096 })
+	r := doctor(t, patient{names: []string{dev0}})
 	r.works(t, true)
-	r.want(t, "mtu", "rxe0", "ok", "path MTU 4096, MTU of ve0 is 4200")
+	r.want(t, "mtu", dev0, "ok", "path MTU 4096, MTU of "+netdev0+" is 4200")
 }
 
 // TestDoctorNamespace runs the doctor in another network namespace, in both modes.
@@ -385,7 +398,7 @@ func TestDoctorNamespace(t *testing.T) {
 	// Whether rxe then finds the way depends on the kernel.
 	r := doctor(t, patient{attr: elsewhere})
 	r.want(t, "namespace", "", "ok", "shared")
-	r.want(t, "port", "rxe0", "warning", "not in this network namespace")
+	r.want(t, "port", dev0, "warning", "not in this network namespace")
 
 	// The mode can be changed while there is one namespace. The kernel takes its time to
 	// do away with the others.
@@ -413,7 +426,7 @@ func TestDoctorContainer(t *testing.T) {
 	testenv.Guest(t)
 	memlock(t, 8<<20)
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
-	r := doctor(t, patient{names: []string{"rxe0"}, attr: syscall.SysProcAttr{
+	r := doctor(t, patient{names: []string{dev0}, attr: syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
 		Credential:  &syscall.Credential{NoSetGroups: true},
 		UidMappings: root,
@@ -421,7 +434,7 @@ func TestDoctorContainer(t *testing.T) {
 	}})
 	r.want(t, "container", "", "info", "uid_map", "--device /dev/infiniband")
 	r.want(t, "memlock", "", "warning", "in a user namespace")
-	r.want(t, "register", "rxe0", "warning", "64 MiB cannot")
+	r.want(t, "register", dev0, "warning", "64 MiB cannot")
 }
 
 // TestDoctorBare runs the doctor without devices, or without modules as BareEnv says.
@@ -435,6 +448,7 @@ func TestDoctorBare(t *testing.T) {
 		change(t, err)
 	}
 	if len(devs) > 0 { // there is none with vmrun -net none
+		testenv.NeedsLinks(t)
 		restored(t)
 	}
 	for _, d := range slices.Backward(devs) { // so that the first is back first
@@ -443,7 +457,7 @@ func TestDoctorBare(t *testing.T) {
 		undone(t, func() error { return netlinkrdma.AddLink(d.Name, netlinkrdma.RXE, netdev) })
 	}
 	for _, attr := range []syscall.SysProcAttr{{}, nobody} {
-		for _, names := range [][]string{nil, {"rxe0"}} {
+		for _, names := range [][]string{nil, {dev0}} {
 			r := doctor(t, patient{names: names, attr: attr})
 			if bare {
 				r.works(t, false, "ib_core is not loaded")

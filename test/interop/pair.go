@@ -24,9 +24,9 @@ const VerbsEnv = "VERBS"
 // Verbs returns the command line of our ping-pong.
 func Verbs() []string { return []string{os.Getenv(VerbsEnv), "pingpong"} }
 
-// RdmaCore is the command line of rdma-core's ping-pong, whose GID has to be chosen by
-// hand: index 1 is the IPv4 address in the VM.
-var RdmaCore = []string{"ibv_rc_pingpong", "-g", "1"}
+// RdmaCore returns the command line of rdma-core's ping-pong, whose GID has to be chosen by
+// hand: the index of that of an IPv4 address.
+func RdmaCore(gid int) []string { return []string{"ibv_rc_pingpong", "-g", strconv.Itoa(gid)} }
 
 // ServerAddr is where the server's exchange is found in the VM.
 const ServerAddr = "10.1.0.1"
