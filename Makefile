@@ -20,7 +20,7 @@ GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env G
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel hosts control mlx5 generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel hosts control mlx5 mlx5cm generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -45,7 +45,7 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 
 test: WALK = 60s
 test: SIDEBYSIDE = -runs 1 -rounds 2
-test: check unit race abi bench sidebyside size vmtest kernel hosts control mlx5 racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi bench sidebyside size vmtest kernel hosts control mlx5 mlx5cm racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -126,15 +126,29 @@ control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the ker
 		$(VMRUN) -hosts 2 -cpus 1 -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$' || status=1; \
 	done; done; exit $$status
 
+MODEL = -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1
 # As of kernel, what it finds is recorded.
 mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, on KERNEL and ARCH, with the MODES
 	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
 	cd $(BUILD)/$(ARCH) && status=0; for mode in $(MODES); do \
 		rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-$$mode.json; \
-		$(RECORD) -driver mlx5-$$mode -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$$mode \
-			-env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1 -env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WALK=5s \
+		$(RECORD) -driver mlx5-$$mode -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$$mode $(MODEL) \
+			-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WALK=5s \
 			conformance.test -test.v=test2json || status=1; \
 	done; exit $$status
+
+# What is about load or takes long is left out, and connections are on RoCE alone: on InfiniBand
+# they need a subnet administrator, which the model has not.
+mlx5cm: $(VMRUN) hca verbs ## connections, two hosts and interop on a modelled ConnectX, on KERNEL
+	for p in cm test/classic test/hosts test/interop; do \
+		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
+	done
+	cd $(BUILD)/amd64 && status=0; \
+	$(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_CONNS=100 \
+		-with $(PACKAGES),rdmacm-utils -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
+		cm.test -test.skip '^TestManyConns' --- classic.test --- interop.test -test.skip '^TestPaths|^TestPeerKilled|^TestRping$$' || status=1; \
+	$(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 hosts.test || status=1; \
+	exit $$status
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL
@@ -182,4 +196,4 @@ clean:
 	rm -rf $(BUILD)
 
 help:
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12

@@ -21,6 +21,20 @@ func timed(t *testing.T) context.Context {
 	return ctx
 }
 
+// atPace returns the options of a ping-pong with a tenth of the exchanges on a model, which is
+// slow.
+func atPace(options []string) []string {
+	const byDefault = 1000
+	if !testenv.Modelled() {
+		return options
+	}
+	n := byDefault
+	if i := slices.Index(options, "-n"); i >= 0 {
+		n, _ = strconv.Atoi(options[i+1])
+	}
+	return append(slices.Clone(options), "-n", strconv.Itoa(n/10)) // the last counts
+}
+
 func TestPingpong(t *testing.T) {
 	testenv.Guest(t)
 	pairs := []struct {
@@ -42,7 +56,7 @@ func TestPingpong(t *testing.T) {
 	} {
 		for _, p := range pairs {
 			t.Run(p.name+" "+strings.Join(options, " "), func(t *testing.T) {
-				r, err := Play(timed(t), p.server, p.client, options...)
+				r, err := Play(timed(t), p.server, p.client, atPace(options)...)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -62,10 +76,10 @@ func TestPaths(t *testing.T) {
 		for _, options := range [][]string{{"-n", "300"}, {"-n", "300", "-e"}} {
 			t.Run(path+" "+strings.Join(options, " "), func(t *testing.T) {
 				t.Setenv("RDMAABI", path)
-				if _, err := Play(timed(t), rdmaCore, Verbs(), options...); err != nil {
+				if _, err := Play(timed(t), rdmaCore, Verbs(), atPace(options)...); err != nil {
 					t.Error(err)
 				}
-				if _, err := Play(timed(t), Verbs(), rdmaCore, options...); err != nil {
+				if _, err := Play(timed(t), Verbs(), rdmaCore, atPace(options)...); err != nil {
 					t.Error(err)
 				}
 			})
