@@ -53,7 +53,7 @@ func own[T any](t *testing.T, list []T, err error, mine func(T) bool) T {
 }
 
 // firstUse uses a device, so that what is counted afterwards is only what the test has:
-// mlx5_ib of newer kernels has a CQ and two SRQs of its own, from when it first needs them.
+// mlx5_ib of newer kernels has CQs and SRQs of its own, from when a region, an SRQ or a QP first needs them.
 func firstUse(t *testing.T, name string) {
 	t.Helper()
 	dev, err := uverbs.Open(name)
@@ -66,7 +66,9 @@ func firstUse(t *testing.T, name string) {
 	must(t, err)
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 	must(t, err)
-	must(t, qp.Close(), srq.Close(), cq.Close(), pd.Close(), dev.Close())
+	mr, err := pd.RegSlice(make([]byte, 64), uverbs.AccessLocalWrite)
+	must(t, err)
+	must(t, mr.Close(), qp.Close(), srq.Close(), cq.Close(), pd.Close(), dev.Close())
 }
 
 // TestNetlinkResources holds objects and looks for them in the lists of the kernel.
