@@ -289,17 +289,14 @@ func link(t *testing.T, name string) netlink.Link {
 // network interface's.
 func settle(t *testing.T, device string, ready func(uverbs.PortAttr, []uverbs.GIDEntry) bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	await(t, device+" does not get into the state that the test needs", func() bool {
 		dev, err := uverbs.Open(device)
 		change(t, err)
+		defer dev.Close()
 		attr, err := dev.QueryPort(1)
 		table, gidErr := dev.GIDTable(1)
-		dev.Close()
-		if err == nil && gidErr == nil && ready(attr, table) {
-			return
-		}
-	}
-	t.Fatalf("%s does not get into the state that the test needs", device)
+		return err == nil && gidErr == nil && ready(attr, table)
+	})
 }
 
 // table returns a device's GIDs.
@@ -324,7 +321,31 @@ func restored(t *testing.T) {
 				return a.State == uverbs.PortActive && slices.Equal(got, want)
 			})
 		}
+		for _, name := range rig.Netdevs {
+			await(t, name+" has an address that it may not use yet", func() bool { return !tentative(t, name) })
+		}
 	})
+}
+
+// tentative reports whether nobody knows yet if an IPv6 address of an interface is free. Adapters
+// have its GID all the same, and the kernel no route to it.
+func tentative(t *testing.T, netdev string) bool {
+	t.Helper()
+	addrs, err := netlink.AddrList(link(t, netdev), unix.AF_INET6)
+	change(t, err)
+	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }) ||
+		!slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IP.IsLinkLocalUnicast() })
+}
+
+// await waits until what a test needs is so, and fails it with what is in the way.
+func await(t *testing.T, problem string, ready func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if ready() {
+			return
+		}
+	}
+	t.Fatal(problem)
 }
 
 func TestDoctorPortDown(t *testing.T) {
