@@ -63,7 +63,9 @@ as between ve0 and ve1. While it runs, a program can do that itself, and cut the
 
 It is about what a device sends, eth0 with two hosts and ve0 with one unless another
 is named. "down" is an error of the port at this end and silence at the other; "netem
-loss 100%" is silence on a port that stays active.
+loss 100%" is silence on a port that stays active. The packets of the cards of -device
+mlx5 do not pass through the kernel: -loss and -delay are about their fabric, and vmlink's
+netem does not reach it.
 
 Flags may be written with one dash or two. What stands on the list of known
 kernel bugs is printed with its cause, and does not count.
