@@ -77,7 +77,7 @@ func (c *Conn) look() {
 			now.Sub(w.since).Round(time.Millisecond), syscall.ETIMEDOUT))
 		return
 	}
-	if c.asked <= c.retired && (waiting || w.idle && !w.busy && c.posted == c.retired) {
+	if c.asked <= c.retired && (waiting || w.idle && !w.busy) {
 		c.probe().left = true
 	}
 	w.retired, w.idle = c.retired, true
