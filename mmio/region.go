@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/bits"
 	"os"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -151,6 +152,27 @@ func (r *Region) Bytes() []byte {
 		return nil
 	}
 	return r.mem[:r.n:r.n]
+}
+
+// Retire takes the memory from under the region as Close does, but leaves zeroed memory of
+// nobody's at its address until the region itself is collected. A call that is still at it,
+// against the rules, then does no harm: neither a fault nor a store to what was mapped there
+// since. What it costs is address space. Retiring a region that is closed does nothing.
+func (r *Region) Retire() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mem == nil {
+		return nil
+	}
+	mem := r.mem
+	_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&mem[0]), uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
+	if err != nil {
+		return fmt.Errorf("mmio: retire %d bytes: %w", len(mem), err)
+	}
+	r.mem = nil
+	runtime.AddCleanup(r, func(mem []byte) { unix.Munmap(mem) }, mem)
+	return nil
 }
 
 // Close unmaps the region. Closing it again does nothing.

@@ -7,10 +7,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -267,5 +269,56 @@ func TestPrefer(t *testing.T) {
 	}
 	if err := r.Prefer(0); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a closed region: %v, want ErrClosed", err)
+	}
+}
+
+// TestRetire: the memory of a region that is retired is not the device's any more, can still
+// be read and written, and no other mapping takes its place before the region is collected.
+func TestRetire(t *testing.T) {
+	f := file(t)
+	page := os.Getpagesize()
+	r, err := Map(f, 0, 2*page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := r.Bytes()
+	if err := errors.Join(r.Retire(), r.Retire(), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if r.Bytes() != nil || !bytes.Equal(mem, make([]byte, 2*page)) {
+		t.Errorf("Bytes is not nil, or the memory is not zeroed")
+	}
+	mem[0], mem[page] = 'x', 'x'
+	var got [1]byte
+	if _, err := f.ReadAt(got[:], 0); err != nil || got[0] != 'a' {
+		t.Errorf("the file has %q after a store to retired memory, want 'a': %v", got, err)
+	}
+	end := uintptr(unsafe.Pointer(&mem[0])) + uintptr(len(mem))
+	for range 100 {
+		n, err := Map(f, 0, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		if at := uintptr(unsafe.Pointer(&n.Bytes()[0])); at >= end-uintptr(len(mem)) && at < end {
+			t.Fatalf("a mapping is at %#x, which is retired memory", at)
+		}
+	}
+	runtime.KeepAlive(r)
+	isMapped := func() bool {
+		var resident [1]byte
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mem[0])), uintptr(page), uintptr(unsafe.Pointer(&resident[0])))
+		return errno == 0
+	}
+	if !isMapped() {
+		t.Error("the memory is unmapped while somebody has the region")
+	}
+	r = nil
+	for n := 0; isMapped(); n++ {
+		if n == 100 {
+			t.Fatal("the memory is still mapped after the region was collected")
+		}
+		runtime.GC()
+		time.Sleep(time.Millisecond)
 	}
 }
