@@ -32,6 +32,9 @@ type AH struct {
 // peer's Ethernet address, which takes a moment if it has to ask the network; if there is
 // no way to the peer the error says so.
 func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	if err := attr.check("CreateAH", "", p.dev); err != nil {
 		return nil, err
 	}
@@ -94,7 +97,7 @@ func (a *AH) destroyKernel() error {
 }
 
 // Close destroys the address handle (ibv_destroy_ah).
-func (a *AH) Close() error { return a.close(a.destroyKernel) }
+func (a *AH) Close() error { return a.close(a.destroyKernel, nil) }
 
 // grhSize is how much room the GRH takes before a datagram, in bytes.
 const grhSize = 40
@@ -182,8 +185,8 @@ func headerSum(b []byte) uint32 {
 // (ibv_init_ah_from_wc). grh is the beginning of the buffer; it is looked at only if the
 // WC has [WCWithGRH].
 func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
-	if d.gone.Load() {
-		return AHAttr{}, d.errClosed()
+	if err := d.usable(); err != nil {
+		return AHAttr{}, err
 	}
 	if wc == nil {
 		return AHAttr{}, argErr("AHAttrFor", "wc", "nil", "the completion of a datagram")
@@ -208,8 +211,8 @@ func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 // CreateAHFor creates an address handle for the way back to the sender of a datagram; see
 // [Device.AHAttrFor] (ibv_create_ah_from_wc).
 func (p *PD) CreateAHFor(port uint8, wc *WC, grh []byte) (*AH, error) {
-	if p.gone.Load() {
-		return nil, p.errClosed()
+	if err := p.usable(); err != nil {
+		return nil, err
 	}
 	attr, err := p.dev.AHAttrFor(port, wc, grh)
 	if err != nil {

@@ -47,6 +47,9 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 	}
 	q := b.q
 	switch {
+	case q == nil:
+		b.fail(errZero("use"))
+		return false
 	case int(op) >= len(q.ops) || !q.ops[op]:
 		b.fail(ErrOpcode)
 		return false
@@ -436,6 +439,10 @@ func (b *SendBuilder) Post() error {
 			b.q.bound.Store(true)
 		}
 	}
+	if err := b.q.hold(); err != nil { // what a doorbell is about is not closed before it has rung
+		return err
+	}
+	defer b.q.release()
 	switch b.q.kind {
 	case kindRxe:
 		return b.q.publishRxe(n, b.bytes)

@@ -66,8 +66,8 @@ func pollable(fd int, name string) (*os.File, error) {
 // context ends first, and [os.ErrClosed] if the channel is closed. Repeated calls
 // with one context do not allocate.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
-	if c.gone.Load() {
-		return nil, c.errClosed()
+	if err := c.usable(); err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("uverbs: wait for completion: %w", err)
@@ -106,8 +106,8 @@ func (c *CompChannel) SetHold(d time.Duration) error {
 	if d < 0 || d > maxHold {
 		return argErr("SetHold", "d", d, "0 to %s", maxHold)
 	}
-	if c.gone.Load() {
-		return c.errClosed()
+	if err := c.usable(); err != nil {
+		return err
 	}
 	var h *holder
 	if d > 0 {
@@ -158,7 +158,7 @@ func (c *CompChannel) Close() error {
 		}
 		closeErr = c.f.Close()
 		return nil
-	})
+	}, nil)
 	return errors.Join(err, closeErr)
 }
 

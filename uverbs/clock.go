@@ -12,8 +12,8 @@ type clockDriver interface {
 // [WC].Timestamp is read from (ibv_query_rt_values_ex). It asks the device, which takes a
 // microsecond or so. The error is a [FeatureError] if the driver has no such clock.
 func (d *Device) ReadClock() (uint64, error) {
-	if d.gone.Load() {
-		return 0, d.errClosed()
+	if err := d.usable(); err != nil {
+		return 0, err
 	}
 	if c, ok := d.driver.(clockDriver); ok {
 		return c.readClock(d)
@@ -25,8 +25,8 @@ func (d *Device) ReadClock() (uint64, error) {
 // the last seconds (mlx5dv_ts_to_ns). The kernel holds the two together, so it asks neither
 // the kernel nor the device. The error is a [FeatureError] if the driver cannot tell.
 func (d *Device) ClockTime(stamp uint64) (time.Time, error) {
-	if d.gone.Load() {
-		return time.Time{}, d.errClosed()
+	if err := d.usable(); err != nil {
+		return time.Time{}, err
 	}
 	if c, ok := d.driver.(clockDriver); ok {
 		return c.clockTime(d, stamp)

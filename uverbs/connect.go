@@ -203,8 +203,8 @@ func (q *QP) Endpoint() (Endpoint, error) {
 // EndpointFor is like Endpoint, but chooses the GID to suit a peer that is known
 // already.
 func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
-	if q.gone.Load() {
-		return Endpoint{}, q.errClosed()
+	if err := q.usable(); err != nil {
+		return Endpoint{}, err
 	}
 	port, attr, err := q.activePort()
 	if err != nil {
@@ -224,6 +224,9 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 // Init brings a queue pair from [Reset] to [Init], in which receives can be posted. For
 // UD and raw packets see [QP.Activate].
 func (q *QP) Init() error {
+	if err := q.usable(); err != nil {
+		return err
+	}
 	if !q.connected() {
 		return argErr("Init", "QP type", q.typ, "those with a connection; Activate is for the others")
 	}
@@ -251,8 +254,8 @@ func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket }
 // leads, and to receive what has this Q_Key. A Q_Key with the highest bit set may be used
 // by privileged processes only. A raw packet QP has no Q_Key: give 0.
 func (q *QP) Activate(qkey uint32) error {
-	if q.gone.Load() {
-		return q.errClosed()
+	if err := q.usable(); err != nil {
+		return err
 	}
 	if q.connected() {
 		return argErr("Activate", "QP type", q.typ, "UD, raw packet; Connect is for the others")
@@ -287,8 +290,8 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := remote.check(); err != nil {
 		return err
 	}
-	if q.gone.Load() {
-		return q.errClosed()
+	if err := q.usable(); err != nil {
+		return err
 	}
 	if !q.connected() {
 		return argErr("Connect", "QP type", q.typ, "those with a connection; Activate is for the others")

@@ -42,9 +42,10 @@ func (c *Counters) Read(values []uint64, cached bool) error {
 	if len(values) < 1 || len(values) > maxCounters {
 		return argErr("Read", "values", len(values), "1 to %d of them", maxCounters)
 	}
-	if c.gone.Load() {
-		return c.errClosed()
+	if err := c.hold(); err != nil {
+		return err
 	}
+	defer c.release()
 	cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_READ)
 	cmd.obj(abi.UVERBS_ATTR_READ_COUNTERS_HANDLE, c.handle)
 	cmd.out(abi.UVERBS_ATTR_READ_COUNTERS_BUFF, sliceBytes(values))
@@ -68,5 +69,5 @@ func (c *Counters) Close() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_DESTROY)
 		cmd.obj(abi.UVERBS_ATTR_DESTROY_COUNTERS_HANDLE, c.handle)
 		return c.dev.cmd.fail(c.destroy, c.dev.cmd.ioctl(cmd), "")
-	})
+	}, nil)
 }

@@ -53,7 +53,8 @@ func (f CQFlags) String() string {
 }
 
 // CQ is a completion queue (struct ibv_cq). One goroutine at a time may call its
-// methods, except that Close is safe against a concurrent Close.
+// methods, except that Close may run beside any of them: what begins after it fails with
+// [os.ErrClosed].
 type CQ struct {
 	object
 	handle uint32
@@ -212,9 +213,16 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	}
 	switch c.kind {
 	case kindRxe:
-		return c.pollRxe(wcs)
+		n, err := c.pollRxe(wcs)
+		if c.gone.Load() { // so is the ring, perhaps since before it was read
+			return 0, c.errClosed()
+		}
+		return n, err
 	case kindMlx5:
 		return c.pollMlx5(wcs)
+	}
+	if c.dev == nil {
+		return 0, errZero("Poll")
 	}
 	return 0, ErrCQOverrun // the ring has been lost, see Resize
 }
@@ -229,9 +237,10 @@ func (c *CQ) Notify() error { return c.notify(c.arm, false) }
 func (c *CQ) NotifySolicited() error { return c.notify(c.armSol, true) }
 
 func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
-	if c.gone.Load() {
-		return c.errClosed()
+	if err := c.hold(); err != nil {
+		return err
 	}
+	defer c.release()
 	if c.ch == nil {
 		return argErr("Notify", "Channel of the CQ", "nil", "a CompChannel, given in CQOptions")
 	}
@@ -267,9 +276,10 @@ type cqResizer interface {
 // If the new ring cannot be mapped the CQ is lost: Poll fails with [ErrCQOverrun], and
 // only Close is left to be done.
 func (c *CQ) Resize(cqe int) error {
-	if c.gone.Load() {
-		return c.errClosed()
+	if err := c.hold(); err != nil {
+		return err
 	}
+	defer c.release()
 	d := c.dev
 	if limit := int(d.attr.MaxCQE); cqe < 1 || cqe > limit {
 		return argErr("Resize", "cqe", cqe, "1 to %d (max_cqe of %s)", limit, d.Name())
@@ -319,9 +329,10 @@ const cqModerate = 1
 // microseconds, rounded up; 0 and 0 end it. It fails with a [FeatureError] if the driver
 // does not do it, such as rxe.
 func (c *CQ) Modify(count int, period time.Duration) error {
-	if c.gone.Load() {
-		return c.errClosed()
+	if err := c.hold(); err != nil {
+		return err
 	}
+	defer c.release()
 	if count < 0 || count > math.MaxUint16 {
 		return argErr("Modify", "count", count, "0 to %d", math.MaxUint16)
 	}
@@ -362,16 +373,11 @@ func (c *CQ) destroyKernel() error {
 // Close destroys the completion queue (ibv_destroy_cq). It fails with EBUSY while a
 // QP uses it. Events about it that nobody has waited for are dropped.
 func (c *CQ) Close() error {
-	var unmapErr error // of a ring whose CQ is gone all the same
-	err := c.close(func() error {
+	return c.close(func() error {
 		if err := c.destroyKernel(); err != nil {
 			return err
 		}
 		c.dev.dropTarget(c.cookie)
-		if err := c.dev.driver.freeCQ(c); err != nil {
-			unmapErr = fmt.Errorf("uverbs: CQ: unmap ring: %w", err)
-		}
 		return nil
-	})
-	return errors.Join(err, unmapErr)
+	}, func() error { return c.dev.driver.freeCQ(c) })
 }

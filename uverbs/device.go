@@ -374,6 +374,6 @@ func (d *Device) Close() error {
 		}
 		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.f.Close())
 		return nil
-	})
+	}, nil)
 	return errors.Join(err, closeErr)
 }

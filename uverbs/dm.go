@@ -65,7 +65,7 @@ func (m *DM) Close() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE)
 		cmd.obj(abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
 		return m.dev.cmd.fail(m.destroy, m.dev.cmd.ioctl(cmd), "")
-	})
+	}, nil)
 }
 
 // RegDMMR registers part of the device's memory (ibv_reg_dm_mr). Addresses in the MR begin

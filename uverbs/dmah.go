@@ -100,5 +100,5 @@ func (h *DMAH) Close() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_FREE)
 		cmd.obj(abi.UVERBS_ATTR_FREE_DMA_HANDLE, h.handle)
 		return h.dev.cmd.fail(h.destroy, h.dev.cmd.ioctl(cmd), "")
-	})
+	}, nil)
 }

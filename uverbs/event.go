@@ -183,8 +183,8 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 // One goroutine at a time may call WaitEvent. It parks in Go's netpoller and takes no
 // thread; repeated calls with one context do not allocate.
 func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
-	if d.gone.Load() {
-		return Event{}, d.errClosed()
+	if err := d.usable(); err != nil {
+		return Event{}, err
 	}
 	if err := ctx.Err(); err != nil {
 		return Event{}, fmt.Errorf("uverbs: wait for event: %w", err)

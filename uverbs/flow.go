@@ -54,6 +54,9 @@ const maxFlowSpecs = 255
 // type UD and raw packet, and wants the process to have CAP_NET_RAW: EPERM otherwise.
 // Counters and actions that the specs name cannot be closed before the flow.
 func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
+	if err := q.usable(); err != nil {
+		return nil, err
+	}
 	o.Port = orDefault(o.Port, 1)
 	if err := o.check(q.dev); err != nil {
 		return nil, err
@@ -139,5 +142,5 @@ func (f *Flow) Close() error {
 			errno = f.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_FLOW, bytesOf(req), nil, udata{})
 		}
 		return f.dev.cmd.fail(f.destroy, errno, "")
-	})
+	}, nil)
 }

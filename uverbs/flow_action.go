@@ -90,9 +90,10 @@ func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 
 // ModifyESP changes the parameters that are not nil (ibv_modify_flow_action_esp).
 func (a *FlowAction) ModifyESP(o ESPOptions) error {
-	if a.gone.Load() {
-		return a.errClosed()
+	if err := a.hold(); err != nil {
+		return err
 	}
+	defer a.release()
 	in, err := o.encode("ModifyESP")
 	if err != nil {
 		return err
@@ -224,5 +225,5 @@ func (a *FlowAction) Close() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_DESTROY)
 		cmd.obj(abi.UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE, a.handle)
 		return a.dev.cmd.fail(a.destroy, a.dev.cmd.ioctl(cmd), "")
-	})
+	}, nil)
 }

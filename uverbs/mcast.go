@@ -22,9 +22,10 @@ func (q *QP) DetachMulticast(gid GID, lid uint16) error {
 
 // multicast issues either command, which have the same layout.
 func (q *QP) multicast(verb string, cmd uint32, gid GID, lid uint16) error {
-	if q.gone.Load() {
-		return q.errClosed()
+	if err := q.hold(); err != nil {
+		return err
 	}
+	defer q.release()
 	if q.typ != UD {
 		return argErr(verb, "QP type", q.typ, "UD")
 	}

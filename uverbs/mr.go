@@ -113,6 +113,9 @@ func (p *PD) RegMRAt(buf *Buffer, o MROptions) (*MR, error) {
 }
 
 func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	if err := p.dev.checkAccess(op, o.Access, accessMR); err != nil {
 		return nil, err
 	}
@@ -349,7 +352,7 @@ func (m *MR) Close() error {
 		m.forget()
 		m.letGo(&m.mem)
 		return nil
-	})
+	}, nil)
 }
 
 // letGo gives memory back, which the device no longer uses.
@@ -367,11 +370,8 @@ func (m *MR) letGo(s *region) {
 func (m *MR) alive(use func() error) error {
 	m.closing.Lock()
 	defer m.closing.Unlock()
-	if m.dev == nil {
-		return argErr("use MR", "MR", "a zero value", "an MR of RegMR")
-	}
-	if m.gone.Load() {
-		return m.errClosed()
+	if err := m.usable(); err != nil {
+		return err
 	}
 	return use()
 }

@@ -9,8 +9,8 @@ type nullKeyDriver interface {
 // reads as zeros. It lets a receive skip a part of a message (ibv_alloc_null_mr). The error
 // is a [FeatureError] if the driver or the device has no such memory.
 func (d *Device) NullLKey() (uint32, error) {
-	if d.gone.Load() {
-		return 0, d.errClosed()
+	if err := d.usable(); err != nil {
+		return 0, err
 	}
 	if n, ok := d.driver.(nullKeyDriver); ok {
 		if key, ok := n.nullKey(d); ok {

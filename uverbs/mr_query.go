@@ -100,9 +100,10 @@ func (p *PD) AdviseMR(a Advice, sgl []SGE, o AdviseOptions) error {
 		}
 		list[i] = abi.SGE{Addr: s.Addr, Length: s.Length, LKey: s.LKey}
 	}
-	if p.gone.Load() {
-		return p.errClosed()
+	if err := p.hold(); err != nil {
+		return err
 	}
+	defer p.release()
 	var flags uint64
 	if o.Flush {
 		flags |= abi.IB_UVERBS_ADVISE_MR_FLAG_FLUSH

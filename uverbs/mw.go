@@ -125,5 +125,5 @@ func (w *MW) Close() error {
 			w.dev.dropTarget(w.number)
 		}
 		return w.dev.cmd.fail(w.destroy, errno, "")
-	})
+	}, nil)
 }

@@ -21,7 +21,7 @@ type object struct {
 	// gone is set once the object is closed, for hot paths that look without a lock.
 	gone atomic.Bool
 
-	closing sync.Mutex     // held while Close runs
+	closing sync.RWMutex   // held for writing by Close, for reading by commands about the object
 	users   map[string]int // guarded by dev.tree: how many objects of a kind use this one
 	shut    bool           // guarded by dev.tree: closed or being closed
 }
@@ -30,6 +30,37 @@ type object struct {
 func (o *object) errClosed() error {
 	return fmt.Errorf("uverbs: %s: %w", o.kind, os.ErrClosed)
 }
+
+// errZero says that an object is none.
+func errZero(op string) error {
+	return argErr(op, "object", "a zero value", "one that this package has made")
+}
+
+// usable says why the object cannot be used, if it can't.
+func (o *object) usable() error {
+	switch {
+	case o.dev == nil:
+		return errZero("use")
+	case o.gone.Load():
+		return o.errClosed()
+	}
+	return nil
+}
+
+// hold keeps the object from being closed until release, or says why it can't be used. The
+// kernel refuses to destroy what another command is about, and may give the
+// number of what is destroyed to the next object. Nobody holds an object twice.
+func (o *object) hold() error {
+	o.closing.RLock()
+	if err := o.usable(); err != nil {
+		o.closing.RUnlock()
+		return err
+	}
+	return nil
+}
+
+// release ends hold.
+func (o *object) release() { o.closing.RUnlock() }
 
 // join makes o a user of its parents. It fails if one of them is closed or belongs
 // to another device.
@@ -106,10 +137,14 @@ func (o *object) leave() {
 }
 
 // close ends the object with end, unless it is closed already or still used. If
-// end fails the object stays open.
-func (o *object) close(end func() error) error {
+// end fails the object stays open. What the object has of memory is given back by free,
+// which may be nil: by then all can see that the object is gone, and so it stays if free fails.
+func (o *object) close(end, free func() error) error {
 	o.closing.Lock()
 	defer o.closing.Unlock()
+	if o.dev == nil {
+		return errZero("Close")
+	}
 	if o.gone.Load() {
 		return nil
 	}
@@ -123,7 +158,13 @@ func (o *object) close(end func() error) error {
 		return err
 	}
 	o.gone.Store(true)
-	o.leave()
+	defer o.leave()
+	if free == nil {
+		return nil
+	}
+	if err := free(); err != nil {
+		return fmt.Errorf("uverbs: %s: unmap rings: %w", o.kind, err)
+	}
 	return nil
 }
 

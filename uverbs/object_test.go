@@ -50,7 +50,7 @@ func TestTreeOrder(t *testing.T) {
 	var e ends
 	busy := func(o *object, verb, users string) {
 		t.Helper()
-		err := o.close(e.end)
+		err := o.close(e.end, nil)
 		if busy, ok := errors.AsType[*Error](err); !ok || busy.Errno != syscall.EBUSY || busy.Verb != verb || busy.Device != "rxe0" {
 			t.Errorf("close %s: %v, want an Error of %s with EBUSY", o.kind, err, verb)
 		} else if !strings.Contains(err.Error(), "still used by "+users+";") {
@@ -67,13 +67,13 @@ func TestTreeOrder(t *testing.T) {
 	mrs = append(mrs, newObject(t, d, "MR", pd))
 	busy(pd, "DESTROY_PD", "1 QP, 3 MR")
 	for _, o := range append([]*object{qp, cq}, mrs...) {
-		if err := o.close(e.end); err != nil || !o.gone.Load() {
+		if err := o.close(e.end, nil); err != nil || !o.gone.Load() {
 			t.Errorf("close %s: %v", o.kind, err)
 		}
 		e.expect(t, 1)
 	}
 	busy(&d.object, "CLOSE_DEVICE", "1 PD")
-	if err := errors.Join(pd.close(e.end), d.object.close(e.end)); err != nil {
+	if err := errors.Join(pd.close(e.end, nil), d.object.close(e.end, nil)); err != nil {
 		t.Error(err)
 	}
 	e.expect(t, 2)
@@ -90,18 +90,18 @@ func TestTreeCloseTwice(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			<-start
-			if err := o.close(e.end); err != nil || e.n.Load() != 1 {
+			if err := o.close(e.end, nil); err != nil || e.n.Load() != 1 {
 				t.Errorf("close: %v, ended %d times", err, e.n.Load())
 			}
 		})
 	}
 	close(start)
 	wg.Wait()
-	if err := o.close(e.end); err != nil {
+	if err := o.close(e.end, nil); err != nil {
 		t.Errorf("close again: %v", err)
 	}
 	e.expect(t, 1)
-	if err := d.object.close(e.end); err != nil {
+	if err := d.object.close(e.end, nil); err != nil {
 		t.Errorf("the parent: %v", err)
 	}
 }
@@ -113,17 +113,17 @@ func TestTreeEndFails(t *testing.T) {
 	pd := newObject(t, d, "PD", &d.object)
 	want := errors.New("not now")
 	for range 2 {
-		if err := pd.close(func() error { return want }); err != want || pd.gone.Load() {
+		if err := pd.close(func() error { return want }, nil); err != want || pd.gone.Load() {
 			t.Errorf("close: %v, gone: %v; want the kernel's error", err, pd.gone.Load())
 		}
 	}
 	var e ends
-	if err := d.object.close(e.end); !errors.Is(err, syscall.EBUSY) {
+	if err := d.object.close(e.end, nil); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("the parent: %v, want EBUSY", err)
 	}
 	mr := newObject(t, d, "MR", pd)
 	for _, o := range []*object{mr, pd, &d.object} {
-		if err := o.close(e.end); err != nil {
+		if err := o.close(e.end, nil); err != nil {
 			t.Errorf("close %s later: %v", o.kind, err)
 		}
 	}
@@ -137,7 +137,7 @@ func TestTreeJoin(t *testing.T) {
 	cq := newObject(t, d, "CQ", &d.object)
 	closed := newObject(t, d, "PD", &d.object)
 	var e ends
-	if err := closed.close(e.end); err != nil {
+	if err := closed.close(e.end, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := new(object).join(d, "QP", "DESTROY_QP", cq, closed); !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "PD") {
@@ -149,7 +149,7 @@ func TestTreeJoin(t *testing.T) {
 		!strings.Contains(arg.Given, "rxe1") || !strings.Contains(arg.Allowed, "rxe0") {
 		t.Errorf("of another device's PD: %v, want an ArgError that names both", err)
 	}
-	if err := errors.Join(foreign.close(e.end), other.object.close(e.end)); err != nil {
+	if err := errors.Join(foreign.close(e.end, nil), other.object.close(e.end, nil)); err != nil {
 		t.Errorf("the other device: %v", err)
 	}
 	if err := cq.close(func() error {
@@ -157,12 +157,12 @@ func TestTreeJoin(t *testing.T) {
 			t.Errorf("of a CQ that is being closed: %v, want os.ErrClosed", err)
 		}
 		return nil
-	}); err != nil {
+	}, nil); err != nil {
 		t.Errorf("the CQ that nothing was made of: %v", err)
 	}
 	pd := newObject(t, d, "PD", &d.object)
 	newObject(t, d, "MR", pd).leave()
-	if err := errors.Join(pd.close(e.end), d.object.close(e.end)); err != nil {
+	if err := errors.Join(pd.close(e.end, nil), d.object.close(e.end, nil)); err != nil {
 		t.Errorf("after an object was not created: %v", err)
 	}
 }
@@ -177,22 +177,22 @@ func TestTreeRace(t *testing.T) {
 		var joinErr, closeErr error
 		var wg sync.WaitGroup
 		wg.Go(func() { joinErr = mr.join(d, "MR", "DEREG_MR", pd) })
-		wg.Go(func() { closeErr = pd.close(e.end) })
+		wg.Go(func() { closeErr = pd.close(e.end, nil) })
 		wg.Wait()
 		switch {
 		case errors.Is(joinErr, os.ErrClosed) && closeErr == nil:
 		case joinErr == nil && errors.Is(closeErr, syscall.EBUSY):
-			if err := mr.close(e.end); err != nil {
+			if err := mr.close(e.end, nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := pd.close(e.end); err != nil {
+			if err := pd.close(e.end, nil); err != nil {
 				t.Fatal(err)
 			}
 		default:
 			t.Fatalf("create: %v, close: %v", joinErr, closeErr)
 		}
 	}
-	if err := d.object.close(e.end); err != nil {
+	if err := d.object.close(e.end, nil); err != nil {
 		t.Errorf("the device: %v", err)
 	}
 }
@@ -230,5 +230,32 @@ func TestBufferHold(t *testing.T) {
 	}
 	if b.Bytes() != nil || b.Len() != size {
 		t.Errorf("after Close there are %d bytes, Len is %d", len(b.Bytes()), b.Len())
+	}
+}
+
+// TestCloseFreeFails: an object whose memory cannot be given back is gone all the same: its
+// handle may soon be another's.
+func TestCloseFreeFails(t *testing.T) {
+	d := bareDevice("rxe0")
+	e := &ends{}
+	pd := newObject(t, d, "PD", &d.object)
+	failed := errors.New("failed")
+	err := pd.close(e.end, func() error {
+		if !pd.gone.Load() {
+			t.Error("memory is given back that others may still take for theirs")
+		}
+		if err := d.object.close(e.end, nil); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("the device, while memory is given back: %v, want EBUSY", err)
+		}
+		return failed
+	})
+	if !errors.Is(err, failed) || !strings.Contains(err.Error(), "PD") {
+		t.Errorf("error is %v", err)
+	}
+	if err := pd.close(e.end, nil); err != nil || e.n.Load() != 1 {
+		t.Errorf("closed again: %v, ended %d times", err, e.n.Load())
+	}
+	if err := d.object.close(e.end, nil); err != nil {
+		t.Errorf("the device: %v", err)
 	}
 }

@@ -20,8 +20,8 @@ type TD struct {
 // AllocTD allocates a thread domain (ibv_alloc_td). Drivers that make nothing of it have
 // none: the error is a [FeatureError].
 func (d *Device) AllocTD() (*TD, error) {
-	if d.gone.Load() {
-		return nil, d.errClosed()
+	if err := d.usable(); err != nil {
+		return nil, err
 	}
 	drv, ok := d.driver.(threadDomainDriver)
 	if !ok {
@@ -46,15 +46,15 @@ func (t *TD) Close() error {
 			return fmt.Errorf("uverbs: %s: DEALLOC_TD: %w", t.dev.Name(), err)
 		}
 		return nil
-	})
+	}, nil)
 }
 
 // ParentDomain returns a protection domain that is the same to the kernel, and whose objects
 // belong to a thread domain; td may be nil (ibv_alloc_parent_domain). The PD cannot be
 // closed before it. As with [Device.AllocTD], drivers that make nothing of it have none.
 func (p *PD) ParentDomain(td *TD) (*PD, error) {
-	if p.gone.Load() {
-		return nil, p.errClosed()
+	if err := p.usable(); err != nil {
+		return nil, err
 	}
 	if _, ok := p.dev.driver.(threadDomainDriver); !ok {
 		return nil, &FeatureError{Feature: "ALLOC_PARENT_DOMAIN", Driver: p.dev.driver.name()}

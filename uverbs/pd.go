@@ -45,5 +45,5 @@ func (p *PD) Close() error {
 			errno = p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, bytesOf(req), nil, udata{})
 		}
 		return p.dev.cmd.fail(p.destroy, errno, "")
-	})
+	}, nil)
 }

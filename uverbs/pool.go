@@ -58,6 +58,12 @@ type Slot struct {
 // [AllocBufferOptions] and [PD.RegMR].
 func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 	const op = "NewBufferPool"
+	if pd == nil {
+		return nil, argErr(op, "pd", "nil", "a PD")
+	}
+	if err := pd.usable(); err != nil {
+		return nil, err
+	}
 	if o.SlotSize <= 0 || o.SlotSize > math.MaxUint32-slotAlign {
 		return nil, argErr(op, "SlotSize", o.SlotSize, "1 to %d", math.MaxUint32-slotAlign)
 	}
@@ -131,7 +137,10 @@ func (p *BufferPool) Free() int {
 func (p *BufferPool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	switch {
+	case p.mr == nil:
+		return errZero("Close")
+	case p.closed:
 		return nil
 	}
 	if out := len(p.turn) - len(p.free); out > 0 {

@@ -233,6 +233,10 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	case kindRxe:
 		return postRecvRxe(&q.rq, id, sgl)
 	case kindMlx5:
+		if err := q.hold(); err != nil { // its doorbell record may soon be another's
+			return err
+		}
+		defer q.release()
 		return postRecvMlx5(q.mrq, id, sgl)
 	}
 	return errKind
@@ -250,6 +254,10 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	case kindRxe:
 		return postRecvsRxe(&q.rq, wrs)
 	case kindMlx5:
+		if err := q.hold(); err != nil {
+			return err
+		}
+		defer q.release()
 		return q.postRecvsMlx5(wrs)
 	}
 	return errKind

@@ -37,7 +37,8 @@ func (t QPType) String() string {
 
 // QP is a queue pair (struct ibv_qp). One goroutine at a time may use its send side
 // (PostSend), and one its receive side (PostRecv, PostRecvs); the other methods are
-// safe for concurrent use.
+// safe for concurrent use. Close may run beside any of them: what begins after it fails with
+// [os.ErrClosed], and a work request that is posted meanwhile may be lost without an error.
 type QP struct {
 	object
 	handle uint32
@@ -94,6 +95,9 @@ func orDefault[T comparable](v, def T) T {
 // what its queues can hold, which is at least what was asked for. The receiving end of an
 // extended reliable connection belongs to a domain: see [XRCD.CreateQP].
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	o.Type = orDefault(o.Type, RC)
 	if o.hasSendQueue() {
 		o.MaxSendWR = orDefault(o.MaxSendWR, defaultQueueSize)
@@ -205,12 +209,12 @@ func (q *QP) destroyKernel() error {
 }
 
 // Close destroys the queue pair (ibv_destroy_qp). Work requests that have not
-// completed never will; completions that are in the CQ stay there, except with mlx5. Close the windows of type
+// completed never will, nor does one that is posted meanwhile; completions that are in the
+// CQ stay there, except with mlx5. Close the windows of type
 // 2 that are bound to it first, as rxe keeps a pointer to it. If a ring cannot be
 // unmapped Close says so, and the queue pair is gone all the same.
 func (q *QP) Close() error {
-	var unmap error
-	err := q.close(func() error {
+	return q.close(func() error {
 		if err := q.destroyKernel(); err != nil {
 			return err
 		}
@@ -218,11 +222,6 @@ func (q *QP) Close() error {
 		for _, cq := range q.cqs() {
 			cq.qps.Delete(q.qpn)
 		}
-		unmap = q.dev.driver.freeQP(q)
 		return nil
-	})
-	if err == nil && unmap != nil {
-		return fmt.Errorf("uverbs: QP: unmap rings: %w", unmap)
-	}
-	return err
+	}, func() error { return q.dev.driver.freeQP(q) })
 }

@@ -186,9 +186,10 @@ func (m QPAttrMask) String() string {
 // suit the change of state is refused with the attributes that are missing or
 // superfluous. [QP.Connect] does the usual sequence.
 func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
-	if q.gone.Load() {
-		return q.errClosed()
+	if err := q.hold(); err != nil {
+		return err
 	}
+	defer q.release()
 	from := q.State()
 	if mask&AttrCurState != 0 {
 		from = attr.CurState
@@ -350,9 +351,10 @@ const queryAll = 1<<21 - 1
 
 // Query asks the device for the attributes (ibv_query_qp).
 func (q *QP) Query() (QPAttr, error) {
-	if q.gone.Load() {
-		return QPAttr{}, q.errClosed()
+	if err := q.hold(); err != nil {
+		return QPAttr{}, err
 	}
+	defer q.release()
 	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: queryAll}
 	r := &abi.QueryQPResp{}
 	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_QP, bytesOf(req), bytesOf(r), udata{}); errno != 0 {

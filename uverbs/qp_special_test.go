@@ -176,7 +176,7 @@ func TestSpecialQPs(t *testing.T) {
 			if got := k.qpRequest(t); got != want {
 				t.Errorf("%s: request\n%+v, want\n%+v", name, got, want)
 			}
-			busy(t, c.uses.close(nil), "1 QP")
+			busy(t, c.uses.close(nil, nil), "1 QP")
 			if c.o.RecvCQ == nil {
 				qp.state.Store(uint32(RTR))
 				if err := qp.PostRecv(1); !errors.Is(err, ErrNoRecvQueue) {

@@ -266,8 +266,8 @@ type PortAttr struct {
 // QueryPort returns the present properties of a port, numbered from 1
 // (ibv_query_port).
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
-	if d.gone.Load() {
-		return PortAttr{}, d.errClosed()
+	if err := d.usable(); err != nil {
+		return PortAttr{}, err
 	}
 	if port < 1 || port > d.attr.PhysPortCount {
 		return PortAttr{}, argErr("QueryPort", "port", port, "1 to %d", d.attr.PhysPortCount)

@@ -58,12 +58,13 @@ func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
 func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
 func (rxeDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
 
-// closeRegions unmaps those of the regions that there are.
+// closeRegions gives those of the regions back that there are. Somebody may still be at them
+// who has not seen yet that the object is gone.
 func closeRegions(regions ...*mmio.Region) error {
 	var err error
 	for _, r := range regions {
 		if r != nil {
-			err = errors.Join(err, r.Close())
+			err = errors.Join(err, r.Retire())
 		}
 	}
 	return err
@@ -241,7 +242,7 @@ var rxeOps = map[QPType]opcodeSet{
 	UD: opcodes(WRSend, WRSendWithImm),
 }
 
-// publishRxe hands n slots to the kernel and rings the doorbell.
+// publishRxe hands n slots to the kernel and rings the doorbell. The caller holds the QP.
 func (q *QP) publishRxe(n int, bytes uint64) error {
 	q.sq.Publish(n)
 	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.

@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"syscall"
 
@@ -60,6 +59,9 @@ type SRQ struct {
 
 // CreateSRQ creates a shared receive queue (ibv_create_srq_ex).
 func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	d := p.dev
 	o.MaxWR = orDefault(o.MaxWR, defaultQueueSize)
 	o.MaxSGE = orDefault(o.MaxSGE, 1)
@@ -205,8 +207,8 @@ func (s *SRQ) Attr() SRQAttr {
 func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 	s.post.Lock()
 	defer s.post.Unlock()
-	if s.gone.Load() {
-		return s.errClosed()
+	if err := s.usable(); err != nil {
+		return err
 	}
 	switch s.kind {
 	case kindRxe:
@@ -221,8 +223,8 @@ func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 	s.post.Lock()
 	defer s.post.Unlock()
-	if s.gone.Load() {
-		return s.errClosed()
+	if err := s.usable(); err != nil {
+		return err
 	}
 	switch s.kind {
 	case kindRxe:
@@ -244,8 +246,8 @@ const (
 func (s *SRQ) SetLimit(n int) error {
 	s.post.Lock()
 	defer s.post.Unlock()
-	if s.gone.Load() {
-		return s.errClosed()
+	if err := s.usable(); err != nil {
+		return err
 	}
 	if n < 0 || n > s.maxWR {
 		return argErr("SetLimit", "limit", n, "0 to %d, the size of the SRQ", s.maxWR)
@@ -258,8 +260,8 @@ func (s *SRQ) SetLimit(n int) error {
 func (s *SRQ) Resize(maxWR int) error {
 	s.post.Lock()
 	defer s.post.Unlock()
-	if s.gone.Load() {
-		return s.errClosed()
+	if err := s.usable(); err != nil {
+		return err
 	}
 	if maxWR < 1 || maxWR > int(s.dev.attr.MaxSRQWR) {
 		return argErr("Resize", "MaxWR", maxWR, "1 to %d (max_srq_wr of %s)", s.dev.attr.MaxSRQWR, s.dev.Name())
@@ -278,9 +280,10 @@ func (s *SRQ) modify(mask uint32, maxWR, limit int) error {
 
 // Query asks the device for the attributes (ibv_query_srq).
 func (s *SRQ) Query() (SRQAttr, error) {
-	if s.gone.Load() {
-		return SRQAttr{}, s.errClosed()
+	if err := s.hold(); err != nil {
+		return SRQAttr{}, err
 	}
+	defer s.release()
 	req := &abi.QuerySRQ{SRQHandle: s.handle}
 	resp := &abi.QuerySRQResp{}
 	if errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_SRQ, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
@@ -307,17 +310,11 @@ func (s *SRQ) destroyKernel() error {
 func (s *SRQ) Close() error {
 	s.post.Lock()
 	defer s.post.Unlock()
-	var unmap error
-	err := s.close(func() error {
+	return s.close(func() error {
 		if err := s.destroyKernel(); err != nil {
 			return err
 		}
 		s.dev.dropTarget(s.cookie)
-		unmap = s.dev.driver.freeSRQ(s)
 		return nil
-	})
-	if err == nil && unmap != nil {
-		return fmt.Errorf("uverbs: SRQ: unmap ring: %w", unmap)
-	}
-	return err
+	}, func() error { return s.dev.driver.freeSRQ(s) })
 }

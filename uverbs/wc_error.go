@@ -156,9 +156,14 @@ type sentWR struct {
 
 // sent finds a send work request, as long as the ring has it.
 func (q *QP) sent(id uint64) sentWR {
-	if q.gone.Load() { // so is the ring
+	wr := q.lookAt(id)
+	if q.gone.Load() { // so is the ring, perhaps since before it was read
 		return sentWR{}
 	}
+	return wr
+}
+
+func (q *QP) lookAt(id uint64) sentWR {
 	switch q.kind {
 	case kindRxe:
 		if i, ok := q.sq.Find(id, q.typ == UD); ok {

@@ -160,8 +160,8 @@ func (w *WQ) create(p *PD, o WQOptions, drv wqDriver) (err error) {
 func (w *WQ) PostRecv(id uint64, sgl ...SGE) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.gone.Load() {
-		return w.errClosed()
+	if err := w.usable(); err != nil {
+		return err
 	}
 	if w.state == WQReset {
 		return ErrState
@@ -240,8 +240,8 @@ func (w *WQ) State() WQState {
 func (w *WQ) Modify(to WQState) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.gone.Load() {
-		return w.errClosed()
+	if err := w.usable(); err != nil {
+		return err
 	}
 	next := wqNext[w.state]
 	if !slices.Contains(next, to) {
@@ -272,8 +272,8 @@ func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 
 // modify asks the kernel. The caller holds mu.
 func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
-	if w.gone.Load() {
-		return w.errClosed()
+	if err := w.usable(); err != nil {
+		return err
 	}
 	req.WQHandle = w.handle
 	var u udata
@@ -287,23 +287,15 @@ func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
 // Close destroys the queue (ibv_destroy_wq). It fails with EBUSY while an [RWQIndTable]
 // uses it.
 func (w *WQ) Close() error {
-	var unmap error
-	err := w.close(func() error {
-		if err := w.destroyKernel(); err != nil {
-			return err
-		}
+	return w.close(w.destroyKernel, func() error {
 		w.mu.Lock() // a PostRecv that has begun may still be at it
 		defer w.mu.Unlock()
-		w.gone.Store(true)
-		if drv, ok := w.dev.driver.(wqDriver); ok {
-			unmap = drv.freeWQ(w)
+		drv, ok := w.dev.driver.(wqDriver)
+		if !ok {
+			return nil
 		}
-		return nil
+		return drv.freeWQ(w)
 	})
-	if err == nil && unmap != nil {
-		return fmt.Errorf("uverbs: WQ: unmap ring: %w", unmap)
-	}
-	return err
 }
 
 // destroyKernel destroys the kernel's object.
@@ -377,5 +369,5 @@ func (t *RWQIndTable) Close() error {
 			errno = t.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL, bytesOf(req), nil, udata{})
 		}
 		return t.dev.cmd.fail(t.destroy, errno, "")
-	})
+	}, nil)
 }

@@ -104,13 +104,16 @@ func (x *XRCD) Close() error {
 			errno = x.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CLOSE_XRCD, bytesOf(req), nil, udata{})
 		}
 		return x.dev.cmd.fail(x.destroy, errno, "")
-	})
+	}, nil)
 }
 
 // CreateQP creates the receiving end of an extended reliable connection, of type [XRCRecv]
 // (ibv_create_qp_ex with IBV_QPT_XRC_RECV). What arrives goes to the SRQ of the domain that
 // the sender names; the QP has no queues and no CQs.
 func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
+	if err := x.usable(); err != nil {
+		return nil, err
+	}
 	return x.qp(path, 0)
 }
 

@@ -1,0 +1,127 @@
+package conformance
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// connectToSelf connects a QP with itself.
+func connectToSelf(t *testing.T, qp *uverbs.QP) {
+	t.Helper()
+	end, err := qp.Endpoint()
+	must(t, err)
+	must(t, qp.Connect(t.Context(), end))
+}
+
+// writeToSelf writes from a side's memory to its own.
+func writeToSelf(s *side) uverbs.SendWR {
+	return uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMAWrite, SGL: []uverbs.SGE{s.mr.SGE(0, 8)}, RemoteAddr: s.mr.Addr() + 64, RKey: s.mr.RKey()}
+}
+
+// TestCloseBeside closes objects that another goroutine is using. What that is told is that the
+// object is closed, or what it would have been told a moment before; nothing else, and
+// no memory is touched that is not there any more.
+func TestCloseBeside(t *testing.T) {
+	testenv.Guest(t)
+	dev := openDevice(t, deviceName)
+	bad := uverbs.WC{ID: 1 << 41, Status: uverbs.WCLocProtErr}
+	for _, c := range []struct {
+		name  string
+		close func(*side) error // what is closed while use runs
+		use   func(*side) error // again and again, until it says that the object is closed
+	}{
+		{"PostRecv", func(s *side) error { return s.qp.Close() }, func(s *side) error { return s.qp.PostRecv(1, s.mr.SGE(0, 8)) }},
+		{"PostSend", func(s *side) error { return s.qp.Close() }, func(s *side) error { return s.qp.PostSend(writeToSelf(s)) }},
+		{"Err", func(s *side) error { return s.qp.Close() }, func(s *side) error {
+			s.qp.Err(&bad)
+			return s.qp.PostRecv(1, s.mr.SGE(0, 8))
+		}},
+		{"Query", func(s *side) error { return s.qp.Close() }, func(s *side) error { _, err := s.qp.Query(); return err }},
+		{"Modify", func(s *side) error { return s.qp.Close() }, func(s *side) error {
+			return s.qp.Modify(uverbs.QPAttr{MinRNRTimer: 12}, uverbs.AttrMinRNRTimer)
+		}},
+		{"Endpoint", func(s *side) error { return s.qp.Close() }, func(s *side) error { _, err := s.qp.Endpoint(); return err }},
+		{"Poll", func(s *side) error { return errors.Join(s.qp.Close(), s.cq.Close()) }, func(s *side) error {
+			_, err := s.cq.Poll(make([]uverbs.WC, 4))
+			return err
+		}},
+		{"Notify", func(s *side) error { return errors.Join(s.qp.Close(), s.cq.Close()) }, func(s *side) error { return s.cq.Notify() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 10 {
+				s := newSide(t, dev, uverbs.QPOptions{})
+				connectToSelf(t, s.qp)
+				var wg sync.WaitGroup
+				started := make(chan struct{})
+				wg.Go(func() {
+					for n := 0; ; n++ {
+						err := c.use(s)
+						if n == 0 {
+							close(started)
+						}
+						switch {
+						case errors.Is(err, os.ErrClosed):
+							return
+						case err != nil && !errors.Is(err, uverbs.ErrQueueFull):
+							t.Errorf("error is %v, want os.ErrClosed", err)
+							return
+						}
+					}
+				})
+				<-started
+				time.Sleep(100 * time.Microsecond)
+				must(t, c.close(s))
+				wg.Wait()
+			}
+		})
+	}
+}
+
+// TestPollBesideClose: one goroutine polls the CQ of several QPs, whose work requests fail, while
+// others close them.
+func TestPollBesideClose(t *testing.T) {
+	testenv.Guest(t)
+	dev := openDevice(t, deviceName)
+	for range 10 {
+		a := newSide(t, dev, uverbs.QPOptions{})
+		var qps []*uverbs.QP
+		for range 8 {
+			qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8})
+			must(t, err)
+			connectToSelf(t, qp)
+			qps = append(qps, qp)
+		}
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			wcs := make([]uverbs.WC, 4)
+			for {
+				if _, err := a.cq.Poll(wcs); err != nil {
+					t.Errorf("Poll: %v", err)
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+		must(t, inThreads(len(qps), func(i int) error {
+			for n := range 4 {
+				wr := send(uint64(n), uverbs.SGE{Addr: 4096, Length: 8, LKey: 0x1000})
+				if err := qps[i].PostSend(wr); err != nil && !errors.Is(err, uverbs.ErrState) {
+					return err
+				}
+			}
+			return qps[i].Close()
+		}))
+		close(stop)
+		wg.Wait()
+	}
+}

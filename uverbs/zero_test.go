@@ -1,0 +1,56 @@
+package uverbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+)
+
+// TestZeroObjects: an object that nobody made is of no use, and says so where it can.
+func TestZeroObjects(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, o := range []any{
+		&AH{}, &Buffer{}, &BufferPool{}, &CompChannel{}, &Counters{}, &CQ{}, &DM{}, &DMAH{}, &Device{}, &Flow{}, &FlowAction{},
+		&MR{}, &MW{}, &PD{}, &QP{}, &RWQIndTable{}, &SRQ{}, &SendBuilder{}, &TD{}, &WQ{}, &XRCD{},
+	} {
+		v := reflect.ValueOf(o)
+		for i := range v.NumMethod() {
+			name := v.Type().Elem().Name() + "." + v.Type().Method(i).Name
+			m := v.Method(i)
+			var args []reflect.Value
+			for j := range m.Type().NumIn() {
+				in := m.Type().In(j)
+				switch {
+				case m.Type().IsVariadic() && j == m.Type().NumIn()-1:
+				case in == reflect.TypeFor[context.Context]():
+					args = append(args, reflect.ValueOf(ctx))
+				default:
+					args = append(args, reflect.Zero(in))
+				}
+			}
+			results, panicked := calls(m, args)
+			if panicked != nil {
+				t.Errorf("%s: panic: %v", name, panicked)
+				continue
+			}
+			for _, r := range results {
+				if err, ok := r.Interface().(error); ok && name[len(name)-6:] == ".Close" && !errors.As(err, new(*ArgError)) {
+					t.Errorf("%s: %v, want an ArgError", name, err)
+				}
+			}
+		}
+	}
+}
+
+// calls calls a function and returns what it panicked with.
+func calls(f reflect.Value, args []reflect.Value) (results []reflect.Value, panicked error) {
+	defer func() {
+		if v := recover(); v != nil {
+			panicked = fmt.Errorf("%v", v)
+		}
+	}()
+	return f.Call(args), nil
+}
