@@ -35,7 +35,7 @@ const (
 	EventQPLastWQEReached                   // QP: it takes no more receives from its SRQ
 	EventClientReregister                   // Port
 	EventGIDChange                          // Port
-	EventWQFatal                            // a work queue, which the library does not have
+	EventWQFatal                            // WQ
 	EventDeviceSpeedChange                  // Port, where the kernel tells it
 )
 
@@ -72,7 +72,7 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event type %d", uint32(t))
 }
 
-// Event is an asynchronous event (struct ibv_async_event). Port, QP and CQ are set as the
+// Event is an asynchronous event (struct ibv_async_event). Port and objects are set as the
 // comments of the event types say; of a type that the library does not know, none is.
 type Event struct {
 	Type EventType // Type is what happened.
@@ -80,6 +80,7 @@ type Event struct {
 	QP   *QP       // QP is the queue pair that it is about, or nil.
 	CQ   *CQ       // CQ is the completion queue that it is about, or nil.
 	SRQ  *SRQ      // SRQ is the shared receive queue that it is about, or nil.
+	WQ   *WQ       // WQ is the work queue that it is about, or nil.
 }
 
 // String describes the event in one line.
@@ -91,6 +92,8 @@ func (e Event) String() string {
 		return fmt.Sprintf("%s: CQ of %d", e.Type, e.CQ.Cap())
 	case e.SRQ != nil:
 		return fmt.Sprintf("%s: SRQ %#x", e.Type, e.SRQ.Num())
+	case e.WQ != nil:
+		return fmt.Sprintf("%s: WQ %#x", e.Type, e.WQ.Num())
 	case e.Port != 0:
 		return fmt.Sprintf("%s: port %d", e.Type, e.Port)
 	}
@@ -175,7 +178,8 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 // rxe raises EventPortErr and EventPortActive when the network interface goes down and up
 // (up to Linux 6.12 the latter may come twice), EventGIDChange when an address of it comes
 // or goes, EventCQErr when a completion finds its CQ full, EventSQDrained in state SQD,
-// EventSRQLimitReached, and in Linux 7.2 but not 6.12 EventQPAccessErr when a peer's access
+// EventSRQLimitReached, in Linux 6.12 but not 6.1 EventQPLastWQEReached when a QP with an SRQ
+// goes to ERR, and in Linux 7.2 but not 6.12 EventQPAccessErr when a peer's access
 // is refused. It tells of no other error of a QP: those are completions.
 //
 // It returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
@@ -228,7 +232,8 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 		ev.QP, ok = d.target(element).(*QP)
 	case EventSRQErr, EventSRQLimitReached:
 		ev.SRQ, ok = d.target(element).(*SRQ)
-	case EventWQFatal: // the library creates none
+	case EventWQFatal:
+		ev.WQ, ok = d.target(element).(*WQ)
 	case EventPortActive, EventPortErr, EventLIDChange, EventPKeyChange, EventSMChange, EventClientReregister, EventGIDChange, EventDeviceSpeedChange:
 		ev.Port, ok = uint8(element), true
 	default:

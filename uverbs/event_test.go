@@ -37,8 +37,8 @@ func waitEvent(t testing.TB, d *Device) (Event, error) {
 // does not show, whatever number the kernel gives.
 func TestEventOf(t *testing.T) {
 	d := bareDevice("rxe0")
-	cq, qp := &CQ{}, &QP{}
-	cqHandle, qpHandle := d.addTarget(cq), d.addTarget(qp)
+	cq, qp, wq := &CQ{}, &QP{}, &WQ{}
+	cqHandle, qpHandle, wqHandle := d.addTarget(cq), d.addTarget(qp), d.addTarget(wq)
 	for typ := range EventDeviceSpeedChange + 2 {
 		name := typ.String()
 		if known := typ <= EventDeviceSpeedChange; known == strings.HasPrefix(name, "event type ") || name == "" {
@@ -52,7 +52,9 @@ func TestEventOf(t *testing.T) {
 			element, want.CQ = cqHandle, cq
 		case typ <= EventPathMigErr || typ == EventQPLastWQEReached:
 			want.QP = qp
-		case typ == EventSRQErr || typ == EventSRQLimitReached || typ == EventWQFatal:
+		case typ == EventWQFatal:
+			element, want.WQ = wqHandle, wq
+		case typ == EventSRQErr || typ == EventSRQLimitReached:
 			wantOK = false
 		case typ != EventDeviceFatal && typ <= EventDeviceSpeedChange:
 			want.Port = uint8(element)
@@ -61,11 +63,11 @@ func TestEventOf(t *testing.T) {
 		if got, ok := d.event(typ, element); got != want || ok != wantOK {
 			t.Errorf("%s: %+v, %v, want %+v, %v", typ, got, ok, want, wantOK)
 		}
-		if want.CQ == nil && want.QP == nil {
+		if want.CQ == nil && want.QP == nil && want.WQ == nil {
 			continue
 		}
-		for _, bad := range []uint64{0, qpHandle + cqHandle - element, 3, math.MaxUint64} {
-			if got, ok := d.event(typ, bad); ok || got.CQ != nil || got.QP != nil {
+		for _, bad := range []uint64{0, element%wqHandle + 1, wqHandle + 1, math.MaxUint64} {
+			if got, ok := d.event(typ, bad); ok || got.CQ != nil || got.QP != nil || got.WQ != nil {
 				t.Errorf("%s of handle %d: %+v, %v, want none", typ, bad, got, ok)
 			}
 		}
@@ -83,6 +85,7 @@ func TestEventString(t *testing.T) {
 	for want, e := range map[string]Event{
 		"CQ error: CQ of 7":                  {Type: EventCQErr, CQ: &CQ{cqe: 7}},
 		"communication established: QP 0x11": {Type: EventCommEst, QP: &QP{qpn: 0x11}},
+		"WQ fatal: WQ 0x12":                  {Type: EventWQFatal, WQ: &WQ{num: 0x12}},
 		"port error: port 2":                 {Type: EventPortErr, Port: 2},
 		"local catastrophic error":           {Type: EventDeviceFatal},
 		"event type 4294967295":              {Type: math.MaxUint32},

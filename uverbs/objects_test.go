@@ -192,10 +192,11 @@ func TestWQ(t *testing.T) {
 			} {
 				*to = uint32(c.attr(id).Data)
 			}
+			got.UserHandle = c.attr(abi.UVERBS_ATTR_CREATE_WQ_USER_HANDLE).Data
 		} else {
 			copy(bytesOf(&got), c.in)
 		}
-		if want := (abi.ExCreateWQ{PDHandle: pd.handle, CQHandle: cq.handle, MaxWR: 100, MaxSGE: 2, CreateFlags: 3}); got != want {
+		if want := (abi.ExCreateWQ{UserHandle: w.cookie, PDHandle: pd.handle, CQHandle: cq.handle, MaxWR: 100, MaxSGE: 2, CreateFlags: 3}); got != want {
 			t.Errorf("request is %+v, want %+v", got, want)
 		}
 		if w.Num() != 0x99 || w.MaxWR() != 128 || w.MaxSGE() != 3 || w.State() != WQReset {

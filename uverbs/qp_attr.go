@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 	"math/bits"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -401,6 +402,11 @@ func (q *QP) Query() (QPAttr, error) {
 
 // modifyHint says what a refused change of state may be due to.
 func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) string {
+	if mask&AttrAltPath != 0 && errno == syscall.EINVAL {
+		if port, err := q.dev.QueryPort(attr.AltPort); err == nil && port.LinkLayer == LinkLayerEthernet {
+			return "the kernel has alternate paths on InfiniBand only, and port " + strconv.Itoa(int(attr.AltPort)) + " is Ethernet"
+		}
+	}
 	if mask&AttrAV == 0 {
 		if errno == syscall.EINVAL {
 			return "the QP may have left state " + q.State().String() + " by itself; Query tells"

@@ -234,11 +234,12 @@ const shortDoorbell = 64 << 10
 // rxeSendSlot is the type of the slot that a builder fills.
 type rxeSendSlot = rxe.SendSlot
 
-// rxeOps are the operations of each type of QP (wr_opcode_mask of rxe_opcode.c).
+// rxeOps are the operations of each type of QP (wr_opcode_mask of rxe_opcode.c). SEND_WITH_INV
+// is in that mask for UC, but has no packet there: it would break the QP.
 var rxeOps = map[QPType]opcodeSet{
 	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
 		WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite),
-	UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRBindMW),
+	UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW),
 	UD: opcodes(WRSend, WRSendWithImm),
 }
 

@@ -74,6 +74,7 @@ type WQOptions struct {
 type WQ struct {
 	object
 	handle uint32
+	cookie uint64 // user_handle that events carry
 	num    uint32
 	maxWR  int
 	maxSGE int
@@ -102,6 +103,9 @@ type wqDriver interface {
 // CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and
 // [WQ.MaxSGE] tell what it can hold, which is at least what was asked for.
 func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	o.MaxWR, o.MaxSGE = orDefault(o.MaxWR, defaultQueueSize), orDefault(o.MaxSGE, 1)
 	if o.CQ == nil {
 		return nil, argErr("CreateWQ", "CQ", "nil", "a CQ")
@@ -129,6 +133,12 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 
 // create asks the kernel.
 func (w *WQ) create(p *PD, o WQOptions, drv wqDriver) (err error) {
+	w.cookie = p.dev.addTarget(w)
+	defer func() {
+		if err != nil {
+			p.dev.dropTarget(w.cookie)
+		}
+	}()
 	var u udata
 	if drv != nil {
 		if u, err = drv.prepareWQ(w, &o); err != nil {
@@ -179,7 +189,7 @@ func (w *WQ) createIoctl(p *PD, o WQOptions, u udata) syscall.Errno {
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_WQ_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_WQ_PD_HANDLE, p.handle)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_WQ_CQ_HANDLE, o.CQ.handle)
-	cmd.u64(abi.UVERBS_ATTR_CREATE_WQ_USER_HANDLE, 0)
+	cmd.u64(abi.UVERBS_ATTR_CREATE_WQ_USER_HANDLE, w.cookie)
 	cmd.u64(abi.UVERBS_ATTR_CREATE_WQ_TYPE, abi.IB_UVERBS_WQT_RQ)
 	cmd.u32(abi.UVERBS_ATTR_CREATE_WQ_MAX_WR, uint32(o.MaxWR))
 	cmd.u32(abi.UVERBS_ATTR_CREATE_WQ_MAX_SGE, uint32(o.MaxSGE))
@@ -201,6 +211,7 @@ func (w *WQ) createIoctl(p *PD, o WQOptions, u udata) syscall.Errno {
 func (w *WQ) createLegacy(p *PD, o WQOptions, u udata) syscall.Errno {
 	req := &abi.ExCreateWQ{
 		WQType:      abi.IB_UVERBS_WQT_RQ,
+		UserHandle:  w.cookie,
 		PDHandle:    p.handle,
 		CQHandle:    o.CQ.handle,
 		MaxWR:       uint32(o.MaxWR),
@@ -287,7 +298,13 @@ func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
 // Close destroys the queue (ibv_destroy_wq). It fails with EBUSY while an [RWQIndTable]
 // uses it.
 func (w *WQ) Close() error {
-	return w.close(w.destroyKernel, func() error {
+	return w.close(func() error {
+		if err := w.destroyKernel(); err != nil {
+			return err
+		}
+		w.dev.dropTarget(w.cookie)
+		return nil
+	}, func() error {
 		w.mu.Lock() // a PostRecv that has begun may still be at it
 		defer w.mu.Unlock()
 		drv, ok := w.dev.driver.(wqDriver)

@@ -41,6 +41,12 @@ func TestUC(t *testing.T) {
 				t.Errorf("%s on UC: %v, want ErrOpcode", op, err)
 			}
 		}
+		if !onMLX5 { // which takes it; rxe's kernel says that it has it, and fails
+			op := uverbs.WRSendWithInv
+			if err := a.qp.PostSend(uverbs.SendWR{Opcode: op}); !errors.Is(err, uverbs.ErrOpcode) {
+				t.Errorf("%s on UC: %v, want ErrOpcode", op, err)
+			}
+		}
 	})
 }
 

@@ -49,3 +49,34 @@ func TestQPAccessErrEvent(t *testing.T) {
 		}
 	})
 }
+
+// TestLastWQEEvent: a QP that goes to ERR tells that it takes no more receives from its SRQ,
+// which is when the SRQ's other users need not fear it. ConnectX does so, and rxe of Linux 6.12;
+// of 6.1 and before it does not.
+func TestLastWQEEvent(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		pd := newPD(t, dev)
+		srq, err := pd.CreateSRQ(uverbs.SRQOptions{})
+		must(t, err)
+		closeLater(t, srq)
+		for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UD} {
+			if typ == uverbs.UD && onMLX5 {
+				continue // whether a card tells it is not known here
+			}
+			s := newSide(t, dev, uverbs.QPOptions{Type: typ, SRQ: srq})
+			if typ == uverbs.RC {
+				must(t, s.qp.Init())
+			}
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			if rxeBefore(t, 6, 12) {
+				noEvent(t, dev)
+				continue
+			}
+			want := uverbs.Event{Type: uverbs.EventQPLastWQEReached, QP: s.qp}
+			if ev := event(t, dev, uverbs.EventQPLastWQEReached); ev != want {
+				t.Errorf("%s: event is %s, want %s", typ, ev, want)
+			}
+		}
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -211,5 +212,26 @@ func TestMRErrors(t *testing.T) {
 		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
 		must(t, err)
 		must(t, mr.Close())
+	})
+}
+
+// TestAltPath: there are no alternate paths on Ethernet, and the error says so.
+func TestAltPath(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.NeedsEthernet(t)
+		a, _ := pair(t, uverbs.QPOptions{})
+		attr, err := a.qp.Query()
+		must(t, err)
+		attr.AltAH, attr.AltPort, attr.AltTimeout = attr.AH, 1, 14
+		err = a.qp.Modify(attr, uverbs.AttrAltPath)
+		if e, ok := errors.AsType[*uverbs.Error](err); !ok || e.Errno != syscall.EINVAL || !strings.Contains(e.Hint, "alternate paths on InfiniBand only") {
+			t.Errorf("error is %v", err)
+		}
+		must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: 1}, uverbs.AttrPathMigState)) // rearm
+		now, err := a.qp.Query()
+		must(t, err)
+		if !onMLX5 && now.PathMigState != 1 {
+			t.Errorf("PathMigState is %d, want 1", now.PathMigState)
+		}
 	})
 }
