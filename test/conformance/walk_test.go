@@ -1,12 +1,16 @@
 package conformance
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +23,9 @@ import (
 // walkTime is how long TestWalk walks if GOVERBS_WALK does not say otherwise.
 const walkTime = 10 * time.Second
 
+// extraTime is how much longer it walks at most, if not all that can happen has happened yet.
+const extraTime = 30 * time.Second
+
 // Variables of TestWalk: how long, and the seed of the walk that is to be repeated.
 const (
 	walkEnv = "GOVERBS_WALK"
@@ -26,11 +33,17 @@ const (
 )
 
 // TestWalk creates, uses and destroys objects of two devices in random order, legal and
-// illegal: closed objects, objects of the other device, objects that are in use. It knows
-// what each step must answer, and the kernel must have as many objects afterwards as before. GOVERBS_WALK=1h makes it longer, GOVERBS_SEED=N repeats a
-// walk.
+// illegal: closed objects, objects of the other device, objects that are in use. Each round
+// gives its commands one of the three ways, and in some there are two goroutines. It knows
+// what each step must answer, and when all is closed the kernel must have as many objects as
+// before, and the process as many files and mapped rings. GOVERBS_WALK=1h makes it longer,
+// GOVERBS_SEED=N repeats a walk: each goroutine's steps are the same, not how they meet.
+//
+// No kernel counts AHs, memory windows and multicast attachments. But it refuses to give up a
+// PD that has one of the first two, and a QP that has one of the last; here it must not.
 func TestWalk(t *testing.T) {
 	testenv.Guest(t)
+	t.Setenv("RDMAABI", "auto") // put back at the end what rounds set
 	length, seed := walkTime, rand.Uint64()
 	if s := os.Getenv(walkEnv); s != "" {
 		var err error
@@ -45,30 +58,37 @@ func TestWalk(t *testing.T) {
 	for _, name := range rig.Devices {
 		firstUse(t, name)
 	}
-	before := kernelObjects(t)
 	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !rxeBefore(t, 6, 0), count: map[string]int{}}
+	w.windows, w.rereg = hasWindows(t), !rxeBefore(t, 6, 3)
+	w.refusal = !kernelBefore(t, 6, 0) || !onMLX5
 	for i, name := range rig.Devices {
 		w.paths[i] = pathToSelf(t, name)
 	}
+	before := holdings(t)
 	defer func() {
 		if t.Failed() {
-			t.Logf("%d steps with %s=%d; the last were:\n%s", w.steps, seedEnv, seed, strings.Join(w.last, "\n"))
+			t.Logf("%d steps with %s=%d", w.steps, seedEnv, seed)
 		}
 	}()
-	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
+	end := time.Now().Add(length)
+	for now := time.Now(); (now.Before(end) || len(w.missing()) > 0 && now.Before(end.Add(extraTime))) && !t.Failed(); now = time.Now() {
 		w.round()
-		if after := kernelObjects(t); after != before && !t.Failed() {
-			t.Errorf("the kernel has %+v, before the walk it had %+v", after, before)
+		if after := holdings(t); after != before && !t.Failed() {
+			t.Errorf("there are %+v, before the walk there were %+v", after, before)
 		}
 	}
 	t.Logf("%d steps, %d objects; %v", w.steps, w.made, w.count)
-	if !t.Failed() {
-		for _, outcome := range []string{"of a closed object", "of two devices", "closed", "closed again", "busy", "used", "used when closed"} {
-			if w.count[outcome] == 0 {
-				t.Errorf("no step was %q", outcome)
-			}
-		}
+	if missing := w.missing(); len(missing) > 0 && !t.Failed() {
+		t.Errorf("no step was %q", missing)
 	}
+}
+
+// hasWindows reports whether the devices have memory windows, as TestMW checks.
+func hasWindows(t *testing.T) bool {
+	dev, err := uverbs.Open(deviceName)
+	must(t, err)
+	defer dev.Close()
+	return dev.QueryDevice().MaxMW != 0
 }
 
 // pathToSelf is the way from a device to itself.
@@ -82,29 +102,80 @@ func pathToSelf(t *testing.T, name string) uverbs.AHAttr {
 		GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 64}}
 }
 
-// kernelObjects counts what the kernel has of both devices.
-func kernelObjects(t *testing.T) (counts [2]netlinkrdma.ResourceCounts) {
+// held is what the kernel and the process have.
+type held struct {
+	Kernel [2]netlinkrdma.ResourceCounts // of both devices
+	Files  int                           // open in the process
+	Rings  int                           // mapped by it from devices
+}
+
+// holdings counts it.
+func holdings(t *testing.T) (h held) {
 	t.Helper()
 	for i, name := range rig.Devices {
 		dev, err := netlinkrdma.DeviceByName(name)
 		must(t, err)
-		counts[i], err = netlinkrdma.Resources(dev)
+		h.Kernel[i], err = netlinkrdma.Resources(dev)
 		must(t, err)
 	}
-	return counts
+	files, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	must(t, err)
+	h.Files, h.Rings = len(files), bytes.Count(maps, []byte("/infiniband/uverbs"))
+	return h
 }
 
-// walk is a walk.
+// walk is all that the test does.
 type walk struct {
-	t     *testing.T
+	t       *testing.T
+	rand    *rand.Rand
+	sends   bool             // the kernel bears sends to a peer that is not ready
+	windows bool             // the devices have memory windows
+	rereg   bool             // the driver changes PD and rights of regions
+	refusal bool             // the driver says that a region has a window
+	paths   [2]uverbs.AHAttr // of the devices to themselves
+	steps   int
+	made    int
+	count   map[string]int // of outcomes
+}
+
+// missing returns what has not happened, but must.
+func (w *walk) missing() []string {
+	all := []string{
+		"by auto", "by ioctl", "by write", "of two goroutines",
+		"of a closed object", "of two devices", "closed", "closed again", "busy", "used", "used when closed",
+		"abandoned", "left begun", "pool empty", "slot put", "slot put again",
+		"waited for", "no event", "CQ resized", "Rereg of a closed object",
+	}
+	if !rig.InfiniBand() {
+		all = append(all, "attached", "detached", "not attached", "attached to a group")
+	}
+	if w.sends {
+		all = append(all, "built")
+	}
+	if !onMLX5 {
+		all = append(all, "SRQ resized")
+	}
+	if w.rereg {
+		all = append(all, "Rereg")
+	}
+	if w.windows {
+		all = append(all, "bound", "unbound", "bound twice", "invalidated", "written through", "bind of closed", "with a window")
+	}
+	return slices.DeleteFunc(all, func(outcome string) bool { return w.count[outcome] > 0 })
+}
+
+// walker is one goroutine of a round.
+type walker struct {
+	*walk
+	index int // which of the goroutines
+	alone bool
 	rand  *rand.Rand
-	sends bool             // the kernel bears sends to a peer that is not ready
-	paths [2]uverbs.AHAttr // of the devices to themselves
 	steps int
 	made  int
 	last  []string       // the last steps
 	count map[string]int // of outcomes
-
 	nodes []*node
 }
 
@@ -112,18 +183,31 @@ type walk struct {
 type node struct {
 	name   string
 	kind   string
-	dev    int // which of the two
+	dev    int // which of the two, or -1
 	obj    closer
 	uses   []*node
 	users  int // open objects that use this one
 	closed bool
+	shared bool // two goroutines use it, and it is not closed before they end
+
+	groups  map[byte]bool // of a QP: multicast groups that it is attached to
+	slots   []uverbs.Slot // of a BufferPool: those that are out
+	size    int           // of a BufferPool: how many there are
+	windows int           // of an MR: windows bound to it
+	bound   *node         // of an MW: the MR, or nil
+	by      *node         // of an MW that is bound: the binder that did it
+	spent   bool          // of an MW: it has been invalidated
+	broken  bool          // of a binder: its QP is in state Err
 }
+
+// inUse counts what keeps an object from being closed.
+func (n *node) inUse() int { return n.users + n.windows + len(n.groups) + len(n.slots) }
 
 // lastSteps is how many steps are kept for a failure.
 const lastSteps = 40
 
 // note keeps a step.
-func (w *walk) note(format string, args ...any) {
+func (w *walker) note(format string, args ...any) {
 	w.steps++
 	w.last = append(w.last, fmt.Sprintf(format, args...))
 	if len(w.last) > lastSteps {
@@ -131,58 +215,180 @@ func (w *walk) note(format string, args ...any) {
 	}
 }
 
-// round opens both devices, walks, and closes everything.
+// fail is an error of the step that was noted last.
+func (w *walker) fail(format string, args ...any) {
+	w.t.Errorf("goroutine %d: %s\nafter:\n%s", w.index, fmt.Sprintf(format, args...), strings.Join(w.last, "\n"))
+}
+
+// round opens both devices, walks, and closes everything, the devices last.
 func (w *walk) round() {
-	w.nodes = nil
+	way := []string{"auto", "ioctl", "write"}[w.rand.IntN(3)]
+	w.count["by "+way]++
+	must(w.t, os.Setenv("RDMAABI", way))
+	walkers := []*walker{w.walker(0), w.walker(1)}
+	if w.rand.IntN(3) > 0 {
+		walkers, walkers[0].alone = walkers[:1], true
+	} else {
+		w.count["of two goroutines"]++
+	}
+	first := walkers[0]
 	for i, name := range rig.Devices {
 		d, err := uverbs.Open(name)
 		must(w.t, err)
-		w.add(&node{kind: "Device", dev: i, obj: d})
+		first.add(&node{kind: "Device", dev: i, obj: d, shared: true})
 	}
-	for range 50 + w.rand.IntN(300) {
-		w.step()
-		if w.t.Failed() {
-			return
+	opened := holdings(w.t)
+	var keep []closer // which keep what is shared from being closed
+	if !first.alone {
+		keep = w.share(first)
+		walkers[1].nodes = slices.Clone(first.nodes)
+	}
+	common := len(first.nodes)
+	var group sync.WaitGroup
+	for _, r := range walkers {
+		group.Go(func() {
+			r.create("PD", "Device")
+			for range 50 + r.rand.IntN(300) {
+				if r.step(); w.t.Failed() {
+					return
+				}
+			}
+			r.closeAll(r.nodes[common:])
+		})
+	}
+	group.Wait()
+	for _, r := range walkers {
+		w.steps += r.steps
+		w.made += r.made
+		for k, n := range r.count {
+			w.count[k] += n
 		}
 	}
-	// Users are younger than what they use.
-	for i := len(w.nodes) - 1; i >= 0; i-- {
-		w.close(w.nodes[i])
+	if w.t.Failed() {
+		return
 	}
-	for _, n := range w.nodes {
-		if !n.closed && !w.t.Failed() {
-			w.t.Errorf("%s is left open", n.name)
+	for _, c := range keep {
+		must(w.t, c.Close())
+	}
+	shared := first.nodes[:common]
+	for _, n := range slices.Backward(shared) {
+		if n.kind == "Device" {
+			break
+		}
+		must(w.t, n.obj.Close())
+	}
+	if now := holdings(w.t); now.Kernel != opened.Kernel || now.Rings != opened.Rings && !onMLX5 { // mlx5 keeps registers
+		w.t.Errorf("with all closed but the devices there are %+v, before there were %+v", now, opened)
+	}
+	for _, n := range shared[:len(rig.Devices)] {
+		must(w.t, n.obj.Close())
+		if n.obj.Close() != nil {
+			w.t.Errorf("close %s again", n.name)
+		}
+	}
+}
+
+// walker makes one goroutine of a round. Its steps depend on nothing that it meets.
+func (w *walk) walker(index int) *walker {
+	return &walker{walk: w, index: index, rand: rand.New(rand.NewPCG(w.rand.Uint64(), 0)), count: map[string]int{}}
+}
+
+// share makes what two goroutines share, a PD and a CQ with a channel on each device, and
+// returns users of it, in the order in which to close them.
+func (w *walk) share(r *walker) (keep []closer) {
+	for _, d := range r.nodes[:len(rig.Devices)] {
+		dev := d.obj.(*uverbs.Device)
+		pd, err := dev.AllocPD()
+		must(w.t, err)
+		ch, err := dev.CreateCompChannel()
+		must(w.t, err)
+		cq, err := dev.CreateCQ(100, uverbs.CQOptions{Channel: ch})
+		must(w.t, err)
+		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+		must(w.t, err)
+		keep = append(keep, qp)
+		for _, n := range []*node{{kind: "PD", obj: pd}, {kind: "CompChannel", obj: ch}, {kind: "CQ", obj: cq}} {
+			n.dev, n.shared, n.users = d.dev, true, 1
+			r.add(n)
+		}
+		r.nodes[len(r.nodes)-1].uses = []*node{r.nodes[len(r.nodes)-2]} // the CQ's channel
+	}
+	return keep
+}
+
+// closing is an order in which users come before what they use.
+var closing = []string{"MW", "Binder", "QP", "SRQ", "CQ", "CompChannel", "AH", "MR", "BufferPool", "PD", "Buffer"}
+
+// closeAll closes objects of all kinds, which must succeed.
+func (w *walker) closeAll(nodes []*node) {
+	for _, kind := range closing {
+		for _, n := range nodes {
+			if n.kind != kind || n.closed || w.t.Failed() {
+				continue
+			}
+			for _, g := range slices.Sorted(maps.Keys(n.groups)) {
+				w.multicast(n, g, false)
+			}
+			for _, s := range n.slots {
+				if err := n.obj.(*uverbs.BufferPool).Put(s); err != nil {
+					w.fail("put a slot of %s back: %v", n.name, err)
+				}
+			}
+			n.slots = nil
+			if w.close(n); !n.closed {
+				w.fail("%s is left open", n.name)
+			}
 		}
 	}
 }
 
 // add adds an object.
-func (w *walk) add(n *node) {
+func (w *walker) add(n *node) {
 	w.made++
-	n.name = fmt.Sprintf("%s%d of %s", n.kind, len(w.nodes), rig.Devices[n.dev])
+	n.name = fmt.Sprintf("%s%d", n.kind, len(w.nodes))
+	if n.dev >= 0 {
+		n.name += " of " + rig.Devices[n.dev]
+	}
 	for _, u := range n.uses {
-		u.users++
+		u.gain()
 	}
 	w.nodes = append(w.nodes, n)
 }
 
+// gain and lose count users, but not of what goroutines share: that has one in any case.
+func (n *node) gain() {
+	if !n.shared {
+		n.users++
+	}
+}
+
+func (n *node) lose() {
+	if !n.shared {
+		n.users--
+	}
+}
+
 // pick returns any object of a kind, or nil.
-func (w *walk) pick(kind string) *node {
+func (w *walker) pick(kind string) *node { return w.pickOf(kind, func(*node) bool { return true }) }
+
+// pickOf returns any of those of a kind that are right, or nil.
+func (w *walker) pickOf(kind string, right func(*node) bool) *node {
+	at := w.rand.Uint64()
 	var all []*node
 	for _, n := range w.nodes {
-		if n.kind == kind {
+		if n.kind == kind && right(n) {
 			all = append(all, n)
 		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
-	return all[w.rand.IntN(len(all))]
+	return all[at%uint64(len(all))]
 }
 
 // step does one thing.
-func (w *walk) step() {
-	switch w.rand.IntN(16) {
+func (w *walker) step() {
+	switch w.rand.IntN(40) {
 	case 0:
 		w.create("PD", "Device")
 	case 1:
@@ -199,22 +405,52 @@ func (w *walk) step() {
 		w.create("QP", "PD", "CQ", "CQ")
 	case 7:
 		w.create("QP", "PD", "CQ", "CQ", "SRQ")
-	case 8, 9:
+	case 8:
+		w.create("MR", "PD", "Buffer")
+	case 9:
+		w.create("BufferPool", "PD")
+	case 10:
+		w.create("MW", "PD")
+	case 11:
+		if w.windows && w.rand.IntN(3) == 0 { // it is slow
+			w.create("Binder", "PD")
+		}
+	case 12:
+		buf, err := uverbs.AllocBuffer(1 + w.rand.IntN(10000))
+		if w.note("create Buffer"); err != nil {
+			w.fail("AllocBuffer: %v", err)
+			return
+		}
+		w.add(&node{kind: "Buffer", dev: -1, obj: buf})
+	case 13, 14, 15:
 		if n := w.nodes[w.rand.IntN(len(w.nodes))]; n.kind != "Device" {
 			w.close(n)
 		}
+	case 16, 17, 18, 19, 20:
+		w.window()
+	case 21, 22, 23, 24, 25, 26, 27:
+		if n := w.pick("QP"); n != nil {
+			w.use(n)
+		}
+	case 28:
+		if n := w.pick("BufferPool"); n != nil {
+			w.use(n)
+		}
 	default:
-		w.use()
+		w.use(w.nodes[w.rand.IntN(len(w.nodes))])
 	}
 }
 
 // create makes an object of others, and knows whether that can be.
-func (w *walk) create(kind string, of ...string) {
+func (w *walker) create(kind string, of ...string) {
 	var uses []*node
 	for _, k := range of {
 		n := w.pick(k)
 		if n == nil {
 			return
+		}
+		if k == "PD" && w.rand.IntN(2) == 0 { // so that much is of one PD
+			n = w.nodes[slices.IndexFunc(w.nodes, func(n *node) bool { return n.kind == k })]
 		}
 		uses = append(uses, n)
 	}
@@ -223,7 +459,7 @@ func (w *walk) create(kind string, of ...string) {
 	names := make([]string, len(uses))
 	for i, n := range uses {
 		closed = closed || n.closed
-		foreign = foreign || n.dev != dev
+		foreign = foreign || n.dev >= 0 && n.dev != dev
 		names[i] = n.name
 	}
 	w.note("create %s from %s", kind, strings.Join(names, ", "))
@@ -237,23 +473,40 @@ func (w *walk) create(kind string, of ...string) {
 	case closed || foreign:
 		var arg *uverbs.ArgError
 		if err == nil {
-			w.t.Errorf("create %s of %v: it is there", kind, names)
+			w.fail("create %s of %v: it is there", kind, names)
 			obj.Close()
 		} else if !errors.Is(err, os.ErrClosed) && !(foreign && errors.As(err, &arg)) {
-			w.t.Errorf("create %s of %v: %v", kind, names, err)
+			w.fail("create %s of %v: %v", kind, names, err)
+		}
+	case kind == "MW" && !w.windows:
+		if !errors.Is(err, errors.ErrUnsupported) {
+			w.fail("create %s of %v: %v", kind, names, err)
 		}
 	case err != nil:
-		w.t.Errorf("create %s of %v: %v", kind, names, err)
+		w.fail("create %s of %v: %v", kind, names, err)
 	default:
 		if len(uses) > 2 && uses[1] == uses[2] {
 			uses = append(uses[:1:1], uses[2:]...)
 		}
-		w.add(&node{kind: kind, dev: dev, obj: obj, uses: uses})
+		n := &node{kind: kind, dev: dev, obj: obj, uses: uses, groups: map[byte]bool{}}
+		if p, ok := obj.(*uverbs.BufferPool); ok {
+			n.size = p.Free()
+		}
+		w.add(n)
 	}
 }
 
+// rights are the rights of regions.
+func (w *walker) rights() uverbs.Access {
+	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.Access(w.rand.IntN(2))*uverbs.AccessRemoteRead
+	if w.windows {
+		access |= uverbs.AccessMWBind
+	}
+	return access
+}
+
 // make calls the constructor.
-func (w *walk) make(kind string, uses []*node) (closer, error) {
+func (w *walker) make(kind string, uses []*node) (closer, error) {
 	dev, _ := uses[0].obj.(*uverbs.Device)
 	pd, _ := uses[0].obj.(*uverbs.PD)
 	switch kind {
@@ -264,15 +517,25 @@ func (w *walk) make(kind string, uses []*node) (closer, error) {
 	case "CQ":
 		return dev.CreateCQ(1+w.rand.IntN(100), uverbs.CQOptions{Channel: uses[1].obj.(*uverbs.CompChannel)})
 	case "MR":
-		return pd.RegSlice(make([]byte, 1+w.rand.IntN(10000)), uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+		if len(uses) > 1 {
+			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), w.rights())
+		}
+		return pd.RegSlice(make([]byte, 1+w.rand.IntN(10000)), w.rights())
 	case "SRQ":
 		return pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1 + w.rand.IntN(100)})
 	case "AH":
 		return pd.CreateAH(w.paths[uses[0].dev])
+	case "MW":
+		return pd.AllocMW([]uverbs.MWType{uverbs.MWType1, uverbs.MWType2}[w.rand.IntN(2)])
+	case "Binder":
+		return newBinder(w.t, pd)
+	case "BufferPool":
+		return uverbs.NewBufferPool(pd, uverbs.PoolOptions{SlotSize: 1 + w.rand.IntN(300), Slots: 1 + w.rand.IntN(3), Access: uverbs.AccessLocalWrite})
 	}
 	o := uverbs.QPOptions{
 		Type:   []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD}[w.rand.IntN(3)],
 		SendCQ: uses[1].obj.(*uverbs.CQ), RecvCQ: uses[2].obj.(*uverbs.CQ), MaxSendWR: 1 + w.rand.IntN(40),
+		Path: ownGID(),
 	}
 	if len(uses) > 3 {
 		o.SRQ = uses[3].obj.(*uverbs.SRQ)
@@ -280,135 +543,56 @@ func (w *walk) make(kind string, uses []*node) (closer, error) {
 	return pd.CreateQP(o)
 }
 
-// close closes an object, and knows whether that can be.
-func (w *walk) close(n *node) {
-	w.note("close %s", n.name)
-	err := n.obj.Close()
-	switch {
-	case n.closed:
-		w.count["closed again"]++
-	case n.users > 0:
-		w.count["busy"]++
-	default:
-		w.count["closed"]++
+// ownGID chooses the GID where the library would read a thousand files for it, as newSide does.
+func ownGID() (o uverbs.PathOptions) {
+	if os.Getenv("RDMAABI") == "write" {
+		o.GID = uverbs.GIDAt(ipv4Index)
 	}
-	switch {
-	case n.closed && err != nil:
-		w.t.Errorf("close %s again: %v", n.name, err)
-	case n.closed:
-	case n.users > 0 && !errors.Is(err, syscall.EBUSY):
-		w.t.Errorf("close %s with %d users: %v, want EBUSY", n.name, n.users, err)
-	case n.users == 0 && err != nil:
-		w.t.Errorf("close %s: %v", n.name, err)
-	case n.users == 0:
-		n.closed = true
-		for _, u := range n.uses {
-			u.users--
-		}
-	}
+	return o
 }
 
-// use calls a method of an object.
-func (w *walk) use() {
-	n := w.nodes[w.rand.IntN(len(w.nodes))]
-	what, err := "", error(nil)
-	var arg *uverbs.ArgError
-	var kernel *uverbs.Error
-	var post *uverbs.PostError
-	allowed := func() bool {
-		return err == nil || errors.As(err, &arg) || errors.As(err, &kernel) || errors.As(err, &post) ||
-			errors.Is(err, uverbs.ErrQueueFull) || errors.Is(err, uverbs.ErrState) || errors.Is(err, uverbs.ErrSRQ)
-	}
-	switch o := n.obj.(type) {
-	case *uverbs.Device:
-		what = "QueryPort"
-		_, err = o.QueryPort(uint8(w.rand.IntN(3)))
-	case *uverbs.CQ:
-		switch w.rand.IntN(2) {
-		case 0:
-			what = "Poll"
-			var wcs [8]uverbs.WC
-			_, err = o.Poll(wcs[:])
-			if errors.Is(err, uverbs.ErrCQOverrun) {
-				return // more completions than it has room for are possible
+// close closes an object, and knows whether that can be.
+func (w *walker) close(n *node) {
+	if n.kind == "Binder" {
+		// rxe frees the QP, and a window of type 2 goes on pointing to it.
+		for _, m := range w.nodes {
+			if m.kind == "MW" && m.by == n && m.obj.(*uverbs.MW).Type() == uverbs.MWType2 {
+				w.close(m)
 			}
-		case 1:
-			what = "Notify"
-			err = o.Notify()
 		}
-	case *uverbs.SRQ:
-		switch w.rand.IntN(3) {
-		case 0:
-			what = "PostRecv"
-			err = o.PostRecv(w.rand.Uint64(), w.sge())
-		case 1:
-			what = "Query"
-			_, err = o.Query()
-		case 2:
-			what = "SetLimit"
-			err = o.SetLimit(w.rand.IntN(20))
-		}
-	case *uverbs.QP:
-		what, err = w.useQP(o)
-	default:
+	}
+	if n.windows > 0 && !w.refusal {
 		return
 	}
-	w.note("%s of %s: %v", what, n.name, err)
-	if w.count["used"]++; n.closed {
-		w.count["used when closed"]++
-	}
-	if n.closed && !errors.Is(err, os.ErrClosed) && !errors.As(err, &arg) {
-		w.t.Errorf("%s of %s after Close: %v", what, n.name, err)
-	}
-	if !n.closed && !allowed() {
-		w.t.Errorf("%s of %s: %v", what, n.name, err)
-	}
-}
-
-// useQP calls a method of a QP.
-func (w *walk) useQP(qp *uverbs.QP) (string, error) {
-	switch w.rand.IntN(6) {
-	case 0:
-		if err := qp.Activate(testQKey); err == nil {
-			return "Activate", nil
+	w.note("close %s", n.name)
+	err := n.obj.Close()
+	errno, outcome := syscall.EBUSY, "closed"
+	switch {
+	case n.closed:
+		outcome = "closed again"
+	case n.windows > 0:
+		if outcome = "with a window"; !onMLX5 {
+			errno = syscall.EINVAL
 		}
-		local, err := qp.Endpoint()
-		if err != nil {
-			return "Endpoint", err
+	case len(n.groups) > 0:
+		outcome = "attached to a group"
+	case n.inUse() > 0:
+		outcome = "busy"
+	}
+	w.count[outcome]++
+	switch {
+	case n.closed && err != nil:
+		w.fail("close %s again: %v", n.name, err)
+	case n.closed:
+	case n.inUse() > 0 && !errors.Is(err, errno):
+		w.fail("close %s with %d users: %v, want %v", n.name, n.inUse(), err, errno)
+	case n.inUse() == 0 && err != nil:
+		w.fail("close %s: %v", n.name, err)
+	case n.inUse() == 0:
+		n.closed = true
+		for _, u := range n.uses {
+			u.lose()
 		}
-		return "Connect", qp.Connect(w.t.Context(), local) // to itself
-	case 1:
-		states := []uverbs.QPState{uverbs.Reset, uverbs.Init, uverbs.RTR, uverbs.RTS, uverbs.SQD, uverbs.SQE, uverbs.Err}
-		return "Modify", qp.Modify(uverbs.QPAttr{State: states[w.rand.IntN(len(states))], Port: 1}, uverbs.AttrState|uverbs.QPAttrMask(w.rand.Uint32()&w.rand.Uint32()&w.rand.Uint32()&0x7f))
-	case 2:
-		_, err := qp.Query()
-		return "Query", err
-	case 3:
-		return "PostRecv", qp.PostRecv(w.rand.Uint64(), w.sge())
-	default:
-		if w.sends {
-			return "PostSend", qp.PostSend(w.wr())
-		}
-		return "QPN", qp.Modify(uverbs.QPAttr{}, 0)
+		n.tie(nil, nil)
 	}
-}
-
-// sge returns a piece of any MR, which may be closed.
-func (w *walk) sge() uverbs.SGE {
-	if n := w.pick("MR"); n != nil {
-		return n.obj.(*uverbs.MR).SGE(w.rand.IntN(20), w.rand.IntN(4000))
-	}
-	return uverbs.SGE{}
-}
-
-// wr returns any work request.
-func (w *walk) wr() uverbs.SendWR {
-	wr := uverbs.SendWR{
-		ID: w.rand.Uint64(), Opcode: uverbs.WROpcode(w.rand.IntN(18)), Flags: uverbs.SendFlags(w.rand.IntN(8)),
-		SGL: []uverbs.SGE{w.sge()}, RemoteQPN: w.rand.Uint32(), RemoteQKey: testQKey, RemoteAddr: w.rand.Uint64(), RKey: w.rand.Uint32(),
-	}
-	if n := w.pick("AH"); n != nil && w.rand.IntN(2) == 0 {
-		wr.AH = n.obj.(*uverbs.AH)
-	}
-	return wr
 }

@@ -1,0 +1,636 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// use calls a method of an object.
+func (w *walker) use(n *node) {
+	if n.shared && w.index > 0 && n.kind != "PD" {
+		return // a CQ is for one goroutine, and so is waiting
+	}
+	what, err := "", error(nil)
+	switch o := n.obj.(type) {
+	case *uverbs.Device:
+		if w.rand.IntN(2) == 0 {
+			w.waitEvent(n, o)
+			return
+		}
+		what = "QueryPort"
+		_, err = o.QueryPort(uint8(w.rand.IntN(3)))
+	case *uverbs.CompChannel:
+		w.wait(n, o)
+		return
+	case *uverbs.BufferPool:
+		w.slot(n, o)
+		return
+	case *uverbs.MR:
+		w.reregister(n, o)
+		return
+	case *uverbs.CQ:
+		what, err = w.useCQ(n, o)
+	case *uverbs.SRQ:
+		what, err = w.useSRQ(n, o)
+	case *uverbs.QP:
+		what, err = w.useQP(n, o)
+	}
+	if what == "" {
+		return
+	}
+	w.note("%s of %s: %v", what, n.name, err)
+	if w.count["used"]++; n.closed {
+		w.count["used when closed"]++
+	}
+	var arg *uverbs.ArgError
+	if n.closed && !errors.Is(err, os.ErrClosed) && !errors.As(err, &arg) {
+		w.fail("%s of %s after Close: %v", what, n.name, err)
+	}
+	if !n.closed && !allowed(err) {
+		w.fail("%s of %s: %v", what, n.name, err)
+	}
+}
+
+// allowed reports whether an error is one of those that answer a random request to an open
+// object.
+func allowed(err error) bool {
+	var arg *uverbs.ArgError
+	var kernel *uverbs.Error
+	var post *uverbs.PostError
+	return err == nil || errors.As(err, &arg) || errors.As(err, &kernel) || errors.As(err, &post) ||
+		errors.Is(err, uverbs.ErrQueueFull) || errors.Is(err, uverbs.ErrState) || errors.Is(err, uverbs.ErrSRQ)
+}
+
+// useCQ calls a method of a CQ.
+func (w *walker) useCQ(n *node, cq *uverbs.CQ) (string, error) {
+	switch w.rand.IntN(3) {
+	case 0:
+		var wcs [8]uverbs.WC
+		_, err := cq.Poll(wcs[:])
+		if errors.Is(err, uverbs.ErrCQOverrun) {
+			return "", nil // more completions than it has room for are possible
+		}
+		return "Poll", err
+	case 1:
+		return "Notify", cq.Notify()
+	}
+	size := w.rand.IntN(200) - 5
+	err := cq.Resize(size)
+	var arg *uverbs.ArgError
+	switch {
+	case n.closed:
+	case size < 1:
+		if !errors.As(err, &arg) || arg.Field != "cqe" {
+			w.fail("Resize of %s to %d: %v", n.name, size, err)
+		}
+	case err == nil:
+		if w.count["CQ resized"]++; cq.Cap() < size {
+			w.fail("Resize of %s to %d: it has room for %d", n.name, size, cq.Cap())
+		}
+	case !errors.Is(err, syscall.EINVAL): // there may be more completions in it
+		w.fail("Resize of %s to %d: %v", n.name, size, err)
+	}
+	return "Resize", err
+}
+
+// useSRQ calls a method of an SRQ.
+func (w *walker) useSRQ(n *node, srq *uverbs.SRQ) (string, error) {
+	switch w.rand.IntN(4) {
+	case 0:
+		return "PostRecv", srq.PostRecv(w.rand.Uint64(), w.sge())
+	case 1:
+		_, err := srq.Query()
+		return "Query", err
+	case 2:
+		return "SetLimit", srq.SetLimit(w.rand.IntN(20))
+	}
+	size := w.rand.IntN(200) - 5
+	err := srq.Resize(size)
+	var arg *uverbs.ArgError
+	switch {
+	case n.closed:
+	case size < 1:
+		if !errors.As(err, &arg) || arg.Field != "MaxWR" {
+			w.fail("Resize of %s to %d: %v", n.name, size, err)
+		}
+	case onMLX5:
+		if !errors.Is(err, errors.ErrUnsupported) {
+			w.fail("Resize of %s to %d: %v", n.name, size, err)
+		}
+		return "", nil
+	case err == nil:
+		if w.count["SRQ resized"]++; srq.Attr().MaxWR < size {
+			w.fail("Resize of %s to %d: it has room for %d", n.name, size, srq.Attr().MaxWR)
+		}
+	case !errors.Is(err, syscall.EINVAL): // more may be posted, or the limit higher
+		w.fail("Resize of %s to %d: %v", n.name, size, err)
+	}
+	return "Resize", err
+}
+
+// useQP calls a method of a QP.
+func (w *walker) useQP(n *node, qp *uverbs.QP) (string, error) {
+	switch w.rand.IntN(10) {
+	case 0:
+		if err := qp.Activate(testQKey); err == nil {
+			return "Activate", nil
+		}
+		local, err := qp.Endpoint()
+		if err != nil {
+			return "Endpoint", err
+		}
+		return "Connect", qp.Connect(w.t.Context(), local) // to itself
+	case 1:
+		states := []uverbs.QPState{uverbs.Reset, uverbs.Init, uverbs.RTR, uverbs.RTS, uverbs.SQD, uverbs.SQE, uverbs.Err}
+		return "Modify", qp.Modify(uverbs.QPAttr{State: states[w.rand.IntN(len(states))], Port: 1}, uverbs.AttrState|uverbs.QPAttrMask(w.rand.Uint32()&w.rand.Uint32()&w.rand.Uint32()&0x7f))
+	case 2:
+		_, err := qp.Query()
+		return "Query", err
+	case 3:
+		return "PostRecv", qp.PostRecv(w.rand.Uint64(), w.sge())
+	case 4, 5:
+		w.multicast(n, byte(w.rand.IntN(3)), w.rand.IntN(2) == 0)
+		return "", nil
+	case 6, 7:
+		return w.build(qp)
+	}
+	wr := w.wr()
+	if w.sends {
+		return "PostSend", qp.PostSend(wr)
+	}
+	return "Modify", qp.Modify(uverbs.QPAttr{}, 0)
+}
+
+// build begins work requests in place, and posts them, drops them or leaves them.
+func (w *walker) build(qp *uverbs.QP) (string, error) {
+	b := qp.BeginSend()
+	for range w.rand.IntN(4) {
+		switch id := w.rand.Uint64(); w.rand.IntN(4) {
+		case 0:
+			b.Send(id, uverbs.Signaled)
+		case 1:
+			b.Read(id, uverbs.Signaled, w.rand.Uint64(), w.rand.Uint32())
+		case 2:
+			b.WriteImm(id, 0, w.rand.Uint64(), w.rand.Uint32(), w.rand.Uint32())
+		case 3:
+			b.LocalInv(id, 0, 0)
+		}
+		b.SGE(w.sge())
+		if n := w.pick("AH"); n != nil && w.rand.IntN(2) == 0 {
+			b.To(n.obj.(*uverbs.AH), w.rand.Uint32(), testQKey)
+		}
+	}
+	switch how := w.rand.IntN(3); {
+	case how == 0:
+		b.Abandon()
+		w.count["abandoned"]++
+		if err := b.Post(); err != nil {
+			w.fail("Post after Abandon: %v", err)
+		}
+	case how == 1:
+		w.count["left begun"]++
+	case w.sends:
+		w.count["built"]++
+		return "Post", b.Post()
+	}
+	return "", nil
+}
+
+// multicast attaches a QP to a group or detaches it.
+func (w *walker) multicast(n *node, group byte, attach bool) {
+	if rig.InfiniBand() {
+		return
+	}
+	qp, verb := n.obj.(*uverbs.QP), "detach"
+	gid := uverbs.GID{0xff, 0x0e, 13: 7, 15: group}
+	call := qp.DetachMulticast
+	if attach {
+		verb, call = "attach", qp.AttachMulticast
+	}
+	err := call(gid, 0)
+	w.note("%s %s, group %d: %v", verb, n.name, group, err)
+	var arg *uverbs.ArgError
+	ok := err == nil
+	switch {
+	case n.closed:
+		w.count["used when closed"]++
+		ok = errors.Is(err, os.ErrClosed)
+	case errors.As(err, &arg):
+		ok = arg.Field == "QP type" && len(n.groups) == 0
+	case attach: // once more is the same
+		w.count["attached"]++
+		if n.groups[group] = true; w.rand.IntN(4) == 0 {
+			w.close(n)
+		}
+	case n.groups[group]:
+		w.count["detached"]++
+		delete(n.groups, group)
+	default:
+		w.count["not attached"]++
+		ok = errors.Is(err, syscall.EINVAL)
+	}
+	if !ok {
+		w.fail("%s %s, group %d: %v", verb, n.name, group, err)
+	}
+}
+
+// soon is how long walkers wait.
+const soon = 200 * time.Microsecond
+
+// short returns a context that ends soon, or has ended.
+func (w *walker) short() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), soon)
+	if w.rand.IntN(3) == 0 {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+// ended reports whether a wait ended because its context did.
+func ended(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// wait waits for a completion event.
+func (w *walker) wait(n *node, ch *uverbs.CompChannel) {
+	ctx, cancel := w.short()
+	defer cancel()
+	cq, err := ch.Wait(ctx)
+	w.note("Wait of %s: %v", n.name, err)
+	w.count["waited for"]++
+	switch {
+	case n.closed:
+		if !errors.Is(err, os.ErrClosed) {
+			w.fail("Wait of %s after Close: %v", n.name, err)
+		}
+	case err == nil:
+		w.count["event"]++
+		if w.alone && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.obj == closer(cq) && !o.closed && slices.Contains(o.uses, n) }) {
+			w.fail("Wait of %s returns a CQ that is closed or of another channel", n.name)
+		}
+	case !ended(err):
+		w.fail("Wait of %s: %v", n.name, err)
+	}
+}
+
+// waitEvent waits for an asynchronous event.
+func (w *walker) waitEvent(n *node, dev *uverbs.Device) {
+	ctx, cancel := w.short()
+	defer cancel()
+	e, err := dev.WaitEvent(ctx)
+	w.note("WaitEvent of %s: %v, %v", n.name, e, err)
+	open := func(obj closer) bool {
+		return !w.alone || slices.ContainsFunc(w.nodes, func(o *node) bool { return o.obj == obj && !o.closed && o.dev == n.dev })
+	}
+	switch {
+	case err != nil:
+		if w.count["no event"]++; !ended(err) {
+			w.fail("WaitEvent of %s: %v", n.name, err)
+		}
+	case e.QP != nil && !open(e.QP) && !w.binds(e.QP) || e.CQ != nil && !open(e.CQ) || e.SRQ != nil && !open(e.SRQ):
+		w.fail("WaitEvent of %s: %v, of what is closed", n.name, e)
+	default:
+		w.count["asynchronous event"]++
+	}
+}
+
+// slot takes a slot out of a pool, or puts one back, which may be back already.
+func (w *walker) slot(n *node, p *uverbs.BufferPool) {
+	var err error
+	var want error
+	if w.rand.IntN(2) == 0 {
+		var s uverbs.Slot
+		s, err = p.Get()
+		w.note("Get of %s: %v", n.name, err)
+		switch {
+		case n.closed:
+			want = os.ErrClosed
+		case len(n.slots) == n.size:
+			w.count["pool empty"]++
+			want = uverbs.ErrPoolEmpty
+		case err == nil:
+			n.slots = append(n.slots, s)
+		}
+	} else {
+		s, again := uverbs.Slot{}, w.rand.IntN(3) == 0
+		if len(n.slots) > 0 {
+			s = n.slots[0]
+		}
+		err = p.Put(s)
+		w.note("Put of %s: %v", n.name, err)
+		switch {
+		case n.closed:
+			want = os.ErrClosed
+		case len(n.slots) == 0:
+			want = uverbs.ErrSlotFree
+		case err == nil:
+			w.count["slot put"]++
+			n.slots = n.slots[1:]
+			if again {
+				w.count["slot put again"]++
+				if err := p.Put(s); !errors.Is(err, uverbs.ErrSlotFree) {
+					w.fail("Put of %s, the same slot again: %v", n.name, err)
+				}
+			}
+		}
+	}
+	if !errors.Is(err, want) {
+		w.fail("slot of %s: %v, want %v", n.name, err, want)
+	}
+	if out := n.size - len(n.slots); !n.closed && p.Free() != out {
+		w.fail("%s has %d slots, want %d", n.name, p.Free(), out)
+	}
+}
+
+// reregister changes a region.
+func (w *walker) reregister(n *node, mr *uverbs.MR) {
+	var o uverbs.ReregOptions
+	what, access := 1+w.rand.IntN(7), w.rights()
+	pd, buf := w.pick("PD"), w.pick("Buffer")
+	if what&1 == 0 {
+		pd = nil
+	}
+	if what&2 != 0 {
+		o.Access = &access
+	}
+	if what&4 == 0 {
+		buf = nil
+	}
+	if pd != nil {
+		o.PD = pd.obj.(*uverbs.PD)
+	}
+	if buf != nil {
+		o.Buffer = buf.obj.(*uverbs.Buffer)
+	}
+	// Nobody may change a region with a window. mlx5_ib of Linux 5.10 forgets the pages of one
+	// that gets another PD and nothing else.
+	if n.windows > 0 || o == (uverbs.ReregOptions{}) || pd != nil && !w.refusal {
+		return
+	}
+	err := mr.Rereg(o)
+	w.note("Rereg of %s, %03b: %v", n.name, what, err)
+	var arg *uverbs.ArgError
+	foreign := pd != nil && pd.dev != n.dev
+	switch {
+	case n.closed || pd != nil && pd.closed || buf != nil && buf.closed:
+		w.count["Rereg of a closed object"]++
+		if !errors.Is(err, os.ErrClosed) && !(foreign && errors.As(err, &arg)) {
+			w.fail("Rereg of %s: %v, want os.ErrClosed", n.name, err)
+		}
+	case foreign:
+		if !errors.As(err, &arg) || arg.Field != "PD" {
+			w.fail("Rereg of %s to a PD of another device: %v", n.name, err)
+		}
+	case !w.rereg || buf != nil && !onMLX5:
+		if !errors.Is(err, errors.ErrUnsupported) {
+			w.fail("Rereg of %s: %v, want a FeatureError", n.name, err)
+		}
+	case err != nil:
+		w.fail("Rereg of %s: %v", n.name, err)
+	default:
+		w.count["Rereg"]++
+		if pd != nil {
+			n.replace("PD", pd)
+		}
+		if buf != nil {
+			n.replace("Buffer", buf)
+		}
+	}
+}
+
+// replace makes an object use another one of a kind.
+func (n *node) replace(kind string, by *node) {
+	by.gain()
+	for i, u := range n.uses {
+		if u.kind == kind {
+			u.lose()
+			n.uses[i] = by
+			return
+		}
+	}
+	n.uses = append(n.uses, by)
+}
+
+// sge returns a piece of any MR, which may be closed, or of a pool.
+func (w *walker) sge() uverbs.SGE {
+	offset, length := w.rand.IntN(20), w.rand.IntN(4000)
+	pool := w.pick("BufferPool")
+	if n := w.pick("MR"); n != nil && (pool == nil || offset < 15) {
+		return n.obj.(*uverbs.MR).SGE(offset, length)
+	}
+	if pool != nil && len(pool.slots) > 0 {
+		return pool.slots[0].SGE(length / 10)
+	}
+	return uverbs.SGE{}
+}
+
+// wr returns any work request.
+func (w *walker) wr() uverbs.SendWR {
+	wr := uverbs.SendWR{
+		ID: w.rand.Uint64(), Opcode: uverbs.WROpcode(w.rand.IntN(18)), Flags: uverbs.SendFlags(w.rand.IntN(8)),
+		SGL: []uverbs.SGE{w.sge()}, RemoteQPN: w.rand.Uint32(), RemoteQKey: testQKey, RemoteAddr: w.rand.Uint64(), RKey: w.rand.Uint32(),
+	}
+	if n := w.pick("AH"); n != nil && w.rand.IntN(2) == 0 {
+		wr.AH = n.obj.(*uverbs.AH)
+	}
+	return wr
+}
+
+// binder is a QP that is connected to itself and does nothing but what windows are for, with
+// a CQ of its own.
+type binder struct {
+	cq *uverbs.CQ
+	qp *uverbs.QP
+}
+
+// newBinder makes one.
+func newBinder(t *testing.T, pd *uverbs.PD) (_ closer, err error) {
+	b := &binder{}
+	if b.cq, err = pd.Device().CreateCQ(10, uverbs.CQOptions{}); err != nil {
+		return nil, err
+	}
+	if b.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: b.cq, RecvCQ: b.cq, MaxInline: 8, Path: ownGID()}); err != nil {
+		return nil, errors.Join(err, b.cq.Close())
+	}
+	local, err := b.qp.Endpoint()
+	if err == nil {
+		err = b.qp.Connect(t.Context(), local)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// Close closes both.
+func (b *binder) Close() error { return errors.Join(b.qp.Close(), b.cq.Close()) }
+
+// do posts a request and returns the completion's status.
+func (b *binder) do(wr uverbs.SendWR) (uverbs.WCStatus, error) {
+	if err := b.qp.PostSend(wr); err != nil {
+		return 0, err
+	}
+	var wc [1]uverbs.WC
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
+		if n, err := b.cq.Poll(wc[:]); n > 0 || err != nil {
+			return wc[0].Status, err
+		}
+	}
+	return 0, fmt.Errorf("no completion of %s within %s", wr.Opcode, deadline)
+}
+
+// binds reports whether a QP is an open binder's.
+func (w *walker) binds(qp *uverbs.QP) bool {
+	return slices.ContainsFunc(w.nodes, func(n *node) bool {
+		b, ok := n.obj.(*binder)
+		return ok && b.qp == qp && !n.closed
+	})
+}
+
+// tie notes what a window is bound to; nil is nothing.
+func (n *node) tie(mr, by *node) {
+	if n.bound != nil {
+		n.bound.windows--
+	}
+	if n.bound, n.by = mr, by; mr != nil {
+		mr.windows++
+	}
+}
+
+// mate returns an open object of a kind that uses a PD, or any of the kind.
+func (w *walker) mate(kind string, pd *node) *node {
+	if w.rand.IntN(6) > 0 {
+		if n := w.pickOf(kind, func(n *node) bool { return !n.closed && n.uses[0] == pd }); n != nil {
+			return n
+		}
+	}
+	return w.pick(kind)
+}
+
+// window binds a window, unbinds or invalidates it, or writes through it.
+func (w *walker) window() {
+	what := w.rand.IntN(4)
+	n := w.pickOf("MW", func(n *node) bool {
+		return !n.closed && slices.ContainsFunc(w.nodes, func(b *node) bool { return b.kind == "Binder" && !b.closed && b.uses[0] == n.uses[0] })
+	})
+	if n == nil || w.rand.IntN(6) == 0 {
+		n = w.pick("MW")
+	}
+	if n == nil {
+		return
+	}
+	by, mr := w.mate("Binder", n.uses[0]), w.mate("MR", n.uses[0])
+	if by == nil || mr == nil {
+		return
+	}
+	mw := n.obj.(*uverbs.MW)
+	if n.bound != nil && !n.closed {
+		if mw.Type() == uverbs.MWType2 {
+			by = n.by // nobody else may invalidate it, or write through it
+		}
+		if what == 0 {
+			w.writeThrough(n, by)
+			return
+		}
+		if what == 1 && mw.Type() == uverbs.MWType2 {
+			w.invalidate(n)
+			return
+		}
+	}
+	w.bind(n, mr, by, what == 1)
+}
+
+// bind binds a window, or unbinds one of type 1.
+func (w *walker) bind(n, mr, by *node, unbind bool) {
+	mw, b, m := n.obj.(*uverbs.MW), by.obj.(*binder), mr.obj.(*uverbs.MR)
+	closed := n.closed || mr.closed || by.closed
+	foreign := n.dev != by.dev || mr.dev != by.dev
+	// Old kernels bind what is of different PDs. See TestWindowBindOtherPD.
+	if !closed && !foreign && (n.uses[0] != by.uses[0] || mr.uses[0] != by.uses[0]) {
+		return
+	}
+	// Invalidating changes the last bits of the key on ConnectX, and nobody tells the program.
+	if onMLX5 && n.spent {
+		return
+	}
+	wr := uverbs.SendWR{Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+		MW: mw, MR: m, Addr: m.Addr(), Length: uint64(m.Len()), Access: uverbs.AccessRemoteWrite,
+	}}
+	if unbind = unbind && mw.Type() == uverbs.MWType1; unbind {
+		wr.Bind.Length, wr.Bind.Access = 0, 0
+	}
+	key := mw.RKey()
+	status, err := b.do(wr)
+	w.note("bind %s to %s by %s: %s, %v", n.name, mr.name, by.name, status, err)
+	ok, good := false, false
+	switch {
+	case closed || foreign:
+		w.count["bind of closed"]++
+		ok = closed && (errors.Is(err, os.ErrClosed) || errors.Is(err, uverbs.ErrBind)) || foreign && errors.Is(err, uverbs.ErrBindForeign)
+	case by.broken:
+		ok = err == nil && status == uverbs.WCWRFlushErr
+	case mw.Type() == uverbs.MWType2 && n.bound != nil:
+		w.count["bound twice"]++
+		by.broken = true
+		ok = err == nil && status != uverbs.WCSuccess
+	default:
+		good = true
+		ok = err == nil && status == uverbs.WCSuccess
+	}
+	if good {
+		key = uverbs.IncRKey(key)
+	}
+	if !ok || mw.RKey() != key {
+		w.fail("bind %s to %s by %s: %s, %v, key %#x, want %#x", n.name, mr.name, by.name, status, err, mw.RKey(), key)
+		return
+	}
+	switch {
+	case good && unbind:
+		w.count["unbound"]++
+		n.tie(nil, nil)
+	case good:
+		w.count["bound"]++
+		n.tie(mr, by)
+		switch next := w.rand.IntN(8); {
+		case next == 0:
+			w.close(mr)
+		case next < 3 && mw.Type() == uverbs.MWType2:
+			w.invalidate(n)
+		}
+	}
+}
+
+// invalidate takes a window of type 2 from its region.
+func (w *walker) invalidate(n *node) {
+	if n.by.broken {
+		return
+	}
+	status, err := n.by.obj.(*binder).do(uverbs.SendWR{Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: n.obj.(*uverbs.MW).RKey()})
+	w.note("invalidate %s: %s, %v", n.name, status, err)
+	if w.count["invalidated"]++; err != nil || status != uverbs.WCSuccess {
+		w.fail("invalidate %s: %s, %v", n.name, status, err)
+	}
+	n.tie(nil, nil)
+	n.spent = true
+}
+
+// writeThrough writes through a window that is bound.
+func (w *walker) writeThrough(n, by *node) {
+	if by.closed || by.broken || by.uses[0] != n.uses[0] {
+		return
+	}
+	status, err := by.obj.(*binder).do(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled, Inline: []byte{1},
+		RemoteAddr: n.bound.obj.(*uverbs.MR).Addr(), RKey: n.obj.(*uverbs.MW).RKey()})
+	w.note("write through %s by %s: %s, %v", n.name, by.name, status, err)
+	if w.count["written through"]++; err != nil || status != uverbs.WCSuccess {
+		w.fail("write through %s by %s: %s, %v", n.name, by.name, status, err)
+	}
+}
