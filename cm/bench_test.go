@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -200,8 +201,29 @@ func besideWrite(b *testing.B, w io.Writer, r io.Reader) {
 // atOnce is how many connections are made at once.
 const atOnce = 50
 
-// settle lets the other end finish with what went before.
-func settle() { time.Sleep(100 * time.Millisecond) }
+// settle lets the other end finish with what went before: who closes connections takes time
+// from who makes the next. before is how many QPs there were without them.
+func settle(b *testing.B, before uint64) {
+	for end := time.Now().Add(10 * time.Second); qpCount(b) > before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.Fatal("the other end does not close")
+		}
+	}
+	time.Sleep(20 * time.Millisecond)
+}
+
+// qpCount returns how many QPs the device has, of all processes.
+func qpCount(b *testing.B) uint64 {
+	dev, err := netlinkrdma.DeviceByName("rxe0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	counts, err := netlinkrdma.Resources(dev)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return counts.QPs
+}
 
 // BenchmarkConnect makes 50 connections at once of IDs, step by step as cmtime of rdma-core
 // does, with as much for each: an ID and a QP with a CQ of its own at both ends, which are two
@@ -215,6 +237,7 @@ func BenchmarkConnect(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer client.close()
+	before := qpCount(b)
 	var ratios []float64
 	for b.Loop() {
 		took, err := client.connect(b.Context(), to, atOnce)
@@ -225,7 +248,7 @@ func BenchmarkConnect(b *testing.B) {
 		if err := client.disconnect(); err != nil {
 			b.Fatal(err)
 		}
-		settle()
+		settle(b, before)
 		if theirs := cmtime(b, atOnce); theirs > 0 {
 			ratios = append(ratios, float64(took)/float64(theirs))
 		}
@@ -294,6 +317,9 @@ func serveConns(ctx context.Context, o Options) error {
 	}
 }
 
+// noEvent stands for a step that is done when it returns.
+const noEvent = ^EventType(0)
+
 // steps makes connections step by step.
 type steps struct {
 	channel *Channel
@@ -345,10 +371,8 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 	}{
 		{func(id *ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 2*time.Second) }, AddrResolved},
 		{func(id *ID) error { return id.ResolveRoute(2 * time.Second) }, RouteResolved},
+		{s.queues, noEvent},
 		{func(id *ID) error {
-			if err := s.queues(id); err != nil {
-				return err
-			}
 			return id.Connect(ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5}, ECE{})
 		}, Established},
 	} {
@@ -364,7 +388,11 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 				return 0, err
 			}
 		}
-		for left := n; left > 0; {
+		left := n
+		if step.end == noEvent {
+			left = 0
+		}
+		for left > 0 {
 			e, err := s.channel.Next(ctx)
 			if err != nil {
 				return 0, err
@@ -455,6 +483,7 @@ func median(all []float64) float64 {
 // dialAll makes connections at once, closes them, and returns how long it took until all were
 // there.
 func dialAll(b *testing.B, addr string, o Options) time.Duration {
+	before := qpCount(b)
 	begin := time.Now()
 	conns := make([]*Conn, atOnce)
 	var wg sync.WaitGroup
@@ -474,7 +503,7 @@ func dialAll(b *testing.B, addr string, o Options) time.Duration {
 			c.Close()
 		}
 	}
-	settle()
+	settle(b, before)
 	b.StartTimer()
 	return took
 }
