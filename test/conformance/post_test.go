@@ -148,11 +148,12 @@ func (s *side) poll() (uverbs.WC, error) {
 // are posted long after.
 func TestPostWhileErr(t *testing.T) {
 	const batch = 16
+	testenv.Guest(t)
+	if rxeBefore(t, 6, 0) {
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "flush of sends in ERR", Since: uverbs.Version{6, 0}})
+	}
 	for range 3 {
 		a, b := pairOnce(t, uverbs.QPOptions{})
-		if rxeBefore(t, 6, 0) {
-			return // rxe of Linux 5.10 leaves sends that are posted in ERR alone
-		}
 		next, flushed := uint64(0), false
 		reads := func() error { // one batch
 			var wrs []uverbs.SendWR

@@ -211,6 +211,79 @@ func TestSkips(t *testing.T) {
 	}
 }
 
+// TestKernelReturns: a test that ends early because of the kernel's version says so by
+// testenv, or else it counts as passed.
+func TestKernelReturns(t *testing.T) {
+	seen := 0
+	for _, f := range files(t) {
+		if !f.test() {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Body == nil {
+				continue
+			}
+			olds := map[string]bool{} // variables that say that the kernel is old
+			old := func(n ast.Node) bool {
+				return contains(n, func(n ast.Node) bool {
+					id, ok := n.(*ast.Ident)
+					return ok && (id.Name == "kernelBefore" || id.Name == "rxeBefore" || olds[id.Name])
+				})
+			}
+			ast.Inspect(fn.Body, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					if id, ok := n.Lhs[0].(*ast.Ident); ok && len(n.Lhs) == 1 && len(n.Rhs) == 1 && old(n.Rhs[0]) {
+						olds[id.Name] = true
+					}
+				case *ast.IfStmt:
+					if !old(n.Cond) && (n.Init == nil || !old(n.Init)) {
+						return true
+					}
+					seen++
+					if at := silent(n.Body); at != nil {
+						t.Errorf("%s: a test ends here because of the kernel's version, without testenv.Skip or testenv.Lacks", f.set.Position(at.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d conditions on the kernel's version were found", seen)
+	}
+}
+
+// silent returns a return of nothing in a block that has not called testenv.Skip or Lacks.
+func silent(b *ast.BlockStmt) (at ast.Node) {
+	for _, s := range b.List {
+		if r, ok := s.(*ast.ReturnStmt); ok && len(r.Results) == 0 {
+			return r
+		}
+		if contains(s, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return false
+			}
+			x, ok := sel.X.(*ast.Ident)
+			return ok && x.Name == "testenv" && (sel.Sel.Name == "Skip" || sel.Sel.Name == "Lacks")
+		}) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// contains reports whether a node of a tree is right.
+func contains(tree ast.Node, right func(ast.Node) bool) (found bool) {
+	ast.Inspect(tree, func(n ast.Node) bool {
+		found = found || n != nil && right(n)
+		return !found
+	})
+	return found
+}
+
 // TestLength: a file that is longer is two files.
 func TestLength(t *testing.T) {
 	const longest = 700
