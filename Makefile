@@ -20,7 +20,7 @@ GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env G
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel hosts control mlx5 mlx5cm generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel flat hosts control mlx5 mlx5cm generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -111,6 +111,12 @@ kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 		conformance.test -test.run '^TestModuleNotLoaded$$' -test.v=test2json --- interop.test -test.run '^TestDoctorBare$$' -test.v=test2json --- \
 		cm.test -test.run '^TestNoModule$$' -test.v=test2json || status=1; \
 	exit $$status
+
+# The median of as many ratios as FLAT says. It is not part of test: 1,000 QPs take a while.
+FLAT ?= 200x
+flat: $(VMRUN) ## the time per message with 1,000 QPs beside that with 2, on KERNEL
+	go test -c -trimpath -o $(BUILD)/amd64/conformance.test ./test/conformance
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 conformance.test -test.run '^$$' -test.bench '^BenchmarkQPs$$' -test.benchtime $(FLAT)
 
 hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
 	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
