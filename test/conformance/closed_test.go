@@ -243,3 +243,16 @@ func TestCloseAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestBuilderAfterClose: a builder that was begun before Close is as closed as its QP.
+func TestBuilderAfterClose(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, _ := pair(t, uverbs.QPOptions{})
+		b := a.qp.BeginSend()
+		b.Send(1, 0)
+		must(t, a.qp.Close())
+		if err := b.Post(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("Post of what was begun before Close: %v", err)
+		}
+	})
+}
