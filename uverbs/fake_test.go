@@ -404,7 +404,13 @@ func (k *fakeKernel) device() *abi.ExQueryDeviceResp {
 	resp := &abi.ExQueryDeviceResp{Base: abi.QueryDeviceResp{
 		FWVer: 1<<32 | 2<<16 | 3, MaxSRQ: 9, MaxSRQWR: 1000, MaxSRQSGE: 3, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
 		AtomicCap: uint32(AtomicHCA), PhysPortCnt: 2, DeviceCapFlags: 5,
-	}, TimestampMask: 7, DeviceCapFlagsEx: 1 << 40, MaxDMSize: 99}
+	}, TimestampMask: 7, HCACoreClock: 1000, DeviceCapFlagsEx: 1 << 40, MaxDMSize: 99, MaxWQTypeRQ: 20, RawPacketCaps: 5, XRCODPCaps: 8,
+		// No bit of general ODP, so that nothing is done on demand.
+		ODPCaps:          abi.ODPCaps{PerTransportCaps: abi.ODPCapsPerTransportCaps{RCODPCaps: 9, UCODPCaps: 10, UDODPCaps: 11}},
+		RSSCaps:          abi.RSSCaps{SupportedQPTs: 1 << 8, MaxRWQIndirectionTables: 21, MaxRWQIndirectionTableSize: 22},
+		TMCaps:           abi.TMCaps{MaxRndvHdrSize: 31, MaxNumTags: 32, Flags: 1, MaxOps: 34, MaxSGE: 35},
+		CQModerationCaps: abi.CQModerationCaps{MaxCQModerationCount: 41, MaxCQModerationPeriod: 42},
+	}
 	resp.Base.NodeGUID.Put(0x0102030405060708)
 	return resp
 }

@@ -82,10 +82,60 @@ type DeviceAttr struct {
 	LocalCAAckDelay uint8     // LocalCAAckDelay is how long the device may take to acknowledge, coded as an AckTimeout.
 	PhysPortCount   uint8     // PhysPortCount is the number of ports.
 	ODPGeneralCaps  uint64    // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 without it.
+	ODPCapsRC       ODPCaps   // ODPCapsRC is what RC QPs may do with such memory.
+	ODPCapsUC       ODPCaps   // ODPCapsUC is ODPCapsRC of UC QPs.
+	ODPCapsUD       ODPCaps   // ODPCapsUD is ODPCapsRC of UD QPs.
+	ODPCapsXRC      ODPCaps   // ODPCapsXRC is ODPCapsRC of XRC QPs.
 	TimestampMask   uint64    // TimestampMask has the valid bits of a completion timestamp; 0 without timestamps.
 	CoreClockKHz    uint64    // CoreClockKHz is the device clock's frequency, 0 if unknown.
 	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory, in bytes; 0 without.
 	CompVectors     int       // CompVectors is the number of completion vectors.
+
+	RSSQPTypes         uint32        // RSSQPTypes has bit n for each QP type n (IB_UVERBS_QPT_*) that can have an RWQIndTable; 0 without.
+	MaxRWQIndTables    uint32        // MaxRWQIndTables is the most RWQIndTables.
+	MaxRWQIndTableSize uint32        // MaxRWQIndTableSize is the most WQs of an RWQIndTable.
+	MaxWQ              uint32        // MaxWQ is the most WQs (max_wq_type_rq).
+	RawPacketCaps      RawPacketCaps // RawPacketCaps is what the device does with raw packets for who asks for it.
+	TagMatching        TMCaps        // TagMatching is about SRQs with MaxTags.
+
+	MaxCQModerationCount  uint16 // MaxCQModerationCount is the most completions per event; see [CQ.Modify]. 0 without.
+	MaxCQModerationPeriod uint16 // MaxCQModerationPeriod is the longest time between events, in microseconds.
+}
+
+// ODPCaps is what QPs of a transport may do with memory that is registered with
+// [AccessOnDemand] (enum ib_uverbs_odp_transport_cap_bits).
+type ODPCaps uint32
+
+// On-demand paging of a transport.
+const (
+	ODPSend        ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_SEND         // send from it (IBV_ODP_SUPPORT_SEND)
+	ODPRecv        ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_RECV         // receive into it (IBV_ODP_SUPPORT_RECV)
+	ODPWrite       ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_WRITE        // RDMA WRITE (IBV_ODP_SUPPORT_WRITE)
+	ODPRead        ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_READ         // RDMA READ (IBV_ODP_SUPPORT_READ)
+	ODPAtomic      ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_ATOMIC       // atomics (IBV_ODP_SUPPORT_ATOMIC)
+	ODPSRQRecv     ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_SRQ_RECV     // receive into it by an SRQ (IBV_ODP_SUPPORT_SRQ_RECV)
+	ODPFlush       ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_FLUSH        // FLUSH
+	ODPAtomicWrite ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_ATOMIC_WRITE // ATOMIC_WRITE
+)
+
+// RawPacketCaps is what a device does with raw packets (enum ib_uverbs_raw_packet_caps).
+type RawPacketCaps uint32
+
+// What is done with raw packets.
+const (
+	RawPacketStripVLAN  RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_CVLAN_STRIPPING // WQStripVLAN (IBV_RAW_PACKET_CAP_CVLAN_STRIPPING)
+	RawPacketScatterFCS RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_SCATTER_FCS     // WQScatterFCS (IBV_RAW_PACKET_CAP_SCATTER_FCS)
+	RawPacketIPChecksum RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_IP_CSUM         // check IP, TCP and UDP checksums (IBV_RAW_PACKET_CAP_IP_CSUM)
+	RawPacketDelayDrop  RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_DELAY_DROP      // WQDelayDrop (IBV_RAW_PACKET_CAP_DELAY_DROP)
+)
+
+// TMCaps is what a device has of tag matching (struct ibv_tm_caps); all is 0 without it.
+type TMCaps struct {
+	MaxRndvHeader uint32 // MaxRndvHeader is the longest header of a rendezvous request, in bytes.
+	MaxTags       uint32 // MaxTags is the most tags of an SRQ.
+	Flags         uint32 // Flags are IBV_TM_CAP_* bits (infiniband/verbs.h): 1 is RC.
+	MaxOps        uint32 // MaxOps is the most outstanding changes of the list of tags.
+	MaxSGE        uint32 // MaxSGE is the most SGEs of a tagged receive.
 }
 
 // QueryDevice returns the device's properties and limits (ibv_query_device_ex). They
@@ -151,6 +201,25 @@ func (d *Device) queryDevice() error {
 		CoreClockKHz:    resp.HCACoreClock,
 		MaxDMSize:       resp.MaxDMSize,
 		CompVectors:     d.vectors,
+
+		ODPCapsRC:             ODPCaps(resp.ODPCaps.PerTransportCaps.RCODPCaps),
+		ODPCapsUC:             ODPCaps(resp.ODPCaps.PerTransportCaps.UCODPCaps),
+		ODPCapsUD:             ODPCaps(resp.ODPCaps.PerTransportCaps.UDODPCaps),
+		ODPCapsXRC:            ODPCaps(resp.XRCODPCaps),
+		RSSQPTypes:            resp.RSSCaps.SupportedQPTs,
+		MaxRWQIndTables:       resp.RSSCaps.MaxRWQIndirectionTables,
+		MaxRWQIndTableSize:    resp.RSSCaps.MaxRWQIndirectionTableSize,
+		MaxWQ:                 resp.MaxWQTypeRQ,
+		RawPacketCaps:         RawPacketCaps(resp.RawPacketCaps),
+		MaxCQModerationCount:  resp.CQModerationCaps.MaxCQModerationCount,
+		MaxCQModerationPeriod: resp.CQModerationCaps.MaxCQModerationPeriod,
+		TagMatching: TMCaps{
+			MaxRndvHeader: resp.TMCaps.MaxRndvHdrSize,
+			MaxTags:       resp.TMCaps.MaxNumTags,
+			Flags:         resp.TMCaps.Flags,
+			MaxOps:        resp.TMCaps.MaxOps,
+			MaxSGE:        resp.TMCaps.MaxSGE,
+		},
 	}
 	return nil
 }

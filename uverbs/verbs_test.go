@@ -52,7 +52,10 @@ func TestQueryDevice(t *testing.T) {
 	want := DeviceAttr{
 		FirmwareVersion: "1.2.3", NodeGUID: 0x0102030405060708, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000,
 		MaxQPRdAtom: 16, MaxQPInitRdAtom: 8, MaxSRQ: 9, MaxSRQWR: 1000, MaxSRQSGE: 3, AtomicCap: AtomicHCA, PhysPortCount: 2, CapFlags: 5 | 1<<40, TimestampMask: 7, MaxDMSize: 99,
-		CompVectors: 2,
+		CompVectors: 2, CoreClockKHz: 1000, ODPCapsRC: ODPSend | ODPRead, ODPCapsUC: 10, ODPCapsUD: 11, ODPCapsXRC: ODPRead,
+		RSSQPTypes: 1 << uint32(RawPacket), MaxRWQIndTables: 21, MaxRWQIndTableSize: 22, MaxWQ: 20, RawPacketCaps: RawPacketStripVLAN | RawPacketIPChecksum,
+		TagMatching:          TMCaps{MaxRndvHeader: 31, MaxTags: 32, Flags: 1, MaxOps: 34, MaxSGE: 35},
+		MaxCQModerationCount: 41, MaxCQModerationPeriod: 42,
 	}
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		if method == "ioctl" {

@@ -24,6 +24,23 @@ func hasODP(t *testing.T, dev *uverbs.Device) bool {
 	return since(t, 6, 15)
 }
 
+// checkODPCaps checks what a device tells of the transports. rxe has on-demand paging for RC
+// and UD, and no other transport has any.
+func checkODPCaps(t *testing.T, dev *uverbs.Device) {
+	t.Helper()
+	a := dev.QueryDevice()
+	var rc, ud uverbs.ODPCaps
+	if hasODP(t, dev) {
+		rc, ud = uverbs.ODPSend|uverbs.ODPRecv|uverbs.ODPWrite|uverbs.ODPRead, uverbs.ODPSend|uverbs.ODPRecv
+	}
+	if (a.ODPCapsRC != 0) != (rc != 0) || a.ODPCapsRC&rc != rc {
+		t.Errorf("on-demand paging of RC is %#x, want %#x", a.ODPCapsRC, rc)
+	}
+	if !onMLX5 && ((a.ODPCapsUD != 0) != (ud != 0) || a.ODPCapsUD&ud != ud || a.ODPCapsUC != 0 || a.ODPCapsXRC != 0) {
+		t.Errorf("on-demand paging of UD, UC and XRC is %#x, %#x and %#x, want %#x, 0 and 0", a.ODPCapsUD, a.ODPCapsUC, a.ODPCapsXRC, ud)
+	}
+}
+
 // memoryUse returns a line of /proc/self/status such as VmRSS, in bytes.
 func memoryUse(t *testing.T, name string) int {
 	t.Helper()
@@ -50,6 +67,7 @@ func TestOnDemand(t *testing.T) {
 		if got := dev.QueryDevice().ODPGeneralCaps != 0; got != hasODP(t, dev) {
 			t.Fatalf("the device says %t about on-demand paging, want %t", got, hasODP(t, dev))
 		}
+		checkODPCaps(t, dev)
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
 		buf := newBuffer(t, 8<<20)

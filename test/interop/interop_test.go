@@ -2,6 +2,8 @@ package interop
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -192,7 +194,11 @@ func TestInfo(t *testing.T) {
 		return m
 	}
 	our, their := facts(ours), facts(theirs)
+	maps.Copy(their, devinfoCaps(string(theirs)))
 	for _, name := range []string{
+		"general_odp_caps", "rc_odp_caps", "uc_odp_caps", "ud_odp_caps", "xrc_odp_caps", "completion_timestamp_mask", "hca_core_clock",
+		"raw_packet_caps", "max_rwq_indirection_tables", "max_rwq_indirection_table_size", "max_wq_type_rq", "max_cq_count", "max_cq_period",
+		"tm_max_num_tags",
 		"node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt", "max_mr_size", "page_size_cap",
 		"max_qp", "max_qp_wr", "device_cap_flags", "max_sge", "max_sge_rd", "max_cq", "max_cqe", "max_mr", "max_pd", "max_qp_rd_atom",
 		"max_res_rd_atom", "max_qp_init_rd_atom", "atomic_cap", "max_mw", "max_mcast_grp", "max_mcast_qp_attach",
@@ -207,4 +213,59 @@ func TestInfo(t *testing.T) {
 			t.Errorf("%s is %q, ibv_devinfo says %q", name, our[name], their[name])
 		}
 	}
+}
+
+// devinfoCaps reads what ibv_devinfo -v has in words, or says nothing of where it is 0.
+func devinfoCaps(out string) map[string]string {
+	m := map[string]string{"raw_packet_caps": "0x0", "max_cq_count": "0", "max_cq_period": "0"}
+	transport := []string{"SUPPORT_SEND", "SUPPORT_RECV", "SUPPORT_WRITE", "SUPPORT_READ", "SUPPORT_ATOMIC", "SUPPORT_SRQ"}
+	bits := map[string][]string{
+		"general_odp_caps": {"ODP_SUPPORT", "ODP_SUPPORT_IMPLICIT"},
+		"rc_odp_caps":      transport,
+		"uc_odp_caps":      transport,
+		"ud_odp_caps":      transport,
+		"xrc_odp_caps":     transport,
+		"raw_packet_caps":  {"C-VLAN stripping offload", "Scatter FCS offload", "IP csum offload", "Delay drop"},
+	}
+	var section string
+	var mask uint64
+	for line := range strings.Lines(out) {
+		indented := strings.HasPrefix(line, "\t\t\t")
+		line = strings.TrimSpace(line)
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch name = strings.ReplaceAll(name, " ", "_"); {
+		case !indented && bits[name] != nil:
+			section, mask = name, 0
+			m[section] = "0x0"
+		case !indented:
+			section = ""
+		case section != "" && name == "Unknown_flags":
+			unknown, _ := strconv.ParseUint(value, 0, 64)
+			mask |= unknown
+		case section != "":
+			if i := slices.Index(bits[section], line); i >= 0 {
+				mask |= 1 << i
+			}
+		}
+		if section != "" {
+			m[section] = fmt.Sprintf("0x%x", mask)
+		}
+		switch {
+		case name == "completion_timestamp_mask": // 0x and 16 digits
+			n, _ := strconv.ParseUint(value, 0, 64)
+			m[name] = fmt.Sprintf("0x%x", n)
+		case name == "hca_core_clock":
+			m[name] = strings.TrimSuffix(value, "kHZ")
+		case name == "tag_matching_not_supported":
+			m["tm_max_num_tags"] = "0"
+		case line == "completion_timestamp_mask not supported":
+			m["completion_timestamp_mask"] = "0x0"
+		case line == "core clock not supported":
+			m["hca_core_clock"] = "0"
+		case name == "max_cq_count", name == "max_cq_period":
+			m[name], _, _ = strings.Cut(value, " ")
+		}
+	}
+	return m
 }
