@@ -78,7 +78,7 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 		req.PDHandle = o.PD.handle
 		req.Flags |= reregPD
 		if o.PD.dev != m.dev {
-			return nil, nil, argErr(op, "PD", "of another device", "a PD of %s", m.dev.Name())
+			return nil, nil, argErr(op, "PD", "of "+m.dev.other(o.PD.dev), "a PD of %s", m.dev.Name())
 		}
 	}
 	if o.Buffer == nil && (o.Offset != 0 || o.Length != 0 || o.IOVA.given) {
@@ -102,4 +102,15 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 	req.Start, req.Length, req.HCAVA = next.start, next.length, next.iova
 	req.Flags |= reregTranslation
 	return next, req, nil
+}
+
+// other names a device that is not d, which may be the same one opened a second time.
+func (d *Device) other(of *Device) string {
+	switch {
+	case of == nil:
+		return "no device"
+	case of.Name() == d.Name():
+		return "another Open of " + d.Name()
+	}
+	return of.Name()
 }

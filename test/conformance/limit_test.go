@@ -159,10 +159,12 @@ func TestForeign(t *testing.T) {
 			return err
 		}
 		_, channelErr := a.dev.CreateCQ(1, uverbs.CQOptions{Channel: b.ch})
+		key := a.mr.LKey()
 		for name, err := range map[string]error{
 			"CQ":          qp(uverbs.QPOptions{SendCQ: b.cq}),
 			"SRQ":         qp(uverbs.QPOptions{SRQ: srq}),
 			"CompChannel": channelErr,
+			"PD":          a.mr.Rereg(uverbs.ReregOptions{PD: b.pd}),
 		} {
 			argError(t, err, name)
 			says(t, err, fmt.Sprintf("another Open of %s", deviceName))
@@ -171,5 +173,88 @@ func TestForeign(t *testing.T) {
 		if err := qp(uverbs.QPOptions{SRQ: closed}); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("a QP on an SRQ that is closed: %v, want os.ErrClosed", err)
 		}
+		other := newPD(t, openDevice(t, rig.Devices[1]))
+		err := a.mr.Rereg(uverbs.ReregOptions{PD: other, Access: new(uverbs.AccessLocalWrite)})
+		argError(t, err, "PD")
+		says(t, err, "of "+rig.Devices[1], "a PD of "+deviceName)
+		if got := a.mr.LKey(); got != key {
+			t.Errorf("the region has key %#x after a refusal, want %#x", got, key)
+		}
+		usable(t, newPeer(t, a), a.mr, 0)
+	})
+}
+
+// newPeer connects a side to a new one and returns that.
+func newPeer(t *testing.T, s *side) *side {
+	t.Helper()
+	p := newSide(t, s.dev, uverbs.QPOptions{})
+	connect(t, p, s)
+	return p
+}
+
+// TestForeignAdvice: advice about a region of another Open, or of a PD that is not the one
+// which advises, is refused, where there is advice.
+func TestForeignAdvice(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		access := remoteRights
+		if hasODP(t, dev) {
+			access |= uverbs.AccessOnDemand
+		}
+		foreign, err := newPD(t, openDevice(t, deviceName)).RegMR(newBuffer(t, 8192), access)
+		must(t, err)
+		closeLater(t, foreign)
+		err = newPD(t, dev).AdviseMR(uverbs.AdvicePrefetch, []uverbs.SGE{foreign.SGE(0, 4096)}, uverbs.AdviseOptions{Flush: true})
+		if !hasODP(t, dev) || os.Getenv("RDMAABI") == "write" {
+			absent(t, err, "ADVISE_MR")
+			return
+		}
+		var kernel *uverbs.Error
+		if !errors.As(err, &kernel) {
+			t.Fatalf("advice about a foreign region: %v, want the kernel's refusal", err)
+		}
+		says(t, err, "on-demand MR of this PD")
+	})
+}
+
+// TestForeignSlot: a pool takes its own slots back and no others.
+func TestForeignSlot(t *testing.T) {
+	testenv.Guest(t)
+	pd := newPD(t, openDevice(t, deviceName))
+	var pools [2]*uverbs.BufferPool
+	var slots [2]uverbs.Slot
+	for i := range pools {
+		var err error
+		pools[i], err = uverbs.NewBufferPool(pd, uverbs.PoolOptions{Slots: 4, SlotSize: 256})
+		must(t, err)
+		closeLater(t, pools[i])
+		slots[i], err = pools[i].Get()
+		must(t, err)
+	}
+	if slots[0].Index() != slots[1].Index() {
+		t.Fatalf("the first slots are %d and %d", slots[0].Index(), slots[1].Index())
+	}
+	for i := range pools {
+		if err := pools[i].Put(slots[1-i]); !errors.Is(err, uverbs.ErrSlotFree) {
+			t.Errorf("a slot of another pool: %v, want ErrSlotFree", err)
+		}
+		if n := pools[i].Free(); n != 3 {
+			t.Errorf("%d slots are free after a refusal, want 3", n)
+		}
+	}
+	must(t, pools[0].Put(slots[0]), pools[1].Put(slots[1]))
+}
+
+// TestForeignThreadDomain: a parent domain is not made of a thread domain of another Open.
+func TestForeignThreadDomain(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "thread domains", "mlx5")
+		td, err := openDevice(t, deviceName).AllocTD()
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, td)
+		_, err = newPD(t, openDevice(t, deviceName)).ParentDomain(td)
+		argError(t, err, "TD")
+		says(t, err, "another Open of "+deviceName)
 	})
 }

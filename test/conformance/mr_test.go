@@ -317,6 +317,63 @@ func TestReregPD(t *testing.T) {
 	})
 }
 
+// TestReregTogether changes PD and rights by one command, and where the device has it the
+// memory as well.
+func TestReregTogether(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		other, err := dev.AllocPD()
+		must(t, err)
+		defer other.Close()
+		mr, err := other.RegMR(newBuffer(t, 16384), uverbs.AccessLocalWrite)
+		must(t, err)
+		defer mr.Close()
+		a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
+		connect(t, a, b)
+		o := uverbs.ReregOptions{PD: b.pd, Access: new(remoteRights)}
+		err = mr.Rereg(o)
+		if !hasRereg(t) {
+			absent(t, err, "REREG_MR")
+			queryMR(t, mr)
+			if err := other.Close(); mr.Access() != uverbs.AccessLocalWrite || !errors.Is(err, syscall.EBUSY) {
+				t.Errorf("the region has rights %s after a refusal, and its PD closes: %v, want EBUSY", mr.Access(), err)
+			}
+			return
+		}
+		must(t, err, other.Close()) // nobody uses the PD of before
+		queryMR(t, mr)
+		if err := b.pd.Close(); mr.Access() != remoteRights || !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "2 MR") {
+			t.Errorf("the region has rights %s, and its PD closes: %v, want EBUSY because of 2 MR", mr.Access(), err)
+		}
+		usable(t, a, mr, 4096)
+
+		third := newSide(t, dev, refusing)
+		from := newPeer(t, third)
+		o = uverbs.ReregOptions{PD: third.pd, Access: new(uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead),
+			Buffer: newBuffer(t, 32768), Offset: 4096, Length: 20000, IOVA: uverbs.IOVAAt(1 << 40)}
+		before := mr.Addr()
+		err = mr.Rereg(o)
+		if !onMLX5 {
+			absent(t, err, "REREG_MR")
+			if queryMR(t, mr); mr.Addr() != before || mr.Access() != remoteRights {
+				t.Errorf("the region is at %#x with rights %s after a refusal", mr.Addr(), mr.Access())
+			}
+			usable(t, a, mr, 0)
+			return
+		}
+		must(t, err)
+		queryMR(t, mr)
+		if mr.Addr() != 1<<40 || mr.Len() != 20000 || mr.Access() != *o.Access {
+			t.Errorf("the region has %d bytes at %#x with rights %s", mr.Len(), mr.Addr(), mr.Access())
+		}
+		usable(t, from, mr, 8000)
+		if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 8), mr.Addr(), mr.RKey()); st == uverbs.WCSuccess {
+			t.Error("a peer of the PD of before can write")
+		}
+		must(t, mr.Close())
+	})
+}
+
 // TestReregPDBefore: a QP of another PD cannot use a region. It is what makes the success
 // of TestReregPD mean something.
 func TestReregPDBefore(t *testing.T) {
