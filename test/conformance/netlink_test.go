@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -216,6 +219,107 @@ func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Resource
 // iproute2Env is set to 1 in the VM that has iproute2's rdma.
 const iproute2Env = "GOVERBS_IPROUTE2"
 
+// compareSystem compares the settings of the system.
+func compareSystem(t *testing.T) {
+	t.Helper()
+	out, err := exec.Command("rdma", "system").Output()
+	must(t, err)
+	s, err := netlinkrdma.SystemSettings()
+	must(t, err)
+	want := fmt.Sprintf("netns %s copy-on-fork %s", s.NetNSMode, map[bool]string{false: "off", true: "on"}[s.CopyOnFork])
+	if got := strings.TrimSpace(string(out)); got != want {
+		t.Errorf("rdma system says %q, we say %q", got, want)
+	}
+}
+
+// srqWithQPs makes an SRQ, two QPs that receive from it, and one that does not.
+func srqWithQPs(t *testing.T) (srq *uverbs.SRQ, qps [2]*uverbs.QP) {
+	t.Helper()
+	dev := openDevice(t, deviceName)
+	pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 8})
+	cq, err := dev.CreateCQ(8, uverbs.CQOptions{})
+	must(t, err)
+	closeLater(t, cq)
+	for i, o := range []uverbs.QPOptions{{SRQ: srq}, {}, {SRQ: srq}} {
+		o.SendCQ, o.RecvCQ = cq, cq
+		qp, err := pd.CreateQP(o)
+		must(t, err, qp.Init())
+		closeLater(t, qp)
+		if o.SRQ != nil {
+			qps[i/2] = qp
+		}
+	}
+	return srq, qps
+}
+
+// listening makes an identifier of the connection manager that listens on the device.
+func listening(t *testing.T) netip.AddrPort {
+	t.Helper()
+	testenv.NeedsEthernet(t)
+	ch, err := cm.OpenChannel()
+	must(t, err)
+	closeLater(t, ch)
+	id, err := ch.NewID(cm.TCP)
+	must(t, err)
+	closeLater(t, id)
+	addr := netip.AddrPortFrom(netip.MustParseAddr(peerName), 7600)
+	must(t, id.Bind(addr), id.Listen(1))
+	return addr
+}
+
+// TestNetlinkSRQ holds an SRQ and looks for it in the kernel's list, with the QPs that receive
+// from it.
+func TestNetlinkSRQ(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		firstUse(t, deviceName)
+		dev := tracked(t)
+		before, err := netlinkrdma.SRQs(dev)
+		had := map[uint32]bool{}
+		for _, s := range before {
+			had[s.ID] = true
+		}
+		_, qps := srqWithQPs(t)
+		if kernelBefore(t, 5, 13) {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("SRQs: %v", err)
+			}
+			return
+		}
+		must(t, err)
+		all, err := netlinkrdma.SRQs(dev)
+		srq := own(t, all, err, func(s netlinkrdma.SRQ) bool { return !had[s.ID] })
+		q, err := netlinkrdma.QPByNum(dev, 1, qps[0].QPN())
+		must(t, err)
+		first, last := min(qps[0].QPN(), qps[1].QPN()), max(qps[0].QPN(), qps[1].QPN())
+		if srq.Type != netlinkrdma.SRQBasic || srq.PD != q.PD || srq.Kernel != "" {
+			t.Errorf("SRQ %+v, want a basic one of PD %d", srq, q.PD)
+		}
+		if diff := cmp.Diff([]netlinkrdma.QPRange{{First: first, Last: first}, {First: last, Last: last}}, srq.QPs); diff != "" {
+			t.Errorf("QPs of the SRQ (-want +got):\n%s", diff)
+		}
+		one, err := netlinkrdma.SRQByID(dev, srq.ID)
+		if diff := cmp.Diff(srq, one); err != nil || diff != "" {
+			t.Errorf("SRQ by id: %v\n%s", err, diff)
+		}
+	})
+}
+
+// TestNetlinkCMID holds an identifier that listens and looks for it in the kernel's list.
+func TestNetlinkCMID(t *testing.T) {
+	testenv.Guest(t)
+	addr := listening(t)
+	dev := tracked(t)
+	all, err := netlinkrdma.CMIDs(dev)
+	id := own(t, all, err, func(c netlinkrdma.CMID) bool { return c.Src == addr })
+	if id.State != netlinkrdma.CMListen || id.PortSpace != netlinkrdma.PortSpaceTCP || !id.Dst.Addr().IsUnspecified() || id.QPNum != 0 || id.Kernel != "" {
+		t.Errorf("%+v, want a listener of TCP on %s", id, addr)
+	}
+	one, err := netlinkrdma.CMIDByID(dev, id.Port, id.ID)
+	if diff := cmp.Diff(id, one, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); err != nil || diff != "" {
+		t.Errorf("by id: %v\n%s", err, diff)
+	}
+}
+
 // TestIproute2 compares what we and "rdma" tell of a device that is in use.
 func TestIproute2(t *testing.T) {
 	testenv.Guest(t)
@@ -223,6 +327,8 @@ func TestIproute2(t *testing.T) {
 		return
 	}
 	pair(t, uverbs.QPOptions{})
+	srqWithQPs(t)
+	listening(t)
 	dev := tracked(t)
 	hex := func(v uint32) string { return strconv.FormatUint(uint64(v), 16) }
 	owner := func(row map[string]any, o netlinkrdma.Owner) map[string]any {
@@ -280,6 +386,23 @@ func TestIproute2(t *testing.T) {
 		return rows, err
 	})
 	if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) >= 0 {
+		compareRows(t, "srq", func() (rows []map[string]any, err error) {
+			srqs, err := netlinkrdma.SRQs(dev)
+			for _, s := range srqs {
+				row := map[string]any{"srqn": s.ID, "type": s.Type.String(), "pdn": s.PD}
+				if len(s.QPs) > 0 {
+					var text []string
+					for _, r := range s.QPs {
+						if text = append(text, fmt.Sprint(r.First)); r.Last != r.First {
+							text[len(text)-1] += fmt.Sprintf("-%d", r.Last)
+						}
+					}
+					row["lqpn"] = text
+				}
+				rows = append(rows, owner(row, s.Owner))
+			}
+			return rows, err
+		})
 		compareRows(t, "ctx", func() (rows []map[string]any, err error) {
 			contexts, err := netlinkrdma.Contexts(dev)
 			for _, c := range contexts {
@@ -288,6 +411,24 @@ func TestIproute2(t *testing.T) {
 			return rows, err
 		})
 	}
+	compareRows(t, "cm_id", func() (rows []map[string]any, err error) {
+		ids, err := netlinkrdma.CMIDs(dev)
+		for _, c := range ids {
+			row := map[string]any{"cm-idn": c.ID, "port": c.Port, "state": c.State.String(), "ps": c.PortSpace.String(),
+				"src-addr": c.Src.String(), "dst-addr": c.Dst.String()}
+			rows = append(rows, owner(row, c.Owner))
+		}
+		return rows, err
+	})
+	compare(t, "the links", rdma(t, "link"), func() (rows []map[string]any, err error) {
+		ports, err := netlinkrdma.Ports(dev)
+		for _, p := range ports {
+			rows = append(rows, map[string]any{"port": p.Num, "state": p.State.String(), "physical_state": strings.ReplaceAll(p.PhysState.String(), "LinkUp", "LINK_UP"),
+				"netdev": p.Netdev, "netdev_index": p.NetdevIndex})
+		}
+		return rows, err
+	})
+	compareSystem(t)
 	compare(t, "the counts", rdma(t, "resource", "show")[:1], func() (rows []map[string]any, err error) {
 		c, err := netlinkrdma.Resources(dev)
 		row := map[string]any{"qp": c.QPs, "cq": c.CQs, "mr": c.MRs, "pd": c.PDs, "cm_id": c.CMIDs, "ctx": c.Contexts}
