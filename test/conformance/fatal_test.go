@@ -1,0 +1,156 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// unbind takes the driver off the PCI device of an RDMA device that is open, and returns what
+// gives it back.
+func unbind(t *testing.T, device string) (bind func()) {
+	t.Helper()
+	pci, err := filepath.EvalSymlinks("/sys/class/infiniband/" + device + "/device")
+	must(t, err)
+	driver, err := filepath.EvalSymlinks(pci + "/driver")
+	must(t, err)
+	name := []byte(filepath.Base(pci))
+	restore := addresses(t, rig.Netdevs[1])
+	must(t, os.WriteFile(driver+"/unbind", name, 0))
+	return func() {
+		must(t, os.WriteFile(driver+"/bind", name, 0))
+		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+			dev, err := uverbs.Open(device)
+			if err == nil {
+				restore()
+				if rig.InfiniBand() {
+					active(t, dev)
+				} else if setLink(t, dev, rig.Netdevs[1], true); gidIndex(t, dev, "10.1.0.2") != ipv4Index {
+					t.Errorf("the GID of the address is not at %d any more", ipv4Index)
+				}
+				must(t, dev.Close())
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s is not back: %v", device, err)
+			}
+		}
+	}
+}
+
+// active waits until the port is active.
+func active(t *testing.T, dev *uverbs.Device) {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		attr, err := dev.QueryPort(1)
+		if must(t, err); attr.State == uverbs.PortActive {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("port of %s does not become active", dev.Name())
+		}
+	}
+}
+
+// addresses notes the addresses of a network interface, if there is one, and returns what
+// gives them to the one that has its name then.
+func addresses(t *testing.T, netdev string) (restore func()) {
+	t.Helper()
+	if netdev == "" {
+		return func() {}
+	}
+	link, err := netlink.LinkByName(netdev)
+	must(t, err)
+	had, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	must(t, err)
+	return func() {
+		var link netlink.Link
+		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+			var err error
+			if link, err = netlink.LinkByName(netdev); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+		for _, a := range had {
+			if !a.IP.IsLinkLocalUnicast() {
+				addr := &netlink.Addr{IPNet: a.IPNet}
+				if a.IP.To4() == nil {
+					addr.Flags = unix.IFA_F_NODAD
+				}
+				must(t, netlink.AddrAdd(link, addr))
+			}
+		}
+		must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+netdev+"/accept_dad", []byte("0"), 0), netlink.LinkSetUp(link))
+	}
+}
+
+// TestDeviceRemoved takes a device away from a program that has it open, connected and waiting:
+// it learns that by EventDeviceFatal, every call comes back, and all can be closed.
+func TestDeviceRemoved(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "drivers that leave their device", "mlx5")
+	device := rig.Devices[1]
+	dev, err := uverbs.Open(device)
+	must(t, err)
+	t.Run("in use", func(t *testing.T) {
+		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
+		connect(t, a, b)
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)))
+		waits := make(chan error, 1)
+		must(t, a.cq.Notify())
+		go func() {
+			_, err := a.ch.Wait(withDeadline(t))
+			waits <- err
+		}()
+		done := make(chan func(), 1)
+		go func() { done <- unbind(t, device) }()
+		if ev := event(t, dev, uverbs.EventDeviceFatal); ev.QP != nil || ev.CQ != nil {
+			t.Errorf("%+v has an object", ev)
+		}
+		var bind func()
+		select {
+		case bind = <-done:
+		case <-time.After(deadline):
+			t.Fatal("the driver waits for who has the device open")
+		}
+		defer bind()
+		if err := <-waits; err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait of a CQ: %v, want an error as soon as the device is gone", err)
+		}
+		noEvent(t, dev) // the kernel lets the next call wait
+		for name, err := range map[string]error{
+			"AllocPD":   errOf(dev.AllocPD()),
+			"QueryPort": errOf(dev.QueryPort(1)),
+			"CreateCQ":  errOf(dev.CreateCQ(1, uverbs.CQOptions{})),
+			"RegMR":     errOf(a.pd.RegMR(a.buf, 0)),
+			"Query":     errOf(a.qp.Query()),
+			"Modify":    a.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState),
+			"CreateQP":  errOf(a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})),
+		} {
+			if !errors.Is(err, uverbs.ErrDeviceRemoved) || !errors.Is(err, syscall.EIO) {
+				t.Errorf("%s: %v, want ErrDeviceRemoved", name, err)
+				continue
+			}
+			says(t, err, device, "removed")
+		}
+		// The data path knows nothing of it. It must not block, nor fault.
+		must(t, a.qp.PostSend(send(2, a.mr.SGE(0, 8))), b.qp.PostRecv(3, b.mr.SGE(0, 8)), a.cq.Notify())
+		if n, err := a.cq.Poll(make([]uverbs.WC, 4)); n != 0 || err != nil {
+			t.Errorf("%d completions, %v", n, err)
+		}
+	})
+	must(t, dev.Close())
+}
