@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 )
@@ -19,6 +20,30 @@ func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 		return 0, argErr("QueryPKey", "index", index, "0 to %d", attr.PKeyTableLen-1)
 	}
 	return sysfsPKey(sysClassInfiniband, d.Name(), port, index)
+}
+
+// PKeyIndex returns where a partition key stands in a port's table (ibv_get_pkey_index). Like
+// the C function it wants all 16 bits, the membership bit among them. The error matches
+// [io/fs.ErrNotExist] if the table does not have it; see [Device.QueryPKey] for others.
+func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
+	attr, err := d.QueryPort(port)
+	if err != nil {
+		return 0, err
+	}
+	return sysfsPKeyIndex(sysClassInfiniband, d.Name(), port, attr.PKeyTableLen, pkey)
+}
+
+// sysfsPKeyIndex looks for a partition key in a table of n below root.
+func sysfsPKeyIndex(root, device string, port uint8, n int, pkey uint16) (int, error) {
+	for i := range n {
+		switch got, err := sysfsPKey(root, device, port, i); {
+		case err != nil:
+			return 0, err
+		case got == pkey:
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("uverbs: %s: port %d has no partition key %#04x among its %d: %w", device, port, pkey, n, fs.ErrNotExist)
 }
 
 // sysfsPKey reads a partition key below root.

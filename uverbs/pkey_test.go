@@ -21,6 +21,14 @@ func TestSysfsPKey(t *testing.T) {
 			t.Errorf("key %d is %#x, %v, want %#x", index, got, err, want)
 		}
 	}
+	for want, pkey := range []uint16{0xffff, 0x7001} {
+		if got, err := sysfsPKeyIndex(root, "rxe0", 2, 2, pkey); got != want || err != nil {
+			t.Errorf("key %#x is at %d, %v, want %d", pkey, got, err, want)
+		}
+	}
+	if _, err := sysfsPKeyIndex(root, "rxe0", 2, 2, 0xf001); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "0xf001 among its 2") {
+		t.Errorf("a key that is not there: %v", err)
+	}
 	for _, index := range []int{2, 3} {
 		if _, err := sysfsPKey(root, "rxe0", 2, index); err == nil || !strings.Contains(err.Error(), "of port 2") {
 			t.Errorf("key %d: %v", index, err)

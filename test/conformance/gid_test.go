@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
 	"testing"
 
@@ -16,6 +17,12 @@ func TestQueryPKey(t *testing.T) {
 		must(t, err)
 		if pkey, err := dev.QueryPKey(1, 0); pkey != 0xffff || err != nil {
 			t.Errorf("partition key is %#x, %v, want 0xffff", pkey, err)
+		}
+		if i, err := dev.PKeyIndex(1, 0xffff); i != 0 || err != nil {
+			t.Errorf("0xffff is at %d, %v, want 0", i, err)
+		}
+		if i, err := dev.PKeyIndex(1, 0x8123); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("0x8123 is at %d, %v, want fs.ErrNotExist", i, err)
 		}
 		_, err = dev.QueryPKey(1, attr.PKeyTableLen)
 		argError(t, err, "index")
