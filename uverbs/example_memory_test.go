@@ -63,3 +63,12 @@ func ExampleAllocBufferOptions() {
 	fmt.Println(buf.Len())
 	check(buf.Close())
 }
+
+// Pages of on-demand memory are brought in before the device needs them, so that its first
+// access does not wait for a page fault.
+func ExamplePD_AdviseMR() {
+	var pd *uverbs.PD
+	var buf *uverbs.Buffer
+	mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessOnDemand))
+	check(pd.AdviseMR(uverbs.AdvicePrefetchWrite, []uverbs.SGE{mr.SGE(0, 1<<20)}, uverbs.AdviseOptions{Flush: true}))
+}

@@ -2,7 +2,9 @@ package uverbs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -76,4 +78,19 @@ func ExampleSendBuilder_FetchAdd() {
 	b.FetchAdd(1, uverbs.Signaled, counter, rkey, 1)
 	b.SGE(mr.SGE(0, 8))
 	check(b.Post())
+}
+
+// Before QPs are added to a CQ it is made larger. What was there stays.
+func ExampleCQ_Resize() {
+	var cq *uverbs.CQ
+	check(cq.Resize(2 * cq.Cap()))
+	fmt.Println(cq.Cap())
+}
+
+// One event for 16 completions, or for those of 50 µs, where the device can do that.
+func ExampleCQ_Modify() {
+	var cq *uverbs.CQ
+	if err := cq.Modify(16, 50*time.Microsecond); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		fmt.Println(err)
+	}
 }
