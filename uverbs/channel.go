@@ -91,6 +91,8 @@ func waitErr(ctx context.Context, o *object, what string, err error) error {
 		err = ctx.Err()
 	case errors.Is(err, os.ErrClosed):
 		return o.errClosed()
+	case errors.Is(err, syscall.EIO): // which is how the kernel says so
+		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
 	}
 	return fmt.Errorf("uverbs: wait for %s: %w", what, err)
 }

@@ -176,6 +176,7 @@ type Device struct {
 	targets    targets
 	async      *os.File // asynchronous events; nil if the kernel has none
 	asyncFD    int      // of async, if it is an object of the ioctl interface, else -1
+	fatal      bool     // WaitEvent has returned EventDeviceFatal
 	asyncWatch watch
 	asyncDesc  abi.AsyncEventDesc // read buffer, here so that it is not allocated per read
 }
@@ -216,7 +217,18 @@ func (e *DeviceError) Error() string {
 // Unwrap returns the reason.
 func (e *DeviceError) Unwrap() error { return e.Err }
 
-// noDeviceHint is what to look at when there is no device at all.
+// noDevice is the error where there is no device at all. It tells what to look at.
+func noDevice() error {
+	hint := noDeviceHint
+	if s, err := netlinkrdma.SystemSettings(); err == nil && s.NetNSMode == netlinkrdma.NetNSExclusive {
+		hint = exclusiveHint
+	}
+	return fmt.Errorf("there is no RDMA device: %s: %w", hint, ErrNoDevice)
+}
+
+// exclusiveHint is for systems on which a device is seen in one network namespace only.
+const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): rdma dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0"
+
 const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS)"
 
 // Open opens a device by name (ibv_open_device). The error is a [DeviceError].
@@ -240,7 +252,7 @@ func Open(name string) (*Device, error) {
 	}
 	reason := fmt.Errorf("no device of this name: %w", fs.ErrNotExist)
 	if len(infos) == 0 {
-		reason = fmt.Errorf("there is no RDMA device: %s: %w", noDeviceHint, ErrNoDevice)
+		reason = noDevice()
 	}
 	return nil, &DeviceError{Name: name, Devices: infos, Err: reason}
 }
@@ -253,7 +265,7 @@ func OpenFirst() (*Device, error) {
 		return nil, &DeviceError{Err: err}
 	}
 	if len(infos) == 0 {
-		return nil, &DeviceError{Err: fmt.Errorf("there is no RDMA device: %s: %w", noDeviceHint, ErrNoDevice)}
+		return nil, &DeviceError{Err: noDevice()}
 	}
 	var idle *Device
 	for i := range infos {

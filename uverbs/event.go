@@ -183,7 +183,7 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 // is refused. It tells of no other error of a QP: those are completions.
 //
 // It returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
-// closed, and a [FeatureError] where the ioctl interface has no events (before Linux 5.6).
+// closed, [ErrDeviceRemoved] once it has returned EventDeviceFatal, and a [FeatureError] where the ioctl interface has no events (before Linux 5.6).
 // One goroutine at a time may call WaitEvent. It parks in Go's netpoller and takes no
 // thread; repeated calls with one context do not allocate.
 func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
@@ -196,6 +196,9 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	if d.async == nil {
 		return Event{}, &FeatureError{Feature: "ASYNC_EVENT", Since: Version{5, 6}}
 	}
+	if d.fatal { // the kernel would let the call wait
+		return Event{}, fmt.Errorf("uverbs: wait for event: %w", ErrDeviceRemoved)
+	}
 	d.asyncWatch.follow(ctx, d.async)
 	for {
 		ev, ok, err := d.readEvent()
@@ -203,6 +206,7 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 			return Event{}, waitErr(ctx, &d.object, "event", err)
 		}
 		if ok {
+			d.fatal = ev.Type == EventDeviceFatal
 			return ev, nil
 		}
 	}

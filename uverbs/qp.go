@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
@@ -205,7 +206,11 @@ func (q *QP) destroyKernel() error {
 		req := &abi.DestroyQP{QPHandle: q.handle}
 		errno = q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DESTROY_QP, bytesOf(req), bytesOf(resp), udata{})
 	}
-	return q.dev.cmd.fail("DESTROY_QP", errno, "")
+	hint := ""
+	if errno == syscall.EBUSY && q.typ == UD {
+		hint = "it may still be attached to a multicast group (DetachMulticast)"
+	}
+	return q.dev.cmd.fail("DESTROY_QP", errno, hint)
 }
 
 // Close destroys the queue pair (ibv_destroy_qp). Work requests that have not

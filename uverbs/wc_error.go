@@ -123,9 +123,12 @@ func (q *QP) explain(wc *WC) *WCError {
 			e.Hint += fmt.Sprintf(" at %d attempts; the time between them is its MinRNRTimer", int(p.rnrRetries)+1)
 		}
 	case WCRemAccessErr:
-		e.Hint = "the rkey, the address range or the access rights of the peer's MR do not permit it"
+		e.Hint = "the rkey, the address range or the access rights of the peer's MR or MW do not permit it"
 	case WCRemInvReqErr:
 		e.Hint = "the peer's receive buffer may be too short, or its QP does not permit the operation"
+		if sent.op == WRSendWithInv && sent.text != "" {
+			e.Hint = "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, or " + e.Hint
+		}
 	case WCLocProtErr, WCLocQPOpErr:
 		e.Hint = q.faultySGE(&sent)
 		if e.Hint == "" && wc.Status == WCLocProtErr {

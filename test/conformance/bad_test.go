@@ -59,6 +59,10 @@ func TestNoDevice(t *testing.T) {
 	if !errors.Is(err, uverbs.ErrNoDevice) {
 		t.Errorf("%v is not ErrNoDevice", err)
 	}
+	must(t, netlinkrdma.SetNetNSMode(netlinkrdma.NetNSExclusive))
+	t.Cleanup(func() { must(t, netlinkrdma.SetNetNSMode(netlinkrdma.NetNSShared)) })
+	_, err = uverbs.Open("rxe0")
+	says(t, err, "no RDMA device", "netns mode is exclusive", "rdma dev set DEV netns NS")
 }
 
 // links are the RDMA links of the VM.

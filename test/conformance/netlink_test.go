@@ -279,12 +279,7 @@ func TestNetlinkSRQ(t *testing.T) {
 			had[s.ID] = true
 		}
 		_, qps := srqWithQPs(t)
-		if kernelBefore(t, 5, 13) {
-			if !errors.Is(err, errors.ErrUnsupported) {
-				t.Errorf("SRQs: %v", err)
-			}
-			return
-		}
+		testenv.Skip(t, err)
 		must(t, err)
 		all, err := netlinkrdma.SRQs(dev)
 		srq := own(t, all, err, func(s netlinkrdma.SRQ) bool { return !had[s.ID] })
