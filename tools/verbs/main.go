@@ -1,5 +1,5 @@
 // Verbs is the command-line tool of goverbs: it lists RDMA devices, shows what they
-// can do and plays ping-pong over them. It needs nothing but the kernel.
+// can do, plays ping-pong over them and measures them. It needs nothing but the kernel.
 package main
 
 import (
@@ -29,7 +29,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "verbs",
 		Short: "RDMA devices, from a single static binary",
-		Long: `verbs lists RDMA devices, shows what they can do and plays ping-pong over them.
+		Long: `verbs lists RDMA devices, shows what they can do, plays ping-pong over them and measures them.
 
 It talks to the kernel itself: no libibverbs, no provider libraries, no sysfs scan.
 
@@ -40,6 +40,6 @@ Environment:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newDevices(), newInfo(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newMonitor())
+	root.AddCommand(newDevices(), newInfo(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newMonitor(), newPerf())
 	return root
 }

@@ -1,0 +1,265 @@
+package perf
+
+import (
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// bandwidth keeps the queues full: the send queues of who sends, the receive queues of who
+// receives.
+func (e *End) bandwidth(size int, m *meter, r *Run, sent func(int64) error) error {
+	c := &e.Config
+	b := &blast{
+		End: e, size: size, meter: m, run: r, sent: sent,
+		sending: c.sends(e.Server), receiving: c.receives(e.Server),
+		moderate: c.moderation(size), gap: c.Rate.gap(c.List, size),
+	}
+	b.begun = !(e.Server && b.receiving) // a server waits for the first message
+	b.expect = int64(c.total() * c.QPs)
+	if c.Op == Send && !e.Server && !c.Both {
+		b.expect = 0
+	}
+	for i := range e.flows {
+		e.flows[i].goal = c.Warmup
+	}
+	return b.loop()
+}
+
+// blast is a bandwidth test under way.
+type blast struct {
+	*End
+	size               int
+	meter              *meter
+	run                *Run
+	sent               func(int64) error
+	sending, receiving bool // what is left to do
+	begun              bool // a server that sends may do so
+	warm               bool // the warm-up is over
+	ending             bool // the last message of each queue pair is posted, as the time is over
+	moderate           int
+	expect             int64         // messages to receive; 0 if that is not known
+	got                int64         // messages received
+	gap                time.Duration // between two doorbells of a queue pair, if there is a limit
+	due                time.Duration // of the next
+	last               time.Time
+	failed             error // of sent
+}
+
+// loop sends and receives until all is done.
+func (b *blast) loop() error {
+	sendCQ, recvCQ := b.SendCQ, b.RecvCQ
+	if !b.receiving {
+		recvCQ = nil
+	}
+	b.warmed()
+	for b.sending || b.receiving {
+		if b.failed != nil {
+			return b.failed
+		}
+		if b.sending && b.begun {
+			if err := b.postAll(); err != nil {
+				return err
+			}
+		}
+		n := 0
+		if b.receiving {
+			k, err := b.takeReceives()
+			if err != nil {
+				return err
+			}
+			n += k
+		}
+		if b.sending && b.begun {
+			k, err := b.takeSends()
+			if err != nil {
+				return err
+			}
+			n += k
+		}
+		if n > 0 {
+			continue
+		}
+		if b.receiving && b.over(b.got, &b.last) {
+			b.doneReceiving()
+			continue
+		}
+		if b.gap != 0 && b.sending && b.Channel != nil {
+			time.Sleep(min(b.gap, time.Millisecond)) // no completion may come
+		}
+		var err error
+		switch {
+		case b.sending && b.gap != 0 && b.Channel != nil:
+			err = b.breathe()
+		case b.sending:
+			err = b.idle(sendCQ, recvCQ)
+		default:
+			err = b.idle(recvCQ, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	b.run.Received = b.got
+	return b.failed
+}
+
+// postAll posts what there is room for.
+func (b *blast) postAll() error {
+	c := &b.Config
+	for i := range b.flows {
+		f := &b.flows[i]
+		for (f.goal == 0 && b.warm || f.posted < f.goal) && !b.late() {
+			n := c.List
+			if f.goal != 0 {
+				n = min(n, f.goal-f.posted)
+			}
+			if f.posted-f.completed+n > c.Depth || f.next+n > len(f.wrs) {
+				break
+			}
+			if b.gap != 0 && b.warm {
+				now := time.Since(b.meter.base)
+				if now < b.due {
+					return nil
+				}
+				b.due = max(b.due+b.gap, now-time.Millisecond)
+			}
+			if err := f.post(i, n, b.moderate, false); err != nil {
+				return err
+			}
+			if f.next%c.List != 0 { // a list that was cut at the end
+				f.next = 0
+			}
+		}
+	}
+	return nil
+}
+
+// late reports whether the time for sending is over.
+func (b *blast) late() bool { return b.warm && b.expired.Load() }
+
+// takeSends takes completions of what was sent.
+func (b *blast) takeSends() (int, error) {
+	wcs := b.wcs[:]
+	n, err := b.SendCQ.Poll(wcs)
+	if err != nil {
+		return 0, err
+	}
+	for i := range wcs[:n] {
+		f := &b.flows[wcs[i].ID>>sendShift]
+		if wcs[i].Status != uverbs.WCSuccess {
+			return 0, f.qp.Err(&wcs[i])
+		}
+		f.completed = int(wcs[i].ID & sendMask)
+	}
+	if n > 0 {
+		b.count.Add(int64(n))
+	}
+	if b.late() && !b.ending {
+		return n, b.finish()
+	}
+	if n > 0 && b.complete() {
+		b.warmed()
+	}
+	return n, nil
+}
+
+// complete reports whether all that is to be posted has been completed.
+func (b *blast) complete() bool {
+	for i := range b.flows {
+		if f := &b.flows[i]; f.goal == 0 || f.completed < f.goal {
+			return false
+		}
+	}
+	return true
+}
+
+// finish posts a last message of each queue pair, whose completion is that of all before it.
+func (b *blast) finish() error {
+	for i := range b.flows {
+		if f := &b.flows[i]; f.posted-f.completed >= b.Config.Depth {
+			return nil // no room yet
+		}
+	}
+	b.ending = true
+	for i := range b.flows {
+		f := &b.flows[i]
+		if f.posted != f.completed || f.posted == 0 {
+			if err := f.post(i, 1, 1, true); err != nil {
+				return err
+			}
+			f.next = 0
+		}
+		f.goal = f.posted
+	}
+	if b.complete() {
+		b.warmed()
+	}
+	return nil
+}
+
+// warmed begins what counts if the warm-up is done, and ends it if that is done, too.
+func (b *blast) warmed() {
+	if !b.sending || !b.complete() && b.Config.Warmup > 0 && !b.warm {
+		return
+	}
+	if !b.warm {
+		b.warm = true
+		for i := range b.flows {
+			b.flows[i].goal = b.Config.total()
+		}
+		if b.begun {
+			b.End.begin(b.meter)
+		}
+		return
+	}
+	b.meter.end(b.run)
+	b.sending = false
+	for i := range b.flows {
+		b.run.AllSent += int64(b.flows[i].posted)
+	}
+	b.run.Sent = b.run.AllSent - int64(b.Config.Warmup*b.Config.QPs)
+	if b.sent != nil {
+		b.failed = b.sent(b.run.AllSent)
+	}
+}
+
+// takeReceives takes what has come.
+func (b *blast) takeReceives() (int, error) {
+	wcs := b.wcs[:]
+	n, err := b.RecvCQ.Poll(wcs)
+	if n == 0 || err != nil {
+		return 0, err
+	}
+	warmup := int64(b.Config.Warmup * b.Config.QPs)
+	for i := range wcs[:n] {
+		if err := b.received(&wcs[i], b.size); err != nil {
+			return 0, err
+		}
+	}
+	before := b.got
+	b.got += int64(n)
+	b.count.Add(int64(n))
+	b.last = time.Time{}
+	if b.Server && !b.begun {
+		b.begun = true
+		if b.warm {
+			b.End.begin(b.meter)
+		}
+	}
+	if b.Server && !b.Config.Both && !b.meter.running && before <= warmup && b.got > warmup {
+		b.meter.begin()
+	}
+	if b.expect > 0 && b.got >= b.expect {
+		b.doneReceiving()
+	}
+	return n, nil
+}
+
+// doneReceiving ends the receiving side.
+func (b *blast) doneReceiving() {
+	b.receiving = false
+	if b.Server && !b.Config.Both && b.meter.running {
+		b.meter.end(b.run)
+	}
+}

@@ -1,0 +1,274 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Client measures with a Server.
+type Client struct {
+	Config Config
+	Local  Local
+	Host   string // Host is the server's name or address.
+	Port   int    // Port is the TCP port of its control connection.
+
+	// Measured is called with each size's result as it comes, if it is not nil.
+	Measured func(Size)
+	// Running is called when the traffic of a size begins, with the size and a function that
+	// tells how many messages were done, and returns a function that is called when it ends;
+	// it may be nil.
+	Running func(size int, count func() int64) (stop func())
+
+	report Report
+	conn   *control
+	end    *End
+}
+
+// Run measures all sizes.
+func (cl *Client) Run(ctx context.Context) (*Report, error) {
+	if err := cl.Config.Validate(); err != nil {
+		return nil, err
+	}
+	if err := cl.Local.validate(&cl.Config); err != nil {
+		return nil, err
+	}
+	addr := net.JoinHostPort(cl.Host, strconv.Itoa(cl.Port))
+	conn, err := cl.dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	cl.conn = &control{conn: conn, name: "server " + addr, inbox: make(chan message, 1), cancel: cancel, end: func(sent int64) {
+		if cl.end != nil {
+			cl.end.Stop(sent)
+		}
+	}}
+	go cl.conn.listen()
+	err = Pinned(cl.Local.CPU, func() error { return cl.play(ctx) })
+	if err != nil {
+		cl.conn.fail(err)
+		return nil, because(ctx, err)
+	}
+	return &cl.report, nil
+}
+
+// because returns why a context has ended if that is what an error comes from: a server that is
+// gone says more than a retry that was in vain.
+func because(ctx context.Context, err error) error {
+	var wc *uverbs.WCError
+	if errors.As(err, &wc) && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", cause, err)
+}
+
+// dial connects, and sees that a server of this kind is there.
+func (cl *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: answerTime}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("no perf server at %s (verbs perf serve): %w", addr, err)
+	}
+	err = func() error {
+		if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
+			return err
+		}
+		if _, err := conn.Write(preamble()); err != nil {
+			return err
+		}
+		version, err := checkPreamble(conn)
+		if err != nil {
+			return err
+		}
+		if version != ProtocolVersion {
+			return versionError(version)
+		}
+		return conn.SetDeadline(time.Time{})
+	}()
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("server %s: %w", addr, err)
+	}
+	return conn, nil
+}
+
+// addrOf returns the IP address of an end of a connection.
+func addrOf(a net.Addr) netip.Addr {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return t.AddrPort().Addr()
+}
+
+// play connects and measures.
+func (cl *Client) play(ctx context.Context) (err error) {
+	dev, port, err := OpenDevice(cl.Local, addrOf(cl.conn.conn.LocalAddr()))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if err := cl.agree(ctx, dev, port); err != nil {
+		return err
+	}
+	if cl.end, err = NewEnd(dev, port, cl.Config, cl.Local, false); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.end.Close()) }()
+	if err := cl.connect(ctx); err != nil {
+		return err
+	}
+	for _, size := range cl.Config.Sizes {
+		result, err := cl.measure(ctx, size)
+		if err != nil {
+			return fmt.Errorf("size %d: %w", size, err)
+		}
+		cl.report.Results = append(cl.report.Results, result)
+		if cl.Measured != nil {
+			cl.Measured(result)
+		}
+	}
+	return nil
+}
+
+// agree settles what the two devices can do.
+func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) error {
+	attr, err := dev.QueryPort(port)
+	if err != nil {
+		return err
+	}
+	mine := limits(dev, attr)
+	if err := cl.Config.fit(mine); err != nil {
+		return err
+	}
+	if err := cl.conn.put(message{Kind: kindHello, Limits: &mine}); err != nil {
+		return err
+	}
+	m, err := cl.conn.take(ctx, kindHello, answerTime)
+	if err != nil {
+		return err
+	}
+	if m.Limits == nil {
+		return fmt.Errorf("%s does not tell its limits", cl.conn.name)
+	}
+	theirs := *m.Limits
+	if err := cl.Config.fit(theirs); err != nil {
+		return fmt.Errorf("%s: %w", cl.conn.name, err)
+	}
+	c := &cl.Config
+	c.MTU = cmpOr(c.MTU, min(mine.MTU, theirs.MTU))
+	c.RdAtomic = cmpOr(c.RdAtomic, min(mine.RdAtomic, theirs.RdAtomic))
+	cl.report = Report{
+		Version: ReportVersion, Test: c.Name(), Config: *c,
+		Client: Side{Device: mine.Device, Driver: mine.Driver, Address: cl.conn.conn.LocalAddr().String()},
+		Server: Side{Device: theirs.Device, Driver: theirs.Driver, Address: cl.conn.conn.RemoteAddr().String()},
+	}
+	return nil
+}
+
+// connect connects the queue pairs.
+func (cl *Client) connect(ctx context.Context) error {
+	if err := cl.conn.put(message{Kind: kindOpen, Config: &cl.Config}); err != nil {
+		return err
+	}
+	opened, err := cl.conn.take(ctx, kindOpened, answerTime)
+	if err != nil {
+		return err
+	}
+	var ids *connections
+	if cl.Config.CM {
+		if ids, err = resolve(ctx, cl.end, opened.CMAddr); err != nil {
+			return err
+		}
+	}
+	// The first address of the server is known from the control connection.
+	mine, err := cl.end.Peers(uverbs.GID(addrOf(cl.conn.conn.RemoteAddr()).As16()))
+	if err != nil {
+		return err
+	}
+	if err := cl.conn.put(message{Kind: kindPeers, Peers: mine, Inline: cl.end.Inline}); err != nil {
+		return err
+	}
+	if ids != nil {
+		if err := ids.connect(ctx); err != nil {
+			return err
+		}
+	}
+	theirs, err := cl.conn.take(ctx, kindPeers, answerTime)
+	if err != nil {
+		return err
+	}
+	if err := cl.end.Connect(ctx, theirs.Peers); err != nil {
+		return err
+	}
+	cl.report.Client.Inline, cl.report.Server.Inline = cl.end.Inline, theirs.Inline
+	cl.report.Client.GID, cl.report.Server.GID = mine[0].GID.Addr().String(), theirs.Peers[0].GID.Addr().String()
+	return cl.conn.put(message{Kind: kindConnected})
+}
+
+// measure measures one size.
+func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
+	if err := cl.end.Prepare(size); err != nil {
+		return Size{}, err
+	}
+	if err := cl.conn.put(message{Kind: kindStart, Size: size}); err != nil {
+		return Size{}, err
+	}
+	if _, err := cl.conn.take(ctx, kindReady, answerTime); err != nil {
+		return Size{}, err
+	}
+	if cl.Running != nil {
+		defer cl.Running(size, cl.end.Count)()
+	}
+	run, err := cl.end.Run(ctx, size, func(sent int64) error {
+		return cl.conn.put(message{Kind: kindFinished, Sent: sent})
+	})
+	if err != nil {
+		return Size{}, err
+	}
+	m, err := cl.conn.take(ctx, kindReport, cl.Config.Patience+answerTime)
+	if err != nil {
+		return Size{}, err
+	}
+	c := &cl.Config
+	if c.Verify && c.Metric == BW {
+		if c.Op == Read {
+			err = cl.end.verifyRead(size, run.AllSent/int64(c.QPs))
+		} else if c.Both && m.Run != nil {
+			err = cl.end.VerifyMemory(size, m.Run.AllSent/int64(c.QPs))
+		}
+	}
+	return c.Result(size, run, m.Run), err
+}
+
+// validate refuses what does not go together.
+func (l *Local) validate(c *Config) error {
+	switch {
+	case l.GID < Auto:
+		return field("gid", l.GID, "0 and more")
+	case l.CPU < Auto || l.CPU > 1023:
+		return field("cpu", l.CPU, "0 to 1023")
+	case l.DMABuf != "" && (c.Verify || c.Op == Write && c.Metric == Lat):
+		return errors.New("--dmabuf: the memory is not the program's to look at, which --verify and write-lat do")
+	case l.DMABuf != "" && l.HugePages:
+		return errors.New("--dmabuf and --huge-pages exclude each other")
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package perf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// connections are the queue pairs of a side, connected by the connection manager: one
+// identifier for each. The client's private data is the number of the queue pair.
+type connections struct {
+	end      *End
+	channel  *cm.Channel
+	listener *cm.ID
+	addr     netip.AddrPort // of the listener
+	ids      []*cm.ID
+}
+
+// space returns the port space for the type of the queue pairs.
+func (e *End) space() cm.PortSpace {
+	if e.Config.Type == UD {
+		return cm.UDP
+	}
+	return cm.TCP
+}
+
+// newConnections opens a channel, which the end closes.
+func newConnections(e *End) (*connections, error) {
+	c := &connections{end: e, ids: make([]*cm.ID, e.Config.QPs)}
+	var err error
+	if c.channel, err = cm.OpenChannel(); err != nil {
+		return nil, err
+	}
+	e.later(c.channel.Close)
+	return c, nil
+}
+
+// adopt has the end close an identifier, and its queue pair before.
+func (c *connections) adopt(id *cm.ID) { c.end.later(id.Close) }
+
+// param returns what goes with a request or an answer.
+func (c *connections) param() cm.ConnParam {
+	p := cm.ConnParam{RetryCount: uint8(c.end.Config.Retry), RNRRetryCount: DefaultRNRRetry}
+	if c.end.Config.Type == RC {
+		n := uint8(cmpOr(c.end.Config.RdAtomic, c.end.Limits.RdAtomic))
+		p.ResponderResources, p.InitiatorDepth = n, n
+	}
+	return p
+}
+
+// createQP makes the queue pair of an identifier.
+func (c *connections) createQP(id *cm.ID) error {
+	_, err := c.end.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) { return id.CreateQP(c.end.PD, o) })
+	return err
+}
+
+// resolve makes the client's queue pairs, on the way to a listener.
+func resolve(ctx context.Context, e *End, listener string) (*connections, error) {
+	addr, err := netip.ParseAddrPort(listener)
+	if err != nil {
+		return nil, fmt.Errorf("the server tells no address for the connection manager: %w", err)
+	}
+	c, err := newConnections(e)
+	if err != nil {
+		return nil, err
+	}
+	c.addr = addr
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	for i := range c.ids {
+		if c.ids[i], err = c.channel.NewID(e.space()); err != nil {
+			return nil, err
+		}
+		c.adopt(c.ids[i])
+		if err := c.ids[i].Resolve(ctx, netip.AddrPort{}, addr); err != nil {
+			return nil, err
+		}
+		if err := c.createQP(c.ids[i]); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// connect connects the client's queue pairs.
+func (c *connections) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	for i, id := range c.ids {
+		p := c.param()
+		p.PrivateData = binary.BigEndian.AppendUint32(nil, uint32(i))
+		if _, err := id.ConnectWait(ctx, p, cm.ECE{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listenIDs makes the server's listener, for one client.
+func listenIDs(e *End, addr netip.Addr) (*connections, error) {
+	c, err := newConnections(e)
+	if err != nil {
+		return nil, err
+	}
+	if c.listener, err = c.channel.NewID(e.space()); err != nil {
+		return nil, err
+	}
+	c.adopt(c.listener)
+	if err := c.listener.Bind(netip.AddrPortFrom(addr.Unmap(), 0)); err != nil {
+		return nil, err
+	}
+	if err := c.listener.Listen(e.Config.QPs); err != nil {
+		return nil, err
+	}
+	a, err := c.listener.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	c.addr = netip.AddrPortFrom(addr.Unmap(), a.Local.Port)
+	return c, nil
+}
+
+// accept takes the client's queue pairs, in their order.
+func (c *connections) accept(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	for i := range c.ids {
+		request, err := c.listener.Request(ctx)
+		if err != nil {
+			return err
+		}
+		id := request.ID
+		c.adopt(id)
+		c.ids[i] = id
+		if b := request.Param.PrivateData; len(b) < 4 || binary.BigEndian.Uint32(b) != uint32(i) {
+			return errors.Join(errors.New("somebody else has connected to the test's listener"), id.Reject(nil, cm.ReasonConsumer))
+		}
+		err = c.createQP(id)
+		if err == nil {
+			err = id.AcceptWait(ctx, c.param(), cm.ECE{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

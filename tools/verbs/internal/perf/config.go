@@ -1,0 +1,456 @@
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Operations.
+const (
+	Send   = "send"
+	Write  = "write"
+	Read   = "read"
+	Atomic = "atomic"
+)
+
+// What is measured.
+const (
+	Lat = "lat"
+	BW  = "bw"
+)
+
+// Types of queue pairs.
+const (
+	RC = "rc"
+	UC = "uc"
+	UD = "ud"
+)
+
+// Defaults, which are perftest's.
+const (
+	DefaultSizeLat    = 2
+	DefaultSizeBW     = 65536
+	DefaultIterations = 1000
+	DefaultWriteBW    = 5000 // iterations of write-bw
+	DefaultDepth      = 128  // of bandwidth tests; those of latency have 1
+	DefaultRecvDepth  = 512
+	DefaultModerate   = 100
+	DefaultTimeout    = 14
+	DefaultRetry      = 7
+	DefaultRNRRetry   = 7
+	largeMessage      = 8192 // above, each message of RC and UC has a completion of its own
+	inlineWrite       = 220  // inline data of latency tests, if the device takes as much
+	inlineSend        = 236
+	inlineDatagram    = 188
+	atomicSize        = 8
+	sweepFirst        = 1 // a sweep goes from 2 to the 23rd power of 2
+	sweepLast         = 23
+)
+
+// Limits of what one side may ask of the other.
+const (
+	maxQPs        = 16384
+	maxIterations = 100_000_000
+	maxDepth      = 1 << 20
+	maxTimeout    = 31
+	maxRetry      = 7
+	maxMessage    = 1 << 31
+	maxDatagrams  = 16000
+)
+
+// Auto, as the inline size or the moderation, has the test choose.
+const Auto = -1
+
+// Config says what is measured. Both sides have the same.
+type Config struct {
+	Op         string        `json:"operation"`            // send, write, read or atomic
+	Metric     string        `json:"metric"`               // lat or bw
+	Type       string        `json:"type"`                 // rc, uc or ud
+	Sizes      []int         `json:"sizes"`                // of messages, in bytes, in the order of the tests
+	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
+	Iterations int           `json:"iterations,omitempty"` // messages of each QP, if Duration is 0
+	Duration   time.Duration `json:"duration_ns,omitempty"`
+	Warmup     int           `json:"warmup"`          // messages of each QP before those that count
+	QPs        int           `json:"qps"`             // number of queue pairs
+	Both       bool          `json:"both,omitempty"`  // both directions
+	List       int           `json:"list"`            // work requests by one doorbell
+	Inline     int           `json:"inline"`          // largest message that is sent inline, in bytes; Auto
+	Moderate   int           `json:"moderate"`        // one completion for as many messages; Auto
+	Depth      int           `json:"depth"`           // messages of each QP under way
+	RecvDepth  int           `json:"recv_depth"`      // receives of each QP; Auto
+	Events     bool          `json:"events"`          // sleep instead of polling
+	Rate       Rate          `json:"rate,omitzero"`   // the most that each side sends
+	Verify     bool          `json:"verify"`          // compare what arrives
+	CM         bool          `json:"cm"`              // connect by rdma_cm
+	MTU        int           `json:"mtu"`             // path MTU in bytes; 0 for the smaller of the ports'
+	SL         uint8         `json:"sl,omitempty"`    // service level
+	TOS        uint8         `json:"tos,omitempty"`   // traffic class
+	Timeout    int           `json:"timeout"`         // acknowledgement, 4.096 µs times 2 to this power
+	Retry      int           `json:"retry"`           // retries
+	Patience   time.Duration `json:"patience_ns"`     // a test in which nothing happens for so long has failed
+	RdAtomic   int           `json:"reads,omitempty"` // READs and atomics under way; 0 for what both devices have
+}
+
+// Name returns the test's name, such as "send-lat".
+func (c *Config) Name() string { return c.Op + "-" + c.Metric }
+
+// Default returns what a test has unless told otherwise.
+func Default(op, metric string) Config {
+	c := Config{
+		Op: op, Metric: metric, Type: RC,
+		Iterations: DefaultIterations, Warmup: 10, QPs: 1, List: 1,
+		Inline: Auto, Moderate: Auto, Depth: DefaultDepth, RecvDepth: Auto,
+		Timeout: DefaultTimeout, Retry: DefaultRetry, Patience: 30 * time.Second,
+	}
+	switch {
+	case op == Atomic:
+		c.Sizes = []int{atomicSize}
+	case metric == Lat:
+		c.Sizes = []int{DefaultSizeLat}
+	default:
+		c.Sizes = []int{DefaultSizeBW}
+	}
+	if metric == Lat {
+		c.Depth = 1
+	}
+	if op == Write && metric == BW {
+		c.Iterations = DefaultWriteBW
+	}
+	return c
+}
+
+// Sweep returns the sizes of a sweep, which are perftest's: the powers of 2 up to a limit.
+func Sweep(limit int) (sizes []int) {
+	for i := sweepFirst; i <= sweepLast && 1<<i <= limit; i++ {
+		sizes = append(sizes, 1<<i)
+	}
+	return sizes
+}
+
+// field is an error that names a flag.
+func field(name string, given any, allowed string, args ...any) error {
+	return fmt.Errorf("--%s is %v, allowed: %s", name, given, fmt.Sprintf(allowed, args...))
+}
+
+// Validate refuses what no device can do. Names in errors are those of the command line.
+func (c *Config) Validate() error {
+	for _, f := range []struct {
+		name    string
+		given   string
+		allowed []string
+	}{
+		{"operation", c.Op, []string{Send, Write, Read, Atomic}},
+		{"metric", c.Metric, []string{Lat, BW}},
+		{"type", c.Type, []string{RC, UC, UD}},
+	} {
+		if !slices.Contains(f.allowed, f.given) {
+			return field(f.name, strconv.Quote(f.given), "%s", strings.Join(f.allowed, ", "))
+		}
+	}
+	if err := c.validateOp(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name       string
+		given      int
+		least, max int
+	}{
+		{"qps", c.QPs, 1, maxQPs},
+		{"list", c.List, 1, maxDepth},
+		{"depth", c.Depth, 1, maxDepth},
+		{"recv-depth", c.RecvDepth, Auto, maxDepth},
+		{"warmup", c.Warmup, 0, maxIterations},
+		{"timeout", c.Timeout, 1, maxTimeout},
+		{"retry", c.Retry, 1, maxRetry},
+		{"outs", c.RdAtomic, 0, 255},
+	} {
+		if f.given < f.least || f.given > f.max {
+			return field(f.name, f.given, "%d to %d", f.least, f.max)
+		}
+	}
+	switch {
+	case c.Duration < 0:
+		return field("duration", c.Duration, "more than 0")
+	case c.Duration == 0 && (c.Iterations < 1 || c.Iterations > maxIterations):
+		return field("iterations", c.Iterations, "1 to %d", maxIterations)
+	case c.RecvDepth == 0:
+		return field("recv-depth", 0, "1 and more")
+	case c.Inline < Auto:
+		return field("inline", c.Inline, "0 and more bytes")
+	case c.Moderate != Auto && c.Moderate < 1:
+		return field("moderate", c.Moderate, "1 and more")
+	case c.Moderate > c.Depth:
+		return field("moderate", c.Moderate, "up to --depth, which is %d", c.Depth)
+	case c.List > c.Depth:
+		return field("list", c.List, "up to --depth, which is %d", c.Depth)
+	case c.Patience <= 0:
+		return field("patience", c.Patience, "more than 0")
+	case c.SL > 15:
+		return field("sl", c.SL, "0 to 15")
+	}
+	if c.MTU != 0 {
+		if _, err := uverbs.MTUFromBytes(c.MTU); err != nil {
+			return field("mtu", c.MTU, "256, 512, 1024, 2048, 4096")
+		}
+	}
+	if err := c.Rate.validate(); err != nil {
+		return err
+	}
+	return c.validateMetric()
+}
+
+// validateOp checks sizes and types against the operation.
+func (c *Config) validateOp() error {
+	switch {
+	case c.Type == UD && c.Op != Send:
+		return fmt.Errorf("%s needs a connection, which ud has not: --type is ud, allowed: %s", c.Name(), strings.Join(c.Types(), ", "))
+	case c.Type == UC && (c.Op == Read || c.Op == Atomic):
+		return fmt.Errorf("%s needs a reliable connection, which uc is not: --type is uc, allowed: rc", c.Name())
+	case c.Type == UC && c.CM:
+		return errors.New("--cm: the connection manager has no connections of type uc, allowed: rc, ud")
+	case len(c.Sizes) == 0 || len(c.Sizes) > 64:
+		return fmt.Errorf("%d message sizes, allowed: 1 to 64", len(c.Sizes))
+	}
+	for _, s := range c.Sizes {
+		if c.Op == Atomic && s != atomicSize {
+			return field("size", s, "8, the bytes of an atomic")
+		}
+		if s < 1 || s > maxMessage {
+			return field("size", s, "1 to %d bytes", maxMessage)
+		}
+		if c.Op == Read && c.Inline > 0 || c.Op == Atomic && c.Inline > 0 {
+			return fmt.Errorf("--inline is %d, but %s sends no data", c.Inline, c.Name())
+		}
+	}
+	return nil
+}
+
+// Types lists the types that have the operation.
+func (c *Config) Types() []string {
+	switch c.Op {
+	case Send:
+		return []string{RC, UC, UD}
+	case Write:
+		return []string{RC, UC}
+	}
+	return []string{RC}
+}
+
+// validateMetric checks what only one kind of test has.
+func (c *Config) validateMetric() error {
+	if c.Metric == BW {
+		return nil
+	}
+	switch {
+	case c.QPs != 1:
+		return field("qps", c.QPs, "1, as %s has one message under way", c.Name())
+	case c.Both:
+		return fmt.Errorf("--both is for bandwidth, and this is %s", c.Name())
+	case c.List != 1:
+		return field("list", c.List, "1, as %s has one message under way", c.Name())
+	case c.Rate.Value != 0:
+		return fmt.Errorf("--rate is for bandwidth, and this is %s", c.Name())
+	case c.Events && c.Op == Write:
+		return errors.New("--events: write-lat looks at memory, where nobody raises an event")
+	}
+	return nil
+}
+
+// moderation returns for how many messages of a size there is one completion.
+func (c *Config) moderation(size int) int {
+	if c.Moderate != Auto {
+		return c.Moderate
+	}
+	switch {
+	case c.List > 1:
+		return c.List
+	case size > largeMessage && c.Type != UD && !c.All && !c.Events:
+		return 1
+	}
+	return min(DefaultModerate, c.Depth)
+}
+
+// inlineWanted returns the inline data to try with first, and whether less will do.
+func (c *Config) inlineWanted() (bytes int, orLess bool) {
+	switch {
+	case c.Inline != Auto:
+		return c.Inline, false
+	case c.Metric == BW || c.Op == Read || c.Op == Atomic:
+		return 0, false
+	case c.Op == Write:
+		return inlineWrite, true
+	case c.Type == UD:
+		return inlineDatagram, true
+	}
+	return inlineSend, true
+}
+
+// maxSize returns the largest size.
+func (c *Config) maxSize() int { return slices.Max(c.Sizes) }
+
+// total returns the messages of each QP, warm-up included; 0 without an end.
+func (c *Config) total() int {
+	if c.Duration != 0 {
+		return 0
+	}
+	return c.Warmup + c.Iterations
+}
+
+// receives reports whether receives are posted at one side.
+func (c *Config) receives(server bool) bool {
+	return c.Op == Send && (server || c.Both || c.Metric == Lat)
+}
+
+// sends reports whether one side posts anything to its send queue.
+func (c *Config) sends(server bool) bool {
+	return !server || c.Both || c.Metric == Lat && (c.Op == Send || c.Op == Write)
+}
+
+// Limits are what a device sets.
+type Limits struct {
+	Device   string // Device is its name.
+	MaxMsg   int    // MaxMsg is the longest message of the port, in bytes.
+	MTU      int    // MTU is the port's active MTU, in bytes.
+	MaxWR    int    // MaxWR is the longest queue.
+	MaxCQE   int    // MaxCQE is the longest CQ.
+	MaxQPs   int    // MaxQPs is the most queue pairs.
+	RdAtomic int    // RdAtomic is the most READs and atomics under way.
+	Atomics  bool   // Atomics says that it has atomics.
+	Driver   string // Driver is the name of its driver.
+}
+
+// limits asks a device.
+func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
+	a := dev.QueryDevice()
+	return Limits{
+		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
+		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != uverbs.AtomicNone, Driver: dev.Info().Driver,
+	}
+}
+
+// fit refuses what a device cannot do; a sweep it cuts.
+func (c *Config) fit(l Limits) error {
+	longest, why := l.MaxMsg, fmt.Sprintf("max_msg_sz of %s", l.Device)
+	mtu := min(l.MTU, cmpOr(c.MTU, l.MTU))
+	if c.Type == UD {
+		longest, why = mtu, fmt.Sprintf("the MTU of %s, as a datagram is one packet", l.Device)
+	}
+	if c.All {
+		c.Sizes = slices.DeleteFunc(slices.Clone(c.Sizes), func(s int) bool { return s > longest })
+	}
+	if len(c.Sizes) == 0 {
+		return fmt.Errorf("no size of the sweep is up to %d, %s", longest, why)
+	}
+	if s := c.maxSize(); s > longest {
+		return field("size", s, "1 to %d, %s", longest, why)
+	}
+	if c.Op == Atomic && !l.Atomics {
+		return &uverbs.FeatureError{Feature: "atomics", Driver: l.Driver}
+	}
+	for _, f := range []struct {
+		name  string
+		given int
+		max   int
+		what  string
+	}{
+		{"mtu", c.MTU, l.MTU, "the active MTU"},
+		{"qps", c.QPs, l.MaxQPs, "max_qp"},
+		{"depth", c.Depth, l.MaxWR, "max_qp_wr"},
+		{"recv-depth", c.RecvDepth, l.MaxWR, "max_qp_wr"},
+		{"outs", c.RdAtomic, l.RdAtomic, "max_qp_rd_atom"},
+	} {
+		if f.given > f.max {
+			return field(f.name, f.given, "up to %d, %s of %s", f.max, f.what, l.Device)
+		}
+	}
+	if n := c.QPs * max(c.Depth, c.RecvDepth); n > l.MaxCQE {
+		return fmt.Errorf("--qps times --depth or --recv-depth is %d, allowed: up to %d, max_cqe of %s", n, l.MaxCQE, l.Device)
+	}
+	return nil
+}
+
+// settle chooses the receives of a queue pair if they were left open. Where messages that find
+// none are lost there is one for each message, as far as the device has as many.
+func (c *Config) settle(l Limits) {
+	if c.RecvDepth != Auto {
+		return
+	}
+	c.RecvDepth = DefaultRecvDepth
+	if c.Type != RC {
+		c.RecvDepth = min(max(c.total(), DefaultRecvDepth), maxDatagrams)
+	}
+	c.RecvDepth = max(1, min(c.RecvDepth, l.MaxWR, l.MaxCQE/c.QPs))
+}
+
+// cmpOr returns a, or b if a is 0.
+func cmpOr(a, b int) int {
+	if a != 0 {
+		return a
+	}
+	return b
+}
+
+// Rate is the most that a side sends.
+type Rate struct {
+	Value float64 `json:"value"` // in Unit per second
+	Unit  string  `json:"unit"`  // messages, Gb (10^9 bits), Mb (10^6 bits) or MiB (2^20 bytes)
+}
+
+// Units of a rate.
+const (
+	Messages = "messages"
+	Gigabits = "Gb"
+	Megabits = "Mb"
+	Mebibyte = "MiB"
+)
+
+// ParseRate reads a rate: a number of messages per second, or of Gb, Mb or MiB per second if
+// one of these is behind it.
+func ParseRate(s string) (Rate, error) {
+	r := Rate{Unit: Messages}
+	number := s
+	for _, u := range []string{Gigabits, Megabits, Mebibyte} {
+		if n, ok := strings.CutSuffix(s, u); ok {
+			number, r.Unit = n, u
+		}
+	}
+	var err error
+	if r.Value, err = strconv.ParseFloat(number, 64); err != nil || r.validate() != nil || r.Value == 0 {
+		return r, field("rate", strconv.Quote(s), "a number above 0, of messages per second, or with Gb, Mb or MiB behind it")
+	}
+	return r, nil
+}
+
+// validate checks a rate; none is well.
+func (r Rate) validate() error {
+	if r.Value == 0 && r.Unit == "" {
+		return nil
+	}
+	if !(r.Value >= 0 && r.Value < 1e15) || !slices.Contains([]string{Messages, Gigabits, Megabits, Mebibyte}, r.Unit) {
+		return field("rate", fmt.Sprintf("%g %s", r.Value, r.Unit), "a number of messages, Gb, Mb or MiB per second")
+	}
+	return nil
+}
+
+// gap returns the time for n messages of a size; 0 without a limit.
+func (r Rate) gap(n, size int) time.Duration {
+	if r.Value == 0 {
+		return 0
+	}
+	per := r.Value // messages per second
+	switch r.Unit {
+	case Gigabits:
+		per = r.Value * 1e9 / float64(8*size)
+	case Megabits:
+		per = r.Value * 1e6 / float64(8*size)
+	case Mebibyte:
+		per = r.Value * (1 << 20) / float64(size)
+	}
+	return time.Duration(min(float64(n)/per*1e9, float64(time.Hour)))
+}

@@ -1,0 +1,200 @@
+package perf
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// with returns a config that was changed.
+func with(op, metric string, change func(*Config)) Config {
+	c := Default(op, metric)
+	change(&c)
+	return c
+}
+
+func TestDefaults(t *testing.T) {
+	for _, m := range []string{Lat, BW} {
+		for _, op := range []string{Send, Write, Read, Atomic} {
+			c := Default(op, m)
+			if err := c.Validate(); err != nil {
+				t.Errorf("%s: %v", c.Name(), err)
+			}
+		}
+	}
+	if c := Default(Write, BW); c.Iterations != 5000 || c.Sizes[0] != 65536 || c.Depth != 128 || c.moderation(65536) != 1 || c.moderation(8192) != 100 {
+		t.Errorf("write-bw is %+v", c)
+	}
+	if c := Default(Send, Lat); c.Iterations != 1000 || c.Sizes[0] != 2 || c.Depth != 1 || c.moderation(2) != 1 {
+		t.Errorf("send-lat is %+v", c)
+	}
+	if got := Sweep(100); !slices.Equal(got, []int{2, 4, 8, 16, 32, 64}) {
+		t.Errorf("the sweep up to 100 is %v", got)
+	}
+	if got := Sweep(1 << 30); len(got) != 23 || got[22] != 8<<20 {
+		t.Errorf("the longest sweep is %v", got)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{with("sned", BW, func(*Config) {}), `--operation is "sned", allowed: send, write, read, atomic`},
+		{with(Send, "jitter", func(*Config) {}), `--metric is "jitter"`},
+		{with(Send, BW, func(c *Config) { c.Type = "rd" }), `--type is "rd", allowed: rc, uc, ud`},
+		{with(Read, Lat, func(c *Config) { c.Type = UD }), "read-lat needs a connection, which ud has not: --type is ud, allowed: rc"},
+		{with(Write, BW, func(c *Config) { c.Type = UD }), "allowed: rc, uc"},
+		{with(Atomic, Lat, func(c *Config) { c.Type = UC }), "atomic-lat needs a reliable connection"},
+		{with(Send, Lat, func(c *Config) { c.Type, c.CM = UC, true }), "--cm: the connection manager has no connections of type uc"},
+		{with(Send, Lat, func(c *Config) { c.Sizes = []int{0} }), "--size is 0, allowed: 1 to 2147483648"},
+		{with(Send, Lat, func(c *Config) { c.Sizes = []int{4, -1} }), "--size is -1"},
+		{with(Send, Lat, func(c *Config) { c.Sizes = []int{1<<31 + 1} }), "--size is 2147483649"},
+		{with(Send, Lat, func(c *Config) { c.Sizes = nil }), "0 message sizes, allowed: 1 to 64"},
+		{with(Atomic, BW, func(c *Config) { c.Sizes = []int{16} }), "--size is 16, allowed: 8"},
+		{with(Send, BW, func(c *Config) { c.QPs = 0 }), "--qps is 0, allowed: 1 to"},
+		{with(Send, Lat, func(c *Config) { c.QPs = 2 }), "--qps is 2, allowed: 1, as send-lat"},
+		{with(Send, Lat, func(c *Config) { c.Both = true }), "--both is for bandwidth"},
+		{with(Send, BW, func(c *Config) { c.List = 0 }), "--list is 0"},
+		{with(Send, BW, func(c *Config) { c.List = 129 }), "--list is 129, allowed: up to --depth, which is 128"},
+		{with(Send, Lat, func(c *Config) { c.Depth, c.List = 4, 2 }), "--list is 2, allowed: 1"},
+		{with(Send, BW, func(c *Config) { c.Moderate = 0 }), "--moderate is 0, allowed: 1 and more"},
+		{with(Send, BW, func(c *Config) { c.Moderate = 200 }), "--moderate is 200, allowed: up to --depth, which is 128"},
+		{with(Send, BW, func(c *Config) { c.Depth = 0 }), "--depth is 0"},
+		{with(Send, BW, func(c *Config) { c.RecvDepth = 0 }), "--recv-depth is 0"},
+		{with(Send, BW, func(c *Config) { c.Iterations = 0 }), "--iterations is 0"},
+		{with(Send, BW, func(c *Config) { c.Duration = -time.Second }), "--duration is -1s"},
+		{with(Send, BW, func(c *Config) { c.Warmup = -1 }), "--warmup is -1"},
+		{with(Send, BW, func(c *Config) { c.Inline = -2 }), "--inline is -2"},
+		{with(Read, BW, func(c *Config) { c.Inline = 8 }), "--inline is 8, but read-bw sends no data"},
+		{with(Send, BW, func(c *Config) { c.MTU = 1500 }), "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},
+		{with(Send, BW, func(c *Config) { c.SL = 16 }), "--sl is 16"},
+		{with(Send, BW, func(c *Config) { c.Timeout = 32 }), "--timeout is 32, allowed: 1 to 31"},
+		{with(Send, BW, func(c *Config) { c.Retry = 8 }), "--retry is 8"},
+		{with(Send, BW, func(c *Config) { c.Patience = 0 }), "--patience is 0s"},
+		{with(Send, Lat, func(c *Config) { c.Rate = Rate{1, Messages} }), "--rate is for bandwidth"},
+		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec"} }), "--rate is 1 parsec"},
+		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events: write-lat looks at memory"},
+	} {
+		if err := c.config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error is %v, want %q", err, c.want)
+		}
+	}
+}
+
+// device are the limits of a device with little.
+var device = Limits{Device: "rxe9", MaxMsg: 1 << 20, MTU: 1024, MaxWR: 1000, MaxCQE: 2000, MaxQPs: 50, RdAtomic: 16, Driver: "rxe"}
+
+func TestFit(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{with(Send, BW, func(c *Config) { c.Sizes = []int{2, 1<<20 + 1} }), "--size is 1048577, allowed: 1 to 1048576, max_msg_sz of rxe9"},
+		{with(Send, BW, func(c *Config) { c.Type = UD }), "--size is 65536, allowed: 1 to 1024, the MTU of rxe9"},
+		{with(Send, Lat, func(c *Config) { c.Type, c.MTU, c.Sizes = UD, 512, []int{513} }), "--size is 513, allowed: 1 to 512"},
+		{with(Send, BW, func(c *Config) { c.MTU = 4096 }), "--mtu is 4096, allowed: up to 1024, the active MTU of rxe9"},
+		{with(Send, BW, func(c *Config) { c.QPs = 51 }), "--qps is 51, allowed: up to 50"},
+		{with(Send, BW, func(c *Config) { c.Depth = 1001 }), "--depth is 1001, allowed: up to 1000, max_qp_wr"},
+		{with(Send, BW, func(c *Config) { c.RecvDepth = 1001 }), "--recv-depth is 1001"},
+		{with(Send, BW, func(c *Config) { c.QPs = 20 }), "--qps times --depth or --recv-depth is 2560, allowed: up to 2000, max_cqe"},
+		{with(Read, BW, func(c *Config) { c.RdAtomic = 17 }), "--outs is 17, allowed: up to 16"},
+		{with(Atomic, BW, func(*Config) {}), "atomics"},
+	} {
+		if err := c.config.fit(device); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error is %v, want %q", err, c.want)
+		}
+	}
+	if c := Default(Atomic, Lat); !errors.Is(c.fit(device), errors.ErrUnsupported) {
+		t.Error("atomics that are not there are no missing feature")
+	}
+	c := with(Send, BW, func(c *Config) { c.Type, c.All, c.Sizes = UD, true, Sweep(1<<23) })
+	if err := c.fit(device); err != nil || !slices.Equal(c.Sizes, Sweep(1024)) {
+		t.Errorf("the sweep is %v, %v", c.Sizes, err)
+	}
+	c.settle(device)
+	if c.RecvDepth != 1000 {
+		t.Errorf("%d receives for 1010 datagrams on a device with 1000", c.RecvDepth)
+	}
+	c = with(Send, BW, func(c *Config) { c.QPs = 10 })
+	if c.settle(device); c.RecvDepth != 200 {
+		t.Errorf("%d receives of 10 queue pairs in 2000 completions", c.RecvDepth)
+	}
+}
+
+// TestLayout: nothing that is sent or received overlaps, or is outside.
+func TestLayout(t *testing.T) {
+	for _, c := range []Config{
+		Default(Send, Lat),
+		with(Send, BW, func(c *Config) { c.QPs, c.RecvDepth = 3, 512 }),
+		with(Send, BW, func(c *Config) { c.Type, c.Sizes, c.RecvDepth, c.Verify = UD, []int{1, 1000}, 20, true }),
+		with(Send, BW, func(c *Config) { c.Sizes, c.RecvDepth, c.Verify = []int{2, 8 << 20}, 512, true }),
+		with(Read, BW, func(c *Config) { c.Sizes, c.QPs = []int{2048}, 2 }),
+	} {
+		c.settle(Limits{MaxWR: 1 << 20, MaxCQE: 1 << 20})
+		e := &End{Config: c, memory: newLayout(&c)}
+		l := e.memory
+		for _, size := range c.Sizes {
+			for qp := range c.QPs {
+				for n := range 200 {
+					at, remote := e.sendAt(qp, n, size)
+					if at < l.send*qp || at+size > l.send*(qp+1) || remote+size > l.recv {
+						t.Fatalf("%s of %d: message %d is sent from %d to %d", c.Name(), size, n, at, remote)
+					}
+				}
+				end := l.base + l.recv*(qp+1)
+				seen := map[int]bool{}
+				for slot := range l.slots {
+					at := e.recvAt(qp, slot, size)
+					if c.Type == UD {
+						at -= uverbs.GRHSize
+					}
+					if at < l.base+l.recv*qp || at+l.recvSize > end || end > l.size {
+						t.Fatalf("%s of %d: receive %d is at %d of %d", c.Name(), size, slot, at, l.size)
+					}
+					if c.Verify && seen[at] {
+						t.Fatalf("%s: two receives at %d", c.Name(), at)
+					}
+					seen[at] = true
+				}
+			}
+		}
+	}
+	big := with(Send, BW, func(c *Config) { c.Sizes, c.RecvDepth, c.Verify = []int{8 << 20}, 512, true })
+	if l := newLayout(&big); l.slots != 8 {
+		t.Errorf("%d receives of 8 MiB to be compared, want 8", l.slots)
+	}
+}
+
+// TestReport: what a client prints comes back.
+func TestReport(t *testing.T) {
+	want := &Report{
+		Version: ReportVersion, Test: "send-lat", Config: Default(Send, Lat), Client: Side{Device: "rxe0", Inline: 64}, Server: Side{Address: "10.1.0.1:18516"},
+		Results: []Size{{Size: 2, Iterations: 3, Seconds: 0.5, Latency: NewLatency([]int64{1000, 2000, 4000}), Verified: true}, {Size: 4, Bandwidth: &Bandwidth{1, 2, 3}}},
+	}
+	want.Config.Rate = Rate{3, Gigabits}
+	b, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadReport(strings.NewReader(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+	for text, want := range map[string]string{"": "not a report", "[]": "not a report", `{"version":9}`: "a report of version 9, expected 1", `{"version":1}`: "without results"} {
+		if _, err := ReadReport(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error is %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+// Package perf measures latency and bandwidth of RDMA between two ends.
+//
+// A [Config] says what is measured. An [End] is one side: a device, memory and queue pairs.
+// However the two sides tell each other what they must know, a handshake ends with
+// [End.Connect], and from there on [End.Prepare] and [End.Run] do the traffic of one message
+// size; what goes over the wire in each test is what perftest's program of that name does:
+//
+//   - send-lat: the client sends, the server answers each message with one.
+//   - write-lat: the same with RDMA WRITE; each side looks at the last byte of its buffer,
+//     where the other puts the number of the message.
+//   - read-lat, atomic-lat: the client has one operation under way, the server does nothing.
+//   - send-bw: the client keeps its queue full, the server its receive queue. With both
+//     directions each does both, and the server begins when the first message has come.
+//   - write-bw, read-bw, atomic-bw: the client keeps its queue full, the server does nothing;
+//     with both directions it does the same.
+//
+// [Client] and [Server] are a handshake of this package's own, in which the client dictates
+// everything; see proto.go.
+package perf

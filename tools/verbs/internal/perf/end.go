@@ -1,0 +1,393 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Local is what a side has for itself and the other need not know.
+type Local struct {
+	Device    string // Device is the RDMA device's name; empty for one that suits.
+	Port      uint8  // Port is the device's port; 0 for the first active one.
+	GID       int    // GID is the index of the local GID; Auto has it chosen to suit the peer.
+	HugePages bool   // HugePages has the memory come from huge pages.
+	CPU       int    // CPU is the processor that the traffic is on; Auto is any.
+	DMABuf    string // DMABuf is the file of a dma-buf to use as memory; empty for the program's own.
+}
+
+// Peer is what one side must know of a queue pair of the other.
+type Peer struct {
+	QPN  uint32     `json:"qpn"`
+	PSN  uint32     `json:"psn"`
+	LID  uint16     `json:"lid"`
+	GID  uverbs.GID `json:"gid"`
+	Addr uint64     `json:"addr"` // of the memory that the queue pair is to read and write
+	RKey uint32     `json:"rkey"`
+}
+
+// endpoint returns the queue pair's part of it.
+func (p *Peer) endpoint() uverbs.Endpoint {
+	return uverbs.Endpoint{QPN: p.QPN, PSN: p.PSN, LID: p.LID, GID: p.GID}
+}
+
+// Q_Keys of datagrams.
+const (
+	qkey   = 0x11111111 // perftest's
+	qkeyCM = 0x01234567 // of the connection manager (RDMA_UDP_QKEY)
+)
+
+// End is one side of a test. Except for Stop and Count it is for one goroutine.
+type End struct {
+	Config Config
+	Local  Local
+	Server bool // Server says that it is the server's side.
+
+	Dev     *uverbs.Device
+	Port    uint8 // Port is the number of the device's port.
+	Limits  Limits
+	PD      *uverbs.PD
+	MR      *uverbs.MR // MR is all of the memory; see memory.go.
+	SendCQ  *uverbs.CQ
+	RecvCQ  *uverbs.CQ
+	Channel *uverbs.CompChannel // Channel is nil unless the config says Events.
+	QPs     []*uverbs.QP
+	Inline  int // Inline is the largest message that is sent inline.
+
+	// NoBarrier says that the peer may begin with a size before this side has prepared for it, as
+	// perftest does in a sweep of write-lat.
+	NoBarrier bool
+
+	// tamper spoils what is sent, so that tests see Verify find it.
+	tamper func([]byte)
+
+	memory  layout
+	dmabuf  bool
+	flows   []flow
+	wcs     [pollBatch]uverbs.WC
+	hold    []byte // bytes to compare with
+	undo    []func() error
+	empty   int // fruitless polls
+	armed   bool
+	timer   *time.Timer
+	expired *atomic.Bool // the test's time is over
+
+	ctx     context.Context // of a Run
+	waiting context.Context // ends with it, and when the peer has ended
+	wake    atomic.Pointer[context.CancelFunc]
+	peerHas atomic.Int64 // what the peer has sent at the end, plus 1; 0 as long as it sends
+	count   atomic.Int64
+}
+
+// pollBatch is the number of completions that are polled at a time.
+const pollBatch = 16
+
+// OpenDevice opens the device that a side uses: the one that is named, or else the one that
+// has the address with which the peers have reached each other, or any.
+func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err error) {
+	name := l.Device
+	if name == "" {
+		name = deviceOf(addr.Unmap().WithZone(""))
+	}
+	if name == "" {
+		dev, err = uverbs.OpenFirst()
+	} else {
+		dev, err = uverbs.Open(name)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if port, err = activePort(dev, l.Port); err != nil {
+		return nil, 0, errors.Join(err, dev.Close())
+	}
+	return dev, port, nil
+}
+
+// deviceOf finds the device that has an address among its GIDs; it returns "" if none has.
+func deviceOf(addr netip.Addr) string {
+	infos, err := uverbs.Devices()
+	if err != nil || !addr.IsValid() {
+		return ""
+	}
+	for _, i := range infos {
+		if i.Err != nil {
+			continue
+		}
+		if dev, err := uverbs.Open(i.Name); err == nil {
+			has := false
+			for port := uint8(1); port <= dev.QueryDevice().PhysPortCount; port++ {
+				table, _ := dev.GIDTable(port)
+				for _, g := range table {
+					has = has || g.GID.Addr() == addr
+				}
+			}
+			dev.Close()
+			if has {
+				return i.Name
+			}
+		}
+	}
+	return ""
+}
+
+// activePort returns the port that is named, or the first that is active.
+func activePort(dev *uverbs.Device, port uint8) (uint8, error) {
+	n := dev.QueryDevice().PhysPortCount
+	if port > n {
+		return 0, field("ib-port", port, "1 to %d, the ports of %s", n, dev.Name())
+	}
+	if port != 0 {
+		return port, nil
+	}
+	for p := uint8(1); p <= n; p++ {
+		if attr, err := dev.QueryPort(p); err == nil && attr.State == uverbs.PortActive {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("no port of %s is active", dev.Name())
+}
+
+// later has Close call a function, before those that it was given earlier.
+func (e *End) later(close func() error) { e.undo = append(e.undo, close) }
+
+// Close closes everything but the device.
+func (e *End) Close() error {
+	var errs []error
+	for i := len(e.undo) - 1; i >= 0; i-- {
+		errs = append(errs, e.undo[i]())
+	}
+	e.undo = nil
+	return errors.Join(errs...)
+}
+
+// NewEnd makes a side of a test: memory, completion queues and, unless they are to be made by
+// the connection manager, queue pairs. The config must be valid; what the device cannot do is
+// an error.
+func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *End, err error) {
+	e := &End{Config: c, Local: l, Server: server, Dev: dev, Port: port}
+	attr, err := dev.QueryPort(port)
+	if err != nil {
+		return nil, err
+	}
+	e.Limits = limits(dev, attr)
+	if err := e.Config.fit(e.Limits); err != nil {
+		return nil, err
+	}
+	e.Config.settle(e.Limits)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}()
+	if e.PD, err = dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	e.later(e.PD.Close)
+	if err := e.register(); err != nil {
+		return nil, err
+	}
+	if e.Config.Events {
+		if e.Channel, err = dev.CreateCompChannel(); err != nil {
+			return nil, err
+		}
+		e.later(e.Channel.Close)
+		if err := e.Channel.SetHold(hold); err != nil {
+			return nil, err
+		}
+	}
+	if e.SendCQ, err = dev.CreateCQ(e.Config.QPs*e.Config.Depth, uverbs.CQOptions{Channel: e.Channel}); err != nil {
+		return nil, err
+	}
+	e.later(e.SendCQ.Close)
+	if e.RecvCQ, err = dev.CreateCQ(e.Config.QPs*e.memory.slots, uverbs.CQOptions{Channel: e.Channel}); err != nil {
+		return nil, err
+	}
+	e.later(e.RecvCQ.Close)
+	if e.Config.CM {
+		return e, nil
+	}
+	for range e.Config.QPs {
+		if _, err := e.CreateQP(e.PD.CreateQP); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// hold is how long a wait for an event keeps its processor.
+const hold = 10 * time.Millisecond
+
+// CreateQP makes the next queue pair by a function such as that of a PD or of an ID of the
+// connection manager, which must close what it has made.
+func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uverbs.QP, error) {
+	o := e.qpOptions()
+	want, orLess := e.Config.inlineWanted()
+	o.MaxInline = want
+	if len(e.QPs) > 0 {
+		o.MaxInline = e.Inline
+	}
+	qp, err := create(o)
+	var arg *uverbs.ArgError
+	if errors.As(err, &arg) && arg.Field == "MaxInline" {
+		if !orLess {
+			return nil, fmt.Errorf("--inline is %d, allowed on %s: %s", want, e.Dev.Name(), strings.TrimSuffix(arg.Allowed, ", or less by driver"))
+		}
+		for ; o.MaxInline > 0 && errors.As(err, &arg) && arg.Field == "MaxInline"; o.MaxInline /= 2 {
+			qp, err = create(o)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Inline = o.MaxInline
+	e.QPs = append(e.QPs, qp)
+	if !e.Config.CM {
+		e.later(qp.Close)
+		if e.Config.Type == UD {
+			return qp, qp.Activate(qkey)
+		}
+		return qp, qp.Init()
+	}
+	return qp, nil
+}
+
+// qpOptions returns what a queue pair is made with.
+func (e *End) qpOptions() uverbs.QPOptions {
+	c := &e.Config
+	o := uverbs.QPOptions{
+		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: c.Depth, MaxRecvWR: e.memory.slots,
+		Path: uverbs.PathOptions{
+			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, Timeout: uverbs.AckTimeout(c.Timeout), RetryCount: uint8(c.Retry),
+			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),
+		},
+	}
+	switch c.Type {
+	case UC:
+		o.Type = uverbs.UC
+	case UD:
+		o.Type = uverbs.UD
+	}
+	if c.MTU != 0 {
+		o.Path.MTU, _ = uverbs.MTUFromBytes(c.MTU) // checked before
+	}
+	if e.Local.GID != Auto {
+		o.Path.GID = uverbs.GIDAt(e.Local.GID)
+	}
+	return o
+}
+
+// Peers returns what the other side must know, if it is the zero GID or known already.
+func (e *End) Peers(remote uverbs.GID) ([]Peer, error) {
+	var all []Peer
+	for i, qp := range e.QPs {
+		l, err := qp.EndpointFor(uverbs.Endpoint{GID: remote})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Peer{QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, Addr: e.target(i), RKey: e.MR.RKey()})
+	}
+	return all, nil
+}
+
+// Connect connects each queue pair to its peer. Those of the connection manager have been
+// connected by it.
+func (e *End) Connect(ctx context.Context, peers []Peer) error {
+	if len(peers) != len(e.QPs) {
+		return fmt.Errorf("the peer has %d queue pairs, and this side %d", len(peers), len(e.QPs))
+	}
+	for i, qp := range e.QPs {
+		f := flow{qp: qp, remote: peers[i]}
+		switch {
+		case e.Config.Type == UD:
+			ah, err := e.way(peers[i])
+			if err != nil {
+				return err
+			}
+			f.ah = ah
+		case !e.Config.CM:
+			if err := qp.Connect(ctx, peers[i].endpoint()); err != nil {
+				return err
+			}
+		}
+		e.flows = append(e.flows, f)
+	}
+	return nil
+}
+
+// way returns the way to where a datagram goes.
+func (e *End) way(p Peer) (*uverbs.AH, error) {
+	attr := uverbs.AHAttr{DLID: p.LID, SL: e.Config.SL, Port: e.Port}
+	if !p.GID.IsZero() {
+		table, err := e.Dev.GIDTable(e.Port)
+		if err != nil {
+			return nil, err
+		}
+		entry, ok := uverbs.ChooseGID(table, p.GID)
+		if e.Local.GID != Auto {
+			if entry, err = e.Dev.QueryGID(e.Port, e.Local.GID); err != nil {
+				return nil, err
+			}
+		} else if !ok {
+			return nil, fmt.Errorf("the GID table of port %d of %s is empty", e.Port, e.Dev.Name())
+		}
+		const hops = 64
+		attr.Global = true
+		attr.GRH = uverbs.GRH{DGID: p.GID, SGIDIndex: uint8(entry.Index), HopLimit: hops, TrafficClass: e.Config.TOS}
+	}
+	ah, err := e.PD.CreateAH(attr)
+	if err == nil {
+		e.later(ah.Close)
+	}
+	return ah, err
+}
+
+// register allocates and registers the memory.
+func (e *End) register() (err error) {
+	e.memory = newLayout(&e.Config)
+	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+	if e.Limits.Atomics {
+		access |= uverbs.AccessRemoteAtomic
+	}
+	if e.Local.DMABuf != "" {
+		f, err := os.Open(e.Local.DMABuf)
+		if err != nil {
+			return fmt.Errorf("--dmabuf: %w", err)
+		}
+		defer f.Close()
+		if e.MR, err = e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size}); err != nil {
+			return fmt.Errorf("--dmabuf: %w", err)
+		}
+		e.dmabuf = true
+		e.later(e.MR.Close)
+		return nil
+	}
+	buf, err := uverbs.AllocBufferOptions(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
+	if err != nil {
+		return err
+	}
+	e.later(buf.Close)
+	if e.MR, err = e.PD.RegMR(buf, access); err != nil {
+		return err
+	}
+	e.later(e.MR.Close)
+	return nil
+}
+
+// Stop ends what the end receives when the peer has sent so much in all and it has come, or
+// nothing comes any more.
+func (e *End) Stop(sent int64) {
+	e.peerHas.Store(sent + 1)
+	if wake := e.wake.Load(); wake != nil {
+		(*wake)()
+	}
+}
+
+// Count returns how many messages of the present size were done; it is safe for concurrent use.
+func (e *End) Count() int64 { return e.count.Load() }

@@ -1,0 +1,215 @@
+package perf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// sendLat plays ping-pong with messages: the client begins.
+func (e *End) sendLat(size int, m *meter, r *Run) error {
+	f := &e.flows[0]
+	f.goal = e.Config.total()
+	total, warmup := f.goal, e.Config.Warmup
+	moderate := e.Config.moderation(size)
+	var last time.Time
+	wc := e.wcs[:1]
+	if !e.Server && warmup == 0 {
+		e.begin(m)
+	}
+	for sent, got := 0, 0; ; {
+		if e.Server || sent > 0 {
+			for {
+				n, err := e.RecvCQ.Poll(wc)
+				if err != nil {
+					return err
+				}
+				if n == 1 {
+					break
+				}
+				if e.over(int64(got), &last) {
+					r.Received, r.AllSent = int64(got), int64(sent)
+					return nil
+				}
+				if err := e.idle(e.RecvCQ, nil); err != nil {
+					return err
+				}
+			}
+			if err := e.received(&wc[0], size); err != nil {
+				return err
+			}
+			got++
+			e.count.Store(int64(got))
+		}
+		if !e.Server && sent == warmup && !m.running {
+			e.begin(m)
+		}
+		if sent == total && total > 0 || !e.Server && e.expired.Load() {
+			if !e.Server {
+				m.times = append(m.times, int64(time.Since(m.base)))
+				m.end(r)
+			}
+			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(got), int64(sent)
+			return nil
+		}
+		if m.running {
+			m.times = append(m.times, int64(time.Since(m.base)))
+		}
+		sent++
+		if err := f.post(0, 1, moderate, false); err != nil {
+			return err
+		}
+		if sent%moderate == 0 || sent == total {
+			if err := e.sendDone(f); err != nil {
+				return err
+			}
+		}
+		if e.Server && sent == total && total > 0 {
+			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(got), int64(sent)
+			return nil
+		}
+	}
+}
+
+// begin begins what counts, and sets when it ends if it has a duration.
+func (e *End) begin(m *meter) {
+	if d := e.Config.Duration; d != 0 {
+		over := e.expired
+		e.timer = time.AfterFunc(d, func() { over.Store(true) })
+	}
+	m.begin()
+}
+
+// sendDone waits for a completion of what was sent.
+func (e *End) sendDone(f *flow) error {
+	wc := e.wcs[:1]
+	for {
+		n, err := e.SendCQ.Poll(wc)
+		if err != nil {
+			return err
+		}
+		if n == 1 {
+			if wc[0].Status != uverbs.WCSuccess {
+				return f.qp.Err(&wc[0])
+			}
+			return nil
+		}
+		if err := e.idle(e.SendCQ, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// writeLat plays ping-pong with memory: the server begins.
+func (e *End) writeLat(size int, m *meter, r *Run) error {
+	f := &e.flows[0]
+	f.goal = e.Config.total()
+	total, warmup := f.goal, e.Config.Warmup
+	mem := e.MR.Bytes()
+	at := e.memory.base + size - 1
+	got := mem[at-size+1 : at+1]
+	mark, here := &mem[size-1], watch(mem, at)
+	verify := e.Config.Verify && size > 1
+	var last time.Time
+	for sent, seen := 0, 0; ; {
+		if !e.Server || sent > 0 {
+			seen++
+			for here.load() != byte(seen) {
+				if e.empty++; e.empty%spins == 0 {
+					if err := e.breathe(); err != nil {
+						return err
+					}
+					if e.over(int64(seen-1), &last) && here.load() != byte(seen) {
+						r.Received, r.AllSent = int64(seen-1), int64(sent)
+						return nil
+					}
+				}
+			}
+			if verify {
+				if err := e.mismatch("a message", 0, got[:size-1]); err != nil {
+					return err
+				}
+				clear(got[:size-1])
+			}
+			e.count.Store(int64(seen))
+		}
+		if sent == total && total > 0 { // of a server
+			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(seen), int64(sent)
+			return nil
+		}
+		if !e.Server {
+			// From one message to the next is one way there and back; the first has none before it.
+			if !m.running && sent >= warmup-1 {
+				e.begin(m)
+			}
+			if m.running {
+				m.times = append(m.times, int64(time.Since(m.base)))
+			}
+		}
+		sent++
+		*mark = byte(sent)
+		if err := f.post(0, 1, 1, true); err != nil {
+			return err
+		}
+		if err := e.sendDone(f); err != nil {
+			return err
+		}
+		if !e.Server && (sent == total && total > 0 || e.expired.Load()) {
+			m.end(r)
+			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(seen), int64(sent)
+			return nil
+		}
+	}
+}
+
+// readLat does one READ or atomic after the other.
+func (e *End) readLat(size int, m *meter, r *Run) error {
+	f := &e.flows[0]
+	f.goal = e.Config.total()
+	total, warmup := f.goal, e.Config.Warmup
+	got := e.MR.Bytes()
+	if !e.dmabuf {
+		got = got[:size]
+	}
+	for sent := 0; ; {
+		if sent == warmup {
+			e.begin(m)
+		}
+		if m.running {
+			m.times = append(m.times, int64(time.Since(m.base)))
+		}
+		if sent == total && total > 0 || e.expired.Load() {
+			m.end(r)
+			r.Sent, r.AllSent = int64(sent-warmup), int64(sent)
+			return nil
+		}
+		if err := f.post(0, 1, 1, true); err != nil {
+			return err
+		}
+		if err := e.sendDone(f); err != nil {
+			return err
+		}
+		if e.Config.Verify {
+			if err := e.verifyFetched(got, size, sent); err != nil {
+				return err
+			}
+		}
+		sent++
+		e.count.Store(int64(sent))
+	}
+}
+
+// verifyFetched looks at what a READ or an atomic has fetched, after n others.
+func (e *End) verifyFetched(got []byte, size, n int) error {
+	if e.Config.Op == Atomic {
+		if was := binary.NativeEndian.Uint64(got); was != uint64(n) {
+			return fmt.Errorf("wrong data: the counter was %d after %d additions of 1", was, n)
+		}
+		return nil
+	}
+	err := e.mismatch("what was read", 0, got)
+	clear(got)
+	return err
+}

@@ -1,0 +1,228 @@
+package perf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Sizes of memory, in bytes.
+const (
+	cacheLine   = 64
+	cycle       = 4096     // short messages of a bandwidth test go through so much memory, one after the other
+	datagramGap = 64       // before a received datagram: the GRH, so that the data begins at a cache line
+	verifyRoom  = 64 << 20 // with Verify each receive has memory of its own, up to so much for all
+)
+
+// layout says where in an end's memory things are: what is sent of each queue pair, and then
+// where it receives or the peer reads and writes.
+type layout struct {
+	send, recv int // of a queue pair
+	slots      int // receives of a queue pair
+	recvSize   int // of a receive
+	step       int // from a slot to the next, if each has memory of its own; else 0
+	base       int // of what is received
+	size       int // of all
+}
+
+// roundUp rounds up to a multiple of a power of two.
+func roundUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
+
+// newLayout plans the memory for a config.
+func newLayout(c *Config) layout {
+	longest := roundUp(c.maxSize(), cacheLine)
+	l := layout{send: cycle + longest, slots: c.RecvDepth, recvSize: c.maxSize()}
+	gap := 0
+	if c.Type == UD {
+		gap = datagramGap
+		l.recvSize += uverbs.GRHSize
+	}
+	if total := c.total(); total > 0 {
+		l.slots = min(l.slots, total)
+	}
+	if !c.receives(true) {
+		l.slots = 1
+	}
+	l.recv = cycle + longest + gap
+	if c.Verify && c.Op == Send {
+		l.step = longest + gap
+		l.slots = max(1, min(l.slots, verifyRoom/(l.step*c.QPs)))
+		l.recv = l.step * l.slots
+	}
+	l.base = l.send * c.QPs
+	l.size = l.base + l.recv*c.QPs
+	return l
+}
+
+// sendAt returns where the n-th message of a queue pair is sent from, or comes to in a READ,
+// and where in the peer's memory it goes or comes from.
+func (e *End) sendAt(qp, n, size int) (offset, remote int) {
+	d := n % e.places(size) * roundUp(size, cacheLine)
+	return e.memory.send*qp + d, d
+}
+
+// places returns how many messages of a size go through memory one after the other.
+func (e *End) places(size int) int {
+	if e.Config.Metric == Lat || size > cycle/2 {
+		return 1
+	}
+	return cycle / roundUp(size, cacheLine)
+}
+
+// recvAt returns where the data of a receive goes; for a datagram the header comes before it.
+func (e *End) recvAt(qp, slot, size int) int {
+	off := e.memory.base + e.memory.recv*qp
+	if e.Config.Type == UD {
+		off += datagramGap
+	}
+	if e.memory.step != 0 {
+		return off + slot*e.memory.step
+	}
+	return off + slot%e.places(size)*roundUp(size, cacheLine)
+}
+
+// target returns the address of the memory that a queue pair of the peer reads and writes.
+func (e *End) target(qp int) uint64 {
+	return e.MR.Addr() + uint64(e.memory.base+e.memory.recv*qp)
+}
+
+// pattern fills memory with what a message of a queue pair has in it. No byte is 0, which is
+// what memory has in which nothing has come.
+func pattern(b []byte, qp int) {
+	for i := range b {
+		b[i] = byte((i+37*qp)%251) + 1
+	}
+}
+
+// Prepare makes ready for messages of a size: memory, work requests and receives. It comes
+// before the peer begins.
+func (e *End) Prepare(size int) error {
+	e.peerHas.Store(0)
+	e.expired = new(atomic.Bool)
+	e.count.Store(0)
+	if cap(e.hold) < size && e.Config.Verify {
+		e.hold = make([]byte, e.Config.maxSize())
+	}
+	for i := range e.flows {
+		e.fill(i, size)
+		e.flows[i].build(e, i, size)
+		if err := e.flows[i].fillQueue(e, i, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill writes what the test wants to find in memory.
+func (e *End) fill(qp, size int) {
+	if e.dmabuf {
+		return
+	}
+	mem := e.MR.Bytes()
+	sent := mem[e.memory.send*qp : e.memory.send*(qp+1)]
+	got := mem[e.memory.base+e.memory.recv*qp : e.memory.base+e.memory.recv*(qp+1)]
+	step := roundUp(size, cacheLine)
+	put := func(b []byte) {
+		for p := range e.places(size) {
+			pattern(b[p*step:p*step+size], qp)
+			if e.tamper != nil {
+				e.tamper(b[p*step : p*step+size])
+			}
+		}
+	}
+	switch {
+	case e.Config.Op == Read:
+		clear(sent)
+		put(got) // the peer reads it
+	case e.Config.Op == Atomic:
+		clear(sent)
+		clear(got)
+	case e.Config.Metric == Lat && e.Config.Op == Write || e.Config.Verify:
+		put(sent)
+		if !e.NoBarrier {
+			clear(got)
+		}
+	default:
+		put(sent)
+	}
+}
+
+// mismatch compares a message with what it must be.
+func (e *End) mismatch(what string, qp int, got []byte) error {
+	want := e.hold[:len(got)]
+	pattern(want, qp)
+	if bytes.Equal(got, want) {
+		return nil
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return &DataError{What: what, QP: qp, Offset: i, Got: got[i], Want: want[i]}
+		}
+	}
+	return nil
+}
+
+// DataError tells of data that is not what was sent.
+type DataError struct {
+	What      string // What says which message it is of.
+	QP        int    // QP is the number of the queue pair, from 0.
+	Offset    int    // Offset is the place in the message, in bytes.
+	Got, Want byte
+}
+
+// Error implements error.
+func (d *DataError) Error() string {
+	return fmt.Sprintf("wrong data in %s of queue pair %d: byte %d is %#02x, expected %#02x", d.What, d.QP, d.Offset, d.Got, d.Want)
+}
+
+// VerifyMemory compares what the peer has written into this side's memory, or added to it, with
+// what it says it has done: done operations of each queue pair.
+func (e *End) VerifyMemory(size int, done int64) error {
+	if e.dmabuf {
+		return nil
+	}
+	mem := e.MR.Bytes()
+	for qp := range e.flows {
+		got := mem[e.memory.base+e.memory.recv*qp:]
+		if e.Config.Op == Atomic {
+			sum := uint64(0)
+			for p := range e.places(size) {
+				sum += binary.NativeEndian.Uint64(got[p*cacheLine:])
+			}
+			if sum != uint64(done) {
+				return fmt.Errorf("wrong data: the counters of queue pair %d are %d after %d additions of 1", qp, sum, done)
+			}
+			continue
+		}
+		if e.Config.Op == Write && e.Config.Metric == BW {
+			if err := e.verifyPlaces("what was written", qp, size, min(int(done), e.places(size)), got); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// verifyPlaces compares all messages that are in memory.
+func (e *End) verifyPlaces(what string, qp, size, places int, mem []byte) error {
+	for p := range places {
+		if err := e.mismatch(what, qp, mem[p*roundUp(size, cacheLine):][:size]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyRead compares what READs have fetched.
+func (e *End) verifyRead(size int, done int64) error {
+	for qp := range e.flows {
+		mem := e.MR.Bytes()[e.memory.send*qp:]
+		if err := e.verifyPlaces("what was read", qp, size, min(int(done), e.places(size)), mem); err != nil {
+			return err
+		}
+	}
+	return nil
+}

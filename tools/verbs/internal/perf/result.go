@@ -1,0 +1,117 @@
+package perf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Report is what a client prints as JSON: a run of all sizes.
+type Report struct {
+	Version int    `json:"version"` // of this form: 1
+	Test    string `json:"test"`    // such as send-lat
+	Config  Config `json:"config"`
+	Client  Side   `json:"client"`
+	Server  Side   `json:"server"`
+	Results []Size `json:"results"` // in the order of the sizes
+}
+
+// ReportVersion is the version of Report.
+const ReportVersion = 1
+
+// Side is one of the two.
+type Side struct {
+	Device  string `json:"device"`
+	Driver  string `json:"driver"`
+	Address string `json:"address"` // IP address and port of the control connection
+	GID     string `json:"gid,omitempty"`
+	Inline  int    `json:"inline"` // largest message sent inline, in bytes
+}
+
+// Size is the result for one message size.
+type Size struct {
+	Size       int        `json:"size"`       // in bytes
+	Iterations int64      `json:"iterations"` // messages that count, of all queue pairs, of both directions
+	Seconds    float64    `json:"seconds"`    // that they took
+	Latency    *Latency   `json:"latency,omitempty"`
+	Bandwidth  *Bandwidth `json:"bandwidth,omitempty"`
+	Lost       int64      `json:"lost"`       // messages that did not come, warm-up included; of uc and ud
+	ClientCPU  float64    `json:"client_cpu"` // processor time of the client's process, own and kernel's, by time elapsed
+	ServerCPU  float64    `json:"server_cpu"` // the same of the server's; 0 of one that does nothing in the test
+	Verified   bool       `json:"verified"`   // data was compared, and was right
+}
+
+// Bandwidth is what went through, of both directions together.
+type Bandwidth struct {
+	MiBPerSecond      float64 `json:"mib_per_s"`  // 2^20 bytes
+	GbitPerSecond     float64 `json:"gbit_per_s"` // 10^9 bits
+	MessagesPerSecond float64 `json:"messages_per_s"`
+}
+
+// NewBandwidth says how much went through.
+func NewBandwidth(messages int64, size int, took time.Duration) Bandwidth {
+	if took <= 0 {
+		return Bandwidth{}
+	}
+	rate := float64(messages) / took.Seconds()
+	return Bandwidth{rate * float64(size) / (1 << 20), rate * float64(size) * 8 / 1e9, rate}
+}
+
+// add adds the other direction.
+func (b *Bandwidth) add(o Bandwidth) {
+	b.MiBPerSecond += o.MiBPerSecond
+	b.GbitPerSecond += o.GbitPerSecond
+	b.MessagesPerSecond += o.MessagesPerSecond
+}
+
+// share returns a processor time by the time elapsed.
+func share(cpu, took time.Duration) float64 {
+	if took <= 0 {
+		return 0
+	}
+	return cpu.Seconds() / took.Seconds()
+}
+
+// ReadReport reads a report.
+func ReadReport(r io.Reader) (*Report, error) {
+	rep := &Report{}
+	if err := json.NewDecoder(r).Decode(rep); err != nil {
+		return nil, fmt.Errorf("not a report of verbs perf: %w", err)
+	}
+	switch {
+	case rep.Version != ReportVersion:
+		return nil, fmt.Errorf("a report of version %d, expected %d", rep.Version, ReportVersion)
+	case len(rep.Results) == 0:
+		return nil, errors.New("a report without results")
+	}
+	return rep, nil
+}
+
+// Result puts together what the two sides have measured of one size; server is nil if that
+// does nothing in the test, or tells nothing.
+func (c *Config) Result(size int, client *Run, server *Run) Size {
+	s := Size{Size: size, Iterations: client.Sent, Seconds: client.Took.Seconds(), Verified: c.Verify, ClientCPU: share(client.CPU, client.Took)}
+	if server != nil {
+		s.ServerCPU = share(server.CPU, server.Took)
+		if c.Op == Send {
+			s.Lost = max(client.AllSent-server.Received, 0)
+			if c.Both {
+				s.Lost += max(server.AllSent-client.Received, 0)
+			}
+		}
+	}
+	if c.Metric == Lat {
+		s.Iterations = int64(len(client.Latencies))
+		s.Latency = NewLatency(client.Latencies)
+		return s
+	}
+	b := NewBandwidth(client.Sent, size, client.Took)
+	if c.Both && server != nil {
+		s.Iterations += server.Sent
+		b.add(NewBandwidth(server.Sent, size, server.Took))
+	}
+	s.Bandwidth = &b
+	return s
+}

@@ -1,0 +1,64 @@
+package perf
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// occupied counts the runs of this process.
+var occupied struct {
+	sync.Mutex
+	runs  int
+	procs int // GOMAXPROCS otherwise
+	gc    int // GOGC otherwise
+}
+
+// occupy gives a run a processor of Go's, and no more: with others that are free the scheduler
+// would move goroutines about and wake threads for that. There is no garbage collection while
+// a run is under way. It returns the function that ends this.
+func occupy() func() {
+	o := &occupied
+	o.Lock()
+	defer o.Unlock()
+	if o.runs == 0 {
+		o.procs = runtime.GOMAXPROCS(0)
+		o.gc = debug.SetGCPercent(-1)
+	}
+	o.runs++
+	runtime.GOMAXPROCS(min(o.runs, o.procs))
+	return func() {
+		o.Lock()
+		defer o.Unlock()
+		o.runs--
+		if o.runs == 0 {
+			debug.SetGCPercent(o.gc)
+			runtime.GOMAXPROCS(o.procs)
+			return
+		}
+		runtime.GOMAXPROCS(min(o.runs, o.procs))
+	}
+}
+
+// Pinned calls a function on a thread that stays on one processor, and is not used for
+// anything else afterwards.
+func Pinned(cpu int, f func() error) error {
+	if cpu == Auto {
+		return f()
+	}
+	ended := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and no unlock: the thread ends with the goroutine
+		var set unix.CPUSet
+		set.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			ended <- fmt.Errorf("--cpu is %d, allowed: a processor that this process may use: %w", cpu, err)
+			return
+		}
+		ended <- f()
+	}()
+	return <-ended
+}

@@ -1,0 +1,341 @@
+package perf
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// flow is the traffic of a queue pair.
+type flow struct {
+	qp     *uverbs.QP
+	remote Peer
+	ah     *uverbs.AH
+
+	wrs  []uverbs.SendWR // used again and again, as a ring
+	sges []uverbs.SGE    // of wrs
+	next int             // in wrs
+
+	goal      int // messages to post
+	posted    int
+	completed int
+
+	recvs []uverbs.SGE // of the receives, nil until they are posted
+}
+
+// The ID of a send holds the number of its queue pair, and how many it had posted with it; that
+// of a receive the queue pair and the slot.
+const (
+	sendShift = 40
+	recvShift = 32
+	sendMask  = 1<<sendShift - 1
+	recvMask  = 1<<recvShift - 1
+)
+
+// build makes the work requests for a size.
+func (f *flow) build(e *End, qp, size int) {
+	c := &e.Config
+	n := c.List * ((e.places(size) + c.List - 1) / c.List)
+	f.wrs = make([]uverbs.SendWR, n)
+	f.sges = make([]uverbs.SGE, n)
+	f.next, f.posted, f.completed = 0, 0, 0
+	for i := range f.wrs {
+		at, remote := e.sendAt(qp, i, size)
+		f.sges[i] = e.MR.SGE(at, size)
+		wr := &f.wrs[i]
+		wr.SGL = f.sges[i : i+1 : i+1]
+		wr.RemoteAddr, wr.RKey = f.remote.Addr+uint64(remote), f.remote.RKey
+		switch c.Op {
+		case Send:
+			wr.Opcode = uverbs.WRSend
+			wr.RemoteAddr, wr.RKey = 0, 0
+			if c.Type == UD {
+				wr.AH, wr.RemoteQPN, wr.RemoteQKey = f.ah, f.remote.QPN, qkey
+				if c.CM {
+					wr.RemoteQKey = qkeyCM
+				}
+			}
+		case Write:
+			wr.Opcode = uverbs.WRRDMAWrite
+		case Read:
+			wr.Opcode = uverbs.WRRDMARead
+		case Atomic:
+			wr.Opcode = uverbs.WRAtomicFAA
+			wr.CompareAdd = 1
+		}
+		if (c.Op == Send || c.Op == Write) && size <= e.Inline && !e.dmabuf {
+			wr.SGL, wr.Inline = nil, e.MR.Bytes()[at:at+size]
+		}
+	}
+}
+
+// fillQueue posts all receives, unless they are posted already.
+func (f *flow) fillQueue(e *End, qp, size int) error {
+	if f.recvs != nil || !e.Config.receives(e.Server) {
+		return nil
+	}
+	for slot := range e.memory.slots {
+		at := e.recvAt(qp, slot, size)
+		if e.Config.Type == UD {
+			at -= uverbs.GRHSize
+		}
+		f.recvs = append(f.recvs, e.MR.SGE(at, e.memory.recvSize))
+		if err := f.qp.PostRecv(uint64(qp)<<recvShift|uint64(slot), f.recvs[slot:slot+1]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// post posts the next n work requests by one doorbell; the last of each group of moderate has
+// a completion, and the last of all.
+func (f *flow) post(qp, n, moderate int, last bool) error {
+	wrs := f.wrs[f.next : f.next+n]
+	for i := range wrs {
+		f.posted++
+		wrs[i].ID = uint64(qp)<<sendShift | uint64(f.posted)
+		wrs[i].Flags = 0
+		if f.posted%moderate == 0 || f.posted == f.goal || last && i == n-1 {
+			wrs[i].Flags = uverbs.Signaled
+		}
+	}
+	if f.next += n; f.next == len(f.wrs) {
+		f.next = 0
+	}
+	return f.qp.PostSend(wrs...)
+}
+
+// Run is what one side has measured of one size.
+type Run struct {
+	Latencies []int64       // Latencies are in nanoseconds, of a latency test's client: half of the way there and back of a message, the whole of a READ or atomic.
+	Took      time.Duration // Took is the time of what counts.
+	CPU       time.Duration // CPU is what this process has used of its processors meanwhile.
+	Sent      int64         // Sent are the messages that count, of all queue pairs.
+	Received  int64         // Received are all that came, those of the warm-up included.
+	AllSent   int64         // AllSent are those of the warm-up, too.
+}
+
+// meter takes the time of a run.
+type meter struct {
+	base    time.Time
+	times   []int64
+	start   time.Duration
+	cpu     time.Duration
+	running bool
+}
+
+// begin begins what counts.
+func (m *meter) begin() {
+	m.cpu = cpuTime()
+	m.start = time.Since(m.base)
+	m.running = true
+}
+
+// end ends it.
+func (m *meter) end(r *Run) {
+	r.Took = time.Since(m.base) - m.start
+	r.CPU = cpuTime() - m.cpu
+}
+
+// cpuTime returns the processor time that this process has used, its own and the kernel's.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// sampled is how many latencies there is room for at once, if it is not known how many come.
+const sampled = 1 << 20
+
+// Run does the traffic of a size, for which Prepare has made ready. Sent is called when all
+// that this side sends on its own account has been sent, if it is not nil.
+func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error) (_ *Run, err error) {
+	defer occupy()()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	e.ctx = ctx
+	waiting, wake := context.WithCancel(ctx)
+	defer wake()
+	e.waiting = waiting
+	e.wake.Store(&wake)
+	if e.peerHas.Load() != 0 {
+		wake()
+	}
+	e.armed, e.empty = false, 0
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		e.impatience(ctx, cancel)
+	}()
+	defer func() {
+		cancel(nil)
+		<-watching
+		if e.timer != nil {
+			e.timer.Stop()
+		}
+	}()
+	room := e.Config.total() + 1
+	if room == 1 {
+		room = sampled
+	}
+	m := &meter{}
+	r := &Run{}
+	if e.Config.Metric == Lat && !e.Server {
+		m.times = make([]int64, 0, room)
+	}
+	runtime.GC() // now rather than later
+	m.base = time.Now()
+	switch {
+	case e.Config.Metric == BW:
+		err = e.bandwidth(size, m, r, sent)
+	case e.Config.Op == Send:
+		err = e.sendLat(size, m, r)
+	case e.Config.Op == Write:
+		err = e.writeLat(size, m, r)
+	case !e.Server:
+		err = e.readLat(size, m, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if e.Config.Metric == Lat {
+		r.Latencies = m.latencies(e.Config.Op)
+		if sent != nil && !e.Server {
+			err = sent(r.AllSent)
+		}
+	}
+	return r, err
+}
+
+// latencies turns the times at which messages were posted into how long each took.
+func (m *meter) latencies(op string) []int64 {
+	if len(m.times) < 2 {
+		return nil
+	}
+	l := m.times
+	for i := range len(l) - 1 {
+		l[i] = l[i+1] - l[i]
+		if op == Send || op == Write {
+			l[i] /= 2
+		}
+	}
+	return l[:len(l)-1]
+}
+
+// impatience ends a run in which nothing happens for too long.
+func (e *End) impatience(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(e.Config.Patience)
+	defer tick.Stop()
+	for seen := int64(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			now := e.count.Load()
+			if now == seen {
+				cancel(fmt.Errorf("nothing was completed for %s: the peer may be gone, or a message lost", e.Config.Patience))
+				return
+			}
+			seen = now
+		}
+	}
+}
+
+// spins is the number of fruitless looks between those at the context.
+const spins = 1 << 12
+
+// idle is what there is to do after a fruitless poll.
+func (e *End) idle(a, b *uverbs.CQ) error {
+	if e.Channel != nil {
+		return e.sleep(a, b)
+	}
+	if e.empty++; e.empty%spins == 0 {
+		return e.breathe()
+	}
+	return nil
+}
+
+// breathe lets others run, and looks whether all is over.
+func (e *End) breathe() error {
+	if e.ctx.Err() != nil {
+		return context.Cause(e.ctx)
+	}
+	runtime.Gosched() // costs less than being preempted, by a signal, for running too long
+	return nil
+}
+
+// sleep arms completion queues the first time, and sleeps the second.
+func (e *End) sleep(a, b *uverbs.CQ) error {
+	if e.peerHas.Load() != 0 { // nobody may wake us
+		time.Sleep(time.Millisecond)
+		return e.breathe()
+	}
+	if !e.armed {
+		e.armed = true
+		if b != nil {
+			if err := b.Notify(); err != nil {
+				return err
+			}
+		}
+		return a.Notify()
+	}
+	e.armed = false
+	_, err := e.Channel.Wait(e.waiting)
+	if e.ctx.Err() != nil {
+		return context.Cause(e.ctx)
+	}
+	if e.waiting.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// quiet is for how long nothing comes when nothing more will.
+const quiet = 300 * time.Millisecond
+
+// over reports whether the peer has sent all that it will, after a fruitless poll: it is
+// here, or it is lost.
+func (e *End) over(received int64, last *time.Time) bool {
+	sent := e.peerHas.Load()
+	if sent == 0 {
+		return false
+	}
+	if received >= sent-1 {
+		return true
+	}
+	if last.IsZero() {
+		*last = time.Now()
+	}
+	return time.Since(*last) > quiet
+}
+
+// received looks at the completion of a receive, and posts the receive again.
+func (e *End) received(wc *uverbs.WC, size int) error {
+	qp, slot := int(wc.ID>>recvShift), int(wc.ID&recvMask)
+	f := &e.flows[qp]
+	if wc.Status != uverbs.WCSuccess {
+		return f.qp.Err(wc)
+	}
+	want := size
+	if e.Config.Type == UD {
+		want += uverbs.GRHSize
+	}
+	if int(wc.ByteLen) != want {
+		return fmt.Errorf("a message of %d bytes has come, expected %d", wc.ByteLen, want)
+	}
+	if e.Config.Verify {
+		got := e.MR.Bytes()[e.recvAt(qp, slot, size):][:size]
+		if err := e.mismatch("a message", qp, got); err != nil {
+			return err
+		}
+		clear(got)
+	}
+	return f.qp.PostRecv(wc.ID, f.recvs[slot:slot+1]...)
+}

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+)
+
+// perfOptions are the command line's of a client.
+type perfOptions struct {
+	config perf.Config
+	local  perf.Local
+	sizes  []int
+	all    bool
+	rate   string
+	port   int
+	json   bool
+}
+
+// perfTests are the subcommands, with what each does.
+var perfTests = []struct{ op, metric, does string }{
+	{perf.Send, perf.Lat, "Time messages that go there and come back"},
+	{perf.Send, perf.BW, "Send messages as fast as possible"},
+	{perf.Write, perf.Lat, "Time RDMA WRITEs that go there and come back"},
+	{perf.Write, perf.BW, "RDMA WRITE as fast as possible"},
+	{perf.Read, perf.Lat, "Time RDMA READs"},
+	{perf.Read, perf.BW, "RDMA READ as fast as possible"},
+	{perf.Atomic, perf.Lat, "Time atomic additions"},
+	{perf.Atomic, perf.BW, "Do atomic additions as fast as possible"},
+}
+
+func newPerf() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "perf",
+		Short: "Measure latency and bandwidth with a peer",
+		Long: `Measure latency and bandwidth between two hosts, or two devices of one. One side runs
+"verbs perf serve", the other a test; the server takes any number of clients, at once and one
+after another, and does what each of them says.
+
+What goes over the wire in each test is what perftest's program of that name does (send-lat is
+ib_send_lat), with its defaults: 2 bytes for latency and 65536 for bandwidth, 1000 messages
+(write-bw 5000), 128 under way, one completion for 100 (for each above 8 KiB). Before those that
+count there are --warmup messages. Latency is half of the way there and back of a message, and
+all of it for READs and atomics. Bandwidth in both directions is the sum of both.
+
+With --json a client prints one document:
+  version     1, the version of this form
+  test        such as send-lat
+  config      what was measured, with the flags' names; times that end in _ns are nanoseconds
+  client, server
+              device, driver, address (of the control connection), gid, inline (bytes)
+  results     one for each size:
+    size      of a message, in bytes
+    iterations   messages that count, of all queue pairs and directions
+    seconds   that they took
+    latency   samples; min_us, median_us, average_us, p99_us, p99_9_us, max_us, stdev_us in
+              microseconds; histogram: bins with from_us, to_us (not included) and count
+    bandwidth mib_per_s (2^20 bytes), gbit_per_s (10^9 bits), messages_per_s
+    lost      messages that did not arrive (uc and ud)
+    client_cpu, server_cpu
+              processor time of the process, its own and the kernel's for it, by time elapsed:
+              1 is a processor in use all the time; 0 for a server that does nothing in the test,
+              and of a server with several clients at once it is for all of them
+    verified  data was compared, and was right`,
+		Example: `  verbs perf serve
+  verbs perf send-lat 10.1.0.1
+  verbs perf write-bw 10.1.0.1 --all --json`,
+	}
+	cmd.AddCommand(newPerfServe())
+	for _, t := range perfTests {
+		cmd.AddCommand(newPerfTest(t.op, t.metric, t.does))
+	}
+	return cmd
+}
+
+// newPerfTest makes the command of a test.
+func newPerfTest(op, metric, does string) *cobra.Command {
+	o := perfOptions{config: perf.Default(op, metric), local: perf.Local{GID: perf.Auto, CPU: perf.Auto}}
+	c := &o.config
+	cmd := &cobra.Command{
+		Use:   c.Name() + " HOST",
+		Short: does,
+		Long:  does + ".\nHOST runs \"verbs perf serve\". \"verbs perf --help\" tells what is measured, and of --json.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&c.Type, "type", "t", c.Type, "type of the queue pairs: "+strings.Join(c.Types(), ", "))
+	if op != perf.Atomic {
+		f.IntSliceVarP(&o.sizes, "size", "s", c.Sizes, "size of a message in bytes; or several, with commas")
+		f.BoolVarP(&o.all, "all", "a", false, "all sizes from 2 bytes to 8 MiB, or what the devices take, each twice the one before")
+	}
+	f.IntVarP(&c.Iterations, "iterations", "n", c.Iterations, "messages of each queue pair and size that count")
+	f.DurationVarP(&c.Duration, "duration", "D", 0, "measure each size for so long instead")
+	f.IntVar(&c.Warmup, "warmup", c.Warmup, "messages of each queue pair and size before those that count")
+	if metric == perf.BW {
+		f.IntVarP(&c.QPs, "qps", "q", c.QPs, "number of queue pairs")
+		f.BoolVarP(&c.Both, "both", "b", false, "both directions at once")
+		f.IntVarP(&c.List, "list", "l", c.List, "messages that are posted together, by one doorbell")
+		f.IntVarP(&c.Moderate, "moderate", "Q", c.Moderate, "one completion for so many messages (default: 100, 1 above 8 KiB, or --list)")
+		f.StringVar(&o.rate, "rate", "", "the most that a side sends per second: messages, or with Gb, Mb or MiB behind it")
+		f.IntVar(&c.Depth, "depth", c.Depth, "messages of each queue pair under way")
+	}
+	if op == perf.Send || op == perf.Write {
+		f.IntVarP(&c.Inline, "inline", "I", c.Inline, "largest message that goes into the work request itself, in bytes (default: of latency tests about 220, or what the device takes; else 0)")
+	}
+	if op == perf.Send {
+		f.IntVarP(&c.RecvDepth, "recv-depth", "r", c.RecvDepth, "receives of each queue pair (default: 512; of uc and ud one for each message, up to 16000)")
+	}
+	if op == perf.Read || op == perf.Atomic {
+		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "READs and atomics of a queue pair that the devices have under way (default: what both can)")
+	}
+	if op != perf.Write || metric != perf.Lat {
+		f.BoolVarP(&c.Events, "events", "e", false, "sleep on completion events instead of polling, both sides")
+	}
+	f.BoolVarP(&c.Verify, "verify", "V", false, "compare the data that arrives with what was sent, which takes time")
+	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")
+	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in bytes (default: what both ports have)")
+	f.Uint8VarP(&c.SL, "sl", "S", 0, "service level")
+	f.Uint8Var(&c.TOS, "tos", 0, "traffic class")
+	f.IntVar(&c.Timeout, "timeout", c.Timeout, "wait for an acknowledgement: 4.096 µs times 2 to this power")
+	f.IntVar(&c.Retry, "retry", c.Retry, "how often to send without an acknowledgement; 7 is without end on rxe")
+	f.DurationVar(&c.Patience, "patience", c.Patience, "give up when nothing is completed for this long")
+	f.IntVarP(&o.port, "port", "p", perf.DefaultPort, "TCP port of the server")
+	perfLocalFlags(cmd, &o.local)
+	f.StringVar(&o.local.DMABuf, "dmabuf", "", "use the memory of this dma-buf, such as /proc/self/fd/3")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	return cmd
+}
+
+// perfLocalFlags adds what each side has for itself.
+func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
+	f := cmd.Flags()
+	f.StringVarP(&l.Device, "dev", "d", "", "RDMA device (default: the one with the address that the peer is reached by)")
+	f.Uint8VarP(&l.Port, "ib-port", "i", 0, "port of the device (default: the first active one)")
+	f.IntVarP(&l.GID, "gid", "x", l.GID, "local GID index (default: chosen to suit the peer)")
+	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
+	f.IntVar(&l.CPU, "cpu", l.CPU, "keep to this processor (default: any)")
+}
+
+// run measures.
+func (o *perfOptions) run(ctx context.Context, out, log io.Writer, host string) error {
+	if o.port < 1 || o.port > 65535 {
+		return fmt.Errorf("--port is %d, allowed: 1 to 65535", o.port)
+	}
+	if err := o.settle(); err != nil {
+		return err
+	}
+	client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port}
+	var table *perfTable
+	if !o.json {
+		table = &perfTable{out: out, lat: o.config.Metric == perf.Lat}
+		client.Measured = table.row
+	}
+	if p := newProgress(log); p != nil {
+		client.Running = p.run
+	}
+	report, err := client.Run(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.config.Name(), err)
+	}
+	if o.json {
+		return printJSON(out, report)
+	}
+	return table.err
+}
+
+// settle puts the flags that are not the config's into it.
+func (o *perfOptions) settle() error {
+	if len(o.sizes) > 0 {
+		o.config.Sizes = slices.Clone(o.sizes)
+	}
+	if o.all {
+		const most = 1 << 23
+		o.config.All, o.config.Sizes = true, perf.Sweep(most)
+	}
+	if o.rate != "" {
+		var err error
+		if o.config.Rate, err = perf.ParseRate(o.rate); err != nil {
+			return err
+		}
+	}
+	return o.config.Validate()
+}
+
+// perfTable prints results as they come.
+type perfTable struct {
+	out   io.Writer
+	lat   bool
+	begun bool
+	err   error
+}
+
+// row prints a size.
+func (t *perfTable) row(s perf.Size) {
+	if !t.begun {
+		t.begun = true
+		if t.lat {
+			t.printf("%9s %10s %10s %10s %10s %10s %10s %10s %9s\n", "bytes", "messages", "min µs", "median", "average", "p99", "p99.9", "max", "stdev")
+		} else {
+			t.printf("%9s %10s %12s %10s %14s %6s %9s %9s\n", "bytes", "messages", "MiB/s", "Gb/s", "messages/s", "lost", "CPU here", "there")
+		}
+	}
+	switch {
+	case t.lat && s.Latency != nil:
+		l := s.Latency
+		t.printf("%9d %10d %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f %9.2f\n", s.Size, l.Samples, l.Min, l.Median, l.Average, l.P99, l.P999, l.Max, l.Stdev)
+	case s.Bandwidth != nil:
+		b := s.Bandwidth
+		t.printf("%9d %10d %12.2f %10.3f %14.0f %6d %8.0f%% %8.0f%%\n", s.Size, s.Iterations, b.MiBPerSecond, b.GbitPerSecond, b.MessagesPerSecond, s.Lost, 100*s.ClientCPU, 100*s.ServerCPU)
+	}
+}
+
+// printf prints, and keeps the first error.
+func (t *perfTable) printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(t.out, format, args...); t.err == nil {
+		t.err = err
+	}
+}
+
+// progress is a line on a terminal that tells how far a test is.
+type progress struct{ w io.Writer }
+
+// newProgress returns nil if w is no terminal.
+func newProgress(w io.Writer) *progress {
+	f, ok := w.(*os.File)
+	if !ok || !isTerminal(f) {
+		return nil
+	}
+	return &progress{w}
+}
+
+// run shows a size.
+func (p *progress) run(size int, count func() int64) (stop func()) {
+	const every = 500 * time.Millisecond
+	tick := time.NewTicker(every)
+	over, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		for start, last := time.Now(), int64(0); ; {
+			select {
+			case <-over:
+				fmt.Fprint(p.w, "\r\x1b[K")
+				return
+			case <-tick.C:
+				n := count()
+				fmt.Fprintf(p.w, "\r\x1b[K%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
+				last = n
+			}
+		}
+	}()
+	return func() {
+		tick.Stop()
+		close(over)
+		<-gone
+	}
+}
+
+// newPerfServe makes the server's command.
+func newPerfServe() *cobra.Command {
+	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
+	listen, port, memory, quiet := "", perf.DefaultPort, 4096, false
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the tests of others until interrupted",
+		Long: `Serve the tests of "verbs perf" on other hosts, or this one, until interrupted. What is done
+is for the clients to say; whoever reaches the port can have this side's device work and
+memory be taken, up to --max-memory for each.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case port < 1 || port > 65535:
+				return fmt.Errorf("--port is %d, allowed: 1 to 65535", port)
+			case memory < 1:
+				return fmt.Errorf("--max-memory is %d, allowed: 1 MiB and more", memory)
+			}
+			var lc net.ListenConfig
+			l, err := lc.Listen(cmd.Context(), "tcp", net.JoinHostPort(listen, strconv.Itoa(port)))
+			if err != nil {
+				return err
+			}
+			log := &lines{w: cmd.ErrOrStderr()}
+			server := &perf.Server{Local: local, MaxMemory: memory << 20}
+			if !quiet {
+				fmt.Fprintf(log, "serving on %s\n", l.Addr())
+				server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
+			}
+			err = server.Serve(cmd.Context(), l)
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "", "address to listen on (default: all)")
+	f.IntVarP(&port, "port", "p", port, "TCP port to listen on")
+	f.IntVar(&memory, "max-memory", memory, "the most memory for one client, in MiB")
+	f.BoolVar(&quiet, "quiet", false, "do not tell of clients on standard error")
+	perfLocalFlags(cmd, &local)
+	return cmd
+}
