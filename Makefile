@@ -96,14 +96,14 @@ size: verbs
 # Each of the three boots is recorded. One that fails does not keep the others from running.
 kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
-	for p in mmio mmio/rxe netlinkrdma uverbs cm test/conformance test/classic test/interop test/abitrace; do \
+	for p in mmio mmio/rxe netlinkrdma uverbs cm tools/verbs/internal/perf test/conformance test/classic test/interop test/abitrace; do \
 		GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; \
 	done
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).json
 	cd $(BUILD)/$(ARCH) && status=0; \
 	$(RECORD) -name kernel $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
 		-file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
-		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- cm.test -test.v=test2json --- \
+		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- cm.test -test.v=test2json --- perf.test -test.v=test2json --- \
 		conformance.test -test.v=test2json --- classic.test -test.v=test2json --- abitrace.test -test.run Trace || status=1; \
 	$(RECORD) -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),rdmacm-utils,iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
 		interop.test -test.v=test2json --- conformance.test -test.run '^TestIproute2$$' -test.v=test2json || status=1; \

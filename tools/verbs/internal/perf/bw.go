@@ -62,6 +62,9 @@ func (b *blast) loop() error {
 				return err
 			}
 		}
+		if err := b.turn(); err != nil {
+			return err
+		}
 		n := 0
 		if b.receiving {
 			k, err := b.takeReceives()

@@ -26,6 +26,7 @@ type Client struct {
 	// it may be nil.
 	Running func(size int, count func() int64) (stop func())
 
+	tamper func([]byte) // see End
 	report Report
 	conn   *control
 	end    *End
@@ -48,7 +49,7 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	cl.conn = &control{conn: conn, name: "server " + addr, inbox: make(chan message, 1), cancel: cancel, end: func(sent int64) {
+	cl.conn = &control{conn: conn, name: "server " + addr, inbox: make(chan message, inboxRoom), cancel: cancel, end: func(sent int64) {
 		if cl.end != nil {
 			cl.end.Stop(sent)
 		}
@@ -132,6 +133,7 @@ func (cl *Client) play(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.end.Close()) }()
+	cl.end.tamper = cl.tamper
 	if err := cl.connect(ctx); err != nil {
 		return err
 	}

@@ -75,6 +75,7 @@ type End struct {
 	hold    []byte // bytes to compare with
 	undo    []func() error
 	empty   int // fruitless polls
+	turns   int // of a loop
 	armed   bool
 	timer   *time.Timer
 	expired *atomic.Bool // the test's time is over

@@ -20,6 +20,9 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 		e.begin(m)
 	}
 	for sent, got := 0, 0; ; {
+		if err := e.turn(); err != nil {
+			return err
+		}
 		if e.Server || sent > 0 {
 			for {
 				n, err := e.RecvCQ.Poll(wc)
@@ -114,6 +117,9 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 	verify := e.Config.Verify && size > 1
 	var last time.Time
 	for sent, seen := 0, 0; ; {
+		if err := e.turn(); err != nil {
+			return err
+		}
 		if !e.Server || sent > 0 {
 			seen++
 			for here.load() != byte(seen) {
@@ -174,6 +180,9 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 		got = got[:size]
 	}
 	for sent := 0; ; {
+		if err := e.turn(); err != nil {
+			return err
+		}
 		if sent == warmup {
 			e.begin(m)
 		}

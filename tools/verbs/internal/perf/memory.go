@@ -140,6 +140,9 @@ func (e *End) fill(qp, size int) {
 	case e.Config.Op == Atomic:
 		clear(sent)
 		clear(got)
+		if e.tamper != nil {
+			e.tamper(got[:atomicSize])
+		}
 	case e.Config.Metric == Lat && e.Config.Op == Write || e.Config.Verify:
 		put(sent)
 		if !e.NoBarrier {

@@ -75,6 +75,10 @@ type message struct {
 	Run    *Run    `json:"run,omitempty"`
 }
 
+// inboxRoom is one more than the most messages that are on their way to a side that has not taken
+// the first of them.
+const inboxRoom = 3
+
 // control is one side's end of a control connection.
 type control struct {
 	conn net.Conn
@@ -108,7 +112,7 @@ func silence(err error, for_ time.Duration) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("nothing came for %s: %w", for_, err)
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the peer has hung up: %w", err)
 	}
 	return err
@@ -183,7 +187,7 @@ func (c *control) listen() {
 		}
 		select {
 		case c.inbox <- m:
-		default: // there is never more than one on its way
+		default:
 			c.cancel(fmt.Errorf("%s does not keep to the order of messages: %q", c.name, m.Kind))
 			close(c.inbox)
 			return

@@ -46,7 +46,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			if err != nil {
 				s.log("%s: %v", name, err)
 			} else {
-				s.log("%s: %s", name, what)
+				s.log("%s is done: %s", name, what)
 			}
 		})
 	}
@@ -83,7 +83,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, name string) (what st
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	se := &session{server: s}
-	se.control = &control{conn: conn, name: name, inbox: make(chan message, 1), cancel: cancel, end: se.stop}
+	se.control = &control{conn: conn, name: name, inbox: make(chan message, inboxRoom), cancel: cancel, end: se.stop}
 	go se.listen()
 	err = Pinned(s.Local.CPU, func() error { return se.play(ctx) })
 	if err != nil && !errors.Is(err, errBye) {
@@ -156,10 +156,12 @@ func (se *session) play(ctx context.Context) (err error) {
 	se.mu.Lock()
 	se.end = end
 	se.mu.Unlock()
+	se.server.log("%s begins: %s over %s on %s", se.name, se.config.Name(), se.config.Type, dev.Name())
 	for {
 		m, err := se.take(ctx, kindStart, se.config.Patience+answerTime)
 		if err != nil {
-			if se.what != "" && ctx.Err() != nil {
+			var told *PeerError
+			if se.what != "" && ctx.Err() != nil && !errors.As(err, &told) {
 				return errBye
 			}
 			return err

@@ -1,0 +1,291 @@
+package interop
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// perfReport is what "verbs perf --json" prints, as far as it is looked at.
+type perfReport struct {
+	Version        int
+	Test           string
+	Client, Server struct{ Device, Driver, Address, GID string }
+	Results        []struct {
+		Size, Iterations, Lost int
+		Seconds                float64
+		Verified               bool
+		Latency                *struct {
+			Samples   int
+			Min       float64 `json:"min_us"`
+			Median    float64 `json:"median_us"`
+			P99       float64 `json:"p99_us"`
+			Max       float64 `json:"max_us"`
+			Histogram []struct{ Count int }
+		}
+		Bandwidth *struct {
+			MiB      float64 `json:"mib_per_s"`
+			Messages float64 `json:"messages_per_s"`
+		}
+	}
+}
+
+// perfServe starts a server, and returns it and its port.
+func perfServe(t *testing.T, options ...string) (*program.Program, string) {
+	t.Helper()
+	number, port := cmPort()
+	p := program.Launch(t, line([]string{os.Getenv(VerbsEnv), "perf", "serve", "-p", port}, options...)...)
+	p.Until(t, "listened", func() bool {
+		b, _ := os.ReadFile("/proc/net/tcp6")
+		return listening(string(b), int(number))
+	})
+	return p, port
+}
+
+// perf runs a client, and returns its output.
+func perf(t *testing.T, port, test string, options ...string) (string, error) {
+	t.Helper()
+	args := append([]string{"perf", test, ServerAddr, "-p", port}, options...)
+	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), args...).CombinedOutput()
+	return string(out), err
+}
+
+// perfJSON runs a client, which must succeed, and returns its report.
+func perfJSON(t *testing.T, port, test string, options ...string) perfReport {
+	t.Helper()
+	out, err := perf(t, port, test, append([]string{"--json"}, options...)...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var r perfReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("no JSON: %v\n%s", err, out)
+	}
+	if r.Version != 1 || r.Test != test || r.Client.Device == "" || r.Server.Address != ServerAddr+":"+port || len(r.Results) == 0 {
+		t.Errorf("report is %+v", r)
+	}
+	return r
+}
+
+// perfTests are the tests and the types of queue pairs that have them.
+var perfTests = map[string][]string{
+	"send-lat": {"rc", "uc", "ud"}, "send-bw": {"rc", "uc", "ud"}, "write-lat": {"rc", "uc"}, "write-bw": {"rc", "uc"},
+	"read-lat": {"rc"}, "read-bw": {"rc"}, "atomic-lat": {"rc"}, "atomic-bw": {"rc"},
+}
+
+// TestPerf runs each test over each type, with the data compared, by one server.
+func TestPerf(t *testing.T) {
+	testenv.Guest(t)
+	const n = 20
+	_, port := perfServe(t)
+	for test, types := range perfTests {
+		for _, typ := range types {
+			for _, options := range [][]string{nil, {"--cm"}} {
+				if options != nil && (typ == "uc" || !strings.HasPrefix(test, "send")) {
+					continue // the connection manager has no uc, and what is sent does not concern it
+				}
+				t.Run(test+" "+typ+strings.Join(options, " "), func(t *testing.T) {
+					options := append([]string{"-t", typ, "-n", strconv.Itoa(n), "-V"}, options...)
+					if !strings.HasPrefix(test, "atomic") {
+						options = append(options, "-s", "800,2")
+					}
+					for _, r := range perfJSON(t, port, test, options...).Results {
+						if r.Iterations != n || r.Seconds <= 0 || !r.Verified || r.Lost != 0 {
+							t.Errorf("result is %+v", r)
+						}
+						if strings.HasSuffix(test, "-bw") {
+							if r.Latency != nil || r.Bandwidth == nil || r.Bandwidth.Messages <= 0 || r.Bandwidth.MiB <= 0 {
+								t.Errorf("result is %+v", r)
+							}
+							continue
+						}
+						l := r.Latency
+						if l == nil || r.Bandwidth != nil || l.Samples != n || l.Min <= 0 || l.Median < l.Min || l.P99 < l.Median || l.Max < l.P99 {
+							t.Fatalf("result is %+v, %+v", r, l)
+						}
+						sum := 0
+						for _, b := range l.Histogram {
+							sum += b.Count
+						}
+						if sum != n {
+							t.Errorf("%d in the histogram", sum)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestPerfOptions runs what can be asked for besides.
+func TestPerfOptions(t *testing.T) {
+	testenv.Guest(t)
+	_, port := perfServe(t)
+	for _, c := range []struct {
+		test, options string
+		messages      int // 0 if it is not known
+	}{
+		{"send-bw", "-n 100 -b -q 4 -V -s 500", 800},
+		{"write-bw", "-n 101 -b -q 2 -l 8 -s 100", 404},
+		{"read-bw", "-n 50 -b -V -s 5000", 100},
+		{"atomic-bw", "-n 50 -b -q 2 -l 3 -V", 200},
+		{"send-bw", "-n 99 -l 10 -Q 20 --depth 20 -r 30 -s 1", 99},
+		{"send-bw", "-n 100 -I 64 -Q 1 -s 64 -t ud", 100},
+		{"send-bw", "-n 100 -e -s 100", 100},
+		{"send-lat", "-n 50 -e", 50},
+		{"send-lat", "-n 50 -e -t ud", 50},
+		{"read-lat", "-n 50 -e", 50},
+		{"write-bw", "-n 100 -e -b -s 100", 200},
+		{"send-lat", "-n 1 --warmup 0", 1},
+		{"write-lat", "-n 10 --warmup 1 -I 0", 10},
+		{"send-bw", "-D 200ms -s 100", 0},
+		{"send-bw", "-D 200ms -s 100 -b -e", 0},
+		{"send-bw", "-D 200ms -s 100 -t ud -q 2 -l 4", 0},
+		{"write-bw", "-D 200ms -s 100 -b -Q 128", 0},
+		{"send-lat", "-D 200ms -e", 0},
+		{"write-lat", "-D 100ms -s 2,100,1 -V", 0},
+		{"write-bw", "-n 100 -m 256 --outs 3 -s 100", -1},
+		{"read-bw", "-n 100 -m 256 --outs 3 -s 1000 -V", 100},
+		{"send-lat", "-n 20 --cpu 0 -d " + dev0, 20},
+	} {
+		t.Run(c.test+" "+c.options, func(t *testing.T) {
+			if c.messages < 0 {
+				if out, err := perf(t, port, c.test, strings.Fields(c.options)...); err == nil || !strings.Contains(out, "unknown flag") {
+					t.Errorf("%v\n%s", err, out)
+				}
+				return
+			}
+			for _, r := range perfJSON(t, port, c.test, strings.Fields(c.options)...).Results {
+				if c.messages != 0 && r.Iterations != c.messages || c.messages == 0 && (r.Iterations < 1 || r.Seconds < 0.09 || r.Seconds > 10) {
+					t.Errorf("%d messages in %.2f s, want %d", r.Iterations, r.Seconds, c.messages)
+				}
+			}
+		})
+	}
+	t.Run("rate", func(t *testing.T) {
+		r := perfJSON(t, port, "write-bw", "-n", "100", "-s", "100", "--rate", "500").Results[0]
+		if r.Bandwidth.Messages > 520 || r.Seconds < 0.19 {
+			t.Errorf("%.0f messages per second where 500 are allowed", r.Bandwidth.Messages)
+		}
+	})
+	t.Run("all", func(t *testing.T) {
+		results := perfJSON(t, port, "send-lat", "-a", "-n", "5", "-t", "ud", "-V").Results
+		for i, r := range results {
+			if r.Size != 2<<i {
+				t.Errorf("size %d comes as number %d", r.Size, i)
+			}
+		}
+		if len(results) < 9 { // to 512 at least
+			t.Errorf("%d sizes", len(results))
+		}
+	})
+	t.Run("text", func(t *testing.T) {
+		out, err := perf(t, port, "send-lat", "-n", "5", "-s", "2,64")
+		if rows := strings.Split(strings.TrimSpace(out), "\n"); err != nil || len(rows) != 3 || !strings.Contains(rows[0], "median") || strings.Fields(rows[2])[0] != "64" {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+// TestPerfRefused: what cannot be is refused with what can.
+func TestPerfRefused(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "limits of rxe", "rxe")
+	_, port := perfServe(t)
+	for _, c := range []struct{ test, options, want string }{
+		{"send-lat", "-s 0", "--size is 0, allowed: 1 to"},
+		{"send-lat", "-s 8388609", "--size is 8388609, allowed: 1 to 8388608, max_msg_sz of rxe0"},
+		{"send-bw", "-t ud", "--size is 65536, allowed: 1 to 1024, the MTU of rxe0"},
+		{"read-lat", "-t ud", "read-lat needs a connection, which ud has not: --type is ud, allowed: rc"},
+		{"send-bw", "-I 60000", "--inline is 60000, allowed on rxe0: 0 to "},
+		{"send-lat", "-x 99", "GID index is 99, allowed: "},
+		{"send-lat", "-d rxe9", "rxe9"},
+		{"send-lat", "-i 2", "--ib-port is 2, allowed: 1 to 1, the ports of rxe0"},
+		{"send-lat", "-m 4096", "--mtu is 4096, allowed: up to 1024"},
+		{"send-bw", "--depth 1000000", "is 1000000, allowed: up to 32767, max_cqe of rxe0"},
+		{"send-lat", "--huge-pages", "huge pages"},
+		{"send-lat", "--cpu 64", "--cpu is 64, allowed: a processor that this process may use"},
+		{"send-bw", "--dmabuf " + os.Getenv(VerbsEnv), "--dmabuf: "},
+	} {
+		out, err := perf(t, port, c.test, strings.Fields(c.options)...)
+		if err == nil || !strings.Contains(out, c.want) {
+			t.Errorf("%s %s: %v, want %q\n%s", c.test, c.options, err, c.want, out)
+		}
+	}
+	_, port = perfServe(t, "-x", "1")
+	if out, err := perf(t, port, "send-lat", "-x", "2"); err == nil || !strings.Contains(out, "10.1.0.1") {
+		t.Errorf("from an address of IPv6 to one of IPv4: %v\n%s", err, out)
+	}
+	if out, err := perf(t, "9", "send-lat"); err == nil || !strings.Contains(out, "no perf server at "+ServerAddr+":9") {
+		t.Errorf("nobody serves: %v\n%s", err, out)
+	}
+}
+
+// TestPerfServerKilled kills the server while a test runs, which the client says.
+func TestPerfServerKilled(t *testing.T) {
+	testenv.Guest(t)
+	for _, c := range []struct{ test, options string }{
+		{"send-lat", "-D 1m"}, {"write-lat", "-D 1m"}, {"read-lat", "-D 1m"}, {"send-bw", "-D 1m"}, {"send-bw", "-D 1m -t ud -s 64"}, {"send-lat", "-D 1m -e"},
+		{"write-bw", "-D 1m --both"},
+	} {
+		t.Run(c.test+" "+c.options, func(t *testing.T) {
+			server, port := perfServe(t)
+			client := program.Launch(t, line([]string{os.Getenv(VerbsEnv), "perf", c.test, ServerAddr, "-p", port}, strings.Fields(c.options)...)...)
+			server.Until(t, "had the client", func() bool { return strings.Contains(server.Output(), " begins: "+c.test) })
+			time.Sleep(100 * time.Millisecond)
+			server.Signal(syscall.SIGKILL)
+			began := time.Now()
+			<-client.Ended
+			if out := client.Output(); client.Err == nil || !strings.Contains(out, "server "+ServerAddr+":"+port+" is gone") {
+				t.Errorf("%v\n%s", client.Err, out)
+			}
+			if took := time.Since(began); took > 15*time.Second {
+				t.Errorf("the client needs %s to see it", took)
+			}
+		})
+	}
+}
+
+// TestPerfClients: a server takes clients at once, and goes on when one is killed or says nothing.
+func TestPerfClients(t *testing.T) {
+	testenv.Guest(t)
+	server, port := perfServe(t)
+	var at []*program.Program
+	for i := range 3 {
+		at = append(at, program.Launch(t, os.Getenv(VerbsEnv), "perf", "send-bw", ServerAddr, "-p", port, "-n", "200", "-s", fmt.Sprint(100+i), "-V"))
+	}
+	for _, p := range at {
+		p.Wait(t)
+	}
+	n := len(at) // clients so far
+	for _, options := range []string{"send-lat -D 1m", "send-bw -D 1m -b", "send-bw -D 1m -e -t ud -s 64", "write-lat -D 1m"} {
+		f := strings.Fields(options)
+		killed := program.Launch(t, append([]string{os.Getenv(VerbsEnv), "perf", f[0], ServerAddr, "-p", port}, f[1:]...)...)
+		n++
+		server.Until(t, "had the client", func() bool { return strings.Count(server.Output(), " begins: ") == n })
+		time.Sleep(100 * time.Millisecond)
+		killed.Signal(syscall.SIGKILL)
+		<-killed.Ended
+		server.Until(t, "missed the client", func() bool { return strings.Count(server.Output(), " is gone: ") == n-len(at) })
+	}
+	silent, err := net.Dial("tcp", net.JoinHostPort(ServerAddr, port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	if r := perfJSON(t, port, "send-lat", "-n", "5"); r.Results[0].Iterations != 5 {
+		t.Errorf("afterwards: %+v", r)
+	}
+	server.Signal(syscall.SIGTERM)
+	server.Wait(t)
+}

@@ -1,0 +1,126 @@
+package perf
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.MainFor(m, nil)) }
+
+// serverAddr is the address of the guest's first device.
+const serverAddr = "10.1.0.1"
+
+// serveHere serves on the guest's first device.
+func serveHere(t *testing.T, s *Server) (port int) {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(serverAddr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Local.GID, s.Local.CPU = Auto, Auto
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// measure runs a client.
+func measure(t *testing.T, cl *Client) (*Report, error) {
+	t.Helper()
+	cl.Local.GID, cl.Local.CPU, cl.Host = Auto, Auto, serverAddr
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return cl.Run(ctx)
+}
+
+// spoil changes the last byte but one, which no test uses for itself.
+func spoil(b []byte) { b[len(b)-2] ^= 0x40 }
+
+// TestVerify: data that is right is said to be so, and a wrong bit is found by whoever looks,
+// wherever it comes from.
+func TestVerify(t *testing.T) {
+	testenv.Guest(t)
+	for _, c := range []struct {
+		op, metric, typ string
+		both            bool
+		byServer        bool // the server's data is wrong
+		want            string
+	}{
+		{Send, Lat, RC, false, false, "says: size 100: wrong data in a message of queue pair 0: byte 98"},
+		{Send, Lat, UD, false, true, "wrong data in a message"},
+		{Send, BW, RC, false, false, "says: size 100: wrong data in a message"},
+		{Send, BW, UD, false, false, "says: size 100: wrong data in a message"},
+		{Send, BW, RC, true, true, "wrong data in a message"},
+		{Write, Lat, RC, false, false, "says: size 100: wrong data in a message"},
+		{Write, Lat, UC, false, true, "wrong data in a message"},
+		{Write, BW, RC, false, false, "says: size 100: wrong data in what was written"},
+		{Write, BW, UC, true, true, "wrong data in what was written"},
+		{Read, Lat, RC, false, true, "wrong data in what was read"},
+		{Read, BW, RC, false, true, "wrong data in what was read"},
+		{Atomic, Lat, RC, false, true, "wrong data: the counter was"},
+		{Atomic, BW, RC, false, true, "wrong data: the counters of queue pair 0 are"},
+	} {
+		config := Default(c.op, c.metric)
+		config.Type, config.Both, config.Verify, config.Iterations = c.typ, c.both, true, 200
+		config.Patience = 5 * time.Second
+		if c.op != Atomic {
+			config.Sizes = []int{100}
+		}
+		t.Run(strings.Join([]string{config.Name(), c.typ}, " "), func(t *testing.T) {
+			report, err := measure(t, &Client{Config: config, Port: serveHere(t, &Server{})})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := report.Results; len(r) != 1 || !r[0].Verified || r[0].Lost != 0 {
+				t.Errorf("results are %+v", r)
+			}
+			cl, s := &Client{Config: config}, &Server{}
+			if c.byServer {
+				s.tamper = spoil
+			} else {
+				cl.tamper = spoil
+			}
+			cl.Port = serveHere(t, s)
+			if _, err := measure(t, cl); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("a wrong bit: error is %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestMemoryLimit: a server gives no more memory than it shall.
+func TestMemoryLimit(t *testing.T) {
+	testenv.Guest(t)
+	config := Default(Write, BW)
+	config.Iterations = 10
+	_, err := measure(t, &Client{Config: config, Port: serveHere(t, &Server{MaxMemory: 100_000})})
+	if err == nil || !strings.Contains(err.Error(), "bytes of memory, allowed by this server (--max-memory): 100000") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestLost: of datagrams that find no receive the report tells.
+func TestLost(t *testing.T) {
+	testenv.Guest(t)
+	config := Default(Send, BW)
+	config.Type, config.Sizes, config.RecvDepth, config.Warmup, config.Iterations = UD, []int{64}, 1, 0, 2000
+	report, err := measure(t, &Client{Config: config, Port: serveHere(t, &Server{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := report.Results[0]; r.Lost == 0 || r.Lost >= r.Iterations || r.Iterations != 2000 {
+		t.Errorf("%d of %d datagrams are lost, with one receive", r.Lost, r.Iterations)
+	}
+}
