@@ -189,6 +189,28 @@ func TestPerfOptions(t *testing.T) {
 			t.Errorf("%d sizes", len(results))
 		}
 	})
+	t.Run("plot", func(t *testing.T) {
+		dir := t.TempDir()
+		out, err := perf(t, port, "write-bw", "-n", "5", "-s", "2,64", "--json")
+		if err == nil {
+			err = os.WriteFile(dir+"/before.json", []byte(out), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"now.svg", "now.png"} {
+			if out, err := perf(t, port, "send-bw", "-n", "5", "-s", "64,2", "--plot", dir+"/"+name, "--overlay", dir+"/before.json"); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		}
+		svg, err := os.ReadFile(dir + "/now.svg")
+		if err != nil || !strings.Contains(string(svg), "write-bw rc MiB/s (before.json)") || !strings.Contains(string(svg), "send-bw rc MiB/s") {
+			t.Errorf("the picture has not both: %v\n%s", err, svg)
+		}
+		if png, err := os.ReadFile(dir + "/now.png"); err != nil || !strings.HasPrefix(string(png), "\x89PNG") {
+			t.Errorf("no PNG: %v", err)
+		}
+	})
 	t.Run("text", func(t *testing.T) {
 		out, err := perf(t, port, "send-lat", "-n", "5", "-s", "2,64")
 		if rows := strings.Split(strings.TrimSpace(out), "\n"); err != nil || len(rows) != 3 || !strings.Contains(rows[0], "median") || strings.Fields(rows[2])[0] != "64" {

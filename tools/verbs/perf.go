@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
 )
 
 // perfOptions are the command line's of a client.
@@ -26,6 +28,8 @@ type perfOptions struct {
 	rate   string
 	port   int
 	json   bool
+	plot   string
+	over   []string // files of reports
 }
 
 // perfTests are the subcommands, with what each does.
@@ -75,7 +79,8 @@ With --json a client prints one document:
     verified  data was compared, and was right`,
 		Example: `  verbs perf serve
   verbs perf send-lat 10.1.0.1
-  verbs perf write-bw 10.1.0.1 --all --json`,
+  verbs perf write-bw 10.1.0.1 --all --json >before.json
+  verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json`,
 	}
 	cmd.AddCommand(newPerfServe())
 	for _, t := range perfTests {
@@ -138,6 +143,8 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 	perfLocalFlags(cmd, &o.local)
 	f.StringVar(&o.local.DMABuf, "dmabuf", "", "use the memory of this dma-buf, such as /proc/self/fd/3")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	f.StringVar(&o.plot, "plot", "", "draw the result into this file, which ends in .svg or .png: bandwidth or latency over the size, or of one size the distribution of its latency")
+	f.StringArrayVar(&o.over, "overlay", nil, "draw an earlier result, which --json has printed, into the same picture; may be given several times")
 	return cmd
 }
 
@@ -159,6 +166,10 @@ func (o *perfOptions) run(ctx context.Context, out, log io.Writer, host string) 
 	if err := o.settle(); err != nil {
 		return err
 	}
+	format, old, err := o.picture()
+	if err != nil {
+		return err
+	}
 	client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port}
 	var table *perfTable
 	if !o.json {
@@ -172,10 +183,61 @@ func (o *perfOptions) run(ctx context.Context, out, log io.Writer, host string) 
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.config.Name(), err)
 	}
+	if o.plot != "" {
+		if err := o.draw(format, append([]plot.Named{{Report: report}}, old...)); err != nil {
+			return err
+		}
+	}
 	if o.json {
 		return printJSON(out, report)
 	}
 	return table.err
+}
+
+// picture looks at what is to be drawn, before anything is measured for it.
+func (o *perfOptions) picture() (format string, old []plot.Named, err error) {
+	if o.plot == "" {
+		if len(o.over) > 0 {
+			return "", nil, errors.New("--overlay needs --plot, the file to draw into")
+		}
+		return "", nil, nil
+	}
+	if format, err = plot.Format(o.plot); err != nil {
+		return "", nil, err
+	}
+	for _, name := range o.over {
+		f, err := os.Open(name)
+		if err != nil {
+			return "", nil, fmt.Errorf("--overlay: %w", err)
+		}
+		r, err := perf.ReadReport(f)
+		f.Close()
+		if err != nil {
+			return "", nil, fmt.Errorf("--overlay %s: %w", name, err)
+		}
+		old = append(old, plot.Named{Name: filepath.Base(name), Report: r})
+		if r.Config.Metric != o.config.Metric {
+			return "", nil, fmt.Errorf("--overlay %s: it is of %s, which has no axis in common with %s", name, r.Test, o.config.Name())
+		}
+	}
+	if len(old) > 0 {
+		if err := plot.Check(old...); err != nil {
+			return "", nil, fmt.Errorf("--overlay %w", err)
+		}
+	}
+	return format, old, nil
+}
+
+// draw writes the picture.
+func (o *perfOptions) draw(format string, reports []plot.Named) error {
+	f, err := os.Create(o.plot)
+	if err != nil {
+		return fmt.Errorf("--plot: %w", err)
+	}
+	if err := errors.Join(plot.Write(f, format, reports...), f.Close()); err != nil {
+		return fmt.Errorf("--plot %s: %w", o.plot, err)
+	}
+	return nil
 }
 
 // settle puts the flags that are not the config's into it.
@@ -286,6 +348,9 @@ memory be taken, up to --max-memory for each.`,
 				return fmt.Errorf("--port is %d, allowed: 1 to 65535", port)
 			case memory < 1:
 				return fmt.Errorf("--max-memory is %d, allowed: 1 MiB and more", memory)
+			}
+			if err := local.Validate(&perf.Config{}); err != nil {
+				return err
 			}
 			var lc net.ListenConfig
 			l, err := lc.Listen(cmd.Context(), "tcp", net.JoinHostPort(listen, strconv.Itoa(port)))

@@ -37,7 +37,7 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 	if err := cl.Config.Validate(); err != nil {
 		return nil, err
 	}
-	if err := cl.Local.validate(&cl.Config); err != nil {
+	if err := cl.Local.Validate(&cl.Config); err != nil {
 		return nil, err
 	}
 	addr := net.JoinHostPort(cl.Host, strconv.Itoa(cl.Port))
@@ -260,8 +260,8 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 	return c.Result(size, run, m.Run), err
 }
 
-// validate refuses what does not go together.
-func (l *Local) validate(c *Config) error {
+// Validate refuses what is not possible, or not together with a config.
+func (l *Local) Validate(c *Config) error {
 	switch {
 	case l.GID < Auto:
 		return field("gid", l.GID, "0 and more")

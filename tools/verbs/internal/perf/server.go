@@ -186,7 +186,7 @@ func (se *session) open(ctx context.Context, dev *uverbs.Device, port uint8, min
 	if err := se.config.Validate(); err != nil {
 		return nil, err
 	}
-	if err := se.server.Local.validate(&se.config); err != nil {
+	if err := se.server.Local.Validate(&se.config); err != nil {
 		return nil, err
 	}
 	if err := se.config.fit(mine); err != nil {

@@ -1,0 +1,303 @@
+// Package plot draws the reports of package perf.
+package plot
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/wcharczuk/go-chart/v2"
+	"github.com/wcharczuk/go-chart/v2/drawing"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+)
+
+// Named is a report with the name that its curves have.
+type Named struct {
+	Name   string // Name may be empty.
+	Report *perf.Report
+}
+
+// Size of a picture, in pixels.
+const (
+	width  = 1250
+	height = 620
+	legend = 260 // at the left
+)
+
+// Format returns the format that a file's name asks for, svg or png.
+func Format(file string) (string, error) {
+	switch ext := strings.ToLower(filepath.Ext(file)); ext {
+	case ".svg", ".png":
+		return ext[1:], nil
+	}
+	return "", fmt.Errorf("--plot is %q, allowed: a file whose name ends in .svg or .png", file)
+}
+
+// Check reports whether reports can be drawn together.
+func Check(reports ...Named) error {
+	if len(reports) == 0 {
+		return errors.New("there is nothing to draw")
+	}
+	first := reports[0].Report.Config
+	for _, r := range reports {
+		c := r.Report.Config
+		if c.Metric != first.Metric {
+			return fmt.Errorf("%s measures %s, and %s is about %s: they have no axis in common", r.Name, r.Report.Test, reports[0].Report.Test, first.Metric)
+		}
+		for _, s := range r.Report.Results {
+			if c.Metric == perf.Lat && (s.Latency == nil || len(s.Latency.Histogram) == 0) || c.Metric == perf.BW && s.Bandwidth == nil || s.Size < 1 {
+				return fmt.Errorf("%s: the result of size %d has no %s in it", r.Name, s.Size, c.Metric)
+			}
+		}
+	}
+	return nil
+}
+
+// Write draws reports in a format: bandwidth over the size of messages, or latency (median,
+// 99 % and 99.9 %); and, if there is but one size, latency over the part of the messages that
+// had no more.
+func Write(w io.Writer, format string, reports ...Named) error {
+	if err := Check(reports...); err != nil {
+		return err
+	}
+	var p picture
+	switch {
+	case reports[0].Report.Config.Metric == perf.BW:
+		p = bandwidth(reports)
+	case oneSize(reports):
+		p = distribution(reports)
+	default:
+		p = latency(reports)
+	}
+	provider := chart.SVG
+	if format == "png" {
+		provider = chart.PNG
+	} else {
+		for i := range p.curves { // the chart's SVG has texts as they are
+			p.curves[i].name = html.EscapeString(p.curves[i].name)
+		}
+	}
+	return p.draw().Render(provider, w)
+}
+
+// oneSize reports whether all results are of one size.
+func oneSize(reports []Named) bool {
+	for _, r := range reports {
+		for _, s := range r.Report.Results {
+			if s.Size != reports[0].Report.Results[0].Size {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// curve is a line. Its points are in the order of x.
+type curve struct {
+	name string
+	x, y []float64
+	dash bool
+	hue  int // curves of one report have one colour
+}
+
+// picture is what is drawn.
+type picture struct {
+	title, x, y    string
+	curves         []curve
+	xTicks, yTicks []chart.Tick
+}
+
+// label returns the name of a report's curves.
+func (n Named) label(what string) string {
+	c := n.Report.Config
+	l := fmt.Sprintf("%s %s %s", n.Report.Test, c.Type, what)
+	if n.Name != "" {
+		l += " (" + n.Name + ")"
+	}
+	return l
+}
+
+// bySize calls a function for the results in the order of their sizes.
+func (n Named) bySize(f func(perf.Size)) {
+	sorted := slices.SortedStableFunc(slices.Values(n.Report.Results), func(a, b perf.Size) int { return cmp.Compare(a.Size, b.Size) })
+	for _, s := range sorted {
+		f(s)
+	}
+}
+
+// bandwidth draws it over the size.
+func bandwidth(reports []Named) picture {
+	p := picture{title: "Bandwidth", x: "bytes in a message", y: "MiB/s"}
+	most := 0.0
+	for i, r := range reports {
+		c := curve{name: r.label("MiB/s"), hue: i}
+		r.bySize(func(s perf.Size) {
+			c.x, c.y = append(c.x, math.Log2(float64(s.Size))), append(c.y, s.Bandwidth.MiBPerSecond)
+			most = max(most, s.Bandwidth.MiBPerSecond)
+		})
+		p.curves = append(p.curves, c)
+	}
+	p.xTicks, p.yTicks = sizeTicks(p.curves), linearTicks(most)
+	return p
+}
+
+// latency draws percentiles over the size.
+func latency(reports []Named) picture {
+	p := picture{title: "Latency", x: "bytes in a message", y: "µs"}
+	for i, r := range reports {
+		for _, q := range []struct {
+			name string
+			of   func(*perf.Latency) float64
+		}{
+			{"median", func(l *perf.Latency) float64 { return l.Median }},
+			{"99 %", func(l *perf.Latency) float64 { return l.P99 }},
+			{"99.9 %", func(l *perf.Latency) float64 { return l.P999 }},
+		} {
+			c := curve{name: r.label(q.name), hue: i, dash: q.name != "median"}
+			r.bySize(func(s perf.Size) {
+				c.x, c.y = append(c.x, math.Log2(float64(s.Size))), append(c.y, logOf(q.of(s.Latency)))
+			})
+			p.curves = append(p.curves, c)
+		}
+	}
+	p.xTicks, p.yTicks = sizeTicks(p.curves), logTicks(p.curves)
+	return p
+}
+
+// nines are the parts of messages that an axis is marked with.
+var nines = []struct {
+	part float64
+	name string
+}{{0, "0"}, {0.5, "50 %"}, {0.9, "90 %"}, {0.99, "99 %"}, {0.999, "99.9 %"}, {0.9999, "99.99 %"}, {0.99999, "99.999 %"}}
+
+// distribution draws the latency of one size.
+func distribution(reports []Named) picture {
+	p := picture{title: fmt.Sprintf("Latency of %d bytes", reports[0].Report.Results[0].Size), x: "messages with no more", y: "µs"}
+	right := 1.0
+	for i, r := range reports {
+		for _, s := range r.Report.Results {
+			c := curve{name: r.label("latency"), hue: i}
+			l, n := s.Latency, 0
+			c.x, c.y = []float64{0}, []float64{logOf(l.Min)}
+			for _, b := range l.Histogram {
+				n += b.Count
+				// The last one has all messages up to it, which is at no place of the axis.
+				part := (float64(n) - 0.5) / float64(l.Samples)
+				c.x, c.y = append(c.x, -math.Log10(1-part)), append(c.y, logOf(min(b.To, l.Max)))
+			}
+			right = max(right, c.x[len(c.x)-1])
+			p.curves = append(p.curves, c)
+		}
+	}
+	for _, n := range nines {
+		if at := -math.Log10(1 - n.part); at <= right {
+			p.xTicks = append(p.xTicks, chart.Tick{Value: at, Label: n.name})
+		}
+	}
+	p.xTicks = append(p.xTicks, chart.Tick{Value: right})
+	p.yTicks = logTicks(p.curves)
+	return p
+}
+
+// logOf returns the place of a value on a logarithmic axis.
+func logOf(v float64) float64 { return math.Log10(max(v, 1e-3)) }
+
+// sizeTicks marks an axis of sizes, from the least to the largest.
+func sizeTicks(curves []curve) (ticks []chart.Tick) {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, c := range curves {
+		low, high = min(low, slices.Min(c.x)), max(high, slices.Max(c.x))
+	}
+	from, to := int(math.Floor(low)), int(math.Ceil(high))
+	if from == to {
+		from, to = from-1, to+1
+	}
+	for i := from; i <= to; i++ {
+		label := ""
+		if i >= 0 {
+			label = sizeName(1 << i)
+		}
+		ticks = append(ticks, chart.Tick{Value: float64(i), Label: label})
+	}
+	return ticks
+}
+
+// sizeName writes a power of 2.
+func sizeName(n int) string {
+	switch {
+	case n >= 1<<20:
+		return fmt.Sprintf("%dM", n>>20)
+	case n >= 1<<10:
+		return fmt.Sprintf("%dK", n>>10)
+	}
+	return fmt.Sprint(n)
+}
+
+// logTicks marks a logarithmic axis by 1, 2 and 5.
+func logTicks(curves []curve) (ticks []chart.Tick) {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, c := range curves {
+		low, high = min(low, slices.Min(c.y)), max(high, slices.Max(c.y))
+	}
+	for decade := math.Floor(low); ; decade++ {
+		for _, step := range []float64{1, 2, 5} {
+			at := decade + math.Log10(step)
+			if next := at + math.Log10(2.5); next < low {
+				continue
+			}
+			ticks = append(ticks, chart.Tick{Value: at, Label: fmt.Sprintf("%g", step*math.Pow(10, decade))})
+			if at >= high && len(ticks) > 1 {
+				return ticks
+			}
+		}
+	}
+}
+
+// linearTicks marks an axis from 0.
+func linearTicks(most float64) (ticks []chart.Tick) {
+	step := math.Pow(10, math.Floor(math.Log10(max(most, 1e-9))))
+	for most/step < 4 {
+		step /= 2
+	}
+	for i := 0; ; i++ {
+		at := float64(i) * step
+		ticks = append(ticks, chart.Tick{Value: at, Label: fmt.Sprintf("%.4g", at)})
+		if at >= most {
+			return ticks
+		}
+	}
+}
+
+// span returns the range of an axis.
+func span(ticks []chart.Tick) chart.Range {
+	return &chart.ContinuousRange{Min: ticks[0].Value, Max: ticks[len(ticks)-1].Value}
+}
+
+// draw makes a chart.
+func (p picture) draw() *chart.Chart {
+	grid := chart.Style{StrokeColor: drawing.ColorFromHex("dddddd"), StrokeWidth: 1}
+	c := &chart.Chart{
+		Title: p.title, Width: width, Height: height,
+		Background: chart.Style{Padding: chart.Box{Top: 50, Left: legend, Right: 20, Bottom: 10}},
+		XAxis:      chart.XAxis{Name: p.x, Range: span(p.xTicks), Ticks: p.xTicks, GridMajorStyle: grid},
+		YAxis:      chart.YAxis{Name: p.y, Range: span(p.yTicks), Ticks: p.yTicks, GridMajorStyle: grid, AxisType: chart.YAxisSecondary},
+	}
+	nth := map[int]int{} // curves of a report so far
+	for _, l := range p.curves {
+		style := chart.Style{StrokeColor: chart.GetDefaultColor(l.hue), StrokeWidth: 2, DotColor: chart.GetDefaultColor(l.hue), DotWidth: 2}
+		if n := nth[l.hue]; l.dash {
+			style.StrokeDashArray = []float64{float64(8 / n), float64(4 * n)}
+		}
+		nth[l.hue]++
+		c.Series = append(c.Series, chart.ContinuousSeries{Name: l.name, XValues: l.x, YValues: l.y, Style: style})
+	}
+	c.Elements = []chart.Renderable{chart.LegendLeft(c, chart.Style{FontSize: 9})}
+	return c
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestPerfFlags(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	lat := file("lat.json", `{"version":1,"test":"send-lat","config":{"metric":"lat","type":"rc"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":1}]}}]}`)
+	empty := file("empty.json", `{"version":1,"test":"send-lat","config":{"metric":"lat","type":"rc"},"results":[{"size":2}]}`)
+	for _, c := range []struct{ args, want string }{
+		{"send-lat", "accepts 1 arg(s), received 0"},
+		{"send-lat h -s 0", "--size is 0, allowed: 1 to"},
+		{"send-lat h -p 0", "--port is 0, allowed: 1 to 65535"},
+		{"send-lat h -t xrc", `--type is "xrc", allowed: rc, uc, ud`},
+		{"read-bw h -t ud", "read-bw needs a connection, which ud has not"},
+		{"send-lat h -q 2", "unknown shorthand flag: 'q'"},
+		{"atomic-lat h -s 16", "unknown shorthand flag: 's'"},
+		{"write-lat h -e", "unknown shorthand flag: 'e'"},
+		{"send-bw h --rate fast", `--rate is "fast", allowed: a number above 0`},
+		{"send-bw h -l 200", "--list is 200, allowed: up to --depth, which is 128"},
+		{"send-lat h -x -2", "--gid is -2, allowed: 0 and more"},
+		{"send-lat h --cpu 5000", "--cpu is 5000, allowed: 0 to 1023"},
+		{"write-lat h --dmabuf x", "--dmabuf: the memory is not the program's to look at"},
+		{"send-lat h --dmabuf x --huge-pages", "--dmabuf and --huge-pages exclude each other"},
+		{"send-lat h --plot a.gif", `--plot is "a.gif", allowed: a file whose name ends in .svg or .png`},
+		{"send-lat h --overlay " + lat, "--overlay needs --plot"},
+		{"send-lat h --plot a.svg --overlay " + dir + "/none", "--overlay: open"},
+		{"send-lat h --plot a.svg --overlay " + empty, "empty.json: the result of size 2 has no lat in it"},
+		{"send-bw h --plot a.svg --overlay " + lat, "it is of send-lat, which has no axis in common with send-bw"},
+		{"serve -p 70000", "--port is 70000"},
+		{"serve --max-memory 0", "--max-memory is 0, allowed: 1 MiB and more"},
+		{"serve --cpu -7", "--cpu is -7"},
+		{"serve --listen 192.0.2.1", "192.0.2.1:18516"},
+		{"serve HOST", "unknown command"},
+	} {
+		out, err := run(t, append([]string{"perf"}, strings.Fields(c.args)...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("perf %s: %v, want %q\n%s", c.args, err, c.want, out)
+		}
+	}
+}
+
+func TestPerfHelp(t *testing.T) {
+	for args, want := range map[string][]string{
+		"perf --help":            {"send-lat", "atomic-bw", "serve", "median_us", "mib_per_s", "histogram", "ib_send_lat"},
+		"perf send-lat --help":   {"rc, uc, ud", "--events", "--verify", "--cm", "--plot", "default [2]", "default 1000"},
+		"perf write-bw --help":   {"rc, uc", "--both", "--list", "--moderate", "--rate", "default [65536]", "default 5000", "default 128"},
+		"perf atomic-lat --help": {"--outs"},
+		"perf serve --help":      {"--max-memory", "18516"},
+	} {
+		out, err := run(t, strings.Fields(args)...)
+		for _, w := range want {
+			if err != nil || !strings.Contains(out, w) {
+				t.Errorf("verbs %s does not tell of %q: %v", args, w, err)
+			}
+		}
+	}
+}
