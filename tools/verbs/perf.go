@@ -61,7 +61,8 @@ all of it for READs and atomics. Bandwidth in both directions is the sum of both
 With --json a client prints one document:
   version     1, the version of this form
   test        such as send-lat
-  config      what was measured, with the flags' names; times that end in _ns are nanoseconds
+  config      what was asked for, with the flags' names; -1 is for the test to choose, and times
+              that end in _ns are nanoseconds
   client, server
               device, driver, address (of the control connection), gid, inline (bytes)
   results     one for each size:

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -30,6 +31,7 @@ type Client struct {
 	report Report
 	conn   *control
 	end    *End
+	live   atomic.Pointer[End] // the same, for who reads what the server says
 }
 
 // Run measures all sizes.
@@ -50,8 +52,8 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	cl.conn = &control{conn: conn, name: "server " + addr, inbox: make(chan message, inboxRoom), cancel: cancel, end: func(sent int64) {
-		if cl.end != nil {
-			cl.end.Stop(sent)
+		if end := cl.live.Load(); end != nil {
+			end.Stop(sent)
 		}
 	}}
 	go cl.conn.listen()
@@ -134,6 +136,7 @@ func (cl *Client) play(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, cl.end.Close()) }()
 	cl.end.tamper = cl.tamper
+	cl.live.Store(cl.end)
 	if err := cl.connect(ctx); err != nil {
 		return err
 	}

@@ -194,7 +194,8 @@ func (se *session) open(ctx context.Context, dev *uverbs.Device, port uint8, min
 	}
 	se.config.settle(mine)
 	if most := se.server.MaxMemory; most > 0 {
-		if room := newLayout(&se.config).size; room > most || room < 0 {
+		const request = 256 // a work request, with what belongs to it
+		if room := newLayout(&se.config).size + request*se.config.QPs*(se.config.List+cycle/cacheLine); room > most {
 			return nil, fmt.Errorf("the test needs %d bytes of memory, allowed by this server (--max-memory): %d", room, most)
 		}
 	}
