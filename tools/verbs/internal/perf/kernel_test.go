@@ -73,7 +73,7 @@ func TestVerify(t *testing.T) {
 		{Atomic, BW, RC, false, true, "wrong data: the counters of queue pair 0 are"},
 	} {
 		config := Default(c.op, c.metric)
-		config.Type, config.Both, config.Verify, config.Iterations = c.typ, c.both, true, 200
+		config.Type, config.Both, config.Verify, config.Iterations = c.typ, c.both, true, 50
 		config.Patience = 5 * time.Second
 		if c.op != Atomic {
 			config.Sizes = []int{100}
