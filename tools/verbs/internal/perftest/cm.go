@@ -1,0 +1,311 @@
+package perftest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Messages of a cmLink: some receives, and behind them one to send.
+const (
+	slotLen  = binaryDVLen // the longest message
+	receives = 4           // perftest has one, as messages alternate
+	sendSlot = receives
+)
+
+// cmLink sends messages over the queue pair of a connection of the connection manager.
+type cmLink struct {
+	id    *cm.ID
+	cq    *uverbs.CQ
+	ch    *uverbs.CompChannel
+	qp    *uverbs.QP
+	mr    *uverbs.MR
+	inbox [][]byte
+	undo  []func() error // closes what was opened, last first
+
+	life context.Context // ends when the connection does
+	stop context.CancelFunc
+	over chan struct{} // closed when nobody watches the connection any more
+}
+
+// openCM makes what a connection's messages need, on the device that the ID is on.
+func openCM(id *cm.ID) (_ *cmLink, err error) {
+	l := &cmLink{id: id}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	a, err := id.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	dev, err := uverbs.Open(a.Device)
+	if err != nil {
+		return nil, err
+	}
+	l.undo = append(l.undo, dev.Close)
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	l.undo = append(l.undo, pd.Close)
+	buf, err := uverbs.AllocBuffer((receives + 1) * slotLen)
+	if err != nil {
+		return nil, err
+	}
+	l.undo = append(l.undo, buf.Close)
+	if l.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	l.undo = append(l.undo, l.mr.Close)
+	if l.ch, err = dev.CreateCompChannel(); err != nil {
+		return nil, err
+	}
+	l.undo = append(l.undo, l.ch.Close)
+	if l.cq, err = dev.CreateCQ(receives+1, uverbs.CQOptions{Channel: l.ch}); err != nil {
+		return nil, err
+	}
+	l.undo = append(l.undo, l.cq.Close)
+	if l.qp, err = id.CreateQP(pd, uverbs.QPOptions{SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 1, MaxRecvWR: receives}); err != nil {
+		return nil, err
+	}
+	for slot := range receives {
+		if err := l.postRecv(slot); err != nil {
+			return nil, err
+		}
+	}
+	return l, l.cq.Notify()
+}
+
+// postRecv posts a receive.
+func (l *cmLink) postRecv(slot int) error {
+	return l.qp.PostRecv(uint64(slot), l.mr.SGE(slot*slotLen, slotLen))
+}
+
+// watch has life end with the connection.
+func (l *cmLink) watch() {
+	var cancel context.CancelCauseFunc
+	l.life, cancel = context.WithCancelCause(context.Background())
+	waiting, stop := context.WithCancel(context.Background())
+	l.stop, l.over = stop, make(chan struct{})
+	go func() {
+		defer close(l.over)
+		for {
+			e, err := l.id.Wait(waiting)
+			switch {
+			case err != nil:
+				cancel(err)
+				return
+			case e.Type == cm.Disconnected || e.Type == cm.DeviceRemoval:
+				cancel(errGone)
+				return
+			}
+		}
+	}()
+}
+
+// close ends the connection and closes everything, the ID before what its QP stands on.
+func (l *cmLink) close() error {
+	var errs []error
+	if l.stop != nil {
+		l.stop()
+		<-l.over
+		l.id.Disconnect() // it may be so already
+	}
+	errs = append(errs, l.id.Close())
+	for i := len(l.undo) - 1; i >= 0; i-- {
+		errs = append(errs, l.undo[i]())
+	}
+	l.undo = nil
+	return errors.Join(errs...)
+}
+
+// await polls until what it waits for is there.
+func (l *cmLink) await(ctx context.Context, there func(sent bool) bool) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.life, func() { cancel(context.Cause(l.life)) })()
+	var wcs [receives + 1]uverbs.WC
+	sent := false
+	for ended := false; ; {
+		n, err := l.cq.Poll(wcs[:])
+		if err != nil {
+			return err
+		}
+		for i := range wcs[:n] {
+			wc := &wcs[i]
+			if err := l.qp.Err(wc); err != nil {
+				if wc.Status == uverbs.WCWRFlushErr {
+					return errGone
+				}
+				return err
+			}
+			if wc.ID == sendSlot {
+				sent = true
+				continue
+			}
+			at := int(wc.ID) * slotLen
+			l.inbox = append(l.inbox, append([]byte(nil), l.mr.Bytes()[at:at+int(wc.ByteLen)]...))
+			if err := l.postRecv(int(wc.ID)); err != nil {
+				return err
+			}
+		}
+		switch {
+		case there(sent):
+			return nil
+		case n > 0:
+			continue
+		case ended: // nothing had come before the end
+			return context.Cause(ctx)
+		}
+		if _, err := l.ch.Wait(ctx); err != nil {
+			if ctx.Err() == nil {
+				return err
+			}
+			ended = true
+			continue
+		}
+		if err := l.cq.Notify(); err != nil {
+			return err
+		}
+	}
+}
+
+// write sends a message.
+func (l *cmLink) write(ctx context.Context, b []byte) error {
+	at := sendSlot * slotLen
+	copy(l.mr.Bytes()[at:at+slotLen], b)
+	err := l.qp.PostSend(uverbs.SendWR{ID: sendSlot, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{l.mr.SGE(at, len(b))}})
+	if err != nil {
+		return err
+	}
+	return l.await(ctx, func(sent bool) bool { return sent })
+}
+
+// next returns the next message.
+func (l *cmLink) next(ctx context.Context) ([]byte, error) {
+	if err := l.await(ctx, func(bool) bool { return len(l.inbox) > 0 }); err != nil {
+		return nil, err
+	}
+	b := l.inbox[0]
+	l.inbox = l.inbox[1:]
+	return b, nil
+}
+
+// read returns the next message, which has n bytes.
+func (l *cmLink) read(ctx context.Context, n int) ([]byte, error) {
+	b, err := l.next(ctx)
+	if err == nil && len(b) != n {
+		return nil, fmt.Errorf("got a message of %d bytes, %q, expected %d", len(b), b, n)
+	}
+	return b, err
+}
+
+// writeRecord sends a record.
+func (l *cmLink) writeRecord(ctx context.Context, r Record) error { return l.write(ctx, r.binary()) }
+
+// readRecord returns the next record.
+func (l *cmLink) readRecord(ctx context.Context) (Record, error) {
+	b, err := l.next(ctx)
+	if err != nil {
+		return Record{}, err
+	}
+	return parseBinary(b)
+}
+
+// finish has nothing to say.
+func (l *cmLink) finish(context.Context) error { return nil }
+
+// controlParam are perftest's parameters of the connection that carries messages.
+var controlParam = cm.ConnParam{RetryCount: 7, RNRRetryCount: 7}
+
+// newCM begins a session on a connection.
+func newCM(l *cmLink, server bool) *Session {
+	l.watch()
+	return &Session{Server: server, link: l, cm: true, step: stepTimeout, run: runTimeout}
+}
+
+// DialCM connects to a server that runs with -R.
+func DialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (*Session, error) {
+	ctx, cancel := within(ctx, stepTimeout)
+	defer cancel()
+	id, err := ch.NewID(cm.TCP)
+	if err != nil {
+		return nil, err
+	}
+	if err := id.Resolve(ctx, local, remote); err != nil {
+		return nil, errors.Join(err, id.Close())
+	}
+	l, err := openCM(id)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := id.ConnectWait(ctx, controlParam, cm.ECE{}); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return newCM(l, false), nil
+}
+
+// AcceptCM accepts the connection of a client that runs with -R.
+func AcceptCM(ctx context.Context, request *cm.Event) (*Session, error) {
+	ctx, cancel := within(ctx, stepTimeout)
+	defer cancel()
+	l, err := openCM(request.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := request.ID.AcceptWait(ctx, controlParam, cm.ECE{}); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return newCM(l, true), nil
+}
+
+// Addrs returns the addresses of the connection that carries messages, and its device.
+func (s *Session) Addrs() (cm.Addrs, error) { return s.link.(*cmLink).id.Addrs() }
+
+// DialData makes one more connection to the server, for a test's traffic. A server may not listen
+// yet: make is called again then, with another ID, after undo.
+func DialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, remote netip.AddrPort, p cm.ConnParam, make func(*cm.ID) error, undo func()) (*cm.ID, *cm.Event, error) {
+	const tries, pause = 20, 100 * time.Millisecond
+	ctx, cancel := within(ctx, stepTimeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		id, err := ch.NewID(space)
+		if err != nil {
+			return nil, nil, err
+		}
+		var e *cm.Event
+		made := false
+		if err = id.Resolve(ctx, local, remote); err == nil {
+			if err = make(id); err == nil {
+				made = true
+				e, err = id.ConnectWait(ctx, p, cm.ECE{})
+			}
+		}
+		if err == nil {
+			return id, e, nil
+		}
+		if closed := id.Close(); closed != nil {
+			return nil, nil, errors.Join(err, closed)
+		}
+		if made {
+			undo()
+		}
+		early := errors.Is(err, syscall.ECONNREFUSED) // nobody listens
+		if !early || try == tries {
+			return nil, nil, fmt.Errorf("connect a QP to perftest: %w", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package perftest
+
+import (
+	"context"
+	"fmt"
+)
+
+// Operations, as perftest's programs are named.
+const (
+	Send   = "send"
+	Write  = "write"
+	Read   = "read"
+	Atomic = "atomic"
+)
+
+// Test says what is measured. perftest tells nobody what it was told to do: both sides must be
+// told the same.
+type Test struct {
+	Op         string // Op is the operation.
+	Type       string // Type is that of the queue pairs: RC, UC or UD.
+	Latency    bool   // Latency is measured, or else bandwidth.
+	Both       bool   // Both directions, of a bandwidth test.
+	Sizes      []int  // Sizes of messages, in bytes.
+	Sweep      bool   // Sweep says that Sizes are those of perftest's -a.
+	Iterations int    // Iterations is the number of messages of each queue pair and size.
+	QPs        int    // QPs is the number of queue pairs.
+}
+
+// Program returns the name of perftest's program.
+func (t Test) Program() string {
+	if t.Latency {
+		return "ib_" + t.Op + "_lat"
+	}
+	return "ib_" + t.Op + "_bw"
+}
+
+// command is what the peer must run, as far as this side can tell.
+func (t Test) command(cm bool) string {
+	line := fmt.Sprintf("%s -c %s -n %d", t.Program(), t.Type, t.Iterations)
+	switch {
+	case t.Sweep:
+		line += " -a"
+	case t.Op != Atomic && len(t.Sizes) > 0:
+		line += fmt.Sprintf(" -s %d", t.Sizes[0])
+	}
+	if t.QPs > 1 {
+		line += fmt.Sprintf(" -q %d", t.QPs)
+	}
+	if t.Both {
+		line += " -b"
+	}
+	if cm {
+		line += " -R"
+	}
+	return line
+}
+
+// Engine does the traffic.
+type Engine interface {
+	// Open makes memory and queue pairs, and tells of them. In a session of the connection
+	// manager it connects them too.
+	Open(ctx context.Context) ([]Record, error)
+
+	// Connect connects the queue pairs with those of the peer. Of a session of the connection
+	// manager they are connected already.
+	Connect(ctx context.Context, remote []Record) error
+
+	// Prepare makes ready for messages of a size: receives are posted.
+	Prepare(size int) error
+
+	// Run runs with messages of a size.
+	Run(ctx context.Context, size int) (Report, error)
+}
+
+// Play plays a whole test after Hello. It returns what the peer reports of each size; a client of
+// a bandwidth test in one direction, and either side where nothing is reported, gets none.
+func (s *Session) Play(ctx context.Context, e Engine) ([]Report, error) {
+	if err := s.meet(ctx, e); err != nil {
+		return nil, err
+	}
+	t := &s.Test
+	active := !s.Server || t.Both || t.Op == Send || t.Op == Write && t.Latency
+	p := play{s: s, e: e, sync: t.Op == Send || t.Both, share: t.Both}
+	if active {
+		for _, size := range t.Sizes {
+			if err := p.size(ctx, size); err != nil {
+				return p.theirs, err
+			}
+		}
+	}
+	if t.Op == Write && t.Latency {
+		return nil, nil // either side goes when it has what it waits for
+	}
+	if t.Op != Send && !t.Latency && !t.Both {
+		if err := s.ended(ctx); err != nil {
+			return nil, err
+		}
+		if err := p.report(ctx, t.Sizes[len(t.Sizes)-1]); err != nil {
+			return nil, err
+		}
+	}
+	return p.theirs, s.finish(ctx)
+}
+
+// meet exchanges records and connects.
+func (s *Session) meet(ctx context.Context, e Engine) (err error) {
+	if s.cm {
+		if err := s.barrier(ctx, "records before the connections"); err != nil {
+			return err
+		}
+	}
+	if s.mine, err = e.Open(ctx); err != nil {
+		return err
+	}
+	if s.cm {
+		if err := s.barrier(ctx, "records after the connections"); err != nil {
+			return err
+		}
+	}
+	s.first = s.mine[0]
+	if s.Test.Op != Send && s.Test.Latency {
+		if err := s.barrier(ctx, "records"); err != nil {
+			return err
+		}
+	}
+	if err := s.all(ctx, "records"); err != nil {
+		return err
+	}
+	if err := e.Connect(ctx, s.remote); err != nil {
+		return err
+	}
+	if s.Test.Op == Send {
+		if err := s.barrier(ctx, "records after connecting"); err != nil {
+			return err
+		}
+	}
+	if err := s.all(ctx, "records once more"); err != nil {
+		return err
+	}
+	if s.Test.Op != Send {
+		return s.barrier(ctx, "records before the run")
+	}
+	return nil
+}
+
+// play is a test that is under way.
+type play struct {
+	s      *Session
+	e      Engine
+	sync   bool // a barrier is before each size
+	share  bool // reports are exchanged after each size
+	begun  bool // a size has been run
+	mine   Report
+	theirs []Report
+}
+
+// size runs with messages of a size.
+func (p *play) size(ctx context.Context, size int) (err error) {
+	t := &p.s.Test
+	if err := p.e.Prepare(size); err != nil {
+		return err
+	}
+	if p.sync {
+		d := p.s.step
+		if p.begun {
+			d = p.s.run // the peer may be running with the size before
+		}
+		if _, err := p.s.records(ctx, d, "records before the run", p.s.first); err != nil {
+			return err
+		}
+	}
+	p.begun = true
+	if p.mine, err = p.e.Run(ctx, size); err != nil {
+		return fmt.Errorf("size %d: %w; the peer must run %s", size, err, t.command(p.s.cm))
+	}
+	after := t.Sweep && !t.Latency && (t.Op == Send || t.Both)
+	if after && t.Op != Send {
+		if err := p.s.ended(ctx); err != nil {
+			return err
+		}
+	}
+	if p.share {
+		if err := p.report(ctx, size); err != nil {
+			return err
+		}
+	}
+	if after && t.Op == Send {
+		return p.s.ended(ctx)
+	}
+	return nil
+}
+
+// report exchanges reports, and finds out whether the peer was told the same as this side.
+func (p *play) report(ctx context.Context, size int) error {
+	r, err := p.s.report(ctx, p.mine)
+	if err != nil {
+		return err
+	}
+	if p.share || p.s.Server {
+		if err := r.check(); err != nil {
+			return err
+		}
+		n := p.s.Test.Iterations * len(p.s.mine)
+		if r.Size != uint64(size) || r.Iterations != uint64(n) {
+			return fmt.Errorf("the peer has run %d messages of %d bytes, and this side expected %d of %d: it must run %s", r.Iterations, r.Size, n, size, p.s.Test.command(p.s.cm))
+		}
+		p.theirs = append(p.theirs, r)
+	}
+	return nil
+}

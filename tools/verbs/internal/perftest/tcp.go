@@ -1,0 +1,119 @@
+package perftest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// tcpLink sends messages on a TCP connection.
+type tcpLink struct {
+	c   net.Conn
+	gid bool // gid says that records have a GID in them
+}
+
+// bound has the connection's operations end with the context. What it returns undoes that.
+func (l *tcpLink) bound(ctx context.Context) func() {
+	if d, ok := ctx.Deadline(); ok {
+		l.c.SetDeadline(d)
+	}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		l.c.SetDeadline(time.Unix(1, 0))
+		close(ended)
+	})
+	return func() {
+		if !stop() {
+			<-ended
+		}
+		l.c.SetDeadline(time.Time{})
+	}
+}
+
+// write sends a message, in one piece: perftest takes what one read returns.
+func (l *tcpLink) write(ctx context.Context, b []byte) error {
+	defer l.bound(ctx)()
+	_, err := l.c.Write(b)
+	return endOf(ctx, err)
+}
+
+// read returns the next n bytes.
+func (l *tcpLink) read(ctx context.Context, n int) ([]byte, error) {
+	b := make([]byte, n)
+	return b, l.fill(ctx, b, 0)
+}
+
+// fill reads into b what is behind the bytes that it has.
+func (l *tcpLink) fill(ctx context.Context, b []byte, have int) error {
+	defer l.bound(ctx)()
+	n, err := io.ReadFull(l.c, b[have:])
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errGone
+	}
+	if n += have; n > 0 {
+		return fmt.Errorf("got %d of %d bytes, %q: %w", n, len(b), b[:n], endOf(ctx, err))
+	}
+	return endOf(ctx, err)
+}
+
+// errGone says that the peer has closed the connection.
+var errGone = errors.New("the peer has closed the connection")
+
+// endOf returns why a context has ended, if that is the cause of an error.
+func endOf(ctx context.Context, err error) error {
+	var timeout net.Error
+	if err != nil && (ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout()) {
+		<-ctx.Done() // a deadline of the socket is that of the context
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// writeRecord sends a record.
+func (l *tcpLink) writeRecord(ctx context.Context, r Record) error {
+	return l.write(ctx, r.text(l.gid))
+}
+
+// readRecord returns the next record. It may have a GID in it or not, and the answer has what
+// it has: perftest knows no other way to agree on that.
+func (l *tcpLink) readRecord(ctx context.Context) (Record, error) {
+	b, err := l.read(ctx, textLen)
+	if err != nil {
+		return Record{}, err
+	}
+	n, err := textForm(b)
+	if err != nil {
+		return Record{}, err
+	}
+	if n > textLen {
+		b = append(b, make([]byte, n-textLen)...)
+		if err := l.fill(ctx, b, textLen); err != nil {
+			return Record{}, err
+		}
+	}
+	l.gid = n == textGIDLen
+	return parseText(b)
+}
+
+// finish says that all is done, and waits for the peer to say so too: who closes with something
+// unread resets the connection, which would be an error at the other side.
+func (l *tcpLink) finish(ctx context.Context) error {
+	const patience = time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := l.write(ctx, []byte(done)); err != nil {
+		return nil // perftest does not wait
+	}
+	defer l.bound(ctx)()
+	io.Copy(io.Discard, io.LimitReader(l.c, int64(len(done))))
+	return nil
+}
+
+// close closes the connection.
+func (l *tcpLink) close() error { return l.c.Close() }
