@@ -248,6 +248,7 @@ var titles = map[string]string{
 	"test/interop/cm_test.go":                  "with rdma-core",
 	"test/interop/rping_test.go":               "with rdma-core",
 	"test/interop/perf_test.go":                "measuring",
+	"test/interop/perftest_test.go":            "with perftest",
 	"tools/verbs/internal/perf/kernel_test.go": "measuring",
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 )
 
 // perfOptions are the command line's of a client.
@@ -30,6 +30,8 @@ type perfOptions struct {
 	json   bool
 	plot   string
 	over   []string // files of reports
+
+	perftest bool
 }
 
 // perfTests are the subcommands, with what each does.
@@ -58,13 +60,21 @@ ib_send_lat), with its defaults: 2 bytes for latency and 65536 for bandwidth, 10
 count there are --warmup messages. Latency is half of the way there and back of a message, and
 all of it for READs and atomics. Bandwidth in both directions is the sum of both.
 
+With --perftest the other side is that program itself, Debian's for instance, and this one its
+client or, without HOST, its server, for one test. perftest tells nobody what it was told to do:
+give both sides the same sizes (--size -s, --all -a), iterations (-n), type (--type -c), number
+of queue pairs (--qps -q), direction (--both -b), and --cm here where it is -R there. Depths,
+lists, moderation, inline data and events are each side's own. All messages count, and it has
+its own port, 18515.
+
 With --json a client prints one document:
   version     1, the version of this form
   test        such as send-lat
   config      what was asked for, with the flags' names; -1 is for the test to choose, and times
               that end in _ns are nanoseconds
   client, server
-              device, driver, address (of the control connection), gid, inline (bytes)
+              device, driver, address (of the control connection), gid, inline (bytes);
+              of a peer that is perftest address, gid and perftest, its version
   results     one for each size:
     size      of a message, in bytes
     iterations   messages that count, of all queue pairs and directions
@@ -81,7 +91,9 @@ With --json a client prints one document:
 		Example: `  verbs perf serve
   verbs perf send-lat 10.1.0.1
   verbs perf write-bw 10.1.0.1 --all --json >before.json
-  verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json`,
+  verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
+  verbs perf send-lat --perftest 10.1.0.1 -n 10000     where ib_send_lat -n 10000 runs
+  verbs perf read-bw --perftest --cm                   for ib_read_bw -R HOST`,
 	}
 	cmd.AddCommand(newPerfServe())
 	for _, t := range perfTests {
@@ -94,13 +106,23 @@ With --json a client prints one document:
 func newPerfTest(op, metric, does string) *cobra.Command {
 	o := perfOptions{config: perf.Default(op, metric), local: perf.Local{GID: perf.Auto, CPU: perf.Auto}}
 	c := &o.config
+	program := perftest.Test{Op: op, Latency: metric == perf.Lat}.Program()
 	cmd := &cobra.Command{
-		Use:   c.Name() + " HOST",
+		Use:   c.Name() + " [HOST]",
 		Short: does,
-		Long:  does + ".\nHOST runs \"verbs perf serve\". \"verbs perf --help\" tells what is measured, and of --json.",
-		Args:  cobra.ExactArgs(1),
+		Long:  does + ".\nHOST runs \"verbs perf serve\", or with --perftest " + program + ". \"verbs perf --help\" tells what is measured, and of --json.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.perftest {
+				return cobra.MaximumNArgs(1)(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
+			host := ""
+			if len(args) == 1 {
+				host = args[0]
+			}
+			return o.run(cmd, host)
 		},
 	}
 	f := cmd.Flags()
@@ -140,9 +162,10 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 	f.IntVar(&c.Timeout, "timeout", c.Timeout, "wait for an acknowledgement: 4.096 µs times 2 to this power")
 	f.IntVar(&c.Retry, "retry", c.Retry, "how often to send without an acknowledgement; 7 is without end on rxe")
 	f.DurationVar(&c.Patience, "patience", c.Patience, "give up when nothing is completed for this long")
-	f.IntVarP(&o.port, "port", "p", perf.DefaultPort, "TCP port of the server")
+	f.IntVarP(&o.port, "port", "p", perf.DefaultPort, fmt.Sprintf("TCP port of the server; with --perftest, by default %d", perftest.DefaultPort))
 	perfLocalFlags(cmd, &o.local)
 	f.StringVar(&o.local.DMABuf, "dmabuf", "", "use the memory of this dma-buf, such as /proc/self/fd/3")
+	f.BoolVar(&o.perftest, "perftest", false, "speak with perftest's "+program+", or without HOST be its server")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	f.StringVar(&o.plot, "plot", "", "draw the result into this file, which ends in .svg or .png: bandwidth or latency over the size, or of one size the distribution of its latency")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw an earlier result, which --json has printed, into the same picture; may be given several times")
@@ -160,7 +183,8 @@ func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
 }
 
 // run measures.
-func (o *perfOptions) run(ctx context.Context, out, log io.Writer, host string) error {
+func (o *perfOptions) run(cmd *cobra.Command, host string) error {
+	ctx, out, log := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if o.port < 1 || o.port > 65535 {
 		return fmt.Errorf("--port is %d, allowed: 1 to 65535", o.port)
 	}
@@ -171,16 +195,32 @@ func (o *perfOptions) run(ctx context.Context, out, log io.Writer, host string) 
 	if err != nil {
 		return err
 	}
-	client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port}
+	if o.perftest {
+		if !cmd.Flags().Changed("port") {
+			o.port = perftest.DefaultPort
+		}
+		if err := o.checkPerftest(cmd.Flags().Changed, host); err != nil {
+			return err
+		}
+	}
 	var table *perfTable
+	var measured func(perf.Size)
 	if !o.json {
 		table = &perfTable{out: out, lat: o.config.Metric == perf.Lat}
-		client.Measured = table.row
+		measured = table.row
 	}
+	var running func(size int, count func() int64) (stop func())
 	if p := newProgress(log); p != nil {
-		client.Running = p.run
+		running = p.run
 	}
-	report, err := client.Run(ctx)
+	var report *perf.Report
+	if o.perftest {
+		e := &perftestEnd{o: o, server: host == "", measured: measured, running: running}
+		report, err = e.run(ctx, log, host)
+	} else {
+		client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port, Measured: measured, Running: running}
+		report, err = client.Run(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.config.Name(), err)
 	}

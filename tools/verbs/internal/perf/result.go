@@ -28,6 +28,8 @@ type Side struct {
 	Address string `json:"address"` // IP address and port of the control connection
 	GID     string `json:"gid,omitempty"`
 	Inline  int    `json:"inline"` // largest message sent inline, in bytes
+
+	Perftest string `json:"perftest,omitempty"` // version of perftest that it runs
 }
 
 // Size is the result for one message size.

@@ -1,0 +1,270 @@
+package interop
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// perftestResult is what is looked at of our result.
+type perftestResult struct {
+	Test    string
+	Client  struct{ Device, Perftest string }
+	Server  struct{ Device, Perftest string }
+	Results []struct {
+		Size       int
+		Iterations int64
+		Latency    *struct {
+			Samples int
+			Median  float64 `json:"median_us"`
+		}
+		Bandwidth *struct {
+			Rate float64 `json:"messages_per_s"`
+		}
+	}
+}
+
+// perftestVersion asks a program of perftest for the version that it tells its peer.
+func perftestVersion(t *testing.T) string {
+	t.Helper()
+	out, _ := exec.Command("ib_send_lat", "--version").CombinedOutput() // its status says nothing
+	_, version, ok := strings.Cut(string(out), "Version: ")
+	if !ok {
+		t.Fatalf("ib_send_lat --version: %q", out)
+	}
+	return strings.Fields(version)[0]
+}
+
+// perftestPair runs a test, with a program of perftest at one side and our command at the other.
+type perftestPair struct {
+	test   string // such as send-lat
+	server bool   // ours is the server
+	cm     bool
+	theirs string // options
+	ours   string
+	row    int // size of a row that perftest must print; 0 if it prints none
+}
+
+// play plays it.
+func (p perftestPair) play(t *testing.T) perftestResult {
+	t.Helper()
+	number, port := cmPort()
+	theirs := append([]string{"ib_" + strings.ReplaceAll(p.test, "-", "_"), "-p", port}, strings.Fields(p.theirs)...)
+	ours := append([]string{os.Getenv(VerbsEnv), "perf", p.test, "--perftest", "--json", "--port", port}, strings.Fields(p.ours)...)
+	if p.cm {
+		theirs, ours = append(theirs, "-R"), append(ours, "--cm")
+	}
+	if !p.cm {
+		theirs = append(theirs, "-d", dev1)
+	}
+	serverLine, clientLine := theirs, append(ours, ServerAddr)
+	if p.server {
+		serverLine, clientLine = ours, append(theirs, ServerAddr)
+	}
+	server := program.Launch(t, serverLine...)
+	if p.cm {
+		server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+	} else {
+		server.Until(t, "listen", func() bool { return listens(t, int(number)) })
+	}
+	client := program.Launch(t, clientLine...)
+	clientOut, serverOut := client.Wait(t), server.Wait(t)
+	out, other := clientOut, serverOut
+	if p.server {
+		out, other = serverOut, clientOut
+	}
+	var r perftestResult
+	_, document, _ := strings.Cut(out, "{") // behind what it says on standard error
+	if err := json.Unmarshal([]byte("{"+document), &r); err != nil {
+		t.Fatalf("%v: %q", err, out)
+	}
+	if p.row != 0 && !perftestRow(other, p.row) {
+		t.Errorf("perftest has no row of %d bytes", p.row)
+	}
+	return r
+}
+
+// perftestRow reports whether a size is in perftest's table.
+func perftestRow(out string, size int) bool {
+	for l := range strings.Lines(out) {
+		if f := strings.Fields(l); len(f) > 3 && f[0] == strconv.Itoa(size) {
+			return true
+		}
+	}
+	return false
+}
+
+// listens reports whether somebody listens on a TCP port.
+func listens(t *testing.T, port int) bool {
+	t.Helper()
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(file)
+		if err == nil && listening(string(b), port) {
+			return true
+		}
+	}
+	return false
+}
+
+// perftestKinds are the types of queue pairs that an operation has.
+var perftestKinds = map[string][]string{"send": {"RC", "UC", "UD"}, "write": {"RC", "UC"}, "read": {"RC"}, "atomic": {"RC"}}
+
+// TestPerftest plays each test with perftest's programs, over TCP and with -R: RC in both roles, and
+// the other types in one.
+func TestPerftest(t *testing.T) {
+	testenv.Guest(t)
+	version := perftestVersion(t)
+	turn := true // the role that the next of the other types is played in is the other
+	for _, op := range []string{"send", "write", "read", "atomic"} {
+		for _, metric := range []string{"lat", "bw"} {
+			for _, kind := range perftestKinds[op] {
+				for _, cm := range []bool{false, true} {
+					if cm && kind == "UC" {
+						continue // rdma_cm has none
+					}
+					turn = !turn
+					for _, server := range []bool{false, true} {
+						if kind != "RC" && server != turn {
+							continue
+						}
+						t.Run(fmt.Sprintf("%s-%s %s cm=%v server=%v", op, metric, kind, cm, server), func(t *testing.T) {
+							t.Parallel()
+							playPerftest(t, version, op, metric, kind, cm, server)
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// playPerftest plays one test.
+func playPerftest(t *testing.T, version, op, metric, kind string, cm, server bool) {
+	const n = 10
+	p := perftestPair{
+		test: op + "-" + metric, server: server, cm: cm,
+		theirs: fmt.Sprintf("-F -n %d -c %s", n, kind),
+		ours:   fmt.Sprintf("-n %d --type %s", n, strings.ToLower(kind)),
+	}
+	size := 8
+	if op != "atomic" {
+		size = 64
+		p.theirs, p.ours = p.theirs+" -s 64", p.ours+" -s 64"
+	}
+	latency := metric == "lat"
+	if server || !latency || op == "send" || op == "write" {
+		p.row = size
+	}
+	r := p.play(t)
+	if server && latency {
+		return // only the client measures
+	}
+	want := int64(n)
+	if op == "write" && latency {
+		want-- // from one to the next
+	}
+	if r.Test != p.test || len(r.Results) != 1 || r.Results[0].Size != size || r.Results[0].Iterations != want {
+		t.Fatalf("%+v", r)
+	}
+	theirs := r.Server
+	if server {
+		theirs = r.Client
+	}
+	if theirs.Perftest != version {
+		t.Errorf("the peer is %+v", theirs)
+	}
+	if res := r.Results[0]; latency && (res.Latency == nil || int64(res.Latency.Samples) != want || res.Latency.Median <= 0) ||
+		!latency && (res.Bandwidth == nil || res.Bandwidth.Rate <= 0) {
+		t.Errorf("%+v", res)
+	}
+}
+
+// TestPerftestMore: both directions, several queue pairs; and all sizes, for which perftest takes its time.
+func TestPerftestMore(t *testing.T) {
+	testenv.Guest(t)
+	for _, server := range []bool{false, true} {
+		for _, c := range []struct {
+			test, theirs, ours string
+			cm                 bool
+			sizes              []int
+			count              int64 // messages of each size, both directions
+		}{
+			{test: "send-bw", theirs: "-b -q 2 -s 3000 -n 200", ours: "--both --qps 2 --size 3000 -n 200", sizes: []int{3000}, count: 800},
+			{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", cm: true, sizes: []int{100}, count: 800},
+			{test: "send-lat", theirs: "-a -c UD -n 5", ours: "--all --type ud -n 5", sizes: []int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}, count: 5},
+		} {
+			if server && len(c.sizes) > 1 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s %s server=%v", c.test, c.theirs, server), func(t *testing.T) {
+				t.Parallel()
+				r := perftestPair{test: c.test, server: server, cm: c.cm, theirs: "-F " + c.theirs, ours: c.ours, row: c.sizes[len(c.sizes)-1]}.play(t)
+				if len(r.Results) != len(c.sizes) {
+					t.Fatalf("%+v", r)
+				}
+				for i, res := range r.Results {
+					if res.Size != c.sizes[i] || res.Iterations != c.count {
+						t.Errorf("%+v, expected %d messages of %d bytes", res, c.count, c.sizes[i])
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestPerftestMismatch: settings that do not meet end with an error that says what to look at.
+func TestPerftestMismatch(t *testing.T) {
+	testenv.Guest(t)
+	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
+	for _, c := range []struct {
+		test, program, theirs, ours string
+		server                      bool
+		want                        string
+	}{
+		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 128 -n 10", true, "a message of 64 bytes has come, expected 128"},
+		{"read-bw", "ib_read_bw", "-s 64 -n 10", "-s 128 -n 10", true, "the peer has run 10 messages of 64 bytes, and this side expected 10 of 128: it must run ib_read_bw -c RC -n 10 -s 128"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 20 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 20 -s 64"},
+		{"send-bw", "ib_read_bw", "-s 64 -n 10", "-s 64 -n 10 --patience 1s", false, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_bw -c RC -n 10 -s 64"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", true, ""},
+	} {
+		t.Run(c.program+" "+c.theirs+" "+c.ours, func(t *testing.T) {
+			t.Parallel()
+			number, port := cmPort()
+			theirs := append([]string{c.program, "-F", "-p", port}, strings.Fields(c.theirs)...)
+			ours := append([]string{os.Getenv(VerbsEnv), "perf", c.test, "--perftest", "--port", port}, strings.Fields(c.ours)...)
+			serverLine, clientLine := theirs, append(ours, ServerAddr)
+			if c.server {
+				serverLine, clientLine = ours, append(theirs, ServerAddr)
+			}
+			server := program.Launch(t, serverLine...)
+			server.Until(t, "listen", func() bool { return listens(t, int(number)) })
+			client := program.Launch(t, clientLine...)
+			us, them := client, server
+			if c.server {
+				us, them = server, client
+			}
+			if c.want == "" { // nobody comes here, and there
+				<-them.Ended
+				us.Signal(os.Interrupt)
+				if <-us.Ended; them.Err == nil {
+					t.Errorf("%s has connected", them.Name)
+				}
+				return
+			}
+			<-us.Ended
+			if us.Err == nil || !strings.Contains(us.Output(), c.want) || !strings.Contains(us.Output(), from) {
+				t.Errorf("%v, %q, expected %q", us.Err, us.Output(), c.want)
+			}
+			them.Signal(os.Kill) // it may wait for ever
+			<-them.Ended
+		})
+	}
+}

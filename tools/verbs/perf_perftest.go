@@ -1,0 +1,389 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// checkPerftest refuses what a program of perftest cannot do, or is not spoken of here.
+func (o *perfOptions) checkPerftest(changed func(flag string) bool, host string) error {
+	c := &o.config
+	switch {
+	case c.Duration != 0:
+		return errors.New("--duration with --perftest: both sides count messages there, give --iterations")
+	case changed("warmup") && c.Warmup != 0:
+		return fmt.Errorf("--warmup is %d, but perftest has none: all messages count", c.Warmup)
+	case c.Verify:
+		return errors.New("--verify with --perftest: nobody knows what it has in its messages")
+	case !c.All && len(c.Sizes) != 1:
+		return fmt.Errorf("--size has %d sizes, allowed with --perftest: 1, or --all", len(c.Sizes))
+	case host == "" && c.Metric == perf.Lat && o.plot != "":
+		return errors.New("--plot: with --perftest latency is the client's to measure, and without HOST this is the server")
+	case c.Iterations < 5:
+		return fmt.Errorf("--iterations is %d, allowed with --perftest: 5 and more", c.Iterations)
+	}
+	c.Warmup = 0
+	return nil
+}
+
+// perftestEnd is one side of a test with a program of perftest.
+type perftestEnd struct {
+	o        *perfOptions
+	server   bool
+	test     perftest.Test
+	measured func(perf.Size) // is told of results as they come; may be nil
+	running  func(size int, count func() int64) (stop func())
+
+	session *perftest.Session
+	peer    string // who the other side is
+	remote  netip.AddrPort
+	local   netip.AddrPort
+	dev     *uverbs.Device
+	port    uint8
+	end     *perf.End
+	runs    []*perf.Run
+	report  perf.Report
+
+	channel   *cm.Channel
+	listeners map[cm.PortSpace]*cm.ID
+	ids       []*cm.ID // those of the queue pairs
+}
+
+// run measures with a program of perftest: as its client, or without a host as its server.
+func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *perf.Report, err error) {
+	c := &e.o.config
+	e.test = perftest.Test{
+		Op: c.Op, Latency: c.Metric == perf.Lat, Both: c.Both, Sweep: c.All, Iterations: c.Iterations,
+		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes,
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	if c.CM {
+		err = e.meetCM(ctx, log, host)
+	} else {
+		err = e.meet(ctx, log, host)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.peer = "perftest at " + e.remote.String()
+	err = perf.Pinned(e.o.local.CPU, func() error { return e.play(ctx) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.peer, err)
+	}
+	if e.server && e.test.Latency {
+		fmt.Fprintf(log, "%s was served with %d messages of each size\n", e.peer, c.Iterations)
+	}
+	return &e.report, nil
+}
+
+// close closes everything; the IDs before what their queue pairs stand on.
+func (e *perftestEnd) close() error {
+	var errs []error
+	for _, id := range e.ids {
+		errs = append(errs, id.Close())
+	}
+	if e.end != nil {
+		errs = append(errs, e.end.Close())
+	}
+	if e.dev != nil {
+		errs = append(errs, e.dev.Close())
+	}
+	if e.session != nil {
+		errs = append(errs, e.session.Close())
+	}
+	for _, l := range e.listeners {
+		errs = append(errs, l.Close())
+	}
+	if e.channel != nil {
+		errs = append(errs, e.channel.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// open opens the device.
+func (e *perftestEnd) open(local perf.Local) (attr uverbs.PortAttr, err error) {
+	if e.dev, e.port, err = perf.OpenDevice(local, e.local.Addr()); err != nil {
+		return attr, err
+	}
+	return e.dev.QueryPort(e.port)
+}
+
+// meet finds the peer over TCP.
+func (e *perftestEnd) meet(ctx context.Context, log io.Writer, host string) error {
+	var conn net.Conn
+	var err error
+	if e.server {
+		conn, err = e.accept(ctx, log)
+	} else {
+		d := net.Dialer{Timeout: 10 * time.Second}
+		addr := net.JoinHostPort(host, strconv.Itoa(e.o.port))
+		if conn, err = d.DialContext(ctx, "tcp", addr); err != nil {
+			err = fmt.Errorf("no perftest server at %s (%s): %w", addr, e.test.Program(), err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	e.remote, e.local = conn.RemoteAddr().(*net.TCPAddr).AddrPort(), conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	e.remote = netip.AddrPortFrom(e.remote.Addr().Unmap(), e.remote.Port())
+	attr, err := e.open(e.o.local)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	e.session = perftest.NewSession(conn, e.server, attr.LinkLayer == uverbs.LinkLayerEthernet || e.o.local.GID != perf.Auto)
+	return nil
+}
+
+// accept waits for a client.
+func (e *perftestEnd) accept(ctx context.Context, log io.Writer) (net.Conn, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(e.o.port)))
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	e.waiting(log, l.Addr())
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	conn, err := l.Accept()
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return conn, err
+}
+
+// waiting tells that a client may come.
+func (e *perftestEnd) waiting(log io.Writer, addr net.Addr) {
+	fmt.Fprintf(log, "waiting for %s on %s\n", e.test.Program(), addr)
+}
+
+// meetCM finds the peer over the connection manager.
+func (e *perftestEnd) meetCM(ctx context.Context, log io.Writer, host string) (err error) {
+	if e.channel, err = cm.OpenChannel(); err != nil {
+		return err
+	}
+	if e.server {
+		err = e.acceptCM(ctx, log)
+	} else {
+		var ip netip.Addr
+		if ip, err = lookup(ctx, "HOST", host); err == nil {
+			e.remote = netip.AddrPortFrom(ip, uint16(e.o.port))
+			if e.session, err = perftest.DialCM(ctx, e.channel, netip.AddrPort{}, e.remote); err != nil {
+				err = fmt.Errorf("no perftest server at %s (%s -R): %w", e.remote, e.test.Program(), err)
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	a, err := e.session.Addrs()
+	if err != nil {
+		return err
+	}
+	e.local = netip.AddrPortFrom(a.Local.IP, a.Local.Port)
+	if e.server {
+		e.remote = netip.AddrPortFrom(a.Remote.IP, a.Remote.Port)
+	}
+	local := e.o.local
+	if local.Device != "" && local.Device != a.Device {
+		return fmt.Errorf("--dev is %s, but the connection with %s is on %s", local.Device, e.remote, a.Device)
+	}
+	local.Device, local.Port = a.Device, a.Port
+	_, err = e.open(local)
+	return err
+}
+
+// acceptCM waits for a client; the listeners stay for the connections of its queue pairs.
+func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
+	addr := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(e.o.port))
+	e.listeners = map[cm.PortSpace]*cm.ID{}
+	for _, space := range []cm.PortSpace{cm.TCP, e.space()} {
+		if e.listeners[space] != nil {
+			continue
+		}
+		l, err := e.channel.NewID(space)
+		if err != nil {
+			return err
+		}
+		e.listeners[space] = l
+		if err := l.Bind(addr); err != nil {
+			return err
+		}
+		if err := l.Listen(0); err != nil {
+			return err
+		}
+	}
+	e.waiting(log, net.TCPAddrFromAddrPort(addr))
+	request, err := e.listeners[cm.TCP].Request(ctx)
+	if err != nil {
+		return err
+	}
+	e.session, err = perftest.AcceptCM(ctx, request)
+	return err
+}
+
+// space is the port space of the connections of queue pairs.
+func (e *perftestEnd) space() cm.PortSpace {
+	if e.o.config.Type == perf.UD {
+		return cm.UDP
+	}
+	return cm.TCP
+}
+
+// play plays the test.
+func (e *perftestEnd) play(ctx context.Context) error {
+	attr, err := e.dev.QueryPort(e.port)
+	if err != nil {
+		return err
+	}
+	s := e.session
+	s.Test = e.test
+	mtu := attr.ActiveMTU
+	if e.o.config.MTU != 0 {
+		if mtu, err = uverbs.MTUFromBytes(e.o.config.MTU); err != nil {
+			return err
+		}
+	}
+	if err := s.Hello(ctx, perftest.DefaultParams(mtu)); err != nil {
+		return err
+	}
+	e.peer = fmt.Sprintf("perftest %s at %s", s.Version, e.remote)
+	reports, err := s.Play(ctx, e)
+	if err != nil {
+		return err
+	}
+	e.tell(reports)
+	return e.part()
+}
+
+// Open implements perftest.Engine.
+func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error) {
+	agreed := e.session.Agreed
+	own := perftest.DefaultParams(agreed.MTU)
+	if agreed.CycleBuffer != own.CycleBuffer && !e.test.Latency && e.test.Op != perftest.Send && (e.server || e.test.Both) {
+		return nil, fmt.Errorf("its pages have %d bytes, and as many of memory are used for short messages: allowed are pages of %d", agreed.CycleBuffer, own.CycleBuffer)
+	}
+	c := e.o.config
+	c.MTU = agreed.MTU.Bytes()
+	if e.end, err = perf.NewEnd(e.dev, e.port, c, e.o.local, e.server); err != nil {
+		return nil, err
+	}
+	e.session.Test.Sizes = e.end.Config.Sizes
+	if c.CM {
+		if err := e.connectCM(ctx); err != nil {
+			return nil, err
+		}
+	}
+	remote := uverbs.GID(e.remote.Addr().As16())
+	peers, err := e.end.Peers(remote)
+	if err != nil {
+		return nil, err
+	}
+	e.report = perf.Report{Version: perf.ReportVersion, Test: c.Name(), Config: e.end.Config, Results: []perf.Size{}}
+	mine, theirs := e.sides()
+	*mine = perf.Side{
+		Device: e.dev.Name(), Driver: e.dev.Info().Driver, Address: e.local.String(), GID: peers[0].GID.Addr().String(), Inline: e.end.Inline,
+	}
+	*theirs = perf.Side{Address: e.remote.String(), Perftest: e.session.Version}
+	var records []perftest.Record
+	for _, p := range peers {
+		records = append(records, perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID})
+	}
+	return records, nil
+}
+
+// sides are the report's parts on this side and the other.
+func (e *perftestEnd) sides() (mine, theirs *perf.Side) {
+	if e.server {
+		return &e.report.Server, &e.report.Client
+	}
+	return &e.report.Client, &e.report.Server
+}
+
+// reads is how many READs and atomics a queue pair has under way, and serves.
+func (e *perftestEnd) reads() int {
+	if e.test.Op != perftest.Read && e.test.Op != perftest.Atomic {
+		return 1
+	}
+	if n := e.end.Config.RdAtomic; n != 0 {
+		return n
+	}
+	return e.end.Limits.RdAtomic
+}
+
+// Connect implements perftest.Engine.
+func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) error {
+	_, theirs := e.sides()
+	theirs.GID = remote[0].GID.Addr().String()
+	var peers []perf.Peer
+	for _, r := range remote {
+		if (!e.server || e.test.Both) && e.reads() > max(r.OutReads, 1) {
+			return fmt.Errorf("it serves %d READs or atomics at a time, and this side has %d under way: give --outs %d", r.OutReads, e.reads(), r.OutReads)
+		}
+		peers = append(peers, perf.Peer{QPN: r.QPN, PSN: r.PSN, LID: r.LID, GID: r.GID, Addr: r.Addr, RKey: r.RKey})
+	}
+	return e.end.Connect(ctx, peers)
+}
+
+// Prepare implements perftest.Engine.
+func (e *perftestEnd) Prepare(size int) error { return e.end.Prepare(size) }
+
+// Run implements perftest.Engine. Of write-lat the client has one latency less than messages: the
+// server begins.
+func (e *perftestEnd) Run(ctx context.Context, size int) (perftest.Report, error) {
+	if e.running != nil {
+		defer e.running(size, e.end.Count)()
+	}
+	run, err := e.end.Run(ctx, size, nil)
+	if err != nil {
+		return perftest.Report{}, err
+	}
+	if e.server && e.test.Op == perftest.Send && !e.test.Latency && !e.test.Both {
+		run.Sent = run.Received // only this side has measured
+	}
+	e.runs = append(e.runs, run)
+	if !e.test.Both { // else the peer's part is not known yet
+		result := e.o.config.Result(size, run, nil)
+		e.add(result)
+	}
+	b := perf.NewBandwidth(run.Sent, size, run.Took)
+	return perftest.Report{
+		Size: uint64(size), Iterations: uint64(run.Sent), Peak: b.MiBPerSecond, Average: b.MiBPerSecond, Rate: b.MessagesPerSecond / 1e6,
+	}, nil
+}
+
+// add adds a result.
+func (e *perftestEnd) add(s perf.Size) {
+	e.report.Results = append(e.report.Results, s)
+	if e.measured != nil {
+		e.measured(s)
+	}
+}
+
+// tell adds what the peer has reported: its direction, or of a server that does nothing all there is.
+func (e *perftestEnd) tell(reports []perftest.Report) {
+	for i, r := range reports {
+		theirs := &perf.Run{Sent: int64(r.Iterations), AllSent: int64(r.Iterations)}
+		if r.Rate > 0 {
+			theirs.Took = time.Duration(float64(r.Iterations) / r.Rate * 1e3) // µs to ns
+		}
+		if e.test.Both {
+			e.runs[i].Received = theirs.AllSent
+			theirs.Received = e.runs[i].AllSent
+			e.add(e.o.config.Result(int(r.Size), e.runs[i], theirs))
+		} else {
+			e.add(e.o.config.Result(int(r.Size), theirs, nil))
+		}
+	}
+}

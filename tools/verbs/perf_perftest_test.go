@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
+)
+
+// TestPerftestOptions: what perftest cannot do is refused before anything is opened.
+func TestPerftestOptions(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"send-lat", "accepts 1 arg(s), received 0"},
+		{"send-lat --perftest HOST HOST", "accepts at most 1 arg(s), received 2"},
+		{"send-lat --perftest -D 5s", "--duration with --perftest: both sides count messages there, give --iterations"},
+		{"send-lat --perftest --warmup 3", "--warmup is 3, but perftest has none"},
+		{"send-lat --perftest --verify", "--verify with --perftest: nobody knows"},
+		{"send-lat --perftest -s 2,4", "--size has 2 sizes, allowed with --perftest: 1, or --all"},
+		{"write-bw --perftest --cm --type uc", "no connections of type uc"},
+		{"read-bw --perftest -n 4", "--iterations is 4, allowed with --perftest: 5 and more"},
+		{"send-lat --perftest --plot x.svg", "--plot: with --perftest latency is the client's to measure"},
+		{"read-bw --perftest -p 0", "--port is 0, allowed: 1 to 65535"},
+		{"read-bw --perftest -t ud", "--type is ud, allowed: rc"},
+	} {
+		_, err := run(t, append([]string{"perf"}, strings.Fields(c.args)...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("perf %s: %v, want %q", c.args, err, c.want)
+		}
+	}
+	for _, test := range perfTests {
+		c := perf.Default(test.op, test.metric)
+		out, err := run(t, "perf", c.Name(), "--help")
+		if want := "speak with perftest's ib_" + test.op + "_" + test.metric + ","; err != nil || !strings.Contains(out, want) {
+			t.Errorf("the help of %s does not say %q: %v", c.Name(), want, err)
+		}
+	}
+}
+
+// TestPerftestNobody: where nobody serves, the error names the program that should.
+func TestPerftestNobody(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	_, err = run(t, "perf", "send-bw", "--perftest", "127.0.0.1", "-p", port)
+	if want := "send-bw: no perftest server at 127.0.0.1:" + port + " (ib_send_bw)"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// TestPerftestTell: what a peer reports becomes a result.
+func TestPerftestTell(t *testing.T) {
+	c := perf.Default(perf.Write, perf.BW)
+	c.Iterations = 1000
+	theirs := perftest.Report{Size: 65536, Iterations: 1000, Average: 1, Rate: 0.002} // 2000 messages per second
+	for _, both := range []bool{false, true} {
+		c.Both = both
+		e := &perftestEnd{o: &perfOptions{config: c}, server: true, test: perftest.Test{Op: perftest.Write, Both: both}}
+		messages, rate := int64(1000), 2000.0
+		if both {
+			e.runs = []*perf.Run{{Sent: 1000, AllSent: 1000, Took: 1e9}} // 1000 messages per second
+			messages, rate = 2000, 3000
+		}
+		e.tell([]perftest.Report{theirs})
+		if len(e.report.Results) != 1 {
+			t.Fatalf("%+v", e.report.Results)
+		}
+		r := e.report.Results[0]
+		if r.Size != 65536 || r.Iterations != messages || r.Lost != 0 || math.Abs(r.Bandwidth.MessagesPerSecond-rate) > 1e-3 || math.Abs(r.Bandwidth.MiBPerSecond-rate/16) > 1e-3 {
+			t.Errorf("both=%v: %+v, %+v", both, r, r.Bandwidth)
+		}
+		b, err := json.Marshal(e.report)
+		if err != nil || bytes.Contains(b, []byte("perftest")) {
+			t.Errorf("%s: %v", b, err)
+		}
+	}
+	zero := &perftestEnd{o: &perfOptions{config: c}, server: true}
+	zero.tell([]perftest.Report{{Size: 64, Iterations: 5}}) // a rate of 0 divides nothing
+	if r := zero.report.Results; len(r) != 1 || r[0].Bandwidth.MessagesPerSecond != 0 {
+		t.Errorf("%+v", r)
+	}
+}
