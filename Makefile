@@ -20,7 +20,7 @@ GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env G
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel flat hosts control mlx5 mlx5cm generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel perf flat hosts control mlx5 mlx5cm generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -45,7 +45,7 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 
 test: WALK = 60s
 test: SIDEBYSIDE = -runs 1 -rounds 2
-test: check unit race abi bench sidebyside size vmtest kernel hosts control mlx5 mlx5cm racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi bench sidebyside size vmtest kernel perf hosts control mlx5 mlx5cm racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -96,21 +96,28 @@ size: verbs
 # Each of the three boots is recorded. One that fails does not keep the others from running.
 kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
 	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
-	for p in mmio mmio/rxe netlinkrdma uverbs cm tools/verbs/internal/perf test/conformance test/classic test/interop test/abitrace; do \
+	for p in mmio mmio/rxe netlinkrdma uverbs cm test/conformance test/classic test/interop test/abitrace; do \
 		GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; \
 	done
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).json
 	cd $(BUILD)/$(ARCH) && status=0; \
 	$(RECORD) -name kernel $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
 		-file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
-		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- cm.test -test.v=test2json --- perf.test -test.v=test2json --- \
+		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- cm.test -test.v=test2json --- \
 		conformance.test -test.v=test2json --- classic.test -test.v=test2json --- abitrace.test -test.run Trace || status=1; \
-	$(RECORD) -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),rdmacm-utils,perftest,iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
-		interop.test -test.v=test2json --- conformance.test -test.run '^TestIproute2$$' -test.v=test2json || status=1; \
+	$(RECORD) -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),rdmacm-utils,iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
+		interop.test -test.skip '^TestPerf' -test.v=test2json --- conformance.test -test.run '^TestIproute2$$' -test.v=test2json || status=1; \
 	$(RECORD) -name bare $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none -file verbs:/bin/verbs \
 		conformance.test -test.run '^TestModuleNotLoaded$$' -test.v=test2json --- interop.test -test.run '^TestDoctorBare$$' -test.v=test2json --- \
 		cm.test -test.run '^TestNoModule$$' -test.v=test2json || status=1; \
 	exit $$status
+
+perf: $(VMRUN) verbs ## verbs perf, with itself and with perftest, on KERNEL
+	for p in tools/verbs/internal/perf test/interop; do \
+		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
+	done
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -with $(PACKAGES),perftest -file $(BUILD)/verbs:/bin/verbs \
+		perf.test -test.v --- interop.test -test.run '^TestPerf' -test.v
 
 # The median of as many ratios as FLAT says. It is not part of test: 1,000 QPs take a while.
 FLAT ?= 200x
