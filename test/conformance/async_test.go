@@ -63,7 +63,8 @@ func noEvent(t *testing.T, dev *uverbs.Device) {
 }
 
 // TestPortEvents takes the interface down and up, with nobody waiting meanwhile. A kernel
-// may tell a state more than once, and events of the GID table come between.
+// may tell a state more than once, and events of the GID table come between. Its work
+// queue may change the order of the events, seen on a busy machine.
 func TestPortEvents(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev, netdev := spareDevice(t)
@@ -71,19 +72,12 @@ func TestPortEvents(t *testing.T) {
 			setLink(t, dev, netdev, false)
 			setLink(t, dev, netdev, true)
 		}
-		last := uverbs.EventPortActive
-		for changes := 0; changes < 4; {
+		for count := map[uverbs.EventType]int{}; count[uverbs.EventPortErr] < 2 || count[uverbs.EventPortActive] < 2; {
 			ev := event(t, dev, uverbs.EventPortErr, uverbs.EventPortActive)
 			if ev != (uverbs.Event{Type: ev.Type, Port: 1}) {
 				t.Fatalf("event is %+v, want one of port 1", ev)
 			}
-			if ev.Type != last {
-				changes++
-			}
-			last = ev.Type
-		}
-		if last != uverbs.EventPortActive {
-			t.Errorf("the last event is %s", last)
+			count[ev.Type]++
 		}
 	})
 }

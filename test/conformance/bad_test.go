@@ -233,7 +233,7 @@ func TestPortDown(t *testing.T) {
 
 	dev := openDevice(t, "rxetd")
 	setLink(t, dev, "td0", true)
-	s := newSide(t, dev, uverbs.QPOptions{})
+	s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(0)}}) // it has no IPv4 address
 	e, err := s.qp.Endpoint()
 	must(t, err)
 	setLink(t, dev, "td0", false)

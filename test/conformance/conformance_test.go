@@ -45,7 +45,9 @@ var peerName = map[bool]string{false: "10.1.0.1", true: ""}[rig.InfiniBand()]
 // deadline bounds every wait of a test.
 const deadline = 20 * time.Second
 
-// eachPath runs a test once for each way of giving commands to the kernel.
+// eachPath runs a test once for each way of giving commands to the kernel: those that are about
+// commands. What is about memory, rings and the wire runs once in a run of the suite, by the way that
+// RDMAABI names or the library chooses; make test runs it by both.
 func eachPath(t *testing.T, test func(t *testing.T)) {
 	testenv.Guest(t)
 	for _, path := range []string{"auto", "ioctl", "write"} {
