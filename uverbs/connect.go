@@ -53,6 +53,7 @@ type peerInfo struct {
 	timeout    AckTimeout
 	retries    uint8
 	rnrRetries uint8
+	mtu        MTU
 }
 
 // notePeer remembers what Modify told the kernel of the peer.
@@ -75,6 +76,9 @@ func (q *QP) notePeer(attr QPAttr, mask QPAttrMask) {
 	}
 	if mask&AttrRNRRetry != 0 {
 		p.rnrRetries = attr.RNRRetry
+	}
+	if mask&AttrPathMTU != 0 {
+		p.mtu = attr.PathMTU
 	}
 	q.peer.Store(&p)
 }

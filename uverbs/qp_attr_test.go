@@ -322,8 +322,8 @@ func TestQPErr(t *testing.T) {
 		t.Errorf("without a peer: %v", err)
 	}
 	q.notePeer(QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAV|AttrDestQPN)
-	q.notePeer(QPAttr{Timeout: 14, RetryCount: 6}, AttrTimeout|AttrRetryCount)
-	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.108864ms") {
+	q.notePeer(QPAttr{Timeout: 14, RetryCount: 6, PathMTU: MTU1024}, AttrTimeout|AttrRetryCount|AttrPathMTU)
+	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.108864ms") || !strings.Contains(err.Error(), "path MTU, 1024 bytes") {
 		t.Errorf("with a peer: %v", err)
 	}
 	for status, want := range map[WCStatus]string{

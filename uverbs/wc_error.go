@@ -117,6 +117,9 @@ func (q *QP) explain(wc *WC) *WCError {
 			wait = fmt.Sprintf("for %d attempts of %s each", int(p.retries)+1, p.timeout.Duration())
 		}
 		e.Hint = "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or UDP port 4791 does not get through"
+		if p != nil && p.mtu != 0 {
+			e.Hint += fmt.Sprintf(", or not with packets of the path MTU, %d bytes", p.mtu.Bytes())
+		}
 	case WCRNRRetryExcErr:
 		e.Hint = "it had no receive posted"
 		if p != nil {
