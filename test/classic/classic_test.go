@@ -18,9 +18,14 @@ import (
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m, "")) }
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m, lacking)) }
+
+// lacking is what kernels lack. A message that finds no receive may hang in rxe of Linux 5.10,
+// with any program.
+const lacking = "<6.0 TestBlast/few_receives: RNR_RETRY"
 
 // Addresses of the guest's devices.
 var (
@@ -173,13 +178,20 @@ func TestLoop(t *testing.T) {
 
 // TestBlast has more receives posted than are sent at a time, and fewer.
 func TestBlast(t *testing.T) {
-	const size, count = 512, 1000
-	for _, depth := range [][2]int{{64, 16}, {2, 16}} {
-		both(t, func(ctx context.Context, l *cm.ID) error { return BlastServer(ctx, l, size, count, depth[0]) },
+	const size, count, sends = 512, 1000, 16
+	blast := func(t *testing.T, receives int) {
+		both(t, func(ctx context.Context, l *cm.ID) error { return BlastServer(ctx, l, size, count, receives) },
 			func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
-				return BlastClient(ctx, c, addr, size, count, depth[1])
+				return BlastClient(ctx, c, addr, size, count, sends)
 			})
 	}
+	t.Run("many receives", func(t *testing.T) { blast(t, 64) })
+	t.Run("few receives", func(t *testing.T) {
+		if k := testenv.Kernel(t); k[0] < 6 && testenv.TheRig().Driver == "rxe" {
+			testenv.Skip(t, &uverbs.FeatureError{Feature: "RNR_RETRY", Since: uverbs.Version{6, 0}})
+		}
+		blast(t, 2)
+	})
 }
 
 // TestLend has the server write and read the client's memory.
