@@ -22,10 +22,11 @@ type SGEInfo struct {
 }
 
 // Find looks for a work request by its ID, the youngest first. Those that have completed
-// are found until their place is used again.
+// are found until their place is used again. It may be called while another goroutine posts.
 func (q *SendQueue) Find(wrID uint64, datagram bool) (SendInfo, bool) {
+	head := q.ring.producer.Acquire() // not q.head, which is the poster's
 	for back := range q.mask + 1 {
-		w := (*abi.RxeSendWQE)(q.elem(q.head - 1 - back))
+		w := (*abi.RxeSendWQE)(q.elem(head - 1 - back))
 		if w.WR.WRID == wrID && w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0 {
 			return q.info(w, datagram), true
 		}
