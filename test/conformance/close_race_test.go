@@ -89,10 +89,10 @@ func TestCloseBeside(t *testing.T) {
 func TestPollBesideClose(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
-	for range 3 {
+	for range 2 {
 		a := newSide(t, dev, uverbs.QPOptions{})
 		var qps []*uverbs.QP
-		for range 8 {
+		for range 4 {
 			qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8})
 			must(t, err)
 			connectToSelf(t, qp)
