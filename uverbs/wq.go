@@ -249,11 +249,12 @@ func (w *WQ) State() WQState {
 // Modify moves the queue to another state (ibv_modify_wq). From [WQErr] the way back to
 // [WQReady] is by [WQReset], and there is none from WQReset to WQErr.
 func (w *WQ) Modify(to WQState) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.usable(); err != nil {
+	if err := w.hold(); err != nil {
 		return err
 	}
+	defer w.release()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	next := wqNext[w.state]
 	if !slices.Contains(next, to) {
 		return argErr("Modify", "to", to, "%v, as the WQ is in %s", next, w.state)
@@ -276,16 +277,17 @@ func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 	if flags&^mask != 0 {
 		return argErr("ModifyFlags", "flags", fmt.Sprintf("%#x", uint32(flags)), "what mask names, %#x", uint32(mask))
 	}
+	if err := w.hold(); err != nil {
+		return err
+	}
+	defer w.release()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.modify(&abi.ExModifyWQ{AttrMask: wqAttrFlags, Flags: uint32(flags), FlagsMask: uint32(mask)}, "flags")
 }
 
-// modify asks the kernel. The caller holds mu.
+// modify asks the kernel. The caller holds the WQ, and then mu, as Close does.
 func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
-	if err := w.usable(); err != nil {
-		return err
-	}
 	req.WQHandle = w.handle
 	var u udata
 	if drv, ok := w.dev.driver.(wqDriver); ok {

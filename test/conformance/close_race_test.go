@@ -58,29 +58,48 @@ func TestCloseBeside(t *testing.T) {
 			for range 10 {
 				s := newSide(t, dev, uverbs.QPOptions{})
 				connectToSelf(t, s.qp)
-				var wg sync.WaitGroup
-				started := make(chan struct{})
-				wg.Go(func() {
-					for n := 0; ; n++ {
-						err := c.use(s)
-						if n == 0 {
-							close(started)
-						}
-						switch {
-						case errors.Is(err, os.ErrClosed):
-							return
-						case err != nil && !errors.Is(err, uverbs.ErrQueueFull):
-							t.Errorf("error is %v, want os.ErrClosed", err)
-							return
-						}
-					}
-				})
-				<-started
-				time.Sleep(100 * time.Microsecond)
-				must(t, c.close(s))
-				wg.Wait()
+				closeBeside(t, func() error { return c.use(s) }, func() error { return c.close(s) })
 			}
 		})
+	}
+}
+
+// closeBeside calls use again and again, and closes what it uses meanwhile.
+func closeBeside(t *testing.T, use, closeIt func() error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	started := make(chan struct{})
+	wg.Go(func() {
+		for n := 0; ; n++ {
+			err := use()
+			if n == 0 {
+				close(started)
+			}
+			switch {
+			case errors.Is(err, os.ErrClosed):
+				return
+			case err != nil && !errors.Is(err, uverbs.ErrQueueFull):
+				t.Errorf("error is %v, want os.ErrClosed", err)
+				return
+			}
+		}
+	})
+	<-started
+	time.Sleep(100 * time.Microsecond)
+	must(t, closeIt())
+	wg.Wait()
+}
+
+// TestWQCloseBeside is TestCloseBeside of a work queue.
+func TestWQCloseBeside(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "work queues", "mlx5")
+	testenv.NeedsEthernet(t)
+	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+	for range 10 {
+		wq, err := s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq})
+		must(t, err)
+		closeBeside(t, func() error { return errors.Join(wq.Modify(uverbs.WQReady), wq.Modify(uverbs.WQReset)) }, wq.Close)
 	}
 }
 
