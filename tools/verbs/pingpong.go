@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -448,21 +449,9 @@ func (g *game) loop(ctx context.Context, server bool) error {
 
 // watch ends the game if there is no progress for too long.
 func (g *game) watch(ctx context.Context, cancel context.CancelCauseFunc) {
-	tick := time.NewTicker(g.o.timeout)
-	defer tick.Stop()
-	for seen := int64(0); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			now := g.progress.Load()
-			if now == seen {
-				cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", g.o.timeout, g.result.Remote))
-				return
-			}
-			seen = now
-		}
-	}
+	perf.Watch(ctx, g.o.timeout, &g.progress, func() {
+		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", g.o.timeout, g.result.Remote))
+	})
 }
 
 // wait sleeps until the CQ has an event, and arms it for the next.

@@ -1,10 +1,13 @@
 package perf
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,4 +64,24 @@ func Pinned(cpu int, f func() error) error {
 		ended <- f()
 	}()
 	return <-ended
+}
+
+// Watch calls stalled, and returns, when a count stays the same for as long as patience; it also
+// returns when ctx ends.
+func Watch(ctx context.Context, patience time.Duration, count *atomic.Int64, stalled func()) {
+	tick := time.NewTicker(patience)
+	defer tick.Stop()
+	for seen := int64(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			now := count.Load()
+			if now == seen {
+				stalled()
+				return
+			}
+			seen = now
+		}
+	}
 }

@@ -231,21 +231,9 @@ func (m *meter) latencies(op string) []int64 {
 
 // impatience ends a run in which nothing happens for too long.
 func (e *End) impatience(ctx context.Context, cancel context.CancelCauseFunc) {
-	tick := time.NewTicker(e.Config.Patience)
-	defer tick.Stop()
-	for seen := int64(0); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			now := e.count.Load()
-			if now == seen {
-				cancel(fmt.Errorf("nothing was completed for %s: the peer may be gone, or a message lost", e.Config.Patience))
-				return
-			}
-			seen = now
-		}
-	}
+	Watch(ctx, e.Config.Patience, &e.count, func() {
+		cancel(fmt.Errorf("nothing was completed for %s: the peer may be gone, or a message lost", e.Config.Patience))
+	})
 }
 
 // spins is the number of fruitless looks between those at the context.
