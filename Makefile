@@ -15,7 +15,9 @@ VMRUN    := $(BUILD)/vmrun
 RESULTS  := $(BUILD)/matrix
 RECORD    = $(BUILD)/testmatrix record -kernel $(KERNEL) -arch $(ARCH) -dir $(RESULTS)
 PACKAGES := ibverbs-utils,ibverbs-providers
-GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env GOVERBS_WALK=$(WALK))
+GUEST     = -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs $(if $(WALK),-env GOVERBS_WALK=$(WALK)) $(SLOW)
+# Another architecture is emulated even where there is KVM.
+SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_SLOW=1)
 
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
@@ -93,31 +95,45 @@ sidebyside: deps build ## post and poll of ours and of rdma-core's, in turn, on 
 size: verbs
 	@size=$$(stat -c %s $(BUILD)/verbs); echo "static verbs binary: $$size bytes"; test $$size -lt $(VERBS_LIMIT)
 
-# Each of the three boots is recorded. One that fails does not keep the others from running.
-kernel: $(VMRUN) testmatrix ## the kernel tests and interop on KERNEL and ARCH
+# What the boots of kernel run. One has what gives commands by write(): the tests that go each
+# way, and once more those that go one.
+GUESTS := mmio mmio/rxe netlinkrdma uverbs cm test/conformance test/classic test/interop test/abitrace tools/verbs/internal/perf
+.PHONY: guest
+guest: $(VMRUN) testmatrix
 	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
-	for p in mmio mmio/rxe netlinkrdma uverbs cm test/conformance test/classic test/interop test/abitrace; do \
-		GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; \
-	done
-	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).json
-	cd $(BUILD)/$(ARCH) && status=0; \
-	$(RECORD) -name kernel $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) \
-		-file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
-		-file verbs:/bin/verbs mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test -test.v=test2json --- cm.test -test.v=test2json --- \
-		conformance.test -test.v=test2json --- classic.test -test.v=test2json --- abitrace.test -test.run Trace || status=1; \
-	$(RECORD) -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -with $(PACKAGES),rdmacm-utils,iproute2 -env GOVERBS_IPROUTE2=1 -file verbs:/bin/verbs \
-		interop.test -test.skip '^TestPerf' -test.v=test2json --- conformance.test -test.run '^TestIproute2$$' -test.v=test2json || status=1; \
-	$(RECORD) -name bare $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -env GOVERBS_BARE=1 -load none -file verbs:/bin/verbs \
-		conformance.test -test.run '^TestModuleNotLoaded$$' -test.v=test2json --- interop.test -test.run '^TestDoctorBare$$' -test.v=test2json --- \
-		cm.test -test.run '^TestNoModule$$' -test.v=test2json || status=1; \
-	exit $$status
+	for p in $(GUESTS); do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
 
-perf: $(VMRUN) verbs ## verbs perf, with itself and with perftest, on KERNEL
-	for p in tools/verbs/internal/perf test/interop; do \
-		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
-	done
-	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -with $(PACKAGES),perftest -file $(BUILD)/verbs:/bin/verbs \
-		perf.test -test.v --- interop.test -test.run '^TestPerf' -test.v
+BOOT   = cd $(BUILD)/$(ARCH) && $(RECORD) -name $(@:boot-%=%)
+INVM   = $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -file verbs:/bin/verbs
+RECORD_TEST = -test.v=test2json
+
+.PHONY: boot-kernel boot-write boot-interop boot-perf boot-bare
+boot-kernel:
+	$(BOOT) -path auto $(INVM) -env GOVERBS_WAYS=auto,ioctl -file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
+		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test $(RECORD_TEST) --- cm.test $(RECORD_TEST) --- \
+		conformance.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- abitrace.test -test.run Trace
+boot-write: override WALK = 1s
+boot-write:
+	$(BOOT) -path write $(INVM) -env RDMAABI=write -env GOVERBS_WAYS=write conformance.test $(RECORD_TEST)
+boot-interop:
+	$(BOOT) $(INVM) -with $(PACKAGES),rdmacm-utils,iproute2 -env GOVERBS_IPROUTE2=1 \
+		interop.test -test.skip '^TestPerf' $(RECORD_TEST) --- conformance.test -test.run '^TestIproute2$$' $(RECORD_TEST)
+boot-perf:
+	$(BOOT) $(INVM) -with $(PACKAGES),perftest perf.test $(RECORD_TEST) --- interop.test -test.run '^TestPerf' $(RECORD_TEST)
+boot-bare:
+	$(BOOT) $(INVM) -env GOVERBS_BARE=1 -load none \
+		conformance.test -test.run '^TestModuleNotLoaded$$' $(RECORD_TEST) --- interop.test -test.run '^TestDoctorBare$$' $(RECORD_TEST) --- \
+		cm.test -test.run '^TestNoModule$$' $(RECORD_TEST)
+
+# The boots run as many at a time as BOOTS says, and one that fails does not keep the others from running.
+BOOTS ?= 2
+AT_ONCE = $(MAKE) --no-print-directory -k -j$(BOOTS) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK)
+kernel: guest ## the kernel tests and interop on KERNEL and ARCH
+	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
+	+$(AT_ONCE) boot-kernel boot-interop boot-write boot-bare
+
+perf: guest ## verbs perf, with itself and with perftest, on KERNEL and ARCH
+	+$(AT_ONCE) boot-perf
 
 # The median of as many ratios as FLAT says. It is not part of test: 1,000 QPs take a while.
 FLAT ?= 200x
@@ -144,7 +160,7 @@ MODEL = -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1
 mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, on KERNEL and ARCH, with the MODES
 	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
 	cd $(BUILD)/$(ARCH) && status=0; for mode in $(MODES); do \
-		rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-$$mode.json; \
+		rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-$$mode.*.json; \
 		$(RECORD) -driver mlx5-$$mode -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$$mode $(MODEL) \
 			-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WALK=5s \
 			conformance.test -test.v=test2json || status=1; \
@@ -157,18 +173,17 @@ mlx5cm: $(VMRUN) hca verbs ## connections, two hosts and interop on a modelled C
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
 	done
 	cd $(BUILD)/amd64 && status=0; \
-	$(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_CONNS=100 \
+	$(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
 		-with $(PACKAGES),rdmacm-utils -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
 		cm.test -test.skip '^TestManyConns' --- classic.test --- interop.test -test.skip '^TestPaths|^TestPeerKilled|^TestRping$$|^TestPerfOptions|^TestPerfServerKilled|^TestPerftest' || status=1; \
 	$(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 hosts.test || status=1; \
 	exit $$status
 
-# A static binary, as everything that runs in a guest. Here the tests that do not choose a way of
-# giving commands themselves use the older one, which they use nowhere else.
-racevm: deps $(VMRUN) ## the conformance tests, by write(), and cm's under the race detector, on KERNEL
+# A static binary, as everything that runs in a guest.
+racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL
 	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/conformance.test ./test/conformance
 	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/cm.test ./cm
-	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 -env RDMAABI=write conformance.test
+	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 conformance.test
 	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 cm.test -test.skip TestManyConns
 
 .PHONY: testmatrix

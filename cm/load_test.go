@@ -23,7 +23,10 @@ var small = Options{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
 // TestManyConns: 1,000 connections open at once on one listener, 200 dialled at a time, and a
 // message over each both ways.
 func TestManyConns(t *testing.T) {
-	const conns = 1000
+	conns := 1000
+	if testenv.Slow() {
+		conns = 300
+	}
 	l := newListener(t, small)
 	atOnce := 200
 	if v := testenv.Kernel(t); v[0] == 5 && v[1] < 19 { // rxe has 100 address handles, of which each attempt takes some
@@ -128,6 +131,9 @@ func use(t *testing.T) (u kernelUse) {
 func TestConnLeaks(t *testing.T) {
 	before := quiet(t)
 	n := 500
+	if testenv.Slow() {
+		n = 100
+	}
 	if s := os.Getenv("GOVERBS_CONNS"); s != "" {
 		n = value(strconv.Atoi(s))(t)
 	}

@@ -46,13 +46,13 @@ var peerName = map[bool]string{false: "10.1.0.1", true: ""}[rig.InfiniBand()]
 const deadline = 20 * time.Second
 
 // eachPath runs a test once for each way of giving commands to the kernel: those that are about
-// commands. What is about memory, rings and the wire runs once in a run of the suite, by the way that
-// RDMAABI names or the library chooses; make test runs it by both.
+// commands. What is about memory, rings and the wire runs once in a run of the suite, by the way
+// that RDMAABI names or the library chooses.
 func eachPath(t *testing.T, test func(t *testing.T)) {
 	testenv.Guest(t)
-	for _, path := range []string{"auto", "ioctl", "write"} {
-		t.Run(path, func(t *testing.T) {
-			t.Setenv("RDMAABI", path)
+	for _, way := range testenv.Ways() {
+		t.Run(way, func(t *testing.T) {
+			t.Setenv("RDMAABI", way)
 			test(t)
 		})
 	}

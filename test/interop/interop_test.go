@@ -23,11 +23,10 @@ func timed(t *testing.T) context.Context {
 	return ctx
 }
 
-// atPace returns the options of a ping-pong with a tenth of the exchanges on a model, which is
-// slow.
+// atPace returns the options of a ping-pong with a tenth of the exchanges where that is slow.
 func atPace(options []string) []string {
 	const byDefault = 1000
-	if !testenv.Modelled() {
+	if !testenv.Slow() {
 		return options
 	}
 	n := byDefault

@@ -7,15 +7,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 )
 
 const usage = `usage:
-  matrix record -kernel K -arch A [-driver D] -name NAME -dir DIR COMMAND [ARG...]
-        run COMMAND, take test results from its output, add them to those of the kernel in DIR
+  matrix record -kernel K -arch A [-driver D] -name NAME [-path P] -dir DIR COMMAND [ARG...]
+        run COMMAND, take test results from its output, keep them in DIR as the kernel's boot NAME,
+        whose tests give commands by P (auto, ioctl, write) where they don't choose themselves
   matrix render -dir DIR -root ROOT ARCH/KERNEL[/DRIVER]...
         print what is in DIR and write matrix.json and matrix.html there
   matrix readme -root ROOT
@@ -35,6 +35,7 @@ func main() {
 	arch := f.String("arch", "", "")
 	driver := f.String("driver", rxe, "")
 	name := f.String("name", "", "")
+	path := f.String("path", "", "")
 	dir := f.String("dir", "", "")
 	root := f.String("root", ".", "")
 	f.Parse(os.Args[2:])
@@ -42,7 +43,7 @@ func main() {
 	code := 0
 	switch os.Args[1] {
 	case "record":
-		code, err = record(Column{Kernel: *kernel, Arch: *arch, Driver: *driver}, *name, *dir, f.Args())
+		code, err = record(Column{Kernel: *kernel, Arch: *arch, Driver: *driver}, Boot{Name: *name, Path: *path}, *dir, f.Args())
 	case "render":
 		code, err = render(*dir, *root, f.Args())
 	case "readme":
@@ -69,12 +70,7 @@ func render(dir, root string, columns []string) (code int, err error) {
 	}
 	var runs []*Run
 	for _, c := range columns {
-		want := parseColumn(c)
-		r, err := readRun(runFile(dir, want))
-		if errors.Is(err, fs.ErrNotExist) {
-			want.Problems = []string{"nothing was run"}
-			r, err = &Run{Column: want}, nil
-		}
+		r, err := readRun(dir, parseColumn(c))
 		if err != nil {
 			return 0, err
 		}

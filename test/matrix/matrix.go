@@ -84,7 +84,7 @@ type Row struct {
 // Cell is what became of a feature on a kernel.
 type Cell struct {
 	// Paths has the outcome for each way of giving commands to the kernel. A test that does
-	// not tell them apart has one outcome, of path "any".
+	// not tell them apart, in a boot that does not either, has one outcome, of path "any".
 	Paths map[string]Outcome `json:"paths,omitempty"`
 	Note  string             `json:"note,omitempty"`
 }
@@ -107,6 +107,17 @@ func (c Cell) Outcome() Outcome {
 		}
 	}
 	return NotRun
+}
+
+// set sets the outcome of a path, and adds to what is missing.
+func (c *Cell) set(path string, o Outcome, note string) {
+	if c.Paths == nil {
+		c.Paths = map[string]Outcome{}
+	}
+	c.Paths[path] = o
+	if note != "" && !strings.Contains(c.Note, note) {
+		c.Note = strings.TrimPrefix(c.Note+", "+note, ", ")
+	}
 }
 
 // good reports whether all ran and nothing failed.
@@ -193,63 +204,64 @@ type sourceTest struct {
 
 // suites are the packages with kernel tests. Those of test/conformance are all of that
 // kind; elsewhere it is the tests that use testenv, themselves or by functions that they call.
-var suites = []string{"test/conformance", "netlinkrdma", "cm", "tools/verbs/internal/perf", "test/classic", "test/interop"}
+var suites = []string{"test/conformance", "netlinkrdma", "cm", "test/classic", "test/interop"}
+
+// unlisted begins the names of tests that are not in the table: those of measuring, which have a
+// boot of their own on one kernel.
+const unlisted = "TestPerf"
 
 // titles name the groups whose file's name says too little, or too much.
 var titles = map[string]string{
-	"test/conformance/async_test.go":           "asynchronous events",
-	"test/conformance/bad_test.go":             "errors and misuse",
-	"test/conformance/buffer_test.go":          "buffers",
-	"test/conformance/closed_test.go":          "errors and misuse",
-	"test/conformance/conformance_test.go":     "GID",
-	"test/conformance/cq_test.go":              "CQ",
-	"test/conformance/datagram_test.go":        "datagrams and multicast",
-	"test/conformance/denied_test.go":          "errors and misuse",
-	"test/conformance/event_test.go":           "completion events",
-	"test/conformance/fault_test.go":           "faults of requests",
-	"test/conformance/limit_test.go":           "limits",
-	"test/conformance/many_test.go":            "CQ",
-	"test/conformance/mw_fault_test.go":        "memory windows",
-	"test/conformance/mw_test.go":              "memory windows",
-	"test/conformance/netlink_test.go":         "resources over netlink",
-	"test/conformance/notify_test.go":          "completion events",
-	"test/conformance/objects_test.go":         "what rxe has not",
-	"test/conformance/odp_test.go":             "on-demand paging",
-	"test/conformance/odp_traffic_test.go":     "on-demand paging",
-	"test/conformance/operation_test.go":       "UC, atomics, flush",
-	"test/conformance/overflow_test.go":        "CQ",
-	"test/conformance/post_test.go":            "states of a QP",
-	"test/conformance/pd_test.go":              "protection domains",
-	"test/conformance/qp_event_test.go":        "asynchronous events",
-	"test/conformance/removal_test.go":         "removal of a device",
-	"test/conformance/srq_traffic_test.go":     "SRQ",
-	"test/conformance/state_test.go":           "states of a QP",
-	"test/conformance/status_test.go":          "completion statuses",
-	"test/conformance/threads_test.go":         "many goroutines",
-	"test/conformance/transfer_test.go":        "transfer of data",
-	"test/conformance/ud_test.go":              "datagrams and multicast",
-	"test/conformance/walk_test.go":            "random walk",
-	"test/conformance/window_test.go":          "memory windows",
-	"netlinkrdma/kernel_test.go":               "netlink",
-	"cm/conn_test.go":                          "connections",
-	"cm/fault_test.go":                         "connections that break",
-	"cm/group_test.go":                         "connection manager: multicast",
-	"cm/kernel_test.go":                        "connection manager",
-	"cm/load_test.go":                          "many connections",
-	"cm/open_test.go":                          "connection manager: opening",
-	"cm/packet_test.go":                        "datagrams of the connection manager",
-	"cm/path_test.go":                          "connection manager: paths and port spaces",
-	"cm/service_test.go":                       "connection manager: events and services",
-	"cm/stream_test.go":                        "streams",
-	"cm/wait_test.go":                          "connection manager: steps that wait",
-	"netlinkrdma/resource_kernel_test.go":      "netlink",
-	"test/interop/interop_test.go":             "with rdma-core",
-	"test/classic/classic_test.go":             "classic programs",
-	"test/interop/cm_test.go":                  "with rdma-core",
-	"test/interop/rping_test.go":               "with rdma-core",
-	"test/interop/perf_test.go":                "measuring",
-	"test/interop/perftest_test.go":            "with perftest",
-	"tools/verbs/internal/perf/kernel_test.go": "measuring",
+	"test/conformance/async_test.go":       "asynchronous events",
+	"test/conformance/bad_test.go":         "errors and misuse",
+	"test/conformance/buffer_test.go":      "buffers",
+	"test/conformance/closed_test.go":      "errors and misuse",
+	"test/conformance/conformance_test.go": "GID",
+	"test/conformance/cq_test.go":          "CQ",
+	"test/conformance/datagram_test.go":    "datagrams and multicast",
+	"test/conformance/denied_test.go":      "errors and misuse",
+	"test/conformance/event_test.go":       "completion events",
+	"test/conformance/fault_test.go":       "faults of requests",
+	"test/conformance/limit_test.go":       "limits",
+	"test/conformance/many_test.go":        "CQ",
+	"test/conformance/mw_fault_test.go":    "memory windows",
+	"test/conformance/mw_test.go":          "memory windows",
+	"test/conformance/netlink_test.go":     "resources over netlink",
+	"test/conformance/notify_test.go":      "completion events",
+	"test/conformance/objects_test.go":     "what rxe has not",
+	"test/conformance/odp_test.go":         "on-demand paging",
+	"test/conformance/odp_traffic_test.go": "on-demand paging",
+	"test/conformance/operation_test.go":   "UC, atomics, flush",
+	"test/conformance/overflow_test.go":    "CQ",
+	"test/conformance/post_test.go":        "states of a QP",
+	"test/conformance/pd_test.go":          "protection domains",
+	"test/conformance/qp_event_test.go":    "asynchronous events",
+	"test/conformance/removal_test.go":     "removal of a device",
+	"test/conformance/srq_traffic_test.go": "SRQ",
+	"test/conformance/state_test.go":       "states of a QP",
+	"test/conformance/status_test.go":      "completion statuses",
+	"test/conformance/threads_test.go":     "many goroutines",
+	"test/conformance/transfer_test.go":    "transfer of data",
+	"test/conformance/ud_test.go":          "datagrams and multicast",
+	"test/conformance/walk_test.go":        "random walk",
+	"test/conformance/window_test.go":      "memory windows",
+	"netlinkrdma/kernel_test.go":           "netlink",
+	"cm/conn_test.go":                      "connections",
+	"cm/fault_test.go":                     "connections that break",
+	"cm/group_test.go":                     "connection manager: multicast",
+	"cm/kernel_test.go":                    "connection manager",
+	"cm/load_test.go":                      "many connections",
+	"cm/open_test.go":                      "connection manager: opening",
+	"cm/packet_test.go":                    "datagrams of the connection manager",
+	"cm/path_test.go":                      "connection manager: paths and port spaces",
+	"cm/service_test.go":                   "connection manager: events and services",
+	"cm/stream_test.go":                    "streams",
+	"cm/wait_test.go":                      "connection manager: steps that wait",
+	"netlinkrdma/resource_kernel_test.go":  "netlink",
+	"test/interop/interop_test.go":         "with rdma-core",
+	"test/classic/classic_test.go":         "classic programs",
+	"test/interop/cm_test.go":              "with rdma-core",
+	"test/interop/rping_test.go":           "with rdma-core",
 }
 
 // group names the group of the tests in a file.
@@ -283,7 +295,7 @@ func kernelTests(root string) ([]sourceTest, error) {
 		for _, file := range files {
 			for _, d := range parsed[file].Decls {
 				fn, ok := d.(*ast.FuncDecl)
-				if !ok || !isTest(fn) || suite != suites[0] && !guests[fn.Name.Name] {
+				if !ok || !isTest(fn) || strings.HasPrefix(fn.Name.Name, unlisted) || suite != suites[0] && !guests[fn.Name.Name] {
 					continue
 				}
 				tests = append(tests, sourceTest{
@@ -373,9 +385,31 @@ func split(full string) (test, path, sub string) {
 	return parts[0], path, strings.Join(parts[1:], "/")
 }
 
+// key names a test or subtest.
+type key struct{ suite, test, sub string }
+
+// cells are what became of tests on one kernel.
+type cells map[key]Cell
+
+// of returns what became of a subtest. By some paths, or all, a test may have ended before it.
+func (m cells) of(k key) Cell {
+	var c Cell
+	for {
+		above := m[k]
+		for p, o := range above.Paths {
+			if _, ok := c.Paths[p]; !ok {
+				c.set(p, o, above.Note)
+			}
+		}
+		if k.sub == "" {
+			return c
+		}
+		k.sub = k.sub[:max(strings.LastIndexByte(k.sub, '/'), 0)]
+	}
+}
+
 // merge makes a matrix of the tests in the source and of what ran.
 func merge(tests []sourceTest, runs []*Run) *Matrix {
-	type key struct{ suite, test, sub string }
 	m := new(Matrix)
 	known := map[key]sourceTest{}
 	for _, t := range tests {
@@ -383,33 +417,32 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 	}
 	// For each test the subtests that become rows.
 	subs := map[key][]string{}
-	cells := make([]map[key]Cell, len(runs))
+	all := make([]cells, len(runs))
 	for i, r := range runs {
 		col := r.Column
 		col.Problems = slices.Clone(col.Problems)
-		cells[i] = map[key]Cell{}
-		for _, res := range leaves(r.Results) {
-			test, path, sub := split(res.Test)
-			of := key{res.Suite, test, ""}
-			if t, ok := known[of]; !ok || !col.has(t) {
-				if res.Outcome == Failed {
-					col.Problems = append(col.Problems, res.Suite+": "+res.Test+" failed")
+		all[i] = cells{}
+		for _, b := range r.Boots {
+			for _, res := range leaves(b.Results) {
+				test, path, sub := split(res.Test)
+				if path == anyPath && b.Path != "" {
+					path = b.Path
 				}
-				continue
+				of := key{res.Suite, test, ""}
+				if t, ok := known[of]; !ok || !col.has(t) {
+					if res.Outcome == Failed {
+						col.Problems = append(col.Problems, res.Suite+": "+res.Test+" failed")
+					}
+					continue
+				}
+				if !slices.Contains(subs[of], sub) {
+					subs[of] = append(subs[of], sub)
+				}
+				of.sub = sub
+				c := all[i][of]
+				c.set(path, worst(c.Paths[path], res.Outcome), res.Note)
+				all[i][of] = c
 			}
-			if !slices.Contains(subs[of], sub) {
-				subs[of] = append(subs[of], sub)
-			}
-			of.sub = sub
-			c := cells[i][of]
-			if c.Paths == nil {
-				c.Paths = map[string]Outcome{}
-			}
-			c.Paths[path] = worst(c.Paths[path], res.Outcome)
-			if res.Note != "" && !strings.Contains(c.Note, res.Note) {
-				c.Note = strings.TrimPrefix(c.Note+", "+res.Note, ", ")
-			}
-			cells[i][of] = c
 		}
 		m.Columns = append(m.Columns, col)
 	}
@@ -435,13 +468,7 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 					row.Cells = append(row.Cells, Cell{Paths: map[string]Outcome{anyPath: Elsewhere}})
 					continue
 				}
-				at := sub
-				c, ok := cells[i][key{t.suite, t.name, at}]
-				for !ok && at != "" {
-					at = at[:max(strings.LastIndexByte(at, '/'), 0)]
-					c, ok = cells[i][key{t.suite, t.name, at}]
-				}
-				row.Cells = append(row.Cells, c)
+				row.Cells = append(row.Cells, all[i].of(key{t.suite, t.name, sub}))
 			}
 			m.Rows = append(m.Rows, row)
 		}

@@ -2,15 +2,18 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 )
@@ -85,8 +88,8 @@ func TestCollect(t *testing.T) {
 		t.Errorf("release is %q", c.release)
 	}
 	want := []Result{
-		{"one", "TestA", Failed, ""}, {"one", "TestA/auto", Unsupported, "ALLOC_MW"}, {"one", "TestA/write", Failed, ""},
-		{"one", "TestB", Passed, ""}, {"one", "TestC", Unsupported, ""}, {"two", "TestA", Failed, "did not end"},
+		{"one", "TestA", Failed, "", 0}, {"one", "TestA/auto", Unsupported, "ALLOC_MW", 0}, {"one", "TestA/write", Failed, "", 0},
+		{"one", "TestB", Passed, "", 1.5}, {"one", "TestC", Unsupported, "", 0}, {"two", "TestA", Failed, "did not end", 0},
 	}
 	if got := c.results(); !slices.Equal(got, want) {
 		t.Errorf("results are\n%v, want\n%v", got, want)
@@ -104,19 +107,22 @@ func TestCollect(t *testing.T) {
 // someTests are tests of a source.
 var someTests = []sourceTest{{"s", "TestA", "g", ""}, {"s", "TestB", "g", ""}, {"s", "TestC", "h", ""}}
 
+// boots is one boot with some results.
+func boots(r []Result) []Boot { return []Boot{{Results: r}} }
+
 // someRuns are what ran of them on two kernels.
 func someRuns() []*Run {
 	return []*Run{
-		{Column{Kernel: "6.1", Release: "6.1.0-56-amd64", Arch: "amd64"}, []Result{
-			{"s", "TestA", Passed, ""}, {"s", "TestA/auto", Passed, ""}, {"s", "TestA/ioctl", Passed, ""}, {"s", "TestA/write", Unsupported, "X"},
-			{"s", "TestB", Failed, ""}, {"s", "TestB/auto", Failed, ""}, {"s", "TestB/auto/deep", Failed, ""}, {"s", "TestB/auto/deeper", Passed, ""},
-			{"s", "TestC", Passed, ""},
-		}},
-		{Column{Kernel: "latest", Release: "7.2.13", Arch: "arm64"}, []Result{
-			{"s", "TestA", Passed, ""}, {"s", "TestA/auto", Passed, ""}, {"s", "TestA/ioctl", Passed, ""}, {"s", "TestA/write", Passed, ""},
-			{"s", "TestB", Passed, ""}, {"s", "TestB/auto", Unsupported, "Y"},
-			{"s", "TestUnknown", Passed, ""}, {"other", "TestC", Passed, ""},
-		}},
+		{Column{Kernel: "6.1", Release: "6.1.0-56-amd64", Arch: "amd64"}, boots([]Result{
+			{"s", "TestA", Passed, "", 0}, {"s", "TestA/auto", Passed, "", 0}, {"s", "TestA/ioctl", Passed, "", 0}, {"s", "TestA/write", Unsupported, "X", 0},
+			{"s", "TestB", Failed, "", 0}, {"s", "TestB/auto", Failed, "", 0}, {"s", "TestB/auto/deep", Failed, "", 0}, {"s", "TestB/auto/deeper", Passed, "", 0},
+			{"s", "TestC", Passed, "", 0},
+		})},
+		{Column{Kernel: "latest", Release: "7.2.13", Arch: "arm64"}, boots([]Result{
+			{"s", "TestA", Passed, "", 0}, {"s", "TestA/auto", Passed, "", 0}, {"s", "TestA/ioctl", Passed, "", 0}, {"s", "TestA/write", Passed, "", 0},
+			{"s", "TestB", Passed, "", 0}, {"s", "TestB/auto", Unsupported, "Y", 0},
+			{"s", "TestUnknown", Passed, "", 0}, {"other", "TestC", Passed, "", 0},
+		})},
 	}
 }
 
@@ -158,7 +164,7 @@ func TestParseColumn(t *testing.T) {
 		if got.Arch != want.Arch || got.Kernel != want.Kernel || got.Driver != want.Driver {
 			t.Errorf("%s is %+v, want %+v", name, got, want)
 		}
-		files[runFile("", got)] = true
+		files[bootFile("", got, "b")] = true
 	}
 	if len(files) != 6 { // the first two are the same
 		t.Errorf("the results are in %v, want a file for each", files)
@@ -169,10 +175,10 @@ func TestParseColumn(t *testing.T) {
 // nothing that failed is lost.
 func TestDrivers(t *testing.T) {
 	tests := []sourceTest{{"conformance", "TestA", "g", ""}, {"conformance", elsewhere[0], "g", ""}, {"cm", "TestB", "h", ""}}
-	rxeRun := &Run{Column{Driver: rxe}, []Result{
-		{"conformance", "TestA", Passed, ""}, {"conformance", elsewhere[0], Passed, ""}, {"cm", "TestB", Passed, ""},
-	}}
-	mlx5Run := &Run{Column{Driver: mlx5IB}, []Result{{"conformance", "TestA", Passed, ""}, {"conformance", elsewhere[0], Passed, ""}}}
+	rxeRun := &Run{Column{Driver: rxe}, boots([]Result{
+		{"conformance", "TestA", Passed, "", 0}, {"conformance", elsewhere[0], Passed, "", 0}, {"cm", "TestB", Passed, "", 0},
+	})}
+	mlx5Run := &Run{Column{Driver: mlx5IB}, boots([]Result{{"conformance", "TestA", Passed, "", 0}, {"conformance", elsewhere[0], Passed, "", 0}})}
 	m := merge(tests, []*Run{rxeRun, mlx5Run})
 	for i, want := range []string{"✓✓", "✓", "✓"} {
 		if got := symbol(m.Rows[i].Cells[0]) + symbol(m.Rows[i].Cells[1]); got != want {
@@ -185,12 +191,12 @@ func TestDrivers(t *testing.T) {
 	if s := text(m); !strings.Contains(s, mlx5IB) {
 		t.Errorf("nothing tells the columns apart:\n%s", s)
 	}
-	mlx5Run.Results[1].Outcome = Failed
+	mlx5Run.Boots[0].Results[1].Outcome = Failed
 	if merge(tests, []*Run{rxeRun, mlx5Run}).good() {
 		t.Error("a test that failed and is not for the driver is lost")
 	}
-	mlx5Run.Results = mlx5Run.Results[1:]
-	mlx5Run.Results[0].Outcome = Passed
+	mlx5Run.Boots[0].Results = mlx5Run.Boots[0].Results[1:]
+	mlx5Run.Boots[0].Results[0].Outcome = Passed
 	if merge(tests, []*Run{rxeRun, mlx5Run}).good() {
 		t.Error("a test that is for the driver was not run, and the matrix is good")
 	}
@@ -209,11 +215,24 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// TestMergePaths: what failed by one path before its subtests is not lost where by another they ran.
+func TestMergePaths(t *testing.T) {
+	r := &Run{Boots: []Boot{
+		{Path: "auto", Results: []Result{{"s", "TestA", Passed, "", 0}, {"s", "TestA/x", Passed, "", 0}, {"s", "TestA/y", Passed, "", 0}}},
+		{Path: "write", Results: []Result{{"s", "TestA", Failed, "why", 0}}},
+	}}
+	for _, row := range merge(someTests[:1], []*Run{r}).Rows {
+		if c := row.Cells[0]; c.Outcome() != Failed || symbol(c) != "✓✗" || c.Note != "why" {
+			t.Errorf("%s is %+v", row.Test, c)
+		}
+	}
+}
+
 // TestMergeDepth: subtests share the outcome of the one above them that ended before them.
 func TestMergeDepth(t *testing.T) {
-	deep := &Run{Column{}, []Result{{"s", "TestA", Passed, ""}, {"s", "TestA/x", Passed, ""}, {"s", "TestA/x/1", Passed, ""}, {"s", "TestA/x/2", Passed, ""}, {"s", "TestA/y", Passed, ""}}}
-	flat := &Run{Column{}, []Result{{"s", "TestA", Passed, ""}, {"s", "TestA/x", Unsupported, "X"}, {"s", "TestA/y", Passed, ""}}}
-	none := &Run{Column{}, []Result{{"s", "TestA", Unsupported, "X"}}}
+	deep := &Run{Column{}, boots([]Result{{"s", "TestA", Passed, "", 0}, {"s", "TestA/x", Passed, "", 0}, {"s", "TestA/x/1", Passed, "", 0}, {"s", "TestA/x/2", Passed, "", 0}, {"s", "TestA/y", Passed, "", 0}})}
+	flat := &Run{Column{}, boots([]Result{{"s", "TestA", Passed, "", 0}, {"s", "TestA/x", Unsupported, "X", 0}, {"s", "TestA/y", Passed, "", 0}})}
+	none := &Run{Column{}, boots([]Result{{"s", "TestA", Unsupported, "X", 0}})}
 	m := merge(someTests[:1], []*Run{deep, flat, none})
 	var got []string
 	for _, r := range m.Rows {
@@ -228,7 +247,7 @@ func TestMergeDepth(t *testing.T) {
 func TestGood(t *testing.T) {
 	tests := someTests[:1]
 	run := func(o Outcome, problems ...string) *Run {
-		return &Run{Column{Problems: problems}, []Result{{"s", "TestA", o, ""}}}
+		return &Run{Column{Problems: problems}, boots([]Result{{"s", "TestA", o, "", 0}})}
 	}
 	for _, c := range []struct {
 		name string
@@ -246,34 +265,82 @@ func TestGood(t *testing.T) {
 		}
 	}
 	unknown := run(Passed)
-	unknown.Results = append(unknown.Results, Result{"s", "TestElsewhere", Failed, ""})
+	unknown.Boots[0].Results = append(unknown.Boots[0].Results, Result{"s", "TestElsewhere", Failed, "", 0})
 	if merge(tests, []*Run{unknown}).good() {
 		t.Error("a test that failed and is none of the source's is lost")
 	}
 }
 
-// TestRecord runs a command twice, as two boots of one kernel.
+// TestRecord runs a command as two boots of one kernel, one of them for one path, and again.
 func TestRecord(t *testing.T) {
 	dir := t.TempDir()
-	col := Column{Kernel: "6.1", Arch: "amd64", Driver: "rxe"}
+	col := Column{Kernel: "6.1", Arch: "amd64", Driver: rxe}
+	if r, err := readRun(dir, col); err != nil || !slices.Equal(r.Problems, []string{"nothing was run"}) {
+		t.Errorf("of no boot: %+v, %v", r, err)
+	}
 	out := filepath.Join(dir, "out")
-	if err := os.WriteFile(out, []byte(syn+"=== RUN   TestA\n"+syn+"--- PASS: TestA (0.00s)\n"), 0o666); err != nil {
+	text := testenv.StartMark + "one on Linux 6.1.0-56-amd64\n" + syn + "=== RUN   TestA\n" + syn + "--- PASS: TestA (0.00s)\n"
+	if err := os.WriteFile(out, []byte(text), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	for script, want := range map[string]int{"cat " + out: 0, "cat " + out + "; exit 126": 126} {
-		if code, err := record(col, "boot", dir, []string{"sh", "-c", script}); err != nil || code != want {
-			t.Fatalf("%s: status %d, %v, want %d", script, code, err, want)
+	for _, b := range []struct {
+		name, path, then string
+		code             int
+	}{
+		{"first", "auto", "exit 1", 1},
+		{"first", "auto", "", 0}, // instead of the other
+		{"second", "write", "exit 126", 126},
+	} {
+		script := "cat " + out + "\n" + b.then
+		if code, err := record(col, Boot{Name: b.name, Path: b.path}, dir, []string{"sh", "-c", script}); err != nil || code != b.code {
+			t.Fatalf("%s: status %d, %v, want %d", script, code, err, b.code)
 		}
 	}
-	if _, err := record(col, "boot", dir, []string{filepath.Join(dir, "no such program")}); err == nil {
+	if _, err := record(col, Boot{Name: "third"}, dir, []string{filepath.Join(dir, "no such program")}); err == nil {
 		t.Error("a program that is not there is no error")
 	}
-	r, err := readRun(runFile(dir, col))
+	for _, path := range []string{"any", "netlink"} {
+		if _, err := record(col, Boot{Name: "third", Path: path}, dir, []string{"true"}); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("path %s: %v", path, err)
+		}
+	}
+	other := Column{Kernel: "6.12", Arch: "amd64", Driver: rxe}
+	if _, err := record(other, Boot{Name: "first"}, dir, []string{"cat", out}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := readRun(dir, col)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Results) != 2 || !slices.Equal(r.Problems, []string{"boot: exit status 126"}) {
-		t.Errorf("results %v, problems %q", r.Results, r.Problems)
+	if len(r.Boots) != 2 || r.Release != "6.1.0-56-amd64" || !slices.Equal(r.Problems, []string{"second: exit status 126"}) {
+		t.Errorf("run is %+v", r)
+	}
+	want := map[string]Outcome{"auto": Passed, "write": Passed}
+	m := merge([]sourceTest{{"one", "TestA", "g", ""}}, []*Run{r})
+	if got := m.Rows[0].Cells[0].Paths; !maps.Equal(got, want) {
+		t.Errorf("paths are %v, want %v", got, want)
+	}
+}
+
+// TestSeconds: boots that run at once do not add up.
+func TestSeconds(t *testing.T) {
+	dir := t.TempDir()
+	col := Column{Kernel: "6.1", Arch: "amd64", Driver: rxe}
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, b := range map[string]Boot{
+		"a": {Begin: at.Add(10 * time.Second), End: at.Add(40 * time.Second)},
+		"b": {Begin: at, End: at.Add(30 * time.Second)},
+	} {
+		text, err := json.Marshal(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(bootFile(dir, col, name), text, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := readRun(dir, col); err != nil || r.Seconds != 40 {
+		t.Errorf("run took %d s, %v, want 40", r.Seconds, err)
 	}
 }
 

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,12 +46,24 @@ type Result struct {
 	Test    string  `json:"test"`  // with the names of subtests, as in TestX/auto
 	Outcome Outcome `json:"outcome"`
 	Note    string  `json:"note,omitempty"` // which features are missing
+	Took    float64 `json:"took,omitempty"` // in seconds
 }
 
-// Run is what was run on one kernel, in one or more boots.
+// Run is what was run on one kernel with one driver.
 type Run struct {
 	Column
-	Results []Result `json:"results"`
+	Boots []Boot
+}
+
+// Boot is what was run in one boot. Each has a file of its own, since several run at once.
+type Boot struct {
+	Name    string    `json:"name"`
+	Path    string    `json:"path,omitempty"` // by which the tests that choose none gave commands, where not "auto"
+	Release string    `json:"release,omitempty"`
+	Begin   time.Time `json:"begin"`
+	End     time.Time `json:"end"`
+	Problem string    `json:"problem,omitempty"` // besides tests that failed
+	Results []Result  `json:"results"`
 }
 
 // collector takes results out of the output of test binaries that run with
@@ -72,6 +84,7 @@ type test struct {
 	output strings.Builder
 	lacks  []string // the features that it found missing
 	verb   string   // PASS, FAIL or SKIP; empty until it ends
+	took   float64  // in seconds
 }
 
 const syn = "\x16"
@@ -97,9 +110,10 @@ func (c *collector) line(s string) {
 		c.current = c.named(name)
 	case "---": // PASS: TEST (0.00s)
 		verb, rest, _ := strings.Cut(rest, ": ")
-		name, _, _ := strings.Cut(rest, " (")
+		name, took, _ := strings.Cut(rest, " (")
 		c.current = c.named(name)
 		c.current.verb = verb
+		c.current.took, _ = strconv.ParseFloat(strings.TrimSuffix(took, "s)"), 64)
 		if verb == "FAIL" {
 			c.print(c.current)
 		}
@@ -146,7 +160,7 @@ func (c *collector) print(t *test) {
 func (c *collector) results() []Result {
 	var all []Result
 	for _, t := range c.tests {
-		r := Result{Suite: t.suite, Test: t.name, Outcome: Failed, Note: strings.Join(t.lacks, ", ")}
+		r := Result{Suite: t.suite, Test: t.name, Outcome: Failed, Note: strings.Join(t.lacks, ", "), Took: t.took}
 		switch {
 		case t.verb == "PASS" && t.lacks == nil:
 			r.Outcome = Passed
@@ -178,13 +192,16 @@ func (c *collector) read(r io.Reader) error {
 	}
 }
 
-// record runs a command and adds its tests' results to those of the kernel. It returns the
+// record runs a command and keeps its tests' results as a boot of the kernel. It returns the
 // command's exit status.
-func record(col Column, name, dir string, args []string) (code int, err error) {
-	if len(args) == 0 || dir == "" || col.Kernel == "" || col.Arch == "" {
+func record(col Column, boot Boot, dir string, args []string) (code int, err error) {
+	if len(args) == 0 || dir == "" || col.Kernel == "" || col.Arch == "" || boot.Name == "" {
 		return 0, errUsage
 	}
-	begin := time.Now()
+	if boot.Path != "" && (boot.Path == anyPath || !slices.Contains(paths, boot.Path)) {
+		return 0, fmt.Errorf("path is %q, allowed: auto, ioctl, write", boot.Path)
+	}
+	boot.Begin = time.Now()
 	c := &collector{w: os.Stdout, byName: map[[2]string]*test{}}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
@@ -200,59 +217,70 @@ func record(col Column, name, dir string, args []string) (code int, err error) {
 			return 0, err
 		}
 	}
-	results := c.results()
-
-	path := runFile(dir, col)
-	r, err := readRun(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		r, err = &Run{Column: col}, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	if c.release != "" {
-		r.Release = c.release
-	}
-	took := int(time.Since(begin).Seconds() + 0.5)
-	r.Seconds += took
+	boot.Results, boot.Release, boot.End = c.results(), c.release, time.Now()
 	counts := map[Outcome]int{}
-	for _, res := range results {
+	for _, res := range boot.Results {
 		counts[res.Outcome]++
 	}
 	if code != 0 && (code >= 124 || counts[Failed] == 0) {
-		r.Problems = append(r.Problems, fmt.Sprintf("%s: exit status %d", name, code))
+		boot.Problem = fmt.Sprintf("exit status %d", code)
 	}
-	r.Results = append(r.Results, results...)
-	fmt.Printf("Linux %s %s, %s, %s: %d passed, %d unsupported, %d failed, exit status %d, %d s\n",
-		col.Kernel, col.Arch, col.Driver, name, counts[Passed], counts[Unsupported], counts[Failed], code, took)
-	b, err := json.MarshalIndent(r, "", "\t")
+	fmt.Printf("Linux %s %s, %s, %s: %d passed, %d unsupported, %d failed, exit status %d, %.0f s\n",
+		col.Kernel, col.Arch, col.Driver, boot.Name, counts[Passed], counts[Unsupported], counts[Failed], code, boot.End.Sub(boot.Begin).Seconds())
+	b, err := json.MarshalIndent(boot, "", "\t")
 	if err != nil {
 		return 0, err
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return 0, err
 	}
-	return code, os.WriteFile(path, b, 0o666)
+	return code, os.WriteFile(bootFile(dir, col, boot.Name), b, 0o666)
 }
 
-// runFile is where the results of a kernel and a driver are kept.
-func runFile(dir string, c Column) string {
+// bootFile is where a boot of a kernel with a driver's devices is kept.
+func bootFile(dir string, c Column, boot string) string {
 	name := c.Arch + "-" + strings.ReplaceAll(c.Kernel, "/", "_")
 	if c.Driver != rxe {
 		name += "-" + c.Driver
 	}
-	return filepath.Join(dir, name+".json")
+	return filepath.Join(dir, name+"."+boot+".json")
 }
 
-// readRun reads the results of a kernel.
-func readRun(path string) (*Run, error) {
-	b, err := os.ReadFile(path)
+// readRun reads the boots of a kernel. Where there is none, that is the run's problem.
+func readRun(dir string, col Column) (*Run, error) {
+	files, err := filepath.Glob(bootFile(dir, col, "*"))
 	if err != nil {
 		return nil, err
 	}
-	r := new(Run)
-	if err := json.Unmarshal(b, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	r := &Run{Column: col}
+	if len(files) == 0 {
+		r.Problems = []string{"nothing was run"}
+		return r, nil
 	}
+	var begin, end time.Time
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		var boot Boot
+		if err := json.Unmarshal(b, &boot); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if boot.Release != "" {
+			r.Release = boot.Release
+		}
+		if boot.Problem != "" {
+			r.Problems = append(r.Problems, boot.Name+": "+boot.Problem)
+		}
+		if begin.IsZero() || boot.Begin.Before(begin) {
+			begin = boot.Begin
+		}
+		if boot.End.After(end) {
+			end = boot.End
+		}
+		r.Boots = append(r.Boots, boot)
+	}
+	r.Seconds = int(end.Sub(begin).Round(time.Second).Seconds())
 	return r, nil
 }

@@ -36,8 +36,9 @@ func symbol(c Cell) string {
 const legend = "✓ passed   – this kernel or driver lacks it, as expected   ✗ failed   ? not run"
 
 // pathLegend explains cells with several symbols.
-const pathLegend = "Every test with a way to the kernel runs three times: as the library chooses, with the ioctl\n" +
-	"only, and with write() only. Where these differ, there is a symbol for each, in this order."
+const pathLegend = "A test of commands runs three times: as the library chooses how to give them, with the ioctl\n" +
+	"only, and with write() only. With rxe the other tests of verbs run twice: as the library chooses, and\n" +
+	"with write() only. Where these differ, there is a symbol for each, in this order."
 
 // title is a column's heading.
 func (c Column) title() string {
@@ -198,11 +199,12 @@ func html(m *Matrix) ([]byte, error) {
 	var b bytes.Buffer
 	err = t.Execute(&b, struct {
 		*Matrix
-		Groups   []string
-		Outcomes []Outcome
-		Meaning  map[Outcome]string
-		Good     bool
-	}{m, m.groups(), outcomes, map[Outcome]string{
+		Groups     []string
+		Outcomes   []Outcome
+		PathLegend string
+		Meaning    map[Outcome]string
+		Good       bool
+	}{m, m.groups(), outcomes, pathLegend, map[Outcome]string{
 		Passed: "passed", Unsupported: "this kernel or driver lacks it, as expected", Failed: "failed", NotRun: "not run",
 	}, m.good()})
 	return b.Bytes(), err

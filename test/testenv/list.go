@@ -89,11 +89,19 @@ func expected(list []entry, kernel [2]int, l lacking) bool {
 	return slices.ContainsFunc(list, func(e entry) bool { return e.applies(kernel) && e.matches(l) })
 }
 
-// stale returns the lines about a kernel that no test of a whole run has confirmed.
-func stale(list []entry, kernel [2]int, found []lacking) []string {
+// goes reports whether an entry is about tests that go one of some ways, or that go none.
+func (e *entry) goes(some []string) bool {
+	return !slices.ContainsFunc(strings.Split(e.test, "/"), func(part string) bool {
+		return slices.Contains(allWays, part) && !slices.Contains(some, part)
+	})
+}
+
+// stale returns the lines about a kernel that no test of a whole run, which goes some ways, has
+// confirmed.
+func stale(list []entry, kernel [2]int, some []string, found []lacking) []string {
 	var lines []string
 	for _, e := range list {
-		if e.applies(kernel) && !slices.ContainsFunc(found, e.matches) {
+		if e.applies(kernel) && e.goes(some) && !slices.ContainsFunc(found, e.matches) {
 			lines = append(lines, e.line)
 		}
 	}

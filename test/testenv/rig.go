@@ -27,6 +27,12 @@ const ModelEnv = "GOVERBS_MODEL"
 // Modelled reports whether the devices are models.
 func Modelled() bool { return os.Getenv(ModelEnv) != "" }
 
+// SlowEnv, if it is set, says that this machine is slow: what is about load is less then.
+const SlowEnv = "GOVERBS_SLOW"
+
+// Slow reports whether there is to be less load, because the machine or its devices are slow.
+func Slow() bool { return Modelled() || os.Getenv(SlowEnv) != "" }
+
 // rxeRig is what vmrun makes unless another device is asked for.
 var rxeRig = Rig{Driver: "rxe", Devices: [2]string{"rxe0", "rxe1"}, Netdevs: [2]string{"ve0", "ve1"}, GID: 1, GID6: 2}
 

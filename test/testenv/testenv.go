@@ -28,7 +28,30 @@ const (
 	PeerEnv = "VMRUN_PEER"
 	// MustEnv lists features, separated by commas, that must be there.
 	MustEnv = "RDMA_TEST_MUST"
+	// WaysEnv lists the ways, separated by commas, that tests of commands go if not all, so
+	// that two boots can share the work.
+	WaysEnv = "GOVERBS_WAYS"
 )
+
+// allWays are the ways of giving commands to the kernel.
+var allWays = []string{"auto", "ioctl", "write"}
+
+// Ways returns the ways of giving commands that a test of commands goes one after the other.
+func Ways() []string { return run.ways }
+
+// parseWays reads what WaysEnv holds.
+func parseWays(env string) ([]string, error) {
+	if env == "" {
+		return allWays, nil
+	}
+	ways := strings.Split(env, ",")
+	for _, w := range ways {
+		if !slices.Contains(allWays, w) {
+			return nil, fmt.Errorf("%s has %q, allowed: %s", WaysEnv, w, strings.Join(allWays, ", "))
+		}
+	}
+	return ways, nil
+}
 
 // unsupported is what an error that reports a missing feature tells of it.
 type unsupported interface {
@@ -134,6 +157,7 @@ func mustHave(feature string, since, kernel [2]int, must string) string {
 var run struct {
 	sync.Mutex
 	list  []entry   // what kernels lack
+	ways  []string  // that tests of commands go
 	found []lacking // what the tests found missing
 }
 
@@ -169,12 +193,16 @@ func MainFor(m *testing.M, lists map[string]string) int {
 		fmt.Fprintf(os.Stderr, "testenv: %v\n", err)
 		return 2
 	}
+	if run.ways, err = parseWays(os.Getenv(WaysEnv)); err != nil {
+		fmt.Fprintf(os.Stderr, "testenv: %v\n", err)
+		return 2
+	}
 	fmt.Printf("%s%s on Linux %s\n", StartMark, strings.TrimSuffix(filepath.Base(os.Args[0]), ".test"), release)
 	code := m.Run()
 	if code != 0 || !whole() {
 		return code
 	}
-	for _, line := range stale(run.list, v, run.found) {
+	for _, line := range stale(run.list, v, run.ways, run.found) {
 		fmt.Fprintf(os.Stderr, "testenv: no test found missing what the list says is: %s\n", line)
 		code = 1
 	}

@@ -71,11 +71,34 @@ func TestStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	xrc := lacking{"TestXRC", "OPEN_XRCD"}
-	if got := stale(l, [2]int{5, 10}, []lacking{xrc, {"TestFlush/ioctl", "FLUSH"}}); got != nil {
+	if got := stale(l, [2]int{5, 10}, allWays, []lacking{xrc, {"TestFlush/ioctl", "FLUSH"}}); got != nil {
 		t.Errorf("stale lines %q, want none: one is about newer kernels, the others are confirmed", got)
 	}
-	if got := stale(l, [2]int{5, 10}, []lacking{xrc}); len(got) != 1 || !strings.Contains(got[0], "TestFlush/*") {
+	if got := stale(l, [2]int{5, 10}, allWays, []lacking{xrc}); len(got) != 1 || !strings.Contains(got[0], "TestFlush/*") {
 		t.Errorf("stale lines %q, want that of TestFlush", got)
+	}
+}
+
+// TestStaleWays: where no test goes a way, nothing confirms that it lacks something.
+func TestStaleWays(t *testing.T) {
+	l, err := parseList("all TestAdvise/write: ADVISE_MR\nall TestAdvise/*: PREFETCH")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		ways string
+		want int
+	}{{"", 2}, {"write", 2}, {"ioctl,write", 2}, {"auto,ioctl", 1}} {
+		ways, err := parseWays(c.ways)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := stale(l, [2]int{6, 1}, ways, nil); len(got) != c.want {
+			t.Errorf("with the ways %q the stale lines are %q, want %d", c.ways, got, c.want)
+		}
+	}
+	if _, err := parseWays("auto,netlink"); err == nil || !strings.Contains(err.Error(), `"netlink"`) {
+		t.Errorf("a way that is none: %v", err)
 	}
 }
 
