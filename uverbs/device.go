@@ -171,7 +171,8 @@ type Device struct {
 
 	tree sync.Mutex // guards who uses whom among the device's objects
 
-	mrs sync.Map // lkey to *mrNote, for messages
+	mrs     sync.Map // lkey to *mrNote, for messages
+	counted sync.Map // port to what it had counted before, for messages
 
 	targets    targets
 	async      *os.File // asynchronous events; nil if the kernel has none

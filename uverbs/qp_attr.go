@@ -205,6 +205,9 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if err := attr.check(q.dev, mask); err != nil {
 		return err
 	}
+	if mask&AttrPort != 0 {
+		q.dev.noteCounters(attr.Port)
+	}
 	req := &abi.ModifyQP{
 		Dest:            attr.AH.dest(),
 		AltDest:         attr.AltAH.dest(),

@@ -31,6 +31,9 @@ func (q *QP) create(s *qpSpec) (err error) {
 			return argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes (found by trying)", limit)
 		}
 	}
+	if errno == syscall.EOPNOTSUPP && s.Type == RawPacket {
+		return &FeatureError{Feature: "QP type " + s.Type.String(), Driver: d.driver.name()}
+	}
 	if errno != 0 {
 		return d.cmd.fail(s.verb(), errno, s.hint(errno))
 	}

@@ -238,7 +238,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 	}
 	k.sent()
 	for field, o := range map[string]QPOptions{
-		"Flags": {Flags: QPPadWriteEnd}, "SourceQPN": {SourceQPN: 1}, "IndTable": {IndTable: table}, "QP type XRC send": {Type: XRCSend}, "QP type raw packet": {Type: RawPacket},
+		"Flags": {Flags: QPPadWriteEnd}, "SourceQPN": {SourceQPN: 1}, "IndTable": {IndTable: table}, "QP type XRC send": {Type: XRCSend},
 	} {
 		d.driver = rxeDriver{}
 		o.SendCQ = cq

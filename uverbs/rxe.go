@@ -241,6 +241,8 @@ var rxeOps = map[QPType]opcodeSet{
 		WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite),
 	UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW),
 	UD: opcodes(WRSend, WRSendWithImm),
+	// Old kernels make one, with nothing that it could do; others refuse.
+	RawPacket: opcodes(),
 }
 
 // publishRxe hands n slots to the kernel and rings the doorbell. The caller holds the QP.

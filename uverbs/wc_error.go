@@ -22,6 +22,9 @@ type WCError struct {
 	// for it and a poll has seen it.
 	First *WCError
 	Hint  string // Hint says what is wrong or, if that is not known, what usually is.
+	// Counted says by how much the port's hardware counters have grown since a QP of this
+	// [Device] first used it, if the peer did not acknowledge and the device counts.
+	Counted string
 }
 
 // Error implements error.
@@ -45,6 +48,9 @@ func (e *WCError) Error() string {
 		b.WriteString(": ")
 		b.WriteString(e.Hint)
 	}
+	if e.Counted != "" {
+		b.WriteString("; since this device was first used the port has counted: " + e.Counted)
+	}
 	if e.First != nil {
 		b.WriteString("; the cause: ")
 		b.WriteString(e.First.Error())
@@ -64,11 +70,22 @@ func (q *QP) Err(wc *WC) error {
 	}
 	switch first := q.first.Load(); {
 	case first != nil && first.WC == *wc:
-		return first // it was explained when it was polled
+		return q.withCounters(first) // it was explained when it was polled
 	case first != nil && wc.Status == WCWRFlushErr:
-		return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: first}
+		return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: q.withCounters(first)}
 	}
-	return q.explain(wc)
+	return q.withCounters(q.explain(wc))
+}
+
+// withCounters adds what the port has counted to the error of a peer that did not acknowledge.
+// That takes some calls, which is why polling leaves it out.
+func (q *QP) withCounters(e *WCError) *WCError {
+	if e.WC.Status != WCRetryExcErr {
+		return e
+	}
+	more := *e
+	more.Counted = q.dev.countedSince(uint8(q.port.Load()))
+	return &more
 }
 
 // failed remembers the completion that brought the QP into error; later ones only say

@@ -58,7 +58,6 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 	}
 	for feature, o := range map[string]uverbs.QPOptions{
 		"QP type XRC send":         {Type: uverbs.XRCSend},
-		"QP type raw packet":       {Type: uverbs.RawPacket, RecvCQ: s.cq},
 		"CREATE_QP with Flags":     {RecvCQ: s.cq, Flags: uverbs.QPBlockMulticastLoopback},
 		"CREATE_QP with SourceQPN": {RecvCQ: s.cq, SourceQPN: 2},
 		"CREATE_QP with IndTable":  {IndTable: &uverbs.RWQIndTable{}},
@@ -110,5 +109,36 @@ func TestAbsentObjects(t *testing.T) {
 		}
 		// The device is as it was.
 		must(t, s.qp.PostRecv(1))
+	})
+}
+
+// TestRawPacketOfRxe: an old kernel makes a raw packet QP of rxe, and brings it to its states, but
+// nothing can be posted to send.
+func TestRawPacketOfRxe(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "QPs of raw packets that do nothing", "rxe")
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		for _, o := range []uverbs.QPOptions{
+			{},
+			{MaxSendWR: 50, MaxRecvWR: 60, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64},
+		} {
+			o.Type, o.SendCQ, o.RecvCQ = uverbs.RawPacket, s.cq, s.cq
+			qp, err := s.pd.CreateQP(o)
+			testenv.Skip(t, err)
+			must(t, err)
+			closeLater(t, qp)
+			attr, err := qp.Query()
+			must(t, err)
+			if c := attr.Caps; attr.State != uverbs.Reset || c.MaxSendWR < o.MaxSendWR || c.MaxRecvWR < o.MaxRecvWR || c.MaxSendSGE < o.MaxSendSGE || c.MaxRecvSGE < o.MaxRecvSGE || c.MaxInline < o.MaxInline {
+				t.Errorf("of %+v the kernel made %+v in state %s", o, c, attr.State)
+			}
+			must(t, qp.Activate(0))
+			if attr, err = qp.Query(); err != nil || attr.State != uverbs.RTS {
+				t.Errorf("state is %s, %v, want RTS", attr.State, err)
+			}
+			if err := qp.PostSend(send(1, s.mr.SGE(0, 64))); !errors.Is(err, uverbs.ErrOpcode) {
+				t.Errorf("posting: %v, want ErrOpcode", err)
+			}
+		}
 	})
 }
