@@ -96,7 +96,8 @@ size: verbs
 	@size=$$(stat -c %s $(BUILD)/verbs); echo "static verbs binary: $$size bytes"; test $$size -lt $(VERBS_LIMIT)
 
 # What the boots of kernel run. One has what gives commands by write(): the tests that go each
-# way, and once more those that go one.
+# way, and once more those that go one. Where another architecture is emulated, which takes long,
+# the first boot has the tests that go each way, and the others are not repeated.
 GUESTS := mmio mmio/rxe netlinkrdma uverbs cm test/conformance test/classic test/interop test/abitrace tools/verbs/internal/perf
 .PHONY: guest
 guest: $(VMRUN) testmatrix
@@ -109,7 +110,7 @@ RECORD_TEST = -test.v=test2json
 
 .PHONY: boot-kernel boot-write boot-interop boot-perf boot-bare
 boot-kernel:
-	$(BOOT) -path auto $(INVM) -env GOVERBS_WAYS=auto,ioctl -file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
+	$(BOOT) -path auto $(INVM) $(if $(SLOW),,-env GOVERBS_WAYS=auto,ioctl) -file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
 		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test $(RECORD_TEST) --- cm.test $(RECORD_TEST) --- \
 		conformance.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- abitrace.test -test.run Trace
 boot-write: override WALK = 1s
@@ -130,7 +131,7 @@ BOOTS ?= 2
 AT_ONCE = $(MAKE) --no-print-directory -k -j$(BOOTS) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK)
 kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
-	+$(AT_ONCE) boot-kernel boot-interop boot-write boot-bare
+	+$(AT_ONCE) boot-kernel boot-interop $(if $(SLOW),,boot-write) boot-bare
 
 perf: guest ## verbs perf, with itself and with perftest, on KERNEL and ARCH
 	+$(AT_ONCE) boot-perf
@@ -157,27 +158,29 @@ control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the ker
 
 MODEL = -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1
 # As of kernel, what it finds is recorded.
+.PHONY: boot-mlx5-roce boot-mlx5-ib
+boot-mlx5-roce boot-mlx5-ib:
+	cd $(BUILD)/$(ARCH) && $(RECORD) -driver $(@:boot-%=%) -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$(@:boot-mlx5-%=%) $(MODEL) \
+		-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WALK=5s conformance.test $(RECORD_TEST)
 mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, on KERNEL and ARCH, with the MODES
 	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
-	cd $(BUILD)/$(ARCH) && status=0; for mode in $(MODES); do \
-		rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-$$mode.*.json; \
-		$(RECORD) -driver mlx5-$$mode -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$$mode $(MODEL) \
-			-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WALK=5s \
-			conformance.test -test.v=test2json || status=1; \
-	done; exit $$status
+	rm -f $(MODES:%=$(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-%.*.json)
+	+$(AT_ONCE) $(MODES:%=boot-mlx5-%)
 
 # What is about load or takes long is left out, and connections are on RoCE alone: on InfiniBand
 # they need a subnet administrator, which the model has not.
+.PHONY: boot-mlx5cm boot-mlx5hosts
+boot-mlx5cm:
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
+		-with $(PACKAGES),rdmacm-utils -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
+		cm.test -test.skip '^TestManyConns' --- classic.test --- interop.test -test.skip '^TestPaths|^TestPeerKilled|^TestRping$$|^TestPerfOptions|^TestPerfServerKilled|^TestPerftest'
+boot-mlx5hosts:
+	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 hosts.test
 mlx5cm: $(VMRUN) hca verbs ## connections, two hosts and interop on a modelled ConnectX, on KERNEL
 	for p in cm test/classic test/hosts test/interop; do \
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
 	done
-	cd $(BUILD)/amd64 && status=0; \
-	$(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
-		-with $(PACKAGES),rdmacm-utils -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
-		cm.test -test.skip '^TestManyConns' --- classic.test --- interop.test -test.skip '^TestPaths|^TestPeerKilled|^TestRping$$|^TestPerfOptions|^TestPerfServerKilled|^TestPerftest' || status=1; \
-	$(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 hosts.test || status=1; \
-	exit $$status
+	+$(AT_ONCE) boot-mlx5cm boot-mlx5hosts
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL
