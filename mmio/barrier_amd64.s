@@ -3,21 +3,6 @@
 // In all of these the call is half of the barrier: the Go compiler does not
 // move memory accesses across a call into assembly.
 
-// func ToDevice()
-// x86 keeps a store to write-back memory before any later store to write-back
-// or uncached memory, so only the compiler has to be stopped. Write-combining
-// memory is what StartWC is for. rdma-core's udma_to_device_barrier is empty too.
-TEXT ·ToDevice(SB), NOSPLIT|NOFRAME, $0-0
-	RET
-
-// func FromDevice()
-// LFENCE as in rdma-core. x86 keeps loads of write-back memory in order, so a
-// compiler barrier may do (the kernel's dma_rmb is one); whoever weakens this
-// brings the argument and the benchmark.
-TEXT ·FromDevice(SB), NOSPLIT|NOFRAME, $0-0
-	LFENCE
-	RET
-
 // func StartWC()
 // Stores to write-combining memory are weakly ordered even on x86: without
 // SFENCE one can pass earlier stores to other memory.

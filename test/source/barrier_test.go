@@ -69,13 +69,10 @@ var locked = map[string]string{
 func TestBarrierInstructions(t *testing.T) {
 	for arch, want := range map[string]map[string][]string{
 		"amd64": {
-			"mmio.ToDevice":     nil, // stores to memory stay in order; the call stops the compiler
-			"mmio.FromDevice":   {`^LFENCE`},
-			"mmio.StartWC":      {`^SFENCE`},
-			"mmio.FlushWC":      {`^SFENCE`},
-			"mmio.Store64":      {`^MOVQ AX, 0\(DI\)`},
-			"mmio.storeRelease": {`^MOVL AX, 0\(DI\)`},
-			"mmio.Copy64":       {`^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`},
+			"mmio.StartWC": {`^SFENCE`},
+			"mmio.FlushWC": {`^SFENCE`},
+			"mmio.Store64": {`^MOVQ AX, 0\(DI\)`},
+			"mmio.Copy64":  {`^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`},
 		},
 		"arm64": {
 			"mmio.ToDevice":   {`^DMB \$2`},
@@ -112,13 +109,17 @@ func TestBarrierInstructions(t *testing.T) {
 	}
 }
 
+// toDevice is a call of mmio.ToDevice or, on amd64, what it is there: nothing but a load that
+// stops the compiler.
+const toDevice = `mmio\.ToDevice|mmio\.still`
+
 // doorbells are the functions that ring, with what they must call in which order.
 var doorbells = map[string][]string{
-	"mmio/mlx5.(*SendQueue).ringSend":  {"mmio.ToDevice", "mmio.StartWC", "mmio.Store64|mmio.Copy64|blueFlame", "mmio.FlushWC"},
+	"mmio/mlx5.(*SendQueue).ringSend":  {toDevice, "mmio.StartWC", "mmio.Store64|mmio.Copy64|blueFlame", "mmio.FlushWC"},
 	"mmio/mlx5.(*SendQueue).blueFlame": {"mmio.Copy64"},
-	"mmio/mlx5.ringRecv":               {"mmio.ToDevice"},
+	"mmio/mlx5.ringRecv":               {toDevice},
 	"mmio/mlx5.(*CompQueue).ringArm":   {"mmio.StartWC", "mmio.Store64", "mmio.FlushWC"},
-	"mmio/mlx5.(*CompQueue).ringIndex": {"mmio.ToDevice"},
+	"mmio/mlx5.(*CompQueue).ringIndex": {toDevice},
 }
 
 // checkDoorbells: the barriers are called in their order, and nothing locked stands between
@@ -135,7 +136,7 @@ func checkDoorbells(t *testing.T, arch string, all map[string]function) {
 		seen++
 		first, at := -1, 0
 		for _, c := range calls {
-			i := f.index(at, `^(CALL|JMP|B) .*(`+c+`)`)
+			i := f.index(at, `^(CALL|JMP|B|MOVL) .*(`+c+`)`)
 			if i < 0 {
 				t.Errorf("%s does not call %s behind the ones before it:\n%s", name, c, strings.Join(f, "\n"))
 				return

@@ -1,0 +1,8 @@
+//go:build (!amd64 && !arm64) || race
+
+package mmio
+
+import "sync/atomic"
+
+// storeRelaxed stores v at once, in a way that the race detector understands.
+func storeRelaxed(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
