@@ -61,16 +61,14 @@ func (q *CompQueue) ready(i uint32) bool {
 
 // Avail returns how many completions wait to be read, up to most.
 func (q *CompQueue) Avail(most int) int {
-	n := uint32(0)
-	for n < uint32(min(most, int(q.mask)+1)) && q.ready(q.index+n) {
+	n := 0
+	for n < most && n <= int(q.mask) && q.ready(q.index+uint32(n)) {
 		n++
 	}
-	if n > 0 {
-		// Pairs with the order in which the device writes a CQE: its owner bit last. One
-		// barrier is enough for all whose bits were read before it.
-		mmio.FromDevice()
-	}
-	return int(n)
+	// Pairs with the order in which the device writes a CQE: its owner bit last. One
+	// barrier is enough for all whose bits were read before it.
+	mmio.FromDevice()
+	return n
 }
 
 // Entry returns the i-th completion that was not released yet.

@@ -27,6 +27,17 @@ var cqeKinds = [16]Kind{
 // Kind returns what the completion is of.
 func (c CQE) Kind() Kind { return cqeKinds[get8(c.p, cqeOwn)>>4] }
 
+// plainKinds are the kinds of completions that tell no more than a length.
+var plainKinds = [16]Kind{cqeReq: KindSend, cqeRespSend: KindRecv}
+
+// Plain returns what the completion is of, if it is of a success and has neither data nor
+// anything else that goes with some operations only.
+func (c CQE) Plain() (k Kind, ok bool) {
+	own := get8(c.p, cqeOwn)
+	k = plainKinds[own>>4]
+	return k, k != KindUnknown && own&(cqeInline32|cqeInline64) == 0
+}
+
 // RawOpcode returns the completion's own opcode, for messages.
 func (c CQE) RawOpcode() uint8 { return get8(c.p, cqeOwn) >> 4 }
 

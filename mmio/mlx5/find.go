@@ -21,14 +21,21 @@ type SGEInfo struct {
 }
 
 // Find looks for a work request by its ID, the youngest first. Those that have completed are
-// found until their place is used again.
+// found until their place is used again. It may be called while another goroutine posts; what
+// it says of a place that is filled meanwhile is for messages only.
 func (q *SendQueue) Find(id uint64) (SendInfo, bool) {
-	best, found := uint32(0), false
+	head := q.shown.Acquire() // not q.head, which is the poster's
+	best, youngest, found := uint32(0), uint32(0), false
 	for b := range q.mask + 1 {
 		e := &q.ids[b]
+		if e.id.Load() != id {
+			continue
+		}
+		what := e.what.Load()
 		// The age, in work requests: what was never posted, or overwritten, is older than the ring.
-		if age := q.head - 1 - e.head; e.id == id && e.posted && age <= q.mask && q.begins(b) && (!found || age < q.head-1-q.ids[best].head) {
-			best, found = b, true
+		age := head - 1 - sentHead(what)
+		if what&sentPosted != 0 && age <= q.mask && q.begins(b) && (!found || age < youngest) {
+			best, youngest, found = b, age, true
 		}
 	}
 	if !found {
@@ -45,7 +52,7 @@ func (q *SendQueue) begins(block uint32) bool {
 
 // info decodes the WQE that begins at a block.
 func (q *SendQueue) info(block uint32) SendInfo {
-	i := SendInfo{Op: q.ids[block].op}
+	i := SendInfo{Op: sentOp(q.ids[block].what.Load())}
 	ctrl := q.block(block)
 	if q.transport == Datagram {
 		i.RemoteQPN = get32(ctrl, ctrlSize+avDQPN) & indexMask
@@ -77,7 +84,7 @@ func (q *SendQueue) info(block uint32) SendInfo {
 // Inline data counts as one of address and key 0.
 func (q *SendQueue) walk(block uint32, f func(addr uint64, length, lkey uint32) bool) {
 	pos := q.first
-	switch q.ids[block&q.mask].op {
+	switch sentOp(q.ids[block&q.mask].what.Load()) {
 	case Write, WriteImm, Read:
 		pos += raddrSize
 	case CAS, FAA:

@@ -2,8 +2,9 @@ package mlx5
 
 import (
 	"fmt"
-	"sync/atomic"
 	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
 )
 
 // A RecvQueue is the receive queue of a QP or a WQ. One goroutine at a time may post to it,
@@ -19,8 +20,8 @@ type RecvQueue struct {
 	head  uint32 // entries that were published
 	limit uint32 // tail + number of entries when tail was last loaded
 	ids   []uint64
-	tail  atomic.Uint32 // entries that have completed; stored by who completes
-	shown atomic.Uint32 // head, stored by who posts; see SendQueue
+	shown mmio.Index // head, stored by who posts; see SendQueue
+	tail  mmio.Index // entries that have completed; stored by who completes
 }
 
 // NewRecvQueue makes a receive queue in mem, which has size.Bytes() bytes.
@@ -42,7 +43,7 @@ func (q *RecvQueue) Room(n int) (bool, error) {
 	if int64(int32(q.limit-q.head)) >= int64(n) {
 		return true, nil
 	}
-	tail := q.tail.Load() // pairs with Store in Complete
+	tail := q.tail.Acquire() // pairs with Release in Complete
 	if q.head-tail > q.mask+1 {
 		return false, ErrCorrupt
 	}
@@ -98,7 +99,7 @@ func (s *RecvSlot) Finish() {
 // Publish hands the first n slots to the device.
 func (q *RecvQueue) Publish(n int) {
 	q.head += uint32(n)
-	q.shown.Store(q.head) // pairs with Load in Complete
+	q.shown.Release(q.head) // pairs with Acquire in Complete
 	if !q.held {
 		ringRecv(q.rec, q.head)
 	}
@@ -116,10 +117,10 @@ func (q *RecvQueue) Release() {
 
 // Complete takes the completion of an entry and returns the ID that it was posted with.
 func (q *RecvQueue) Complete(counter uint16) (id uint64) {
-	q.shown.Load() // pairs with Store in Publish
+	q.shown.Acquire() // pairs with Release in Publish
 	id = q.ids[uint32(counter)&q.mask]
-	// Pairs with Load in Room. Only who completes stores it.
-	q.tail.Store(q.tail.Load() + 1)
+	// Pairs with Acquire in Room. Only who completes stores it.
+	q.tail.Release(q.tail.Acquire() + 1)
 	return id
 }
 
@@ -149,6 +150,6 @@ func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32)
 // Reset empties the queue, when the QP has gone to the state Reset.
 func (q *RecvQueue) Reset() {
 	q.head, q.limit = 0, q.mask+1
-	q.tail.Store(0)
+	q.tail.Release(0)
 	q.rec.set(recRecv, 0)
 }

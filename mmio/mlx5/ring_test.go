@@ -156,7 +156,7 @@ func TestRoom(t *testing.T) {
 		t.Errorf("a full queue has room: %v, %v", room, err)
 	}
 	// A device that says nonsense makes an error, not a panic.
-	k.sq.ids[5].head = 1 << 20
+	k.sq.ids[5].note(0, 1<<20, Send)
 	k.sq.Complete(5)
 	if _, err := k.sq.Room(1); err != ErrCorrupt {
 		t.Errorf("more has completed than was posted: %v", err)

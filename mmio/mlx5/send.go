@@ -2,8 +2,9 @@ package mlx5
 
 import (
 	"fmt"
-	"sync/atomic"
 	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
 )
 
 // A SendQueue is the send queue of a QP. One goroutine at a time may post to it, and one, not
@@ -29,20 +30,34 @@ type SendQueue struct {
 	first     uint32 // bytes of a WQE before the part that depends on the operation
 	transport Transport
 
-	ids   []sent        // by block in which a work request begins
-	tail  atomic.Uint32 // work requests that have completed; stored by who completes
-	shown atomic.Uint32 // head, stored by who posts: the device has seen ids' entries to be complete, Go has not
-	limit uint32        // tail + maxWR when tail was last loaded
+	ids   []sent     // by block in which a work request begins
+	limit uint32     // tail + maxWR when tail was last loaded
+	shown mmio.Index // head, stored by who posts: the device has seen ids' entries to be complete, Go has not
+	tail  mmio.Index // work requests that have completed; stored by who completes
 }
 
 // sent is what is kept of a work request until it completes. It is memory of the program,
-// which the device does not write.
+// which the device does not write. Who posts stores it, and Find may look at it meanwhile.
 type sent struct {
-	id     uint64
-	head   uint32 // how many work requests were posted before it
-	op     Op
-	posted bool
+	id   mmio.Word
+	what mmio.Word // how many work requests were posted before it, the operation and sentPosted
 }
+
+// What is in sent.what: the number is above the rest.
+const (
+	sentPosted    = 1 << 31
+	sentHeadShift = 32
+)
+
+// note keeps a work request in mind.
+func (e *sent) note(id uint64, head uint32, op Op) {
+	e.id.Store(id)
+	e.what.Store(uint64(head)<<sentHeadShift | sentPosted | uint64(op))
+}
+
+// sentOp and sentHead take sent.what apart.
+func sentOp(what uint64) Op       { return Op(what) }
+func sentHead(what uint64) uint32 { return uint32(what >> sentHeadShift) }
 
 // An Op is what a work request does, in the order of enum ib_uverbs_wr_opcode, whose values
 // they have.
@@ -117,13 +132,17 @@ func (q *SendQueue) Begin() {
 	q.next, q.begun, q.fence = q.start, 0, q.saved
 }
 
+// Fits reports whether n more work requests fit by what is known to have completed: it is the
+// quick half of Room.
+func (q *SendQueue) Fits(n int) bool { return int32(q.limit-q.head) >= int32(n) }
+
 // Room reports whether n more work requests fit, those that were begun and not published
 // included. The error is ErrCorrupt.
 //
 // A work request has completed when its completion was taken from the CQ, or that of a later
 // one.
 func (q *SendQueue) Room(n int) (bool, error) {
-	if int32(q.limit-q.head) >= int32(n) {
+	if q.Fits(n) {
 		return true, nil
 	}
 	return q.refresh(n)
@@ -133,8 +152,8 @@ func (q *SendQueue) Room(n int) (bool, error) {
 //
 //go:noinline
 func (q *SendQueue) refresh(n int) (bool, error) {
-	// Pairs with Store in Complete: what the completion said was read before.
-	tail := q.tail.Load()
+	// Pairs with Release in Complete: what the completion said was read before.
+	tail := q.tail.Acquire()
 	if q.head-tail > q.maxWR {
 		return false, ErrCorrupt // more has completed than was posted
 	}
@@ -304,7 +323,7 @@ func (s *SendSlot) Finish() {
 	size := (s.pos + octoSize - 1) / octoSize
 	put32(s.ctrl, ctrlOpcode, (s.wqe&0xffff)<<8|uint32(wqeOps[s.op%numOps]))
 	put32(s.ctrl, ctrlQPN, q.number|size)
-	q.ids[s.wqe&q.mask] = sent{id: s.id, head: q.head + q.begun, op: s.op, posted: true}
+	q.ids[s.wqe&q.mask].note(s.id, q.head+q.begun, s.op)
 	q.begun++
 	q.last = s.wqe
 	q.next = s.wqe + (s.pos+blockSize-1)/blockSize
@@ -319,9 +338,9 @@ func (q *SendQueue) Publish() {
 	n := q.begun
 	q.head += n
 	q.begun, q.start, q.saved = 0, q.next, q.fence
-	// Pairs with Load in Complete: what was noted of the work requests is there. A completion
+	// Pairs with Acquire in Complete: what was noted of the work requests is there. A completion
 	// by itself orders nothing between two goroutines.
-	q.shown.Store(q.head)
+	q.shown.Release(q.head)
 	size := uintptr(get32(q.block(q.last), ctrlQPN)&0x3f) * octoSize
 	q.ringSend(q.last, q.next, size, n == 1)
 }
@@ -329,19 +348,22 @@ func (q *SendQueue) Publish() {
 // Complete takes the completion of the WQE that begins at a block, with those before it that
 // asked for none. It returns the ID that the work request was posted with.
 func (q *SendQueue) Complete(counter uint16) (id uint64, op Op) {
-	q.shown.Load() // pairs with Store in Publish
+	q.shown.Acquire() // pairs with Release in Publish
 	e := &q.ids[uint32(counter)&q.mask]
-	id, op = e.id, e.op
-	// Pairs with Load in refresh: the entry was read before it can be filled anew.
-	q.tail.Store(e.head + 1)
-	return id, op
+	id, what := e.id.Load(), e.what.Load()
+	// Pairs with Acquire in refresh: the entry was read before it can be filled anew.
+	q.tail.Release(sentHead(what) + 1)
+	return id, sentOp(what)
 }
 
 // Reset empties the queue, when the QP has gone to the state Reset.
 func (q *SendQueue) Reset() {
 	q.next, q.begun, q.head, q.last, q.fence, q.saved, q.start = 0, 0, 0, 0, 0, 0, 0
-	q.tail.Store(0)
+	q.tail.Release(0)
 	q.limit = q.maxWR
-	clear(q.ids)
+	for i := range q.ids {
+		q.ids[i].id.Store(0)
+		q.ids[i].what.Store(0)
+	}
 	q.rec.set(recSend, 0)
 }
