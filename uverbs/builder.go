@@ -439,18 +439,20 @@ func (b *SendBuilder) Post() error {
 			b.q.bound.Store(true)
 		}
 	}
-	if err := b.q.hold(); err != nil { // what a doorbell is about is not closed before it has rung
+	q := b.q
+	if err := q.enter(&q.sending); err != nil { // what a doorbell is about is not closed before it has rung
 		return err
 	}
-	defer b.q.release()
-	switch b.q.kind {
+	switch q.kind {
 	case kindRxe:
-		return b.q.publishRxe(n, b.bytes)
+		err = q.publishRxe(n, b.bytes)
 	case kindMlx5:
-		b.q.msq.Publish()
-		return nil
+		q.msq.Publish()
+	default:
+		err = errKind
 	}
-	return errKind
+	q.sending.Unlock()
+	return err
 }
 
 // Abandon drops the batch (ibv_wr_abort).

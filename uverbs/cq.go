@@ -211,20 +211,68 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	if c.gone.Load() {
 		return 0, c.errClosed()
 	}
-	switch c.kind {
-	case kindRxe:
-		n, err := c.pollRxe(wcs)
-		if c.gone.Load() { // so is the ring, perhaps since before it was read
-			return 0, c.errClosed()
-		}
-		return n, err
-	case kindMlx5:
+	if c.kind == kindMlx5 {
 		return c.pollMlx5(wcs)
 	}
-	if c.dev == nil {
-		return 0, errZero("Poll")
+	if c.kind != kindRxe {
+		return 0, c.unusable()
 	}
-	return 0, ErrCQOverrun // the ring has been lost, see Resize
+	// What is in rxe's ring is decoded right here and in place: each call counts, and a WC that
+	// is made elsewhere would be copied.
+	ring := c.ring
+	n, err := ring.Avail()
+	if n = min(n, len(wcs)); n == 0 {
+		return 0, c.idle(err)
+	}
+	done := wcs[:n]
+	for i := range done {
+		e, wc := ring.Entry(i), &done[i]
+		wc.ID = e.WRID()
+		wc.Status = WCStatus(e.Status())
+		wc.Opcode = WCOpcode(e.Opcode())
+		wc.VendorErr = e.VendorErr()
+		wc.ByteLen = e.ByteLen()
+		wc.Imm = e.Imm()
+		wc.InvalidatedRKey = 0
+		wc.QPN = e.QPN()
+		wc.SrcQP = e.SrcQP()
+		wc.Flags = rxeFlags(e.Flags())
+		wc.PKeyIndex = e.PKeyIndex()
+		wc.SLID = e.SLID()
+		wc.SL = e.SL()
+		wc.PathBits = e.DLIDPathBits()
+		wc.Timestamp = 0
+		if wc.Flags&WCWithInv != 0 { // the two share a place
+			wc.InvalidatedRKey, wc.Imm = e.InvalidatedRKey(), 0
+		}
+		if wc.Status != WCSuccess {
+			c.failed(wc)
+		}
+	}
+	ring.Release(n)
+	if c.gone.Load() { // so is the ring, perhaps since before it was read
+		return 0, c.errClosed()
+	}
+	return n, nil
+}
+
+// idle says why there was nothing in rxe's ring, if that is not because there is nothing yet.
+func (c *CQ) idle(err error) error {
+	switch {
+	case c.gone.Load():
+		return c.errClosed()
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrCQOverrun, err)
+	}
+	return nil
+}
+
+// unusable says why a CQ has no ring.
+func (c *CQ) unusable() error {
+	if c.dev == nil {
+		return errZero("Poll")
+	}
+	return ErrCQOverrun // it has been lost, see Resize
 }
 
 // Notify arms the CQ: the next completion raises an event on its channel, once

@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -12,7 +11,7 @@ import (
 
 // mlx5CQ is a CQ's part of mlx5.
 type mlx5CQ struct {
-	mu   sync.Mutex // held while the ring is read: QPs that go take their completions out
+	mu   mmio.Lock // held while the ring is read: QPs that go take their completions out
 	ring *mlx5.CompQueue
 	rec  mlx5.Record
 	next mlx5.Successor // while the CQ is being resized
@@ -149,27 +148,62 @@ func (c *CQ) eventMlx5() {
 	c.mlx5.mu.Unlock()
 }
 
-// pollMlx5 decodes what is in the ring.
-func (c *CQ) pollMlx5(wcs []WC) (n int, err error) {
+// pollMlx5 decodes what is in the ring. What most completions are, those of sends and receives
+// of a QP that have succeeded, is decoded here: each call of a function counts.
+func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 	x := c.mlx5
 	x.mu.Lock()
-	defer x.mu.Unlock()
 	ring := x.ring
 	if ring == nil {
+		x.mu.Unlock()
 		return 0, c.errClosed()
 	}
-	avail := ring.Avail(len(wcs))
-	if avail == 0 {
+	n := ring.Avail(len(wcs))
+	if n == 0 {
+		x.mu.Unlock()
 		return 0, nil
 	}
-	for i := range avail {
-		if err = c.decodeMlx5(ring.Entry(i), &wcs[n]); err != nil {
-			ring.Release(i + 1)
-			return n, err
+	m := c.dev.mlx5
+	done := wcs[:n]
+	for i := range done {
+		e, wc := ring.Entry(i), &done[i]
+		kind, plain := e.Plain()
+		if plain && m.UserIndex {
+			o := m.owners.get(e.UserIndex())
+			switch {
+			case o == nil || o.qp == nil:
+			case kind == mlx5.KindSend && o.qp.msq != nil:
+				*wc = WC{}
+				wc.QPN = e.QPN()
+				id, op := o.qp.msq.Complete(e.Counter())
+				of := mlx5.SendOp(op)
+				wc.ID, wc.Opcode = id, WCOpcode(of)
+				if of.Returns() {
+					wc.ByteLen = e.ByteCount()
+				}
+				if x.time {
+					wc.Timestamp = e.Timestamp()
+				}
+				continue
+			case kind == mlx5.KindRecv && o.qp.typ == RC && o.srq == nil && o.qp.mrq != nil:
+				*wc = WC{}
+				wc.QPN = e.QPN()
+				wc.ID = o.qp.mrq.Complete(e.Counter())
+				wc.ByteLen, wc.Opcode = e.ByteCount(), WCRecv
+				if x.time {
+					wc.Timestamp = e.Timestamp()
+				}
+				continue
+			}
 		}
-		n++
+		if err := c.decodeMlx5(e, wc); err != nil {
+			ring.Release(i + 1)
+			x.mu.Unlock()
+			return i, err
+		}
 	}
-	ring.Release(avail)
+	ring.Release(n)
+	x.mu.Unlock()
 	return n, nil
 }
 

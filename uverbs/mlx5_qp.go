@@ -183,6 +183,69 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	}
 }
 
+// postSendMlx5 is postSendRxe for mlx5.
+func (q *QP) postSendMlx5(wrs []SendWR) error {
+	if err := q.enter(&q.sending); err != nil {
+		return err
+	}
+	if !q.fillMlx5(wrs) {
+		q.sending.Unlock()
+		return q.postEach(wrs)
+	}
+	q.msq.Publish()
+	q.sending.Unlock()
+	return nil
+}
+
+// fillMlx5 writes plain work requests to the send queue, without publishing them. It reports
+// whether all of them are such and nothing is wrong.
+func (q *QP) fillMlx5(wrs []SendWR) bool {
+	if len(wrs) == 0 || !q.ready() {
+		return false
+	}
+	sq := q.msq
+	sq.Begin()
+	if !sq.Fits(len(wrs)) {
+		if room, _ := sq.Room(len(wrs)); !room {
+			return false
+		}
+	}
+	var always SendFlags
+	if q.sigAll {
+		always = Signaled
+	}
+	var s mlx5.SendSlot
+	for i := range wrs {
+		wr := &wrs[i]
+		if !q.isPlain(wr) {
+			return false
+		}
+		sq.Start(&s, wr.ID, mlx5.Op(wr.Opcode), uint8(wr.Flags|always))
+		switch wr.Opcode {
+		case WRSendWithImm:
+			s.SetImm(wr.Imm)
+		case WRRDMAWrite, WRRDMARead:
+			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+		case WRRDMAWriteWithImm:
+			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+			s.SetImm(wr.Imm)
+		}
+		if len(wr.Inline) > 0 {
+			if wr.Opcode == WRRDMARead || len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
+				return false
+			}
+		}
+		for j := range wr.SGL {
+			e := &wr.SGL[j]
+			if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
+				return false
+			}
+		}
+		s.Finish()
+	}
+	return true
+}
+
 // postRecvMlx5 posts one receive.
 func postRecvMlx5(rq *mlx5.RecvQueue, id uint64, sgl []SGE) error {
 	if ok, err := rq.Room(1); !ok {

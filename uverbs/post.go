@@ -44,6 +44,20 @@ func opcodes(all ...WROpcode) (s opcodeSet) {
 	return s
 }
 
+// setOps says which operations the QP has. Some of a connected one are plain: what they need is
+// in a SendWR and has nothing to be looked up or computed.
+func (q *QP) setOps(ops opcodeSet) {
+	q.ops, q.plain = ops, 0
+	if q.typ != RC && q.typ != UC {
+		return
+	}
+	for _, op := range []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead} {
+		if ops[op] {
+			q.plain |= 1 << op
+		}
+	}
+}
+
 // String returns the operation's name.
 func (o WROpcode) String() string {
 	if name, ok := opcodeNames[o]; ok {
@@ -193,6 +207,18 @@ var errKind = fmt.Errorf("uverbs: driver without a data path: %w", errors.ErrUns
 // QP is connected, a [PostError] if one of them is at fault. [QP.BeginSend] does the same
 // without structs.
 func (q *QP) PostSend(wrs ...SendWR) error {
+	switch q.kind {
+	case kindRxe:
+		return q.postSendRxe(wrs)
+	case kindMlx5:
+		return q.postSendMlx5(wrs)
+	}
+	return q.postEach(wrs)
+}
+
+// postEach posts work requests of any kind by means of the builder, and finds what is wrong with
+// one.
+func (q *QP) postEach(wrs []SendWR) error {
 	b := q.BeginSend()
 	if b.err == nil {
 		if err := q.sendRoom(len(wrs)); err != nil {
@@ -203,6 +229,19 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		b.add(&wrs[i])
 	}
 	return b.Post()
+}
+
+// ready reports whether work requests can be posted, and none have been begun with the builder.
+//
+// Preconditions: the caller holds sending.
+func (q *QP) ready() bool {
+	return QPState(q.state.Load()) >= RTS && q.builder.n == 0 && q.builder.err == nil
+}
+
+// isPlain reports whether the work request can be posted without the builder, as far as
+// that can be seen without its data.
+func (q *QP) isPlain(wr *SendWR) bool {
+	return q.plain>>wr.Opcode&1 != 0 && wr.Flags&^sendFlagsAll == 0 && wr.AH == nil
 }
 
 // sendRoom says why n work requests do not fit into the send queue, or returns nil.
@@ -233,11 +272,12 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	case kindRxe:
 		return postRecvRxe(&q.rq, id, sgl)
 	case kindMlx5:
-		if err := q.hold(); err != nil { // its doorbell record may soon be another's
+		if err := q.enter(&q.receiving); err != nil { // its doorbell record may soon be another's
 			return err
 		}
-		defer q.release()
-		return postRecvMlx5(q.mrq, id, sgl)
+		err := postRecvMlx5(q.mrq, id, sgl)
+		q.receiving.Unlock()
+		return err
 	}
 	return errKind
 }
@@ -254,11 +294,12 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	case kindRxe:
 		return postRecvsRxe(&q.rq, wrs)
 	case kindMlx5:
-		if err := q.hold(); err != nil {
+		if err := q.enter(&q.receiving); err != nil {
 			return err
 		}
-		defer q.release()
-		return q.postRecvsMlx5(wrs)
+		err := q.postRecvsMlx5(wrs)
+		q.receiving.Unlock()
+		return err
 	}
 	return errKind
 }

@@ -124,11 +124,12 @@ func newQuietRig(tb testing.TB, log2Len int) *postRig {
 func newPostRigOn(tb testing.TB, log2Len int, cmd *commandFile, pipe *os.File) *postRig {
 	tb.Helper()
 	r := &postRig{
-		qp:   &QP{kind: kindRxe, typ: RC, ops: rxeOps[RC], handle: qpHandle},
+		qp:   &QP{kind: kindRxe, typ: RC, handle: qpHandle},
 		sq:   newRingBytes(9, log2Len),
 		rq:   newRingBytes(8, log2Len),
 		pipe: pipe,
 	}
+	r.qp.setOps(rxeOps[RC])
 	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, info: DeviceInfo{Name: "rxe0"}}, "QP"
 	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
 	r.qp.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
@@ -519,6 +520,8 @@ func TestPostState(t *testing.T) {
 		}
 	}
 	r := newPostRig(t, 3)
+	r.qp.sending.Lock() // as Close does
+	r.qp.receiving.Lock()
 	r.qp.gone.Store(true)
 	for what, err := range map[string]error{
 		"PostSend":  r.qp.PostSend(SendWR{}),

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 
@@ -48,7 +49,6 @@ type QP struct {
 	psn    atomic.Uint32
 	typ    QPType
 	caps   QPCaps
-	sigAll bool
 	sendCQ *CQ
 	recvCQ *CQ
 	srq    *SRQ
@@ -63,14 +63,19 @@ type QP struct {
 	bound   atomic.Bool             // a window was bound by this QP
 	flushed atomic.Bool             // a flush was looked at for the failure
 
-	kind     driverKind
-	sq       rxe.SendQueue // of the QP itself, as each place apart costs each message
-	rq       rxe.RecvQueue
-	sqRegion *mmio.Region
-	rqRegion *mmio.Region
-	doorbell fastCommand // POST_SEND without a work request
-	ops      opcodeSet   // what can be posted
-	builder  SendBuilder
+	// What each message needs is together, as each place apart costs each message.
+	sending   mmio.Lock // held by who posts sends, and by Close, which never gives it back
+	receiving mmio.Lock // the same for receives, where that matters
+	kind      driverKind
+	sigAll    bool
+	plain     uint16        // by WROpcode: can be posted without the builder
+	sq        rxe.SendQueue // of the QP itself
+	rq        rxe.RecvQueue
+	sqRegion  *mmio.Region
+	rqRegion  *mmio.Region
+	doorbell  fastCommand // POST_SEND without a work request
+	ops       opcodeSet   // what can be posted
+	builder   SendBuilder
 
 	msq  *mlx5.SendQueue // of mlx5, nil if there is none
 	mrq  *mlx5.RecvQueue // of mlx5, nil if there is none
@@ -159,7 +164,8 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 		qp.noRecv = ErrNoRecvQueue
 	}
 	qp.newPSN()
-	qp.ops, _ = d.driver.operations(s.Type)
+	ops, _ := d.driver.operations(s.Type)
+	qp.setOps(ops)
 	qp.state.Store(uint32(Reset))
 	if s.pd != nil {
 		qp.pd = s.pd.handle
@@ -184,6 +190,29 @@ func (q *QP) newDoorbell() {
 // newPSN chooses the first packet sequence number at random, so that packets of an
 // earlier connection are not taken for those of the next.
 func (q *QP) newPSN() { q.psn.Store(rand.Uint32() & maxPSN) }
+
+// enter takes the lock of one side of the QP, or says why nothing can be posted there: Close
+// does not give it back.
+func (q *QP) enter(side *mmio.Lock) error {
+	if side.TryLock() {
+		return nil
+	}
+	return q.await(side)
+}
+
+// await is enter when the lock is held: by Close, which may fail in the end.
+func (q *QP) await(side *mmio.Lock) error {
+	for {
+		if err := q.hold(); err != nil { // it waits for Close
+			return err
+		}
+		q.release()
+		if side.TryLock() {
+			return nil
+		}
+		runtime.Gosched()
+	}
+}
 
 // QPN returns the queue pair's number, which the peer needs.
 func (q *QP) QPN() uint32 { return q.qpn }
@@ -220,7 +249,13 @@ func (q *QP) destroyKernel() error {
 // unmapped Close says so, and the queue pair is gone all the same.
 func (q *QP) Close() error {
 	return q.close(func() error {
+		// What is being posted is told to the device before the QP goes, and no more is: its
+		// doorbells may soon be another's.
+		q.sending.Lock()
+		q.receiving.Lock()
 		if err := q.destroyKernel(); err != nil {
+			q.sending.Unlock()
+			q.receiving.Unlock()
 			return err
 		}
 		q.dev.dropTarget(q.cookie)

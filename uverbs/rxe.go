@@ -245,6 +245,71 @@ var rxeOps = map[QPType]opcodeSet{
 	RawPacket: opcodes(),
 }
 
+// postSendRxe posts work requests. Those that the builder is not needed for are written to the
+// ring right here; if one of them is not such, all are posted the other way.
+func (q *QP) postSendRxe(wrs []SendWR) error {
+	if err := q.enter(&q.sending); err != nil {
+		return err
+	}
+	bytes, ok := q.fillRxe(wrs)
+	if !ok {
+		q.sending.Unlock()
+		return q.postEach(wrs)
+	}
+	err := q.publishRxe(len(wrs), bytes)
+	q.sending.Unlock()
+	return err
+}
+
+// fillRxe writes plain work requests to the ring, without publishing them. It reports whether
+// all of them are such and nothing is wrong.
+func (q *QP) fillRxe(wrs []SendWR) (bytes uint64, ok bool) {
+	if len(wrs) == 0 || !q.ready() {
+		return 0, false
+	}
+	if !q.sq.Fits(len(wrs)) {
+		if room, _ := q.sq.Room(len(wrs)); !room {
+			return 0, false
+		}
+	}
+	var always SendFlags
+	if q.sigAll {
+		always = Signaled
+	}
+	for i := range wrs {
+		wr := &wrs[i]
+		if !q.isPlain(wr) {
+			return 0, false
+		}
+		s := q.sq.Slot(i)
+		s.Start(wr.ID, uint32(wr.Opcode), uint32(wr.Flags|always))
+		switch wr.Opcode {
+		case WRSendWithImm:
+			s.SetImm(wr.Imm)
+		case WRRDMAWrite, WRRDMARead:
+			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+		case WRRDMAWriteWithImm:
+			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+			s.SetImm(wr.Imm)
+		}
+		if len(wr.Inline) > 0 {
+			if wr.Opcode == WRRDMARead || len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
+				return 0, false
+			}
+			bytes += uint64(len(wr.Inline))
+			continue
+		}
+		for j := range wr.SGL {
+			e := &wr.SGL[j]
+			if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
+				return 0, false
+			}
+			bytes += uint64(e.Length)
+		}
+	}
+	return bytes, true
+}
+
 // publishRxe hands n slots to the kernel and rings the doorbell. The caller holds the QP.
 func (q *QP) publishRxe(n int, bytes uint64) error {
 	q.sq.Publish(n)
@@ -353,45 +418,6 @@ func rxeSlotErr(err error) error {
 		return ErrInlineUse
 	}
 	return err
-}
-
-// pollRxe decodes what is in the ring.
-func (c *CQ) pollRxe(wcs []WC) (int, error) {
-	ring := c.ring
-	n, err := ring.Avail()
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrCQOverrun, err)
-	}
-	n = min(n, len(wcs))
-	if n == 0 {
-		return 0, nil
-	}
-	for i := range wcs[:n] {
-		e := ring.Entry(i)
-		wcs[i] = WC{
-			ID:        e.WRID(),
-			Status:    WCStatus(e.Status()),
-			Opcode:    WCOpcode(e.Opcode()),
-			VendorErr: e.VendorErr(),
-			ByteLen:   e.ByteLen(),
-			Imm:       e.Imm(),
-			QPN:       e.QPN(),
-			SrcQP:     e.SrcQP(),
-			Flags:     rxeFlags(e.Flags()),
-			PKeyIndex: e.PKeyIndex(),
-			SLID:      e.SLID(),
-			SL:        e.SL(),
-			PathBits:  e.DLIDPathBits(),
-		}
-		if wcs[i].Flags&WCWithInv != 0 { // the two share a place
-			wcs[i].InvalidatedRKey, wcs[i].Imm = e.InvalidatedRKey(), 0
-		}
-		if wcs[i].Status != WCSuccess {
-			c.failed(&wcs[i])
-		}
-	}
-	ring.Release(n)
-	return n, nil
 }
 
 // rxeFlags keeps the flags that WC has; their bits are the kernel's.

@@ -90,6 +90,10 @@ type producer struct {
 // Cap returns how many entries the ring holds at most.
 func (p *producer) Cap() int { return int(p.mask) }
 
+// Fits reports whether n more entries fit by the last known index of the kernel's: it is the
+// quick half of Room.
+func (p *producer) Fits(n int) bool { return n <= p.free() }
+
 // Room reports whether n more entries fit. It looks at the kernel's index only
 // if the last known one does not leave room. The error is ErrCorrupt.
 func (p *producer) Room(n int) (bool, error) {
