@@ -67,3 +67,40 @@ func TestFind(t *testing.T) {
 		t.Errorf("datagram: %+v", got)
 	}
 }
+
+// TestFindBesidePost looks for work requests while others are posted: it finds what was posted or
+// nothing, and the race detector has nothing to say.
+func TestFindBesidePost(t *testing.T) {
+	const posts = 2000
+	k := newCard(t, Connected, 8, 1, 0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range uint64(posts) {
+			if room, _ := k.sq.Room(1); !room {
+				k.sq.Complete(uint16(k.sq.last))
+			}
+			k.post(i%16, Send, 0, func(s *SendSlot) { s.AddSGE(0x2000, 64, 8) })
+		}
+	}()
+	want, found := SendInfo{Op: Send, Length: 64, SGEs: []SGEInfo{{0x2000, 64, 8}}}, 0
+	for running := true; running || found == 0; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		if got, ok := k.sq.Find(posts % 16); ok {
+			if found++; !cmp.Equal(got, want) {
+				t.Fatalf("found %+v, want %+v", got, want)
+			}
+		}
+		if !running && found == 0 {
+			if _, ok := k.sq.Find((posts - 1) % 16); !ok {
+				t.Fatal("the last work request is not found")
+			}
+			break
+		}
+	}
+	<-done
+}
