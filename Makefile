@@ -82,12 +82,14 @@ vmtest: ## vmrun's own tests, which boot VMs
 bench: ## every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...
 
-# The program is linked without the libraries that libibverbs itself needs; the guest has them.
-SIDE = $(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/rdmacore-post:/bin/rdmacore-post
-sidebyside: deps build ## post and poll of ours and of rdma-core's, in turn, on rxe and on a modelled ConnectX
+# The programs are linked without the libraries that libibverbs itself needs; the guest has them.
+$(BUILD)/rdmacore-%: test/bench/rdmacore/%.c | $(VMRUN)
 	set -e; dir=$$($(VMRUN) get libibverbs-dev); \
-	gcc -O2 -Wall -o $(BUILD)/rdmacore-post test/bench/rdmacore/post.c -I$$dir/usr/include -L$$dir/usr/lib/$$(gcc -print-multiarch) \
+	gcc -O2 -Wall -o $@ $< -I$$dir/usr/include -L$$dir/usr/lib/$$(gcc -print-multiarch) \
 		-Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs
+
+SIDE = $(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/rdmacore-post:/bin/rdmacore-post
+sidebyside: deps build $(BUILD)/rdmacore-post ## post and poll of ours and of rdma-core's, in turn, on rxe and on a modelled ConnectX
 	go build -trimpath -o $(BUILD)/sidebyside ./test/bench
 	$(SIDE) $(BUILD)/sidebyside $(SIDEBYSIDE)
 	$(SIDE) -device mlx5,mode=ib $(BUILD)/sidebyside $(SIDEBYSIDE)
@@ -136,11 +138,13 @@ kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 perf: guest ## verbs perf, with itself and with perftest, on KERNEL and ARCH
 	+$(AT_ONCE) boot-perf
 
-# The median of as many ratios as FLAT says. It is not part of test: 1,000 QPs take a while.
+# The median of as many ratios as FLAT says, of ours and of rdma-core's. It is not part of test:
+# 1,000 QPs take a while.
 FLAT ?= 200x
-flat: $(VMRUN) ## the time per message with 1,000 QPs beside that with 2, on KERNEL
+flat: deps $(VMRUN) $(BUILD)/rdmacore-flat ## the time per message with 1,000 QPs beside that with 2, ours and rdma-core's, on KERNEL
 	go test -c -trimpath -o $(BUILD)/amd64/conformance.test ./test/conformance
-	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 conformance.test -test.run '^$$' -test.bench '^BenchmarkQPs$$' -test.benchtime $(FLAT)
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES) -file $(BUILD)/rdmacore-flat:/bin/rdmacore-flat -env GOVERBS_FLAT=/bin/rdmacore-flat \
+		conformance.test -test.run '^$$' -test.bench '^BenchmarkQPs$$' -test.benchtime $(FLAT)
 
 hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
 	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts

@@ -1,6 +1,12 @@
 // Bench times calls of our library beside those of rdma-core's, on the same device, in turn: the
 // posting of a small inline SEND, its doorbell included, and the polling of its completion. It
 // runs in the VM that tools/vmrun boots.
+//
+// Both sides are compiled for speed, rdma-core's with -O2 as the distribution does it, and both
+// take the locks that a program with several threads needs: rdma-core a spin lock for each call
+// that posts or polls, ours one for each that posts, and with mlx5 for each that polls, which keeps
+// Close out. Neither side's process has a second thread at work: our goroutines have one
+// processor, unless -procs says otherwise.
 package main
 
 import (
@@ -37,19 +43,23 @@ func main() {
 	flag.StringVar(&s.device, "device", "", "the device; none is the first one")
 	flag.IntVar(&s.size, "size", 64, "size of a message, in bytes")
 	flag.IntVar(&s.count, "count", 64, "messages that are posted, and then polled, one by one")
-	flag.IntVar(&s.rounds, "rounds", 20, "how often that is done in a run")
+	flag.IntVar(&s.rounds, "rounds", 60, "how often that is done in a run")
 	runs := flag.Int("runs", 9, "runs of each, in turn")
 	theirs := flag.String("rdma-core", "/bin/rdmacore-post", "the program that does the same with rdma-core")
+	procs := flag.Int("procs", 1, "processors that our side's goroutines have; rdma-core's side is one thread")
 	once := flag.Bool("once", false, "only one run of ours, whose rounds are printed")
 	asJSON := flag.Bool("json", false, "print JSON")
 	flag.Parse()
-	err := s.check(*runs, flag.Args())
+	err := s.check(*runs, *procs, flag.Args())
 	switch {
 	case err != nil:
 	case *once:
+		// With more, Go's scheduler looks after them meanwhile. In a machine that emulates as many
+		// processors as the host has, on which the device is emulated as well, that is timed, too.
+		runtime.GOMAXPROCS(*procs)
 		err = s.ours()
 	default:
-		err = s.compare(*runs, *theirs, *asJSON)
+		err = s.compare(*runs, *procs, *theirs, *asJSON)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %s\n", err)
@@ -58,14 +68,14 @@ func main() {
 }
 
 // check compares the numbers with their ranges, and finds a device.
-func (s *setup) check(runs int, rest []string) error {
+func (s *setup) check(runs, procs int, rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("%q: no arguments are wanted", rest)
 	}
 	for _, f := range []struct {
 		name           string
 		given, highest int
-	}{{"size", s.size, 1024}, {"count", s.count, 4096}, {"rounds", s.rounds, 1 << 20}, {"runs", runs, 1 << 10}} {
+	}{{"size", s.size, 1024}, {"count", s.count, 4096}, {"rounds", s.rounds, 1 << 20}, {"runs", runs, 1 << 10}, {"procs", procs, 1 << 10}} {
 		if f.given < 1 || f.given > f.highest {
 			return fmt.Errorf("-%s is %d; want 1 to %d", f.name, f.given, f.highest)
 		}
@@ -151,6 +161,9 @@ func (s *setup) open(dev *uverbs.Device) (*bench, error) {
 	return b, b.qp.Connect(context.Background(), here)
 }
 
+// settle is how long is waited between posting and polling.
+const settle = 10 * time.Millisecond
+
 // round posts and polls, and returns the nanoseconds per call. They are not ok if a completion
 // was not there yet, so that what was timed was a wait.
 func (b *bench) round() (post, poll float64, ok bool, err error) {
@@ -170,7 +183,9 @@ func (b *bench) round() (post, poll float64, ok bool, err error) {
 	if err := b.drain(b.recv, b.count); err != nil {
 		return 0, 0, false, err
 	}
-	time.Sleep(10 * time.Millisecond) // the completions of the sends are there, or about to be
+	for drained := time.Now(); time.Since(drained) < settle; { // the completions of the sends are there, or about to be
+		runtime.Gosched() // as a program does that polls; asleep, it would find cold what it is timed with
+	}
 	missing := 0
 	begin = time.Now()
 	for range b.count {
@@ -213,7 +228,7 @@ type row struct {
 }
 
 // compare has both do runs in turn, and prints how they compare.
-func (s *setup) compare(runs int, theirs string, asJSON bool) error {
+func (s *setup) compare(runs, procs int, theirs string, asJSON bool) error {
 	index, err := s.gidIndex()
 	if err != nil {
 		return err
@@ -224,7 +239,7 @@ func (s *setup) compare(runs int, theirs string, asJSON bool) error {
 	}
 	num := strconv.Itoa
 	lines := [2][]string{
-		{self, "-once", "-device", s.device, "-size", num(s.size), "-count", num(s.count), "-rounds", num(s.rounds)},
+		{self, "-once", "-device", s.device, "-size", num(s.size), "-count", num(s.count), "-rounds", num(s.rounds), "-procs", num(procs)},
 		{theirs, s.device, num(index), num(s.size), num(s.count), num(s.rounds)},
 	}
 	var all [2][2][]float64 // by the program and the call
@@ -250,7 +265,7 @@ func (s *setup) compare(runs int, theirs string, asJSON bool) error {
 		}
 		rows = append(rows, row{name, median(ours), median(core), median(ratios), slices.Min(ratios), slices.Max(ratios)})
 	}
-	return s.print(rows, runs, asJSON)
+	return s.print(rows, runs, procs, asJSON)
 }
 
 // gidIndex returns which of the port's GIDs a QP of ours uses.
@@ -294,7 +309,7 @@ func run(line []string) (times [2]float64, err error) {
 }
 
 // print prints the table, or JSON.
-func (s *setup) print(rows []row, runs int, asJSON bool) error {
+func (s *setup) print(rows []row, runs, procs int, asJSON bool) error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return err
@@ -309,10 +324,11 @@ func (s *setup) print(rows []row, runs int, asJSON bool) error {
 			Device string `json:"device"`
 			Size   int    `json:"size"`
 			Runs   int    `json:"runs"`
+			Procs  int    `json:"procs"`
 			Rows   []row  `json:"rows"`
-		}{kernel, runtime.GOARCH, s.device, s.size, runs, rows})
+		}{kernel, runtime.GOARCH, s.device, s.size, runs, procs, rows})
 	}
-	fmt.Printf("Linux %s, %s, RC SEND of %d bytes inline, %d runs of %d rounds of %d, in turn\n", kernel, s.device, s.size, runs, s.rounds, s.count)
+	fmt.Printf("Linux %s, %s, RC SEND of %d bytes inline, %d runs of %d rounds of %d, in turn, GOMAXPROCS=%d\n", kernel, s.device, s.size, runs, s.rounds, s.count, procs)
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "call\tgoverbs\trdma-core\tratio\tspread of the ratio\t")
 	for _, r := range rows {

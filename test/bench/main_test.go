@@ -8,20 +8,21 @@ import (
 // TestBounds: numbers that make no sense are refused, with their names.
 func TestBounds(t *testing.T) {
 	good := setup{device: "rxe0", size: 64, count: 64, rounds: 1}
-	if err := good.check(1, nil); err != nil {
+	if err := good.check(1, 1, nil); err != nil {
 		t.Error(err)
 	}
-	for name, change := range map[string]func(s *setup, runs *int, rest *[]string){
-		"-size is 0":      func(s *setup, _ *int, _ *[]string) { s.size = 0 },
-		"-size is 1025":   func(s *setup, _ *int, _ *[]string) { s.size = 1025 },
-		"-count is 4097":  func(s *setup, _ *int, _ *[]string) { s.count = 4097 },
-		"-rounds is -1":   func(s *setup, _ *int, _ *[]string) { s.rounds = -1 },
-		"-runs is 0":      func(_ *setup, runs *int, _ *[]string) { *runs = 0 },
-		`["x"]: no argum`: func(_ *setup, _ *int, rest *[]string) { *rest = []string{"x"} },
+	for name, change := range map[string]func(s *setup, runs, procs *int, rest *[]string){
+		"-size is 0":      func(s *setup, _, _ *int, _ *[]string) { s.size = 0 },
+		"-size is 1025":   func(s *setup, _, _ *int, _ *[]string) { s.size = 1025 },
+		"-count is 4097":  func(s *setup, _, _ *int, _ *[]string) { s.count = 4097 },
+		"-rounds is -1":   func(s *setup, _, _ *int, _ *[]string) { s.rounds = -1 },
+		"-runs is 0":      func(_ *setup, runs, _ *int, _ *[]string) { *runs = 0 },
+		"-procs is 0":     func(_ *setup, _, procs *int, _ *[]string) { *procs = 0 },
+		`["x"]: no argum`: func(_ *setup, _, _ *int, rest *[]string) { *rest = []string{"x"} },
 	} {
-		s, runs, rest := good, 1, []string(nil)
-		change(&s, &runs, &rest)
-		if err := s.check(runs, rest); err == nil || !strings.Contains(err.Error(), name) {
+		s, runs, procs, rest := good, 1, 1, []string(nil)
+		change(&s, &runs, &procs, &rest)
+		if err := s.check(runs, procs, rest); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,7 +1,12 @@
 package conformance
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -18,6 +23,10 @@ import (
 // What grows with the number of those in use is the memory that a turn touches, most of it
 // the kernel's. In an emulated machine that shows, as each page costs a walk of the page
 // table: hence the lists of 16, which share the cost of a turn.
+//
+// With GOVERBS_FLAT, the path of test/bench/rdmacore/flat.c as a program, rdma-core's library does
+// the same in turn: rdmacore-x-2-QPs is the median of its ratios, and x-rdmacore that of ours by
+// the one beside it, which is what is the library's and not the kernel's or the machine's.
 func BenchmarkQPs(b *testing.B) {
 	testenv.Guest(b)
 	for _, list := range []int{1, 16} {
@@ -30,8 +39,9 @@ const benchPairs = 500
 
 func benchmarkQPs(b *testing.B, list int) {
 	sides := []*connections{newConnections(b, rig.Devices[0], benchPairs, list), newConnections(b, rig.Devices[1], 1, list)}
+	theirs := newFlat(b, list)
 	var took [2][]float64 // for each lot
-	var ratios []float64
+	var ratios, core, relative []float64
 	for _, c := range sides { // what is done once
 		c.lot(b)
 	}
@@ -46,10 +56,69 @@ func benchmarkQPs(b *testing.B, list int) {
 			took[which] = append(took[which], float64(lot[which])/float64(benchPairs*list))
 		}
 		ratios = append(ratios, float64(lot[0])/float64(lot[1]))
+		if theirs != nil {
+			core = append(core, theirs.ratio(b, i%2))
+			relative = append(relative, ratios[i]/core[i])
+		}
+	}
+	if theirs != nil {
+		b.ReportMetric(median(core), "rdmacore-x-2-QPs")
+		b.ReportMetric(median(relative), "x-rdmacore")
 	}
 	b.ReportMetric(median(ratios), "x-2-QPs")
 	b.ReportMetric(median(took[0]), "ns/message-of-1000")
 	b.ReportMetric(median(took[1]), "ns/message-of-2")
+}
+
+// flat is the program that does the same with rdma-core's library.
+type flat struct {
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// newFlat starts it, if there is one.
+func newFlat(b *testing.B, list int) *flat {
+	b.Helper()
+	path := os.Getenv("GOVERBS_FLAT")
+	if path == "" {
+		return nil
+	}
+	cmd := exec.Command(path, rig.Devices[0], rig.Devices[1], fmt.Sprint(ipv4Index), fmt.Sprint(benchPairs), fmt.Sprint(list))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			b.Error(err)
+		}
+	})
+	return &flat{in: in, out: bufio.NewReader(out)}
+}
+
+// ratio has it do a lot over many connections and one over one, that first which first names.
+func (f *flat) ratio(b *testing.B, first int) float64 {
+	b.Helper()
+	if _, err := fmt.Fprintln(f.in, first); err != nil {
+		b.Fatal(err)
+	}
+	line, err := f.out.ReadString('\n')
+	if err != nil {
+		b.Fatal(err)
+	}
+	var many, one float64
+	if _, err := fmt.Sscan(line, &many, &one); err != nil {
+		b.Fatalf("rdma-core's side says %q: %v", line, err)
+	}
+	return many / one
 }
 
 // median returns the one in the middle.

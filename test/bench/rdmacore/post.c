@@ -13,6 +13,8 @@
 #include <string.h>
 #include <time.h>
 
+#define SETTLE 10000000 /* nanoseconds between posting and polling */
+
 static void fail(const char *what)
 {
 	perror(what);
@@ -140,8 +142,9 @@ int main(int argc, char **argv)
 				fail("post send");
 		}
 		post = now() - begin;
-		drain(recv_cq, count); /* then the completions of the sends are there, or about to be */
-		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+		drain(recv_cq, count);
+		for (begin = now(); now() - begin < SETTLE;) /* then the completions of the sends are there, or about to be */
+			;
 		begin = now();
 		for (int i = 0; i < count; i++)
 			missing += ibv_poll_cq(send_cq, 1, &wc) != 1;
