@@ -196,7 +196,6 @@ type node struct {
 	windows int           // of an MR: windows bound to it
 	bound   *node         // of an MW: the MR, or nil
 	by      *node         // of an MW that is bound: the binder that did it
-	spent   bool          // of an MW: it has been invalidated
 	broken  bool          // of a binder: its QP is in state Err
 }
 

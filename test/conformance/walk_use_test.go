@@ -557,10 +557,6 @@ func (w *walker) bind(n, mr, by *node, unbind bool) {
 	if !closed && !foreign && (n.uses[0] != by.uses[0] || mr.uses[0] != by.uses[0]) {
 		return
 	}
-	// Invalidating changes the last bits of the key on ConnectX, and nobody tells the program.
-	if onMLX5 && n.spent {
-		return
-	}
 	wr := uverbs.SendWR{Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
 		MW: mw, MR: m, Addr: m.Addr(), Length: uint64(m.Len()), Access: uverbs.AccessRemoteWrite,
 	}}
@@ -619,7 +615,6 @@ func (w *walker) invalidate(n *node) {
 		w.fail("invalidate %s: %s, %v", n.name, status, err)
 	}
 	n.tie(nil, nil)
-	n.spent = true
 }
 
 // writeThrough writes through a window that is bound.

@@ -80,7 +80,8 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// TestWindowInvalidate takes a window of type 2 away, by its owner and by the peer.
+// TestWindowInvalidate takes a window of type 2 away, by its owner and by the peer, and binds it
+// again.
 func TestWindowInvalidate(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		for _, who := range []string{"local", "remote"} {
@@ -103,8 +104,14 @@ func TestWindowInvalidate(t *testing.T) {
 						t.Errorf("invalidated %#x with flags %#x, want %#x", wc.InvalidatedRKey, wc.Flags, rkey)
 					}
 				}
+				again := bind(t, b, mw, mr) // it can be bound again, with the next key
+				if again != uverbs.IncRKey(rkey) {
+					t.Errorf("bound again the key is %#x, want the one after %#x", again, rkey)
+				}
+				wc = writeTo(t, a, b, 100, 10, again)
+				must(t, a.qp.Err(&wc))
 				if wc = writeTo(t, a, b, 100, 10, rkey); wc.Status != uverbs.WCRemAccessErr {
-					t.Errorf("a write through what was invalidated: %s", wc.Status)
+					t.Errorf("a write by the key that was invalidated: %s", wc.Status)
 				}
 			})
 		}

@@ -192,7 +192,6 @@ func TestWindowRefused(t *testing.T) {
 		klm    []byte
 	}{
 		{"a key that is none", 0x77777700, RemoteRead, klmSeg(p.mb, 0, 10)},
-		{"another low byte", mw | 5, RemoteRead, klmSeg(p.mb, 0, 10)},
 		{"memory that is none", mw, RemoteRead, klmSeg(&testMR{va: p.mb.va, key: 0x99999900}, 0, 10)},
 		{"beyond the memory", mw, RemoteRead, klmSeg(p.mb, 65530, 10)},
 		{"writes to memory that can only be read", mw, RemoteWrite, klmSeg(ro, 0, 10)},
@@ -205,6 +204,27 @@ func TestWindowRefused(t *testing.T) {
 		}
 		p.again()
 	}
+	p.clean()
+}
+
+// TestWindowLowByte: a window that is bound is named with its low byte, one that is free with any.
+func TestWindowLowByte(t *testing.T) {
+	p, mw := windowPair(t)
+	bind := func(key uint32) wc {
+		p.b.post(opUMR, sig, key, umrSegs(0x80, 4, bindMask, 0, RemoteRead, 0xffffff11, p.mb.va, 10), klmSeg(p.mb, 0, 10))
+		p.b.h.run()
+		return p.b.scq.one()
+	}
+	if w := bind(mw | 5); w.op != cqeReq {
+		t.Errorf("a free window, by another low byte: %v", w)
+	}
+	if w := bind(mw | 0x11); w.op != cqeReq {
+		t.Errorf("a bound window, by its low byte: %v", w)
+	}
+	if w := bind(mw | 5); w.syndrome != MWBind {
+		t.Errorf("a bound window, by another low byte: %v", w)
+	}
+	p.again()
 	p.clean()
 }
 
