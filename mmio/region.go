@@ -62,7 +62,7 @@ func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
 	var mem []byte
 	var mapErr error
 	if err := raw.Control(func(fd uintptr) {
-		mem, mapErr = unix.Mmap(int(fd), int64(offset), size, prot, unix.MAP_SHARED)
+		mem, mapErr = mmap(int(fd), int64(offset), size, prot, unix.MAP_SHARED)
 	}); err != nil {
 		// Control has an error of its own for a closed file; it is the only
 		// reason for which it does not run the function.
@@ -107,9 +107,21 @@ func MapHuge(size, pageSize int) (*Region, error) {
 	return r, nil
 }
 
+// mmap and munmap are the system calls. unix.Mmap and unix.Munmap keep a table of all mappings
+// besides, under a lock, which a Region has no use for.
+func mmap(fd int, offset int64, size, prot, flags int) ([]byte, error) {
+	p, err := unix.MmapPtr(fd, offset, nil, uintptr(size), prot, flags)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), size), nil
+}
+
+func munmap(mem []byte) error { return unix.MunmapPtr(unsafe.Pointer(&mem[0]), uintptr(len(mem))) }
+
 // mapAnonymous maps length bytes, of which size are wanted.
 func mapAnonymous(size, length, flags int) (*Region, error) {
-	mem, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
+	mem, err := mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
 	if err != nil {
 		return nil, fmt.Errorf("mmio: %d bytes of anonymous memory: %w", size, err)
 	}
@@ -171,7 +183,7 @@ func (r *Region) Retire() error {
 		return fmt.Errorf("mmio: retire %d bytes: %w", len(mem), err)
 	}
 	r.mem = nil
-	runtime.AddCleanup(r, func(mem []byte) { unix.Munmap(mem) }, mem)
+	runtime.AddCleanup(r, func(mem []byte) { munmap(mem) }, mem)
 	return nil
 }
 
@@ -184,7 +196,7 @@ func (r *Region) Close() error {
 	}
 	mem := r.mem
 	r.mem = nil
-	if err := unix.Munmap(mem); err != nil {
+	if err := munmap(mem); err != nil {
 		return fmt.Errorf("mmio: unmap %d bytes: %w", len(mem), err)
 	}
 	return nil
