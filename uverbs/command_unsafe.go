@@ -352,6 +352,7 @@ func newWriteCommand(cmd uint32, in, out []byte, u udata) *writeCommand {
 			ProviderOutWords: uint16(len(u.out) / 8),
 		}
 		hdr := abi.CmdHdr{Command: cmd, InWords: uint16(len(in) / 8), OutWords: uint16(len(out) / 8)}
+		w.wire = make([]byte, 0, int(unsafe.Sizeof(hdr)+unsafe.Sizeof(ex))+len(in)+len(u.in))
 		w.wire = append(w.wire, bytesOf(&hdr)...)
 		w.wire = append(w.wire, bytesOf(&ex)...)
 		binary.LittleEndian.PutUint64(w.wire[unsafe.Sizeof(hdr)+unsafe.Offsetof(ex.Response):], addr)
@@ -360,6 +361,7 @@ func newWriteCommand(cmd uint32, in, out []byte, u udata) *writeCommand {
 	}
 	hdr := abi.CmdHdr{Command: cmd, OutWords: uint16(len(w.resp) / 4)}
 	hdr.InWords = uint16((int(unsafe.Sizeof(hdr)) + len(in) + len(u.in)) / 4)
+	w.wire = make([]byte, 0, int(unsafe.Sizeof(hdr))+len(in)+len(u.in))
 	w.wire = append(append(append(w.wire, bytesOf(&hdr)...), in...), u.in...)
 	if addr != 0 {
 		binary.LittleEndian.PutUint64(w.wire[unsafe.Sizeof(hdr):], addr)

@@ -60,8 +60,8 @@ type CQ struct {
 	handle uint32
 	cqe    int
 	ch     *CompChannel
-	cookie uint64   // user_handle that events of both kinds carry
-	qps    sync.Map // of *QP by number: those that complete here
+	cookie uint64  // user_handle that events of both kinds carry
+	qps    qpTable // those that complete here
 
 	kind   driverKind
 	ring   *rxe.CompQueue
@@ -395,10 +395,39 @@ func (c *CQ) Modify(count int, period time.Duration) error {
 	return c.dev.cmd.fail("MODIFY_CQ", errno, "")
 }
 
+// qpTable has QPs by their number.
+type qpTable struct {
+	mu  sync.Mutex
+	qps map[uint32]*QP // guarded by mu
+}
+
+// Store puts a QP into the table, Delete takes it out, and Load looks it up.
+func (t *qpTable) Store(qpn uint32, q *QP) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.qps == nil {
+		t.qps = map[uint32]*QP{}
+	}
+	t.qps[qpn] = q
+}
+
+func (t *qpTable) Delete(qpn uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.qps, qpn)
+}
+
+func (t *qpTable) Load(qpn uint32) (*QP, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q, ok := t.qps[qpn]
+	return q, ok
+}
+
 // failed tells the QP of a completion that failed.
 func (c *CQ) failed(wc *WC) {
 	if q, ok := c.qps.Load(wc.QPN); ok {
-		q.(*QP).failed(wc)
+		q.failed(wc)
 	}
 }
 

@@ -49,13 +49,14 @@ func (q *QP) create(s *qpSpec) (err error) {
 	return nil
 }
 
-// cqs returns the CQs that the QP has.
+// cqs returns the CQs that the QP has, each once.
 func (q *QP) cqs() []*CQ {
-	var all []*CQ
-	for _, cq := range []*CQ{q.sendCQ, q.recvCQ} {
-		if cq != nil {
-			all = append(all, cq)
-		}
+	all := make([]*CQ, 0, 2)
+	if q.sendCQ != nil {
+		all = append(all, q.sendCQ)
+	}
+	if q.recvCQ != nil && q.recvCQ != q.sendCQ {
+		all = append(all, q.recvCQ)
 	}
 	return all
 }
