@@ -19,6 +19,7 @@ type Channel struct {
 	// reading is held, by putting something in, by the one of the waiters that reads the file
 	// for all of them.
 	reading chan struct{}
+	events  *eventReader // guarded by reading
 
 	mu      sync.Mutex
 	shut    bool              // guarded by mu
@@ -56,12 +57,12 @@ const (
 )
 
 func newChannel(f *file) *Channel {
-	return &Channel{file: f, reading: make(chan struct{}, 1), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
+	return &Channel{file: f, reading: make(chan struct{}, 1), events: newEventReader(), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
 }
 
 // event makes an event of what the kernel has answered, nil if the ID is closed.
 func (c *Channel) event(r *abi.EventResp) *Event {
-	id, group := find(r.Uid)
+	id, group := registry.find(r.Uid)
 	request := EventType(r.Event) == ConnectRequest
 	if id == nil {
 		if request { // nobody will ever close it otherwise
@@ -91,35 +92,57 @@ func (c *Channel) adopt(id *ID) error {
 	}
 	id.channel.Store(c)
 	c.ids[id.uid] = id
-	registry.Store(id.uid, id)
+	registry.add(id.uid, owner{id: id})
 	return nil
 }
 
 // registry has the IDs and groups of the process by the numbers that events carry, as the
 // kernel may still give an ID's event to the channel that the ID is leaving.
-var registry sync.Map
+var registry = owners{all: map[uint64]owner{}}
+
+// owners are IDs and groups by their numbers.
+type owners struct {
+	mu  sync.RWMutex
+	all map[uint64]owner // guarded by mu
+}
+
+// owner is whose an event is: an ID, or a group of one.
+type owner struct {
+	id    *ID
+	group *Group
+}
+
+// add puts an ID or a group into the registry, remove takes it out.
+func (r *owners) add(uid uint64, o owner) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all[uid] = o
+}
+
+func (r *owners) remove(uid uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, uid)
+}
 
 // find returns the ID that an event is for, and the group if it is for one.
-func find(uid uint64) (*ID, *Group) {
-	switch v, _ := registry.Load(uid); v := v.(type) {
-	case *ID:
-		return v, nil
-	case *Group:
-		return v.id, v
-	}
-	return nil, nil
+func (r *owners) find(uid uint64) (*ID, *Group) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	o := r.all[uid]
+	return o.id, o.group
 }
 
 // drop forgets an ID that is closed, with what it has on the channel: its events, its waiters,
 // and the requests to it that nobody has taken.
 func (c *Channel) drop(id *ID) {
-	registry.Delete(id.uid)
+	registry.remove(id.uid)
 	c.mu.Lock()
 	delete(c.ids, id.uid)
 	for uid, g := range c.groups { // the kernel leaves them with the ID
 		if g.id == id {
 			delete(c.groups, uid)
-			registry.Delete(uid)
+			registry.remove(uid)
 		}
 	}
 	events := c.withdraw(id)

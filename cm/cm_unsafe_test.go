@@ -27,6 +27,7 @@ type fakeKernel struct {
 	handle uint32
 	gone   []uint32 // handles of destroyed IDs
 
+	event  func() *abi.EventResp                                 // the next one, if it is set
 	answer map[uint32]func(in, out unsafe.Pointer) syscall.Errno // to what has no answer of its own
 }
 
@@ -39,7 +40,11 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	f := &file{f: r, raw: value(r.SyscallConn())(t)}
 	f.fake = func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
 		if cmd == abi.RDMA_USER_CM_CMD_GET_EVENT {
-			return syscall.EAGAIN
+			if k.event == nil {
+				return syscall.EAGAIN
+			}
+			*(*abi.EventResp)(out) = *k.event()
+			return 0
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()

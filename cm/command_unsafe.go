@@ -53,33 +53,40 @@ func brief(cmd uint32) bool {
 	return false
 }
 
+// order is a command for the kernel: a message, and where it has the kernel put the answer.
+type order struct {
+	hdr *abi.CmdHdr // of the message, whose request is right behind it
+	out unsafe.Pointer
+}
+
+// order returns the message as an order.
+func (m *message[Q]) order(out unsafe.Pointer) order { return order{&m.hdr, out} }
+
 // write gives a command to the kernel.
-func write[Q any](f *file, fd uintptr, m *message[Q], out unsafe.Pointer) syscall.Errno {
+func (f *file) write(fd uintptr, o order) syscall.Errno {
+	const head = unsafe.Sizeof(*o.hdr)
 	if f.fake != nil {
-		return f.fake(m.hdr.Cmd, unsafe.Pointer(&m.req), out)
+		return f.fake(o.hdr.Cmd, unsafe.Add(unsafe.Pointer(o.hdr), head), o.out)
 	}
-	size := unsafe.Sizeof(m.hdr) + uintptr(m.hdr.In)
+	size := head + uintptr(o.hdr.In)
 	var errno syscall.Errno
-	if brief(m.hdr.Cmd) {
-		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(m)), size)
+	if brief(o.hdr.Cmd) {
+		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
 	} else {
-		_, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(m)), size)
+		_, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
 	}
-	runtime.KeepAlive(m)
-	runtime.KeepAlive(out)
+	runtime.KeepAlive(o)
 	return errno
 }
 
 // command gives a command without an answer.
 func command[Q any](f *file, cmd uint32, req Q) syscall.Errno {
-	return f.control(func(fd uintptr) syscall.Errno { return write(f, fd, newMessage(cmd, req, 0), nil) })
+	return f.issue(newMessage(cmd, req, 0).order(nil))
 }
 
 // query gives a command with an answer, whose address the caller has put into it.
 func query[Q, R any](f *file, cmd uint32, req Q, resp *R) syscall.Errno {
-	return f.control(func(fd uintptr) syscall.Errno {
-		return write(f, fd, newMessage(cmd, req, unsafe.Sizeof(*resp)), unsafe.Pointer(resp))
-	})
+	return f.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).order(unsafe.Pointer(resp)))
 }
 
 // queryList asks for something of an ID, with room for n elements of type T behind the answer
@@ -95,14 +102,17 @@ func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
 	buf := make([]uint64, (size+7)/8) // aligned for both
 	resp := (*R)(unsafe.Pointer(unsafe.SliceData(buf)))
 	req := abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}
-	errno := f.control(func(fd uintptr) syscall.Errno {
-		return write(f, fd, newMessage(abi.RDMA_USER_CM_CMD_QUERY, req, size), unsafe.Pointer(resp))
-	})
+	errno := f.issue(newMessage(abi.RDMA_USER_CM_CMD_QUERY, req, size).order(unsafe.Pointer(resp)))
 	return resp, fail(op, "", errno)
 }
 
 // errClosedFile stands for a file that is closed. The kernel does not have the number.
 const errClosedFile = syscall.Errno(1 << 20)
+
+// issue gives a command.
+func (f *file) issue(o order) syscall.Errno {
+	return f.control(func(fd uintptr) syscall.Errno { return f.write(fd, o) })
+}
 
 // control calls do with the descriptor, which cannot be closed meanwhile.
 func (f *file) control(do func(fd uintptr) syscall.Errno) (errno syscall.Errno) {
@@ -112,21 +122,37 @@ func (f *file) control(do func(fd uintptr) syscall.Errno) (errno syscall.Errno) 
 	return errno
 }
 
-// event waits for the next event, until the file's deadline.
-func (f *file) event(resp *abi.EventResp) error {
-	m := newMessage(abi.RDMA_USER_CM_CMD_GET_EVENT, abi.GetEvent{Response: abi.PtrTo(resp)}, unsafe.Sizeof(*resp))
+// eventReader is what a channel reads events with, again and again.
+type eventReader struct {
+	resp abi.EventResp
+	cmd  *message[abi.GetEvent]
+}
+
+func newEventReader() *eventReader {
+	r := &eventReader{}
+	r.cmd = newMessage(abi.RDMA_USER_CM_CMD_GET_EVENT, abi.GetEvent{Response: abi.PtrTo(&r.resp)}, unsafe.Sizeof(r.resp))
+	return r
+}
+
+// event waits for the next event, until the file's deadline. It calls empty when it has to wait.
+// What it returns is valid until the next call.
+func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
+	r.resp = abi.EventResp{}
 	var errno syscall.Errno
 	err := f.raw.Read(func(fd uintptr) bool {
-		errno = write(f, fd, m, unsafe.Pointer(resp))
+		errno = f.write(fd, r.cmd.order(unsafe.Pointer(&r.resp)))
+		if errno == syscall.EAGAIN {
+			empty()
+		}
 		return errno != syscall.EAGAIN && errno != syscall.EINTR
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if errno != 0 {
-		return errno
+		return nil, errno
 	}
-	return nil
+	return &r.resp, nil
 }
 
 // sockaddr lays an address out as the kernel has it.
@@ -178,7 +204,7 @@ func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 
 // setOption sets an option of the ID.
 func setOption[T any](id *ID, op string, level, name uint32, value *T) error {
-	return do(id, op, "", abi.RDMA_USER_CM_CMD_SET_OPTION, abi.SetOption{
+	return do(id, op, nil, abi.RDMA_USER_CM_CMD_SET_OPTION, abi.SetOption{
 		Optval: abi.PtrTo(value), ID: id.handle, Level: level, Optname: name, Optlen: uint32(unsafe.Sizeof(*value)),
 	})
 }

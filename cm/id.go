@@ -71,12 +71,20 @@ func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 // Space returns the port space.
 func (id *ID) Space() PortSpace { return id.space }
 
-// do gives a command about the ID.
-func do[Q any](id *ID, op, addr string, cmd uint32, req Q) error {
+// do gives a command about the ID, and about an address unless that is nil.
+func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req Q) error {
 	if id.gone.Load() {
 		return id.errClosed()
 	}
-	err := fail(op, addr, command(id.channel.Load().file, cmd, req))
+	errno := command(id.channel.Load().file, cmd, req)
+	if errno == 0 {
+		return nil
+	}
+	about := ""
+	if addr != nil {
+		about = addr.String()
+	}
+	err := fail(op, about, errno)
 	if e, ok := err.(*Error); ok && e.Errno == syscall.EINVAL && op == opBind && id.space == IPoIB {
 		e.Hint = noIPoIB
 	}
@@ -93,7 +101,7 @@ func (id *ID) Bind(local netip.AddrPort) error {
 		return err
 	}
 	s, size := a.storage()
-	return do(id, opBind, a.String(), abi.RDMA_USER_CM_CMD_BIND, abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
+	return do(id, opBind, &a, abi.RDMA_USER_CM_CMD_BIND, abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
 }
 
 // ResolveAddr looks for the device and the way to an address, from a local one or, if that is
@@ -118,7 +126,7 @@ func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) e
 		req.SrcAddr, req.SrcSize = from.storage()
 	}
 	id.remote.Store(&to)
-	return do(id, opResolve, to.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+	return do(id, opResolve, &to, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
 }
 
 // to returns the address that was to be resolved, for messages.
@@ -145,7 +153,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return do(id, opRoute, id.to(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
+	return do(id, opRoute, id.remote.Load(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
 }
 
 // Listen lets others connect to the address that the ID is bound to (rdma_listen). Each is a
@@ -154,7 +162,7 @@ func (id *ID) Listen(backlog int) error {
 	if backlog < 0 {
 		return argErr("Listen", "backlog", backlog, "from 0")
 	}
-	return do(id, "listen", "", abi.RDMA_USER_CM_CMD_LISTEN, abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
+	return do(id, "listen", nil, abi.RDMA_USER_CM_CMD_LISTEN, abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
 }
 
 // maxPrivate is how much private data goes with a step, in bytes, for connections and for
@@ -223,7 +231,7 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 	if qp := id.queues.queuePair(); qp != nil {
 		p.QPN, p.SRQ = qp.QPN(), id.queues.shared()
 	}
-	return do(id, opConnect, id.to(), abi.RDMA_USER_CM_CMD_CONNECT,
+	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
 		abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 }
 
@@ -245,13 +253,13 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 			}
 		}
 	}
-	return do(id, opAccept, "", abi.RDMA_USER_CM_CMD_ACCEPT,
+	return do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
 		abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 }
 
 // Establish tells the peer that has accepted that this side is ready (rdma_establish).
 func (id *ID) Establish() error {
-	return do(id, "establish", "", abi.RDMA_USER_CM_CMD_ACCEPT, abi.Accept{Uid: id.uid, ID: id.handle})
+	return do(id, "establish", nil, abi.RDMA_USER_CM_CMD_ACCEPT, abi.Accept{Uid: id.uid, ID: id.handle})
 }
 
 // Reject rejects a ConnectRequest, or an answer (rdma_reject). The reason is
@@ -265,7 +273,7 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 	}
 	req := abi.Reject{ID: id.handle, PrivateDataLen: uint8(len(private)), Reason: uint8(reason)}
 	copy(req.PrivateData[:], private)
-	return do(id, "reject", "", abi.RDMA_USER_CM_CMD_REJECT, req)
+	return do(id, "reject", nil, abi.RDMA_USER_CM_CMD_REJECT, req)
 }
 
 // Disconnect ends the connection (rdma_disconnect). The peer gets Disconnected, and this side
@@ -277,13 +285,13 @@ func (id *ID) Disconnect() error {
 			return fmt.Errorf("cm: disconnect: %w", err)
 		}
 	}
-	return do(id, opDisconnect, "", abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
+	return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
 }
 
 // Notify tells the connection manager of an event of the QP, such as
 // [uverbs.EventCommEst] (rdma_notify).
 func (id *ID) Notify(event uverbs.EventType) error {
-	return do(id, "notify", "", abi.RDMA_USER_CM_CMD_NOTIFY, abi.Notify{ID: id.handle, Event: uint32(event)})
+	return do(id, "notify", nil, abi.RDMA_USER_CM_CMD_NOTIFY, abi.Notify{ID: id.handle, Event: uint32(event)})
 }
 
 // QPAttr returns what [uverbs.QP.Modify] takes to bring the connection's QP into a state

@@ -81,7 +81,7 @@ func (c *Channel) keep(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.groups[g.uid] = g
-	registry.Store(g.uid, g)
+	registry.add(g.uid, owner{g.id, g})
 }
 
 // forget takes it away.
@@ -89,7 +89,7 @@ func (c *Channel) forget(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.groups, g.uid)
-	registry.Delete(g.uid)
+	registry.remove(g.uid)
 }
 
 // Close leaves the group (rdma_leave_multicast). Closing the ID leaves all groups.

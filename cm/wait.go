@@ -7,10 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
-
-	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
 // waiter is a goroutine that waits for an event.
@@ -18,6 +17,10 @@ type waiter struct {
 	id    *ID         // whose event, nil for any
 	ready chan *Event // has room for one; nil says to look again, as the ID is gone from the channel
 }
+
+// spareWaiters are waiters that nobody has any more: who takes one out of a channel's list fills
+// it, and who waits has taken that.
+var spareWaiters = sync.Pool{New: func() any { return &waiter{ready: make(chan *Event, 1)} }}
 
 // owner returns the ID whose events an event is one of.
 func (e *Event) owner() *ID {
@@ -190,12 +193,17 @@ func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
 	if w == nil {
 		return e, err
 	}
+	defer spareWaiters.Put(w)
 	select {
-	case e := <-w.ready:
-		return e, w.gone(e)
-	case <-ctx.Done():
-		return c.giveUp(w, ctx.Err())
 	case c.reading <- struct{}{}:
+	default:
+		select {
+		case e := <-w.ready:
+			return e, w.gone(e)
+		case <-ctx.Done():
+			return c.giveUp(w, ctx.Err())
+		case c.reading <- struct{}{}:
+		}
 	}
 	defer func() { <-c.reading }()
 	return c.readFor(ctx, w)
@@ -206,6 +214,7 @@ func (c *Channel) nextReading() (*Event, error) {
 	w, e, err := c.enter(nil)
 	if w != nil {
 		e, err = c.readFor(context.Background(), w)
+		spareWaiters.Put(w)
 	}
 	if err != nil {
 		return nil, err
@@ -218,16 +227,20 @@ func (c *Channel) nextReading() (*Event, error) {
 func (c *Channel) readFor(ctx context.Context, w *waiter) (*Event, error) {
 	c.setReader(w)
 	defer c.setReader(nil)
-	defer c.follow(ctx)()
+	follow := c.follower(ctx)
+	defer follow.stop()
 	for {
 		select {
 		case e := <-w.ready:
 			return e, w.gone(e)
 		default:
 		}
-		err := c.read(w)
+		err := c.read(w, follow.start)
 		switch {
 		case err == nil:
+			if ctx.Err() != nil { // though there may be more events, of others
+				return c.giveUp(w, ctx.Err())
+			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			// Somebody wants this goroutine to look. The deadline goes first: what comes later
 			// sets it again.
@@ -275,7 +288,8 @@ func (c *Channel) enter(id *ID) (*waiter, *Event, error) {
 		}
 		return nil, nil, nil
 	}
-	w := &waiter{id: id, ready: make(chan *Event, 1)}
+	w := spareWaiters.Get().(*waiter)
+	w.id = id
 	c.waiters = append(c.waiters, w)
 	return w, nil, nil
 }
@@ -295,31 +309,45 @@ func (c *Channel) giveUp(w *waiter, err error) (*Event, error) {
 // longAgo is a deadline in the past.
 var longAgo = time.Unix(1, 0)
 
-// follow makes the end of ctx end reads, until it is called off.
-func (c *Channel) follow(ctx context.Context) (unfollow func()) {
-	if ctx.Done() == nil {
-		return func() {}
+// follower has the end of a context end reads, from start to stop.
+type follower struct {
+	c          *Channel
+	ctx        context.Context
+	unregister func() bool   // nil before start
+	fired      chan struct{} // closed when the context has ended and the reader was woken
+}
+
+// follower returns one that is not started.
+func (c *Channel) follower(ctx context.Context) *follower { return &follower{c: c, ctx: ctx} }
+
+// start begins it, if it has not begun, and the context can end.
+func (f *follower) start() {
+	if f.unregister != nil || f.ctx.Done() == nil {
+		return
 	}
-	fired := make(chan struct{})
-	unregister := context.AfterFunc(ctx, func() {
-		c.wake()
-		close(fired)
+	f.fired = make(chan struct{})
+	f.unregister = context.AfterFunc(f.ctx, func() {
+		f.c.wake()
+		close(f.fired)
 	})
-	return func() {
-		if !unregister() {
-			<-fired
-			c.file.f.SetReadDeadline(time.Time{})
-		}
+}
+
+// stop ends it.
+func (f *follower) stop() {
+	if f.unregister != nil && !f.unregister() {
+		<-f.fired
+		f.c.file.f.SetReadDeadline(time.Time{})
 	}
 }
 
 // wake has the goroutine that reads look at what has changed.
 func (c *Channel) wake() { c.file.f.SetReadDeadline(longAgo) }
 
-// read reads an event and gives it to who waits for it, on behalf of by.
-func (c *Channel) read(by *waiter) error {
-	resp := &abi.EventResp{}
-	if err := c.file.event(resp); err != nil {
+// read reads an event and gives it to who waits for it, on behalf of by. It calls empty when
+// there is none yet. The caller holds c.reading.
+func (c *Channel) read(by *waiter, empty func()) error {
+	resp, err := c.file.event(c.events, empty)
+	if err != nil {
 		return err
 	}
 	e := c.event(resp)

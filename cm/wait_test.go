@@ -77,6 +77,35 @@ func TestWhoGetsAnEvent(t *testing.T) {
 	must(t, c.Close())
 }
 
+// TestWaitEndsAmongOthers: who waits for an ID's event sees the end of its context, too, while
+// there is always one more event of another ID.
+func TestWaitEndsAmongOthers(t *testing.T) {
+	c, k := newFake(t)
+	mine, other := value(c.NewID(TCP))(t), value(c.NewID(TCP))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	const last = 3
+	read := 0
+	k.event = func() *abi.EventResp {
+		if read++; read == last {
+			cancel()
+		}
+		if read > last {
+			t.Error("there are more reads than events before the end of the context")
+			return eventResp(mine.uid, mine.handle, AddrResolved, 0)
+		}
+		return eventResp(other.uid, other.handle, AddrResolved, 0)
+	}
+	if _, err := mine.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait: %v", err)
+	}
+	for range last {
+		if e := value(c.Next(t.Context()))(t); e.ID != other {
+			t.Errorf("the event is of %p, want %p", e.ID, other)
+		}
+	}
+	must(t, mine.Close(), other.Close(), c.Close())
+}
+
 // TestUnexpectedEvent: a step that waits says what has come instead.
 func TestUnexpectedEvent(t *testing.T) {
 	c, k := newFake(t)
