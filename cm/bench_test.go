@@ -52,6 +52,11 @@ func BenchmarkPingPong(b *testing.B) {
 	rawTime := time.Duration(0)
 	b.Run("verbs", func(b *testing.B) {
 		client, server := benchConns(b, Options{Wait: Spin, KeepAlive: -1})
+		for _, c := range []*Conn{client, server} {
+			if err := c.sendMemory(); err != nil { // nobody else is there yet
+				b.Fatal(err)
+			}
+		}
 		wcs := make([]uverbs.WC, 4)
 		// await polls until a receive completes.
 		await := func(c *Conn) {
@@ -72,7 +77,7 @@ func BenchmarkPingPong(b *testing.B) {
 			}
 		}
 		post := func(c *Conn) {
-			err := c.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{c.mem.sge(c.sendSlot(0), size)}})
+			err := c.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{c.out.sge(0, size)}})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -27,7 +27,8 @@ type Conn struct {
 	maxSend int    // the largest message that the peer takes
 
 	completions
-	mem memory // slots for receiving, then for sending
+	mem memory // slots for receiving
+	out memory // slots for sending, none before the first message
 	ctl memory // slots for control messages
 	qp  *uverbs.QP
 
@@ -132,7 +133,7 @@ func (c *Conn) make() (err error) {
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
-	if c.mem, err = c.dev.pool.alloc(recvs+o.SendDepth, headerSize+o.MessageSize); err != nil {
+	if c.mem, err = c.dev.pool.alloc(recvs, headerSize+o.MessageSize); err != nil {
 		return err
 	}
 	if c.ctl, err = c.dev.pool.alloc(ctlSlots, headerSize); err != nil {
@@ -153,9 +154,6 @@ func (c *Conn) make() (err error) {
 	return nil
 }
 
-// sendSlot returns the number of a slot for a message to send.
-func (c *Conn) sendSlot(i int) int { return c.o.Depth + spareRecv + i }
-
 // releaseAll gives back what the connection has besides its ID and QP, which closed is the
 // outcome of closing. It returns that and its own.
 func (c *Conn) releaseAll(closed error) error {
@@ -169,6 +167,7 @@ func (c *Conn) releaseAll(closed error) error {
 			c.loan = lend(c, &c.mem, c.held)
 		}
 		c.mem.release()
+		c.out.release()
 		c.ctl.release()
 	}
 	c.mu.Unlock()

@@ -38,6 +38,7 @@ type span struct{ at, size int }
 const (
 	slotAlign = 64       // a cache line
 	maxRegion = 16 << 20 // unless one connection needs more
+	growth    = 4        // a new region is this part of what is in use
 )
 
 // idle reports whether no slot is in use.
@@ -91,7 +92,8 @@ type slot struct {
 }
 
 // alloc returns n slots of at least a size, with whatever another connection has left there.
-// New regions are as large as all that is in use, so that many connections need few of them.
+// New regions have a part of all that is in use, so that many connections need few of them, and
+// not much is registered in vain.
 func (p *pool) alloc(n, size int) (memory, error) {
 	size = (size + slotAlign - 1) &^ (slotAlign - 1)
 	m := memory{p, size, make([]slot, 0, n)}
@@ -101,8 +103,8 @@ func (p *pool) alloc(n, size int) (memory, error) {
 		p.fill(&m, r, n)
 	}
 	if missing := (n - len(m.slots)) * size; missing > 0 {
-		r, err := p.register(max(missing, min(p.used, maxRegion)))
-		if err != nil && p.used > missing { // there may be room for less
+		r, err := p.register(max(missing, min(p.used/growth, maxRegion)))
+		if err != nil && p.used/growth > missing { // there may be room for less
 			r, err = p.register(missing)
 		}
 		if err != nil {

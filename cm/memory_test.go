@@ -116,3 +116,38 @@ func TestMemoryServesAgain(t *testing.T) {
 		t.Errorf("received %q", got)
 	}
 }
+
+// TestSendMemory: who does not send has no memory for it, and who does has as much as SendDepth
+// messages need that the peer takes.
+func TestSendMemory(t *testing.T) {
+	const size, depth = 1000, 3
+	l := newListener(t, Options{MessageSize: size})
+	ctx := within(t)
+	client, server := connect(t, l, Options{SendDepth: depth})
+	used := func() int {
+		p := &client.dev.pool
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.used
+	}
+	without := used()
+	for i := range 2 * depth {
+		text := fmt.Sprint("message ", i)
+		must(t, client.Send(ctx, []byte(text)))
+		if got := value(server.Recv(ctx))(t); string(got) != text {
+			t.Errorf("received %q, want %q", got, text)
+		}
+		if n, want := used()-without, depth*1024; n != want { // a message, its header, and up to a cache line
+			t.Errorf("%d bytes for sending after message %d, want %d", n, i, want)
+		}
+	}
+	if server.out.slots != nil {
+		t.Errorf("the side that does not send has %d slots for it", len(server.out.slots))
+	}
+	before := used()
+	freed := depth*1024 + len(client.mem.slots)*client.mem.size + len(client.ctl.slots)*client.ctl.size
+	must(t, client.Close())
+	if n := before - used(); n != freed {
+		t.Errorf("closing gives %d bytes back, want %d", n, freed)
+	}
+}

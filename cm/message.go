@@ -12,8 +12,8 @@ import (
 // Send sends a message. It returns when the message is copied and on its way, which may be
 // before the peer has it: see Flush. It waits while the peer has no room. The error matches
 // EPIPE if the peer has closed its side, ECONNRESET if it is gone without a word, ETIMEDOUT if
-// it does not answer any more, and it is that of ctx if that ends first; nothing of the message
-// was sent then.
+// it does not answer any more, ENOMEM if there is no memory for the first message, and it is that
+// of ctx if that ends first; nothing of the message was sent then.
 func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	const what = "send"
 	if len(msg) > c.maxSend {
@@ -79,15 +79,28 @@ func (c *Conn) room(ctx context.Context, what string) error {
 		return fmt.Errorf("cm: %s: connection with %s: this side was closed for writing: %w", what, c.addrs.Remote, syscall.EPIPE)
 	case c.deaf:
 		return fmt.Errorf("cm: %s: connection with %s: the peer has closed it: %w", what, c.addrs.Remote, syscall.EPIPE)
-	default:
+	case err != nil:
 		return err
 	}
+	if err := c.sendMemory(); err != nil {
+		return fmt.Errorf("cm: %s: connection with %s: memory for messages: %w", what, c.addrs.Remote, err)
+	}
+	return nil
+}
+
+// sendMemory makes the slots for sending, which a side that only receives does without. The
+// caller holds c.mu.
+func (c *Conn) sendMemory() (err error) {
+	if c.out.pool == nil {
+		c.out, err = c.dev.pool.alloc(c.o.SendDepth, headerSize+c.maxSend)
+	}
+	return err
 }
 
 // fill copies a message into a slot, and sends that. There is room. The caller posts it.
 func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
-	i := c.sendSlot(int(c.msgPosted % uint64(c.o.SendDepth)))
-	b := c.mem.bytes(i)[:headerSize+len(msg)]
+	i := int(c.msgPosted % uint64(c.o.SendDepth))
+	b := c.out.bytes(i)[:headerSize+len(msg)]
 	header{kind: msgData, credits: c.consumed, length: len(msg)}.put(b)
 	copy(b[headerSize:], msg)
 	c.consumed = 0
@@ -100,7 +113,7 @@ func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 		c.signaled = c.msgPosted
 		to.Send(c.enterAsking(entryMessage, nil), uverbs.Signaled)
 	}
-	to.SGE(c.mem.sge(i, len(b)))
+	to.SGE(c.out.sge(i, len(b)))
 }
 
 // Flush waits until the peer's device has everything that was sent.

@@ -30,9 +30,10 @@ func (m WaitMode) String() string {
 }
 
 // Options are the options of [Dial] and [Listen]; the zero value is what most programs want.
-// A connection needs registered memory for Depth + SendDepth + 5 messages of MessageSize, which
-// is 930 KiB with the zero values. Registering it is most of what a connection costs; those of
-// one device hand theirs on, so that a program that opens and closes them pays once.
+// A connection needs registered memory for Depth + 5 messages of MessageSize, and from its first
+// Send on for SendDepth more of the smaller MessageSize of both sides: 673 and 257 KiB with the
+// zero values. Registering it is most of what a connection costs; those of one device hand theirs
+// on, so that a program that opens and closes them pays once.
 type Options struct {
 	// PrivateData goes with the request of Dial, up to [MaxDialData] bytes, or with the answer
 	// of a listener, up to [MaxAcceptData] bytes.
