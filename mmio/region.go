@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -62,7 +63,7 @@ func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
 	var mem []byte
 	var mapErr error
 	if err := raw.Control(func(fd uintptr) {
-		mem, mapErr = mmap(int(fd), int64(offset), size, prot, unix.MAP_SHARED)
+		mem, mapErr = mmapShort(fd, offset, size, prot)
 	}); err != nil {
 		// Control has an error of its own for a closed file; it is the only
 		// reason for which it does not run the function.
@@ -107,7 +108,7 @@ func MapHuge(size, pageSize int) (*Region, error) {
 	return r, nil
 }
 
-// mmap and munmap are the system calls. unix.Mmap and unix.Munmap keep a table of all mappings
+// mmap, mmapShort and munmap are the system calls. unix.Mmap and unix.Munmap keep a table of all mappings
 // besides, under a lock, which a Region has no use for.
 func mmap(fd int, offset int64, size, prot, flags int) ([]byte, error) {
 	p, err := unix.MmapPtr(fd, offset, nil, uintptr(size), prot, flags)
@@ -115,6 +116,17 @@ func mmap(fd int, offset int64, size, prot, flags int) ([]byte, error) {
 		return nil, err
 	}
 	return unsafe.Slice((*byte)(p), size), nil
+}
+
+// mmapShort maps a file without telling Go's scheduler, as the runtime maps its own memory: a ring
+// is mapped in less time than it takes to hand the processor on and to get it back.
+func mmapShort(fd uintptr, offset uint64, size, prot int) ([]byte, error) {
+	addr, _, errno := syscall.RawSyscall6(syscall.SYS_MMAP, 0, uintptr(size), uintptr(prot), unix.MAP_SHARED, fd, uintptr(offset))
+	if errno != 0 {
+		return nil, errno
+	}
+	// The kernel has chosen the address, where Go has nothing: it is no pointer to keep track of.
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), size), nil
 }
 
 func munmap(mem []byte) error { return unix.MunmapPtr(unsafe.Pointer(&mem[0]), uintptr(len(mem))) }
