@@ -76,6 +76,7 @@ type End struct {
 	undo    []func() error
 	empty   int // fruitless polls
 	turns   int // of a loop
+	pace    pace
 	armed   bool
 	timer   *time.Timer
 	expired *atomic.Bool // the test's time is over
@@ -304,7 +305,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		return fmt.Errorf("the peer has %d queue pairs, and this side %d", len(peers), len(e.QPs))
 	}
 	for i, qp := range e.QPs {
-		f := flow{qp: qp, remote: peers[i]}
+		f := flow{qp: qp, remote: peers[i], pace: &e.pace}
 		switch {
 		case e.Config.Type == UD:
 			ah, err := e.way(peers[i])
