@@ -22,7 +22,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench sidebyside vmtest kernel perf flat hosts control mlx5 mlx5cm generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench benchonce sidebyside vmtest kernel perf flat hosts control mlx5 mlx5cm generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -46,8 +46,8 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 	$(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs $(BUILD)/demo
 
 test: WALK = 60s
-test: SIDEBYSIDE = -runs 1 -rounds 2
-test: check unit race abi bench sidebyside size vmtest kernel perf hosts control mlx5 mlx5cm racevm ## everything, with the kernel tests on one kernel
+test: SIDEBYSIDE = -rounds 1
+test: check unit race abi benchonce sidebyside size vmtest kernel perf hosts control mlx5 mlx5cm racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -79,20 +79,38 @@ abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest a
 vmtest: ## vmrun's own tests, which boot VMs
 	go test -C tools/vmrun -count=1 -run VM .
 
-bench: ## every benchmark once, so that none rots
+benchonce: ## every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...
 
-# The programs are linked without the libraries that libibverbs itself needs; the guest has them.
-$(BUILD)/rdmacore-%: test/bench/rdmacore/%.c | $(VMRUN)
+# The C programs are linked without the libraries that libibverbs itself needs; the guest has them.
+$(BUILD)/rdmacore-%: test/bench/rdmacore/%.c test/bench/rdmacore/common.h | $(VMRUN)
 	set -e; dir=$$($(VMRUN) get libibverbs-dev); \
 	gcc -O2 -Wall -o $@ $< -I$$dir/usr/include -L$$dir/usr/lib/$$(gcc -print-multiarch) \
 		-Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs
 
-SIDE = $(VMRUN) -kernel $(KERNEL) -with $(PACKAGES) -file $(BUILD)/rdmacore-post:/bin/rdmacore-post
-sidebyside: deps build $(BUILD)/rdmacore-post ## post and poll of ours and of rdma-core's, in turn, on rxe and on a modelled ConnectX
-	go build -trimpath -o $(BUILD)/sidebyside ./test/bench
-	$(SIDE) $(BUILD)/sidebyside $(SIDEBYSIDE)
-	$(SIDE) -device mlx5,mode=ib $(BUILD)/sidebyside $(SIDEBYSIDE)
+SIDE     = calls open mr qps
+SIDEWITH = $(PACKAGES),perftest,rdmacm-utils
+.PHONY: side
+side: deps build $(SIDE:%=$(BUILD)/rdmacore-%)
+	go build -trimpath -o $(BUILD)/bench ./test/bench
+	go build -trimpath -ldflags '-s -w' -o $(BUILD)/bench-open ./test/bench/open
+GUESTSIDE = $(VMRUN) -kernel $(KERNEL) -timeout 2h -with $(SIDEWITH) $(foreach p,$(SIDE),-file $(BUILD)/rdmacore-$p:/bin/rdmacore-$p) \
+	-file $(BUILD)/verbs:/bin/verbs -file $(BUILD)/bench-open:/bin/bench-open
+
+# BENCH are flags of test/bench, such as BENCH="-rows ^send -rounds 9"; without it all is measured.
+# What is kept is found by architecture, kernel and commit, and can be compared: .build/bench compare A B.
+BENCH ?= -mr 4096,1048576,1073741824 -qps 1,10,100,1000,10000
+KEEP  ?= $(BUILD)/results
+bench: side ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JSON and a page
+	rm -f $(BUILD)/bench.json
+	cd $(BUILD) && status=0; \
+	$(GUESTSIDE) -mem 4G -out bench.json:$(BUILD)/bench.json ./bench -commit $(VERSION) -json bench.json -progress=false $(BENCH) || status=$$?; \
+	./bench keep -dir $(KEEP) bench.json && exit $$status
+
+SIDEBYSIDE ?= -rounds 5
+sidebyside: side ## a short form of it, and post and poll on a modelled ConnectX as well
+	cd $(BUILD) && $(GUESTSIDE) ./bench -progress=false -rows '^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$$' $(SIDEBYSIDE)
+	cd $(BUILD) && $(GUESTSIDE) -device mlx5,mode=ib ./bench -progress=false -rows ^call/ $(SIDEBYSIDE)
 
 size: verbs
 	@size=$$(stat -c %s $(BUILD)/verbs); echo "static verbs binary: $$size bytes"; test $$size -lt $(VERBS_LIMIT)

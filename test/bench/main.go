@@ -1,28 +1,23 @@
-// Bench times calls of our library beside those of rdma-core's, on the same device, in turn: the
-// posting of a small inline SEND, its doorbell included, and the polling of its completion. It
-// runs in the VM that tools/vmrun boots.
-//
-// Both sides are compiled for speed, rdma-core's with -O2 as the distribution does it, and both
-// take the locks that a program with several threads needs: rdma-core a spin lock for each call
-// that posts or polls, ours one for each that posts, and with mlx5 for each that polls, which keeps
-// Close out. Neither side's process has a second thread at work: our goroutines have one
-// processor, unless -procs says otherwise.
+// Bench measures our library beside rdma-core's, on the same device, in turn: verbs perf beside the
+// programs of perftest, connections beside cmtime, and what those do not measure beside small C
+// programs. It runs in the VM that tools/vmrun boots, or where there is RDMA.
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,316 +25,463 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// setup is what is timed.
-type setup struct {
+const usage = `Bench measures goverbs beside rdma-core, on the same device, in turn.
+
+  bench [flags]           measure, and print a table
+  bench compare A B       how the JSON of two runs differs, such as of two commits
+  bench keep [flags] JSON  put a run where those of its architecture, kernel and commit are:
+                          DIR/ARCH-KERNEL/COMMIT.json, .html and .txt
+  bench render [flags] JSON  print the table of a run, and write the page and the text
+
+Rows, each of which -rows can choose:
+  send-lat, send-bw, write-lat, write-bw, read-lat, read-bw, atomic-lat, atomic-bw
+          verbs perf beside ib_send_lat and so on, at each size; polling, and with events on both
+          sides. Both get the same number of messages and no warm-up, and have perftest's
+          defaults otherwise: RC, 128 messages under way and a completion for 100 (1 above 8 KiB)
+          for bandwidth, one and inline data up to 236 bytes (220 of WRITE) for latency. Latency is
+          the median of a run; -N keeps perftest from taking the time of each message of bandwidth.
+          Below 2 KiB bandwidth is in messages per second.
+  .../list=16  messages that verbs perf posts 16 at a time, beside perftest without lists
+  open    from the start of a program until it has opened the device, and from its first line
+  connect  connections that are made 50 at once by two processes, beside cmtime
+  call    a call that posts a SEND of 64 bytes, and one that polls a completion. Both sides are
+          compiled for speed, rdma-core's with -O2 as the distribution does it, and have one
+          processor; both take the locks that a program with several threads needs
+  mr      memory that is there already is registered, and deregistered
+  qps     so many RC queue pairs are made and connected with themselves; and messages of 64
+          bytes go over one after the other
+
+Each figure of ours is divided by rdma-core's of the same round, and the ratios' median and
+spread are told: below 1 is better for times, above 1 for msg/s and MiB/s. "!" marks what is not
+as wanted.
+
+The JSON has version (1), commit, date, kernel, arch, cpus, cpu, device, perftest (its version),
+rounds and rows, each with
+  name, unit          ns, µs, ms, msg/s or MiB/s
+  better              less or more
+  wanted              of the ratio, at most or at least; may be missing
+  goverbs, rdma_core  a figure of each round, in the order of the rounds
+  goverbs_median, rdma_core_median
+  ratio               least, q1, median, q3 and most of the ratios of the rounds
+  error               why the row could not be measured, instead of figures
+
+The text for benchstat (golang.org/x/perf/cmd/benchstat) has both sides, "benchstat -col /by FILE";
+and two commits are compared by "benchstat -filter /by:goverbs OLD NEW".
+
+Exit status: 0; 1 if a row could not be measured; 2 if the command line is wrong.
+
+Flags:
+`
+
+// bench is a run of the whole.
+type bench struct {
 	device string
-	size   int // of a message, in bytes
-	count  int // messages of a round
-	rounds int // of a run
+	rounds int
+	count  int // messages of a run; 0 depends on the size
+	sizes  []int
+	mrs    []int
+	qps    []int
+	only   *regexp.Regexp
+
+	verbs, open, theirs, self string // programs
+	commit                    string
+	json, html, text          string // files
+	progress                  bool
+
+	gid         int
+	port        int
+	serving     *server // verbs perf serve
+	servingPort int
 }
 
-func main() {
-	var s setup
-	flag.StringVar(&s.device, "device", "", "the device; none is the first one")
-	flag.IntVar(&s.size, "size", 64, "size of a message, in bytes")
-	flag.IntVar(&s.count, "count", 64, "messages that are posted, and then polled, one by one")
-	flag.IntVar(&s.rounds, "rounds", 60, "how often that is done in a run")
-	runs := flag.Int("runs", 9, "runs of each, in turn")
-	theirs := flag.String("rdma-core", "/bin/rdmacore-post", "the program that does the same with rdma-core")
-	procs := flag.Int("procs", 1, "processors that our side's goroutines have; rdma-core's side is one thread")
-	once := flag.Bool("once", false, "only one run of ours, whose rounds are printed")
-	asJSON := flag.Bool("json", false, "print JSON")
-	flag.Parse()
-	err := s.check(*runs, *procs, flag.Args())
-	switch {
-	case err != nil:
-	case *once:
-		// With more, Go's scheduler looks after them meanwhile. In a machine that emulates as many
-		// processors as the host has, on which the device is emulated as well, that is timed, too.
-		runtime.GOMAXPROCS(*procs)
-		err = s.ours()
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// usageError is an error in the command line.
+type usageError struct{ error }
+
+// run does what the command line says, and returns the exit status.
+func run(args []string, stdout, stderr io.Writer) int {
+	var err error
+	command := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		command, args = args[0], args[1:]
+	}
+	switch command {
+	case "":
+		err = measure(args, stdout, stderr)
+	case "compare":
+		err = compareFiles(args, stdout)
+	case "keep":
+		err = keepFile(args, stdout, stderr)
+	case "render":
+		err = renderFile(args, stdout, stderr)
+	case "child":
+		err = child(args, stdout)
 	default:
-		err = s.compare(*runs, *procs, *theirs, *asJSON)
+		err = usageError{fmt.Errorf("%q is no command, allowed: compare, keep, render, or flags alone to measure", command)}
 	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "bench: %s\n", err)
-		os.Exit(1)
+	var u usageError
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.As(err, &u):
+		fmt.Fprintf(stderr, "bench: %s (bench -help tells more)\n", err)
+		return 2
 	}
+	fmt.Fprintf(stderr, "bench: %s\n", err)
+	return 1
 }
 
-// check compares the numbers with their ranges, and finds a device.
-func (s *setup) check(runs, procs int, rest []string) error {
-	if len(rest) > 0 {
-		return fmt.Errorf("%q: no arguments are wanted", rest)
-	}
-	for _, f := range []struct {
-		name           string
-		given, highest int
-	}{{"size", s.size, 1024}, {"count", s.count, 4096}, {"rounds", s.rounds, 1 << 20}, {"runs", runs, 1 << 10}, {"procs", procs, 1 << 10}} {
-		if f.given < 1 || f.given > f.highest {
-			return fmt.Errorf("-%s is %d; want 1 to %d", f.name, f.given, f.highest)
-		}
-	}
-	if s.device != "" {
-		return nil
-	}
-	all, err := uverbs.Devices()
-	if err != nil {
+// parse parses flags, of which errors are for the caller to tell.
+func parse(f *flag.FlagSet, args []string, help string, stdout io.Writer) error {
+	f.SetOutput(io.Discard)
+	f.Usage = func() {}
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, help)
+		f.SetOutput(stdout)
+		f.PrintDefaults()
 		return err
 	}
-	if len(all) == 0 {
-		return errors.New("there is no RDMA device")
+	if err != nil {
+		return usageError{err}
 	}
-	s.device = all[0].Name
 	return nil
 }
 
-// ours does a run, and prints the nanoseconds per call of each round.
-func (s *setup) ours() error {
-	dev, err := uverbs.Open(s.device)
+// numbers parses a list of numbers of a range.
+func numbers(name, s string, lowest, highest int) ([]int, error) {
+	var all []int
+	for _, text := range strings.Split(s, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < lowest || n > highest || slices.Contains(all, n) {
+			return nil, usageError{fmt.Errorf("-%s is %q, allowed: different numbers from %d to %d, with commas", name, s, lowest, highest)}
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// joined writes numbers with commas.
+func joined(n []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ","), "[]") }
+
+// options reads the command line.
+func options(args []string, stdout io.Writer) (*bench, error) {
+	b := &bench{port: 18600}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.StringVar(&b.device, "device", "", "the RDMA device (default: the first one)")
+	f.IntVar(&b.rounds, "rounds", 5, "how often each row is measured, by both in turn")
+	f.IntVar(&b.count, "iterations", 0, "messages of a run of traffic (default: depends on the size)")
+	sizes := f.String("sizes", joined(defaultSizes), "`sizes` of messages in bytes, with commas")
+	mrs := f.String("mr", "4096,1048576", "`sizes` of memory to register in bytes, with commas; make bench has 1073741824 too")
+	qps := f.String("qps", "1,100,1000", "`numbers` of queue pairs, with commas; make bench has 10000 too")
+	only := f.String("rows", "", "`regexp` of the names of the rows to measure (default: all)")
+	f.StringVar(&b.verbs, "verbs", "verbs", "our `program` for traffic")
+	f.StringVar(&b.open, "open", "bench-open", "our `program` that opens a device")
+	f.StringVar(&b.theirs, "rdma-core", "rdmacore", "what the `names` of rdma-core's C programs begin with")
+	f.StringVar(&b.commit, "commit", "unknown", "what of ours is measured")
+	f.StringVar(&b.json, "json", "", "write the result as JSON to this `file`")
+	f.StringVar(&b.html, "html", "", "write a page with plots to this `file`")
+	f.StringVar(&b.text, "benchstat", "", "write text for benchstat to this `file`")
+	f.BoolVar(&b.progress, "progress", terminal(os.Stderr), "tell on standard error what is being measured (default: on a terminal)")
+	if err := parse(f, args, usage, stdout); err != nil {
+		return nil, err
+	}
+	var err error
+	for _, n := range []struct {
+		name            string
+		given           int
+		lowest, highest int
+	}{{"rounds", b.rounds, 1, 1000}, {"iterations", b.count, 0, 10_000_000}} {
+		if n.given < n.lowest || n.given > n.highest {
+			return nil, usageError{fmt.Errorf("-%s is %d, allowed: %d to %d", n.name, n.given, n.lowest, n.highest)}
+		}
+	}
+	if b.count > 0 && b.count < 5 {
+		return nil, usageError{fmt.Errorf("-iterations is %d, allowed: 0 for what suits the size, or 5 and more, which perftest wants", b.count)}
+	}
+	if b.sizes, err = numbers("sizes", *sizes, 1, 1<<30); err != nil {
+		return nil, err
+	}
+	if b.mrs, err = numbers("mr", *mrs, 1, 1<<40); err != nil {
+		return nil, err
+	}
+	if b.qps, err = numbers("qps", *qps, 1, 1<<20); err != nil {
+		return nil, err
+	}
+	if b.only, err = regexp.Compile(*only); err != nil {
+		return nil, usageError{fmt.Errorf("-rows: %w", err)}
+	}
+	if !kept.MatchString(b.commit) {
+		return nil, usageError{fmt.Errorf("-commit is %q, allowed: letters, digits and . _ + -", b.commit)}
+	}
+	if f.NArg() > 0 {
+		return nil, usageError{fmt.Errorf("%q: no arguments are wanted", f.Args())}
+	}
+	if len(b.selected()) == 0 {
+		return nil, usageError{fmt.Errorf("-rows is %q, which is no row's name", *only)}
+	}
+	return b, nil
+}
+
+// selected returns the work that has a row which is wanted.
+func (b *bench) selected() []work {
+	return slices.DeleteFunc(b.all(), func(w work) bool {
+		return !slices.ContainsFunc(w.rows, func(r Row) bool { return b.only.MatchString(r.Name) })
+	})
+}
+
+// terminal reports whether a file is one.
+func terminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// measure measures.
+func measure(args []string, stdout, stderr io.Writer) error {
+	b, err := options(args, stdout)
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
-	b, err := s.open(dev)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	r, err := b.prepare(ctx)
 	if err != nil {
 		return err
 	}
-	for done := 0; done < s.rounds; {
-		post, poll, ok, err := b.round()
-		if err != nil {
+	if b.progress {
+		defer fmt.Fprint(stderr, "\r\x1b[K")
+	}
+	fmt.Fprintf(stdout, "%s\n%s\n", r.title(), heading)
+	failed := 0
+	for _, w := range b.selected() {
+		rows := b.turns(ctx, w, stderr)
+		if ctx.Err() != nil {
+			break
+		}
+		for _, row := range rows {
+			if row.Error != "" {
+				failed++
+			}
+			if b.only.MatchString(row.Name) {
+				fmt.Fprintln(stdout, row.line())
+				r.Rows = append(r.Rows, row)
+			}
+		}
+	}
+	if b.serving != nil {
+		b.serving.stop()
+	}
+	fmt.Fprintln(stdout, footing)
+	if len(r.Rows) == 0 {
+		return errors.New("interrupted")
+	}
+	if err := b.write(r); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d rows could not be measured", failed)
+	}
+	return ctx.Err()
+}
+
+// write writes the files that are asked for.
+func (b *bench) write(r *Report) error {
+	for _, f := range []struct {
+		name  string
+		write func(io.Writer) error
+	}{{b.json, r.writeJSON}, {b.html, r.writeHTML}, {b.text, r.writeBenchstat}} {
+		if f.name == "" {
+			continue
+		}
+		if err := save(f.name, f.write); err != nil {
 			return err
 		}
-		if ok {
-			done++
-			fmt.Printf("%.1f %.1f\n", post, poll)
-		}
 	}
 	return nil
 }
 
-// bench is a QP that is connected with itself. All of it goes with the device.
-type bench struct {
-	count      int
-	qp         *uverbs.QP
-	send, recv *uverbs.CQ
-	mr         *uverbs.MR
-	wrs        [1]uverbs.SendWR
-	wcs        [1]uverbs.WC
-}
-
-// open makes the QP.
-func (s *setup) open(dev *uverbs.Device) (*bench, error) {
-	b := &bench{count: s.count}
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	buf, err := uverbs.AllocBuffer(s.size)
-	if err != nil {
-		return nil, err
-	}
-	if b.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
-		return nil, err
-	}
-	for _, cq := range []**uverbs.CQ{&b.send, &b.recv} {
-		if *cq, err = dev.CreateCQ(s.count, uverbs.CQOptions{}); err != nil {
+// prepare finds what the programs must be told, and says what is measured.
+func (b *bench) prepare(ctx context.Context) (*Report, error) {
+	if b.device == "" {
+		all, err := uverbs.Devices()
+		if err != nil {
 			return nil, err
 		}
+		if len(all) == 0 {
+			return nil, errors.New("there is no RDMA device")
+		}
+		b.device = all[0].Name
 	}
-	b.qp, err = pd.CreateQP(uverbs.QPOptions{
-		SendCQ: b.send, RecvCQ: b.recv, MaxSendWR: s.count, MaxRecvWR: s.count, MaxInline: s.size, SignalAll: true,
-	})
-	if err != nil {
+	var err error
+	if b.self, err = os.Executable(); err != nil {
 		return nil, err
 	}
-	here, err := b.qp.Endpoint()
-	if err != nil {
+	if b.gid, err = gidIndex(b.device); err != nil {
 		return nil, err
 	}
-	b.wrs[0] = uverbs.SendWR{Opcode: uverbs.WRSend, Inline: make([]byte, s.size)}
-	return b, b.qp.Connect(context.Background(), here)
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, err
+	}
+	r := &Report{
+		Version: ReportVersion, Commit: b.commit, Date: time.Now().UTC().Format("2006-01-02 15:04"),
+		Kernel: unix.ByteSliceToString(u.Release[:]), Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), CPU: cpuName(),
+		Device: b.device, Rounds: b.rounds,
+	}
+	if out, _ := exec.CommandContext(ctx, "ib_send_lat", "--version").CombinedOutput(); len(out) > 0 { // its status says nothing
+		if _, version, ok := strings.Cut(string(out), "Version: "); ok {
+			r.Perftest = strings.Fields(version)[0]
+		}
+	}
+	return r, nil
 }
 
-// settle is how long is waited between posting and polling.
-const settle = 10 * time.Millisecond
-
-// round posts and polls, and returns the nanoseconds per call. They are not ok if a completion
-// was not there yet, so that what was timed was a wait.
-func (b *bench) round() (post, poll float64, ok bool, err error) {
-	for range b.count {
-		if err := b.qp.PostRecv(0, b.mr.SGE(0, b.mr.Len())); err != nil {
-			return 0, 0, false, err
+// cpuName returns what the processor calls itself.
+func cpuName() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown"
+	}
+	for l := range strings.Lines(string(b)) {
+		if key, name, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(name)
 		}
 	}
-	begin := time.Now()
-	for i := range b.count {
-		b.wrs[0].ID = uint64(i)
-		if err := b.qp.PostSend(b.wrs[:]...); err != nil {
-			return 0, 0, false, err
-		}
-	}
-	posted := time.Since(begin)
-	if err := b.drain(b.recv, b.count); err != nil {
-		return 0, 0, false, err
-	}
-	for drained := time.Now(); time.Since(drained) < settle; { // the completions of the sends are there, or about to be
-		runtime.Gosched() // as a program does that polls; asleep, it would find cold what it is timed with
-	}
-	missing := 0
-	begin = time.Now()
-	for range b.count {
-		n, err := b.send.Poll(b.wcs[:])
-		if err != nil {
-			return 0, 0, false, err
-		}
-		missing += 1 - n
-	}
-	polled := time.Since(begin)
-	perCall := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / float64(b.count) }
-	return perCall(posted), perCall(polled), missing == 0, b.drain(b.send, missing)
+	return "unknown"
 }
 
-// drain polls until there were so many completions.
-func (b *bench) drain(cq *uverbs.CQ, count int) error {
-	for count > 0 {
-		n, err := cq.Poll(b.wcs[:])
-		if err != nil {
-			return err
+// turns has both do some work, in turn.
+func (b *bench) turns(ctx context.Context, w work, log io.Writer) []Row {
+	rows := slices.Clone(w.rows)
+	for round := range b.rounds {
+		if b.progress {
+			fmt.Fprintf(log, "\r\x1b[Kround %d of %d: %s", round+1, b.rounds, rows[0].Name)
 		}
-		if n > 0 {
-			if err := b.qp.Err(&b.wcs[0]); err != nil {
-				return err
+		var figures [2][]float64
+		for k := range figures {
+			k = (k + round) % 2 // neither has the advantage of being first
+			one, cancel := context.WithTimeout(ctx, patience)
+			var err error
+			figures[k], err = []func(context.Context) ([]float64, error){w.ours, w.theirs}[k](one)
+			cancel()
+			if err != nil {
+				for i := range rows {
+					rows[i].Ours, rows[i].RdmaCore, rows[i].Error = nil, nil, err.Error()
+				}
+				return rows
 			}
 		}
-		count -= n
+		for i := range rows {
+			rows[i].Ours = append(rows[i].Ours, figures[0][i])
+			rows[i].RdmaCore = append(rows[i].RdmaCore, figures[1][i])
+		}
+	}
+	for i := range rows {
+		rows[i].sum()
+	}
+	if b.progress {
+		fmt.Fprint(log, "\r\x1b[K")
+	}
+	return rows
+}
+
+// compareFiles compares two reports.
+func compareFiles(args []string, stdout io.Writer) error {
+	f := flag.NewFlagSet("compare", flag.ContinueOnError)
+	if err := parse(f, args, "bench compare A B: how the JSON of two runs differs\n", stdout); err != nil {
+		return err
+	}
+	if f.NArg() != 2 {
+		return usageError{fmt.Errorf("compare has %d arguments, want the JSON of two runs", f.NArg())}
+	}
+	a, err := readReport(f.Arg(0))
+	if err != nil {
+		return err
+	}
+	b, err := readReport(f.Arg(1))
+	if err != nil {
+		return err
+	}
+	return compare(stdout, a, b)
+}
+
+// keepFile keeps a report.
+func keepFile(args []string, stdout, stderr io.Writer) error {
+	f := flag.NewFlagSet("keep", flag.ContinueOnError)
+	dir := f.String("dir", ".build/bench", "the `directory` of all runs")
+	help := "bench keep [flags] JSON: puts a run where those of its architecture, kernel and commit are.\nRows that its commit has there already stay, unless they were measured anew.\n"
+	r, err := one(f, args, help, stdout)
+	if err != nil {
+		return err
+	}
+	file, err := r.keep(*dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "kept as %s, and as .html and .txt\n", file)
+	others, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*.json"))
+	if err == nil && len(others) > 1 {
+		fmt.Fprintf(stdout, "there are %d others, to compare with: bench compare %s %s\n", len(others)-1, filepath.Join(filepath.Dir(file), "OTHER.json"), file)
 	}
 	return nil
 }
 
-// row is what is told of a call.
-type row struct {
-	Call     string  `json:"call"`
-	Ours     float64 `json:"ours_ns"`
-	RdmaCore float64 `json:"rdma_core_ns"`
-	Ratio    float64 `json:"ratio"`
-	Least    float64 `json:"ratio_least"`
-	Most     float64 `json:"ratio_most"`
+// one parses flags and reads the report that is the argument.
+func one(f *flag.FlagSet, args []string, help string, stdout io.Writer) (*Report, error) {
+	if err := parse(f, args, help, stdout); err != nil {
+		return nil, err
+	}
+	if f.NArg() != 1 {
+		return nil, usageError{fmt.Errorf("%s has %d arguments, want the JSON of a run", f.Name(), f.NArg())}
+	}
+	return readReport(f.Arg(0))
 }
 
-// compare has both do runs in turn, and prints how they compare.
-func (s *setup) compare(runs, procs int, theirs string, asJSON bool) error {
-	index, err := s.gidIndex()
+// renderFile prints a report, and writes it in other forms.
+func renderFile(args []string, stdout, stderr io.Writer) error {
+	b := &bench{}
+	f := flag.NewFlagSet("render", flag.ContinueOnError)
+	f.StringVar(&b.html, "html", "", "write a page with plots to this `file`")
+	f.StringVar(&b.text, "benchstat", "", "write text for benchstat to this `file`")
+	r, err := one(f, args, "bench render [flags] JSON: prints the table of a run\n", stdout)
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
+	if err := r.writeText(stdout); err != nil {
 		return err
 	}
-	num := strconv.Itoa
-	lines := [2][]string{
-		{self, "-once", "-device", s.device, "-size", num(s.size), "-count", num(s.count), "-rounds", num(s.rounds), "-procs", num(procs)},
-		{theirs, s.device, num(index), num(s.size), num(s.count), num(s.rounds)},
+	return b.write(r)
+}
+
+// child is what this program does when it is the one that is timed.
+func child(args []string, out io.Writer) error {
+	bad := usageError{fmt.Errorf("child %q: not what this program tells itself", args)}
+	if len(args) < 2 {
+		return bad
 	}
-	var all [2][2][]float64 // by the program and the call
-	for i := range runs {
-		for k := range lines {
-			k = (k + i) % 2 // neither has the advantage of being first
-			times, err := run(lines[k])
-			if err != nil {
-				return err
-			}
-			for call, ns := range times {
-				all[k][call] = append(all[k][call], ns)
-			}
+	device := args[1]
+	switch {
+	case args[0] == "accept" && len(args) == 2:
+		return accept(out, device)
+	case args[0] == "connect" && len(args) == 3:
+		return connect(out, device, args[2])
+	}
+	var n []int
+	for _, a := range args[2:] {
+		v, err := strconv.Atoi(a)
+		if err != nil || v < 0 {
+			return bad
 		}
-		fmt.Fprintf(os.Stderr, "bench: run %d of %d\n", i+1, runs)
+		n = append(n, v)
 	}
-	var rows []row
-	for call, name := range []string{"post", "poll"} {
-		ours, core := all[0][call], all[1][call]
-		ratios := make([]float64, len(ours))
-		for i := range ratios {
-			ratios[i] = ours[i] / core[i]
-		}
-		rows = append(rows, row{name, median(ours), median(core), median(ratios), slices.Min(ratios), slices.Max(ratios)})
+	switch {
+	case args[0] == "calls" && len(n) == 4:
+		return calls(out, device, n[1], n[2], n[3])
+	case args[0] == "mr" && len(n) == 2:
+		return registrations(out, device, n[0], n[1])
+	case args[0] == "qps" && len(n) == 3:
+		return manyQPs(out, device, n[0], n[1], n[2])
 	}
-	return s.print(rows, runs, procs, asJSON)
-}
-
-// gidIndex returns which of the port's GIDs a QP of ours uses.
-func (s *setup) gidIndex() (int, error) {
-	dev, err := uverbs.Open(s.device)
-	if err != nil {
-		return 0, err
-	}
-	defer dev.Close()
-	b, err := s.open(dev)
-	if err != nil {
-		return 0, err
-	}
-	attr, err := b.qp.Query()
-	return int(attr.AH.GRH.SGIDIndex), err
-}
-
-// run does a run of a program, and returns the medians of its rounds by the call.
-func run(line []string) (times [2]float64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return times, fmt.Errorf("%s: %w\n%s", strings.Join(line, " "), err, stderr.Bytes())
-	}
-	var rounds [2][]float64
-	for text := range strings.Lines(string(out)) {
-		var post, poll float64
-		if _, err := fmt.Sscan(text, &post, &poll); err != nil {
-			return times, fmt.Errorf("%s says %q: %w", line[0], text, err)
-		}
-		rounds[0], rounds[1] = append(rounds[0], post), append(rounds[1], poll)
-	}
-	if len(rounds[0]) == 0 {
-		return times, fmt.Errorf("%s says nothing", line[0])
-	}
-	return [2]float64{median(rounds[0]), median(rounds[1])}, nil
-}
-
-// print prints the table, or JSON.
-func (s *setup) print(rows []row, runs, procs int, asJSON bool) error {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return err
-	}
-	kernel := unix.ByteSliceToString(u.Release[:])
-	if asJSON {
-		e := json.NewEncoder(os.Stdout)
-		e.SetIndent("", "  ")
-		return e.Encode(struct {
-			Kernel string `json:"kernel"`
-			Arch   string `json:"arch"`
-			Device string `json:"device"`
-			Size   int    `json:"size"`
-			Runs   int    `json:"runs"`
-			Procs  int    `json:"procs"`
-			Rows   []row  `json:"rows"`
-		}{kernel, runtime.GOARCH, s.device, s.size, runs, procs, rows})
-	}
-	fmt.Printf("Linux %s, %s, RC SEND of %d bytes inline, %d runs of %d rounds of %d, in turn, GOMAXPROCS=%d\n", kernel, s.device, s.size, runs, s.rounds, s.count, procs)
-	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "call\tgoverbs\trdma-core\tratio\tspread of the ratio\t")
-	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%.0f ns\t%.0f ns\t%.2f\t%.2f to %.2f\t\n", r.Call, r.Ours, r.RdmaCore, r.Ratio, r.Least, r.Most)
-	}
-	fmt.Fprintln(t, "(medians; the ratio is that of neighbouring runs, below 1 is faster)")
-	return t.Flush()
-}
-
-// median returns the middle value.
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	return bad
 }

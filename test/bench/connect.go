@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// atOnce is how many connections are made at once.
+const atOnce = 50
+
+// ends are the connections of one side, made step by step.
+type ends struct {
+	channel *cm.Channel
+	dev     *uverbs.Device
+	pd      *uverbs.PD
+	ids     []*cm.ID
+	cqs     map[*cm.ID]*uverbs.CQ
+}
+
+// newEnds opens what a side needs.
+func newEnds(device string) (*ends, error) {
+	e := &ends{cqs: map[*cm.ID]*uverbs.CQ{}}
+	var err error
+	if e.dev, err = uverbs.Open(device); err != nil {
+		return nil, err
+	}
+	if e.pd, err = e.dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	e.channel, err = cm.OpenChannel()
+	return e, err
+}
+
+// queues gives an ID a QP with a CQ of its own.
+func (e *ends) queues(id *cm.ID) error {
+	cq, err := e.dev.CreateCQ(2, uverbs.CQOptions{})
+	if err != nil {
+		return err
+	}
+	e.cqs[id] = cq
+	_, err = id.CreateQP(e.pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+	return err
+}
+
+// hangUp closes a connection.
+func (e *ends) hangUp(id *cm.ID) error {
+	err := id.Close()
+	if cq := e.cqs[id]; cq != nil {
+		err = errors.Join(err, cq.Close())
+	}
+	delete(e.cqs, id)
+	return err
+}
+
+// accept is the side that is connected to. It says where it listens, and ends with the program.
+func accept(out io.Writer, device string) error {
+	ctx := context.Background()
+	e, err := newEnds(device)
+	if err != nil {
+		return err
+	}
+	l, err := e.channel.NewID(cm.TCP)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(l.Bind(netip.AddrPortFrom(serverIP, 0)), l.Listen(0)); err != nil {
+		return err
+	}
+	addrs, err := l.Addrs()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, addrs.Local)
+	for {
+		ev, err := e.channel.Next(ctx)
+		if err != nil {
+			return err
+		}
+		switch ev.Type {
+		case cm.ConnectRequest:
+			if err = e.queues(ev.ID); err == nil {
+				err = ev.ID.Accept(cm.ConnParam{}, cm.ECE{})
+			}
+		case cm.Disconnected:
+			err = e.hangUp(ev.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// connect makes connections as cmtime of rdma-core does, all taking a step before any takes the
+// next, and prints the nanoseconds per connection.
+func connect(out io.Writer, device, to string) error {
+	addr, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return err
+	}
+	e, err := newEnds(device)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	for range atOnce {
+		id, err := e.channel.NewID(cm.TCP)
+		if err != nil {
+			return err
+		}
+		e.ids = append(e.ids, id)
+	}
+	for _, s := range []struct {
+		do  func(*cm.ID) error
+		end cm.EventType // none if it is done when it returns
+	}{
+		{func(id *cm.ID) error { return id.ResolveAddr(netip.AddrPort{}, addr, 2*time.Second) }, cm.AddrResolved},
+		{func(id *cm.ID) error { return id.ResolveRoute(2 * time.Second) }, cm.RouteResolved},
+		{e.queues, noEvent},
+		{func(id *cm.ID) error {
+			return id.Connect(cm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5}, cm.ECE{})
+		}, cm.Established},
+	} {
+		if err := e.step(s.do, s.end); err != nil {
+			return err
+		}
+	}
+	took := time.Since(begin)
+	fmt.Fprintf(out, "%.1f\n", float64(took.Nanoseconds())/atOnce)
+	var errs []error
+	for _, id := range e.ids {
+		errs = append(errs, e.hangUp(id))
+	}
+	return errors.Join(errs...)
+}
+
+// noEvent stands for a step that is done when it returns.
+const noEvent = ^cm.EventType(0)
+
+// step has all connections take a step, and waits until they have.
+func (e *ends) step(do func(*cm.ID) error, end cm.EventType) error {
+	for _, id := range e.ids {
+		if err := do(id); err != nil {
+			return err
+		}
+	}
+	if end == noEvent {
+		return nil
+	}
+	for left := len(e.ids); left > 0; {
+		ev, err := e.channel.Next(context.Background())
+		if err != nil {
+			return err
+		}
+		switch {
+		case ev.Type == cm.AddrError && errors.Is(ev.Err(), syscall.ETIMEDOUT):
+			err = do(ev.ID) // as cmtime does
+		case ev.Type == end:
+			left--
+		default:
+			err = fmt.Errorf("%s instead of %s: %w", ev.Type, end, ev.Err())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

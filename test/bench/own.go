@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// registrations times the registration and the deregistration of memory that is there already, and
+// prints the nanoseconds of both each time.
+func registrations(out io.Writer, device string, size, count int) error {
+	dev, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < size; i += 4096 {
+		buf.Bytes()[i] = 1
+	}
+	for range count {
+		begin := time.Now()
+		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		registered := time.Now()
+		if err := mr.Close(); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%d %d\n", registered.Sub(begin).Nanoseconds(), time.Since(registered).Nanoseconds())
+	}
+	return nil
+}
+
+// manyQPs makes RC queue pairs with one CQ and connects each with itself; then messages of 64 bytes
+// go over one after the other in turn, each sent, received and polled before the next. It
+// prints the nanoseconds that it took to make and connect a queue pair, and those per message.
+func manyQPs(out io.Writer, device string, gid, count, messages int) error {
+	dev, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	buf, err := uverbs.AllocBuffer(4096)
+	if err != nil {
+		return err
+	}
+	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	cq, err := dev.CreateCQ(4, uverbs.CQOptions{})
+	if err != nil {
+		return err
+	}
+	qps := make([]*uverbs.QP, count)
+	ctx := context.Background()
+	begin := time.Now()
+	for i := range qps {
+		qps[i], err = pd.CreateQP(uverbs.QPOptions{
+			SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, SignalAll: true,
+			Path: uverbs.PathOptions{GID: uverbs.GIDAt(gid)},
+		})
+		if err != nil {
+			return fmt.Errorf("queue pair %d: %w", i+1, err)
+		}
+		here, err := qps[i].Endpoint()
+		if err != nil {
+			return err
+		}
+		if err := qps[i].Connect(ctx, here); err != nil {
+			return err
+		}
+	}
+	made := time.Since(begin)
+	send := uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, 64)}}
+	to := mr.SGE(2048, 64)
+	wcs := make([]uverbs.WC, 1)
+	begin = time.Now()
+	for i := range messages {
+		qp := qps[i%count]
+		if err := qp.PostRecv(0, to); err != nil {
+			return err
+		}
+		if err := qp.PostSend(send); err != nil {
+			return err
+		}
+		for done := 0; done < 2; {
+			n, err := cq.Poll(wcs)
+			if err != nil {
+				return err
+			}
+			for i := range wcs[:n] {
+				if err := wcs[i].Err(); err != nil {
+					return err
+				}
+			}
+			done += n
+		}
+	}
+	took := time.Since(begin)
+	fmt.Fprintf(out, "%.1f %.1f\n", float64(made.Nanoseconds())/float64(count), float64(took.Nanoseconds())/float64(messages))
+	return nil
+}

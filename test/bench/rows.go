@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// work is what both do in turn. One run of it can give several figures.
+type work struct {
+	rows   []Row
+	ours   func(context.Context) ([]float64, error)
+	theirs func(context.Context) ([]float64, error)
+}
+
+// Sizes of messages, in bytes, if none are given.
+var defaultSizes = []int{2, 64, 4 << 10, 64 << 10, 1 << 20}
+
+// Ratios that are wanted.
+const (
+	noWorse   = 1.0
+	listGain  = 1.2 // of the message rate, when messages are posted 16 at a time
+	openRatio = 0.2 // of the time to open a device
+)
+
+// listLength is how many messages are posted at a time in a row about that.
+const listLength = 16
+
+// iterations returns the messages of a run, so that it takes about a second where the device is
+// software and the machine is emulated.
+func (b *bench) iterations(metric string, size int) int {
+	if b.count != 0 {
+		return b.count
+	}
+	n := 20
+	switch {
+	case size <= 1<<10:
+		n = 4000
+	case size <= 8<<10:
+		n = 1000
+	case size <= 128<<10:
+		n = 150
+	}
+	if metric == "bw" {
+		n = n * 5 / 2
+	}
+	return n
+}
+
+// all returns all that there is to do, in the order of the table.
+func (b *bench) all() []work {
+	var all []work
+	for _, op := range []string{"send", "write", "read", "atomic"} {
+		sizes := b.sizes
+		if op == "atomic" {
+			sizes = []int{8}
+		}
+		for _, metric := range []string{"lat", "bw"} {
+			for _, events := range []bool{false, true} {
+				if events && op == "write" && metric == "lat" {
+					continue // it looks at memory, of which there are no events
+				}
+				for _, size := range sizes {
+					all = append(all, b.traffic(op, metric, size, events, 1))
+				}
+			}
+		}
+	}
+	for _, size := range b.sizes {
+		if size <= 64 {
+			all = append(all, b.traffic("send", "bw", size, false, listLength))
+		}
+	}
+	all = append(all, b.opening(), b.connecting(), b.calling())
+	for _, size := range b.mrs {
+		all = append(all, b.registering(size))
+	}
+	for _, n := range b.qps {
+		all = append(all, b.many(n))
+	}
+	return all
+}
+
+// row makes a row.
+func row(name, unit string, wanted float64) Row {
+	r := Row{Name: name, Unit: unit, Better: less, Wanted: wanted}
+	if unit == rate || unit == bandwidth {
+		r.Better = more
+	}
+	return r
+}
+
+// traffic is a test of verbs perf beside perftest's program for it. All that differs in the
+// defaults of the two, and what perftest would do besides, is given to both.
+func (b *bench) traffic(op, metric string, size int, events bool, list int) work {
+	test := op + "-" + metric
+	name := fmt.Sprintf("%s/size=%d/wait=poll", test, size)
+	if events {
+		name = fmt.Sprintf("%s/size=%d/wait=events", test, size)
+	}
+	if list > 1 {
+		name += fmt.Sprintf("/list=%d", list)
+	}
+	unit := microseconds
+	if metric == "bw" {
+		if unit = rate; size > 1<<10 {
+			unit = bandwidth
+		}
+	}
+	wanted := noWorse
+	if list > 1 {
+		wanted = listGain
+	}
+	n := strconv.Itoa(b.iterations(metric, size))
+	ours := []string{b.verbs, "perf", test, "--json", "--warmup", "0", "-n", n, "-d", b.device}
+	theirs := []string{"ib_" + strings.ReplaceAll(test, "-", "_"), "-F", "-n", n, "-d", b.device}
+	if op != "atomic" {
+		ours = append(ours, "-s", strconv.Itoa(size))
+		theirs = append(theirs, "-s", strconv.Itoa(size))
+	}
+	if metric == "bw" {
+		theirs = append(theirs, "-N") // ours does not look for the peak either, which takes a time stamp for each message
+	}
+	if list > 1 {
+		ours = append(ours, "--list", strconv.Itoa(list))
+	}
+	if events {
+		ours = append(ours, "-e")
+		theirs = append(theirs, "-e")
+	}
+	return work{
+		rows:   []Row{row(name, unit, wanted)},
+		ours:   func(ctx context.Context) ([]float64, error) { return b.perf(ctx, ours, unit) },
+		theirs: func(ctx context.Context) ([]float64, error) { return b.perftest(ctx, theirs, size, unit) },
+	}
+}
+
+// program returns the command line of a program of ours that is this one, or of rdma-core's, with
+// what both are told.
+func (b *bench) child(args ...any) (ours, theirs []string) {
+	ours, theirs = []string{b.self, "child"}, []string{b.theirs + "-" + fmt.Sprint(args[0])}
+	for i, a := range args {
+		ours = append(ours, fmt.Sprint(a))
+		if i > 0 {
+			theirs = append(theirs, fmt.Sprint(a))
+		}
+	}
+	return ours, theirs
+}
+
+// pair is work of two programs which print lines of figures, of which the medians count.
+func pair(rows []Row, ours, theirs []string, each float64) work {
+	do := func(line []string) func(context.Context) ([]float64, error) {
+		return func(ctx context.Context) ([]float64, error) {
+			v, err := medians(ctx, line, len(rows))
+			for i := range v {
+				v[i] /= each
+			}
+			return v, err
+		}
+	}
+	return work{rows, do(ours), do(theirs)}
+}
+
+// calling is the posting of a small SEND, and the polling of its completion.
+func (b *bench) calling() work {
+	const size, count, rounds = 64, 64, 20
+	ours, theirs := b.child("calls", b.device, b.gid, size, count, rounds)
+	return pair([]Row{row("call/post", nanoseconds, noWorse), row("call/poll", nanoseconds, noWorse)}, ours, theirs, 1)
+}
+
+// registering is the registration of memory.
+func (b *bench) registering(size int) work {
+	count := 50
+	if size > 1<<27 {
+		count = 1
+	}
+	ours, theirs := b.child("mr", b.device, size, count)
+	name := fmt.Sprintf("mr/size=%d/", size)
+	return pair([]Row{row(name+"reg", microseconds, noWorse), row(name+"dereg", microseconds, noWorse)}, ours, theirs, 1e3)
+}
+
+// many is about many queue pairs.
+func (b *bench) many(n int) work {
+	messages := max(1000, n)
+	ours, theirs := b.child("qps", b.device, b.gid, n, messages)
+	name := fmt.Sprintf("qps/n=%d/", n)
+	return pair([]Row{row(name+"create", microseconds, noWorse), row(name+"message", microseconds, noWorse)}, ours, theirs, 1e3)
+}
+
+// opening is the opening of a device by a program: from its start, and from its first line.
+func (b *bench) opening() work {
+	do := func(line ...string) func(context.Context) ([]float64, error) {
+		return func(ctx context.Context) ([]float64, error) { return ready(ctx, line) }
+	}
+	return work{[]Row{row("open/program", milliseconds, openRatio), row("open/device", milliseconds, openRatio)}, do(b.open, b.device), do(b.theirs+"-open", b.device)}
+}
+
+// connecting is the making of connections, step by step.
+func (b *bench) connecting() work {
+	return work{[]Row{row(fmt.Sprintf("connect/n=%d", atOnce), microseconds, noWorse)}, b.connect, b.cmtime}
+}

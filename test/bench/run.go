@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// serverIP is where servers are, an address of the device.
+var serverIP = netip.MustParseAddr("10.1.0.1")
+
+// patience bounds a run, on a machine that emulates and is busy.
+const patience = 2 * time.Minute
+
+// server is a program that runs beside.
+type server struct {
+	cmd    *exec.Cmd
+	stderr *bytes.Buffer
+	ended  chan struct{}
+	err    error // valid when ended is closed
+}
+
+// start starts a program. It does not outlive this one.
+func start(line []string, stdout io.Writer) (*server, error) {
+	s := &server{cmd: exec.Command(line[0], line[1:]...), stderr: &bytes.Buffer{}, ended: make(chan struct{})}
+	s.cmd.Stdout, s.cmd.Stderr = stdout, s.stderr
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		s.err = s.cmd.Wait()
+		close(s.ended)
+	}()
+	return s, nil
+}
+
+// stop ends it, if it has not ended.
+func (s *server) stop() {
+	s.cmd.Process.Kill()
+	<-s.ended
+}
+
+// failed says how it has ended.
+func (s *server) failed() error {
+	err := s.err
+	if err == nil {
+		err = errors.New("it has ended")
+	}
+	return fmt.Errorf("%s: %w: %s", strings.Join(s.cmd.Args, " "), err, bytes.TrimSpace(s.stderr.Bytes()))
+}
+
+// listening waits until somebody listens on a TCP port.
+func (s *server) listening(ctx context.Context, port int) error {
+	for {
+		for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+			if b, err := os.ReadFile(file); err == nil && listens(string(b), port) {
+				return nil
+			}
+		}
+		select {
+		case <-s.ended:
+			return s.failed()
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not listen on port %d: %w", strings.Join(s.cmd.Args, " "), port, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// listens reports whether a port is listened on, by a table of the kernel's.
+func listens(table string, port int) bool {
+	const stateListen = "0A"
+	for l := range strings.Lines(table) {
+		f := strings.Fields(l)
+		if len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == stateListen {
+			return true
+		}
+	}
+	return false
+}
+
+// output runs a program and returns what it prints.
+func output(ctx context.Context, line []string) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.Stderr = &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out, nil
+}
+
+// medians runs a program which prints lines of n figures, and returns the median of each.
+func medians(ctx context.Context, line []string, n int) ([]float64, error) {
+	out, err := output(ctx, line)
+	if err != nil {
+		return nil, err
+	}
+	columns := make([][]float64, n)
+	for text := range strings.Lines(string(out)) {
+		f := strings.Fields(text)
+		if len(f) != n {
+			return nil, fmt.Errorf("%s says %q, want %d figures", line[0], text, n)
+		}
+		for i := range f {
+			v, err := strconv.ParseFloat(f[i], 64)
+			if err != nil || !(v > 0) {
+				return nil, fmt.Errorf("%s says %q, want figures above 0", line[0], text)
+			}
+			columns[i] = append(columns[i], v)
+		}
+	}
+	v := make([]float64, n)
+	for i := range v {
+		if len(columns[i]) == 0 {
+			return nil, fmt.Errorf("%s says nothing", line[0])
+		}
+		v[i] = median(columns[i])
+	}
+	return v, nil
+}
+
+// starts is how often a program is started in a round.
+const starts = 15
+
+// ready starts a program some times, and returns the medians of the milliseconds until it says that
+// it is ready, and of those that it says it took for that.
+func ready(ctx context.Context, line []string) ([]float64, error) {
+	var took, own []float64
+	for range starts {
+		cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return nil, err
+		}
+		begin := time.Now()
+		if err := cmd.Start(); err != nil {
+			return nil, err
+		}
+		said, _ := bufio.NewReader(out).ReadString('\n')
+		took = append(took, float64(time.Since(begin).Nanoseconds())/1e6)
+		if err := cmd.Wait(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		}
+		var ns float64
+		if _, err := fmt.Sscanf(said, "ready %g\n", &ns); err != nil || !(ns > 0) {
+			return nil, fmt.Errorf("%s says %q, want ready and a number of nanoseconds", line[0], said)
+		}
+		own = append(own, ns/1e6)
+	}
+	return []float64{median(took), median(own)}, nil
+}
+
+// perf runs a client of verbs perf. The server is started with the first, and serves all.
+func (b *bench) perf(ctx context.Context, line []string, unit string) ([]float64, error) {
+	if b.serving == nil {
+		port := b.nextPort()
+		s, err := start([]string{b.verbs, "perf", "serve", "--quiet", "--port", strconv.Itoa(port)}, nil)
+		if err != nil {
+			return nil, err
+		}
+		b.serving, b.servingPort = s, port
+		if err := s.listening(ctx, port); err != nil {
+			return nil, err
+		}
+	}
+	out, err := output(ctx, append(line[:len(line):len(line)], "--port", strconv.Itoa(b.servingPort), serverIP.String()))
+	if err != nil {
+		return nil, err
+	}
+	v, err := perfFigure(out, unit)
+	return []float64{v}, err
+}
+
+// perfFigure finds the figure in the JSON of verbs perf.
+func perfFigure(out []byte, unit string) (float64, error) {
+	var r struct {
+		Results []struct {
+			Latency *struct {
+				Median float64 `json:"median_us"`
+			}
+			Bandwidth *struct {
+				MiB  float64 `json:"mib_per_s"`
+				Rate float64 `json:"messages_per_s"`
+			}
+		}
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		return 0, fmt.Errorf("verbs perf: %w: %q", err, out)
+	}
+	if len(r.Results) == 1 {
+		s := r.Results[0]
+		switch {
+		case unit == microseconds && s.Latency != nil:
+			return s.Latency.Median, nil
+		case unit == rate && s.Bandwidth != nil:
+			return s.Bandwidth.Rate, nil
+		case unit == bandwidth && s.Bandwidth != nil:
+			return s.Bandwidth.MiB, nil
+		}
+	}
+	return 0, fmt.Errorf("verbs perf prints no %s: %q", unit, out)
+}
+
+// nextPort returns a TCP port that no run before had.
+func (b *bench) nextPort() int {
+	b.port++
+	return b.port
+}
+
+// perftest runs a server and a client of a program of perftest.
+func (b *bench) perftest(ctx context.Context, line []string, size int, unit string) ([]float64, error) {
+	port := b.nextPort()
+	line = append(line[:len(line):len(line)], "-p", strconv.Itoa(port))
+	s, err := start(line, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	if err := s.listening(ctx, port); err != nil {
+		return nil, err
+	}
+	out, err := output(ctx, append(line[:len(line):len(line)], serverIP.String()))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the server does not end: %s", strings.Join(line, " "))
+	}
+	v, err := perftestFigure(string(out), size, unit)
+	return []float64{v}, err
+}
+
+// perftestFigure finds the figure in a table of perftest's. Its rate is in millions with six
+// digits, its bandwidth in MiB/s with two.
+func perftestFigure(out string, size int, unit string) (float64, error) {
+	column, each, columns := 4, 1.0, 9 // the typical latency, which is the median
+	switch unit {
+	case rate:
+		column, each, columns = 4, 1e6, 5
+	case bandwidth:
+		column, columns = 3, 5
+	}
+	for l := range strings.Lines(out) {
+		f := strings.Fields(l)
+		if len(f) < columns || f[0] != strconv.Itoa(size) {
+			continue
+		}
+		v, err := strconv.ParseFloat(f[column], 64)
+		if err != nil || !(v > 0) {
+			return 0, fmt.Errorf("perftest prints %q, want a figure above 0", f[column])
+		}
+		return v * each, nil
+	}
+	return 0, fmt.Errorf("perftest prints no row of %d bytes: %q", size, out)
+}
+
+// connect makes connections with our library.
+func (b *bench) connect(ctx context.Context) ([]float64, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	s, err := start([]string{b.self, "child", "accept", b.device}, w)
+	w.Close()
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	to, err := bufio.NewReader(r).ReadString('\n')
+	if err != nil {
+		<-s.ended
+		return nil, s.failed()
+	}
+	v, err := medians(ctx, []string{b.self, "child", "connect", b.device, strings.TrimSpace(to)}, 1)
+	for i := range v {
+		v[i] /= 1e3
+	}
+	return v, err
+}
+
+// cmtime makes connections with rdma-core's program. As its server does not say when it listens,
+// there is a while to wait.
+func (b *bench) cmtime(ctx context.Context) ([]float64, error) {
+	n := strconv.Itoa(atOnce)
+	s, err := start([]string{"cmtime", "-b", serverIP.String(), "-c", n}, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	time.Sleep(time.Second)
+	out, err := output(ctx, []string{"cmtime", "-s", serverIP.String(), "-c", n})
+	if err != nil {
+		return nil, err
+	}
+	v, err := cmtimeFigure(string(out))
+	return []float64{v}, err
+}
+
+// cmtimeFigure returns the microseconds per connection until all are there, from cmtime's table of
+// milliseconds.
+func cmtimeFigure(out string) (float64, error) {
+	total := 0.0
+	for _, phase := range []string{"create id", "resolve addr", "resolve route", "create qp", "connect"} {
+		m := regexp.MustCompile(`(?m)^` + phase + ` *: *([0-9.]+) `).FindStringSubmatch(out)
+		if m == nil {
+			return 0, fmt.Errorf("cmtime says nothing of %s: %q", phase, out)
+		}
+		ms, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			return 0, fmt.Errorf("cmtime says %s of %s", m[1], phase)
+		}
+		total += ms
+	}
+	return total * 1e3 / atOnce, nil
+}
