@@ -9,22 +9,29 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// open opens a device, for a PD and memory, which go with it.
+func open(device string, size int) (dev *uverbs.Device, pd *uverbs.PD, buf *uverbs.Buffer, err error) {
+	if buf, err = uverbs.AllocBuffer(size); err != nil {
+		return nil, nil, nil, err
+	}
+	if dev, err = uverbs.Open(device); err != nil {
+		return nil, nil, nil, err
+	}
+	if pd, err = dev.AllocPD(); err != nil {
+		dev.Close()
+		return nil, nil, nil, err
+	}
+	return dev, pd, buf, nil
+}
+
 // registrations times the registration and the deregistration of memory that is there already, and
 // prints the nanoseconds of both each time.
 func registrations(out io.Writer, device string, size, count int) error {
-	dev, err := uverbs.Open(device)
+	dev, pd, buf, err := open(device, size)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return err
-	}
-	buf, err := uverbs.AllocBuffer(size)
-	if err != nil {
-		return err
-	}
 	for i := 0; i < size; i += 4096 {
 		buf.Bytes()[i] = 1
 	}
@@ -47,19 +54,11 @@ func registrations(out io.Writer, device string, size, count int) error {
 // go over one after the other in turn, each sent, received and polled before the next. It
 // prints the nanoseconds that it took to make and connect a queue pair, and those per message.
 func manyQPs(out io.Writer, device string, gid, count, messages int) error {
-	dev, err := uverbs.Open(device)
+	dev, pd, buf, err := open(device, 4096)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return err
-	}
-	buf, err := uverbs.AllocBuffer(4096)
-	if err != nil {
-		return err
-	}
 	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ static inline struct ibv_context *open_device(const char *name)
 	return NULL;
 }
 
-/* The port and the GID of a queue pair that is connected with itself. */
+/* The port and the GID of queue pairs that are connected with others of their device. */
 struct way {
 	struct ibv_port_attr port;
 	union ibv_gid gid;
@@ -44,7 +44,7 @@ static inline void find_way(struct way *w, struct ibv_context *ctx, int gid_inde
 		fail("port");
 }
 
-static inline void connect_self(struct ibv_qp *qp, const struct way *w)
+static inline void connect_to(struct ibv_qp *qp, uint32_t peer, const struct way *w)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 
@@ -53,7 +53,7 @@ static inline void connect_self(struct ibv_qp *qp, const struct way *w)
 	a = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = w->port.active_mtu,
-		.dest_qp_num = qp->qp_num,
+		.dest_qp_num = peer,
 		.min_rnr_timer = 12,
 		.ah_attr = {
 			.dlid = w->port.lid,
@@ -69,6 +69,11 @@ static inline void connect_self(struct ibv_qp *qp, const struct way *w)
 	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
 		fail("RTS");
+}
+
+static inline void connect_self(struct ibv_qp *qp, const struct way *w)
+{
+	connect_to(qp, qp->qp_num, w);
 }
 
 /* drain polls until there were so many completions. */

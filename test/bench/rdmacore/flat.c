@@ -9,11 +9,7 @@
  * of OTHER, the latter first if the line begins with 1, and prints the nanoseconds of both, as
  * "MANY ONE".
  */
-#include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "common.h"
 
 #define SIZE 64
 
@@ -28,66 +24,18 @@ struct connections {
 	int pairs, list, next;
 };
 
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static long long now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-static struct ibv_context *open_device(const char *name)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	for (int i = 0; list && list[i]; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			return ibv_open_device(list[i]);
-	return NULL;
-}
-
-static void connect_qp(struct connections *c, struct ibv_qp *qp, uint32_t peer, int gid_index)
-{
-	struct ibv_port_attr port;
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	union ibv_gid gid;
-
-	if (ibv_query_port(c->ctx, 1, &port) || ibv_query_gid(c->ctx, 1, gid_index, &gid))
-		fail("port");
-	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-		fail("INIT");
-	a = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = port.active_mtu,
-		.dest_qp_num = peer,
-		.min_rnr_timer = 12,
-		.ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } },
-	};
-	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-		fail("RTR");
-	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 16, .retry_cnt = 7, .rnr_retry = 7 };
-	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
-		fail("RTS");
-}
-
 static void open_connections(struct connections *c, const char *device, int gid_index, int pairs, int list)
 {
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
+	struct way way;
 	char *buf = aligned_alloc(4096, 4096);
 
 	if (!(c->ctx = open_device(device)))
 		fail(device);
 	if (!(pd = ibv_alloc_pd(c->ctx)) || !(mr = ibv_reg_mr(pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE)))
 		fail("memory");
+	find_way(&way, c->ctx, gid_index);
 	c->pairs = pairs;
 	c->list = list;
 	c->next = 0;
@@ -110,7 +58,7 @@ static void open_connections(struct connections *c, const char *device, int gid_
 				fail("QP");
 		}
 		for (int side = 0; side < 2; side++)
-			connect_qp(c, c->qps[i][side], c->qps[i][!side]->qp_num, gid_index);
+			connect_to(c->qps[i][side], c->qps[i][!side]->qp_num, &way);
 	}
 	c->from = (struct ibv_sge){ .addr = (uintptr_t)buf, .length = SIZE, .lkey = mr->lkey };
 	c->to = (struct ibv_sge){ .addr = (uintptr_t)buf + 2048, .length = SIZE, .lkey = mr->lkey };
