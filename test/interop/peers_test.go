@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/test/classic"
@@ -256,12 +257,17 @@ func serveConnections(ctx context.Context, l *cm.ID, connections int) error {
 	return all
 }
 
-// connectAll makes connections at once, and ends them.
+// connectAll makes connections at once, and ends them when all are there: cmtime has the CQs of the
+// first for the others as well, and cannot make one any more when that is gone.
 func connectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
 	ended := make(chan error, connections)
+	var dialling sync.WaitGroup
+	dialling.Add(connections)
 	for range connections {
 		go func() {
 			e, _, err := classic.Dial(ctx, c, server, hello)
+			dialling.Done()
+			dialling.Wait()
 			if err == nil {
 				err = errors.Join(e.Hangup(ctx), e.Close())
 			}
