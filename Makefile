@@ -179,7 +179,8 @@ control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the ker
 	done; done; exit $$status
 
 MODEL = -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1
-# As of kernel, what it finds is recorded.
+# As of kernel, what it finds is recorded. A model wants a processor for itself, so that two boots
+# at once take longer than one after the other.
 .PHONY: boot-mlx5-roce boot-mlx5-ib
 boot-mlx5-roce boot-mlx5-ib:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver $(@:boot-%=%) -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$(@:boot-mlx5-%=%) $(MODEL) \
@@ -187,7 +188,7 @@ boot-mlx5-roce boot-mlx5-ib:
 mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, on KERNEL and ARCH, with the MODES
 	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
 	rm -f $(MODES:%=$(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-%.*.json)
-	+$(AT_ONCE) $(MODES:%=boot-mlx5-%)
+	+$(AT_ONCE) -j1 $(MODES:%=boot-mlx5-%)
 
 # What is about load or takes long is left out, and connections are on RoCE alone: on InfiniBand
 # they need a subnet administrator, which the model has not.
@@ -202,7 +203,7 @@ mlx5cm: $(VMRUN) hca verbs ## connections, two hosts and interop on a modelled C
 	for p in cm test/classic test/hosts test/interop; do \
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
 	done
-	+$(AT_ONCE) boot-mlx5cm boot-mlx5hosts
+	+$(AT_ONCE) -j1 boot-mlx5cm boot-mlx5hosts
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL

@@ -270,7 +270,7 @@ func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
 	fail := func(err error) ([6]byte, error) {
 		return [6]byte{}, fmt.Errorf("uverbs: Ethernet address of %s: %w", ip, err)
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fail(err)
 	}
@@ -287,7 +287,7 @@ func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
 	if routes, err := netlink.RouteGetWithOptions(hop, &netlink.RouteGetOptions{OifIndex: netdev}); err == nil && len(routes) > 0 && routes[0].Gw != nil {
 		hop = routes[0].Gw
 	}
-	neighbours, err := netlink.NeighList(netdev, netlink.FAMILY_ALL)
+	neighbours, err := listed(func() ([]netlink.Neigh, error) { return netlink.NeighList(netdev, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fail(err)
 	}
@@ -297,6 +297,19 @@ func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
 		}
 	}
 	return fail(fmt.Errorf("%s is not in the neighbour table of interface %d: %w", hop, netdev, syscall.EHOSTUNREACH))
+}
+
+// listed asks the kernel for a table, and again if the table has changed meanwhile, as it does all
+// the time on a busy host: what is looked for may be missing then. What was listed last is as
+// good as it gets.
+func listed[T any](ask func() ([]T, error)) (all []T, err error) {
+	const tries = 10
+	for range tries {
+		if all, err = ask(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 // hardwareAddr checks an address's length.

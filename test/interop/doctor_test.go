@@ -285,6 +285,21 @@ func link(t *testing.T, name string) netlink.Link {
 	return l
 }
 
+// addresses returns the addresses of an interface. The kernel says if they changed while it
+// listed them, and then they are listed again.
+func addresses(t *testing.T, of netlink.Link, family int) (all []netlink.Addr) {
+	t.Helper()
+	await(t, "the addresses of "+of.Attrs().Name+" change all the time", func() bool {
+		var err error
+		if all, err = netlink.AddrList(of, family); errors.Is(err, netlink.ErrDumpInterrupted) {
+			return false
+		}
+		change(t, err)
+		return true
+	})
+	return all
+}
+
 // settle waits until the kernel has brought a port's state and its GIDs after the
 // network interface's.
 func settle(t *testing.T, device string, ready func(uverbs.PortAttr, []uverbs.GIDEntry) bool) {
@@ -331,8 +346,7 @@ func restored(t *testing.T) {
 // have its GID all the same, and the kernel no route to it.
 func tentative(t *testing.T, netdev string) bool {
 	t.Helper()
-	addrs, err := netlink.AddrList(link(t, netdev), unix.AF_INET6)
-	change(t, err)
+	addrs := addresses(t, link(t, netdev), unix.AF_INET6)
 	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }) ||
 		!slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IP.IsLinkLocalUnicast() })
 }
@@ -352,8 +366,7 @@ func TestDoctorPortDown(t *testing.T) {
 	testenv.Guest(t)
 	restored(t)
 	iface := link(t, netdev0)
-	addrs, err := netlink.AddrList(iface, unix.AF_INET6)
-	change(t, err)
+	addrs := addresses(t, iface, unix.AF_INET6)
 	change(t, netlink.LinkSetDown(iface))
 	undone(t, func() error {
 		err := netlink.LinkSetUp(iface)
@@ -382,8 +395,7 @@ func TestDoctorNoAddress(t *testing.T) {
 	testenv.Guest(t)
 	restored(t)
 	iface := link(t, netdev0)
-	addrs, err := netlink.AddrList(iface, unix.AF_UNSPEC)
-	change(t, err)
+	addrs := addresses(t, iface, unix.AF_UNSPEC)
 	for _, a := range slices.Backward(addrs) { // so that the first is back first
 		if a.IP.IsLinkLocalUnicast() {
 			continue
