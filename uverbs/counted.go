@@ -19,7 +19,7 @@ func (d *Device) noteCounters(port uint8) {
 
 // portCounters asks for the hardware counters of a port.
 func (d *Device) portCounters(port uint8) ([]netlinkrdma.Counter, error) {
-	dev := netlinkrdma.Device{Name: d.info.Name, Index: uint32(d.info.Index), Ports: uint32(d.info.Ports)}
+	dev := netlinkrdma.Device{Name: d.info.Name, Index: d.info.Index, Ports: uint32(d.info.Ports)}
 	return netlinkrdma.PortCounters(dev, uint32(port))
 }
 
