@@ -54,6 +54,8 @@ type peerInfo struct {
 	retries    uint8
 	rnrRetries uint8
 	mtu        MTU
+
+	minRNRTimer RNRTimer // this QP's, which the peer waits for
 }
 
 // notePeer remembers what Modify told the kernel of the peer.
@@ -76,6 +78,9 @@ func (q *QP) notePeer(attr QPAttr, mask QPAttrMask) {
 	}
 	if mask&AttrRNRRetry != 0 {
 		p.rnrRetries = attr.RNRRetry
+	}
+	if mask&AttrMinRNRTimer != 0 {
+		p.minRNRTimer = attr.MinRNRTimer
 	}
 	if mask&AttrPathMTU != 0 {
 		p.mtu = attr.PathMTU

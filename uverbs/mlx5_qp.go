@@ -317,7 +317,8 @@ func mlx5SlotErr(err error) error {
 // sentMlx5 describes a work request.
 func sentMlx5(i *mlx5.SendInfo) sentWR {
 	op := WROpcode(i.Op)
-	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA, rkey: i.RKey, mwRKey: i.OldKey}
+	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA,
+		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey, mwRKey: i.OldKey}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
 	switch op {

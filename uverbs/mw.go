@@ -94,14 +94,21 @@ func (w *MW) bindFailed(old, new uint32) {
 
 // bindFailed finds the window of a bind that failed. Its keys have the index in common.
 func (d *Device) bindFailed(old, new uint32) {
+	if mw := d.windowOf(new); mw != nil {
+		mw.bindFailed(old, new)
+	}
+}
+
+// windowOf returns the open window that has a key or had it before a bind, or nil.
+func (d *Device) windowOf(rkey uint32) *MW {
 	d.targets.mu.RLock()
 	defer d.targets.mu.RUnlock()
 	for _, o := range d.targets.all {
-		if mw, ok := o.(*MW); ok && mw.RKey()>>8 == new>>8 {
-			mw.bindFailed(old, new)
-			return
+		if mw, ok := o.(*MW); ok && mw.RKey()>>8 == rkey>>8 {
+			return mw
 		}
 	}
+	return nil
 }
 
 // IncRKey returns the key for the next bind of a window of type 2: the same index with

@@ -374,7 +374,8 @@ func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
 // sentRxe describes a work request.
 func sentRxe(i *rxe.SendInfo) sentWR {
 	op := WROpcode(i.Opcode)
-	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA, rkey: i.RKey, mwRKey: i.MWRKey}
+	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA,
+		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey, mwRKey: i.MWRKey}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
 	switch op {

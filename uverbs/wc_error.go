@@ -25,6 +25,10 @@ type WCError struct {
 	// Counted says by how much the port's hardware counters have grown since a QP of this
 	// [Device] first used it, if the peer did not acknowledge and the device counts.
 	Counted string
+	// AtPeer says what the other side has to do with it, if the peer is a QP of this program:
+	// how many receives it has when none was there, and what is wrong with the key, the range
+	// or the rights of the memory that was named.
+	AtPeer string
 }
 
 // Error implements error.
@@ -48,6 +52,9 @@ func (e *WCError) Error() string {
 		b.WriteString(": ")
 		b.WriteString(e.Hint)
 	}
+	if e.AtPeer != "" {
+		b.WriteString("; the peer is of this program: " + e.AtPeer)
+	}
 	if e.Counted != "" {
 		b.WriteString("; since this device was first used the port has counted: " + e.Counted)
 	}
@@ -70,21 +77,22 @@ func (q *QP) Err(wc *WC) error {
 	}
 	switch first := q.first.Load(); {
 	case first != nil && first.WC == *wc:
-		return q.withCounters(first) // it was explained when it was polled
+		return q.withMore(first) // it was explained when it was polled
 	case first != nil && wc.Status == WCWRFlushErr:
-		return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: q.withCounters(first)}
+		return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: q.withMore(first)}
 	}
-	return q.withCounters(q.explain(wc))
+	return q.withMore(q.explain(wc))
 }
 
-// withCounters adds what the port has counted to the error of a peer that did not acknowledge.
-// That takes some calls, which is why polling leaves it out.
-func (q *QP) withCounters(e *WCError) *WCError {
-	if e.WC.Status != WCRetryExcErr {
-		return e
-	}
+// withMore adds what takes some calls to find out, which is why polling leaves it out: what
+// the port has counted, to the error of a peer that did not acknowledge, and what a peer of
+// this program has to do with it.
+func (q *QP) withMore(e *WCError) *WCError {
 	more := *e
-	more.Counted = q.dev.countedSince(uint8(q.port.Load()))
+	more.AtPeer = q.atPeer(e)
+	if e.WC.Status == WCRetryExcErr {
+		more.Counted = q.dev.countedSince(uint8(q.port.Load()))
+	}
 	return &more
 }
 
@@ -173,8 +181,10 @@ type sentWR struct {
 	op     WROpcode
 	sges   []SGE
 	writes bool   // the operation writes to the SGEs
-	rkey   uint32 // the new key of a window that is bound
-	mwRKey uint32 // the key before
+	raddr  uint64 // of the peer's memory
+	length uint32 // in bytes
+	rkey   uint32 // of the peer's memory; the new key of a window that is bound
+	mwRKey uint32 // the key of that window before
 }
 
 // sent finds a send work request, as long as the ring has it.
@@ -217,6 +227,9 @@ func (q *QP) faultySGE(wr *sentWR) string {
 	for i, e := range wr.sges {
 		v, ok := q.dev.mrs.Load(e.LKey)
 		if !ok {
+			if q.dev.windowOf(e.LKey) != nil {
+				return fmt.Sprintf("the lkey %#x of SGE %d is the key of a memory window, which is for the peer alone", e.LKey, i)
+			}
 			return fmt.Sprintf("no MR of this device has the lkey %#x of SGE %d", e.LKey, i)
 		}
 		mr := v.(*mrNote)

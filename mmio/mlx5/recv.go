@@ -38,6 +38,13 @@ func NewRecvQueue(mem []byte, size RecvSize, rec Record) (*RecvQueue, error) {
 // Cap returns how many receives the queue holds.
 func (q *RecvQueue) Cap() int { return int(q.mask) + 1 }
 
+// Posted returns how many receives have not completed. It may be called while others post and
+// complete.
+func (q *RecvQueue) Posted() int {
+	tail := q.tail.Acquire() // first, as it never is ahead of the other
+	return int(q.shown.Acquire() - tail)
+}
+
 // Room reports whether n more receives fit. The error is ErrCorrupt.
 func (q *RecvQueue) Room(n int) (bool, error) {
 	if int64(int32(q.limit-q.head)) >= int64(n) {

@@ -52,6 +52,17 @@ func (q *SharedRecvQueue) link(i, next uint16) {
 // Cap returns how many receives the queue holds.
 func (q *SharedRecvQueue) Cap() int { return len(q.next) - 1 }
 
+// Posted returns how many receives have not completed.
+func (q *SharedRecvQueue) Posted() int {
+	n := 0
+	for _, b := range q.busy {
+		if b {
+			n++
+		}
+	}
+	return n
+}
+
 // SharedSlot fills entries of a shared receive queue: a batch, which is published as a whole
 // or dropped.
 type SharedSlot struct {

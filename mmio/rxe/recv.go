@@ -32,6 +32,13 @@ func NewRecvQueue(mem []byte, maxWR, maxSGE int) (*RecvQueue, error) {
 // MaxSGE returns how many scatter/gather entries a work request may have.
 func (q *RecvQueue) MaxSGE() int { return int(q.maxSGE) }
 
+// Posted returns how many work requests the kernel has not taken yet. It may be called while
+// another goroutine posts.
+func (q *RecvQueue) Posted() int {
+	taken := q.ring.consumer.Acquire() // first, as it never is ahead of the other
+	return int((q.ring.producer.Acquire() - taken) & q.mask)
+}
+
 // Slot returns the i-th slot that is not published yet.
 //
 // Preconditions: 0 <= i; Room(i+1) was true since the last Publish.

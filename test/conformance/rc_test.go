@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -36,13 +37,17 @@ func TestNoReceive(t *testing.T) {
 	for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWriteWithImm} {
 		t.Run(op.String(), func(t *testing.T) {
 			few := uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 2, MinRNRTimer: 1}}
-			a, b := pair(t, few)
+			a, b := newSide(t, openDevice(t, deviceName), few), newSide(t, openDevice(t, deviceName), few)
+			connect(t, a, b)
 			must(t, a.qp.PostSend(operation(op, a, b)))
 			wc := a.next(t)
 			if wc.Status != uverbs.WCRNRRetryExcErr {
 				t.Errorf("completion: %v, want %v", wc.Err(), uverbs.WCRNRRetryExcErr)
 			}
-			says(t, a.qp.Err(&wc), op.String(), "had no receive posted at 3 attempts")
+			says(t, a.qp.Err(&wc), op.String(), "had no receive posted at 3 attempts",
+				fmt.Sprintf("QP %d of %s has 0 receives posted now and a MinRNRTimer of 10µs", b.qp.QPN(), b.dev.Name()))
+			must(t, b.qp.PostRecvs(uverbs.RecvWR{ID: 3}, uverbs.RecvWR{ID: 4}))
+			says(t, a.qp.Err(&wc), "has 2 receives posted now")
 			if attr, err := b.qp.Query(); err != nil || attr.State != uverbs.RTS {
 				t.Errorf("the peer is in state %s, %v, want RTS", attr.State, err)
 			}

@@ -202,7 +202,7 @@ func TestSRQEmpty(t *testing.T) {
 	needRNR(t)
 	g := newSRQGroup(t, openDevice(t, deviceName), 2, 4, uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 1, MinRNRTimer: 1}})
 	must(t, g.from[0].qp.PostSend(send(1, g.from[0].mr.SGE(0, 8))))
-	broken(t, g.from[0], 1, uverbs.WCRNRRetryExcErr)
+	says(t, broken(t, g.from[0], 1, uverbs.WCRNRRetryExcErr), "has 0 receives posted in its SRQ now")
 	g.takes[0].none(t)
 	must(t, g.post(0), g.talk(1, 10, 1))
 }

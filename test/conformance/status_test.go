@@ -28,12 +28,12 @@ func TestStatus(t *testing.T) {
 				wr := send(1, a.mr.SGE(0, 100))
 				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, b.mr.Addr(), b.mr.RKey()^0x5500
 				return wr
-			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"RDMA_WRITE of 100 bytes", "rkey"}},
+			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"RDMA_WRITE of 100 bytes", "no MR and no memory window has rkey"}},
 			{"remote access, past the end", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 				wr := send(1, a.mr.SGE(0, 100))
 				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, b.mr.Addr()+bufferSize-50, b.mr.RKey()
 				return wr
-			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"RDMA_READ of 100 bytes"}},
+			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"RDMA_READ of 100 bytes", "the peer is of this program: QP ", "+100 is outside"}},
 			{"receive too short", false, func(t *testing.T, a, b *side) uverbs.SendWR {
 				must(t, b.qp.PostRecv(9, b.mr.SGE(0, 10)))
 				return send(1, a.mr.SGE(0, 100))
@@ -66,7 +66,13 @@ func TestStatus(t *testing.T) {
 				wr := send(1, a.mr.SGE(0, 8))
 				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRAtomicFAA, mr.Addr(), mr.RKey()
 				return wr
-			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"ATOMIC_FETCH_AND_ADD of 8 bytes"}},
+			}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"ATOMIC_FETCH_AND_ADD of 8 bytes", "lacks REMOTE_ATOMIC: its access is LOCAL_WRITE|REMOTE_WRITE"}},
+			{"a right that the peer's QP has not", true, func(t *testing.T, a, b *side) uverbs.SendWR {
+				must(t, b.qp.Modify(uverbs.QPAttr{Access: uverbs.AccessRemoteRead}, uverbs.AttrAccess))
+				wr := send(1, a.mr.SGE(0, 100))
+				wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, b.mr.Addr(), b.mr.RKey()
+				return wr
+			}, []uverbs.WCStatus{uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr}, []string{"RDMA_WRITE of 100 bytes", "does not permit RDMA_WRITE: its access is REMOTE_READ"}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				if c.old && rxeBefore(t, 6, 0) {

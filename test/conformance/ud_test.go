@@ -19,17 +19,20 @@ func udPair(t *testing.T, o uverbs.QPOptions) (a, b *side, ah *uverbs.AH) {
 	return a, b, wayTo(t, a, b)
 }
 
-// broken checks that a request has failed with a status, and that it has broken its QP.
-func broken(t *testing.T, s *side, id uint64, status uverbs.WCStatus) {
+// broken checks that a request has failed with a status, and that it has broken its QP, and
+// returns its error.
+func broken(t *testing.T, s *side, id uint64, status uverbs.WCStatus) error {
 	t.Helper()
 	wc := s.next(t)
 	var e *uverbs.WCError
-	if err := s.qp.Err(&wc); wc.ID != id || wc.Status != status || !errors.As(err, &e) || e.WC != wc {
+	err := s.qp.Err(&wc)
+	if wc.ID != id || wc.Status != status || !errors.As(err, &e) || e.WC != wc {
 		t.Fatalf("completion of %d: %v, want of %d with %v", wc.ID, err, id, status)
 	}
 	if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
 		t.Errorf("state %s, %v, want ERR", attr.State, err)
 	}
+	return err
 }
 
 // TestDatagramLost: a datagram that cannot be delivered is lost, and its sender never

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -66,6 +67,7 @@ func TestWindow(t *testing.T) {
 					if wc = writeTo(t, a, b, 600, 500, old); wc.Status != uverbs.WCRemAccessErr {
 						t.Errorf("a write with the key of before: %s", wc.Status)
 					}
+					says(t, a.qp.Err(&wc), fmt.Sprintf("rkey %#x was that of a memory window of type 1, which has %#x now", old, rkey))
 					return
 				}
 				// rxe checks the rights of a window, and its bounds by those of the MR.
@@ -75,6 +77,13 @@ func TestWindow(t *testing.T) {
 				if wc = a.next(t); wc.Status != uverbs.WCRemAccessErr {
 					t.Errorf("a read through a window for writing: %s", wc.Status)
 				}
+				says(t, a.qp.Err(&wc), fmt.Sprintf("rkey %#x is that of a memory window of type 2", rkey))
+				// A window is for the peer: its own side names the MR.
+				must(t, b.qp.PostSend(send(3, uverbs.SGE{Addr: mr.Addr() + 100, Length: 10, LKey: rkey})))
+				if wc = b.next(t); wc.Err() == nil {
+					t.Error("a window was taken for local memory")
+				}
+				says(t, b.qp.Err(&wc), fmt.Sprintf("the lkey %#x of SGE 0 is the key of a memory window", rkey))
 			})
 		}
 	})
