@@ -53,6 +53,11 @@ their network devices have the addresses above, with two hosts in place of eth0 
 joined by nothing else; on InfiniBand (mode=ib) 10.1.0.1 and 10.1.0.2 are addresses of
 the loopback device. When the programs have ended, what the cards saw is printed.
 
+With -icount what a program measures is how much is executed, the kernel's part
+included, and not how fast: the same on a busy machine as on a quiet one, and the same
+for memory that is near as for memory that is far. While the guest waits its clock goes
+on to what it waits for at once. It has one processor then, without KVM.
+
 -loss, -delay and -reorder make the link bad from the start, with two hosts as well
 as between ve0 and ve1. While it runs, a program can do that itself, and cut the link:
 
@@ -101,6 +106,9 @@ func command(status *int) *cobra.Command {
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.icount && !cmd.Flags().Changed("cpus") {
+				o.cpus = 1
+			}
 			a, err := newApp(o)
 			if err != nil {
 				return err
@@ -119,6 +127,7 @@ func command(status *int) *cobra.Command {
 	f.StringVar(&o.mem, "mem", o.mem, "the guest's memory, in MiB or with a unit: 512M, 2G")
 	f.DurationVar(&o.timeout, "timeout", o.timeout, "time from power-on to the end of the last program")
 	f.StringVar(&o.accel, "accel", o.accel, "auto (KVM where it works), tcg or kvm")
+	f.BoolVar(&o.icount, "icount", false, "count instructions: the guest's clock advances by 1 ns with each")
 	f.StringArrayVar(&o.env, "env", nil, "`NAME=VALUE` for the programs; NAME alone passes vmrun's own")
 	f.StringArrayVar(&o.files, "file", nil, "`SRC[:DST]`: put a file or directory into the guest; without DST at the same path")
 	f.StringArrayVar(&o.out, "out", nil, "`FILE[:DST]`: bring a file back from the guest; test binaries' profiles come back anyway")

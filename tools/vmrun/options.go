@@ -23,6 +23,7 @@ type options struct {
 	mem             string
 	timeout         time.Duration
 	accel           string
+	icount          bool
 
 	env   []string
 	files []string
@@ -118,6 +119,9 @@ func (o *options) check() error {
 	if !slices.Contains([]string{"auto", "tcg", "kvm"}, o.accel) {
 		return fmt.Errorf("-accel %q: want auto, tcg or kvm", o.accel)
 	}
+	if err := o.checkICount(); err != nil {
+		return err
+	}
 	if o.modules != "" && !isPath(o.kernel) {
 		return errors.New("-modules goes with -kernel PATH; a kernel by name has its own modules")
 	}
@@ -148,6 +152,24 @@ func (o *options) check() error {
 	if o.net == guest.NetNone && link != (guest.Netem{}) {
 		return errors.New("-loss, -delay and -reorder are about the link, and with -net none there is none")
 	}
+	return nil
+}
+
+// checkICount is check for -icount. Whoever is not in the machine has another clock.
+func (o *options) checkICount() error {
+	switch {
+	case !o.icount:
+		return nil
+	case o.accel == "kvm":
+		return errors.New("-icount: instructions are counted without KVM only: want -accel tcg or auto")
+	case o.cpus != 1:
+		return fmt.Errorf("-cpus %d: with -icount, want 1", o.cpus)
+	case o.hosts != 1:
+		return fmt.Errorf("-hosts %d: with -icount, want 1", o.hosts)
+	case o.device.kind == deviceMlx5:
+		return fmt.Errorf("-device %s: with -icount, want %s: the model has a clock of its own", o.dev, deviceRxe)
+	}
+	o.accel = "tcg"
 	return nil
 }
 

@@ -79,7 +79,7 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 	}
 	o := qemu.Options{
 		Arch: a.arch, CPUs: a.cpus, MemMiB: mem, Kernel: k.Image, Initrd: im.file,
-		Append: a.append, Extra: a.qemuArgs,
+		Append: a.append, Extra: a.qemuArgs, ICount: a.icount,
 	}
 	for _, accel := range a.accels() {
 		o.Accel = accel

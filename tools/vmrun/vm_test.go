@@ -58,6 +58,7 @@ var roles = map[string]func(args []string) int{
 	"role-veth":   roleVeth,
 	"role-cards":  roleCards,
 	"role-uar":    roleUAR,
+	"role-clock":  roleClock,
 }
 
 // roleEcho shows all that a process is given.
@@ -98,6 +99,24 @@ func roleGuest([]string) int {
 		}
 	}
 	return bad
+}
+
+// roleClock has a clock that counts instructions: a loop takes what it executes, and a wait
+// of minutes takes the host seconds.
+func roleClock([]string) int {
+	const rounds = 10_000_000
+	begin, sum := time.Now(), 0
+	for i := range rounds {
+		sum ^= i
+	}
+	loop := time.Since(begin)
+	time.Sleep(2 * time.Minute)
+	fmt.Println(sum)
+	if per := float64(loop) / rounds; per < 1 || per > 20 || time.Since(begin) < 2*time.Minute {
+		fmt.Fprintf(os.Stderr, "%g instructions a round, %s in all\n", per, time.Since(begin))
+		return 1
+	}
+	return 0
 }
 
 func roleKilled([]string) int {
@@ -290,6 +309,14 @@ func TestVMPrograms(t *testing.T) {
 	}
 	if b, err := os.ReadFile(back); err != nil || string(b) != "from the guest\n" {
 		t.Errorf("file from the guest: %q, %v", b, err)
+	}
+}
+
+func TestVMClock(t *testing.T) {
+	needVM(t)
+	got := vmrun(t, "", "-icount", self(t), "role-clock")
+	if got.Status != 0 {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 

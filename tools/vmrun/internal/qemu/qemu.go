@@ -31,6 +31,10 @@ type Options struct {
 	Extra   []string // Extra goes to QEMU's.
 	Console io.Writer
 
+	// ICount has the guest's clock advance by a nanosecond for each instruction that is executed,
+	// and at once to the next timer where it waits. It is for one CPU and "tcg".
+	ICount bool
+
 	Link *os.File // Link is one end of a link to another machine, or nil; it is used, not closed.
 	MAC  string   // MAC is the address of the network card at the link.
 
@@ -93,6 +97,9 @@ func Args(o Options) ([]string, error) {
 		"-device", "virtio-serial-pci,max_ports=2",
 		"-chardev", "socket,id=port,fd=4", "-device", "virtserialport,chardev=port,name=vmrun,nr=1",
 	)
+	if o.ICount {
+		args = append(args, "-icount", "shift=0,sleep=off")
+	}
 	if o.Link != nil {
 		// Without a ROM: the machine does not boot from the network. The speed is a
 		// veth's; without one the kernel guesses, and says so again and again.
