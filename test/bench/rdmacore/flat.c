@@ -1,11 +1,11 @@
 /*
  * What BenchmarkQPs of test/conformance does with our library, done with rdma-core's: lists of
- * messages of 64 bytes over connections that share a CQ, over each in turn, many connections of
- * one device beside one of another.
+ * messages of 64 bytes over connections that share a CQ, over each that is used in turn, many
+ * connections of one device beside one of another.
  *
- *     flat DEVICE OTHER GID_INDEX PAIRS LIST
+ *     flat DEVICE OTHER GID_INDEX PAIRS USED LIST
  *
- * For each line that it reads it sends PAIRS lists over those of DEVICE and as many over the pair
+ * For each line that it reads it sends PAIRS lists over USED of those of DEVICE and as many over the pair
  * of OTHER, the latter first if the line begins with 1, and prints the nanoseconds of both, as
  * "MANY ONE".
  */
@@ -21,10 +21,10 @@ struct connections {
 	struct ibv_send_wr *sends;
 	struct ibv_recv_wr *recvs;
 	struct ibv_wc *wcs;
-	int pairs, list, next;
+	int pairs, used, list, next;
 };
 
-static void open_connections(struct connections *c, const char *device, int gid_index, int pairs, int list)
+static void open_connections(struct connections *c, const char *device, int gid_index, int pairs, int used, int list)
 {
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
@@ -37,6 +37,7 @@ static void open_connections(struct connections *c, const char *device, int gid_
 		fail("memory");
 	find_way(&way, c->ctx, gid_index);
 	c->pairs = pairs;
+	c->used = used;
 	c->list = list;
 	c->next = 0;
 	c->qps = calloc(pairs, sizeof(*c->qps));
@@ -79,7 +80,7 @@ static long long lot(struct connections *c, int lists)
 		struct ibv_send_wr *bad_send;
 		struct ibv_recv_wr *bad_recv;
 
-		c->next = (c->next + 1) % c->pairs;
+		c->next = (c->next + 1) % c->used;
 		if (ibv_post_recv(pair[1], c->recvs, &bad_recv))
 			fail("post receives");
 		if (ibv_post_send(pair[0], c->sends, &bad_send))
@@ -105,14 +106,14 @@ int main(int argc, char **argv)
 	static struct connections sides[2];
 	char line[16];
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: %s DEVICE OTHER GID_INDEX PAIRS LIST\n", argv[0]);
+	if (argc != 7) {
+		fprintf(stderr, "usage: %s DEVICE OTHER GID_INDEX PAIRS USED LIST\n", argv[0]);
 		return 2;
 	}
-	int pairs = atoi(argv[4]), list = atoi(argv[5]);
+	int pairs = atoi(argv[4]), used = atoi(argv[5]), list = atoi(argv[6]);
 
-	open_connections(&sides[0], argv[1], atoi(argv[3]), pairs, list);
-	open_connections(&sides[1], argv[2], atoi(argv[3]), 1, list);
+	open_connections(&sides[0], argv[1], atoi(argv[3]), pairs, used, list);
+	open_connections(&sides[1], argv[2], atoi(argv[3]), 1, 1, list);
 	lot(&sides[0], pairs); /* what is done once */
 	lot(&sides[1], pairs);
 	while (fgets(line, sizeof(line), stdin)) {
