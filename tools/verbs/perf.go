@@ -296,6 +296,9 @@ func (o *perfOptions) settle() error {
 			return err
 		}
 	}
+	if o.config.CM && o.config.MTU != 0 {
+		return fmt.Errorf("--mtu is %d, but with --cm the connection manager takes the MTU from the path", o.config.MTU)
+	}
 	return o.config.Validate()
 }
 

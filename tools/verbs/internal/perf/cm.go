@@ -59,6 +59,44 @@ func (c *connections) createQP(id *cm.ID) error {
 	return err
 }
 
+// setOptions sets what the connection manager would choose otherwise.
+func (c *connections) setOptions(id *cm.ID) error {
+	if tos := c.end.Config.TOS; tos != 0 {
+		if err := id.SetTOS(tos); err != nil {
+			return err
+		}
+	}
+	if c.end.Config.Type != RC {
+		return nil
+	}
+	return id.SetAckTimeout(uverbs.AckTimeout(c.end.Config.Timeout).Duration())
+}
+
+// source returns the address that connections come from: of the device or the GID that was
+// asked for, and otherwise none, as the route then tells.
+func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
+	if e.Local.Device == "" && e.Local.GID == Auto {
+		return netip.AddrPort{}, nil
+	}
+	var entry uverbs.GIDEntry
+	var err error
+	if e.Local.GID != Auto {
+		entry, err = e.Dev.QueryGID(e.Port, e.Local.GID)
+	} else {
+		var table []uverbs.GIDEntry
+		table, err = e.Dev.GIDTable(e.Port)
+		entry, _ = uverbs.ChooseGID(table, remote.As16())
+	}
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	from := entry.GID.Addr()
+	if entry.Type == uverbs.GIDTypeIB || from.IsLinkLocalUnicast() || !from.IsValid() || from.Is4() != remote.Unmap().Is4() {
+		return netip.AddrPort{}, nil // it is no address of a network interface, or none for this way
+	}
+	return netip.AddrPortFrom(from, 0), nil
+}
+
 // resolve makes the client's queue pairs, on the way to a listener.
 func resolve(ctx context.Context, e *End, listener string) (*connections, error) {
 	addr, err := netip.ParseAddrPort(listener)
@@ -70,6 +108,10 @@ func resolve(ctx context.Context, e *End, listener string) (*connections, error)
 		return nil, err
 	}
 	c.addr = addr
+	from, err := e.source(addr.Addr())
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	for i := range c.ids {
@@ -77,7 +119,10 @@ func resolve(ctx context.Context, e *End, listener string) (*connections, error)
 			return nil, err
 		}
 		c.adopt(c.ids[i])
-		if err := c.ids[i].Resolve(ctx, netip.AddrPort{}, addr); err != nil {
+		if err := c.setOptions(c.ids[i]); err != nil {
+			return nil, err
+		}
+		if err := c.ids[i].Resolve(ctx, from, addr); err != nil {
 			return nil, err
 		}
 		if err := c.createQP(c.ids[i]); err != nil {

@@ -191,6 +191,8 @@ func (c *Config) Validate() error {
 		return field("list", c.List, "up to --depth, which is %d", c.Depth)
 	case c.Patience <= 0:
 		return field("patience", c.Patience, "more than 0")
+	case c.SL != 0 && c.CM:
+		return fmt.Errorf("--sl is %d, but with --cm the connection manager takes the service level from the path", c.SL)
 	case c.SL > 15:
 		return field("sl", c.SL, "0 to 15")
 	}

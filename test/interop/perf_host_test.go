@@ -1,0 +1,158 @@
+package interop
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// TestPerfHugePages has a client's memory come from huge pages.
+func TestPerfHugePages(t *testing.T) {
+	testenv.Guest(t)
+	const reserved = 20 // of 2 MiB each
+	const dir = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+	pages := func(name string) int {
+		b, err := os.ReadFile(dir + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if err := os.WriteFile(dir+"nr_hugepages", []byte(fmt.Sprint(reserved)), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(dir+"nr_hugepages", []byte("0"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if pages("free_hugepages") != reserved {
+		t.Fatalf("%d of %d huge pages are free", pages("free_hugepages"), reserved)
+	}
+	server, port := perfServe(t)
+	client := program.Launch(t, os.Getenv(VerbsEnv), "perf", "send-bw", ServerAddr, "-p", port, "--huge-pages", "-D", "1s", "-V")
+	server.Until(t, "had the client", func() bool { return strings.Contains(server.Output(), " begins: ") })
+	if free := pages("free_hugepages"); free >= reserved {
+		t.Errorf("%d of %d huge pages are free while they are used", free, reserved)
+	}
+	client.Wait(t)
+	if free := pages("free_hugepages"); free != reserved {
+		t.Errorf("%d of %d huge pages are free afterwards", free, reserved)
+	}
+}
+
+// rocePort is the UDP port of RoCE v2.
+const rocePort = 4791
+
+// TestPerfTrafficClass looks at the traffic class of the packets.
+func TestPerfTrafficClass(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "packets that the kernel sees", "rxe")
+	_, port := perfServe(t)
+	for _, options := range []string{"", "-R", "-t ud -s 64"} {
+		t.Run(options, func(t *testing.T) {
+			// Every packet of every interface, big-endian as the kernel wants it.
+			const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8
+			fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			const class = 0x68
+			perfJSON(t, port, "send-lat", strings.Fields(fmt.Sprintf("-d %s -n 20 --tos %d %s", dev1, class, options))...)
+			seen := map[byte]int{}
+			for buf := make([]byte, 2048); ; {
+				n, _, err := unix.Recvfrom(fd, buf, 0)
+				if err != nil {
+					break // there are no more
+				}
+				if b := buf[:n]; n > 28 && b[0] == 0x45 && b[9] == unix.IPPROTO_UDP && int(b[22])<<8|int(b[23]) == rocePort {
+					seen[b[1]]++
+				}
+			}
+			// The connection manager's own packets have none.
+			if seen[class] < 20 || options == "" && len(seen) != 1 {
+				t.Errorf("packets by their traffic class: %v, want 20 and more of %#x", seen, class)
+			}
+		})
+	}
+}
+
+// terminal makes a pseudo terminal: the end that a program gets, and the one that shows what
+// is on the screen.
+func terminal(t *testing.T) (program, screen *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	if err := unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program, screen
+}
+
+// TestPerfProgress: on a terminal a test tells how far it is, and clears the line in the end.
+func TestPerfProgress(t *testing.T) {
+	testenv.Guest(t)
+	_, port := perfServe(t)
+	tty, screen := terminal(t)
+	cmd := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "perf", "write-bw", ServerAddr, "-p", port, "-D", "2s", "-s", "100")
+	cmd.Stderr = tty
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	shown := make(chan string)
+	go func() {
+		var all []byte
+		for buf := make([]byte, 4096); ; {
+			n, err := screen.Read(buf)
+			all = append(all, buf[:n]...)
+			if err != nil { // nobody has the other end any more
+				shown <- string(all)
+				return
+			}
+		}
+	}()
+	if err := tty.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case text := <-shown:
+		lines := strings.Split(text, "\r\x1b[K")
+		told := slices.DeleteFunc(slices.Clone(lines), func(s string) bool {
+			return !strings.HasPrefix(s, "100 bytes: ") || !strings.Contains(s, " completions, ")
+		})
+		if len(told) < 2 || lines[len(lines)-1] != "" {
+			t.Errorf("on the screen was %q", text)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the terminal does not end")
+	}
+}
