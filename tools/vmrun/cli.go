@@ -53,6 +53,14 @@ their network devices have the addresses above, with two hosts in place of eth0 
 joined by nothing else; on InfiniBand (mode=ib) 10.1.0.1 and 10.1.0.2 are addresses of
 the loopback device. When the programs have ended, what the cards saw is printed.
 
+With -device siw the devices are soft iWARP, siw0 and siw1 in place of rxe0 and rxe1. No
+kernel of Debian's has that driver: it is built from Debian's own source of the kernel
+with this machine's gcc and make, once for each kernel, in less than a minute.
+
+Kinds of devices can be had together in one machine, as in -device rxe+siw+mlx5. The
+first has the addresses above; the second has ve2 and ve3 (10.1.1.1/24, fd00:2::1/64 and
+10.1.1.2/24, fd00:2::2/64), the third the next ones, or a card's network devices them.
+
 With -icount what a program measures is how much is executed, the kernel's part
 included, and not how fast: the same on a busy machine as on a quiet one, and the same
 for memory that is near as for memory that is far. While the guest waits its clock goes
@@ -88,6 +96,7 @@ const examples = `  vmrun ./prog arg                         run a static binary
   vmrun -with ibverbs-utils,ibverbs-providers ibv_devinfo
   vmrun -with iproute2,dash sh -c 'rdma link; ip address'
   vmrun ./a --- ./b                        two programs in one boot
+  vmrun -device siw -with ibverbs-utils,ibverbs-providers ibv_devinfo
   vmrun -hosts 2 ./server +++ ./client 10.2.0.1
   vmrun -kernel ~/linux/arch/x86/boot/bzImage -modules ~/linux/mods ./prog
   vmrun fetch                              fetch all that runs will need
@@ -134,11 +143,11 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and what they depend on into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian suite for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "machines: 1, or 2 that a link joins")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA devices: rxe, or mlx5[,mode=ib|roce], a ConnectX that is modelled")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|roce] (a ConnectX that is modelled); rxe+siw for both")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write to `FILE` what the ConnectX saw, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print what the ConnectX is told, in words, as it comes")
-	f.StringVar(&o.net, "net", "", "rxe (default), veth (no rxe devices; with -hosts 2 it is eth) or none")
+	f.StringVar(&o.net, "net", "", "rxe or whatever -device says (default), veth (no RDMA devices; with -hosts 2 it is eth) or none")
 	f.StringVar(&o.loss, "loss", "", "lose `P%` of the packets on the link, each way: 1%, 0.5%")
 	f.StringVar(&o.delay, "delay", "", "hold packets on the link back for this `TIME`, each way: 5ms")
 	f.StringVar(&o.reorder, "reorder", "", "let `P%` of the packets overtake those that -delay holds back")
@@ -200,7 +209,11 @@ func fetchCommand(o *options) *cobra.Command {
 				args = kernel.Names()
 			}
 			for _, name := range args {
-				if _, err := kernel.Fetch(cmd.Context(), a.store, name, o.arch); err != nil {
+				k, err := kernel.Fetch(cmd.Context(), a.store, name, o.arch)
+				if err != nil {
+					return err
+				}
+				if err := a.addSiw(cmd.Context(), k); err != nil {
 					return err
 				}
 			}
@@ -212,6 +225,7 @@ func fetchCommand(o *options) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&o.arch, "arch", o.arch, "the guest's architecture")
+	c.Flags().StringVar(&o.dev, "device", o.dev, "with siw, build that module for the kernels as well")
 	common(c.Flags(), o)
 	return c
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/guest"
 	"github.com/goverbs/goverbs/tools/vmrun/internal/initramfs"
 	"github.com/goverbs/goverbs/tools/vmrun/internal/kernel"
+	"github.com/goverbs/goverbs/tools/vmrun/internal/siw"
 )
 
 // image is the guest's initramfs in memory. If there are two hosts, both have the
@@ -46,9 +47,6 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 	link, err := a.netem()
 	if err != nil {
 		return nil, err
-	}
-	if a.cards() > 0 {
-		link = guest.Netem{} // it is the fabric's
 	}
 	cfg := guest.Config{Net: a.net, Link: link, NoSysfs: a.noSysfs, Dir: guestPath(cwd)}
 	env, err := a.environ(cfg.Dir)
@@ -81,6 +79,9 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 		im.hosts, cfg.Hosts = append(im.hosts, ih), append(cfg.Hosts, h)
 	}
 	tellApart(im.hosts)
+	if err := a.addSiw(ctx, k); err != nil {
+		return nil, err
+	}
 	seg, err := a.kernelSegment(ctx, k)
 	if err != nil {
 		return nil, err
@@ -190,6 +191,18 @@ func addShell(t *initramfs.Tree) {
 			return
 		}
 	}
+}
+
+// addSiw adds the module siw, if it is to be loaded, to those that the kernel has.
+func (a *app) addSiw(ctx context.Context, k *kernel.Kernel) error {
+	if !slices.Contains(slices.Concat(a.load, a.module), siw.Name) {
+		return nil
+	}
+	file, err := siw.Module(ctx, a.store, k, a.arch)
+	if err != nil || file == "" {
+		return err
+	}
+	return k.Modules.Add(file)
 }
 
 // segment is the kernel's part of an initramfs.

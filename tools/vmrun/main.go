@@ -22,6 +22,9 @@
 // ports, before their programs and after them, see pair. Under the name vmlink, init is a
 // program that makes the link bad while others run.
 //
+// With -device siw the driver is a module that no kernel of Debian's has: package siw builds it
+// of Debian's own source and headers, and the cache keeps it.
+//
 // With -device mlx5 the guests' cards are played by another process, test/hca/cmd/hca of this
 // repository's other module, to which QEMU speaks vfio-user over sockets that vmrun makes. Its
 // report comes when QEMU is gone, and so does its say in the exit status.

@@ -22,45 +22,6 @@ const statusModel = 123
 // modelPatience is how long the model may take to see that its guests are gone.
 const modelPatience = 3 * time.Second
 
-// deviceKinds are the RDMA devices that a guest can have.
-const (
-	deviceRxe  = "rxe"
-	deviceMlx5 = "mlx5"
-
-	modeIB   = "ib"
-	modeRoCE = "roce"
-)
-
-// device is what -device asks for.
-type device struct{ kind, mode string }
-
-// parseDevice reads -device: KIND[,mode=MODE].
-func parseDevice(s string) (device, error) {
-	for _, d := range []device{{deviceMlx5, modeRoCE}, {deviceMlx5, modeIB}} {
-		if s == d.kind+",mode="+d.mode {
-			return d, nil
-		}
-	}
-	switch s {
-	case deviceRxe:
-		return device{kind: s}, nil
-	case deviceMlx5:
-		return device{s, modeRoCE}, nil
-	}
-	return device{}, fmt.Errorf("-device %q: want %s, or %s[,mode=%s|%s]", s, deviceRxe, deviceMlx5, modeIB, modeRoCE)
-}
-
-// cards is how many a guest has.
-func (o *options) cards() int {
-	switch {
-	case o.device.kind != deviceMlx5:
-		return 0
-	case o.hosts == 1:
-		return 2
-	}
-	return 1
-}
-
 // model is the process that plays the cards of all guests, which one fabric joins.
 type model struct {
 	cmd   *exec.Cmd
@@ -101,7 +62,7 @@ func (a *app) startModel(guests int) (*model, error) {
 		return nil, err
 	}
 	m := &model{done: make(chan struct{}), lines: &prefixed{w: a.stderr, prefix: "hca: "}}
-	args := []string{"-mode", a.device.mode}
+	args := []string{"-mode", a.mlx5().mode}
 	if a.hcaReport != "" {
 		args = append(args, "-report", a.hcaReport)
 	}

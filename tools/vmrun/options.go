@@ -38,7 +38,7 @@ type options struct {
 	reorder string
 	net     string
 	dev     string // -device as it was given
-	device  device
+	devices []device
 	load    []string
 	module  []string
 	noSysfs bool
@@ -54,31 +54,6 @@ type options struct {
 
 	verbose bool
 	update  bool
-}
-
-// defaultModules are what the default network and the RDMA stack need. Up to
-// 6.12, rxe wants crc32 from the crypto layer, and the kernel's own call for it
-// finds no modprobe in the guest; later kernels have no such module. IPv6 can no
-// longer be a module since 7.x.
-var defaultModules = []string{"crc32_generic?", "ipv6?", "veth", "ib_uverbs", "rdma_ucm", "ib_umad", "rdma_rxe"}
-
-// mlx5Modules are what a ConnectX needs in place of rxe.
-var mlx5Modules = []string{"ipv6?", "mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_ucm", "ib_umad"}
-
-// modulesFor gives the default modules of a machine that is alone, or of one of two
-// that a link joins. InfiniBand carries no IP here, so two hosts have a link besides.
-func modulesFor(hosts int, d device) []string {
-	switch {
-	case d.kind == deviceMlx5 && d.mode == modeIB && hosts > 1:
-		return append([]string{"virtio_net"}, mlx5Modules...)
-	case d.kind == deviceMlx5:
-		return mlx5Modules
-	case hosts == 1:
-		return defaultModules
-	}
-	mods := slices.Clone(defaultModules)
-	mods[slices.Index(mods, "veth")] = "virtio_net"
-	return mods
 }
 
 // netemModules are what the guest needs to make a link bad. A kernel of one's own
@@ -103,56 +78,19 @@ func (o *options) check() error {
 	if o.hosts < 1 || o.hosts > 2 {
 		return fmt.Errorf("-hosts %d: want 1 or 2", o.hosts)
 	}
-	if o.dev == "" {
-		o.dev = deviceRxe
-	}
-	var err error
-	if o.device, err = parseDevice(o.dev); err != nil {
-		return err
-	}
-	if o.device.kind != deviceMlx5 && (o.hca != "" || o.hcaReport != "" || o.hcaVerbose) {
-		return fmt.Errorf("-hca, -hca-report and -hca-verbose go with -device %s", deviceMlx5)
-	}
 	if o.timeout <= 0 {
 		return fmt.Errorf("-timeout %v: want more than 0", o.timeout)
 	}
 	if !slices.Contains([]string{"auto", "tcg", "kvm"}, o.accel) {
 		return fmt.Errorf("-accel %q: want auto, tcg or kvm", o.accel)
 	}
-	if err := o.checkICount(); err != nil {
-		return err
-	}
 	if o.modules != "" && !isPath(o.kernel) {
 		return errors.New("-modules goes with -kernel PATH; a kernel by name has its own modules")
 	}
-	if slices.Equal(o.load, []string{"none"}) {
-		o.load = nil
-		if o.net == "" {
-			o.net = guest.NetNone
-		}
-	} else if slices.Equal(o.load, []string{"default"}) {
-		o.load = modulesFor(o.hosts, o.device)
-	}
-	if o.device.kind == deviceMlx5 {
-		return o.checkMlx5()
-	}
-	if o.net == "" {
-		o.net = guest.NetRxe
-	}
-	if o.hosts == 1 && !slices.Contains([]string{guest.NetRxe, guest.NetVeth, guest.NetNone}, o.net) {
-		return fmt.Errorf("-net %q: want rxe, veth or none", o.net)
-	}
-	if o.hosts == 2 && !slices.Contains([]string{guest.NetRxe, guest.NetEth, guest.NetNone}, o.net) {
-		return fmt.Errorf("-net %q: with -hosts 2, want rxe, eth or none", o.net)
-	}
-	link, err := o.netem()
-	if err != nil {
+	if err := o.checkDevices(); err != nil {
 		return err
 	}
-	if o.net == guest.NetNone && link != (guest.Netem{}) {
-		return errors.New("-loss, -delay and -reorder are about the link, and with -net none there is none")
-	}
-	return nil
+	return o.checkICount()
 }
 
 // checkICount is check for -icount. Whoever is not in the machine has another clock.
@@ -166,26 +104,11 @@ func (o *options) checkICount() error {
 		return fmt.Errorf("-cpus %d: with -icount, want 1", o.cpus)
 	case o.hosts != 1:
 		return fmt.Errorf("-hosts %d: with -icount, want 1", o.hosts)
-	case o.device.kind == deviceMlx5:
-		return fmt.Errorf("-device %s: with -icount, want %s: the model has a clock of its own", o.dev, deviceRxe)
+	case o.cards() > 0:
+		return fmt.Errorf("-device %s: with -icount, want others: the model of %s has a clock of its own", o.dev, deviceMlx5)
 	}
 	o.accel = "tcg"
 	return nil
-}
-
-// checkMlx5 is check for a ConnectX: the link is the model's.
-func (o *options) checkMlx5() error {
-	if o.net == "" {
-		o.net = map[string]string{modeIB: guest.NetIB, modeRoCE: guest.NetRoCE}[o.device.mode]
-	}
-	if o.net != guest.NetIB && o.net != guest.NetRoCE && o.net != guest.NetNone {
-		return fmt.Errorf("-net %q: with -device %s, want none or nothing", o.net, deviceMlx5)
-	}
-	if o.reorder != "" {
-		return fmt.Errorf("-reorder: with -device %s, packets that -delay holds back overtake each other anyway", deviceMlx5)
-	}
-	_, err := o.netem()
-	return err
 }
 
 // netem gives what the options say of the link.

@@ -41,15 +41,26 @@ func TestCheck(t *testing.T) {
 		{"instructions of two", func(o *options) { o.icount = true }, "-cpus 2: with -icount, want 1"},
 		{"instructions under KVM", func(o *options) { o.icount, o.cpus, o.accel = true, 1, "kvm" }, "want -accel tcg or auto"},
 		{"instructions of two hosts", func(o *options) { o.icount, o.cpus, o.hosts = true, 1, 2 }, "-hosts 2: with -icount, want 1"},
-		{"instructions and a model", func(o *options) { o.icount, o.cpus, o.dev = true, 1, "mlx5" }, "-device mlx5: with -icount, want rxe"},
-		{"device", func(o *options) { o.dev = "ib0" }, `-device "ib0": want rxe, or mlx5[,mode=ib|roce]`},
-		{"device's mode", func(o *options) { o.dev = "mlx5,mode=opa" }, `-device "mlx5,mode=opa": want rxe, or mlx5[,mode=ib|roce]`},
-		{"mode of rxe", func(o *options) { o.dev = "rxe,mode=ib" }, `-device "rxe,mode=ib": want rxe, or`},
+		{"instructions and a model", func(o *options) { o.icount, o.cpus, o.dev = true, 1, "mlx5" }, "-device mlx5: with -icount, want others"},
+		{"device", func(o *options) { o.dev = "ib0" }, `-device "ib0": want rxe, siw, or mlx5[,mode=ib|roce]`},
+		{"device's mode", func(o *options) { o.dev = "mlx5,mode=opa" }, `-device "mlx5,mode=opa": want rxe, siw, or mlx5[,mode=ib|roce]`},
+		{"mode of rxe", func(o *options) { o.dev = "rxe,mode=ib" }, `-device "rxe,mode=ib": want rxe, siw, or`},
 		{"mlx5", func(o *options) { o.dev = "mlx5" }, ""},
 		{"mlx5 on InfiniBand, two hosts", func(o *options) { o.dev, o.hosts = "mlx5,mode=ib", 2 }, ""},
 		{"mlx5 and a bad fabric", func(o *options) { o.dev, o.loss, o.delay = "mlx5", "1%", "1ms" }, ""},
 		{"mlx5 and an order", func(o *options) { o.dev, o.delay, o.reorder = "mlx5", "1ms", "1%" }, "-reorder: with -device mlx5"},
 		{"mlx5 and veth", func(o *options) { o.dev, o.net = "mlx5", "veth" }, `-net "veth": with -device mlx5`},
+		{"siw", func(o *options) { o.dev = "siw" }, ""},
+		{"siw, two hosts, a bad link", func(o *options) { o.dev, o.hosts, o.loss = "siw", 2, "1%" }, ""},
+		{"siw's link alone", func(o *options) { o.dev, o.net = "siw", "veth" }, ""},
+		{"siw with rxe's net", func(o *options) { o.dev, o.net = "siw", "rxe" }, `-net "rxe": want siw, veth or none`},
+		{"mode of siw", func(o *options) { o.dev = "siw,mode=ib" }, `-device "siw,mode=ib": want rxe, siw, or`},
+		{"three kinds", func(o *options) { o.dev = "rxe+siw+mlx5,mode=ib" }, ""},
+		{"three kinds and a net", func(o *options) { o.dev, o.net = "rxe+siw+mlx5", "rxe" }, `-net "rxe": with -device mlx5`},
+		{"two kinds and a net", func(o *options) { o.dev, o.net = "siw+rxe", "tap" }, `-net "tap": want siw+rxe, veth or none`},
+		{"a kind twice", func(o *options) { o.dev = "mlx5+mlx5,mode=ib" }, `-device "mlx5+mlx5,mode=ib": mlx5 is there twice`},
+		{"an empty kind", func(o *options) { o.dev = "rxe+" }, `-device "": want rxe, siw, or`},
+		{"two kinds, two hosts", func(o *options) { o.dev, o.hosts = "rxe+siw", 2 }, `-device "rxe+siw": with -hosts 2 there is one link`},
 		{"report without a card", func(o *options) { o.hcaReport = "x" }, "-hca, -hca-report and -hca-verbose go with -device mlx5"},
 	} {
 		o := defaults()
@@ -87,10 +98,10 @@ func TestCheckDefaults(t *testing.T) {
 
 // Two hosts have a network card where one has a veth pair.
 func TestModulesFor(t *testing.T) {
-	if d := cmp.Diff(defaultModules, modulesFor(1, device{kind: deviceRxe})); d != "" {
+	if d := cmp.Diff(defaultModules, modulesFor(1, []device{{kind: deviceRxe}})); d != "" {
 		t.Error(d)
 	}
-	two := modulesFor(2, device{kind: deviceRxe})
+	two := modulesFor(2, []device{{kind: deviceRxe}})
 	if len(two) != len(defaultModules) || slices.Contains(two, "veth") || !slices.Contains(two, "virtio_net") || !slices.Contains(defaultModules, "veth") {
 		t.Errorf("two hosts: %v", two)
 	}
@@ -119,6 +130,40 @@ func TestModulesForMlx5(t *testing.T) {
 	o := defaults()
 	if err := o.check(); err != nil || o.cards() != 0 {
 		t.Errorf("rxe: %d cards, %v", o.cards(), err)
+	}
+}
+
+func TestModulesForSeveral(t *testing.T) {
+	for _, tt := range []struct {
+		dev   string
+		hosts int
+		has   string
+		not   string
+		net   string
+	}{
+		{"siw", 1, "crc32c_generic? veth siw rdma_ucm", "rdma_rxe mlx5_ib virtio_net", "siw"},
+		{"siw", 2, "virtio_net siw", "veth rdma_rxe", "siw"},
+		{"rxe+siw", 1, "rdma_rxe siw veth", "mlx5_ib", "rxe+siw"},
+		{"siw+mlx5,mode=ib+rxe", 1, "siw mlx5_ib rdma_rxe veth", "virtio_net", "siw+ib+rxe"},
+	} {
+		o := defaults()
+		o.dev, o.hosts = tt.dev, tt.hosts
+		if err := o.check(); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range strings.Fields(tt.has) {
+			if !slices.Contains(o.load, m) {
+				t.Errorf("-device %s: no %s among %v", tt.dev, m, o.load)
+			}
+		}
+		for _, m := range strings.Fields(tt.not) {
+			if slices.Contains(o.load, m) {
+				t.Errorf("-device %s: %s among %v", tt.dev, m, o.load)
+			}
+		}
+		if n := len(slices.Compact(slices.Sorted(slices.Values(o.load)))); n != len(o.load) || o.net != tt.net {
+			t.Errorf("-device %s: network %q, modules %v", tt.dev, o.net, o.load)
+		}
 	}
 }
 

@@ -44,21 +44,23 @@ func TestMain(m *testing.M) {
 
 // roles are the programs in the guest; the first argument names one.
 var roles = map[string]func(args []string) int{
-	"role-echo":   roleEcho,
-	"role-guest":  roleGuest,
-	"role-killed": roleKilled,
-	"role-write":  roleWrite,
-	"role-sysrq":  roleSysrq,
-	"role-hang":   roleHang,
-	"role-flood":  roleFlood,
-	"role-bare":   roleBare,
-	"role-host":   roleHost,
-	"role-fail":   roleFail,
-	"role-link":   roleLink,
-	"role-veth":   roleVeth,
-	"role-cards":  roleCards,
-	"role-uar":    roleUAR,
-	"role-clock":  roleClock,
+	"role-echo":     roleEcho,
+	"role-guest":    roleGuest,
+	"role-killed":   roleKilled,
+	"role-write":    roleWrite,
+	"role-sysrq":    roleSysrq,
+	"role-hang":     roleHang,
+	"role-flood":    roleFlood,
+	"role-bare":     roleBare,
+	"role-host":     roleHost,
+	"role-fail":     roleFail,
+	"role-link":     roleLink,
+	"role-veth":     roleVeth,
+	"role-cards":    roleCards,
+	"role-uar":      roleUAR,
+	"role-kinds":    roleKinds,
+	"role-siw-host": roleSiwHost,
+	"role-clock":    roleClock,
 }
 
 // roleEcho shows all that a process is given.
@@ -270,11 +272,11 @@ func vmrun(t *testing.T, stdin string, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), out.String(), withoutProgress(errs.String())}
 }
 
-// withoutProgress drops the lines about downloads, which a cold cache brings.
+// withoutProgress drops the lines about downloads and builds, which a cold cache brings.
 func withoutProgress(stderr string) string {
 	var keep strings.Builder
 	for line := range strings.Lines(stderr) {
-		if !strings.HasPrefix(line, "vmrun: download") && !strings.HasPrefix(line, "vmrun: waiting for another") {
+		if !strings.HasPrefix(line, "vmrun: download") && !strings.HasPrefix(line, "vmrun: buil") && !strings.HasPrefix(line, "vmrun: waiting for another") {
 			keep.WriteString(line)
 		}
 	}

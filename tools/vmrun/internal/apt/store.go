@@ -36,6 +36,8 @@ type Request struct {
 	Only     *regexp.Regexp // Only restricts which of the packages are fetched; nil is all.
 	Skip     *regexp.Regexp // Skip leaves files out; nil is none.
 
+	// Check says before anything is fetched why it would be in vain; nil is nothing.
+	Check func() error
 	// Finish does what is left to do in the unpacked tree; nil is nothing.
 	Finish func(root string) error
 }
@@ -61,6 +63,19 @@ func (s *Store) Get(ctx context.Context, r Request) (string, error) {
 }
 
 func (s *Store) fill(ctx context.Context, r Request, tmp string) error {
+	if r.Check != nil {
+		if err := r.Check(); err != nil {
+			return err
+		}
+	}
+	if err := s.download(ctx, r, tmp); err != nil || r.Finish == nil {
+		return err
+	}
+	return r.Finish(filepath.Join(tmp, "root"))
+}
+
+// download fetches and unpacks, while no other process does so with the same suite.
+func (s *Store) download(ctx context.Context, r Request, tmp string) error {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return ErrNoApt
 	}
@@ -167,11 +182,6 @@ func (s *Store) unpackAll(ctx context.Context, r Request, pkgs []pkg, tmp string
 			return err
 		}
 		specs = append(specs, p.spec)
-	}
-	if r.Finish != nil {
-		if err := r.Finish(root.Name()); err != nil {
-			return err
-		}
 	}
 	b, err := json.MarshalIndent(specs, "", "\t")
 	if err != nil {

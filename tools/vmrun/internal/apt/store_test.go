@@ -175,9 +175,18 @@ func TestGetErrors(t *testing.T) {
 		t.Errorf("after cancelling: %v", err)
 	}
 	req = reqX
+	downloads := calls(t, " download ")
 	req.Finish = func(string) error { return why }
 	if _, err := s.Get(t.Context(), req); !errors.Is(err, why) || s.Cache.Has("pkg-bookworm-amd64-x") {
 		t.Errorf("Finish fails: %v", err)
+	}
+	if n := calls(t, " download ") - downloads; n > 2 { // the question and the download
+		t.Errorf("Finish fails: asked and downloaded %d times", n)
+	}
+	before := calls(t, ".")
+	req.Check = func() error { return why }
+	if _, err := s.Get(t.Context(), req); !errors.Is(err, why) || calls(t, ".") != before {
+		t.Errorf("Check fails: %v, %d calls of apt", err, calls(t, ".")-before)
 	}
 }
 

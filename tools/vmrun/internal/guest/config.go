@@ -20,18 +20,23 @@ const (
 // What Config.Net may say.
 const (
 	NetRxe  = "rxe"  // NetRxe: a veth pair, or a link to the other host, with addresses, and an rxe device on each end.
+	NetSiw  = "siw"  // NetSiw: the same with siw devices.
 	NetVeth = "veth" // NetVeth: the veth pair alone.
 	NetEth  = "eth"  // NetEth: the link to the other host alone.
 	NetIB   = "ib"   // NetIB: ConnectX cards on InfiniBand, and the link to the other host, if there is one.
 	NetRoCE = "roce" // NetRoCE: ConnectX cards on Ethernet, with addresses.
 	NetNone = "none" // NetNone: only the loopback device.
+
+	// NetAnd stands between those of NetRxe, NetSiw, NetIB and NetRoCE that a machine which
+	// is alone has together.
+	NetAnd = "+"
 )
 
 // Config is what the host asks of init.
 type Config struct {
 	Channel []string // Channel lists the module files that the virtio-serial port needs, in load order.
 	Modules []string // Modules lists the other module files, in load order.
-	Net     string   // Net is one of NetRxe, NetVeth, NetEth, NetNone.
+	Net     string   // Net is one of NetRxe to NetNone, or several.
 	NoSysfs bool     // NoSysfs leaves /sys unmounted while the programs run.
 	Dir     string   // Dir is the programs' working directory.
 	Netem   []string // Netem lists the module files of the network emulator, in load order; they are loaded when it is asked for.

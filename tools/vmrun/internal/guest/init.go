@@ -172,13 +172,14 @@ func (p *initProc) barrier() error {
 
 // emulate makes the link as bad as it shall be.
 func (p *initProc) emulate() error {
-	if p.cfg.Link == (Netem{}) {
-		return nil
+	ends := cables(p.cfg.Net, p.host)
+	if p.cfg.Link == (Netem{}) || len(ends) == 0 {
+		return nil // what the packets of cards meet is the fabric's
 	}
 	if err := loadModules(p.cfg.Netem); err != nil {
 		return err
 	}
-	for _, e := range endsOf(p.host) {
+	for _, e := range ends {
 		if err := setNetem(e.dev, p.cfg.Link); err != nil {
 			return err
 		}

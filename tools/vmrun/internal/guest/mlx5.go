@@ -24,7 +24,7 @@ func cardsOf(host int) []string {
 
 // setupIB waits for the cards, and gives the programs IP addresses to meet at: on InfiniBand
 // there are none.
-func setupIB(lo netlink.Link, host int) error {
+func setupIB(lo netlink.Link, host, n int) error {
 	if host > 0 {
 		e := linked[host-1]
 		if err := address(e); err != nil {
@@ -34,7 +34,7 @@ func setupIB(lo netlink.Link, host int) error {
 			return err
 		}
 	} else {
-		for _, e := range ends {
+		for _, e := range pairAt(n) {
 			addr, err := netlink.ParseAddr(e.ip4)
 			if err != nil {
 				return fmt.Errorf("address %s: %w", e.ip4, err)
@@ -45,26 +45,23 @@ func setupIB(lo netlink.Link, host int) error {
 		}
 	}
 	for _, card := range cardsOf(host) {
-		if err := waitDevice(end{rxe: card}, cardPatience); err != nil {
+		if err := waitDevice(end{rdma: card}, cardPatience); err != nil {
 			return err
 		}
-	}
-	if host > 0 {
-		return waitPeer(PeerIP(host), peerPatience)
 	}
 	return nil
 }
 
 // setupRoCE gives the cards' network devices the addresses that others have else.
-func setupRoCE(host int) error {
-	mine := endsOf(host)
+func setupRoCE(host, n int) error {
+	mine := endsOf(host, n)
 	for i, card := range cardsOf(host) {
 		e := mine[i]
 		var err error
 		if e.dev, err = netdevOf(card, cardPatience); err != nil {
 			return err
 		}
-		e.rxe = card
+		e.rdma = card
 		if host == 0 {
 			if err := acceptLocal(e.dev); err != nil {
 				return err
@@ -82,9 +79,6 @@ func setupRoCE(host int) error {
 		if err := waitDevice(e, cardPatience); err != nil {
 			return err
 		}
-	}
-	if host > 0 {
-		return waitPeer(PeerIP(host), peerPatience)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,32 +14,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// end is one end of the veth pair.
+// end is one end of a veth pair, or of the link between two hosts.
 type end struct {
-	dev, rxe string
+	dev      string // the network device
+	rdma     string // the RDMA device on it
 	ip4, ip6 string
 	mac      net.HardwareAddr
 }
 
-// The pair is the same in every run, so that tests can name it.
-var ends = [2]end{
-	{dev: "ve0", rxe: "rxe0", ip4: "10.1.0.1/24", ip6: "fd00:1::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}},
-	{dev: "ve1", rxe: "rxe1", ip4: "10.1.0.2/24", ip6: "fd00:1::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}},
+// The pairs are the same in every run, so that tests can name them: ve0 and ve1 for the
+// first kind of device, ve2 and ve3 for the second.
+func pairAt(n int) []end {
+	var pair []end
+	for i := range 2 {
+		pair = append(pair, end{
+			dev: fmt.Sprintf("ve%d", 2*n+i), ip4: fmt.Sprintf("10.1.%d.%d/24", n, i+1), ip6: fmt.Sprintf("fd00:%d::%d/64", n+1, i+1),
+			mac: net.HardwareAddr{2, 0, 0, 0, byte(n), byte(i + 1)},
+		})
+	}
+	return pair
 }
 
 // linked are the ends of the link between two hosts.
 var linked = [2]end{
-	{dev: "eth0", rxe: "rxe0", ip4: "10.2.0.1/24", ip6: "fd02::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 1}},
-	{dev: "eth0", rxe: "rxe0", ip4: "10.2.0.2/24", ip6: "fd02::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 2}},
+	{dev: "eth0", ip4: "10.2.0.1/24", ip6: "fd02::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 1}},
+	{dev: "eth0", ip4: "10.2.0.2/24", ip6: "fd02::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 2}},
 }
 
-// endsOf gives the ends that a machine has: one as host 1 or 2, both of the veth
-// pair if it is alone.
-func endsOf(host int) []end {
+// endsOf gives the ends that a machine has for its nth kind of device: one as host 1 or
+// 2, both of a veth pair if it is alone.
+func endsOf(host, n int) []end {
 	if host == 0 {
-		return ends[:]
+		return pairAt(n)
 	}
-	return linked[host-1 : host]
+	return slices.Clone(linked[host-1 : host])
+}
+
+// cables gives the ends of the links that the kernel's own drivers make.
+func cables(kinds string, host int) []end {
+	var all []end
+	for n, kind := range strings.Split(kinds, NetAnd) {
+		if kind != NetNone && kind != NetIB && kind != NetRoCE {
+			all = append(all, endsOf(host, n)...)
+		}
+	}
+	return all
 }
 
 // LinkMAC gives the address of host 1's or 2's network card.
@@ -51,9 +71,9 @@ func PeerIP(host int) string {
 	return ip
 }
 
-// setupNet brings the loopback device up, and what kind asks for. The host is 1 or
+// setupNet brings the loopback device up, and what is asked for. The host is 1 or
 // 2, or 0 for a machine that is alone.
-func setupNet(kind string, host int) error {
+func setupNet(kinds string, host int) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("device lo: %w", err)
@@ -61,20 +81,38 @@ func setupNet(kind string, host int) error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	switch kind {
-	case NetNone:
+	if kinds == NetNone {
 		return nil
-	case NetIB:
-		return setupIB(lo, host)
-	case NetRoCE:
-		return setupRoCE(host)
 	}
-	if host == 0 {
-		if err := addVeth(); err != nil {
+	for n, kind := range strings.Split(kinds, NetAnd) {
+		var err error
+		switch kind {
+		case NetIB:
+			err = setupIB(lo, host, n)
+		case NetRoCE:
+			err = setupRoCE(host, n)
+		default:
+			err = setupSoft(kind, host, n)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	mine := endsOf(host)
+	if host > 0 {
+		return waitPeer(PeerIP(host), peerPatience)
+	}
+	return nil
+}
+
+// setupSoft sets up a link of the kernel's own, and the RDMA devices on it that are
+// software.
+func setupSoft(kind string, host, n int) error {
+	mine := endsOf(host, n)
+	if host == 0 {
+		if err := addVeth(mine); err != nil {
+			return err
+		}
+	}
 	for _, e := range mine {
 		if err := address(e); err != nil {
 			return err
@@ -85,25 +123,19 @@ func setupNet(kind string, host int) error {
 			return err
 		}
 	}
-	if kind == NetRxe {
-		if err := addRxe(mine); err != nil {
-			return err
-		}
+	if kind != NetRxe && kind != NetSiw {
+		return nil
 	}
-	if host > 0 {
-		return waitPeer(PeerIP(host), peerPatience)
-	}
-	return nil
-}
-
-// addRxe makes the rxe devices, and waits until they can be used.
-func addRxe(mine []end) error {
-	for _, e := range mine {
-		if err := netlink.RdmaLinkAdd(e.rxe, "rxe", e.dev); err != nil {
-			return fmt.Errorf("add rxe device %s on %s: %w", e.rxe, e.dev, err)
+	for i := range mine {
+		mine[i].rdma = fmt.Sprint(kind, i)
+		if err := netlink.RdmaLinkAdd(mine[i].rdma, kind, mine[i].dev); err != nil {
+			return fmt.Errorf("add %s device %s on %s: %w", kind, mine[i].rdma, mine[i].dev, err)
 		}
 	}
 	for _, e := range mine {
+		if kind == NetSiw {
+			e.ip4, e.ip6 = "", "" // iWARP's GID is the link's address
+		}
 		if err := waitDevice(e, 20*time.Second); err != nil {
 			return err
 		}
@@ -111,14 +143,14 @@ func addRxe(mine []end) error {
 	return nil
 }
 
-func addVeth() error {
+func addVeth(pair []end) error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr = ends[0].dev, ends[0].mac
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: ends[1].dev, PeerHardwareAddr: ends[1].mac}
+	attrs.Name, attrs.HardwareAddr = pair[0].dev, pair[0].mac
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: pair[1].dev, PeerHardwareAddr: pair[1].mac}
 	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("add the veth pair: %w", err)
+		return fmt.Errorf("add the veth pair of %s: %w", pair[0].dev, err)
 	}
-	for _, e := range ends {
+	for _, e := range pair {
 		if err := acceptLocal(e.dev); err != nil {
 			return err
 		}
@@ -198,7 +230,7 @@ func waitDevice(e end, patience time.Duration) error {
 	var ips []net.IP
 	for _, cidr := range []string{e.ip4, e.ip6} {
 		if cidr == "" {
-			continue // InfiniBand's GIDs come from elsewhere
+			continue // InfiniBand's and iWARP's GIDs come from elsewhere
 		}
 		ip, _, err := net.ParseCIDR(cidr)
 		if err != nil {
@@ -212,12 +244,12 @@ func waitDevice(e end, patience time.Duration) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("RDMA device %s: %s after %v", e.rxe, missing, patience)
+	return fmt.Errorf("RDMA device %s: %s after %v", e.rdma, missing, patience)
 }
 
 // missingOf says what the device lacks, or nothing.
 func missingOf(e end, ips ...net.IP) string {
-	port := "/sys/class/infiniband/" + e.rxe + "/ports/1/"
+	port := "/sys/class/infiniband/" + e.rdma + "/ports/1/"
 	state, err := os.ReadFile(port + "state")
 	if err != nil {
 		return err.Error()

@@ -4,6 +4,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,7 +29,7 @@ func TestHasGID(t *testing.T) {
 
 // The default network is part of the documentation.
 func TestEnds(t *testing.T) {
-	for _, e := range ends {
+	for _, e := range slices.Concat(pairAt(0), pairAt(1), pairAt(2)) {
 		for _, s := range []string{e.ip4, e.ip6} {
 			if _, _, err := net.ParseCIDR(s); err != nil {
 				t.Errorf("%s: %v", e.dev, err)
@@ -50,8 +52,37 @@ func TestEnds(t *testing.T) {
 			t.Errorf("host %d: its peer is %s, want %s", i+1, PeerIP(i+1), other)
 		}
 	}
-	if ends[0].mac.String() == ends[1].mac.String() {
+	want := []end{
+		{dev: "ve0", ip4: "10.1.0.1/24", ip6: "fd00:1::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}},
+		{dev: "ve1", ip4: "10.1.0.2/24", ip6: "fd00:1::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}},
+		{dev: "ve2", ip4: "10.1.1.1/24", ip6: "fd00:2::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 1}},
+		{dev: "ve3", ip4: "10.1.1.2/24", ip6: "fd00:2::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 2}},
+	}
+	if got := slices.Concat(pairAt(0), pairAt(1)); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if pair := pairAt(0); pair[0].mac.String() == pair[1].mac.String() {
 		t.Error("both ends have one address")
+	}
+}
+
+// A link can be made bad if the kernel makes it: that of the cards is the fabric's.
+func TestCables(t *testing.T) {
+	for _, tt := range []struct {
+		kinds string
+		host  int
+		want  string
+	}{
+		{"none", 0, ""}, {"rxe", 0, "ve0 ve1"}, {"veth", 0, "ve0 ve1"}, {"siw", 2, "eth0"}, {"eth", 1, "eth0"}, {"ib", 0, ""}, {"roce", 1, ""},
+		{"rxe+siw", 0, "ve0 ve1 ve2 ve3"}, {"roce+siw", 0, "ve2 ve3"}, {"siw+ib+rxe", 0, "ve0 ve1 ve4 ve5"},
+	} {
+		var got []string
+		for _, e := range cables(tt.kinds, tt.host) {
+			got = append(got, e.dev)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s on host %d: %v, want %s", tt.kinds, tt.host, got, tt.want)
+		}
 	}
 }
 

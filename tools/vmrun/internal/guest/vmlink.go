@@ -51,7 +51,7 @@ func link(args []string, stdout io.Writer) error {
 		return fmt.Errorf("%s: %w", ConfigPath, err)
 	}
 	if c.dev == "" {
-		c.dev = ends[0].dev
+		c.dev = pairAt(0)[0].dev
 		if len(cfg.Hosts) > 1 {
 			c.dev = linked[0].dev
 		}

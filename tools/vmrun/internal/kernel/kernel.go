@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +24,8 @@ type Kernel struct {
 	Image   string   // Image is the path of the file that QEMU loads.
 	Modules *Modules // Modules knows its modules.
 	ID      string   // ID names this kernel's build in the cache; empty for one given by path.
+	Suite   string   // Suite is the release of Debian that has it; empty for one given by path.
+	Version string   // Version is that of its packages; empty for one given by path.
 }
 
 // suites says in which Debian suite a kernel is found.
@@ -66,7 +69,12 @@ func Fetch(ctx context.Context, store *apt.Store, name, arch string) (*Kernel, e
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)
 	}
-	return open(dir)
+	k, err := open(dir)
+	if err != nil {
+		return nil, err
+	}
+	k.Suite = suites[i].suite
+	return k, nil
 }
 
 // open finds the image and the modules in an unpacked package.
@@ -85,16 +93,34 @@ func open(root string) (*Kernel, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(b)
+	version, err := versionOf(b, release)
+	if err != nil {
+		return nil, err
+	}
 	mods, err := OpenModules(found[0])
 	if err != nil {
 		return nil, err
 	}
 	for _, image := range []string{filepath.Join(found[0], "vmlinuz"), filepath.Join(root, "boot/vmlinuz-"+release)} {
 		if _, err := os.Stat(image); err == nil {
-			return &Kernel{Image: image, Modules: mods, ID: release + "-" + hex.EncodeToString(sum[:4])}, nil
+			return &Kernel{Image: image, Modules: mods, Version: version, ID: release + "-" + hex.EncodeToString(sum[:4])}, nil
 		}
 	}
 	return nil, fmt.Errorf("no vmlinuz for %s below %s", release, root)
+}
+
+// versionOf finds the version of a kernel's packages in the list of them, NAME=VERSION as JSON.
+func versionOf(list []byte, release string) (string, error) {
+	var specs []string
+	if err := json.Unmarshal(list, &specs); err != nil {
+		return "", fmt.Errorf("packages.json of Linux %s: %w", release, err)
+	}
+	for _, spec := range specs {
+		if name, version, ok := strings.Cut(spec, "="); ok && strings.HasSuffix(name, "-"+release) {
+			return version, nil
+		}
+	}
+	return "", fmt.Errorf("none of the packages %s is Linux %s", strings.Join(specs, ", "), release)
 }
 
 // Local gives a kernel of one's own. Without modules, all that is needed must be

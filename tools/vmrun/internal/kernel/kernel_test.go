@@ -44,6 +44,9 @@ func TestOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := k.ID
+		if k.Version != "9.9-1" {
+			t.Errorf("version %s", k.Version)
+		}
 		if k.Image != filepath.Join(root, image) || !strings.HasPrefix(first, "9.9-amd64-") {
 			t.Errorf("image %s, ID %s", k.Image, k.ID)
 		}
@@ -92,5 +95,19 @@ func check(t *testing.T, name, path, arch, says string) {
 		t.Errorf("%s: %v", name, err)
 	case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
 		t.Errorf("%s: %v, want %q in it", name, err, says)
+	}
+}
+
+// The version is that of the package which is named after the kernel.
+func TestVersionOf(t *testing.T) {
+	for _, tt := range []struct{ list, want string }{
+		{`["linux-image-6.1.0-56-amd64=6.1.192-2"]`, "6.1.192-2"},
+		{`["linux-base=4.12", "linux-modules-6.1.0-56-amd64=1:6.1.192-2"]`, "1:6.1.192-2"},
+		{`["linux-base=4.12"]`, ""}, {`[]`, ""}, {`nonsense`, ""},
+	} {
+		got, err := versionOf([]byte(tt.list), "6.1.0-56-amd64")
+		if got != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%s: %q, %v", tt.list, got, err)
+		}
 	}
 }

@@ -89,6 +89,31 @@ func (m *Modules) Release() string {
 	return filepath.Base(m.dir)
 }
 
+// Has reports whether there is a module of that name, built in or not, as far as is known:
+// a kernel without modules has all that is asked of it.
+func (m *Modules) Has(name string) bool {
+	_, ok := m.files[name]
+	return ok || m.builtin[name] || m.dir == ""
+}
+
+// Add adds a module that is elsewhere, as NAME.ko.
+func (m *Modules) Add(file string) error {
+	name, ok := moduleName(filepath.Base(file))
+	if !ok || path.Ext(file) != ".ko" {
+		return fmt.Errorf("%s is not the name of a module", file)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	mod := &Module{Name: name, Image: b, Path: path.Join("updates", filepath.Base(file))}
+	if err := mod.parseInfo(); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	m.loaded[name] = mod
+	return nil
+}
+
 func modulesDir(dir string) (string, error) {
 	for _, probe := range []string{"kernel", "modules.order", "modules.builtin"} {
 		if _, err := os.Stat(filepath.Join(dir, probe)); err == nil {

@@ -213,3 +213,40 @@ func TestOpenModules(t *testing.T) {
 		t.Errorf("no modules: %v, %v", mods, err)
 	}
 }
+
+// A module that is elsewhere is one of the kernel's from then on.
+func TestAdd(t *testing.T) {
+	m, err := OpenModules(fakeTree(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"rdma_rxe": true, "udp_tunnel": true, "ipv6": true, "soft_iw": false} {
+		if m.Has(name) != want {
+			t.Errorf("Has(%s) is %v", name, !want)
+		}
+	}
+	dir := t.TempDir()
+	write(t, dir, "soft-iw.ko", fakeModule("depends=ib_core", "softdep=pre: crc32c"))
+	write(t, dir, "bad.ko", []byte("no ELF file"))
+	if err := m.Add(filepath.Join(dir, "soft-iw.ko")); err != nil {
+		t.Fatal(err)
+	}
+	mods, err := m.Resolve("soft_iw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"crc32c", "ib_core", "soft_iw"}, names(mods)); d != "" {
+		t.Error(d)
+	}
+	if p := mods[2].Path; p != "updates/soft-iw.ko" {
+		t.Errorf("path %s", p)
+	}
+	for _, bad := range []string{"bad.ko", "none.ko", "bad.ko.xz", "x"} {
+		if err := m.Add(filepath.Join(dir, bad)); err == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+	if none, err := OpenModules(""); err != nil || !none.Has("anything") {
+		t.Errorf("a kernel without modules: %v", err)
+	}
+}

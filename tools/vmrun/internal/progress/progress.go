@@ -63,6 +63,18 @@ func (p *Printer) Start(what string, size int64, have func() int64) (end func(er
 	}
 }
 
+// Work shows that something begins that takes a while, "vmrun: DOING WHAT", and with the
+// function that it gives, that it is done; an error is for the caller to tell.
+func (p *Printer) Work(what, doing, done string) (end func(error)) {
+	p.printf("vmrun: %s %s\n", doing, what)
+	begin := time.Now()
+	return func(err error) {
+		if err == nil {
+			p.printf("vmrun: %s %s in %.1f s\n", done, what, time.Since(begin).Seconds())
+		}
+	}
+}
+
 func (p *Printer) printf(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

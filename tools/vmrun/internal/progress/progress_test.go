@@ -36,6 +36,17 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+func TestWork(t *testing.T) {
+	var out bytes.Buffer
+	p := New(&out)
+	p.Work("a module", "building", "built")(nil)
+	p.Work("another", "building", "built")(errors.New("no"))
+	want := `^vmrun: building a module\nvmrun: built a module in \d+\.\d s\nvmrun: building another\n$`
+	if !regexp.MustCompile(want).MatchString(out.String()) {
+		t.Errorf("printed %q", out.String())
+	}
+}
+
 func TestBytes(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 124_800_000: "124.8 MB"} {
 		if got := Bytes(n); got != want {

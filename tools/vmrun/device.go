@@ -1,0 +1,178 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goverbs/goverbs/tools/vmrun/internal/guest"
+	"github.com/goverbs/goverbs/tools/vmrun/internal/siw"
+)
+
+// The RDMA devices that a guest can have.
+const (
+	deviceRxe  = "rxe"
+	deviceSiw  = "siw"
+	deviceMlx5 = "mlx5"
+
+	modeIB   = "ib"
+	modeRoCE = "roce"
+)
+
+// device is one of what -device asks for.
+type device struct{ kind, mode string }
+
+// parseDevices reads -device: KIND[,mode=MODE], several of them with "+" between them.
+func parseDevices(s string) ([]device, error) {
+	var all []device
+	for word := range strings.SplitSeq(s, "+") {
+		d, err := parseDevice(word)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(other device) bool { return other.kind == d.kind }) {
+			return nil, fmt.Errorf("-device %q: %s is there twice", s, d.kind)
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func parseDevice(s string) (device, error) {
+	for _, d := range []device{{deviceMlx5, modeRoCE}, {deviceMlx5, modeIB}} {
+		if s == d.kind+",mode="+d.mode {
+			return d, nil
+		}
+	}
+	switch s {
+	case deviceRxe, deviceSiw:
+		return device{kind: s}, nil
+	case deviceMlx5:
+		return device{s, modeRoCE}, nil
+	}
+	return device{}, fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s]", s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeRoCE)
+}
+
+// net gives what the guest has to set up for the device.
+func (d device) net() string {
+	switch {
+	case d.kind == deviceSiw:
+		return guest.NetSiw
+	case d.kind != deviceMlx5:
+		return guest.NetRxe
+	case d.mode == modeIB:
+		return guest.NetIB
+	}
+	return guest.NetRoCE
+}
+
+// mlx5 gives the device with the cards, the zero one if there is none.
+func (o *options) mlx5() device {
+	for _, d := range o.devices {
+		if d.kind == deviceMlx5 {
+			return d
+		}
+	}
+	return device{}
+}
+
+// cards is how many a guest has.
+func (o *options) cards() int {
+	switch {
+	case o.mlx5() == device{}:
+		return 0
+	case o.hosts == 1:
+		return 2
+	}
+	return 1
+}
+
+// defaultModules are what the default network and the RDMA stack need. Up to
+// 6.12, rxe wants crc32 from the crypto layer, and the kernel's own call for it
+// finds no modprobe in the guest; later kernels have no such module. IPv6 can no
+// longer be a module since 7.x.
+var defaultModules = []string{"crc32_generic?", "ipv6?", "veth", "ib_uverbs", "rdma_ucm", "ib_umad", "rdma_rxe"}
+
+// siwModules are what soft iWARP needs in place of rxe. Without crc32c in the crypto layer
+// when it is loaded, it does without checksums for good.
+var siwModules = []string{"crc32c_generic?", "ipv6?", "veth", "ib_uverbs", "rdma_ucm", "ib_umad", siw.Name}
+
+// mlx5Modules are what a ConnectX needs in place of rxe.
+var mlx5Modules = []string{"ipv6?", "mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_ucm", "ib_umad"}
+
+// modulesFor gives the default modules of a machine that is alone, or of one of two
+// that a link joins. InfiniBand carries no IP here, so two hosts have a link besides.
+func modulesFor(hosts int, devices []device) []string {
+	var all []string
+	for _, d := range devices {
+		mods := map[string][]string{deviceRxe: defaultModules, deviceSiw: siwModules, deviceMlx5: mlx5Modules}[d.kind]
+		if hosts > 1 && d == (device{deviceMlx5, modeIB}) {
+			mods = append([]string{"virtio_net"}, mods...)
+		}
+		for _, m := range mods {
+			if m == "veth" && hosts > 1 {
+				m = "virtio_net"
+			}
+			if !slices.Contains(all, m) {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// checkDevices is the part of check that is about -device and -net, and what depends on them.
+func (o *options) checkDevices() error {
+	if o.dev == "" {
+		o.dev = deviceRxe
+	}
+	var err error
+	if o.devices, err = parseDevices(o.dev); err != nil {
+		return err
+	}
+	cards := o.cards() > 0
+	if !cards && (o.hca != "" || o.hcaReport != "" || o.hcaVerbose) {
+		return fmt.Errorf("-hca, -hca-report and -hca-verbose go with -device %s", deviceMlx5)
+	}
+	if o.hosts > 1 && len(o.devices) > 1 {
+		return fmt.Errorf("-device %q: with -hosts 2 there is one link, so want one kind of device", o.dev)
+	}
+	if slices.Equal(o.load, []string{"none"}) {
+		o.load = nil
+		if o.net == "" {
+			o.net = guest.NetNone
+		}
+	} else if slices.Equal(o.load, []string{"default"}) {
+		o.load = modulesFor(o.hosts, o.devices)
+	}
+	return o.checkNet(cards)
+}
+
+// checkNet is checkDevices for -net and for what it is that -loss and the like are about.
+func (o *options) checkNet(cards bool) error {
+	var kinds []string
+	for _, d := range o.devices {
+		kinds = append(kinds, d.net())
+	}
+	usual := strings.Join(kinds, guest.NetAnd)
+	if o.net == "" {
+		o.net = usual
+	}
+	link, err := o.netem()
+	switch {
+	case cards && o.net != usual && o.net != guest.NetNone:
+		return fmt.Errorf("-net %q: with -device %s, want none or nothing", o.net, deviceMlx5)
+	case cards && o.reorder != "":
+		return fmt.Errorf("-reorder: with -device %s, packets that -delay holds back overtake each other anyway", deviceMlx5)
+	case !cards && o.hosts == 1 && !slices.Contains([]string{usual, guest.NetVeth, guest.NetNone}, o.net):
+		return fmt.Errorf("-net %q: want %s, veth or none", o.net, usual)
+	case !cards && o.hosts == 2 && !slices.Contains([]string{usual, guest.NetEth, guest.NetNone}, o.net):
+		return fmt.Errorf("-net %q: with -hosts 2, want %s, eth or none", o.net, usual)
+	case err != nil:
+		return err
+	case !cards && o.net == guest.NetNone && link != guest.Netem{}:
+		return errors.New("-loss, -delay and -reorder are about the link, and with -net none there is none")
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const rpingPackages = "ibverbs-providers,rdmacm-utils"
+
+// roleKinds checks that the guest has the devices and network devices, as RDMA:NET, of which
+// an empty one is none, and no others. Each pair but that of InfiniBand, which has no
+// connections here, has a rping over it: the server is at the second's address.
+func roleKinds(args []string) int {
+	bad := 0
+	complain := func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+		bad++
+	}
+	devices, err := os.ReadDir("/sys/class/infiniband")
+	if err != nil || len(devices) != len(args) {
+		complain("devices %v, %v; want %v", devices, err, args)
+	}
+	for i, arg := range args {
+		dev, netdev, _ := strings.Cut(arg, ":")
+		state, err := os.ReadFile("/sys/class/infiniband/" + dev + "/ports/1/state")
+		if err != nil || !strings.Contains(string(state), "ACTIVE") {
+			complain("port of %s: %q, %v", dev, state, err)
+		}
+		if netdev == "" {
+			continue
+		}
+		_, err = os.Stat("/sys/class/net/" + netdev)
+		if err != nil {
+			complain("%s: %v", dev, err)
+		}
+		if i%2 == 0 {
+			continue
+		}
+		if err := rping(fmt.Sprintf("10.1.%d.2", i/2)); err != nil {
+			complain("%s: %v", dev, err)
+		}
+	}
+	return bad
+}
+
+// rping runs rdma-core's program with itself.
+func rping(addr string) error {
+	server := exec.Command("rping", "-s", "-a", addr, "-C", "10")
+	if err := server.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		_ = server.Process.Kill()
+		_ = server.Wait() // it is about the client
+	}()
+	for {
+		out, err := exec.Command("rping", "-c", "-a", addr, "-C", "10", "-v", "-V").CombinedOutput()
+		if strings.Contains(string(out), "ECONNREFUSED") || strings.Contains(string(out), "REJECTED") {
+			continue // the server is not there yet
+		}
+		if n := strings.Count(string(out), "ping data: rdma-ping-"); err != nil || n != 10 {
+			return fmt.Errorf("rping to %s: %w, %d pings: %s", addr, err, n, out)
+		}
+		return nil
+	}
+}
+
+// roleSiwHost is rping between two hosts.
+func roleSiwHost([]string) int {
+	args := []string{"-s", "-C", "10"}
+	if os.Getenv("VMRUN_HOST") == "2" {
+		args = []string{"-c", "-a", os.Getenv("VMRUN_PEER"), "-C", "10", "-v"}
+	}
+	for {
+		out, err := exec.Command("rping", args...).CombinedOutput()
+		if args[0] == "-c" && (strings.Contains(string(out), "ECONNREFUSED") || strings.Contains(string(out), "REJECTED")) {
+			continue // the server is not there yet
+		}
+		fmt.Printf("rping: %d pings\n", strings.Count(string(out), "ping data: rdma-ping-"))
+		if _, serr := os.Stat("/sys/class/infiniband/siw0"); serr != nil {
+			fmt.Println(serr)
+			return 1
+		}
+		if args[0] == "-c" && err != nil {
+			fmt.Printf("%v: %s\n", err, out)
+			return 1
+		}
+		return 0
+	}
+}
+
+// The module is built for a kernel of Debian's, with the system's gcc, and works: for the one
+// whose gcc is the system's, and for the one that is compiled with the newest.
+func TestVMSiw(t *testing.T) {
+	needVM(t)
+	for _, k := range []string{"6.1", "latest"} {
+		got := vmrun(t, "", "-kernel", k, "-device", "siw", "-with", rpingPackages, self(t), "role-kinds", "siw0:ve0", "siw1:ve1")
+		if got.Status != 0 || got.Stderr != "" {
+			t.Errorf("Linux %s: %+v", k, got)
+		}
+	}
+}
+
+func TestVMSiwHosts(t *testing.T) {
+	needVM(t)
+	got := vmrun(t, "", "-hosts", "2", "-cpus", "1", "-device", "siw", "-with", rpingPackages, self(t), "role-siw-host")
+	if got.Status != 0 || !strings.Contains(got.Stdout, "1: rping: 0 pings\n") || !strings.Contains(got.Stdout, "2: rping: 10 pings\n") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Three kinds of devices are together in one guest, and one can talk over each.
+func TestVMKinds(t *testing.T) {
+	needVM(t)
+	got := vmrun(t, "", "-device", "rxe+siw+mlx5", "-hca", hca(t), "-with", rpingPackages,
+		self(t), "role-kinds", "rxe0:ve0", "rxe1:ve1", "siw0:ve2", "siw1:ve3", "mlx5_0:eth0", "mlx5_1:eth1")
+	if got.Status != 0 || !strings.Contains(got.Stderr, "hca: card 1 (roce): ") {
+		t.Errorf("%+v", got)
+	}
+	got = vmrun(t, "", "-device", "mlx5,mode=ib+siw", "-hca", hca(t), "-with", rpingPackages,
+		self(t), "role-kinds", "mlx5_0:", "mlx5_1:", "siw0:ve2", "siw1:ve3")
+	if got.Status != 0 || !strings.Contains(got.Stderr, "hca: card 1 (ib): ") {
+		t.Errorf("%+v", got)
+	}
+}
