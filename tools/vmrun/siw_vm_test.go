@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 const rpingPackages = "ibverbs-providers,rdmacm-utils"
@@ -68,28 +71,57 @@ func rping(addr string) error {
 	}
 }
 
-// roleSiwHost is rping between two hosts.
+// pingPort is where rping listens, and readyPort where the server's host says that it does.
+const pingPort, readyPort = 7174, 7175
+
+// roleSiwHost is rping between two hosts. The client waits for the server: rdma-core's does not
+// always end when it is refused.
 func roleSiwHost([]string) int {
-	args := []string{"-s", "-C", "10"}
+	if _, err := os.Stat("/sys/class/infiniband/siw0"); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	ready := net.JoinHostPort(os.Getenv("VMRUN_PEER"), strconv.Itoa(readyPort))
 	if os.Getenv("VMRUN_HOST") == "2" {
-		args = []string{"-c", "-a", os.Getenv("VMRUN_PEER"), "-C", "10", "-v"}
+		for {
+			c, err := net.Dial("tcp", ready)
+			if err == nil {
+				c.Close()
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		return pings("-c", "-a", os.Getenv("VMRUN_PEER"), "-C", "10", "-v")
 	}
-	for {
-		out, err := exec.Command("rping", args...).CombinedOutput()
-		if args[0] == "-c" && (strings.Contains(string(out), "ECONNREFUSED") || strings.Contains(string(out), "REJECTED")) {
-			continue // the server is not there yet
+	go func() {
+		want := fmt.Sprintf(":%04X 00000000:0000 0A ", pingPort)
+		for {
+			table, _ := os.ReadFile("/proc/net/tcp")
+			if strings.Contains(string(table), want) {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
 		}
-		fmt.Printf("rping: %d pings\n", strings.Count(string(out), "ping data: rdma-ping-"))
-		if _, serr := os.Stat("/sys/class/infiniband/siw0"); serr != nil {
-			fmt.Println(serr)
-			return 1
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", readyPort))
+		if err == nil {
+			_, err = l.Accept()
 		}
-		if args[0] == "-c" && err != nil {
-			fmt.Printf("%v: %s\n", err, out)
-			return 1
+		if err != nil {
+			fmt.Println(err)
 		}
-		return 0
+	}()
+	return pings("-s", "-C", "10", "-p", strconv.Itoa(pingPort))
+}
+
+// pings runs rping, and prints how many pings it tells of.
+func pings(args ...string) int {
+	out, err := exec.Command("rping", args...).CombinedOutput()
+	fmt.Printf("rping: %d pings\n", strings.Count(string(out), "ping data: rdma-ping-"))
+	if args[0] == "-c" && err != nil {
+		fmt.Printf("%v: %s\n", err, out)
+		return 1
 	}
+	return 0
 }
 
 // The module is built for a kernel of Debian's, with the system's gcc, and works: for the one
