@@ -6,11 +6,12 @@ import (
 	"unsafe"
 )
 
-// An Index is a 32-bit ring position in memory that the kernel shares, stored
-// by one side and loaded by the other, in the byte order of the host.
+// An Index is a 32-bit word in memory that the kernel shares, stored by one side
+// and loaded by the other, in the byte order of the host: a position in a ring or,
+// where both sides store it in turn, what says whose an entry of a ring is.
 //
 // It is safe for concurrent use, which is its purpose; that only one goroutine
-// stores it is for the ring to arrange.
+// stores it at a time is for the ring to arrange.
 type Index struct {
 	v uint32
 }
@@ -42,3 +43,10 @@ func (x *Index) Acquire() uint32 { return atomic.LoadUint32(&x.v) }
 // It pairs with smp_load_acquire in the kernel, and like that it says nothing of
 // loads that come after it.
 func (x *Index) Release(v uint32) { storeRelease(&x.v, v) }
+
+// Publish stores the word as Release does, and no load that follows comes before it. It is for
+// where each side stores one word and then looks at another: of two sides that do so at once, at
+// least one sees what the other has stored.
+//
+// It pairs with smp_store_mb in the kernel.
+func (x *Index) Publish(v uint32) { atomic.StoreUint32(&x.v, v) }

@@ -1,0 +1,47 @@
+package siw
+
+import "github.com/goverbs/goverbs/mmio/siw/internal/abi"
+
+// SendInfo is what a posted work request says, for messages. It was read from memory that the
+// poster may write meanwhile, so nothing but a message may depend on it.
+type SendInfo struct {
+	Opcode     uint8     // the operation
+	Length     uint32    // in bytes, of all data
+	RemoteAddr uint64    // of RDMA
+	RKey       uint32    // of RDMA, or the key that is invalidated
+	SGEs       []SGEInfo // local memory
+}
+
+// SGEInfo is a scatter/gather entry.
+type SGEInfo struct {
+	Addr   uint64 // first byte
+	Length uint32 // in bytes
+	LKey   uint32 // key of its MR
+}
+
+// Find looks for a work request by its ID, the youngest first. Those that have completed are
+// found until their place is used again: the kernel clears the flags of an element and leaves
+// the rest. It may be called while another goroutine posts.
+func (q *SendQueue) Find(wrID uint64) (SendInfo, bool) {
+	head := uint32(q.posted.Load())
+	for back := range min(head, q.mask+1) {
+		w := (*abi.SiwSqe)(q.elem(head - 1 - back))
+		if w.ID == wrID {
+			return info(w), true
+		}
+	}
+	return SendInfo{}, false
+}
+
+// info copies what is of interest. Inline data is one entry without a key.
+func info(w *abi.SiwSqe) SendInfo {
+	i := SendInfo{Opcode: w.Opcode, RemoteAddr: w.Raddr, RKey: w.RKey}
+	for n := range min(int(w.NumSGE), MaxSGE) {
+		e := w.SGE[n]
+		i.Length += e.Length
+		if e.LKey != 0 {
+			i.SGEs = append(i.SGEs, SGEInfo{Addr: e.Laddr, Length: e.Length, LKey: e.LKey})
+		}
+	}
+	return i
+}

@@ -1,0 +1,87 @@
+package siw
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/siw/internal/abi"
+)
+
+// maxElems bounds the number of elements of a ring: it is far above what siw makes, and keeps
+// the arithmetic on sizes within 64 bits.
+const maxElems = 1 << 28
+
+// A Ring says where in the uverbs file a ring is to be mapped, and how much it holds.
+type Ring struct {
+	Offset uint64 // in bytes, a multiple of the page size
+	Size   uint64 // in bytes; the mapping has whole pages
+	Num    uint32 // elements
+}
+
+// Sizes of the driver's part of requests and of responses, in bytes. The kernel refuses a
+// command without room for its answer.
+const (
+	ContextRespSize = int(unsafe.Sizeof(abi.SiwUrespAllocCtx{}))
+	CQRespSize      = int(unsafe.Sizeof(abi.SiwUrespCreateCQ{}))
+	QPRespSize      = int(unsafe.Sizeof(abi.SiwUrespCreateQP{}))
+	SRQRespSize     = int(unsafe.Sizeof(abi.SiwUrespCreateSRQ{}))
+	MRReqSize       = int(unsafe.Sizeof(abi.SiwUreqRegMR{})) // all zero: the last 8 bits of the key, which a program may choose
+	MRRespSize      = int(unsafe.Sizeof(abi.SiwUrespRegMR{}))
+)
+
+// DecodeCQResp decodes what siw answers to the creation of a completion queue. It fails if b is
+// shorter than CQRespSize, or if the kernel has no ring to map.
+func DecodeCQResp(b []byte) (Ring, error) {
+	var r abi.SiwUrespCreateCQ
+	if err := decode(&r, b, "siw_uresp_create_cq"); err != nil {
+		return Ring{}, err
+	}
+	return newMapping("completion queue", r.CQKey, r.NumCQE, CompRingSize(r.NumCQE))
+}
+
+// DecodeQPResp decodes what siw answers to the creation of a queue pair: the rings and the
+// number that completions carry. One that uses a shared receive queue has no receive ring; rq
+// is then the zero Ring. It fails if b is shorter than QPRespSize, or if the kernel has no ring
+// to map.
+func DecodeQPResp(b []byte, shared bool) (rq, sq Ring, err error) {
+	var r abi.SiwUrespCreateQP
+	if err = decode(&r, b, "siw_uresp_create_qp"); err != nil {
+		return rq, sq, err
+	}
+	if sq, err = newMapping("send queue", r.SQKey, r.NumSqe, uint64(r.NumSqe)*uint64(unsafe.Sizeof(abi.SiwSqe{}))); err != nil || shared {
+		return rq, sq, err
+	}
+	rq, err = newMapping("receive queue", r.RQKey, r.NumRqe, uint64(r.NumRqe)*uint64(unsafe.Sizeof(abi.SiwRqe{})))
+	return rq, sq, err
+}
+
+// DecodeSRQResp decodes what siw answers to the creation of a shared receive queue. It fails if
+// b is shorter than SRQRespSize, or if the kernel has no ring to map.
+func DecodeSRQResp(b []byte) (Ring, error) {
+	var r abi.SiwUrespCreateSRQ
+	if err := decode(&r, b, "siw_uresp_create_srq"); err != nil {
+		return Ring{}, err
+	}
+	return newMapping("shared receive queue", r.SRQKey, r.NumRqe, uint64(r.NumRqe)*uint64(unsafe.Sizeof(abi.SiwRqe{})))
+}
+
+// newMapping checks what the kernel says of a ring.
+func newMapping(kind string, key uint64, num uint32, size uint64) (Ring, error) {
+	if key == abi.SIW_INVAL_UOBJ_KEY {
+		return Ring{}, fmt.Errorf("%w: %s: the kernel could not prepare the mapping", ErrMapping, kind)
+	}
+	if num == 0 || num > maxElems || num&(num-1) != 0 {
+		return Ring{}, fmt.Errorf("%w: %s: number of elements: got %d, must be a power of two up to %d", ErrMapping, kind, num, maxElems)
+	}
+	return Ring{Offset: key, Size: size, Num: num}, nil
+}
+
+// decode copies b into *r, which is a struct without pointers.
+func decode[T any](r *T, b []byte, name string) error {
+	n := int(unsafe.Sizeof(*r))
+	if len(b) < n {
+		return fmt.Errorf("siw: %s: got %d bytes, want %d", name, len(b), n)
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(r)), n), b)
+	return nil
+}

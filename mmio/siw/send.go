@@ -1,0 +1,146 @@
+package siw
+
+import (
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/siw/internal/abi"
+)
+
+// A SendQueue is the send ring of a queue pair (an array of struct siw_sqe). It is for one
+// goroutine at a time, except for Find.
+type SendQueue struct {
+	producer
+	missed bool      // the kernel was not told of what is in the ring
+	posted mmio.Word // head, for Find
+}
+
+// NewSendQueue makes a SendQueue of a mapped ring of num elements, whose work requests have up
+// to maxSGE scatter/gather entries. The error matches ErrMapping.
+func NewSendQueue(mem []byte, num, maxSGE int) (*SendQueue, error) {
+	p, err := newProducer(mem, "send queue", num, maxSGE, unsafe.Sizeof(abi.SiwSqe{}))
+	if err != nil {
+		return nil, err
+	}
+	return &SendQueue{producer: p}, nil
+}
+
+// Slot returns the i-th slot that is not published yet.
+//
+// Preconditions: 0 <= i; Room(i+1) was true since the last Publish.
+func (q *SendQueue) Slot(i int) SendSlot {
+	at := q.head + uint32(i)
+	return SendSlot{sqe: (*abi.SiwSqe)(q.elem(at)), word: &q.words[at&q.mask], maxSGE: q.maxSGE}
+}
+
+// Publish hands the first n slots to the kernel and makes the next one slot 0. It reports
+// whether the kernel has to be told by a doorbell.
+//
+// The first slot is handed over last, so that the kernel, which works in order, finds either
+// none of them or all. It then is either told or comes by itself: this side sets the flag of
+// the first slot and looks at the one before it, and the kernel clears that and looks at the
+// first slot, each with a full barrier between the two. Whoever comes second sees what the other
+// has stored, so that at least one of them knows that there is more to do.
+//
+// Preconditions: 0 < n; Room(n) was true, and all n slots were filled.
+func (q *SendQueue) Publish(n int) (ring bool) {
+	for i := uint32(n) - 1; i > 0; i-- {
+		at := q.head + i
+		q.word(at).Release(q.words[at&q.mask])
+	}
+	q.word(q.head).Publish(q.words[q.head&q.mask])
+	ring = n > int(q.mask) || q.missed || q.word(q.head-1).Acquire()&valid == 0
+	q.missed = false
+	q.advance(n)
+	q.posted.Store(uint64(q.head))
+	return ring
+}
+
+// Missed says that the doorbell did not reach the kernel. The next one is rung in any case.
+func (q *SendQueue) Missed() { q.missed = true }
+
+// A SendSlot fills one element of a SendQueue in place. Start comes first. It is used by one
+// goroutine, and not any more once its slot is published.
+type SendSlot struct {
+	sqe    *abi.SiwSqe
+	word   *uint32 // what publishing stores: the program's own memory
+	maxSGE uint32
+	op     uint8
+	flags  uint8
+	numSGE uint32
+	length uint32 // in bytes, of all scatter/gather entries or inline data
+}
+
+// Start begins a work request: it sets what every operation has and clears what some do not
+// set. The flags stay as they are, which is clear, until the slot is published.
+func (s *SendSlot) Start(wrID uint64, op, flags uint8) {
+	w := s.sqe
+	w.ID = wrID
+	w.RKey = 0
+	w.Raddr = 0
+	w.SGE[0] = abi.SiwSGE{} // a READ has an entry even if it was given none
+	if op == Read || op == ReadInv {
+		// The kernel refuses a fence here, and would not go on. READs are carried out one after
+		// the other anyway, which is all that a fence could ask for.
+		flags &^= Fence
+		s.maxSGE = min(s.maxSGE, 1)
+	}
+	s.op, s.flags, s.numSGE, s.length = op, flags, 0, 0
+	s.seal()
+}
+
+// seal keeps the word that publishing stores.
+func (s *SendSlot) seal() {
+	*s.word = valid | uint32(s.flags) | s.numSGE<<numSGEBit | uint32(s.op)<<opcodeBit
+}
+
+// SetRDMA sets the peer's memory for a READ or a WRITE.
+func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
+	s.sqe.Raddr = addr
+	s.sqe.RKey = rkey
+}
+
+// SetInvalidate sets the key that the peer (SendInv) or this side (LocalInv) invalidates.
+func (s *SendSlot) SetInvalidate(rkey uint32) { s.sqe.RKey = rkey }
+
+// AddSGE appends length bytes of registered memory at addr to the data. The errors are
+// ErrTooManySGEs, ErrTooLong and ErrMixedData; the request is then as it was before.
+func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
+	total := s.length + length
+	switch {
+	case s.flags&abi.SIW_WQE_INLINE != 0:
+		return ErrMixedData
+	case s.numSGE >= s.maxSGE:
+		return ErrTooManySGEs
+	case total < length:
+		return ErrTooLong
+	}
+	s.sqe.SGE[s.numSGE] = abi.SiwSGE{Laddr: addr, Length: length, LKey: lkey}
+	s.numSGE, s.length = s.numSGE+1, total
+	s.seal()
+	return nil
+}
+
+// AddInline appends b to the data, which the kernel takes from the element itself. b may be
+// used again at once. The errors are ErrInlineOp, ErrInlineTooLong and ErrMixedData; the
+// request is then as it was before.
+func (s *SendSlot) AddInline(b []byte) error {
+	switch {
+	case s.op != Send && s.op != Write:
+		return ErrInlineOp
+	case s.numSGE != 0 && s.flags&abi.SIW_WQE_INLINE == 0:
+		return ErrMixedData
+	case len(b) > MaxInline-int(s.length):
+		return ErrInlineTooLong
+	}
+	room := (*[MaxInline]byte)(unsafe.Pointer(&s.sqe.SGE[1]))
+	s.length += uint32(copy(room[s.length:], b))
+	s.sqe.SGE[0].Length = s.length
+	s.flags |= abi.SIW_WQE_INLINE
+	s.numSGE = 1
+	s.seal()
+	return nil
+}
+
+// The place of inline data is all entries but the first.
+const _ = -(unsafe.Sizeof(abi.SiwSqe{}) - unsafe.Offsetof(abi.SiwSqe{}.SGE) - unsafe.Sizeof(abi.SiwSGE{}) ^ MaxInline)

@@ -1,0 +1,292 @@
+package siw
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// at puts a value into an element, in the byte order of the hosts that there are.
+func at(e []byte, offset int, v any) {
+	switch v := v.(type) {
+	case uint8:
+		e[offset] = v
+	case uint16:
+		binary.LittleEndian.PutUint16(e[offset:], v)
+	case uint32:
+		binary.LittleEndian.PutUint32(e[offset:], v)
+	case uint64:
+		binary.LittleEndian.PutUint64(e[offset:], v)
+	case string:
+		copy(e[offset:], v)
+	}
+}
+
+// TestSendSlots compares what each operation writes, byte by byte, with the header. What no
+// operation reads is as it was before.
+func TestSendSlots(t *testing.T) {
+	type field struct {
+		offset int
+		value  any
+	}
+	for _, tc := range []struct {
+		name string
+		fill func(s *SendSlot) error
+		want []field
+	}{
+		{"send without data", func(s *SendSlot) error { s.Start(7, Send, Signaled|Solicited); return nil },
+			[]field{{elemFlags, uint16(1 | 4 | 8)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(3)}}},
+		{"send", func(s *SendSlot) error {
+			s.Start(7, Send, Fence)
+			if err := s.AddSGE(0x1122334455667788, 100, 0xaabbccdd); err != nil {
+				return err
+			}
+			return s.AddSGE(0x10, 20, 30)
+		}, []field{
+			{elemFlags, uint16(1 | 16)}, {elemSGEs, uint8(2)}, {sqeOpcode, uint8(3)},
+			{sqeSGE, uint64(0x1122334455667788)}, {sqeSGE + 8, uint32(100)}, {sqeSGE + 12, uint32(0xaabbccdd)},
+			{sqeSGE + sgeSize, uint64(0x10)}, {sqeSGE + sgeSize + 8, uint32(20)}, {sqeSGE + sgeSize + 12, uint32(30)},
+		}},
+		{"send and invalidate", func(s *SendSlot) error { s.Start(7, SendInv, 0); s.SetInvalidate(0x12345678); return nil },
+			[]field{{elemFlags, uint16(1)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(5)}, {sqeRKey, uint32(0x12345678)}}},
+		{"write", func(s *SendSlot) error {
+			s.Start(7, Write, Signaled)
+			s.SetRDMA(0x8877665544332211, 0x99)
+			return s.AddSGE(1, 2, 3)
+		}, []field{
+			{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(0)}, {sqeRKey, uint32(0x99)},
+			{sqeRaddr, uint64(0x8877665544332211)}, {sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
+		}},
+		{"read, of which a fence is left out", func(s *SendSlot) error {
+			s.Start(7, Read, Signaled|Fence)
+			s.SetRDMA(5, 6)
+			return s.AddSGE(1, 2, 3)
+		}, []field{
+			{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(1)}, {sqeRKey, uint32(6)},
+			{sqeRaddr, uint64(5)}, {sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
+		}},
+		{"read of nothing", func(s *SendSlot) error { s.Start(7, Read, 0); s.SetRDMA(5, 6); return nil },
+			[]field{{elemFlags, uint16(1)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(1)}, {sqeRKey, uint32(6)}, {sqeRaddr, uint64(5)}}},
+		{"read and invalidate", func(s *SendSlot) error { s.Start(7, ReadInv, 0); s.SetRDMA(5, 6); return s.AddSGE(1, 2, 3) },
+			[]field{
+				{elemFlags, uint16(1)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(2)}, {sqeRKey, uint32(6)}, {sqeRaddr, uint64(5)},
+				{sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
+			}},
+		{"local invalidate", func(s *SendSlot) error { s.Start(7, LocalInv, Signaled); s.SetInvalidate(0x77); return nil },
+			[]field{{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(10)}, {sqeRKey, uint32(0x77)}}},
+		{"inline", func(s *SendSlot) error {
+			s.Start(7, Send, Signaled)
+			if err := s.AddInline([]byte("data in ")); err != nil {
+				return err
+			}
+			return s.AddInline([]byte("two pieces"))
+		}, []field{
+			{elemFlags, uint16(1 | 2 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(3)}, {sqeSGE + 8, uint32(18)},
+			{sqeSGE + sgeSize, "data in two pieces"},
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p, q := newSend(t, 4)
+			want := append([]byte(nil), p.elem(0)...)
+			clear(want[sqeRKey : sqeSGE+sgeSize]) // what Start clears
+			at(want, 0, uint64(7))
+			s := q.Slot(0)
+			if err := tc.fill(&s); err != nil {
+				t.Fatal(err)
+			}
+			if w := *p.word(0); w != 0 {
+				t.Fatalf("the word is %#x before it is published", w)
+			}
+			q.Publish(1)
+			for _, f := range tc.want {
+				at(want, f.offset, f.value)
+			}
+			if diff := cmp.Diff(want, p.elem(0)); diff != "" {
+				t.Errorf("element (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRecvSlot(t *testing.T) {
+	p, q := newRecv(t, 4)
+	want := append([]byte(nil), p.elem(0)...)
+	s := q.Slot(0)
+	s.Start(0x0102030405060708)
+	for i := range MaxSGE {
+		if err := s.AddSGE(uint64(i), uint32(i)+10, uint32(i)+20); err != nil {
+			t.Fatal(err)
+		}
+		at(want, rqeSGE+i*sgeSize, uint64(i))
+		at(want, rqeSGE+i*sgeSize+8, uint32(i)+10)
+		at(want, rqeSGE+i*sgeSize+12, uint32(i)+20)
+	}
+	if err := s.AddSGE(0, 0, 0); err != ErrTooManySGEs {
+		t.Errorf("one entry more: %v, want %v", err, ErrTooManySGEs)
+	}
+	q.Publish(1)
+	at(want, 0, uint64(0x0102030405060708))
+	at(want, elemFlags, uint16(flagValid))
+	at(want, elemSGEs, uint8(MaxSGE))
+	at(want, elemSGEs+1, uint8(0))
+	if diff := cmp.Diff(want, p.elem(0)); diff != "" {
+		t.Errorf("element (-want +got):\n%s", diff)
+	}
+	s = q.Slot(0)
+	s.Start(1)
+	if err := s.AddSGE(0, math.MaxUint32, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddSGE(0, 1, 0); err != ErrTooLong {
+		t.Errorf("4 GiB: %v, want %v", err, ErrTooLong)
+	}
+}
+
+func TestSendSlotErrors(t *testing.T) {
+	p := newPeer(sqeSize, 4, 0)
+	q := must[*SendQueue](t)(NewSendQueue(p.mem, 4, 2))
+	start := func(op uint8) *SendSlot {
+		s := q.Slot(0)
+		s.Start(1, op, 0)
+		return &s
+	}
+	full := make([]byte, MaxInline)
+	for _, tc := range []struct {
+		name string
+		op   uint8
+		add  func(s *SendSlot) error // all but the last of which must do
+		want error
+	}{
+		{"three entries", Send, func(s *SendSlot) error { s.AddSGE(1, 1, 1); s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGEs},
+		{"two entries of a READ", Read, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGEs},
+		{"two entries of a READ that invalidates", ReadInv, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGEs},
+		{"4 GiB", Write, func(s *SendSlot) error { s.AddSGE(1, math.MaxUint32, 1); return s.AddSGE(1, 1, 1) }, ErrTooLong},
+		{"an entry behind inline data", Send, func(s *SendSlot) error { s.AddInline([]byte{1}); return s.AddSGE(1, 1, 1) }, ErrMixedData},
+		{"inline data behind an entry", Send, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddInline([]byte{1}) }, ErrMixedData},
+		{"too much inline", Write, func(s *SendSlot) error { s.AddInline(full); return s.AddInline([]byte{1}) }, ErrInlineTooLong},
+		{"too much inline at once", Write, func(s *SendSlot) error { return s.AddInline(append(full, 1)) }, ErrInlineTooLong},
+		{"inline of a READ", Read, func(s *SendSlot) error { return s.AddInline([]byte{1}) }, ErrInlineOp},
+		{"inline of a SEND that invalidates", SendInv, func(s *SendSlot) error { return s.AddInline([]byte{1}) }, ErrInlineOp},
+		{"inline of LOCAL_INV", LocalInv, func(s *SendSlot) error { return s.AddInline([]byte{1}) }, ErrInlineOp},
+	} {
+		if err := tc.add(start(tc.op)); err != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
+		}
+	}
+	if err := start(Send).AddInline(full); err != nil {
+		t.Errorf("as much inline data as there may be: %v", err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	p, q := newSend(t, 4)
+	for id := range uint64(6) {
+		if !q.Room(1) {
+			p.take()
+			q.Room(1)
+		}
+		s := q.Slot(0)
+		s.Start(id, Write, 0)
+		s.SetRDMA(id, uint32(id))
+		if err := s.AddSGE(0x1000+id, 10, 5); err != nil {
+			t.Fatal(err)
+		}
+		q.Publish(1)
+	}
+	p.take() // what is complete is found all the same
+	for id, want := range map[uint64]bool{0: false, 1: false, 2: true, 3: true, 5: true, 6: false} {
+		i, ok := q.Find(id)
+		if ok != want {
+			t.Errorf("Find(%d) = %v, want %v", id, ok, want)
+		}
+		if !ok {
+			continue
+		}
+		w := SendInfo{Opcode: Write, Length: 10, RemoteAddr: id, RKey: uint32(id), SGEs: []SGEInfo{{0x1000 + id, 10, 5}}}
+		if diff := cmp.Diff(w, i); diff != "" {
+			t.Errorf("Find(%d) (-want +got):\n%s", id, diff)
+		}
+	}
+}
+
+// TestNoAllocs holds the data path to what it promises.
+func TestNoAllocs(t *testing.T) {
+	sp, sq := newSend(t, 8)
+	rp, rq := newRecv(t, 8)
+	cp, cq := newComp(t, 8)
+	inline := []byte("inline")
+	if n := testing.AllocsPerRun(100, func() {
+		sq.Room(2)
+		s := sq.Slot(0)
+		s.Start(1, Write, Signaled)
+		s.SetRDMA(1, 2)
+		s.AddSGE(1, 2, 3)
+		s = sq.Slot(1)
+		s.Start(2, Send, 0)
+		s.AddInline(inline)
+		sq.Publish(2)
+		rq.Room(1)
+		r := rq.Slot(0)
+		r.Start(1)
+		r.AddSGE(1, 2, 3)
+		rq.Publish(1)
+		for i := range uint32(2) {
+			sp.clear(sp.at + i)
+		}
+		sp.at += 2
+		rp.clear(rp.at)
+		rp.at++
+		cp.put(1, Send, 0, 2, 3)
+		c, _ := cq.Next()
+		_ = c.WRID() + uint64(c.Status()) + uint64(c.Opcode()) + uint64(c.ByteLen()) + uint64(c.QPN())
+		cq.Release()
+		cq.Arm()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestResponses(t *testing.T) {
+	word := func(vs ...uint64) (b []byte) {
+		for _, v := range vs {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+		return b
+	}
+	if r, err := DecodeCQResp(word(9|16<<32, 0x3000)); err != nil || r != (Ring{0x3000, 16*32 + 8, 16}) {
+		t.Errorf("CQ: %+v, %v", r, err)
+	}
+	rq, sq, err := DecodeQPResp(word(9|64<<32, 128, 0x1000, 0x2000), false)
+	if err != nil || sq != (Ring{0x1000, 64 * 120, 64}) || rq != (Ring{0x2000, 128 * 112, 128}) {
+		t.Errorf("QP: %+v, %+v, %v", rq, sq, err)
+	}
+	if rq, sq, err := DecodeQPResp(word(9|64<<32, 0, 0x1000, 0), true); err != nil || sq.Num != 64 || rq != (Ring{}) {
+		t.Errorf("QP with an SRQ: %+v, %+v, %v", rq, sq, err)
+	}
+	if r, err := DecodeSRQResp(word(32, 0x5000)); err != nil || r != (Ring{0x5000, 32 * 112, 32}) {
+		t.Errorf("SRQ: %+v, %v", r, err)
+	}
+	for name, err := range map[string]error{
+		"short CQ":       second(DecodeCQResp(make([]byte, CQRespSize-1))),
+		"short SRQ":      second(DecodeSRQResp(make([]byte, SRQRespSize-1))),
+		"no mapping":     second(DecodeCQResp(word(9|16<<32, 0x90000))),
+		"no elements":    second(DecodeCQResp(word(9, 0x3000))),
+		"odd elements":   second(DecodeSRQResp(word(33, 0x5000))),
+		"huge":           second(DecodeSRQResp(word(1<<31, 0x5000))),
+		"short QP":       third(DecodeQPResp(make([]byte, QPRespSize-1), false)),
+		"no send ring":   third(DecodeQPResp(word(9|64<<32, 128, 0x90000, 0x2000), false)),
+		"no recv ring":   third(DecodeQPResp(word(9|64<<32, 128, 0x1000, 0x90000), false)),
+		"no recv number": third(DecodeQPResp(word(9|64<<32, 0, 0x1000, 0x2000), false)),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+func third[T any](_, _ T, err error) error {
+	return err
+}
