@@ -1,6 +1,9 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/mmio/mlx5"
+import (
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/mmio/siw"
+)
 
 // SendBuilder writes send work requests into the send queue in place (ibv_wr_start,
 // ibv_wr_send and so on, ibv_wr_complete). [QP.BeginSend] starts a batch; each method
@@ -20,6 +23,7 @@ type SendBuilder struct {
 	// Of the work request that was begun last:
 	slot  rxeSendSlot
 	mslot mlx5.SendSlot
+	wslot siw.SendSlot
 	op    WROpcode
 	raddr uint64
 	data  uint64 // bytes of SGEs or inline
@@ -75,6 +79,13 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 			return false
 		}
 		q.msq.Start(&b.mslot, id, mlx5.Op(op), uint8(flags))
+	case kindSiw:
+		if !q.siwSQ.Room(b.n + 1) {
+			b.err = roomErr(b.n+1, q.siwSQ.Cap(), nil)
+			return false
+		}
+		b.wslot = q.siwSQ.Slot(b.n)
+		b.wslot.Start(id, siwOpcodes[op], siwSendFlags(flags))
 	default:
 		b.err = errKind
 		return false
@@ -151,6 +162,8 @@ func (b *SendBuilder) SendInv(id uint64, flags SendFlags, rkey uint32) {
 		b.slot.SetInvalidate(rkey)
 	case kindMlx5:
 		b.mslot.SetInvalidate(rkey)
+	case kindSiw:
+		b.wslot.SetInvalidate(rkey)
 	}
 }
 
@@ -180,6 +193,12 @@ func (b *SendBuilder) Read(id uint64, flags SendFlags, raddr uint64, rkey uint32
 	b.rdma(id, WRRDMARead, flags, raddr, rkey)
 }
 
+// ReadInv begins an RDMA READ that invalidates the key of the place that it is read to, its SGE,
+// when it is done (IB_WR_RDMA_READ_WITH_INV). iWARP has it.
+func (b *SendBuilder) ReadInv(id uint64, flags SendFlags, raddr uint64, rkey uint32) {
+	b.rdma(id, WRRDMAReadWithInv, flags, raddr, rkey)
+}
+
 func (b *SendBuilder) rdma(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32) bool {
 	if !b.begin(id, op, flags) {
 		return false
@@ -190,6 +209,8 @@ func (b *SendBuilder) rdma(id uint64, op WROpcode, flags SendFlags, raddr uint64
 		b.slot.SetRDMA(raddr, rkey)
 	case kindMlx5:
 		b.mslot.SetRDMA(raddr, rkey)
+	case kindSiw:
+		b.wslot.SetRDMA(raddr, rkey)
 	}
 	return true
 }
@@ -247,6 +268,8 @@ func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
 		b.slot.SetInvalidate(rkey)
 	case kindMlx5:
 		b.mslot.SetLocalInv(rkey)
+	case kindSiw:
+		b.wslot.SetInvalidate(rkey)
 	}
 }
 
@@ -381,6 +404,10 @@ func (b *SendBuilder) addSGE(sge *SGE) error {
 		if err := b.mslot.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
 			return mlx5SlotErr(err)
 		}
+	case kindSiw:
+		if err := b.wslot.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
+			return siwSlotErr(err)
+		}
 	}
 	return nil
 }
@@ -392,7 +419,7 @@ func (b *SendBuilder) Inline(data []byte) {
 		return
 	}
 	switch b.op {
-	case WRRDMARead, WRAtomicCAS, WRAtomicFAA:
+	case WRRDMARead, WRRDMAReadWithInv, WRAtomicCAS, WRAtomicFAA:
 		b.failLast(ErrInlineUse)
 		return
 	}
@@ -409,6 +436,11 @@ func (b *SendBuilder) Inline(data []byte) {
 	case kindMlx5:
 		if err := b.mslot.AddInline(data); err != nil {
 			b.failLast(mlx5SlotErr(err))
+			return
+		}
+	case kindSiw:
+		if err := b.wslot.AddInline(data); err != nil {
+			b.failLast(siwSlotErr(err))
 			return
 		}
 	}
@@ -448,6 +480,8 @@ func (b *SendBuilder) Post() error {
 		err = q.publishRxe(n, b.bytes)
 	case kindMlx5:
 		q.msq.Publish()
+	case kindSiw:
+		err = q.publishSiw(n, b.bytes)
 	default:
 		err = errKind
 	}
@@ -467,7 +501,7 @@ func (b *SendBuilder) add(wr *SendWR) {
 		b.SendImm(wr.ID, wr.Flags, wr.Imm)
 	case WRSendWithInv:
 		b.SendInv(wr.ID, wr.Flags, wr.InvalidateRKey)
-	case WRRDMAWrite, WRRDMARead:
+	case WRRDMAWrite, WRRDMARead, WRRDMAReadWithInv:
 		b.rdma(wr.ID, wr.Opcode, wr.Flags, wr.RemoteAddr, wr.RKey)
 	case WRRDMAWriteWithImm:
 		b.WriteImm(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, wr.Imm)

@@ -67,6 +67,7 @@ type CQ struct {
 	ring   *rxe.CompQueue
 	region *mmio.Region
 	mlx5   *mlx5CQ
+	siw    *siwCQ
 
 	arm    *fastCommand // REQ_NOTIFY_CQ, any completion
 	armSol *fastCommand // REQ_NOTIFY_CQ, solicited only
@@ -138,10 +139,6 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 	if err := d.driver.mapCQ(c, u); err != nil {
 		return errors.Join(err, c.destroyKernel())
 	}
-	if c.kind == kindRxe {
-		c.arm = c.notifyCommand(0)
-		c.armSol = c.notifyCommand(1)
-	}
 	return nil
 }
 
@@ -211,10 +208,13 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	if c.gone.Load() {
 		return 0, c.errClosed()
 	}
-	if c.kind == kindMlx5 {
+	switch c.kind {
+	case kindRxe:
+	case kindMlx5:
 		return c.pollMlx5(wcs)
-	}
-	if c.kind != kindRxe {
+	case kindSiw:
+		return c.pollSiw(wcs)
+	default:
 		return 0, c.unusable()
 	}
 	// What is in rxe's ring is decoded right here and in place: each call counts, and a WC that
@@ -281,7 +281,7 @@ func (c *CQ) unusable() error {
 func (c *CQ) Notify() error { return c.notify(c.arm, false) }
 
 // NotifySolicited arms the CQ for completions of receives that the sender marked
-// [Solicited], and for failures.
+// [Solicited], and for failures; with siw, which does not tell them apart, for any.
 func (c *CQ) NotifySolicited() error { return c.notify(c.armSol, true) }
 
 func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
@@ -295,6 +295,8 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	switch c.kind {
 	case kindMlx5:
 		return c.armMlx5(solicited)
+	case kindSiw:
+		return c.armSiw()
 	case kindLost:
 		return ErrCQOverrun
 	}

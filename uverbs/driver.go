@@ -15,6 +15,7 @@ type driverKind uint8
 const (
 	kindRxe driverKind = 1 + iota
 	kindMlx5
+	kindSiw
 )
 
 // driver is what a device's driver does beside the kernel's common commands. It is
@@ -29,9 +30,13 @@ type driver interface {
 	// operations returns what a type of QP can do; ok is false if there is no such type.
 	operations(QPType) (ops opcodeSet, ok bool)
 
-	// lacksQP and lacksSRQ name an option that the driver does not have, or return "".
+	// lacksQP, lacksSRQ and lacksMR name an option that the driver does not have, or return "".
 	lacksQP(*QPOptions) string
 	lacksSRQ(*SRQOptions) string
+	lacksMR(*region) string
+
+	// lacksModify says why a QP cannot be brought to a state, or returns nil.
+	lacksModify(to QPState) error
 
 	// contextUdata returns the driver's part of GET_CONTEXT, which is given by ioctl or by
 	// write; openContext takes what the kernel answered, and closeContext frees what it made.
@@ -39,9 +44,10 @@ type driver interface {
 	openContext(d *Device, u udata, ioctl bool) error
 	closeContext(*Device) error
 
-	// pdUdata and ahUdata return the driver's part of these commands; openAH completes a
-	// new AH.
+	// pdUdata, mrUdata and ahUdata return the driver's part of these commands; openAH completes
+	// a new AH.
 	pdUdata() udata
+	mrUdata() udata
 	ahUdata() udata
 	openAH(*AH, udata) error
 
@@ -73,6 +79,12 @@ type driver interface {
 	// qpModified is called when a QP has changed its state.
 	qpModified(q *QP, from, to QPState)
 
+	// queriedQP puts right what the kernel has answered to QUERY_QP.
+	queriedQP(q *QP, a *QPAttr)
+
+	// movesQP reports whether the connection manager in the kernel moves the driver's QPs.
+	movesQP() bool
+
 	// modifySRQ has issue give MODIFY_SRQ, and maps the new ring if it is resized.
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
 }
@@ -81,6 +93,7 @@ type driver interface {
 var drivers = map[netlinkrdma.DriverID]driver{
 	rxeDriverID:  rxeDriver{},
 	mlx5DriverID: mlx5Driver{},
+	siwDriverID:  siwDriver{},
 }
 
 // driverNames lists them.

@@ -22,6 +22,7 @@ func (mlx5Driver) kind() driverKind      { return kindMlx5 }
 func (mlx5Driver) name() string          { return "mlx5" }
 func (mlx5Driver) abi() (uint64, uint64) { return mlx5.MinABI, mlx5.MaxABI }
 func (mlx5Driver) pdUdata() udata        { return udata{out: make([]byte, mlx5.PDRespSize)} }
+func (mlx5Driver) mrUdata() udata        { return udata{} }
 func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.AHRespSize)} }
 func (mlx5Driver) knowsInline() bool     { return true }
 
@@ -52,6 +53,13 @@ func (mlx5Driver) lacksQP(o *QPOptions) string {
 	}
 	return ""
 }
+
+func (mlx5Driver) lacksMR(*region) string    { return "" }
+func (mlx5Driver) lacksModify(QPState) error { return nil }
+func (mlx5Driver) movesQP() bool             { return false }
+
+// queriedQP: the kernel does not know the sizes.
+func (mlx5Driver) queriedQP(q *QP, a *QPAttr) { a.Caps = q.caps }
 
 func (mlx5Driver) lacksSRQ(o *SRQOptions) string {
 	if o.MaxTags != 0 {

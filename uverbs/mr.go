@@ -204,6 +204,10 @@ func (m *MR) register(p *PD, s *region) error {
 		}
 		return nil
 	}
+	if lacking := p.dev.driver.lacksMR(s); lacking != "" {
+		m.leave()
+		return &FeatureError{Feature: "REG_MR with " + lacking, Driver: p.dev.driver.name()}
+	}
 	req := &abi.RegMR{
 		Start:       s.start,
 		Length:      s.length,
@@ -212,7 +216,7 @@ func (m *MR) register(p *PD, s *region) error {
 		AccessFlags: uint32(s.access),
 	}
 	resp := &abi.RegMRResp{}
-	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(req), bytesOf(resp), p.dev.driver.mrUdata()); errno != 0 {
 		m.leave()
 		return p.dev.regError("REG_MR", errno, s)
 	}

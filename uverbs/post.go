@@ -11,16 +11,17 @@ type WROpcode uint8
 
 // Operations.
 const (
-	WRRDMAWrite        WROpcode = 0 // write to the peer's memory (IBV_WR_RDMA_WRITE)
-	WRRDMAWriteWithImm WROpcode = 1 // the same, and complete a receive of the peer (IBV_WR_RDMA_WRITE_WITH_IMM)
-	WRSend             WROpcode = 2 // send a message to a receive of the peer (IBV_WR_SEND)
-	WRSendWithImm      WROpcode = 3 // the same with a 32-bit value beside it (IBV_WR_SEND_WITH_IMM)
-	WRRDMARead         WROpcode = 4 // read from the peer's memory (IBV_WR_RDMA_READ)
-	WRAtomicCAS        WROpcode = 5 // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
-	WRAtomicFAA        WROpcode = 6 // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
-	WRLocalInv         WROpcode = 7 // invalidate a key of this side (IBV_WR_LOCAL_INV)
-	WRBindMW           WROpcode = 8 // bind a memory window (IBV_WR_BIND_MW)
-	WRSendWithInv      WROpcode = 9 // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
+	WRRDMAWrite        WROpcode = 0  // write to the peer's memory (IBV_WR_RDMA_WRITE)
+	WRRDMAWriteWithImm WROpcode = 1  // the same, and complete a receive of the peer (IBV_WR_RDMA_WRITE_WITH_IMM)
+	WRSend             WROpcode = 2  // send a message to a receive of the peer (IBV_WR_SEND)
+	WRSendWithImm      WROpcode = 3  // the same with a 32-bit value beside it (IBV_WR_SEND_WITH_IMM)
+	WRRDMARead         WROpcode = 4  // read from the peer's memory (IBV_WR_RDMA_READ)
+	WRAtomicCAS        WROpcode = 5  // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
+	WRAtomicFAA        WROpcode = 6  // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
+	WRLocalInv         WROpcode = 7  // invalidate a key of this side (IBV_WR_LOCAL_INV)
+	WRBindMW           WROpcode = 8  // bind a memory window (IBV_WR_BIND_MW)
+	WRSendWithInv      WROpcode = 9  // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
+	WRRDMAReadWithInv  WROpcode = 11 // read, and invalidate the key of the place that it is read to; iWARP (IB_WR_RDMA_READ_WITH_INV)
 
 	WRFlush       WROpcode = 14 // make what was written to the peer's memory visible or persistent (IBV_WR_FLUSH)
 	WRAtomicWrite WROpcode = 15 // write 8 bytes at once (IBV_WR_ATOMIC_WRITE)
@@ -30,7 +31,7 @@ const (
 var opcodeNames = map[WROpcode]string{
 	WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND", WRSendWithImm: "SEND_WITH_IMM",
 	WRRDMARead: "RDMA_READ", WRAtomicCAS: "ATOMIC_CMP_AND_SWP", WRAtomicFAA: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV",
-	WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
+	WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV", WRRDMAReadWithInv: "RDMA_READ_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
 }
 
 // opcodeSet says which operations a QP has.
@@ -212,6 +213,8 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return q.postSendRxe(wrs)
 	case kindMlx5:
 		return q.postSendMlx5(wrs)
+	case kindSiw:
+		return q.postSendSiw(wrs)
 	}
 	return q.postEach(wrs)
 }
@@ -255,6 +258,10 @@ func (q *QP) sendRoom(n int) error {
 		if ok, err := q.msq.Room(n); !ok {
 			return roomErr(n, q.msq.Cap(), err)
 		}
+	case kindSiw:
+		if !q.siwSQ.Room(n) {
+			return roomErr(n, q.siwSQ.Cap(), nil)
+		}
 	}
 	return nil
 }
@@ -278,6 +285,8 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 		err := postRecvMlx5(q.mrq, id, sgl)
 		q.receiving.Unlock()
 		return err
+	case kindSiw:
+		return q.postRecvSiw(id, sgl)
 	}
 	return errKind
 }
@@ -300,6 +309,8 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 		err := q.postRecvsMlx5(wrs)
 		q.receiving.Unlock()
 		return err
+	case kindSiw:
+		return q.postRecvsSiw(wrs)
 	}
 	return errKind
 }

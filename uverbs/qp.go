@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/mmio/siw"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -80,6 +81,9 @@ type QP struct {
 	msq  *mlx5.SendQueue // of mlx5, nil if there is none
 	mrq  *mlx5.RecvQueue // of mlx5, nil if there is none
 	mlx5 *mlx5QP
+
+	siwSQ *siw.SendQueue // of siw
+	siwRQ *siw.RecvQueue // of siw, nil if there is none
 }
 
 // maxInline bounds MaxInline before the driver is asked, whose own limit no query tells.

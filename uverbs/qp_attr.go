@@ -202,6 +202,11 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if err := checkModify(q.typ, from, to, mask); err != nil {
 		return err
 	}
+	if mask&AttrState != 0 {
+		if err := q.dev.driver.lacksModify(to); err != nil {
+			return err
+		}
+	}
 	if err := attr.check(q.dev, mask); err != nil {
 		return err
 	}
@@ -364,7 +369,6 @@ func (q *QP) Query() (QPAttr, error) {
 	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_QP, bytesOf(req), bytesOf(r), udata{}); errno != 0 {
 		return QPAttr{}, q.dev.cmd.fail("QUERY_QP", errno, "")
 	}
-	q.state.Store(uint32(r.QPState))
 	attr := QPAttr{
 		State:        QPState(r.QPState),
 		CurState:     QPState(r.CurQPState),
@@ -397,10 +401,33 @@ func (q *QP) Query() (QPAttr, error) {
 		AltPort:         r.AltPortNum,
 		AltTimeout:      AckTimeout(r.AltTimeout),
 	}
-	if q.kind == kindMlx5 { // the kernel does not know
-		attr.Caps = q.caps
+	q.dev.driver.queriedQP(q, &attr)
+	if !q.dev.driver.movesQP() { // there the kernel does not tell the state
+		q.state.Store(uint32(attr.State))
 	}
 	return attr, nil
+}
+
+// Moved tells the library to which state the kernel has moved the queue pair by itself, as its
+// connection manager does on iWARP, where no command does it and none asks for the state. It is
+// to be called with [RTS] once a connection is established, before sends are posted; package cm
+// does so for a QP of its own. On other transports it fails, as [QP.Modify] moves a QP there.
+func (q *QP) Moved(state QPState) error {
+	if err := q.hold(); err != nil {
+		return err
+	}
+	defer q.release()
+	if !q.dev.driver.movesQP() {
+		return argErr("Moved", "QP", "of "+q.dev.Name(), "one of iWARP; Modify is for the others")
+	}
+	if state != RTS {
+		return argErr("Moved", "state", state, "%s; Modify is for the others", RTS)
+	}
+	if now := q.State(); now != Reset && now != Init && now != RTS {
+		return argErr("Moved", "state", state, "none any more of a QP in state %s", now)
+	}
+	q.state.Store(uint32(state))
+	return nil
 }
 
 // modifyHint says what a refused change of state may be due to.

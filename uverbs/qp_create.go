@@ -40,9 +40,6 @@ func (q *QP) create(s *qpSpec) (err error) {
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())
 	}
-	if q.kind == kindRxe {
-		q.newDoorbell()
-	}
 	for _, cq := range q.cqs() {
 		cq.qps.Store(q.qpn, q)
 	}

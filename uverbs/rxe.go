@@ -24,6 +24,7 @@ func (rxeDriver) kind() driverKind      { return kindRxe }
 func (rxeDriver) name() string          { return "rxe" }
 func (rxeDriver) abi() (uint64, uint64) { return rxe.MinABI, rxe.MaxABI }
 func (rxeDriver) pdUdata() udata        { return udata{} }
+func (rxeDriver) mrUdata() udata        { return udata{} }
 func (rxeDriver) ahUdata() udata        { return udata{out: make([]byte, rxe.AHRespSize)} }
 func (rxeDriver) knowsInline() bool     { return false }
 
@@ -32,6 +33,10 @@ func (rxeDriver) contextUdata(bool) udata                { return udata{} }
 func (rxeDriver) openContext(*Device, udata, bool) error { return nil }
 func (rxeDriver) closeContext(*Device) error             { return nil }
 func (rxeDriver) qpModified(*QP, QPState, QPState)       {}
+func (rxeDriver) lacksModify(QPState) error              { return nil }
+func (rxeDriver) lacksMR(*region) string                 { return "" }
+func (rxeDriver) queriedQP(*QP, *QPAttr)                 {}
+func (rxeDriver) movesQP() bool                          { return false }
 
 func (rxeDriver) prepareCQ(*CQ, *int, *CQOptions) (udata, error) {
 	return udata{out: make([]byte, rxe.CQRespSize)}, nil
@@ -108,8 +113,12 @@ func (rxeDriver) mapCQ(c *CQ, u udata) error {
 	if c.region, err = c.dev.mapRing(mi); err != nil {
 		return err
 	}
-	c.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe)
-	return err
+	if c.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe); err != nil {
+		return err
+	}
+	c.arm = c.notifyCommand(0)
+	c.armSol = c.notifyCommand(1)
+	return nil
 }
 
 // mapQP maps the send ring and the receive ring.
@@ -126,6 +135,7 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 		return err
 	}
 	q.sq = *sq
+	q.newDoorbell()
 	q.caps.MaxSendWR = q.sq.Cap() // the rings are rounded up, and all of it can be used
 	if q.srq != nil {
 		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0

@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/mmio/siw"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -55,6 +56,7 @@ type SRQ struct {
 	region *mmio.Region
 	mrq    *mlx5.SharedRecvQueue // of mlx5
 	mlx5   *mlx5SRQ
+	siw    *siw.RecvQueue // of siw
 }
 
 // CreateSRQ creates a shared receive queue (ibv_create_srq_ex).
@@ -215,6 +217,8 @@ func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 		return postRecvRxe(s.rq, id, sgl)
 	case kindMlx5:
 		return s.postRecvMlx5(id, sgl)
+	case kindSiw:
+		return postRecvSiw(s.siw, id, sgl)
 	}
 	return errKind
 }
@@ -231,6 +235,8 @@ func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 		return postRecvsRxe(s.rq, wrs)
 	case kindMlx5:
 		return s.postRecvsMlx5(wrs)
+	case kindSiw:
+		return postRecvsSiw(s.siw, wrs)
 	}
 	return errKind
 }

@@ -209,6 +209,10 @@ func (q *QP) lookAt(id uint64) sentWR {
 		if i, ok := q.msq.Find(id); ok {
 			return sentMlx5(&i)
 		}
+	case kindSiw:
+		if i, ok := q.siwSQ.Find(id); ok {
+			return sentSiw(&i)
+		}
 	}
 	return sentWR{}
 }

@@ -104,10 +104,11 @@ var mayImport = []struct {
 	imports []string
 }{
 	{"mmio/rxe", []string{"mmio", "mmio/rxe/internal"}},
+	{"mmio/siw", []string{"mmio", "mmio/siw/internal"}},
 	{"mmio/mlx5", []string{"mmio", "mmio/mlx5/internal"}},
 	{"mmio", nil},
 	{"netlinkrdma", []string{"netlinkrdma/internal"}},
-	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "netlinkrdma", "uverbs/internal"}},
+	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal"}},
 	{"cm", []string{"uverbs", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},

@@ -1,0 +1,271 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// siwDriverID is siw's number among the kernel's drivers.
+const siwDriverID = netlinkrdma.DriverID(siw.DriverID)
+
+// siwDriver is the glue to software iWARP: its rings are mapped from the uverbs file, at the
+// places that the create responses tell. Its QPs are connected by the kernel's connection
+// manager alone.
+type siwDriver struct{}
+
+func (siwDriver) kind() driverKind      { return kindSiw }
+func (siwDriver) name() string          { return "siw" }
+func (siwDriver) abi() (uint64, uint64) { return siw.MinABI, siw.MaxABI }
+func (siwDriver) pdUdata() udata        { return udata{} }
+func (siwDriver) mrUdata() udata {
+	return udata{in: make([]byte, siw.MRReqSize), out: make([]byte, siw.MRRespSize)}
+}
+func (siwDriver) ahUdata() udata          { return udata{} }
+func (siwDriver) openAH(*AH, udata) error { return siwLacks("AH") }
+func (siwDriver) knowsInline() bool       { return true }
+
+// siwLacks is the error of what siw has not.
+func siwLacks(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
+
+// siw refuses to make a context without room for its number.
+func (siwDriver) contextUdata(bool) udata                { return udata{out: make([]byte, siw.ContextRespSize)} }
+func (siwDriver) openContext(*Device, udata, bool) error { return nil }
+func (siwDriver) closeContext(*Device) error             { return nil }
+
+// siwOps are the operations of a QP. Of those that siw's kernel has, registering memory by a
+// work request is for the kernel's own programs.
+var siwOps = opcodes(WRRDMAWrite, WRSend, WRSendWithInv, WRRDMARead, WRRDMAReadWithInv, WRLocalInv)
+
+func (siwDriver) operations(t QPType) (opcodeSet, bool) { return siwOps, t == RC }
+
+func (siwDriver) lacksQP(o *QPOptions) string {
+	switch {
+	case o.Flags != 0:
+		return "Flags"
+	case o.InlineRecv:
+		return "InlineRecv"
+	case o.SourceQPN != 0:
+		return "SourceQPN"
+	case o.IndTable != nil:
+		return "IndTable"
+	}
+	return ""
+}
+
+func (siwDriver) lacksSRQ(o *SRQOptions) string {
+	switch {
+	case o.XRCD != nil:
+		return "XRCD"
+	case o.MaxTags != 0:
+		return "MaxTags"
+	}
+	return ""
+}
+
+// lacksMR: siw knows a region's first byte by the memory's address and nothing else, though the
+// kernel does not refuse another.
+func (siwDriver) lacksMR(r *region) string {
+	switch {
+	case r.access&AccessZeroBased != 0:
+		return "access ZERO_BASED"
+	case r.access&AccessMWBind != 0:
+		return "access MW_BIND"
+	case r.access&AccessRemoteAtomic != 0:
+		return "access REMOTE_ATOMIC"
+	case r.iova != r.start:
+		return "IOVA"
+	}
+	return ""
+}
+
+// siwCQ is what a CQ of siw has beside others.
+type siwCQ struct {
+	ring *siw.CompQueue
+	made madeWCs
+}
+
+func (siwDriver) prepareCQ(*CQ, *int, *CQOptions) (udata, error) {
+	return udata{out: make([]byte, siw.CQRespSize)}, nil
+}
+
+func (siwDriver) prepareQP(_ *QP, s *qpSpec) (udata, error) {
+	if s.MaxInline > siw.MaxInline {
+		return udata{}, argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes", siw.MaxInline)
+	}
+	return udata{out: make([]byte, siw.QPRespSize)}, nil
+}
+
+func (siwDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
+	return udata{out: make([]byte, siw.SRQRespSize)}, nil
+}
+
+// checkCQE: there is one size of completions.
+func (siwDriver) checkCQE(size int) error {
+	if size != 0 {
+		return siwLacks("CREATE_CQ with CQESize")
+	}
+	return nil
+}
+
+// freeCQ, freeQP and freeSRQ unmap the rings.
+func (siwDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
+func (siwDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
+func (siwDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
+
+// mapSiw maps a ring of siw.
+func (d *Device) mapSiw(r siw.Ring) (*mmio.Region, error) {
+	region, err := mmio.Map(d.cmd.f, r.Offset, int(r.Size))
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: %s: map ring of %d bytes: %w", d.Name(), r.Size, err)
+	}
+	return region, nil
+}
+
+// mapCQ maps the completion ring. Arming it is a store.
+func (siwDriver) mapCQ(c *CQ, u udata) error {
+	r, err := siw.DecodeCQResp(u.out)
+	if err != nil {
+		return err
+	}
+	if c.region, err = c.dev.mapSiw(r); err != nil {
+		return err
+	}
+	ring, err := siw.NewCompQueue(c.region.Bytes(), int(r.Num))
+	if err != nil {
+		return err
+	}
+	c.siw, c.cqe = &siwCQ{ring: ring}, ring.Cap()
+	return nil
+}
+
+// mapQP maps the send ring and the receive ring.
+func (siwDriver) mapQP(q *QP, u udata) error {
+	rq, sq, err := siw.DecodeQPResp(u.out, q.srq != nil)
+	if err != nil {
+		return err
+	}
+	if q.sqRegion, err = q.dev.mapSiw(sq); err != nil {
+		return err
+	}
+	if q.siwSQ, err = siw.NewSendQueue(q.sqRegion.Bytes(), int(sq.Num), q.caps.MaxSendSGE); err != nil {
+		return err
+	}
+	// The rings are rounded up, and every element has room for inline data.
+	q.caps.MaxSendWR, q.caps.MaxInline = q.siwSQ.Cap(), siw.MaxInline
+	q.newDoorbell()
+	if q.srq != nil {
+		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
+		return nil
+	}
+	if q.rqRegion, err = q.dev.mapSiw(rq); err != nil {
+		return err
+	}
+	if q.siwRQ, err = siw.NewRecvQueue(q.rqRegion.Bytes(), int(rq.Num), q.caps.MaxRecvSGE); err != nil {
+		return err
+	}
+	q.caps.MaxRecvWR = q.siwRQ.Cap()
+	return nil
+}
+
+// mapSRQ maps the ring.
+func (siwDriver) mapSRQ(s *SRQ, u udata) error {
+	r, err := siw.DecodeSRQResp(u.out)
+	if err != nil {
+		return err
+	}
+	if s.region, err = s.dev.mapSiw(r); err != nil {
+		return err
+	}
+	if s.siw, err = siw.NewRecvQueue(s.region.Bytes(), int(r.Num), s.maxSGE); err != nil {
+		return err
+	}
+	s.maxWR = s.siw.Cap()
+	return nil
+}
+
+func (siwDriver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error {
+	if resize {
+		return siwLacks("MODIFY_SRQ with a size")
+	}
+	return issue(udata{})
+}
+
+// queriedQP: siw fills in a few attributes and leaves the others as they were in the kernel's
+// memory. It does not say which state the QP is in.
+func (siwDriver) queriedQP(q *QP, a *QPAttr) {
+	state := q.State()
+	*a = QPAttr{
+		State: state, CurState: state, PathMTU: a.PathMTU, Access: a.Access, Caps: a.Caps,
+		MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic,
+	}
+}
+
+func (siwDriver) movesQP() bool { return true }
+
+// lacksModify: between Init and Err the kernel's connection manager moves the QP.
+func (siwDriver) lacksModify(to QPState) error {
+	switch to {
+	case RTR, RTS, SQD, SQE:
+		return &FeatureError{Feature: "MODIFY_QP to " + to.String(), Driver: "siw", Err: errIWARP}
+	}
+	return nil
+}
+
+// errIWARP says how else QPs of iWARP are connected.
+var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.Moved")
+
+// qpModified completes what the kernel will not: once a QP is in error it has flushed its
+// rings, and does not look at them again.
+func (siwDriver) qpModified(q *QP, _, to QPState) {
+	if to != Err {
+		return
+	}
+	q.sending.Lock()
+	q.sendCQ.makeFlushed(q.qpn, q.siwSQ.Recall())
+	q.sending.Unlock()
+	if q.siwRQ != nil {
+		q.receiving.Lock()
+		q.recvCQ.makeFlushed(q.qpn, q.siwRQ.Recall())
+		q.receiving.Unlock()
+	}
+}
+
+// siwSlotErr turns a slot's error into the one that callers compare with.
+func siwSlotErr(err error) error {
+	switch err {
+	case siw.ErrTooManySGEs:
+		return ErrTooManySGE
+	case siw.ErrTooLong:
+		return ErrTooLong
+	case siw.ErrInlineTooLong:
+		return ErrInlineTooLong
+	case siw.ErrMixedData, siw.ErrInlineOp:
+		return ErrInlineUse
+	}
+	return err
+}
+
+// sentSiw describes a work request.
+func sentSiw(i *siw.SendInfo) sentWR {
+	op := siwSent(i.Opcode)
+	s := sentWR{op: op, writes: op == WRRDMARead || op == WRRDMAReadWithInv, rkey: i.RKey}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
+	switch op {
+	case WRRDMAWrite, WRRDMARead, WRRDMAReadWithInv:
+		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
+	case WRSendWithInv, WRLocalInv:
+		fmt.Fprintf(&b, ", invalidating %#x", i.RKey)
+	}
+	for n, e := range i.SGEs {
+		fmt.Fprintf(&b, ", SGE %d %#x+%d with lkey %#x", n, e.Addr, e.Length, e.LKey)
+		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+	}
+	s.text = b.String()
+	return s
+}

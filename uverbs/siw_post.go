@@ -1,0 +1,289 @@
+package uverbs
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/goverbs/goverbs/mmio/siw"
+)
+
+// siwOpcodes are siw's numbers of the operations that it has.
+var siwOpcodes = [len(opcodeSet{})]uint8{
+	WRRDMAWrite: siw.Write, WRSend: siw.Send, WRSendWithInv: siw.SendInv, WRRDMARead: siw.Read,
+	WRRDMAReadWithInv: siw.ReadInv, WRLocalInv: siw.LocalInv,
+}
+
+// siwSent is the inverse.
+func siwSent(op uint8) WROpcode {
+	for o, n := range siwOpcodes {
+		if n == op && siwOps[o] {
+			return WROpcode(o)
+		}
+	}
+	return WROpcode(0xff)
+}
+
+// siwSendFlags puts the flags where siw has them.
+func siwSendFlags(f SendFlags) uint8 {
+	return uint8(f&Fence)*(siw.Fence/uint8(Fence)) | uint8(f&Signaled)*(siw.Signaled/uint8(Signaled)) |
+		uint8(f&Solicited)*(siw.Solicited/uint8(Solicited))
+}
+
+// postSendSiw posts work requests. Those that the builder is not needed for are written to the
+// ring right here; if one of them is not such, all are posted the other way.
+func (q *QP) postSendSiw(wrs []SendWR) error {
+	if err := q.enter(&q.sending); err != nil {
+		return err
+	}
+	bytes, ok := q.fillSiw(wrs)
+	if !ok {
+		q.sending.Unlock()
+		return q.postEach(wrs)
+	}
+	err := q.publishSiw(len(wrs), bytes)
+	q.sending.Unlock()
+	return err
+}
+
+// fillSiw writes plain work requests to the ring, without publishing them. It reports whether
+// all of them are such and nothing is wrong.
+func (q *QP) fillSiw(wrs []SendWR) (bytes uint64, ok bool) {
+	sq := q.siwSQ
+	if len(wrs) == 0 || !q.ready() || !sq.Room(len(wrs)) {
+		return 0, false
+	}
+	var always SendFlags
+	if q.sigAll {
+		always = Signaled
+	}
+	for i := range wrs {
+		wr := &wrs[i]
+		if !q.isPlain(wr) {
+			return 0, false
+		}
+		s := sq.Slot(i)
+		s.Start(wr.ID, siwOpcodes[wr.Opcode], siwSendFlags(wr.Flags|always))
+		if wr.Opcode != WRSend {
+			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+		}
+		if len(wr.Inline) > 0 {
+			if len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
+				return 0, false
+			}
+			bytes += uint64(len(wr.Inline))
+			continue
+		}
+		for j := range wr.SGL {
+			e := &wr.SGL[j]
+			if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
+				return 0, false
+			}
+			bytes += uint64(e.Length)
+		}
+	}
+	return bytes, true
+}
+
+// publishSiw hands n slots to the kernel and rings the doorbell, if the kernel has to be told.
+// The caller holds the QP. Of a QP in error the kernel does not look at the ring any more.
+func (q *QP) publishSiw(n int, bytes uint64) error {
+	if QPState(q.state.Load()) == Err {
+		q.sendCQ.makeFlushed(q.qpn, idsOf(n, q.siwSQ.ID))
+		return nil
+	}
+	if !q.siwSQ.Publish(n) {
+		return nil
+	}
+	// The doorbell transmits.
+	var errno syscall.Errno
+	if bytes > shortDoorbell {
+		errno = q.doorbell.issueLong()
+	} else {
+		errno = q.doorbell.issue()
+	}
+	if errno == 0 {
+		return nil
+	}
+	q.siwSQ.Missed()
+	hint := "the work requests are in the queue, but the device was not told"
+	switch errno {
+	case syscall.ENOTCONN:
+		hint += "; the QP is not connected, or not any more"
+	case syscall.EINVAL:
+		hint += "; one of them may be a READ over a connection that was set up without READs (InitiatorDepth)"
+	}
+	return q.dev.cmd.fail("POST_SEND", errno, hint)
+}
+
+// idsOf returns the IDs of n slots.
+func idsOf(n int, id func(int) uint64) []uint64 {
+	ids := make([]uint64, n)
+	for i := range ids {
+		ids[i] = id(i)
+	}
+	return ids
+}
+
+// postRecvSiw posts one receive to a QP or an SRQ. siw has no doorbell for receives.
+func postRecvSiw(rq *siw.RecvQueue, id uint64, sgl []SGE) error {
+	if !rq.Room(1) {
+		return roomErr(1, rq.Cap(), nil)
+	}
+	if err := fillRecvSiw(rq, 0, id, sgl); err != nil {
+		return &PostError{Err: err}
+	}
+	rq.Publish(1)
+	return nil
+}
+
+// postRecvsSiw posts several.
+func postRecvsSiw(rq *siw.RecvQueue, wrs []RecvWR) error {
+	if !rq.Room(len(wrs)) {
+		return roomErr(len(wrs), rq.Cap(), nil)
+	}
+	for i := range wrs {
+		if err := fillRecvSiw(rq, i, wrs[i].ID, wrs[i].SGL); err != nil {
+			return &PostError{Index: i, Err: err}
+		}
+	}
+	rq.Publish(len(wrs))
+	return nil
+}
+
+// fillRecvSiw writes a receive into the i-th free slot.
+//
+// Preconditions: the queue has room for i+1 work requests.
+func fillRecvSiw(rq *siw.RecvQueue, i int, id uint64, sgl []SGE) error {
+	s := rq.Slot(i)
+	s.Start(id)
+	for _, sge := range sgl {
+		if sge.outside {
+			return ErrSGERange
+		}
+		if err := s.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
+			return siwSlotErr(err)
+		}
+	}
+	return nil
+}
+
+// postRecvSiw posts one receive to the QP.
+func (q *QP) postRecvSiw(id uint64, sgl []SGE) error {
+	if err := q.enter(&q.receiving); err != nil {
+		return err
+	}
+	err := postRecvSiw(q.siwRQ, id, sgl)
+	q.receivedSiw()
+	return err
+}
+
+// postRecvsSiw posts several.
+func (q *QP) postRecvsSiw(wrs []RecvWR) error {
+	if err := q.enter(&q.receiving); err != nil {
+		return err
+	}
+	err := postRecvsSiw(q.siwRQ, wrs)
+	q.receivedSiw()
+	return err
+}
+
+// receivedSiw ends the posting of receives. Those of a QP in error it completes, as the kernel
+// does not look at the ring any more.
+func (q *QP) receivedSiw() {
+	if QPState(q.state.Load()) == Err {
+		q.recvCQ.makeFlushed(q.qpn, q.siwRQ.Recall())
+	}
+	q.receiving.Unlock()
+}
+
+// madeWCs are completions that the library makes, of what the kernel does not complete.
+type madeWCs struct {
+	some atomic.Bool // there are any
+	mu   sync.Mutex
+	list []WC // guarded by mu
+}
+
+// makeFlushed completes work requests of a QP as flushed. They follow what is in the ring. No
+// event tells of them.
+func (c *CQ) makeFlushed(qpn uint32, ids []uint64) {
+	if len(ids) == 0 {
+		return
+	}
+	m := &c.siw.made
+	m.mu.Lock()
+	for _, id := range ids {
+		m.list = append(m.list, WC{ID: id, Status: WCWRFlushErr, QPN: qpn})
+	}
+	m.some.Store(true)
+	m.mu.Unlock()
+}
+
+// take moves completions into wcs.
+func (m *madeWCs) take(wcs []WC) int {
+	m.mu.Lock()
+	n := copy(wcs, m.list)
+	m.list = m.list[n:]
+	if len(m.list) == 0 {
+		m.list = nil
+		m.some.Store(false)
+	}
+	m.mu.Unlock()
+	return n
+}
+
+// siwStatuses are the statuses of siw's completions.
+var siwStatuses = [...]WCStatus{
+	siw.StatusSuccess: WCSuccess, siw.StatusLocLenErr: WCLocLenErr, siw.StatusLocProtErr: WCLocProtErr,
+	siw.StatusLocQPOpErr: WCLocQPOpErr, siw.StatusWRFlushErr: WCWRFlushErr, siw.StatusBadRespErr: WCBadRespErr,
+	siw.StatusLocAccessErr: WCLocAccessErr, siw.StatusRemAccessErr: WCRemAccessErr,
+	siw.StatusRemInvReqErr: WCRemInvReqErr, siw.StatusGeneralErr: WCGeneralErr,
+}
+
+// siwWCOpcodes are the operations of siw's completions.
+var siwWCOpcodes = [...]WCOpcode{
+	siw.Write: WCRDMAWrite, siw.Read: WCRDMARead, siw.ReadInv: WCRDMARead, siw.Send: WCSend, siw.SendInv: WCSend,
+	siw.Recv: WCRecv, siw.LocalInv: WCLocalInv,
+}
+
+// pollSiw is Poll for siw.
+func (c *CQ) pollSiw(wcs []WC) (int, error) {
+	ring, n := c.siw.ring, 0
+	for n < len(wcs) {
+		e, ok := ring.Next()
+		if !ok {
+			break
+		}
+		wc := &wcs[n]
+		*wc = WC{ID: e.WRID(), Status: WCGeneralErr, ByteLen: e.ByteLen(), QPN: e.QPN()}
+		if s := int(e.Status()); s < len(siwStatuses) {
+			wc.Status = siwStatuses[s]
+		}
+		if op := int(e.Opcode()); op < len(siwWCOpcodes) {
+			wc.Opcode = siwWCOpcodes[op]
+		}
+		ring.Release()
+		if wc.Status != WCSuccess {
+			c.failed(wc)
+		}
+		n++
+	}
+	if n < len(wcs) && c.siw.made.some.Load() {
+		made := wcs[n:][:c.siw.made.take(wcs[n:])]
+		for i := range made {
+			c.failed(&made[i])
+		}
+		n += len(made)
+	}
+	if c.gone.Load() { // so is the ring, perhaps since before it was read
+		return 0, c.errClosed()
+	}
+	return n, nil
+}
+
+// armSiw arms the CQ. siw has no word of which messages its sender has marked as solicited: it
+// would wake nobody for them, so that any completion does.
+func (c *CQ) armSiw() error {
+	c.siw.ring.Arm()
+	return nil
+}
