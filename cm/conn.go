@@ -53,6 +53,7 @@ type Conn struct {
 	loan     loan      // once all else is gone, of that message to who may be reading it
 	consumed int       // messages taken that the peer was not told of
 	eof      bool      // the peer has ended
+	heard    bool      // something has arrived
 	deaf     bool      // and takes no messages any more
 
 	// Sending.
@@ -86,6 +87,7 @@ const (
 	entryMessage entryKind = iota
 	entryControl
 	entryOp
+	entryPart // of an operation, whose end another entry is
 )
 
 // op is an RDMA operation or a probe.
@@ -131,6 +133,9 @@ func (c *Conn) make() (err error) {
 	c.addrs = addrs
 	c.addrs.Device = c.dev.dev.Name()
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
+	if onIWARP(c.dev.dev) {
+		sends += o.Transfers // a WRITE takes two
+	}
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
 	if c.mem, err = c.dev.pool.alloc(recvs, headerSize+o.MessageSize); err != nil {
@@ -199,6 +204,29 @@ func (c *Conn) start(peer hello) {
 	c.watch.start(c)
 	c.mu.Unlock()
 	c.hub.watch(c.id, c.event)
+}
+
+// greet has the side that has connected send first, as iWARP demands: it says that it is there,
+// and this side waits for that.
+func (c *Conn) greet(ctx context.Context, active bool) error {
+	if !onIWARP(c.dev.dev) {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if active {
+		c.control(header{kind: msgCredits})
+		return c.err
+	}
+	c.users++
+	defer c.end()
+	if err := c.await(ctx, func(c *Conn, _ *op) bool { return c.heard || c.err != nil }, nil); err != nil {
+		return c.waitErr(opAccept, err)
+	}
+	if !c.heard {
+		return c.err
+	}
+	return nil
 }
 
 // LocalAddr returns this side's address.
@@ -362,6 +390,9 @@ func (c *Conn) linger() error {
 	defer cancel()
 	unsent := c.err == nil
 	err := c.finish(ctx, "close", true)
+	if err == nil && onIWARP(c.dev.dev) { // what was sent is complete before the peer has it
+		c.probe().left = true
+	}
 	if err == nil {
 		if err = c.await(ctx, allSent, nil); err != nil {
 			err = c.waitErr("close", err)

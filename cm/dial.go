@@ -107,6 +107,9 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 		return c, err
 	}
 	c.start(peer)
+	if err := c.greet(ctx, true); err != nil {
+		return c, err
+	}
 	return c, nil
 }
 

@@ -220,7 +220,8 @@ func (p *ConnParam) check(op string) error {
 // Connect asks the peer for a connection, or for the QP that takes datagrams
 // (rdma_connect). It ends with Established, or with Rejected, Unreachable or ConnectError.
 // With a QP that is not of [ID.CreateQP] it ends with ConnectResponse, whereupon the QP is to
-// be brought to RTS and the ID to be established.
+// be brought to RTS and the ID to be established; on iWARP that ends with Established too, and
+// [uverbs.QP.Moved] is to be called.
 func (id *ID) Connect(p ConnParam, ece ECE) error {
 	if err := id.checkPrivate(opConnect, p.PrivateData); err != nil {
 		return err
@@ -237,7 +238,9 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 
 // Accept accepts a ConnectRequest (rdma_accept). It ends with Established once the peer is
 // ready. A QP of [ID.CreateQP] it brings to RTS, to serve and to have under way as many READs
-// and atomics as p says; any other is to be there before.
+// and atomics as p says; any other is to be there before. On iWARP it is the kernel that does
+// so, and the side that has connected sends first: until something has been received sends are
+// refused, see [uverbs.QP.Moved], which is to be called for a QP that is not of CreateQP.
 func (id *ID) Accept(p ConnParam, ece ECE) error {
 	if err := id.checkPrivate(opAccept, p.PrivateData); err != nil {
 		return err
@@ -253,8 +256,13 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 			}
 		}
 	}
-	return do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
+	id.queues.passive.Store(true)
+	err := do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
 		abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
+	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
+		qp.Moved(uverbs.RTR) // it fails only if the QP has gone on already
+	}
+	return err
 }
 
 // Establish tells the peer that has accepted that this side is ready (rdma_establish).
@@ -280,12 +288,29 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 // does once the peer has called Disconnect too, or closed its ID. What is posted to a QP of
 // [ID.CreateQP] completes as flushed.
 func (id *ID) Disconnect() error {
-	if qp := id.queues.queuePair(); qp != nil && !id.datagrams() && !id.gone.Load() {
+	qp := id.queues.queuePair()
+	flush := func() error {
+		if qp == nil || id.datagrams() || id.gone.Load() {
+			return nil
+		}
 		if err := qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState); err != nil {
 			return fmt.Errorf("cm: disconnect: %w", err)
 		}
+		return nil
 	}
-	return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
+	end := func() error {
+		return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
+	}
+	steps := []func() error{flush, end}
+	if qp != nil && onIWARP(qp.Device()) { // there a QP in error is a connection that is broken
+		steps = []func() error{end, flush}
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Notify tells the connection manager of an event of the QP, such as

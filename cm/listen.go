@@ -155,6 +155,9 @@ func (l *Listener) accept(ctx context.Context, e *Event) (c *Conn, err error) {
 		return c, err
 	}
 	c.start(peer)
+	if err := c.greet(ctx, false); err != nil {
+		return c, err
+	}
 	return c, nil
 }
 

@@ -166,6 +166,7 @@ func (c *Conn) complete(wc *uverbs.WC) {
 		c.retire(wc.ID)
 		return
 	}
+	c.heard = true
 	slot := int(wc.ID &^ recvBit)
 	if err := c.arrived(slot, int(wc.ByteLen)); err != nil {
 		c.fail(err)
@@ -286,12 +287,17 @@ func (c *Conn) recycle(o *op) {
 	c.free = o
 }
 
-// probe posts a WRITE of nothing, which tells when all before it is with the peer's device.
+// probe posts a WRITE of nothing, which tells when all before it is with the peer's device. On
+// iWARP a WRITE is complete as soon as TCP has it; a READ of nothing is when the peer has answered.
 func (c *Conn) probe() *op {
 	o := c.newOp()
 	c.opsPosted++
 	b := c.qp.BeginSend()
-	b.Write(c.enterAsking(entryOp, o), uverbs.Signaled, 0, 0)
+	if id := c.enterAsking(entryOp, o); onIWARP(c.dev.dev) {
+		b.Read(id, uverbs.Signaled, 0, 0)
+	} else {
+		b.Write(id, uverbs.Signaled, 0, 0)
+	}
 	c.post(b)
 	return o
 }

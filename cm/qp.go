@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -15,6 +16,8 @@ type queues struct {
 	mu  sync.Mutex
 	qp  *uverbs.QP  // guarded by mu
 	srq *uverbs.SRQ // guarded by mu
+
+	passive atomic.Bool // the ID has accepted a request
 }
 
 // queuePair returns the QP, nil if there is none.
@@ -107,6 +110,10 @@ func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	return id.createQP(pd, o)
 }
 
+// onIWARP reports whether a device is one of iWARP, where the kernel moves a QP when it is
+// connected and there is no command for it.
+func onIWARP(d *uverbs.Device) bool { return d.Info().Protocol == "iw" }
+
 // createQP is CreateQP with a PD of the right device.
 func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
@@ -130,7 +137,11 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 		states = append(states, uverbs.RTR, uverbs.RTS)
 	}
 	for _, state := range states {
-		if err := id.bring(qp, state, nil); err != nil {
+		err := qp.Init
+		if !onIWARP(pd.Device()) {
+			err = func() error { return id.bring(qp, state, nil) }
+		}
+		if err := err(); err != nil {
 			return nil, errors.Join(fmt.Errorf("cm: %s: %w", op, err), qp.Close())
 		}
 	}
@@ -164,8 +175,11 @@ func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	return qp.Modify(attr, mask)
 }
 
-// ready brings a QP to RTS.
+// ready brings a QP to RTS. That of iWARP the kernel moves.
 func (id *ID) ready(qp *uverbs.QP, p *ConnParam) error {
+	if onIWARP(qp.Device()) {
+		return nil
+	}
 	if err := id.bring(qp, uverbs.RTR, p); err != nil {
 		return err
 	}
@@ -176,12 +190,19 @@ func (id *ID) ready(qp *uverbs.QP, p *ConnParam) error {
 // the QP to RTS and tells the peer so, and the event becomes Established. Where that fails
 // the peer is told too, and the event has become ConnectError.
 func (e *Event) drive() {
-	if e.Type != ConnectResponse || e.Status != 0 {
+	id := e.ID
+	if id == nil {
 		return
 	}
-	id := e.ID
 	qp := id.queues.queuePair()
-	if qp == nil {
+	if qp == nil || id.datagrams() {
+		return
+	}
+	if onIWARP(qp.Device()) {
+		e.follow(qp)
+		return
+	}
+	if e.Type != ConnectResponse || e.Status != 0 {
 		return
 	}
 	err := id.ready(qp, nil)
@@ -201,5 +222,16 @@ func (e *Event) drive() {
 		e.Status = -int32(errno)
 	case errors.Is(err, os.ErrClosed):
 		e.Status = -int32(syscall.ECANCELED)
+	}
+}
+
+// follow tells a QP of iWARP what the kernel has done with it.
+func (e *Event) follow(qp *uverbs.QP) {
+	switch {
+	case e.Type == Established && e.Status == 0 && !e.ID.queues.passive.Load():
+		qp.Moved(uverbs.RTS) // it fails only if the QP has gone on already
+	case e.Type == Disconnected:
+		// It is in error, or about to be; now what was posted meanwhile is flushed too.
+		qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)
 	}
 }

@@ -98,12 +98,20 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	o.size = int(local.Length)
 	c.opsPosted++
 	asked := c.asked
-	wr.ID, wr.Flags = c.enterAsking(entryOp, o), uverbs.Signaled
+	posted := c.posted
 	wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
 	c.sge[0] = local
 	wr.SGL = c.sge[:]
-	if err := c.qp.PostSend(wr); err != nil {
-		c.posted--
+	var err error
+	if wr.Opcode == uverbs.WRRDMAWrite && onIWARP(c.dev.dev) { // see probe
+		wr.ID = c.enter(entryPart, nil)
+		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.enterAsking(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled})
+	} else {
+		wr.ID, wr.Flags = c.enterAsking(entryOp, o), uverbs.Signaled
+		err = c.qp.PostSend(wr)
+	}
+	if err != nil {
+		c.posted = posted
 		c.opsPosted--
 		c.asked = asked
 		c.recycle(o)

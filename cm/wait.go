@@ -77,8 +77,8 @@ func (id *ID) next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// waitFor waits for an event of one type, with which a step ends. Any other is a failure.
-func (id *ID) waitFor(ctx context.Context, op string, want EventType) (*Event, error) {
+// waitFor waits for an event of one of some types, with which a step ends. Any other is a failure.
+func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event, error) {
 	e, err := id.next(ctx)
 	if err != nil {
 		if to := id.to(); to != "" {
@@ -89,7 +89,7 @@ func (id *ID) waitFor(ctx context.Context, op string, want EventType) (*Event, e
 	if err := e.Err(); err != nil {
 		return e, err
 	}
-	if e.Type != want {
+	if !slices.Contains(want, e.Type) {
 		return e, &EventError{Type: e.Type, Addr: id.to(), PrivateData: e.Param.PrivateData}
 	}
 	return e, nil
@@ -142,17 +142,17 @@ func timeLeft(ctx context.Context) time.Duration {
 
 // ConnectWait connects and waits for the answer, which it returns with the peer's private data
 // (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is
-// ready for use then; without, the event is ConnectResponse.
+// ready for use then; without, the event is ConnectResponse, or on iWARP Established.
 func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, error) {
 	id.own.Store(true)
 	if err := id.Connect(p, ece); err != nil {
 		return nil, err
 	}
-	want := Established
+	want := []EventType{Established}
 	if !id.datagrams() && id.queues.queuePair() == nil {
-		want = ConnectResponse
+		want = append(want, ConnectResponse)
 	}
-	return id.waitFor(ctx, opConnect, want)
+	return id.waitFor(ctx, opConnect, want...)
 }
 
 // AcceptWait accepts and waits until the peer is ready too (rdma_accept of an ID without a

@@ -320,5 +320,8 @@ func (q *QP) stateErr() error {
 	if q.gone.Load() {
 		return q.errClosed()
 	}
+	if q.kind == kindSiw && QPState(q.state.Load()) == RTR {
+		return errUnheard
+	}
 	return ErrState
 }

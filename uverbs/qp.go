@@ -84,6 +84,9 @@ type QP struct {
 
 	siwSQ *siw.SendQueue // of siw
 	siwRQ *siw.RecvQueue // of siw, nil if there is none
+	// unheard says that nothing has come from the peer yet, which the side that accepts must
+	// wait for.
+	unheard atomic.Bool
 }
 
 // maxInline bounds MaxInline before the driver is asked, whose own limit no query tells.
@@ -217,6 +220,9 @@ func (q *QP) await(side *mmio.Lock) error {
 		runtime.Gosched()
 	}
 }
+
+// Device returns the device that the queue pair is of.
+func (q *QP) Device() *Device { return q.dev }
 
 // QPN returns the queue pair's number, which the peer needs.
 func (q *QP) QPN() uint32 { return q.qpn }

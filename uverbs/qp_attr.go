@@ -409,9 +409,12 @@ func (q *QP) Query() (QPAttr, error) {
 }
 
 // Moved tells the library to which state the kernel has moved the queue pair by itself, as its
-// connection manager does on iWARP, where no command does it and none asks for the state. It is
-// to be called with [RTS] once a connection is established, before sends are posted; package cm
-// does so for a QP of its own. On other transports it fails, as [QP.Modify] moves a QP there.
+// connection manager does on iWARP, where no command does it and none asks for the state. Package
+// cm calls it for a QP of its own. A program that connects otherwise calls it with [RTS] on the
+// side that connects, once the connection is established, and with [RTR] on the side that
+// accepts: that may not send before it has heard of its peer, so that the QP goes to RTS with the
+// first message that is received, or by another call if the program has heard in some other
+// way, such as by an RDMA WRITE. On other transports Moved fails, as [QP.Modify] moves a QP there.
 func (q *QP) Moved(state QPState) error {
 	if err := q.hold(); err != nil {
 		return err
@@ -420,14 +423,32 @@ func (q *QP) Moved(state QPState) error {
 	if !q.dev.driver.movesQP() {
 		return argErr("Moved", "QP", "of "+q.dev.Name(), "one of iWARP; Modify is for the others")
 	}
-	if state != RTS {
-		return argErr("Moved", "state", state, "%s; Modify is for the others", RTS)
+	if state != RTR && state != RTS {
+		return argErr("Moved", "state", state, "%s, %s; Modify is for the others", RTR, RTS)
 	}
-	if now := q.State(); now != Reset && now != Init && now != RTS {
-		return argErr("Moved", "state", state, "none any more of a QP in state %s", now)
+	for {
+		now := q.State()
+		if now > state {
+			return argErr("Moved", "state", state, "none before %s, which the QP is in", now)
+		}
+		if q.state.CompareAndSwap(uint32(now), uint32(state)) {
+			break
+		}
 	}
-	q.state.Store(uint32(state))
+	if state == RTS {
+		q.hear()
+	} else if !q.unheard.Load() { // before this call
+		q.state.CompareAndSwap(uint32(RTR), uint32(RTS))
+	}
 	return nil
+}
+
+// hear notes that the peer has begun to send.
+func (q *QP) hear() {
+	if q.unheard.CompareAndSwap(true, false) {
+		q.recvCQ.siw.unheard.Add(-1)
+	}
+	q.state.CompareAndSwap(uint32(RTR), uint32(RTS))
 }
 
 // modifyHint says what a refused change of state may be due to.

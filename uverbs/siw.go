@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
@@ -85,8 +86,9 @@ func (siwDriver) lacksMR(r *region) string {
 
 // siwCQ is what a CQ of siw has beside others.
 type siwCQ struct {
-	ring *siw.CompQueue
-	made madeWCs
+	ring    *siw.CompQueue
+	made    madeWCs
+	unheard atomic.Int32 // QPs that receive here and whose peers have not begun to send
 }
 
 func (siwDriver) prepareCQ(*CQ, *int, *CQOptions) (udata, error) {
@@ -113,8 +115,13 @@ func (siwDriver) checkCQE(size int) error {
 }
 
 // freeCQ, freeQP and freeSRQ unmap the rings.
-func (siwDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
-func (siwDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
+func (siwDriver) freeCQ(c *CQ) error { return closeRegions(c.region) }
+func (siwDriver) freeQP(q *QP) error {
+	if q.unheard.CompareAndSwap(true, false) {
+		q.recvCQ.siw.unheard.Add(-1)
+	}
+	return closeRegions(q.sqRegion, q.rqRegion)
+}
 func (siwDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
 
 // mapSiw maps a ring of siw.
@@ -158,6 +165,8 @@ func (siwDriver) mapQP(q *QP, u udata) error {
 	// The rings are rounded up, and every element has room for inline data.
 	q.caps.MaxSendWR, q.caps.MaxInline = q.siwSQ.Cap(), siw.MaxInline
 	q.newDoorbell()
+	q.unheard.Store(true)
+	q.recvCQ.siw.unheard.Add(1)
 	if q.srq != nil {
 		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
 		return nil
@@ -215,6 +224,9 @@ func (siwDriver) lacksModify(to QPState) error {
 	}
 	return nil
 }
+
+// errUnheard is ErrState for the side of a connection that may not send yet.
+var errUnheard = fmt.Errorf("%w: on iWARP the side that connects sends first, and nothing has come from it yet", ErrState)
 
 // errIWARP says how else QPs of iWARP are connected.
 var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.Moved")

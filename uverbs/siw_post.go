@@ -263,8 +263,13 @@ func (c *CQ) pollSiw(wcs []WC) (int, error) {
 			wc.Opcode = siwWCOpcodes[op]
 		}
 		ring.Release()
-		if wc.Status != WCSuccess {
+		switch {
+		case wc.Status != WCSuccess:
 			c.failed(wc)
+		case wc.Opcode == WCRecv && c.siw.unheard.Load() != 0:
+			if q, ok := c.qps.Load(wc.QPN); ok {
+				q.hear()
+			}
 		}
 		n++
 	}
