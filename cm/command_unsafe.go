@@ -84,6 +84,35 @@ func command[Q any](f *file, cmd uint32, req Q) syscall.Errno {
 	return f.issue(newMessage(cmd, req, 0).order(nil))
 }
 
+// commandInPeace is command for what may take long and must not be interrupted by a signal, such
+// as those by which Go's scheduler stops goroutines. On iWARP the kernel connects by TCP while it
+// carries out a command: a signal breaks the connection off, and the command begins anew with a
+// port that is still taken. Soft iWARP as the peer mistakes such a connection for the end of its
+// listener.
+func commandInPeace[Q any](f *file, cmd uint32, req Q) syscall.Errno {
+	o := newMessage(cmd, req, 0).order(nil)
+	return f.control(func(fd uintptr) syscall.Errno {
+		if f.fake != nil {
+			return f.write(fd, o)
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var all, old unix.Sigset_t
+		for i := range all.Val {
+			all.Val[i]-- // 0 less 1: every bit
+		}
+		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
+			return f.write(fd, o)
+		}
+		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), unsafe.Sizeof(*o.hdr)+uintptr(o.hdr.In))
+		runtime.KeepAlive(o)
+		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); err != nil && errno == 0 {
+			errno, _ = err.(syscall.Errno)
+		}
+		return errno
+	})
+}
+
 // query gives a command with an answer, whose address the caller has put into it.
 func query[Q, R any](f *file, cmd uint32, req Q, resp *R) syscall.Errno {
 	return f.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).order(unsafe.Pointer(resp)))

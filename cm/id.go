@@ -76,7 +76,11 @@ func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req Q) error {
 	if id.gone.Load() {
 		return id.errClosed()
 	}
-	errno := command(id.channel.Load().file, cmd, req)
+	issue := command[Q]
+	if cmd == abi.RDMA_USER_CM_CMD_CONNECT && id.mayDial() {
+		issue = commandInPeace[Q]
+	}
+	errno := issue(id.channel.Load().file, cmd, req)
 	if errno == 0 {
 		return nil
 	}
@@ -89,6 +93,12 @@ func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req Q) error {
 		e.Hint = noIPoIB
 	}
 	return err
+}
+
+// mayDial reports whether the kernel may connect by TCP for the ID, as it does on iWARP.
+func (id *ID) mayDial() bool {
+	qp := id.queues.queuePair()
+	return !id.datagrams() && (qp == nil || onIWARP(qp.Device()))
 }
 
 func (id *ID) errClosed() error { return fmt.Errorf("cm: ID: %w", os.ErrClosed) }

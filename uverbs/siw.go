@@ -76,8 +76,6 @@ func (siwDriver) lacksMR(r *region) string {
 		return "access ZERO_BASED"
 	case r.access&AccessMWBind != 0:
 		return "access MW_BIND"
-	case r.access&AccessRemoteAtomic != 0:
-		return "access REMOTE_ATOMIC"
 	case r.iova != r.start:
 		return "IOVA"
 	}
