@@ -57,7 +57,7 @@ const (
 )
 
 func newChannel(f *file) *Channel {
-	return &Channel{file: f, reading: make(chan struct{}, 1), events: newEventReader(), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
+	return &Channel{file: f, reading: make(chan struct{}, 1), events: newEventReader(f), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
 }
 
 // event makes an event of what the kernel has answered, nil if the ID is closed.
@@ -166,7 +166,7 @@ func (c *Channel) Close() error {
 		return &Error{Op: "close channel", Errno: syscall.EBUSY, Hint: fmt.Sprintf("%d IDs are on it; close them first", n)}
 	}
 	c.shut = true
-	if err := c.file.f.Close(); err != nil {
+	if err := c.file.close(); err != nil {
 		return fmt.Errorf("cm: close channel: %w", err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -13,10 +14,16 @@ import (
 )
 
 // file is an open /dev/infiniband/rdma_cm. Its commands are safe for concurrent use.
+//
+// They use the descriptor as it is, under a lock that close takes for itself: that costs less than
+// RawConn.Control, and than the closure for it.
 type file struct {
 	f    *os.File
 	raw  syscall.RawConn
 	fake func(cmd uint32, in, out unsafe.Pointer) syscall.Errno // stands in for the kernel in tests
+
+	open sync.RWMutex // held for reading by commands
+	fd   int          // guarded by open: -1 once the file is closed
 }
 
 // newFile makes a file that Go's netpoller waits for.
@@ -27,7 +34,15 @@ func newFile(fd int, name string) (*file, error) {
 		f.Close()
 		return nil, err
 	}
-	return &file{f: f, raw: raw}, nil
+	return &file{f: f, raw: raw, fd: fd}, nil
+}
+
+// close closes the file once the commands that are under way have ended.
+func (f *file) close() error {
+	f.open.Lock()
+	defer f.open.Unlock()
+	f.fd = -1
+	return f.f.Close()
 }
 
 // message is a command as it is written.
@@ -91,26 +106,29 @@ func command[Q any](f *file, cmd uint32, req Q) syscall.Errno {
 // listener.
 func commandInPeace[Q any](f *file, cmd uint32, req Q) syscall.Errno {
 	o := newMessage(cmd, req, 0).order(nil)
-	return f.control(func(fd uintptr) syscall.Errno {
-		if f.fake != nil {
-			return f.write(fd, o)
-		}
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		var all, old unix.Sigset_t
-		for i := range all.Val {
-			all.Val[i]-- // 0 less 1: every bit
-		}
-		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
-			return f.write(fd, o)
-		}
-		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), unsafe.Sizeof(*o.hdr)+uintptr(o.hdr.In))
-		runtime.KeepAlive(o)
-		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); err != nil && errno == 0 {
-			errno, _ = err.(syscall.Errno)
-		}
-		return errno
-	})
+	f.open.RLock()
+	defer f.open.RUnlock()
+	switch {
+	case f.fd < 0:
+		return errClosedFile
+	case f.fake != nil:
+		return f.write(uintptr(f.fd), o)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, old unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i]-- // 0 less 1: every bit
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
+		return f.write(uintptr(f.fd), o)
+	}
+	_, _, errno := syscall.Syscall(syscall.SYS_WRITE, uintptr(f.fd), uintptr(unsafe.Pointer(o.hdr)), unsafe.Sizeof(*o.hdr)+uintptr(o.hdr.In))
+	runtime.KeepAlive(o)
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); err != nil && errno == 0 {
+		errno, _ = err.(syscall.Errno)
+	}
+	return errno
 }
 
 // query gives a command with an answer, whose address the caller has put into it.
@@ -140,25 +158,42 @@ const errClosedFile = syscall.Errno(1 << 20)
 
 // issue gives a command.
 func (f *file) issue(o order) syscall.Errno {
-	return f.control(func(fd uintptr) syscall.Errno { return f.write(fd, o) })
-}
-
-// control calls do with the descriptor, which cannot be closed meanwhile.
-func (f *file) control(do func(fd uintptr) syscall.Errno) (errno syscall.Errno) {
-	if err := f.raw.Control(func(fd uintptr) { errno = do(fd) }); err != nil {
+	f.open.RLock()
+	defer f.open.RUnlock()
+	if f.fd < 0 {
 		return errClosedFile
 	}
-	return errno
+	return f.write(uintptr(f.fd), o)
+}
+
+// queryAbout is query with a request about another file, whose descriptor stays open meanwhile.
+func queryAbout[Q, R any](f, other *file, cmd uint32, req func(fd uint32) Q, resp *R) syscall.Errno {
+	other.open.RLock()
+	defer other.open.RUnlock()
+	if other.fd < 0 {
+		return errClosedFile
+	}
+	return query(f, cmd, req(uint32(other.fd)), resp)
 }
 
 // eventReader is what a channel reads events with, again and again.
 type eventReader struct {
-	resp abi.EventResp
-	cmd  *message[abi.GetEvent]
+	resp  abi.EventResp
+	cmd   *message[abi.GetEvent]
+	read  func(fd uintptr) bool // reads one for event
+	errno syscall.Errno         // that read had
+	empty func()                // what read calls when there is none
 }
 
-func newEventReader() *eventReader {
+func newEventReader(f *file) *eventReader {
 	r := &eventReader{}
+	r.read = func(fd uintptr) bool {
+		r.errno = f.write(fd, r.cmd.order(unsafe.Pointer(&r.resp)))
+		if r.errno == syscall.EAGAIN {
+			r.empty()
+		}
+		return r.errno != syscall.EAGAIN && r.errno != syscall.EINTR
+	}
 	r.cmd = newMessage(abi.RDMA_USER_CM_CMD_GET_EVENT, abi.GetEvent{Response: abi.PtrTo(&r.resp)}, unsafe.Sizeof(r.resp))
 	return r
 }
@@ -166,20 +201,14 @@ func newEventReader() *eventReader {
 // event waits for the next event, until the file's deadline. It calls empty when it has to wait.
 // What it returns is valid until the next call.
 func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
-	r.resp = abi.EventResp{}
-	var errno syscall.Errno
-	err := f.raw.Read(func(fd uintptr) bool {
-		errno = f.write(fd, r.cmd.order(unsafe.Pointer(&r.resp)))
-		if errno == syscall.EAGAIN {
-			empty()
-		}
-		return errno != syscall.EAGAIN && errno != syscall.EINTR
-	})
+	r.resp, r.empty = abi.EventResp{}, empty
+	err := f.raw.Read(r.read)
+	r.empty = nil
 	if err != nil {
 		return nil, err
 	}
-	if errno != 0 {
-		return nil, errno
+	if r.errno != 0 {
+		return nil, r.errno
 	}
 	return &r.resp, nil
 }

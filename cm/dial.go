@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strconv"
 	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // resolver finds the addresses of a host's name.
@@ -113,14 +115,13 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	return c, nil
 }
 
-// setOptions sets the options that the kernel keeps.
+// setOptions sets the options that the ID keeps.
 func (id *ID) setOptions(o Options) error {
+	id.ackTimeout = uverbs.AckTimeoutFor(o.AckTimeout)
 	if o.TOS != 0 {
-		if err := id.SetTOS(o.TOS); err != nil {
-			return err
-		}
+		return id.SetTOS(o.TOS)
 	}
-	return id.SetAckTimeout(o.AckTimeout)
+	return nil
 }
 
 // RefusedError is a rejection by a listener that has said why. It matches ECONNREFUSED.

@@ -25,6 +25,8 @@ type ID struct {
 	own     atomic.Bool          // events are for Wait alone, not for Next
 	queues  queues
 
+	ackTimeout uverbs.AckTimeout // of a QP that the ID drives, instead of the kernel's; 0 is that
+
 	closing sync.Mutex
 	gone    atomic.Bool
 }

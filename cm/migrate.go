@@ -3,7 +3,6 @@ package cm
 import (
 	"fmt"
 	"os"
-	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
@@ -27,9 +26,9 @@ func (id *ID) Migrate(to *Channel) error {
 		return err
 	}
 	resp := &abi.MigrateResp{}
-	errno := from.file.control(func(old uintptr) syscall.Errno {
-		return query(to.file, abi.RDMA_USER_CM_CMD_MIGRATE_ID, abi.MigrateID{Response: abi.PtrTo(resp), ID: id.handle, FD: uint32(old)}, resp)
-	})
+	errno := queryAbout(to.file, from.file, abi.RDMA_USER_CM_CMD_MIGRATE_ID, func(old uint32) abi.MigrateID {
+		return abi.MigrateID{Response: abi.PtrTo(resp), ID: id.handle, FD: old}
+	}, resp)
 	if errno != 0 {
 		to.leave(id)
 		return fail("migrate", "", errno)

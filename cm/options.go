@@ -82,38 +82,49 @@ const (
 	maxDepth       = 1 << 14
 )
 
+// numbers are options that are numbers.
+type numbers struct {
+	op  string
+	err error // the first that is wrong
+}
+
+// in returns a number, or zero's meaning, and notes whether it is from 1 to the highest.
+func (n *numbers) in(name string, value, zero, highest int) int {
+	if value == 0 {
+		value = zero
+	}
+	if n.err == nil && (value < 1 || value > highest) {
+		n.err = argErr(n.op, name, value, "1 to %d", highest)
+	}
+	return value
+}
+
+// from0 is in for times, which have no highest.
+func (n *numbers) from0(name string, value, zero time.Duration) time.Duration {
+	if value == 0 {
+		value = zero
+	}
+	if n.err == nil && value < 0 {
+		n.err = argErr(n.op, name, value, "from 0")
+	}
+	return value
+}
+
 // defaults returns the options with the zero values filled in.
 func (o Options) defaults(op string, maxData int) (Options, error) {
-	for _, f := range []struct {
-		name          string
-		value         *int
-		zero, highest int
-	}{
-		{"MessageSize", &o.MessageSize, 32 << 10, maxMessageSize},
-		{"Depth", &o.Depth, 16, maxDepth},
-		{"SendDepth", &o.SendDepth, 8, maxDepth},
-		{"Transfers", &o.Transfers, 16, maxDepth},
-		{"RetryCount", &o.RetryCount, 7, 7},
-		{"Backlog", &o.Backlog, 1024, 1 << 20},
-	} {
-		if *f.value == 0 {
-			*f.value = f.zero
-		}
-		if *f.value < 1 || *f.value > f.highest {
-			return o, argErr(op, f.name, *f.value, "1 to %d", f.highest)
-		}
-	}
-	for _, f := range []struct {
-		name  string
-		value *time.Duration
-		zero  time.Duration
-	}{{"Spin", &o.Spin, 50 * time.Microsecond}, {"AckTimeout", &o.AckTimeout, 260 * time.Millisecond}, {"Linger", &o.Linger, 5 * time.Second}} {
-		if *f.value == 0 {
-			*f.value = f.zero
-		}
-		if *f.value < 0 {
-			return o, argErr(op, f.name, *f.value, "from 0")
-		}
+	// A table of the fields would put the options on the heap.
+	n := numbers{op: op}
+	o.MessageSize = n.in("MessageSize", o.MessageSize, 32<<10, maxMessageSize)
+	o.Depth = n.in("Depth", o.Depth, 16, maxDepth)
+	o.SendDepth = n.in("SendDepth", o.SendDepth, 8, maxDepth)
+	o.Transfers = n.in("Transfers", o.Transfers, 16, maxDepth)
+	o.RetryCount = n.in("RetryCount", o.RetryCount, 7, 7)
+	o.Backlog = n.in("Backlog", o.Backlog, 1024, 1<<20)
+	o.Spin = n.from0("Spin", o.Spin, 50*time.Microsecond)
+	o.AckTimeout = n.from0("AckTimeout", o.AckTimeout, 260*time.Millisecond)
+	o.Linger = n.from0("Linger", o.Linger, 5*time.Second)
+	if n.err != nil {
+		return o, n.err
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 15 * time.Second

@@ -17,6 +17,8 @@ type queues struct {
 	qp  *uverbs.QP  // guarded by mu
 	srq *uverbs.SRQ // guarded by mu
 
+	device uint32 // index of the device of qp, set before that is
+
 	passive atomic.Bool // the ID has accepted a request
 }
 
@@ -132,18 +134,16 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	states := []uverbs.QPState{uverbs.Init}
-	if id.datagrams() {
-		states = append(states, uverbs.RTR, uverbs.RTS)
+	id.queues.device = pd.Device().Info().Index
+	if onIWARP(pd.Device()) {
+		err = qp.Init()
+	} else {
+		for state := uverbs.Init; err == nil && (state == uverbs.Init || id.datagrams() && state <= uverbs.RTS); state++ {
+			err = id.bring(qp, state, nil)
+		}
 	}
-	for _, state := range states {
-		err := qp.Init
-		if !onIWARP(pd.Device()) {
-			err = func() error { return id.bring(qp, state, nil) }
-		}
-		if err := err(); err != nil {
-			return nil, errors.Join(fmt.Errorf("cm: %s: %w", op, err), qp.Close())
-		}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cm: %s: %w", op, err), qp.Close())
 	}
 	id.queues.qp = qp
 	return qp, nil
@@ -157,12 +157,13 @@ func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 		return err
 	}
 	if state == uverbs.RTR && !id.datagrams() { // what the peer may do was not known before
-		init, _, err := id.QPAttr(uverbs.Init)
-		if err != nil {
+		if attr.Access, err = id.peerAccess(attr.MaxDestRdAtomic > 0); err != nil {
 			return err
 		}
-		attr.Access = init.Access
 		mask |= uverbs.AttrAccess
+	}
+	if id.ackTimeout != 0 && mask&uverbs.AttrTimeout != 0 {
+		attr.Timeout = id.ackTimeout
 	}
 	if p != nil {
 		if mask&uverbs.AttrMaxDestRdAtomic != 0 {
@@ -173,6 +174,37 @@ func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 		}
 	}
 	return qp.Modify(attr, mask)
+}
+
+// accesses are what the kernel has peers do, by the device's index and whether there may be READs
+// and atomics: nothing else decides that, so it is asked for once.
+var accesses = struct {
+	mu    sync.Mutex
+	known map[accessKey]uverbs.Access // guarded by mu
+}{known: map[accessKey]uverbs.Access{}}
+
+type accessKey struct {
+	device uint32
+	reads  bool
+}
+
+// peerAccess returns what the peer may do once the QP is ready to receive.
+func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
+	key := accessKey{id.queues.device, reads}
+	accesses.mu.Lock()
+	access, ok := accesses.known[key]
+	accesses.mu.Unlock()
+	if ok {
+		return access, nil
+	}
+	init, _, err := id.QPAttr(uverbs.Init)
+	if err != nil {
+		return 0, err
+	}
+	accesses.mu.Lock()
+	accesses.known[key] = init.Access
+	accesses.mu.Unlock()
+	return init.Access, nil
 }
 
 // ready brings a QP to RTS. That of iWARP the kernel moves.
