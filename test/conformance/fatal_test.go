@@ -28,21 +28,27 @@ func unbind(t *testing.T, device string) (bind func()) {
 	must(t, os.WriteFile(driver+"/unbind", name, 0))
 	return func() {
 		must(t, os.WriteFile(driver+"/bind", name, 0))
-		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
-			dev, err := uverbs.Open(device)
-			if err == nil {
-				restore()
-				if rig.InfiniBand() {
-					active(t, dev)
-				} else if setLink(t, dev, rig.Netdevs[1], true); gidIndex(t, dev, "10.1.0.2") != ipv4Index {
-					t.Errorf("the GID of the address is not at %d any more", ipv4Index)
-				}
-				must(t, dev.Close())
-				return
+		comesBack(t, device, restore)
+	}
+}
+
+// comesBack waits until a device that was gone is there again, and gives it what it had.
+func comesBack(t *testing.T, device string, restore func()) {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		dev, err := uverbs.Open(device)
+		if err == nil {
+			restore()
+			if rig.InfiniBand() {
+				active(t, dev)
+			} else if setLink(t, dev, rig.Netdevs[1], true); gidIndex(t, dev, "10.1.0.2") != ipv4Index {
+				t.Errorf("the GID of the address is not at %d any more", ipv4Index)
 			}
-			if time.Now().After(end) {
-				t.Fatalf("%s is not back: %v", device, err)
-			}
+			must(t, dev.Close())
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is not back: %v", device, err)
 		}
 	}
 }

@@ -69,9 +69,11 @@ var benchCommands = map[string]struct {
 		}
 		return "ok", d.eng.FailWQE(qpn, recv, skip, syndrome, vendor)
 	}},
-	"fail-qp":  {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailQP) }},
-	"fail-cq":  {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailCQ) }},
-	"fail-srq": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailSRQ) }},
+	"fail-qp": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailQP) }},
+	"fail-cq": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailCQ) }},
+	// fail-cq-of QPN: the CQ of a QP's sends
+	"fail-cq-of": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailCQOf) }},
+	"fail-srq":   {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailSRQ) }},
 	// packets drop|duplicate QPN SKIP COUNT: of those that go to a QP, or with 0 to any
 	"packets": {4, func(d *Device, a *benchArgs) (string, error) {
 		action := []engine.PacketAction{engine.DropPacket, engine.DuplicatePacket}[a.choice("drop", "duplicate")]

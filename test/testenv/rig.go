@@ -102,6 +102,15 @@ func NeedsEthernet(tb testing.TB) {
 	}
 }
 
+// NeedsModel skips a test that has a card fail, which a model alone lets itself be told.
+func NeedsModel(tb testing.TB) {
+	tb.Helper()
+	Needs(tb, "faults that can be injected", "mlx5")
+	if !Modelled() {
+		tb.Skipf("%s is not set: real cards do not fail when they are told to", ModelEnv)
+	}
+}
+
 // lacks is what a driver lacks by nature.
 type lacks struct{ what, driver string }
 

@@ -44,6 +44,7 @@ func (b *Bench) Close() error { return unix.Munmap(b.bar) }
 //	fail-command NAME STATUS SYNDROME SKIP TIMES
 //	fail-wqe QPN send|recv SKIP SYNDROME VENDOR
 //	fail-qp QPN | fail-cq CQN | fail-srq SRQN
+//	fail-cq-of QPN                         the CQ of a QP's sends
 //	packets drop|duplicate QPN SKIP COUNT  of those that go to a QP; 0 is any
 //	fabric LOSS DUPLICATE DELAY            for all cards, from now on: 0.01 0 5ms
 //	violations                             how many there were so far

@@ -390,7 +390,15 @@ func TestInjected(t *testing.T) {
 	if ev := p.a.h.eq.asyncEvents(); !slices.Contains(ev, "CQ_ERROR") || p.a.state() != Err {
 		t.Errorf("%v, %s", ev, p.a.state())
 	}
-	for _, err := range []error{p.a.h.d.FailWQE(1, false, 0, 1, 1), p.a.h.d.FailQP(1), p.a.h.d.FailCQ(1), p.a.h.d.FailSRQ(1)} {
+	p.b.h.eq.poll()
+	p.again()
+	if err := p.b.h.d.FailCQOf(p.b.n); err != nil {
+		t.Fatal(err)
+	}
+	if ev := p.b.h.eq.asyncEvents(); !slices.Contains(ev, "CQ_ERROR") || p.b.state() != Err {
+		t.Errorf("%v, %s", ev, p.b.state())
+	}
+	for _, err := range []error{p.a.h.d.FailWQE(1, false, 0, 1, 1), p.a.h.d.FailQP(1), p.a.h.d.FailCQ(1), p.a.h.d.FailCQOf(1), p.a.h.d.FailSRQ(1)} {
 		var e *Error
 		if !errors.As(err, &e) || e.Kind != BadResource {
 			t.Errorf("%v", err)

@@ -60,6 +60,18 @@ func (d *Device) FailCQ(n uint32) error {
 	return nil
 }
 
+// FailCQOf is FailCQ of the CQ that a QP's sends complete to.
+func (d *Device) FailCQOf(qpn uint32) error {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	q := d.qps[qpn]
+	if q == nil || q.sendCQ == nil {
+		return unknown("QP with a send CQ", qpn)
+	}
+	q.sendCQ.fail(cqErrOverrun)
+	return nil
+}
+
 // FailSRQ is a catastrophic error of a shared receive queue.
 func (d *Device) FailSRQ(n uint32) error {
 	d.f.mu.Lock()
