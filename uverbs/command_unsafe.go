@@ -83,6 +83,10 @@ func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error 
 		return fmt.Errorf("uverbs: %s: %s: %w", c.device, verb, os.ErrClosed)
 	}
 	err := &Error{Verb: verb, Device: c.device, Errno: errno, Hint: hint}
+	refused := ""
+	if c.driverID == uint16(mlx5DriverID) && !absent(errno) {
+		refused = mlx5Refusal()
+	}
 	switch {
 	case absent(errno) || errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS:
 		return c.missing(verb, err, runningKernel())
@@ -91,6 +95,10 @@ func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error 
 		if hint == "" {
 			err.Hint = "the kernel refuses write() to a file opened under other credentials; open the device after changing user or group, or set " + abiPathEnv + "=ioctl"
 		}
+	case refused != "" && hint != "":
+		err.Hint = refused + "; " + hint
+	case refused != "":
+		err.Hint = refused
 	case errno == syscall.EIO && hint == "":
 		err.Hint = "the device has been removed"
 	}

@@ -238,32 +238,35 @@ func TestInjectedQueues(t *testing.T) {
 	noViolation(t, do)
 }
 
-// TestInjectedCommand: a command that the firmware refuses is an error of the verb, and nothing
-// is left of the object; the next one is well.
+// TestInjectedCommand: a command that the firmware refuses is an error of the verb, with what the
+// firmware said, and nothing is left of the object; the next one is well.
 func TestInjectedCommand(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		do := inject(t, deviceName)
 		dev := openDevice(t, deviceName)
 		s := newSide(t, dev, uverbs.QPOptions{})
-		for command, make := range map[string]func() (closer, error){
-			"CREATE_QP":   func() (closer, error) { return s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}) },
-			"CREATE_CQ":   func() (closer, error) { return dev.CreateCQ(8, uverbs.CQOptions{}) },
-			"CREATE_MKEY": func() (closer, error) { return s.pd.AllocMW(uverbs.MWType1) },
-			"ALLOC_PD":    func() (closer, error) { return dev.AllocPD() },
+		for i, v := range []struct {
+			command string
+			make    func() (closer, error)
+		}{
+			{"CREATE_QP", func() (closer, error) { return s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}) }},
+			{"CREATE_CQ", func() (closer, error) { return dev.CreateCQ(8, uverbs.CQOptions{}) }},
+			{"CREATE_MKEY", func() (closer, error) { return s.pd.AllocMW(uverbs.MWType1) }},
+			{"ALLOC_PD", func() (closer, error) { return dev.AllocPD() }},
 		} {
-			do("fail-command %s 8 0x4711 0 1", command) // status LIM_ERR, limits exceeded
-			c, err := make()
+			do("fail-command %s 8 0x4711 0 1", v.command) // status LIM_ERR, limits exceeded
+			c, err := v.make()
 			var e *uverbs.Error
 			if !errors.As(err, &e) || e.Errno == 0 {
-				t.Errorf("%s: %v, want an Error with an errno", command, err)
-			} else {
-				says(t, err, deviceName)
+				t.Errorf("%s: %v, want an Error with an errno", v.command, err)
+			} else if i == 0 { // in 5 s the kernel logs ten at most
+				says(t, err, deviceName, "the device's firmware refused "+v.command+": limits exceeded (0x8), syndrome 0x4711")
 			}
 			if err == nil {
 				must(t, c.Close())
 				continue
 			}
-			c, err = make()
+			c, err = v.make()
 			must(t, err, c.Close())
 		}
 		noViolation(t, do)
