@@ -39,7 +39,14 @@ func pathFromEnv() (abiPath, error) {
 }
 
 // udata is the driver's own part of a command and of its response.
-type udata struct{ in, out []byte }
+type udata struct {
+	in, out []byte
+
+	// more adds an attribute of the driver's, which the ioctl alone has; nil is none. lacks is
+	// the error where the kernel does not know it.
+	more  func(cmd *ioctlCommand)
+	lacks *FeatureError
+}
 
 // commandFile is an open uverbs character device. It is safe for concurrent use.
 type commandFile struct {
@@ -214,6 +221,9 @@ func (c *ioctlCommand) udata(u udata) {
 	}
 	if len(u.out) > 0 {
 		c.out(abi.UVERBS_ATTR_UHW_OUT, u.out)
+	}
+	if u.more != nil {
+		u.more(c)
 	}
 }
 

@@ -123,6 +123,11 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 		}
 	}()
 	errno := c.createIoctl(cqe, o, u)
+	if absent(errno) && u.lacks != nil {
+		lacks := *u.lacks
+		lacks.Err = &Error{Verb: "CREATE_CQ", Device: d.Name(), Errno: errno}
+		return &lacks
+	}
 	if absent(errno) {
 		errno = c.createLegacy(cqe, o, u)
 	}

@@ -58,12 +58,14 @@ func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) 
 	}
 	req := mlx5.CQRequest{Buf: addrOf(mem), Record: x.rec, CQESize: x.cqe, UAR: m.uars.doorbell.id, HasUAR: m.uars.doorbell.object}
 	in, long := req.Encode()
+	u = udata{in: in, out: make([]byte, mlx5.CQRespSize)}
 	if long {
-		return udata{}, &FeatureError{Feature: "a CQ whose registers are on a page above 65535", Driver: "mlx5"}
+		u.more = func(cmd *ioctlCommand) { cmd.u32(mlx5.AttrCQUARIndex, req.UAR) }
+		u.lacks = &FeatureError{Feature: "CQs with registers on a page above 65535", Since: Version{6, 10}, Driver: "mlx5"}
 	}
 	c.mlx5 = x
 	*cqe = n - 1
-	return udata{in: in, out: make([]byte, mlx5.CQRespSize)}, nil
+	return u, nil
 }
 
 func (mlx5Driver) mapCQ(c *CQ, u udata) error {

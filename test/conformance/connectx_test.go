@@ -286,6 +286,38 @@ func TestManyRegisters(t *testing.T) {
 	})
 }
 
+// TestHighRegisters has CQs and QPs on pages of registers whose number has more than 16 bits,
+// which is all that the kernel's older way to name a CQ's page has room for.
+func TestHighRegisters(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		const high = 1 << 16
+		do := inject(t, deviceName)
+		do("uars %d", high)
+		t.Cleanup(func() { do("uars 0x100") })
+		dev := openDevice(t, deviceName)
+		if n := do("uars %d", high); n == "0" {
+			t.Fatal("no page is above 65535")
+		}
+		cq, err := dev.CreateCQ(1, uverbs.CQOptions{})
+		testenv.Skip(t, err)
+		must(t, err, cq.Close())
+		a, b := newSide(t, dev, uverbs.QPOptions{MaxInline: 64}), newSide(t, dev, uverbs.QPOptions{})
+		connect(t, a, b)
+		for i := range uint64(10) {
+			must(t, b.qp.PostRecv(i, b.mr.SGE(0, 100)), b.cq.Notify())
+			wr := send(i, a.mr.SGE(0, 100))
+			if i%2 == 1 {
+				wr.SGL, wr.Inline = nil, []byte{1, 2, 3}
+			}
+			must(t, a.qp.PostSend(wr))
+			a.want(t, i, uverbs.WCSend)
+			_, err := b.ch.Wait(withDeadline(t))
+			must(t, err)
+			b.want(t, i, uverbs.WCRecv)
+		}
+	})
+}
+
 // TestRawPacket sends Ethernet frames from one device to the other, where a flow takes them,
 // from memory and from the work request itself. What is posted before the QP is ready to
 // receive is there when it is.

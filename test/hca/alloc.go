@@ -49,13 +49,30 @@ func (d *Device) allocXRCD(c *call) error {
 func (d *Device) deallocXRCD(c *call) error { return d.eng.DeallocXRCD(c.number()) }
 
 func (d *Device) allocUAR(c *call) error {
-	n, err := take(d.uars, true, firstUAR, lastUAR, "UAR")
+	n, err := take(d.uars, true, max(firstUAR, d.uarsFrom), lastUAR, "UAR")
 	if err != nil {
 		return err
 	}
 	d.eng.NewUAR(n)
 	c.answer(n)
 	return nil
+}
+
+// UARsFrom has pages of registers given out from a number on, if it is one that there is, and
+// returns how many from there on are in use.
+func (d *Device) UARsFrom(first uint32) (inUse int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if first < firstUAR || first > lastUAR {
+		return 0, refuse(prm.BadParam, "UAR", "%#x: want %#x to %#x", first, firstUAR, lastUAR)
+	}
+	d.uarsFrom = first
+	for n := range d.uars {
+		if n >= first {
+			inUse++
+		}
+	}
+	return inUse, nil
 }
 
 func (d *Device) deallocUAR(c *call) error { return drop(d.uars, c.number(), "UAR") }

@@ -91,6 +91,15 @@ var benchCommands = map[string]struct {
 		}
 		return "ok", a.err
 	}},
+	// uars FIRST: given out from now on, of which that many are in use
+	"uars": {1, func(d *Device, a *benchArgs) (string, error) {
+		first := uint32(a.number(24))
+		if a.err != nil {
+			return "", a.err
+		}
+		n, err := d.UARsFrom(first)
+		return strconv.Itoa(n), err
+	}},
 	"violations": {0, func(d *Device, a *benchArgs) (string, error) {
 		return strconv.FormatUint(d.Report().Violations, 10), nil
 	}},

@@ -49,10 +49,10 @@ var (
 
 // Sizes of the card on its bus.
 const (
-	BARSize   = 32 << 20 // BARSize is that of BAR 0, in bytes.
-	Vectors   = 32       // Vectors is the number of MSI-X interrupts.
-	MSIXTable = 0x2000   // MSIXTable is the table's place in BAR 0.
-	MSIXPBA   = 0x3000   // MSIXPBA is the pending array's.
+	BARSize   = 512 << 20 // BARSize is that of BAR 0, in bytes: there are pages of registers whose number has more than 16 bits.
+	Vectors   = 32        // Vectors is the number of MSI-X interrupts.
+	MSIXTable = 0x2000    // MSIXTable is the table's place in BAR 0.
+	MSIXPBA   = 0x3000    // MSIXPBA is the pending array's.
 )
 
 // phase is how far the driver has brought the card up.
@@ -82,6 +82,7 @@ type Device struct {
 	cmdEQ    uint32          // EQ that command completions go to, 0 if there is none
 	pages    map[uint64]bool // memory that the driver has given to firmware
 	uars     map[uint32]bool
+	uarsFrom uint32          // the lowest number that is given out
 	domains  map[uint32]bool // transport domains
 	counters map[uint32]bool // queue counter sets
 	nic      nicVPort
