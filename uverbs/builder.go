@@ -138,6 +138,10 @@ func (b *SendBuilder) finish() {
 		}
 	}
 	if b.err == nil && b.q.kind == kindMlx5 {
+		if b.mslot.HeaderLeft() > 0 {
+			b.failLast(ErrHeader)
+			return
+		}
 		b.mslot.Finish()
 	}
 }
@@ -401,7 +405,14 @@ func (b *SendBuilder) addSGE(sge *SGE) error {
 			return rxeSlotErr(err)
 		}
 	case kindMlx5:
-		if err := b.mslot.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
+		rest := *sge
+		if b.mslot.HeaderLeft() > 0 && rest.Length > 0 {
+			var err error
+			if rest, err = b.q.headerMlx5(&b.mslot, rest); err != nil {
+				return err
+			}
+		}
+		if err := b.mslot.AddSGE(rest.Addr, rest.Length, rest.LKey); err != nil {
 			return mlx5SlotErr(err)
 		}
 	case kindSiw:
@@ -434,7 +445,9 @@ func (b *SendBuilder) Inline(data []byte) {
 			return
 		}
 	case kindMlx5:
-		if err := b.mslot.AddInline(data); err != nil {
+		head := min(b.mslot.HeaderLeft(), len(data))
+		b.mslot.AddHeader(data[:head])
+		if err := b.mslot.AddInline(data[head:]); err != nil {
 			b.failLast(mlx5SlotErr(err))
 			return
 		}

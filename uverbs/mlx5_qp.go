@@ -38,9 +38,6 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.IndTable != nil { // nor has one that spreads over WQs
 		return udata{in: mlx5.EncodeRSS(s.RXHash.Key, uint64(s.RXHash.Fields)), out: make([]byte, mlx5.QPRespSize)}, nil
 	}
-	if s.Type == RawPacket && m.EthHeader != 0 {
-		return udata{}, &FeatureError{Feature: "QP type raw packet on an adapter that wants headers in work requests", Driver: "mlx5"}
-	}
 	if s.hasSendQueue() {
 		x.send, err = m.SizeSend(mlx5Transports[s.Type], s.MaxSendWR, s.MaxSendSGE, s.MaxInline)
 	}
@@ -133,6 +130,9 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 		q.msq, err = mlx5.NewSendQueue(send, x.send, mlx5Transports[q.typ], q.qpn, x.rec, x.reg.Register)
 		if err != nil {
 			return err
+		}
+		if q.typ == RawPacket && m.EthHeader > 0 {
+			q.msq.WantHeader(m.EthHeader)
 		}
 	}
 	x.enterAs(m, q.qpn)
@@ -297,6 +297,24 @@ func addSGEsMlx5(s *mlx5.RecvSlot, sgl []SGE) error {
 		}
 	}
 	return nil
+}
+
+// headerMlx5 takes what an adapter wants of the beginning of a frame out of the memory of an SGE,
+// and returns the SGE for the rest.
+func (q *QP) headerMlx5(s *mlx5.SendSlot, e SGE) (SGE, error) {
+	n := min(uint32(s.HeaderLeft()), e.Length)
+	note := q.dev.mlx5.mrs.get(e.LKey >> 8)
+	if note == nil || note.lkey != e.LKey || note.pd != q.pd || e.Addr < note.addr || e.Addr-note.addr > uint64(len(note.mem)) {
+		return e, ErrHeader
+	}
+	mem := note.mem[e.Addr-note.addr:]
+	if uint64(len(mem)) < uint64(n) {
+		return e, ErrHeader
+	}
+	s.AddHeader(mem[:n])
+	e.Addr += uint64(n)
+	e.Length -= n
+	return e, nil
 }
 
 // mlx5SlotErr turns a slot's error into the one that callers compare with.

@@ -167,6 +167,9 @@ var (
 	ErrAtomic = errors.New("an atomic needs 8 bytes of data and a remote address that is a multiple of 8")
 	// ErrNoData means data for an operation that has none of the caller's.
 	ErrNoData = errors.New("this operation takes no SGE and no inline data")
+	// ErrHeader means a raw packet for an adapter that wants the headers of frames in work requests,
+	// with less than a header, or one that does not lie in an MR's memory of this program.
+	ErrHeader = errors.New("this adapter wants the first 18 bytes of a frame from an MR of this PD that is this program's memory, or inline")
 	// ErrNoAddress means a datagram without an AH, or with one that is closed.
 	ErrNoAddress = errors.New("a datagram needs an AH that is open")
 	// ErrNotDatagram means an AH for a QP that is connected.

@@ -52,7 +52,7 @@ func (q *SendQueue) begins(block uint32) bool {
 
 // info decodes the WQE that begins at a block.
 func (q *SendQueue) info(block uint32) SendInfo {
-	i := SendInfo{Op: sentOp(q.ids[block].what.Load())}
+	i := SendInfo{Op: sentOp(q.ids[block].what.Load()), Length: q.header}
 	ctrl := q.block(block)
 	if q.transport == Datagram {
 		i.RemoteQPN = get32(ctrl, ctrlSize+avDQPN) & indexMask

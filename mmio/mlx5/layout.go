@@ -15,7 +15,10 @@ const (
 	inlineSize = 4  // struct mlx5_wqe_inline_seg, before the bytes
 	ethSize    = 16 // struct mlx5_wqe_eth_seg without a header
 	ethRoom    = 32 // what libmlx5 counts for it: with 18 bytes of header
-	nextSize   = 16 // struct mlx5_wqe_srq_next_seg
+
+	ethHeaderSize  = 12 // offset of inline_hdr_sz
+	ethHeaderStart = 2  // bytes of the header that stand in the segment itself, at its end
+	nextSize       = 16 // struct mlx5_wqe_srq_next_seg
 
 	umrCtrlSize = 48 // struct mlx5_wqe_umr_ctrl_seg
 	mkeySize    = 64 // struct mlx5_wqe_mkey_context_seg

@@ -29,6 +29,7 @@ type SendQueue struct {
 	maxInline uint32
 	first     uint32 // bytes of a WQE before the part that depends on the operation
 	transport Transport
+	header    uint32 // how many bytes of a frame stand in the Ethernet segment
 
 	ids   []sent     // by block in which a work request begins
 	limit uint32     // tail + maxWR when tail was last loaded
@@ -119,6 +120,15 @@ func NewSendQueue(mem []byte, size SendSize, t Transport, qpn uint32, rec Record
 	}, nil
 }
 
+// WantHeader says that the device wants the first n bytes of each frame in the WQE's head. See
+// [SendSlot.AddHeader]. Context.EthHeader is that number.
+//
+// Preconditions: the queue's transport is Raw, nothing was posted, and n is at least 2 and fits.
+func (q *SendQueue) WantHeader(n int) {
+	q.header = uint32(n)
+	q.first = ctrlSize + ethSize + uint32(alignUp(n-ethHeaderStart, octoSize))
+}
+
 // block returns a block, wherever the index points.
 func (q *SendQueue) block(i uint32) unsafe.Pointer {
 	return unsafe.Add(q.ring, uintptr(i&q.mask)*blockSize)
@@ -170,6 +180,7 @@ type SendSlot struct {
 	data   uint32 // bytes of data
 	nsge   uint32
 	inline uint32 // where inline data begins, or 0
+	header uint32 // bytes of the header that are there
 	id     uint64
 	ctrl   unsafe.Pointer
 	op     Op
@@ -193,9 +204,26 @@ func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
 	switch q.transport {
 	case XRC:
 		q.startXRC(s)
-	case Raw: // nothing to be computed, and no header in the WQE
-		*(*[ethSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethSize]byte{}
+	case Raw: // nothing to be computed
+		if q.header == 0 {
+			*(*[ethSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethSize]byte{}
+			break
+		}
+		*(*[ethRoom]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethRoom]byte{}
+		put16(ctrl, ctrlSize+ethHeaderSize, uint16(q.header))
 	}
+}
+
+// HeaderLeft returns how many bytes of the frame's beginning the device still wants by AddHeader.
+func (s *SendSlot) HeaderLeft() int { return int(s.q.header - s.header) }
+
+// AddHeader appends the frame's first bytes, before any other data.
+//
+// Preconditions: b is not longer than HeaderLeft.
+func (s *SendSlot) AddHeader(b []byte) {
+	at := ctrlSize + ethSize - ethHeaderStart + s.header // it does not reach the next block
+	copy(unsafe.Slice((*byte)(unsafe.Add(s.ctrl, at)), len(b)), b)
+	s.header += uint32(len(b))
 }
 
 // startXRC clears the segment that names the SRQ, or leaves it out where there is none.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -324,60 +325,103 @@ func TestHighRegisters(t *testing.T) {
 func TestRawPacket(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "raw packets", "mlx5")
-		testenv.NeedsEthernet(t)
-		const etherType = 0x88b5 // for experiments
-		make := func(name string) *side {
-			s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
-			qp, err := s.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: s.cq, RecvCQ: s.cq, MaxSendSGE: 2, MaxInline: 128})
-			must(t, err)
-			closeLater(t, qp)
-			s.qp = qp
-			must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
-			return s
-		}
-		ready := func(s *side) {
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
-		}
-		a, b := make(rig.Devices[0]), make(rig.Devices[1])
-		for i := range uint64(4) {
-			must(t, b.qp.PostRecv(i, b.mr.SGE(int(i)*2048, 2048)))
-		}
-		ready(a)
-		ready(b)
-		link, err := netlink.LinkByName(rig.Netdevs[1])
-		must(t, err)
-		to := [6]byte(link.Attrs().HardwareAddr)
-		flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
-			Val:  uverbs.FlowEthFilter{DstMAC: to},
-			Mask: uverbs.FlowEthFilter{DstMAC: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
-		}}})
-		testenv.Skip(t, err)
-		must(t, err)
-		closeLater(t, flow)
-		frame := a.fill(0, 1000, 3)
-		copy(frame, to[:])
-		copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, etherType >> 8, etherType & 0xff})
-		for i, wr := range []uverbs.SendWR{
-			send(10, a.mr.SGE(0, 1000)),
-			send(11, a.mr.SGE(0, 14), a.mr.SGE(14, 100)),
-			{ID: 12, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: frame[:100]},
-		} {
-			must(t, a.qp.PostSend(wr))
-			a.want(t, wr.ID, uverbs.WCSend)
-			n := len(wr.Inline)
-			for _, e := range wr.SGL {
-				n += int(e.Length)
-			}
-			if wc := b.want(t, uint64(i), uverbs.WCRecv); int(wc.ByteLen) != n {
-				t.Fatalf("frame %d has %d bytes, want %d", i, wc.ByteLen, n)
-			}
-			b.holds(t, i*2048, frame[:n])
-		}
-		frame[5]++ // for somebody else
-		must(t, a.qp.PostSend(send(13, a.mr.SGE(0, 100))))
-		a.want(t, 13, uverbs.WCSend)
-		b.none(t)
+		rawPackets(t)
 	})
+}
+
+// TestRawPacketHeaders does the same with an adapter that wants headers in work requests, which
+// the library takes out of the memory that the frame lies in.
+func TestRawPacketHeaders(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		do := inject(t, deviceName)
+		testenv.NeedsEthernet(t)
+		do("headers inline")
+		t.Cleanup(func() { do("headers anywhere") })
+		a, b := rawPackets(t)
+		frame := a.mr.SGE(0, 1000)
+		for name, wr := range map[string]uverbs.SendWR{
+			"short":         send(1, a.mr.SGE(0, 17)),
+			"short, inline": {ID: 1, Opcode: uverbs.WRSend, Inline: a.buf.Bytes()[:17]},
+			"short, in two": send(1, a.mr.SGE(0, 10), a.mr.SGE(10, 7)),
+			"no data":       send(1),
+			"other PD":      send(1, b.mr.SGE(0, 100)),
+			"no such key":   send(1, uverbs.SGE{Addr: frame.Addr, Length: 100, LKey: frame.LKey ^ 0x5500}),
+			"before the MR": send(1, uverbs.SGE{Addr: frame.Addr - 8, Length: 100, LKey: frame.LKey}),
+			"past the MR":   send(1, uverbs.SGE{Addr: frame.Addr + bufferSize - 8, Length: 100, LKey: frame.LKey}),
+		} {
+			if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrHeader) {
+				t.Errorf("%s: %v, want ErrHeader", name, err)
+			}
+		}
+		must(t, a.qp.PostSend(send(2, a.mr.SGE(0, 18)))) // nothing behind the header
+		a.want(t, 2, uverbs.WCSend)
+		b.want(t, 3, uverbs.WCRecv)
+		must(t, b.qp.PostRecv(8, b.mr.SGE(0, 2048)), a.qp.PostSend(send(4, a.mr.SGE(0, 10), a.mr.SGE(10, 500))))
+		a.want(t, 4, uverbs.WCSend)
+		b.want(t, 8, uverbs.WCRecv)
+		b.holds(t, 0, a.buf.Bytes()[:510])
+		noViolation(t, do)
+	})
+}
+
+// rawPackets is TestRawPacket. One receive is left of the side that it sent to.
+func rawPackets(t *testing.T) (a, b *side) {
+	t.Helper()
+	testenv.NeedsEthernet(t)
+	const etherType = 0x88b5 // for experiments
+	make := func(name string) *side {
+		s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
+		qp, err := s.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: s.cq, RecvCQ: s.cq, MaxSendSGE: 2, MaxInline: 128})
+		must(t, err)
+		closeLater(t, qp)
+		s.qp = qp
+		must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
+		return s
+	}
+	ready := func(s *side) {
+		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+	}
+	a, b = make(rig.Devices[0]), make(rig.Devices[1])
+	for i := range uint64(4) {
+		must(t, b.qp.PostRecv(i, b.mr.SGE(int(i)*2048, 2048)))
+	}
+	ready(a)
+	ready(b)
+	link, err := netlink.LinkByName(rig.Netdevs[1])
+	must(t, err)
+	to := [6]byte(link.Attrs().HardwareAddr)
+	flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
+		Val:  uverbs.FlowEthFilter{DstMAC: to},
+		Mask: uverbs.FlowEthFilter{DstMAC: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+	}}})
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, flow)
+	frame := a.fill(0, 1000, 3)
+	copy(frame, to[:])
+	copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, etherType >> 8, etherType & 0xff})
+	for i, wr := range []uverbs.SendWR{
+		send(10, a.mr.SGE(0, 1000)),
+		send(11, a.mr.SGE(0, 14), a.mr.SGE(14, 100)),
+		{ID: 12, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: frame[:100]},
+	} {
+		must(t, a.qp.PostSend(wr))
+		a.want(t, wr.ID, uverbs.WCSend)
+		n := len(wr.Inline)
+		for _, e := range wr.SGL {
+			n += int(e.Length)
+		}
+		if wc := b.want(t, uint64(i), uverbs.WCRecv); int(wc.ByteLen) != n {
+			t.Fatalf("frame %d has %d bytes, want %d", i, wc.ByteLen, n)
+		}
+		b.holds(t, i*2048, frame[:n])
+	}
+	frame[5]++ // for somebody else
+	must(t, a.qp.PostSend(send(13, a.mr.SGE(0, 100))))
+	a.want(t, 13, uverbs.WCSend)
+	b.none(t)
+	frame[5]--
+	return a, b
 }
 
 // TestWQ spreads frames over two work queues by a hash of their addresses: frames of one flow

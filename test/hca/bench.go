@@ -91,6 +91,10 @@ var benchCommands = map[string]struct {
 		}
 		return "ok", a.err
 	}},
+	// headers inline|anywhere: where the headers of frames must be, of SQs that are made from now on
+	"headers": {1, func(d *Device, a *benchArgs) (string, error) {
+		return a.done(d.SetInlineHeaders, a.choice("inline", "anywhere") == 0)
+	}},
 	// uars FIRST: given out from now on, of which that many are in use
 	"uars": {1, func(d *Device, a *benchArgs) (string, error) {
 		first := uint32(a.number(24))

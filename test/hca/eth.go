@@ -180,6 +180,11 @@ func (d *Device) createSQ(c *call) error {
 		CQN: prm.SQCCQN.U32(x), PD: prm.WQPD.U32(wq), UserIndex: prm.SQCUserIndex.U32(x), UAR: prm.WQUAR.U32(wq), DBR: prm.WQDBR.Get(wq),
 		Buf: buf, Log: uint(prm.WQLogSize.Get(wq)),
 	}
+	if mode := max(prm.SQCInlineMode.Get(x), prm.NVPInlineMode.Get(d.nic.ctx)); mode == prm.InlineL2 {
+		s.MinInline = ethHeaderSize
+	} else if mode != prm.InlineNone {
+		return refuse(prm.BadParam, "SQ min_wqe_inline_mode", "%d is not modelled", mode)
+	}
 	if err := d.uar("SQ", s.UAR); err != nil {
 		return err
 	}
@@ -190,6 +195,21 @@ func (d *Device) createSQ(c *call) error {
 	d.eth.sqTIS[n] = tisn
 	c.answer(n)
 	return nil
+}
+
+// ethHeaderSize is how many bytes of a frame the mode InlineL2 is about: addresses and type.
+const ethHeaderSize = 14
+
+// SetInlineHeaders has the virtual port want headers in the WQEs of SQs that are made from now on,
+// or not, as firmware can be configured to.
+func (d *Device) SetInlineHeaders(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	mode := uint64(prm.InlineNone)
+	if on {
+		mode = prm.InlineL2
+	}
+	prm.NVPInlineMode.Put(d.nic.ctx, mode)
 }
 
 // modifySQ changes an SQ's state, which is all that can be changed here.

@@ -47,6 +47,7 @@ func (b *Bench) Close() error { return unix.Munmap(b.bar) }
 //	fail-cq-of QPN                         the CQ of a QP's sends
 //	packets drop|duplicate QPN SKIP COUNT  of those that go to a QP; 0 is any
 //	fabric LOSS DUPLICATE DELAY            for all cards, from now on: 0.01 0 5ms
+//	headers inline|anywhere                where those of frames must be, of send queues made from now on
 //	uars FIRST                             are given out from now on; how many of these are in use
 //	violations                             how many there were so far
 //	forgive RULE                           how often it was broken, on purpose: no violation any more

@@ -38,6 +38,10 @@ func (w *sendWQE) decodeEth(r *reader) {
 		w.malformed("wqe-lso", "an LSO in pieces of %d bytes with %#x for the size of its headers", e.mss, n)
 		return
 	}
+	if want := w.q.sq.MinInline; want > 0 && (n&ethInsertVLAN != 0 || int(n) < want) {
+		w.malformed("wqe-header", "%#x for the size of the inline header, and the SQ wants %d bytes of each frame there", n, want)
+		return
+	}
 	if n&ethInsertVLAN != 0 {
 		e.tagged, e.vlan = true, be.Uint16(b[14:])
 		w.decodeData(r)

@@ -10,9 +10,15 @@ import (
 // testSQ makes an Ethernet send queue, which the QP's helpers drive.
 func (h *host) newSQ(cq *testCQ, log uint) *testQP {
 	h.t.Helper()
+	return h.newSQWanting(cq, log, 0)
+}
+
+// newSQWanting makes one that wants headers of frames in its WQEs.
+func (h *host) newSQWanting(cq *testCQ, log uint, inline int) *testQP {
+	h.t.Helper()
 	q := &testQP{h: h, scq: cq, dbr: h.mem.alloc(8)}
 	q.addr = h.mem.alloc(64 << log)
-	s := SQSpec{CQN: cq.n, PD: h.pd, UserIndex: 0x55, UAR: h.uar(), DBR: q.dbr, Buf: Buffer{Pages: pages(q.addr, 64<<log), PageSize: page}, Log: log}
+	s := SQSpec{CQN: cq.n, PD: h.pd, UserIndex: 0x55, UAR: h.uar(), DBR: q.dbr, Buf: Buffer{Pages: pages(q.addr, 64<<log), PageSize: page}, Log: log, MinInline: inline}
 	var err error
 	if q.n, err = h.d.CreateSQ(s); err != nil {
 		h.t.Fatal(err)
@@ -220,6 +226,25 @@ func TestEthernetRefused(t *testing.T) {
 		h.broke("wqe-not-modelled")
 		if w := sq.scq.one(); w.syndrome != LocalQPOp {
 			t.Errorf("%v", w)
+		}
+	}
+}
+
+// TestEthernetHeaders: an SQ that wants headers inline takes no WQE without.
+func TestEthernetHeaders(t *testing.T) {
+	for _, header := range []int{0, 2, 13, 14, 18} {
+		h := newHost(t, newFabric(t, FabricConfig{}), Ethernet)
+		sq := h.newSQWanting(h.newCQ(5, 64), 4, 14)
+		sq.post(opSend, sig, 0, ethSegs(0, make([]byte, header)), inlineSeg(make([]byte, 60)))
+		h.run()
+		if header >= 14 {
+			sq.scq.good(1)
+			h.clean()
+			continue
+		}
+		h.broke("wqe-header")
+		if w := sq.scq.one(); w.syndrome != LocalQPOp {
+			t.Errorf("%d bytes: %v", header, w)
 		}
 	}
 }

@@ -129,6 +129,12 @@ var (
 	CapEthRSSTable   = Field{0x14, 4}
 )
 
+// Which headers of a frame must stand in its WQE (MLX5_INLINE_MODE_*, mlx5/device.h).
+const (
+	InlineNone = 0
+	InlineL2   = 1
+)
+
 // roce_cap_bits.
 var (
 	CapRoCEL3Type    = Field{0x8c, 4}

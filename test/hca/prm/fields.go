@@ -391,7 +391,7 @@ var (
 	NICSelAddrList = Field{0x7d, 1}
 	NICSelRoCE     = Field{0x7e, 1}
 	NICSelectWord  = Field{0x60, 32}
-	NVPInlineMode  = Field{0x05, 3}
+	NVPInlineMode  = Field{0x05, 3} // of InlineNone and following, as SQCInlineMode
 	NVPDisableLBMC = Field{0x1d, 1}
 	NVPDisableLBUC = Field{0x1e, 1}
 	NVPRoCEEn      = Field{0x1f, 1}
