@@ -5,6 +5,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,8 +17,11 @@ import (
 // may read that.
 
 // mlx5Log is the line that mlx5_core writes (mlx5_cmd_check of Linux 5.10, mlx5_cmd_out_err of
-// 6.0 and later): when, the thread, the command, and how firmware answered.
-var mlx5Log = regexp.MustCompile(`(?m)^(?:<\d+>)?\[ *(\d+\.\d+)\](?:\[[^]]*\])? mlx5_core .*\(pid (\d+)\): (\w+)\(0x\w+\).* failed, status ([^(]+)\((0x\w+)\), syndrome \((0x\w+)\)`)
+// 6.0 and later): when, the thread, the command, and how firmware answered. It is compiled when
+// it is needed, as most programs never do.
+var mlx5Log = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(?:<\d+>)?\[ *(\d+\.\d+)\](?:\[[^]]*\])? mlx5_core .*\(pid (\d+)\): (\w+)\(0x\w+\).* failed, status ([^(]+)\((0x\w+)\), syndrome \((0x\w+)\)`)
+})
 
 // mlx5LogAge is how old a line may be that is about the command that has just failed.
 const mlx5LogAge = time.Second
@@ -50,7 +54,7 @@ func isThread(tid string) bool {
 // that is of a thread of this process and was not told of yet.
 func findRefusal(log string, now time.Duration, ours func(tid string) bool) string {
 	told := mlx5Told.Load()
-	all := mlx5Log.FindAllStringSubmatch(log, -1)
+	all := mlx5Log().FindAllStringSubmatch(log, -1)
 	for i := len(all) - 1; i >= 0; i-- {
 		at, tid, command, status, number, syndrome := all[i][1], all[i][2], all[i][3], all[i][4], all[i][5], all[i][6]
 		seconds, err := strconv.ParseFloat(at, 64)
