@@ -89,6 +89,9 @@ func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error 
 	if errno == errClosedFile {
 		return fmt.Errorf("uverbs: %s: %s: %w", c.device, verb, os.ErrClosed)
 	}
+	if errno == syscall.EINVAL && c.removed() {
+		errno, hint = syscall.EIO, ""
+	}
 	err := &Error{Verb: verb, Device: c.device, Errno: errno, Hint: hint}
 	refused := ""
 	if c.driverID == uint16(mlx5DriverID) && !absent(errno) {
@@ -110,6 +113,16 @@ func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error 
 		err.Hint = "the device has been removed"
 	}
 	return err
+}
+
+// removed reports whether the device is gone. Of an object of such a device Linux 5.10 says that
+// there is none: EINVAL.
+func (c *commandFile) removed() bool {
+	if c.fake != nil {
+		return false
+	}
+	resp := &abi.QueryDeviceResp{}
+	return c.legacy(abi.IB_USER_VERBS_CMD_QUERY_DEVICE, bytesOf(&abi.QueryDevice{}), bytesOf(resp), udata{}) == syscall.EIO
 }
 
 // Numbers that the kernel does not have, among the errnos.

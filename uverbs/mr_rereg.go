@@ -1,6 +1,10 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/uverbs/internal/abi"
+import (
+	"slices"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
 
 // What a reregistration changes (enum ib_mr_rereg_flags). No header for programs has
 // these numbers; they are part of the command all the same.
@@ -99,6 +103,10 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := m.dev.checkReregIOVA(next); err != nil {
+		o.Buffer.release()
+		return nil, nil, err
+	}
 	req.Start, req.Length, req.HCAVA = next.start, next.length, next.iova
 	req.Flags |= reregTranslation
 	return next, req, nil
@@ -113,4 +121,16 @@ func (d *Device) other(of *Device) string {
 		return "another Open of " + d.Name()
 	}
 	return of.Name()
+}
+
+// reregIOVA is the first kernel whose mlx5_ib does not take the IOVA for the memory's address when
+// it changes a region (mlx5_ib_rereg_user_mr).
+var reregIOVA = Version{5, 11}
+
+// checkReregIOVA refuses what would make a region of other memory.
+func (d *Device) checkReregIOVA(s *region) error {
+	if v := runningKernel(); d.mlx5 != nil && s.iova != s.start && v != (Version{}) && slices.Compare(v[:], reregIOVA[:]) < 0 {
+		return &FeatureError{Feature: "REREG_MR with an IOVA", Since: reregIOVA, Driver: "mlx5"}
+	}
+	return nil
 }
