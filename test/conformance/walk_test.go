@@ -161,7 +161,10 @@ func (w *walk) missing() []string {
 		all = append(all, "Rereg")
 	}
 	if w.windows {
-		all = append(all, "bound", "unbound", "bound twice", "invalidated", "written through", "bind of closed", "with a window")
+		all = append(all, "bound", "unbound", "bound twice", "invalidated", "written through", "bind of closed")
+	}
+	if w.windows && w.refusal {
+		all = append(all, "with a window")
 	}
 	return slices.DeleteFunc(all, func(outcome string) bool { return w.count[outcome] > 0 })
 }
