@@ -51,7 +51,7 @@ func BenchmarkPingPong(b *testing.B) {
 	ctx := context.Background()
 	rawTime := time.Duration(0)
 	b.Run("verbs", func(b *testing.B) {
-		client, server := benchConns(b, Options{Wait: Spin, KeepAlive: -1})
+		client, server := benchConns(b, Options{Wait: Spin, KeepAlive: -1, Depth: firstDepth}) // all of its memory is there
 		for _, c := range []*Conn{client, server} {
 			if err := c.sendMemory(); err != nil { // nobody else is there yet
 				b.Fatal(err)

@@ -28,6 +28,7 @@ type Conn struct {
 
 	completions
 	mem memory // slots for receiving
+	win window // what of that there is, and the small slots of the beginning
 	out memory // slots for sending, none before the first message
 	ctl memory // slots for control messages
 	qp  *uverbs.QP
@@ -66,6 +67,7 @@ type Conn struct {
 	asked              uint64  // number after that of the last entry with a completion
 	moving             int     // bytes of RDMA operations that are on their way
 	credits, peerDepth int     // messages that the peer has room for, now and at most
+	peer               outlet  // and of what size
 	ended              bool    // this side has ended
 	sge                [1]uverbs.SGE
 	free               *op // operations to use again
@@ -138,25 +140,20 @@ func (c *Conn) make() (err error) {
 	}
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
-	if c.mem, err = c.dev.pool.alloc(recvs, headerSize+o.MessageSize); err != nil {
+	if err = c.open(recvs); err != nil {
 		return err
 	}
-	if c.ctl, err = c.dev.pool.alloc(ctlSlots, headerSize); err != nil {
+	if c.ctl, err = c.dev.first.alloc(ctlSlots, headerSize); err != nil {
 		return err
 	}
-	if c.completions, err = c.dev.cqs.get(recvs + sends); err != nil {
+	if c.completions, err = c.dev.cqs.get(c.entries()); err != nil {
 		return err
 	}
-	c.qp, err = id.createQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: recvs})
+	c.qp, err = id.createQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: c.recvs()})
 	if err != nil {
 		return err
 	}
-	for slot := range recvs {
-		if err = c.postRecv(slot); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.postAll()
 }
 
 // releaseAll gives back what the connection has besides its ID and QP, which closed is the
@@ -164,13 +161,15 @@ func (c *Conn) make() (err error) {
 func (c *Conn) releaseAll(closed error) error {
 	errs := []error{closed}
 	if c.cq != nil && closed == nil {
-		errs = append(errs, c.dev.cqs.put(c.completions, len(c.inbox)+len(c.ledger)))
+		errs = append(errs, c.dev.cqs.put(c.completions, c.entries()))
 	}
 	c.mu.Lock()
 	if closed == nil { // else the device may use the memory still
 		if c.held >= 0 {
-			c.loan = lend(c, &c.mem, c.held)
+			m, i := c.place(c.held)
+			c.loan = lend(c, m, i)
 		}
+		c.win.first.release()
 		c.mem.release()
 		c.out.release()
 		c.ctl.release()
@@ -184,7 +183,10 @@ func (c *Conn) releaseAll(closed error) error {
 
 // param are the parameters of the connection, which say what this side receives.
 func (c *Conn) param(kind uint8, data []byte) ConnParam {
-	greeting := hello{kind, c.o.Depth, c.o.MessageSize, data}
+	greeting := hello{kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
+	if c.win.lazy {
+		greeting.first = firstDepth
+	}
 	attr := c.dev.dev.QueryDevice()
 	return ConnParam{
 		PrivateData:        greeting.encode(),
@@ -199,6 +201,9 @@ func (c *Conn) param(kind uint8, data []byte) ConnParam {
 func (c *Conn) start(peer hello) {
 	c.mu.Lock()
 	c.credits, c.peerDepth = peer.depth, peer.depth
+	if peer.first > 0 {
+		c.credits, c.peer.narrow = peer.first, true
+	}
 	c.maxSend = min(c.o.MessageSize, peer.size)
 	c.private = peer.data
 	c.watch.start(c)

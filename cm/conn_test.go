@@ -300,31 +300,34 @@ func TestConnStrangers(t *testing.T) {
 	l := newListener(t, Options{})
 	c := openKernel(t)
 	pd, cq := openPD(t)
+	buf := value(uverbs.AllocBuffer(4096))(t)
+	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+	defer func() { must(t, mr.Close(), buf.Close()) }()
 	dial := func(greeting []byte) (*ID, *Event, error) {
 		id := newID(t, c, TCP)
 		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
-		value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		must(t, qp.PostRecv(1, mr.SGE(2048, 2048)), qp.PostRecv(2, mr.SGE(2048, 2048))) // the other side tells of its memory, and of its end
 		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6}, ECE{})
 		return id, e, err
 	}
-	good := hello{helloRequest, 4, 100, nil}.encode()
+	good := hello{helloRequest, 4, 100, nil, 0}.encode()
 	for name, b := range map[string][]byte{
-		"nothing": nil, "text": []byte("GET / HTTP/1.0\r\n\r\n"), "version 2": {'g', 'v', 2, 1, 0, 4, 0, 0, 0, 0, 0, 100},
-		"an answer": {'g', 'v', 1, 2, 0, 4, 0, 0, 0, 0, 0, 100}, "no room": {'g', 'v', 1, 1, 0, 0, 0, 0, 0, 0, 0, 100},
-		"no size": {'g', 'v', 1, 1, 0, 4, 0, 0, 0, 0, 0, 0}, "a huge size": {'g', 'v', 1, 1, 0, 4, 0, 0, 0xff, 0, 0, 0},
-		"more data than there is": {'g', 'v', 1, 1, 0, 4, 0, 200, 0, 0, 0, 100},
+		"nothing": nil, "text": []byte("GET / HTTP/1.0\r\n\r\n"), "version 3": {'g', 'v', 3, 1, 0, 4, 0, 0, 0, 0, 0, 100},
+		"an answer": {'g', 'v', 2, 2, 0, 4, 0, 0, 0, 0, 0, 100}, "no room": {'g', 'v', 2, 1, 0, 0, 0, 0, 0, 0, 0, 100},
+		"no size": {'g', 'v', 2, 1, 0, 4, 0, 0, 0, 0, 0, 0}, "a huge size": {'g', 'v', 2, 1, 0, 4, 0, 0, 0xff, 0, 0, 0},
+		"more at first than there is": {'g', 'v', 2, 1, 0, 4, 5, 0, 0, 0, 0, 100},
+		"more data than there is":     {'g', 'v', 2, 1, 0, 4, 0, 200, 0, 0, 0, 100},
 	} {
 		if _, _, err := dial(b); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(refusal(err).Error(), "protocol") {
 			t.Errorf("%s: %v", name, refusal(err))
 		}
 	}
 	// Messages that are wrong end the connection with an error that says so.
-	buf := value(uverbs.AllocBuffer(4096))(t)
-	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
-	defer func() { must(t, mr.Close(), buf.Close()) }()
 	for name, b := range map[string][]byte{
 		"too short": {1, 0, 0}, "kind 9": {9, 0, 0, 0, 0, 0, 0, 0}, "a wrong length": {1, 0, 0, 0, 0, 0, 0, 5, 1},
 		"credits for nothing": {2, 0, 1, 0, 0, 0, 0, 0}, "an end with data": {3, 0, 0, 0, 0, 0, 0, 1, 1},
+		"growth of what was all there": {5, 0, 0, 0, 0, 0, 0, 9}, "growth with data": {5, 0, 0, 0, 0, 0, 0, 9, 1},
 	} {
 		id, e, err := dial(good)
 		must(t, err)
@@ -352,7 +355,7 @@ func TestCloseAnswers(t *testing.T) {
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 1, MaxSendWR: 1, MaxRecvSGE: 1, MaxSendSGE: 1}))(t)
 	must(t, qp.PostRecv(7, mr.SGE(2048, 2048)))
-	value(id.ConnectWait(ctx, ConnParam{PrivateData: hello{helloRequest, 4, 100, nil}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
+	value(id.ConnectWait(ctx, ConnParam{PrivateData: hello{helloRequest, 4, 100, nil, 0}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
 	server := value(l.Accept(ctx))(t)
 	header{kind: msgEnd, deaf: true}.put(buf.Bytes())
 	must(t, qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, headerSize)}}))
@@ -373,7 +376,7 @@ func TestCloseAnswers(t *testing.T) {
 
 // FuzzHello: no private data makes a listener panic, and what is taken is what was sent.
 func FuzzHello(f *testing.F) {
-	f.Add(hello{helloRequest, 4, 100, []byte("data")}.encode(), uint8(helloRequest))
+	f.Add(hello{helloRequest, 4, 100, []byte("data"), 0}.encode(), uint8(helloRequest))
 	f.Add(hello{kind: helloRefusal, data: []byte("no")}.encode(), uint8(helloRefusal))
 	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
 		h, err := parseHello(b, kind)

@@ -10,11 +10,12 @@ import (
 
 // device is an open device with a PD, and memory, that its connections share.
 type device struct {
-	dev  *uverbs.Device
-	pd   *uverbs.PD
-	pool pool
-	cqs  completionPool
-	refs int // guarded by devices.mu
+	dev   *uverbs.Device
+	pd    *uverbs.PD
+	pool  pool
+	first pool // for what each connection has from the beginning
+	cqs   completionPool
+	refs  int // guarded by devices.mu
 }
 
 // devices are the devices that connections are on, and were until a moment ago.
@@ -47,7 +48,7 @@ func useDevice(index uint32) (*device, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	d := &device{dev: dev, pd: pd, pool: pool{pd: pd}, cqs: completionPool{dev: dev}, refs: 1}
+	d := &device{dev: dev, pd: pd, pool: pool{pd: pd}, first: pool{pd: pd, least: firstRegion}, cqs: completionPool{dev: dev}, refs: 1}
 	devices.open[index] = d
 	return d, nil
 }
@@ -75,7 +76,7 @@ func (d *device) release() {
 
 // close closes the device, if it can. The caller holds devices.mu.
 func (d *device) close() {
-	if d.pool.close() != nil || d.cqs.close() != nil || d.pd.Close() != nil {
+	if d.pool.close() != nil || d.first.close() != nil || d.cqs.close() != nil || d.pd.Close() != nil {
 		return
 	}
 	d.dev.Close()

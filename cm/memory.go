@@ -15,7 +15,8 @@ import (
 
 // pool is the registered memory of a device's connections.
 type pool struct {
-	pd *uverbs.PD
+	pd    *uverbs.PD
+	least int // bytes of a region
 
 	mu      sync.Mutex
 	regions []*region
@@ -39,6 +40,8 @@ const (
 	slotAlign = 64       // a cache line
 	maxRegion = 16 << 20 // unless one connection needs more
 	growth    = 4        // a new region is this part of what is in use
+
+	firstRegion = 64 << 10 // at least, of what connections have from the beginning
 )
 
 // idle reports whether no slot is in use.
@@ -103,8 +106,8 @@ func (p *pool) alloc(n, size int) (memory, error) {
 		p.fill(&m, r, n)
 	}
 	if missing := (n - len(m.slots)) * size; missing > 0 {
-		r, err := p.register(max(missing, min(p.used/growth, maxRegion)))
-		if err != nil && p.used/growth > missing { // there may be room for less
+		r, err := p.register(max(missing, p.least, min(p.used/growth, maxRegion)))
+		if err != nil && max(p.least, p.used/growth) > missing { // there may be room for less
 			r, err = p.register(missing)
 		}
 		if err != nil {

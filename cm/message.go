@@ -25,7 +25,7 @@ func (c *Conn) Send(ctx context.Context, msg []byte) error {
 		return err
 	}
 	defer c.end()
-	if err := c.room(ctx, what); err != nil {
+	if err := c.room(ctx, what, len(msg)); err != nil {
 		return err
 	}
 	b := c.qp.BeginSend()
@@ -49,8 +49,11 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if err := c.room(ctx, what); err != nil {
+	if err := c.room(ctx, what, 0); err != nil {
 		return 0, err
+	}
+	if !c.takes(c.maxSend) && len(p) > firstData && !c.peer.asked && c.credits > 1 && hasControl(c, nil) {
+		c.askOnce()
 	}
 	most := c.maxSend
 	if whole := (headerSize + most) &^ (maxMTU - 1); whole > 0 {
@@ -59,28 +62,39 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	b := c.qp.BeginSend()
 	for n < len(p) && hasRoom(c, nil) {
 		k := min(len(p)-n, most)
+		if !c.takes(k) {
+			k = firstData
+		}
 		c.fill(b, p[n:n+k])
 		n += k
 	}
 	return n, c.post(b)
 }
 
-// room waits for room for a message.
-func (c *Conn) room(ctx context.Context, what string) error {
-	if !hasRoom(c, nil) {
-		if err := c.await(ctx, hasRoom, nil); err != nil {
+// room waits for room for a message of a size.
+func (c *Conn) room(ctx context.Context, what string, size int) error {
+	for {
+		if !hasRoom(c, nil) {
+			if err := c.await(ctx, hasRoom, nil); err != nil {
+				return c.waitErr(what, err)
+			}
+		}
+		switch err := c.stopped(what); {
+		case err != nil && c.closing:
+			return err
+		case c.ended:
+			return fmt.Errorf("cm: %s: connection with %s: this side was closed for writing: %w", what, c.addrs.Remote, syscall.EPIPE)
+		case c.deaf:
+			return fmt.Errorf("cm: %s: connection with %s: the peer has closed it: %w", what, c.addrs.Remote, syscall.EPIPE)
+		case err != nil:
+			return err
+		}
+		if c.takes(size) {
+			break
+		}
+		if err := c.ask(ctx); err != nil {
 			return c.waitErr(what, err)
 		}
-	}
-	switch err := c.stopped(what); {
-	case err != nil && c.closing:
-		return err
-	case c.ended:
-		return fmt.Errorf("cm: %s: connection with %s: this side was closed for writing: %w", what, c.addrs.Remote, syscall.EPIPE)
-	case c.deaf:
-		return fmt.Errorf("cm: %s: connection with %s: the peer has closed it: %w", what, c.addrs.Remote, syscall.EPIPE)
-	case err != nil:
-		return err
 	}
 	if err := c.sendMemory(); err != nil {
 		return fmt.Errorf("cm: %s: connection with %s: memory for messages: %w", what, c.addrs.Remote, err)
@@ -106,6 +120,7 @@ func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 	c.consumed = 0
 	c.credits--
 	c.msgPosted++
+	c.peer.sent++
 	// A completion now and then tells of all before it.
 	if c.msgPosted-c.signaled < uint64(c.o.SendDepth+1)/2 {
 		to.Send(c.enter(entryMessage, nil), 0)
@@ -199,7 +214,7 @@ func (c *Conn) take() []byte {
 	c.held = m.slot
 	c.consumed++
 	c.giveCredits()
-	return c.mem.bytes(m.slot)[headerSize:][:m.length:m.length]
+	return c.slotBytes(m.slot)[headerSize:][:m.length:m.length]
 }
 
 // putBack posts the receive again of the message that Recv has returned.

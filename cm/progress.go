@@ -175,7 +175,7 @@ func (c *Conn) complete(wc *uverbs.WC) {
 
 // arrived takes a message that is in a slot.
 func (c *Conn) arrived(slot, length int) error {
-	h, err := parseHeader(c.mem.bytes(slot)[:length])
+	h, err := parseHeader(c.slotBytes(slot)[:length])
 	if err != nil {
 		return err
 	}
@@ -185,6 +185,16 @@ func (c *Conn) arrived(slot, length int) error {
 	switch {
 	case h.kind == msgEnd:
 		c.eof, c.deaf = true, c.deaf || h.deaf
+	case h.kind == msgGrown:
+		if !c.peer.narrow || c.peer.grown {
+			return protoErr("it takes large messages for the second time")
+		}
+		c.peer.grown, c.peer.small = true, h.recvs
+	case h.kind == msgWant:
+		c.consumed++
+		if err := c.grow(); err != nil {
+			return fmt.Errorf("memory for messages: %w", err)
+		}
 	case h.kind != msgData:
 	case c.eof:
 		return protoErr("a message after the end")
@@ -196,11 +206,6 @@ func (c *Conn) arrived(slot, length int) error {
 		return nil
 	}
 	return c.postRecv(slot)
-}
-
-// postRecv posts the receive of a slot.
-func (c *Conn) postRecv(slot int) error {
-	return c.qp.PostRecv(recvBit|uint64(slot), c.mem.sge(slot, c.mem.size))
 }
 
 // retire takes what the peer's device has out of the send queue, up to a number.
@@ -245,6 +250,7 @@ func (c *Conn) control(h header) {
 	h.credits, c.consumed = c.consumed, 0
 	h.put(c.ctl.bytes(i))
 	c.ctlPosted++
+	c.peer.sent++
 	b := c.qp.BeginSend()
 	b.Send(c.enterAsking(entryControl, nil), uverbs.Signaled)
 	b.SGE(c.ctl.sge(i, headerSize))
@@ -263,9 +269,19 @@ func (c *Conn) post(b *uverbs.SendBuilder) error {
 }
 
 // giveCredits tells the peer of room when there is as much as half of what it has at most. A
-// message from this side tells it too.
+// message from this side tells it too. Room for the few messages of the beginning it is told of with
+// that for all.
 func (c *Conn) giveCredits() {
-	if c.consumed >= (c.o.Depth+1)/2 && c.ctlPosted-c.ctlDone < ctlSlots && c.err == nil && !c.eof {
+	w := &c.win
+	if w.lazy && !w.grown && c.consumed >= (firstDepth+1)/2 {
+		c.growOrFail()
+	}
+	switch {
+	case c.err != nil || c.eof || !hasControl(c, nil):
+	case w.grown && !w.told:
+		w.told = true
+		c.control(header{kind: msgGrown, recvs: w.posted})
+	case (!w.lazy || w.grown) && c.consumed >= (c.o.Depth+1)/2:
 		c.control(header{kind: msgCredits})
 	}
 }

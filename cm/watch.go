@@ -38,12 +38,16 @@ func (w *watch) stop() {
 func (w *watch) set(c *Conn, busy bool) {
 	const looks = 8
 	w.busy = busy
-	switch {
-	case busy:
-		w.timer.Reset(c.patience() / looks)
-	case c.o.KeepAlive > 0:
-		w.timer.Reset(c.o.KeepAlive)
-	default:
+	after := c.o.KeepAlive
+	if busy {
+		after = c.patience() / looks
+	}
+	if c.win.lazy && !c.win.grown && (after <= 0 || after > growSoon) {
+		after = growSoon
+	}
+	if after > 0 {
+		w.timer.Reset(after)
+	} else {
 		w.timer.Stop()
 	}
 }
@@ -64,6 +68,8 @@ func (c *Conn) look() {
 		return
 	}
 	c.poll()
+	c.grow() // if there is no memory for it yet, later
+	c.giveCredits()
 	w := &c.watch
 	waiting := c.posted != c.retired && c.retired == w.retired
 	now := time.Now()

@@ -11,23 +11,23 @@ import (
 // Private data begins with a greeting, in network byte order:
 //
 //	0  "gv"
-//	2  version, 1
+//	2  version, 2
 //	3  kind: 1 request, 2 answer, 3 refusal
 //	4  messages that the sender of this can take (u16)
-//	6  0
+//	6  if not 0: how many of them it can take at first, of up to 440 bytes (firstData)
 //	7  bytes of the program's data, or of the refusal's text
 //	8  the largest message that it can take (u32)
 //	12 the data
 //
 // A message begins with a header:
 //
-//	0  kind: 1 data, 2 credits, 3 end
+//	0  kind: 1 data, 2 credits, 3 end, 4 want, 5 grown, 6 pad
 //	1  of an end: 1 if the sender takes no messages any more
 //	2  credits: how many more messages the receiver may send (u16)
-//	4  bytes of data (u32)
+//	4  bytes of data (u32); of grown the number of receives, from the first one on, that are small
 //	8  the data
 const (
-	wireVersion = 1
+	wireVersion = 2
 	helloSize   = 12
 	headerSize  = 8
 )
@@ -44,6 +44,9 @@ const (
 	msgData = 1 + iota
 	msgCredits
 	msgEnd
+	msgWant  // the next message is larger than what the peer takes at first; it costs a credit
+	msgGrown // large messages may come, after the small receives were used up
+	msgPad   // which this does with one of them
 )
 
 // Limits of the program's private data, in bytes.
@@ -61,6 +64,7 @@ type hello struct {
 	depth int
 	size  int
 	data  []byte
+	first int // messages at first, of up to firstData bytes; 0 if the others are there from the beginning
 }
 
 // encode lays it out.
@@ -68,7 +72,7 @@ func (h hello) encode() []byte {
 	b := make([]byte, helloSize, helloSize+len(h.data))
 	b[0], b[1], b[2], b[3] = 'g', 'v', wireVersion, h.kind
 	binary.BigEndian.PutUint16(b[4:], uint16(h.depth))
-	b[7] = uint8(len(h.data))
+	b[6], b[7] = uint8(h.first), uint8(len(h.data))
 	binary.BigEndian.PutUint32(b[8:], uint32(h.size))
 	return append(b, h.data...)
 }
@@ -96,13 +100,16 @@ func parseHello(b []byte, kind uint8) (hello, error) {
 	if b[3] != kind {
 		return hello{}, protoErr("its greeting is of kind %d, not %d", b[3], kind)
 	}
-	h := hello{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:]))}
+	h := hello{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:])), first: int(b[6])}
 	n := int(b[7])
 	if helloSize+n > len(b) {
 		return hello{}, protoErr("its greeting has %d bytes of data, and space for %d", n, len(b)-helloSize)
 	}
 	if kind != helloRefusal && (h.depth < 1 || h.depth > maxDepth || h.size < 1 || h.size > maxMessageSize) {
 		return hello{}, protoErr("it takes %d messages of %d bytes, possible are 1 to %d of 1 to %d", h.depth, h.size, maxDepth, maxMessageSize)
+	}
+	if h.first > h.depth {
+		return hello{}, protoErr("it takes %d messages, and %d of them at first", h.depth, h.first)
 	}
 	h.data = append([]byte(nil), b[helloSize:helloSize+n]...)
 	return h, nil
@@ -114,6 +121,7 @@ type header struct {
 	deaf    bool // of an end: the sender takes no messages any more
 	credits int
 	length  int
+	recvs   uint32 // of msgGrown: how many receives were small
 }
 
 // put lays it out in the first bytes of b.
@@ -124,7 +132,7 @@ func (h header) put(b []byte) {
 		b[1] = 1
 	}
 	binary.BigEndian.PutUint16(b[2:], uint16(h.credits))
-	binary.BigEndian.PutUint32(b[4:], uint32(h.length))
+	binary.BigEndian.PutUint32(b[4:], uint32(h.length)|h.recvs) // one of them is 0
 }
 
 // parseHeader reads the head of a message that is b.
@@ -133,10 +141,13 @@ func parseHeader(b []byte) (header, error) {
 		return header{}, protoErr("a message of %d bytes, shorter than its header", len(b))
 	}
 	h := header{kind: b[0], deaf: b[1] != 0, credits: int(binary.BigEndian.Uint16(b[2:])), length: int(binary.BigEndian.Uint32(b[4:]))}
+	if h.kind == msgGrown {
+		h.recvs, h.length = uint32(h.length), 0
+	}
 	if h.length != len(b)-headerSize {
 		return header{}, protoErr("a message with %d bytes of data says that it has %d", len(b)-headerSize, h.length)
 	}
-	if h.kind < msgData || h.kind > msgEnd {
+	if h.kind < msgData || h.kind > msgPad {
 		return header{}, protoErr("a message of kind %d", h.kind)
 	}
 	if h.kind != msgData && h.length != 0 {

@@ -1,0 +1,192 @@
+package cm
+
+import (
+	"context"
+	"time"
+)
+
+// A connection begins with memory for a few small messages, which is made at once, and has that
+// for Depth messages of MessageSize, whose registration takes longer than all else of a
+// connection, when there is a use for it: when the peer has a larger message, or more of them
+// than this side takes, and in any case a moment after the beginning, so that what the peer may
+// send does not depend on what this side's program does. A connection that is over before that,
+// or that does not send much, has had none.
+//
+// Receives are used in the order in which they were posted, so the first ones that the peer's
+// messages meet are the small ones. How many these were it is told once there are large ones: what
+// is left of them it uses up with small messages, or with such as are to be dropped, before it
+// sends a large one.
+
+const (
+	firstDepth = 4                      // messages that the peer may send at first
+	firstRecvs = firstDepth + spareRecv // receives that are small
+	firstSize  = 448                    // bytes of one: together less than a page
+	firstData  = firstSize - headerSize // bytes of data in one
+)
+
+// growSoon is when the memory comes that nobody has asked for.
+var growSoon = 100 * time.Millisecond
+
+// window is how much a side receives.
+type window struct {
+	first  memory // slots of the small receives, none if there are none (any more)
+	lazy   bool   // the first receives were small
+	grown  bool   // there are large ones
+	small  int    // small slots in use
+	posted uint32 // receives that were posted before the first large one
+	told   bool   // the peer knows that these are there
+}
+
+// outlet is what this side knows of the peer's window.
+type outlet struct {
+	narrow bool   // its next receive may be a small one
+	grown  bool   // it has large ones
+	small  uint32 // how many it has posted before the first of these
+	sent   uint32 // how many of its receives were used, while that matters
+	asked  bool   // it was asked for large ones
+}
+
+// isLazy reports whether a connection with these options begins with small receives.
+func (o *Options) isLazy() bool {
+	const least = 64 << 10 // bytes that are worth it
+	return o.Depth >= 3*firstDepth && o.Depth*o.MessageSize >= least
+}
+
+// open makes the first memory for receiving, and posts the receives.
+func (c *Conn) open(recvs int) (err error) {
+	n := recvs
+	if c.o.isLazy() {
+		c.win.lazy, n = true, firstRecvs
+		if c.win.first, err = c.dev.first.alloc(n, firstSize); err != nil {
+			return err
+		}
+		c.win.small = n
+	} else if c.mem, err = c.dev.pool.alloc(n, headerSize+c.o.MessageSize); err != nil {
+		return err
+	}
+	return nil
+}
+
+// recvs returns how many receives can be posted.
+func (c *Conn) recvs() int {
+	if c.win.lazy {
+		return len(c.inbox) + firstRecvs
+	}
+	return len(c.inbox)
+}
+
+// entries returns how many completions there can be.
+func (c *Conn) entries() int { return c.recvs() + len(c.ledger) }
+
+// postAll posts the receives that a connection begins with. The small slots are those behind the
+// large ones.
+func (c *Conn) postAll() error {
+	from, n := 0, len(c.inbox)
+	if c.win.lazy {
+		from, n = n, firstRecvs
+	}
+	for slot := from; slot < from+n; slot++ {
+		if err := c.postRecv(slot); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place returns where a slot is.
+func (c *Conn) place(slot int) (m *memory, i int) {
+	if i := slot - len(c.inbox); i >= 0 {
+		return &c.win.first, i
+	}
+	return &c.mem, slot
+}
+
+// slotBytes returns the memory of a slot.
+func (c *Conn) slotBytes(slot int) []byte {
+	m, i := c.place(slot)
+	return m.bytes(i)
+}
+
+// postRecv posts the receive of a slot. Once there are large ones, a small one is posted no more.
+func (c *Conn) postRecv(slot int) error {
+	w := &c.win
+	if slot >= len(c.inbox) && w.grown {
+		if w.small--; w.small == 0 {
+			w.first.release()
+		}
+		return nil
+	}
+	if !w.grown {
+		w.posted++
+	}
+	m, i := c.place(slot)
+	return c.qp.PostRecv(recvBit|uint64(slot), m.sge(i, m.size))
+}
+
+// grow makes the memory for receiving that the connection does not have from the beginning, and
+// posts its receives. The peer is told soon: with what is left of the small ones it may use up
+// all of those without harm, as there are as many large ones as it can ever need.
+func (c *Conn) grow() error {
+	w := &c.win
+	if !w.lazy || w.grown || c.closing || c.eof || c.err != nil {
+		return nil
+	}
+	mem, err := c.dev.pool.alloc(len(c.inbox), headerSize+c.o.MessageSize)
+	if err != nil {
+		return err
+	}
+	c.mem, w.grown = mem, true
+	for slot := range c.inbox {
+		if err := c.postRecv(slot); err != nil {
+			return err
+		}
+	}
+	c.consumed += c.o.Depth - firstDepth
+	return nil
+}
+
+// growOrFail is grow for who cannot do without.
+func (c *Conn) growOrFail() {
+	if err := c.grow(); err != nil {
+		c.fail(err)
+	}
+}
+
+// takes reports whether the peer takes a message of so many bytes next, as far as its size goes.
+func (c *Conn) takes(size int) bool {
+	p := &c.peer
+	if p.narrow && p.grown && int32(p.sent-p.small) >= 0 {
+		p.narrow = false
+	}
+	return !p.narrow || size <= firstData
+}
+
+// hasGrown: the peer has said that it takes large messages.
+func hasGrown(c *Conn, _ *op) bool {
+	return c.peer.grown || c.ended || c.deaf || c.err != nil || c.closing
+}
+
+// ask does one thing that brings a large message nearer to being taken: it asks the peer for
+// memory, waits for that, or uses up a small receive.
+func (c *Conn) ask(ctx context.Context) error {
+	p := &c.peer
+	switch {
+	case p.asked && !p.grown:
+		return c.await(ctx, hasGrown, nil)
+	case !hasControl(c, nil):
+		return c.await(ctx, hasControl, nil)
+	case p.grown:
+		c.control(header{kind: msgPad})
+	default:
+		c.askOnce()
+	}
+	return nil
+}
+
+// askOnce asks the peer for memory, in the place of a message. There is room for that, and for a
+// control message.
+func (c *Conn) askOnce() {
+	c.peer.asked = true
+	c.credits--
+	c.control(header{kind: msgWant})
+}

@@ -1,0 +1,170 @@
+package cm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// hasLarge reports whether a side has its large receives.
+func hasLarge(c *Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.win.grown
+}
+
+// awaitGrown waits until a side has all of its memory for receiving.
+func awaitGrown(t *testing.T, c *Conn) {
+	t.Helper()
+	for end := time.Now().Add(timeout); !hasLarge(c); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the memory does not come")
+		}
+	}
+}
+
+// growAfter sets when memory comes that nobody has asked for, until the test ends.
+func growAfter(t *testing.T, d time.Duration) {
+	old := growSoon
+	growSoon = d
+	t.Cleanup(func() { growSoon = old })
+}
+
+// pattern is the n-th message of a size.
+func pattern(n, size int) []byte {
+	return bytes.Repeat([]byte{byte(n*7 + 1)}, size)
+}
+
+// TestWindowStaysSmall: who is sent small messages, and answers them, has memory for such only; who
+// is sent some more without answering, or a large one, has the rest.
+func TestWindowStaysSmall(t *testing.T) {
+	growAfter(t, time.Hour)
+	l := newListener(t, Options{})
+	ctx := within(t)
+	for _, c := range []struct {
+		name  string
+		sizes []int
+		grows bool
+	}{
+		{"few", []int{1}, false}, {"more", []int{1, firstData, 0, 5, 6}, true}, {"the largest small one", []int{firstData}, false},
+		{"one byte more", []int{firstData + 1}, true}, {"a large one after small ones", []int{3, 30 << 10}, true}, {"the largest", []int{32 << 10}, true},
+	} {
+		client, server := connect(t, l, Options{})
+		for n := range 10 * firstRecvs { // there and back: many more than there are receives
+			must(t, client.Send(ctx, pattern(n, firstData)))
+			must(t, server.Send(ctx, value(server.Recv(ctx))(t)))
+			if got := value(client.Recv(ctx))(t); !bytes.Equal(got, pattern(n, firstData)) {
+				t.Fatalf("%s: message %d is wrong", c.name, n)
+			}
+		}
+		if hasLarge(client) || hasLarge(server) {
+			t.Errorf("%s: there is memory for large messages, though there was none", c.name)
+		}
+		sent := make(chan error, 1)
+		go func() {
+			for n, size := range c.sizes {
+				if err := client.Send(ctx, pattern(n, size)); err != nil {
+					sent <- err
+					return
+				}
+			}
+			sent <- nil
+		}()
+		for n, size := range c.sizes {
+			if got := value(server.Recv(ctx))(t); !bytes.Equal(got, pattern(n, size)) {
+				t.Errorf("%s: message %d of %d bytes is wrong", c.name, n, size)
+			}
+		}
+		must(t, <-sent)
+		if hasLarge(server) != c.grows || hasLarge(client) {
+			t.Errorf("%s: the server has its large receives: %v, the client: %v", c.name, hasLarge(server), hasLarge(client))
+		}
+		must(t, client.Close(), server.Close())
+	}
+}
+
+// TestWindowUnattended: a side that is in no method gets its memory by itself, so that the peer
+// can send as much as Depth says, whatever the sizes.
+func TestWindowUnattended(t *testing.T) {
+	l := newListener(t, Options{})
+	ctx := within(t)
+	for _, size := range []int{0, firstData, firstData + 1, 32 << 10} {
+		client, server := connect(t, l, Options{})
+		for n := range 16 {
+			must(t, client.Send(ctx, pattern(n, size)))
+		}
+		for n := range 16 {
+			if got := value(server.Recv(ctx))(t); !bytes.Equal(got, pattern(n, size)) {
+				t.Errorf("%d bytes: message %d is wrong", size, n)
+			}
+		}
+		must(t, client.Close(), server.Close())
+	}
+}
+
+// TestWindowRandom: messages of all sizes, both ways at once and from several goroutines, with
+// windows that grow at any moment, or are there from the beginning at one side. None needs a retry
+// for want of a receive: the QPs are told to make none.
+func TestWindowRandom(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*timeout)
+	defer cancel()
+	rng := rand.New(rand.NewPCG(3, 4))
+	for round := range 30 {
+		growAfter(t, time.Duration(rng.IntN(30))*time.Millisecond)
+		depth := []int{0, 3 * firstDepth, 100}[rng.IntN(3)]
+		l := newListener(t, Options{Depth: depth, SendDepth: 1 + rng.IntN(20)})
+		o := Options{Wait: waits[rng.IntN(len(waits))]}
+		if round%5 == 4 {
+			o.Depth = 2 // it is not lazy
+		}
+		client, server := connect(t, l, o)
+		const senders, each = 2, 30
+		var all sync.WaitGroup
+		for _, c := range []*Conn{client, server} {
+			for s := range senders {
+				sizes := make([]int, each)
+				for i := range sizes {
+					if sizes[i] = 4 + rng.IntN(firstData); rng.IntN(5) == 0 {
+						sizes[i] = 4 + rng.IntN(c.MaxMessage()-3)
+					}
+				}
+				all.Go(func() {
+					for i, size := range sizes {
+						msg := pattern(i, size)
+						msg[0], msg[1] = byte(s), byte(i)
+						if err := c.Send(ctx, msg); err != nil {
+							t.Errorf("round %d: send: %v", round, err)
+							return
+						}
+					}
+				})
+			}
+			all.Go(func() {
+				var next [senders]int
+				for range senders * each {
+					msg, err := c.Recv(ctx)
+					if err != nil {
+						t.Errorf("round %d: receive: %v", round, err)
+						return
+					}
+					from, i := int(msg[0]), int(msg[1])
+					if i != next[from] || !bytes.Equal(msg[2:], pattern(i, len(msg))[2:]) {
+						t.Errorf("round %d: message %d of %d is wrong, %d is next", round, i, from, next[from])
+						return
+					}
+					next[from]++
+				}
+			})
+		}
+		all.Wait()
+		must(t, errors.Join(client.Close(), server.Close()))
+		if t.Failed() {
+			t.Fatal(fmt.Sprint("round ", round))
+		}
+	}
+}
