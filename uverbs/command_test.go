@@ -315,7 +315,7 @@ func TestFail(t *testing.T) {
 // TestClosedFile: a command on a closed device says so.
 func TestClosedFile(t *testing.T) {
 	c, _ := pipeFile(t, pathAuto)
-	if err := c.f.Close(); err != nil {
+	if err := c.close(); err != nil {
 		t.Fatal(err)
 	}
 	errno := c.legacy(4, make([]byte, 4), nil, udata{})

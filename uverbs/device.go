@@ -387,7 +387,7 @@ func (d *Device) Close() error {
 			d.asyncWatch.stop(d.async)
 			closeErr = d.async.Close()
 		}
-		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.f.Close())
+		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.close())
 		return nil
 	}, nil)
 	return errors.Join(err, closeErr)

@@ -208,7 +208,7 @@ func TestRereg(t *testing.T) {
 		if mr.Addr() != 0 || mr.Len() != 7 || addrOf(mr.Bytes()) != want.Start || mr.Access() != 5 {
 			t.Errorf("all: region is %+v", mr)
 		}
-		if _, kept := pinnedMRs.Load(mr); kept || buf.mrs != 1 || len(pd2.users) != 0 || pd.users["MR"] != 1 {
+		if _, kept := pinnedMRs.Load(mr); kept || buf.mrs != 1 || len(pd2.users) != 0 || pd.users.of("MR") != 1 {
 			t.Errorf("the slice is kept: %t, the buffer is held %d times, the PDs are used by %v and %v", kept, buf.mrs, pd.users, pd2.users)
 		}
 
@@ -243,7 +243,7 @@ func TestReregRefused(t *testing.T) {
 	before := *mr.state()
 	same := func(name string) {
 		t.Helper()
-		if *mr.state() != before || buf.mrs != 1 || buf2.mrs != 0 || pd.users["MR"] != 1 || len(pd2.users) != 0 || len(foreign.users) != 0 || len(mr.parents) != 1 {
+		if *mr.state() != before || buf.mrs != 1 || buf2.mrs != 0 || pd.users.of("MR") != 1 || len(pd2.users) != 0 || len(foreign.users) != 0 || len(mr.parents) != 1 {
 			t.Errorf("%s: region is %+v", name, mr)
 		}
 	}

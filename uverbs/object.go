@@ -21,9 +21,34 @@ type object struct {
 	// gone is set once the object is closed, for hot paths that look without a lock.
 	gone atomic.Bool
 
-	closing sync.RWMutex   // held for writing by Close, for reading by commands about the object
-	users   map[string]int // guarded by dev.tree: how many objects of a kind use this one
-	shut    bool           // guarded by dev.tree: closed or being closed
+	closing sync.RWMutex // held for writing by Close, for reading by commands about the object
+	users   users        // guarded by dev.tree: the objects that use this one
+	shut    bool         // guarded by dev.tree: closed or being closed
+}
+
+// users are how many objects of each kind use another. There are few kinds, so that a list of them
+// is faster than a map.
+type users []struct {
+	kind string
+	n    int
+}
+
+// index returns the place of a kind, -1 if there are none of it.
+func (u users) index(kind string) int {
+	for i := range u {
+		if u[i].kind == kind {
+			return i
+		}
+	}
+	return -1
+}
+
+// of returns how many there are of a kind.
+func (u users) of(kind string) int {
+	if i := u.index(kind); i >= 0 {
+		return u[i].n
+	}
+	return 0
 }
 
 // errClosed says which object is closed.
@@ -91,16 +116,22 @@ func (o *object) join(dev *Device, kind, destroy string, parents ...*object) err
 
 // gain counts a user; dev.tree is locked.
 func (o *object) gain(kind string) {
-	if o.users == nil {
-		o.users = map[string]int{}
+	i := o.users.index(kind)
+	if i < 0 {
+		i = len(o.users)
+		o.users = append(o.users, struct {
+			kind string
+			n    int
+		}{kind, 0})
 	}
-	o.users[kind]++
+	o.users[i].n++
 }
 
 // lose uncounts a user; dev.tree is locked.
 func (o *object) lose(kind string) {
-	if o.users[kind]--; o.users[kind] == 0 {
-		delete(o.users, kind)
+	i := o.users.index(kind)
+	if o.users[i].n--; o.users[i].n == 0 {
+		o.users = slices.Delete(o.users, i, i+1)
 	}
 }
 
@@ -177,8 +208,8 @@ func (o *object) shutDown() error {
 		return nil
 	}
 	var who []string
-	for kind, n := range o.users {
-		who = append(who, fmt.Sprintf("%d %s", n, kind))
+	for _, u := range o.users {
+		who = append(who, fmt.Sprintf("%d %s", u.n, u.kind))
 	}
 	slices.Sort(who)
 	return &Error{

@@ -97,10 +97,24 @@ var transitions = map[QPType]map[[2]QPState]transition{
 	},
 }
 
+// rows has the transitions by number, which is faster to look up; nil if there is no such change.
+var rows = func() (rows [XRCRecv + 1][Err + 1][Err + 1]*transition) {
+	for typ, changes := range transitions {
+		for states, t := range changes {
+			rows[typ][states[0]][states[1]] = &t
+		}
+	}
+	return rows
+}()
+
 // lookUp returns the row of a change of state, and whether there is such a change.
 func lookUp(typ QPType, from, to QPState) (transition, bool) {
-	t, ok := transitions[typ][[2]QPState{from, to}]
-	return t, ok || to == Reset || to == Err && from != Reset
+	if typ <= XRCRecv && from <= Err && to <= Err {
+		if t := rows[typ][from][to]; t != nil {
+			return *t, true
+		}
+	}
+	return transition{}, to == Reset || to == Err && from != Reset
 }
 
 // checkModify compares a change of state with the table and names what is missing or
