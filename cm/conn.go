@@ -32,6 +32,8 @@ type Conn struct {
 	out memory // slots for sending, none before the first message
 	ctl memory // slots for control messages
 	qp  *uverbs.QP
+	ask *uverbs.MR // on iWARP: where answers of the peer's device go, see probe
+	far Remote     // on iWARP: memory of the peer's that is read for such an answer
 
 	// reading is held, by putting something in, by the goroutine that is parked for the next
 	// completion, on behalf of all that wait.
@@ -54,7 +56,7 @@ type Conn struct {
 	loan     loan      // once all else is gone, of that message to who may be reading it
 	consumed int       // messages taken that the peer was not told of
 	eof      bool      // the peer has ended
-	heard    bool      // something has arrived
+	mute     bool      // nothing may be sent before something has arrived: iWARP, and the peer has connected
 	deaf     bool      // and takes no messages any more
 
 	// Sending.
@@ -69,7 +71,7 @@ type Conn struct {
 	credits, peerDepth int     // messages that the peer has room for, now and at most
 	peer               outlet  // and of what size
 	ended              bool    // this side has ended
-	sge                [1]uverbs.SGE
+	sge, askSGE        [1]uverbs.SGE
 	free               *op // operations to use again
 }
 
@@ -132,10 +134,14 @@ func (c *Conn) make() (err error) {
 	if c.dev, err = useDevice(index); err != nil {
 		return err
 	}
+	if c.ask, err = c.dev.askable(); err != nil {
+		return err
+	}
 	c.addrs = addrs
 	c.addrs.Device = c.dev.dev.Name()
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	if onIWARP(c.dev.dev) {
+		recvs++              // for the greeting: a message without a receive would break the connection
 		sends += o.Transfers // a WRITE takes two
 	}
 	c.inbox = make([]arrival, recvs)
@@ -183,13 +189,17 @@ func (c *Conn) releaseAll(closed error) error {
 
 // param are the parameters of the connection, which say what this side receives.
 func (c *Conn) param(kind uint8, data []byte) ConnParam {
-	greeting := hello{kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
+	h := hello{kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
 	if c.win.lazy {
-		greeting.first = firstDepth
+		h.first = firstDepth
+	}
+	greeting := h.encode()
+	if c.ask != nil {
+		greeting, _ = RemoteOf(c.ask).AppendBinary(greeting) // it never fails
 	}
 	attr := c.dev.dev.QueryDevice()
 	return ConnParam{
-		PrivateData:        greeting.encode(),
+		PrivateData:        greeting,
 		ResponderResources: uint8(min(attr.MaxQPRdAtom, maxRDAtom)),
 		InitiatorDepth:     uint8(min(attr.MaxQPInitRdAtom, maxRDAtom)),
 		RetryCount:         uint8(c.o.RetryCount),
@@ -197,9 +207,15 @@ func (c *Conn) param(kind uint8, data []byte) ConnParam {
 	}
 }
 
-// start begins the life of a connection whose peer has greeted.
-func (c *Conn) start(peer hello) {
+// start begins the life of a connection whose peer has greeted, with so much private data.
+func (c *Conn) start(peer hello, private []byte) {
 	c.mu.Lock()
+	if rest := private[helloSize+len(peer.data):]; c.ask != nil && len(rest) >= remoteSize {
+		if err := c.far.UnmarshalBinary(rest); err != nil || c.far.Length == 0 {
+			c.far = Remote{}
+		}
+		c.askSGE[0] = c.ask.SGE(1, 1)
+	}
 	c.credits, c.peerDepth = peer.depth, peer.depth
 	if peer.first > 0 {
 		c.credits, c.peer.narrow = peer.first, true
@@ -211,27 +227,15 @@ func (c *Conn) start(peer hello) {
 	c.hub.watch(c.id, c.event)
 }
 
-// greet has the side that has connected send first, as iWARP demands: it says that it is there,
-// and this side waits for that.
-func (c *Conn) greet(ctx context.Context, active bool) error {
+// greet has the side that has connected send first, as iWARP demands: it says that it is there.
+func (c *Conn) greet() error {
 	if !onIWARP(c.dev.dev) {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if active {
-		c.control(header{kind: msgCredits})
-		return c.err
-	}
-	c.users++
-	defer c.end()
-	if err := c.await(ctx, func(c *Conn, _ *op) bool { return c.heard || c.err != nil }, nil); err != nil {
-		return c.waitErr(opAccept, err)
-	}
-	if !c.heard {
-		return c.err
-	}
-	return nil
+	c.control(header{kind: msgCredits})
+	return c.err
 }
 
 // LocalAddr returns this side's address.
@@ -407,6 +411,9 @@ func (c *Conn) linger() error {
 	}
 	// A peer that has closed wants nothing more but this end: that tells it that its own has
 	// arrived, should the acknowledgement be lost with the QP.
+	if onIWARP(c.dev.dev) {
+		deaf = c.deaf // it may have closed while it was asked
+	}
 	if deaf || err != nil && (!unsent || c.eof) { // or it was told before
 		return nil
 	}

@@ -108,8 +108,8 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	if err != nil {
 		return c, err
 	}
-	c.start(peer)
-	if err := c.greet(ctx, true); err != nil {
+	c.start(peer, answer.Param.PrivateData)
+	if err := c.greet(); err != nil {
 		return c, err
 	}
 	return c, nil

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -156,6 +157,10 @@ func (e *EventError) hint(errno syscall.Errno) string {
 	switch t := e.Type; {
 	case t == AddrError && errno == syscall.EINVAL && e.space == IPoIB:
 		return noIPoIB
+	case t == Rejected:
+		return "the program there has rejected it, or has ended it without an answer"
+	case t == ConnectError && errno == syscall.EINVAL:
+		return "on iWARP the peer speaks another version of MPA, answers in a way that this side cannot take, or has sent before this side did"
 	case t == AddrError && errno == syscall.ENODEV:
 		return noDevice
 	case t == AddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
@@ -179,6 +184,8 @@ func (e *EventError) Unwrap() error {
 	switch {
 	case e.cause != nil:
 		return e.cause
+	case e.Type == Rejected && e.Status < 0: // on iWARP
+		return errors.Join(syscall.ECONNREFUSED, syscall.Errno(-e.Status))
 	case e.Status < 0:
 		return syscall.Errno(-e.Status)
 	case e.Type == Disconnected:

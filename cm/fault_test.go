@@ -353,7 +353,7 @@ func removable(t *testing.T) (device, addr string, remove func() error) {
 	dev, peer := value(netlink.LinkByName("cr0"))(t), value(netlink.LinkByName("cr1"))(t)
 	t.Cleanup(func() { netlink.LinkDel(dev) })
 	must(t, netlink.AddrAdd(dev, value(netlink.ParseAddr("10.9.0.1/24"))(t)), netlink.LinkSetUp(peer), netlink.LinkSetUp(dev),
-		netlinkrdma.AddLink("rxecr", netlinkrdma.RXE, "cr0"))
+		netlinkrdma.AddLink("rxecr", netlinkrdma.LinkKind(testenv.TheRig().Driver), "cr0"))
 	return "rxecr", "10.9.0.1", func() error { return netlinkrdma.DeleteLink("rxecr") }
 }
 

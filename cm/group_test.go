@@ -37,6 +37,7 @@ type member struct {
 // join makes a member of a group; one that receives has a receive posted.
 func join(t *testing.T, c *Channel, ip, group netip.Addr, flags JoinFlags) *member {
 	t.Helper()
+	testenv.NeedsIB(t, "datagrams")
 	id := newID(t, c, UDP)
 	must(t, id.Bind(netip.AddrPortFrom(ip, 0)))
 	m := &member{end: newEnd(t, id, uverbs.UD)}
@@ -159,6 +160,8 @@ func TestGroupRefused(t *testing.T) {
 // TestGroup6: the kernel has no IPv6 groups with RoCE v2, which is the only RoCE of rxe and what
 // others are set to.
 func TestGroup6(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsIB(t, "datagrams")
 	c := openKernel(t)
 	id := newID(t, c, UDP)
 	must(t, id.Bind(netip.MustParseAddrPort("[fd00:1::1]:0")))
@@ -191,6 +194,7 @@ func TestGroupUnbound(t *testing.T) {
 // TestGroupFails: who joins from an address that is gone is no member, and learns why.
 func TestGroupFails(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "datagrams")
 	rig := testenv.TheRig()
 	link := value(netlink.LinkByName(rig.Netdevs[0]))(t)
 	addr := value(netlink.ParseAddr("10.1.0.77/24"))(t)

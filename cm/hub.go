@@ -15,7 +15,10 @@ type device struct {
 	pool  pool
 	first pool // for what each connection has from the beginning
 	cqs   completionPool
-	refs  int // guarded by devices.mu
+	ask   *uverbs.MR // on iWARP: memory that peers may read, see Conn.probe; guarded by devices.mu
+	refs  int        // guarded by devices.mu
+
+	askBuf *uverbs.Buffer // of ask
 }
 
 // devices are the devices that connections are on, and were until a moment ago.
@@ -74,9 +77,42 @@ func (d *device) release() {
 	})
 }
 
+// askable returns memory that peers may read and that this side may read into, on iWARP, where
+// that is how the peer's device is asked for an answer. Nothing is in it.
+func (d *device) askable() (*uverbs.MR, error) {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if d.ask != nil || !onIWARP(d.dev) {
+		return d.ask, nil
+	}
+	const size = 2 // one byte to be read, and one to read into
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return nil, err
+	}
+	d.ask, err = d.pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+	if err != nil {
+		return nil, errors.Join(err, buf.Close())
+	}
+	d.askBuf = buf
+	return d.ask, nil
+}
+
+// closeAsk undoes askable. The caller holds devices.mu.
+func (d *device) closeAsk() error {
+	if d.ask == nil {
+		return nil
+	}
+	if err := d.ask.Close(); err != nil {
+		return err
+	}
+	d.ask = nil
+	return d.askBuf.Close()
+}
+
 // close closes the device, if it can. The caller holds devices.mu.
 func (d *device) close() {
-	if d.pool.close() != nil || d.first.close() != nil || d.cqs.close() != nil || d.pd.Close() != nil {
+	if d.closeAsk() != nil || d.pool.close() != nil || d.first.close() != nil || d.cqs.close() != nil || d.pd.Close() != nil {
 		return
 	}
 	d.dev.Close()

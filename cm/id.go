@@ -2,6 +2,7 @@ package cm
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"sync"
@@ -179,13 +180,16 @@ func (id *ID) Listen(backlog int) error {
 
 // maxPrivate is how much private data goes with a step, in bytes, for connections and for
 // datagrams. The connection manager's own header takes part of what the wire has for connects.
+// On iWARP it has no header, and the kernel's interface is the limit.
 var maxPrivate = map[string][2]int{opConnect: {56, 180}, opAccept: {196, 136}, "reject": {148, 136}}
 
 // checkPrivate compares private data with what a step can carry.
 func (id *ID) checkPrivate(op string, data []byte) error {
 	limit := maxPrivate[op][0]
-	if id.datagrams() {
+	if qp := id.queues.queuePair(); id.datagrams() {
 		limit = maxPrivate[op][1]
+	} else if qp != nil && onIWARP(qp.Device()) {
+		limit = math.MaxUint8
 	}
 	if len(data) > limit {
 		return argErr(op, "PrivateData", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes in port space %s", limit, id.space)

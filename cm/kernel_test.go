@@ -16,12 +16,14 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// lacking is what kernels lack, and lackingMLX5 with ConnectX adapters.
+// lacking is what kernels lack, lackingMLX5 with ConnectX adapters and lackingSiw with soft iWARP.
 var (
 	//go:embed lacking.txt
 	lacking string
 	//go:embed lacking_mlx5.txt
 	lackingMLX5 string
+	//go:embed lacking_siw.txt
+	lackingSiw string
 )
 
 func TestMain(m *testing.M) {
@@ -29,7 +31,7 @@ func TestMain(m *testing.M) {
 		play(role, os.Args[1])
 		return
 	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5}))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
 }
 
 // must fails the test on an error.
@@ -163,6 +165,7 @@ func (e *end) poll(t *testing.T) uverbs.WC {
 // TestConnection connects two devices, talks and disconnects, all on one channel.
 func TestConnection(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "MODIFY_QP to RTS")
 	l, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
 	resolve(t, c, id, addr)
@@ -214,6 +217,7 @@ func TestConnection(t *testing.T) {
 // TestDatagrams looks up the QP that takes datagrams.
 func TestDatagrams(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "datagrams")
 	_, addr := listen(t, c, UDP, second)
 	id := newID(t, c, UDP)
 	resolve(t, c, id, addr)
@@ -235,6 +239,7 @@ func TestDatagrams(t *testing.T) {
 // TestFailures: what goes wrong, and what is said of it.
 func TestFailures(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "reasons of rejections")
 	says := func(err error, is error, words ...string) {
 		t.Helper()
 		if !errors.Is(err, is) {
@@ -347,6 +352,7 @@ func TestNextEnds(t *testing.T) {
 // TestMulticast joins a group with two IDs and sends a datagram to it.
 func TestMulticast(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "datagrams")
 	group := netip.MustParseAddr("239.1.2.3")
 	join := func(flags JoinFlags) (*end, *Event) {
 		id := newID(t, c, UDP)

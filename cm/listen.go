@@ -148,16 +148,14 @@ func (l *Listener) accept(ctx context.Context, e *Event) (c *Conn, err error) {
 	if c, err = newConn(l.hub, e.ID, l.o); err != nil {
 		return nil, err
 	}
+	c.mute = onIWARP(c.dev.dev)
 	p := c.param(helloAnswer, data)
 	p.ResponderResources = min(p.ResponderResources, e.Param.ResponderResources)
 	p.InitiatorDepth = min(p.InitiatorDepth, e.Param.InitiatorDepth)
 	if err = e.ID.AcceptWait(ctx, p, ECE{}); err != nil {
 		return c, err
 	}
-	c.start(peer)
-	if err := c.greet(ctx, false); err != nil {
-		return c, err
-	}
+	c.start(peer, e.Param.PrivateData)
 	return c, nil
 }
 

@@ -92,7 +92,7 @@ func (c *Conn) room(ctx context.Context, what string, size int) error {
 		if c.takes(size) {
 			break
 		}
-		if err := c.ask(ctx); err != nil {
+		if err := c.askLarge(ctx); err != nil {
 			return c.waitErr(what, err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 func newPackets(t *testing.T, addr string, o PacketOptions) *PacketConn {
 	t.Helper()
 	testenv.Guest(t)
+	testenv.NeedsIB(t, "datagrams")
 	p := value(ListenPacket(within(t), addr, o))(t)
 	t.Cleanup(func() { must(t, p.Close(), p.Close()) })
 	return p

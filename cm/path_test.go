@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -33,6 +34,7 @@ func establish(t *testing.T, c *Channel, id *ID) (client, server *end) {
 // TestPaths asks for the path of a route, and for the GIDs of both sides.
 func TestPaths(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "path records")
 	_, addr := listen(t, c, TCP, second)
 	id := newID(t, c, TCP)
 	if p := value(id.Paths())(t); p != nil {
@@ -72,6 +74,7 @@ func TestPaths(t *testing.T) {
 // TestSetPath connects by a route that was given, not resolved, and sees it used.
 func TestSetPath(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "path records")
 	_, addr := listen(t, c, TCP, first)
 	model := newID(t, c, TCP)
 	resolve(t, c, model, addr)
@@ -126,6 +129,7 @@ func TestAckTimeout(t *testing.T) {
 // TestDatagramTraffic looks up the QP that takes datagrams, and exchanges some with it.
 func TestDatagramTraffic(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "datagrams")
 	_, addr := listen(t, c, UDP, second)
 	id := newID(t, c, UDP)
 	resolve(t, c, id, addr)

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"syscall"
@@ -24,15 +25,17 @@ func hasMessage(c *Conn, _ *op) bool {
 
 // hasRoom: a message can be sent.
 func hasRoom(c *Conn, _ *op) bool {
-	return c.credits > 0 && c.msgPosted-c.msgDone < uint64(c.o.SendDepth) || c.ended || c.deaf || c.err != nil || c.closing
+	return c.credits > 0 && c.msgPosted-c.msgDone < uint64(c.o.SendDepth) && !c.mute || c.ended || c.deaf || c.err != nil || c.closing
 }
 
 // hasControl: a control message can be sent.
-func hasControl(c *Conn, _ *op) bool { return c.ctlPosted-c.ctlDone < ctlSlots || c.err != nil }
+func hasControl(c *Conn, _ *op) bool {
+	return c.ctlPosted-c.ctlDone < ctlSlots && !c.mute || c.err != nil
+}
 
 // hasTransfer: an RDMA operation can be posted.
 func hasTransfer(c *Conn, _ *op) bool {
-	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) || c.err != nil || c.closing
+	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mute || c.err != nil || c.closing
 }
 
 // isDone: an operation has ended.
@@ -157,6 +160,8 @@ func (c *Conn) complete(wc *uverbs.WC) {
 		case c.err != nil:
 		case wc.Status == uverbs.WCRetryExcErr:
 			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
+		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr):
+			c.fail(errReset) // the connection is gone; an event will say so too
 		default:
 			c.fail(c.qp.Err(wc))
 		}
@@ -166,7 +171,7 @@ func (c *Conn) complete(wc *uverbs.WC) {
 		c.retire(wc.ID)
 		return
 	}
-	c.heard = true
+	c.mute = false
 	slot := int(wc.ID &^ recvBit)
 	if err := c.arrived(slot, int(wc.ByteLen)); err != nil {
 		c.fail(err)
@@ -260,7 +265,9 @@ func (c *Conn) control(h header) {
 // post posts work requests. If that fails, so does the connection. It returns why nothing can
 // be sent.
 func (c *Conn) post(b *uverbs.SendBuilder) error {
-	if err := b.Post(); err != nil {
+	if err := b.Post(); errors.Is(err, syscall.ENOTCONN) { // on iWARP, before an event says so
+		c.fail(fmt.Errorf("%w: %w", errReset, err))
+	} else if err != nil {
 		c.fail(err)
 	} else {
 		c.watch.posted(c)
@@ -277,7 +284,7 @@ func (c *Conn) giveCredits() {
 		c.growOrFail()
 	}
 	switch {
-	case c.err != nil || c.eof || !hasControl(c, nil):
+	case c.err != nil || c.eof || c.mute || !hasControl(c, nil):
 	case w.grown && !w.told:
 		w.told = true
 		c.control(header{kind: msgGrown, recvs: w.posted})
@@ -304,16 +311,26 @@ func (c *Conn) recycle(o *op) {
 }
 
 // probe posts a WRITE of nothing, which tells when all before it is with the peer's device. On
-// iWARP a WRITE is complete as soon as TCP has it; a READ of nothing is when the peer has answered.
+// iWARP a WRITE is complete as soon as TCP has it, but a READ when the peer has answered. It is
+// one of a byte, as soft iWARP may answer to a READ of nothing with what it had to send before.
 func (c *Conn) probe() *op {
 	o := c.newOp()
 	c.opsPosted++
 	b := c.qp.BeginSend()
-	if id := c.enterAsking(entryOp, o); onIWARP(c.dev.dev) {
-		b.Read(id, uverbs.Signaled, 0, 0)
+	if id := c.enterAsking(entryOp, o); c.ask != nil {
+		b.Read(id, uverbs.Signaled, c.far.Addr, c.far.RKey)
+		b.SGE(c.answer()...)
 	} else {
 		b.Write(id, uverbs.Signaled, 0, 0)
 	}
 	c.post(b)
 	return o
+}
+
+// answer is the place of a probe's answer: nowhere if the peer has told of no memory to read.
+func (c *Conn) answer() []uverbs.SGE {
+	if c.far.Length == 0 {
+		return nil
+	}
+	return c.askSGE[:]
 }

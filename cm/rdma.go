@@ -82,6 +82,11 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	if local.Length > remote.Length {
 		return argErr(what, "local.Length", local.Length, "up to remote.Length, which is %d", remote.Length)
 	}
+	if wr.Opcode == uverbs.WRAtomicCAS || wr.Opcode == uverbs.WRAtomicFAA {
+		if d := c.dev.dev; d.QueryDevice().AtomicCap == uverbs.AtomicNone {
+			return fmt.Errorf("cm: %s: %w", what, &uverbs.FeatureError{Feature: "atomics", Driver: d.Info().Driver})
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.begin(what); err != nil {
@@ -105,7 +110,8 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	var err error
 	if wr.Opcode == uverbs.WRRDMAWrite && onIWARP(c.dev.dev) { // see probe
 		wr.ID = c.enter(entryPart, nil)
-		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.enterAsking(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled})
+		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.enterAsking(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled,
+			SGL: c.answer(), RemoteAddr: c.far.Addr, RKey: c.far.RKey})
 	} else {
 		wr.ID, wr.Flags = c.enterAsking(entryOp, o), uverbs.Signaled
 		err = c.qp.PostSend(wr)

@@ -166,9 +166,9 @@ func hasGrown(c *Conn, _ *op) bool {
 	return c.peer.grown || c.ended || c.deaf || c.err != nil || c.closing
 }
 
-// ask does one thing that brings a large message nearer to being taken: it asks the peer for
+// askLarge does one thing that brings a large message nearer to being taken: it asks the peer for
 // memory, waits for that, or uses up a small receive.
-func (c *Conn) ask(ctx context.Context) error {
+func (c *Conn) askLarge(ctx context.Context) error {
 	p := &c.peer
 	switch {
 	case p.asked && !p.grown:

@@ -19,6 +19,9 @@ import (
 //	8  the largest message that it can take (u32)
 //	12 the data
 //
+// On iWARP 16 bytes follow that describe memory of the sender's which may be read, as by
+// [Remote.AppendBinary]: a READ of its first byte shows that all before it has arrived.
+//
 // A message begins with a header:
 //
 //	0  kind: 1 data, 2 credits, 3 end, 4 want, 5 grown, 6 pad

@@ -199,7 +199,11 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if mask&AttrState != 0 {
 		to = attr.State
 	}
-	if err := checkModify(q.typ, from, to, mask); err != nil {
+	check := mask
+	if q.dev.driver.movesQP() && to == Init { // there is nothing that it would have to be told
+		check |= AttrPKeyIndex | AttrPort | AttrAccess
+	}
+	if err := checkModify(q.typ, from, to, check); err != nil {
 		return err
 	}
 	if mask&AttrState != 0 {

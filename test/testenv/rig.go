@@ -13,7 +13,7 @@ const DevicesEnv = "GOVERBS_DEVICES"
 
 // Rig is what the guest has to test with.
 type Rig struct {
-	Driver  string    // Driver is the driver's name, "rxe" or "mlx5".
+	Driver  string    // Driver is the driver's name, "rxe", "mlx5" or "siw".
 	Devices [2]string // Devices are two RDMA devices that reach each other.
 	Netdevs [2]string // Netdevs are their network interfaces; empty on InfiniBand.
 	GID     int       // GID is where they have the GID of an IPv4 address, or else their own.
@@ -58,6 +58,10 @@ func rigOf(names string, netdev func(device string) string) Rig {
 	r := Rig{Devices: [2]string{first, second}}
 	r.Driver = strings.TrimRight(first, "0123456789")
 	r.Driver = strings.TrimSuffix(r.Driver, "_")
+	if r.IWARP() {
+		r.Netdevs = rxeRig.Netdevs // which vmrun gives it in place of rxe
+		return r
+	}
 	for i, d := range r.Devices {
 		r.Netdevs[i] = netdev(d)
 	}
@@ -79,6 +83,19 @@ func sysfsNetdev(device string) string {
 // InfiniBand reports whether the devices are on InfiniBand.
 func (r Rig) InfiniBand() bool { return r.Netdevs[0] == "" }
 
+// IWARP reports whether the devices are of iWARP, which knows reliable connections alone, set up
+// by the connection manager.
+func (r Rig) IWARP() bool { return r.Driver == "siw" }
+
+// NeedsIB skips a test that is about something which InfiniBand and RoCE have and iWARP has not,
+// in words that say what: datagrams, atomics, GIDs, immediate data, changes of state by hand.
+func NeedsIB(tb testing.TB, what string) {
+	tb.Helper()
+	if r := TheRig(); r.IWARP() {
+		Skip(tb, &lacks{what, r.Driver})
+	}
+}
+
 // Needs skips a test that is about something which only some drivers' devices have or do, in
 // words that say what. As with every skip, the list of what a driver lacks must say so.
 func Needs(tb testing.TB, what string, drivers ...string) {
@@ -91,7 +108,7 @@ func Needs(tb testing.TB, what string, drivers ...string) {
 // NeedsLinks skips a test that adds and deletes RDMA devices.
 func NeedsLinks(tb testing.TB) {
 	tb.Helper()
-	Needs(tb, "links that can be added", rxeRig.Driver)
+	Needs(tb, "links that can be added", rxeRig.Driver, "siw")
 }
 
 // NeedsEthernet skips a test that is about addresses and interfaces on InfiniBand.

@@ -72,7 +72,6 @@ var layoutStructs = []layoutStruct{
 var layoutConsts = []layoutConst{
 	{"SIW_ABI_VERSION", "SIW_ABI_VERSION", SIW_ABI_VERSION, false},
 	{"SIW_MAX_SGE", "SIW_MAX_SGE", SIW_MAX_SGE, false},
-	{"SIW_INVAL_UOBJ_KEY", "SIW_INVAL_UOBJ_KEY", SIW_INVAL_UOBJ_KEY, false},
 	{"SIW_MAX_INLINE", "SIW_MAX_INLINE", SIW_MAX_INLINE, false},
 	{"SIW_OP_WRITE", "SIW_OP_WRITE", SIW_OP_WRITE, false},
 	{"SIW_OP_READ", "SIW_OP_READ", SIW_OP_READ, false},

@@ -10,9 +10,8 @@ import (
 
 // Macros.
 const (
-	SIW_ABI_VERSION    = 1
-	SIW_MAX_SGE        = 6
-	SIW_INVAL_UOBJ_KEY = 0x90000
+	SIW_ABI_VERSION = 1
+	SIW_MAX_SGE     = 6
 )
 
 // Constants that the header holds as other expressions.

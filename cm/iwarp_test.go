@@ -1,0 +1,164 @@
+package cm
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// iwarp skips a test on other transports, whose tests say the same of them.
+func iwarp(t *testing.T) *Channel {
+	t.Helper()
+	c := openKernel(t)
+	testenv.Needs(t, "iWARP", "siw")
+	return c
+}
+
+// TestIWARP connects two devices with QPs that are made by hand, which the kernel moves: the side
+// that accepts may not send first, and what it receives lets it send.
+func TestIWARP(t *testing.T) {
+	c := iwarp(t)
+	l, addr := listen(t, c, TCP, first)
+	id := newID(t, c, TCP)
+	resolve(t, c, id, addr)
+	client := newEnd(t, id, uverbs.RC)
+	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
+	must(t, id.Connect(ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, QPN: client.qp.QPN()}, ECE{}))
+	request := next(t, c, ConnectRequest)
+	if request.Listen != l || request.ID == l || !bytes.Equal(request.Param.PrivateData, hello) ||
+		request.Param.ResponderResources != 2 || request.Param.InitiatorDepth != 3 {
+		t.Errorf("request is %+v", request)
+	}
+	t.Cleanup(func() { must(t, request.ID.Close()) })
+	server := newEnd(t, request.ID, uverbs.RC)
+	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), client.qp.PostRecv(1, client.mr.SGE(2048, 2048)))
+	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, QPN: server.qp.QPN()}, ECE{}))
+	must(t, server.qp.Moved(uverbs.RTR))
+	for range 2 { // of both sides, in any order
+		ctx := within(t)
+		e := value(c.Next(ctx))(t)
+		if e.Type != Established || e.Err() != nil {
+			t.Fatalf("event is %s, %v", e.Type, e.Err())
+		}
+		if e.ID == id && !bytes.Equal(e.Param.PrivateData, welcome) {
+			t.Errorf("answer is %+v", e)
+		}
+	}
+	must(t, client.qp.Moved(uverbs.RTS))
+	answer := uverbs.SendWR{ID: 3, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{server.mr.SGE(0, 27)}}
+	if err := server.qp.PostSend(answer); !errors.Is(err, uverbs.ErrState) || !strings.Contains(err.Error(), "the side that connects sends first") {
+		t.Errorf("the side that has accepted sends first: %v", err)
+	}
+	copy(client.mr.Bytes(), "over the connection manager")
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 27)}}))
+	client.poll(t)
+	if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "over the connection manager" {
+		t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
+	}
+	must(t, server.qp.PostSend(answer))
+	server.poll(t)
+	if wc := client.poll(t); string(client.mr.Bytes()[2048:][:wc.ByteLen]) != "over the connection manager" {
+		t.Errorf("the answer is %q", client.mr.Bytes()[2048:][:wc.ByteLen])
+	}
+	must(t, id.Disconnect())
+	for range 2 { // this side need not wait for the other
+		if e := next(t, c, Disconnected); e.ID != request.ID && e.ID != id {
+			t.Error("disconnected is another ID")
+		}
+	}
+}
+
+// TestIWARPRefused: what is said of connections that are not made.
+func TestIWARPRefused(t *testing.T) {
+	c := iwarp(t)
+	ctx := within(t)
+	connect := func(to netip.AddrPort, p ConnParam) error {
+		id := newID(t, c, TCP)
+		must(t, id.Resolve(ctx, netip.AddrPort{}, to))
+		p.QPN = newEnd(t, id, uverbs.RC).qp.QPN()
+		_, err := id.ConnectWait(ctx, p, ECE{})
+		return err
+	}
+	says := func(what string, err error, is error, words string) {
+		t.Helper()
+		if !errors.Is(err, is) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v, want %v and %q", what, err, is, words)
+		}
+	}
+	says("nobody listens", connect(netip.AddrPortFrom(first, 9), ConnParam{}), syscall.ECONNREFUSED, "nobody listens there")
+
+	// The program rejects.
+	l := newID(t, c, TCP)
+	must(t, l.Bind(netip.AddrPortFrom(first, 0)), l.Listen(4))
+	addr := value(l.Addrs())(t).Local
+	to := netip.AddrPortFrom(first, addr.Port)
+	go func() {
+		if e, err := l.Request(ctx); err == nil {
+			e.ID.Reject([]byte("not you"), ReasonConsumer)
+			e.ID.Close()
+		}
+	}()
+	err := connect(to, ConnParam{})
+	says("a rejection", err, syscall.ECONNREFUSED, "the program there has rejected it")
+	var e *EventError
+	if !errors.As(err, &e) || string(e.PrivateData) != "not you" {
+		t.Errorf("the rejection comes with %+v", e)
+	}
+}
+
+// TestIWARPStrangers: a peer that speaks TCP but no MPA, another version of it, or nothing at all
+// for a while, is no connection; nor is one that ends. The listener goes on.
+func TestIWARPStrangers(t *testing.T) {
+	c := iwarp(t)
+	ctx := within(t)
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{}))(t)
+	defer l.Close()
+	// Of what is said to the listener it says nothing but by ending the connection.
+	for name, greeting := range map[string]string{
+		"another protocol": "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n",
+		"version 9":        "MPA ID Req Frame\x00\x09\x00\x00",
+		"a reply":          "MPA ID Rep Frame\x00\x01\x00\x00",
+	} {
+		conn := value(net.Dial("tcp", l.Addr().String()))(t)
+		value(conn.Write([]byte(greeting)))(t)
+		conn.SetReadDeadline(time.Now().Add(4 * timeout))
+		if n, err := conn.Read(make([]byte, 64)); err == nil {
+			t.Errorf("%s is answered with %d bytes", name, n)
+		}
+		conn.Close()
+	}
+	// What a listener says that is none of iWARP. (Some that are worse crash the kernel.)
+	for name, answer := range map[string]string{
+		"another version": "MPA ID Rep Frame\x10\x09\x00\x04\x00\x01\x00\x01",
+		"a reject":        "MPA ID Rep Frame\x30\x02\x00\x04\x00\x01\x00\x01", "nothing": "",
+	} {
+		tcp := value(net.Listen("tcp", net.JoinHostPort(first.String(), "0")))(t)
+		go func() {
+			if conn, err := tcp.Accept(); err == nil {
+				conn.Read(make([]byte, 256))
+				conn.Write([]byte(answer))
+				conn.Close()
+			}
+			tcp.Close()
+		}()
+		id := newID(t, c, TCP)
+		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(tcp.Addr().String())))
+		_, err := id.ConnectWait(ctx, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()}, ECE{})
+		if err == nil || !strings.Contains(err.Error(), tcp.Addr().String()) || !strings.Contains(err.Error(), "MPA") && !strings.Contains(err.Error(), "rejected") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	client, server := connect(t, l, Options{})
+	must(t, client.Send(ctx, []byte("it goes on")))
+	if got := value(server.Recv(ctx))(t); string(got) != "it goes on" {
+		t.Errorf("received %q", got)
+	}
+}
