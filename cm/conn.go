@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -227,15 +228,32 @@ func (c *Conn) start(peer hello, private []byte) {
 	c.hub.watch(c.id, c.event)
 }
 
-// greet has the side that has connected send first, as iWARP demands: it says that it is there.
-func (c *Conn) greet() error {
+// greet has the side that has connected send first, as iWARP demands: it says that it is there,
+// and asks the peer's device for an answer. Soft iWARP may not notice what arrives while it
+// accepts, before it gets something more: so it is asked again until it answers.
+func (c *Conn) greet(ctx context.Context) error {
 	if !onIWARP(c.dev.dev) {
 		return nil
 	}
+	const first, growth = 20 * time.Millisecond, 2
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.users++
+	defer c.end()
 	c.control(header{kind: msgCredits})
-	return c.err
+	answered := c.probe()
+	for wait := first; ; wait *= growth {
+		soon, cancel := context.WithTimeout(ctx, wait)
+		err := c.await(soon, isDone, answered)
+		cancel()
+		switch {
+		case err == nil:
+			return c.err
+		case ctx.Err() != nil:
+			return err
+		}
+		c.probe().left = true
+	}
 }
 
 // LocalAddr returns this side's address.

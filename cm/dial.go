@@ -109,7 +109,7 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 		return c, err
 	}
 	c.start(peer, answer.Param.PrivateData)
-	if err := c.greet(); err != nil {
+	if err := c.greet(ctx); err != nil {
 		return c, err
 	}
 	return c, nil

@@ -115,6 +115,7 @@ func TestSetPath(t *testing.T) {
 // TestAckTimeout: the time that was set for an ID is its QP's.
 func TestAckTimeout(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "acknowledgements")
 	_, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
 	const want = uverbs.AckTimeout(21)
@@ -167,6 +168,7 @@ func TestDatagramTraffic(t *testing.T) {
 // TestSpaceIB connects in InfiniBand's port space, which RoCE has too.
 func TestSpaceIB(t *testing.T) {
 	c := openKernel(t)
+	testenv.NeedsIB(t, "port space ib")
 	_, addr := listen(t, c, IB, first)
 	id := newID(t, c, IB)
 	resolve(t, c, id, addr)

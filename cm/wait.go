@@ -121,7 +121,7 @@ func (id *ID) findAddr(ctx context.Context, local, remote netip.AddrPort) error 
 	var last error
 	for timeout := first; ; timeout *= growth {
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(ctx))); err != nil {
-			if last != nil && errors.Is(err, syscall.EINVAL) && remote.Addr().IsLoopback() { // as kernels with iWARP alone say it
+			if errors.Is(err, syscall.EINVAL) && remote.Addr().IsLoopback() { // as kernels with iWARP alone say it
 				return &Error{Op: opResolve, Addr: id.to(), Errno: syscall.ENODEV, Hint: noDevice}
 			}
 			return err

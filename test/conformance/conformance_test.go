@@ -21,13 +21,18 @@ import (
 //go:embed lacking.txt
 var lacking string
 
+// lackingSiw lists what kernels, or soft iWARP, lack.
+//
+//go:embed lacking_siw.txt
+var lackingSiw string
+
 // lackingMLX5 lists what kernels, or ConnectX adapters, lack.
 //
 //go:embed lacking_mlx5.txt
 var lackingMLX5 string
 
 func TestMain(m *testing.M) {
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5}))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
 }
 
 // deviceName is the device that most tests use.
@@ -108,6 +113,9 @@ const testQKey = 0x11111111
 func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	t.Helper()
 	s := &side{dev: dev}
+	if o.Type != 0 && o.Type != uverbs.RC {
+		testenv.NeedsIB(t, "QP type "+o.Type.String())
+	}
 	var err error
 	check := func(c closer) {
 		t.Helper()
@@ -144,6 +152,10 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 // connect connects two sides.
 func connect(t *testing.T, a, b *side) {
 	t.Helper()
+	if rig.IWARP() {
+		joinIWARP(t, a.qp, b.qp, a.cq)
+		return
+	}
 	ea, err := a.qp.Endpoint()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,362 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// Offsets and sizes as rdma/siw-abi.h has them.
+const (
+	siwSQESize, siwRQESize, siwCQESize = 120, 112, 32
+
+	siwFlags  = 8  // of all elements
+	siwOpcode = 11 // siw_sqe.opcode
+	siwValid  = 1  // SIW_WQE_VALID
+)
+
+// siwRig is a QP and its CQ whose rings are in the test's hand: it plays the kernel.
+type siwRig struct {
+	qp           *QP
+	cq           *CQ
+	sq, rq, ring []byte
+	sqAt, cqAt   int
+}
+
+// siwRigSize is the number of elements of each ring.
+const siwRigSize = 8
+
+// newSiwRig makes a QP in RTS whose doorbells nobody hears.
+func newSiwRig(tb testing.TB) *siwRig {
+	tb.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { null.Close() })
+	cmd, err := newCommandFile(null, pathWrite, abi.RDMA_DRIVER_SIW, "siw0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dev := &Device{cmd: cmd, driver: siwDriver{}, info: DeviceInfo{Name: "siw0"}}
+	mem := func(n int) []byte {
+		r := value(mmio.MapAnonymous(n, false))(tb)
+		tb.Cleanup(func() { r.Close() })
+		return r.Bytes()
+	}
+	r := &siwRig{sq: mem(siwSQESize * siwRigSize), rq: mem(siwRQESize * siwRigSize), ring: mem(siwCQESize*siwRigSize + 8)}
+	r.cq = &CQ{object: object{dev: dev, kind: "CQ"}, kind: kindSiw, siw: &siwCQ{ring: value(siw.NewCompQueue(r.ring, siwRigSize))(tb)}}
+	r.qp = &QP{object: object{dev: dev, kind: "QP"}, kind: kindSiw, typ: RC, handle: qpHandle, qpn: 9, sendCQ: r.cq, recvCQ: r.cq}
+	r.qp.siwSQ = value(siw.NewSendQueue(r.sq, siwRigSize, 3))(tb)
+	r.qp.siwRQ = value(siw.NewRecvQueue(r.rq, siwRigSize, 3))(tb)
+	r.qp.setOps(siwOps)
+	r.qp.newDoorbell()
+	r.cq.qps.Store(r.qp.qpn, r.qp)
+	r.qp.state.Store(uint32(RTS))
+	return r
+}
+
+// take takes the next send, and returns its ID, flags and operation.
+func (r *siwRig) take() (id uint64, flags uint16, op uint8, ok bool) {
+	e := r.sq[r.sqAt%siwRigSize*siwSQESize:][:siwSQESize]
+	flags = binary.LittleEndian.Uint16(e[siwFlags:])
+	if flags&siwValid == 0 {
+		return 0, 0, 0, false
+	}
+	binary.LittleEndian.PutUint16(e[siwFlags:], 0)
+	r.sqAt++
+	return binary.LittleEndian.Uint64(e), flags, e[siwOpcode], true
+}
+
+// put completes something.
+func (r *siwRig) put(id uint64, op uint8, status uint16, n uint32) {
+	e := r.ring[r.cqAt%siwRigSize*siwCQESize:][:siwCQESize]
+	binary.LittleEndian.PutUint64(e, id)
+	binary.LittleEndian.PutUint32(e[12:], n)
+	binary.LittleEndian.PutUint64(e[24:], uint64(r.qp.qpn))
+	binary.LittleEndian.PutUint32(e[siwFlags:], siwValid|uint32(op)<<8|uint32(status)<<16)
+	r.cqAt++
+}
+
+// poll returns what is in the CQ.
+func (r *siwRig) poll(t *testing.T) []WC {
+	t.Helper()
+	wcs := make([]WC, 2*siwRigSize)
+	return wcs[:value(r.cq.Poll(wcs))(t)]
+}
+
+// TestSiwOperations: each operation by each way of posting it is siw's with the flags that were
+// asked for, and what iWARP has not is refused.
+func TestSiwOperations(t *testing.T) {
+	for op, want := range map[WROpcode]uint8{WRRDMAWrite: 0, WRRDMARead: 1, WRRDMAReadWithInv: 2, WRSend: 3, WRSendWithInv: 5, WRLocalInv: 10} {
+		for flags, bits := range map[SendFlags]uint16{0: 0, Signaled: 4, Solicited: 8, Fence: 16, Signaled | Solicited | Fence: 28} {
+			if op == WRRDMARead || op == WRRDMAReadWithInv {
+				bits &^= 16
+			}
+			r := newSiwRig(t)
+			must(t, r.qp.PostSend(SendWR{ID: 5, Opcode: op, Flags: flags, RemoteAddr: 1, RKey: 2, InvalidateRKey: 3}))
+			if id, got, code, ok := r.take(); !ok || id != 5 || got != bits|siwValid || code != want {
+				t.Errorf("%s, flags %d: ID %d, flags %#x, opcode %d", op, flags, id, got, code)
+			}
+			if sent := r.qp.sent(5); sent.op != op || !strings.Contains(sent.text, op.String()) {
+				t.Errorf("%s is remembered as %+v", op, sent)
+			}
+		}
+	}
+	r := newSiwRig(t)
+	for _, op := range []WROpcode{WRSendWithImm, WRRDMAWriteWithImm, WRAtomicCAS, WRAtomicFAA, WRBindMW, WRFlush, WRAtomicWrite} {
+		if err := r.qp.PostSend(SendWR{Opcode: op, Inline: make([]byte, 8)}); !errors.Is(err, ErrOpcode) {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+	two := []SGE{{Addr: 1, Length: 1}, {Addr: 2, Length: 1}}
+	for name, c := range map[string]struct {
+		wr   SendWR
+		want error
+	}{
+		"two places of a READ": {SendWR{Opcode: WRRDMARead, SGL: two}, ErrTooManySGE},
+		"four SGEs":            {SendWR{Opcode: WRSend, SGL: append(two, two...)}, ErrTooManySGE},
+		"inline READ":          {SendWR{Opcode: WRRDMARead, Inline: []byte{1}}, ErrInlineUse},
+		"inline SEND_WITH_INV": {SendWR{Opcode: WRSendWithInv, Inline: []byte{1}}, ErrInlineUse},
+		"inline and SGL":       {SendWR{Opcode: WRSend, Inline: []byte{1}, SGL: two}, ErrInlineUse},
+		"too much inline":      {SendWR{Opcode: WRSend, Inline: make([]byte, 81)}, ErrInlineTooLong},
+		"outside":              {SendWR{Opcode: WRSend, SGL: []SGE{{outside: true}}}, ErrSGERange},
+		"data of LOCAL_INV":    {SendWR{Opcode: WRLocalInv, SGL: two}, ErrNoData},
+	} {
+		if err := r.qp.PostSend(c.wr); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	if _, _, _, ok := r.take(); ok {
+		t.Error("something that was refused is in the ring")
+	}
+}
+
+// TestSiwFull: all elements can be used, and not one more; batches are all or nothing.
+func TestSiwFull(t *testing.T) {
+	r := newSiwRig(t)
+	wrs := make([]SendWR, siwRigSize+1)
+	for i := range wrs {
+		wrs[i] = SendWR{ID: uint64(i), Opcode: WRSend}
+	}
+	var arg *ArgError
+	if err := r.qp.PostSend(wrs...); !errors.As(err, &arg) {
+		t.Errorf("more than the queue has: %v", err)
+	}
+	must(t, r.qp.PostSend(wrs[:siwRigSize-1]...))
+	if err := r.qp.PostSend(wrs[:2]...); err != ErrQueueFull {
+		t.Errorf("two where there is room for one: %v", err)
+	}
+	must(t, r.qp.PostSend(wrs[siwRigSize-1]))
+	for i := range siwRigSize {
+		if id, _, _, ok := r.take(); !ok || id != uint64(i) {
+			t.Fatalf("the kernel takes %d, %v, want %d", id, ok, i)
+		}
+	}
+	for i := range siwRigSize {
+		must(t, r.qp.PostRecv(uint64(i)))
+	}
+	if err := r.qp.PostRecvs(RecvWR{}); err != ErrQueueFull {
+		t.Errorf("a receive more: %v", err)
+	}
+}
+
+// TestSiwPoll: every status and operation is the verbs', and one that there is not is an error.
+func TestSiwPoll(t *testing.T) {
+	r := newSiwRig(t)
+	for status, want := range []WCStatus{
+		WCSuccess, WCLocLenErr, WCLocProtErr, WCLocQPOpErr, WCWRFlushErr, WCBadRespErr, WCLocAccessErr, WCRemAccessErr, WCRemInvReqErr,
+		WCGeneralErr, WCGeneralErr,
+	} {
+		r.put(uint64(status), siw.Recv, uint16(status), 77)
+		got := r.poll(t)
+		if diff := cmp.Diff([]WC{{ID: uint64(status), Status: want, Opcode: WCRecv, ByteLen: 77, QPN: 9}}, got); diff != "" {
+			t.Errorf("status %d (-want +got):\n%s", status, diff)
+		}
+	}
+	for op, want := range map[uint8]WCOpcode{0: WCRDMAWrite, 1: WCRDMARead, 2: WCRDMARead, 3: WCSend, 5: WCSend, 8: WCRecv, 10: WCLocalInv, 255: 0} {
+		if r.put(1, op, 0, 0); r.poll(t)[0].Opcode != want {
+			t.Errorf("opcode %d is not %s", op, want)
+		}
+	}
+}
+
+// TestSiwFlushed: what a QP in error is given completes as flushed, behind what the kernel has
+// flushed, and so does what the kernel did not see any more.
+func TestSiwFlushed(t *testing.T) {
+	r := newSiwRig(t)
+	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}, SendWR{ID: 2, Opcode: WRSend}), r.qp.PostRecv(11), r.qp.PostRecv(12))
+	r.take()
+	r.put(1, siw.Send, siw.StatusWRFlushErr, 0) // the kernel flushes one, and the rest comes too late
+	r.qp.state.Store(uint32(Err))
+	siwDriver{}.qpModified(r.qp, RTS, Err)
+	must(t, r.qp.PostSend(SendWR{ID: 3, Opcode: WRRDMAWrite}), r.qp.PostRecv(13), r.qp.PostRecvs(RecvWR{ID: 14}, RecvWR{ID: 15}))
+	b := r.qp.BeginSend()
+	b.Send(4, 0)
+	must(t, b.Post())
+	var ids []uint64
+	for _, wc := range r.poll(t) {
+		if wc.Status != WCWRFlushErr || wc.QPN != 9 {
+			t.Errorf("completion is %+v", wc)
+		}
+		ids = append(ids, wc.ID)
+	}
+	if diff := cmp.Diff([]uint64{1, 2, 11, 12, 3, 13, 14, 15, 4}, ids); diff != "" {
+		t.Errorf("flushed (-want +got):\n%s", diff)
+	}
+	if again := r.poll(t); len(again) != 0 {
+		t.Errorf("then there is %+v", again)
+	}
+}
+
+// TestSiwUnheard: the side that accepts may send when it has received something, and Moved knows
+// what can follow what.
+func TestSiwUnheard(t *testing.T) {
+	r := newSiwRig(t)
+	fresh := func() {
+		r.qp.state.Store(uint32(Init))
+		r.qp.unheard.Store(true)
+		r.cq.siw.unheard.Store(1)
+	}
+	send := SendWR{ID: 1, Opcode: WRSend}
+	fresh()
+	must(t, r.qp.Moved(RTR))
+	if err := r.qp.PostSend(send); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "the side that connects sends first") {
+		t.Errorf("before anything has come: %v", err)
+	}
+	r.put(1, siw.Recv, 0, 5)
+	r.poll(t)
+	must(t, r.qp.PostSend(send))
+	if n := r.cq.siw.unheard.Load(); n != 0 {
+		t.Errorf("%d QPs are unheard", n)
+	}
+	fresh() // something comes before Moved is called
+	r.put(1, siw.Recv, 0, 5)
+	r.poll(t)
+	must(t, r.qp.Moved(RTR), r.qp.PostSend(send))
+	fresh() // the program knows better
+	must(t, r.qp.Moved(RTR), r.qp.Moved(RTS), r.qp.PostSend(send))
+	var arg *ArgError
+	if err := r.qp.Moved(RTR); !errors.As(err, &arg) {
+		t.Errorf("back to RTR: %v", err)
+	}
+	if err := r.qp.Moved(SQD); !errors.As(err, &arg) {
+		t.Errorf("to SQD: %v", err)
+	}
+	if err := newQuietRig(t, 3).withDriver(rxeDriver{}).Moved(RTS); !errors.As(err, &arg) {
+		t.Errorf("of rxe: %v", err)
+	}
+	r.qp.state.Store(uint32(Err))
+	if err := r.qp.Moved(RTS); !errors.As(err, &arg) {
+		t.Errorf("out of ERR: %v", err)
+	}
+}
+
+// withDriver gives the QP's device a driver, and returns the QP.
+func (r *postRig) withDriver(d driver) *QP {
+	r.qp.dev.driver = d
+	return r.qp
+}
+
+// TestSiwModify: what the kernel alone does is refused, with words that say what to do instead.
+func TestSiwModify(t *testing.T) {
+	r := newSiwRig(t)
+	r.qp.state.Store(uint32(Init))
+	for _, to := range []QPState{RTR, RTS} {
+		row := transitions[RC][[2]QPState{to - 1, to}]
+		r.qp.state.Store(uint32(to - 1))
+		var f *FeatureError
+		if err := r.qp.Modify(QPAttr{State: to}, AttrState|row.required); !errors.As(err, &f) || !strings.Contains(err.Error(), "connection manager") {
+			t.Errorf("to %s: %v", to, err)
+		}
+	}
+}
+
+// TestSiwAllocatesNothing holds the data path to what it promises.
+func TestSiwAllocatesNothing(t *testing.T) {
+	r := newSiwRig(t)
+	sgl, inline, wcs := []SGE{{Addr: 1, Length: 2, LKey: 3}}, []byte("inline"), make([]WC, 4)
+	if n := testing.AllocsPerRun(100, func() {
+		err := errors.Join(
+			r.qp.PostSend(SendWR{ID: 1, Opcode: WRRDMAWrite, Flags: Signaled, SGL: sgl, RemoteAddr: 1, RKey: 2}),
+			r.qp.PostSend(SendWR{ID: 2, Opcode: WRSend, Inline: inline}))
+		b := r.qp.BeginSend()
+		b.Read(3, Signaled, 1, 2)
+		b.SGE(sgl...)
+		if err = errors.Join(err, b.Post(), r.qp.PostRecv(4, sgl...)); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			r.take()
+		}
+		clear(r.rq)
+		r.put(1, siw.Send, 0, 2)
+		if k, err := r.cq.Poll(wcs); k != 1 || err != nil {
+			t.Fatal(k, err)
+		}
+		if err := r.cq.armSiw(); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkSiwPingPong posts a message and a receive and polls for a completion, without a kernel.
+func BenchmarkSiwPingPong(b *testing.B) {
+	r := newSiwRig(b)
+	sgl, wcs := []SGE{{Addr: 1, Length: 2, LKey: 3}}, make([]WC, 4)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGL: sgl}); err != nil {
+			b.Fatal(err)
+		}
+		if err := r.qp.PostRecv(4, sgl...); err != nil {
+			b.Fatal(err)
+		}
+		r.take()
+		clear(r.rq)
+		r.put(1, siw.Send, 0, 2)
+		if k, err := r.cq.Poll(wcs); k != 1 || err != nil {
+			b.Fatal(k, err)
+		}
+	}
+}
+
+// FuzzSiwPoll: whatever is in the ring, Poll returns what a program can look at.
+func FuzzSiwPoll(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 1, 8, 0, 0})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := newSiwRig(t)
+		if len(b) > 0 {
+			for i := range r.ring {
+				r.ring[i] = b[i%len(b)]
+			}
+		}
+		wcs := make([]WC, 3)
+		for range 2 * siwRigSize {
+			n, err := r.cq.Poll(wcs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range wcs[:n] {
+				if err := r.qp.Err(&wcs[i]); (err == nil) != (wcs[i].Status == WCSuccess) || wcs[i].Opcode.String() == "" {
+					t.Errorf("completion %+v, error %v", wcs[i], err)
+				}
+			}
+			if n == 0 {
+				return
+			}
+		}
+		t.Error("there is no end")
+	})
+}
