@@ -78,6 +78,13 @@ func Args(o Options) ([]string, error) {
 		// hundred times as slow: a system call for each look at the clock. The TSC is
 		// the host's clock, the same for all processors.
 		params = append(params, "tsc=reliable")
+		khz := tscKHz()
+		if o.ICount {
+			khz = 1e6 // a nanosecond each
+		}
+		if khz != 0 { // Linux 5.11 and later take it
+			params = append(params, fmt.Sprintf("tsc_early_khz=%d", khz))
+		}
 	}
 	args := append([]string{}, t.machine...)
 	if len(o.Cards) > 0 {

@@ -24,7 +24,7 @@ func TestArgs(t *testing.T) {
 	}{
 		{Options{Arch: "amd64", Accel: "tcg", CPUs: 2, MemMiB: 1024, Kernel: "/k", Append: []string{"a=b"}, Extra: []string{"-s"}},
 			[]string{"-accel tcg -cpu max ", "-smp 2 -m 1024M", "-kernel /k -initrd /proc/self/fd/3", "console=ttyS0 quiet", " tsc=reliable ", " a=b ", "fd=4", "-nic none"}, []string{"virt "}},
-		{Options{Arch: "amd64", Accel: "tcg", CPUs: 1, ICount: true}, []string{" -icount shift=0,sleep=off "}, nil},
+		{Options{Arch: "amd64", Accel: "tcg", CPUs: 1, ICount: true}, []string{" -icount shift=0,sleep=off ", " tsc_early_khz=1000000 "}, nil},
 		{Options{Arch: "amd64", Accel: "kvm", CPUs: 1, MemMiB: 512}, []string{"-accel kvm -cpu host "}, []string{"-cpu max"}},
 		{Options{Arch: "arm64", Accel: "tcg", CPUs: 1, MemMiB: 512}, []string{"-machine virt", "-cpu max,pauth-impdef=on", "console=ttyAMA0"}, []string{"ttyS0", "tsc="}},
 	} {
@@ -93,6 +93,23 @@ func initrd(t *testing.T) *os.File {
 	}
 	t.Cleanup(func() { f.Close() })
 	return f
+}
+
+// TestTSC: what the counter is said to count in a millisecond is what it counts in one.
+func TestTSC(t *testing.T) {
+	khz := tscKHz()
+	if !hasTSC {
+		if khz != 0 {
+			t.Errorf("%d kHz of no counter", khz)
+		}
+		return
+	}
+	from, c0 := stamp()
+	time.Sleep(30 * time.Millisecond)
+	to, c1 := stamp()
+	if got := float64(c1-c0) / float64(to.Sub(from)) * 1e6; got < 0.99*float64(khz) || got > 1.01*float64(khz) {
+		t.Errorf("%.0f kHz, and %d before", got, khz)
+	}
 }
 
 func TestStart(t *testing.T) {
