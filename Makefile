@@ -22,7 +22,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench benchonce sidebyside vmtest kernel perf flat hosts control mlx5 mlx5cm generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench benchonce sidebyside vmtest kernel perf flat hosts control mlx5 mlx5cm siw generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -48,7 +48,7 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 test: WALK = 60s
 test: SIDEBYSIDE = -rounds 1
 test: FLAT = 5x
-test: check unit race abi benchonce sidebyside size vmtest kernel perf flat hosts control mlx5 mlx5cm racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi benchonce sidebyside size vmtest kernel perf flat hosts control mlx5 mlx5cm siw racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -74,7 +74,7 @@ abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest a
 	set -e; new=$$($(VMRUN) get -suite sid linux-libc-dev); old=$$($(VMRUN) get linux-libc-dev); \
 	go run ./tools/abigen -check -include $$new/usr/include; \
 	for dir in $$new $$old; do \
-		GOVERBS_UAPI_INCLUDE=$$dir/usr/include go test -count=1 ./uverbs/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi; \
+		GOVERBS_UAPI_INCLUDE=$$dir/usr/include go test -count=1 ./uverbs/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./mmio/siw/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi; \
 	done
 
 vmtest: ## vmrun's own tests, which boot VMs
@@ -206,6 +206,16 @@ mlx5cm: $(VMRUN) hca verbs ## connections, two hosts and interop on a modelled C
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
 	done
 	+$(AT_ONCE) -j1 boot-mlx5cm boot-mlx5hosts
+
+# Soft iWARP: what has no device of it by rdma_cm is skipped by the lists of what it lacks.
+.PHONY: boot-siw
+boot-siw:
+	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name siw $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device siw -env GOVERBS_KERNEL_TEST=1 \
+		-env GOVERBS_DEVICES=siw0,siw1 $(if $(WALK),-env GOVERBS_WALK=$(WALK)) cm.test $(RECORD_TEST)
+siw: $(VMRUN) testmatrix ## connections and the verbs on soft iWARP, on KERNEL and ARCH
+	for p in cm test/conformance; do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
+	rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-siw.*.json
+	+$(AT_ONCE) -j1 boot-siw
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL

@@ -27,6 +27,13 @@
 // A QP that was made with [ID.CreateQP] follows the ID: it is brought to the state that each
 // step needs, and closed with the ID.
 //
+// # iWARP
+//
+// On iWARP the kernel connects by TCP and moves the QP itself. The side that connects has to send
+// first, which a Conn does by itself: what the other sends waits for that. There are no
+// datagrams, groups and path records, a rejection has no reason, and the ID's Connect takes as
+// long as TCP does, whatever the context says.
+//
 // # Paths, groups and services
 //
 // [ID.ResolveRoute] has the kernel find the route, whose path records [ID.Paths] tells;

@@ -348,7 +348,6 @@ func removable(t *testing.T) (device, addr string, remove func() error) {
 	if testenv.TheRig().Driver == "mlx5" {
 		return unbindable(t)
 	}
-	testenv.NeedsLinks(t)
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "cr0"}, PeerName: "cr1"}))
 	dev, peer := value(netlink.LinkByName("cr0"))(t), value(netlink.LinkByName("cr1"))(t)
 	t.Cleanup(func() { netlink.LinkDel(dev) })

@@ -78,7 +78,8 @@
 // atomics, SEND with invalidate; MRs, which can be changed, and on demand (Linux 6.15);
 // memory windows (5.14), FLUSH and ATOMIC_WRITE (6.2); SRQ, multicast, asynchronous
 // events. XRC, raw packets, flows, thread domains and time stamps are there for drivers that
-// have them, as mlx5 (ConnectX, below) does; on rxe they answer with a [FeatureError].
+// have them, as mlx5 (ConnectX, below) does; on rxe they answer with a [FeatureError]. siw
+// (iWARP, below) has reliable connections.
 // Connections by address are the business of package cm.
 //
 // What rxe does otherwise than one might think:
@@ -117,4 +118,23 @@
 // An adapter whose registers or completions are of a kind that the library does not know is
 // not opened: the [FeatureError] says what it is. The library was tested on a model of a card;
 // the README says what that cannot prove.
+//
+// # iWARP
+//
+// siw is iWARP in software. What differs from rxe:
+//
+//   - The kernel's connection manager moves a QP, which is why [QP.Connect] cannot: see package
+//     cm, and [QP.Moved]. A QP that is in error stays there.
+//   - The side that connects sends first. The other gets [ErrState] until it has received.
+//   - A SEND or an RDMA WRITE is complete as soon as TCP has it. What the peer then refuses ends the
+//     connection: what is posted is flushed, without a reason. Only an RDMA READ, which has one
+//     SGE, shows that all before it has arrived.
+//   - A message without a receive ends the connection.
+//   - What is posted to a QP in error, and what the kernel did not look at before, the library
+//     completes as flushed; no event tells of that.
+//   - A place in the send queue is free as soon as the kernel has begun with it.
+//   - RLIMIT_MEMLOCK counts for root as well.
+//   - An RDMA READ of 0 bytes may break the connection, as siw answers with what it had to send before.
+//   - A process that makes a TCP connection to a listener's port and breaks it off may end the
+//     listener, or crash the kernel (6.1).
 package uverbs

@@ -266,6 +266,7 @@ func (c *CQ) pollSiw(wcs []WC) (int, error) {
 		switch {
 		case wc.Status != WCSuccess:
 			c.failed(wc)
+			c.breakDown(wc.QPN)
 		case wc.Opcode == WCRecv && c.siw.unheard.Load() != 0:
 			if q, ok := c.qps.Load(wc.QPN); ok {
 				q.hear()
@@ -284,6 +285,15 @@ func (c *CQ) pollSiw(wcs []WC) (int, error) {
 		return 0, c.errClosed()
 	}
 	return n, nil
+}
+
+// breakDown brings a QP into error, one of whose work requests has failed. The kernel has done so,
+// or has only closed the connection and would leave what is posted where it is: once it was told,
+// all of it is flushed, see qpModified.
+func (c *CQ) breakDown(qpn uint32) {
+	if q, ok := c.qps.Load(qpn); ok && q.State() != Err {
+		q.Modify(QPAttr{State: Err}, AttrState) // it fails if the QP is being closed
+	}
 }
 
 // armSiw arms the CQ. siw has no word of which messages its sender has marked as solicited: it

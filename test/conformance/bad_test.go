@@ -251,6 +251,7 @@ func TestPortDown(t *testing.T) {
 // TestNoWay: a peer that cannot be reached is an error that tells the local GID, the network
 // interface and what is missing there.
 func TestNoWay(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	testenv.NeedsEthernet(t)
 	for _, c := range []struct {
@@ -280,6 +281,7 @@ func TestNoWay(t *testing.T) {
 }
 
 func TestGIDIndex(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsEthernet(t)
 		dev := openDevice(t, deviceName)
@@ -343,6 +345,7 @@ func TestTooBig(t *testing.T) {
 // a receive would do as well, were it not for rxe of Linux 5.10: on loopback it then
 // sends again and again within the doorbell, and never returns.
 func TestQueueFull(t *testing.T) {
+	testenv.NeedsIB(t, "a send queue that holds what is not complete")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{
 			MaxSendWR: 4, MaxRecvWR: 4,
@@ -423,6 +426,7 @@ func wrongKey(t *testing.T, wr uverbs.SendWR) (uverbs.WCStatus, error) {
 }
 
 func TestRemoteAccess(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		access := []uverbs.WCStatus{uverbs.WCRemAccessErr}
 		if rxeBefore(t, 6, 0) {
@@ -453,6 +457,7 @@ func TestRemoteAccess(t *testing.T) {
 
 // TestPeerGone closes the peer's QP: the sender learns it, with the peer's address.
 func TestPeerGone(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		o := uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 10, RetryCount: 1}}

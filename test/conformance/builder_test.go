@@ -12,6 +12,7 @@ import (
 // TestBuilderWindow binds a window, takes it away by LOCAL_INV, binds another and takes that
 // away by the peer's SEND, without structs.
 func TestBuilderWindow(t *testing.T) {
+	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		first, mr := window(t, b, uverbs.MWType2)
@@ -91,6 +92,7 @@ func TestBuilderAtomicWrite(t *testing.T) {
 // TestBuilderData gives data inline, in pieces, and as lists as long as the QP takes them,
 // on each transport; a datagram says where it goes first.
 func TestBuilderData(t *testing.T) {
+	testenv.NeedsIB(t, "immediate data")
 	eachTransport(t, uverbs.QPOptions{MaxSendSGE: 8, MaxRecvSGE: 8, MaxInline: 96}, func(t *testing.T, c *talk) {
 		a, b := c.a, c.b
 		limit := a.qp.Caps().MaxSendSGE

@@ -29,6 +29,7 @@ func writeToSelf(s *side) uverbs.SendWR {
 // object is closed, or what it would have been told a moment before; nothing else, and
 // no memory is touched that is not there any more.
 func TestCloseBeside(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	bad := uverbs.WC{ID: 1 << 41, Status: uverbs.WCLocProtErr}
@@ -106,6 +107,7 @@ func TestWQCloseBeside(t *testing.T) {
 // TestPollBesideClose: one goroutine polls the CQ of several QPs, whose work requests fail, while
 // others close them.
 func TestPollBesideClose(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	for range 2 {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -94,6 +95,7 @@ var argumentFirst = []string{
 // among them. What can fail fails with os.ErrClosed, or where the arguments come first with
 // an error about one; nothing panics.
 func TestAfterClose(t *testing.T) {
+	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		all := append([]closer{dev}, objects(t, dev)...)
@@ -166,6 +168,7 @@ func refuses(err error) bool {
 // TestZeroArguments calls every method of open objects with zero values: no panic, and
 // what refuses says which argument is at fault, or what the kernel does not like.
 func TestZeroArguments(t *testing.T) {
+	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		all := objects(t, dev)

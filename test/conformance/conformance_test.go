@@ -8,9 +8,12 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -32,6 +35,13 @@ var lackingSiw string
 var lackingMLX5 string
 
 func TestMain(m *testing.M) {
+	if rig.IWARP() && os.Getenv(testenv.GuestEnv) == "1" { // soft iWARP keeps to the limit even for root
+		none := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &none); err != nil {
+			fmt.Fprintln(os.Stderr, "limit of pinned memory:", err)
+			os.Exit(2)
+		}
+	}
 	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
 }
 
@@ -171,6 +181,7 @@ func connect(t *testing.T, a, b *side) {
 
 // TestChosenGID connects with the GID that the library chooses.
 func TestChosenGID(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsEthernet(t)
 		dev := openDevice(t, deviceName)

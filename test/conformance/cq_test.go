@@ -13,6 +13,7 @@ import (
 // TestResize changes the size of a CQ again and again, with completions in it and without,
 // up and down: none is lost, their order stays, and an armed CQ stays armed.
 func TestResize(t *testing.T) {
+	testenv.NeedsIB(t, "completions that can be resized")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		posted, polled := uint64(0), uint64(0)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -60,6 +61,7 @@ func TestNotifyRace(t *testing.T) {
 }
 
 func TestSolicited(t *testing.T) {
+	testenv.NeedsIB(t, "solicited events")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		must(t, b.cq.NotifySolicited(), b.qp.PostRecv(1, b.mr.SGE(0, 8)), b.qp.PostRecv(2, b.mr.SGE(0, 8)))

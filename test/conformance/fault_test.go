@@ -203,6 +203,7 @@ func outcomeMLX5(op uverbs.WROpcode, p place) outcome {
 
 // TestFaults tries each fault with each operation.
 func TestFaults(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	o := refusing
 	o.MaxSendSGE = 2
@@ -275,6 +276,7 @@ func reconnect(t *testing.T, a, b *side) {
 // TestReceiveFaults: a receive whose memory is at fault, or too short, fails the message, on
 // both sides. rxe tells neither from the other: a LOC_LEN_ERR does not occur.
 func TestReceiveFaults(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	a, b := pair(t, refusing)
 	var gone *uverbs.MR

@@ -11,6 +11,7 @@ import (
 
 // TestQueryPKey reads the partition keys of RoCE, of which there is one.
 func TestQueryPKey(t *testing.T) {
+	testenv.NeedsIB(t, "partition keys")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		attr, err := dev.QueryPort(1)
@@ -33,6 +34,7 @@ func TestQueryPKey(t *testing.T) {
 
 // TestQueryGID compares single entries with the table.
 func TestQueryGID(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsEthernet(t)
 		dev := openDevice(t, deviceName)

@@ -67,6 +67,7 @@ func (m *maker) need(t *testing.T) {
 // has: rxe of Linux 5.10 has 100 AHs and 960 SRQs. The kernel refuses what is beyond, and
 // takes it when another has been closed.
 func TestLimits(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	for _, m := range makers(t, dev) {

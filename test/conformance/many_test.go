@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -16,6 +17,7 @@ const manyPairs = 100
 // TestSharedCQs: hundreds of QPs on two CQs, one per direction, both on one channel. Each
 // connection is a goroutine that posts; one goroutine polls and passes on who completed.
 func TestSharedCQs(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		const messages, size = 20, 32
 		dev := openDevice(t, deviceName)

@@ -86,6 +86,7 @@ func usable(t *testing.T, a *side, mr *uverbs.MR, offset int) {
 var refusing = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 15, RetryCount: 1}} // 2·134 ms, as the machine may be slow
 
 func TestRegMRAt(t *testing.T) {
+	testenv.NeedsIB(t, "addresses of regions that are chosen")
 	eachPath(t, func(t *testing.T) {
 		for name, o := range map[string]uverbs.MROptions{
 			"own address":  {Offset: 4196, Length: 9000},
@@ -119,6 +120,7 @@ func TestRegMRAt(t *testing.T) {
 
 // TestAccessFlags registers with each right.
 func TestAccessFlags(t *testing.T) {
+	testenv.NeedsIB(t, "addresses of regions that are chosen")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, buf := newPD(t, dev), newBuffer(t, 8192)
@@ -165,6 +167,7 @@ func TestAccessFlags(t *testing.T) {
 
 // TestZeroBased: where the driver takes the flag, the region's addresses count from 0.
 func TestZeroBased(t *testing.T) {
+	testenv.NeedsIB(t, "addresses of regions that are chosen")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
 		mr, err := b.pd.RegMRAt(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
@@ -221,6 +224,7 @@ func queryMR(t *testing.T, mr *uverbs.MR) {
 }
 
 func TestQueryMR(t *testing.T) {
+	testenv.NeedsIB(t, "addresses of regions that are chosen")
 	eachPath(t, func(t *testing.T) {
 		pd, buf := newPD(t, openDevice(t, deviceName)), newBuffer(t, 3*4096)
 		for _, o := range []uverbs.MROptions{{}, {Access: remoteRights}, {Access: remoteRights, Offset: 4097, Length: 5, IOVA: uverbs.IOVAAt(1<<40 + 1)}} {
@@ -384,6 +388,7 @@ func TestReregTogether(t *testing.T) {
 // TestReregPDBefore: a QP of another PD cannot use a region. It is what makes the success
 // of TestReregPD mean something.
 func TestReregPDBefore(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)

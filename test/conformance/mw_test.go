@@ -5,11 +5,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // TestMW allocates memory windows. rxe of Linux 5.10 has none.
 func TestMW(t *testing.T) {
+	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd := newPD(t, dev)

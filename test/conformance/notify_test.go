@@ -28,6 +28,7 @@ func raised(t *testing.T, s *side, want bool) {
 // TestNotifyOperations: the completion of each operation raises one event, on the side that
 // asked for it.
 func TestNotifyOperations(t *testing.T) {
+	testenv.NeedsIB(t, "atomics")
 	testenv.Guest(t)
 	for name, c := range map[string]struct {
 		op   uverbs.WROpcode

@@ -68,6 +68,7 @@ func (s *side) setWord(offset int, v uint64) {
 }
 
 func TestAtomic(t *testing.T) {
+	testenv.NeedsIB(t, "atomics")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		b.setWord(64, 1000)
@@ -172,6 +173,7 @@ func rxeBefore(t *testing.T, major, minor int) bool { return !onMLX5 && kernelBe
 
 // TestBuilder does the work of the slice API without structs.
 func TestBuilder(t *testing.T) {
+	testenv.NeedsIB(t, "immediate data")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 2, MaxInline: 64})
 		want := a.fill(0, 300, 1)

@@ -99,6 +99,7 @@ var counts = map[string]int{"one QP": 1, "five QPs": 5}
 // Each that is lost is told as an event; those that were there first are untouched, what was
 // sent has arrived, and QP and CQ go on.
 func TestOverflowOfSends(t *testing.T) {
+	testenv.NeedsIB(t, "a send queue that holds what is not complete")
 	testenv.Guest(t)
 	testenv.Needs(t, "CQs that survive an overrun", "rxe") // to ConnectX it is fatal to the CQ and its QPs
 	for name, pairs := range counts {
@@ -138,6 +139,7 @@ func TestOverflowOfSends(t *testing.T) {
 // TestOverflowOfReceives: a receive for whose completion the CQ has no room breaks its QP,
 // and its sender is told: what it believes to be received is in the CQ, and nothing else.
 func TestOverflowOfReceives(t *testing.T) {
+	testenv.NeedsIB(t, "immediate data")
 	testenv.Guest(t)
 	testenv.Needs(t, "CQs that survive an overrun", "rxe")
 	for name, pairs := range counts {

@@ -137,6 +137,7 @@ func noPlace() uverbs.WCStatus {
 // TestOtherPD: a QP cannot use memory that is registered in another PD, neither its own nor
 // the peer's.
 func TestOtherPD(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	for _, c := range oneSided {
 		t.Run(c.op.String()+" from", func(t *testing.T) {
@@ -214,6 +215,7 @@ func TestOtherPDAddress(t *testing.T) {
 // TestOtherPDSRQ: a QP takes its receives from an SRQ of another PD. rxe wants the memory
 // to be of the QP's PD; the specification wants that of the SRQ.
 func TestOtherPDSRQ(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	for _, c := range []struct {
 		name string

@@ -44,6 +44,7 @@ func twoSides(t *testing.T) (a, b *side) {
 // TestPostEarly posts in each state on the way to RTS. What is refused leaves nothing
 // behind; receives that are taken wait for their messages.
 func TestPostEarly(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	a, b := twoSides(t)
 	post := func(id uint64, recv error) {
 		t.Helper()
@@ -82,6 +83,7 @@ func TestPostEarly(t *testing.T) {
 
 // TestReadThroughStates reads from a QP that is in RTR, and goes on while it enters RTS.
 func TestReadThroughStates(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	a, b := twoSides(t)
 	rtr, rts := rcSteps(t, b, a)
 	rtr()
@@ -147,6 +149,7 @@ func (s *side) poll() (uverbs.WC, error) {
 // once and in order: first they succeed, and from one on they are flushed, also those that
 // are posted long after.
 func TestPostWhileErr(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	const batch = 16
 	testenv.Guest(t)
 	if rxeBefore(t, 6, 0) {

@@ -10,6 +10,7 @@ import (
 // TestSQDrainedEvent: a QP that nobody waits with tells that it has drained. Of several QPs
 // the event names the right one, and not one that is closed.
 func TestSQDrainedEvent(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "state SQD", "rxe") // mlx5_ib knows no way there
 		a, b := pair(t, uverbs.QPOptions{})
@@ -29,6 +30,7 @@ func TestSQDrainedEvent(t *testing.T) {
 // TestQPAccessErrEvent: a peer that accesses what it may not breaks the QP, and that is
 // told on this side too. ConnectX does so, and rxe of Linux 7.2; of 6.12 and before it does not.
 func TestQPAccessErrEvent(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		for _, op := range []uverbs.WROpcode{uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
 			a, b := pair(t, refusing)

@@ -32,6 +32,7 @@ func needRNR(t *testing.T) {
 // TestNoReceive: a message that finds no receive is retried as often as the QP says, which
 // may be for ever.
 func TestNoReceive(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	needRNR(t)
 	for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWriteWithImm} {
@@ -70,6 +71,7 @@ func TestNoReceive(t *testing.T) {
 
 // TestPeerState: a peer that is not ready to receive does not answer.
 func TestPeerState(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	for _, state := range []uverbs.QPState{uverbs.Reset, uverbs.Init, uverbs.RTR, uverbs.RTS, uverbs.Err} {
@@ -147,6 +149,7 @@ func TestUnsignaledRead(t *testing.T) {
 // TestAtomicShapes: what an atomic fetches may go to several places, and it may change
 // nothing, with no other right than its own.
 func TestAtomicShapes(t *testing.T) {
+	testenv.NeedsIB(t, "atomics")
 	testenv.Guest(t)
 	a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 3})
 	mr := other(t, b, uverbs.AccessLocalWrite|uverbs.AccessRemoteAtomic)
@@ -227,6 +230,7 @@ func TestDatagramEmpty(t *testing.T) {
 // TestMRClosedUnderWay closes a region while requests use it: those that come too late
 // fail, and nothing is written to it any more.
 func TestMRClosedUnderWay(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	const requests, size = 16, 32 << 10
 	for _, c := range []struct {
@@ -276,6 +280,7 @@ func TestMRClosedUnderWay(t *testing.T) {
 
 // TestManyWrites has a hundred QPs write in turn, and counts what arrives.
 func TestManyWrites(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	const qps, rounds, list, size = 100, 10, 10, 32
 	dev := openDevice(t, deviceName)

@@ -148,6 +148,7 @@ func TestSRQThreads(t *testing.T) {
 
 // TestSRQImmediate: the immediates of many connections complete the receives of one SRQ.
 func TestSRQImmediate(t *testing.T) {
+	testenv.NeedsIB(t, "immediate data")
 	testenv.Guest(t)
 	const pairs, messages = 10, 8
 	g := newSRQGroup(t, openDevice(t, deviceName), pairs, pairs*messages, uverbs.QPOptions{})
@@ -198,6 +199,7 @@ func TestSRQOfBrokenQP(t *testing.T) {
 // TestSRQEmpty: a message for which the SRQ has no receive fails when the retries that were
 // agreed on are over. The receiver has learned nothing, and takes the next from others.
 func TestSRQEmpty(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	needRNR(t)
 	g := newSRQGroup(t, openDevice(t, deviceName), 2, 4, uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 1, MinRNRTimer: 1}})

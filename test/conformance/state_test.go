@@ -13,6 +13,7 @@ import (
 
 // TestQuery checks that what Connect sets is what the device has.
 func TestQuery(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		o := uverbs.QPOptions{
@@ -88,6 +89,7 @@ func TestModifyMask(t *testing.T) {
 
 // TestStates walks through all states and back to a QP that works.
 func TestStates(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		check := func(want uverbs.QPState) {
@@ -148,6 +150,7 @@ func TestStates(t *testing.T) {
 
 // TestConnectBad gives Connect endpoints that cannot be.
 func TestConnectBad(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		s := newSide(t, dev, uverbs.QPOptions{})
@@ -217,6 +220,7 @@ func TestMRErrors(t *testing.T) {
 
 // TestAltPath: there are no alternate paths on Ethernet, and the error says so.
 func TestAltPath(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsEthernet(t)
 		a, _ := pair(t, uverbs.QPOptions{})

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -55,6 +56,7 @@ func TestSendEmpty(t *testing.T) {
 }
 
 func TestImmediate(t *testing.T) {
+	testenv.NeedsIB(t, "immediate data")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)), b.qp.PostRecv(2))
@@ -129,6 +131,7 @@ func TestManySGEs(t *testing.T) {
 }
 
 func TestInline(t *testing.T) {
+	testenv.NeedsIB(t, "inline data of 128 bytes")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxInline: 128})
 		if got := a.qp.Caps().MaxInline; got < 128 {
@@ -225,6 +228,7 @@ func TestSignalAll(t *testing.T) {
 // wait for the read. On rxe the link is slow, so that without the fence the write does not
 // have what the read brings; otherwise nobody could tell.
 func TestFence(t *testing.T) {
+	testenv.NeedsIB(t, "completions in the order of posting")
 	eachPath(t, func(t *testing.T) {
 		const n, to = 20000, 30000
 		a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{})

@@ -80,6 +80,7 @@ func (s *side) gathered(sgl []uverbs.SGE) (data []byte) {
 // TestSGELimit has lists as long as the device takes them, on both sides and in order; one
 // SGE more is refused.
 func TestSGELimit(t *testing.T) {
+	testenv.NeedsIB(t, "a limit of SGEs to go beyond")
 	testenv.Guest(t)
 	limit := int(openDevice(t, deviceName).QueryDevice().MaxSGE)
 	if limit < 20 {
@@ -145,6 +146,7 @@ func TestSGELimit(t *testing.T) {
 
 // TestSRQSGELimit receives into lists as long as an SRQ takes them.
 func TestSRQSGELimit(t *testing.T) {
+	testenv.NeedsIB(t, "a limit of SGEs to go beyond")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		limit := int(dev.QueryDevice().MaxSRQSGE)
@@ -184,6 +186,7 @@ func TestSRQSGELimit(t *testing.T) {
 
 // TestTransports: what RC has tests of its own for, each transport does.
 func TestTransports(t *testing.T) {
+	testenv.NeedsIB(t, "inline data of 128 bytes")
 	eachTransport(t, uverbs.QPOptions{MaxInline: 128, MaxSendWR: 32, MaxRecvWR: 32}, func(t *testing.T, c *talk) {
 		a, b := c.a, c.b
 		// Inline data, in one piece, with an immediate.

@@ -129,6 +129,7 @@ func TestWindowInvalidate(t *testing.T) {
 
 // TestWindowErrors: what cannot be bound is refused, and the window keeps its key.
 func TestWindowErrors(t *testing.T) {
+	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {
 		_, b := pair(t, uverbs.QPOptions{})
 		mw, mr := window(t, b, uverbs.MWType2)

@@ -108,7 +108,7 @@ func Needs(tb testing.TB, what string, drivers ...string) {
 // NeedsLinks skips a test that adds and deletes RDMA devices.
 func NeedsLinks(tb testing.TB) {
 	tb.Helper()
-	Needs(tb, "links that can be added", rxeRig.Driver, "siw")
+	Needs(tb, "links that can be added", rxeRig.Driver)
 }
 
 // NeedsEthernet skips a test that is about addresses and interfaces on InfiniBand.
