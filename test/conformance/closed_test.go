@@ -232,6 +232,7 @@ func results(t *testing.T, name string, method reflect.Value) (out []reflect.Val
 // TestCloseAtOnce closes each object from many goroutines: it is closed once, and none of
 // them gets an error.
 func TestCloseAtOnce(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		all := append([]closer{dev}, objects(t, dev)...)

@@ -76,6 +76,7 @@ func firstUse(t *testing.T, name string) {
 
 // TestNetlinkResources holds objects and looks for them in the lists of the kernel.
 func TestNetlinkResources(t *testing.T) {
+	testenv.NeedsIB(t, "states of QPs over netlink")
 	eachPath(t, func(t *testing.T) {
 		firstUse(t, deviceName)
 		dev := tracked(t)

@@ -38,26 +38,32 @@ const (
 	rxe      = "rxe"
 	mlx5RoCE = "mlx5-roce"
 	mlx5IB   = "mlx5-ib"
+	siw      = "siw"
 )
 
 // parseColumn reads a column's name, ARCH/KERNEL or ARCH/KERNEL/DRIVER. The kernel may be a path.
 func parseColumn(name string) Column {
 	c := Column{Driver: rxe}
 	c.Arch, c.Kernel, _ = strings.Cut(name, "/")
-	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB}, c.Kernel[i+1:]) {
+	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB, siw}, c.Kernel[i+1:]) {
 		c.Kernel, c.Driver = c.Kernel[:i], c.Kernel[i+1:]
 	}
 	return c
 }
 
-// elsewhere are tests of test/conformance that boots of rxe's own are for, and that look at
+// elsewhere are tests that boots of rxe's own are for, and that look at
 // nothing in others.
-var elsewhere = []string{"TestIproute2", "TestModuleNotLoaded"}
+var elsewhere = []string{"TestIproute2", "TestModuleNotLoaded", "TestNoModule"}
 
-// has reports whether a test is for a column's driver: all are for rxe, and for others those
-// of test/conformance.
+// has reports whether a test is for a column's driver: all are for rxe, for others those of
+// test/conformance, and for siw, which has connections alone, those of cm as well.
 func (c Column) has(t sourceTest) bool {
 	switch c.Driver {
+	case siw:
+		if t.suite == "cm" {
+			return !slices.Contains(elsewhere, t.name)
+		}
+		fallthrough
 	case mlx5RoCE, mlx5IB:
 		return t.suite == filepath.Base(suites[0]) && !slices.Contains(elsewhere, t.name)
 	}

@@ -42,7 +42,7 @@ const pathLegend = "A test of commands runs three times: as the library chooses 
 
 // title is a column's heading.
 func (c Column) title() string {
-	if c.Driver == mlx5RoCE || c.Driver == mlx5IB {
+	if c.Driver == mlx5RoCE || c.Driver == mlx5IB || c.Driver == siw {
 		return c.Version() + " " + c.Arch + " " + c.Driver
 	}
 	return c.Version() + " " + c.Arch
