@@ -52,8 +52,8 @@ type message[Q any] struct {
 }
 
 // newMessage makes a command with an answer of so many bytes.
-func newMessage[Q any](cmd uint32, req Q, out uintptr) *message[Q] {
-	return &message[Q]{hdr: abi.CmdHdr{Cmd: cmd, In: uint16(unsafe.Sizeof(req)), Out: uint16(out)}, req: req}
+func newMessage[Q any](cmd uint32, req *Q, out uintptr) *message[Q] {
+	return &message[Q]{hdr: abi.CmdHdr{Cmd: cmd, In: uint16(unsafe.Sizeof(*req)), Out: uint16(out)}, req: *req}
 }
 
 // brief reports whether a command takes the kernel so little time that telling Go's scheduler
@@ -95,7 +95,7 @@ func (f *file) write(fd uintptr, o order) syscall.Errno {
 }
 
 // command gives a command without an answer.
-func command[Q any](f *file, cmd uint32, req Q) syscall.Errno {
+func command[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	return f.issue(newMessage(cmd, req, 0).order(nil))
 }
 
@@ -104,7 +104,7 @@ func command[Q any](f *file, cmd uint32, req Q) syscall.Errno {
 // carries out a command: a signal breaks the connection off, and the command begins anew with a
 // port that is still taken. Soft iWARP as the peer mistakes such a connection for the end of its
 // listener.
-func commandInPeace[Q any](f *file, cmd uint32, req Q) syscall.Errno {
+func commandInPeace[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	o := newMessage(cmd, req, 0).order(nil)
 	f.open.RLock()
 	defer f.open.RUnlock()
@@ -132,7 +132,7 @@ func commandInPeace[Q any](f *file, cmd uint32, req Q) syscall.Errno {
 }
 
 // query gives a command with an answer, whose address the caller has put into it.
-func query[Q, R any](f *file, cmd uint32, req Q, resp *R) syscall.Errno {
+func query[Q, R any](f *file, cmd uint32, req *Q, resp *R) syscall.Errno {
 	return f.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).order(unsafe.Pointer(resp)))
 }
 
@@ -149,7 +149,7 @@ func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
 	buf := make([]uint64, (size+7)/8) // aligned for both
 	resp := (*R)(unsafe.Pointer(unsafe.SliceData(buf)))
 	req := abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}
-	errno := f.issue(newMessage(abi.RDMA_USER_CM_CMD_QUERY, req, size).order(unsafe.Pointer(resp)))
+	errno := f.issue(newMessage(abi.RDMA_USER_CM_CMD_QUERY, &req, size).order(unsafe.Pointer(resp)))
 	return resp, fail(op, "", errno)
 }
 
@@ -173,7 +173,8 @@ func queryAbout[Q, R any](f, other *file, cmd uint32, req func(fd uint32) Q, res
 	if other.fd < 0 {
 		return errClosedFile
 	}
-	return query(f, cmd, req(uint32(other.fd)), resp)
+	q := req(uint32(other.fd))
+	return query(f, cmd, &q, resp)
 }
 
 // eventReader is what a channel reads events with, again and again.
@@ -194,7 +195,7 @@ func newEventReader(f *file) *eventReader {
 		}
 		return r.errno != syscall.EAGAIN && r.errno != syscall.EINTR
 	}
-	r.cmd = newMessage(abi.RDMA_USER_CM_CMD_GET_EVENT, abi.GetEvent{Response: abi.PtrTo(&r.resp)}, unsafe.Sizeof(r.resp))
+	r.cmd = newMessage(abi.RDMA_USER_CM_CMD_GET_EVENT, &abi.GetEvent{Response: abi.PtrTo(&r.resp)}, unsafe.Sizeof(r.resp))
 	return r
 }
 
@@ -262,7 +263,7 @@ func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 
 // setOption sets an option of the ID.
 func setOption[T any](id *ID, op string, level, name uint32, value *T) error {
-	return do(id, op, nil, abi.RDMA_USER_CM_CMD_SET_OPTION, abi.SetOption{
+	return do(id, op, nil, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.SetOption{
 		Optval: abi.PtrTo(value), ID: id.handle, Level: level, Optname: name, Optlen: uint32(unsafe.Sizeof(*value)),
 	})
 }

@@ -71,6 +71,7 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 
 // dial connects to an address.
 func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error) {
+	deepen(0)
 	h, err := useDialHub()
 	if err != nil {
 		return nil, err
@@ -113,6 +114,15 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 		return c, err
 	}
 	return c, nil
+}
+
+// deepen has the goroutine's stack grow to what making a connection needs, if it must: at once, and
+// while there is little on it to copy. Growing step by step takes as long as several commands.
+//
+//go:noinline
+func deepen(i int) byte {
+	var room [5 << 10]byte
+	return room[i]
 }
 
 // setOptions sets the options that the ID keeps.

@@ -59,7 +59,7 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 	}
 	resp := &abi.CreateIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_CREATE_ID,
-		abi.CreateID{Uid: id.uid, Response: abi.PtrTo(resp), Ps: uint16(space), QPType: space.qpType()}, resp)
+		&abi.CreateID{Uid: id.uid, Response: abi.PtrTo(resp), Ps: uint16(space), QPType: space.qpType()}, resp)
 	if errno != 0 {
 		c.drop(id)
 		return nil, fail("create ID", "", errno)
@@ -75,15 +75,16 @@ func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 func (id *ID) Space() PortSpace { return id.space }
 
 // do gives a command about the ID, and about an address unless that is nil.
-func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req Q) error {
+func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
 	if id.gone.Load() {
 		return id.errClosed()
 	}
-	issue := command[Q]
-	if cmd == abi.RDMA_USER_CM_CMD_CONNECT && id.mayDial() {
-		issue = commandInPeace[Q]
+	var errno syscall.Errno
+	if f := id.channel.Load().file; cmd == abi.RDMA_USER_CM_CMD_CONNECT && id.mayDial() {
+		errno = commandInPeace(f, cmd, req)
+	} else {
+		errno = command(f, cmd, req)
 	}
-	errno := issue(id.channel.Load().file, cmd, req)
 	if errno == 0 {
 		return nil
 	}
@@ -114,7 +115,7 @@ func (id *ID) Bind(local netip.AddrPort) error {
 		return err
 	}
 	s, size := a.storage()
-	return do(id, opBind, &a, abi.RDMA_USER_CM_CMD_BIND, abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
+	return do(id, opBind, &a, abi.RDMA_USER_CM_CMD_BIND, &abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
 }
 
 // ResolveAddr looks for the device and the way to an address, from a local one or, if that is
@@ -139,7 +140,7 @@ func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) e
 		req.SrcAddr, req.SrcSize = from.storage()
 	}
 	id.remote.Store(&to)
-	return do(id, opResolve, &to, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+	return do(id, opResolve, &to, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
 }
 
 // to returns the address that was to be resolved, for messages.
@@ -166,7 +167,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return do(id, opRoute, id.remote.Load(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
+	return do(id, opRoute, id.remote.Load(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, &abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
 }
 
 // Listen lets others connect to the address that the ID is bound to (rdma_listen). Each is a
@@ -175,7 +176,7 @@ func (id *ID) Listen(backlog int) error {
 	if backlog < 0 {
 		return argErr("Listen", "backlog", backlog, "from 0")
 	}
-	return do(id, "listen", nil, abi.RDMA_USER_CM_CMD_LISTEN, abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
+	return do(id, "listen", nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
 }
 
 // maxPrivate is how much private data goes with a step, in bytes, for connections and for
@@ -249,7 +250,7 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 		p.QPN, p.SRQ = qp.QPN(), id.queues.shared()
 	}
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
-		abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
+		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 }
 
 // Accept accepts a ConnectRequest (rdma_accept). It ends with Established once the peer is
@@ -274,7 +275,7 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 	}
 	id.queues.passive.Store(true)
 	err := do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
-		abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
+		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
 		qp.Moved(uverbs.RTR) // it fails only if the QP has gone on already
 	}
@@ -283,7 +284,7 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 
 // Establish tells the peer that has accepted that this side is ready (rdma_establish).
 func (id *ID) Establish() error {
-	return do(id, "establish", nil, abi.RDMA_USER_CM_CMD_ACCEPT, abi.Accept{Uid: id.uid, ID: id.handle})
+	return do(id, "establish", nil, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.Accept{Uid: id.uid, ID: id.handle})
 }
 
 // Reject rejects a ConnectRequest, or an answer (rdma_reject). The reason is
@@ -297,7 +298,7 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 	}
 	req := abi.Reject{ID: id.handle, PrivateDataLen: uint8(len(private)), Reason: uint8(reason)}
 	copy(req.PrivateData[:], private)
-	return do(id, "reject", nil, abi.RDMA_USER_CM_CMD_REJECT, req)
+	return do(id, "reject", nil, abi.RDMA_USER_CM_CMD_REJECT, &req)
 }
 
 // Disconnect ends the connection (rdma_disconnect). The peer gets Disconnected, and this side
@@ -315,7 +316,7 @@ func (id *ID) Disconnect() error {
 		return nil
 	}
 	end := func() error {
-		return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.Disconnect{ID: id.handle})
+		return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.Disconnect{ID: id.handle})
 	}
 	steps := []func() error{flush, end}
 	if qp != nil && onIWARP(qp.Device()) { // there a QP in error is a connection that is broken
@@ -332,7 +333,7 @@ func (id *ID) Disconnect() error {
 // Notify tells the connection manager of an event of the QP, such as
 // [uverbs.EventCommEst] (rdma_notify).
 func (id *ID) Notify(event uverbs.EventType) error {
-	return do(id, "notify", nil, abi.RDMA_USER_CM_CMD_NOTIFY, abi.Notify{ID: id.handle, Event: uint32(event)})
+	return do(id, "notify", nil, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.Notify{ID: id.handle, Event: uint32(event)})
 }
 
 // QPAttr returns what [uverbs.QP.Modify] takes to bring the connection's QP into a state
@@ -343,7 +344,7 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 	}
 	resp := &abi.IbUverbsQPAttr{}
 	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
-		abi.InitQPAttr{Response: abi.PtrTo(resp), ID: id.handle, QPState: uint32(state)}, resp)
+		&abi.InitQPAttr{Response: abi.PtrTo(resp), ID: id.handle, QPState: uint32(state)}, resp)
 	if errno != 0 {
 		return uverbs.QPAttr{}, 0, fail("attributes for state "+state.String(), "", errno)
 	}
@@ -429,5 +430,5 @@ func (id *ID) Close() error {
 // destroy destroys the kernel's ID. The kernel drops the events of it that nobody has read.
 func destroy(f *file, handle uint32) syscall.Errno {
 	resp := &abi.DestroyIDResp{}
-	return query(f, abi.RDMA_USER_CM_CMD_DESTROY_ID, abi.DestroyID{Response: abi.PtrTo(resp), ID: handle}, resp)
+	return query(f, abi.RDMA_USER_CM_CMD_DESTROY_ID, &abi.DestroyID{Response: abi.PtrTo(resp), ID: handle}, resp)
 }

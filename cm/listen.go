@@ -98,6 +98,7 @@ func refuse(id *ID, why string) {
 // answer answers a request, and gives the connection to Accept.
 func (l *Listener) answer(e *Event) {
 	defer l.wg.Done()
+	deepen(0)
 	// The peer may never say that it is ready; the kernel gives up on it after a while.
 	const longest = 2 * time.Minute
 	ctx, cancel := context.WithTimeout(l.ctx, longest)

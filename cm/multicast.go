@@ -63,7 +63,7 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	s, size := a.storage()
 	resp := &abi.CreateIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_JOIN_MCAST,
-		abi.JoinMcast{Response: abi.PtrTo(resp), Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}, resp)
+		&abi.JoinMcast{Response: abi.PtrTo(resp), Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}, resp)
 	if errno != 0 {
 		c.forget(g)
 		err := fail(opJoin, group.String(), errno)
@@ -101,7 +101,7 @@ func (g *Group) Close() error {
 	}
 	c := g.id.channel.Load()
 	resp := &abi.DestroyIDResp{}
-	errno := query(c.file, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, abi.DestroyID{Response: abi.PtrTo(resp), ID: g.handle}, resp)
+	errno := query(c.file, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &abi.DestroyID{Response: abi.PtrTo(resp), ID: g.handle}, resp)
 	if errno != 0 {
 		return fail("leave group", "", errno)
 	}

@@ -32,8 +32,10 @@ func (m WaitMode) String() string {
 // Options are the options of [Dial] and [Listen]; the zero value is what most programs want.
 // A connection needs registered memory for Depth + 5 messages of MessageSize, and from its first
 // Send on for SendDepth more of the smaller MessageSize of both sides: 673 and 257 KiB with the
-// zero values. Registering it is most of what a connection costs; those of one device hand theirs
-// on, so that a program that opens and closes them pays once.
+// zero values. Registering it is most of what a connection costs, so that it begins with 4 KiB, for
+// messages of up to 440 bytes, and has the rest when a larger one is to come, when this side does
+// not answer the small ones, and at the latest 100 ms after its beginning. Connections of one
+// device hand theirs on, so that a program that opens and closes them pays once.
 type Options struct {
 	// PrivateData goes with the request of Dial, up to [MaxDialData] bytes, or with the answer
 	// of a listener, up to [MaxAcceptData] bytes.

@@ -47,7 +47,7 @@ func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
 	}
 	resp := &abi.QueryAddrResp{}
 	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_QUERY,
-		abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}, resp)
+		&abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}, resp)
 	return resp, fail(op, "", errno)
 }
 

@@ -54,7 +54,7 @@ func (id *ID) ResolveService(name string, service uint64) error {
 		copy(req.Ibs.ServiceName[:], name)
 	}
 	f := id.channel.Load().file
-	errno := command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, req)
+	errno := command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, &req)
 	switch {
 	case errno == syscall.EOPNOTSUPP:
 		err := &Error{Op: opService, Errno: errno, Hint: "services are looked up with InfiniBand's subnet administrator, and the device's port has none"}
@@ -71,7 +71,7 @@ const featureService = "RESOLVE_IB_SERVICE"
 // knowsServices reports whether the kernel knows the command: then it looks for the ID first.
 func knowsServices(f *file) bool {
 	const nobody = 1<<31 - 1
-	return command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, abi.ResolveIbService{ID: nobody}) != syscall.EINVAL
+	return command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, &abi.ResolveIbService{ID: nobody}) != syscall.EINVAL
 }
 
 // driver returns the name of the driver of the ID's device, for messages.

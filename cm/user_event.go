@@ -16,7 +16,7 @@ func (id *ID) WriteEvent(status int32, arg uint64) error {
 	}
 	req := abi.WriteCmEvent{ID: id.handle, Event: uint32(User), Status: uint32(status)}
 	*req.Param.Arg() = arg
-	errno := command(id.channel.Load().file, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, req)
+	errno := command(id.channel.Load().file, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)
 	if errno == syscall.EINVAL { // the event is right, so it is the command
 		return lacks("WRITE_CM_EVENT", &Error{Op: opWriteEvent, Errno: errno})
 	}

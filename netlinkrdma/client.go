@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -46,7 +47,32 @@ func dialKernel() (socket, error) {
 	s.SetReceiveTimeout(&unix.Timeval{Sec: receiveTimeout})
 	// Without extended acks errors only lack the kernel's explanation.
 	_ = s.SetExtAck(true)
-	return s, nil
+	return &kernelSocket{s}, nil
+}
+
+// kernelSocket receives without the new buffer that nl.NetlinkSocket makes for each datagram, whose
+// 64 KiB take longer to make than the kernel takes to answer.
+type kernelSocket struct{ *nl.NetlinkSocket }
+
+// buffers are for datagrams of any size.
+var buffers = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
+
+// Receive takes a datagram that is there, as the answer to most requests is when they are sent, and
+// else waits for one. No other goroutine may close the socket meanwhile.
+func (s *kernelSocket) Receive() ([]syscall.NetlinkMessage, *unix.SockaddrNetlink, error) {
+	buf := buffers.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
+	defer buffers.Put(buf)
+	n, from, err := unix.Recvfrom(s.GetFd(), buf[:], unix.MSG_DONTWAIT)
+	addr, ok := from.(*unix.SockaddrNetlink)
+	if err != nil || !ok || n < unix.NLMSG_HDRLEN {
+		if err == nil || err == unix.EAGAIN || err == unix.EINTR {
+			return s.NetlinkSocket.Receive()
+		}
+		return nil, nil, err
+	}
+	n = min((n+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(buf)) // the last message has its padding
+	msgs, err := syscall.ParseNetlinkMessage(append([]byte(nil), buf[:n]...))
+	return msgs, addr, err
 }
 
 // session is one socket for one or more requests in a row.
