@@ -22,6 +22,7 @@ type watch struct {
 
 // start begins to watch. The caller holds c.mu.
 func (w *watch) start(c *Conn) {
+	c.win.due = time.Now().Add(growSoon)
 	w.timer = time.AfterFunc(time.Hour, c.look)
 	w.set(c, false)
 }
@@ -42,8 +43,11 @@ func (w *watch) set(c *Conn, busy bool) {
 	if busy {
 		after = c.patience() / looks
 	}
-	if c.win.lazy && !c.win.grown && (after <= 0 || after > growSoon) {
-		after = growSoon
+	if c.win.lazy && !c.win.grown {
+		// Without memory for it, it tries again as often.
+		if soon := max(time.Until(c.win.due), growSoon, time.Millisecond); after <= 0 || after > soon {
+			after = soon
+		}
 	}
 	if after > 0 {
 		w.timer.Reset(after)
@@ -68,8 +72,10 @@ func (c *Conn) look() {
 		return
 	}
 	c.poll()
-	c.grow() // if there is no memory for it yet, later
-	c.giveCredits()
+	if time.Until(c.win.due) <= 0 {
+		c.grow() // if there is no memory for it yet, later
+		c.giveCredits()
+	}
 	w := &c.watch
 	waiting := c.posted != c.retired && c.retired == w.retired
 	now := time.Now()

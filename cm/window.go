@@ -35,6 +35,8 @@ type window struct {
 	small  int    // small slots in use
 	posted uint32 // receives that were posted before the first large one
 	told   bool   // the peer knows that these are there
+
+	due time.Time // when they come though nobody has asked
 }
 
 // outlet is what this side knows of the peer's window.

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // hasLarge reports whether a side has its large receives.
@@ -107,12 +110,30 @@ func TestWindowUnattended(t *testing.T) {
 	}
 }
 
+// notReady returns how many messages to the device have found no receive.
+func notReady(t *testing.T) (n uint64) {
+	t.Helper()
+	testenv.Guest(t)
+	devices := value(netlinkrdma.Devices())(t)
+	for _, d := range devices {
+		counters, err := netlinkrdma.PortCounters(d, 1)
+		must(t, err)
+		for _, c := range counters {
+			if c.Name == "send_rnr_err" {
+				n += c.Value
+			}
+		}
+	}
+	return n
+}
+
 // TestWindowRandom: messages of all sizes, both ways at once and from several goroutines, with
-// windows that grow at any moment, or are there from the beginning at one side. None needs a retry
-// for want of a receive: the QPs are told to make none.
+// windows that grow at any moment, or are there from the beginning at one side. None finds no
+// receive.
 func TestWindowRandom(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*timeout)
 	defer cancel()
+	before := notReady(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for round := range 30 {
 		growAfter(t, time.Duration(rng.IntN(30))*time.Millisecond)
@@ -165,6 +186,9 @@ func TestWindowRandom(t *testing.T) {
 		must(t, errors.Join(client.Close(), server.Close()))
 		if t.Failed() {
 			t.Fatal(fmt.Sprint("round ", round))
+		}
+		if now := notReady(t); now != before {
+			t.Fatalf("round %d: %d messages found no receive", round, now-before)
 		}
 	}
 }
