@@ -48,6 +48,12 @@ demo: build ## our ping-pong and rdma-core's, in a VM, side by side
 test: WALK = 60s
 test: SIDEBYSIDE = -rounds 1
 test: FLAT = 5x
+# On ConnectX each mode goes one way of giving commands; on InfiniBand what does not depend on the link
+# is not repeated; and rdma-core's programs run on RoCE in the boots of mlx5cm.
+test: WAYS-roce = auto
+test: WAYS-ib = write
+test: SKIP-ib = $(ANYLINK)
+test: CONTROLMODES = ib
 test: check unit race abi benchonce sidebyside size vmtest kernel perf flat hosts control mlx5 mlx5cm siw racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
@@ -149,7 +155,8 @@ boot-bare:
 
 # The boots run as many at a time as BOOTS says, and one that fails does not keep the others from running.
 BOOTS ?= 2
-AT_ONCE = $(MAKE) --no-print-directory -k -j$(BOOTS) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK)
+AT_ONCE = $(MAKE) --no-print-directory -k -j$(BOOTS) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK) \
+	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' SKIP-ib='$(SKIP-ib)'
 kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
 	+$(AT_ONCE) boot-kernel boot-interop $(if $(SLOW),,boot-write) boot-bare
@@ -172,21 +179,29 @@ hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets
 
 # Whoever fails on the modelled ConnectX must be the one at fault: this is how we know.
 CONTROL ?= $(KERNEL)
+CONTROLMODES ?= roce ib
+CONTROLWITH = $(PACKAGES),rdmacm-utils,perftest,infiniband-diags
 control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the kernels CONTROL
 	go test -c -trimpath -o $(BUILD)/amd64/control.test ./test/control
 	cd $(BUILD)/amd64 && status=0; \
-	for k in $(CONTROL); do for mode in roce ib; do \
-		$(VMRUN) -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils,perftest,infiniband-diags control.test || status=1; \
+	for k in $(CONTROL); do for mode in $(CONTROLMODES); do \
+		$(VMRUN) -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(CONTROLWITH) control.test || status=1; \
 		$(VMRUN) -hosts 2 -cpus 1 -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$' || status=1; \
 	done; done; exit $$status
 
 MODEL = -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1
 # As of kernel, what it finds is recorded. A model wants a processor for itself, so that two boots
-# at once take longer than one after the other.
+# at once take longer than one after the other. Each mode goes two of the ways of giving commands.
+WAYS-roce = auto,write
+WAYS-ib   = ioctl,write
+SKIP-roce =
+SKIP-ib   =
+# Tests for which it makes no difference what the link is.
+ANYLINK   = ^Test(Limits|Many|SharedCQs|Walk|Window|Faults|CQSizes|.*Threads|CloseBeside|InjectedFatal|DeviceRemoved|Builder|Allocs|BufferPool|RegMR|Rereg|Resize|QueueFull)
 .PHONY: boot-mlx5-roce boot-mlx5-ib
 boot-mlx5-roce boot-mlx5-ib:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver $(@:boot-%=%) -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$(@:boot-mlx5-%=%) $(MODEL) \
-		-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WALK=5s conformance.test $(RECORD_TEST)
+		-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WAYS=$(WAYS-$(@:boot-mlx5-%=%)) -env GOVERBS_WALK=5s conformance.test $(RECORD_TEST) $(if $(SKIP-$(@:boot-mlx5-%=%)),-test.skip '$(SKIP-$(@:boot-mlx5-%=%))')
 mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, on KERNEL and ARCH, with the MODES
 	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
 	rm -f $(MODES:%=$(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-%.*.json)
@@ -197,12 +212,14 @@ mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, o
 .PHONY: boot-mlx5cm boot-mlx5hosts
 boot-mlx5cm:
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
-		-with $(PACKAGES),rdmacm-utils -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
-		cm.test -test.skip '^TestManyConns' --- classic.test --- interop.test -test.skip '^TestPaths|^TestPeerKilled|^TestRping$$|^TestPerfOptions|^TestPerfServerKilled|^TestPerftest'
+		-with $(CONTROLWITH) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
+		cm.test -test.skip '^TestManyConns' --- classic.test --- interop.test -test.skip '^TestPaths|^TestPeerKilled|^TestRping$$|^TestPerfOptions|^TestPerfServerKilled|^TestPerftest' --- \
+		control.test
 boot-mlx5hosts:
-	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 hosts.test
-mlx5cm: $(VMRUN) hca verbs ## connections, two hosts and interop on a modelled ConnectX, on KERNEL
-	for p in cm test/classic test/hosts test/interop; do \
+	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 -with $(PACKAGES),rdmacm-utils \
+		hosts.test --- control.test -test.run '^TestHosts$$'
+mlx5cm: $(VMRUN) hca verbs ## connections, two hosts, interop and rdma-core's programs on a modelled ConnectX, on KERNEL
+	for p in cm test/classic test/control test/hosts test/interop; do \
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
 	done
 	+$(AT_ONCE) -j1 boot-mlx5cm boot-mlx5hosts
@@ -245,7 +262,9 @@ readme: testmatrix ## check the last matrix in, and render it into the README
 generate: deps $(VMRUN) ## generate the ABI packages from the newest headers that Debian has
 	set -e; dir=$$($(VMRUN) get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $$dir/usr/include
 
-golden: $(VMRUN) ## record the commands of rdma-core's programs, which tests compare with ours
+# The entries of libmlx5's queues are those that the model of a card has fetched, of the queue pairs
+# that the program names.
+golden: $(VMRUN) hca $(BUILD)/rdmacore-wqes ## record the commands of rdma-core's programs, and work queue entries, which tests compare with ours
 	go build -trimpath -o $(BUILD)/abitrace ./test/abitrace
 	set -e; for p in rc_pingpong uc_pingpong ud_pingpong srq_pingpong devinfo; do for m in ioctl write; do \
 		case $$m in write) flag=-no-ioctl;; *) flag=;; esac; \
@@ -253,6 +272,16 @@ golden: $(VMRUN) ## record the commands of rdma-core's programs, which tests com
 			-file uverbs/testdata/golden/record.sh:/record.sh sh /record.sh $$p $$flag >$(BUILD)/golden; \
 		mv $(BUILD)/golden uverbs/testdata/golden/$${p}_$$m.txt; \
 	done; done
+	set -e; dir=mmio/mlx5/testdata/golden; \
+	$(VMRUN) -kernel $(KERNEL) -device mlx5,mode=ib -with $(PACKAGES),dash,coreutils,grep -file $(BUILD)/abitrace:/bin/abitrace \
+		-file $$dir/record.sh:/record.sh sh /record.sh >$(BUILD)/golden; \
+	mv $(BUILD)/golden $$dir/commands.txt; \
+	$(VMRUN) -kernel $(KERNEL) -device mlx5,mode=ib -hca-verbose -with $(PACKAGES) -file $(BUILD)/rdmacore-wqes:/bin/rdmacore-wqes \
+		rdmacore-wqes mlx5_0 >$(BUILD)/golden 2>$(BUILD)/golden.log; \
+	read -r qps a b rest <$(BUILD)/golden; test $$qps = qps; \
+	{ echo "# WQEs that libmlx5 wrote, as a device read them: the number of the QP and all of its bytes. What was"; \
+	echo "# asked for is in golden_test.go, in the same order. The first line has what they contain."; cat $(BUILD)/golden; \
+	sed -n "s/^hca: card 0: .*QP \($$a\|$$b\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$$/\1 \2/p" $(BUILD)/golden.log; } >$$dir/wqes.txt
 
 # The layout tests and the race detector compile C.
 deps:

@@ -32,19 +32,20 @@ func goldenLines(t *testing.T, name string) (lines []string) {
 	return lines
 }
 
-// Addresses and keys of the recording.
-const (
-	goldenBuf  = 0x7f2debc01000 // of the program
-	goldenLKey = 0x2705
-	goldenMW1  = 0x2a07 // the window of type 1 before it is bound
-	goldenMW2  = 0x2b08 // that of type 2
-)
-
 // TestRecordedWQEs does what the recorded program did, on two QPs, and compares all of each
 // WQE: indices, sizes, flags and the fences behind what changes a key. Only the bytes between
 // inline data and the end of the WQE are left out, which libmlx5 and this package leave as
 // they were.
 func TestRecordedWQEs(t *testing.T) {
+	lines := goldenLines(t, "wqes.txt")
+	// What the entries contain of the program: the QPs' numbers, the memory, its key and those of two
+	// windows, of type 1 and 2, before they are bound.
+	var qpns [2]uint32
+	var goldenBuf uint64
+	var goldenLKey, goldenMW1, goldenMW2 uint32
+	_, err := fmt.Sscanf(lines[0], "qps %v %v memory %v lkey %v windows %v %v", &qpns[0], &qpns[1], &goldenBuf, &goldenLKey, &goldenMW1, &goldenMW2)
+	ok(t, err)
+	lines = lines[1:]
 	steps := []struct {
 		b     bool // on the second QP
 		op    Op
@@ -103,14 +104,13 @@ func TestRecordedWQEs(t *testing.T) {
 			ok(t, s.AddSGE(goldenBuf, 64, goldenLKey))
 		}},
 	}
-	lines := goldenLines(t, "wqes.txt")
 	if len(lines) != len(steps) {
 		t.Fatalf("%d WQEs were recorded, there are %d here", len(lines), len(steps))
 	}
 	var qps [2]*card
 	for i := range qps {
 		qps[i] = newCard(t, Connected, 16, 3, 100)
-		qps[i].qpn = 0x45 + uint32(i)
+		qps[i].qpn = qpns[i]
 		qps[i].sq.number = qps[i].qpn << 8
 	}
 	for i, s := range steps {

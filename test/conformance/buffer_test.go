@@ -175,7 +175,7 @@ func TestManyMRs(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		n := 10000
 		if testenv.Modelled() {
-			n = 1000
+			n = 300
 		}
 		dev := openDevice(t, deviceName)
 		if most := dev.QueryDevice().MaxMR; int64(most) < int64(n) {

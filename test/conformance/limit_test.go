@@ -63,8 +63,8 @@ func (m *maker) need(t *testing.T) {
 	}
 }
 
-// TestLimits creates a thousand objects of a kind, or as many as the device says that it
-// has: rxe of Linux 5.10 has 100 AHs and 960 SRQs. The kernel refuses what is beyond, and
+// TestLimits creates a thousand objects of a kind, fewer with a model, which takes its time, or
+// as many as the device says that it has: rxe of Linux 5.10 has 100 AHs and 960 SRQs. The kernel refuses what is beyond, and
 // takes it when another has been closed.
 func TestLimits(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
@@ -74,6 +74,9 @@ func TestLimits(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			m.need(t)
 			n := min(int(m.limit), 1000)
+			if testenv.Modelled() {
+				n = min(n, 250)
+			}
 			var all []closer
 			defer func() {
 				for _, c := range all {
