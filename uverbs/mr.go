@@ -60,7 +60,9 @@ type IOVAChoice struct {
 	given bool
 }
 
-// IOVAAt chooses an address. Within its page it must be where the memory is in its own.
+// IOVAAt chooses an address. Within its page it must be where the memory is in its own. mlx5_ib of
+// Linux 5.10 wants it to be a multiple of the power of two that the memory's page is at a multiple of:
+// else data may end up elsewhere in the region.
 func IOVAAt(addr uint64) IOVAChoice { return IOVAChoice{addr, true} }
 
 // part returns the part of size bytes that the options choose.

@@ -98,6 +98,9 @@ func TestRegMRAt(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				a, b := pair(t, refusing)
 				o.Access = remoteRights
+				if name == "low" && b.mr.Addr()>>12%2 == 1 {
+					o.Offset += 4096 // mlx5_ib of Linux 5.10 wants an IOVA as aligned as the memory
+				}
 				mr, err := b.pd.RegMRAt(b.buf, o)
 				must(t, err)
 				closeLater(t, mr)
