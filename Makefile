@@ -8,7 +8,7 @@ BUILD    := $(CURDIR)/.build
 KERNEL   ?= 6.1
 ARCH     ?= $(shell go env GOARCH)
 MODES    ?= roce ib
-MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12 amd64/6.1/mlx5-roce amd64/6.1/mlx5-ib
+MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12 amd64/6.1/mlx5-roce amd64/6.1/mlx5-ib amd64/6.1/siw
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 VMRUN    := $(BUILD)/vmrun
@@ -224,11 +224,11 @@ mlx5cm: $(VMRUN) hca verbs ## connections, two hosts, interop and rdma-core's pr
 	done
 	+$(AT_ONCE) -j1 boot-mlx5cm boot-mlx5hosts
 
-# Soft iWARP: what has no device of it by rdma_cm is skipped by the lists of what it lacks.
+# As of mlx5, for soft iWARP, which has the tests of connections as well.
 .PHONY: boot-siw
 boot-siw:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name siw $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device siw -env GOVERBS_KERNEL_TEST=1 \
-		-env GOVERBS_DEVICES=siw0,siw1 $(if $(WALK),-env GOVERBS_WALK=$(WALK)) cm.test $(RECORD_TEST)
+		-env GOVERBS_DEVICES=siw0,siw1 $(if $(WALK),-env GOVERBS_WALK=$(WALK)) cm.test $(RECORD_TEST) --- conformance.test $(RECORD_TEST)
 siw: $(VMRUN) testmatrix ## connections and the verbs on soft iWARP, on KERNEL and ARCH
 	for p in cm test/conformance; do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-siw.*.json
@@ -248,7 +248,7 @@ testmatrix:
 matrix: testmatrix ## the kernel tests on all kernels, and a table of what works where
 	rm -rf $(RESULTS)
 	for m in $(MATRIX); do \
-		case $$m in */mlx5-*) what="mlx5 MODES=$${m##*/mlx5-}"; k=$${m%/*};; *) what=kernel; k=$$m;; esac; \
+		case $$m in */mlx5-*) what="mlx5 MODES=$${m##*/mlx5-}"; k=$${m%/*};; */siw) what=siw; k=$${m%/*};; *) what=kernel; k=$$m;; esac; \
 		echo "== Linux $${m#*/} on $${m%%/*}"; \
 		$(MAKE) --no-print-directory -s $$what ARCH=$${k%%/*} KERNEL=$${k#*/} || echo "== Linux $${m#*/} on $${m%%/*} failed"; \
 	done
