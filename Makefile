@@ -224,10 +224,11 @@ mlx5cm: $(VMRUN) hca verbs ## connections, two hosts, interop and rdma-core's pr
 	done
 	+$(AT_ONCE) -j1 boot-mlx5cm boot-mlx5hosts
 
-# As of mlx5, for soft iWARP, which has the tests of connections as well.
+# As of mlx5, for soft iWARP, which has the tests of connections as well. It gives a handshake five
+# seconds, so that there is less load.
 .PHONY: boot-siw
 boot-siw:
-	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name siw $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device siw -env GOVERBS_KERNEL_TEST=1 \
+	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name siw $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 \
 		-env GOVERBS_DEVICES=siw0,siw1 $(if $(WALK),-env GOVERBS_WALK=$(WALK)) cm.test $(RECORD_TEST) --- conformance.test $(RECORD_TEST)
 siw: $(VMRUN) testmatrix ## connections and the verbs on soft iWARP, on KERNEL and ARCH
 	for p in cm test/conformance; do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done

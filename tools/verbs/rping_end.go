@@ -175,9 +175,15 @@ func (e *rpingEnd) register(size int, access uverbs.Access) (*uverbs.MR, error) 
 	return mr, nil
 }
 
+// iwarp reports whether the kernel moves the QP when it is connected.
+func (e *rpingEnd) iwarp() bool { return e.qp.Device().Info().Protocol == "iw" }
+
 // to brings a QP that is not the ID's into a state.
 func (e *rpingEnd) to(states ...uverbs.QPState) error {
 	for _, s := range states {
+		if s != uverbs.Init && e.iwarp() {
+			continue
+		}
 		attr, mask, err := e.id.QPAttr(s)
 		if err != nil {
 			return err
@@ -227,6 +233,9 @@ func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
 	if err := e.id.AcceptWait(ctx, p, cm.ECE{}); err != nil {
 		return causeOf(ctx, err)
 	}
+	if e.o.ownQP && e.iwarp() {
+		return e.qp.Moved(uverbs.RTR)
+	}
 	return nil
 }
 
@@ -249,6 +258,9 @@ func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) err
 	}
 	if !e.o.ownQP {
 		return nil
+	}
+	if e.iwarp() {
+		return e.qp.Moved(uverbs.RTS)
 	}
 	// INIT once more: only now is it known what the peer may do.
 	if err := e.to(uverbs.Init, uverbs.RTR, uverbs.RTS); err != nil {
