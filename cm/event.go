@@ -174,7 +174,7 @@ func (e *EventError) hint(errno syscall.Errno) string {
 	case t == AddrInfoError:
 		return "the subnet administrator has no such service on record, or does not answer"
 	case t == Unreachable:
-		return "nobody answers; the host is gone, or UDP port 4791 does not get through"
+		return "nobody answers; the host is gone, or UDP port 4791, or on iWARP this port of TCP, does not get through"
 	}
 	return ""
 }
