@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 )
