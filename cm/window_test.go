@@ -117,6 +117,9 @@ func notReady(t *testing.T) (n uint64) {
 	devices := value(netlinkrdma.Devices())(t)
 	for _, d := range devices {
 		counters, err := netlinkrdma.PortCounters(d, 1)
+		if errors.Is(err, errors.ErrUnsupported) && testenv.TheRig().Driver == "siw" {
+			continue // TCP does not lose what finds no receive
+		}
 		must(t, err)
 		for _, c := range counters {
 			if c.Name == "send_rnr_err" {
