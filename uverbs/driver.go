@@ -89,6 +89,33 @@ type driver interface {
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
 }
 
+// software is what the drivers of devices in software have in common.
+type software struct{}
+
+func (software) lacksQP(o *QPOptions) string {
+	switch {
+	case o.Flags != 0:
+		return "Flags"
+	case o.InlineRecv:
+		return "InlineRecv"
+	case o.SourceQPN != 0:
+		return "SourceQPN"
+	case o.IndTable != nil:
+		return "IndTable"
+	}
+	return ""
+}
+
+func (software) lacksSRQ(o *SRQOptions) string {
+	switch {
+	case o.XRCD != nil:
+		return "XRCD"
+	case o.MaxTags != 0:
+		return "MaxTags"
+	}
+	return ""
+}
+
 // drivers are the drivers that the library has, by the kernel's number.
 var drivers = map[netlinkrdma.DriverID]driver{
 	rxeDriverID:  rxeDriver{},

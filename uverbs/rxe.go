@@ -18,7 +18,7 @@ const rxeDriverID = netlinkrdma.DriverID(rxe.DriverID)
 
 // rxeDriver is the glue to Soft-RoCE: its rings are mapped from the uverbs file, at the
 // places that the create responses tell.
-type rxeDriver struct{}
+type rxeDriver struct{ software }
 
 func (rxeDriver) kind() driverKind      { return kindRxe }
 func (rxeDriver) name() string          { return "rxe" }
@@ -78,30 +78,6 @@ func closeRegions(regions ...*mmio.Region) error {
 func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
 	ops, ok := rxeOps[t]
 	return ops, ok
-}
-
-func (rxeDriver) lacksQP(o *QPOptions) string {
-	switch {
-	case o.Flags != 0:
-		return "Flags"
-	case o.InlineRecv:
-		return "InlineRecv"
-	case o.SourceQPN != 0:
-		return "SourceQPN"
-	case o.IndTable != nil:
-		return "IndTable"
-	}
-	return ""
-}
-
-func (rxeDriver) lacksSRQ(o *SRQOptions) string {
-	switch {
-	case o.XRCD != nil:
-		return "XRCD"
-	case o.MaxTags != 0:
-		return "MaxTags"
-	}
-	return ""
 }
 
 // mapCQ maps the completion ring.

@@ -17,7 +17,7 @@ const siwDriverID = netlinkrdma.DriverID(siw.DriverID)
 // siwDriver is the glue to software iWARP: its rings are mapped from the uverbs file, at the
 // places that the create responses tell. Its QPs are connected by the kernel's connection
 // manager alone.
-type siwDriver struct{}
+type siwDriver struct{ software }
 
 func (siwDriver) kind() driverKind      { return kindSiw }
 func (siwDriver) name() string          { return "siw" }
@@ -43,30 +43,6 @@ func (siwDriver) closeContext(*Device) error             { return nil }
 var siwOps = opcodes(WRRDMAWrite, WRSend, WRSendWithInv, WRRDMARead, WRRDMAReadWithInv, WRLocalInv)
 
 func (siwDriver) operations(t QPType) (opcodeSet, bool) { return siwOps, t == RC }
-
-func (siwDriver) lacksQP(o *QPOptions) string {
-	switch {
-	case o.Flags != 0:
-		return "Flags"
-	case o.InlineRecv:
-		return "InlineRecv"
-	case o.SourceQPN != 0:
-		return "SourceQPN"
-	case o.IndTable != nil:
-		return "IndTable"
-	}
-	return ""
-}
-
-func (siwDriver) lacksSRQ(o *SRQOptions) string {
-	switch {
-	case o.XRCD != nil:
-		return "XRCD"
-	case o.MaxTags != 0:
-		return "MaxTags"
-	}
-	return ""
-}
 
 // lacksMR: siw knows a region's first byte by the memory's address and nothing else, though the
 // kernel does not refuse another.
