@@ -117,8 +117,8 @@ func notReady(t *testing.T) (n uint64) {
 	devices := value(netlinkrdma.Devices())(t)
 	for _, d := range devices {
 		counters, err := netlinkrdma.PortCounters(d, 1)
-		if errors.Is(err, errors.ErrUnsupported) && testenv.TheRig().Driver == "siw" {
-			continue // TCP does not lose what finds no receive
+		if errors.Is(err, errors.ErrUnsupported) && testenv.TheRig().Driver != "rxe" {
+			continue // it does not count: on siw TCP loses nothing, and a modelled card's report tells
 		}
 		must(t, err)
 		for _, c := range counters {
