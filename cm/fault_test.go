@@ -408,6 +408,9 @@ func TestDeviceRemoved(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	removed := func(what string, err error) {
+		if errors.Is(err, uverbs.WCLocQPOpErr) {
+			return // the port is down a moment before the device is gone
+		}
 		if !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, net.ErrClosed) || err == nil {
 			t.Errorf("%s: %v", what, err)
 		}
