@@ -162,3 +162,27 @@ func TestIWARPStrangers(t *testing.T) {
 		t.Errorf("received %q", got)
 	}
 }
+
+// TestIWARPSilent: a peer that has connected and does not send first, as one that is gone, is
+// told of in time. This side may not ask.
+func TestIWARPSilent(t *testing.T) {
+	c := iwarp(t)
+	ctx := within(t)
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{AckTimeout: time.Millisecond, RetryCount: 1}))(t)
+	defer l.Close()
+	id := newID(t, c, TCP)
+	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+	qpn := newEnd(t, id, uverbs.RC).qp.QPN()
+	connected := make(chan error, 1)
+	go func() {
+		greeting := hello{kind: helloRequest, depth: 4, size: 100}
+		_, err := id.ConnectWait(ctx, ConnParam{QPN: qpn, PrivateData: greeting.encode()}, ECE{})
+		connected <- err
+	}()
+	server := value(l.Accept(ctx))(t)
+	must(t, <-connected)
+	if _, err := server.Recv(ctx); !errors.Is(err, syscall.ETIMEDOUT) || !strings.Contains(err.Error(), "sends first on iWARP") {
+		t.Errorf("Recv: %v", err)
+	}
+	must(t, server.Close())
+}

@@ -24,7 +24,7 @@ type watch struct {
 func (w *watch) start(c *Conn) {
 	c.win.due = time.Now().Add(growSoon)
 	w.timer = time.AfterFunc(time.Hour, c.look)
-	w.set(c, false)
+	w.set(c, c.mute)
 }
 
 // stop ends it for good. The caller holds c.mu.
@@ -44,8 +44,11 @@ func (w *watch) set(c *Conn, busy bool) {
 		after = c.patience() / looks
 	}
 	if c.win.lazy && !c.win.grown {
-		// Without memory for it, it tries again as often.
-		if soon := max(time.Until(c.win.due), growSoon, time.Millisecond); after <= 0 || after > soon {
+		soon := time.Until(c.win.due)
+		if soon <= 0 { // there was no memory for it: it tries again as often
+			soon = max(growSoon, time.Millisecond)
+		}
+		if after <= 0 || after > soon {
 			after = soon
 		}
 	}
@@ -80,6 +83,13 @@ func (c *Conn) look() {
 	waiting := c.posted != c.retired && c.retired == w.retired
 	now := time.Now()
 	switch {
+	case c.mute && w.since.IsZero():
+		w.since = now
+	case c.mute && now.Sub(w.since) > c.patience():
+		c.fail(fmt.Errorf("for %s nothing has come from the peer, which has connected and sends first on iWARP; it is gone, or does not get through: %w",
+			now.Sub(w.since).Round(time.Millisecond), syscall.ETIMEDOUT))
+		return
+	case c.mute: // and this side may not ask
 	case !waiting || c.asked <= c.retired:
 		w.since = time.Time{}
 	case w.since.IsZero():
@@ -89,12 +99,12 @@ func (c *Conn) look() {
 			now.Sub(w.since).Round(time.Millisecond), syscall.ETIMEDOUT))
 		return
 	}
-	if c.asked <= c.retired && (waiting || w.idle && !w.busy) {
+	if !c.mute && c.asked <= c.retired && (waiting || w.idle && !w.busy) {
 		c.probe().left = true
 	}
 	w.retired, w.idle = c.retired, true
 	if c.err == nil {
-		w.set(c, c.posted != c.retired)
+		w.set(c, c.mute || c.posted != c.retired)
 	}
 }
 

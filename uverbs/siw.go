@@ -179,12 +179,13 @@ func (siwDriver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error {
 }
 
 // queriedQP: siw fills in a few attributes and leaves the others as they were in the kernel's
-// memory. It does not say which state the QP is in.
+// memory. It does not say which state the QP is in, and takes the READs that this side serves for
+// those that it has under way, and the other way round (siw_query_qp).
 func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 	state := q.State()
 	*a = QPAttr{
 		State: state, CurState: state, PathMTU: a.PathMTU, Access: a.Access, Caps: a.Caps,
-		MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic,
+		MaxRdAtomic: a.MaxDestRdAtomic, MaxDestRdAtomic: a.MaxRdAtomic,
 	}
 }
 
@@ -239,7 +240,8 @@ func siwSlotErr(err error) error {
 // sentSiw describes a work request.
 func sentSiw(i *siw.SendInfo) sentWR {
 	op := siwSent(i.Opcode)
-	s := sentWR{op: op, writes: op == WRRDMARead || op == WRRDMAReadWithInv, rkey: i.RKey}
+	s := sentWR{op: op, writes: op == WRRDMARead || op == WRRDMAReadWithInv,
+		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
 	switch op {

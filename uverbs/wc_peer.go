@@ -152,7 +152,7 @@ func (w *sentWR) needs() Access {
 	switch w.op {
 	case WRRDMAWrite, WRRDMAWriteWithImm, WRAtomicWrite:
 		return AccessRemoteWrite
-	case WRRDMARead:
+	case WRRDMARead, WRRDMAReadWithInv:
 		return AccessRemoteRead
 	case WRAtomicCAS, WRAtomicFAA:
 		return AccessRemoteAtomic

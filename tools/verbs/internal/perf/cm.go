@@ -78,15 +78,7 @@ func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
 	if e.Local.Device == "" && e.Local.GID == Auto {
 		return netip.AddrPort{}, nil
 	}
-	var entry uverbs.GIDEntry
-	var err error
-	if e.Local.GID != Auto {
-		entry, err = e.Dev.QueryGID(e.Port, e.Local.GID)
-	} else {
-		var table []uverbs.GIDEntry
-		table, err = e.Dev.GIDTable(e.Port)
-		entry, _ = uverbs.ChooseGID(table, remote.As16())
-	}
+	entry, err := e.localGID(remote.As16())
 	if err != nil {
 		return netip.AddrPort{}, err
 	}

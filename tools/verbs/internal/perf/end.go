@@ -323,21 +323,29 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 	return nil
 }
 
+// localGID returns the GID that was asked for, or the one that suits the peer.
+func (e *End) localGID(peer uverbs.GID) (uverbs.GIDEntry, error) {
+	if e.Local.GID != Auto {
+		return e.Dev.QueryGID(e.Port, e.Local.GID)
+	}
+	table, err := e.Dev.GIDTable(e.Port)
+	if err != nil {
+		return uverbs.GIDEntry{}, err
+	}
+	entry, ok := uverbs.ChooseGID(table, peer)
+	if !ok {
+		return entry, fmt.Errorf("the GID table of port %d of %s is empty", e.Port, e.Dev.Name())
+	}
+	return entry, nil
+}
+
 // way returns the way to where a datagram goes.
 func (e *End) way(p Peer) (*uverbs.AH, error) {
 	attr := uverbs.AHAttr{DLID: p.LID, SL: e.Config.SL, Port: e.Port}
 	if !p.GID.IsZero() {
-		table, err := e.Dev.GIDTable(e.Port)
+		entry, err := e.localGID(p.GID)
 		if err != nil {
 			return nil, err
-		}
-		entry, ok := uverbs.ChooseGID(table, p.GID)
-		if e.Local.GID != Auto {
-			if entry, err = e.Dev.QueryGID(e.Port, e.Local.GID); err != nil {
-				return nil, err
-			}
-		} else if !ok {
-			return nil, fmt.Errorf("the GID table of port %d of %s is empty", e.Port, e.Dev.Name())
 		}
 		const hops = 64
 		attr.Global = true
