@@ -71,8 +71,9 @@ func connect(t *testing.T) *client {
 	cfg.BARs[0] = testBAR
 	c := &client{t: t, conn: conns[0], srv: New(cfg), dev: &device{}, ended: make(chan error, 1)}
 	go func() {
-		c.ended <- c.srv.Serve(conns[1], c.dev)
-		conns[1].Close()
+		err := c.srv.Serve(conns[1], c.dev)
+		conns[1].Close() // before anybody counts what is open
+		c.ended <- err
 	}()
 	t.Cleanup(func() {
 		conns[0].Close()
