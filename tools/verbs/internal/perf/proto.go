@@ -217,13 +217,26 @@ func (c *control) take(ctx context.Context, kind string, patience time.Duration)
 		if !ok {
 			return m, context.Cause(ctx)
 		}
-		if m.Kind != kind {
-			return m, fmt.Errorf("%s does not keep to the order of messages: %q instead of %q", c.name, m.Kind, kind)
-		}
-		return m, nil
+		return m, c.inOrder(m, kind)
 	case <-ctx.Done():
+		// What came before the end says more, if it is wrong.
+		select {
+		case m, ok := <-c.inbox:
+			if err := c.inOrder(m, kind); ok && err != nil {
+				return m, err
+			}
+		default:
+		}
 		return message{}, context.Cause(ctx)
 	case <-late:
 		return message{}, fmt.Errorf("%s has not sent %q for %s", c.name, kind, patience)
 	}
+}
+
+// inOrder checks that a message is the one that is expected.
+func (c *control) inOrder(m message, kind string) error {
+	if m.Kind != kind {
+		return fmt.Errorf("%s does not keep to the order of messages: %q instead of %q", c.name, m.Kind, kind)
+	}
+	return nil
 }
