@@ -229,30 +229,22 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	if n = min(n, len(wcs)); n == 0 {
 		return 0, c.idle(err)
 	}
-	done := wcs[:n]
+	done, failed := wcs[:n], WCSuccess
 	for i := range done {
-		e, wc := ring.Entry(i), &done[i]
-		wc.ID = e.WRID()
-		wc.Status = WCStatus(e.Status())
-		wc.Opcode = WCOpcode(e.Opcode())
-		wc.VendorErr = e.VendorErr()
-		wc.ByteLen = e.ByteLen()
-		wc.Imm = e.Imm()
-		wc.InvalidatedRKey = 0
-		wc.QPN = e.QPN()
-		wc.SrcQP = e.SrcQP()
-		wc.Flags = rxeFlags(e.Flags())
-		wc.PKeyIndex = e.PKeyIndex()
-		wc.SLID = e.SLID()
-		wc.SL = e.SL()
-		wc.PathBits = e.DLIDPathBits()
+		wc := &done[i]
+		r := wc.record()
+		ring.Entry(i).CopyTo(r)
+		wc.Flags &= WCWithGRH | WCWithImm | WCWithInv // their bits are the kernel's
+		if wc.Flags&WCWithInv == 0 {
+			wc.Imm, wc.InvalidatedRKey = r.Ex.ImmData().Get(), 0
+		} else { // the two share a place
+			wc.Imm, wc.InvalidatedRKey = 0, *r.Ex.InvalidateRKey()
+		}
 		wc.Timestamp = 0
-		if wc.Flags&WCWithInv != 0 { // the two share a place
-			wc.InvalidatedRKey, wc.Imm = e.InvalidatedRKey(), 0
-		}
-		if wc.Status != WCSuccess {
-			c.failed(wc)
-		}
+		failed |= wc.Status
+	}
+	if failed != WCSuccess {
+		c.failures(done)
 	}
 	ring.Release(n)
 	if c.gone.Load() { // so is the ring, perhaps since before it was read
@@ -429,6 +421,15 @@ func (t *qpTable) Load(qpn uint32) (*QP, bool) {
 	defer t.mu.Unlock()
 	q, ok := t.qps[qpn]
 	return q, ok
+}
+
+// failures tells the QPs of those completions that failed.
+func (c *CQ) failures(wcs []WC) {
+	for i := range wcs {
+		if wcs[i].Status != WCSuccess {
+			c.failed(&wcs[i])
+		}
+	}
 }
 
 // failed tells the QP of a completion that failed.

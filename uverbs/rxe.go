@@ -406,8 +406,3 @@ func rxeSlotErr(err error) error {
 	}
 	return err
 }
-
-// rxeFlags keeps the flags that WC has; their bits are the kernel's.
-func rxeFlags(f uint32) WCFlags {
-	return WCFlags(f) & (WCWithGRH | WCWithImm | WCWithInv)
-}

@@ -136,15 +136,14 @@ type WC struct {
 	VendorErr       uint32   // VendorErr is the device's own error code.
 	ByteLen         uint32   // ByteLen is the number of bytes received, or read by an RDMA READ.
 	Imm             uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
+	QPN             uint32   // QPN is the number of the local QP.
+	SrcQP           uint32   // SrcQP is the number of the remote QP (UD).
+	Flags           WCFlags  // Flags tell what else there is.
+	PKeyIndex       uint16   // PKeyIndex is the P_Key table index (UD).
+	SLID            uint16   // SLID is the source LID (UD on InfiniBand).
+	SL              uint8    // SL is the service level (UD).
+	PathBits        uint8    // PathBits are the low bits of the destination LID (UD).
 	InvalidatedRKey uint32   // InvalidatedRKey is the key that the peer's SEND_WITH_INV invalidated, if Flags has WCWithInv.
-
-	QPN       uint32  // QPN is the number of the local QP.
-	SrcQP     uint32  // SrcQP is the number of the remote QP (UD).
-	Flags     WCFlags // Flags tell what else there is.
-	PKeyIndex uint16  // PKeyIndex is the P_Key table index (UD).
-	SLID      uint16  // SLID is the source LID (UD on InfiniBand).
-	SL        uint8   // SL is the service level (UD).
-	PathBits  uint8   // PathBits are the low bits of the destination LID (UD).
 
 	Timestamp uint64 // Timestamp is when it completed, by the device's clock, if the CQ has CQTimestamp; see [Device.ReadClock].
 }

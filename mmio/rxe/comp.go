@@ -75,6 +75,12 @@ type Completion struct {
 	wc *abi.WC
 }
 
+// A Record is a completion as it lies in the ring (struct ib_uverbs_wc).
+type Record = abi.WC
+
+// CopyTo copies the completion whole, in a few loads, where the other methods take one each.
+func (c Completion) CopyTo(r *Record) { *r = *c.wc }
+
 // WRID returns the ID that the work request was posted with.
 func (c Completion) WRID() uint64 { return c.wc.WRID }
 

@@ -22,7 +22,7 @@ func NewRecvQueue(mem []byte, maxWR, maxSGE int) (*RecvQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	room := 1<<r.shift - int(unsafe.Sizeof(abi.RxeRecvWQE{}))
+	room := int(r.size) - int(unsafe.Sizeof(abi.RxeRecvWQE{}))
 	if err := checkRoom("receive queue", "scatter/gather entries", maxSGE, room/int(unsafe.Sizeof(abi.RxeSGE{}))); err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ type ring struct {
 	producer *mmio.Index
 	consumer *mmio.Index
 	elems    unsafe.Pointer // element 0; keeps nothing alive, the mapping is its owner's
-	shift    uint32         // log2 of the distance between elements, at most maxShift
+	size     uintptr        // distance between elements
 	mask     uint32         // number of elements - 1
 }
 
@@ -46,7 +46,8 @@ func newRing(mem []byte, kind string, entries int, elemSize uintptr) (r ring, pr
 	if shift > maxShift {
 		return fail("log2_elem_size: got %d, must be at most %d", shift, maxShift)
 	}
-	if size := uintptr(1) << shift; size < elemSize {
+	size := uintptr(1) << shift
+	if size < elemSize {
 		return fail("log2_elem_size: got elements of %d bytes, must be at least %d", size, elemSize)
 	}
 	if mask&(mask+1) != 0 {
@@ -56,9 +57,9 @@ func newRing(mem []byte, kind string, entries int, elemSize uintptr) (r ring, pr
 		return fail("index_mask: got room for %d entries, the queue has %d", mask, entries)
 	}
 	if need := uint64(header) + (uint64(mask)+1)<<shift; need > uint64(len(mem)) {
-		return fail("mapping: got %d bytes, %d elements of %d bytes need %d", len(mem), uint64(mask)+1, uint64(1)<<shift, need)
+		return fail("mapping: got %d bytes, %d elements of %d bytes need %d", len(mem), uint64(mask)+1, size, need)
 	}
-	r = ring{elems: unsafe.Add(base, header), shift: shift, mask: mask}
+	r = ring{elems: unsafe.Add(base, header), size: size, mask: mask}
 	if r.producer, err = mmio.IndexAt(mem, unsafe.Offsetof(hdr.ProducerIndex)); err != nil {
 		return ring{}, 0, 0, err
 	}
@@ -77,7 +78,7 @@ func newRing(mem []byte, kind string, entries int, elemSize uintptr) (r ring, pr
 //
 // Preconditions: the ring was made by newRing.
 func (r *ring) elem(index uint32) unsafe.Pointer {
-	return unsafe.Add(r.elems, uintptr(index&r.mask)<<(r.shift&maxShift))
+	return unsafe.Add(r.elems, uintptr(index&r.mask)*r.size)
 }
 
 // A producer is the half of a send or receive ring that posts.

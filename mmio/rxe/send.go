@@ -23,7 +23,7 @@ func NewSendQueue(mem []byte, maxWR, maxSGE, maxInline int) (*SendQueue, error) 
 	if err != nil {
 		return nil, err
 	}
-	room := 1<<r.shift - int(unsafe.Sizeof(abi.RxeSendWQE{}))
+	room := int(r.size) - int(unsafe.Sizeof(abi.RxeSendWQE{}))
 	if err := checkRoom("send queue", "scatter/gather entries", maxSGE, room/int(unsafe.Sizeof(abi.RxeSGE{}))); err != nil {
 		return nil, err
 	}
