@@ -8,7 +8,8 @@ BUILD    := $(CURDIR)/.build
 KERNEL   ?= 6.1
 ARCH     ?= $(shell go env GOARCH)
 MODES    ?= roce ib
-MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12 amd64/6.1/mlx5-roce amd64/6.1/mlx5-ib amd64/6.1/siw
+MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12 \
+	$(foreach k,6.1 6.12 latest,amd64/$k/mlx5-roce amd64/$k/mlx5-ib) amd64/6.1/siw
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 VMRUN    := $(BUILD)/vmrun
@@ -53,6 +54,8 @@ test: FLAT = 5x
 test: WAYS-roce = auto
 test: WAYS-ib = write
 test: SKIP-ib = $(ANYLINK)
+test: SKIP-cm = ^TestManyConns
+test: SKIP-interop = ^Test(Paths|PeerKilled|Rping$$|PerfOptions|PerfServerKilled|Perftest)
 test: CONTROLMODES = ib
 test: check unit race abi benchonce sidebyside size vmtest kernel perf flat hosts control mlx5 mlx5cm siw racevm ## everything, with the kernel tests on one kernel
 
@@ -156,7 +159,7 @@ boot-bare:
 # The boots run as many at a time as BOOTS says, and one that fails does not keep the others from running.
 BOOTS ?= 2
 AT_ONCE = $(MAKE) --no-print-directory -k -j$(BOOTS) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK) \
-	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' SKIP-ib='$(SKIP-ib)'
+	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)'
 kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
 	+$(AT_ONCE) boot-kernel boot-interop $(if $(SLOW),,boot-write) boot-bare
@@ -207,18 +210,19 @@ mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, o
 	rm -f $(MODES:%=$(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-%.*.json)
 	+$(AT_ONCE) -j1 $(MODES:%=boot-mlx5-%)
 
-# What is about load or takes long is left out, and connections are on RoCE alone: on InfiniBand
-# they need a subnet administrator, which the model has not.
+# Connections are on RoCE alone: on InfiniBand they need a subnet administrator, which the model has not.
+SKIP-cm      =
+SKIP-interop =
 .PHONY: boot-mlx5cm boot-mlx5hosts
 boot-mlx5cm:
-	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
-		-with $(CONTROLWITH) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
-		cm.test -test.skip '^TestManyConns' --- classic.test --- interop.test -test.skip '^TestPaths|^TestPeerKilled|^TestRping$$|^TestPerfOptions|^TestPerfServerKilled|^TestPerftest' --- \
-		control.test
+	cd $(BUILD)/amd64 && $(RECORD) -driver mlx5-roce -name cm $(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
+		-timeout 20m -with $(CONTROLWITH) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
+		cm.test $(RECORD_TEST) $(if $(SKIP-cm),-test.skip '$(SKIP-cm)') --- classic.test $(RECORD_TEST) --- \
+		interop.test $(RECORD_TEST) $(if $(SKIP-interop),-test.skip '$(SKIP-interop)') --- control.test
 boot-mlx5hosts:
 	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 -with $(PACKAGES),rdmacm-utils \
 		hosts.test --- control.test -test.run '^TestHosts$$'
-mlx5cm: $(VMRUN) hca verbs ## connections, two hosts, interop and rdma-core's programs on a modelled ConnectX, on KERNEL
+mlx5cm: $(VMRUN) hca verbs testmatrix ## connections, two hosts, interop and rdma-core's programs on a modelled ConnectX, on KERNEL
 	for p in cm test/classic test/control test/hosts test/interop; do \
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
 	done
@@ -249,7 +253,7 @@ testmatrix:
 matrix: testmatrix ## the kernel tests on all kernels, and a table of what works where
 	rm -rf $(RESULTS)
 	for m in $(MATRIX); do \
-		case $$m in */mlx5-*) what="mlx5 MODES=$${m##*/mlx5-}"; k=$${m%/*};; */siw) what=siw; k=$${m%/*};; *) what=kernel; k=$$m;; esac; \
+		case $$m in */mlx5-roce) what="mlx5 mlx5cm MODES=roce"; k=$${m%/*};; */mlx5-ib) what="mlx5 MODES=ib"; k=$${m%/*};; */siw) what=siw; k=$${m%/*};; *) what=kernel; k=$$m;; esac; \
 		echo "== Linux $${m#*/} on $${m%%/*}"; \
 		$(MAKE) --no-print-directory -s $$what ARCH=$${k%%/*} KERNEL=$${k#*/} || echo "== Linux $${m#*/} on $${m%%/*} failed"; \
 	done

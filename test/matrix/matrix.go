@@ -55,19 +55,18 @@ func parseColumn(name string) Column {
 // nothing in others.
 var elsewhere = []string{"TestIproute2", "TestModuleNotLoaded", "TestNoModule"}
 
-// has reports whether a test is for a column's driver: all are for rxe, for others those of
-// test/conformance, and for siw, which has connections alone, those of cm as well.
+// suitesOf are the suites of the drivers that have not all of them: InfiniBand has no connections
+// here, and netlinkrdma's are about what rxe has.
+var suitesOf = map[string][]string{
+	mlx5RoCE: {"conformance", "cm", "classic", "interop"},
+	mlx5IB:   {"conformance"},
+	siw:      {"conformance", "cm"},
+}
+
+// has reports whether a test is for a column's driver.
 func (c Column) has(t sourceTest) bool {
-	switch c.Driver {
-	case siw:
-		if t.suite == "cm" {
-			return !slices.Contains(elsewhere, t.name)
-		}
-		fallthrough
-	case mlx5RoCE, mlx5IB:
-		return t.suite == filepath.Base(suites[0]) && !slices.Contains(elsewhere, t.name)
-	}
-	return true
+	some, ok := suitesOf[c.Driver]
+	return !ok || slices.Contains(some, t.suite) && !slices.Contains(elsewhere, t.name)
 }
 
 // Version is what the table calls a kernel: the first two numbers of its release.
