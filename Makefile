@@ -87,7 +87,7 @@ abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest a
 	done
 
 vmtest: ## vmrun's own tests, which boot VMs
-	go test -C tools/vmrun -count=1 -run VM .
+	go test -C tools/vmrun -count=1 -timeout 20m -run VM .
 
 benchonce: ## every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...

@@ -240,6 +240,7 @@ func volley(c net.Conn, round int, silence time.Duration) ([]int, error) {
 
 func TestVMLink(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", "-hosts", "2", "-loss", "30%", self(t), "role-link")
 	want := result{Stdout: "1: link probed\n", Stderr: "vmrun: host 1: status 0, host 2: status 0\n"}
 	if d := cmp.Diff(want, got); d != "" {

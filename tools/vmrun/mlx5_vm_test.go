@@ -70,6 +70,7 @@ func hca(t *testing.T) string {
 // The kernel's drivers bind to the cards, and the report says what they did.
 func TestVMMlx5(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	model, report := hca(t), filepath.Join(t.TempDir(), "report.json")
 	got := vmrun(t, "", "-device", "mlx5,mode=ib", "-hca", model, "-hca-report", report, self(t), "role-cards", "InfiniBand")
 	if got.Status != 0 || !strings.Contains(got.Stderr, "hca: card 1 (ib): ") {
@@ -98,6 +99,7 @@ func TestVMMlx5(t *testing.T) {
 // What must not be done to a card fails the run, and stands in what is printed.
 func TestVMMlx5Violation(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", "-device", "mlx5,mode=roce", "-hca", hca(t), self(t), "role-cards", "Ethernet", "---", self(t), "role-uar")
 	if got.Status != statusModel || got.Stdout != "read 0\n" || !strings.Contains(got.Stderr, "VIOLATION of uar-read") {
 		t.Errorf("%+v", got)

@@ -105,6 +105,7 @@ func roleSiwHost([]string) int {
 // whose gcc is the system's, and for the one that is compiled with the newest.
 func TestVMSiw(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	for _, k := range []string{"6.1", "latest"} {
 		got := vmrun(t, "", append(oneProcessor, "-kernel", k, "-device", "siw", "-with", rpingPackages, self(t), "role-kinds", "siw0:ve0", "siw1:ve1")...)
 		if got.Status != 0 || got.Stderr != "" {
@@ -115,6 +116,7 @@ func TestVMSiw(t *testing.T) {
 
 func TestVMSiwHosts(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", "-hosts", "2", "-cpus", "1", "-device", "siw", "-with", rpingPackages, self(t), "role-siw-host")
 	if got.Status != 0 || !strings.Contains(got.Stdout, "1: talked\n") || !strings.Contains(got.Stdout, "2: talked\n") {
 		t.Errorf("%+v", got)
@@ -124,6 +126,7 @@ func TestVMSiwHosts(t *testing.T) {
 // Three kinds of devices are together in one guest, and one can talk over each.
 func TestVMKinds(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", append(oneProcessor, "-device", "rxe+siw+mlx5", "-hca", hca(t), "-with", rpingPackages,
 		self(t), "role-kinds", "rxe0:ve0", "rxe1:ve1", "siw0:ve2", "siw1:ve3", "mlx5_0:eth0", "mlx5_1:eth1")...)
 	if got.Status != 0 || !strings.Contains(got.Stderr, "hca: card 1 (roce): ") {

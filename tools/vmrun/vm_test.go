@@ -285,6 +285,7 @@ func withoutProgress(stderr string) string {
 
 func TestVMProcess(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
@@ -303,6 +304,7 @@ func TestVMProcess(t *testing.T) {
 
 func TestVMPrograms(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	back := filepath.Join(t.TempDir(), "back.txt")
 	got := vmrun(t, "", "--kernel=6.1", "-file", "vm_test.go:/extra/", "-out", "/tmp/out.txt:"+back,
 		self(t), "role-guest", "---", self(t), "role-veth", "---", self(t), "role-killed", "---", self(t), "role-write", "/tmp/out.txt")
@@ -316,6 +318,7 @@ func TestVMPrograms(t *testing.T) {
 
 func TestVMClock(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", "-icount", self(t), "role-clock")
 	if got.Status != 0 {
 		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
@@ -324,6 +327,7 @@ func TestVMClock(t *testing.T) {
 
 func TestVMPanic(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", self(t), "role-sysrq", "c")
 	if got.Status != statusKernel || got.Stdout != "about to write c\n" {
 		t.Errorf("status %d, output %q; want %d and what the program wrote", got.Status, got.Stdout, statusKernel)
@@ -337,6 +341,7 @@ func TestVMPanic(t *testing.T) {
 
 func TestVMTimeout(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	var got result
 	for _, timeout := range []string{"20s", "60s", "180s"} { // enough to boot, also on a machine that is busy
 		got = vmrun(t, "", "-timeout", timeout, self(t), "role-hang")
@@ -375,6 +380,7 @@ func TestVMBare(t *testing.T) {
 // A signal ends QEMU, too, and so does the death of vmrun.
 func TestVMSignals(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	for _, tt := range []struct {
 		sig    syscall.Signal
 		status int
@@ -443,6 +449,7 @@ func alive(pid int) bool {
 // Whoever takes the output may go away; the program is told, as in a pipe.
 func TestVMClosedOutput(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	cmd := vmrunCmd(t, self(t), "role-flood")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -470,6 +477,7 @@ ibv_devices`
 // rdma-core's programs are the reason for -with.
 func TestVMPackages(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", "-with", "ibverbs-utils,ibverbs-providers,dash,coreutils,grep", "sh", "-c", pingpong)
 	if got.Status != 0 || !strings.HasPrefix(got.Stdout, "/tmp/server:1\n/tmp/client:1\n") || !strings.Contains(got.Stdout, "rxe1") {
 		t.Errorf("%+v", got)
@@ -502,6 +510,7 @@ func lines(out, prefix string) []string {
 
 func TestVMHosts(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	back := filepath.Join(t.TempDir(), "back")
 	got := vmrun(t, "input\n", "-hosts", "2", "-file", verbs(t)+":/bin/verbs", "-out", "/tmp/host:"+back, self(t), "role-host")
 	if got.Status != 0 || got.Stderr != "vmrun: host 1: status 0, host 2: status 0\n" {
@@ -521,6 +530,7 @@ func TestVMHosts(t *testing.T) {
 
 func TestVMHostFails(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	got := vmrun(t, "", "-hosts", "2", "-net", "eth", "vmlink", "netem", "delay", "1ms", "---", self(t), "role-hang", "+++", self(t), "role-fail")
 	if got.Status != 3 {
 		t.Errorf("status %d, want 3", got.Status)
@@ -540,6 +550,7 @@ func TestVMHostFails(t *testing.T) {
 
 func TestVMOtherArch(t *testing.T) {
 	needVM(t)
+	t.Parallel()
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
 	got := vmrun(t, "", "-arch", other, "-kernel", "6.12", "-with", "coreutils", "uname", "-m")
 	want := result{Stdout: map[string]string{"amd64": "x86_64\n", "arm64": "aarch64\n"}[other]}
