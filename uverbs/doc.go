@@ -88,7 +88,7 @@
 //     receives; those posted before are.
 //   - A CQ that is too small loses completions. [Device.WaitEvent] tells, [CQ.Poll] does not.
 //   - A request whose local memory is at fault ends with another status on each kernel, on
-//     newer ones as flushed. [QP.Err] finds out what is wrong with it.
+//     newer ones as flushed. [QP.Err] finds out which it was and what is wrong with it.
 //   - The bounds of a memory window are those of its MR. A window of type 2 must be closed
 //     before the QP that it is bound to: the kernel keeps a pointer to that.
 //   - On demand, data goes to the beginning of a page whatever the address (7.2).

@@ -32,6 +32,7 @@ type MW struct {
 	object
 	handle uint32
 	number uint64 // of the device's targets
+	pd     uint32 // handle of the PD
 	typ    MWType
 	rkey   atomic.Uint32
 
@@ -45,7 +46,7 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 	if typ != MWType1 && typ != MWType2 {
 		return nil, argErr("AllocMW", "type", uint8(typ), "MWType1 (1) and MWType2 (2)")
 	}
-	mw := &MW{typ: typ}
+	mw := &MW{typ: typ, pd: p.handle}
 	if err := mw.join(p.dev, "MW", "DEALLOC_MW", &p.object); err != nil {
 		return nil, err
 	}

@@ -57,12 +57,13 @@ type QP struct {
 	noRecv error  // why there is no receive queue, or nil
 	path   PathOptions
 
-	state   atomic.Uint32 // QPState as last set or seen
-	port    atomic.Uint32 // the port that Modify was told last
-	peer    atomic.Pointer[peerInfo]
-	first   atomic.Pointer[WCError] // the failure that brought it into error
-	bound   atomic.Bool             // a window was bound by this QP
-	flushed atomic.Bool             // a flush was looked at for the failure
+	state atomic.Uint32 // QPState as last set or seen
+	port  atomic.Uint32 // the port that Modify was told last
+	peer  atomic.Pointer[peerInfo]
+	first atomic.Pointer[WCError] // the failure that brought it into error
+	bound atomic.Bool             // a window was bound by this QP
+	// A flush made the ring be looked at for the failure.
+	lookedAt atomic.Bool
 
 	// What each message needs is together, as each place apart costs each message.
 	sending   mmio.Lock // held by who posts sends, and by Close, which never gives it back

@@ -267,7 +267,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if to == Reset && from != Reset {
 		q.newPSN()
 		q.first.Store(nil)
-		q.flushed.Store(false)
+		q.lookedAt.Store(false)
 	}
 	q.notePeer(attr, mask)
 	return nil

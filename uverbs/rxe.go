@@ -361,7 +361,8 @@ func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
 func sentRxe(i *rxe.SendInfo) sentWR {
 	op := WROpcode(i.Opcode)
 	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA,
-		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey, mwRKey: i.MWRKey}
+		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey, mwRKey: i.MWRKey, invalid: i.Invalid,
+		bind: boundTo{addr: i.Bind.Addr, length: i.Bind.Length, lkey: i.Bind.LKey, access: Access(i.Bind.Access)}}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
 	switch op {
@@ -369,6 +370,8 @@ func sentRxe(i *rxe.SendInfo) sentWR {
 		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
 	case WRBindMW:
 		fmt.Fprintf(&b, ", from rkey %#x to %#x", i.MWRKey, i.RKey)
+	case WRLocalInv:
+		fmt.Fprintf(&b, ", of key %#x", i.Invalid)
 	}
 	if i.RemoteQPN != 0 {
 		fmt.Fprintf(&b, " to QP %d", i.RemoteQPN)

@@ -19,7 +19,8 @@ type WCError struct {
 	// Request says what the work request was, if it was a send that is still in the ring.
 	Request string
 	// First is the failure that brought the QP into error, if this work request was flushed
-	// for it and a poll has seen it.
+	// for it and a poll has seen it, or the kernel noted it. Its WC.ID tells which work request
+	// failed: this one itself, where a kernel flushes that as well.
 	First *WCError
 	Hint  string // Hint says what is wrong or, if that is not known, what usually is.
 	// Counted says by how much the port's hardware counters have grown since a QP of this
@@ -99,8 +100,9 @@ func (q *QP) withMore(e *WCError) *WCError {
 // failed remembers the completion that brought the QP into error; later ones only say
 // that they were flushed. It is called for each completion that failed.
 //
-// rxe of Linux 6.12 and 7.2 flushes a send whose local memory is at fault, and says no more.
-// So the first completion that was flushed is looked at for that.
+// rxe of Linux 6.12 and 7.2 flushes what it cannot execute, and the completion says no more: a
+// request whose local memory, window, key or address is at fault. What was the matter is noted in
+// the ring, which is looked at when the first one was flushed.
 func (q *QP) failed(wc *WC) {
 	if q.bound.Load() {
 		if sent := q.sent(wc.ID); sent.op == WRBindMW && sent.text != "" {
@@ -114,9 +116,10 @@ func (q *QP) failed(wc *WC) {
 		q.first.CompareAndSwap(nil, q.explain(wc))
 		return
 	}
-	if q.flushed.CompareAndSwap(false, true) {
-		if e := q.explain(wc); e.Hint != flushHint {
-			q.first.CompareAndSwap(nil, e)
+	if q.kind == kindRxe && q.lookedAt.CompareAndSwap(false, true) {
+		if id, status, i, ok := q.sq.FindFailed(uint32(WCWRFlushErr), q.typ == UD); ok && !q.gone.Load() {
+			sent := sentRxe(&i)
+			q.first.CompareAndSwap(nil, q.explainSent(&WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, &sent))
 		}
 	}
 }
@@ -127,6 +130,11 @@ const flushHint = "the cause is an earlier completion with another status or, as
 // explain makes the error of a failed completion.
 func (q *QP) explain(wc *WC) *WCError {
 	sent := q.sent(wc.ID)
+	return q.explainSent(wc, &sent)
+}
+
+// explainSent is explain for a work request that was found.
+func (q *QP) explainSent(wc *WC, sent *sentWR) *WCError {
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Request: sent.text}
 	if q.kind == kindMlx5 && wc.VendorErr != 0 {
 		e.Vendor = mlx5.VendorText(uint8(wc.VendorErr))
@@ -157,18 +165,18 @@ func (q *QP) explain(wc *WC) *WCError {
 		if sent.op == WRSendWithInv && sent.text != "" {
 			e.Hint = "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, or " + e.Hint
 		}
-	case WCLocProtErr, WCLocQPOpErr:
-		e.Hint = q.faultySGE(&sent)
+	case WCLocProtErr, WCLocQPOpErr, WCMWBindErr:
+		e.Hint = q.fault(sent)
 		if e.Hint == "" && wc.Status == WCLocProtErr {
 			e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
 		}
-		if e.Hint == "" && sent.text != "" {
+		if e.Hint == "" && wc.Status == WCLocQPOpErr && sent.text != "" {
 			e.Hint = "nothing is wrong with its memory; the device may find no way to the peer, as when the port is down"
 		}
 	case WCLocLenErr:
 		e.Hint = "the message is longer than the buffers of the receive"
 	case WCWRFlushErr:
-		if e.Hint = q.faultySGE(&sent); e.Hint == "" {
+		if e.Hint = q.fault(sent); e.Hint == "" {
 			e.Hint = flushHint
 		}
 	}
@@ -185,6 +193,9 @@ type sentWR struct {
 	length uint32 // in bytes
 	rkey   uint32 // of the peer's memory; the new key of a window that is bound
 	mwRKey uint32 // the key of that window before
+
+	bind    boundTo // what a window is bound to
+	invalid uint32  // the key that is invalidated here
 }
 
 // sent finds a send work request, as long as the ring has it.

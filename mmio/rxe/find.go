@@ -10,8 +10,17 @@ type SendInfo struct {
 	RemoteAddr uint64    // of RDMA and atomics
 	RKey       uint32    // of RDMA and atomics; the new key of a window that is bound
 	MWRKey     uint32    // the key that a window has before it is bound
+	Bind       BindInfo  // of BindMW
+	Invalid    uint32    // the key that LocalInv invalidates
 	RemoteQPN  uint32    // of datagrams
 	SGEs       []SGEInfo // local memory
+}
+
+// BindInfo says what a window is bound to.
+type BindInfo struct {
+	Addr, Length uint64 // of its memory, in bytes
+	LKey         uint32 // key of the MR
+	Access       uint32 // of the window
 }
 
 // SGEInfo is a scatter/gather entry.
@@ -34,6 +43,24 @@ func (q *SendQueue) Find(wrID uint64, datagram bool) (SendInfo, bool) {
 	return SendInfo{}, false
 }
 
+// stateError is the state of a work request on which the kernel has given up (wqe_state_error,
+// rxe_verbs.h).
+const stateError = 4
+
+// FindFailed looks for the work request that brought the queue pair into error: the kernel has
+// noted a status with it, even where its completion only says that it was flushed. Flushed is the
+// status of those that follow. It may be called while another goroutine posts.
+func (q *SendQueue) FindFailed(flushed uint32, datagram bool) (wrID uint64, status uint32, i SendInfo, found bool) {
+	head := q.ring.producer.Acquire()
+	for n := range q.mask + 1 { // the oldest first
+		w := (*abi.RxeSendWQE)(q.elem(head + n))
+		if status := w.Status; w.State == stateError && status != 0 && status != flushed {
+			return w.WR.WRID, status, q.info(w, datagram), true
+		}
+	}
+	return 0, 0, SendInfo{}, false
+}
+
 // info copies what is of interest.
 func (q *SendQueue) info(w *abi.RxeSendWQE, datagram bool) SendInfo {
 	i := SendInfo{Opcode: w.WR.Opcode, Length: w.DMA.Length}
@@ -50,6 +77,9 @@ func (q *SendQueue) info(w *abi.RxeSendWQE, datagram bool) SendInfo {
 	case BindMW:
 		m := w.WR.WR.MW()
 		i.RKey, i.MWRKey = m.RKey, m.MWRKey
+		i.Bind = BindInfo{Addr: m.Addr, Length: m.Length, LKey: m.MRLKey, Access: m.Access}
+	case LocalInv:
+		i.Invalid = *w.WR.Ex.InvalidateRKey()
 	case Send, SendImm:
 		if datagram {
 			i.RemoteQPN = w.WR.WR.UD().RemoteQPN

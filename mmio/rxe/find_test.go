@@ -47,3 +47,28 @@ func TestFind(t *testing.T) {
 		t.Errorf("a datagram is %+v", got)
 	}
 }
+
+// TestFindFailed: the one that the kernel gave up on, and not those that it flushed for it.
+func TestFindFailed(t *testing.T) {
+	const flushed = 5
+	q, _ := newSend(t)
+	if _, _, _, found := q.FindFailed(flushed, false); found {
+		t.Error("a failure in an empty ring")
+	}
+	for i := range 4 {
+		post(t, q, BindMW, 0, func(s *SendSlot) {
+			s.wqe.WR.WRID = uint64(i)
+			s.SetMW(0x1000, 200, 3, 4, 5, 6)
+			s.wqe.State, s.wqe.Status = stateError, []uint32{0, flushed, 6, flushed}[i]
+		})
+	}
+	id, status, info, found := q.FindFailed(flushed, false)
+	want := SendInfo{Opcode: BindMW, RKey: 5, MWRKey: 4, Bind: BindInfo{Addr: 0x1000, Length: 200, LKey: 3, Access: 6}}
+	if diff := cmp.Diff(want, info); !found || id != 2 || status != 6 || diff != "" {
+		t.Errorf("found %t, %d with status %d (-want +got):\n%s", found, id, status, diff)
+	}
+	post(t, q, LocalInv, 0, func(s *SendSlot) { s.SetInvalidate(9) })
+	if got, _ := q.Find(0x1122334455667788, false); got.Invalid != 9 {
+		t.Errorf("an invalidation is %+v", got)
+	}
+}

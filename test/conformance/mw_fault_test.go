@@ -243,7 +243,7 @@ func TestWindowBind(t *testing.T) {
 					b.want(t, 7, uverbs.WCBindMW)
 					return
 				}
-				b.breaksWith(t, 7, ownFault(t, uverbs.WCMWBindErr), "BIND_MW")
+				b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
 				if key := wr.Bind.MW.RKey(); key != before {
 					t.Errorf("after a bind that failed the key is %#x, before it was %#x", key, before)
 				}
@@ -259,12 +259,33 @@ func TestWindowBind(t *testing.T) {
 			again := wr
 			again.ID = 8
 			must(t, b.qp.PostSend(wr, again))
-			b.breaksWith(t, 7, ownFault(t, uverbs.WCMWBindErr), "BIND_MW")
-			if wc := b.next(t); wc.Status != uverbs.WCWRFlushErr {
+			b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
+			wc := b.next(t)
+			if wc.ID != 8 || wc.Status != uverbs.WCWRFlushErr {
 				t.Errorf("the second one: %v", b.qp.Err(&wc))
 			}
+			b.blames(t, &wc, 7, uverbs.WCMWBindErr, "is outside the MR")
 			reconnect(t, a, b)
 			b.bound(t, mw, mr, windowRights)
+		})
+	})
+	t.Run("after a request without an answer", func(t *testing.T) {
+		if onMLX5 || !since(t, 6, 12) {
+			return // it completes before, or not at all
+		}
+		eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
+			_, b := pair(t, uverbs.QPOptions{}) // the peer has no receive
+			mw, mr := window(t, b, typ)
+			wr := binding(7, mw, mr, windowRights)
+			wr.Bind.Addr--
+			must(t, b.qp.PostSend(send(6, b.mr.SGE(0, 8)), wr, send(8, b.mr.SGE(0, 8))))
+			for id := range uint64(3) {
+				wc := b.next(t)
+				if wc.ID != 6+id || wc.Status != uverbs.WCWRFlushErr {
+					t.Errorf("completion of %d: %v", wc.ID, b.qp.Err(&wc))
+				}
+				b.blames(t, &wc, 7, uverbs.WCMWBindErr, "is outside the MR")
+			}
 		})
 	})
 	t.Run("QP in error", func(t *testing.T) {
@@ -273,7 +294,11 @@ func TestWindowBind(t *testing.T) {
 			mw, mr := window(t, b, typ)
 			must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
 			must(t, b.qp.PostSend(binding(7, mw, mr, windowRights)))
-			b.breaksWith(t, 7, uverbs.WCWRFlushErr, "BIND_MW")
+			wc := b.next(t)
+			var e *uverbs.WCError
+			if err := b.qp.Err(&wc); wc.ID != 7 || !uverbs.IsFlush(err) || !errors.As(err, &e) || e.First != nil {
+				t.Errorf("completion of %d: %v, want a flush of 7 with no cause", wc.ID, err)
+			}
 		})
 	})
 }
@@ -388,11 +413,11 @@ func TestInvalidate(t *testing.T) {
 			if c.ok {
 				b.want(t, 3, uverbs.WCLocalInv)
 			} else {
-				want := ownFault(t, uverbs.WCLocQPOpErr)
+				want := uverbs.WCLocQPOpErr
 				if onMLX5 {
 					want = uverbs.WCMWBindErr
 				}
-				b.breaksWith(t, 3, want, "LOCAL_INV")
+				b.fails(t, 3, want, "LOCAL_INV")
 			}
 		})
 		t.Run("remote, "+c.name, func(t *testing.T) {
@@ -519,7 +544,7 @@ func TestWindowTraffic(t *testing.T) {
 		{"only reads", func(*testing.T, *side, *uverbs.MW, *uverbs.MR) {}, uverbs.WCSuccess},
 		{"bind again", func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR) {
 			must(t, b.qp.PostSend(binding(7, mw, mr, windowRights)))
-			b.breaksWith(t, 7, ownFault(t, uverbs.WCMWBindErr), "BIND_MW")
+			b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
 		}, uverbs.WCRetryExcErr}, // the QP that failed does not answer
 		{"invalidate", func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR) {
 			must(t, b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: mw.RKey()}))

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,26 @@ func (s *side) breaksWith(t *testing.T, id uint64, want uverbs.WCStatus, say str
 		t.Errorf("the error does not say %q: %v", say, err)
 	}
 	s.inError(t)
+}
+
+// fails is breaksWith for a request that fails on this side. Where that is flushed with the
+// others, the error tells all the same that it was this one, and with what.
+func (s *side) fails(t *testing.T, id uint64, want uverbs.WCStatus, say string) {
+	t.Helper()
+	got := ownFault(t, want)
+	s.breaksWith(t, id, got, say)
+	flushed := uverbs.WC{ID: id + 1000, Status: uverbs.WCWRFlushErr, QPN: s.qp.QPN()} // one that could come
+	s.blames(t, &flushed, id, want, say)
+}
+
+// blames checks what a flush is said to follow from.
+func (s *side) blames(t *testing.T, flushed *uverbs.WC, id uint64, want uverbs.WCStatus, say string) {
+	t.Helper()
+	var e *uverbs.WCError
+	if err := s.qp.Err(flushed); !errors.As(err, &e) || !uverbs.IsFlush(err) || e.First == nil ||
+		e.First.WC.ID != id || e.First.WC.Status != want || !strings.Contains(e.First.Error(), say) {
+		t.Errorf("a flush: %v, want the cause %d with %s, which says %q", err, id, want, say)
+	}
 }
 
 // inError waits for the state of a QP that the device breaks. The completion which says so
@@ -203,7 +224,7 @@ func TestOtherPDAddress(t *testing.T) {
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 2000)))
 	must(t, a.qp.PostSend(datagram(2, wayTo(t, &side{dev: dev, pd: newPD(t, dev)}, b), b, a.mr.SGE(0, 1000))))
 	if since(t, 6, 1) && !onMLX5 {
-		a.breaksWith(t, 2, ownFault(t, uverbs.WCLocQPOpErr), "SEND")
+		a.fails(t, 2, uverbs.WCLocQPOpErr, "SEND")
 		b.none(t)
 		return
 	}
