@@ -89,6 +89,14 @@ abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest a
 vmtest: ## vmrun's own tests, which boot VMs
 	go test -C tools/vmrun -count=1 -timeout 20m -run VM .
 
+# How long for each, as go test -fuzztime has it; what is found becomes a file in the package's testdata
+# and is tested from then on.
+FUZZTIME ?= 20000x
+.PHONY: fuzz
+fuzz: ## every fuzz test for FUZZTIME
+	@grep -ro --include=*_test.go '^func Fuzz[A-Za-z0-9]*' mmio netlinkrdma uverbs cm test tools/verbs | sed 's/^\(.*\)\/[^/]*:func /.\/\1 /' | sort -u | \
+	while read -r p f; do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p </dev/null || exit 1; done
+
 benchonce: ## every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...
 

@@ -74,8 +74,8 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		b.slot = q.sq.Slot(b.n)
 		b.slot.Start(id, uint32(op), uint32(flags))
 	case kindMlx5:
-		if ok, err := q.msq.Room(b.n + 1); !ok {
-			b.err = roomErr(b.n+1, q.msq.Cap(), err)
+		if !q.msq.Room(b.n + 1) {
+			b.err = roomErr(b.n+1, q.msq.Cap(), nil)
 			return false
 		}
 		q.msq.Start(&b.mslot, id, mlx5.Op(op), uint8(flags))

@@ -177,7 +177,10 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 			case kind == mlx5.KindSend && o.qp.msq != nil:
 				*wc = WC{}
 				wc.QPN = e.QPN()
-				id, op := o.qp.msq.Complete(e.Counter())
+				id, op, ok := o.qp.msq.Complete(e.Counter())
+				if !ok {
+					break // decodeMlx5 says what is wrong
+				}
 				of := mlx5.SendOp(op)
 				wc.ID, wc.Opcode = id, WCOpcode(of)
 				if of.Returns() {
@@ -188,9 +191,12 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 				}
 				continue
 			case kind == mlx5.KindRecv && o.qp.typ == RC && o.srq == nil && o.qp.mrq != nil:
+				id, ok := o.qp.mrq.Complete(e.Counter())
+				if !ok {
+					break
+				}
 				*wc = WC{}
-				wc.QPN = e.QPN()
-				wc.ID = o.qp.mrq.Complete(e.Counter())
+				wc.QPN, wc.ID = e.QPN(), id
 				wc.ByteLen, wc.Opcode = e.ByteCount(), WCRecv
 				if x.time {
 					wc.Timestamp = e.Timestamp()
@@ -214,7 +220,7 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	*wc = WC{QPN: e.QPN()}
 	kind := e.Kind()
 	o := c.dev.mlx5.owner(e, kind)
-	if o == nil {
+	if o == nil || kind == mlx5.KindUnknown {
 		return c.strayMlx5(e)
 	}
 	if c.mlx5.time && (kind == mlx5.KindSend || kind == mlx5.KindRecv) { // a failure has its syndromes there
@@ -222,16 +228,16 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	}
 	switch kind {
 	case mlx5.KindSend:
-		if o.qp == nil || o.qp.msq == nil {
+		if o.qp == nil || o.qp.msq == nil || !o.qp.msq.Waits(e.Counter()) {
 			return c.strayMlx5(e)
 		}
-		var op mlx5.Op
 		if e.HasInline() {
 			d := c.inlineMlx5(e)
 			o.qp.msq.Scatter(e.Counter(), d.put)
 			wc.Status = d.end()
 		}
-		wc.ID, op = o.qp.msq.Complete(e.Counter())
+		id, op, _ := o.qp.msq.Complete(e.Counter())
+		wc.ID = id
 		done := mlx5.SendOp(op)
 		wc.Opcode = WCOpcode(done)
 		if done.Returns() {
@@ -254,7 +260,11 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		if o.qp == nil || o.qp.msq == nil {
 			return c.strayMlx5(e)
 		}
-		wc.ID, _ = o.qp.msq.Complete(e.Counter())
+		id, _, ok := o.qp.msq.Complete(e.Counter())
+		if !ok {
+			return c.strayMlx5(e)
+		}
+		wc.ID = id
 	case mlx5.KindRecvError:
 		if err := c.recvMlx5(e, o, wc); err != nil {
 			return err
@@ -290,19 +300,16 @@ func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 		}
 		return nil
 	}
-	if o.wq != nil {
-		wc.ID = o.wq.mlx5.rq.Complete(e.Counter())
-		return nil
-	}
-	if o.qp.mrq == nil {
+	rq := o.recvQueue()
+	if rq == nil || !rq.Waits(e.Counter()) {
 		return c.strayMlx5(e)
 	}
-	if e.HasInline() && e.Kind() == mlx5.KindRecv {
+	if o.qp != nil && e.HasInline() && e.Kind() == mlx5.KindRecv {
 		d := c.inlineMlx5(e)
-		o.qp.mrq.Scatter(e.Counter(), d.put)
+		rq.Scatter(e.Counter(), d.put)
 		wc.Status = d.end()
 	}
-	wc.ID = o.qp.mrq.Complete(e.Counter())
+	wc.ID, _ = rq.Complete(e.Counter())
 	return nil
 }
 

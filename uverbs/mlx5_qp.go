@@ -206,7 +206,7 @@ func (q *QP) fillMlx5(wrs []SendWR) bool {
 	sq := q.msq
 	sq.Begin()
 	if !sq.Fits(len(wrs)) {
-		if room, _ := sq.Room(len(wrs)); !room {
+		if !sq.Room(len(wrs)) {
 			return false
 		}
 	}
@@ -248,8 +248,8 @@ func (q *QP) fillMlx5(wrs []SendWR) bool {
 
 // postRecvMlx5 posts one receive.
 func postRecvMlx5(rq *mlx5.RecvQueue, id uint64, sgl []SGE) error {
-	if ok, err := rq.Room(1); !ok {
-		return roomErr(1, rq.Cap(), err)
+	if !rq.Room(1) {
+		return roomErr(1, rq.Cap(), nil)
 	}
 	if err := fillRecvMlx5(rq, 0, id, sgl); err != nil {
 		return &PostError{Err: err}
@@ -261,8 +261,8 @@ func postRecvMlx5(rq *mlx5.RecvQueue, id uint64, sgl []SGE) error {
 // postRecvsMlx5 posts several.
 func (q *QP) postRecvsMlx5(wrs []RecvWR) error {
 	rq := q.mrq
-	if ok, err := rq.Room(len(wrs)); !ok {
-		return roomErr(len(wrs), rq.Cap(), err)
+	if !rq.Room(len(wrs)) {
+		return roomErr(len(wrs), rq.Cap(), nil)
 	}
 	for i := range wrs {
 		if err := fillRecvMlx5(rq, i, wrs[i].ID, wrs[i].SGL); err != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
 // mlx5Owner is what a completion is about: a QP, the SRQ that it takes receives from, an
@@ -127,4 +129,15 @@ func (p *mlx5Place) leave(m *mlx5Context) {
 		m.owners.set(p.index, nil)
 	}
 	p.entered = false
+}
+
+// recvQueue returns the queue of its own that receives of a QP or a WQ are posted to, nil if there is none.
+func (o *mlx5Owner) recvQueue() *mlx5.RecvQueue {
+	switch {
+	case o.wq != nil:
+		return o.wq.mlx5.rq
+	case o.qp != nil:
+		return o.qp.mrq
+	}
+	return nil
 }

@@ -258,8 +258,8 @@ func (q *QP) sendRoom(n int) error {
 			return roomErr(n, q.sq.Cap(), err)
 		}
 	case kindMlx5:
-		if ok, err := q.msq.Room(n); !ok {
-			return roomErr(n, q.msq.Cap(), err)
+		if !q.msq.Room(n) {
+			return roomErr(n, q.msq.Cap(), nil)
 		}
 	case kindSiw:
 		if !q.siwSQ.Room(n) {

@@ -304,10 +304,17 @@ func FuzzCQ(f *testing.F) {
 		ok(t, err)
 		srq, err := NewSharedRecvQueue(region(t, size.Bytes()), size, rec)
 		ok(t, err)
-		for range 5 {
+		for range 5 { // which have completed, before 3 that have not
 			k.post(1, Send, Signaled, nil)
 			k.sq.Complete(uint16(k.sq.last))
 		}
+		for i := range uint64(3) {
+			k.post(100+i, Send, Signaled, nil)
+			s := k.rq.Slot(0, 200+i)
+			s.Finish()
+			k.rq.Publish(1)
+		}
+		sent, received := uint64(99), uint64(199)
 		k.cq.index = index
 		for len(ring) > 0 && len(ring) < len(k.cqMB) {
 			ring = append(ring, ring...)
@@ -319,10 +326,18 @@ func FuzzCQ(f *testing.F) {
 				e := k.cq.Entry(i)
 				switch e.Kind() {
 				case KindSend, KindSendError:
-					k.sq.Complete(e.Counter())
+					if id, _, ok := k.sq.Complete(e.Counter()); ok && (id <= sent || id > 102) {
+						t.Fatalf("the completion of send %d after %d", id, sent)
+					} else if ok {
+						sent = id
+					}
 				case KindRecv, KindRecvError:
-					k.rq.Complete(e.Counter())
 					k.rq.Scatter(e.Counter(), func(uint64, uint32, uint32) bool { return true })
+					if id, ok := k.rq.Complete(e.Counter()); ok && (id != received+1 || id > 202) {
+						t.Fatalf("the completion of receive %d after %d", id, received)
+					} else if ok {
+						received = id
+					}
 					if _, err := srq.ID(e.Counter()); err == nil {
 						t.Fatal("a completion of an entry that was not posted")
 					}

@@ -111,6 +111,8 @@ func (q *SendQueue) walk(block uint32, f func(addr uint64, length, lkey uint32) 
 
 // Scatter calls put for each scatter entry of a Read or an atomic that has completed, until
 // put returns false. It is for data that the device has put into the completion.
+//
+// Preconditions: Waits is true.
 func (q *SendQueue) Scatter(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
 	q.walk(uint32(counter)&q.mask, put)
 }

@@ -13,7 +13,7 @@ func TestFind(t *testing.T) {
 	k := newCard(t, Connected, 8, 3, 200)
 	post := func(id uint64, op Op, fill func(s *SendSlot)) {
 		t.Helper()
-		if room, _ := k.sq.Room(1); !room {
+		if !k.sq.Room(1) {
 			k.sq.Complete(uint16(k.sq.last))
 		}
 		k.post(id, op, 0, fill)
@@ -77,7 +77,7 @@ func TestFindBesidePost(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := range uint64(posts) {
-			if room, _ := k.sq.Room(1); !room {
+			if !k.sq.Room(1) {
 				k.sq.Complete(uint16(k.sq.last))
 			}
 			k.post(i%16, Send, 0, func(s *SendSlot) { s.AddSGE(0x2000, 64, 8) })

@@ -45,17 +45,13 @@ func (q *RecvQueue) Posted() int {
 	return int(q.shown.Acquire() - tail)
 }
 
-// Room reports whether n more receives fit. The error is ErrCorrupt.
-func (q *RecvQueue) Room(n int) (bool, error) {
+// Room reports whether n more receives fit.
+func (q *RecvQueue) Room(n int) bool {
 	if int64(int32(q.limit-q.head)) >= int64(n) {
-		return true, nil
+		return true
 	}
-	tail := q.tail.Acquire() // pairs with Release in Complete
-	if q.head-tail > q.mask+1 {
-		return false, ErrCorrupt
-	}
-	q.limit = tail + q.mask + 1
-	return int64(int32(q.limit-q.head)) >= int64(n), nil
+	q.limit = q.tail.Acquire() + q.mask + 1 // pairs with Release in Complete
+	return int64(int32(q.limit-q.head)) >= int64(n)
 }
 
 // RecvSlot fills an entry of a receive queue in place. Finish comes last.
@@ -122,17 +118,30 @@ func (q *RecvQueue) Release() {
 	ringRecv(q.rec, q.head)
 }
 
-// Complete takes the completion of an entry and returns the ID that it was posted with.
-func (q *RecvQueue) Complete(counter uint16) (id uint64) {
-	q.shown.Acquire() // pairs with Release in Publish
-	id = q.ids[uint32(counter)&q.mask]
-	// Pairs with Acquire in Room. Only who completes stores it.
-	q.tail.Release(q.tail.Acquire() + 1)
-	return id
+// Complete takes the completion of an entry and returns the ID that it was posted with. Entries
+// complete in the order in which they were posted: it returns false, and nothing has changed, if
+// another one is next, or none.
+func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
+	tail := q.tail.Acquire() // only who completes stores it
+	// The Acquire of shown pairs with Release in Publish.
+	if q.shown.Acquire() == tail || (uint32(counter)^tail)&q.mask&0xffff != 0 {
+		return 0, false
+	}
+	id = q.ids[tail&q.mask]
+	q.tail.Release(tail + 1) // pairs with Acquire in Room
+	return id, true
+}
+
+// Waits reports whether Complete would take a completion.
+func (q *RecvQueue) Waits(counter uint16) bool {
+	tail := q.tail.Acquire()
+	return q.shown.Acquire() != tail && (uint32(counter)^tail)&q.mask&0xffff == 0
 }
 
 // Scatter calls put for each scatter entry of an entry that has completed, until put returns
 // false. It is for data that the device has put into the completion.
+//
+// Preconditions: Waits is true.
 func (q *RecvQueue) Scatter(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
 	scatter(unsafe.Add(q.ring, uintptr(uint32(counter)&q.mask)<<q.shift), int(q.maxSGE), put)
 }
@@ -157,6 +166,7 @@ func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32)
 // Reset empties the queue, when the QP has gone to the state Reset.
 func (q *RecvQueue) Reset() {
 	q.head, q.limit = 0, q.mask+1
+	q.shown.Release(0)
 	q.tail.Release(0)
 	q.rec.set(recRecv, 0)
 }

@@ -41,19 +41,21 @@ type SendQueue struct {
 // which the device does not write. Who posts stores it, and Find may look at it meanwhile.
 type sent struct {
 	id   mmio.Word
-	what mmio.Word // how many work requests were posted before it, the operation and sentPosted
+	what mmio.Word // how many work requests were posted before it, the block as the device has it, and the operation
 }
 
-// What is in sent.what: the number is above the rest.
+// What is in sent.what, from the lowest bit on: the operation, the number of the block, sentPosted
+// and how many work requests were posted before it.
 const (
-	sentPosted    = 1 << 31
-	sentHeadShift = 32
+	sentBlockShift = 8
+	sentPosted     = 1 << 31
+	sentHeadShift  = 32
 )
 
 // note keeps a work request in mind.
-func (e *sent) note(id uint64, head uint32, op Op) {
+func (e *sent) note(id uint64, head, block uint32, op Op) {
 	e.id.Store(id)
-	e.what.Store(uint64(head)<<sentHeadShift | sentPosted | uint64(op))
+	e.what.Store(uint64(head)<<sentHeadShift | sentPosted | uint64(block&0xffff)<<sentBlockShift | uint64(op))
 }
 
 // sentOp and sentHead take sent.what apart.
@@ -147,28 +149,19 @@ func (q *SendQueue) Begin() {
 func (q *SendQueue) Fits(n int) bool { return int32(q.limit-q.head) >= int32(n) }
 
 // Room reports whether n more work requests fit, those that were begun and not published
-// included. The error is ErrCorrupt.
+// included.
 //
 // A work request has completed when its completion was taken from the CQ, or that of a later
 // one.
-func (q *SendQueue) Room(n int) (bool, error) {
-	if q.Fits(n) {
-		return true, nil
-	}
-	return q.refresh(n)
-}
+func (q *SendQueue) Room(n int) bool { return q.Fits(n) || q.refresh(n) }
 
 // refresh loads the tail and answers for Room. It is not inlined, so that Room is.
 //
 //go:noinline
-func (q *SendQueue) refresh(n int) (bool, error) {
+func (q *SendQueue) refresh(n int) bool {
 	// Pairs with Release in Complete: what the completion said was read before.
-	tail := q.tail.Acquire()
-	if q.head-tail > q.maxWR {
-		return false, ErrCorrupt // more has completed than was posted
-	}
-	q.limit = tail + q.maxWR
-	return int64(int32(q.limit-q.head)) >= int64(n), nil
+	q.limit = q.tail.Acquire() + q.maxWR
+	return int64(int32(q.limit-q.head)) >= int64(n)
 }
 
 // A SendSlot fills one WQE in place. Start comes first, then what the operation has, then the
@@ -351,7 +344,7 @@ func (s *SendSlot) Finish() {
 	size := (s.pos + octoSize - 1) / octoSize
 	put32(s.ctrl, ctrlOpcode, (s.wqe&0xffff)<<8|uint32(wqeOps[s.op%numOps]))
 	put32(s.ctrl, ctrlQPN, q.number|size)
-	q.ids[s.wqe&q.mask].note(s.id, q.head+q.begun, s.op)
+	q.ids[s.wqe&q.mask].note(s.id, q.head+q.begun, s.wqe, s.op)
 	q.begun++
 	q.last = s.wqe
 	q.next = s.wqe + (s.pos+blockSize-1)/blockSize
@@ -374,19 +367,32 @@ func (q *SendQueue) Publish() {
 }
 
 // Complete takes the completion of the WQE that begins at a block, with those before it that
-// asked for none. It returns the ID that the work request was posted with.
-func (q *SendQueue) Complete(counter uint16) (id uint64, op Op) {
-	q.shown.Acquire() // pairs with Release in Publish
+// asked for none. It returns the ID that the work request was posted with. It returns false, and
+// nothing has changed, if no WQE that was posted and has not completed begins there.
+func (q *SendQueue) Complete(counter uint16) (id uint64, op Op, ok bool) {
+	shown, tail := q.shown.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, the other is our own
 	e := &q.ids[uint32(counter)&q.mask]
 	id, what := e.id.Load(), e.what.Load()
+	n := sentHead(what)
+	if uint32(what)>>sentBlockShift != sentPosted>>sentBlockShift|uint32(counter) || n-tail >= shown-tail {
+		return 0, 0, false
+	}
 	// Pairs with Acquire in refresh: the entry was read before it can be filled anew.
-	q.tail.Release(sentHead(what) + 1)
-	return id, sentOp(what)
+	q.tail.Release(n + 1)
+	return id, sentOp(what), true
+}
+
+// Waits reports whether Complete would take a completion.
+func (q *SendQueue) Waits(counter uint16) bool {
+	shown, tail := q.shown.Acquire(), q.tail.Acquire()
+	what := q.ids[uint32(counter)&q.mask].what.Load()
+	return uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
 }
 
 // Reset empties the queue, when the QP has gone to the state Reset.
 func (q *SendQueue) Reset() {
 	q.next, q.begun, q.head, q.last, q.fence, q.saved, q.start = 0, 0, 0, 0, 0, 0, 0
+	q.shown.Release(0)
 	q.tail.Release(0)
 	q.limit = q.maxWR
 	for i := range q.ids {
