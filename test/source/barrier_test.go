@@ -1,6 +1,7 @@
 package source
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,25 +11,46 @@ import (
 	"testing"
 )
 
-// A function's instructions as go tool objdump prints them, without addresses.
+// A function's instructions as go tool objdump prints them, without addresses. Those that come
+// from where a doorbell record is stored begin with recordMark, whatever they were inlined into.
 type function []string
 
-// disassemble builds the verbs command for an architecture and returns the functions of the
-// packages with barriers and doorbells.
+const recordMark = "record: "
+
+// recordLine finds where a doorbell record is stored, as objdump names it.
+func recordLine(t *testing.T) string {
+	t.Helper()
+	src, err := os.ReadFile(filepath.Join(root, "mmio/mlx5/record.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for l := range strings.Lines(string(src)) {
+		if n++; strings.HasPrefix(l, "\tr.w[i] = ") {
+			return fmt.Sprintf("record.go:%d", n)
+		}
+	}
+	t.Fatal("record.go does not store a record's word any more")
+	return ""
+}
+
+// disassemble builds a program that uses all of the library, the conformance tests, for an
+// architecture and returns the functions with barriers and doorbells, or into which such are inlined.
 func disassemble(t *testing.T, arch string) map[string]function {
 	t.Helper()
-	exe := filepath.Join(t.TempDir(), "verbs")
-	build := exec.Command("go", "build", "-o", exe, "./tools/verbs")
+	exe := filepath.Join(t.TempDir(), "conformance")
+	build := exec.Command("go", "test", "-c", "-o", exe, "./test/conformance")
 	build.Dir = root
 	build.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+		t.Fatalf("go test -c: %v\n%s", err, out)
 	}
-	out, err := exec.Command("go", "tool", "objdump", "-s", `goverbs/mmio(/mlx5)?\.|uverbs\.\(\*(QP|CQ)\)\.(publishRxe|Poll)$`, exe).Output()
+	out, err := exec.Command("go", "tool", "objdump", "-s", `goverbs/(mmio(/mlx5)?|uverbs)\.`, exe).Output()
 	if err != nil {
 		t.Fatalf("go tool objdump: %v", err)
 	}
-	line := regexp.MustCompile(`^\s+\S+:\d+\s+0x[0-9a-f]+\s+[0-9a-f]+\s+(.*?)\s*$`)
+	record := recordLine(t)
+	line := regexp.MustCompile(`^\s+(\S+:\d+)\s+0x[0-9a-f]+\s+[0-9a-f]+\s+(.*?)\s*$`)
 	all := map[string]function{}
 	var name string
 	for l := range strings.Lines(string(out)) {
@@ -36,11 +58,14 @@ func disassemble(t *testing.T, arch string) map[string]function {
 			name, _, _ = strings.Cut(rest, "(SB)")
 			name = strings.TrimSuffix(strings.TrimPrefix(name, module+"/"), ".abi0")
 		} else if m := line.FindStringSubmatch(l); m != nil {
-			all[name] = append(all[name], m[1])
+			if m[1] == record {
+				m[2] = recordMark + m[2]
+			}
+			all[name] = append(all[name], m[2])
 		}
 	}
 	if len(all) < 20 {
-		t.Fatalf("only %d functions of mmio are in the command", len(all))
+		t.Fatalf("only %d functions of mmio are in the program", len(all))
 	}
 	return all
 }
@@ -64,7 +89,7 @@ var locked = map[string]string{
 	"arm64": `\b(LDAXR|STLXR|LDXR|STXR|CAS|SWP|LDADD|LDCLR|LDOR|STLR|LDAR)[A-Z]*\b`,
 }
 
-// TestBarrierInstructions: each barrier is the instruction that it must be in the command as
+// TestBarrierInstructions: each barrier is the instruction that it must be in a program as
 // built, and what touches device memory is stores and loads and nothing else.
 func TestBarrierInstructions(t *testing.T) {
 	for arch, want := range map[string]map[string][]string{
@@ -91,7 +116,7 @@ func TestBarrierInstructions(t *testing.T) {
 			for name, patterns := range want {
 				f, ok := all[name]
 				if !ok {
-					t.Errorf("%s is not in the command", name)
+					t.Errorf("%s is not in the program", name)
 					continue
 				}
 				at := 0
@@ -116,13 +141,26 @@ func TestBarrierInstructions(t *testing.T) {
 // stops the compiler.
 const toDevice = `mmio\.ToDevice|mmio\.still`
 
-// doorbells are the functions that ring, with what they must call in which order.
+// What a doorbell does, as patterns of an instruction.
+const (
+	callOf      = `^(CALL|JMP|B|MOVL) .*`
+	recordStore = `^` + recordMark + `MOV[A-Z]* [A-Z0-9]+, \S*\((SI|DI|[A-D]X|R[0-9]+)\)$`
+)
+
+// doorbells are the functions that write to a register of the device, with what they must do in which order.
 var doorbells = map[string][]string{
-	"mmio/mlx5.(*SendQueue).ringSend":  {toDevice, "mmio.StartWC", "mmio.Store64|mmio.Copy64|blueFlame", "mmio.FlushWC"},
-	"mmio/mlx5.(*SendQueue).blueFlame": {"mmio.Copy64"},
-	"mmio/mlx5.ringRecv":               {toDevice},
-	"mmio/mlx5.(*CompQueue).ringArm":   {"mmio.StartWC", "mmio.Store64", "mmio.FlushWC"},
-	"mmio/mlx5.(*CompQueue).ringIndex": {toDevice},
+	"mmio/mlx5.(*SendQueue).ringSend": {callOf + `(` + toDevice + `)`, recordStore, callOf + "mmio.StartWC", callOf + "(mmio.Store64|mmio.Copy64|.*blueFlame)",
+		callOf + "mmio.FlushWC"},
+	"mmio/mlx5.(*SendQueue).blueFlame": {callOf + "mmio.Copy64"},
+	"mmio/mlx5.(*CompQueue).ringArm":   {recordStore, callOf + "mmio.StartWC", callOf + "mmio.Store64", callOf + "mmio.FlushWC"},
+}
+
+// others are the doorbells that are a record alone. They are inlined, so that these are the
+// functions of which at least one must have each.
+var others = map[string]string{
+	"ringRecv of a queue pair": `\.(ringRecv|\(\*RecvQueue\)\.Publish|postRecvMlx5|\(\*QP\)\.PostRecv)$`,
+	"ringRecv of an SRQ":       `\.(ringRecv|\(\*SharedRecvQueue\)\.Publish|\(\*SRQ\)\.postRecvs?Mlx5)$`,
+	"ringIndex":                `\.(ringIndex|\(\*CompQueue\)\.Release|\(\*CQ\)\.pollMlx5)$`,
 }
 
 // checkDoorbells: the barriers are called in their order, and nothing locked stands between
@@ -130,21 +168,20 @@ var doorbells = map[string][]string{
 // QPs share is taken before and given back behind.
 func checkDoorbells(t *testing.T, arch string, all map[string]function) {
 	t.Helper()
-	seen := 0
-	for name, calls := range doorbells {
+	for name, steps := range doorbells {
 		f, ok := all[name]
 		if !ok {
-			continue // it was inlined where it is used
+			t.Errorf("%s is not in the program", name)
+			continue
 		}
-		seen++
 		first, at := -1, 0
-		for _, c := range calls {
-			i := f.index(at, `^(CALL|JMP|B|MOVL) .*(`+c+`)`)
+		for _, step := range steps {
+			i := f.index(at, step)
 			if i < 0 {
-				t.Errorf("%s does not call %s behind the ones before it:\n%s", name, c, strings.Join(f, "\n"))
-				return
+				t.Errorf("%s has no %s behind what comes before it:\n%s", name, step, strings.Join(f, "\n"))
+				break
 			}
-			if strings.Contains(c, "StartWC") {
+			if strings.Contains(step, "StartWC") {
 				first = i
 			}
 			at = i + 1
@@ -152,8 +189,54 @@ func checkDoorbells(t *testing.T, arch string, all map[string]function) {
 		if first >= 0 && function(f[first:at]).has(locked[arch]) {
 			t.Errorf("%s has a locked operation where it writes to the device:\n%s", name, strings.Join(f, "\n"))
 		}
+		// A record that is stored behind the barrier would be seen by a device that has looked already.
+		if first >= 0 && f.index(first, recordStore) >= 0 {
+			t.Errorf("%s stores the record behind StartWC:\n%s", name, strings.Join(f, "\n"))
+		}
 	}
-	if seen < 2 {
-		t.Errorf("only %d functions that ring a doorbell are in the command", seen)
+	checkRecords(t, all)
+}
+
+// stored matches an instruction that stores to memory other than the stack; reading ones that look
+// alike are unordered.
+var (
+	stored    = regexp.MustCompile(`^(` + recordMark + `)?[A-Z0-9.]+ .*, [-x0-9a-f]*\((SI|DI|BP|[A-D]X|R[0-9]+)\)(\([A-Z0-9]+(\*\d)?\))?$`)
+	unordered = regexp.MustCompile(`^(TEST|CMP)|^NOP`)
+	called    = regexp.MustCompile(`^(CALL|BL) `)
+	barrier   = regexp.MustCompile(callOf + `(` + toDevice + `)`)
+	zeroed    = regexp.MustCompile(`^` + recordMark + `(XORL|MOVD ZR)`)
+)
+
+// checkRecords: wherever a record is stored, in whatever function, a barrier stands before it with
+// no other store and no call between. ringArm, whose record says nothing of other memory, and
+// records that are zeroed, whose queue the device does not look at, need none.
+func checkRecords(t *testing.T, all map[string]function) {
+	t.Helper()
+	store := regexp.MustCompile(recordStore)
+	var found []string
+	for name, f := range all {
+		if strings.HasSuffix(name, ".ringArm") {
+			continue
+		}
+		for i := range f {
+			if !store.MatchString(f[i]) || slices.ContainsFunc(f[max(i-24, 0):i], zeroed.MatchString) {
+				continue
+			}
+			found = append(found, name)
+			for j := i - 1; ; j-- {
+				if j >= 0 && barrier.MatchString(f[j]) {
+					break
+				}
+				if j < 0 || called.MatchString(f[j]) || stored.MatchString(f[j]) && !unordered.MatchString(f[j]) {
+					t.Errorf("%s stores a record at instruction %d, and no barrier stands right before that:\n%s", name, i, strings.Join(f[max(j, 0):i+1], "\n"))
+					break
+				}
+			}
+		}
+	}
+	for what, where := range others {
+		if !slices.ContainsFunc(found, regexp.MustCompile(where).MatchString) {
+			t.Errorf("%s: no function has it, records are stored by %q", what, found)
+		}
 	}
 }
