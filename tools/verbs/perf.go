@@ -164,7 +164,6 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 	f.DurationVar(&c.Patience, "patience", c.Patience, "give up when nothing is completed for this long")
 	f.IntVarP(&o.port, "port", "p", perf.DefaultPort, fmt.Sprintf("TCP port of the server; with --perftest, by default %d", perftest.DefaultPort))
 	perfLocalFlags(cmd, &o.local)
-	f.StringVar(&o.local.DMABuf, "dmabuf", "", "use the memory of this dma-buf, such as /proc/self/fd/3")
 	f.BoolVar(&o.perftest, "perftest", false, "speak with perftest's "+program+", or without HOST be its server")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	f.StringVar(&o.plot, "plot", "", "draw the result into this file, which ends in .svg or .png: bandwidth or latency over the size, or of one size the distribution of its latency")
@@ -180,6 +179,7 @@ func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
 	f.IntVarP(&l.GID, "gid", "x", l.GID, "local GID index (default: chosen to suit the peer)")
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
 	f.IntVar(&l.CPU, "cpu", l.CPU, "keep to this processor (default: any)")
+	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of this dma-buf, such as /proc/self/fd/3")
 }
 
 // run measures.
@@ -384,7 +384,7 @@ func newPerfServe() *cobra.Command {
 		Short: "Serve the tests of others until interrupted",
 		Long: `Serve the tests of "verbs perf" on other hosts, or this one, until interrupted. What is done
 is for the clients to say; whoever reaches the port can have this side's device work and
-memory be taken, up to --max-memory for each.`,
+memory be taken, up to --max-memory for each. A --dmabuf is the memory of all clients.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {

@@ -33,9 +33,11 @@ func (o *perfOptions) checkPerftest(changed func(flag string) bool, host string)
 		return errors.New("--plot: with --perftest latency is the client's to measure, and without HOST this is the server")
 	case c.Iterations < 5:
 		return fmt.Errorf("--iterations is %d, allowed with --perftest: 5 and more", c.Iterations)
+	case o.local.DMABuf != "" && c.CM && c.Type == perf.UD && host != "" && (c.Metric == perf.Lat || c.Both):
+		return errors.New("--dmabuf with --perftest --cm: datagrams begin with one that this program writes, and the memory is not its to write")
 	}
 	c.Warmup = 0
-	return nil
+	return o.local.Validate(c)
 }
 
 // perftestEnd is one side of a test with a program of perftest.

@@ -26,6 +26,12 @@ func TestPerftestOptions(t *testing.T) {
 		{"send-lat --perftest --plot x.svg", "--plot: with --perftest latency is the client's to measure"},
 		{"read-bw --perftest -p 0", "--port is 0, allowed: 1 to 65535"},
 		{"read-bw --perftest -t ud", "--type is ud, allowed: rc"},
+		{"write-lat --perftest --dmabuf x HOST", "--dmabuf: the memory is not the program's to look at, which --verify and write-lat do"},
+		{"send-lat --perftest --cm -t ud --dmabuf x HOST", "--dmabuf with --perftest --cm: datagrams begin with one that this program writes"},
+		{"send-bw --perftest --cm -t ud --both --dmabuf x HOST", "--dmabuf with --perftest --cm: datagrams begin with one that this program writes"},
+		{"send-bw --perftest --dmabuf x --huge-pages HOST", "--dmabuf and --huge-pages exclude each other"},
+		{"send-bw --perftest -x -2 HOST", "--gid is -2, allowed: 0 and more"},
+		{"send-bw --perftest --cpu 5000 HOST", "--cpu is 5000, allowed: 0 to 1023"},
 	} {
 		_, err := run(t, append([]string{"perf"}, strings.Fields(c.args)...)...)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

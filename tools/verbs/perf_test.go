@@ -41,6 +41,7 @@ func TestPerfFlags(t *testing.T) {
 		{"serve -p 70000", "--port is 70000"},
 		{"serve --max-memory 0", "--max-memory is 0, allowed: 1 MiB and more"},
 		{"serve --cpu -7", "--cpu is -7"},
+		{"serve --dmabuf x --huge-pages", "--dmabuf and --huge-pages exclude each other"},
 		{"serve --listen 192.0.2.1", "192.0.2.1:18516"},
 		{"serve HOST", "unknown command"},
 	} {
