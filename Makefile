@@ -23,7 +23,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench benchonce sidebyside vmtest kernel perf flat hosts control mlx5 mlx5cm siw generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -57,7 +57,7 @@ test: SKIP-ib = $(ANYLINK)
 test: SKIP-cm = ^TestManyConns
 test: SKIP-interop = ^Test(Paths|PeerKilled|Rping$$|PerfOptions|PerfServerKilled|Perftest)
 test: CONTROLMODES = ib
-test: check unit race abi benchonce sidebyside size vmtest kernel perf flat hosts control mlx5 mlx5cm siw racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi benchonce sidebyside size vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw racevm ## everything, with the kernel tests on one kernel
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -183,6 +183,14 @@ flat: deps $(VMRUN) $(BUILD)/rdmacore-flat ## the cost of a message with 1,000 Q
 	go test -c -trimpath -o $(BUILD)/amd64/conformance.test ./test/conformance
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) $(CLOCK) -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES) -file $(BUILD)/rdmacore-flat:/bin/rdmacore-flat -env GOVERBS_FLAT=/bin/rdmacore-flat \
 		$(if $(CLOCK),-env GOVERBS_FLAT_MOST=1.1) conformance.test -test.run '^$$' -test.bench '^BenchmarkQPs$$' -test.benchtime $(FLAT)
+
+# As of flat, with what is wanted at most and at least: the time of a Conn by that of the verbs, and the
+# bandwidth of a stream by that of RDMA WRITE.
+TRAFFIC ?= 5x
+traffic: $(VMRUN) ## 64 bytes there and back over a Conn beside the verbs, and a stream beside RDMA WRITE and TCP, on KERNEL
+	go test -c -trimpath -o $(BUILD)/amd64/traffic.test ./cm
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) $(CLOCK) -env GOVERBS_KERNEL_TEST=1 $(if $(CLOCK),-env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.8) \
+		traffic.test -test.run '^$$' -test.bench '^Benchmark(PingPong|Stream)$$' -test.benchtime $(TRAFFIC)
 
 hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
 	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
