@@ -142,16 +142,17 @@ func other(t testing.TB, role, addr string) string {
 	return strings.TrimSpace(line)
 }
 
-// nothingLeft fails the test if the process or the kernel has more than before, in the end.
-func nothingLeft(t *testing.T, before kernelUse) {
+// nothingLeft fails the test if the process or the kernel has more than before, in the end, and
+// returns what there is.
+func nothingLeft(t *testing.T, before kernelUse) (after kernelUse) {
 	t.Helper()
-	var after kernelUse
 	for end := time.Now().Add(6 * timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if after = use(t); noMore(after, before) {
-			return
+			return after
 		}
 	}
 	t.Errorf("there was %+v, and is %+v", before, after)
+	return after
 }
 
 // quiet returns what there is when nothing of earlier tests is left.
