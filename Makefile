@@ -36,8 +36,8 @@ verbs:
 hca:
 	go build -trimpath -o $(BUILD)/hca ./test/hca/cmd/hca
 
-# vmrun and staticcheck have a module of their own, so that a program which imports the
-# library has none of what they need.
+# vmrun and staticcheck have a module of their own, as has the test of gRPC, so that a program which
+# imports the library has none of what they need.
 .PHONY: $(VMRUN)
 $(VMRUN):
 	go build -C tools/vmrun -o $@ .
@@ -63,13 +63,16 @@ check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
 	go vet ./...
 	go vet -C tools/vmrun ./...
+	go vet -C test/grpc ./...
 	GOARCH=arm64 go vet ./...
 	GOARCH=riscv64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/...
 	go mod tidy -diff
 	go -C tools/vmrun mod tidy -diff
+	go -C test/grpc mod tidy -diff
 	go build -C tools/vmrun -o $(BUILD)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(BUILD)/staticcheck ./...
 	cd tools/vmrun && $(BUILD)/staticcheck ./...
+	cd test/grpc && $(BUILD)/staticcheck ./...
 
 unit: deps ## the tests that need no kernel
 	go test ./...
@@ -141,6 +144,7 @@ GUESTS := mmio mmio/rxe netlinkrdma uverbs cm test/conformance test/classic test
 guest: $(VMRUN) testmatrix
 	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
 	for p in $(GUESTS); do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
+	GOARCH=$(ARCH) go test -C test/grpc -c -trimpath -o $(BUILD)/$(ARCH)/grpc.test .
 
 BOOT   = cd $(BUILD)/$(ARCH) && $(RECORD) -name $(@:boot-%=%)
 INVM   = $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -file verbs:/bin/verbs
@@ -150,7 +154,7 @@ RECORD_TEST = -test.v=test2json
 boot-kernel:
 	$(BOOT) -path auto $(INVM) $(if $(SLOW),,-env GOVERBS_WAYS=auto,ioctl) -file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
 		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test $(RECORD_TEST) --- cm.test $(RECORD_TEST) --- \
-		conformance.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- abitrace.test -test.run Trace
+		conformance.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- abitrace.test -test.run Trace --- grpc.test
 boot-write: override WALK = 1s
 boot-write:
 	$(BOOT) -path write $(INVM) -env RDMAABI=write -env GOVERBS_WAYS=write conformance.test $(RECORD_TEST)
