@@ -160,8 +160,8 @@ func (c *Conn) complete(wc *uverbs.WC) {
 		case c.err != nil:
 		case wc.Status == uverbs.WCRetryExcErr:
 			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
-		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr):
-			c.fail(errReset) // the connection is gone; an event will say so too
+		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr || wc.Status == uverbs.WCLocQPOpErr):
+			c.fail(errReset) // TCP's connection is gone; an event will say so too
 		default:
 			c.fail(c.qp.Err(wc))
 		}

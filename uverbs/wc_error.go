@@ -170,7 +170,11 @@ func (q *QP) explainSent(wc *WC, sent *sentWR) *WCError {
 		if e.Hint == "" && wc.Status == WCLocProtErr {
 			e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
 		}
-		if e.Hint == "" && wc.Status == WCLocQPOpErr && sent.text != "" {
+		switch {
+		case e.Hint != "" || wc.Status != WCLocQPOpErr || sent.text == "":
+		case q.kind == kindSiw:
+			e.Hint = "nothing is wrong with its memory; the connection has broken, as when the peer is gone or TCP does not get through"
+		default:
 			e.Hint = "nothing is wrong with its memory; the device may find no way to the peer, as when the port is down"
 		}
 	case WCLocLenErr:
