@@ -114,7 +114,7 @@ func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 
 // onIWARP reports whether a device is one of iWARP, where the kernel moves a QP when it is
 // connected and there is no command for it.
-func onIWARP(d *uverbs.Device) bool { return d.Info().Protocol == "iw" }
+func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }
 
 // createQP is CreateQP with a PD of the right device.
 func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {

@@ -49,6 +49,10 @@ type DeviceInfo struct {
 	char   netlinkrdma.CharDev
 }
 
+// IWARP reports whether the device is of iWARP: TCP carries what is sent, there are no GIDs, and
+// QPs are reliable connections, which the connection manager alone makes (package cm).
+func (i DeviceInfo) IWARP() bool { return i.Protocol == string(netlinkrdma.ProtocolIWARP) }
+
 // Devices lists the RDMA devices in the calling process's network namespace
 // (ibv_get_device_list). Unlike there, devices that cannot be used are listed too,
 // each with its reason.

@@ -176,7 +176,7 @@ func (e *rpingEnd) register(size int, access uverbs.Access) (*uverbs.MR, error) 
 }
 
 // iwarp reports whether the kernel moves the QP when it is connected.
-func (e *rpingEnd) iwarp() bool { return e.qp.Device().Info().Protocol == "iw" }
+func (e *rpingEnd) iwarp() bool { return e.qp.Device().Info().IWARP() }
 
 // to brings a QP that is not the ID's into a state.
 func (e *rpingEnd) to(states ...uverbs.QPState) error {
