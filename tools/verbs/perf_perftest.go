@@ -281,6 +281,11 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	if e.end, err = perf.NewEnd(e.dev, e.port, c, e.o.local, e.server); err != nil {
 		return nil, err
 	}
+	if e.end.Limits.IWARP {
+		if err := e.checkIWARP(); err != nil {
+			return nil, err
+		}
+	}
 	e.session.Test.Sizes = e.end.Config.Sizes
 	if c.CM {
 		if err := e.connectCM(ctx); err != nil {
@@ -295,14 +300,38 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	e.report = perf.Report{Version: perf.ReportVersion, Test: c.Name(), Config: e.end.Config, Results: []perf.Size{}}
 	mine, theirs := e.sides()
 	*mine = perf.Side{
-		Device: e.dev.Name(), Driver: e.dev.Info().Driver, Address: e.local.String(), GID: peers[0].GID.Addr().String(), Inline: e.end.Inline,
+		Device: e.dev.Name(), Driver: e.dev.Info().Driver, Address: e.local.String(), Inline: e.end.Inline,
+	}
+	if !e.end.Limits.IWARP {
+		mine.GID = peers[0].GID.Addr().String()
 	}
 	*theirs = perf.Side{Address: e.remote.String(), Perftest: e.session.Version}
 	var records []perftest.Record
 	for _, p := range peers {
-		records = append(records, perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID})
+		r := perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID}
+		if e.counts() {
+			r.Addr = p.Own
+		}
+		records = append(records, r)
 	}
 	return records, nil
+}
+
+// counts reports whether both sides tell each other how many messages they have taken, in memory
+// whose address is in the records: where a message without a receive ends the connection.
+func (e *perftestEnd) counts() bool {
+	return e.end.Limits.IWARP && e.test.Op == perftest.Send && !e.test.Latency
+}
+
+// checkIWARP refuses what perftest does as if it were not on iWARP, or is not spoken of here.
+func (e *perftestEnd) checkIWARP() error {
+	switch {
+	case e.server && e.test.Op == perftest.Write && e.test.Latency, e.server && e.test.Both && e.test.Op != perftest.Send:
+		return fmt.Errorf("in %s the server begins, and on iWARP the side that connects has to: let perftest be the server", e.test.Program())
+	case e.counts() && e.test.Sweep:
+		return errors.New("--all: how perftest counts the messages of several sizes on iWARP is not known here: give one size")
+	}
+	return nil
 }
 
 // sides are the report's parts on this side and the other.
@@ -327,13 +356,19 @@ func (e *perftestEnd) reads() int {
 // Connect implements perftest.Engine.
 func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) error {
 	_, theirs := e.sides()
-	theirs.GID = remote[0].GID.Addr().String()
+	if !e.end.Limits.IWARP {
+		theirs.GID = remote[0].GID.Addr().String()
+	}
 	var peers []perf.Peer
 	for _, r := range remote {
 		if (!e.server || e.test.Both) && e.reads() > max(r.OutReads, 1) {
 			return fmt.Errorf("it serves %d READs or atomics at a time, and this side has %d under way: give --outs %d", r.OutReads, e.reads(), r.OutReads)
 		}
-		peers = append(peers, perf.Peer{QPN: r.QPN, PSN: r.PSN, LID: r.LID, GID: r.GID, Addr: r.Addr, RKey: r.RKey})
+		p := perf.Peer{QPN: r.QPN, PSN: r.PSN, LID: r.LID, GID: r.GID, Addr: r.Addr, RKey: r.RKey}
+		if e.counts() { // it does not say how many receives it has: by default as many as this side
+			p.Own, p.Recvs = r.Addr, min(e.end.Config.RecvDepth, e.o.config.Iterations)
+		}
+		peers = append(peers, p)
 	}
 	return e.end.Connect(ctx, peers)
 }

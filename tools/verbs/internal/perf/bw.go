@@ -42,6 +42,7 @@ type blast struct {
 	got                int64         // messages received
 	gap                time.Duration // between two doorbells of a queue pair, if there is a limit
 	due                time.Duration // of the next
+	short              bool          // the peer has no receive for the next message, of some queue pair
 	last               time.Time
 	failed             error // of sent
 }
@@ -73,12 +74,17 @@ func (b *blast) loop() error {
 			}
 			n += k
 		}
-		if b.sending && b.begun {
+		if b.sending && b.begun || b.counted {
 			k, err := b.takeSends()
 			if err != nil {
 				return err
 			}
 			n += k
+		}
+		if b.counted && b.receiving {
+			if err := b.tell(); err != nil {
+				return err
+			}
 		}
 		if n > 0 {
 			continue
@@ -87,15 +93,15 @@ func (b *blast) loop() error {
 			b.doneReceiving()
 			continue
 		}
-		if b.gap != 0 && b.sending && b.Channel != nil {
-			time.Sleep(min(b.gap, time.Millisecond)) // no completion may come
-		}
 		var err error
 		switch {
-		case b.sending && b.gap != 0 && b.Channel != nil:
+		case b.sending && (b.gap != 0 || b.short) && b.Channel != nil:
+			time.Sleep(b.nap()) // no completion may come
 			err = b.breathe()
 		case b.sending:
 			err = b.idle(sendCQ, recvCQ)
+		case b.counted: // what is told completes, too
+			err = b.idle(recvCQ, sendCQ)
 		default:
 			err = b.idle(recvCQ, nil)
 		}
@@ -110,8 +116,12 @@ func (b *blast) loop() error {
 // postAll posts what there is room for.
 func (b *blast) postAll() error {
 	c := &b.Config
+	b.short = false
 	for i := range b.flows {
 		f := &b.flows[i]
+		if b.counted && b.Server && f.taken == 0 {
+			continue // on iWARP the client's queue pair sends first
+		}
 		for (f.goal == 0 && b.warm || f.posted < f.goal) && !b.late() {
 			n := c.List
 			if f.goal != 0 {
@@ -119,6 +129,12 @@ func (b *blast) postAll() error {
 			}
 			if f.posted-f.completed+n > c.Depth || f.next+n > len(f.wrs) {
 				break
+			}
+			if b.counted {
+				if n = min(n, b.room(i)); n == 0 {
+					b.short = true
+					break
+				}
 			}
 			if b.gap != 0 && b.warm {
 				now := time.Since(b.meter.base)
@@ -138,6 +154,15 @@ func (b *blast) postAll() error {
 	return nil
 }
 
+// nap is how long there is nothing to do where no event says when there is.
+func (b *blast) nap() time.Duration {
+	const soon = 100 * time.Microsecond
+	if b.short {
+		return soon
+	}
+	return min(b.gap, time.Millisecond)
+}
+
 // late reports whether the time for sending is over.
 func (b *blast) late() bool { return b.warm && b.expired.Load() }
 
@@ -149,14 +174,21 @@ func (b *blast) takeSends() (int, error) {
 		return 0, err
 	}
 	for i := range wcs[:n] {
-		f := &b.flows[wcs[i].ID>>sendShift]
+		f := &b.flows[wcs[i].ID&^creditID>>sendShift]
 		if wcs[i].Status != uverbs.WCSuccess {
 			return 0, f.qp.Err(&wcs[i])
+		}
+		if wcs[i].ID&creditID != 0 {
+			f.telling = false
+			continue
 		}
 		f.completed = int(wcs[i].ID & sendMask)
 	}
 	if n > 0 {
 		b.count.Add(int64(n))
+	}
+	if !b.sending {
+		return n, nil
 	}
 	if b.late() && !b.ending {
 		return n, b.finish()
@@ -182,6 +214,9 @@ func (b *blast) finish() error {
 	for i := range b.flows {
 		if f := &b.flows[i]; f.posted-f.completed >= b.Config.Depth {
 			return nil // no room yet
+		}
+		if b.counted && b.room(i) == 0 {
+			return nil
 		}
 	}
 	b.ending = true
@@ -222,7 +257,10 @@ func (b *blast) warmed() {
 		b.run.AllSent += int64(b.flows[i].posted)
 	}
 	b.run.Sent = b.run.AllSent - int64(b.Config.Warmup*b.Config.QPs)
-	if b.sent != nil {
+	if b.Config.Op == Write && b.Limits.IWARP {
+		b.failed = b.settled()
+	}
+	if b.sent != nil && b.failed == nil {
 		b.failed = b.sent(b.run.AllSent)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -69,7 +70,8 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 // gone says more than a retry that was in vain.
 func because(ctx context.Context, err error) error {
 	var wc *uverbs.WCError
-	if errors.As(err, &wc) && ctx.Err() == nil {
+	lost := errors.As(err, &wc) || errors.Is(err, syscall.ENOTCONN) // as iWARP says before there is a completion
+	if lost && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-time.After(200 * time.Millisecond):
@@ -174,6 +176,10 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 		return fmt.Errorf("%s does not tell its limits", cl.conn.name)
 	}
 	theirs := *m.Limits
+	if mine.IWARP != theirs.IWARP {
+		return fmt.Errorf("%s has %s of driver %s, and this side %s of driver %s: one is of iWARP, and the two do not understand each other",
+			cl.conn.name, theirs.Device, theirs.Driver, mine.Device, mine.Driver)
+	}
 	if err := cl.Config.fit(theirs); err != nil {
 		return fmt.Errorf("%s: %w", cl.conn.name, err)
 	}
@@ -224,7 +230,12 @@ func (cl *Client) connect(ctx context.Context) error {
 		return err
 	}
 	cl.report.Client.Inline, cl.report.Server.Inline = cl.end.Inline, theirs.Inline
-	cl.report.Client.GID, cl.report.Server.GID = mine[0].GID.Addr().String(), theirs.Peers[0].GID.Addr().String()
+	if !cl.end.Limits.IWARP {
+		cl.report.Client.GID, cl.report.Server.GID = mine[0].GID.Addr().String(), theirs.Peers[0].GID.Addr().String()
+	}
+	if err := cl.end.greet(ctx); err != nil {
+		return err
+	}
 	return cl.conn.put(message{Kind: kindConnected})
 }
 

@@ -55,8 +55,11 @@ func (c *connections) param() cm.ConnParam {
 
 // createQP makes the queue pair of an identifier.
 func (c *connections) createQP(id *cm.ID) error {
-	_, err := c.end.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) { return id.CreateQP(c.end.PD, o) })
-	return err
+	qp, err := c.end.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) { return id.CreateQP(c.end.PD, o) })
+	if err != nil {
+		return err
+	}
+	return c.end.awaitGreeting(qp)
 }
 
 // setOptions sets what the connection manager would choose otherwise.
@@ -77,6 +80,9 @@ func (c *connections) setOptions(id *cm.ID) error {
 func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
 	if e.Local.Device == "" && e.Local.GID == Auto {
 		return netip.AddrPort{}, nil
+	}
+	if e.Limits.IWARP {
+		return e.sourceIWARP(remote)
 	}
 	entry, err := e.localGID(remote.As16())
 	if err != nil {

@@ -325,6 +325,7 @@ type Limits struct {
 	RdAtomic int    // RdAtomic is the most READs and atomics under way.
 	Atomics  bool   // Atomics says that it has atomics.
 	Driver   string // Driver is the name of its driver.
+	IWARP    bool   // IWARP says that it is of iWARP, which has reliable connections alone, made by the connection manager.
 }
 
 // limits asks a device.
@@ -333,11 +334,18 @@ func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 	return Limits{
 		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
 		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != uverbs.AtomicNone, Driver: dev.Info().Driver,
+		IWARP: dev.Info().IWARP(),
 	}
 }
 
 // fit refuses what a device cannot do; a sweep it cuts.
 func (c *Config) fit(l Limits) error {
+	switch {
+	case l.IWARP && c.Type != RC:
+		return &uverbs.FeatureError{Feature: "QP type " + strings.ToUpper(c.Type), Driver: l.Driver}
+	case l.IWARP && !c.CM:
+		return fmt.Errorf("--cm is missing: %s is of iWARP, where the connection manager alone connects queue pairs", l.Device)
+	}
 	longest, why := l.MaxMsg, fmt.Sprintf("max_msg_sz of %s", l.Device)
 	mtu := min(l.MTU, cmpOr(c.MTU, l.MTU))
 	if c.Type == UD {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,10 @@ type Peer struct {
 	GID  uverbs.GID `json:"gid"`
 	Addr uint64     `json:"addr"` // of the memory that the queue pair is to read and write
 	RKey uint32     `json:"rkey"`
+
+	// Of iWARP; see credit.go.
+	Own   uint64 `json:"own,omitempty"`   // address of the memory that the queue pair itself needs
+	Recvs int    `json:"recvs,omitempty"` // receives that it begins with
 }
 
 // endpoint returns the queue pair's part of it.
@@ -70,6 +75,7 @@ type End struct {
 
 	memory  layout
 	dmabuf  bool
+	counted bool // messages are sent as the peer has receives for them
 	flows   []flow
 	wcs     [pollBatch]uverbs.WC
 	hold    []byte // bytes to compare with
@@ -112,7 +118,8 @@ func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err e
 	return dev, port, nil
 }
 
-// deviceOf finds the device that has an address among its GIDs; it returns "" if none has.
+// deviceOf finds the device that has an address among its GIDs, or one of iWARP whose network
+// interface has it; it returns "" if none has.
 func deviceOf(addr netip.Addr) string {
 	infos, err := uverbs.Devices()
 	if err != nil || !addr.IsValid() {
@@ -120,6 +127,12 @@ func deviceOf(addr netip.Addr) string {
 	}
 	for _, i := range infos {
 		if i.Err != nil {
+			continue
+		}
+		if i.IWARP() {
+			if slices.Contains(addrsOf(i), addr) {
+				return i.Name
+			}
 			continue
 		}
 		if dev, err := uverbs.Open(i.Name); err == nil {
@@ -182,6 +195,9 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 	if err := e.Config.fit(e.Limits); err != nil {
 		return nil, err
 	}
+	if e.Limits.IWARP && l.GID != Auto {
+		return nil, field("gid", l.GID, "none, as %s is of iWARP, which has no GIDs", dev.Name())
+	}
 	e.Config.settle(e.Limits)
 	defer func() {
 		if err != nil {
@@ -204,7 +220,7 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			return nil, err
 		}
 	}
-	if e.SendCQ, err = dev.CreateCQ(e.Config.QPs*e.Config.Depth, uverbs.CQOptions{Channel: e.Channel}); err != nil {
+	if e.SendCQ, err = dev.CreateCQ(e.Config.QPs*e.sendDepth(), uverbs.CQOptions{Channel: e.Channel}); err != nil {
 		return nil, err
 	}
 	e.later(e.SendCQ.Close)
@@ -264,7 +280,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 func (e *End) qpOptions() uverbs.QPOptions {
 	c := &e.Config
 	o := uverbs.QPOptions{
-		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: c.Depth, MaxRecvWR: e.memory.slots,
+		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: e.sendDepth(), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
 			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, Timeout: uverbs.AckTimeout(c.Timeout), RetryCount: uint8(c.Retry),
 			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),
@@ -289,6 +305,10 @@ func (e *End) qpOptions() uverbs.QPOptions {
 func (e *End) Peers(remote uverbs.GID) ([]Peer, error) {
 	var all []Peer
 	for i, qp := range e.QPs {
+		if e.Limits.IWARP { // it has nothing else
+			all = append(all, Peer{QPN: qp.QPN(), Addr: e.target(i), RKey: e.MR.RKey(), Own: e.MR.Addr() + uint64(e.own(i)), Recvs: e.memory.slots})
+			continue
+		}
 		l, err := qp.EndpointFor(uverbs.Endpoint{GID: remote})
 		if err != nil {
 			return nil, err
@@ -306,6 +326,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 	}
 	for i, qp := range e.QPs {
 		f := flow{qp: qp, remote: peers[i], pace: &e.pace}
+		e.counted = e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
 		case e.Config.Type == UD:
 			ah, err := e.way(peers[i])

@@ -78,11 +78,11 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 
 // begin begins what counts, and sets when it ends if it has a duration.
 func (e *End) begin(m *meter) {
-	if d := e.Config.Duration; d != 0 {
+	m.begin()
+	if d := e.Config.Duration; d != 0 { // of what counts, however long it takes to get here
 		over := e.expired
 		e.timer = time.AfterFunc(d, func() { over.Store(true) })
 	}
-	m.begin()
 }
 
 // sendDone waits for a completion of what was sent.

@@ -18,13 +18,14 @@ const (
 )
 
 // layout says where in an end's memory things are: what is sent of each queue pair, and then
-// where it receives or the peer reads and writes.
+// where it receives or the peer reads and writes, and last what has to do with no message.
 type layout struct {
 	send, recv int // of a queue pair
 	slots      int // receives of a queue pair
 	recvSize   int // of a receive
 	step       int // from a slot to the next, if each has memory of its own; else 0
 	base       int // of what is received
+	own        int // of what the queue pairs themselves need: ownSize bytes each
 	size       int // of all
 }
 
@@ -53,7 +54,8 @@ func newLayout(c *Config) layout {
 		l.recv = l.step * l.slots
 	}
 	l.base = l.send * c.QPs
-	l.size = l.base + l.recv*c.QPs
+	l.own = roundUp(l.base+l.recv*c.QPs, cacheLine)
+	l.size = l.own + ownSize*c.QPs
 	return l
 }
 

@@ -17,5 +17,10 @@ func watch(mem []byte, offset int) watched {
 	return watched{(*uint32)(unsafe.Pointer(&mem[offset&^3])), uint(offset&3) * 8}
 }
 
+// word looks at 4 bytes at an offset which is a multiple of 4, now.
+func word(mem []byte, offset int) uint32 {
+	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&mem[offset])))
+}
+
 // load looks at the byte, now.
 func (w watched) load() byte { return byte(atomic.LoadUint32(w.word) >> w.shift) }

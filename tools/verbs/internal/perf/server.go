@@ -241,8 +241,10 @@ func (se *session) connect(ctx context.Context, end *End) (err error) {
 	if err := se.put(message{Kind: kindPeers, Peers: mine, Inline: end.Inline}); err != nil {
 		return err
 	}
-	_, err = se.take(ctx, kindConnected, answerTime)
-	return err
+	if _, err = se.take(ctx, kindConnected, answerTime); err != nil {
+		return err
+	}
+	return end.greeted(ctx)
 }
 
 // measure does this side's part for a size.

@@ -26,6 +26,7 @@ type flow struct {
 	completed int
 
 	recvs []uverbs.SGE // of the receives, nil until they are posted
+	credit
 
 	pace *pace
 }
@@ -127,6 +128,7 @@ func (f *flow) post(qp, n, moderate int, last bool) error {
 			wrs[i].Flags = uverbs.Signaled
 		}
 	}
+	f.credit.sent += uint32(n)
 	if f.next += n; f.next == len(f.wrs) {
 		f.next = 0
 	}
@@ -357,5 +359,6 @@ func (e *End) received(wc *uverbs.WC, size int) error {
 		}
 		clear(got)
 	}
+	f.credit.taken++
 	return f.qp.PostRecv(wc.ID, f.recvs[slot:slot+1]...)
 }
