@@ -88,7 +88,8 @@ one if none is named; else 1.
   verdict   one line
   findings  list of
     id        kernel, container, module.NAME, namespace, devices, rdma_cm, memlock, vm,
-              firewall; of a device: device, chardev, open, register, port, mtu, gid, loopback
+              firewall; of a device: device, chardev, open, register, port, mtu, gid
+              (of iWARP address instead of these two), loopback
     device    RDMA device, if the finding is of one; port likewise
     level     ok, info, warning, or error: what is in the way
     title     one line
@@ -167,7 +168,7 @@ func examine(ctx context.Context, m *machine, names []string) diagnosis {
 		}
 	}
 	if len(infos) > 0 {
-		d.add(checkFirewall())
+		d.add(checkFirewall(infos))
 	}
 	d.judge(passed, failed, len(names) > 0)
 	return d

@@ -49,7 +49,12 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 				facts.Netdev, facts.NetdevIndex = n.Netdev, n.NetdevIndex
 			}
 		}
-		all = append(all, m.checkPort(dev.Name, facts), m.checkMTU(dev.Name, facts), m.checkGIDs(dev.Name, facts))
+		all = append(all, m.checkPort(dev.Name, facts))
+		if info.IWARP() {
+			all = append(all, m.checkAddress(dev.Name, facts))
+			continue
+		}
+		all = append(all, m.checkMTU(dev.Name, facts), m.checkGIDs(dev.Name, facts))
 	}
 	ok, f := m.checkLoopback(ctx, dev.Name)
 	return ok, append(all, f)
@@ -312,10 +317,24 @@ func chosenGID(table []uverbs.GIDEntry, peer uverbs.GID) string {
 }
 
 // checkFirewall reminds of what cannot be seen from here.
-func checkFirewall() finding {
+func checkFirewall(infos []uverbs.DeviceInfo) finding {
 	f := finding{ID: "firewall"}
-	f.see("not looked at: RoCE v2 is UDP to port 4791, from any port")
-	f.fix("nft add rule inet filter input udp dport 4791 accept (hardware RoCE passes this host's firewall by)")
+	iwarp := slices.ContainsFunc(infos, uverbs.DeviceInfo.IWARP)
+	others := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return !i.IWARP() })
+	if others {
+		f.see("not looked at: RoCE v2 is UDP to port 4791, from any port")
+		f.fix("nft add rule inet filter input udp dport 4791 accept (hardware RoCE passes this host's firewall by)")
+	}
+	if iwarp {
+		f.see("not looked at: iWARP is TCP to the port that the program listens on")
+		f.fix("nft add rule inet filter input tcp dport PORT accept")
+	}
+	switch {
+	case iwarp && others:
+		return f.conclude(levelInfo, "UDP port 4791 must get through between peers, and for iWARP the TCP ports that programs listen on")
+	case iwarp:
+		return f.conclude(levelInfo, "the TCP ports that programs listen on must get through between peers")
+	}
 	return f.conclude(levelInfo, "UDP port 4791 must get through between peers")
 }
 

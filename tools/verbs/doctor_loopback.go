@@ -150,6 +150,27 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if dev.Info().IWARP() {
+		told, err = l.connectIWARP(ctx, dev, &u)
+	} else {
+		told, err = l.connect(ctx)
+	}
+	if err != nil {
+		return told, err
+	}
+	for _, events := range []bool{false, true} {
+		for round := range loopbackRounds {
+			from, to := &l.sides[round%2], &l.sides[1-round%2]
+			if err := l.exchange(ctx, from, to, byte(round), events); err != nil {
+				return told, fmt.Errorf("message %d from %s to %s, %s: %w", round, from.name, to.name, choose(events, "with events", "polled"), err)
+			}
+		}
+	}
+	return fmt.Sprintf("%s: %d messages of %d bytes polled and as many with events, data verified", told, loopbackRounds, loopbackSize), nil
+}
+
+// connect connects the two QPs.
+func (l *loop) connect(ctx context.Context) (told string, err error) {
 	var ends [2]uverbs.Endpoint
 	for i := range l.sides {
 		if ends[i], err = l.sides[i].qp.Endpoint(); err != nil {
@@ -162,15 +183,7 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 			return told, err
 		}
 	}
-	for _, events := range []bool{false, true} {
-		for round := range loopbackRounds {
-			from, to := &l.sides[round%2], &l.sides[1-round%2]
-			if err := l.exchange(ctx, from, to, byte(round), events); err != nil {
-				return told, fmt.Errorf("message %d from %s to %s, %s: %w", round, from.name, to.name, choose(events, "with events", "polled"), err)
-			}
-		}
-	}
-	return fmt.Sprintf("%s: %d messages of %d bytes polled and as many with events, data verified", told, loopbackRounds, loopbackSize), nil
+	return told, nil
 }
 
 // newLoop creates the objects, which u closes.

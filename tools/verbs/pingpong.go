@@ -274,6 +274,8 @@ func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
 	}
 	const odpSupport, odpImplicit = 1, 2 // IB_UVERBS_ODP_SUPPORT and _IMPLICIT, ib_user_verbs.h
 	switch {
+	case dev.Info().IWARP():
+		return fmt.Errorf("%s is of iWARP, where the connection manager alone connects QPs: try verbs rping, or verbs perf with --cm", dev.Name())
 	case o.ts && attr.TimestampMask == 0:
 		return lacks("completion timestamps (--ts)")
 	case o.dm && attr.MaxDMSize == 0:

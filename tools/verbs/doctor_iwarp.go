@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// checkAddress tells which addresses a port of iWARP has, by which peers find it.
+func (m *machine) checkAddress(device string, p portFacts) finding {
+	f := finding{ID: "address", Device: device, Port: int(p.Num)}
+	n, err := m.netdev(p.NetdevIndex)
+	if err != nil {
+		f.see("%s", err)
+		return f.conclude(levelWarning, "the addresses of its network interface are not known")
+	}
+	for _, a := range n.Addrs {
+		f.see("IP address of %s: %s", n.Name, a)
+	}
+	f.see("iWARP has no GIDs: peers are found by these addresses, and connected by the connection manager alone")
+	if !slices.ContainsFunc(n.Addrs, routableAddr) {
+		f.fix("ip address add ADDRESS/24 dev %s", n.Name)
+		return f.conclude(levelError, "network interface %s has no address to be reached by", n.Name)
+	}
+	return f.conclude(levelOK, "peers reach it by %s of %s", choose(len(n.Addrs) == 1, "the address", fmt.Sprintf("%d addresses", len(n.Addrs))), n.Name)
+}
+
+// routableAddr reports whether an address with a prefix can be used without a zone.
+func routableAddr(prefix string) bool {
+	p, err := netip.ParsePrefix(prefix)
+	return err == nil && !p.Addr().IsLinkLocalUnicast()
+}
+
+// loopAddr finds an address of a device's network interfaces.
+func loopAddr(dev *uverbs.Device) (netip.Addr, error) {
+	devs, err := netlinkrdma.Devices()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, d := range devs {
+		if d.Index != dev.Info().Index {
+			continue
+		}
+		ports, err := netlinkrdma.Ports(d)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		for _, p := range ports {
+			if p.NetdevIndex == 0 {
+				return netip.Addr{}, fmt.Errorf("the network interface of %s is not in this network namespace", dev.Name())
+			}
+			n, err := liveNetdev(p.NetdevIndex)
+			if err != nil {
+				return netip.Addr{}, err
+			}
+			for _, a := range n.Addrs {
+				if routableAddr(a) {
+					return netip.MustParsePrefix(a).Addr(), nil
+				}
+			}
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("the network interface of %s has no address to connect to", dev.Name())
+}
+
+// connectIWARP connects the two QPs by the connection manager, the first to the second, which
+// then may not send before it has received. What is opened here is closed before the QPs.
+func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (told string, err error) {
+	addr, err := loopAddr(dev)
+	if err != nil {
+		return "", err
+	}
+	ch, err := cm.OpenChannel()
+	if err != nil {
+		return "", err
+	}
+	u.add(ch.Close)
+	newID := func() (*cm.ID, error) {
+		id, err := ch.NewID(cm.TCP)
+		if err == nil {
+			u.add(id.Close)
+		}
+		return id, err
+	}
+	listener, err := newID()
+	if err != nil {
+		return "", err
+	}
+	if err := listener.Bind(netip.AddrPortFrom(addr, 0)); err != nil {
+		return "", err
+	}
+	if err := listener.Listen(1); err != nil {
+		return "", err
+	}
+	at, err := listener.Addrs()
+	if err != nil {
+		return "", err
+	}
+	told = fmt.Sprintf("%s QP %d to %s QP %d", addr, l.sides[0].qp.QPN(), at.Local, l.sides[1].qp.QPN())
+	if at.Device != dev.Name() {
+		return told, fmt.Errorf("the connection manager finds %s on device %q", addr, at.Device)
+	}
+	id, err := newID()
+	if err != nil {
+		return told, err
+	}
+	first, second := l.sides[0].qp, l.sides[1].qp
+	for _, qp := range []*uverbs.QP{first, second} {
+		if err := qp.Init(); err != nil {
+			return told, err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	accepted := make(chan error, 1)
+	var taken *cm.ID
+	go func() {
+		e, err := listener.Request(ctx)
+		if err == nil {
+			taken = e.ID
+			err = taken.AcceptWait(ctx, cm.ConnParam{QPN: second.QPN()}, cm.ECE{})
+		}
+		accepted <- err
+	}()
+	err = id.Resolve(ctx, netip.AddrPortFrom(addr, 0), netip.AddrPortFrom(addr, at.Local.Port))
+	if err == nil {
+		_, err = id.ConnectWait(ctx, cm.ConnParam{QPN: first.QPN()}, cm.ECE{})
+	}
+	if err != nil {
+		cancel()
+		<-accepted
+	} else {
+		err = <-accepted
+	}
+	if taken != nil {
+		u.add(taken.Close)
+	}
+	if err != nil {
+		return told, err
+	}
+	return told, errors.Join(first.Moved(uverbs.RTS), second.Moved(uverbs.RTR))
+}
