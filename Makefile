@@ -254,10 +254,21 @@ mlx5cm: $(VMRUN) hca verbs testmatrix ## connections, two hosts, interop and rdm
 boot-siw:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name siw $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 \
 		-env GOVERBS_DEVICES=siw0,siw1 $(if $(WALK),-env GOVERBS_WALK=$(WALK)) cm.test $(RECORD_TEST) --- conformance.test $(RECORD_TEST)
-siw: $(VMRUN) testmatrix ## connections and the verbs on soft iWARP, on KERNEL and ARCH
-	for p in cm test/conformance; do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
+# rdma-core's programs hang now and then where a client's first message comes while the server's
+# kernel accepts: with one processor it does not. What the link has no part in is left out.
+.PHONY: boot-siwinterop boot-mixed
+boot-siwinterop:
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -cpus 1 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 \
+		-with $(SIDEWITH) -file verbs:/bin/verbs -env VERBS=/bin/verbs \
+		interop.test -test.skip '^TestPerf(HugePages|Progress)$$|^TestRpingPersistent$$|^TestDoctor(Text|ClosedNode|MissingNode)$$'
+boot-mixed:
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 \
+		-file verbs:/bin/verbs -env VERBS=/bin/verbs interop.test -test.run '^TestMixed'
+siw: $(VMRUN) hca testmatrix ## soft iWARP: connections, the verbs, interop, and a guest with rxe, siw and a ConnectX, on KERNEL and ARCH
+	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
+	for p in cm test/conformance test/interop; do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-siw.*.json
-	+$(AT_ONCE) -j1 boot-siw
+	+$(AT_ONCE) -j1 boot-siw boot-siwinterop boot-mixed
 
 # A static binary, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL

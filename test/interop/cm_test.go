@@ -60,20 +60,25 @@ func TestUcmatose(t *testing.T) {
 	c := channel(t)
 	for _, connections := range []int{1, 5} {
 		n := strconv.Itoa(connections)
-		number, port := cmPort()
-		out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error { return serveMatose(ctx, l, connections) },
-			"ucmatose", "-s", ServerAddr, "-p", port, "-c", n)
-		if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
-			t.Errorf("ucmatose says %q", out)
-		}
-		number, port = cmPort()
-		p, addr := server(t, netlinkrdma.PortSpaceTCP, number, "ucmatose", "-b", ServerAddr, "-p", port, "-c", n)
-		if err := matose(timed(t), c, addr, connections); err != nil {
-			t.Fatalf("our client: %v", err)
-		}
-		if out := p.Wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
-			t.Errorf("ucmatose says %q", out)
-		}
+		t.Run("our server "+n, func(t *testing.T) {
+			testenv.NeedsIB(t, "servers that send first")
+			number, port := cmPort()
+			out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error { return serveMatose(ctx, l, connections) },
+				"ucmatose", "-s", ServerAddr, "-p", port, "-c", n)
+			if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+				t.Errorf("ucmatose says %q", out)
+			}
+		})
+		t.Run("our client "+n, func(t *testing.T) {
+			number, port := cmPort()
+			p, addr := server(t, netlinkrdma.PortSpaceTCP, number, "ucmatose", "-b", ServerAddr, "-p", port, "-c", n)
+			if err := matose(timed(t), c, addr, connections); err != nil {
+				t.Fatalf("our client: %v", err)
+			}
+			if out := p.Wait(t); !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+				t.Errorf("ucmatose says %q", out)
+			}
+		})
 	}
 }
 
@@ -99,6 +104,7 @@ func TestRdmaClientServer(t *testing.T) {
 func TestUdaddy(t *testing.T) {
 	const port = 7174 // always
 	c := channel(t)
+	testenv.NeedsIB(t, "datagrams")
 	out := against(t, cm.UDP, port, serveDaddy, "udaddy", "-s", ServerAddr)
 	if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
 		t.Errorf("udaddy says %q", out)
@@ -116,6 +122,7 @@ func TestUdaddy(t *testing.T) {
 // mckey as the sender, at the same time: it sleeps for three seconds before each.
 func TestMckey(t *testing.T) {
 	c := channel(t)
+	testenv.NeedsIB(t, "datagrams")
 	local := netip.MustParseAddr(ServerAddr)
 	ctx := timed(t)
 	receiver := program.Launch(t, "mckey", "-m", "239.7.7.1", "-b", ServerAddr)

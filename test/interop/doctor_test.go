@@ -179,11 +179,21 @@ func TestDoctorHealthy(t *testing.T) {
 		r.want(t, "module.rdma_rxe", "", rxe)
 		r.want(t, "namespace", "", "ok", "shared")
 		for _, dev := range []string{dev0, dev1} {
-			for _, id := range []string{"device", "chardev", "register", "port", "gid", "loopback"} {
+			for _, id := range []string{"device", "chardev", "register", "port", "loopback"} {
 				r.want(t, id, dev, "ok")
 			}
-			r.want(t, "mtu", dev, "info", "1024", "mtu 4200")
+			if !rig.IWARP() {
+				r.want(t, "gid", dev, "ok")
+				r.want(t, "mtu", dev, "info", "1024", "mtu 4200")
+			}
 		}
+		if rig.IWARP() {
+			r.want(t, "address", dev0, "ok", "10.1.0.1/24", "fd00:1::1/64")
+			r.want(t, "loopback", dev0, "ok", "10.1.0.1")
+			r.want(t, "firewall", "", "info", "TCP ports")
+			continue
+		}
+		r.want(t, "firewall", "", "info", "4791")
 		r.want(t, "gid", dev0, "ok", fmt.Sprintf("IPv4 peer: index %d, 10.1.0.1", rig.GID), fmt.Sprintf("IPv6 peer: index %d, fd00:1::1", rig.GID6))
 	}
 }
@@ -405,6 +415,13 @@ func TestDoctorNoAddress(t *testing.T) {
 			return netlink.AddrReplace(iface, &netlink.Addr{IPNet: a.IPNet, Flags: a.Flags & unix.IFA_F_NODAD})
 		})
 	}
+	if rig.IWARP() {
+		r := doctor(t, patient{names: []string{dev0}})
+		r.works(t, false, dev0+" port 1: network interface "+netdev0+" has no address")
+		r.want(t, "address", dev0, "error", "ip address add ADDRESS/24 dev "+netdev0)
+		r.want(t, "loopback", dev0, "error", "has no address")
+		return
+	}
 	settle(t, dev0, func(_ uverbs.PortAttr, table []uverbs.GIDEntry) bool { return linkLocal(table) })
 	r := doctor(t, patient{names: []string{dev0}})
 	r.want(t, "gid", dev0, "warning", "only link-local", "ip address add ADDRESS/24 dev "+netdev0, "IPv4 peer: none", "no other than link-local")
@@ -413,6 +430,7 @@ func TestDoctorNoAddress(t *testing.T) {
 
 func TestDoctorMTU(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsIB(t, "path MTUs")
 	for _, name := range rig.Netdevs {
 		l := link(t, name)
 		change(t, netlink.LinkSetMTU(l, 4200))

@@ -2,19 +2,34 @@ package interop
 
 import (
 	_ "embed"
+	"fmt"
 	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// lackingMLX5 is what kernels lack with ConnectX adapters.
-//
-//go:embed lacking_mlx5.txt
-var lackingMLX5 string
+// lacking is what kernels lack, lackingMLX5 with ConnectX adapters and lackingSiw with soft iWARP.
+var (
+	//go:embed lacking.txt
+	lacking string
+	//go:embed lacking_mlx5.txt
+	lackingMLX5 string
+	//go:embed lacking_siw.txt
+	lackingSiw string
+)
 
 func TestMain(m *testing.M) {
-	os.Exit(testenv.MainFor(m, map[string]string{"mlx5": lackingMLX5}))
+	if rig.IWARP() && os.Getenv(testenv.GuestEnv) == "1" { // soft iWARP keeps to the limit even for root
+		const unlimited = ^uint64(0)
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unlimited, Max: unlimited}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
 }
 
 // The guest's devices and the network interface of the first.

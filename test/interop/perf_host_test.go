@@ -44,7 +44,7 @@ func TestPerfHugePages(t *testing.T) {
 		t.Fatalf("%d of %d huge pages are free", pages("free_hugepages"), reserved)
 	}
 	server, port := perfServe(t)
-	client := program.Launch(t, os.Getenv(VerbsEnv), "perf", "send-bw", ServerAddr, "-p", port, "--huge-pages", "-D", "1s", "-V")
+	client := program.Launch(t, perfLine(port, "send-bw", "--huge-pages", "-D", "1s", "-V")...)
 	server.Until(t, "had the client", func() bool { return strings.Contains(server.Output(), " begins: ") })
 	if free := pages("free_hugepages"); free >= reserved {
 		t.Errorf("%d of %d huge pages are free while they are used", free, reserved)
@@ -120,7 +120,8 @@ func TestPerfProgress(t *testing.T) {
 	testenv.Guest(t)
 	_, port := perfServe(t)
 	tty, screen := terminal(t)
-	cmd := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "perf", "write-bw", ServerAddr, "-p", port, "-D", "2s", "-s", "100")
+	line := perfLine(port, "write-bw", "-D", "2s", "-s", "100")
+	cmd := exec.CommandContext(timed(t), line[0], line[1:]...)
 	cmd.Stderr = tty
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

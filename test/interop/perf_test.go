@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,11 +53,20 @@ func perfServe(t *testing.T, options ...string) (*program.Program, string) {
 	return p, port
 }
 
+// perfLine is the command line of a client. On iWARP there is no connection without the manager.
+func perfLine(port, test string, options ...string) []string {
+	l := []string{os.Getenv(VerbsEnv), "perf", test, ServerAddr, "-p", port}
+	if rig.IWARP() {
+		l = append(l, "--cm")
+	}
+	return append(l, options...)
+}
+
 // perf runs a client, and returns its output.
 func perf(t *testing.T, port, test string, options ...string) (string, error) {
 	t.Helper()
-	args := append([]string{"perf", test, ServerAddr, "-p", port}, options...)
-	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), args...).CombinedOutput()
+	line := perfLine(port, test, options...)
+	out, err := exec.CommandContext(timed(t), line[0], line[1:]...).CombinedOutput()
 	return string(out), err
 }
 
@@ -83,6 +93,17 @@ var perfTests = map[string][]string{
 	"read-lat": {"rc"}, "read-bw": {"rc"}, "atomic-lat": {"rc"}, "atomic-bw": {"rc"},
 }
 
+// needsPerf skips what iWARP has not.
+func needsPerf(t *testing.T, test, typ string) {
+	t.Helper()
+	if typ != "rc" {
+		testenv.NeedsIB(t, "types of QPs other than RC")
+	}
+	if strings.HasPrefix(test, "atomic") {
+		testenv.NeedsIB(t, "atomics")
+	}
+}
+
 // TestPerf runs each test over each type, with the data compared, by one server.
 func TestPerf(t *testing.T) {
 	testenv.Guest(t)
@@ -95,6 +116,7 @@ func TestPerf(t *testing.T) {
 					continue // the connection manager has no uc, and what is sent does not concern it
 				}
 				t.Run(test+" "+typ+strings.Join(options, " "), func(t *testing.T) {
+					needsPerf(t, test, typ)
 					options := append([]string{"-t", typ, "-n", strconv.Itoa(n), "-V"}, options...)
 					if !strings.HasPrefix(test, "atomic") {
 						options = append(options, "-s", "800,2")
@@ -127,6 +149,15 @@ func TestPerf(t *testing.T) {
 	}
 }
 
+// typeOf finds the type of QP among options.
+func typeOf(options string) string {
+	f := strings.Fields(options)
+	if i := slices.Index(f, "-t"); i >= 0 {
+		return f[i+1]
+	}
+	return "rc"
+}
+
 // TestPerfOptions runs what can be asked for besides.
 func TestPerfOptions(t *testing.T) {
 	testenv.Guest(t)
@@ -157,8 +188,15 @@ func TestPerfOptions(t *testing.T) {
 		{"write-bw", "-n 100 -m 256 --outs 3 -s 100", -1},
 		{"read-bw", "-n 100 -m 256 --outs 3 -s 1000 -V", 100},
 		{"send-lat", "-n 20 --cpu 0 -d " + dev0, 20},
+		{"send-bw", "-n 300 -r 4 --depth 100 -s 64", 300},
+		{"send-bw", "-n 200 -r 3 -b -l 5 -q 2 -V -s 64", 800},
+		{"send-bw", "-n 100 -r 1 -e -s 64", 100},
 	} {
 		t.Run(c.test+" "+c.options, func(t *testing.T) {
+			needsPerf(t, c.test, typeOf(c.options))
+			if strings.Contains(c.options, "-m ") && c.messages > 0 {
+				testenv.NeedsIB(t, "path MTUs")
+			}
 			if c.messages < 0 {
 				if out, err := perf(t, port, c.test, strings.Fields(c.options)...); err == nil || !strings.Contains(out, "unknown flag") {
 					t.Errorf("%v\n%s", err, out)
@@ -179,6 +217,7 @@ func TestPerfOptions(t *testing.T) {
 		}
 	})
 	t.Run("all", func(t *testing.T) {
+		needsPerf(t, "send-lat", "ud")
 		results := perfJSON(t, port, "send-lat", "-a", "-n", "5", "-t", "ud", "-V").Results
 		for i, r := range results {
 			if r.Size != 2<<i {
@@ -255,6 +294,31 @@ func TestPerfRefused(t *testing.T) {
 	}
 }
 
+// TestPerfIWARP: what iWARP has not is refused, and says so.
+func TestPerfIWARP(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "iWARP", "siw")
+	_, port := perfServe(t)
+	for _, c := range []struct{ test, options, want string }{
+		{"send-lat", "", "--cm is missing: " + dev0 + " is of iWARP"},
+		{"send-lat", "--cm -t ud", "QP type UD is not supported by driver siw"},
+		{"write-bw", "-t uc", "QP type UC is not supported by driver siw"},
+		{"atomic-lat", "--cm", "atomics is not supported by driver siw"},
+		{"send-lat", "--cm -x 0", "--gid is 0, allowed: none, as " + dev0 + " is of iWARP"},
+	} {
+		out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), line([]string{"perf", c.test, ServerAddr, "-p", port}, strings.Fields(c.options)...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s %s: %v, want %q\n%s", c.test, c.options, err, c.want, out)
+		}
+	}
+	for _, dev := range []string{dev0, dev1} {
+		r := perfJSON(t, port, "send-lat", "-n", "20", "-d", dev)
+		if r.Client.Device != dev || r.Server.Device != dev0 || r.Client.GID != "" {
+			t.Errorf("asked for %s, it was %+v", dev, r)
+		}
+	}
+}
+
 // TestPerfServerKilled kills the server while a test runs, which the client says.
 func TestPerfServerKilled(t *testing.T) {
 	testenv.Guest(t)
@@ -263,8 +327,9 @@ func TestPerfServerKilled(t *testing.T) {
 		{"write-bw", "-D 1m --both"},
 	} {
 		t.Run(c.test+" "+c.options, func(t *testing.T) {
+			needsPerf(t, c.test, typeOf(c.options))
 			server, port := perfServe(t)
-			client := program.Launch(t, line([]string{os.Getenv(VerbsEnv), "perf", c.test, ServerAddr, "-p", port}, strings.Fields(c.options)...)...)
+			client := program.Launch(t, perfLine(port, c.test, strings.Fields(c.options)...)...)
 			server.Until(t, "had the client", func() bool { return strings.Contains(server.Output(), " begins: "+c.test) })
 			time.Sleep(100 * time.Millisecond)
 			server.Signal(syscall.SIGKILL)
@@ -286,15 +351,18 @@ func TestPerfClients(t *testing.T) {
 	server, port := perfServe(t)
 	var at []*program.Program
 	for i := range 3 {
-		at = append(at, program.Launch(t, os.Getenv(VerbsEnv), "perf", "send-bw", ServerAddr, "-p", port, "-n", "200", "-s", fmt.Sprint(100+i), "-V"))
+		at = append(at, program.Launch(t, perfLine(port, "send-bw", "-n", "200", "-s", fmt.Sprint(100+i), "-V")...))
 	}
 	for _, p := range at {
 		p.Wait(t)
 	}
 	n := len(at) // clients so far
 	for _, options := range []string{"send-lat -D 1m", "send-bw -D 1m -b", "send-bw -D 1m -e -t ud -s 64", "write-lat -D 1m"} {
+		if rig.IWARP() && typeOf(options) != "rc" {
+			continue
+		}
 		f := strings.Fields(options)
-		killed := program.Launch(t, append([]string{os.Getenv(VerbsEnv), "perf", f[0], ServerAddr, "-p", port}, f[1:]...)...)
+		killed := program.Launch(t, perfLine(port, f[0], f[1:]...)...)
 		n++
 		server.Until(t, "had the client", func() bool { return strings.Count(server.Output(), " begins: ") == n })
 		time.Sleep(100 * time.Millisecond)

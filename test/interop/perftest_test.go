@@ -137,6 +137,13 @@ func TestPerftest(t *testing.T) {
 						}
 						t.Run(fmt.Sprintf("%s-%s %s cm=%v server=%v", op, metric, kind, cm, server), func(t *testing.T) {
 							t.Parallel()
+							needsPerf(t, op, strings.ToLower(kind))
+							if !cm {
+								testenv.NeedsIB(t, "connections without the manager")
+							}
+							if server && op == "write" && metric == "lat" {
+								testenv.NeedsIB(t, "servers that send first")
+							}
 							playPerftest(t, version, op, metric, kind, cm, server)
 						})
 					}
@@ -206,7 +213,11 @@ func TestPerftestMore(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s %s server=%v", c.test, c.theirs, server), func(t *testing.T) {
 				t.Parallel()
-				r := perftestPair{test: c.test, server: server, cm: c.cm, theirs: "-F " + c.theirs, ours: c.ours, row: c.sizes[len(c.sizes)-1]}.play(t)
+				needsPerf(t, c.test, typeOf(strings.ReplaceAll(c.ours, "--type", "-t")))
+				if server && strings.Contains(c.theirs, "-b") && c.test != "send-bw" {
+					testenv.NeedsIB(t, "servers that send first")
+				}
+				r := perftestPair{test: c.test, server: server, cm: c.cm || rig.IWARP(), theirs: "-F " + c.theirs, ours: c.ours, row: c.sizes[len(c.sizes)-1]}.play(t)
 				if len(r.Results) != len(c.sizes) {
 					t.Fatalf("%+v", r)
 				}
@@ -223,6 +234,7 @@ func TestPerftestMore(t *testing.T) {
 // TestPerftestMismatch: settings that do not meet end with an error that says what to look at.
 func TestPerftestMismatch(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsIB(t, "connections without the manager")
 	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
 	for _, c := range []struct {
 		test, program, theirs, ours string

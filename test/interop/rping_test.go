@@ -51,6 +51,9 @@ func TestRping(t *testing.T) {
 			"rdma-core client": {ours, theirs},
 		} {
 			t.Run(name+" "+options, func(t *testing.T) {
+				if name == "rdma-core client" && strings.Contains(options, "-q") {
+					testenv.NeedsIB(t, "a step between RTR and RTS")
+				}
 				number, port := cmPort()
 				var common []string
 				if strings.Contains(options, "-q") {

@@ -79,6 +79,19 @@ func Hosts(tb testing.TB) (host int, peer string) {
 	return host, os.Getenv(PeerEnv)
 }
 
+// MixedEnv, if it is set, says that the guest has devices of several kinds at once, as vmrun gives it
+// with -device rxe+siw.
+const MixedEnv = "GOVERBS_MIXED"
+
+// Mixed skips the test unless it runs in a VM with devices of several kinds.
+func Mixed(tb testing.TB) {
+	tb.Helper()
+	Guest(tb)
+	if os.Getenv(MixedEnv) == "" {
+		tb.Skipf("%s is not set: this test is about devices of several kinds in one guest (make siw)", MixedEnv)
+	}
+}
+
 // Kernel returns the running kernel's version.
 func Kernel(tb testing.TB) [2]int {
 	tb.Helper()
