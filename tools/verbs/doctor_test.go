@@ -130,6 +130,14 @@ func noRDMA(p patient) {
 	p.files["sys/module/ext4/x"] = &fstest.MapFile{}
 }
 
+// onIWARP makes the device one of iWARP, whose interface has one address.
+func onIWARP(addr string) func(patient) {
+	return func(p patient) {
+		p.info.Protocol = string(netlinkrdma.ProtocolIWARP)
+		p.netdev = func(int) (netdev, error) { return netdev{"eth0", 1500, true, true, []string{addr}}, nil }
+	}
+}
+
 func TestDoctorFindings(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -274,6 +282,9 @@ func TestDoctorFindings(t *testing.T) {
 		{name: "MTU fits", ill: mtu(uverbs.MTU1024, 1104), works: true, id: "mtu", level: levelInfo},
 		{name: "MTU of Ethernet", ill: mtu(uverbs.MTU1024, 1500), works: true, id: "mtu", level: levelInfo, words: []string{"ip link set dev eth0 mtu 4200"}},
 
+		{name: "iWARP", ill: onIWARP("10.1.0.1/24"), works: true, id: "address", level: levelOK, words: []string{"10.1.0.1/24", "no GIDs"}},
+		{name: "iWARP without an address", ill: onIWARP("fe80::1/64"), works: true, id: "address", level: levelWarning, words: []string{"eth0 has no address", "ip address add"}},
+		{name: "iWARP's firewall", ill: onIWARP("10.1.0.1/24"), works: true, id: "firewall", level: levelInfo, words: []string{"TCP ports"}},
 		{name: "GIDs", ill: func(patient) {}, works: true, id: "gid", level: levelOK, words: []string{"by default index 1: 10.1.0.1, RoCE v2", "IPv4 peer: index 1, 10.1.0.1 (routable, IPv4, RoCE v2)", "IPv6 peer: index 2, fd00::1"}},
 		{name: "no GID", ill: func(p patient) { p.facts.gids = nil }, works: true, id: "gid", level: levelWarning, words: []string{"no GID: eth0", "ip address add ADDRESS/24 dev eth0", "IPv4 peer: none"}},
 		{name: "link-local only", ill: func(p patient) { p.facts.gids = p.facts.gids[:1] }, works: true, id: "gid", level: levelWarning, words: []string{"only link-local", "no other than link-local", "IPv4 peer: none"}},

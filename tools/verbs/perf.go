@@ -67,6 +67,10 @@ of queue pairs (--qps -q), direction (--both -b), and --cm here where it is -R t
 lists, moderation, inline data and events are each side's own. All messages count, and it has
 its own port, 18515.
 
+On iWARP the connection manager alone connects queue pairs, so that --cm is needed, and there is
+rc alone. A message without a receive would end the connection: the receiver tells the sender by
+RDMA WRITE how many it has taken, as perftest's programs do there.
+
 With --json a client prints one document:
   version     1, the version of this form
   test        such as send-lat

@@ -114,6 +114,25 @@ func TestFit(t *testing.T) {
 			t.Errorf("error is %v, want %q", err, c.want)
 		}
 	}
+	iwarp := device
+	iwarp.Device, iwarp.Driver, iwarp.IWARP = "siw9", "siw", true
+	for _, c := range []struct {
+		config  Config
+		feature bool
+		want    string
+	}{
+		{Default(Send, Lat), false, "--cm is missing: siw9 is of iWARP"},
+		{with(Send, Lat, func(c *Config) { c.Type, c.CM = UD, true }), true, "QP type UD"},
+		{with(Write, BW, func(c *Config) { c.Type = UC }), true, "QP type UC"},
+		{with(Atomic, BW, func(c *Config) { c.CM = true }), true, "atomics"},
+	} {
+		if err := c.config.fit(iwarp); err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, errors.ErrUnsupported) != c.feature {
+			t.Errorf("on iWARP error is %v, want %q", err, c.want)
+		}
+	}
+	if c := with(Send, BW, func(c *Config) { c.CM = true }); c.fit(iwarp) != nil {
+		t.Errorf("on iWARP error is %v", c.fit(iwarp))
+	}
 	if c := Default(Atomic, Lat); !errors.Is(c.fit(device), errors.ErrUnsupported) {
 		t.Error("atomics that are not there are no missing feature")
 	}

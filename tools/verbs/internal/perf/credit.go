@@ -51,8 +51,11 @@ func (e *End) sendDepth() int {
 // then from 0).
 func (e *End) room(qp int) int {
 	f := &e.flows[qp]
-	return f.remote.Recvs - int(f.credit.sent-word(e.MR.Bytes(), e.own(qp)+ownTold))
+	return room(f.remote.Recvs, f.credit.sent, word(e.MR.Bytes(), e.own(qp)+ownTold))
 }
+
+// room is for a peer that began with so many receives.
+func room(recvs int, sent, told uint32) int { return recvs - int(sent-told) }
 
 // tell tells the peer of receives, if it is time.
 func (e *End) tell() error {
