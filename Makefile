@@ -57,7 +57,8 @@ test: SKIP-ib = $(ANYLINK)
 test: SKIP-cm = ^TestManyConns
 test: SKIP-interop = ^Test(Paths|PeerKilled|Rping$$|PerfOptions|PerfServerKilled|Perftest)
 test: CONTROLMODES = ib
-test: check unit race abi benchonce sidebyside size vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw racevm ## everything, with the kernel tests on one kernel
+test: check unit race abi benchonce sidebyside size vmtest kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
+	+$(AT_ONCE) perf hosts control siw flat traffic racevm
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -170,8 +171,8 @@ boot-bare:
 
 # The boots run as many at a time as BOOTS says, and one that fails does not keep the others from running.
 BOOTS ?= 2
-AT_ONCE = $(MAKE) --no-print-directory -k -j$(BOOTS) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK) \
-	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)'
+AT_ONCE = $(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(BOOTS)) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK) FLAT='$(FLAT)' \
+	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)' CONTROLMODES='$(CONTROLMODES)'
 kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
 	+$(AT_ONCE) boot-kernel boot-interop $(if $(SLOW),,boot-write) boot-bare
@@ -183,18 +184,16 @@ perf: guest ## verbs perf, with itself and with perftest, on KERNEL and ARCH
 # CLOCK= by the host's clock, for which FLAT=200x is not too much.
 FLAT  ?= 10x
 CLOCK ?= -icount
-flat: deps $(VMRUN) $(BUILD)/rdmacore-flat ## the cost of a message with 1,000 QPs beside that with 2, ours and rdma-core's, on KERNEL
-	go test -c -trimpath -o $(BUILD)/amd64/conformance.test ./test/conformance
+flat: deps guest $(BUILD)/rdmacore-flat ## the cost of a message with 1,000 QPs beside that with 2, ours and rdma-core's, on KERNEL
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) $(CLOCK) -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES) -file $(BUILD)/rdmacore-flat:/bin/rdmacore-flat -env GOVERBS_FLAT=/bin/rdmacore-flat \
 		$(if $(CLOCK),-env GOVERBS_FLAT_MOST=1.1) conformance.test -test.run '^$$' -test.bench '^BenchmarkQPs$$' -test.benchtime $(FLAT)
 
 # As of flat, with what is wanted at most and at least: the time of a Conn by that of the verbs, and the
 # bandwidth of a stream by that of RDMA WRITE.
 TRAFFIC ?= 5x
-traffic: $(VMRUN) ## 64 bytes there and back over a Conn beside the verbs, and a stream beside RDMA WRITE and TCP, on KERNEL
-	go test -c -trimpath -o $(BUILD)/amd64/traffic.test ./cm
+traffic: guest ## 64 bytes there and back over a Conn beside the verbs, and a stream beside RDMA WRITE and TCP, on KERNEL
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) $(CLOCK) -env GOVERBS_KERNEL_TEST=1 $(if $(CLOCK),-env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.8) \
-		traffic.test -test.run '^$$' -test.bench '^Benchmark(PingPong|Stream)$$' -test.benchtime $(TRAFFIC)
+		cm.test -test.run '^$$' -test.bench '^Benchmark(PingPong|Stream)$$' -test.benchtime $(TRAFFIC)
 
 hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
 	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
@@ -264,18 +263,20 @@ boot-siwinterop:
 boot-mixed:
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 \
 		-file verbs:/bin/verbs -env VERBS=/bin/verbs interop.test -test.run '^TestMixed'
-siw: $(VMRUN) hca testmatrix ## soft iWARP: connections, the verbs, interop, and a guest with rxe, siw and a ConnectX, on KERNEL and ARCH
-	GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o $(BUILD)/$(ARCH)/verbs ./tools/verbs
-	for p in cm test/conformance test/interop; do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
+siw: guest hca ## soft iWARP: connections, the verbs, interop, and a guest with rxe, siw and a ConnectX, on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-siw.*.json
-	+$(AT_ONCE) -j1 boot-siw boot-siwinterop boot-mixed
+	+$(AT_ONCE) boot-siw boot-siwinterop boot-mixed
 
-# A static binary, as everything that runs in a guest.
+.PHONY: boot-race-conformance boot-race-cm
+boot-race-cm: SKIP = -test.skip TestManyConns
+boot-race-conformance boot-race-cm:
+	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 $(@:boot-race-%=%).test $(SKIP)
+# Static binaries, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL
-	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/conformance.test ./test/conformance
-	CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/cm.test ./cm
-	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 conformance.test
-	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 cm.test -test.skip TestManyConns
+	for p in test/conformance cm; do \
+		CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o $(BUILD)/race/$$(basename $$p).test ./$$p || exit 1; \
+	done
+	+$(AT_ONCE) boot-race-conformance boot-race-cm
 
 .PHONY: testmatrix
 testmatrix:
