@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -67,10 +68,10 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_AH, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		a.leave()
 		hint := addressHint(p.dev, errno, attr)
-		if errno == syscall.EINVAL {
+		if errno == syscall.EINVAL && !strings.Contains(hint, "matches the peer's family") {
 			hint += ", or " + usedUp(p.dev, "AHs", p.dev.attr.MaxAH)
 		}
-		return nil, p.dev.cmd.fail("CREATE_AH", errno, hint)
+		return nil, about(p.dev.cmd.fail("CREATE_AH", errno, hint), "", attr.given())
 	}
 	a.handle = resp.AHHandle
 	if err := p.dev.driver.openAH(a, u); err != nil {

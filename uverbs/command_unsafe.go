@@ -97,7 +97,10 @@ func (c *commandFile) fail(verb string, errno syscall.Errno, hint string) error 
 	if errno == syscall.EINVAL && c.removed() {
 		errno, hint = syscall.EIO, ""
 	}
-	err := &Error{Verb: verb, Device: c.device, Errno: errno, Hint: hint}
+	err := &Error{Verb: verb, Device: c.device, Path: "ioctl", Netns: netns(), Errno: errno, Hint: hint}
+	if c.path == pathWrite || errno == errWriteDenied {
+		err.Path = "write"
+	}
 	refused := ""
 	if c.driverID == uint16(mlx5DriverID) && !absent(errno) {
 		refused = mlx5Refusal()

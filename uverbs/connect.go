@@ -142,6 +142,8 @@ func (q *QP) activePort() (uint8, PortAttr, error) {
 	return 0, PortAttr{}, &Error{
 		Verb:   "connect",
 		Device: q.dev.Name(),
+		Object: q.label(),
+		Given:  fmt.Sprintf("port %d", first),
 		Errno:  syscall.ENETDOWN,
 		Hint:   fmt.Sprintf("port %d is %s (%s)%s", first, down.State, down.Phys(), q.netdevHint(first)),
 	}

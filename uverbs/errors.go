@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -39,6 +40,10 @@ func (v Version) String() string {
 type Error struct {
 	Verb   string        // Verb is the command as rdma-core names it, such as "REG_MR".
 	Device string        // Device is the name of the RDMA device.
+	Object string        // Object is what it was for, such as "QP 17"; may be empty.
+	Given  string        // Given are the values that were asked for, the port among them; may be empty.
+	Path   string        // Path is how the kernel was asked: "ioctl" or "write"; empty if it was not.
+	Netns  string        // Netns is the network namespace, such as "net:[4026532281]", unless it is that of process 1.
 	Errno  syscall.Errno // Errno is the kernel's answer.
 	Hint   string        // Hint says what the cause may be and what to do; may be empty.
 }
@@ -46,12 +51,48 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "uverbs: %s: %s: %s", e.Device, e.Verb, e.Errno.Error())
+	fmt.Fprintf(&b, "uverbs: %s: %s", e.Device, e.Verb)
+	if e.Object != "" {
+		b.WriteString(" of " + e.Object)
+	}
+	if e.Given != "" {
+		b.WriteString(" (" + e.Given + ")")
+	}
+	if e.Path == "write" {
+		b.WriteString(" by write()")
+	}
+	if e.Netns != "" {
+		b.WriteString(" in " + e.Netns)
+	}
+	b.WriteString(": " + e.Errno.Error())
 	if e.Hint != "" {
 		b.WriteString(": ")
 		b.WriteString(e.Hint)
 	}
 	return b.String()
+}
+
+// about adds to the kernel's refusal what it was for and the values that were asked for.
+func about(err error, object, given string) error {
+	var e *Error
+	if errors.As(err, &e) {
+		e.Object, e.Given = object, given
+	}
+	return err
+}
+
+// netns returns the network namespace of this thread, or "" if it is that of process 1 or one
+// of them cannot be told.
+func netns() string {
+	ours, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		return ""
+	}
+	first, err := os.Readlink("/proc/1/ns/net")
+	if err != nil || ours == first {
+		return ""
+	}
+	return ours
 }
 
 // Unwrap returns the errno.

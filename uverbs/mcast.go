@@ -42,5 +42,5 @@ func (q *QP) multicast(verb string, cmd uint32, gid GID, lid uint16) error {
 	case errno == syscall.ENOMEM:
 		hint = "the device has no room for another group or QP (max_mcast_grp, max_mcast_qp_attach)"
 	}
-	return q.dev.cmd.fail(verb, errno, hint)
+	return about(q.dev.cmd.fail(verb, errno, hint), q.label(), gid.Addr().String())
 }

@@ -281,7 +281,7 @@ const readOnlyHint = "the region was registered for reading only, so its memory 
 
 // regError explains why a region was refused.
 func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
-	hint := regHint(errno, s.length, d.attr.MaxMRSize)
+	hint := d.regHint(errno, s)
 	switch {
 	case errno == syscall.EACCES:
 		hint = readOnlyHint
@@ -290,7 +290,7 @@ func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
 	case errno == syscall.EINVAL && hint == "" && s.access&AccessFlushPersistent != 0:
 		hint = "access FLUSH_PERSISTENT is for persistent memory only"
 	}
-	err := d.cmd.fail(verb, errno, hint)
+	err := about(d.cmd.fail(verb, errno, hint), "", fmt.Sprintf("%d bytes at %#x, access %s", s.length, s.start, s.access))
 	var f *FeatureError
 	if special := s.access &^ accessPeer; special != 0 && errors.As(err, &f) {
 		f.Feature = verb + " with access " + special.String()
@@ -353,7 +353,7 @@ func (m *MR) Close() error {
 			if errno == syscall.EINVAL || errno == syscall.EBUSY {
 				hint = "a memory window may still be bound to it"
 			}
-			return m.dev.cmd.fail(m.destroy, errno, hint)
+			return about(m.dev.cmd.fail(m.destroy, errno, hint), fmt.Sprintf("MR with lkey %#x", m.lkey), "")
 		}
 		m.forget()
 		m.letGo(&m.mem)

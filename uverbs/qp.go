@@ -225,6 +225,9 @@ func (q *QP) await(side *mmio.Lock) error {
 // Device returns the device that the queue pair is of.
 func (q *QP) Device() *Device { return q.dev }
 
+// label names the queue pair in messages.
+func (q *QP) label() string { return fmt.Sprintf("QP %d", q.qpn) }
+
 // QPN returns the queue pair's number, which the peer needs.
 func (q *QP) QPN() uint32 { return q.qpn }
 
@@ -250,7 +253,10 @@ func (q *QP) destroyKernel() error {
 	if errno == syscall.EBUSY && q.typ == UD {
 		hint = "it may still be attached to a multicast group (DetachMulticast)"
 	}
-	return q.dev.cmd.fail("DESTROY_QP", errno, hint)
+	if errno == 0 {
+		return nil
+	}
+	return about(q.dev.cmd.fail("DESTROY_QP", errno, hint), q.label(), "")
 }
 
 // Close destroys the queue pair (ibv_destroy_qp). Work requests that have not

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -255,7 +257,8 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		errno = q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{})
 	}
 	if errno != 0 {
-		return q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
+		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
+		return about(err, q.label(), attr.given(mask))
 	}
 	q.state.Store(uint32(to))
 	if mask&AttrPort != 0 {
@@ -271,6 +274,47 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	q.notePeer(attr, mask)
 	return nil
+}
+
+// given lists the values that a mask names, as they are given to the kernel.
+func (a *QPAttr) given(mask QPAttrMask) string {
+	var all []string
+	for _, f := range []struct {
+		bit   QPAttrMask
+		value any
+	}{
+		{AttrPort, a.Port},
+		{AttrPKeyIndex, a.PKeyIndex},
+		{AttrAccess, a.Access},
+		{AttrQKey, a.QKey},
+		{AttrAV, a.AH.given()},
+		{AttrAltPath, a.AltAH.given()},
+		{AttrPathMTU, a.PathMTU.Bytes()},
+		{AttrDestQPN, a.DestQPN},
+		{AttrRQPSN, a.RQPSN},
+		{AttrSQPSN, a.SQPSN},
+		{AttrMaxRdAtomic, a.MaxRdAtomic},
+		{AttrMaxDestRdAtomic, a.MaxDestRdAtomic},
+		{AttrMinRNRTimer, uint8(a.MinRNRTimer)},
+		{AttrTimeout, uint8(a.Timeout)},
+		{AttrRetryCount, a.RetryCount},
+		{AttrRNRRetry, a.RNRRetry},
+		{AttrPathMigState, a.PathMigState},
+		{AttrRateLimit, a.RateLimit},
+	} {
+		if mask&f.bit != 0 {
+			all = append(all, fmt.Sprintf("%s %v", f.bit, f.value))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// given describes the way to a peer.
+func (a *AHAttr) given() string {
+	if !a.Global {
+		return fmt.Sprintf("to LID %d from port %d", a.DLID, a.Port)
+	}
+	return fmt.Sprintf("to %s from GID %d of port %d", a.GRH.DGID.Addr(), a.GRH.SGIDIndex, a.Port)
 }
 
 // check compares the values with their ranges.
@@ -371,7 +415,7 @@ func (q *QP) Query() (QPAttr, error) {
 	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: queryAll}
 	r := &abi.QueryQPResp{}
 	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_QP, bytesOf(req), bytesOf(r), udata{}); errno != 0 {
-		return QPAttr{}, q.dev.cmd.fail("QUERY_QP", errno, "")
+		return QPAttr{}, about(q.dev.cmd.fail("QUERY_QP", errno, ""), q.label(), "")
 	}
 	attr := QPAttr{
 		State:        QPState(r.QPState),
@@ -471,6 +515,21 @@ func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) strin
 	return addressHint(q.dev, errno, attr.AH)
 }
 
+// wrongFamily says which GID would suit a peer that is of another family of addresses than the
+// GID that is used, on RoCE; it returns "" if they are of one.
+func wrongFamily(from GIDEntry, table []GIDEntry, ah AHAttr) string {
+	peer := ah.GRH.DGID.Addr()
+	if from.GID.IsZero() || from.Type == GIDTypeIB || peer.IsMulticast() || from.GID.Addr().Is4() == peer.Is4() {
+		return ""
+	}
+	name := map[bool]string{true: "IPv4", false: "IPv6"}
+	hint := fmt.Sprintf("the peer is %s and the GID %s", name[peer.Is4()], name[!peer.Is4()])
+	if e, ok := ChooseGID(table, ah.GRH.DGID); ok && e.GID.Addr().Is4() == peer.Is4() {
+		return hint + "; GID " + e.String() + " matches the peer's family"
+	}
+	return hint + "; no GID of this port matches the peer's family"
+}
+
 // addressHint says what may be wrong with the way to a peer.
 func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	table, _ := d.GIDTable(ah.Port)
@@ -490,10 +549,16 @@ func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 		}
 	case syscall.ENODEV:
 		hint = "the GID's network interface is not in this network namespace"
+		if link, err := netlink.LinkByIndex(from.Netdev); used && err == nil {
+			hint = link.Attrs().Name + " is down"
+		}
 	case syscall.EINVAL:
 		hint = "the GID index may be unused or the path MTU above the port's"
 	default:
 		return ""
+	}
+	if family := wrongFamily(from, table, ah); family != "" {
+		hint = family
 	}
 	return fmt.Sprintf("peer %s from GID %s: %s", ah.GRH.DGID.Addr(), local, hint)
 }

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -35,7 +36,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 		return &FeatureError{Feature: "QP type " + s.Type.String(), Driver: d.driver.name()}
 	}
 	if errno != 0 {
-		return d.cmd.fail(s.verb(), errno, s.hint(errno))
+		return about(d.cmd.fail(s.verb(), errno, s.hint(errno)), "", s.given())
 	}
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())
@@ -79,6 +80,15 @@ func (s *qpSpec) hint(errno syscall.Errno) string {
 		return "flags are for raw packet and UD QPs"
 	}
 	return ""
+}
+
+// given lists the values that are asked for.
+func (s *qpSpec) given() string {
+	if s.open != 0 {
+		return fmt.Sprintf("%s, number %d", s.Type, s.open)
+	}
+	return fmt.Sprintf("%s, MaxSendWR %d, MaxRecvWR %d, MaxSendSGE %d, MaxRecvSGE %d, MaxInline %d",
+		s.Type, s.MaxSendWR, s.MaxRecvWR, s.MaxSendSGE, s.MaxRecvSGE, s.MaxInline)
 }
 
 // createKernel creates the kernel's object by the way that it has.

@@ -351,7 +351,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		errno = d.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_PORT, bytesOf(req), bytesOf(&resp.LegacyResp), udata{})
 	}
 	if errno != 0 {
-		return PortAttr{}, d.cmd.fail("QUERY_PORT", errno, "")
+		return PortAttr{}, about(d.cmd.fail("QUERY_PORT", errno, ""), "", fmt.Sprintf("port %d", port))
 	}
 	r := &resp.LegacyResp
 	return PortAttr{

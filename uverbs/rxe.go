@@ -307,7 +307,7 @@ func (q *QP) publishRxe(n int, bytes uint64) error {
 		errno = q.doorbell.issue()
 	}
 	if errno != 0 {
-		return q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told")
+		return about(q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told"), q.label(), "")
 	}
 	return nil
 }

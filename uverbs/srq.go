@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"syscall"
 
@@ -129,7 +130,7 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 		if errno == syscall.EINVAL {
 			hint = usedUp(s.dev, "SRQs", s.dev.attr.MaxSRQ)
 		}
-		return s.dev.cmd.fail("CREATE_SRQ", errno, hint)
+		return about(s.dev.cmd.fail("CREATE_SRQ", errno, hint), "", fmt.Sprintf("MaxWR %d, MaxSGE %d", o.MaxWR, o.MaxSGE))
 	}
 	if err := s.dev.driver.mapSRQ(s, u); err != nil {
 		return errors.Join(err, s.destroyKernel())

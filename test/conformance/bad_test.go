@@ -34,6 +34,16 @@ func says(t *testing.T, err error, words ...string) {
 	}
 }
 
+// saysNot checks what an error must not say.
+func saysNot(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if strings.Contains(err.Error(), w) {
+			t.Errorf("error %q says %q", err, w)
+		}
+	}
+}
+
 func TestUnknownDevice(t *testing.T) {
 	testenv.Guest(t)
 	_, err := uverbs.Open("rxe99")
@@ -254,6 +264,13 @@ func TestNoWay(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	testenv.NeedsEthernet(t)
+	table, err := openDevice(t, deviceName).GIDTable(1)
+	must(t, err)
+	linkLocal := slices.IndexFunc(table, func(e uverbs.GIDEntry) bool { return e.GID.Addr().IsLinkLocalUnicast() })
+	if linkLocal < 0 {
+		t.Fatalf("there is no link-local GID: %v", table)
+	}
+	linkLocal = table[linkLocal].Index
 	for _, c := range []struct {
 		peer  string
 		index int
@@ -263,6 +280,9 @@ func TestNoWay(t *testing.T) {
 		{"10.1.0.99", ipv4Index, []string{"10.1.0.99 does not answer ARP on " + rig.Netdevs[0]}},
 		{"fd00:9::1", rig.GID6, []string{"no route", rig.Netdevs[0], "fd00:1::1/64"}},
 		{"fd00:1::99", rig.GID6, []string{"fd00:1::99 does not answer neighbour discovery on " + rig.Netdevs[0]}},
+		{"10.1.0.2", rig.GID6, []string{"the peer is IPv4 and the GID IPv6", fmt.Sprintf("; GID %d: ", ipv4Index), "(10.1.0.1, RoCE v2) matches the peer's family"}},
+		{"10.1.0.3", linkLocal, []string{"the peer is IPv4 and the GID IPv6", fmt.Sprintf("; GID %d: ", ipv4Index), "(10.1.0.1, RoCE v2) matches the peer's family"}},
+		{"fd00:1::2", ipv4Index, []string{"the peer is IPv6 and the GID IPv4", fmt.Sprintf("; GID %d: ", rig.GID6), "(fd00:1::1, RoCE v2) matches the peer's family"}},
 	} {
 		t.Run(c.peer, func(t *testing.T) {
 			t.Parallel() // the kernel waits for answers
@@ -277,6 +297,38 @@ func TestNoWay(t *testing.T) {
 			_, err = s.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: peer, SGIDIndex: uint8(c.index), HopLimit: 1}})
 			says(t, err, append(c.want, "CREATE_AH")...)
 		})
+	}
+}
+
+// TestInterfaceDown: the way to a peer whose GID's interface was set down meanwhile.
+func TestInterfaceDown(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsLinks(t)
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "tf0"}, PeerName: "tf1"}))
+	link, err := netlink.LinkByName("tf0")
+	must(t, err)
+	t.Cleanup(func() { must(t, netlink.LinkDel(link)) })
+	peer, err := netlink.LinkByName("tf1")
+	must(t, err, netlink.LinkSetUp(peer), netlink.LinkSetUp(link))
+	must(t, netlinkrdma.AddLink("rxetf", "rxe", "tf0"))
+	t.Cleanup(func() { must(t, netlinkrdma.DeleteLink("rxetf")) })
+
+	dev := openDevice(t, "rxetf")
+	setLink(t, dev, "tf0", true)
+	s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(0)}}) // it has no IPv4 address
+	e, err := s.qp.Endpoint()
+	must(t, err)
+	e.GID[15]++
+	setLink(t, dev, "tf0", false)
+	ah := uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: e.GID, HopLimit: 1}}
+	err = s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR, AH: ah, PathMTU: uverbs.MTU1024, DestQPN: 77},
+		uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
+	_, ahErr := s.pd.CreateAH(ah)
+	for verb, err := range map[string]error{fmt.Sprintf("MODIFY_QP INIT to RTR of QP %d (AV to fe80::", s.qp.QPN()): err, "CREATE_AH (to fe80::": ahErr} {
+		if !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.ENODEV) { // as the kernel looks at the route first or not
+			t.Errorf("%v is neither ENETUNREACH nor ENODEV", err)
+		}
+		says(t, err, verb, "from GID 0 of port 1", "tf0 is down")
 	}
 }
 

@@ -3,6 +3,7 @@ package conformance
 import (
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -200,16 +201,43 @@ func TestRegErrors(t *testing.T) {
 		if !errors.Is(err, syscall.EFAULT) {
 			t.Errorf("read-only memory: %v, want EFAULT", err)
 		}
-		says(t, err, "REG_MR", "not writable")
+		says(t, err, "REG_MR (8192 bytes at 0x", "access LOCAL_WRITE", "is not writable (r--")
+		saysNot(t, err, "not mapped")
 		must(t, unix.Munmap(readOnly))
 		_, err = pd.RegSlice(readOnly, 0)
 		if !errors.Is(err, syscall.EFAULT) {
 			t.Errorf("unmapped memory: %v, want EFAULT", err)
 		}
-		says(t, err, "REG_MR", "not mapped")
+		says(t, err, "REG_MR", "is not mapped")
+		saysNot(t, err, "writable")
+		hidden, err := unix.Mmap(-1, 0, 8192, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		must(t, err)
+		_, err = pd.RegSlice(hidden, uverbs.AccessLocalWrite)
+		says(t, err, "REG_MR", "is not readable (---")
+		must(t, unix.Munmap(hidden))
 		_, err = pd.RegMRAt(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: uverbs.IOVAAt(0)})
 		argError(t, err, "IOVA")
 	})
+}
+
+// TestRegDeviceMemory: pages that no memory is behind are mapped and cannot be pinned. The BIOS of
+// a PC is such memory that is always there.
+func TestRegDeviceMemory(t *testing.T) {
+	testenv.Guest(t)
+	if runtime.GOARCH != "amd64" {
+		return // it has none that may be mapped
+	}
+	f, err := os.Open("/dev/mem")
+	must(t, err)
+	defer f.Close()
+	rom, err := unix.Mmap(int(f.Fd()), 0xf0000, 8192, unix.PROT_READ, unix.MAP_SHARED)
+	must(t, err)
+	defer unix.Munmap(rom)
+	_, err = newPD(t, openDevice(t, deviceName)).RegSlice(rom, 0)
+	if !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("memory of a device: %v, want EFAULT", err)
+	}
+	says(t, err, "REG_MR", "the pages of /dev/mem cannot be pinned", "RegDMABuf")
 }
 
 // queryMR compares what the kernel has noted with what the library says.
