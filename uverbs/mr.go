@@ -234,7 +234,9 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_MR)
 	handle := cmd.newObj(abi.UVERBS_ATTR_REG_MR_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_REG_MR_PD_HANDLE, p.handle)
-	cmd.obj(abi.UVERBS_ATTR_REG_MR_DMA_HANDLE, s.dmah.handle)
+	if s.dmah != nil {
+		cmd.obj(abi.UVERBS_ATTR_REG_MR_DMA_HANDLE, s.dmah.handle)
+	}
 	cmd.u64(abi.UVERBS_ATTR_REG_MR_IOVA, s.iova)
 	if fd < 0 {
 		cmd.u64(abi.UVERBS_ATTR_REG_MR_ADDR, s.start)
