@@ -392,7 +392,7 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 		DLID:        a.DLID,
 		SL:          a.SL,
 		SrcPathBits: a.SrcPathBits,
-		StaticRate:  a.StaticRate,
+		StaticRate:  uverbs.StaticRate(a.StaticRate),
 		Port:        a.PortNum,
 		Global:      a.IsGlobal != 0,
 		GRH: uverbs.GRH{

@@ -56,7 +56,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 			DLID:        attr.DLID,
 			SL:          attr.SL,
 			SrcPathBits: attr.SrcPathBits,
-			StaticRate:  attr.StaticRate,
+			StaticRate:  uint8(attr.StaticRate),
 			PortNum:     attr.Port,
 		},
 	}

@@ -138,7 +138,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 	g := &a.attr.GRH
 	v := mlx5.AVAttr{
 		RoCE: port.LinkLayer == LinkLayerEthernet,
-		LID:  a.attr.DLID, PathBits: a.attr.SrcPathBits, SL: a.attr.SL, Rate: a.attr.StaticRate,
+		LID:  a.attr.DLID, PathBits: a.attr.SrcPathBits, SL: a.attr.SL, Rate: uint8(a.attr.StaticRate),
 		Global: a.attr.Global, GID: g.DGID, GIDIndex: g.SGIDIndex, HopLimit: g.HopLimit, TrafficClass: g.TrafficClass, FlowLabel: g.FlowLabel,
 	}
 	if v.RoCE {

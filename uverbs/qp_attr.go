@@ -92,13 +92,13 @@ type GRH struct {
 
 // AHAttr describes the way to a peer (struct ibv_ah_attr).
 type AHAttr struct {
-	DLID        uint16 // DLID is the destination LID on InfiniBand.
-	SL          uint8  // SL is the service level.
-	SrcPathBits uint8  // SrcPathBits are added to the local LID.
-	StaticRate  uint8  // StaticRate is the code of the fastest rate; 0 is no limit.
-	Port        uint8  // Port is the local port.
-	Global      bool   // Global says that GRH is used; always so on RoCE.
-	GRH         GRH    // GRH is the way beyond the subnet.
+	DLID        uint16     // DLID is the destination LID on InfiniBand.
+	SL          uint8      // SL is the service level.
+	SrcPathBits uint8      // SrcPathBits are added to the local LID.
+	StaticRate  StaticRate // StaticRate is the fastest rate.
+	Port        uint8      // Port is the local port.
+	Global      bool       // Global says that GRH is used; always so on RoCE.
+	GRH         GRH        // GRH is the way beyond the subnet.
 }
 
 // QPAttr are a queue pair's attributes (struct ibv_qp_attr).
@@ -375,7 +375,7 @@ func (a *AHAttr) dest() abi.QPDest {
 		TrafficClass: a.GRH.TrafficClass,
 		SL:           a.SL,
 		SrcPathBits:  a.SrcPathBits,
-		StaticRate:   a.StaticRate,
+		StaticRate:   uint8(a.StaticRate),
 		PortNum:      a.Port,
 	}
 	if a.Global {
@@ -390,7 +390,7 @@ func ahAttr(d *abi.QPDest) AHAttr {
 		DLID:        d.DLID,
 		SL:          d.SL,
 		SrcPathBits: d.SrcPathBits,
-		StaticRate:  d.StaticRate,
+		StaticRate:  StaticRate(d.StaticRate),
 		Port:        d.PortNum,
 		Global:      d.IsGlobal != 0,
 		GRH: GRH{

@@ -39,7 +39,9 @@ func (c AtomicCap) String() string {
 	return fmt.Sprintf("atomic capability %d", uint32(c))
 }
 
-// DeviceAttr are a device's properties and limits (struct ibv_device_attr_ex).
+// DeviceAttr are a device's properties and limits (struct ibv_device_attr_ex). What that has of
+// segmentation (tso_caps) and of atomics over PCI (pci_atomic_caps) is not here: the kernel does
+// not tell it, but an mlx5 adapter does, by commands of its own.
 type DeviceAttr struct {
 	FirmwareVersion string    // FirmwareVersion is empty for devices without firmware.
 	NodeGUID        GUID      // NodeGUID is the GUID of the device.
@@ -80,7 +82,7 @@ type DeviceAttr struct {
 	MaxSRQSGE       uint32    // MaxSRQSGE is the most SGEs of a receive of an SRQ.
 	MaxPKeys        uint16    // MaxPKeys is the most partitions.
 	LocalCAAckDelay uint8     // LocalCAAckDelay is how long the device may take to acknowledge, coded as an AckTimeout.
-	PhysPortCount   uint8     // PhysPortCount is the number of ports.
+	PhysPortCount   uint8     // PhysPortCount is the number of ports, up to 255; [DeviceInfo] has all of them (phys_port_cnt_ex).
 	ODPGeneralCaps  uint64    // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 without it.
 	ODPCapsRC       ODPCaps   // ODPCapsRC is what RC QPs may do with such memory.
 	ODPCapsUC       ODPCaps   // ODPCapsUC is ODPCapsRC of UC QPs.
@@ -91,7 +93,7 @@ type DeviceAttr struct {
 	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory, in bytes; 0 without.
 	CompVectors     int       // CompVectors is the number of completion vectors.
 
-	RSSQPTypes         uint32        // RSSQPTypes has bit n for each QP type n (IB_UVERBS_QPT_*) that can have an RWQIndTable; 0 without.
+	RSSQPTypes         QPTypes       // RSSQPTypes are the types of QPs that can have an RWQIndTable; 0 without.
 	MaxRWQIndTables    uint32        // MaxRWQIndTables is the most RWQIndTables.
 	MaxRWQIndTableSize uint32        // MaxRWQIndTableSize is the most WQs of an RWQIndTable.
 	MaxWQ              uint32        // MaxWQ is the most WQs (max_wq_type_rq).
@@ -206,7 +208,7 @@ func (d *Device) queryDevice() error {
 		ODPCapsUC:             ODPCaps(resp.ODPCaps.PerTransportCaps.UCODPCaps),
 		ODPCapsUD:             ODPCaps(resp.ODPCaps.PerTransportCaps.UDODPCaps),
 		ODPCapsXRC:            ODPCaps(resp.XRCODPCaps),
-		RSSQPTypes:            resp.RSSCaps.SupportedQPTs,
+		RSSQPTypes:            QPTypes(resp.RSSCaps.SupportedQPTs),
 		MaxRWQIndTables:       resp.RSSCaps.MaxRWQIndirectionTables,
 		MaxRWQIndTableSize:    resp.RSSCaps.MaxRWQIndirectionTableSize,
 		MaxWQ:                 resp.MaxWQTypeRQ,

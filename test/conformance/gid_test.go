@@ -2,11 +2,14 @@ package conformance
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // TestQueryPKey reads the partition keys of RoCE, of which there is one.
@@ -62,4 +65,56 @@ func TestQueryGID(t *testing.T) {
 		_, err = dev.QueryGID(1, attr.GIDTableLen)
 		argError(t, err, "index")
 	})
+}
+
+// TestQueryGIDTableBad: tables of ports that there are not, and of a device that is closed. How many
+// entries there is room for, which C programs get wrong, a caller does not say here.
+func TestQueryGIDTableBad(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
+	eachPath(t, func(t *testing.T) {
+		dev, err := uverbs.Open(deviceName)
+		must(t, err)
+		ports := dev.QueryDevice().PhysPortCount
+		for _, port := range []uint8{0, ports + 1, 255} {
+			table, err := dev.GIDTable(port)
+			if arg := argError(t, err, "port"); table != nil || arg.Allowed != fmt.Sprintf("1 to %d", ports) {
+				t.Errorf("port %d: %v, %v", port, table, err)
+			}
+		}
+		must(t, dev.Close())
+		if table, err := dev.GIDTable(1); table != nil || !errors.Is(err, os.ErrClosed) {
+			t.Errorf("of a closed device: %v, %v", table, err)
+		}
+	})
+}
+
+// TestPortCount: as many ports as the device says can be asked for, and no more.
+func TestPortCount(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		n := dev.QueryDevice().PhysPortCount
+		if n == 0 || dev.Info().Ports != int(n) {
+			t.Errorf("%d ports, and %d when it was listed", n, dev.Info().Ports)
+		}
+		for port := uint8(1); port <= n; port++ {
+			_, err := dev.QueryPort(port)
+			must(t, err)
+		}
+		_, err := dev.QueryPort(n + 1)
+		argError(t, err, "port")
+	})
+}
+
+// TestDataInOrder: what may be looked at before its completion, in each state of a QP.
+func TestDataInOrder(t *testing.T) {
+	a, _ := pair(t, uverbs.QPOptions{})
+	for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
+		if got, err := a.qp.DataInOrder(op); got != 0 || err != nil {
+			t.Errorf("%s: %d, %v, want 0", op, got, err)
+		}
+	}
+	must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+	if got, err := a.qp.DataInOrder(uverbs.WRSend); got != 0 || err != nil {
+		t.Errorf("in state ERR: %d, %v, want 0", got, err)
+	}
 }

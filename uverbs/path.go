@@ -1,0 +1,134 @@
+package uverbs
+
+import "fmt"
+
+// StaticRate bounds how fast a QP sends to a peer whose link is slower than the own (enum
+// ibv_rate). The zero value is no bound. rxe takes a rate and does not keep to it.
+type StaticRate uint8
+
+// Static rates, of a link with as many lanes as it takes.
+const (
+	RateMax   StaticRate = 0  // no bound (IBV_RATE_MAX)
+	Rate2500M StaticRate = 2  // 2.5 Gbit/s (IBV_RATE_2_5_GBPS)
+	Rate5G    StaticRate = 5  // (IBV_RATE_5_GBPS)
+	Rate10G   StaticRate = 3  // (IBV_RATE_10_GBPS)
+	Rate20G   StaticRate = 6  // (IBV_RATE_20_GBPS)
+	Rate30G   StaticRate = 4  // (IBV_RATE_30_GBPS)
+	Rate40G   StaticRate = 7  // (IBV_RATE_40_GBPS)
+	Rate60G   StaticRate = 8  // (IBV_RATE_60_GBPS)
+	Rate80G   StaticRate = 9  // (IBV_RATE_80_GBPS)
+	Rate120G  StaticRate = 10 // (IBV_RATE_120_GBPS)
+	Rate14G   StaticRate = 11 // (IBV_RATE_14_GBPS)
+	Rate56G   StaticRate = 12 // (IBV_RATE_56_GBPS)
+	Rate112G  StaticRate = 13 // (IBV_RATE_112_GBPS)
+	Rate168G  StaticRate = 14 // (IBV_RATE_168_GBPS)
+	Rate25G   StaticRate = 15 // (IBV_RATE_25_GBPS)
+	Rate100G  StaticRate = 16 // (IBV_RATE_100_GBPS)
+	Rate200G  StaticRate = 17 // (IBV_RATE_200_GBPS)
+	Rate300G  StaticRate = 18 // (IBV_RATE_300_GBPS)
+	Rate28G   StaticRate = 19 // (IBV_RATE_28_GBPS)
+	Rate50G   StaticRate = 20 // (IBV_RATE_50_GBPS)
+	Rate400G  StaticRate = 21 // (IBV_RATE_400_GBPS)
+	Rate600G  StaticRate = 22 // (IBV_RATE_600_GBPS)
+	Rate800G  StaticRate = 23 // (IBV_RATE_800_GBPS)
+	Rate1200G StaticRate = 24 // (IBV_RATE_1200_GBPS)
+)
+
+// rates have what each rate is by its code. A rate that is no multiple of 2.5 Gbit/s, as its
+// link counts it, has no multiple.
+var rates = [...]struct{ mbps, mult int }{
+	Rate2500M: {2500, 1}, Rate5G: {5000, 2}, Rate10G: {10000, 4}, Rate20G: {20000, 8}, Rate30G: {30000, 12},
+	Rate40G: {40000, 16}, Rate60G: {60000, 24}, Rate80G: {80000, 32}, Rate120G: {120000, 48},
+	Rate14G: {14062, 0}, Rate56G: {56250, 0}, Rate112G: {112500, 0}, Rate168G: {168750, 0},
+	Rate25G: {25781, 0}, Rate100G: {103125, 0}, Rate200G: {206250, 0}, Rate300G: {309375, 0},
+	Rate28G: {28125, 11}, Rate50G: {53125, 20}, Rate400G: {425000, 160}, Rate600G: {637500, 240},
+	Rate800G: {850000, 320}, Rate1200G: {1275000, 480},
+}
+
+// Mbps returns the rate in Mbit/s as the link signals it, 14062 for [Rate14G], or 0 if there is
+// no bound or no such rate (ibv_rate_to_mbps).
+func (r StaticRate) Mbps() int {
+	if int(r) >= len(rates) {
+		return 0
+	}
+	return rates[r].mbps
+}
+
+// Mult returns the rate as a multiple of 2.5 Gbit/s, or 0 if it has none (ibv_rate_to_mult).
+func (r StaticRate) Mult() int {
+	if int(r) >= len(rates) {
+		return 0
+	}
+	return rates[r].mult
+}
+
+// String returns the rate in Mbit/s.
+func (r StaticRate) String() string {
+	switch {
+	case r == RateMax:
+		return "no bound"
+	case r.Mbps() == 0:
+		return fmt.Sprintf("rate %d", uint8(r))
+	}
+	return fmt.Sprintf("%d Mbit/s", r.Mbps())
+}
+
+// RateFromMbps returns the rate of so many Mbit/s, as [StaticRate.Mbps] counts them, or
+// [RateMax] if there is none (mbps_to_ibv_rate).
+func RateFromMbps(mbps int) StaticRate {
+	for code, r := range rates {
+		if mbps > 0 && r.mbps == mbps {
+			return StaticRate(code)
+		}
+	}
+	return RateMax
+}
+
+// RateFromMult returns the rate of so many times 2.5 Gbit/s, or [RateMax] if there is none
+// (mult_to_ibv_rate).
+func RateFromMult(mult int) StaticRate {
+	for code, r := range rates {
+		if mult > 0 && r.mult == mult {
+			return StaticRate(code)
+		}
+	}
+	return RateMax
+}
+
+// FlowLabelPort returns the UDP port that packets with a flow label come from on RoCE v2, where
+// the device takes it from [GRH.FlowLabel]: both sides of a connection, and who looks for its
+// packets, can tell it (ibv_flow_label_to_udp_sport). A flow label has 20 bits.
+func FlowLabelPort(label uint32) uint16 {
+	const private = 0xc000 // the ports from which on are nobody's
+	return uint16(label^label>>14&0x3f)&0x3fff | private
+}
+
+// QPTypes is a set of types of QPs, as in [DeviceAttr].
+type QPTypes uint32
+
+// Has reports whether a type is in the set (ibv_is_qpt_supported).
+func (s QPTypes) Has(t QPType) bool { return t < 32 && s>>t&1 != 0 }
+
+// InOrder says what of a message is seen in memory in the order of its bytes before the message
+// has completed (enum ibv_query_qp_data_in_order_caps).
+type InOrder uint32
+
+// What is in order.
+const (
+	InOrderMessage InOrder = 1 << iota // the whole message (IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG)
+	InOrder128                         // each 128 bytes that are aligned to that (IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES)
+)
+
+// DataInOrder returns what of the data of incoming operations a program may look at before it
+// has their completion (ibv_query_qp_data_in_order). No driver here promises anything: it is 0,
+// and a program waits for completions, for which there is an order. Adapters that do promise it
+// tell rdma-core's library by commands that the kernel passes on unseen.
+func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
+	if err := q.usable(); err != nil {
+		return 0, err
+	}
+	if _, known := opcodeNames[op]; !known {
+		return 0, argErr("DataInOrder", "op", uint8(op), "the opcodes of work requests")
+	}
+	return 0, nil
+}

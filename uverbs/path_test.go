@@ -1,0 +1,73 @@
+package uverbs
+
+import (
+	"errors"
+	"os"
+	"testing"
+)
+
+// TestStaticRate: both ways round, with libibverbs' figures.
+func TestStaticRate(t *testing.T) {
+	for _, c := range []struct {
+		r          StaticRate
+		mbps, mult int
+		text       string
+	}{
+		{RateMax, 0, 0, "no bound"}, {1, 0, 0, "rate 1"}, {25, 0, 0, "rate 25"}, {255, 0, 0, "rate 255"},
+		{2, 2500, 1, "2500 Mbit/s"}, {3, 10000, 4, "10000 Mbit/s"}, {11, 14062, 0, "14062 Mbit/s"}, {16, 103125, 0, "103125 Mbit/s"},
+		{19, 28125, 11, "28125 Mbit/s"}, {20, 53125, 20, "53125 Mbit/s"}, {24, 1275000, 480, "1275000 Mbit/s"},
+	} {
+		if c.r.Mbps() != c.mbps || c.r.Mult() != c.mult || c.r.String() != c.text {
+			t.Errorf("%d: %d Mbit/s, %d times 2.5 Gbit/s, %q, want %d, %d and %q", uint8(c.r), c.r.Mbps(), c.r.Mult(), c.r, c.mbps, c.mult, c.text)
+		}
+	}
+	for r := RateMax; r <= Rate1200G; r++ {
+		if r.Mbps() != 0 && RateFromMbps(r.Mbps()) != r {
+			t.Errorf("%d Mbit/s are %s, want %s", r.Mbps(), RateFromMbps(r.Mbps()), r)
+		}
+		if r.Mult() != 0 && RateFromMult(r.Mult()) != r {
+			t.Errorf("%d times 2.5 Gbit/s are %s, want %s", r.Mult(), RateFromMult(r.Mult()), r)
+		}
+	}
+	for _, n := range []int{-1, 0, 3, 14000} {
+		if RateFromMbps(n) != RateMax || RateFromMult(n) != RateMax {
+			t.Errorf("%d: %s, %s", n, RateFromMbps(n), RateFromMult(n))
+		}
+	}
+}
+
+// TestFlowLabelPort: the 20 bits are folded into the 14 below the fixed two.
+func TestFlowLabelPort(t *testing.T) {
+	for label, want := range map[uint32]uint16{0: 0xc000, 1: 0xc001, 0x3fff: 0xffff, 0x4000: 0xc001, 0xfc000: 0xc03f, 0xfffff: 0xffc0, 0x12345: 0xe341, 1 << 20: 0xc000} {
+		if got := FlowLabelPort(label); got != want {
+			t.Errorf("flow label %#x: port %#x, want %#x", label, got, want)
+		}
+	}
+}
+
+func TestQPTypes(t *testing.T) {
+	s := QPTypes(1<<RC | 1<<RawPacket)
+	for typ, want := range map[QPType]bool{RC: true, UC: false, UD: false, RawPacket: true, 32: false, 255: false} {
+		if s.Has(typ) != want {
+			t.Errorf("%s: %t", typ, s.Has(typ))
+		}
+	}
+}
+
+// TestDataInOrder: nothing is promised, of what there is.
+func TestDataInOrder(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	for op := range opcodeNames {
+		if got, err := f.qp.DataInOrder(op); got != 0 || err != nil {
+			t.Errorf("%s: %d, %v, want 0", op, got, err)
+		}
+	}
+	var arg *ArgError
+	if _, err := f.qp.DataInOrder(250); !errors.As(err, &arg) || arg.Field != "op" {
+		t.Errorf("an unknown opcode: %v", err)
+	}
+	must(t, f.qp.Close())
+	if _, err := f.qp.DataInOrder(WRSend); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
