@@ -11,11 +11,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// manyPairs is how many connections TestSharedCQs has.
-const manyPairs = 100
+// manyPairs is how many connections TestSharedCQs has, of two QPs each.
+const manyPairs = 125
 
 // TestSharedCQs: hundreds of QPs on two CQs, one per direction, both on one channel. Each
-// connection is a goroutine that posts; one goroutine polls and passes on who completed.
+// QP has a goroutine that connects it and posts; one goroutine polls and passes on who completed.
 func TestSharedCQs(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestSharedCQs(t *testing.T) {
 		done := map[uint32]chan uverbs.WC{}
 		var qps [manyPairs][2]*uverbs.QP
 		var group sync.WaitGroup
-		errs := make(chan error, manyPairs+1)
+		errs := make(chan error, 2*manyPairs)
 		for i := range qps {
 			for side := range 2 {
 				qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cqs[side], RecvCQ: cqs[side], MaxSendWR: messages, MaxRecvWR: messages, Path: path})
@@ -60,11 +60,20 @@ func TestSharedCQs(t *testing.T) {
 		polled := make(chan error, 1)
 		go func() { polled <- dispatch(ctx, ch, cqs[:], done) }()
 		for i := range qps {
-			group.Go(func() {
-				if err := converse(ctx, qps[i][0], qps[i][1], mr, 2*i*messages*size, messages, size, done); err != nil {
-					errs <- fmt.Errorf("connection %d: %w", i, err)
-				}
-			})
+			c := &conversation{ctx: ctx, mr: mr, offset: 2 * i * messages * size, messages: messages, size: size, posted: make(chan struct{})}
+			ends := [2]chan uverbs.Endpoint{make(chan uverbs.Endpoint, 1), make(chan uverbs.Endpoint, 1)}
+			for side, run := range []func(*uverbs.QP, chan uverbs.WC) error{c.send, c.receive} {
+				qp := qps[i][side]
+				group.Go(func() {
+					err := c.connect(qp, ends[side], ends[1-side])
+					if err == nil {
+						err = run(qp, done[qp.QPN()])
+					}
+					if err != nil {
+						errs <- fmt.Errorf("connection %d, QP %d: %w", i, qp.QPN(), err)
+					}
+				})
+			}
 		}
 		group.Wait()
 		stop()
@@ -111,51 +120,85 @@ func dispatch(ctx context.Context, ch *uverbs.CompChannel, cqs []*uverbs.CQ, don
 	}
 }
 
-// converse connects two QPs, sends messages from one to the other and checks them.
-func converse(ctx context.Context, from, to *uverbs.QP, mr *uverbs.MR, offset, messages, size int, done map[uint32]chan uverbs.WC) error {
-	a, err := from.Endpoint()
+// conversation is what two QPs have to tell each other.
+type conversation struct {
+	ctx                    context.Context
+	mr                     *uverbs.MR
+	offset, messages, size int           // the messages are at offset of mr, and where they go behind them
+	posted                 chan struct{} // closed when the receives are there
+}
+
+// connect connects one of the QPs, whose peer's address comes from the other goroutine.
+func (c *conversation) connect(qp *uverbs.QP, mine chan<- uverbs.Endpoint, theirs <-chan uverbs.Endpoint) error {
+	end, err := qp.Endpoint()
 	if err != nil {
 		return err
 	}
-	b, err := to.Endpoint()
-	if err != nil {
-		return err
+	mine <- end
+	select {
+	case end = <-theirs:
+		return qp.Connect(c.ctx, end)
+	case <-c.ctx.Done():
+		return c.ctx.Err()
 	}
-	if err := errors.Join(from.Connect(ctx, b), to.Connect(ctx, a)); err != nil {
-		return err
+}
+
+// send sends the messages.
+func (c *conversation) send(qp *uverbs.QP, done chan uverbs.WC) error {
+	mem := c.mr.Bytes()[c.offset:][:c.messages*c.size]
+	for i := range mem {
+		mem[i] = c.byte(i)
 	}
-	into := offset + messages*size
-	mem := mr.Bytes()
-	for i := range messages {
-		for j := range size {
-			mem[offset+i*size+j] = byte(offset + i*7 + j)
-		}
-		if err := to.PostRecv(uint64(i), mr.SGE(into+i*size, size)); err != nil {
+	select {
+	case <-c.posted:
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	}
+	for i := range c.messages {
+		if err := qp.PostSend(send(uint64(i), c.mr.SGE(c.offset+i*c.size, c.size))); err != nil {
 			return err
 		}
 	}
-	for i := range messages {
-		if err := from.PostSend(send(uint64(i), mr.SGE(offset+i*size, size))); err != nil {
+	return c.completed(qp, done)
+}
+
+// receive receives the messages and checks them.
+func (c *conversation) receive(qp *uverbs.QP, done chan uverbs.WC) error {
+	into := c.offset + c.messages*c.size
+	for i := range c.messages {
+		if err := qp.PostRecv(uint64(i), c.mr.SGE(into+i*c.size, c.size)); err != nil {
 			return err
 		}
 	}
-	for _, qp := range []*uverbs.QP{from, to} {
-		for i := range messages {
-			select {
-			case wc := <-done[qp.QPN()]:
-				if err := qp.Err(&wc); err != nil {
-					return err
-				}
-				if wc.ID != uint64(i) {
-					return fmt.Errorf("QP %d completed %d, want %d", qp.QPN(), wc.ID, i)
-				}
-			case <-ctx.Done():
-				return fmt.Errorf("QP %d has completed %d of %d: %w", qp.QPN(), i, messages, ctx.Err())
+	close(c.posted)
+	if err := c.completed(qp, done); err != nil {
+		return err
+	}
+	for i, b := range c.mr.Bytes()[into:][:c.messages*c.size] {
+		if b != c.byte(i) {
+			return fmt.Errorf("byte %d is %d, want %d", i, b, c.byte(i))
+		}
+	}
+	return nil
+}
+
+// byte is the i-th byte of the messages.
+func (c *conversation) byte(i int) byte { return byte(c.offset + i/c.size*7 + i%c.size) }
+
+// completed waits until all of a QP's work requests have completed, in their order.
+func (c *conversation) completed(qp *uverbs.QP, done chan uverbs.WC) error {
+	for i := range c.messages {
+		select {
+		case wc := <-done:
+			if err := qp.Err(&wc); err != nil {
+				return err
 			}
+			if wc.ID != uint64(i) {
+				return fmt.Errorf("completed %d, want %d", wc.ID, i)
+			}
+		case <-c.ctx.Done():
+			return fmt.Errorf("has completed %d of %d: %w", i, c.messages, c.ctx.Err())
 		}
-	}
-	if string(mem[into:into+messages*size]) != string(mem[offset:offset+messages*size]) {
-		return errors.New("the data is not what was sent")
 	}
 	return nil
 }
