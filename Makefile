@@ -23,7 +23,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -198,6 +198,13 @@ traffic: guest ## 64 bytes there and back over a Conn beside the verbs, and a st
 hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
 	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
 	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 hosts.test -test.v
+
+# The walk tells its seed at the start, and ends by itself if it hangs.
+walk: WALK = 1h
+walk: KERNEL = latest
+walk: $(VMRUN) ## the random walk for an hour on the newest kernel; WALK=10m KERNEL=6.1 SEED=N is another
+	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
+	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -timeout 1000h $(GUEST) $(if $(SEED),-env GOVERBS_SEED=$(SEED)) conformance.test -test.run '^TestWalk$$' -test.v
 
 # Whoever fails on the modelled ConnectX must be the one at fault: this is how we know.
 CONTROL ?= $(KERNEL)

@@ -36,8 +36,9 @@ const (
 // illegal: closed objects, objects of the other device, objects that are in use. Each round
 // gives its commands one of the three ways, and in some there are two goroutines. It knows
 // what each step must answer, and when all is closed the kernel must have as many objects as
-// before, and the process as many files and mapped rings. GOVERBS_WALK=1h makes it longer,
-// GOVERBS_SEED=N repeats a walk: each goroutine's steps are the same, not how they meet.
+// before, and the process as many files and mapped rings. GOVERBS_WALK=1h makes it longer, as
+// make walk does in a VM; GOVERBS_SEED=N, with the number that is told at the start, repeats a
+// walk (make walk SEED=N WALK=60s KERNEL=6.1): each goroutine's steps are the same, not how they meet.
 //
 // No kernel counts AHs, memory windows and multicast attachments. But it refuses to give up a
 // PD that has one of the first two, and a QP that has one of the last; here it must not.
@@ -56,6 +57,10 @@ func TestWalk(t *testing.T) {
 		seed, err = strconv.ParseUint(s, 10, 64)
 		must(t, err)
 	}
+	// Now, since who panics or hangs logs nothing at the end.
+	fmt.Printf("TestWalk: %s of random steps; again with %s=%d\n", length, seedEnv, seed)
+	hang := time.AfterFunc(length+extraTime+10*time.Minute, func() { panic(fmt.Sprintf("TestWalk hangs, with %s=%d", seedEnv, seed)) })
+	defer hang.Stop()
 	for _, name := range rig.Devices {
 		firstUse(t, name)
 	}
