@@ -170,7 +170,7 @@ func TestBufferPool(t *testing.T) {
 
 // TestManyMRs registers 10,000 regions, releases them, and does it again: nothing may
 // stay, neither pinned pages nor memory of the program. On a model, where each costs many
-// times as much, there are 1,000.
+// times as much, there are 300.
 func TestManyMRs(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		n := 10000

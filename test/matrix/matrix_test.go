@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -445,5 +446,20 @@ func TestCheckedIn(t *testing.T) {
 	}
 	if block != summary(m) {
 		t.Errorf("the table in %s is not what %s says: make readme", readmeFile, dataFile)
+	}
+}
+
+// TestSlow: a column of rxe that took too long comes with a warning, and is as good as before.
+func TestSlow(t *testing.T) {
+	for _, c := range []struct {
+		driver  string
+		seconds int
+		want    bool
+	}{{rxe, slowSeconds, true}, {rxe, slowSeconds - 1, false}, {mlx5IB, 1000, false}, {siw, 1000, false}} {
+		m := &Matrix{Columns: []Column{{Kernel: "6.1", Arch: "amd64", Driver: c.driver, Seconds: c.seconds}},
+			Rows: []Row{{Feature: "a", Cells: []Cell{{Paths: map[string]Outcome{anyPath: Passed}}}}}}
+		if got := strings.Contains(text(m), fmt.Sprintf("it took %d s", c.seconds)); got != c.want || !m.good() {
+			t.Errorf("%s after %d s: warned %t, good %t", c.driver, c.seconds, got, m.good())
+		}
 	}
 }

@@ -37,8 +37,9 @@ const legend = "✓ passed   – this kernel or driver lacks it, as expected   �
 
 // pathLegend explains cells with several symbols.
 const pathLegend = "A test of commands runs three times: as the library chooses how to give them, with the ioctl\n" +
-	"only, and with write() only. With rxe the other tests of verbs run twice: as the library chooses, and\n" +
-	"with write() only. Where these differ, there is a symbol for each, in this order."
+	"only, and with write() only. With rxe on amd64 the other tests of verbs run twice: as the library\n" +
+	"chooses, and with write() only; on arm64, which is emulated, as the library chooses. Where these\n" +
+	"differ, there is a symbol for each, in this order."
 
 // title is a column's heading.
 func (c Column) title() string {
@@ -47,6 +48,13 @@ func (c Column) title() string {
 	}
 	return c.Version() + " " + c.Arch
 }
+
+// slowSeconds is how long a column of rxe should take at most. No more than a warning comes of it,
+// since it says as much of the machine as of the tests.
+const slowSeconds = 240
+
+// slow reports whether a column took too long.
+func (c Column) slow() bool { return c.Driver == rxe && c.Seconds >= slowSeconds }
 
 // tally writes what a column's outcomes come to, leaving out those that did not occur.
 func tally(n map[Outcome]int) string {
@@ -92,6 +100,9 @@ func text(m *Matrix) string {
 	for _, c := range m.Columns {
 		for _, p := range c.Problems {
 			fmt.Fprintf(&b, "✗ Linux %s: %s\n", c.title(), p)
+		}
+		if c.slow() {
+			fmt.Fprintf(&b, "! Linux %s: it took %d s, which should be less than %d on a machine that does nothing else\n", c.title(), c.Seconds, slowSeconds)
 		}
 	}
 	return b.String()
