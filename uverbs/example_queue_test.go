@@ -94,3 +94,20 @@ func ExampleCQ_Modify() {
 		fmt.Println(err)
 	}
 }
+
+// An AH is the way to a peer, for as many datagrams as one likes.
+func ExampleAH() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	var qp *uverbs.QP
+	var peer uverbs.GID
+	local, ok := uverbs.ChooseGID(must(dev.GIDTable(1)), peer)
+	if !ok {
+		return // the port has no GID
+	}
+	ah := must(pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: peer, SGIDIndex: uint8(local.Index), HopLimit: 64}}))
+	defer ah.Close()
+	for i := range uint32(3) {
+		check(qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: []byte("hello"), AH: ah, RemoteQPN: 17 + i, RemoteQKey: 0x1ee7}))
+	}
+}

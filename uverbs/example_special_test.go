@@ -117,3 +117,45 @@ func ExampleDevice_CreateFlowActionESP() {
 	}}))
 	defer flow.Close()
 }
+
+// Counters say how many packets and bytes a flow has steered.
+func ExampleCounters() {
+	var dev *uverbs.Device
+	var qp *uverbs.QP // of type RawPacket
+	counters := must(dev.CreateCounters())
+	defer counters.Close()
+	flow := must(qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{
+		uverbs.FlowEth{}, uverbs.FlowActionCount{Counters: counters},
+	}}))
+	defer flow.Close()
+	values := make([]uint64, 2)
+	check(counters.Read(values, false))
+	fmt.Println(values)
+}
+
+// A WQ receives what the hash of a packet sends there, into memory that is posted to it.
+func ExampleWQ() {
+	var pd *uverbs.PD
+	var cq *uverbs.CQ
+	var mr *uverbs.MR
+	wq := must(pd.CreateWQ(uverbs.WQOptions{CQ: cq, MaxWR: 64}))
+	defer wq.Close()
+	check(wq.Modify(uverbs.WQReady))
+	for i := range 64 {
+		check(wq.PostRecv(uint64(i), mr.SGE(i*2048, 2048)))
+	}
+}
+
+// A TD promises that what belongs to its domain is used by one goroutine at a time, which with
+// mlx5 gets doorbells of its own.
+func ExampleTD() {
+	var dev *uverbs.Device
+	var pd *uverbs.PD
+	var cq *uverbs.CQ
+	td := must(dev.AllocTD())
+	defer td.Close()
+	mine := must(pd.ParentDomain(td))
+	defer mine.Close()
+	qp := must(mine.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
+	defer qp.Close()
+}

@@ -1,0 +1,59 @@
+package cm_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// A Stream is a net.Conn: whatever talks over one of these can talk over RDMA.
+func ExampleStream() {
+	stream := must(cm.DialStream(context.Background(), "10.1.0.1:7471", cm.Options{}))
+	defer stream.Close()
+	fmt.Fprintln(stream, "hello")
+	check(stream.CloseWrite())
+	fmt.Printf("%s\n", must(io.ReadAll(stream)))
+}
+
+// One goroutine deals with what happens to all IDs of a channel.
+func ExampleChannel() {
+	channel := must(cm.OpenChannel())
+	defer channel.Close()
+	for {
+		e := must(channel.Next(context.Background()))
+		switch e.Type {
+		case cm.ConnectRequest:
+			fmt.Printf("somebody says %q to %v\n", e.Param.PrivateData, e.Listen)
+		case cm.Disconnected:
+			check(e.ID.Close())
+		default:
+			fmt.Println(e.Type, e.Err())
+		}
+	}
+}
+
+// A QP is attached to the group that its ID has joined; that gets a GID from the kernel.
+func ExampleGroup() {
+	var id *cm.ID
+	var qp *uverbs.QP // of type UD
+	group := must(id.Join(netip.MustParseAddr("239.1.2.3"), cm.FullMember))
+	defer group.Close()
+	e := must(id.Wait(context.Background()))
+	check(e.Err())
+	check(qp.AttachMulticast(e.UD.AH.GRH.DGID, e.UD.AH.DLID))
+}
+
+// An event without an error may still be another than the one that was waited for.
+func ExampleEvent() {
+	var id *cm.ID
+	e := must(id.Wait(context.Background()))
+	if err := e.Err(); err != nil {
+		fmt.Println("the step failed:", err)
+		return
+	}
+	fmt.Println(e.Type)
+}
