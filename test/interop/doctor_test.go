@@ -464,10 +464,18 @@ func TestDoctorNamespace(t *testing.T) {
 	}
 	change(t, mode("exclusive"))
 	undone(t, func() error { return mode("shared") })
+	// The namespace of the devices gets a name.
+	const home = "/run/netns/home"
+	change(t, os.MkdirAll("/run/netns", 0o755))
+	change(t, os.WriteFile(home, nil, 0o600))
+	change(t, unix.Mount("/proc/self/ns/net", home, "", unix.MS_BIND, ""))
+	undone(t, func() error { return errors.Join(unix.Unmount(home, 0), os.Remove(home)) })
 	r = doctor(t, patient{attr: elsewhere})
 	r.works(t, false, "no RDMA device in this network namespace")
 	r.want(t, "namespace", "", "info", "exclusive")
-	r.want(t, "devices", "", "error", "rdma dev set DEV netns NS")
+	r.want(t, "devices", "", "error", "network namespace "+home+" has "+dev0, "nsenter --net="+home+" rdma dev set "+dev0+" netns")
+	r = doctor(t, patient{attr: elsewhere, names: []string{dev0}})
+	r.want(t, "devices", "", "error", "run there what needs "+dev0+": nsenter --net="+home)
 	doctor(t, patient{}).works(t, true)
 }
 

@@ -171,16 +171,21 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 	}
 	if len(infos) == 0 {
 		f.see("NETLINK_RDMA lists no device in this network namespace")
-		f.fix("load the driver of the hardware (mlx5_ib, irdma, ...), or: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
-		f.fix("if the device is in another network namespace, from there: rdma dev set DEV netns NS")
+		m.lookElsewhere(&f, "")
+		if len(f.Fix) == 0 {
+			f.fix("load the driver of the hardware (mlx5_ib, irdma, ...), or: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
+			f.fix("if the device is in another network namespace, from there: rdma dev set DEV netns NS")
+		}
 		return f.conclude(levelError, "there is no RDMA device in this network namespace")
 	}
 	for _, n := range names {
 		if !slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Name == n }) {
+			m.lookElsewhere(&f, n)
 			f.fix("name one of these devices")
 			return f.conclude(levelError, "there is no RDMA device %s in this network namespace", n)
 		}
 	}
+	m.lookElsewhere(&f, "none is asked for")
 	if len(usable) == 0 {
 		return f.conclude(levelWarning, "%s, none of which can be used", plural(len(infos), "device"))
 	}

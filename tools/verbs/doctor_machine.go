@@ -30,14 +30,15 @@ type machine struct {
 	openNode func(path string) error // opens a character device and closes it
 	netdev   func(index int) (netdev, error)
 
-	devices   func() ([]netlinkrdma.Device, error)
-	infos     func() ([]uverbs.DeviceInfo, error)
-	uverbsDev func(netlinkrdma.Device) (netlinkrdma.CharDev, error)
-	cmDev     func() (netlinkrdma.CharDev, error)
-	ports     func(netlinkrdma.Device) ([]netlinkrdma.Port, error)
-	netnsMode func() (string, error)
-	probe     func(name string) (probe, error)
-	loopback  func(ctx context.Context, name string) (string, error)
+	devices    func() ([]netlinkrdma.Device, error)
+	infos      func() ([]uverbs.DeviceInfo, error)
+	uverbsDev  func(netlinkrdma.Device) (netlinkrdma.CharDev, error)
+	cmDev      func() (netlinkrdma.CharDev, error)
+	ports      func(netlinkrdma.Device) ([]netlinkrdma.Port, error)
+	netnsMode  func() (string, error)
+	otherNetns func() []otherNetns
+	probe      func(name string) (probe, error)
+	loopback   func(ctx context.Context, name string) (string, error)
 }
 
 // identity is whose rights count.
@@ -79,15 +80,16 @@ func liveMachine() *machine {
 			}
 			return f.Close()
 		},
-		netdev:    liveNetdev,
-		devices:   netlinkrdma.Devices,
-		infos:     uverbs.Devices,
-		uverbsDev: netlinkrdma.UverbsDev,
-		cmDev:     netlinkrdma.CMDev,
-		ports:     netlinkrdma.Ports,
-		netnsMode: netlink.RdmaSystemGetNetnsMode,
-		probe:     probeDevice,
-		loopback:  loopback,
+		netdev:     liveNetdev,
+		devices:    netlinkrdma.Devices,
+		infos:      uverbs.Devices,
+		uverbsDev:  netlinkrdma.UverbsDev,
+		cmDev:      netlinkrdma.CMDev,
+		ports:      netlinkrdma.Ports,
+		netnsMode:  netlink.RdmaSystemGetNetnsMode,
+		otherNetns: liveNetns,
+		probe:      probeDevice,
+		loopback:   loopback,
 	}
 }
 

@@ -88,6 +88,9 @@ func healthy(t *testing.T) patient {
 		cmDev:     func() (netlinkrdma.CharDev, error) { return fakeCM, nil },
 		ports:     func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{fakePort}, nil },
 		netnsMode: func() (string, error) { return "shared", nil },
+		otherNetns: func() []otherNetns {
+			return []otherNetns{{path: "/run/netns/red", devs: []string{"rxe1", "rxe2"}}, {path: "/proc/7/ns/net", err: syscall.EPERM}}
+		},
 		probe: func(string) (probe, error) {
 			p := pr
 			p.ports = []portFacts{facts}
@@ -185,6 +188,16 @@ func TestDoctorFindings(t *testing.T) {
 		}, works: true, id: "module.ib_core", level: levelOK, words: []string{"the kernel answers"}},
 
 		{name: "exclusive", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true, id: "namespace", level: levelInfo, words: []string{"rdma dev set DEV netns NS"}},
+		{name: "all devices elsewhere", ill: func(p patient) {
+			p.netnsMode = func() (string, error) { return "exclusive", nil }
+			p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
+			p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
+		}, id: "devices", level: levelError, words: []string{"network namespace /run/netns/red has rxe1, rxe2", "/proc/7/ns/net: its devices are not known",
+			"nsenter --net=/run/netns/red rdma dev set rxe2 netns"}},
+		{name: "a device elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, names: []string{"rxe1"},
+			id: "devices", level: levelError, words: []string{"/run/netns/red has rxe1", "run there what needs rxe1: nsenter --net=/run/netns/red", "name one of these devices"}},
+		{name: "others elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true,
+			id: "devices", level: levelOK, words: []string{"/run/netns/red has rxe1, rxe2"}},
 		{name: "no device", ill: func(p patient) {
 			p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
 			p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
