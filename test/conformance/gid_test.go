@@ -105,16 +105,12 @@ func TestPortCount(t *testing.T) {
 	})
 }
 
-// TestDataInOrder: what may be looked at before its completion, in each state of a QP.
+// TestDataInOrder: what may be looked at before its completion.
 func TestDataInOrder(t *testing.T) {
 	a, _ := pair(t, uverbs.QPOptions{})
 	for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
 		if got, err := a.qp.DataInOrder(op); got != 0 || err != nil {
 			t.Errorf("%s: %d, %v, want 0", op, got, err)
 		}
-	}
-	must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
-	if got, err := a.qp.DataInOrder(uverbs.WRSend); got != 0 || err != nil {
-		t.Errorf("in state ERR: %d, %v, want 0", got, err)
 	}
 }
