@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -40,6 +41,8 @@ type fakeKernel struct {
 	mapped  int                                   // bytes of other devices' files that were mapped before
 	old     int                                   // bytes of the kernel's own mappings that are in no ring any more
 	seen    func(cmd *ioctlCommand, write []byte) // if set, gets every command first
+	driver  driver                                // of the device, rxe's unless it is set
+	context []byte                                // what the driver answers to GET_CONTEXT
 
 	mu    sync.Mutex
 	calls []fakeCall
@@ -121,6 +124,8 @@ var fakeMethods = map[[2]uint16]string{
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_ADVISE_MR}:                  "ADVISE_MR",
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR}:              "REG_DMABUF_MR",
 	{abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY}:                 "DEALLOC_MW",
+	{mlx5.ObjectUAR, mlx5.MethodUARAlloc}:                                "ALLOC_UAR",
+	{mlx5.ObjectUAR, mlx5.MethodUARDestroy}:                              "FREE_UAR",
 }
 
 // fakeDevice opens a device of a kernel that has everything.
@@ -153,6 +158,9 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 	k.mapped = k.ringsMapped()
 	change(k)
 	d := &Device{info: DeviceInfo{Name: "rxe0", Driver: "rxe"}, driver: rxeDriver{}}
+	if k.driver != nil {
+		d.info.Driver, d.driver = k.driver.name(), k.driver
+	}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
 	t.Cleanup(func() {
 		k.mem.Close()
@@ -272,8 +280,21 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 	}
 	switch c.verb {
 	case "GET_CONTEXT":
+		if k.context != nil {
+			out(abi.UVERBS_ATTR_UHW_OUT, k.context)
+		}
 		out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, u32(2))
 		out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, u64(0))
+	case "ALLOC_UAR":
+		page := make([]byte, os.Getpagesize())
+		if _, err := k.file.WriteAt(page, k.space); err != nil {
+			k.t.Fatal(err)
+		}
+		c.attr(mlx5.AttrUARHandle).Data = uint64(k.handle())
+		out(mlx5.AttrUARMapOffset, u64(uint64(k.space)))
+		out(mlx5.AttrUARMapLength, u32(uint32(len(page))))
+		out(mlx5.AttrUARPageID, u32(7))
+		k.space += int64(len(page))
 	case "ASYNC_EVENT_ALLOC":
 		r, w := k.pipe()
 		k.async = w

@@ -111,8 +111,11 @@ func (mlx5Driver) closeContext(d *Device) error {
 func mlx5Size(op string, err error) error {
 	var s *mlx5.SizeError
 	if errors.As(err, &s) {
-		if s.What == "MaxInline" {
+		switch {
+		case s.What == "MaxInline":
 			return argErr(op, s.What, s.Got, "0 to %d bytes", s.Most)
+		case s.Most == 0:
+			return argErr(op, s.What, s.Got, "0, the device has none")
 		}
 		return argErr(op, s.What, s.Got, "1 to %d", s.Most)
 	}

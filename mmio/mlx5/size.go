@@ -118,10 +118,10 @@ func (s RecvSize) Bytes() int { return s.Entries << s.Shift }
 // SizeSRQ finds the size of a shared receive queue. One of its entries is always unused: the
 // one behind the last of those that are posted.
 func (c *Context) SizeSRQ(maxWR, maxSGE int) (RecvSize, error) {
-	if most := c.MaxRecvWQE/dataSize - nextSize/dataSize; maxSGE < 0 || maxSGE > most {
+	if most := max(c.MaxRecvWQE/dataSize-nextSize/dataSize, 0); maxSGE < 0 || maxSGE > most {
 		return RecvSize{}, sizeErr("MaxSGE", maxSGE, most)
 	}
-	if most := c.MaxSRQWR - 1; maxWR < 1 || maxWR > most {
+	if most := max(c.MaxSRQWR-1, 0); maxWR < 1 || maxWR > most {
 		return RecvSize{}, sizeErr("MaxWR", maxWR, most)
 	}
 	size := max(pow2(nextSize+maxSGE*dataSize), minSRQEntry)
