@@ -165,6 +165,14 @@ func TestRules(t *testing.T) {
 			p.b.h.mem.at(p.b.dbr, 4)[1] = 1
 			p.a.post(opSend, sig, 0)
 		}},
+		{"receive WQE that is changed while hardware has it", "rq-changed", func(p *pair) {
+			p.b.recv(p.mb.sge(0, 20000))
+			p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 20000)))
+			for i := 0; p.b.h.d.qps[p.b.n].resp.recv == nil && i < 10000; i++ {
+				p.a.h.f.Run(1)
+			}
+			p.b.h.mem.at(p.b.addr+64+8, 1)[0] ^= 1 // the ring's second WQE
+		}},
 		{"SRQ's number", "wqe-xrc", func(p *pair) {
 			q, r := p.a.h.newQP(qpOptions{typ: XRC}), p.a.h.newQP(qpOptions{typ: XRC})
 			connect(q, r)

@@ -12,6 +12,7 @@ type cq struct {
 	gone bool
 
 	pi     uint32 // counts written entries, 24 bits
+	ci     uint32 // the consumer index when it was last looked at
 	failed bool
 
 	armed     byte   // armNone, armSolicited or armAny
@@ -136,6 +137,7 @@ func (d *Device) DestroyCQ(n uint32) error {
 		return refuse(Busy, "CQ", n, "", "%d queues use it", c.refs)
 	}
 	c.checkOwed(0)
+	c.checkConsumer()
 	c.gone = true
 	c.eq.refs--
 	delete(d.cqs, n)
@@ -149,7 +151,25 @@ func (c *cq) consumer() (uint32, bool) {
 		c.d.violate("cq-record-memory", 0, "CQ %#x: the doorbell record can't be read: %v", c.n, err)
 		return 0, false
 	}
-	return v & maxNumber, true
+	ci := v & maxNumber
+	if v != ci {
+		c.d.violate("cq-record-reserved", 0, "CQ %#x: the doorbell record is %#x, and has 24 bits", c.n, v)
+	}
+	if back := (c.ci - ci) & maxNumber; back != 0 && back < 1<<23 {
+		c.d.violate("cq-consumer-back", 0, "CQ %#x: the doorbell record's consumer has gone back from %#x to %#x", c.n, c.ci, ci)
+	}
+	c.ci = ci
+	return ci, true
+}
+
+// checkConsumer sees whether the consumer index is behind the producer, when no entry is written.
+func (c *cq) checkConsumer() {
+	if c.failed || c.spec.IgnoreOverrun || c.spec.Collapsed {
+		return
+	}
+	if ci, ok := c.consumer(); ok && (c.pi-ci)&maxNumber > 1<<c.spec.Log {
+		c.d.violate("cq-consumer", 0, "CQ %#x: the doorbell record's consumer %#x is not behind producer %#x by at most %d", c.n, ci, c.pi, 1<<c.spec.Log)
+	}
 }
 
 // fail stops a CQ: an event says why, and nothing is written to it any more.
@@ -291,6 +311,7 @@ func (d *Device) cqArm(uar uint32, data []byte) {
 		d.violate("cq-arm-reserved", 0, "CQ %#x is armed with %#08x, which has reserved bits set", c.n, word)
 	}
 	c.checkArmRecord(word)
+	c.checkConsumer()
 	ci, sn := word&maxNumber, word>>armSNShift&3
 	if left := (c.pi - ci) & maxNumber; left > 1<<c.spec.Log && !c.spec.IgnoreOverrun {
 		d.violate("cq-arm-consumer", 0, "CQ %#x is armed with consumer %#x, which is not behind producer %#x by at most %d", c.n, ci, c.pi, 1<<c.spec.Log)

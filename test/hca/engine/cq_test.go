@@ -245,6 +245,32 @@ func TestCQRules(t *testing.T) {
 			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci+1)
 			q.nops(1)
 		}},
+		{"consumer ahead of the producer, when it is armed", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
+			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci+1)
+			cq.arm(false)
+		}},
+		{"consumer ahead of the producer, at last", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
+			n, err := h.d.CreateCQ(h.d.cqs[cq.n].spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 1)
+			if err := h.d.DestroyCQ(n); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"consumer that goes back", "cq-consumer-back", func(h *host, q *testQP, cq *testCQ) {
+			q.nops(3)
+			cq.good(3)
+			q.nops(1)
+			h.clean()
+			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci-1)
+			q.nops(1)
+		}},
+		{"consumer with more than 24 bits", "cq-record-reserved", func(h *host, q *testQP, cq *testCQ) {
+			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 1<<24|cq.ci)
+			q.nops(1)
+		}},
 		{"buffer that is gone", "cq-memory", func(h *host, q *testQP, cq *testCQ) {
 			h.d.cqs[cq.n].spec.Buf.Pages[0] = 0
 			q.nops(1)
@@ -289,6 +315,7 @@ func TestCQRules(t *testing.T) {
 		}},
 		{"arm of another kind than the record, at last", "cq-arm-kind", func(h *host, q *testQP, cq *testCQ) {
 			spec := h.d.cqs[cq.n].spec
+			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 0) // both have the record
 			n, err := h.d.CreateCQ(spec)
 			if err != nil {
 				t.Fatal(err)

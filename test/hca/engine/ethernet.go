@@ -216,7 +216,7 @@ func (r *rq) deliver(d *Device, p *packet) {
 	// The sum over all behind the Ethernet header, as CHECKSUM_COMPLETE takes it.
 	e.checksum = onesSum(p.data[ethHeader:])
 	s, _ := d.scatterRecv(nil, w, r.w.pd, 0, p.data)
-	w.done()
+	w.complete()
 	if s != 0 {
 		e.opcode, e.syndrome, e.vendor = cqeRespErr, s, vendorOf(s)
 		r.state = WQError

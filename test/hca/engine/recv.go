@@ -88,7 +88,7 @@ func (q *qp) indexOf(r *rwqe) uint32 {
 func (q *qp) recvDone(p *packet, op uint8, n int, inline []byte) {
 	r := q.resp.recv
 	q.resp.recv = nil
-	r.done()
+	r.complete()
 	e := &cqe{
 		opcode: op, qpn: q.n, srqn: q.indexOf(r), index: r.index, imm: p.imm, count: uint32(n), solicited: p.solicited,
 		slid: p.slid, flagsRQPN: q.remoteFlags(p), inline: inline, mlPath: q.attr.Primary.PathBits,
@@ -139,6 +139,6 @@ func (q *qp) recvFailed(r *rwqe, s Syndrome, vendor uint8) {
 	if q.resp.recv == r {
 		q.resp.recv = nil
 	}
-	r.done()
+	r.complete()
 	q.cqOf(r).post(&cqe{opcode: cqeRespErr, qpn: q.n, srqn: q.indexOf(r), index: r.index, syndrome: s, vendor: vendor, solicited: true})
 }

@@ -1,6 +1,9 @@
 package engine
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+)
 
 // wq is a queue of receive WQEs: a QP's own, an RMP, an XRC SRQ or an Ethernet RQ.
 type wq struct {
@@ -237,7 +240,21 @@ func zero(b []byte) bool {
 	return true
 }
 
-// done says that a taken WQE is completed.
+// complete says that a taken WQE is about to be completed. It is hardware's until then.
+func (r *rwqe) complete() {
+	w := r.w
+	now := make([]byte, len(r.raw))
+	at := w.base + uint64(uint32(r.index)&(w.size()-1))<<w.spec.LogStride
+	if w.linked {
+		at += nextSegBytes
+	}
+	if err := w.d.readBuf(&w.spec.Buf, at, now); err == nil && !bytes.Equal(now, r.raw) {
+		w.d.violate("rq-changed", w.qpn(), "%s %#x WQE %d was changed while hardware had it, from %x to %x", w.kind, w.n, r.index, r.raw, now)
+	}
+	r.done()
+}
+
+// done says that hardware has a taken WQE no more.
 func (r *rwqe) done() {
 	if r.w.linked {
 		r.w.busy[r.index] = false
