@@ -313,10 +313,10 @@ func (m *MR) Access() Access { return m.mem.access }
 // RDMA: the memory's, or what [MROptions] chose.
 func (m *MR) Addr() uint64 { return m.addr }
 
-// Len returns the region's length in bytes.
-func (m *MR) Len() int { return int(m.length) }
+// Len returns the region's length in bytes; that of [PD.RegImplicit] is the largest int.
+func (m *MR) Len() int { return int(min(m.length, math.MaxInt)) }
 
-// Bytes returns the region's memory, or nil for a dma-buf. The slice must not be used
+// Bytes returns the region's memory, or nil for a dma-buf and for [PD.RegImplicit]. The slice must not be used
 // after the buffer is closed.
 func (m *MR) Bytes() []byte {
 	s := &m.mem

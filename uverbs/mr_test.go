@@ -453,3 +453,39 @@ func TestRegDMABuf(t *testing.T) {
 		t.Errorf("a closed file: %v", err)
 	}
 }
+
+// TestRegImplicit: all memory is asked for as libibverbs does it, and only of a device that has it.
+func TestRegImplicit(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd, _, _ := memory(t, d)
+	var f *FeatureError
+	for caps, want := range map[uint64]string{0: "on-demand paging", abi.IB_UVERBS_ODP_SUPPORT: "implicit on-demand paging"} {
+		d.attr.ODPGeneralCaps = caps
+		if _, err := pd.RegImplicit(AccessLocalWrite); !errors.As(err, &f) || f.Feature != want || f.Driver != "rxe" || !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("caps %#x: %v, want that %s is missing", caps, err, want)
+		}
+	}
+	d.attr.ODPGeneralCaps = abi.IB_UVERBS_ODP_SUPPORT | abi.IB_UVERBS_ODP_SUPPORT_IMPLICIT
+	mr := value(pd.RegImplicit(AccessLocalWrite | AccessRemoteRead))(t)
+	want := abi.RegMR{Length: math.MaxUint64, PDHandle: pd.handle, AccessFlags: uint32(AccessLocalWrite | AccessRemoteRead | AccessOnDemand)}
+	if got := request[abi.RegMR](k, "REG_MR"); got.Start != 0 || got.HCAVA != 0 || got.Length != want.Length || got.PDHandle != want.PDHandle || got.AccessFlags != want.AccessFlags {
+		t.Errorf("REG_MR is %+v, want %+v", got, want)
+	}
+	if mr.Addr() != 0 || mr.Len() != math.MaxInt || mr.Bytes() != nil {
+		t.Errorf("the region begins at %#x and has %d bytes, %d of them here", mr.Addr(), mr.Len(), len(mr.Bytes()))
+	}
+	if got, want := mr.SGE(1<<46, 100), (SGE{Addr: 1 << 46, Length: 100, LKey: mr.LKey()}); got != want {
+		t.Errorf("the SGE of an address is %+v, want %+v", got, want)
+	}
+	must(t, mr.Close())
+	var arg *ArgError
+	for _, access := range []Access{AccessMWBind, AccessHugeTLB, AccessZeroBased, AccessRemoteWrite} {
+		if _, err := pd.RegImplicit(access); !errors.As(err, &arg) || arg.Op != "RegImplicit" || arg.Field != "access" {
+			t.Errorf("%s: %v, want an ArgError about the access", access, err)
+		}
+	}
+	k.refuse["REG_MR"] = syscall.EINVAL
+	if _, err := pd.RegImplicit(0); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("EINVAL: %v", err)
+	}
+}
