@@ -13,7 +13,9 @@ import (
 )
 
 // How many registers a process takes of a device, which all processes share: some for one
-// QP each, then some that QPs share.
+// QP each, then some that QPs share. The kernel tells no limit: its num_dyn_bfregs is about an older
+// way of having more registers, and is 0 where there are UAR objects. So these are limits of good
+// manners; a device that has fewer refuses a page, and the rest of the QPs use what there is.
 const (
 	mlx5OwnRegisters    = 64
 	mlx5SharedRegisters = 16

@@ -50,7 +50,6 @@ func EncodeContext(dynamic bool) []byte {
 type Context struct {
 	BlueFlame    uint32    // BlueFlame is the size of a register in bytes; 0 if only 8-byte doorbells can be used.
 	Static       StaticUAR // Static has Pages of 0 if UAR pages are allocated as objects.
-	DynamicRegs  int       // DynamicRegs is the most registers that can be allocated that way.
 	MaxSendWQE   int       // MaxSendWQE is the size of the largest WQE of a send queue, in bytes.
 	MaxRecvWQE   int       // MaxRecvWQE is that of a receive queue.
 	MaxBlocks    int       // MaxBlocks is the most blocks of a send queue.
@@ -86,7 +85,6 @@ func DecodeContext(b []byte, pageSize int) (Context, error) {
 	}
 	c := Context{
 		BlueFlame:    r.BfRegSize,
-		DynamicRegs:  int(r.NumDynBfregs),
 		MaxSendWQE:   int(r.MaxSQDescSz),
 		MaxRecvWQE:   int(r.MaxRQDescSz),
 		MaxBlocks:    int(min(r.MaxSendWqebb, maxBlocks)),
