@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/program"
@@ -277,6 +279,76 @@ func TestPerftestMismatch(t *testing.T) {
 			}
 			them.Signal(os.Kill) // it may wait for ever
 			<-them.Ended
+		})
+	}
+}
+
+// connectedQPs counts the queue pairs of both devices that are connected.
+func connectedQPs(t *testing.T) (n int) {
+	t.Helper()
+	devices, err := netlinkrdma.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devices {
+		qps, err := netlinkrdma.QPs(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range qps {
+			if q.RemoteNum != 0 && q.State == netlinkrdma.QPRTS {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// TestPerftestKilled kills perftest in mid-run, which our side says long before its patience ends.
+func TestPerftestKilled(t *testing.T) {
+	testenv.Guest(t)
+	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
+	for _, c := range []struct {
+		test, ours string
+		server, cm bool
+	}{
+		{"send-lat", "", false, false}, {"send-lat", "--events", true, false}, {"write-lat", "", false, true}, {"send-bw", "", true, true},
+	} {
+		t.Run(fmt.Sprintf("%s cm=%v server=%v", c.test, c.cm, c.server), func(t *testing.T) {
+			number, port := cmPort()
+			const options = "-s 64 -n 1000000"
+			theirs := line([]string{"ib_" + strings.ReplaceAll(c.test, "-", "_"), "-F", "-p", port}, strings.Fields(options)...)
+			ours := line([]string{os.Getenv(VerbsEnv), "perf", c.test, "--perftest", "--port", port, "--patience", "50s"}, strings.Fields(options+" "+c.ours)...)
+			qps := 2
+			if c.cm {
+				theirs, ours, qps = append(theirs, "-R"), append(ours, "--cm"), 4
+			} else {
+				theirs = append(theirs, "-d", dev1)
+			}
+			serverLine, clientLine := theirs, append(ours, ServerAddr)
+			if c.server {
+				serverLine, clientLine = ours, append(theirs, ServerAddr)
+			}
+			before := connectedQPs(t)
+			server := program.Launch(t, serverLine...)
+			if c.cm {
+				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+			} else {
+				server.Until(t, "listened", func() bool { return listens(t, int(number)) })
+			}
+			client := program.Launch(t, clientLine...)
+			us, them := client, server
+			if c.server {
+				us, them = server, client
+			}
+			us.Until(t, "had its queue pairs", func() bool { return connectedQPs(t) == before+qps })
+			time.Sleep(time.Second) // a few messages of the handshake are left
+			them.Signal(syscall.SIGKILL)
+			<-them.Ended
+			<-us.Ended
+			if out := us.Output(); us.Err == nil || !strings.Contains(out, from) || !strings.Contains(out, "size 64: the peer has closed the connection") {
+				t.Errorf("%v, %q", us.Err, out)
+			}
 		})
 	}
 }

@@ -89,8 +89,8 @@ func (l *cmLink) postRecv(slot int) error {
 	return l.qp.PostRecv(uint64(slot), l.mr.SGE(slot*slotLen, slotLen))
 }
 
-// watch has life end with the connection.
-func (l *cmLink) watch() {
+// live has life end with the connection.
+func (l *cmLink) live() {
 	var cancel context.CancelCauseFunc
 	l.life, cancel = context.WithCancelCause(context.Background())
 	waiting, stop := context.WithCancel(context.Background())
@@ -220,6 +220,12 @@ func (l *cmLink) readRecord(ctx context.Context) (Record, error) {
 	return parseBinary(b)
 }
 
+// watch calls gone if the connection ends before the function that it returns is called.
+func (l *cmLink) watch(gone func()) (stop func()) {
+	ended := context.AfterFunc(l.life, gone)
+	return func() { ended() }
+}
+
 // finish has nothing to say.
 func (l *cmLink) finish(context.Context) error { return nil }
 
@@ -228,7 +234,7 @@ var controlParam = cm.ConnParam{RetryCount: 7, RNRRetryCount: 7}
 
 // newCM begins a session on a connection.
 func newCM(l *cmLink, server bool) *Session {
-	l.watch()
+	l.live()
 	return &Session{Server: server, link: l, cm: true, step: stepTimeout, run: runTimeout}
 }
 

@@ -2,7 +2,9 @@ package perftest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 )
 
 // Operations, as perftest's programs are named.
@@ -170,7 +172,7 @@ func (p *play) size(ctx context.Context, size int) (err error) {
 		}
 	}
 	p.begun = true
-	if p.mine, err = p.e.Run(ctx, size); err != nil {
+	if p.mine, err = p.run(ctx, size); err != nil {
 		return fmt.Errorf("size %d: %w; the peer must run %s", size, err, t.command(p.s.cm))
 	}
 	after := t.Sweep && !t.Latency && (t.Op == Send || t.Both)
@@ -188,6 +190,30 @@ func (p *play) size(ctx context.Context, size int) (err error) {
 		return p.s.ended(ctx)
 	}
 	return nil
+}
+
+// run runs with messages of a size, as long as the peer is there. A peer may be done, and go, a
+// moment before this side sees all that it has done.
+func (p *play) run(ctx context.Context, size int) (Report, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var late *time.Timer
+	gone := make(chan struct{})
+	stop := p.s.link.watch(func() {
+		late = time.AfterFunc(lastWords, func() { cancel(errGone) })
+		close(gone)
+	})
+	r, err := p.e.Run(ctx, size)
+	stop()
+	select {
+	case <-gone:
+		late.Stop()
+		if err != nil && !errors.Is(err, errGone) {
+			err = fmt.Errorf("%w (%w)", errGone, err)
+		}
+	default:
+	}
+	return r, err
 }
 
 // report exchanges reports, and finds out whether the peer was told the same as this side.

@@ -261,6 +261,7 @@ func (l fakeLink) readRecord(context.Context) (Record, error) {
 	}
 	return parseBinary(b)
 }
+func (l fakeLink) watch(func()) (stop func())   { return func() {} }
 func (l fakeLink) finish(context.Context) error { return nil }
 func (l fakeLink) close() error                 { return nil }
 

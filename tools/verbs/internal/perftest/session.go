@@ -16,6 +16,7 @@ import (
 const (
 	stepTimeout = 10 * time.Second // for a message that the peer sends at once; write-bw sleeps for a second
 	runTimeout  = 10 * time.Minute // for one that comes when the peer's run has ended
+	lastWords   = time.Second      // for what a peer has done before it hung up to be seen
 )
 
 // link carries messages.
@@ -24,6 +25,7 @@ type link interface {
 	read(ctx context.Context, n int) ([]byte, error)
 	writeRecord(ctx context.Context, r Record) error
 	readRecord(ctx context.Context) (Record, error)
+	watch(gone func()) (stop func())
 	finish(ctx context.Context) error
 	close() error
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -13,6 +14,8 @@ import (
 type tcpLink struct {
 	c   net.Conn
 	gid bool // gid says that records have a GID in them
+
+	ahead []byte // what came while nobody waited for it
 }
 
 // bound has the connection's operations end with the context. What it returns undoes that.
@@ -49,6 +52,9 @@ func (l *tcpLink) read(ctx context.Context, n int) ([]byte, error) {
 // fill reads into b what is behind the bytes that it has.
 func (l *tcpLink) fill(ctx context.Context, b []byte, have int) error {
 	defer l.bound(ctx)()
+	early := copy(b[have:], l.ahead)
+	l.ahead = l.ahead[early:]
+	have += early
 	n, err := io.ReadFull(l.c, b[have:])
 	if err == nil {
 		return nil
@@ -60,6 +66,35 @@ func (l *tcpLink) fill(ctx context.Context, b []byte, have int) error {
 		return fmt.Errorf("got %d of %d bytes, %q: %w", n, len(b), b[:n], endOf(ctx, err))
 	}
 	return endOf(ctx, err)
+}
+
+// aheadLen bounds what a peer may say while nobody waits for it, in bytes: it is more than the
+// messages that it has before it waits for one of this side.
+const aheadLen = 4096
+
+// watch calls gone if the peer hangs up before the function that it returns is called. It takes what
+// the peer says meanwhile, as one that has ended its run does. Nobody else may read.
+func (l *tcpLink) watch(gone func()) (stop func()) {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for b := make([]byte, aheadLen); len(l.ahead) < aheadLen; {
+			n, err := l.c.Read(b)
+			l.ahead = append(l.ahead, b[:n]...)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return
+			}
+			if err != nil {
+				gone()
+				return
+			}
+		}
+	}()
+	return func() {
+		l.c.SetReadDeadline(time.Unix(1, 0))
+		<-over
+		l.c.SetReadDeadline(time.Time{})
+	}
 }
 
 // errGone says that the peer has closed the connection.

@@ -175,10 +175,11 @@ type deaf struct {
 	io.Reader
 }
 
-func (d *deaf) Read(b []byte) (int, error)  { return d.Reader.Read(b) }
-func (d *deaf) Write(b []byte) (int, error) { return len(b), nil }
-func (d *deaf) Close() error                { return nil }
-func (d *deaf) SetDeadline(time.Time) error { return nil }
+func (d *deaf) Read(b []byte) (int, error)      { return d.Reader.Read(b) }
+func (d *deaf) Write(b []byte) (int, error)     { return len(b), nil }
+func (d *deaf) Close() error                    { return nil }
+func (d *deaf) SetDeadline(time.Time) error     { return nil }
+func (d *deaf) SetReadDeadline(time.Time) error { return nil }
 
 // converse plays against a peer that is the function.
 func converse(t *testing.T, server, silent bool, test Test, peer func(c net.Conn)) error {
