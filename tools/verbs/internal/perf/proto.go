@@ -44,8 +44,8 @@ const (
 // DefaultPort is the TCP port of the control connection.
 const DefaultPort = 18516
 
-// answerTime bounds the steps in which the peer has nothing to wait for.
-const answerTime = 10 * time.Second
+// answerTime bounds the steps in which the peer has nothing to wait for. Tests shorten it.
+var answerTime = 10 * time.Second
 
 // Kinds of messages.
 const (

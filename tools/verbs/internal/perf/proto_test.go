@@ -121,6 +121,42 @@ func TestBadClients(t *testing.T) {
 	}
 }
 
+// TestSilentClients: a client that connects and says nothing, or nothing more, is hung up on, and the
+// log says why.
+func TestSilentClients(t *testing.T) {
+	usual := answerTime
+	answerTime = 200 * time.Millisecond
+	t.Cleanup(func() { answerTime = usual }) // when the server has ended
+	sv := serve(t, &Server{Local: Local{GID: Auto, CPU: Auto}})
+	hi := string(preamble())
+	for _, c := range []struct{ name, send, want string }{
+		{"before the preamble", "", "got 0 of 16 bytes: nothing came for 200ms"},
+		{"within the preamble", hi[:13], "got 13 of 16 bytes: nothing came for 200ms"},
+		{"after the preamble", hi, `has not sent "hello" for 200ms`},
+		{"within a message", hi + frame(`{"kind":"hello"}`)[:9], `has not sent "hello" for 200ms`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", sv.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, c.send); err != nil {
+				t.Fatal(err)
+			}
+			conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the server does not hang up")
+			}
+			sv.says(t, "client "+conn.LocalAddr().String()+": ")
+			sv.says(t, c.want)
+			sv.mu.Lock()
+			sv.said = nil
+			sv.mu.Unlock()
+		})
+	}
+}
+
 // TestBadServers: the client says what is wrong with what it has reached.
 func TestBadServers(t *testing.T) {
 	for name, c := range map[string]struct {
