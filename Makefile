@@ -23,7 +23,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help
+.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -121,7 +121,7 @@ GUESTSIDE = $(VMRUN) -kernel $(KERNEL) -timeout 2h -with $(SIDEWITH) $(foreach p
 
 # BENCH are flags of test/bench, such as BENCH="-rows ^send -rounds 9"; without it all is measured.
 # What is kept is found by architecture, kernel and commit, and can be compared: .build/bench compare A B.
-BENCH ?= -mr 4096,1048576,1073741824 -qps 1,10,100,1000,10000
+BENCH ?=
 KEEP  ?= $(BUILD)/results
 bench: side ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JSON and a page
 	rm -f $(BUILD)/bench.json
@@ -131,7 +131,7 @@ bench: side ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JS
 
 SIDEBYSIDE ?= -rounds 5
 sidebyside: side ## a short form of it, and post and poll on a modelled ConnectX as well
-	cd $(BUILD) && $(GUESTSIDE) ./bench -progress=false -rows '^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$$' $(SIDEBYSIDE)
+	cd $(BUILD) && $(GUESTSIDE) ./bench -progress=false -mr 4096,1048576 -rows '^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$$' $(SIDEBYSIDE)
 	cd $(BUILD) && $(GUESTSIDE) -device mlx5,mode=ib ./bench -progress=false -rows ^call/ $(SIDEBYSIDE)
 
 size: verbs
@@ -302,6 +302,9 @@ matrix: testmatrix ## the kernel tests on all kernels, and a table of what works
 readme: testmatrix ## check the last matrix in, and render it into the README
 	@test ! -e $(RESULTS)/matrix.json || cp $(RESULTS)/matrix.json test/matrix/matrix.json
 	$(BUILD)/testmatrix readme
+
+benchreadme: ## render the run of make bench that is checked in into the README; RUN=FILE.json checks another in
+	go run ./test/bench readme $(RUN)
 
 generate: deps $(VMRUN) ## generate the ABI packages from the newest headers that Debian has
 	set -e; dir=$$($(VMRUN) get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $$dir/usr/include

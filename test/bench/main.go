@@ -32,6 +32,7 @@ const usage = `Bench measures goverbs beside rdma-core, on the same device, in t
   bench keep [flags] JSON  put a run where those of its architecture, kernel and commit are:
                           DIR/ARCH-KERNEL/COMMIT.json, .html and .txt
   bench render [flags] JSON  print the table of a run, and write the page and the text
+  bench readme [flags] [JSON]  check a run in, and put its figures into the README
 
 Rows, each of which -rows can choose:
   send-lat, send-bw, write-lat, write-bw, read-lat, read-bw, atomic-lat, atomic-bw
@@ -115,10 +116,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = keepFile(args, stdout, stderr)
 	case "render":
 		err = renderFile(args, stdout, stderr)
+	case "readme":
+		err = writeReadme(args, stdout)
 	case "child":
 		err = child(args, stdout)
 	default:
-		err = usageError{fmt.Errorf("%q is no command, allowed: compare, keep, render, or flags alone to measure", command)}
+		err = usageError{fmt.Errorf("%q is no command, allowed: compare, keep, render, readme, or flags alone to measure", command)}
 	}
 	var u usageError
 	switch {
@@ -173,8 +176,8 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	f.IntVar(&b.rounds, "rounds", 5, "how often each row is measured, by both in turn")
 	f.IntVar(&b.count, "iterations", 0, "messages of a run of traffic (default: depends on the size)")
 	sizes := f.String("sizes", joined(defaultSizes), "`sizes` of messages in bytes, with commas")
-	mrs := f.String("mr", "4096,1048576", "`sizes` of memory to register in bytes, with commas; make bench has 1073741824 too")
-	qps := f.String("qps", "1,100,1000", "`numbers` of queue pairs, with commas; make bench has 10000 too")
+	mrs := f.String("mr", "4096,1048576,1073741824", "`sizes` of memory to register in bytes, with commas")
+	qps := f.String("qps", "1,10,100,1000,10000", "`numbers` of queue pairs, with commas")
 	only := f.String("rows", "", "`regexp` of the names of the rows to measure (default: all)")
 	f.StringVar(&b.verbs, "verbs", "verbs", "our `program` for traffic")
 	f.StringVar(&b.open, "open", "bench-open", "our `program` that opens a device")

@@ -28,7 +28,7 @@ func TestCommandLine(t *testing.T) {
 		"-commit ../x":         `-commit is "../x", allowed: letters`,
 		"-wrong":               "flag provided but not defined: -wrong",
 		"-rows ^mr/ more":      `["more"]: no arguments are wanted`,
-		"measure":              `"measure" is no command, allowed: compare, keep, render`,
+		"measure":              `"measure" is no command, allowed: compare, keep, render, readme`,
 		"compare one":          "compare has 1 arguments, want the JSON of two runs",
 		"keep":                 "keep has 0 arguments, want the JSON of a run",
 		"render a b":           "render has 2 arguments",
