@@ -90,7 +90,8 @@ type QP struct {
 	unheard atomic.Bool
 }
 
-// maxInline bounds MaxInline before the driver is asked, whose own limit no query tells.
+// maxInline bounds the MaxInline that the kernel is asked for: a driver whose limit no query tells
+// takes less.
 const maxInline = 1 << 16
 
 // defaultQueueSize is the number of work requests of a queue when none is asked for.

@@ -26,7 +26,10 @@ func (q *QP) create(s *qpSpec) (err error) {
 			err = errors.Join(err, d.driver.freeQP(q))
 		}
 	}()
-	errno := q.createKernel(s, u)
+	errno := syscall.EINVAL
+	if s.MaxInline <= maxInline || d.driver.knowsInline() {
+		errno = q.createKernel(s, u)
+	}
 	if errno == syscall.EINVAL && s.MaxInline > 0 && !d.driver.knowsInline() {
 		if limit, ok := q.probeInline(s); ok {
 			return argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes (found by trying)", limit)
@@ -118,7 +121,7 @@ func (q *QP) probeInline(s *qpSpec) (limit int, ok bool) {
 		}
 		return q.destroyKernel() == nil
 	}
-	lo, hi := 0, s.MaxInline
+	lo, hi := 0, min(s.MaxInline, maxInline+1)
 	if !try(lo) {
 		return 0, false
 	}

@@ -128,8 +128,11 @@ func (o *QPOptions) check(d *Device) error {
 	if err := o.checkQueues(d); err != nil {
 		return err
 	}
-	if o.MaxInline < 0 || o.MaxInline > maxInline {
-		return argErr("CreateQP", "MaxInline", o.MaxInline, "0 to %d bytes, or less by driver", maxInline)
+	switch {
+	case o.MaxInline < 0:
+		return argErr("CreateQP", "MaxInline", o.MaxInline, "0 and more bytes, as the device takes them")
+	case o.MaxInline > maxInline && !o.hasSendQueue():
+		return argErr("CreateQP", "MaxInline", o.MaxInline, "0, as there is no send queue")
 	}
 	return o.Path.check(d)
 }

@@ -2,6 +2,8 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"os"
 	"strings"
 	"syscall"
@@ -82,7 +84,6 @@ func TestCreateQPRefused(t *testing.T) {
 		{func(o *QPOptions) { o.MaxSendSGE = 5 }, "MaxSendSGE is 5, allowed: 1 to 4 (max_sge of rxe0)"},
 		{func(o *QPOptions) { o.MaxRecvSGE = 5 }, "MaxRecvSGE is 5"},
 		{func(o *QPOptions) { o.MaxInline = -1 }, "MaxInline is -1"},
-		{func(o *QPOptions) { o.MaxInline = 65537 }, "MaxInline is 65537, allowed: 0 to 65536"},
 		{func(o *QPOptions) { o.Path.Port = 3 }, "Path.Port is 3, allowed: 1 to 2, or 0"},
 		{func(o *QPOptions) { o.Path.SL = 16 }, "Path.SL is 16"},
 		{func(o *QPOptions) { o.Path.FlowLabel = 1 << 20 }, "Path.FlowLabel is 1048576"},
@@ -123,9 +124,11 @@ func TestInlineLimit(t *testing.T) {
 	}
 	k.took()
 	var arg *ArgError
-	_, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxInline: 1000})
-	if !errors.As(err, &arg) || arg.Field != "MaxInline" || arg.Given != "1000" || !strings.HasPrefix(arg.Allowed, "0 to 480 bytes") {
-		t.Errorf("1000 bytes inline: %v", err)
+	for _, n := range []int{481, 1000, maxInline, maxInline + 1, math.MaxUint32 + 100, math.MaxInt} {
+		_, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxInline: n})
+		if !errors.As(err, &arg) || arg.Field != "MaxInline" || arg.Given != fmt.Sprint(n) || !strings.HasPrefix(arg.Allowed, "0 to 480 bytes") {
+			t.Errorf("%d bytes inline: %v", n, err)
+		}
 	}
 	balance := len(k.rings) - 1 // the CQ's
 	for _, c := range k.took() {

@@ -2,7 +2,9 @@ package rxe
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 )
 
 // benchSizes are the numbers of entries per batch.
@@ -102,4 +104,79 @@ func BenchmarkPoll(b *testing.B) {
 // perEntry reports the time per entry of a batch.
 func perEntry(b *testing.B, n int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/entry")
+}
+
+// inFlight is how many work requests BenchmarkPostPoll posts before it polls.
+const inFlight = 64
+
+// postPoll posts a queue full, n at a time, has the other side do it, and polls for it, n at a time. It
+// reports the time of each half by the work request: the median of the last rounds, as who takes the
+// processor away meanwhile is not what is measured. The other side's time is in neither.
+func postPoll(b *testing.B, n int, post, play, poll func(n int)) {
+	var posting, polling [1 << 12]time.Duration
+	round := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		start := time.Now()
+		for range inFlight / n {
+			post(n)
+		}
+		posting[round%len(posting)] = time.Since(start)
+		play(inFlight)
+		start = time.Now()
+		for range inFlight / n {
+			poll(n)
+		}
+		polling[round%len(polling)] = time.Since(start)
+		round++
+	}
+	each := func(all []time.Duration) float64 {
+		all = all[:min(round, len(all))]
+		slices.Sort(all)
+		return float64(all[len(all)/2].Nanoseconds()) / inFlight
+	}
+	wr, cqe := each(posting[:]), each(polling[:])
+	b.ReportMetric(wr, "ns/WR")
+	b.ReportMetric(cqe, "ns/CQE")
+	b.ReportMetric(wr+cqe, "ns/both")
+	b.ReportMetric(0, "ns/op") // it has the other side's time in it
+}
+
+// BenchmarkPostPoll posts WRITEs of one entry and polls for their completions. The doorbell, which is a call
+// of the kernel, is not in it.
+func BenchmarkPostPoll(b *testing.B) {
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			sends, comps := newPeer(9, 7), newPeer(6, 7)
+			sq := must[*SendQueue](b)(NewSendQueue(sends.mem, 127, 4, 64))
+			cq := must[*CompQueue](b)(NewCompQueue(comps.mem, 127))
+			var wcs [inFlight]wc
+			postPoll(b, n, func(n int) {
+				if ok, err := sq.Room(n); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+				for i := range n {
+					s := sq.Slot(i)
+					s.Start(uint64(i), Write, Signaled)
+					s.SetRDMA(0x1000, 7)
+					if err := s.AddSGE(0x2000, 64, 9); err != nil {
+						b.Fatal(err)
+					}
+				}
+				sq.Publish(n)
+			}, func(n int) {
+				sends.setConsumer(sends.producer())
+				comps.index = (comps.index + uint32(n)) & comps.mask
+				comps.setProducer(comps.index)
+			}, func(n int) {
+				if got, err := cq.Avail(); got < n || err != nil {
+					b.Fatal(got, err)
+				}
+				for i := range n {
+					read(&wcs[i], cq.Entry(i))
+				}
+				cq.Release(n)
+			})
+		})
+	}
 }

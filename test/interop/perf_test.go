@@ -112,8 +112,8 @@ func TestPerf(t *testing.T) {
 	for test, types := range perfTests {
 		for _, typ := range types {
 			for _, options := range [][]string{nil, {"--cm"}} {
-				if options != nil && (typ == "uc" || !strings.HasPrefix(test, "send")) {
-					continue // the connection manager has no uc, and what is sent does not concern it
+				if options != nil && typ == "uc" {
+					continue // the connection manager has no uc
 				}
 				t.Run(test+" "+typ+strings.Join(options, " "), func(t *testing.T) {
 					needsPerf(t, test, typ)
@@ -170,6 +170,11 @@ func TestPerfOptions(t *testing.T) {
 		{"write-bw", "-n 101 -b -q 2 -l 8 -s 100", 404},
 		{"read-bw", "-n 50 -b -V -s 5000", 100},
 		{"atomic-bw", "-n 50 -b -q 2 -l 3 -V", 200},
+		{"send-bw", "-n 100 -b -q 4 -V -s 500 --cm", 800},
+		{"write-bw", "-n 101 -b -q 2 -l 8 -s 100 --cm", 404},
+		{"read-bw", "-n 50 -b -q 3 -V -s 5000 --cm", 300},
+		{"atomic-bw", "-n 50 -q 3 -V --cm", 150},
+		{"send-bw", "-n 100 -q 3 -e -t ud -s 64 --cm", 300},
 		{"send-bw", "-n 99 -l 10 -Q 20 --depth 20 -r 30 -s 1", 99},
 		{"send-bw", "-n 100 -I 64 -Q 1 -s 64 -t ud", 100},
 		{"send-bw", "-n 100 -e -s 100", 100},
@@ -268,7 +273,9 @@ func TestPerfRefused(t *testing.T) {
 		{"send-lat", "-s 8388609", "--size is 8388609, allowed: 1 to 8388608, max_msg_sz of rxe0"},
 		{"send-bw", "-t ud", "--size is 65536, allowed: 1 to 1024, the MTU of rxe0"},
 		{"read-lat", "-t ud", "read-lat needs a connection, which ud has not: --type is ud, allowed: rc"},
-		{"send-bw", "-I 60000", "--inline is 60000, allowed on rxe0: 0 to "},
+		{"send-bw", "-I 60000", "--inline is 60000, allowed on rxe0: 0 to 400 bytes"},
+		{"send-bw", "-I 70000", "--inline is 70000, allowed on rxe0: 0 to 400 bytes"},
+		{"send-lat", "-I 70000 -R", "--inline is 70000, allowed on rxe0: 0 to 400 bytes"},
 		{"send-lat", "-x 99", "GID index is 99, allowed: "},
 		{"send-lat", "-d rxe9", "rxe9"},
 		{"send-lat", "-i 2", "--ib-port is 2, allowed: 1 to 1, the ports of rxe0"},
@@ -285,9 +292,19 @@ func TestPerfRefused(t *testing.T) {
 			t.Errorf("%s %s: %v, want %q\n%s", c.test, c.options, err, c.want, out)
 		}
 	}
+	const family = "allowed: one with an address of the family of the peer's GID, "
+	for _, options := range []string{"-x 2 -R", "-x 2 -R -t ud"} {
+		out, err := perf(t, port, "send-lat", strings.Fields(options)...)
+		if want := "--gid is 2 (fd00:1::1), " + family + "10.1.0.1: "; err == nil || !strings.Contains(out, want) || !strings.Contains(out, "1 (10.1.0.1)") {
+			t.Errorf("%s to an address of IPv4: %v, want %q\n%s", options, err, want, out)
+		}
+	}
 	_, port = perfServe(t, "-x", "1")
-	if out, err := perf(t, port, "send-lat", "-x", "2"); err == nil || !strings.Contains(out, "10.1.0.1") {
-		t.Errorf("from an address of IPv6 to one of IPv4: %v\n%s", err, out)
+	for _, options := range []string{"-x 2", "-x 2 -t ud"} {
+		out, err := perf(t, port, "send-lat", strings.Fields(options)...)
+		if want := "says: --gid is 1 (10.1.0.1), " + family + "fd00:1::1: "; err == nil || !strings.Contains(out, want) || !strings.Contains(out, "2 (fd00:1::1)") {
+			t.Errorf("%s to an address of IPv4: %v, want %q\n%s", options, err, want, out)
+		}
 	}
 	if out, err := perf(t, "9", "send-lat"); err == nil || !strings.Contains(out, "no perf server at "+ServerAddr+":9") {
 		t.Errorf("nobody serves: %v\n%s", err, out)
@@ -324,7 +341,7 @@ func TestPerfServerKilled(t *testing.T) {
 	testenv.Guest(t)
 	for _, c := range []struct{ test, options string }{
 		{"send-lat", "-D 1m"}, {"write-lat", "-D 1m"}, {"read-lat", "-D 1m"}, {"send-bw", "-D 1m"}, {"send-bw", "-D 1m -t ud -s 64"}, {"send-lat", "-D 1m -e"},
-		{"write-bw", "-D 1m --both"},
+		{"write-bw", "-D 1m --both"}, {"send-lat", "-D 1m --cm"}, {"write-bw", "-D 1m -q 3 --both --cm"}, {"send-bw", "-D 1m -e --cm"},
 	} {
 		t.Run(c.test+" "+c.options, func(t *testing.T) {
 			needsPerf(t, c.test, typeOf(c.options))

@@ -247,6 +247,15 @@ func TestPerftestMismatch(t *testing.T) {
 		{"read-bw", "ib_read_bw", "-s 64 -n 10", "-s 128 -n 10", true, "the peer has run 10 messages of 64 bytes, and this side expected 10 of 128: it must run ib_read_bw -c RC -n 10 -s 128"},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 20 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 20 -s 64"},
 		{"send-bw", "ib_read_bw", "-s 64 -n 10", "-s 64 -n 10 --patience 1s", false, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_bw -c RC -n 10 -s 64"},
+		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 3", "-s 64 -n 10 -q 2", true, "?"},
+		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10 -q 3", true, "?"},
+		{"write-bw", "ib_write_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10", false, "?"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UC", "-s 64 -n 10 --patience 1s", true, "?"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --patience 1s", false, "?"},
+		{"send-bw", "ib_send_bw", "-s 64 -n 10 -b", "-s 64 -n 10", true, "?"},
+		{"write-bw", "ib_write_bw", "-s 64 -n 10", "-s 64 -n 10 --both", false, "?"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10 -x 2", false, "--gid is 2 (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0."},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10 --cm -x 2", false, "--gid is 2 (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0."},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", true, ""},
 	} {
 		t.Run(c.program+" "+c.theirs+" "+c.ours, func(t *testing.T) {
@@ -259,7 +268,11 @@ func TestPerftestMismatch(t *testing.T) {
 				serverLine, clientLine = ours, append(theirs, ServerAddr)
 			}
 			server := program.Launch(t, serverLine...)
-			server.Until(t, "listen", func() bool { return listens(t, int(number)) })
+			if !c.server && strings.Contains(c.theirs, "-R") {
+				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+			} else {
+				server.Until(t, "listen", func() bool { return listens(t, int(number)) })
+			}
 			client := program.Launch(t, clientLine...)
 			us, them := client, server
 			if c.server {

@@ -16,6 +16,9 @@ import (
 
 // connectCM connects the queue pairs by the connection manager.
 func (e *perftestEnd) connectCM(ctx context.Context) error {
+	if err := e.end.Routes(e.remote.Addr().As16()); err != nil {
+		return err
+	}
 	for range e.o.config.QPs {
 		var err error
 		if e.server {

@@ -84,6 +84,9 @@ func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
 	if e.Limits.IWARP {
 		return e.sourceIWARP(remote)
 	}
+	if err := e.Routes(remote.As16()); err != nil {
+		return netip.AddrPort{}, err
+	}
 	entry, err := e.localGID(remote.As16())
 	if err != nil {
 		return netip.AddrPort{}, err
@@ -146,6 +149,9 @@ func (c *connections) connect(ctx context.Context) error {
 
 // listenIDs makes the server's listener, for one client.
 func listenIDs(e *End, addr netip.Addr) (*connections, error) {
+	if err := e.Routes(addr.As16()); err != nil {
+		return nil, err
+	}
 	c, err := newConnections(e)
 	if err != nil {
 		return nil, err

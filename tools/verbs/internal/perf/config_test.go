@@ -3,6 +3,7 @@ package perf
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -215,6 +216,35 @@ func TestReport(t *testing.T) {
 	for text, want := range map[string]string{"": "not a report", "[]": "not a report", `{"version":9}`: "a report of version 9, expected 1", `{"version":1}`: "without results"} {
 		if _, err := ReadReport(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error is %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestRoutes: a GID that was asked for and has no way to the peer's is refused with those that have.
+func TestRoutes(t *testing.T) {
+	gid := func(s string) uverbs.GID { return netip.MustParseAddr(s).As16() }
+	table := []uverbs.GIDEntry{
+		{Index: 0, GID: gid("fe80::1")}, {Index: 1, GID: gid("10.1.0.1")}, {Index: 2, GID: gid("fd00:1::1")}, {Index: 5, GID: gid("10.2.0.1")},
+	}
+	for _, c := range []struct {
+		table []uverbs.GIDEntry
+		index int
+		peer  string
+		want  string
+	}{
+		{table, 1, "10.1.0.2", ""},
+		{table, 2, "fd00:1::2", ""},
+		{table, 3, "10.1.0.2", ""}, // not in use, which is for the library to say
+		{table, 2, "10.1.0.2", "--gid is 2 (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0.2: 1 (10.1.0.1), 5 (10.2.0.1)"},
+		{table, 1, "fd00:1::2", "--gid is 1 (10.1.0.1), allowed: one with an address of the family of the peer's GID, fd00:1::2: 0 (fe80::1), 2 (fd00:1::1)"},
+		{table[1:2], 1, "fd00:1::2", "--gid is 1 (10.1.0.1), allowed: one with an address of the family of the peer's GID, fd00:1::2: none here"},
+	} {
+		got := ""
+		if err := routes(c.table, c.index, gid(c.peer)); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("index %d to %s: %q, want %q", c.index, c.peer, got, c.want)
 		}
 	}
 }

@@ -255,7 +255,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	var arg *uverbs.ArgError
 	if errors.As(err, &arg) && arg.Field == "MaxInline" {
 		if !orLess {
-			return nil, fmt.Errorf("--inline is %d, allowed on %s: %s", want, e.Dev.Name(), strings.TrimSuffix(arg.Allowed, ", or less by driver"))
+			return nil, fmt.Errorf("--inline is %d, allowed on %s: %s", want, e.Dev.Name(), arg.Allowed)
 		}
 		for ; o.MaxInline > 0 && errors.As(err, &arg) && arg.Field == "MaxInline"; o.MaxInline /= 2 {
 			qp, err = create(o)
@@ -325,6 +325,11 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		return fmt.Errorf("the peer has %d queue pairs, and this side %d", len(peers), len(e.QPs))
 	}
 	for i, qp := range e.QPs {
+		if !e.Config.CM {
+			if err := e.Routes(peers[i].GID); err != nil {
+				return err
+			}
+		}
 		f := flow{qp: qp, remote: peers[i], pace: &e.pace}
 		e.counted = e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
@@ -358,6 +363,44 @@ func (e *End) localGID(peer uverbs.GID) (uverbs.GIDEntry, error) {
 		return entry, fmt.Errorf("the GID table of port %d of %s is empty", e.Port, e.Dev.Name())
 	}
 	return entry, nil
+}
+
+// Routes refuses a GID that was asked for if there is no way from it to a peer's. The zero GID is on
+// InfiniBand, where any will do.
+func (e *End) Routes(peer uverbs.GID) error {
+	if e.Local.GID == Auto || peer.IsZero() {
+		return nil
+	}
+	attr, err := e.Dev.QueryPort(e.Port)
+	if err != nil || attr.LinkLayer != uverbs.LinkLayerEthernet {
+		return err
+	}
+	table, err := e.Dev.GIDTable(e.Port)
+	if err != nil {
+		return err
+	}
+	return routes(table, e.Local.GID, peer)
+}
+
+// routes refuses an entry of a table on Ethernet whose family of addresses is not a peer's.
+func routes(table []uverbs.GIDEntry, index int, peer uverbs.GID) error {
+	var mine uverbs.GID
+	var suit []string
+	for _, entry := range table {
+		if entry.Index == index {
+			mine = entry.GID
+		}
+		if entry.GID.Addr().Is4() == peer.Addr().Is4() {
+			suit = append(suit, fmt.Sprintf("%d (%s)", entry.Index, entry.GID.Addr()))
+		}
+	}
+	if mine.IsZero() || mine.Addr().Is4() == peer.Addr().Is4() {
+		return nil // an index that is not in use the library refuses
+	}
+	if suit == nil {
+		suit = []string{"none here"}
+	}
+	return field("gid", fmt.Sprintf("%d (%s)", index, mine.Addr()), "one with an address of the family of the peer's GID, %s: %s", peer.Addr(), strings.Join(suit, ", "))
 }
 
 // way returns the way to where a datagram goes.
