@@ -45,8 +45,8 @@ func receiveBurst(ctx context.Context, e *classic.End) error {
 	return err
 }
 
-// serveMatose is the server of cmatose: it sends first, and ends the connections.
-func serveMatose(ctx context.Context, l *cm.ID, connections int) error {
+// ServeMatose is the server of cmatose: it sends first, and ends the connections.
+func ServeMatose(ctx context.Context, l *cm.ID, connections int) error {
 	var all []*classic.End
 	for range connections {
 		request, err := l.Request(ctx)
@@ -78,8 +78,8 @@ func serveMatose(ctx context.Context, l *cm.ID, connections int) error {
 	return nil
 }
 
-// matose is the client of cmatose.
-func matose(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
+// Matose is the client of cmatose, over so many connections.
+func Matose(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
 	var all []*classic.End
 	for range connections {
 		e, _, err := classic.Dial(ctx, c, server, burst)
@@ -100,8 +100,8 @@ func matose(ctx context.Context, c *cm.Channel, server netip.AddrPort, connectio
 	return nil
 }
 
-// serveHello is rdma_server.
-func serveHello(ctx context.Context, l *cm.ID) error {
+// ServeHello is rdma_server.
+func ServeHello(ctx context.Context, l *cm.ID) error {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return err
@@ -127,8 +127,8 @@ func serveHello(ctx context.Context, l *cm.ID) error {
 	return e.Hangup(ctx)
 }
 
-// greet is rdma_client.
-func greet(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
+// Greet is rdma_client.
+func Greet(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
 	e, _, err := classic.Dial(ctx, c, server, hello)
 	if err != nil {
 		return err
@@ -169,8 +169,8 @@ func sendDatagrams(ctx context.Context, e *classic.End, to way) error {
 	return err
 }
 
-// receiveDatagrams receives all messages, and returns the last completion.
-func receiveDatagrams(ctx context.Context, e *classic.End) (uverbs.WC, error) {
+// ReceiveDatagrams receives all messages, and returns the last completion.
+func ReceiveDatagrams(ctx context.Context, e *classic.End) (uverbs.WC, error) {
 	var wc uverbs.WC
 	for e.Received < messages {
 		var err error
@@ -184,8 +184,8 @@ func receiveDatagrams(ctx context.Context, e *classic.End) (uverbs.WC, error) {
 	return wc, nil
 }
 
-// serveDaddy is the server of udaddy, which answers on the way that the messages came.
-func serveDaddy(ctx context.Context, l *cm.ID) error {
+// ServeDaddy is the server of udaddy, which answers on the way that the messages came.
+func ServeDaddy(ctx context.Context, l *cm.ID) error {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func serveDaddy(ctx context.Context, l *cm.ID) error {
 		return err
 	}
 	defer e.Close()
-	wc, err := receiveDatagrams(ctx, e)
+	wc, err := ReceiveDatagrams(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -215,8 +215,8 @@ func serveDaddy(ctx context.Context, l *cm.ID) error {
 	return sendDatagrams(ctx, e, way{ah, wc.Imm, attr.QKey})
 }
 
-// daddy is the client of udaddy.
-func daddy(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
+// Daddy is the client of udaddy.
+func Daddy(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
 	e, answer, err := classic.Dial(ctx, c, server, datagrams)
 	if err != nil {
 		return err
@@ -230,12 +230,12 @@ func daddy(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
 	if err := sendDatagrams(ctx, e, way{ah, answer.UD.QPN, answer.UD.QKey}); err != nil {
 		return err
 	}
-	_, err = receiveDatagrams(ctx, e)
+	_, err = ReceiveDatagrams(ctx, e)
 	return err
 }
 
-// serveConnections accepts connections, each of which the peer ends.
-func serveConnections(ctx context.Context, l *cm.ID, connections int) error {
+// ServeConnections accepts connections, each of which the peer ends.
+func ServeConnections(ctx context.Context, l *cm.ID, connections int) error {
 	ended := make(chan error, connections)
 	for range connections {
 		request, err := l.Request(ctx)
@@ -257,9 +257,9 @@ func serveConnections(ctx context.Context, l *cm.ID, connections int) error {
 	return all
 }
 
-// connectAll makes connections at once, and ends them when all are there: cmtime has the CQs of the
+// ConnectAll makes connections at once, and ends them when all are there: cmtime has the CQs of the
 // first for the others as well, and cannot make one any more when that is gone.
-func connectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
+func ConnectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
 	ended := make(chan error, connections)
 	var dialling sync.WaitGroup
 	dialling.Add(connections)
@@ -279,4 +279,32 @@ func connectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, conne
 		all = errors.Join(all, <-ended)
 	}
 	return all
+}
+
+// Hear receives as many messages as mckey does unless told otherwise, of those that are sent to a group.
+// As datagrams may be lost, it is enough if some have arrived when ctx ends.
+func Hear(ctx context.Context, c *cm.Channel, local, group netip.Addr) error {
+	m, err := classic.Join(ctx, c, local, group, datagrams)
+	if err != nil {
+		return err
+	}
+	if _, err = ReceiveDatagrams(ctx, m.End); ctx.Err() != nil && m.Received > 0 {
+		err = nil
+	}
+	return errors.Join(err, m.Leave())
+}
+
+// Say sends all messages to a group.
+func Say(ctx context.Context, c *cm.Channel, local, group netip.Addr) error {
+	m, err := classic.Join(ctx, c, local, group, datagrams)
+	if err != nil {
+		return err
+	}
+	for slot := messages; slot < 2*messages && err == nil; slot++ {
+		err = m.Say(slot, messageSize)
+	}
+	if err == nil {
+		_, err = m.Until(ctx, m.Poll, messages, 0)
+	}
+	return errors.Join(err, m.Leave())
 }
