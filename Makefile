@@ -23,7 +23,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths
+.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths conns
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -203,9 +203,15 @@ traffic: guest ## 64 bytes there and back over a Conn beside the verbs, and a st
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) $(CLOCK) -env GOVERBS_KERNEL_TEST=1 $(if $(CLOCK),-env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.8) \
 		cm.test -test.run '^$$' -test.bench '^Benchmark(PingPong|Stream)$$' -test.benchtime $(TRAFFIC)
 
-hosts: $(VMRUN) ## connections between two hosts, with a link that loses packets and is cut, on KERNEL
-	CGO_ENABLED=0 go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
-	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -env GOVERBS_KERNEL_TEST=1 hosts.test -test.v
+CONNS ?= 10100
+conns: $(VMRUN) ## more than 10,000 connections made and closed, and what is left of them, on KERNEL
+	go test -c -trimpath -o $(BUILD)/amd64/conns.test ./cm
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -timeout 1h -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_CONNS=$(CONNS) \
+		conns.test -test.run '^TestConnLeaks$$' -test.v -test.timeout 50m
+
+hosts: guest ## two hosts: connections, rdma-core's programs, peers that die, a link that is bad or cut, on KERNEL
+	go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
+	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) $(GUEST) -file verbs:/bin/verbs -with $(PACKAGES),rdmacm-utils hosts.test -test.v
 
 # The walk tells its seed at the start, and ends by itself if it hangs.
 walk: WALK = 1h
@@ -255,7 +261,7 @@ boot-mlx5cm:
 		interop.test $(RECORD_TEST) $(if $(SKIP-interop),-test.skip '$(SKIP-interop)') --- control.test
 boot-mlx5hosts:
 	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 -with $(PACKAGES),rdmacm-utils \
-		hosts.test --- control.test -test.run '^TestHosts$$'
+		hosts.test -test.skip '^Test(Classic|Peers|Cmtime|PeerKilled|LinkDown|LinkBack|DeviceRemoved)$$' --- control.test -test.run '^TestHosts$$'
 mlx5cm: $(VMRUN) hca verbs testmatrix ## connections, two hosts, interop and rdma-core's programs on a modelled ConnectX, on KERNEL
 	for p in cm test/classic test/control test/hosts test/interop; do \
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \

@@ -1,13 +1,18 @@
 package hosts
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/hca/bench"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // changeLink gives vmlink's arguments to vmlink, or to the fabric of modelled cards, whose
@@ -26,6 +31,9 @@ func changeLink(args []string) error {
 // that is held back takes its own time there, so that some overtake others anyway.
 func changeFabric(args []string) error {
 	loss, delay := 0.0, "0s"
+	if args[0] == "down" {
+		loss = 1
+	}
 	words := args[1:] // behind netem
 	for i := 0; i+1 < len(words); i += 2 {
 		switch words[i] {
@@ -46,4 +54,60 @@ func changeFabric(args []string) error {
 	defer b.Close()
 	_, err = b.Do("fabric %v 0 %s", loss, delay)
 	return err
+}
+
+// Words that control understands, each with a time for which that lasts.
+const (
+	cutWord     = "cut"      // the network interface is down
+	cutAnewWord = "cut-anew" // the same, and the RDMA device is made again when it is up: see remake
+	removeWord  = "remove"   // the RDMA device is deleted
+)
+
+// soon is how long it takes until control does so, for its answer to arrive.
+const soon = 100 * time.Millisecond
+
+// without has this host be without its link or its device for a time.
+func without(what string, lasts time.Duration) error {
+	gone, back := func() error { return changeLink([]string{"down"}) }, func() error { return changeLink([]string{"up"}) }
+	if what == removeWord {
+		gone, back = removeDevice, addDevice
+	}
+	err := gone()
+	time.Sleep(lasts)
+	if err = errors.Join(err, back()); err == nil && what == cutAnewWord {
+		err = remake()
+	}
+	return err
+}
+
+// remake makes the RDMA device again. That of rxe needs it when the kernel's connection manager has sent
+// while the port was down: its QP has failed then, and does not receive any more.
+func remake() error { return errors.Join(removeDevice(), addDevice()) }
+
+// device and netdev are the RDMA device of a host, and the network interface that it is on.
+const (
+	device = "rxe0"
+	netdev = "eth0"
+)
+
+// removeDevice deletes the RDMA device.
+func removeDevice() error { return netlinkrdma.DeleteLink(device) }
+
+// addDevice makes it again, and returns when it has the host's addresses.
+func addDevice() error {
+	if err := netlinkrdma.AddLink(device, netlinkrdma.RXE, netdev); err != nil {
+		return err
+	}
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		dev, err := uverbs.Open(device)
+		if err != nil {
+			continue // its file comes a moment later
+		}
+		table, err := dev.GIDTable(1)
+		dev.Close()
+		if err == nil && slices.ContainsFunc(table, func(e uverbs.GIDEntry) bool { return e.GID.Addr().Unmap().Is4() }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no GID of an IPv4 address after %s", device, limit)
 }

@@ -23,6 +23,9 @@ const (
 
 // TestMain has host 1 serve, until host 2 is through with the tests.
 func TestMain(m *testing.M) {
+	if os.Getenv(roleEnv) != "" {
+		os.Exit(play(os.Args[1:]))
+	}
 	if os.Getenv(testenv.HostEnv) == "1" {
 		if err := serve(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -130,6 +133,23 @@ func control(c *cm.Conn) error {
 			}
 		case "linklocal":
 			answer = linkLocal()
+		case cutWord, cutAnewWord, removeWord: // begins when the answer is under way
+			lasts, err := time.ParseDuration(words[1])
+			if err != nil {
+				answer = failure + err.Error()
+				break
+			}
+			time.AfterFunc(soon, func() {
+				if err := without(words[0], lasts); err != nil {
+					fmt.Println(err) // the test finds nobody
+				}
+			})
+		case startWord, waitWord, killWord:
+			if answer, err = running.do(words); err != nil {
+				answer = failure + err.Error()
+			}
+		default:
+			answer = fmt.Sprintf("%s%q is not understood", failure, words)
 		}
 		if err := c.Send(ctx, []byte(answer)); err != nil {
 			return err
