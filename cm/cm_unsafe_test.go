@@ -212,7 +212,6 @@ func TestRefused(t *testing.T) {
 	}
 	id := value(c.NewID(IPoIB))(t)
 	for cmd, do := range map[uint32]func() error{
-		abi.RDMA_USER_CM_CMD_DESTROY_ID:    id.Close,
 		abi.RDMA_USER_CM_CMD_SET_OPTION:    func() error { return id.SetTOS(1) },
 		abi.RDMA_USER_CM_CMD_NOTIFY:        func() error { return id.Notify(uverbs.EventCommEst) },
 		abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE: func() error { return id.ResolveRoute(time.Second) },
@@ -230,6 +229,15 @@ func TestRefused(t *testing.T) {
 			t.Errorf("command %d: %v", cmd, err)
 		}
 		delete(k.refuse, cmd)
+	}
+	k.refuse[abi.RDMA_USER_CM_CMD_DESTROY_ID] = syscall.EBUSY
+	if err := id.Close(); !errors.Is(err, syscall.EBUSY) || len(c.ids) != 1 {
+		t.Errorf("Close: %v, %d IDs are left", err, len(c.ids))
+	}
+	// What the process may not destroy any more goes with the channel.
+	k.refuse[abi.RDMA_USER_CM_CMD_DESTROY_ID] = syscall.EACCES
+	if err := id.Close(); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "credentials") || len(c.ids) != 0 {
+		t.Errorf("Close: %v, %d IDs are left", err, len(c.ids))
 	}
 	must(t, id.Close(), id.Close())
 	if err := id.Disconnect(); !isClosed(err) {

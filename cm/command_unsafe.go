@@ -22,6 +22,8 @@ type file struct {
 	raw  syscall.RawConn
 	fake func(cmd uint32, in, out unsafe.Pointer) syscall.Errno // stands in for the kernel in tests
 
+	keeper *keeper // whose thread gives the commands, nil if any may
+
 	open sync.RWMutex // held for reading by commands
 	fd   int          // guarded by open: -1 once the file is closed
 }
@@ -42,7 +44,11 @@ func (f *file) close() error {
 	f.open.Lock()
 	defer f.open.Unlock()
 	f.fd = -1
-	return f.f.Close()
+	err := f.f.Close() // waits for who reads events
+	if f.keeper != nil {
+		f.keeper.stop()
+	}
+	return err
 }
 
 // message is a command as it is written.
@@ -85,12 +91,17 @@ func (f *file) write(fd uintptr, o order) syscall.Errno {
 	}
 	size := head + uintptr(o.hdr.In)
 	var errno syscall.Errno
-	if brief(o.hdr.Cmd) {
+	if f.keeper != nil {
+		f.keeper.do(func() { _, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size) })
+	} else if brief(o.hdr.Cmd) {
 		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
 	} else {
 		_, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
 	}
 	runtime.KeepAlive(o)
+	if errno == syscall.EACCES {
+		denied.Store(true)
+	}
 	return errno
 }
 
@@ -114,19 +125,26 @@ func commandInPeace[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	case f.fake != nil:
 		return f.write(uintptr(f.fd), o)
 	}
+	var errno syscall.Errno
+	f.keeper.do(func() { errno = writeInPeace(f.fd, o) })
+	return errno
+}
+
+// writeInPeace writes a command while the thread gets no signals.
+func writeInPeace(fd int, o order) syscall.Errno {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var all, old unix.Sigset_t
 	for i := range all.Val {
 		all.Val[i]-- // 0 less 1: every bit
 	}
-	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
-		return f.write(uintptr(f.fd), o)
-	}
-	_, _, errno := syscall.Syscall(syscall.SYS_WRITE, uintptr(f.fd), uintptr(unsafe.Pointer(o.hdr)), unsafe.Sizeof(*o.hdr)+uintptr(o.hdr.In))
+	masked := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old) == nil // it is better with, and goes without
+	_, _, errno := syscall.Syscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(o.hdr)), unsafe.Sizeof(*o.hdr)+uintptr(o.hdr.In))
 	runtime.KeepAlive(o)
-	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); err != nil && errno == 0 {
-		errno, _ = err.(syscall.Errno)
+	if masked {
+		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); err != nil && errno == 0 {
+			errno, _ = err.(syscall.Errno)
+		}
 	}
 	return errno
 }
@@ -209,7 +227,7 @@ func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
 		return nil, err
 	}
 	if r.errno != 0 {
-		return nil, r.errno
+		return nil, fail("read event", "", r.errno)
 	}
 	return &r.resp, nil
 }

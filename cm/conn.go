@@ -115,31 +115,30 @@ const (
 	recvBit = 1 << 63 // of a work request's ID
 )
 
-// newConn makes a connection's memory and queues on the device that its ID is on, and posts
-// its receives. The ID is the connection's if newConn succeeds.
+// newConn begins a connection on the device that its ID is on. The ID and the use of the hub are the
+// connection's if newConn succeeds.
 func newConn(h *hub, id *ID, o Options) (*Conn, error) {
-	c := &Conn{hub: h, id: id, o: o, held: -1, reading: make(chan struct{}, 1)}
-	if err := c.make(); err != nil {
-		return nil, errors.Join(err, c.releaseAll(id.queues.close()))
+	addrs, index, err := id.addrs()
+	if err != nil {
+		return nil, err
 	}
+	dev, err := useDevice(index)
+	if err != nil {
+		return nil, err
+	}
+	addrs.Device = dev.dev.Name()
+	c := &Conn{hub: h, id: id, o: o, dev: dev, addrs: addrs, held: -1, reading: make(chan struct{}, 1)}
+	id.device.Store(&c.addrs.Device)
 	return c, nil
 }
 
-// make makes memory and queues. What there is when it fails is the caller's to release.
+// make makes memory and queues, and posts the receives. What there is when it fails is the
+// caller's to release, by destroy.
 func (c *Conn) make() (err error) {
 	id, o := c.id, c.o
-	addrs, index, err := id.addrs()
-	if err != nil {
-		return err
-	}
-	if c.dev, err = useDevice(index); err != nil {
-		return err
-	}
 	if c.ask, err = c.dev.askable(); err != nil {
 		return err
 	}
-	c.addrs = addrs
-	c.addrs.Device = c.dev.dev.Name()
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	if onIWARP(c.dev.dev) {
 		recvs++              // for the greeting: a message without a receive would break the connection
@@ -182,9 +181,7 @@ func (c *Conn) releaseAll(closed error) error {
 		c.ctl.release()
 	}
 	c.mu.Unlock()
-	if c.dev != nil {
-		c.dev.release()
-	}
+	c.dev.release()
 	return errors.Join(errs...)
 }
 
@@ -225,7 +222,7 @@ func (c *Conn) start(peer hello, private []byte) {
 	c.private = peer.data
 	c.watch.start(c)
 	c.mu.Unlock()
-	c.hub.watch(c.id, c.event)
+	c.hub.watch(c.id, hubEnd{event: c.event}) // without events it goes on
 }
 
 // greet has the side that has connected send first, as iWARP demands: it says that it is there,
@@ -288,7 +285,7 @@ func (c *Conn) fail(err error) {
 
 // stop has all that is posted flushed, which wakes who waits. The caller holds c.mu.
 func (c *Conn) stop() {
-	if !c.freed {
+	if !c.freed && c.qp != nil {
 		c.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)
 	}
 }
@@ -304,6 +301,15 @@ func (c *Conn) notify() {
 // errReset is what a connection ends with whose peer is gone without a word.
 var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closing the connection: %w", syscall.ECONNRESET)
 
+// why returns what an error is due to that the device, or the peer, has ended the connection with:
+// they do so when the device is being removed, maybe before there is an event that says so.
+func (c *Conn) why(err error) error {
+	if name, nerr := deviceName(c.dev.dev.Info().Index); nerr == nil && name == "" {
+		return errRemoved(c.addrs.Device)
+	}
+	return err
+}
+
 // event takes what the connection manager has to say.
 func (c *Conn) event(e *Event) {
 	c.mu.Lock()
@@ -314,10 +320,15 @@ func (c *Conn) event(e *Event) {
 	switch e.Type {
 	case Disconnected:
 		c.poll() // what has arrived before counts
-		c.fail(errReset)
+		if c.eof {
+			c.fail(errReset)
+		} else {
+			c.fail(c.why(errReset))
+		}
 		c.id.Disconnect() // the peer waits for it
 	case DeviceRemoval:
-		c.fail(fmt.Errorf("device %s is being removed: %w", c.addrs.Device, syscall.ENODEV))
+		c.err = nil // what has failed before has failed for this, or does not matter any more
+		c.fail(errRemoved(c.addrs.Device))
 		c.dev.forget()
 		go c.destroy() // the kernel waits for it
 	}
@@ -456,7 +467,7 @@ func (c *Conn) destroy() error {
 	c.mu.Unlock()
 	c.hub.unwatch(c.id)
 	defer c.hub.releaseSoon()
-	return c.releaseAll(c.id.Close())
+	return c.releaseAll(c.hub.close(c.id))
 }
 
 // change returns a channel that is closed at the next change. The caller holds c.mu.

@@ -290,10 +290,17 @@ func TestConnRefused(t *testing.T) {
 			t.Errorf("Dial with %s: %v", field, err)
 		}
 	}
-	// The port is taken; a context ends.
-	if _, err := Listen(ctx, to, Options{}); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("Listen: %v", err)
+	// The port is taken, also by who listens on more addresses, or would; a context ends.
+	for _, addr := range []string{to, fmt.Sprintf(":%d", l.addr.Port), fmt.Sprintf("0.0.0.0:%d", l.addr.Port)} {
+		if _, err := Listen(ctx, addr, Options{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
+			t.Errorf("Listen on %s: %v", addr, err)
+		}
 	}
+	everywhere := value(Listen(ctx, ":0", Options{}))(t)
+	if _, err := Listen(ctx, fmt.Sprintf("10.1.0.1:%d", everywhere.addr.Port), Options{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
+		t.Errorf("Listen beside a listener on all addresses: %v", err)
+	}
+	must(t, everywhere.Close())
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
 	if _, err := Dial(short, "10.1.0.99:9", Options{}); err == nil {

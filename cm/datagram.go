@@ -31,8 +31,11 @@ func (p *PacketConn) post(slot int) error {
 
 // fail says what an operation has ended with.
 func (p *PacketConn) fail(what string, err error) error {
-	if p.closing.Load() {
+	switch why := p.ended.Load(); {
+	case p.closed.Load():
 		err = errClosed
+	case why != nil:
+		err = *why
 	}
 	return fmt.Errorf("cm: %s: datagrams at %s: %w", what, p.addrs.Local, err)
 }
@@ -138,8 +141,14 @@ func (p *PacketConn) event(e *Event) {
 		e.ID.Close()
 	case DeviceRemoval:
 		p.dev.forget()
-		go p.Close() // the kernel waits for it
+		p.end(errRemoved(p.addrs.Device)) // the kernel waits for it
 	}
+}
+
+// end has p closed for a reason, which later calls return, and those that are under way.
+func (p *PacketConn) end(why error) {
+	p.ended.CompareAndSwap(nil, &why)
+	go p.destroy()
 }
 
 // membership is one in a multicast group. It has an ID of its own, as the kernel lets none that
@@ -188,6 +197,7 @@ func (p *PacketConn) join(ctx context.Context, m *membership, group netip.Addr, 
 	if err := m.id.Bind(netip.AddrPortFrom(p.addrs.Local.IP, 0)); err != nil {
 		return Peer{}, err
 	}
+	m.id.device.Store(&p.addrs.Device)
 	m.id.own.Store(true)
 	if _, err := m.id.Join(group, flags); err != nil {
 		return Peer{}, err
@@ -231,7 +241,7 @@ func (p *PacketConn) leave(group netip.Addr, m *membership) error {
 		}
 		m.dgid = uverbs.GID{}
 	}
-	if err := m.id.Close(); err != nil {
+	if err := p.hub.close(m.id); err != nil {
 		return err
 	}
 	delete(p.joined, group)
@@ -241,13 +251,19 @@ func (p *PacketConn) leave(group netip.Addr, m *membership) error {
 // Close closes p. Calls that are under way return an error that matches [net.ErrClosed] and
 // [os.ErrClosed], as do later ones. Datagrams that are on their way may be lost.
 func (p *PacketConn) Close() error {
+	p.closed.Store(true)
+	return p.destroy()
+}
+
+// destroy gives back all that p has.
+func (p *PacketConn) destroy() error {
 	if p.closing.Swap(true) {
 		return nil
 	}
 	p.hub.unwatch(p.id)
 	defer p.hub.release()
 	if p.qp == nil { // it was never whole
-		return p.releaseAll(p.id.Close())
+		return p.releaseAll(p.hub.close(p.id))
 	}
 	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes who waits
 	p.recv.turn <- struct{}{}
@@ -264,7 +280,7 @@ func (p *PacketConn) Close() error {
 	}
 	// The turns go back after the end: who gets one sees that p is closed.
 	defer func() { <-p.recv.turn; <-p.send.turn }()
-	return errors.Join(append(errs, p.releaseAll(p.id.Close()))...)
+	return errors.Join(append(errs, p.releaseAll(p.hub.close(p.id)))...)
 }
 
 // releaseAll gives back what p has besides its ID and QP, which closed is the outcome of

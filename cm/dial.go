@@ -72,22 +72,18 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 // dial connects to an address.
 func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error) {
 	deepen(0)
-	h, err := useDialHub()
+	h, id, err := newHubID(TCP, useDialHub)
 	if err != nil {
-		return nil, err
-	}
-	id, err := h.channel.NewID(TCP)
-	if err != nil {
-		h.releaseSoon()
 		return nil, err
 	}
 	defer func() {
 		switch {
 		case err == nil:
 		case c == nil:
-			err = errors.Join(err, id.Close())
+			err = errors.Join(err, h.close(id))
 			h.releaseSoon()
 		default:
+			c.dev.lose(err)
 			err = errors.Join(err, c.destroy())
 			c = nil
 		}
@@ -100,6 +96,9 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	}
 	if c, err = newConn(h, id, o); err != nil {
 		return nil, err
+	}
+	if err := c.make(); err != nil {
+		return c, err
 	}
 	answer, err := id.ConnectWait(ctx, c.param(helloRequest, o.PrivateData), ECE{})
 	if err != nil {

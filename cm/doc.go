@@ -42,6 +42,19 @@
 // [ID.ResolveService] looks services up with InfiniBand's subnet administrator; both are of
 // Linux 6.18.
 //
+// # The end of devices, and of rights
+//
+// When a device is removed all that is on it ends with an error that matches ENODEV: connections,
+// datagrams, Dial and the listeners on its address, while one on all addresses goes on with the other
+// devices. An ID gets [DeviceRemoval], unless it is one of a request that was not answered yet. It is to
+// be closed, as all that the program has of the device: the kernel waits for it.
+//
+// The kernel takes commands under the credentials with which a channel was opened, and no others.
+// When the process changes user or group listeners and datagrams end, with EACCES, at the next event
+// for one of them; to the kernel the port is taken until a listener's connections are closed too.
+// Connections stay, but hear only by their own messages whether the peer is there. What is opened
+// afterwards works, if the new user may open the devices.
+//
 // # Errors
 //
 // What is not possible is refused before the kernel is asked, by an [ArgError]. What the

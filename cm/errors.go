@@ -3,7 +3,10 @@ package cm
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 )
 
@@ -53,6 +56,28 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 	return &ArgError{Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
 }
 
+// bindErr is fail for an address that was to be bound to. The kernel says EADDRNOTAVAIL where the port
+// is taken and one of both, who has it or who wants it, is on all addresses: that is EADDRINUSE.
+func bindErr(a *Addr, errno syscall.Errno) error {
+	if errno == syscall.EADDRNOTAVAIL && a.Port != 0 && (a.IP.IsUnspecified() || ownAddr(a)) {
+		errno = syscall.EADDRINUSE
+	}
+	err := fail(opBind, a.String(), errno)
+	if e, ok := err.(*Error); ok && e.Errno == syscall.EINVAL && a.Space == IPoIB {
+		e.Hint = noIPoIB
+	}
+	return err
+}
+
+// ownAddr reports whether an address is one of this host's.
+func ownAddr(a *Addr) bool {
+	all, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
+		prefix, err := netip.ParsePrefix(own.String())
+		return err == nil && prefix.Addr() == a.ip()
+	})
+}
+
 // fail turns an errno into an error, nil if it is 0.
 func fail(op, addr string, errno syscall.Errno) error {
 	switch errno {
@@ -76,9 +101,25 @@ const noIPoIB = "port space ipoib is for the addresses of IPoIB network interfac
 // noDevice explains ENODEV of an address.
 const noDevice = "the way to the address is by a network interface without an RDMA device, such as the loopback interface"
 
+// errRemoved is what ends when a device is being removed, whose name may be empty.
+func errRemoved(device string) error {
+	if device != "" {
+		device = " " + device
+	}
+	return fmt.Errorf("device%s is being removed: %w", device, syscall.ENODEV)
+}
+
+// isRemoved reports whether an error is that of a step during which the device was removed.
+func isRemoved(err error) bool {
+	var e *EventError
+	return errors.As(err, &e) && e.Type == DeviceRemoval
+}
+
 // hint says what a refusal may be due to.
 func hint(op string, errno syscall.Errno) string {
 	switch {
+	case errno == syscall.EACCES && op == opBind:
+		return "ports below 1024 are for who has CAP_NET_BIND_SERVICE; or the channel was opened under other credentials, and is to be opened after changing user or group"
 	case errno == syscall.EACCES:
 		return "the kernel refuses write() to a file opened under other credentials; open the channel after changing user or group"
 	case errno == syscall.EADDRINUSE:

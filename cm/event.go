@@ -112,10 +112,12 @@ func (e *Event) Err() error {
 
 // EventError is what an event with a status means, or one that comes instead of what was
 // waited for. It matches the errno, if the status is one, ECONNREFUSED if the peer has
-// rejected the connection or has no QP for datagrams, and ECONNRESET if it has disconnected.
+// rejected the connection or has no QP for datagrams, ECONNRESET if it has disconnected, and
+// ENODEV if the device is being removed.
 type EventError struct {
 	Type        EventType // Type is that of the event.
 	Addr        string    // Addr is the peer's address, or the group; empty if this side did not choose it.
+	Device      string    // Device is the name of the device that is being removed; empty if it is not known.
 	Status      int32     // Status is a negative errno or the reason of a rejection.
 	PrivateData []byte    // PrivateData is what the peer has sent with a rejection.
 
@@ -132,6 +134,8 @@ func (e *EventError) Error() string {
 	switch {
 	case e.cause != nil:
 		return s + ": " + e.cause.Error()
+	case e.Type == DeviceRemoval && e.Status == 0:
+		return s + ": " + errRemoved(e.Device).Error()
 	case e.Status < 0:
 		errno := syscall.Errno(-e.Status)
 		if s += ": " + errno.Error(); e.hint(errno) != "" {
@@ -190,6 +194,8 @@ func (e *EventError) Unwrap() error {
 		return syscall.Errno(-e.Status)
 	case e.Type == Disconnected:
 		return syscall.ECONNRESET
+	case e.Type == DeviceRemoval:
+		return syscall.ENODEV
 	case e.Type == Rejected || e.Type == Unreachable:
 		return syscall.ECONNREFUSED
 	}

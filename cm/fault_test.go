@@ -10,17 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -113,6 +108,12 @@ func play(role, addr string) {
 		check(syscall.Setuid(nobody))
 		_, err := OpenChannel()
 		fmt.Println(err)
+	case "becomes another user":
+		err := becomeNobody(ctx, addr)
+		if err == nil {
+			err = errors.New("all is well")
+		}
+		fmt.Println(strings.ReplaceAll(err.Error(), "\n", "; "))
 	case "is another user":
 		channel, err := OpenChannel()
 		check(err)
@@ -254,14 +255,6 @@ func TestPeerDies(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestCredentials: who has changed user is told what the kernel minds.
-func TestCredentials(t *testing.T) {
-	testenv.Guest(t)
-	if said := other(t, "is another user", "-"); !strings.Contains(said, "permission denied") || !strings.Contains(said, "credentials") {
-		t.Errorf("Bind says %q", said)
-	}
-}
-
 // TestCloseAtOnce: both sides close at the same time, with messages under way.
 func TestCloseAtOnce(t *testing.T) {
 	before := quiet(t)
@@ -321,6 +314,54 @@ func TestCloseWakes(t *testing.T) {
 	}
 }
 
+// TestListenerLingers: a listener that is closed closes what waits to be accepted all at once, so
+// that peers that do not take what was sent to them hold it up no longer than one does.
+func TestListenerLingers(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	const n = 5
+	o := small
+	o.Linger, o.AckTimeout = time.Hour, time.Minute
+	l := value(Listen(ctx, "10.1.0.1:0", o))(t)
+	clients := make([]*Conn, n)
+	for i := range clients {
+		clients[i] = value(Dial(ctx, l.Addr().String(), small))(t)
+	}
+	until(t, "all wait", func() bool { return len(l.ready) == n })
+	servers := make([]*Conn, n)
+	for i := range servers {
+		servers[i] = <-l.ready
+		l.ready <- servers[i]
+		must(t, clients[i].qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)) // it acknowledges nothing
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	for _, c := range servers {
+		until(t, "it is being closed", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.closing && c.users == 0 && c.err == nil || c.ended
+		})
+	}
+	select {
+	case err := <-closed:
+		t.Errorf("the listener is closed: %v", err)
+	default:
+	}
+	for _, c := range servers {
+		c.mu.Lock()
+		c.fail(syscall.ETIMEDOUT)
+		c.mu.Unlock()
+	}
+	if err := <-closed; !errors.Is(err, syscall.ETIMEDOUT) || strings.Count(err.Error(), "connection with") != n {
+		t.Errorf("Close: %v", err)
+	}
+	for _, c := range clients {
+		c.Close()
+	}
+	nothingLeft(t, before)
+}
+
 // TestListenerCloses: connections that wait to be accepted end with the listener, and those
 // beyond the backlog are refused.
 func TestListenerCloses(t *testing.T) {
@@ -345,111 +386,6 @@ func TestListenerCloses(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 	nothingLeft(t, before)
-}
-
-// removable returns a device with an address, and what removes it.
-func removable(t *testing.T) (device, addr string, remove func() error) {
-	t.Helper()
-	testenv.Guest(t)
-	if testenv.TheRig().Driver == "mlx5" {
-		return unbindable(t)
-	}
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "cr0"}, PeerName: "cr1"}))
-	dev, peer := value(netlink.LinkByName("cr0"))(t), value(netlink.LinkByName("cr1"))(t)
-	t.Cleanup(func() { netlink.LinkDel(dev) })
-	must(t, netlink.AddrAdd(dev, value(netlink.ParseAddr("10.9.0.1/24"))(t)), netlink.LinkSetUp(peer), netlink.LinkSetUp(dev),
-		netlinkrdma.AddLink("rxecr", netlinkrdma.LinkKind(testenv.TheRig().Driver), "cr0"))
-	return "rxecr", "10.9.0.1", func() error { return netlinkrdma.DeleteLink("rxecr") }
-}
-
-// unbindable is removable for mlx5: the second device, whose driver is told to leave it, and
-// after the test to take it back.
-func unbindable(t *testing.T) (device, addr string, remove func() error) {
-	t.Helper()
-	device = testenv.TheRig().Devices[1]
-	found := value(filepath.Glob("/sys/class/infiniband/" + device + "/device/mlx5_core.rdma.*"))(t)
-	if len(found) != 1 {
-		t.Fatalf("%s is on %q", device, found)
-	}
-	tell := func(what string) error {
-		return os.WriteFile("/sys/bus/auxiliary/drivers/mlx5_ib.rdma/"+what, []byte(filepath.Base(found[0])), 0)
-	}
-	removed := false
-	t.Cleanup(func() {
-		if !removed {
-			return
-		}
-		must(t, tell("bind"))
-		until(t, "the device is back with its address", func() bool {
-			dev, err := uverbs.Open(device)
-			if err != nil {
-				return false
-			}
-			defer dev.Close()
-			has := func(e uverbs.GIDEntry) bool { return e.GID.Addr().Unmap() == second }
-			return slices.ContainsFunc(value(dev.GIDTable(1))(t), has)
-		})
-	})
-	return device, second.String(), func() error {
-		err := tell("unbind")
-		removed = err == nil
-		return err
-	}
-}
-
-// TestDeviceRemoved: every call returns when the device goes, and it can go.
-func TestDeviceRemoved(t *testing.T) {
-	device, addr, remove := removable(t)
-	before := quiet(t)
-	ctx := within(t)
-	l := value(Listen(ctx, addr+":0", Options{}))(t)
-	client, server := value(Dial(ctx, l.Addr().String(), Options{}))(t), value(l.Accept(ctx))(t)
-	if d := client.addrs.Device; d != device {
-		t.Fatalf("the connection is on %s", d)
-	}
-	var all sync.WaitGroup
-	removed := func(what string, err error) {
-		if errors.Is(err, uverbs.WCLocQPOpErr) {
-			return // the port is down a moment before the device is gone
-		}
-		if !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, net.ErrClosed) || err == nil {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	all.Go(func() {
-		var err error
-		for err == nil {
-			err = client.Send(ctx, make([]byte, 5000))
-		}
-		removed("Send", err)
-	})
-	all.Go(func() {
-		_, err := client.Recv(ctx)
-		removed("Recv", err)
-	})
-	all.Go(func() {
-		var err error
-		for err == nil {
-			_, err = server.Recv(ctx)
-		}
-		removed("Recv", err)
-	})
-	time.Sleep(50 * time.Millisecond)
-	must(t, remove())
-	all.Wait()
-	client.Close()
-	server.Close()
-	must(t, l.Close())
-	for end := time.Now().Add(6 * timeout); ; time.Sleep(20 * time.Millisecond) {
-		_, err := netlinkrdma.DeviceByName(device)
-		after := use(t)
-		if err != nil && after.goroutines <= before.goroutines && after.files <= before.files {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("looking for the device: %v; there was %+v, and is %+v", err, before, after)
-		}
-	}
 }
 
 // TestKeepAlive: an idle connection notices that its peer is gone, if nobody says so.

@@ -2,7 +2,10 @@ package cm
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -10,13 +13,14 @@ import (
 
 // device is an open device with a PD, and memory, that its connections share.
 type device struct {
-	dev   *uverbs.Device
-	pd    *uverbs.PD
-	pool  pool
-	first pool // for what each connection has from the beginning
-	cqs   completionPool
-	ask   *uverbs.MR // on iWARP: memory that peers may read, see Conn.probe; guarded by devices.mu
-	refs  int        // guarded by devices.mu
+	dev     *uverbs.Device
+	pd      *uverbs.PD
+	pool    pool
+	first   pool // for what each connection has from the beginning
+	cqs     completionPool
+	ask     *uverbs.MR // on iWARP: memory that peers may read, see Conn.probe; guarded by devices.mu
+	refs    int        // guarded by devices.mu
+	closing bool       // guarded by devices.mu: it is about to be closed
 
 	askBuf *uverbs.Buffer // of ask
 }
@@ -56,23 +60,31 @@ func useDevice(index uint32) (*device, error) {
 	return d, nil
 }
 
-// release ends one use of the device, which is closed soon after the last one. If the program
-// still has memory registered with the PD, both stay open for the next connection.
+// release ends one use of the device, which is closed soon after the last one, and as soon as the
+// program has no more memory registered with the PD.
 func (d *device) release() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
 	if d.refs--; d.refs > 0 {
 		return
 	}
-	if devices.open[d.dev.Info().Index] != d { // forgotten
-		d.close()
+	if devices.open[d.dev.Info().Index] == d || !d.close() { // else it is forgotten: the kernel waits for it
+		d.closeSoon()
+	}
+}
+
+// closeSoon closes the device in a moment, if it is of no use then, or when it can be closed.
+func (d *device) closeSoon() {
+	if d.closing {
 		return
 	}
+	d.closing = true
 	time.AfterFunc(moment, func() {
 		devices.mu.Lock()
 		defer devices.mu.Unlock()
-		if d.refs == 0 {
-			d.close()
+		d.closing = false
+		if d.refs == 0 && !d.close() {
+			d.closeSoon()
 		}
 	})
 }
@@ -110,14 +122,22 @@ func (d *device) closeAsk() error {
 	return d.askBuf.Close()
 }
 
-// close closes the device, if it can. The caller holds devices.mu.
-func (d *device) close() {
+// close closes the device, and reports whether it could. The caller holds devices.mu.
+func (d *device) close() bool {
 	if d.closeAsk() != nil || d.pool.close() != nil || d.first.close() != nil || d.cqs.close() != nil || d.pd.Close() != nil {
-		return
+		return false
 	}
 	d.dev.Close()
 	if index := d.dev.Info().Index; devices.open[index] == d {
 		delete(devices.open, index)
+	}
+	return true
+}
+
+// lose is forget if err says that the device is being removed.
+func (d *device) lose(err error) {
+	if d != nil && isRemoved(err) {
+		d.forget()
 	}
 }
 
@@ -136,9 +156,16 @@ type hub struct {
 	channel *Channel
 
 	mu    sync.Mutex
-	users int                  // guarded by mu
-	over  bool                 // guarded by mu: nobody reads the channel any more
-	ends  map[*ID]func(*Event) // guarded by mu
+	users int            // guarded by mu
+	over  bool           // guarded by mu: nobody reads the channel any more
+	why   error          // guarded by mu: why it is over
+	ends  map[*ID]hubEnd // guarded by mu
+}
+
+// hubEnd is who has an ID of a hub.
+type hubEnd struct {
+	event  func(*Event) // is called with the ID's events
+	broken func(error)  // is called when there will be no more events; nil if the end goes on without
 }
 
 // dialHub is the hub of connections that were dialled, nil if there are none.
@@ -153,7 +180,7 @@ func newHub() (*hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &hub{channel: c, users: 1, ends: map[*ID]func(*Event){}}
+	h := &hub{channel: c, users: 1, ends: map[*ID]hubEnd{}}
 	go h.run()
 	return h, nil
 }
@@ -166,13 +193,11 @@ func (h *hub) run() {
 	for {
 		e, err := h.channel.nextReading()
 		if err != nil { // it is closed, or the process has other credentials by now
-			h.mu.Lock()
-			h.over = true
-			h.mu.Unlock()
+			h.end(err)
 			return
 		}
 		h.mu.Lock()
-		do := h.ends[e.owner()]
+		do := h.ends[e.owner()].event
 		h.mu.Unlock()
 		if do != nil {
 			do(e)
@@ -182,12 +207,47 @@ func (h *hub) run() {
 	}
 }
 
-// watch has do called with the events of an ID, also with those that are there.
-func (h *hub) watch(id *ID, do func(*Event)) {
+// end tells all that are to know that there are no more events.
+func (h *hub) end(err error) {
 	h.mu.Lock()
-	h.ends[id] = do
+	h.over, h.why = true, err
+	ends := slices.Collect(maps.Values(h.ends))
 	h.mu.Unlock()
+	for _, e := range ends {
+		if e.broken != nil {
+			e.broken(err)
+		}
+	}
+}
+
+// watch has an end called with the events of an ID, also with those that are there.
+func (h *hub) watch(id *ID, e hubEnd) {
+	h.mu.Lock()
+	h.ends[id] = e
+	why := h.why
+	h.mu.Unlock()
+	if why != nil && e.broken != nil {
+		e.broken(why)
+	}
 	h.channel.share(id)
+}
+
+// retire has no more users come to the hub.
+func (h *hub) retire() {
+	h.mu.Lock()
+	h.over = true
+	h.mu.Unlock()
+}
+
+// close closes an ID. One that the process may not destroy any more, as it has other credentials,
+// the kernel destroys with the hub's channel.
+func (h *hub) close(id *ID) error {
+	err := id.Close()
+	if err != nil && id.gone.Load() {
+		h.retire()
+		return nil
+	}
+	return err
 }
 
 // unwatch ends that.
@@ -244,6 +304,29 @@ func useDialHub() (*hub, error) {
 	}
 	dialHub.hub = h
 	return h, nil
+}
+
+// newHubID makes an ID on a hub: on that for dialling, or on one of its own. If the process has
+// changed user or group since the hub was opened, it takes another one.
+func newHubID(space PortSpace, use func() (*hub, error)) (*hub, *ID, error) {
+	for first := true; ; first = false {
+		h, err := use()
+		if err != nil {
+			return nil, nil, err
+		}
+		id, err := h.channel.NewID(space)
+		if err == nil {
+			return h, id, nil
+		}
+		denied := errors.Is(err, syscall.EACCES)
+		if denied {
+			h.retire()
+		}
+		h.releaseSoon()
+		if !denied || !first {
+			return nil, nil, err
+		}
+	}
 }
 
 // releaseSoon is release in a moment, if it would be the last.

@@ -22,8 +22,9 @@ type ID struct {
 	handle  uint32
 	uid     uint64 // that events carry
 	channel atomic.Pointer[Channel]
-	remote  atomic.Pointer[Addr] // what was to be resolved, for messages
-	own     atomic.Bool          // events are for Wait alone, not for Next
+	remote  atomic.Pointer[Addr]   // what was to be resolved, for messages
+	device  atomic.Pointer[string] // the name of its device, for messages, once it was asked for
+	own     atomic.Bool            // events are for Wait alone, not for Next
 	queues  queues
 
 	ackTimeout uverbs.AckTimeout // of a QP that the ID drives, instead of the kernel's; 0 is that
@@ -92,11 +93,10 @@ func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
 	if addr != nil {
 		about = addr.String()
 	}
-	err := fail(op, about, errno)
-	if e, ok := err.(*Error); ok && e.Errno == syscall.EINVAL && op == opBind && id.space == IPoIB {
-		e.Hint = noIPoIB
+	if op == opBind {
+		return bindErr(addr, errno)
 	}
-	return err
+	return fail(op, about, errno)
 }
 
 // mayDial reports whether the kernel may connect by TCP for the ID, as it does on iWARP.
@@ -147,6 +147,14 @@ func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) e
 func (id *ID) to() string {
 	if a := id.remote.Load(); a != nil {
 		return a.String()
+	}
+	return ""
+}
+
+// on returns the name of the ID's device, for messages, empty if that is not known.
+func (id *ID) on() string {
+	if name := id.device.Load(); name != nil {
+		return *name
 	}
 	return ""
 }
@@ -408,7 +416,8 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 // Close destroys the ID (rdma_destroy_id): a listener no longer listens, and a connection
 // that was not ended is. The QP and the SRQ that were created on it are closed first; one
 // that was made otherwise the program closes itself, before. Who waits for an event of the
-// ID gets an error that matches [os.ErrClosed].
+// ID gets an error that matches [os.ErrClosed]. With EACCES, as the process has changed user or
+// group, the ID is closed too, but what the kernel has of it goes with its channel.
 func (id *ID) Close() error {
 	id.closing.Lock()
 	defer id.closing.Unlock()
@@ -419,12 +428,12 @@ func (id *ID) Close() error {
 		return err
 	}
 	c := id.channel.Load()
-	if errno := destroy(c.file, id.handle); errno != 0 {
-		return fail("destroy ID", "", errno)
+	errno := destroy(c.file, id.handle)
+	if errno == 0 || errno == syscall.EACCES {
+		id.gone.Store(true)
+		c.drop(id)
 	}
-	id.gone.Store(true)
-	c.drop(id)
-	return nil
+	return fail("destroy ID", "", errno)
 }
 
 // destroy destroys the kernel's ID. The kernel drops the events of it that nobody has read.

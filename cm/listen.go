@@ -16,8 +16,8 @@ type Listener struct {
 	addr Addr
 	o    Options
 
-	ctx    context.Context // ends with the listener
-	cancel context.CancelFunc
+	ctx    context.Context // ends with the listener, its cause says why
+	cancel context.CancelCauseFunc
 	ready  chan *Conn
 	wg     sync.WaitGroup // of requests that are being answered
 
@@ -37,24 +37,22 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHub()
+	h, id, err := newHubID(TCP, newHub)
 	if err != nil {
-		return nil, err
-	}
-	id, err := h.channel.NewID(TCP)
-	if err != nil {
-		h.release()
 		return nil, err
 	}
 	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog)}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
 	if err = id.Bind(addrs[0]); err == nil {
 		all, err = id.Addrs()
 	}
 	if err == nil {
 		l.addr = all.Local
-		h.watch(id, l.event)
+		err = all.reachable()
+	}
+	if err == nil {
+		h.watch(id, hubEnd{l.event, l.cancel})
 		err = id.Listen(o.Backlog)
 	}
 	if err != nil {
@@ -66,11 +64,19 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 // Addr returns the address that the listener is on.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// event takes a request.
+// event takes what the connection manager has to say. A listener on all addresses is on no device,
+// and goes on without one that is removed.
 func (l *Listener) event(e *Event) {
-	if e.Type != ConnectRequest {
-		return
+	switch e.Type {
+	case ConnectRequest:
+		l.request(e)
+	case DeviceRemoval:
+		l.cancel(errRemoved(l.id.on()))
 	}
+}
+
+// request takes a request.
+func (l *Listener) request(e *Event) {
 	l.mu.Lock()
 	full, closed := l.waiting >= l.o.Backlog, l.closed
 	if !full && !closed {
@@ -119,57 +125,60 @@ func (l *Listener) done() {
 }
 
 // accept makes a connection of a request.
-func (l *Listener) accept(ctx context.Context, e *Event) (c *Conn, err error) {
+func (l *Listener) accept(ctx context.Context, e *Event) (*Conn, error) {
 	if !l.hub.use() {
 		return nil, errors.Join(errClosed, e.ID.Close())
 	}
-	defer func() {
-		switch {
-		case err == nil:
-		case c == nil:
-			refuse(e.ID, err.Error())
-			err = errors.Join(err, e.ID.Close())
-			l.hub.release()
-		default:
-			err = errors.Join(err, c.destroy())
-			c = nil
-		}
-	}()
 	peer, err := parseHello(e.Param.PrivateData, helloRequest)
+	var c *Conn
+	if err == nil {
+		c, err = newConn(l.hub, e.ID, l.o)
+	}
 	if err != nil {
-		return nil, err
+		refuse(e.ID, err.Error())
+		defer l.hub.release()
+		return nil, errors.Join(err, l.hub.close(e.ID))
 	}
-	data, err := l.check(e.ID, peer)
+	if p, perr := l.prepare(c, peer, &e.Param); perr != nil {
+		refuse(e.ID, perr.Error())
+		err = perr
+	} else {
+		err = e.ID.AcceptWait(ctx, p, ECE{})
+	}
 	if err != nil {
-		return nil, err
-	}
-	if err := e.ID.setOptions(l.o); err != nil {
-		return nil, err
-	}
-	if c, err = newConn(l.hub, e.ID, l.o); err != nil {
-		return nil, err
-	}
-	c.mute = onIWARP(c.dev.dev)
-	p := c.param(helloAnswer, data)
-	p.ResponderResources = min(p.ResponderResources, e.Param.ResponderResources)
-	p.InitiatorDepth = min(p.InitiatorDepth, e.Param.InitiatorDepth)
-	if err = e.ID.AcceptWait(ctx, p, ECE{}); err != nil {
-		return c, err
+		c.dev.lose(err)
+		return nil, errors.Join(err, c.destroy())
 	}
 	c.start(peer, e.Param.PrivateData)
 	return c, nil
 }
 
+// prepare asks the program about a request, makes what the connection needs, and returns the
+// parameters of the answer.
+func (l *Listener) prepare(c *Conn, peer hello, asked *ConnParam) (ConnParam, error) {
+	data, err := l.check(c, peer)
+	if err == nil {
+		err = c.id.setOptions(l.o)
+	}
+	if err == nil {
+		err = c.make()
+	}
+	if err != nil {
+		return ConnParam{}, err
+	}
+	c.mute = onIWARP(c.dev.dev)
+	p := c.param(helloAnswer, data)
+	p.ResponderResources = min(p.ResponderResources, asked.ResponderResources)
+	p.InitiatorDepth = min(p.InitiatorDepth, asked.InitiatorDepth)
+	return p, nil
+}
+
 // check asks the program about a request, and returns the answer's private data.
-func (l *Listener) check(id *ID, peer hello) ([]byte, error) {
+func (l *Listener) check(c *Conn, peer hello) ([]byte, error) {
 	if l.o.Check == nil {
 		return l.o.PrivateData, nil
 	}
-	a, err := id.Addrs()
-	if err != nil {
-		return nil, err
-	}
-	data, err := l.o.Check(&Request{Local: a.Local, Remote: a.Remote, PrivateData: peer.data})
+	data, err := l.o.Check(&Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data})
 	if err == nil && len(data) > MaxAcceptData {
 		err = argErr("Check", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
 	}
@@ -177,21 +186,33 @@ func (l *Listener) check(id *ID, peer hello) ([]byte, error) {
 }
 
 // Accept waits for the next connection. Setting one up goes on without it, so that a peer that
-// is slow in it holds up no other. The error matches [net.ErrClosed] after Close.
+// is slow in it holds up no other. The error matches [net.ErrClosed] after Close. A listener on an
+// address of a device that is removed ends with ENODEV, and any with EACCES when the process has
+// changed user or group since, as the kernel has no more requests for it then.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-l.ready:
 		l.done()
 		return c, nil
 	case <-l.ctx.Done():
-		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, errClosed)
+		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, l.ended())
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, ctx.Err())
 	}
 }
 
+// ended returns why the listener has ended.
+func (l *Listener) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return errClosed
+	}
+	return context.Cause(l.ctx)
+}
+
 // Close stops listening. Connections that Accept has returned stay; those that it has not are
-// closed, and requests are rejected.
+// closed, all at once, so that it takes [Options].Linger at most, and requests are rejected.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -201,18 +222,24 @@ func (l *Listener) Close() error {
 	l.closed = true
 	l.mu.Unlock()
 	l.hub.unwatch(l.id)
-	errs := []error{l.id.Close()}
-	l.cancel()
+	errs := []error{l.hub.close(l.id)}
+	l.cancel(errClosed)
 	l.wg.Wait()
-	for {
+	var closing sync.WaitGroup
+	for n := len(l.ready); n > 0; n-- {
 		select {
 		case c := <-l.ready:
-			errs = append(errs, c.Close())
-			continue
-		default:
+			closing.Go(func() {
+				if err := c.Close(); err != nil {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					errs = append(errs, err)
+				}
+			})
+		default: // an Accept has taken it
 		}
-		break
 	}
+	closing.Wait()
 	l.hub.release()
 	return errors.Join(errs...)
 }

@@ -40,7 +40,19 @@ func findDevice() (netlinkrdma.CharDev, error) {
 }
 
 // open opens the connection manager's device at a path.
-func open(dev netlinkrdma.CharDev, path string) (*file, error) {
+func open(dev netlinkrdma.CharDev, path string) (f *file, err error) {
+	k := newKeeper()
+	k.do(func() { f, err = openHere(dev, path) })
+	if err != nil {
+		k.stop()
+		return nil, err
+	}
+	f.keeper = k
+	return f, nil
+}
+
+// openHere is open by the thread that calls it.
+func openHere(dev netlinkrdma.CharDev, path string) (*file, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w%s", &os.PathError{Op: "open", Path: path, Err: err}, openHint(dev, path, err))

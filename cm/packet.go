@@ -34,7 +34,9 @@ type PacketConn struct {
 	under      int     // guarded by send.turn: those that are on their way
 	ahs        ahCache // guarded by send.turn
 
-	closing atomic.Bool
+	closing atomic.Bool           // it is being closed, or has ended
+	closed  atomic.Bool           // Close was called
+	ended   atomic.Pointer[error] // what p has ended with by itself
 
 	mu     sync.Mutex
 	joined map[netip.Addr]*membership // guarded by mu
@@ -180,7 +182,7 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 		err = p.make()
 	}
 	if err == nil {
-		p.hub.watch(p.id, p.event)
+		p.hub.watch(p.id, hubEnd{p.event, p.end})
 		err = p.id.Listen(0)
 	}
 	if err != nil {
@@ -212,22 +214,18 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 		}
 	}
 	if err != nil {
+		p.dev.lose(err)
 		return nil, errors.Join(fmt.Errorf("cm: dial %s for datagrams: %w", address, err), p.Close())
 	}
 	p.peer = &Peer{answer.UD.AH, answer.UD.QPN, answer.UD.QKey}
-	p.hub.watch(p.id, p.event)
+	p.hub.watch(p.id, hubEnd{p.event, p.end})
 	return p, nil
 }
 
 // newPacketConn makes one with an ID and nothing else.
 func newPacketConn(o PacketOptions) (*PacketConn, error) {
-	h, err := newHub()
+	h, id, err := newHubID(UDP, newHub)
 	if err != nil {
-		return nil, err
-	}
-	id, err := h.channel.NewID(UDP)
-	if err != nil {
-		h.release()
 		return nil, err
 	}
 	return &PacketConn{hub: h, id: id, o: o, held: -1, joined: map[netip.Addr]*membership{}}, nil
@@ -236,6 +234,9 @@ func newPacketConn(o PacketOptions) (*PacketConn, error) {
 // make makes memory and queues on the device of the ID, and posts the receives.
 func (p *PacketConn) make() error {
 	addrs, index, err := p.id.addrs()
+	if err == nil {
+		err = addrs.reachable()
+	}
 	if err != nil {
 		return err
 	}
@@ -245,6 +246,7 @@ func (p *PacketConn) make() error {
 	p.addrs = addrs
 	dev := p.dev.dev
 	p.addrs.Device = dev.Name()
+	p.id.device.Store(&p.addrs.Device)
 	port, err := dev.QueryPort(addrs.Port)
 	if err != nil {
 		return err

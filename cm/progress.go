@@ -161,9 +161,9 @@ func (c *Conn) complete(wc *uverbs.WC) {
 		case wc.Status == uverbs.WCRetryExcErr:
 			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
 		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr || wc.Status == uverbs.WCLocQPOpErr):
-			c.fail(errReset) // TCP's connection is gone; an event will say so too
+			c.fail(c.why(errReset)) // TCP's connection is gone; an event will say so too
 		default:
-			c.fail(c.qp.Err(wc))
+			c.fail(c.why(c.qp.Err(wc)))
 		}
 		return
 	}
@@ -266,7 +266,7 @@ func (c *Conn) control(h header) {
 // be sent.
 func (c *Conn) post(b *uverbs.SendBuilder) error {
 	if err := b.Post(); errors.Is(err, syscall.ENOTCONN) { // on iWARP, before an event says so
-		c.fail(fmt.Errorf("%w: %w", errReset, err))
+		c.fail(c.why(fmt.Errorf("%w: %w", errReset, err)))
 	} else if err != nil {
 		c.fail(err)
 	} else {

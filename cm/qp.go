@@ -70,6 +70,8 @@ func (id *ID) check(op string, pd *uverbs.PD) error {
 	case a.Port == 0:
 		return &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of one, or resolve one"}
 	case index == pd.Device().Info().Index:
+		name := pd.Device().Name()
+		id.device.Store(&name)
 		return nil
 	}
 	name, err := deviceName(index)

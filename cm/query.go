@@ -3,6 +3,7 @@ package cm
 import (
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
@@ -25,8 +26,19 @@ func (id *ID) Addrs() (Addrs, error) {
 	if err != nil || a.Port == 0 { // no device yet
 		return a, err
 	}
-	a.Device, err = deviceName(index)
+	if a.Device, err = deviceName(index); err == nil {
+		id.device.Store(&a.Device)
+	}
 	return a, err
+}
+
+// reachable returns an error if nobody can connect to a local address, as the kernel has found no
+// device for it. It lets loopback addresses be bound to.
+func (a *Addrs) reachable() error {
+	if a.Port != 0 || a.Local.IP.IsUnspecified() {
+		return nil
+	}
+	return &Error{Op: opBind, Addr: a.Local.String(), Errno: syscall.ENODEV, Hint: noDevice}
 }
 
 // addrs is Addrs without the device's name, but with its index, if it has a port.

@@ -90,7 +90,7 @@ func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event
 		return e, err
 	}
 	if !slices.Contains(want, e.Type) {
-		return e, &EventError{Type: e.Type, Addr: id.to(), PrivateData: e.Param.PrivateData}
+		return e, &EventError{Type: e.Type, Addr: id.to(), Device: id.on(), PrivateData: e.Param.PrivateData}
 	}
 	return e, nil
 }
