@@ -73,6 +73,20 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	return c, k
 }
 
+// interposed opens a channel of the kernel's, and has look called with each command before it is
+// given, with its request.
+func interposed(t *testing.T, look func(cmd uint32)) *Channel {
+	t.Helper()
+	c := value(OpenChannel())(t)
+	c.file.fake = func(cmd uint32, in, _ unsafe.Pointer) syscall.Errno {
+		look(cmd)
+		hdr := (*abi.CmdHdr)(unsafe.Add(in, -int(unsafe.Sizeof(abi.CmdHdr{}))))
+		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, uintptr(c.file.fd), uintptr(unsafe.Pointer(hdr)), unsafe.Sizeof(*hdr)+uintptr(hdr.In))
+		return errno
+	}
+	return c
+}
+
 // TestBindBytes compares addresses with struct sockaddr_in and sockaddr_in6.
 func TestBindBytes(t *testing.T) {
 	c, k := newFake(t)

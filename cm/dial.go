@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -44,7 +45,7 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 }
 
 // Dial connects to a listener, by "host:port". A host with several addresses is tried at one
-// after the other. The end of ctx ends it; without a deadline it may take as long as the
+// after the other, each of which has its share of the time that is left. The end of ctx ends it; without a deadline it may take as long as the
 // kernel tries, which is over a minute for a host that does not answer. A rejection matches
 // ECONNREFUSED, and is a [*RefusedError] if the peer has said why.
 func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
@@ -57,8 +58,8 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 		return nil, err
 	}
 	var errs []error
-	for _, a := range addrs {
-		c, err := dial(ctx, a, o)
+	for i, a := range addrs {
+		c, err := dialUntil(ctx, len(addrs)-i, a, o)
 		if err == nil {
 			return c, nil
 		}
@@ -67,6 +68,19 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 		}
 	}
 	return nil, errors.Join(errs...)
+}
+
+// dialUntil is dial to the first of so many addresses, with its share of the time that is left, which
+// is some seconds if there are.
+func dialUntil(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*Conn, error) {
+	const least = 2 * time.Second
+	if end, ok := ctx.Deadline(); ok && addrs > 1 {
+		left := time.Until(end)
+		short, cancel := context.WithTimeout(ctx, max(left/time.Duration(addrs), min(least, left)))
+		defer cancel()
+		ctx = short
+	}
+	return dial(ctx, to, o)
 }
 
 // dial connects to an address.
@@ -97,10 +111,14 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	if c, err = newConn(h, id, o); err != nil {
 		return nil, err
 	}
+	data, err := c.prepare()
+	if err != nil {
+		return c, err
+	}
 	if err := c.make(); err != nil {
 		return c, err
 	}
-	answer, err := id.ConnectWait(ctx, c.param(helloRequest, o.PrivateData), ECE{})
+	answer, err := id.ConnectWait(ctx, c.param(helloRequest, data), ECE{})
 	if err != nil {
 		return c, refusal(err)
 	}
@@ -113,6 +131,18 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 		return c, err
 	}
 	return c, nil
+}
+
+// prepare asks the program for the request's private data.
+func (c *Conn) prepare() ([]byte, error) {
+	if c.o.Prepare == nil {
+		return c.o.PrivateData, nil
+	}
+	data, err := c.o.Prepare(c.PD())
+	if err == nil && len(data) > MaxDialData {
+		err = argErr("Prepare", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxDialData)
+	}
+	return data, err
 }
 
 // deepen has the goroutine's stack grow to what making a connection needs, if it must: at once, and

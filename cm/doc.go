@@ -10,6 +10,9 @@
 // Conn has no goroutine; those that wait in its methods poll for all of them, for a while or
 // always or not at all before they park ([WaitMode]).
 //
+// Memory that the peer is to write to or read can be told of by private data: [Options].Prepare and
+// [Request] have the PD to register it with before there is a connection.
+//
 // [ListenPacket] and [DialPacket] make a [PacketConn], for datagrams and multicast.
 //
 // To speak to a program that does not use Conn, take the steps below.

@@ -70,6 +70,25 @@ func ExampleConn_Write() {
 	check(conn.Write(ctx, mr.SGE(0, buf.Len()), remote))
 }
 
+// Each side tells the other of its memory in its private data: the client before it connects, the
+// server while it decides on the request.
+func ExampleRemote() {
+	ctx := context.Background()
+	share := func(pd *uverbs.PD) ([]byte, error) {
+		buf := must(uverbs.AllocBuffer(1 << 20))
+		mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
+		return cm.RemoteOf(mr).MarshalBinary()
+	}
+	l := must(cm.Listen(ctx, ":7471", cm.Options{Check: func(r *cm.Request) ([]byte, error) { return share(r.PD) }}))
+	defer l.Close()
+
+	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{Prepare: share}))
+	defer conn.Close()
+	var remote cm.Remote // the server's
+	check(remote.UnmarshalBinary(conn.PrivateData()))
+	fmt.Printf("%d bytes to write to\n", remote.Length)
+}
+
 // Members of a multicast group say hello to each other.
 func ExamplePacketConn_Join() {
 	ctx := context.Background()

@@ -178,7 +178,7 @@ func (l *Listener) check(c *Conn, peer hello) ([]byte, error) {
 	if l.o.Check == nil {
 		return l.o.PrivateData, nil
 	}
-	data, err := l.o.Check(&Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data})
+	data, err := l.o.Check(&Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data, PD: c.PD()})
 	if err == nil && len(data) > MaxAcceptData {
 		err = argErr("Check", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
 	}

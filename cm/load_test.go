@@ -178,7 +178,7 @@ func TestConnLeaks(t *testing.T) {
 					}
 					refused.Add(1)
 				case 7: // ends somewhere on the way
-					short, cancel := context.WithTimeout(ctx, time.Duration(i%5)*time.Millisecond)
+					short, cancel := context.WithTimeout(ctx, time.Duration(i/10%6)*time.Millisecond)
 					if c, err := Dial(short, l.Addr().String(), small); err == nil {
 						c.Close()
 					}

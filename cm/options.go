@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // WaitMode says how a [Conn] waits for what is to come.
@@ -63,6 +65,11 @@ type Options struct {
 	TOS        uint8         // TOS is the type of service of what is sent.
 
 	LocalAddr netip.AddrPort // LocalAddr is where Dial dials from; the zero value is any.
+	// Prepare is called by Dial, if it is set, once it is known which device the way to the peer is
+	// by, with the PD for the connection's memory: see [Conn.PD]. The data that it returns is the
+	// request's private data instead of PrivateData, such as a [Remote]; an error ends the attempt.
+	// There is one for each of the host's addresses.
+	Prepare func(*uverbs.PD) ([]byte, error)
 
 	Backlog int // Backlog is how many connections of a listener may wait for Accept; zero is 1024.
 	// Check decides on the requests to a listener, if it is set: the data that it returns is the
@@ -76,6 +83,10 @@ type Request struct {
 	Local       Addr   // Local is the address that was dialled.
 	Remote      Addr   // Remote is the peer's address.
 	PrivateData []byte // PrivateData is what the peer has sent.
+
+	// PD is what memory for the connection is to be registered with, as one whose [Remote] goes with
+	// the answer: see [Conn.PD].
+	PD *uverbs.PD
 }
 
 // Limits of the options.

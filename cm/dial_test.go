@@ -1,0 +1,386 @@
+package cm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestDialCancelled: the end of the context ends Dial in each of its steps, and nothing is left of it.
+func TestDialCancelled(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	c := value(OpenChannel())(t)
+	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0)) // nobody answers what comes
+	l := value(Listen(ctx, "10.1.0.1:0", small))(t)
+
+	var mu sync.Mutex
+	var when uint32
+	var cancel context.CancelFunc // called when that command is given
+	h := &hub{channel: interposed(t, func(cmd uint32) {
+		mu.Lock()
+		defer mu.Unlock()
+		if cmd == when {
+			cancel()
+		}
+	}), users: 1, ends: map[*ID]hubEnd{}}
+	go h.run()
+	dialHub.mu.Lock()
+	dialHub.hub = h
+	dialHub.mu.Unlock()
+	steps := map[string]uint32{
+		"making the ID": abi.RDMA_USER_CM_CMD_CREATE_ID, "the address": abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, "the route": abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
+		"the addresses": abi.RDMA_USER_CM_CMD_QUERY, "the request": abi.RDMA_USER_CM_CMD_CONNECT,
+	}
+	if !testenv.TheRig().IWARP() {
+		steps["the QP"] = abi.RDMA_USER_CM_CMD_INIT_QP_ATTR
+	}
+	for step, cmd := range steps {
+		mu.Lock()
+		var short context.Context
+		short, cancel = context.WithCancel(ctx)
+		when = cmd
+		mu.Unlock()
+		conn, err := Dial(short, to.String(), small)
+		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), to.String()) {
+			t.Errorf("%s: %v, %v", step, conn, err)
+		}
+		mu.Lock()
+		when = 0
+		cancel()
+		mu.Unlock()
+	}
+	// While it waits for what does not come: a neighbour, and an answer.
+	for _, addr := range []string{"10.1.0.99:9", to.String()} {
+		short, stop := context.WithCancel(ctx)
+		go func() {
+			defer stop()
+			for sent := 0; sent < 1000; sent++ { // until it waits, and some more
+				h.channel.mu.Lock()
+				if len(h.channel.waiters) < 2 { // one is the hub's
+					sent = 0
+				}
+				h.channel.mu.Unlock()
+			}
+		}()
+		if conn, err := Dial(short, addr, small); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), addr) {
+			t.Errorf("%s: %v, %v", addr, conn, err)
+		}
+	}
+	// At the last step it is as well if it is ready.
+	short, stop := context.WithCancel(ctx)
+	mu.Lock()
+	when, cancel = abi.RDMA_USER_CM_CMD_ACCEPT, stop
+	mu.Unlock()
+	if conn, err := Dial(short, l.Addr().String(), small); err == nil {
+		must(t, conn.Close())
+	} else if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	stop()
+	must(t, l.Close())
+	h.release()
+	for { // requests that were sent before it was too late, whose senders are gone
+		e := takeNow(c)
+		if e == nil {
+			break
+		}
+		if e.Type == ConnectRequest {
+			must(t, e.ID.Close())
+		}
+	}
+	must(t, silent.Close(), c.Close())
+	nothingLeft(t, before)
+}
+
+// takeNow returns an event that is there, or nil.
+func takeNow(c *Channel) *Event {
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	e, err := c.Next(ctx)
+	if err != nil {
+		return nil
+	}
+	return e
+}
+
+// listenNow makes a listener, which the caller closes.
+func listenNow(t *testing.T, c *Channel, at netip.AddrPort) (*ID, netip.AddrPort) {
+	t.Helper()
+	id := value(c.NewID(TCP))(t)
+	must(t, id.Bind(at), id.Listen(0))
+	return id, netip.AddrPortFrom(at.Addr(), value(id.Addrs())(t).Local.Port)
+}
+
+// TestDialStrangers: a listener that does not speak the protocol, or does not mean well.
+func TestDialStrangers(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	c := value(OpenChannel())(t)
+	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0))
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	pd := value(dev.AllocPD())(t)
+	cq := value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
+	answer := hello{helloAnswer, 4, 100, []byte("data"), 0}.encode()
+	change := func(i int, b byte) []byte {
+		changed := bytes.Clone(answer)
+		changed[i] = b
+		return changed
+	}
+	for name, s := range map[string]struct {
+		reject, vanish bool
+		data           []byte
+		is             error
+		say            string
+	}{
+		"nothing":                      {is: syscall.EPROTO, say: "no greeting"},
+		"text":                         {data: []byte("SSH-2.0-OpenSSH_9.2"), is: syscall.EPROTO, say: "no greeting"},
+		"as much as there can be":      {data: bytes.Repeat([]byte{0xff}, 196), is: syscall.EPROTO, say: "no greeting"},
+		"version 9":                    {data: change(2, 9), is: syscall.EPROTO, say: "version 9"},
+		"a request":                    {data: change(3, helloRequest), is: syscall.EPROTO, say: "kind 1"},
+		"a refusal, and it accepts":    {data: change(3, helloRefusal), is: syscall.EPROTO, say: "kind 3"},
+		"no room":                      {data: change(5, 0), is: syscall.EPROTO, say: "0 messages"},
+		"a huge room":                  {data: change(4, 0xff), is: syscall.EPROTO, say: "messages"},
+		"no size":                      {data: change(11, 0), is: syscall.EPROTO, say: "of 0 bytes"},
+		"a huge size":                  {data: change(8, 0xff), is: syscall.EPROTO, say: "bytes"},
+		"more at first than there is":  {data: change(6, 5), is: syscall.EPROTO, say: "5 of them at first"},
+		"more data than there is":      {data: change(7, 250), is: syscall.EPROTO, say: "250 bytes of data"},
+		"a rejection":                  {reject: true, is: syscall.ECONNREFUSED, say: "reject"},
+		"a rejection with text":        {reject: true, data: []byte("go away"), is: syscall.ECONNREFUSED, say: "reject"},
+		"a rejection with an answer":   {reject: true, data: answer, is: syscall.ECONNREFUSED, say: "reject"},
+		"a rejection that is too long": {reject: true, data: bytes.Repeat([]byte{0xff}, 148), is: syscall.ECONNREFUSED, say: "reject"},
+		"a refusal of control characters": {reject: true, data: hello{kind: helloRefusal, data: []byte("\x1b[2J\x00")}.encode(), is: syscall.ECONNREFUSED,
+			say: `refuses: "\x1b[2J\x00"`},
+		"no answer, and it ends": {vanish: true, is: syscall.ECONNREFUSED, say: to.String()},
+	} {
+		done := make(chan error, 1)
+		go func() {
+			conn, err := Dial(ctx, to.String(), small)
+			if err == nil {
+				err = errors.Join(errors.New("it is connected"), conn.Close())
+			}
+			done <- err
+		}()
+		e := value(silent.Request(ctx))(t)
+		switch {
+		case s.vanish:
+		case s.reject:
+			must(t, e.ID.Reject(s.data, ReasonConsumer))
+		default:
+			value(e.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+			must(t, e.ID.Accept(ConnParam{PrivateData: s.data, RNRRetryCount: 6}, ECE{}))
+		}
+		if s.vanish {
+			must(t, e.ID.Close())
+		}
+		err := <-done
+		if !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), to.String()) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if ctx.Err() != nil {
+			t.Fatal(ctx.Err())
+		}
+		must(t, e.ID.Close())
+	}
+	// One that says nothing: the context is the only end.
+	short, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		done <- second1(Dial(short, to.String(), small))
+	}()
+	e := value(silent.Request(ctx))(t)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("no answer: %v", err)
+	}
+	must(t, e.ID.Close(), silent.Close(), c.Close(), cq.Close(), pd.Close(), dev.Close())
+	nothingLeft(t, before)
+}
+
+// TestAdvertised: each side tells the other of memory in its private data, and both write to it.
+func TestAdvertised(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	type advertised struct {
+		pd  *uverbs.PD
+		buf *uverbs.Buffer
+		mr  *uverbs.MR
+	}
+	register := func(pd *uverbs.PD) (advertised, []byte) {
+		buf := value(uverbs.AllocBuffer(4096))(t)
+		mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+		return advertised{pd, buf, mr}, value(RemoteOf(mr).MarshalBinary())(t)
+	}
+	var mine, its advertised
+	l := value(Listen(ctx, "10.1.0.1:0", Options{Check: func(r *Request) (data []byte, err error) {
+		if string(r.PrivateData) == "" {
+			return nil, errors.New("no memory")
+		}
+		its, data = register(r.PD)
+		return data, nil
+	}}))(t)
+	prepare := func(pd *uverbs.PD) (data []byte, err error) {
+		mine, data = register(pd)
+		return data, nil
+	}
+	client := value(Dial(ctx, l.Addr().String(), Options{Prepare: prepare, PrivateData: []byte("not this")}))(t)
+	server := value(l.Accept(ctx))(t)
+	if client.PD() != mine.pd || server.PD() != its.pd {
+		t.Error("the PD is not that of the connection")
+	}
+	for _, s := range []struct {
+		name      string
+		from      *Conn
+		own, peer advertised
+	}{{"the client", client, mine, its}, {"the server", server, its, mine}} {
+		var remote Remote
+		must(t, remote.UnmarshalBinary(s.from.PrivateData()))
+		if remote != RemoteOf(s.peer.mr) {
+			t.Errorf("%s is told of %+v", s.name, remote)
+		}
+		copy(s.own.buf.Bytes()[1000:], "by "+s.name)
+		must(t, s.from.Write(ctx, s.own.mr.SGE(1000, 20), remote.At(2000)))
+		if !bytes.HasPrefix(s.peer.buf.Bytes()[2000:], []byte("by "+s.name)) {
+			t.Errorf("%s has written %q", s.name, s.peer.buf.Bytes()[2000:2020])
+		}
+	}
+	// Attempts that fail release what there is.
+	mem := mine
+	broken := errors.New("no way")
+	if _, err := Dial(ctx, l.Addr().String(), Options{Prepare: func(*uverbs.PD) ([]byte, error) { return nil, broken }}); !errors.Is(err, broken) {
+		t.Errorf("Dial: %v", err)
+	}
+	var arg *ArgError
+	if _, err := Dial(ctx, l.Addr().String(), Options{Prepare: func(*uverbs.PD) ([]byte, error) { return make([]byte, MaxDialData+1), nil }}); !errors.As(err, &arg) || arg.Op != "Prepare" {
+		t.Errorf("Dial: %v", err)
+	}
+	var refused *RefusedError
+	if _, err := Dial(ctx, l.Addr().String(), Options{}); !errors.As(err, &refused) || refused.Why != "no memory" {
+		t.Errorf("Dial: %v", err)
+	}
+	for _, m := range []advertised{mem, its} {
+		must(t, m.mr.Close(), m.buf.Close())
+	}
+	must(t, client.Close(), server.Close(), l.Close())
+	nothingLeft(t, before)
+}
+
+// TestNoDevice: addresses of interfaces without an RDMA device, and of none.
+func TestNoDevice(t *testing.T) {
+	testenv.Guest(t)
+	before := quiet(t)
+	ctx := within(t)
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "plain0"}, PeerName: "plain1"}))
+	plain, peer := value(netlink.LinkByName("plain0"))(t), value(netlink.LinkByName("plain1"))(t)
+	t.Cleanup(func() { must(t, netlink.LinkDel(plain)) })
+	must(t, netlink.AddrAdd(plain, value(netlink.ParseAddr("10.7.0.1/24"))(t)), netlink.AddrAdd(peer, value(netlink.ParseAddr("10.7.0.2/24"))(t)),
+		netlink.LinkSetUp(peer), netlink.LinkSetUp(plain))
+	packets := !testenv.TheRig().IWARP()
+	for _, s := range []struct {
+		addr string
+		is   error
+		say  string
+	}{
+		{"127.0.0.1:0", syscall.ENODEV, "loopback"},
+		{"[::1]:0", syscall.ENODEV, "loopback"},
+		{"10.7.0.1:0", syscall.ENODEV, "without an RDMA device"},
+		{"192.0.2.1:0", syscall.EADDRNOTAVAIL, "no network interface"},
+	} {
+		if l, err := Listen(ctx, s.addr, Options{}); !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), s.addr) {
+			t.Errorf("Listen %s: %v, %v", s.addr, l, err)
+		}
+		if !packets {
+			continue
+		}
+		if p, err := ListenPacket(ctx, s.addr, PacketOptions{}); !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), s.addr) {
+			t.Errorf("ListenPacket %s: %v, %v", s.addr, p, err)
+		}
+	}
+	for _, s := range []struct {
+		addr string
+		is   error
+		say  string
+	}{
+		{"127.0.0.1:9", syscall.ENODEV, "loopback"},
+		{"[::1]:9", syscall.ENODEV, "loopback"},
+		{"10.7.0.1:9", syscall.ENODEV, "without an RDMA device"}, // its own address
+		{"10.7.0.2:9", syscall.ENODEV, "without an RDMA device"}, // a neighbour of its
+	} {
+		for _, o := range []Options{{}, {LocalAddr: netip.MustParseAddrPort("10.7.0.1:0")}} {
+			if strings.HasPrefix(s.addr, "[") && o.LocalAddr.IsValid() {
+				continue
+			}
+			short, cancel := context.WithTimeout(ctx, 2*timeout)
+			if _, err := Dial(short, s.addr, o); !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), s.addr) {
+				t.Errorf("Dial %s from %s: %v", s.addr, o.LocalAddr, err)
+			}
+			if packets {
+				if _, err := DialPacket(short, s.addr, PacketOptions{LocalAddr: o.LocalAddr}); !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), s.addr) {
+					t.Errorf("DialPacket %s from %s: %v", s.addr, o.LocalAddr, err)
+				}
+			}
+			cancel()
+		}
+	}
+	nothingLeft(t, before)
+}
+
+// TestDialNames: a host's name, one with several addresses of which the last answers, and one that
+// nobody has.
+func TestDialNames(t *testing.T) {
+	testenv.Guest(t)
+	ctx := within(t)
+	const hosts = "/etc/hosts"
+	old, err := os.ReadFile(hosts)
+	must(t, os.MkdirAll("/etc", 0o755), os.WriteFile(hosts, []byte("10.1.0.1 one\n10.1.0.99 several\n10.1.0.2 several\n10.1.0.1 several\n10.1.0.99 nobody\n127.0.0.1 nobody\n"), 0o644))
+	t.Cleanup(func() {
+		if err != nil {
+			must(t, os.Remove(hosts))
+		} else {
+			must(t, os.WriteFile(hosts, old, 0o644))
+		}
+	})
+	l := newListener(t, small)
+	_, port, _ := strings.Cut(l.Addr().String(), ":")
+	o := small
+	attempts := 0
+	o.Prepare = func(*uverbs.PD) ([]byte, error) { attempts++; return []byte("by name"), nil }
+	for name, atMost := range map[string]int{"one": 1, "several": 2} {
+		attempts = 0
+		dialCtx, cancel := context.WithTimeout(ctx, 2*timeout)
+		conn := value(Dial(dialCtx, name+":"+port, o))(t)
+		cancel()
+		server := value(l.Accept(ctx))(t)
+		if string(server.PrivateData()) != "by name" || conn.RemoteAddr().String() != l.Addr().String() || attempts < 1 || attempts > atMost {
+			t.Errorf("%s is at %s, after %d attempts", name, conn.RemoteAddr(), attempts)
+		}
+		must(t, conn.Close(), server.Close())
+	}
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := Dial(short, "nobody:"+port, small); err == nil || !strings.Contains(err.Error(), "10.1.0.99:"+port) && !strings.Contains(err.Error(), "127.0.0.1:"+port) {
+		t.Errorf("Dial nobody: %v", err)
+	}
+	if _, err := Dial(ctx, "no-such-host.invalid:"+port, small); err == nil || !strings.Contains(err.Error(), "no-such-host.invalid") {
+		t.Errorf("Dial no-such-host.invalid: %v", err)
+	}
+	// A listener too.
+	named := value(Listen(ctx, "one:0", small))(t)
+	if named.addr.IP != first {
+		t.Errorf("it listens on %s", named.addr)
+	}
+	must(t, named.Close())
+}
