@@ -250,15 +250,18 @@ mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, o
 	rm -f $(MODES:%=$(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-%.*.json)
 	+$(AT_ONCE) -j1 $(MODES:%=boot-mlx5-%)
 
-# Connections are on RoCE alone: on InfiniBand they need a subnet administrator, which the model has not.
+# Connections are on RoCE, but for those by GIDs: on InfiniBand those by IP addresses need a subnet
+# administrator, which the model has not.
 SKIP-cm      =
 SKIP-interop =
-.PHONY: boot-mlx5cm boot-mlx5hosts
+.PHONY: boot-mlx5cm boot-mlx5gid boot-mlx5hosts
 boot-mlx5cm:
 	cd $(BUILD)/amd64 && $(RECORD) -driver mlx5-roce -name cm $(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
 		-timeout 20m -with $(CONTROLWITH) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
 		cm.test $(RECORD_TEST) $(if $(SKIP-cm),-test.skip '$(SKIP-cm)') --- classic.test $(RECORD_TEST) --- \
 		interop.test $(RECORD_TEST) $(if $(SKIP-interop),-test.skip '$(SKIP-interop)') --- control.test
+boot-mlx5gid:
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -device mlx5,mode=ib $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 cm.test -test.run '^TestGID'
 boot-mlx5hosts:
 	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 -with $(PACKAGES),rdmacm-utils \
 		hosts.test -test.skip '^Test(Classic|Peers|Cmtime|PeerKilled|LinkDown|LinkBack|DeviceRemoved)$$' --- control.test -test.run '^TestHosts$$'
@@ -266,7 +269,7 @@ mlx5cm: $(VMRUN) hca verbs testmatrix ## connections, two hosts, interop and rdm
 	for p in cm test/classic test/control test/hosts test/interop; do \
 		go test -c -trimpath -o $(BUILD)/amd64/$$(basename $$p).test ./$$p || exit 1; \
 	done
-	+$(AT_ONCE) -j1 boot-mlx5cm boot-mlx5hosts
+	+$(AT_ONCE) -j1 boot-mlx5cm boot-mlx5gid boot-mlx5hosts
 
 # As of mlx5, for soft iWARP, which has the tests of connections as well. It gives a handshake five
 # seconds, so that there is less load.

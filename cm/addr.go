@@ -15,6 +15,7 @@ type Addr struct {
 	IP    netip.Addr // IP may have a zone, as link-local addresses must.
 	Port  uint16     // Port is 0 where the kernel shall choose.
 	Space PortSpace  // Space is what Port is a port of.
+	PKey  uint16     // PKey is the partition, if IP is the GID of an InfiniBand port, and else 0: see [GIDAddr].
 
 	scope int // index of the zone's interface
 }
@@ -56,7 +57,12 @@ func (a Addr) String() string {
 }
 
 // storage returns the address as the kernel has it.
-func (a Addr) storage() (abi.KernelSockaddrStorage, uint16) { return sockaddr(a) }
+func (a Addr) storage() (abi.KernelSockaddrStorage, uint16) {
+	if a.isGID() {
+		return a.gidStorage()
+	}
+	return sockaddr(a)
+}
 
 // PortSpace says what a port is a port of, and what transport an ID has (enum
 // rdma_ucm_port_space).

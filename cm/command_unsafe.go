@@ -269,6 +269,8 @@ func getPort(from *uint16) uint16 {
 func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 	a := Addr{Space: space}
 	switch *s.SsFamily() {
+	case afIB:
+		return gidAddress(s, space)
 	case unix.AF_INET:
 		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(s))
 		a.IP, a.Port = netip.AddrFrom4(sa.Addr), getPort(&sa.Port)

@@ -45,6 +45,14 @@
 // [ID.ResolveService] looks services up with InfiniBand's subnet administrator; both are of
 // Linux 6.18.
 //
+// # InfiniBand
+//
+// From an IP address the kernel finds the device by the network interface: on RoCE that of the
+// device, on InfiniBand that of IP over InfiniBand, which has no carrier without a subnet administrator.
+// The address of an InfiniBand port may also be its GID: [GIDAddr], [ID.BindTo] and [ID.ResolveTo]; with
+// [ID.SetPath] no administrator is needed then. Dial and Listen take IP addresses alone. Port space
+// [IB] is for addresses of both kinds, with ports of its own.
+//
 // # The end of devices, and of rights
 //
 // When a device is removed all that is on it ends with an error that matches ENODEV: connections,

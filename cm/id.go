@@ -114,8 +114,7 @@ func (id *ID) Bind(local netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	s, size := a.storage()
-	return do(id, opBind, &a, abi.RDMA_USER_CM_CMD_BIND, &abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
+	return id.BindTo(a)
 }
 
 // ResolveAddr looks for the device and the way to an address, from a local one or, if that is
@@ -126,21 +125,13 @@ func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) e
 	if err != nil {
 		return err
 	}
-	ms, err := milliseconds("ResolveAddr", timeout)
-	if err != nil {
-		return err
-	}
-	req := abi.ResolveAddr{ID: id.handle, TimeoutMs: ms}
-	req.DstAddr, req.DstSize = to.storage()
+	var from Addr
 	if local.IsValid() {
-		from, err := AddrOf(id.space, local)
-		if err != nil {
+		if from, err = AddrOf(id.space, local); err != nil {
 			return err
 		}
-		req.SrcAddr, req.SrcSize = from.storage()
 	}
-	id.remote.Store(&to)
-	return do(id, opResolve, &to, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
+	return id.ResolveTo(from, to, timeout)
 }
 
 // to returns the address that was to be resolved, for messages.

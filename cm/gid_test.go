@@ -1,0 +1,97 @@
+package cm
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestGIDAddrBytes compares an address with struct sockaddr_ib.
+func TestGIDAddrBytes(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	gid := uverbs.GID{0: 0xfe, 1: 0x80, 15: 9}
+	a := GIDAddr(TCP, gid, 0x1234)
+	must(t, id.BindTo(a))
+	want := []byte{101, 0, 0, 0, 48, 0, 0, 0, 27, 0, 0xff, 0xff, 0, 0, 0, 0, 0xfe, 0x80, 31: 9, 36: 1, 6, 0x12, 0x34,
+		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}
+	got := k.last[abi.RDMA_USER_CM_CMD_BIND][:len(want)]
+	if !bytes.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	s, _ := a.storage()
+	if back := address(&s, TCP); back != a || back.String() != "[fe80::9]:4660" {
+		t.Errorf("%+v becomes %+v", a, back)
+	}
+	var arg *ArgError
+	for field, err := range map[string]error{
+		"local":  id.BindTo(GIDAddr(UDP, gid, 1)),
+		"remote": id.ResolveTo(Addr{}, Addr{Space: TCP}, timeout),
+	} {
+		if !errors.As(err, &arg) || arg.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	must(t, id.Close())
+}
+
+// TestGIDAddr connects two InfiniBand ports by their GIDs and a route that was given, without IP and
+// without a subnet administrator, in both port spaces of connections.
+func TestGIDAddr(t *testing.T) {
+	c := openKernel(t)
+	rig := testenv.TheRig()
+	if !rig.InfiniBand() {
+		id := newID(t, c, TCP)
+		if err := id.BindTo(GIDAddr(TCP, uverbs.GID{0: 0xfe, 1: 0x80, 15: 9}, 0)); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("a GID without InfiniBand: %v", err)
+		}
+		return
+	}
+	port := func(name string) (uverbs.GID, uint16) {
+		dev := value(uverbs.Open(name))(t)
+		defer dev.Close()
+		return value(dev.QueryGID(1, 0))(t).GID, value(dev.QueryPort(1))(t).LID
+	}
+	sgid, slid := port(rig.Devices[0])
+	dgid, dlid := port(rig.Devices[1])
+	// Without a subnet administrator nobody knows the way.
+	lost := newID(t, c, TCP)
+	must(t, lost.ResolveTo(Addr{}, GIDAddr(TCP, dgid, 9), timeout))
+	next(t, c, AddrResolved)
+	must(t, lost.ResolveRoute(timeout/5))
+	if e := next(t, c, RouteError); e.ID != lost || e.Err() == nil || !strings.Contains(e.Err().Error(), GIDAddr(TCP, dgid, 9).String()) {
+		t.Errorf("event is %+v, %v", e, e.Err())
+	}
+	for _, space := range []PortSpace{TCP, IB} {
+		l := newID(t, c, space)
+		must(t, l.BindTo(GIDAddr(space, dgid, 0)), l.Listen(0))
+		a := value(l.Addrs())(t)
+		if a.Local.IP != netip.AddrFrom16(dgid) || a.Local.Port == 0 || a.Device != rig.Devices[1] || a.Local.PKey == 0 {
+			t.Fatalf("listener at %+v", a)
+		}
+		id := newID(t, c, space)
+		must(t, id.ResolveTo(GIDAddr(space, sgid, 0), GIDAddr(space, dgid, a.Local.Port), timeout))
+		next(t, c, AddrResolved)
+		must(t, id.SetPath(Path{SGID: sgid, DGID: dgid, SLID: slid, DLID: dlid, PKey: defaultPKey, MTU: uverbs.MTU1024, Rate: 3, Lifetime: 14, Reversible: true, Count: 1,
+			MTUSelector: Exactly, RateSelector: Exactly, LifetimeSelector: Exactly}))
+		next(t, c, RouteResolved)
+		client, server := establish(t, c, id)
+		copy(client.mr.Bytes(), "by LID")
+		must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 6)}}))
+		client.poll(t)
+		if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "by LID" {
+			t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
+		}
+		must(t, id.Disconnect())
+		if e := next(t, c, Disconnected); e.ID != server.id {
+			t.Error("disconnected is another ID")
+		}
+	}
+}
