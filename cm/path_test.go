@@ -187,6 +187,26 @@ func TestSpaceIB(t *testing.T) {
 	}
 }
 
+// TestSpaceIBTraffic: in that port space there are connections as in TCP's.
+func TestSpaceIBTraffic(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "port space ib")
+	_, addr := listen(t, c, IB, second)
+	id := newID(t, c, IB)
+	resolve(t, c, id, addr)
+	client, server := establish(t, c, id)
+	copy(client.mr.Bytes(), "in InfiniBand's port space")
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 26)}}))
+	client.poll(t)
+	if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "in InfiniBand's port space" {
+		t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
+	}
+	must(t, id.Disconnect())
+	if e := next(t, c, Disconnected); e.ID != server.id {
+		t.Error("disconnected is another ID")
+	}
+}
+
 // TestSpaceIPoIB: the addresses of Ethernet are not for port space IPoIB.
 func TestSpaceIPoIB(t *testing.T) {
 	c := openKernel(t)

@@ -1,0 +1,271 @@
+package cm
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestECE: options for enhanced connections go both ways, and who does not like them says so.
+func TestECE(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "options for enhanced connections")
+	_, addr := listen(t, c, TCP, first)
+	ask := func(ece ECE) (*ID, *Event) {
+		id := newID(t, c, TCP)
+		resolve(t, c, id, addr)
+		client := newEnd(t, id, uverbs.RC)
+		must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}, ece))
+		request := next(t, c, ConnectRequest)
+		t.Cleanup(func() { must(t, request.ID.Close()) })
+		if request.ECE != ece {
+			t.Errorf("the request has %+v, want %+v", request.ECE, ece)
+		}
+		return id, request
+	}
+	its := ECE{VendorID: 0x15b3, Options: 0x10000005}
+	id, request := ask(its)
+	server := newEnd(t, request.ID, uverbs.RC)
+	server.to(t, uverbs.RTR)
+	server.to(t, uverbs.RTS)
+	mine := ECE{VendorID: 0x15b3, Options: 0x1}
+	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}, mine))
+	if e := next(t, c, ConnectResponse); e.ID != id || e.ECE != mine {
+		t.Errorf("the answer has %+v, want %+v", e.ECE, mine)
+	}
+	id, request = ask(ECE{})
+	must(t, request.ID.Reject(nil, ReasonVendorOption))
+	if e := next(t, c, Rejected); e.ID != id || e.Status != int32(ReasonVendorOption) || !strings.Contains(e.Err().Error(), "enhanced connections") {
+		t.Errorf("event is %+v, %v", e, e.Err())
+	}
+}
+
+// TestNotify: a side that hears from its peer before that says that it is ready tells the connection
+// manager, and is connected.
+func TestNotify(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "MODIFY_QP to RTS")
+	_, addr := listen(t, c, TCP, first)
+	id := newID(t, c, TCP)
+	resolve(t, c, id, addr)
+	client := newEnd(t, id, uverbs.RC)
+	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}, ECE{}))
+	request := next(t, c, ConnectRequest)
+	t.Cleanup(func() { must(t, request.ID.Close()) })
+	server := newEnd(t, request.ID, uverbs.RC)
+	server.to(t, uverbs.RTR)
+	server.to(t, uverbs.RTS)
+	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}, ECE{}))
+	next(t, c, ConnectResponse)
+	client.to(t, uverbs.RTR)
+	client.to(t, uverbs.RTS)
+	must(t, client.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{client.mr.SGE(0, 10)}}))
+	server.poll(t) // though the client has not said that it is ready
+	must(t, request.ID.Notify(uverbs.EventCommEst))
+	if e := next(t, c, Established); e.ID != request.ID {
+		t.Error("established is another ID")
+	}
+	must(t, id.Establish()) // comes late, and does no harm
+	must(t, request.ID.Disconnect())
+	if e := next(t, c, Disconnected); e.ID != id {
+		t.Error("disconnected is another ID")
+	}
+	if err := newID(t, c, TCP).Notify(uverbs.EventCommEst); err == nil {
+		t.Error("an ID without a device is notified")
+	}
+}
+
+// TestReuseAddr: IDs that both allow it share an address, and others do not.
+func TestReuseAddr(t *testing.T) {
+	c := openKernel(t)
+	one := newID(t, c, TCP)
+	must(t, one.SetReuseAddr(true), one.Bind(netip.AddrPortFrom(first, 0)))
+	addr := netip.AddrPortFrom(first, value(one.Addrs())(t).Local.Port)
+	if err := newID(t, c, TCP).Bind(addr); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
+		t.Errorf("an ID that does not share: %v", err)
+	}
+	off := newID(t, c, TCP)
+	must(t, off.SetReuseAddr(true), off.SetReuseAddr(false))
+	if err := off.Bind(addr); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("an ID that does not share any more: %v", err)
+	}
+	two := newID(t, c, TCP)
+	must(t, two.SetReuseAddr(true), two.Bind(addr))
+	if err := two.Listen(0); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a listener on a shared address: %v", err)
+	}
+	must(t, one.Close(), two.Listen(0))
+}
+
+// TestAFOnly: a listener on all addresses of IPv6 is one for IPv4 too, unless it is told not to.
+func TestAFOnly(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "reasons of rejections")
+	ctx := within(t)
+	for _, only := range []bool{false, true} {
+		l := newID(t, c, TCP)
+		must(t, l.SetAFOnly(only), l.Bind(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)))
+		port := value(l.Addrs())(t).Local.Port
+		v4 := newID(t, c, TCP)
+		if err := v4.Bind(netip.AddrPortFrom(netip.IPv4Unspecified(), port)); only && err != nil || !only && !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("IPv6 only is %t: the same port for IPv4: %v", only, err)
+		}
+		must(t, v4.Close(), l.Listen(0))
+		for _, ip := range []netip.Addr{first, netip.MustParseAddr("fd00:1::1")} {
+			id := newID(t, c, TCP)
+			must(t, id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(ip, port)))
+			client := newEnd(t, id, uverbs.RC)
+			must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}, ECE{}))
+			if reached := !only || ip.Is6(); reached {
+				e := next(t, c, ConnectRequest)
+				must(t, e.ID.Reject(nil, ReasonConsumer), e.ID.Close())
+				e = value(id.Wait(ctx))(t)
+				if e.Status != int32(ReasonConsumer) {
+					t.Errorf("%s: %v", ip, e.Err())
+				}
+			} else if e := value(id.Wait(ctx))(t); e.Type != Rejected { // by the kernel: l gets no request
+				t.Errorf("IPv6 only, %s: %s, %v", ip, e.Type, e.Err())
+			}
+		}
+		must(t, l.Close())
+	}
+}
+
+// TestSRQOfID: QPs of both sides take their receives from SRQs of their IDs.
+func TestSRQOfID(t *testing.T) {
+	c := openKernel(t)
+	ctx := within(t)
+	l, addr := listen(t, c, TCP, first)
+	pd, cq := openPD(t)
+	buf := value(uverbs.AllocBuffer(8192))(t)
+	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+	defer func() { must(t, mr.Close(), buf.Close()) }()
+	create := func(id *ID, wr uint64) (*uverbs.QP, *uverbs.SRQ) {
+		srq := value(id.CreateSRQ(pd, uverbs.SRQOptions{MaxWR: 4, MaxSGE: 1}))(t)
+		must(t, srq.PostRecv(wr, mr.SGE(int(wr)*1024, 1024)))
+		return value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t), srq
+	}
+	id := newID(t, c, TCP)
+	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
+	clientQP, _ := create(id, 1)
+	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}, ECE{}))
+	request := value(l.Request(ctx))(t)
+	if !testenv.TheRig().IWARP() && !request.Param.SRQ {
+		t.Errorf("the request does not tell of the SRQ: %+v", request.Param)
+	}
+	serverQP, serverSRQ := create(request.ID, 2)
+	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 6}, ECE{}))
+	if e := value(id.Wait(ctx))(t); e.Type != Established {
+		t.Fatalf("event is %s, %v", e.Type, e.Err())
+	}
+	if e := value(request.ID.Wait(ctx))(t); e.Type != Established {
+		t.Fatalf("event is %s, %v", e.Type, e.Err())
+	}
+	e := end{cq: cq}
+	for i, from := range []*uverbs.QP{clientQP, serverQP} {
+		text := []string{"to the server", "to the client"}[i]
+		copy(buf.Bytes()[4096:], text)
+		must(t, from.PostSend(uverbs.SendWR{ID: 9, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{mr.SGE(4096, len(text))}}))
+		for range 2 {
+			e.qp = from
+			wc := e.poll(t)
+			if wc.ID == 9 {
+				continue
+			}
+			if want := uint64(2 - i); wc.ID != want || string(buf.Bytes()[wc.ID*1024:][:wc.ByteLen]) != text {
+				t.Errorf("received %q by %d, want %q by %d", buf.Bytes()[wc.ID*1024:][:wc.ByteLen], wc.ID, text, want)
+			}
+		}
+	}
+	must(t, request.ID.Close())
+	if err := serverSRQ.PostRecv(3); !isClosed(err) {
+		t.Errorf("the SRQ of a closed ID: %v", err)
+	}
+}
+
+// TestTimewaitExit: after the end of a connection there is an event when its QP may be used again.
+func TestTimewaitExit(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "MODIFY_QP to RTS")
+	_, addr := listen(t, c, TCP, first)
+	id := newID(t, c, TCP)
+	resolve(t, c, id, addr)
+	_, server := establish(t, c, id)
+	must(t, id.Disconnect())
+	next(t, c, Disconnected)
+	must(t, server.id.Disconnect())
+	seen := map[*ID]int{}
+	ctx := within(t)
+	for seen[id] < 2 || seen[server.id] < 1 {
+		e := value(c.Next(ctx))(t)
+		if seen[e.ID]++; e.Err() != nil || e.Type != TimewaitExit && e.Type != Disconnected {
+			t.Fatalf("event is %s, %v", e.Type, e.Err())
+		}
+	}
+}
+
+// TestConnectError: a side that cannot bring its QP to where the peer's answer wants it says so to both.
+func TestConnectError(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "MODIFY_QP to RTS")
+	ctx := within(t)
+	l, addr := listen(t, c, TCP, first)
+	pd, cq := openPD(t)
+	id := newID(t, c, TCP)
+	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
+	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+	must(t, id.Connect(ConnParam{RetryCount: 7}, ECE{}))
+	request := value(l.Request(ctx))(t)
+	value(request.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+	must(t, request.ID.Accept(ConnParam{}, ECE{}))
+	if e := value(id.Wait(ctx))(t); e.Type != ConnectError || e.Err() == nil || !strings.Contains(e.Err().Error(), addr.String()) || e.Status >= 0 {
+		t.Errorf("the event is %s, %v", e.Type, e.Err())
+	}
+	if e := value(request.ID.Wait(ctx))(t); e.Type != Rejected || e.Status != int32(ReasonConsumer) {
+		t.Errorf("the peer's is %s, %v", e.Type, e.Err())
+	}
+	must(t, request.ID.Close())
+}
+
+// TestUnreachable: the peer's hardware address changes, so that the way is none any more.
+func TestUnreachable(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "hardware addresses")
+	if v := testenv.Kernel(t); v[0] < 6 {
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "events of neighbours", Since: uverbs.Version{6, 0}})
+	}
+	_, addr := listen(t, c, TCP, first)
+	id := newID(t, c, TCP)
+	must(t, id.ResolveAddr(netip.AddrPortFrom(second, 0), addr, timeout))
+	next(t, c, AddrResolved)
+	must(t, id.ResolveRoute(timeout))
+	next(t, c, RouteResolved)
+	establish(t, c, id)
+	link := value(netlink.LinkByName(testenv.TheRig().Netdevs[1]))(t)
+	changed := false
+	for _, n := range value(netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V4))(t) {
+		if !n.IP.Equal(first.AsSlice()) {
+			continue
+		}
+		old := n
+		n.HardwareAddr, n.State = net.HardwareAddr{2, 0, 0, 0, 0, 9}, netlink.NUD_REACHABLE
+		must(t, netlink.NeighSet(&n))
+		t.Cleanup(func() { must(t, netlink.NeighDel(&old)) })
+		changed = true
+	}
+	if !changed {
+		t.Fatal("the peer is no neighbour")
+	}
+	if e := next(t, c, Unreachable); e.ID != id || !errors.Is(e.Err(), syscall.ETIMEDOUT) || !strings.Contains(e.Err().Error(), addr.String()) {
+		t.Errorf("event is %+v, %v", e, e.Err())
+	}
+}
