@@ -45,9 +45,9 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 }
 
 // Dial connects to a listener, by "host:port". A host with several addresses is tried at one
-// after the other, each of which has its share of the time that is left. The end of ctx ends it; without a deadline it may take as long as the
-// kernel tries, which is over a minute for a host that does not answer. A rejection matches
-// ECONNREFUSED, and is a [*RefusedError] if the peer has said why.
+// after the other, each of which has its share of the time that is left. The end of ctx ends it;
+// without a deadline it may take as long as the kernel tries, which is over a minute for a host that
+// does not answer. A rejection matches ECONNREFUSED, and is a [*RefusedError] if the peer has said why.
 func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	o, err := o.defaults("Dial", MaxDialData)
 	if err != nil {
