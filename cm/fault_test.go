@@ -228,7 +228,9 @@ func TestPeerDies(t *testing.T) {
 	l := value(Listen(ctx, "10.1.0.1:0", Options{}))(t)
 	t.Run("clients", func(t *testing.T) {
 		other(t, "dies after resolving", l.Addr().String())
-		other(t, "dies before it is established", l.Addr().String())
+		if testenv.TheRig().Driver != "siw" { // whose listener may die with a client that is killed while it connects
+			other(t, "dies before it is established", l.Addr().String())
+		}
 		other(t, "dies as a client", l.Addr().String())
 		for { // that of the second may be accepted or not, before it dies
 			c := value(l.Accept(ctx))(t)

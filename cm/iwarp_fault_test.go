@@ -1,0 +1,218 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// between is somebody between the two ends of a connection of iWARP: what he hears on one he says
+// on the other, unless he is told otherwise.
+type between struct {
+	t        *testing.T
+	listener net.Listener
+	server   string
+	wantCRC  bool // he has the ends protect what they say by CRCs, which neither asks for
+
+	hurt atomic.Pointer[func(b []byte, to *net.TCPConn) (stop bool)] // what to do to the client's next words, once
+	all  sync.WaitGroup
+	mu   sync.Mutex
+	open []*net.TCPConn // guarded by mu
+}
+
+// newBetween has somebody listen on the second device's address, who speaks with a server.
+func newBetween(t *testing.T, server string) *between {
+	b := &between{t: t, server: server}
+	b.listener = value(net.Listen("tcp", net.JoinHostPort(second.String(), "0")))(t)
+	b.all.Go(b.serve)
+	return b
+}
+
+// serve takes one connection after the other.
+func (b *between) serve() {
+	for {
+		client, err := b.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", b.server)
+		if err != nil {
+			b.t.Error(err)
+			client.Close()
+			continue
+		}
+		c, s := client.(*net.TCPConn), server.(*net.TCPConn)
+		b.mu.Lock()
+		b.open = append(b.open, c, s)
+		b.mu.Unlock()
+		b.all.Go(func() { b.pass(c, s, true) })
+		b.all.Go(func() { b.pass(s, c, false) })
+	}
+}
+
+// pass says what it hears.
+func (b *between) pass(from, to *net.TCPConn, client bool) {
+	defer to.CloseWrite()
+	buf := make([]byte, 64<<10)
+	for first := true; ; first = false {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		if client && first && b.wantCRC {
+			// MPA's request has a text of 16 bytes, and then a byte of flags (RFC 5044, 7.1).
+			const flags, crc = 16, 0x40
+			buf[flags] |= crc
+		}
+		if hurt := b.hurt.Swap(nil); client && hurt != nil {
+			if (*hurt)(buf[:n], to) {
+				return
+			}
+		} else if hurt != nil {
+			b.hurt.Store(hurt)
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// reset ends all connections as a host does that knows nothing of them.
+func (b *between) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.open {
+		c.SetLinger(0)
+		c.Close()
+	}
+	b.open = nil
+}
+
+// close ends it.
+func (b *between) close() {
+	b.listener.Close()
+	b.reset()
+	b.all.Wait()
+}
+
+// TestIWARPDamage: bits that change on the way where there are CRCs, a reset in the middle of a
+// message, and silence. Both ends are told in time, and nothing is left.
+func TestIWARPDamage(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "iWARP", "siw")
+	before := quiet(t)
+	o := Options{AckTimeout: time.Millisecond, RetryCount: 1}
+	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), o))(t)
+	for _, c := range []struct {
+		name string
+		crc  bool
+		hurt func(b *between, words []byte, to *net.TCPConn) (stop bool)
+		is   error // what both ends are told
+	}{
+		{"a bit with CRC", true, func(_ *between, words []byte, _ *net.TCPConn) bool {
+			words[len(words)/2] ^= 4
+			return false
+		}, syscall.ECONNRESET},
+		{"a CRC", true, func(_ *between, words []byte, _ *net.TCPConn) bool {
+			words[len(words)-1] ^= 0x80
+			return false
+		}, syscall.ECONNRESET},
+		{"a header without CRC", false, func(_ *between, words []byte, _ *net.TCPConn) bool {
+			words[3] ^= 0x03 // DDP's version (RFC 5041, 4.2)
+			return false
+		}, syscall.ECONNRESET},
+		{"reset in a message", false, func(b *between, words []byte, to *net.TCPConn) bool {
+			to.Write(words[:len(words)/2])
+			b.reset()
+			return true
+		}, syscall.ECONNRESET},
+		{"silence in a message", false, func(_ *between, words []byte, to *net.TCPConn) bool {
+			to.Write(words[:len(words)/2])
+			time.Sleep(4 * timeout / 5)
+			return true
+		}, syscall.ETIMEDOUT},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := within(t)
+			b := newBetween(t, l.Addr().String())
+			b.wantCRC = c.crc
+			defer b.close()
+			client := value(Dial(ctx, b.listener.Addr().String(), o))(t)
+			server := value(l.Accept(ctx))(t)
+			for range 3 {
+				must(t, client.Send(ctx, make([]byte, 1000)))
+				if m := value(server.Recv(ctx))(t); len(m) != 1000 {
+					t.Fatalf("%d bytes came", len(m))
+				}
+			}
+			hurt := func(words []byte, to *net.TCPConn) bool { return c.hurt(b, words, to) }
+			b.hurt.Store(&hurt)
+			err := client.Send(ctx, make([]byte, 1000)) // TCP has it, whatever comes of it
+			if err == nil {
+				_, err = client.Recv(ctx)
+			}
+			check := func(end string, err error) {
+				t.Helper()
+				if !errors.Is(err, c.is) && !(c.is == syscall.ETIMEDOUT && errors.Is(err, syscall.ECONNRESET)) || ctx.Err() != nil {
+					t.Errorf("%s: %v", end, err)
+				}
+			}
+			check("the client", err)
+			m, err := server.Recv(ctx)
+			if err == nil {
+				t.Errorf("%d bytes came, which were not sent so", len(m))
+			}
+			check("the server", err)
+			t.Logf("the server: %v", err)
+			client.Close() // what it had on its way has not arrived, which it says
+			server.Close()
+		})
+	}
+	must(t, l.Close())
+	nothingLeft(t, before)
+}
+
+// TestIWARPNoDevice: an address that this host has, on an interface without a device of iWARP.
+func TestIWARPNoDevice(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "iWARP", "siw")
+	lo := value(netlink.LinkByName("lo"))(t)
+	addr := value(netlink.ParseAddr("10.9.9.9/32"))(t)
+	must(t, netlink.AddrAdd(lo, addr))
+	defer netlink.AddrDel(lo, addr)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	if l, err := Listen(ctx, "10.9.9.9:0", Options{}); err == nil {
+		l.Close()
+		t.Error("Listen has found a device")
+	} else if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), "10.9.9.9") {
+		t.Errorf("Listen: %v", err)
+	}
+	for _, to := range []string{"10.9.9.9:7", "192.0.2.1:7"} {
+		c, err := Dial(ctx, to, Options{})
+		if err == nil {
+			c.Close()
+			t.Errorf("Dial %s has found a device", to)
+		} else if !strings.Contains(err.Error(), to) || ctx.Err() != nil {
+			t.Errorf("Dial: %v", err)
+		}
+		t.Logf("Dial: %v", err)
+	}
+	c, err := Dial(ctx, net.JoinHostPort(first.String(), "9"), Options{LocalAddr: netip.MustParseAddrPort("10.9.9.9:0")})
+	if err == nil {
+		c.Close()
+		t.Error("Dial has left from an address without a device")
+	}
+	t.Logf("Dial: %v", err)
+}
