@@ -23,7 +23,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths conns
+.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths conns benchsiw
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -136,6 +136,10 @@ bench: side ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JS
 	cd $(BUILD) && status=0; \
 	$(GUESTSIDE) -mem 4G -out bench.json:$(BUILD)/bench.json ./bench -commit $(VERSION) -json bench.json -progress=false $(BENCH) || status=$$?; \
 	./bench keep -dir $(KEEP) bench.json && exit $$status
+
+BENCHSIW ?= -sizes 2,64,4096,65536
+benchsiw: side ## traffic and connections on soft iWARP, as a table; flags in BENCHSIW
+	cd $(BUILD) && $(GUESTSIDE) -device siw ./bench -cm -commit $(VERSION) -progress=false $(BENCHSIW)
 
 SIDEBYSIDE ?= -rounds 5
 sidebyside: side ## a short form of it, and post and poll on a modelled ConnectX as well

@@ -89,6 +89,8 @@ type bench struct {
 	json, html, text          string // files
 	progress                  bool
 
+	cm bool // connect by the connection manager, and measure what iWARP has too
+
 	gid         int
 	port        int
 	serving     *server // verbs perf serve
@@ -179,6 +181,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	mrs := f.String("mr", "4096,1048576,1073741824", "`sizes` of memory to register in bytes, with commas")
 	qps := f.String("qps", "1,10,100,1000,10000", "`numbers` of queue pairs, with commas")
 	only := f.String("rows", "", "`regexp` of the names of the rows to measure (default: all)")
+	f.BoolVar(&b.cm, "cm", false, "connect by the connection manager, as on iWARP; what iWARP has not is left out: atomic, call, qps")
 	f.StringVar(&b.verbs, "verbs", "verbs", "our `program` for traffic")
 	f.StringVar(&b.open, "open", "bench-open", "our `program` that opens a device")
 	f.StringVar(&b.theirs, "rdma-core", "rdmacore", "what the `names` of rdma-core's C programs begin with")
@@ -320,8 +323,10 @@ func (b *bench) prepare(ctx context.Context) (*Report, error) {
 	if b.self, err = os.Executable(); err != nil {
 		return nil, err
 	}
-	if b.gid, err = gidIndex(b.device); err != nil {
-		return nil, err
+	if !b.cm {
+		if b.gid, err = gidIndex(b.device); err != nil {
+			return nil, err
+		}
 	}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,25 @@ func TestCommandLine(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("--help does not tell of %s", want)
 		}
+	}
+}
+
+// TestRowsCM: by the connection manager there is what iWARP has, and no more.
+func TestRowsCM(t *testing.T) {
+	b, err := options([]string{"-cm", "-sizes", "2"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	for _, w := range b.selected() {
+		for _, r := range w.rows {
+			test, _, _ := strings.Cut(r.Name, "/")
+			tests[test] = true
+		}
+	}
+	got := slices.Sorted(maps.Keys(tests))
+	if want := []string{"connect", "mr", "open", "read-bw", "read-lat", "send-bw", "send-lat", "write-bw", "write-lat"}; !slices.Equal(got, want) {
+		t.Errorf("rows are of %v, want %v", got, want)
 	}
 }
 

@@ -53,6 +53,9 @@ func (b *bench) all() []work {
 	var all []work
 	for _, op := range []string{"send", "write", "read", "atomic"} {
 		sizes := b.sizes
+		if op == "atomic" && b.cm {
+			continue
+		}
 		if op == "atomic" {
 			sizes = []int{8}
 		}
@@ -72,11 +75,17 @@ func (b *bench) all() []work {
 			all = append(all, b.traffic("send", "bw", size, false, listLength))
 		}
 	}
-	all = append(all, b.opening(), b.connecting(), b.calling())
+	all = append(all, b.opening(), b.connecting())
+	if !b.cm {
+		all = append(all, b.calling())
+	}
 	for _, size := range b.mrs {
 		all = append(all, b.registering(size))
 	}
 	for _, n := range b.qps {
+		if b.cm {
+			break
+		}
 		all = append(all, b.many(n))
 	}
 	return all
@@ -118,6 +127,9 @@ func (b *bench) traffic(op, metric string, size int, events bool, list int) work
 	if op != "atomic" {
 		ours = append(ours, "-s", strconv.Itoa(size))
 		theirs = append(theirs, "-s", strconv.Itoa(size))
+	}
+	if b.cm {
+		ours, theirs = append(ours, "--cm"), append(theirs, "-R")
 	}
 	if metric == "bw" {
 		theirs = append(theirs, "-N") // ours does not look for the peak either, which takes a time stamp for each message

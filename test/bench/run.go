@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
 // serverIP is where servers are, an address of the device.
@@ -68,6 +70,34 @@ func (s *server) listening(ctx context.Context, port int) error {
 		for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 			if b, err := os.ReadFile(file); err == nil && listens(string(b), port) {
 				return nil
+			}
+		}
+		select {
+		case <-s.ended:
+			return s.failed()
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not listen on port %d: %w", strings.Join(s.cmd.Args, " "), port, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// listeningCM waits until somebody listens on a port of the connection manager.
+func (s *server) listeningCM(ctx context.Context, port int) error {
+	for {
+		devices, err := netlinkrdma.Devices()
+		if err != nil {
+			return err
+		}
+		for _, d := range devices {
+			ids, err := netlinkrdma.CMIDs(d)
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
+				if id.State == netlinkrdma.CMListen && id.PortSpace == netlinkrdma.PortSpaceTCP && int(id.Src.Port()) == port {
+					return nil
+				}
 			}
 		}
 		select {
@@ -234,7 +264,11 @@ func (b *bench) perftest(ctx context.Context, line []string, size int, unit stri
 		return nil, err
 	}
 	defer s.stop()
-	if err := s.listening(ctx, port); err != nil {
+	listening := s.listening
+	if b.cm {
+		listening = s.listeningCM
+	}
+	if err := listening(ctx, port); err != nil {
 		return nil, err
 	}
 	out, err := output(ctx, append(line[:len(line):len(line)], serverIP.String()))
