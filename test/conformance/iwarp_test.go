@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -74,4 +76,76 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		}
 	}
 	check(b.Moved(uverbs.RTS))
+}
+
+// TestIWARPFaults: what a work request may not is refused to it where that is known on this side,
+// and otherwise by the peer, who ends the connection without a reason. Nothing is read or
+// written in either case, and the QP is in ERR.
+func TestIWARPFaults(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "iWARP", "siw")
+	const n = 100
+	for _, c := range []struct {
+		name  string
+		op    uverbs.WROpcode
+		local bool // this side knows
+		apply func(t *testing.T, wr *uverbs.SendWR, a, b *side)
+	}{
+		{"own lkey that is wrong", uverbs.WRSend, true, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.SGL[0].LKey ^= 0x5500 }},
+		{"own memory past the end", uverbs.WRRDMAWrite, true, func(_ *testing.T, wr *uverbs.SendWR, a, _ *side) { wr.SGL[0].Addr = a.mr.Addr() + bufferSize - n/2 }},
+		{"own memory of another PD", uverbs.WRRDMAWrite, true, func(t *testing.T, wr *uverbs.SendWR, a, _ *side) { wr.SGL[0].LKey = foreignIWARP(t, a).LKey() }},
+		{"rkey that is wrong", uverbs.WRRDMAWrite, false, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.RKey ^= 0x5500 }},
+		{"rkey to read that is wrong", uverbs.WRRDMARead, false, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.RKey ^= 0x5500 }},
+		{"past the peer's end", uverbs.WRRDMAWrite, false, func(_ *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RemoteAddr = b.mr.Addr() + bufferSize - n/2 }},
+		{"read past the peer's end", uverbs.WRRDMARead, false, func(_ *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RemoteAddr = b.mr.Addr() + bufferSize - n/2 }},
+		{"the peer's memory of another PD", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RKey = foreignIWARP(t, b).RKey() }},
+		{"no right to write", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
+			mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+			must(t, err)
+			closeLater(t, mr)
+			wr.RKey = mr.RKey()
+		}},
+		{"no right to read", uverbs.WRRDMARead, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
+			mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+			must(t, err)
+			closeLater(t, mr)
+			wr.RKey = mr.RKey()
+		}},
+		{"a message without a receive", uverbs.WRSend, false, func(*testing.T, *uverbs.SendWR, *side, *side) {}},
+		{"a receive too short", uverbs.WRSend, false, func(t *testing.T, _ *uverbs.SendWR, _, b *side) {
+			must(t, b.qp.PostRecv(9, b.mr.SGE(0, n/2)))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := pairOnce(t, uverbs.QPOptions{})
+			mine, theirs := slices.Clone(a.fill(0, bufferSize, 1)), slices.Clone(b.fill(0, bufferSize, 101))
+			wr := send(1, a.mr.SGE(0, n))
+			wr.Opcode = c.op
+			if c.op != uverbs.WRSend {
+				wr.RemoteAddr, wr.RKey = b.mr.Addr(), b.mr.RKey()
+			}
+			c.apply(t, &wr, a, b)
+			must(t, a.qp.PostSend(wr))
+			wc := a.next(t)
+			err := a.qp.Err(&wc)
+			if wc.ID != 1 || c.local && wc.Status != uverbs.WCLocProtErr && wc.Status != uverbs.WCLocQPOpErr {
+				t.Errorf("completion of %d: %v", wc.ID, err)
+			}
+			if c.op == uverbs.WRRDMARead && err == nil {
+				t.Error("the READ has succeeded")
+			}
+			a.inError(t)
+			a.holds(t, 0, mine)
+			b.holds(t, 0, theirs)
+		})
+	}
+}
+
+// foreignIWARP registers a side's buffer in another PD.
+func foreignIWARP(t *testing.T, s *side) *uverbs.MR {
+	t.Helper()
+	mr, err := newPD(t, s.dev).RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead)
+	must(t, err)
+	closeLater(t, mr)
+	return mr
 }

@@ -149,7 +149,7 @@ func (s *side) poll() (uverbs.WC, error) {
 // once and in order: first they succeed, and from one on they are flushed, also those that
 // are posted long after.
 func TestPostWhileErr(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "order among what is flushed")
 	const batch = 16
 	testenv.Guest(t)
 	if rxeBefore(t, 6, 0) {
