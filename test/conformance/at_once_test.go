@@ -54,7 +54,10 @@ func TestAtOnce(t *testing.T) {
 	dev, err := uverbs.Open(deviceName)
 	must(t, err)
 	all := objects(t, dev)
-	connectToSelf(t, all[6].(*uverbs.QP))
+	qp := all[6].(*uverbs.QP)
+	end, err := qp.Endpoint()
+	must(t, err)
+	must(t, qp.Connect(t.Context(), end))
 	a := &atOnce{t: t, args: goodArguments(t, dev, all)}
 	rereg, err := all[0].(*uverbs.PD).RegMR(all[1].(*uverbs.Buffer), uverbs.AccessLocalWrite)
 	must(t, err)

@@ -107,6 +107,7 @@ func TestPortCount(t *testing.T) {
 
 // TestDataInOrder: what may be looked at before its completion.
 func TestDataInOrder(t *testing.T) {
+	testenv.Guest(t)
 	a, _ := pair(t, uverbs.QPOptions{})
 	for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
 		if got, err := a.qp.DataInOrder(op); got != 0 || err != nil {
