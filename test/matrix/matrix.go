@@ -229,6 +229,7 @@ var titles = map[string]string{
 	"test/conformance/fault_test.go":       "faults of requests",
 	"test/conformance/limit_test.go":       "limits",
 	"test/conformance/many_test.go":        "CQ",
+	"test/conformance/mr_kind_test.go":     "MR",
 	"test/conformance/mw_fault_test.go":    "memory windows",
 	"test/conformance/mw_test.go":          "memory windows",
 	"test/conformance/netlink_test.go":     "resources over netlink",
