@@ -127,7 +127,11 @@ func (b *blast) postAll() error {
 			if f.goal != 0 {
 				n = min(n, f.goal-f.posted)
 			}
-			if f.posted-f.completed+n > c.Depth || f.next+n > len(f.wrs) {
+			left := c.Depth - (f.posted - f.completed)
+			if n > left && f.posted/b.moderate == f.completed/b.moderate {
+				n = left // as a list was cut: none of those under way has a completion, and one more will
+			}
+			if n < 1 || n > left || f.next+n > len(f.wrs) {
 				break
 			}
 			if b.counted {
