@@ -18,6 +18,20 @@
 // of these stores is the whole point; each kind of doorbell is one function with numbered
 // steps, in doorbell.go.
 //
+// # Performance
+//
+//   - One barrier orders all completions of a batch: [CompQueue.Avail] looks at the bits of whose turn
+//     it is first, and the rest is read behind it. The record is stored once for a batch, too.
+//   - A list of sends has one doorbell: a record and 8 bytes to a register. A single WQE of more than 16
+//     bytes goes along with it (BlueFlame), which saves the device a read.
+//   - Each doorbell record has a cache line of its own, so that queues of different threads do not
+//     take it from one another.
+//   - How much room there is in a send queue is a copy of the poller's count, fetched anew only when
+//     it does not suffice; counters between who posts and who completes are stored without a
+//     locked instruction.
+//   - What messages about failures need of a work request is stored in words that are whole, so
+//     that nobody who posts takes a lock for it.
+//
 // # Bytes
 //
 // Everything that the device reads or writes is big-endian. The offsets and values are those
