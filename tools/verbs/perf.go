@@ -319,7 +319,7 @@ func (t *perfTable) row(s perf.Size) {
 	if !t.begun {
 		t.begun = true
 		if t.lat {
-			t.printf("%9s %10s %10s %10s %10s %10s %10s %10s %9s\n", "bytes", "messages", "min µs", "median", "average", "p99", "p99.9", "max", "stdev")
+			t.printf("%9s %10s %10s %10s %10s %10s %10s %10s %9s %9s %9s\n", "bytes", "messages", "min µs", "median", "average", "p99", "p99.9", "max", "stdev", "CPU here", "there")
 		} else {
 			t.printf("%9s %10s %12s %10s %14s %6s %9s %9s\n", "bytes", "messages", "MiB/s", "Gb/s", "messages/s", "lost", "CPU here", "there")
 		}
@@ -327,7 +327,8 @@ func (t *perfTable) row(s perf.Size) {
 	switch {
 	case t.lat && s.Latency != nil:
 		l := s.Latency
-		t.printf("%9d %10d %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f %9.2f\n", s.Size, l.Samples, l.Min, l.Median, l.Average, l.P99, l.P999, l.Max, l.Stdev)
+		t.printf("%9d %10d %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f %9.2f %8.0f%% %8.0f%%\n", s.Size, l.Samples, l.Min, l.Median, l.Average, l.P99, l.P999, l.Max, l.Stdev,
+			100*s.ClientCPU, 100*s.ServerCPU)
 	case s.Bandwidth != nil:
 		b := s.Bandwidth
 		t.printf("%9d %10d %12.2f %10.3f %14.0f %6d %8.0f%% %8.0f%%\n", s.Size, s.Iterations, b.MiBPerSecond, b.GbitPerSecond, b.MessagesPerSecond, s.Lost, 100*s.ClientCPU, 100*s.ServerCPU)

@@ -45,6 +45,9 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 			}
 			got++
 			e.count.Store(int64(got))
+			if e.Server && got == warmup+1 {
+				m.mark()
+			}
 		}
 		if !e.Server && sent == warmup && !m.running {
 			e.begin(m)
@@ -140,6 +143,9 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 				clear(got[:size-1])
 			}
 			e.count.Store(int64(seen))
+			if e.Server && seen == warmup+1 {
+				m.mark()
+			}
 		}
 		if sent == total && total > 0 { // of a server
 			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(seen), int64(sent)

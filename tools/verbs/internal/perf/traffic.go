@@ -156,9 +156,14 @@ type meter struct {
 
 // begin begins what counts.
 func (m *meter) begin() {
+	m.mark()
+	m.running = true
+}
+
+// mark has the time that counts begin now, of a side that takes no latencies.
+func (m *meter) mark() {
 	m.cpu = cpuTime()
 	m.start = time.Since(m.base)
-	m.running = true
 }
 
 // end ends it.
@@ -217,6 +222,7 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	}
 	runtime.GC() // now rather than later
 	m.base = time.Now()
+	m.mark()
 	switch {
 	case e.Config.Metric == BW:
 		err = e.bandwidth(size, m, r, sent)
@@ -231,6 +237,9 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 		return nil, err
 	}
 	if e.Config.Metric == Lat {
+		if e.Server && e.Config.sends(true) {
+			m.end(r)
+		}
 		r.Latencies = m.latencies(e.Config.Op)
 		if sent != nil && !e.Server {
 			err = sent(r.AllSent)
