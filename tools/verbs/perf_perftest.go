@@ -250,7 +250,7 @@ func (e *perftestEnd) play(ctx context.Context) error {
 		return err
 	}
 	s := e.session
-	s.Test = e.test
+	s.Test, s.Patience = e.test, e.o.config.Patience
 	mtu := attr.ActiveMTU
 	if e.o.config.MTU != 0 {
 		if mtu, err = uverbs.MTUFromBytes(e.o.config.MTU); err != nil {

@@ -49,6 +49,10 @@ type Session struct {
 	Agreed  Params // Agreed is there after Hello.
 	Test    Test
 
+	// Patience is how long the peer of a test that sends messages may be silent when this side has
+	// sent and received all of its own; 0 is as long as for any test.
+	Patience time.Duration
+
 	link   link
 	cm     bool
 	step   time.Duration
