@@ -247,15 +247,17 @@ func TestPerftestMismatch(t *testing.T) {
 		{"read-bw", "ib_read_bw", "-s 64 -n 10", "-s 128 -n 10", true, "the peer has run 10 messages of 64 bytes, and this side expected 10 of 128: it must run ib_read_bw -c RC -n 10 -s 128"},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 20 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 20 -s 64"},
 		{"send-bw", "ib_read_bw", "-s 64 -n 10", "-s 64 -n 10 --patience 1s", false, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_bw -c RC -n 10 -s 64"},
-		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 3", "-s 64 -n 10 -q 2", true, "?"},
-		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10 -q 3", true, "?"},
-		{"write-bw", "ib_write_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10", false, "?"},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UC", "-s 64 -n 10 --patience 1s", true, "?"},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --patience 1s", false, "?"},
-		{"send-bw", "ib_send_bw", "-s 64 -n 10 -b", "-s 64 -n 10", true, "?"},
-		{"write-bw", "ib_write_bw", "-s 64 -n 10", "-s 64 -n 10 --both", false, "?"},
+		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 3", "-s 64 -n 10 -q 2", true, "the peer is at another point of the test: got the record of QP "},
+		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10 -q 3", true, "it must run ib_send_bw -c RC -n 10 -s 64 -q 3"},
+		{"write-bw", "ib_write_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10", false, "the peer is at another point of the test: got the record of QP "},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UC", "-s 64 -n 10 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --patience 1s", false, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
+		{"send-bw", "ib_send_bw", "-s 64 -n 10 -b", "-s 64 -n 10 --patience 2s", true, "nothing came for 2s: it must run ib_send_bw -c RC -n 10 -s 64"},
+		{"write-bw", "ib_write_bw", "-s 64 -n 10", "-s 64 -n 10 --both", false, "ib_write_bw -c RC -n 10 -s 64 -b"},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10 -x 2", false, "--gid is 2 (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0."},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10 --cm -x 2", false, "--gid is 2 (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0."},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", false, "no perftest server at " + ServerAddr + ":"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10 --cm", false, "(ib_send_lat -R): "},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", true, ""},
 	} {
 		t.Run(c.program+" "+c.theirs+" "+c.ours, func(t *testing.T) {
@@ -281,13 +283,14 @@ func TestPerftestMismatch(t *testing.T) {
 			if c.want == "" { // nobody comes here, and there
 				<-them.Ended
 				us.Signal(os.Interrupt)
-				if <-us.Ended; them.Err == nil {
-					t.Errorf("%s has connected", them.Name)
+				<-us.Ended
+				if out := us.Output(); them.Err == nil || us.Err == nil || !strings.Contains(out, "waiting for ib_send_lat on ") || strings.Contains(out, "was served") {
+					t.Errorf("%s has ended with %v, and ours with %v: %q", them.Name, them.Err, us.Err, out)
 				}
 				return
 			}
 			<-us.Ended
-			if us.Err == nil || !strings.Contains(us.Output(), c.want) || !strings.Contains(us.Output(), from) {
+			if us.Err == nil || !strings.Contains(us.Output(), c.want) || !strings.Contains(us.Output(), from) && !strings.Contains(us.Output(), "no perftest server") {
 				t.Errorf("%v, %q, expected %q", us.Err, us.Output(), c.want)
 			}
 			them.Signal(os.Kill) // it may wait for ever
