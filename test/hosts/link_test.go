@@ -64,7 +64,7 @@ const (
 )
 
 // soon is how long it takes until control does so, for its answer to arrive.
-const soon = 100 * time.Millisecond
+const soon = 250 * time.Millisecond
 
 // without has this host be without its link or its device for a time.
 func without(what string, lasts time.Duration) error {
