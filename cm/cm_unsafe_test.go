@@ -78,10 +78,11 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 func interposed(t *testing.T, look func(cmd uint32)) *Channel {
 	t.Helper()
 	c := value(OpenChannel())(t)
+	fd := uintptr(c.file.fd) // which close changes
 	c.file.fake = func(cmd uint32, in, _ unsafe.Pointer) syscall.Errno {
 		look(cmd)
 		hdr := (*abi.CmdHdr)(unsafe.Add(in, -int(unsafe.Sizeof(abi.CmdHdr{}))))
-		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, uintptr(c.file.fd), uintptr(unsafe.Pointer(hdr)), unsafe.Sizeof(*hdr)+uintptr(hdr.In))
+		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(hdr)), unsafe.Sizeof(*hdr)+uintptr(hdr.In))
 		return errno
 	}
 	return c
