@@ -47,6 +47,7 @@ type Conn struct {
 	users   int           // goroutines that are in a method
 	closing bool          // Close was called
 	freed   bool          // what the kernel has is gone, or about to
+	gone    bool          // so is the memory, with what has arrived in it
 	err     error         // why nothing can be sent, and nothing more will come
 
 	// Receiving.
@@ -464,6 +465,7 @@ func (c *Conn) destroy() error {
 		<-changed
 		c.mu.Lock()
 	}
+	c.gone, c.inHead = true, c.inTail
 	c.mu.Unlock()
 	c.hub.unwatch(c.id)
 	defer c.hub.releaseSoon()

@@ -131,6 +131,9 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 
 // poll takes all completions. The caller holds c.mu.
 func (c *Conn) poll() {
+	if c.gone { // the CQ may be another connection's by now
+		return
+	}
 	any := false
 	for {
 		n, err := c.cq.Poll(c.wcs[:])
