@@ -3,9 +3,12 @@ package perftest
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // runEngine has a run of its own.
@@ -88,6 +91,42 @@ func TestHangUp(t *testing.T) {
 			}
 			if b, err := s.link.read(ctx, 1); !errors.Is(err, errGone) {
 				t.Errorf("%q and %v behind it", b, err)
+			}
+		})
+	}
+}
+
+// TestPatience: a peer that goes on when this side has sent and received all is waited for as long as
+// Patience says.
+func TestPatience(t *testing.T) {
+	for name, r := range recordings(t) {
+		test, cm := r.test(t)
+		if test.Op != Send || cm || test.Sweep {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := pipe(t)
+			s := NewSession(ours, true, true)
+			s.Test, s.Patience, s.step, s.run = test, 300*time.Millisecond, time.Minute, time.Minute
+			end := len(r.all) - 1
+			for !r.all[end].client || len(r.all[end].data) < textLen { // its last record, at the end of its run
+				end--
+			}
+			go func() {
+				for _, m := range r.all[:end] {
+					if m.client {
+						theirs.Write(m.data)
+					} else {
+						io.ReadFull(theirs, make([]byte, len(m.data)))
+					}
+				}
+			}()
+			err := s.Hello(t.Context(), DefaultParams(uverbs.MTU1024))
+			if err == nil {
+				_, err = s.Play(t.Context(), &fakeEngine{mine: r.records(t, false), reports: r.reports(false)})
+			}
+			if !errors.Is(err, errSilent) || !strings.Contains(err.Error(), "nothing came for 300ms") {
+				t.Errorf("error is %v", err)
 			}
 		})
 	}
