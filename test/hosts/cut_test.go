@@ -172,14 +172,15 @@ var down = []string{syscall.ETIMEDOUT.Error(), syscall.ECONNRESET.Error(), "no w
 const beingRemoved = "device " + device + " is being removed"
 
 // TestLinkBack: a network interface goes down in mid-traffic and comes back after a moment. Each
-// connection goes on, or all that uses it returns and tells why; there are new ones in any case.
+// connection goes on, or all that uses it returns and tells why; there are new ones in any case, on
+// rxe when the device was made again.
 func TestLinkBack(t *testing.T) {
 	for _, where := range []string{"here", "there", "both"} {
 		t.Run(where, func(t *testing.T) {
 			_, ctx := client(t)
 			f := startTraffic(t, ctx)
 			if where != "here" {
-				on(t, ctx, 1, cutWord, "400ms")
+				on(t, ctx, 1, cutAnewWord, "400ms")
 				time.Sleep(soon)
 			}
 			if where != "there" {
@@ -188,6 +189,7 @@ func TestLinkBack(t *testing.T) {
 				vmlink(t, "up")
 			}
 			time.Sleep(time.Second)
+			reached(t, ctx)
 			again(t, ctx)
 			f.close(t) // what goes on ends by that
 			f.end(t, append(down, net.ErrClosed.Error(), "it is closed")...)
