@@ -163,11 +163,12 @@ BOOT   = cd $(BUILD)/$(ARCH) && $(RECORD) -name $(@:boot-%=%)
 INVM   = $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) $(GUEST) -file verbs:/bin/verbs
 RECORD_TEST = -test.v=test2json
 
-.PHONY: boot-kernel boot-write boot-interop boot-perf boot-bare
+.PHONY: boot-kernel boot-cm boot-write boot-interop boot-perf boot-bare
 boot-kernel:
 	$(BOOT) -path auto $(INVM) $(if $(SLOW),,-env GOVERBS_WAYS=auto,ioctl) -file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
-		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test $(RECORD_TEST) --- cm.test $(RECORD_TEST) --- \
-		conformance.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- abitrace.test -test.run Trace --- grpc.test
+		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test $(RECORD_TEST) --- conformance.test $(RECORD_TEST) --- abitrace.test -test.run Trace
+boot-cm:
+	$(BOOT) -path auto $(INVM) cm.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- grpc.test
 boot-write: override WALK = 1s
 boot-write:
 	$(BOOT) -path write $(INVM) -env RDMAABI=write -env GOVERBS_WAYS=write conformance.test $(RECORD_TEST)
@@ -187,7 +188,7 @@ AT_ONCE = $(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAG
 	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)' CONTROLMODES='$(CONTROLMODES)'
 kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
-	+$(AT_ONCE) boot-kernel boot-interop $(if $(SLOW),,boot-write) boot-bare
+	+$(AT_ONCE) boot-kernel boot-cm boot-interop $(if $(SLOW),,boot-write) boot-bare
 
 perf: guest ## verbs perf, with itself and with perftest, on KERNEL and ARCH
 	+$(AT_ONCE) boot-perf

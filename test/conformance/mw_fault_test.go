@@ -251,6 +251,10 @@ func TestWindowBind(t *testing.T) {
 		})
 	}
 	t.Run("after two that failed", func(t *testing.T) {
+		says := "is outside the MR"
+		if onMLX5 { // what is written for the device is a change of a memory key
+			says = ""
+		}
 		eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
 			a, b := pair(t, uverbs.QPOptions{})
 			mw, mr := window(t, b, typ)
@@ -264,7 +268,7 @@ func TestWindowBind(t *testing.T) {
 			if wc.ID != 8 || wc.Status != uverbs.WCWRFlushErr {
 				t.Errorf("the second one: %v", b.qp.Err(&wc))
 			}
-			b.blames(t, &wc, 7, uverbs.WCMWBindErr, "is outside the MR")
+			b.blames(t, &wc, 7, uverbs.WCMWBindErr, says)
 			reconnect(t, a, b)
 			b.bound(t, mw, mr, windowRights)
 		})
