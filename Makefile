@@ -245,7 +245,7 @@ WAYS-ib   = ioctl,write
 SKIP-roce =
 SKIP-ib   =
 # Tests for which it makes no difference what the link is.
-ANYLINK   = ^Test(Limits|Many|SharedCQs|Walk|Window|Faults|CQSizes|.*Threads|CloseBeside|InjectedFatal|DeviceRemoved|Builder|Allocs|BufferPool|RegMR|Rereg|Resize|QueueFull)
+ANYLINK   = ^Test(AtOnce|Limits|Many|SharedCQs|Walk|Window|Faults|CQSizes|.*Threads|CloseBeside|InjectedFatal|DeviceRemoved|Builder|Allocs|BufferPool|RegMR|Rereg|Resize|QueueFull)
 .PHONY: boot-mlx5-roce boot-mlx5-ib
 boot-mlx5-roce boot-mlx5-ib:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver $(@:boot-%=%) -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$(@:boot-mlx5-%=%) $(MODEL) \
