@@ -262,7 +262,7 @@ SKIP-interop =
 .PHONY: boot-mlx5cm boot-mlx5gid boot-mlx5hosts
 boot-mlx5cm:
 	cd $(BUILD)/amd64 && $(RECORD) -driver mlx5-roce -name cm $(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
-		-timeout 20m -with $(CONTROLWITH) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
+		-module veth -timeout 20m -with $(CONTROLWITH) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
 		cm.test $(RECORD_TEST) $(if $(SKIP-cm),-test.skip '$(SKIP-cm)') --- classic.test $(RECORD_TEST) --- \
 		interop.test $(RECORD_TEST) $(if $(SKIP-interop),-test.skip '$(SKIP-interop)') --- control.test
 boot-mlx5gid:

@@ -2,9 +2,9 @@ package rxe
 
 import (
 	"fmt"
-	"slices"
 	"testing"
-	"time"
+
+	"github.com/goverbs/goverbs/mmio/internal/ringbench"
 )
 
 // benchSizes are the numbers of entries per batch.
@@ -106,42 +106,6 @@ func perEntry(b *testing.B, n int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/entry")
 }
 
-// inFlight is how many work requests BenchmarkPostPoll posts before it polls.
-const inFlight = 64
-
-// postPoll posts a queue full, n at a time, has the other side do it, and polls for it, n at a time. It
-// reports the time of each half by the work request: the median of the last rounds, as who takes the
-// processor away meanwhile is not what is measured. The other side's time is in neither.
-func postPoll(b *testing.B, n int, post, play, poll func(n int)) {
-	var posting, polling [1 << 12]time.Duration
-	round := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		start := time.Now()
-		for range inFlight / n {
-			post(n)
-		}
-		posting[round%len(posting)] = time.Since(start)
-		play(inFlight)
-		start = time.Now()
-		for range inFlight / n {
-			poll(n)
-		}
-		polling[round%len(polling)] = time.Since(start)
-		round++
-	}
-	each := func(all []time.Duration) float64 {
-		all = all[:min(round, len(all))]
-		slices.Sort(all)
-		return float64(all[len(all)/2].Nanoseconds()) / inFlight
-	}
-	wr, cqe := each(posting[:]), each(polling[:])
-	b.ReportMetric(wr, "ns/WR")
-	b.ReportMetric(cqe, "ns/CQE")
-	b.ReportMetric(wr+cqe, "ns/both")
-	b.ReportMetric(0, "ns/op") // it has the other side's time in it
-}
-
 // BenchmarkPostPoll posts WRITEs of one entry and polls for their completions. The doorbell, which is a call
 // of the kernel, is not in it.
 func BenchmarkPostPoll(b *testing.B) {
@@ -150,8 +114,8 @@ func BenchmarkPostPoll(b *testing.B) {
 			sends, comps := newPeer(9, 7), newPeer(6, 7)
 			sq := must[*SendQueue](b)(NewSendQueue(sends.mem, 127, 4, 64))
 			cq := must[*CompQueue](b)(NewCompQueue(comps.mem, 127))
-			var wcs [inFlight]wc
-			postPoll(b, n, func(n int) {
+			var wcs [ringbench.InFlight]wc
+			ringbench.PostPoll(b, n, func(n int) {
 				if ok, err := sq.Room(n); !ok || err != nil {
 					b.Fatal(ok, err)
 				}

@@ -2,9 +2,9 @@ package siw
 
 import (
 	"fmt"
-	"slices"
 	"testing"
-	"time"
+
+	"github.com/goverbs/goverbs/mmio/internal/ringbench"
 )
 
 // benchSizes are the numbers of entries per batch.
@@ -98,42 +98,6 @@ func BenchmarkPoll(b *testing.B) {
 	}
 }
 
-// inFlight is how many work requests BenchmarkPostPoll posts before it polls.
-const inFlight = 64
-
-// postPoll posts a queue full, n at a time, has the other side do it, and polls for it, n at a time. It
-// reports the time of each half by the work request: the median of the last rounds, as who takes the
-// processor away meanwhile is not what is measured. The other side's time is in neither.
-func postPoll(b *testing.B, n int, post, play, poll func(n int)) {
-	var posting, polling [1 << 12]time.Duration
-	round := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		start := time.Now()
-		for range inFlight / n {
-			post(n)
-		}
-		posting[round%len(posting)] = time.Since(start)
-		play(inFlight)
-		start = time.Now()
-		for range inFlight / n {
-			poll(n)
-		}
-		polling[round%len(polling)] = time.Since(start)
-		round++
-	}
-	each := func(all []time.Duration) float64 {
-		all = all[:min(round, len(all))]
-		slices.Sort(all)
-		return float64(all[len(all)/2].Nanoseconds()) / inFlight
-	}
-	wr, cqe := each(posting[:]), each(polling[:])
-	b.ReportMetric(wr, "ns/WR")
-	b.ReportMetric(cqe, "ns/CQE")
-	b.ReportMetric(wr+cqe, "ns/both")
-	b.ReportMetric(0, "ns/op") // it has the other side's time in it
-}
-
 // BenchmarkPostPoll posts WRITEs of one entry and polls for their completions. The doorbell, which is a call
 // of the kernel, is not in it.
 func BenchmarkPostPoll(b *testing.B) {
@@ -142,7 +106,7 @@ func BenchmarkPostPoll(b *testing.B) {
 			sends, sq := newSend(b, 128)
 			comps, cq := newComp(b, 128)
 			var sum uint64
-			postPoll(b, n, func(n int) {
+			ringbench.PostPoll(b, n, func(n int) {
 				if !sq.Room(n) {
 					b.Fatal("no room")
 				}

@@ -103,9 +103,9 @@ var mayImport = []struct {
 	part    string
 	imports []string
 }{
-	{"mmio/rxe", []string{"mmio", "mmio/rxe/internal"}},
-	{"mmio/siw", []string{"mmio", "mmio/siw/internal"}},
-	{"mmio/mlx5", []string{"mmio", "mmio/mlx5/internal"}},
+	{"mmio/rxe", []string{"mmio", "mmio/internal", "mmio/rxe/internal"}},
+	{"mmio/siw", []string{"mmio", "mmio/internal", "mmio/siw/internal"}},
+	{"mmio/mlx5", []string{"mmio", "mmio/internal", "mmio/mlx5/internal"}},
 	{"mmio", nil},
 	{"netlinkrdma", []string{"netlinkrdma/internal"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal"}},
