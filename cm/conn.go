@@ -444,8 +444,9 @@ func (c *Conn) linger() error {
 	}
 	// A peer that has closed wants nothing more but this end: that tells it that its own has
 	// arrived, should the acknowledgement be lost with the QP.
-	if onIWARP(c.dev.dev) {
-		deaf = c.deaf // it may have closed while it was asked
+	if onIWARP(c.dev.dev) { // it may have closed while it was asked, or before nothing could be posted any more
+		c.poll()
+		deaf = c.deaf
 	}
 	if deaf || err != nil && (!unsent || c.eof) { // or it was told before
 		return nil

@@ -319,6 +319,7 @@ func TestCloseWakes(t *testing.T) {
 // TestListenerLingers: a listener that is closed closes what waits to be accepted all at once, so
 // that peers that do not take what was sent to them hold it up no longer than one does.
 func TestListenerLingers(t *testing.T) {
+	testenv.NeedsIB(t, "peers that acknowledge nothing")
 	before := quiet(t)
 	ctx := within(t)
 	const n = 5

@@ -165,6 +165,8 @@ func (c *Conn) complete(wc *uverbs.WC) {
 			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
 		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr || wc.Status == uverbs.WCLocQPOpErr):
 			c.fail(c.why(errReset)) // TCP's connection is gone; an event will say so too
+		case wc.Status == uverbs.WCRemOpErr: // a QP that is being destroyed, or that failed, may answer so
+			c.fail(c.why(fmt.Errorf("%w: %w", errReset, c.qp.Err(wc))))
 		default:
 			c.fail(c.why(c.qp.Err(wc)))
 		}

@@ -168,9 +168,13 @@ func TestDeviceRemoved(t *testing.T) {
 		}
 	}
 
-	// The other device is there, and who listens everywhere listens on that.
-	again := value(Dial(ctx, netip.AddrPortFrom(first, everywhere.addr.Port).String(), Options{}))(t)
-	must(t, again.Close(), value(everywhere.Accept(ctx))(t).Close(), everywhere.Close())
+	// The other device is there, and who listens everywhere listens on that; but siw loses listeners
+	// with connections that are broken off.
+	if !testenv.TheRig().IWARP() {
+		again := value(Dial(ctx, netip.AddrPortFrom(first, everywhere.addr.Port).String(), Options{}))(t)
+		must(t, again.Close(), value(everywhere.Accept(ctx))(t).Close())
+	}
+	must(t, everywhere.Close())
 	for end := time.Now().Add(6 * timeout); ; time.Sleep(20 * time.Millisecond) {
 		_, err := netlinkrdma.DeviceByName(device)
 		after := use(t)

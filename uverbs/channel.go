@@ -103,7 +103,7 @@ func waitErr(ctx context.Context, o *object, what string, err error) error {
 // other thread is involved. Meanwhile other goroutines have one processor less, and with
 // GOMAXPROCS at 1 none, and a context or a Close ends the Wait up to d later; so d
 // should be little more than the time in which a peer answers. SetHold must not be
-// called during a Wait.
+// called during a Wait or another SetHold.
 func (c *CompChannel) SetHold(d time.Duration) error {
 	if d < 0 || d > maxHold {
 		return argErr("SetHold", "d", d, "0 to %s", maxHold)

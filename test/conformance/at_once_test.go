@@ -22,7 +22,7 @@ var oneGoroutine = map[string]string{
 	"*uverbs.QP.PostSend": "sends", "*uverbs.QP.BeginSend": "sends",
 	"*uverbs.QP.PostRecv": "receives", "*uverbs.QP.PostRecvs": "receives",
 	"*uverbs.CQ.Poll": "completions", "*uverbs.CQ.Resize": "completions", "*uverbs.CQ.Notify": "completions", "*uverbs.CQ.NotifySolicited": "completions",
-	"*uverbs.CompChannel.Wait": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
+	"*uverbs.CompChannel.Wait": "events", "*uverbs.CompChannel.SetHold": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
 }
 
 // goodArguments are arguments of methods with which they do something; others get zero values.
