@@ -190,8 +190,10 @@ func playPerftest(t *testing.T, version, op, metric, kind string, cm, server boo
 	if theirs.Perftest != version {
 		t.Errorf("the peer is %+v", theirs)
 	}
+	// A server tells what the client has measured. perftest's measures its clock first, and if that
+	// fails, as it may on a busy machine, everything takes no time, or for ever.
 	if res := r.Results[0]; latency && (res.Latency == nil || int64(res.Latency.Samples) != want || res.Latency.Median <= 0) ||
-		!latency && (res.Bandwidth == nil || res.Bandwidth.Rate <= 0) {
+		!latency && (res.Bandwidth == nil || !server && res.Bandwidth.Rate <= 0) {
 		t.Errorf("%+v", res)
 	}
 }
@@ -322,6 +324,7 @@ func connectedQPs(t *testing.T) (n int) {
 
 // TestPerftestKilled kills perftest in mid-run, which our side says long before its patience ends.
 func TestPerftestKilled(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
 	for _, c := range []struct {
