@@ -279,10 +279,7 @@ func (c *Conn) fail(err error) {
 	if c.err != nil {
 		return
 	}
-	if errors.Is(err, uverbs.ErrDeviceRemoved) { // the connection manager has yet to say so
-		err = fmt.Errorf("%w: %w", errRemoved(c.addrs.Device), err)
-	}
-	c.err = fmt.Errorf("cm: connection with %s: %w", c.addrs.Remote, err)
+	c.err = fmt.Errorf("cm: connection with %s: %w", c.addrs.Remote, removed(err, c.addrs.Device))
 	c.stop()
 	c.notify()
 }

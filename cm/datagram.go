@@ -36,6 +36,8 @@ func (p *PacketConn) fail(what string, err error) error {
 		err = errClosed
 	case why != nil:
 		err = *why
+	default:
+		err = removed(err, p.addrs.Device)
 	}
 	return fmt.Errorf("cm: %s: datagrams at %s: %w", what, p.addrs.Local, err)
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // Error is the kernel's refusal of a command.
@@ -107,6 +109,15 @@ func errRemoved(device string) error {
 		device = " " + device
 	}
 	return fmt.Errorf("device%s is being removed: %w", device, syscall.ENODEV)
+}
+
+// removed is err, with what errRemoved says before it if the device has told of its removal before the
+// connection manager did.
+func removed(err error, device string) error {
+	if errors.Is(err, uverbs.ErrDeviceRemoved) {
+		return fmt.Errorf("%w: %w", errRemoved(device), err)
+	}
+	return err
 }
 
 // isRemoved reports whether an error is that of a step during which the device was removed.

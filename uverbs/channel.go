@@ -91,10 +91,17 @@ func waitErr(ctx context.Context, o *object, what string, err error) error {
 		err = ctx.Err()
 	case errors.Is(err, os.ErrClosed):
 		return o.errClosed()
-	case errors.Is(err, syscall.EIO): // which is how the kernel says so
+	case errors.Is(err, syscall.EIO), notPollable(err): // which is how the kernel says so
 		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
 	}
 	return fmt.Errorf("uverbs: wait for %s: %w", what, err)
+}
+
+// notPollable reports whether that is what Go says of a read: epoll has reported an error, which is
+// how a file of uverbs shows that its device was removed. The os package has no name for it.
+func notPollable(err error) bool {
+	var p *os.PathError
+	return errors.As(err, &p) && p.Err.Error() == "not pollable"
 }
 
 // SetHold has Wait keep its thread and its processor (one of GOMAXPROCS) for up to d
