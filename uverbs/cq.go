@@ -201,7 +201,7 @@ func (c *CQ) notifyCommand(solicited uint32) *fastCommand {
 	return f
 }
 
-// Cap returns how many completions the CQ holds.
+// Cap returns how many completions the CQ holds. It must not be called during a Resize.
 func (c *CQ) Cap() int { return c.cqe }
 
 // Poll moves completions into wcs and returns how many there were (ibv_poll_cq); 0
