@@ -25,6 +25,9 @@ var oneGoroutine = map[string]string{
 	"*uverbs.CompChannel.Wait": "events", "*uverbs.CompChannel.SetHold": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
 }
 
+// roomyCQ is a size at which a CQ has room for all that a QP can have under way, polled or not.
+const roomyCQ = 2000
+
 // goodArguments are arguments of methods with which they do something; others get zero values.
 func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]any {
 	pd, buf, mr, cq := all[0].(*uverbs.PD), all[1].(*uverbs.Buffer), all[2].(*uverbs.MR), all[4].(*uverbs.CQ)
@@ -39,7 +42,7 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 		"*uverbs.QP.PostSend": {write}, "*uverbs.QP.PostRecv": {uint64(1), mr.SGE(0, 8)}, "*uverbs.QP.PostRecvs": {uverbs.RecvWR{ID: 2}},
 		"*uverbs.QP.Modify": {uverbs.QPAttr{MinRNRTimer: 12}, uverbs.AttrMinRNRTimer},
 		"*uverbs.QP.Err":    {&uverbs.WC{ID: 1, Status: uverbs.WCLocProtErr}},
-		"*uverbs.CQ.Poll":   {make([]uverbs.WC, 4)}, "*uverbs.CQ.Resize": {20},
+		"*uverbs.CQ.Poll":   {make([]uverbs.WC, 4)}, "*uverbs.CQ.Resize": {roomyCQ},
 		"*uverbs.SRQ.PostRecv": {uint64(1), mr.SGE(0, 8)}, "*uverbs.SRQ.PostRecvs": {uverbs.RecvWR{ID: 2}}, "*uverbs.SRQ.SetLimit": {1}, "*uverbs.SRQ.Resize": {100},
 		"*uverbs.MR.SGE": {0, 8}, "*uverbs.MR.Rereg": {uverbs.ReregOptions{PD: pd}},
 	}
@@ -54,6 +57,7 @@ func TestAtOnce(t *testing.T) {
 	dev, err := uverbs.Open(deviceName)
 	must(t, err)
 	all := objects(t, dev)
+	must(t, all[4].(*uverbs.CQ).Resize(roomyCQ))
 	qp := all[6].(*uverbs.QP)
 	end, err := qp.Endpoint()
 	must(t, err)
