@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 	"math/bits"
+	"net"
 	"strconv"
 	"strings"
 	"syscall"
@@ -550,7 +551,10 @@ func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	case syscall.ENODEV:
 		hint = "the GID's network interface is not in this network namespace"
 		if link, err := netlink.LinkByIndex(from.Netdev); used && err == nil {
-			hint = link.Attrs().Name + " is down"
+			hint = "the kernel does not send by " + link.Attrs().Name
+			if link.Attrs().Flags&net.FlagUp == 0 {
+				hint = link.Attrs().Name + " is down"
+			}
 		}
 	case syscall.EINVAL:
 		hint = "the GID index may be unused or the path MTU above the port's"
