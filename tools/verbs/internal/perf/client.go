@@ -57,7 +57,7 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 			end.Stop(sent)
 		}
 	}}
-	go cl.conn.listen()
+	defer cl.conn.start()()
 	err = Pinned(cl.Local.CPU, func() error { return cl.play(ctx) })
 	if err != nil {
 		cl.conn.fail(err)

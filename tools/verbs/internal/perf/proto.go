@@ -91,6 +91,16 @@ type control struct {
 	end    func(sent int64) // gets what the peer has sent
 }
 
+// start listens in a goroutine. What it returns closes the connection, and waits for that to end.
+func (c *control) start() (stop func()) {
+	var all sync.WaitGroup
+	all.Go(c.listen)
+	return func() {
+		c.conn.Close()
+		all.Wait()
+	}
+}
+
 // preamble returns what both sides send first.
 func preamble() []byte { return binary.BigEndian.AppendUint32([]byte(magic), ProtocolVersion) }
 

@@ -84,7 +84,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, name string) (what st
 	defer cancel(nil)
 	se := &session{server: s}
 	se.control = &control{conn: conn, name: name, inbox: make(chan message, inboxRoom), cancel: cancel, end: se.stop}
-	go se.listen()
+	defer se.start()()
 	err = Pinned(s.Local.CPU, func() error { return se.play(ctx) })
 	if err != nil && !errors.Is(err, errBye) {
 		var told *PeerError
