@@ -55,7 +55,7 @@ test: WAYS-roce = auto
 test: WAYS-ib = write
 test: SKIP-ib = $(ANYLINK)
 test: SKIP-cm = ^TestManyConns
-test: SKIP-interop = ^Test(Paths|PeerKilled|Rping$$|PerfOptions|PerfServerKilled|Perftest)
+test: SKIP-interop = ^Test(Paths|PeerKilled|Rping\z|PerfOptions|PerfServerKilled|Perftest)
 test: CONTROLMODES = ib
 test: check unit race abi benchonce sidebyside size vmtest kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
 	+$(AT_ONCE) perf hosts control siw flat traffic racevm
