@@ -132,7 +132,7 @@ const connsEnv = "GOVERBS_CONNS"
 // TestConnLeaks: after many connects and closes, and attempts that failed, all is as it was before.
 func TestConnLeaks(t *testing.T) {
 	before := quiet(t)
-	n := 400
+	n := 250
 	if testenv.Slow() {
 		n = 100
 	}

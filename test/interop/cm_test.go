@@ -150,7 +150,7 @@ func TestMckey(t *testing.T) {
 
 // TestCmtime has hundreds of connections come and go at once.
 func TestCmtime(t *testing.T) {
-	connections := 300
+	connections := 150
 	if v := testenv.Kernel(t); testenv.Slow() || v[0] == 5 && v[1] < 19 { // rxe has 100 address handles, of which each attempt takes some
 		connections = 20
 	}

@@ -49,12 +49,12 @@ func TestPingpong(t *testing.T) {
 	}
 	for _, options := range [][]string{
 		nil,
-		{"-e"},
-		{"-s", "1"},
-		{"-s", "65536", "-n", "200"},
-		{"-c", "-s", "20000", "-n", "200"},
-		{"-m", "256", "-r", "10", "-n", "500"},
-		{"-e", "-r", "2", "-s", "100"},
+		{"-e", "-n", "300"},
+		{"-s", "1", "-n", "300"},
+		{"-s", "65536", "-n", "100"},
+		{"-c", "-s", "20000", "-n", "100"},
+		{"-m", "256", "-r", "10", "-n", "200"},
+		{"-e", "-r", "2", "-s", "100", "-n", "200"},
 	} {
 		for _, p := range pairs {
 			t.Run(p.name+" "+strings.Join(options, " "), func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestPaths(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "changes of state by hand")
 	for _, path := range []string{"ioctl", "write"} {
-		for _, options := range [][]string{{"-n", "300"}, {"-n", "300", "-e"}} {
+		for _, options := range [][]string{{"-n", "100"}, {"-n", "100", "-e"}} {
 			t.Run(path+" "+strings.Join(options, " "), func(t *testing.T) {
 				t.Setenv("RDMAABI", path)
 				if _, err := Play(timed(t), rdmaCore, Verbs(), atPace(options)...); err != nil {
@@ -145,8 +145,9 @@ func TestPeerKilled(t *testing.T) {
 	testenv.NeedsIB(t, "changes of state by hand")
 	for _, options := range [][]string{nil, {"-e"}} {
 		t.Run(strings.Join(options, " "), func(t *testing.T) {
+			t.Parallel()
 			port := strconv.Itoa(20000 + int(nextPort.Add(1)))
-			args := append([]string{"pingpong", "-p", port, "-n", "100000000", "--timeout", "5s"}, options...)
+			args := append([]string{"pingpong", "-p", port, "-n", "100000000", "--timeout", "3s"}, options...)
 			server := exec.CommandContext(timed(t), Verbs()[0], args...)
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
@@ -157,7 +158,7 @@ func TestPeerKilled(t *testing.T) {
 			if err := waitListen(timed(t), portNumber, ended); err != nil {
 				t.Fatal(err)
 			}
-			time.AfterFunc(time.Second, func() { server.Process.Signal(syscall.SIGKILL) })
+			time.AfterFunc(2*time.Second, func() { server.Process.Signal(syscall.SIGKILL) }) // the client is there by then
 			out, err := exec.CommandContext(timed(t), Verbs()[0], append(args, ServerAddr)...).CombinedOutput()
 			if err == nil {
 				t.Fatalf("the client does not notice:\n%s", out)
