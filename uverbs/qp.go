@@ -87,7 +87,14 @@ type QP struct {
 	siwRQ *siw.RecvQueue // of siw, nil if there is none
 	// unheard says that nothing has come from the peer yet, which the side that accepts must
 	// wait for.
-	unheard atomic.Bool
+	unheard  atomic.Bool
+	breaking atomic.Bool // Modify brings the QP into error, or has
+	// flushed is what the last completion of the send queue was, to who polls it: a READ that was
+	// flushed, if has is set.
+	flushed struct {
+		has bool
+		id  uint64
+	}
 }
 
 // maxInline bounds the MaxInline that the kernel is asked for: a driver whose limit no query tells

@@ -249,6 +249,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if attr.EnSQDAsyncNotify {
 		req.EnSQDAsyncNotify = 1
 	}
+	q.breaking.Store(to == Err)
 	var errno syscall.Errno
 	if mask&AttrRateLimit != 0 {
 		ex := bytesOf(&abi.ExModifyQP{Base: *req, RateLimit: attr.RateLimit})
@@ -258,6 +259,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		errno = q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{})
 	}
 	if errno != 0 {
+		q.breaking.Store(false)
 		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
 		return about(err, q.label(), attr.given(mask))
 	}

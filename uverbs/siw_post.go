@@ -86,10 +86,11 @@ func (q *QP) fillSiw(wrs []SendWR) (bytes uint64, ok bool) {
 }
 
 // publishSiw hands n slots to the kernel and rings the doorbell, if the kernel has to be told.
-// The caller holds the QP. Of a QP in error the kernel does not look at the ring any more.
+// The caller holds the QP. Of a QP in error the kernel does not look at the ring any more: they
+// complete here, and so does first what it has left there.
 func (q *QP) publishSiw(n int, bytes uint64) error {
 	if QPState(q.state.Load()) == Err {
-		q.sendCQ.makeFlushed(q.qpn, idsOf(n, q.siwSQ.ID))
+		q.sendCQ.makeFlushed(q.qpn, append(q.siwSQ.Recall(), idsOf(n, q.siwSQ.ID)...))
 		return nil
 	}
 	if !q.siwSQ.Publish(n) {
@@ -102,7 +103,7 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 	} else {
 		errno = q.doorbell.issue()
 	}
-	if errno == 0 {
+	if errno == 0 || errno == syscall.ENOTCONN && q.breaking.Load() { // in this case Modify has them flushed
 		return nil
 	}
 	q.siwSQ.Missed()
@@ -125,20 +126,19 @@ func idsOf(n int, id func(int) uint64) []uint64 {
 	return ids
 }
 
-// postRecvSiw posts one receive to a QP or an SRQ. siw has no doorbell for receives.
-func postRecvSiw(rq *siw.RecvQueue, id uint64, sgl []SGE) error {
+// fillOneSiw writes a receive to the ring, without publishing it.
+func fillOneSiw(rq *siw.RecvQueue, id uint64, sgl []SGE) error {
 	if !rq.Room(1) {
 		return roomErr(1, rq.Cap(), nil)
 	}
 	if err := fillRecvSiw(rq, 0, id, sgl); err != nil {
 		return &PostError{Err: err}
 	}
-	rq.Publish(1)
 	return nil
 }
 
-// postRecvsSiw posts several.
-func postRecvsSiw(rq *siw.RecvQueue, wrs []RecvWR) error {
+// fillAllSiw writes several.
+func fillAllSiw(rq *siw.RecvQueue, wrs []RecvWR) error {
 	if !rq.Room(len(wrs)) {
 		return roomErr(len(wrs), rq.Cap(), nil)
 	}
@@ -147,7 +147,6 @@ func postRecvsSiw(rq *siw.RecvQueue, wrs []RecvWR) error {
 			return &PostError{Index: i, Err: err}
 		}
 	}
-	rq.Publish(len(wrs))
 	return nil
 }
 
@@ -173,8 +172,11 @@ func (q *QP) postRecvSiw(id uint64, sgl []SGE) error {
 	if err := q.enter(&q.receiving); err != nil {
 		return err
 	}
-	err := postRecvSiw(q.siwRQ, id, sgl)
-	q.receivedSiw()
+	err := fillOneSiw(q.siwRQ, id, sgl)
+	if err == nil {
+		q.publishRecvsSiw(1)
+	}
+	q.receiving.Unlock()
 	return err
 }
 
@@ -183,18 +185,22 @@ func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 	if err := q.enter(&q.receiving); err != nil {
 		return err
 	}
-	err := postRecvsSiw(q.siwRQ, wrs)
-	q.receivedSiw()
+	err := fillAllSiw(q.siwRQ, wrs)
+	if err == nil {
+		q.publishRecvsSiw(len(wrs))
+	}
+	q.receiving.Unlock()
 	return err
 }
 
-// receivedSiw ends the posting of receives. Those of a QP in error it completes, as the kernel
-// does not look at the ring any more.
-func (q *QP) receivedSiw() {
+// publishRecvsSiw hands n receives to the kernel, which has no doorbell for them. Those of a QP in
+// error complete here, as sends do.
+func (q *QP) publishRecvsSiw(n int) {
 	if QPState(q.state.Load()) == Err {
-		q.recvCQ.makeFlushed(q.qpn, q.siwRQ.Recall())
+		q.recvCQ.makeFlushed(q.qpn, append(q.siwRQ.Recall(), idsOf(n, q.siwRQ.ID)...))
+		return
 	}
-	q.receiving.Unlock()
+	q.siwRQ.Publish(n)
 }
 
 // madeWCs are completions that the library makes, of what the kernel does not complete.
@@ -204,8 +210,8 @@ type madeWCs struct {
 	list []WC // guarded by mu
 }
 
-// makeFlushed completes work requests of a QP as flushed. They follow what is in the ring. No
-// event tells of them.
+// makeFlushed completes work requests of a QP as flushed. They follow what is in the ring by now.
+// No event tells of them.
 func (c *CQ) makeFlushed(qpn uint32, ids []uint64) {
 	if len(ids) == 0 {
 		return
@@ -217,6 +223,13 @@ func (c *CQ) makeFlushed(qpn uint32, ids []uint64) {
 	}
 	m.some.Store(true)
 	m.mu.Unlock()
+}
+
+// waiting returns how many there are.
+func (m *madeWCs) waiting() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.list)
 }
 
 // take moves completions into wcs.
@@ -246,45 +259,68 @@ var siwWCOpcodes = [...]WCOpcode{
 	siw.Recv: WCRecv, siw.LocalInv: WCLocalInv,
 }
 
-// pollSiw is Poll for siw.
+// pollSiw is Poll for siw. What the library has completed follows what the kernel had put into the
+// ring by then, so the ring is looked at between counting and taking it: a QP may be brought into
+// error right now.
 func (c *CQ) pollSiw(wcs []WC) (int, error) {
 	ring, n := c.siw.ring, 0
-	for n < len(wcs) {
-		e, ok := ring.Next()
-		if !ok {
+	for made := 0; ; {
+		for n < len(wcs) {
+			e, ok := ring.Next()
+			if !ok {
+				break
+			}
+			wc := &wcs[n]
+			*wc = WC{ID: e.WRID(), Status: WCGeneralErr, ByteLen: e.ByteLen(), QPN: e.QPN()}
+			if s := int(e.Status()); s < len(siwStatuses) {
+				wc.Status = siwStatuses[s]
+			}
+			if op := int(e.Opcode()); op < len(siwWCOpcodes) {
+				wc.Opcode = siwWCOpcodes[op]
+			}
+			ring.Release()
+			switch {
+			case wc.Status != WCSuccess:
+				if c.flushedTwice(wc) {
+					continue
+				}
+				c.failed(wc)
+				c.breakDown(wc.QPN)
+			case wc.Opcode == WCRecv && c.siw.unheard.Load() != 0:
+				if q, ok := c.qps.Load(wc.QPN); ok {
+					q.hear()
+				}
+			}
+			n++
+		}
+		if n == len(wcs) || !c.siw.made.some.Load() {
 			break
 		}
-		wc := &wcs[n]
-		*wc = WC{ID: e.WRID(), Status: WCGeneralErr, ByteLen: e.ByteLen(), QPN: e.QPN()}
-		if s := int(e.Status()); s < len(siwStatuses) {
-			wc.Status = siwStatuses[s]
+		taken := wcs[n:][:c.siw.made.take(wcs[n:min(n+made, len(wcs))])]
+		for i := range taken {
+			c.failed(&taken[i])
 		}
-		if op := int(e.Opcode()); op < len(siwWCOpcodes) {
-			wc.Opcode = siwWCOpcodes[op]
-		}
-		ring.Release()
-		switch {
-		case wc.Status != WCSuccess:
-			c.failed(wc)
-			c.breakDown(wc.QPN)
-		case wc.Opcode == WCRecv && c.siw.unheard.Load() != 0:
-			if q, ok := c.qps.Load(wc.QPN); ok {
-				q.hear()
-			}
-		}
-		n++
-	}
-	if n < len(wcs) && c.siw.made.some.Load() {
-		made := wcs[n:][:c.siw.made.take(wcs[n:])]
-		for i := range made {
-			c.failed(&made[i])
-		}
-		n += len(made)
+		n += len(taken)
+		made = c.siw.made.waiting()
 	}
 	if c.gone.Load() { // so is the ring, perhaps since before it was read
 		return 0, c.errClosed()
 	}
 	return n, nil
+}
+
+// flushedTwice reports whether a completion tells once more of a READ that is flushed. If that is
+// the next to be sent when the QP is brought into error, the kernel has it among those that have
+// been sent as well, and completes it as such and as the next (siw_sq_flush of Linux 6.1 to 7.2).
+func (c *CQ) flushedTwice(wc *WC) bool {
+	q, ok := c.qps.Load(wc.QPN)
+	if !ok || wc.Opcode == WCRecv {
+		return false
+	}
+	f := &q.flushed
+	again := f.has && f.id == wc.ID && wc.Opcode == WCRDMARead && !q.siwSQ.ReadsInARow(wc.ID)
+	f.has, f.id = !again && wc.Opcode == WCRDMARead && wc.Status == WCWRFlushErr, wc.ID
+	return again
 }
 
 // breakDown brings a QP into error, one of whose work requests has failed. The kernel has done so,

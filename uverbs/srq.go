@@ -219,7 +219,11 @@ func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 	case kindMlx5:
 		return s.postRecvMlx5(id, sgl)
 	case kindSiw:
-		return postRecvSiw(s.siw, id, sgl)
+		err := fillOneSiw(s.siw, id, sgl)
+		if err == nil {
+			s.siw.Publish(1)
+		}
+		return err
 	}
 	return errKind
 }
@@ -237,7 +241,11 @@ func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 	case kindMlx5:
 		return s.postRecvsMlx5(wrs)
 	case kindSiw:
-		return postRecvsSiw(s.siw, wrs)
+		err := fillAllSiw(s.siw, wrs)
+		if err == nil {
+			s.siw.Publish(len(wrs))
+		}
+		return err
 	}
 	return errKind
 }

@@ -33,6 +33,25 @@ func (q *SendQueue) Find(wrID uint64) (SendInfo, bool) {
 	return SendInfo{}, false
 }
 
+// ReadsInARow reports whether two READs of which the one was posted next to the other, whatever
+// else was posted between them, have an ID. It looks at what Find does.
+func (q *SendQueue) ReadsInARow(wrID uint64) bool {
+	head := uint32(q.posted.Load())
+	before := false // the READ before has it
+	for back := range min(head, q.mask+1) {
+		w := (*abi.SiwSqe)(q.elem(head - 1 - back))
+		if w.Opcode != Read && w.Opcode != ReadInv {
+			continue
+		}
+		has := w.ID == wrID
+		if has && before {
+			return true
+		}
+		before = has
+	}
+	return false
+}
+
 // info copies what is of interest. Inline data is one entry without a key.
 func info(w *abi.SiwSqe) SendInfo {
 	i := SendInfo{Opcode: w.Opcode, RemoteAddr: w.Raddr, RKey: w.RKey}

@@ -211,6 +211,39 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func TestReadsInARow(t *testing.T) {
+	p, q := newSend(t, 4)
+	post := func(id uint64, op uint8) {
+		if !q.Room(1) {
+			p.take()
+			q.Room(1)
+		}
+		s := q.Slot(0)
+		s.Start(id, op, 0)
+		q.Publish(1)
+	}
+	for i, step := range []struct {
+		id   uint64
+		op   uint8
+		want map[uint64]bool // by ID, then
+	}{
+		{1, Read, map[uint64]bool{1: false}},
+		{1, Send, map[uint64]bool{1: false}},
+		{2, ReadInv, map[uint64]bool{1: false, 2: false}},
+		{2, Read, map[uint64]bool{1: false, 2: true}},
+		{1, Read, map[uint64]bool{1: false, 2: true}},
+		{0, Write, map[uint64]bool{0: false, 2: true}},
+		{0, Write, map[uint64]bool{0: false, 2: false}}, // the first of the two is no longer in the ring
+	} {
+		post(step.id, step.op)
+		for id, want := range step.want {
+			if got := q.ReadsInARow(id); got != want {
+				t.Errorf("after %d work requests: ReadsInARow(%d) = %v", i+1, id, got)
+			}
+		}
+	}
+}
+
 // TestNoAllocs holds the data path to what it promises.
 func TestNoAllocs(t *testing.T) {
 	sp, sq := newSend(t, 8)
