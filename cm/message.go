@@ -111,6 +111,11 @@ func (c *Conn) sendMemory() (err error) {
 	return err
 }
 
+// lentToTCP is how long a message is at least, in bytes, that soft iWARP lends to TCP instead of copying it, if
+// it is to have no completion: until TCP has sent it, which may be after what follows has completed,
+// its slot must not be used again. That is a page (SENDPAGE_THRESH in the driver), of 4 KiB or more.
+const lentToTCP = 4 << 10
+
 // fill copies a message into a slot, and sends that. There is room. The caller posts it.
 func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 	i := int(c.msgPosted % uint64(c.o.SendDepth))
@@ -122,7 +127,7 @@ func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 	c.msgPosted++
 	c.peer.sent++
 	// A completion now and then tells of all before it.
-	if c.msgPosted-c.signaled < uint64(c.o.SendDepth+1)/2 {
+	if c.msgPosted-c.signaled < uint64(c.o.SendDepth+1)/2 && (c.ask == nil || len(b) < lentToTCP) {
 		to.Send(c.enter(entryMessage, nil), 0)
 	} else {
 		c.signaled = c.msgPosted
