@@ -14,12 +14,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// iwarp skips a test on other transports, whose tests say the same of them.
+// iwarp skips a test on other transports, whose tests say the same of them, and sees that the test
+// leaves nothing.
 func iwarp(t *testing.T) *Channel {
 	t.Helper()
-	c := openKernel(t)
+	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
-	return c
+	before := quiet(t)
+	t.Cleanup(func() { nothingLeft(t, before) }) // the last one
+	return openKernel(t)
 }
 
 // TestIWARP connects two devices with QPs that are made by hand, which the kernel moves: the side
@@ -185,4 +188,40 @@ func TestIWARPSilent(t *testing.T) {
 		t.Errorf("Recv: %v", err)
 	}
 	must(t, server.Close())
+}
+
+// TestIWARPDatagrams: datagrams and groups are refused as features that the device has not.
+func TestIWARPDatagrams(t *testing.T) {
+	c := iwarp(t)
+	ctx := within(t)
+	address := net.JoinHostPort(first.String(), "0")
+	for what, ask := range map[string]func() error{
+		"ListenPacket": func() error {
+			p, err := ListenPacket(ctx, address, PacketOptions{})
+			if err == nil {
+				p.Close()
+			}
+			return err
+		},
+		"DialPacket": func() error {
+			p, err := DialPacket(ctx, net.JoinHostPort(first.String(), "7"), PacketOptions{})
+			if err == nil {
+				p.Close()
+			}
+			return err
+		},
+		"Join": func() error {
+			id := newID(t, c, UDP)
+			must(t, id.Bind(netip.AddrPortFrom(first, 0)))
+			_, err := id.Join(netip.MustParseAddr("239.1.2.3"), FullMember)
+			return err
+		},
+	} {
+		err := ask()
+		var f *uverbs.FeatureError
+		if !errors.As(err, &f) || f.Driver != "siw" || !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s: %v", what, err)
+		}
+		t.Logf("%s: %v", what, err)
+	}
 }

@@ -67,8 +67,11 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if errno != 0 {
 		c.forget(g)
 		err := fail(opJoin, group.String(), errno)
-		if errors.Is(err, syscall.EOPNOTSUPP) {
+		switch {
+		case errors.Is(err, syscall.EOPNOTSUPP):
 			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Err: err}
+		case errors.Is(err, syscall.ENOSYS): // what the transport has not
+			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Driver: id.driver(), Err: err}
 		}
 		return nil, err
 	}
