@@ -198,7 +198,7 @@ func (b *SendBuilder) Read(id uint64, flags SendFlags, raddr uint64, rkey uint32
 }
 
 // ReadInv begins an RDMA READ that invalidates the key of the place that it is read to, its SGE,
-// when it is done (IB_WR_RDMA_READ_WITH_INV). iWARP has it.
+// when it is done (IB_WR_RDMA_READ_WITH_INV). iWARP has it; siw does not invalidate.
 func (b *SendBuilder) ReadInv(id uint64, flags SendFlags, raddr uint64, rkey uint32) {
 	b.rdma(id, WRRDMAReadWithInv, flags, raddr, rkey)
 }

@@ -206,7 +206,7 @@ func gidList(table []GIDEntry) string {
 
 // Endpoint returns what the peer must know of this queue pair. On RoCE it holds the
 // GID that [PathOptions] or [ChooseGID] say. It fails with ENETDOWN if the port is
-// not active.
+// not active, and with a [FeatureError] on iWARP, as Connect does.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
 }
@@ -215,6 +215,9 @@ func (q *QP) Endpoint() (Endpoint, error) {
 // already.
 func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
+		return Endpoint{}, err
+	}
+	if err := q.dev.driver.lacksModify(RTR); err != nil { // then there is no use for it
 		return Endpoint{}, err
 	}
 	port, attr, err := q.activePort()
@@ -298,10 +301,13 @@ func (q *QP) Activate(qkey uint32) error {
 // other's [Endpoint]. The context is looked at between the steps. If a step fails, the QP
 // stays in the state that it had reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
-	if err := remote.check(); err != nil {
+	if err := q.usable(); err != nil {
 		return err
 	}
-	if err := q.usable(); err != nil {
+	if err := q.dev.driver.lacksModify(RTR); err != nil {
+		return err
+	}
+	if err := remote.check(); err != nil {
 		return err
 	}
 	if !q.connected() {

@@ -150,6 +150,12 @@
 //     connection: what is posted is flushed, without a reason. Only an RDMA READ, which has one
 //     SGE, shows that all before it has arrived.
 //   - A message without a receive ends the connection.
+//   - That the peer may read memory is no right: who has the key reads it, also without
+//     [AccessRemoteRead] (Linux 6.1 to 7.2). That it may write is one.
+//   - [WRRDMAReadWithInv] reads and leaves the key as it is, since siw invalidates for the kernel's
+//     own QPs alone; [WRLocalInv] and [WRSendWithInv] do what they say.
+//   - READs complete when their data has come, also behind what was posted later; [Fence] makes a
+//     work request wait for the READs before it.
 //   - What is posted to a QP in error, and what the kernel did not look at before, the library
 //     completes as flushed; no event tells of that.
 //   - A place in the send queue is free as soon as the kernel has begun with it.

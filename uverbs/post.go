@@ -21,7 +21,7 @@ const (
 	WRLocalInv         WROpcode = 7  // invalidate a key of this side (IBV_WR_LOCAL_INV)
 	WRBindMW           WROpcode = 8  // bind a memory window (IBV_WR_BIND_MW)
 	WRSendWithInv      WROpcode = 9  // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
-	WRRDMAReadWithInv  WROpcode = 11 // read, and invalidate the key of the place that it is read to; iWARP (IB_WR_RDMA_READ_WITH_INV)
+	WRRDMAReadWithInv  WROpcode = 11 // read, and invalidate the key of the place that it is read to; iWARP, where siw does not invalidate (IB_WR_RDMA_READ_WITH_INV)
 
 	WRFlush       WROpcode = 14 // make what was written to the peer's memory visible or persistent (IBV_WR_FLUSH)
 	WRAtomicWrite WROpcode = 15 // write 8 bytes at once (IBV_WR_ATOMIC_WRITE)

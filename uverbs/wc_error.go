@@ -172,6 +172,8 @@ func (q *QP) explainSent(wc *WC, sent *sentWR) *WCError {
 		}
 		switch {
 		case e.Hint != "" || wc.Status != WCLocQPOpErr || sent.text == "":
+		case q.kind == kindSiw && sent.op == WRLocalInv:
+			e.Hint = "the key that it invalidates may not be one of the QP's protection domain"
 		case q.kind == kindSiw:
 			e.Hint = "nothing is wrong with its memory; the connection has broken, as when the peer is gone or TCP does not get through"
 		default:
