@@ -12,11 +12,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// hasODP reports whether a device must have on-demand paging: rxe has it in newer kernels, a
+// hasODP reports whether a device must have on-demand paging: rxe has it in newer kernels, siw and a
 // model of a ConnectX never, and a card if its firmware says so.
 func hasODP(t *testing.T, dev *uverbs.Device) bool {
 	switch {
-	case testenv.Modelled():
+	case testenv.Modelled(), rig.IWARP():
 		return false
 	case onMLX5:
 		return dev.QueryDevice().ODPGeneralCaps != 0
