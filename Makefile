@@ -9,7 +9,7 @@ KERNEL   ?= 6.1
 ARCH     ?= $(shell go env GOARCH)
 MODES    ?= roce ib
 MATRIX   := amd64/5.10 amd64/6.1 amd64/6.12 amd64/latest arm64/6.12 \
-	$(foreach k,6.1 6.12 latest,amd64/$k/mlx5-roce amd64/$k/mlx5-ib) amd64/6.1/siw
+	$(foreach k,6.1 6.12 latest,amd64/$k/mlx5-roce amd64/$k/mlx5-ib amd64/$k/siw)
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 VMRUN    := $(BUILD)/vmrun
@@ -286,12 +286,12 @@ boot-siw:
 # kernel accepts: with one processor it does not. What the link has no part in is left out.
 .PHONY: boot-siwinterop boot-mixed
 boot-siwinterop:
-	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -cpus 1 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 \
+	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -cpus 1 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 \
 		-with $(SIDEWITH) -file verbs:/bin/verbs -env VERBS=/bin/verbs \
-		interop.test -test.skip '^TestPerf(HugePages|Progress)$$|^TestRpingPersistent$$|^TestDoctor(Text|ClosedNode|MissingNode)$$'
+		interop.test $(RECORD_TEST) -test.skip '^TestMixed|^TestPerf(HugePages|Progress)$$|^TestRpingPersistent$$|^TestDoctor(Text|ClosedNode|MissingNode)$$'
 boot-mixed:
-	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 \
-		-file verbs:/bin/verbs -env VERBS=/bin/verbs interop.test -test.run '^TestMixed'
+	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name mixed $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 \
+		-file verbs:/bin/verbs -env VERBS=/bin/verbs interop.test $(RECORD_TEST) -test.run '^TestMixed'
 siw: guest hca ## soft iWARP: connections, the verbs, interop, and a guest with rxe, siw and a ConnectX, on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL)-siw.*.json
 	+$(AT_ONCE) boot-siw boot-siwinterop boot-mixed

@@ -55,17 +55,27 @@ func parseColumn(name string) Column {
 // nothing in others.
 var elsewhere = []string{"TestIproute2", "TestModuleNotLoaded", "TestNoModule"}
 
+// mixed begins the names of tests of several drivers' devices at once, which siw has a boot for.
+const mixed = "TestMixed"
+
+// anyLink are tests of interop that the driver has no part in, and that are left out on siw.
+var anyLink = []string{"TestRpingPersistent", "TestDoctorText", "TestDoctorClosedNode", "TestDoctorMissingNode"}
+
 // suitesOf are the suites of the drivers that have not all of them: InfiniBand has no connections
 // here, and netlinkrdma's are about what rxe has.
 var suitesOf = map[string][]string{
 	mlx5RoCE: {"conformance", "cm", "classic", "interop"},
 	mlx5IB:   {"conformance"},
-	siw:      {"conformance", "cm"},
+	siw:      {"conformance", "cm", "interop"},
 }
 
 // has reports whether a test is for a column's driver.
 func (c Column) has(t sourceTest) bool {
 	some, ok := suitesOf[c.Driver]
+	switch {
+	case c.Driver != siw && strings.HasPrefix(t.name, mixed), c.Driver == siw && slices.Contains(anyLink, t.name):
+		return false
+	}
 	return !ok || slices.Contains(some, t.suite) && !slices.Contains(elsewhere, t.name)
 }
 

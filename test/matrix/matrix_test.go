@@ -191,6 +191,14 @@ func TestDrivers(t *testing.T) {
 	if m := merge(tests, []*Run{siwRun}); tally(m.counts(0, "")) != "✓ 1 – 1" || !m.good() {
 		t.Errorf("the column of siw is %q and good is %t", tally(m.counts(0, "")), m.good())
 	}
+	ofInterop := []sourceTest{{"interop", mixed + "A", "g", ""}, {"interop", anyLink[0], "g", ""}, {"interop", "TestC", "g", ""}}
+	apart := merge(ofInterop, []*Run{
+		{Column{Driver: rxe}, boots([]Result{{"interop", mixed + "A", Unsupported, "", 0}, {"interop", anyLink[0], Passed, "", 0}, {"interop", "TestC", Passed, "", 0}})},
+		{Column{Driver: siw}, boots([]Result{{"interop", "TestC", Unsupported, "", 0}, {"interop", mixed + "A", Passed, "", 0}})},
+	})
+	if a, b := tally(apart.counts(0, "")), tally(apart.counts(1, "")); a != "✓ 2" || b != "✓ 1 – 1" || !apart.good() {
+		t.Errorf("of interop rxe has %q, siw %q, and good is %t", a, b, apart.good())
+	}
 	if got := tally(m.counts(1, "")); got != "✓ 1" || !m.good() {
 		t.Errorf("the second column is %q and good is %t", got, m.good())
 	}
@@ -214,7 +222,7 @@ func TestElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range elsewhere {
+	for _, name := range slices.Concat(elsewhere, anyLink) {
 		if !slices.ContainsFunc(tests, func(s sourceTest) bool { return s.name == name }) {
 			t.Errorf("there is no %s", name)
 		}
