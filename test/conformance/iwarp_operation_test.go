@@ -223,7 +223,7 @@ func TestIWARPFence(t *testing.T) {
 	a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{})
 	b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
 	connect(t, a, b)
-	slowLink(t)
+	slowLink(t, "50ms")
 	for round := range 3 {
 		for _, fence := range []uverbs.SendFlags{uverbs.Fence, 0} {
 			old := slices.Clone(b.fill(0, n, byte(50+round)))

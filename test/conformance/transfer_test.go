@@ -236,7 +236,7 @@ func TestFence(t *testing.T) {
 		b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
 		connect(t, a, b)
 		if !onMLX5 {
-			slowLink(t)
+			slowLink(t, "5ms")
 		}
 		told := false // whether the fence makes a difference
 		for round := 0; round < 3 || round < 20 && !told; round++ {
@@ -261,15 +261,15 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// slowLink has what the first device sends take 5 ms, until the end of the test.
-func slowLink(t *testing.T) {
+// slowLink has what the first device sends take a while, such as "5ms", until the end of the test.
+func slowLink(t *testing.T, delay string) {
 	t.Helper()
 	link := func(args ...string) {
 		if out, err := exec.Command("vmlink", append([]string{rig.Netdevs[0], "netem"}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("vmlink: %s%v", out, err)
 		}
 	}
-	link("delay", "5ms")
+	link("delay", delay)
 	t.Cleanup(func() { link("off") })
 }
 
