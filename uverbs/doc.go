@@ -149,6 +149,9 @@
 //   - A SEND or an RDMA WRITE is complete as soon as TCP has it. What the peer then refuses ends the
 //     connection: what is posted is flushed, without a reason. Only an RDMA READ, which has one
 //     SGE, shows that all before it has arrived.
+//   - A SEND or RDMA WRITE of a page or more without [Signaled] lends its memory to TCP, which may send
+//     what is there later than a request behind it completes. Its memory may be used again when a later
+//     READ has completed, or an answer of the peer's has come; or give it a completion.
 //   - A message without a receive ends the connection.
 //   - That the peer may read memory is no right: who has the key reads it, also without
 //     [AccessRemoteRead] (Linux 6.1 to 7.2). That it may write is one.
