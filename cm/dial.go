@@ -80,7 +80,22 @@ func dialUntil(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*C
 		defer cancel()
 		ctx = short
 	}
-	return dial(ctx, to, o)
+	for tries := 0; ; tries++ {
+		c, err := dial(ctx, to, o)
+		if !portTaken(err) || o.LocalAddr.Port() != 0 || tries == maxPorts || ctx.Err() != nil {
+			return c, err
+		}
+	}
+}
+
+// maxPorts is how many ports more are tried.
+const maxPorts = 8
+
+// portTaken reports whether a connection of iWARP was not made as TCP has the local port, which the
+// connection manager has chosen without asking TCP. The next one is another.
+func portTaken(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Op == opConnect && (e.Errno == syscall.EADDRINUSE || e.Errno == syscall.EADDRNOTAVAIL)
 }
 
 // dial connects to an address.

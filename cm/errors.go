@@ -133,14 +133,14 @@ func hint(op string, errno syscall.Errno) string {
 		return "ports below 1024 are for who has CAP_NET_BIND_SERVICE; or the channel was opened under other credentials, and is to be opened after changing user or group"
 	case errno == syscall.EACCES:
 		return "the kernel refuses write() to a file opened under other credentials; open the channel after changing user or group"
+	case (errno == syscall.EADDRNOTAVAIL || errno == syscall.EADDRINUSE) && op == opConnect:
+		return "on iWARP the port that the connection manager has chosen is taken by TCP, as by a connection that has just ended; try again"
 	case errno == syscall.EADDRINUSE:
 		return "the port is taken in this port space"
 	case op == opJoin && (errno == syscall.EINVAL || errno == syscall.ENODEV):
 		return "bind the ID to an address of an RDMA device first, or resolve one"
 	case op == opJoin && errno == syscall.EOPNOTSUPP:
 		return "RoCE v2 has no groups of IPv6, and not every subnet administrator of InfiniBand has members that only send"
-	case errno == syscall.EADDRNOTAVAIL && op == opConnect:
-		return "on iWARP the port that the connection manager has chosen is taken by TCP, as by a connection that has just ended; try again"
 	case errno == syscall.EADDRNOTAVAIL:
 		return "the address is of no network interface here"
 	case errno == syscall.ECONNREFUSED && op == opConnect:

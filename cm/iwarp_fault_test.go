@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -214,4 +216,35 @@ func TestIWARPNoDevice(t *testing.T) {
 		t.Error("Dial has left from an address without a device")
 	}
 	t.Logf("Dial: %v", err)
+}
+
+// TestIWARPPortTaken: where TCP has the port that the connection manager has chosen for a connection,
+// Dial takes another.
+func TestIWARPPortTaken(t *testing.T) {
+	iwarp(t)
+	const ports = "/proc/sys/net/ipv4/ip_local_port_range"
+	before := value(os.ReadFile(ports))(t)
+	t.Cleanup(func() { must(t, os.WriteFile(ports, before, 0)) })
+	must(t, os.WriteFile(ports, []byte("47000 47001"), 0)) // the connection manager never takes one twice in a row
+	tcp := value(net.Listen("tcp", net.JoinHostPort(first.String(), "47000")))(t)
+	defer tcp.Close()
+	for i := range 4 {
+		ctx := within(t)
+		l := value(Listen(ctx, net.JoinHostPort(first.String(), strconv.Itoa(47100+i)), Options{}))(t)
+		o := Options{LocalAddr: netip.AddrPortFrom(first, 0)}
+		client, server := connect(t, l, o)
+		if port := client.LocalAddr().(Addr).Port; port != 47001 {
+			t.Errorf("the connection is from port %d", port)
+		}
+		must(t, client.Close(), server.Close(), l.Close())
+	}
+	own := Options{LocalAddr: netip.AddrPortFrom(first, 47000)}
+	l := value(Listen(within(t), net.JoinHostPort(first.String(), "47200"), Options{}))(t)
+	defer l.Close()
+	if c, err := Dial(within(t), l.Addr().String(), own); err == nil {
+		c.Close()
+		t.Error("Dial has connected from a port that is taken")
+	} else if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken by TCP") {
+		t.Errorf("Dial: %v", err)
+	}
 }
