@@ -12,6 +12,7 @@ import (
 type SendQueue struct {
 	ring   unsafe.Pointer // block 0; keeps nothing alive, the memory is its owner's
 	mask   uint32         // number of blocks - 1
+	bytes  uint32         // number of bytes - 1
 	number uint32         // of the QP, shifted to its place in the control segment
 	rec    Record
 	reg    *Register
@@ -78,7 +79,7 @@ const (
 	LocalInv Op = 7
 	BindMW   Op = 8
 	SendInv  Op = 9
-	numOps      = 10
+	numOps      = 16 // with those that there are not: a power of two, so that an Op is made an index by a mask
 )
 
 // wqeOps are the operations as the device knows them.
@@ -115,7 +116,7 @@ func NewSendQueue(mem []byte, size SendSize, t Transport, qpn uint32, rec Record
 	}
 	first, _ := t.head()
 	return &SendQueue{
-		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Blocks - 1), number: qpn << 8, rec: rec, reg: reg,
+		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Blocks - 1), bytes: uint32(size.Bytes() - 1), number: qpn << 8, rec: rec, reg: reg,
 		maxWR: uint32(size.MaxWR), maxSGE: uint32(size.MaxSGE), maxInline: uint32(size.MaxInline),
 		first: uint32(first), transport: t,
 		ids: make([]sent, size.Blocks), limit: uint32(size.MaxWR),
@@ -167,16 +168,16 @@ func (q *SendQueue) refresh(n int) bool {
 // A SendSlot fills one WQE in place. Start comes first, then what the operation has, then the
 // data, then Finish. It is used by the goroutine that posts.
 type SendSlot struct {
-	q      *SendQueue
-	wqe    uint32 // block in which it begins
-	pos    uint32 // bytes that it has so far
-	data   uint32 // bytes of data
-	nsge   uint32
-	inline uint32 // where inline data begins, or 0
-	header uint32 // bytes of the header that are there
-	id     uint64
-	ctrl   unsafe.Pointer
-	op     Op
+	q       *SendQueue
+	id      uint64
+	wqe     uint32 // block in which it begins
+	pos     uint32 // where the next segment is, in bytes; counts on and on like the blocks
+	data    uint32 // bytes of data
+	left    uint32 // entries that may be added; none behind inline data
+	inline  uint32 // where inline data begins, like pos; used if inlined
+	header  uint32 // bytes of the header that are there
+	op      Op
+	inlined bool
 }
 
 // Start begins a work request.
@@ -184,28 +185,56 @@ type SendSlot struct {
 // Preconditions: Room(n+1) was true since the last Publish, for the n that were begun since;
 // op is one of the operations; flags are some of the flags.
 func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
-	ctrl := q.block(q.next)
+	wqe := q.next
 	bits := flagBits[flags%numFlags]
-	if bits&flagFence == 0 {
-		bits |= q.fence
+	if q.fence != 0 {
+		bits = fenced(bits, q.fence)
+		q.fence = 0
 	}
-	q.fence = 0
-	// The flags are the last byte of a word whose others are 0.
-	*(*uint32)(unsafe.Add(ctrl, ctrlFlags)) = uint32(bits) << 24
-	*(*uint32)(unsafe.Add(ctrl, ctrlImm)) = 0
-	*s = SendSlot{q: q, wqe: q.next, pos: q.first, id: id, ctrl: ctrl, op: op}
-	switch q.transport {
-	case XRC:
-		q.startXRC(s)
-	case Raw: // nothing to be computed
-		if q.header == 0 {
-			*(*[ethSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethSize]byte{}
-			break
-		}
+	// The flags are the last byte of a word whose others are 0, and so is the next word, the immediate.
+	*(*uint64)(unsafe.Add(q.block(wqe), ctrlFlags)) = uint64(bits) << 24
+	// One by one: a literal would be made elsewhere and copied in larger pieces than it was stored in,
+	// which the processor has to wait for.
+	s.q = q
+	s.id = id
+	s.wqe = wqe
+	s.pos = wqe*blockSize + q.first
+	s.data = 0
+	s.left = q.maxSGE
+	s.header = 0
+	s.op = op
+	s.inlined = false
+	if q.transport >= XRC {
+		q.startMore(s)
+	}
+}
+
+// fenced adds a fence to the flags of a work request that has none of its own.
+func fenced(bits, fence uint8) uint8 {
+	if bits&flagFence != 0 {
+		return bits
+	}
+	return bits | fence
+}
+
+// startMore clears what transports other than those of RC, UC and UD have in the WQE's head.
+func (q *SendQueue) startMore(s *SendSlot) {
+	ctrl := s.ctrl()
+	switch {
+	case q.transport == XRC && changesKey(s.op): // the segment that names the SRQ is left out
+		s.pos = s.wqe*blockSize + ctrlSize
+	case q.transport == XRC:
+		*(*[xrcSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [xrcSize]byte{}
+	case q.header == 0: // nothing to be computed
+		*(*[ethSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethSize]byte{}
+	default:
 		*(*[ethRoom]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethRoom]byte{}
 		put16(ctrl, ctrlSize+ethHeaderSize, uint16(q.header))
 	}
 }
+
+// changesKey reports whether an operation changes a key of this side.
+func changesKey(op Op) bool { return op == LocalInv || op == BindMW }
 
 // HeaderLeft returns how many bytes of the frame's beginning the device still wants by AddHeader.
 func (s *SendSlot) HeaderLeft() int { return int(s.q.header - s.header) }
@@ -215,45 +244,37 @@ func (s *SendSlot) HeaderLeft() int { return int(s.q.header - s.header) }
 // Preconditions: b is not longer than HeaderLeft.
 func (s *SendSlot) AddHeader(b []byte) {
 	at := ctrlSize + ethSize - ethHeaderStart + s.header // it does not reach the next block
-	copy(unsafe.Slice((*byte)(unsafe.Add(s.ctrl, at)), len(b)), b)
+	copy(unsafe.Slice((*byte)(unsafe.Add(s.ctrl(), at)), len(b)), b)
 	s.header += uint32(len(b))
 }
 
-// startXRC clears the segment that names the SRQ, or leaves it out where there is none.
-func (q *SendQueue) startXRC(s *SendSlot) {
-	if s.op == LocalInv || s.op == BindMW {
-		s.pos = ctrlSize
-		return
-	}
-	*(*[xrcSize]byte)(unsafe.Add(s.ctrl, ctrlSize)) = [xrcSize]byte{}
-}
+// ctrl returns the control segment.
+func (s *SendSlot) ctrl() unsafe.Pointer { return s.q.block(s.wqe) }
 
-// at returns the place of the next segment, none of which straddles the end of the ring:
-// all have 16 bytes or begin with a block.
-func (s *SendSlot) at() unsafe.Pointer {
-	q := s.q
-	return unsafe.Add(q.block(s.wqe+s.pos/blockSize), s.pos%blockSize)
+// at returns the place of a segment, none of which straddles the end of the ring: all have 16
+// bytes or begin with a block.
+func (s *SendSlot) at(pos uint32) unsafe.Pointer {
+	return unsafe.Add(s.q.ring, uintptr(pos&s.q.bytes))
 }
 
 // SetImm sets the immediate, given in host order and sent in network order.
-func (s *SendSlot) SetImm(imm uint32) { put32(s.ctrl, ctrlImm, imm) }
+func (s *SendSlot) SetImm(imm uint32) { put32(s.ctrl(), ctrlImm, imm) }
 
 // SetInvalidate sets the key that SendInv invalidates on the other side.
-func (s *SendSlot) SetInvalidate(rkey uint32) { put32(s.ctrl, ctrlImm, rkey) }
+func (s *SendSlot) SetInvalidate(rkey uint32) { put32(s.ctrl(), ctrlImm, rkey) }
 
 // SetRDMA sets the peer's memory for Read, Write and WriteImm.
 func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
-	p := s.at()
+	p := s.at(s.pos)
 	put64(p, 0, addr)
-	put32(p, 8, rkey)
-	put32(p, 12, 0)
+	put64(p, 8, uint64(rkey)<<32)
 	s.pos += raddrSize
 }
 
 // SetAtomic sets the peer's 8 bytes for CAS (compare, swap) or FAA (add).
 func (s *SendSlot) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
 	s.SetRDMA(addr, rkey)
-	p := s.at()
+	p := s.at(s.pos)
 	if s.op == CAS {
 		put64(p, 0, swap)
 		put64(p, 8, compareAdd)
@@ -268,7 +289,7 @@ func (s *SendSlot) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
 //
 // Preconditions: the queue's transport is Datagram.
 func (s *SendSlot) SetUD(qpn, qkey uint32, av *AV) {
-	p := unsafe.Add(s.ctrl, ctrlSize)
+	p := unsafe.Add(s.ctrl(), ctrlSize)
 	*(*[avSize]byte)(p) = av.b
 	put32(p, avQKey, qkey)
 	put32(p, avDQPN, avExtended|qpn&indexMask)
@@ -278,77 +299,84 @@ func (s *SendSlot) SetUD(qpn, qkey uint32, av *AV) {
 //
 // Preconditions: the queue's transport is XRC.
 func (s *SendSlot) SetSRQ(number uint32) {
-	put32(s.ctrl, ctrlSize, number&indexMask)
+	put32(s.ctrl(), ctrlSize, number&indexMask)
 }
 
 // AddSGE appends length bytes of registered memory at addr to the data. The errors are
 // ErrTooManySGEs, ErrTooLong and ErrMixedData; the request is then as it was before.
 func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
-	total := s.data + length
-	switch {
-	case s.inline != 0:
-		return ErrMixedData
-	case s.nsge >= s.q.maxSGE:
-		return ErrTooManySGEs
-	case total < length || total > maxLength:
-		return ErrTooLong
+	total := uint64(s.data) + uint64(length)
+	if s.left == 0 || total > maxLength {
+		return s.refuse()
 	}
-	s.nsge++
+	s.left--
 	if length == 0 { // to the device that would be 2 GiB
 		return nil
 	}
-	p := s.at()
-	put32(p, 0, length&^inlineFlag)
-	put32(p, 4, lkey)
+	p := s.at(s.pos)
+	put64(p, 0, uint64(length&^inlineFlag)<<32|uint64(lkey))
 	put64(p, 8, addr)
-	s.data = total
+	s.data = uint32(total)
 	s.pos += dataSize
 	return nil
+}
+
+// refuse says why AddSGE has not added an entry.
+func (s *SendSlot) refuse() error {
+	switch {
+	case s.inlined:
+		return ErrMixedData
+	case s.left == 0:
+		return ErrTooManySGEs
+	}
+	return ErrTooLong
 }
 
 // AddInline appends b to the data, which the device takes from the WQE itself. b may be used
 // again at once. The errors are ErrInlineTooLong and ErrMixedData; the request is then as it
 // was before.
 func (s *SendSlot) AddInline(b []byte) error {
-	if s.nsge != 0 {
+	q := s.q
+	if !s.inlined && s.left != q.maxSGE {
 		return ErrMixedData
 	}
-	if len(b) > int(s.q.maxInline-s.data) {
+	if len(b) > int(q.maxInline-s.data) {
 		return ErrInlineTooLong
 	}
 	if len(b) == 0 {
 		return nil
 	}
-	if s.inline == 0 {
-		s.inline = s.pos
-		s.pos += inlineSize
+	pos := s.pos
+	if !s.inlined {
+		s.inline, s.inlined, s.left = pos, true, 0
+		pos += inlineSize
 	}
 	s.data += uint32(len(b))
-	for len(b) > 0 {
-		// Up to the end of the block, behind which there may be the start of the ring.
-		n := min(len(b), int(blockSize-s.pos%blockSize))
-		copy(unsafe.Slice((*byte)(s.at()), n), b)
-		b = b[n:]
-		s.pos += uint32(n)
+	s.pos = pos + uint32(len(b))
+	// Up to the end of the ring, behind which there is its start.
+	if end := q.bytes + 1 - pos&q.bytes; end < uint32(len(b)) {
+		copy(unsafe.Slice((*byte)(s.at(pos)), end), b)
+		b, pos = b[end:], pos+end
 	}
+	copy(unsafe.Slice((*byte)(s.at(pos)), len(b)), b)
 	return nil
 }
 
 // Finish completes the WQE, which is then ready to be published.
 func (s *SendSlot) Finish() {
 	q := s.q
-	if s.inline != 0 {
-		p := unsafe.Add(q.block(s.wqe+s.inline/blockSize), s.inline%blockSize)
-		put32(p, 0, inlineFlag|s.data)
+	if s.inlined {
+		put32(s.at(s.inline), 0, inlineFlag|s.data)
 	}
-	size := (s.pos + octoSize - 1) / octoSize
-	put32(s.ctrl, ctrlOpcode, (s.wqe&0xffff)<<8|uint32(wqeOps[s.op%numOps]))
-	put32(s.ctrl, ctrlQPN, q.number|size)
-	q.ids[s.wqe&q.mask].note(s.id, q.head+q.begun, s.wqe, s.op)
+	wqe, code := s.wqe, wqeOps[s.op%numOps]
+	size := s.pos - wqe*blockSize
+	// Two words in one store: it is loaded as one for the doorbell.
+	put64(q.block(wqe), ctrlOpcode, uint64(wqe&0xffff)<<40|uint64(code)<<32|uint64(q.number|(size+octoSize-1)/octoSize))
+	q.ids[wqe&q.mask].note(s.id, q.head+q.begun, wqe, s.op)
 	q.begun++
-	q.last = s.wqe
-	q.next = s.wqe + (s.pos+blockSize-1)/blockSize
-	if s.op == LocalInv || s.op == BindMW {
+	q.last = wqe
+	q.next = wqe + (size+blockSize-1)/blockSize
+	if code == opUMR {
 		q.fence = flagSmallFence // what follows may use the key
 	}
 }

@@ -28,7 +28,7 @@ func (s *SendSlot) SetBind(w *Window) error {
 	if w.Length > maxLength {
 		return ErrTooLong
 	}
-	put32(s.ctrl, ctrlImm, w.Key)
+	put32(s.ctrl(), ctrlImm, w.Key)
 	s.umrCtrl(w.Type2, w.Length != 0)
 	m := s.mkey()
 	if w.Length == 0 {
@@ -52,7 +52,7 @@ func (s *SendSlot) SetBind(w *Window) error {
 	}
 	put64(m, mkeyLen, w.Length)
 
-	p := s.at()
+	p := s.at(s.pos)
 	*(*[klmSize]byte)(p) = [klmSize]byte{}
 	put32(p, 0, uint32(w.Length))
 	put32(p, 4, w.LKey)
@@ -63,14 +63,14 @@ func (s *SendSlot) SetBind(w *Window) error {
 
 // SetLocalInv sets the key that LocalInv invalidates: of a window of type 2.
 func (s *SendSlot) SetLocalInv(rkey uint32) {
-	put32(s.ctrl, ctrlImm, rkey)
+	put32(s.ctrl(), ctrlImm, rkey)
 	s.umrCtrl(true, false)
 	s.freeKey(s.mkey(), 0)
 }
 
 // umrCtrl writes the segment that says which fields of the key change.
 func (s *SendSlot) umrCtrl(type2, bind bool) {
-	p := s.at()
+	p := s.at(s.pos)
 	*(*[umrCtrlSize]byte)(p) = [umrCtrlSize]byte{}
 	flags, mask := uint8(umrInline|umrOffset), uint64(maskFree|maskKey)
 	if type2 {
@@ -93,7 +93,7 @@ func (s *SendSlot) umrCtrl(type2, bind bool) {
 
 // mkey begins the segment with the key's new fields.
 func (s *SendSlot) mkey() unsafe.Pointer {
-	m := s.at()
+	m := s.at(s.pos)
 	*(*[mkeySize]byte)(m) = [mkeySize]byte{}
 	s.pos += mkeySize
 	return m
