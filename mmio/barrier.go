@@ -34,11 +34,11 @@ func Store64(p *uint64, v uint64)
 //go:noescape
 func Load32(p *uint32) uint32
 
-// Copy64 copies 64 bytes to a register that takes a whole work queue entry
-// (BlueFlame), in the widest stores that every such CPU has, so that the
-// write-combining buffer can send them as one. It orders nothing by itself.
+// Copy64 copies n times 64 bytes, which follow each other, to a register that takes a
+// whole work queue entry (BlueFlame), in the widest stores that every such CPU has, so
+// that the write-combining buffer can send 64 bytes as one. It orders nothing by itself.
 //
-// Preconditions: dst is aligned to 64 bytes, src to 8.
+// Preconditions: dst is aligned to 64 bytes, src to 8; n is at least 1.
 //
 //go:noescape
-func Copy64(dst, src *[64]byte)
+func Copy64(dst, src *[64]byte, n int)

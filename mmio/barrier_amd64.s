@@ -33,13 +33,15 @@ TEXT ·Load32(SB), NOSPLIT|NOFRAME, $0-12
 	MOVL AX, ret+8(FP)
 	RET
 
-// func Copy64(dst, src *[64]byte)
+// func Copy64(dst, src *[64]byte, n int)
 // Not copy(): that may use any width and order, REP MOVSB included. Four
 // 16-byte stores, ascending, are in the baseline of every amd64 CPU; unaligned
 // forms because src may be a work queue entry that is aligned to 8 bytes only.
-TEXT ·Copy64(SB), NOSPLIT|NOFRAME, $0-16
+TEXT ·Copy64(SB), NOSPLIT|NOFRAME, $0-24
 	MOVQ   dst+0(FP), DI
 	MOVQ   src+8(FP), SI
+	MOVQ   n+16(FP), CX
+next:
 	MOVOU  (SI), X0
 	MOVOU  16(SI), X1
 	MOVOU  32(SI), X2
@@ -48,4 +50,8 @@ TEXT ·Copy64(SB), NOSPLIT|NOFRAME, $0-16
 	MOVOU  X1, 16(DI)
 	MOVOU  X2, 32(DI)
 	MOVOU  X3, 48(DI)
+	ADDQ   $64, SI
+	ADDQ   $64, DI
+	DECQ   CX
+	JGT    next
 	RET

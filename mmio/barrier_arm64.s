@@ -49,13 +49,19 @@ TEXT ·Load32(SB), NOSPLIT|NOFRAME, $0-12
 	MOVW R1, ret+8(FP)
 	RET
 
-// func Copy64(dst, src *[64]byte)
+// func Copy64(dst, src *[64]byte, n int)
 // One ST1 of four registers: 64 contiguous bytes from one instruction, which is
 // the best chance for one transaction on CPUs without ST64B. Elements of 8
 // bytes, because that is the alignment that src has.
-TEXT ·Copy64(SB), NOSPLIT|NOFRAME, $0-16
+TEXT ·Copy64(SB), NOSPLIT|NOFRAME, $0-24
 	MOVD dst+0(FP), R0
 	MOVD src+8(FP), R1
+	MOVD n+16(FP), R2
+next:
 	VLD1 (R1), [V0.D2, V1.D2, V2.D2, V3.D2]
 	VST1 [V0.D2, V1.D2, V2.D2, V3.D2], (R0)
+	ADD  $64, R1
+	ADD  $64, R0
+	SUBS $1, R2
+	BGT  next
 	RET

@@ -29,4 +29,4 @@ func Store64(p *uint64, v uint64) { panic(unsupported) }
 func Load32(p *uint32) uint32 { panic(unsupported) }
 
 // Copy64 panics here: see Supported.
-func Copy64(dst, src *[64]byte) { panic(unsupported) }
+func Copy64(dst, src *[64]byte, n int) { panic(unsupported) }

@@ -169,12 +169,12 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 	done := wcs[:n]
 	for i := range done {
 		e, wc := ring.Entry(i), &done[i]
-		kind, plain := e.Plain()
+		recv, plain := e.Plain()
 		if plain && m.UserIndex {
 			o := m.owners.get(e.UserIndex())
 			switch {
 			case o == nil || o.qp == nil:
-			case kind == mlx5.KindSend && o.qp.msq != nil:
+			case !recv && o.qp.msq != nil:
 				*wc = WC{}
 				wc.QPN = e.QPN()
 				id, op, ok := o.qp.msq.Complete(e.Counter())
@@ -190,7 +190,7 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 					wc.Timestamp = e.Timestamp()
 				}
 				continue
-			case kind == mlx5.KindRecv && o.qp.typ == RC && o.srq == nil && o.qp.mrq != nil:
+			case recv && o.qp.typ == RC && o.srq == nil && o.qp.mrq != nil:
 				id, ok := o.qp.mrq.Complete(e.Counter())
 				if !ok {
 					break

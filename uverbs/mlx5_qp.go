@@ -183,66 +183,83 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	}
 }
 
-// postSendMlx5 is postSendRxe for mlx5.
+// postSendMlx5 is postSendRxe for mlx5. What most work requests are is written right here: each
+// call of a function counts.
 func (q *QP) postSendMlx5(wrs []SendWR) error {
 	if err := q.enter(&q.sending); err != nil {
 		return err
 	}
-	if !q.fillMlx5(wrs) {
-		q.sending.Unlock()
-		return q.postEach(wrs)
-	}
-	q.msq.Publish()
-	q.sending.Unlock()
-	return nil
-}
-
-// fillMlx5 writes plain work requests to the send queue, without publishing them. It reports
-// whether all of them are such and nothing is wrong.
-func (q *QP) fillMlx5(wrs []SendWR) bool {
-	if len(wrs) == 0 || !q.ready() {
-		return false
-	}
 	sq := q.msq
+	if len(wrs) == 0 || !q.ready() {
+		return q.postOthersMlx5(wrs)
+	}
 	sq.Begin()
-	if !sq.Fits(len(wrs)) {
-		if !sq.Room(len(wrs)) {
-			return false
-		}
+	if !sq.Fits(len(wrs)) && !sq.Room(len(wrs)) {
+		return q.postOthersMlx5(wrs)
 	}
 	var always SendFlags
 	if q.sigAll {
 		always = Signaled
 	}
-	var s mlx5.SendSlot
+	var w mlx5.Plain
 	for i := range wrs {
 		wr := &wrs[i]
 		if !q.isPlain(wr) {
+			return q.postOthersMlx5(wrs)
+		}
+		w.ID, w.Op, w.Flags = wr.ID, mlx5.Op(wr.Opcode), uint8(wr.Flags|always)
+		w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
+		w.Inline = wr.Inline
+		if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
+			e := &wr.SGL[0]
+			if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; e.outside || !sq.Put(&w) {
+				return q.postOthersMlx5(wrs)
+			}
+			continue
+		}
+		if w.Length = 0; len(wr.SGL) != 0 || wr.Opcode == WRRDMARead || !sq.Put(&w) {
+			if !q.putMlx5(wr, w.Flags) {
+				return q.postOthersMlx5(wrs)
+			}
+		}
+	}
+	sq.Publish()
+	q.sending.Unlock()
+	return nil
+}
+
+// postOthersMlx5 posts what postSendMlx5 does not, or says what is wrong with it.
+//
+// Preconditions: the caller holds sending, which is given back.
+func (q *QP) postOthersMlx5(wrs []SendWR) error {
+	q.sending.Unlock()
+	return q.postEach(wrs)
+}
+
+// putMlx5 writes a plain work request that has not just one piece of data. It reports whether
+// nothing is wrong with it.
+func (q *QP) putMlx5(wr *SendWR, flags uint8) bool {
+	var s mlx5.SendSlot
+	q.msq.Start(&s, wr.ID, mlx5.Op(wr.Opcode), flags)
+	switch wr.Opcode {
+	case WRSendWithImm:
+		s.SetImm(wr.Imm)
+	case WRRDMAWrite, WRRDMARead:
+		s.SetRDMA(wr.RemoteAddr, wr.RKey)
+	case WRRDMAWriteWithImm:
+		s.SetRDMA(wr.RemoteAddr, wr.RKey)
+		s.SetImm(wr.Imm)
+	}
+	if len(wr.Inline) > 0 {
+		return false // there are other data as well, or they are too long
+	}
+	for j := range wr.SGL {
+		e := &wr.SGL[j]
+		if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
 			return false
 		}
-		sq.Start(&s, wr.ID, mlx5.Op(wr.Opcode), uint8(wr.Flags|always))
-		switch wr.Opcode {
-		case WRSendWithImm:
-			s.SetImm(wr.Imm)
-		case WRRDMAWrite, WRRDMARead:
-			s.SetRDMA(wr.RemoteAddr, wr.RKey)
-		case WRRDMAWriteWithImm:
-			s.SetRDMA(wr.RemoteAddr, wr.RKey)
-			s.SetImm(wr.Imm)
-		}
-		if len(wr.Inline) > 0 {
-			if wr.Opcode == WRRDMARead || len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
-				return false
-			}
-		}
-		for j := range wr.SGL {
-			e := &wr.SGL[j]
-			if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
-				return false
-			}
-		}
-		s.Finish()
 	}
+	s.Finish()
 	return true
 }
 

@@ -247,7 +247,7 @@ func (q *QP) ready() bool {
 // isPlain reports whether the work request can be posted without the builder, as far as
 // that can be seen without its data.
 func (q *QP) isPlain(wr *SendWR) bool {
-	return q.plain>>wr.Opcode&1 != 0 && wr.Flags&^sendFlagsAll == 0 && wr.AH == nil
+	return wr.Opcode < WROpcode(len(q.ops)) && q.plain>>(wr.Opcode&15)&1 != 0 && wr.Flags&^sendFlagsAll == 0 && wr.AH == nil
 }
 
 // sendRoom says why n work requests do not fit into the send queue, or returns nil.

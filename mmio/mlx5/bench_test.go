@@ -43,8 +43,8 @@ func BenchmarkPostPoll(b *testing.B) {
 				}
 				for i := range n {
 					c := k.cq.Entry(i)
-					if kind, ok := c.Plain(); !ok {
-						b.Fatal(kind)
+					if recv, ok := c.Plain(); recv || !ok {
+						b.Fatal(c.RawOpcode())
 					}
 					id, _, ok := k.sq.Complete(c.Counter())
 					if !ok {

@@ -55,14 +55,15 @@ func (q *CompQueue) at(i uint32) unsafe.Pointer {
 func (q *CompQueue) ready(i uint32) bool {
 	// The load is one of 4 bytes that neither compiler nor race detector mistake. The owner
 	// bit of a CQE is the last that the device writes.
-	own := byte(atomic.LoadUint32((*uint32)(unsafe.Add(q.at(i), cqeLastWord))) >> 24)
-	return own>>4 != cqeInvalid && own&cqeOwnerMask == byte(i>>q.shift)&cqeOwnerMask
+	own := atomic.LoadUint32((*uint32)(unsafe.Add(q.at(i), cqeLastWord))) >> 24
+	return (own^i>>(q.shift&31))&cqeOwnerMask == 0 && own < cqeInvalid<<4
 }
 
 // Avail returns how many completions wait to be read, up to most.
 func (q *CompQueue) Avail(most int) int {
 	n := 0
-	for n < most && n <= int(q.mask) && q.ready(q.index+uint32(n)) {
+	most = min(most, int(q.mask)+1)
+	for n < most && q.ready(q.index+uint32(n)) {
 		n++
 	}
 	// Pairs with the order in which the device writes a CQE: its owner bit last. One

@@ -27,15 +27,12 @@ var cqeKinds = [16]Kind{
 // Kind returns what the completion is of.
 func (c CQE) Kind() Kind { return cqeKinds[get8(c.p, cqeOwn)>>4] }
 
-// plainKinds are the kinds of completions that tell no more than a length.
-var plainKinds = [16]Kind{cqeReq: KindSend, cqeRespSend: KindRecv}
-
-// Plain returns what the completion is of, if it is of a success and has neither data nor
-// anything else that goes with some operations only.
-func (c CQE) Plain() (k Kind, ok bool) {
+// Plain reports whether the completion is of a success and has neither data nor anything else
+// that goes with some operations only: it is of a send, cqeReq, or a receive, cqeRespSend.
+func (c CQE) Plain() (recv, ok bool) {
 	own := get8(c.p, cqeOwn)
-	k = plainKinds[own>>4]
-	return k, k != KindUnknown && own&(cqeInline32|cqeInline64) == 0
+	const others = 0xf0 &^ ((cqeReq | cqeRespSend) << 4)
+	return own&(cqeRespSend<<4) != 0, own&(others|cqeInline32|cqeInline64) == 0
 }
 
 // RawOpcode returns the completion's own opcode, for messages.
@@ -89,7 +86,7 @@ var sendOps = [numOps]WCOp{
 func SendOp(op Op) WCOp { return sendOps[op%numOps] }
 
 // Returns reports whether the completion of an operation has a number of bytes.
-func (op WCOp) Returns() bool { return op == WCRead || op == WCCAS || op == WCFAA }
+func (op WCOp) Returns() bool { return 1<<(op&31)&(1<<WCRead|1<<WCCAS|1<<WCFAA) != 0 }
 
 // Extra says what else the completion of a receive has.
 type Extra uint8

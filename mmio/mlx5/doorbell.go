@@ -20,17 +20,20 @@ import (
 // StartWC the store to write-combining memory may pass that of the record, even on amd64;
 // the device then finds nothing to do and is never told again.
 
-// ringSend tells the device of the WQEs before next, of which the last one begins at block
-// last and has size bytes. single says that it is the only new one.
-//
-// Preconditions: the WQEs are written; next != last.
-func (q *SendQueue) ringSend(last, next uint32, size uintptr, single bool) {
+// Publish hands the WQEs that were finished since Begin to the device, of which there is at
+// least one: it tells the device of them.
+func (q *SendQueue) Publish() {
+	n := q.begun
+	q.head += n
+	q.begun, q.start, q.saved = 0, q.next, q.fence
+	// Pairs with Acquire in Complete: what was noted of the work requests is there. A completion
+	// by itself orders nothing between two goroutines.
+	q.shown.Release(q.head)
 	r := q.reg
-	wqe := q.block(last)
 	// 1. The WQEs are complete before the record says that they are there.
 	mmio.ToDevice()
 	// 2. The record counts blocks, not work requests.
-	q.rec.set(recSend, next&0xffff)
+	q.rec.set(recSend, q.next&0xffff)
 	// A register that several queues share is theirs in turn: what is written must not
 	// mix, and the two halves are used alternately.
 	if r.shared {
@@ -39,13 +42,19 @@ func (q *SendQueue) ringSend(last, next uint32, size uintptr, single bool) {
 	// 3. The record is there before the register is written. Pairs with the device's read of
 	// the record when it sees the register.
 	mmio.StartWC()
-	reg := unsafe.Add(r.base, r.half)
+	reg, wqe := unsafe.Add(r.base, r.half), q.block(q.last)
+	blocks, left := q.next-q.last, q.mask+1-q.last&q.mask // left before the ring's end
 	// 4. A small WQE goes along with the doorbell (BlueFlame), which saves the device a read.
 	// A larger one, or one of several, is announced by its first 8 bytes.
-	if single && size > octoSize && size <= r.halfSize {
-		q.blueFlame(reg, last, size)
-	} else {
+	size := uintptr(get8(wqe, ctrlSizeByte)&ctrlSizeMask) * octoSize
+	switch {
+	case n != 1 || size <= octoSize || size > r.halfSize:
 		mmio.Store64((*uint64)(reg), *(*uint64)(wqe))
+	case blocks <= left:
+		mmio.Copy64((*[blockSize]byte)(reg), (*[blockSize]byte)(wqe), int(blocks))
+	default:
+		mmio.Copy64((*[blockSize]byte)(reg), (*[blockSize]byte)(wqe), int(left))
+		mmio.Copy64((*[blockSize]byte)(unsafe.Add(reg, left*blockSize)), (*[blockSize]byte)(q.ring), int(blocks-left))
 	}
 	// 5. What was written leaves the write-combining buffer now, and not some time, and
 	// before anything else is written to the other half.
@@ -54,14 +63,6 @@ func (q *SendQueue) ringSend(last, next uint32, size uintptr, single bool) {
 	r.half ^= r.halfSize
 	if r.shared {
 		r.mu.Unlock()
-	}
-}
-
-// blueFlame copies a WQE to a register, in whole blocks. It may go on at the ring's start.
-func (q *SendQueue) blueFlame(reg unsafe.Pointer, first uint32, size uintptr) {
-	for off := uintptr(0); off < size; off += blockSize {
-		mmio.Copy64((*[blockSize]byte)(unsafe.Add(reg, off)), (*[blockSize]byte)(q.block(first)))
-		first++
 	}
 }
 

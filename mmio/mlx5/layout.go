@@ -31,6 +31,9 @@ const (
 	ctrlQPN    = 4  // be32: number<<8 | size in units of 16 bytes
 	ctrlFlags  = 8  // be32: signature, stream, reserved, fm_ce_se
 	ctrlImm    = 12 // be32: immediate, key to invalidate, or mkey of a UMR
+
+	ctrlSizeByte = 7    // the byte of ctrlQPN with the size
+	ctrlSizeMask = 0x3f // of which it has 6 bits
 )
 
 // fm_ce_se of the control segment.

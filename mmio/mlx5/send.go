@@ -82,10 +82,17 @@ const (
 	numOps      = 16 // with those that there are not: a power of two, so that an Op is made an index by a mask
 )
 
-// wqeOps are the operations as the device knows them.
-var wqeOps = [numOps]uint8{
-	Write: opWrite, WriteImm: opWriteImm, Send: opSend, SendImm: opSendImm, Read: opRead,
-	CAS: opCAS, FAA: opFAA, LocalInv: opUMR, BindMW: opUMR, SendInv: opSendInv,
+// A shape is what the WQE of an operation is like.
+type shape struct {
+	code uint8  // the operation as the device knows it
+	rdma bool   // it has the peer's memory, which a Plain tells
+	imm  uint32 // all ones if it has an immediate
+}
+
+// shapes are the shapes of the operations.
+var shapes = [numOps]shape{
+	Write: {opWrite, true, 0}, WriteImm: {opWriteImm, true, ^uint32(0)}, Send: {opSend, false, 0}, SendImm: {opSendImm, false, ^uint32(0)},
+	Read: {opRead, true, 0}, CAS: {code: opCAS}, FAA: {code: opFAA}, LocalInv: {code: opUMR}, BindMW: {code: opUMR}, SendInv: {code: opSendInv},
 }
 
 // Flags of a work request: the values of enum ib_send_flags.
@@ -346,19 +353,13 @@ func (s *SendSlot) AddInline(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	pos := s.pos
 	if !s.inlined {
-		s.inline, s.inlined, s.left = pos, true, 0
-		pos += inlineSize
+		s.inline, s.inlined, s.left = s.pos, true, 0
+		s.pos += inlineSize
 	}
+	q.copyIn(s.at(s.pos), b)
 	s.data += uint32(len(b))
-	s.pos = pos + uint32(len(b))
-	// Up to the end of the ring, behind which there is its start.
-	if end := q.bytes + 1 - pos&q.bytes; end < uint32(len(b)) {
-		copy(unsafe.Slice((*byte)(s.at(pos)), end), b)
-		b, pos = b[end:], pos+end
-	}
-	copy(unsafe.Slice((*byte)(s.at(pos)), len(b)), b)
+	s.pos += uint32(len(b))
 	return nil
 }
 
@@ -368,7 +369,7 @@ func (s *SendSlot) Finish() {
 	if s.inlined {
 		put32(s.at(s.inline), 0, inlineFlag|s.data)
 	}
-	wqe, code := s.wqe, wqeOps[s.op%numOps]
+	wqe, code := s.wqe, shapes[s.op%numOps].code
 	size := s.pos - wqe*blockSize
 	// Two words in one store: it is loaded as one for the doorbell.
 	put64(q.block(wqe), ctrlOpcode, uint64(wqe&0xffff)<<40|uint64(code)<<32|uint64(q.number|(size+octoSize-1)/octoSize))
@@ -379,19 +380,6 @@ func (s *SendSlot) Finish() {
 	if code == opUMR {
 		q.fence = flagSmallFence // what follows may use the key
 	}
-}
-
-// Publish hands the WQEs that were finished since Begin to the device, of which there is at
-// least one.
-func (q *SendQueue) Publish() {
-	n := q.begun
-	q.head += n
-	q.begun, q.start, q.saved = 0, q.next, q.fence
-	// Pairs with Acquire in Complete: what was noted of the work requests is there. A completion
-	// by itself orders nothing between two goroutines.
-	q.shown.Release(q.head)
-	size := uintptr(get32(q.block(q.last), ctrlQPN)&0x3f) * octoSize
-	q.ringSend(q.last, q.next, size, n == 1)
 }
 
 // Complete takes the completion of the WQE that begins at a block, with those before it that

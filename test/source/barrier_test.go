@@ -149,10 +149,9 @@ const (
 
 // doorbells are the functions that write to a register of the device, with what they must do in which order.
 var doorbells = map[string][]string{
-	"mmio/mlx5.(*SendQueue).ringSend": {callOf + `(` + toDevice + `)`, recordStore, callOf + "mmio.StartWC", callOf + "(mmio.Store64|mmio.Copy64|.*blueFlame)",
+	"mmio/mlx5.(*SendQueue).Publish": {callOf + `(` + toDevice + `)`, recordStore, callOf + "mmio.StartWC", callOf + "(mmio.Store64|mmio.Copy64)",
 		callOf + "mmio.FlushWC"},
-	"mmio/mlx5.(*SendQueue).blueFlame": {callOf + "mmio.Copy64"},
-	"mmio/mlx5.(*CompQueue).ringArm":   {recordStore, callOf + "mmio.StartWC", callOf + "mmio.Store64", callOf + "mmio.FlushWC"},
+	"mmio/mlx5.(*CompQueue).ringArm": {recordStore, callOf + "mmio.StartWC", callOf + "mmio.Store64", callOf + "mmio.FlushWC"},
 }
 
 // others are the doorbells that are a record alone. They are inlined, so that these are the

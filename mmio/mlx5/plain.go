@@ -1,0 +1,71 @@
+package mlx5
+
+import "unsafe"
+
+// A Plain is a work request of RC or UC as most are: SEND, WRITE or READ, with an immediate or
+// not, and data in one piece. Put makes a WQE of it in one go.
+type Plain struct {
+	ID         uint64
+	RemoteAddr uint64 // the peer's memory, of WRITE and READ
+	RKey       uint32 // its key
+	Imm        uint32 // in host order, of the operations that have one
+	Op         Op
+	Flags      uint8
+	Inline     []byte // data that is copied; if there is none, the data is what the next three say
+	Addr       uint64 // registered memory
+	Length     uint32 // in bytes
+	LKey       uint32 // its key
+}
+
+// Put writes a work request as Start, what follows it, and Finish do. It reports whether it has: if
+// something is wrong with the request it does nothing, and they say what.
+//
+// Preconditions: those of Start; the queue's transport is Connected; Op is one that Plain has, and
+// Inline is empty if it is Read.
+func (q *SendQueue) Put(w *Plain) bool {
+	if uint(len(w.Inline)) > uint(q.maxInline) || w.Length > maxLength || q.maxSGE == 0 {
+		return false
+	}
+	wqe, how := q.next, &shapes[w.Op%numOps]
+	ctrl := q.block(wqe)
+	bits := flagBits[w.Flags%numFlags]
+	if q.fence != 0 {
+		bits = fenced(bits, q.fence)
+		q.fence = 0
+	}
+	put64(ctrl, ctrlFlags, uint64(bits)<<32|uint64(w.Imm&how.imm))
+	// What comes before the data is in the first block.
+	size := uint32(ctrlSize)
+	if how.rdma {
+		put64(ctrl, ctrlSize, w.RemoteAddr)
+		put64(ctrl, ctrlSize+8, uint64(w.RKey)<<32)
+		size = ctrlSize + raddrSize
+	}
+	p := unsafe.Add(ctrl, size)
+	switch {
+	case len(w.Inline) > 0:
+		size += inlineSize + uint32(len(w.Inline))
+		put32(p, 0, inlineFlag|uint32(len(w.Inline)))
+		q.copyIn(unsafe.Add(p, inlineSize), w.Inline)
+	case w.Length > 0: // 0 would be 2 GiB to the device
+		put64(p, 0, uint64(w.Length&^inlineFlag)<<32|uint64(w.LKey))
+		put64(p, 8, w.Addr)
+		size += dataSize
+	}
+	// As in Finish.
+	put64(ctrl, ctrlOpcode, uint64(wqe&0xffff)<<40|uint64(how.code)<<32|uint64(q.number|(size+octoSize-1)/octoSize))
+	q.ids[wqe&q.mask].note(w.ID, q.head+q.begun, wqe, w.Op)
+	q.begun++
+	q.last = wqe
+	q.next = wqe + (size+blockSize-1)/blockSize
+	return true
+}
+
+// copyIn copies to a place in the ring, behind whose end there is its start.
+func (q *SendQueue) copyIn(to unsafe.Pointer, b []byte) {
+	if left := int(q.bytes) + 1 - int(uintptr(to)-uintptr(q.ring)); left < len(b) {
+		copy(unsafe.Slice((*byte)(to), left), b)
+		b, to = b[left:], q.ring
+	}
+	copy(unsafe.Slice((*byte)(to), len(b)), b)
+}
