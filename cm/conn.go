@@ -39,6 +39,7 @@ type Conn struct {
 	// reading is held, by putting something in, by the goroutine that is parked for the next
 	// completion, on behalf of all that wait.
 	reading chan struct{}
+	soon    bool // what was last waited for came soon: looking for a while is worth it
 	watch   watch
 
 	mu      sync.Mutex

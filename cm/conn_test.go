@@ -414,3 +414,26 @@ func FuzzHello(f *testing.F) {
 		}
 	})
 }
+
+// TestSoon: who waits looks for a while at first only after a wait that was short.
+func TestSoon(t *testing.T) {
+	for _, spin := range []time.Duration{time.Nanosecond, time.Hour} {
+		ctx := within(t)
+		o := Options{Spin: spin}
+		client, server := connect(t, newListener(t, o), o)
+		if client.soon || server.soon {
+			t.Error("who has not waited yet begins by looking")
+		}
+		arrived := make(chan error, 1)
+		go func() { arrived <- second1(server.Recv(ctx)) }()
+		until(t, "somebody waits", func() bool {
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			return server.users > 0 && len(server.reading) > 0
+		})
+		must(t, client.Send(ctx, []byte("x")), <-arrived)
+		if want := spin == time.Hour; server.soon != want {
+			t.Errorf("Spin %s: after a wait who waits begins by looking: %t, want %t", spin, server.soon, want)
+		}
+	}
+}

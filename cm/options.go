@@ -13,7 +13,7 @@ type WaitMode uint8
 
 // Ways to wait.
 const (
-	SpinThenPark WaitMode = iota // look again and again for a while, then park
+	SpinThenPark WaitMode = iota // look again and again for a while, if what was last waited for came soon; then park
 	Spin                         // look again and again: least latency, and a processor for each goroutine that waits
 	Park                         // park in Go's netpoller at once: least use of processors
 )
@@ -49,7 +49,7 @@ type Options struct {
 	Transfers   int // Transfers is how many RDMA operations of this side may be on their way; zero is 16.
 
 	Wait WaitMode      // Wait says how to wait.
-	Spin time.Duration // Spin is how long SpinThenPark looks before it parks; zero is 50 µs.
+	Spin time.Duration // Spin is how long SpinThenPark looks before it parks, and what is soon; zero is 50 µs.
 
 	// KeepAlive is how often an idle connection sees whether the peer is still there; zero is
 	// 15 s, and a negative value is never. A busy one sees it by what is acknowledged.

@@ -49,7 +49,7 @@ type PacketOptions struct {
 	SendDepth int // SendDepth is how many datagrams of this side may be on their way; zero is 16.
 
 	Wait WaitMode      // Wait says how to wait.
-	Spin time.Duration // Spin is how long SpinThenPark looks before it parks; zero is 50 µs.
+	Spin time.Duration // Spin is how long SpinThenPark looks before it parks, and what is soon; zero is 50 µs.
 
 	// PrivateData goes with the request of DialPacket, up to 180 bytes, or with the answer of a
 	// listener, up to 136 bytes.
@@ -99,6 +99,7 @@ type lane struct {
 	cq   *uverbs.CQ
 	ch   *uverbs.CompChannel
 	wcs  [16]uverbs.WC
+	soon bool // what was last waited for came soon
 }
 
 // create makes the CQ.
@@ -135,7 +136,9 @@ func (l *lane) take(ctx context.Context) error {
 // next waits for completions, up to as many as max.
 func (l *lane) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC, error) {
 	wcs := l.wcs[:min(max, len(l.wcs))]
-	until := time.Now().Add(o.Spin)
+	begin := time.Now()
+	spins := l.soon
+	defer func() { l.soon = isSoon(begin, o.Spin) }()
 	for armed := false; ; {
 		n, err := l.cq.Poll(wcs)
 		switch {
@@ -143,7 +146,7 @@ func (l *lane) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC
 			return wcs[:n], err
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case o.Wait == Spin, o.Wait == SpinThenPark && time.Now().Before(until):
+		case o.Wait == Spin, o.Wait == SpinThenPark && spins && time.Since(begin) < o.Spin:
 			continue
 		case !armed:
 			if err := l.cq.Notify(); err != nil {

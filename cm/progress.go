@@ -51,9 +51,26 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 	if met(c, o) {
 		return nil
 	}
-	if c.o.Wait != Park && c.spin(ctx, met, o) {
-		return nil
+	begin := time.Now()
+	if c.o.Wait == Spin || c.o.Wait == SpinThenPark && c.soon {
+		if c.spin(ctx, begin, met, o) {
+			return nil
+		}
 	}
+	err := c.waitParked(ctx, met, o)
+	c.soon = isSoon(begin, c.o.Spin)
+	return err
+}
+
+// isSoon reports whether a wait was so short that it is worth it to look for a while at the next one.
+// Who has parked has waited longer than who looks.
+func isSoon(begin time.Time, spin time.Duration) bool {
+	const parked = 2
+	return time.Since(begin)/parked < spin
+}
+
+// waitParked is await without looking first.
+func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -79,12 +96,9 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 
 // spin polls for a while, or until ctx ends. It reports whether the condition is met. The
 // caller holds c.mu.
-func (c *Conn) spin(ctx context.Context, met condition, o *op) bool {
+func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) bool {
 	const between = 8 // polls between looks at the clock
-	var until time.Time
-	if c.o.Wait != Spin {
-		until = time.Now().Add(c.o.Spin)
-	}
+	until := begin.Add(c.o.Spin)
 	for i := 1; ; i++ {
 		c.mu.Unlock()
 		if i%between == 0 {
