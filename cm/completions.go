@@ -13,7 +13,8 @@ import (
 type completions struct {
 	ch    *uverbs.CompChannel
 	cq    *uverbs.CQ
-	since time.Time // when they became idle
+	wcs   *[16]uverbs.WC // where they are polled to
+	since time.Time      // when they became idle
 }
 
 // completionPool has a device's completions that no connection uses.
@@ -46,15 +47,15 @@ func (p *completionPool) get(entries int) (c completions, err error) {
 	if c.cq, err = p.dev.CreateCQ(entries, uverbs.CQOptions{Channel: c.ch}); err != nil {
 		return completions{}, errors.Join(err, c.ch.Close())
 	}
+	c.wcs = new([16]uverbs.WC)
 	return c, nil
 }
 
 // put takes completions back, whose QP is closed. What is in the CQ is dropped. That it may be
 // armed still, or have an event in the channel, wakes its next user once for nothing.
 func (p *completionPool) put(c completions, entries int) error {
-	var wcs [16]uverbs.WC
 	for {
-		n, err := c.cq.Poll(wcs[:])
+		n, err := c.cq.Poll(c.wcs[:])
 		if err != nil {
 			return c.close()
 		}

@@ -43,7 +43,6 @@ type Conn struct {
 	watch   watch
 
 	mu      sync.Mutex
-	wcs     [16]uverbs.WC
 	changed chan struct{} // closed at the next change; nil if nobody waits for one
 	users   int           // goroutines that are in a method
 	closing bool          // Close was called

@@ -341,7 +341,9 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 	if id.gone.Load() {
 		return uverbs.QPAttr{}, 0, id.errClosed()
 	}
-	resp := &abi.IbUverbsQPAttr{}
+	resp := spareAttrs.Get().(*abi.IbUverbsQPAttr)
+	defer spareAttrs.Put(resp)
+	*resp = abi.IbUverbsQPAttr{}
 	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
 		&abi.InitQPAttr{Response: abi.PtrTo(resp), ID: id.handle, QPState: uint32(state)}, resp)
 	if errno != 0 {
@@ -356,6 +358,9 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 	}
 	return qpAttr(resp), mask, nil
 }
+
+// spareAttrs are answers that were read.
+var spareAttrs = sync.Pool{New: func() any { return new(abi.IbUverbsQPAttr) }}
 
 // qpAttr takes the kernel's attributes.
 func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {

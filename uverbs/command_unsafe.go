@@ -159,7 +159,8 @@ func (c *commandFile) close() error {
 const maxAttrs = 16
 
 // ioctlCommand is one call of RDMA_VERBS_IOCTL: header and attributes are one
-// object, and what attributes point to is pinned until the call is over.
+// object, and what attributes point to is pinned until the call is over. Who calls done
+// when the answer was read gives it to the next command.
 type ioctlCommand struct {
 	wire struct {
 		hdr   abi.IoctlHdr
@@ -168,22 +169,32 @@ type ioctlCommand struct {
 	n     int
 	pin   runtime.Pinner
 	brief bool // a software device waits for nothing to carry it out: see fastCommand
+	kept  bool // a test may look at it still
 }
+
+// spareIoctls are commands that are done.
+var spareIoctls = sync.Pool{New: func() any { return new(ioctlCommand) }}
 
 // newIoctl starts a command.
 func newIoctl(object, method uint16) *ioctlCommand {
-	c := new(ioctlCommand)
-	c.wire.hdr.ObjectID = object
-	c.wire.hdr.MethodID = method
+	c := spareIoctls.Get().(*ioctlCommand)
+	c.wire.hdr = abi.IoctlHdr{ObjectID: object, MethodID: method}
+	c.n, c.brief = 0, false
 	return c
+}
+
+// done ends the use of a command that was issued, and of its attributes.
+func (c *ioctlCommand) done() {
+	if !c.kept {
+		spareIoctls.Put(c)
+	}
 }
 
 // attr adds a mandatory attribute.
 func (c *ioctlCommand) attr(id uint16) *abi.Attr {
 	a := &c.wire.attrs[c.n]
 	c.n++
-	a.AttrID = id
-	a.Flags = abi.UVERBS_ATTR_F_MANDATORY
+	*a = abi.Attr{AttrID: id, Flags: abi.UVERBS_ATTR_F_MANDATORY}
 	return a
 }
 
@@ -270,6 +281,7 @@ func (c *commandFile) ioctl(cmd *ioctlCommand) syscall.Errno {
 	case c.shut:
 		return errClosedFile
 	case c.fake != nil:
+		cmd.kept = true
 		errno = c.fake(cmd, nil)
 	case cmd.brief && c.driverID == abi.RDMA_DRIVER_RXE:
 		errno = ioctlCallShort(c.fd, cmd)
@@ -326,7 +338,9 @@ func writeCallShort(fd uintptr, b []byte) syscall.Errno {
 // with IB_USER_VERBS_CMD_FLAG_EXTENDED is an extended one.
 func (c *commandFile) legacy(cmd uint32, in, out []byte, u udata) syscall.Errno {
 	if c.path != pathWrite {
-		errno := c.ioctl(invokeWrite(cmd, in, out, u))
+		invoke := invokeWrite(cmd, in, out, u)
+		errno := c.ioctl(invoke)
+		invoke.done()
 		if c.path == pathIoctl || !absent(errno) {
 			return errno
 		}

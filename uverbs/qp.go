@@ -253,6 +253,7 @@ func (q *QP) destroyKernel() error {
 	resp := &abi.DestroyQPResp{}
 	cmd.out(abi.UVERBS_ATTR_DESTROY_QP_RESP, bytesOf(resp))
 	errno := q.dev.cmd.ioctl(cmd)
+	cmd.done()
 	if absent(errno) {
 		req := &abi.DestroyQP{QPHandle: q.handle}
 		errno = q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DESTROY_QP, bytesOf(req), bytesOf(resp), udata{})

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -220,7 +221,9 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if mask&AttrPort != 0 {
 		q.dev.noteCounters(attr.Port)
 	}
-	req := &abi.ModifyQP{
+	req := spareModifies.Get().(*abi.ModifyQP)
+	defer spareModifies.Put(req)
+	*req = abi.ModifyQP{
 		Dest:            attr.AH.dest(),
 		AltDest:         attr.AltAH.dest(),
 		QPHandle:        q.handle,
@@ -278,6 +281,9 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	q.notePeer(attr, mask)
 	return nil
 }
+
+// spareModifies are requests that are over.
+var spareModifies = sync.Pool{New: func() any { return new(abi.ModifyQP) }}
 
 // given lists the values that a mask names, as they are given to the kernel.
 func (a *QPAttr) given(mask QPAttrMask) string {

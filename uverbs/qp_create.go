@@ -194,6 +194,7 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 			MaxInline:  int(got.MaxInlineData),
 		}
 	}
+	cmd.done()
 	return errno
 }
 
