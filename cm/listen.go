@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -19,11 +22,13 @@ type Listener struct {
 	ctx    context.Context // ends with the listener, its cause says why
 	cancel context.CancelCauseFunc
 	ready  chan *Conn
+	work   chan *Event    // requests for a goroutine that has answered others
 	wg     sync.WaitGroup // of requests that are being answered
 
 	mu      sync.Mutex
-	waiting int  // guarded by mu: requests and connections that Accept has not returned
-	closed  bool // guarded by mu
+	waiting int              // guarded by mu: requests and connections that Accept has not returned
+	closed  bool             // guarded by mu
+	answers map[*answer]bool // guarded by mu: those whose peers are not ready yet
 }
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, that is all
@@ -41,7 +46,7 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog)}
+	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *Event), answers: map[*answer]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
 	if err = id.Bind(addrs[0]); err == nil {
@@ -91,7 +96,11 @@ func (l *Listener) request(e *Event) {
 		refuse(e.ID, "too many connections are waiting to be accepted")
 		e.ID.Close()
 	default:
-		go l.answer(e)
+		select {
+		case l.work <- e:
+		default:
+			go l.answerAll(e)
+		}
 	}
 }
 
@@ -101,20 +110,25 @@ func refuse(id *ID, why string) {
 	id.Reject(hello{kind: helloRefusal, data: []byte(why)}.encode(), ReasonConsumer)
 }
 
-// answer answers a request, and gives the connection to Accept.
-func (l *Listener) answer(e *Event) {
-	defer l.wg.Done()
+// answerAll answers a request, and those that come soon after it: its stack has grown by then.
+func (l *Listener) answerAll(e *Event) {
 	deepen(0)
-	// The peer may never say that it is ready; the kernel gives up on it after a while.
-	const longest = 2 * time.Minute
-	ctx, cancel := context.WithTimeout(l.ctx, longest)
-	defer cancel()
-	c, err := l.accept(ctx, e)
-	if err != nil { // the peer is told, or gone
-		l.done()
-		return
+	idle := time.NewTimer(moment)
+	defer idle.Stop()
+	for {
+		if err := l.accept(e); err != nil { // the peer is told, or gone
+			l.done()
+			l.wg.Done()
+		}
+		idle.Reset(moment)
+		select {
+		case e = <-l.work:
+		case <-idle.C:
+			return
+		case <-l.ctx.Done():
+			return
+		}
 	}
-	l.ready <- c // has room for all that are counted as waiting
 }
 
 // done counts a request that is no longer waiting.
@@ -124,10 +138,10 @@ func (l *Listener) done() {
 	l.mu.Unlock()
 }
 
-// accept makes a connection of a request.
-func (l *Listener) accept(ctx context.Context, e *Event) (*Conn, error) {
+// accept makes a connection of a request, and accepts. Unless it fails, an event says how that ends.
+func (l *Listener) accept(e *Event) error {
 	if !l.hub.use() {
-		return nil, errors.Join(errClosed, e.ID.Close())
+		return errors.Join(errClosed, e.ID.Close())
 	}
 	peer, err := parseHello(e.Param.PrivateData, helloRequest)
 	var c *Conn
@@ -137,20 +151,96 @@ func (l *Listener) accept(ctx context.Context, e *Event) (*Conn, error) {
 	if err != nil {
 		refuse(e.ID, err.Error())
 		defer l.hub.release()
-		return nil, errors.Join(err, l.hub.close(e.ID))
+		return errors.Join(err, l.hub.close(e.ID))
 	}
-	if p, perr := l.prepare(c, peer, &e.Param); perr != nil {
-		refuse(e.ID, perr.Error())
-		err = perr
-	} else {
-		err = e.ID.AcceptWait(ctx, p, ECE{})
-	}
+	p, err := l.prepare(c, peer, &e.Param)
 	if err != nil {
-		c.dev.lose(err)
-		return nil, errors.Join(err, c.destroy())
+		refuse(e.ID, err.Error())
+		return c.drop(err)
 	}
-	c.start(peer, e.Param.PrivateData)
-	return c, nil
+	a := &answer{l: l, c: c, peer: peer, private: e.Param.PrivateData}
+	a.accepting.Lock()
+	defer a.accepting.Unlock()
+	if !l.expect(a) {
+		return c.drop(errClosed)
+	}
+	if err := e.ID.Accept(p, ECE{}); err != nil && a.over() {
+		return c.drop(err)
+	}
+	return nil
+}
+
+// drop gives a connection up that is not there yet.
+func (c *Conn) drop(err error) error {
+	c.dev.lose(err)
+	return errors.Join(err, c.destroy())
+}
+
+// answer is a request that was accepted, or is about to be, whose peer is not ready yet.
+type answer struct {
+	l       *Listener
+	c       *Conn
+	peer    hello
+	private []byte
+	patient *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
+
+	accepting sync.Mutex // held until all is done that Accept does
+}
+
+// expect has an answer get the events of its ID, unless the listener is closed.
+func (l *Listener) expect(a *answer) bool {
+	const longest = 2 * time.Minute
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return false
+	}
+	l.answers[a] = true
+	if onIWARP(a.c.dev.dev) {
+		a.patient = time.AfterFunc(longest, func() { a.fail(os.ErrDeadlineExceeded) })
+	}
+	l.mu.Unlock()
+	l.hub.watch(a.c.id, hubEnd{a.event, a.fail})
+	return true
+}
+
+// over ends the wait for the peer. It reports whether it was not over yet: then what comes next is
+// the caller's to do.
+func (a *answer) over() bool {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	waits := a.l.answers[a]
+	delete(a.l.answers, a)
+	if a.patient != nil {
+		a.patient.Stop()
+	}
+	return waits
+}
+
+// event takes what the connection manager has to say: that the peer is ready, or never will be.
+func (a *answer) event(e *Event) {
+	a.accepting.Lock() // the kernel may tell of what Accept does before that returns
+	defer a.accepting.Unlock()
+	switch {
+	case e.Type == AddrChange: // which does not keep it from getting ready
+	case e.Type != Established || e.Status != 0:
+		a.fail(e.failure())
+	case a.over():
+		a.c.start(a.peer, a.private)
+		a.l.ready <- a.c // has room for all that are counted as waiting
+		a.l.wg.Done()
+	}
+}
+
+// fail gives the connection up.
+func (a *answer) fail(err error) {
+	if a.over() {
+		go func() { // the kernel may wait for it
+			a.c.drop(err)
+			a.l.done()
+			a.l.wg.Done()
+		}()
+	}
 }
 
 // prepare asks the program about a request, makes what the connection needs, and returns the
@@ -220,10 +310,14 @@ func (l *Listener) Close() error {
 		return nil
 	}
 	l.closed = true
+	answers := slices.Collect(maps.Keys(l.answers))
 	l.mu.Unlock()
 	l.hub.unwatch(l.id)
 	errs := []error{l.hub.close(l.id)}
 	l.cancel(errClosed)
+	for _, a := range answers {
+		a.fail(errClosed)
+	}
 	l.wg.Wait()
 	var closing sync.WaitGroup
 	for n := len(l.ready); n > 0; n-- {

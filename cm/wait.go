@@ -77,22 +77,31 @@ func (id *ID) next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// waitFor waits for an event of one of some types, with which a step ends. Any other is a failure.
+// waitFor waits for an event of one of some types, with which a step ends. Any other is a failure,
+// but for one that an interface has another hardware address.
 func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event, error) {
 	e, err := id.next(ctx)
+	for err == nil && e.Type == AddrChange {
+		e, err = id.next(ctx)
+	}
 	if err != nil {
 		if to := id.to(); to != "" {
 			op += " " + to
 		}
 		return nil, fmt.Errorf("cm: %s: %w", op, err)
 	}
-	if err := e.Err(); err != nil {
-		return e, err
-	}
-	if !slices.Contains(want, e.Type) {
-		return e, &EventError{Type: e.Type, Addr: id.to(), Device: id.on(), PrivateData: e.Param.PrivateData}
+	if e.Err() != nil || !slices.Contains(want, e.Type) {
+		return e, e.failure()
 	}
 	return e, nil
+}
+
+// failure is the error that an event is, or what its type is where none of that type is expected.
+func (e *Event) failure() error {
+	if err := e.Err(); err != nil {
+		return err
+	}
+	return &EventError{Type: e.Type, Addr: e.ID.to(), Device: e.ID.on(), PrivateData: e.Param.PrivateData}
 }
 
 // Resolve resolves address and route, and waits for both (rdma_resolve_addr and
@@ -100,13 +109,15 @@ func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event
 // more than a minute. See [ID.ResolveAddr] for the addresses.
 func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	const longest = time.Minute
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
+	end := time.Now().Add(longest) // of what the kernel is given
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		end = deadline
+	}
 	id.own.Store(true)
-	if err := id.findAddr(ctx, local, remote); err != nil {
+	if err := id.findAddr(ctx, end, local, remote); err != nil {
 		return err
 	}
-	if err := id.ResolveRoute(timeLeft(ctx)); err != nil {
+	if err := id.ResolveRoute(timeLeft(end)); err != nil {
 		return err
 	}
 	_, err := id.waitFor(ctx, opRoute, RouteResolved)
@@ -116,11 +127,11 @@ func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 // findAddr resolves an address, with attempts that take longer and longer. The kernel does not
 // notice a neighbour that answers before it begins to wait for it, as one on the same host
 // does, and looks again only when its time is over.
-func (id *ID) findAddr(ctx context.Context, local, remote netip.AddrPort) error {
+func (id *ID) findAddr(ctx context.Context, end time.Time, local, remote netip.AddrPort) error {
 	const first, growth = 100 * time.Millisecond, 2
 	var last error
 	for timeout := first; ; timeout *= growth {
-		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(ctx))); err != nil {
+		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(end))); err != nil {
 			if errors.Is(err, syscall.EINVAL) && remote.Addr().IsLoopback() { // as kernels with iWARP alone say it
 				return &Error{Op: opResolve, Addr: id.to(), Errno: syscall.ENODEV, Hint: noDevice}
 			}
@@ -132,16 +143,15 @@ func (id *ID) findAddr(ctx context.Context, local, remote netip.AddrPort) error 
 			return fmt.Errorf("%w; %w", last, err)
 		case !errors.Is(err, syscall.ETIMEDOUT):
 			return err
+		case time.Until(end) <= 0:
+			return fmt.Errorf("%w; %w", err, context.DeadlineExceeded)
 		}
 		last = err
 	}
 }
 
-// timeLeft returns how much time a context leaves, as the kernel takes it.
-func timeLeft(ctx context.Context) time.Duration {
-	deadline, _ := ctx.Deadline()
-	return max(time.Until(deadline), time.Millisecond)
-}
+// timeLeft returns how much time there is to an end, as the kernel takes it.
+func timeLeft(end time.Time) time.Duration { return max(time.Until(end), time.Millisecond) }
 
 // ConnectWait connects and waits for the answer, which it returns with the peer's private data
 // (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is
