@@ -168,7 +168,7 @@ boot-kernel:
 	$(BOOT) -path auto $(INVM) $(if $(SLOW),,-env GOVERBS_WAYS=auto,ioctl) -file $(CURDIR)/uverbs/testdata:$(BUILD)/$(ARCH)/testdata \
 		mmio.test --- rxe.test --- uverbs.test --- netlinkrdma.test $(RECORD_TEST) --- conformance.test $(RECORD_TEST) --- abitrace.test -test.run Trace
 boot-cm:
-	$(BOOT) -path auto $(INVM) cm.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- grpc.test
+	$(BOOT) -path auto $(INVM) -module bonding cm.test $(RECORD_TEST) --- classic.test $(RECORD_TEST) --- grpc.test
 boot-write: override WALK = 1s
 boot-write:
 	$(BOOT) -path write $(INVM) -env RDMAABI=write -env GOVERBS_WAYS=write conformance.test $(RECORD_TEST)
@@ -299,8 +299,9 @@ siw: guest hca ## soft iWARP: connections, the verbs, interop, and a guest with 
 
 .PHONY: boot-race-conformance boot-race-cm
 boot-race-cm: SKIP = -test.skip TestManyConns
+boot-race-cm: MODULES = -module bonding
 boot-race-conformance boot-race-cm:
-	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 $(@:boot-race-%=%).test $(SKIP)
+	cd $(BUILD)/race && $(VMRUN) -kernel $(KERNEL) -mem 2G -env GOVERBS_KERNEL_TEST=1 $(MODULES) $(@:boot-race-%=%).test $(SKIP)
 # Static binaries, as everything that runs in a guest.
 racevm: deps $(VMRUN) ## the conformance tests and cm's under the race detector, on KERNEL
 	for p in test/conformance cm; do \

@@ -29,7 +29,7 @@ const (
 	DeviceRemoval                     // the device goes (RDMA_CM_EVENT_DEVICE_REMOVAL)
 	MulticastJoin                     // the group was joined (RDMA_CM_EVENT_MULTICAST_JOIN)
 	MulticastError                    // it was not, or is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
-	AddrChange                        // the network interface has another hardware address (RDMA_CM_EVENT_ADDR_CHANGE)
+	AddrChange                        // the network interface has another hardware address, as a bond that fails over (RDMA_CM_EVENT_ADDR_CHANGE)
 	TimewaitExit                      // the QP may connect again (RDMA_CM_EVENT_TIMEWAIT_EXIT)
 	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); Linux 6.18
 	AddrInfoError                     // it was not (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.18

@@ -1,0 +1,97 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// bond makes an interface of two, with an address and a device, whose hardware address is that of
+// the one which is active, and returns the address and what makes the other one active.
+func bond(t *testing.T) (at netip.Addr, failOver func()) {
+	t.Helper()
+	testenv.Guest(t)
+	testenv.NeedsLinks(t)
+	b := netlink.NewLinkBond(netlink.LinkAttrs{Name: "cb"})
+	b.Mode, b.FailOverMac = netlink.BOND_MODE_ACTIVE_BACKUP, netlink.BOND_FAIL_OVER_MAC_ACTIVE
+	if err := netlink.LinkAdd(b); err != nil {
+		t.Fatalf("a bond needs the module bonding in the guest: %v", err)
+	}
+	t.Cleanup(func() { must(t, netlink.LinkDel(b)) })
+	var slaves []netlink.Link
+	for _, name := range []string{"cb0", "cb1"} {
+		must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "peer"}))
+		slave, peer := value(netlink.LinkByName(name))(t), value(netlink.LinkByName(name+"peer"))(t)
+		t.Cleanup(func() { must(t, netlink.LinkDel(peer)) })
+		must(t, netlink.LinkSetMaster(slave, b), netlink.LinkSetUp(slave), netlink.LinkSetUp(peer))
+		slaves = append(slaves, slave)
+	}
+	const device = "rxecb"
+	must(t, netlink.LinkSetUp(b), netlink.AddrAdd(b, value(netlink.ParseAddr("10.9.1.1/24"))(t)), netlink.LinkSetBondSlaveActive(slaves[0], b),
+		netlinkrdma.AddLink(device, "rxe", "cb"))
+	t.Cleanup(func() { must(t, netlinkrdma.DeleteLink(device)) })
+	return netip.MustParseAddr("10.9.1.1"), func() {
+		slaves[0], slaves[1] = slaves[1], slaves[0]
+		must(t, netlink.LinkSetBondSlaveActive(slaves[0], b))
+	}
+}
+
+// TestAddrChange: whoever is on an interface whose hardware address changes, as that of a bond does
+// when the other interface takes over, is told, and who waits for something else goes on waiting.
+func TestAddrChange(t *testing.T) {
+	at, failOver := bond(t)
+	c := openKernel(t)
+	ctx := within(t)
+	l, addr := listen(t, c, TCP, at)
+	id := newID(t, c, TCP)
+	resolve(t, c, id, addr)
+	client, server := establish(t, c, id)
+
+	waits, to := listen(t, c, TCP, at)
+	waits.own.Store(true)
+	requested := make(chan error, 1)
+	go func() {
+		e, err := waits.Request(ctx)
+		if err == nil {
+			err = errors.Join(e.ID.Reject(nil, ReasonConsumer), e.ID.Close())
+		}
+		requested <- err
+	}()
+	for range 2 {
+		failOver()
+		told := map[*ID]int{}
+		for len(told) < 3 {
+			e := next(t, c, AddrChange)
+			if told[e.ID]++; e.Status != 0 {
+				t.Errorf("event is %+v", e)
+			}
+		}
+		for name, id := range map[string]*ID{"listener": l, "client": client.id, "server": server.id} {
+			if told[id] != 1 {
+				t.Errorf("the %s was told %d times", name, told[id])
+			}
+		}
+	}
+	until(t, "there is a request", func() bool { // for a moment the address has no GID
+		from := value(c.NewID(TCP))(t)
+		defer func() { must(t, from.Close()) }()
+		short, cancel := context.WithTimeout(ctx, timeout/5)
+		defer cancel()
+		if from.Resolve(short, netip.AddrPort{}, to) != nil {
+			return false
+		}
+		_, err := from.ConnectWait(short, ConnParam{QPN: client.qp.QPN()}, ECE{})
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return false
+		}
+		must(t, <-requested)
+		return true
+	})
+}
