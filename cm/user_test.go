@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -105,6 +107,8 @@ func becomeNobody(ctx context.Context, _ string) error {
 		}()
 	}
 
+	// Before 5.16 who is not the superuser may register 64 KiB.
+	must("setrlimit", unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}))
 	must("setgid", syscall.Setgid(nobody))
 	must("setuid", syscall.Setuid(nobody))
 
