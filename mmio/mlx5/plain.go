@@ -5,16 +5,16 @@ import "unsafe"
 // A Plain is a work request of RC or UC as most are: SEND, WRITE or READ, with an immediate or
 // not, and data in one piece. Put makes a WQE of it in one go.
 type Plain struct {
-	ID         uint64
-	RemoteAddr uint64 // the peer's memory, of WRITE and READ
-	RKey       uint32 // its key
-	Imm        uint32 // in host order, of the operations that have one
-	Op         Op
-	Flags      uint8
-	Inline     []byte // data that is copied; if there is none, the data is what the next three say
-	Addr       uint64 // registered memory
-	Length     uint32 // in bytes
-	LKey       uint32 // its key
+	ID         uint64 // ID is told with the completion.
+	RemoteAddr uint64 // RemoteAddr is the peer's memory, of WRITE and READ.
+	RKey       uint32 // RKey is its key.
+	Imm        uint32 // Imm is the immediate, in host order, of the operations that have one.
+	Op         Op     // Op is one of those.
+	Flags      uint8  // Flags are some of the flags.
+	Inline     []byte // Inline is data that is copied; if there is none, the next three say where it is.
+	Addr       uint64 // Addr is registered memory.
+	Length     uint32 // Length is in bytes.
+	LKey       uint32 // LKey is the memory's key.
 }
 
 // Put writes a work request as Start, what follows it, and Finish do. It reports whether it has: if
