@@ -187,7 +187,7 @@ func TestIWARPDamage(t *testing.T) {
 
 // TestIWARPNoDevice: an address that this host has, on an interface without a device of iWARP.
 func TestIWARPNoDevice(t *testing.T) {
-	iwarp(t)
+	iwarpLeaves(t)
 	lo := value(netlink.LinkByName("lo"))(t)
 	addr := value(netlink.ParseAddr("10.9.9.9/32"))(t)
 	must(t, netlink.AddrAdd(lo, addr))

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -14,15 +15,29 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// iwarp skips a test on other transports, whose tests say the same of them, and sees that the test
-// leaves nothing.
+// iwarp skips a test on other transports, whose tests say the same of them.
 func iwarp(t *testing.T) *Channel {
+	t.Helper()
+	c := openKernel(t)
+	testenv.Needs(t, "iWARP", "siw")
+	return c
+}
+
+// quietOnce is what there was when the first of the tests that leave nothing began; those between
+// them leave nothing either.
+var quietOnce struct {
+	sync.Once
+	kernelUse
+}
+
+// iwarpLeaves is iwarp for a test that looks in the end whether anything is left of it.
+func iwarpLeaves(t *testing.T) *Channel {
 	t.Helper()
 	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
-	before := quiet(t)
-	t.Cleanup(func() { nothingLeft(t, before) }) // the last one
-	return openKernel(t)
+	quietOnce.Do(func() { quietOnce.kernelUse = quiet(t) })
+	t.Cleanup(func() { nothingLeft(t, quietOnce.kernelUse) }) // the last one
+	return iwarp(t)
 }
 
 // TestIWARP connects two devices with QPs that are made by hand, which the kernel moves: the side
@@ -81,7 +96,7 @@ func TestIWARP(t *testing.T) {
 
 // TestIWARPRefused: what is said of connections that are not made.
 func TestIWARPRefused(t *testing.T) {
-	c := iwarp(t)
+	c := iwarpLeaves(t)
 	ctx := within(t)
 	connect := func(to netip.AddrPort, p ConnParam) error {
 		id := newID(t, c, TCP)
@@ -120,7 +135,7 @@ func TestIWARPRefused(t *testing.T) {
 // TestIWARPStrangers: a peer that speaks TCP but no MPA, another version of it, or nothing at all
 // for a while, is no connection; nor is one that ends. The listener goes on.
 func TestIWARPStrangers(t *testing.T) {
-	c := iwarp(t)
+	c := iwarpLeaves(t)
 	ctx := within(t)
 	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{}))(t)
 	defer l.Close()
