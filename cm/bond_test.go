@@ -38,8 +38,7 @@ func bond(t *testing.T) (at netip.Addr, failOver func()) {
 		netlinkrdma.AddLink(device, "rxe", "cb"))
 	t.Cleanup(func() { must(t, netlinkrdma.DeleteLink(device)) })
 	return netip.MustParseAddr("10.9.1.1"), func() {
-		slaves[0], slaves[1] = slaves[1], slaves[0]
-		must(t, netlink.LinkSetBondSlaveActive(slaves[0], b))
+		must(t, netlink.LinkSetBondSlaveActive(slaves[1], b))
 	}
 }
 
@@ -64,19 +63,17 @@ func TestAddrChange(t *testing.T) {
 		}
 		requested <- err
 	}()
-	for range 2 {
-		failOver()
-		told := map[*ID]int{}
-		for len(told) < 3 {
-			e := next(t, c, AddrChange)
-			if told[e.ID]++; e.Status != 0 {
-				t.Errorf("event is %+v", e)
-			}
+	failOver() // there and back again is no change to the kernel, which compares with the beginning
+	told := map[*ID]int{}
+	for len(told) < 3 {
+		e := next(t, c, AddrChange)
+		if told[e.ID]++; e.Status != 0 {
+			t.Errorf("event is %+v", e)
 		}
-		for name, id := range map[string]*ID{"listener": l, "client": client.id, "server": server.id} {
-			if told[id] != 1 {
-				t.Errorf("the %s was told %d times", name, told[id])
-			}
+	}
+	for name, id := range map[string]*ID{"listener": l, "client": client.id, "server": server.id} {
+		if told[id] != 1 {
+			t.Errorf("the %s was told %d times", name, told[id])
 		}
 	}
 	until(t, "there is a request", func() bool { // for a moment the address has no GID
