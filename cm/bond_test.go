@@ -1,10 +1,9 @@
 package cm
 
 import (
-	"context"
 	"errors"
 	"net/netip"
-	"syscall"
+	"os"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -53,16 +52,10 @@ func TestAddrChange(t *testing.T) {
 	resolve(t, c, id, addr)
 	client, server := establish(t, c, id)
 
-	waits, to := listen(t, c, TCP, at)
+	waits, _ := listen(t, c, TCP, at)
 	waits.own.Store(true)
 	requested := make(chan error, 1)
-	go func() {
-		e, err := waits.Request(ctx)
-		if err == nil {
-			err = errors.Join(e.ID.Reject(nil, ReasonConsumer), e.ID.Close())
-		}
-		requested <- err
-	}()
+	go func() { requested <- second1(waits.Request(ctx)) }()
 	failOver() // there and back again is no change to the kernel, which compares with the beginning
 	told := map[*ID]int{}
 	for len(told) < 3 {
@@ -76,19 +69,8 @@ func TestAddrChange(t *testing.T) {
 			t.Errorf("the %s was told %d times", name, told[id])
 		}
 	}
-	until(t, "there is a request", func() bool { // for a moment the address has no GID
-		from := value(c.NewID(TCP))(t)
-		defer func() { must(t, from.Close()) }()
-		short, cancel := context.WithTimeout(ctx, timeout/5)
-		defer cancel()
-		if from.Resolve(short, netip.AddrPort{}, to) != nil {
-			return false
-		}
-		_, err := from.ConnectWait(short, ConnParam{QPN: client.qp.QPN()}, ECE{})
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			return false
-		}
-		must(t, <-requested)
-		return true
-	})
+	must(t, waits.Close())
+	if err := <-requested; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("who waits for a request until the listener is closed: %v", err)
+	}
 }
