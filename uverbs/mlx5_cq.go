@@ -175,14 +175,15 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 			switch {
 			case o == nil || o.qp == nil:
 			case !recv && o.qp.msq != nil:
-				*wc = WC{}
-				wc.QPN = e.QPN()
-				id, op, ok := o.qp.msq.Complete(e.Counter())
+				sq := o.qp.msq
+				d, ok := sq.Done(e.Counter())
 				if !ok {
 					break // decodeMlx5 says what is wrong
 				}
+				id, op := sq.Take(d)
 				of := mlx5.SendOp(op)
-				wc.ID, wc.Opcode = id, WCOpcode(of)
+				*wc = WC{}
+				wc.QPN, wc.ID, wc.Opcode = e.QPN(), id, WCOpcode(of)
 				if of.Returns() {
 					wc.ByteLen = e.ByteCount()
 				}

@@ -15,7 +15,7 @@ func BenchmarkPostPoll(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			k := newCard(b, Connected, ringbench.InFlight, 1, 0)
 			sent := map[int][]byte{cntOffset: {0, 0}}
-			var s SendSlot
+			w := Plain{Op: Write, Flags: Signaled, RemoteAddr: 0x1000, RKey: 7, Addr: 0x2000, Length: 64, LKey: 9}
 			var sum uint64
 			ringbench.PostPoll(b, n, func(n int) {
 				k.sq.Begin()
@@ -23,12 +23,9 @@ func BenchmarkPostPoll(b *testing.B) {
 					b.Fatal("no room")
 				}
 				for i := range n {
-					k.sq.Start(&s, uint64(i), Write, Signaled)
-					s.SetRDMA(0x1000, 7)
-					if err := s.AddSGE(0x2000, 64, 9); err != nil {
-						b.Fatal(err)
+					if w.ID = uint64(i); !k.sq.Put(&w) {
+						b.Fatal("refused")
 					}
-					s.Finish()
 				}
 				k.sq.Publish()
 			}, func(n int) {
@@ -46,10 +43,11 @@ func BenchmarkPostPoll(b *testing.B) {
 					if recv, ok := c.Plain(); recv || !ok {
 						b.Fatal(c.RawOpcode())
 					}
-					id, _, ok := k.sq.Complete(c.Counter())
+					d, ok := k.sq.Done(c.Counter())
 					if !ok {
 						b.Fatal("a completion of nothing that was posted")
 					}
+					id, _ := k.sq.Take(d)
 					sum += id + uint64(c.QPN()) + uint64(c.ByteCount())
 				}
 				k.cq.Release(n)

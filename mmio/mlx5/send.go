@@ -382,27 +382,43 @@ func (s *SendSlot) Finish() {
 	}
 }
 
-// Complete takes the completion of the WQE that begins at a block, with those before it that
-// asked for none. It returns the ID that the work request was posted with. It returns false, and
-// nothing has changed, if no WQE that was posted and has not completed begins there.
-func (q *SendQueue) Complete(counter uint16) (id uint64, op Op, ok bool) {
+// A Done is a work request that has completed and was not taken yet.
+type Done uint64 // sent.what
+
+// Done finds the work request whose WQE begins at a block. It returns false if no WQE that was posted
+// and has not completed begins there.
+func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
 	shown, tail := q.shown.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, the other is our own
-	e := &q.ids[uint32(counter)&q.mask]
-	id, what := e.id.Load(), e.what.Load()
-	n := sentHead(what)
-	if uint32(what)>>sentBlockShift != sentPosted>>sentBlockShift|uint32(counter) || n-tail >= shown-tail {
+	what := q.ids[uint32(counter)&q.mask].what.Load()
+	return Done(what), uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
+}
+
+// Take takes the completion of a work request, with those before it that asked for none. It returns
+// the ID that it was posted with. Like Done it is inlined where completions are polled, which one function
+// of both is too long for.
+//
+// Preconditions: Done has returned d, and nothing was taken since.
+func (q *SendQueue) Take(d Done) (id uint64, op Op) {
+	id = q.ids[uint32(d>>sentBlockShift)&q.mask].id.Load()
+	// Pairs with Acquire in refresh: the entry was read before it can be filled anew.
+	q.tail.Release(sentHead(uint64(d)) + 1)
+	return id, sentOp(uint64(d))
+}
+
+// Complete is Done and Take. Where Done returns false nothing has changed.
+func (q *SendQueue) Complete(counter uint16) (id uint64, op Op, ok bool) {
+	d, ok := q.Done(counter)
+	if !ok {
 		return 0, 0, false
 	}
-	// Pairs with Acquire in refresh: the entry was read before it can be filled anew.
-	q.tail.Release(n + 1)
-	return id, sentOp(what), true
+	id, op = q.Take(d)
+	return id, op, true
 }
 
 // Waits reports whether Complete would take a completion.
 func (q *SendQueue) Waits(counter uint16) bool {
-	shown, tail := q.shown.Acquire(), q.tail.Acquire()
-	what := q.ids[uint32(counter)&q.mask].what.Load()
-	return uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
+	_, ok := q.Done(counter)
+	return ok
 }
 
 // Reset empties the queue, when the QP has gone to the state Reset.
