@@ -245,7 +245,7 @@ WAYS-ib   = ioctl,write
 SKIP-roce =
 SKIP-ib   =
 # Tests for which it makes no difference what the link is.
-ANYLINK   = ^Test(AtOnce|Limits|Many|SharedCQs|Walk|Window|Faults|CQSizes|.*Threads|CloseBeside|InjectedFatal|DeviceRemoved|Builder|Allocs|BufferPool|RegMR|Rereg|Resize|QueueFull)
+ANYLINK   = ^Test(AtOnce|Limits|Many|SharedCQs|Walk|Window|Faults|CQSizes|.*Threads|CloseBeside|Injected|DeviceRemoved|Builder|Allocs|BufferPool|RegMR|Rereg|Resize|QueueFull|PeerState|PeerClosesBusy|Invalidate|Status|OtherPD|SRQImmediate|NoReceive|InlineRecv|SGELimit|PostWhileErr|RingWrap)
 .PHONY: boot-mlx5-roce boot-mlx5-ib
 boot-mlx5-roce boot-mlx5-ib:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver $(@:boot-%=%) -name conformance $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device mlx5,mode=$(@:boot-mlx5-%=%) $(MODEL) \
