@@ -335,7 +335,7 @@ generate: deps $(VMRUN) ## generate the ABI packages from the newest headers tha
 
 # The entries of libmlx5's queues are those that the model of a card has fetched, of the queue pairs
 # that the program names.
-golden: $(VMRUN) hca $(BUILD)/rdmacore-wqes ## record the commands of rdma-core's programs, and work queue entries, which tests compare with ours
+golden: $(VMRUN) hca $(BUILD)/rdmacore-wqes $(BUILD)/rdmacore-queues ## record the commands of rdma-core's programs, and work queue entries, which tests compare with ours
 	go build -trimpath -o $(BUILD)/abitrace ./test/abitrace
 	set -e; for p in rc_pingpong uc_pingpong ud_pingpong srq_pingpong devinfo; do for m in ioctl write; do \
 		case $$m in write) flag=-no-ioctl;; *) flag=;; esac; \
@@ -352,7 +352,14 @@ golden: $(VMRUN) hca $(BUILD)/rdmacore-wqes ## record the commands of rdma-core'
 	read -r qps a b rest <$(BUILD)/golden; test $$qps = qps; \
 	{ echo "# WQEs that libmlx5 wrote, as a device read them: the number of the QP and all of its bytes. What was"; \
 	echo "# asked for is in golden_test.go, in the same order. The first line has what they contain."; cat $(BUILD)/golden; \
-	sed -n "s/^hca: card 0: .*QP \($$a\|$$b\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$$/\1 \2/p" $(BUILD)/golden.log; } >$$dir/wqes.txt
+	sed -n "s/^hca: card 0: .*QP \($$a\|$$b\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$$/\1 \2/p" $(BUILD)/golden.log; } >$$dir/wqes.txt; \
+	$(VMRUN) -kernel $(KERNEL) -device mlx5,mode=ib -hca-verbose -with $(PACKAGES) -file $(BUILD)/rdmacore-queues:/bin/rdmacore-queues \
+		rdmacore-queues mlx5_0 >$(BUILD)/golden 2>$(BUILD)/golden.log; \
+	read -r _ uc _ _ ud _ rc peer _ xrc _ _ _ _ _ lkey rest <$(BUILD)/golden; test -n "$$lkey"; \
+	{ echo "# As of wqes.txt, on queues of every type, and with rq before the number of the queue the receives that were"; \
+	echo "# taken from it. What was asked for is in golden_queues_test.go, queue by queue in the same order."; cat $(BUILD)/golden; \
+	sed -n -e "s/^hca: card 0: .*QP \($$uc\|$$ud\|$$rc\|$$peer\|$$xrc\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$$/\1 \2/p" \
+		-e "s/^hca: card 0: .*RQ \(0x[0-9a-f]*\) takes WQE .*\[\([0-9a-f]*$${lkey#0x}[0-9a-f]*\)\]$$/rq \1 \2/p" $(BUILD)/golden.log; } >$$dir/queues.txt
 
 # The layout tests and the race detector compile C.
 deps:
