@@ -185,9 +185,17 @@ func TestBlast(t *testing.T) {
 				return BlastClient(ctx, c, addr, size, count, sends)
 			})
 	}
-	t.Run("many receives", func(t *testing.T) { blast(t, 64) })
+	k := testenv.Kernel(t)
+	hangs := k[0] < 6 && testenv.TheRig().Driver == "rxe" // where a message finds no receive
+	t.Run("many receives", func(t *testing.T) {
+		many := 64
+		if hangs { // a server that is kept from running for a while must have them all
+			many = count
+		}
+		blast(t, many)
+	})
 	t.Run("few receives", func(t *testing.T) {
-		if k := testenv.Kernel(t); k[0] < 6 && testenv.TheRig().Driver == "rxe" {
+		if hangs {
 			testenv.Skip(t, &uverbs.FeatureError{Feature: "RNR_RETRY", Since: uverbs.Version{6, 0}})
 		}
 		blast(t, 2)
