@@ -47,20 +47,10 @@ func against(t *testing.T, space cm.PortSpace, port uint16, serve func(context.C
 	return p.Wait(t)
 }
 
-// launchServer starts a server that sleeps when it waits. Soft iWARP's kernel forgets to look at a message
-// that comes while it accepts, and Linux 7.2 lets others, such as the client, run in the middle of that.
-func launchServer(t *testing.T, line ...string) *program.Program {
-	t.Helper()
-	if testenv.TheRig().IWARP() {
-		return program.LaunchFirst(t, line...)
-	}
-	return program.Launch(t, line...)
-}
-
 // server starts rdma-core's server and waits until it listens.
 func server(t *testing.T, space netlinkrdma.PortSpace, port uint16, line ...string) (*program.Program, netip.AddrPort) {
 	t.Helper()
-	p := launchServer(t, line...)
+	p := program.Launch(t, line...)
 	p.Serving(t, space, port)
 	return p, netip.AddrPortFrom(netip.MustParseAddr(ServerAddr), port)
 }

@@ -59,7 +59,7 @@ func TestRping(t *testing.T) {
 				if strings.Contains(options, "-q") {
 					common = append(common, "-q")
 				}
-				server := launchServer(t, line(p[0], append(common, "-s", "-v", "-a", ServerAddr, "-p", port, "-S", "65535")...)...)
+				server := program.Launch(t, line(p[0], append(common, "-s", "-v", "-a", ServerAddr, "-p", port, "-S", "65535")...)...)
 				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
 				client := program.Launch(t, line(p[1], append(strings.Fields(options), "-c", "-v", "-a", ServerAddr, "-p", port)...)...)
 				sent, got := pingData(client.Wait(t)), pingData(server.Wait(t))
@@ -77,7 +77,7 @@ func TestRpingDevices(t *testing.T) {
 	ours, theirs := rpings()
 	for _, p := range [][2][]string{{ours, theirs}, {theirs, ours}} {
 		number, port := cmPort()
-		server := launchServer(t, line(p[0], "-s", "-a", ServerAddr, "-p", port)...)
+		server := program.Launch(t, line(p[0], "-s", "-a", ServerAddr, "-p", port)...)
 		server.Serving(t, netlinkrdma.PortSpaceTCP, number)
 		program.Launch(t, line(p[1], "-c", "-V", "-C", "10", "-a", ServerAddr, "-I", "10.1.0.2", "-p", port)...).Wait(t)
 		server.Wait(t)

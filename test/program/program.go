@@ -6,14 +6,11 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
@@ -68,27 +65,6 @@ func Launch(t *testing.T, line ...string) *Program {
 		}
 	})
 	return p
-}
-
-// LaunchFirst is Launch of a program that nobody interrupts while it, or the kernel on its behalf,
-// has something to do. That takes rights. It must sleep when it waits.
-func LaunchFirst(t *testing.T, line ...string) *Program {
-	t.Helper()
-	runtime.LockOSThread() // a process begins with how its parent's thread is scheduled
-	defer runtime.UnlockOSThread()
-	before, err := unix.SchedGetAttr(0, 0)
-	if err == nil {
-		err = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
-	}
-	if err != nil {
-		t.Fatal("scheduling: ", err)
-	}
-	defer func() {
-		if err := unix.SchedSetAttr(0, before, 0); err != nil {
-			t.Error("scheduling: ", err)
-		}
-	}()
-	return Launch(t, line...)
 }
 
 // Output returns what it has printed so far.
