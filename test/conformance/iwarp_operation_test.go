@@ -216,7 +216,8 @@ func TestIWARPReadRight(t *testing.T) {
 
 // TestIWARPFence reads and writes the same memory in one batch over a slow link. A WRITE completes
 // as soon as TCP has it, before a READ that was posted earlier, unless a fence makes it wait; it
-// then has what the READ has brought.
+// then has what the READ has brought. Where the processor is taken away in between, the READ may
+// be first without a fence too, but not every time.
 func TestIWARPFence(t *testing.T) {
 	onIWARP(t)
 	const n, to = 4000, 30000
@@ -224,7 +225,8 @@ func TestIWARPFence(t *testing.T) {
 	b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
 	connect(t, a, b)
 	slowLink(t, "50ms")
-	for round := range 3 {
+	told := false // whether the fence makes a difference
+	for round := 0; round < 3 || round < 20 && !told; round++ {
 		for _, fence := range []uverbs.SendFlags{uverbs.Fence, 0} {
 			old := slices.Clone(b.fill(0, n, byte(50+round)))
 			clear(a.buf.Bytes()[:n])
@@ -233,20 +235,24 @@ func TestIWARPFence(t *testing.T) {
 			write := uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled | fence, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr() + to, RKey: b.mr.RKey()}
 			last := send(3, a.mr.SGE(0, 1))
 			must(t, b.qp.PostRecv(4, b.mr.SGE(0, 1)), a.qp.PostSend(read, write, last))
-			if fence != 0 {
-				a.want(t, 1, uverbs.WCRDMARead)
-				a.want(t, 2, uverbs.WCRDMAWrite)
-				a.want(t, 3, uverbs.WCSend)
-			} else {
-				a.want(t, 2, uverbs.WCRDMAWrite)
-				a.want(t, 3, uverbs.WCSend)
-				a.want(t, 1, uverbs.WCRDMARead)
+			var order []uint64
+			for range 3 {
+				wc := a.next(t)
+				must(t, a.qp.Err(&wc))
+				order = append(order, wc.ID)
 			}
 			b.want(t, 4, uverbs.WCRecv) // behind what was written
-			if got := b.buf.Bytes()[to:][:n]; bytes.Equal(got, old) != (fence != 0) {
-				t.Errorf("with flags %d what was written is what the READ has brought: %t", fence, fence == 0)
+			brought := bytes.Equal(b.buf.Bytes()[to:][:n], old)
+			switch {
+			case fence != 0 && (!slices.Equal(order, []uint64{1, 2, 3}) || !brought):
+				t.Errorf("with a fence the order is %v, and what was written is what the READ has brought: %t", order, brought)
+			case fence == 0 && slices.Equal(order, []uint64{2, 3, 1}) && !brought:
+				told = true
 			}
 		}
+	}
+	if !told {
+		t.Error("without the fence the WRITE waits as well: the test sees nothing")
 	}
 }
 

@@ -62,7 +62,7 @@ func TestRping(t *testing.T) {
 				server := program.Launch(t, line(p[0], append(common, "-s", "-v", "-a", ServerAddr, "-p", port, "-S", "65535")...)...)
 				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
 				client := program.Launch(t, line(p[1], append(strings.Fields(options), "-c", "-v", "-a", ServerAddr, "-p", port)...)...)
-				sent, got := pingData(client.Wait(t)), pingData(server.Wait(t))
+				sent, got := pingData(rpingEnds(t, client)), pingData(rpingEnds(t, server))
 				if !strings.HasPrefix(sent, "rdma-ping-0: ABC") || got != sent {
 					t.Errorf("the server has seen %q, the client got %q back", got, sent)
 				}
@@ -79,9 +79,23 @@ func TestRpingDevices(t *testing.T) {
 		number, port := cmPort()
 		server := program.Launch(t, line(p[0], "-s", "-a", ServerAddr, "-p", port)...)
 		server.Serving(t, netlinkrdma.PortSpaceTCP, number)
-		program.Launch(t, line(p[1], "-c", "-V", "-C", "10", "-a", ServerAddr, "-I", "10.1.0.2", "-p", port)...).Wait(t)
-		server.Wait(t)
+		client := program.Launch(t, line(p[1], "-c", "-V", "-C", "10", "-a", ServerAddr, "-I", "10.1.0.2", "-p", port)...)
+		rpingEnds(t, client)
+		rpingEnds(t, server)
 	}
+}
+
+// rpingEnds waits for the end of an rping, and returns what it printed. rdma-core's closes its event
+// channel while a thread of its may still read that, and that thread ends the program as if
+// something had failed.
+func rpingEnds(t *testing.T, p *program.Program) string {
+	t.Helper()
+	<-p.Ended
+	out := p.Output()
+	if p.Err != nil && !(strings.Contains(out, "DISCONNECT EVENT...\n") && strings.Contains(out, "rdma_get_cm_event: Bad file descriptor\n")) {
+		t.Errorf("%s: %v", p.Name, p.Err)
+	}
+	return out
 }
 
 // TestRpingPersistent has servers take many clients: ours at once, and rdma-core's one after
@@ -100,13 +114,7 @@ func TestRpingPersistent(t *testing.T) {
 			all = append(all, program.Launch(t, line(kind, "-c", "-V", "-C", strconv.Itoa(pings), "-a", ServerAddr, "-p", port)...))
 		}
 		for _, c := range all {
-			// rdma-core's closes its event channel while a thread of its may still read that, and
-			// that thread ends the program as if something had failed. What the server has
-			// counted tells whether the client was done.
-			<-c.Ended
-			if c.Err != nil && !strings.HasSuffix(c.Output(), "client DISCONNECT EVENT...\nrdma_get_cm_event: Bad file descriptor\n") {
-				t.Errorf("%s: %v", c.Name, c.Err)
-			}
+			rpingEnds(t, c) // what the server has counted tells whether the client was done
 		}
 	}
 	server.Signal(syscall.SIGINT)
