@@ -264,8 +264,12 @@ func TestFence(t *testing.T) {
 // slowLink has what the first device sends take a while, such as "5ms", until the end of the test.
 func slowLink(t *testing.T, delay string) {
 	t.Helper()
+	netdev := rig.Netdevs[0]
+	if rig.IWARP() { // TCP between two addresses of one host
+		netdev = "lo"
+	}
 	link := func(args ...string) {
-		if out, err := exec.Command("vmlink", append([]string{rig.Netdevs[0], "netem"}, args...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("vmlink", append([]string{netdev, "netem"}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("vmlink: %s%v", out, err)
 		}
 	}
