@@ -240,6 +240,8 @@ func TestPerftestMismatch(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "connections without the manager")
 	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
+	x := fmt.Sprintf(" -x %d", rig.GID6)
+	wrongGID := fmt.Sprintf("--gid is %d (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0.", rig.GID6)
 	for _, c := range []struct {
 		test, program, theirs, ours string
 		server                      bool
@@ -253,11 +255,11 @@ func TestPerftestMismatch(t *testing.T) {
 		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10 -q 3", true, "it must run ib_send_bw -c RC -n 10 -s 64 -q 3"},
 		{"write-bw", "ib_write_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10", false, "the peer is at another point of the test: got the record of QP "},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UC", "-s 64 -n 10 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --patience 1s", false, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --patience 300ms", false, "nothing was completed for 300ms: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
 		{"send-bw", "ib_send_bw", "-s 64 -n 10 -b", "-s 64 -n 10 --patience 2s", true, "nothing came for 2s: it must run ib_send_bw -c RC -n 10 -s 64"},
 		{"write-bw", "ib_write_bw", "-s 64 -n 10", "-s 64 -n 10 --both", false, "ib_write_bw -c RC -n 10 -s 64 -b"},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10 -x 2", false, "--gid is 2 (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0."},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10 --cm -x 2", false, "--gid is 2 (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0."},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10" + x, false, wrongGID},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10 --cm" + x, false, wrongGID},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", false, "no perftest server at " + ServerAddr + ":"},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10 --cm", false, "(ib_send_lat -R): "},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", true, ""},
