@@ -29,7 +29,7 @@ type Column struct {
 	Release  string   `json:"release"`
 	Arch     string   `json:"arch"`
 	Driver   string   `json:"driver"`
-	Seconds  int      `json:"seconds"`            // that all of it took
+	Seconds  int      `json:"seconds"`            // that its boots took
 	Problems []string `json:"problems,omitempty"` // what went wrong besides tests that failed
 }
 

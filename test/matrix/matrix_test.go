@@ -336,7 +336,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestSeconds: boots that run at once do not add up.
+// TestSeconds: boots that run at once do not add up, and nor counts what is between them.
 func TestSeconds(t *testing.T) {
 	dir := t.TempDir()
 	col := Column{Kernel: "6.1", Arch: "amd64", Driver: rxe}
@@ -344,6 +344,8 @@ func TestSeconds(t *testing.T) {
 	for name, b := range map[string]Boot{
 		"a": {Begin: at.Add(10 * time.Second), End: at.Add(40 * time.Second)},
 		"b": {Begin: at, End: at.Add(30 * time.Second)},
+		"c": {Begin: at.Add(15 * time.Second), End: at.Add(20 * time.Second)},
+		"d": {Begin: at.Add(time.Hour), End: at.Add(time.Hour + 5*time.Second)},
 	} {
 		text, err := json.Marshal(b)
 		if err != nil {
@@ -353,8 +355,8 @@ func TestSeconds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, err := readRun(dir, col); err != nil || r.Seconds != 40 {
-		t.Errorf("run took %d s, %v, want 40", r.Seconds, err)
+	if r, err := readRun(dir, col); err != nil || r.Seconds != 45 {
+		t.Errorf("run took %d s, %v, want 45", r.Seconds, err)
 	}
 }
 

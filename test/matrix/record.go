@@ -257,7 +257,6 @@ func readRun(dir string, col Column) (*Run, error) {
 		r.Problems = []string{"nothing was run"}
 		return r, nil
 	}
-	var begin, end time.Time
 	for _, path := range files {
 		b, err := os.ReadFile(path)
 		if err != nil {
@@ -273,14 +272,23 @@ func readRun(dir string, col Column) (*Run, error) {
 		if boot.Problem != "" {
 			r.Problems = append(r.Problems, boot.Name+": "+boot.Problem)
 		}
-		if begin.IsZero() || boot.Begin.Before(begin) {
-			begin = boot.Begin
-		}
-		if boot.End.After(end) {
-			end = boot.End
-		}
 		r.Boots = append(r.Boots, boot)
 	}
-	r.Seconds = int(end.Sub(begin).Round(time.Second).Seconds())
+	r.Seconds = int(busy(r.Boots).Round(time.Second).Seconds())
 	return r, nil
+}
+
+// busy returns for how long at least one of the boots ran.
+func busy(boots []Boot) (sum time.Duration) {
+	var until time.Time
+	for _, b := range slices.SortedFunc(slices.Values(boots), func(a, b Boot) int { return a.Begin.Compare(b.Begin) }) {
+		if b.Begin.After(until) {
+			until = b.Begin
+		}
+		if b.End.After(until) {
+			sum += b.End.Sub(until)
+			until = b.End
+		}
+	}
+	return sum
 }
