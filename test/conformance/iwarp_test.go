@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,7 +48,14 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		return cm.ConnParam{QPN: q.QPN(), ResponderResources: 16, InitiatorDepth: 16}
 	}
 	l, id := newID(), newID()
-	check(l.Bind(netip.AddrPortFrom(iwarpAddr(b.Device()), 0)), l.Listen(1))
+	check(l.Bind(netip.AddrPortFrom(iwarpAddr(b.Device()), 0)))
+	for err := l.Listen(1); err != nil; err = l.Listen(1) { // TCP may have the port that was chosen
+		if !errors.Is(err, syscall.EADDRINUSE) || ctx.Err() != nil {
+			check(err)
+		}
+		l = newID()
+		check(l.Bind(netip.AddrPortFrom(iwarpAddr(b.Device()), 0)))
+	}
 	at, err := l.Addrs()
 	check(err)
 	accepted := make(chan error, 1)
