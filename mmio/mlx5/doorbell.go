@@ -26,7 +26,7 @@ func (q *SendQueue) Publish() {
 	n := q.begun
 	q.head += n
 	q.begun, q.start, q.saved = 0, q.next, q.fence
-	// Pairs with Acquire in Complete: what was noted of the work requests is there. A completion
+	// Pairs with Acquire in Done: what was noted of the work requests is there. A completion
 	// by itself orders nothing between two goroutines.
 	q.shown.Release(q.head)
 	r := q.reg
