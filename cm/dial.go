@@ -82,20 +82,24 @@ func dialUntil(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*C
 	}
 	for tries := 0; ; tries++ {
 		c, err := dial(ctx, to, o)
-		if !portTaken(err) || o.LocalAddr.Port() != 0 || tries == maxPorts || ctx.Err() != nil {
+		if !PortTaken(err) || o.LocalAddr.Port() != 0 || tries == maxPorts || ctx.Err() != nil {
 			return c, err
 		}
 	}
 }
 
-// maxPorts is how many ports more are tried.
+// maxPorts is how many ports more are tried, see [PortTaken].
 const maxPorts = 8
 
-// portTaken reports whether a connection of iWARP was not made as TCP has the local port, which the
-// connection manager has chosen without asking TCP. The next one is another.
-func portTaken(err error) bool {
+// PortTaken reports whether Connect or Listen failed as TCP has the ID's port. On iWARP that comes of
+// port 0 too: the connection manager chooses without asking TCP, and chooses another for another ID,
+// which [Dial] and [Listen] try.
+func PortTaken(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Op == opConnect && (e.Errno == syscall.EADDRINUSE || e.Errno == syscall.EADDRNOTAVAIL)
+	if !errors.As(err, &e) {
+		return false
+	}
+	return e.Errno == syscall.EADDRINUSE && (e.Op == opConnect || e.Op == opListen) || e.Errno == syscall.EADDRNOTAVAIL && e.Op == opConnect
 }
 
 // dial connects to an address.

@@ -135,6 +135,8 @@ func hint(op string, errno syscall.Errno) string {
 		return "the kernel refuses write() to a file opened under other credentials; open the channel after changing user or group"
 	case (errno == syscall.EADDRNOTAVAIL || errno == syscall.EADDRINUSE) && op == opConnect:
 		return "on iWARP the port that the connection manager has chosen is taken by TCP, as by a connection that has just ended; try again"
+	case errno == syscall.EADDRINUSE && op == opListen:
+		return "the port is taken in this port space, or on iWARP by TCP"
 	case errno == syscall.EADDRINUSE:
 		return "the port is taken in this port space"
 	case op == opJoin && (errno == syscall.EINVAL || errno == syscall.ENODEV):

@@ -36,6 +36,7 @@ type ID struct {
 // Names of the steps, for errors.
 const (
 	opBind       = "bind"
+	opListen     = "listen"
 	opConnect    = "connect"
 	opAccept     = "accept"
 	opResolve    = "resolve address"
@@ -175,7 +176,7 @@ func (id *ID) Listen(backlog int) error {
 	if backlog < 0 {
 		return argErr("Listen", "backlog", backlog, "from 0")
 	}
-	return do(id, "listen", nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
+	return do(id, opListen, nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
 }
 
 // maxPrivate is how much private data goes with a step, in bytes, for connections and for

@@ -218,8 +218,8 @@ func TestIWARPNoDevice(t *testing.T) {
 	t.Logf("Dial: %v", err)
 }
 
-// TestIWARPPortTaken: where TCP has the port that the connection manager has chosen for a connection,
-// Dial takes another.
+// TestIWARPPortTaken: where TCP has the port that the connection manager has chosen, Dial and Listen
+// take another.
 func TestIWARPPortTaken(t *testing.T) {
 	iwarp(t)
 	const ports = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -237,6 +237,19 @@ func TestIWARPPortTaken(t *testing.T) {
 			t.Errorf("the connection is from port %d", port)
 		}
 		must(t, client.Close(), server.Close(), l.Close())
+	}
+	for range 4 {
+		l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), Options{}))(t)
+		if port := l.Addr().(Addr).Port; port != 47001 {
+			t.Errorf("the listener is on port %d", port)
+		}
+		must(t, l.Close())
+	}
+	if l, err := Listen(within(t), tcp.Addr().String(), Options{}); err == nil {
+		l.Close()
+		t.Error("Listen has listened on a port that is taken")
+	} else if !PortTaken(err) || !strings.Contains(err.Error(), "on iWARP by TCP") {
+		t.Errorf("Listen: %v", err)
 	}
 	own := Options{LocalAddr: netip.AddrPortFrom(first, 47000)}
 	l := value(Listen(within(t), net.JoinHostPort(first.String(), "47200"), Options{}))(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -42,6 +43,19 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	for tries := 0; ; tries++ {
+		l, err := listenOn(addrs[0], o)
+		switch {
+		case err == nil:
+			return l, nil
+		case !PortTaken(err) || addrs[0].Port() != 0 || tries == maxPorts || ctx.Err() != nil:
+			return nil, fmt.Errorf("cm: listen on %s: %w", address, err)
+		}
+	}
+}
+
+// listenOn listens on an address.
+func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
 	h, id, err := newHubID(TCP, newHub)
 	if err != nil {
 		return nil, err
@@ -49,7 +63,7 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *Event), answers: map[*answer]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
-	if err = id.Bind(addrs[0]); err == nil {
+	if err = id.Bind(addr); err == nil {
 		all, err = id.Addrs()
 	}
 	if err == nil {
@@ -61,7 +75,7 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 		err = id.Listen(o.Backlog)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cm: listen on %s: %w", address, err), l.Close())
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }

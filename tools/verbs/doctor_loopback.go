@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -152,6 +153,9 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 	}
 	if dev.Info().IWARP() {
 		told, err = l.connectIWARP(ctx, dev, &u)
+		for tries := 0; cm.PortTaken(err) && tries < maxPorts; tries++ {
+			told, err = l.connectIWARP(ctx, dev, &u)
+		}
 	} else {
 		told, err = l.connect(ctx)
 	}

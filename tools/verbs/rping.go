@@ -178,6 +178,9 @@ func (o *rpingOptions) run(ctx context.Context, out, log io.Writer) (err error) 
 	peer := netip.AddrPortFrom(addr, uint16(o.port))
 	if o.client {
 		err = r.connect(ctx, source, peer)
+		for tries := 0; cm.PortTaken(err) && tries < maxPorts; tries++ {
+			err = r.connect(ctx, source, peer)
+		}
 	} else {
 		err = r.listen(ctx, peer)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -43,6 +44,16 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 	if err := cl.Local.Validate(&cl.Config); err != nil {
 		return nil, err
 	}
+	for tries := 0; ; tries++ {
+		r, err := cl.run(ctx)
+		if !cm.PortTaken(err) || tries == maxPorts {
+			return r, err
+		}
+	}
+}
+
+// run is a session with the server.
+func (cl *Client) run(ctx context.Context) (*Report, error) {
 	addr := net.JoinHostPort(cl.Host, strconv.Itoa(cl.Port))
 	conn, err := cl.dial(ctx, addr)
 	if err != nil {

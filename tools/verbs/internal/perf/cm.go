@@ -156,15 +156,14 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.listener, err = c.channel.NewID(e.space()); err != nil {
-		return nil, err
-	}
-	c.adopt(c.listener)
-	if err := c.listener.Bind(netip.AddrPortFrom(addr.Unmap(), 0)); err != nil {
-		return nil, err
-	}
-	if err := c.listener.Listen(e.Config.QPs); err != nil {
-		return nil, err
+	for tries := 0; ; tries++ {
+		err := c.listen(addr)
+		if err == nil {
+			break
+		}
+		if !cm.PortTaken(err) || tries == maxPorts {
+			return nil, err
+		}
 	}
 	a, err := c.listener.Addrs()
 	if err != nil {
@@ -172,6 +171,21 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 	}
 	c.addr = netip.AddrPortFrom(addr.Unmap(), a.Local.Port)
 	return c, nil
+}
+
+// maxPorts is how many ports more are tried where one is taken, see [cm.PortTaken].
+const maxPorts = 8
+
+// listen makes the listener, on a port that the connection manager chooses.
+func (c *connections) listen(addr netip.Addr) (err error) {
+	if c.listener, err = c.channel.NewID(c.end.space()); err != nil {
+		return err
+	}
+	c.adopt(c.listener)
+	if err := c.listener.Bind(netip.AddrPortFrom(addr.Unmap(), 0)); err != nil {
+		return err
+	}
+	return c.listener.Listen(c.end.Config.QPs)
 }
 
 // accept takes the client's queue pairs, in their order.

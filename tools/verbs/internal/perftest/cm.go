@@ -242,6 +242,19 @@ func newCM(l *cmLink, server bool) *Session {
 func DialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (*Session, error) {
 	ctx, cancel := within(ctx, stepTimeout)
 	defer cancel()
+	for tries := 0; ; tries++ {
+		s, err := dialCM(ctx, ch, local, remote)
+		if !cm.PortTaken(err) || tries == maxPorts {
+			return s, err
+		}
+	}
+}
+
+// maxPorts is how many ports more are tried where one is taken, see [cm.PortTaken].
+const maxPorts = 8
+
+// dialCM connects from the next port.
+func dialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (*Session, error) {
 	id, err := ch.NewID(cm.TCP)
 	if err != nil {
 		return nil, err
@@ -305,7 +318,7 @@ func DialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, re
 			undo()
 		}
 		early := errors.Is(err, syscall.ECONNREFUSED) // nobody listens
-		if !early || try == tries {
+		if !early && !cm.PortTaken(err) || try == tries {
 			return nil, nil, fmt.Errorf("connect a QP to perftest: %w", err)
 		}
 		select {
