@@ -70,6 +70,7 @@ func TestUcmatose(t *testing.T) {
 			}
 		})
 		t.Run("our client "+n, func(t *testing.T) {
+			testenv.NeedsIB(t, "servers that send first")
 			number, port := cmPort()
 			p, addr := server(t, netlinkrdma.PortSpaceTCP, number, "ucmatose", "-b", ServerAddr, "-p", port, "-c", n)
 			if err := Matose(timed(t), c, addr, connections); err != nil {
