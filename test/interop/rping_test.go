@@ -166,16 +166,16 @@ func TestRpingFails(t *testing.T) {
 			server := program.Launch(t, line(programs["server"], "-s", "-v", "-a", ServerAddr, "-p", port)...)
 			server.Serving(t, netlinkrdma.PortSpaceTCP, number)
 			client := program.Launch(t, line(programs["client"], "-c", "-v", "-a", ServerAddr, "-p", port)...)
-			for pair := map[string]*program.Program{"server": server, "client": client}; ; {
-				if survivor := map[string]*program.Program{"server": client, "client": server}[victim]; pingData(survivor.Output()) != "" {
-					pair[victim].Signal(syscall.SIGKILL)
-					<-pair[victim].Ended
-					// Between two pings a client may go.
-					if <-survivor.Ended; survivor.Err != nil || victim == "server" {
-						fails(survivor, ServerAddr, "ping ", "the peer has disconnected")
-					}
-					break
-				}
+			killed, survivor := server, client
+			if victim == "client" {
+				killed, survivor = client, server
+			}
+			survivor.Until(t, "was pinged", func() bool { return pingData(survivor.Output()) != "" })
+			killed.Signal(syscall.SIGKILL)
+			<-killed.Ended
+			// Between two pings a client may go.
+			if <-survivor.Ended; survivor.Err != nil || victim == "server" {
+				fails(survivor, ServerAddr, "ping ", "the peer has disconnected")
 			}
 		}
 	}
