@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,6 +42,7 @@ func against(t *testing.T, space cm.PortSpace, port uint16, serve func(context.C
 	}
 	defer l.Close()
 	p := program.Launch(t, client...)
+	defer ahead(t, os.Getpid())()
 	if err := serve(timed(t), l); err != nil {
 		t.Fatalf("our server: %v", err)
 	}
@@ -51,7 +53,7 @@ func against(t *testing.T, space cm.PortSpace, port uint16, serve func(context.C
 func server(t *testing.T, space netlinkrdma.PortSpace, port uint16, line ...string) (*program.Program, netip.AddrPort) {
 	t.Helper()
 	p := program.Launch(t, line...)
-	p.Serving(t, space, port)
+	serving(t, p, space, port)
 	return p, netip.AddrPortFrom(netip.MustParseAddr(ServerAddr), port)
 }
 

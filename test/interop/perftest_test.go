@@ -73,7 +73,7 @@ func (p perftestPair) play(t *testing.T) perftestResult {
 	}
 	server := program.Launch(t, serverLine...)
 	if p.cm {
-		server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+		serving(t, server, netlinkrdma.PortSpaceTCP, number)
 	} else {
 		server.Until(t, "listen", func() bool { return listens(t, int(number)) })
 	}
@@ -275,7 +275,7 @@ func TestPerftestMismatch(t *testing.T) {
 			}
 			server := program.Launch(t, serverLine...)
 			if !c.server && strings.Contains(c.theirs, "-R") {
-				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+				serving(t, server, netlinkrdma.PortSpaceTCP, number)
 			} else {
 				server.Until(t, "listen", func() bool { return listens(t, int(number)) })
 			}
@@ -353,7 +353,7 @@ func TestPerftestKilled(t *testing.T) {
 			before := connectedQPs(t)
 			server := program.Launch(t, serverLine...)
 			if c.cm {
-				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+				serving(t, server, netlinkrdma.PortSpaceTCP, number)
 			} else {
 				server.Until(t, "listened", func() bool { return listens(t, int(number)) })
 			}

@@ -61,7 +61,7 @@ func TestPortsTaken(t *testing.T) {
 	t.Run("rping", func(t *testing.T) {
 		number, port := cmPort()
 		server := program.Launch(t, verbs, "rping", "-s", "-P", "-a", ServerAddr, "-p", port)
-		server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+		serving(t, server, netlinkrdma.PortSpaceTCP, number)
 		for range 2 * rounds {
 			run(t, verbs, "rping", "-c", "-C", "1", "-a", ServerAddr, "-p", port)
 		}

@@ -60,7 +60,7 @@ func TestRping(t *testing.T) {
 					common = append(common, "-q")
 				}
 				server := program.Launch(t, line(p[0], append(common, "-s", "-v", "-a", ServerAddr, "-p", port, "-S", "65535")...)...)
-				server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+				serving(t, server, netlinkrdma.PortSpaceTCP, number)
 				client := program.Launch(t, line(p[1], append(strings.Fields(options), "-c", "-v", "-a", ServerAddr, "-p", port)...)...)
 				sent, got := pingData(rpingEnds(t, client)), pingData(rpingEnds(t, server))
 				if !strings.HasPrefix(sent, "rdma-ping-0: ABC") || got != sent {
@@ -78,7 +78,7 @@ func TestRpingDevices(t *testing.T) {
 	for _, p := range [][2][]string{{ours, theirs}, {theirs, ours}} {
 		number, port := cmPort()
 		server := program.Launch(t, line(p[0], "-s", "-a", ServerAddr, "-p", port)...)
-		server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+		serving(t, server, netlinkrdma.PortSpaceTCP, number)
 		client := program.Launch(t, line(p[1], "-c", "-V", "-C", "10", "-a", ServerAddr, "-I", "10.1.0.2", "-p", port)...)
 		rpingEnds(t, client)
 		rpingEnds(t, server)
@@ -105,7 +105,7 @@ func TestRpingPersistent(t *testing.T) {
 	ours, theirs := rpings()
 	number, port := cmPort()
 	server := program.Launch(t, line(ours, "-s", "-P", "--json", "-a", ServerAddr, "-p", port)...)
-	server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+	serving(t, server, netlinkrdma.PortSpaceTCP, number)
 	const clients, pings = 6, 20
 	for range 2 {
 		var all []*program.Program
@@ -131,7 +131,7 @@ func TestRpingPersistent(t *testing.T) {
 
 	number, port = cmPort()
 	server = program.Launch(t, line(theirs, "-s", "-P", "-a", ServerAddr, "-p", port)...)
-	server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+	serving(t, server, netlinkrdma.PortSpaceTCP, number)
 	for range 3 {
 		out := program.Launch(t, line(ours, "-c", "-V", "-C", "10", "-a", ServerAddr, "-p", port)...).Wait(t)
 		if want := "10 pings, 1280 bytes"; !strings.Contains(out, want) {
@@ -164,7 +164,7 @@ func TestRpingFails(t *testing.T) {
 			programs := map[string][]string{"server": ours, "client": ours}
 			programs[victim] = kind
 			server := program.Launch(t, line(programs["server"], "-s", "-v", "-a", ServerAddr, "-p", port)...)
-			server.Serving(t, netlinkrdma.PortSpaceTCP, number)
+			serving(t, server, netlinkrdma.PortSpaceTCP, number)
 			client := program.Launch(t, line(programs["client"], "-c", "-v", "-a", ServerAddr, "-p", port)...)
 			killed, survivor := server, client
 			if victim == "client" {

@@ -74,6 +74,9 @@ func (p *Program) Output() string {
 	return p.out.b.String()
 }
 
+// PID returns the number of its process.
+func (p *Program) PID() int { return p.cmd.Process.Pid }
+
 // Signal sends it a signal, if it still runs.
 func (p *Program) Signal(s os.Signal) { p.cmd.Process.Signal(s) }
 
