@@ -32,6 +32,9 @@ type cmLink struct {
 	life context.Context // ends when the connection does
 	stop context.CancelFunc
 	over chan struct{} // closed when nobody watches the connection any more
+
+	server bool
+	last   bool // the peer is to hang up first, if it does so soon
 }
 
 // openCM makes what a connection's messages need, on the device that the ID is on.
@@ -113,7 +116,14 @@ func (l *cmLink) live() {
 
 // close ends the connection and closes everything, the ID before what its QP stands on.
 func (l *cmLink) close() error {
+	const patience = 2 * time.Second
 	var errs []error
+	if l.last {
+		select {
+		case <-l.life.Done():
+		case <-time.After(patience):
+		}
+	}
 	if l.stop != nil {
 		l.stop()
 		<-l.over
@@ -226,8 +236,12 @@ func (l *cmLink) watch(gone func()) (stop func()) {
 	return func() { ended() }
 }
 
-// finish has nothing to say.
-func (l *cmLink) finish(context.Context) error { return nil }
+// finish has nothing to say, but a server lets its client hang up first: what the client has sent may
+// be here before it is complete there, and fails if the connection has ended then.
+func (l *cmLink) finish(context.Context) error {
+	l.last = l.server
+	return nil
+}
 
 // controlParam are perftest's parameters of the connection that carries messages.
 var controlParam = cm.ConnParam{RetryCount: 7, RNRRetryCount: 7}
@@ -235,6 +249,7 @@ var controlParam = cm.ConnParam{RetryCount: 7, RNRRetryCount: 7}
 // newCM begins a session on a connection.
 func newCM(l *cmLink, server bool) *Session {
 	l.live()
+	l.server = server
 	return &Session{Server: server, link: l, cm: true, step: stepTimeout, run: runTimeout}
 }
 
