@@ -327,6 +327,9 @@ func (b *bench) prepare(ctx context.Context) (*Report, error) {
 		if b.gid, err = gidIndex(b.device); err != nil {
 			return nil, err
 		}
+	} else if err := os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0); err != nil {
+		// On iWARP a connection fails if TCP still has its port, as for one that has ended.
+		return nil, err
 	}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

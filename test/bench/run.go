@@ -255,8 +255,20 @@ func (b *bench) nextPort() int {
 	return b.port
 }
 
-// perftest runs a server and a client of a program of perftest.
+// perftest runs a server and a client of a program of perftest, again if the client comes to the server
+// before that listens for its second connection, as with -R it may.
 func (b *bench) perftest(ctx context.Context, line []string, size int, unit string) ([]float64, error) {
+	const tries = 4
+	for try := 1; ; try++ {
+		v, err := b.perftestOnce(ctx, line, size, unit)
+		if err == nil || !b.cm || try == tries || !strings.Contains(err.Error(), "Connection refused") {
+			return v, err
+		}
+	}
+}
+
+// perftestOnce runs them once.
+func (b *bench) perftestOnce(ctx context.Context, line []string, size int, unit string) ([]float64, error) {
 	port := b.nextPort()
 	line = append(line[:len(line):len(line)], "-p", strconv.Itoa(port))
 	s, err := start(line, nil)
