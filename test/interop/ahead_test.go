@@ -22,9 +22,9 @@ func serving(t *testing.T, server *program.Program, space netlinkrdma.PortSpace,
 	ahead(t, server.PID())
 }
 
-// ahead lets a process that accepts run before all others for a moment, or until back is called. Soft iWARP answers a client and
-// only then looks for what comes: a first message that is there before it does is not noticed, and
-// the two wait for ever. rdma-core's programs know nothing of that.
+// ahead lets a process that accepts run before all others for a moment, or until back is called. Soft
+// iWARP answers a client and only then looks for what comes: a first message that is there before it
+// does is not noticed, and the two wait for ever. rdma-core's programs know nothing of that.
 func ahead(t *testing.T, pid int) (back func()) {
 	t.Helper()
 	if !rig.IWARP() {
