@@ -131,15 +131,22 @@ func (a *atOnce) open(o closer) {
 }
 
 // beside calls the methods of an object while it is closed, which has to wait until nothing of what
-// they make is left.
+// they make is left. Where there is always something, they end first.
 func (a *atOnce) beside(o closer, only string) {
 	ctx, cancel := context.WithTimeout(a.t.Context(), deadline)
 	defer cancel()
 	group := a.start(ctx, o, a.turns(o, only), 1<<30)
 	time.Sleep(time.Millisecond)
+	const patience = 3 * time.Second
+	begin := time.Now()
 	err := o.Close()
-	for errors.Is(err, syscall.EBUSY) && ctx.Err() == nil {
+	for errors.Is(err, syscall.EBUSY) && time.Since(begin) < patience {
 		time.Sleep(100 * time.Microsecond)
+		err = o.Close()
+	}
+	if errors.Is(err, syscall.EBUSY) {
+		cancel()
+		group.Wait()
 		err = o.Close()
 	}
 	if err != nil {
