@@ -139,7 +139,7 @@ bench: side ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JS
 
 BENCHSIW ?= -sizes 2,64,4096,65536
 benchsiw: side ## traffic and connections on soft iWARP, as a table; flags in BENCHSIW
-	cd $(BUILD) && $(GUESTSIDE) -device siw --append=idle=poll ./bench -cm -commit $(VERSION) -progress=false $(BENCHSIW)
+	cd $(BUILD) && $(GUESTSIDE) -device siw --append=idle=poll ./bench -cm -guest -commit $(VERSION) -progress=false $(BENCHSIW)
 
 SIDEBYSIDE ?= -rounds 5
 sidebyside: side ## a short form of it, and post and poll on a modelled ConnectX as well

@@ -80,21 +80,31 @@ func dialUntil(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*C
 		defer cancel()
 		ctx = short
 	}
-	for tries := 0; ; tries++ {
-		c, err := dial(ctx, to, o)
-		if !PortTaken(err) || o.LocalAddr.Port() != 0 || tries == maxPorts || ctx.Err() != nil {
-			return c, err
-		}
+	if o.LocalAddr.Port() != 0 {
+		return dial(ctx, to, o)
 	}
+	var c *Conn
+	err := RetryPort(func() (err error) {
+		c, err = dial(ctx, to, o)
+		return err
+	})
+	return c, err
 }
 
-// maxPorts is how many ports more are tried, see [PortTaken].
-const maxPorts = 8
+// RetryPort calls a function that makes an ID and has it connect or listen on port 0, again if TCP has
+// the port that the connection manager has chosen. On iWARP that happens, as it does not ask TCP; it
+// chooses another for another ID. The error is that of the last of some calls. [Dial] and [Listen] do so.
+func RetryPort(try func() error) error {
+	const most = 9
+	err := try()
+	for calls := 1; portTaken(err) && calls < most; calls++ {
+		err = try()
+	}
+	return err
+}
 
-// PortTaken reports whether Connect or Listen failed as TCP has the ID's port. On iWARP that comes of
-// port 0 too: the connection manager chooses without asking TCP, and chooses another for another ID,
-// which [Dial] and [Listen] try.
-func PortTaken(err error) bool {
+// portTaken reports whether Connect or Listen failed as TCP has the ID's port.
+func portTaken(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
 		return false

@@ -248,7 +248,7 @@ func TestIWARPPortTaken(t *testing.T) {
 	if l, err := Listen(within(t), tcp.Addr().String(), Options{}); err == nil {
 		l.Close()
 		t.Error("Listen has listened on a port that is taken")
-	} else if !PortTaken(err) || !strings.Contains(err.Error(), "on iWARP by TCP") {
+	} else if !portTaken(err) || !strings.Contains(err.Error(), "on iWARP by TCP") {
 		t.Errorf("Listen: %v", err)
 	}
 	own := Options{LocalAddr: netip.AddrPortFrom(first, 47000)}

@@ -43,15 +43,20 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	for tries := 0; ; tries++ {
-		l, err := listenOn(addrs[0], o)
-		switch {
-		case err == nil:
-			return l, nil
-		case !PortTaken(err) || addrs[0].Port() != 0 || tries == maxPorts || ctx.Err() != nil:
-			return nil, fmt.Errorf("cm: listen on %s: %w", address, err)
-		}
+	var l *Listener
+	try := func() (err error) {
+		l, err = listenOn(addrs[0], o)
+		return err
 	}
+	if addrs[0].Port() != 0 {
+		err = try()
+	} else {
+		err = RetryPort(try)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cm: listen on %s: %w", address, err)
+	}
+	return l, nil
 }
 
 // listenOn listens on an address.

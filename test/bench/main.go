@@ -89,7 +89,8 @@ type bench struct {
 	json, html, text          string // files
 	progress                  bool
 
-	cm bool // connect by the connection manager, and measure what iWARP has too
+	cm    bool // connect by the connection manager, and measure what iWARP has too
+	guest bool // the machine may be set up
 
 	gid         int
 	port        int
@@ -181,6 +182,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	mrs := f.String("mr", "4096,1048576,1073741824", "`sizes` of memory to register in bytes, with commas")
 	qps := f.String("qps", "1,10,100,1000,10000", "`numbers` of queue pairs, with commas")
 	only := f.String("rows", "", "`regexp` of the names of the rows to measure (default: all)")
+	f.BoolVar(&b.guest, "guest", false, "the machine is a guest of the run's own: have TCP keep no ports of connections that have ended, which iWARP needs")
 	f.BoolVar(&b.cm, "cm", false, "connect by the connection manager, as on iWARP; what iWARP has not is left out: atomic, call, qps")
 	f.StringVar(&b.verbs, "verbs", "verbs", "our `program` for traffic")
 	f.StringVar(&b.open, "open", "bench-open", "our `program` that opens a device")
@@ -327,9 +329,11 @@ func (b *bench) prepare(ctx context.Context) (*Report, error) {
 		if b.gid, err = gidIndex(b.device); err != nil {
 			return nil, err
 		}
-	} else if err := os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0); err != nil {
-		// On iWARP a connection fails if TCP still has its port, as for one that has ended.
-		return nil, err
+	}
+	if b.guest { // on iWARP rdma-core's programs fail if TCP still has a port
+		if err := os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0); err != nil {
+			return nil, err
+		}
 	}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

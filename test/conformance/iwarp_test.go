@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -47,15 +46,12 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 	param := func(q *uverbs.QP) cm.ConnParam {
 		return cm.ConnParam{QPN: q.QPN(), ResponderResources: 16, InitiatorDepth: 16}
 	}
-	l, id := newID(), newID()
-	check(l.Bind(netip.AddrPortFrom(iwarpAddr(b.Device()), 0)))
-	for err := l.Listen(1); err != nil; err = l.Listen(1) { // TCP may have the port that was chosen
-		if !errors.Is(err, syscall.EADDRINUSE) || ctx.Err() != nil {
-			check(err)
-		}
+	id := newID()
+	var l *cm.ID
+	check(cm.RetryPort(func() error {
 		l = newID()
-		check(l.Bind(netip.AddrPortFrom(iwarpAddr(b.Device()), 0)))
-	}
+		return errors.Join(l.Bind(netip.AddrPortFrom(iwarpAddr(b.Device()), 0)), l.Listen(1))
+	}))
 	at, err := l.Addrs()
 	check(err)
 	accepted := make(chan error, 1)

@@ -69,9 +69,6 @@ func loopAddr(dev *uverbs.Device) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("the network interface of %s has no address to connect to", dev.Name())
 }
 
-// maxPorts is how many ports more are tried where one is taken, see [cm.PortTaken].
-const maxPorts = 8
-
 // connectIWARP connects the two QPs by the connection manager, the first to the second, which
 // then may not send before it has received. What is opened here is closed before the QPs.
 func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (told string, err error) {

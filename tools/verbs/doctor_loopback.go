@@ -152,10 +152,10 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 		return "", err
 	}
 	if dev.Info().IWARP() {
-		told, err = l.connectIWARP(ctx, dev, &u)
-		for tries := 0; cm.PortTaken(err) && tries < maxPorts; tries++ {
+		err = cm.RetryPort(func() (err error) {
 			told, err = l.connectIWARP(ctx, dev, &u)
-		}
+			return err
+		})
 	} else {
 		told, err = l.connect(ctx)
 	}

@@ -177,10 +177,7 @@ func (o *rpingOptions) run(ctx context.Context, out, log io.Writer) (err error) 
 	defer func() { err = errors.Join(err, r.channel.Close()) }()
 	peer := netip.AddrPortFrom(addr, uint16(o.port))
 	if o.client {
-		err = r.connect(ctx, source, peer)
-		for tries := 0; cm.PortTaken(err) && tries < maxPorts; tries++ {
-			err = r.connect(ctx, source, peer)
-		}
+		err = cm.RetryPort(func() error { return r.connect(ctx, source, peer) })
 	} else {
 		err = r.listen(ctx, peer)
 	}

@@ -44,12 +44,12 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 	if err := cl.Local.Validate(&cl.Config); err != nil {
 		return nil, err
 	}
-	for tries := 0; ; tries++ {
-		r, err := cl.run(ctx)
-		if !cm.PortTaken(err) || tries == maxPorts {
-			return r, err
-		}
-	}
+	var r *Report
+	err := cm.RetryPort(func() (err error) {
+		r, err = cl.run(ctx)
+		return err
+	})
+	return r, err
 }
 
 // run is a session with the server.

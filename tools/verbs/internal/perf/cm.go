@@ -156,14 +156,8 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 	if err != nil {
 		return nil, err
 	}
-	for tries := 0; ; tries++ {
-		err := c.listen(addr)
-		if err == nil {
-			break
-		}
-		if !cm.PortTaken(err) || tries == maxPorts {
-			return nil, err
-		}
+	if err := cm.RetryPort(func() error { return c.listen(addr) }); err != nil {
+		return nil, err
 	}
 	a, err := c.listener.Addrs()
 	if err != nil {
@@ -172,9 +166,6 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 	c.addr = netip.AddrPortFrom(addr.Unmap(), a.Local.Port)
 	return c, nil
 }
-
-// maxPorts is how many ports more are tried where one is taken, see [cm.PortTaken].
-const maxPorts = 8
 
 // listen makes the listener, on a port that the connection manager chooses.
 func (c *connections) listen(addr netip.Addr) (err error) {

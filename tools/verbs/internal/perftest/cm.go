@@ -257,16 +257,13 @@ func newCM(l *cmLink, server bool) *Session {
 func DialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (*Session, error) {
 	ctx, cancel := within(ctx, stepTimeout)
 	defer cancel()
-	for tries := 0; ; tries++ {
-		s, err := dialCM(ctx, ch, local, remote)
-		if !cm.PortTaken(err) || tries == maxPorts {
-			return s, err
-		}
-	}
+	var s *Session
+	err := cm.RetryPort(func() (err error) {
+		s, err = dialCM(ctx, ch, local, remote)
+		return err
+	})
+	return s, err
 }
-
-// maxPorts is how many ports more are tried where one is taken, see [cm.PortTaken].
-const maxPorts = 8
 
 // dialCM connects from the next port.
 func dialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (*Session, error) {
@@ -306,7 +303,16 @@ func (s *Session) Addrs() (cm.Addrs, error) { return s.link.(*cmLink).id.Addrs()
 
 // DialData makes one more connection to the server, for a test's traffic. A server may not listen
 // yet: make is called again then, with another ID, after undo.
-func DialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, remote netip.AddrPort, p cm.ConnParam, make func(*cm.ID) error, undo func()) (*cm.ID, *cm.Event, error) {
+func DialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, remote netip.AddrPort, p cm.ConnParam, make func(*cm.ID) error, undo func()) (id *cm.ID, e *cm.Event, err error) {
+	err = cm.RetryPort(func() (err error) {
+		id, e, err = dialData(ctx, ch, space, local, remote, p, make, undo)
+		return err
+	})
+	return id, e, err
+}
+
+// dialData makes it from the next port.
+func dialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, remote netip.AddrPort, p cm.ConnParam, make func(*cm.ID) error, undo func()) (*cm.ID, *cm.Event, error) {
 	const tries, pause = 20, 100 * time.Millisecond
 	ctx, cancel := within(ctx, stepTimeout)
 	defer cancel()
@@ -333,7 +339,7 @@ func DialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, re
 			undo()
 		}
 		early := errors.Is(err, syscall.ECONNREFUSED) // nobody listens
-		if !early && !cm.PortTaken(err) || try == tries {
+		if !early || try == tries {
 			return nil, nil, fmt.Errorf("connect a QP to perftest: %w", err)
 		}
 		select {
