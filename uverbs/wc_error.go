@@ -159,7 +159,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR) *WCError {
 			e.Hint += fmt.Sprintf(" at %d attempts; the time between them is its MinRNRTimer", int(p.rnrRetries)+1)
 		}
 	case WCRemAccessErr:
-		e.Hint = "the rkey, the address range or the access rights of the peer's MR or MW do not permit it"
+		e.Hint = "the rkey, the address range or the access rights of the peer's MR or MW do not permit it, or the MR or MW is gone, as when the peer ends"
 	case WCRemInvReqErr:
 		e.Hint = "the peer's receive buffer may be too short, or its QP does not permit the operation"
 		if sent.op == WRSendWithInv && sent.text != "" {

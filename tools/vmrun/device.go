@@ -108,11 +108,11 @@ func modulesFor(hosts int, devices []device) []string {
 	for _, d := range devices {
 		mods := map[string][]string{deviceRxe: defaultModules, deviceSiw: siwModules, deviceMlx5: mlx5Modules}[d.kind]
 		if hosts > 1 && d == (device{deviceMlx5, modeIB}) {
-			mods = append([]string{"virtio_net"}, mods...)
+			mods = append([]string{"e1000e"}, mods...)
 		}
 		for _, m := range mods {
 			if m == "veth" && hosts > 1 {
-				m = "virtio_net"
+				m = "e1000e"
 			}
 			if !slices.Contains(all, m) {
 				all = append(all, m)

@@ -102,7 +102,7 @@ func TestModulesFor(t *testing.T) {
 		t.Error(d)
 	}
 	two := modulesFor(2, []device{{kind: deviceRxe}})
-	if len(two) != len(defaultModules) || slices.Contains(two, "veth") || !slices.Contains(two, "virtio_net") || !slices.Contains(defaultModules, "veth") {
+	if len(two) != len(defaultModules) || slices.Contains(two, "veth") || !slices.Contains(two, "e1000e") || !slices.Contains(defaultModules, "veth") {
 		t.Errorf("two hosts: %v", two)
 	}
 }
@@ -120,7 +120,7 @@ func TestModulesForMlx5(t *testing.T) {
 		if err := o.check(); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Contains(o.load, "mlx5_ib") || slices.Contains(o.load, "rdma_rxe") || slices.Contains(o.load, "virtio_net") != tt.link {
+		if !slices.Contains(o.load, "mlx5_ib") || slices.Contains(o.load, "rdma_rxe") || slices.Contains(o.load, "e1000e") != tt.link {
 			t.Errorf("-device %s, %d hosts: modules %v", tt.dev, tt.hosts, o.load)
 		}
 		if o.cards() != tt.cards || o.net != tt.net {
@@ -141,10 +141,10 @@ func TestModulesForSeveral(t *testing.T) {
 		not   string
 		net   string
 	}{
-		{"siw", 1, "crc32c_generic? veth siw rdma_ucm", "rdma_rxe mlx5_ib virtio_net", "siw"},
-		{"siw", 2, "virtio_net siw", "veth rdma_rxe", "siw"},
+		{"siw", 1, "crc32c_generic? veth siw rdma_ucm", "rdma_rxe mlx5_ib e1000e", "siw"},
+		{"siw", 2, "e1000e siw", "veth rdma_rxe", "siw"},
 		{"rxe+siw", 1, "rdma_rxe siw veth", "mlx5_ib", "rxe+siw"},
-		{"siw+mlx5,mode=ib+rxe", 1, "siw mlx5_ib rdma_rxe veth", "virtio_net", "siw+ib+rxe"},
+		{"siw+mlx5,mode=ib+rxe", 1, "siw mlx5_ib rdma_rxe veth", "e1000e", "siw+ib+rxe"},
 	} {
 		o := defaults()
 		o.dev, o.hosts = tt.dev, tt.hosts

@@ -123,6 +123,11 @@ func setupSoft(kind string, host, n int) error {
 			return err
 		}
 	}
+	for _, e := range mine { // siw on a device without it is down for good
+		if err := waitCarrier(e.dev, 20*time.Second); err != nil {
+			return err
+		}
+	}
 	if kind != NetRxe && kind != NetSiw {
 		return nil
 	}
@@ -188,6 +193,16 @@ func setUp(dev string) error {
 		return fmt.Errorf("set %s up: %w", dev, err)
 	}
 	return nil
+}
+
+// waitCarrier waits until a device that is up has found its link, which may take a second.
+func waitCarrier(dev string, patience time.Duration) error {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if b, err := os.ReadFile("/sys/class/net/" + dev + "/carrier"); err == nil && string(b) == "1\n" {
+			return nil
+		}
+	}
+	return fmt.Errorf("device %s has no carrier after %v", dev, patience)
 }
 
 // peerPatience is how long one host may boot longer than the other.
