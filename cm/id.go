@@ -369,7 +369,7 @@ func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {
 		State:           uverbs.QPState(r.QPState),
 		CurState:        uverbs.QPState(r.CurQPState),
 		PathMTU:         uverbs.MTU(r.PathMTU),
-		PathMigState:    uint8(r.PathMigState),
+		PathMigState:    uverbs.PathMigState(r.PathMigState),
 		QKey:            r.QKey,
 		RQPSN:           r.RQPSN,
 		SQPSN:           r.SQPSN,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -103,34 +104,46 @@ type AHAttr struct {
 	GRH         GRH        // GRH is the way beyond the subnet.
 }
 
+// PathMigState is how far a QP is with moving to its alternate path (enum ib_mig_state in the
+// kernel's rdma/ib_verbs.h). Modify gives AltAH and PathRearm; once the device has both it says PathArmed, and
+// PathMigrated moves it.
+type PathMigState = netlinkrdma.PathMigState
+
+// The states of path migration.
+const (
+	PathMigrated = netlinkrdma.PathMigrated
+	PathRearm    = netlinkrdma.PathRearm
+	PathArmed    = netlinkrdma.PathArmed
+)
+
 // QPAttr are a queue pair's attributes (struct ibv_qp_attr).
 type QPAttr struct {
-	State            QPState    // State is the state to go to, or that the QP is in.
-	CurState         QPState    // CurState is the state that the caller believes the QP to be in.
-	PathMTU          MTU        // PathMTU is the longest payload of a packet.
-	PathMigState     uint8      // PathMigState is 0 for migrated, 1 for rearm, 2 for armed.
-	QKey             uint32     // QKey is what datagrams must carry.
-	RQPSN            uint32     // RQPSN is the first PSN that is expected, 24 bits.
-	SQPSN            uint32     // SQPSN is the first PSN that is sent, 24 bits.
-	DestQPN          uint32     // DestQPN is the peer's QP number, 24 bits.
-	Access           Access     // Access is what the peer may do.
-	Caps             QPCaps     // Caps is filled in by Query.
-	AH               AHAttr     // AH is the way to the peer.
-	AltAH            AHAttr     // AltAH is the alternate path.
-	PKeyIndex        uint16     // PKeyIndex is the place in the P_Key table.
-	AltPKeyIndex     uint16     // AltPKeyIndex is that of the alternate path.
-	EnSQDAsyncNotify bool       // EnSQDAsyncNotify asks for an event once the send queue is drained.
-	SQDraining       bool       // SQDraining is filled in by Query.
-	MaxRdAtomic      uint8      // MaxRdAtomic is the most READs and atomics under way to the peer.
-	MaxDestRdAtomic  uint8      // MaxDestRdAtomic is the most READs and atomics under way from the peer.
-	MinRNRTimer      RNRTimer   // MinRNRTimer is how long the peer shall wait if there is no receive.
-	Port             uint8      // Port is the local port.
-	Timeout          AckTimeout // Timeout is the wait for an acknowledgement.
-	RetryCount       uint8      // RetryCount is the number of retries.
-	RNRRetry         uint8      // RNRRetry is the number of retries when the peer has no receive; 7 is without end.
-	AltPort          uint8      // AltPort is the port of the alternate path.
-	AltTimeout       AckTimeout // AltTimeout is that of the alternate path.
-	RateLimit        uint32     // RateLimit bounds what a raw packet QP sends, in kbit/s; 0 is no limit.
+	State            QPState      // State is the state to go to, or that the QP is in.
+	CurState         QPState      // CurState is the state that the caller believes the QP to be in.
+	PathMTU          MTU          // PathMTU is the longest payload of a packet.
+	PathMigState     PathMigState // PathMigState is about AltAH.
+	QKey             uint32       // QKey is what datagrams must carry.
+	RQPSN            uint32       // RQPSN is the first PSN that is expected, 24 bits.
+	SQPSN            uint32       // SQPSN is the first PSN that is sent, 24 bits.
+	DestQPN          uint32       // DestQPN is the peer's QP number, 24 bits.
+	Access           Access       // Access is what the peer may do.
+	Caps             QPCaps       // Caps is filled in by Query.
+	AH               AHAttr       // AH is the way to the peer.
+	AltAH            AHAttr       // AltAH is the alternate path.
+	PKeyIndex        uint16       // PKeyIndex is the place in the P_Key table.
+	AltPKeyIndex     uint16       // AltPKeyIndex is that of the alternate path.
+	EnSQDAsyncNotify bool         // EnSQDAsyncNotify asks for an event once the send queue is drained.
+	SQDraining       bool         // SQDraining is filled in by Query.
+	MaxRdAtomic      uint8        // MaxRdAtomic is the most READs and atomics under way to the peer.
+	MaxDestRdAtomic  uint8        // MaxDestRdAtomic is the most READs and atomics under way from the peer.
+	MinRNRTimer      RNRTimer     // MinRNRTimer is how long the peer shall wait if there is no receive.
+	Port             uint8        // Port is the local port.
+	Timeout          AckTimeout   // Timeout is the wait for an acknowledgement.
+	RetryCount       uint8        // RetryCount is the number of retries.
+	RNRRetry         uint8        // RNRRetry is the number of retries when the peer has no receive; 7 is without end.
+	AltPort          uint8        // AltPort is the port of the alternate path.
+	AltTimeout       AckTimeout   // AltTimeout is that of the alternate path.
+	RateLimit        uint32       // RateLimit bounds what a raw packet QP sends, in kbit/s; 0 is no limit.
 }
 
 // QPAttrMask names the fields of [QPAttr] that a Modify sets (enum ib_qp_attr_mask,
@@ -238,7 +251,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		QPState:         uint8(attr.State),
 		CurQPState:      uint8(attr.CurState),
 		PathMTU:         uint8(attr.PathMTU),
-		PathMigState:    attr.PathMigState,
+		PathMigState:    uint8(attr.PathMigState),
 		MaxRDAtomic:     attr.MaxRdAtomic,
 		MaxDestRDAtomic: attr.MaxDestRdAtomic,
 		MinRNRTimer:     uint8(attr.MinRNRTimer),
@@ -343,7 +356,7 @@ func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 		{AttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31},
 		{AttrMaxRdAtomic, "MaxRdAtomic", uint32(a.MaxRdAtomic), d.attr.MaxQPInitRdAtom},
 		{AttrMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), d.attr.MaxQPRdAtom},
-		{AttrPathMigState, "PathMigState", uint32(a.PathMigState), 2},
+		{AttrPathMigState, "PathMigState", uint32(a.PathMigState), uint32(PathArmed)},
 		{AttrAltPath, "AltTimeout", uint32(a.AltTimeout), 31},
 	} {
 		if mask&f.bit != 0 && f.given > f.limit {
@@ -430,7 +443,7 @@ func (q *QP) Query() (QPAttr, error) {
 		State:        QPState(r.QPState),
 		CurState:     QPState(r.CurQPState),
 		PathMTU:      MTU(r.PathMTU),
-		PathMigState: r.PathMigState,
+		PathMigState: PathMigState(r.PathMigState),
 		QKey:         r.QKey,
 		RQPSN:        r.RQPSN,
 		SQPSN:        r.SQPSN,

@@ -30,7 +30,7 @@ func netGID(t *testing.T) GID { return value(ParseGID("10.1.0.1"))(t) }
 func rawModify(q *QP, attr QPAttr, mask QPAttrMask) syscall.Errno {
 	req := &abi.ModifyQP{
 		Dest: attr.AH.dest(), AltDest: attr.AltAH.dest(), QPHandle: q.handle, AttrMask: uint32(mask), QKey: attr.QKey,
-		DestQPNum: attr.DestQPN, PathMTU: uint8(attr.PathMTU), PathMigState: attr.PathMigState, QPState: uint8(attr.State),
+		DestQPNum: attr.DestQPN, PathMTU: uint8(attr.PathMTU), PathMigState: uint8(attr.PathMigState), QPState: uint8(attr.State),
 		CurQPState: uint8(attr.CurState), MaxRDAtomic: attr.MaxRdAtomic, MaxDestRDAtomic: attr.MaxDestRdAtomic,
 		MinRNRTimer: uint8(attr.MinRNRTimer), PortNum: attr.Port, Timeout: uint8(attr.Timeout), RetryCnt: attr.RetryCount,
 		RNRRetry: attr.RNRRetry, AltPortNum: attr.AltPort, AltTimeout: uint8(attr.AltTimeout),

@@ -218,11 +218,14 @@ func TestMRErrors(t *testing.T) {
 	})
 }
 
-// TestAltPath: there are no alternate paths on Ethernet, and the error says so.
+// TestAltPath: there are alternate paths on InfiniBand alone, and elsewhere the error says so.
 func TestAltPath(t *testing.T) {
 	testenv.NeedsIB(t, "changes of state by hand")
 	eachPath(t, func(t *testing.T) {
-		testenv.NeedsEthernet(t)
+		if rig.InfiniBand() {
+			migrate(t)
+			return
+		}
 		a, _ := pair(t, uverbs.QPOptions{})
 		attr, err := a.qp.Query()
 		must(t, err)
@@ -231,11 +234,38 @@ func TestAltPath(t *testing.T) {
 		if e, ok := errors.AsType[*uverbs.Error](err); !ok || e.Errno != syscall.EINVAL || !strings.Contains(e.Hint, "alternate paths on InfiniBand only") {
 			t.Errorf("error is %v", err)
 		}
-		must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: 1}, uverbs.AttrPathMigState)) // rearm
+		must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: uverbs.PathRearm}, uverbs.AttrPathMigState))
 		now, err := a.qp.Query()
 		must(t, err)
-		if !onMLX5 && now.PathMigState != 1 {
-			t.Errorf("PathMigState is %d, want 1", now.PathMigState)
+		if !onMLX5 && now.PathMigState != uverbs.PathRearm {
+			t.Errorf("PathMigState is %s, want %s", now.PathMigState, uverbs.PathRearm)
 		}
 	})
+}
+
+// migrate gives a QP an alternate path, arms it, and moves to it: the kernel has that on InfiniBand.
+func migrate(t *testing.T) {
+	t.Helper()
+	a, b := pair(t, uverbs.QPOptions{})
+	attr, err := a.qp.Query()
+	must(t, err)
+	alt := uverbs.QPAttr{AltAH: attr.AH, AltPort: 1, AltPKeyIndex: attr.PKeyIndex, AltTimeout: 14, PathMigState: uverbs.PathRearm}
+	must(t, a.qp.Modify(alt, uverbs.AttrAltPath|uverbs.AttrPathMigState))
+	now, err := a.qp.Query()
+	must(t, err)
+	if now.PathMigState != uverbs.PathArmed || now.AltAH.DLID != attr.AH.DLID || now.AltPort != 1 || now.AltTimeout != 14 {
+		t.Errorf("the alternate path is %+v to port %d, timeout %d, %s; want LID %d, port 1, 14, %s", now.AltAH, now.AltPort, now.AltTimeout,
+			now.PathMigState, attr.AH.DLID, uverbs.PathArmed)
+	}
+	must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: uverbs.PathMigrated}, uverbs.AttrPathMigState))
+	want := uverbs.Event{Type: uverbs.EventPathMig, QP: a.qp}
+	if ev := event(t, a.dev, uverbs.EventPathMig); ev != want {
+		t.Errorf("event is %s, want %s", ev, want)
+	}
+	if now, err = a.qp.Query(); err != nil || now.PathMigState != uverbs.PathMigrated {
+		t.Errorf("the state is %s, %v, want %s", now.PathMigState, err, uverbs.PathMigrated)
+	}
+	must(t, b.qp.PostRecv(1, b.mr.SGE(4096, 100)), a.qp.PostSend(send(2, a.mr.SGE(0, 100))))
+	a.want(t, 2, uverbs.WCSend)
+	b.want(t, 1, uverbs.WCRecv)
 }
