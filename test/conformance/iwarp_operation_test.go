@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -44,7 +43,7 @@ func TestIWARPInline(t *testing.T) {
 		s.Inline(want[n/2:])
 		must(t, s.Post())
 		a.want(t, 3, uverbs.WCRDMAWrite)
-		b.arrived(t, 300, want)
+		b.holds(t, 300, want)
 	}
 	if err := a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Inline: make([]byte, limit+1)}); !errors.Is(err, uverbs.ErrInlineTooLong) {
 		t.Errorf("too much inline data: %v", err)
@@ -55,16 +54,6 @@ func TestIWARPInline(t *testing.T) {
 		}
 	}
 	a.none(t)
-}
-
-// arrived waits for what a WRITE brings: it is complete when TCP has it.
-func (s *side) arrived(t *testing.T, offset int, want []byte) {
-	t.Helper()
-	for end := time.Now().Add(deadline); !bytes.Equal(s.buf.Bytes()[offset:][:len(want)], want); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("what was written has not arrived")
-		}
-	}
 }
 
 // TestIWARPSGEs has lists as long as they may be, on both sides; a READ goes to one place.
@@ -88,7 +77,7 @@ func TestIWARPSGEs(t *testing.T) {
 		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, b.mr.Addr()+30001, b.mr.RKey()
 		must(t, a.qp.PostSend(wr))
 		a.want(t, 3, uverbs.WCRDMAWrite)
-		b.arrived(t, 30001, want)
+		b.holds(t, 30001, want)
 		wr.ID, wr.Opcode, wr.SGL = 4, uverbs.WRRDMARead, []uverbs.SGE{a.mr.SGE(40000, n)}
 		must(t, a.qp.PostSend(wr))
 		a.want(t, 4, uverbs.WCRDMARead)
@@ -151,7 +140,7 @@ func TestIWARPInvalidate(t *testing.T) {
 			want := slices.Clone(a.fill(0, n, 7))
 			must(t, a.qp.PostSend(write(a, mr)))
 			a.want(t, 1, uverbs.WCRDMAWrite)
-			b.arrived(t, at, want)
+			b.holds(t, at, want)
 			invalidate(t, a, b, mr.RKey())
 			old := slices.Clone(b.fill(at, n, 8))
 			must(t, a.qp.PostSend(write(a, mr)))

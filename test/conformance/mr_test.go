@@ -73,13 +73,13 @@ func usable(t *testing.T, a *side, mr *uverbs.MR, offset int) {
 	if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 3000), addr, mr.RKey()); st != uverbs.WCSuccess {
 		t.Fatalf("RDMA WRITE to %#x: %s", addr, st)
 	}
-	if string(mr.Bytes()[offset:][:3000]) != string(want) {
-		t.Fatalf("the bytes at %#x are not what was written", addr)
-	}
 	if st := a.rdma(t, uverbs.WRRDMARead, a.mr.SGE(30000, 3000), addr, mr.RKey()); st != uverbs.WCSuccess {
 		t.Fatalf("RDMA READ of %#x: %s", addr, st)
 	}
 	a.holds(t, 30000, want)
+	if string(mr.Bytes()[offset:][:3000]) != string(want) {
+		t.Fatalf("the bytes at %#x are not what was written", addr)
+	}
 }
 
 // refusing are the options of a QP whose peer may refuse a request without an answer, as
