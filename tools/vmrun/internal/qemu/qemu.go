@@ -111,7 +111,7 @@ func Args(o Options) ([]string, error) {
 		// Without a ROM: the machine does not boot from the network. No virtio-net: while that is
 		// down it keeps what it has to send, for which rxe's QPs wait; and on Linux 7.2 freeing a
 		// packet that it has received may run softirqs. rxe frees what a failed QP has received
-		// under that QP's lock, which its softirq takes for the next packet: the guest hangs.
+		// under that QP's lock, which its softirq takes for the next packet: the guest may hang.
 		args = append(args, "-netdev", "dgram,id=link,local.type=fd,local.str=5",
 			"-device", "e1000e,netdev=link,romfile=,mac="+o.MAC)
 	}
