@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -19,16 +20,25 @@ import (
 // hugePageFile says how many huge pages of 2 MiB there are.
 const hugePageFile = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 
-// reserveHuge reserves huge pages until the end of the test.
+// reserveHuge reserves huge pages until the end of the test. What the tests before have left may lie
+// in pieces all over the memory: the kernel gathers it before it is asked again.
 func reserveHuge(t *testing.T, n int) {
 	t.Helper()
 	set := func(n int) {
 		t.Helper()
-		must(t, os.WriteFile(hugePageFile, []byte(strconv.Itoa(n)), 0))
-		text, err := os.ReadFile(hugePageFile)
-		must(t, err)
-		if got := strings.TrimSpace(string(text)); got != strconv.Itoa(n) {
-			t.Fatalf("the kernel has reserved %s huge pages, not %d", got, n)
+		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+			must(t, os.WriteFile(hugePageFile, []byte(strconv.Itoa(n)), 0))
+			text, err := os.ReadFile(hugePageFile)
+			must(t, err)
+			got := strings.TrimSpace(string(text))
+			if got == strconv.Itoa(n) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the kernel has reserved %s huge pages, not %d", got, n)
+			}
+			runtime.GC()
+			must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0), os.WriteFile("/proc/sys/vm/compact_memory", []byte("1"), 0))
 		}
 	}
 	set(n)
