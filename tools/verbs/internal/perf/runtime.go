@@ -16,13 +16,15 @@ import (
 var occupied struct {
 	sync.Mutex
 	runs  int
-	procs int // GOMAXPROCS otherwise
-	gc    int // GOGC otherwise
+	procs int    // GOMAXPROCS otherwise
+	gc    int    // GOGC otherwise
+	loud  func() // has the scheduler's monitor be as it was
 }
 
 // occupy gives a run a processor of Go's, and no more: with others that are free the scheduler
 // would move goroutines about and wake threads for that. There is no garbage collection while
-// a run is under way. It returns the function that ends this.
+// a run is under way, and the scheduler's monitor stays out of the way. It returns the function
+// that ends this.
 func occupy() func() {
 	o := &occupied
 	o.Lock()
@@ -30,6 +32,7 @@ func occupy() func() {
 	if o.runs == 0 {
 		o.procs = runtime.GOMAXPROCS(0)
 		o.gc = debug.SetGCPercent(-1)
+		o.loud = hushMonitor()
 	}
 	o.runs++
 	runtime.GOMAXPROCS(min(o.runs, o.procs))
@@ -40,6 +43,7 @@ func occupy() func() {
 		if o.runs == 0 {
 			debug.SetGCPercent(o.gc)
 			runtime.GOMAXPROCS(o.procs)
+			o.loud()
 			return
 		}
 		runtime.GOMAXPROCS(min(o.runs, o.procs))

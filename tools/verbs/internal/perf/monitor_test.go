@@ -1,0 +1,68 @@
+package perf
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nanosleep is the number of the system call that Go's monitor sleeps by.
+var nanosleep = map[string]string{"amd64": "35 ", "arm64": "101 "}
+
+// TestHushMonitor: the thread that watches over Go's scheduler is the one that sleeps for short times
+// while something runs. During a run it is scheduled as what is idle, other threads are not, and after
+// it all are as they were, if that is allowed.
+func TestHushMonitor(t *testing.T) {
+	all := threads()
+	if len(all) < 2 || all[0] != os.Getpid() {
+		t.Fatalf("the threads are %d, want that of process %d first, and others", all, os.Getpid())
+	}
+	monitor := all[1]
+	sleeps := false
+	for begin := time.Now(); !sleeps && time.Since(begin) < 10*time.Second; runtime.Gosched() {
+		call, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/syscall", monitor))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sleeps = strings.HasPrefix(string(call), nanosleep[runtime.GOARCH])
+	}
+	if !sleeps {
+		t.Errorf("thread %d has not been seen to sleep", monitor)
+	}
+	idle := func() (idle []int) {
+		for _, tid := range threads() {
+			if a, err := unix.SchedGetAttr(tid, 0); err == nil && a.Policy == unix.SCHED_IDLE {
+				idle = append(idle, tid)
+			}
+		}
+		return idle
+	}
+	done := occupy()
+	if got := idle(); len(got) == 0 || got[0] != monitor {
+		t.Errorf("threads %d are scheduled as what is idle, want %d", got, monitor)
+	}
+	done()
+	if got := idle(); len(got) != 0 && mayGoBack() {
+		t.Errorf("threads %d are still scheduled as what is idle", got)
+	}
+}
+
+// mayGoBack reports whether this process may schedule a thread as usual that was scheduled as what
+// is idle, by doing it with one that ends then.
+func mayGoBack() bool {
+	may := make(chan bool)
+	go func() {
+		runtime.LockOSThread()
+		tid := unix.Gettid()
+		setPolicy(tid, unix.SCHED_IDLE)
+		setPolicy(tid, unix.SCHED_NORMAL)
+		a, err := unix.SchedGetAttr(tid, 0)
+		may <- err == nil && a.Policy == unix.SCHED_NORMAL
+	}()
+	return <-may
+}
