@@ -18,16 +18,16 @@ const atOnce = 50
 
 // ends are the connections of one side, made step by step.
 type ends struct {
-	channel *cm.Channel
-	dev     *uverbs.Device
-	pd      *uverbs.PD
-	ids     []*cm.ID
-	cqs     map[*cm.ID]*uverbs.CQ
+	channel    *cm.Channel
+	dev        *uverbs.Device
+	pd         *uverbs.PD
+	ids        []*cm.ID
+	send, recv *uverbs.CQ // of all queue pairs, made with the first, as cmtime does
 }
 
 // newEnds opens what a side needs.
 func newEnds(device string) (*ends, error) {
-	e := &ends{cqs: map[*cm.ID]*uverbs.CQ{}}
+	e := &ends{}
 	var err error
 	if e.dev, err = uverbs.Open(device); err != nil {
 		return nil, err
@@ -39,24 +39,17 @@ func newEnds(device string) (*ends, error) {
 	return e, err
 }
 
-// queues gives an ID a QP with a CQ of its own.
+// queues gives an ID a QP.
 func (e *ends) queues(id *cm.ID) error {
-	cq, err := e.dev.CreateCQ(2, uverbs.CQOptions{})
-	if err != nil {
-		return err
+	if e.send == nil {
+		for _, cq := range []**uverbs.CQ{&e.send, &e.recv} {
+			var err error
+			if *cq, err = e.dev.CreateCQ(1, uverbs.CQOptions{}); err != nil {
+				return err
+			}
+		}
 	}
-	e.cqs[id] = cq
-	_, err = id.CreateQP(e.pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
-	return err
-}
-
-// hangUp closes a connection.
-func (e *ends) hangUp(id *cm.ID) error {
-	err := id.Close()
-	if cq := e.cqs[id]; cq != nil {
-		err = errors.Join(err, cq.Close())
-	}
-	delete(e.cqs, id)
+	_, err := id.CreateQP(e.pd, uverbs.QPOptions{SendCQ: e.send, RecvCQ: e.recv, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
 	return err
 }
 
@@ -90,7 +83,7 @@ func accept(out io.Writer, device string) error {
 				err = ev.ID.Accept(cm.ConnParam{}, cm.ECE{})
 			}
 		case cm.Disconnected:
-			err = e.hangUp(ev.ID)
+			err = ev.ID.Close()
 		}
 		if err != nil {
 			return err
@@ -136,7 +129,7 @@ func connect(out io.Writer, device, to string) error {
 	fmt.Fprintf(out, "%.1f\n", float64(took.Nanoseconds())/atOnce)
 	var errs []error
 	for _, id := range e.ids {
-		errs = append(errs, e.hangUp(id))
+		errs = append(errs, id.Close())
 	}
 	return errors.Join(errs...)
 }
