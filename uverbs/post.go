@@ -52,7 +52,11 @@ func (q *QP) setOps(ops opcodeSet) {
 	if q.typ != RC && q.typ != UC {
 		return
 	}
-	for _, op := range []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead} {
+	plain := []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead}
+	if q.kind == kindRxe {
+		plain = append(plain, WRAtomicCAS, WRAtomicFAA)
+	}
+	for _, op := range plain {
 		if ops[op] {
 			q.plain |= 1 << op
 		}

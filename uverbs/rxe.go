@@ -277,6 +277,11 @@ func (q *QP) fillRxe(wrs []SendWR) (bytes uint64, ok bool) {
 		case WRRDMAWriteWithImm:
 			s.SetRDMA(wr.RemoteAddr, wr.RKey)
 			s.SetImm(wr.Imm)
+		case WRAtomicCAS, WRAtomicFAA:
+			if len(wr.SGL) != 1 || wr.SGL[0].Length != 8 || len(wr.Inline) > 0 || wr.RemoteAddr%8 != 0 {
+				return 0, false
+			}
+			s.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
 		}
 		if len(wr.Inline) > 0 {
 			if wr.Opcode == WRRDMARead || len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
