@@ -337,7 +337,7 @@ generate: deps $(VMRUN) ## generate the ABI packages from the newest headers tha
 
 # The entries of libmlx5's queues are those that the model of a card has fetched, of the queue pairs
 # that the program names.
-golden: $(VMRUN) hca $(BUILD)/rdmacore-wqes $(BUILD)/rdmacore-queues ## record the commands of rdma-core's programs, and work queue entries, which tests compare with ours
+golden: $(VMRUN) hca $(BUILD)/rdmacore-wqes $(BUILD)/rdmacore-queues $(BUILD)/rdmacore-ethernet ## record the commands of rdma-core's programs, and work queue entries, which tests compare with ours
 	go build -trimpath -o $(BUILD)/abitrace ./test/abitrace
 	set -e; for p in rc_pingpong uc_pingpong ud_pingpong srq_pingpong devinfo; do for m in ioctl write; do \
 		case $$m in write) flag=-no-ioctl;; *) flag=;; esac; \
@@ -361,7 +361,14 @@ golden: $(VMRUN) hca $(BUILD)/rdmacore-wqes $(BUILD)/rdmacore-queues ## record t
 	{ echo "# As of wqes.txt, on queues of every type, and with rq before the number of the queue the receives that were"; \
 	echo "# taken from it. What was asked for is in golden_queues_test.go, queue by queue in the same order."; cat $(BUILD)/golden; \
 	sed -n -e "s/^hca: card 0: .*QP \($$uc\|$$ud\|$$rc\|$$peer\|$$xrc\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$$/\1 \2/p" \
-		-e "s/^hca: card 0: .*RQ \(0x[0-9a-f]*\) takes WQE .*\[\([0-9a-f]*$${lkey#0x}[0-9a-f]*\)\]$$/rq \1 \2/p" $(BUILD)/golden.log; } >$$dir/queues.txt
+		-e "s/^hca: card 0: .*RQ \(0x[0-9a-f]*\) takes WQE .*\[\([0-9a-f]*$${lkey#0x}[0-9a-f]*\)\]$$/rq \1 \2/p" $(BUILD)/golden.log; } >$$dir/queues.txt; \
+	$(VMRUN) -kernel $(KERNEL) -device mlx5,mode=roce -hca-verbose -with $(PACKAGES),dash,coreutils,grep -file $(BUILD)/abitrace:/bin/abitrace \
+		-file $(BUILD)/rdmacore-ethernet:/bin/rdmacore-ethernet -file $$dir/record_ethernet.sh:/record.sh sh /record.sh >$(BUILD)/golden 2>$(BUILD)/golden.log; \
+	read -r _ raw _ headers _ ud rest <$(BUILD)/golden; test -n "$$ud"; \
+	{ echo "# As of wqes.txt, on Ethernet. What was asked for is in golden_ethernet_test.go, queue by queue in the same order."; \
+	sed -n 1p $(BUILD)/golden; \
+	sed -n "s/^hca: card 0: .*QP \($$raw\|$$headers\|$$ud\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$$/\1 \2/p" $(BUILD)/golden.log; } >$$dir/ethernet.txt; \
+	sed 1d $(BUILD)/golden >$$dir/commands_ethernet.txt
 
 # The layout tests and the race detector compile C.
 deps:

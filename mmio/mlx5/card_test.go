@@ -107,6 +107,11 @@ func (c *card) record(r Record, i int) uint32 {
 // produced is how many blocks the record says that there are.
 func (c *card) produced() uint16 { return uint16(c.record(c.qpRec, 1)) }
 
+// wraps reports whether a WQE that begins at a block goes on at the start of the ring.
+func (c *card) wraps(at uint16, wqe []byte) bool {
+	return int(at)%c.sendLen*blockSize+len(wqe) > len(c.sqMB)
+}
+
 // take reads the next WQE, nil if there is none. It checks what a device would.
 func (c *card) take() []byte {
 	c.tb.Helper()

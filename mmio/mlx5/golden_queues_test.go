@@ -89,7 +89,7 @@ func TestRecordedQueues(t *testing.T) {
 			{op: Send, fill: func(s *SendSlot) { g.pieces(t, s, 8, 0, 16) }},
 			{op: Write, inline: 28, fill: func(s *SendSlot) { s.SetRDMA(far, g.lkey); inline(s, 28) }},
 			{op: WriteImm, fill: func(s *SendSlot) { s.SetRDMA(far, g.lkey); s.SetImm(imm); g.pieces(t, s, 64, 64) }},
-		}, slices.Repeat([]step{{op: Send, inline: 100, fill: func(s *SendSlot) { inline(s, 100) }}}, 40)...)},
+		}, slices.Repeat([]step{{op: Send, inline: 100, fill: func(s *SendSlot) { inline(s, 100) }}}, 70)...)},
 		{"UD", g.ud, Datagram, []step{
 			{op: Send, fill: func(s *SendSlot) { s.SetUD(g.ud, 0x11111111, &plain); g.pieces(t, s, 64) }},
 			{op: SendImm, inline: 20, fill: func(s *SendSlot) { s.SetUD(g.ud, 0x11111111, &global); s.SetImm(imm); inline(s, 20) }},
@@ -112,6 +112,7 @@ func TestRecordedQueues(t *testing.T) {
 			}
 			k := newCard(t, q.t, 16, 3, 100)
 			k.qpn, k.sq.number = q.qpn, q.qpn<<8
+			wraps := 0
 			for i, s := range q.steps {
 				at := k.taken
 				k.post(1, s.op, Signaled, s.fill)
@@ -123,7 +124,13 @@ func TestRecordedQueues(t *testing.T) {
 				if !bytes.Equal(got, want) {
 					t.Errorf("WQE %d is\n%x, libmlx5's is\n%x", i, got, want)
 				}
+				if k.wraps(at, got) {
+					wraps++
+				}
 				k.sq.Complete(at)
+			}
+			if q.t == Connected && len(q.steps) > 40 && wraps == 0 {
+				t.Error("no WQE goes on at the start of the ring")
 			}
 		})
 	}
@@ -148,7 +155,7 @@ func TestRecordedReceives(t *testing.T) {
 		}
 	}
 	uc := []int{1, 2}
-	for i := range 40 {
+	for i := range 70 {
 		uc = append(uc, 1+i%3)
 	}
 	for i, entries := range [][]int{uc, {3, 1}} {

@@ -139,10 +139,13 @@ func TestRecordedWQEs(t *testing.T) {
 // goldenCommand is a recorded ioctl.
 type goldenCommand struct {
 	Object, Method int
-	Attrs          []struct {
-		ID, Len       int
-		Data, In, Out string
-	}
+	Attrs          []goldenAttr
+}
+
+// goldenAttr is an attribute of it.
+type goldenAttr struct {
+	ID, Len       int
+	Data, In, Out string
 }
 
 // bytes returns what was told in an attribute, or the answer.
@@ -175,7 +178,6 @@ func recordAt(b []byte) Record {
 // asks for, and compares it with what libmlx5 has put there. Addresses are its own. It asks
 // for one thing that the library asks for only if told to: short messages in completions.
 func TestRecordedCommands(t *testing.T) {
-	const uhwIn, uhwOut = 0x1000, 0x1001
 	le := binary.LittleEndian
 	var c Context
 	count := map[string]int{}

@@ -177,7 +177,7 @@ int main(int argc, char **argv)
 	POST(uc, 1, .opcode = IBV_WR_RDMA_WRITE, INLINE(28), .wr.rdma = { at + 40000, mr->rkey });
 	receive(uc_peer, NULL, 2);
 	POST(uc, 2, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htobe32(0xabcd1234), SGES(64, 64), .wr.rdma = { at + 40000, mr->rkey });
-	for (int i = 0; i < 40; i++) { /* two blocks each; receives go past the end of their ring */
+	for (int i = 0; i < 70; i++) { /* two blocks each, one of which goes on at the start of the ring; receives go past its end */
 		receive(uc_peer, NULL, 1 + i % 3);
 		POST(uc, 2, .opcode = IBV_WR_SEND, INLINE(100));
 	}
