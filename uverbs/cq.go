@@ -372,7 +372,7 @@ const kindLost driverKind = 0
 const cqModerate = 1
 
 // Modify has the CQ raise an event only when count completions are there or period has
-// passed since the first of them (ibv_modify_cq). Both are at most 65535, period in
+// passed since the first of them (ibv_modify_cq). Both are at most what [DeviceAttr] says, period in
 // microseconds, rounded up; 0 and 0 end it. It fails with a [FeatureError] if the driver
 // does not do it, such as rxe.
 func (c *CQ) Modify(count int, period time.Duration) error {
@@ -380,12 +380,15 @@ func (c *CQ) Modify(count int, period time.Duration) error {
 		return err
 	}
 	defer c.release()
-	if count < 0 || count > math.MaxUint16 {
-		return argErr("Modify", "count", count, "0 to %d", math.MaxUint16)
+	mostCount, mostPeriod := c.dev.attr.MaxCQModerationCount, c.dev.attr.MaxCQModerationPeriod
+	if mostCount == 0 && mostPeriod == 0 { // the device has no moderation, and the kernel says so
+		mostCount, mostPeriod = math.MaxUint16, math.MaxUint16
 	}
-	const most = math.MaxUint16 * time.Microsecond
-	if period < 0 || period > most {
-		return argErr("Modify", "period", period, "0 to %s", most)
+	if count < 0 || count > int(mostCount) {
+		return argErr("Modify", "count", count, "0 to %d (max_cq_moderation_count of %s)", mostCount, c.dev.Name())
+	}
+	if most := time.Duration(mostPeriod) * time.Microsecond; period < 0 || period > most {
+		return argErr("Modify", "period", period, "0 to %s (max_cq_moderation_period of %s)", most, c.dev.Name())
 	}
 	req := &abi.ExModifyCQ{CQHandle: c.handle, AttrMask: cqModerate}
 	req.Attr.CQCount = uint16(count)

@@ -173,7 +173,7 @@ func TestModifyCQ(t *testing.T) {
 			count  int
 			period time.Duration
 			micros uint16
-		}{{0, 0, 0}, {5, 20 * time.Microsecond, 20}, {1, 1, 1}, {math.MaxUint16, math.MaxUint16*time.Microsecond - 1, math.MaxUint16}} {
+		}{{0, 0, 0}, {5, 20 * time.Microsecond, 20}, {1, 1, 1}, {41, 42*time.Microsecond - 1, 42}} {
 			must(t, cq.Modify(c.count, c.period))
 			call := k.last("EX_MODIFY_CQ")
 			k.sent(legacy + " EX_MODIFY_CQ")
@@ -187,12 +187,14 @@ func TestModifyCQ(t *testing.T) {
 			count  int
 			period time.Duration
 			field  string
-		}{{-1, 0, "count"}, {1 << 16, 0, "count"}, {0, -1, "period"}, {0, math.MaxUint16*time.Microsecond + 1, "period"}} {
+		}{{-1, 0, "count"}, {42, 0, "count"}, {0, -1, "period"}, {0, 42*time.Microsecond + 1, "period"}} {
 			if arg, ok := errors.AsType[*ArgError](cq.Modify(c.count, c.period)); !ok || arg.Field != c.field {
 				t.Errorf("Modify(%d, %s): %v, want an ArgError about %s", c.count, c.period, arg, c.field)
 			}
 		}
 		k.sent()
+		d.attr.MaxCQModerationCount, d.attr.MaxCQModerationPeriod = 0, 0 // where there is none, the kernel says so
+		must(t, cq.Modify(math.MaxUint16, math.MaxUint16*time.Microsecond))
 		k.refuse["EX_MODIFY_CQ"] = syscall.EOPNOTSUPP
 		if f, ok := errors.AsType[*FeatureError](cq.Modify(1, 1)); !ok || f.Feature != "MODIFY_CQ" || f.Driver != "rxe" {
 			t.Errorf("not supported: %v", f)

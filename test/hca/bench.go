@@ -2,6 +2,7 @@ package hca
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -70,6 +71,25 @@ var benchCommands = map[string]struct {
 		return "ok", d.eng.FailWQE(qpn, recv, skip, syndrome, vendor)
 	}},
 	"fail-qp": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailQP) }},
+	// fail-migration QPN: the peer's wish to migrate can't be followed
+	"fail-migration": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailMigration) }},
+	// lid N, pkey INDEX VALUE, gid INDEX ADDRESS: what the subnet manager sets of an InfiniBand port; :: is no GID
+	"lid": {1, func(d *Device, a *benchArgs) (string, error) {
+		lid := uint16(a.number(16))
+		return a.port(d, func(p *engine.PortState) { p.LID = lid })
+	}},
+	"pkey": {2, func(d *Device, a *benchArgs) (string, error) {
+		i, key := a.index(pkeyCount), uint16(a.number(16))
+		return a.port(d, func(p *engine.PortState) { p.PKeys[i] = key })
+	}},
+	"gid": {2, func(d *Device, a *benchArgs) (string, error) {
+		i, g := a.index(gidCount), a.address()
+		return a.port(d, func(p *engine.PortState) { p.GIDs[i] = engine.GID{Addr: g, Invalid: g == [16]byte{}} })
+	}},
+	// reregister: the subnet manager wants all to register anew
+	"reregister": {0, func(d *Device, a *benchArgs) (string, error) {
+		return a.port(d, func(*engine.PortState) { d.eng.Reregister() })
+	}},
 	"fail-cq": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailCQ) }},
 	// fail-cq-of QPN: the CQ of a QP's sends
 	"fail-cq-of": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailCQOf) }},
@@ -192,6 +212,38 @@ func (a *benchArgs) choice(words ...string) int {
 	}
 	a.fail(fmt.Errorf("%q is none of %s", w, strings.Join(words, ", ")))
 	return 0
+}
+
+// index is below n.
+func (a *benchArgs) index(n int) int {
+	i := int(a.number(31))
+	if i >= n {
+		a.fail(fmt.Errorf("%d is not below %d", i, n))
+	}
+	return i
+}
+
+func (a *benchArgs) address() [16]byte {
+	addr, err := netip.ParseAddr(a.next())
+	if err != nil {
+		a.fail(err)
+		return [16]byte{}
+	}
+	return addr.As16()
+}
+
+// port changes an InfiniBand port.
+func (a *benchArgs) port(d *Device, change func(*engine.PortState)) (string, error) {
+	if d.cfg.Mode != IB {
+		a.fail(fmt.Errorf("a port of %s has no subnet manager", d.cfg.Mode))
+	}
+	if a.err != nil {
+		return "", a.err
+	}
+	p := d.eng.Port()
+	change(&p)
+	d.eng.SetPort(p)
+	return "ok", nil
 }
 
 func (a *benchArgs) op() prm.Op {

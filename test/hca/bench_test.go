@@ -35,6 +35,8 @@ func TestBench(t *testing.T) {
 		"": "error: no command", "nonsense": `error: command "nonsense" is not known`, "link": "error: link takes 1 arguments, not 0",
 		"link sideways": `error: "sideways" is none of up, down`, "fail-command NO_SUCH 1 1 0 1": `error: "NO_SUCH" is no command of the card`,
 		"fabric 2 0 0s": "error: 2 is not from 0 to 1", "fail-qp 0x999": "error: QP 0x999: no such object", "fail-wqe 1 up 0 1 1": `error: "up" is none of send, recv`,
+		"lid 9": "ok", "pkey 5 0x8123": "ok", "gid 3 fe80::9": "ok", "gid 3 ::": "ok", "reregister": "ok", "fail-migration 9": "error: QP 0x9: no such object",
+		"pkey 128 1": "error: 128 is not below 128", "gid 64 ::1": "error: 64 is not below 64", "gid 1 nonsense": "error: ParseAddr",
 		"fail-srq x": `error: strconv.ParseUint: parsing "x": invalid syntax`, "packets drop 0 0 -1": `error: strconv.ParseUint: parsing "-1": invalid syntax`,
 	} {
 		if got := v.bench(text); !strings.HasPrefix(got, want) {
@@ -66,5 +68,25 @@ func TestBench(t *testing.T) {
 
 	if v.bench("fatal") != "ok" || v.load(segHealth+healthSeverity) == 0 || v.bench("well") != "ok" || v.load(segHealth+healthSeverity) != 0 {
 		t.Error("a card that dies and comes back")
+	}
+}
+
+// TestBenchPort: what a subnet manager changes is in the tables, and an event each; RoCE has none.
+func TestBenchPort(t *testing.T) {
+	v := newVerbs(t, IB)
+	before := v.d.Report().Engine.Events["PORT_CHANGE"]
+	for _, text := range []string{"lid 0x99", "pkey 1 0x8123", "gid 2 fe80::9", "reregister"} {
+		if got := v.bench(text); got != "ok" {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+	if p := v.d.eng.Port(); p.LID != 0x99 || p.PKeys[1] != 0x8123 || p.GIDs[2].Invalid || p.GIDs[2].Addr[15] != 9 {
+		t.Errorf("the port is %+v", p)
+	}
+	if n := v.d.Report().Engine.Events["PORT_CHANGE"] - before; n != 4 {
+		t.Errorf("%d events of the port, want 4", n)
+	}
+	if got := newVerbs(t, RoCE).bench("lid 1"); !strings.Contains(got, "no subnet manager") {
+		t.Errorf("RoCE: %q", got)
 	}
 }

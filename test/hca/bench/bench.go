@@ -45,6 +45,10 @@ func (b *Bench) Close() error { return unix.Munmap(b.bar) }
 //	fail-wqe QPN send|recv SKIP SYNDROME VENDOR
 //	fail-qp QPN | fail-cq CQN | fail-srq SRQN
 //	fail-cq-of QPN                         the CQ of a QP's sends
+//	fail-migration QPN                     a peer's wish to migrate can't be followed
+//	lid N | pkey INDEX VALUE | gid INDEX ADDRESS
+//	                                       what a subnet manager sets; :: is no GID
+//	reregister                             and that it wants all to register anew
 //	packets drop|duplicate QPN SKIP COUNT  of those that go to a QP; 0 is any
 //	fabric LOSS DUPLICATE DELAY            for all cards, from now on: 0.01 0 5ms
 //	headers inline|anywhere                where those of frames must be, of send queues made from now on

@@ -48,6 +48,26 @@ func (d *Device) FailQP(qpn uint32) error {
 	return nil
 }
 
+// FailMigration is a request to migrate that a QP could not follow: its peer asked for another path than
+// the alternate one. The QP stays as it is.
+func (d *Device) FailMigration(qpn uint32) error {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	q := d.qps[qpn]
+	if q == nil {
+		return unknown("QP", qpn)
+	}
+	q.eventOf(EventPathMigFailed)
+	return nil
+}
+
+// Reregister is the subnet manager's wish that everybody registers with it anew.
+func (d *Device) Reregister() {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	d.portEvent(PortRereg)
+}
+
 // FailCQ is an error of a CQ, as if it had overrun. QPs that use it fail too.
 func (d *Device) FailCQ(n uint32) error {
 	d.f.mu.Lock()
