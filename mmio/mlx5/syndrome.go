@@ -43,9 +43,14 @@ func (c CQE) Vendor() (vendor, syndrome uint8) { return get8(c.p, cqeVendor), ge
 // public list.
 var vendorTexts = map[uint8]string{
 	0x51: "memory whose key or protection is wrong",
+	0x52: "memory whose key or protection is wrong",
+	0x53: "memory whose key or protection is wrong",
+	0x61: "an operation that the QP could not do",
+	0x68: "an operation that the QP could not do",
 	0x81: "no acknowledgement after all retries",
 	0x87: "the peer had no receive posted at any retry",
 	0x88: "the peer refused the key, the address or the access",
+	0x89: "the peer failed to do it",
 	0x8a: "the peer found the request invalid",
 	0xf9: "flushed, as the queue was in error",
 }

@@ -59,6 +59,8 @@ var vendors = []struct {
 	says   string
 }{
 	{0x51, "vendor syndrome 0x51, memory whose key"}, {0x81, "vendor syndrome 0x81, no acknowledgement"},
+	{0x52, "vendor syndrome 0x52, memory whose key"}, {0x53, "vendor syndrome 0x53, memory whose key"}, {0x61, "vendor syndrome 0x61, an operation"},
+	{0x68, "vendor syndrome 0x68, an operation"}, {0x89, "vendor syndrome 0x89, the peer failed"},
 	{0x87, "vendor syndrome 0x87, the peer had no receive"}, {0x88, "vendor syndrome 0x88, the peer refused the key"},
 	{0x8a, "vendor syndrome 0x8a, the peer found the request invalid"}, {0xf9, "vendor syndrome 0xf9, flushed"},
 	{0x9c, "vendor syndrome 0x9c)"},
