@@ -132,6 +132,18 @@ var layoutStructs = []layoutStruct{
 		{"comp_mask", unsafe.Offsetof(AllocMW{}.CompMask), unsafe.Sizeof(AllocMW{}.CompMask)},
 		{"num_klms", unsafe.Offsetof(AllocMW{}.NumKlms), unsafe.Sizeof(AllocMW{}.NumKlms)},
 	}},
+	{"struct mlx5_ib_flow_counters_desc", "", false, 0, unsafe.Sizeof(FlowCountersDesc{}), unsafe.Alignof(FlowCountersDesc{}), []layoutField{
+		{"description", unsafe.Offsetof(FlowCountersDesc{}.Description), unsafe.Sizeof(FlowCountersDesc{}.Description)},
+		{"index", unsafe.Offsetof(FlowCountersDesc{}.Index), unsafe.Sizeof(FlowCountersDesc{}.Index)},
+	}},
+	{"struct mlx5_ib_flow_counters_data", "", false, 0, unsafe.Sizeof(FlowCountersData{}), unsafe.Alignof(FlowCountersData{}), []layoutField{
+		{"counters_data", unsafe.Offsetof(FlowCountersData{}.CountersData), unsafe.Sizeof(FlowCountersData{}.CountersData)},
+		{"ncounters", unsafe.Offsetof(FlowCountersData{}.Ncounters), unsafe.Sizeof(FlowCountersData{}.Ncounters)},
+	}},
+	{"struct mlx5_ib_create_flow", "", false, 0, unsafe.Sizeof(CreateFlow{}), unsafe.Alignof(CreateFlow{}), []layoutField{
+		{"ncounters_data", unsafe.Offsetof(CreateFlow{}.NcountersData), unsafe.Sizeof(CreateFlow{}.NcountersData)},
+		layoutMember("data[0]", &layoutAt[CreateFlow]().TailData(1)[0]),
+	}},
 	{"struct mlx5_ib_clock_info", "", false, 0, unsafe.Sizeof(ClockInfo{}), unsafe.Alignof(ClockInfo{}), []layoutField{
 		{"sign", unsafe.Offsetof(ClockInfo{}.Sign), unsafe.Sizeof(ClockInfo{}.Sign)},
 		{"resv", unsafe.Offsetof(ClockInfo{}.Resv), unsafe.Sizeof(ClockInfo{}.Resv)},

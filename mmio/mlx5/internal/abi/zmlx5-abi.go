@@ -475,6 +475,52 @@ const (
 	_ = -(unsafe.Offsetof(AllocMW{}.NumKlms) ^ 4)
 )
 
+// FlowCountersDesc is struct mlx5_ib_flow_counters_desc (mlx5-abi.h), 8 bytes.
+type FlowCountersDesc struct {
+	_           structs.HostLayout
+	Description uint32 // description
+	Index       uint32 // index
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowCountersDesc{}) ^ 8)
+	_ = -unsafe.Offsetof(FlowCountersDesc{}.Description)
+	_ = -(unsafe.Offsetof(FlowCountersDesc{}.Index) ^ 4)
+)
+
+// FlowCountersData is struct mlx5_ib_flow_counters_data (mlx5-abi.h), 16 bytes.
+type FlowCountersData struct {
+	_            structs.HostLayout
+	CountersData uint64 // counters_data
+	Ncounters    uint32 // ncounters
+	_            uint32 // reserved
+}
+
+const (
+	_ = -(unsafe.Sizeof(FlowCountersData{}) ^ 16)
+	_ = -unsafe.Offsetof(FlowCountersData{}.CountersData)
+	_ = -(unsafe.Offsetof(FlowCountersData{}.Ncounters) ^ 8)
+)
+
+// CreateFlow is struct mlx5_ib_create_flow (mlx5-abi.h), 8 bytes.
+type CreateFlow struct {
+	_             structs.HostLayout
+	_             [0]uint64 // aligned to 8 bytes
+	NcountersData uint32    // ncounters_data
+	_             uint32    // reserved
+}
+
+// TailData returns the n elements of data, which lie behind the struct and must have been
+// allocated together with it.
+func (s *CreateFlow) TailData(n int) []FlowCountersData {
+	return tail[FlowCountersData](unsafe.Pointer(s), 8, n)
+}
+
+const (
+	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 8)
+	_ = -unsafe.Offsetof(CreateFlow{}.NcountersData)
+)
+
 // ClockInfo is struct mlx5_ib_clock_info (mlx5-abi.h), 56 bytes.
 type ClockInfo struct {
 	_              structs.HostLayout
