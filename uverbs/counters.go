@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -9,10 +10,19 @@ import (
 // Counters are counters of the device that flows count into (struct ibv_counters). One
 // goroutine at a time may call Read; Close is safe against a concurrent Close.
 //
-// What is counted in which place is a matter of the device's driver.
+// What is counted in which place is a matter of the device's driver: with mlx5 packets are the first
+// value and bytes the second, of all flows that use the counters, and both are read together.
 type Counters struct {
 	object
 	handle uint32
+
+	mu    sync.Mutex // held while a flow comes or goes
+	flows int        // flows that use the counters
+}
+
+// A countDriver is a driver that has the kernel told what to count, by the first flow that uses counters.
+type countDriver interface {
+	countUdata(d *Device) (udata, error)
 }
 
 // CreateCounters creates counters (ibv_create_counters). A flow counts into them by
@@ -57,7 +67,7 @@ func (c *Counters) Read(values []uint64, cached bool) error {
 	errno := c.dev.cmd.ioctl(cmd)
 	hint := ""
 	if errno == syscall.EINVAL {
-		hint = "counters can be read while a flow uses them; or there are more values than counters"
+		hint = "counters can be read while a flow uses them; or there are more values than counters, or fewer"
 	}
 	return c.dev.cmd.fail("READ_COUNTERS", errno, hint)
 }

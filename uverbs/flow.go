@@ -44,6 +44,7 @@ type FlowOptions struct {
 type Flow struct {
 	object
 	handle uint32
+	counts *Counters // that it counts into, or nil
 }
 
 // maxFlowSpecs is the most specs of a flow: their number is a byte. The kernel takes fewer,
@@ -63,6 +64,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	}
 	parents := []*object{&q.object}
 	var specs []byte
+	var counts *Counters
 	for _, s := range o.Specs {
 		b, err := s.encode()
 		if err != nil {
@@ -72,8 +74,11 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		if obj := s.uses(); obj != nil {
 			parents = append(parents, obj)
 		}
+		if c, ok := s.(FlowActionCount); ok {
+			counts = c.Counters
+		}
 	}
-	f := &Flow{}
+	f := &Flow{counts: counts}
 	if err := f.join(q.dev, "Flow", "DESTROY_FLOW", parents...); err != nil {
 		return nil, err
 	}
@@ -85,13 +90,28 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		Port:       o.Port,
 		Flags:      uint32(o.Flags),
 	}}
+	var u udata
+	if counts != nil {
+		counts.mu.Lock()
+		defer counts.mu.Unlock()
+		if drv, ok := q.dev.driver.(countDriver); ok && counts.flows == 0 {
+			var err error
+			if u, err = drv.countUdata(q.dev); err != nil {
+				f.leave()
+				return nil, err
+			}
+		}
+	}
 	resp := &abi.CreateFlowResp{}
-	errno := q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW, append(bytesOf(req), specs...), bytesOf(resp), udata{})
+	errno := q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW, append(bytesOf(req), specs...), bytesOf(resp), u)
 	if errno != 0 {
 		f.leave()
 		return nil, q.dev.cmd.fail("CREATE_FLOW", errno, flowHint(errno, q.typ))
 	}
 	f.handle = resp.FlowHandle
+	if counts != nil {
+		counts.flows++
+	}
 	return f, nil
 }
 
@@ -134,12 +154,19 @@ func flowHint(errno syscall.Errno, typ QPType) string {
 // Close removes the flow (ibv_destroy_flow).
 func (f *Flow) Close() error {
 	return f.close(func() error {
+		if f.counts != nil {
+			f.counts.mu.Lock()
+			defer f.counts.mu.Unlock()
+		}
 		cmd := newIoctl(abi.UVERBS_OBJECT_FLOW, abi.UVERBS_METHOD_FLOW_DESTROY)
 		cmd.obj(abi.UVERBS_ATTR_DESTROY_FLOW_HANDLE, f.handle)
 		errno := f.dev.cmd.ioctl(cmd)
 		if absent(errno) {
 			req := &abi.DestroyFlow{FlowHandle: f.handle}
 			errno = f.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_FLOW, bytesOf(req), nil, udata{})
+		}
+		if errno == 0 && f.counts != nil {
+			f.counts.flows--
 		}
 		return f.dev.cmd.fail(f.destroy, errno, "")
 	}, nil)

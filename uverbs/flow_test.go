@@ -148,6 +148,52 @@ func TestFlowUses(t *testing.T) {
 	}
 }
 
+// countingDriver is a driver that the kernel is told of counters by.
+type countingDriver struct {
+	driver
+	told int
+}
+
+func (c *countingDriver) countUdata(*Device) (udata, error) {
+	c.told++
+	return udata{}, nil
+}
+
+// TestFlowCountersTold: the kernel is told what to count by the first flow that uses counters, and
+// once more by the first after the last.
+func TestFlowCountersTold(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	f.withObjects(f.dev)
+	counts := &countingDriver{driver: f.dev.driver}
+	f.dev.driver = counts
+	counters := value(f.dev.CreateCounters())(t)
+	want := func(n int) {
+		t.Helper()
+		if counts.told != n {
+			t.Errorf("the kernel was told %d times, want %d", counts.told, n)
+		}
+	}
+	o := FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: counters}}}
+	must(t, value(f.qp.CreateFlow(FlowOptions{}))(t).Close())
+	want(0)
+	f.refuse["CREATE_FLOW"] = syscall.EINVAL
+	if _, err := f.qp.CreateFlow(o); err == nil {
+		t.Error("a flow that the kernel refuses")
+	}
+	want(1)
+	delete(f.refuse, "CREATE_FLOW")
+	first := value(f.qp.CreateFlow(o))(t)
+	want(2)
+	second := value(f.qp.CreateFlow(o))(t)
+	must(t, first.Close())
+	third := value(f.qp.CreateFlow(o))(t)
+	want(2)
+	must(t, second.Close(), third.Close(), third.Close())
+	must(t, value(f.qp.CreateFlow(o))(t).Close())
+	want(3)
+	must(t, counters.Close())
+}
+
 // key is a key of AES with 16 bytes.
 var key = []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 

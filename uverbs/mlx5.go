@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"sync"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
@@ -77,6 +78,30 @@ type mlx5Context struct {
 	srqs    mlx5Table[mlx5Owner] // by number, if completions carry no index
 	mrs     mlx5Table[mrNote]    // by key without its last 8 bits
 	clock   mlx5Clock
+	counts  mlx5Counts
+}
+
+// mlx5Counts is memory in which the kernel reads where the values of a flow's counters go. It is made
+// for the first of them.
+type mlx5Counts struct {
+	mu     sync.Mutex
+	region *mmio.Region
+}
+
+func (mlx5Driver) countUdata(d *Device) (udata, error) {
+	c := &d.mlx5.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.region == nil {
+		what := mlx5.FlowCounters()
+		r, err := mapRingMemory(len(what))
+		if err != nil {
+			return udata{}, err
+		}
+		copy(r.Bytes(), what)
+		c.region = r
+	}
+	return udata{in: mlx5.EncodeFlow(addrOf(c.region.Bytes()))}, nil
 }
 
 func (mlx5Driver) contextUdata(ioctl bool) udata {
@@ -104,7 +129,7 @@ func (mlx5Driver) closeContext(d *Device) error {
 	if d.mlx5 == nil {
 		return nil
 	}
-	return errors.Join(d.mlx5.clock.close(), d.mlx5.uars.close(), d.mlx5.records.Close())
+	return errors.Join(d.mlx5.clock.close(), d.mlx5.uars.close(), d.mlx5.records.Close(), closeRegions(d.mlx5.counts.region))
 }
 
 // mlx5Size turns the driver's opinion of a size into the error that callers compare with.

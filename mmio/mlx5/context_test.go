@@ -3,6 +3,7 @@
 package mlx5
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"strings"
@@ -165,4 +166,20 @@ func FuzzResponses(f *testing.F) {
 		DecodeSRQ(b)
 		DecodeAH(b)
 	})
+}
+
+// TestFlowBytes compares what a flow that counts has of the driver's with struct mlx5_ib_create_flow, and
+// what its address leads to with struct mlx5_ib_flow_counters_desc.
+func TestFlowBytes(t *testing.T) {
+	for _, c := range []struct {
+		got  []byte
+		want string
+	}{
+		{EncodeFlow(0x1122334455667788), "01000000 00000000 | 8877665544332211 02000000 00000000"},
+		{FlowCounters(), "00000000 00000000 | 01000000 01000000"},
+	} {
+		if !bytes.Equal(c.got, unhex(t, c.want)) {
+			t.Errorf("%x, want %s", c.got, c.want)
+		}
+	}
 }

@@ -126,6 +126,25 @@ func DecodeAH(b []byte) (mac [6]byte, ok bool, err error) {
 	return r.DMAC, r.ResponseLength > 0, err
 }
 
+// What counters of a flow can be (enum ib_counters_description, rdma/ib_verbs.h).
+const (
+	countPackets = 0
+	countBytes   = 1
+)
+
+// FlowCounters are where the values of a flow's counters go when they are read: packets first, then
+// bytes. The kernel reads it at the address that [EncodeFlow] is told.
+func FlowCounters() []byte {
+	return bytesOf(&[...]abi.FlowCountersDesc{{Description: countPackets, Index: 0}, {Description: countBytes, Index: 1}})
+}
+
+// EncodeFlow makes the driver's part of CREATE_FLOW for the first flow that counts into counters, with
+// the address of FlowCounters.
+func EncodeFlow(counters uint64) []byte {
+	head := &abi.CreateFlow{NcountersData: 1}
+	return append(bytesOf(head), bytesOf(&abi.FlowCountersData{CountersData: counters, Ncounters: 2})...)
+}
+
 // EncodeMW makes the driver's part of ALLOC_MW.
 func EncodeMW() []byte { return bytesOf(&abi.AllocMW{}) }
 

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -369,30 +367,17 @@ func rawPackets(t *testing.T) (a, b *side) {
 	t.Helper()
 	testenv.NeedsEthernet(t)
 	const etherType = 0x88b5 // for experiments
-	make := func(name string) *side {
-		s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
-		qp, err := s.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: s.cq, RecvCQ: s.cq, MaxSendSGE: 2, MaxInline: 128})
-		must(t, err)
-		closeLater(t, qp)
-		s.qp = qp
-		must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
-		return s
-	}
-	ready := func(s *side) {
-		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
-	}
-	a, b = make(rig.Devices[0]), make(rig.Devices[1])
+	o := uverbs.QPOptions{MaxSendSGE: 2, MaxInline: 128}
+	a, b = rawSide(t, rig.Devices[0], o), rawSide(t, rig.Devices[1], o)
 	for i := range uint64(4) {
 		must(t, b.qp.PostRecv(i, b.mr.SGE(int(i)*2048, 2048)))
 	}
-	ready(a)
-	ready(b)
-	link, err := netlink.LinkByName(rig.Netdevs[1])
-	must(t, err)
-	to := [6]byte(link.Attrs().HardwareAddr)
+	rawReady(t, a)
+	rawReady(t, b)
+	to := macOf(t, rig.Netdevs[1])
 	flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
 		Val:  uverbs.FlowEthFilter{DstMAC: to},
-		Mask: uverbs.FlowEthFilter{DstMAC: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+		Mask: uverbs.FlowEthFilter{DstMAC: anyMAC},
 	}}})
 	testenv.Skip(t, err)
 	must(t, err)
@@ -430,13 +415,8 @@ func TestWQ(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "work queues", "mlx5")
 		testenv.NeedsEthernet(t)
-		a, b := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{}), newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
-		raw, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: a.cq, RecvCQ: a.cq})
-		must(t, err)
-		closeLater(t, raw)
-		a.qp = raw
-		must(t, raw.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort),
-			raw.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), raw.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
+		rawReady(t, a)
 
 		var wqs []*uverbs.WQ
 		for i := range 2 {
@@ -465,12 +445,10 @@ func TestWQ(t *testing.T) {
 		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: hash})
 		must(t, err)
 		closeLater(t, qp)
-		link, err := netlink.LinkByName(rig.Netdevs[1])
-		must(t, err)
-		to := [6]byte(link.Attrs().HardwareAddr)
+		to := macOf(t, rig.Netdevs[1])
 		flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
 			Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
-			Mask: uverbs.FlowEthFilter{DstMAC: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EtherType: 0xffff},
+			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, EtherType: 0xffff},
 		}}})
 		testenv.Skip(t, err)
 		must(t, err)

@@ -99,6 +99,9 @@ func newCaps(mode Mode, index uint8) capSet {
 		for _, at := range []int{prm.CapFTReceive, prm.CapFTReceiveRDMA, prm.CapFTTransmit, prm.CapFTTransmitRDMA} {
 			table := prm.Record(ft, at, prm.CapFTSize)
 			apply(table, flowTableCaps)
+			if at == prm.CapFTReceive {
+				prm.CapFTFlowCounter.Put(table, 1)
+			}
 			copy(prm.Record(table, prm.CapFTFields, prm.CapFTFieldsSize), supportedMatches())
 		}
 	}

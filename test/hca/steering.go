@@ -24,6 +24,8 @@ type steering struct {
 	roots  map[uint32]uint32 // table by type
 	groups uint32            // the last group's number
 
+	counters map[uint32]*flowCounter
+
 	seen atomic.Pointer[rxView]
 }
 
@@ -47,6 +49,8 @@ type flowEntry struct {
 	value []byte
 	drop  bool
 	dests []dest
+
+	counter *flowCounter // or nil
 }
 
 // dest is where a frame goes on.
@@ -74,6 +78,7 @@ const (
 	actionAllow   = 1 << 0
 	actionDrop    = 1 << 1
 	actionForward = 1 << 2
+	actionCount   = 1 << 3
 
 	destTable = 0x1
 	destTIR   = 0x2
@@ -89,7 +94,7 @@ const (
 
 func (s *steering) clear() {
 	s.tis, s.tirs, s.rqts, s.sqTIS = map[uint32]tis{}, map[uint32]tir{}, map[uint32][]uint32{}, map[uint32]uint32{}
-	s.tables, s.roots = map[uint32]*flowTable{}, map[uint32]uint32{}
+	s.tables, s.roots, s.counters = map[uint32]*flowTable{}, map[uint32]uint32{}, map[uint32]*flowCounter{}
 	s.publish()
 }
 
@@ -265,12 +270,17 @@ func (d *Device) setFlowEntry(c *call) error {
 		e.value = old.value // what is matched can't be changed
 	}
 	action := prm.FTEAction.Get(x)
-	if action&^(actionAllow|actionDrop|actionForward) != 0 {
+	if action&^(actionAllow|actionDrop|actionForward|actionCount) != 0 {
 		return refuse(prm.BadParam, "flow entry action", "%#x is not modelled", action)
 	}
 	e.drop = action&actionDrop != 0
 	if action&actionForward != 0 {
 		if e.dests, err = d.destinations(x); err != nil {
+			return err
+		}
+	}
+	if action&actionCount != 0 {
+		if e.counter, err = d.flowCounterOf(x); err != nil {
 			return err
 		}
 	}
@@ -346,7 +356,7 @@ func (s *steering) receive(frame []byte) []uint32 {
 		return nil
 	}
 	var rqs []uint32
-	for _, tirn := range v.walk(v.root, fields, 0) {
+	for _, tirn := range v.walk(v.root, fields, len(frame), 0) {
 		t := v.tirs[tirn]
 		if !t.indirect {
 			rqs = append(rqs, t.target)
@@ -359,8 +369,8 @@ func (s *steering) receive(frame []byte) []uint32 {
 	return slices.Compact(rqs)
 }
 
-// walk gives the TIRs that a frame comes to from a table on.
-func (v *rxView) walk(table uint32, fields []byte, depth int) []uint32 {
+// walk gives the TIRs that a frame of so many bytes comes to from a table on.
+func (v *rxView) walk(table uint32, fields []byte, size, depth int) []uint32 {
 	t := v.tables[table]
 	if t == nil || depth > maxDepth {
 		return nil
@@ -371,6 +381,10 @@ func (v *rxView) walk(table uint32, fields []byte, depth int) []uint32 {
 		if g == nil || !matches(fields, e.value, g.mask) {
 			continue
 		}
+		if e.counter != nil {
+			e.counter.packets.Add(1)
+			e.counter.octets.Add(uint64(size))
+		}
 		if e.drop {
 			return nil
 		}
@@ -379,13 +393,13 @@ func (v *rxView) walk(table uint32, fields []byte, depth int) []uint32 {
 			if to.kind == destTIR {
 				tirs = append(tirs, to.id)
 			} else {
-				tirs = append(tirs, v.walk(to.id, fields, depth+1)...)
+				tirs = append(tirs, v.walk(to.id, fields, size, depth+1)...)
 			}
 		}
 		return tirs
 	}
 	if t.hasMiss {
-		return v.walk(t.miss, fields, depth+1)
+		return v.walk(t.miss, fields, size, depth+1)
 	}
 	return nil
 }

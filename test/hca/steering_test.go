@@ -268,3 +268,57 @@ func TestSteeringLoop(t *testing.T) {
 		t.Errorf("a frame in a loop goes to %x", got)
 	}
 }
+
+// TestFlowCounter: an entry counts the frames that it takes, and those that it drops.
+func TestFlowCounter(t *testing.T) {
+	e := newEth(t, 1)
+	tir := e.tir(e.rqs[0])
+	table := e.table(tableNICReceive)
+	e.must(prm.SetFlowTableRoot, 0, tableIn(0x200/8, tableNICReceive, table), small)
+	group := e.group(table, 0, 3, matchEtherType)
+	id := prm.FlowCounterID.Get(e.must(prm.AllocFlowCounter, 0, e.in(small), small))
+	counter := func(n uint64) []byte {
+		in := e.in(small)
+		prm.FlowCounterID.Put(in, n)
+		return in
+	}
+	counts := func() (packets, octets uint64) {
+		t.Helper()
+		in := e.in(0x100 / 8)
+		prm.FlowQueryID.Put(in, id)
+		x := e.must(prm.QueryFlowCounter, 0, in, 0x180/8)[prm.FlowStatistics:]
+		return be.Uint64(x), be.Uint64(x[8:])
+	}
+	counting := func(index uint32, dests []dest, action uint64, etherType, n uint64) []byte {
+		in := append(e.entryIn(table, group, index, dests, match{matchEtherType, etherType}), make([]byte, 8)...)
+		x := in[prm.FTECtx:]
+		prm.FTEAction.Put(x, action|actionCount)
+		prm.FTECntCount.Put(x, 1)
+		be.PutUint32(x[prm.FTEDest+8*len(dests):], uint32(n))
+		return in
+	}
+	e.refused(prm.BadResource, prm.SetFlowTableEntry, 0, counting(0, []dest{{destTIR, tir}}, actionForward, etherIPv4, id+1), small)
+	e.must(prm.SetFlowTableEntry, 0, counting(0, []dest{{destTIR, tir}}, actionForward, etherIPv4, id), small)
+	e.must(prm.SetFlowTableEntry, 0, counting(1, nil, actionDrop, 0x0806, id), small)
+	if p, o := counts(); p != 0 || o != 0 {
+		t.Errorf("%d packets, %d bytes before any", p, o)
+	}
+	for range 3 {
+		e.d.eth.receive([]byte(frameUDP))
+	}
+	e.d.eth.receive([]byte(frameARP))
+	if p, o := counts(); p != 4 || o != uint64(3*len(frameUDP)+len(frameARP)) {
+		t.Errorf("%d packets, %d bytes; want 4 and %d", p, o, 3*len(frameUDP)+len(frameARP))
+	}
+	e.refused(prm.ResBusy, prm.DeallocFlowCounter, 0, counter(id), small)
+	for index := range uint64(2) {
+		in := tableIn(0x200/8, tableNICReceive, table)
+		prm.FTEIndex.Put(in, index)
+		e.must(prm.DeleteFlowTableEntry, 0, in, small)
+	}
+	e.must(prm.DeallocFlowCounter, 0, counter(id), small)
+	e.refused(prm.BadResource, prm.DeallocFlowCounter, 0, counter(id), small)
+	in := e.in(0x100 / 8)
+	prm.FlowQueryID.Put(in, id)
+	e.refused(prm.BadResource, prm.QueryFlowCounter, 0, in, 0x180/8)
+}

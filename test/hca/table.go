@@ -124,6 +124,9 @@ func init() {
 		prm.CreateFlowGroup:      {run: (*Device).createFlowGroup, in: 0x2000 / 8, out: small, phase: phaseRunning, mode: RoCE},
 		prm.DestroyFlowGroup:     {run: (*Device).destroyFlowGroup, in: 0x200 / 8, out: small, phase: phaseRunning, mode: RoCE},
 		prm.SetFlowTableEntry:    {run: (*Device).setFlowEntry, in: 0x1a00 / 8, out: small, phase: phaseRunning, mode: RoCE},
+		prm.AllocFlowCounter:     {run: (*Device).allocFlowCounter, in: small, out: small, phase: phaseRunning, mode: RoCE},
+		prm.DeallocFlowCounter:   {run: (*Device).deallocFlowCounter, in: small, out: small, phase: phaseRunning, mode: RoCE},
+		prm.QueryFlowCounter:     {run: (*Device).queryFlowCounter, in: 0x100 / 8, out: 0x180 / 8, phase: phaseRunning, mode: RoCE},
 		prm.DeleteFlowTableEntry: {run: (*Device).deleteFlowEntry, in: 0x200 / 8, out: small, phase: phaseRunning, mode: RoCE},
 	}
 	for op := range transitions {

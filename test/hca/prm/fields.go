@@ -506,17 +506,21 @@ var (
 	DestType       = Field{0x00, 8}
 	DestID         = Field{0x08, 24}
 	FlowCounterID  = Field{0x40, 32}
+	FlowQueryClear = Field{0xc0, 1}
+	FlowQueryCount = Field{0xd0, 16}
 	FlowQueryID    = Field{0xe0, 32}
-	TIRCDispType   = Field{0x20, 4}
-	TIRCInlineRQN  = Field{0xe8, 24}
-	TIRCIndirect   = Field{0x108, 24}
-	TIRCDomain     = Field{0x128, 24}
-	TISCDomain     = Field{0x128, 24}
-	TISCPD         = Field{0x168, 24}
-	TISCUnderlay   = Field{0x148, 24}
-	RQTMaxSize     = Field{0xb0, 16}
-	RQTActual      = Field{0xd0, 16}
-	RQTEntry       = Field{0x08, 24}
+
+	FlowCounterBulk = Field{0x73, 13} // flow_counter_bulk_log_size and flow_counter_bulk
+	TIRCDispType    = Field{0x20, 4}
+	TIRCInlineRQN   = Field{0xe8, 24}
+	TIRCIndirect    = Field{0x108, 24}
+	TIRCDomain      = Field{0x128, 24}
+	TISCDomain      = Field{0x128, 24}
+	TISCPD          = Field{0x168, 24}
+	TISCUnderlay    = Field{0x148, 24}
+	RQTMaxSize      = Field{0xb0, 16}
+	RQTActual       = Field{0xd0, 16}
+	RQTEntry        = Field{0x08, 24}
 )
 
 // Numbers that go with them: bytes where records are and how long they are, and values.
@@ -527,7 +531,10 @@ const (
 	FTEMatch = 0x200 / 8
 	FTEDest  = 0x1800 / 8 // byte of the list in the context
 	FTESize  = 0x300      // bytes of the context
-	RQTList  = 0x780 / 8  // byte of the list in the context
+
+	FlowStatistics = 0x80 / 8 // byte of traffic_counter_bits in the answer
+
+	RQTList = 0x780 / 8 // byte of the list in the context
 )
 
 // NICVPortHead is nic_vport_context without its address list, in bytes.

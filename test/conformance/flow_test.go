@@ -1,0 +1,236 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// headers are those of a frame.
+type headers struct {
+	dst, src     [6]byte
+	tag          uint16 // of a VLAN, 0 for none
+	v6           bool
+	from, to     byte // last bytes of the addresses, which are 10.9.0.x or fd00:9::x
+	proto, class byte
+	sport, dport uint16
+}
+
+// frame makes a frame of 100 bytes, whose sums are not there.
+func (h headers) frame() []byte {
+	b := append(append([]byte{}, h.dst[:]...), h.src[:]...)
+	if h.tag != 0 {
+		b = binary.BigEndian.AppendUint16(append(b, 0x81, 0), h.tag)
+	}
+	if h.v6 {
+		b = append(b, 0x86, 0xdd, 0x60|h.class>>4, h.class<<4, 0, 0, 0, 40, h.proto, 64,
+			0xfd, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, h.from, 0xfd, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, h.to)
+	} else {
+		b = append(b, 8, 0, 0x45, h.class, 0, 60, 0, 0, 0, 0, 64, h.proto, 0, 0, 10, 9, 0, h.from, 10, 9, 0, h.to)
+	}
+	b = binary.BigEndian.AppendUint16(b, h.sport)
+	b = binary.BigEndian.AppendUint16(b, h.dport)
+	return append(b, make([]byte, 100-len(b))...)
+}
+
+const (
+	protoTCP = 6
+	protoUDP = 17
+)
+
+// rawSide makes a QP of raw packets.
+func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
+	t.Helper()
+	s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
+	o.Type, o.SendCQ, o.RecvCQ = uverbs.RawPacket, s.cq, s.cq
+	qp, err := s.pd.CreateQP(o)
+	must(t, err)
+	closeLater(t, qp)
+	s.qp = qp
+	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
+	return s
+}
+
+// rawReady takes a QP of raw packets on to where it receives and sends.
+func rawReady(t *testing.T, s *side) {
+	t.Helper()
+	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+}
+
+// sendFrame sends a frame from the beginning of a side's buffer.
+func sendFrame(t *testing.T, s *side, frame []byte) {
+	t.Helper()
+	n := copy(s.buf.Bytes(), frame)
+	must(t, s.qp.PostSend(send(1, s.mr.SGE(0, n))))
+	s.want(t, 1, uverbs.WCSend)
+}
+
+// macOf is an interface's address.
+func macOf(t *testing.T, netdev string) [6]byte {
+	t.Helper()
+	link, err := netlink.LinkByName(netdev)
+	must(t, err)
+	return [6]byte(link.Attrs().HardwareAddr)
+}
+
+// anyMAC is a mask for all of an address.
+var anyMAC = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// TestFlowMatches: a flow takes the frames whose headers are as each of its specs says, on every
+// layer, and those that differ in one field it does not.
+func TestFlowMatches(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "raw packets", "mlx5")
+		testenv.NeedsEthernet(t)
+		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
+		rawReady(t, a)
+		rawReady(t, b)
+		to := macOf(t, rig.Netdevs[1])
+		udp := headers{dst: to, src: [6]byte{2, 0x60, 0x0d, 9, 9, 9}, from: 1, to: 2, proto: protoUDP, sport: 1000, dport: 2000}
+		with := func(h headers, change func(*headers)) headers {
+			change(&h)
+			return h
+		}
+		tcp, six := with(udp, func(h *headers) { h.proto = protoTCP }), with(udp, func(h *headers) { h.v6 = true })
+		six6 := with(six, func(h *headers) { h.proto = protoTCP })
+		eth := uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: to}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}
+		all4 := [4]byte{0xff, 0xff, 0xff, 0xff}
+		all6 := [16]byte(bytes.Repeat([]byte{0xff}, 16))
+		ip6 := func(last byte) [16]byte { return [16]byte{0: 0xfd, 3: 9, 15: last} }
+		tag := func(h *headers) { h.tag = 0x2005 }
+		from := func(h *headers) { h.from = 9 }
+		dest := func(h *headers) { h.to = 9 }
+		sport, dport := func(h *headers) { h.sport = 9 }, func(h *headers) { h.dport = 9 }
+		class := func(h *headers) { h.class = 0x44 }
+		for _, c := range []struct {
+			name  string
+			specs []uverbs.FlowSpec
+			takes headers
+			not   []headers
+		}{
+			{"source MAC and EtherType", []uverbs.FlowSpec{uverbs.FlowEth{
+				Val:  uverbs.FlowEthFilter{DstMAC: to, SrcMAC: udp.src, EtherType: 0x0800},
+				Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, SrcMAC: anyMAC, EtherType: 0xffff},
+			}}, udp, []headers{six, with(udp, func(h *headers) { h.src[5]++ })}},
+			{"VLAN", []uverbs.FlowSpec{uverbs.FlowEth{
+				Val:  uverbs.FlowEthFilter{DstMAC: to, VLANTag: 0x2005},
+				Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, VLANTag: 0xefff},
+			}}, with(udp, tag), []headers{udp, with(udp, func(h *headers) { h.tag = 0x2006 }), with(udp, func(h *headers) { h.tag = 0x4005 })}},
+			{"IPv4 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
+				Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 1}, Dst: [4]byte{10, 9, 0, 2}}, Mask: uverbs.FlowIPv4Filter{Src: all4, Dst: all4},
+			}}, tcp, []headers{with(tcp, from), with(tcp, dest), six6}},
+			{"IPv4 network", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
+				Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 8}}, Mask: uverbs.FlowIPv4Filter{Src: [4]byte{0xff, 0xff, 0xff, 0xf8}},
+			}}, with(udp, from), []headers{udp, six}},
+			{"IPv4 protocol and TOS", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
+				Val: uverbs.FlowIPv4Filter{Proto: protoTCP, TOS: 0x44}, Mask: uverbs.FlowIPv4Filter{Proto: 0xff, TOS: 0xff},
+			}}, with(tcp, class), []headers{with(udp, class), tcp, with(tcp, func(h *headers) { h.class = 0x46 })}},
+			{"IPv6 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
+				Val: uverbs.FlowIPv6Filter{Src: ip6(1), Dst: ip6(2)}, Mask: uverbs.FlowIPv6Filter{Src: all6, Dst: all6},
+			}}, six, []headers{with(six, from), with(six, dest), udp}},
+			{"IPv6 protocol and class", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
+				Val: uverbs.FlowIPv6Filter{NextHeader: protoTCP, TrafficClass: 0x44}, Mask: uverbs.FlowIPv6Filter{NextHeader: 0xff, TrafficClass: 0xff},
+			}}, with(six6, class), []headers{with(six, class), six6}},
+			{"UDP ports", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{}, uverbs.FlowUDP{
+				Val: uverbs.FlowPortFilter{Src: 1000, Dst: 2000}, Mask: uverbs.FlowPortFilter{Src: 0xffff, Dst: 0xffff},
+			}}, udp, []headers{with(udp, sport), with(udp, dport), tcp, six}},
+			{"TCP port over IPv6", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{}, uverbs.FlowTCP{
+				Val: uverbs.FlowPortFilter{Dst: 2000}, Mask: uverbs.FlowPortFilter{Dst: 0xffff},
+			}}, with(six6, sport), []headers{with(six6, dport), six, tcp}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: c.specs})
+				must(t, err)
+				must(t, b.qp.PostRecv(7, b.mr.SGE(0, 2048)), b.qp.PostRecv(8, b.mr.SGE(4096, 2048)))
+				for _, h := range c.not { // of which one would come first
+					sendFrame(t, a, h.frame())
+				}
+				for i, id := range []uint64{7, 8} {
+					want := c.takes.frame()
+					want[99] = byte(i) + 1
+					sendFrame(t, a, want)
+					if wc := b.want(t, id, uverbs.WCRecv); wc.ByteLen != 100 {
+						t.Errorf("a frame has %d bytes, want 100", wc.ByteLen)
+					}
+					b.holds(t, 4096*i, want)
+				}
+				must(t, flow.Close())
+			})
+		}
+	})
+}
+
+// TestFlowCounters: packets and bytes of a flow are counted, of two flows together, and only of what
+// they take; and once more when other flows use the counters.
+func TestFlowCounters(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "raw packets", "mlx5")
+		testenv.NeedsEthernet(t)
+		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
+		rawReady(t, a)
+		rawReady(t, b)
+		counters, err := b.dev.CreateCounters()
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, counters)
+		h := headers{dst: macOf(t, rig.Netdevs[1]), src: [6]byte{2, 0x60, 0x0d, 9, 9, 9}, from: 1, to: 2, proto: protoUDP, sport: 1000, dport: 2000}
+		counting := func(port uint16) *uverbs.Flow {
+			t.Helper()
+			flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{
+				uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: h.dst}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}, uverbs.FlowIPv4{},
+				uverbs.FlowUDP{Val: uverbs.FlowPortFilter{Dst: port}, Mask: uverbs.FlowPortFilter{Dst: 0xffff}},
+				uverbs.FlowActionCount{Counters: counters},
+			}})
+			must(t, err)
+			return flow
+		}
+		arrive := func(port uint16, n int) {
+			t.Helper()
+			h.dport = port
+			for range n {
+				must(t, b.qp.PostRecv(7, b.mr.SGE(0, 2048)))
+				sendFrame(t, a, h.frame())
+				b.want(t, 7, uverbs.WCRecv)
+			}
+		}
+		var base [2]uint64
+		counted := func(packets uint64) {
+			t.Helper()
+			var v [2]uint64
+			must(t, counters.Read(v[:], false))
+			if v[0]-base[0] != packets || v[1]-base[1] != 100*packets {
+				t.Errorf("%d packets and %d bytes more are counted, want %d and %d", v[0]-base[0], v[1]-base[1], packets, 100*packets)
+			}
+			base = v
+		}
+		first := counting(2000)
+		counted(0)
+		arrive(2000, 3)
+		counted(3)
+		second := counting(3000)
+		arrive(2000, 1)
+		arrive(3000, 2)
+		h.dport = 4000 // for nobody
+		sendFrame(t, a, h.frame())
+		counted(3)
+		if err := counters.Read(make([]uint64, 1), false); err == nil {
+			t.Error("both values fit into one")
+		}
+		must(t, first.Close())
+		arrive(3000, 1)
+		counted(1)
+		must(t, second.Close())
+		third := counting(2000)
+		arrive(2000, 2)
+		counted(2)
+		if err := counters.Close(); err == nil {
+			t.Error("the counters were closed while a flow uses them")
+		}
+		must(t, third.Close())
+	})
+}
