@@ -32,17 +32,21 @@ const (
 	healthSyndrome = 0x3c // irisc_index, synd, ext_synd
 )
 
-// UAR pages follow one another in BAR 0. The first ones overlap the segment and are not given
+// UAR pages follow one another in BAR 0, up to the card's own memory. The first ones overlap the segment and are not given
 // out.
 const (
 	uarPage  = 4096
 	firstUAR = 0x100
 	uarStart = firstUAR * uarPage
-	lastUAR  = BARSize/uarPage - 1
+	lastUAR  = dmStart/uarPage - 1
 )
 
 // ReadBAR answers a load.
 func (d *Device) ReadBAR(_ int, off uint64, p []byte) {
+	if off >= dmStart {
+		d.eng.ReadOwnMemory(off-dmStart, p)
+		return
+	}
 	if off >= uarStart {
 		d.eng.UARRead(uint32(off/uarPage), uint32(off%uarPage), len(p))
 		return
@@ -106,6 +110,10 @@ const healthFatal = 0x01
 
 // WriteBAR takes a store.
 func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
+	if off >= dmStart {
+		d.eng.WriteOwnMemory(off-dmStart, p)
+		return
+	}
 	if off >= uarStart {
 		if !d.deaf.Load() {
 			d.eng.UARWrite(uint32(off/uarPage), uint32(off%uarPage), p)

@@ -37,6 +37,7 @@ var general = []setting{
 	{prm.CapXRC, 1}, {prm.CapUD, 1}, {prm.CapUC, 1}, {prm.CapRC, 1}, {prm.CapLogPageSize, 12},
 	{prm.CapBF, 1}, {prm.CapLogBFRegSize, 9}, {prm.CapMaxWQESizeSQ, 1024}, {prm.CapMaxWQESizeRQ, 512},
 	{prm.CapMaxQPMCG, 240}, {prm.CapLogMaxMCG, 16}, {prm.CapNullMKey, 1}, {prm.CapTerminateMKey, 1}, {prm.CapDumpFillMKey, 1},
+	{prm.CapDeviceMemory, 1},
 	{prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
@@ -89,6 +90,7 @@ func newCaps(mode Mode, index uint8) capSet {
 	}
 	own := []setting{{prm.CapVHCAID, uint64(index) + 1}}
 	add(prm.CapAtomic, atomics)
+	add(prm.CapDevMem, deviceMemory)
 	if mode == IB {
 		add(prm.CapGeneral, general, generalIB, own)
 	} else {

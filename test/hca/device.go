@@ -82,9 +82,10 @@ type Device struct {
 	cmdEQ    uint32          // EQ that command completions go to, 0 if there is none
 	pages    map[uint64]bool // memory that the driver has given to firmware
 	uars     map[uint32]bool
-	uarsFrom uint32          // the lowest number that is given out
-	domains  map[uint32]bool // transport domains
-	counters map[uint32]bool // queue counter sets
+	uarsFrom uint32            // the lowest number that is given out
+	domains  map[uint32]bool   // transport domains
+	counters map[uint32]bool   // queue counter sets
+	dm       map[uint64]uint64 // own memory that was given out: sizes by places
 	nic      nicVPort
 	hvp      hcaVPort
 	roce     [roceAddresses][]byte // as SET_ROCE_ADDRESS gave them
@@ -108,7 +109,7 @@ func New(cfg Config) (*Device, error) {
 	}
 	ec := engine.Config{
 		Name: cfg.Name, Memory: cfg.Memory, Interrupt: cfg.Interrupt, Fabric: cfg.Fabric,
-		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive,
+		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, OwnMemory: dmSize,
 	}
 	if cfg.Trace != nil {
 		ec.Trace = func(e engine.TraceEvent) { cfg.Trace(e.String()) }
@@ -146,6 +147,7 @@ func (d *Device) clear() {
 	d.phase, d.slots, d.issi, d.cmdEQ, d.fatal = phaseReset, 0, 0, 0, false
 	d.caps = newCaps(d.cfg.Mode, d.cfg.Index)
 	d.pages, d.uars, d.domains, d.counters = map[uint64]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
+	d.dm = map[uint64]uint64{}
 	d.regs = map[uint16][]byte{}
 	d.roce = [roceAddresses][]byte{}
 	d.eth.clear()

@@ -27,7 +27,7 @@ func (d *Device) createMKey(c *call) error {
 		}
 	}
 	mode := prm.MKCMode42.Get(x)<<2 | prm.MKCMode10.Get(x)
-	if mode > uint64(engine.ModeKSM) {
+	if mode > uint64(engine.ModeKSM) && mode != uint64(engine.ModeOwn) {
 		return refuse(prm.BadParam, "mkey access_mode", "%d is not modelled", mode)
 	}
 	s := engine.MKeySpec{
@@ -35,6 +35,12 @@ func (d *Device) createMKey(c *call) error {
 		Start: prm.MKCStart.Get(x), Length: prm.MKCLen.Get(x), Length64: prm.MKCLength64.Bool(x),
 		Free: prm.MKCFree.Bool(x), UMREnable: prm.MKCUMREn.Bool(x), RemoteInval: prm.MKCRemoteInv.Bool(x),
 		LogPageSize: uint(prm.MKCLogPage.Get(x)), Entries: prm.MKCTranslations.Int(x),
+	}
+	if s.Mode == engine.ModeOwn {
+		if s.Length64 || !d.inDM(s.Start, s.Length) {
+			return refuse(prm.BadParam, "mkey start_addr", "%#x bytes at %#x were not given out by ALLOC_MEMIC", s.Length, s.Start)
+		}
+		s.Start -= dmStart
 	}
 	for _, right := range mkeyRights {
 		if right.f.Bool(x) {
@@ -68,8 +74,8 @@ func (c *call) translations(s *engine.MKeySpec) error {
 		return nil
 	}
 	list := prm.Record(c.in, prm.PageList, 16*n)
-	if s.Mode == engine.ModePA {
-		return refuse(prm.BadParam, "mkey translations", "%d octowords with physical addresses", n)
+	if s.Mode == engine.ModePA || s.Mode == engine.ModeOwn {
+		return refuse(prm.BadParam, "mkey translations", "%d octowords in mode %d, which has none", n, s.Mode)
 	}
 	if s.Mode == engine.ModeMTT {
 		// The driver may leave the second half of the last octoword out.
@@ -106,7 +112,11 @@ func (d *Device) queryMKey(c *call) error {
 	}
 	x := prm.Record(c.out, prm.MKCtx, prm.MKCSize)
 	prm.MKCFree.PutBool(x, s.Free)
-	prm.MKCMode10.Put(x, uint64(s.Mode))
+	if s.Mode == engine.ModeOwn {
+		s.Start += dmStart
+	}
+	prm.MKCMode10.Put(x, uint64(s.Mode&3))
+	prm.MKCMode42.Put(x, uint64(s.Mode>>2))
 	prm.MKCUMREn.PutBool(x, s.UMREnable)
 	for _, right := range mkeyRights {
 		right.f.PutBool(x, s.Access&right.a != 0)

@@ -58,6 +58,9 @@ func init() {
 		prm.DeallocQCounter:      {run: (*Device).deallocCounter, in: small, out: small, phase: phaseRunning},
 		prm.QueryQCounter:        {run: (*Device).queryCounter, in: 0x100 / 8, out: 0x800 / 8, phase: phaseRunning, noEffect: unfilled},
 
+		prm.AllocMEMIC:   {run: (*Device).allocMEMIC, in: 32, out: small, phase: phaseRunning},
+		prm.DeallocMEMIC: {run: (*Device).deallocMEMIC, in: 32, out: small, phase: phaseRunning},
+
 		// Objects of verbs.
 		prm.CreateEQ:      {run: (*Device).createEQ, in: list, out: small, phase: phaseRunning},
 		prm.DestroyEQ:     {run: (*Device).destroyEQ, in: small, out: small, phase: phaseRunning},

@@ -27,6 +27,7 @@ type Config struct {
 	CQEVersion int                   // CQEVersion is 0 or 1: whether CQEs carry user indexes.
 	Trace      func(TraceEvent)      // Trace takes what happens, if not nil. The lock is held: it must not call back.
 	Receive    func([]byte) []uint32 // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
+	OwnMemory  int                   // OwnMemory is how many bytes of its own the device has.
 	MaxQPs     int                   // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many.
 }
 

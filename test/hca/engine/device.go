@@ -25,6 +25,7 @@ type Device struct {
 	// special are the QPs that are QP0 and QP1 of the port.
 	special map[QPType][]*qp
 	regs    map[uint64]*bfReg
+	own     []byte // the device's own memory
 	fatal   bool
 	rep     report
 }
@@ -56,7 +57,7 @@ func New(cfg Config) (*Device, error) {
 		cfg.MaxQPs = 1 << 14
 	}
 	d := &Device{
-		f: cfg.Fabric, cfg: cfg,
+		f: cfg.Fabric, cfg: cfg, own: make([]byte, cfg.OwnMemory),
 		pds: map[uint32]*pd{}, xrcds: map[uint32]*xrcd{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{},
 		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{},
 		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, special: map[QPType][]*qp{}, regs: map[uint64]*bfReg{},

@@ -20,7 +20,7 @@ func (d *Device) CreateMKey(s MKeySpec) (uint32, error) {
 		return 0, err
 	}
 	defer d.f.mu.Unlock()
-	if s.Mode > ModeKSM {
+	if s.Mode > ModeKSM && s.Mode != ModeOwn {
 		return 0, refuse(BadParam, "MKEY", 0, "access_mode", "mode %d is not modelled", s.Mode)
 	}
 	if s.Access&^rights != 0 {
@@ -35,6 +35,9 @@ func (d *Device) CreateMKey(s MKeySpec) (uint32, error) {
 	}
 	if !s.Length64 && s.Length != 0 && s.Start+s.Length-1 < s.Start {
 		return 0, refuse(BadParam, "MKEY", 0, "len", "%#x from %#x wraps", s.Length, s.Start)
+	}
+	if own := uint64(len(d.own)); s.Mode == ModeOwn && (s.Free || s.UMREnable || s.Length64 || s.Start > own || s.Length > own-s.Start) {
+		return 0, refuse(BadParam, "MKEY", 0, "start_addr", "%#x bytes at %#x of the device's memory, which has %#x", s.Length, s.Start, own)
 	}
 	if !s.Free && !s.Length64 {
 		if err := s.complete(); err != nil {
@@ -70,7 +73,7 @@ func (d *Device) CreateMKey(s MKeySpec) (uint32, error) {
 func (s *MKeySpec) complete() error {
 	var have uint64
 	switch s.Mode {
-	case ModePA:
+	case ModePA, ModeOwn:
 		return nil
 	case ModeMTT:
 		have = uint64(len(s.Pages))<<s.LogPageSize - s.Start&(1<<s.LogPageSize-1)
@@ -148,11 +151,12 @@ func (m *mkey) unbind() {
 	m.under = nil
 }
 
-// extent is memory of the guest that an access goes to. A null extent reads as zeros.
+// extent is memory that an access goes to, the guest's or the device's own. A null extent reads as zeros.
 type extent struct {
 	addr uint64
 	n    int
 	null bool
+	own  bool // addr is a place in the device's memory
 }
 
 // maxExtents is how many pieces an access may fall into: 2 GiB of pages of 4 KiB, doubled.
@@ -197,6 +201,12 @@ func (d *Device) walk(out []extent, key uint32, q *qp, pdn uint32, va, n uint64,
 		return nil, "too many keys behind each other"
 	}
 	s := &m.spec
+	if s.Mode == ModeOwn {
+		if va > s.Length || n > s.Length-va {
+			return nil, hex("outside of the key's range, which has length ", uint32(s.Length))
+		}
+		return append(out, extent{addr: s.Start + va, n: int(n), own: true}), ""
+	}
 	if !s.Length64 && (va < s.Start || va-s.Start > s.Length || n > s.Length-(va-s.Start)) {
 		return nil, hex("outside of the key's range, which has length ", uint32(s.Length))
 	}
@@ -273,7 +283,10 @@ func (d *Device) load(all []extent) ([]byte, error) {
 	out := make([]byte, length(all))
 	at := out
 	for _, e := range all {
-		if !e.null {
+		switch {
+		case e.own:
+			copy(at[:e.n], d.own[e.addr:])
+		case !e.null:
 			if err := d.read(e.addr, at[:e.n]); err != nil {
 				return nil, err
 			}
@@ -287,7 +300,10 @@ func (d *Device) load(all []extent) ([]byte, error) {
 func (d *Device) store(all []extent, data []byte) error {
 	for _, e := range all {
 		k := min(e.n, len(data))
-		if !e.null {
+		switch {
+		case e.own:
+			copy(d.own[e.addr:], data[:k])
+		case !e.null:
 			if err := d.write(e.addr, data[:k]); err != nil {
 				return err
 			}

@@ -43,6 +43,7 @@ const (
 	ModeMTT AccessMode = 1 // a list of pages
 	ModeKLM AccessMode = 2 // a list of (length, key, address)
 	ModeKSM AccessMode = 3 // the same with entries of one size
+	ModeOwn AccessMode = 5 // the device's own memory: Start is a place in it, and addresses begin at 0
 )
 
 // Access is a set of rights. Local read is a right of its own, as in the mkey context.

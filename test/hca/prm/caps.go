@@ -9,6 +9,7 @@ const (
 	CapAtomic    = 0x03
 	CapRoCE      = 0x04
 	CapFlowTable = 0x07
+	CapDevMem    = 0x0f
 )
 
 // cmd_hca_cap_bits.
@@ -42,6 +43,7 @@ var (
 	CapPKeyTableSize      = Field{0x190, 16}
 	CapIBVirt             = Field{0x1a2, 1}
 	CapNICFlowTable       = Field{0x1a6, 1}
+	CapDeviceMemory       = Field{0x1a8, 1}
 	CapLocalCAAckDelay    = Field{0x1ab, 5}
 	CapPortType           = Field{0x1b6, 2}
 	CapNumPorts           = Field{0x1b8, 8}
@@ -117,6 +119,16 @@ var (
 	CapAtomicHostOrder = Field{0x46, 1}
 	CapAtomicOps       = Field{0x90, 16}
 	CapAtomicSizeQP    = Field{0xb0, 16}
+)
+
+// device_mem_cap_bits.
+var (
+	CapMEMIC         = Field{0x00, 1}
+	CapMEMICMinLog   = Field{0x2b, 5}
+	CapMEMICMaxAlign = Field{0x38, 8}
+	CapMEMICStart    = Field{0x40, 64}
+	CapMEMICSize     = Field{0x80, 32}
+	CapMEMICMost     = Field{0xa0, 32}
 )
 
 // per_protocol_networking_offload_caps_bits.

@@ -483,6 +483,17 @@ var (
 	QCLocalAckTimeout = Field{0x300, 32}
 )
 
+// alloc_memic_in_bits, alloc_memic_out_bits and dealloc_memic_in_bits.
+var (
+	MEMICAlign      = Field{0x78, 8}
+	MEMICRangeStart = Field{0x80, 64}
+	MEMICRangeSize  = Field{0xc0, 32}
+	MEMICAllocSize  = Field{0xe0, 32}
+	MEMICAllocated  = Field{0x40, 64}
+	MEMICFreeStart  = Field{0x80, 64}
+	MEMICFreeSize   = Field{0xc0, 32}
+)
+
 // Flow steering: create_flow_table_in_bits and its kin, and tirc, tisc, rqtc.
 var (
 	FTType         = Field{0x80, 8}
