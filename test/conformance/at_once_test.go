@@ -137,7 +137,7 @@ func (a *atOnce) beside(o closer, only string) {
 	defer cancel()
 	group := a.start(ctx, o, a.turns(o, only), 1<<30)
 	time.Sleep(time.Millisecond)
-	const patience = 3 * time.Second
+	const patience = 500 * time.Millisecond
 	begin := time.Now()
 	err := o.Close()
 	for errors.Is(err, syscall.EBUSY) && time.Since(begin) < patience {

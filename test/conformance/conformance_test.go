@@ -247,7 +247,7 @@ func (s *side) want(t *testing.T, id uint64, op uverbs.WCOpcode) uverbs.WC {
 func (s *side) none(t *testing.T) {
 	t.Helper()
 	var wc [1]uverbs.WC
-	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); {
+	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
 		if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
 			t.Fatalf("unexpected completion %+v, %v", wc[0], err)
 		}

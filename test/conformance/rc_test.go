@@ -69,43 +69,53 @@ func TestNoReceive(t *testing.T) {
 	}
 }
 
-// TestPeerState: a peer that is not ready to receive does not answer.
+// TestPeerState: a peer that is not ready to receive does not answer. All are asked before any is
+// waited for, as each takes as long as its retries.
 func TestPeerState(t *testing.T) {
 	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
+	type asked struct {
+		state uverbs.QPState
+		op    uverbs.WROpcode
+		a     *side
+	}
+	var all []asked
 	for _, state := range []uverbs.QPState{uverbs.Reset, uverbs.Init, uverbs.RTR, uverbs.RTS, uverbs.Err} {
 		for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead, uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
-			t.Run(state.String()+"/"+op.String(), func(t *testing.T) {
-				a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
-				rtr, rts := rcSteps(t, b, a)
-				receive := func() { must(t, b.qp.PostRecv(2, b.mr.SGE(0, 8))) }
-				switch state {
-				case uverbs.Reset:
-					must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
-				case uverbs.Init:
-					receive()
-				case uverbs.RTR:
-					receive()
-					rtr()
-				case uverbs.RTS:
-					receive()
-					rtr()
-					rts()
-				case uverbs.Err:
-					must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
-				}
-				end, err := b.qp.Endpoint()
-				must(t, err, a.qp.Connect(t.Context(), end), a.qp.PostSend(operation(op, a, b)))
-				want := uverbs.WCRetryExcErr
-				if state == uverbs.RTR || state == uverbs.RTS {
-					want = uverbs.WCSuccess
-				}
-				if wc := a.next(t); wc.Status != want {
-					t.Errorf("completion: %v, want %v", a.qp.Err(&wc), want)
-				}
-			})
+			a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
+			rtr, rts := rcSteps(t, b, a)
+			receive := func() { must(t, b.qp.PostRecv(2, b.mr.SGE(0, 8))) }
+			switch state {
+			case uverbs.Reset:
+				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+			case uverbs.Init:
+				receive()
+			case uverbs.RTR:
+				receive()
+				rtr()
+			case uverbs.RTS:
+				receive()
+				rtr()
+				rts()
+			case uverbs.Err:
+				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			}
+			end, err := b.qp.Endpoint()
+			must(t, err, a.qp.Connect(t.Context(), end), a.qp.PostSend(operation(op, a, b)))
+			all = append(all, asked{state, op, a})
 		}
+	}
+	for _, c := range all {
+		t.Run(c.state.String()+"/"+c.op.String(), func(t *testing.T) {
+			want := uverbs.WCRetryExcErr
+			if c.state == uverbs.RTR || c.state == uverbs.RTS {
+				want = uverbs.WCSuccess
+			}
+			if wc := c.a.next(t); wc.Status != want {
+				t.Errorf("completion: %v, want %v", c.a.qp.Err(&wc), want)
+			}
+		})
 	}
 }
 
