@@ -55,3 +55,36 @@ next:
 	DECQ   CX
 	JGT    next
 	RET
+
+// func StoreWC(p *uint64, v uint64)
+// The SFENCEs are those of StartWC and FlushWC.
+TEXT ·StoreWC(SB), NOSPLIT|NOFRAME, $0-16
+	MOVQ p+0(FP), DI
+	MOVQ v+8(FP), AX
+	SFENCE
+	MOVQ AX, (DI)
+	SFENCE
+	RET
+
+// func CopyWC(dst, src *[64]byte, n int)
+// As Copy64, between the SFENCEs of StartWC and FlushWC.
+TEXT ·CopyWC(SB), NOSPLIT|NOFRAME, $0-24
+	MOVQ   dst+0(FP), DI
+	MOVQ   src+8(FP), SI
+	MOVQ   n+16(FP), CX
+	SFENCE
+next:
+	MOVOU  (SI), X0
+	MOVOU  16(SI), X1
+	MOVOU  32(SI), X2
+	MOVOU  48(SI), X3
+	MOVOU  X0, (DI)
+	MOVOU  X1, 16(DI)
+	MOVOU  X2, 32(DI)
+	MOVOU  X3, 48(DI)
+	ADDQ   $64, SI
+	ADDQ   $64, DI
+	DECQ   CX
+	JGT    next
+	SFENCE
+	RET

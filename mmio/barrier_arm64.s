@@ -65,3 +65,30 @@ next:
 	SUBS $1, R2
 	BGT  next
 	RET
+
+// func StoreWC(p *uint64, v uint64)
+// The DSBs are those of StartWC and FlushWC.
+TEXT ·StoreWC(SB), NOSPLIT|NOFRAME, $0-16
+	MOVD p+0(FP), R0
+	MOVD v+8(FP), R1
+	DSB  $14
+	MOVD R1, (R0)
+	DSB  $14
+	RET
+
+// func CopyWC(dst, src *[64]byte, n int)
+// As Copy64, between the DSBs of StartWC and FlushWC.
+TEXT ·CopyWC(SB), NOSPLIT|NOFRAME, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVD n+16(FP), R2
+	DSB  $14
+next:
+	VLD1 (R1), [V0.D2, V1.D2, V2.D2, V3.D2]
+	VST1 [V0.D2, V1.D2, V2.D2, V3.D2], (R0)
+	ADD  $64, R1
+	ADD  $64, R0
+	SUBS $1, R2
+	BGT  next
+	DSB  $14
+	RET

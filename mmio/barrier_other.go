@@ -30,3 +30,9 @@ func Load32(p *uint32) uint32 { panic(unsupported) }
 
 // Copy64 panics here: see Supported.
 func Copy64(dst, src *[64]byte, n int) { panic(unsupported) }
+
+// StoreWC panics here: see Supported.
+func StoreWC(p *uint64, v uint64) { panic(unsupported) }
+
+// CopyWC panics here: see Supported.
+func CopyWC(dst, src *[64]byte, n int) { panic(unsupported) }

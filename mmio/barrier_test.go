@@ -37,9 +37,14 @@ func TestStore64(t *testing.T) {
 		}
 		var v uint64
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8), want[off:])
-		Store64((*uint64)(unsafe.Pointer(&mem[off])), v)
-		if !bytes.Equal(want, mem) {
-			t.Fatalf("store to offset %d (-want +got):\n%s", off, cmp.Diff(want, mem))
+		for _, store := range []func(*uint64, uint64){Store64, StoreWC} {
+			for i := range 8 {
+				mem[off+i] = 0xdd
+			}
+			store((*uint64)(unsafe.Pointer(&mem[off])), v)
+			if !bytes.Equal(want, mem) {
+				t.Fatalf("store to offset %d (-want +got):\n%s", off, cmp.Diff(want, mem))
+			}
 		}
 	}
 }
@@ -68,15 +73,17 @@ func TestCopy64(t *testing.T) {
 	}
 	for to := 0; to+64 <= size; to += 64 {
 		for _, from := range []int{0, 8, 16, 24, 32, 40, 48, 56, 64, size - 72, size - 64} {
-			for i := range dst {
-				dst[i] = 0xee
-			}
-			want := bytes.Clone(dst)
-			n := min(4, (size-to)/64, (size-from)/64)
-			copy(want[to:to+n*64], src[from:])
-			Copy64((*[64]byte)(dst[to:]), (*[64]byte)(src[from:]), n)
-			if !bytes.Equal(want, dst) {
-				t.Fatalf("copy from %d to %d (-want +got):\n%s", from, to, cmp.Diff(want, dst))
+			for _, copies := range []func(dst, src *[64]byte, n int){Copy64, CopyWC} {
+				for i := range dst {
+					dst[i] = 0xee
+				}
+				want := bytes.Clone(dst)
+				n := min(4, (size-to)/64, (size-from)/64)
+				copy(want[to:to+n*64], src[from:])
+				copies((*[64]byte)(dst[to:]), (*[64]byte)(src[from:]), n)
+				if !bytes.Equal(want, dst) {
+					t.Fatalf("copy from %d to %d (-want +got):\n%s", from, to, cmp.Diff(want, dst))
+				}
 			}
 		}
 	}
@@ -142,6 +149,8 @@ func TestStoresDoNotAllocate(t *testing.T) {
 		StartWC()
 		Copy64(dst, &src, 1)
 		FlushWC()
+		StoreWC(p, 2)
+		CopyWC(dst, &src, 1)
 		FromDevice()
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)

@@ -19,8 +19,9 @@
 // exactly the stores that were asked for, so sync/atomic is out (its store is a
 // locked read-modify-write on amd64), and the order between ordinary memory and
 // registers is a matter of barriers that Go does not have. Those are [ToDevice],
-// [FromDevice], [StartWC] and [FlushWC], with the stores [Store64] and [Copy64],
-// in assembly for amd64 and arm64, except for those that are no instruction. Elsewhere [Supported] is false, the package
+// [FromDevice], [StartWC] and [FlushWC], with the stores [Store64] and [Copy64], and
+// [StoreWC] and [CopyWC], which are a store between those two, in assembly for amd64 and
+// arm64, except for those that are no instruction. Elsewhere [Supported] is false, the package
 // compiles, and a driver for real hardware must refuse to open its device.
 //
 // What goroutines of the program share beside a ring is for [Lock], [Word] and Index: they

@@ -23,6 +23,8 @@ func TestSupported(t *testing.T) {
 	for name, f := range map[string]func(){
 		"ToDevice": ToDevice, "FromDevice": FromDevice, "StartWC": StartWC, "FlushWC": FlushWC,
 		"Store64": func() { Store64(new(uint64), 1) },
+		"StoreWC": func() { StoreWC(new(uint64), 1) },
+		"CopyWC":  func() { CopyWC(new([64]byte), new([64]byte), 1) },
 		"Copy64":  func() { Copy64(new([64]byte), new([64]byte), 1) },
 	} {
 		func() {

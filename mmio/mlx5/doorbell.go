@@ -40,25 +40,25 @@ func (q *SendQueue) Publish() {
 		r.mu.Lock()
 	}
 	// 3. The record is there before the register is written. Pairs with the device's read of
-	// the record when it sees the register.
-	mmio.StartWC()
+	// the record when it sees the register. StoreWC and CopyWC begin with that (StartWC).
 	reg, wqe := unsafe.Add(r.base, r.half), q.block(q.last)
 	blocks, left := q.next-q.last, q.mask+1-q.last&q.mask // left before the ring's end
 	// 4. A small WQE goes along with the doorbell (BlueFlame), which saves the device a read.
 	// A larger one, or one of several, is announced by its first 8 bytes.
 	size := uintptr(get8(wqe, ctrlSizeByte)&ctrlSizeMask) * octoSize
+	// 5. What was written leaves the write-combining buffer now, and not some time, and
+	// before anything else is written to the other half: StoreWC and CopyWC end with that (FlushWC).
 	switch {
 	case n != 1 || size <= octoSize || size > r.halfSize:
-		mmio.Store64((*uint64)(reg), *(*uint64)(wqe))
+		mmio.StoreWC((*uint64)(reg), *(*uint64)(wqe))
 	case blocks <= left:
-		mmio.Copy64((*[blockSize]byte)(reg), (*[blockSize]byte)(wqe), int(blocks))
+		mmio.CopyWC((*[blockSize]byte)(reg), (*[blockSize]byte)(wqe), int(blocks))
 	default:
+		mmio.StartWC()
 		mmio.Copy64((*[blockSize]byte)(reg), (*[blockSize]byte)(wqe), int(left))
 		mmio.Copy64((*[blockSize]byte)(unsafe.Add(reg, left*blockSize)), (*[blockSize]byte)(q.ring), int(blocks-left))
+		mmio.FlushWC()
 	}
-	// 5. What was written leaves the write-combining buffer now, and not some time, and
-	// before anything else is written to the other half.
-	mmio.FlushWC()
 	// 6. The other half is next: the device may still be at this one.
 	r.half ^= r.halfSize
 	if r.shared {
@@ -82,12 +82,10 @@ func (q *CompQueue) ringArm(word uint32) {
 	// 1. The record has the request before the register is written: the device reads it
 	// there if it was busy.
 	q.rec.set(recArm, word)
-	// 2. The record is there before the register is written.
-	mmio.StartWC()
+	// 2. The record is there before the register is written (StartWC).
 	// 3. The register gets the same and the number of the CQ, in one store.
-	mmio.Store64(q.doorbell, bits.ReverseBytes64(uint64(word)<<32|uint64(q.number)))
-	// 4. It is on its way before the caller looks at the queue once more.
-	mmio.FlushWC()
+	// 4. It is on its way before the caller looks at the queue once more (FlushWC).
+	mmio.StoreWC(q.doorbell, bits.ReverseBytes64(uint64(word)<<32|uint64(q.number)))
 }
 
 // ringIndex tells the device how far completions were read.

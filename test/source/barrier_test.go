@@ -96,7 +96,8 @@ func TestBarrierInstructions(t *testing.T) {
 		"amd64": {
 			"mmio.StartWC": {`^SFENCE`},
 			"mmio.FlushWC": {`^SFENCE`},
-			"mmio.Store64": {`^MOVQ AX, 0\(DI\)`},
+			"mmio.StoreWC": {`^SFENCE`, `^MOVQ AX, 0\(DI\)`, `^SFENCE`, `^RET`},
+			"mmio.CopyWC":  {`^SFENCE`, `^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`, `^JG`, `^SFENCE`, `^RET`},
 			// Where an index of a ring is stored: a load that is atomic for the compiler, and a store.
 			"uverbs.(*QP).publishRxe": {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`, `^CALL`},
 			"uverbs.(*CQ).Poll":       {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`},
@@ -107,7 +108,8 @@ func TestBarrierInstructions(t *testing.T) {
 			"mmio.FromDevice": {`^DMB \$1`},
 			"mmio.StartWC":    {`^DSB \$14`},
 			"mmio.FlushWC":    {`^DSB \$14`},
-			"mmio.Store64":    {`^MOVD R1, \(R0\)`},
+			"mmio.StoreWC":    {`^DSB \$14`, `^MOVD R1, \(R0\)`, `^DSB \$14`, `^RET`},
+			"mmio.CopyWC":     {`^DSB \$14`, `^VST1 \[V0.D2, V1.D2, V2.D2, V3.D2\], \(R0\)`, `^BGT`, `^DSB \$14`, `^RET`},
 			"mmio.Copy64":     {`^VST1 \[V0.D2, V1.D2, V2.D2, V3.D2\], \(R0\)`},
 		},
 	} {
@@ -147,11 +149,23 @@ const (
 	recordStore = `^` + recordMark + `MOV[A-Z]* [A-Z0-9]+, \S*\((SI|DI|[A-D]X|R[0-9]+)\)$`
 )
 
-// doorbells are the functions that write to a register of the device, with what they must do in which order.
-var doorbells = map[string][]string{
-	"mmio/mlx5.(*SendQueue).Publish": {callOf + `(` + toDevice + `)`, recordStore, callOf + "mmio.StartWC", callOf + "(mmio.Store64|mmio.Copy64)",
-		callOf + "mmio.FlushWC"},
-	"mmio/mlx5.(*CompQueue).ringArm": {recordStore, callOf + "mmio.StartWC", callOf + "mmio.Store64", callOf + "mmio.FlushWC"},
+// fenced are calls that begin with StartWC and end with FlushWC.
+const fenced = callOf + "mmio.(StoreWC|CopyWC)"
+
+// copied writes to a register of the device without a barrier, as does what toRegister finds.
+const (
+	copied     = callOf + "mmio.Copy64"
+	toRegister = callOf + "mmio.(Store64|Copy64)"
+)
+
+// doorbells are the functions that write to a register of the device, with what they must do in which
+// order, on each way through them.
+var doorbells = map[string][][]string{
+	"mmio/mlx5.(*SendQueue).Publish": {
+		{callOf + `(` + toDevice + `)`, recordStore, fenced},
+		{callOf + `(` + toDevice + `)`, recordStore, callOf + "mmio.StartWC", copied, copied, callOf + "mmio.FlushWC"},
+	},
+	"mmio/mlx5.(*CompQueue).ringArm": {{recordStore, fenced}},
 }
 
 // others are the doorbells that are a record alone. They are inlined, so that these are the
@@ -167,33 +181,57 @@ var others = map[string]string{
 // QPs share is taken before and given back behind.
 func checkDoorbells(t *testing.T, arch string, all map[string]function) {
 	t.Helper()
-	for name, steps := range doorbells {
+	for name, ways := range doorbells {
 		f, ok := all[name]
 		if !ok {
 			t.Errorf("%s is not in the program", name)
 			continue
 		}
-		first, at := -1, 0
-		for _, step := range steps {
-			i := f.index(at, step)
-			if i < 0 {
-				t.Errorf("%s has no %s behind what comes before it:\n%s", name, step, strings.Join(f, "\n"))
-				break
+		bare := 0
+		for _, steps := range ways {
+			checkSteps(t, arch, name, f, steps)
+			for _, step := range steps {
+				if step == copied {
+					bare++
+				}
 			}
-			if strings.Contains(step, "StartWC") {
-				first = i
-			}
-			at = i + 1
 		}
-		if first >= 0 && function(f[first:at]).has(locked[arch]) {
-			t.Errorf("%s has a locked operation where it writes to the device:\n%s", name, strings.Join(f, "\n"))
+		n := 0
+		for at := f.index(0, toRegister); at >= 0; at = f.index(at+1, toRegister) {
+			n++
 		}
-		// A record that is stored behind the barrier would be seen by a device that has looked already.
-		if first >= 0 && f.index(first, recordStore) >= 0 {
-			t.Errorf("%s stores the record behind StartWC:\n%s", name, strings.Join(f, "\n"))
+		if n != bare {
+			t.Errorf("%s writes to the device %d times without a barrier of the call's own, want %d:\n%s", name, n, bare, strings.Join(f, "\n"))
 		}
 	}
 	checkRecords(t, all)
+}
+
+// checkSteps checks one way through a doorbell.
+func checkSteps(t *testing.T, arch, name string, f function, steps []string) {
+	t.Helper()
+	first, at := -1, 0
+	for _, step := range steps {
+		i := f.index(at, step)
+		if i < 0 {
+			t.Errorf("%s has no %s behind what comes before it:\n%s", name, step, strings.Join(f, "\n"))
+			break
+		}
+		if first < 0 && (step == fenced || strings.Contains(step, "StartWC")) {
+			first = i
+		}
+		at = i + 1
+	}
+	if first < 0 {
+		return
+	}
+	if function(f[first:at]).has(locked[arch]) {
+		t.Errorf("%s has a locked operation where it writes to the device:\n%s", name, strings.Join(f, "\n"))
+	}
+	// A record that is stored behind the barrier would be seen by a device that has looked already.
+	if f.index(first, recordStore) >= 0 {
+		t.Errorf("%s stores the record behind the barrier:\n%s", name, strings.Join(f, "\n"))
+	}
 }
 
 // stored matches an instruction that stores to memory other than the stack; reading ones that look
