@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // perfReport is what "verbs perf --json" prints, as far as it is looked at.
@@ -284,14 +285,31 @@ func TestPerfOptions(t *testing.T) {
 	})
 }
 
+// longestMessage returns the length of the longest message of the first device, in bytes. That of rxe
+// depends on the kernel.
+func longestMessage(t *testing.T) int {
+	t.Helper()
+	dev, err := uverbs.Open(dev0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	attr, err := dev.QueryPort(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(attr.MaxMsgSize)
+}
+
 // TestPerfRefused: what cannot be is refused with what can.
 func TestPerfRefused(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "limits of rxe", "rxe")
 	_, port := perfServe(t)
+	most := longestMessage(t)
 	for _, c := range []struct{ test, options, want string }{
 		{"send-lat", "-s 0", "--size is 0, allowed: 1 to"},
-		{"send-lat", "-s 8388609", "--size is 8388609, allowed: 1 to 8388608, max_msg_sz of rxe0"},
+		{"send-lat", fmt.Sprint("-s ", most+1), fmt.Sprintf("--size is %d, allowed: 1 to %d", most+1, most)},
 		{"send-bw", "-t ud", "--size is 65536, allowed: 1 to 1024, the MTU of rxe0"},
 		{"read-lat", "-t ud", "read-lat needs a connection, which ud has not: --type is ud, allowed: rc"},
 		{"send-bw", "-I 60000", "--inline is 60000, allowed on rxe0: 0 to 512 bytes"},
