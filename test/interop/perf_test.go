@@ -327,7 +327,7 @@ func TestPerfRefused(t *testing.T) {
 		{"send-bw", "--dmabuf " + os.Getenv(VerbsEnv), "--dmabuf: "},
 	} {
 		out, err := perf(t, port, c.test, strings.Fields(c.options)...)
-		if err == nil || !strings.Contains(out, c.want) {
+		if err == nil || !strings.Contains(out, c.want) || strings.Contains(out, "is gone") {
 			t.Errorf("%s %s: %v, want %q\n%s", c.test, c.options, err, c.want, out)
 		}
 	}

@@ -71,8 +71,9 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 	defer cl.conn.start()()
 	err = Pinned(cl.Local.CPU, func() error { return cl.play(ctx) })
 	if err != nil {
+		cause := because(ctx, err) // before the server hears of it, and hangs up
 		cl.conn.fail(err)
-		return nil, because(ctx, err)
+		return nil, cause
 	}
 	return &cl.report, nil
 }

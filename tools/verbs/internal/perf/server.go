@@ -87,11 +87,12 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, name string) (what st
 	defer se.start()()
 	err = Pinned(s.Local.CPU, func() error { return se.play(ctx) })
 	if err != nil && !errors.Is(err, errBye) {
+		cause := because(ctx, err) // before the client hears of it, and hangs up
 		var told *PeerError
 		if !errors.As(context.Cause(ctx), &told) {
 			se.fail(err)
 		}
-		return "", because(ctx, err)
+		return "", cause
 	}
 	return se.what, nil
 }
