@@ -83,7 +83,7 @@ type End struct {
 	empty   int // fruitless polls
 	turns   int // of a loop
 	pace    pace
-	armed   bool
+	armed   [2]*uverbs.CQ // the queues that the next wait for an event is for
 	timer   *time.Timer
 	expired *atomic.Bool // the test's time is over
 

@@ -2,13 +2,16 @@ package perf
 
 import (
 	"context"
+	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.MainFor(m, nil)) }
@@ -97,6 +100,35 @@ func TestVerify(t *testing.T) {
 				t.Errorf("a wrong bit: error is %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestArmed: before a wait for one queue's event that queue is armed, whichever was armed before and
+// was found to have a completion by polling.
+func TestArmed(t *testing.T) {
+	testenv.Guest(t)
+	dev, port, err := OpenDevice(Local{}, netip.MustParseAddr(serverAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	config := Default(Send, Lat)
+	config.Events = true
+	e, err := NewEnd(dev, port, config, Local{GID: Auto, CPU: Auto}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	e.ctx, e.waiting = ctx, ctx
+	for _, cqs := range [][2]*uverbs.CQ{{e.RecvCQ}, {e.SendCQ}, {e.SendCQ, e.RecvCQ}, {e.RecvCQ, e.SendCQ}, {e.RecvCQ}} {
+		if err := e.sleep(cqs[0], cqs[1]); err != nil { // no event ever comes
+			t.Fatalf("it waits for a queue that is not armed: %v", err)
+		}
+	}
+	if err := e.sleep(e.RecvCQ, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it does not wait for a queue that is armed: %v", err)
 	}
 }
 

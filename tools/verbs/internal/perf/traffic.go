@@ -198,7 +198,7 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	if e.peerHas.Load() != 0 {
 		wake()
 	}
-	e.armed, e.empty = false, 0
+	e.armed, e.empty = [2]*uverbs.CQ{}, 0
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
@@ -302,14 +302,16 @@ func (e *End) breathe() error {
 	return nil
 }
 
-// sleep arms completion queues the first time, and sleeps the second.
+// sleep arms completion queues the first time, and sleeps the second. They must be the same then: a
+// completion that came before its queue was armed raises no event, and whoever has found it by
+// polling may wait for another queue next.
 func (e *End) sleep(a, b *uverbs.CQ) error {
 	if e.peerHas.Load() != 0 { // nobody may wake us
 		time.Sleep(time.Millisecond)
 		return e.breathe()
 	}
-	if !e.armed {
-		e.armed = true
+	if want := [2]*uverbs.CQ{a, b}; e.armed != want {
+		e.armed = want
 		if b != nil {
 			if err := b.Notify(); err != nil {
 				return err
@@ -317,7 +319,7 @@ func (e *End) sleep(a, b *uverbs.CQ) error {
 		}
 		return a.Notify()
 	}
-	e.armed = false
+	e.armed = [2]*uverbs.CQ{}
 	_, err := e.Channel.Wait(e.waiting)
 	if e.ctx.Err() != nil {
 		return context.Cause(e.ctx)
