@@ -228,15 +228,15 @@ func (o *perfOptions) run(cmd *cobra.Command, host string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.config.Name(), err)
 	}
-	if o.plot != "" {
-		if err := o.draw(format, append([]plot.Named{{Report: report}}, old...)); err != nil {
-			return err
-		}
-	}
 	if o.json {
-		return printJSON(out, report)
+		err = printJSON(out, report)
+	} else {
+		err = table.err
 	}
-	return table.err
+	if o.plot != "" { // what was measured is not lost if that fails
+		err = errors.Join(err, o.draw(format, append([]plot.Named{{Report: report}}, old...)))
+	}
+	return err
 }
 
 // picture looks at what is to be drawn, before anything is measured for it.
@@ -249,6 +249,11 @@ func (o *perfOptions) picture() (format string, old []plot.Named, err error) {
 	}
 	if format, err = plot.Format(o.plot); err != nil {
 		return "", nil, err
+	}
+	if dir, err := os.Stat(filepath.Dir(o.plot)); err != nil {
+		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in a directory that is there: %w", o.plot, err)
+	} else if !dir.IsDir() {
+		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in a directory, and %s is none", o.plot, dir.Name())
 	}
 	for _, name := range o.over {
 		f, err := os.Open(name)

@@ -34,6 +34,8 @@ func TestPerfFlags(t *testing.T) {
 		{"write-lat h --dmabuf x", "--dmabuf: the memory is not the program's to look at"},
 		{"send-lat h --dmabuf x --huge-pages", "--dmabuf and --huge-pages exclude each other"},
 		{"send-lat h --plot a.gif", `--plot is "a.gif", allowed: a file whose name ends in .svg or .png`},
+		{"send-lat h --plot " + dir + "/none/a.svg", "allowed: a file in a directory that is there: "},
+		{"send-lat h --plot " + lat + "/a.svg", "allowed: a file in a directory"},
 		{"send-lat h --overlay " + lat, "--overlay needs --plot"},
 		{"send-lat h --plot a.svg --overlay " + dir + "/none", "--overlay: open"},
 		{"send-lat h --plot a.svg --overlay " + empty, "empty.json: the result of size 2 has no lat in it"},
