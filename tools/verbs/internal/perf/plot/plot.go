@@ -48,6 +48,9 @@ func Check(reports ...Named) error {
 	first := reports[0].Report.Config
 	for _, r := range reports {
 		c := r.Report.Config
+		if c.Metric != perf.Lat && c.Metric != perf.BW {
+			return fmt.Errorf("%s: metric is %q, allowed: %s, %s", r.Name, c.Metric, perf.Lat, perf.BW)
+		}
 		if c.Metric != first.Metric {
 			return fmt.Errorf("%s measures %s, and %s is about %s: they have no axis in common", r.Name, r.Report.Test, reports[0].Report.Test, first.Metric)
 		}
@@ -55,6 +58,37 @@ func Check(reports ...Named) error {
 			if c.Metric == perf.Lat && (s.Latency == nil || len(s.Latency.Histogram) == 0) || c.Metric == perf.BW && s.Bandwidth == nil || s.Size < 1 {
 				return fmt.Errorf("%s: the result of size %d has no %s in it", r.Name, s.Size, c.Metric)
 			}
+			if err := checkFigures(s); err != nil {
+				return fmt.Errorf("%s: the result of size %d: %w", r.Name, s.Size, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkFigures refuses what no test measures, as a file may have it.
+func checkFigures(s perf.Size) error {
+	const most = 1e15 // of µs and of MiB/s
+	figures := map[string]float64{}
+	if s.Bandwidth != nil {
+		figures["mib_per_s"] = s.Bandwidth.MiBPerSecond
+	}
+	if l := s.Latency; l != nil {
+		figures = map[string]float64{"min_us": l.Min, "median_us": l.Median, "p99_us": l.P99, "p99_9_us": l.P999, "max_us": l.Max}
+		n := 0
+		for _, b := range l.Histogram {
+			if b.Count < 1 || b.Count > l.Samples-n {
+				return fmt.Errorf("a bin of the histogram has count %d, allowed: 1 and more, %d in all", b.Count, l.Samples)
+			}
+			n += b.Count
+		}
+		if n != l.Samples {
+			return fmt.Errorf("samples is %d, and the histogram has %d", l.Samples, n)
+		}
+	}
+	for name, v := range figures {
+		if !(v >= 0 && v <= most) {
+			return fmt.Errorf("%s is %g, allowed: 0 to %g", name, v, most)
 		}
 	}
 	return nil

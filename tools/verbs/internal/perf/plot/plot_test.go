@@ -135,6 +135,28 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// TestFigures: a file with figures that no test has measured is refused, by the field that is wrong.
+func TestFigures(t *testing.T) {
+	for want, text := range map[string]string{
+		`metric is "jitter", allowed: lat, bw`:          `{"metric":"jitter"},"results":[{"size":2}]`,
+		"histogram has count 1, allowed: 1 and more, 0": `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":0,"histogram":[{"count":1}]}}]`,
+		"histogram has count 5":                         `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":5}]}}]`,
+		"histogram has count -5":                        `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":-5}]}}]`,
+		"samples is 2, and the histogram has 1":         `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":2,"histogram":[{"count":1}]}}]`,
+		"p99_us is 1e+300, allowed: 0 to 1e+15":         `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"p99_us":1e300,"histogram":[{"count":1}]}}]`,
+		"mib_per_s is -1, allowed: 0 to":                `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":-1}}]`,
+		"mib_per_s is 1.79":                             `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1.7976931348623157e308}}]`,
+	} {
+		r, err := perf.ReadReport(strings.NewReader(`{"version":1,"config":` + text + "}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Check(Named{"old.json", r}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "old.json") {
+			t.Errorf("error is %v, want %q", err, want)
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	empty := one(perf.Send, perf.Lat)
 	empty.Results[0].Latency = nil
