@@ -265,8 +265,30 @@ func (e *perftestEnd) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := e.surplus(); err != nil {
+		return err
+	}
 	e.tell(reports)
 	return e.part()
+}
+
+// surplus refuses more messages than were expected: the peer counts others, or sends for a time.
+// Those of the end may have come when nobody looked for them any more.
+func (e *perftestEnd) surplus() error {
+	if e.test.Op != perftest.Send || e.test.Latency {
+		return nil
+	}
+	n, err := e.end.RecvCQ.Poll(make([]uverbs.WC, 1))
+	if err != nil {
+		return err
+	}
+	want := int64(e.test.Iterations * e.test.QPs)
+	for i, run := range e.runs {
+		if run.Received > want || n > 0 && i == len(e.runs)-1 {
+			return fmt.Errorf("more messages have come than the %d of %d bytes that were expected: it must run %s", want, e.test.Sizes[i], e.session.Command())
+		}
+	}
+	return nil
 }
 
 // Open implements perftest.Engine.

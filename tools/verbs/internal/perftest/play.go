@@ -176,7 +176,7 @@ func (p *play) size(ctx context.Context, size int) (err error) {
 	}
 	p.begun = true
 	if p.mine, err = p.run(ctx, size); err != nil {
-		return fmt.Errorf("size %d: %w; the peer must run %s", size, err, t.command(p.s.cm))
+		return fmt.Errorf("size %d: %w; the peer must run %s", size, err, p.s.Command())
 	}
 	after := t.Sweep && !t.Latency && (t.Op == Send || t.Both)
 	if after && t.Op != Send {
@@ -231,7 +231,7 @@ func (p *play) report(ctx context.Context, size int) error {
 		}
 		n := p.s.Test.Iterations * len(p.s.mine)
 		if r.Size != uint64(size) || r.Iterations != uint64(n) {
-			return fmt.Errorf("the peer has run %d messages of %d bytes, and this side expected %d of %d: it must run %s", r.Iterations, r.Size, n, size, p.s.Test.command(p.s.cm))
+			return fmt.Errorf("the peer has run %d messages of %d bytes, and this side expected %d of %d: it must run %s", r.Iterations, r.Size, n, size, p.s.Command())
 		}
 		p.theirs = append(p.theirs, r)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -96,17 +97,27 @@ func (s *Session) swap(ctx context.Context, d time.Duration, what string, write,
 
 // explain says what is probably wrong.
 func (s *Session) explain(err error) error {
-	lost := errors.Is(err, errGone) || errors.Is(err, errSilent) || errors.Is(err, io.EOF)
+	lost := errors.Is(err, errGone) || errors.Is(err, errSilent) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
 	case lost && s.Version == "":
 		return fmt.Errorf("%w: expected the version of a perftest program", err)
-	case mayNegotiate(s.Version) && s.remote == nil:
+	case atLeast(s.Version, negotiates) && !atLeast(s.Version, validates) && s.remote == nil:
 		return fmt.Errorf("%w: the peer is perftest %s, and the first programs of version %.2f exchange parameters with everybody, "+
 			"in a struct whose size depends on how they were built: use an older one, or 6.29", err, s.Version, negotiates)
 	case lost:
-		return fmt.Errorf("%w: it must run %s", err, s.Test.command(s.cm))
+		return fmt.Errorf("%w: it must run %s", err, s.Command())
 	}
 	return err
+}
+
+// Command is what the peer must run, with the options that are not known here and of which it says
+// nothing, or nothing in time.
+func (s *Session) Command() string {
+	without := ", without -D"
+	if atLeast(s.Version, validates) {
+		without += " and --data_validation"
+	}
+	return s.Test.command(s.cm) + without
 }
 
 // bytes exchanges a message of fixed length.
@@ -197,7 +208,10 @@ func (s *Session) all(ctx context.Context, what string) error {
 		}
 		if i < len(s.remote) && (r.QPN != s.remote[i].QPN || r.Addr != s.remote[i].Addr) {
 			return fmt.Errorf("the peer is at another point of the test: got the record of QP %#x, expected that of %#x: it must run %s",
-				r.QPN, s.remote[i].QPN, s.Test.command(s.cm))
+				r.QPN, s.remote[i].QPN, s.Command())
+		}
+		if r.SRQN != 0 {
+			return fmt.Errorf("exchange of %s with perftest: %w: it must run %s", what, errSRQ, s.Command())
 		}
 		remote = append(remote, r)
 	}

@@ -23,6 +23,7 @@ const DefaultPort = 18515
 const (
 	oldest     = 5.70 // perftest itself speaks to no older one
 	negotiates = 6.28 // has a struct of parameters, whose layout depends on how it was built
+	validates  = 6.29 // can compare data
 	versionLen = 16   // MAX_VERSION, perftest_parameters.h
 )
 
@@ -39,10 +40,10 @@ func checkVersion(b []byte) (string, error) {
 	return text, nil
 }
 
-// mayNegotiate reports whether a version may insist on the exchange of parameters.
-func mayNegotiate(version string) bool {
+// atLeast reports whether a version is this one, or newer.
+func atLeast(version string, this float64) bool {
 	v, err := strconv.ParseFloat(version, 64)
-	return err == nil && v >= negotiates
+	return err == nil && v >= this
 }
 
 // Forms of a record on a TCP connection, by length (KEY_MSG_SIZE, perftest_communication.h).
@@ -51,6 +52,7 @@ const (
 	textGIDLen     = 108 // with GID
 	binaryLen      = 56  // of a SEND: struct pingpong_dest, perftest_resources.h
 	binaryDVLen    = 64  // the same of 6.29 and newer, with a second address
+	binaryAddr2    = 32  // where that is; it is 0 unless data is validated
 	reportFieldLen = 8
 )
 
@@ -72,6 +74,9 @@ type Record struct {
 
 // ErrValidates says that the peer wants data to be compared.
 var ErrValidates = errors.New("the peer runs with --data_validation, which is not spoken here")
+
+// errSRQ says that the peer's queue pairs share receives in a way that needs to be known.
+var errSRQ = errors.New("the peer runs with -c XRC or -c DC, which are not spoken here")
 
 // text returns the record as it is sent on a TCP connection.
 func (r *Record) text(gid bool) []byte {
@@ -169,6 +174,9 @@ func parseBinary(b []byte) (r Record, err error) {
 		return r, fmt.Errorf("got a message of %d bytes, expected a record of perftest, %d bytes, or %d of version 6.29 and newer", len(b), binaryLen, binaryDVLen)
 	}
 	be := binary.BigEndian
+	if tail > 0 && be.Uint64(b[binaryAddr2:]) != 0 {
+		return r, ErrValidates
+	}
 	for _, f := range []struct {
 		name string
 		at   int

@@ -64,7 +64,8 @@ func TestRecordText(t *testing.T) {
 	}
 }
 
-// TestRecordBinary compares with what perftest sends; 6.29 has another address in the middle.
+// TestRecordBinary compares with what perftest sends; 6.29 has another address in the middle,
+// which is 0 unless it compares data.
 func TestRecordBinary(t *testing.T) {
 	r := Record{LID: 0x1f, OutReads: 0x80, QPN: 0x12, PSN: 0x96222b, RKey: 0x36f, Addr: 0x55c2077cd000, GID: someGID, SRQN: 7, GIDIndex: 1}
 	want := "\x00\x00\x00\x1f\x00\x00\x00\x80\x00\x00\x00\x12\x00\x96\x22\x2b\x00\x00\x03\x6f\x00\x00\x00\x00\x00\x00\x55\xc2\x07\x7c\xd0\x00" +
@@ -73,15 +74,17 @@ func TestRecordBinary(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("%q, expected %q", got, want)
 	}
-	for _, b := range [][]byte{got, append(append(bytes.Clone(got[:32]), 1, 2, 3, 4, 5, 6, 7, 8), got[32:]...)} {
+	for _, b := range [][]byte{got, append(append(bytes.Clone(got[:32]), make([]byte, 8)...), got[32:]...)} {
 		if back, err := parseBinary(b); err != nil || back != r {
 			t.Errorf("%+v, expected %+v (%v)", back, r, err)
 		}
 	}
+	validating := append(append(bytes.Clone(got[:32]), 1, 2, 3, 4, 5, 6, 7, 8), got[32:]...)
 	for _, c := range []struct {
 		b    []byte
 		want string
 	}{
+		{validating, "the peer runs with --data_validation"},
 		{got[:55], "got a message of 55 bytes, expected a record of perftest, 56 bytes"},
 		{append([]byte{1}, got[1:]...), "LID 0x100001f, expected up to 0xffff"},
 		{append(append(bytes.Clone(got[:8]), 1), got[9:]...), "QP number 0x1000012, expected up to 0xffffff"},
@@ -96,8 +99,8 @@ func TestRecordBinary(t *testing.T) {
 func TestVersions(t *testing.T) {
 	pad := func(s string) []byte { return append([]byte(s), make([]byte, versionLen-len(s))...) }
 	for v, negotiating := range map[string]bool{"5.70": false, "6.06": false, "6.24": false, "6.27": false, "6.28": true, "6.29": true, "7.0": true} {
-		if got, err := checkVersion(pad(v)); got != v || err != nil || mayNegotiate(v) != negotiating {
-			t.Errorf("%s: %q, %v, negotiates: %v", v, got, err, mayNegotiate(v))
+		if got, err := checkVersion(pad(v)); got != v || err != nil || atLeast(v, negotiates) != negotiating {
+			t.Errorf("%s: %q, %v, negotiates: %v", v, got, err, atLeast(v, negotiates))
 		}
 	}
 	for given, want := range map[string]string{
@@ -239,6 +242,9 @@ func TestBadPeers(t *testing.T) {
 		"record":       {true, sendLat, []string{version, numbers, "3\x00", strings.Repeat("x", textGIDLen)}, "expected a record of perftest"},
 		"no GID":       {false, sendLat, []string{version, numbers, "3\x00", string((&Record{QPN: 2}).text(false))}, "exchange of records after connecting with perftest: the peer is silent"},
 		"validating":   {true, sendLat, []string{version, numbers, "3\x00", record[:50] + "0000561643bcb000:" + record[50:]}, "--data_validation"},
+		"XRC":          {true, sendLat, []string{version, numbers, "3\x00", string((&Record{QPN: 2, GID: someGID, SRQN: 7}).text(true))}, "the peer runs with -c XRC or -c DC, which are not spoken here: it must run ib_send_lat -c RC -n 5 -s 64"},
+		"6.29 is gone": {false, sendLat, []string{"6.29" + version[4:], numbers, "3\x00", "end"}, "it must run ib_send_lat -c RC -n 5 -s 64, without -D and --data_validation"},
+		"reset":        {false, sendLat, []string{version, numbers, "3\x00", "reset"}, "connection reset by peer: it must run ib_send_lat -c RC -n 5 -s 64, without -D"},
 		"other test":   {true, readBW, []string{version, numbers, "3\x00", record}, "the peer is silent: nothing came for 1s: it must run ib_read_bw -c RC -n 5 -s 64"},
 		"other QPs":    {true, sendLat, []string{version, numbers, "3\x00", record, other, other}, "got the record of QP 0x3, expected that of 0x2: it must run ib_send_lat -c RC -n 5 -s 64"},
 		"negotiating":  {true, sendLat, []string{"6.28" + version[4:], numbers, "3\x00", strings.Repeat("\x00\x00\x00\x01", 78)}, "the peer is perftest 6.28, and the first programs of version 6.28 exchange parameters"},
@@ -251,9 +257,13 @@ func TestBadPeers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := converse(t, c.server, strings.Contains(c.want, "silent"), c.test, func(conn net.Conn) {
-				if len(c.said) > 0 && c.said[len(c.said)-1] == "end" {
-					io.WriteString(conn, strings.Join(c.said[:len(c.said)-1], ""))
+				if last := len(c.said) - 1; last >= 0 && (c.said[last] == "end" || c.said[last] == "reset") {
+					io.WriteString(conn, strings.Join(c.said[:last], ""))
 					b := make([]byte, versionLen+4+4+2+textGIDLen)
+					if c.said[last] == "reset" {
+						b = b[:versionLen+4+4+2] // who closes with something unread resets
+						defer conn.(*net.TCPConn).SetLinger(0)
+					}
 					io.ReadFull(conn, b)
 					return
 				}
