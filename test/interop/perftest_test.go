@@ -198,7 +198,8 @@ func playPerftest(t *testing.T, version, op, metric, kind string, cm, server boo
 	}
 }
 
-// TestPerftestMore: both directions, several queue pairs; and all sizes, for which perftest takes its time.
+// TestPerftestMore: both directions, several queue pairs, whose receives perftest may have in an SRQ; and
+// all sizes, for which it takes its time.
 func TestPerftestMore(t *testing.T) {
 	testenv.Guest(t)
 	for _, server := range []bool{false, true} {
@@ -209,6 +210,7 @@ func TestPerftestMore(t *testing.T) {
 			count              int64 // messages of each size, both directions
 		}{
 			{test: "send-bw", theirs: "-b -q 2 -s 3000 -n 200", ours: "--both --qps 2 --size 3000 -n 200", sizes: []int{3000}, count: 800},
+			{test: "send-bw", theirs: "--use-srq -q 2 -s 64 -n 200", ours: "--qps 2 --size 64 -n 200", sizes: []int{64}, count: 400},
 			{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", cm: true, sizes: []int{100}, count: 800},
 			{test: "send-lat", theirs: "-a -c UD -n 5", ours: "--all --type ud -n 5", sizes: []int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}, count: 5},
 		} {
@@ -220,6 +222,9 @@ func TestPerftestMore(t *testing.T) {
 				needsPerf(t, c.test, typeOf(strings.ReplaceAll(c.ours, "--type", "-t")))
 				if server && strings.Contains(c.theirs, "-b") && c.test != "send-bw" {
 					testenv.NeedsIB(t, "servers that send first")
+				}
+				if strings.Contains(c.theirs, "--use-srq") {
+					testenv.NeedsIB(t, "connections without the manager")
 				}
 				r := perftestPair{test: c.test, server: server, cm: c.cm || rig.IWARP(), theirs: "-F " + c.theirs, ours: c.ours, row: c.sizes[len(c.sizes)-1]}.play(t)
 				if len(r.Results) != len(c.sizes) {
@@ -257,6 +262,8 @@ func TestPerftestMismatch(t *testing.T) {
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UC", "-s 64 -n 10 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --patience 300ms", false, "nothing was completed for 300ms: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
 		{"send-bw", "ib_send_bw", "-s 64 -n 10 -b", "-s 64 -n 10 --patience 2s", true, "nothing came for 2s: it must run ib_send_bw -c RC -n 10 -s 64"},
+		{"send-bw", "ib_send_bw", "-s 64 -D 1", "-s 64 -n 10", true, "more messages have come than the 10 of 64 bytes that were expected: it must run ib_send_bw -c RC -n 10 -s 64, without -D"},
+		{"read-bw", "ib_read_bw", "-s 64 -D 1", "-s 64 -n 10", true, "and this side expected 10 of 64: it must run ib_read_bw -c RC -n 10 -s 64, without -D"},
 		{"write-bw", "ib_write_bw", "-s 64 -n 10", "-s 64 -n 10 --both", false, "ib_write_bw -c RC -n 10 -s 64 -b"},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10" + x, false, wrongGID},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10 --cm" + x, false, wrongGID},
