@@ -183,7 +183,7 @@ func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
 	f.IntVarP(&l.GID, "gid", "x", l.GID, "local GID index (default: chosen to suit the peer)")
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
 	f.IntVar(&l.CPU, "cpu", l.CPU, "keep to this processor (default: any)")
-	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of this dma-buf, such as /proc/self/fd/3")
+	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of this dma-buf: a descriptor that is passed on, such as /proc/self/fd/3, or one of a heap, such as /dev/dma_heap/system")
 }
 
 // run measures.
@@ -394,7 +394,8 @@ func newPerfServe() *cobra.Command {
 		Short: "Serve the tests of others until interrupted",
 		Long: `Serve the tests of "verbs perf" on other hosts, or this one, until interrupted. What is done
 is for the clients to say; whoever reaches the port can have this side's device work and
-memory be taken, up to --max-memory for each. A --dmabuf is the memory of all clients.`,
+memory be taken, up to --max-memory for each. A --dmabuf that is passed on is the memory of all
+clients; of a heap each has its own.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {

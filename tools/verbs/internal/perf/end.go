@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,7 +20,7 @@ type Local struct {
 	GID       int    // GID is the index of the local GID; Auto has it chosen to suit the peer.
 	HugePages bool   // HugePages has the memory come from huge pages.
 	CPU       int    // CPU is the processor that the traffic is on; Auto is any.
-	DMABuf    string // DMABuf is the file of a dma-buf to use as memory; empty for the program's own.
+	DMABuf    string // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the heap to make one of; empty for the program's own.
 }
 
 // Peer is what one side must know of a queue pair of the other.
@@ -430,7 +429,7 @@ func (e *End) register() (err error) {
 		access |= uverbs.AccessRemoteAtomic
 	}
 	if e.Local.DMABuf != "" {
-		f, err := os.Open(e.Local.DMABuf)
+		f, err := openDMABuf(e.Local.DMABuf, e.memory.size)
 		if err != nil {
 			return fmt.Errorf("--dmabuf: %w", err)
 		}

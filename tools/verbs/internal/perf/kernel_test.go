@@ -3,6 +3,8 @@ package perf
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -14,7 +16,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.MainFor(m, nil)) }
+func TestMain(m *testing.M) {
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "<6.12 TestDMABuf: dma-buf heaps"}))
+}
 
 // serverAddr is the address of the guest's first device.
 const serverAddr = "10.1.0.1"
@@ -140,6 +144,57 @@ func TestMemoryLimit(t *testing.T) {
 	_, err := measure(t, &Client{Config: config, Port: serveHere(t, &Server{MaxMemory: 100_000})})
 	if err == nil || !strings.Contains(err.Error(), "bytes of memory, allowed by this server (--max-memory): 100000") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// noHeap says that the kernel makes no dma-bufs for programs.
+type noHeap struct{ error }
+
+// Unsupported tells testenv.
+func (noHeap) Unsupported() (feature string, since [2]int) { return "dma-buf heaps", [2]int{} }
+
+// TestDMABuf opens dma-bufs, of a heap and by their descriptor, up to where the driver is asked, which
+// has none.
+func TestDMABuf(t *testing.T) {
+	testenv.Guest(t)
+	const heap, size = heaps + "system", 12288
+	made, err := openDMABuf(heap, size)
+	if errors.Is(err, fs.ErrNotExist) {
+		testenv.Skip(t, noHeap{err})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer made.Close()
+	fd := fmt.Sprint("/proc/self/fd/", made.Fd())
+	again, err := openDMABuf(fd, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	for _, f := range []*os.File{made, again} {
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is, err := os.Readlink(fmt.Sprint("/proc/self/fd/", f.Fd())); info.Size() != size || !strings.Contains(is, "dmabuf") {
+			t.Errorf("%s is %s of %d bytes, want a dma-buf of %d (%v)", f.Name(), is, info.Size(), size, err)
+		}
+	}
+	config := Default(Send, BW)
+	config.Sizes, config.Iterations = []int{64}, 10
+	for name, want := range map[string]string{
+		heap:                "REG_DMABUF_MR is not supported by driver rxe",
+		fd:                  "REG_DMABUF_MR is not supported by driver rxe",
+		"/dev/fd/1023":      "bad file descriptor",
+		heaps + "no-such":   "no such file or directory",
+		"/proc/self/fd/one": "no such file or directory",
+		"/proc/self/status": "is 0 bytes long",
+	} {
+		_, err := measure(t, &Client{Config: config, Local: Local{DMABuf: name}, Port: serveHere(t, &Server{})})
+		if err == nil || !strings.Contains(err.Error(), "--dmabuf: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
 	}
 }
 
