@@ -321,6 +321,7 @@ func TestPerfRefused(t *testing.T) {
 		{"send-lat", "-m 4096", "--mtu is 4096, allowed: up to 1024"},
 		{"send-bw", "--depth 1000000", "is 1000000, allowed: up to 32767, max_cqe of rxe0"},
 		{"send-lat", "--huge-pages", "huge pages"},
+		{"send-bw", "-q 1000 -s 8388608 --depth 8 -r 8", "which this machine has: a smaller --size, or fewer --qps"},
 		{"send-lat", "-R --mtu 512", "--mtu is 512, but with --cm"},
 		{"send-lat", "-R --sl 1", "--sl is 1, but with --cm"},
 		{"send-lat", "--cpu 64", "--cpu is 64, allowed: a processor that this process may use"},

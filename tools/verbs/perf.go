@@ -388,20 +388,20 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 // newPerfServe makes the server's command.
 func newPerfServe() *cobra.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
-	listen, port, memory, quiet := "", perf.DefaultPort, 4096, false
+	listen, port, memory, quiet := "", perf.DefaultPort, 0, false
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the tests of others until interrupted",
 		Long: `Serve the tests of "verbs perf" on other hosts, or this one, until interrupted. What is done
 is for the clients to say; whoever reaches the port can have this side's device work and
-memory be taken, up to --max-memory for each. A --dmabuf that is passed on is the memory of all
+memory be taken, up to --max-memory for all. A --dmabuf that is passed on is the memory of all
 clients; of a heap each has its own.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case port < 1 || port > 65535:
 				return fmt.Errorf("--port is %d, allowed: 1 to 65535", port)
-			case memory < 1:
+			case cmd.Flags().Changed("max-memory") && memory < 1:
 				return fmt.Errorf("--max-memory is %d, allowed: 1 MiB and more", memory)
 			}
 			if err := local.Validate(&perf.Config{}); err != nil {
@@ -414,6 +414,9 @@ clients; of a heap each has its own.`,
 			}
 			log := &lines{w: cmd.ErrOrStderr()}
 			server := &perf.Server{Local: local, MaxMemory: memory << 20}
+			if memory == 0 {
+				server.MaxMemory = perf.DefaultMaxMemory()
+			}
 			if !quiet {
 				fmt.Fprintf(log, "serving on %s\n", l.Addr())
 				server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
@@ -428,7 +431,7 @@ clients; of a heap each has its own.`,
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "address to listen on (default: all)")
 	f.IntVarP(&port, "port", "p", port, "TCP port to listen on")
-	f.IntVar(&memory, "max-memory", memory, "the most memory for one client, in MiB")
+	f.IntVar(&memory, "max-memory", memory, "the most memory for all clients at once, in MiB (default: half of the machine's, and at most 4096)")
 	f.BoolVar(&quiet, "quiet", false, "do not tell of clients on standard error")
 	perfLocalFlags(cmd, &local)
 	return cmd

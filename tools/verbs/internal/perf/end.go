@@ -441,6 +441,9 @@ func (e *End) register() (err error) {
 		e.later(e.MR.Close)
 		return nil
 	}
+	if has := machineMemory(); e.memory.size > has {
+		return fmt.Errorf("the test needs %d bytes of memory, allowed: %d, which this machine has: a smaller --size, or fewer --qps", e.memory.size, has)
+	}
 	buf, err := uverbs.AllocBufferOptions(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
 	if err != nil {
 		return err

@@ -136,7 +136,8 @@ func TestArmed(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit: a server gives no more memory than it shall.
+// TestMemoryLimit: a server gives all clients together no more memory than it shall, and what one has had
+// to the next.
 func TestMemoryLimit(t *testing.T) {
 	testenv.Guest(t)
 	config := Default(Write, BW)
@@ -144,6 +145,26 @@ func TestMemoryLimit(t *testing.T) {
 	_, err := measure(t, &Client{Config: config, Port: serveHere(t, &Server{MaxMemory: 100_000})})
 	if err == nil || !strings.Contains(err.Error(), "bytes of memory, allowed by this server (--max-memory): 100000") {
 		t.Errorf("error is %v", err)
+	}
+	s := &Server{MaxMemory: 250_000} // enough for one
+	port := serveHere(t, s)
+	for range 3 {
+		var second error
+		first := &Client{Config: config, Port: port, Running: func(int, func() int64) func() {
+			_, second = measure(t, &Client{Config: config, Port: port})
+			return func() {}
+		}}
+		if _, err := measure(t, first); err != nil {
+			t.Fatal(err)
+		}
+		if second == nil || !strings.Contains(second.Error(), "of which other clients have 1") {
+			t.Errorf("a second client at once: %v", second)
+		}
+		for taken := 1; taken != 0; time.Sleep(time.Millisecond) { // the server has a little to do when the client is gone
+			s.mu.Lock()
+			taken = s.taken
+			s.mu.Unlock()
+		}
 	}
 }
 

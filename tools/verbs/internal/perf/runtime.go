@@ -3,6 +3,7 @@ package perf
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -88,4 +89,21 @@ func Watch(ctx context.Context, patience time.Duration, count *atomic.Int64, sta
 			seen = now
 		}
 	}
+}
+
+// machineMemory returns the memory of this machine in bytes, or as much as there can be if the kernel
+// does not say.
+func machineMemory() int {
+	var i unix.Sysinfo_t
+	if unix.Sysinfo(&i) != nil {
+		return math.MaxInt
+	}
+	return int(i.Totalram) * int(i.Unit)
+}
+
+// DefaultMaxMemory returns what a server gives its clients unless told otherwise, in bytes: so much
+// that the machine is not without memory when they take all of it.
+func DefaultMaxMemory() int {
+	const most = 4 << 30
+	return min(machineMemory()/2, most)
 }

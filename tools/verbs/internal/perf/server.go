@@ -14,11 +14,32 @@ import (
 // Server serves clients.
 type Server struct {
 	Local     Local
-	MaxMemory int // MaxMemory is the most memory that a client's test may take, in bytes.
+	MaxMemory int // MaxMemory is the most memory that the tests of all clients may take at once, in bytes; 0 is without a limit.
 	// Log is told what happens to clients; it is called from several goroutines and may be nil.
 	Log func(format string, args ...any)
 
 	tamper func([]byte) // see End
+
+	mu    sync.Mutex
+	taken int // guarded by mu; of MaxMemory
+}
+
+// take reserves memory for a test.
+func (s *Server) take(size int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.MaxMemory > 0 && size > s.MaxMemory-s.taken {
+		return fmt.Errorf("the test needs %d bytes of memory, allowed by this server (--max-memory): %d, of which other clients have %d", size, s.MaxMemory, s.taken)
+	}
+	s.taken += size
+	return nil
+}
+
+// give gives it back.
+func (s *Server) give(size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken -= size
 }
 
 // Serve serves the clients that a listener accepts, each in a goroutine, until the context
@@ -103,6 +124,7 @@ type session struct {
 	server *Server
 	config Config
 	what   string
+	room   int // of the server's memory
 
 	mu  sync.Mutex
 	end *End          // guarded by mu
@@ -146,6 +168,7 @@ func (se *session) play(ctx context.Context) (err error) {
 	if err := se.put(message{Kind: kindHello, Limits: &mine}); err != nil {
 		return err
 	}
+	defer func() { se.server.give(se.room) }()
 	end, err := se.open(ctx, dev, port, mine)
 	if err != nil {
 		return err
@@ -194,12 +217,12 @@ func (se *session) open(ctx context.Context, dev *uverbs.Device, port uint8, min
 		return nil, err
 	}
 	se.config.settle(mine)
-	if most := se.server.MaxMemory; most > 0 {
-		const request = 256 // a work request, with what belongs to it
-		if room := newLayout(&se.config).size + request*se.config.QPs*(se.config.List+cycle/cacheLine); room > most {
-			return nil, fmt.Errorf("the test needs %d bytes of memory, allowed by this server (--max-memory): %d", room, most)
-		}
+	const request = 256 // a work request, with what belongs to it
+	room := newLayout(&se.config).size + request*se.config.QPs*(se.config.List+cycle/cacheLine)
+	if err := se.server.take(room); err != nil {
+		return nil, err
 	}
+	se.room = room
 	end, err := NewEnd(dev, port, se.config, se.server.Local, true)
 	if err == nil {
 		end.tamper = se.server.tamper
