@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,6 +55,38 @@ func TestPerfHugePages(t *testing.T) {
 	if free := pages("free_hugepages"); free != reserved {
 		t.Errorf("%d of %d huge pages are free afterwards", free, reserved)
 	}
+}
+
+// pinned counts the threads of a process that may run on one processor alone, or waits until there is
+// one.
+func pinned(t *testing.T, p *program.Program, cpu int) (n int) {
+	t.Helper()
+	p.Until(t, "kept to its processor", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.PID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range threads {
+			b, _ := os.ReadFile(file) // it may have ended
+			if strings.Contains(string(b), fmt.Sprintf("Cpus_allowed_list:\t%d\n", cpu)) {
+				n++
+			}
+		}
+		return n > 0
+	})
+	return n
+}
+
+// TestPerfCPU: each side keeps its traffic to the processor that it was given.
+func TestPerfCPU(t *testing.T) {
+	testenv.Guest(t)
+	last := runtime.NumCPU() - 1
+	server, port := perfServe(t, "--cpu", "0")
+	client := program.Launch(t, perfLine(port, "send-lat", "--cpu", fmt.Sprint(last), "-D", "2s")...)
+	if here, there := pinned(t, client, last), pinned(t, server, 0); last > 0 && (here != 1 || there != 1) {
+		t.Errorf("%d threads of the client and %d of the server keep to a processor, want 1", here, there)
+	}
+	client.Wait(t)
 }
 
 // rocePort is the UDP port of RoCE v2.
@@ -115,10 +149,15 @@ func terminal(t *testing.T) (program, screen *os.File) {
 	return program, screen
 }
 
-// TestPerfProgress: on a terminal a test tells how far it is, and clears the line in the end.
+// TestPerfProgress: on a terminal a test tells how far it is, and clears the line in the end. In a pipe
+// there is nothing but the result.
 func TestPerfProgress(t *testing.T) {
 	testenv.Guest(t)
 	_, port := perfServe(t)
+	out, err := perf(t, port, "write-bw", "-D", "1500ms", "-s", "100")
+	if rows := strings.Split(out, "\n"); err != nil || len(rows) != 3 || !strings.HasPrefix(strings.TrimSpace(rows[0]), "bytes ") || strings.ContainsAny(out, "\r\x1b") {
+		t.Errorf("in a pipe: %v, %q", err, out)
+	}
 	tty, screen := terminal(t)
 	line := perfLine(port, "write-bw", "-D", "2s", "-s", "100")
 	cmd := exec.CommandContext(timed(t), line[0], line[1:]...)
