@@ -60,7 +60,7 @@ test: SKIP-cm = ^Test(ManyConns|UserChanges|DialNames|DialCancelled|NoDevice|Lis
 test: SKIP-interop = ^Test(Paths|PeerKilled|Rping\z|Perf(Options|ServerKilled|HugePages|Progress|Clients)|Perftest|Doctor(Namespace|MTU|ClosedNode|NoAddress|Memlock))
 test: CONTROLMODES = ib
 test: check unit race abi benchonce sidebyside size vmtest kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
-	+$(AT_ONCE) perf hosts control siw flat traffic racevm
+	+$(AT_ONCE) hosts control siw flat traffic racevm
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -190,9 +190,9 @@ boot-bare:
 BOOTS ?= 2
 AT_ONCE = $(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(BOOTS)) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK) FLAT='$(FLAT)' \
 	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' WALK-mlx5='$(WALK-mlx5)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)' CONTROLMODES='$(CONTROLMODES)'
-kernel: guest ## the kernel tests and interop on KERNEL and ARCH
+kernel: guest ## the kernel tests, interop and verbs perf on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
-	+$(AT_ONCE) boot-kernel boot-cm boot-interop $(if $(SLOW),,boot-write) boot-bare
+	+$(AT_ONCE) boot-kernel boot-cm boot-interop $(if $(SLOW),,boot-write) boot-bare boot-perf
 
 perf: guest ## verbs perf, with itself and with perftest, on KERNEL and ARCH
 	+$(AT_ONCE) boot-perf
@@ -293,7 +293,7 @@ boot-siw:
 boot-siwinterop:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name interop $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -cpus 1 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 \
 		-with $(SIDEWITH) -file verbs:/bin/verbs -env VERBS=/bin/verbs \
-		interop.test $(RECORD_TEST) -test.skip '^TestMixed|^TestPerf(HugePages|Progress)$$|^TestRpingPersistent$$|^TestDoctor(Text|ClosedNode|MissingNode)$$'
+		interop.test $(RECORD_TEST) -test.skip '^TestMixed|^TestPerf(HugePages|Progress|CPU)$$|^TestRpingPersistent$$|^TestDoctor(Text|ClosedNode|MissingNode)$$'
 boot-mixed:
 	cd $(BUILD)/$(ARCH) && $(RECORD) -driver siw -name mixed $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 \
 		-file verbs:/bin/verbs -env VERBS=/bin/verbs interop.test $(RECORD_TEST) -test.run '^TestMixed'

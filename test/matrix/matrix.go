@@ -59,7 +59,7 @@ var elsewhere = []string{"TestIproute2", "TestModuleNotLoaded", "TestNoModule"}
 const mixed = "TestMixed"
 
 // anyLink are tests of interop that the driver has no part in, and that are left out on siw.
-var anyLink = []string{"TestRpingPersistent", "TestDoctorText", "TestDoctorClosedNode", "TestDoctorMissingNode"}
+var anyLink = []string{"TestRpingPersistent", "TestDoctorText", "TestDoctorClosedNode", "TestDoctorMissingNode", "TestPerfHugePages", "TestPerfProgress", "TestPerfCPU"}
 
 // suitesOf are the suites of the drivers that have not all of them: InfiniBand has no connections
 // here, and netlinkrdma's are about what rxe has.
@@ -219,11 +219,7 @@ type sourceTest struct {
 
 // suites are the packages with kernel tests. Those of test/conformance are all of that
 // kind; elsewhere it is the tests that use testenv, themselves or by functions that they call.
-var suites = []string{"test/conformance", "netlinkrdma", "cm", "test/classic", "test/interop"}
-
-// unlisted begins the names of tests that are not in the table: those of measuring, which have a
-// boot of their own on one kernel.
-const unlisted = "TestPerf"
+var suites = []string{"test/conformance", "netlinkrdma", "cm", "test/classic", "test/interop", "tools/verbs/internal/perf"}
 
 // titles name the groups whose file's name says too little, or too much.
 var titles = map[string]string{
@@ -278,6 +274,11 @@ var titles = map[string]string{
 	"test/classic/classic_test.go":         "classic programs",
 	"test/interop/cm_test.go":              "with rdma-core",
 	"test/interop/rping_test.go":           "with rdma-core",
+	"test/interop/perf_test.go":            "verbs perf",
+	"test/interop/perf_host_test.go":       "verbs perf",
+	"test/interop/perftest_test.go":        "verbs perf with perftest",
+
+	"tools/verbs/internal/perf/kernel_test.go": "verbs perf",
 }
 
 // group names the group of the tests in a file.
@@ -311,7 +312,7 @@ func kernelTests(root string) ([]sourceTest, error) {
 		for _, file := range files {
 			for _, d := range parsed[file].Decls {
 				fn, ok := d.(*ast.FuncDecl)
-				if !ok || !isTest(fn) || strings.HasPrefix(fn.Name.Name, unlisted) || suite != suites[0] && !guests[fn.Name.Name] {
+				if !ok || !isTest(fn) || suite != suites[0] && !guests[fn.Name.Name] {
 					continue
 				}
 				tests = append(tests, sourceTest{
