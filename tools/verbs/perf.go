@@ -74,8 +74,10 @@ RDMA WRITE how many it has taken, as perftest's programs do there.
 With --json a client prints one document:
   version     1, the version of this form
   test        such as send-lat
-  config      what was asked for, with the flags' names; -1 is for the test to choose, and times
-              that end in _ns are nanoseconds
+  config      what was asked for: operation, metric, type, sizes, all, iterations, duration_ns, warmup,
+              qps, both, list, inline, moderate, depth, recv_depth, events, rate (value and unit),
+              verify, cm, mtu, sl, tos, timeout, retry, patience_ns, reads (--outs); -1 is for the
+              test to choose, times that end in _ns are nanoseconds, and what is off may be missing
   client, server
               device, driver, address (of the control connection), gid, inline (bytes);
               of a peer that is perftest address, gid and perftest, its version

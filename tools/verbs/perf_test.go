@@ -1,10 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 )
 
 func TestPerfFlags(t *testing.T) {
@@ -67,6 +71,56 @@ func TestPerfHelp(t *testing.T) {
 			if err != nil || !strings.Contains(out, w) {
 				t.Errorf("verbs %s does not tell of %q: %v", args, w, err)
 			}
+		}
+	}
+}
+
+// fields collects the names of all fields of a JSON document.
+func fields(v any, all map[string]bool) {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, inner := range v {
+			all[name] = true
+			fields(inner, all)
+		}
+	case []any:
+		for _, inner := range v {
+			fields(inner, all)
+		}
+	}
+}
+
+// TestPerfJSON: the help tells of each field that a report may have.
+func TestPerfJSON(t *testing.T) {
+	help, err := run(t, "perf", "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(help, "With --json")
+	text, _, _ = strings.Cut(text, "Usage:")
+	said := map[string]bool{}
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		said[word] = true
+	}
+	c := perf.Default(perf.Send, perf.BW)
+	c.All, c.Both, c.Duration, c.SL, c.TOS, c.RdAtomic, c.Rate = true, true, 1, 1, 1, 1, perf.Rate{Value: 1, Unit: perf.Messages}
+	side := perf.Side{GID: "::1", Perftest: "6.06"}
+	b, err := json.Marshal(perf.Report{Config: c, Client: side, Server: side, Results: []perf.Size{{Latency: perf.NewLatency([]int64{1}), Bandwidth: &perf.Bandwidth{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report any
+	if err := json.Unmarshal(b, &report); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	fields(report, all)
+	if len(all) < 50 {
+		t.Errorf("a report has %d fields: %s", len(all), b)
+	}
+	for name := range all {
+		if !said[name] {
+			t.Errorf("the help does not tell of %s", name)
 		}
 	}
 }
