@@ -226,7 +226,7 @@ var reasons = map[Reason]string{
 	14: "invalid service level", 15: "invalid traffic class", 16: "invalid hop limit", 17: "invalid packet rate", 18: "invalid alternate GID",
 	19: "invalid alternate LID", 20: "invalid alternate service level", 21: "invalid alternate traffic class", 22: "invalid alternate hop limit",
 	23: "invalid alternate packet rate", 24: "redirected to another port by CM", 25: "redirected to another port", 26: "invalid MTU",
-	27: "not enough responder resources", 28: "the program there has rejected it", 29: "RNR retry count", 30: "duplicate communication ID",
+	27: "not enough responder resources", 28: "the program there has rejected it, or its kernel, which has no way back to this address", 29: "RNR retry count", 30: "duplicate communication ID",
 	31: "invalid class version", 32: "invalid flow label", 33: "invalid alternate flow label", 35: "the options for enhanced connections do not suit",
 }
 
