@@ -78,11 +78,12 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 	return &cl.report, nil
 }
 
-// because returns why a context has ended if that is what an error comes from: a server that is
-// gone says more than a retry that was in vain.
+// because returns why a context has ended if that is what an error comes from: a peer that is
+// gone, or says what it did not like, says more than a retry that was in vain or a rejection.
 func because(ctx context.Context, err error) error {
 	var wc *uverbs.WCError
-	lost := errors.As(err, &wc) || errors.Is(err, syscall.ENOTCONN) // as iWARP says before there is a completion
+	var event *cm.EventError
+	lost := errors.As(err, &wc) || errors.As(err, &event) || errors.Is(err, syscall.ENOTCONN) // as iWARP says before there is a completion
 	if lost && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():

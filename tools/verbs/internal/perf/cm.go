@@ -141,6 +141,10 @@ func (c *connections) connect(ctx context.Context) error {
 		p := c.param()
 		p.PrivateData = binary.BigEndian.AppendUint32(nil, uint32(i))
 		if _, err := id.ConnectWait(ctx, p, cm.ECE{}); err != nil {
+			if errors.Is(err, context.DeadlineExceeded) {
+				a, _ := id.Addrs()
+				err = fmt.Errorf("a request for a connection was not answered within %s: there may be no way back to %s: %w", answerTime, a.Local.IP, err)
+			}
 			return err
 		}
 	}
@@ -185,6 +189,9 @@ func (c *connections) accept(ctx context.Context) error {
 	defer cancel()
 	for i := range c.ids {
 		request, err := c.listener.Request(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("the client has asked to connect %d of %d queue pairs within %s: %w", i, len(c.ids), answerTime, err)
+		}
 		if err != nil {
 			return err
 		}

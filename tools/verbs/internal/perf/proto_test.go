@@ -11,8 +11,12 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // listen returns a listener on loopback.
@@ -189,6 +193,25 @@ func TestBadServers(t *testing.T) {
 	cl := &Client{Config: Default(Send, Lat), Local: Local{GID: Auto, CPU: Auto}, Host: "127.0.0.1", Port: port}
 	if _, err := cl.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "no perf server at 127.0.0.1:") {
 		t.Errorf("nobody serves: %v", err)
+	}
+}
+
+// TestBecause: what the peer says, or that it is gone, is told before what came of that here, and waited
+// for a little where something fails that has most often come of it.
+func TestBecause(t *testing.T) {
+	said := &PeerError{Peer: "server", Text: "no memory"}
+	for _, err := range []error{&cm.EventError{Type: cm.Rejected, Status: 28}, &uverbs.WCError{}, syscall.ENOTCONN} {
+		waits := 0
+		for range 20 {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Millisecond, func() { cancel(said) })
+			if got := because(ctx, err); errors.Is(got, said) && errors.Is(got, err) {
+				waits++
+			}
+		}
+		if waits == 0 { // on a machine that is very busy now and then
+			t.Errorf("%v: the peer is not heard", err)
+		}
 	}
 }
 
