@@ -161,6 +161,23 @@ func typeOf(options string) string {
 	return "rc"
 }
 
+// lockUp says that rxe locks the machine up.
+type lockUp struct{ error }
+
+// Unsupported tells testenv.
+func (lockUp) Unsupported() (feature string, since [2]int) {
+	return "two sides that send more than the other has receives for", [2]int{6, 1}
+}
+
+// needsMore skips a test in which each side sends more than the other has receives for where the
+// kernel goes in circles then, and nothing else runs any more.
+func needsMore(t *testing.T) {
+	t.Helper()
+	if k := testenv.Kernel(t); slices.Compare(k[:], []int{6, 1}) < 0 {
+		testenv.Skip(t, lockUp{fmt.Errorf("Linux %d.%d locks up", k[0], k[1])})
+	}
+}
+
 // TestPerfOptions runs what can be asked for besides.
 func TestPerfOptions(t *testing.T) {
 	testenv.Guest(t)
@@ -205,6 +222,9 @@ func TestPerfOptions(t *testing.T) {
 		}
 		t.Run(c.test+" "+c.options, func(t *testing.T) {
 			needsPerf(t, c.test, typeOf(c.options))
+			if strings.Contains(c.options, "-b") && c.test == "send-bw" && !strings.Contains(c.options, "-n 100 ") {
+				needsMore(t)
+			}
 			if strings.Contains(c.options, "-m ") && c.messages > 0 {
 				testenv.NeedsIB(t, "path MTUs")
 			}
@@ -319,7 +339,7 @@ func TestPerfRefused(t *testing.T) {
 		{"send-lat", "-d rxe9", "rxe9"},
 		{"send-lat", "-i 2", "--ib-port is 2, allowed: 1 to 1, the ports of rxe0"},
 		{"send-lat", "-m 4096", "--mtu is 4096, allowed: up to 1024"},
-		{"send-bw", "--depth 1000000", "is 1000000, allowed: up to 32767, max_cqe of rxe0"},
+		{"send-bw", "--depth 1000000", "is 1000000, allowed: up to "},
 		{"send-lat", "--huge-pages", "huge pages"},
 		{"send-bw", "-q 1000 -s 8388608 --depth 8 -r 8", "which this machine has: a smaller --size, or fewer --qps"},
 		{"send-lat", "-R --mtu 512", "--mtu is 512, but with --cm"},
@@ -418,7 +438,7 @@ func TestPerfClients(t *testing.T) {
 		p.Wait(t)
 	}
 	n := len(at) // clients so far
-	for _, options := range []string{"send-lat -D 1m", "send-bw -D 1m -b", "send-bw -D 1m -e -t ud -s 64", "write-lat -D 1m"} {
+	for _, options := range []string{"send-lat -D 1m", "send-bw -D 1m -b -r 8000", "send-bw -D 1m -e -t ud -s 64", "write-lat -D 1m"} {
 		if rig.IWARP() && typeOf(options) != "rc" {
 			continue
 		}
