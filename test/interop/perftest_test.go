@@ -143,6 +143,9 @@ func TestPerftest(t *testing.T) {
 							if !cm {
 								testenv.NeedsIB(t, "connections without the manager")
 							}
+							if !cm && op == "atomic" {
+								needsNewer(t, "atomics between two devices")
+							}
 							if server && op == "write" && metric == "lat" {
 								testenv.NeedsIB(t, "servers that send first")
 							}
