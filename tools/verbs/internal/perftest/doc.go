@@ -14,7 +14,8 @@
 // size and the cache line size, 4 bytes in network order each; the path MTU as a digit and a
 // NUL. Both take the larger sizes and the smaller MTU. Then come records of queue pairs: text
 // on TCP, of 59 bytes or with a GID 108 (76 and 125 if data is validated), and with -R a struct
-// of 56 bytes in network order, 64 since 6.29. A barrier is a record of the first queue pair,
+// of 56 bytes in network order, 64 since 6.29, whose second address is 0 unless data is validated. Only
+// queue pairs of XRC and DC have the number of an SRQ. A barrier is a record of the first queue pair,
 // sent once more.
 //
 // A test goes so; "all" is a record of each queue pair, in turn:
