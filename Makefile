@@ -60,7 +60,7 @@ test: SKIP-cm = ^Test(ManyConns|UserChanges|DialNames|DialCancelled|NoDevice|Lis
 test: SKIP-interop = ^Test(Paths|PeerKilled|Rping\z|Perf(Options|ServerKilled|HugePages|Progress|Clients)|Perftest|Doctor(Namespace|MTU|ClosedNode|NoAddress|Memlock))
 test: CONTROLMODES = ib
 test: check unit race abi benchonce sidebyside size vmtest kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
-	+$(AT_ONCE) hosts control siw flat traffic racevm
+	+$(AT_ONCE) perf hosts control siw flat traffic racevm
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -190,9 +190,9 @@ boot-bare:
 BOOTS ?= 2
 AT_ONCE = $(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(BOOTS)) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK) FLAT='$(FLAT)' \
 	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' WALK-mlx5='$(WALK-mlx5)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)' CONTROLMODES='$(CONTROLMODES)'
-kernel: guest ## the kernel tests, interop and verbs perf on KERNEL and ARCH
+kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
-	+$(AT_ONCE) boot-kernel boot-cm boot-interop $(if $(SLOW),,boot-write) boot-bare boot-perf
+	+$(AT_ONCE) boot-kernel boot-cm boot-interop $(if $(SLOW),,boot-write) boot-bare
 
 perf: guest ## verbs perf, with itself and with perftest, on KERNEL and ARCH
 	+$(AT_ONCE) boot-perf
@@ -320,7 +320,7 @@ testmatrix:
 matrix: testmatrix ## the kernel tests on all kernels, and a table of what works where
 	rm -rf $(RESULTS)
 	for m in $(MATRIX); do \
-		case $$m in */mlx5-roce) what="mlx5 mlx5cm MODES=roce"; k=$${m%/*};; */mlx5-ib) what="mlx5 MODES=ib"; k=$${m%/*};; */siw) what=siw; k=$${m%/*};; *) what=kernel; k=$$m;; esac; \
+		case $$m in */mlx5-roce) what="mlx5 mlx5cm MODES=roce"; k=$${m%/*};; */mlx5-ib) what="mlx5 MODES=ib"; k=$${m%/*};; */siw) what=siw; k=$${m%/*};; *) what="kernel perf"; k=$$m;; esac; \
 		echo "== Linux $${m#*/} on $${m%%/*}"; \
 		$(MAKE) --no-print-directory -s $$what ARCH=$${k%%/*} KERNEL=$${k#*/} || echo "== Linux $${m#*/} on $${m%%/*} failed"; \
 	done
