@@ -11,24 +11,27 @@ import (
 // while anything runs, take a processor only where one is free (SCHED_IDLE): otherwise it interrupts
 // the run, or the kernel's work for it. It returns the function that ends this. Going back takes a
 // privilege, without which it lasts as long as the process. A run is right in any case, so there
-// are no errors.
+// are no errors; and where the process was started with another policy than usual that stays.
 func hushMonitor() func() {
-	if all := threads(); len(all) > 1 {
-		setPolicy(all[1], unix.SCHED_IDLE)
+	all := threads()
+	if len(all) < 2 || !setPolicy(all[1], unix.SCHED_NORMAL, unix.SCHED_IDLE) {
+		return func() {}
 	}
 	return func() {
 		for _, tid := range threads() { // the monitor makes threads, and they are as it is
-			setPolicy(tid, unix.SCHED_NORMAL)
+			setPolicy(tid, unix.SCHED_IDLE, unix.SCHED_NORMAL)
 		}
 	}
 }
 
-// setPolicy sets how a thread is scheduled.
-func setPolicy(tid int, policy uint32) {
-	if a, err := unix.SchedGetAttr(tid, 0); err != nil || a.Policy == policy || policy == unix.SCHED_NORMAL && a.Policy != unix.SCHED_IDLE {
-		return // it has ended, or somebody has chosen another policy
+// setPolicy sets how a thread is scheduled that is scheduled in a certain way now. It reports whether
+// it has done so.
+func setPolicy(tid int, from, to uint32) bool {
+	a, err := unix.SchedGetAttr(tid, 0)
+	if err != nil || a.Policy != from {
+		return false // it has ended, or somebody has chosen another policy
 	}
-	_ = unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: policy}, 0)
+	return unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: to, Nice: a.Nice}, 0) == nil
 }
 
 // threads returns the process's threads in the order in which they were made, as the kernel lists

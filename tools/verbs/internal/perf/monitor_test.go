@@ -42,6 +42,14 @@ func TestHushMonitor(t *testing.T) {
 		}
 		return idle
 	}
+	// A process whose threads all are scheduled so stays as it is.
+	if mayGoBack() && setPolicy(monitor, unix.SCHED_NORMAL, unix.SCHED_IDLE) {
+		occupy()()
+		if got := idle(); len(got) == 0 || got[0] != monitor {
+			t.Errorf("threads %d are scheduled as what is idle, want %d, as before", got, monitor)
+		}
+		setPolicy(monitor, unix.SCHED_IDLE, unix.SCHED_NORMAL)
+	}
 	done := occupy()
 	if got := idle(); len(got) == 0 || got[0] != monitor {
 		t.Errorf("threads %d are scheduled as what is idle, want %d", got, monitor)
@@ -59,10 +67,7 @@ func mayGoBack() bool {
 	go func() {
 		runtime.LockOSThread()
 		tid := unix.Gettid()
-		setPolicy(tid, unix.SCHED_IDLE)
-		setPolicy(tid, unix.SCHED_NORMAL)
-		a, err := unix.SchedGetAttr(tid, 0)
-		may <- err == nil && a.Policy == unix.SCHED_NORMAL
+		may <- setPolicy(tid, unix.SCHED_NORMAL, unix.SCHED_IDLE) && setPolicy(tid, unix.SCHED_IDLE, unix.SCHED_NORMAL)
 	}()
 	return <-may
 }
