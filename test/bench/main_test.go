@@ -180,9 +180,14 @@ func TestFigures(t *testing.T) {
 			t.Errorf("perftest's %s is %g, want %g: %v", c.unit, v, c.want, err)
 		}
 	}
-	for _, out := range []string{"", lat[:100], strings.ReplaceAll(bw, "1.73", "0.00"), strings.ReplaceAll(bw, "1.73", "x")} {
-		if v, err := perftestFigure(out, 64, bandwidth); err == nil {
+	none := strings.ReplaceAll(bw, "1.73", "0.00")
+	for _, out := range []string{"", lat[:100], none, strings.ReplaceAll(bw, "1.73", "x")} {
+		v, err := perftestFigure(out, 64, bandwidth)
+		if err == nil {
 			t.Errorf("perftest's %q is %g", out, v)
+		}
+		if again := errors.Is(err, errNoFigure); again != (out == none) {
+			t.Errorf("perftest's %q: %v, runs again: %t", out, err, again)
 		}
 	}
 	ours := `{"results":[{"latency":{"median_us":18.5}}]}`

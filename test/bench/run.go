@@ -313,7 +313,10 @@ func perftestFigure(out string, size int, unit string) (float64, error) {
 			continue
 		}
 		v, err := strconv.ParseFloat(f[column], 64)
-		if err != nil || !(v > 0) {
+		if err != nil {
+			return 0, fmt.Errorf("perftest prints %q, want a figure", f[column])
+		}
+		if !(v > 0) {
 			return 0, fmt.Errorf("perftest prints %q: %w", f[column], errNoFigure)
 		}
 		return v * each, nil
