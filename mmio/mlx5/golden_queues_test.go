@@ -62,16 +62,45 @@ func (g *goldenQueues) pieces(t *testing.T, s *SendSlot, lengths ...uint32) {
 	}
 }
 
+// step is a send that the recorded program posted, with so many bytes of inline data.
+type step struct {
+	op     Op
+	inline int
+	fill   func(s *SendSlot)
+}
+
+// compareSends posts what a recorded program did on a queue, and compares each WQE with the recorded
+// one. It returns how many went on at the start of the ring.
+func (k *card) compareSends(t *testing.T, qpn uint32, steps []step, lines [][]byte) (wraps int) {
+	t.Helper()
+	if len(lines) != len(steps) {
+		t.Fatalf("%d WQEs were recorded, there are %d here", len(lines), len(steps))
+	}
+	k.qpn, k.sq.number = qpn, qpn<<8
+	for i, s := range steps {
+		at := k.taken
+		k.post(1, s.op, Signaled, s.fill)
+		got, want := k.take(), lines[i]
+		if pad := (octoSize - (s.inline+inlineSize)%octoSize) % octoSize; s.inline > 0 && len(got) == len(want) {
+			clear(got[len(got)-pad:])
+			clear(want[len(want)-pad:])
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("WQE %d is\n%x, libmlx5's is\n%x", i, got, want)
+		}
+		if k.wraps(at, got) {
+			wraps++
+		}
+		k.sq.Complete(at)
+	}
+	return wraps
+}
+
 // TestRecordedQueues does what the recorded program did on queues of every type, several entries and
 // none, and inline data of several sizes, up to two blocks, and compares all of each WQE but
 // for the bytes behind inline data, which nobody writes.
 func TestRecordedQueues(t *testing.T) {
 	g := readGoldenQueues(t)
-	type step struct {
-		op     Op
-		inline int
-		fill   func(s *SendSlot)
-	}
 	const imm = 0xabcd1234
 	far := g.buf + 40000
 	inline := func(s *SendSlot, n int) { ok(t, s.AddInline(pattern(n))) }
@@ -106,29 +135,7 @@ func TestRecordedQueues(t *testing.T) {
 	}
 	for _, q := range queues {
 		t.Run(q.name, func(t *testing.T) {
-			lines := g.sends[q.qpn]
-			if len(lines) != len(q.steps) {
-				t.Fatalf("%d WQEs were recorded, there are %d here", len(lines), len(q.steps))
-			}
-			k := newCard(t, q.t, 16, 3, 100)
-			k.qpn, k.sq.number = q.qpn, q.qpn<<8
-			wraps := 0
-			for i, s := range q.steps {
-				at := k.taken
-				k.post(1, s.op, Signaled, s.fill)
-				got, want := k.take(), lines[i]
-				if pad := (octoSize - (s.inline+inlineSize)%octoSize) % octoSize; s.inline > 0 && len(got) == len(want) {
-					clear(got[len(got)-pad:])
-					clear(want[len(want)-pad:])
-				}
-				if !bytes.Equal(got, want) {
-					t.Errorf("WQE %d is\n%x, libmlx5's is\n%x", i, got, want)
-				}
-				if k.wraps(at, got) {
-					wraps++
-				}
-				k.sq.Complete(at)
-			}
+			wraps := newCard(t, q.t, 16, 3, 100).compareSends(t, q.qpn, q.steps, g.sends[q.qpn])
 			if q.t == Connected && len(q.steps) > 40 && wraps == 0 {
 				t.Error("no WQE goes on at the start of the ring")
 			}
