@@ -41,8 +41,10 @@ Rows, each of which -rows can choose:
           defaults otherwise: RC, 128 messages under way and a completion for 100 (1 above 8 KiB)
           for bandwidth, one and inline data up to 236 bytes (220 of WRITE) for latency. Latency is
           the median of a run; -N keeps perftest from taking the time of each message of bandwidth.
-          Below 2 KiB bandwidth is in messages per second.
-  .../list=16  messages that verbs perf posts 16 at a time, beside perftest without lists
+          Below 2 KiB bandwidth is in messages per second. Each posts as it does unless told
+          otherwise: verbs perf by one doorbell what there is room for, perftest message by message.
+  .../list=16  messages that verbs perf posts 16 at a time, beside perftest as above
+  .../list=1   the same one by one, for nothing but the difference that lists make
   open    from the start of a program until it has opened the device, and from its first line
   connect  connections that are made 50 at once by two processes, beside cmtime
   call    a call that posts a SEND of 64 bytes, and one that polls a completion. Both sides are

@@ -92,7 +92,7 @@ func TestRows(t *testing.T) {
 	for _, want := range []string{
 		"send-lat/size=2/wait=poll", "send-lat/size=65536/wait=events", "send-bw/size=2/wait=poll", "write-lat/size=2/wait=poll",
 		"write-bw/size=2/wait=events", "read-lat/size=2/wait=events", "read-bw/size=65536/wait=poll", "atomic-lat/size=8/wait=poll",
-		"atomic-bw/size=8/wait=events", "send-bw/size=2/wait=poll/list=16", "open/program", "open/device", "connect/n=50", "call/post", "call/poll",
+		"atomic-bw/size=8/wait=events", "send-bw/size=2/wait=poll/list=16", "send-bw/size=2/wait=poll/list=1", "open/program", "open/device", "connect/n=50", "call/post", "call/poll",
 		"mr/size=4096/reg", "mr/size=4096/dereg", "qps/n=10/create", "qps/n=10/message",
 	} {
 		if !slices.Contains(names, want) {
@@ -103,6 +103,9 @@ func TestRows(t *testing.T) {
 		if slices.Contains(names, never) {
 			t.Errorf("there is %s", never)
 		}
+	}
+	if w := b.traffic("send", "bw", 2, false, 1); w.rows[0].Wanted != 0 {
+		t.Errorf("of posting one by one a ratio is wanted: %v", w.rows[0].Wanted)
 	}
 	if b, err = options([]string{"-rows", "poll$"}, nil); err != nil {
 		t.Fatal(err)

@@ -143,6 +143,7 @@ var labels = []struct {
 	{regexp.MustCompile(`^atomic-lat/`), "atomic, latency"},
 	{regexp.MustCompile(`^atomic-bw/`), "atomic, rate"},
 	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=16$`), "send of %s, 16 at a time, beside one at a time"},
+	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=1$`), "send of %s, one at a time as well"},
 	{regexp.MustCompile(`^open/program$`), "start a program and open a device"},
 	{regexp.MustCompile(`^open/device$`), "open a device"},
 	{regexp.MustCompile(`^call/post$`), "a call that posts"},

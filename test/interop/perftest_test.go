@@ -180,8 +180,8 @@ func playPerftest(t *testing.T, version, op, metric, kind string, cm, server boo
 		return // only the client measures
 	}
 	want := int64(n)
-	if op == "write" && latency {
-		want-- // from one to the next
+	if latency {
+		want-- // from one doorbell to the next
 	}
 	if r.Test != p.test || len(r.Results) != 1 || r.Results[0].Size != size || r.Results[0].Iterations != want {
 		t.Fatalf("%+v", r)
@@ -233,9 +233,13 @@ func TestPerftestMore(t *testing.T) {
 				if len(r.Results) != len(c.sizes) {
 					t.Fatalf("%+v", r)
 				}
+				count := c.count
+				if !server && strings.HasSuffix(c.test, "-lat") {
+					count-- // from one doorbell to the next
+				}
 				for i, res := range r.Results {
-					if res.Size != c.sizes[i] || res.Iterations != c.count {
-						t.Errorf("%+v, expected %d messages of %d bytes", res, c.count, c.sizes[i])
+					if res.Size != c.sizes[i] || res.Iterations != count {
+						t.Errorf("%+v, expected %d messages of %d bytes", res, count, c.sizes[i])
 					}
 				}
 			})

@@ -13,7 +13,7 @@ func (e *End) bandwidth(size int, m *meter, r *Run, sent func(int64) error) erro
 	b := &blast{
 		End: e, size: size, meter: m, run: r, sent: sent,
 		sending: c.sends(e.Server), receiving: c.receives(e.Server),
-		moderate: c.moderation(size), gap: c.Rate.gap(c.List, size),
+		moderate: c.moderation(size), gap: c.Rate.gap(c.list(), size),
 	}
 	b.begun = !(e.Server && b.receiving) // a server waits for the first message
 	b.expect = int64(c.total() * c.QPs)
@@ -123,15 +123,8 @@ func (b *blast) postAll() error {
 			continue // on iWARP the client's queue pair sends first
 		}
 		for (f.goal == 0 && b.warm || f.posted < f.goal) && !b.late() {
-			n := c.List
-			if f.goal != 0 {
-				n = min(n, f.goal-f.posted)
-			}
-			left := c.Depth - (f.posted - f.completed)
-			if n > left && f.posted/b.moderate == f.completed/b.moderate {
-				n = left // as a list was cut: none of those under way has a completion, and one more will
-			}
-			if n < 1 || n > left || f.next+n > len(f.wrs) {
+			n := f.together(c, b.moderate)
+			if n == 0 {
 				break
 			}
 			if b.counted {
@@ -150,12 +143,31 @@ func (b *blast) postAll() error {
 			if err := f.post(i, n, b.moderate, false); err != nil {
 				return err
 			}
-			if f.next%c.List != 0 { // a list that was cut at the end
+			if c.List != Auto && f.next%c.List != 0 { // a list that was cut at the end
 				f.next = 0
 			}
 		}
 	}
 	return nil
+}
+
+// together returns how many messages the next doorbell posts, or 0 if it must wait for completions.
+func (f *flow) together(c *Config, moderate int) int {
+	n := c.list()
+	if f.goal != 0 {
+		n = min(n, f.goal-f.posted)
+	}
+	left := c.Depth - (f.posted - f.completed)
+	if c.List == Auto {
+		return min(n, left, len(f.wrs)-f.next)
+	}
+	if n > left && f.posted/moderate == f.completed/moderate {
+		n = left // as a list was cut: none of those under way has a completion, and one more will
+	}
+	if n > left || f.next+n > len(f.wrs) {
+		return 0
+	}
+	return n
 }
 
 // nap is how long there is nothing to do where no event says when there is.
@@ -278,7 +290,10 @@ func (b *blast) takeReceives() (int, error) {
 	}
 	warmup := int64(b.Config.Warmup * b.Config.QPs)
 	for i := range wcs[:n] {
-		if err := b.received(&wcs[i], b.size); err != nil {
+		if err := b.arrived(&wcs[i], b.size); err != nil {
+			return 0, err
+		}
+		if err := b.recvAgain(&wcs[i]); err != nil {
 			return 0, err
 		}
 	}

@@ -79,7 +79,7 @@ type Config struct {
 	Warmup     int           `json:"warmup"`          // messages of each QP before those that count
 	QPs        int           `json:"qps"`             // number of queue pairs
 	Both       bool          `json:"both,omitempty"`  // both directions
-	List       int           `json:"list"`            // work requests by one doorbell
+	List       int           `json:"list"`            // work requests by one doorbell; Auto for as many as there is room for, within reason
 	Inline     int           `json:"inline"`          // largest message that is sent inline, in bytes; Auto
 	Moderate   int           `json:"moderate"`        // one completion for as many messages; Auto
 	Depth      int           `json:"depth"`           // messages of each QP under way
@@ -118,6 +118,8 @@ func Default(op, metric string) Config {
 	}
 	if metric == Lat {
 		c.Depth = 1
+	} else {
+		c.List = Auto
 	}
 	if op == Write && metric == BW {
 		c.Iterations = DefaultWriteBW
@@ -162,7 +164,6 @@ func (c *Config) Validate() error {
 		least, max int
 	}{
 		{"qps", c.QPs, 1, maxQPs},
-		{"list", c.List, 1, maxDepth},
 		{"depth", c.Depth, 1, maxDepth},
 		{"recv-depth", c.RecvDepth, Auto, maxDepth},
 		{"warmup", c.Warmup, 0, maxIterations},
@@ -187,6 +188,8 @@ func (c *Config) Validate() error {
 		return field("moderate", c.Moderate, "1 and more")
 	case c.Moderate > c.Depth:
 		return field("moderate", c.Moderate, "up to --depth, which is %d", c.Depth)
+	case c.List != Auto && c.List < 1:
+		return field("list", c.List, "1 and more")
 	case c.List > c.Depth:
 		return field("list", c.List, "up to --depth, which is %d", c.Depth)
 	case c.Patience <= 0:
@@ -262,6 +265,19 @@ func (c *Config) validateMetric() error {
 		return errors.New("--events: write-lat looks at memory, where nobody raises an event")
 	}
 	return nil
+}
+
+// list returns how many messages one doorbell posts at most. With a limit to the rate they are not
+// to come in bursts.
+func (c *Config) list() int {
+	switch {
+	case c.List != Auto:
+		return c.List
+	case c.Rate.Value != 0:
+		return 1
+	}
+	const enough = 64 // what a doorbell costs is shared by these
+	return min(c.Depth, enough)
 }
 
 // moderation returns for how many messages of a size there is one completion.

@@ -36,11 +36,54 @@ func TestDefaults(t *testing.T) {
 	if c := Default(Send, Lat); c.Iterations != 1000 || c.Sizes[0] != 2 || c.Depth != 1 || c.moderation(2) != 1 {
 		t.Errorf("send-lat is %+v", c)
 	}
+	for _, l := range []struct {
+		list, depth int
+		rate        float64
+		want        int
+	}{{Auto, 128, 0, 64}, {Auto, 5, 0, 5}, {Auto, 128, 10, 1}, {7, 128, 0, 7}, {7, 128, 10, 7}} {
+		c := Default(Read, BW)
+		c.List, c.Depth, c.Rate.Value = l.list, l.depth, l.rate
+		if got := c.list(); got != l.want {
+			t.Errorf("%+v: %d messages by a doorbell", l, got)
+		}
+	}
+	if c := Default(Read, BW); c.List != Auto || c.moderation(64) != 100 {
+		t.Errorf("read-bw is %+v", c)
+	}
 	if got := Sweep(100); !slices.Equal(got, []int{2, 4, 8, 16, 32, 64}) {
 		t.Errorf("the sweep up to 100 is %v", got)
 	}
 	if got := Sweep(1 << 30); len(got) != 23 || got[22] != 8<<20 {
 		t.Errorf("the longest sweep is %v", got)
+	}
+}
+
+// TestTogether: a doorbell posts what there is room for, or a list whole.
+func TestTogether(t *testing.T) {
+	for _, c := range []struct {
+		name                          string
+		list, goal, posted, completed int
+		next, want                    int
+	}{
+		{"the first", Auto, 0, 0, 0, 0, 64},
+		{"up to the end of the ring", Auto, 0, 60, 0, 60, 4},
+		{"up to the depth", Auto, 0, 120, 0, 56, 8},
+		{"what was completed", Auto, 0, 128, 100, 0, 64},
+		{"no room", Auto, 0, 128, 0, 0, 0},
+		{"the last", Auto, 130, 128, 100, 0, 2},
+		{"a list", 16, 0, 0, 0, 0, 16},
+		{"a list without room", 16, 0, 120, 104, 48, 0},
+		{"the last of a list", 16, 18, 16, 16, 16, 2},
+		{"a list that was cut has no completion", 16, 0, 125, 112, 0, 3},
+	} {
+		f := flow{wrs: make([]uverbs.SendWR, 64), goal: c.goal, posted: c.posted, completed: c.completed, next: c.next}
+		config := Default(Send, BW)
+		if config.List = c.list; c.list != Auto {
+			config.Depth = 16
+		}
+		if got := f.together(&config, config.moderation(64)); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
 	}
 }
 

@@ -8,13 +8,19 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// The loops below have the peer's time for whatever need not come before the next message: the
+// clock is read when that is posted, as is a receive that has been used. So a latency is from one
+// doorbell to the next.
+
 // sendLat plays ping-pong with messages: the client begins.
 func (e *End) sendLat(size int, m *meter, r *Run) error {
 	f := &e.flows[0]
 	f.goal = e.Config.total()
 	total, warmup := f.goal, e.Config.Warmup
 	moderate := e.Config.moderation(size)
+	spare := e.memory.slots > 1 // the peer's next message finds a receive in any case
 	var last time.Time
+	var used *uverbs.WC // of a receive that is to be posted again
 	wc := e.wcs[:1]
 	if !e.Server && warmup == 0 {
 		e.begin(m)
@@ -40,32 +46,45 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 					return err
 				}
 			}
-			if err := e.received(&wc[0], size); err != nil {
+			if err := e.arrived(&wc[0], size); err != nil {
 				return err
 			}
-			got++
-			e.count.Store(int64(got))
-			if e.Server && got == warmup+1 {
+			if used = &wc[0]; !spare {
+				if err := e.recvAgain(used); err != nil {
+					return err
+				}
+				used = nil
+			}
+			if got++; e.Server && got == warmup+1 {
 				m.mark()
 			}
 		}
 		if !e.Server && sent == warmup && !m.running {
 			e.begin(m)
 		}
-		if sent == total && total > 0 || !e.Server && e.expired.Load() {
+		over := sent == total && total > 0 || !e.Server && e.expired.Load()
+		if !over {
+			sent++
+			if err := f.post(0, 1, moderate, false); err != nil {
+				return err
+			}
+			if !e.Server && sent >= warmup {
+				m.stamp()
+			}
+		}
+		e.count.Store(int64(got))
+		if used != nil {
+			if err := e.recvAgain(used); err != nil {
+				return err
+			}
+			used = nil
+		}
+		if over {
 			if !e.Server {
-				m.times = append(m.times, int64(time.Since(m.base)))
 				m.end(r)
 			}
 			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(got), int64(sent)
 			return nil
-		}
-		if m.running {
-			m.times = append(m.times, int64(time.Since(m.base)))
-		}
-		sent++
-		if err := f.post(0, 1, moderate, false); err != nil {
-			return err
 		}
 		if sent%moderate == 0 || sent == total {
 			if err := e.sendDone(f); err != nil {
@@ -142,7 +161,6 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 				}
 				clear(got[:size-1])
 			}
-			e.count.Store(int64(seen))
 			if e.Server && seen == warmup+1 {
 				m.mark()
 			}
@@ -151,20 +169,19 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(seen), int64(sent)
 			return nil
 		}
-		if !e.Server {
-			// From one message to the next is one way there and back; the first has none before it.
-			if !m.running && sent >= warmup-1 {
-				e.begin(m)
-			}
-			if m.running {
-				m.times = append(m.times, int64(time.Since(m.base)))
-			}
+		// From one message to the next is one way there and back; the first has none before it.
+		if !e.Server && !m.running && sent >= warmup-1 {
+			e.begin(m)
 		}
 		sent++
 		*mark = byte(sent)
 		if err := f.post(0, 1, 1, true); err != nil {
 			return err
 		}
+		if m.running {
+			m.stamp()
+		}
+		e.count.Store(int64(seen))
 		if err := e.sendDone(f); err != nil {
 			return err
 		}
@@ -192,9 +209,6 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 		if sent == warmup {
 			e.begin(m)
 		}
-		if m.running {
-			m.times = append(m.times, int64(time.Since(m.base)))
-		}
 		if sent == total && total > 0 || e.expired.Load() {
 			m.end(r)
 			r.Sent, r.AllSent = int64(sent-warmup), int64(sent)
@@ -203,16 +217,18 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 		if err := f.post(0, 1, 1, true); err != nil {
 			return err
 		}
+		if sent++; sent >= warmup {
+			m.stamp()
+		}
+		e.count.Store(int64(sent))
 		if err := e.sendDone(f); err != nil {
 			return err
 		}
 		if e.Config.Verify {
-			if err := e.verifyFetched(got, size, sent); err != nil {
+			if err := e.verifyFetched(got, size, sent-1); err != nil {
 				return err
 			}
 		}
-		sent++
-		e.count.Store(int64(sent))
 	}
 }
 

@@ -218,7 +218,7 @@ func (se *session) open(ctx context.Context, dev *uverbs.Device, port uint8, min
 	}
 	se.config.settle(mine)
 	const request = 256 // a work request, with what belongs to it
-	room := newLayout(&se.config).size + request*se.config.QPs*(se.config.List+cycle/cacheLine)
+	room := newLayout(&se.config).size + request*se.config.QPs*(se.config.list()+cycle/cacheLine)
 	if err := se.server.take(room); err != nil {
 		return nil, err
 	}

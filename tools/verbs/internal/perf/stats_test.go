@@ -52,6 +52,26 @@ func TestLatency(t *testing.T) {
 	}
 }
 
+// TestLatencies: a latency is from one doorbell to the next, half of it where a message goes there and back.
+func TestLatencies(t *testing.T) {
+	for _, c := range []struct {
+		op    string
+		times []int64
+		want  []int64
+	}{
+		{Send, []int64{100, 120, 160}, []int64{10, 20}},
+		{Read, []int64{100, 120, 160}, []int64{20, 40}},
+		{Write, []int64{100}, []int64{35}}, // the only message took all of the time
+		{Atomic, []int64{100}, []int64{70}},
+		{Send, nil, nil},
+	} {
+		m := meter{times: c.times}
+		if diff := cmp.Diff(c.want, m.latencies(c.op, 70)); diff != "" {
+			t.Errorf("%s, %v (-want +got):\n%s", c.op, c.times, diff)
+		}
+	}
+}
+
 func TestHistogram(t *testing.T) {
 	want := []Bin{{From: 0.005, To: 0.006, Count: 2}, {From: 0.127, To: 0.128, Count: 1}, {From: 0.128, To: 0.13, Count: 2}, {From: 1.024, To: 1.04, Count: 2}, {From: 1.04, To: 1.056, Count: 1}}
 	if diff := cmp.Diff(want, histogram([]int64{5, 5, 127, 128, 129, 1024, 1039, 1040})); diff != "" {
