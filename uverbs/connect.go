@@ -171,7 +171,7 @@ func (q *QP) netdevHint(port uint8) string {
 func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 	index, fixed := q.path.GID.fixed()
 	if fixed {
-		if e, err := q.dev.QueryGID(port, index); err == nil {
+		if e, err := q.dev.gidOf(port, index, attr); err == nil {
 			return e, nil
 		}
 	}
@@ -251,6 +251,11 @@ func (q *QP) Init() error {
 			return err
 		}
 	}
+	return q.initAt(port)
+}
+
+// initAt brings a queue pair with a connection from [Reset] to [Init].
+func (q *QP) initAt(port uint8) error {
 	access := q.path.Access
 	if access == 0 {
 		access = AccessRemoteRead | AccessRemoteWrite
@@ -342,7 +347,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 			if q.State() != Reset {
 				return nil
 			}
-			return q.Init()
+			return q.initAt(port)
 		},
 		func() error { return q.Modify(rtr, AttrState|toRTR.required) },
 		func() error { return q.Modify(rts, AttrState|toRTS.required) },

@@ -120,6 +120,11 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	if err != nil {
 		return GIDEntry{}, err
 	}
+	return d.gidOf(port, index, attr)
+}
+
+// gidOf is QueryGID for a port whose properties are known.
+func (d *Device) gidOf(port uint8, index int, attr PortAttr) (GIDEntry, error) {
 	if index < 0 || index >= attr.GIDTableLen {
 		return GIDEntry{}, argErr("QueryGID", "index", index, "0 to %d", attr.GIDTableLen-1)
 	}
