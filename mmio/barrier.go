@@ -57,3 +57,19 @@ func StoreWC(p *uint64, v uint64)
 //
 //go:noescape
 func CopyWC(dst, src *[64]byte, n int)
+
+// StoreWords stores n words of 4 bytes to memory of the device, each with one store, after
+// what StartWC and before what FlushWC does.
+//
+// Preconditions: dst is aligned to 4 bytes; n is at least 1.
+//
+//go:noescape
+func StoreWords(dst *uint32, src *byte, n int)
+
+// LoadWords loads n words of 4 bytes from memory of the device, each with one load, which are
+// ordered with the loads before and behind.
+//
+// Preconditions: src is aligned to 4 bytes; n is at least 1.
+//
+//go:noescape
+func LoadWords(dst *byte, src *uint32, n int)

@@ -88,3 +88,39 @@ next:
 	JGT    next
 	SFENCE
 	RET
+
+// func StoreWords(dst *uint32, src *byte, n int)
+// Not copy(), which may use any width: a MOVL each, between the SFENCEs of StartWC and
+// FlushWC.
+TEXT ·StoreWords(SB), NOSPLIT|NOFRAME, $0-24
+	MOVQ   dst+0(FP), DI
+	MOVQ   src+8(FP), SI
+	MOVQ   n+16(FP), CX
+	SFENCE
+next:
+	MOVL   (SI), AX
+	MOVL   AX, (DI)
+	ADDQ   $4, SI
+	ADDQ   $4, DI
+	DECQ   CX
+	JGT    next
+	SFENCE
+	RET
+
+// func LoadWords(dst *byte, src *uint32, n int)
+// Loads of write-combining memory are weakly ordered even on x86: without the first LFENCE they
+// may be done before a completion is seen, without the second one behind later loads.
+TEXT ·LoadWords(SB), NOSPLIT|NOFRAME, $0-24
+	MOVQ   dst+0(FP), DI
+	MOVQ   src+8(FP), SI
+	MOVQ   n+16(FP), CX
+	LFENCE
+next:
+	MOVL   (SI), AX
+	MOVL   AX, (DI)
+	ADDQ   $4, SI
+	ADDQ   $4, DI
+	DECQ   CX
+	JGT    next
+	LFENCE
+	RET

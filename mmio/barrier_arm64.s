@@ -92,3 +92,38 @@ next:
 	BGT  next
 	DSB  $14
 	RET
+
+// func StoreWords(dst *uint32, src *byte, n int)
+// Aligned stores of 4 bytes, since device memory takes no others: src, which is ordinary
+// memory, may have any alignment. The DSBs are those of StartWC and FlushWC.
+TEXT ·StoreWords(SB), NOSPLIT|NOFRAME, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVD n+16(FP), R2
+	DSB  $14
+next:
+	MOVWU (R1), R3
+	MOVW  R3, (R0)
+	ADD   $4, R1
+	ADD   $4, R0
+	SUBS  $1, R2
+	BGT   next
+	DSB   $14
+	RET
+
+// func LoadWords(dst *byte, src *uint32, n int)
+// Aligned loads of 4 bytes, as in StoreWords, between the DMBs of FromDevice.
+TEXT ·LoadWords(SB), NOSPLIT|NOFRAME, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVD n+16(FP), R2
+	DMB  $1
+next:
+	MOVWU (R1), R3
+	MOVW  R3, (R0)
+	ADD   $4, R1
+	ADD   $4, R0
+	SUBS  $1, R2
+	BGT   next
+	DMB   $1
+	RET

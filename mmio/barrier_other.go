@@ -36,3 +36,9 @@ func StoreWC(p *uint64, v uint64) { panic(unsupported) }
 
 // CopyWC panics here: see Supported.
 func CopyWC(dst, src *[64]byte, n int) { panic(unsupported) }
+
+// StoreWords panics here: see Supported.
+func StoreWords(dst *uint32, src *byte, n int) { panic(unsupported) }
+
+// LoadWords panics here: see Supported.
+func LoadWords(dst *byte, src *uint32, n int) { panic(unsupported) }

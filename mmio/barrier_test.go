@@ -89,6 +89,34 @@ func TestCopy64(t *testing.T) {
 	}
 }
 
+// TestWords copies words to and from every place of a page, the last ones included, and from and to
+// ordinary memory of any alignment.
+func TestWords(t *testing.T) {
+	const size = 4096
+	device, host, want := anonymous(t, size), anonymous(t, size), make([]byte, size)
+	for off := 0; off < size; off += 4 {
+		for _, words := range []int{1, 2, 5, 255} {
+			n, shift := 4*min(words, (size-off)/4), words%4
+			data := host[size-n-shift:][:n]
+			for i := range data {
+				data[i] = byte(i*7 + off + n)
+			}
+			clear(device)
+			clear(want)
+			copy(want[off:], data)
+			StoreWords((*uint32)(unsafe.Pointer(&device[off])), &data[0], n/4)
+			if !bytes.Equal(want, device) {
+				t.Fatalf("%d bytes stored at %d (-want +got):\n%s", n, off, cmp.Diff(want, device))
+			}
+			clear(host)
+			LoadWords(&data[0], (*uint32)(unsafe.Pointer(&device[off])), n/4)
+			if !bytes.Equal(want[off:][:n], data) {
+				t.Fatalf("%d bytes loaded at %d (-want +got):\n%s", n, off, cmp.Diff(want[off:][:n], data))
+			}
+		}
+	}
+}
+
 // load reads *p with a plain load that the compiler can't merge with others.
 //
 //go:noinline
@@ -151,6 +179,8 @@ func TestStoresDoNotAllocate(t *testing.T) {
 		FlushWC()
 		StoreWC(p, 2)
 		CopyWC(dst, &src, 1)
+		StoreWords((*uint32)(unsafe.Pointer(p)), &src[0], 16)
+		LoadWords(&src[0], (*uint32)(unsafe.Pointer(p)), 16)
 		FromDevice()
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)

@@ -20,7 +20,8 @@
 // locked read-modify-write on amd64), and the order between ordinary memory and
 // registers is a matter of barriers that Go does not have. Those are [ToDevice],
 // [FromDevice], [StartWC] and [FlushWC], with the stores [Store64] and [Copy64], and
-// [StoreWC] and [CopyWC], which are a store between those two, in assembly for amd64 and
+// [StoreWC] and [CopyWC], which are a store between those two, and [StoreWords] and [LoadWords]
+// for memory that a device has of its own, in assembly for amd64 and
 // arm64, except for those that are no instruction. Elsewhere [Supported] is false, the package
 // compiles, and a driver for real hardware must refuse to open its device.
 //

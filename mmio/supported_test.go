@@ -26,6 +26,9 @@ func TestSupported(t *testing.T) {
 		"StoreWC": func() { StoreWC(new(uint64), 1) },
 		"CopyWC":  func() { CopyWC(new([64]byte), new([64]byte), 1) },
 		"Copy64":  func() { Copy64(new([64]byte), new([64]byte), 1) },
+
+		"StoreWords": func() { StoreWords(new(uint32), new(byte), 1) },
+		"LoadWords":  func() { LoadWords(new(byte), new(uint32), 1) },
 	} {
 		func() {
 			defer func() {

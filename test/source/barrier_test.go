@@ -94,10 +94,12 @@ var locked = map[string]string{
 func TestBarrierInstructions(t *testing.T) {
 	for arch, want := range map[string]map[string][]string{
 		"amd64": {
-			"mmio.StartWC": {`^SFENCE`},
-			"mmio.FlushWC": {`^SFENCE`},
-			"mmio.StoreWC": {`^SFENCE`, `^MOVQ AX, 0\(DI\)`, `^SFENCE`, `^RET`},
-			"mmio.CopyWC":  {`^SFENCE`, `^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`, `^JG`, `^SFENCE`, `^RET`},
+			"mmio.StartWC":    {`^SFENCE`},
+			"mmio.FlushWC":    {`^SFENCE`},
+			"mmio.StoreWC":    {`^SFENCE`, `^MOVQ AX, 0\(DI\)`, `^SFENCE`, `^RET`},
+			"mmio.CopyWC":     {`^SFENCE`, `^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`, `^JG`, `^SFENCE`, `^RET`},
+			"mmio.StoreWords": {`^SFENCE`, `^MOVL 0\(SI\), AX`, `^MOVL AX, 0\(DI\)`, `^JG`, `^SFENCE`, `^RET`},
+			"mmio.LoadWords":  {`^LFENCE`, `^MOVL 0\(SI\), AX`, `^MOVL AX, 0\(DI\)`, `^JG`, `^LFENCE`, `^RET`},
 			// Where an index of a ring is stored: a load that is atomic for the compiler, and a store.
 			"uverbs.(*QP).publishRxe": {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`, `^CALL`},
 			"uverbs.(*CQ).Poll":       {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`},
@@ -110,6 +112,8 @@ func TestBarrierInstructions(t *testing.T) {
 			"mmio.FlushWC":    {`^DSB \$14`},
 			"mmio.StoreWC":    {`^DSB \$14`, `^MOVD R1, \(R0\)`, `^DSB \$14`, `^RET`},
 			"mmio.CopyWC":     {`^DSB \$14`, `^VST1 \[V0.D2, V1.D2, V2.D2, V3.D2\], \(R0\)`, `^BGT`, `^DSB \$14`, `^RET`},
+			"mmio.StoreWords": {`^DSB \$14`, `^MOVWU \(R1\), R3`, `^MOVW R3, \(R0\)`, `^BGT`, `^DSB \$14`, `^RET`},
+			"mmio.LoadWords":  {`^DMB \$1`, `^MOVWU \(R1\), R3`, `^MOVW R3, \(R0\)`, `^BGT`, `^DMB \$1`, `^RET`},
 			"mmio.Copy64":     {`^VST1 \[V0.D2, V1.D2, V2.D2, V3.D2\], \(R0\)`},
 		},
 	} {
