@@ -44,6 +44,7 @@ const (
 // ReadBAR answers a load.
 func (d *Device) ReadBAR(_ int, off uint64, p []byte) {
 	if off >= dmStart {
+		d.checkDM("load", off, len(p))
 		d.eng.ReadOwnMemory(off-dmStart, p)
 		return
 	}
@@ -111,6 +112,7 @@ const healthFatal = 0x01
 // WriteBAR takes a store.
 func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
 	if off >= dmStart {
+		d.checkDM("store", off, len(p))
 		d.eng.WriteOwnMemory(off-dmStart, p)
 		return
 	}

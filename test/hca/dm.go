@@ -51,6 +51,21 @@ func (d *Device) deallocMEMIC(c *call) error {
 	return nil
 }
 
+// checkDM checks a load or a store of the host's. Hardware takes whole words, of 4 bytes, and what
+// was not given out is nobody's.
+func (d *Device) checkDM(what string, off uint64, n int) {
+	const word = 4
+	if off%word != 0 || n%word != 0 {
+		d.eng.Violate("device-memory-width", "a %s of %d bytes at %#x of the card's memory, which has words of %d", what, n, off, word)
+	}
+	d.mu.Lock()
+	in := d.inDM(off, uint64(n))
+	d.mu.Unlock()
+	if !in {
+		d.eng.Violate("device-memory-range", "a %s of %d bytes at %#x of the card's memory, where nothing was given out", what, n, off)
+	}
+}
+
 // inDM says whether memory that was given out has all of a key's.
 func (d *Device) inDM(start, length uint64) bool {
 	for at, n := range d.dm {

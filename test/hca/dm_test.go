@@ -58,19 +58,34 @@ func TestMEMIC(t *testing.T) {
 	v.refused(prm.ResBusy, prm.DeallocMEMIC, 0, free(at, 1024), small)
 	v.refused(prm.BadResource, prm.DeallocMEMIC, 0, free(at, 960), small)
 	v.must(prm.DestroyMKey, 0, v.object(n), small)
-	v.must(prm.DeallocMEMIC, 0, free(at, 1024), small)
-	v.refused(prm.BadResource, prm.DeallocMEMIC, 0, free(at, 1024), small)
 
-	v.d.WriteBAR(0, at, []byte("hello"))
-	var got [5]byte
-	v.d.ReadBAR(0, at, got[:])
-	if !bytes.Equal(got[:], []byte("hello")) {
-		t.Errorf("the host reads %q", got)
-	}
-	v.d.WriteBAR(0, BARSize-2, []byte("1234"))
-	v.d.ReadBAR(0, BARSize-2, got[:4])
-	if string(got[:4]) != "12\x00\x00" {
-		t.Errorf("the host reads %q at the end", got[:4])
+	got := make([]byte, 8)
+	for _, text := range []string{"four", "eight of"} {
+		v.d.WriteBAR(0, at+1024-8, []byte(text))
+		if v.d.ReadBAR(0, at+1024-8, got[:len(text)]); !bytes.Equal(got[:len(text)], []byte(text)) {
+			t.Errorf("the host reads %q, want %q", got, text)
+		}
 	}
 	v.violations(0)
+	// What it does anyway, and must not: other widths, other places, and the end of the memory.
+	v.d.WriteBAR(0, at, []byte("hello"))
+	v.d.WriteBAR(0, at+2, []byte("1234"))
+	v.violations(2)
+	if v.d.ReadBAR(0, at, got); string(got) != "he1234\x00\x00" {
+		t.Errorf("the host reads %q", got)
+	}
+	v.d.ReadBAR(0, at, got[:1])
+	v.violations(3)
+	v.d.ReadBAR(0, at+1024, got[:4])
+	v.d.WriteBAR(0, at-4, got)
+	v.violations(5)
+	v.must(prm.DeallocMEMIC, 0, free(at, 1024), small)
+	v.refused(prm.BadResource, prm.DeallocMEMIC, 0, free(at, 1024), small)
+	v.d.WriteBAR(0, at, got)
+	v.violations(6)
+	v.d.WriteBAR(0, BARSize-2, []byte("1234"))
+	if v.d.ReadBAR(0, BARSize-2, got[:4]); string(got[:4]) != "12\x00\x00" {
+		t.Errorf("the host reads %q at the end", got[:4])
+	}
+	v.violations(10) // neither words nor given out
 }
