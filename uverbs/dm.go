@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -14,16 +15,25 @@ type DMOptions struct {
 
 // DM is memory of the device itself (struct ibv_dm). It is safe for concurrent use.
 //
-// The program reaches it by work requests, with an MR of [PD.RegDMMR]. To copy to and from
-// it by the processor takes a mapping that only the device's driver knows.
+// Work requests reach it with an MR of [PD.RegDMMR], the processor by [DM.ReadAt] and [DM.WriteAt].
+// What it holds when it is allocated may be left of whoever had it before.
 type DM struct {
 	object
 	handle uint32
 	length uint64
+	mlx5   *mlx5DM
 }
 
-// A dmDriver is a driver whose ALLOC_DM has attributes of its own.
-type dmDriver interface{ dmAttrs(*ioctlCommand) }
+// A dmDriver is a driver whose ALLOC_DM has attributes of its own, by which the memory is mapped.
+type dmDriver interface {
+	dmAttrs(*DM, *ioctlCommand)
+	storeDM(m *DM, at int, b []byte) error // b is not empty and within the memory
+	loadDM(m *DM, at int, b []byte) error
+	unmapDM(*DM) error
+}
+
+// dmWord is what mlx5 adapters, which are the only ones, read and write their memory in.
+const dmWord = mlx5.WordSize
 
 // AllocDM allocates memory of the device (ibv_alloc_dm); [DeviceAttr.MaxDMSize] tells how
 // much there is.
@@ -46,7 +56,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
 	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
 	if drv, ok := d.driver.(dmDriver); ok {
-		drv.dmAttrs(cmd)
+		drv.dmAttrs(m, cmd)
 	}
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
 		m.leave()
@@ -65,7 +75,52 @@ func (m *DM) Close() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE)
 		cmd.obj(abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
 		return m.dev.cmd.fail(m.destroy, m.dev.cmd.ioctl(cmd), "")
-	}, nil)
+	}, func() error {
+		if drv, ok := m.dev.driver.(dmDriver); ok {
+			return drv.unmapDM(m)
+		}
+		return nil
+	})
+}
+
+// WriteAt copies b to the memory, from off bytes on, by the processor (ibv_memcpy_to_dm); it is as
+// in [io.WriterAt], but that off and the length of b must be multiples of 4 bytes and within the memory:
+// otherwise the error is an [ArgError], and nothing is copied. Work requests that are posted after it find what it
+// has written. The error is a [FeatureError] if the driver has no way to map the memory.
+func (m *DM) WriteAt(b []byte, off int64) (int, error) {
+	return m.access("WriteAt", b, off, dmDriver.storeDM)
+}
+
+// ReadAt copies from the memory, from off bytes on, to b (ibv_memcpy_from_dm); otherwise it is as WriteAt.
+// It finds what work requests have written whose completions were polled before. Each 4 bytes go over
+// the bus by themselves, which takes about a microsecond: for much, RDMA READ is faster.
+func (m *DM) ReadAt(b []byte, off int64) (int, error) {
+	return m.access("ReadAt", b, off, dmDriver.loadDM)
+}
+
+// access copies to or from the memory.
+func (m *DM) access(op string, b []byte, off int64, with func(dmDriver, *DM, int, []byte) error) (int, error) {
+	if err := m.hold(); err != nil {
+		return 0, err
+	}
+	defer m.release()
+	if off < 0 || uint64(off) > m.length || off%dmWord != 0 {
+		return 0, argErr(op, "off", off, "multiples of %d from 0 to %d", dmWord, m.length)
+	}
+	if limit := m.length - uint64(off); uint64(len(b)) > limit || len(b)%dmWord != 0 {
+		return 0, argErr(op, "length of b", len(b), "multiples of %d from 0 to %d", dmWord, limit)
+	}
+	drv, ok := m.dev.driver.(dmDriver)
+	if !ok {
+		return 0, &FeatureError{Feature: "MEMCPY_DM", Driver: m.dev.driver.name()}
+	}
+	if len(b) == 0 {
+		return 0, nil
+	}
+	if err := with(drv, m, int(off), b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // RegDMMR registers part of the device's memory (ibv_reg_dm_mr). Addresses in the MR begin

@@ -132,6 +132,7 @@
 //   - An SRQ cannot be resized, and a QP never enters [SQD].
 //   - The first 64 QPs of a process have a register each, and the next ones share 16. A [TD] has
 //     one for its QPs alone, if there are any left.
+//   - A [DM] is mapped when the processor first reads or writes it, in words of 4 bytes.
 //   - With RDMAABI=write, which has no means of allocating registers, the kernel chooses among
 //     a few that are there from the start.
 //

@@ -74,7 +74,10 @@ func ExampleDevice_AllocDM() {
 	defer dm.Close()
 	mr := must(pd.RegDMMR(dm, 0, 64, uverbs.AccessLocalWrite|uverbs.AccessRemoteAtomic))
 	defer mr.Close()
+	must(dm.WriteAt(make([]byte, 8), 0))
 	fmt.Printf("add to the word at 0 with rkey %#x\n", mr.RKey())
+	counter := make([]byte, 8)
+	must(dm.ReadAt(counter, 0))
 }
 
 // What the device writes goes to the cache of the processor that will read it.

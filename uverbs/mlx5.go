@@ -197,10 +197,3 @@ func mlx5Sport(flowLabel uint32) uint16 {
 	}
 	return mlx5.MinSourcePort + uint16(rand.N(1<<16-mlx5.MinSourcePort))
 }
-
-// dmAttrs has the kernel tell where device memory is mapped. The library accesses it by MRs
-// alone, but the kernel allocates none without these.
-func (mlx5Driver) dmAttrs(cmd *ioctlCommand) {
-	cmd.out(mlx5.AttrDMOffset, make([]byte, 8))
-	cmd.out(mlx5.AttrDMPage, make([]byte, 2))
-}

@@ -68,6 +68,7 @@ const (
 	mapRegular        = abi.MLX5_IB_MMAP_REGULAR_PAGE
 	mapCoreClock      = abi.MLX5_IB_MMAP_CORE_CLOCK
 	mapClockInfo      = abi.MLX5_IB_MMAP_CLOCK_INFO
+	mapDeviceMemory   = abi.MLX5_IB_MMAP_DEVICE_MEM
 	mapCommandShift   = 8
 	mapIndexHighShift = 16
 )

@@ -116,6 +116,11 @@ func TestDeviceRemoved(t *testing.T) {
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)))
+		var mapped, fresh *uverbs.DM
+		if dev.QueryDevice().MaxDMSize > 0 {
+			mapped, fresh = deviceMemory(t, a, 64), deviceMemory(t, a, 64)
+			must(t, errOf(mapped.WriteAt(make([]byte, 64), 0)))
+		}
 		waits := make(chan error, 1)
 		must(t, a.cq.Notify())
 		go func() {
@@ -159,6 +164,12 @@ func TestDeviceRemoved(t *testing.T) {
 		must(t, a.qp.PostSend(send(2, a.mr.SGE(0, 8))), b.qp.PostRecv(3, b.mr.SGE(0, 8)), a.cq.Notify())
 		if n, err := a.cq.Poll(make([]uverbs.WC, 4)); n != 0 || err != nil {
 			t.Errorf("%d completions, %v", n, err)
+		}
+		if mapped != nil {
+			must(t, errOf(mapped.WriteAt(make([]byte, 64), 0)), errOf(mapped.ReadAt(make([]byte, 64), 0)))
+			if _, err := fresh.ReadAt(make([]byte, 64), 0); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+				t.Errorf("memory of the device that was not mapped before: %v, want ErrDeviceRemoved", err)
+			}
 		}
 	})
 	must(t, dev.Close())

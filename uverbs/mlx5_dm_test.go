@@ -1,0 +1,132 @@
+//go:build amd64 || arm64
+
+package uverbs
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// TestMlx5DM copies to and from device memory, which is mapped where the kernel says, when it is first
+// used, and until it is closed.
+func TestMlx5DM(t *testing.T) {
+	d, k, err := openFakeMlx5(t, func([]byte) {})
+	must(t, err)
+	d.attr.MaxDMSize = 1 << 20
+	// The number of the page, as it stands in the offset, and where the memory begins in it.
+	const page, offset = 3, 0x803000
+	start := uint64(64)
+	k.withObjects(d)
+	fake := d.cmd.fake
+	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
+		errno := fake(cmd, write)
+		if c := &k.calls[len(k.calls)-1]; errno == 0 && c.verb == "ALLOC_DM" {
+			at, number := c.attr(mlx5.AttrDMOffset), c.attr(mlx5.AttrDMPage)
+			if at.Len != 8 || number.Len != 2 {
+				t.Errorf("the offset has %d bytes, the number of the page %d", at.Len, number.Len)
+			}
+			k.put(at.Data, u64(start))
+			k.put(number.Data, []byte{page, 0})
+		}
+		return errno
+	}
+	must(t, k.file.Truncate(offset+2*4096))
+	before := k.ringsMapped()
+	alloc := func(length int) *DM {
+		t.Helper()
+		return value(d.AllocDM(length, DMOptions{}))(t)
+	}
+	m := alloc(5000)
+	if n := k.ringsMapped() - before; n != 0 {
+		t.Errorf("%d bytes are mapped before the memory is used", n)
+	}
+	data := bytes.Repeat([]byte{1, 2, 3}, 1000)
+	if n, err := m.WriteAt(data, 8); n != len(data) || err != nil {
+		t.Errorf("%d bytes written, %v", n, err)
+	}
+	got := make([]byte, 4+len(data)+4)
+	if n, err := m.ReadAt(got, 4); n != len(got) || err != nil {
+		t.Errorf("%d bytes read, %v", n, err)
+	}
+	if want := append(make([]byte, 4), append(bytes.Clone(data), 0, 0, 0, 0)...); !bytes.Equal(got, want) {
+		t.Error("what is read is not what was written")
+	}
+	inFile := make([]byte, len(data))
+	if _, err := k.file.ReadAt(inFile, offset+int64(start)+8); err != nil || !bytes.Equal(inFile, data) {
+		t.Errorf("the device has something else: %v", err)
+	}
+	if n := k.ringsMapped() - before; n != 8192 {
+		t.Errorf("%d bytes are mapped, want two pages", n)
+	}
+
+	for _, c := range []struct {
+		length int
+		off    int64
+		field  string
+	}{
+		{4, -4, "off"}, {4, 2, "off"}, {0, 5004, "off"}, {4, 1 << 62, "off"}, {0, 1, "off"},
+		{4, 5000, "length of b"}, {8, 4996, "length of b"}, {3, 0, "length of b"}, {5004, 0, "length of b"},
+	} {
+		b := make([]byte, c.length)
+		_, err := m.ReadAt(b, c.off)
+		wantArg(t, err, c.field)
+		_, err = m.WriteAt(b, c.off)
+		wantArg(t, err, c.field)
+	}
+	if n, err := m.ReadAt(nil, 5000); n != 0 || err != nil {
+		t.Errorf("nothing at the end: %d, %v", n, err)
+	}
+	must(t, m.Close())
+	if n := k.ringsMapped() - before; n != 0 {
+		t.Errorf("%d bytes are mapped after Close", n)
+	}
+	if _, err := m.ReadAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("ReadAt after Close: %v", err)
+	}
+	if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("WriteAt after Close: %v", err)
+	}
+
+	// What the kernel says makes no sense: the memory would reach behind what is mapped, or is not aligned.
+	for _, start = range []uint64{4096 - 60, 2, 1 << 40} {
+		m := alloc(64)
+		if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, mlx5.ErrLayout) {
+			t.Errorf("memory at %#x: %v, want %v", start, err, mlx5.ErrLayout)
+		}
+		must(t, m.Close())
+	}
+	if n := k.ringsMapped() - before; n != 0 {
+		t.Errorf("%d bytes are mapped", n)
+	}
+	// A mapping that is refused: closing goes on.
+	m = alloc(64)
+	must(t, k.file.Close())
+	if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("no mapping: %v", err)
+	}
+	must(t, m.Close())
+}
+
+// TestDMFeature: without a driver that maps the memory, it cannot be copied.
+func TestDMFeature(t *testing.T) {
+	d, k := objectDevice(t)
+	d.attr.MaxDMSize = 1 << 20
+	m := value(d.AllocDM(64, DMOptions{}))(t)
+	var f *FeatureError
+	if _, err := m.ReadAt(make([]byte, 4), 0); !errors.As(err, &f) || f.Driver != "rxe" {
+		t.Errorf("ReadAt: %v", err)
+	}
+	if _, err := m.WriteAt(make([]byte, 4), 0); !errors.As(err, &f) || f.Driver != "rxe" {
+		t.Errorf("WriteAt: %v", err)
+	}
+	if c := k.last("ALLOC_DM"); len(c.attrs) != 3 || c.attr(abi.UVERBS_ATTR_ALLOC_DM_LENGTH).Data != 64 {
+		t.Errorf("attributes are %+v", c.attrs)
+	}
+	must(t, m.Close(), d.Close())
+}
