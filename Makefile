@@ -51,14 +51,16 @@ test: SIDEBYSIDE = -rounds 1
 test: FLAT = 5x
 # On ConnectX each mode goes one way of giving commands; on InfiniBand what does not depend on the link
 # is not repeated, nor on RoCE what of connections and streams is seen on rxe and has nothing of the
-# device; and rdma-core's programs run on RoCE in the boots of mlx5cm.
+# device. rdma-core's programs run on RoCE in the boots of mlx5cm, and in those of control where a card
+# dies, on two hosts, and on the other kernels.
 test: WAYS-roce = auto
 test: WAYS-ib = write
 test: WALK-mlx5 = 2s
 test: SKIP-ib = $(ANYLINK)
 test: SKIP-cm = ^Test(ManyConns|UserChanges|DialNames|DialCancelled|NoDevice|ListenerLingers|Quiet)|^TestStream\z/^spin
 test: SKIP-interop = ^Test(Paths|PeerKilled|Rping\z|Perf(Options|ServerKilled|HugePages|Progress|Clients)|Perftest|Doctor(Namespace|MTU|ClosedNode|NoAddress|Memlock))
-test: CONTROLMODES = ib
+test: SKIP-control = ^TestFatal$$
+test: CONTROLS = $(KERNEL)-ib-alone latest-ib-hosts $(patsubst %,%-roce-programs,$(filter-out $(KERNEL),6.1 6.12 latest))
 test: check unit race abi benchonce sidebyside size vmtest kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
 	+$(AT_ONCE) perf hosts control siw flat traffic racevm
 
@@ -189,7 +191,7 @@ boot-bare:
 # The boots run as many at a time as BOOTS says, and one that fails does not keep the others from running.
 BOOTS ?= 2
 AT_ONCE = $(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(BOOTS)) KERNEL=$(KERNEL) ARCH=$(ARCH) WALK=$(WALK) FLAT='$(FLAT)' \
-	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' WALK-mlx5='$(WALK-mlx5)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)' CONTROLMODES='$(CONTROLMODES)'
+	WAYS-roce='$(WAYS-roce)' WAYS-ib='$(WAYS-ib)' WALK-mlx5='$(WALK-mlx5)' SKIP-ib='$(SKIP-ib)' SKIP-cm='$(SKIP-cm)' SKIP-interop='$(SKIP-interop)' SKIP-control='$(SKIP-control)' CONTROLS='$(CONTROLS)'
 kernel: guest ## the kernel tests and interop on KERNEL and ARCH
 	rm -f $(RESULTS)/$(ARCH)-$(KERNEL).*.json
 	+$(AT_ONCE) boot-kernel boot-cm boot-interop $(if $(SLOW),,boot-write) boot-bare
@@ -229,17 +231,21 @@ walk: $(VMRUN) ## the random walk for an hour on the newest kernel; WALK=10m KER
 	GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/conformance.test ./test/conformance
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -timeout 1000h $(GUEST) $(if $(SEED),-env GOVERBS_SEED=$(SEED)) conformance.test -test.run '^TestWalk$$' -test.v
 
-# Whoever fails on the modelled ConnectX must be the one at fault: this is how we know.
+# Whoever fails on the modelled ConnectX must be the one at fault: this is how we know. Each boot has a
+# kernel, a mode, and what: all on one host, its programs that transfer and connect, or two hosts.
 CONTROL ?= $(KERNEL)
 CONTROLMODES ?= roce ib
+CONTROLS = $(foreach k,$(CONTROL),$(foreach m,$(CONTROLMODES),$k-$m-alone $k-$m-hosts))
 CONTROLWITH = $(PACKAGES),rdmacm-utils,perftest,infiniband-diags
-control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the kernels CONTROL
+CONTROL-alone    = -with $(CONTROLWITH) control.test
+CONTROL-programs = -with $(CONTROLWITH) control.test -test.run '^Test(Pingpong|Perftest|ConnectionManager)$$'
+CONTROL-hosts    = -hosts 2 -cpus 1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$'
+boot-control-%: WORDS = $(subst -, ,$*)
+boot-control-%:
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(word 1,$(WORDS)) -device mlx5,mode=$(word 2,$(WORDS)) -env GOVERBS_KERNEL_TEST=1 $(CONTROL-$(word 3,$(WORDS)))
+control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the kernels CONTROL, with the CONTROLMODES
 	go test -c -trimpath -o $(BUILD)/amd64/control.test ./test/control
-	cd $(BUILD)/amd64 && status=0; \
-	for k in $(CONTROL); do for mode in $(CONTROLMODES); do \
-		$(VMRUN) -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(CONTROLWITH) control.test || status=1; \
-		$(VMRUN) -hosts 2 -cpus 1 -kernel $$k -device mlx5,mode=$$mode -env GOVERBS_KERNEL_TEST=1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$' || status=1; \
-	done; done; exit $$status
+	+$(AT_ONCE) $(CONTROLS:%=boot-control-%)
 
 MODEL = -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1
 # As of kernel, what it finds is recorded. A model wants a processor for itself, so that two boots
@@ -265,12 +271,13 @@ mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, a
 # addresses need a subnet administrator, which the model has not.
 SKIP-cm      =
 SKIP-interop =
+SKIP-control =
 .PHONY: boot-mlx5cm boot-mlx5hosts
 boot-mlx5cm:
 	cd $(BUILD)/amd64 && $(RECORD) -driver mlx5-roce -name cm $(VMRUN) -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0,mlx5_1 \
 		-module veth -timeout 20m -with $(CONTROLWITH) -file $(BUILD)/verbs:/bin/verbs -env VERBS=/bin/verbs \
 		cm.test $(RECORD_TEST) $(if $(SKIP-cm),-test.skip '$(SKIP-cm)') --- classic.test $(RECORD_TEST) --- \
-		interop.test $(RECORD_TEST) $(if $(SKIP-interop),-test.skip '$(SKIP-interop)') --- control.test
+		interop.test $(RECORD_TEST) $(if $(SKIP-interop),-test.skip '$(SKIP-interop)') --- control.test $(if $(SKIP-control),-test.skip '$(SKIP-control)')
 boot-mlx5hosts:
 	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) -device mlx5 $(MODEL) -env GOVERBS_DEVICES=mlx5_0 -with $(PACKAGES),rdmacm-utils \
 		hosts.test -test.skip '^Test(Classic|Peers|Cmtime|PeerKilled|LinkDown|LinkBack|DeviceRemoved)$$' --- control.test -test.run '^TestHosts$$'
