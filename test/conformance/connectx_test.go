@@ -95,6 +95,28 @@ func TestXRC(t *testing.T) {
 			a.holds(t, 8192, want)
 			a.holds(t, 0, want)
 		}
+		// Each has a limit of its own, and an event when fewer receives are left.
+		for i := range uint64(3) {
+			must(t, srqs[0].PostRecv(i, a.mr.SGE(4096, 100)), srqs[1].PostRecv(i, a.mr.SGE(4096, 100)))
+		}
+		must(t, srqs[0].SetLimit(1), srqs[1].SetLimit(2))
+		for i := range uint64(2) {
+			wr := send(i, a.mr.SGE(0, 100))
+			wr.RemoteSRQN = srqs[1].Num()
+			must(t, sender.PostSend(wr))
+			if wc := a.next(t); wc.Err() != nil {
+				t.Fatal(sender.Err(&wc))
+			}
+			if wc := next(); wc.ID != i || wc.Err() != nil {
+				t.Fatalf("%d: completion %+v", i, wc)
+			}
+		}
+		if ev := event(t, dev, uverbs.EventSRQLimitReached); ev.SRQ != srqs[1] {
+			t.Errorf("event %s, want one of the SRQ that was used", ev)
+		}
+		if attr, err := srqs[0].Query(); err != nil || attr.Limit != 1 {
+			t.Errorf("the limit of the other SRQ is %d, %v; want 1", attr.Limit, err)
+		}
 		b := a.qp.BeginSend()
 		b.Send(1, 0)
 		b.ToSRQ(1)
