@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -492,13 +493,17 @@ func child(args []string, out io.Writer) error {
 		}
 		n = append(n, v)
 	}
+	w := bufio.NewWriter(out) // so that nobody wakes up to read in the middle, as from the C programs
+	var err error
 	switch {
 	case args[0] == "calls" && len(n) == 4:
-		return calls(out, device, n[1], n[2], n[3])
+		err = calls(w, device, n[1], n[2], n[3])
 	case args[0] == "mr" && len(n) == 2:
-		return registrations(out, device, n[0], n[1])
+		err = registrations(w, device, n[0], n[1])
 	case args[0] == "qps" && len(n) == 3:
-		return manyQPs(out, device, n[0], n[1], n[2])
+		err = manyQPs(w, device, n[0], n[1], n[2])
+	default:
+		return bad
 	}
-	return bad
+	return errors.Join(err, w.Flush())
 }
