@@ -238,7 +238,7 @@ CONTROLMODES ?= roce ib
 CONTROLS = $(foreach k,$(CONTROL),$(foreach m,$(CONTROLMODES),$k-$m-alone $k-$m-hosts))
 CONTROLWITH = $(PACKAGES),rdmacm-utils,perftest,infiniband-diags
 CONTROL-alone    = -with $(CONTROLWITH) control.test
-CONTROL-programs = -with $(CONTROLWITH) control.test -test.run '^Test(Pingpong|Perftest|ConnectionManager)$$'
+CONTROL-programs = -with $(CONTROLWITH) control.test -test.run '^Test(Pingpong|OnDemandPages|Perftest|ConnectionManager)$$'
 CONTROL-hosts    = -hosts 2 -cpus 1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$'
 boot-control-%: WORDS = $(subst -, ,$*)
 boot-control-%:

@@ -12,12 +12,14 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// hasODP reports whether a device must have on-demand paging: rxe has it in newer kernels, siw and a
-// model of a ConnectX never, and a card if its firmware says so.
+// hasODP reports whether a device must have on-demand paging: rxe has it in newer kernels, siw never, the
+// model of a ConnectX always, and a card if its firmware says so.
 func hasODP(t *testing.T, dev *uverbs.Device) bool {
 	switch {
-	case testenv.Modelled(), rig.IWARP():
+	case rig.IWARP():
 		return false
+	case testenv.Modelled():
+		return true
 	case onMLX5:
 		return dev.QueryDevice().ODPGeneralCaps != 0
 	}

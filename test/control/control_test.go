@@ -74,6 +74,18 @@ func TestPingpong(t *testing.T) {
 	}
 }
 
+// TestOnDemandPages runs ping-pongs in memory that is on demand: of the buffer alone, with its pages fetched
+// ahead, and of all of the process.
+func TestOnDemandPages(t *testing.T) {
+	e := setting(t)
+	for _, options := range [][]string{{"-o"}, {"-o", "-P"}, {"-O"}, {"-O", "-P"}, {"-o", "-e"}} {
+		t.Run(strings.Join(options, ""), func(t *testing.T) {
+			line := append([]string{"ibv_rc_pingpong", "-n", "50", "-s", "100000", "-c"}, options...)
+			play(t, append(line[:len(line):len(line)], e.server...), append(line[:len(line):len(line)], e.client...))
+		})
+	}
+}
+
 // TestPerftest measures latency and bandwidth of every operation.
 func TestPerftest(t *testing.T) {
 	e := setting(t)

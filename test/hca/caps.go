@@ -17,8 +17,12 @@ type setting struct {
 	v uint64
 }
 
+// logMaxKLMs is log2 of how many entries an indirect key has at most: enough for a key of all
+// addresses of a process in steps of 1 GiB (mlx5_imr_ksm_entries), unless these have more than 48 bits.
+const logMaxKLMs = 18
+
 // general are the capabilities that do not depend on the mode. What is not listed is not
-// there: no page requests, no eswitch, no DC, no ODP, no DEVX, no tag matching, no compression.
+// there: no page requests, no eswitch, no DC, no DEVX, no tag matching, no compression.
 var general = []setting{
 	{prm.CapPageRequestDisable, 1}, {prm.CapReleaseAllPages, 1},
 	{prm.CapLogMaxQP, 12}, {prm.CapLogMaxQPSize, 15}, {prm.CapLogMaxSRQ, 12}, {prm.CapLogMaxSRQSize, 15},
@@ -28,16 +32,16 @@ var general = []setting{
 	{prm.CapLogMaxRQT, 12}, {prm.CapLogMaxRQTSize, 10}, {prm.CapLogMaxTISPerSQ, 3}, {prm.CapCyclicRecvWQE, 1},
 	{prm.CapLogMaxWQSize, 15}, {prm.CapLogMaxStrideRQ, 11}, {prm.CapLogMinStrideRQ, 4}, {prm.CapLogMaxStrideSQ, 9}, {prm.CapLogMinStrideSQ, 6},
 	{prm.CapLogMaxUCList, 7}, {prm.CapLogMaxMCList, 11}, {prm.CapLogMaxVLANList, 12},
-	{prm.CapMaxSGL, 30}, {prm.CapMaxIndirection, 4}, {prm.CapFixedBufferSize, 1}, {prm.CapLogMaxMRWSize, 64}, {prm.CapLogMaxKLMList, 16},
+	{prm.CapMaxSGL, 30}, {prm.CapMaxIndirection, 4}, {prm.CapFixedBufferSize, 1}, {prm.CapLogMaxMRWSize, 64}, {prm.CapLogMaxKLMList, logMaxKLMs},
 	{prm.CapLogMaxRAReqQP, 4}, {prm.CapLogMaxRAResQP, 4}, {prm.CapLogMaxMsg, 30}, {prm.CapLocalCAAckDelay, 16},
 	{prm.CapGIDTableSize, prm.CapGIDTable64}, {prm.CapPKeyTableSize, prm.CapPKeyTable128}, {prm.CapNumPorts, 1},
-	{prm.CapCQEVersion, 1}, {prm.CapCompactAddress, 1}, {prm.CapUMRNoEntitySize, 1}, {prm.CapUMRFence, 2}, {prm.CapScatterCQE, 1},
+	{prm.CapCQEVersion, 1}, {prm.CapCompactAddress, 1}, {prm.CapUMRFence, 2}, {prm.CapScatterCQE, 1},
 	{prm.CapAtomicBit, 1}, {prm.CapCQOI, 1}, {prm.CapCQResize, 1}, {prm.CapCQModeration, 1}, {prm.CapBlockLBMC, 1}, {prm.CapCD, 1},
 	{prm.CapIMAICL, 1}, {prm.CapQKV, 1}, {prm.CapPKV, 1}, {prm.CapSetDETHSQPN, 1}, {prm.CapAPM, 1},
 	{prm.CapXRC, 1}, {prm.CapUD, 1}, {prm.CapUC, 1}, {prm.CapRC, 1}, {prm.CapLogPageSize, 12},
 	{prm.CapBF, 1}, {prm.CapLogBFRegSize, 9}, {prm.CapMaxWQESizeSQ, 1024}, {prm.CapMaxWQESizeRQ, 512},
 	{prm.CapMaxQPMCG, 240}, {prm.CapLogMaxMCG, 16}, {prm.CapNullMKey, 1}, {prm.CapTerminateMKey, 1}, {prm.CapDumpFillMKey, 1},
-	{prm.CapDeviceMemory, 1},
+	{prm.CapDeviceMemory, 1}, {prm.CapPageFaults, 1}, {prm.CapUMROffset, 1},
 	{prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
@@ -51,6 +55,11 @@ var generalRoCE = []setting{
 // atomics: compare and swap, fetch and add, and both masked; of 8 bytes; the result in
 // the host's order if the driver asks for it.
 var atomics = []setting{{prm.CapAtomicHostOrder, 1}, {prm.CapAtomicOps, 0xf}, {prm.CapAtomicSizeQP, 8}}
+
+// onDemand is what may wait for pages: by the older of the two schemes, in which queues are suspended.
+var onDemand = []setting{{prm.CapODPRC, odpConnected}, {prm.CapODPXRC, odpConnected}, {prm.CapODPUD, prm.ODPSend}}
+
+const odpConnected = prm.ODPSend | prm.ODPReceive | prm.ODPWrite | prm.ODPRead | prm.ODPAtomic | prm.ODPSRQReceive
 
 // ethernet: headers need not be inline, as the virtual port says.
 var ethernet = []setting{{prm.CapEthChecksum, 1}, {prm.CapEthVLAN, 1}, {prm.CapEthSelfLB, 1}, {prm.CapEthMaxLSO, 16}, {prm.CapEthInlineMode, 1}, {prm.CapEthRSSTable, 8}}
@@ -90,6 +99,7 @@ func newCaps(mode Mode, index uint8) capSet {
 	}
 	own := []setting{{prm.CapVHCAID, uint64(index) + 1}}
 	add(prm.CapAtomic, atomics)
+	add(prm.CapODP, onDemand)
 	add(prm.CapDevMem, deviceMemory)
 	if mode == IB {
 		add(prm.CapGeneral, general, generalIB, own)
@@ -161,6 +171,11 @@ func (d *Device) setCaps(c *call) error {
 	case prm.CapAtomic:
 		// Only the order of bytes can be set; the rest of the record may be anything.
 		prm.CapAtomicMode.Put(p.cur, prm.CapAtomicMode.Get(want))
+	case prm.CapODP:
+		// All that is possible is in force already, and stays so.
+		if i := firstDifference(p.cur, want); i >= 0 {
+			return refuse(prm.BadParam, "capabilities", "byte %#x of on-demand paging would become %#x from %#x", i, want[i], p.cur[i])
+		}
 	default:
 		return refuse(prm.BadParam, "capability kind", "%#x can't be set", kind)
 	}

@@ -33,7 +33,7 @@
 // An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists
 // are answered, but do less than on a card: those that count queues and ports stay 0, priorities and hashes are not
 // used. Not there, by the capabilities: the physical function with all that only it has,
-// page requests, on-demand paging, DEVX and user contexts, DC, signatures, tag matching,
+// page requests, the newer scheme of on-demand paging, DEVX and user contexts, DC, signatures, tag matching,
 // striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. There is no
 // subnet manager or administrator on the fabric; on InfiniBand ports are up with fixed LIDs,
 // and what needs path records or multicast groups from one does not work.

@@ -10,8 +10,7 @@ const (
 	nullLKey      = engine.NullLKey
 	terminateLKey = engine.TerminateLKey
 
-	// dumpFillMKey swallows what is written, as the null key does.
-	dumpFillMKey = engine.NullLKey
+	dumpFillMKey = engine.DumpFillLKey
 )
 
 func (d *Device) createMKey(c *call) error {
@@ -20,7 +19,7 @@ func (d *Device) createMKey(c *call) error {
 		name string
 		on   bool
 	}{
-		{"pg_access", prm.MKeyPGAccess.Bool(c.in)}, {"mkey_umem_valid", prm.MKeyUMEMValid.Bool(c.in)}, {"bsf_en", prm.MKCBSFEn.Bool(x)},
+		{"mkey_umem_valid", prm.MKeyUMEMValid.Bool(c.in)}, {"bsf_en", prm.MKCBSFEn.Bool(x)},
 	} {
 		if f.on {
 			return refuse(prm.BadParam, "mkey "+f.name, "is not modelled")
@@ -35,12 +34,16 @@ func (d *Device) createMKey(c *call) error {
 		Start: prm.MKCStart.Get(x), Length: prm.MKCLen.Get(x), Length64: prm.MKCLength64.Bool(x),
 		Free: prm.MKCFree.Bool(x), UMREnable: prm.MKCUMREn.Bool(x), RemoteInval: prm.MKCRemoteInv.Bool(x),
 		LogPageSize: uint(prm.MKCLogPage.Get(x)), Entries: prm.MKCTranslations.Int(x),
+		PageFaults: prm.MKeyPGAccess.Bool(c.in),
 	}
 	if s.Mode == engine.ModeOwn {
 		if s.Length64 || !d.inDM(s.Start, s.Length) {
 			return refuse(prm.BadParam, "mkey start_addr", "%#x bytes at %#x were not given out by ALLOC_MEMIC", s.Length, s.Start)
 		}
 		s.Start -= dmStart
+	}
+	if indirect := s.Mode == engine.ModeKLM || s.Mode == engine.ModeKSM; indirect && s.Entries > 1<<logMaxKLMs {
+		return refuse(prm.BadParam, "mkey translations_octword_size", "%d entries that lead to keys, and a key has at most %d", s.Entries, 1<<logMaxKLMs)
 	}
 	for _, right := range mkeyRights {
 		if right.f.Bool(x) {
@@ -103,6 +106,13 @@ func (c *call) translations(s *engine.MKeySpec) error {
 	return nil
 }
 
+// resumePageFault is PAGE_FAULT_RESUME.
+func (d *Device) resumePageFault(c *call) error {
+	return d.eng.ResumePageFault(engine.PageFault{
+		Type: uint8(prm.FaultType.Get(c.in)), Token: prm.FaultToken.U32(c.in), WQ: prm.FaultWQ.U32(c.in),
+	}, prm.FaultError.Bool(c.in))
+}
+
 func (d *Device) destroyMKey(c *call) error { return d.eng.DestroyMKey(c.number()) }
 
 func (d *Device) queryMKey(c *call) error {
@@ -130,5 +140,15 @@ func (d *Device) queryMKey(c *call) error {
 	prm.MKCLen.Put(x, s.Length)
 	prm.MKCTranslations.Put(x, uint64(s.Entries))
 	prm.MKCLogPage.Put(x, uint64(s.LogPageSize))
+	// The driver looks behind a window when an access through it faults.
+	for i, k := range s.KLMs {
+		b := prm.Record(c.out, prm.MKeyList+16*i, 16)
+		if s.Mode != engine.ModeKLM || len(b) < 16 {
+			break
+		}
+		be.PutUint32(b, k.Length)
+		be.PutUint32(b[4:], k.Key)
+		be.PutUint64(b[8:], k.VA)
+	}
 	return nil
 }

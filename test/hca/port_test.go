@@ -236,7 +236,10 @@ func TestCaps(t *testing.T) {
 	set(prm.BadParam, prm.CapGeneral, prm.CapCQEVersion, 0)
 	set(prm.BadParam, prm.CapRoCE, prm.CapRoCEVersion, 1)
 	set(prm.OK, prm.CapAtomic, prm.CapAtomicMode, 1)
-	v.refused(prm.BadParam, prm.QueryHCACap, prm.CapODP<<1, v.in(small), n)
+	set(prm.OK, prm.CapODP, prm.CapODPXRC, prm.CapODPXRC.Get(query(prm.CapODP, 0)))
+	set(prm.BadParam, prm.CapODP, prm.CapODPUD, prm.ODPSend|prm.ODPReceive)
+	const unknown = 0x7f
+	v.refused(prm.BadParam, prm.QueryHCACap, unknown<<1, v.in(small), n)
 	if ft := query(prm.CapFlowTable, 0); prm.CapFTSupport.Get(ft[prm.CapFTReceive:]) != 1 || prm.CapFTSupport.Get(ft[prm.CapFTTransmit:]) != 1 {
 		t.Error("no flow tables")
 	}

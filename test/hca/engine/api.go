@@ -48,8 +48,10 @@ const (
 const (
 	// TerminateLKey ends a scatter list (MLX5_INVALID_LKEY in mlx5/qp.h).
 	TerminateLKey = 0x100
-	// NullLKey reads as zeros, and swallows what is written.
+	// NullLKey stands behind an indirect key where nothing is yet: a page fault.
 	NullLKey = 0x00001700
+	// DumpFillLKey reads as zeros, and swallows what is written.
+	DumpFillLKey = 0x00001900
 )
 
 // GID is an entry of the GID table.

@@ -27,7 +27,10 @@ type Device struct {
 	regs    map[uint64]*bfReg
 	own     []byte // the device's own memory
 	fatal   bool
-	rep     report
+	// pageFaults are those that the driver has not resolved, and nextToken is the last one's of a WQE.
+	pageFaults map[faultKey]*pageFault
+	nextToken  uint32
+	rep        report
 }
 
 // pd is a protection domain.
@@ -61,6 +64,7 @@ func New(cfg Config) (*Device, error) {
 		pds: map[uint32]*pd{}, xrcds: map[uint32]*xrcd{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{},
 		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{},
 		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, special: map[QPType][]*qp{}, regs: map[uint64]*bfReg{},
+		pageFaults: map[faultKey]*pageFault{},
 	}
 	d.rep.init()
 	d.port.PKeys = []uint16{0xffff}
@@ -106,6 +110,7 @@ func (d *Device) wipe() {
 	clear(d.mcast)
 	clear(d.special)
 	clear(d.regs)
+	clear(d.pageFaults)
 }
 
 // lock takes the fabric's lock for a command, which a stopped device refuses.

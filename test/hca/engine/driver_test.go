@@ -127,7 +127,9 @@ func newHost(t *testing.T, f *Fabric, link LinkLayer) *host {
 	return h
 }
 
-func (h *host) newEQ(log uint) *testEQ {
+func (h *host) newEQ(log uint) *testEQ { return h.newEQOf(log, allEvents) }
+
+func (h *host) newEQOf(log uint, events uint64) *testEQ {
 	h.t.Helper()
 	e := &testEQ{h: h, log: log, uar: h.uar()}
 	size := 64 << log
@@ -136,7 +138,7 @@ func (h *host) newEQ(log uint) *testEQ {
 		h.mem.at(e.addr, size)[i] = 1
 	}
 	var err error
-	if e.n, err = h.d.CreateEQ(EQSpec{Buf: Buffer{Pages: pages(e.addr, size), PageSize: page}, Log: log, Vector: 1, UAR: e.uar, Events: allEvents}); err != nil {
+	if e.n, err = h.d.CreateEQ(EQSpec{Buf: Buffer{Pages: pages(e.addr, size), PageSize: page}, Log: log, Vector: 1, UAR: e.uar, Events: events}); err != nil {
 		h.t.Fatal(err)
 	}
 	return e

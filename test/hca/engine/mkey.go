@@ -1,6 +1,9 @@
 package engine
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
 // mkey is a memory key.
 type mkey struct {
@@ -157,6 +160,8 @@ type extent struct {
 	n    int
 	null bool
 	own  bool // addr is a place in the device's memory
+	// absent says that the driver has not given the page to the device: a page fault.
+	absent bool
 }
 
 // maxExtents is how many pieces an access may fall into: 2 GiB of pages of 4 KiB, doubled.
@@ -180,8 +185,11 @@ func (d *Device) walk(out []extent, key uint32, q *qp, pdn uint32, va, n uint64,
 	if len(out) > maxExtents {
 		return nil, "too many pieces"
 	}
-	if key == NullLKey {
+	if key == DumpFillLKey {
 		return append(out, extent{n: int(n), null: true}), ""
+	}
+	if key == NullLKey && depth > 0 {
+		return append(out, extent{n: int(n), absent: true}), ""
 	}
 	m := d.mkeys[key>>8]
 	switch {
@@ -214,13 +222,14 @@ func (d *Device) walk(out []extent, key uint32, q *qp, pdn uint32, va, n uint64,
 	case ModePA:
 		return append(out, extent{addr: va, n: int(n)}), ""
 	case ModeMTT:
-		return s.walkPages(out, va, n)
+		return s.walkPages(out, va, n, need)
 	}
 	return d.walkKLMs(out, s, q, pdn, va-s.Start, n, need, depth)
 }
 
-// walkPages translates by a list of pages.
-func (s *MKeySpec) walkPages(out []extent, va, n uint64) ([]extent, string) {
+// walkPages translates by a list of pages. What is missing, or may not be written, is a page fault with
+// keys that have them, and those that the driver fills by UMR.
+func (s *MKeySpec) walkPages(out []extent, va, n uint64, need Access) ([]extent, string) {
 	size := uint64(1) << s.LogPageSize
 	off := va - s.Start&^(size-1)
 	for n > 0 {
@@ -229,11 +238,15 @@ func (s *MKeySpec) walkPages(out []extent, va, n uint64) ([]extent, string) {
 			return nil, "beyond the key's page list"
 		}
 		p := s.Pages[i]
-		if p&^0xfff == 0 && p&3 == 0 {
-			return nil, "the page is not present"
+		gone := p&^0xfff == 0 && p&(pageRead|pageWrite) == 0
+		if gone && !s.PageFaults && !s.UMREnable {
+			return nil, notPresent
+		}
+		if need&(LocalWrite|RemoteWrite|RemoteAtomic) != 0 && p&(pageRead|pageWrite) == pageRead {
+			gone = true
 		}
 		k := min(n, size-o)
-		out = append(out, extent{addr: p&^0xfff + o, n: int(k)})
+		out = append(out, extent{addr: p&^0xfff + o, n: int(k), absent: gone})
 		off, n = off+k, n-k
 	}
 	return out, ""
@@ -246,7 +259,12 @@ func (d *Device) walkKLMs(out []extent, s *MKeySpec, q *qp, pdn uint32, off, n u
 	if need&(RemoteWrite|RemoteAtomic) != 0 {
 		below |= LocalWrite
 	}
-	for _, k := range s.KLMs {
+	list := s.KLMs
+	if s.Mode == ModeKSM {
+		first := min(off>>s.LogPageSize, uint64(len(list)))
+		list, off = list[first:], off-first<<s.LogPageSize
+	}
+	for _, k := range list {
 		size := uint64(k.Length)
 		if s.Mode == ModeKSM {
 			size = 1 << s.LogPageSize
@@ -280,6 +298,9 @@ func length(all []extent) (n int) {
 
 // load reads extents.
 func (d *Device) load(all []extent) ([]byte, error) {
+	if absent(all) {
+		return nil, errors.New(notPresent)
+	}
 	out := make([]byte, length(all))
 	at := out
 	for _, e := range all {
@@ -298,6 +319,9 @@ func (d *Device) load(all []extent) ([]byte, error) {
 
 // store writes extents as far as there is data.
 func (d *Device) store(all []extent, data []byte) error {
+	if absent(all) {
+		return errors.New(notPresent)
+	}
 	for _, e := range all {
 		k := min(e.n, len(data))
 		switch {

@@ -326,7 +326,7 @@ func TestIndirect(t *testing.T) {
 	h := p.b.h
 	ksm, err := h.d.CreateMKey(MKeySpec{
 		PD: h.pd, QPN: NoUserIndex, Mode: ModeKSM, Access: RemoteWrite | RemoteRead, Start: 0x5000, Length: 3 * 16, LogPageSize: 4,
-		KLMs: []KLM{{Key: p.mb.key, VA: p.mb.va + 100}, {Key: NullLKey}, {Key: p.mb.key, VA: p.mb.va}},
+		KLMs: []KLM{{Key: p.mb.key, VA: p.mb.va + 100}, {Key: DumpFillLKey}, {Key: p.mb.key, VA: p.mb.va}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -44,20 +44,19 @@ func (r *rwqe) room(d *Device) (n int) {
 // scatterRecv writes a part of a message to where a receive WQE says.
 func (d *Device) scatterRecv(q *qp, r *rwqe, p *pd, off int, data []byte) (Syndrome, string) {
 	pos := 0
+	var all []extent
 	for _, s := range r.segments(d) {
 		from, to := max(off, pos), min(off+len(data), pos+s.n)
 		if from < to {
-			all, why := d.translate(s.lkey, q, p.n, s.addr+uint64(from-pos), uint64(to-from), LocalWrite)
-			if why == "" {
-				if err := d.store(all, data[from-off:to-off]); err != nil {
-					why = err.Error()
-				}
-			}
-			if why != "" {
+			var why string
+			if all, why = d.walk(all, s.lkey, q, p.n, s.addr+uint64(from-pos), uint64(to-from), LocalWrite, 0); why != "" {
 				return LocalProt, why
 			}
 		}
 		pos += s.n
+	}
+	if err := d.store(all, data[:length(all)]); err != nil {
+		return LocalProt, err.Error()
 	}
 	if off+len(data) > pos {
 		return LocalLength, fmt.Sprintf("a message of at least %d bytes for a receive WQE of %d", off+len(data), pos)

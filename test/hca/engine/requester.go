@@ -38,13 +38,14 @@ type requester struct {
 	ackPSN  uint32 // the oldest that is not acknowledged
 	sentPSN uint32 // after the last that was ever sent
 	flight  []*request
-	at      int    // the request to send, in flight
-	pkt     uint32 // its next packet
-	retries uint8  // left
-	rnr     uint8  // left
-	timer   *timer // waits for an answer
-	wait    *timer // waits after an RNR NAK
-	stopped bool   // a request can't be executed: nothing comes after it
+	at      int        // the request to send, in flight
+	pkt     uint32     // its next packet
+	retries uint8      // left
+	rnr     uint8      // left
+	timer   *timer     // waits for an answer
+	wait    *timer     // waits after an RNR NAK
+	paging  *pageFault // pages are awaited
+	stopped bool       // a request can't be executed: nothing comes after it
 }
 
 // start begins to send, at RTS.
@@ -188,6 +189,9 @@ func (q *qp) blocked(r *request) bool {
 // there is nothing to send any more.
 func (q *qp) sendNext(r *request) bool {
 	s := &q.req
+	if s.paging != nil {
+		return false
+	}
 	if r.bad != 0 {
 		s.stopped = true
 		return false
@@ -215,6 +219,7 @@ func (q *qp) sendNext(r *request) bool {
 		return false
 	}
 	var ok bool
+	pkt := s.pkt
 	switch {
 	case q.datagram():
 		ok = q.sendDatagram(r)
@@ -225,6 +230,10 @@ func (q *qp) sendNext(r *request) bool {
 	default:
 		ok = q.sendPart(r, psn)
 		s.pkt++
+	}
+	if s.paging != nil {
+		s.pkt = pkt
+		return false
 	}
 	if !ok {
 		s.stopped = true
@@ -262,6 +271,9 @@ func (q *qp) sendPart(r *request, psn uint32) bool {
 	off := int(i) * q.mtu()
 	n := min(q.mtu(), w.size-off)
 	data, why := w.gather(off, n)
+	if why == notPresent && q.sendFault(r, faultSend, off) {
+		return false
+	}
 	if why != "" {
 		w.refuse(LocalProt, "%s", why)
 		r.fail(LocalProt)
@@ -289,15 +301,19 @@ func (q *qp) sendPart(r *request, psn uint32) bool {
 func (q *qp) sendFetch(r *request) bool {
 	w := r.w
 	psn := r.psn + r.got
-	if _, why := w.extents(0, w.size, LocalWrite); why != "" {
+	off := int(r.got) * q.mtu()
+	_, why := w.extents(off, w.size-off, LocalWrite)
+	if why == notPresent && q.sendFault(r, faultFetch, off) {
+		return false
+	}
+	if why != "" {
 		w.refuse(LocalProt, "%s", why)
 		r.fail(LocalProt)
 		return false
 	}
 	p := q.packet(pktReadReq, psn)
 	p.first, p.last, p.ackReq, p.srqn = true, true, true, w.srqn
-	off := uint64(r.got) * uint64(q.mtu())
-	p.va, p.rkey, p.length = w.raddr+off, w.rkey, uint32(uint64(w.size)-off)
+	p.va, p.rkey, p.length = w.raddr+uint64(off), w.rkey, uint32(w.size-off)
 	if w.atomic() {
 		p.kind, p.op, p.length = pktAtomicReq, w.op, 8
 		p.args = [4]uint64{w.swapAdd, w.compare, w.swapMask, w.cmpMask}
@@ -320,6 +336,9 @@ func (w *sendWQE) extents(off, n int, need Access) ([]extent, string) {
 			}
 		}
 		pos += int(s.n)
+	}
+	if absent(out) {
+		return nil, notPresent
 	}
 	return out, ""
 }
@@ -359,7 +378,7 @@ func (q *qp) armTimer(again bool) {
 		q.d.f.cancel(&r.timer)
 	}
 	code := q.attr.Primary.AckTimeout & 0x1f
-	if !q.reliable() || r.timer != nil || r.wait != nil || code == 0 || r.ackPSN == r.sentPSN {
+	if !q.reliable() || r.timer != nil || r.wait != nil || r.paging != nil || code == 0 || r.ackPSN == r.sentPSN {
 		return
 	}
 	wait := 4096 * time.Nanosecond << code
@@ -565,7 +584,7 @@ func rnrTime(code uint8) time.Duration {
 // fetched takes a response of a READ or an atomic.
 func (q *qp) fetched(p *packet) {
 	e := q.requestAt(p.psn)
-	if e == nil || e.done || !e.w.fetches() {
+	if e == nil || e.done || !e.w.fetches() || q.req.paging != nil {
 		return
 	}
 	if want := e.psn + e.got; psnDiff(p.psn, want) != 0 {
@@ -592,6 +611,9 @@ func (q *qp) fetched(p *packet) {
 	if w.signaled && w.size > 0 && w.size <= q.sendCQ.inlineRoom(q.spec.ScatterReq) {
 		w.inlined = data
 	} else if s, why := w.scatter(off, data); s != 0 {
+		if why == notPresent && q.sendFault(e, faultFetch, off) {
+			return
+		}
 		w.refuse(s, "%s", why)
 		e.fail(s)
 		q.req.stopped = true

@@ -20,10 +20,12 @@ type responder struct {
 	length uint32
 	skip   bool // UC: the rest of a broken message
 
-	out     []answer // answers to send, in order
-	refused bool     // the last of them is a NAK that ends the connection
-	fetches int      // READs and atomics among them
-	results []result // of atomics, to be given again
+	out     []answer   // answers to send, in order
+	paging  *pageFault // pages for the next request are awaited
+	stalled *pageFault // pages for the first answer are awaited
+	refused bool       // the last of them is a NAK that ends the connection
+	fetches int        // READs and atomics among them
+	results []result   // of atomics, to be given again
 }
 
 // answer is a response to send.
@@ -67,6 +69,10 @@ func (q *qp) request(p *packet) {
 		return
 	case d < 0:
 		q.duplicate(p)
+		return
+	}
+	if r.paging != nil {
+		q.d.drop(p, notPresent)
 		return
 	}
 	r.nak = false
@@ -193,6 +199,10 @@ func (q *qp) processSend(p *packet, pd *pd, w *wq) {
 			return
 		}
 	} else if s, why := q.d.scatterRecv(q, r.recv, pd, r.off, p.data); s != 0 {
+		if why == notPresent && q.recvFault(p, r.recv, r.off) {
+			r.active = !p.first
+			return
+		}
 		q.recvFailed(r.recv, s, vendorOf(s))
 		nak := uint8(nakOp)
 		if s == LocalLength {
@@ -243,6 +253,9 @@ func (q *qp) processWrite(p *packet, pd *pd, w *wq) {
 		return
 	}
 	all, why := q.d.translate(r.rkey, q, pd.n, r.va+uint64(r.off), uint64(len(p.data)), RemoteWrite)
+	if why == "" && absent(all) && q.writeFault(p, r.rkey, r.va, r.off, int(r.length)) {
+		return
+	}
 	if why == "" {
 		if err := q.d.store(all, p.data); err != nil {
 			why = err.Error()
@@ -299,6 +312,9 @@ func (q *qp) processAtomic(p *packet, pd *pd) {
 		return
 	}
 	all, why := q.d.translate(p.rkey, q, pd.n, p.va, 8, RemoteAtomic)
+	if why == "" && absent(all) && q.writeFault(p, p.rkey, p.va, 0, 8) {
+		return
+	}
 	var old []byte
 	if why == "" {
 		var err error
@@ -409,6 +425,9 @@ func (q *qp) sendAnswers() {
 	}
 	r := &q.resp
 	for n := 0; len(r.out) > 0; n++ {
+		if r.stalled != nil {
+			return
+		}
 		if n == burst {
 			q.d.f.soon(q.sendAnswers)
 			return
@@ -434,6 +453,9 @@ func (q *qp) sendAnswer(a *answer) bool {
 	case pktReadResp:
 		n := min(q.mtu(), a.length-a.off)
 		all, why := q.d.translate(a.rkey, q, a.pd.n, a.va+uint64(a.off), uint64(n), RemoteRead)
+		if why == "" && absent(all) && q.readFault(a, n) {
+			return false
+		}
 		if why == "" {
 			var err error
 			if p.data, err = q.d.load(all); err != nil {

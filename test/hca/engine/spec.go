@@ -82,6 +82,7 @@ type MKeySpec struct {
 	LogPageSize uint       // LogPageSize of MTT and KSM entries.
 	Pages       []uint64   // Pages are an MTT's entries; their low 12 bits are flags.
 	KLMs        []KLM      // KLMs are the entries of an indirect key.
+	PageFaults  bool       // PageFaults says that a page which is missing is a page fault (pg_access).
 	Entries     int        // Entries is how many octowords (16 bytes) of translation a UMR may fill.
 }
 

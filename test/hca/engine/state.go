@@ -7,6 +7,11 @@ func (q *qp) quiet() {
 	f := q.d.f
 	f.cancel(&q.req.timer)
 	f.cancel(&q.req.wait)
+	q.req.paging, q.resp.paging = nil, nil
+	if q.resp.stalled != nil {
+		q.resp.stalled = nil
+		f.soon(q.sendAnswers)
+	}
 	if h := q.send.held; h != nil {
 		f.cancel(&h.wait)
 		h.held, h.gone = false, true

@@ -24,6 +24,9 @@ func (q *qp) sendDatagram(r *request) bool {
 		}
 	}
 	data, why := w.gather(0, w.size)
+	if why == notPresent && q.sendFault(r, faultSend, 0) {
+		return false
+	}
 	if why != "" {
 		w.refuse(LocalProt, "%s", why)
 		r.fail(LocalProt)

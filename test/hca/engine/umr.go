@@ -16,6 +16,10 @@ const (
 	umrRemoteInval = 1 << 24
 )
 
+// umrUnit is how many octowords a key's room is a multiple of: drivers write lists in units of 64 bytes
+// (MLX5_UMR_MTT_ALIGNMENT in mlx5_ib.h), whatever the key's size.
+const umrUnit = 4
+
 // umrRoom is how many octowords a UMR may fill of a key that does not say.
 const umrRoom = 1 << 12
 
@@ -248,13 +252,18 @@ func (u *umr) translation(s *MKeySpec, list []byte) string {
 	if room == 0 {
 		room = max(len(s.Pages)/2, len(s.KLMs), umrRoom)
 	}
+	room = (room + umrUnit - 1) &^ (umrUnit - 1)
 	if u.offset > uint64(room) || int(u.offset)+u.octos > room {
 		return hex("more translation than the key has room for, which is octowords ", uint32(room))
 	}
 	if s.Mode == ModeMTT {
-		pages := append([]uint64(nil), s.Pages...)
-		if u.flags&umrOffset == 0 {
-			pages = nil
+		var pages []uint64
+		switch {
+		case u.flags&umrOffset == 0:
+		case u.mask == 0 && int(u.offset)*2+len(list)/8 <= len(s.Pages):
+			pages = s.Pages // nothing can fail any more: in place
+		default:
+			pages = append(pages, s.Pages...)
 		}
 		for len(pages) < int(u.offset)*2+len(list)/8 {
 			pages = append(pages, 0)
@@ -265,9 +274,13 @@ func (u *umr) translation(s *MKeySpec, list []byte) string {
 		s.Pages = pages
 		return ""
 	}
-	klms := append([]KLM(nil), s.KLMs...)
-	if u.flags&umrOffset == 0 {
-		klms = nil
+	var klms []KLM
+	switch {
+	case u.flags&umrOffset == 0:
+	case u.mask == 0 && s.Mode == ModeKSM && int(u.offset)+len(list)/16 <= len(s.KLMs):
+		klms = s.KLMs
+	default:
+		klms = append(klms, s.KLMs...)
 	}
 	for len(klms) < int(u.offset)+len(list)/16 {
 		klms = append(klms, KLM{})

@@ -31,6 +31,7 @@ var (
 	CapMaxIndirection     = Field{0x100, 8}
 	CapFixedBufferSize    = Field{0x108, 1}
 	CapLogMaxMRWSize      = Field{0x109, 7}
+	CapUMROffset          = Field{0x118, 1} // umr_extended_translation_offset
 	CapNullMKey           = Field{0x119, 1}
 	CapLogMaxKLMList      = Field{0x11a, 6}
 	CapReleaseAllPages    = Field{0x145, 1}
@@ -51,7 +52,6 @@ var (
 	CapMaxTC              = Field{0x1cc, 4}
 	CapCQEVersion         = Field{0x1fc, 4}
 	CapCompactAddress     = Field{0x200, 1}
-	CapUMRNoEntitySize    = Field{0x207, 1}
 	CapUMRFence           = Field{0x20a, 2}
 	CapScatterCQE         = Field{0x215, 1}
 	CapEthNetOffloads     = Field{0x21c, 1}
@@ -60,6 +60,7 @@ var (
 	CapCQOI               = Field{0x220, 1}
 	CapCQResize           = Field{0x221, 1}
 	CapCQModeration       = Field{0x222, 1}
+	CapPageFaults         = Field{0x227, 1} // pg
 	CapBlockLBMC          = Field{0x228, 1}
 	CapCD                 = Field{0x22c, 1}
 	CapAPM                = Field{0x22e, 1}
@@ -119,6 +120,23 @@ var (
 	CapAtomicHostOrder = Field{0x46, 1}
 	CapAtomicOps       = Field{0x90, 16}
 	CapAtomicSizeQP    = Field{0xb0, 16}
+)
+
+// odp_cap_bits: odp_per_transport_service_cap_bits of what may wait for pages.
+var (
+	CapODPRC  = Field{0x80, 32}
+	CapODPUD  = Field{0xc0, 32}
+	CapODPXRC = Field{0xe0, 32}
+)
+
+// odp_per_transport_service_cap_bits, of one service.
+const (
+	ODPSend       = 1 << 31
+	ODPReceive    = 1 << 30
+	ODPWrite      = 1 << 29
+	ODPRead       = 1 << 28
+	ODPAtomic     = 1 << 27
+	ODPSRQReceive = 1 << 26
 )
 
 // device_mem_cap_bits.

@@ -113,6 +113,17 @@ var (
 const (
 	MKCtx   = 0x80 / 8
 	MKCSize = 64
+
+	// MKeyList is where QUERY_MKEY has the translation: bsf0_klm0_pas_mtt0_1.
+	MKeyList = 0x300 / 8
+)
+
+// page_fault_resume_in_bits; in newer headers trans_page_fault_info_bits.
+var (
+	FaultError = Field{0x40, 1}
+	FaultType  = Field{0x45, 3}
+	FaultWQ    = Field{0x48, 24}
+	FaultToken = Field{0x68, 24}
 )
 
 // qpc_bits.

@@ -23,6 +23,7 @@ const (
 	QueryMKey            Op = 0x201
 	DestroyMKey          Op = 0x202
 	QuerySpecialContexts Op = 0x203
+	PageFaultResume      Op = 0x204
 	AllocMEMIC           Op = 0x205
 	DeallocMEMIC         Op = 0x206
 	CreateEQ             Op = 0x301
@@ -121,7 +122,7 @@ var opNames = map[Op]string{
 	EnableHCA: "ENABLE_HCA", DisableHCA: "DISABLE_HCA", QueryPages: "QUERY_PAGES", ManagePages: "MANAGE_PAGES",
 	SetHCACap: "SET_HCA_CAP", QueryISSI: "QUERY_ISSI", SetISSI: "SET_ISSI", SetDriverVersion: "SET_DRIVER_VERSION",
 	CreateMKey: "CREATE_MKEY", QueryMKey: "QUERY_MKEY", DestroyMKey: "DESTROY_MKEY", QuerySpecialContexts: "QUERY_SPECIAL_CONTEXTS",
-	AllocMEMIC: "ALLOC_MEMIC", DeallocMEMIC: "DEALLOC_MEMIC",
+	PageFaultResume: "PAGE_FAULT_RESUME", AllocMEMIC: "ALLOC_MEMIC", DeallocMEMIC: "DEALLOC_MEMIC",
 	CreateEQ: "CREATE_EQ", DestroyEQ: "DESTROY_EQ", QueryEQ: "QUERY_EQ", GenEQE: "GEN_EQE",
 	CreateCQ: "CREATE_CQ", DestroyCQ: "DESTROY_CQ", QueryCQ: "QUERY_CQ", ModifyCQ: "MODIFY_CQ",
 	CreateQP: "CREATE_QP", DestroyQP: "DESTROY_QP", RST2INITQP: "RST2INIT_QP", INIT2RTRQP: "INIT2RTR_QP", RTR2RTSQP: "RTR2RTS_QP",
