@@ -483,8 +483,8 @@ func TestDMABuf(t *testing.T) {
 			for _, o := range []uverbs.MROptions{{}, {Access: uverbs.AccessLocalWrite | uverbs.AccessRelaxedOrdering, Offset: 4096, Length: 100, IOVA: uverbs.IOVAAt(0)}} {
 				mr, err := pd.RegDMABuf(f, o)
 				// mlx5_ib looks at the file first. It takes a dma-buf if the card changes the pages of regions
-				// by work requests (umr_modify_entity_size_disabled is 0), which the model does not.
-				wants := onMLX5 && f != memory && !testenv.Modelled()
+				// by work requests (umr_modify_entity_size_disabled is 0).
+				wants := onMLX5 && f != memory
 				if wants && err == nil {
 					must(t, mr.Close())
 					continue
@@ -498,7 +498,7 @@ func TestDMABuf(t *testing.T) {
 					t.Errorf("%s: %v, want it to be the driver that lacks it", f.Name(), err)
 				}
 			}
-			if onMLX5 && f != memory && !testenv.Modelled() && os.Getenv("RDMAABI") != "write" {
+			if onMLX5 && f != memory && os.Getenv("RDMAABI") != "write" && since(t, 5, 12) {
 				throughDMABuf(t, dev, f, memory)
 			}
 			_, err := pd.RegDMABuf(f, uverbs.MROptions{Length: 16385})

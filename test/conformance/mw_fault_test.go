@@ -459,7 +459,8 @@ func TestInvalidate(t *testing.T) {
 
 // stillBound checks that a region cannot be closed because of a window. mlx5_ib of Linux 5.10
 // does not say what the device answers: the region is gone for the program, and its key stays,
-// with which the PD cannot be closed any more.
+// with which the PD cannot be closed any more. That of Linux 6.12 frees the key by a work request, which the
+// model of a card does though a window is bound; what a card does no source at hand tells.
 func stillBound(t *testing.T, mr *uverbs.MR) {
 	t.Helper()
 	refusal := syscall.EINVAL
@@ -467,6 +468,10 @@ func stillBound(t *testing.T, mr *uverbs.MR) {
 		refusal = syscall.EBUSY
 		if kernelBefore(t, 6, 0) {
 			testenv.Lacks(t, &uverbs.FeatureError{Feature: "refusal of DEREG_MR", Since: uverbs.Version{6, 0}})
+			return
+		}
+		if testenv.Modelled() && since(t, 6, 12) {
+			testenv.Lacks(t, &uverbs.FeatureError{Feature: "refusal of DEREG_MR"})
 			return
 		}
 	}
