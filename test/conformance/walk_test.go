@@ -66,7 +66,7 @@ func TestWalk(t *testing.T) {
 	}
 	w := &walk{t: t, rand: rand.New(rand.NewPCG(seed, 0)), sends: !rxeBefore(t, 6, 0), count: map[string]int{}}
 	w.windows, w.rereg = hasWindows(t), !rxeBefore(t, 6, 3)
-	w.refusal = !kernelBefore(t, 6, 0) || !onMLX5
+	w.refusal = refusesBound(t)
 	for i, name := range rig.Devices {
 		w.paths[i] = pathToSelf(t, name)
 	}
