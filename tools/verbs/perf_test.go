@@ -32,7 +32,7 @@ func TestPerfFlags(t *testing.T) {
 		{"atomic-lat h -s 16", "unknown shorthand flag: 's'"},
 		{"write-lat h -e", "unknown shorthand flag: 'e'"},
 		{"send-bw h --rate fast", `--rate is "fast", allowed: a number above 0`},
-		{"send-bw h -l 200", "--list is 200, allowed: up to --depth, which is 128"},
+		{"send-bw h -l 200", "--list is 200, allowed: 1 to --depth, which is 128"},
 		{"send-lat h -x -2", "--gid is -2, allowed: 0 and more"},
 		{"send-lat h --cpu 5000", "--cpu is 5000, allowed: 0 to 1023"},
 		{"write-lat h --dmabuf x", "--dmabuf: the memory is not the program's to look at"},

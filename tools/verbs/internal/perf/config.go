@@ -188,10 +188,8 @@ func (c *Config) Validate() error {
 		return field("moderate", c.Moderate, "1 and more")
 	case c.Moderate > c.Depth:
 		return field("moderate", c.Moderate, "up to --depth, which is %d", c.Depth)
-	case c.List != Auto && c.List < 1:
-		return field("list", c.List, "1 and more")
-	case c.List > c.Depth:
-		return field("list", c.List, "up to --depth, which is %d", c.Depth)
+	case c.List != Auto && (c.List < 1 || c.List > c.Depth):
+		return field("list", c.List, "1 to --depth, which is %d", c.Depth)
 	case c.Patience <= 0:
 		return field("patience", c.Patience, "more than 0")
 	case c.SL != 0 && c.CM:
