@@ -118,13 +118,16 @@ func TestIWARPRefused(t *testing.T) {
 	must(t, l.Bind(netip.AddrPortFrom(first, 0)), l.Listen(4))
 	addr := value(l.Addrs())(t).Local
 	to := netip.AddrPortFrom(first, addr.Port)
+	rejected := make(chan error, 1)
 	go func() {
-		if e, err := l.Request(ctx); err == nil {
-			e.ID.Reject([]byte("not you"), ReasonConsumer)
-			e.ID.Close()
+		e, err := l.Request(ctx)
+		if err == nil {
+			err = errors.Join(e.ID.Reject([]byte("not you"), ReasonConsumer), e.ID.Close())
 		}
+		rejected <- err
 	}()
 	err := connect(to, ConnParam{})
+	must(t, <-rejected)
 	says("a rejection", err, syscall.ECONNREFUSED, "the program there has rejected it")
 	var e *EventError
 	if !errors.As(err, &e) || string(e.PrivateData) != "not you" {
