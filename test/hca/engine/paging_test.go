@@ -193,6 +193,10 @@ func TestPageFaults(t *testing.T) {
 	if all := slices.Concat(a.eq.poll(), b.eq.poll()); len(all) != 0 {
 		t.Errorf("more page faults: %v", all)
 	}
+	// The packets that found no page: two of the SEND, one of the WRITE, one of the atomic.
+	if n := b.h.d.Report().Packets["dropped: "+notPresent]; n != 4 {
+		t.Errorf("%d packets are told as dropped", n)
+	}
 	p.clean()
 }
 
