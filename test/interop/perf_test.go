@@ -212,7 +212,7 @@ func TestPerfOptions(t *testing.T) {
 		{"write-lat", "-D 100ms -s 2,100,1 -V", 0},
 		{"write-bw", "-n 100 -m 256 --outs 3 -s 100", -1},
 		{"read-bw", "-n 100 -m 256 --outs 3 -s 1000 -V", 100},
-		{"send-lat", "-n 20 --cpu 0 -d " + dev0, 20},
+		{"send-lat", "-n 20 --cpu 0 -d DEVICE", 20},
 		{"send-bw", "-n 300 -r 4 --depth 100 -s 64", 300},
 		{"send-bw", "-n 200 -r 3 -b -l 5 -q 2 -V -s 64", 800},
 		{"send-bw", "-n 100 -r 1 -e -s 64", 100},
@@ -228,13 +228,15 @@ func TestPerfOptions(t *testing.T) {
 			if strings.Contains(c.options, "-m ") && c.messages > 0 {
 				testenv.NeedsIB(t, "path MTUs")
 			}
+			// Subtests have the same name on each device.
+			options := strings.Fields(strings.ReplaceAll(c.options, "DEVICE", dev0))
 			if c.messages < 0 {
-				if out, err := perf(t, port, c.test, strings.Fields(c.options)...); err == nil || !strings.Contains(out, "unknown flag") {
+				if out, err := perf(t, port, c.test, options...); err == nil || !strings.Contains(out, "unknown flag") {
 					t.Errorf("%v\n%s", err, out)
 				}
 				return
 			}
-			for _, r := range perfJSON(t, port, c.test, strings.Fields(c.options)...).Results {
+			for _, r := range perfJSON(t, port, c.test, options...).Results {
 				if c.messages != 0 && r.Iterations != c.messages || c.messages == 0 && (r.Iterations < 1 || r.Seconds < 0.09 || r.Seconds > 10) {
 					t.Errorf("%d messages in %.2f s, want %d", r.Iterations, r.Seconds, c.messages)
 				}

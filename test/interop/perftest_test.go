@@ -252,7 +252,6 @@ func TestPerftestMismatch(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "connections without the manager")
 	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
-	x := fmt.Sprintf(" -x %d", rig.GID6)
 	wrongGID := fmt.Sprintf("--gid is %d (fd00:1::1), allowed: one with an address of the family of the peer's GID, 10.1.0.", rig.GID6)
 	for _, c := range []struct {
 		test, program, theirs, ours string
@@ -272,8 +271,8 @@ func TestPerftestMismatch(t *testing.T) {
 		{"send-bw", "ib_send_bw", "-s 64 -D 1", "-s 64 -n 10", true, "more messages have come than the 10 of 64 bytes that were expected: it must run ib_send_bw -c RC -n 10 -s 64, without -D"},
 		{"read-bw", "ib_read_bw", "-s 64 -D 1", "-s 64 -n 10", true, "and this side expected 10 of 64: it must run ib_read_bw -c RC -n 10 -s 64, without -D"},
 		{"write-bw", "ib_write_bw", "-s 64 -n 10", "-s 64 -n 10 --both", false, "ib_write_bw -c RC -n 10 -s 64 -b"},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10" + x, false, wrongGID},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10 --cm" + x, false, wrongGID},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10 -x GID6", false, wrongGID},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10 --cm -x GID6", false, wrongGID},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", false, "no perftest server at " + ServerAddr + ":"},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 10 --cm", false, "(ib_send_lat -R): "},
 		{"send-lat", "ib_send_lat", "-s 64 -n 10 -R", "-s 64 -n 10", true, ""},
@@ -284,8 +283,10 @@ func TestPerftestMismatch(t *testing.T) {
 				needsNewer(t, "sends for which there are no receives for long")
 			}
 			number, port := cmPort()
+			// Subtests have the same name whatever the index.
+			own := strings.ReplaceAll(c.ours, "GID6", strconv.Itoa(int(rig.GID6)))
 			theirs := append([]string{c.program, "-F", "-p", port}, strings.Fields(c.theirs)...)
-			ours := append([]string{os.Getenv(VerbsEnv), "perf", c.test, "--perftest", "--port", port}, strings.Fields(c.ours)...)
+			ours := append([]string{os.Getenv(VerbsEnv), "perf", c.test, "--perftest", "--port", port}, strings.Fields(own)...)
 			serverLine, clientLine := theirs, append(ours, ServerAddr)
 			if c.server {
 				serverLine, clientLine = ours, append(theirs, ServerAddr)
