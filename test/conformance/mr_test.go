@@ -199,7 +199,7 @@ func TestRegErrors(t *testing.T) {
 		readOnly := around[8192 : 2*8192]
 		mr, err := pd.RegSlice(readOnly, uverbs.AccessRemoteRead)
 		must(t, err)
-		start := uintptr(mr.SGE(0, 0).Addr)
+		sge := mr.SGE(0, 0)
 		must(t, mr.Close())
 		_, err = pd.RegSlice(readOnly, uverbs.AccessLocalWrite)
 		if !errors.Is(err, syscall.EFAULT) {
@@ -207,7 +207,7 @@ func TestRegErrors(t *testing.T) {
 		}
 		says(t, err, "REG_MR (8192 bytes at 0x", "access LOCAL_WRITE", "is not writable (r--")
 		saysNot(t, err, "not mapped")
-		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, start, uintptr(len(readOnly)), 0); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(sge.Addr), uintptr(len(readOnly)), 0); errno != 0 {
 			t.Fatal(errno)
 		}
 		_, err = pd.RegSlice(readOnly, 0)
