@@ -54,15 +54,36 @@ func (q *SendQueue) MaxSGE() int { return int(q.maxSGE) }
 // MaxInline returns how many bytes of inline data a work request may have.
 func (q *SendQueue) MaxInline() int { return int(q.maxInline) }
 
+// WQE returns the element of the i-th slot that is not published yet.
+//
+// Preconditions: 0 <= i; Room(i+1) was true since the last Publish.
+func (q *SendQueue) WQE(i int) WQE {
+	return WQE{(*abi.RxeSendWQE)(q.elem(q.head + uint32(i)))}
+}
+
 // Slot returns the i-th slot that is not published yet.
 //
 // Preconditions: 0 <= i; Room(i+1) was true since the last Publish.
 func (q *SendQueue) Slot(i int) SendSlot {
-	return SendSlot{
-		wqe:       (*abi.RxeSendWQE)(q.elem(q.head + uint32(i))),
-		maxSGE:    q.maxSGE,
-		maxInline: q.maxInline,
-	}
+	return SendSlot{WQE: q.WQE(i), maxSGE: q.maxSGE, maxInline: q.maxInline}
+}
+
+// Started returns the i-th slot that is not published yet, for the data of a request whose WQE was
+// started with these flags.
+//
+// Preconditions: those of Slot; the WQE has no data yet.
+func (q *SendQueue) Started(i int, flags uint32) SendSlot {
+	s := q.Slot(i)
+	s.flags = flags
+	return s
+}
+
+// A WQE is one element of a SendQueue, which it fills in place with a request whose data is one
+// scatter/gather entry or none; a SendSlot is for any. Start comes first. It is used by one goroutine,
+// and not any more once its slot is published. It is a pointer and nothing else, and its methods are
+// such as compile to their stores alone, without a call.
+type WQE struct {
+	wqe *abi.RxeSendWQE
 }
 
 // A SendSlot fills one element of a SendQueue in place. Start comes first. It is
@@ -71,7 +92,7 @@ func (q *SendQueue) Slot(i int) SendSlot {
 // What it needs to remember it keeps itself and does not read back from the
 // ring.
 type SendSlot struct {
-	wqe       *abi.RxeSendWQE
+	WQE
 	maxSGE    uint32
 	maxInline uint32
 	flags     uint32
@@ -82,6 +103,13 @@ type SendSlot struct {
 // Start begins a work request: it clears the element, state and progress of the
 // request that was there before included, and sets what every opcode has.
 func (s *SendSlot) Start(wrID uint64, opcode, flags uint32) {
+	s.WQE.Start(wrID, opcode, flags)
+	s.flags, s.numSGE, s.length = flags, 0, 0
+}
+
+// Start begins a work request: it clears the element, state and progress of the
+// request that was there before included, and sets what every opcode has.
+func (s WQE) Start(wrID uint64, opcode, flags uint32) {
 	w := s.wqe
 	// Zero is the state of a posted request (wqe_state_posted), and status,
 	// has_rd_atomic and the progress of the DMA must be zero as well. All of the
@@ -92,19 +120,25 @@ func (s *SendSlot) Start(wrID uint64, opcode, flags uint32) {
 	w.WR.WRID = wrID
 	w.WR.Opcode = opcode
 	w.WR.SendFlags = flags
-	s.flags, s.numSGE, s.length = flags, 0, 0
+}
+
+// SetSGE makes length bytes of registered memory at addr all of the data.
+//
+// Preconditions: the queue was made for scatter/gather entries, and the request has not the flag Inline.
+func (s WQE) SetSGE(addr uint64, length, lkey uint32) {
+	fillSGE(&s.wqe.DMA, 0, length, addr, length, lkey)
 }
 
 // SetImm sets the immediate data, given in host order and sent in network order
 // (imm_data is __be32).
-func (s *SendSlot) SetImm(imm uint32) { s.wqe.WR.Ex.ImmData().Put(imm) }
+func (s WQE) SetImm(imm uint32) { s.wqe.WR.Ex.ImmData().Put(imm) }
 
 // SetInvalidate sets the rkey that the peer (SendInv) or this side (LocalInv)
 // invalidates. It has the place of the immediate data.
-func (s *SendSlot) SetInvalidate(rkey uint32) { *s.wqe.WR.Ex.InvalidateRKey() = rkey }
+func (s WQE) SetInvalidate(rkey uint32) { *s.wqe.WR.Ex.InvalidateRKey() = rkey }
 
 // SetRDMA sets the peer's memory for a read or write.
-func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
+func (s WQE) SetRDMA(addr uint64, rkey uint32) {
 	r := s.wqe.WR.WR.RDMA()
 	r.RemoteAddr = addr
 	r.RKey = rkey
@@ -114,7 +148,7 @@ func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
 
 // SetAtomic sets the peer's 8 bytes, aligned to 8, for AtomicCAS (compare, swap)
 // or AtomicFAA (add).
-func (s *SendSlot) SetAtomic(addr uint64, compareAdd, swap uint64, rkey uint32) {
+func (s WQE) SetAtomic(addr uint64, compareAdd, swap uint64, rkey uint32) {
 	a := s.wqe.WR.WR.Atomic()
 	a.RemoteAddr = addr
 	a.CompareAdd = compareAdd
@@ -150,7 +184,7 @@ func (s *SendSlot) SetFlush(addr uint64, length, rkey uint32, placement, level u
 
 // SetMW sets what BindMW binds: length bytes at addr of the region mrLKey to the window
 // that has the key mwRKey now and rkey afterwards.
-func (s *SendSlot) SetMW(addr, length uint64, mrLKey, mwRKey, rkey, access uint32) {
+func (s WQE) SetMW(addr, length uint64, mrLKey, mwRKey, rkey, access uint32) {
 	m := s.wqe.WR.WR.MW()
 	m.Addr = addr
 	m.Length = length
@@ -162,7 +196,7 @@ func (s *SendSlot) SetMW(addr, length uint64, mrLKey, mwRKey, rkey, access uint3
 
 // SetUD sets where a datagram goes. If ahNum is not 0 it names an address that the
 // kernel keeps; else av is the address.
-func (s *SendSlot) SetUD(qpn, qkey, ahNum uint32, av *AV) {
+func (s WQE) SetUD(qpn, qkey, ahNum uint32, av *AV) {
 	u := s.wqe.WR.WR.UD()
 	u.RemoteQPN = qpn
 	u.RemoteQKey = qkey

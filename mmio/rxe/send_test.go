@@ -154,6 +154,15 @@ func TestSendBytes(t *testing.T) {
 			{"dma.length", 184, uint32(8)}, {"dma.resid", 188, uint32(8)}, {"dma.num_sge", 196, uint32(1)},
 			{"sge[0].addr", 208, uint64(0x2000)}, {"sge[0].length", 216, uint32(8)}, {"sge[0].lkey", 220, uint32(6)},
 		}},
+		{"read into one piece", Read, Signaled, func(s *SendSlot) {
+			s.SetRDMA(0x1000, 5)
+			s.SetSGE(0x2000, 8, 6)
+		}, sendSize + 16, []field{
+			id, {"wr.opcode", 12, uint32(4)}, {"wr.send_flags", 16, uint32(2)},
+			{"wr.wr.rdma.remote_addr", 24, uint64(0x1000)}, {"wr.wr.rdma.rkey", 32, uint32(5)}, {"iova", 152, uint64(0x1000)},
+			{"dma.length", 184, uint32(8)}, {"dma.resid", 188, uint32(8)}, {"dma.num_sge", 196, uint32(1)},
+			{"sge[0].addr", 208, uint64(0x2000)}, {"sge[0].length", 216, uint32(8)}, {"sge[0].lkey", 220, uint32(6)},
+		}},
 		{"compare and swap", AtomicCAS, 0, func(s *SendSlot) {
 			s.SetAtomic(0xe0e1e2e3e4e5e6e0, 0x1112131415161718, 0x2122232425262728, 0xf0f1f2f3)
 			ok(t, s.AddSGE(0x2000, 8, 6))
@@ -196,6 +205,27 @@ func TestSendBytes(t *testing.T) {
 				t.Error("other elements were written to")
 			}
 		})
+	}
+}
+
+// TestSendStarted: what a slot adds to a WQE that was started elsewhere is as if it had started it.
+func TestSendStarted(t *testing.T) {
+	q, p := newSend(t)
+	q.WQE(0).Start(1, Send, Inline)
+	s := q.Started(0, Inline)
+	if err := s.AddSGE(0x2000, 8, 6); err != ErrMixedData {
+		t.Errorf("AddSGE with the flag Inline = %v, want ErrMixedData", err)
+	}
+	q.WQE(0).Start(0x1122334455667788, Send, Signaled)
+	s = q.Started(0, Signaled)
+	ok(t, s.AddInline([]byte("data")))
+	q.Publish(1)
+	want := element(9, sendSize+4, []field{
+		{"wr.wr_id", 0, uint64(0x1122334455667788)}, {"wr.opcode", 12, uint32(2)}, {"wr.send_flags", 16, uint32(2 | 8)},
+		{"dma.length", 184, uint32(4)}, {"dma.resid", 188, uint32(4)}, {"inline_data", 208, []byte("data")},
+	})
+	if diff := cmp.Diff(want, p.take()); diff != "" {
+		t.Errorf("the kernel sees another element (-want +got):\n%s", diff)
 	}
 }
 
