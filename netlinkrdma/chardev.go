@@ -34,6 +34,11 @@ func (d CharDev) Path() string { return "/dev/infiniband/" + d.Name }
 // gone.
 func UverbsDev(dev Device) (CharDev, error) { return system.uverbsDev(dev) }
 
+// UverbsByName returns the device of a name and its char device: what [DeviceByName] and [UverbsDev]
+// return, and their errors, by two questions to the kernel instead of two and one for each device. If
+// only the char device is missing, the Device comes with the error.
+func UverbsByName(name string) (Device, CharDev, error) { return system.uverbsByName(name) }
+
 // CMDev returns the char device of the connection manager, which is one for all
 // devices. The error matches [errors.ErrUnsupported] if rdma_ucm is not loaded
 // and could not be.
@@ -64,6 +69,40 @@ func (c *client) uverbsDev(dev Device) (CharDev, error) {
 		return CharDev{}, explain(e)
 	}
 	return cd, nil
+}
+
+func (c *client) uverbsByName(name string) (Device, CharDev, error) {
+	if d, cd, ok := c.ask(name); ok {
+		return d, cd, nil
+	}
+	d, err := c.deviceByName(name)
+	if err != nil {
+		return Device{}, CharDev{}, err
+	}
+	cd, err := c.uverbsDev(d)
+	return d, cd, err
+}
+
+// ask asks netlink for a device and its char device. If anything is in the way it leaves it to others
+// to say what.
+func (c *client) ask(name string) (d Device, cd CharDev, ok bool) {
+	s, err := c.open()
+	if err != nil {
+		return d, cd, false
+	}
+	defer s.close()
+	replies, err := s.dump(abi.RDMA_NLDEV_CMD_GET)
+	if err != nil {
+		return d, cd, false
+	}
+	for _, b := range replies {
+		if d, err = decodeDevice(b); err == nil && d.Name == name {
+			cd, err = s.charDev(clientUverbs, &d.Index)
+			d.DriverID = cd.DriverID
+			return d, cd, err == nil
+		}
+	}
+	return d, cd, false
 }
 
 func (c *client) cmDev() (CharDev, error) {

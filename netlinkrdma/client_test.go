@@ -44,6 +44,29 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestUverbsByName: one is found at once, and otherwise the error is that of looking step by step.
+func TestUverbsByName(t *testing.T) {
+	asked := 0
+	c := fakeClient(t, func(r request) []datagram { asked++; return twoDevices(r) })
+	d, cd, err := c.uverbsByName("rxe0")
+	if err != nil || d.Name != "rxe0" || d.Index != 5 || d.DriverID != DriverRXE || cd.Name != "uverbs1" || asked != 2 {
+		t.Errorf("%+v, %+v, %v after %d questions, want rxe0 with uverbs1 after 2", d, cd, err, asked)
+	}
+	byName, _ := c.deviceByName("rxe0")
+	char, _ := c.uverbsDev(byName)
+	if diff := cmp.Diff([]any{byName, char}, []any{d, cd}); diff != "" {
+		t.Errorf("step by step and at once differ:\n%s", diff)
+	}
+	_, want := c.deviceByName("rxe1")
+	if _, _, err := c.uverbsByName("rxe1"); fmtError(err) != fmtError(want) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no such device: %v, want %v", err, want)
+	}
+	_, want = c.uverbsDev(Device{Name: "mlx5_0"})
+	if d, _, err := c.uverbsByName("mlx5_0"); fmtError(err) != fmtError(want) || d.Name != "mlx5_0" {
+		t.Errorf("no char device: %+v, %v, want mlx5_0 and %v", d, err, want)
+	}
+}
+
 func TestNoDevices(t *testing.T) {
 	c := fakeClient(t, func(r request) []datagram { return r.all() })
 	devs, err := c.devices()

@@ -108,7 +108,7 @@
 // # Without netlink
 //
 // Where a NETLINK_RDMA socket cannot be had at all (a sandbox forbids it), [Devices],
-// [DeviceByName], [Ports], [UverbsDev] and [CMDev] read /sys/class instead. What sysfs does not tell stays
+// [DeviceByName], [UverbsByName], [Ports], [UverbsDev] and [CMDev] read /sys/class instead. What sysfs does not tell stays
 // zero and [Device.FromSysfs] is set. An answer of the kernel over netlink, good
 // or bad, is final and never followed by a look at sysfs.
 //
