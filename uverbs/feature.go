@@ -25,24 +25,26 @@ type feature struct {
 // features are the verbs with a story, by name. A version stands for the merge window
 // that brought the method; a verb that is not here is in Linux 5.10, or nobody has
 // looked.
-var features = map[string]feature{
-	"REG_DMABUF_MR":    {since: Version{5, 12}},
-	"REG_MR_EX":        {since: Version{6, 17}}, // UVERBS_METHOD_REG_MR; REG_MR is the legacy command
-	"ALLOC_DMAH":       {since: Version{6, 17}, hidden: true},
-	"DEALLOC_DMAH":     {since: Version{6, 17}, hidden: true},
-	"QUERY_PORT_SPEED": {since: Version{7, 0}},
-	"ALLOC_DMABUF":     {since: Version{7, 0}, hidden: true},
+var features = sync.OnceValue(func() map[string]feature {
+	return map[string]feature{
+		"REG_DMABUF_MR":    {since: Version{5, 12}},
+		"REG_MR_EX":        {since: Version{6, 17}}, // UVERBS_METHOD_REG_MR; REG_MR is the legacy command
+		"ALLOC_DMAH":       {since: Version{6, 17}, hidden: true},
+		"DEALLOC_DMAH":     {since: Version{6, 17}, hidden: true},
+		"QUERY_PORT_SPEED": {since: Version{7, 0}},
+		"ALLOC_DMABUF":     {since: Version{7, 0}, hidden: true},
 
-	"ALLOC_DM":               {hidden: true},
-	"FREE_DM":                {hidden: true},
-	"REG_DM_MR":              {hidden: true},
-	"CREATE_COUNTERS":        {hidden: true},
-	"READ_COUNTERS":          {hidden: true},
-	"DESTROY_COUNTERS":       {hidden: true},
-	"CREATE_FLOW_ACTION_ESP": {hidden: true},
-	"MODIFY_FLOW_ACTION_ESP": {hidden: true},
-	"DESTROY_FLOW_ACTION":    {hidden: true},
-}
+		"ALLOC_DM":               {hidden: true},
+		"FREE_DM":                {hidden: true},
+		"REG_DM_MR":              {hidden: true},
+		"CREATE_COUNTERS":        {hidden: true},
+		"READ_COUNTERS":          {hidden: true},
+		"DESTROY_COUNTERS":       {hidden: true},
+		"CREATE_FLOW_ACTION_ESP": {hidden: true},
+		"MODIFY_FLOW_ACTION_ESP": {hidden: true},
+		"DESTROY_FLOW_ACTION":    {hidden: true},
+	}
+})
 
 // runningKernel returns the version of the kernel that runs, zero if it does not say.
 var runningKernel = sync.OnceValue(func() Version {
@@ -67,7 +69,7 @@ func (c *commandFile) missing(verb string, err *Error, running Version) *Feature
 	name, _, _ := strings.Cut(verb, " ") // "MODIFY_QP INIT to RTR" is MODIFY_QP
 	f := &FeatureError{Feature: name, Err: err}
 	driver := netlinkrdma.DriverID(c.driverID).String()
-	known := features[name]
+	known := features()[name]
 	switch {
 	case !absent(err.Errno):
 		f.Driver = driver

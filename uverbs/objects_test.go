@@ -493,7 +493,7 @@ func TestObjectsRefused(t *testing.T) {
 		qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		for _, c := range absentVerbs(d, pd, cq, qp) {
 			k.refuse[c.feature] = syscall.EOPNOTSUPP
-			if method == "ioctl" && features[c.feature].hidden {
+			if method == "ioctl" && features()[c.feature].hidden {
 				k.refuse[c.feature] = syscall.EPROTONOSUPPORT
 			}
 			err := c.do()

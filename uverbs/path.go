@@ -127,7 +127,7 @@ func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
 	if err := q.usable(); err != nil {
 		return 0, err
 	}
-	if _, known := opcodeNames[op]; !known {
+	if !op.known() {
 		return 0, argErr("DataInOrder", "op", uint8(op), "the opcodes of work requests")
 	}
 	return 0, nil

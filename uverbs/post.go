@@ -28,11 +28,14 @@ const (
 )
 
 // opcodeNames are the names of the operations.
-var opcodeNames = map[WROpcode]string{
+var opcodeNames = [len(opcodeSet{})]string{
 	WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND", WRSendWithImm: "SEND_WITH_IMM",
 	WRRDMARead: "RDMA_READ", WRAtomicCAS: "ATOMIC_CMP_AND_SWP", WRAtomicFAA: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV",
 	WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV", WRRDMAReadWithInv: "RDMA_READ_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
 }
+
+// known reports whether there is such an operation.
+func (o WROpcode) known() bool { return int(o) < len(opcodeNames) && opcodeNames[o] != "" }
 
 // opcodeSet says which operations a QP has.
 type opcodeSet [16]bool
@@ -65,8 +68,8 @@ func (q *QP) setOps(ops opcodeSet) {
 
 // String returns the operation's name.
 func (o WROpcode) String() string {
-	if name, ok := opcodeNames[o]; ok {
-		return name
+	if o.known() {
+		return opcodeNames[o]
 	}
 	return fmt.Sprintf("opcode %d", uint8(o))
 }

@@ -28,12 +28,15 @@ const (
 )
 
 // qpTypeNames are the names of the types.
-var qpTypeNames = map[QPType]string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "raw packet", XRCSend: "XRC send", XRCRecv: "XRC receive"}
+var qpTypeNames = [XRCRecv + 1]string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "raw packet", XRCSend: "XRC send", XRCRecv: "XRC receive"}
+
+// known reports whether there is such a type.
+func (t QPType) known() bool { return int(t) < len(qpTypeNames) && qpTypeNames[t] != "" }
 
 // String returns the type's name.
 func (t QPType) String() string {
-	if name, ok := qpTypeNames[t]; ok {
-		return name
+	if t.known() {
+		return qpTypeNames[t]
 	}
 	return fmt.Sprintf("QP type %d", uint8(t))
 }

@@ -107,7 +107,7 @@ func (o *QPOptions) hasRecvQueue() bool {
 
 // check compares the options of a QP of a PD with what the device allows.
 func (o *QPOptions) check(d *Device) error {
-	if _, known := qpTypeNames[o.Type]; !known {
+	if !o.Type.known() {
 		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
 	}
 	if o.Type == XRCRecv {

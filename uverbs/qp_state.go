@@ -16,101 +16,130 @@ const (
 	attrXRCRecv = AttrTimeout | AttrMaxDestRdAtomic | AttrMinRNRTimer
 )
 
-// transitions are the changes of state by type of QP. AttrState itself is always allowed.
-// Every state may also go to Reset, and every state but Reset to Err, without attributes
-// (qp_state_table, drivers/infiniband/core/verbs.c).
-var transitions = map[QPType]map[[2]QPState]transition{
+// transitions are the changes of state by type of QP, and the states before and after; nil if there is
+// no such change. AttrState itself is always allowed. Every state may also go to Reset, and every state
+// but Reset to Err, without attributes (qp_state_table, drivers/infiniband/core/verbs.c). It is an array
+// of pointers because that is laid out by the compiler, where a map is filled whenever a program starts.
+var transitions = [XRCRecv + 1][Err + 1][Err + 1]*transition{
 	RC: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
-		{Init, RTR}: {
-			AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
-			AttrAltPath | AttrAccess | AttrPKeyIndex,
+		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		Init: {
+			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			RTR: {
+				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+				AttrAltPath | AttrAccess | AttrPKeyIndex,
+			},
 		},
-		{RTR, RTS}: {
-			AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
-			AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
+		RTR: {
+			RTS: {
+				AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
+				AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
+			},
 		},
-		{RTS, RTS}: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-		{RTS, SQD}: {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-		{SQD, SQD}: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
-		{SQE, RTS}: {0, 0},
+		RTS: {
+			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+			SQD: {0, AttrEnSQDAsyncNotify},
+		},
+		SQD: {
+			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+			SQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
+		},
+		SQE: {RTS: {0, 0}},
 	},
 	UC: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
-		{Init, RTR}:   {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
-		{RTR, RTS}:    {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		{RTS, RTS}:    {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-		{RTS, SQD}:    {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}:    {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		{SQD, SQD}:    {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
-		{SQE, RTS}:    {0, AttrCurState | AttrAccess},
+		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		Init: {
+			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			RTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+		},
+		RTR: {RTS: {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
+		RTS: {
+			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
+			SQD: {0, AttrEnSQDAsyncNotify},
+		},
+		SQD: {
+			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+			SQD: {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
+		},
+		SQE: {RTS: {0, AttrCurState | AttrAccess}},
 	},
 	UD: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrQKey, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrQKey},
-		{Init, RTR}:   {0, AttrPKeyIndex | AttrQKey},
-		{RTR, RTS}:    {AttrSQPSN, AttrCurState | AttrQKey},
-		{RTS, RTS}:    {0, AttrCurState | AttrQKey},
-		{RTS, SQD}:    {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}:    {0, AttrCurState | AttrQKey},
-		{SQD, SQD}:    {0, AttrPKeyIndex | AttrQKey},
-		{SQE, RTS}:    {0, AttrCurState | AttrQKey},
+		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrQKey, 0}},
+		Init: {
+			Init: {0, AttrPKeyIndex | AttrPort | AttrQKey},
+			RTR:  {0, AttrPKeyIndex | AttrQKey},
+		},
+		RTR: {RTS: {AttrSQPSN, AttrCurState | AttrQKey}},
+		RTS: {
+			RTS: {0, AttrCurState | AttrQKey},
+			SQD: {0, AttrEnSQDAsyncNotify},
+		},
+		SQD: {
+			RTS: {0, AttrCurState | AttrQKey},
+			SQD: {0, AttrPKeyIndex | AttrQKey},
+		},
+		SQE: {RTS: {0, AttrCurState | AttrQKey}},
 	},
 	RawPacket: {
-		{Reset, Init}: {AttrPort, 0},
-		{Init, Init}:  {0, 0},
-		{Init, RTR}:   {0, 0},
-		{RTR, RTS}:    {0, AttrRateLimit},
-		{RTS, RTS}:    {0, AttrRateLimit},
-		{RTS, SQD}:    {0, 0},
-		{SQD, RTS}:    {0, 0},
-		{SQD, SQD}:    {0, 0},
-		{SQE, RTS}:    {0, 0},
+		Reset: {Init: {AttrPort, 0}},
+		Init: {
+			Init: {0, 0},
+			RTR:  {0, 0},
+		},
+		RTR: {RTS: {0, AttrRateLimit}},
+		RTS: {
+			RTS: {0, AttrRateLimit},
+			SQD: {0, 0},
+		},
+		SQD: {
+			RTS: {0, 0},
+			SQD: {0, 0},
+		},
+		SQE: {RTS: {0, 0}},
 	},
 	XRCSend: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
-		{Init, RTR}:   {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
-		{RTR, RTS}:    {attrXRCSend | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		{RTS, RTS}:    {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-		{RTS, SQD}:    {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}:    {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		{SQD, SQD}:    {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
-		{SQE, RTS}:    {0, 0},
+		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		Init: {
+			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			RTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+		},
+		RTR: {RTS: {attrXRCSend | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
+		RTS: {
+			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
+			SQD: {0, AttrEnSQDAsyncNotify},
+		},
+		SQD: {
+			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+			SQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
+		},
+		SQE: {RTS: {0, 0}},
 	},
 	XRCRecv: {
-		{Reset, Init}: {AttrPKeyIndex | AttrPort | AttrAccess, 0},
-		{Init, Init}:  {0, AttrPKeyIndex | AttrPort | AttrAccess},
-		{Init, RTR}: {
-			AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
-			AttrAltPath | AttrAccess | AttrPKeyIndex,
+		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		Init: {
+			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			RTR: {
+				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+				AttrAltPath | AttrAccess | AttrPKeyIndex,
+			},
 		},
-		{RTR, RTS}: {AttrTimeout | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-		{RTS, RTS}: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-		{RTS, SQD}: {0, AttrEnSQDAsyncNotify},
-		{SQD, RTS}: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-		{SQD, SQD}: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
-		{SQE, RTS}: {0, 0},
+		RTR: {RTS: {AttrTimeout | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState}},
+		RTS: {
+			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+			SQD: {0, AttrEnSQDAsyncNotify},
+		},
+		SQD: {
+			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+			SQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
+		},
+		SQE: {RTS: {0, 0}},
 	},
 }
-
-// rows has the transitions by number, which is faster to look up; nil if there is no such change.
-var rows = func() (rows [XRCRecv + 1][Err + 1][Err + 1]*transition) {
-	for typ, changes := range transitions {
-		for states, t := range changes {
-			rows[typ][states[0]][states[1]] = &t
-		}
-	}
-	return rows
-}()
 
 // lookUp returns the row of a change of state, and whether there is such a change.
 func lookUp(typ QPType, from, to QPState) (transition, bool) {
 	if typ <= XRCRecv && from <= Err && to <= Err {
-		if t := rows[typ][from][to]; t != nil {
+		if t := transitions[typ][from][to]; t != nil {
 			return *t, true
 		}
 	}

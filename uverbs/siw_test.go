@@ -377,7 +377,7 @@ func TestSiwModify(t *testing.T) {
 	r := newSiwRig(t)
 	r.qp.state.Store(uint32(Init))
 	for _, to := range []QPState{RTR, RTS} {
-		row := transitions[RC][[2]QPState{to - 1, to}]
+		row := transitions[RC][to-1][to]
 		r.qp.state.Store(uint32(to - 1))
 		var f *FeatureError
 		if err := r.qp.Modify(QPAttr{State: to}, AttrState|row.required); !errors.As(err, &f) || !strings.Contains(err.Error(), "connection manager") {

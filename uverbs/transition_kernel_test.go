@@ -53,7 +53,8 @@ func TestTransitionsOfKernel(t *testing.T) {
 	cq := value(d.CreateCQ(8, CQOptions{}))(t)
 	defer cq.Close()
 	ways := map[QPState][]QPState{Reset: nil, Init: {Init}, RTR: {Init, RTR}, RTS: {Init, RTR, RTS}, Err: {Init, Err}}
-	for typ := range transitions {
+	for i := range transitions {
+		typ := QPType(i)
 		if _, ok := d.driver.operations(typ); !ok {
 			continue // nobody can ask
 		}

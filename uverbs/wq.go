@@ -32,7 +32,7 @@ func (s WQState) String() string {
 }
 
 // wqNext are the states that [WQ.Modify] may go to from each.
-var wqNext = map[WQState][]WQState{
+var wqNext = [WQErr + 1][]WQState{
 	WQReset: {WQReset, WQReady},
 	WQReady: {WQReset, WQReady, WQErr},
 	WQErr:   {WQReset, WQErr},
