@@ -59,19 +59,32 @@ func (i DeviceInfo) IWARP() bool { return i.Protocol == string(netlinkrdma.Proto
 func Devices() ([]DeviceInfo, error) { return devices(devDir) }
 
 func devices(dir string) ([]DeviceInfo, error) {
+	infos, err := found(dir)
+	for i := range infos {
+		if infos[i].Err == nil {
+			infos[i].Err = infos[i].check()
+		}
+	}
+	return infos, err
+}
+
+// found returns the devices; none has been tried to open.
+func found(dir string) ([]DeviceInfo, error) {
 	devs, err := netlinkrdma.Devices()
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: list devices: %w", err)
 	}
 	infos := make([]DeviceInfo, len(devs))
 	for i, dev := range devs {
-		infos[i] = inspect(dev, dir)
+		char, err := netlinkrdma.UverbsDev(dev)
+		infos[i] = inspect(dev, char, err, dir)
 	}
 	return infos, nil
 }
 
-// inspect finds out whether a device can be used.
-func inspect(dev netlinkrdma.Device, dir string) DeviceInfo {
+// inspect finds out whether a device can be used, short of opening it: one with this char device, or none
+// for a reason.
+func inspect(dev netlinkrdma.Device, char netlinkrdma.CharDev, err error, dir string) DeviceInfo {
 	info := DeviceInfo{
 		Index:    dev.Index,
 		Name:     dev.Name,
@@ -79,9 +92,10 @@ func inspect(dev netlinkrdma.Device, dir string) DeviceInfo {
 		Protocol: string(dev.Protocol),
 		Firmware: dev.Firmware,
 		Ports:    int(dev.Ports),
+		char:     char,
+		Err:      err,
 	}
-	info.char, info.Err = netlinkrdma.UverbsDev(dev)
-	if info.Err != nil {
+	if err != nil {
 		return info
 	}
 	info.CharDev = filepath.Join(dir, info.char.Name)
@@ -91,18 +105,20 @@ func inspect(dev netlinkrdma.Device, dir string) DeviceInfo {
 	}
 	info.Driver = info.id.String()
 	info.driver = drivers[info.id]
-	info.Err = info.check()
+	info.Err = info.suits()
 	return info
+}
+
+// suits looks whether the library has the driver.
+func (i *DeviceInfo) suits() error {
+	if i.driver == nil {
+		return fmt.Errorf("driver %s (the library has: %s): %w", i.Driver, driverNames(), errDriver)
+	}
+	return checkABI(i.driver, i.char.ABI)
 }
 
 // check looks for what is in the way of opening the device.
 func (i *DeviceInfo) check() error {
-	if i.driver == nil {
-		return fmt.Errorf("driver %s (the library has: %s): %w", i.Driver, driverNames(), errDriver)
-	}
-	if err := checkABI(i.driver, i.char.ABI); err != nil {
-		return err
-	}
 	f, err := i.openFile()
 	if err != nil {
 		return err
@@ -112,17 +128,18 @@ func (i *DeviceInfo) check() error {
 
 // openFile opens the character device and makes sure that it is the right one.
 func (i *DeviceInfo) openFile() (*os.File, error) {
-	f, err := os.OpenFile(i.CharDev, os.O_RDWR, 0)
+	// Not by package os, which would try five system calls to have it polled, and it cannot be.
+	fd, err := unix.Open(i.CharDev, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	for err == unix.EINTR {
+		fd, err = unix.Open(i.CharDev, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
+		err = &fs.PathError{Op: "open", Path: i.CharDev, Err: err}
 		return nil, fmt.Errorf("%w%s", err, i.openHint(err))
 	}
+	f := os.NewFile(uintptr(fd), i.CharDev)
 	var st unix.Stat_t
-	var statErr error
-	raw, err := f.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) { statErr = unix.Fstat(int(fd), &st) })
-	}
-	if err = errors.Join(err, statErr); err != nil {
+	if err := unix.Fstat(fd, &st); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("stat %s: %w", i.CharDev, err)
 	}
@@ -238,34 +255,42 @@ const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 
 
 // Open opens a device by name (ibv_open_device). The error is a [DeviceError].
 func Open(name string) (*Device, error) {
-	infos, err := Devices()
+	dev, char, err := netlinkrdma.UverbsByName(name)
+	switch {
+	case dev.Name != "": // it is there, whether it can be used or not
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, noneOf(name)
+	default:
+		return nil, &DeviceError{Name: name, Err: fmt.Errorf("uverbs: list devices: %w", err)}
+	}
+	info := inspect(dev, char, err, devDir)
+	if info.Err != nil {
+		return nil, &DeviceError{Name: name, Err: info.Err}
+	}
+	d, err := open(info)
 	if err != nil {
 		return nil, &DeviceError{Name: name, Err: err}
 	}
-	for i := range infos {
-		if infos[i].Name != name {
-			continue
-		}
-		if infos[i].Err != nil {
-			return nil, &DeviceError{Name: name, Err: infos[i].Err}
-		}
-		d, err := open(infos[i])
-		if err != nil {
-			return nil, &DeviceError{Name: name, Err: err}
-		}
-		return d, nil
+	return d, nil
+}
+
+// noneOf says that no device has a name, and which devices there are.
+func noneOf(name string) error {
+	infos, err := Devices()
+	if err != nil {
+		return &DeviceError{Name: name, Err: err}
 	}
 	reason := fmt.Errorf("no device of this name: %w", fs.ErrNotExist)
 	if len(infos) == 0 {
 		reason = noDevice()
 	}
-	return nil, &DeviceError{Name: name, Devices: infos, Err: reason}
+	return &DeviceError{Name: name, Devices: infos, Err: reason}
 }
 
 // OpenFirst opens the first device that can be used, preferring one with an active
 // port. The error is a [DeviceError] that lists every device with its reason.
 func OpenFirst() (*Device, error) {
-	infos, err := Devices()
+	infos, err := found(devDir)
 	if err != nil {
 		return nil, &DeviceError{Err: err}
 	}
