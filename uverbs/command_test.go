@@ -186,8 +186,8 @@ func TestFastCommand(t *testing.T) {
 	c, r := pipeFile(t, pathAuto)
 	f := newFastCommand(c, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, bytesOf(&abi.ReqNotifyCQ{CQHandle: 3, SolicitedOnly: 1}), nil)
 	var b [16]byte
-	for i, issue := range []func() syscall.Errno{f.issue, f.issueLong, f.issue} {
-		if errno := issue(); errno != 0 {
+	for i, long := range []bool{false, true, false} {
+		if errno := f.issue(long); errno != 0 {
 			t.Fatal(errno)
 		}
 		if _, err := io.ReadFull(r, b[:]); err != nil {
@@ -206,11 +206,11 @@ func TestFastCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	f = newFastCommand(c, 23, make([]byte, 8), nil)
-	if n := testing.AllocsPerRun(100, func() { f.issue(); f.issueLong() }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { f.issue(false); f.issue(true) }); n != 0 {
 		t.Errorf("issuing makes %v allocations, want 0", n)
 	}
 	c, _ = pipeFile(t, pathIoctl)
-	if errno := newFastCommand(c, 23, make([]byte, 8), nil).issue(); errno != syscall.ENOTTY {
+	if errno := newFastCommand(c, 23, make([]byte, 8), nil).issue(false); errno != syscall.ENOTTY {
 		t.Errorf("ioctl only: %v, want ENOTTY", errno)
 	}
 }
@@ -253,15 +253,18 @@ func TestFastCommandTakenOver(t *testing.T) {
 		c, err := newCommandFile(random, path, 14, "random")
 		must(t, err)
 		f := newFastCommand(c, 23, make([]byte, 8), nil)
-		if errno := f.issue(); errno != 0 || f.useIoctl {
+		if errno := f.issue(false); errno != 0 || f.useIoctl {
 			t.Fatalf("write() is not the first choice: %v", errno)
+		}
+		if errno := f.retry(syscall.EINTR); errno != 0 || f.useIoctl {
+			t.Errorf("path %d: a write() that was interrupted is not repeated: %v", path, errno)
 		}
 		want := map[abiPath]syscall.Errno{pathAuto: syscall.EINVAL, pathWrite: syscall.EPERM}[path]
 		if errno := f.retry(syscall.EPERM); errno != want || f.useIoctl != (path == pathAuto) {
 			t.Errorf("path %d: %v and ioctl %v, want %v", path, errno, f.useIoctl, want)
 		}
-		for _, issue := range []func() syscall.Errno{f.issue, f.issueLong} {
-			if errno := issue(); (errno == syscall.EINVAL) != f.useIoctl {
+		for _, long := range []bool{false, true} {
+			if errno := f.issue(long); (errno == syscall.EINVAL) != f.useIoctl {
 				t.Errorf("path %d, ioctl %v: issued with %v", path, f.useIoctl, errno)
 			}
 		}

@@ -323,13 +323,10 @@ func writeCall(fd uintptr, b []byte) syscall.Errno {
 	}
 }
 
-func writeCallShort(fd uintptr, b []byte) syscall.Errno {
-	for {
-		_, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		if errno != syscall.EINTR {
-			return errno
-		}
-	}
+// It is one call and no loop, so that it is part of issue: what interrupts it is for retry.
+func writeCallShort(fd uintptr, p *byte, n uint8) syscall.Errno {
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(p)), uintptr(n), 0, 0, 0)
+	return errno
 }
 
 // legacy issues a command of the write() interface: in and out are its core
@@ -475,17 +472,22 @@ func (f *fastCommand) ioctl() *ioctlCommand {
 	return f.inv
 }
 
-// issue sends a short command. write() costs less than the ioctl, so it is the first
-// choice; where the kernel or a sandbox refuses write(), the ioctl takes over.
+// issue sends the command, which may take a while if it is long. write() costs less than the ioctl, so
+// it is the first choice; where the kernel or a sandbox refuses write(), the ioctl takes over.
 //
 // The descriptor is used as it is, not through RawConn.Control, which would take an
 // atomic reference each time: the object that owns the command keeps the device open,
 // and does not issue it once it is closed.
-func (f *fastCommand) issue() syscall.Errno {
+func (f *fastCommand) issue(long bool) syscall.Errno {
 	if f.useIoctl {
 		return ioctlCall(f.c.fd, f.ioctl())
 	}
-	errno := writeCallShort(f.c.fd, f.wire())
+	var errno syscall.Errno
+	if long {
+		errno = writeCall(f.c.fd, f.wire())
+	} else {
+		errno = writeCallShort(f.c.fd, &f.buf[0], f.size)
+	}
 	runtime.KeepAlive(f.c.f)
 	if errno != 0 {
 		return f.retry(errno)
@@ -493,21 +495,14 @@ func (f *fastCommand) issue() syscall.Errno {
 	return 0
 }
 
-// issueLong sends a command that may take a while.
-func (f *fastCommand) issueLong() syscall.Errno {
-	if f.useIoctl {
-		return ioctlCall(f.c.fd, f.ioctl())
-	}
-	errno := writeCall(f.c.fd, f.wire())
-	runtime.KeepAlive(f.c.f)
-	if errno != 0 {
-		return f.retry(errno)
-	}
-	return 0
-}
-
-// retry switches to the ioctl if it was write() itself that was refused.
+// retry repeats a write() that was interrupted, and switches to the ioctl if it was write() itself that
+// was refused.
 func (f *fastCommand) retry(refused syscall.Errno) syscall.Errno {
+	for refused == syscall.EINTR {
+		if refused = writeCallShort(f.c.fd, &f.buf[0], f.size); refused == 0 {
+			return 0
+		}
+	}
 	if f.c.path != pathAuto || refused != syscall.EACCES && refused != syscall.EPERM {
 		return writeErrno(refused)
 	}

@@ -297,7 +297,7 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	case kindLost:
 		return ErrCQOverrun
 	}
-	if errno := cmd.issue(); errno != 0 {
+	if errno := cmd.issue(false); errno != 0 {
 		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")
 	}
 	return nil

@@ -191,11 +191,11 @@ func (q *QP) postSendMlx5(wrs []SendWR) error {
 	}
 	sq := q.msq
 	if len(wrs) == 0 || !q.ready() {
-		return q.postOthersMlx5(wrs)
+		return q.postOthers(wrs)
 	}
 	sq.Begin()
 	if !sq.Fits(len(wrs)) && !sq.Room(len(wrs)) {
-		return q.postOthersMlx5(wrs)
+		return q.postOthers(wrs)
 	}
 	var always SendFlags
 	if q.sigAll {
@@ -205,7 +205,7 @@ func (q *QP) postSendMlx5(wrs []SendWR) error {
 	for i := range wrs {
 		wr := &wrs[i]
 		if !q.isPlain(wr) {
-			return q.postOthersMlx5(wrs)
+			return q.postOthers(wrs)
 		}
 		w.ID, w.Op, w.Flags = wr.ID, mlx5.Op(wr.Opcode), uint8(wr.Flags|always)
 		w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
@@ -213,27 +213,19 @@ func (q *QP) postSendMlx5(wrs []SendWR) error {
 		if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
 			e := &wr.SGL[0]
 			if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; e.outside || !sq.Put(&w) {
-				return q.postOthersMlx5(wrs)
+				return q.postOthers(wrs)
 			}
 			continue
 		}
 		if w.Length = 0; len(wr.SGL) != 0 || wr.Opcode == WRRDMARead || !sq.Put(&w) {
 			if !q.putMlx5(wr, w.Flags) {
-				return q.postOthersMlx5(wrs)
+				return q.postOthers(wrs)
 			}
 		}
 	}
 	sq.Publish()
 	q.sending.Unlock()
 	return nil
-}
-
-// postOthersMlx5 posts what postSendMlx5 does not, or says what is wrong with it.
-//
-// Preconditions: the caller holds sending, which is given back.
-func (q *QP) postOthersMlx5(wrs []SendWR) error {
-	q.sending.Unlock()
-	return q.postEach(wrs)
 }
 
 // putMlx5 writes a plain work request that has not just one piece of data. It reports whether

@@ -244,6 +244,15 @@ func (q *QP) postEach(wrs []SendWR) error {
 	return b.Post()
 }
 
+// postOthers posts by the builder what a driver does not write to its ring right away, or says what is
+// wrong with it.
+//
+// Preconditions: the caller holds sending, which is given back.
+func (q *QP) postOthers(wrs []SendWR) error {
+	q.sending.Unlock()
+	return q.postEach(wrs)
+}
+
 // ready reports whether work requests can be posted, and none have been begun with the builder.
 //
 // Preconditions: the caller holds sending.

@@ -433,6 +433,7 @@ func TestPostErrors(t *testing.T) {
 		want error
 	}{
 		{"outside", SendWR{Opcode: WRSend, SGL: []SGE{sge, mr.SGE(4096, 1)}}, ErrSGERange},
+		{"one outside", SendWR{Opcode: WRSend, SGL: []SGE{mr.SGE(4096, 1)}}, ErrSGERange},
 		{"opcode", SendWR{Opcode: WRSendWithInv + 1}, ErrOpcode},
 		{"bind without a window", SendWR{Opcode: WRBindMW}, ErrBind},
 		{"atomic without data", SendWR{Opcode: WRAtomicCAS}, ErrAtomic},
@@ -545,6 +546,17 @@ func TestDoorbellRefused(t *testing.T) {
 	if e, ok := errors.AsType[*Error](err); !ok || e.Verb != "POST_SEND" || e.Errno != syscall.EPIPE || e.Hint == "" {
 		t.Errorf("error is %v, want one of POST_SEND with EPIPE", err)
 	}
+}
+
+// TestPostNoSGEs: a queue that was made for no SGEs takes none.
+func TestPostNoSGEs(t *testing.T) {
+	r := newPostRig(t, 3)
+	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 0, 100))(t)
+	mr := &MR{addr: 1 << 20, length: 4096, lkey: 5}
+	if err := r.qp.PostSend(SendWR{Opcode: WRSend, SGL: []SGE{mr.SGE(0, 1)}}); !errors.Is(err, ErrTooManySGE) {
+		t.Errorf("%v, want ErrTooManySGE", err)
+	}
+	r.checkNothing(t, 0, 0)
 }
 
 // TestPostDoesNotAllocate is about all that a program does again and again.

@@ -232,71 +232,84 @@ var rxeOps = map[QPType]opcodeSet{
 }
 
 // postSendRxe posts work requests. Those that the builder is not needed for are written to the
-// ring right here; if one of them is not such, all are posted the other way.
+// ring right here; if one of them is not such, or something is wrong, all are posted the other way.
+// It is one function with few calls in it, as each would cost a message of some bytes a part of a percent.
 func (q *QP) postSendRxe(wrs []SendWR) error {
 	if err := q.enter(&q.sending); err != nil {
 		return err
 	}
-	bytes, ok := q.fillRxe(wrs)
-	if !ok {
-		q.sending.Unlock()
-		return q.postEach(wrs)
-	}
-	err := q.publishRxe(len(wrs), bytes)
-	q.sending.Unlock()
-	return err
-}
-
-// fillRxe writes plain work requests to the ring, without publishing them. It reports whether
-// all of them are such and nothing is wrong.
-func (q *QP) fillRxe(wrs []SendWR) (bytes uint64, ok bool) {
+	sq := &q.sq
 	if len(wrs) == 0 || !q.ready() {
-		return 0, false
+		return q.postOthers(wrs)
 	}
-	if !q.sq.Fits(len(wrs)) {
-		if room, _ := q.sq.Room(len(wrs)); !room {
-			return 0, false
+	if !sq.Fits(len(wrs)) {
+		if room, _ := sq.Room(len(wrs)); !room {
+			return q.postOthers(wrs)
 		}
 	}
 	var always SendFlags
 	if q.sigAll {
 		always = Signaled
 	}
+	var bytes uint64
 	for i := range wrs {
 		wr := &wrs[i]
 		if !q.isPlain(wr) {
-			return 0, false
+			return q.postOthers(wrs)
 		}
-		s := q.sq.Slot(i)
-		s.Start(wr.ID, uint32(wr.Opcode), uint32(wr.Flags|always))
+		flags := uint32(wr.Flags | always)
+		w := sq.WQE(i)
+		w.Start(wr.ID, uint32(wr.Opcode), flags)
 		switch wr.Opcode {
 		case WRSendWithImm:
-			s.SetImm(wr.Imm)
+			w.SetImm(wr.Imm)
 		case WRRDMAWrite, WRRDMARead:
-			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+			w.SetRDMA(wr.RemoteAddr, wr.RKey)
 		case WRRDMAWriteWithImm:
-			s.SetRDMA(wr.RemoteAddr, wr.RKey)
-			s.SetImm(wr.Imm)
+			w.SetRDMA(wr.RemoteAddr, wr.RKey)
+			w.SetImm(wr.Imm)
 		case WRAtomicCAS, WRAtomicFAA:
 			if len(wr.SGL) != 1 || wr.SGL[0].Length != 8 || len(wr.Inline) > 0 || wr.RemoteAddr%8 != 0 {
-				return 0, false
+				return q.postOthers(wrs)
 			}
-			s.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
+			w.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
 		}
-		if len(wr.Inline) > 0 {
-			if wr.Opcode == WRRDMARead || len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
-				return 0, false
+		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // as most are
+			e := &wr.SGL[0]
+			if e.outside {
+				return q.postOthers(wrs)
 			}
-			bytes += uint64(len(wr.Inline))
+			w.SetSGE(e.Addr, e.Length, e.LKey)
+			bytes += uint64(e.Length)
 			continue
 		}
-		for j := range wr.SGL {
-			e := &wr.SGL[j]
-			if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
-				return 0, false
-			}
-			bytes += uint64(e.Length)
+		n, ok := fillDataRxe(sq.Started(i, flags), wr)
+		if !ok {
+			return q.postOthers(wrs)
 		}
+		bytes += n
+	}
+	sq.Publish(len(wrs))
+	errno := q.doorbell.issue(bytes > shortDoorbell)
+	q.sending.Unlock()
+	if errno != 0 {
+		return q.untold(errno)
+	}
+	return nil
+}
+
+// fillDataRxe adds data of any kind to a work request, and returns how many bytes it is.
+func fillDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, ok bool) {
+	if len(wr.Inline) > 0 {
+		ok := wr.Opcode != WRRDMARead && len(wr.SGL) == 0 && s.AddInline(wr.Inline) == nil
+		return uint64(len(wr.Inline)), ok
+	}
+	for i := range wr.SGL {
+		e := &wr.SGL[i]
+		if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
+			return 0, false
+		}
+		bytes += uint64(e.Length)
 	}
 	return bytes, true
 }
@@ -305,16 +318,15 @@ func (q *QP) fillRxe(wrs []SendWR) (bytes uint64, ok bool) {
 func (q *QP) publishRxe(n int, bytes uint64) error {
 	q.sq.Publish(n)
 	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
-	var errno syscall.Errno
-	if bytes > shortDoorbell {
-		errno = q.doorbell.issueLong()
-	} else {
-		errno = q.doorbell.issue()
-	}
-	if errno != 0 {
-		return about(q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told"), q.label(), "")
+	if errno := q.doorbell.issue(bytes > shortDoorbell); errno != 0 {
+		return q.untold(errno)
 	}
 	return nil
+}
+
+// untold is the error of a doorbell.
+func (q *QP) untold(errno syscall.Errno) error {
+	return about(q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told"), q.label(), "")
 }
 
 // postRecvRxe posts one receive to a QP or an SRQ. rxe has no doorbell for receives.

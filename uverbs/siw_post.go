@@ -31,36 +31,24 @@ func siwSendFlags(f SendFlags) uint8 {
 }
 
 // postSendSiw posts work requests. Those that the builder is not needed for are written to the
-// ring right here; if one of them is not such, all are posted the other way.
+// ring right here; if one of them is not such, or something is wrong, all are posted the other way.
 func (q *QP) postSendSiw(wrs []SendWR) error {
 	if err := q.enter(&q.sending); err != nil {
 		return err
 	}
-	bytes, ok := q.fillSiw(wrs)
-	if !ok {
-		q.sending.Unlock()
-		return q.postEach(wrs)
-	}
-	err := q.publishSiw(len(wrs), bytes)
-	q.sending.Unlock()
-	return err
-}
-
-// fillSiw writes plain work requests to the ring, without publishing them. It reports whether
-// all of them are such and nothing is wrong.
-func (q *QP) fillSiw(wrs []SendWR) (bytes uint64, ok bool) {
 	sq := q.siwSQ
 	if len(wrs) == 0 || !q.ready() || !sq.Room(len(wrs)) {
-		return 0, false
+		return q.postOthers(wrs)
 	}
 	var always SendFlags
 	if q.sigAll {
 		always = Signaled
 	}
+	var bytes uint64
 	for i := range wrs {
 		wr := &wrs[i]
 		if !q.isPlain(wr) {
-			return 0, false
+			return q.postOthers(wrs)
 		}
 		s := sq.Slot(i)
 		s.Start(wr.ID, siwOpcodes[wr.Opcode], siwSendFlags(wr.Flags|always))
@@ -69,7 +57,7 @@ func (q *QP) fillSiw(wrs []SendWR) (bytes uint64, ok bool) {
 		}
 		if len(wr.Inline) > 0 {
 			if len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
-				return 0, false
+				return q.postOthers(wrs)
 			}
 			bytes += uint64(len(wr.Inline))
 			continue
@@ -77,12 +65,14 @@ func (q *QP) fillSiw(wrs []SendWR) (bytes uint64, ok bool) {
 		for j := range wr.SGL {
 			e := &wr.SGL[j]
 			if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
-				return 0, false
+				return q.postOthers(wrs)
 			}
 			bytes += uint64(e.Length)
 		}
 	}
-	return bytes, true
+	err := q.publishSiw(len(wrs), bytes)
+	q.sending.Unlock()
+	return err
 }
 
 // publishSiw hands n slots to the kernel and rings the doorbell, if the kernel has to be told.
@@ -97,12 +87,7 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 		return nil
 	}
 	// The doorbell transmits.
-	var errno syscall.Errno
-	if bytes > shortDoorbell {
-		errno = q.doorbell.issueLong()
-	} else {
-		errno = q.doorbell.issue()
-	}
+	errno := q.doorbell.issue(bytes > shortDoorbell)
 	if errno == 0 || errno == syscall.ENOTCONN && q.breaking.Load() { // in this case Modify has them flushed
 		return nil
 	}
