@@ -275,11 +275,15 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	return qp, nil
 }
 
+// leastDepth is how long a send queue is at least: one that was full with each message would have to be
+// looked at for room before the next.
+const leastDepth = 16
+
 // qpOptions returns what a queue pair is made with.
 func (e *End) qpOptions() uverbs.QPOptions {
 	c := &e.Config
 	o := uverbs.QPOptions{
-		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: e.sendDepth(), MaxRecvWR: e.memory.slots,
+		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
 			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, Timeout: uverbs.AckTimeout(c.Timeout), RetryCount: uint8(c.Retry),
 			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),

@@ -25,6 +25,7 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 	if !e.Server && warmup == 0 {
 		e.begin(m)
 	}
+	quiet := 0 // messages since the last that has a completion
 	for sent, got := 0, 0; ; {
 		if err := e.turn(); err != nil {
 			return err
@@ -65,7 +66,10 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 		over := sent == total && total > 0 || !e.Server && e.expired.Load()
 		if !over {
 			sent++
-			if err := f.post(0, 1, moderate, false); err != nil {
+			if quiet++; sent == total {
+				quiet = moderate
+			}
+			if err := f.postOne(quiet == moderate); err != nil {
 				return err
 			}
 			if !e.Server && sent >= warmup {
@@ -86,10 +90,11 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(got), int64(sent)
 			return nil
 		}
-		if sent%moderate == 0 || sent == total {
+		if quiet == moderate {
 			if err := e.sendDone(f); err != nil {
 				return err
 			}
+			quiet = 0
 		}
 		if e.Server && sent == total && total > 0 {
 			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(got), int64(sent)
@@ -175,7 +180,7 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 		}
 		sent++
 		*mark = byte(sent)
-		if err := f.post(0, 1, 1, true); err != nil {
+		if err := f.postOne(true); err != nil {
 			return err
 		}
 		if m.running {
@@ -214,7 +219,7 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 			r.Sent, r.AllSent = int64(sent-warmup), int64(sent)
 			return nil
 		}
-		if err := f.post(0, 1, 1, true); err != nil {
+		if err := f.postOne(true); err != nil {
 			return err
 		}
 		if sent++; sent >= warmup {

@@ -65,7 +65,7 @@ func TestLatencies(t *testing.T) {
 		{Atomic, []int64{100}, []int64{70}},
 		{Send, nil, nil},
 	} {
-		m := meter{times: c.times}
+		m := meter{times: c.times, ns: 1}
 		if diff := cmp.Diff(c.want, m.latencies(c.op, 70)); diff != "" {
 			t.Errorf("%s, %v (-want +got):\n%s", c.op, c.times, diff)
 		}

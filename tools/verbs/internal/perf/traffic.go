@@ -3,6 +3,7 @@ package perf
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"time"
 
@@ -41,9 +42,13 @@ type pace struct {
 // step lets others run now and then.
 func (p *pace) step() {
 	const seldom = 16 // as the clock costs something as well
-	if p.steps++; p.steps%seldom != 0 {
-		return
+	if p.steps++; p.steps%seldom == 0 {
+		p.look()
 	}
+}
+
+// look lets others run if that is due.
+func (p *pace) look() {
 	const often = 4 * time.Millisecond
 	if now := time.Now(); now.Sub(p.last) > often {
 		p.last = now
@@ -137,6 +142,20 @@ func (f *flow) post(qp, n, moderate int, last bool) error {
 	return err
 }
 
+// postOne is post for a single message on the only queue pair of a latency test, which has one work request.
+func (f *flow) postOne(signaled bool) error {
+	f.posted++
+	wr := &f.wrs[0]
+	wr.ID, wr.Flags = uint64(f.posted), 0
+	if signaled {
+		wr.Flags = uverbs.Signaled
+	}
+	f.credit.sent++
+	err := f.qp.PostSend(f.wrs...)
+	f.pace.step()
+	return err
+}
+
 // Run is what one side has measured of one size.
 type Run struct {
 	Latencies []int64       // Latencies are in nanoseconds, of a latency test's client: half of the way there and back of a message, the whole of a READ or atomic. Without warm-up the first message has none.
@@ -149,9 +168,9 @@ type Run struct {
 
 // meter takes the time of a run.
 type meter struct {
-	base    time.Time
-	times   []int64 // after each doorbell
-	start   time.Duration
+	clock
+	times   []int64 // after each doorbell, as the clock counts
+	ns      float64 // of a count
 	cpu     time.Duration
 	running bool
 }
@@ -165,15 +184,15 @@ func (m *meter) begin() {
 // mark has the time that counts begin now, of a side that takes no latencies.
 func (m *meter) mark() {
 	m.cpu = cpuTime()
-	m.start = time.Since(m.base)
+	m.start()
 }
 
 // stamp notes that a message has been posted, in room that is there.
-func (m *meter) stamp() { m.times = append(m.times, int64(time.Since(m.base))) }
+func (m *meter) stamp() { m.times = append(m.times, m.now()) }
 
 // end ends it.
 func (m *meter) end(r *Run) {
-	r.Took = time.Since(m.base) - m.start
+	r.Took, m.ns = m.stop()
 	r.CPU = cpuTime() - m.cpu
 }
 
@@ -220,13 +239,12 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	if room == 1 {
 		room = sampled
 	}
-	m := &meter{}
+	m := &meter{clock: newClock(countable())}
 	r := &Run{}
 	if e.Config.Metric == Lat && !e.Server {
 		m.times = make([]int64, 0, room)
 	}
 	runtime.GC() // now rather than later
-	m.base = time.Now()
 	m.mark()
 	switch {
 	case e.Config.Metric == BW:
@@ -261,13 +279,14 @@ func (m *meter) latencies(op string, took time.Duration) []int64 {
 	case 0:
 		return nil
 	case 1:
-		l = append(l, l[0]+int64(took))
+		l = append(l, l[0]+int64(float64(took)/m.ns))
+	}
+	ns := m.ns
+	if op == Send || op == Write {
+		ns /= 2
 	}
 	for i := range len(l) - 1 {
-		l[i] = l[i+1] - l[i]
-		if op == Send || op == Write {
-			l[i] /= 2
-		}
+		l[i] = int64(math.Round(float64(l[i+1]-l[i]) * ns))
 	}
 	return l[:len(l)-1]
 }
@@ -305,7 +324,15 @@ func (e *End) idle(a, b *uverbs.CQ) error {
 // turn looks at the context now and then. A loop that always finds something needs it.
 func (e *End) turn() error {
 	const seldom = 1 << 8
-	if e.turns++; e.turns%seldom == 0 && e.ctx.Err() != nil {
+	if e.turns++; e.turns%seldom == 0 {
+		return e.cancelled()
+	}
+	return nil
+}
+
+// cancelled returns why the context has ended, if it has.
+func (e *End) cancelled() error {
+	if e.ctx.Err() != nil {
 		return context.Cause(e.ctx)
 	}
 	return nil
@@ -313,8 +340,8 @@ func (e *End) turn() error {
 
 // breathe lets others run, and looks whether all is over.
 func (e *End) breathe() error {
-	if e.ctx.Err() != nil {
-		return context.Cause(e.ctx)
+	if err := e.cancelled(); err != nil {
+		return err
 	}
 	runtime.Gosched() // costs less than being preempted, by a signal, for running too long
 	return nil
