@@ -23,7 +23,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths conns benchsiw
+.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths conns benchsiw benchcount
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -146,6 +146,11 @@ bench: side ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JS
 BENCHSIW ?= -sizes 2,64,4096,65536
 benchsiw: side ## traffic and connections on soft iWARP, as a table; flags in BENCHSIW
 	cd $(BUILD) && $(GUESTSIDE) -device siw --append=idle=poll ./bench -cm -guest -commit $(VERSION) -progress=false $(BENCHSIW)
+
+# What one side does alone can be counted: the machine has one processor then, and two that poll would share it.
+BENCHCOUNT ?= -rounds 3 -sizes 2,64,4096 -mr 4096,1048576 -rows '^(open|call|mr)/|^(read|atomic)-(lat|bw)/.*/wait=poll$$'
+benchcount: side ## the same by instructions executed, about the same on a busy machine, as a table; flags in BENCHCOUNT
+	cd $(BUILD) && $(GUESTSIDE) -icount -cpus 1 ./bench -commit $(VERSION) -progress=false $(BENCHCOUNT)
 
 SIDEBYSIDE ?= -rounds 5
 sidebyside: side ## a short form of it, and post and poll on a modelled ConnectX as well
