@@ -140,15 +140,14 @@ func becomeNobody(ctx context.Context, _ string) error {
 		must("Dial to who may not answer", fmt.Errorf("%w", dialErr))
 	}
 	if packets != nil {
-		short, stop := context.WithCancel(ctx)
-		dialling.Go(func() { _, dialErr = DialPacket(short, packets.LocalAddr().String(), PacketOptions{}) })
+		// They end by themselves, with what the kernel has of them, and it rejects who asked.
+		dialling.Go(func() { _, dialErr = DialPacket(ctx, packets.LocalAddr().String(), PacketOptions{}) })
 		denied("Recv of datagrams", <-packetErr, "datagrams at 10.1.0.1:")
-		must("Close of datagrams", packets.Close())
-		stop()
 		dialling.Wait()
-		if !errors.Is(dialErr, context.Canceled) {
+		if !errors.Is(dialErr, syscall.ECONNREFUSED) {
 			must("DialPacket to who may not answer", fmt.Errorf("%w", dialErr))
 		}
+		must("Close of datagrams", packets.Close())
 	}
 	// A channel that was open is of no use, and can be closed.
 	denied("Bind", id.Bind(netip.MustParseAddrPort("10.1.0.1:0")))
