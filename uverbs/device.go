@@ -104,7 +104,7 @@ func inspect(dev netlinkrdma.Device, char netlinkrdma.CharDev, err error, dir st
 		info.id = dev.DriverID
 	}
 	info.Driver = info.id.String()
-	info.driver = drivers[info.id]
+	info.driver = driverOf(info.id)
 	info.Err = info.suits()
 	return info
 }

@@ -117,10 +117,23 @@ func (software) lacksSRQ(o *SRQOptions) string {
 }
 
 // drivers are the drivers that the library has, by the kernel's number.
-var drivers = map[netlinkrdma.DriverID]driver{
-	rxeDriverID:  rxeDriver{},
-	mlx5DriverID: mlx5Driver{},
-	siwDriverID:  siwDriver{},
+var drivers = [...]struct {
+	id netlinkrdma.DriverID
+	driver
+}{
+	{rxeDriverID, rxeDriver{}},
+	{mlx5DriverID, mlx5Driver{}},
+	{siwDriverID, siwDriver{}},
+}
+
+// driverOf returns the driver of a number, nil if the library has it not.
+func driverOf(id netlinkrdma.DriverID) driver {
+	for _, d := range drivers {
+		if d.id == id {
+			return d.driver
+		}
+	}
+	return nil
 }
 
 // driverNames lists them.

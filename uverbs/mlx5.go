@@ -27,20 +27,22 @@ func (mlx5Driver) mrUdata() udata        { return udata{} }
 func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.AHRespSize)} }
 func (mlx5Driver) knowsInline() bool     { return true }
 
-// mlx5Ops are the operations of each type of QP (mlx5_ib_opcode and post_send of libmlx5).
-var mlx5Ops = map[QPType]opcodeSet{
-	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
-		WRLocalInv, WRBindMW),
-	UC:        opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW),
-	UD:        opcodes(WRSend, WRSendWithImm),
-	XRCSend:   opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRLocalInv, WRBindMW),
-	XRCRecv:   opcodes(),
-	RawPacket: opcodes(WRSend),
-}
-
+// operations follows mlx5_ib_opcode and post_send of libmlx5.
 func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
-	ops, ok := mlx5Ops[t]
-	return ops, ok
+	switch t {
+	case RC, XRCSend:
+		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+			WRLocalInv, WRBindMW), true
+	case UC:
+		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW), true
+	case UD:
+		return opcodes(WRSend, WRSendWithImm), true
+	case XRCRecv:
+		return opcodes(), true
+	case RawPacket:
+		return opcodes(WRSend), true
+	}
+	return opcodeSet{}, false
 }
 
 func (mlx5Driver) lacksQP(o *QPOptions) string {

@@ -19,7 +19,7 @@ type mlx5QP struct {
 }
 
 // mlx5Transports are the forms of WQEs by type of QP.
-var mlx5Transports = map[QPType]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connected, UD: mlx5.Datagram, XRCSend: mlx5.XRC, RawPacket: mlx5.Raw}
+var mlx5Transports = [XRCRecv + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connected, UD: mlx5.Datagram, XRCSend: mlx5.XRC, RawPacket: mlx5.Raw}
 
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5

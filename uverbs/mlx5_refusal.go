@@ -3,9 +3,8 @@ package uverbs
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,13 +14,6 @@ import (
 // The kernel answers a command that firmware has refused with an errno, which many refusals
 // share. The status and the syndrome, which say what it was, stand in its log, if this process
 // may read that.
-
-// mlx5Log is the line that mlx5_core writes (mlx5_cmd_check of Linux 5.10, mlx5_cmd_out_err of
-// 6.0 and later): when, the thread, the command, and how firmware answered. It is compiled when
-// it is needed, as most programs never do.
-var mlx5Log = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^(?:<\d+>)?\[ *(\d+\.\d+)\](?:\[[^]]*\])? mlx5_core .*\(pid (\d+)\): (\w+)\(0x\w+\).* failed, status ([^(]+)\((0x\w+)\), syndrome \((0x\w+)\)`)
-})
 
 // mlx5LogAge is how old a line may be that is about the command that has just failed.
 const mlx5LogAge = time.Second
@@ -54,19 +46,57 @@ func isThread(tid string) bool {
 // that is of a thread of this process and was not told of yet.
 func findRefusal(log string, now time.Duration, ours func(tid string) bool) string {
 	told := mlx5Told.Load()
-	all := mlx5Log().FindAllStringSubmatch(log, -1)
-	for i := len(all) - 1; i >= 0; i-- {
-		at, tid, command, status, number, syndrome := all[i][1], all[i][2], all[i][3], all[i][4], all[i][5], all[i][6]
-		seconds, err := strconv.ParseFloat(at, 64)
+	for log != "" {
+		last := strings.LastIndexByte(strings.TrimSuffix(log, "\n"), '\n') + 1
+		r, ok := parseRefusal(log[last:])
+		log = log[:last]
+		if !ok {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(r.at, 64)
 		when := time.Duration(seconds * float64(time.Second))
 		if err != nil || int64(when) <= told || now-when > mlx5LogAge {
 			return ""
 		}
-		if !ours(tid) {
+		if !ours(r.tid) {
 			continue
 		}
 		mlx5Told.Store(int64(when))
-		return fmt.Sprintf("the device's firmware refused %s: %s (%s), syndrome %s", command, status, number, syndrome)
+		return fmt.Sprintf("the device's firmware refused %s: %s (%s), syndrome %s", r.command, r.status, r.number, r.syndrome)
 	}
 	return ""
+}
+
+// refusal is what mlx5_core writes: when, the thread, the command, and how firmware answered.
+type refusal struct{ at, tid, command, status, number, syndrome string }
+
+// parseRefusal reads a line of the log (mlx5_cmd_check of Linux 5.10, mlx5_cmd_out_err of 6.0 and later):
+//
+//	<3>[   10.619158][  T125] mlx5_core 0000:00:02.0: mlx5_cmd_check:777:(pid 125): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x4711)
+//
+// It is no regular expression, as a program that has one takes longer to start.
+func parseRefusal(line string) (r refusal, ok bool) {
+	// cut returns what is before the next sep, and goes on behind it.
+	ok = true
+	cut := func(sep string) (before string) {
+		found := false
+		before, line, found = strings.Cut(line, sep)
+		ok = ok && found
+		return before
+	}
+	if strings.HasPrefix(line, "<") {
+		cut(">")
+	}
+	ok = ok && strings.HasPrefix(line, "[")
+	cut("[")
+	r.at = strings.TrimLeft(cut("]"), " ")
+	cut(" mlx5_core ")
+	cut("(pid ")
+	r.tid = cut("): ")
+	r.command = cut("(")
+	cut(" failed, status ")
+	r.status = cut("(")
+	r.number = cut("), syndrome (")
+	r.syndrome = cut(")")
+	return r, ok
 }

@@ -74,7 +74,8 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	}
 	c.qp = &QP{kind: kindMlx5, typ: RC, sendCQ: c.cq, recvCQ: c.cq, srq: c.srq, qpn: cardQPN}
 	c.qp.dev, c.qp.object.kind = d, "QP"
-	c.qp.setOps(mlx5Ops[RC])
+	ops, _ := mlx5Driver{}.operations(RC)
+	c.qp.setOps(ops)
 	o := QPOptions{Type: RC, SendCQ: c.cq, RecvCQ: c.cq, SRQ: c.srq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
 	if !shared {
 		o.MaxRecvWR, o.MaxRecvSGE = 8, 3

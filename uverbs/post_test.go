@@ -129,7 +129,8 @@ func newPostRigOn(tb testing.TB, log2Len int, cmd *commandFile, pipe *os.File) *
 		rq:   newRingBytes(8, log2Len),
 		pipe: pipe,
 	}
-	r.qp.setOps(rxeOps[RC])
+	ops, _ := rxeDriver{}.operations(RC)
+	r.qp.setOps(ops)
 	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, info: DeviceInfo{Name: "rxe0"}}, "QP"
 	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
 	r.qp.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)

@@ -39,10 +39,13 @@ func init() {
 // fullDriver is a driver with every kind of QP and SRQ, and without a data path.
 type fullDriver struct{ rxeDriver }
 
-func (fullDriver) kind() driverKind                      { return 0 }
-func (fullDriver) operations(t QPType) (opcodeSet, bool) { return rxeOps[t], true }
-func (fullDriver) lacksQP(*QPOptions) string             { return "" }
-func (fullDriver) lacksSRQ(*SRQOptions) string           { return "" }
+func (fullDriver) kind() driverKind { return 0 }
+func (fullDriver) operations(t QPType) (opcodeSet, bool) {
+	ops, _ := rxeDriver{}.operations(t)
+	return ops, true
+}
+func (fullDriver) lacksQP(*QPOptions) string   { return "" }
+func (fullDriver) lacksSRQ(*SRQOptions) string { return "" }
 func (fullDriver) prepareQP(*QP, *qpSpec) (udata, error) {
 	return udata{out: make([]byte, 32)}, nil
 }

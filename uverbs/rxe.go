@@ -75,9 +75,21 @@ func closeRegions(regions ...*mmio.Region) error {
 	return err
 }
 
+// operations follows wr_opcode_mask of rxe_opcode.c. SEND_WITH_INV is in that mask for UC, but has no
+// packet there: it would break the QP.
 func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
-	ops, ok := rxeOps[t]
-	return ops, ok
+	switch t {
+	case RC:
+		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+			WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite), true
+	case UC:
+		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW), true
+	case UD:
+		return opcodes(WRSend, WRSendWithImm), true
+	case RawPacket: // old kernels make one, with nothing that it could do; others refuse
+		return opcodes(), true
+	}
+	return opcodeSet{}, false
 }
 
 // mapCQ maps the completion ring.
@@ -219,17 +231,6 @@ const shortDoorbell = 64 << 10
 
 // rxeSendSlot is the type of the slot that a builder fills.
 type rxeSendSlot = rxe.SendSlot
-
-// rxeOps are the operations of each type of QP (wr_opcode_mask of rxe_opcode.c). SEND_WITH_INV
-// is in that mask for UC, but has no packet there: it would break the QP.
-var rxeOps = map[QPType]opcodeSet{
-	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
-		WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite),
-	UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW),
-	UD: opcodes(WRSend, WRSendWithImm),
-	// Old kernels make one, with nothing that it could do; others refuse.
-	RawPacket: opcodes(),
-}
 
 // postSendRxe posts work requests. Those that the builder is not needed for are written to the
 // ring right here; if one of them is not such, or something is wrong, all are posted the other way.

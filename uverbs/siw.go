@@ -40,7 +40,7 @@ func (siwDriver) closeContext(*Device) error             { return nil }
 
 // siwOps are the operations of a QP. Of those that siw's kernel has, registering memory by a
 // work request is for the kernel's own programs.
-var siwOps = opcodes(WRRDMAWrite, WRSend, WRSendWithInv, WRRDMARead, WRRDMAReadWithInv, WRLocalInv)
+var siwOps = opcodeSet{WRRDMAWrite: true, WRSend: true, WRSendWithInv: true, WRRDMARead: true, WRRDMAReadWithInv: true, WRLocalInv: true}
 
 func (siwDriver) operations(t QPType) (opcodeSet, bool) { return siwOps, t == RC }
 

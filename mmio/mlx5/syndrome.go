@@ -7,7 +7,7 @@ type Status uint8
 
 // Syndromes of a CQE that tells of a failure (MLX5_CQE_SYNDROME_*), as the status that the
 // verbs have for them (values of enum ib_wc_status, rdma/ib_verbs.h).
-var statuses = map[uint8]Status{
+var statuses = [...]Status{
 	0x01: 1,  // LOCAL_LENGTH_ERR, IB_WC_LOC_LEN_ERR
 	0x02: 2,  // LOCAL_QP_OP_ERR, IB_WC_LOC_QP_OP_ERR
 	0x04: 4,  // LOCAL_PROT_ERR, IB_WC_LOC_PROT_ERR
@@ -28,8 +28,8 @@ const generalError Status = 21
 
 // Status returns the outcome that the completion of a failure tells.
 func (c CQE) Status() Status {
-	if s, ok := statuses[get8(c.p, cqeSyndrome)]; ok {
-		return s
+	if s := get8(c.p, cqeSyndrome); int(s) < len(statuses) && statuses[s] != 0 {
+		return statuses[s]
 	}
 	return generalError
 }
@@ -38,27 +38,35 @@ func (c CQE) Status() Status {
 // made of in the next one.
 func (c CQE) Vendor() (vendor, syndrome uint8) { return get8(c.p, cqeVendor), get8(c.p, cqeSyndrome) }
 
-// vendorTexts are the vendor syndromes whose cause is publicly known, from reports that show
-// them together with the syndrome of the verbs. Firmware has many more, of which there is no
-// public list.
-var vendorTexts = map[uint8]string{
-	0x51: "memory whose key or protection is wrong",
-	0x52: "memory whose key or protection is wrong",
-	0x53: "memory whose key or protection is wrong",
-	0x61: "an operation that the QP could not do",
-	0x68: "an operation that the QP could not do",
-	0x81: "no acknowledgement after all retries",
-	0x87: "the peer had no receive posted at any retry",
-	0x88: "the peer refused the key, the address or the access",
-	0x89: "the peer failed to do it",
-	0x8a: "the peer found the request invalid",
-	0xf9: "flushed, as the queue was in error",
-}
-
 // VendorText puts a vendor syndrome into words.
 func VendorText(vendor uint8) string {
-	if t, ok := vendorTexts[vendor]; ok {
+	if t := vendorText(vendor); t != "" {
 		return fmt.Sprintf("vendor syndrome %#02x, %s", vendor, t)
 	}
 	return fmt.Sprintf("vendor syndrome %#02x", vendor)
+}
+
+// vendorText tells of the vendor syndromes whose cause is publicly known, from reports that show
+// them together with the syndrome of the verbs. Firmware has many more, of which there is no
+// public list.
+func vendorText(vendor uint8) string {
+	switch vendor {
+	case 0x51, 0x52, 0x53:
+		return "memory whose key or protection is wrong"
+	case 0x61, 0x68:
+		return "an operation that the QP could not do"
+	case 0x81:
+		return "no acknowledgement after all retries"
+	case 0x87:
+		return "the peer had no receive posted at any retry"
+	case 0x88:
+		return "the peer refused the key, the address or the access"
+	case 0x89:
+		return "the peer failed to do it"
+	case 0x8a:
+		return "the peer found the request invalid"
+	case 0xf9:
+		return "flushed, as the queue was in error"
+	}
+	return ""
 }
