@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -44,7 +45,7 @@ func attributes(b []byte) iter.Seq2[attribute, error] {
 }
 
 // attrNames has the attributes that this package decodes, for errors.
-var attrNames = map[int]string{
+var attrNames = [...]string{
 	abi.RDMA_NLDEV_ATTR_DEV_INDEX:        "DEV_INDEX",
 	abi.RDMA_NLDEV_ATTR_DEV_NAME:         "DEV_NAME",
 	abi.RDMA_NLDEV_ATTR_PORT_INDEX:       "PORT_INDEX",
@@ -156,7 +157,11 @@ func parse(b []byte) *message {
 
 func (m *message) fail(typ int, format string, args ...any) {
 	if m.err == nil {
-		m.err = fmt.Errorf("the kernel's reply: attribute %s: %w", attrNames[typ], fmt.Errorf(format, args...))
+		name := strconv.Itoa(typ)
+		if typ < len(attrNames) && attrNames[typ] != "" {
+			name = attrNames[typ]
+		}
+		m.err = fmt.Errorf("the kernel's reply: attribute %s: %w", name, fmt.Errorf(format, args...))
 	}
 }
 

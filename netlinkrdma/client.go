@@ -19,8 +19,7 @@ import (
 // modules, the second waits for the users of a device to let go.
 const receiveTimeout = 60
 
-// socket is what this package uses of nl.NetlinkSocket. Tests put a fake kernel
-// in its place.
+// socket is what speaks with the kernel. Tests put a fake one in its place.
 type socket interface {
 	Send(*nl.NetlinkRequest) error
 	Receive() ([]syscall.NetlinkMessage, *unix.SockaddrNetlink, error)
@@ -38,42 +37,68 @@ var system = &client{dial: dialKernel, sysfs: os.DirFS("/sys")}
 
 // dialKernel opens a socket in the network namespace of the calling thread.
 func dialKernel() (socket, error) {
-	s, err := nl.Subscribe(unix.NETLINK_RDMA)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {
 		return nil, os.NewSyscallError("socket(NETLINK_RDMA)", err)
 	}
-	// Neither call can fail: the values are kept for the poller, not given to the kernel.
-	s.SetSendTimeout(&unix.Timeval{Sec: receiveTimeout})
-	s.SetReceiveTimeout(&unix.Timeval{Sec: receiveTimeout})
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("bind(NETLINK_RDMA)", err)
+	}
+	wait := &unix.Timeval{Sec: receiveTimeout}
+	for _, opt := range []int{unix.SO_SNDTIMEO, unix.SO_RCVTIMEO} {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, opt, wait); err != nil {
+			unix.Close(fd)
+			return nil, os.NewSyscallError("setsockopt(NETLINK_RDMA)", err)
+		}
+	}
 	// Without extended acks errors only lack the kernel's explanation.
-	_ = s.SetExtAck(true)
-	return &kernelSocket{s}, nil
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	return kernelSocket(fd), nil
 }
 
-// kernelSocket receives without the new buffer that nl.NetlinkSocket makes for each datagram, whose
-// 64 KiB take longer to make than the kernel takes to answer.
-type kernelSocket struct{ *nl.NetlinkSocket }
+// kernelSocket is a socket that blocks. The kernel does what a request is about, and has its answer
+// there, before the request is sent, so that nothing is won by having Go's runtime wait for it, and
+// that is most of what opening a device would take of a program.
+type kernelSocket int
 
 // buffers are for datagrams of any size.
 var buffers = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
-// Receive takes a datagram that is there, as the answer to most requests is when they are sent, and
-// else waits for one. No other goroutine may close the socket meanwhile.
-func (s *kernelSocket) Receive() ([]syscall.NetlinkMessage, *unix.SockaddrNetlink, error) {
+// Send sends a request to the kernel.
+func (s kernelSocket) Send(req *nl.NetlinkRequest) error {
+	b := req.Serialize()
+	for {
+		if err := unix.Sendto(int(s), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// Receive takes the next datagram. EAGAIN says that none has come in time.
+func (s kernelSocket) Receive() ([]syscall.NetlinkMessage, *unix.SockaddrNetlink, error) {
 	buf := buffers.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
 	defer buffers.Put(buf)
-	n, from, err := unix.Recvfrom(s.GetFd(), buf[:], unix.MSG_DONTWAIT)
-	addr, ok := from.(*unix.SockaddrNetlink)
-	if err != nil || !ok || n < unix.NLMSG_HDRLEN {
-		if err == nil || err == unix.EAGAIN || err == unix.EINTR {
-			return s.NetlinkSocket.Receive()
+	for {
+		n, from, err := unix.Recvfrom(int(s), buf[:], 0)
+		if err == unix.EINTR {
+			continue
 		}
-		return nil, nil, err
+		addr, ok := from.(*unix.SockaddrNetlink)
+		if err == nil && !ok {
+			err = unix.EAFNOSUPPORT
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		n = min((n+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(buf)) // the last message has its padding
+		msgs, err := syscall.ParseNetlinkMessage(append([]byte(nil), buf[:n]...))
+		return msgs, addr, err
 	}
-	n = min((n+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(buf)) // the last message has its padding
-	msgs, err := syscall.ParseNetlinkMessage(append([]byte(nil), buf[:n]...))
-	return msgs, addr, err
 }
+
+// Close gives the socket back.
+func (s kernelSocket) Close() { unix.Close(int(s)) }
 
 // session is one socket for one or more requests in a row.
 type session struct {

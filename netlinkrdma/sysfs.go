@@ -138,17 +138,27 @@ func sysfsProtocol(dev Device, linkLayer string) Protocol {
 	return ProtocolIB
 }
 
-// pciDrivers has the drivers of PCI functions whose RDMA driver is clear.
-var pciDrivers = map[string]DriverID{
-	"mlx5_core":  DriverMLX5,
-	"mlx4_core":  DriverMLX4,
-	"bnxt_en":    DriverBNXTRE,
-	"ice":        DriverIRDMA,
-	"i40e":       DriverIRDMA,
-	"vmw_pvrdma": DriverVMWPVRDMA,
-	"hfi1":       DriverHFI1,
-	"efa":        DriverEFA,
-	"erdma":      DriverERDMA,
+// pciDriver returns the RDMA driver of a PCI function's, where it is clear.
+func pciDriver(name string) DriverID {
+	switch name {
+	case "mlx5_core":
+		return DriverMLX5
+	case "mlx4_core":
+		return DriverMLX4
+	case "bnxt_en":
+		return DriverBNXTRE
+	case "ice", "i40e":
+		return DriverIRDMA
+	case "vmw_pvrdma":
+		return DriverVMWPVRDMA
+	case "hfi1":
+		return DriverHFI1
+	case "efa":
+		return DriverEFA
+	case "erdma":
+		return DriverERDMA
+	}
+	return DriverUnknown
 }
 
 // sysfsDriver guesses what only netlink tells: rxe is the one driver whose
@@ -163,7 +173,7 @@ func sysfsDriver(d *sysfsDir) DriverID {
 	}
 	for line := range strings.Lines(string(b)) {
 		if drv, ok := strings.CutPrefix(strings.TrimSpace(line), "DRIVER="); ok {
-			return pciDrivers[drv]
+			return pciDriver(drv)
 		}
 	}
 	return DriverUnknown
