@@ -50,11 +50,23 @@ func (q *QP) postSendSiw(wrs []SendWR) error {
 		if !q.isPlain(wr) {
 			return q.postOthers(wrs)
 		}
-		s := sq.Slot(i)
-		s.Start(wr.ID, siwOpcodes[wr.Opcode], siwSendFlags(wr.Flags|always))
-		if wr.Opcode != WRSend {
-			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+		raddr, rkey := wr.RemoteAddr, wr.RKey
+		if wr.Opcode == WRSend {
+			raddr, rkey = 0, 0
 		}
+		op, flags := siwOpcodes[wr.Opcode], siwSendFlags(wr.Flags|always)
+		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // as most are
+			e := &wr.SGL[0]
+			if e.outside {
+				return q.postOthers(wrs)
+			}
+			sq.Put(i, wr.ID, op, flags, raddr, rkey, e.Addr, e.Length, e.LKey)
+			bytes += uint64(e.Length)
+			continue
+		}
+		s := sq.Slot(i)
+		s.Start(wr.ID, op, flags)
+		s.SetRDMA(raddr, rkey)
 		if len(wr.Inline) > 0 {
 			if len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
 				return q.postOthers(wrs)

@@ -33,6 +33,24 @@ func (q *SendQueue) Slot(i int) SendSlot {
 	return SendSlot{sqe: (*abi.SiwSqe)(q.elem(at)), word: &q.words[at&q.mask], maxSGE: q.maxSGE}
 }
 
+// Put fills the i-th slot that is not published yet with a work request whose data is length bytes of
+// registered memory at addr: what Slot, Start, SetRDMA and AddSGE do, with fewer instructions. raddr and
+// rkey are of the peer's memory, 0 for a SEND.
+//
+// Preconditions: those of Slot; the queue was made for scatter/gather entries.
+func (q *SendQueue) Put(i int, wrID uint64, op, flags uint8, raddr uint64, rkey uint32, addr uint64, length, lkey uint32) {
+	at := q.head + uint32(i)
+	w := (*abi.SiwSqe)(q.elem(at))
+	w.ID = wrID
+	w.Raddr = raddr
+	w.RKey = rkey
+	w.SGE[0] = abi.SiwSGE{Laddr: addr, Length: length, LKey: lkey}
+	if op == Read || op == ReadInv {
+		flags &^= Fence // see Start
+	}
+	q.words[at&q.mask] = valid | uint32(flags) | 1<<numSGEBit | uint32(op)<<opcodeBit
+}
+
 // Publish hands the first n slots to the kernel and makes the next one slot 0. It reports
 // whether the kernel has to be told by a doorbell.
 //

@@ -110,6 +110,37 @@ func TestSendSlots(t *testing.T) {
 	}
 }
 
+// TestSendPut: a request that is put is one that is filled step by step, whatever was in its place.
+func TestSendPut(t *testing.T) {
+	for _, op := range []uint8{Send, SendInv, Write, Read, ReadInv} {
+		for _, flags := range []uint8{0, Signaled, Fence | Signaled | Solicited} {
+			var elems [2][]byte
+			for way := range elems {
+				p, q := newSend(t, 4)
+				at(p.elem(0), sqeRaddr, uint64(0xdead))
+				if way == 0 {
+					q.Put(0, 7, op, flags, 0x8877665544332211, 0x99, 0x1122334455667788, 100, 0xaabbccdd)
+				} else {
+					s := q.Slot(0)
+					s.Start(7, op, flags)
+					s.SetRDMA(0x8877665544332211, 0x99)
+					if err := s.AddSGE(0x1122334455667788, 100, 0xaabbccdd); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if w := *p.word(0); w != 0 {
+					t.Fatalf("the word is %#x before it is published", w)
+				}
+				q.Publish(1)
+				elems[way] = p.elem(0)
+			}
+			if diff := cmp.Diff(elems[1], elems[0]); diff != "" {
+				t.Errorf("operation %d with flags %#x (-step by step +put):\n%s", op, flags, diff)
+			}
+		}
+	}
+}
+
 func TestRecvSlot(t *testing.T) {
 	p, q := newRecv(t, 4)
 	want := append([]byte(nil), p.elem(0)...)
