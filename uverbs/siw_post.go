@@ -95,13 +95,24 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 		q.sendCQ.makeFlushed(q.qpn, append(q.siwSQ.Recall(), idsOf(n, q.siwSQ.ID)...))
 		return nil
 	}
-	if !q.siwSQ.Publish(n) {
+	var errno syscall.Errno
+	for n > 0 && errno == 0 {
+		together := q.siwSQ.Together(n)
+		n -= together
+		if !q.siwSQ.Publish(together) {
+			continue
+		}
+		// The doorbell transmits.
+		errno = q.doorbell.issue(bytes > shortDoorbell)
+		if errno == syscall.ENOTCONN && q.breaking.Load() { // Modify has them flushed
+			errno = 0
+		}
+	}
+	if errno == 0 {
 		return nil
 	}
-	// The doorbell transmits.
-	errno := q.doorbell.issue(bytes > shortDoorbell)
-	if errno == 0 || errno == syscall.ENOTCONN && q.breaking.Load() { // in this case Modify has them flushed
-		return nil
+	if n > 0 {
+		q.siwSQ.Publish(n)
 	}
 	q.siwSQ.Missed()
 	hint := "the work requests are in the queue, but the device was not told"

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -100,6 +101,31 @@ func (r *siwRig) poll(t *testing.T) []WC {
 	t.Helper()
 	wcs := make([]WC, 2*siwRigSize)
 	return wcs[:value(r.cq.Poll(wcs))(t)]
+}
+
+// TestSiwUntold: what the device was not told of is in the queue all the same, also where it is told of
+// one after the other.
+func TestSiwUntold(t *testing.T) {
+	r := newSiwRig(t)
+	deaf := value(os.Open(os.DevNull))(t)
+	defer deaf.Close()
+	r.qp.dev.cmd = value(newCommandFile(deaf, pathWrite, abi.RDMA_DRIVER_SIW, "siw0"))(t)
+	r.qp.newDoorbell()
+	mr := &MR{addr: 1 << 20, length: 4096, lkey: 5}
+	wrs := make([]SendWR, 3)
+	for i := range wrs {
+		wrs[i] = SendWR{ID: uint64(i), Opcode: WRSend, SGL: []SGE{mr.SGE(0, 2)}}
+	}
+	for range 2 { // siwRigSize is enough
+		if err := r.qp.PostSend(wrs...); !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), "was not told") {
+			t.Errorf("%v, want EBADF, and that the device was not told", err)
+		}
+		for i := range wrs {
+			if id, _, _, ok := r.take(); !ok || id != uint64(i) {
+				t.Errorf("request %d is %d, %v", i, id, ok)
+			}
+		}
+	}
 }
 
 // TestSiwOperations: each operation by each way of posting it is siw's with the flags that were

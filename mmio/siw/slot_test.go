@@ -141,6 +141,52 @@ func TestSendPut(t *testing.T) {
 	}
 }
 
+// TestTogether: what the kernel copies from registered memory is handed over alone, or first.
+func TestTogether(t *testing.T) {
+	sge := func(op uint8, lengths ...uint32) func(*SendSlot) error {
+		return func(s *SendSlot) error {
+			s.Start(7, op, Signaled)
+			for _, n := range lengths {
+				if err := s.AddSGE(1<<20, n, 5); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	inline := func(s *SendSlot) error { s.Start(7, Send, 0); return s.AddInline([]byte("few")) }
+	for _, tc := range []struct {
+		name string
+		fill func(*SendSlot) error
+		want int
+	}{
+		{"one byte", sge(Send, 1), 1}, {"as many as are copied", sge(Write, copied), 1}, {"with an invalidation", sge(SendInv, 2), 1},
+		{"one more", sge(Send, copied+1), 3}, {"nothing", sge(Send, 0), 3}, {"without an entry", sge(Send), 3}, {"two entries", sge(Send, 1, 1), 3},
+		{"read", sge(Read, 8), 3}, {"invalidation", sge(LocalInv), 3}, {"inline", inline, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, q := newSend(t, 4)
+			for i := range 3 {
+				s := q.Slot(i)
+				if err := tc.fill(&s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for n := 1; n <= 3; n++ {
+				if got := q.Together(n); got != min(n, tc.want) {
+					t.Errorf("%d of %d together, want %d", got, n, min(n, tc.want))
+				}
+			}
+			q.Put(0, 7, Send, 0, 0, 0, 1<<20, 1, 5)
+			q.Put(1, 7, Send, 0, 0, 0, 1<<20, 100, 5)
+			q.Put(2, 7, Send, 0, 0, 0, 1<<20, 2, 5)
+			if got := q.Together(3); got != 2 {
+				t.Errorf("%d of a short one, a long one and a short one together, want 2", got)
+			}
+		})
+	}
+}
+
 func TestRecvSlot(t *testing.T) {
 	p, q := newRecv(t, 4)
 	want := append([]byte(nil), p.elem(0)...)
