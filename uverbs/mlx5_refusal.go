@@ -98,5 +98,6 @@ func parseRefusal(line string) (r refusal, ok bool) {
 	r.status = cut("(")
 	r.number = cut("), syndrome (")
 	r.syndrome = cut(")")
-	return r, ok
+	const digits = "0123456789"
+	return r, ok && r.tid != "" && strings.Trim(r.tid, digits) == "" && strings.Trim(r.at, digits+".") == ""
 }

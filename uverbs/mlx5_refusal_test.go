@@ -30,6 +30,8 @@ func TestFindRefusal(t *testing.T) {
 		{"too old", old + newer, at(11.9), mine, ""},
 		{"nothing", other, at(11), mine, ""},
 		{"no log", "", at(11), mine, ""},
+		{"no thread", strings.ReplaceAll(old, "(pid 117)", "(pid ../..)"), at(11), func(string) bool { return true }, ""},
+		{"a time that is none", strings.ReplaceAll(old, "10.619158", "inf"), at(11), mine, ""},
 		{"no time", strings.ReplaceAll(old, "[   10.619158] ", ""), at(11), mine, ""},
 	} {
 		mlx5Told.Store(0)
