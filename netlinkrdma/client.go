@@ -58,8 +58,8 @@ func dialKernel() (socket, error) {
 }
 
 // kernelSocket is a socket that blocks. The kernel does what a request is about, and has its answer
-// there, before the request is sent, so that nothing is won by having Go's runtime wait for it, and
-// that is most of what opening a device would take of a program.
+// there, before sending it returns, so that nothing is won by having Go's runtime wait for it, whose
+// deadlines wake a thread each time.
 type kernelSocket int
 
 // buffers are for datagrams of any size.
