@@ -216,7 +216,7 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 			return err
 		}
 		f.pace.look()
-		if sent == warmup {
+		if sent == warmup && !m.running {
 			e.begin(m)
 		}
 		if sent == total && total > 0 || e.expired.Load() {
