@@ -84,7 +84,7 @@ const copied = 32
 // The doorbell sends what is in the ring, and after every 99 packets leaves the rest to a thread of the
 // kernel's, which takes itself for the caller until that has returned, copies from memory of the
 // caller's that it does not have, and breaks the connection. Nothing happens if there is no rest then that is
-// copied (siw_post_send, siw_qp_sq_process and siw_try_1seg of Linux 5.10 to 7.2).
+// copied (siw_post_send, siw_qp_sq_process and siw_try_1seg; it was seen on Linux 7.2).
 //
 // Preconditions: those of Publish.
 func (q *SendQueue) Together(n int) int {
