@@ -39,12 +39,11 @@ func (q *QP) faultyBind(wr *sentWR) string {
 		}
 		return ""
 	}
-	v, ok := q.dev.mrs.Load(b.lkey)
-	if !ok {
+	mr := q.dev.mrs.get(b.lkey)
+	if mr == nil {
 		return fmt.Sprintf("no MR of this device has the lkey %#x", b.lkey)
 	}
 	const writing = AccessRemoteWrite | AccessRemoteAtomic
-	mr := v.(*mrNote)
 	switch end := b.addr + b.length; {
 	case mr.pd != q.pd:
 		return "the MR is of another PD than the QP"
@@ -65,7 +64,7 @@ func (q *QP) faultyInvalidate(key uint32) string {
 	mw := q.dev.windowOf(key)
 	switch {
 	case mw == nil:
-		if _, ok := q.dev.mrs.Load(key); ok {
+		if q.dev.mrs.get(key) != nil {
 			return fmt.Sprintf("the key %#x is that of an MR, which ends with Close", key)
 		}
 		return fmt.Sprintf("no window of this device has the key %#x", key)

@@ -78,7 +78,6 @@ type mlx5Context struct {
 	records mlx5.Records
 	owners  mlx5Table[mlx5Owner] // by the index that completions carry, or else by the QP's number
 	srqs    mlx5Table[mlx5Owner] // by number, if completions carry no index
-	mrs     mlx5Table[mrNote]    // by key without its last 8 bits
 	clock   mlx5Clock
 	counts  mlx5Counts
 }

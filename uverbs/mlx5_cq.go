@@ -347,31 +347,24 @@ func (c *CQ) arrivedMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 // request says. Memory that is not the MR's is not touched: the work request has failed then,
 // as if the device had found that out.
 type mlx5Inline struct {
-	mrs    *mlx5Table[mrNote]
+	mrs    *mrNotes
 	data   []byte
 	status WCStatus
 }
 
 // inlineMlx5 begins with the data of a completion.
 func (c *CQ) inlineMlx5(e mlx5.CQE) mlx5Inline {
-	return mlx5Inline{mrs: &c.dev.mlx5.mrs, data: c.mlx5.ring.Inline(e)}
+	return mlx5Inline{mrs: &c.dev.mrs, data: c.mlx5.ring.Inline(e)}
 }
 
 // put copies into a scatter entry and reports whether there is more.
 func (d *mlx5Inline) put(addr uint64, length, lkey uint32) bool {
-	n := int(min(uint64(length), uint64(len(d.data))))
-	note := d.mrs.get(lkey >> 8)
-	if note == nil || note.lkey != lkey || note.access&AccessLocalWrite == 0 || addr < note.addr || addr-note.addr > uint64(len(note.mem)) {
+	mr, to, ok := d.mrs.find(addr, uint32(min(uint64(length), uint64(len(d.data)))), lkey)
+	if !ok || mr.access&AccessLocalWrite == 0 {
 		d.status = WCLocProtErr
 		return false
 	}
-	to := note.mem[addr-note.addr:]
-	if len(to) < n {
-		d.status = WCLocProtErr
-		return false
-	}
-	copy(to, d.data[:n])
-	d.data = d.data[n:]
+	d.data = d.data[copy(to, d.data):]
 	return len(d.data) > 0
 }
 

@@ -312,15 +312,11 @@ func addSGEsMlx5(s *mlx5.RecvSlot, sgl []SGE) error {
 // and returns the SGE for the rest.
 func (q *QP) headerMlx5(s *mlx5.SendSlot, e SGE) (SGE, error) {
 	n := min(uint32(s.HeaderLeft()), e.Length)
-	note := q.dev.mlx5.mrs.get(e.LKey >> 8)
-	if note == nil || note.lkey != e.LKey || note.pd != q.pd || e.Addr < note.addr || e.Addr-note.addr > uint64(len(note.mem)) {
+	mr, mem, ok := q.dev.mrs.find(e.Addr, n, e.LKey)
+	if !ok || mr.pd != q.pd {
 		return e, ErrHeader
 	}
-	mem := note.mem[e.Addr-note.addr:]
-	if uint64(len(mem)) < uint64(n) {
-		return e, ErrHeader
-	}
-	s.AddHeader(mem[:n])
+	s.AddHeader(mem)
 	e.Addr += uint64(n)
 	e.Length -= n
 	return e, nil

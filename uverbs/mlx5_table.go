@@ -17,8 +17,8 @@ type mlx5Owner struct {
 }
 
 // mlx5Table finds something by a number of 24 bits: the owner of a queue by the index that the
-// library gave it or, with completions of version 0, the number that the device did; or what
-// is known of an MR by its key. Looking one up takes no lock and allocates nothing.
+// library gave it or, with completions of version 0, the number that the device did. Looking one up
+// takes no lock and allocates nothing.
 type mlx5Table[T any] struct {
 	pages [1 << mlx5TableBits]atomic.Pointer[mlx5TablePage[T]]
 

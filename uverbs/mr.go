@@ -260,21 +260,14 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 func (m *MR) become(s *region, lkey, rkey uint32) {
 	m.forget()
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
-	m.note = &mrNote{lkey: lkey, addr: s.iova, length: s.length, access: s.access, pd: m.pd.handle}
-	m.dev.mrs.Store(lkey, m.note)
-	if x := m.dev.mlx5; x != nil {
-		m.note.mem = m.Bytes()
-		x.mrs.set(lkey>>8, m.note)
-	}
+	m.note = &mrNote{lkey: lkey, mem: m.Bytes(), addr: s.iova, length: s.length, access: s.access, pd: m.pd.handle}
+	m.dev.mrs.enter(m.note)
 }
 
-// forget undoes what become has noted for messages.
+// forget undoes what become has noted.
 func (m *MR) forget() {
 	if m.note != nil {
-		m.dev.mrs.CompareAndDelete(m.lkey, m.note)
-		if x := m.dev.mlx5; x != nil && x.mrs.get(m.lkey>>8) == m.note {
-			x.mrs.set(m.lkey>>8, nil)
-		}
+		m.dev.mrs.leave(m.note)
 	}
 }
 

@@ -234,26 +234,16 @@ func (q *QP) lookAt(id uint64) sentWR {
 	return sentWR{}
 }
 
-// mrNote is what is known of an MR, for messages. It does not change.
-type mrNote struct {
-	lkey         uint32
-	mem          []byte // of an MR of mlx5, nil if it is none of the program's
-	addr, length uint64
-	access       Access
-	pd           uint32 // the kernel's handle, which a parent domain has of its PD
-}
-
 // faultySGE looks for what is wrong with local memory, and returns "" if nothing is.
 func (q *QP) faultySGE(wr *sentWR) string {
 	for i, e := range wr.sges {
-		v, ok := q.dev.mrs.Load(e.LKey)
-		if !ok {
+		mr := q.dev.mrs.get(e.LKey)
+		if mr == nil {
 			if q.dev.windowOf(e.LKey) != nil {
 				return fmt.Sprintf("the lkey %#x of SGE %d is the key of a memory window, which is for the peer alone", e.LKey, i)
 			}
 			return fmt.Sprintf("no MR of this device has the lkey %#x of SGE %d", e.LKey, i)
 		}
-		mr := v.(*mrNote)
 		switch end := e.Addr + uint64(e.Length); {
 		case mr.pd != q.pd:
 			return fmt.Sprintf("the MR of SGE %d is of another PD than the QP", i)

@@ -172,11 +172,10 @@ func (q *QP) keyText(w *sentWR, right Access) string {
 		}
 		return fmt.Sprintf(": rkey %#x is that of a memory window of %s, which its last bind limits", w.rkey, mw.typ)
 	}
-	v, ok := q.dev.mrs.Load(w.rkey) // these drivers give an MR one key for both sides
-	if !ok {
+	mr := q.dev.mrs.get(w.rkey) // these drivers give an MR one key for both sides
+	if mr == nil {
 		return fmt.Sprintf(": no MR and no memory window has rkey %#x", w.rkey)
 	}
-	mr := v.(*mrNote)
 	what := fmt.Sprintf(": the MR with rkey %#x ", w.rkey)
 	switch end := w.raddr + uint64(w.length); {
 	case mr.pd != q.pd:
