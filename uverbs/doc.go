@@ -153,8 +153,10 @@
 //   - A SEND or RDMA WRITE of a page or more without [Signaled] lends its memory to TCP, which may send
 //     what is there later than a request behind it completes. Its memory may be used again when a later
 //     READ has completed, or an answer of the peer's has come; or give it a completion.
-//   - Of a list the library tells the kernel of SENDs and RDMA WRITEs of 1 to 32 bytes one by one, unless they
-//     are inline: the kernel would now and then break the connection over a list of them.
+//   - Of a list the library posts SENDs and RDMA WRITEs of 1 to 32 bytes inline, since the kernel would now and
+//     then break the connection over a list of them: their data is that of when they are posted, and nobody
+//     looks whether the key of their memory was invalidated. Those with [Fence], with an invalidation, or whose memory
+//     no MR of the PD holds, it tells the kernel of one by one.
 //   - A message without a receive ends the connection.
 //   - That the peer may read memory is no right: who has the key reads it, also without
 //     [AccessRemoteRead] (Linux 6.1 to 7.2). That it may write is one.

@@ -97,7 +97,7 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 	}
 	var errno syscall.Errno
 	for n > 0 && errno == 0 {
-		together := q.siwSQ.Together(n)
+		together := q.togetherSiw(n)
 		n -= together
 		if !q.siwSQ.Publish(together) {
 			continue
@@ -123,6 +123,22 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 		hint += "; one of them may be a READ over a connection that was set up without READs (InitiatorDepth)"
 	}
 	return q.dev.cmd.fail("POST_SEND", errno, hint)
+}
+
+// togetherSiw returns how many of n slots, 1 at least, may be handed over before the doorbell is rung.
+// What may not be behind another one gets its data into the slot, if that is memory of this program's.
+func (q *QP) togetherSiw(n int) int {
+	i := 1
+	for {
+		if i = q.siwSQ.Copied(i, n); i >= n {
+			return n
+		}
+		mr, data, ok := q.dev.mrs.find(q.siwSQ.Local(i))
+		if !ok || mr.pd != q.pd || !q.siwSQ.Enclose(i, data) {
+			return i
+		}
+		i++
+	}
 }
 
 // idsOf returns the IDs of n slots.

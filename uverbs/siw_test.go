@@ -25,7 +25,9 @@ const (
 
 	siwFlags  = 8  // of all elements
 	siwOpcode = 11 // siw_sqe.opcode
+	siwData   = 40 // siw_sqe.sge[1]
 	siwValid  = 1  // SIW_WQE_VALID
+	siwInline = 2  // SIW_WQE_INLINE
 )
 
 // siwRig is a QP and its CQ whose rings are in the test's hand: it plays the kernel.
@@ -123,6 +125,58 @@ func TestSiwUntold(t *testing.T) {
 		for i := range wrs {
 			if id, _, _, ok := r.take(); !ok || id != uint64(i) {
 				t.Errorf("request %d is %d, %v", i, id, ok)
+			}
+		}
+	}
+}
+
+// TestSiwEnclosed: short data of a list goes into the ring, so that one doorbell is for all of them, where it is
+// memory that the library knows and nothing says that it is still to come.
+func TestSiwEnclosed(t *testing.T) {
+	const pd = 3
+	mem := []byte("0123456789 and more than the kernel copies itself")
+	short := []SGE{{Addr: 1 << 20, Length: 2, LKey: 0x501}}
+	for name, c := range map[string]struct {
+		op       WROpcode
+		flags    SendFlags
+		sgl      []SGE
+		together int
+		inline   bool
+	}{
+		"SEND":         {WRSend, Signaled, short, 3, true},
+		"WRITE":        {WRRDMAWrite, 0, short, 3, true},
+		"with a fence": {WRSend, Fence, short, 1, false},
+		"invalidation": {WRSendWithInv, 0, short, 1, false},
+		"old key":      {WRSend, 0, []SGE{{Addr: 1 << 20, Length: 2, LKey: 0x502}}, 1, false},
+		"other PD":     {WRSend, 0, []SGE{{Addr: 1 << 20, Length: 2, LKey: 0x601}}, 1, false},
+		"before":       {WRSend, 0, []SGE{{Addr: 1<<20 - 1, Length: 2, LKey: 0x501}}, 1, false},
+		"beyond":       {WRSend, 0, []SGE{{Addr: 1<<20 + uint64(len(mem)) - 1, Length: 2, LKey: 0x501}}, 1, false},
+		"not mapped":   {WRSend, 0, []SGE{{Addr: 1 << 20, Length: 2, LKey: 0x701}}, 1, false},
+		"long":         {WRSend, 0, []SGE{{Addr: 1 << 20, Length: 33, LKey: 0x501}}, 3, false},
+	} {
+		r := newSiwRig(t)
+		r.qp.pd = pd
+		for lkey, n := range map[uint32]mrNote{0x501: {pd: pd, mem: mem}, 0x601: {pd: pd + 1, mem: mem}, 0x701: {pd: pd}} {
+			n.lkey, n.addr, n.length = lkey, 1<<20, uint64(len(mem))
+			r.qp.dev.mrs.enter(&n)
+		}
+		wrs := make([]SendWR, 3)
+		for i := range wrs {
+			wrs[i] = SendWR{Opcode: c.op, Flags: c.flags, SGL: c.sgl, InvalidateRKey: 1}
+		}
+		for i := range wrs {
+			r.qp.siwSQ.Put(i, 0, siwOpcodes[c.op], siwSendFlags(c.flags), 0, 0, c.sgl[0].Addr, c.sgl[0].Length, c.sgl[0].LKey)
+		}
+		if n := r.qp.togetherSiw(len(wrs)); n != c.together {
+			t.Errorf("%s: %d together, want %d", name, n, c.together)
+		}
+		must(t, r.qp.PostSend(wrs...))
+		must(t, r.qp.PostSend(wrs[0])) // alone it needs nothing but its doorbell
+		for i := range 4 {
+			e := r.sq[i*siwSQESize:][:siwSQESize]
+			inline := binary.LittleEndian.Uint16(e[siwFlags:])&siwInline != 0
+			if want := c.inline && i != 0 && i != 3; inline != want || inline && string(e[siwData:][:2]) != "01" {
+				t.Errorf("%s: request %d is inline: %v, want %v; data %q", name, i, inline, want, e[siwData:][:2])
 			}
 		}
 	}

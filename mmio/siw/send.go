@@ -78,17 +78,18 @@ func (q *SendQueue) Publish(n int) (ring bool) {
 // (MAX_HDR_INLINE of siw_qp_tx.c).
 const copied = 32
 
-// Together returns how many of the first n slots, 1 at least, may be handed over before the doorbell is
-// rung: those before the next one with so few bytes of registered memory that the kernel copies them.
+// Copied returns the first of the n slots, from the i-th on, with so few bytes of registered memory that
+// the kernel copies them, n if there is none.
 //
 // The doorbell sends what is in the ring, and after every 99 packets leaves the rest to a thread of the
-// kernel's, which takes itself for the caller until that has returned, copies from memory of the
-// caller's that it does not have, and breaks the connection. Nothing happens if there is no rest then that is
-// copied (siw_post_send, siw_qp_sq_process and siw_try_1seg; it was seen on Linux 7.2).
+// kernel's, which takes itself for the caller until that has returned. If it copies then, it does so from
+// memory of the caller's that it does not have, and breaks the connection. So such a slot is not to be
+// behind another one when the doorbell is rung, unless Enclose takes it (siw_post_send,
+// siw_qp_sq_process and siw_try_1seg; the connections broke on Linux 7.2).
 //
-// Preconditions: those of Publish.
-func (q *SendQueue) Together(n int) int {
-	for i := 1; i < n; i++ {
+// Preconditions: those of Publish; 0 <= i.
+func (q *SendQueue) Copied(i, n int) int {
+	for ; i < n; i++ {
 		at := q.head + uint32(i)
 		word := q.words[at&q.mask]
 		op, entries := uint8(word>>opcodeBit), uint8(word>>numSGEBit)
@@ -101,6 +102,36 @@ func (q *SendQueue) Together(n int) int {
 	}
 	return n
 }
+
+// Local returns the memory of the i-th slot's first scatter/gather entry.
+//
+// Preconditions: those of Publish; i < n; the slot has an entry.
+func (q *SendQueue) Local(i int) (addr uint64, length, lkey uint32) {
+	e := &(*abi.SiwSqe)(q.elem(q.head + uint32(i))).SGE[0]
+	return e.Laddr, e.Length, e.LKey
+}
+
+// Enclose puts the data of the i-th slot into the slot, as inline data is. It reports false, and does
+// nothing, where the kernel does not look for it there, or where the data may be what an earlier request
+// brings: a SEND or an RDMA WRITE with a fence waits for that.
+//
+// Preconditions: those of Local, whose memory holds data, and no other entry does; len(data) is at most MaxInline.
+func (q *SendQueue) Enclose(i int, data []byte) bool {
+	at := q.head + uint32(i)
+	word := &q.words[at&q.mask]
+	if op := uint8(*word >> opcodeBit); op != Send && op != Write || *word&uint32(Fence) != 0 {
+		return false
+	}
+	w := (*abi.SiwSqe)(q.elem(at))
+	w.SGE[0].Length = uint32(copy(inlineRoom(w)[:], data))
+	*word |= abi.SIW_WQE_INLINE
+	return true
+}
+
+// inlineRoom is where inline data goes: all entries but the first.
+func inlineRoom(w *abi.SiwSqe) *[MaxInline]byte { return (*[MaxInline]byte)(unsafe.Pointer(&w.SGE[1])) }
+
+const _ = -(unsafe.Sizeof(abi.SiwSqe{}) - unsafe.Offsetof(abi.SiwSqe{}.SGE) - unsafe.Sizeof(abi.SiwSGE{}) ^ MaxInline)
 
 // Missed says that the doorbell did not reach the kernel. The next one is rung in any case.
 func (q *SendQueue) Missed() { q.missed = true }
@@ -179,14 +210,10 @@ func (s *SendSlot) AddInline(b []byte) error {
 	case len(b) > MaxInline-int(s.length):
 		return ErrInlineTooLong
 	}
-	room := (*[MaxInline]byte)(unsafe.Pointer(&s.sqe.SGE[1]))
-	s.length += uint32(copy(room[s.length:], b))
+	s.length += uint32(copy(inlineRoom(s.sqe)[s.length:], b))
 	s.sqe.SGE[0].Length = s.length
 	s.flags |= abi.SIW_WQE_INLINE
 	s.numSGE = 1
 	s.seal()
 	return nil
 }
-
-// The place of inline data is all entries but the first.
-const _ = -(unsafe.Sizeof(abi.SiwSqe{}) - unsafe.Offsetof(abi.SiwSqe{}.SGE) - unsafe.Sizeof(abi.SiwSGE{}) ^ MaxInline)

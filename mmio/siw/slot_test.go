@@ -1,6 +1,7 @@
 package siw
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"testing"
@@ -141,13 +142,14 @@ func TestSendPut(t *testing.T) {
 	}
 }
 
-// TestTogether: what the kernel copies from registered memory is handed over alone, or first.
-func TestTogether(t *testing.T) {
-	sge := func(op uint8, lengths ...uint32) func(*SendSlot) error {
+// TestCopied: what the kernel copies from registered memory is found, and gets its data into the slot where
+// the kernel looks for it there.
+func TestCopied(t *testing.T) {
+	sge := func(op, flags uint8, lengths ...uint32) func(*SendSlot) error {
 		return func(s *SendSlot) error {
-			s.Start(7, op, Signaled)
-			for _, n := range lengths {
-				if err := s.AddSGE(1<<20, n, 5); err != nil {
+			s.Start(7, op, flags)
+			for i, n := range lengths {
+				if err := s.AddSGE(1<<20+uint64(i), n, 5); err != nil {
 					return err
 				}
 			}
@@ -156,32 +158,65 @@ func TestTogether(t *testing.T) {
 	}
 	inline := func(s *SendSlot) error { s.Start(7, Send, 0); return s.AddInline([]byte("few")) }
 	for _, tc := range []struct {
-		name string
-		fill func(*SendSlot) error
-		want int
+		name             string
+		fill             func(*SendSlot) error
+		copied, enclosed bool
 	}{
-		{"one byte", sge(Send, 1), 1}, {"as many as are copied", sge(Write, copied), 1}, {"with an invalidation", sge(SendInv, 2), 1},
-		{"one more", sge(Send, copied+1), 3}, {"nothing", sge(Send, 0), 3}, {"without an entry", sge(Send), 3}, {"two entries", sge(Send, 1, 1), 3},
-		{"read", sge(Read, 8), 3}, {"invalidation", sge(LocalInv), 3}, {"inline", inline, 3},
+		{"one byte", sge(Send, Signaled, 1), true, true}, {"as many as are copied", sge(Write, 0, copied), true, true},
+		{"with an invalidation", sge(SendInv, 0, 2), true, false}, {"with a fence", sge(Send, Fence, 2), true, false},
+		{"one more", sge(Send, 0, copied+1), false, false}, {"nothing", sge(Send, 0, 0), false, false}, {"without an entry", sge(Send, 0), false, false},
+		{"two entries", sge(Send, 0, 1, 1), false, false}, {"read", sge(Read, 0, 8), false, false}, {"invalidation", sge(LocalInv, 0), false, false},
+		{"inline", inline, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, q := newSend(t, 4)
+			p, q := newSend(t, 4)
+			for range 2 { // so that the slots go around the end of the ring
+				q.Put(0, 1, Send, 0, 0, 0, 1, 1, 1)
+				q.Publish(1)
+				p.take()
+			}
 			for i := range 3 {
 				s := q.Slot(i)
 				if err := tc.fill(&s); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for n := 1; n <= 3; n++ {
-				if got := q.Together(n); got != min(n, tc.want) {
-					t.Errorf("%d of %d together, want %d", got, n, min(n, tc.want))
+			for i := range 4 {
+				want := 3
+				if tc.copied && i < 3 {
+					want = i
+				}
+				if got := q.Copied(i, 3); got != want {
+					t.Errorf("from %d of 3 on: %d, want %d", i, got, want)
 				}
 			}
-			q.Put(0, 7, Send, 0, 0, 0, 1<<20, 1, 5)
-			q.Put(1, 7, Send, 0, 0, 0, 1<<20, 100, 5)
-			q.Put(2, 7, Send, 0, 0, 0, 1<<20, 2, 5)
-			if got := q.Together(3); got != 2 {
-				t.Errorf("%d of a short one, a long one and a short one together, want 2", got)
+			if !tc.copied {
+				return
+			}
+			addr, length, lkey := q.Local(1)
+			if addr != 1<<20 || length == 0 || lkey != 5 {
+				t.Errorf("local memory %#x+%d with %d", addr, length, lkey)
+			}
+			data := bytes.Repeat([]byte("x"), int(length))
+			if got := q.Enclose(1, data); got != tc.enclosed {
+				t.Fatalf("enclosed: %v", got)
+			}
+			if !tc.enclosed {
+				if got := q.Copied(1, 3); got != 1 {
+					t.Errorf("what was not enclosed is not found: %d", got)
+				}
+				return
+			}
+			if got := q.Copied(1, 3); got != 2 {
+				t.Errorf("behind what was enclosed %d is found, want 2", got)
+			}
+			q.Publish(3)
+			for i := range 3 {
+				e := p.take()
+				got, sge := e[elemFlags]&flagInline != 0, e[sqeSGE:]
+				if got != (i == 1) || binary.LittleEndian.Uint32(sge[8:]) != length || got && !bytes.Equal(sge[sgeSize:][:length], data) {
+					t.Errorf("request %d: flags %#x, memory % x", i, e[elemFlags], sge[:2*sgeSize])
+				}
 			}
 		})
 	}
