@@ -60,7 +60,8 @@ spread are told: below 1 is better for times, above 1 for msg/s and MiB/s. "!" m
 as wanted.
 
 The JSON has version (1), commit, date, kernel, arch, cpus, cpu, device, perftest (its version),
-rounds and rows, each with
+rounds, perftest_hung (runs of perftest's that hung and were done again; may be missing) and rows,
+each with
   name, unit          ns, µs, ms, msg/s or MiB/s
   better              less or more
   wanted              of the ratio, at most or at least; may be missing
@@ -97,6 +98,7 @@ type bench struct {
 
 	gid         int
 	port        int
+	hung        int     // runs of perftest's that were given up, and done again
 	serving     *server // verbs perf serve
 	servingPort int
 }
@@ -284,6 +286,9 @@ func measure(args []string, stdout, stderr io.Writer) error {
 		b.serving.stop()
 	}
 	fmt.Fprintln(stdout, footing)
+	if r.Hung = b.hung; r.Hung > 0 {
+		fmt.Fprintf(stdout, "Runs of perftest's that hung and were done again: %d.\n", r.Hung)
+	}
 	if len(r.Rows) == 0 {
 		return errors.New("interrupted")
 	}

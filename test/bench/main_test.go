@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestCommandLine: what makes no sense is refused, by its name, with status 2.
@@ -138,6 +140,43 @@ func TestTurns(t *testing.T) {
 	rows = b.turns(t.Context(), work{[]Row{row("a", nanoseconds, 1)}, side("o", 3), failing}, nil)
 	if r := rows[0]; r.Error != "no way" || r.measured() || r.missed() {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestAgain: a run of perftest's that hangs is done again, a few times, and counted; one that fails is not.
+func TestAgain(t *testing.T) {
+	hang := func(ctx context.Context) ([]float64, error) { <-ctx.Done(); return nil, errors.New("killed") }
+	for _, c := range []struct {
+		name       string
+		once       func(ctx context.Context, try int) ([]float64, error)
+		runs, hung int
+		err        string
+	}{
+		{"one that hangs", func(ctx context.Context, try int) ([]float64, error) {
+			if try == 1 {
+				return hang(ctx)
+			}
+			return []float64{7}, nil
+		}, 2, 1, ""},
+		{"all hang", func(ctx context.Context, try int) ([]float64, error) { return hang(ctx) }, 4, 3, "killed"},
+		{"no figure", func(ctx context.Context, try int) ([]float64, error) {
+			if try < 3 {
+				return nil, fmt.Errorf("0.00: %w", errNoFigure)
+			}
+			return []float64{7}, nil
+		}, 3, 0, ""},
+		{"a failure", func(context.Context, int) ([]float64, error) { return nil, errors.New("no device") }, 1, 0, "no device"},
+	} {
+		b, runs := &bench{}, 0
+		v, err := b.again(t.Context(), 40*time.Millisecond, func(ctx context.Context) ([]float64, error) { runs++; return c.once(ctx, runs) })
+		if runs != c.runs || b.hung != c.hung || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err || err == nil && v[0] != 7 {
+			t.Errorf("%s: %d runs, of which %d hung, %v, %v", c.name, runs, b.hung, v, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	b, runs := &bench{}, 0
+	if _, err := b.again(ctx, time.Minute, func(ctx context.Context) ([]float64, error) { runs++; cancel(); return hang(ctx) }); err == nil || runs != 1 || b.hung != 0 {
+		t.Errorf("interrupted: %d runs, of which %d hung, %v", runs, b.hung, err)
 	}
 }
 

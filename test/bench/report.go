@@ -24,6 +24,7 @@ type Report struct {
 	Device   string `json:"device"`
 	Perftest string `json:"perftest,omitempty"`
 	Rounds   int    `json:"rounds"`
+	Hung     int    `json:"perftest_hung,omitempty"`
 	Rows     []Row  `json:"rows"`
 }
 

@@ -255,15 +255,27 @@ func (b *bench) nextPort() int {
 	return b.port
 }
 
-// perftest runs a server and a client of a program of perftest, again if it prints no figure, or if the
-// client comes to the server before that listens for its second connection, as with -R it may.
+// perftest runs a server and a client of a program of perftest.
 func (b *bench) perftest(ctx context.Context, line []string, size int, unit string) ([]float64, error) {
+	return b.again(ctx, patience, func(ctx context.Context) ([]float64, error) { return b.perftestOnce(ctx, line, size, unit) })
+}
+
+// again runs perftest for so long at most in all, and again if it prints no figure, if it hangs, as with events
+// it may (Linux 7.2), or if the client comes to the server before that listens for its second connection, as
+// with -R it may.
+func (b *bench) again(ctx context.Context, long time.Duration, once func(context.Context) ([]float64, error)) ([]float64, error) {
 	const tries = 4
 	for try := 1; ; try++ {
-		v, err := b.perftestOnce(ctx, line, size, unit)
-		again := errors.Is(err, errNoFigure) || b.cm && err != nil && strings.Contains(err.Error(), "Connection refused")
+		one, cancel := context.WithTimeout(ctx, long/tries)
+		v, err := once(one)
+		hung := err != nil && one.Err() != nil && ctx.Err() == nil
+		cancel()
+		again := hung || errors.Is(err, errNoFigure) || b.cm && err != nil && strings.Contains(err.Error(), "Connection refused")
 		if !again || try == tries {
 			return v, err
+		}
+		if hung {
+			b.hung++
 		}
 	}
 }
