@@ -238,8 +238,9 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 	return e, nil
 }
 
-// hold is how long a wait for an event keeps its processor.
-const hold = 10 * time.Millisecond
+// hold is how long a wait for an event keeps its processor: longer than a message takes, and so long that the
+// clock, which ticks three times in it, does not take much of what the device's driver needs.
+const hold = 100 * time.Millisecond
 
 // CreateQP makes the next queue pair by a function such as that of a PD or of an ID of the
 // connection manager, which must close what it has made.
