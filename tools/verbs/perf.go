@@ -144,7 +144,7 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 	if metric == perf.BW {
 		f.IntVarP(&c.QPs, "qps", "q", c.QPs, "number of queue pairs")
 		f.BoolVarP(&c.Both, "both", "b", false, "both directions at once")
-		f.IntVarP(&c.List, "list", "l", c.List, "messages that are posted together, by one doorbell (default: as many as there is room for, up to 64; with --rate 1)")
+		f.IntVarP(&c.List, "list", "l", c.List, "messages that are posted together, by one doorbell (default: as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1)")
 		f.IntVarP(&c.Moderate, "moderate", "Q", c.Moderate, "one completion for so many messages (default: 100, 1 above 8 KiB, or --list)")
 		f.StringVar(&o.rate, "rate", "", "the most that a side sends per second: messages, or with Gb, Mb or MiB behind it")
 		f.IntVar(&c.Depth, "depth", c.Depth, "messages of each queue pair under way")

@@ -13,7 +13,10 @@ func (e *End) bandwidth(size int, m *meter, r *Run, sent func(int64) error) erro
 	b := &blast{
 		End: e, size: size, meter: m, run: r, sent: sent,
 		sending: c.sends(e.Server), receiving: c.receives(e.Server),
-		moderate: c.moderation(size), gap: c.Rate.gap(c.list(), size),
+		most: c.list(), moderate: c.moderation(size), gap: c.Rate.gap(c.list(), size),
+	}
+	if c.List == Auto && e.Limits.IWARP {
+		b.most = min(b.most, max(1, enoughBytes/size))
 	}
 	b.begun = !(e.Server && b.receiving) // a server waits for the first message
 	b.expect = int64(c.total() * c.QPs)
@@ -26,6 +29,10 @@ func (e *End) bandwidth(size int, m *meter, r *Run, sent func(int64) error) erro
 	return b.loop()
 }
 
+// enoughBytes is how much a doorbell of siw's sends at most: the kernel goes on with more in a thread of its
+// own, beside the two processes that poll.
+const enoughBytes = 1 << 20
+
 // blast is a bandwidth test under way.
 type blast struct {
 	*End
@@ -37,6 +44,7 @@ type blast struct {
 	begun              bool // a server that sends may do so
 	warm               bool // the warm-up is over
 	ending             bool // the last message of each queue pair is posted, as the time is over
+	most               int  // messages of a doorbell
 	moderate           int
 	expect             int64         // messages to receive; 0 if that is not known
 	got                int64         // messages received
@@ -123,7 +131,7 @@ func (b *blast) postAll() error {
 			continue // on iWARP the client's queue pair sends first
 		}
 		for (f.goal == 0 && b.warm || f.posted < f.goal) && !b.late() {
-			n := f.together(c, b.moderate)
+			n := f.together(c, b.most, b.moderate)
 			if n == 0 {
 				break
 			}
@@ -151,9 +159,8 @@ func (b *blast) postAll() error {
 	return nil
 }
 
-// together returns how many messages the next doorbell posts, or 0 if it must wait for completions.
-func (f *flow) together(c *Config, moderate int) int {
-	n := c.list()
+// together returns how many messages the next doorbell posts, of so many at most, or 0 if it must wait for completions.
+func (f *flow) together(c *Config, n, moderate int) int {
 	if f.goal != 0 {
 		n = min(n, f.goal-f.posted)
 	}

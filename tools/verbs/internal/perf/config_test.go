@@ -81,7 +81,7 @@ func TestTogether(t *testing.T) {
 		if config.List = c.list; c.list != Auto {
 			config.Depth = 16
 		}
-		if got := f.together(&config, config.moderation(64)); got != c.want {
+		if got := f.together(&config, config.list(), config.moderation(64)); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
