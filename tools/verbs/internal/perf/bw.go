@@ -13,10 +13,7 @@ func (e *End) bandwidth(size int, m *meter, r *Run, sent func(int64) error) erro
 	b := &blast{
 		End: e, size: size, meter: m, run: r, sent: sent,
 		sending: c.sends(e.Server), receiving: c.receives(e.Server),
-		most: c.list(), moderate: c.moderation(size), gap: c.Rate.gap(c.list(), size),
-	}
-	if c.List == Auto && e.Limits.IWARP {
-		b.most = min(b.most, max(1, enoughBytes/size))
+		most: c.listOf(size, e.Limits.IWARP), moderate: c.moderation(size), gap: c.Rate.gap(c.list(), size),
 	}
 	b.begun = !(e.Server && b.receiving) // a server waits for the first message
 	b.expect = int64(c.total() * c.QPs)
@@ -28,10 +25,6 @@ func (e *End) bandwidth(size int, m *meter, r *Run, sent func(int64) error) erro
 	}
 	return b.loop()
 }
-
-// enoughBytes is how much a doorbell of siw's sends at most: the kernel goes on with more in a thread of its
-// own, beside the two processes that poll.
-const enoughBytes = 1 << 20
 
 // blast is a bandwidth test under way.
 type blast struct {

@@ -278,6 +278,16 @@ func (c *Config) list() int {
 	return min(c.Depth, enough)
 }
 
+// listOf is list for messages of a size. siw's kernel goes on with more than some bytes in a thread of its
+// own, beside the two processes that poll, so on iWARP they are not posted together.
+func (c *Config) listOf(size int, iwarp bool) int {
+	const enough = 1 << 20
+	if c.List == Auto && iwarp {
+		return min(c.list(), max(1, enough/size))
+	}
+	return c.list()
+}
+
 // moderation returns for how many messages of a size there is one completion.
 func (c *Config) moderation(size int) int {
 	if c.Moderate != Auto {

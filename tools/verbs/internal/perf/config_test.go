@@ -58,6 +58,20 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestListOf: on iWARP what is posted together is up to 1 MiB, or one message, or what was asked for.
+func TestListOf(t *testing.T) {
+	for _, c := range []struct {
+		list, size  int
+		iwarp, each int
+	}{{Auto, 2, 64, 64}, {Auto, 64 << 10, 16, 64}, {Auto, 1 << 20, 1, 64}, {Auto, 8 << 20, 1, 64}, {16, 1 << 20, 16, 16}} {
+		config := Default(Send, BW)
+		config.List = c.list
+		if iwarp, other := config.listOf(c.size, true), config.listOf(c.size, false); iwarp != c.iwarp || other != c.each {
+			t.Errorf("list %d of %d bytes: %d on iWARP and %d elsewhere, want %d and %d", c.list, c.size, iwarp, other, c.iwarp, c.each)
+		}
+	}
+}
+
 // TestTogether: a doorbell posts what there is room for, or a list whole.
 func TestTogether(t *testing.T) {
 	for _, c := range []struct {
