@@ -109,8 +109,9 @@ func notPollable(err error) bool {
 // once. An event that comes within d is then seen as soon as in a C program, since no
 // other thread is involved. Meanwhile other goroutines have one processor less, and with
 // GOMAXPROCS at 1 none, and a context or a Close ends the Wait up to d later; so d
-// should be little more than the time in which a peer answers. SetHold must not be
-// called during a Wait or another SetHold.
+// should be little more than the time in which a peer answers, and a millisecond or more: the clock
+// that ends the sleep wakes the thread three times in d. SetHold must not be called during a Wait or
+// another SetHold.
 func (c *CompChannel) SetHold(d time.Duration) error {
 	if d < 0 || d > maxHold {
 		return argErr("SetHold", "d", d, "0 to %s", maxHold)
