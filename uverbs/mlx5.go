@@ -76,8 +76,8 @@ type mlx5Context struct {
 	mlx5.Context
 	uars    mlx5UARs
 	records mlx5.Records
-	owners  mlx5Table[mlx5Owner] // by the index that completions carry, or else by the QP's number
-	srqs    mlx5Table[mlx5Owner] // by number, if completions carry no index
+	owners  mlx5Table // by the index that completions carry, or else by the QP's number
+	srqs    mlx5Table // by number, if completions carry no index
 	clock   mlx5Clock
 	counts  mlx5Counts
 }

@@ -19,21 +19,21 @@ type mlx5Owner struct {
 // mlx5Table finds something by a number of 24 bits: the owner of a queue by the index that the
 // library gave it or, with completions of version 0, the number that the device did. Looking one up
 // takes no lock and allocates nothing.
-type mlx5Table[T any] struct {
-	pages [1 << mlx5TableBits]atomic.Pointer[mlx5TablePage[T]]
+type mlx5Table struct {
+	pages [1 << mlx5TableBits]atomic.Pointer[mlx5TablePage]
 
 	mu   sync.Mutex // held while the table is changed
 	free []uint32   // numbers that were given back
 	next uint32     // the lowest number that was never given
 }
 
-type mlx5TablePage[T any] [1 << mlx5TableBits]atomic.Pointer[T]
+type mlx5TablePage [1 << mlx5TableBits]atomic.Pointer[mlx5Owner]
 
 // mlx5TableBits is half of 24 bits.
 const mlx5TableBits = 12
 
 // get returns what has a number, nil if nothing has.
-func (t *mlx5Table[T]) get(number uint32) *T {
+func (t *mlx5Table) get(number uint32) *mlx5Owner {
 	p := t.pages[number>>mlx5TableBits%(1<<mlx5TableBits)].Load()
 	if p == nil {
 		return nil
@@ -42,17 +42,17 @@ func (t *mlx5Table[T]) get(number uint32) *T {
 }
 
 // set enters something, or nil to remove it.
-func (t *mlx5Table[T]) set(number uint32, o *T) {
+func (t *mlx5Table) set(number uint32, o *mlx5Owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.put(number, o)
 }
 
 // put is set; the caller holds mu.
-func (t *mlx5Table[T]) put(number uint32, o *T) {
+func (t *mlx5Table) put(number uint32, o *mlx5Owner) {
 	page := &t.pages[number>>mlx5TableBits%(1<<mlx5TableBits)]
 	if page.Load() == nil {
-		page.Store(new(mlx5TablePage[T]))
+		page.Store(new(mlx5TablePage))
 	}
 	page.Load()[number%(1<<mlx5TableBits)].Store(o)
 }
@@ -61,7 +61,7 @@ func (t *mlx5Table[T]) put(number uint32, o *T) {
 var errTableFull = errors.New("uverbs: all indices of queues are in use")
 
 // add enters something under a number that nobody has.
-func (t *mlx5Table[T]) add(o *T) (uint32, error) {
+func (t *mlx5Table) add(o *mlx5Owner) (uint32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	const most = 1<<(2*mlx5TableBits) - 1 // the last number means none
@@ -81,7 +81,7 @@ func (t *mlx5Table[T]) add(o *T) (uint32, error) {
 }
 
 // remove gives a number of add back.
-func (t *mlx5Table[T]) remove(number uint32) {
+func (t *mlx5Table) remove(number uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.put(number, nil)
