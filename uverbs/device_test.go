@@ -203,6 +203,8 @@ func TestMemoryHint(t *testing.T) {
 		"RLIMIT_MEMLOCK is 4095 bytes, in use are 0 pinned":                   func(m *memoryFacts) { m.memlock = 4095 },
 		"RLIMIT_MEMLOCK is unlimited, " + room:                                func(m *memoryFacts) { m.memlock = unix.RLIM_INFINITY },
 		"does not matter, as the process has CAP_IPC_LOCK, " + room:           func(m *memoryFacts) { m.memlock, m.status.mayLock = 1, true },
+		"container); siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK":     func(m *memoryFacts) { m.memlock, m.status.mayLock, m.forAll = 1, true, true },
+		"of 1048576 bytes leaves room, so the machine":                        func(m *memoryFacts) { m.status.mayLock, m.forAll = true, true },
 		"65529 mappings, of 65530 that vm.max_map_count allows":               func(m *memoryFacts) { m.maps = 65529 },
 		"rxe0 has 1000 MRs, of 1000 that it allows (max_mr), in this program": func(m *memoryFacts) { m.mrs = 1000 },
 	} {

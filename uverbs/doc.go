@@ -169,7 +169,7 @@
 //   - What is posted to a QP in error, and what the kernel did not look at before, the library
 //     completes as flushed; no event tells of that.
 //   - A place in the send queue is free as soon as the kernel has begun with it.
-//   - RLIMIT_MEMLOCK counts for root as well.
+//   - RLIMIT_MEMLOCK counts for root as well on Linux 6.1, not on 6.12 and 7.2.
 //   - An RDMA READ of 0 bytes may break the connection, as siw answers with what it had to send before.
 //   - A process that makes a TCP connection to a listener's port and breaks it off may end the
 //     listener, or crash the kernel (6.1).

@@ -41,6 +41,7 @@ const accessWriting = AccessLocalWrite | AccessRemoteWrite | AccessRemoteAtomic 
 // memoryFacts are what a registration may have met.
 type memoryFacts struct {
 	memlock       uint64 // RLIMIT_MEMLOCK, in bytes
+	forAll        bool   // it may be a limit for a process with CAP_IPC_LOCK as well, as it is for siw of Linux 6.1
 	status        processStatus
 	maps, maxMaps uint64 // mappings, and how many there may be; 0 if unknown
 	mrs, maxMR    uint64 // MRs of all programs, 0 if unknown, and how many there may be
@@ -52,7 +53,7 @@ func (d *Device) memoryHint(length uint64) string {
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim); err != nil {
 		return ""
 	}
-	m := memoryFacts{memlock: lim.Cur, status: readStatus(), maps: countMaps(), maxMaps: readLimit("/proc/sys/vm/max_map_count"), maxMR: uint64(d.attr.MaxMR)}
+	m := memoryFacts{memlock: lim.Cur, forAll: d.driver.kind() == kindSiw, status: readStatus(), maps: countMaps(), maxMaps: readLimit("/proc/sys/vm/max_map_count"), maxMR: uint64(d.attr.MaxMR)}
 	if dev, err := netlinkrdma.DeviceByName(d.Name()); err == nil {
 		if r, err := netlinkrdma.Resources(dev); err == nil {
 			m.mrs = r.MRs
@@ -65,14 +66,18 @@ func (d *Device) memoryHint(length uint64) string {
 // of the device.
 func (m *memoryFacts) hint(length uint64, device string) string {
 	unlimited := m.memlock == unix.RLIM_INFINITY
-	if used := max(m.status.pinned, m.status.locked); !unlimited && !m.status.mayLock && used+length > m.memlock {
+	if used := max(m.status.pinned, m.status.locked); !unlimited && (m.forAll || !m.status.mayLock) && used+length > m.memlock {
+		or := " or give the process CAP_IPC_LOCK"
+		if m.forAll {
+			or = "; siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK"
+		}
 		return fmt.Sprintf("registering %d bytes: RLIMIT_MEMLOCK is %d bytes, in use are %d pinned and %d locked; "+
-			"raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container) or give the process CAP_IPC_LOCK",
-			length, m.memlock, m.status.pinned, m.status.locked)
+			"raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container)%s",
+			length, m.memlock, m.status.pinned, m.status.locked, or)
 	}
 	why := fmt.Sprintf("RLIMIT_MEMLOCK of %d bytes leaves room", m.memlock)
 	switch {
-	case m.status.mayLock:
+	case m.status.mayLock && !m.forAll:
 		why = "RLIMIT_MEMLOCK does not matter, as the process has CAP_IPC_LOCK"
 	case unlimited:
 		why = "RLIMIT_MEMLOCK is unlimited"
