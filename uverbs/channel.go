@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +26,11 @@ type CompChannel struct {
 	watch watch
 	wait  *holder         // nil without SetHold
 	event [eventSize]byte // read buffer, here so that it is not allocated per read
+
+	// An event need not be read to know whose it is while the channel has one CQ. Wait tells of it
+	// then and reads it in the next call, when the program has answered what it waited for.
+	only atomic.Pointer[CQ] // the CQ that alone uses the channel, nil if several did
+	told *CQ                // whose event has been told of and is still to be read, or nil
 }
 
 // eventSize is the size of a completion event (struct ib_uverbs_comp_event_desc).
@@ -136,11 +142,18 @@ func (c *CompChannel) SetHold(d time.Duration) error {
 // maxHold is the longest time for which a waiter may keep its processor.
 const maxHold = time.Second
 
-// read reads one event; the CQ is nil if it has been closed since.
+// read waits for one event; the CQ is nil if it has been closed since, or told of before.
 func (c *CompChannel) read() (*CQ, error) {
+	told := c.told
+	c.told = nil
 	n := 0
 	if c.wait != nil {
-		n = c.wait.hold()
+		var cq *CQ
+		if n, cq = c.wait.hold(&c.only, told != nil); cq != nil {
+			c.told = cq
+			cq.raised()
+			return cq, nil
+		}
 	}
 	if n == 0 {
 		var err error
@@ -152,10 +165,21 @@ func (c *CompChannel) read() (*CQ, error) {
 		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
 	}
 	cq, _ := c.dev.target(binary.NativeEndian.Uint64(c.event[:])).(*CQ)
-	if cq != nil && cq.kind == kindMlx5 {
-		cq.eventMlx5()
+	if cq == nil || cq == told {
+		return nil, nil
 	}
+	cq.raised()
 	return cq, nil
+}
+
+// gains notes that a CQ is about to use the channel.
+func (c *CompChannel) gains(cq *CQ) {
+	c.dev.tree.Lock()
+	defer c.dev.tree.Unlock()
+	if c.users.of("CQ") > 1 {
+		cq = nil
+	}
+	c.only.Store(cq)
 }
 
 // Close closes the channel. It fails with EBUSY while a CQ uses it.

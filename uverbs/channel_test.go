@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio/rxe"
 )
@@ -208,6 +209,8 @@ func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 	breaks := time.AfterFunc(20*time.Second, func() { w.Close() })
 	tb.Cleanup(func() { breaks.Stop(); w.Close(); r.Close() })
 	c := &testChannel{CompChannel: &CompChannel{f: r}, w: w}
+	raw, err := r.SyscallConn()
+	must(tb, err, raw.Control(func(fd uintptr) { c.fd = int(fd) }))
 	dev := bareDevice("rxe0")
 	if err := c.join(dev, "CompChannel", "DESTROY_COMP_CHANNEL", &dev.object); err != nil {
 		tb.Fatal(err)
@@ -391,6 +394,112 @@ func TestWaitShort(t *testing.T) {
 		}
 		c.expectErr(t, t.Context(), io.EOF)
 	})
+}
+
+// TestWaitUnread: while a channel has one CQ, Wait tells of an event before it is read. It is told of
+// once, whatever comes next.
+func TestWaitUnread(t *testing.T) {
+	unread := func(t *testing.T, c *testChannel) int {
+		n, err := unix.IoctlGetInt(c.fd, unix.TIOCINQ)
+		must(t, err)
+		return n / eventSize
+	}
+	told := func(t *testing.T) *testChannel {
+		c := newTestChannel(t, channelHold)
+		c.only.Store(c.cq[1])
+		c.raise(t, 1)
+		c.expect(t, t.Context(), 1)
+		if n := unread(t, c); n != 1 {
+			t.Fatalf("%d events are unread, want 1", n)
+		}
+		return c
+	}
+	nothing := func(t *testing.T, c *testChannel) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*channelHold)
+		defer cancel()
+		c.expectErr(t, ctx, context.DeadlineExceeded)
+		if n := unread(t, c); n != 0 {
+			t.Errorf("%d events are unread, want none", n)
+		}
+	}
+	t.Run("nothing more", func(t *testing.T) { nothing(t, told(t)) })
+	t.Run("the next", func(t *testing.T) {
+		c := told(t)
+		for range 3 {
+			c.raise(t, 1)
+			c.expect(t, t.Context(), 1)
+		}
+		nothing(t, c)
+	})
+	t.Run("the next, late", func(t *testing.T) {
+		c := told(t)
+		time.AfterFunc(3*channelHold, func() { c.raise(t, 1) })
+		c.expect(t, t.Context(), 1)
+		nothing(t, c)
+	})
+	t.Run("another CQ", func(t *testing.T) {
+		c := told(t)
+		c.only.Store(nil)
+		c.raise(t, 2, 1)
+		c.expect(t, t.Context(), 2)
+		c.expect(t, t.Context(), 1)
+		nothing(t, c)
+	})
+	t.Run("no hold", func(t *testing.T) {
+		c := told(t)
+		must(t, c.SetHold(0))
+		c.raise(t, 1)
+		c.expect(t, t.Context(), 1)
+		nothing(t, c)
+	})
+	// The kernel forgets the events of a CQ that is closed.
+	for _, then := range []struct {
+		name string
+		do   func(c *testChannel)
+	}{
+		{"the next", func(c *testChannel) { c.raise(t, 2) }},
+		{"the next, late", func(c *testChannel) { time.AfterFunc(3*channelHold, func() { c.raise(t, 2) }) }},
+	} {
+		t.Run("closed, "+then.name, func(t *testing.T) {
+			c := told(t)
+			if _, err := unix.Read(c.fd, make([]byte, eventSize)); err != nil {
+				t.Fatal(err)
+			}
+			c.only.Store(c.cq[2])
+			then.do(c)
+			c.expect(t, t.Context(), 2)
+			nothing(t, c)
+		})
+	}
+}
+
+// TestOnly: a channel knows the CQ that alone has used it since the last one that it shared it with.
+func TestOnly(t *testing.T) {
+	c := newTestChannel(t, 0)
+	join := func() *CQ {
+		cq := &CQ{}
+		must(t, cq.join(c.dev, "CQ", "DESTROY_CQ", &c.dev.object, &c.object))
+		c.gains(cq)
+		return cq
+	}
+	first := join()
+	if got := c.only.Load(); got != first {
+		t.Errorf("the only CQ is %p, want %p", got, first)
+	}
+	second := join()
+	if got := c.only.Load(); got != nil {
+		t.Errorf("the only CQ of two is %p", got)
+	}
+	second.leave()
+	if got := c.only.Load(); got != nil {
+		t.Errorf("the only CQ is %p, but there may be events of another", got)
+	}
+	first.leave()
+	third := join()
+	if got := c.only.Load(); got != third {
+		t.Errorf("the only CQ is %p, want %p", got, third)
+	}
 }
 
 func TestSetHold(t *testing.T) {

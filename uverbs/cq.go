@@ -97,6 +97,9 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 	if err := cq.join(d, "CQ", "DESTROY_CQ", parents...); err != nil {
 		return nil, err
 	}
+	if o.Channel != nil {
+		o.Channel.gains(cq)
+	}
 	if err := cq.create(cqe, o); err != nil {
 		cq.leave()
 		return nil, err
@@ -301,6 +304,13 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")
 	}
 	return nil
+}
+
+// raised notes that the CQ has raised an event.
+func (c *CQ) raised() {
+	if c.kind == kindMlx5 {
+		c.eventMlx5()
+	}
 }
 
 // cqResizer is a driver that can resize a CQ.

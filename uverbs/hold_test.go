@@ -3,6 +3,7 @@ package uverbs
 import (
 	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -20,7 +21,10 @@ func TestHoldLetsGo(t *testing.T) {
 	defer h.close()
 	for range 5 {
 		got := make(chan int, 1)
-		go func() { got <- h.hold() }()
+		go func() {
+			n, _ := h.hold(new(atomic.Pointer[CQ]), false)
+			got <- n
+		}()
 		time.Sleep(20 * time.Millisecond) // most likely it sleeps in the kernel now
 		runtime.GC()
 		select {

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -26,8 +27,11 @@ type holder struct {
 	clockRaw syscall.RawConn
 	tick     [8]byte // where the clock's number of ticks is read to
 
-	event *[eventSize]byte // where the event is read to
-	n     int              // how many bytes were
+	event  *[eventSize]byte    // where the event is read to
+	n      int                 // how many bytes were
+	unread bool                // whether the last event is to be read first
+	only   *atomic.Pointer[CQ] // the CQ whose events need not be read to be known, if there is one
+	cq     *CQ                 // the CQ of an event that was not read
 }
 
 // holdTicks are the ticks of the clock that end a hold. The first may be an old one and
@@ -61,14 +65,15 @@ func newHolder(f *os.File, d time.Duration, event *[eventSize]byte) (*holder, er
 // close releases the clock.
 func (h *holder) close() error { return h.clock.Close() }
 
-// hold sleeps until an event is there, and reads it, or until the time is over. It
-// returns the number of bytes read; if it is 0, the ordinary read tells why.
-func (h *holder) hold() int {
-	h.n = 0
+// hold sleeps until an event is there or until the time is over. The event is read, and the number of
+// bytes returned, unless it can only be of one CQ, which is returned then. If there is neither, the
+// ordinary read tells why. An event of before that is unread is read first, which ends the hold.
+func (h *holder) hold(only *atomic.Pointer[CQ], unread bool) (int, *CQ) {
+	h.n, h.cq, h.only, h.unread = 0, nil, only, unread
 	if h.raw.Control(h.enter) != nil {
-		return 0
+		return 0, nil
 	}
-	return h.n
+	return h.n, h.cq
 }
 
 // withClock keeps the clock open as well.
@@ -81,6 +86,11 @@ func (h *holder) withClock(fd uintptr) {
 // goroutine that runs too long, or for the garbage collector, ends the sleep with EINTR.
 // The loop must then come to a place where a goroutine can be preempted, and has no other.
 func (h *holder) poll(clock uintptr) {
+	if h.unread {
+		if h.read(); h.n > 0 {
+			return
+		}
+	}
 	h.fds[1] = unix.PollFd{Fd: int32(clock), Events: unix.POLLIN}
 	for ticks := 0; ticks < holdTicks; {
 		_, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&h.fds[0])), uintptr(len(h.fds)), 0, 0, 0, 0)
@@ -90,15 +100,25 @@ func (h *holder) poll(clock uintptr) {
 		case errno != 0:
 			return
 		case h.fds[0].Revents != 0:
-			n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(h.fds[0].Fd), uintptr(unsafe.Pointer(h.event)), eventSize)
-			if errno == 0 {
-				h.n = int(n)
+			if h.fds[0].Revents == unix.POLLIN { // and not that the device is gone
+				h.cq = h.only.Load()
+			}
+			if h.cq == nil {
+				h.read()
 			}
 			return
 		default:
 			ticks++
 			syscall.RawSyscall(syscall.SYS_READ, clock, uintptr(unsafe.Pointer(&h.tick)), uintptr(len(h.tick)))
 		}
+	}
+}
+
+// read reads an event, which does not block.
+func (h *holder) read() {
+	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(h.fds[0].Fd), uintptr(unsafe.Pointer(h.event)), eventSize)
+	if errno == 0 {
+		h.n = int(n)
 	}
 }
 

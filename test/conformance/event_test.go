@@ -10,10 +10,12 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// TestWait waits while the thread is held and while it is not. There is one event for each Notify.
 func TestWait(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		for i := range uint64(20) {
+			must(t, b.ch.SetHold(time.Duration(i/3%2)*20*time.Millisecond))
 			must(t, b.cq.Notify(), b.qp.PostRecv(i, b.mr.SGE(0, 8)))
 			got := make(chan error, 1)
 			go func() {
@@ -29,6 +31,11 @@ func TestWait(t *testing.T) {
 			must(t, a.qp.PostSend(send(i, a.mr.SGE(0, 8))), <-got)
 			b.want(t, i, uverbs.WCRecv)
 			a.want(t, i, uverbs.WCSend)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if cq, err := b.ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Wait returned CQ %p, %v once more", cq, err)
 		}
 	})
 }
@@ -84,8 +91,8 @@ func TestSolicited(t *testing.T) {
 	})
 }
 
-// TestCloseWithEvents closes a CQ whose event nobody has read: it must not hang, and
-// the event must not reach the CQ that comes after it.
+// TestCloseWithEvents closes a CQ whose event nobody has waited for, or one that nobody has waited for
+// anything since: it must not hang, and the event must not reach the CQ that comes after it.
 func TestCloseWithEvents(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -95,7 +102,8 @@ func TestCloseWithEvents(t *testing.T) {
 		pd, err := dev.AllocPD()
 		must(t, err)
 		closeLater(t, pd)
-		for range 3 {
+		for i := range 6 {
+			must(t, ch.SetHold(time.Duration(i/2)*20*time.Millisecond))
 			cq, err := dev.CreateCQ(8, uverbs.CQOptions{Channel: ch})
 			must(t, err)
 			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
@@ -104,6 +112,11 @@ func TestCloseWithEvents(t *testing.T) {
 			wc := (&side{cq: cq}).next(t)
 			if !uverbs.IsFlush(qp.Err(&wc)) {
 				t.Fatalf("status %s, want a flush", wc.Status)
+			}
+			if i >= 2 {
+				if got, err := ch.Wait(withDeadline(t)); err != nil || got != cq {
+					t.Fatalf("Wait returned CQ %p, %v; want %p", got, err, cq)
+				}
 			}
 			must(t, qp.Close(), cq.Close())
 		}
