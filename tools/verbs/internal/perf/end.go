@@ -54,16 +54,19 @@ type End struct {
 	Local  Local
 	Server bool // Server says that it is the server's side.
 
-	Dev     *uverbs.Device
-	Port    uint8 // Port is the number of the device's port.
-	Limits  Limits
-	PD      *uverbs.PD
-	MR      *uverbs.MR // MR is all of the memory; see memory.go.
-	SendCQ  *uverbs.CQ
-	RecvCQ  *uverbs.CQ
-	Channel *uverbs.CompChannel // Channel is nil unless the config says Events.
-	QPs     []*uverbs.QP
-	Inline  int // Inline is the largest message that is sent inline.
+	Dev    *uverbs.Device
+	Port   uint8 // Port is the number of the device's port.
+	Limits Limits
+	PD     *uverbs.PD
+	MR     *uverbs.MR // MR is all of the memory; see memory.go.
+	SendCQ *uverbs.CQ
+	RecvCQ *uverbs.CQ
+	QPs    []*uverbs.QP
+	Inline int // Inline is the largest message that is sent inline.
+
+	// Channel has the events of RecvCQ and SendChannel those of SendCQ. They are nil unless the config
+	// says Events, and one where both CQs are waited for together.
+	Channel, SendChannel *uverbs.CompChannel
 
 	// NoBarrier says that the peer may begin with a size before this side has prepared for it, as
 	// perftest does in a sweep of write-lat.
@@ -211,15 +214,16 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 		return nil, err
 	}
 	if e.Config.Events {
-		if e.Channel, err = dev.CreateCompChannel(); err != nil {
+		if e.Channel, err = e.channel(); err != nil {
 			return nil, err
 		}
-		e.later(e.Channel.Close)
-		if err := e.Channel.SetHold(hold); err != nil {
-			return nil, err
+		if e.SendChannel = e.Channel; e.Config.Metric == Lat { // one CQ is waited for at a time
+			if e.SendChannel, err = e.channel(); err != nil {
+				return nil, err
+			}
 		}
 	}
-	if e.SendCQ, err = dev.CreateCQ(e.Config.QPs*e.sendDepth(), uverbs.CQOptions{Channel: e.Channel}); err != nil {
+	if e.SendCQ, err = dev.CreateCQ(e.Config.QPs*e.sendDepth(), uverbs.CQOptions{Channel: e.SendChannel}); err != nil {
 		return nil, err
 	}
 	e.later(e.SendCQ.Close)
@@ -236,6 +240,16 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 		}
 	}
 	return e, nil
+}
+
+// channel makes a completion channel.
+func (e *End) channel() (*uverbs.CompChannel, error) {
+	c, err := e.Dev.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	e.later(c.Close)
+	return c, c.SetHold(hold)
 }
 
 // hold is how long a wait for an event keeps its processor: longer than a message takes, and so long that the

@@ -3,6 +3,7 @@ package perf
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -201,7 +202,6 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 // readLat does one READ or atomic after the other. What comes around with each message is as little as
 // can be, since nothing of the peer's hides it.
 func (e *End) readLat(size int, m *meter, r *Run) error {
-	const seldom = 16 // messages between the looks at all the rest
 	f := &e.flows[0]
 	f.goal = e.Config.total()
 	total, warmup := f.goal, e.Config.Warmup
@@ -212,10 +212,6 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 	wrs, verify := f.wrs[:1], e.Config.Verify
 	wrs[0].Flags = uverbs.Signaled
 	for sent := 0; ; {
-		if err := e.cancelled(); err != nil {
-			return err
-		}
-		f.pace.look()
 		if sent == warmup && !m.running {
 			e.begin(m)
 		}
@@ -224,11 +220,11 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 			r.Sent, r.AllSent = int64(sent-warmup), int64(sent)
 			return nil
 		}
-		until := sent + seldom
+		until := math.MaxInt
 		if sent < warmup {
-			until = min(until, warmup)
+			until = warmup
 		} else if total > 0 {
-			until = min(until, total)
+			until = total
 		}
 		for sent < until && !e.expired.Load() {
 			sent++
@@ -240,6 +236,9 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 				m.stamp()
 			}
 			e.count.Store(int64(sent))
+			if err := e.turn(); err != nil {
+				return err
+			}
 			if err := e.sendDone(f); err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func TestHushMonitor(t *testing.T) {
 	}
 	idle := func() (idle []int) {
 		for _, tid := range threads() {
-			if a, err := unix.SchedGetAttr(tid, 0); err == nil && a.Policy == unix.SCHED_IDLE {
+			if hushed(tid) {
 				idle = append(idle, tid)
 			}
 		}
@@ -45,19 +46,71 @@ func TestHushMonitor(t *testing.T) {
 	// A process whose threads all are scheduled so stays as it is.
 	if mayGoBack() && setPolicy(monitor, unix.SCHED_NORMAL, unix.SCHED_IDLE) {
 		occupy()()
-		if got := idle(); len(got) == 0 || got[0] != monitor {
+		if got := idle(); !slices.Contains(got, monitor) {
 			t.Errorf("threads %d are scheduled as what is idle, want %d, as before", got, monitor)
 		}
 		setPolicy(monitor, unix.SCHED_IDLE, unix.SCHED_NORMAL)
 	}
 	done := occupy()
-	if got := idle(); len(got) == 0 || got[0] != monitor {
+	if got := idle(); !slices.Contains(got, monitor) {
 		t.Errorf("threads %d are scheduled as what is idle, want %d", got, monitor)
 	}
 	done()
 	if got := idle(); len(got) != 0 && mayGoBack() {
 		t.Errorf("threads %d are still scheduled as what is idle", got)
 	}
+}
+
+// TestLead: the thread that watches over Go's scheduler runs where the only run does, and anywhere as soon
+// as there are two or none.
+func TestLead(t *testing.T) {
+	runtime.LockOSThread() // and no unlock: the thread ends with the goroutine
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	monitor := threads()[1]
+	expect := func(when string, want unix.CPUSet) {
+		t.Helper()
+		var got unix.CPUSet
+		if err := unix.SchedGetaffinity(monitor, &got); err != nil || got != want {
+			t.Errorf("%s the monitor has processors %v, %v; want %v", when, got, err, want)
+		}
+	}
+	stay := func(cpu int) (one unix.CPUSet) {
+		one.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			t.Fatal(err)
+		}
+		return one
+	}
+	done := occupy()
+	if !mayGoBack() { // a run of before may have hushed it for good
+		occupied.monitor.tid, occupied.monitor.cpus = monitor, all
+	}
+	for cpu := range 1024 {
+		if all.IsSet(cpu) {
+			one := stay(cpu)
+			lead()
+			expect(fmt.Sprintf("led to processor %d", cpu), one)
+		}
+	}
+	second := occupy()
+	expect("with two runs", all)
+	lead()
+	expect("led by one of two", all)
+	second()
+	lead()
+	if n := all.Count(); n > 1 {
+		var got unix.CPUSet
+		if err := unix.SchedGetaffinity(monitor, &got); err != nil || got.Count() != 1 {
+			t.Errorf("led by the one that is left the monitor has processors %v, %v", got, err)
+		}
+	}
+	done()
+	expect("after the runs", all)
+	lead()
+	expect("led when there is no run", all)
 }
 
 // mayGoBack reports whether this process may schedule a thread as usual that was scheduled as what

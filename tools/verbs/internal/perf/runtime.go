@@ -17,9 +17,10 @@ import (
 var occupied struct {
 	sync.Mutex
 	runs  int
-	procs int    // GOMAXPROCS otherwise
-	gc    int    // GOGC otherwise
-	loud  func() // has the scheduler's monitor be as it was
+	procs int // GOMAXPROCS otherwise
+	gc    int // GOGC otherwise
+
+	monitor *monitor
 }
 
 // occupy gives a run a processor of Go's, and no more: with others that are free the scheduler
@@ -33,9 +34,11 @@ func occupy() func() {
 	if o.runs == 0 {
 		o.procs = runtime.GOMAXPROCS(0)
 		o.gc = debug.SetGCPercent(-1)
-		o.loud = hushMonitor()
+		o.monitor = hushMonitor()
 	}
-	o.runs++
+	if o.runs++; o.runs > 1 {
+		o.monitor.roam()
+	}
 	runtime.GOMAXPROCS(min(o.runs, o.procs))
 	return func() {
 		o.Lock()
@@ -44,10 +47,20 @@ func occupy() func() {
 		if o.runs == 0 {
 			debug.SetGCPercent(o.gc)
 			runtime.GOMAXPROCS(o.procs)
-			o.loud()
+			o.monitor.loud()
 			return
 		}
 		runtime.GOMAXPROCS(min(o.runs, o.procs))
+	}
+}
+
+// lead has the scheduler's monitor run where this thread does, if there is one run.
+func lead() {
+	o := &occupied
+	o.Lock()
+	defer o.Unlock()
+	if o.runs == 1 {
+		o.monitor.follow()
 	}
 }
 

@@ -33,27 +33,44 @@ type flow struct {
 }
 
 // pace has a goroutine that is always busy let others run before Go's scheduler makes it, which
-// it does after 10 ms, by a signal.
+// it does after 10 ms, by a signal: that costs as much as a message or two.
 type pace struct {
-	steps int
-	last  time.Time
+	left   int // steps until the next look at the clock, which costs something as well
+	stride int // steps between the last two
+	last   time.Time
+
+	// sleeps says that the thread sleeps at times. Where nobody does no processor is free, and to move
+	// the monitor again and again costs latency then.
+	sleeps bool
 }
+
+// often is the time between two looks, and seldom the most steps: what they do may become slower.
+const (
+	often  = 2 * time.Millisecond
+	seldom = 1 << 7
+)
 
 // step lets others run now and then.
 func (p *pace) step() {
-	const seldom = 16 // as the clock costs something as well
-	if p.steps++; p.steps%seldom == 0 {
+	if p.left--; p.left <= 0 {
 		p.look()
 	}
 }
 
-// look lets others run if that is due.
+// look lets others run, and sets after how many steps that is to be done again.
 func (p *pace) look() {
-	const often = 4 * time.Millisecond
-	if now := time.Now(); now.Sub(p.last) > often {
-		p.last = now
-		runtime.Gosched()
+	if p.sleeps {
+		lead() // the thread may have been moved
 	}
+	runtime.Gosched()
+	now := time.Now()
+	p.stride = stride(p.stride, now.Sub(p.last))
+	p.left, p.last = p.stride, now
+}
+
+// stride returns how many steps to take until the next look if so many took so long.
+func stride(n int, took time.Duration) int {
+	return max(1, min(int(time.Duration(n)*often/max(took, 1)), 2*n, seldom))
 }
 
 // The ID of a send holds the number of its queue pair, and how many it had posted with it; that
@@ -151,9 +168,7 @@ func (f *flow) postOne(signaled bool) error {
 		wr.Flags = uverbs.Signaled
 	}
 	f.credit.sent++
-	err := f.qp.PostSend(f.wrs...)
-	f.pace.step()
-	return err
+	return f.qp.PostSend(f.wrs...)
 }
 
 // Run is what one side has measured of one size.
@@ -222,7 +237,7 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	if e.peerHas.Load() != 0 {
 		wake()
 	}
-	e.armed, e.empty = [2]*uverbs.CQ{}, 0
+	e.armed, e.empty, e.pace = [2]*uverbs.CQ{}, 0, pace{sleeps: e.Config.Events}
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
@@ -321,9 +336,10 @@ func (e *End) idle(a, b *uverbs.CQ) error {
 	return nil
 }
 
-// turn looks at the context now and then. A loop that always finds something needs it.
+// turn looks at the context now and then, and lets others run. A loop that always finds something
+// needs it.
 func (e *End) turn() error {
-	const seldom = 1 << 8
+	e.pace.step()
 	if e.turns++; e.turns%seldom == 0 {
 		return e.cancelled()
 	}
@@ -365,11 +381,17 @@ func (e *End) sleep(a, b *uverbs.CQ) error {
 		return a.Notify()
 	}
 	e.armed = [2]*uverbs.CQ{}
-	_, err := e.Channel.Wait(e.waiting)
-	if e.ctx.Err() != nil {
-		return context.Cause(e.ctx)
+	ch := e.Channel
+	if a == e.SendCQ {
+		ch = e.SendChannel
 	}
-	if e.waiting.Err() != nil {
+	_, err := ch.Wait(e.waiting)
+	switch {
+	case err == nil:
+		return nil
+	case e.ctx.Err() != nil:
+		return context.Cause(e.ctx)
+	case e.waiting.Err() != nil:
 		return nil
 	}
 	return err
