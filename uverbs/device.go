@@ -22,9 +22,9 @@ var (
 	// ErrNoDevice means that there is no RDMA device, or none that can be used.
 	ErrNoDevice = errors.New("no usable RDMA device")
 	// errABI means that kernel and library have no ABI version in common.
-	errABI = fmt.Errorf("ABI version out of range: %w", errors.ErrUnsupported)
+	errABI = &reason{"ABI version out of range: unsupported operation", errors.ErrUnsupported}
 	// errDriver means that the library has no code for the device's driver.
-	errDriver = fmt.Errorf("driver not supported by this library: %w", errors.ErrUnsupported)
+	errDriver = &reason{"driver not supported by this library: unsupported operation", errors.ErrUnsupported}
 )
 
 // devDir is where the uverbs character devices are.

@@ -105,6 +105,18 @@ func (e *Error) Is(target error) bool { return target == ErrDeviceRemoved && e.E
 // its driver has reset, while it was open. All that is left to do is to close its objects.
 var ErrDeviceRemoved = errors.New("uverbs: the device has been removed")
 
+// reason is an error that matches another, and whose text has that error's in it. It is there without
+// code: what fmt.Errorf made when a program starts was a millisecond of the 13 that one takes, in an
+// emulator, to have opened a device.
+type reason struct {
+	text string
+	err  error
+}
+
+// Error returns the text, and Unwrap the other error.
+func (r *reason) Error() string { return r.text }
+func (r *reason) Unwrap() error { return r.err }
+
 // FeatureError reports a missing feature and where it would be found. It matches
 // [errors.ErrUnsupported].
 type FeatureError struct {

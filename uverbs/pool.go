@@ -17,7 +17,7 @@ var (
 	// another pool.
 	ErrSlotFree = errors.New("uverbs: slot is not out of this buffer pool")
 
-	errPoolClosed = fmt.Errorf("uverbs: BufferPool: %w", os.ErrClosed)
+	errPoolClosed = &reason{"uverbs: BufferPool: file already closed", os.ErrClosed}
 )
 
 // slotAlign is the alignment of slots: one cache line of the machines at hand.

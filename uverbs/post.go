@@ -201,7 +201,9 @@ var (
 
 // ErrState is returned by the post methods if the QP's state does not permit posting:
 // receives need Init or later, sends RTS or later.
-var ErrState = errors.New("uverbs: QP is not in a state to post")
+var ErrState = errors.New(textState)
+
+const textState = "uverbs: QP is not in a state to post"
 
 // ErrSRQ is returned by PostRecv for a QP that takes its receives from an SRQ.
 var ErrSRQ = errors.New("uverbs: the QP has no receive queue of its own: post to its SRQ")
@@ -211,7 +213,7 @@ var ErrSRQ = errors.New("uverbs: the QP has no receive queue of its own: post to
 var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
 
 // errKind means that the driver's data path is missing, which is the library's fault.
-var errKind = fmt.Errorf("uverbs: driver without a data path: %w", errors.ErrUnsupported)
+var errKind = &reason{"uverbs: driver without a data path: unsupported operation", errors.ErrUnsupported}
 
 // PostSend posts send work requests, in order, with one doorbell (ibv_post_send). It
 // posts all or none: [ErrQueueFull] if there is no room for all, [ErrState] before the

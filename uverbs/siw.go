@@ -201,7 +201,7 @@ func (siwDriver) lacksModify(to QPState) error {
 }
 
 // errUnheard is ErrState for the side of a connection that may not send yet.
-var errUnheard = fmt.Errorf("%w: on iWARP the side that connects sends first, and nothing has come from it yet", ErrState)
+var errUnheard = &reason{textState + ": on iWARP the side that connects sends first, and nothing has come from it yet", ErrState}
 
 // errIWARP says how else QPs of iWARP are connected.
 var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.Moved")
