@@ -122,7 +122,7 @@ $(BUILD)/rdmacore-%: test/bench/rdmacore/%.c test/bench/rdmacore/common.h | $(VM
 	gcc -O2 -Wall -o $@ $< -I$$dir/usr/include -L$$dir/usr/lib/$$(gcc -print-multiarch) \
 		-Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs
 
-SIDE     = calls open mr qps
+SIDE     = calls open mr qps start
 SIDEWITH = $(PACKAGES),perftest,rdmacm-utils
 .PHONY: side
 side: deps build $(SIDE:%=$(BUILD)/rdmacore-%)

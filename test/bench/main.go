@@ -46,7 +46,8 @@ Rows, each of which -rows can choose:
           otherwise: verbs perf by one doorbell what there is room for, perftest message by message.
   .../list=16  messages that verbs perf posts 16 at a time, beside perftest as above
   .../list=1   the same one by one, for nothing but the difference that lists make
-  open    from the start of a program until it has opened the device, and from its first line
+  open    from the start of a program, by one in C, until it has opened the device, and from its
+          first line
   connect  connections that are made 50 at once by two processes, beside cmtime
   call    a call that posts a SEND of 64 bytes, and one that polls a completion. Both sides are
           compiled for speed, rdma-core's with -O2 as the distribution does it, and have one

@@ -191,14 +191,6 @@ func TestPrograms(t *testing.T) {
 			t.Errorf("%q: %v", line, err)
 		}
 	}
-	if got, err := ready(t.Context(), []string{"echo", "ready 2000000"}); err != nil || len(got) != 2 || got[0] <= 0 || got[1] != 2 {
-		t.Errorf("ready: %v, %v", got, err)
-	}
-	for _, line := range [][]string{{"echo", "ready"}, {"echo", "ready 0"}, {"echo", "no"}, {"false"}, {"no-such-program"}} {
-		if _, err := ready(t.Context(), line); err == nil || !strings.Contains(err.Error(), line[0]) {
-			t.Errorf("ready of %q: %v", line, err)
-		}
-	}
 	s, err := start([]string{"sh", "-c", "echo gone >&2; exit 3"}, nil)
 	if err != nil {
 		t.Fatal(err)

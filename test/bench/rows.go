@@ -210,10 +210,10 @@ func (b *bench) many(n int) work {
 
 // opening is the opening of a device by a program: from its start, and from its first line.
 func (b *bench) opening() work {
-	do := func(line ...string) func(context.Context) ([]float64, error) {
-		return func(ctx context.Context) ([]float64, error) { return ready(ctx, line) }
+	do := func(program string) []string {
+		return []string{b.theirs + "-start", strconv.Itoa(starts), program, b.device}
 	}
-	return work{[]Row{row("open/program", milliseconds, openRatio), row("open/device", milliseconds, openRatio)}, do(b.open, b.device), do(b.theirs+"-open", b.device)}
+	return pair([]Row{row("open/program", milliseconds, openRatio), row("open/device", milliseconds, openRatio)}, do(b.open), do(b.theirs+"-open"), 1e6)
 }
 
 // connecting is the making of connections, step by step.

@@ -168,36 +168,6 @@ func medians(ctx context.Context, line []string, n int) ([]float64, error) {
 // starts is how often a program is started in a round.
 const starts = 15
 
-// ready starts a program some times, and returns the medians of the milliseconds until it says that
-// it is ready, and of those that it says it took for that.
-func ready(ctx context.Context, line []string) ([]float64, error) {
-	var took, own []float64
-	for range starts {
-		cmd := exec.CommandContext(ctx, line[0], line[1:]...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			return nil, err
-		}
-		begin := time.Now()
-		if err := cmd.Start(); err != nil {
-			return nil, err
-		}
-		said, _ := bufio.NewReader(out).ReadString('\n')
-		took = append(took, float64(time.Since(begin).Nanoseconds())/1e6)
-		if err := cmd.Wait(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, bytes.TrimSpace(stderr.Bytes()))
-		}
-		var ns float64
-		if _, err := fmt.Sscanf(said, "ready %g\n", &ns); err != nil || !(ns > 0) {
-			return nil, fmt.Errorf("%s says %q, want ready and a number of nanoseconds", line[0], said)
-		}
-		own = append(own, ns/1e6)
-	}
-	return []float64{median(took), median(own)}, nil
-}
-
 // perf runs a client of verbs perf. The server is started with the first, and serves all.
 func (b *bench) perf(ctx context.Context, line []string, unit string) ([]float64, error) {
 	if b.serving == nil {
