@@ -237,19 +237,22 @@ walk: $(VMRUN) ## the random walk for an hour on the newest kernel; WALK=10m KER
 	cd $(BUILD)/$(ARCH) && $(VMRUN) -kernel $(KERNEL) -arch $(ARCH) -timeout 1000h $(GUEST) $(if $(SEED),-env GOVERBS_SEED=$(SEED)) conformance.test -test.run '^TestWalk$$' -test.v
 
 # Whoever fails on the modelled ConnectX must be the one at fault: this is how we know. Each boot has a
-# kernel, a mode, and what: all on one host, its programs that transfer and connect, or two hosts.
+# kernel, a mode, and what: all on one host, its programs that transfer and connect, or two hosts. With
+# the programs goes what verbs perf can only do there: the newer kernels have dma-bufs, and the card takes them.
 CONTROL ?= $(KERNEL)
 CONTROLMODES ?= roce ib
 CONTROLS = $(foreach k,$(CONTROL),$(foreach m,$(CONTROLMODES),$k-$m-alone $k-$m-hosts))
 CONTROLWITH = $(PACKAGES),rdmacm-utils,perftest,infiniband-diags
 CONTROL-alone    = -with $(CONTROLWITH) control.test
-CONTROL-programs = -with $(CONTROLWITH) control.test -test.run '^Test(Pingpong|OnDemandPages|Perftest|ConnectionManager)$$'
+CONTROL-programs = -env GOVERBS_DEVICES=mlx5_0,mlx5_1 -with $(CONTROLWITH) control.test -test.run '^Test(Pingpong|OnDemandPages|Perftest|ConnectionManager)$$' \
+	--- perf.test -test.run '^TestDMABufTraffic$$' -test.v
 CONTROL-hosts    = -hosts 2 -cpus 1 -with $(PACKAGES),rdmacm-utils control.test -test.run '^TestHosts$$'
 boot-control-%: WORDS = $(subst -, ,$*)
 boot-control-%:
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(word 1,$(WORDS)) -device mlx5,mode=$(word 2,$(WORDS)) -env GOVERBS_KERNEL_TEST=1 $(CONTROL-$(word 3,$(WORDS)))
 control: $(VMRUN) hca ## rdma-core's programs on a modelled ConnectX, on the kernels CONTROL, with the CONTROLMODES
 	go test -c -trimpath -o $(BUILD)/amd64/control.test ./test/control
+	go test -c -trimpath -o $(BUILD)/amd64/perf.test ./tools/verbs/internal/perf
 	+$(AT_ONCE) $(CONTROLS:%=boot-control-%)
 
 MODEL = -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MODEL=1

@@ -63,7 +63,9 @@
 //     therefore do without. On the other hand the garbage collector waits for a call that it is not told of.
 //   - Who waits for an event in Go's netpoller is woken by another thread. [CompChannel.SetHold] has it
 //     sleep in the kernel with its processor instead, and be woken itself, and three times
-//     in the time that it is given by the clock that ends it: a short one takes processor time.
+//     in the time that it is given by the clock that ends it: a short one takes processor time. A
+//     channel of one CQ then saves a system call between message and answer: whose event it is is
+//     known without reading it, and it is read when the program waits again.
 //   - A goroutine that polls for long without a pause is interrupted by a signal after 10 ms: one that
 //     calls runtime.Gosched now and then is not.
 //   - SENDs, WRITEs and READs of a connected QP are written to the ring straight from the work request,

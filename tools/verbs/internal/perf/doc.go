@@ -15,9 +15,11 @@
 //     with both directions it does the same.
 //
 // A run keeps Go's scheduler out of its way: there is one processor of Go's for each run and no
-// garbage collection meanwhile, and a goroutine that is always busy yields every 4 ms, before
-// the scheduler makes it by a signal after 10. The scheduler's monitor, a thread that wakes a hundred
-// times a second, has the lowest priority meanwhile. In an emulated machine with two processors, of
+// garbage collection meanwhile, and a goroutine that is always busy yields every 2 ms, or after each
+// message that takes longer, while the message is under way: after 10 ms the scheduler makes it, by a
+// signal. The scheduler's monitor, a thread that wakes a hundred
+// times a second, has the lowest priority meanwhile, and with events the run's processor, not the
+// one that the peer leaves for the moment. In an emulated machine with two processors, of
 // which both are busy, that is worth several percent of bandwidth: perftest beside two processes that
 // do nothing but sleep 10 ms again and again lost 5 % of it with messages of 64 KiB, and 10 % with
 // 64 bytes (medians of 18 runs).

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -22,7 +25,10 @@ func TestMain(m *testing.M) {
 	if runtime.GOARCH == "arm64" { // Debian's kernels differ
 		lacking = "<6.13 TestDMABuf: dma-buf heaps"
 	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking}))
+	os.Exit(testenv.MainFor(m, map[string]string{
+		"rxe":  lacking + "\nall TestDMABufTraffic: REG_DMABUF_MR",
+		"mlx5": strings.ReplaceAll(lacking, "TestDMABuf:", "TestDMABufTraffic:"),
+	}))
 }
 
 // serverAddr is the address of the guest's first device.
@@ -221,6 +227,60 @@ func TestDMABuf(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "--dmabuf: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
+	}
+}
+
+// TestDMABufTraffic: messages go from one dma-buf to another, and the data with them.
+func TestDMABufTraffic(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "REG_DMABUF_MR", "mlx5")
+	const size, room = 8192, 1 << 18
+	make := func(t *testing.T) (name string, mem []byte) {
+		f, err := openDMABuf(heaps+"system", room)
+		if errors.Is(err, fs.ErrNotExist) {
+			testenv.Skip(t, noHeap{err})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		if mem, err = unix.Mmap(int(f.Fd()), 0, room, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Munmap(mem) })
+		return fmt.Sprint("/proc/self/fd/", f.Fd()), mem
+	}
+	make(t) // or the test is skipped, and not its parts
+	for _, c := range []struct {
+		op, metric string
+		from       int // who has the data: 0 the client, 1 the server
+	}{{Send, BW, 0}, {Send, Lat, 0}, {Send, Lat, 1}, {Write, BW, 0}, {Read, BW, 1}, {Read, Lat, 1}} {
+		t.Run(fmt.Sprintf("%s-%s from %d", c.op, c.metric, c.from), func(t *testing.T) {
+			var names [2]string
+			var mems [2][]byte
+			for i := range names {
+				names[i], mems[i] = make(t)
+			}
+			for i := range mems[c.from] {
+				mems[c.from][i] = byte(i*7 + i/251)
+			}
+			config := Default(c.op, c.metric)
+			config.Sizes, config.Iterations = []int{size}, 20
+			report, err := measure(t, &Client{Config: config, Local: Local{DMABuf: names[0]}, Port: serveHere(t, &Server{Local: Local{DMABuf: names[1]}})})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := report.Results[0].Iterations; n != 20 {
+				t.Errorf("%d messages were measured, want 20", n)
+			}
+			found := false // what comes first in the memory is sent, or in the second part is read
+			for at := 0; at+size <= room && !found; at += cacheLine {
+				found = bytes.Contains(mems[1-c.from], mems[c.from][at:at+size])
+			}
+			if !found {
+				t.Errorf("no message of %d bytes has come", size)
+			}
+		})
 	}
 }
 
