@@ -235,7 +235,7 @@ func TestDMABufTraffic(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "REG_DMABUF_MR", "mlx5")
 	const size, room = 8192, 1 << 18
-	make := func(t *testing.T) (name string, mem []byte) {
+	buffer := func(t *testing.T) (name string, mem []byte) {
 		f, err := openDMABuf(heaps+"system", room)
 		if errors.Is(err, fs.ErrNotExist) {
 			testenv.Skip(t, noHeap{err})
@@ -250,7 +250,7 @@ func TestDMABufTraffic(t *testing.T) {
 		t.Cleanup(func() { unix.Munmap(mem) })
 		return fmt.Sprint("/proc/self/fd/", f.Fd()), mem
 	}
-	make(t) // or the test is skipped, and not its parts
+	buffer(t) // or the test is skipped, and not its parts
 	for _, c := range []struct {
 		op, metric string
 		from       int // who has the data: 0 the client, 1 the server
@@ -259,7 +259,7 @@ func TestDMABufTraffic(t *testing.T) {
 			var names [2]string
 			var mems [2][]byte
 			for i := range names {
-				names[i], mems[i] = make(t)
+				names[i], mems[i] = buffer(t)
 			}
 			for i := range mems[c.from] {
 				mems[c.from][i] = byte(i*7 + i/251)
@@ -273,7 +273,7 @@ func TestDMABufTraffic(t *testing.T) {
 			if n := report.Results[0].Iterations; n != 20 {
 				t.Errorf("%d messages were measured, want 20", n)
 			}
-			found := false // what comes first in the memory is sent, or in the second part is read
+			found := false // wherever in the memory messages begin
 			for at := 0; at+size <= room && !found; at += cacheLine {
 				found = bytes.Contains(mems[1-c.from], mems[c.from][at:at+size])
 			}
