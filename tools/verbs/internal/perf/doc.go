@@ -15,7 +15,7 @@
 //     with both directions it does the same.
 //
 // A run keeps Go's scheduler out of its way: there is one processor of Go's for each run and no
-// garbage collection meanwhile, and a goroutine that is always busy yields every 2 ms, or after each
+// garbage collection meanwhile, and a goroutine that is always busy yields every 5 ms, or after each
 // message that takes longer, while the message is under way: after 10 ms the scheduler makes it, by a
 // signal. The scheduler's monitor, a thread that wakes a hundred
 // times a second, has the lowest priority meanwhile, and with events the run's processor, not the

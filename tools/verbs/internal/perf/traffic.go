@@ -46,7 +46,7 @@ type pace struct {
 
 // often is the time between two looks, and seldom the most steps: what they do may become slower.
 const (
-	often  = 2 * time.Millisecond
+	often  = 5 * time.Millisecond
 	seldom = 1 << 7
 )
 
