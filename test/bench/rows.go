@@ -27,8 +27,8 @@ const (
 // listLength is how many messages are posted at a time in a row about that.
 const listLength = 16
 
-// iterations returns the messages of a run, so that it takes a third of a second or more where the
-// device is software and the machine is emulated: shorter ones are mostly of a program's first steps.
+// iterations returns the messages of a run, so that it takes a tenth of a second to a second where the
+// device is software and the machine is emulated: a shorter one is mostly of a program's first steps.
 func (b *bench) iterations(metric string, size int) int {
 	if b.count != 0 {
 		return b.count
