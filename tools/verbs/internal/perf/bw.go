@@ -200,9 +200,7 @@ func (b *blast) takeSends() (int, error) {
 		}
 		f.completed = int(wcs[i].ID & sendMask)
 	}
-	if n > 0 {
-		b.count.Add(int64(n))
-	}
+	b.done += int64(n)
 	if !b.sending {
 		return n, nil
 	}
@@ -299,7 +297,7 @@ func (b *blast) takeReceives() (int, error) {
 	}
 	before := b.got
 	b.got += int64(n)
-	b.count.Add(int64(n))
+	b.done += int64(n)
 	b.last = time.Time{}
 	if b.Server && !b.begun {
 		b.begun = true

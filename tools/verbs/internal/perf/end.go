@@ -83,7 +83,6 @@ type End struct {
 	hold    []byte // bytes to compare with
 	undo    []func() error
 	empty   int // fruitless polls
-	turns   int // of a loop
 	pace    pace
 	armed   [2]*uverbs.CQ // the queues that the next wait for an event is for
 	timer   *time.Timer
@@ -93,7 +92,8 @@ type End struct {
 	waiting context.Context // ends with it, and when the peer has ended
 	wake    atomic.Pointer[context.CancelFunc]
 	peerHas atomic.Int64 // what the peer has sent at the end, plus 1; 0 as long as it sends
-	count   atomic.Int64
+	done    int64        // messages of the present size that were done
+	count   atomic.Int64 // what done was a moment ago, for others to see
 }
 
 // pollBatch is the number of completions that are polled at a time.
@@ -348,7 +348,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 				return err
 			}
 		}
-		f := flow{qp: qp, remote: peers[i], pace: &e.pace}
+		f := flow{qp: qp, remote: peers[i], end: e}
 		e.counted = e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
 		case e.Config.Type == UD:
@@ -484,5 +484,5 @@ func (e *End) Stop(sent int64) {
 	}
 }
 
-// Count returns how many messages of the present size were done; it is safe for concurrent use.
+// Count returns how many messages of the present size were done a moment ago; it is safe for concurrent use.
 func (e *End) Count() int64 { return e.count.Load() }

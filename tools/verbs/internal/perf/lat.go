@@ -3,7 +3,6 @@ package perf
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -77,7 +76,7 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 				m.stamp()
 			}
 		}
-		e.count.Store(int64(got))
+		e.done = int64(got)
 		if used != nil {
 			if err := e.recvAgain(used); err != nil {
 				return err
@@ -187,7 +186,7 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 		if m.running {
 			m.stamp()
 		}
-		e.count.Store(int64(seen))
+		e.done = int64(seen)
 		if err := e.sendDone(f); err != nil {
 			return err
 		}
@@ -199,60 +198,76 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 	}
 }
 
-// readLat does one READ or atomic after the other. What comes around with each message is as little as
-// can be, since nothing of the peer's hides it.
+// readLat does one READ or atomic after the other.
 func (e *End) readLat(size int, m *meter, r *Run) error {
 	f := &e.flows[0]
 	f.goal = e.Config.total()
+	f.wrs[0].Flags = uverbs.Signaled
 	total, warmup := f.goal, e.Config.Warmup
-	got := e.MR.Bytes()
-	if !e.dmabuf {
-		got = got[:size]
-	}
-	wrs, verify := f.wrs[:1], e.Config.Verify
-	wrs[0].Flags = uverbs.Signaled
-	for sent := 0; ; {
-		if sent == warmup && !m.running {
+	for {
+		if f.posted == warmup && !m.running {
+			m.times = append(m.times[:0], m.times[max(0, len(m.times)-1):]...) // when the last of the warm-up was posted
 			e.begin(m)
 		}
-		if sent == total && total > 0 || e.expired.Load() {
+		if f.posted == total && total > 0 || e.expired.Load() {
 			m.end(r)
-			r.Sent, r.AllSent = int64(sent-warmup), int64(sent)
+			r.Sent, r.AllSent = int64(f.posted-warmup), int64(f.posted)
 			return nil
 		}
-		until := math.MaxInt
-		if sent < warmup {
-			until = warmup
+		n := max(e.pace.left, 1) // and then look at the time
+		if f.posted < warmup {
+			n = min(n, warmup-f.posted)
 		} else if total > 0 {
-			until = total
+			n = min(n, total-f.posted)
 		}
-		for sent < until && !e.expired.Load() {
-			sent++
-			wrs[0].ID = uint64(sent)
-			if err := f.qp.PostSend(wrs...); err != nil {
-				return err
-			}
-			if sent >= warmup {
-				m.stamp()
-			}
-			e.count.Store(int64(sent))
-			if err := e.turn(); err != nil {
-				return err
-			}
-			if err := e.sendDone(f); err != nil {
-				return err
-			}
-			if verify {
-				if err := e.verifyFetched(got, size, sent-1); err != nil {
-					return err
-				}
-			}
+		if err := e.fetch(f, n, size, m); err != nil {
+			return err
 		}
+		e.done = int64(f.posted)
 	}
 }
 
+// fetch does n READs or atomics. What comes around with each is as little as can be, since nothing of
+// the peer's hides it.
+func (e *End) fetch(f *flow, n, size int, m *meter) error {
+	cq, wc := e.SendCQ, &e.wcs[0]
+	for range n {
+		f.posted++
+		f.wrs[0].ID = uint64(f.posted)
+		if err := f.qp.PostSend(f.wrs...); err != nil {
+			return err
+		}
+		m.stamp()
+		if err := e.turn(); err != nil {
+			return err
+		}
+		for {
+			n, err := cq.Poll(e.wcs[:1])
+			if n == 1 {
+				break
+			}
+			if err == nil {
+				err = e.idle(cq, nil)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if wc.Status != uverbs.WCSuccess {
+			return f.qp.Err(wc)
+		}
+		if e.Config.Verify {
+			if err := e.verifyFetched(size, f.posted-1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // verifyFetched looks at what a READ or an atomic has fetched, after n others.
-func (e *End) verifyFetched(got []byte, size, n int) error {
+func (e *End) verifyFetched(size, n int) error {
+	got := e.MR.Bytes()[:size]
 	if e.Config.Op == Atomic {
 		if was := binary.NativeEndian.Uint64(got); was != uint64(n) {
 			return fmt.Errorf("wrong data: the counter was %d after %d additions of 1", was, n)

@@ -104,6 +104,7 @@ func pattern(b []byte, qp int) {
 func (e *End) Prepare(size int) error {
 	e.peerHas.Store(0)
 	e.expired = new(atomic.Bool)
+	e.done = 0
 	e.count.Store(0)
 	if cap(e.hold) < size && e.Config.Verify {
 		e.hold = make([]byte, e.Config.maxSize())

@@ -3,6 +3,7 @@ package perf
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,6 +55,9 @@ func TestHushMonitor(t *testing.T) {
 	done := occupy()
 	if got := idle(); !slices.Contains(got, monitor) {
 		t.Errorf("threads %d are scheduled as what is idle, want %d", got, monitor)
+	}
+	if !signal.Ignored(unix.SIGURG) {
+		t.Error("the monitor's signal is not ignored")
 	}
 	done()
 	if got := idle(); len(got) != 0 && mayGoBack() {

@@ -29,7 +29,7 @@ type flow struct {
 	recvs []uverbs.SGE // of the receives, nil until they are posted
 	credit
 
-	pace *pace
+	end *End
 }
 
 // pace has a goroutine that is always busy let others run before Go's scheduler makes it, which
@@ -49,13 +49,6 @@ const (
 	often  = 5 * time.Millisecond
 	seldom = 1 << 7
 )
-
-// step lets others run now and then.
-func (p *pace) step() {
-	if p.left--; p.left <= 0 {
-		p.look()
-	}
-}
 
 // look lets others run, and sets after how many steps that is to be done again.
 func (p *pace) look() {
@@ -154,9 +147,10 @@ func (f *flow) post(qp, n, moderate int, last bool) error {
 	if f.next += n; f.next == len(f.wrs) {
 		f.next = 0
 	}
-	err := f.qp.PostSend(wrs...)
-	f.pace.step()
-	return err
+	if err := f.qp.PostSend(wrs...); err != nil {
+		return err
+	}
+	return f.end.turn()
 }
 
 // postOne is post for a single message on the only queue pair of a latency test, which has one work request.
@@ -336,14 +330,19 @@ func (e *End) idle(a, b *uverbs.CQ) error {
 	return nil
 }
 
-// turn looks at the context now and then, and lets others run. A loop that always finds something
-// needs it.
+// turn is a step of a loop that may always find something, which looks around now and then.
 func (e *End) turn() error {
-	e.pace.step()
-	if e.turns++; e.turns%seldom == 0 {
-		return e.cancelled()
+	if e.pace.left--; e.pace.left > 0 {
+		return nil
 	}
-	return nil
+	return e.look()
+}
+
+// look lets others run, tells how many messages were done, and looks whether all is over.
+func (e *End) look() error {
+	e.pace.look()
+	e.count.Store(e.done)
+	return e.cancelled()
 }
 
 // cancelled returns why the context has ended, if it has.
@@ -359,6 +358,7 @@ func (e *End) breathe() error {
 	if err := e.cancelled(); err != nil {
 		return err
 	}
+	e.count.Store(e.done)
 	runtime.Gosched() // costs less than being preempted, by a signal, for running too long
 	return nil
 }
@@ -381,6 +381,7 @@ func (e *End) sleep(a, b *uverbs.CQ) error {
 		return a.Notify()
 	}
 	e.armed = [2]*uverbs.CQ{}
+	e.count.Store(e.done)
 	ch := e.Channel
 	if a == e.SendCQ {
 		ch = e.SendChannel
