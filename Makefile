@@ -61,8 +61,8 @@ test: SKIP-cm = ^Test(ManyConns|UserChanges|DialNames|DialCancelled|NoDevice|Lis
 test: SKIP-interop = ^Test(Paths|PeerKilled|Rping\z|Perf(Options|ServerKilled|HugePages|Progress|Clients|CPU)|Perftest|RpingPersistent|Doctor(Namespace|MTU|ClosedNode|NoAddress|Memlock))
 test: SKIP-control = ^Test(Fatal|Reload)$$
 test: CONTROLS = $(KERNEL)-ib-alone latest-ib-hosts $(patsubst %,%-roce-programs,$(filter-out $(KERNEL),6.1 6.12 latest))
-test: check unit race abi benchonce sidebyside size vmtest kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
-	+$(AT_ONCE) perf hosts control siw flat traffic racevm
+test: check unit race abi benchonce sidebyside size kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
+	+$(AT_ONCE) vmtest perf hosts control siw flat traffic racevm
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
