@@ -253,8 +253,12 @@ const exclusiveHint = "a device is seen in its own network namespace only (the s
 
 const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS)"
 
-// Open opens a device by name (ibv_open_device). The error is a [DeviceError].
+// Open opens a device by name (ibv_open_device). The error is a [DeviceError], or an [ArgError] if the name is
+// empty.
 func Open(name string) (*Device, error) {
+	if name == "" {
+		return nil, argErr("Open", "name", `""`, "the name of a device; OpenFirst takes any")
+	}
 	dev, char, err := netlinkrdma.UverbsByName(name)
 	switch {
 	case dev.Name != "": // it is there, whether it can be used or not

@@ -123,6 +123,10 @@ func TestOpenUnknown(t *testing.T) {
 	if !errors.As(err, &d) || d.Name != "no such device" || d.Unwrap() == nil || !strings.HasPrefix(err.Error(), "uverbs: open no such device: ") {
 		t.Errorf("error is %v", err)
 	}
+	var a *ArgError
+	if _, err := Open(""); !errors.As(err, &a) || a.Field != "name" {
+		t.Errorf("without a name the error is %v", err)
+	}
 	err = &DeviceError{Err: fmt.Errorf("there is none: %w", ErrNoDevice)}
 	if !errors.Is(err, ErrNoDevice) || err.Error() != "uverbs: open first device: there is none: no usable RDMA device" {
 		t.Errorf("error is %v", err)
