@@ -32,8 +32,8 @@ type flow struct {
 	end *End
 }
 
-// pace has a goroutine that is always busy let others run before Go's scheduler makes it, which
-// it does after 10 ms, by a signal: that costs as much as a message or two.
+// pace has a goroutine that is always busy let others run before Go's scheduler asks for it, which it
+// does after 10 ms, and by a signal that is ignored: see occupy.
 type pace struct {
 	left   int // steps until the next look at the clock, which costs something as well
 	stride int // steps between the last two
@@ -359,7 +359,7 @@ func (e *End) breathe() error {
 		return err
 	}
 	e.count.Store(e.done)
-	runtime.Gosched() // costs less than being preempted, by a signal, for running too long
+	runtime.Gosched()
 	return nil
 }
 
