@@ -95,7 +95,7 @@ func waitErr(ctx context.Context, o *object, what string, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		err = ctx.Err()
-	case errors.Is(err, os.ErrClosed):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed): // the deadline is that of Shutdown
 		return o.errClosed()
 	case errors.Is(err, syscall.EIO), notPollable(err): // which is how the kernel says so
 		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
@@ -194,6 +194,17 @@ func (c *CompChannel) Close() error {
 		return nil
 	}, nil)
 	return errors.Join(err, closeErr)
+}
+
+// Shutdown ends a Wait that is under way and has every later one fail, with [os.ErrClosed], although CQs
+// use the channel still. It is for the end of a program's own queues, when a device sends no more events.
+// Unlike the other methods it may be called at any time. The channel is still to be closed.
+func (c *CompChannel) Shutdown() error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	c.watch.stop(c.f)
+	return c.f.SetReadDeadline(longAgo)
 }
 
 // watch ends reads of a file when a context ends. The registration with the context

@@ -382,6 +382,30 @@ func TestWaitClose(t *testing.T) {
 	}
 }
 
+// TestWaitShutdown: Shutdown ends a Wait that is under way and every later one, and no context that ends
+// before or after undoes it.
+func TestWaitShutdown(t *testing.T) {
+	eachHold(t, func(t *testing.T, c *testChannel) {
+		done := make(chan error)
+		time.AfterFunc(5*channelHold, func() { done <- c.Shutdown() })
+		c.expectErr(t, t.Context(), os.ErrClosed)
+		if err := <-done; err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		c.expectErr(t, ctx, os.ErrClosed)
+		cancel()
+		c.expectErr(t, ctx, context.Canceled)
+		c.expectErr(t, context.Background(), os.ErrClosed)
+		if err := errors.Join(c.Shutdown(), c.Close()); err != nil {
+			t.Errorf("Shutdown again, and Close: %v", err)
+		}
+		if err := c.Shutdown(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("Shutdown after Close: %v", err)
+		}
+	})
+}
+
 // TestWaitShort: what is not a whole event is none.
 func TestWaitShort(t *testing.T) {
 	eachHold(t, func(t *testing.T, c *testChannel) {
