@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -23,9 +24,14 @@ func (siwDriver) kind() driverKind      { return kindSiw }
 func (siwDriver) name() string          { return "siw" }
 func (siwDriver) abi() (uint64, uint64) { return siw.MinABI, siw.MaxABI }
 func (siwDriver) pdUdata() udata        { return udata{} }
+
+// mrUdata has random low bits for the key, so that no peer guesses a key by counting.
 func (siwDriver) mrUdata() udata {
-	return udata{in: make([]byte, siw.MRReqSize), out: make([]byte, siw.MRRespSize)}
+	var key [1]byte
+	rand.Read(key[:]) // it never fails
+	return udata{in: siw.MRReq(key[0]), out: make([]byte, siw.MRRespSize)}
 }
+
 func (siwDriver) ahUdata() udata          { return udata{} }
 func (siwDriver) openAH(*AH, udata) error { return siwLacks("AH") }
 func (siwDriver) knowsInline() bool       { return true }

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -545,4 +546,19 @@ func FuzzSiwPoll(f *testing.F) {
 		}
 		t.Error("there is no end")
 	})
+}
+
+// TestSiwKeys: the bits of a key that are the program's are not always the same, and stay in their byte.
+func TestSiwKeys(t *testing.T) {
+	seen := map[byte]bool{}
+	for range 200 {
+		in := siwDriver{}.mrUdata().in
+		if !bytes.Equal(in[1:], make([]byte, 7)) {
+			t.Fatalf("the request is % x", in)
+		}
+		seen[in[0]] = true
+	}
+	if len(seen) < 20 {
+		t.Errorf("200 requests have %d keys", len(seen))
+	}
 }

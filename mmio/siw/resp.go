@@ -25,9 +25,16 @@ const (
 	CQRespSize      = int(unsafe.Sizeof(abi.SiwUrespCreateCQ{}))
 	QPRespSize      = int(unsafe.Sizeof(abi.SiwUrespCreateQP{}))
 	SRQRespSize     = int(unsafe.Sizeof(abi.SiwUrespCreateSRQ{}))
-	MRReqSize       = int(unsafe.Sizeof(abi.SiwUreqRegMR{})) // all zero: the last 8 bits of the key, which a program may choose
 	MRRespSize      = int(unsafe.Sizeof(abi.SiwUrespRegMR{}))
 )
+
+// MRReq returns the driver's part of a request to register memory: the low 8 bits of the key, which are
+// the program's to choose. The kernel chooses the others.
+func MRReq(key uint8) []byte {
+	b := make([]byte, unsafe.Sizeof(abi.SiwUreqRegMR{}))
+	b[unsafe.Offsetof(abi.SiwUreqRegMR{}.StagKey)] = key
+	return b
+}
 
 // DecodeCQResp decodes what siw answers to the creation of a completion queue. It fails if b is
 // shorter than CQRespSize.
