@@ -21,9 +21,14 @@ import (
 type Conn struct {
 	hub     *hub
 	id      *ID
-	dev     *device
+	dev     *device    // nil until attach
+	domain  *domain    // nil until attach
+	pd      *uverbs.PD // of domain
+	from    *Listener  // that counts the connection, nil if it was dialled
 	o       Options
 	addrs   Addrs
+	index   uint32 // of the device that the ID is on
+	version uint8  // of the protocol
 	private []byte // the peer's
 	maxSend int    // the largest message that the peer takes
 
@@ -47,6 +52,7 @@ type Conn struct {
 	users   int           // goroutines that are in a method
 	closing bool          // Close was called
 	freed   bool          // what the kernel has is gone, or about to
+	woken   bool          // the completion channel was shut down, as the device has flushed nothing
 	gone    bool          // so is the memory, with what has arrived in it
 	err     error         // why nothing can be sent, and nothing more will come
 
@@ -58,21 +64,21 @@ type Conn struct {
 	loan     loan      // once all else is gone, of that message to who may be reading it
 	consumed int       // messages taken that the peer was not told of
 	eof      bool      // the peer has ended
-	mute     bool      // nothing may be sent before something has arrived: iWARP, and the peer has connected
 	deaf     bool      // and takes no messages any more
+	mute     bool      // nothing may be sent before something has arrived: iWARP, and the peer has connected
 
 	// Sending.
-	ledger             []entry // a ring of what is in the send queue
-	posted, retired    uint64  // numbers of the next entry to post and to retire
-	msgPosted, msgDone uint64  // messages
-	ctlPosted, ctlDone uint64  // control messages
-	opsPosted, opsDone uint64  // RDMA operations
-	signaled           uint64  // number of the last message with a completion
-	asked              uint64  // number after that of the last entry with a completion
-	moving             int     // bytes of RDMA operations that are on their way
-	credits, peerDepth int     // messages that the peer has room for, now and at most
-	peer               outlet  // and of what size
-	ended              bool    // this side has ended
+	ledger             []entry    // a ring of what is in the send queue
+	posted, retired    uint64     // numbers of the next entry to post and to retire
+	msgPosted, msgDone uint64     // messages
+	ctlPosted, ctlDone uint64     // control messages
+	opsPosted, opsDone uint64     // RDMA operations
+	signaled           uint64     // number of the last message with a completion
+	asked              uint64     // number after that of the last entry with a completion
+	moving             int        // bytes of RDMA operations that are on their way
+	credits, peerDepth int        // messages that the peer has room for, now and at most
+	peer               peerWindow // and of what size
+	ended              bool       // this side has ended
 	sge, askSGE        [1]uverbs.SGE
 	free               *op // operations to use again
 }
@@ -116,28 +122,50 @@ const (
 	recvBit = 1 << 63 // of a work request's ID
 )
 
-// newConn begins a connection on the device that its ID is on. The ID and the use of the hub are the
-// connection's if newConn succeeds.
-func newConn(h *hub, id *ID, o Options) (*Conn, error) {
+// newConn begins a connection, which has nothing of a device yet. The ID and the use of the hub are the
+// connection's if newConn succeeds, and so is its place among those of the listener, if there is one.
+func newConn(h *hub, id *ID, o Options, from *Listener) (*Conn, error) {
 	addrs, index, err := id.addrs()
 	if err != nil {
 		return nil, err
 	}
-	dev, err := useDevice(index)
-	if err != nil {
-		return nil, err
+	return &Conn{hub: h, id: id, o: o, from: from, addrs: addrs, index: index, held: -1, reading: make(chan struct{}, 1)}, nil
+}
+
+// attach opens the device that the connection's ID is on, and gives the connection its PD.
+func (c *Conn) attach() (err error) {
+	if c.dev == nil {
+		if c.dev, err = useDevice(c.index); err != nil {
+			return err
+		}
+		c.addrs.Device = c.dev.dev.Name()
+		c.id.device.Store(&c.addrs.Device)
 	}
-	addrs.Device = dev.dev.Name()
-	c := &Conn{hub: h, id: id, o: o, dev: dev, addrs: addrs, held: -1, reading: make(chan struct{}, 1)}
-	id.device.Store(&c.addrs.Device)
-	return c, nil
+	if c.domain != nil {
+		return nil
+	}
+	m := c.dev.shared
+	switch {
+	case c.o.Isolation == ConnPD:
+		m = &domain{dev: c.dev}
+	case c.o.Isolation == ListenerPD && c.from != nil:
+		m = c.from.domain(c.dev)
+	}
+	if c.pd, err = m.use(); err != nil {
+		return err
+	}
+	c.domain = m
+	return nil
 }
 
 // make makes memory and queues, and posts the receives. What there is when it fails is the
 // caller's to release, by destroy.
 func (c *Conn) make() (err error) {
 	id, o := c.id, c.o
-	if c.ask, err = c.dev.askable(); err != nil {
+	if err := c.attach(); err != nil {
+		return err
+	}
+	if c.ask, err = c.domain.askable(); err != nil {
 		return err
 	}
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
@@ -147,16 +175,16 @@ func (c *Conn) make() (err error) {
 	}
 	c.inbox = make([]arrival, recvs)
 	c.ledger = make([]entry, sends)
-	if err = c.open(recvs); err != nil {
+	if err = c.makeWindow(recvs); err != nil {
 		return err
 	}
-	if c.ctl, err = c.dev.first.alloc(ctlSlots, headerSize); err != nil {
+	if c.ctl, err = c.domain.first.alloc(ctlSlots, headerSize); err != nil {
 		return err
 	}
 	if c.completions, err = c.dev.cqs.get(c.entries()); err != nil {
 		return err
 	}
-	c.qp, err = id.createQP(c.dev.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: c.recvs()})
+	c.qp, err = id.createQP(c.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: c.recvs()})
 	if err != nil {
 		return err
 	}
@@ -168,7 +196,11 @@ func (c *Conn) make() (err error) {
 func (c *Conn) releaseAll(closed error) error {
 	errs := []error{closed}
 	if c.cq != nil && closed == nil {
-		errs = append(errs, c.dev.cqs.put(c.completions, c.entries()))
+		if c.woken {
+			errs = append(errs, c.completions.close())
+		} else {
+			errs = append(errs, c.dev.cqs.put(c.completions, c.entries()))
+		}
 	}
 	c.mu.Lock()
 	if closed == nil { // else the device may use the memory still
@@ -182,13 +214,21 @@ func (c *Conn) releaseAll(closed error) error {
 		c.ctl.release()
 	}
 	c.mu.Unlock()
-	c.dev.release()
+	if c.domain != nil {
+		c.domain.release()
+	}
+	if c.dev != nil {
+		c.dev.release()
+	}
+	if c.from != nil {
+		c.from.left()
+	}
 	return errors.Join(errs...)
 }
 
 // param are the parameters of the connection, which say what this side receives.
 func (c *Conn) param(kind uint8, data []byte) ConnParam {
-	h := hello{kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
+	h := hello{version: c.version, kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
 	if c.win.lazy {
 		h.first = firstDepth
 	}
@@ -217,7 +257,7 @@ func (c *Conn) start(peer hello, private []byte) {
 	}
 	c.credits, c.peerDepth = peer.depth, peer.depth
 	if peer.first > 0 {
-		c.credits, c.peer.narrow = peer.first, true
+		c.credits, c.peer.narrow, c.peer.first = peer.first, true, uint32(peer.first)
 	}
 	c.maxSend = min(c.o.MessageSize, peer.size)
 	c.private = peer.data
@@ -247,10 +287,12 @@ func (c *Conn) greet(ctx context.Context) error {
 		switch {
 		case err == nil:
 			return c.err
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, c.freed:
 			return err
 		}
-		c.probe().left = true
+		if canProbe(c, nil) { // else as many as there is room for are on their way
+			c.probe().left = true
+		}
 	}
 }
 
@@ -267,9 +309,10 @@ func (c *Conn) PrivateData() []byte { return c.private }
 // MessageSize of both sides.
 func (c *Conn) MaxMessage() int { return c.maxSend }
 
-// PD returns the PD that memory for RDMA is to be registered with. Connections on one device
-// share it, so that the memory serves all of them; unregister it before the last one is closed.
-func (c *Conn) PD() *uverbs.PD { return c.dev.pd }
+// PD returns the PD to register memory for RDMA with. Unless [Options.Isolation] says otherwise, all
+// connections on one device share it, so that the memory serves all of them: a peer of any of them
+// that knows a key can use the memory. Unregister it before the last of them is closed.
+func (c *Conn) PD() *uverbs.PD { return c.pd }
 
 // QP returns the connection's QP, to look at.
 func (c *Conn) QP() *uverbs.QP { return c.qp }
@@ -375,7 +418,7 @@ func (c *Conn) stopped(what string) error {
 }
 
 // CloseWrite tells the peer that no more messages come; its Recv returns io.EOF after the last
-// one. This side can still receive.
+// one. This side can still receive. A second call does nothing.
 func (c *Conn) CloseWrite(ctx context.Context) error {
 	const what = "close for writing"
 	c.mu.Lock()
@@ -387,12 +430,12 @@ func (c *Conn) CloseWrite(ctx context.Context) error {
 	return c.finish(ctx, what, false)
 }
 
-// finish sends the end, after all messages. The caller holds c.mu.
+// finish sends the end, after all messages, unless that is sent already. The caller holds c.mu.
 func (c *Conn) finish(ctx context.Context, what string, deaf bool) error {
 	if err := c.await(ctx, hasControl, nil); err != nil {
 		return c.waitErr(what, err)
 	}
-	if c.err != nil {
+	if c.err != nil || c.ended && !deaf {
 		return c.err
 	}
 	c.ended = true
@@ -430,7 +473,9 @@ func (c *Conn) linger() error {
 	unsent := c.err == nil
 	err := c.finish(ctx, "close", true)
 	if err == nil && onIWARP(c.dev.dev) { // what was sent is complete before the peer has it
-		c.probe().left = true
+		if err = c.await(ctx, canProbe, nil); err == nil && c.err == nil {
+			c.probe().left = true
+		}
 	}
 	if err == nil {
 		if err = c.await(ctx, allSent, nil); err != nil {
@@ -451,7 +496,12 @@ func (c *Conn) linger() error {
 	return err
 }
 
-// destroy gives back all that the connection has, once nobody uses it.
+// flushGrace is how long a device has to flush the queues of a connection that is being closed, before
+// the goroutines that wait for that are woken without it.
+var flushGrace = time.Second
+
+// destroy gives back all that the connection has, once no goroutine is in a method. A device that
+// flushes nothing delays it by flushGrace.
 func (c *Conn) destroy() error {
 	c.mu.Lock()
 	if c.freed {
@@ -460,6 +510,12 @@ func (c *Conn) destroy() error {
 	}
 	c.stop()
 	c.freed = true
+	c.watch.stop()
+	c.notify()
+	if c.users > 0 {
+		dead := time.AfterFunc(flushGrace, c.wake)
+		defer dead.Stop()
+	}
 	for c.users > 0 {
 		changed := c.change()
 		c.mu.Unlock()
@@ -471,6 +527,16 @@ func (c *Conn) destroy() error {
 	c.hub.unwatch(c.id)
 	defer c.hub.releaseSoon()
 	return c.releaseAll(c.hub.close(c.id))
+}
+
+// wake ends the wait of the goroutine that is parked for the next completion, which no device sends.
+func (c *Conn) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gone && c.ch != nil {
+		c.woken = true
+		c.ch.Shutdown()
+	}
 }
 
 // change returns a channel that is closed at the next change. The caller holds c.mu.

@@ -331,9 +331,9 @@ func TestConnStrangers(t *testing.T) {
 		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6}, ECE{})
 		return id, e, err
 	}
-	good := hello{helloRequest, 4, 100, nil, 0}.encode()
+	good := hello{kind: helloRequest, depth: 4, size: 100}.encode()
 	for name, b := range map[string][]byte{
-		"nothing": nil, "text": []byte("GET / HTTP/1.0\r\n\r\n"), "version 3": {'g', 'v', 3, 1, 0, 4, 0, 0, 0, 0, 0, 100},
+		"nothing": nil, "text": []byte("GET / HTTP/1.0\r\n\r\n"), "version 1": {'g', 'v', 1, 1, 0, 4, 0, 0, 0, 0, 0, 100},
 		"an answer": {'g', 'v', 2, 2, 0, 4, 0, 0, 0, 0, 0, 100}, "no room": {'g', 'v', 2, 1, 0, 0, 0, 0, 0, 0, 0, 100},
 		"no size": {'g', 'v', 2, 1, 0, 4, 0, 0, 0, 0, 0, 0}, "a huge size": {'g', 'v', 2, 1, 0, 4, 0, 0, 0xff, 0, 0, 0},
 		"more at first than there is": {'g', 'v', 2, 1, 0, 4, 5, 0, 0, 0, 0, 100},
@@ -375,7 +375,7 @@ func TestCloseAnswers(t *testing.T) {
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 1, MaxSendWR: 1, MaxRecvSGE: 1, MaxSendSGE: 1}))(t)
 	must(t, qp.PostRecv(7, mr.SGE(2048, 2048)))
-	value(id.ConnectWait(ctx, ConnParam{PrivateData: hello{helloRequest, 4, 100, nil, 0}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
+	value(id.ConnectWait(ctx, ConnParam{PrivateData: hello{kind: helloRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
 	server := value(l.Accept(ctx))(t)
 	header{kind: msgEnd, deaf: true}.put(buf.Bytes())
 	must(t, qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, headerSize)}}))
@@ -396,7 +396,7 @@ func TestCloseAnswers(t *testing.T) {
 
 // FuzzHello: no private data makes a listener panic, and what is taken is what was sent.
 func FuzzHello(f *testing.F) {
-	f.Add(hello{helloRequest, 4, 100, []byte("data"), 0}.encode(), uint8(helloRequest))
+	f.Add(hello{kind: helloRequest, depth: 4, size: 100, data: []byte("data")}.encode(), uint8(helloRequest))
 	f.Add(hello{kind: helloRefusal, data: []byte("no")}.encode(), uint8(helloRefusal))
 	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
 		h, err := parseHello(b, kind)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -71,24 +73,72 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 		}
 		p.held = -1
 	}
-	wcs, err := p.recv.next(ctx, &p.o, 1)
-	if err == nil {
-		err = p.qp.Err(&wcs[0])
+	for {
+		wcs, err := p.recv.next(ctx, &p.o, 1)
+		if err == nil {
+			err = p.qp.Err(&wcs[0])
+		}
+		if err != nil {
+			return nil, Peer{}, p.fail(what, err)
+		}
+		wc := &wcs[0]
+		if wc.ID > uint64(p.o.Depth) || int64(wc.ByteLen) > int64(p.mem.size) {
+			return nil, Peer{}, p.fail(what, fmt.Errorf("the device has completed receive %d of %d with %d bytes: %w", wc.ID, p.o.Depth+1, wc.ByteLen, syscall.EIO))
+		}
+		slot := int(wc.ID)
+		b := p.mem.bytes(slot)[:wc.ByteLen]
+		attr, err := p.sender(wc, b)
+		if err == nil {
+			p.held = slot
+			return b[uverbs.GRHSize:], Peer{attr, wc.SrcQP, p.qkey}, nil
+		}
+		if errors.Is(err, syscall.EINVAL) { // it cannot be answered, and any host can send such a datagram
+			err = p.post(slot)
+		}
+		if err != nil {
+			return nil, Peer{}, p.fail(what, err)
+		}
 	}
-	if err != nil {
-		return nil, Peer{}, p.fail(what, err)
-	}
-	wc := &wcs[0]
-	p.held = int(wc.ID)
-	b := p.mem.bytes(p.held)[:wc.ByteLen]
+}
+
+// sender returns the way back to the sender of a datagram. The error matches EINVAL if its headers do not
+// say. It takes several commands to find out, so the answer for the last sender is kept for a second.
+func (p *PacketConn) sender(wc *uverbs.WC, b []byte) (uverbs.AHAttr, error) {
+	const valid = time.Second // the GID table may change
 	if len(b) < uverbs.GRHSize {
-		return nil, Peer{}, p.fail(what, fmt.Errorf("a datagram of %d bytes, shorter than its header", len(b)))
+		return uverbs.AHAttr{}, syscall.EINVAL
+	}
+	key := senderKey{slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits, global: wc.Flags&uverbs.WCWithGRH != 0}
+	if key.global {
+		var err error
+		if key.grh, err = uverbs.ParseGRH(b); err != nil {
+			return uverbs.AHAttr{}, err
+		}
+	}
+	if p.last.key == key && time.Since(p.last.asked) < valid {
+		return p.last.attr, nil
 	}
 	attr, err := p.dev.dev.AHAttrFor(p.addrs.Port, wc, b)
-	if err != nil {
-		return nil, Peer{}, p.fail(what, err)
+	if err == nil {
+		p.last = sender{key, attr, time.Now()}
 	}
-	return b[uverbs.GRHSize:], Peer{attr, wc.SrcQP, p.qkey}, nil
+	return attr, err
+}
+
+// senderKey is everything in a datagram that the way back to its sender depends on.
+type senderKey struct {
+	grh      uverbs.ReceivedGRH
+	slid     uint16
+	sl       uint8
+	pathBits uint8
+	global   bool
+}
+
+// sender is the way back to a sender.
+type sender struct {
+	key   senderKey
+	attr  uverbs.AHAttr
+	asked time.Time // when the device was asked
 }
 
 // Send sends a datagram to a peer, a group, or whom DialPacket has found. It returns when the
@@ -268,8 +318,8 @@ func (p *PacketConn) destroy() error {
 		return p.releaseAll(p.hub.close(p.id))
 	}
 	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes who waits
-	p.recv.turn <- struct{}{}
-	p.send.turn <- struct{}{}
+	p.recv.drain()
+	p.send.drain()
 	var errs []error
 	p.mu.Lock()
 	groups := make(map[netip.Addr]*membership, len(p.joined))

@@ -137,8 +137,11 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	if err := id.Resolve(ctx, o.LocalAddr, to); err != nil {
 		return nil, err
 	}
-	if c, err = newConn(h, id, o); err != nil {
+	if c, err = newConn(h, id, o, nil); err != nil {
 		return nil, err
+	}
+	if err := c.attach(); err != nil {
+		return c, err
 	}
 	data, err := c.prepare()
 	if err != nil {
@@ -155,6 +158,7 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	if err != nil {
 		return c, err
 	}
+	c.version = peer.version
 	c.start(peer, answer.Param.PrivateData)
 	if err := c.greet(ctx); err != nil {
 		return c, err

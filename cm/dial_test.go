@@ -134,7 +134,7 @@ func TestDialStrangers(t *testing.T) {
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
 	pd := value(dev.AllocPD())(t)
 	cq := value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
-	answer := hello{helloAnswer, 4, 100, []byte("data"), 0}.encode()
+	answer := hello{kind: helloAnswer, depth: 4, size: 100, data: []byte("data")}.encode()
 	change := func(i int, b byte) []byte {
 		changed := bytes.Clone(answer)
 		changed[i] = b
@@ -229,7 +229,7 @@ func TestAdvertised(t *testing.T) {
 		if string(r.PrivateData) == "" {
 			return nil, errors.New("no memory")
 		}
-		its, data = register(r.PD)
+		its, data = register(value(r.PD())(t))
 		return data, nil
 	}}))(t)
 	prepare := func(pd *uverbs.PD) (data []byte, err error) {

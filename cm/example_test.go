@@ -79,7 +79,7 @@ func ExampleRemote() {
 		mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
 		return cm.RemoteOf(mr).MarshalBinary()
 	}
-	l := must(cm.Listen(ctx, ":7471", cm.Options{Check: func(r *cm.Request) ([]byte, error) { return share(r.PD) }}))
+	l := must(cm.Listen(ctx, ":7471", cm.Options{Check: func(r *cm.Request) ([]byte, error) { return share(must(r.PD())) }}))
 	defer l.Close()
 
 	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{Prepare: share}))

@@ -27,6 +27,8 @@ type ID struct {
 	own     atomic.Bool            // events are for Wait alone, not for Next
 	queues  queues
 
+	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
+
 	ackTimeout uverbs.AckTimeout // of a QP that the ID drives, instead of the kernel's; 0 is that
 
 	closing sync.Mutex
@@ -176,6 +178,7 @@ func (id *ID) Listen(backlog int) error {
 	if backlog < 0 {
 		return argErr("Listen", "backlog", backlog, "from 0")
 	}
+	id.backlog.Store(int64(backlog))
 	return do(id, opListen, nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
 }
 

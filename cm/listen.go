@@ -23,13 +23,16 @@ type Listener struct {
 	ctx    context.Context // ends with the listener, its cause says why
 	cancel context.CancelCauseFunc
 	ready  chan *Conn
-	work   chan *Event    // requests for a goroutine that has answered others
+	work   chan *request  // for a goroutine that has answered others
 	wg     sync.WaitGroup // of requests that are being answered
 
 	mu      sync.Mutex
-	waiting int              // guarded by mu: requests and connections that Accept has not returned
-	closed  bool             // guarded by mu
-	answers map[*answer]bool // guarded by mu: those whose peers are not ready yet
+	waiting int                 // guarded by mu: requests and connections that Accept has not returned
+	conns   int                 // guarded by mu: those, and connections that are not closed
+	closed  bool                // guarded by mu
+	answers map[*answer]bool    // guarded by mu: those whose peers are not ready yet
+	asked   uint64              // guarded by mu: the number of the last answer
+	domains map[*device]*domain // guarded by mu: with ListenerPD
 }
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, that is all
@@ -65,7 +68,7 @@ func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *Event), answers: map[*answer]bool{}}
+	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *request), answers: map[*answer]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
 	if err = id.Bind(addr); err == nil {
@@ -93,55 +96,141 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 func (l *Listener) event(e *Event) {
 	switch e.Type {
 	case ConnectRequest:
-		l.request(e)
+		l.take(e)
 	case DeviceRemoval:
 		l.cancel(errRemoved(l.id.on()))
 	}
 }
 
-// request takes a request.
-func (l *Listener) request(e *Event) {
-	l.mu.Lock()
-	full, closed := l.waiting >= l.o.Backlog, l.closed
-	if !full && !closed {
-		l.waiting++
-		l.wg.Add(1)
-	}
-	l.mu.Unlock()
+// request is a request that the listener has a place for.
+type request struct {
+	event  *Event
+	evicts *answer // whose place it takes; nil if there was one
+}
+
+// Texts of refusals: fixed, because any host can ask for them.
+const (
+	refusedFull     = "too many connections are waiting to be accepted"
+	refusedMany     = "too many connections"
+	refusedProtocol = "the request is not one of a protocol version that is spoken here"
+	refusedFailed   = "the connection cannot be made"
+)
+
+// errEvicted is why a connection was given up whose peer did not complete it in time.
+var errEvicted = errors.New("its peer has not completed the connection, and others ask for the place")
+
+// take takes a request, if there is a place for it.
+func (l *Listener) take(e *Event) {
+	r, why := l.place(e)
 	switch {
-	case closed:
+	case r == nil && why == "":
 		e.ID.Close()
-	case full:
-		refuse(e.ID, "too many connections are waiting to be accepted")
+	case r == nil:
+		l.refuse(e.ID, why, errors.New(why))
 		e.ID.Close()
 	default:
 		select {
-		case l.work <- e:
+		case l.work <- r:
 		default:
-			go l.answerAll(e)
+			go l.answerAll(r)
 		}
 	}
 }
 
-// refuse rejects a request with words.
-func refuse(id *ID, why string) {
-	why = why[:min(len(why), maxRefusal)]
-	id.Reject(hello{kind: helloRefusal, data: []byte(why)}.encode(), ReasonConsumer)
+// place finds a place for a request: a free one, or that of the oldest connection whose peer has not
+// completed it. It returns nil and the text of a refusal if there is none, and no text if the listener
+// is closed.
+func (l *Listener) place(e *Event) (r *request, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	full := ""
+	switch {
+	case l.closed:
+		return nil, ""
+	case l.conns >= l.o.maxConns():
+		full = refusedMany
+	case l.waiting >= l.o.Backlog, len(l.answers) >= l.o.HalfOpen:
+		full = refusedFull
+	}
+	r = &request{event: e}
+	if full != "" {
+		if r.evicts = l.oldest(); r.evicts == nil {
+			return nil, full
+		}
+		r.evicts.forget()
+	} else {
+		l.waiting++
+	}
+	l.conns++
+	l.wg.Add(1)
+	return r, ""
+}
+
+// oldest returns the answer whose peer has had the most time. The caller holds l.mu.
+func (l *Listener) oldest() (first *answer) {
+	for a := range l.answers {
+		if first == nil || a.number < first.number {
+			first = a
+		}
+	}
+	return first
+}
+
+// left counts one connection less.
+func (l *Listener) left() {
+	l.mu.Lock()
+	l.conns--
+	l.mu.Unlock()
+}
+
+// domain returns what the listener's connections on a device share with [ListenerPD].
+func (l *Listener) domain(d *device) *domain {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.domains[d]
+	if m == nil {
+		m = &domain{dev: d, linger: moment}
+		if l.domains == nil {
+			l.domains = map[*device]*domain{}
+		}
+		l.domains[d] = m
+	}
+	return m
+}
+
+// refuse rejects a request with words, and tells the program why.
+func (l *Listener) refuse(id *ID, words string, why error) {
+	words = words[:min(len(words), maxRefusal)]
+	if l.o.Refused != nil {
+		var from Addr
+		if addrs, err := id.Addrs(); err == nil {
+			from = addrs.Remote
+		}
+		l.o.Refused(from, why)
+	}
+	id.Reject(hello{kind: helloRefusal, data: []byte(words)}.encode(), ReasonConsumer)
 }
 
 // answerAll answers a request, and those that come soon after it: its stack has grown by then.
-func (l *Listener) answerAll(e *Event) {
+func (l *Listener) answerAll(r *request) {
 	deepen(0)
 	idle := time.NewTimer(moment)
 	defer idle.Stop()
 	for {
-		if err := l.accept(e); err != nil { // the peer is told, or gone
+		if a := r.evicts; a != nil {
+			a.c.drop(errEvicted)
+			l.wg.Done()
+			if l.o.Refused != nil {
+				l.o.Refused(a.c.addrs.Remote, errEvicted)
+			}
+		}
+		if err := l.accept(r.event); err != nil { // the peer is told, or gone
 			l.done()
 			l.wg.Done()
 		}
 		idle.Reset(moment)
 		select {
-		case e = <-l.work:
+		case r = <-l.work:
 		case <-idle.C:
 			return
 		case <-l.ctx.Done():
@@ -160,21 +249,26 @@ func (l *Listener) done() {
 // accept makes a connection of a request, and accepts. Unless it fails, an event says how that ends.
 func (l *Listener) accept(e *Event) error {
 	if !l.hub.use() {
+		l.left()
 		return errors.Join(errClosed, e.ID.Close())
 	}
+	words := refusedProtocol
 	peer, err := parseHello(e.Param.PrivateData, helloRequest)
 	var c *Conn
 	if err == nil {
-		c, err = newConn(l.hub, e.ID, l.o)
+		words = refusedFailed
+		c, err = newConn(l.hub, e.ID, l.o, l)
 	}
 	if err != nil {
-		refuse(e.ID, err.Error())
+		l.refuse(e.ID, words, err)
+		l.left()
 		defer l.hub.release()
 		return errors.Join(err, l.hub.close(e.ID))
 	}
-	p, err := l.prepare(c, peer, &e.Param)
+	c.version = peer.version
+	p, words, err := l.prepare(c, peer, &e.Param)
 	if err != nil {
-		refuse(e.ID, err.Error())
+		l.refuse(e.ID, words, err)
 		return c.drop(err)
 	}
 	a := &answer{l: l, c: c, peer: peer, private: e.Param.PrivateData}
@@ -201,6 +295,7 @@ type answer struct {
 	c       *Conn
 	peer    hello
 	private []byte
+	number  uint64      // a higher one was accepted later
 	patient *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
 
 	accepting sync.Mutex // held until all is done that Accept does
@@ -214,6 +309,8 @@ func (l *Listener) expect(a *answer) bool {
 		l.mu.Unlock()
 		return false
 	}
+	l.asked++
+	a.number = l.asked
 	l.answers[a] = true
 	if onIWARP(a.c.dev.dev) {
 		a.patient = time.AfterFunc(longest, func() { a.fail(os.ErrDeadlineExceeded) })
@@ -228,6 +325,11 @@ func (l *Listener) expect(a *answer) bool {
 func (a *answer) over() bool {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
+	return a.forget()
+}
+
+// forget is over for a caller that holds a.l.mu.
+func (a *answer) forget() bool {
 	waits := a.l.answers[a]
 	delete(a.l.answers, a)
 	if a.patient != nil {
@@ -263,9 +365,15 @@ func (a *answer) fail(err error) {
 }
 
 // prepare asks the program about a request, makes what the connection needs, and returns the
-// parameters of the answer.
-func (l *Listener) prepare(c *Conn, peer hello, asked *ConnParam) (ConnParam, error) {
+// parameters of the answer, or what to tell the peer. Only the program's own words go to the peer.
+func (l *Listener) prepare(c *Conn, peer hello, asked *ConnParam) (p ConnParam, words string, err error) {
 	data, err := l.check(c, peer)
+	if err != nil {
+		return p, err.Error(), err
+	}
+	if len(data) > MaxAcceptData {
+		err = argErr("Check", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
+	}
 	if err == nil {
 		err = c.id.setOptions(l.o)
 	}
@@ -273,13 +381,13 @@ func (l *Listener) prepare(c *Conn, peer hello, asked *ConnParam) (ConnParam, er
 		err = c.make()
 	}
 	if err != nil {
-		return ConnParam{}, err
+		return p, refusedFailed, err
 	}
 	c.mute = onIWARP(c.dev.dev)
-	p := c.param(helloAnswer, data)
+	p = c.param(helloAnswer, data)
 	p.ResponderResources = min(p.ResponderResources, asked.ResponderResources)
 	p.InitiatorDepth = min(p.InitiatorDepth, asked.InitiatorDepth)
-	return p, nil
+	return p, "", nil
 }
 
 // check asks the program about a request, and returns the answer's private data.
@@ -287,11 +395,7 @@ func (l *Listener) check(c *Conn, peer hello) ([]byte, error) {
 	if l.o.Check == nil {
 		return l.o.PrivateData, nil
 	}
-	data, err := l.o.Check(&Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data, PD: c.PD()})
-	if err == nil && len(data) > MaxAcceptData {
-		err = argErr("Check", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
-	}
-	return data, err
+	return l.o.Check(&Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data, conn: c})
 }
 
 // Accept waits for the next connection. Setting one up goes on without it, so that a peer that
@@ -302,6 +406,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-l.ready:
 		l.done()
+		c.accepted()
 		return c, nil
 	case <-l.ctx.Done():
 		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, l.ended())

@@ -127,7 +127,7 @@ func TestSendMemory(t *testing.T) {
 	ctx := within(t)
 	client, server := connect(t, l, Options{SendDepth: depth})
 	used := func() int {
-		p := &client.dev.pool
+		p := &client.domain.pool
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.used

@@ -106,7 +106,7 @@ func (c *Conn) room(ctx context.Context, what string, size int) error {
 // caller holds c.mu.
 func (c *Conn) sendMemory() (err error) {
 	if c.out.pool == nil {
-		c.out, err = c.dev.pool.alloc(c.o.SendDepth, headerSize+c.maxSend)
+		c.out, err = c.domain.pool.alloc(c.o.SendDepth, headerSize+c.maxSend)
 	}
 	return err
 }
@@ -219,7 +219,8 @@ func (c *Conn) take() []byte {
 	c.held = m.slot
 	c.consumed++
 	c.giveCredits()
-	return c.slotBytes(m.slot)[headerSize:][:m.length:m.length]
+	from, i := c.place(m.slot)
+	return from.bytes(i)[headerSize:][:m.length:m.length]
 }
 
 // putBack posts the receive again of the message that Recv has returned.

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"time"
 
@@ -64,6 +65,9 @@ type Options struct {
 	Linger     time.Duration // Linger bounds how long Close waits for what was sent to arrive; zero is 5 s.
 	TOS        uint8         // TOS is the type of service of what is sent.
 
+	// Isolation says which connections share a PD; the zero value is all on a device.
+	Isolation Isolation
+
 	LocalAddr netip.AddrPort // LocalAddr is where Dial dials from; the zero value is any.
 	// Prepare is called by Dial, if it is set, once it is known which device the way to the peer is
 	// by, with the PD for the connection's memory: see [Conn.PD]. The data that it returns is the
@@ -71,11 +75,62 @@ type Options struct {
 	// There is one for each of the host's addresses.
 	Prepare func(*uverbs.PD) ([]byte, error)
 
-	Backlog int // Backlog is how many connections of a listener may wait for Accept; zero is 1024.
+	// Backlog is how many connections of a listener may wait for Accept, with requests that are being
+	// answered; zero is 1024.
+	Backlog int
+	// HalfOpen is how many requests of a listener may wait for their peer to complete the connection;
+	// zero is half of Backlog. One more takes the place of the oldest, which is given up: peers that
+	// complete nothing keep no others out for long.
+	HalfOpen int
+	// MaxConns is how many connections a listener has at most, with requests; zero is no limit. At the
+	// limit a request takes the place of the oldest that waits for its peer, and is refused if there
+	// is none.
+	MaxConns int
+	// MaxMemory is how much memory for messages the connections of a listener register at most, in
+	// bytes; zero is no limit. Each connection counts with all that it may come to need, which
+	// [Options.MemoryPerConn] returns, so that the limit is one on the number of connections.
+	MaxMemory int64
+
 	// Check decides on the requests to a listener, if it is set: the data that it returns is the
 	// answer's private data instead of PrivateData, and an error rejects the request, which the
-	// peer is told the text of. It is called from several goroutines.
+	// peer is told the text of, up to 136 bytes. It is called from several goroutines, and before
+	// the connection has any memory, queue or other object of the device: so it is the place to turn
+	// strangers away.
 	Check func(*Request) ([]byte, error)
+	// Refused is called, if it is set, for each request that the listener itself has refused or given
+	// up, with the reason. The peer is told a fixed text, never this error. It is called from several
+	// goroutines, one of which takes all requests, so that it must not block.
+	Refused func(remote Addr, err error)
+}
+
+// Isolation says which connections share a PD. A peer can use a key that it knows for memory of
+// its connection's PD, and for no other memory.
+type Isolation uint8
+
+// The connections that share a PD.
+const (
+	// SharedPD: all connections of the process on a device. This is the default, because memory is
+	// registered once for all of them, for their own messages and for what the program lends, and
+	// because a new connection then registers nothing. Choose another if peers must not reach
+	// memory that was meant for others, even if they learn or guess its key.
+	SharedPD Isolation = iota
+	// ListenerPD: the connections of a listener on a device. It is for [Listen] alone.
+	ListenerPD
+	// ConnPD: none. Each connection registers its own memory.
+	ConnPD
+)
+
+// String returns the name of the constant.
+func (i Isolation) String() string {
+	switch i {
+	case SharedPD:
+		return "SharedPD"
+	case ListenerPD:
+		return "ListenerPD"
+	case ConnPD:
+		return "ConnPD"
+	}
+	return fmt.Sprintf("isolation %d", uint8(i))
 }
 
 // Request is a request to a listener.
@@ -84,15 +139,52 @@ type Request struct {
 	Remote      Addr   // Remote is the peer's address.
 	PrivateData []byte // PrivateData is what the peer has sent.
 
-	// PD is what memory for the connection is to be registered with, as one whose [Remote] goes with
-	// the answer: see [Conn.PD].
-	PD *uverbs.PD
+	conn *Conn
+}
+
+// PD returns the PD to register memory for the connection with, such as memory whose [Remote] goes with
+// the answer: see [Conn.PD]. It opens the device if need be.
+func (r *Request) PD() (*uverbs.PD, error) {
+	if err := r.conn.attach(); err != nil {
+		return nil, err
+	}
+	return r.conn.PD(), nil
+}
+
+// MemoryPerConn returns how much memory for messages a connection with these options may come to need,
+// in bytes.
+func (o Options) MemoryPerConn() (int64, error) {
+	o, err := o.defaults("MemoryPerConn", MaxAcceptData)
+	return o.memory(), err
+}
+
+// memory is MemoryPerConn of options that have their defaults. Each slot begins at a cache line.
+func (o *Options) memory() int64 {
+	slots := func(n, size int) int64 { return int64(n) * int64((size+slotAlign-1)&^(slotAlign-1)) }
+	n := slots(o.Depth+spareRecv+1, headerSize+o.MessageSize) + slots(o.SendDepth, headerSize+o.MessageSize) + slots(ctlSlots, headerSize)
+	if o.isLazy() {
+		n += slots(firstRecvs, firstSize)
+	}
+	return n
+}
+
+// maxConns is how many connections a listener may have.
+func (o *Options) maxConns() int {
+	n := math.MaxInt
+	if o.MaxConns > 0 {
+		n = o.MaxConns
+	}
+	if o.MaxMemory > 0 {
+		n = int(min(int64(n), o.MaxMemory/o.memory()))
+	}
+	return n
 }
 
 // Limits of the options.
 const (
 	maxMessageSize = 16 << 20
 	maxDepth       = 1 << 14
+	maxBacklog     = 1 << 20
 )
 
 // numbers are options that are numbers.
@@ -132,7 +224,8 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 	o.SendDepth = n.in("SendDepth", o.SendDepth, 8, maxDepth)
 	o.Transfers = n.in("Transfers", o.Transfers, 16, maxDepth)
 	o.RetryCount = n.in("RetryCount", o.RetryCount, 7, 7)
-	o.Backlog = n.in("Backlog", o.Backlog, 1024, 1<<20)
+	o.Backlog = n.in("Backlog", o.Backlog, 1024, maxBacklog)
+	o.HalfOpen = n.in("HalfOpen", o.HalfOpen, (o.Backlog+1)/2, maxBacklog)
 	o.Spin = n.from0("Spin", o.Spin, 50*time.Microsecond)
 	o.AckTimeout = n.from0("AckTimeout", o.AckTimeout, 260*time.Millisecond)
 	o.Linger = n.from0("Linger", o.Linger, 5*time.Second)
@@ -141,6 +234,15 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 15 * time.Second
+	}
+	if o.MaxConns < 0 {
+		return o, argErr(op, "MaxConns", o.MaxConns, "from 0")
+	}
+	if o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory() {
+		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or from %d bytes, which one connection may need", o.memory())
+	}
+	if o.Isolation > ConnPD || o.Isolation == ListenerPD && op == "Dial" {
+		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ConnPD, and of Listen ListenerPD")
 	}
 	if o.Wait > Park {
 		return o, argErr(op, "Wait", o.Wait, "SpinThenPark, Spin, Park")

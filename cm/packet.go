@@ -29,6 +29,7 @@ type PacketConn struct {
 	mem        memory // slots for receiving, then for sending
 	qp         *uverbs.QP
 	send, recv lane
+	last       sender  // guarded by recv.turn: of the last datagram
 	held       int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 for none
 	sent       int     // guarded by send.turn: datagrams, for the slot of the next
 	under      int     // guarded by send.turn: those that are on their way
@@ -99,7 +100,8 @@ type lane struct {
 	cq   *uverbs.CQ
 	ch   *uverbs.CompChannel
 	wcs  [16]uverbs.WC
-	soon bool // what was last waited for came soon
+	soon bool         // what was last waited for came soon
+	over *atomic.Bool // the PacketConn is being closed
 }
 
 // create makes the CQ.
@@ -123,6 +125,14 @@ func (l *lane) close() error {
 	return errors.Join(errs...)
 }
 
+// drain waits until no goroutine waits for the lane, for good. A device that flushes nothing delays it by
+// flushGrace.
+func (l *lane) drain() {
+	dead := time.AfterFunc(flushGrace, func() { l.ch.Shutdown() })
+	defer dead.Stop()
+	l.turn <- struct{}{}
+}
+
 // take waits for the turn.
 func (l *lane) take(ctx context.Context) error {
 	select {
@@ -144,6 +154,8 @@ func (l *lane) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC
 		switch {
 		case n > 0 || err != nil:
 			return wcs[:n], err
+		case l.over.Load():
+			return nil, errClosed
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case o.Wait == Spin, o.Wait == SpinThenPark && spins && time.Since(begin) < o.Spin:
@@ -231,7 +243,9 @@ func newPacketConn(o PacketOptions) (*PacketConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PacketConn{hub: h, id: id, o: o, held: -1, joined: map[netip.Addr]*membership{}}, nil
+	p := &PacketConn{hub: h, id: id, o: o, held: -1, joined: map[netip.Addr]*membership{}}
+	p.send.over, p.recv.over = &p.closing, &p.closing
+	return p, nil
 }
 
 // make makes memory and queues on the device of the ID, and posts the receives.
@@ -255,16 +269,16 @@ func (p *PacketConn) make() error {
 		return err
 	}
 	p.mtu = port.ActiveMTU.Bytes()
-	p.ahs.pd = p.dev.pd
+	p.ahs.pd = p.dev.shared.pd
 	recvs, sends := p.o.Depth+1, p.o.SendDepth // one receive is that of the datagram that was taken
-	if p.mem, err = p.dev.pool.alloc(recvs+sends, uverbs.GRHSize+p.mtu); err != nil {
+	if p.mem, err = p.dev.shared.pool.alloc(recvs+sends, uverbs.GRHSize+p.mtu); err != nil {
 		return err
 	}
 	if err := errors.Join(p.recv.create(dev, recvs), p.send.create(dev, sends)); err != nil {
 		return err
 	}
 	o := uverbs.QPOptions{SendCQ: p.send.cq, RecvCQ: p.recv.cq, MaxSendWR: sends, MaxRecvWR: recvs}
-	if p.qp, err = p.id.CreateQP(p.dev.pd, o); err != nil {
+	if p.qp, err = p.id.CreateQP(p.dev.shared.pd, o); err != nil {
 		return err
 	}
 	attr, err := p.qp.Query()

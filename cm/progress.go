@@ -38,18 +38,26 @@ func hasTransfer(c *Conn, _ *op) bool {
 	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mute || c.err != nil || c.closing
 }
 
+// canProbe: there is room for a probe in the send queue.
+func canProbe(c *Conn, _ *op) bool {
+	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) || c.err != nil
+}
+
 // isDone: an operation has ended.
 func isDone(c *Conn, o *op) bool { return o.done || c.err != nil }
 
 // allSent: the peer's device has everything.
 func allSent(c *Conn, _ *op) bool { return c.retired == c.posted || c.err != nil }
 
-// await runs the connection until a condition is met, or ctx ends. The caller holds c.mu, and
-// is counted in c.users.
+// await runs the connection until a condition is met, ctx ends, or the connection is given up. The
+// caller holds c.mu, and is counted in c.users.
 func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 	c.poll()
 	if met(c, o) {
 		return nil
+	}
+	if c.freed {
+		return errClosed
 	}
 	begin := time.Now()
 	if c.o.Wait == Spin || c.o.Wait == SpinThenPark && c.soon {
@@ -72,6 +80,9 @@ func isSoon(begin time.Time, spin time.Duration) bool {
 // waitParked is await without looking first.
 func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {
+		if c.freed {
+			return errClosed
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -110,7 +121,7 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 		case met(c, o):
 			return true
 		case i%between != 0:
-		case ctx.Err() != nil, c.o.Wait != Spin && time.Now().After(until):
+		case c.freed, ctx.Err() != nil, c.o.Wait != Spin && time.Now().After(until):
 			return false
 		}
 	}
@@ -120,13 +131,25 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 // c.mu, and c.reading.
 func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {
+		if c.freed {
+			return errClosed
+		}
 		if err := c.cq.Notify(); err != nil {
 			c.fail(err)
 			continue
 		}
-		c.poll()
+		more := c.poll()
 		if met(c, o) {
 			break
+		}
+		if more { // no event tells of what is there already
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			c.mu.Unlock() // others have a turn
+			runtime.Gosched()
+			c.mu.Lock()
+			continue
 		}
 		c.mu.Unlock()
 		_, err := c.ch.Wait(ctx)
@@ -134,6 +157,9 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 		if err == nil {
 			c.poll()
 			continue
+		}
+		if c.woken {
+			return errClosed
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -143,23 +169,27 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 	return nil
 }
 
-// poll takes all completions. The caller holds c.mu.
-func (c *Conn) poll() {
+// maxPolls is how many times poll looks for completions at once. A peer that sends without a pause
+// would otherwise keep a goroutine in poll, and all others out of the connection, for as long as it likes.
+const maxPolls = 64
+
+// poll takes completions, and reports whether there may be more. The caller holds c.mu.
+func (c *Conn) poll() (more bool) {
 	if c.gone { // the CQ may be another connection's by now
-		return
+		return false
 	}
 	any := false
-	for {
+	for polls := 1; ; polls++ {
 		n, err := c.cq.Poll(c.wcs[:])
 		if err != nil {
 			c.fail(err)
-			return
+			return false
 		}
 		for i := range n {
 			c.complete(&c.wcs[i])
 		}
 		any = any || n > 0
-		if n < len(c.wcs) {
+		if more = n == len(c.wcs); !more || polls == maxPolls {
 			break
 		}
 	}
@@ -168,6 +198,7 @@ func (c *Conn) poll() {
 		c.notify()
 		c.giveCredits()
 	}
+	return more
 }
 
 // complete deals with a completion.
@@ -186,54 +217,97 @@ func (c *Conn) complete(wc *uverbs.WC) {
 		}
 		return
 	}
+	var err error
 	if wc.ID&recvBit == 0 {
-		c.retire(wc.ID)
-		return
+		err = c.retire(wc.ID)
+	} else {
+		err = c.received(wc)
 	}
-	c.mute = false
-	slot := int(wc.ID &^ recvBit)
-	if err := c.arrived(slot, int(wc.ByteLen)); err != nil {
+	if err != nil {
 		c.fail(err)
 	}
 }
 
-// arrived takes a message that is in a slot.
-func (c *Conn) arrived(slot, length int) error {
-	h, err := parseHeader(c.slotBytes(slot)[:length])
+// received deals with a receive that has succeeded, which is a message of the peer's or an attack.
+func (c *Conn) received(wc *uverbs.WC) error {
+	h, slot, err := c.open(wc)
 	if err != nil {
 		return err
 	}
-	if c.credits += h.credits; c.credits > c.peerDepth {
-		return protoErr("it has room for %d messages and now says %d", c.peerDepth, c.credits)
+	c.mute = false
+	keep, err := c.arrived(h, slot)
+	if err != nil || keep {
+		return err
 	}
-	switch {
-	case h.kind == msgEnd:
-		c.eof, c.deaf = true, c.deaf || h.deaf
-	case h.kind == msgGrown:
-		if !c.peer.narrow || c.peer.grown {
-			return protoErr("it takes large messages for the second time")
-		}
-		c.peer.grown, c.peer.small = true, h.recvs
-	case h.kind == msgWant:
-		c.consumed++
+	if h.kind == msgWant {
 		if err := c.grow(); err != nil {
 			return fmt.Errorf("memory for messages: %w", err)
 		}
-	case h.kind != msgData:
-	case c.eof:
-		return protoErr("a message after the end")
-	case c.inTail-c.inHead >= c.o.Depth || h.length > c.o.MessageSize:
-		return protoErr("a message of %d bytes with %d before it, allowed are %d of %d", h.length, c.inTail-c.inHead, c.o.Depth, c.o.MessageSize)
-	default:
-		c.inbox[c.inTail%len(c.inbox)] = arrival{slot, h.length}
-		c.inTail++
-		return nil
 	}
 	return c.postRecv(slot)
 }
 
+// open returns the header of a message, and the slot that it is in. The peer decides what completes a
+// receive and with what length. Of a SEND without more to it as many bytes as the device says are in
+// the slot. A WRITE with immediate data also takes a receive, but its bytes went elsewhere: in the slot
+// is what an earlier connection has left there.
+func (c *Conn) open(wc *uverbs.WC) (header, int, error) {
+	slot := int(wc.ID &^ recvBit)
+	m, i := c.place(slot)
+	switch {
+	case i >= len(m.slots):
+		return header{}, 0, fmt.Errorf("the device has completed receive %d, which was not posted: %w", slot, syscall.EIO)
+	case wc.Opcode != uverbs.WCRecv:
+		return header{}, 0, protoErr("it has completed a receive by %s; messages are SENDs", wc.Opcode)
+	case wc.Flags&uverbs.WCWithImm != 0:
+		return header{}, 0, protoErr("a message with immediate data; messages are SENDs without")
+	case wc.Flags&uverbs.WCWithInv != 0:
+		return header{}, 0, protoErr("a message that invalidates a key; messages are SENDs that do not")
+	case int64(wc.ByteLen) > int64(m.size):
+		return header{}, 0, protoErr("a message of %d bytes, which a receive of %d bytes cannot have taken", wc.ByteLen, m.size)
+	}
+	h, err := parseHeader(m.bytes(i)[:wc.ByteLen])
+	return h, slot, err
+}
+
+// arrived takes note of a message in a slot, and reports whether the slot stays in use: until the
+// program has read the message.
+func (c *Conn) arrived(h header, slot int) (keep bool, err error) {
+	if c.credits += h.credits; c.credits > c.peerDepth {
+		return false, protoErr("it has room for %d messages and now says %d", c.peerDepth, c.credits)
+	}
+	if c.deaf {
+		return false, protoErr("a message of kind %d after the end of both directions", h.kind)
+	}
+	switch h.kind {
+	case msgEnd:
+		if c.eof && !h.deaf {
+			return false, protoErr("a second end")
+		}
+		c.eof, c.deaf = true, h.deaf
+	case msgGrown:
+		return false, c.peer.grows(h.recvs)
+	case msgWant:
+		c.consumed++
+	case msgData:
+		if c.eof {
+			return false, protoErr("a message after the end")
+		}
+		if n := c.inTail - c.inHead; n >= c.o.Depth || h.length > c.o.MessageSize {
+			return false, protoErr("a message of %d bytes with %d before it, allowed are %d of %d bytes", h.length, n, c.o.Depth, c.o.MessageSize)
+		}
+		c.inbox[c.inTail%len(c.inbox)] = arrival{slot, h.length}
+		c.inTail++
+		return true, nil
+	}
+	return false, nil
+}
+
 // retire takes what the peer's device has out of the send queue, up to a number.
-func (c *Conn) retire(last uint64) {
+func (c *Conn) retire(last uint64) error {
+	if last >= c.posted {
+		return fmt.Errorf("the device has completed request %d, and %d were posted: %w", last, c.posted, syscall.EIO)
+	}
 	for ; c.retired <= last; c.retired++ {
 		e := &c.ledger[c.retired%uint64(len(c.ledger))]
 		switch e.kind {
@@ -250,6 +324,7 @@ func (c *Conn) retire(last uint64) {
 			e.op = nil
 		}
 	}
+	return nil
 }
 
 // enter writes a work request that is about to be posted into the ledger, and returns its
@@ -303,7 +378,7 @@ func (c *Conn) giveCredits() {
 		c.growOrFail()
 	}
 	switch {
-	case c.err != nil || c.eof || c.mute || !hasControl(c, nil):
+	case c.err != nil || c.eof || c.closing || c.mute || !hasControl(c, nil):
 	case w.grown && !w.told:
 		w.told = true
 		c.control(header{kind: msgGrown, recvs: w.posted})

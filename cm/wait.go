@@ -367,6 +367,9 @@ func (c *Channel) read(by *waiter, empty func()) error {
 	if e == nil {
 		return nil
 	}
+	if c.tooMany(e) {
+		return e.ID.Close()
+	}
 	for to := c; !to.deliver(e, by); to = e.owner().channel.Load() { // not there: it has moved, or is closed
 		if e.owner().gone.Load() {
 			if e.Listen != nil {
@@ -376,6 +379,31 @@ func (c *Channel) read(by *waiter, empty func()) error {
 		}
 	}
 	return nil
+}
+
+// defaultBacklog is how many requests wait for a program that gives no number, as in the kernel.
+const defaultBacklog = 1024
+
+// tooMany reports whether an event is a request to a listener that has as many waiting for the program as its
+// backlog says. The kernel counts a request no more once it is read, which every goroutine does that
+// waits on the channel, for whatever ID.
+func (c *Channel) tooMany(e *Event) bool {
+	if e.Listen == nil {
+		return false
+	}
+	most := int(e.Listen.backlog.Load())
+	if most == 0 {
+		most = defaultBacklog
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, p := range c.pending {
+		if p.Listen == e.Listen {
+			n++
+		}
+	}
+	return n >= most
 }
 
 // deliver gives an event to a waiter, or keeps it until there is one. It does neither if the

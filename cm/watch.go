@@ -22,7 +22,9 @@ type watch struct {
 
 // start begins to watch. The caller holds c.mu.
 func (w *watch) start(c *Conn) {
-	c.win.due = time.Now().Add(growSoon)
+	if c.from == nil { // else when the program has accepted
+		c.win.due = time.Now().Add(growSoon)
+	}
 	w.timer = time.AfterFunc(time.Hour, c.look)
 	w.set(c, c.mute)
 }
@@ -43,7 +45,7 @@ func (w *watch) set(c *Conn, busy bool) {
 	if busy {
 		after = c.patience() / looks
 	}
-	if c.win.lazy && !c.win.grown {
+	if c.win.lazy && !c.win.grown && !c.win.due.IsZero() {
 		soon := time.Until(c.win.due)
 		if soon <= 0 { // there was no memory for it: it tries again as often
 			soon = max(growSoon, time.Millisecond)
@@ -71,11 +73,11 @@ func (w *watch) posted(c *Conn) {
 func (c *Conn) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing || c.err != nil {
+	if c.closing || c.freed || c.err != nil {
 		return
 	}
 	c.poll()
-	if time.Until(c.win.due) <= 0 {
+	if !c.win.due.IsZero() && time.Until(c.win.due) <= 0 {
 		c.grow() // if there is no memory for it yet, later
 		c.giveCredits()
 	}

@@ -36,16 +36,33 @@ type window struct {
 	posted uint32 // receives that were posted before the first large one
 	told   bool   // the peer knows that these are there
 
-	due time.Time // when they come though nobody has asked
+	due time.Time // when they come though nobody has asked; zero before Accept has returned the connection
+
+	wanted bool // the peer has asked for them before that
 }
 
-// outlet is what this side knows of the peer's window.
-type outlet struct {
+// peerWindow is what this side knows of the peer's window.
+type peerWindow struct {
 	narrow bool   // its next receive may be a small one
 	grown  bool   // it has large ones
 	small  uint32 // how many it has posted before the first of these
+	first  uint32 // how many messages it took at first
 	sent   uint32 // how many of its receives were used, while that matters
 	asked  bool   // it was asked for large ones
+}
+
+// grows takes note of the peer's large receives, and of how many small ones it has posted before
+// them. Those are the ones of the beginning, and one for each message that it has had.
+func (p *peerWindow) grows(recvs uint32) error {
+	if !p.narrow || p.grown {
+		return protoErr("it takes large messages for the second time")
+	}
+	left := int32(recvs - p.sent)
+	if left > int32(p.first+spareRecv) {
+		return protoErr("it has posted %d small receives; with %d messages to it there are %d at most", recvs, p.sent, p.sent+p.first+spareRecv)
+	}
+	p.grown, p.small = true, p.sent+uint32(max(left, 0))
+	return nil
 }
 
 // isLazy reports whether a connection with these options begins with small receives.
@@ -54,16 +71,16 @@ func (o *Options) isLazy() bool {
 	return o.Depth >= 3*firstDepth && o.Depth*o.MessageSize >= least
 }
 
-// open makes the first memory for receiving, and posts the receives.
-func (c *Conn) open(recvs int) (err error) {
+// makeWindow makes the first memory for receiving, and posts the receives.
+func (c *Conn) makeWindow(recvs int) (err error) {
 	n := recvs
 	if c.o.isLazy() {
 		c.win.lazy, n = true, firstRecvs
-		if c.win.first, err = c.dev.first.alloc(n, firstSize); err != nil {
+		if c.win.first, err = c.domain.first.alloc(n, firstSize); err != nil {
 			return err
 		}
 		c.win.small = n
-	} else if c.mem, err = c.dev.pool.alloc(n, headerSize+c.o.MessageSize); err != nil {
+	} else if c.mem, err = c.domain.pool.alloc(n, headerSize+c.o.MessageSize); err != nil {
 		return err
 	}
 	return nil
@@ -103,26 +120,29 @@ func (c *Conn) place(slot int) (m *memory, i int) {
 	return &c.mem, slot
 }
 
-// slotBytes returns the memory of a slot.
-func (c *Conn) slotBytes(slot int) []byte {
+// postRecv posts the receive of a slot, unless it is of no more use.
+func (c *Conn) postRecv(slot int) error {
+	if !c.reuse(slot) {
+		return nil
+	}
 	m, i := c.place(slot)
-	return m.bytes(i)
+	return c.qp.PostRecv(recvBit|uint64(slot), m.sge(i, m.size))
 }
 
-// postRecv posts the receive of a slot. Once there are large ones, a small one is posted no more.
-func (c *Conn) postRecv(slot int) error {
+// reuse reports whether the receive of a slot is to be posted. Once there are large ones, a small one
+// is not, and with the last of them their memory goes.
+func (c *Conn) reuse(slot int) bool {
 	w := &c.win
 	if slot >= len(c.inbox) && w.grown {
 		if w.small--; w.small == 0 {
 			w.first.release()
 		}
-		return nil
+		return false
 	}
 	if !w.grown {
 		w.posted++
 	}
-	m, i := c.place(slot)
-	return c.qp.PostRecv(recvBit|uint64(slot), m.sge(i, m.size))
+	return true
 }
 
 // grow makes the memory for receiving that the connection does not have from the beginning, and
@@ -133,18 +153,45 @@ func (c *Conn) grow() error {
 	if !w.lazy || w.grown || c.closing || c.eof || c.err != nil {
 		return nil
 	}
-	mem, err := c.dev.pool.alloc(len(c.inbox), headerSize+c.o.MessageSize)
+	if w.due.IsZero() { // a peer takes no memory before the program has accepted it
+		w.wanted = true
+		return nil
+	}
+	mem, err := c.domain.pool.alloc(len(c.inbox), headerSize+c.o.MessageSize)
 	if err != nil {
 		return err
 	}
-	c.mem, w.grown = mem, true
+	c.grown(mem)
 	for slot := range c.inbox {
 		if err := c.postRecv(slot); err != nil {
 			return err
 		}
 	}
-	c.consumed += c.o.Depth - firstDepth
 	return nil
+}
+
+// grown takes note of the memory for receiving.
+func (c *Conn) grown(mem memory) {
+	c.mem, c.win.grown = mem, true
+	c.consumed += c.o.Depth - firstDepth
+}
+
+// accepted is called when the program has the connection: from now on it gets memory without being
+// asked, as all have a moment after their beginning.
+func (c *Conn) accepted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.freed || c.err != nil || c.watch.timer == nil {
+		return
+	}
+	c.win.due = time.Now().Add(growSoon)
+	if c.win.wanted {
+		c.growOrFail()
+		c.giveCredits()
+	}
+	if c.err == nil {
+		c.watch.set(c, c.watch.busy)
+	}
 }
 
 // growOrFail is grow for who cannot do without.

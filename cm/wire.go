@@ -1,17 +1,19 @@
 package cm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"syscall"
 )
 
-// What both sides of a Conn say to each other.
+// What both sides of a Conn say to each other. PROTOCOL.md describes it whole, for other
+// implementations too; what follows is the layout alone, in network byte order.
 //
-// Private data begins with a greeting, in network byte order:
+// Private data begins with a greeting:
 //
 //	0  "gv"
-//	2  version, 2
+//	2  version
 //	3  kind: 1 request, 2 answer, 3 refusal
 //	4  messages that the sender of this can take (u16)
 //	6  if not 0: how many of them it can take at first, of up to 440 bytes (firstData)
@@ -25,14 +27,21 @@ import (
 // A message begins with a header:
 //
 //	0  kind: 1 data, 2 credits, 3 end, 4 want, 5 grown, 6 pad
-//	1  of an end: 1 if the sender takes no messages any more
+//	1  of an end: 1 if the sender takes no messages any more; of others 0
 //	2  credits: how many more messages the receiver may send (u16)
 //	4  bytes of data (u32); of grown the number of receives, from the first one on, that are small
 //	8  the data
 const (
-	wireVersion = 2
-	helloSize   = 12
-	headerSize  = 8
+	helloSize  = 12
+	headerSize = 8
+)
+
+// Versions of the protocol. A request has the highest version of the side that dials, and the answer
+// the version that both speak: the lower one of the highest of both. A version speaks the one before
+// it too, so that a fleet is upgraded host by host.
+const (
+	wireVersion    = 2
+	minWireVersion = 2
 )
 
 // Kinds of greetings.
@@ -63,17 +72,18 @@ const maxRefusal = 136
 
 // hello is a greeting.
 type hello struct {
-	kind  uint8
-	depth int
-	size  int
-	data  []byte
-	first int // messages at first, of up to firstData bytes; 0 if the others are there from the beginning
+	kind    uint8
+	depth   int
+	size    int
+	data    []byte
+	first   int   // messages at first, of up to firstData bytes; 0 if the others are there from the beginning
+	version uint8 // 0 is wireVersion
 }
 
 // encode lays it out.
 func (h hello) encode() []byte {
 	b := make([]byte, helloSize, helloSize+len(h.data))
-	b[0], b[1], b[2], b[3] = 'g', 'v', wireVersion, h.kind
+	b[0], b[1], b[2], b[3] = 'g', 'v', cmp.Or(h.version, wireVersion), h.kind
 	binary.BigEndian.PutUint16(b[4:], uint16(h.depth))
 	b[6], b[7] = uint8(h.first), uint8(len(h.data))
 	binary.BigEndian.PutUint32(b[8:], uint32(h.size))
@@ -92,18 +102,23 @@ func protoErr(format string, args ...any) error {
 	return &protocolError{fmt.Sprintf(format, args...)}
 }
 
-// parseHello reads a greeting. Private data has zeros after it.
+// parseHello reads a greeting. Private data has zeros after it. The version of a request is the one that
+// the answer is to have; of an answer it is the one that it has.
 func parseHello(b []byte, kind uint8) (hello, error) {
 	if len(b) < helloSize || b[0] != 'g' || b[1] != 'v' {
 		return hello{}, protoErr("its private data is no greeting; is it a program that does not use Conn?")
 	}
-	if b[2] != wireVersion {
-		return hello{}, protoErr("its greeting has version %d, this side speaks %d", b[2], wireVersion)
-	}
 	if b[3] != kind {
 		return hello{}, protoErr("its greeting is of kind %d, not %d", b[3], kind)
 	}
-	h := hello{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:])), first: int(b[6])}
+	version := b[2]
+	if kind == helloRequest {
+		version = min(version, wireVersion)
+	}
+	if version < minWireVersion || version > wireVersion && kind != helloRefusal {
+		return hello{}, protoErr("its greeting has version %d, this side speaks %d to %d", b[2], minWireVersion, wireVersion)
+	}
+	h := hello{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:])), first: int(b[6]), version: version}
 	n := int(b[7])
 	if helloSize+n > len(b) {
 		return hello{}, protoErr("its greeting has %d bytes of data, and space for %d", n, len(b)-helloSize)
@@ -152,6 +167,9 @@ func parseHeader(b []byte) (header, error) {
 	}
 	if h.kind < msgData || h.kind > msgPad {
 		return header{}, protoErr("a message of kind %d", h.kind)
+	}
+	if b[1] > 1 || h.deaf && h.kind != msgEnd {
+		return header{}, protoErr("a message of kind %d with %d in its second byte", h.kind, b[1])
 	}
 	if h.kind != msgData && h.length != 0 {
 		return header{}, protoErr("a message of kind %d with %d bytes of data", h.kind, h.length)

@@ -1,0 +1,309 @@
+package cm
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// device is an open device that connections share.
+type device struct {
+	index  uint32
+	dev    *uverbs.Device
+	shared *domain // the PD of the connections that have none of their own
+	cqs    completionPool
+
+	// mu is held while the device is opened and while it is closed, which takes as long as the
+	// hardware does. It is per device, so that a device that hangs stops no connection on another.
+	mu     sync.Mutex
+	closed bool // guarded by mu: closed, or opening it has failed
+
+	refs    int  // guarded by devices.mu
+	closing bool // guarded by devices.mu: a timer is set that closes the device
+}
+
+// devices are the open devices, and those that are being opened.
+var devices = struct {
+	mu   sync.Mutex // held for a moment, never over a command
+	open map[uint32]*device
+}{open: map[uint32]*device{}}
+
+// moment is for how long a device, and the channel for dialling, stay open without a
+// connection, as a program that has closed one often makes another.
+const moment = time.Second
+
+// useDevice opens a device, or shares the open one.
+func useDevice(index uint32) (*device, error) {
+	for {
+		d := findDeviceEntry(index)
+		err := d.open()
+		if err == nil {
+			return d, nil
+		}
+		d.forget()
+		d.unref()
+		if err != errDeviceClosed {
+			return nil, err
+		}
+	}
+}
+
+// findDeviceEntry returns the entry of a device, a new one if there is none, with one more use.
+func findDeviceEntry(index uint32) *device {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	d := devices.open[index]
+	if d == nil {
+		d = &device{index: index}
+		devices.open[index] = d
+	}
+	d.refs++
+	return d
+}
+
+// errDeviceClosed is what open returns for an entry that has just been closed: a new entry follows.
+var errDeviceClosed = errors.New("the device has just been closed")
+
+// open opens the device unless it is open.
+func (d *device) open() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errDeviceClosed
+	}
+	if d.dev != nil {
+		return nil
+	}
+	err := d.openNow()
+	d.closed = err != nil
+	return err
+}
+
+// openNow opens the device. The caller holds d.mu.
+func (d *device) openNow() error {
+	name, err := deviceName(d.index)
+	if err != nil {
+		return err
+	}
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		return err
+	}
+	shared := &domain{dev: d, linger: moment}
+	if shared.pd, err = dev.AllocPD(); err != nil {
+		return errors.Join(err, dev.Close())
+	}
+	shared.refs = 1 // the device's, until it is closed
+	shared.usePools()
+	d.dev, d.shared, d.cqs.dev = dev, shared, dev
+	return nil
+}
+
+// ref counts one more use of an open device by a caller that has one already.
+func (d *device) ref() {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	d.refs++
+}
+
+// unref ends a use, and reports whether it was the last.
+func (d *device) unref() bool {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	d.refs--
+	return d.refs == 0
+}
+
+// release ends one use of the device, which is closed soon after the last one, and as soon as the
+// program has no more memory registered with its PDs. A device that is being removed is closed at
+// once, because the kernel waits for that.
+func (d *device) release() {
+	if d.unref() && (d.known() || !d.closeIdle()) {
+		d.closeSoon()
+	}
+}
+
+// closeSoon sets a timer that closes the device, if it is not in use then.
+func (d *device) closeSoon() {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if d.closing {
+		return
+	}
+	d.closing = true
+	time.AfterFunc(moment, func() {
+		devices.mu.Lock()
+		d.closing = false
+		devices.mu.Unlock()
+		if !d.closeIdle() {
+			d.closeSoon()
+		}
+	})
+}
+
+// closeIdle closes the device unless it is in use. It returns false if the device is still to be
+// closed: the program has memory registered.
+func (d *device) closeIdle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	devices.mu.Lock()
+	used := d.refs > 0
+	devices.mu.Unlock()
+	if used || d.closed {
+		return true
+	}
+	if d.cqs.close() != nil || d.shared.close() != nil {
+		return false
+	}
+	d.dev.Close()
+	d.closed = true
+	d.forget()
+	return true
+}
+
+// lose is forget if err says that the device is being removed.
+func (d *device) lose(err error) {
+	if d != nil && isRemoved(err) {
+		d.forget()
+	}
+}
+
+// forget has later connections open the device anew: another one may have its index.
+func (d *device) forget() {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if devices.open[d.index] == d {
+		delete(devices.open, d.index)
+	}
+}
+
+// known reports whether new connections use this device: it was not forgotten.
+func (d *device) known() bool {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	return devices.open[d.index] == d
+}
+
+// domain is a PD, and the registered memory of the connections that use it. A peer that has a key
+// can reach what is registered with the PD of its own connection, and nothing else.
+type domain struct {
+	dev    *device
+	linger time.Duration // how long the PD stays without a connection
+
+	pool  pool // for messages
+	first pool // for what each connection has from the beginning
+
+	mu     sync.Mutex
+	pd     *uverbs.PD     // guarded by mu: nil while no connection uses it
+	refs   int            // guarded by mu: connections
+	ask    *uverbs.MR     // guarded by mu: on iWARP, memory that peers may read, see Conn.probe
+	askBuf *uverbs.Buffer // guarded by mu: the memory of ask
+}
+
+// usePools has the pools register memory with the PD.
+func (m *domain) usePools() {
+	m.pool.pd, m.first.pd = m.pd, m.pd
+	if m.linger > 0 { // other connections will use the rest of a region
+		m.first.least = firstRegion
+	}
+}
+
+// use counts a connection, and returns the PD, which is made for the first one.
+func (m *domain) use() (*uverbs.PD, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pd == nil {
+		pd, err := m.dev.dev.AllocPD()
+		if err != nil {
+			return nil, err
+		}
+		m.pd = pd
+		m.usePools()
+		m.dev.ref()
+	}
+	m.refs++
+	return m.pd, nil
+}
+
+// release ends one connection's use. The PD is closed soon after the last one, and as soon as the
+// program has no more memory registered with it.
+func (m *domain) release() {
+	m.mu.Lock()
+	m.refs--
+	last := m.refs == 0
+	m.mu.Unlock()
+	switch {
+	case !last:
+	case m.linger == 0 || !m.dev.known():
+		m.closeIdle()
+	default:
+		time.AfterFunc(m.linger, m.closeIdle)
+	}
+}
+
+// closeIdle closes the PD unless a connection uses it, and tries again later if it cannot.
+func (m *domain) closeIdle() {
+	m.mu.Lock()
+	idle := m.refs == 0 && m.pd != nil
+	failed := idle && m.closeNow() != nil
+	m.mu.Unlock()
+	switch {
+	case failed:
+		time.AfterFunc(moment, m.closeIdle)
+	case idle:
+		m.dev.release()
+	}
+}
+
+// close closes the PD of a device that is about to be closed.
+func (m *domain) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closeNow()
+}
+
+// closeNow closes the memory and the PD. The caller holds m.mu.
+func (m *domain) closeNow() error {
+	if m.ask != nil {
+		if err := m.ask.Close(); err != nil {
+			return err
+		}
+		m.ask = nil
+		if err := m.askBuf.Close(); err != nil {
+			return err
+		}
+	}
+	for _, p := range []*pool{&m.pool, &m.first} {
+		if err := p.close(); err != nil {
+			return err
+		}
+	}
+	if err := m.pd.Close(); err != nil {
+		return err
+	}
+	m.pd = nil
+	return nil
+}
+
+// askable returns memory that peers may read and that this side may read into, on iWARP, where
+// that is how the peer's device is asked for an answer. Nothing is in it.
+func (m *domain) askable() (*uverbs.MR, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ask != nil || !onIWARP(m.dev.dev) {
+		return m.ask, nil
+	}
+	const size = 2 // one byte to be read, and one to read into
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return nil, err
+	}
+	m.ask, err = m.pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+	if err != nil {
+		return nil, errors.Join(err, buf.Close())
+	}
+	m.askBuf = buf
+	return m.ask, nil
+}

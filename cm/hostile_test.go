@@ -1,0 +1,476 @@
+package cm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// leftover is what an earlier connection has left in all memory of bareConn.
+const leftover = "what another client has sent"
+
+// bareConn is a Conn as after makeWindow, with memory but without a device. Its queue pair is nil, so
+// that nothing can be posted.
+func bareConn(o Options) *Conn {
+	o, err := o.defaults("bareConn", 0)
+	if err != nil {
+		panic(err)
+	}
+	c := &Conn{o: o, held: -1, credits: 16, peerDepth: 16, domain: &domain{}, reading: make(chan struct{}, 1)}
+	c.inbox = make([]arrival, o.Depth+spareRecv)
+	c.ledger = make([]entry, o.SendDepth+ctlSlots+2*o.Transfers)
+	filled := func(size int) pool {
+		r := &region{mr: &uverbs.MR{}, bytes: make([]byte, size), free: []span{{0, size}}}
+		for at := 0; at+headerSize+len(leftover) <= size; at += slotAlign {
+			header{kind: msgData, credits: 1, length: len(leftover)}.put(r.bytes[at:])
+			copy(r.bytes[at+headerSize:], leftover)
+		}
+		return pool{regions: []*region{r}}
+	}
+	c.domain.first = filled(firstRecvs * firstSize)
+	c.domain.pool = filled(len(c.inbox) * (headerSize + o.MessageSize + slotAlign))
+	if err := c.makeWindow(len(c.inbox)); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// firstSlot is the slot of the first receive that a Conn posts.
+func firstSlot(c *Conn) int {
+	if c.win.lazy {
+		return len(c.inbox)
+	}
+	return 0
+}
+
+// TestReceiveOtherOperations: only a plain SEND that fits its slot is a message. Everything else that completes
+// a receive ends the connection with EPROTO, and nothing of the slot's old content is used.
+func TestReceiveOtherOperations(t *testing.T) {
+	const fits = uint32(headerSize + len(leftover))
+	for _, o := range []Options{{}, {Depth: 4, MessageSize: 1000}} {
+		for _, a := range []struct {
+			name string
+			wc   uverbs.WC
+			says string
+		}{
+			{"a long WRITE with immediate data", uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, Flags: uverbs.WCWithImm, ByteLen: 1 << 20}, "RECV_RDMA_WITH_IMM"},
+			{"a WRITE with immediate data that fits", uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, Flags: uverbs.WCWithImm, ByteLen: fits}, "RECV_RDMA_WITH_IMM"},
+			{"a WRITE without", uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, ByteLen: fits}, "RECV_RDMA_WITH_IMM"},
+			{"a SEND with immediate data", uverbs.WC{Opcode: uverbs.WCRecv, Flags: uverbs.WCWithImm, ByteLen: fits}, "immediate data"},
+			{"a SEND that invalidates", uverbs.WC{Opcode: uverbs.WCRecv, Flags: uverbs.WCWithInv, ByteLen: fits}, "invalidates"},
+			{"a tag", uverbs.WC{Opcode: uverbs.WCOpcode(130), ByteLen: fits}, "SENDs"},
+			{"a SEND that is longer than its slot", uverbs.WC{Opcode: uverbs.WCRecv, ByteLen: 1 << 20}, "1048576 bytes"},
+			{"a SEND of 4 GiB", uverbs.WC{Opcode: uverbs.WCRecv, ByteLen: math.MaxUint32}, "4294967295 bytes"},
+			{"an empty SEND", uverbs.WC{Opcode: uverbs.WCRecv}, "shorter than its header"},
+		} {
+			c := bareConn(o)
+			a.wc.ID = recvBit | uint64(firstSlot(c))
+			c.complete(&a.wc)
+			if !errors.Is(c.err, syscall.EPROTO) || !strings.Contains(c.err.Error(), a.says) {
+				t.Errorf("%s: %v, want EPROTO and %q", a.name, c.err, a.says)
+			}
+			if c.inTail != c.inHead || c.credits != 16 || c.eof {
+				t.Errorf("%s: %d messages, %d credits, end %v", a.name, c.inTail-c.inHead, c.credits, c.eof)
+			}
+		}
+	}
+}
+
+// TestCompletionsOfNothing: a device that completes what was not posted ends the connection.
+func TestCompletionsOfNothing(t *testing.T) {
+	for name, id := range map[string]uint64{
+		"a send": 3, "a send far away": 1 << 62, "a receive": recvBit | 40, "a receive far away": recvBit | 1<<40, "the last": math.MaxUint64,
+	} {
+		c := bareConn(Options{})
+		for range 3 {
+			c.enter(entryMessage, nil)
+		}
+		c.complete(&uverbs.WC{ID: id, Opcode: uverbs.WCRecv, ByteLen: headerSize})
+		if !errors.Is(c.err, syscall.EIO) {
+			t.Errorf("%s: %v, want EIO", name, c.err)
+		}
+	}
+}
+
+// TestProbesFit: however long the peer's device takes to answer, no more probes are posted than the send queue
+// has room for. greet and linger ask canProbe before each of theirs.
+func TestProbesFit(t *testing.T) {
+	for _, transfers := range []int{1, 2, 16} {
+		c := bareConn(Options{SendDepth: 1, Transfers: transfers})
+		c.enterAsking(entryControl, nil)
+		probes := 0
+		for range 100 {
+			if canProbe(c, nil) {
+				c.opsPosted++
+				o := c.newOp()
+				o.left = true
+				c.enterAsking(entryOp, o)
+				probes++
+			}
+		}
+		if probes != transfers {
+			t.Errorf("%d probes with %d transfers", probes, transfers)
+		}
+		if err := c.retire(c.posted - 1); err != nil || c.opsDone != uint64(probes) || c.ctlDone != 1 {
+			t.Errorf("%v, %d operations and %d control messages are done", err, c.opsDone, c.ctlDone)
+		}
+		for range probes { // each is used once more
+			o := c.free
+			if o == nil {
+				t.Fatal("a probe was lost")
+			}
+			c.free = o.next
+		}
+		if c.free != nil {
+			t.Error("a probe is in the list twice")
+		}
+	}
+}
+
+// TestGrownCount: the number of small receives that a peer claims to have posted is bounded by what it can have.
+func TestGrownCount(t *testing.T) {
+	grown := func(sent, recvs uint32) (*Conn, error) {
+		c := bareConn(Options{})
+		c.peer.narrow, c.peer.first, c.peer.sent = true, firstDepth, sent
+		_, err := c.arrived(header{kind: msgGrown, recvs: recvs}, 0)
+		return c, err
+	}
+	for _, sent := range []uint32{0, 3, 1 << 31, math.MaxUint32 - 2} {
+		for left := range uint32(firstRecvs + 1) {
+			c, err := grown(sent, sent+left)
+			if err != nil {
+				t.Fatalf("%d sent, %d left: %v", sent, left, err)
+			}
+			pads := uint32(0)
+			for ; !c.takes(firstData + 1); c.peer.sent++ {
+				if pads++; pads > left {
+					break
+				}
+			}
+			if pads != left {
+				t.Errorf("%d sent, %d left: %d pads", sent, left, pads)
+			}
+		}
+		for _, more := range []uint32{firstRecvs + 1, 1000, 1<<31 - 1} {
+			if _, err := grown(sent, sent+more); !errors.Is(err, syscall.EPROTO) {
+				t.Errorf("%d sent, %d left: %v, want EPROTO", sent, more, err)
+			}
+		}
+		for _, less := range []uint32{1, 1000, 1 << 31} { // the peer claims to have had fewer than were sent: none are left
+			if c, err := grown(sent, sent-less); err != nil || !c.takes(firstData+1) {
+				t.Errorf("%d sent, %d fewer posted: %v", sent, less, err)
+			}
+		}
+	}
+}
+
+// TestLookAfterDestroy: the timer of a connection whose Dial has failed does nothing, though it has fired.
+func TestLookAfterDestroy(t *testing.T) {
+	c := bareConn(Options{})
+	c.mu.Lock()
+	c.watch.start(c)
+	c.mu.Unlock()
+	c.win.due = time.Now().Add(-time.Second)
+	c.freed, c.gone = true, true
+	c.look()
+	if c.err != nil || c.win.grown || len(c.mem.slots) > 0 {
+		t.Errorf("error %v, grown %t, %d slots", c.err, c.win.grown, len(c.mem.slots))
+	}
+	c.watch.stop()
+}
+
+// TestWaitsEndWithoutFlush: what waits in a method ends when the connection is given up, although no completion comes.
+func TestWaitsEndWithoutFlush(t *testing.T) {
+	for name, met := range map[string]condition{
+		"a message": hasMessage, "room": hasRoom, "a control message": hasControl, "an operation": isDone, "all sent": allSent, "memory": hasGrown,
+	} {
+		c := bareConn(Options{})
+		c.gone = true // no CQ to poll
+		c.credits, c.ctlPosted, c.posted = 0, ctlSlots, 1
+		c.reading <- struct{}{} // another goroutine is parked on the channel
+		ended := make(chan error)
+		go func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.users++
+			defer c.end()
+			ended <- c.await(context.Background(), met, &op{})
+		}()
+		for waits := false; !waits; time.Sleep(time.Millisecond) {
+			c.mu.Lock()
+			waits = c.changed != nil
+			c.mu.Unlock()
+		}
+		c.mu.Lock()
+		c.freed = true
+		c.notify()
+		c.mu.Unlock()
+		if err := <-ended; !errors.Is(err, errClosed) {
+			t.Errorf("the wait for %s ends with %v", name, err)
+		}
+	}
+}
+
+// TestFrameBytes: what is on the wire, byte by byte, as PROTOCOL.md has it.
+func TestFrameBytes(t *testing.T) {
+	var got [][]byte
+	for _, h := range []hello{
+		{kind: helloRequest, depth: 0x0102, size: 0x03040506, first: 7, data: []byte("ab")},
+		{kind: helloAnswer, depth: 16, size: 32768}, {kind: helloRefusal, data: []byte("no")},
+	} {
+		got = append(got, h.encode())
+	}
+	for _, h := range []header{
+		{kind: msgData, credits: 0x0102, length: 0x03040506}, {kind: msgCredits, credits: 3}, {kind: msgEnd}, {kind: msgEnd, deaf: true},
+		{kind: msgWant}, {kind: msgGrown, credits: 12, recvs: 0x01020304}, {kind: msgPad},
+	} {
+		b := bytes.Repeat([]byte{0xff}, headerSize)
+		h.put(b)
+		got = append(got, b)
+	}
+	want := [][]byte{
+		{'g', 'v', 2, 1, 1, 2, 7, 2, 3, 4, 5, 6, 'a', 'b'}, {'g', 'v', 2, 2, 0, 16, 0, 0, 0, 0, 128, 0}, {'g', 'v', 2, 3, 0, 0, 0, 2, 0, 0, 0, 0, 'n', 'o'},
+		{1, 0, 1, 2, 3, 4, 5, 6}, {2, 0, 0, 3, 0, 0, 0, 0}, {3, 0, 0, 0, 0, 0, 0, 0}, {3, 1, 0, 0, 0, 0, 0, 0},
+		{4, 0, 0, 0, 0, 0, 0, 0}, {5, 0, 0, 12, 1, 2, 3, 4}, {6, 0, 0, 0, 0, 0, 0, 0},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("frames (-want +got):\n%s", diff)
+	}
+	if firstSize != 448 || firstData != 440 || headerSize != 8 || helloSize != 12 || firstDepth != 4 || spareRecv != 5 {
+		t.Error("a size that is part of the protocol has changed")
+	}
+}
+
+// TestVersions: a request of a later version is answered with the version of this side; an answer and
+// messages have no other.
+func TestVersions(t *testing.T) {
+	greeting := func(version, kind uint8) []byte {
+		return []byte{'g', 'v', version, kind, 0, 4, 0, 0, 0, 0, 0, 100}
+	}
+	for _, c := range []struct {
+		version, kind uint8
+		want          uint8 // 0: refused
+	}{
+		{1, helloRequest, 0}, {2, helloRequest, 2}, {3, helloRequest, 2}, {255, helloRequest, 2},
+		{1, helloAnswer, 0}, {2, helloAnswer, 2}, {3, helloAnswer, 0},
+		{1, helloRefusal, 0}, {2, helloRefusal, 2}, {3, helloRefusal, 3}, // the text is where it was
+	} {
+		h, err := parseHello(greeting(c.version, c.kind), c.kind)
+		if (err == nil) != (c.want != 0) || err == nil && h.version != c.want || err != nil && !errors.Is(err, syscall.EPROTO) {
+			t.Errorf("version %d of kind %d: %d, %v, want %d", c.version, c.kind, h.version, err, c.want)
+		}
+	}
+}
+
+// hostilePeer plays a peer, and the device, for a Conn without a device.
+type hostilePeer struct {
+	t      *testing.T
+	c      *Conn
+	posted []int    // slots of the receives that the device has
+	sent   [][]byte // messages in the order in which they were sent
+	taken  int
+}
+
+// post has a receive posted as postRecv does.
+func (p *hostilePeer) post(slot int) {
+	if p.c.reuse(slot) {
+		p.posted = append(p.posted, slot)
+	}
+	if len(p.posted) > p.c.recvs() {
+		p.t.Fatalf("%d receives are posted, of %d", len(p.posted), p.c.recvs())
+	}
+}
+
+// deliver completes the oldest receive, as [Conn.received] takes it.
+func (p *hostilePeer) deliver(wc uverbs.WC, frame []byte) error {
+	if len(p.posted) == 0 { // the peer is told that there is no receive
+		return nil
+	}
+	slot := p.posted[0]
+	p.posted = p.posted[1:]
+	m, i := p.c.place(slot)
+	if wc.Opcode == uverbs.WCRecv {
+		copy(m.bytes(i), frame)
+	}
+	wc.ID = recvBit | uint64(slot)
+	h, at, err := p.c.open(&wc)
+	if err != nil {
+		return err
+	}
+	if wc.Opcode != uverbs.WCRecv || wc.Flags&(uverbs.WCWithImm|uverbs.WCWithInv) != 0 || int(wc.ByteLen) != len(frame) {
+		p.t.Fatalf("a completion %+v is taken for a message", wc)
+	}
+	keep, err := p.c.arrived(h, at)
+	switch {
+	case err != nil:
+		return err
+	case keep:
+		p.sent = append(p.sent, bytes.Clone(frame[headerSize:]))
+		return nil
+	case h.kind == msgWant:
+		p.grow()
+	}
+	p.post(at)
+	return nil
+}
+
+// grow has the Conn grow as [Conn.grow] does.
+func (p *hostilePeer) grow() {
+	w := &p.c.win
+	if !w.lazy || w.grown || p.c.eof {
+		return
+	}
+	mem, err := p.c.domain.pool.alloc(len(p.c.inbox), headerSize+p.c.o.MessageSize)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.c.grown(mem)
+	for slot := range p.c.inbox {
+		p.post(slot)
+	}
+}
+
+// take has the program take a message and give the slot back.
+func (p *hostilePeer) take() {
+	c := p.c
+	if c.inHead == c.inTail {
+		return
+	}
+	m := c.inbox[c.inHead%len(c.inbox)]
+	c.inHead++
+	c.consumed++
+	from, i := c.place(m.slot)
+	if got := from.bytes(i)[headerSize:][:m.length]; !bytes.Equal(got, p.sent[p.taken]) {
+		p.t.Fatalf("message %d is %q, was sent as %q", p.taken, got, p.sent[p.taken])
+	}
+	p.taken++
+	p.post(m.slot)
+}
+
+// FuzzHostilePeer: whatever a peer does, in whatever order, a Conn gives the program nothing but the messages
+// that were sent, or ends with EPROTO. Each step of the input is an action with a size.
+func FuzzHostilePeer(f *testing.F) {
+	f.Add(false, []byte{0, 5, 0, 0, 1, 9, 0, 0})
+	f.Add(true, []byte{0, 5, 0, 0, 6, 0, 0, 0, 4, 1, 0, 0, 0, 200, 1, 0, 3, 9, 0, 0, 7, 1, 2, 3})
+	f.Add(true, []byte{9, 0, 0, 0, 8, 9, 0, 0, 10, 0, 0, 0, 2, 1, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, lazy bool, script []byte) {
+		o := Options{Depth: 4, MessageSize: 1000}
+		if lazy {
+			o = Options{Depth: 16, MessageSize: 5000}
+		}
+		c := bareConn(o)
+		c.peer.narrow, c.peer.first = true, firstDepth
+		p := &hostilePeer{t: t, c: c}
+		first, n := firstSlot(c), len(c.inbox)
+		if lazy {
+			n = firstRecvs
+		}
+		for slot := first; slot < first+n; slot++ {
+			p.post(slot)
+		}
+		for ; len(script) >= 4; script = script[4:] {
+			act, kind, size := script[0]%11, script[1], int(binary.BigEndian.Uint16(script[2:]))
+			frame := func(h header, extra int) []byte {
+				b := bytes.Repeat([]byte{kind}, headerSize+extra)
+				h.put(b)
+				return b
+			}
+			var err error
+			good := false // the peer keeps to the protocol, so that no error may come of it
+			switch send := (uverbs.WC{Opcode: uverbs.WCRecv}); act {
+			case 0: // a message
+				size %= firstData + 1
+				b := frame(header{kind: msgData, length: size}, size)
+				send.ByteLen = uint32(len(b))
+				good = !c.eof && !c.deaf && c.inTail-c.inHead < c.o.Depth && size <= c.o.MessageSize
+				err = p.deliver(send, b)
+			case 1: // bytes at random as a message
+				b := append([]byte{kind % 9}, script[2:4]...)
+				b = append(b, make([]byte, size%40)...)
+				send.ByteLen = uint32(len(b))
+				err = p.deliver(send, b)
+			case 2: // a length that is not that of the message
+				send.ByteLen = uint32(size) << (kind % 17)
+				err = p.deliver(send, nil)
+			case 3: // another operation
+				err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, Flags: uverbs.WCWithImm, ByteLen: uint32(size)}, nil)
+			case 4: // flags
+				b := frame(header{kind: msgData, length: 3}, 3)
+				err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecv, Flags: []uverbs.WCFlags{uverbs.WCWithImm, uverbs.WCWithInv}[kind%2], ByteLen: uint32(len(b))}, b)
+			case 5: // credits, forged or not
+				send.ByteLen = headerSize
+				good = !c.deaf && c.credits+size <= c.peerDepth
+				err = p.deliver(send, frame(header{kind: msgCredits, credits: size}, 0))
+			case 6: // an end
+				send.ByteLen = headerSize
+				err = p.deliver(send, frame(header{kind: msgEnd, deaf: kind&1 != 0}, 0))
+			case 7: // memory is wanted, announced, or used up
+				send.ByteLen = headerSize
+				h := header{kind: []uint8{msgWant, msgGrown, msgPad}[kind%3]}
+				if h.kind == msgGrown {
+					h.recvs = uint32(size) << (kind % 17)
+				}
+				err = p.deliver(send, frame(h, 0))
+			case 8:
+				p.take()
+			case 9: // this side sends
+				if c.credits > 0 && c.takes(size) {
+					c.credits--
+					c.peer.sent++
+				}
+			case 10:
+				p.grow()
+			}
+			if err != nil {
+				if good || !errors.Is(err, syscall.EPROTO) {
+					t.Fatalf("action %d of kind %d and size %d: %v", act, kind, size, err)
+				}
+				return
+			}
+			left := int32(c.peer.small - c.peer.sent)
+			switch n := c.inTail - c.inHead; {
+			case c.credits < 0 || c.credits > c.peerDepth:
+				t.Fatalf("%d credits, of %d", c.credits, c.peerDepth)
+			case n < 0 || n > c.o.Depth || n != len(p.sent)-p.taken:
+				t.Fatalf("%d messages wait, of %d that were sent and %d that were taken", n, len(p.sent), p.taken)
+			case c.peer.grown && left > firstRecvs:
+				t.Fatalf("%d pads before a large message", left)
+			case c.win.lazy && c.win.grown && c.win.small < 0:
+				t.Fatalf("%d small slots", c.win.small)
+			}
+		}
+	})
+}
+
+// FuzzRemote: memory of a peer's that was described in a message keeps its description.
+func FuzzRemote(f *testing.F) {
+	f.Add([]byte("0123456789abcdef"), uint32(3))
+	f.Add([]byte("short"), uint32(0))
+	f.Fuzz(func(t *testing.T, b []byte, offset uint32) {
+		var r Remote
+		err := r.UnmarshalBinary(b)
+		if (err == nil) != (len(b) >= remoteSize) {
+			t.Fatalf("%d bytes: %v", len(b), err)
+		}
+		if err != nil {
+			return
+		}
+		if again := value(r.MarshalBinary())(t); !bytes.Equal(again, b[:remoteSize]) {
+			t.Errorf("%x becomes %x", b[:remoteSize], again)
+		}
+		at := r.At(offset)
+		if at.RKey != r.RKey || at.Length > r.Length || at.Addr-r.Addr != uint64(r.Length-at.Length) {
+			t.Errorf("%+v from byte %d on is %+v", r, offset, at)
+		}
+	})
+}

@@ -1,0 +1,437 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// refusals are what [Options].Refused was called with.
+type refusals struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (r *refusals) add(_ Addr, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, err)
+}
+
+func (r *refusals) list() []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// halfOpen makes a request that its peer does not complete, and returns its ID, which has the answer. The peer
+// has no QP, but the kernel of the other side wants a number, and each only once.
+func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
+	t.Helper()
+	id := newID(t, c, TCP)
+	qpn := 1<<23 + uint32(id.uid)
+	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+	must(t, id.Connect(ConnParam{PrivateData: hello{kind: helloRequest, depth: 4, size: 100}.encode(), QPN: qpn}, ECE{}))
+	_, err := id.waitFor(ctx, "connect", ConnectResponse)
+	must(t, err)
+	return id
+}
+
+// expectRefusal fails the test unless an error is a refusal with a text.
+func expectRefusal(t *testing.T, what string, err error, why string) {
+	t.Helper()
+	var refused *RefusedError
+	if !errors.As(err, &refused) && testenv.TheRig().IWARP() && errors.Is(err, syscall.ECONNREFUSED) {
+		return // iWARP may lose the private data of a rejection
+	}
+	if refused == nil || refused.Why != why {
+		t.Errorf("%s: %v, want a refusal with %q", what, err, why)
+	}
+}
+
+// TestMaxConns: a listener has as many connections as its options allow, in number or in bytes, and takes
+// others when some are closed.
+func TestMaxConns(t *testing.T) {
+	one := value(small.MemoryPerConn())(t)
+	for name, set := range map[string]func(*Options){
+		"MaxConns":  func(o *Options) { o.MaxConns = 3 },
+		"MaxMemory": func(o *Options) { o.MaxMemory = 4*one - 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := within(t)
+			var told refusals
+			o := small
+			o.Refused = told.add
+			set(&o)
+			l := newListener(t, o)
+			var conns [][2]*Conn
+			for range 3 {
+				client, server := connect(t, l, small)
+				conns = append(conns, [2]*Conn{client, server})
+			}
+			for range 5 {
+				_, err := Dial(ctx, l.Addr().String(), small)
+				expectRefusal(t, "a connection too many", err, refusedMany)
+			}
+			if n := len(told.list()); n != 5 {
+				t.Errorf("the program was told of %d refusals, want 5", n)
+			}
+			for _, c := range conns { // one goes, one comes
+				must(t, c[0].Close(), c[1].Close())
+				client, server := connect(t, l, small)
+				must(t, client.Send(ctx, []byte("new")))
+				if got := value(server.Recv(ctx))(t); string(got) != "new" {
+					t.Errorf("received %q", got)
+				}
+			}
+		})
+	}
+}
+
+// TestHalfOpen: peers that complete nothing take the place of others that complete nothing, not of honest
+// ones, and leave nothing.
+func TestHalfOpen(t *testing.T) {
+	testenv.Needs(t, "half-open requests", "rxe", "mlx5") // on iWARP the kernel answers for the peer
+	before := quiet(t)
+	for name, o := range map[string]Options{
+		"HalfOpen": {HalfOpen: 4}, "Backlog": {Backlog: 4, HalfOpen: 100}, "MaxConns": {MaxConns: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := within(t)
+			var told refusals
+			o.MessageSize, o.Depth, o.SendDepth, o.Transfers = small.MessageSize, small.Depth, small.SendDepth, small.Transfers
+			o.Refused = told.add
+			l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)
+			c := openKernel(t)
+			var ids []*ID
+			for range 20 {
+				ids = append(ids, halfOpen(t, ctx, c, l))
+			}
+			client := value(Dial(ctx, l.Addr().String(), small))(t)
+			server := value(l.Accept(ctx))(t)
+			must(t, client.Send(ctx, []byte("through")))
+			if got := value(server.Recv(ctx))(t); string(got) != "through" {
+				t.Errorf("received %q", got)
+			}
+			for end := time.Now().Add(timeout); len(told.list()) < 17 && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+			if all := told.list(); len(all) != 17 || !errors.Is(all[0], errEvicted) {
+				t.Errorf("%d requests made room: %v, want 17", len(all), all)
+			}
+			for _, id := range ids {
+				must(t, id.Close())
+			}
+			must(t, client.Close(), server.Close(), l.Close())
+		})
+	}
+	nothingLeft(t, before)
+}
+
+// TestRefusalTexts: a peer is told the program's own words, and of everything else a fixed text. The program
+// is told the cause.
+func TestRefusalTexts(t *testing.T) {
+	ctx := within(t)
+	var told refusals
+	broken := errors.New("REG_MR (65536 bytes at 0x7f0000000000)")
+	var fails atomic.Bool
+	l := newListener(t, Options{Refused: told.add, Check: func(*Request) ([]byte, error) {
+		if fails.Load() {
+			return make([]byte, MaxAcceptData+1), nil
+		}
+		return nil, broken
+	}})
+	_, err := Dial(ctx, l.Addr().String(), Options{})
+	expectRefusal(t, "Check's words", err, broken.Error())
+	fails.Store(true)
+	_, err = Dial(ctx, l.Addr().String(), Options{})
+	expectRefusal(t, "an error of the listener's", err, refusedFailed)
+	pd, cq := openPD(t)
+	id := newID(t, openKernel(t), TCP)
+	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+	value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")}, ECE{})
+	expectRefusal(t, "another protocol", refusal(err), refusedProtocol)
+	all := told.list()
+	var arg *ArgError
+	if len(all) != 3 || all[0] != broken || !errors.As(all[1], &arg) || !errors.Is(all[2], syscall.EPROTO) {
+		t.Errorf("the program was told %v", all)
+	}
+}
+
+// TestCheckFirst: Check is called before the device has any object for the connection, and its PD is made when it
+// asks for one.
+func TestCheckFirst(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	var during kernelUse
+	var pd *uverbs.PD
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{Isolation: ConnPD, Check: func(r *Request) ([]byte, error) {
+		during = use(t)
+		var err error
+		if string(r.PrivateData) == "with memory" {
+			pd, err = r.PD()
+		} else if len(r.PrivateData) > 0 {
+			err = errors.New("go away")
+		}
+		return nil, err
+	}}))(t)
+	idle := use(t)
+	if _, err := Dial(ctx, l.Addr().String(), Options{PrivateData: []byte("a stranger")}); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Error(err)
+	}
+	var more netlinkrdma.ResourceCounts // of which the stranger has some at its own end
+	for i, d := range during.devices {
+		more.PDs += d.PDs - idle.devices[i].PDs
+		more.MRs += d.MRs - idle.devices[i].MRs
+		more.QPs += d.QPs - idle.devices[i].QPs
+		more.CQs += d.CQs - idle.devices[i].CQs
+	}
+	own := netlinkrdma.ResourceCounts{PDs: 1, MRs: 1, QPs: 1, CQs: 1}
+	if testenv.TheRig().IWARP() {
+		own.MRs++ // which a probe reads
+	}
+	if more != own {
+		t.Errorf("during Check there is %+v more than before, and the peer has %+v", more, own)
+	}
+	client := value(Dial(ctx, l.Addr().String(), Options{PrivateData: []byte("with memory")}))(t)
+	server := value(l.Accept(ctx))(t)
+	if pd == nil || server.PD() != pd || client.PD() == pd {
+		t.Error("the connection's PD is not the one that Check has got")
+	}
+	must(t, client.Close(), server.Close(), l.Close())
+	nothingLeft(t, before)
+}
+
+// TestUnacceptedMemory: a connection that the program has not accepted yet has memory for its first messages and
+// no more, whatever its peer sends.
+func TestUnacceptedMemory(t *testing.T) {
+	growAfter(t, 10*time.Millisecond)
+	ctx := within(t)
+	for name, large := range map[string]bool{"an idle peer": false, "a peer with a large message": true} {
+		t.Run(name, func(t *testing.T) {
+			l := newListener(t, Options{})
+			client := value(Dial(ctx, l.Addr().String(), Options{}))(t)
+			sent := make(chan error, 1)
+			go func() {
+				if large {
+					sent <- client.Send(ctx, pattern(1, 32<<10))
+				} else {
+					sent <- nil
+				}
+			}()
+			var waiting *Conn
+			for waiting == nil {
+				must(t, ctx.Err())
+				select {
+				case waiting = <-l.ready:
+				case <-time.After(time.Millisecond):
+				}
+			}
+			for range 20 { // as its timer does
+				time.Sleep(10 * time.Millisecond)
+				waiting.look()
+			}
+			if hasLarge(waiting) {
+				t.Error("it has memory for large messages")
+			}
+			l.ready <- waiting
+			server := value(l.Accept(ctx))(t)
+			if large {
+				if got := value(server.Recv(ctx))(t); len(got) != 32<<10 {
+					t.Errorf("received %d bytes", len(got))
+				}
+			} else {
+				awaitGrown(t, server)
+			}
+			must(t, <-sent, client.Close(), server.Close())
+		})
+	}
+}
+
+// TestIsolation: with a PD of its own, memory that one peer was told of is out of reach for another, although
+// it knows the key. The connection with the wrong key ends; the other does not notice.
+func TestIsolation(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	for _, c := range []struct {
+		isolation Isolation
+		listeners int  // of the two connections
+		reaches   bool // the second peer reaches the first's memory
+	}{{SharedPD, 1, true}, {SharedPD, 2, true}, {ListenerPD, 1, true}, {ListenerPD, 2, false}, {ConnPD, 1, false}, {ConnPD, 2, false}} {
+		t.Run(fmt.Sprint(c.isolation, " ", c.listeners), func(t *testing.T) {
+			o := Options{Isolation: c.isolation}
+			ls := []*Listener{value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)}
+			ls = append(ls, ls[0])
+			if c.listeners == 2 {
+				ls[1] = value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)
+			}
+			var clients, servers []*Conn
+			for _, l := range ls {
+				clients = append(clients, value(Dial(ctx, l.Addr().String(), Options{}))(t))
+				servers = append(servers, value(l.Accept(ctx))(t))
+			}
+			buf := value(uverbs.AllocBuffer(4096))(t)
+			mr := value(servers[0].PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+			its := value(uverbs.AllocBuffer(4096))(t)
+			itsMR := value(clients[1].PD().RegMR(its, uverbs.AccessLocalWrite))(t)
+			copy(its.Bytes(), "attack")
+			err := clients[1].Write(ctx, itsMR.SGE(0, 6), RemoteOf(mr))
+			if got := string(buf.Bytes()[:6]) == "attack"; got != c.reaches || (err == nil) != c.reaches {
+				t.Errorf("the memory was written: %v, %v", got, err)
+			}
+			must(t, clients[0].Send(ctx, []byte("still here")))
+			if got := value(servers[0].Recv(ctx))(t); string(got) != "still here" {
+				t.Errorf("received %q", got)
+			}
+			if !c.reaches {
+				if _, err := servers[1].Recv(ctx); err == nil || strings.Contains(err.Error(), "EOF") {
+					t.Errorf("the connection with the wrong key goes on: %v", err)
+				}
+			}
+			must(t, mr.Close(), buf.Close(), itsMR.Close(), its.Close())
+			for _, conn := range append(clients, servers...) {
+				conn.Close()
+			}
+			must(t, ls[0].Close(), ls[1].Close())
+		})
+	}
+	if _, err := Dial(ctx, "10.1.0.1:9", Options{Isolation: ListenerPD}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Dial with ListenerPD: %v", err)
+	}
+	nothingLeft(t, before)
+}
+
+// TestCloseWithoutFlush: Close ends although the device flushes nothing, also while others wait in methods. The
+// connection has lost its QP, so that nothing moves that to the error state.
+func TestCloseWithoutFlush(t *testing.T) {
+	before := quiet(t)
+	old := flushGrace
+	flushGrace = 50 * time.Millisecond
+	defer func() { flushGrace = old }()
+	ctx := within(t)
+	for _, wait := range waits {
+		l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{}))(t)
+		client := value(Dial(ctx, l.Addr().String(), Options{Wait: wait, Linger: time.Millisecond}))(t)
+		server := value(l.Accept(ctx))(t)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if _, err := client.Recv(context.Background()); !errors.Is(err, net.ErrClosed) {
+					t.Errorf("Recv: %v", err)
+				}
+			})
+			all.Go(func() {
+				client.mu.Lock()
+				defer client.mu.Unlock()
+				client.users++
+				defer client.end()
+				if err := client.await(context.Background(), isDone, &op{}); !errors.Is(err, errClosed) {
+					t.Errorf("an operation without an end: %v", err)
+				}
+			})
+		}
+		for parked := 0; parked < 6; time.Sleep(time.Millisecond) {
+			client.mu.Lock()
+			parked = client.users
+			client.mu.Unlock()
+		}
+		client.mu.Lock()
+		client.closing = true // as in Close, which would send an end first
+		client.qp = nil
+		client.notify()
+		client.mu.Unlock()
+		must(t, client.destroy())
+		all.Wait()
+		server.Close()
+		must(t, l.Close())
+	}
+	nothingLeft(t, before)
+}
+
+// TestCloseWriteAgain: the peer is sent one end, however often CloseWrite is called, and Close another.
+func TestCloseWriteAgain(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{})
+	client, server := connect(t, l, Options{})
+	for range 10 {
+		must(t, client.CloseWrite(ctx))
+	}
+	client.mu.Lock()
+	sent := client.ctlPosted
+	client.mu.Unlock()
+	greeting := uint64(0)
+	if onIWARP(client.dev.dev) {
+		greeting = 1
+	}
+	if sent != 1+greeting {
+		t.Errorf("%d control messages were sent, want 1 and %d to greet", sent, greeting)
+	}
+	must(t, server.Send(ctx, []byte("the other way")))
+	if got := value(client.Recv(ctx))(t); string(got) != "the other way" {
+		t.Errorf("received %q", got)
+	}
+	must(t, client.Close(), server.Close())
+}
+
+// TestRequestBacklog: a listener of a program that does not look has no more requests than its backlog, although another
+// goroutine reads the channel all the time. The rest is rejected.
+func TestRequestBacklog(t *testing.T) {
+	ctx := within(t)
+	c := openKernel(t)
+	l := newID(t, c, TCP)
+	must(t, l.Bind(netip.AddrPortFrom(first, 0)), l.Listen(3))
+	to := value(l.Addrs())(t).Local
+	reader := newID(t, c, TCP) // whose events do not come
+	stopped, stop := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() { reader.Wait(stopped) })
+	pd, cq := openPD(t)
+	out := openKernel(t)
+	var rejected atomic.Int32
+	var ids []*ID
+	var waiting sync.WaitGroup
+	for range 8 {
+		id := newID(t, out, TCP)
+		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(to.IP, to.Port)))
+		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		waiting.Go(func() {
+			id.Connect(ConnParam{QPN: qp.QPN()}, ECE{})
+			if e, err := id.Wait(stopped); err == nil && e.Type == Rejected {
+				rejected.Add(1)
+			}
+		})
+		ids = append(ids, id)
+	}
+	for end := time.Now().Add(timeout); rejected.Load() < 5 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	reading.Wait()
+	waiting.Wait()
+	c.mu.Lock()
+	pending := len(c.pending)
+	c.mu.Unlock()
+	if n := rejected.Load(); pending != 3 || n != 5 {
+		t.Errorf("%d requests wait and %d were rejected, want 3 and 5", pending, n)
+	}
+	for range 3 {
+		must(t, value(c.Next(ctx))(t).ID.Close())
+	}
+	for _, id := range ids {
+		must(t, id.Close())
+	}
+}
