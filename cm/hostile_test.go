@@ -272,6 +272,36 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// TestAfterEnd: what may follow an end, and what may not.
+func TestAfterEnd(t *testing.T) {
+	end, over := header{kind: msgEnd}, header{kind: msgEnd, deaf: true}
+	credits, data := header{kind: msgCredits}, header{kind: msgData}
+	for _, c := range []struct {
+		name string
+		all  []header
+		ok   bool
+	}{
+		{"credits after an end", []header{end, credits}, true},
+		{"the end of both directions after an end", []header{end, over}, true},
+		{"a second end", []header{end, end}, false},
+		{"data after an end", []header{end, data}, false},
+		{"credits after the end of both directions", []header{over, credits}, false},
+		{"an end after the end of both directions", []header{over, end}, false},
+		{"the end of both directions, twice", []header{end, over, over}, false},
+	} {
+		conn := bareConn(Options{})
+		var err error
+		for i, h := range c.all {
+			if _, err = conn.arrived(h, i); err != nil && i < len(c.all)-1 {
+				t.Errorf("%s: message %d: %v", c.name, i, err)
+			}
+		}
+		if c.ok != (err == nil) || err != nil && !errors.Is(err, syscall.EPROTO) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
 // hostilePeer plays a peer, and the device, for a Conn without a device.
 type hostilePeer struct {
 	t      *testing.T
