@@ -225,6 +225,13 @@ conns: $(VMRUN) ## more than 10,000 connections made and closed, and what is lef
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -timeout 1h -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_CONNS=$(CONNS) \
 		conns.test -test.run '^TestConnLeaks$$' -test.v -test.timeout 50m
 
+ATTACKS ?= 10000
+.PHONY: attacks
+attacks: $(VMRUN) ## attacks on a listener while honest clients work, on KERNEL
+	go test -c -trimpath -o $(BUILD)/amd64/attacks.test ./cm
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -timeout 2h -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_ATTACKS=$(ATTACKS) \
+		attacks.test -test.run '^TestHostilePeers$$' -test.v -test.timeout 110m
+
 hosts: guest ## two hosts: connections, rdma-core's programs, peers that die, a link that is bad or cut, on KERNEL
 	go test -c -trimpath -o $(BUILD)/amd64/hosts.test ./test/hosts
 	cd $(BUILD)/amd64 && $(VMRUN) -hosts 2 -cpus 1 -kernel $(KERNEL) $(GUEST) -file verbs:/bin/verbs -with $(PACKAGES),rdmacm-utils hosts.test -test.v

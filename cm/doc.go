@@ -66,6 +66,21 @@
 // Connections stay, but hear only by their own messages whether the peer is there. What is opened
 // afterwards works, if the new user may open the devices.
 //
+// # Trust
+//
+// RDMA has no authentication and no encryption. Any host that reaches the port can connect, and anyone
+// who sees the packets can read them. What a [Conn] checks is that its peer keeps to the protocol, which
+// PROTOCOL.md describes: a peer that does not loses its own connection, with EPROTO, and affects no other.
+//
+// A [Remote] is a bearer token: it works for every peer on the same PD that knows it, whoever it was meant
+// for. By default all connections of a process on a device share a PD; [Options].Isolation gives a listener
+// or each connection one of its own. The memory for messages has no remote rights. Soft iWARP lets a peer
+// read all memory of the PD whose key it knows, whatever its rights.
+//
+// Decide about strangers in [Options].Check, which runs before they get any memory, and bound them by Backlog,
+// HalfOpen, MaxConns and MaxMemory. Use crypto/tls over a [Stream] on networks that are not trusted: it
+// authenticates the peer and encrypts the stream, though not RDMA operations. SECURITY.md says more.
+//
 // # Errors
 //
 // What is not possible is refused before the kernel is asked, by an [ArgError]. What the

@@ -221,6 +221,33 @@ func TestWaitsEndWithoutFlush(t *testing.T) {
 	}
 }
 
+// TestHungDevice: a device that does not come back from being opened, or closed, stops nobody who uses another.
+func TestHungDevice(t *testing.T) {
+	hung := findDeviceEntry(math.MaxUint32)
+	hung.mu.Lock() // as open and closeIdle hold it
+	defer func() {
+		hung.forget()
+		hung.mu.Unlock()
+	}()
+	stuck := findDeviceEntry(math.MaxUint32) // another user of the same one has to wait
+	if stuck != hung {
+		t.Error("there are two entries for one device")
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := useDevice(math.MaxUint32 - 1) // there is none of that number
+		ended <- err
+	}()
+	if err := <-ended; err == nil {
+		t.Error("a device was opened that is not there")
+	}
+	other := findDeviceEntry(math.MaxUint32 - 1)
+	if other.closed || other.refs != 1 {
+		t.Errorf("the entry of a device that could not be opened stays: %+v", other)
+	}
+	other.forget()
+}
+
 // TestFrameBytes: what is on the wire, byte by byte, as PROTOCOL.md has it.
 func TestFrameBytes(t *testing.T) {
 	var got [][]byte

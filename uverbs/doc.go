@@ -51,6 +51,19 @@
 // receive side, one a CQ, one may wait on a channel; several queue pairs need no lock
 // between them.
 //
+// # Trust
+//
+// RDMA has no authentication and no encryption. A remote key is a bearer token: every peer whose QP is on
+// the PD of the memory can use the key, whoever it was meant for, if it knows or guesses it. So register
+// memory with remote rights only for peers that may reach all of it, keep peers apart by PDs of their own,
+// and close the MR, or invalidate the key, when a peer is done. A peer can change memory that it may write
+// to at any time: copy what you check, and use the copy. siw lets a peer read all memory whose key it knows,
+// whatever the access rights.
+//
+// Data from the kernel, the device and peers is checked before it is used. A device can write to all memory
+// that is registered with it; an MR is closed before its memory is used for something else. SECURITY.md has
+// more, and how to report a defect.
+//
 // # Performance
 //
 // What profiling has shown, and what follows from it:
