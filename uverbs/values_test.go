@@ -1,0 +1,67 @@
+package uverbs
+
+import "testing"
+
+// TestValues compares constants that the kernel, a device or a peer gets as numbers with those of
+// the kernel's rdma/ib_verbs.h and rdma/ib_user_verbs.h.
+func TestValues(t *testing.T) {
+	check := func(header string, first int, got ...int) {
+		t.Helper()
+		for i, v := range got {
+			if v != first+i {
+				t.Errorf("%s: value %d of the list is %d, want %d", header, i, v, first+i)
+			}
+		}
+	}
+	check("enum ib_wr_opcode", 0, int(WRRDMAWrite), int(WRRDMAWriteWithImm), int(WRSend), int(WRSendWithImm), int(WRRDMARead),
+		int(WRAtomicCAS), int(WRAtomicFAA), int(WRLocalInv), int(WRBindMW), int(WRSendWithInv))
+	check("IB_WR_RDMA_READ_WITH_INV", 11, int(WRRDMAReadWithInv))
+	check("IB_UVERBS_WR_FLUSH, IB_UVERBS_WR_ATOMIC_WRITE", 14, int(WRFlush), int(WRAtomicWrite))
+	check("enum ib_wc_opcode", 0, int(WCSend), int(WCRDMAWrite), int(WCRDMARead), int(WCCompSwap), int(WCFetchAdd), int(WCBindMW), int(WCLocalInv))
+	check("IB_UVERBS_WC_FLUSH, IB_UVERBS_WC_ATOMIC_WRITE", 8, int(WCFlush), int(WCAtomicWrite))
+	check("IB_WC_RECV", 128, int(WCRecv), int(WCRecvRDMAWrite))
+	check("enum ib_wc_status", 0, int(WCSuccess), int(WCLocLenErr), int(WCLocQPOpErr), int(WCLocEECOpErr), int(WCLocProtErr), int(WCWRFlushErr),
+		int(WCMWBindErr), int(WCBadRespErr), int(WCLocAccessErr), int(WCRemInvReqErr), int(WCRemAccessErr), int(WCRemOpErr), int(WCRetryExcErr),
+		int(WCRNRRetryExcErr), int(WCLocRDDViolErr), int(WCRemInvRDReqErr), int(WCRemAbortErr), int(WCInvEECNErr), int(WCInvEECStateErr),
+		int(WCFatalErr), int(WCRespTimeoutErr), int(WCGeneralErr))
+	check("enum ib_placement_type", 1, int(FlushGlobal), int(FlushPersistent))
+	check("enum ib_selectivity_level", 0, int(FlushRange), int(FlushMR))
+	check("enum ib_qp_state", 0, int(Reset), int(Init), int(RTR), int(RTS), int(SQD), int(SQE), int(Err))
+	check("enum ib_mig_state", 0, int(PathMigrated), int(PathRearm), int(PathArmed))
+	check("enum ib_atomic_cap", 0, int(AtomicNone), int(AtomicHCA), int(AtomicGlobal))
+	check("enum ib_port_state", 0, int(PortNop), int(PortDown), int(PortInit), int(PortArmed), int(PortActive), int(PortActiveDefer))
+	check("enum rdma_link_layer", 0, int(LinkLayerUnspecified), int(LinkLayerInfiniBand), int(LinkLayerEthernet))
+	check("enum ib_mtu", 1, int(MTU256), int(MTU512), int(MTU1024), int(MTU2048), int(MTU4096))
+	check("enum ib_event_type", 0, int(EventCQErr), int(EventQPFatal), int(EventQPReqErr), int(EventQPAccessErr), int(EventCommEst),
+		int(EventSQDrained), int(EventPathMig), int(EventPathMigErr), int(EventDeviceFatal), int(EventPortActive), int(EventPortErr),
+		int(EventLIDChange), int(EventPKeyChange), int(EventSMChange), int(EventSRQErr), int(EventSRQLimitReached), int(EventQPLastWQEReached),
+		int(EventClientReregister), int(EventGIDChange), int(EventWQFatal), int(EventDeviceSpeedChange))
+	check("enum ib_wq_state", 0, int(WQReset), int(WQReady), int(WQErr))
+	check("enum ib_flow_attr_type", 0, int(FlowNormal), int(FlowAllDefault), int(FlowMCDefault), int(FlowSniffer))
+	check("enum ib_mw_type", 1, int(MWType1), int(MWType2))
+	check("enum ib_rate", 2, int(Rate2500M), int(Rate10G), int(Rate30G), int(Rate5G), int(Rate20G), int(Rate40G), int(Rate60G), int(Rate80G),
+		int(Rate120G), int(Rate14G), int(Rate56G), int(Rate112G), int(Rate168G), int(Rate25G), int(Rate100G), int(Rate200G), int(Rate300G),
+		int(Rate28G), int(Rate50G), int(Rate400G), int(Rate600G), int(Rate800G), int(Rate1200G))
+	check("IB_RATE_PORT_CURRENT", 0, int(RateMax))
+
+	bits := func(header string, first int, got ...int) {
+		t.Helper()
+		for i, v := range got {
+			if want := 1 << (first + i); v != want {
+				t.Errorf("%s: bit %d of the list is %#x, want %#x", header, i, v, want)
+			}
+		}
+	}
+	bits("enum ib_send_flags", 0, int(Fence), int(Signaled), int(Solicited))
+	bits("enum ib_uverbs_access_flags", 0, int(AccessLocalWrite), int(AccessRemoteWrite), int(AccessRemoteRead), int(AccessRemoteAtomic),
+		int(AccessMWBind), int(AccessZeroBased), int(AccessOnDemand), int(AccessHugeTLB), int(AccessFlushGlobal), int(AccessFlushPersistent))
+	bits("IB_UVERBS_ACCESS_RELAXED_ORDERING", 20, int(AccessRelaxedOrdering))
+	bits("enum ib_qp_attr_mask", 0, int(AttrState), int(AttrCurState), int(AttrEnSQDAsyncNotify), int(AttrAccess), int(AttrPKeyIndex), int(AttrPort),
+		int(AttrQKey), int(AttrAV), int(AttrPathMTU), int(AttrTimeout), int(AttrRetryCount), int(AttrRNRRetry), int(AttrRQPSN), int(AttrMaxRdAtomic),
+		int(AttrAltPath), int(AttrMinRNRTimer), int(AttrSQPSN), int(AttrMaxDestRdAtomic), int(AttrPathMigState), int(AttrCap), int(AttrDestQPN))
+	bits("IB_QP_RATE_LIMIT", 25, int(AttrRateLimit))
+	bits("enum ib_flow_flags", 1, int(FlowDontTrap), int(FlowEgress))
+	bits("enum ib_rx_hash_fields", 0, int(RXHashSrcIPv4), int(RXHashDstIPv4), int(RXHashSrcIPv6), int(RXHashDstIPv6), int(RXHashSrcTCP),
+		int(RXHashDstTCP), int(RXHashSrcUDP), int(RXHashDstUDP))
+	bits("enum ibv_query_qp_data_in_order_caps", 0, int(InOrderMessage), int(InOrder128))
+}
