@@ -81,6 +81,7 @@ func TestUnknownAdapter(t *testing.T) {
 				b[i] = 0xff
 			}
 		}, 4096, "CQE version 255"},
+		{"one register too many", func(b []byte) { b[8], b[9] = 1, 2 }, 4096, "513 registers"},
 	} {
 		_, err := DecodeContext(answer(c.set), c.page)
 		if !errors.Is(err, ErrLayout) || !strings.Contains(err.Error(), c.want) {
@@ -89,6 +90,35 @@ func TestUnknownAdapter(t *testing.T) {
 	}
 	if _, err := DecodeContext(make([]byte, 71), 4096); err == nil {
 		t.Error("a response that is too short is not refused")
+	}
+}
+
+// TestStaticRegistersMost: the largest number of registers is accepted.
+func TestStaticRegistersMost(t *testing.T) {
+	if c, err := DecodeContext(answer(func(b []byte) { b[8], b[9] = 0, 2 }), 4096); err != nil || c.Static.Pages != 256 {
+		t.Errorf("512 registers: %+v, %v", c.Static, err)
+	}
+}
+
+// TestStaticRegistersLargePages: pages of 64 KiB have 16 UARs, and a register's number says which
+// page and which of its UARs it is in.
+func TestStaticRegistersLargePages(t *testing.T) {
+	c, err := DecodeContext(answer(func(b []byte) { b[8], b[60] = 96, 16 }), 65536)
+	ok(t, err)
+	if c.Static.Pages != 3 {
+		t.Fatalf("%d pages, want 3", c.Static.Pages)
+	}
+	pages := [][]byte{region(t, 65536), region(t, 65536), region(t, 65536)}
+	for index, want := range map[uint32]struct {
+		page int
+		off  uintptr
+	}{1: {0, 0xa00}, 21: {0, 5*4096 + 0xa00}, 60: {0, 15*4096 + 0x800}, 64: {1, 0x800}, 69: {1, 4096 + 0xa00}, 189: {2, 15*4096 + 0xa00}} {
+		r, err := c.Static.Register(pages, index)
+		if err != nil {
+			t.Errorf("register %d: %v", index, err)
+		} else if off := uintptr(r.base) - uintptr(ptrOf(pages[want.page])); off != want.off {
+			t.Errorf("register %d is at %#x of page %d, want %#x", index, off, want.page, want.off)
+		}
 	}
 }
 
@@ -156,15 +186,44 @@ func FuzzContext(f *testing.F) {
 	})
 }
 
-// FuzzResponses: the responses of the create commands are decoded or refused.
+// FuzzResponses: the responses of the create commands are decoded if they are long enough, to what
+// stands at the field's offset (mlx5-abi.h), and refused otherwise. They stay as they were.
 func FuzzResponses(f *testing.F) {
 	f.Add(make([]byte, 100))
 	f.Add([]byte{})
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		DecodeCQ(b)
-		DecodeQP(b)
-		DecodeSRQ(b)
-		DecodeAH(b)
+	for n := range 42 {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(i + 1)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := bytes.Clone(b)
+		first := func() uint32 { return binary.LittleEndian.Uint32(b) }
+		number := func(name string, size int, got uint32, err error) {
+			switch {
+			case (err == nil) != (len(b) >= size):
+				t.Errorf("%s of %d bytes, %d are enough: %v", name, len(b), size, err)
+			case err == nil && got != first():
+				t.Errorf("%s: %#x of % x, want %#x", name, got, b, first())
+			case err != nil && (got != 0 || !strings.Contains(err.Error(), name)):
+				t.Errorf("%s: %#x and %v, want 0 and an error with the name", name, got, err)
+			}
+		}
+		got, err := DecodeCQ(b)
+		number("mlx5_ib_create_cq_resp", 8, got, err)
+		got, err = DecodeQP(b)
+		number("mlx5_ib_create_qp_resp", 40, got, err)
+		got, err = DecodeSRQ(b)
+		number("mlx5_ib_create_srq_resp", 8, got, err)
+		mac, told, err := DecodeAH(b)
+		if (err == nil) != (len(b) >= 16) || err == nil && (string(mac[:]) != string(b[4:10]) || told != (first() > 0)) {
+			t.Errorf("mlx5_ib_create_ah_resp: %x, %v, %v of % x", mac, told, err, b)
+		}
+		if !bytes.Equal(before, b) {
+			t.Error("a decoder changed its input")
+		}
 	})
 }
 

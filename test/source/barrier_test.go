@@ -11,26 +11,30 @@ import (
 	"testing"
 )
 
-// A function's instructions as go tool objdump prints them, without addresses. Those that come
-// from where a doorbell record is stored begin with recordMark, whatever they were inlined into.
+// A function's instructions as go tool objdump prints them, without addresses. Instructions that
+// store a doorbell record begin with recordMark and those that load the owner bit of a completion
+// with ownerMark, whatever function they were inlined into.
 type function []string
 
-const recordMark = "record: "
+const (
+	recordMark = "record: "
+	ownerMark  = "owner: "
+)
 
-// recordLine finds where a doorbell record is stored, as objdump names it.
-func recordLine(t *testing.T) string {
+// lineOf returns the line of a file of mmio/mlx5 that begins with a prefix, as objdump names it.
+func lineOf(t *testing.T, name, prefix string) string {
 	t.Helper()
-	src, err := os.ReadFile(filepath.Join(root, "mmio/mlx5/record.go"))
+	src, err := os.ReadFile(filepath.Join(root, "mmio/mlx5", name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := 0
 	for l := range strings.Lines(string(src)) {
-		if n++; strings.HasPrefix(l, "\tr.w[i] = ") {
-			return fmt.Sprintf("record.go:%d", n)
+		if n++; strings.HasPrefix(l, prefix) {
+			return fmt.Sprintf("%s:%d", name, n)
 		}
 	}
-	t.Fatal("record.go does not store a record's word any more")
+	t.Fatalf("no line of %s begins with %q", name, prefix)
 	return ""
 }
 
@@ -49,7 +53,10 @@ func disassemble(t *testing.T, arch string) map[string]function {
 	if err != nil {
 		t.Fatalf("go tool objdump: %v", err)
 	}
-	record := recordLine(t)
+	marks := map[string]string{
+		lineOf(t, "record.go", "\tr.w[i] = "):                       recordMark,
+		lineOf(t, "cq.go", "\town := atomic.LoadUint32((*uint32)("): ownerMark,
+	}
 	line := regexp.MustCompile(`^\s+(\S+:\d+)\s+0x[0-9a-f]+\s+[0-9a-f]+\s+(.*?)\s*$`)
 	all := map[string]function{}
 	var name string
@@ -58,10 +65,7 @@ func disassemble(t *testing.T, arch string) map[string]function {
 			name, _, _ = strings.Cut(rest, "(SB)")
 			name = strings.TrimSuffix(strings.TrimPrefix(name, module+"/"), ".abi0")
 		} else if m := line.FindStringSubmatch(l); m != nil {
-			if m[1] == record {
-				m[2] = recordMark + m[2]
-			}
-			all[name] = append(all[name], m[2])
+			all[name] = append(all[name], marks[m[1]]+m[2])
 		}
 	}
 	if len(all) < 20 {
@@ -139,6 +143,7 @@ func TestBarrierInstructions(t *testing.T) {
 				}
 			}
 			checkDoorbells(t, arch, all)
+			checkOwners(t, all)
 		})
 	}
 }
@@ -247,6 +252,33 @@ var (
 	barrier   = regexp.MustCompile(callOf + `(` + toDevice + `)`)
 	zeroed    = regexp.MustCompile(`^` + recordMark + `(XORL|MOVD ZR)`)
 )
+
+// fromDevice is a call of mmio.FromDevice or, on amd64, what it is there.
+const fromDevice = `mmio\.FromDevice|mmio\.still`
+
+// checkOwners: wherever the owner bit of a completion is loaded, in whatever function, a barrier
+// stands behind it, before what the completion says is read.
+func checkOwners(t *testing.T, all map[string]function) {
+	t.Helper()
+	load := regexp.MustCompile(`^` + ownerMark + `(LDARW|MOVL [-x0-9a-f]*\()`)
+	read := map[string]bool{}
+	for name, f := range all {
+		for i := range f {
+			if !load.MatchString(f[i]) {
+				continue
+			}
+			read[name[strings.LastIndex(name, ".")+1:]] = true
+			if f.index(i, callOf+`(`+fromDevice+`)`) < 0 {
+				t.Errorf("%s loads an owner bit at instruction %d, and no barrier stands behind that:\n%s", name, i, strings.Join(f[i:], "\n"))
+			}
+		}
+	}
+	for _, name := range []string{"Avail", "Switch", "Sweep"} {
+		if !read[name] {
+			t.Errorf("%s does not load an owner bit any more", name)
+		}
+	}
+}
 
 // checkRecords: wherever a record is stored, in whatever function, a barrier stands before it with
 // no other store and no call between. ringArm, whose record says nothing of other memory, and
