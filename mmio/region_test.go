@@ -322,3 +322,18 @@ func TestRetire(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// TestCloseRefused: memory that the kernel does not unmap is an error. It refuses an address that is
+// not at the beginning of a page.
+func TestCloseRefused(t *testing.T) {
+	r := &Region{mem: make([]byte, 2*os.Getpagesize())[1:]}
+	if uintptr(unsafe.Pointer(&r.mem[0]))%uintptr(os.Getpagesize()) == 0 {
+		r.mem = r.mem[1:]
+	}
+	if err := r.Close(); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("Close: %v, want EINVAL", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Errorf("Close once more: %v", err)
+	}
+}

@@ -2,9 +2,12 @@ package netlinkrdma
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"testing"
+	"testing/fstest"
 
 	"golang.org/x/sys/unix"
 
@@ -130,6 +133,41 @@ func TestCounterMode(t *testing.T) {
 		set, err := decodeCounterSetting(slices.Concat(nla(abi.RDMA_NLDEV_ATTR_STAT_MODE, u32(mode)), nla(abi.RDMA_NLDEV_ATTR_STAT_AUTO_MODE_MASK, u32(3))))
 		if (err == nil) != valid || valid && (uint32(set.Mode) != mode || set.Groups != 3) {
 			t.Errorf("mode %d: %+v, %v", mode, set, err)
+		}
+	}
+}
+
+// TestUverbsDevNeither: where neither netlink nor sysfs answers, the error has both reasons.
+func TestUverbsDevNeither(t *testing.T) {
+	_, err := deafClient(unix.EPROTONOSUPPORT, fstest.MapFS{}).uverbsDev(fakeRXE)
+	if !errors.Is(err, unix.EPROTONOSUPPORT) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "from sysfs") {
+		t.Errorf("%v, want both reasons", err)
+	}
+}
+
+// TestEntryError: the first error is kept, be it of a table or of one of its entries.
+func TestEntryError(t *testing.T) {
+	table := nla(abi.RDMA_NLDEV_ATTR_RES_QP, slices.Concat(nla(abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, nil), nla(abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, nil)))
+	for name, c := range map[string]struct {
+		read func(m, e *message)
+		want string
+		seen int
+	}{
+		"none":         {func(_, _ *message) {}, "", 2},
+		"of an entry":  {func(_, e *message) { e.need(abi.RDMA_NLDEV_ATTR_RES_LQPN) }, "RES_LQPN: missing", 1},
+		"of the table": {func(m, _ *message) { m.need(abi.RDMA_NLDEV_ATTR_RES_PDN) }, "RES_PDN: missing", 1},
+		"of both": {func(m, e *message) {
+			m.need(abi.RDMA_NLDEV_ATTR_RES_PDN)
+			e.need(abi.RDMA_NLDEV_ATTR_RES_LQPN)
+		}, "RES_PDN: missing", 1},
+	} {
+		m, seen := parse(table), 0
+		for e := range m.entries(abi.RDMA_NLDEV_ATTR_RES_QP, abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY) {
+			seen++
+			c.read(m, e)
+		}
+		if seen != c.seen || (m.err == nil) != (c.want == "") || m.err != nil && !strings.Contains(m.err.Error(), c.want) {
+			t.Errorf("error %s: %v after %d entries, want %q after %d", name, m.err, seen, c.want, c.seen)
 		}
 	}
 }

@@ -1,0 +1,150 @@
+//go:build amd64 || arm64
+
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+	"testing"
+)
+
+// TestMlx5Place: a queue that goes leaves its place in the table of owners, with an index of the
+// library's for the next one.
+func TestMlx5Place(t *testing.T) {
+	for _, userIndex := range []bool{false, true} {
+		c := newMlx5Card(t, userIndex, false, 64)
+		m := c.dev.mlx5
+		const number = 0x4321
+		enter := func() *mlx5Place {
+			p := &mlx5Place{owner: mlx5Owner{qp: c.qp}}
+			must(t, p.enter(m))
+			p.enterAs(m, number)
+			if got := m.owners.get(p.index); got != &p.owner || !p.entered {
+				t.Fatalf("index %v: owner of %#x is %p, want %p", userIndex, p.index, got, &p.owner)
+			}
+			return p
+		}
+		first := enter()
+		index := first.index
+		if (index == number) == userIndex {
+			t.Errorf("index %v: the place is %#x", userIndex, index)
+		}
+		first.leave(m)
+		if got := m.owners.get(index); got != nil || first.entered {
+			t.Errorf("index %v: %#x has the owner %p after it was left", userIndex, index, got)
+		}
+		second := enter()
+		if second.index != index {
+			t.Errorf("index %v: the next place is %#x, want %#x again", userIndex, second.index, index)
+		}
+		first.leave(m) // once more
+		if got := m.owners.get(index); got != &second.owner {
+			t.Errorf("index %v: leaving twice has removed the next owner", userIndex)
+		}
+		second.leave(m)
+		if free := len(m.owners.free); userIndex != (free == 1) {
+			t.Errorf("index %v: %d indices are free", userIndex, free)
+		}
+	}
+}
+
+// TestMlx5PostRecvs: batches of receives fill the queue to the last element, all or none.
+func TestMlx5PostRecvs(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		for first := range 9 {
+			c := newMlx5Card(t, true, shared, 64)
+			post, room := c.qp.PostRecvs, c.qp.Caps().MaxRecvWR
+			if shared {
+				post, room = c.srq.PostRecvs, c.srq.maxWR
+			}
+			batch := func(n int) []RecvWR {
+				wrs := make([]RecvWR, n)
+				for i := range wrs {
+					wrs[i] = RecvWR{ID: uint64(i), SGL: []SGE{c.sge(0, 4)}}
+				}
+				return wrs
+			}
+			first = min(first, room)
+			must(t, post(batch(first)...))
+			more := room - first + 1
+			err := post(batch(more)...)
+			arg, ok := errors.AsType[*ArgError](err)
+			if first == 0 && (!ok || arg.Given != fmt.Sprint(more)) || first > 0 && !errors.Is(err, ErrQueueFull) {
+				t.Errorf("shared %v: %d receives after %d in a queue of %d: %v", shared, more, first, room, err)
+			}
+			bad := batch(more - 1)
+			if len(bad) > 0 {
+				bad[len(bad)-1].SGL = []SGE{{outside: true}}
+				if post, ok := errors.AsType[*PostError](post(bad...)); !ok || post.Index != len(bad)-1 || post.Err != ErrSGERange {
+					t.Errorf("shared %v: a bad receive: %v", shared, post)
+				}
+			}
+			if err := post(batch(more - 1)...); err != nil {
+				t.Errorf("shared %v: %d receives after %d in a queue of %d: %v", shared, more-1, first, room, err)
+			}
+			must(t, post())
+		}
+	}
+}
+
+// TestMlx5FreeWQ: completions of a WQ that goes are gone, and those of others stay.
+func TestMlx5FreeWQ(t *testing.T) {
+	for _, userIndex := range []bool{false, true} {
+		c := newMlx5Card(t, userIndex, false, 64)
+		w := &WQ{object: object{dev: c.dev, kind: "WQ"}, num: 0x99}
+		u, err := mlx5Driver{}.prepareWQ(w, &WQOptions{CQ: c.cq, MaxWR: 4, MaxSGE: 1})
+		must(t, err)
+		if len(u.in) == 0 || len(u.out) == 0 {
+			t.Error("CREATE_WQ has no part of the driver's")
+		}
+		must(t, mlx5Driver{}.mapWQ(w), mlx5Driver{}.postWQ(w, 71, nil), mlx5Driver{}.postWQ(w, 72, nil))
+		must(t, c.qp.PostRecv(50, c.sge(0, 100)))
+		own := map[int][]byte{32: b32(w.mlx5.index), 56: b32(w.num), 60: b16(0), 44: b32(8)}
+		if !userIndex {
+			own[32] = b32(0)
+		}
+		c.put(2, own)
+		if got := c.poll(); len(got) != 1 || got[0].ID != 71 {
+			t.Fatalf("index %v: the WQ's completion is %+v", userIndex, got)
+		}
+		own[60] = b16(1)
+		c.put(2, own)
+		c.put(2, map[int][]byte{60: b16(0), 44: b32(8)})
+		must(t, mlx5Driver{}.freeWQ(w))
+		var wcs [4]WC
+		if n, err := c.cq.Poll(wcs[:]); n != 1 || err != nil || wcs[0].ID != 50 {
+			t.Errorf("index %v: after the WQ was freed the CQ has %+v, %v, want the receive of the QP alone", userIndex, wcs[:n], err)
+		}
+		if o := c.dev.mlx5.owners.get(w.mlx5.index); o != nil {
+			t.Errorf("index %v: the place of the WQ has an owner", userIndex)
+		}
+	}
+}
+
+// TestMlx5Refused: what the device has not is refused by name, and leaves no doorbell record in use.
+func TestMlx5Refused(t *testing.T) {
+	c := newMlx5Card(t, true, true, 64)
+	var issued int
+	issue := func(udata) error { issued++; return syscall.EIO }
+	if err := (mlx5Driver{}).modifySRQ(nil, false, issue); err != syscall.EIO || issued != 1 {
+		t.Errorf("MODIFY_SRQ: %v, issued %d times, want EIO and 1", err, issued)
+	}
+	if err := (mlx5Driver{}).modifySRQ(nil, true, issue); !errors.Is(err, errors.ErrUnsupported) || issued != 1 {
+		t.Errorf("MODIFY_SRQ with a size: %v, issued %d times", err, issued)
+	}
+	for _, cqe := range []int{1 << 22, math.MaxInt32} {
+		cq := &CQ{kind: kindMlx5}
+		cq.dev, cq.object.kind = c.dev, "CQ"
+		u, err := mlx5Driver{}.prepareCQ(cq, &cqe, &CQOptions{})
+		if !errors.Is(err, syscall.EINVAL) || u.in != nil || cq.mlx5 != nil {
+			t.Errorf("a CQ of %d: %v, want an error about the size", cqe, err)
+		}
+	}
+	for size, ok := range map[int]bool{0: true, 64: true, 128: true, 32: false, 65: false, -1: false} {
+		if err := (mlx5Driver{}).checkCQE(size); (err == nil) != ok {
+			t.Errorf("completions of %d bytes: %v", size, err)
+		}
+	}
+}

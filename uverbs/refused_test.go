@@ -1,0 +1,175 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/mmio/rxe"
+)
+
+// lackingDriver has no MRs.
+type lackingDriver struct{ driver }
+
+func (lackingDriver) lacksMR(*region) string { return "memory" }
+
+// TestRegMRLacking: an MR that the driver does not have leaves its PD without a user, and the kernel
+// is not asked.
+func TestRegMRLacking(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd, buf := value(d.AllocPD())(t), value(AllocBuffer(4096))(t)
+	d.driver = lackingDriver{d.driver}
+	k.took()
+	_, err := pd.RegMR(buf, AccessLocalWrite)
+	if f, ok := errors.AsType[*FeatureError](err); !ok || f.Feature != "REG_MR with memory" || f.Driver != "rxe" {
+		t.Errorf("%v, want a FeatureError about memory", err)
+	}
+	k.sent()
+	must(t, pd.Close(), buf.Close())
+}
+
+// TestRegDMABufClosed: a closed PD takes no dma-buf.
+func TestRegDMABufClosed(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	f := os.NewFile(uintptr(value(unix.MemfdCreate("dmabuf", unix.MFD_CLOEXEC))(t)), "dmabuf")
+	defer f.Close()
+	must(t, f.Truncate(4096), pd.Close())
+	k.took()
+	if mr, err := pd.RegDMABuf(f, MROptions{}); mr != nil || !errors.Is(err, os.ErrClosed) {
+		t.Errorf("%+v, %v, want os.ErrClosed", mr, err)
+	}
+	k.sent()
+}
+
+// TestRegDMABufRefused: a dma-buf that the kernel refuses leaves its PD without a user.
+func TestRegDMABufRefused(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	f := os.NewFile(uintptr(value(unix.MemfdCreate("dmabuf", unix.MFD_CLOEXEC))(t)), "dmabuf")
+	defer f.Close()
+	must(t, f.Truncate(4096))
+	k.refuse["REG_DMABUF_MR"] = syscall.ENOMEM
+	if _, err := pd.RegDMABuf(f, MROptions{}); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("%v, want ENOMEM", err)
+	}
+	must(t, pd.Close())
+}
+
+// TestCreateCQHostile: rings that cannot be mapped or used. The CQ is destroyed again, and nothing
+// stays mapped.
+func TestCreateCQHostile(t *testing.T) {
+	for name, spoil := range map[string]struct {
+		change func(k *fakeKernel, c fakeCall)
+		want   error
+	}{
+		"no ring there": {func(k *fakeKernel, c fakeCall) { k.put(c.drv, u64(1)) }, syscall.EINVAL},
+		"no size":       {func(k *fakeKernel, c fakeCall) { k.put(c.drv+8, u32(0)) }, nil},
+		"index":         {func(k *fakeKernel, c fakeCall) { k.rings[k.next][0].producer.Release(1 << 20) }, rxe.ErrCorrupt},
+	} {
+		d, k := fakeDevice(t, pathIoctl)
+		fake := d.cmd.fake
+		d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
+			errno := fake(cmd, write)
+			if c := k.calls[len(k.calls)-1]; c.verb == "CREATE_CQ" {
+				spoil.change(k, c)
+			}
+			return errno
+		}
+		k.took()
+		cq, err := d.CreateCQ(7, CQOptions{})
+		if cq != nil || err == nil || spoil.want != nil && !errors.Is(err, spoil.want) {
+			t.Errorf("%s: %v, want %v", name, err, spoil.want)
+		}
+		k.sent("ioctl CREATE_CQ", "ioctl DESTROY_CQ")
+		must(t, d.Close())
+		if n := k.ringsMapped(); n != 0 {
+			t.Errorf("%s: %d bytes of rings stay mapped", name, n)
+		}
+	}
+}
+
+// TestRemapShort: an answer to RESIZE_CQ that is too short is an error.
+func TestRemapShort(t *testing.T) {
+	d, _ := fakeDevice(t, pathAuto)
+	cq := value(d.CreateCQ(7, CQOptions{}))(t)
+	if old, err := (rxeDriver{}).remapCQ(cq, 15, udata{out: make([]byte, rxe.ResizeCQRespSize-1)}); old != nil || err == nil {
+		t.Errorf("%v, %v, want an error", old, err)
+	}
+	must(t, cq.Close())
+}
+
+// TestMWForgotten: a window that is closed is no object of the device any more, unless the kernel
+// refused.
+func TestMWForgotten(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	mw := value(pd.AllocMW(MWType2))(t)
+	k.refuse["DEALLOC_MW"] = syscall.EBUSY
+	if err := mw.Close(); !errors.Is(err, syscall.EBUSY) || d.windowOf(mw.RKey()) != mw {
+		t.Errorf("Close: %v, the key is of window %p, want EBUSY and %p", err, d.windowOf(mw.RKey()), mw)
+	}
+	delete(k.refuse, "DEALLOC_MW")
+	must(t, mw.Close())
+	if w := d.windowOf(mw.RKey()); w != nil || len(d.targets.all) != 0 {
+		t.Errorf("after Close the key is of window %p, and %d objects are left", w, len(d.targets.all))
+	}
+	must(t, pd.Close())
+}
+
+// TestBufferPoolCloseRefused: if the region stays, so does the pool, with its slots.
+func TestBufferPoolCloseRefused(t *testing.T) {
+	p, k := newPool(t, 64, 1)
+	k.refuse["DEREG_MR"] = syscall.EBUSY
+	if err := p.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("Close: %v, want EBUSY", err)
+	}
+	must(t, p.Put(value(p.Get())(t)))
+	delete(k.refuse, "DEREG_MR")
+}
+
+// TestPollableRefused: a descriptor that cannot be polled is closed. One of O_PATH has no flags to
+// set.
+func TestPollableRefused(t *testing.T) {
+	path := t.TempDir()
+	fd := value(unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0))(t)
+	if f, err := pollable(fd, "a path"); f != nil || !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), "a path") {
+		t.Errorf("%v, %v, want EBADF", f, err)
+	}
+	if now, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil && now == path {
+		t.Error("the descriptor is still open")
+	}
+}
+
+// TestSetHoldClosesClock: the clock of a hold is closed when there is another hold or none.
+func TestSetHoldClosesClock(t *testing.T) {
+	d, _ := fakeDevice(t, pathAuto)
+	ch := value(d.CreateCompChannel())(t)
+	for _, next := range []time.Duration{2 * time.Millisecond, 0} {
+		must(t, ch.SetHold(time.Millisecond))
+		before := ch.wait
+		must(t, ch.SetHold(next))
+		if err := before.clock.Close(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("after SetHold(%s) the clock of the hold before is open: %v", next, err)
+		}
+		if (ch.wait != nil) != (next > 0) {
+			t.Errorf("after SetHold(%s) there is a hold: %v", next, ch.wait != nil)
+		}
+	}
+	must(t, ch.Close())
+}
+
+// TestPKeyIndexRefused: without the port's attributes there is no table to look at.
+func TestPKeyIndexRefused(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	k.refuse["QUERY_PORT"] = syscall.EACCES
+	if i, err := d.PKeyIndex(1, 0xffff); i != 0 || !errors.Is(err, syscall.EACCES) {
+		t.Errorf("%d, %v, want EACCES", i, err)
+	}
+}
