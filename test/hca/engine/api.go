@@ -28,7 +28,8 @@ type Config struct {
 	Trace      func(TraceEvent)      // Trace takes what happens, if not nil. The lock is held: it must not call back.
 	Receive    func([]byte) []uint32 // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
 	OwnMemory  int                   // OwnMemory is how many bytes of its own the device has.
-	MaxQPs     int                   // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many.
+	MaxQPs     int                   // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many, or as Traits says.
+	Traits     Traits                // Traits are the choices in which cards differ.
 }
 
 // Number space. QPNs and SQNs share one, since a doorbell carries either. Each kind of

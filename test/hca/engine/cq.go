@@ -36,7 +36,7 @@ func (d *Device) checkCQ(s *CQSpec) error {
 	if s.EntrySize != 64 && s.EntrySize != 128 {
 		return refuse(BadParam, "CQ", 0, "cqe_sz", "%d bytes; 64 and 128 are modelled", s.EntrySize)
 	}
-	if s.Log > 22 {
+	if s.Log > d.cfg.Traits.LogMaxCQSize {
 		return refuse(BadParam, "CQ", 0, "log_cq_size", "2^%d entries", s.Log)
 	}
 	return s.Buf.check(d, "CQ", uint64(s.EntrySize)<<s.Log)
@@ -285,8 +285,7 @@ const (
 	eqDoorbell   = 0x40 // MLX5_EQ_DOORBEL_OFFSET
 	eqUpdate     = 0x48
 	bfOffset     = 0x800 // MLX5_BF_OFFSET
-	bfHalf       = 256   // half of a BlueFlame register of 512 bytes
-	bfRegs       = 4     // MLX5_BF_REGS_PER_PAGE
+	bfRegs       = 4     // MLX5_BFREGS_PER_UAR
 	uarPageBytes = 4096
 )
 

@@ -62,6 +62,7 @@ const (
 	vendorMWBind    = 0xd4
 	vendorFlushSQ   = 0xf4
 	vendorFlushRQ   = 0xf9
+	vendorPageFault = 0x93 // with RemoteAborted, on an SRQ: see Traits.SRQFaults
 )
 
 // vendorSyndromes are those of errors on the send side.
@@ -94,6 +95,7 @@ type cqe struct {
 
 	syndrome Syndrome
 	vendor   uint8
+	ethernet bool // of an Ethernet queue, where more fields have a meaning
 }
 
 // Bits of op_own (enum in mlx5dv.h).
@@ -106,6 +108,9 @@ const (
 func (e *cqe) bytes(c *cq, now uint64) []byte {
 	raw := make([]byte, c.spec.EntrySize)
 	b := raw[len(raw)-64:]
+	if !e.ethernet {
+		c.d.noise(raw)
+	}
 	b[63] = e.opcode << 4
 	if e.opcode == cqeResize {
 		return raw
@@ -117,12 +122,17 @@ func (e *cqe) bytes(c *cq, now uint64) []byte {
 		be.PutUint16(b[60:], e.index)
 		return raw
 	}
-	b[17] = e.mlPath
-	be.PutUint16(b[20:], e.checksum)
-	be.PutUint16(b[22:], e.slid)
-	be.PutUint32(b[24:], e.flagsRQPN)
-	b[29] = e.l4l3
-	be.PutUint16(b[30:], e.vlan)
+	// Of a request's completion only the fields below that are not about a packet have a meaning.
+	request := e.opcode == cqeReq && c.d.cfg.Traits.Noise != 0 && !e.ethernet
+	if !request {
+		b[17] = e.mlPath
+		be.PutUint16(b[20:], e.checksum)
+		be.PutUint16(b[22:], e.slid)
+		be.PutUint32(b[24:], e.flagsRQPN)
+		b[29] = e.l4l3
+		be.PutUint16(b[30:], e.vlan)
+		be.PutUint32(b[36:], e.imm)
+	}
 	switch n := len(e.inline); {
 	case n == 0:
 	case n <= 32:
@@ -133,8 +143,9 @@ func (e *cqe) bytes(c *cq, now uint64) []byte {
 		b[63] |= cqeInline64
 	}
 	be.PutUint32(b[32:], e.srqn)
-	be.PutUint32(b[36:], e.imm)
-	be.PutUint32(b[44:], e.count)
+	if !request || e.sendOp == opRead {
+		be.PutUint32(b[44:], e.count)
+	}
 	be.PutUint64(b[48:], now)
 	be.PutUint32(b[56:], uint32(e.sendOp)<<24|e.qpn)
 	be.PutUint16(b[60:], e.index)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -30,6 +31,7 @@ type Device struct {
 	// pageFaults are those that the driver has not resolved, and nextToken is the last one's of a WQE.
 	pageFaults map[faultKey]*pageFault
 	nextToken  uint32
+	rng        *rand.Rand // of what Traits leave to chance
 	rep        report
 }
 
@@ -59,12 +61,13 @@ func New(cfg Config) (*Device, error) {
 	if cfg.MaxQPs == 0 {
 		cfg.MaxQPs = 1 << 14
 	}
+	cfg.Traits.fill(cfg.MaxQPs)
 	d := &Device{
 		f: cfg.Fabric, cfg: cfg, own: make([]byte, cfg.OwnMemory),
 		pds: map[uint32]*pd{}, xrcds: map[uint32]*xrcd{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{},
 		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{},
 		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, special: map[QPType][]*qp{}, regs: map[uint64]*bfReg{},
-		pageFaults: map[faultKey]*pageFault{},
+		pageFaults: map[faultKey]*pageFault{}, rng: newRand(&cfg.Traits),
 	}
 	d.rep.init()
 	d.port.PKeys = []uint16{0xffff}
@@ -123,9 +126,24 @@ func (d *Device) lock(object string) error {
 	return nil
 }
 
+// most is how many objects of a kind there may be.
+func (d *Device) most(kind string) int {
+	switch kind {
+	case "QP":
+		return d.cfg.MaxQPs
+	case "CQ":
+		return d.cfg.Traits.MaxCQs
+	case "SRQ":
+		return d.cfg.Traits.MaxSRQs
+	case "MKEY":
+		return d.cfg.Traits.MaxMKeys
+	}
+	return 16 * d.cfg.MaxQPs
+}
+
 // number finds a free number for an object.
 func number[T any](d *Device, kind string, first uint32, used map[uint32]T) (uint32, error) {
-	if len(used) >= d.cfg.MaxQPs*16 || kind == "QP" && len(used) >= d.cfg.MaxQPs {
+	if len(used) >= d.most(kind) {
 		return 0, refuse(Limit, kind, 0, "", "%d of them exist", len(used))
 	}
 	n := max(d.next[kind], first)

@@ -94,10 +94,16 @@ func newFabric(t *testing.T, cfg FabricConfig) *Fabric {
 // newHost makes a device with a port that is up, an EQ and a PD.
 func newHost(t *testing.T, f *Fabric, link LinkLayer) *host {
 	t.Helper()
+	return newHostWith(t, f, link, Traits{})
+}
+
+// newHostWith is newHost of a device with traits.
+func newHostWith(t *testing.T, f *Fabric, link LinkLayer, traits Traits) *host {
+	t.Helper()
 	h := &host{t: t, f: f, mem: newArena(1 << 20), uarNext: 0x100}
 	n := len(f.devices) + 1
 	d, err := New(Config{
-		Name: fmt.Sprintf("mlx5_%d", n-1), Memory: h.mem, Interrupt: func(int) { h.irqs++ }, Fabric: f, LinkLayer: link, CQEVersion: 1,
+		Name: fmt.Sprintf("mlx5_%d", n-1), Memory: h.mem, Interrupt: func(int) { h.irqs++ }, Fabric: f, LinkLayer: link, CQEVersion: 1, Traits: traits,
 		Trace: func(e TraceEvent) {
 			_ = e.String() // none may panic
 			h.traced = append(h.traced, e)

@@ -209,7 +209,7 @@ func (r *rq) deliver(d *Device, p *packet) {
 		d.drop(p, "no receive WQE")
 		return
 	}
-	e := &cqe{opcode: cqeRespSend, qpn: r.n, index: w.index, count: uint32(len(p.data))}
+	e := &cqe{ethernet: true, opcode: cqeRespSend, qpn: r.n, index: w.index, count: uint32(len(p.data))}
 	if e.srqn = r.spec.UserIndex; d.cfg.CQEVersion == 0 || e.srqn == NoUserIndex {
 		e.srqn = r.spec.RMPN
 	}

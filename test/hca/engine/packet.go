@@ -200,8 +200,31 @@ func (d *Device) owns(from *Device, p *packet) bool {
 	if p.multicast(false) {
 		return true
 	}
-	return d.port.LID != 0 && p.dlid>>d.port.LMC == d.port.LID>>d.port.LMC
+	if d.port.LID == 0 || p.dlid>>d.port.LMC != d.port.LID>>d.port.LMC {
+		return false
+	}
+	switch {
+	case !d.cfg.Traits.SharedLID:
+		return true
+	case p.grh:
+		return d.hasGID(&p.route)
+	}
+	return d.firstOfLID()
 }
+
+// firstOfLID reports whether no device that joined the fabric earlier has the same LID: the first one has the packets
+// that do not say by a GRH which of them is meant.
+func (d *Device) firstOfLID() bool {
+	for _, other := range d.f.devices {
+		if other.id < d.id && other.cfg.LinkLayer == InfiniBand && other.port.LID == d.port.LID {
+			return false
+		}
+	}
+	return true
+}
+
+// toQP0 reports whether a packet is a subnet management packet.
+func (p *packet) toQP0() bool { return p.service == UD && p.dest == 0 }
 
 // hasMAC reports whether an address is one of the port's.
 func (d *Device) hasMAC(mac [6]byte) bool {
@@ -249,6 +272,9 @@ func (d *Device) receive(p *packet) {
 		return
 	case p.kind == pktEth:
 		d.receiveEthernet(p)
+		return
+	case d.cfg.Traits.GRHRequired && d.cfg.LinkLayer == InfiniBand && !p.grh && !p.toQP0():
+		d.drop(p, "no GRH, which the port requires")
 		return
 	case p.grh && !p.multicast(d.cfg.LinkLayer == Ethernet) && !d.hasGID(&p.route):
 		d.drop(p, "no such GID")

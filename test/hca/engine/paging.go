@@ -164,6 +164,10 @@ func (q *qp) recvFault(p *packet, w *rwqe, off int) bool {
 	typ, wq := uint8(faultRecv), q.n
 	if w.w.kind == "SRQ" {
 		typ, wq = faultRMP, w.w.n
+		if q.d.cfg.Traits.SRQFaults && off == 0 {
+			q.abortRecv(p, w)
+			return true
+		}
 	}
 	q.suspend(p, q.d.wqeFaulted(typ, wq, w.index, off, len(p.data), func(f *pageFault, failed bool) {
 		if q.resumed(f, failed) {
@@ -172,6 +176,22 @@ func (q *qp) recvFault(p *packet, w *rwqe, off int) bool {
 		}
 	}))
 	return true
+}
+
+// abortRecv completes the WQE of an SRQ that leads to a missing page with an error, and has the receive side wait for
+// the page. The message comes again, and takes another WQE. The driver must not use the index of this one until the
+// fault is resolved: whoever resolves it reads the WQE there.
+func (q *qp) abortRecv(p *packet, w *rwqe) {
+	srq := w.w
+	f := q.d.wqeFaulted(faultRMP, srq.n, w.index, 0, len(p.data), func(f *pageFault, failed bool) {
+		delete(srq.faulted, w.index)
+		if q.resumed(f, failed) {
+			q.refuseRequest(p, nakOp, 0, notPresent)
+		}
+	})
+	srq.faulted[w.index] = true
+	q.suspend(p, f)
+	q.recvFailed(w, RemoteAborted, vendorPageFault)
 }
 
 // writeFault has the receive side wait for pages that the other side writes.

@@ -95,9 +95,19 @@ func (p *pager) resume(f fault, failed bool) {
 // newPagedPair is a pair whose requests wait for ever, and memory on demand on either side.
 func newPagedPair(t *testing.T) (p *pair, a, b *pager) {
 	t.Helper()
+	return newPagedPairWith(t, Traits{}, nil)
+}
+
+// newPagedPairWith is newPagedPair on devices with traits; the receiver may take its WQEs from an SRQ.
+func newPagedPairWith(t *testing.T, traits Traits, srq func(h *host) *testSRQ) (p *pair, a, b *pager) {
+	t.Helper()
 	f := newFabric(t, FabricConfig{Seed: 1})
-	ha, hb := newHost(t, f, InfiniBand), newHost(t, f, InfiniBand)
-	p = &pair{a: ha.newQP(qpOptions{}), b: hb.newQP(qpOptions{}), ma: ha.newMR(64<<10, allAccess), mb: hb.newMR(64<<10, allAccess)}
+	ha, hb := newHostWith(t, f, InfiniBand, traits), newHostWith(t, f, InfiniBand, traits)
+	var ob qpOptions
+	if srq != nil {
+		ob.srq = srq(hb)
+	}
+	p = &pair{a: ha.newQP(qpOptions{}), b: hb.newQP(ob), ma: ha.newMR(64<<10, allAccess), mb: hb.newMR(64<<10, allAccess)}
 	p.ma.fill(1)
 	p.mb.fill(100)
 	aa, ab := p.a.attr(p.b), p.b.attr(p.a)

@@ -38,9 +38,6 @@ type qp struct {
 	asked     bool // an event is due when the send queue has drained
 }
 
-// sqSizeMax and rqSizeMax are log2 of the largest queues, as capabilities say.
-const logQueueMax = 15
-
 // typeNames are the services' names.
 var typeNames = map[QPType]string{RC: "RC", UC: "UC", UD: "UD", XRC: "XRC", QP0: "QP0", QP1: "QP1", RawEth: "RAW", RegUMR: "REG_UMR"}
 
@@ -128,7 +125,7 @@ func (d *Device) checkQP(s *QPSpec) error {
 	}
 	var size uint64
 	if s.RQ == RQOwn {
-		if s.LogRQ > logQueueMax {
+		if s.LogRQ > d.cfg.Traits.LogMaxQPSize {
 			return bad("log_rq_size", "2^%d WQEs", s.LogRQ)
 		}
 		if s.LogRQStride < 4 || s.LogRQStride > 9 {
@@ -137,7 +134,7 @@ func (d *Device) checkQP(s *QPSpec) error {
 		size = 1 << (s.LogRQ + s.LogRQStride)
 	}
 	if !s.NoSQ {
-		if s.LogSQ > logQueueMax {
+		if s.LogSQ > d.cfg.Traits.LogMaxQPSize {
 			return bad("log_sq_size", "2^%d blocks", s.LogSQ)
 		}
 		size += 64 << s.LogSQ

@@ -259,9 +259,18 @@ func (q *testQP) block(i uint16) []byte {
 
 func (q *testQP) record() { storeBE32(q.h.mem.at(q.dbr+4, 4), uint32(q.pc)) }
 
+// bf is where the half of the register to use next is.
+func (q *testQP) bf() uint32 {
+	half := uint32(256)
+	if log := q.h.d.cfg.Traits.LogBF; log != 9 {
+		half = 1 << log / 2
+	}
+	return 0x800 + (2*q.reg+q.half)*half
+}
+
 // ring rings the doorbell for a WQE.
 func (q *testQP) ring(w []byte) {
-	q.h.d.UARWrite(q.spec.UAR, 0x800+q.reg*512+q.half*256, w[:8])
+	q.h.d.UARWrite(q.spec.UAR, q.bf(), w[:8])
 	q.half ^= 1
 }
 
@@ -278,7 +287,7 @@ func (q *testQP) blue(op uint8, flags uint8, imm uint32, segs ...[]byte) {
 	q.record()
 	w = append(w, make([]byte, (64-len(w)%64)%64)...)
 	for o := 0; o < len(w); o += 8 {
-		q.h.d.UARWrite(q.spec.UAR, 0x800+q.reg*512+q.half*256+uint32(o), w[o:o+8])
+		q.h.d.UARWrite(q.spec.UAR, q.bf()+uint32(o), w[o:o+8])
 	}
 	q.half ^= 1
 }

@@ -15,11 +15,17 @@ type pair struct {
 // newPair connects two QPs of one service on two devices, or on one.
 func newPair(t *testing.T, link LinkLayer, typ QPType, one bool, o qpOptions) *pair {
 	t.Helper()
+	return newPairWith(t, link, typ, one, o, Traits{})
+}
+
+// newPairWith is newPair on devices with traits.
+func newPairWith(t *testing.T, link LinkLayer, typ QPType, one bool, o qpOptions, traits Traits) *pair {
+	t.Helper()
 	f := newFabric(t, FabricConfig{Seed: 1})
-	ha := newHost(t, f, link)
+	ha := newHostWith(t, f, link, traits)
 	hb := ha
 	if !one {
-		hb = newHost(t, f, link)
+		hb = newHostWith(t, f, link, traits)
 	}
 	o.typ = typ
 	p := &pair{a: ha.newQP(o), b: hb.newQP(o), ma: ha.newMR(64<<10, allAccess), mb: hb.newMR(64<<10, allAccess)}

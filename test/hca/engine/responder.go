@@ -26,6 +26,7 @@ type responder struct {
 	refused bool       // the last of them is a NAK that ends the connection
 	fetches int        // READs and atomics among them
 	results []result   // of atomics, to be given again
+	place   placing    // what of a WRITE is not in memory yet
 }
 
 // answer is a response to send.
@@ -55,6 +56,10 @@ func (r *responder) start(q *qp) {
 
 // request takes a request of the other side.
 func (q *qp) request(p *packet) {
+	if q.resp.place.wait != nil {
+		q.resp.place.queue = append(q.resp.place.queue, p)
+		return
+	}
 	if !q.reliable() {
 		q.requestUC(p)
 		return
@@ -256,6 +261,9 @@ func (q *qp) processWrite(p *packet, pd *pd, w *wq) {
 	if why == "" && absent(all) && q.writeFault(p, r.rkey, r.va, r.off, int(r.length)) {
 		return
 	}
+	if why == "" && q.placeLater(p) {
+		return
+	}
 	if why == "" {
 		if err := q.d.store(all, p.data); err != nil {
 			why = err.Error()
@@ -265,6 +273,15 @@ func (q *qp) processWrite(p *packet, pd *pd, w *wq) {
 		q.refuseRequest(p, nakAccess, EventAccessError, why)
 		return
 	}
+	if p.last && q.placeRest(p, pd) {
+		return
+	}
+	q.written(p)
+}
+
+// written says that a packet of a WRITE was executed.
+func (q *qp) written(p *packet) {
+	r := &q.resp
 	r.kind, r.off = pktWrite, r.off+len(p.data)
 	if p.hasImm {
 		q.recvDone(p, cqeRespWriteImm, r.off, nil)

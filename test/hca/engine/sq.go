@@ -109,7 +109,7 @@ func (w *sendWQE) complete(bytes int) {
 	if !w.signaled {
 		return
 	}
-	e := &cqe{opcode: cqeReq, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, count: uint32(bytes), inline: w.inlined}
+	e := &cqe{opcode: cqeReq, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, count: uint32(bytes), inline: w.inlined, ethernet: w.q.sq != nil}
 	w.q.sendCQ.post(e)
 }
 
@@ -119,7 +119,7 @@ func (w *sendWQE) fail(s Syndrome, vendor uint8) {
 	if s != Flushed {
 		w.q.d.rep.opcodes[w.q.traceType().String()+" "+opName(w.op)]++
 	}
-	w.q.sendCQ.post(&cqe{opcode: cqeReqErr, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, syndrome: s, vendor: vendor, solicited: true})
+	w.q.sendCQ.post(&cqe{opcode: cqeReqErr, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, syndrome: s, vendor: vendor, solicited: true, ethernet: w.q.sq != nil})
 }
 
 // kick has the QP looked at soon.

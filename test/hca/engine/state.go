@@ -8,6 +8,7 @@ func (q *qp) quiet() {
 	f.cancel(&q.req.timer)
 	f.cancel(&q.req.wait)
 	q.req.paging, q.resp.paging = nil, nil
+	q.resp.place.drop(f)
 	if q.resp.stalled != nil {
 		q.resp.stalled = nil
 		f.soon(q.sendAnswers)

@@ -10,7 +10,7 @@ import (
 // that comes later is compared with what was there.
 const bfWait = 400 * time.Microsecond
 
-// bfReg is a doorbell register of 512 bytes in two halves.
+// bfReg is a doorbell register in two halves.
 type bfReg struct {
 	used bool
 	last uint32     // the half that was written last
@@ -55,7 +55,12 @@ func (d *Device) UARWrite(uar, offset uint32, data []byte) {
 	case offset == eqDoorbell, offset == eqUpdate:
 		d.eqDoorbell(uar, offset == eqDoorbell, data)
 	case offset >= bfOffset:
-		d.register(uar, (offset-bfOffset)/(2*bfHalf), (offset-bfOffset)/bfHalf%2, offset%bfHalf, data)
+		half, at := d.cfg.Traits.bfHalf(), offset-bfOffset
+		if at/(2*half) >= bfRegs {
+			d.violate("uar-offset", 0, "a store of %d bytes at %#x of UAR %#x, behind its %d registers", len(data), offset, uar, bfRegs)
+			return
+		}
+		d.register(uar, at/(2*half), at/half%2, at%half, data)
 	default:
 		d.violate("uar-offset", 0, "a store of %d bytes at %#x of UAR %#x, where no doorbell is", len(data), offset, uar)
 	}
@@ -89,13 +94,14 @@ func (d *Device) UARRead(uar, offset uint32, n int) []byte {
 
 // register is a store to a half of a doorbell register.
 func (d *Device) register(uar, k, half, offset uint32, data []byte) {
+	bfHalf := d.cfg.Traits.bfHalf()
 	key := uint64(uar)<<2 | uint64(k)
 	r := d.regs[key]
 	if r == nil {
 		r = &bfReg{}
 		d.regs[key] = r
 	}
-	if len(data)%8 != 0 || offset%8 != 0 || int(offset)+len(data) > bfHalf {
+	if len(data)%8 != 0 || offset%8 != 0 || offset+uint32(len(data)) > bfHalf {
 		d.violate("doorbell-width", 0, "a store of %d bytes at %#x of register %d of UAR %#x: a doorbell is one store of 8 bytes, and a BlueFlame copy is made of such", len(data), half*bfHalf+offset, k, uar)
 		return
 	}
@@ -110,7 +116,7 @@ func (d *Device) register(uar, k, half, offset uint32, data []byte) {
 	if c != nil {
 		c.again = r.used && r.last == half
 		c.data = bytes.Clone(data)
-		if r.blue && c.need <= bfHalf {
+		if r.blue && c.need <= int(bfHalf) {
 			c.held = true
 			c.await()
 		} else {
@@ -125,6 +131,7 @@ func (d *Device) register(uar, k, half, offset uint32, data []byte) {
 
 // piece is a store in the middle of a register.
 func (d *Device) piece(r *bfReg, uar, k, half, offset uint32, data []byte) {
+	bfHalf := d.cfg.Traits.bfHalf()
 	c := r.open[half]
 	if c == nil {
 		d.violate("bf-stray", 0, "a store of %d bytes at %#x of register %d of UAR %#x, where no BlueFlame copy has begun", len(data), half*bfHalf+offset, k, uar)
@@ -150,7 +157,12 @@ func (d *Device) piece(r *bfReg, uar, k, half, offset uint32, data []byte) {
 
 // blue says that a doorbell is the beginning of a BlueFlame copy.
 func (d *Device) blue(r *bfReg, c *bfCopy, uar, k uint32) {
-	r.blue = true
+	bfHalf := int(d.cfg.Traits.bfHalf())
+	// A driver finds out by copies of NOPs whether there is BlueFlame, and must not copy after that.
+	if d.cfg.Traits.NoBlueFlame && c.ring[ctrlOpcodeByte] != opNOP {
+		d.violate("bf-absent", c.q.n, "%s: a BlueFlame copy to a device that has no BlueFlame", c.q.describe())
+	}
+	r.blue = !d.cfg.Traits.NoBlueFlame
 	d.rep.doorbells["8 bytes"]--
 	d.rep.doorbells["BlueFlame"]++
 	if c.again {

@@ -24,6 +24,9 @@ type wq struct {
 	busy   []bool // of a linked queue: WQEs that are taken and not completed
 	limit  uint16
 	failed bool
+	// faulted are WQEs of an SRQ that ended with a page fault which is not resolved.
+	faulted map[uint16]bool
+	skipped *uint16 // of a QP's own queue: a WQE that was passed over, with ReorderRecvs
 }
 
 // size is the number of WQEs.
@@ -42,7 +45,7 @@ func (d *Device) CreateSRQ(s SRQSpec) (n uint32, err error) {
 		return 0, err
 	}
 	defer d.f.mu.Unlock()
-	if s.Log > 15 {
+	if s.Log > d.cfg.Traits.LogMaxSRQSize {
 		return 0, refuse(BadParam, "SRQ", 0, "log_wq_sz", "2^%d WQEs", s.Log)
 	}
 	if s.LogStride < 5 || s.LogStride > 9 {
@@ -57,7 +60,7 @@ func (d *Device) CreateSRQ(s SRQSpec) (n uint32, err error) {
 	if uint32(s.Limit) >= 1<<s.Log {
 		return 0, refuse(BadParam, "SRQ", 0, "lwm", "%d of %d WQEs", s.Limit, 1<<s.Log)
 	}
-	w := &wq{d: d, kind: "SRQ", linked: true, spec: s, limit: s.Limit, busy: make([]bool, 1<<s.Log)}
+	w := &wq{d: d, kind: "SRQ", linked: true, spec: s, limit: s.Limit, busy: make([]bool, 1<<s.Log), faulted: map[uint16]bool{}}
 	if s.XRC {
 		if d.xrcds[s.XRCD] == nil {
 			return 0, refuse(BadResource, "SRQ", 0, "xrcd", "XRCD %#x does not exist", s.XRCD)
@@ -182,9 +185,15 @@ func (w *wq) take() (*rwqe, bool) {
 	if !ok || left == 0 || w.failed {
 		return nil, false
 	}
-	index := w.head
-	if w.linked {
+	index, step := w.head, uint16(1)
+	switch {
+	case w.linked:
 		index = w.next
+	case w.skipped != nil: // and the one behind it is taken
+		index, step, w.skipped = *w.skipped, 2, nil
+	case w.reorder(left):
+		w.skipped = new(w.head)
+		index, step = w.head+1, 0
 	}
 	stride := uint64(1) << w.spec.LogStride
 	raw := make([]byte, stride)
@@ -195,7 +204,7 @@ func (w *wq) take() (*rwqe, bool) {
 	if w.linked && !w.follow(index, raw) {
 		return nil, false
 	}
-	w.head++
+	w.head += step
 	w.d.trace(TraceEvent{Kind: TraceRecv, Number: w.n, Index: uint32(index), Raw: raw})
 	if w.linked {
 		raw = raw[nextSegBytes:]
@@ -204,6 +213,12 @@ func (w *wq) take() (*rwqe, bool) {
 		w.checkLimit()
 	}
 	return &rwqe{w: w, index: index, raw: raw}, true
+}
+
+// reorder reports whether the next WQE is passed over for the one behind it, and taken after that.
+func (w *wq) reorder(left uint16) bool {
+	// Not in a ring that is nearly full: a driver that counts completions would post over the WQE that was passed over.
+	return w.d.cfg.Traits.ReorderRecvs && w.kind == "RQ" && !w.padded && left >= 2 && uint32(left) <= w.size()/2 && w.d.coin()
 }
 
 // nextSegBytes is the size of struct mlx5_wqe_srq_next_seg.
@@ -215,6 +230,9 @@ func (w *wq) follow(index uint16, raw []byte) bool {
 		w.d.violate("srq-ownership", 0, "SRQ %#x leads to WQE %d, which hardware has taken and not completed", w.n, index)
 		w.fail("its list is broken")
 		return false
+	}
+	if w.faulted[index] {
+		w.d.violate("srq-fault-reuse", 0, "SRQ %#x leads to WQE %d, whose page fault is not resolved", w.n, index)
 	}
 	if raw[0]|raw[1] != 0 || !zero(raw[5:nextSegBytes]) {
 		w.d.violate("srq-reserved", 0, "SRQ %#x WQE %d: reserved bytes of the next segment are set: %x", w.n, index, raw[:nextSegBytes])
@@ -271,4 +289,4 @@ func (w *wq) checkLimit() {
 }
 
 // reset makes a QP's own queue as new.
-func (w *wq) reset() { w.head, w.next, w.failed = 0, 0, false }
+func (w *wq) reset() { w.head, w.next, w.failed, w.skipped = 0, 0, false, nil }

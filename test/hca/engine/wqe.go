@@ -188,6 +188,14 @@ func (w *sendWQE) decode() {
 		w.malformed("wqe-not-modelled", "%s is not modelled", opName(w.op))
 		return
 	}
+	if limit := q.d.cfg.Traits.MaxSendWQE; q.sq == nil && len(b) > limit {
+		w.malformed("wqe-size", "it has %d bytes, and the longest has %d", len(b), limit)
+		return
+	}
+	if q.d.cfg.Traits.NoAtomics && w.atomic() {
+		w.malformed("wqe-atomic", "the device has no atomic operations")
+		return
+	}
 	if !q.allowed(w.op) {
 		w.malformed("wqe-opcode", "%s has no %s", q.traceType(), opName(w.op))
 		return
