@@ -49,7 +49,7 @@ func (d *Device) allocXRCD(c *call) error {
 func (d *Device) deallocXRCD(c *call) error { return d.eng.DeallocXRCD(c.number()) }
 
 func (d *Device) allocUAR(c *call) error {
-	n, err := take(d.uars, true, max(firstUAR, d.uarsFrom), lastUAR, "UAR")
+	n, err := d.takeUAR()
 	if err != nil {
 		return err
 	}
@@ -58,13 +58,24 @@ func (d *Device) allocUAR(c *call) error {
 	return nil
 }
 
+// takeUAR finds a UAR page that is free.
+func (d *Device) takeUAR() (uint32, error) {
+	for {
+		n, err := take(d.uars, true, max(d.firstUAR(), d.uarsFrom), d.lastUAR(), "UAR")
+		if err != nil || n != benchPage {
+			return n, err
+		}
+		// It stays taken.
+	}
+}
+
 // UARsFrom has pages of registers given out from a number on, if it is one that there is, and
 // returns how many from there on are in use.
 func (d *Device) UARsFrom(first uint32) (inUse int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if first < firstUAR || first > lastUAR {
-		return 0, refuse(prm.BadParam, "UAR", "%#x: want %#x to %#x", first, firstUAR, lastUAR)
+	if first < d.firstUAR() || first > d.lastUAR() {
+		return 0, refuse(prm.BadParam, "UAR", "%#x: want %#x to %#x", first, d.firstUAR(), d.lastUAR())
 	}
 	d.uarsFrom = first
 	for n := range d.uars {

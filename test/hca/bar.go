@@ -32,28 +32,45 @@ const (
 	healthSyndrome = 0x3c // irisc_index, synd, ext_synd
 )
 
-// UAR pages follow one another in BAR 0, up to the card's own memory. The first ones overlap the segment and are not given
-// out.
+// UAR pages follow one another in BAR 0, up to the card's own memory. The first ones overlap the
+// segment and are not given out. In the smallest BAR that is not so many, but one page overlaps the
+// test bench.
 const (
-	uarPage  = 4096
-	firstUAR = 0x100
-	uarStart = firstUAR * uarPage
-	lastUAR  = dmStart/uarPage - 1
+	uarPage       = 4096
+	firstUAR      = 0x100
+	firstUARSmall = 0x10
+	benchPage     = BenchOffset / uarPage
 )
+
+// firstUAR is the number of the first UAR page that is given out.
+func (d *Device) firstUAR() uint32 {
+	if d.cfg.Personality.BARBytes() <= firstUAR*uarPage {
+		return firstUARSmall
+	}
+	return firstUAR
+}
+
+// lastUAR is the number of the last one.
+func (d *Device) lastUAR() uint32 { return uint32(d.dmStart()/uarPage) - 1 }
+
+// inBench reports whether n bytes of BAR 0 are the test bench's.
+func inBench(off uint64, n int) bool {
+	at := off - BenchOffset
+	return at < BenchSize && uint64(n) <= BenchSize-at
+}
 
 // ReadBAR answers a load.
 func (d *Device) ReadBAR(_ int, off uint64, p []byte) {
-	if off >= dmStart {
+	switch start := d.dmStart(); {
+	case off >= start:
 		d.checkDM("load", off, len(p))
-		d.eng.ReadOwnMemory(off-dmStart, p)
+		d.eng.ReadOwnMemory(off-start, p)
 		return
-	}
-	if off >= uarStart {
+	case inBench(off, len(p)):
+		d.readBench(off-BenchOffset, p)
+		return
+	case off/uarPage >= uint64(d.firstUAR()):
 		d.eng.UARRead(uint32(off/uarPage), uint32(off%uarPage), len(p))
-		return
-	}
-	if at := off - BenchOffset; at < BenchSize && uint64(len(p)) <= BenchSize-at {
-		d.readBench(at, p)
 		return
 	}
 	d.mu.Lock()
@@ -111,19 +128,18 @@ const healthFatal = 0x01
 
 // WriteBAR takes a store.
 func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
-	if off >= dmStart {
+	switch start := d.dmStart(); {
+	case off >= start:
 		d.checkDM("store", off, len(p))
-		d.eng.WriteOwnMemory(off-dmStart, p)
+		d.eng.WriteOwnMemory(off-start, p)
 		return
-	}
-	if off >= uarStart {
+	case inBench(off, len(p)):
+		d.writeBench(off-BenchOffset, p)
+		return
+	case off/uarPage >= uint64(d.firstUAR()):
 		if !d.deaf.Load() {
 			d.eng.UARWrite(uint32(off/uarPage), uint32(off%uarPage), p)
 		}
-		return
-	}
-	if at := off - BenchOffset; at < BenchSize && uint64(len(p)) <= BenchSize-at {
-		d.writeBench(at, p)
 		return
 	}
 	d.mu.Lock()

@@ -131,6 +131,8 @@ var benchCommands = map[string]struct {
 	"forgive": {1, func(d *Device, a *benchArgs) (string, error) {
 		return strconv.FormatUint(d.eng.Forgive(a.next()), 10), nil
 	}},
+	// personality: in words
+	"personality": {0, func(d *Device, a *benchArgs) (string, error) { return d.cfg.Personality.String(), nil }},
 	// command NAME: how often it was given
 	"command": {1, func(d *Device, a *benchArgs) (string, error) {
 		return strconv.Itoa(d.Report().Commands[a.op().String()]), a.err

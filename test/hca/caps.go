@@ -71,7 +71,7 @@ const (
 )
 
 var roceCaps = []setting{
-	{prm.CapRoCEVersion, roceV1 | roceV2}, {prm.CapRoCETableSize, roceAddresses}, {prm.CapRoCEL3Type, roceIPv4 | roceIPv6},
+	{prm.CapRoCEVersion, roceV1 | roceV2}, {prm.CapRoCEL3Type, roceIPv4 | roceIPv6},
 	{prm.CapRoCEDestPort, 4791}, {prm.CapRoCEMinSport, 0xc000}, {prm.CapRoCEMaxSport, 0xffff},
 }
 
@@ -87,7 +87,7 @@ func apply(b []byte, settings []setting) {
 }
 
 // newCaps gives the capabilities of a card after power-on.
-func newCaps(mode Mode, index uint8) capSet {
+func newCaps(mode Mode, index uint8, p *Personality) capSet {
 	set := capSet{}
 	add := func(kind int, settings ...[]setting) []byte {
 		b := make([]byte, prm.CapsSize)
@@ -98,15 +98,17 @@ func newCaps(mode Mode, index uint8) capSet {
 		return b
 	}
 	own := []setting{{prm.CapVHCAID, uint64(index) + 1}}
-	add(prm.CapAtomic, atomics)
+	if !p.NoAtomics {
+		add(prm.CapAtomic, atomics)
+	}
 	add(prm.CapODP, onDemand)
-	add(prm.CapDevMem, deviceMemory)
+	add(prm.CapDevMem, deviceMemory(p))
 	if mode == IB {
-		add(prm.CapGeneral, general, generalIB, own)
+		add(prm.CapGeneral, general, generalIB, own, p.general())
 	} else {
-		add(prm.CapGeneral, general, generalRoCE, own)
+		add(prm.CapGeneral, general, generalRoCE, own, p.general())
 		add(prm.CapEthernet, ethernet)
-		add(prm.CapRoCE, roceCaps)
+		add(prm.CapRoCE, roceCaps, []setting{{prm.CapRoCETableSize, uint64(p.gids())}})
 		ft := add(prm.CapFlowTable)
 		for _, at := range []int{prm.CapFTReceive, prm.CapFTReceiveRDMA, prm.CapFTTransmit, prm.CapFTTransmitRDMA} {
 			table := prm.Record(ft, at, prm.CapFTSize)
@@ -117,8 +119,8 @@ func newCaps(mode Mode, index uint8) capSet {
 			copy(prm.Record(table, prm.CapFTFields, prm.CapFTFieldsSize), supportedMatches())
 		}
 	}
-	for _, p := range set {
-		p.cur = slices.Clone(p.max)
+	for _, c := range set {
+		c.cur = slices.Clone(c.max)
 	}
 	return set
 }

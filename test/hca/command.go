@@ -2,6 +2,7 @@ package hca
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/goverbs/goverbs/test/hca/prm"
 )
@@ -57,9 +58,8 @@ func undelivered(code uint8, format string, args ...any) *delivery {
 
 // command executes what is in a slot of the command queue.
 func (d *Device) command(slot int) {
-	desc, err := d.memory(d.slots+uint64(slot)*descSize, descSize)
-	if err != nil {
-		d.violation("command slot %d: %v", slot, err)
+	desc := d.descriptor(slot)
+	if desc == nil {
 		return
 	}
 	if desc[descStatus]&1 == 0 {
@@ -69,12 +69,73 @@ func (d *Device) command(slot int) {
 	if d.fatal {
 		return // a dead card leaves the command where it is
 	}
-	eqn := d.cmdEQ
-	code := uint8(prm.DeliveryOK)
-	if bad := d.deliver(desc); bad != nil {
-		code = bad.code
-		d.violation("command slot %d: %s", slot, bad.why)
+	if d.cfg.Personality.SlowResize && isResize(desc) {
+		d.resizeSlowly(slot)
+		return
 	}
+	eqn := d.cmdEQ
+	d.finish(slot, desc, d.perform(slot, desc), eqn)
+}
+
+// descriptor gives the memory of a slot of the command queue, or nil if there is none.
+func (d *Device) descriptor(slot int) []byte {
+	desc, err := d.memory(d.slots+uint64(slot)*descSize, descSize)
+	if err != nil {
+		d.violation("command slot %d: %v", slot, err)
+		return nil
+	}
+	return desc
+}
+
+// isResize reports whether a descriptor is that of a resize of a CQ.
+func isResize(desc []byte) bool {
+	head := desc[descIn : descIn+inlineLen]
+	return prm.Op(prm.InOpcode.Get(head)) == prm.ModifyCQ && prm.InOpMod.Get(head) == prm.ModifyCQOpResize
+}
+
+// resizeTime is how long a resize of a CQ takes with the personality's SlowResize.
+const resizeTime = 40 * time.Millisecond
+
+// resizeSlowly executes a resize of a CQ that is in a slot: the ring changes after half of the
+// time, and the command completes after all of it. Other commands go on.
+func (d *Device) resizeSlowly(slot int) {
+	d.later(resizeTime/2, func() {
+		desc := d.descriptor(slot)
+		if desc == nil {
+			return
+		}
+		code := d.perform(slot, desc)
+		d.later(resizeTime/2, func() {
+			if desc := d.descriptor(slot); desc != nil {
+				d.finish(slot, desc, code, d.cmdEQ)
+			}
+		})
+	})
+}
+
+// later runs f after a time, with the lock held, unless the card is reset or fails before.
+func (d *Device) later(wait time.Duration, f func()) {
+	life := d.life
+	time.AfterFunc(wait, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.life == life && !d.fatal {
+			f()
+		}
+	})
+}
+
+// perform executes the command in a slot, and gives the status of its delivery.
+func (d *Device) perform(slot int, desc []byte) uint8 {
+	if bad := d.deliver(desc); bad != nil {
+		d.violation("command slot %d: %s", slot, bad.why)
+		return bad.code
+	}
+	return prm.DeliveryOK
+}
+
+// finish gives a slot back to the driver. eqn is the EQ for completions when the command came.
+func (d *Device) finish(slot int, desc []byte, code uint8, eqn uint32) {
 	desc[descStatus] = code << 1
 	// The CREATE_EQ that made the EQ is still waited for by polling, and a DESTROY_EQ is
 	// again.

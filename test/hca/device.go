@@ -31,14 +31,15 @@ func ParseMode(s string) (Mode, error) {
 
 // Config is a card to make.
 type Config struct {
-	Name      string               // Name stands in reports: "mlx5_0".
-	Mode      Mode                 // Mode is what its port speaks.
-	Index     uint8                // Index tells cards on one fabric apart: GUID, MAC and LID are made from it.
-	Memory    engine.Memory        // Memory is the guest's.
-	Interrupt func(vector int)     // Interrupt raises an MSI-X vector.
-	Fabric    *engine.Fabric       // Fabric joins the card with others.
-	Trace     func(line string)    // Trace takes what happens in words; nil is nobody.
-	Now       func() time.Duration // Now is the clock of the free running timer; nil is the fabric's, which CQEs have.
+	Name        string               // Name stands in reports: "mlx5_0".
+	Personality Personality          // Personality is what makes it differ from other cards.
+	Mode        Mode                 // Mode is what its port speaks.
+	Index       uint8                // Index tells cards on one fabric apart: GUID, MAC and LID are made from it.
+	Memory      engine.Memory        // Memory is the guest's.
+	Interrupt   func(vector int)     // Interrupt raises an MSI-X vector.
+	Fabric      *engine.Fabric       // Fabric joins the card with others.
+	Trace       func(line string)    // Trace takes what happens in words; nil is nobody.
+	Now         func() time.Duration // Now is the clock of the free running timer; nil is the fabric's, which CQEs have.
 }
 
 // What the card is on its bus.
@@ -49,7 +50,7 @@ var (
 
 // Sizes of the card on its bus.
 const (
-	BARSize   = 512 << 20 // BARSize is that of BAR 0, in bytes: there are pages of registers whose number has more than 16 bits.
+	BARSize   = 512 << 20 // BARSize is the usual size of BAR 0, in bytes: there are UAR pages whose number has more than 16 bits.
 	Vectors   = 32        // Vectors is the number of MSI-X interrupts.
 	MSIXTable = 0x2000    // MSIXTable is the table's place in BAR 0.
 	MSIXPBA   = 0x3000    // MSIXPBA is the pending array's.
@@ -88,17 +89,21 @@ type Device struct {
 	dm       map[uint64]uint64 // own memory that was given out: sizes by places
 	nic      nicVPort
 	hvp      hcaVPort
-	roce     [roceAddresses][]byte // as SET_ROCE_ADDRESS gave them
-	regs     map[uint16][]byte     // registers that hold what was written
+	roce     [][]byte          // as SET_ROCE_ADDRESS gave them
+	regs     map[uint16][]byte // registers that hold what was written
 	eth      steering
 	faults   []*commandFault
 	rep      report
 	fatal    bool
+	life     int // counts resets, for commands that take time
 }
 
 // New makes a card and puts it on its fabric.
 func New(cfg Config) (*Device, error) {
 	if _, err := ParseMode(string(cfg.Mode)); err != nil {
+		return nil, err
+	}
+	if err := cfg.Personality.check(); err != nil {
 		return nil, err
 	}
 	d := &Device{cfg: cfg}
@@ -109,7 +114,13 @@ func New(cfg Config) (*Device, error) {
 	}
 	ec := engine.Config{
 		Name: cfg.Name, Memory: cfg.Memory, Interrupt: cfg.Interrupt, Fabric: cfg.Fabric,
-		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, OwnMemory: dmSize,
+		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, OwnMemory: dmSize, Traits: cfg.Personality.traits(),
+	}
+	if cfg.Personality.CQEVersion0 {
+		ec.CQEVersion = 0
+	}
+	if cfg.Personality.SmallLimits {
+		ec.MaxQPs = 1 << smallLogQPs
 	}
 	if cfg.Trace != nil {
 		ec.Trace = func(e engine.TraceEvent) { cfg.Trace(e.String()) }
@@ -137,7 +148,12 @@ func (d *Device) Reset() {
 func (d *Device) Revive() { d.Reset() }
 
 // Close takes the card off its fabric.
-func (d *Device) Close() { d.eng.Close() }
+func (d *Device) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.life++
+	d.eng.Close()
+}
 
 // Engine gives the card's data path, for tests that inject faults there.
 func (d *Device) Engine() *engine.Device { return d.eng }
@@ -145,11 +161,12 @@ func (d *Device) Engine() *engine.Device { return d.eng }
 // clear brings everything but the engine into the state after power-on.
 func (d *Device) clear() {
 	d.phase, d.slots, d.issi, d.cmdEQ, d.fatal = phaseReset, 0, 0, 0, false
-	d.caps = newCaps(d.cfg.Mode, d.cfg.Index)
+	d.caps = newCaps(d.cfg.Mode, d.cfg.Index, &d.cfg.Personality)
 	d.pages, d.uars, d.domains, d.counters = map[uint64]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
 	d.dm = map[uint64]uint64{}
 	d.regs = map[uint16][]byte{}
-	d.roce = [roceAddresses][]byte{}
+	d.roce = make([][]byte, d.cfg.Personality.gids())
+	d.life++
 	d.eth.clear()
 	d.clearPort()
 }

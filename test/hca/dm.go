@@ -5,22 +5,28 @@ import "github.com/goverbs/goverbs/test/hca/prm"
 // The card's own memory, at the end of BAR 0, which the driver gives out by pages.
 const (
 	dmSize     = 256 << 10
-	dmStart    = BARSize - dmSize
 	dmMost     = 128 << 10 // of one allocation
 	dmUnit     = 64        // a multiple of which are sizes and places
 	dmMaxAlign = 6         // log2, in such units
 )
 
+// dmStart is where it begins in BAR 0.
+func (p *Personality) dmStart() uint64 { return p.BARBytes() - dmSize }
+
+func (d *Device) dmStart() uint64 { return d.cfg.Personality.dmStart() }
+
 // deviceMemory are the capabilities of it.
-var deviceMemory = []setting{
-	{prm.CapMEMIC, 1}, {prm.CapMEMICMinLog, 6}, {prm.CapMEMICMaxAlign, dmMaxAlign}, {prm.CapMEMICStart, dmStart},
-	{prm.CapMEMICSize, dmSize}, {prm.CapMEMICMost, dmMost},
+func deviceMemory(p *Personality) []setting {
+	return []setting{
+		{prm.CapMEMIC, 1}, {prm.CapMEMICMinLog, 6}, {prm.CapMEMICMaxAlign, dmMaxAlign}, {prm.CapMEMICStart, p.dmStart()},
+		{prm.CapMEMICSize, dmSize}, {prm.CapMEMICMost, dmMost},
+	}
 }
 
 // allocMEMIC gives out memory at the beginning of the pages that the driver has chosen.
 func (d *Device) allocMEMIC(c *call) error {
 	from, room, size := prm.MEMICRangeStart.Get(c.in), prm.MEMICRangeSize.Get(c.in), prm.MEMICAllocSize.Get(c.in)
-	if from < dmStart || from%uarPage != 0 || room%uarPage != 0 || room > dmSize || from-dmStart > dmSize-room {
+	if from < d.dmStart() || from%uarPage != 0 || room%uarPage != 0 || room > dmSize || from-d.dmStart() > dmSize-room {
 		return refuse(prm.BadParam, "MEMIC range", "%#x bytes at %#x", room, from)
 	}
 	if size == 0 || size%dmUnit != 0 || size > min(room, dmMost) {
@@ -44,7 +50,7 @@ func (d *Device) deallocMEMIC(c *call) error {
 	if n, ok := d.dm[at]; !ok || n != size {
 		return refuse(prm.BadResource, "memic_start_addr", "%d bytes at %#x were not given out", size, at)
 	}
-	if d.eng.OwnMemoryUsed(at-dmStart, size) {
+	if d.eng.OwnMemoryUsed(at-d.dmStart(), size) {
 		return refuse(prm.ResBusy, "memic_start_addr", "a memory key leads to %#x", at)
 	}
 	delete(d.dm, at)

@@ -38,6 +38,7 @@ func TestMEMIC(t *testing.T) {
 		prm.MKCLocalRead.Put(x, 1)
 		return in
 	}
+	const dmStart = BARSize - dmSize
 	const at = dmStart + 2*uarPage
 	for _, in := range [][]byte{
 		alloc(dmStart-uarPage, uarPage, 64, 0), alloc(at+64, uarPage, 64, 0), alloc(BARSize-uarPage, 2*uarPage, 64, 0), alloc(at, uarPage, 0, 0),

@@ -17,6 +17,36 @@
 // Two cards in a guest, or one in each of two, are on the same fabric. Lost and late packets
 // are vmrun's -loss and -delay.
 //
+// # Personalities
+//
+// Real cards differ, and a driver must work with all of them. A [Personality] is a set of
+// independent choices:
+//
+//   - registers: a small BAR, where ALLOC_UAR is soon refused, no BlueFlame, short doorbell registers
+//   - capabilities: CQEs without user indexes, short send WQEs, no atomic operations, no resize of
+//     CQs, no data in CQEs, few objects and short queues
+//   - the port: a GRH is required, several cards have one LID, the default P_Key is not the first,
+//     256 GIDs
+//   - behavior: random bytes in every field of a CQE that has no meaning, RESIZE_CQ that takes some
+//     time, page faults that complete the receives of an SRQ with an error, receives and packets of
+//     an RDMA WRITE that are out of order
+//
+// There are fixed personalities: plain is the card without any of this, small has the registers and
+// capabilities, vf is a virtual function on InfiniBand, late takes its time, and unordered is out of
+// order. A number is the seed of a personality that is drawn from it, and random draws the seed as
+// well:
+//
+//	vmrun -device mlx5,mode=ib,personality=vf ...
+//	vmrun -device mlx5,mode=roce,personality=random ...
+//	hca: personality 1234 bar=32MiB no-blueflame grh-required shared-lid many-gids srq-faults reorder-recvs
+//
+// The line at the start names the seed and every difference from plain. The same seed gives the same
+// personality again. In the guest, VMRUN_PERSONALITY has the same words. Tests of the library need
+// not know them: what a card lacks, the library's errors say, and the list of what tests may skip
+// has lines for cards with a word (package testenv).
+//
+// rdma-core's programs run on the fixed personalities without a violation (make personalities).
+//
 // # What is checked
 //
 // Commands: their delivery (descriptor, mailboxes, tokens), lengths, the order in which a card

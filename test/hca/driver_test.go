@@ -39,10 +39,16 @@ func (v *driver) Bytes(addr uint64, n int) ([]byte, error) {
 // newDriver makes a card that has been powered on.
 func newDriver(t *testing.T, mode Mode) *driver {
 	t.Helper()
+	return newDriverOf(t, mode, Personality{})
+}
+
+// newDriverOf makes a card with a personality that has been powered on.
+func newDriverOf(t *testing.T, mode Mode, p Personality) *driver {
+	t.Helper()
 	v := &driver{t: t, mem: make([]byte, ramSize), next: ramBase + 4096}
 	v.fabric = engine.NewFabric(engine.FabricConfig{Manual: true, Seed: 1})
 	var err error
-	v.d, err = New(Config{Name: "card", Mode: mode, Index: 7, Memory: v, Fabric: v.fabric, Interrupt: func(i int) { v.vectors = append(v.vectors, i) }})
+	v.d, err = New(Config{Name: "card", Personality: p, Mode: mode, Index: 7, Memory: v, Fabric: v.fabric, Interrupt: func(i int) { v.vectors = append(v.vectors, i) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +62,14 @@ func newDriver(t *testing.T, mode Mode) *driver {
 func newRunning(t *testing.T, mode Mode) *driver {
 	t.Helper()
 	v := newDriver(t, mode)
+	v.bringUp()
+	return v
+}
+
+// newRunningOf makes a card with a personality that is initialized.
+func newRunningOf(t *testing.T, mode Mode, p Personality) *driver {
+	t.Helper()
+	v := newDriverOf(t, mode, p)
 	v.bringUp()
 	return v
 }

@@ -40,7 +40,7 @@ func (d *Device) createMKey(c *call) error {
 		if s.Length64 || !d.inDM(s.Start, s.Length) {
 			return refuse(prm.BadParam, "mkey start_addr", "%#x bytes at %#x were not given out by ALLOC_MEMIC", s.Length, s.Start)
 		}
-		s.Start -= dmStart
+		s.Start -= d.dmStart()
 	}
 	if indirect := s.Mode == engine.ModeKLM || s.Mode == engine.ModeKSM; indirect && s.Entries > 1<<logMaxKLMs {
 		return refuse(prm.BadParam, "mkey translations_octword_size", "%d entries that lead to keys, and a key has at most %d", s.Entries, 1<<logMaxKLMs)
@@ -123,7 +123,7 @@ func (d *Device) queryMKey(c *call) error {
 	x := prm.Record(c.out, prm.MKCtx, prm.MKCSize)
 	prm.MKCFree.PutBool(x, s.Free)
 	if s.Mode == engine.ModeOwn {
-		s.Start += dmStart
+		s.Start += d.dmStart()
 	}
 	prm.MKCMode10.Put(x, uint64(s.Mode&3))
 	prm.MKCMode42.Put(x, uint64(s.Mode>>2))

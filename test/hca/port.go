@@ -22,6 +22,8 @@ const (
 	gidCount  = 64
 	pkeyCount = 128
 
+	sharedLID = 0x21
+
 	subnetPrefix  = 0xfe80000000000000
 	subnetTimeout = 18
 
@@ -43,13 +45,15 @@ const (
 func (d *Device) clearPort() {
 	guid := d.guid()
 	d.hvp = hcaVPort{systemGUID: guid, portGUID: guid, nodeGUID: guid, capMask: capMask1, policy: policyFollow}
-	p := engine.PortState{Up: true, MAC: d.mac(), MTU: 5, GUID: guid, Subnet: subnetPrefix, PKeys: make([]uint16, pkeyCount), GIDs: make([]engine.GID, gidCount)}
-	p.PKeys[0] = 0xffff
+	p := engine.PortState{Up: true, MAC: d.mac(), MTU: 5, GUID: guid, Subnet: subnetPrefix, PKeys: d.cfg.Personality.pkeys(), GIDs: make([]engine.GID, gidCount)}
 	for i := range p.GIDs {
 		p.GIDs[i].Invalid = true
 	}
 	if d.cfg.Mode == IB {
 		p.LID, p.SMLID = uint16(d.cfg.Index)+1, 1
+		if d.cfg.Personality.SharedLID {
+			p.LID = sharedLID
+		}
 		p.GIDs[0] = engine.GID{}
 		be.PutUint64(p.GIDs[0].Addr[:], subnetPrefix)
 		be.PutUint64(p.GIDs[0].Addr[8:], guid)
@@ -92,6 +96,7 @@ func (d *Device) queryHCAVPort(c *call) error {
 		state, phys = portActive, physLinkUp
 	}
 	prm.HVPHasSMI.Put(x, 1)
+	prm.HVPGRHRequired.PutBool(x, d.cfg.Personality.GRHRequired)
 	prm.HVPPhysState.Put(x, phys)
 	prm.HVPPolicy.Put(x, uint64(d.hvp.policy))
 	prm.HVPPortState.Put(x, state)
@@ -276,8 +281,8 @@ func (d *Device) modifyNICVPort(c *call) error {
 // setRoCEAddress is SET_ROCE_ADDRESS: an entry of the GID table. All zeros clear it.
 func (d *Device) setRoCEAddress(c *call) error {
 	index := prm.RoCEIndex.Int(c.in)
-	if index >= roceAddresses {
-		return refuse(prm.BadIndex, "roce_address_index", "%d of %d", index, roceAddresses)
+	if index >= len(d.roce) {
+		return refuse(prm.BadIndex, "roce_address_index", "%d of %d", index, len(d.roce))
 	}
 	x := prm.Record(c.in, prm.RoCEAddr, prm.RoCESize)
 	g := engine.GID{Addr: [16]byte(x[:16]), VLAN: prm.RoCEVLAN.Bool(x), VLANID: uint16(prm.RoCEVLANID.Get(x))}
@@ -308,8 +313,8 @@ const (
 
 func (d *Device) queryRoCEAddress(c *call) error {
 	index := prm.RoCEIndex.Int(c.in)
-	if index >= roceAddresses {
-		return refuse(prm.BadIndex, "roce_address_index", "%d of %d", index, roceAddresses)
+	if index >= len(d.roce) {
+		return refuse(prm.BadIndex, "roce_address_index", "%d of %d", index, len(d.roce))
 	}
 	copy(prm.Record(c.out, prm.RoCEAddr, prm.RoCESize), d.roce[index])
 	return nil

@@ -13,16 +13,17 @@ import (
 
 // Report is what came of a card's work.
 type Report struct {
-	Name       string         // Name of the card.
-	Mode       Mode           // Mode of its port.
-	Commands   map[string]int // Commands counts by name.
-	NoEffect   map[string]int // NoEffect counts those that were answered and have none in this model.
-	Refused    []Refused      // Refused are commands that were not done, the first ones.
-	Refusals   int            // Refusals counts all of them.
-	Unknown    map[string]int // Unknown counts opcodes and registers that are not modelled.
-	Resets     int            // Resets counts resets of the PCI function.
-	Violations uint64         // Violations is how often the driver did what it must not.
-	Engine     engine.Report  // Engine is the data path's report, and has the violations in words.
+	Name        string         // Name of the card.
+	Mode        Mode           // Mode of its port.
+	Personality string         // Personality in words.
+	Commands    map[string]int // Commands counts by name.
+	NoEffect    map[string]int // NoEffect counts those that were answered and have none in this model.
+	Refused     []Refused      // Refused are commands that were not done, the first ones.
+	Refusals    int            // Refusals counts all of them.
+	Unknown     map[string]int // Unknown counts opcodes and registers that are not modelled.
+	Resets      int            // Resets counts resets of the PCI function.
+	Violations  uint64         // Violations is how often the driver did what it must not.
+	Engine      engine.Report  // Engine is the data path's report, and has the violations in words.
 }
 
 // Refused is a command that was answered with an error.
@@ -42,7 +43,7 @@ type report struct {
 }
 
 func (r *report) init(cfg Config) {
-	r.Report = Report{Name: cfg.Name, Mode: cfg.Mode, Commands: map[string]int{}, NoEffect: map[string]int{}, Unknown: map[string]int{}}
+	r.Report = Report{Name: cfg.Name, Mode: cfg.Mode, Personality: cfg.Personality.String(), Commands: map[string]int{}, NoEffect: map[string]int{}, Unknown: map[string]int{}}
 }
 
 // count writes a command down.

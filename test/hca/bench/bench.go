@@ -56,6 +56,7 @@ func (b *Bench) Close() error { return unix.Munmap(b.bar) }
 //	violations                             how many there were so far
 //	forgive RULE                           how often it was broken, on purpose: no violation any more
 //	command NAME                           how often it was given: CREATE_QP
+//	personality                            what makes the card differ from others
 func (b *Bench) Do(format string, args ...any) (string, error) {
 	text := fmt.Sprintf(format, args...)
 	if len(text) > hca.BenchSize-hca.BenchText {

@@ -7,6 +7,9 @@
 //	qemu-system-x86_64 ... -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem \
 //	    -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"card0.sock"}}'
 //
+// With -personality the cards differ from the usual ones in registers, capabilities and behavior,
+// see package hca. "random" draws a personality; what it prints has the seed that gives it again.
+//
 // A socket may also be one that is listened to already, with which the program was started:
 // fd:3. When all clients are gone, or on SIGTERM, it prints what the cards have seen, and
 // its exit status is 1 if a driver did what it must not.
@@ -38,12 +41,14 @@ const (
 )
 
 type options struct {
-	mode    hca.Mode
-	report  string
-	verbose bool
-	quiet   bool
-	fabric  engine.FabricConfig
-	sockets []string
+	mode        hca.Mode
+	personality hca.Personality
+	describe    bool
+	report      string
+	verbose     bool
+	quiet       bool
+	fabric      engine.FabricConfig
+	sockets     []string
 }
 
 func main() {
@@ -54,6 +59,10 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hca:", err)
 		os.Exit(statusFailure)
+	}
+	if o.describe {
+		fmt.Println(o.personality)
+		return
 	}
 	violations, err := run(o, os.Stdout)
 	switch {
@@ -69,6 +78,8 @@ func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("hca", flag.ContinueOnError)
 	mode := f.String("mode", "ib", "what the ports speak: ib or roce")
+	personality := f.String("personality", hca.Personalities()[0], "the cards' `PERSONALITY`: "+strings.Join(hca.Personalities(), ", ")+", a seed, or random")
+	f.BoolVar(&o.describe, "describe", false, "print the personality and do nothing else")
 	f.StringVar(&o.report, "report", "", "write the report as JSON to `FILE`")
 	f.BoolVar(&o.verbose, "verbose", false, "print commands, work queue entries, completions and packets as they come")
 	f.BoolVar(&o.quiet, "quiet", false, "print no report")
@@ -80,8 +91,11 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	var err error
+	if o.personality, err = hca.ParsePersonality(*personality); err != nil {
+		return o, err
+	}
 	o.sockets = f.Args()
-	if len(o.sockets) == 0 {
+	if len(o.sockets) == 0 && !o.describe {
 		return o, errors.New("no socket named; see -help")
 	}
 	if o.mode, err = hca.ParseMode(*mode); err != nil {
@@ -114,6 +128,9 @@ func run(o options, out io.Writer) (violations uint64, err error) {
 		defer mu.Unlock()
 		fmt.Fprintf(out, format+"\n", args...)
 	}
+	if text := o.personality.String(); text != hca.Personalities()[0] {
+		say("personality %s", text)
+	}
 	fabric := engine.NewFabric(o.fabric)
 	defer fabric.Close()
 	var cards []*card
@@ -144,8 +161,8 @@ func run(o options, out io.Writer) (violations uint64, err error) {
 func newCard(o options, i int, socket string, fabric *engine.Fabric, say func(string, ...any)) (*card, error) {
 	name := "card " + strconv.Itoa(i)
 	cfg := vfiouser.Config{ID: hca.ID, Vectors: hca.Vectors, Table: hca.MSIXTable, PBA: hca.MSIXPBA}
-	cfg.BARs[0] = hca.BARSize
-	dc := hca.Config{Name: name, Mode: o.mode, Index: uint8(i), Fabric: fabric}
+	cfg.BARs[0] = o.personality.BARBytes()
+	dc := hca.Config{Name: name, Personality: o.personality, Mode: o.mode, Index: uint8(i), Fabric: fabric}
 	if o.verbose {
 		cfg.Logf = func(format string, args ...any) { say(name+": "+format, args...) }
 		dc.Trace = func(line string) { say("%s", line) }

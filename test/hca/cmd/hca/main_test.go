@@ -22,7 +22,15 @@ func TestParse(t *testing.T) {
 	if err != nil || o.mode != hca.RoCE || o.fabric.Loss != 0.5 || o.report != "r" || len(o.sockets) != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for _, bad := range [][]string{nil, {"-mode", "opa", "a"}, {"-mode", "ib"}, {"-loss", "2", "a"}, {"-duplicate", "NaN", "a"}, {"-delay", "-1s", "a"}} {
+	o, err = parse([]string{"-personality", "7", "a"})
+	if err != nil || o.personality != hca.DrawPersonality(7) {
+		t.Errorf("%+v, %v", o, err)
+	}
+	o, err = parse([]string{"-personality", "vf", "-describe"})
+	if err != nil || o.personality.Name != "vf" || !o.describe {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for _, bad := range [][]string{nil, {"-personality", "big", "a"}, {"-mode", "opa", "a"}, {"-mode", "ib"}, {"-loss", "2", "a"}, {"-duplicate", "NaN", "a"}, {"-delay", "-1s", "a"}} {
 		if _, err := parse(bad); err == nil || errors.Is(err, flag.ErrHelp) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -82,6 +90,13 @@ func TestRun(t *testing.T) {
 		if err := json.Unmarshal(b, &cards); err != nil || len(cards) != 1 || cards[0].Violations != tt.violations || cards[0].Mode != hca.IB {
 			t.Errorf("%+v, %v", cards, err)
 		}
+	}
+	path := filepath.Join(t.TempDir(), "card")
+	go visit(t, path, getInfo)
+	var out bytes.Buffer
+	p := hca.DrawPersonality(7)
+	if _, err := run(options{mode: hca.IB, personality: p, sockets: []string{path}}, &out); err != nil || !strings.HasPrefix(out.String(), "personality "+p.String()+"\n") {
+		t.Errorf("%q, %v, want personality %s first", out.String(), err, p)
 	}
 	if _, err := run(options{mode: hca.IB, sockets: []string{"/no/such/dir/card"}, quiet: true}, io.Discard); err == nil {
 		t.Error("a socket in no directory: no error")
