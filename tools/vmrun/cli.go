@@ -52,6 +52,10 @@ and mlx5_1, or mlx5_0 in each of two hosts, all on one fabric. On Ethernet (mode
 their network devices have the addresses above, with two hosts in place of eth0 and
 joined by nothing else; on InfiniBand (mode=ib) 10.1.0.1 and 10.1.0.2 are addresses of
 the loopback device. When the programs have ended, what the cards saw is printed.
+With personality=NAME the cards differ from the usual ones in registers, capabilities
+and behavior: "hca -help" lists the names; a number is a seed from which one is drawn,
+and "random" draws the seed too. The seed and the differences are printed at the start,
+and programs find them in VMRUN_PERSONALITY.
 
 With -device siw the devices are soft iWARP, siw0 and siw1 in place of rxe0 and rxe1. No
 kernel of Debian's has that driver: it is built from Debian's own source of the kernel
@@ -96,6 +100,7 @@ const examples = `  vmrun ./prog arg                         run a static binary
   vmrun -with ibverbs-utils,ibverbs-providers ibv_devinfo
   vmrun -with iproute2,dash sh -c 'rdma link; ip address'
   vmrun ./a --- ./b                        two programs in one boot
+  vmrun -device mlx5,mode=ib,personality=random ./prog
   vmrun -device siw -with ibverbs-utils,ibverbs-providers ibv_devinfo
   vmrun -hosts 2 ./server +++ ./client 10.2.0.1
   vmrun -kernel ~/linux/arch/x86/boot/bzImage -modules ~/linux/mods ./prog
@@ -143,7 +148,7 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and what they depend on into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian suite for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "machines: 1, or 2 that a link joins")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|roce] (a ConnectX that is modelled); rxe+siw for both")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|roce][,personality=NAME] (a ConnectX that is modelled); rxe+siw for both")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write to `FILE` what the ConnectX saw, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print what the ConnectX is told, in words, as it comes")

@@ -21,9 +21,12 @@ const (
 )
 
 // device is one of what -device asks for.
-type device struct{ kind, mode string }
+type device struct {
+	kind, mode  string
+	personality string // of the cards; empty is the model's usual one
+}
 
-// parseDevices reads -device: KIND[,mode=MODE], several of them with "+" between them.
+// parseDevices reads -device: KIND[,mode=MODE][,personality=NAME|SEED|random], several of them with "+" between them.
 func parseDevices(s string) ([]device, error) {
 	var all []device
 	for word := range strings.SplitSeq(s, "+") {
@@ -40,18 +43,31 @@ func parseDevices(s string) ([]device, error) {
 }
 
 func parseDevice(s string) (device, error) {
-	for _, d := range []device{{deviceMlx5, modeRoCE}, {deviceMlx5, modeIB}} {
-		if s == d.kind+",mode="+d.mode {
-			return d, nil
+	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s][,personality=NAME|SEED|random]",
+		s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeRoCE)
+	kind, options, some := strings.Cut(s, ",")
+	d := device{kind: kind}
+	switch {
+	case kind == deviceMlx5:
+		d.mode = modeRoCE
+	case kind != deviceRxe && kind != deviceSiw, some:
+		return device{}, bad
+	}
+	if !some {
+		return d, nil
+	}
+	for option := range strings.SplitSeq(options, ",") {
+		key, value, _ := strings.Cut(option, "=")
+		switch {
+		case key == "mode" && (value == modeIB || value == modeRoCE):
+			d.mode = value
+		case key == "personality" && value != "":
+			d.personality = value
+		default:
+			return device{}, bad
 		}
 	}
-	switch s {
-	case deviceRxe, deviceSiw:
-		return device{kind: s}, nil
-	case deviceMlx5:
-		return device{s, modeRoCE}, nil
-	}
-	return device{}, fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s]", s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeRoCE)
+	return d, nil
 }
 
 // net gives what the guest has to set up for the device.
@@ -107,7 +123,7 @@ func modulesFor(hosts int, devices []device) []string {
 	var all []string
 	for _, d := range devices {
 		mods := map[string][]string{deviceRxe: defaultModules, deviceSiw: siwModules, deviceMlx5: mlx5Modules}[d.kind]
-		if hosts > 1 && d == (device{deviceMlx5, modeIB}) {
+		if hosts > 1 && d.kind == deviceMlx5 && d.mode == modeIB {
 			mods = append([]string{"e1000e"}, mods...)
 		}
 		for _, m := range mods {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,6 +52,38 @@ func (o *options) findModel() (string, error) {
 	return path, nil
 }
 
+// personalityEnv is the variable that tells programs in the guest in words in what the cards
+// differ from usual ones.
+const personalityEnv = "VMRUN_PERSONALITY"
+
+// drawPersonality asks the model which personality the cards shall have, and puts it into the
+// programs' environment. One that is drawn is drawn here, so that all guests know it.
+func (a *app) drawPersonality(ctx context.Context) error {
+	for i := range a.devices {
+		p := &a.devices[i].personality
+		if *p == "" {
+			continue
+		}
+		path, err := a.findModel()
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, path, "-describe", "-personality", *p)
+		cmd.Stderr = a.stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("-device %s: %s: %w", a.dev, path, err)
+		}
+		words := strings.Fields(string(out))
+		if len(words) == 0 {
+			return fmt.Errorf("-device %s: %s says nothing of personality %s", a.dev, path, *p)
+		}
+		*p = words[0]
+		a.env = append(a.env, personalityEnv+"="+strings.Join(words, " "))
+	}
+	return nil
+}
+
 // startModel starts the program with one socket for each card of each guest. It gives nil
 // if there are no cards.
 func (a *app) startModel(guests int) (*model, error) {
@@ -63,6 +97,9 @@ func (a *app) startModel(guests int) (*model, error) {
 	}
 	m := &model{done: make(chan struct{}), lines: &prefixed{w: a.stderr, prefix: "hca: "}}
 	args := []string{"-mode", a.mlx5().mode}
+	if p := a.mlx5().personality; p != "" {
+		args = append(args, "-personality", p)
+	}
 	if a.hcaReport != "" {
 		args = append(args, "-report", a.hcaReport)
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -42,6 +43,7 @@ func TestModelArguments(t *testing.T) {
 		{2, func(o *options) { o.hosts, o.dev = 2, "mlx5" }, "-mode roce fd:3 fd:4"},
 		{1, func(o *options) { o.hcaReport, o.hcaVerbose = "r.json", true }, "-mode ib -report r.json -verbose fd:3 fd:4"},
 		{1, func(o *options) { o.loss, o.delay = "0.5%", "2ms" }, "-mode ib -loss 0.005 -delay 2ms fd:3 fd:4"},
+		{1, func(o *options) { o.dev = "mlx5,mode=ib,personality=vf" }, "-mode ib -personality vf fd:3 fd:4"},
 	} {
 		a, out := fakeModel(t, "echo $*", tt.change)
 		m, err := a.startModel(tt.guests)
@@ -53,6 +55,34 @@ func TestModelArguments(t *testing.T) {
 		}
 		if got := out.String(); got != "hca: "+tt.want+"\n" {
 			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
+// A personality is drawn before the guests boot: the model and the programs have the same.
+func TestDrawPersonality(t *testing.T) {
+	a, out := fakeModel(t, "if [ $1 = -describe ]; then echo 4711 noise $3; else echo $*; fi", func(o *options) { o.dev = "mlx5,personality=random" })
+	if err := a.drawPersonality(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m, err := a.startModel(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := m.finish(0); status != 0 || err != nil {
+		t.Errorf("status %d, %v", status, err)
+	}
+	if got, want := out.String(), "hca: -mode roce -personality 4711 fd:3 fd:4\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	env, err := a.environ("/")
+	if err != nil || !slices.Contains(env, "VMRUN_PERSONALITY=4711 noise random") {
+		t.Errorf("environment %q, %v", env, err)
+	}
+	for _, script := range []string{"exit 2", "exit 0"} {
+		a, _ := fakeModel(t, script, func(o *options) { o.dev = "mlx5,personality=x" })
+		if err := a.drawPersonality(t.Context()); err == nil || !strings.Contains(err.Error(), "-device mlx5,personality=x") {
+			t.Errorf("a model that does %q: %v", script, err)
 		}
 	}
 }

@@ -68,6 +68,9 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 			return 0, err
 		}
 	}
+	if err := a.drawPersonality(ctx); err != nil {
+		return 0, err
+	}
 	im, err := a.buildImage(ctx, k, hosts)
 	if err != nil {
 		return 0, err
