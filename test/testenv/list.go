@@ -10,7 +10,7 @@ import (
 // entry is a line of the list of what kernels lack.
 type entry struct {
 	line    string
-	op      string // "<", ">=" or "all"
+	op      string // "<", ">=", "all", or what stands in place of a kernel
 	version [2]int
 	test    string // a pattern, see path.Match
 	feature string
@@ -20,8 +20,9 @@ type entry struct {
 //
 //	KERNELS TEST: FEATURE
 //
-// where KERNELS is all, <6.2, >=6.2, or ib for all with devices on InfiniBand, and TEST is a test's full name, in which * stands
-// for anything between two slashes. Empty lines and those that start with # do not count.
+// where KERNELS is all, <6.2, >=6.2, ib for all with devices on InfiniBand, or card:WORD for modelled
+// cards whose personality has that word, and TEST is a test's full name, in which * stands for
+// anything between two slashes. Empty lines and those that start with # do not count.
 func parseList(text string) ([]entry, error) {
 	var list []entry
 	for line := range strings.Lines(text) {
@@ -40,16 +41,16 @@ func parseList(text string) ([]entry, error) {
 			return nil, fmt.Errorf("%q: %w", line, err)
 		}
 		switch {
-		case kernels == "all", kernels == onIB:
+		case kernels == "all", kernels == onIB, strings.HasPrefix(kernels, onCard) && kernels != onCard:
 			e.op = kernels
 		case strings.HasPrefix(kernels, ">="):
 			e.op = ">="
 		case strings.HasPrefix(kernels, "<"):
 			e.op = "<"
 		default:
-			return nil, fmt.Errorf("%q does not start with all, ib, <X.Y or >=X.Y", line)
+			return nil, fmt.Errorf("%q does not start with all, ib, card:WORD, <X.Y or >=X.Y", line)
 		}
-		if e.op != "all" && e.op != onIB {
+		if e.op == "<" || e.op == ">=" {
 			if _, err := fmt.Sscanf(kernels[len(e.op):], "%d.%d", &e.version[0], &e.version[1]); err != nil {
 				return nil, fmt.Errorf("%q: kernel version: %w", line, err)
 			}
@@ -59,8 +60,11 @@ func parseList(text string) ([]entry, error) {
 	return list, nil
 }
 
-// onIB stands for devices on InfiniBand in place of a kernel.
-const onIB = "ib"
+// What stands in place of a kernel: devices on InfiniBand, and cards with a personality.
+const (
+	onIB   = "ib"
+	onCard = "card:"
+)
 
 // applies reports whether an entry is about a kernel.
 func (e *entry) applies(kernel [2]int) bool {
@@ -71,6 +75,9 @@ func (e *entry) applies(kernel [2]int) bool {
 		return slices.Compare(kernel[:], e.version[:]) >= 0
 	case onIB:
 		return TheRig().InfiniBand()
+	}
+	if word, ok := strings.CutPrefix(e.op, onCard); ok {
+		return CardIs(word)
 	}
 	return true
 }

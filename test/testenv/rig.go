@@ -27,6 +27,17 @@ const ModelEnv = "GOVERBS_MODEL"
 // Modelled reports whether the devices are models.
 func Modelled() bool { return os.Getenv(ModelEnv) != "" }
 
+// PersonalityEnv says in words in what modelled cards differ from usual ones. vmrun sets it; package
+// hca has the words.
+const PersonalityEnv = "VMRUN_PERSONALITY"
+
+// CardIs reports whether the personality of the modelled cards has a word: "no-atomics". Tests of
+// the library do not ask: what a card cannot do, the library's errors say.
+func CardIs(word string) bool {
+	words := strings.Fields(os.Getenv(PersonalityEnv))
+	return len(words) > 1 && slices.Contains(words[1:], word)
+}
+
 // SlowEnv, if it is set, says that this machine is slow: what is about load is less then.
 const SlowEnv = "GOVERBS_SLOW"
 

@@ -36,6 +36,7 @@ const list = `
 <6.2   TestFlush/*: FLUSH
 >=6.1  TestRaw/auto: on-demand paging
 all    TestXRC: OPEN_XRCD
+card:no-atomics  TestAtomic/*: atomics
 `
 
 func TestExpected(t *testing.T) {
@@ -62,6 +63,23 @@ func TestExpected(t *testing.T) {
 		if got := expected(l, c.kernel, c.found); got != c.expected {
 			t.Errorf("%s: expected is %t, want %t", c.name, got, c.expected)
 		}
+	}
+}
+
+// A line about a personality applies to cards that have it.
+func TestCardIs(t *testing.T) {
+	l, err := parseList(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for env, want := range map[string]bool{"": false, "no-atomics": false, "vf noise": false, "small short-wqes no-atomics noise": true} {
+		t.Setenv(PersonalityEnv, env)
+		if got := expected(l, [2]int{6, 1}, lacking{"TestAtomic/auto", "atomics"}); got != want {
+			t.Errorf("personality %q: expected is %t, want %t", env, got, want)
+		}
+	}
+	if _, err := parseList("card: TestAtomic: atomics"); err == nil {
+		t.Error("a line about no personality is accepted")
 	}
 }
 
