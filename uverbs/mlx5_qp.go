@@ -114,9 +114,11 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 		}
 	}
 	recv := q.sqRegion.Bytes()
-	send := recv[x.recv.Bytes():]
-	if q.rqRegion != nil {
-		recv, send = q.rqRegion.Bytes(), recv
+	send := recv
+	if q.rqRegion != nil { // a QP of raw packets has two buffers
+		recv = q.rqRegion.Bytes()
+	} else {
+		send = recv[x.recv.Bytes():]
 	}
 	if x.recv.Entries > 0 {
 		if q.mrq, err = mlx5.NewRecvQueue(recv, x.recv, x.rec); err != nil {
