@@ -71,7 +71,7 @@ var personalities = []Personality{
 		NoScatterCQE: true, SmallLimits: true,
 	},
 	{
-		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 5, Noise: true, SlowResize: true,
+		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true,
 		Seed: 1,
 	},
 	{
@@ -211,13 +211,13 @@ func (p *Personality) gids() int {
 // Limits of a card with SmallLimits. The kernel's own queues have to fit: its UMR QP has 1,024
 // blocks, and the queues of an Ethernet interface 1,024 entries and more.
 const (
-	smallLogQPs, smallLogCQs, smallLogSRQs, smallLogMKeys = 8, 8, 6, 10
+	smallLogQPs, smallLogCQs, smallLogSRQs, smallLogMKeys = 10, 10, 9, 12
 
 	smallLogQPSize, smallLogSRQSize, smallLogCQSize = 10, 9, 13
 )
 
 // partition is the P_Key of the first entry where the default one is elsewhere.
-const partition = 0x8123
+const partition = 0x8a5c
 
 // traits are the choices that are about the data path.
 func (p *Personality) traits() engine.Traits {

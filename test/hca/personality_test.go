@@ -29,7 +29,7 @@ func TestPersonalityNames(t *testing.T) {
 	if got, want := (Personality{}).String(), "plain"; got != want || seen[""] != want {
 		t.Errorf("the zero personality is %q, and %q differs in nothing; want %q", got, seen[""], want)
 	}
-	if p, _ := ParsePersonality("vf"); p.String() != "vf bar=2MiB small-blueflame grh-required shared-lid default-pkey=5 noise slow-resize" {
+	if p, _ := ParsePersonality("vf"); p.String() != "vf bar=2MiB small-blueflame grh-required shared-lid default-pkey=3 noise slow-resize" {
 		t.Errorf("%s", p)
 	}
 	for _, bad := range []string{"", "0", "-1", "Plain", "1.5", "18446744073709551616"} {
@@ -108,7 +108,7 @@ func TestPersonalityCaps(t *testing.T) {
 		{Personality{NoAtomics: true}, prm.CapAtomicBit, 1, 0},
 		{Personality{NoCQResize: true}, prm.CapCQResize, 1, 0},
 		{Personality{NoScatterCQE: true}, prm.CapScatterCQE, 1, 0},
-		{Personality{SmallLimits: true}, prm.CapLogMaxQP, 12, 8},
+		{Personality{SmallLimits: true}, prm.CapLogMaxQP, 12, 10},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQPSize, 15, 10},
 		{Personality{SmallLimits: true}, prm.CapLogMaxSRQSize, 15, 9},
 		{Personality{SmallLimits: true}, prm.CapLogMaxCQSize, 22, 13},
@@ -230,8 +230,8 @@ func TestPersonalityTraits(t *testing.T) {
 		SharedLID: true, Noise: true, SRQFaults: true, ReorderRecvs: true, ReorderWrites: true,
 	}
 	want := engine.Traits{
-		NoBlueFlame: true, LogBF: 8, MaxSendWQE: 512, NoAtomics: true, LogMaxQPSize: 10, LogMaxSRQSize: 9, LogMaxCQSize: 13, MaxCQs: 256,
-		MaxSRQs: 64, MaxMKeys: 1024, GRHRequired: true, SharedLID: true, Noise: 9, SRQFaults: true, ReorderRecvs: true, ReorderWrites: true,
+		NoBlueFlame: true, LogBF: 8, MaxSendWQE: 512, NoAtomics: true, LogMaxQPSize: 10, LogMaxSRQSize: 9, LogMaxCQSize: 13, MaxCQs: 1024,
+		MaxSRQs: 512, MaxMKeys: 4096, GRHRequired: true, SharedLID: true, Noise: 9, SRQFaults: true, ReorderRecvs: true, ReorderWrites: true,
 	}
 	if got := p.traits(); got != want {
 		t.Errorf("%+v, want %+v", got, want)

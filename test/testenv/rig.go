@@ -27,15 +27,19 @@ const ModelEnv = "GOVERBS_MODEL"
 // Modelled reports whether the devices are models.
 func Modelled() bool { return os.Getenv(ModelEnv) != "" }
 
-// PersonalityEnv says in words in what modelled cards differ from usual ones. vmrun sets it; package
-// hca has the words.
+// PersonalityEnv says in words in what modelled cards differ from usual ones. vmrun sets it;
+// package hca has the words.
 const PersonalityEnv = "VMRUN_PERSONALITY"
 
-// CardIs reports whether the personality of the modelled cards has a word: "no-atomics". Tests of
+// CardIs reports whether the personality of the modelled cards has a word, or a value of it:
+// "no-atomics", "bar=1MiB", "bar". Tests of
 // the library do not ask: what a card cannot do, the library's errors say.
 func CardIs(word string) bool {
 	words := strings.Fields(os.Getenv(PersonalityEnv))
-	return len(words) > 1 && slices.Contains(words[1:], word)
+	return len(words) > 1 && slices.ContainsFunc(words[1:], func(w string) bool {
+		name, _, _ := strings.Cut(w, "=")
+		return w == word || name == word
+	})
 }
 
 // SlowEnv, if it is set, says that this machine is slow: what is about load is less then.
@@ -127,6 +131,14 @@ func NeedsEthernet(tb testing.TB) {
 	tb.Helper()
 	if r := TheRig(); r.InfiniBand() {
 		Skip(tb, &lacks{"Ethernet", r.Driver})
+	}
+}
+
+// NeedsCard skips a test that needs what only some modelled cards have, in words that say what.
+func NeedsCard(tb testing.TB, what string, has bool) {
+	tb.Helper()
+	if !has {
+		Skip(tb, &lacks{what, TheRig().Driver})
 	}
 }
 

@@ -72,10 +72,16 @@ func TestCardIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for env, want := range map[string]bool{"": false, "no-atomics": false, "vf noise": false, "small short-wqes no-atomics noise": true} {
+	for env, want := range map[string]bool{"": false, "no-atomics": false, "vf noise": false, "small bar=1MiB no-atomics noise": true} {
 		t.Setenv(PersonalityEnv, env)
 		if got := expected(l, [2]int{6, 1}, lacking{"TestAtomic/auto", "atomics"}); got != want {
 			t.Errorf("personality %q: expected is %t, want %t", env, got, want)
+		}
+	}
+	for word, want := range map[string]bool{"bar": true, "bar=1MiB": true, "bar=2MiB": false, "small": false, "ba": false} {
+		t.Setenv(PersonalityEnv, "small bar=1MiB no-atomics")
+		if got := CardIs(word); got != want {
+			t.Errorf("the card is %q: %t, want %t", word, got, want)
 		}
 	}
 	if _, err := parseList("card: TestAtomic: atomics"); err == nil {
