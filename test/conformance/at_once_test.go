@@ -54,6 +54,7 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 func TestAtOnce(t *testing.T) {
 	testenv.NeedsIB(t, "memory windows")
 	testenv.Guest(t)
+	testenv.Skip(t, resizes(t, deviceName))
 	dev, err := uverbs.Open(deviceName)
 	must(t, err)
 	all := objects(t, dev)

@@ -68,11 +68,13 @@ func TestDeviceMemory(t *testing.T) {
 
 		clear(a.buf.Bytes()[:8])
 		well(do(uverbs.WRRDMAWrite, whole, 64, a.mr.SGE(0, 8)))
-		well(do(uverbs.WRAtomicFAA, whole, 64, a.mr.SGE(8, 8)))
-		well(do(uverbs.WRAtomicFAA, whole, 64, a.mr.SGE(16, 8)))
-		well(do(uverbs.WRRDMARead, whole, 64, a.mr.SGE(24, 8)))
-		if got := a.buf.Bytes()[8:32]; !bytes.Equal(got, []byte{8: 5, 16: 10, 23: 0}) {
-			t.Errorf("two additions of 5 were told 0, then 5, and left 10: %x", got)
+		if !lacksAtomics(t, a.dev) {
+			well(do(uverbs.WRAtomicFAA, whole, 64, a.mr.SGE(8, 8)))
+			well(do(uverbs.WRAtomicFAA, whole, 64, a.mr.SGE(16, 8)))
+			well(do(uverbs.WRRDMARead, whole, 64, a.mr.SGE(24, 8)))
+			if got := a.buf.Bytes()[8:32]; !bytes.Equal(got, []byte{8: 5, 16: 10, 23: 0}) {
+				t.Errorf("two additions of 5 were told 0, then 5, and left 10: %x", got)
+			}
 		}
 
 		for name, wrong := range map[string]func() uverbs.WC{
@@ -149,8 +151,10 @@ func TestDeviceMemoryByProcessor(t *testing.T) {
 		do(uverbs.WRRDMAWrite, m, 100, a.mr.SGE(0, 3000))
 		check(m, "what the peer has written")
 		write(m, 64, []byte{7, 7: 0})
-		do(uverbs.WRAtomicFAA, m, 64, a.mr.SGE(0, 8))
-		m.want[64] += 5
+		if !lacksAtomics(t, a.dev) {
+			do(uverbs.WRAtomicFAA, m, 64, a.mr.SGE(0, 8))
+			m.want[64] += 5
+		}
 		check(m, "what the peer has added")
 
 		// From this side.

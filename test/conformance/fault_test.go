@@ -215,6 +215,7 @@ func TestFaults(t *testing.T) {
 
 func tryFaults(t *testing.T, op uverbs.WROpcode, o uverbs.QPOptions) {
 	a, b := pair(t, o)
+	needsAtomics(t, a.dev, op)
 	for i, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			if i > 0 {
@@ -230,7 +231,7 @@ func tryFaults(t *testing.T, op uverbs.WROpcode, o uverbs.QPOptions) {
 			must(t, b.qp.PostRecv(9, b.mr.SGE(128, 64)))
 			f.apply(t, &wr, a, b)
 			err := a.qp.PostSend(wr)
-			if atomic := op == uverbs.WRAtomicFAA || op == uverbs.WRAtomicCAS; atomic && (len(wr.SGL) == 0 || wr.SGL[0].Length == 0) {
+			if isAtomic(op) && (len(wr.SGL) == 0 || wr.SGL[0].Length == 0) {
 				if !errors.Is(err, uverbs.ErrAtomic) {
 					t.Errorf("an atomic without data: %v, want ErrAtomic", err)
 				}

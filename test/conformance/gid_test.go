@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -12,18 +15,40 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestQueryPKey reads the partition keys of RoCE, of which there is one.
+// pkeysOf reads a device's partition keys from sysfs.
+func pkeysOf(t *testing.T, device string) (keys []uint16) {
+	t.Helper()
+	for i := 0; ; i++ {
+		b, err := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/%s/ports/1/pkeys/%d", device, i))
+		if errors.Is(err, fs.ErrNotExist) && i > 0 {
+			return keys
+		}
+		must(t, err)
+		key, err := strconv.ParseUint(strings.TrimSpace(string(b)), 0, 16)
+		must(t, err)
+		keys = append(keys, uint16(key))
+	}
+}
+
+// TestQueryPKey compares the partition keys with those that sysfs has. The default one need not be
+// the first.
 func TestQueryPKey(t *testing.T) {
 	testenv.NeedsIB(t, "partition keys")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		attr, err := dev.QueryPort(1)
 		must(t, err)
-		if pkey, err := dev.QueryPKey(1, 0); pkey != 0xffff || err != nil {
-			t.Errorf("partition key is %#x, %v, want 0xffff", pkey, err)
+		keys := pkeysOf(t, deviceName)
+		if len(keys) != attr.PKeyTableLen {
+			t.Errorf("the table has %d entries, want %d", attr.PKeyTableLen, len(keys))
 		}
-		if i, err := dev.PKeyIndex(1, 0xffff); i != 0 || err != nil {
-			t.Errorf("0xffff is at %d, %v, want 0", i, err)
+		for i, want := range keys {
+			if pkey, err := dev.QueryPKey(1, i); pkey != want || err != nil {
+				t.Errorf("partition key %d is %#x, %v, want %#x", i, pkey, err, want)
+			}
+		}
+		if i, err := dev.PKeyIndex(1, 0xffff); i != slices.Index(keys, 0xffff) || err != nil {
+			t.Errorf("0xffff is at %d, %v, want %d", i, err, slices.Index(keys, 0xffff))
 		}
 		if i, err := dev.PKeyIndex(1, 0x8123); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("0x8123 is at %d, %v, want fs.ErrNotExist", i, err)

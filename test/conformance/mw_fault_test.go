@@ -98,6 +98,7 @@ func TestWindowUse(t *testing.T) {
 			} {
 				t.Run(c.op.String()+how.name, func(t *testing.T) {
 					a, b := pair(t, uverbs.QPOptions{})
+					needsAtomics(t, a.dev, c.op)
 					mw, mr := window(t, b, typ)
 					rkey := b.bound(t, mw, mr, how.access)
 					switch how.name {

@@ -47,6 +47,7 @@ func TestNotifyOperations(t *testing.T) {
 				testenv.NeedsIB(t, "memory windows")
 			}
 			a, b := pair(t, uverbs.QPOptions{})
+			needsAtomics(t, a.dev, c.op)
 			wr := send(1, a.mr.SGE(0, 8))
 			wr.Opcode, wr.RemoteAddr, wr.RKey = c.op, b.mr.Addr(), b.mr.RKey()
 			if c.op == uverbs.WRBindMW {

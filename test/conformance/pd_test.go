@@ -163,6 +163,7 @@ func TestOtherPD(t *testing.T) {
 	for _, c := range oneSided {
 		t.Run(c.op.String()+" from", func(t *testing.T) {
 			a, b := pair(t, uverbs.QPOptions{})
+			needsAtomics(t, a.dev, c.op)
 			mr := foreignMR(t, a)
 			must(t, a.qp.PostSend(request(a, b, c.op, mr.SGE(ourPlace, 8), b.mr.Addr()+theirPlace, b.mr.RKey())))
 			if c.op == uverbs.WRRDMAWrite {
@@ -180,6 +181,7 @@ func TestOtherPD(t *testing.T) {
 		t.Run(c.op.String()+" to", func(t *testing.T) {
 			want, o := refusal(t)
 			a, b := pair(t, o)
+			needsAtomics(t, a.dev, c.op)
 			mr := foreignMR(t, b)
 			must(t, a.qp.PostSend(request(a, b, c.op, a.mr.SGE(ourPlace, 8), mr.Addr()+theirPlace, mr.RKey())))
 			a.breaksWith(t, 1, want, c.op.String())

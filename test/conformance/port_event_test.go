@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -62,17 +63,18 @@ func portOfSubnet(t *testing.T, dev *uverbs.Device, do func(string, ...any) stri
 	}
 	lid(0x99)
 	lid(attr.LID)
+	free := slices.Index(pkeysOf(t, rig.Devices[1]), 0)
 	pkey := func(want uint16) {
 		t.Helper()
-		do("pkey 5 %d", want)
+		do("pkey %d %d", free, want)
 		told(uverbs.EventPKeyChange)
-		if got, err := dev.QueryPKey(1, 5); err != nil || got != want {
-			t.Errorf("P_Key 5 is %#x, %v, want %#x", got, err, want)
+		if got, err := dev.QueryPKey(1, free); err != nil || got != want {
+			t.Errorf("P_Key %d is %#x, %v, want %#x", free, got, err, want)
 		}
 	}
 	pkey(0x8123)
-	if i, err := dev.PKeyIndex(1, 0x8123); i != 5 || err != nil {
-		t.Errorf("0x8123 is at %d, %v, want 5", i, err)
+	if i, err := dev.PKeyIndex(1, 0x8123); i != free || err != nil {
+		t.Errorf("0x8123 is at %d, %v, want %d", i, err, free)
 	}
 	pkey(0)
 	const other = "fe80::1234"

@@ -1,0 +1,71 @@
+package conformance
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestResizeBusy resizes a CQ while a QP that completes to it closes and an event comes, again and
+// again: what the other QP has done completes once and in order, and the next events come.
+func TestResizeBusy(t *testing.T) {
+	testenv.NeedsIB(t, "CQs of another size")
+	testenv.Guest(t)
+	testenv.Skip(t, resizes(t, deviceName))
+	dev := openDevice(t, deviceName)
+	a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
+	connect(t, a, b)
+	sent, received := uint64(0), uint64(0)
+	deliver := func(n int) {
+		t.Helper()
+		for range n {
+			must(t, b.qp.PostRecv(sent, b.mr.SGE(0, 8)), a.qp.PostSend(send(sent, a.mr.SGE(0, 8))))
+			a.want(t, sent, uverbs.WCSend)
+			sent++
+		}
+	}
+	collect := func() {
+		t.Helper()
+		for ; received < sent; received++ {
+			b.want(t, received, uverbs.WCRecv)
+		}
+	}
+	waitAndPoll := func() {
+		t.Helper()
+		must(t, b.cq.Notify())
+		deliver(1)
+		if cq, err := b.ch.Wait(withDeadline(t)); cq != b.cq || err != nil {
+			t.Fatalf("Wait is %p, %v, want the resized CQ", cq, err)
+		}
+		collect()
+	}
+	for round := range 12 {
+		// A second QP, whose completions lie between those of the first.
+		from := newSide(t, dev, uverbs.QPOptions{})
+		qp, err := b.pd.CreateQP(uverbs.QPOptions{SendCQ: b.cq, RecvCQ: b.cq})
+		must(t, err, qp.Init())
+		to := *b
+		to.qp = qp
+		connect(t, from, &to)
+		must(t, b.cq.Notify())
+		for range 4 {
+			deliver(2)
+			must(t, qp.PostRecv(1<<32, b.mr.SGE(0, 8)), from.qp.PostSend(send(3, from.mr.SGE(0, 8))))
+			from.want(t, 3, uverbs.WCSend)
+		}
+		ended := make(chan error, 2)
+		go func() { ended <- qp.Close() }()
+		go func() {
+			_, err := b.ch.Wait(t.Context())
+			ended <- err
+		}()
+		err = b.cq.Resize([]int{300, 100}[round%2])
+		must(t, err, errors.Join(<-ended, <-ended))
+		collect()
+		b.none(t)
+		waitAndPoll()
+		waitAndPoll()
+	}
+}
