@@ -23,7 +23,7 @@ SLOW      = $(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),-env GOVERBS_S
 # The largest size of the static command, in bytes.
 VERBS_LIMIT := 8000000
 
-.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths conns benchsiw benchcount
+.PHONY: build test matrix readme demo check unit race racevm walk abi bench benchonce sidebyside vmtest kernel perf flat traffic hosts control mlx5 mlx5cm siw generate golden size deps clean help benchreadme hotpaths conns benchsiw benchcount personalities cards
 
 build: $(VMRUN) verbs hca ## build the commands into .build
 
@@ -62,7 +62,7 @@ test: SKIP-interop = ^Test(Paths|PeerKilled|Rping\z|Perf(Options|ServerKilled|Hu
 test: SKIP-control = ^Test(Fatal|Reload)$$
 test: CONTROLS = $(KERNEL)-ib-alone latest-ib-hosts $(patsubst %,%-roce-programs,$(filter-out $(KERNEL),6.1 6.12 latest))
 test: check unit race abi benchonce sidebyside size kernel mlx5 mlx5cm ## everything, with the kernel tests on one kernel
-	+$(AT_ONCE) vmtest perf hosts control siw flat traffic racevm
+	+$(AT_ONCE) vmtest perf hosts control cards siw flat traffic racevm
 
 check: deps $(VMRUN) ## gofmt, vet, staticcheck, other architectures
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt: run gofmt -w on:" $$files; exit 1; }
@@ -281,6 +281,32 @@ mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, a
 	for p in test/conformance cm; do GOARCH=$(ARCH) go test -c -trimpath -o $(BUILD)/$(ARCH)/$$(basename $$p).test ./$$p || exit 1; done
 	rm -f $(MODES:%=$(RESULTS)/$(ARCH)-$(KERNEL)-mlx5-%.*.json)
 	+$(AT_ONCE) -j1 $(MODES:%=boot-mlx5-%)
+
+# Cards that differ from the usual ones, see test/hca: for each of PERSONALITIES and MODES rdma-core's
+# programs, which show that libmlx5 accepts the card, and then the conformance tests. A random one is
+# drawn for each boot; the line at its start has the seed, which stands in place of the name to have the
+# same again: make personalities PERSONALITIES=4711 MODES=ib.
+PERSONALITIES ?= small vf late unordered random
+CARDS = $(foreach p,$(PERSONALITIES),$(foreach m,$(MODES),$p-$m))
+CARDRUN =
+boot-card-%: WORDS = $(subst -, ,$*)
+boot-card-%:
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -timeout 20m -device mlx5,mode=$(word 2,$(WORDS)),personality=$(word 1,$(WORDS)) $(MODEL) \
+		-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WAYS=auto -env GOVERBS_WALK=$(WALK-mlx5) conformance.test $(if $(CARDRUN),-test.run '$(CARDRUN)')
+boot-cardcontrol-%: WORDS = $(subst -, ,$*)
+boot-cardcontrol-%:
+	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -device mlx5,mode=$(word 2,$(WORDS)),personality=$(word 1,$(WORDS)) -env GOVERBS_KERNEL_TEST=1 \
+		-with $(CONTROLWITH) control.test -test.skip '^Test(Hosts|Fatal|Reload)$$'
+.PHONY: cardtests
+cardtests: $(VMRUN) hca
+	go test -c -trimpath -o $(BUILD)/amd64/conformance.test ./test/conformance
+personalities: cardtests ## the conformance tests and rdma-core's programs on modelled ConnectX cards that differ, on KERNEL, with the MODES and PERSONALITIES
+	go test -c -trimpath -o $(BUILD)/amd64/control.test ./test/control
+	+$(AT_ONCE) $(CARDS:%=boot-cardcontrol-%) $(CARDS:%=boot-card-%)
+# A short form of it, for make test.
+cards: cardtests ## some conformance tests on two of these cards, on KERNEL
+	+$(AT_ONCE) CARDRUN='^Test(SizeLimits|Resize|ResizeBusy|QueryPKey|Atomic|Inline|InlineRecv|RingWrap|SRQ|OnDemandQueues|Datagram|XRC|ThreadDomain|ManyOpens|DeviceMemory)$$' \
+		boot-card-small-ib boot-card-vf-ib
 
 # Connections are on RoCE, but for those by GIDs, which the boots of mlx5 have: on InfiniBand those by IP
 # addresses need a subnet administrator, which the model has not.
