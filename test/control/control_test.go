@@ -85,12 +85,18 @@ func TestPingpong(t *testing.T) {
 }
 
 // TestOnDemandPages runs ping-pongs in memory that is on demand: of the buffer alone, with its pages fetched
-// ahead, and of all of the process.
+// ahead, and of all of the process; and of receives that are in an SRQ.
 func TestOnDemandPages(t *testing.T) {
 	e := setting(t)
 	for _, options := range [][]string{{"-o"}, {"-o", "-P"}, {"-O"}, {"-O", "-P"}, {"-o", "-e"}} {
 		t.Run(strings.Join(options, ""), func(t *testing.T) {
 			line := append([]string{"ibv_rc_pingpong", "-n", "50", "-s", "100000", "-c"}, options...)
+			play(t, append(line[:len(line):len(line)], e.server...), append(line[:len(line):len(line)], e.client...))
+		})
+	}
+	for _, name := range []string{"srq", "xsrq"} {
+		t.Run(name, func(t *testing.T) {
+			line := []string{"ibv_" + name + "_pingpong", "-n", "200", "-s", "100000", "-o"}
 			play(t, append(line[:len(line):len(line)], e.server...), append(line[:len(line):len(line)], e.client...))
 		})
 	}
@@ -104,7 +110,8 @@ func TestPerftest(t *testing.T) {
 			t.Run(op+"_"+what, func(t *testing.T) {
 				line := []string{"ib_" + op + "_" + what, "-F", "-n", "100"}
 				if op == "atomic" && testenv.CardIs("no-atomics") {
-					if out := fails(t, append(line, e.serverX...)...); !strings.Contains(out, "Unable to create QP") {
+					out := playFails(t, append(line[:len(line):len(line)], e.serverX...), append(line[:len(line):len(line)], e.clientX...))
+					if !strings.Contains(out, "Unable to create QP") {
 						t.Errorf("%s says %q", line[0], out)
 					}
 					return

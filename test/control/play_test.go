@@ -32,6 +32,20 @@ func play(t *testing.T, server, client []string) {
 	s.Wait(t)
 }
 
+// playFails is play of programs that must both fail. It returns what the client says.
+func playFails(t *testing.T, server, client []string) string {
+	t.Helper()
+	port++
+	number := []string{"-p", strconv.Itoa(port)}
+	s := program.Launch(t, append(server, number...)...)
+	s.Until(t, "listened", func() bool { return listens(t, port) })
+	out := fails(t, append(append(client, number...), serverAddr)...)
+	if <-s.Ended; s.Err == nil {
+		t.Errorf("%s ended well", s.Name)
+	}
+	return out
+}
+
 // connect runs a server and, when it listens on a port of the connection manager, a client.
 func connect(t *testing.T, space netlinkrdma.PortSpace, port uint16, server, client []string) {
 	t.Helper()
