@@ -56,59 +56,6 @@ func FuzzGID(f *testing.F) {
 	})
 }
 
-// TestChooseGID: routable first, then the family, then RoCE v2.
-func TestChooseGID(t *testing.T) {
-	entry := func(index int, addr string, typ GIDType) GIDEntry {
-		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: typ, Netdev: 3}
-	}
-	table := []GIDEntry{
-		entry(0, "fe80::1", GIDTypeRoCEv1),
-		entry(1, "fe80::1", GIDTypeRoCEv2),
-		entry(2, "10.1.0.1", GIDTypeRoCEv1),
-		entry(3, "10.1.0.1", GIDTypeRoCEv2),
-		entry(4, "fd00:1::1", GIDTypeRoCEv1),
-		entry(5, "fd00:1::1", GIDTypeRoCEv2),
-	}
-	foreign := entry(6, "10.2.0.1", GIDTypeRoCEv2)
-	foreign.Netdev = 0
-	for _, c := range []struct {
-		name  string
-		table []GIDEntry
-		peer  string
-		want  int
-	}{
-		{"no peer", table, "::", 3},
-		{"IPv4 peer", table, "10.1.0.2", 3},
-		{"IPv6 peer", table, "fd00:1::2", 5},
-		{"link-local peer", table, "fe80::2", 1},
-		{"only link-local", table[:2], "::", 1},
-		{"no IPv4", append(table[:2:2], table[4:]...), "::", 5},
-		{"IPv4 peer, no IPv4 here", append(table[:2:2], table[4:]...), "10.1.0.2", 5},
-		{"only v1", table[2:3], "::", 2},
-		{"link-local v2 or routable v1", []GIDEntry{table[1], {Port: 1, Index: 4, GID: table[4].GID, Type: GIDTypeRoCEv1}}, "::", 4},
-		{"IPv6 v2 or IPv4 v1", []GIDEntry{table[5], table[2]}, "10.1.0.2", 2},
-		{"netdev elsewhere", []GIDEntry{foreign, table[3]}, "::", 3},
-		{"order decides", []GIDEntry{table[3], entry(9, "10.3.0.1", GIDTypeRoCEv2)}, "::", 3},
-	} {
-		got, ok := ChooseGID(c.table, gid(t, c.peer))
-		if !ok || got.Index != c.want {
-			t.Errorf("%s: index %d, %v, want %d", c.name, got.Index, ok, c.want)
-		}
-	}
-	if _, ok := ChooseGID(nil, GID{}); ok {
-		t.Error("something is chosen from an empty table")
-	}
-}
-
-func TestGIDAt(t *testing.T) {
-	if _, fixed := (GIDChoice{}).fixed(); fixed {
-		t.Error("the zero choice is fixed")
-	}
-	if index, fixed := GIDAt(0).fixed(); !fixed || index != 0 {
-		t.Errorf("GIDAt(0) is %d, %v", index, fixed)
-	}
-}
-
 // TestGIDTableTooLong: a table beyond reason is an error, and not an empty table.
 func TestGIDTableTooLong(t *testing.T) {
 	d, k := fakeDevice(t, pathIoctl)

@@ -1,0 +1,84 @@
+package conformance
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestGIDByRoute: on a port with several addresses the library chooses the one in the peer's subnet,
+// or the one that the route to the peer uses, and connects with it.
+func TestGIDByRoute(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
+	testenv.NeedsEthernet(t)
+	testenv.Guest(t)
+	devs := []*uverbs.Device{openDevice(t, rig.Devices[0]), openDevice(t, rig.Devices[1])}
+	var gids []uverbs.GIDEntry
+	for i, cidr := range []string{"10.77.0.1/24", "10.77.0.2/24"} {
+		link, err := netlink.LinkByName(rig.Netdevs[i])
+		must(t, err)
+		addr, err := netlink.ParseAddr(cidr)
+		must(t, err, netlink.AddrAdd(link, addr))
+		t.Cleanup(func() { must(t, netlink.AddrDel(link, addr)) })
+		gids = append(gids, waitGID(t, devs[i], addr.IP))
+	}
+	first, err := devs[0].QueryGID(1, ipv4Index)
+	must(t, err)
+	table, err := devs[0].GIDTable(1)
+	must(t, err)
+	link, err := netlink.LinkByName(rig.Netdevs[0])
+	must(t, err)
+	_, far, err := net.ParseCIDR("172.30.0.0/24")
+	must(t, err)
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: far, Gw: net.ParseIP("10.77.0.9")}
+	must(t, netlink.RouteAdd(route))
+	t.Cleanup(func() { must(t, netlink.RouteDel(route)) })
+	for peer, want := range map[string]uverbs.GIDEntry{
+		"10.1.0.9": first, "10.77.0.9": gids[0], "10.77.0.2": gids[0], "172.30.0.1": gids[0],
+	} {
+		gid, err := uverbs.ParseGID(peer)
+		must(t, err)
+		if got, ok := uverbs.ChooseGID(table, gid); !ok || got.GID != want.GID {
+			t.Errorf("to %s the library chooses %s, want %s of %v", peer, got, want, table)
+		}
+	}
+
+	a := newSide(t, devs[0], uverbs.QPOptions{})
+	b := newSide(t, devs[1], uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(gids[1].Index)}})
+	eb, err := b.qp.Endpoint()
+	must(t, err)
+	ea, err := a.qp.EndpointFor(eb)
+	must(t, err)
+	if ea.GID != gids[0].GID || eb.GID != gids[1].GID {
+		t.Fatalf("the endpoints are %s and %s, want %s and %s", ea, eb, gids[0].GID.Addr(), gids[1].GID.Addr())
+	}
+	must(t, a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea))
+	want := a.fill(0, 3000, 1)
+	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 4000)), a.qp.PostSend(send(2, a.mr.SGE(0, 3000))))
+	a.want(t, 2, uverbs.WCSend)
+	b.want(t, 1, uverbs.WCRecv)
+	b.holds(t, 0, want)
+}
+
+// waitGID waits until a device has the GID of an address, and returns the entry for RoCE v2.
+func waitGID(t *testing.T, dev *uverbs.Device, ip net.IP) uverbs.GIDEntry {
+	t.Helper()
+	want, err := uverbs.ParseGID(ip.String())
+	must(t, err)
+	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		table, err := dev.GIDTable(1)
+		must(t, err)
+		for _, e := range table {
+			if e.GID == want && e.Type == uverbs.GIDTypeRoCEv2 {
+				return e
+			}
+		}
+	}
+	t.Fatalf("%s has no GID of %s after %s", dev.Name(), ip, deadline)
+	return uverbs.GIDEntry{}
+}

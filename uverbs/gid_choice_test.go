@@ -1,0 +1,125 @@
+package uverbs
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// TestChooseGID: routable first, then the family, then RoCE v2.
+func TestChooseGID(t *testing.T) {
+	entry := func(index int, addr string, typ GIDType) GIDEntry {
+		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: typ, Netdev: 3}
+	}
+	table := []GIDEntry{
+		entry(0, "fe80::1", GIDTypeRoCEv1),
+		entry(1, "fe80::1", GIDTypeRoCEv2),
+		entry(2, "10.1.0.1", GIDTypeRoCEv1),
+		entry(3, "10.1.0.1", GIDTypeRoCEv2),
+		entry(4, "fd00:1::1", GIDTypeRoCEv1),
+		entry(5, "fd00:1::1", GIDTypeRoCEv2),
+	}
+	foreign := entry(6, "10.2.0.1", GIDTypeRoCEv2)
+	foreign.Netdev = 0
+	for _, c := range []struct {
+		name  string
+		table []GIDEntry
+		peer  string
+		want  int
+	}{
+		{"no peer", table, "::", 3},
+		{"IPv4 peer", table, "10.1.0.2", 3},
+		{"IPv6 peer", table, "fd00:1::2", 5},
+		{"link-local peer", table, "fe80::2", 1},
+		{"only link-local", table[:2], "::", 1},
+		{"no IPv4", append(table[:2:2], table[4:]...), "::", 5},
+		{"IPv4 peer, no IPv4 here", append(table[:2:2], table[4:]...), "10.1.0.2", 5},
+		{"only v1", table[2:3], "::", 2},
+		{"link-local v2 or routable v1", []GIDEntry{table[1], {Port: 1, Index: 4, GID: table[4].GID, Type: GIDTypeRoCEv1}}, "::", 4},
+		{"IPv6 v2 or IPv4 v1", []GIDEntry{table[5], table[2]}, "10.1.0.2", 2},
+		{"netdev elsewhere", []GIDEntry{foreign, table[3]}, "::", 3},
+		{"order decides", []GIDEntry{table[3], entry(9, "10.3.0.1", GIDTypeRoCEv2)}, "::", 3},
+	} {
+		got, ok := chooseGID(c.table, gid(t, c.peer), func(GID) gidRoute { return gidRoute{} })
+		if !ok || got.Index != c.want {
+			t.Errorf("%s: index %d, %v, want %d", c.name, got.Index, ok, c.want)
+		}
+	}
+	if _, ok := ChooseGID(nil, GID{}); ok {
+		t.Error("something is chosen from an empty table")
+	}
+}
+
+func TestGIDAt(t *testing.T) {
+	if _, fixed := (GIDChoice{}).fixed(); fixed {
+		t.Error("the zero choice is fixed")
+	}
+	if index, fixed := GIDAt(0).fixed(); !fixed || index != 0 {
+		t.Errorf("GIDAt(0) is %d, %v", index, fixed)
+	}
+}
+
+// TestChooseGIDByRoute: among addresses that suit alike the host's route decides, before RoCE v2 and
+// the index.
+func TestChooseGIDByRoute(t *testing.T) {
+	entry := func(index int, addr string, typ GIDType, netdev int) GIDEntry {
+		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: typ, Netdev: netdev}
+	}
+	addr := netip.MustParseAddr
+	table := []GIDEntry{
+		entry(0, "fe80::1", GIDTypeRoCEv2, 3),
+		entry(1, "10.1.0.1", GIDTypeRoCEv1, 3), entry(2, "10.1.0.1", GIDTypeRoCEv2, 3),
+		entry(3, "10.2.0.1", GIDTypeRoCEv1, 3), entry(4, "10.2.0.1", GIDTypeRoCEv2, 3), // a second address
+		entry(5, "10.3.0.1", GIDTypeRoCEv1, 4), entry(6, "10.3.0.1", GIDTypeRoCEv2, 4), // a VLAN
+		entry(7, "10.3.0.9", GIDTypeRoCEv2, 4),
+		entry(8, "10.4.0.1", GIDTypeRoCEv1, 5), // v1 only
+		entry(9, "10.5.0.1", GIDTypeRoCEv2, 0), // of another namespace
+	}
+	for _, c := range []struct {
+		name  string
+		peer  string
+		route gidRoute
+		want  int
+	}{
+		{"nothing known", "10.9.0.2", gidRoute{}, 2},
+		{"subnet of a second address", "10.2.0.2", gidRoute{near: []netip.Addr{addr("10.2.0.1")}}, 4},
+		{"subnet of a VLAN", "10.3.0.2", gidRoute{near: []netip.Addr{addr("10.3.0.1"), addr("10.3.0.9")}, link: 4}, 6},
+		{"source address", "10.3.0.2", gidRoute{near: []netip.Addr{addr("10.3.0.1"), addr("10.3.0.9")}, link: 4, source: addr("10.3.0.9")}, 7},
+		{"route by a VLAN", "172.16.0.1", gidRoute{link: 4}, 6},
+		{"source on another interface", "172.16.0.1", gidRoute{link: 4, source: addr("10.1.0.1")}, 6},
+		{"the host's own address", "10.2.0.1", gidRoute{source: addr("10.2.0.1")}, 4},
+		{"subnet before RoCE v2", "10.4.0.2", gidRoute{near: []netip.Addr{addr("10.4.0.1")}}, 8},
+		{"subnet before route", "10.2.0.2", gidRoute{near: []netip.Addr{addr("10.2.0.1")}, link: 4}, 4},
+		{"RoCE v2 before an interface that is up", "::", gidRoute{up: []int{5}}, 2},
+		{"an interface that is up", "::", gidRoute{up: []int{4, 5}}, 6},
+		{"link-local whatever the route", "fe80::2", gidRoute{link: 4}, 0},
+	} {
+		asked := GID{1}
+		got, ok := chooseGID(table, gid(t, c.peer), func(peer GID) gidRoute {
+			asked = peer
+			return c.route
+		})
+		if !ok || got.Index != c.want {
+			t.Errorf("%s: index %d, %v, want %d", c.name, got.Index, ok, c.want)
+		}
+		if peer := gid(t, c.peer); asked != peer && !peer.LinkLocal() {
+			t.Errorf("%s: the host was asked for the way to %s", c.name, asked)
+		}
+	}
+}
+
+// TestChooseGIDOnInfiniBand: the subnet prefix decides and then the index, and the host is not asked.
+func TestChooseGIDOnInfiniBand(t *testing.T) {
+	entry := func(index int, addr string) GIDEntry {
+		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: GIDTypeIB}
+	}
+	table := []GIDEntry{entry(0, "fe80::1"), entry(1, "fe80::2"), entry(2, "fec0:0:0:7::1"), entry(3, "fec0:0:0:7::2")}
+	for peer, want := range map[string]int{"::": 0, "fe80::9": 0, "fec0:0:0:7::9": 2, "fec0:0:0:8::9": 0} {
+		got, ok := chooseGID(table, gid(t, peer), func(GID) gidRoute {
+			t.Error("the host was asked")
+			return gidRoute{}
+		})
+		if !ok || got.Index != want {
+			t.Errorf("to %s: index %d, %v, want %d", peer, got.Index, ok, want)
+		}
+	}
+}
