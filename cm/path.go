@@ -200,11 +200,38 @@ func (id *ID) Paths() ([]Path, error) {
 // SetPath gives the route, instead of [ID.ResolveRoute], once the address is resolved
 // (rdma_set_option, RDMA_OPTION_IB_PATH). It ends with RouteResolved too. The kernel takes one
 // record, for both directions, and on RoCE puts in itself what belongs to the Ethernet below.
+// Packets have a GRH if HopLimit is not 0. On an InfiniBand port that needs a GRH in every packet
+// (see [uverbs.PortAttr.GRHRequired]), SetPath takes a HopLimit of 0 as 1, which is a path within
+// the subnet.
 func (id *ID) SetPath(p Path) error {
 	if err := p.check(); err != nil {
 		return err
 	}
+	if p.HopLimit == 0 && id.needsGRH() {
+		p.HopLimit = 1
+	}
 	return setOption(id, opSetPath, abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, p.encode())
+}
+
+// needsGRH reports whether the ID's port is an InfiniBand port that needs a GRH in every packet. It
+// is false if the port is not known or the device cannot be opened: then the path stays as it was
+// given, and the kernel decides.
+func (id *ID) needsGRH() bool {
+	a, index, err := id.addrs()
+	if err != nil || a.Port == 0 {
+		return false
+	}
+	name, err := deviceName(index)
+	if err != nil || name == "" {
+		return false
+	}
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		return false
+	}
+	defer dev.Close()
+	attr, err := dev.QueryPort(a.Port)
+	return err == nil && attr.LinkLayer == uverbs.LinkLayerInfiniBand && attr.GRHRequired()
 }
 
 // GIDs are the addresses of an ID as InfiniBand has them.

@@ -31,12 +31,16 @@ type AH struct {
 
 // CreateAH creates an address handle (ibv_create_ah). On RoCE the kernel finds out the
 // peer's Ethernet address, which takes a moment if it has to ask the network; if there is
-// no way to the peer the error says so.
+// no way to the peer the error says so. On an InfiniBand port that needs a GRH in every packet
+// (see [PortAttr.GRHRequired]), CreateAH sets attr.Global itself, and fails without GRH.DGID.
 func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
 	if err := attr.check("CreateAH", "", p.dev); err != nil {
+		return nil, err
+	}
+	if err := attr.complete("CreateAH", "", p.dev); err != nil {
 		return nil, err
 	}
 	a := &AH{attr: attr}
@@ -257,6 +261,23 @@ func (a *AHAttr) check(op, prefix string, d *Device) error {
 	case a.GRH.FlowLabel > 1<<20-1:
 		return argErr(op, prefix+"GRH.FlowLabel", a.GRH.FlowLabel, "0 to %d (20 bits)", 1<<20-1)
 	}
+	return nil
+}
+
+// complete sets Global where the port is an InfiniBand port that needs a GRH in every packet: the
+// kernel refuses the address without it. The fields' names follow prefix.
+func (a *AHAttr) complete(op, prefix string, d *Device) error {
+	if a.Global {
+		return nil
+	}
+	port, err := d.facts(a.Port)
+	if err != nil || port.link != LinkLayerInfiniBand || !port.grh {
+		return err
+	}
+	if a.GRH.DGID.IsZero() {
+		return argErr(op, prefix+"GRH.DGID", "zero", "the peer's GID, as port %d of %s needs a GRH in every packet", a.Port, d.Name())
+	}
+	a.Global = true
 	return nil
 }
 

@@ -25,7 +25,7 @@ type Endpoint struct {
 	QPN uint32 // QPN is the QP number, 24 bits.
 	PSN uint32 // PSN is the first packet sequence number that the side sends, 24 bits.
 	LID uint16 // LID is the port's LID; 0 on Ethernet.
-	GID GID    // GID is the port's GID; required on Ethernet.
+	GID GID    // GID is the port's GID; required on Ethernet, and where the port needs a GRH.
 }
 
 // String describes the endpoint for messages.
@@ -171,7 +171,7 @@ func (q *QP) netdevHint(port uint8) string {
 func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 	index, fixed := q.path.GID.fixed()
 	if fixed {
-		if e, err := q.dev.gidOf(port, index, attr); err == nil {
+		if e, err := q.dev.gidOf(port, index, attr.GIDTableLen, attr.LinkLayer); err == nil {
 			return e, nil
 		}
 	}
@@ -204,15 +204,16 @@ func gidList(table []GIDEntry) string {
 	return strings.Join(all, "; ")
 }
 
-// Endpoint returns what the peer must know of this queue pair. On RoCE it holds the
-// GID that [PathOptions] or [ChooseGID] say. It fails with ENETDOWN if the port is
+// Endpoint returns what the peer must know of this queue pair. It holds the GID that
+// [PathOptions] or [ChooseGID] say on RoCE, on an InfiniBand port that needs a GRH in every packet
+// (see [PortAttr.GRHRequired]), and where PathOptions name one. It fails with ENETDOWN if the port is
 // not active, and with a [FeatureError] on iWARP, as Connect does.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
 }
 
-// EndpointFor is like Endpoint, but chooses the GID to suit a peer that is known
-// already.
+// EndpointFor is like Endpoint, but chooses the GID to suit a peer that is known already. If the
+// peer has a GID, so does the endpoint: the peer's port may need a GRH even if this one does not.
 func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
 		return Endpoint{}, err
@@ -225,7 +226,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	e := Endpoint{QPN: q.qpn, PSN: q.psn.Load(), LID: attr.LID}
-	if _, fixed := q.path.GID.fixed(); fixed || attr.LinkLayer == LinkLayerEthernet {
+	if _, fixed := q.path.GID.fixed(); fixed || attr.LinkLayer == LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
 		entry, err := q.localGID(port, attr, remote.GID)
 		if err != nil {
 			return Endpoint{}, err
@@ -369,6 +370,9 @@ func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error)
 	if remote.GID.IsZero() {
 		if attr.LinkLayer == LinkLayerEthernet {
 			return AHAttr{}, argErr("Connect", "remote GID", "zero", "the peer's GID, which RoCE needs")
+		}
+		if attr.GRHRequired() {
+			return AHAttr{}, argErr("Connect", "remote GID", "zero", "the peer's GID, as port %d of %s needs a GRH in every packet", port, q.dev.Name())
 		}
 		return ah, nil
 	}

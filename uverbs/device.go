@@ -192,6 +192,7 @@ type Device struct {
 
 	tree sync.Mutex // guards who uses whom among the device's objects
 
+	ports   portCache
 	mrs     mrNotes  // MRs by their keys
 	counted sync.Map // port to what it had counted before, for messages
 

@@ -116,17 +116,17 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 // not used is an error that matches ENODATA. On a kernel or path without the ioctl it
 // reads sysfs.
 func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
-	attr, err := d.QueryPort(port)
+	p, err := d.facts(port)
 	if err != nil {
 		return GIDEntry{}, err
 	}
-	return d.gidOf(port, index, attr)
+	return d.gidOf(port, index, p.gids, p.link)
 }
 
-// gidOf is QueryGID for a port whose properties are known.
-func (d *Device) gidOf(port uint8, index int, attr PortAttr) (GIDEntry, error) {
-	if index < 0 || index >= attr.GIDTableLen {
-		return GIDEntry{}, argErr("QueryGID", "index", index, "0 to %d", attr.GIDTableLen-1)
+// gidOf is QueryGID for a port with a table of n entries.
+func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, error) {
+	if index < 0 || index >= n {
+		return GIDEntry{}, argErr("QueryGID", "index", index, "0 to %d", n-1)
 	}
 	entry := &abi.GIDEntry{}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY)
@@ -136,7 +136,7 @@ func (d *Device) gidOf(port uint8, index int, attr PortAttr) (GIDEntry, error) {
 	cmd.out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, bytesOf(entry))
 	errno := d.cmd.ioctl(cmd)
 	if absent(errno) {
-		e, used, err := sysfsGID(sysClassInfiniband, d.Name(), port, index, attr)
+		e, used, err := sysfsGID(sysClassInfiniband, d.Name(), port, index, link)
 		if used || err != nil {
 			return e, err
 		}
@@ -217,7 +217,7 @@ func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, erro
 		if err != nil {
 			return nil, sysfsErr(device, port, err)
 		}
-		e, used, err := sysfsEntry(root, dir, text, GIDEntry{Port: port, Index: i}, attr)
+		e, used, err := sysfsEntry(root, dir, text, GIDEntry{Port: port, Index: i}, attr.LinkLayer)
 		if err != nil {
 			return nil, err
 		}
@@ -229,13 +229,13 @@ func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, erro
 }
 
 // sysfsGID reads one entry and tells whether it is used.
-func sysfsGID(root, device string, port uint8, i int, attr PortAttr) (e GIDEntry, used bool, err error) {
+func sysfsGID(root, device string, port uint8, i int, link LinkLayer) (e GIDEntry, used bool, err error) {
 	dir := sysfsPort(root, device, port)
 	text, err := readLine(filepath.Join(dir, "gids", strconv.Itoa(i)))
 	if err != nil {
 		return GIDEntry{}, false, sysfsErr(device, port, err)
 	}
-	return sysfsEntry(root, dir, text, GIDEntry{Port: port, Index: i}, attr)
+	return sysfsEntry(root, dir, text, GIDEntry{Port: port, Index: i}, link)
 }
 
 // sysfsPort is the directory of a port.
@@ -249,12 +249,12 @@ func sysfsErr(device string, port uint8, err error) error {
 }
 
 // sysfsEntry completes an entry with what text, and the files beside that it is from, tell.
-func sysfsEntry(root, dir, text string, e GIDEntry, attr PortAttr) (_ GIDEntry, used bool, err error) {
+func sysfsEntry(root, dir, text string, e GIDEntry, link LinkLayer) (_ GIDEntry, used bool, err error) {
 	if e.GID, err = ParseGID(text); err != nil || e.GID.IsZero() {
 		return GIDEntry{}, false, err
 	}
 	index := strconv.Itoa(e.Index)
-	e.Type = sysfsGIDType(filepath.Join(dir, "gid_attrs", "types", index), attr.LinkLayer)
+	e.Type = sysfsGIDType(filepath.Join(dir, "gid_attrs", "types", index), link)
 	if name, err := readLine(filepath.Join(dir, "gid_attrs", "ndevs", index)); err == nil {
 		text, err := readLine(filepath.Join(filepath.Dir(root), "net", name, "ifindex"))
 		if err == nil {

@@ -136,7 +136,7 @@ func TestSysfsGIDs(t *testing.T) {
 		t.Errorf("a missing entry: %v", err)
 	}
 	for i, used := range []bool{true, false, true} {
-		e, ok, err := sysfsGID(root, "rxe0", 1, i, attr)
+		e, ok, err := sysfsGID(root, "rxe0", 1, i, attr.LinkLayer)
 		if ok != used || err != nil || used && e.Index != i {
 			t.Errorf("entry %d is %+v, %v, %v", i, e, ok, err)
 		}

@@ -160,13 +160,13 @@ func mapRingMemory(size int) (*mmio.Region, error) {
 // openAH makes the address vector, which stands in each datagram.
 func (mlx5Driver) openAH(a *AH, u udata) error {
 	d := a.dev
-	port, err := d.QueryPort(a.attr.Port)
+	port, err := d.facts(a.attr.Port)
 	if err != nil {
 		return err
 	}
 	g := &a.attr.GRH
 	v := mlx5.AVAttr{
-		RoCE: port.LinkLayer == LinkLayerEthernet,
+		RoCE: port.link == LinkLayerEthernet,
 		LID:  a.attr.DLID, PathBits: a.attr.SrcPathBits, SL: a.attr.SL, Rate: uint8(a.attr.StaticRate),
 		Global: a.attr.Global, GID: g.DGID, GIDIndex: g.SGIDIndex, HopLimit: g.HopLimit, TrafficClass: g.TrafficClass, FlowLabel: g.FlowLabel,
 	}
@@ -179,7 +179,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 			return &FeatureError{Feature: "CREATE_AH with the peer's Ethernet address", Driver: "mlx5"}
 		}
 		v.MAC = mac
-		e, err := d.QueryGID(a.attr.Port, int(g.SGIDIndex))
+		e, err := d.gidOf(a.attr.Port, int(g.SGIDIndex), port.gids, port.link)
 		if err != nil {
 			return err
 		}

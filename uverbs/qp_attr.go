@@ -100,7 +100,7 @@ type AHAttr struct {
 	SrcPathBits uint8      // SrcPathBits are added to the local LID.
 	StaticRate  StaticRate // StaticRate is the fastest rate.
 	Port        uint8      // Port is the local port.
-	Global      bool       // Global says that GRH is used; always so on RoCE.
+	Global      bool       // Global says that packets have a GRH; required on RoCE, and see PortAttr.GRHRequired.
 	GRH         GRH        // GRH is the way beyond the subnet.
 }
 
@@ -230,6 +230,16 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	if err := attr.check(q.dev, mask); err != nil {
 		return err
+	}
+	if mask&AttrAV != 0 {
+		if err := attr.AH.complete("Modify", "AH.", q.dev); err != nil {
+			return err
+		}
+	}
+	if mask&AttrAltPath != 0 {
+		if err := attr.AltAH.complete("Modify", "AltAH.", q.dev); err != nil {
+			return err
+		}
 	}
 	if mask&AttrPort != 0 {
 		q.dev.noteCounters(attr.Port)
@@ -579,6 +589,9 @@ func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 		}
 	case syscall.EINVAL:
 		hint = "the GID index may be unused or the path MTU above the port's"
+		if port, err := d.facts(ah.Port); err == nil && port.grh && !ah.Global {
+			return fmt.Sprintf("port %d of %s needs a GRH in every packet: Global is not set", ah.Port, d.Name())
+		}
 	default:
 		return ""
 	}

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -330,8 +331,41 @@ type PortAttr struct {
 	ActiveSpeed   uint32    // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
 	PhysState     uint8     // PhysState is the physical state code; see [PortAttr.Phys].
 	LinkLayer     LinkLayer // LinkLayer is InfiniBand or Ethernet.
-	Flags         uint8     // Flags are bits such as IB_UVERBS_QPF_GRH_REQUIRED (ib_user_ioctl_verbs.h).
+	Flags         uint8     // Flags are bits such as PortGRHRequired.
 	CapFlags2     uint16    // CapFlags2 are more capability bits; 0 without the ioctl.
+}
+
+// PortGRHRequired is the bit of [PortAttr.Flags] for a port that needs a GRH in every packet
+// (IBV_QPF_GRH_REQUIRED). The kernel sets it for all RoCE ports, and for InfiniBand ports of
+// virtual functions that share a LID with others.
+const PortGRHRequired uint8 = abi.IB_UVERBS_QPF_GRH_REQUIRED
+
+// GRHRequired reports whether every packet of the port needs a GRH, so that an address of a peer
+// is not complete without its GID. See [PortGRHRequired].
+func (a PortAttr) GRHRequired() bool { return a.Flags&PortGRHRequired != 0 }
+
+// portFacts are the properties of a port that do not change while a device is open.
+type portFacts struct {
+	link LinkLayer
+	gids int  // the number of places in the GID table
+	grh  bool // every packet needs a GRH
+}
+
+// portCache holds the facts about the ports that were asked for, by port number.
+type portCache [256]atomic.Pointer[portFacts]
+
+// facts returns what does not change of a port, and asks the kernel only once.
+func (d *Device) facts(port uint8) (*portFacts, error) {
+	if f := d.ports[port].Load(); f != nil {
+		return f, d.usable()
+	}
+	attr, err := d.QueryPort(port)
+	if err != nil {
+		return nil, err
+	}
+	f := &portFacts{link: attr.LinkLayer, gids: attr.GIDTableLen, grh: attr.GRHRequired()}
+	d.ports[port].Store(f)
+	return f, nil
 }
 
 // QueryPort returns the present properties of a port, numbered from 1
