@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -14,10 +15,14 @@ type mlx5CQ struct {
 	mu   mmio.Lock // held while the ring is read: QPs that go take their completions out
 	ring *mlx5.CompQueue
 	rec  mlx5.Record
-	next mlx5.Successor // while the CQ is being resized
-	room *mmio.Region   // of next
-	cqe  int            // size of a CQE, in bytes
-	time bool           // completions have time stamps
+	cqe  int  // size of a CQE, in bytes
+	time bool // completions have time stamps
+
+	// resizing is held while the CQ is resized, from before the command until the new ring is in
+	// use: the completions of a QP that goes may be in either ring. It is taken before mu.
+	resizing sync.Mutex
+	next     mlx5.Successor // while the CQ is being resized; guarded by resizing
+	room     *mmio.Region   // of next; guarded by resizing
 }
 
 // cqe64 is the size of CQEs that CQs have unless the larger one is asked for.
@@ -85,38 +90,52 @@ func (mlx5Driver) freeCQ(c *CQ) error {
 	return closeRegions(c.region)
 }
 
-func (mlx5Driver) prepareResize(c *CQ, cqe *int) (udata, bool, error) {
+// prepareResize leaves resizing locked if there is something to do; abandonResize and remapCQ
+// unlock it.
+func (mlx5Driver) prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error) {
 	n, err := mlx5.SizeCQ(*cqe)
 	if err != nil {
 		return udata{}, false, mlx5Size("Resize", err)
 	}
 	x := c.mlx5
-	if x.ring == nil {
-		return udata{}, false, ErrCQOverrun
-	}
-	if n-1 == x.ring.Cap() {
-		return udata{}, false, nil
-	}
+	x.resizing.Lock()
+	defer func() {
+		if !ready {
+			x.resizing.Unlock()
+		}
+	}()
 	x.mu.Lock()
-	there := x.ring.Avail(x.ring.Cap())
+	ring, there := x.ring, 0
+	if ring != nil {
+		there = ring.Avail(ring.Cap())
+	}
 	x.mu.Unlock()
-	if there > *cqe { // the kernel does not look
+	switch {
+	case ring == nil:
+		return udata{}, false, ErrCQOverrun
+	case n-1 == ring.Cap():
+		return udata{}, false, nil
+	case there > *cqe: // the kernel does not look
 		return udata{}, false, &Error{Verb: "RESIZE_CQ", Device: c.dev.Name(), Errno: syscall.EINVAL, Hint: resizeHint(*cqe)}
 	}
 	if x.room, err = mapRingMemory(n * x.cqe); err != nil {
 		return udata{}, false, err
 	}
-	if x.next, err = x.ring.Succeed(x.room.Bytes(), n); err != nil {
+	if x.next, err = ring.Succeed(x.room.Bytes(), n); err != nil {
 		return udata{}, false, errors.Join(err, x.room.Close())
 	}
 	*cqe = n - 1
 	return udata{in: mlx5.EncodeResize(addrOf(x.room.Bytes()), x.cqe), out: make([]byte, 0)}, true, nil
 }
 
-func (mlx5Driver) abandonResize(c *CQ) error { return c.mlx5.room.Close() }
+func (mlx5Driver) abandonResize(c *CQ) error {
+	defer c.mlx5.resizing.Unlock()
+	return c.mlx5.room.Close()
+}
 
 func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
 	x := c.mlx5
+	defer x.resizing.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	ring, err := x.ring.Switch(x.next)
@@ -385,6 +404,8 @@ func (c *CQ) strayMlx5(e mlx5.CQE) error {
 // sweepMlx5 takes out the completions of a queue that goes.
 func (c *CQ) sweepMlx5(o *mlx5Owner) {
 	x := c.mlx5
+	x.resizing.Lock()
+	defer x.resizing.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ring == nil {

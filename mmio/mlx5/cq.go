@@ -102,13 +102,14 @@ func (q *CompQueue) Event() { q.seq++ }
 // A Successor takes the place of a CompQueue when the CQ is resized.
 type Successor struct{ *CompQueue }
 
-// Succeed makes the ring that the kernel is to be told of when the CQ is resized.
+// Succeed makes the ring that the kernel is to be told of when the CQ is resized. Until Switch the
+// old ring stays in use: completions may be read, events counted and the queue armed.
 func (q *CompQueue) Succeed(mem []byte, n int) (Successor, error) {
 	s, err := NewCompQueue(mem, n, int(q.stride), q.rec)
 	if err != nil {
 		return Successor{}, err
 	}
-	s.number, s.doorbell, s.seq, s.index = q.number, q.doorbell, q.seq, q.index
+	s.number, s.doorbell = q.number, q.doorbell
 	return Successor{s}, nil
 }
 
@@ -116,6 +117,8 @@ func (q *CompQueue) Succeed(mem []byte, n int) (Successor, error) {
 // changed rings. The device marks the place in the old one with a CQE, and goes on in the
 // new one with the CQE behind. The error is ErrCorrupt if the mark is not there.
 func (q *CompQueue) Switch(s Successor) (*CompQueue, error) {
+	// What the new ring goes on with is as of now, not as of when the kernel was asked.
+	s.seq, s.index = q.seq, q.index
 	for i := q.index; i-q.index <= q.mask; i++ {
 		if !q.ready(i) {
 			break
@@ -146,7 +149,8 @@ func (q *CompQueue) copyCQE(i uint32, from unsafe.Pointer, stride uintptr) {
 }
 
 // Sweep removes the completions that drop chooses, when their queue goes. The others move
-// up to the newest, in their order.
+// up to the newest, in their order. What is not a completion of a work request, such as the mark
+// that Switch looks for, stays.
 func (q *CompQueue) Sweep(drop func(CQE) bool) {
 	end := q.index
 	for end-q.index <= q.mask && q.ready(end) {
@@ -156,8 +160,8 @@ func (q *CompQueue) Sweep(drop func(CQE) bool) {
 	dropped := uint32(0)
 	for i := end; i != q.index; {
 		i--
-		switch {
-		case drop(CQE{q.at(i)}):
+		switch e := (CQE{q.at(i)}); {
+		case e.Kind() != KindUnknown && drop(e):
 			dropped++
 		case dropped > 0:
 			q.copyCQE(i+dropped, q.at(i), q.stride)

@@ -253,6 +253,63 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestSweepKeepsMark: the mark of a resized CQ stays whatever the other bytes of it say, so that
+// Switch finds it, and the completions before it that stay.
+func TestSweepKeepsMark(t *testing.T) {
+	k := newCard(t, Connected, 8, 1, 0)
+	k.withCQ(t, 8, 64)
+	for i := range uint16(4) {
+		k.sent(i)
+	}
+	mem := region(t, 16*64)
+	next, err := k.cq.Succeed(mem, 16)
+	ok(t, err)
+	k.put(5, 0, nil)
+	k.cq.Sweep(func(e CQE) bool { return e.Counter() != 2 || e.RawOpcode() == 5 })
+	k.cqMB, k.cqeLog = mem, 4
+	k.cq, err = k.cq.Switch(next)
+	ok(t, err)
+	k.sent(9)
+	var got []uint16
+	for k.cq.Avail(1) == 1 {
+		got = append(got, k.cq.Entry(0).Counter())
+		k.cq.Release(1)
+	}
+	if want := []uint16{2, 9}; !slices.Equal(got, want) {
+		t.Errorf("the new ring has completions of %v, want %v", got, want)
+	}
+}
+
+// TestResizeMeanwhile: what happens to the old ring before Switch counts: completions are read, and
+// events are delivered.
+func TestResizeMeanwhile(t *testing.T) {
+	k := newCard(t, Connected, 8, 1, 0)
+	k.withCQ(t, 8, 64)
+	for i := range uint16(3) {
+		k.sent(i)
+	}
+	mem := region(t, 16*64)
+	next, err := k.cq.Succeed(mem, 16)
+	ok(t, err)
+	k.cq.Avail(1)
+	k.cq.Release(1)
+	k.cq.Event()
+	k.put(5, 0, nil)
+	k.cqMB, k.cqeLog = mem, 4
+	k.cq, err = k.cq.Switch(next)
+	ok(t, err)
+	for want := uint16(1); want < 3; want++ {
+		if k.cq.Avail(1) != 1 || k.cq.Entry(0).Counter() != want {
+			t.Fatalf("completion %d is not there", want)
+		}
+		k.cq.Release(1)
+	}
+	k.cq.Arm(false)
+	if got := k.record(k.cqRec, 1); got != 1<<armSeqShift|4 {
+		t.Errorf("the queue is armed with %#x, want sequence 1 and index 4", got)
+	}
+}
+
 // TestQueueErrors: memory that is too small, and sizes that there are not.
 func TestQueueErrors(t *testing.T) {
 	rec := Record{new([2]uint32)}
