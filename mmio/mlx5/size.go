@@ -10,7 +10,8 @@ const (
 	maxCQEs       = 1 << 22 // so that differences of 24-bit indices keep their sign
 	maxInlineData = 0x3ff   // the field's width
 	minSendWQE    = 512
-	ethHeader     = 18 // MLX5_ETH_L2_INLINE_HEADER_SIZE
+	maxSendWQE    = ctrlSizeMask * octoSize // the field for the size has 6 bits, so the last 16 bytes of 1,024 stay empty
+	ethHeader     = 18                      // MLX5_ETH_L2_INLINE_HEADER_SIZE
 )
 
 // Transport is a QP's type as far as the form of its WQEs goes.
@@ -38,6 +39,19 @@ func (t Transport) head() (first, all int) {
 	return ctrlSize, umrWQE
 }
 
+// room returns how many bytes of data segments a WQE has room for, whatever the operation.
+func (t Transport) room() int {
+	switch t {
+	case Datagram:
+		return maxSendWQE - ctrlSize - avSize
+	case Raw:
+		return maxSendWQE - ctrlSize - ethRoom
+	case XRC:
+		return maxSendWQE - ctrlSize - xrcSize - raddrSize - atomicSize
+	}
+	return maxSendWQE - ctrlSize - raddrSize - atomicSize
+}
+
 // umrWQE is the size of the WQE that binds a window, the longest one without data.
 const umrWQE = ctrlSize + umrCtrlSize + mkeySize + klmSize
 
@@ -56,10 +70,10 @@ func (c *Context) SizeSend(t Transport, maxWR, maxSGE, maxInline int) (SendSize,
 		return SendSize{}, nil
 	}
 	_, head := t.head()
-	if most := (c.MaxSendWQE - head) / dataSize; maxSGE < 0 || maxSGE > most {
+	if most := min(c.MaxSendWQE-head, t.room()) / dataSize; maxSGE < 0 || maxSGE > most {
 		return SendSize{}, sizeErr("MaxSendSGE", maxSGE, most)
 	}
-	if most := min(c.MaxSendWQE-head-inlineSize, maxInlineData); maxInline < 0 || maxInline > most {
+	if most := min(c.MaxSendWQE-head-inlineSize, t.room()-inlineSize, maxInlineData); maxInline < 0 || maxInline > most {
 		return SendSize{}, sizeErr("MaxInline", maxInline, most)
 	}
 	wqe := head + maxSGE*dataSize
@@ -82,7 +96,7 @@ func (c *Context) SizeSend(t Transport, maxWR, maxSGE, maxInline int) (SendSize,
 		MaxWR:  bytes / wqe,
 		MaxSGE: maxSGE,
 		// What the rounding leaves can be used.
-		MaxInline: min(wqe-head-inlineSize, maxInlineData),
+		MaxInline: max(0, min(wqe-head-inlineSize, t.room()-inlineSize, maxInlineData)),
 	}, nil
 }
 
