@@ -85,6 +85,9 @@ type driver interface {
 	// movesQP reports whether the connection manager in the kernel moves the driver's QPs.
 	movesQP() bool
 
+	// queriedSRQ puts right what the kernel has answered to QUERY_SRQ.
+	queriedSRQ(s *SRQ, a *SRQAttr)
+
 	// modifySRQ has issue give MODIFY_SRQ, and maps the new ring if it is resized.
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
 }
@@ -105,6 +108,8 @@ func (software) lacksQP(o *QPOptions) string {
 	}
 	return ""
 }
+
+func (software) queriedSRQ(*SRQ, *SRQAttr) {}
 
 func (software) lacksSRQ(o *SRQOptions) string {
 	switch {

@@ -179,13 +179,14 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 		x.mu.Unlock()
 		return 0, c.errClosed()
 	}
-	n := ring.Avail(len(wcs))
+	m, polled := c.dev.mlx5, 0
+again:
+	n := ring.Avail(len(wcs) - polled)
 	if n == 0 {
 		x.mu.Unlock()
-		return 0, nil
+		return polled, nil
 	}
-	m := c.dev.mlx5
-	done := wcs[:n]
+	done := wcs[polled:][:n]
 	for i := range done {
 		e, wc := ring.Entry(i), &done[i]
 		recv, plain := e.Plain()
@@ -226,16 +227,23 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 		}
 		if err := c.decodeMlx5(e, wc); err != nil {
 			ring.Release(i + 1)
+			if polled += i; err == errNotShown {
+				goto again
+			}
 			x.mu.Unlock()
-			return i, err
+			return polled, err
 		}
 	}
 	ring.Release(n)
 	x.mu.Unlock()
-	return n, nil
+	return polled + n, nil
 }
 
-// decodeMlx5 decodes a completion. An error means that it is about nothing that was posted.
+// errNotShown says that a completion was dealt with and is not one of the program's.
+var errNotShown = errors.New("uverbs: a completion that is not shown")
+
+// decodeMlx5 decodes a completion. An error other than errNotShown means that it is about nothing
+// that was posted.
 func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	*wc = WC{QPN: e.QPN()}
 	kind := e.Kind()
@@ -286,6 +294,12 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		}
 		wc.ID = id
 	case mlx5.KindRecvError:
+		if o.srq != nil && e.PageFault() {
+			if o.srq.repostMlx5(e.Counter()) != nil {
+				return c.strayMlx5(e)
+			}
+			return errNotShown
+		}
 		if err := c.recvMlx5(e, o, wc); err != nil {
 			return err
 		}
@@ -421,7 +435,11 @@ func (c *CQ) sweepMlx5(o *mlx5Owner) {
 		}
 		if o.qp != nil && o.qp.srq != nil && (kind == mlx5.KindRecv || kind == mlx5.KindRecvError) {
 			// It is an error only if the device has written nonsense, and then nothing is lost.
-			_ = o.qp.srq.freeMlx5(e.Counter())
+			if kind == mlx5.KindRecvError && e.PageFault() {
+				_ = o.qp.srq.repostMlx5(e.Counter())
+			} else {
+				_ = o.qp.srq.freeMlx5(e.Counter())
+			}
 		}
 		return true
 	})

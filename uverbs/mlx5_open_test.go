@@ -83,7 +83,7 @@ func TestMlx5NothingOf(t *testing.T) {
 		m := d.mlx5
 		_, send := m.SizeSend(0, 4, 1, 16)
 		_, recv := m.SizeRecv(4, 1)
-		_, shared := m.SizeSRQ(4, 1)
+		_, shared := m.SizeSRQ(4, 1, false)
 		for field, err := range map[string]error{"MaxSendWR": send, "MaxRecvWR": recv, "MaxWR": shared} {
 			err = mlx5Size("Create", err)
 			var arg *ArgError
@@ -119,7 +119,7 @@ func TestMlx5NothingOf(t *testing.T) {
 				for _, err := range []error{
 					func() error { _, err := d.mlx5.SizeSend(0, n, n, n); return err }(),
 					func() error { _, err := d.mlx5.SizeRecv(n, n); return err }(),
-					func() error { _, err := d.mlx5.SizeSRQ(n, n); return err }(),
+					func() error { _, err := d.mlx5.SizeSRQ(n, n, true); return err }(),
 				} {
 					if err != nil && strings.Contains(fmt.Sprint(mlx5Size("Create", err)), "-") {
 						t.Errorf("byte %d is %#x: %v", off, v, err)

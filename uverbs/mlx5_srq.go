@@ -23,7 +23,8 @@ func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
 	m := s.dev.mlx5
 	x := &mlx5SRQ{owner: mlx5Owner{srq: s}, cq: o.CQ}
 	s.mlx5 = x
-	if x.size, err = m.SizeSRQ(o.MaxWR, o.MaxSGE); err != nil {
+	faults := (s.dev.attr.ODPCapsRC|s.dev.attr.ODPCapsXRC)&ODPSRQRecv != 0
+	if x.size, err = m.SizeSRQ(o.MaxWR, o.MaxSGE, faults); err != nil {
 		return udata{}, mlx5Size("CreateSRQ", err)
 	}
 	defer func() {
@@ -50,7 +51,7 @@ func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
 			x.index, x.entered, x.indexed = index, true, true
 		}
 	}
-	o.MaxWR, o.MaxSGE = s.mrq.Cap(), x.size.MaxSGE
+	o.MaxWR, o.MaxSGE = s.mrq.Entries(), x.size.MaxSGE
 	return udata{in: mlx5.EncodeSRQ(addrOf(s.region.Bytes()), x.rec, index), out: make([]byte, mlx5.SRQRespSize)}, nil
 }
 
@@ -86,6 +87,9 @@ func (mlx5Driver) freeSRQ(s *SRQ) error {
 	return closeRegions(s.region)
 }
 
+// queriedSRQ: the kernel counts the entries that cool down as well.
+func (mlx5Driver) queriedSRQ(s *SRQ, a *SRQAttr) { a.MaxWR, a.MaxSGE = s.maxWR, s.maxSGE }
+
 // modifySRQ arms the limit. The device cannot resize an SRQ.
 func (mlx5Driver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error {
 	if resize {
@@ -118,6 +122,13 @@ func (s *SRQ) freeMlx5(counter uint16) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
 	return s.mrq.Free(counter)
+}
+
+// repostMlx5 posts a receive again whose completion tells of a page fault alone.
+func (s *SRQ) repostMlx5(counter uint16) error {
+	s.mlx5.list.Lock()
+	defer s.mlx5.list.Unlock()
+	return s.mrq.Repost(counter)
 }
 
 // postRecvMlx5 posts one receive; the caller holds post.

@@ -304,7 +304,9 @@ func (s *SRQ) Query() (SRQAttr, error) {
 	if errno := s.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_SRQ, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
 		return SRQAttr{}, s.dev.cmd.fail("QUERY_SRQ", errno, "")
 	}
-	return SRQAttr{MaxWR: int(resp.MaxWR), MaxSGE: int(resp.MaxSGE), Limit: int(resp.SRQLimit)}, nil
+	attr := SRQAttr{MaxWR: int(resp.MaxWR), MaxSGE: int(resp.MaxSGE), Limit: int(resp.SRQLimit)}
+	s.dev.driver.queriedSRQ(s, &attr)
+	return attr, nil
 }
 
 // destroyKernel destroys the kernel's object.

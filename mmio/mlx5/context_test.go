@@ -181,7 +181,7 @@ func FuzzContext(f *testing.F) {
 		}
 		c.SizeSend(Connected, 16, 3, 100)
 		c.SizeRecv(16, 3)
-		c.SizeSRQ(16, 3)
+		c.SizeSRQ(16, 3, false)
 		c.Static.Register(nil, 5)
 	})
 }

@@ -357,7 +357,7 @@ func FuzzCQ(f *testing.F) {
 		defer recs.Close()
 		rec, err := recs.Take()
 		ok(t, err)
-		size, err := testContext.SizeSRQ(4, 1)
+		size, err := testContext.SizeSRQ(4, 1, false)
 		ok(t, err)
 		srq, err := NewSharedRecvQueue(region(t, size.Bytes()), size, rec)
 		ok(t, err)

@@ -187,7 +187,7 @@ func TestRecordedReceives(t *testing.T) {
 		if len(want) != len(entries) {
 			t.Fatalf("%d receives of the %s were recorded, there are %d here", len(want), name, len(entries))
 		}
-		size, err := testContext.SizeSRQ(3, 2-i)
+		size, err := testContext.SizeSRQ(3, 2-i, false)
 		ok(t, err)
 		mem := region(t, size.Bytes())
 		q, err := NewSharedRecvQueue(mem, size, recordAt(make([]byte, 64)))

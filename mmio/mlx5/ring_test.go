@@ -34,7 +34,7 @@ func TestSizes(t *testing.T) {
 			t.Errorf("receives of %d SGEs: %+v, %v, want %d", c.sge, r, err, c.recv)
 		}
 	}
-	s, err := testContext.SizeSRQ(16, 2)
+	s, err := testContext.SizeSRQ(16, 2, false)
 	if err != nil || s.Entries != 32 || s.Shift != 6 || s.MaxSGE != 3 {
 		t.Errorf("SRQ: %+v, %v", s, err)
 	}
@@ -48,7 +48,7 @@ func TestSizes(t *testing.T) {
 		return err
 	}
 	recvErr := func(wr, sge int) error { _, err := testContext.SizeRecv(wr, sge); return err }
-	srqErr := func(wr, sge int) error { _, err := testContext.SizeSRQ(wr, sge); return err }
+	srqErr := func(wr, sge int) error { _, err := testContext.SizeSRQ(wr, sge, false); return err }
 	_, cq0 := SizeCQ(0)
 	_, cqMax := SizeCQ(maxCQEs)
 	for i, err := range []error{
@@ -70,7 +70,7 @@ func TestSizes(t *testing.T) {
 	for _, err := range []error{
 		func() error { _, err := none.SizeSend(Connected, 1, 1, 0); return err }(),
 		func() error { _, err := none.SizeRecv(1, 1); return err }(),
-		func() error { _, err := none.SizeSRQ(1, 1); return err }(),
+		func() error { _, err := none.SizeSRQ(1, 1, false); return err }(),
 	} {
 		if !errors.Is(err, ErrSize) {
 			t.Errorf("a device with limits of 0: %v", err)
@@ -413,7 +413,7 @@ func TestSharedRecv(t *testing.T) {
 	defer recs.Close()
 	rec, err := recs.Take()
 	ok(t, err)
-	size, err := testContext.SizeSRQ(12, 2)
+	size, err := testContext.SizeSRQ(12, 2, false)
 	ok(t, err)
 	mem := region(t, size.Bytes())
 	q, err := NewSharedRecvQueue(mem, size, rec)

@@ -108,6 +108,7 @@ type RecvSize struct {
 	Entries int // Entries is the number of entries, a power of two; 0 if there is no queue.
 	Shift   int // Shift is the logarithm of an entry's size in bytes.
 	MaxSGE  int // MaxSGE is how many scatter entries an entry may have.
+	Cooling int // Cooling is how many of the entries cool down after a page fault; only of a shared receive queue.
 }
 
 // SizeRecv finds the size of a receive queue for maxWR work requests of maxSGE entries.
@@ -130,8 +131,10 @@ func (c *Context) SizeRecv(maxWR, maxSGE int) (RecvSize, error) {
 func (s RecvSize) Bytes() int { return s.Entries << s.Shift }
 
 // SizeSRQ finds the size of a shared receive queue. One of its entries is always unused: the
-// one behind the last of those that are posted.
-func (c *Context) SizeSRQ(maxWR, maxSGE int) (RecvSize, error) {
+// one behind the last of those that are posted. If faults says that receives may wait for pages,
+// at least maxWR more entries cool down after page faults, unless the device has no room for them;
+// see [SharedRecvQueue.Repost].
+func (c *Context) SizeSRQ(maxWR, maxSGE int, faults bool) (RecvSize, error) {
 	if most := max(c.MaxRecvWQE/dataSize-nextSize/dataSize, 0); maxSGE < 0 || maxSGE > most {
 		return RecvSize{}, sizeErr("MaxSGE", maxSGE, most)
 	}
@@ -139,7 +142,11 @@ func (c *Context) SizeSRQ(maxWR, maxSGE int) (RecvSize, error) {
 		return RecvSize{}, sizeErr("MaxWR", maxWR, most)
 	}
 	size := max(pow2(nextSize+maxSGE*dataSize), minSRQEntry)
-	return RecvSize{Entries: pow2(maxWR + 1), Shift: log2(size), MaxSGE: (size - nextSize) / dataSize}, nil
+	s := RecvSize{Entries: pow2(maxWR + 1), Shift: log2(size), MaxSGE: (size - nextSize) / dataSize}
+	if all := pow2(2*maxWR + 1); faults && all <= c.MaxSRQWR {
+		s.Entries, s.Cooling = all, all-s.Entries
+	}
+	return s, nil
 }
 
 // minSRQEntry is the size of the smallest entry of a shared receive queue, in bytes.

@@ -21,20 +21,29 @@ type SharedRecvQueue struct {
 	next  []uint16 // the list, as the device has it too; this copy is the one that counts
 	busy  []bool   // entries that the device has
 	ids   []uint64
+
+	// The entries that cool down are a list of their own, from the one that does so longest to the
+	// last one that began. There are always as many; 0 if there are none at all.
+	cooling            int
+	coolHead, coolTail uint16
 }
 
 // NewSharedRecvQueue makes a shared receive queue in mem, which has size.Bytes() bytes.
 func NewSharedRecvQueue(mem []byte, size RecvSize, rec Record) (*SharedRecvQueue, error) {
 	n := size.Entries
-	if n < 2 || n > maxSRQEntries || size.Shift < 5 || size.Shift > 16 || len(mem) < size.Bytes() {
+	list := n - size.Cooling // entries that are not cooling
+	if size.Cooling < 0 || list < 2 || n > maxSRQEntries || size.Shift < 5 || size.Shift > 16 || len(mem) < size.Bytes() {
 		return nil, fmt.Errorf("mlx5: shared receive queue of %d entries of %d bytes in %d bytes: %w", n, 1<<size.Shift, len(mem), ErrSize)
 	}
 	q := &SharedRecvQueue{
-		ring: unsafe.Pointer(&mem[0]), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE), rec: rec, tail: uint16(n - 1),
+		ring: unsafe.Pointer(&mem[0]), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE), rec: rec, tail: uint16(list - 1),
 		next: make([]uint16, n), busy: make([]bool, n), ids: make([]uint64, n),
 	}
+	q.cooling, q.coolHead, q.coolTail = size.Cooling, uint16(list), uint16(n-1)
 	for i := range n - 1 {
-		q.link(uint16(i), uint16(i+1))
+		if i != list-1 {
+			q.link(uint16(i), uint16(i+1))
+		}
 	}
 	return q, nil
 }
@@ -50,7 +59,11 @@ func (q *SharedRecvQueue) link(i, next uint16) {
 }
 
 // Cap returns how many receives the queue holds.
-func (q *SharedRecvQueue) Cap() int { return len(q.next) - 1 }
+func (q *SharedRecvQueue) Cap() int { return len(q.next) - q.cooling - 1 }
+
+// Entries returns how many receives the device believes the queue to hold, which are those that
+// cool down as well.
+func (q *SharedRecvQueue) Entries() int { return len(q.next) - 1 }
 
 // Posted returns how many receives have not completed.
 func (q *SharedRecvQueue) Posted() int {
@@ -113,6 +126,37 @@ func (q *SharedRecvQueue) Free(counter uint16) error {
 	q.busy[counter] = false
 	q.link(q.tail, counter)
 	q.tail = counter
+	return nil
+}
+
+// Repost posts the receive of an entry again whose completion says that a page of its memory was
+// missing (see [CQE.PageFault]). The device has not used up the receive, but it may look at the
+// entry once more when it goes on. So the receive moves to another entry, and its own one cools
+// down: it is not filled before as many others have had page faults as there are cooling entries.
+// Without such entries it goes to the end of the list. The error is ErrCorrupt as for ID.
+func (q *SharedRecvQueue) Repost(counter uint16) error {
+	if int(counter) >= len(q.busy) || !q.busy[counter] {
+		return ErrCorrupt
+	}
+	free := counter
+	if q.cooling > 0 {
+		q.link(q.coolTail, counter)
+		q.coolTail = counter
+		free = q.coolHead
+		q.coolHead = q.next[free]
+	}
+	q.link(q.tail, free)
+	q.tail = free
+	// There is an entry before the tail now, and it is not the one of the receive.
+	to := q.head
+	src, dst := unsafe.Add(q.entry(counter), nextSize), unsafe.Add(q.entry(to), nextSize)
+	n := uintptr(1)<<q.shift - nextSize
+	copy(unsafe.Slice((*byte)(dst), n), unsafe.Slice((*byte)(src), n))
+	q.ids[to] = q.ids[counter]
+	q.busy[counter], q.busy[to] = false, true
+	q.head = q.next[to]
+	q.count++
+	ringRecv(q.rec, q.count)
 	return nil
 }
 

@@ -38,6 +38,22 @@ func (c CQE) Status() Status {
 // made of in the next one.
 func (c CQE) Vendor() (vendor, syndrome uint8) { return get8(c.p, cqeVendor), get8(c.p, cqeSyndrome) }
 
+// What a receive from a shared receive queue completes with if its memory is registered for paging on
+// demand and a page was missing (MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR with
+// MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT).
+const (
+	syndromeAborted = 0x22
+	vendorPageFault = 0x93
+)
+
+// PageFault reports whether the completion of a receive that has failed says only that a page was
+// missing. If the receive was from a shared receive queue the message comes again, and the receive
+// must be posted again: see [SharedRecvQueue.Repost].
+func (c CQE) PageFault() bool {
+	vendor, syndrome := c.Vendor()
+	return syndrome == syndromeAborted && vendor == vendorPageFault
+}
+
 // VendorText puts a vendor syndrome into words.
 func VendorText(vendor uint8) string {
 	if t := vendorText(vendor); t != "" {

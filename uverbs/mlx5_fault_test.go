@@ -1,0 +1,88 @@
+//go:build amd64 || arm64
+
+package uverbs
+
+import (
+	"errors"
+	"testing"
+)
+
+// fault is the completion of a receive whose page was missing.
+func (c *card) fault(entry uint16) {
+	c.put(14, map[int][]byte{60: b16(entry), 55: {0x22}, 54: {0x93}})
+}
+
+// TestMlx5PageFault: a receive of an SRQ whose page was missing is posted again and not shown, and
+// what completes after it is there in the same Poll. Of a QP's own receive queue it is a failure.
+func TestMlx5PageFault(t *testing.T) {
+	for _, userIndex := range []bool{false, true} {
+		c := newMlx5Card(t, userIndex, true, 64)
+		for id := range uint64(4) {
+			must(t, c.srq.PostRecv(100+id, c.sge(0, 10)))
+		}
+		must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled}))
+		c.fault(1)
+		if got := c.poll(); len(got) != 0 {
+			t.Errorf("index %v: a page fault is shown as %+v", userIndex, got)
+		}
+		if got := c.srq.mlx5.rec.Load(0); got != 5 {
+			t.Errorf("index %v: the device knows of %d receives, want 5", userIndex, got)
+		}
+		c.put(2, map[int][]byte{60: b16(0), 44: b32(5)})
+		c.fault(2)
+		c.fault(3)
+		c.put(0, map[int][]byte{60: b16(0)})
+		c.put(2, map[int][]byte{60: b16(4), 44: b32(6)}) // the one that was posted again first
+		var wcs [2]WC
+		if n, err := c.cq.Poll(wcs[:]); n != 2 || err != nil || wcs[0].ID != 100 || wcs[1].ID != 1 || wcs[1].Opcode != WCSend {
+			t.Errorf("index %v: %d, %v, %+v", userIndex, n, err, wcs)
+		}
+		if got := c.poll(); len(got) != 1 || got[0].ID != 101 || got[0].ByteLen != 6 || got[0].Status != WCSuccess {
+			t.Errorf("index %v: the receive that was posted again is %+v", userIndex, got)
+		}
+		if n := c.srq.posted(); n != 2 {
+			t.Errorf("index %v: %d receives are posted, want 2", userIndex, n)
+		}
+		if got := c.cq.mlx5.rec.Load(0); got != c.pi {
+			t.Errorf("index %v: the consumer index is %d, want %d", userIndex, got, c.pi)
+		}
+
+		// A QP that goes takes its completions along, and not the receives.
+		c.fault(5)
+		c.cq.sweepMlx5(&c.qp.mlx5.owner)
+		if n := c.srq.posted(); n != 2 {
+			t.Errorf("index %v: %d receives are posted after the sweep, want 2", userIndex, n)
+		}
+		c.fault(9) // which is of nothing
+		if n, err := c.cq.Poll(wcs[:]); n != 0 || !errors.Is(err, ErrCQOverrun) {
+			t.Errorf("index %v: a page fault of nothing: %d, %v", userIndex, n, err)
+		}
+
+		c = newMlx5Card(t, userIndex, false, 64)
+		must(t, c.qp.PostRecv(7, c.sge(0, 10)))
+		c.fault(0)
+		if got := c.poll(); len(got) != 1 || got[0].ID != 7 || got[0].Status != WCRemAbortErr || got[0].VendorErr != 0x93 {
+			t.Errorf("index %v: of a receive queue: %+v", userIndex, got)
+		}
+	}
+}
+
+// TestMlx5SRQRoom: an SRQ has entries that cool down where the device may have page faults on receives,
+// and the program does not see them.
+func TestMlx5SRQRoom(t *testing.T) {
+	for caps, want := range map[ODPCaps]uint32{0: 15, ODPRecv: 15, ODPSRQRecv: 31} {
+		c := newMlx5Card(t, true, false, 64)
+		c.dev.attr.ODPCapsRC = caps
+		s := &SRQ{kind: kindMlx5}
+		s.dev, s.object.kind = c.dev, "SRQ"
+		o := SRQOptions{MaxWR: 8, MaxSGE: 1}
+		value(mlx5Driver{}.prepareSRQ(s, &o))(t)
+		must(t, mlx5Driver{}.mapSRQ(s, udata{out: make([]byte, 8)}))
+		attr := SRQAttr{MaxWR: o.MaxWR}
+		mlx5Driver{}.queriedSRQ(s, &attr)
+		if o.MaxWR != int(want) || s.Attr().MaxWR != 15 || attr != s.Attr() {
+			t.Errorf("with %#x the kernel is told of %d receives, want %d, and the program of %+v and %+v", caps, o.MaxWR, want, s.Attr(), attr)
+		}
+		must(t, mlx5Driver{}.freeSRQ(s))
+	}
+}
