@@ -16,6 +16,7 @@ const (
 	wordOffset = unsafe.Offsetof(abi.SiwSqe{}.Flags)
 
 	valid      = uint32(abi.SIW_WQE_VALID)
+	flagBits   = 1<<numSGEBit - 1 // of the word
 	numSGEBit  = 8 * (unsafe.Offsetof(abi.SiwSqe{}.NumSGE) - wordOffset)
 	opcodeBit  = 8 * (unsafe.Offsetof(abi.SiwSqe{}.Opcode) - wordOffset)
 	cqeOpBit   = 8 * (unsafe.Offsetof(abi.SiwCQE{}.Opcode) - wordOffset)
@@ -138,7 +139,7 @@ func (p *producer) Recall() (ids []uint64) {
 		at := p.head - back
 		if w := p.word(at); w.Acquire()&valid != 0 {
 			ids = append(ids, *(*uint64)(p.elem(at)))
-			w.Release(0)
+			w.Release(w.Acquire() &^ flagBits) // the rest says what it was
 		}
 	}
 	return ids
