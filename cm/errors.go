@@ -111,6 +111,13 @@ func errRemoved(device string) error {
 	return fmt.Errorf("device%s is being removed: %w", device, syscall.ENODEV)
 }
 
+// Why the QP of an ID flushes what is posted, for [uverbs.QP.SetErrCause].
+var (
+	errDisconnected = errors.New("this program disconnected the ID, which moved the QP to state ERR")
+	errPeerGone     = fmt.Errorf("the peer disconnected, or closed its ID: %w", syscall.ECONNRESET)
+	errIWARPGone    = fmt.Errorf("the connection manager reported DISCONNECTED: the peer disconnected or is gone, or the connection broke: %w", syscall.ECONNRESET)
+)
+
 // removed is err, with what errRemoved says before it if the device has told of its removal before the
 // connection manager did.
 func removed(err error, device string) error {

@@ -309,6 +309,9 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 // [ID.CreateQP] completes as flushed.
 func (id *ID) Disconnect() error {
 	qp := id.queues.queuePair()
+	if qp != nil && !id.datagrams() && !id.gone.Load() {
+		qp.SetErrCause(errDisconnected) // it counts unless the peer has disconnected before
+	}
 	flush := func() error {
 		if qp == nil || id.datagrams() || id.gone.Load() {
 			return nil

@@ -229,10 +229,22 @@ func (e *Event) drive() {
 		return
 	}
 	qp := id.queues.queuePair()
-	if qp == nil || id.datagrams() {
+	if qp == nil {
 		return
 	}
-	if onIWARP(qp.Device()) {
+	iwarp := onIWARP(qp.Device())
+	switch {
+	case e.Type == DeviceRemoval:
+		qp.SetErrCause(errRemoved(id.on()))
+	case e.Type == Disconnected && iwarp:
+		qp.SetErrCause(errIWARPGone)
+	case e.Type == Disconnected:
+		qp.SetErrCause(errPeerGone)
+	}
+	if id.datagrams() {
+		return
+	}
+	if iwarp {
 		e.follow(qp)
 		return
 	}

@@ -233,7 +233,9 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 	case EventCQErr:
 		ev.CQ, ok = d.target(element).(*CQ)
 	case EventQPFatal, EventQPReqErr, EventQPAccessErr, EventCommEst, EventSQDrained, EventPathMig, EventPathMigErr, EventQPLastWQEReached:
-		ev.QP, ok = d.target(element).(*QP)
+		if ev.QP, ok = d.target(element).(*QP); ok && (t == EventQPFatal || t == EventQPReqErr || t == EventQPAccessErr) {
+			ev.QP.SetErrCause(eventCause(t))
+		}
 	case EventSRQErr, EventSRQLimitReached:
 		ev.SRQ, ok = d.target(element).(*SRQ)
 	case EventWQFatal:

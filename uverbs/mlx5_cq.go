@@ -303,6 +303,7 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		if err := c.recvMlx5(e, o, wc); err != nil {
 			return err
 		}
+		wc.Opcode = WCRecv
 	}
 	vendor, _ := e.Vendor()
 	wc.Status, wc.VendorErr = WCStatus(e.Status()), uint32(vendor)

@@ -186,7 +186,7 @@ func TestMlx5Poll(t *testing.T) {
 					{ID: 103, Opcode: WCRecvRDMAWrite, ByteLen: 8, Flags: WCWithImm, Imm: 0x55},
 					{ID: 4, Status: WCRemAccessErr, VendorErr: 0x88},
 					{ID: 5, Status: WCWRFlushErr, VendorErr: 0xf9},
-					{ID: 104, Status: WCLocProtErr},
+					{ID: 104, Status: WCLocProtErr, Opcode: WCRecv},
 				}
 				for i := range want {
 					want[i].QPN = cardQPN

@@ -63,8 +63,11 @@ type QP struct {
 	state atomic.Uint32 // QPState as last set or seen
 	port  atomic.Uint32 // the port that Modify was told last
 	peer  atomic.Pointer[peerInfo]
-	first atomic.Pointer[WCError] // the failure that brought it into error
-	bound atomic.Bool             // a window was bound by this QP
+	first atomic.Pointer[WCError]  // the failure that brought it into error
+	cause atomic.Pointer[errCause] // why it is in error, where no failure is
+	// flushSeen says that something was flushed before anybody knew a cause.
+	flushSeen atomic.Bool
+	bound     atomic.Bool // a window was bound by this QP
 	// A flush made the ring be looked at for the failure.
 	lookedAt atomic.Bool
 

@@ -204,6 +204,18 @@ func (m QPAttrMask) String() string {
 // suit the change of state is refused with the attributes that are missing or
 // superfluous. [QP.Connect] does the usual sequence.
 func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
+	var note *errCause
+	if mask&AttrState != 0 {
+		note = q.movedTo(attr.State)
+	}
+	err := q.modify(attr, mask)
+	if err != nil && note != nil {
+		q.cause.CompareAndSwap(note, nil)
+	}
+	return err
+}
+
+func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	if err := q.hold(); err != nil {
 		return err
 	}
@@ -300,6 +312,10 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		q.newPSN()
 		q.first.Store(nil)
 		q.lookedAt.Store(false)
+	}
+	if from == Reset && to == Init {
+		q.cause.Store(nil)
+		q.flushSeen.Store(false)
 	}
 	q.notePeer(attr, mask)
 	return nil

@@ -313,7 +313,7 @@ func TestStatusError(t *testing.T) {
 // TestQPErr: every status is explained, and the peer is named.
 func TestQPErr(t *testing.T) {
 	q := &QP{}
-	q.dev = &Device{info: DeviceInfo{Name: "rxe0"}}
+	q.dev = &Device{info: DeviceInfo{Name: "rxe0"}, driver: rxeDriver{}}
 	if err := q.Err(&WC{}); err != nil {
 		t.Errorf("success is %v", err)
 	}
@@ -328,7 +328,7 @@ func TestQPErr(t *testing.T) {
 	}
 	for status, want := range map[WCStatus]string{
 		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "is gone, as when the peer ends", WCRemInvReqErr: "receive buffer may be too short", WCLocProtErr: "AccessLocalWrite",
-		WCLocLenErr: "longer than the buffers", WCWRFlushErr: "an earlier completion", WCStatus(99): "unknown completion status 99",
+		WCLocLenErr: "longer than the buffers", WCWRFlushErr: "no completion that was polled says why", WCStatus(99): "unknown completion status 99",
 	} {
 		var e *WCError
 		if err := q.Err(&WC{Status: status, ID: 5}); !errors.As(err, &e) || !strings.Contains(err.Error(), want) || !errors.Is(err, status) || e.Peer.QPN != 18 {

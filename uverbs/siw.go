@@ -219,11 +219,11 @@ func (siwDriver) qpModified(q *QP, _, to QPState) {
 		return
 	}
 	q.sending.Lock()
-	q.sendCQ.makeFlushed(q.qpn, q.siwSQ.Recall())
+	q.sendCQ.makeFlushed(q.qpn, WCSend, q.siwSQ.Recall())
 	q.sending.Unlock()
 	if q.siwRQ != nil {
 		q.receiving.Lock()
-		q.recvCQ.makeFlushed(q.qpn, q.siwRQ.Recall())
+		q.recvCQ.makeFlushed(q.qpn, WCRecv, q.siwRQ.Recall())
 		q.receiving.Unlock()
 	}
 }

@@ -92,7 +92,7 @@ func (q *QP) postSendSiw(wrs []SendWR) error {
 // complete here, and so does first what it has left there.
 func (q *QP) publishSiw(n int, bytes uint64) error {
 	if QPState(q.state.Load()) == Err {
-		q.sendCQ.makeFlushed(q.qpn, append(q.siwSQ.Recall(), idsOf(n, q.siwSQ.ID)...))
+		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siwSQ.Recall(), idsOf(n, q.siwSQ.ID)...))
 		return nil
 	}
 	var errno syscall.Errno
@@ -221,7 +221,7 @@ func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 // error complete here, as sends do.
 func (q *QP) publishRecvsSiw(n int) {
 	if QPState(q.state.Load()) == Err {
-		q.recvCQ.makeFlushed(q.qpn, append(q.siwRQ.Recall(), idsOf(n, q.siwRQ.ID)...))
+		q.recvCQ.makeFlushed(q.qpn, WCRecv, append(q.siwRQ.Recall(), idsOf(n, q.siwRQ.ID)...))
 		return
 	}
 	q.siwRQ.Publish(n)
@@ -234,16 +234,16 @@ type madeWCs struct {
 	list []WC // guarded by mu
 }
 
-// makeFlushed completes work requests of a QP as flushed. They follow what is in the ring by now.
-// No event tells of them.
-func (c *CQ) makeFlushed(qpn uint32, ids []uint64) {
+// makeFlushed completes work requests of a QP as flushed, receives if op is [WCRecv]. They follow
+// what is in the ring by now. No event tells of them.
+func (c *CQ) makeFlushed(qpn uint32, op WCOpcode, ids []uint64) {
 	if len(ids) == 0 {
 		return
 	}
 	m := &c.siw.made
 	m.mu.Lock()
 	for _, id := range ids {
-		m.list = append(m.list, WC{ID: id, Status: WCWRFlushErr, QPN: qpn})
+		m.list = append(m.list, WC{ID: id, Status: WCWRFlushErr, Opcode: op, QPN: qpn})
 	}
 	m.some.Store(true)
 	m.mu.Unlock()
@@ -352,7 +352,8 @@ func (c *CQ) flushedTwice(wc *WC) bool {
 // all of it is flushed, see qpModified.
 func (c *CQ) breakDown(qpn uint32) {
 	if q, ok := c.qps.Load(qpn); ok && q.State() != Err {
-		q.Modify(QPAttr{State: Err}, AttrState) // it fails if the QP is being closed
+		// Not Modify: the program did not ask for it. It fails if the QP is being closed.
+		q.modify(QPAttr{State: Err}, AttrState)
 	}
 }
 

@@ -385,7 +385,7 @@ func TestSiwFlushedBesidePoll(t *testing.T) {
 				runtime.Gosched()
 			}
 			r.put(id, siw.Send, siw.StatusWRFlushErr, 0)
-			r.cq.makeFlushed(r.qp.qpn, []uint64{id + 1})
+			r.cq.makeFlushed(r.qp.qpn, WCSend, []uint64{id + 1})
 		}
 		all <- id
 	}()

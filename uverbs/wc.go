@@ -70,7 +70,7 @@ func (s WCStatus) String() string {
 func (s WCStatus) Error() string { return "uverbs: " + s.String() }
 
 // WCOpcode says which operation completed (enum ib_uverbs_wc_opcode,
-// rdma/ib_user_verbs.h). It is defined only if the status is [WCSuccess].
+// rdma/ib_user_verbs.h). See [WC] for what it is if the status is not [WCSuccess].
 type WCOpcode uint32
 
 // Completion opcodes (IBV_WC_SEND and following).
@@ -127,8 +127,9 @@ const (
 	WCWithInv                     // InvalidatedRKey is valid
 )
 
-// WC is a work completion (struct ibv_wc). If Status is not [WCSuccess], only ID,
-// Status, VendorErr and QPN are defined.
+// WC is a work completion (struct ibv_wc). If Status is not [WCSuccess], only ID, Status,
+// VendorErr and QPN are defined, and Opcode is [WCRecv] if the work request is known to be a
+// receive. With rxe that is not known if the QP uses one CQ for both queues and both hold the ID.
 type WC struct {
 	ID              uint64   // ID is the number that the work request was posted with.
 	Status          WCStatus // Status is the outcome; see [WC.Err].

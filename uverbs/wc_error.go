@@ -16,12 +16,16 @@ type WCError struct {
 
 	// Vendor says what WC.VendorErr means, if the library knows the vendor.
 	Vendor string
-	// Request says what the work request was, if it was a send that is still in the ring.
+	// Request says what the work request was: a receive, or a send that is still in the ring.
 	Request string
 	// First is the failure that brought the QP into error, if this work request was flushed
 	// for it and a poll has seen it, or the kernel noted it. Its WC.ID tells which work request
 	// failed: this one itself, where a kernel flushes that as well.
 	First *WCError
+	// Cause is why the QP is in state Err, if this work request was flushed and First is nil: that this
+	// program moved the QP there or closed it, or what [QP.SetErrCause] was told, such as that the peer
+	// has disconnected. It is nil if nothing is known.
+	Cause error
 	Hint  string // Hint says what is wrong or, if that is not known, what usually is.
 	// Counted says by how much the port's hardware counters have grown since a QP of this
 	// [Device] first used it, if the peer did not acknowledge and the device counts.
@@ -66,8 +70,13 @@ func (e *WCError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the [WCStatus].
-func (e *WCError) Unwrap() error { return e.WC.Status }
+// Unwrap returns the [WCStatus], and Cause if there is one.
+func (e *WCError) Unwrap() []error {
+	if e.Cause != nil {
+		return []error{e.WC.Status, e.Cause}
+	}
+	return []error{e.WC.Status}
+}
 
 // Err explains a completion of this queue pair: nil if it succeeded, and otherwise a
 // [WCError] that names the peer and what usually causes the status. It allocates, so
@@ -80,7 +89,11 @@ func (q *QP) Err(wc *WC) error {
 	case first != nil && first.WC == *wc:
 		return q.withMore(first) // it was explained when it was polled
 	case first != nil && wc.Status == WCWRFlushErr:
-		return &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: q.withMore(first)}
+		e := &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: q.withMore(first)}
+		if q.queueOf(wc) == queueRecv {
+			e.Request = requestRecv
+		}
+		return e
 	}
 	return q.withMore(q.explain(wc))
 }
@@ -104,7 +117,7 @@ func (q *QP) withMore(e *WCError) *WCError {
 // request whose local memory, window, key or address is at fault. What was the matter is noted in
 // the ring, which is looked at when the first one was flushed.
 func (q *QP) failed(wc *WC) {
-	if q.bound.Load() {
+	if q.bound.Load() && q.queueOf(wc) == queueSend {
 		if sent := q.sent(wc.ID); sent.op == WRBindMW && sent.text != "" {
 			q.dev.bindFailed(sent.mwRKey, sent.rkey)
 		}
@@ -119,29 +132,52 @@ func (q *QP) failed(wc *WC) {
 	if q.kind == kindRxe && q.lookedAt.CompareAndSwap(false, true) {
 		if id, status, i, ok := q.sq.FindFailed(uint32(WCWRFlushErr), q.typ == UD); ok && !q.gone.Load() {
 			sent := sentRxe(&i)
-			q.first.CompareAndSwap(nil, q.explainSent(&WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, &sent))
+			q.first.CompareAndSwap(nil, q.explainSent(&WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, &sent, queueSend))
 		}
+	}
+	if q.first.Load() == nil && q.cause.Load() == nil {
+		q.flushSeen.Store(true)
 	}
 }
 
-// flushHint is for a flush of which no more is known.
-const flushHint = "the cause is an earlier completion with another status or, as some kernels say no more of it, this request"
+// requestRecv describes a receive in [WCError].
+const requestRecv = "receive"
 
-// explain makes the error of a failed completion.
+// explain makes the error of a failed completion, from the queue that it belongs to.
 func (q *QP) explain(wc *WC) *WCError {
-	sent := q.sent(wc.ID)
-	return q.explainSent(wc, &sent)
+	var sent sentWR
+	queue := q.queueOf(wc)
+	if queue == queueSend {
+		sent = q.sent(wc.ID)
+	}
+	return q.explainSent(wc, &sent, queue)
 }
 
 // explainSent is explain for a work request that was found.
-func (q *QP) explainSent(wc *WC, sent *sentWR) *WCError {
+func (q *QP) explainSent(wc *WC, sent *sentWR, queue wcQueue) *WCError {
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Request: sent.text}
+	if queue == queueRecv {
+		e.Request = requestRecv
+	}
 	if q.kind == kindMlx5 && wc.VendorErr != 0 {
 		e.Vendor = mlx5.VendorText(uint8(wc.VendorErr))
 	}
 	p := q.peer.Load()
 	if p != nil {
 		e.Peer = p.Endpoint
+	}
+	switch {
+	case wc.Status == WCWRFlushErr:
+		if e.Cause = q.whyFlushed(); e.Cause == nil {
+			e.Hint = q.fault(sent)
+		}
+		if e.Hint == "" {
+			e.Hint = q.flushHint(e.Cause, queue)
+		}
+		return e
+	case queue == queueRecv:
+		e.Hint = recvHints[wc.Status]
+		return e
 	}
 	switch wc.Status {
 	case WCRetryExcErr:
@@ -181,12 +217,20 @@ func (q *QP) explainSent(wc *WC, sent *sentWR) *WCError {
 		}
 	case WCLocLenErr:
 		e.Hint = "the message is longer than the buffers of the receive"
-	case WCWRFlushErr:
-		if e.Hint = q.fault(sent); e.Hint == "" {
-			e.Hint = flushHint
-		}
 	}
 	return e
+}
+
+// recvHints say what is wrong with a receive, or with the request of the peer that it was for.
+var recvHints = map[WCStatus]string{
+	WCLocLenErr:    "the message is longer than the buffers of the receive",
+	WCLocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite",
+	WCLocQPOpErr:   "the receive is not valid, such as one with an SGE that is outside its MR or has a wrong lkey",
+	WCLocAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
+	WCRemAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
+	WCRemInvReqErr: "a request of the peer was refused here: the message is longer than the buffers of the receive, or the QP does not permit the operation",
+	WCRemAbortErr:  "the peer ended the message before its end",
+	WCGeneralErr:   "the connection broke while the message arrived",
 }
 
 // sentWR is what is left of a send work request in the ring, for messages.

@@ -42,6 +42,9 @@ func (q *QP) atPeer(e *WCError) string {
 	default:
 		return ""
 	}
+	if q.queueOf(&e.WC) != queueSend {
+		return ""
+	}
 	peer := q.findPeer()
 	if peer == nil {
 		return ""

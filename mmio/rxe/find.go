@@ -43,6 +43,20 @@ func (q *SendQueue) Find(wrID uint64, datagram bool) (SendInfo, bool) {
 	return SendInfo{}, false
 }
 
+// MayHaveFailed reports whether a work request with the given ID may have completed with a status
+// that is not success: the kernel notes the status in the element, except that of a flush, which
+// Linux 6.12 and later do not note. It may be called while another goroutine posts.
+func (q *SendQueue) MayHaveFailed(wrID uint64, status, flushed uint32) bool {
+	head := q.ring.producer.Acquire()
+	for back := range q.mask + 1 {
+		w := (*abi.RxeSendWQE)(q.elem(head - 1 - back))
+		if w.WR.WRID == wrID && w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0 && (status == flushed || w.Status == status) {
+			return true
+		}
+	}
+	return false
+}
+
 // stateError is the state of a work request on which the kernel has given up (wqe_state_error,
 // rxe_verbs.h).
 const stateError = 4

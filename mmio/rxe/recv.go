@@ -39,6 +39,20 @@ func (q *RecvQueue) Posted() int {
 	return int((q.ring.producer.Acquire() - taken) & q.mask)
 }
 
+// Has reports whether the ring still holds a work request with the given ID, whether or not the
+// kernel has taken it. It may be called while another goroutine posts.
+func (q *RecvQueue) Has(wrID uint64) bool {
+	head := q.ring.producer.Acquire() & q.mask
+	for i := range q.mask + 1 {
+		w := (*abi.RxeRecvWQE)(q.elem(i))
+		// An element past the producer index that is all zero was never written.
+		if w.WRID == wrID && (wrID != 0 || i < head || w.DMA.Length|w.DMA.NumSGE != 0) {
+			return true
+		}
+	}
+	return false
+}
+
 // Slot returns the i-th slot that is not published yet.
 //
 // Preconditions: 0 <= i; Room(i+1) was true since the last Publish.

@@ -1,0 +1,75 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+)
+
+// errCause is why a queue pair is in state Err, if no completion tells.
+type errCause struct{ err error }
+
+// Why a queue pair flushes, as far as this side moved it.
+var (
+	errMovedToErr   = &errCause{errors.New("this program moved the QP to state ERR, by Modify")}
+	errMovedToReset = &errCause{errors.New("this program moved the QP to state RESET, by Modify")}
+	errQPClosed     = errors.New("this program closed the QP")
+)
+
+// eventCause is an asynchronous event that says that the device moved a queue pair to state Err.
+type eventCause EventType
+
+func (e eventCause) Error() string {
+	return fmt.Sprintf("the device reported an asynchronous event of the QP, %q", EventType(e))
+}
+
+// SetErrCause tells the library why the queue pair is in state [Err], or is about to be, if
+// neither a failed completion nor [QP.Modify] tells. A connection manager calls it when the peer
+// has disconnected, and before it calls Modify itself. [QP.Err] then says so of the requests that are
+// flushed, and its error matches cause too. The first cause counts, until the QP leaves [Reset]
+// again; nil is ignored.
+func (q *QP) SetErrCause(cause error) {
+	if cause != nil {
+		q.cause.CompareAndSwap(nil, &errCause{cause})
+	}
+}
+
+// movedTo notes that the program moves the QP to Err or Reset, and returns the note. It notes
+// nothing if something has been flushed before, as the device has moved the QP then.
+func (q *QP) movedTo(state QPState) *errCause {
+	note := errMovedToErr
+	if state == Reset {
+		note = errMovedToReset
+	}
+	if state != Err && state != Reset || q.flushSeen.Load() || q.first.Load() != nil || !q.cause.CompareAndSwap(nil, note) {
+		return nil
+	}
+	return note
+}
+
+// whyFlushed returns why the QP flushes requests, or nil if that is not known.
+func (q *QP) whyFlushed() error {
+	if c := q.cause.Load(); c != nil {
+		return c.err
+	}
+	if q.gone.Load() && !q.flushSeen.Load() {
+		return errQPClosed
+	}
+	return nil
+}
+
+// flushHint explains a flush that no failed completion explains.
+func (q *QP) flushHint(cause error, queue wcQueue) string {
+	what := map[wcQueue]string{queueUnknown: "requests", queueSend: "sends", queueRecv: "receives"}[queue]
+	switch {
+	case cause != nil:
+		return fmt.Sprintf("%s; %s that were still posted are flushed", cause, what)
+	case q.dev.driver.movesQP():
+		return fmt.Sprintf("the connection has ended: the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; "+
+			"%s that were still posted are flushed", what)
+	case queue == queueRecv:
+		return "the device moved the QP to state ERR, and no completion that was polled says why; an asynchronous event of the QP may " +
+			"(Device.WaitEvent), or the completion of a send that is not polled yet"
+	}
+	return "the device moved the QP to state ERR, and no completion that was polled says why; an asynchronous event of the QP may " +
+		"(Device.WaitEvent), or a completion that is not polled yet; some kernels say no more of a send that they cannot execute"
+}

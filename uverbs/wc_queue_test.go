@@ -1,0 +1,205 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/mmio/siw"
+)
+
+// sharedID is the ID of a send and of a receive.
+const sharedID = 7
+
+// queueRig is a QP whose device the test plays: both queues hold sharedID.
+type queueRig struct {
+	name     string
+	qp       *QP
+	fail     func(recv bool, status WCStatus) WC // completes the send or the receive
+	knowsAll bool                                // the completions say to which queue they belong
+}
+
+// queueRigs makes a rig of each driver.
+func queueRigs(t *testing.T) []queueRig {
+	post := func(q *QP) {
+		t.Helper()
+		must(t, q.PostSend(SendWR{ID: sharedID, Opcode: WRSend}), q.PostRecv(sharedID))
+	}
+	pollOne := func(cq *CQ) WC {
+		t.Helper()
+		wcs := make([]WC, 1)
+		if n, err := cq.Poll(wcs); n != 1 || err != nil {
+			t.Fatalf("Poll is %d, %v, want 1", n, err)
+		}
+		return wcs[0]
+	}
+
+	card := newMlx5Card(t, true, false, 64)
+	post(card.qp)
+	onMlx5 := queueRig{name: "mlx5", qp: card.qp, knowsAll: true, fail: func(recv bool, status WCStatus) WC {
+		opcode := byte(13)
+		if recv {
+			opcode = 14
+		}
+		syndrome := map[WCStatus]byte{WCWRFlushErr: 5, WCLocProtErr: 4, WCRemAccessErr: 0x13}[status]
+		card.put(opcode, map[int][]byte{60: b16(0), 55: {syndrome}})
+		return pollOne(card.cq)
+	}}
+
+	iwarp := newSiwRig(t)
+	iwarp.qp.breaking.Store(true)
+	post(iwarp.qp)
+	onSiw := queueRig{name: "siw", qp: iwarp.qp, knowsAll: true, fail: func(recv bool, status WCStatus) WC {
+		op := uint8(siw.Send)
+		if recv {
+			op = siw.Recv
+		}
+		number := map[WCStatus]uint16{WCWRFlushErr: siw.StatusWRFlushErr, WCLocProtErr: siw.StatusLocProtErr, WCRemAccessErr: siw.StatusRemAccessErr}[status]
+		iwarp.put(sharedID, op, number, 0)
+		return pollOne(iwarp.cq)
+	}}
+	return []queueRig{onMlx5, onSiw, rxeQueueRig(t, false), rxeQueueRig(t, true)}
+}
+
+// rxeQueueRig makes a rig of rxe, with one CQ or with two.
+func rxeQueueRig(t *testing.T, two bool) queueRig {
+	rig, name := newQuietRig(t, 3), "rxe, one CQ"
+	rig.qp.dev.driver = rxeDriver{}
+	rig.qp.qpn = 9
+	cq, ring := newPollRig(t, 3)
+	rig.qp.sendCQ, rig.qp.recvCQ = cq, cq
+	recvCQ, recvRing := cq, ring
+	cq.qps.Store(rig.qp.qpn, rig.qp)
+	if two {
+		name = "rxe, two CQs"
+		recvCQ, recvRing = newPollRig(t, 3)
+		rig.qp.recvCQ = recvCQ
+		recvCQ.qps.Store(rig.qp.qpn, rig.qp)
+	}
+	must(t, rig.qp.PostSend(SendWR{ID: sharedID, Opcode: WRSend}), rig.qp.PostRecv(sharedID))
+	at := map[*ringBytes]uint32{}
+	return queueRig{name: name, qp: rig.qp, knowsAll: two, fail: func(recv bool, status WCStatus) WC {
+		cq, ring := cq, ring
+		if recv {
+			cq, ring = recvCQ, recvRing
+		} else if status != WCWRFlushErr { // the kernel notes it
+			binary.NativeEndian.PutUint32(rig.sq.slot(0)[rxeStatusAt:], uint32(status))
+		}
+		wc := ring.slot(at[ring])
+		clear(wc)
+		copy(wc, host64(sharedID))
+		copy(wc[8:], host32(uint32(status)))
+		copy(wc[28:], host32(rig.qp.qpn))
+		at[ring]++
+		ring.put(1)
+		wcs := make([]WC, 2)
+		if n, err := cq.Poll(wcs); n != 1 || err != nil {
+			t.Fatalf("Poll is %d, %v, want 1", n, err)
+		}
+		return wcs[0]
+	}}
+}
+
+// rxeStatusAt is rxe_send_wqe.status.
+const rxeStatusAt = 144
+
+// TestSharedID: a completion is explained by the queue that it belongs to, where a send and a
+// receive have one ID.
+func TestSharedID(t *testing.T) {
+	for _, status := range []WCStatus{WCWRFlushErr, WCLocProtErr} {
+		for _, recv := range []bool{true, false} {
+			for _, r := range queueRigs(t) {
+				wc := r.fail(recv, status)
+				if wc.ID != sharedID || wc.Status != status {
+					t.Fatalf("%s: completion %+v", r.name, wc)
+				}
+				known := r.knowsAll || status != WCWRFlushErr
+				if known && (wc.Opcode == WCRecv) != recv {
+					t.Errorf("%s, receive %v, %s: the opcode is %s", r.name, recv, status, wc.Opcode)
+				}
+				var e *WCError
+				err := r.qp.Err(&wc)
+				if !errors.As(err, &e) {
+					t.Fatalf("%s: error is %v", r.name, err)
+				}
+				want := ""
+				switch {
+				case known && recv:
+					want = requestRecv
+				case known:
+					want = "SEND of 0 bytes"
+				}
+				if !strings.HasPrefix(e.Request, want) || want == "" && e.Request != "" {
+					t.Errorf("%s, receive %v, %s: the request is %q, want %q", r.name, recv, status, e.Request, want)
+				}
+				if recv && strings.Contains(err.Error(), "SEND") {
+					t.Errorf("%s: a receive is described as a send: %v", r.name, err)
+				}
+			}
+		}
+	}
+}
+
+// TestRecvOnly: rxe's rings tell the queue where only one of them holds the ID.
+func TestRecvOnly(t *testing.T) {
+	r := newQuietRig(t, 3)
+	r.qp.dev.driver = rxeDriver{}
+	r.qp.sendCQ = new(CQ)
+	r.qp.recvCQ = r.qp.sendCQ
+	clear(r.sq.mem[ringData:]) // as the kernel makes them
+	clear(r.rq.mem[ringData:])
+	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}), r.qp.PostRecv(2))
+	for id, want := range map[uint64]wcQueue{0: queueUnknown, 1: queueSend, 2: queueRecv, 3: queueUnknown} {
+		if got := r.qp.queueOf(&WC{ID: id, Status: WCWRFlushErr}); got != want {
+			t.Errorf("ID %d is of queue %d, want %d", id, got, want)
+		}
+	}
+	must(t, r.qp.PostRecv(0))
+	if got := r.qp.queueOf(&WC{ID: 0, Status: WCWRFlushErr}); got != queueRecv {
+		t.Errorf("an empty receive with ID 0 is of queue %d", got)
+	}
+	if got := r.qp.queueOf(&WC{ID: 1, Status: WCRemAccessErr}); got != queueUnknown {
+		t.Errorf("a status that the send's element does not have: queue %d", got)
+	}
+}
+
+// TestFlushCause: a flush says what moved the QP to ERR, and which requests are flushed.
+func TestFlushCause(t *testing.T) {
+	reset := &reason{"the peer disconnected", syscall.ECONNRESET}
+	for name, c := range map[string]struct {
+		move func(q *QP)
+		say  string
+		is   error
+	}{
+		"Modify":        {func(q *QP) { q.movedTo(Err) }, "this program moved the QP to state ERR, by Modify; receives that were still posted are flushed", errMovedToErr.err},
+		"reset":         {func(q *QP) { q.movedTo(Reset) }, "this program moved the QP to state RESET", errMovedToReset.err},
+		"peer":          {func(q *QP) { q.SetErrCause(reset); q.movedTo(Err); q.SetErrCause(syscall.EIO) }, "the peer disconnected; receives", syscall.ECONNRESET},
+		"event":         {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)) }, "local access violation", eventCause(EventQPAccessErr)},
+		"closed":        {func(q *QP) { q.gone.Store(true) }, "this program closed the QP", errQPClosed},
+		"flushed first": {func(q *QP) { q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv}); q.movedTo(Err) }, "the device moved the QP to state ERR", nil},
+		"nothing":       {func(q *QP) { q.SetErrCause(nil); q.movedTo(RTS) }, "the device moved the QP to state ERR", nil},
+	} {
+		q := &QP{kind: kindMlx5}
+		q.dev = &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}}
+		c.move(q)
+		var e *WCError
+		err := q.Err(&WC{ID: 3, Status: WCWRFlushErr, Opcode: WCRecv})
+		if !errors.As(err, &e) || !IsFlush(err) || !strings.Contains(err.Error(), "work request 3 (receive)") || !strings.Contains(err.Error(), c.say) {
+			t.Errorf("%s: %v, want %q", name, err, c.say)
+		}
+		if (e.Cause == nil) != (c.is == nil) || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: the cause is %v, want %v", name, e.Cause, c.is)
+		}
+		if strings.Contains(err.Error(), "earlier") {
+			t.Errorf("%s: the error hints at an earlier failure: %v", name, err)
+		}
+	}
+	// On iWARP the kernel moves the QP when the connection ends.
+	q := &QP{kind: kindSiw}
+	q.dev = &Device{info: DeviceInfo{Name: "siw0"}, driver: siwDriver{}}
+	if err := q.Err(&WC{ID: 3, Status: WCWRFlushErr, Opcode: WCRecv}); !strings.Contains(err.Error(), "the connection has ended: the peer disconnected") {
+		t.Errorf("on iWARP: %v", err)
+	}
+}
