@@ -100,13 +100,7 @@ func addLink(t *testing.T, name, netdev string) {
 
 // TestModuleNotLoaded runs in a VM of its own, which has no RDMA module loaded.
 func TestModuleNotLoaded(t *testing.T) {
-	testenv.Guest(t)
-	if os.Getenv(bareEnv) != "1" {
-		if _, err := os.Stat("/sys/module/ib_uverbs"); err != nil {
-			t.Fatal("ib_uverbs is not loaded")
-		}
-		return
-	}
+	testenv.Boot(t, bareEnv, "test")
 	_, err := uverbs.OpenFirst()
 	says(t, err, "modprobe")
 	_, err = uverbs.Devices()

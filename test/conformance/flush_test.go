@@ -57,16 +57,11 @@ func TestFlushExplained(t *testing.T) {
 		must(t, a.qp.PostSend(send(8, a.mr.SGE(0, 1))))
 		wc := a.next(t)
 		says(t, a.qp.Err(&wc), "work request 8", byModify, "sends that were still posted are flushed")
-		if rig.IWARP() { // where a QP that was in use cannot be reset
-			return
-		}
-		must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
-		if err := a.qp.Err(&e.WC); !strings.Contains(err.Error(), byModify) {
-			t.Errorf("after a reset: %v", err)
-		}
-		must(t, a.qp.Init()) // another life of the QP
-		if err := a.qp.Err(&e.WC); strings.Contains(err.Error(), byModify) {
-			t.Errorf("after another Init: %v", err)
+		if !rig.IWARP() { // where a QP that was in use cannot be reset
+			must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+			says(t, a.qp.Err(&e.WC), byModify)
+			must(t, a.qp.Init()) // another life of the QP
+			saysNot(t, a.qp.Err(&e.WC), byModify)
 		}
 	})
 	t.Run("peer", func(t *testing.T) {

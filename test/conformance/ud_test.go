@@ -72,13 +72,13 @@ func TestDatagramLost(t *testing.T) {
 				return
 			}
 			a.want(t, 2, uverbs.WCSend)
-			if name == "receive too short" && onMLX5 {
-				broken(t, b, 1, uverbs.WCLocLenErr)
-				return
+			status := uverbs.WCLocLenErr
+			if !onMLX5 { // rxe of Linux 6.1 and older takes it for a fault of the receive
+				status = uverbs.WCLocQPOpErr
 			}
-			if name == "receive too short" && !since(t, 6, 12) {
-				// rxe of Linux 6.1 and older takes it for a fault of the receive, which breaks the QP.
-				broken(t, b, 1, uverbs.WCLocQPOpErr)
+			if breaks := onMLX5 || !since(t, 6, 12); name == "receive too short" && breaks {
+				broken(t, b, 1, status)
+				testenv.NotSupported(t, "datagrams that are too long for a receive and leave it alone")
 				return
 			}
 			b.none(t)

@@ -64,6 +64,9 @@ half a line` + syn + `=== NAME  TestA/auto
 ` + syn + `--- PASS: TestB (1.50s)
 ` + syn + `=== RUN   TestC
 ` + syn + `--- SKIP: TestC (0.00s)
+` + syn + `=== RUN   TestD
+    d_test.go:7: ` + testenv.ElsewhereMark + `X is not 1
+` + syn + `--- SKIP: TestD (0.00s)
 ` + syn + `FAIL
 in between
 ` + testenv.StartMark + `two on Linux 6.1.0-56-amd64

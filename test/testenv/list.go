@@ -3,6 +3,7 @@ package testenv
 import (
 	"fmt"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -10,7 +11,7 @@ import (
 // entry is a line of the list of what kernels lack.
 type entry struct {
 	line    string
-	op      string // "<", ">=", "all", or what stands in place of a kernel
+	op      string // "<", ">=", one of places, or card: and a word
 	version [2]int
 	test    string // a pattern, see path.Match
 	feature string
@@ -20,9 +21,10 @@ type entry struct {
 //
 //	KERNELS TEST: FEATURE
 //
-// where KERNELS is all, <6.2, >=6.2, ib for all with devices on InfiniBand, or card:WORD for modelled
-// cards whose personality has that word, and TEST is a test's full name, in which * stands for
-// anything between two slashes. Empty lines and those that start with # do not count.
+// where KERNELS is all, <6.2, >=6.2, ib for all with devices on InfiniBand, roce for all with
+// devices on Ethernet, arm64, or card:WORD for modelled cards whose personality has that word, and
+// TEST is a test's full name, in which * stands for anything between two slashes. Empty lines and
+// those that start with # do not count.
 func parseList(text string) ([]entry, error) {
 	var list []entry
 	for line := range strings.Lines(text) {
@@ -41,14 +43,14 @@ func parseList(text string) ([]entry, error) {
 			return nil, fmt.Errorf("%q: %w", line, err)
 		}
 		switch {
-		case kernels == "all", kernels == onIB, strings.HasPrefix(kernels, onCard) && kernels != onCard:
+		case slices.Contains(places, kernels), strings.HasPrefix(kernels, onCard) && kernels != onCard:
 			e.op = kernels
 		case strings.HasPrefix(kernels, ">="):
 			e.op = ">="
 		case strings.HasPrefix(kernels, "<"):
 			e.op = "<"
 		default:
-			return nil, fmt.Errorf("%q does not start with all, ib, card:WORD, <X.Y or >=X.Y", line)
+			return nil, fmt.Errorf("%q does not start with card:WORD, <X.Y, >=X.Y or one of %s", line, strings.Join(places, ", "))
 		}
 		if e.op == "<" || e.op == ">=" {
 			if _, err := fmt.Sscanf(kernels[len(e.op):], "%d.%d", &e.version[0], &e.version[1]); err != nil {
@@ -60,11 +62,17 @@ func parseList(text string) ([]entry, error) {
 	return list, nil
 }
 
-// What stands in place of a kernel: devices on InfiniBand, and cards with a personality.
+// What stands in place of a kernel for all kernels, for all with devices on InfiniBand, with devices on
+// Ethernet, or on arm64, and before the word of cards with a personality.
 const (
-	onIB   = "ib"
-	onCard = "card:"
+	everywhere = "all"
+	onIB       = "ib"
+	onRoCE     = "roce"
+	onARM64    = "arm64"
+	onCard     = "card:"
 )
+
+var places = []string{everywhere, onIB, onRoCE, onARM64}
 
 // applies reports whether an entry is about a kernel.
 func (e *entry) applies(kernel [2]int) bool {
@@ -75,6 +83,10 @@ func (e *entry) applies(kernel [2]int) bool {
 		return slices.Compare(kernel[:], e.version[:]) >= 0
 	case onIB:
 		return TheRig().InfiniBand()
+	case onRoCE:
+		return !TheRig().InfiniBand()
+	case onARM64:
+		return runtime.GOARCH == onARM64
 	}
 	if word, ok := strings.CutPrefix(e.op, onCard); ok {
 		return CardIs(word)

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +119,22 @@ func Needs(tb testing.TB, what string, drivers ...string) {
 	if r := TheRig(); !slices.Contains(drivers, r.Driver) {
 		Skip(tb, &lacks{what, r.Driver})
 	}
+}
+
+// NeedsArch skips a test that is about something which only some architectures have, in words that
+// say what.
+func NeedsArch(tb testing.TB, what string, archs ...string) {
+	tb.Helper()
+	if !slices.Contains(archs, runtime.GOARCH) {
+		Skip(tb, &lacks{what, runtime.GOARCH})
+	}
+}
+
+// NotSupported records that the driver does not support what the test is about, in words that say
+// what. The test goes on, for instance to check how that is refused.
+func NotSupported(tb testing.TB, what string) {
+	tb.Helper()
+	Lacks(tb, &lacks{what, TheRig().Driver})
 }
 
 // NeedsLinks skips a test that adds and deletes RDMA devices.

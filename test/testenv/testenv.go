@@ -92,6 +92,20 @@ func Mixed(tb testing.TB) {
 	}
 }
 
+// ElsewhereMark stands in the output of a test that another boot is for, before the reason. The
+// matrix of results takes no notice of the test in this boot.
+const ElsewhereMark = "testenv: this boot is not for the test: "
+
+// Boot skips the test unless it runs in the boot that it is for, where a variable is 1. A make target
+// has that boot.
+func Boot(tb testing.TB, variable, target string) {
+	tb.Helper()
+	Guest(tb)
+	if os.Getenv(variable) != "1" {
+		tb.Skipf("%s%s is not 1 (make %s)", ElsewhereMark, variable, target)
+	}
+}
+
 // Kernel returns the running kernel's version.
 func Kernel(tb testing.TB) [2]int {
 	tb.Helper()
@@ -182,7 +196,7 @@ const StartMark = "testenv: these are the tests of "
 //
 //	KERNELS TEST: FEATURE
 //
-// where KERNELS is all, <6.2 or >=6.2, and a * in TEST stands for anything but a slash. A
+// where KERNELS is all, <6.2, >=6.2, ib, roce or arm64, and a * in TEST stands for anything but a slash. A
 // test that finds something else missing fails, and so does a whole run that has not
 // found missing what the list says. Use it in TestMain.
 func Main(m *testing.M, list string) int {

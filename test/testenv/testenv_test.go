@@ -127,7 +127,7 @@ func TestStaleWays(t *testing.T) {
 }
 
 func TestParseList(t *testing.T) {
-	for _, bad := range []string{"TestA: X", "<6 TestA: X", "5.10 TestA: X", "all TestA", "all Test[: X"} {
+	for _, bad := range []string{"TestA: X", "<6 TestA: X", "5.10 TestA: X", "all TestA", "all Test[: X", "eth TestA: X"} {
 		if _, err := parseList(bad); err == nil {
 			t.Errorf("%q is taken for a list", bad)
 		}

@@ -1,0 +1,410 @@
+package source
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// environment are names whose value depends on where a test runs: the architecture, variables of
+// the environment, the kernel and its devices.
+var environment = []string{
+	"GOARCH", "GOOS", "Getenv", "LookupEnv", "Uname", "Getuid", "Geteuid",
+	"TheRig", "Kernel", "Modelled", "Slow", "Ways", "onMLX5", "rig", "kernelVersion", "runningKernel",
+}
+
+// kernels are those of them that tell the kernel's version.
+var kernels = []string{"Uname", "Kernel", "kernelVersion", "runningKernel", "kernelBefore", "rxeBefore", "since"}
+
+// skipping are the functions of testenv that record why a test ends.
+var skipping = []string{"Skip", "Lacks", "Guest", "Hosts", "Mixed", "Needs", "NeedsIB", "NeedsLinks", "NeedsEthernet", "NeedsModel", "NeedsArch", "NotSupported", "Boot"}
+
+// places knows the names of a package whose value depends on where a test runs.
+type places map[string]bool
+
+// placesOf finds the variables and the functions with a bool for a result that depend on names.
+func placesOf(pkg []*file, names []string) places {
+	p := places{}
+	for _, name := range names {
+		p[name] = true
+	}
+	for n := -1; n != len(p); { // until no more are found
+		n = len(p)
+		for _, f := range pkg {
+			for _, d := range f.ast.Decls {
+				switch d := d.(type) {
+				case *ast.FuncDecl:
+					if d.Recv == nil && d.Body != nil && returnsBool(d.Type) && p.in(d.Body) {
+						p[d.Name.Name] = true
+					}
+				case *ast.GenDecl:
+					if d.Tok == token.VAR {
+						p.specs(d)
+					}
+				}
+			}
+		}
+	}
+	return p
+}
+
+// returnsBool reports whether a function has one result, a bool.
+func returnsBool(f *ast.FuncType) bool {
+	if f.Results == nil || len(f.Results.List) != 1 {
+		return false
+	}
+	id, ok := f.Results.List[0].Type.(*ast.Ident)
+	return ok && id.Name == "bool"
+}
+
+// specs adds the variables of a declaration that depend on the place.
+func (p places) specs(d *ast.GenDecl) {
+	for _, s := range d.Specs {
+		v := s.(*ast.ValueSpec)
+		for i, name := range v.Names {
+			if i < len(v.Values) && p.in(v.Values[i]) {
+				p[name.Name] = true
+			}
+		}
+	}
+}
+
+// in reports whether a tree names something that depends on the place.
+func (p places) in(tree ast.Node) bool {
+	return contains(tree, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		return ok && p[id.Name]
+	})
+}
+
+// local is p with the variables of a function that depend on the place.
+func (p places) local(body *ast.BlockStmt) places {
+	all := places{}
+	for name := range p {
+		all[name] = true
+	}
+	ast.Inspect(body, func(n ast.Node) bool {
+		a, ok := n.(*ast.AssignStmt)
+		if !ok {
+			return true
+		}
+		for i, lhs := range a.Lhs {
+			id, ok := lhs.(*ast.Ident)
+			switch {
+			case !ok || id.Name == "_" || id.Name == "err":
+			case len(a.Rhs) == len(a.Lhs) && isPlace(a.Rhs[i]) && all.in(a.Rhs[i]), len(a.Rhs) == 1 && len(a.Lhs) > 1 && isPlace(a.Rhs[0]) && all.in(a.Rhs[0]):
+				all[id.Name] = true
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// isPlace reports whether an expression can be what a place says, rather than an object that was
+// made with its help: a comparison, a call of testenv or os, a name, or a function of these.
+func isPlace(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.CallExpr:
+		switch fun := e.Fun.(type) {
+		case *ast.Ident:
+			return slices.Contains(environment, fun.Name) || strings.HasSuffix(fun.Name, "Before")
+		case *ast.SelectorExpr:
+			return slices.Contains(environment, fun.Sel.Name) || fun.Sel.Name == "Compare" || fun.Sel.Name == "Contains"
+		}
+		return false
+	case *ast.BinaryExpr, *ast.UnaryExpr, *ast.Ident, *ast.SelectorExpr, *ast.IndexExpr, *ast.ParenExpr, *ast.FuncLit:
+		return true
+	}
+	return false
+}
+
+// rules are what TestSilentReturns knows of a function.
+type rules struct {
+	place, kernel places          // names that depend on where it runs, and on the kernel's version
+	lackers       map[string]bool // functions of the package that call testenv.Lacks
+}
+
+// lackersOf finds the functions of a package that record that something is lacking.
+func lackersOf(pkg []*file) map[string]bool {
+	all := map[string]bool{}
+	for _, f := range pkg {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil && contains(fn.Body, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				return ok && isTestenv(sel) && sel.Sel.Name == "Lacks"
+			}) {
+				all[fn.Name.Name] = true
+			}
+		}
+	}
+	return all
+}
+
+// isTestenv reports whether a name is one of testenv.
+func isTestenv(sel *ast.SelectorExpr) bool {
+	x, ok := sel.X.(*ast.Ident)
+	return ok && x.Name == "testenv"
+}
+
+// recorded reports whether a tree calls what says why a test ends.
+func (r *rules) recorded(tree ast.Node) bool {
+	return contains(tree, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		if sel, ok := call.Fun.(*ast.SelectorExpr); ok && isTestenv(sel) {
+			return slices.Contains(skipping, sel.Sel.Name)
+		}
+		return r.lackers[calleeOf(call)]
+	})
+}
+
+// asserts reports whether a tree can fail a test: it calls a method of t that fails or runs a
+// subtest, or gives t to another function for nothing but that, whatever its results. What only
+// makes sure that the machine did what it was told, must and value, does not count.
+func (r *rules) asserts(tree ast.Node) bool {
+	return contains(tree, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		if sel, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow", "Run"}, sel.Sel.Name) {
+			x, ok := sel.X.(*ast.Ident)
+			return ok && (x.Name == "t" || x.Name == "tb" || x.Name == "b")
+		}
+		return false
+	}) || contains(tree, func(n ast.Node) bool {
+		s, ok := n.(*ast.ExprStmt)
+		if !ok {
+			return false
+		}
+		call, ok := s.X.(*ast.CallExpr)
+		if !ok || calleeOf(call) == "must" || calleeOf(call) == "closeLater" || r.recorded(call) {
+			return false
+		}
+		return slices.ContainsFunc(call.Args, func(e ast.Expr) bool {
+			id, ok := e.(*ast.Ident)
+			return ok && (id.Name == "t" || id.Name == "tb" || id.Name == "b")
+		})
+	})
+}
+
+// calleeOf is the name of the function that a call calls.
+func calleeOf(call *ast.CallExpr) string {
+	switch fun := call.Fun.(type) {
+	case *ast.Ident:
+		return fun.Name
+	case *ast.SelectorExpr:
+		return fun.Sel.Name
+	}
+	return ""
+}
+
+// isTest reports whether a function is a test or a subtest: it takes a *testing.T and nothing else.
+func isTest(f *ast.FuncType) bool {
+	if f.Params == nil || len(f.Params.List) != 1 || f.Results != nil {
+		return false
+	}
+	star, ok := f.Params.List[0].Type.(*ast.StarExpr)
+	if !ok {
+		return false
+	}
+	sel, ok := star.X.(*ast.SelectorExpr)
+	return ok && sel.Sel.Name == "T"
+}
+
+// takesT reports whether a function takes a *testing.T or a testing.TB, and returns nothing.
+func takesT(f *ast.FuncType) bool {
+	return f.Results == nil && slices.ContainsFunc(f.Params.List, func(p *ast.Field) bool {
+		return contains(p.Type, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			return ok && (sel.Sel.Name == "T" || sel.Sel.Name == "TB")
+		})
+	})
+}
+
+// ending is a return of a test that a reader of its results cannot see.
+type ending struct {
+	at  token.Pos
+	why string
+}
+
+// reason is what a statement depends on.
+type reason uint8
+
+const (
+	byNothing reason = iota
+	byPlace          // where the test runs
+	byKernel         // the kernel's version
+)
+
+// reason returns what nodes depend on, at least what is so already.
+func (r *rules) reason(already reason, nodes ...ast.Node) reason {
+	for _, n := range nodes {
+		switch {
+		case n == nil:
+		case r.kernel.in(n):
+			already = byKernel
+		case r.place.in(n):
+			already = max(already, byPlace)
+		}
+	}
+	return already
+}
+
+// endings finds the returns in a list of statements that end a test in silence: before it has
+// asserted anything, or because of what by says. asserted says whether anything was asserted before.
+func (r *rules) endings(list []ast.Stmt, asserted bool, by reason) (all []ending) {
+	said, recorded := false, false // in this list: something that is true here, and why the test ends
+	for _, s := range list {
+		switch s := s.(type) {
+		case *ast.ReturnStmt:
+			switch {
+			case recorded || len(s.Results) != 0:
+			case by == byKernel:
+				all = append(all, ending{s.Pos(), "a test ends here because of the kernel's version, without testenv.Skip or testenv.Lacks"})
+			case said:
+			case by == byPlace:
+				all = append(all, ending{s.Pos(), "a test ends here because of where it runs, without testenv and without an assertion about it"})
+			case !asserted:
+				all = append(all, ending{s.Pos(), "a test ends here before it has asserted anything"})
+			}
+		case *ast.IfStmt:
+			all = append(all, r.ifEndings(s, asserted, by)...)
+		case *ast.SwitchStmt:
+			for _, c := range s.Body.List {
+				c := c.(*ast.CaseClause)
+				why := r.reason(by, s.Tag)
+				for _, e := range c.List {
+					why = r.reason(why, e)
+				}
+				if !slices.ContainsFunc(c.List, func(e ast.Expr) bool { return r.recorded(e) }) {
+					all = append(all, r.endings(c.Body, asserted, why)...)
+				}
+			}
+		case *ast.ForStmt:
+			all = append(all, r.endings(s.Body.List, asserted || r.asserts(s), by)...)
+		case *ast.RangeStmt:
+			all = append(all, r.endings(s.Body.List, asserted || r.asserts(s), by)...)
+		case *ast.BlockStmt:
+			all = append(all, r.endings(s.List, asserted, by)...)
+		}
+		if r.asserts(s) {
+			asserted, said = true, true
+		}
+		recorded = recorded || r.recorded(s)
+	}
+	return all
+}
+
+// ifEndings is endings for an if and its else.
+func (r *rules) ifEndings(s *ast.IfStmt, asserted bool, by reason) (all []ending) {
+	why := r.reason(by, s.Cond)
+	if s.Init != nil {
+		why = r.reason(why, s.Init)
+	}
+	if !r.recorded(s.Cond) && (s.Init == nil || !r.recorded(s.Init)) {
+		all = r.endings(s.Body.List, asserted, why)
+	}
+	switch e := s.Else.(type) {
+	case *ast.IfStmt:
+		all = append(all, r.ifEndings(e, asserted, why)...)
+	case *ast.BlockStmt:
+		all = append(all, r.endings(e.List, asserted, why)...)
+	}
+	return all
+}
+
+// silentReturns reports the silent ends of a package's tests, and returns how many tests and subtests
+// it has.
+func silentReturns(pkg []*file, report func(*file, ending)) (tests int) {
+	place, kernel, lackers := placesOf(pkg, environment), placesOf(pkg, kernels), lackersOf(pkg)
+	for _, f := range pkg {
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Body == nil || fn.Name.Name == "TestMain" {
+				continue
+			}
+			r := &rules{place.local(fn.Body), kernel.local(fn.Body), lackers}
+			check := func(typ *ast.FuncType, body *ast.BlockStmt) {
+				if !takesT(typ) {
+					return
+				}
+				if isTest(typ) {
+					tests++
+				}
+				// A helper is not the whole test.
+				for _, e := range r.endings(body.List, !isTest(typ), byNothing) {
+					report(f, e)
+				}
+			}
+			check(fn.Type, fn.Body)
+			ast.Inspect(fn.Body, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.FuncLit); ok {
+					check(lit.Type, lit.Body)
+				}
+				return true
+			})
+		}
+	}
+	return tests
+}
+
+// TestSilentReturns: a test that ends early says so by testenv, or else it counts as passed: where
+// that depends on the kernel, the device, the architecture or the environment, and wherever it has
+// not asserted anything yet.
+func TestSilentReturns(t *testing.T) {
+	byPkg := map[string][]*file{}
+	for _, f := range files(t) {
+		if f.test() {
+			byPkg[f.pkg()] = append(byPkg[f.pkg()], f)
+		}
+	}
+	tests := 0
+	for _, pkg := range byPkg {
+		tests += silentReturns(pkg, func(f *file, e ending) { t.Errorf("%s: %s", f.set.Position(e.at), e.why) })
+	}
+	if tests < 1000 {
+		t.Errorf("only %d tests and subtests were found", tests)
+	}
+}
+
+// TestEndings: which returns are taken for a silent end.
+func TestEndings(t *testing.T) {
+	for body, want := range map[string]string{
+		`if runtime.GOARCH != "amd64" { return }; t.Error()`:                             "where it runs",
+		`t.Log(); x := os.Getenv("X"); t.Error(); if x == "" { return }`:                 "where it runs",
+		`t.Error(); if onMLX5 { return }`:                                                "where it runs",
+		`if onMLX5 { says(t, err); return }; t.Error()`:                                  "",
+		`if rxeBefore(t, 6, 0) { t.Error(); return }`:                                    "kernel's version",
+		`if rxeBefore(t, 6, 0) { testenv.Skip(t, err); return }`:                         "",
+		`if rxeBefore(t, 6, 0) { absent(t, err); return }`:                               "",
+		`old := rxeBefore(t, 6, 0); t.Error(); if old { return }`:                        "kernel's version",
+		`switch { case rig.IWARP(): return }; t.Error()`:                                 "where it runs",
+		`if x { return }; t.Error()`:                                                     "before it has asserted",
+		`must(t, err); if x { return }; t.Error()`:                                       "before it has asserted",
+		`t.Error(); if x { return }`:                                                     "",
+		`if x { t.Error(); return }`:                                                     "",
+		`if isOld() { return }; t.Error()`:                                               "kernel's version",
+		`t.Run("x", func(t *testing.T) { if onMLX5 { return }; t.Error() })`:             "where it runs",
+		`if err == nil { if testenv.TheRig().IWARP() { return } } else { t.Error(err) }`: "where it runs",
+	} {
+		src := "package p\nfunc absent(t *testing.T, err error) { testenv.Lacks(t, err) }\nfunc isOld() bool { return kernelVersion() < 6 }\n" +
+			"func TestX(t *testing.T) {" + body + "}"
+		f := &file{set: token.NewFileSet()}
+		var err error
+		if f.ast, err = parser.ParseFile(f.set, "x_test.go", src, parser.SkipObjectResolution); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		silentReturns([]*file{f}, func(_ *file, e ending) { got = append(got, e.why) })
+		if want == "" && got != nil || want != "" && (len(got) != 1 || !strings.Contains(got[0], want)) {
+			t.Errorf("%s: %q, want %q", body, got, want)
+		}
+	}
+}
