@@ -8,7 +8,7 @@ type clockDriver interface {
 	clockTime(d *Device, stamp uint64) (time.Time, error)
 }
 
-// ReadClock returns the device's clock, in cycles of [DeviceAttr].HCACoreClock; it is what
+// ReadClock returns the device's clock, in cycles of [DeviceAttr].CoreClockKHz; it is what
 // [WC].Timestamp is read from (ibv_query_rt_values_ex). It asks the device, which takes a
 // microsecond or so. The error is a [FeatureError] if the driver has no such clock.
 func (d *Device) ReadClock() (uint64, error) {

@@ -23,9 +23,13 @@ func TestXRC(t *testing.T) {
 		xrcd, err := dev.OpenXRCD(uverbs.XRCDOptions{})
 		must(t, err)
 		closeLater(t, xrcd)
-		cq, err := dev.CreateCQ(64, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(64, uverbs.CQOptions{Flags: uverbs.CQTimestamp})
 		must(t, err)
 		closeLater(t, cq)
+		places := []*uverbs.MR{a.mr, other(t, a, uverbs.AccessLocalWrite|uverbs.AccessRelaxedOrdering)}
+		if hasODP(t, dev) {
+			places = append(places, other(t, a, uverbs.AccessLocalWrite|uverbs.AccessOnDemand))
+		}
 		var srqs []*uverbs.SRQ
 		for range 2 {
 			srq, err := a.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, XRCD: xrcd, CQ: cq})
@@ -65,14 +69,18 @@ func TestXRC(t *testing.T) {
 		for i := range uint64(40) {
 			srq := srqs[i%3%2]
 			want := a.fill(0, 100, byte(i))
-			must(t, srq.PostRecv(1000+i, a.mr.SGE(4096, 100)))
+			must(t, srq.PostRecv(1000+i, places[int(i)%len(places)].SGE(4096, 100)))
 			wr := send(i, a.mr.SGE(0, 100))
 			wr.RemoteSRQN = srq.Num()
 			if i%2 == 1 {
 				wr.SGL, wr.Inline, want = nil, bytes.Clone(want[:50]), want[:50]
 			}
+			if i%4 == 2 {
+				wr.Opcode, wr.Imm = uverbs.WRSendWithImm, uint32(i)
+			}
 			must(t, sender.PostSend(wr))
-			if wc := next(); wc.ID != 1000+i || wc.Err() != nil || wc.Opcode != uverbs.WCRecv || int(wc.ByteLen) != len(want) || wc.QPN != receiver.QPN() {
+			if wc := next(); wc.ID != 1000+i || wc.Err() != nil || wc.Opcode != uverbs.WCRecv || int(wc.ByteLen) != len(want) || wc.QPN != receiver.QPN() ||
+				wc.Imm != wr.Imm || (wc.Flags == uverbs.WCWithImm) != (wr.Opcode == uverbs.WRSendWithImm) || wc.Timestamp == 0 {
 				t.Fatalf("%d: completion %+v", i, wc)
 			}
 			a.holds(t, 4096, want)
@@ -95,6 +103,19 @@ func TestXRC(t *testing.T) {
 			}
 			a.holds(t, 8192, want)
 			a.holds(t, 0, want)
+		}
+		// So do atomics.
+		for i, op := range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
+			clear(a.buf.Bytes()[8192:8200])
+			a.buf.Bytes()[8192] = 5
+			wr := send(5, a.mr.SGE(64, 8))
+			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.RemoteSRQN, wr.CompareAdd, wr.Swap = op, a.mr.Addr()+8192, a.mr.RKey(), srqs[i].Num(), 5, 9
+			must(t, sender.PostSend(wr))
+			if wc := a.next(t); wc.Err() != nil {
+				t.Fatalf("%s: %v", op, sender.Err(&wc))
+			}
+			a.holds(t, 64, []byte{5, 0, 0, 0, 0, 0, 0, 0})
+			a.holds(t, 8192, []byte{map[uverbs.WROpcode]byte{uverbs.WRAtomicFAA: 10, uverbs.WRAtomicCAS: 9}[op], 0, 0, 0, 0, 0, 0, 0})
 		}
 		// Each has a limit of its own, and an event when fewer receives are left.
 		for i := range uint64(3) {

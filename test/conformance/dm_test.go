@@ -86,6 +86,13 @@ func TestDeviceMemory(t *testing.T) {
 			}
 			reconnect(t, a, b)
 		}
+		for field, c := range map[string]struct {
+			offset, length int
+			access         uverbs.Access
+		}{"length": {4000, 200, all}, "access": {0, 100, 1 << 30}} {
+			_, err := b.pd.RegDMMR(dm, c.offset, c.length, c.access)
+			argError(t, err, field)
+		}
 		if err := dm.Close(); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("Close with MRs: %v, want EBUSY", err)
 		}

@@ -510,7 +510,9 @@ func TestDMABuf(t *testing.T) {
 			if onMLX5 && f != memory && os.Getenv("RDMAABI") != "write" && since(t, 5, 12) {
 				throughDMABuf(t, dev, f, memory)
 			}
-			_, err := pd.RegDMABuf(f, uverbs.MROptions{Length: 16385})
+			_, err := pd.RegDMABuf(f, uverbs.MROptions{Access: 1 << 30})
+			argError(t, err, "access")
+			_, err = pd.RegDMABuf(f, uverbs.MROptions{Length: 16385})
 			argError(t, err, "Length")
 			says(t, err, "16384") // the size is known without being told
 		}
