@@ -125,11 +125,11 @@ func (b *blast) postAll() error {
 		}
 		for (f.goal == 0 && b.warm || f.posted < f.goal) && !b.late() {
 			n := f.together(c, b.most, b.moderate)
-			if n == 0 {
+			if n <= 0 {
 				break
 			}
 			if b.counted {
-				if n = min(n, b.room(i)); n == 0 {
+				if n = min(n, b.room(i)); n <= 0 {
 					b.short = true
 					break
 				}
@@ -229,7 +229,7 @@ func (b *blast) finish() error {
 		if f := &b.flows[i]; f.posted-f.completed >= b.Config.Depth {
 			return nil // no room yet
 		}
-		if b.counted && b.room(i) == 0 {
+		if b.counted && b.room(i) <= 0 {
 			return nil
 		}
 	}

@@ -63,11 +63,15 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	cl.conn = &control{conn: conn, name: "server " + addr, inbox: make(chan message, inboxRoom), cancel: cancel, end: func(sent int64) {
-		if end := cl.live.Load(); end != nil {
-			end.Stop(sent)
+	cl.conn = &control{conn: conn, name: "server " + addr, inbox: make(chan received, inboxRoom), cancel: cancel}
+	cl.conn.end = func(sent int64) error {
+		end := cl.live.Load()
+		if end == nil || !cl.Config.Both {
+			return cl.conn.outOfOrder(kindFinished, "")
 		}
-	}}
+		end.Stop(sent)
+		return nil
+	}
 	defer cl.conn.start()()
 	err = Pinned(cl.Local.CPU, func() error { return cl.play(ctx) })
 	if err != nil {
@@ -158,7 +162,7 @@ func (cl *Client) play(ctx context.Context) (err error) {
 	for _, size := range cl.Config.Sizes {
 		result, err := cl.measure(ctx, size)
 		if err != nil {
-			return fmt.Errorf("size %d: %w", size, err)
+			return atSize(size, err)
 		}
 		cl.report.Results = append(cl.report.Results, result)
 		if cl.Measured != nil {
@@ -185,9 +189,6 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 	if err != nil {
 		return err
 	}
-	if m.Limits == nil {
-		return fmt.Errorf("%s does not tell its limits", cl.conn.name)
-	}
 	theirs := *m.Limits
 	if mine.IWARP != theirs.IWARP {
 		return fmt.Errorf("%s has %s of driver %s, and this side %s of driver %s: one is of iWARP, and the two do not understand each other",
@@ -209,6 +210,7 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 
 // connect connects the queue pairs.
 func (cl *Client) connect(ctx context.Context) error {
+	cl.conn.agree(cl.end.Config, cl.end.Limits.IWARP)
 	if err := cl.conn.put(message{Kind: kindOpen, Config: &cl.Config}); err != nil {
 		return err
 	}

@@ -190,7 +190,7 @@ func (c *connections) accept(ctx context.Context) error {
 	for i := range c.ids {
 		request, err := c.listener.Request(ctx)
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("the client has asked to connect %d of %d queue pairs within %s: %w", i, len(c.ids), answerTime, err)
+			err = refusef("the client has asked to connect %d of %d queue pairs within %s: %w", i, len(c.ids), answerTime, err)
 		}
 		if err != nil {
 			return err

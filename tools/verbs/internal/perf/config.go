@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -152,7 +153,7 @@ func (c *Config) Validate() error {
 		{"type", c.Type, []string{RC, UC, UD}},
 	} {
 		if !slices.Contains(f.allowed, f.given) {
-			return field(f.name, strconv.Quote(f.given), "%s", strings.Join(f.allowed, ", "))
+			return field(f.name, peertext.Quote(f.given), "%s", strings.Join(f.allowed, ", "))
 		}
 	}
 	if err := c.validateOp(); err != nil {
@@ -176,22 +177,22 @@ func (c *Config) Validate() error {
 		}
 	}
 	switch {
-	case c.Duration < 0:
-		return field("duration", c.Duration, "more than 0")
+	case c.Duration < 0 || c.Duration > maxTime:
+		return field("duration", c.Duration, "more than 0, up to %s", maxTime)
 	case c.Duration == 0 && (c.Iterations < 1 || c.Iterations > maxIterations):
 		return field("iterations", c.Iterations, "1 to %d", maxIterations)
 	case c.RecvDepth == 0:
 		return field("recv-depth", 0, "1 and more")
-	case c.Inline < Auto:
-		return field("inline", c.Inline, "0 and more bytes")
+	case c.Inline < Auto || c.Inline > maxMessage:
+		return field("inline", c.Inline, "0 to %d bytes", maxMessage)
 	case c.Moderate != Auto && c.Moderate < 1:
 		return field("moderate", c.Moderate, "1 and more")
 	case c.Moderate > c.Depth:
 		return field("moderate", c.Moderate, "up to --depth, which is %d", c.Depth)
 	case c.List != Auto && (c.List < 1 || c.List > c.Depth):
 		return field("list", c.List, "1 to --depth, which is %d", c.Depth)
-	case c.Patience <= 0:
-		return field("patience", c.Patience, "more than 0")
+	case c.Patience <= 0 || c.Patience > maxTime:
+		return field("patience", c.Patience, "more than 0, up to %s", maxTime)
 	case c.SL != 0 && c.CM:
 		return fmt.Errorf("--sl is %d, but with --cm the connection manager takes the service level from the path", c.SL)
 	case c.SL > 15:
@@ -467,7 +468,7 @@ func (r Rate) validate() error {
 		return nil
 	}
 	if !(r.Value >= 0 && r.Value < 1e15) || !slices.Contains([]string{Messages, Gigabits, Megabits, Mebibyte}, r.Unit) {
-		return field("rate", fmt.Sprintf("%g %s", r.Value, r.Unit), "a number of messages, Gb, Mb or MiB per second")
+		return field("rate", peertext.Quote(fmt.Sprintf("%g %s", r.Value, r.Unit)), "a number of messages, Gb, Mb or MiB per second")
 	}
 	return nil
 }

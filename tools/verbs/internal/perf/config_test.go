@@ -140,7 +140,7 @@ func TestValidate(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.Retry = 8 }), "--retry is 8"},
 		{with(Send, BW, func(c *Config) { c.Patience = 0 }), "--patience is 0s"},
 		{with(Send, Lat, func(c *Config) { c.Rate = Rate{1, Messages} }), "--rate is for bandwidth"},
-		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec"} }), "--rate is 1 parsec"},
+		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec"} }), `--rate is "1 parsec"`},
 		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events: write-lat looks at memory"},
 	} {
 		if err := c.config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -54,8 +54,9 @@ func (e *End) room(qp int) int {
 	return room(f.remote.Recvs, f.credit.sent, word(e.MR.Bytes(), e.own(qp)+ownTold))
 }
 
-// room is for a peer that began with so many receives.
-func room(recvs int, sent, told uint32) int { return recvs - int(sent-told) }
+// room is for a peer that began with so many receives. The peer writes told, and may write anything: the
+// result is from 0 to recvs in any case.
+func room(recvs int, sent, told uint32) int { return max(0, recvs-int(sent-told)) }
 
 // tell tells the peer of receives, if it is time.
 func (e *End) tell() error {
@@ -133,6 +134,8 @@ func (e *End) greeted(ctx context.Context) error {
 	if !e.Limits.IWARP {
 		return nil
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errSilent)
+	defer cancel()
 	for _, qp := range e.QPs {
 		if err := e.one(ctx, e.RecvCQ, qp); err != nil {
 			return err
@@ -162,4 +165,4 @@ func (e *End) one(ctx context.Context, cq *uverbs.CQ, qp *uverbs.QP) error {
 }
 
 // errSilent says that a queue pair is connected and nothing comes.
-var errSilent = errors.New("the first message over a queue pair has not come, which the client sends")
+var errSilent = refuse(errors.New("the first message over a queue pair has not come, which the client sends"))

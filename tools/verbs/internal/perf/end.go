@@ -195,7 +195,7 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 	}
 	e.Limits = limits(dev, attr)
 	if err := e.Config.fit(e.Limits); err != nil {
-		return nil, err
+		return nil, refuse(err)
 	}
 	if e.Limits.IWARP && l.GID != Auto {
 		return nil, field("gid", l.GID, "none, as %s is of iWARP, which has no GIDs", dev.Name())
@@ -269,7 +269,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	var arg *uverbs.ArgError
 	if errors.As(err, &arg) && arg.Field == "MaxInline" {
 		if !orLess {
-			return nil, fmt.Errorf("--inline is %d, allowed on %s: %s", want, e.Dev.Name(), arg.Allowed)
+			return nil, refusef("--inline is %d, allowed on %s: %s", want, e.Dev.Name(), arg.Allowed)
 		}
 		for ; o.MaxInline > 0 && errors.As(err, &arg) && arg.Field == "MaxInline"; o.MaxInline /= 2 {
 			qp, err = create(o)
@@ -349,7 +349,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 			}
 		}
 		f := flow{qp: qp, remote: peers[i], end: e}
-		e.counted = e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
+		e.counted = e.Limits.IWARP && e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
 		case e.Config.Type == UD:
 			ah, err := e.way(peers[i])
@@ -418,7 +418,7 @@ func routes(table []uverbs.GIDEntry, index int, peer uverbs.GID) error {
 	if suit == nil {
 		suit = []string{"none here"}
 	}
-	return field("gid", fmt.Sprintf("%d (%s)", index, mine.Addr()), "one with an address of the family of the peer's GID, %s: %s", peer.Addr(), strings.Join(suit, ", "))
+	return refuse(field("gid", fmt.Sprintf("%d (%s)", index, mine.Addr()), "one with an address of the family of the peer's GID, %s: %s", peer.Addr(), strings.Join(suit, ", ")))
 }
 
 // way returns the way to where a datagram goes.

@@ -2,7 +2,6 @@ package perf
 
 import (
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -270,7 +269,7 @@ func (e *End) verifyFetched(size, n int) error {
 	got := e.MR.Bytes()[:size]
 	if e.Config.Op == Atomic {
 		if was := binary.NativeEndian.Uint64(got); was != uint64(n) {
-			return fmt.Errorf("wrong data: the counter was %d after %d additions of 1", was, n)
+			return refusef("wrong data: the counter was %d after %d additions of 1", was, n)
 		}
 		return nil
 	}

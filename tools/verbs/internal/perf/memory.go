@@ -59,6 +59,28 @@ func newLayout(c *Config) layout {
 	return l
 }
 
+// What one of several things takes of this machine's memory, in bytes, at most: the kernel's, the
+// device driver's and this program's together. Depths are rounded up to a power of two by drivers.
+const (
+	clientRoom = 64 << 10 // a client, with its connection
+	qpRoom     = 16 << 10 // a queue pair with all of its objects, and its part of the message peers
+	sendRoom   = 1 << 10  // a place in a send queue and its CQ
+	recvRoom   = 1 << 9   // a place in a receive queue and its CQ, with its scatter/gather entry
+	wrRoom     = 256      // a work request of this program, with its scatter/gather entry
+)
+
+// footprint returns how much memory the server's side of a test takes, in bytes.
+func footprint(c *Config, l Limits) int {
+	e := End{Config: *c, Limits: l, memory: newLayout(c)}
+	wrs := c.list() + cycle/cacheLine // see flow.build
+	perQP := qpRoom + sendRoom*max(e.sendDepth(), leastDepth) + recvRoom*e.memory.slots + wrRoom*wrs
+	n := clientRoom + e.memory.size + c.QPs*perQP
+	if c.Verify {
+		n += c.maxSize() // what messages are compared with
+	}
+	return n
+}
+
 // sendAt returns where the n-th message of a queue pair is sent from, or comes to in a READ,
 // and where in the peer's memory it goes or comes from.
 func (e *End) sendAt(qp, n, size int) (offset, remote int) {
@@ -199,7 +221,7 @@ func (e *End) VerifyMemory(size int, done int64) error {
 				sum += binary.NativeEndian.Uint64(got[p*cacheLine:])
 			}
 			if sum != uint64(done) {
-				return fmt.Errorf("wrong data: the counters of queue pair %d are %d after %d additions of 1", qp, sum, done)
+				return refusef("wrong data: the counters of queue pair %d are %d after %d additions of 1", qp, sum, done)
 			}
 			continue
 		}

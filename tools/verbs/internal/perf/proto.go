@@ -10,7 +10,10 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
 // The control connection is TCP. Both sides first send 16 bytes: the text "goverbs perf" and
@@ -33,12 +36,16 @@ import (
 //	                        ←  finished {sent}, if the server sends on its own account
 //	                        ←  report
 //
-// Whoever fails says why in an error instead, and hangs up. The client hangs up at the end.
+// A side that fails says why in an error instead, as far as that is the peer's business, and hangs up.
+// The client hangs up at the end.
+//
+// Nothing that comes is trusted. Frames are short, except for peers, whose limit follows from the number
+// of queue pairs that were agreed on; message.go checks each number as it is decoded; and the
+// server opens no device for a client before its request is valid and has its share of the memory.
 const (
 	magic           = "goverbs perf"
 	ProtocolVersion = 1
 	preambleLen     = len(magic) + 4
-	maxFrame        = 8 << 20
 )
 
 // DefaultPort is the TCP port of the control connection.
@@ -47,48 +54,35 @@ const DefaultPort = 18516
 // answerTime bounds the steps in which the peer has nothing to wait for. Tests shorten it.
 var answerTime = 10 * time.Second
 
-// Kinds of messages.
-const (
-	kindHello     = "hello"
-	kindOpen      = "open"
-	kindOpened    = "opened"
-	kindPeers     = "peers"
-	kindConnected = "connected"
-	kindStart     = "start"
-	kindReady     = "ready"
-	kindFinished  = "finished"
-	kindReport    = "report"
-	kindError     = "error"
-)
-
-// message is a frame's content. Which fields it has depends on its kind.
-type message struct {
-	Kind   string  `json:"kind"`
-	Error  string  `json:"error,omitempty"`
-	Limits *Limits `json:"limits,omitempty"`
-	Config *Config `json:"config,omitempty"`
-	Peers  []Peer  `json:"peers,omitempty"`
-	CMAddr string  `json:"cm_addr,omitempty"` // IP address and port
-	Inline int     `json:"inline,omitempty"`
-	Size   int     `json:"size,omitempty"`
-	Sent   int64   `json:"sent,omitempty"`
-	Run    *Run    `json:"run,omitempty"`
-}
-
 // inboxRoom is one more than the most messages that are on their way to a side that has not taken
 // the first of them.
 const inboxRoom = 3
 
+// received is a message that has come, and what is wrong with it.
+type received struct {
+	message
+	err error
+}
+
 // control is one side's end of a control connection.
 type control struct {
-	conn net.Conn
-	name string // of the peer, for errors
+	conn   net.Conn
+	name   string // of the peer, for errors
+	server bool   // this is the server's side
 
 	mu sync.Mutex // guards writing
 
-	inbox  chan message
+	inbox  chan received
 	cancel context.CancelCauseFunc
-	end    func(sent int64) // gets what the peer has sent
+	end    func(sent int64) error // gets what the peer has sent
+	terms  atomic.Pointer[terms]  // nil until both sides have agreed
+	peers  atomic.Int32           // the queue pairs that peers may have; 0 unless that message is due
+}
+
+// agree has the messages from now on checked against a config, and lets peers come once.
+func (c *control) agree(config Config, iwarp bool) {
+	c.terms.Store(&terms{config: config, iwarp: iwarp})
+	c.peers.Store(int32(config.QPs))
 }
 
 // start listens in a goroutine. What it returns closes the connection, and waits for that to end.
@@ -112,7 +106,7 @@ func checkPreamble(c net.Conn) (version uint32, err error) {
 		return 0, fmt.Errorf("got %d of %d bytes: %w", n, preambleLen, silence(err, answerTime))
 	}
 	if string(b[:len(magic)]) != magic {
-		return 0, fmt.Errorf("the peer speaks another protocol: got %q, expected %q and a version", b[:n], magic)
+		return 0, fmt.Errorf("the peer speaks another protocol: got %s, expected %q and a version", peertext.Quote(b[:n]), magic)
 	}
 	return binary.BigEndian.Uint32(b[len(magic):]), nil
 }
@@ -150,56 +144,70 @@ func (c *control) put(m message) error {
 	return nil
 }
 
-// fail tells the peer of an error, as far as it hears it.
-func (c *control) fail(err error) { _ = c.put(message{Kind: kindError, Error: err.Error()}) }
+// fail tells the peer of an error, if the connection allows it.
+func (c *control) fail(err error) {
+	text, _ := publicText(err)
+	_ = c.put(message{Kind: kindError, Error: text[:min(len(text), maxError)]})
+}
 
-// readMessage reads a frame.
-func readMessage(r io.Reader) (m message, err error) {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return m, err
-	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n == 0 || n > maxFrame {
-		return m, fmt.Errorf("a message of %d bytes, allowed: 1 to %d", n, maxFrame)
-	}
-	// What is said to come is not believed: memory grows with what has come.
-	b, err := io.ReadAll(io.LimitReader(r, int64(n)))
-	if err == nil && len(b) < int(n) {
-		err = io.ErrUnexpectedEOF
-	}
+// maxError is the longest text of an error that a peer is told, in bytes: it fits into a frame even if
+// each byte is escaped.
+const maxError = 512
+
+// read reads and checks a message.
+func (c *control) read() (received, error) {
+	qps := 0
+	b, err := readFrame(c.conn, func() int {
+		if qps = int(c.peers.Load()); qps > 0 {
+			return peersFrame(qps)
+		}
+		return maxFrame
+	})
 	if err != nil {
-		return m, err
+		return received{}, err
 	}
-	if err := json.Unmarshal(b, &m); err != nil {
-		return m, fmt.Errorf("a message that is none: %w", err)
+	m, err := decodeMessage(b, qps)
+	if err != nil {
+		return received{}, err
 	}
-	return m, nil
+	if m.Kind == kindPeers {
+		c.peers.Store(0)
+	}
+	return received{m, m.validate(c.terms.Load(), c.server)}, nil
 }
 
 // listen reads messages until the connection ends, and has that, or an error that the peer
-// tells of, end the context.
+// tells of, end the context. Nothing is read behind a message that is wrong.
 func (c *control) listen() {
+	defer close(c.inbox)
 	for {
-		m, err := readMessage(c.conn)
+		m, err := c.read()
 		switch {
 		case err != nil:
-			c.cancel(fmt.Errorf("%s is gone: %w", c.name, silence(err, answerTime)))
-			close(c.inbox)
+			if _, public := publicText(err); public {
+				c.cancel(fmt.Errorf("%s: %w", c.name, err))
+			} else {
+				c.cancel(fmt.Errorf("%s is gone: %w", c.name, silence(err, answerTime)))
+			}
 			return
-		case m.Kind == kindError:
+		case m.err == nil && m.Kind == kindError:
 			c.cancel(&PeerError{Peer: c.name, Text: m.Error})
-			close(c.inbox)
 			return
-		case m.Kind == kindFinished:
-			c.end(m.Sent)
+		case m.err == nil && m.Kind == kindFinished:
+			if err := c.end(m.Sent); err != nil {
+				c.cancel(fmt.Errorf("%s: %w", c.name, err))
+				return
+			}
 			continue
 		}
 		select {
 		case c.inbox <- m:
 		default:
-			c.cancel(fmt.Errorf("%s does not keep to the order of messages: %q", c.name, m.Kind))
-			close(c.inbox)
+			c.cancel(c.outOfOrder(m.Kind, ""))
+			return
+		}
+		if m.err != nil {
+			c.cancel(fmt.Errorf("%s: %w", c.name, m.err))
 			return
 		}
 	}
@@ -212,7 +220,7 @@ type PeerError struct {
 }
 
 // Error implements error.
-func (e *PeerError) Error() string { return e.Peer + " says: " + e.Text }
+func (e *PeerError) Error() string { return e.Peer + " says: " + peertext.Quote(e.Text) }
 
 // take waits for a message of a kind, for so long; 0 is without end.
 func (c *control) take(ctx context.Context, kind string, patience time.Duration) (message, error) {
@@ -225,28 +233,36 @@ func (c *control) take(ctx context.Context, kind string, patience time.Duration)
 	select {
 	case m, ok := <-c.inbox:
 		if !ok {
-			return m, context.Cause(ctx)
+			return message{}, context.Cause(ctx)
 		}
-		return m, c.inOrder(m, kind)
+		return m.message, c.inOrder(m, kind)
 	case <-ctx.Done():
 		// What came before the end says more, if it is wrong.
 		select {
 		case m, ok := <-c.inbox:
 			if err := c.inOrder(m, kind); ok && err != nil {
-				return m, err
+				return m.message, err
 			}
 		default:
 		}
 		return message{}, context.Cause(ctx)
 	case <-late:
-		return message{}, fmt.Errorf("%s has not sent %q for %s", c.name, kind, patience)
+		return message{}, refusef("%s has not sent %q for %s", c.name, kind, patience)
 	}
 }
 
-// inOrder checks that a message is the one that is expected.
-func (c *control) inOrder(m message, kind string) error {
+// inOrder checks that a message is the one that is expected, and without faults.
+func (c *control) inOrder(m received, kind string) error {
 	if m.Kind != kind {
-		return fmt.Errorf("%s does not keep to the order of messages: %q instead of %q", c.name, m.Kind, kind)
+		return c.outOfOrder(m.Kind, fmt.Sprintf(" instead of %q", kind))
+	}
+	if m.err != nil {
+		return fmt.Errorf("%s: %w", c.name, m.err)
 	}
 	return nil
+}
+
+// outOfOrder is the error of a message that has come at the wrong time.
+func (c *control) outOfOrder(kind, instead string) error {
+	return refusef("%s does not keep to the order of messages: %s%s", c.name, peertext.Quote(kind), instead)
 }

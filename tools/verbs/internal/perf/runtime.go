@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,4 +123,31 @@ func machineMemory() int {
 func DefaultMaxMemory() int {
 	const most = 4 << 30
 	return min(machineMemory()/2, most)
+}
+
+// garbage is what tidy knows of the heap.
+var garbage struct {
+	sync.Mutex
+	live uint64 // bytes after the last collection
+}
+
+// tidy collects garbage if there is much. While a run is under way the collector is off, and a run may
+// take as long as clients come and go.
+func tidy() {
+	const much = 16 << 20
+	g := &garbage
+	g.Lock()
+	defer g.Unlock()
+	if heap() < g.live+much {
+		return
+	}
+	runtime.GC()
+	g.live = heap()
+}
+
+// heap returns how many bytes are taken by objects, garbage included.
+func heap() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
 }

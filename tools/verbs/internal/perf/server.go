@@ -4,24 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Server serves clients.
+// DefaultMaxClients is the number of clients that a server takes at once unless told otherwise.
+const DefaultMaxClients = 64
+
+// maxTime bounds what a client may ask for or leave open: a duration, a patience, and a run of a size.
+const maxTime = 24 * time.Hour
+
+// idleTime bounds the time between the run of one size and that of the next, beside the patience.
+const idleTime = time.Minute
+
+// Server serves clients. It trusts none of them: see proto.go.
 type Server struct {
-	Local     Local
-	MaxMemory int // MaxMemory is the most memory that the tests of all clients may take at once, in bytes; 0 is without a limit.
+	Local      Local
+	MaxMemory  int // MaxMemory is the most memory that the tests of all clients may take at once, in bytes; 0 is without a limit.
+	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients.
 	// Log is told what happens to clients; it is called from several goroutines and may be nil.
 	Log func(format string, args ...any)
 
 	tamper func([]byte) // see End
 
-	mu    sync.Mutex
-	taken int // guarded by mu; of MaxMemory
+	mu      sync.Mutex
+	taken   int       // guarded by mu; of MaxMemory
+	clients int       // guarded by mu
+	refused int       // guarded by mu; clients since the log was told of some
+	told    time.Time // guarded by mu; when that was
 }
 
 // take reserves memory for a test.
@@ -29,7 +42,7 @@ func (s *Server) take(size int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.MaxMemory > 0 && size > s.MaxMemory-s.taken {
-		return fmt.Errorf("the test needs %d bytes of memory, allowed by this server (--max-memory): %d, of which other clients have %d", size, s.MaxMemory, s.taken)
+		return refusef("the test needs %d bytes of memory, allowed by this server (--max-memory): %d, of which other clients have %d", size, s.MaxMemory, s.taken)
 	}
 	s.taken += size
 	return nil
@@ -42,12 +55,42 @@ func (s *Server) give(size int) {
 	s.taken -= size
 }
 
+// admit reports whether there is room for one more client, and counts it then.
+func (s *Server) admit() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := cmpOr(s.MaxClients, DefaultMaxClients)
+	if s.clients >= most {
+		s.refused++
+		if time.Since(s.told) > time.Second {
+			s.log("%d clients refused, as %d are being served (--max-clients)", s.refused, most)
+			s.refused, s.told = 0, time.Now()
+		}
+		return false
+	}
+	s.clients++
+	return true
+}
+
+// left counts a client less.
+func (s *Server) left() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients--
+}
+
 // Serve serves the clients that a listener accepts, each in a goroutine, until the context
 // ends. What goes wrong with one is logged.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	return s.serveOn(ctx, l, &devices{server: s})
+}
+
+// serveOn is Serve with a choice of what tests run on.
+func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	var all sync.WaitGroup
 	defer all.Wait()
+	turning := make(chan struct{}, turnedAway)
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -61,15 +104,54 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
+		tidy()
+		if !s.admit() {
+			select {
+			case turning <- struct{}{}:
+				all.Go(func() {
+					turnAway(ctx, conn)
+					<-turning
+				})
+			default:
+				conn.Close()
+			}
+			continue
+		}
 		all.Go(func() {
+			defer s.left()
 			name := "client " + conn.RemoteAddr().String()
-			what, err := s.serve(ctx, conn, name)
+			what, err := s.serve(ctx, conn, name, b)
 			if err != nil {
 				s.log("%s: %v", name, err)
 			} else {
 				s.log("%s is done: %s", name, what)
 			}
 		})
+	}
+}
+
+// turnedAway is how many clients at once are told that there are too many; others are just hung up on.
+const turnedAway = 16
+
+// tooMany is what they are told.
+const tooMany = "it has as many clients as it may have at once (--max-clients)"
+
+// turnAway tells a client that there are too many.
+func turnAway(ctx context.Context, conn net.Conn) {
+	const patience = time.Second
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if conn.SetDeadline(time.Now().Add(patience)) != nil {
+		return
+	}
+	if _, err := conn.Write(preamble()); err != nil {
+		return
+	}
+	c := &control{conn: conn}
+	c.fail(refusef(tooMany))
+	// To close with unread bytes would reset the connection, and the client might not get the text.
+	if t, ok := conn.(*net.TCPConn); ok && t.CloseWrite() == nil {
+		io.Copy(io.Discard, io.LimitReader(conn, maxFrame))
 	}
 }
 
@@ -81,7 +163,7 @@ func (s *Server) log(format string, args ...any) {
 }
 
 // serve serves one client, and says what was done.
-func (s *Server) serve(ctx context.Context, conn net.Conn, name string) (what string, err error) {
+func (s *Server) serve(ctx context.Context, conn net.Conn, name string, b backend) (what string, err error) {
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
 		return "", err
@@ -103,8 +185,8 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, name string) (what st
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	se := &session{server: s}
-	se.control = &control{conn: conn, name: name, inbox: make(chan message, inboxRoom), cancel: cancel, end: se.stop}
+	se := &session{limited: s, backend: b}
+	se.control = &control{conn: conn, name: name, server: true, inbox: make(chan received, inboxRoom), cancel: cancel, end: se.stop}
 	defer se.start()()
 	err = Pinned(s.Local.CPU, func() error { return se.play(ctx) })
 	if err != nil && !errors.Is(err, errBye) {
@@ -121,13 +203,14 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, name string) (what st
 // session is a client that is served.
 type session struct {
 	*control
-	server *Server
-	config Config
-	what   string
-	room   int // of the server's memory
+	limited *Server // whose limits are those of all clients
+	backend backend
+	config  Config
+	what    string
+	room    int // of the server's memory
 
 	mu  sync.Mutex
-	end *End          // guarded by mu
+	end side          // guarded by mu
 	fin chan struct{} // guarded by mu; closed when the client has sent all
 }
 
@@ -135,110 +218,100 @@ type session struct {
 var errBye = errors.New("the client has hung up")
 
 // stop gets what the client has sent.
-func (se *session) stop(sent int64) {
+func (se *session) stop(sent int64) error {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	if se.end == nil || se.fin == nil {
-		return
+		return se.outOfOrder(kindFinished, ", but nothing is under way")
 	}
-	se.end.Stop(sent)
+	se.end.stop(sent)
 	close(se.fin)
 	se.fin = nil
+	return nil
 }
 
 // play serves all that the client wants.
 func (se *session) play(ctx context.Context) (err error) {
-	hello, err := se.take(ctx, kindHello, answerTime)
+	if _, err := se.take(ctx, kindHello, answerTime); err != nil {
+		return err
+	}
+	to := addrOf(se.conn.LocalAddr())
+	mine, err := se.backend.limits(to)
 	if err != nil {
 		return err
 	}
-	if hello.Limits == nil {
-		return errors.New("the client does not tell its limits")
-	}
-	dev, port, err := OpenDevice(se.server.Local, addrOf(se.conn.LocalAddr()))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	attr, err := dev.QueryPort(port)
-	if err != nil {
-		return err
-	}
-	mine := limits(dev, attr)
 	if err := se.put(message{Kind: kindHello, Limits: &mine}); err != nil {
 		return err
 	}
-	defer func() { se.server.give(se.room) }()
-	end, err := se.open(ctx, dev, port, mine)
+	defer func() { se.limited.give(se.room) }()
+	end, err := se.open(ctx, to, mine)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, end.Close()) }()
+	defer func() { err = errors.Join(err, end.close()) }()
 	if err := se.connect(ctx, end); err != nil {
 		return err
 	}
 	se.mu.Lock()
 	se.end = end
 	se.mu.Unlock()
-	se.server.log("%s begins: %s over %s on %s", se.name, se.config.Name(), se.config.Type, dev.Name())
-	for {
-		m, err := se.take(ctx, kindStart, se.config.Patience+answerTime)
+	se.limited.log("%s begins: %s over %s on %s", se.name, se.config.Name(), se.config.Type, end.name())
+	for range se.config.Sizes {
+		m, err := se.nextSize(ctx)
 		if err != nil {
-			var told *PeerError
-			if se.what != "" && ctx.Err() != nil && !errors.As(err, &told) {
-				return errBye
-			}
 			return err
 		}
 		if err := se.measure(ctx, m.Size); err != nil {
-			return fmt.Errorf("size %d: %w", m.Size, err)
+			return atSize(m.Size, err)
 		}
-		se.what = fmt.Sprintf("%s over %s on %s, up to %d bytes", se.config.Name(), se.config.Type, dev.Name(), m.Size)
+		se.what = fmt.Sprintf("%s over %s on %s, up to %d bytes", se.config.Name(), se.config.Type, end.name(), m.Size)
 	}
+	if _, err := se.nextSize(ctx); err != nil {
+		return err
+	}
+	return refusef("%s has started more than the %d sizes of its test", se.name, len(se.config.Sizes))
 }
 
-// open makes this side as the client wants it.
-func (se *session) open(ctx context.Context, dev *uverbs.Device, port uint8, mine Limits) (*End, error) {
+// nextSize waits until the client starts the next size, or has hung up.
+func (se *session) nextSize(ctx context.Context) (message, error) {
+	m, err := se.take(ctx, kindStart, min(se.config.Patience, idleTime)+answerTime)
+	var told *PeerError
+	var wrong refusal
+	if err != nil && se.what != "" && ctx.Err() != nil && !errors.As(err, &told) && !errors.As(err, &wrong) {
+		return m, errBye
+	}
+	return m, err
+}
+
+// open makes this side as the client wants it: if that is valid, if the device can do it, and if there
+// is memory for it.
+func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, error) {
 	m, err := se.take(ctx, kindOpen, answerTime)
 	if err != nil {
 		return nil, err
 	}
-	if m.Config == nil {
-		return nil, errors.New("the client does not tell what it wants")
-	}
 	se.config = *m.Config
-	if err := se.config.Validate(); err != nil {
-		return nil, err
-	}
-	if err := se.server.Local.Validate(&se.config); err != nil {
-		return nil, err
+	if err := se.limited.Local.Validate(&se.config); err != nil {
+		return nil, refuse(err)
 	}
 	if err := se.config.fit(mine); err != nil {
-		return nil, err
+		return nil, refuse(err)
 	}
 	se.config.settle(mine)
-	const request = 256 // a work request, with what belongs to it
-	room := newLayout(&se.config).size + request*se.config.QPs*(se.config.list()+cycle/cacheLine)
-	if err := se.server.take(room); err != nil {
+	room := footprint(&se.config, mine)
+	if err := se.limited.take(room); err != nil {
 		return nil, err
 	}
 	se.room = room
-	end, err := NewEnd(dev, port, se.config, se.server.Local, true)
-	if err == nil {
-		end.tamper = se.server.tamper
-	}
-	return end, err
+	se.agree(se.config, mine.IWARP)
+	return se.backend.open(to, se.config)
 }
 
 // connect connects the queue pairs.
-func (se *session) connect(ctx context.Context, end *End) (err error) {
+func (se *session) connect(ctx context.Context, end side) (err error) {
 	opened := message{Kind: kindOpened}
-	var ids *connections
-	if se.config.CM {
-		if ids, err = listenIDs(end, addrOf(se.conn.LocalAddr())); err != nil {
-			return err
-		}
-		opened.CMAddr = ids.addr.String()
+	if opened.CMAddr, err = end.listen(); err != nil {
+		return err
 	}
 	if err := se.put(opened); err != nil {
 		return err
@@ -247,22 +320,17 @@ func (se *session) connect(ctx context.Context, end *End) (err error) {
 	if err != nil {
 		return err
 	}
-	if len(theirs.Peers) != se.config.QPs {
-		return fmt.Errorf("the client has %d queue pairs, and wants %d", len(theirs.Peers), se.config.QPs)
+	if err := end.accept(ctx); err != nil {
+		return err
 	}
-	if ids != nil {
-		if err := ids.accept(ctx); err != nil {
-			return err
-		}
-	}
-	mine, err := end.Peers(theirs.Peers[0].GID)
+	mine, inline, err := end.peers(theirs.Peers[0].GID)
 	if err != nil {
 		return err
 	}
-	if err := end.Connect(ctx, theirs.Peers); err != nil {
+	if err := end.connect(ctx, theirs.Peers); err != nil {
 		return err
 	}
-	if err := se.put(message{Kind: kindPeers, Peers: mine, Inline: end.Inline}); err != nil {
+	if err := se.put(message{Kind: kindPeers, Peers: mine, Inline: inline}); err != nil {
 		return err
 	}
 	if _, err = se.take(ctx, kindConnected, answerTime); err != nil {
@@ -274,10 +342,9 @@ func (se *session) connect(ctx context.Context, end *End) (err error) {
 // measure does this side's part for a size.
 func (se *session) measure(ctx context.Context, size int) error {
 	c := &se.config
-	if size < 1 || size > c.maxSize() {
-		return fmt.Errorf("the client has announced sizes up to %d", c.maxSize())
-	}
-	if err := se.end.Prepare(size); err != nil {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, refusef("the client has not finished within %s", maxTime))
+	defer cancel()
+	if err := se.end.prepare(size); err != nil {
 		return err
 	}
 	fin := make(chan struct{})
@@ -294,7 +361,7 @@ func (se *session) measure(ctx context.Context, size int) error {
 			sent = func(n int64) error { return se.put(message{Kind: kindFinished, Sent: n}) }
 		}
 		var err error
-		if run, err = se.end.Run(ctx, size, sent); err != nil {
+		if run, err = se.end.run(ctx, size, sent); err != nil {
 			return err
 		}
 	}
@@ -304,14 +371,8 @@ func (se *session) measure(ctx context.Context, size int) error {
 		return context.Cause(ctx)
 	}
 	if c.Verify {
-		done := (se.end.peerHas.Load() - 1) / int64(c.QPs)
-		if err := se.end.VerifyMemory(size, done); err != nil {
+		if err := se.end.verify(size, run); err != nil {
 			return err
-		}
-		if c.Both && c.Op == Read {
-			if err := se.end.verifyRead(size, run.AllSent/int64(c.QPs)); err != nil {
-				return err
-			}
 		}
 	}
 	return se.put(message{Kind: kindReport, Run: run})

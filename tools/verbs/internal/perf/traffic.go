@@ -2,7 +2,6 @@ package perf
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"runtime"
 	"time"
@@ -303,7 +302,7 @@ func (m *meter) latencies(op string, took time.Duration) []int64 {
 // impatience ends a run in which nothing happens for too long.
 func (e *End) impatience(ctx context.Context, cancel context.CancelCauseFunc) {
 	Watch(ctx, e.Config.Patience, &e.count, func() {
-		cancel(fmt.Errorf("nothing was completed for %s: the peer may be gone, or a message lost", e.Config.Patience))
+		cancel(refusef("nothing was completed for %s: the peer may be gone, or a message lost", e.Config.Patience))
 	})
 }
 
@@ -427,8 +426,11 @@ func (e *End) arrived(wc *uverbs.WC, size int) error {
 	if e.Config.Type == UD {
 		want += uverbs.GRHSize
 	}
+	if wc.Opcode != uverbs.WCRecv { // WRITE with immediate data takes a receive, too
+		return refusef("a %s has taken a receive, expected a SEND", wc.Opcode)
+	}
 	if int(wc.ByteLen) != want {
-		return fmt.Errorf("a message of %d bytes has come, expected %d", wc.ByteLen, want)
+		return refusef("a message of %d bytes has come, expected %d", wc.ByteLen, want)
 	}
 	if e.Config.Verify {
 		got := e.MR.Bytes()[e.recvAt(qp, slot, size):][:size]

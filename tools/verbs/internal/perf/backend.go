@@ -1,0 +1,179 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// backend is what a server's sessions run tests on. It is reached only by what has been checked.
+type backend interface {
+	// limits returns the limits of the device for clients that have connected to an address of this machine.
+	limits(to netip.Addr) (Limits, error)
+
+	// open opens that device and makes the server's side of a test.
+	open(to netip.Addr, c Config) (side, error)
+}
+
+// side is the server's side of a test. The methods are called in this order, from run on for each size;
+// stop is called by another goroutine while a size is under way.
+type side interface {
+	// listen returns the address of the connection manager, or "" if the test needs none.
+	listen() (string, error)
+	// accept accepts the connections of the client, if the connection manager makes them.
+	accept(ctx context.Context) error
+	// peers returns this side's queue pairs, and the largest message that they send inline, in bytes.
+	peers(remote uverbs.GID) ([]Peer, int, error)
+	// connect connects this side's queue pairs to the client's.
+	connect(ctx context.Context, peers []Peer) error
+	// greeted waits for the first message that each connection needs on iWARP.
+	greeted(ctx context.Context) error
+
+	prepare(size int) error
+	run(ctx context.Context, size int, sent func(messages int64) error) (*Run, error)
+	stop(sent int64)
+	verify(size int, run *Run) error
+
+	name() string // of the device
+	close() error
+}
+
+// devices are the RDMA devices of this machine.
+type devices struct {
+	server *Server
+
+	mu    sync.Mutex
+	asked map[netip.Addr]asked // guarded by mu
+}
+
+// asked is what the device for an address has answered.
+type asked struct {
+	at     time.Time
+	limits Limits
+	err    error
+}
+
+// fresh is for how long an answer holds, so that many clients do not open the device as often.
+const fresh = time.Second
+
+// limits implements backend.
+func (d *devices) limits(to netip.Addr) (Limits, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a, ok := d.asked[to]
+	if ok && time.Since(a.at) < fresh {
+		return a.limits, a.err
+	}
+	const most = 64 // addresses
+	if d.asked == nil || len(d.asked) >= most {
+		d.asked = map[netip.Addr]asked{}
+	}
+	a.limits, a.err = d.ask(to)
+	a.at = time.Now()
+	d.asked[to] = a
+	return a.limits, a.err
+}
+
+// ask asks the device.
+func (d *devices) ask(to netip.Addr) (l Limits, err error) {
+	dev, port, err := OpenDevice(d.server.Local, to)
+	if err != nil {
+		return l, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	attr, err := dev.QueryPort(port)
+	if err != nil {
+		return l, err
+	}
+	return limits(dev, attr), nil
+}
+
+// open implements backend.
+func (d *devices) open(to netip.Addr, c Config) (side, error) {
+	dev, port, err := OpenDevice(d.server.Local, to)
+	if err != nil {
+		return nil, err
+	}
+	end, err := NewEnd(dev, port, c, d.server.Local, true)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	end.tamper = d.server.tamper
+	return &deviceSide{end: end, dev: dev, to: to}, nil
+}
+
+// deviceSide is a side on a device.
+type deviceSide struct {
+	end *End
+	dev *uverbs.Device
+	to  netip.Addr
+	ids *connections // nil unless the connection manager connects the queue pairs
+}
+
+// listen implements side.
+func (d *deviceSide) listen() (string, error) {
+	if !d.end.Config.CM {
+		return "", nil
+	}
+	var err error
+	if d.ids, err = listenIDs(d.end, d.to); err != nil {
+		return "", err
+	}
+	return d.ids.addr.String(), nil
+}
+
+// accept implements side.
+func (d *deviceSide) accept(ctx context.Context) error {
+	if d.ids == nil {
+		return nil
+	}
+	return d.ids.accept(ctx)
+}
+
+// peers implements side.
+func (d *deviceSide) peers(remote uverbs.GID) ([]Peer, int, error) {
+	all, err := d.end.Peers(remote)
+	return all, d.end.Inline, err
+}
+
+// connect implements side.
+func (d *deviceSide) connect(ctx context.Context, peers []Peer) error {
+	return d.end.Connect(ctx, peers)
+}
+
+// greeted implements side.
+func (d *deviceSide) greeted(ctx context.Context) error { return d.end.greeted(ctx) }
+
+// prepare implements side.
+func (d *deviceSide) prepare(size int) error { return d.end.Prepare(size) }
+
+// run implements side.
+func (d *deviceSide) run(ctx context.Context, size int, sent func(int64) error) (*Run, error) {
+	return d.end.Run(ctx, size, sent)
+}
+
+// stop implements side.
+func (d *deviceSide) stop(sent int64) { d.end.Stop(sent) }
+
+// verify implements side.
+func (d *deviceSide) verify(size int, run *Run) error {
+	c := &d.end.Config
+	done := (d.end.peerHas.Load() - 1) / int64(c.QPs)
+	if err := d.end.VerifyMemory(size, done); err != nil {
+		return err
+	}
+	if c.Both && c.Op == Read {
+		return d.end.verifyRead(size, run.AllSent/int64(c.QPs))
+	}
+	return nil
+}
+
+// name implements side.
+func (d *deviceSide) name() string { return d.dev.Name() }
+
+// close implements side.
+func (d *deviceSide) close() error { return errors.Join(d.end.Close(), d.dev.Close()) }

@@ -1,0 +1,333 @@
+package perf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+)
+
+// Kinds of messages.
+const (
+	kindHello     = "hello"
+	kindOpen      = "open"
+	kindOpened    = "opened"
+	kindPeers     = "peers"
+	kindConnected = "connected"
+	kindStart     = "start"
+	kindReady     = "ready"
+	kindFinished  = "finished"
+	kindReport    = "report"
+	kindError     = "error"
+)
+
+// message is a frame's content. Which fields it has depends on its kind.
+type message struct {
+	Kind   string  `json:"kind"`
+	Error  string  `json:"error,omitempty"`
+	Limits *Limits `json:"limits,omitempty"`
+	Config *Config `json:"config,omitempty"`
+	Peers  []Peer  `json:"peers,omitempty"`
+	CMAddr string  `json:"cm_addr,omitempty"` // IP address and port
+	Inline int     `json:"inline,omitempty"`
+	Size   int     `json:"size,omitempty"`
+	Sent   int64   `json:"sent,omitempty"`
+	Run    *Run    `json:"run,omitempty"`
+}
+
+// Limits of frames, in bytes.
+const (
+	// maxFrame is the limit for every message but peers. The longest of them is open, with 64 sizes.
+	maxFrame = 4 << 10
+
+	// maxPeer is the limit for each queue pair in peers. The longest one takes 217 bytes.
+	maxPeer = 256
+)
+
+// peersFrame returns the limit for a message that tells of so many queue pairs.
+func peersFrame(qps int) int { return maxFrame + maxPeer*qps }
+
+// Limits of what a message may contain, beside those of a Config.
+const (
+	max24Bits  = 1<<24 - 1 // queue pair numbers and packet sequence numbers
+	maxName    = 64        // of a device or driver, in bytes (IB_DEVICE_NAME_MAX)
+	maxOutcome = 1 << 54   // messages of a run that has a duration: sendMask for each of maxQPs
+)
+
+// terms are what the two sides have agreed on: messages are checked against them.
+type terms struct {
+	config Config
+	iwarp  bool // the devices are iWARP devices
+}
+
+// outcome returns how many messages one side can have sent for one size, at most.
+func (t *terms) outcome() int64 {
+	if total := t.config.total(); total > 0 {
+		return int64(total) * int64(t.config.QPs)
+	}
+	return maxOutcome
+}
+
+// readFrame reads a frame of up to max bytes; max is called when the length is known.
+func readFrame(r io.Reader, max func() int) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if most := max(); n == 0 || uint64(n) > uint64(most) {
+		return nil, refusef("a message of %d bytes, allowed: 1 to %d", n, most)
+	}
+	// Memory grows with what has come, and not by what is announced.
+	b, err := io.ReadAll(io.LimitReader(r, int64(n)))
+	if err == nil && len(b) < int(n) {
+		err = io.ErrUnexpectedEOF
+	}
+	return b, err
+}
+
+// decodeMessage decodes the content of a frame. It does not look at values, except that a message with
+// more than qps queue pairs is refused before they are decoded.
+func decodeMessage(b []byte, qps int) (message, error) {
+	var wire struct {
+		message
+		Peers json.RawMessage `json:"peers"`
+	}
+	if err := json.Unmarshal(b, &wire); err != nil {
+		return message{}, refuse(fmt.Errorf("a message that is not valid JSON for this protocol: %w", err))
+	}
+	m := wire.message
+	if wire.Peers == nil {
+		return m, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(wire.Peers))
+	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
+		return message{}, refusef("peers is not a JSON array")
+	}
+	for dec.More() {
+		if len(m.Peers) == qps {
+			return message{}, refusef("peers has more than %d queue pairs, allowed: %d", qps, qps)
+		}
+		var p Peer
+		if err := dec.Decode(&p); err != nil {
+			return message{}, refuse(fmt.Errorf("queue pair %d in peers: %w", len(m.Peers), err))
+		}
+		m.Peers = append(m.Peers, p)
+	}
+	return m, nil
+}
+
+// integer is a type of number in a message.
+type integer interface {
+	~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
+}
+
+// within refuses a number that is outside of a range.
+func within[T integer](name string, given, least, most T) error {
+	if given < least || given > most {
+		return refusef("%s is %d, allowed: %d to %d", name, given, least, most)
+	}
+	return nil
+}
+
+// firstOf returns the first error.
+func firstOf(errs ...error) error {
+	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if i < 0 {
+		return nil
+	}
+	return errs[i]
+}
+
+// validate checks everything in a message that has come to the server's side or the client's. Before the
+// two sides have agreed, t is nil, and the messages that need an agreement are out of order.
+func (m *message) validate(t *terms, server bool) error {
+	early := func(check func() error) error {
+		if t == nil {
+			return refusef("%s has come before the two sides have agreed on a test", m.Kind)
+		}
+		return check()
+	}
+	switch {
+	case m.Kind == kindError, m.Kind == kindConnected && server, m.Kind == kindReady && !server:
+		return nil
+	case m.Kind == kindHello:
+		if m.Limits == nil {
+			return refusef("hello does not tell the limits of the device")
+		}
+		return m.Limits.validate()
+	case m.Kind == kindOpen && server:
+		if m.Config == nil {
+			return refusef("open does not tell the config of the test")
+		}
+		return refuse(m.Config.Validate())
+	case m.Kind == kindOpened && !server:
+		return early(func() error { return m.validateOpened(t) })
+	case m.Kind == kindPeers:
+		return early(func() error { return m.validatePeers(t) })
+	case m.Kind == kindStart && server:
+		return early(func() error {
+			if !slices.Contains(t.config.Sizes, m.Size) {
+				return refusef("size is %d, allowed: one of %v, the sizes of the test", m.Size, t.config.Sizes)
+			}
+			return nil
+		})
+	case m.Kind == kindFinished:
+		return early(func() error { return within("sent", m.Sent, 0, t.outcome()) })
+	case m.Kind == kindReport && !server:
+		return early(func() error { return m.validateReport(t) })
+	}
+	return refusef("the kind of a message is %s, which is not one that this side gets", peertext.Quote(m.Kind))
+}
+
+// validateOpened checks the address of the connection manager.
+func (m *message) validateOpened(t *terms) error {
+	if !t.config.CM {
+		return nil
+	}
+	a, err := netip.ParseAddrPort(m.CMAddr)
+	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() {
+		return refusef("cm_addr is %s, allowed: a unicast IP address and a port from 1 to 65535", peertext.Quote(m.CMAddr))
+	}
+	return nil
+}
+
+// validatePeers checks the queue pairs of the other side.
+func (m *message) validatePeers(t *terms) error {
+	if n := len(m.Peers); n != t.config.QPs {
+		return refusef("peers has %d queue pairs, allowed: %d, the qps of the test", n, t.config.QPs)
+	}
+	for i := range m.Peers {
+		if err := m.Peers[i].validate(t); err != nil {
+			return refuse(fmt.Errorf("queue pair %d in peers: %w", i, err))
+		}
+	}
+	return within("inline", m.Inline, 0, maxMessage)
+}
+
+// validate checks one queue pair. GID and LID may have any value, since the kernel resolves them, as may
+// the RKey, since the other side's device checks it.
+func (p *Peer) validate(t *terms) error {
+	reach := uint64(cycle + roundUp(t.config.maxSize(), cacheLine)) // of memory from Addr on
+	err := firstOf(
+		within("qpn", p.QPN, 0, max24Bits),
+		within("psn", p.PSN, 0, max24Bits),
+		within("addr", p.Addr, 0, math.MaxUint64-reach),
+	)
+	if err != nil {
+		return err
+	}
+	if !t.iwarp {
+		return firstOf(within("own", p.Own, 0, 0), within("recvs", p.Recvs, 0, 0))
+	}
+	return firstOf(within("own", p.Own, 1, math.MaxUint64-ownSize), within("recvs", p.Recvs, 1, maxDepth))
+}
+
+// validateReport checks what the server has measured.
+func (m *message) validateReport(t *terms) error {
+	c := &t.config
+	if takesPart := c.sends(true) || c.receives(true); !takesPart {
+		if m.Run != nil {
+			return refusef("the server reports a run of %s, in which it does nothing", c.Name())
+		}
+		return nil
+	}
+	r := m.Run
+	if r == nil {
+		return refusef("the server does not report its run of %s", c.Name())
+	}
+	most := t.outcome()
+	return firstOf(
+		within("latencies of the server", len(r.Latencies), 0, 0),
+		within("took", r.Took, 0, math.MaxInt64),
+		within("cpu", r.CPU, 0, math.MaxInt64),
+		within("sent", r.Sent, 0, most),
+		within("received", r.Received, 0, most),
+		within("all_sent", r.AllSent, 0, most),
+	)
+}
+
+// validate checks the limits of the other side's device.
+func (l *Limits) validate() error {
+	for _, f := range []struct{ name, given string }{{"device", l.Device}, {"driver", l.Driver}} {
+		if len(f.given) > maxName || strings.ContainsFunc(f.given, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return refusef("the limits' %s is %s, allowed: up to %d printable ASCII characters", f.name, peertext.Quote(f.given), maxName)
+		}
+	}
+	if !slices.Contains([]int{256, 512, 1024, 2048, 4096}, l.MTU) {
+		return refusef("the limits' MTU is %d, allowed: 256, 512, 1024, 2048, 4096", l.MTU)
+	}
+	return firstOf(
+		within("the limits' MaxMsg", l.MaxMsg, 1, math.MaxUint32),
+		within("the limits' MaxWR", l.MaxWR, 1, math.MaxUint32),
+		within("the limits' MaxCQE", l.MaxCQE, 1, math.MaxUint32),
+		within("the limits' MaxQPs", l.MaxQPs, 1, math.MaxUint32),
+		within("the limits' RdAtomic", l.RdAtomic, 0, math.MaxUint8),
+	)
+}
+
+// refusal is an error whose text the peer may be told, since it is about what the peer has sent or what
+// this side allows. All other errors, such as those of the kernel, may contain addresses and
+// limits of this machine: the peer is told that there is one, and no more.
+type refusal struct{ error }
+
+// Unwrap returns the error itself.
+func (r refusal) Unwrap() error { return r.error }
+
+// refuse marks an error as one that the peer may be told.
+func refuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return refusal{err}
+}
+
+// refusef is refuse of fmt.Errorf.
+func refusef(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
+
+// atSize says at which message size an error has come up.
+func atSize(size int, err error) error {
+	text, public := publicText(err)
+	err = fmt.Errorf("size %d: %w", size, err)
+	if public {
+		return &sizeError{error: err, text: fmt.Sprintf("size %d: %s", size, text)}
+	}
+	return err
+}
+
+// sizeError is an error at a message size, of which the peer may be told the text.
+type sizeError struct {
+	error
+	text string
+}
+
+// Unwrap returns the error itself.
+func (e *sizeError) Unwrap() error { return e.error }
+
+// privateText is what a peer is told of an error that is none of its business.
+const privateText = "it cannot go on, and its own output says why"
+
+// publicText returns what a peer may be told of an error, and whether that is the error's own text.
+func publicText(err error) (text string, public bool) {
+	var size *sizeError
+	if errors.As(err, &size) {
+		return size.text, true
+	}
+	var r refusal
+	if errors.As(err, &r) {
+		return r.Error(), true
+	}
+	var d *DataError
+	if errors.As(err, &d) {
+		return d.Error(), true
+	}
+	return privateText, false
+}
