@@ -364,13 +364,16 @@ func TestPerfRefused(t *testing.T) {
 	_, port = perfServe(t, "-x", "1")
 	for _, options := range []string{"-x 2", "-x 2 -t ud"} {
 		out, err := perf(t, port, "send-lat", strings.Fields(options)...)
-		if want := "says: --gid is 1 (10.1.0.1), " + family + "fd00:1::1: "; err == nil || !strings.Contains(out, want) || !strings.Contains(out, "2 (fd00:1::1)") {
+		if want := `says: "--gid is 1 (10.1.0.1), ` + family + "fd00:1::1: "; err == nil || !strings.Contains(out, want) || !strings.Contains(out, "2 (fd00:1::1)") {
 			t.Errorf("%s to an address of IPv4: %v, want %q\n%s", options, err, want, out)
 		}
 	}
-	_, port = perfServe(t, "--dmabuf", os.Getenv(VerbsEnv))
-	if out, err := perf(t, port, "send-bw"); err == nil || !strings.Contains(out, "says: --dmabuf: ") {
+	server, port := perfServe(t, "--dmabuf", os.Getenv(VerbsEnv))
+	if out, err := perf(t, port, "send-bw"); err == nil || !strings.Contains(out, `says: "it cannot go on, and its own output says why"`) || strings.Contains(out, "dmabuf") {
 		t.Errorf("a server without a dma-buf: %v\n%s", err, out)
+	}
+	if out := server.Output(); !strings.Contains(out, "--dmabuf: ") {
+		t.Errorf("a server without a dma-buf does not say so: %s", out)
 	}
 	if out, err := perf(t, "9", "send-lat"); err == nil || !strings.Contains(out, "no perf server at "+ServerAddr+":9") {
 		t.Errorf("nobody serves: %v\n%s", err, out)

@@ -30,15 +30,24 @@ func cmPort() (uint16, string) {
 	return port, strconv.Itoa(int(port))
 }
 
-// pingData returns the first line that shows a ping's data.
+// pingData returns the data of the first line that shows a ping, as far as it is shown: ours is quoted, and
+// cut where it is long.
 func pingData(out string) string {
 	for l := range strings.Lines(out) {
-		if _, data, ok := strings.Cut(l, "ping data: "); ok {
-			return strings.TrimSpace(data)
+		_, data, ok := strings.Cut(l, "ping data: ")
+		if !ok {
+			continue
 		}
+		if quoted, err := strconv.QuotedPrefix(data); err == nil {
+			data, _ = strconv.Unquote(quoted)
+		}
+		return strings.TrimSpace(data)
 	}
 	return ""
 }
+
+// shown is how much of a ping our rping shows, in bytes.
+const shown = 256
 
 // TestRping plays rping in both roles.
 func TestRping(t *testing.T) {
@@ -63,6 +72,9 @@ func TestRping(t *testing.T) {
 				serving(t, server, netlinkrdma.PortSpaceTCP, number)
 				client := program.Launch(t, line(p[1], append(strings.Fields(options), "-c", "-v", "-a", ServerAddr, "-p", port)...)...)
 				sent, got := pingData(rpingEnds(t, client)), pingData(rpingEnds(t, server))
+				if len(sent) > shown || len(got) > shown {
+					sent, got = sent[:min(len(sent), shown)], got[:min(len(got), shown)]
+				}
 				if !strings.HasPrefix(sent, "rdma-ping-0: ABC") || got != sent {
 					t.Errorf("the server has seen %q, the client got %q back", got, sent)
 				}
@@ -138,6 +150,36 @@ func TestRpingPersistent(t *testing.T) {
 			t.Errorf("the client does not say %q: %q", want, out)
 		}
 	}
+}
+
+// TestRpingLimits: a server rejects a client too many, and hangs up on one that sends nothing any more, while it
+// goes on to serve the others.
+func TestRpingLimits(t *testing.T) {
+	testenv.Guest(t)
+	ours, _ := rpings()
+	number, port := cmPort()
+	server := program.Launch(t, line(ours, "-s", "-P", "-v", "-d", "--max-clients", "1", "--timeout", "2s", "-a", ServerAddr, "-p", port)...)
+	serving(t, server, netlinkrdma.PortSpaceTCP, number)
+	ping := func(options ...string) *program.Program {
+		return program.Launch(t, line(ours, append(options, "-c", "-V", "-a", ServerAddr, "-p", port)...)...)
+	}
+	first := ping()
+	server.Until(t, "was pinged", func() bool { return pingData(server.Output()) != "" })
+	second := ping("-C", "1")
+	if <-second.Ended; second.Err == nil || !strings.Contains(second.Output(), "reject") {
+		t.Errorf("a client too many: %v, %q", second.Err, second.Output())
+	}
+	server.Until(t, "rejected one", func() bool { return strings.Contains(server.Output(), "a client is rejected, as 1 are being served") })
+	first.Signal(syscall.SIGSTOP)
+	server.Until(t, "hung up", func() bool { return strings.Contains(server.Output(), "the peer has done nothing for 2s") })
+	out := ping("-C", "3").Wait(t)
+	if want := "3 pings, 384 bytes"; !strings.Contains(out, want) {
+		t.Errorf("a later client does not say %q: %q", want, out)
+	}
+	first.Signal(syscall.SIGKILL)
+	<-first.Ended
+	server.Signal(syscall.SIGINT)
+	server.Wait(t)
 }
 
 // TestRpingFails: the messages of pings that come to nothing.

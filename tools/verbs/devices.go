@@ -29,7 +29,7 @@ func newDevices() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "List the RDMA devices, and why one cannot be used",
-		Args:  cobra.NoArgs,
+		Args:  arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			infos, err := uverbs.Devices()
 			if err != nil {

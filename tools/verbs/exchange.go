@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -36,7 +37,7 @@ var helloForm = regexp.MustCompile(`^([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):(
 func decodeHello(b []byte) (e uverbs.Endpoint, err error) {
 	m := helloForm.FindSubmatch(b)
 	if m == nil {
-		return e, fmt.Errorf("the peer speaks another protocol: got %q, expected LID:QPN:PSN:GID in hexadecimal, as ibv_rc_pingpong sends", b)
+		return e, fmt.Errorf("the peer speaks another protocol: got %s, expected LID:QPN:PSN:GID in hexadecimal, as ibv_rc_pingpong sends", peertext.Quote(b))
 	}
 	number := func(s []byte) uint32 {
 		n, perr := strconv.ParseUint(string(s), 16, 32)
@@ -47,7 +48,32 @@ func decodeHello(b []byte) (e uverbs.Endpoint, err error) {
 	e.QPN = number(m[2])
 	e.PSN = number(m[3])
 	_, herr := hex.Decode(e.GID[:], m[4])
-	return e, errors.Join(err, herr)
+	if err := errors.Join(err, herr); err != nil {
+		return e, err
+	}
+	return e, checkHello(e)
+}
+
+// checkHello refuses an endpoint that no queue pair can have, or that cannot be reached.
+func checkHello(e uverbs.Endpoint) error {
+	const (
+		leastQPN, mostQPN = 2, 1<<24 - 1 // 0 and 1 are for management
+		mostPSN           = 1<<24 - 1
+		mostLID           = 0xbfff // of one port; above are multicast groups
+	)
+	switch {
+	case e.QPN < leastQPN || e.QPN > mostQPN:
+		return fmt.Errorf("the peer's QPN is %#x, allowed: %#x to %#x", e.QPN, leastQPN, mostQPN)
+	case e.PSN > mostPSN:
+		return fmt.Errorf("the peer's PSN is %#x, allowed: 0 to %#x", e.PSN, mostPSN)
+	case e.LID > mostLID:
+		return fmt.Errorf("the peer's LID is %#x, allowed: 0 to %#x", e.LID, mostLID)
+	case e.GID.Addr().IsMulticast():
+		return fmt.Errorf("the peer's GID is %s, allowed: one that is not a multicast group", e.GID)
+	case e.LID == 0 && e.GID.IsZero():
+		return errors.New("the peer's LID and GID are both 0, allowed: one of them 0")
+	}
+	return nil
 }
 
 // readHello reads the peer's endpoint.
@@ -126,6 +152,9 @@ func acceptExchange(ctx context.Context, l net.Listener, connect func(remote uve
 	var answer [len(done)]byte
 	if _, err := io.ReadFull(c, answer[:]); err != nil {
 		return remote, fmt.Errorf("exchange with %s: the client did not confirm: %w", c.RemoteAddr(), timeoutText(err))
+	}
+	if string(answer[:]) != done {
+		return remote, fmt.Errorf("exchange with %s: the client did not confirm: got %s, expected %q", c.RemoteAddr(), peertext.Quote(answer[:]), done)
 	}
 	return remote, nil
 }

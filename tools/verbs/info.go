@@ -39,7 +39,7 @@ func newInfo() *cobra.Command {
 		Use:   "info [DEV]",
 		Short: "Show a device's properties and limits, its ports and their GIDs",
 		Long:  "Show the properties and limits of a device, or of every usable one, its ports and their GID tables (what ibv_devinfo -v tells).",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			reports, err := collectInfo(args)
 			if err != nil {

@@ -29,9 +29,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "verbs",
 		Short: "RDMA devices, from a single static binary",
-		Long: `verbs lists RDMA devices, shows what they can do, plays ping-pong over them and measures them.
+		Long: `verbs lists RDMA devices, shows what they can do and what is open on them, finds out why one
+cannot be used, plays ping-pong over them and measures them.
 
-It talks to the kernel itself: no libibverbs, no provider libraries, no sysfs scan.
+It talks to the kernel itself and needs neither libibverbs nor provider libraries.
 
 Environment:
   RDMAABI=ioctl|write  force one way of giving commands to the kernel

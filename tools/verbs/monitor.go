@@ -28,7 +28,7 @@ func newMonitor() *cobra.Command {
 		Use:   "monitor",
 		Short: "Show devices coming, going and changing, until interrupted",
 		Long:  "Show devices that come, go and get other names, and the network interfaces of their ports, until interrupted (what rdma monitor tells). It needs Linux 6.12.",
-		Args:  cobra.NoArgs,
+		Args:  arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := netlinkrdma.OpenMonitor()
 			if err != nil {

@@ -102,6 +102,8 @@ With --json a client prints one document:
   verbs perf send-lat --perftest 10.1.0.1 -n 10000     where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                   for ib_read_bw -R HOST`,
 	}
+	cmd.Args = arguments(0)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(newPerfServe())
 	for _, t := range perfTests {
 		cmd.AddCommand(newPerfTest(t.op, t.metric, t.does))
@@ -119,10 +121,10 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 		Short: does,
 		Long:  does + ".\nHOST runs \"verbs perf serve\", or with --perftest " + program + ". \"verbs perf --help\" tells what is measured, and of --json.",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if o.perftest {
-				return cobra.MaximumNArgs(1)(cmd, args)
+			if len(args) == 0 && !o.perftest {
+				return fmt.Errorf("HOST is missing, where \"verbs perf serve\" runs; only with --perftest can this side be the server: %s", cmd.UseLine())
 			}
-			return cobra.ExactArgs(1)(cmd, args)
+			return arguments(1)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host := ""
@@ -144,16 +146,24 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 	if metric == perf.BW {
 		f.IntVarP(&c.QPs, "qps", "q", c.QPs, "number of queue pairs")
 		f.BoolVarP(&c.Both, "both", "b", false, "both directions at once")
-		f.IntVarP(&c.List, "list", "l", c.List, "messages that are posted together, by one doorbell (default: as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1)")
-		f.IntVarP(&c.Moderate, "moderate", "Q", c.Moderate, "one completion for so many messages (default: 100, 1 above 8 KiB, or --list)")
+		f.IntVarP(&c.List, "list", "l", c.List, "messages that are posted together, by one doorbell")
+		f.IntVarP(&c.Moderate, "moderate", "Q", c.Moderate, "one completion for so many messages")
+		defaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
+		defaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
 		f.StringVar(&o.rate, "rate", "", "the most that a side sends per second: messages, or with Gb, Mb or MiB behind it")
 		f.IntVar(&c.Depth, "depth", c.Depth, "messages of each queue pair under way")
 	}
 	if op == perf.Send || op == perf.Write {
-		f.IntVarP(&c.Inline, "inline", "I", c.Inline, "largest message that goes into the work request itself, in bytes (default: of latency tests about 220, or what the device takes; else 0)")
+		f.IntVarP(&c.Inline, "inline", "I", c.Inline, "largest message that goes into the work request itself, in bytes")
+	}
+	if f.Lookup("inline") != nil {
+		defaultIs(f, "inline", "in latency tests about 220, or what the device takes; else 0")
 	}
 	if op == perf.Send {
-		f.IntVarP(&c.RecvDepth, "recv-depth", "r", c.RecvDepth, "receives of each queue pair (default: 512; of uc and ud one for each message, up to 16000)")
+		f.IntVarP(&c.RecvDepth, "recv-depth", "r", c.RecvDepth, "receives of each queue pair")
+	}
+	if f.Lookup("recv-depth") != nil {
+		defaultIs(f, "recv-depth", "512; of uc and ud one for each message, up to 16000")
 	}
 	if op == perf.Read || op == perf.Atomic {
 		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "READs and atomics of a queue pair that the devices have under way (default: what both can)")
@@ -169,7 +179,8 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 	f.IntVar(&c.Timeout, "timeout", c.Timeout, "wait for an acknowledgement: 4.096 µs times 2 to this power")
 	f.IntVar(&c.Retry, "retry", c.Retry, "how often to send without an acknowledgement; 7 is without end on rxe")
 	f.DurationVar(&c.Patience, "patience", c.Patience, "give up when nothing is completed for this long")
-	f.IntVarP(&o.port, "port", "p", perf.DefaultPort, fmt.Sprintf("TCP port of the server; with --perftest, by default %d", perftest.DefaultPort))
+	f.IntVarP(&o.port, "port", "p", perf.DefaultPort, "TCP port of the server")
+	defaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
 	perfLocalFlags(cmd, &o.local)
 	f.BoolVar(&o.perftest, "perftest", false, "speak with perftest's "+program+", or without HOST be its server")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
@@ -183,9 +194,11 @@ func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
 	f := cmd.Flags()
 	f.StringVarP(&l.Device, "dev", "d", "", "RDMA device (default: the one with the address that the peer is reached by)")
 	f.Uint8VarP(&l.Port, "ib-port", "i", 0, "port of the device (default: the first active one)")
-	f.IntVarP(&l.GID, "gid", "x", l.GID, "local GID index (default: chosen to suit the peer)")
+	f.IntVarP(&l.GID, "gid", "x", l.GID, "local GID index")
+	defaultIs(f, "gid", "chosen to suit the peer")
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
-	f.IntVar(&l.CPU, "cpu", l.CPU, "keep to this processor (default: any)")
+	f.IntVar(&l.CPU, "cpu", l.CPU, "keep to this processor")
+	defaultIs(f, "cpu", "any")
 	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of this dma-buf: a descriptor that is passed on, such as /proc/self/fd/3, or one of a heap, such as /dev/dma_heap/system")
 }
 
@@ -388,24 +401,31 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 	}
 }
 
+// mostClients is the most that a server can be told to serve at once.
+const mostClients = 1 << 16
+
 // newPerfServe makes the server's command.
 func newPerfServe() *cobra.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
-	listen, port, memory, quiet := "", perf.DefaultPort, 0, false
+	listen, port, memory, clients, quiet := "", perf.DefaultPort, 0, perf.DefaultMaxClients, false
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the tests of others until interrupted",
-		Long: `Serve the tests of "verbs perf" on other hosts, or this one, until interrupted. What is done
-is for the clients to say; whoever reaches the port can have this side's device work and
-memory be taken, up to --max-memory for all. A --dmabuf that is passed on is the memory of all
-clients; of a heap each has its own.`,
-		Args: cobra.NoArgs,
+		Long: `Serve the tests of "verbs perf" on other hosts, or this one, until interrupted. Clients say what
+is done. A --dmabuf that is passed on is the memory of all clients; of a heap each has its own.
+` + trust + `All clients together take up to --max-memory, of which a test's part is reserved before the device
+is opened for it. At most --max-clients are served at once, those included that have not said
+what they want; another one is told that there are too many. A client has 10 s for each step of
+its handshake. Let the server listen only on an address of a network that you trust (--listen).`,
+		Args: arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case port < 1 || port > 65535:
 				return fmt.Errorf("--port is %d, allowed: 1 to 65535", port)
 			case cmd.Flags().Changed("max-memory") && memory < 1:
 				return fmt.Errorf("--max-memory is %d, allowed: 1 MiB and more", memory)
+			case clients < 1 || clients > mostClients:
+				return fmt.Errorf("--max-clients is %d, allowed: 1 to %d", clients, mostClients)
 			}
 			if err := local.Validate(&perf.Config{}); err != nil {
 				return err
@@ -416,7 +436,7 @@ clients; of a heap each has its own.`,
 				return err
 			}
 			log := &lines{w: cmd.ErrOrStderr()}
-			server := &perf.Server{Local: local, MaxMemory: memory << 20}
+			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients}
 			if memory == 0 {
 				server.MaxMemory = perf.DefaultMaxMemory()
 			}
@@ -435,6 +455,7 @@ clients; of a heap each has its own.`,
 	f.StringVar(&listen, "listen", "", "address to listen on (default: all)")
 	f.IntVarP(&port, "port", "p", port, "TCP port to listen on")
 	f.IntVar(&memory, "max-memory", memory, "the most memory for all clients at once, in MiB (default: half of the machine's, and at most 4096)")
+	f.IntVar(&clients, "max-clients", clients, "the most clients at once")
 	f.BoolVar(&quiet, "quiet", false, "do not tell of clients on standard error")
 	perfLocalFlags(cmd, &local)
 	return cmd

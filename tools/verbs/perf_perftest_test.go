@@ -15,8 +15,8 @@ import (
 // TestPerftestOptions: what perftest cannot do is refused before anything is opened.
 func TestPerftestOptions(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"send-lat", "accepts 1 arg(s), received 0"},
-		{"send-lat --perftest HOST HOST", "accepts at most 1 arg(s), received 2"},
+		{"send-lat", "HOST is missing"},
+		{"send-lat --perftest HOST HOST", `the arguments of verbs perf send-lat are "HOST HOST", allowed: at most 1`},
 		{"send-lat --perftest -D 5s", "--duration with --perftest: both sides count messages there, give --iterations"},
 		{"send-lat --perftest --warmup 3", "--warmup is 3, but perftest has none"},
 		{"send-lat --perftest --verify", "--verify with --perftest: nobody knows"},

@@ -23,7 +23,10 @@ func TestPerfFlags(t *testing.T) {
 	lat := file("lat.json", `{"version":1,"test":"send-lat","config":{"metric":"lat","type":"rc"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":1}]}}]}`)
 	empty := file("empty.json", `{"version":1,"test":"send-lat","config":{"metric":"lat","type":"rc"},"results":[{"size":2}]}`)
 	for _, c := range []struct{ args, want string }{
-		{"send-lat", "accepts 1 arg(s), received 0"},
+		{"send-lat", "HOST is missing, where \"verbs perf serve\" runs; only with --perftest can this side be the server: verbs perf send-lat [HOST]"},
+		{"send-lat a b", `the arguments of verbs perf send-lat are "a b", allowed: at most 1`},
+		{"bogus", `the arguments of verbs perf are "bogus", allowed: none`},
+		{"serve --max-clients 0", "--max-clients is 0, allowed: 1 to 65536"},
 		{"send-lat h -s 0", "--size is 0, allowed: 1 to"},
 		{"send-lat h -p 0", "--port is 0, allowed: 1 to 65535"},
 		{"send-lat h -t xrc", `--type is "xrc", allowed: rc, uc, ud`},
@@ -49,7 +52,7 @@ func TestPerfFlags(t *testing.T) {
 		{"serve --cpu -7", "--cpu is -7"},
 		{"serve --dmabuf x --huge-pages", "--dmabuf and --huge-pages exclude each other"},
 		{"serve --listen 192.0.2.1", "192.0.2.1:18516"},
-		{"serve HOST", "unknown command"},
+		{"serve HOST", `the arguments of verbs perf serve are "HOST", allowed: none`},
 	} {
 		out, err := run(t, append([]string{"perf"}, strings.Fields(c.args)...)...)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -64,7 +67,7 @@ func TestPerfHelp(t *testing.T) {
 		"perf send-lat --help":   {"rc, uc, ud", "--events", "--verify", "--cm", "--plot", "default [2]", "default 1000"},
 		"perf write-bw --help":   {"rc, uc", "--both", "--list", "--moderate", "--rate", "default [65536]", "default 5000", "default 128"},
 		"perf atomic-lat --help": {"--outs"},
-		"perf serve --help":      {"--max-memory", "18516"},
+		"perf serve --help":      {"--max-memory", "--max-clients", "18516", "TRUST", "--listen"},
 	} {
 		out, err := run(t, strings.Fields(args)...)
 		for _, w := range want {

@@ -47,11 +47,13 @@ func newPingpong() *cobra.Command {
 		Short: "Exchange messages with a peer and time it",
 		Long: `Exchange messages over an RC queue pair and print bandwidth and time per iteration.
 Without HOST wait for a client, with HOST connect to the server there. Either end may
-be rdma-core's ibv_rc_pingpong; give both the same --size and --iters.`,
+be rdma-core's ibv_rc_pingpong; give both the same --size and --iters.
+` + trust + `A server listens on all addresses, takes the first client that connects, and ends with it: run it
+where only hosts that you trust can reach --port.`,
 		Example: `  verbs pingpong                 wait for a client
   verbs pingpong 10.1.0.1        connect to it
   verbs pingpong -e -n 10000 10.1.0.1`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host := ""
 			if len(args) == 1 {
@@ -71,7 +73,8 @@ be rdma-core's ibv_rc_pingpong; give both the same --size and --iters.`,
 	f.Uint8VarP(&o.sl, "sl", "l", 0, "service level")
 	f.BoolVarP(&o.event, "events", "e", false, "sleep on completion events instead of polling")
 	f.BoolVar(&o.event, "event", false, "the same as --events")
-	f.IntVarP(&o.gidIndex, "gid-idx", "g", -1, "local GID index (default: chosen to suit the peer)")
+	f.IntVarP(&o.gidIndex, "gid-idx", "g", -1, "local GID index")
+	defaultIs(f, "gid-idx", "chosen to suit the peer")
 	f.BoolVarP(&o.odp, "odp", "o", false, "register the buffer for on-demand paging")
 	f.BoolVarP(&o.iodp, "iodp", "O", false, "use implicit on-demand paging")
 	f.BoolVarP(&o.prefetch, "prefetch", "P", false, "prefetch an on-demand MR")

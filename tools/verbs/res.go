@@ -133,7 +133,7 @@ show tells): contexts, PDs, MRs, CQs, SRQs, QPs and identifiers of the connectio
 
 Keys of memory regions are shown with CAP_NET_ADMIN only. The kernel knows the thread
 that made an object; "-" stands for one that has ended, or is in another PID namespace.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			devs, err := netlinkDevices(args)
 			if err != nil {

@@ -30,6 +30,7 @@ type rpingOptions struct {
 	ownQP      bool
 	debug      bool
 	timeout    time.Duration
+	maxClients int
 	json       bool
 }
 
@@ -48,13 +49,16 @@ func newRping() *cobra.Command {
 its text is, the server fetches it by RDMA READ, the client tells where it wants it back, and
 the server puts it there by RDMA WRITE. Either end may be rdma-core's rping.
 
-A server takes one client, or with -P any number of them, at once and one after another.
-It takes pings of any size.`,
+A server takes one client, or with -P any number of them, one after another and up to
+--max-clients at once. It takes pings of any size. A client that sends nothing for --timeout
+is hung up on.
+` + trust + `A server without -a listens on all addresses: give it one of a network that you trust. Each client
+takes 64 KiB of memory and a queue pair.`,
 		Example: `  verbs rping -s                        wait for a client, on all addresses
   verbs rping -s -P -a 10.1.0.1         serve clients until interrupted
   verbs rping -c -a 10.1.0.1 -C 10 -v   ping ten times, and show what comes back
   verbs rping -c -a 10.1.0.1 -V         ping and compare until interrupted`,
-		Args: cobra.NoArgs,
+		Args: arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -73,6 +77,7 @@ It takes pings of any size.`,
 	f.BoolVarP(&o.ownQP, "own-qp", "q", false, "bring the QP through its states step by step, instead of the ID doing it")
 	f.BoolVarP(&o.debug, "debug", "d", false, "show each step on standard error")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when the peer does nothing for this long")
+	f.IntVar(&o.maxClients, "max-clients", 64, "the most clients at once (server with -P)")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return cmd
 }
@@ -94,6 +99,8 @@ func (o *rpingOptions) check() error {
 		return fmt.Errorf("--count is %d, allowed: 0 (until interrupted) and more", o.count)
 	case o.size < minPing || o.size > maxPing:
 		return fmt.Errorf("--size is %d, allowed: %d to %d", o.size, minPing, maxPing)
+	case o.maxClients < 1 || o.maxClients > mostClients:
+		return fmt.Errorf("--max-clients is %d, allowed: 1 to %d", o.maxClients, mostClients)
 	case o.timeout <= 0:
 		return fmt.Errorf("--timeout is %s, allowed: more than 0", o.timeout)
 	case o.json && o.verbose:
@@ -251,10 +258,12 @@ func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
 	return r.serve(ctx, request)
 }
 
-// serveAll serves clients, a goroutine each, until the context ends.
+// serveAll serves clients, a goroutine each, until the context ends. One too many is rejected before
+// anything is opened for it.
 func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 	var all sync.WaitGroup
 	defer all.Wait()
+	room := make(chan struct{}, r.o.maxClients)
 	for {
 		request, err := listener.Request(ctx)
 		if ctx.Err() != nil {
@@ -263,7 +272,17 @@ func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 		if err != nil {
 			return err
 		}
+		select {
+		case room <- struct{}{}:
+		default:
+			r.debugf("a client is rejected, as %d are being served", r.o.maxClients)
+			if err := errors.Join(request.ID.Reject(nil, cm.ReasonConsumer), request.ID.Close()); err != nil {
+				r.debugf("reject: %v", err) // the client may be gone
+			}
+			continue
+		}
 		all.Go(func() {
+			defer func() { <-room }()
 			if err := r.serve(ctx, request); err != nil {
 				fmt.Fprintf(r.log, "verbs: %v\n", err)
 			}

@@ -6,11 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -40,6 +42,17 @@ func (a advert) put(b []byte) {
 // parseAdvert decodes it.
 func parseAdvert(b []byte) advert {
 	return advert{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
+}
+
+// check refuses what cannot be memory for a ping of up to max bytes.
+func (a advert) check(max int) error {
+	switch {
+	case a.size < 1 || int64(a.size) > int64(max):
+		return fmt.Errorf("the size of the peer's memory is %d bytes, allowed: 1 to %d", a.size, max)
+	case a.addr > math.MaxUint64-uint64(a.size):
+		return fmt.Errorf("the address of the peer's memory is %#x, allowed for %d bytes: up to %#x", a.addr, a.size, math.MaxUint64-uint64(a.size))
+	}
+	return nil
 }
 
 // pingText writes the text of a ping, with a NUL at the end: its number, and letters of which
@@ -132,8 +145,7 @@ func (e *rpingEnd) open(size int) error {
 	if e.msg, err = e.register(2*advertLen, uverbs.AccessLocalWrite); err != nil {
 		return err
 	}
-	e.data, err = e.register(size, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite)
-	if err != nil {
+	if e.data, err = e.register(size, dataAccess(e.o.server, e.dev.Info().IWARP())); err != nil {
 		return err
 	}
 	if e.ch, err = e.dev.CreateCompChannel(); err != nil {
@@ -158,6 +170,19 @@ func (e *rpingEnd) open(size int) error {
 		return err
 	}
 	return e.postRecv()
+}
+
+// dataAccess returns the access rights to the memory for pings. A client's is read and written by the
+// server. A server's is only the local end of a READ and a WRITE, but on iWARP what a READ fetches
+// comes as a write of the peer.
+func dataAccess(server, iwarp bool) uverbs.Access {
+	switch {
+	case !server:
+		return uverbs.AccessLocalWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite
+	case iwarp:
+		return uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite
+	}
+	return uverbs.AccessLocalWrite
 }
 
 // register allocates memory and registers it.
@@ -351,8 +376,8 @@ func (e *rpingEnd) receive(ctx context.Context) (advert, error) {
 	if err != nil {
 		return advert{}, err
 	}
-	if wc.ByteLen != advertLen {
-		return advert{}, fmt.Errorf("the peer has sent %d bytes, rping's messages have %d", wc.ByteLen, advertLen)
+	if wc.Opcode != uverbs.WCRecv || wc.ByteLen != advertLen {
+		return advert{}, fmt.Errorf("the peer's message is a %s of %d bytes, allowed: a SEND of %d", wc.Opcode, wc.ByteLen, advertLen)
 	}
 	a := parseAdvert(e.msg.Bytes())
 	return a, e.postRecv()
@@ -417,7 +442,9 @@ func (e *rpingEnd) because(err error) error {
 // serve is the server's role: it plays until the client has enough.
 func (e *rpingEnd) serve(ctx context.Context) error {
 	for {
-		source, err := e.receive(ctx)
+		waiting, cancel := e.within(ctx)
+		source, err := e.receive(waiting)
+		cancel()
 		if errors.Is(err, errDisconnected) {
 			return nil
 		}
@@ -438,15 +465,15 @@ func (e *rpingEnd) serve(ctx context.Context) error {
 // pong fetches a ping and puts it back.
 func (e *rpingEnd) pong(ctx context.Context, source advert) error {
 	e.debugf("source is %s", source)
-	if int64(source.size) > int64(e.size) {
-		return fmt.Errorf("its size is %d bytes, allowed: up to %d", source.size, e.size)
+	if err := source.check(e.size); err != nil {
+		return fmt.Errorf("source: %w", err)
 	}
 	if err := e.transfer(ctx, uverbs.WRRDMARead, source, int(source.size)); err != nil {
 		return fmt.Errorf("RDMA READ: %w", err)
 	}
 	data := e.data.Bytes()[:source.size]
 	if e.o.verbose {
-		fmt.Fprintf(e.text, "server ping data: %s\n", upToNUL(data))
+		fmt.Fprintf(e.text, "server ping data: %s\n", peertext.Quote(upToNUL(data)))
 	}
 	if err := e.send(advert{}); err != nil {
 		return err
@@ -459,6 +486,9 @@ func (e *rpingEnd) pong(ctx context.Context, source advert) error {
 	}
 	e.debugf("sink is %s", sink)
 	length := min(len(upToNUL(data))+1, len(data))
+	if err := sink.check(maxPing); err != nil {
+		return fmt.Errorf("sink: %w", err)
+	}
 	if int64(sink.size) < int64(length) {
 		return fmt.Errorf("the sink has %d bytes for a text of %d", sink.size, length)
 	}
@@ -506,7 +536,7 @@ func (e *rpingEnd) once(ctx context.Context, n int) error {
 		}
 	}
 	if e.o.verbose {
-		fmt.Fprintf(e.text, "ping data: %s\n", upToNUL(sink))
+		fmt.Fprintf(e.text, "ping data: %s\n", peertext.Quote(upToNUL(sink)))
 	}
 	return nil
 }

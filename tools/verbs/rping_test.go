@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 func TestRpingOptions(t *testing.T) {
@@ -24,7 +26,8 @@ func TestRpingOptions(t *testing.T) {
 		{"-s -v --json", "exclude each other"},
 		{"-c -a no-such-host.invalid", "--address: "},
 		{"-c -a 10.1.0.1 -I no-such-host.invalid", "--source: "},
-		{"-s host", "unknown command"},
+		{"-s host", `the arguments of verbs rping are "host", allowed: none`},
+		{"-s -P --max-clients 0", "--max-clients is 0, allowed: 1 to 65536"},
 	} {
 		_, err := run(t, append([]string{"rping"}, strings.Fields(c.args)...)...)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -69,6 +72,61 @@ func TestAdvert(t *testing.T) {
 	}
 	if got := parseAdvert(b[:]); got != a {
 		t.Errorf("decoded %s, want %s", got, a)
+	}
+}
+
+// TestAdvertCheck: what a peer says of its memory is refused if no ping can be there.
+func TestAdvertCheck(t *testing.T) {
+	for _, c := range []struct {
+		a    advert
+		want string
+	}{
+		{advert{addr: 1, size: 1}, ""},
+		{advert{addr: 1<<64 - 1 - maxPing, rkey: 1<<32 - 1, size: maxPing}, ""},
+		{advert{addr: 1, size: 0}, "is 0 bytes, allowed: 1 to 65535"},
+		{advert{addr: 1, size: maxPing + 1}, "is 65536 bytes, allowed: 1 to 65535"},
+		{advert{addr: 1, size: 1<<32 - 1}, "is 4294967295 bytes, allowed: 1 to 65535"},
+		{advert{addr: 1<<64 - 1, size: 64}, "is 0xffffffffffffffff, allowed for 64 bytes: up to 0xffffffffffffffbf"},
+	} {
+		if err := c.a.check(maxPing); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.a, err, c.want)
+		}
+	}
+}
+
+// FuzzAdvert: memory that is not refused has room for a ping of its size, which does not wrap around.
+func FuzzAdvert(f *testing.F) {
+	f.Add([]byte("\x01\x23\x45\x67\x89\xab\xcd\xef\x11\x22\x33\x44\x00\x00\x00\x40"))
+	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\x11\x22\x33\x44\x00\x00\x00\x40"))
+	f.Add(make([]byte, advertLen))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) != advertLen {
+			return // receive refuses it
+		}
+		a := parseAdvert(b)
+		var again [advertLen]byte
+		a.put(again[:])
+		if !bytes.Equal(again[:], b) {
+			t.Errorf("%x becomes %s, and that %x", b, a, again)
+		}
+		fits := a.size >= 1 && a.size <= maxPing && a.addr+uint64(a.size) > a.addr
+		if err := a.check(maxPing); (err == nil) != fits {
+			t.Errorf("%s: %v", a, err)
+		}
+	})
+}
+
+// TestRpingAccess: the memory of a server is not for its clients to read, and to write only on iWARP,
+// where a READ needs that.
+func TestRpingAccess(t *testing.T) {
+	const write, read = uverbs.AccessRemoteWrite, uverbs.AccessRemoteRead
+	for _, c := range []struct {
+		server, iwarp bool
+		want          uverbs.Access
+	}{{true, false, 0}, {true, true, write}, {false, false, read | write}, {false, true, read | write}} {
+		if got := dataAccess(c.server, c.iwarp); got != c.want|uverbs.AccessLocalWrite {
+			t.Errorf("server %v, iWARP %v: %s", c.server, c.iwarp, got)
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ func newStat() *cobra.Command {
 		Use:   "stat [DEV]",
 		Short: "Show the hardware counters of a device's ports",
 		Long:  "Show the hardware counters of the ports of a device, or of every one, and of QPs that have counters of their own (what rdma statistic tells).",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			devs, err := netlinkDevices(args)
 			if err != nil {

@@ -52,13 +52,42 @@ func TestHelloBad(t *testing.T) {
 	}
 }
 
+// TestHelloValues: a number that no queue pair can have is refused by name, value and range.
+func TestHelloValues(t *testing.T) {
+	const zero = "00000000000000000000000000000000\x00"
+	for text, want := range map[string]string{
+		"0000:000002:000000:00000000000000000000ffff0a010002\x00": "",
+		"bfff:ffffff:ffffff:" + zero:                              "",
+		"0001:000000:000000:" + zero:                              "the peer's QPN is 0x0, allowed: 0x2 to 0xffffff",
+		"0001:000001:000000:" + zero:                              "the peer's QPN is 0x1, allowed: 0x2 to 0xffffff",
+		"c000:000002:000000:" + zero:                              "the peer's LID is 0xc000, allowed: 0 to 0xbfff",
+		"ffff:000002:000000:" + zero:                              "the peer's LID is 0xffff, allowed: 0 to 0xbfff",
+		"0000:000002:000000:" + zero:                              "the peer's LID and GID are both 0",
+		"0000:000002:000000:ff0e0000000000000000000000000001\x00": "the peer's GID is ff0e",
+		"0000:000002:000000:00000000000000000000ffffe0000001\x00": "the peer's GID is ",
+	} {
+		_, err := decodeHello([]byte(text))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// FuzzHello: what is taken for an endpoint is one that a queue pair can have, and was encoded so.
 func FuzzHello(f *testing.F) {
 	f.Add([]byte(hello))
 	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Add([]byte("ffff:000001:000000:ff000000000000000000000000000000\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := decodeHello(b)
-		if err == nil && !bytes.Equal(encodeHello(e), b) {
+		if err != nil {
+			return
+		}
+		if !bytes.Equal(encodeHello(e), b) {
 			t.Errorf("%q decodes to %+v, which encodes to %q", b, e, encodeHello(e))
+		}
+		if e.QPN < 2 || e.QPN >= 1<<24 || e.PSN >= 1<<24 || e.LID >= 0xc000 || e.GID[0] == 0xff || e.LID == 0 && e.GID.IsZero() {
+			t.Errorf("%q decodes to %+v", b, e)
 		}
 	})
 }
@@ -207,7 +236,7 @@ func TestOptions(t *testing.T) {
 		{"-g -2", "--gid-idx is -2"},
 		{"-m 1500", "1500, allowed: 256, 512, 1024, 2048, 4096"},
 		{"--timeout 0s", "--timeout is 0s"},
-		{"host1 host2", "accepts at most 1 arg"},
+		{"host1 host2", `the arguments of verbs pingpong are "host1 host2", allowed: at most 1`},
 		{"-s many", "many"},
 		{"-i 300", "300"},
 	} {

@@ -76,14 +76,14 @@ func TestVerify(t *testing.T) {
 		byServer        bool // the server's data is wrong
 		want            string
 	}{
-		{Send, Lat, RC, false, false, "says: size 100: wrong data in a message of queue pair 0: byte 98"},
+		{Send, Lat, RC, false, false, `says: "size 100: wrong data in a message of queue pair 0: byte 98`},
 		{Send, Lat, UD, false, true, "wrong data in a message"},
-		{Send, BW, RC, false, false, "says: size 100: wrong data in a message"},
-		{Send, BW, UD, false, false, "says: size 100: wrong data in a message"},
+		{Send, BW, RC, false, false, `says: "size 100: wrong data in a message`},
+		{Send, BW, UD, false, false, `says: "size 100: wrong data in a message`},
 		{Send, BW, RC, true, true, "wrong data in a message"},
-		{Write, Lat, RC, false, false, "says: size 100: wrong data in a message"},
+		{Write, Lat, RC, false, false, `says: "size 100: wrong data in a message`},
 		{Write, Lat, UC, false, true, "wrong data in a message"},
-		{Write, BW, RC, false, false, "says: size 100: wrong data in what was written"},
+		{Write, BW, RC, false, false, `says: "size 100: wrong data in what was written`},
 		{Write, BW, UC, true, true, "wrong data in what was written"},
 		{Read, Lat, RC, false, true, "wrong data in what was read"},
 		{Read, BW, RC, false, true, "wrong data in what was read"},
@@ -157,7 +157,8 @@ func TestMemoryLimit(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "bytes of memory, allowed by this server (--max-memory): 100000") {
 		t.Errorf("error is %v", err)
 	}
-	s := &Server{MaxMemory: 250_000} // enough for one
+	room := footprint(&config, Limits{})
+	s := &Server{MaxMemory: room * 3 / 2} // enough for one
 	port := serveHere(t, s)
 	for range 3 {
 		var second error
@@ -168,7 +169,7 @@ func TestMemoryLimit(t *testing.T) {
 		if _, err := measure(t, first); err != nil {
 			t.Fatal(err)
 		}
-		if second == nil || !strings.Contains(second.Error(), "of which other clients have 1") {
+		if second == nil || !strings.Contains(second.Error(), fmt.Sprintf("of which other clients have %d", room)) {
 			t.Errorf("a second client at once: %v", second)
 		}
 		for taken := 1; taken != 0; time.Sleep(time.Millisecond) { // the server has a little to do when the client is gone

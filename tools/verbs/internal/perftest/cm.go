@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -161,6 +162,9 @@ func (l *cmLink) await(ctx context.Context, there func(sent bool) bool) error {
 				sent = true
 				continue
 			}
+			if wc.Opcode != uverbs.WCRecv || wc.ByteLen > slotLen {
+				return fmt.Errorf("got a %s of %d bytes, allowed: a SEND of up to %d", wc.Opcode, wc.ByteLen, slotLen)
+			}
 			at := int(wc.ID) * slotLen
 			l.inbox = append(l.inbox, append([]byte(nil), l.mr.Bytes()[at:at+int(wc.ByteLen)]...))
 			if err := l.postRecv(int(wc.ID)); err != nil {
@@ -213,7 +217,7 @@ func (l *cmLink) next(ctx context.Context) ([]byte, error) {
 func (l *cmLink) read(ctx context.Context, n int) ([]byte, error) {
 	b, err := l.next(ctx)
 	if err == nil && len(b) != n {
-		return nil, fmt.Errorf("got a message of %d bytes, %q, expected %d", len(b), b, n)
+		return nil, fmt.Errorf("got a message of %d bytes, %s, expected %d", len(b), peertext.Quote(b), n)
 	}
 	return b, err
 }

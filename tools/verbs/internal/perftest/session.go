@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -172,7 +173,7 @@ func (s *Session) Hello(ctx context.Context, mine Params) error {
 	}
 	theirMTU := uverbs.MTU(mtu[0] - '0')
 	if theirMTU < uverbs.MTU256 || theirMTU > uverbs.MTU4096 || mtu[1] != 0 {
-		return fmt.Errorf("exchange of MTUs with perftest: got %q, expected \"1\" (256 bytes) to \"5\" (4096 bytes)", mtu)
+		return fmt.Errorf("exchange of MTUs with perftest: got %s, expected \"1\" (256 bytes) to \"5\" (4096 bytes)", peertext.Quote(mtu))
 	}
 	s.Agreed = Params{CycleBuffer: max(mine.CycleBuffer, cycle), CacheLine: max(mine.CacheLine, line), MTU: min(mine.MTU, theirMTU)}
 	return nil

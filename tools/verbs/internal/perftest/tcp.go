@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
 // tcpLink sends messages on a TCP connection.
@@ -63,7 +65,7 @@ func (l *tcpLink) fill(ctx context.Context, b []byte, have int) error {
 		err = errGone
 	}
 	if n += have; n > 0 {
-		return fmt.Errorf("got %d of %d bytes, %q: %w", n, len(b), b[:n], endOf(ctx, err))
+		return fmt.Errorf("got %d of %d bytes, %s: %w", n, len(b), peertext.Quote(b[:n]), endOf(ctx, err))
 	}
 	return endOf(ctx, err)
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -32,7 +33,7 @@ func checkVersion(b []byte) (string, error) {
 	text, pad, found := strings.Cut(string(b), "\x00")
 	v, err := strconv.ParseFloat(text, 64)
 	if !found || strings.Trim(pad, "\x00") != "" || err != nil || !(v > 0 && v < 1000) {
-		return "", fmt.Errorf("the peer is not perftest: got %q, expected its version, such as %q", b, Version)
+		return "", fmt.Errorf("the peer is not perftest: got %s, expected its version, such as %q", peertext.Quote(b), Version)
 	}
 	if v < oldest {
 		return "", fmt.Errorf("the peer is perftest %s, which is too old: expected %.2f or newer", text, oldest)
@@ -109,7 +110,7 @@ func textForm(b []byte) (length int, err error) {
 // parseText reads a record that came on a TCP connection.
 func parseText(b []byte) (r Record, err error) {
 	bad := func() (Record, error) {
-		return Record{}, fmt.Errorf("got %q (%d bytes), expected a record of perftest, LID:READS:QPN:PSN:RKEY:ADDRESS:[GID:]SRQN in hexadecimal", b, len(b))
+		return Record{}, fmt.Errorf("got %s (%d bytes), expected a record of perftest, LID:READS:QPN:PSN:RKEY:ADDRESS:[GID:]SRQN in hexadecimal", peertext.Quote(b), len(b))
 	}
 	if len(b) != textLen && len(b) != textGIDLen || b[len(b)-1] != 0 {
 		return bad()
