@@ -1,0 +1,364 @@
+package perf
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// verbsEnv names the command verbs.
+const verbsEnv = "VERBS"
+
+// runs is a process of the command.
+type runs struct {
+	cmd  *exec.Cmd
+	mu   sync.Mutex
+	said bytes.Buffer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (r *runs) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said.Write(b)
+}
+
+// output returns what the process has printed.
+func (r *runs) output() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said.String()
+}
+
+// until waits until the process has printed a text.
+func (r *runs) until(t *testing.T, text string) {
+	t.Helper()
+	for start := time.Now(); !strings.Contains(r.output(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatalf("%v does not say %q, but: %s", r.cmd.Args, text, r.output())
+		}
+	}
+}
+
+// verbs starts the command.
+func verbs(t *testing.T, args ...string) *runs {
+	t.Helper()
+	r := &runs{cmd: exec.CommandContext(t.Context(), os.Getenv(verbsEnv), args...)}
+	r.cmd.Stdout, r.cmd.Stderr = r, r
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// resident returns the memory that a process has, in bytes.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(b), "VmRSS:")
+	kib, err := strconv.Atoi(strings.Fields(text + " none")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
+// raw is a connection whose client sends what it likes.
+func raw(t *testing.T, addr string) *hostile {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetDeadline(time.Now().Add(30 * time.Second))
+	conn.Write(preamble())
+	return &hostile{conn: conn}
+}
+
+// told returns the error that the server tells in the end, or "".
+func (h *hostile) told(t *testing.T) string {
+	t.Helper()
+	defer h.conn.Close()
+	h.conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.ReadFull(h.conn, make([]byte, preambleLen)); err != nil {
+		return ""
+	}
+	for {
+		b, err := readFrame(h.conn, func() int { return peersFrame(1) })
+		if err != nil {
+			return ""
+		}
+		if m, err := decodeMessage(b, 1); err != nil || m.Kind == kindError {
+			return m.Error
+		}
+	}
+}
+
+// reaches sends the messages up to open, and waits for the answer.
+func (h *hostile) reaches(t *testing.T, c *Config) {
+	t.Helper()
+	h.send(message{Kind: kindHello, Limits: &limits0})
+	h.send(message{Kind: kindOpen, Config: c})
+	b := make([]byte, preambleLen)
+	io.ReadFull(h.conn, b)
+	for seen := ""; seen != kindOpened; {
+		b, err := readFrame(h.conn, func() int { return maxFrame })
+		if err != nil {
+			t.Fatalf("the server does not say %s: %v", kindOpened, err)
+		}
+		m, err := decodeMessage(b, 0)
+		if err != nil || m.Kind == kindError {
+			t.Fatalf("the server does not say %s, but %s", kindOpened, b)
+		}
+		seen = m.Kind
+	}
+}
+
+// error reads messages until there is an error.
+func (h *hostile) error() string {
+	for {
+		b, err := readFrame(h.conn, func() int { return peersFrame(1) })
+		if err != nil {
+			return err.Error()
+		}
+		if m, _ := decodeMessage(b, 1); m.Kind == kindError {
+			return m.Error
+		}
+	}
+}
+
+// scribble is a client that keeps to the protocol until its test runs, and then writes all over the memory
+// that the server's queue pair has, the counters for iWARP included, and sends what it should not.
+func scribble(t *testing.T, port int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := with(Send, BW, func(c *Config) {
+		c.Both, c.Sizes, c.Duration, c.Patience = true, []int{64}, time.Minute, 20*time.Second
+	})
+	cl := &Client{Config: c, Local: Local{GID: Auto, CPU: Auto}, Host: serverAddr, Port: port}
+	conn, err := cl.dial(ctx, net.JoinHostPort(serverAddr, strconv.Itoa(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, over := context.WithCancelCause(ctx)
+	defer over(nil)
+	cl.conn = &control{conn: conn, name: "server", inbox: make(chan received, inboxRoom), cancel: over, end: func(int64) error { return nil }}
+	defer cl.conn.start()()
+	dev, devPort, err := OpenDevice(cl.Local, addrOf(conn.LocalAddr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	attr, err := dev.QueryPort(devPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl.Config.CM = limits(dev, attr).IWARP
+	if err := cl.agree(ctx, dev, devPort); err != nil {
+		t.Fatal(err)
+	}
+	if cl.end, err = NewEnd(dev, devPort, cl.Config, cl.Local, false); err != nil {
+		t.Fatal(err)
+	}
+	e := cl.end
+	defer e.Close()
+	if err := cl.connect(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Prepare(64); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.conn.put(message{Kind: kindStart, Size: 64}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cl.conn.take(ctx, kindReady, answerTime); err != nil {
+		t.Fatal(err)
+	}
+	f := &e.flows[0]
+	post := func(wr uverbs.SendWR) (uverbs.WCStatus, bool) {
+		wr.Flags = uverbs.Signaled
+		if err := f.qp.PostSend(wr); err != nil {
+			return 0, false // the connection has ended, on iWARP
+		}
+		for ctx.Err() == nil {
+			if n, _ := e.SendCQ.Poll(e.wcs[:1]); n == 1 {
+				return e.wcs[0].Status, true
+			}
+		}
+		t.Fatal("a work request does not complete")
+		return 0, false
+	}
+	const junk = 1024
+	mem := e.MR.Bytes()[:junk]
+	send := func() { post(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{e.MR.SGE(0, 64)}}) }
+	send() // so that the server begins, too
+	written := 0
+	for _, value := range []byte{0xff, 0x80, 0x7f, 0x00} {
+		for i := range mem {
+			mem[i] = value
+		}
+		from := f.remote.Addr - uint64(e.memory.base)
+		for at := 0; at+junk <= e.memory.size; at += junk {
+			if status, ok := post(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, SGL: []uverbs.SGE{e.MR.SGE(0, junk)}, RemoteAddr: from + uint64(at), RKey: f.remote.RKey}); ok && status == uverbs.WCSuccess {
+				written++
+			}
+		}
+	}
+	if written == 0 {
+		t.Error("nothing could be written into the server's memory")
+	}
+	want := "a message of 1 bytes has come, expected 64"
+	if e.Limits.IWARP {
+		post(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{e.MR.SGE(0, 1)}})
+	} else {
+		want = "has taken a receive, expected a SEND"
+		post(uverbs.SendWR{Opcode: uverbs.WRRDMAWriteWithImm, SGL: []uverbs.SGE{e.MR.SGE(0, 64)}, RemoteAddr: f.remote.Addr, RKey: f.remote.RKey})
+	}
+	<-ctx.Done()
+	if cause := context.Cause(ctx); cause == nil || !strings.Contains(cause.Error(), want) {
+		t.Errorf("the server tells %v, want %q", cause, want)
+	}
+}
+
+// TestHostileClients: while clients send the server what hostile ones would, or come in thousands, it serves an
+// honest client to its end, takes no more memory, and serves another one afterwards.
+func TestHostileClients(t *testing.T) {
+	testenv.Guest(t)
+	const port, most = 19516, 16
+	addr := net.JoinHostPort(serverAddr, strconv.Itoa(port))
+	server := verbs(t, "perf", "serve", "--listen", serverAddr, "-p", strconv.Itoa(port), "--max-clients", strconv.Itoa(most))
+	server.until(t, "serving on")
+	args := []string{serverAddr, "-p", strconv.Itoa(port), "--timeout", "20", "--json"}
+	dev, devPort, err := OpenDevice(Local{}, addrOf(&net.TCPAddr{IP: net.ParseIP(serverAddr)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attr, err := dev.QueryPort(devPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := with(Write, BW, func(c *Config) { c.Sizes = []int{64} })
+	recvs := "own is 1, allowed: 0 to 0"
+	if limits(dev, attr).IWARP {
+		args, c.CM, recvs = append(args, "--cm"), true, "recvs is -1, allowed: 1 to"
+	}
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out := verbs(t, append([]string{"perf", "send-lat"}, args...)...); out.cmd.Wait() != nil {
+		t.Fatalf("before: %s", out.output())
+	}
+	honest := verbs(t, append([]string{"perf", "send-bw", "-D", "40s"}, args...)...)
+	server.until(t, "begins: send-bw")
+	before := resident(t, server.cmd.Process.Pid)
+
+	attacks := 0
+	for start := time.Now(); attacks < 3 || time.Since(start) < 8*time.Second; attacks++ {
+		h := raw(t, addr)
+		h.reaches(t, &c)
+		h.send([]byte(`{"kind":"peers","peers":[{"qpn":17,"own":1,"recvs":-1}]}`))
+		if got := h.error(); !strings.Contains(got, recvs) {
+			t.Errorf("-1 receives: the server tells %q, want %q", got, recvs)
+		}
+		h.conn.Close()
+
+		h = raw(t, addr)
+		h.reaches(t, &c)
+		h.send([]byte(`{"kind":"peers","peers":[` + strings.Repeat("{},", 8<<20/3) + `{}]}`))
+		h.conn.Close()
+
+		h = raw(t, addr)
+		h.send([]byte(`{"kind":"hello","limits":` + strings.Repeat("[", 2000) + `}`))
+		if got := h.told(t); !strings.Contains(got, "not valid JSON") {
+			t.Errorf("nested arrays: the server tells %q", got)
+		}
+		huge := c
+		huge.QPs, huge.Sizes = 1000, []int{1 << 23}
+		h = raw(t, addr)
+		h.send(message{Kind: kindHello, Limits: &limits0})
+		h.send(message{Kind: kindOpen, Config: &huge})
+		if got := h.told(t); !strings.Contains(got, "allowed") {
+			t.Errorf("1,000 queue pairs with 8 MiB: the server tells %q", got)
+		}
+	}
+	scribble(t, port)
+	refused := 0
+	for range 10 {
+		var all []net.Conn
+		for range 300 {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, conn)
+		}
+		for i, conn := range all {
+			switch i % 3 {
+			case 0:
+				conn.Write(preamble())
+			case 1:
+				io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")
+			}
+		}
+		b := make([]byte, preambleLen+len(tooMany))
+		for _, conn := range all {
+			conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			if n, _ := io.ReadFull(conn, b); bytes.Contains(b[:n], []byte(tooMany[:20])) {
+				refused++
+			}
+			conn.Close()
+		}
+	}
+	if refused == 0 {
+		t.Error("none of 3,000 clients was told that there are too many")
+	}
+	after := resident(t, server.cmd.Process.Pid)
+	t.Logf("%d rounds of bad messages and 3,000 connections; the server had %d KiB before and has %d KiB now; %d clients were told that there are too many", attacks, before>>10, after>>10, refused)
+	if after > before+48<<20 {
+		t.Errorf("the server had %d bytes of memory before and has %d now", before, after)
+	}
+	if err := honest.cmd.Wait(); err != nil {
+		t.Fatalf("the honest client: %v: %s", err, honest.output())
+	}
+	var r Report
+	if err := json.Unmarshal([]byte(honest.output()), &r); err != nil || len(r.Results) != 1 || r.Results[0].Iterations == 0 || r.Results[0].Lost != 0 {
+		t.Errorf("the honest client's report is %s (%v)", honest.output(), err)
+	}
+	for range 50 { // the last of the connections may not have been missed yet
+		later := verbs(t, append([]string{"perf", "send-lat"}, args...)...)
+		err = later.cmd.Wait()
+		if err == nil {
+			break
+		}
+		if !strings.Contains(later.output(), tooMany) {
+			t.Fatalf("a later client: %v: %s", err, later.output())
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err != nil {
+		t.Errorf("a later client: %v", err)
+	}
+	server.cmd.Process.Signal(syscall.SIGTERM)
+	if err := server.cmd.Wait(); err != nil {
+		t.Errorf("the server: %v: %s", err, server.output())
+	}
+}
