@@ -508,7 +508,7 @@ func (c *Conn) destroy() error {
 		c.mu.Unlock()
 		return nil
 	}
-	c.stop()
+	c.fail(errClosed) // unless it has failed: both flush what is posted
 	c.freed = true
 	c.watch.stop()
 	c.notify()

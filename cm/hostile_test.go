@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -124,12 +125,16 @@ func TestProbesFit(t *testing.T) {
 		if err := c.retire(c.posted - 1); err != nil || c.opsDone != uint64(probes) || c.ctlDone != 1 {
 			t.Errorf("%v, %d operations and %d control messages are done", err, c.opsDone, c.ctlDone)
 		}
+		again := map[*op]bool{}
 		for range probes { // each is used once more
-			o := c.free
-			if o == nil {
+			if c.free == nil {
 				t.Fatal("a probe was lost")
 			}
-			c.free = o.next
+			o := c.newOp()
+			if again[o] || o.done || o.left {
+				t.Errorf("%+v is given out twice, or as it was", o)
+			}
+			again[o] = true
 		}
 		if c.free != nil {
 			t.Error("a probe is in the list twice")
@@ -217,6 +222,133 @@ func TestWaitsEndWithoutFlush(t *testing.T) {
 		c.mu.Unlock()
 		if err := <-ended; !errors.Is(err, errClosed) {
 			t.Errorf("the wait for %s ends with %v", name, err)
+		}
+	}
+}
+
+// TestConditions: what ends each wait, and what does not.
+func TestConditions(t *testing.T) {
+	failed := errors.New("failed")
+	for _, a := range []struct {
+		name  string
+		wants condition
+		set   func(*Conn)
+		met   bool
+	}{
+		{"a message", hasMessage, func(*Conn) {}, false},
+		{"a message", hasMessage, func(c *Conn) { c.inTail++ }, true},
+		{"a message, at the end", hasMessage, func(c *Conn) { c.eof = true }, true},
+		{"a message, failed", hasMessage, func(c *Conn) { c.err = failed }, true},
+		{"a message, closing", hasMessage, func(c *Conn) { c.closing = true }, true},
+		{"room", hasRoom, func(c *Conn) { c.credits = 1 }, true},
+		{"room, without credit", hasRoom, func(c *Conn) { c.credits = 0 }, false},
+		{"room, of sends", hasRoom, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) }, false},
+		{"room, almost", hasRoom, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) - 1 }, true},
+		{"room, mute", hasRoom, func(c *Conn) { c.mute = true }, false},
+		{"room, ended", hasRoom, func(c *Conn) { c.credits, c.ended = 0, true }, true},
+		{"room, deaf", hasRoom, func(c *Conn) { c.credits, c.deaf = 0, true }, true},
+		{"room, failed", hasRoom, func(c *Conn) { c.credits, c.err = 0, failed }, true},
+		{"room, closing", hasRoom, func(c *Conn) { c.credits, c.closing = 0, true }, true},
+		{"control", hasControl, func(*Conn) {}, true},
+		{"control, all used", hasControl, func(c *Conn) { c.ctlPosted = ctlSlots }, false},
+		{"control, all but one", hasControl, func(c *Conn) { c.ctlPosted = ctlSlots - 1 }, true},
+		{"control, mute", hasControl, func(c *Conn) { c.mute = true }, false},
+		{"control, mute and failed", hasControl, func(c *Conn) { c.mute, c.err = true, failed }, true},
+		{"transfer", hasTransfer, func(*Conn) {}, true},
+		{"transfer, all used", hasTransfer, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
+		{"transfer, mute", hasTransfer, func(c *Conn) { c.mute = true }, false},
+		{"transfer, failed", hasTransfer, func(c *Conn) { c.mute, c.err = true, failed }, true},
+		{"transfer, closing", hasTransfer, func(c *Conn) { c.mute, c.closing = true, true }, true},
+		{"probe, all used", canProbe, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
+		{"probe, closing", canProbe, func(c *Conn) { c.opsPosted, c.closing = uint64(c.o.Transfers), true }, false},
+		{"probe, failed", canProbe, func(c *Conn) { c.opsPosted, c.err = uint64(c.o.Transfers), failed }, true},
+		{"all sent", allSent, func(*Conn) {}, true},
+		{"all sent, not yet", allSent, func(c *Conn) { c.posted = 1 }, false},
+		{"all sent, failed", allSent, func(c *Conn) { c.posted, c.err = 1, failed }, true},
+		{"growth", hasGrown, func(*Conn) {}, false},
+		{"growth", hasGrown, func(c *Conn) { c.peer.grown = true }, true},
+		{"growth, ended", hasGrown, func(c *Conn) { c.ended = true }, true},
+		{"growth, deaf", hasGrown, func(c *Conn) { c.deaf = true }, true},
+		{"growth, failed", hasGrown, func(c *Conn) { c.err = failed }, true},
+		{"growth, closing", hasGrown, func(c *Conn) { c.closing = true }, true},
+	} {
+		c := bareConn(Options{})
+		a.set(c)
+		if got := a.wants(c, nil); got != a.met {
+			t.Errorf("%s: %v, want %v", a.name, got, a.met)
+		}
+	}
+}
+
+// TestFailWakes: a failure wakes those who wait, and the first one stays.
+func TestFailWakes(t *testing.T) {
+	c := bareConn(Options{})
+	c.gone = true
+	c.reading <- struct{}{}
+	ended := make(chan error)
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		ended <- c.await(context.Background(), hasMessage, nil)
+	}()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		waits = c.changed != nil
+		c.mu.Unlock()
+	}
+	c.mu.Lock()
+	c.fail(syscall.EPROTO)
+	c.fail(syscall.EIO)
+	c.mu.Unlock()
+	if err := <-ended; err != nil || !errors.Is(c.err, syscall.EPROTO) || errors.Is(c.err, syscall.EIO) {
+		t.Errorf("the wait ends with %v, the connection with %v", err, c.err)
+	}
+}
+
+// TestHubUses: a hub that is over has no more users, whoever asks at the same time.
+func TestHubUses(t *testing.T) {
+	for range 100 {
+		h := &hub{users: 1, ends: map[*ID]hubEnd{}}
+		var all sync.WaitGroup
+		all.Go(func() { h.use() })
+		all.Go(h.retire)
+		all.Wait()
+		if h.use() {
+			t.Fatal("a hub that is over has one more user")
+		}
+		if h.users != 1 && h.users != 2 {
+			t.Fatalf("%d users", h.users)
+		}
+	}
+}
+
+// TestParseHeader: the bytes of a message's header.
+func TestParseHeader(t *testing.T) {
+	for _, c := range []struct {
+		b    []byte
+		want header // the zero value: refused
+	}{
+		{[]byte{1, 0, 1, 2, 0, 0, 0, 2, 'a', 'b'}, header{kind: msgData, credits: 0x102, length: 2}},
+		{[]byte{1, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgData}},
+		{[]byte{2, 0, 0, 3, 0, 0, 0, 0}, header{kind: msgCredits, credits: 3}},
+		{[]byte{3, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgEnd}},
+		{[]byte{3, 1, 0, 0, 0, 0, 0, 0}, header{kind: msgEnd, deaf: true}},
+		{[]byte{4, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgWant}},
+		{[]byte{5, 0, 0, 12, 1, 2, 3, 4}, header{kind: msgGrown, credits: 12, recvs: 0x1020304}},
+		{[]byte{6, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgPad}},
+		{b: []byte{1, 0, 0, 0, 0, 0, 0}},
+		{b: []byte{0, 0, 0, 0, 0, 0, 0, 0}},
+		{b: []byte{7, 0, 0, 0, 0, 0, 0, 0}},
+		{b: []byte{3, 2, 0, 0, 0, 0, 0, 0}},
+		{b: []byte{1, 1, 0, 0, 0, 0, 0, 0}},
+		{b: []byte{1, 0, 0, 0, 0, 0, 0, 1}},
+		{b: []byte{1, 0, 0, 0, 0, 0, 0, 0, 'a'}},
+		{b: []byte{2, 0, 0, 0, 0, 0, 0, 1, 'a'}},
+		{b: []byte{5, 0, 0, 0, 0, 0, 0, 1, 'a'}},
+	} {
+		got, err := parseHeader(c.b)
+		if got != c.want || (err == nil) != (c.want != header{}) || err != nil && !errors.Is(err, syscall.EPROTO) {
+			t.Errorf("% x: %+v, %v, want %+v", c.b, got, err, c.want)
 		}
 	}
 }

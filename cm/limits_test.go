@@ -54,10 +54,7 @@ func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
 func expectRefusal(t *testing.T, what string, err error, why string) {
 	t.Helper()
 	var refused *RefusedError
-	if !errors.As(err, &refused) && testenv.TheRig().IWARP() && errors.Is(err, syscall.ECONNREFUSED) {
-		return // iWARP may lose the private data of a rejection
-	}
-	if refused == nil || refused.Why != why {
+	if !errors.As(err, &refused) || refused.Why != why {
 		t.Errorf("%s: %v, want a refusal with %q", what, err, why)
 	}
 }
@@ -339,7 +336,7 @@ func TestCloseWithoutFlush(t *testing.T) {
 				defer client.mu.Unlock()
 				client.users++
 				defer client.end()
-				if err := client.await(context.Background(), isDone, &op{}); !errors.Is(err, errClosed) {
+				if err := client.finishOp(context.Background(), "wait", &op{}); !errors.Is(err, net.ErrClosed) {
 					t.Errorf("an operation without an end: %v", err)
 				}
 			})
@@ -434,4 +431,88 @@ func TestRequestBacklog(t *testing.T) {
 	for _, id := range ids {
 		must(t, id.Close())
 	}
+}
+
+// TestDestroyedConn: a connection that was destroyed takes no completions of the one that has its CQ now.
+func TestDestroyedConn(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, small)
+	old, oldPeer := connect(t, l, small)
+	must(t, old.destroy())
+	client, server := connect(t, l, small)
+	if client.cq != old.cq {
+		t.Fatal("the CQ of the connection that was destroyed is not used again")
+	}
+	must(t, server.Send(ctx, []byte("for the new one")))
+	must(t, server.Flush(ctx))
+	if _, err := old.Recv(ctx); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Recv of the old connection: %v", err)
+	}
+	if got := value(client.Recv(ctx))(t); string(got) != "for the new one" {
+		t.Errorf("received %q", got)
+	}
+	oldPeer.Close()
+}
+
+// TestProbeMemory: on iWARP each side knows the byte of the other's that its probes read, and nothing of other memory.
+func TestProbeMemory(t *testing.T) {
+	l := newListener(t, Options{})
+	client, server := connect(t, l, Options{})
+	for _, c := range [][2]*Conn{{client, server}, {server, client}} {
+		if !testenv.TheRig().IWARP() {
+			if c[0].ask != nil || c[0].far != (Remote{}) || c[0].answer() != nil {
+				t.Errorf("there is memory for probes: %+v", c[0].far)
+			}
+			continue
+		}
+		if want := RemoteOf(c[1].ask); c[0].far != want || want.Length != 2 {
+			t.Errorf("a probe reads %+v, the peer has %+v", c[0].far, want)
+		}
+		into := c[0].answer()
+		if len(into) != 1 || into[0] != c[0].ask.SGE(1, 1) {
+			t.Errorf("a probe's answer goes to %+v", into)
+		}
+	}
+}
+
+// TestDisconnectAnswered: a peer that disconnects has its answer at once, though the program here does nothing.
+func TestDisconnectAnswered(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, Options{PrivateData: make([]byte, remoteSize)})
+	pd, _ := openPD(t)
+	mem := value(uverbs.AllocBuffer(2 * attackMemory))(t)
+	mr := value(pd.RegMR(mem, uverbs.AccessLocalWrite))(t)
+	defer func() { must(t, mr.Close(), mem.Close()) }()
+	a := &attacker{t: t, channel: openKernel(t), pd: pd, mr: mr, to: netip.MustParseAddrPort(l.Addr().String())}
+	v := value(a.dial(ctx, hello{kind: helloRequest, depth: 16, size: 1000}.encode()))(t)
+	server := value(l.Accept(ctx))(t)
+	must(t, v.id.Disconnect())
+	short, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if e, err := v.id.Wait(short); err != nil || e.Type != Disconnected {
+		t.Errorf("after Disconnect: %+v, %v", e, err)
+	}
+	must(t, server.Close(), v.id.Close(), v.cq.Close())
+}
+
+// TestNextLeavesOwn: Next does not take the events of an ID that has been waited for by itself.
+func TestNextLeavesOwn(t *testing.T) {
+	ctx := within(t)
+	c := openKernel(t)
+	id := newID(t, c, TCP)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := id.Wait(over); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 7), time.Second))
+	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer stop()
+	if e, err := c.Next(short); err == nil {
+		t.Errorf("Next has taken %+v", e)
+	}
+	if e := value(id.Wait(ctx))(t); e.Type != AddrResolved {
+		t.Errorf("Wait returns %+v", e)
+	}
+	must(t, id.Close())
 }

@@ -41,29 +41,33 @@ func TestGRH(t *testing.T) {
 		a.want(t, 2, uverbs.WCSend)
 		b.want(t, 1, uverbs.WCRecv)
 
-		// An address without Global, as it may be on a port that does not need a GRH.
-		if !rig.InfiniBand() {
-			return
-		}
-		from, to := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
-		gid := gidOf(t, dev)
-		ah, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: port.LID, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
-		must(t, err)
-		closeLater(t, ah)
-		if ah.Attr().Global != port.GRHRequired() {
-			t.Errorf("the AH is global: %v", ah.Attr().Global)
-		}
-		must(t, to.qp.PostRecv(3, to.mr.SGE(0, 1000)))
-		wr := send(4, from.mr.SGE(0, 500))
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, to.qp.QPN(), testQKey
-		must(t, from.qp.PostSend(wr))
-		from.want(t, 4, uverbs.WCSend)
-		if wc := to.want(t, 3, uverbs.WCRecv); wc.Flags&uverbs.WCWithGRH != 0 != port.GRHRequired() {
-			t.Errorf("the datagram has a GRH: %v", wc.Flags&uverbs.WCWithGRH != 0)
-		}
-		if port.GRHRequired() {
-			_, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: port.LID})
-			argError(t, err, "GRH.DGID")
+		if rig.InfiniBand() {
+			checkGRHOfAH(t, dev, port)
 		}
 	})
+}
+
+// checkGRHOfAH sends a datagram to an address without Global, as it may be on a port that does not need a GRH.
+func checkGRHOfAH(t *testing.T, dev *uverbs.Device, port uverbs.PortAttr) {
+	t.Helper()
+	from, to := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+	gid := gidOf(t, dev)
+	ah, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: port.LID, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
+	must(t, err)
+	closeLater(t, ah)
+	if ah.Attr().Global != port.GRHRequired() {
+		t.Errorf("the AH is global: %v", ah.Attr().Global)
+	}
+	must(t, to.qp.PostRecv(3, to.mr.SGE(0, 1000)))
+	wr := send(4, from.mr.SGE(0, 500))
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, to.qp.QPN(), testQKey
+	must(t, from.qp.PostSend(wr))
+	from.want(t, 4, uverbs.WCSend)
+	if wc := to.want(t, 3, uverbs.WCRecv); wc.Flags&uverbs.WCWithGRH != 0 != port.GRHRequired() {
+		t.Errorf("the datagram has a GRH: %v", wc.Flags&uverbs.WCWithGRH != 0)
+	}
+	if port.GRHRequired() {
+		_, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: port.LID})
+		argError(t, err, "GRH.DGID")
+	}
 }
