@@ -97,13 +97,23 @@ abi: deps $(VMRUN) ## generated files against the kernel's headers, the newest a
 vmtest: ## vmrun's own tests, which boot VMs
 	go test -C tools/vmrun -count=1 -timeout 20m -run VM .
 
-# How long for each, as go test -fuzztime has it; what is found becomes a file in the package's testdata
-# and is tested from then on.
+# How long for each, as go test -fuzztime has it, and which, as grep -E has it; an input that fails
+# becomes a file in the package's testdata and is tested from then on. go list names the test files of
+# every module, so a fuzz test that is new is run, wherever it stands.
 FUZZTIME ?= 20000x
-.PHONY: fuzz
-fuzz: ## every fuzz test for FUZZTIME
-	@grep -ro --include=*_test.go '^func Fuzz[A-Za-z0-9]*' mmio netlinkrdma uverbs cm test tools/verbs | sed 's/^\(.*\)\/[^/]*:func /.\/\1 /' | sort -u | \
-	while read -r p f; do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p </dev/null || exit 1; done
+FUZZ     ?= .
+MODULES  := . tools/vmrun test/grpc
+TESTFILES = {{range .TestGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}
+.PHONY: fuzz fuzzlist
+fuzz: ## every fuzz test of every module for FUZZTIME
+	@set -e; all=$$($(MAKE) -s fuzzlist); test -n "$$all" || { echo "no fuzz test matches $(FUZZ)"; exit 1; }; \
+	echo "$$all" | while read -r dir f; do \
+		echo "$$dir: $$f"; go test -C $$dir -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . </dev/null || exit 1; \
+	done
+
+fuzzlist: ## the folder and the name of each
+	@set -e; for m in $(MODULES); do go list -C $$m -f '$(TESTFILES)' ./...; done | \
+		xargs grep -Ho '^func Fuzz[A-Za-z0-9_]*' | sed 's/\/[^\/]*:func / /' | sort -u | grep -E '$(FUZZ)'
 
 benchonce: ## every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...

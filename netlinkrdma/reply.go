@@ -106,7 +106,7 @@ func extendedAck(m *syscall.NetlinkMessage) string {
 // printable replaces what could upset a terminal or a log.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if r < ' ' || r >= 0x7f && r < 0xa0 { // C0 and C1, which terminals obey
 			return '?'
 		}
 		return r

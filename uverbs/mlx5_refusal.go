@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -99,5 +100,8 @@ func parseRefusal(line string) (r refusal, ok bool) {
 	r.number = cut("), syndrome (")
 	r.syndrome = cut(")")
 	const digits = "0123456789"
+	for _, w := range []string{r.command, r.status, r.number, r.syndrome} { // they become part of an error's text
+		ok = ok && w != "" && !strings.ContainsFunc(w, unicode.IsControl)
+	}
 	return r, ok && r.tid != "" && strings.Trim(r.tid, digits) == "" && strings.Trim(r.at, digits+".") == ""
 }

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 )
 
 // TestFindRefusal reads lines as kernels write them.
@@ -30,6 +31,8 @@ func TestFindRefusal(t *testing.T) {
 		{"too old", old + newer, at(11.9), mine, ""},
 		{"nothing", other, at(11), mine, ""},
 		{"no log", "", at(11), mine, ""},
+		{"no command", strings.ReplaceAll(old, "CREATE_MKEY", ""), at(11), mine, ""},
+		{"an escape", strings.ReplaceAll(old, "limits", "\x1b[2J"), at(11), mine, ""},
 		{"no thread", strings.ReplaceAll(old, "(pid 117)", "(pid ../..)"), at(11), func(string) bool { return true }, ""},
 		{"a time that is none", strings.ReplaceAll(old, "10.619158", "inf"), at(11), mine, ""},
 		{"no time", strings.ReplaceAll(old, "[   10.619158] ", ""), at(11), mine, ""},
@@ -50,13 +53,26 @@ func TestFindRefusal(t *testing.T) {
 	}
 }
 
-// FuzzRefusal: whatever stands in the log.
+// FuzzRefusal: whatever stands in the log, a refusal is one line that can be shown, and its words are
+// those of the log.
 func FuzzRefusal(f *testing.F) {
 	f.Add("[   10.619158] mlx5_core 0000:00:02.0: mlx5_cmd_check:777:(pid 117): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x4711)\n")
 	f.Add("[99999999999999999999999999.9] mlx5_core (pid 1): X(0x1) failed, status y(0x1), syndrome (0x1)")
 	f.Fuzz(func(t *testing.T, log string) {
 		mlx5Told.Store(0)
-		findRefusal(log, 11*time.Second, func(string) bool { return true })
+		got := findRefusal(log, 11*time.Second, func(string) bool { return true })
+		if got == "" {
+			return
+		}
+		rest, ok := strings.CutPrefix(got, "the device's firmware refused ")
+		verb, rest, ok2 := strings.Cut(rest, ": ")
+		status, syndrome, ok3 := strings.Cut(rest, ", syndrome ")
+		if !ok || !ok2 || !ok3 || !strings.Contains(log, verb+"(") || !strings.Contains(log, strings.Replace(status, " (", "(", 1)) || !strings.Contains(log, syndrome) {
+			t.Errorf("%q is not what the log says: %q", got, log)
+		}
+		if strings.ContainsFunc(got, unicode.IsControl) {
+			t.Errorf("%q has control characters", got)
+		}
 	})
 }
 

@@ -3,16 +3,18 @@ package apt
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func tarball(t *testing.T, headers ...tar.Header) *bytes.Buffer {
+func tarball(t testing.TB, headers ...tar.Header) *bytes.Buffer {
 	t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -132,4 +134,74 @@ func TestUntarCut(t *testing.T) {
 	if err := untar(in, root, nil); err == nil {
 		t.Error("half an archive was taken")
 	}
+}
+
+// FuzzUntar unpacks anything into a folder. Nothing is written beside it, links with a name in use
+// replace it, and every file that is unpacked can be read and written by its owner.
+func FuzzUntar(f *testing.F) {
+	f.Add([]byte{})
+	for _, headers := range [][]tar.Header{
+		{{Name: "./lib/x.so.1", Typeflag: tar.TypeReg, Mode: 0o644}, {Name: "./lib/x.so", Typeflag: tar.TypeSymlink, Linkname: "x.so.1"}},
+		{{Name: "../../evil", Typeflag: tar.TypeReg}, {Name: "/etc/passwd", Typeflag: tar.TypeReg, Mode: 0o4777}},
+		{{Name: "up", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "up/evil", Typeflag: tar.TypeReg}},
+		{{Name: "a", Typeflag: tar.TypeReg}, {Name: "b", Typeflag: tar.TypeLink, Linkname: "../a"}, {Name: "b/c", Typeflag: tar.TypeDir}},
+		{{Name: "d", Typeflag: tar.TypeDir}, {Name: "d/e", Typeflag: tar.TypeFifo}, {Name: "d", Typeflag: tar.TypeReg}},
+	} {
+		f.Add(tarball(f, headers...).Bytes())
+	}
+	f.Fuzz(func(t *testing.T, archive []byte) {
+		// What an archive says that its files hold may be more than there is: a file with holes.
+		total := int64(0)
+		for tr := tar.NewReader(bytes.NewReader(archive)); ; {
+			h, err := tr.Next()
+			if err != nil {
+				break
+			}
+			if total += h.Size; h.Size > 1<<20 || total > 1<<20 {
+				return
+			}
+		}
+		outer := t.TempDir()
+		in := filepath.Join(outer, "in")
+		if err := errors.Join(os.Mkdir(in, 0o755), os.WriteFile(filepath.Join(outer, "kept"), []byte("kept"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		root, err := os.OpenRoot(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		if err := mergeUsr(root); err != nil {
+			t.Fatal(err)
+		}
+		unpackErr := untar(bytes.NewReader(archive), root, nil)
+		entries, err := os.ReadDir(outer)
+		if err != nil || len(entries) != 2 {
+			t.Errorf("beside the folder: %v, %v (%v)", entries, err, unpackErr)
+		}
+		if b, err := os.ReadFile(filepath.Join(outer, "kept")); err != nil || string(b) != "kept" {
+			t.Errorf("a file beside the folder is %q, %v (%v)", b, err, unpackErr)
+		}
+		err = filepath.WalkDir(in, func(p string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			switch mode := info.Mode(); {
+			case mode.IsRegular() && (mode&0o600 != 0o600 || mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0), !mode.IsRegular() && !mode.IsDir() && mode.Type() != fs.ModeSymlink:
+				t.Errorf("%s has mode %s", p, mode)
+			case mode.Type() == fs.ModeSymlink && filepath.Dir(p) == in && slices.Contains(topLinks, d.Name()):
+				if to, err := os.Readlink(p); err != nil || to != "usr/"+d.Name() {
+					t.Errorf("%s leads to %q, %v", p, to, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }
