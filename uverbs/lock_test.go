@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -66,7 +67,9 @@ func TestQPTable(t *testing.T) {
 				if got, ok := table.Load(qpn); !ok || got != q {
 					t.Errorf("QP %d is %p, %v, want %p", qpn, got, ok, q)
 				}
+				runtime.Gosched()
 				table.Delete(qpn)
+				runtime.Gosched() // so that another goroutine comes before this one takes the lock again
 				if _, ok := table.Load(qpn); ok {
 					t.Errorf("QP %d is still there", qpn)
 				}
@@ -130,6 +133,7 @@ func TestBufferPoolFree(t *testing.T) {
 	use := func() {
 		for range 100 {
 			if s, err := p.Get(); err == nil {
+				runtime.Gosched()
 				must(t, p.Put(s))
 			} else if !errors.Is(err, ErrPoolEmpty) {
 				t.Error(err)
@@ -141,6 +145,7 @@ func TestBufferPoolFree(t *testing.T) {
 			if n := p.Free(); n < 0 || n > 2 {
 				t.Errorf("%d slots of 2 are free", n)
 			}
+			runtime.Gosched()
 		}
 	})
 }
