@@ -24,7 +24,7 @@
 //
 //   - registers: a small BAR, where ALLOC_UAR is soon refused, no BlueFlame, short doorbell registers
 //   - capabilities: CQEs without user indexes, short send WQEs, no atomic operations, no resize of
-//     CQs, no data in CQEs, few objects and short queues
+//     CQs, no data in CQEs, few objects and short queues; enhanced connection establishment (ECE)
 //   - the port: a GRH is required, several cards have one LID, the default P_Key is not the first,
 //     256 GIDs
 //   - behavior: random bytes in every field of a CQE that has no meaning, RESIZE_CQ that takes some
@@ -38,7 +38,7 @@
 //
 //	vmrun -device mlx5,mode=ib,personality=vf ...
 //	vmrun -device mlx5,mode=roce,personality=random ...
-//	hca: personality 1234 bar=32MiB no-blueflame grh-required shared-lid many-gids srq-faults reorder-recvs
+//	hca: personality 1234 bar=32MiB grh-required shared-lid slow-resize srq-faults
 //
 // The line at the start names the seed and every difference from plain. The same seed gives the same
 // personality again. In the guest, VMRUN_PERSONALITY has the same words. Tests of the library need

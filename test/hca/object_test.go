@@ -17,7 +17,13 @@ type verbs struct {
 // newVerbs makes a UAR, an EQ, a PD and a memory key over all of the memory.
 func newVerbs(t *testing.T, mode Mode) *verbs {
 	t.Helper()
-	v := &verbs{driver: newRunning(t, mode)}
+	return newVerbsOf(t, mode, Personality{})
+}
+
+// newVerbsOf is newVerbs of a card with a personality.
+func newVerbsOf(t *testing.T, mode Mode, p Personality) *verbs {
+	t.Helper()
+	v := &verbs{driver: newRunningOf(t, mode, p)}
 	v.u = v.uar()
 	v.eqn = v.eq(v.u, 1, 0, v.page())
 	v.pdn = v.pd()

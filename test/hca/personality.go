@@ -25,7 +25,8 @@ type Personality struct {
 	// NoBlueFlame: the card fetches every WQE from memory, as where the host does not combine
 	// writes.
 	NoBlueFlame bool
-	// SmallBlueFlame: doorbell registers have 256 bytes and not 512.
+	// SmallBlueFlame: doorbell registers have 256 bytes and not 512. With 1,024 the kernel would
+	// use registers behind the end of a UAR page, as it takes four of them.
 	SmallBlueFlame bool
 
 	// CQEVersion0: CQEs have no user index.
@@ -40,6 +41,8 @@ type Personality struct {
 	NoScatterCQE bool
 	// SmallLimits: there are few objects, and queues are short.
 	SmallLimits bool
+	// ECE: the card takes part in enhanced connection establishment.
+	ECE bool
 
 	// GRHRequired: an InfiniBand port drops packets without a GRH.
 	GRHRequired bool
@@ -75,7 +78,7 @@ var personalities = []Personality{
 		Seed: 1,
 	},
 	{
-		Name: "late", BAR: 32 << 20, ManyGIDs: true, Noise: true, SlowResize: true, SRQFaults: true, ReorderWrites: true, Seed: 2,
+		Name: "late", BAR: 32 << 20, ECE: true, ManyGIDs: true, Noise: true, SlowResize: true, SRQFaults: true, ReorderWrites: true, Seed: 2,
 	},
 	{Name: "unordered", Noise: true, ReorderRecvs: true, ReorderWrites: true, Seed: 3},
 }
@@ -112,13 +115,11 @@ func DrawPersonality(seed uint64) Personality {
 	rng := rand.New(rand.NewPCG(seed, 0x7065))
 	p := Personality{Name: strconv.FormatUint(seed, 10), Seed: seed}
 	p.BAR = []uint64{0, 1 << 20, 2 << 20, 32 << 20}[rng.IntN(4)]
+	p.PKeyIndex = max(rng.IntN(3*pkeyCount/2)-pkeyCount, 0)
 	for _, c := range choices {
 		if c.flag != nil && rng.IntN(3) == 0 {
 			*c.flag(&p) = true
 		}
-	}
-	if rng.IntN(3) == 0 {
-		p.PKeyIndex = 1 + rng.IntN(pkeyCount-1)
 	}
 	// Ports of one LID can only be told apart by a GRH.
 	p.GRHRequired = p.GRHRequired || p.SharedLID
@@ -160,6 +161,7 @@ var choices = []struct {
 	{word: "srq-faults", flag: func(p *Personality) *bool { return &p.SRQFaults }},
 	{word: "reorder-recvs", flag: func(p *Personality) *bool { return &p.ReorderRecvs }},
 	{word: "reorder-writes", flag: func(p *Personality) *bool { return &p.ReorderWrites }},
+	{word: "ece", flag: func(p *Personality) *bool { return &p.ECE }},
 }
 
 // String is the name and a word for each choice that differs from those of plain:
@@ -255,6 +257,7 @@ func (p *Personality) general() []setting {
 	add(p.NoAtomics, setting{prm.CapAtomicBit, 0})
 	add(p.NoCQResize, setting{prm.CapCQResize, 0})
 	add(p.NoScatterCQE, setting{prm.CapScatterCQE, 0})
+	add(p.ECE, setting{prm.CapECE, 1})
 	add(p.SmallLimits,
 		setting{prm.CapLogMaxQP, smallLogQPs}, setting{prm.CapLogMaxCQ, smallLogCQs}, setting{prm.CapLogMaxSRQ, smallLogSRQs},
 		setting{prm.CapLogMaxMKey, smallLogMKeys}, setting{prm.CapLogMaxQPSize, smallLogQPSize},

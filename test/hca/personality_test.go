@@ -43,8 +43,8 @@ func TestPersonalityNames(t *testing.T) {
 // many seeds each choice is made both ways.
 func TestDrawnPersonality(t *testing.T) {
 	for seed, want := range map[uint64]string{
-		7:    "7 bar=2MiB no-cq-resize no-scatter-cqe grh-required shared-lid many-gids reorder-writes",
-		1234: "1234 bar=32MiB no-blueflame grh-required shared-lid many-gids srq-faults reorder-recvs",
+		7:    "7 bar=2MiB no-atomics no-cq-resize small-limits grh-required shared-lid reorder-recvs ece",
+		1234: "1234 bar=32MiB grh-required shared-lid slow-resize srq-faults",
 	} {
 		if got := DrawPersonality(seed).String(); got != want {
 			t.Errorf("seed %d: %q, want %q", seed, got, want)
@@ -108,6 +108,7 @@ func TestPersonalityCaps(t *testing.T) {
 		{Personality{NoAtomics: true}, prm.CapAtomicBit, 1, 0},
 		{Personality{NoCQResize: true}, prm.CapCQResize, 1, 0},
 		{Personality{NoScatterCQE: true}, prm.CapScatterCQE, 1, 0},
+		{Personality{ECE: true}, prm.CapECE, 0, 1},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQP, 12, 10},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQPSize, 15, 10},
 		{Personality{SmallLimits: true}, prm.CapLogMaxSRQSize, 15, 9},
@@ -235,6 +236,36 @@ func TestPersonalityTraits(t *testing.T) {
 	}
 	if got := p.traits(); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// TestECE: of the options that a driver asks for the card takes those that it has, and without ECE
+// none may be asked for.
+func TestECE(t *testing.T) {
+	for _, has := range []bool{false, true} {
+		v := newVerbsOf(t, IB, Personality{ECE: has})
+		cqn, _, _ := v.newCQ(v.u, v.eqn)
+		ask := func(op prm.Op, in []byte, want uint64, answer uint64) uint32 {
+			t.Helper()
+			prm.QPECEIn.Put(in, want)
+			if !has && want != 0 {
+				v.refused(prm.BadParam, op, 0, in, small)
+				prm.QPECEIn.Put(in, 0)
+				answer = 0
+			}
+			out := v.must(op, 0, in, small)
+			if got := prm.QPECEOut.Get(out); got != answer {
+				t.Errorf("ECE %t, %s with %#x: %#x, want %#x", has, op, want, got, answer)
+			}
+			return prm.ObjectNumber.U32(out)
+		}
+		qpn := ask(prm.CreateQP, v.qpIn(prm.STRC, cqn, v.page(), v.page()), 0x10000000, 0x1000000f)
+		ask(prm.CreateQP, v.qpIn(prm.STRC, cqn, v.page(), v.page()), 0, 0)
+		in := v.modifyIn(qpn)
+		prm.QPCPMState.Put(in[prm.QPCtx:], 3)
+		prm.ADSPort.Put(in[prm.QPCtx+prm.QPCPrimary:], 1)
+		ask(prm.RST2INITQP, in, 0x10000035, 0x10000005)
+		v.violations(0)
 	}
 }
 

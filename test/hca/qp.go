@@ -54,12 +54,37 @@ func (d *Device) createQP(c *call) error {
 			return err
 		}
 	}
+	ece, err := d.enhancements(c)
+	if err != nil {
+		return err
+	}
 	n, err := d.eng.CreateQP(s)
 	if err != nil {
 		return err
 	}
 	c.answer(n)
+	prm.QPECEOut.Put(c.out, ece)
 	return nil
+}
+
+// Options of ECE, enhanced connection establishment. eceAsk alone asks a new QP for all that there
+// are.
+const (
+	eceAsk     = 0x10000000
+	eceOptions = eceAsk | 0xf
+)
+
+// enhancements gives the answer to the ECE options that a command about a QP has: those of them
+// that the card has too.
+func (d *Device) enhancements(c *call) (uint64, error) {
+	want := prm.QPECEIn.Get(c.in)
+	switch {
+	case !d.cfg.Personality.ECE && want != 0:
+		return 0, refuse(prm.BadParam, "QP ece", "%#x, and the card has no ECE", want)
+	case want == eceAsk && c.op == prm.CreateQP:
+		return eceOptions, nil
+	}
+	return want & eceOptions, nil
 }
 
 func (d *Device) destroyQP(c *call) error { return d.eng.DestroyQP(c.number()) }
@@ -80,6 +105,11 @@ func (d *Device) modifyQP(c *call) error {
 		}
 		opt = engine.OptParam(prm.QPOptParam.U32(c.in))
 		a = qpAttr(prm.Record(c.in, prm.QPCtx, prm.QPCSize))
+		ece, err := d.enhancements(c)
+		if err != nil {
+			return err
+		}
+		prm.QPECEOut.Put(c.out, ece)
 	}
 	return d.eng.ModifyQP(c.number(), t, opt, a)
 }

@@ -19,6 +19,7 @@ var (
 	CapLogMaxSRQSize      = Field{0x80, 8}
 	CapLogMaxQPSize       = Field{0x88, 8}
 	CapLogMaxQP           = Field{0x9b, 5}
+	CapECE                = Field{0xa3, 1}
 	CapLogMaxSRQ          = Field{0xab, 5}
 	CapMaxSGL             = Field{0xc0, 8}
 	CapLogMaxCQSize       = Field{0xc8, 8}

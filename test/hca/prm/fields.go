@@ -129,6 +129,8 @@ var (
 // qpc_bits.
 var (
 	QPOptParam       = Field{0x80, 32}
+	QPECEIn          = Field{0xa0, 32}
+	QPECEOut         = Field{0x60, 32}
 	QPCState         = Field{0x00, 4}
 	QPCType          = Field{0x08, 8}
 	QPCPMState       = Field{0x13, 2}
