@@ -295,14 +295,16 @@ mlx5: $(VMRUN) hca testmatrix ## the conformance tests on a modelled ConnectX, a
 # Cards that differ from the usual ones, see test/hca: for each of PERSONALITIES and MODES rdma-core's
 # programs, which show that libmlx5 accepts the card, and then the conformance tests. A random one is
 # drawn for each boot; the line at its start has the seed, which stands in place of the name to have the
-# same again: make personalities PERSONALITIES=4711 MODES=ib.
+# same again: make personalities PERSONALITIES=4711 MODES=ib. Most tests expect receives in order, which
+# a card that is unordered does not keep to.
 PERSONALITIES ?= small vf late unordered random
 CARDS = $(foreach p,$(PERSONALITIES),$(foreach m,$(MODES),$p-$m))
 CARDRUN =
+CARDRUN-unordered = ^Test(ReceivesInAnyOrder|SizeLimits|ResizeBusy|WriteRead|Atomic|Fence|TooBig)$$
 boot-card-%: WORDS = $(subst -, ,$*)
 boot-card-%:
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -timeout 20m -device mlx5,mode=$(word 2,$(WORDS)),personality=$(word 1,$(WORDS)) $(MODEL) \
-		-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WAYS=auto -env GOVERBS_WALK=$(WALK-mlx5) conformance.test $(if $(CARDRUN),-test.run '$(CARDRUN)')
+		-env GOVERBS_DEVICES=mlx5_0,mlx5_1 -env GOVERBS_WAYS=auto -env GOVERBS_WALK=$(WALK-mlx5) conformance.test $(addprefix -test.run ,$(addsuffix ',$(addprefix ',$(or $(CARDRUN),$(CARDRUN-$(word 1,$(WORDS)))))))
 boot-cardcontrol-%: WORDS = $(subst -, ,$*)
 boot-cardcontrol-%:
 	cd $(BUILD)/amd64 && $(VMRUN) -kernel $(KERNEL) -device mlx5,mode=$(word 2,$(WORDS)),personality=$(word 1,$(WORDS)) -env GOVERBS_KERNEL_TEST=1 \

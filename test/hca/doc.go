@@ -32,9 +32,9 @@
 //     an RDMA WRITE that are out of order
 //
 // There are fixed personalities: plain is the card without any of this, small has the registers and
-// capabilities, vf is a virtual function on InfiniBand, late takes its time, and unordered is out of
-// order. A number is the seed of a personality that is drawn from it, and random draws the seed as
-// well:
+// capabilities, vf is a virtual function on InfiniBand, late takes its time, and unordered uses
+// receives out of order, which programs see. A number is the seed of a personality that is drawn from
+// it, and random draws the seed as well:
 //
 //	vmrun -device mlx5,mode=ib,personality=vf ...
 //	vmrun -device mlx5,mode=roce,personality=random ...

@@ -60,7 +60,8 @@ type Personality struct {
 	SlowResize bool
 	// SRQFaults: a page fault completes the receive WQE of an SRQ with an error.
 	SRQFaults bool
-	// ReorderRecvs: receive WQEs may be used in another order than they were posted in.
+	// ReorderRecvs: receive WQEs may be used in another order than they were posted in, as by cards
+	// that are told to force it. Programs see the order, so it is not drawn from a seed.
 	ReorderRecvs bool
 	// ReorderWrites: packets of an RDMA WRITE reach memory in another order than they were sent in.
 	ReorderWrites bool
@@ -117,7 +118,7 @@ func DrawPersonality(seed uint64) Personality {
 	p.BAR = []uint64{0, 1 << 20, 2 << 20, 32 << 20}[rng.IntN(4)]
 	p.PKeyIndex = max(rng.IntN(3*pkeyCount/2)-pkeyCount, 0)
 	for _, c := range choices {
-		if c.flag != nil && rng.IntN(3) == 0 {
+		if c.flag != nil && !c.kept && rng.IntN(3) == 0 {
 			*c.flag(&p) = true
 		}
 	}
@@ -132,6 +133,7 @@ var choices = []struct {
 	word string
 	flag func(p *Personality) *bool
 	text func(p *Personality) string // the value; empty is the usual one
+	kept bool                        // it is not drawn
 }{
 	{word: "bar", text: func(p *Personality) string {
 		if p.BAR == 0 {
@@ -159,7 +161,7 @@ var choices = []struct {
 	{word: "noise", flag: func(p *Personality) *bool { return &p.Noise }},
 	{word: "slow-resize", flag: func(p *Personality) *bool { return &p.SlowResize }},
 	{word: "srq-faults", flag: func(p *Personality) *bool { return &p.SRQFaults }},
-	{word: "reorder-recvs", flag: func(p *Personality) *bool { return &p.ReorderRecvs }},
+	{word: "reorder-recvs", kept: true, flag: func(p *Personality) *bool { return &p.ReorderRecvs }},
 	{word: "reorder-writes", flag: func(p *Personality) *bool { return &p.ReorderWrites }},
 	{word: "ece", flag: func(p *Personality) *bool { return &p.ECE }},
 }
