@@ -36,7 +36,7 @@ func TestManyGIDs(t *testing.T) {
 	add := func() uverbs.GID {
 		t.Helper()
 		n := len(added)
-		text := fmt.Sprintf("10.77.%d.%d", n/200, n%200+1)
+		text := fmt.Sprintf("10.78.%d.%d", n/200, n%200+1)
 		addr, err := netlink.ParseAddr(text + "/32")
 		must(t, err, netlink.AddrAdd(link, addr))
 		added = append(added, addr)

@@ -82,12 +82,12 @@ func (s *side) gathered(sgl []uverbs.SGE) (data []byte) {
 func TestSGELimit(t *testing.T) {
 	testenv.NeedsIB(t, "a limit of SGEs to go beyond")
 	testenv.Guest(t)
-	limit := int(openDevice(t, deviceName).QueryDevice().MaxSGE)
-	if limit < 20 {
-		t.Fatalf("the device takes %d SGEs", limit)
-	}
 	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD} {
 		t.Run(typ.String(), func(t *testing.T) {
+			limit := most(t, typ, "MaxSendSGE", func(o *uverbs.QPOptions, n int) { o.MaxSendSGE = n })
+			if limit < 20 {
+				t.Fatalf("the device takes %d SGEs", limit)
+			}
 			c := newTalk(t, typ, uverbs.QPOptions{MaxSendSGE: limit, MaxRecvSGE: limit})
 			a, b := c.a, c.b
 			a.fill(0, 32<<10, 9)

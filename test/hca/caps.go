@@ -104,9 +104,9 @@ func newCaps(mode Mode, index uint8, p *Personality) capSet {
 	add(prm.CapODP, onDemand)
 	add(prm.CapDevMem, deviceMemory(p))
 	if mode == IB {
-		add(prm.CapGeneral, general, generalIB, own, p.general())
+		add(prm.CapGeneral, general, generalIB, own, p.general(mode))
 	} else {
-		add(prm.CapGeneral, general, generalRoCE, own, p.general())
+		add(prm.CapGeneral, general, generalRoCE, own, p.general(mode))
 		add(prm.CapEthernet, ethernet)
 		add(prm.CapRoCE, roceCaps, []setting{{prm.CapRoCETableSize, uint64(p.gids())}})
 		ft := add(prm.CapFlowTable)

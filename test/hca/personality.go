@@ -31,7 +31,8 @@ type Personality struct {
 
 	// CQEVersion0: CQEs have no user index.
 	CQEVersion0 bool
-	// ShortWQEs: a send WQE has at most 512 bytes and not 1,024.
+	// ShortWQEs: a send WQE has at most 512 bytes and not 1,024. On Ethernet that is not so, as the
+	// kernel's driver of the interface wants 1,024.
 	ShortWQEs bool
 	// NoAtomics: there are no atomic operations.
 	NoAtomics bool
@@ -217,14 +218,14 @@ func (p *Personality) gids() int {
 const (
 	smallLogQPs, smallLogCQs, smallLogSRQs, smallLogMKeys = 10, 10, 9, 12
 
-	smallLogQPSize, smallLogSRQSize, smallLogCQSize = 10, 9, 13
+	smallLogQPSize, smallLogSRQSize, smallLogCQSize = 10, 11, 13
 )
 
 // partition is the P_Key of the first entry where the default one is elsewhere.
 const partition = 0x8a5c
 
 // traits are the choices that are about the data path.
-func (p *Personality) traits() engine.Traits {
+func (p *Personality) traits(mode Mode) engine.Traits {
 	t := engine.Traits{
 		NoBlueFlame: p.NoBlueFlame, NoAtomics: p.NoAtomics, GRHRequired: p.GRHRequired, SharedLID: p.SharedLID,
 		SRQFaults: p.SRQFaults, ReorderRecvs: p.ReorderRecvs, ReorderWrites: p.ReorderWrites,
@@ -232,7 +233,7 @@ func (p *Personality) traits() engine.Traits {
 	if p.SmallBlueFlame {
 		t.LogBF = 8
 	}
-	if p.ShortWQEs {
+	if p.ShortWQEs && mode == IB {
 		t.MaxSendWQE = 512
 	}
 	if p.Noise {
@@ -246,7 +247,7 @@ func (p *Personality) traits() engine.Traits {
 }
 
 // general are the capabilities in which the personality differs.
-func (p *Personality) general() []setting {
+func (p *Personality) general(mode Mode) []setting {
 	var all []setting
 	add := func(differs bool, settings ...setting) {
 		if differs {
@@ -255,7 +256,7 @@ func (p *Personality) general() []setting {
 	}
 	add(p.SmallBlueFlame, setting{prm.CapLogBFRegSize, 8})
 	add(p.CQEVersion0, setting{prm.CapCQEVersion, 0})
-	add(p.ShortWQEs, setting{prm.CapMaxWQESizeSQ, 512})
+	add(p.ShortWQEs && mode == IB, setting{prm.CapMaxWQESizeSQ, 512})
 	add(p.NoAtomics, setting{prm.CapAtomicBit, 0})
 	add(p.NoCQResize, setting{prm.CapCQResize, 0})
 	add(p.NoScatterCQE, setting{prm.CapScatterCQE, 0})

@@ -116,12 +116,15 @@ func TestPersonalityCaps(t *testing.T) {
 		{Personality{ECE: true}, prm.CapECE, 0, 1},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQP, 12, 10},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQPSize, 15, 10},
-		{Personality{SmallLimits: true}, prm.CapLogMaxSRQSize, 15, 9},
+		{Personality{SmallLimits: true}, prm.CapLogMaxSRQSize, 15, 11},
 		{Personality{SmallLimits: true}, prm.CapLogMaxCQSize, 22, 13},
 	} {
 		for _, mode := range []Mode{IB, RoCE} {
 			if got := c.f.Get(newRunning(t, mode).caps(prm.CapGeneral)); got != c.without {
 				t.Errorf("plain: bit %#x is %d, want %d", c.f.Off, got, c.without)
+			}
+			if c.p.ShortWQEs && mode == RoCE {
+				c.with = c.without
 			}
 			if got := c.f.Get(newRunningOf(t, mode, c.p).caps(prm.CapGeneral)); got != c.with {
 				t.Errorf("%s: bit %#x is %d, want %d", c.p, c.f.Off, got, c.with)
@@ -228,7 +231,7 @@ func TestManyGIDs(t *testing.T) {
 
 // TestPersonalityTraits: what the data path is told.
 func TestPersonalityTraits(t *testing.T) {
-	if got := (&Personality{}).traits(); got != (engine.Traits{}) {
+	if got := (&Personality{}).traits(IB); got != (engine.Traits{}) {
 		t.Errorf("plain: %+v", got)
 	}
 	p := Personality{
@@ -236,11 +239,15 @@ func TestPersonalityTraits(t *testing.T) {
 		SharedLID: true, Noise: true, SRQFaults: true, ReorderRecvs: true, ReorderWrites: true,
 	}
 	want := engine.Traits{
-		NoBlueFlame: true, LogBF: 8, MaxSendWQE: 512, NoAtomics: true, LogMaxQPSize: 10, LogMaxSRQSize: 9, LogMaxCQSize: 13, MaxCQs: 1024,
+		NoBlueFlame: true, LogBF: 8, MaxSendWQE: 512, NoAtomics: true, LogMaxQPSize: 10, LogMaxSRQSize: 11, LogMaxCQSize: 13, MaxCQs: 1024,
 		MaxSRQs: 512, MaxMKeys: 4096, GRHRequired: true, SharedLID: true, Noise: 9, SRQFaults: true, ReorderRecvs: true, ReorderWrites: true,
 	}
-	if got := p.traits(); got != want {
+	if got := p.traits(IB); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+	want.MaxSendWQE = 0
+	if got := p.traits(RoCE); got != want {
+		t.Errorf("RoCE: %+v, want %+v", got, want)
 	}
 }
 
