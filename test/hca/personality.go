@@ -268,9 +268,13 @@ func (p *Personality) general(mode Mode) []setting {
 	return all
 }
 
-// pkeys is the port's table of P_Keys after power-on.
-func (p *Personality) pkeys() []uint16 {
+// pkeys is the port's table of P_Keys after power-on. On Ethernet there is the default one alone.
+func (p *Personality) pkeys(mode Mode) []uint16 {
 	table := make([]uint16, pkeyCount)
+	if mode == RoCE {
+		table[0] = 0xffff
+		return table
+	}
 	table[0] = partition
 	table[p.PKeyIndex] = 0xffff
 	return table

@@ -207,6 +207,15 @@ func TestPersonalityPort(t *testing.T) {
 	}
 }
 
+// TestEthernetPKeys: on Ethernet the default P_Key is the first, as the kernel takes no other.
+func TestEthernetPKeys(t *testing.T) {
+	v := newRunningOf(t, RoCE, Personality{PKeyIndex: 7})
+	in := v.in(small)
+	if key := be.Uint32(v.must(prm.QueryHCAVPortPKey, 0, in, prm.PKeyTable+4)[prm.PKeyTable:]); key != 0xffff {
+		t.Errorf("the first P_Key is %#x", key)
+	}
+}
+
 // TestManyGIDs: an Ethernet port takes as many GIDs as it says.
 func TestManyGIDs(t *testing.T) {
 	v := newRunningOf(t, RoCE, Personality{ManyGIDs: true})

@@ -45,7 +45,7 @@ const (
 func (d *Device) clearPort() {
 	guid := d.guid()
 	d.hvp = hcaVPort{systemGUID: guid, portGUID: guid, nodeGUID: guid, capMask: capMask1, policy: policyFollow}
-	p := engine.PortState{Up: true, MAC: d.mac(), MTU: 5, GUID: guid, Subnet: subnetPrefix, PKeys: d.cfg.Personality.pkeys(), GIDs: make([]engine.GID, gidCount)}
+	p := engine.PortState{Up: true, MAC: d.mac(), MTU: 5, GUID: guid, Subnet: subnetPrefix, PKeys: d.cfg.Personality.pkeys(d.cfg.Mode), GIDs: make([]engine.GID, gidCount)}
 	for i := range p.GIDs {
 		p.GIDs[i].Invalid = true
 	}
