@@ -43,6 +43,9 @@ type fakeKernel struct {
 	seen    func(cmd *ioctlCommand, write []byte) // if set, gets every command first
 	driver  driver                                // of the device, rxe's unless it is set
 	context []byte                                // what the driver answers to GET_CONTEXT
+	uars    []uint32                              // handles of the UAR pages of mlx5 that are allocated
+	uarPage int                                   // size of such a page in bytes; 0 is the host's
+	uarOdd  bool                                  // pages cannot be mapped
 
 	mu    sync.Mutex
 	calls []fakeCall
@@ -286,15 +289,28 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 		out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, u32(2))
 		out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, u64(0))
 	case "ALLOC_UAR":
-		page := make([]byte, os.Getpagesize())
+		page := make([]byte, orDefault(k.uarPage, os.Getpagesize()))
 		if _, err := k.file.WriteAt(page, k.space); err != nil {
 			k.t.Fatal(err)
 		}
-		c.attr(mlx5.AttrUARHandle).Data = uint64(k.handle())
+		handle := k.handle()
+		k.uars = append(k.uars, handle)
+		c.attr(mlx5.AttrUARHandle).Data = uint64(handle)
 		out(mlx5.AttrUARMapOffset, u64(uint64(k.space)))
 		out(mlx5.AttrUARMapLength, u32(uint32(len(page))))
-		out(mlx5.AttrUARPageID, u32(7))
+		out(mlx5.AttrUARPageID, u32(7+16*uint32(k.space/int64(len(page)))))
+		if k.uarOdd {
+			out(mlx5.AttrUARMapOffset, u64(1<<63)) // which cannot be mapped
+		}
 		k.space += int64(len(page))
+	case "FREE_UAR":
+		handle := uint32(c.attr(mlx5.AttrUARDestroy).Data)
+		i := slices.Index(k.uars, handle)
+		if i < 0 {
+			k.t.Errorf("UAR %d is freed, which is not one of %v", handle, k.uars)
+			return syscall.ENOENT
+		}
+		k.uars = slices.Delete(k.uars, i, i+1)
 	case "ASYNC_EVENT_ALLOC":
 		r, w := k.pipe()
 		k.async = w

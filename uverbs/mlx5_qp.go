@@ -76,7 +76,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 		}
 	}
 	if x.reg != nil {
-		req.UAR, req.HasUAR = x.reg.uar.id, true
+		req.UAR, req.HasUAR = x.reg.uar, true
 	}
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
 }

@@ -57,7 +57,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	uar := region(4096)
 	m.uars.doorbell = &mlx5UAR{region: uar, object: true, id: 7}
 	reg := value(mlx5.NewRegister(uar.Bytes(), 0, 512, false))(t)
-	m.uars.plain = &mlx5Register{Register: reg, uar: m.uars.doorbell}
+	m.uars.plain = &mlx5Register{Register: reg, uar: m.uars.doorbell.id}
 	c := &card{t: t, dev: d, mem: region(4096).Bytes(), n: cardCQEs}
 
 	c.cq = &CQ{kind: kindMlx5}

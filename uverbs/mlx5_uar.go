@@ -12,36 +12,28 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// How many registers a process takes of a device, which all processes share: some for one
-// QP each, then some that QPs share. The kernel tells no limit: its num_dyn_bfregs is about an older
-// way of having more registers, and is 0 where there are UAR objects. So these are limits of good
-// manners; a device that has fewer refuses a page, and the rest of the QPs use what there is.
-const (
-	mlx5OwnRegisters    = 64
-	mlx5SharedRegisters = 16
-)
-
 // mlx5UAR is a page of registers.
 type mlx5UAR struct {
 	region *mmio.Region
 	object bool   // it is an object of the kernel, handle
 	handle uint32 // of the object
-	id     uint32 // by which the kernel's commands name it
+	id     uint32 // by which the kernel's commands name it, or its first UAR
 }
 
 // mlx5Register is a register that QPs use.
 type mlx5Register struct {
 	*mlx5.Register
-	uar    *mlx5UAR
-	shared bool
-	users  int // guarded by mlx5UARs.mu
+	uar   uint32 // the UAR that it is on, by the kernel's number
+	users int    // guarded by mlx5UARs.mu
 }
 
 // mlx5UARs are the registers of a context. With UAR objects (Linux 5.7) pages are allocated
-// as QPs need registers; without, the kernel has allocated some and chooses among them.
+// as QPs need registers, up to [mlx5.OwnRegisters] and [mlx5.SharedRegisters], and as thread
+// domains are allocated. Without, the kernel has allocated some and chooses among them.
 type mlx5UARs struct {
-	dev *Device
-	bf  uint32 // size of a register, or 0
+	dev     *Device
+	bf      uint32 // size of a register, or 0
+	perPage int    // UARs on a page
 
 	doorbell *mlx5UAR // the page for the doorbells of CQs
 
@@ -52,11 +44,18 @@ type mlx5UARs struct {
 	all    []*mlx5Register          // of pages that were allocated as objects
 	chosen map[uint32]*mlx5Register // by the kernel's number, without objects
 	plain  *mlx5Register            // on the doorbells' page: takes 8 bytes, from many at once
+
+	// After the device has refused a page, that many more QPs do without one before it is asked
+	// again: other processes may have given pages back meanwhile.
+	pause, paused int
 }
+
+// mlx5MaxPause is the most QPs that are created between two attempts to get a page.
+const mlx5MaxPause = 64
 
 // open gets the pages that are needed at once.
 func (u *mlx5UARs) open(c *mlx5.Context) (err error) {
-	u.bf, u.chosen = c.BlueFlame, map[uint32]*mlx5Register{}
+	u.bf, u.perPage, u.chosen = c.BlueFlame, max(c.UARsPerPage, 1), map[uint32]*mlx5Register{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, u.close())
@@ -81,8 +80,35 @@ func (u *mlx5UARs) open(c *mlx5.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	u.plain = &mlx5Register{Register: reg, uar: u.doorbell}
+	u.plain = &mlx5Register{Register: reg, uar: u.doorbell.id}
 	return nil
+}
+
+// uarHint says what a refused page may be due to.
+func uarHint(errno syscall.Errno) string {
+	if !mlx5NoPage(errno) {
+		return ""
+	}
+	return "the device may have no free UAR page, of which every process takes some; close other programs, or give the device more by its firmware's PF_LOG_BAR_SIZE"
+}
+
+// mlx5NoPage reports whether an errno is one by which the device says that it has no free page: the
+// kernel makes them of the statuses of the command (mlx5_cmd_check).
+func mlx5NoPage(errno syscall.Errno) bool {
+	switch errno {
+	case syscall.ENOMEM, syscall.ENOSPC, syscall.EINVAL, syscall.EAGAIN, syscall.EBUSY:
+		return true
+	}
+	return false
+}
+
+// uarRefused returns the errno with which the kernel has refused a page, 0 if err is something else.
+func uarRefused(err error) syscall.Errno {
+	var e *Error
+	if errors.As(err, &e) && e.Verb == "ALLOC_UAR" {
+		return e.Errno
+	}
+	return 0
 }
 
 // alloc allocates a page as an object.
@@ -96,7 +122,7 @@ func (u *mlx5UARs) alloc(typ uint64) (*mlx5UAR, error) {
 	cmd.out(mlx5.AttrUARMapLength, length)
 	cmd.out(mlx5.AttrUARPageID, id)
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
-		return nil, d.cmd.fail("ALLOC_UAR", errno, "")
+		return nil, d.cmd.fail("ALLOC_UAR", errno, uarHint(errno))
 	}
 	p := &mlx5UAR{object: true, handle: uint32(handle.Data), id: le32(id)}
 	var err error
@@ -135,54 +161,105 @@ func (u *mlx5UARs) take() (*mlx5Register, error) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, r := range u.all {
-		if r.users == 0 && !r.shared {
-			r.users++
-			return r, nil
-		}
+	r := u.unused()
+	if s := u.leastShared(); r == nil && s != u.plain && s.users == 0 {
+		r = s
 	}
-	if u.bf != 0 && len(u.all) < mlx5OwnRegisters+mlx5SharedRegisters {
-		if err := u.grow(); err != nil {
+	if own, shared := u.count(); r == nil && u.bf != 0 && (own < mlx5.OwnRegisters || shared < mlx5.SharedRegisters) && u.mayAsk() {
+		if err := u.growForQPs(own, shared); err != nil {
 			return nil, err
 		}
+		r = u.unused()
 	}
-	// The least used of those that may be shared, which a new page begins with.
-	least := u.plain
-	for _, r := range u.all {
-		if r.users == 0 && !r.shared {
-			least = r
-			break
-		}
-		if r.shared && (least == u.plain || r.users < least.users) {
-			least = r
-		}
+	if r == nil {
+		r = u.leastShared()
 	}
-	least.users++
-	return least, nil
+	r.users++
+	return r, nil
 }
 
-// grow allocates one more page. If the device has none left that is no error: there is the
-// page for doorbells. The caller holds mu.
-func (u *mlx5UARs) grow() error {
+// unused returns a register of its own for a QP, or nil. The caller holds mu, as for those below.
+func (u *mlx5UARs) unused() *mlx5Register {
+	i := slices.IndexFunc(u.all, func(r *mlx5Register) bool { return r.users == 0 && !r.Shared() })
+	if i < 0 {
+		return nil
+	}
+	return u.all[i]
+}
+
+// leastShared returns the register with the fewest QPs among those that may be shared, the plain one
+// if there are no others.
+func (u *mlx5UARs) leastShared() *mlx5Register {
+	least := u.plain
+	for _, r := range u.all {
+		if r.Shared() && (least == u.plain || r.users < least.users) {
+			least = r
+		}
+	}
+	return least
+}
+
+// count returns how many registers there are of both kinds.
+func (u *mlx5UARs) count() (own, shared int) {
+	for _, r := range u.all {
+		if r.Shared() {
+			shared++
+		} else {
+			own++
+		}
+	}
+	return own, shared
+}
+
+// mayAsk reports whether the device should be asked for a page, and counts those who are told no.
+func (u *mlx5UARs) mayAsk() bool {
+	if u.paused < u.pause {
+		u.paused++
+		return false
+	}
+	u.paused = 0
+	return true
+}
+
+// growForQPs allocates one more page and splits it: registers of their own as far as those are
+// missing, then shared ones as far as those are, then more of their own. If the device has no page left
+// that is no error: the registers that there are, or the page for doorbells, do.
+func (u *mlx5UARs) growForQPs(own, shared int) error {
+	n := u.perPage * mlx5.RegistersPerUAR
+	first := max(0, mlx5.OwnRegisters-own)                                    // of their own
+	last := first + min(max(0, n-first), max(0, mlx5.SharedRegisters-shared)) // of the shared ones
+	err := u.grow(func(i int) bool { return i >= first && i < last })
+	switch errno := uarRefused(err); {
+	case errno == syscall.EOPNOTSUPP: // the kernel has found that stores to the device are not combined
+		u.bf = 0
+		return nil
+	case mlx5NoPage(errno):
+		u.pause = min(max(1, 2*u.pause), mlx5MaxPause)
+		return nil
+	case err == nil:
+		u.pause = 0
+	}
+	return err
+}
+
+// grow allocates one more page, whose registers are shared if share says so.
+func (u *mlx5UARs) grow(share func(i int) bool) error {
 	p, err := u.alloc(mlx5.UARBlueFlame)
 	if err != nil {
-		// EOPNOTSUPP: the kernel has found that stores to the device are not combined.
-		for _, none := range []error{syscall.ENOMEM, syscall.ENOSPC, syscall.EOPNOTSUPP, syscall.EINVAL} {
-			if errors.Is(err, none) {
-				u.bf = 0
-				return nil
-			}
-		}
 		return err
 	}
-	shared := len(u.all) >= mlx5OwnRegisters
-	for i := range 2 {
-		reg, err := mlx5.NewRegister(p.region.Bytes(), i, u.bf, shared)
+	var regs []*mlx5Register
+	for i := range u.perPage * mlx5.RegistersPerUAR {
+		uar, number := i/mlx5.RegistersPerUAR, i%mlx5.RegistersPerUAR
+		page := p.region.Bytes()
+		reg, err := mlx5.NewRegister(page[min(uar*mlx5.UARSize, len(page)):], number, u.bf, share(i))
 		if err != nil {
-			return err
+			u.pages = u.pages[:len(u.pages)-1]
+			return errors.Join(err, u.free(p))
 		}
-		u.all = append(u.all, &mlx5Register{Register: reg, uar: p, shared: shared})
+		regs = append(regs, &mlx5Register{Register: reg, uar: p.id + uint32(uar)})
 	}
+	u.all = append(u.all, regs...)
 	return nil
 }
 
@@ -216,28 +293,30 @@ func (u *mlx5UARs) give(r *mlx5Register) {
 	u.mu.Unlock()
 }
 
-// own returns a register that no QP has but those of one thread domain.
+// own returns a register that no QP has but those of one thread domain. Without BlueFlame it is the
+// plain one, which needs no lock in any case.
 func (u *mlx5UARs) own() (*mlx5Register, error) {
 	if u.static != nil {
 		return nil, &FeatureError{Feature: "ALLOC_TD", Driver: "mlx5", Err: errors.New("this context has no registers to allocate")}
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	free := func() int {
-		return slices.IndexFunc(u.all, func(r *mlx5Register) bool { return r.users == 0 && !r.shared })
-	}
-	i := free()
-	if i < 0 && u.bf != 0 && len(u.all) < mlx5OwnRegisters {
-		if err := u.grow(); err != nil {
+	r := u.unused()
+	if r == nil && u.bf != 0 {
+		err := u.grow(func(int) bool { return false })
+		switch {
+		case uarRefused(err) == syscall.EOPNOTSUPP:
+			u.bf = 0
+		case err != nil:
 			return nil, err
 		}
-		i = free()
+		r = u.unused()
 	}
-	if i < 0 {
-		return nil, fmt.Errorf("all %d registers are in use: %w", len(u.all), syscall.ENOSPC)
+	if r == nil {
+		r = u.plain
 	}
-	u.all[i].users++
-	return u.all[i], nil
+	r.users++
+	return r, nil
 }
 
 // mapPage maps one page of the device's file.

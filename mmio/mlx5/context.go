@@ -17,11 +17,22 @@ const (
 	MaxABI = abi.MLX5_IB_UVERBS_ABI_VERSION
 )
 
+// How many registers a process uses for its QPs unless it asks for more: OwnRegisters have one QP
+// each, which needs no lock to write them, and SharedRegisters are shared by the other QPs. These
+// are libmlx5's numbers too (MLX5_TOTAL_UUARS and MLX5_NUM_LOW_LAT_UUARS). More would hardly gain
+// anything, as writing a shared register costs one uncontended lock, and all processes share the
+// pages of the device: on a host with pages of 4 KiB these are 8 of them, and one for the
+// doorbells of CQs, where a subfunction has 256 in all.
+const (
+	OwnRegisters    = 4
+	SharedRegisters = 12
+)
+
 // What the library asks for if the kernel has no UAR objects: registers in all, and those
 // that are for one QP each.
 const (
-	staticRegs    = 16
-	dedicatedRegs = 4
+	staticRegs    = OwnRegisters + SharedRegisters
+	dedicatedRegs = OwnRegisters
 )
 
 // maxCQEVersion is the newest form of CQEs that the package reads: 1 has the user's index of
@@ -50,6 +61,7 @@ func EncodeContext(dynamic bool) []byte {
 type Context struct {
 	BlueFlame    uint32    // BlueFlame is the size of a register in bytes; 0 if only 8-byte doorbells can be used.
 	Static       StaticUAR // Static has Pages of 0 if UAR pages are allocated as objects.
+	UARsPerPage  int       // UARsPerPage is how many UARs are on a page that is mapped.
 	MaxSendWQE   int       // MaxSendWQE is the size of the largest WQE of a send queue, in bytes.
 	MaxRecvWQE   int       // MaxRecvWQE is that of a receive queue.
 	MaxBlocks    int       // MaxBlocks is the most blocks of a send queue.
@@ -121,15 +133,18 @@ func DecodeContext(b []byte, pageSize int) (Context, error) {
 	return c, c.decodeUAR(&r, pageSize)
 }
 
-// decodeUAR finds out how UAR pages are laid out.
+// decodeUAR finds out how UAR pages are laid out. Firmware without UARs of 4 KiB has one on each page
+// of the host, whatever its size, and what is on it is at the same offsets.
 func (c *Context) decodeUAR(r *abi.AllocUcontextResp, pageSize int) error {
 	size, perPage := uint64(1)<<min(r.LogUarSize, 63), r.NumUarsPerPage
 	if r.LogUarSize == 0 && perPage == 0 { // a kernel that knows no other
 		size, perPage = uint64(pageSize), 1
 	}
-	if size != uarSize || perPage == 0 || uint64(perPage)*uarSize > uint64(pageSize) {
-		return fmt.Errorf("mlx5: UARs of %d bytes, %d on a page of %d, known are those of %d bytes: %w", size, perPage, pageSize, uarSize, ErrLayout)
+	whole := size == uint64(pageSize) && perPage == 1
+	if size < uarSize || size != uarSize && !whole || perPage == 0 || uint64(perPage)*size > uint64(pageSize) {
+		return fmt.Errorf("mlx5: UARs of %d bytes, %d on a page of %d, known are those of %d bytes and one that is a page: %w", size, perPage, pageSize, uarSize, ErrLayout)
 	}
+	c.UARsPerPage = int(perPage)
 	if r.TotBfregs == 0 {
 		return nil
 	}

@@ -51,8 +51,26 @@ func TestContext(t *testing.T) {
 	if c, err := DecodeContext(answer(func(b []byte) { b[8] = 16; b[56], b[60] = 0, 0 }), 4096); err != nil || c.Static.Pages != 8 {
 		t.Errorf("with registers of the kernel's: %+v, %v", c, err)
 	}
-	if c, err := DecodeContext(answer(func(b []byte) { b[8] = 32; b[60] = 16 }), 65536); err != nil || c.Static.Pages != 1 {
+	if c, err := DecodeContext(answer(func(b []byte) { b[8] = 32; b[60] = 16 }), 65536); err != nil || c.Static.Pages != 1 || c.UARsPerPage != 16 {
 		t.Errorf("with large pages: %+v, %v", c, err)
+	}
+	// Firmware without UARs of 4 KiB has one on each page of the host.
+	for name, set := range map[string]func(b []byte){
+		"a kernel that says so":        func(b []byte) { b[8], b[56], b[60] = 16, 16, 1 },
+		"a kernel that knows no other": func(b []byte) { b[8], b[56], b[60] = 16, 0, 0 },
+	} {
+		c, err := DecodeContext(answer(set), 65536)
+		if err != nil || c.Static.Pages != 8 || c.UARsPerPage != 1 {
+			t.Errorf("with large UARs, %s: %+v, %v", name, c, err)
+			continue
+		}
+		pages := make([][]byte, 8)
+		for i := range pages {
+			pages[i] = make([]byte, 65536)
+		}
+		if r, err := c.Static.Register(pages, 5); err != nil || uintptr(r.base) != uintptr(ptrOf(pages[1]))+0xa00 {
+			t.Errorf("with large UARs, %s: register 5 is at %v, %v", name, r, err)
+		}
 	}
 }
 
@@ -72,7 +90,9 @@ func TestUnknownAdapter(t *testing.T) {
 		{"UAR of 2^255", func(b []byte) { b[56] = 255 }, 4096, "UARs of"},
 		{"UARs too many", func(b []byte) { b[60] = 2 }, 4096, "2 on a page"},
 		{"UARs none", func(b []byte) { b[60] = 0 }, 4096, "0 on a page"},
-		{"old UAR on large pages", func(b []byte) { b[56], b[60] = 0, 0 }, 65536, "UARs of 65536 bytes"},
+		{"two large UARs on a large page", func(b []byte) { b[56], b[60] = 16, 2 }, 65536, "UARs of 65536 bytes, 2 on a page of 65536"},
+		{"UAR of half a large page", func(b []byte) { b[56], b[60] = 15, 1 }, 65536, "UARs of 32768 bytes"},
+		{"UAR of two pages", func(b []byte) { b[56], b[60] = 17, 1 }, 65536, "UARs of 131072 bytes"},
 		{"registers too many", func(b []byte) { b[9] = 0xff }, 4096, "65280 registers"},
 		{"registers too few", func(b []byte) { b[8] = 1 }, 4096, "1 registers"},
 		{"nothing at all", func(b []byte) { clear(b) }, 4096, "WQEs of at most 0 bytes"},

@@ -59,8 +59,11 @@ func (q *SendQueue) Publish() {
 		mmio.Copy64((*[blockSize]byte)(unsafe.Add(reg, left*blockSize)), (*[blockSize]byte)(q.ring), int(blocks-left))
 		mmio.FlushWC()
 	}
-	// 6. The other half is next: the device may still be at this one.
-	r.half ^= r.halfSize
+	// 6. The other half is next: the device may still be at this one. A register without halves
+	// may be in use by several queues without a lock, so nothing of it is changed.
+	if r.halfSize != 0 {
+		r.half ^= r.halfSize
+	}
 	if r.shared {
 		r.mu.Unlock()
 	}

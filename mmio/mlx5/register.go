@@ -2,9 +2,9 @@ package mlx5
 
 import (
 	"fmt"
-	"sync"
 	"unsafe"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
 )
 
@@ -16,8 +16,17 @@ type Register struct {
 	half     uintptr // offset of the half that is next, 0 or halfSize
 	halfSize uintptr // 0 if the register takes 8-byte doorbells only
 	shared   bool
-	mu       sync.Mutex // held while a shared register is written
+	mu       mmio.Lock // held while a shared register is written
 }
+
+// RegistersPerUAR is how many registers of a UAR a program may use.
+const RegistersPerUAR = userRegsPerUAR
+
+// UARSize is how far the UARs of a page are from each other, in bytes.
+const UARSize = uarSize
+
+// Shared reports whether several queues may use the register at once.
+func (r *Register) Shared() bool { return r.shared }
 
 // NewRegister returns register number 0 or 1 of a UAR page. If blueFlame is 0 it takes 8-byte
 // doorbells only, otherwise that is its size in bytes, of both halves. shared says that

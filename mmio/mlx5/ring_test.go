@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"testing"
 )
 
@@ -309,6 +310,36 @@ func TestDoorbell(t *testing.T) {
 	if got, want := k.uar[0x800+int(at):][:116], k.take(); !bytes.Equal(got, want[:116]) {
 		t.Errorf("around the end the register has\n%x, want\n%x", got, want)
 	}
+}
+
+// TestPlainRegister: several queues use a register for doorbells of 8 bytes at once without a lock.
+// Under the race detector it shows that they need none.
+func TestPlainRegister(t *testing.T) {
+	uar := region(t, uarSize)
+	reg, err := NewRegister(uar, 0, 0, false)
+	ok(t, err)
+	var wg sync.WaitGroup
+	for range 4 {
+		size, err := testContext.SizeSend(Connected, 8, 1, 0)
+		ok(t, err)
+		rec := Record{new([2]uint32)}
+		q, err := NewSendQueue(region(t, size.Bytes()), size, Connected, cardQPN, rec, reg)
+		ok(t, err)
+		wg.Go(func() {
+			for i := range uint64(500) {
+				q.Begin()
+				if !q.Room(1) || !q.Put(&Plain{ID: i, Op: Send, Flags: Signaled}) {
+					t.Error("no room")
+					return
+				}
+				q.Publish()
+				if _, _, ok := q.Complete(uint16(i)); !ok {
+					t.Errorf("request %d is not there", i)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // TestRegisterWithoutBlueFlame: 8 bytes, always at the same place.
