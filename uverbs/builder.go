@@ -55,7 +55,11 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		b.fail(errZero("use"))
 		return false
 	case int(op) >= len(q.ops) || !q.ops[op]:
-		b.fail(ErrOpcode)
+		if q.noAtomics && (op == WRAtomicCAS || op == WRAtomicFAA) {
+			b.fail(errNoAtomics)
+		} else {
+			b.fail(ErrOpcode)
+		}
 		return false
 	case flags&^sendFlagsAll != 0:
 		b.fail(ErrSendFlags)

@@ -205,16 +205,16 @@ again:
 				*wc = WC{}
 				wc.QPN, wc.ID, wc.Opcode = e.QPN(), id, WCOpcode(of)
 				if of.Returns() {
-					wc.ByteLen = e.ByteCount()
+					wc.ByteLen = e.Returned(of)
 				}
 				if x.time {
 					wc.Timestamp = e.Timestamp()
 				}
 				continue
 			case recv && o.qp.typ == RC && o.srq == nil && o.qp.mrq != nil:
-				id, ok := o.qp.mrq.Complete(e.Counter())
+				id, ok := o.qp.mrq.CompleteNext(e.Counter())
 				if !ok {
-					break
+					break // decodeMlx5 takes it if it is another one
 				}
 				*wc = WC{}
 				wc.QPN, wc.ID = e.QPN(), id
@@ -269,7 +269,7 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		done := mlx5.SendOp(op)
 		wc.Opcode = WCOpcode(done)
 		if done.Returns() {
-			wc.ByteLen = e.ByteCount()
+			wc.ByteLen = e.Returned(done)
 		}
 		if wc.Status != WCSuccess {
 			c.failed(wc)

@@ -86,3 +86,80 @@ func TestMlx5SRQRoom(t *testing.T) {
 		must(t, mlx5Driver{}.freeSRQ(s))
 	}
 }
+
+// TestMlx5RecvOutOfOrder: receives that the device completes out of order are all shown, plain ones
+// and others, and so are those that follow.
+func TestMlx5RecvOutOfOrder(t *testing.T) {
+	for _, userIndex := range []bool{false, true} {
+		c := newMlx5Card(t, userIndex, false, 64)
+		for round := range uint16(5) {
+			for id := range uint64(8) {
+				must(t, c.qp.PostRecv(id, c.sge(0, 10)))
+			}
+			if err := c.qp.PostRecv(8); !errors.Is(err, ErrQueueFull) {
+				t.Fatalf("one more receive: %v", err)
+			}
+			order := []uint16{1, 0, 3, 4, 2, 5, 7, 6}
+			for i, entry := range order {
+				opcode := byte(2)
+				if i%3 == 2 {
+					opcode = 3 // with immediate
+				}
+				c.put(opcode, map[int][]byte{60: b16(8*round + entry), 44: b32(uint32(entry) + 1)})
+			}
+			got := c.poll()
+			if len(got) != len(order) {
+				t.Fatalf("index %v: %d completions, want %d", userIndex, len(got), len(order))
+			}
+			for i, wc := range got {
+				if wc.ID != uint64(order[i]) || wc.ByteLen != uint32(order[i])+1 || wc.Status != WCSuccess {
+					t.Errorf("index %v: completion %d is %+v, want that of %d", userIndex, i, wc, order[i])
+				}
+			}
+		}
+	}
+}
+
+// TestMlx5AtomicLength: the completion of an atomic is about 8 bytes, whatever the device has written
+// where that of a READ has its length.
+func TestMlx5AtomicLength(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	must(t, c.qp.PostSend(
+		SendWR{ID: 1, Opcode: WRAtomicCAS, Flags: Signaled, SGL: []SGE{c.sge(0, 8)}},
+		SendWR{ID: 2, Opcode: WRAtomicFAA, Flags: Signaled, SGL: []SGE{c.sge(8, 8)}},
+		SendWR{ID: 3, Opcode: WRRDMARead, Flags: Signaled, SGL: []SGE{c.sge(8, 8)}},
+	))
+	c.put(0, map[int][]byte{60: b16(0), 44: b32(0xdead)})
+	c.put(0, map[int][]byte{60: b16(1), 44: b32(8)}, 1, 2, 3, 4, 5, 6, 7, 8)
+	c.put(0, map[int][]byte{60: b16(2), 44: b32(77)})
+	got := c.poll()
+	for i, want := range []uint32{8, 8, 77} {
+		if got[i].ByteLen != want || got[i].Status != WCSuccess {
+			t.Errorf("completion %d is %+v, want %d bytes", i, got[i], want)
+		}
+	}
+}
+
+// TestNoAtomics: where the device has no atomics they are refused as a feature that it does not
+// support, and nothing is posted.
+func TestNoAtomics(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	f.dev.attr.AtomicCap = AtomicNone
+	qp := value(f.pd.CreateQP(QPOptions{SendCQ: f.cq, RecvCQ: f.cq}))(t)
+	qp.state.Store(uint32(RTS))
+	for _, wr := range []SendWR{
+		{Opcode: WRAtomicCAS, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
+		{Opcode: WRAtomicFAA, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
+	} {
+		err := qp.PostSend(wr)
+		var feature *FeatureError
+		var post *PostError
+		if !errors.As(err, &post) || !errors.As(err, &feature) || feature.Feature != "atomics" || !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s: %v", wr.Opcode, err)
+		}
+	}
+	if err := qp.PostSend(SendWR{Opcode: 200}); !errors.Is(err, ErrOpcode) {
+		t.Errorf("an operation that there is not: %v", err)
+	}
+	must(t, qp.Close())
+}

@@ -156,6 +156,9 @@ type RecvWR struct {
 	SGL []SGE  // SGL is where the message goes.
 }
 
+// errNoAtomics says that the device has no atomics.
+var errNoAtomics = &FeatureError{Feature: "atomics", Err: errors.New("atomic_cap of the device is ATOMIC_NONE")}
+
 // Causes of a [PostError].
 var (
 	// ErrSGERange means that an SGE was made by MR.SGE from a range outside its MR.

@@ -83,6 +83,7 @@ type QP struct {
 	rqRegion  *mmio.Region
 	doorbell  fastCommand // POST_SEND without a work request
 	ops       opcodeSet   // what can be posted
+	noAtomics bool        // the device has no atomics, though the type of QP has
 	builder   SendBuilder
 
 	msq  *mlx5.SendQueue // of mlx5, nil if there is none
@@ -187,6 +188,10 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 	}
 	qp.newPSN()
 	ops, _ := d.driver.operations(s.Type)
+	if d.attr.AtomicCap == AtomicNone && ops[WRAtomicCAS] {
+		ops[WRAtomicCAS], ops[WRAtomicFAA] = false, false
+		qp.noAtomics = true
+	}
 	qp.setOps(ops)
 	qp.state.Store(uint32(Reset))
 	if s.pd != nil {

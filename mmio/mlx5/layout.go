@@ -63,6 +63,7 @@ const (
 const (
 	inlineFlag  = 1 << 31 // MLX5_INLINE_SEG
 	invalidLKey = 0x100   // MLX5_INVALID_LKEY: no more segments follow in a receive
+	atomicBytes = 8       // what an atomic is about
 	maxLength   = 1 << 31 // of a segment and of a message; it is written as 0
 )
 

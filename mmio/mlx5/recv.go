@@ -21,7 +21,10 @@ type RecvQueue struct {
 	limit uint32 // tail + number of entries when tail was last loaded
 	ids   []uint64
 	shown mmio.Index // head, stored by who posts; see SendQueue
-	tail  mmio.Index // entries that have completed; stored by who completes
+	tail  mmio.Index // entries that have completed, all of them up to there; stored by who completes
+
+	early uint32 // entries that have completed before an earlier one has
+	done  []bool // those; both are for who completes alone
 }
 
 // NewRecvQueue makes a receive queue in mem, which has size.Bytes() bytes.
@@ -31,15 +34,15 @@ func NewRecvQueue(mem []byte, size RecvSize, rec Record) (*RecvQueue, error) {
 	}
 	return &RecvQueue{
 		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Entries - 1), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE),
-		rec: rec, limit: uint32(size.Entries), ids: make([]uint64, size.Entries),
+		rec: rec, limit: uint32(size.Entries), ids: make([]uint64, size.Entries), done: make([]bool, size.Entries),
 	}, nil
 }
 
 // Cap returns how many receives the queue holds.
 func (q *RecvQueue) Cap() int { return int(q.mask) + 1 }
 
-// Posted returns how many receives have not completed. It may be called while others post and
-// complete.
+// Posted returns how many receives have not completed; one that completes before an earlier one
+// counts until that has. It may be called while others post and complete.
 func (q *RecvQueue) Posted() int {
 	tail := q.tail.Acquire() // first, as it never is ahead of the other
 	return int(q.shown.Acquire() - tail)
@@ -118,13 +121,13 @@ func (q *RecvQueue) Release() {
 	ringRecv(q.rec, q.head)
 }
 
-// Complete takes the completion of an entry and returns the ID that it was posted with. Entries
-// complete in the order in which they were posted: it returns false, and nothing has changed, if
-// another one is next, or none.
-func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
+// CompleteNext takes the completion of an entry, if it is the oldest one and none has completed before
+// it, and returns the ID that it was posted with. Otherwise it returns false, and nothing has changed:
+// Complete may take it. It is inlined where completions are polled.
+func (q *RecvQueue) CompleteNext(counter uint16) (id uint64, ok bool) {
 	tail := q.tail.Acquire() // only who completes stores it
 	// The Acquire of shown pairs with Release in Publish.
-	if q.shown.Acquire() == tail || (uint32(counter)^tail)&q.mask&0xffff != 0 {
+	if q.shown.Acquire() == tail || (uint32(counter)^tail)&q.mask&0xffff|q.early != 0 {
 		return 0, false
 	}
 	id = q.ids[tail&q.mask]
@@ -132,10 +135,31 @@ func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
 	return id, true
 }
 
+// Complete takes the completion of an entry and returns the ID that it was posted with. Devices that
+// place messages out of order may use entries out of order, too, so any entry may be next that was
+// posted and has not completed; of others it returns false, and nothing has changed. An entry is
+// filled anew only when all before it have completed.
+func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
+	if !q.Waits(counter) {
+		return 0, false
+	}
+	at, tail := uint32(counter)&q.mask, q.tail.Acquire()
+	id = q.ids[at]
+	q.done[at] = true
+	q.early++
+	for q.done[tail&q.mask] { // ends, as the last of them is cleared
+		q.done[tail&q.mask] = false
+		q.early--
+		tail++
+	}
+	q.tail.Release(tail) // pairs with Acquire in Room
+	return id, true
+}
+
 // Waits reports whether Complete would take a completion.
 func (q *RecvQueue) Waits(counter uint16) bool {
 	tail := q.tail.Acquire()
-	return q.shown.Acquire() != tail && (uint32(counter)^tail)&q.mask&0xffff == 0
+	return (uint32(counter)-tail)&q.mask < q.shown.Acquire()-tail && !q.done[uint32(counter)&q.mask]
 }
 
 // Scatter calls put for each scatter entry of an entry that has completed, until put returns
@@ -165,7 +189,8 @@ func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32)
 
 // Reset empties the queue, when the QP has gone to the state Reset.
 func (q *RecvQueue) Reset() {
-	q.head, q.limit = 0, q.mask+1
+	q.head, q.limit, q.early = 0, q.mask+1, 0
+	clear(q.done)
 	q.shown.Release(0)
 	q.tail.Release(0)
 	q.rec.set(recRecv, 0)

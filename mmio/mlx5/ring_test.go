@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 )
@@ -207,7 +208,7 @@ func TestStraySend(t *testing.T) {
 	}
 }
 
-// TestStrayRecv: the same of receives, which complete in order.
+// TestStrayRecv: the same of receives, which complete in any order.
 func TestStrayRecv(t *testing.T) {
 	k := newCard(t, Connected, 8, 1, 0)
 	n := uint16(k.rq.Cap())
@@ -230,11 +231,18 @@ func TestStrayRecv(t *testing.T) {
 		}
 		take(at, 0, false)
 		k.rq.Publish(2)
-		take(at+1, 0, false) // not next
+		take(at+2, 0, false)
 		take(at-1, 0, false)
-		take(at, uint64(at), true)
-		take(at, 0, false)
-		take(at+1, uint64(at)+1, true)
+		if at%2 == 0 {
+			take(at, uint64(at), true)
+			take(at, 0, false)
+			take(at+1, uint64(at)+1, true)
+		} else {
+			take(at+1, uint64(at)+1, true)
+			take(at+1, 0, false)
+			take(at, uint64(at), true)
+			take(at, 0, false)
+		}
 		take(at+1, 0, false)
 		k.rq.Reset()
 		take(0, 0, false)
@@ -244,6 +252,56 @@ func TestStrayRecv(t *testing.T) {
 			k.rq.Publish(1)
 			k.rq.Complete(uint16(k.rq.head - 1))
 		}
+	}
+}
+
+// TestRecvOutOfOrder: entries complete in any order, each once and with its ID, and none is filled
+// anew before all that were posted earlier have completed.
+func TestRecvOutOfOrder(t *testing.T) {
+	k := newCard(t, Connected, 8, 1, 0)
+	rnd := rand.New(rand.NewPCG(7, 8))
+	type entry struct {
+		at uint16
+		id uint64
+	}
+	var out []entry // posted and not completed, in order
+	next, early := uint16(0), 0
+	for id := uint64(1); id < 5000; {
+		for k.rq.Room(1) && rnd.IntN(4) > 0 {
+			if len(out) > 0 && next-out[0].at >= uint16(k.rq.Cap()) {
+				t.Fatalf("entry %d has room, and %d has not completed", next, out[0].at)
+			}
+			s := k.rq.Slot(0, id)
+			s.Finish()
+			k.rq.Publish(1)
+			out = append(out, entry{next, id})
+			id, next = id+1, next+1
+		}
+		if !k.rq.Room(1) && len(out) > 0 && next-out[0].at < uint16(k.rq.Cap()) {
+			t.Fatalf("no room with entries from %d to %d", out[0].at, next)
+		}
+		for len(out) > 0 && rnd.IntN(3) > 0 {
+			i := rnd.IntN(min(len(out), 5))
+			e := out[i]
+			if i > 0 {
+				early++
+			}
+			oldest := e == out[0]
+			if got, ok := k.rq.CompleteNext(e.at); ok && (!oldest || got != e.id) {
+				t.Fatalf("entry %d is taken as the next one, with ID %d", e.at, got)
+			} else if !ok {
+				if got, ok := k.rq.Complete(e.at); got != e.id || !ok {
+					t.Fatalf("entry %d: %d, %v, want %d", e.at, got, ok, e.id)
+				}
+			}
+			if k.rq.Waits(e.at) && len(out) < k.rq.Cap() {
+				t.Fatalf("entry %d waits after its completion", e.at)
+			}
+			out = slices.Delete(out, i, i+1)
+		}
+	}
+	if early < 500 {
+		t.Errorf("%d completions were out of order", early)
 	}
 }
 
