@@ -101,8 +101,6 @@ func (software) lacksQP(o *QPOptions) string {
 		return "Flags"
 	case o.InlineRecv:
 		return "InlineRecv"
-	case o.SourceQPN != 0:
-		return "SourceQPN"
 	case o.IndTable != nil:
 		return "IndTable"
 	}
@@ -112,11 +110,8 @@ func (software) lacksQP(o *QPOptions) string {
 func (software) queriedSRQ(*SRQ, *SRQAttr) {}
 
 func (software) lacksSRQ(o *SRQOptions) string {
-	switch {
-	case o.XRCD != nil:
+	if o.XRCD != nil {
 		return "XRCD"
-	case o.MaxTags != 0:
-		return "MaxTags"
 	}
 	return ""
 }

@@ -9,8 +9,8 @@ import (
 // FlowSpec is one part of a flow: what a packet must look like, or what is done with it.
 // It is one of the types whose names begin with Flow and that have values and masks
 // ([FlowEth], [FlowIPv4], [FlowIPv6], [FlowTCP], [FlowUDP], [FlowVXLAN], [FlowGRE],
-// [FlowMPLS], [FlowESP]), or an action ([FlowActionTag], [FlowActionDrop],
-// [FlowActionHandle], [FlowActionCount]).
+// [FlowMPLS], [FlowESP]), or an action ([FlowActionDrop], [FlowActionHandle],
+// [FlowActionCount]).
 //
 // A packet matches if its fields are those of Val wherever Mask has a bit. All numbers are
 // in the machine's byte order. Specs are given from the outermost header to the innermost.
@@ -35,7 +35,6 @@ const (
 	flowSpecGRE          = 0x51
 	flowSpecMPLS         = 0x60
 	flowSpecInner        = 0x100
-	flowSpecActionTag    = 0x1000
 	flowSpecActionDrop   = 0x1001
 	flowSpecActionHandle = 0x1002
 	flowSpecActionCount  = 0x1003
@@ -134,12 +133,6 @@ type FlowESP struct {
 // FlowESPFilter are the fields of an ESP header.
 type FlowESPFilter struct {
 	SPI, Seq uint32 // SPI is the security parameters index, Seq the sequence number.
-}
-
-// FlowActionTag has the completion of a matching packet carry a tag
-// (IBV_FLOW_SPEC_ACTION_TAG).
-type FlowActionTag struct {
-	Tag uint32 // Tag is the value.
 }
 
 // FlowActionDrop drops matching packets (IBV_FLOW_SPEC_ACTION_DROP).
@@ -287,12 +280,6 @@ func (f *FlowESPFilter) put(to *abi.FlowSpecESPFilter) {
 	copy(bytesOf(&to.Seq), bytesOf(&seq))
 }
 
-func (f FlowActionTag) encode() ([]byte, error) {
-	s := &abi.FlowSpecActionTag{TagID: f.Tag}
-	s.Hdr = specHdr(flowSpecActionTag, false, s)
-	return bytesOf(s), nil
-}
-
 func (f FlowActionDrop) encode() ([]byte, error) {
 	s := &abi.FlowSpecActionDrop{}
 	s.Hdr = specHdr(flowSpecActionDrop, false, s)
@@ -326,7 +313,6 @@ func (f FlowVXLAN) uses() *object        { return nil }
 func (f FlowGRE) uses() *object          { return nil }
 func (f FlowMPLS) uses() *object         { return nil }
 func (f FlowESP) uses() *object          { return nil }
-func (f FlowActionTag) uses() *object    { return nil }
 func (f FlowActionDrop) uses() *object   { return nil }
 func (f FlowActionHandle) uses() *object { return &f.Action.object }
 func (f FlowActionCount) uses() *object  { return &f.Counters.object }

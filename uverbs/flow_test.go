@@ -63,7 +63,6 @@ var flowSpecs = []struct {
 	{"MPLS", FlowMPLS{Val: 0x12345678, Mask: 0xfffff000}, specWords(0x60, 16, be32("label", 0x12345678), be32("mask label", 0xfffff000))},
 	{"ESP", FlowESP{Val: FlowESPFilter{SPI: 0x01020304, Seq: 5}, Mask: FlowESPFilter{SPI: 0xffffffff}},
 		specWords(0x34, 24, be32("spi", 0x01020304), be32("seq", 5), be32("mask spi", 0xffffffff), be32("mask seq", 0))},
-	{"ActionTag", FlowActionTag{Tag: 0x01020304}, specWords(0x1000, 16, word{"tag_id", 4, 0x01020304}, word{"reserved1", 4, 0})},
 	{"ActionDrop", FlowActionDrop{}, specWords(0x1001, 8)},
 	{"ActionHandle", FlowActionHandle{Action: &FlowAction{handle: 5}}, specWords(0x1002, 16, word{"handle", 4, 5}, word{"reserved1", 4, 0})},
 	{"ActionCount", FlowActionCount{Counters: &Counters{handle: 6}}, specWords(0x1003, 16, word{"handle", 4, 6}, word{"reserved1", 4, 0})},
@@ -87,11 +86,10 @@ func TestFlow(t *testing.T) {
 		compare(t, k.last("CREATE_FLOW").in, want)
 		busy(t, qp.Close(), "1 Flow")
 		must(t, f.Close(), f.Close())
-		f = value(qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowUDP{Val: FlowPortFilter{Dst: 1}}, FlowActionTag{Tag: 2}, FlowActionDrop{}}}))(t)
-		want = []word{{"comp_mask", 4, 0}, {"qp_handle", 4, uint64(qp.handle)}, {"type", 4, 0}, {"size", 2, 40}, {"priority", 2, 0},
-			{"num_of_specs", 1, 3}, {"reserved", 2, 0}, {"port", 1, 1}, {"flags", 4, 0}}
+		f = value(qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowUDP{Val: FlowPortFilter{Dst: 1}}, FlowActionDrop{}}}))(t)
+		want = []word{{"comp_mask", 4, 0}, {"qp_handle", 4, uint64(qp.handle)}, {"type", 4, 0}, {"size", 2, 24}, {"priority", 2, 0},
+			{"num_of_specs", 1, 2}, {"reserved", 2, 0}, {"port", 1, 1}, {"flags", 4, 0}}
 		want = append(want, specWords(0x41, 16, be16("dst_port", 1), word{"src_port", 2, 0}, word{"mask", 4, 0})...)
-		want = append(want, specWords(0x1000, 16, word{"tag_id", 4, 2}, word{"reserved1", 4, 0})...)
 		compare(t, k.last("CREATE_FLOW").in, append(want, specWords(0x1001, 8)...))
 		must(t, f.Close())
 		k.sent(legacy+" CREATE_FLOW", method+" DESTROY_FLOW", legacy+" CREATE_FLOW", method+" DESTROY_FLOW")

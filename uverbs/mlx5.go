@@ -47,8 +47,6 @@ func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
 
 func (mlx5Driver) lacksQP(o *QPOptions) string {
 	switch {
-	case o.SourceQPN != 0:
-		return "SourceQPN"
 	case o.IndTable != nil && (o.Type != RawPacket || o.SendCQ != nil):
 		return "IndTable and a send queue, or not for raw packets"
 	case o.InlineRecv && o.Type != RC && o.Type != UC:
@@ -64,12 +62,7 @@ func (mlx5Driver) movesQP() bool             { return false }
 // queriedQP: the kernel does not know the sizes.
 func (mlx5Driver) queriedQP(q *QP, a *QPAttr) { a.Caps = q.caps }
 
-func (mlx5Driver) lacksSRQ(o *SRQOptions) string {
-	if o.MaxTags != 0 {
-		return "MaxTags"
-	}
-	return ""
-}
+func (mlx5Driver) lacksSRQ(*SRQOptions) string { return "" }
 
 // mlx5Context is what a device of mlx5 has beside other devices.
 type mlx5Context struct {

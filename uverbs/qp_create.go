@@ -75,8 +75,6 @@ func (s *qpSpec) hint(errno syscall.Errno) string {
 	switch {
 	case errno == syscall.EPERM && s.Type == RawPacket:
 		return "a raw packet QP needs CAP_NET_RAW"
-	case errno == syscall.EPERM && s.SourceQPN != 0:
-		return "a SourceQPN needs CAP_NET_RAW"
 	case errno == syscall.EINVAL && s.open != 0:
 		return "the domain has no QP of this number"
 	case errno == syscall.EINVAL && s.Flags != 0 && s.Type != RawPacket && s.Type != UD:
@@ -103,7 +101,7 @@ func (q *QP) createKernel(s *qpSpec, u udata) syscall.Errno {
 	if !absent(errno) {
 		return errno
 	}
-	if s.Flags != 0 || s.IndTable != nil || s.SourceQPN != 0 {
+	if s.Flags != 0 || s.IndTable != nil {
 		return q.createExtended(s, u)
 	}
 	return q.createLegacy(s, u)
@@ -174,9 +172,6 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	}
 	if flags != 0 {
 		cmd.u32(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags)
-	}
-	if s.SourceQPN != 0 {
-		cmd.u32(abi.UVERBS_ATTR_CREATE_QP_SOURCE_QPN, s.SourceQPN)
 	}
 	got := &abi.QPCap{}
 	var qpn [4]byte
@@ -251,10 +246,6 @@ func (q *QP) createLegacy(s *qpSpec, u udata) syscall.Errno {
 	return errno
 }
 
-// createSourceQPN says that there is a SourceQPN; the ioctl has an attribute for it
-// (IB_QP_CREATE_SOURCE_QPN, rdma/ib_verbs.h).
-const createSourceQPN = 1 << 10
-
 // createExtended uses IB_USER_VERBS_EX_CMD_CREATE_QP.
 func (q *QP) createExtended(s *qpSpec, u udata) syscall.Errno {
 	r := q.legacyRequest(s)
@@ -273,10 +264,6 @@ func (q *QP) createExtended(s *qpSpec, u udata) syscall.Errno {
 		QPType:        r.QPType,
 		IsSRQ:         r.IsSRQ,
 		CreateFlags:   uint32(s.Flags),
-		SourceQPN:     s.SourceQPN,
-	}
-	if s.SourceQPN != 0 {
-		req.CreateFlags |= createSourceQPN
 	}
 	if s.IndTable != nil {
 		req.CompMask, req.RWQIndTblHandle = abi.IB_UVERBS_CREATE_QP_MASK_IND_TABLE, s.IndTable.handle

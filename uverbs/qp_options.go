@@ -22,7 +22,7 @@ type QPFlags uint32
 const (
 	QPBlockMulticastLoopback QPFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK // do not receive what it sends to a group (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
 	QPScatterFCS             QPFlags = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS              // store a frame's checksum too (IBV_QP_CREATE_SCATTER_FCS)
-	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // take the VLAN tag away (IBV_QP_CREATE_CVLAN_STRIPPING)
+	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // take the VLAN tag away; a WC does not return it (IBV_QP_CREATE_CVLAN_STRIPPING)
 	QPPadWriteEnd            QPFlags = abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING    // fill up cache lines (IBV_QP_CREATE_PCI_WRITE_END_PADDING)
 )
 
@@ -45,7 +45,6 @@ type QPOptions struct {
 	Path       PathOptions // Path says how the QP reaches its peer.
 	Flags      QPFlags     // Flags are properties of the QP.
 	InlineRecv bool        // InlineRecv lets the device put short messages into completions, from where Poll copies them; mlx5, for RC and UC.
-	SourceQPN  uint32      // SourceQPN is the number of another QP that this one sends as; zero is its own.
 
 	// RXHash says what chooses the WQ of IndTable; it is required with that by mlx5.
 	RXHash RXHash
@@ -118,9 +117,6 @@ func (o *QPOptions) check(d *Device) error {
 	}
 	if unknown := o.Flags &^ qpFlagsAll; unknown != 0 {
 		return argErr("CreateQP", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the QP flags, together %#x", uint32(qpFlagsAll))
-	}
-	if o.SourceQPN > maxQPN {
-		return argErr("CreateQP", "SourceQPN", o.SourceQPN, "0 to %d", maxQPN)
 	}
 	if lacking := d.driver.lacksQP(o); lacking != "" {
 		return &FeatureError{Feature: "CREATE_QP with " + lacking, Driver: d.driver.name()}

@@ -109,12 +109,8 @@ func (k *fakeKernel) qpRequest(t *testing.T) abi.ExCreateQP {
 			MaxSendWR:       caps.MaxSendWR, MaxRecvWR: caps.MaxRecvWR, MaxSendSGE: caps.MaxSendSGE, MaxRecvSGE: caps.MaxRecvSGE,
 			QPType:      uint8(c.attr(abi.UVERBS_ATTR_CREATE_QP_TYPE).Data),
 			CreateFlags: uint32(c.attr(abi.UVERBS_ATTR_CREATE_QP_FLAGS).Data),
-			SourceQPN:   uint32(c.attr(abi.UVERBS_ATTR_CREATE_QP_SOURCE_QPN).Data),
 		}
 		// What the legacy command says besides.
-		if got.SourceQPN != 0 {
-			got.CreateFlags |= createSourceQPN
-		}
 		if got.RWQIndTblHandle != 0 {
 			got.CompMask = abi.IB_UVERBS_CREATE_QP_MASK_IND_TABLE
 		}
@@ -150,13 +146,6 @@ func TestSpecialQPs(t *testing.T) {
 				QPOptions{Type: RawPacket, SendCQ: cq, RecvCQ: cq, Flags: QPScatterFCS | QPStripVLAN},
 				func(r *abi.ExCreateQP) {
 					r.QPType, r.RecvCQHandle, r.MaxRecvWR, r.MaxRecvSGE, r.CreateFlags = 8, cq.handle, 64, 1, 0x300
-				},
-				&pd.object,
-			},
-			"source QPN": {
-				QPOptions{Type: UD, SendCQ: cq, RecvCQ: cq, SourceQPN: 77},
-				func(r *abi.ExCreateQP) {
-					r.QPType, r.RecvCQHandle, r.MaxRecvWR, r.MaxRecvSGE, r.CreateFlags, r.SourceQPN = 4, cq.handle, 64, 1, 1<<10, 77
 				},
 				&pd.object,
 			},
@@ -222,7 +211,6 @@ func TestSpecialQPsRefused(t *testing.T) {
 		{"MaxRecvSGE", QPOptions{Type: RawPacket, IndTable: table, MaxRecvSGE: 1}},
 		{"MaxSendWR", QPOptions{Type: RawPacket, IndTable: table, MaxSendWR: 1}},
 		{"Flags", QPOptions{Type: UD, SendCQ: cq, RecvCQ: cq, Flags: 1 << 20}},
-		{"SourceQPN", QPOptions{Type: UD, SendCQ: cq, RecvCQ: cq, SourceQPN: 1 << 24}},
 	} {
 		_, err := pd.CreateQP(c.o)
 		wantArg(t, err, c.field)
@@ -231,9 +219,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 		field string
 		o     SRQOptions
 	}{
-		{"MaxTags", SRQOptions{MaxTags: -1, CQ: cq}},
-		{"MaxTags", SRQOptions{MaxTags: 1, XRCD: &XRCD{}, CQ: cq}},
-		{"CQ", SRQOptions{MaxTags: 1}},
+		{"CQ", SRQOptions{XRCD: &XRCD{}}},
 		{"CQ", SRQOptions{CQ: cq}},
 	} {
 		_, err := pd.CreateSRQ(c.o)
@@ -241,7 +227,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 	}
 	k.sent()
 	for field, o := range map[string]QPOptions{
-		"Flags": {Flags: QPPadWriteEnd}, "SourceQPN": {SourceQPN: 1}, "IndTable": {IndTable: table}, "QP type XRC send": {Type: XRCSend},
+		"Flags": {Flags: QPPadWriteEnd}, "IndTable": {IndTable: table}, "QP type XRC send": {Type: XRCSend},
 	} {
 		d.driver = rxeDriver{}
 		o.SendCQ = cq
@@ -301,35 +287,29 @@ func TestXRC(t *testing.T) {
 		k.took()
 
 		srq := value(pd.CreateSRQ(SRQOptions{XRCD: x, CQ: cq, MaxWR: 7}))(t)
-		tags := value(pd.CreateSRQ(SRQOptions{MaxTags: 5, CQ: cq, MaxWR: 7}))(t)
-		for i, want := range []abi.CreateXSRQ{
-			{SRQType: 1, PDHandle: pd.handle, MaxWR: 7, MaxSGE: 1, XRCDHandle: x.handle, CQHandle: cq.handle},
-			{SRQType: 2, PDHandle: pd.handle, MaxWR: 7, MaxSGE: 1, MaxNumTags: 5, CQHandle: cq.handle},
-		} {
-			c := k.calls[len(k.calls)-2+i]
-			var got abi.CreateXSRQ
-			if method == "ioctl" {
-				for id, to := range map[uint16]*uint32{
-					abi.UVERBS_ATTR_CREATE_SRQ_TYPE: &got.SRQType, abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE: &got.PDHandle,
-					abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR: &got.MaxWR, abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE: &got.MaxSGE,
-					abi.UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE: &got.XRCDHandle, abi.UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE: &got.CQHandle,
-					abi.UVERBS_ATTR_CREATE_SRQ_MAX_NUM_TAGS: &got.MaxNumTags,
-				} {
-					*to = uint32(c.attr(id).Data)
-				}
-			} else {
-				copy(bytesOf(&got), c.in)
-				got.UserHandle = 0
+		wantSRQ := abi.CreateXSRQ{SRQType: 1, PDHandle: pd.handle, MaxWR: 7, MaxSGE: 1, XRCDHandle: x.handle, CQHandle: cq.handle}
+		c := k.calls[len(k.calls)-1]
+		var got abi.CreateXSRQ
+		if method == "ioctl" {
+			for id, to := range map[uint16]*uint32{
+				abi.UVERBS_ATTR_CREATE_SRQ_TYPE: &got.SRQType, abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE: &got.PDHandle,
+				abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR: &got.MaxWR, abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE: &got.MaxSGE,
+				abi.UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE: &got.XRCDHandle, abi.UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE: &got.CQHandle,
+			} {
+				*to = uint32(c.attr(id).Data)
 			}
-			if got != want {
-				t.Errorf("SRQ %d: request\n%+v, want\n%+v", i, got, want)
-			}
+		} else {
+			copy(bytesOf(&got), c.in)
+			got.UserHandle = 0
+		}
+		if got != wantSRQ {
+			t.Errorf("SRQ: request\n%+v, want\n%+v", got, wantSRQ)
 		}
 		if srq.Num() != 0x200+srq.handle {
 			t.Errorf("the SRQ's number is %#x", srq.Num())
 		}
-		busy(t, cq.Close(), "2 SRQ")
-		must(t, tags.Close(), srq.Close(), opened.Close(), recv.Close(), x.Close(), cq.Close(), pd.Close(), d.Close())
+		busy(t, cq.Close(), "1 SRQ")
+		must(t, srq.Close(), opened.Close(), recv.Close(), x.Close(), cq.Close(), pd.Close(), d.Close())
 	})
 }
 

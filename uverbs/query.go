@@ -99,7 +99,7 @@ type DeviceAttr struct {
 	MaxRWQIndTableSize uint32        // MaxRWQIndTableSize is the most WQs of an RWQIndTable.
 	MaxWQ              uint32        // MaxWQ is the most WQs (max_wq_type_rq).
 	RawPacketCaps      RawPacketCaps // RawPacketCaps is what the device does with raw packets for who asks for it.
-	TagMatching        TMCaps        // TagMatching is about SRQs with MaxTags.
+	TagMatching        TMCaps        // TagMatching is about SRQs with tag matching, which the library does not support.
 
 	MaxCQModerationCount  uint16 // MaxCQModerationCount is the most completions per event; see [CQ.Modify]. 0 without.
 	MaxCQModerationPeriod uint16 // MaxCQModerationPeriod is the longest time between events, in microseconds.

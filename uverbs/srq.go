@@ -18,18 +18,14 @@ type SRQOptions struct {
 	MaxWR  int // MaxWR is the least number of receives that it holds; zero is 64.
 	MaxSGE int // MaxSGE is the most SGEs of a receive; zero is 1.
 
-	XRCD    *XRCD // XRCD makes it an SRQ of a domain, which XRC senders choose by its number.
-	MaxTags int   // MaxTags makes it an SRQ with tag matching, for that many tags.
-	CQ      *CQ   // CQ gets the completions of an SRQ with XRCD or MaxTags.
+	XRCD *XRCD // XRCD makes it an SRQ of a domain, which XRC senders choose by its number.
+	CQ   *CQ   // CQ gets the completions of an SRQ with XRCD.
 }
 
 // srqType is the type of SRQ that the options make.
 func (o *SRQOptions) srqType() uint32 {
-	switch {
-	case o.XRCD != nil:
+	if o.XRCD != nil {
 		return abi.IB_UVERBS_SRQT_XRC
-	case o.MaxTags != 0:
-		return abi.IB_UVERBS_SRQT_TM
 	}
 	return abi.IB_UVERBS_SRQT_BASIC
 }
@@ -77,11 +73,8 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 	if o.MaxSGE < 1 || o.MaxSGE > int(d.attr.MaxSRQSGE) {
 		return nil, argErr("CreateSRQ", "MaxSGE", o.MaxSGE, "1 to %d (max_srq_sge of %s)", d.attr.MaxSRQSGE, d.Name())
 	}
-	if o.XRCD != nil && o.MaxTags != 0 || o.MaxTags < 0 {
-		return nil, argErr("CreateSRQ", "MaxTags", o.MaxTags, "from 0, and 0 with XRCD")
-	}
-	if special := o.XRCD != nil || o.MaxTags != 0; special != (o.CQ != nil) {
-		return nil, argErr("CreateSRQ", "CQ", map[bool]string{false: "nil", true: "a CQ"}[o.CQ != nil], "a CQ with XRCD or MaxTags, otherwise nil")
+	if (o.XRCD != nil) != (o.CQ != nil) {
+		return nil, argErr("CreateSRQ", "CQ", map[bool]string{false: "nil", true: "a CQ"}[o.CQ != nil], "a CQ with XRCD, otherwise nil")
 	}
 	if lacking := d.driver.lacksSRQ(&o); lacking != "" {
 		return nil, &FeatureError{Feature: "CREATE_SRQ with " + lacking, Driver: d.driver.name()}
@@ -154,9 +147,6 @@ func (s *SRQ) createIoctl(p *PD, o SRQOptions, u udata) syscall.Errno {
 	if o.CQ != nil {
 		cmd.obj(abi.UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, o.CQ.handle)
 	}
-	if o.MaxTags != 0 {
-		cmd.u32(abi.UVERBS_ATTR_CREATE_SRQ_MAX_NUM_TAGS, uint32(o.MaxTags))
-	}
 	s.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_SRQ_EVENT_FD)
 	var maxWR, maxSGE, num [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, maxWR[:])
@@ -173,17 +163,14 @@ func (s *SRQ) createIoctl(p *PD, o SRQOptions, u udata) syscall.Errno {
 	return errno
 }
 
-// createLegacy uses IB_USER_VERBS_CMD_CREATE_SRQ, or CREATE_XSRQ for the special types.
+// createLegacy uses IB_USER_VERBS_CMD_CREATE_SRQ, or CREATE_XSRQ for one of a domain.
 func (s *SRQ) createLegacy(p *PD, o SRQOptions, u udata) syscall.Errno {
 	number := uint32(abi.IB_USER_VERBS_CMD_CREATE_SRQ)
 	req := bytesOf(&abi.CreateSRQ{UserHandle: s.cookie, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)})
 	if typ := o.srqType(); typ != abi.IB_UVERBS_SRQT_BASIC {
 		number = abi.IB_USER_VERBS_CMD_CREATE_XSRQ
 		x := &abi.CreateXSRQ{UserHandle: s.cookie, SRQType: typ, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE),
-			MaxNumTags: uint32(o.MaxTags), CQHandle: o.CQ.handle}
-		if o.XRCD != nil {
-			x.XRCDHandle = o.XRCD.handle
-		}
+			XRCDHandle: o.XRCD.handle, CQHandle: o.CQ.handle}
 		req = bytesOf(x)
 	}
 	resp := &abi.CreateSRQResp{}

@@ -43,7 +43,7 @@ type WQFlags uint32
 
 // Flags of a WQ.
 const (
-	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // take the VLAN tag away (IBV_WQ_FLAGS_CVLAN_STRIPPING)
+	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // take the VLAN tag away; a WC does not return it (IBV_WQ_FLAGS_CVLAN_STRIPPING)
 	WQScatterFCS  WQFlags = abi.IB_UVERBS_WQ_FLAGS_SCATTER_FCS           // store the frame's checksum too (IBV_WQ_FLAGS_SCATTER_FCS)
 	WQDelayDrop   WQFlags = abi.IB_UVERBS_WQ_FLAGS_DELAY_DROP            // wait for a receive before dropping (IBV_WQ_FLAGS_DELAY_DROP)
 	WQPadWriteEnd WQFlags = abi.IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING // fill up cache lines (IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)

@@ -30,7 +30,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 	closeLater(t, f)
 	specs := []uverbs.FlowSpec{
 		uverbs.FlowEth{Mask: uverbs.FlowEthFilter{EtherType: 0xffff}}, uverbs.FlowIPv4{}, uverbs.FlowIPv6{}, uverbs.FlowTCP{}, uverbs.FlowUDP{},
-		uverbs.FlowVXLAN{}, uverbs.FlowGRE{}, uverbs.FlowMPLS{}, uverbs.FlowESP{}, uverbs.FlowActionTag{Tag: 1}, uverbs.FlowActionDrop{},
+		uverbs.FlowVXLAN{}, uverbs.FlowGRE{}, uverbs.FlowMPLS{}, uverbs.FlowESP{}, uverbs.FlowActionDrop{},
 	}
 	esp := uverbs.ESPOptions{Attr: &uverbs.ESPAttr{SPI: 1}, Key: &uverbs.ESPKey{Key: make([]byte, 32)}}
 	full := esp
@@ -43,7 +43,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{File: f})) }},
 		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{})) }},
 		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Type: uverbs.FlowSniffer})) }},
-		{"CREATE_SRQ with MaxTags", [2]int{}, false, func() error { return errOf(s.pd.CreateSRQ(uverbs.SRQOptions{MaxTags: 1, CQ: s.cq})) }},
+		{"CREATE_SRQ with XRCD", [2]int{}, false, func() error { return errOf(s.pd.CreateSRQ(uverbs.SRQOptions{XRCD: &uverbs.XRCD{}, CQ: s.cq})) }},
 		{"CREATE_WQ", [2]int{}, false, func() error { return errOf(s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq})) }},
 		{"ALLOC_DM", [2]int{}, true, func() error { return errOf(s.dev.AllocDM(4096, uverbs.DMOptions{})) }},
 		{"CREATE_COUNTERS", [2]int{}, true, func() error { return errOf(s.dev.CreateCounters()) }},
@@ -57,10 +57,9 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		{"ALLOC_PARENT_DOMAIN", [2]int{}, false, func() error { return errOf(s.pd.ParentDomain(nil)) }},
 	}
 	for feature, o := range map[string]uverbs.QPOptions{
-		"QP type XRC send":         {Type: uverbs.XRCSend},
-		"CREATE_QP with Flags":     {RecvCQ: s.cq, Flags: uverbs.QPBlockMulticastLoopback},
-		"CREATE_QP with SourceQPN": {RecvCQ: s.cq, SourceQPN: 2},
-		"CREATE_QP with IndTable":  {IndTable: &uverbs.RWQIndTable{}},
+		"QP type XRC send":        {Type: uverbs.XRCSend},
+		"CREATE_QP with Flags":    {RecvCQ: s.cq, Flags: uverbs.QPBlockMulticastLoopback},
+		"CREATE_QP with IndTable": {IndTable: &uverbs.RWQIndTable{}},
 	} {
 		o.SendCQ = s.cq
 		verbs = append(verbs, absentVerb{feature, [2]int{}, false, func() error { return errOf(s.pd.CreateQP(o)) }})
