@@ -95,7 +95,9 @@
 // [Error] with the verb, the device, the errno and, where one is known, the usual cause
 // and its cure. What kernel or driver lack is a [FeatureError], which matches
 // [errors.ErrUnsupported]. On the data path errors are values to compare with, such as
-// [ErrQueueFull].
+// [ErrQueueFull]. [QP.Err] explains a completion that failed. Of one that was flushed it says what moved
+// the QP to state [Err]: the work request that failed first, this program, an asynchronous event,
+// or what a connection manager has told by [QP.SetErrCause], such as that the peer disconnected.
 //
 // # Kernel interface
 //

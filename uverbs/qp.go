@@ -63,11 +63,8 @@ type QP struct {
 	state atomic.Uint32 // QPState as last set or seen
 	port  atomic.Uint32 // the port that Modify was told last
 	peer  atomic.Pointer[peerInfo]
-	first atomic.Pointer[WCError]  // the failure that brought it into error
-	cause atomic.Pointer[errCause] // why it is in error, where no failure is
-	// flushSeen says that something was flushed before anybody knew a cause.
-	flushSeen atomic.Bool
-	bound     atomic.Bool // a window was bound by this QP
+	first atomic.Pointer[WCError] // the failure that brought it into error
+	bound atomic.Bool             // a window was bound by this QP
 	// A flush made the ring be looked at for the failure.
 	lookedAt atomic.Bool
 
@@ -102,6 +99,9 @@ type QP struct {
 		has bool
 		id  uint64
 	}
+
+	cause     atomic.Pointer[errCause] // why it is in error, where no failed completion tells
+	flushSeen atomic.Bool              // something was flushed before anybody knew a cause
 }
 
 // maxInline bounds the MaxInline that the kernel is asked for: a driver whose limit no query tells

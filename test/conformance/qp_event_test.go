@@ -82,3 +82,29 @@ func TestLastWQEEvent(t *testing.T) {
 		}
 	})
 }
+
+// TestCommEst: a message that comes before the QP is ready to send raises an event, once.
+func TestCommEst(t *testing.T) {
+	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.Guest(t)
+	testenv.Needs(t, "events of a message in state RTR", "mlx5")
+	a, b := twoSides(t)
+	rtrA, rtsA := rcSteps(t, a, b)
+	rtrB, rtsB := rcSteps(t, b, a)
+	rtrA()
+	rtsA()
+	rtrB()
+	for i := range uint64(2) {
+		must(t, b.qp.PostRecv(10+i, b.mr.SGE(0, 100)), a.qp.PostSend(send(i, a.mr.SGE(0, 100))))
+		a.want(t, i, uverbs.WCSend)
+		b.want(t, 10+i, uverbs.WCRecv)
+	}
+	if ev := event(t, b.dev, uverbs.EventCommEst); ev.QP != b.qp || ev.Type != uverbs.EventCommEst {
+		t.Errorf("event %s, want one of QP %#x", ev, b.qp.QPN())
+	}
+	rtsB()
+	must(t, a.qp.PostRecv(20, a.mr.SGE(0, 100)), b.qp.PostSend(send(21, b.mr.SGE(0, 100))))
+	b.want(t, 21, uverbs.WCSend)
+	a.want(t, 20, uverbs.WCRecv)
+	noEvent(t, b.dev)
+}

@@ -214,3 +214,37 @@ func TestAHWithoutGID(t *testing.T) {
 		}
 	})
 }
+
+// TestServiceLevel: on InfiniBand the completion of a datagram tells the service level that it was
+// sent with, and the LID that it comes from.
+func TestServiceLevel(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsInfiniBand(t, "service levels")
+	a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD})
+	b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
+	from, err := a.dev.QueryPort(1)
+	must(t, err)
+	to, err := b.dev.QueryPort(1)
+	must(t, err)
+	for sl := range uint8(16) {
+		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: to.LID, SL: sl})
+		must(t, err)
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)), a.qp.PostSend(datagram(2, ah, b, a.mr.SGE(0, 100))))
+		a.want(t, 2, uverbs.WCSend)
+		wc := b.want(t, 1, uverbs.WCRecv)
+		if wc.SL != sl || wc.SLID != from.LID || from.LID == 0 || from.LID == to.LID || wc.Flags&uverbs.WCWithGRH != 0 || wc.PathBits != 0 {
+			t.Errorf("completion %+v, want SL %d from LID %d, without a GRH", wc, sl, from.LID)
+		}
+		must(t, ah.Close())
+	}
+	// A connection is set up with one, too.
+	o := uverbs.QPOptions{Path: uverbs.PathOptions{SL: 5}}
+	c, d := newSide(t, a.dev, o), newSide(t, b.dev, o)
+	connect(t, c, d)
+	if attr, err := c.qp.Query(); err != nil || attr.AH.SL != 5 {
+		t.Errorf("the SL of the QP is %d, %v, want 5", attr.AH.SL, err)
+	}
+	must(t, d.qp.PostRecv(1, d.mr.SGE(0, 100)), c.qp.PostSend(send(2, c.mr.SGE(0, 100))))
+	c.want(t, 2, uverbs.WCSend)
+	d.want(t, 1, uverbs.WCRecv)
+}

@@ -159,6 +159,15 @@ func NeedsCard(tb testing.TB, what string, has bool) {
 	}
 }
 
+// NeedsInfiniBand skips a test that is about something which only InfiniBand has, in words that say
+// what.
+func NeedsInfiniBand(tb testing.TB, what string) {
+	tb.Helper()
+	if r := TheRig(); !r.InfiniBand() {
+		Skip(tb, &lacks{what, r.Driver})
+	}
+}
+
 // NeedsModel skips a test that has a card fail, which a model alone lets itself be told.
 func NeedsModel(tb testing.TB) {
 	tb.Helper()
