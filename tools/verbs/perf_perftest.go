@@ -435,7 +435,8 @@ func (e *perftestEnd) tell(reports []perftest.Report) {
 	for i, r := range reports {
 		theirs := &perf.Run{Sent: int64(r.Iterations), AllSent: int64(r.Iterations)}
 		if r.Rate > 0 {
-			theirs.Took = time.Duration(float64(r.Iterations) / r.Rate * 1e3) // µs to ns
+			const most = float64(24 * time.Hour)                                     // whatever rate the peer reports
+			theirs.Took = time.Duration(min(float64(r.Iterations)/r.Rate*1e3, most)) // µs to ns
 		}
 		if e.test.Both {
 			e.runs[i].Received = theirs.AllSent

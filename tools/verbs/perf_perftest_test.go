@@ -95,4 +95,8 @@ func TestPerftestTell(t *testing.T) {
 	if r := zero.report.Results; len(r) != 1 || r[0].Bandwidth.MessagesPerSecond != 0 {
 		t.Errorf("%+v", r)
 	}
+	zero.tell([]perftest.Report{{Size: 64, Iterations: 5, Rate: 5e-324}}) // the least rate takes no time that is negative
+	if r := zero.report.Results; len(r) != 2 || r[1].Seconds <= 0 {
+		t.Errorf("%+v", r)
+	}
 }

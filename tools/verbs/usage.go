@@ -30,8 +30,10 @@ func defaultIs(f *pflag.FlagSet, name, words string) { f.Lookup(name).DefValue =
 // trust is the part of a server's help that says what the server does not protect against.
 const trust = `
 TRUST
-There is neither authentication nor encryption. Whoever reaches the port is served, and can keep
-the device, the link and a processor busy; whoever can listen on the network sees all data. The
-keys of memory (rkeys) are bearer tokens: a peer that knows one, its own or another's, can access
-that memory. What a peer sends is checked, and its text is quoted where it is shown.
+There is neither authentication nor encryption. Anyone who reaches the port is served and can keep
+the device, the link and a processor busy, and anyone who sees the network's packets sees all data.
+The keys of memory (rkeys) are bearer tokens: anyone who knows one and can send packets to the queue
+pair that it is for, for example with a forged address, can access that memory. What a peer sends is
+checked, and its text is quoted where it is shown.
+
 `
