@@ -183,11 +183,12 @@ func (c *connections) listen(addr netip.Addr) (err error) {
 	return c.listener.Listen(c.end.Config.QPs)
 }
 
-// accept takes the client's queue pairs, in their order.
+// accept takes the client's queue pairs, in their order. Anybody can connect to the listener: a request
+// that is not the client's next is rejected, and the client's is waited for.
 func (c *connections) accept(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	for i := range c.ids {
+	for i := 0; i < len(c.ids); {
 		request, err := c.listener.Request(ctx)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = refusef("the client has asked to connect %d of %d queue pairs within %s: %w", i, len(c.ids), answerTime, err)
@@ -196,11 +197,15 @@ func (c *connections) accept(ctx context.Context) error {
 			return err
 		}
 		id := request.ID
+		if b := request.Param.PrivateData; len(b) < 4 || binary.BigEndian.Uint32(b) != uint32(i) {
+			_ = id.Reject(nil, cm.ReasonConsumer) // or it has gone already
+			if err := id.Close(); err != nil {
+				return err
+			}
+			continue
+		}
 		c.adopt(id)
 		c.ids[i] = id
-		if b := request.Param.PrivateData; len(b) < 4 || binary.BigEndian.Uint32(b) != uint32(i) {
-			return errors.Join(errors.New("somebody else has connected to the test's listener"), id.Reject(nil, cm.ReasonConsumer))
-		}
 		err = c.createQP(id)
 		if err == nil {
 			err = id.AcceptWait(ctx, c.param(), cm.ECE{})
@@ -208,6 +213,7 @@ func (c *connections) accept(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		i++
 	}
 	return nil
 }
