@@ -55,12 +55,13 @@ type perftestPair struct {
 	row    int // size of a row that perftest must print; 0 if it prints none
 }
 
-// ackTimeout is for how long both sides wait for an acknowledgement: 4.096 µs times 2 to this power, 4.3 s.
-// perftest's default is 67 ms, which is too short on a machine that is very busy. Then rxe sends packets
-// again, and on Linux 6.1 that may end a queue pair with messages of several packets under way, at either
-// side and with one of several errors, or deliver a message twice. It is the driver and neither program:
-// with perftest 6.06 at both sides, -b -q 2 -s 3000 -n 200 and busy processors, 1 of 30 runs failed with the
-// default and 900 packets came twice; with -u 21 none of 15 failed, and no packet came twice.
+// ackTimeout is for how long both sides wait for an acknowledgement: 4.096 µs times 2 to this
+// power, 4.3 s. perftest's default is 67 ms, which is too short on a machine that is very busy.
+// Then rxe sends packets again, and on Linux 6.1 that may end a queue pair with messages of several
+// packets under way, at either side and with one of several errors, or deliver a message twice. It
+// is the driver and neither program: with perftest 6.06 at both sides, -b -q 2 -s 3000 -n 200 and
+// busy processors, 1 of 30 runs failed with the default and 900 packets came twice; with -u 21 none
+// of 15 failed, and no packet came twice.
 const ackTimeout = "20"
 
 // play plays it.

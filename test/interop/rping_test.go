@@ -30,8 +30,8 @@ func cmPort() (uint16, string) {
 	return port, strconv.Itoa(int(port))
 }
 
-// pingData returns the data of the first line that shows a ping, as far as it is shown: ours is quoted, and
-// cut where it is long.
+// pingData returns the data of the first line that shows a ping, as far as it is shown: ours is
+// quoted, and cut where it is long.
 func pingData(out string) string {
 	for l := range strings.Lines(out) {
 		_, data, ok := strings.Cut(l, "ping data: ")
@@ -152,8 +152,8 @@ func TestRpingPersistent(t *testing.T) {
 	}
 }
 
-// TestRpingLimits: a server rejects a client too many, and hangs up on one that sends nothing any more, while it
-// goes on to serve the others.
+// TestRpingLimits: a server rejects a client too many, and hangs up on one that sends nothing any
+// more, while it goes on to serve the others.
 func TestRpingLimits(t *testing.T) {
 	testenv.Guest(t)
 	ours, _ := rpings()

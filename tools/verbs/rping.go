@@ -258,8 +258,8 @@ func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
 	return r.serve(ctx, request)
 }
 
-// serveAll serves clients, a goroutine each, until the context ends. One too many is rejected before
-// anything is opened for it.
+// serveAll serves clients, a goroutine each, until the context ends. One too many is rejected
+// before anything is opened for it.
 func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 	var all sync.WaitGroup
 	defer all.Wait()

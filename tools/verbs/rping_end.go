@@ -172,9 +172,9 @@ func (e *rpingEnd) open(size int) error {
 	return e.postRecv()
 }
 
-// dataAccess returns the access rights to the memory for pings. A client's is read and written by the
-// server. A server's is only the local end of a READ and a WRITE, but on iWARP what a READ fetches
-// comes as a write of the peer.
+// dataAccess returns the access rights to the memory for pings. A client's is read and written by
+// the server. A server's is only the local end of a READ and a WRITE, but on iWARP what a READ
+// fetches comes as a write of the peer.
 func dataAccess(server, iwarp bool) uverbs.Access {
 	switch {
 	case !server:

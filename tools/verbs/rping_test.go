@@ -94,7 +94,8 @@ func TestAdvertCheck(t *testing.T) {
 	}
 }
 
-// FuzzAdvert: memory that is not refused has room for a ping of its size, which does not wrap around.
+// FuzzAdvert: memory that is not refused has room for a ping of its size, which does not wrap
+// around.
 func FuzzAdvert(f *testing.F) {
 	f.Add([]byte("\x01\x23\x45\x67\x89\xab\xcd\xef\x11\x22\x33\x44\x00\x00\x00\x40"))
 	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\x11\x22\x33\x44\x00\x00\x00\x40"))
@@ -116,8 +117,8 @@ func FuzzAdvert(f *testing.F) {
 	})
 }
 
-// TestRpingAccess: the memory of a server is not for its clients to read, and to write only on iWARP,
-// where a READ needs that.
+// TestRpingAccess: the memory of a server is not for its clients to read, and to write only on
+// iWARP, where a READ needs that.
 func TestRpingAccess(t *testing.T) {
 	const write, read = uverbs.AccessRemoteWrite, uverbs.AccessRemoteRead
 	for _, c := range []struct {

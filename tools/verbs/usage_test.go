@@ -70,7 +70,8 @@ func TestUsageArguments(t *testing.T) {
 	}
 }
 
-// TestUsageRoot: the help of all names each command, and claims nothing of sysfs, which some of them read.
+// TestUsageRoot: the help of all names each command, and claims nothing of sysfs, which some of
+// them read.
 func TestUsageRoot(t *testing.T) {
 	out, err := run(t, "--help")
 	if err != nil || strings.Contains(out, "sysfs") {

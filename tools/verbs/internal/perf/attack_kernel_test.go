@@ -145,8 +145,9 @@ func (h *hostile) error() string {
 	}
 }
 
-// scribble is a client that keeps to the protocol until its test runs, and then writes all over the memory
-// that the server's queue pair has, the counters for iWARP included, and sends what it should not.
+// scribble is a client that keeps to the protocol until its test runs, and then writes all over the
+// memory that the server's queue pair has, the counters for iWARP included, and sends what it
+// should not.
 func scribble(t *testing.T, port int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -240,8 +241,9 @@ func scribble(t *testing.T, port int) {
 	}
 }
 
-// TestHostileClients: while clients send the server what hostile ones would, or come in thousands, it serves an
-// honest client to its end, takes no more memory, and serves another one afterwards.
+// TestHostileClients: a server that gets malformed messages, RDMA WRITEs all over its memory and
+// thousands of connections serves an honest client to its end, takes no more memory, and serves
+// another client afterwards.
 func TestHostileClients(t *testing.T) {
 	testenv.Guest(t)
 	const port, most = 19516, 16
@@ -367,8 +369,8 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// TestStranger: whoever else connects to the listener of a test is rejected, and the client's queue pairs are
-// connected all the same.
+// TestStranger: a stranger that connects to the listener of a test is rejected, and the client's
+// queue pairs are connected all the same.
 func TestStranger(t *testing.T) {
 	testenv.Guest(t)
 	to := addrOf(&net.TCPAddr{IP: net.ParseIP(serverAddr)}).Unmap()

@@ -12,21 +12,23 @@ import (
 
 // backend is what a server's sessions run tests on. It is reached only by what has been checked.
 type backend interface {
-	// limits returns the limits of the device for clients that have connected to an address of this machine.
+	// limits returns the limits of the device for clients that have connected to an address of this
+	// machine.
 	limits(to netip.Addr) (Limits, error)
 
 	// open opens that device and makes the server's side of a test.
 	open(to netip.Addr, c Config) (side, error)
 }
 
-// side is the server's side of a test. The methods are called in this order, from run on for each size;
-// stop is called by another goroutine while a size is under way.
+// side is the server's side of a test. The methods are called in this order, from run on for each
+// size; stop is called by another goroutine while a size is under way.
 type side interface {
 	// listen returns the address of the connection manager, or "" if the test needs none.
 	listen() (string, error)
 	// accept accepts the connections of the client, if the connection manager makes them.
 	accept(ctx context.Context) error
-	// peers returns this side's queue pairs, and the largest message that they send inline, in bytes.
+	// peers returns this side's queue pairs, and the largest message that they send inline, in
+	// bytes.
 	peers(remote uverbs.GID) ([]Peer, int, error)
 	// connect connects this side's queue pairs to the client's.
 	connect(ctx context.Context, peers []Peer) error

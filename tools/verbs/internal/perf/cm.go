@@ -183,8 +183,8 @@ func (c *connections) listen(addr netip.Addr) (err error) {
 	return c.listener.Listen(c.end.Config.QPs)
 }
 
-// accept takes the client's queue pairs, in their order. Anybody can connect to the listener: a request
-// that is not the client's next is rejected, and the client's is waited for.
+// accept takes the client's queue pairs, in their order. Anybody can connect to the listener: a
+// request that is not the client's next is rejected, and the client's is waited for.
 func (c *connections) accept(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

@@ -54,8 +54,8 @@ func (e *End) room(qp int) int {
 	return room(f.remote.Recvs, f.credit.sent, word(e.MR.Bytes(), e.own(qp)+ownTold))
 }
 
-// room is for a peer that began with so many receives. The peer writes told, and may write anything: the
-// result is from 0 to recvs in any case.
+// room is for a peer that began with so many receives. The peer writes told, and may write
+// anything: the result is from 0 to recvs in any case.
 func room(recvs int, sent, told uint32) int { return max(0, recvs-int(sent-told)) }
 
 // tell tells the peer of receives, if it is time.

@@ -45,7 +45,8 @@ type message struct {
 
 // Limits of frames, in bytes.
 const (
-	// maxFrame is the limit for every message but peers. The longest of them is open, with 64 sizes.
+	// maxFrame is the limit for every message but peers. The longest of them is open, with 64
+	// sizes.
 	maxFrame = 4 << 10
 
 	// maxPeer is the limit for each queue pair in peers. The longest one takes 217 bytes.
@@ -94,8 +95,8 @@ func readFrame(r io.Reader, max func() int) ([]byte, error) {
 	return b, err
 }
 
-// decodeMessage decodes the content of a frame. It does not look at values, except that a message with
-// more than qps queue pairs is refused before they are decoded.
+// decodeMessage decodes the content of a frame. It does not look at values, except that a message
+// with more than qps queue pairs is refused before they are decoded.
 func decodeMessage(b []byte, qps int) (message, error) {
 	var wire struct {
 		message
@@ -147,8 +148,9 @@ func firstOf(errs ...error) error {
 	return errs[i]
 }
 
-// validate checks everything in a message that has come to the server's side or the client's. Before the
-// two sides have agreed, t is nil, and the messages that need an agreement are out of order.
+// validate checks everything in a message that has come to the server's side or the client's.
+// Before the two sides have agreed, t is nil, and the messages that need an agreement are out of
+// order.
 func (m *message) validate(t *terms, server bool) error {
 	early := func(check func() error) error {
 		if t == nil {
@@ -213,8 +215,8 @@ func (m *message) validatePeers(t *terms) error {
 	return within("inline", m.Inline, 0, maxMessage)
 }
 
-// validate checks one queue pair. GID and LID may have any value, since the kernel resolves them, as may
-// the RKey, since the other side's device checks it.
+// validate checks one queue pair. GID and LID may have any value, since the kernel resolves them,
+// as may the RKey, since the other side's device checks it.
 func (p *Peer) validate(t *terms) error {
 	reach := uint64(cycle + roundUp(t.config.maxSize(), cacheLine)) // of memory from Addr on
 	err := firstOf(
@@ -274,8 +276,8 @@ func (l *Limits) validate() error {
 	)
 }
 
-// refusal is an error whose text the peer may be told, since it is about what the peer has sent or what
-// this side allows. All other errors, such as those of the kernel, may contain addresses and
+// refusal is an error whose text the peer may be told, since it is about what the peer has sent or
+// what this side allows. All other errors, such as those of the kernel, may contain addresses and
 // limits of this machine: the peer is told that there is one, and no more.
 type refusal struct{ error }
 

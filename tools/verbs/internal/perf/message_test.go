@@ -39,8 +39,8 @@ func termsOf(iwarp bool, change func(*Config)) *terms {
 	return &terms{config: c, iwarp: iwarp}
 }
 
-// TestMessageValues: each number outside of its range is refused by an error with its name, its value and
-// the range, and the least and the greatest value are not.
+// TestMessageValues: each number outside of its range is refused by an error with its name, its
+// value and the range, and the least and the greatest value are not.
 func TestMessageValues(t *testing.T) {
 	two := termsOf(false, func(c *Config) { c.QPs, c.Sizes, c.Iterations, c.Warmup = 2, []int{2, 4096}, 90, 10 })
 	iwarp := termsOf(true, func(c *Config) { c.Sizes = []int{8} })
@@ -171,8 +171,8 @@ func TestMessageValues(t *testing.T) {
 	}
 }
 
-// TestFrames: a frame of the allowed length has room for the longest message of its kind, and a longer one
-// is refused before anything of it is read.
+// TestFrames: a frame of the allowed length has room for the longest message of its kind, and a
+// longer one is refused before anything of it is read.
 func TestFrames(t *testing.T) {
 	text := func(m message) int {
 		b, err := json.Marshal(m)
@@ -242,7 +242,8 @@ func TestFrameMemory(t *testing.T) {
 	}
 }
 
-// TestPublicText: the peer is told what is wrong with what it has sent, and nothing of this machine.
+// TestPublicText: the peer is told what is wrong with what it has sent, and nothing of this
+// machine.
 func TestPublicText(t *testing.T) {
 	secret := errors.New("REG_MR (65536 bytes at 0x7f1234560000): cannot allocate memory")
 	for name, c := range map[string]struct {
@@ -374,9 +375,9 @@ func checkPlan(t *testing.T, c *Config, l Limits) {
 	}
 }
 
-// FuzzCredit: whatever the peer writes into the counter that this side looks at, there is room for as many
-// messages as the peer has receives, at most, and a doorbell posts a number that the ring of work
-// requests has.
+// FuzzCredit: whatever the peer writes into the counter that this side looks at, there is room for
+// as many messages as the peer has receives, at most, and a doorbell posts a number that the ring
+// of work requests has.
 func FuzzCredit(f *testing.F) {
 	f.Add(uint32(1), uint32(0), uint32(0), uint16(128), uint16(64), uint32(0), uint32(0))
 	f.Add(uint32(512), uint32(0), uint32(math.MaxUint32), uint16(1), uint16(1), uint32(0), uint32(0))

@@ -36,12 +36,13 @@ import (
 //	                        ←  finished {sent}, if the server sends on its own account
 //	                        ←  report
 //
-// A side that fails says why in an error instead, as far as that is the peer's business, and hangs up.
-// The client hangs up at the end.
+// A side that fails says why in an error instead, as far as that is the peer's business, and hangs
+// up. The client hangs up at the end.
 //
-// Nothing that comes is trusted. Frames are short, except for peers, whose limit follows from the number
-// of queue pairs that were agreed on; message.go checks each number as it is decoded; and the
-// server opens no device for a client before its request is valid and has its share of the memory.
+// Nothing that comes is trusted. Frames are short, except for peers, whose limit follows from the
+// number of queue pairs that were agreed on; message.go checks each number as it is decoded; and
+// the server opens no device for a client before its request is valid and has its share of the
+// memory.
 const (
 	magic           = "goverbs perf"
 	ProtocolVersion = 1
@@ -150,8 +151,8 @@ func (c *control) fail(err error) {
 	_ = c.put(message{Kind: kindError, Error: text[:min(len(text), maxError)]})
 }
 
-// maxError is the longest text of an error that a peer is told, in bytes: it fits into a frame even if
-// each byte is escaped.
+// maxError is the longest text of an error that a peer is told, in bytes: it fits into a frame even
+// if each byte is escaped.
 const maxError = 512
 
 // read reads and checks a message.

@@ -131,8 +131,8 @@ var garbage struct {
 	live uint64 // bytes after the last collection
 }
 
-// tidy collects garbage if there is much. While a run is under way the collector is off, and a run may
-// take as long as clients come and go.
+// tidy collects garbage if there is much. While a run is under way the collector is off, and a run
+// may take as long as clients come and go.
 func tidy() {
 	const much = 16 << 20
 	g := &garbage

@@ -14,7 +14,8 @@ import (
 // DefaultMaxClients is the number of clients that a server takes at once unless told otherwise.
 const DefaultMaxClients = 64
 
-// maxTime bounds what a client may ask for or leave open: a duration, a patience, and a run of a size.
+// maxTime bounds what a client may ask for or leave open: a duration, a patience, and a run of a
+// size.
 const maxTime = 24 * time.Hour
 
 // idleTime bounds the time between the run of one size and that of the next, beside the patience.
@@ -130,7 +131,8 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 	}
 }
 
-// turnedAway is how many clients at once are told that there are too many; others are just hung up on.
+// turnedAway is how many clients at once are told that there are too many; others are just hung up
+// on.
 const turnedAway = 16
 
 // tooMany is what they are told.
@@ -283,8 +285,8 @@ func (se *session) nextSize(ctx context.Context) (message, error) {
 	return m, err
 }
 
-// open makes this side as the client wants it: if that is valid, if the device can do it, and if there
-// is memory for it.
+// open makes this side as the client wants it: if that is valid, if the device can do it, and if
+// there is memory for it.
 func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, error) {
 	m, err := se.take(ctx, kindOpen, answerTime)
 	if err != nil {

@@ -77,9 +77,8 @@ type pretendedSide struct {
 	left  int // sizes
 	ended chan struct{}
 
-	mu  sync.Mutex
-	at  string // guarded by mu; the last call
-	has int64
+	mu sync.Mutex
+	at string // guarded by mu; the last call
 }
 
 // step checks the order of calls.
@@ -182,8 +181,8 @@ type hostile struct {
 	got  chan message // what the server says; closed at the end
 }
 
-// attack connects to a session of a server, without a network. The function that it returns waits for the
-// session's end.
+// attack connects to a session of a server, without a network. The function that it returns waits
+// for the session's end.
 func attack(t testing.TB, s *Server, p *pretence) (*hostile, func() error) {
 	ours, theirs := net.Pipe()
 	ended := make(chan error, 1)
@@ -282,8 +281,8 @@ func (p *pretence) done() {
 	}
 }
 
-// TestHonest: a client that keeps to the protocol is served on the pretended device, so that what the tests
-// below find out is about the hostile ones.
+// TestHonest: a client that keeps to the protocol is served on the pretended device, so that what
+// the tests below find out is about the hostile ones.
 func TestHonest(t *testing.T) {
 	for _, c := range []Config{
 		with(Send, BW, func(c *Config) { c.Both, c.Sizes = true, []int{1, 64} }),
@@ -389,8 +388,8 @@ func connected(c *Config) []any {
 	}
 }
 
-// TestMaxClients: a client too many is told so, even if those that are there say nothing, and there is room
-// again when one of them has left.
+// TestMaxClients: a client too many is told so, even if those that are there say nothing, and there
+// is room again when one of them has left.
 func TestMaxClients(t *testing.T) {
 	const most, soon = 3, 200 * time.Millisecond
 	sv := serve(t, &Server{Local: Local{GID: Auto, CPU: Auto}, MaxClients: most})
@@ -440,7 +439,8 @@ func TestMaxClients(t *testing.T) {
 	t.Error("there is no room when a client has left")
 }
 
-// TestMemoryFirst: no device is opened for a client whose test is too large for the memory that is left.
+// TestMemoryFirst: no device is opened for a client whose test is too large for the memory that is
+// left.
 func TestMemoryFirst(t *testing.T) {
 	c := with(Write, BW, func(c *Config) { c.QPs = 100 })
 	s, p := newPretence(t, false, "")
@@ -462,9 +462,9 @@ func TestMemoryFirst(t *testing.T) {
 	}
 }
 
-// FuzzServer plays clients that send any sequence of messages, with any numbers in them. Whatever comes,
-// the session ends with the client, what reaches the device has been checked, the memory is given
-// back, and no client sees an error of the device.
+// FuzzServer plays clients that send any sequence of messages, with any numbers in them. Whatever
+// comes, the session ends with the client, what reaches the device has been checked, the memory is
+// given back, and no client sees an error of the device.
 func FuzzServer(f *testing.F) {
 	const steps = "hOwocSwf"
 	for _, script := range []string{
