@@ -171,3 +171,10 @@ func TestEntryError(t *testing.T) {
 		}
 	}
 }
+
+// TestEventWithoutType: an event says what it is about.
+func TestEventWithoutType(t *testing.T) {
+	if e, err := decodeEvent(nla(abi.RDMA_NLDEV_ATTR_DEV_NAME, cstr("rxe0"))); err == nil || !strings.Contains(err.Error(), "EVENT_TYPE: missing") {
+		t.Errorf("%+v, %v, want that the type is missing", e, err)
+	}
+}

@@ -83,6 +83,17 @@ func TestWriteCommand(t *testing.T) {
 	}
 }
 
+// TestWriteCommandUnwritten: what a kernel does not write of a response is as the caller left it.
+func TestWriteCommandUnwritten(t *testing.T) {
+	resp, drv := &abi.AllocPDResp{PDHandle: 5}, []byte{1, 2, 3, 4}
+	w := newWriteCommand(abi.IB_USER_VERBS_CMD_ALLOC_PD, bytesOf(&abi.AllocPD{}), bytesOf(resp), udata{out: drv})
+	defer w.pin.Unpin()
+	w.copyOut(bytesOf(resp), udata{out: drv})
+	if resp.PDHandle != 5 || !cmp.Equal(drv, []byte{1, 2, 3, 4}) {
+		t.Errorf("the response is %+v and %v", resp, drv)
+	}
+}
+
 // TestWriteCommandNoResponse: a command without a response starts with its own field.
 func TestWriteCommandNoResponse(t *testing.T) {
 	req := &abi.DeallocPD{PDHandle: 77}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -146,5 +148,105 @@ func TestMlx5Refused(t *testing.T) {
 		if err := (mlx5Driver{}).checkCQE(size); (err == nil) != ok {
 			t.Errorf("completions of %d bytes: %v", size, err)
 		}
+	}
+}
+
+// TestMlx5PrepareResize: a CQ that would have the size that it has is left alone, and one that cannot
+// be is refused.
+func TestMlx5PrepareResize(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	for cqe, want := range map[int]bool{cardCQEs - 1: false, cardCQEs/2 + 1: false, cardCQEs: true, cardCQEs/2 - 1: true} {
+		if _, resize, err := (mlx5Driver{}).prepareResize(c.cq, &cqe); resize != want || err != nil {
+			t.Errorf("to %d: %v, %v, want %v", cqe, resize, err, want)
+		}
+		if (c.cq.mlx5.room != nil) != want {
+			t.Errorf("to %d: there is a new ring: %v, want %v", cqe, c.cq.mlx5.room != nil, want)
+		}
+		if want {
+			must(t, mlx5Driver{}.abandonResize(c.cq))
+			c.cq.mlx5.room = nil
+		}
+	}
+	most := math.MaxInt32
+	if _, resize, err := (mlx5Driver{}).prepareResize(c.cq, &most); resize || !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("to %d: %v, %v, want EINVAL", most, resize, err)
+	}
+}
+
+// TestMlx5InlinePut: data of a completion goes into memory that may be written, and stops at the first
+// entry that does not lie in such memory.
+func TestMlx5InlinePut(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	c.dev.mrs.enter(&mrNote{lkey: 0x100, addr: addrOf(c.mem), length: 8, mem: c.mem[:8]}) // for reading only
+	d := mlx5Inline{mrs: &c.dev.mrs, data: []byte("0123456789")}
+	if !d.put(addrOf(c.mem)+100, 4, cardKey) || string(c.mem[100:104]) != "0123" || d.status != WCSuccess {
+		t.Errorf("the first entry: %q, %s", c.mem[100:110], d.status)
+	}
+	for _, lkey := range []uint32{0x100, 0x999} {
+		bad := mlx5Inline{mrs: d.mrs, data: d.data}
+		if bad.put(addrOf(c.mem), 4, lkey) || bad.status != WCLocProtErr || c.mem[0] != 0 {
+			t.Errorf("an entry with lkey %#x: %s, %q", lkey, bad.status, c.mem[:4])
+		}
+	}
+	if d.put(addrOf(c.mem)+200, 100, cardKey) || string(c.mem[200:206]) != "456789" || c.mem[206] != 0 || d.status != WCSuccess {
+		t.Errorf("the last entry: %q, %s", c.mem[200:210], d.status)
+	}
+}
+
+// TestMlx5FreeCQWhilePolling: a CQ goes while it is polled.
+func TestMlx5FreeCQWhilePolling(t *testing.T) {
+	for range 5 {
+		c := newMlx5Card(t, true, false, 64)
+		together(func() {
+			var wcs [4]WC
+			for range 50 {
+				if n, err := c.cq.Poll(wcs[:]); n != 0 || err != nil && !errors.Is(err, ErrCQOverrun) && !errors.Is(err, os.ErrClosed) {
+					t.Errorf("%d, %v", n, err)
+				}
+				runtime.Gosched()
+			}
+		}, func() {
+			runtime.Gosched()
+			must(t, mlx5Driver{}.freeCQ(c.cq))
+		})
+	}
+}
+
+// TestMlx5Answers: answers that are too short, or without what is needed, are refused.
+func TestMlx5Answers(t *testing.T) {
+	d, _, err := openFakeMlx5(t, func([]byte) {})
+	must(t, err)
+	a := &AH{object: object{dev: d, kind: "AH"}, attr: AHAttr{Port: 1}}
+	if err := (mlx5Driver{}).openAH(a, udata{out: make([]byte, 16)}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("an AH without the peer's Ethernet address: %v", err)
+	}
+	if err := (mlx5Driver{}).openAH(a, udata{out: make([]byte, 15)}); err == nil || errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("an AH with a short answer: %v", err)
+	}
+	s := &SRQ{object: object{dev: d, kind: "SRQ"}}
+	must(t, func() error { _, err := mlx5Driver{}.prepareSRQ(s, &SRQOptions{MaxWR: 4, MaxSGE: 1}); return err }())
+	if err := (mlx5Driver{}).mapSRQ(s, udata{out: make([]byte, 7)}); err == nil || s.num != 0 || s.maxWR != 0 {
+		t.Errorf("an SRQ with a short answer: %v", err)
+	}
+	must(t, mlx5Driver{}.freeSRQ(s), d.Close())
+}
+
+// TestMlx5ClockPage: the page of the clock is mapped once, and not any more when the device is closed.
+func TestMlx5ClockPage(t *testing.T) {
+	d, k, err := openFakeMlx5(t, func([]byte) {})
+	must(t, err)
+	must(t, k.file.Truncate(doorbells))
+	before := k.ringsMapped()
+	for range 2 {
+		if _, err := (mlx5Driver{}).readClock(d); err != nil {
+			t.Fatal(err)
+		}
+		if n := k.ringsMapped() - before; n != os.Getpagesize() {
+			t.Errorf("%d bytes are mapped for the clock, want a page", n)
+		}
+	}
+	must(t, d.Close())
+	if n := k.ringsMapped(); n != 0 {
+		t.Errorf("%d bytes are still mapped", n)
 	}
 }

@@ -173,3 +173,41 @@ func TestPKeyIndexRefused(t *testing.T) {
 		t.Errorf("%d, %v, want EACCES", i, err)
 	}
 }
+
+// TestSiwPostClosed: nothing is posted to a QP that is closed.
+func TestSiwPostClosed(t *testing.T) {
+	r := newSiwRig(t)
+	r.qp.sending.Lock() // as Close does
+	r.qp.receiving.Lock()
+	r.qp.gone.Store(true)
+	for name, err := range map[string]error{
+		"PostSend":  r.qp.PostSend(SendWR{Opcode: WRSend}),
+		"PostRecv":  r.qp.PostRecv(1),
+		"PostRecvs": r.qp.PostRecvs(RecvWR{}),
+	} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s: %v, want os.ErrClosed", name, err)
+		}
+	}
+	if _, _, _, ok := r.take(); ok {
+		t.Error("a send is in the ring")
+	}
+}
+
+// TestKeyText: a peer's request is refused by the access of the QP, or by what its key stands for.
+func TestKeyText(t *testing.T) {
+	k := newFakeQP(t, QPOptions{})
+	write := sentWR{op: WRRDMAWrite, rkey: 0x999}
+	for access, want := range map[Access]string{
+		0:                                     " does not permit RDMA_WRITE: its access is ",
+		AccessLocalWrite:                      " does not permit RDMA_WRITE: its access is ",
+		AccessRemoteRead | AccessRemoteAtomic: " does not permit RDMA_WRITE: its access is ",
+		AccessRemoteWrite:                     ": no MR and no memory window has rkey 0x999",
+		AccessLocalWrite | AccessRemoteWrite:  ": no MR and no memory window has rkey 0x999",
+	} {
+		k.query.QPAccessFlags = uint32(access)
+		if got := k.qp.keyText(&write, write.needs()); !strings.HasPrefix(got, want) {
+			t.Errorf("access %s: %q, want %q", access, got, want)
+		}
+	}
+}

@@ -80,6 +80,11 @@ func TestSiwMap(t *testing.T) {
 		}
 		must(t, siwDriver{}.freeSRQ(s))
 	}
+	many := &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: siw.MaxSGE + 1}
+	if err := (siwDriver{}).mapSRQ(many, udata{out: siwAnswer([]uint32{8, 0}, 0)}); err == nil || many.siw != nil {
+		t.Errorf("SRQ, SGEs: %v, want an error", err)
+	}
+	must(t, siwDriver{}.freeSRQ(many))
 	srq := &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: 2}
 	must(t, siwDriver{}.mapSRQ(srq, udata{out: siwAnswer([]uint32{16, 0}, 6*page)}))
 	if srq.maxWR != 16 {
@@ -101,10 +106,14 @@ func TestSiwMap(t *testing.T) {
 		"no receives":      {siwAnswer([]uint32{9, 16, 0, 0}, 0, page), 2, 0, false, false},
 		"sends elsewhere":  {siwAnswer([]uint32{9, 16, 8, 0}, 1, page), 2, 0, false, false},
 		"receives as well": {siwAnswer([]uint32{9, 16, 8, 0}, 0, page+1), 2, 1, false, false},
-		"SGEs":             {siwAnswer([]uint32{9, 16, 8, 0}, 0, page), siw.MaxSGE + 1, 1, false, false},
+		"send SGEs":        {siwAnswer([]uint32{9, 16, 8, 0}, 0, page), siw.MaxSGE + 1, 1, false, false},
+		"receive SGEs":     {siwAnswer([]uint32{9, 16, 8, 0}, 0, page), 2, 2, false, false},
 	} {
 		q := &QP{object: object{dev: d, kind: "QP"}, kind: kindSiw, typ: RC, sendCQ: recv, recvCQ: recv}
-		q.caps = QPCaps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.sge, MaxRecvSGE: c.sge}
+		q.caps = QPCaps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.sge, MaxRecvSGE: 2}
+		if name == "receive SGEs" {
+			q.caps.MaxRecvSGE = siw.MaxSGE + 1
+		}
 		if c.shared {
 			q.srq = srq
 		}

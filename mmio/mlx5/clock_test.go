@@ -30,6 +30,9 @@ func TestClock(t *testing.T) {
 			t.Errorf("at %#x: %v, want %v", offset, err, ErrLayout)
 		}
 	}
+	if _, err := NewClock(page[:7], 0); !errors.Is(err, ErrLayout) {
+		t.Errorf("on 7 bytes: %v, want %v", err, ErrLayout)
+	}
 	if _, err := NewClock(nil, 0); !errors.Is(err, ErrLayout) {
 		t.Errorf("without a page: %v, want %v", err, ErrLayout)
 	}
