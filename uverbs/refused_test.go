@@ -95,12 +95,28 @@ func TestCreateCQHostile(t *testing.T) {
 	}
 }
 
-// TestRemapShort: an answer to RESIZE_CQ that is too short is an error.
-func TestRemapShort(t *testing.T) {
-	d, _ := fakeDevice(t, pathAuto)
+// TestRxeShort: answers that are too short are errors, and nothing is mapped.
+func TestRxeShort(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
 	cq := value(d.CreateCQ(7, CQOptions{}))(t)
-	if old, err := (rxeDriver{}).remapCQ(cq, 15, udata{out: make([]byte, rxe.ResizeCQRespSize-1)}); old != nil || err == nil {
-		t.Errorf("%v, %v, want an error", old, err)
+	before := k.ringsMapped()
+	other := &CQ{object: object{dev: d, kind: "CQ"}}
+	qp := &QP{object: object{dev: d, kind: "QP"}, sendCQ: cq, recvCQ: cq}
+	srq := &SRQ{object: object{dev: d, kind: "SRQ"}}
+	short := func(n int) udata { return udata{out: make([]byte, n-1)} }
+	_, err := rxeDriver{}.remapCQ(cq, 15, short(rxe.ResizeCQRespSize))
+	for name, err := range map[string]error{
+		"RESIZE_CQ":  err,
+		"CREATE_CQ":  rxeDriver{}.mapCQ(other, short(rxe.CQRespSize)),
+		"CREATE_QP":  rxeDriver{}.mapQP(qp, short(rxe.QPRespSize)),
+		"CREATE_SRQ": rxeDriver{}.mapSRQ(srq, short(rxe.SRQRespSize)),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "bytes") {
+			t.Errorf("%s: %v, want an error about the size", name, err)
+		}
+	}
+	if n := k.ringsMapped(); n != before {
+		t.Errorf("%d bytes of rings are mapped, want %d", n, before)
 	}
 	must(t, cq.Close())
 }
