@@ -2,6 +2,7 @@ package perf
 
 import (
 	"encoding/binary"
+	"runtime"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -131,6 +132,22 @@ func (e *End) sendDone(f *flow) error {
 	}
 }
 
+// placeTime is how long the rest of a message may take once its last byte is there.
+const placeTime = time.Second
+
+// placed compares a message whose last byte was seen. An RDMA WRITE has no completion on the side of
+// the memory, and devices may place its packets out of order, so the bytes before the last one may
+// be there later. A message that is still wrong after placeTime is reported.
+func (e *End) placed(got []byte) error {
+	for end := time.Now().Add(placeTime); ; {
+		err := e.mismatch("a message", 0, got)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
 // writeLat plays ping-pong with memory: the server begins.
 func (e *End) writeLat(size int, m *meter, r *Run) error {
 	f := &e.flows[0]
@@ -160,7 +177,7 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 				}
 			}
 			if verify {
-				if err := e.mismatch("a message", 0, got[:size-1]); err != nil {
+				if err := e.placed(got[:size-1]); err != nil {
 					return err
 				}
 				clear(got[:size-1])
