@@ -66,8 +66,10 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	} else if x.reg, err = m.uars.take(); err != nil {
 		return udata{}, err
 	}
+	// ECE is not set: the device would answer with its options, which no peer is told of and the
+	// device is not given back.
 	req := mlx5.QPRequest{
-		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, ECE: m.ECE, InlineScatter: s.InlineRecv,
+		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv,
 	}
 	if s.Type == RawPacket {
 		req.Buf, req.SendBuf = 0, req.Buf

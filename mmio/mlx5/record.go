@@ -3,6 +3,7 @@ package mlx5
 import (
 	"fmt"
 	"math/bits"
+	"os"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -62,8 +63,9 @@ type Records struct {
 	left  atomic.Int64 // records that are taken, for tests
 }
 
-// recordPageSize is the size of a page of records, in bytes.
-const recordPageSize = 4096
+// recordPageSize is the size of a page of records, in bytes: one of the host, as less cannot be mapped
+// or pinned.
+var recordPageSize = os.Getpagesize()
 
 // Take returns a zeroed record.
 func (r *Records) Take() (Record, error) {
@@ -104,7 +106,7 @@ func (r *Records) Give(rec Record) {
 	defer r.mu.Unlock()
 	for _, p := range r.pages {
 		base := uintptr(unsafe.Pointer(&p.region.Bytes()[0]))
-		if off := rec.Addr() - base; off < recordPageSize {
+		if off := rec.Addr() - base; off < uintptr(recordPageSize) {
 			p.free = append(p.free, uint16(off/RecordSize))
 			r.left.Add(-1)
 			return

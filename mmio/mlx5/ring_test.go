@@ -40,7 +40,7 @@ func TestSizes(t *testing.T) {
 	if err != nil || s.Entries != 32 || s.Shift != 6 || s.MaxSGE != 3 {
 		t.Errorf("SRQ: %+v, %v", s, err)
 	}
-	for in, want := range map[int]int{1: 2, 127: 128, 128: 256, maxCQEs - 1: maxCQEs} {
+	for in, want := range map[int]int{1: 2, 127: 128, 128: 256, 1<<24 - 1: 1 << 24} {
 		if n, err := SizeCQ(in); n != want || err != nil {
 			t.Errorf("CQ of %d: %d, %v, want %d", in, n, err, want)
 		}

@@ -7,7 +7,7 @@ const (
 	maxBlocks     = 1 << 15 // of a send queue: the difference of two 16-bit indices tells full from empty
 	maxEntries    = 1 << 15 // of a receive queue: the difference of two 16-bit indices tells full from empty
 	maxSRQEntries = 1 << 16
-	maxCQEs       = 1 << 22 // so that differences of 24-bit indices keep their sign
+	maxCQEs       = 1 << 24 // of the index that the device is told; it has fewer as a rule, and says so in max_cqe
 	maxInlineData = 0x3ff   // the field's width
 	minSendWQE    = 512
 	maxSendWQE    = ctrlSizeMask * octoSize // the field for the size has 6 bits, so the last 16 bytes of 1,024 stay empty
