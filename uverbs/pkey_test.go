@@ -29,6 +29,9 @@ func TestSysfsPKey(t *testing.T) {
 	if _, err := sysfsPKeyIndex(root, "rxe0", 2, 2, 0xf001); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "0xf001 among its 2") {
 		t.Errorf("a key that is not there: %v", err)
 	}
+	if i, err := sysfsPKeyIndex(root, "rxe0", 2, 4, 0xf001); i != 0 || err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "key 2 of port 2") {
+		t.Errorf("a table with a key that cannot be read: %d, %v", i, err)
+	}
 	for _, index := range []int{2, 3} {
 		if _, err := sysfsPKey(root, "rxe0", 2, index); err == nil || !strings.Contains(err.Error(), "of port 2") {
 			t.Errorf("key %d: %v", index, err)
