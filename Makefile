@@ -99,7 +99,8 @@ vmtest: ## vmrun's own tests, which boot VMs
 
 # How long for each, as go test -fuzztime has it, and which, as grep -E has it; an input that fails
 # becomes a file in the package's testdata and is tested from then on. go list names the test files of
-# every module, so a fuzz test that is new is run, wherever it stands.
+# every module, so a fuzz test that is new is run, wherever it stands. An input of some kilobytes would
+# otherwise be made smaller for up to a minute each time.
 FUZZTIME ?= 20000x
 FUZZ     ?= .
 MODULES  := . tools/vmrun test/grpc
@@ -108,7 +109,7 @@ TESTFILES = {{range .TestGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestG
 fuzz: ## every fuzz test of every module for FUZZTIME
 	@set -e; all=$$($(MAKE) -s fuzzlist); test -n "$$all" || { echo "no fuzz test matches $(FUZZ)"; exit 1; }; \
 	echo "$$all" | while read -r dir f; do \
-		echo "$$dir: $$f"; go test -C $$dir -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . </dev/null || exit 1; \
+		echo "$$dir: $$f"; go test -C $$dir -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s . </dev/null || exit 1; \
 	done
 
 fuzzlist: ## the folder and the name of each
