@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
@@ -107,7 +106,7 @@ func TestMlx5Registers(t *testing.T) {
 				}
 			}
 			page := u.pages[1]
-			first := uintptr(unsafe.Pointer(&page.region.Bytes()[0]))
+			first := uintptr(addrOf(page.region.Bytes()))
 			if off := int(at - first); off == c.last && r.uar != page.id+c.lastID || off == 0x800 && r.uar != page.id {
 				t.Errorf("the register at offset %#x is on UAR %d, the page begins with %d", off, r.uar, page.id)
 			}
