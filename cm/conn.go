@@ -330,6 +330,7 @@ func (c *Conn) fail(err error) {
 // stop has all that is posted flushed, which wakes who waits. The caller holds c.mu.
 func (c *Conn) stop() {
 	if !c.freed && c.qp != nil {
+		c.qp.SetErrCause(c.err)
 		c.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)
 	}
 }
