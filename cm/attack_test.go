@@ -35,6 +35,16 @@ type attacker struct {
 	rng     *rand.Rand
 }
 
+// newAttacker makes an attacker of a listener.
+func newAttacker(t *testing.T, l *Listener) *attacker {
+	t.Helper()
+	pd, _ := openPD(t)
+	mem := value(uverbs.AllocBuffer(2 * attackMemory))(t)
+	mr := value(pd.RegMR(mem, uverbs.AccessLocalWrite))(t)
+	t.Cleanup(func() { must(t, mr.Close(), mem.Close()) })
+	return &attacker{t: t, channel: openKernel(t), pd: pd, mr: mr, to: netip.MustParseAddrPort(l.Addr().String())}
+}
+
 // victim is a connection of an attacker's.
 type victim struct {
 	*attacker
@@ -435,11 +445,7 @@ func (a *attacker) make(ctx context.Context, what attack, ended *outcomes) error
 func TestLaterVersion(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{PrivateData: make([]byte, remoteSize)})
-	pd, _ := openPD(t)
-	mem := value(uverbs.AllocBuffer(2 * attackMemory))(t)
-	mr := value(pd.RegMR(mem, uverbs.AccessLocalWrite))(t)
-	defer func() { must(t, mr.Close(), mem.Close()) }()
-	a := &attacker{t: t, channel: openKernel(t), pd: pd, mr: mr, to: netip.MustParseAddrPort(l.Addr().String())}
+	a := newAttacker(t, l)
 	v := value(a.dial(ctx, hello{version: 3, kind: helloRequest, depth: 16, size: 1000}.encode()))(t)
 	if v.version != 2 {
 		t.Errorf("the answer has version %d", v.version)
@@ -455,7 +461,7 @@ func TestLaterVersion(t *testing.T) {
 		must(t, ctx.Err())
 	}
 	want := frame(header{kind: msgData, credits: 1, length: 7}, []byte("welcome"))
-	if got := mr.Bytes()[attackMemory:][:wcs[0].ByteLen]; wcs[0].Err() != nil || !bytes.Equal(got, want) {
+	if got := a.mr.Bytes()[attackMemory:][:wcs[0].ByteLen]; wcs[0].Err() != nil || !bytes.Equal(got, want) {
 		t.Errorf("the peer is sent %q, %v, want %q", got, wcs[0].Err(), want)
 	}
 	must(t, v.send(uverbs.WRSend, frame(header{kind: msgEnd, deaf: true}, nil), nil))

@@ -479,11 +479,7 @@ func TestProbeMemory(t *testing.T) {
 func TestDisconnectAnswered(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{PrivateData: make([]byte, remoteSize)})
-	pd, _ := openPD(t)
-	mem := value(uverbs.AllocBuffer(2 * attackMemory))(t)
-	mr := value(pd.RegMR(mem, uverbs.AccessLocalWrite))(t)
-	defer func() { must(t, mr.Close(), mem.Close()) }()
-	a := &attacker{t: t, channel: openKernel(t), pd: pd, mr: mr, to: netip.MustParseAddrPort(l.Addr().String())}
+	a := newAttacker(t, l)
 	v := value(a.dial(ctx, hello{kind: helloRequest, depth: 16, size: 1000}.encode()))(t)
 	server := value(l.Accept(ctx))(t)
 	must(t, v.id.Disconnect())

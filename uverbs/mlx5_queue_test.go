@@ -136,7 +136,7 @@ func TestMlx5Refused(t *testing.T) {
 	if err := (mlx5Driver{}).modifySRQ(nil, true, issue); !errors.Is(err, errors.ErrUnsupported) || issued != 1 {
 		t.Errorf("MODIFY_SRQ with a size: %v, issued %d times", err, issued)
 	}
-	for _, cqe := range []int{1 << 22, math.MaxInt32} {
+	for _, cqe := range []int{1 << 24, math.MaxInt32} {
 		cq := &CQ{kind: kindMlx5}
 		cq.dev, cq.object.kind = c.dev, "CQ"
 		u, err := mlx5Driver{}.prepareCQ(cq, &cqe, &CQOptions{})
