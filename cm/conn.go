@@ -445,9 +445,9 @@ func (c *Conn) finish(ctx context.Context, what string, deaf bool) error {
 }
 
 // Close closes the connection: the peer receives everything that was sent before, and then
-// io.EOF. That takes until the peer's device has it, at most Options.Linger. Calls that are
-// under way return an error that matches [net.ErrClosed] and [os.ErrClosed], as do later ones. The error tells of messages that
-// have not arrived.
+// io.EOF. That takes until the peer's device has it, at most Options.Linger, and a second more if the
+// device here flushes nothing. Calls that are under way return an error that matches [net.ErrClosed] and
+// [os.ErrClosed], as do later ones. The error tells of messages that have not arrived.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closing {

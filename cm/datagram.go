@@ -92,8 +92,13 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 			p.held = slot
 			return b[uverbs.GRHSize:], Peer{attr, wc.SrcQP, p.qkey}, nil
 		}
-		if errors.Is(err, syscall.EINVAL) { // it cannot be answered, and any host can send such a datagram
-			err = p.post(slot)
+		if !errors.Is(err, syscall.EINVAL) {
+			p.held = slot // the next Recv posts it again
+			return nil, Peer{}, p.fail(what, err)
+		}
+		// It cannot be answered, and any host can send such a datagram, as many as it likes.
+		if err = p.post(slot); err == nil {
+			err = ctx.Err()
 		}
 		if err != nil {
 			return nil, Peer{}, p.fail(what, err)

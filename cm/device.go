@@ -198,6 +198,7 @@ type domain struct {
 	mu     sync.Mutex
 	pd     *uverbs.PD     // guarded by mu: nil while no connection uses it
 	refs   int            // guarded by mu: connections
+	timed  bool           // guarded by mu: a timer is set that closes the PD
 	ask    *uverbs.MR     // guarded by mu: on iWARP, memory that peers may read, see Conn.probe
 	askBuf *uverbs.Buffer // guarded by mu: the memory of ask
 }
@@ -239,8 +240,24 @@ func (m *domain) release() {
 	case m.linger == 0 || !m.dev.known():
 		m.closeIdle()
 	default:
-		time.AfterFunc(m.linger, m.closeIdle)
+		m.closeAfter(m.linger)
 	}
+}
+
+// closeAfter sets a timer that closes the PD, if no connection uses it then.
+func (m *domain) closeAfter(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.timed {
+		return
+	}
+	m.timed = true
+	time.AfterFunc(d, func() {
+		m.mu.Lock()
+		m.timed = false
+		m.mu.Unlock()
+		m.closeIdle()
+	})
 }
 
 // closeIdle closes the PD unless a connection uses it, and tries again later if it cannot.
@@ -251,7 +268,7 @@ func (m *domain) closeIdle() {
 	m.mu.Unlock()
 	switch {
 	case failed:
-		time.AfterFunc(moment, m.closeIdle)
+		m.closeAfter(moment)
 	case idle:
 		m.dev.release()
 	}

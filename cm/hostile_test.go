@@ -422,7 +422,7 @@ func TestVersions(t *testing.T) {
 	}{
 		{1, helloRequest, 0}, {2, helloRequest, 2}, {3, helloRequest, 2}, {255, helloRequest, 2},
 		{1, helloAnswer, 0}, {2, helloAnswer, 2}, {3, helloAnswer, 0},
-		{1, helloRefusal, 0}, {2, helloRefusal, 2}, {3, helloRefusal, 3}, // the text is where it was
+		{1, helloRefusal, 1}, {2, helloRefusal, 2}, {3, helloRefusal, 3}, // the text is where it was
 	} {
 		h, err := parseHello(greeting(c.version, c.kind), c.kind)
 		if (err == nil) != (c.want != 0) || err == nil && h.version != c.want || err != nil && !errors.Is(err, syscall.EPROTO) {
@@ -457,6 +457,16 @@ func TestAfterEnd(t *testing.T) {
 		}
 		if c.ok != (err == nil) || err != nil && !errors.Is(err, syscall.EPROTO) {
 			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// TestWantsCost: each want costs a credit, so that there are no more than the peer has had.
+func TestWantsCost(t *testing.T) {
+	c := bareConn(Options{})
+	for i := range c.o.Depth + 1 {
+		if _, err := c.arrived(header{kind: msgWant}, 0); (err != nil) != (i == c.o.Depth) || err != nil && !errors.Is(err, syscall.EPROTO) {
+			t.Errorf("want %d: %v", i, err)
 		}
 	}
 }

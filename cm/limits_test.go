@@ -103,6 +103,25 @@ func TestMaxConns(t *testing.T) {
 func TestHalfOpen(t *testing.T) {
 	testenv.Needs(t, "half-open requests", "rxe", "mlx5") // on iWARP the kernel answers for the peer
 	before := quiet(t)
+	t.Run("in time", func(t *testing.T) { // nobody's place is taken who has had no time to complete it
+		ctx := within(t)
+		o := small
+		o.HalfOpen = 2
+		l := newListener(t, o)
+		old := evictAfter
+		evictAfter = time.Hour
+		defer func() { evictAfter = old }()
+		c := openKernel(t)
+		ids := []*ID{halfOpen(t, ctx, c, l), halfOpen(t, ctx, c, l)}
+		_, err := Dial(ctx, l.Addr().String(), small)
+		expectRefusal(t, "a request while others complete theirs", err, refusedFull)
+		for _, id := range ids {
+			must(t, id.Close())
+		}
+	})
+	old := evictAfter
+	evictAfter = 0
+	defer func() { evictAfter = old }()
 	for name, o := range map[string]Options{
 		"HalfOpen": {HalfOpen: 4}, "Backlog": {Backlog: 4, HalfOpen: 100}, "MaxConns": {MaxConns: 4},
 	} {

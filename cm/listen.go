@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -28,7 +29,8 @@ type Listener struct {
 
 	mu      sync.Mutex
 	waiting int                 // guarded by mu: requests and connections that Accept has not returned
-	conns   int                 // guarded by mu: those, and connections that are not closed
+	open    int                 // guarded by mu: requests whose peers have not completed the connection
+	conns   int                 // guarded by mu: requests, and connections that are not closed
 	closed  bool                // guarded by mu
 	answers map[*answer]bool    // guarded by mu: those whose peers are not ready yet
 	asked   uint64              // guarded by mu: the number of the last answer
@@ -105,6 +107,7 @@ func (l *Listener) event(e *Event) {
 // request is a request that the listener has a place for.
 type request struct {
 	event  *Event
+	peer   hello
 	evicts *answer // whose place it takes; nil if there was one
 }
 
@@ -119,9 +122,15 @@ const (
 // errEvicted is why a connection was given up whose peer did not complete it in time.
 var errEvicted = errors.New("its peer has not completed the connection, and others ask for the place")
 
-// take takes a request, if there is a place for it.
+// take takes a request, if it is one and there is a place for it.
 func (l *Listener) take(e *Event) {
-	r, why := l.place(e)
+	peer, err := parseHello(e.Param.PrivateData, helloRequest)
+	if err != nil { // it takes nobody's place
+		l.refuse(e.ID, refusedProtocol, err)
+		e.ID.Close()
+		return
+	}
+	r, why := l.place(e, peer)
 	switch {
 	case r == nil && why == "":
 		e.ID.Close()
@@ -137,10 +146,14 @@ func (l *Listener) take(e *Event) {
 	}
 }
 
+// evictAfter is how long a peer has at least to complete its connection before a request takes its place. It
+// is many times what a peer needs that is not too busy.
+var evictAfter = 250 * time.Millisecond
+
 // place finds a place for a request: a free one, or that of the oldest connection whose peer has not
-// completed it. It returns nil and the text of a refusal if there is none, and no text if the listener
-// is closed.
-func (l *Listener) place(e *Event) (r *request, why string) {
+// completed it in time. It returns nil and the text of a refusal if there is none, and no text if the
+// listener is closed.
+func (l *Listener) place(e *Event, peer hello) (r *request, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	full := ""
@@ -149,10 +162,10 @@ func (l *Listener) place(e *Event) (r *request, why string) {
 		return nil, ""
 	case l.conns >= l.o.maxConns():
 		full = refusedMany
-	case l.waiting >= l.o.Backlog, len(l.answers) >= l.o.HalfOpen:
+	case l.waiting >= l.o.Backlog, l.open >= l.o.HalfOpen:
 		full = refusedFull
 	}
-	r = &request{event: e}
+	r = &request{event: e, peer: peer}
 	if full != "" {
 		if r.evicts = l.oldest(); r.evicts == nil {
 			return nil, full
@@ -161,17 +174,21 @@ func (l *Listener) place(e *Event) (r *request, why string) {
 	} else {
 		l.waiting++
 	}
+	l.open++
 	l.conns++
 	l.wg.Add(1)
 	return r, ""
 }
 
-// oldest returns the answer whose peer has had the most time. The caller holds l.mu.
+// oldest returns the answer whose peer has had the most time, if that was enough. The caller holds l.mu.
 func (l *Listener) oldest() (first *answer) {
 	for a := range l.answers {
 		if first == nil || a.number < first.number {
 			first = a
 		}
+	}
+	if first != nil && time.Since(first.since) < evictAfter {
+		return nil
 	}
 	return first
 }
@@ -193,6 +210,7 @@ func (l *Listener) domain(d *device) *domain {
 		if l.domains == nil {
 			l.domains = map[*device]*domain{}
 		}
+		maps.DeleteFunc(l.domains, func(d *device, _ *domain) bool { return !d.known() }) // closed, or removed
 		l.domains[d] = m
 	}
 	return m
@@ -200,15 +218,19 @@ func (l *Listener) domain(d *device) *domain {
 
 // refuse rejects a request with words, and tells the program why.
 func (l *Listener) refuse(id *ID, words string, why error) {
-	words = words[:min(len(words), maxRefusal)]
+	words = strings.ToValidUTF8(words[:min(len(words), maxRefusal)], "")
 	if l.o.Refused != nil {
-		var from Addr
-		if addrs, err := id.Addrs(); err == nil {
-			from = addrs.Remote
-		}
-		l.o.Refused(from, why)
+		addrs, _ := id.Addrs() // the zero value if it has none
+		l.tell(addrs.Remote, why)
 	}
 	id.Reject(hello{kind: helloRefusal, data: []byte(words)}.encode(), ReasonConsumer)
+}
+
+// tell tells the program of a request that has come to nothing.
+func (l *Listener) tell(from Addr, why error) {
+	if l.o.Refused != nil {
+		l.o.Refused(from, why)
+	}
 }
 
 // answerAll answers a request, and those that come soon after it: its stack has grown by then.
@@ -218,13 +240,10 @@ func (l *Listener) answerAll(r *request) {
 	defer idle.Stop()
 	for {
 		if a := r.evicts; a != nil {
-			a.c.drop(errEvicted)
+			a.drop(errEvicted)
 			l.wg.Done()
-			if l.o.Refused != nil {
-				l.o.Refused(a.c.addrs.Remote, errEvicted)
-			}
 		}
-		if err := l.accept(r.event); err != nil { // the peer is told, or gone
+		if err := l.accept(r); err != nil { // the peer is told, or gone
 			l.done()
 			l.wg.Done()
 		}
@@ -247,20 +266,23 @@ func (l *Listener) done() {
 }
 
 // accept makes a connection of a request, and accepts. Unless it fails, an event says how that ends.
-func (l *Listener) accept(e *Event) error {
+func (l *Listener) accept(r *request) error {
+	e, peer := r.event, r.peer
+	expected := false
+	defer func() {
+		if !expected { // else forget does it
+			l.mu.Lock()
+			l.open--
+			l.mu.Unlock()
+		}
+	}()
 	if !l.hub.use() {
 		l.left()
 		return errors.Join(errClosed, e.ID.Close())
 	}
-	words := refusedProtocol
-	peer, err := parseHello(e.Param.PrivateData, helloRequest)
-	var c *Conn
-	if err == nil {
-		words = refusedFailed
-		c, err = newConn(l.hub, e.ID, l.o, l)
-	}
+	c, err := newConn(l.hub, e.ID, l.o, l)
 	if err != nil {
-		l.refuse(e.ID, words, err)
+		l.refuse(e.ID, refusedFailed, err)
 		l.left()
 		defer l.hub.release()
 		return errors.Join(err, l.hub.close(e.ID))
@@ -271,13 +293,14 @@ func (l *Listener) accept(e *Event) error {
 		l.refuse(e.ID, words, err)
 		return c.drop(err)
 	}
-	a := &answer{l: l, c: c, peer: peer, private: e.Param.PrivateData}
+	a := &answer{l: l, c: c, peer: peer, private: e.Param.PrivateData, since: time.Now()}
 	a.accepting.Lock()
 	defer a.accepting.Unlock()
-	if !l.expect(a) {
+	if expected = l.expect(a); !expected {
 		return c.drop(errClosed)
 	}
 	if err := e.ID.Accept(p, ECE{}); err != nil && a.over() {
+		l.tell(c.addrs.Remote, err)
 		return c.drop(err)
 	}
 	return nil
@@ -296,6 +319,7 @@ type answer struct {
 	peer    hello
 	private []byte
 	number  uint64      // a higher one was accepted later
+	since   time.Time   // when it was accepted
 	patient *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
 
 	accepting sync.Mutex // held until all is done that Accept does
@@ -331,7 +355,9 @@ func (a *answer) over() bool {
 // forget is over for a caller that holds a.l.mu.
 func (a *answer) forget() bool {
 	waits := a.l.answers[a]
-	delete(a.l.answers, a)
+	if delete(a.l.answers, a); waits {
+		a.l.open--
+	}
 	if a.patient != nil {
 		a.patient.Stop()
 	}
@@ -357,11 +383,19 @@ func (a *answer) event(e *Event) {
 func (a *answer) fail(err error) {
 	if a.over() {
 		go func() { // the kernel may wait for it
-			a.c.drop(err)
+			a.drop(err)
 			a.l.done()
 			a.l.wg.Done()
 		}()
 	}
+}
+
+// drop gives the connection up, once Accept has returned: the ID's handle may be another's afterwards.
+func (a *answer) drop(err error) {
+	a.accepting.Lock()
+	defer a.accepting.Unlock()
+	a.c.drop(err)
+	a.l.tell(a.c.addrs.Remote, err)
 }
 
 // prepare asks the program about a request, makes what the connection needs, and returns the
@@ -395,7 +429,10 @@ func (l *Listener) check(c *Conn, peer hello) ([]byte, error) {
 	if l.o.Check == nil {
 		return l.o.PrivateData, nil
 	}
-	return l.o.Check(&Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data, conn: c})
+	r := &Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data}
+	r.conn.Store(c)
+	defer r.conn.Store(nil)
+	return l.o.Check(r)
 }
 
 // Accept waits for the next connection. Setting one up goes on without it, so that a peer that
@@ -426,7 +463,8 @@ func (l *Listener) ended() error {
 }
 
 // Close stops listening. Connections that Accept has returned stay; those that it has not are
-// closed, all at once, so that it takes [Options].Linger at most, and requests are rejected.
+// closed, all at once, so that it takes [Options].Linger at most, and requests are rejected. It waits for calls
+// of Check and Refused that are under way, which must not call it.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -78,17 +80,18 @@ type Options struct {
 	// Backlog is how many connections of a listener may wait for Accept, with requests that are being
 	// answered; zero is 1024.
 	Backlog int
-	// HalfOpen is how many requests of a listener may wait for their peer to complete the connection;
-	// zero is half of Backlog. One more takes the place of the oldest, which is given up: peers that
-	// complete nothing keep no others out for long.
+	// HalfOpen is how many requests of a listener may be answered, or wait for their peer to complete the
+	// connection, at the same time; zero is half of Backlog. One more takes the place of the oldest whose
+	// peer has had a quarter of a second, and is refused if there is none: peers that complete nothing
+	// keep no others out for long.
 	HalfOpen int
 	// MaxConns is how many connections a listener has at most, with requests; zero is no limit. At the
-	// limit a request takes the place of the oldest that waits for its peer, and is refused if there
-	// is none.
+	// limit a request takes the place of the oldest that waits for its peer, as with HalfOpen.
 	MaxConns int
-	// MaxMemory is how much memory for messages the connections of a listener register at most, in
-	// bytes; zero is no limit. Each connection counts with all that it may come to need, which
-	// [Options.MemoryPerConn] returns, so that the limit is one on the number of connections.
+	// MaxMemory is how much memory for messages the connections of a listener may come to need at most,
+	// in bytes; zero is no limit. Each connection counts with what [Options.MemoryPerConn] returns, so that
+	// it is a limit on the number of connections. Up to a quarter more is registered in advance, and
+	// for a moment what closed connections had.
 	MaxMemory int64
 
 	// Check decides on the requests to a listener, if it is set: the data that it returns is the
@@ -97,9 +100,10 @@ type Options struct {
 	// the connection has any memory, queue or other object of the device: so it is the place to turn
 	// strangers away.
 	Check func(*Request) ([]byte, error)
-	// Refused is called, if it is set, for each request that the listener itself has refused or given
-	// up, with the reason. The peer is told a fixed text, never this error. It is called from several
-	// goroutines, one of which takes all requests, so that it must not block.
+	// Refused is called, if it is set, for each request that was refused, by the listener or by Check, and for
+	// each connection that was given up before its peer completed it, with the reason. Unless that is
+	// Check's error the peer is told a fixed text. Refused is called from several goroutines, one of which
+	// takes all requests, so that it must not block. The address is the zero value if it is not known.
 	Refused func(remote Addr, err error)
 }
 
@@ -139,16 +143,20 @@ type Request struct {
 	Remote      Addr   // Remote is the peer's address.
 	PrivateData []byte // PrivateData is what the peer has sent.
 
-	conn *Conn
+	conn atomic.Pointer[Conn] // nil once Check has returned
 }
 
 // PD returns the PD to register memory for the connection with, such as memory whose [Remote] goes with
-// the answer: see [Conn.PD]. It opens the device if need be.
+// the answer: see [Conn.PD]. It opens the device if need be. Only Check may call it, before it returns.
 func (r *Request) PD() (*uverbs.PD, error) {
-	if err := r.conn.attach(); err != nil {
+	c := r.conn.Load()
+	if c == nil {
+		return nil, fmt.Errorf("cm: PD of a request: Check has returned: %w", syscall.EINVAL)
+	}
+	if err := c.attach(); err != nil {
 		return nil, err
 	}
-	return r.conn.PD(), nil
+	return c.PD(), nil
 }
 
 // MemoryPerConn returns how much memory for messages a connection with these options may come to need,
@@ -242,7 +250,7 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or from %d bytes, which one connection may need", o.memory())
 	}
 	if o.Isolation > ConnPD || o.Isolation == ListenerPD && op == "Dial" {
-		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ConnPD, and of Listen ListenerPD")
+		return o, argErr(op, "Isolation", o.Isolation, "SharedPD or ConnPD; ListenerPD for Listen only")
 	}
 	if o.Wait > Park {
 		return o, argErr(op, "Wait", o.Wait, "SpinThenPark, Spin, Park")

@@ -288,7 +288,9 @@ func (c *Conn) arrived(h header, slot int) (keep bool, err error) {
 	case msgGrown:
 		return false, c.peer.grows(h.recvs)
 	case msgWant:
-		c.consumed++
+		if c.consumed++; c.consumed > c.o.Depth {
+			return false, protoErr("it asks for memory without a credit, %d times", c.consumed)
+		}
 	case msgData:
 		if c.eof {
 			return false, protoErr("a message after the end")

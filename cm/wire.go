@@ -115,7 +115,7 @@ func parseHello(b []byte, kind uint8) (hello, error) {
 	if kind == helloRequest {
 		version = min(version, wireVersion)
 	}
-	if version < minWireVersion || version > wireVersion && kind != helloRefusal {
+	if kind != helloRefusal && (version < minWireVersion || version > wireVersion) {
 		return hello{}, protoErr("its greeting has version %d, this side speaks %d to %d", b[2], minWireVersion, wireVersion)
 	}
 	h := hello{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:])), first: int(b[6]), version: version}
@@ -166,10 +166,10 @@ func parseHeader(b []byte) (header, error) {
 		return header{}, protoErr("a message with %d bytes of data says that it has %d", len(b)-headerSize, h.length)
 	}
 	if h.kind < msgData || h.kind > msgPad {
-		return header{}, protoErr("a message of kind %d", h.kind)
+		return header{}, protoErr("a message of kind %d, possible are %d to %d", h.kind, msgData, msgPad)
 	}
 	if b[1] > 1 || h.deaf && h.kind != msgEnd {
-		return header{}, protoErr("a message of kind %d with %d in its second byte", h.kind, b[1])
+		return header{}, protoErr("a message of kind %d with %d in its second byte, possible is 0, and 1 in an end", h.kind, b[1])
 	}
 	if h.kind != msgData && h.length != 0 {
 		return header{}, protoErr("a message of kind %d with %d bytes of data", h.kind, h.length)

@@ -395,11 +395,11 @@ func TestStranger(t *testing.T) {
 	go func() { accepted <- listener.accept(t.Context()) }()
 	var sides [3]*connections
 	for i := 1; i < len(sides); i++ {
-		if sides[i], err = resolve(t.Context(), ends[i], listener.addr.String()); err != nil {
+		if sides[i], err = resolve(t.Context(), ends[i], listener.addr.String(), listener.token); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for i, data := range [][]byte{{0, 0, 0, 1}, {0xff, 0xff, 0xff, 0xff, 0}} {
+	for i, data := range [][]byte{nil, append(make([]byte, tokenSize), 0, 0, 0, 0)} { // both are zeros to the server
 		p := sides[2].param()
 		p.PrivateData = data
 		if _, err := sides[2].ids[i].ConnectWait(t.Context(), p, cm.ECE{}); err == nil {

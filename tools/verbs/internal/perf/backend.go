@@ -24,7 +24,7 @@ type backend interface {
 // size; stop is called by another goroutine while a size is under way.
 type side interface {
 	// listen returns the address of the connection manager, or "" if the test needs none.
-	listen() (string, error)
+	listen() (addr string, token []byte, err error)
 	// accept accepts the connections of the client, if the connection manager makes them.
 	accept(ctx context.Context) error
 	// peers returns this side's queue pairs, and the largest message that they send inline, in
@@ -117,15 +117,14 @@ type deviceSide struct {
 }
 
 // listen implements side.
-func (d *deviceSide) listen() (string, error) {
+func (d *deviceSide) listen() (addr string, token []byte, err error) {
 	if !d.end.Config.CM {
-		return "", nil
+		return "", nil, nil
 	}
-	var err error
 	if d.ids, err = listenIDs(d.end, d.to); err != nil {
-		return "", err
+		return "", nil, err
 	}
-	return d.ids.addr.String(), nil
+	return d.ids.addr.String(), d.ids.token, nil
 }
 
 // accept implements side.

@@ -220,7 +220,7 @@ func (cl *Client) connect(ctx context.Context) error {
 	}
 	var ids *connections
 	if cl.Config.CM {
-		if ids, err = resolve(ctx, cl.end, opened.CMAddr); err != nil {
+		if ids, err = resolve(ctx, cl.end, opened.CMAddr, opened.CMToken); err != nil {
 			return err
 		}
 	}

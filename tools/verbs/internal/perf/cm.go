@@ -1,7 +1,9 @@
 package perf
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,7 +20,17 @@ type connections struct {
 	channel  *cm.Channel
 	listener *cm.ID
 	addr     netip.AddrPort // of the listener
+	token    []byte         // with which the client's requests begin
 	ids      []*cm.ID
+}
+
+// tokenSize is the size of a token, in bytes.
+const tokenSize = 8
+
+// request returns the private data of the request for the i-th queue pair. Anybody can connect to the
+// listener, but only the client has been told the token.
+func (c *connections) request(i int) []byte {
+	return binary.BigEndian.AppendUint32(bytes.Clone(c.token), uint32(i))
 }
 
 // space returns the port space for the type of the queue pairs.
@@ -99,7 +111,7 @@ func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
 }
 
 // resolve makes the client's queue pairs, on the way to a listener.
-func resolve(ctx context.Context, e *End, listener string) (*connections, error) {
+func resolve(ctx context.Context, e *End, listener string, token []byte) (*connections, error) {
 	addr, err := netip.ParseAddrPort(listener)
 	if err != nil {
 		return nil, fmt.Errorf("the server tells no address for the connection manager: %w", err)
@@ -108,7 +120,7 @@ func resolve(ctx context.Context, e *End, listener string) (*connections, error)
 	if err != nil {
 		return nil, err
 	}
-	c.addr = addr
+	c.addr, c.token = addr, token
 	from, err := e.source(addr.Addr())
 	if err != nil {
 		return nil, err
@@ -139,7 +151,7 @@ func (c *connections) connect(ctx context.Context) error {
 	defer cancel()
 	for i, id := range c.ids {
 		p := c.param()
-		p.PrivateData = binary.BigEndian.AppendUint32(nil, uint32(i))
+		p.PrivateData = c.request(i)
 		if _, err := id.ConnectWait(ctx, p, cm.ECE{}); err != nil {
 			if errors.Is(err, context.DeadlineExceeded) {
 				a, _ := id.Addrs()
@@ -168,6 +180,8 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 		return nil, err
 	}
 	c.addr = netip.AddrPortFrom(addr.Unmap(), a.Local.Port)
+	c.token = make([]byte, tokenSize)
+	rand.Read(c.token) // it never fails
 	return c, nil
 }
 
@@ -180,11 +194,12 @@ func (c *connections) listen(addr netip.Addr) (err error) {
 	if err := c.listener.Bind(netip.AddrPortFrom(addr.Unmap(), 0)); err != nil {
 		return err
 	}
-	return c.listener.Listen(c.end.Config.QPs)
+	const strangers = 16 // whose requests may wait with the client's
+	return c.listener.Listen(c.end.Config.QPs + strangers)
 }
 
-// accept takes the client's queue pairs, in their order. Anybody can connect to the listener: a
-// request that is not the client's next is rejected, and the client's is waited for.
+// accept takes the client's queue pairs, in their order. A request that is not the client's next is
+// rejected, and the client's is waited for.
 func (c *connections) accept(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -197,7 +212,7 @@ func (c *connections) accept(ctx context.Context) error {
 			return err
 		}
 		id := request.ID
-		if b := request.Param.PrivateData; len(b) < 4 || binary.BigEndian.Uint32(b) != uint32(i) {
+		if !bytes.HasPrefix(request.Param.PrivateData, c.request(i)) {
 			_ = id.Reject(nil, cm.ReasonConsumer) // or it has gone already
 			if err := id.Close(); err != nil {
 				return err

@@ -37,10 +37,12 @@ type message struct {
 	Config *Config `json:"config,omitempty"`
 	Peers  []Peer  `json:"peers,omitempty"`
 	CMAddr string  `json:"cm_addr,omitempty"` // IP address and port
-	Inline int     `json:"inline,omitempty"`
-	Size   int     `json:"size,omitempty"`
-	Sent   int64   `json:"sent,omitempty"`
-	Run    *Run    `json:"run,omitempty"`
+	// CMToken is what requests to CMAddr begin with: bytes that only the client has been told.
+	CMToken []byte `json:"cm_token,omitempty"`
+	Inline  int    `json:"inline,omitempty"`
+	Size    int    `json:"size,omitempty"`
+	Sent    int64  `json:"sent,omitempty"`
+	Run     *Run   `json:"run,omitempty"`
 }
 
 // Limits of frames, in bytes.
@@ -199,7 +201,7 @@ func (m *message) validateOpened(t *terms) error {
 	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() {
 		return refusef("cm_addr is %s, allowed: a unicast IP address and a port from 1 to 65535", peertext.Quote(m.CMAddr))
 	}
-	return nil
+	return within("length of cm_token", len(m.CMToken), tokenSize, tokenSize)
 }
 
 // validatePeers checks the queue pairs of the other side.

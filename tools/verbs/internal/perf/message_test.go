@@ -127,7 +127,9 @@ func TestMessageValues(t *testing.T) {
 
 		{nil, false, `{"kind":"opened"}`, "opened has come before"},
 		{two, false, `{"kind":"opened"}`, ""},
-		{cm, false, `{"kind":"opened","cm_addr":"10.1.0.1:80"}`, ""},
+		{cm, false, `{"kind":"opened","cm_addr":"10.1.0.1:80","cm_token":"AAECAwQFBgc="}`, ""},
+		{cm, false, `{"kind":"opened","cm_addr":"10.1.0.1:80","cm_token":"AAEC"}`, "length of cm_token is 3, allowed: 8 to 8"},
+		{cm, false, `{"kind":"opened","cm_addr":"10.1.0.1:80"}`, "length of cm_token is 0, allowed: 8 to 8"},
 		{cm, false, `{"kind":"opened","cm_addr":"10.1.0.1:0"}`, `cm_addr is "10.1.0.1:0", allowed: a unicast IP address and a port`},
 		{cm, false, `{"kind":"opened","cm_addr":"0.0.0.0:80"}`, "cm_addr is "},
 		{cm, false, `{"kind":"opened","cm_addr":"224.0.0.1:80"}`, "cm_addr is "},
@@ -200,7 +202,7 @@ func TestFrames(t *testing.T) {
 	r := Run{Took: math.MaxInt64, CPU: math.MaxInt64, Sent: maxOutcome, Received: maxOutcome, AllSent: maxOutcome}
 	for _, m := range []message{
 		{Kind: kindHello, Limits: &l}, {Kind: kindOpen, Config: &c}, {Kind: kindReport, Run: &r}, {Kind: kindError, Error: strings.Repeat("\x00", maxError)},
-		{Kind: kindOpened, CMAddr: "[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%" + name + "]:65535"},
+		{Kind: kindOpened, CMAddr: "[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%" + name + "]:65535", CMToken: make([]byte, tokenSize)},
 	} {
 		if n := text(m); n > maxFrame {
 			t.Errorf("%s takes %d bytes, and has %d", m.Kind, n, maxFrame)
@@ -407,7 +409,7 @@ func FuzzCredit(f *testing.F) {
 
 // TestDecode: what is encoded comes back, with every field.
 func TestDecode(t *testing.T) {
-	m := message{Kind: "k", Error: "e", Limits: &limits0, Config: &Config{Op: "x"}, Peers: []Peer{{QPN: 1}, {QPN: 2}}, CMAddr: "a", Inline: 1, Size: 2, Sent: 3, Run: &Run{Sent: 4}}
+	m := message{Kind: "k", Error: "e", Limits: &limits0, Config: &Config{Op: "x"}, Peers: []Peer{{QPN: 1}, {QPN: 2}}, CMAddr: "a", CMToken: []byte("t"), Inline: 1, Size: 2, Sent: 3, Run: &Run{Sent: 4}}
 	b, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)

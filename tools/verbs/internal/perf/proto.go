@@ -24,7 +24,7 @@ import (
 //	hello {limits}          →
 //	                        ←  hello {limits}
 //	open {config}           →
-//	                        ←  opened {port of the connection manager}
+//	                        ←  opened {address of the connection manager, token}
 //	peers                   →
 //	                        ←  peers
 //	connected               →
@@ -45,7 +45,7 @@ import (
 // memory.
 const (
 	magic           = "goverbs perf"
-	ProtocolVersion = 1
+	ProtocolVersion = 2
 	preambleLen     = len(magic) + 4
 )
 

@@ -312,7 +312,7 @@ func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, 
 // connect connects the queue pairs.
 func (se *session) connect(ctx context.Context, end side) (err error) {
 	opened := message{Kind: kindOpened}
-	if opened.CMAddr, err = end.listen(); err != nil {
+	if opened.CMAddr, opened.CMToken, err = end.listen(); err != nil {
 		return err
 	}
 	if err := se.put(opened); err != nil {

@@ -93,7 +93,7 @@ func (s *pretendedSide) step(call string, after ...string) error {
 }
 
 // listen implements side.
-func (s *pretendedSide) listen() (string, error) { return "", s.step("listen", "open") }
+func (s *pretendedSide) listen() (string, []byte, error) { return "", nil, s.step("listen", "open") }
 
 // accept implements side.
 func (s *pretendedSide) accept(context.Context) error { return s.step("accept", "listen") }
