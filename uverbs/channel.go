@@ -24,6 +24,7 @@ type CompChannel struct {
 	fd int // of f, which outlives every CQ that names it
 
 	watch watch
+	shut  atomic.Bool     // Shutdown was called
 	wait  *holder         // nil without SetHold
 	event [eventSize]byte // read buffer, here so that it is not allocated per read
 
@@ -147,7 +148,7 @@ func (c *CompChannel) read() (*CQ, error) {
 	told := c.told
 	c.told = nil
 	n := 0
-	if c.wait != nil {
+	if c.wait != nil && !c.shut.Load() { // a hold does not know the deadline that Shutdown sets
 		var cq *CQ
 		if n, cq = c.wait.hold(&c.only, told != nil); cq != nil {
 			c.told = cq
@@ -203,6 +204,7 @@ func (c *CompChannel) Shutdown() error {
 	if err := c.usable(); err != nil {
 		return err
 	}
+	c.shut.Store(true)
 	c.watch.stop(c.f)
 	return c.f.SetReadDeadline(longAgo)
 }

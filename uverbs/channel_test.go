@@ -382,8 +382,8 @@ func TestWaitClose(t *testing.T) {
 	}
 }
 
-// TestWaitShutdown: Shutdown ends a Wait that is under way and every later one, and no context that ends
-// before or after undoes it.
+// TestWaitShutdown: Shutdown ends a Wait that is under way and every later one, even if an event is
+// there. No context that ends before or after undoes it.
 func TestWaitShutdown(t *testing.T) {
 	eachHold(t, func(t *testing.T, c *testChannel) {
 		done := make(chan error)
@@ -392,6 +392,10 @@ func TestWaitShutdown(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Shutdown: %v", err)
 		}
+		c.raise(t, 1)
+		c.expectErr(t, t.Context(), os.ErrClosed)
+		c.only.Store(c.cq[1])
+		c.expectErr(t, t.Context(), os.ErrClosed)
 		ctx, cancel := context.WithCancel(t.Context())
 		c.expectErr(t, ctx, os.ErrClosed)
 		cancel()
