@@ -101,7 +101,7 @@ type QP struct {
 	}
 
 	cause     atomic.Pointer[errCause] // why it is in error, where no failed completion tells
-	flushSeen atomic.Bool              // something was flushed before anybody knew a cause
+	flushSeen atomic.Bool              // something was flushed before the program or a peer was known to be the cause
 }
 
 // maxInline bounds the MaxInline that the kernel is asked for: a driver whose limit no query tells

@@ -210,7 +210,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	err := q.modify(attr, mask)
 	if err != nil && note != nil {
-		q.cause.CompareAndSwap(note, nil)
+		q.cause.CompareAndSwap(note, note.before)
 	}
 	return err
 }
@@ -310,15 +310,23 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	if to == Reset && from != Reset {
 		q.newPSN()
-		q.first.Store(nil)
-		q.lookedAt.Store(false)
+		q.forgetFailure()
 	}
+	// rxe leaves the completions of a QP that is reset in the CQ, and polling them after Reset notes
+	// a failure again. Those that are polled only after Init still count for the new connection.
 	if from == Reset && to == Init {
+		q.forgetFailure()
 		q.cause.Store(nil)
 		q.flushSeen.Store(false)
 	}
 	q.notePeer(attr, mask)
 	return nil
+}
+
+// forgetFailure forgets the failure that brought the QP into error.
+func (q *QP) forgetFailure() {
+	q.first.Store(nil)
+	q.lookedAt.Store(false)
 }
 
 // spareModifies are requests that are over.

@@ -135,7 +135,7 @@ func (q *QP) failed(wc *WC) {
 			q.first.CompareAndSwap(nil, q.explainSent(&WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, &sent, queueSend))
 		}
 	}
-	if q.first.Load() == nil && q.cause.Load() == nil {
+	if cause := q.cause.Load(); q.first.Load() == nil && (cause == nil || cause.isEvent()) {
 		q.flushSeen.Store(true)
 	}
 }

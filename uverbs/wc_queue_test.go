@@ -165,6 +165,38 @@ func TestRecvOnly(t *testing.T) {
 	}
 }
 
+// TestInitForgets: completions of before that are polled between Reset and Init do not explain what
+// fails afterwards.
+func TestInitForgets(t *testing.T) {
+	f := connectable(t, QPOptions{})
+	qp := f.qp
+	toReset := func() { must(t, qp.Modify(QPAttr{State: Reset}, AttrState)) }
+	must(t, qp.Init())
+	toReset()
+	qp.failed(&WC{ID: 1, Status: WCWRFlushErr})
+	qp.failed(&WC{ID: 2, Status: WCRemAccessErr})
+	if first := qp.first.Load(); first == nil || first.WC.ID != 2 || !qp.lookedAt.Load() {
+		t.Fatalf("what was polled after Reset is not noted: %v", first)
+	}
+	must(t, qp.Init())
+	if first := qp.first.Load(); first != nil || qp.lookedAt.Load() || qp.flushSeen.Load() {
+		t.Errorf("after Init: first failure %v, ring looked at %v, flush seen %v", first, qp.lookedAt.Load(), qp.flushSeen.Load())
+	}
+}
+
+// TestRefusedModifyCause: a Modify that the kernel refuses leaves the asynchronous event as the cause.
+func TestRefusedModifyCause(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	f.qp.SetErrCause(eventCause(EventQPFatal))
+	f.refuse["MODIFY_QP"] = syscall.EINVAL
+	if err := f.qp.Modify(QPAttr{State: Reset}, AttrState); !errors.Is(err, syscall.EINVAL) {
+		t.Fatalf("Modify: %v", err)
+	}
+	if got := f.qp.whyFlushed(); got != eventCause(EventQPFatal) {
+		t.Errorf("the cause is %v", got)
+	}
+}
+
 // TestFlushCause: a flush says what moved the QP to ERR, and which requests are flushed.
 func TestFlushCause(t *testing.T) {
 	reset := &reason{"the peer disconnected", syscall.ECONNRESET}
@@ -173,10 +205,22 @@ func TestFlushCause(t *testing.T) {
 		say  string
 		is   error
 	}{
-		"Modify":        {func(q *QP) { q.movedTo(Err) }, "this program moved the QP to state ERR, by Modify; receives that were still posted are flushed", errMovedToErr.err},
-		"reset":         {func(q *QP) { q.movedTo(Reset) }, "this program moved the QP to state RESET", errMovedToReset.err},
-		"peer":          {func(q *QP) { q.SetErrCause(reset); q.movedTo(Err); q.SetErrCause(syscall.EIO) }, "the peer disconnected; receives", syscall.ECONNRESET},
-		"event":         {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)) }, "local access violation", eventCause(EventQPAccessErr)},
+		"Modify": {func(q *QP) { q.movedTo(Err) }, "this program moved the QP to state ERR, by Modify; receives that were still posted are flushed", errMovedToErr.err},
+		"reset":  {func(q *QP) { q.movedTo(Reset) }, "this program moved the QP to state RESET", errMovedToReset.err},
+		"peer":   {func(q *QP) { q.SetErrCause(reset); q.movedTo(Err); q.SetErrCause(syscall.EIO) }, "the peer disconnected; receives", syscall.ECONNRESET},
+		"event":  {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)) }, "local access violation", eventCause(EventQPAccessErr)},
+		"event, peer": {func(q *QP) {
+			q.SetErrCause(eventCause(EventQPAccessErr))
+			q.SetErrCause(reset)
+			q.SetErrCause(eventCause(EventQPFatal))
+		}, ": the peer disconnected; receives", syscall.ECONNRESET},
+		"event, Modify": {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)); q.movedTo(Err); q.SetErrCause(reset) }, "by Modify; before that the device reported", errMovedToErr.err},
+		"event, flush": {func(q *QP) {
+			q.SetErrCause(eventCause(EventQPFatal))
+			q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv})
+			q.movedTo(Err)
+		}, ": the device reported", eventCause(EventQPFatal)},
+		"later event":   {func(q *QP) { q.SetErrCause(eventCause(EventQPFatal)); q.SetErrCause(eventCause(EventQPReqErr)) }, "invalid request", eventCause(EventQPReqErr)},
 		"closed":        {func(q *QP) { q.gone.Store(true) }, "this program closed the QP", errQPClosed},
 		"flushed first": {func(q *QP) { q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv}); q.movedTo(Err) }, "the device moved the QP to state ERR", nil},
 		"nothing":       {func(q *QP) { q.SetErrCause(nil); q.movedTo(RTS) }, "the device moved the QP to state ERR", nil},
