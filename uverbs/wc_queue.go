@@ -19,11 +19,13 @@ func (q *QP) queueOf(wc *WC) wcQueue {
 	case q.kind != kindRxe || q.sendCQ != q.recvCQ:
 		return queueSend
 	}
-	send, recv := q.sq.MayHaveFailed(wc.ID, uint32(wc.Status), uint32(WCWRFlushErr)), q.holdsRecv(wc.ID)
+	send := q.sq.MayHaveFailed(wc.ID, uint32(wc.Status), uint32(WCWRFlushErr))
+	recv, known := q.holdsRecv(wc.ID)
 	switch {
 	case q.gone.Load(): // so are the rings, perhaps since before they were read
-	case send && recv && wc.Status != WCWRFlushErr: // the send's element has this very status
+	case send && wc.Status != WCWRFlushErr: // the send's element has this very status
 		return queueSend
+	case !known:
 	case recv && !send:
 		return queueRecv
 	case send && !recv:
@@ -32,14 +34,18 @@ func (q *QP) queueOf(wc *WC) wcQueue {
 	return queueUnknown
 }
 
-// holdsRecv reports whether rxe's ring of receives holds an ID.
-func (q *QP) holdsRecv(id uint64) bool {
+// holdsRecv reports whether rxe's ring of receives holds an ID. That is not known while the ring of
+// an SRQ is locked: its Resize, SetLimit and Close hold the lock during system calls, and Poll does
+// not wait for them.
+func (q *QP) holdsRecv(id uint64) (holds, known bool) {
 	if s := q.srq; s != nil {
-		s.post.Lock()
+		if !s.post.TryLock() {
+			return false, false
+		}
 		defer s.post.Unlock()
-		return !s.gone.Load() && s.rq.Has(id)
+		return !s.gone.Load() && s.rq.Has(id), true
 	}
-	return q.noRecv == nil && q.rq.Has(id)
+	return q.noRecv == nil && q.rq.Has(id), true
 }
 
 // noteQueue sets the opcode of a failed completion of this CQ to WCRecv if it is that of a

@@ -165,6 +165,35 @@ func TestRecvOnly(t *testing.T) {
 	}
 }
 
+// TestSharedRecvLocked: a failed completion is explained without waiting for the lock of an SRQ, and
+// while the SRQ is locked it is not known whether the SRQ holds the ID.
+func TestSharedRecvLocked(t *testing.T) {
+	r := newQuietRig(t, 3)
+	r.qp.dev.driver = rxeDriver{}
+	r.qp.sendCQ = new(CQ)
+	r.qp.recvCQ = r.qp.sendCQ
+	clear(r.sq.mem[ringData:]) // as the kernel makes them
+	clear(r.rq.mem[ringData:])
+	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}), r.qp.PostRecv(2))
+	srq := &SRQ{rq: &r.qp.rq}
+	r.qp.srq = srq
+	binary.NativeEndian.PutUint32(r.sq.slot(0)[rxeStatusAt:], uint32(WCLocProtErr))
+	check := func(state string, want map[WC]wcQueue) {
+		t.Helper()
+		for wc, want := range want {
+			if got := r.qp.queueOf(&wc); got != want {
+				t.Errorf("%s SRQ: ID %d, %s is of queue %d, want %d", state, wc.ID, wc.Status, got, want)
+			}
+		}
+	}
+	flushed1, flushed2, failed1 := WC{ID: 1, Status: WCWRFlushErr}, WC{ID: 2, Status: WCWRFlushErr}, WC{ID: 1, Status: WCLocProtErr}
+	check("free", map[WC]wcQueue{flushed1: queueSend, flushed2: queueRecv, failed1: queueSend})
+	srq.post.Lock()
+	check("locked", map[WC]wcQueue{flushed1: queueUnknown, flushed2: queueUnknown, failed1: queueSend})
+	srq.post.Unlock()
+	check("free again", map[WC]wcQueue{flushed1: queueSend, flushed2: queueRecv, failed1: queueSend})
+}
+
 // TestInitForgets: completions of before that are polled between Reset and Init do not explain what
 // fails afterwards.
 func TestInitForgets(t *testing.T) {
