@@ -115,8 +115,14 @@ func (r *gidRoute) rank(e GIDEntry) int {
 	return score
 }
 
-// hostRoute asks the kernel for the way to a peer. What it cannot be asked stays unknown, which
-// leaves the choice to the GID table.
+// routed reports whether the host's routes say how to reach a peer. They do not for a link-local
+// address, fe80::/10, which is on every link. Those of IPv4, 169.254.0.0/16, have a route.
+func routed(peer GID) bool {
+	return !peer.IsZero() && !peer.Addr().IsMulticast() && !peer.LinkLocal()
+}
+
+// hostRoute asks the kernel for the way to a peer. If the kernel refuses an answer, that part of the
+// result stays empty and the GID table alone decides.
 func hostRoute(peer GID) gidRoute {
 	var r gidRoute
 	links, _ := listed(netlink.LinkList)
@@ -125,10 +131,10 @@ func hostRoute(peer GID) gidRoute {
 			r.up = append(r.up, l.Attrs().Index)
 		}
 	}
-	to := peer.Addr()
-	if peer.IsZero() || to.IsMulticast() || to.IsLinkLocalUnicast() { // a link-local address is on every link
+	if !routed(peer) {
 		return r
 	}
+	to := peer.Addr()
 	addrs, _ := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	for _, a := range addrs {
 		own, ok := netip.AddrFromSlice(a.IP)

@@ -49,6 +49,18 @@ func TestChooseGID(t *testing.T) {
 	}
 }
 
+// TestRouted: the host is asked for the way to a peer, except where an address alone does not tell it.
+func TestRouted(t *testing.T) {
+	for peer, want := range map[string]bool{
+		"::": false, "fe80::1": false, "febf::1": false, "ff02::1": false, "224.0.0.1": false,
+		"169.254.1.2": true, "10.1.0.1": true, "fd00::1": true, "fec0::1": true,
+	} {
+		if got := routed(gid(t, peer)); got != want {
+			t.Errorf("%s: routed is %v, want %v", peer, got, want)
+		}
+	}
+}
+
 func TestGIDAt(t *testing.T) {
 	if _, fixed := (GIDChoice{}).fixed(); fixed {
 		t.Error("the zero choice is fixed")
