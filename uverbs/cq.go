@@ -306,9 +306,10 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	return nil
 }
 
-// raised notes that the CQ has raised an event.
+// raised notes that the CQ has raised an event. It does not look at kind, which a Resize that loses
+// the CQ may change meanwhile.
 func (c *CQ) raised() {
-	if c.kind == kindMlx5 {
+	if c.mlx5 != nil {
 		c.eventMlx5()
 	}
 }

@@ -83,9 +83,9 @@ func (mlx5Driver) mapCQ(c *CQ, u udata) error {
 }
 
 func (mlx5Driver) freeCQ(c *CQ) error {
-	c.mlx5.mu.Lock() // a Poll that has begun may still be at it
-	defer c.mlx5.mu.Unlock()
+	c.mlx5.mu.Lock() // waits for a Poll that has begun
 	c.mlx5.ring = nil
+	c.mlx5.mu.Unlock()
 	c.dev.mlx5.records.Give(c.mlx5.rec)
 	return closeRegions(c.region)
 }
@@ -136,16 +136,16 @@ func (mlx5Driver) abandonResize(c *CQ) error {
 func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
 	x := c.mlx5
 	defer x.resizing.Unlock()
+	old = c.region
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	ring, err := x.ring.Switch(x.next)
+	x.ring, err = x.ring.Switch(x.next) // nil if it fails: the device has the new ring then
+	ring := x.ring
+	x.mu.Unlock()
+	c.region = x.room
 	if err != nil {
-		// The device has the new ring now, and the old one is not read any more.
-		old, c.region, x.ring = c.region, x.room, nil
 		return nil, fmt.Errorf("uverbs: %s: RESIZE_CQ: %w: %w", c.dev.Name(), ErrCQOverrun, errors.Join(err, old.Close()))
 	}
-	old = c.region
-	c.region, x.ring, c.cqe = x.room, ring, ring.Cap()
+	c.cqe = ring.Cap()
 	return old, nil
 }
 

@@ -4,6 +4,7 @@ package uverbs
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync"
 	"syscall"
 	"testing"
@@ -94,6 +95,40 @@ func TestMlx5ResizeEvent(t *testing.T) {
 	if got := c.cq.mlx5.rec.Load(1); got>>28 != 1 {
 		t.Errorf("the CQ is armed with %#x, want sequence number 1", got)
 	}
+}
+
+// TestMlx5ResizeLost: events may be delivered while a Resize loses the CQ, and afterwards.
+func TestMlx5ResizeLost(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	c.dev.attr.MaxCQE = 1000
+	begun, stop := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		c.cq.raised()
+		close(begun)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				c.cq.raised()
+			}
+		}
+	})
+	c.dev.cmd.fake = func(*ioctlCommand, []byte) syscall.Errno { // switches without the mark
+		<-begun
+		return 0
+	}
+	if err := c.cq.Resize(100); !errors.Is(err, ErrCQOverrun) {
+		t.Errorf("Resize: %v", err)
+	}
+	close(stop)
+	wg.Wait()
+	c.cq.raised()
+	if _, err := c.cq.Poll(make([]WC, 1)); !errors.Is(err, ErrCQOverrun) {
+		t.Errorf("Poll: %v", err)
+	}
+	must(t, mlx5Driver{}.freeCQ(c.cq))
 }
 
 // TestMlx5ResizeRefused: after a Resize that the kernel has refused, or that has nothing to do, the
