@@ -113,8 +113,8 @@ fuzz: ## every fuzz test of every module for FUZZTIME
 	done
 
 fuzzlist: ## the folder and the name of each
-	@set -e; for m in $(MODULES); do go list -C $$m -f '$(TESTFILES)' ./...; done | \
-		xargs grep -Ho '^func Fuzz[A-Za-z0-9_]*' | sed 's/\/[^\/]*:func / /' | sort -u | grep -E '$(FUZZ)'
+	@set -e; files=$$(for m in $(MODULES); do go list -C $$m -f '$(TESTFILES)' ./... || exit 1; done); \
+		echo "$$files" | xargs grep -Ho '^func Fuzz[A-Za-z0-9_]*' | sed 's/\/[^\/]*:func / /' | sort -u | grep -E '$(FUZZ)'
 
 benchonce: ## every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./mmio/... ./uverbs/...
