@@ -329,7 +329,8 @@ type cqResizer interface {
 // Resize changes the number of completions that the CQ holds, which is at least cqe
 // afterwards (ibv_resize_cq); [CQ.Cap] tells. Completions that are there stay, in their
 // order, and the CQ stays armed. It fails with EINVAL if there are more of them than cqe,
-// and with a [FeatureError] if the driver cannot do it.
+// and with a [FeatureError] if the driver cannot do it. One goroutine at a time may poll the CQ or
+// resize it; events of the CQ may be waited for meanwhile.
 //
 // If the new ring cannot be mapped the CQ is lost: Poll fails with [ErrCQOverrun], and
 // only Close is left to be done.

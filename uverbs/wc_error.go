@@ -22,9 +22,10 @@ type WCError struct {
 	// for it and a poll has seen it, or the kernel noted it. Its WC.ID tells which work request
 	// failed: this one itself, where a kernel flushes that as well.
 	First *WCError
-	// Cause is why the QP is in state Err, if this work request was flushed and First is nil: that this
-	// program moved the QP there or closed it, or what [QP.SetErrCause] was told, such as that the peer
-	// has disconnected. It is nil if nothing is known.
+	// Cause is why the QP is in state Err, if this work request was flushed and First is nil: this
+	// program moved the QP to Err or Reset or closed it, [Device.WaitEvent] returned an asynchronous
+	// event of the QP that says so, or [QP.SetErrCause] gave a cause, such as that the peer has
+	// disconnected. It is nil if the cause is not known.
 	Cause error
 	Hint  string // Hint says what is wrong or, if that is not known, what usually is.
 	// Counted says by how much the port's hardware counters have grown since a QP of this

@@ -134,7 +134,7 @@ func DecodeContext(b []byte, pageSize int) (Context, error) {
 }
 
 // decodeUAR finds out how UAR pages are laid out. Firmware without UARs of 4 KiB has one on each page
-// of the host, whatever its size, and what is on it is at the same offsets.
+// of the host, whatever its size, with the registers at the same offsets.
 func (c *Context) decodeUAR(r *abi.AllocUcontextResp, pageSize int) error {
 	size, perPage := uint64(1)<<min(r.LogUarSize, 63), r.NumUarsPerPage
 	if r.LogUarSize == 0 && perPage == 0 { // a kernel that knows no other

@@ -117,7 +117,7 @@ func (q *CompQueue) Succeed(mem []byte, n int) (Successor, error) {
 // changed rings. The device marks the place in the old one with a CQE, and goes on in the
 // new one with the CQE behind. The error is ErrCorrupt if the mark is not there.
 func (q *CompQueue) Switch(s Successor) (*CompQueue, error) {
-	// What the new ring goes on with is as of now, not as of when the kernel was asked.
+	// Events and polls may have changed both values since Succeed made the new ring.
 	s.seq, s.index = q.seq, q.index
 	for i := q.index; i-q.index <= q.mask; i++ {
 		if !q.ready(i) {
@@ -149,8 +149,8 @@ func (q *CompQueue) copyCQE(i uint32, from unsafe.Pointer, stride uintptr) {
 }
 
 // Sweep removes the completions that drop chooses, when their queue goes. The others move
-// up to the newest, in their order. What is not a completion of a work request, such as the mark
-// that Switch looks for, stays.
+// up to the newest, in their order. CQEs that do not complete a work request stay, such as the mark
+// that Switch looks for.
 func (q *CompQueue) Sweep(drop func(CQE) bool) {
 	end := q.index
 	for end-q.index <= q.mask && q.ready(end) {

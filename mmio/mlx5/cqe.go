@@ -88,9 +88,9 @@ func SendOp(op Op) WCOp { return sendOps[op%numOps] }
 // Returns reports whether the completion of an operation has a number of bytes.
 func (op WCOp) Returns() bool { return 1<<(op&31)&(1<<WCRead|1<<WCCAS|1<<WCFAA) != 0 }
 
-// Returned returns the number of bytes for the completion of an operation that has one. That of an
-// atomic is always 8: what CQEs of atomics have in that place is not documented, and libmlx5 and the
-// kernel do not read it either.
+// Returned returns the number of bytes for the completion of an operation that has one. An atomic
+// always returns 8 bytes: no document defines the byte count in the CQE of an atomic, and neither
+// libmlx5 nor the kernel reads it.
 func (c CQE) Returned(op WCOp) uint32 {
 	if op == WCRead {
 		return c.ByteCount()

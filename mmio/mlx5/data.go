@@ -69,7 +69,9 @@ type QPRequest struct {
 	UAR           uint32   // UAR is the index of the page with the register, if HasUAR.
 	HasUAR        bool     // HasUAR says that the page was allocated as an object.
 	InlineScatter bool     // InlineScatter lets the device put short data into completions.
-	ECE           bool     // ECE says that the kernel takes connection establishment options.
+	// ECE says that the kernel takes connection establishment options. Only the golden tests set it,
+	// to make the requests that libmlx5 makes.
+	ECE bool
 }
 
 // eceVersion asks for options of the first version, which is how libmlx5 begins too.

@@ -20,11 +20,12 @@ type RecvQueue struct {
 	head  uint32 // entries that were published
 	limit uint32 // tail + number of entries when tail was last loaded
 	ids   []uint64
-	shown mmio.Index // head, stored by who posts; see SendQueue
-	tail  mmio.Index // entries that have completed, all of them up to there; stored by who completes
+	shown mmio.Index // head, which the posting goroutine stores; see SendQueue
+	tail  mmio.Index // the polling goroutine stores it: all entries before it have completed
 
-	early uint32 // entries that have completed before an earlier one has
-	done  []bool // those; both are for who completes alone
+	// Only the polling goroutine uses these.
+	early uint32 // number of entries from tail on that have completed before an earlier one
+	done  []bool // marks those entries
 }
 
 // NewRecvQueue makes a receive queue in mem, which has size.Bytes() bytes.

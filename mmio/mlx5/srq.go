@@ -61,8 +61,8 @@ func (q *SharedRecvQueue) link(i, next uint16) {
 // Cap returns how many receives the queue holds.
 func (q *SharedRecvQueue) Cap() int { return len(q.next) - q.cooling - 1 }
 
-// Entries returns how many receives the device believes the queue to hold, which are those that
-// cool down as well.
+// Entries returns the size of the queue that the device is told. It includes the entries that are
+// kept free to cool down, which Cap leaves out.
 func (q *SharedRecvQueue) Entries() int { return len(q.next) - 1 }
 
 // Posted returns how many receives have not completed.

@@ -32,9 +32,9 @@ func Modelled() bool { return os.Getenv(ModelEnv) != "" }
 // package hca has the words.
 const PersonalityEnv = "VMRUN_PERSONALITY"
 
-// CardIs reports whether the personality of the modelled cards has a word, or a value of it:
-// "no-atomics", "bar=1MiB", "bar". Tests of
-// the library do not ask: what a card cannot do, the library's errors say.
+// CardIs reports whether the personality of the modelled cards contains a word. Of a word with a
+// value, such as "bar=1MiB", the name "bar" matches as well. Tests of the library do not call it:
+// the errors of the library tell them what a card cannot do.
 func CardIs(word string) bool {
 	words := strings.Fields(os.Getenv(PersonalityEnv))
 	return len(words) > 1 && slices.ContainsFunc(words[1:], func(w string) bool {

@@ -196,8 +196,8 @@ const StartMark = "testenv: these are the tests of "
 //
 //	KERNELS TEST: FEATURE
 //
-// where KERNELS is all, <6.2, >=6.2, ib, roce or arm64, and a * in TEST stands for anything but a slash. A
-// test that finds something else missing fails, and so does a whole run that has not
+// where KERNELS is all, <6.2, >=6.2, ib, roce, arm64 or card:WORD, and a * in TEST stands for anything but
+// a slash; the comment of parseList explains each. A test that finds something else missing fails, and so does a whole run that has not
 // found missing what the list says. Use it in TestMain.
 func Main(m *testing.M, list string) int {
 	return MainFor(m, map[string]string{rxeRig.Driver: list})
