@@ -49,7 +49,7 @@ func TestChooseGID(t *testing.T) {
 	}
 }
 
-// TestRouted: the host is asked for the way to a peer, except where an address alone does not tell it.
+// TestRouted: the host is asked for the way to a peer, except to one whose address is on every link.
 func TestRouted(t *testing.T) {
 	for peer, want := range map[string]bool{
 		"::": false, "fe80::1": false, "febf::1": false, "ff02::1": false, "224.0.0.1": false,

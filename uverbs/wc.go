@@ -130,7 +130,7 @@ const (
 // WC is a work completion (struct ibv_wc). If Status is not [WCSuccess], only ID, Status,
 // VendorErr and QPN are defined, and Opcode is [WCRecv] if the work request is known to be a
 // receive. With rxe and one CQ for both queues that is not known if the rings do not tell: both hold
-// the ID, neither does any more, or an SRQ is being changed at that moment.
+// the ID, neither does any more, or another goroutine posts to the SRQ or changes it at that moment.
 type WC struct {
 	ID              uint64   // ID is the number that the work request was posted with.
 	Status          WCStatus // Status is the outcome; see [WC.Err].

@@ -35,8 +35,8 @@ func (q *QP) queueOf(wc *WC) wcQueue {
 }
 
 // holdsRecv reports whether rxe's ring of receives holds an ID. That is not known while the ring of
-// an SRQ is locked: its Resize, SetLimit and Close hold the lock during system calls, and Poll does
-// not wait for them.
+// an SRQ is locked, as by a post: Resize, SetLimit and Close hold the lock during system calls, and
+// Poll does not wait for them.
 func (q *QP) holdsRecv(id uint64) (holds, known bool) {
 	if s := q.srq; s != nil {
 		if !s.post.TryLock() {

@@ -213,7 +213,8 @@ func TestInitForgets(t *testing.T) {
 	}
 }
 
-// TestRefusedModifyCause: a Modify that the kernel refuses leaves the asynchronous event as the cause.
+// TestRefusedModifyCause: after a Modify that the kernel refuses, the asynchronous event is the
+// cause as before.
 func TestRefusedModifyCause(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
 	f.qp.SetErrCause(eventCause(EventQPFatal))

@@ -62,9 +62,9 @@ func parseList(text string) ([]entry, error) {
 	return list, nil
 }
 
-// The words that a line may have in place of a kernel. They select all kernels, those with devices on
-// InfiniBand, those with devices on Ethernet, and those on arm64. The prefix onCard precedes a word of
-// a card's personality.
+// The words that a line may have in place of a kernel. They select all kernels, those with devices
+// on InfiniBand, those with devices on Ethernet, and those on arm64. The prefix onCard precedes a
+// word of a card's personality.
 const (
 	everywhere = "all"
 	onIB       = "ib"

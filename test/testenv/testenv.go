@@ -196,9 +196,9 @@ const StartMark = "testenv: these are the tests of "
 //
 //	KERNELS TEST: FEATURE
 //
-// where KERNELS is all, <6.2, >=6.2, ib, roce, arm64 or card:WORD, and a * in TEST stands for anything but
-// a slash; the comment of parseList explains each. A test that finds something else missing fails, and so does a whole run that has not
-// found missing what the list says. Use it in TestMain.
+// where KERNELS is all, <6.2, >=6.2, ib, roce, arm64 or card:WORD, and a * in TEST stands for anything
+// but a slash; the comment of parseList explains each. A test that finds something else missing
+// fails, and so does a whole run that has not found missing what the list says. Use it in TestMain.
 func Main(m *testing.M, list string) int {
 	return MainFor(m, map[string]string{rxeRig.Driver: list})
 }
