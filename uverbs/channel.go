@@ -206,7 +206,10 @@ func (c *CompChannel) Shutdown() error {
 	}
 	c.shut.Store(true)
 	c.watch.stop(c.f)
-	return c.f.SetReadDeadline(longAgo)
+	if c.f.SetReadDeadline(longAgo) != nil { // Close has overtaken it
+		return c.errClosed()
+	}
+	return nil
 }
 
 // watch ends reads of a file when a context ends. The registration with the context
