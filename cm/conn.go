@@ -325,6 +325,9 @@ func (c *Conn) fail(err error) {
 	c.err = fmt.Errorf("cm: connection with %s: %w", c.addrs.Remote, removed(err, c.addrs.Device))
 	c.stop()
 	c.notify()
+	if len(c.reading) > 0 { // a goroutine is parked until the device has flushed something
+		time.AfterFunc(flushGrace, c.wake)
+	}
 }
 
 // stop has all that is posted flushed, which wakes who waits. The caller holds c.mu.
@@ -497,8 +500,9 @@ func (c *Conn) linger() error {
 	return err
 }
 
-// flushGrace is how long a device has to flush the queues of a connection that is being closed, before
-// the goroutines that wait for that are woken without it.
+// flushGrace is how long a device has to flush the queues of a connection that has failed, or is being closed,
+// before the goroutine that is parked until then is woken without it. Soft iWARP does not flush receives
+// that were posted after its queue pair had failed.
 var flushGrace = time.Second
 
 // destroy gives back all that the connection has, once no goroutine is in a method. A device that
@@ -513,10 +517,6 @@ func (c *Conn) destroy() error {
 	c.freed = true
 	c.watch.stop()
 	c.notify()
-	if c.users > 0 {
-		dead := time.AfterFunc(flushGrace, c.wake)
-		defer dead.Stop()
-	}
 	for c.users > 0 {
 		changed := c.change()
 		c.mu.Unlock()
@@ -534,7 +534,7 @@ func (c *Conn) destroy() error {
 func (c *Conn) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.gone && c.ch != nil {
+	if !c.gone && c.ch != nil && len(c.reading) > 0 {
 		c.woken = true
 		c.ch.Shutdown()
 	}

@@ -159,6 +159,9 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 			continue
 		}
 		if c.woken {
+			if met(c, o) {
+				return nil
+			}
 			return errClosed
 		}
 		if ctx.Err() != nil {
