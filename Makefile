@@ -103,7 +103,7 @@ vmtest: ## vmrun's own tests, which boot VMs
 # otherwise be made smaller for up to a minute each time.
 FUZZTIME ?= 20000x
 FUZZ     ?= .
-MODULES  := . tools/vmrun test/grpc
+FUZZMODULES := . tools/vmrun test/grpc
 TESTFILES = {{range .TestGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}
 .PHONY: fuzz fuzzlist
 fuzz: ## every fuzz test of every module for FUZZTIME
@@ -113,7 +113,7 @@ fuzz: ## every fuzz test of every module for FUZZTIME
 	done
 
 fuzzlist: ## the folder and the name of each
-	@set -e; files=$$(for m in $(MODULES); do go list -C $$m -f '$(TESTFILES)' ./... || exit 1; done); \
+	@set -e; files=$$(for m in $(FUZZMODULES); do go list -C $$m -f '$(TESTFILES)' ./... || exit 1; done); \
 		echo "$$files" | xargs grep -Ho '^func Fuzz[A-Za-z0-9_]*' | sed 's/\/[^\/]*:func / /' | sort -u | grep -E '$(FUZZ)'
 
 benchonce: ## every benchmark once, so that none rots
