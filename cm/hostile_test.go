@@ -353,7 +353,7 @@ func TestParseHeader(t *testing.T) {
 	}
 }
 
-// TestHungDevice: a device that does not come back from being opened, or closed, stops nobody who uses another.
+// TestHungDevice: while one device hangs in open or close, connections on other devices are made.
 func TestHungDevice(t *testing.T) {
 	hung := findDeviceEntry(math.MaxUint32)
 	hung.mu.Lock() // as open and closeIdle hold it

@@ -103,7 +103,7 @@ func TestMaxConns(t *testing.T) {
 func TestHalfOpen(t *testing.T) {
 	testenv.Needs(t, "half-open requests", "rxe", "mlx5") // on iWARP the kernel answers for the peer
 	before := quiet(t)
-	t.Run("in time", func(t *testing.T) { // nobody's place is taken who has had no time to complete it
+	t.Run("in time", func(t *testing.T) { // a peer that still has time keeps its place
 		ctx := within(t)
 		o := small
 		o.HalfOpen = 2
