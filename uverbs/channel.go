@@ -123,9 +123,10 @@ func (c *CompChannel) SetHold(d time.Duration) error {
 	if d < 0 || d > maxHold {
 		return argErr("SetHold", "d", d, "0 to %s", maxHold)
 	}
-	if err := c.usable(); err != nil {
+	if err := c.hold(); err != nil {
 		return err
 	}
+	defer c.release()
 	var h *holder
 	if d > 0 {
 		var err error
