@@ -34,9 +34,14 @@ const usage = `Mutate changes the source in one small place at a time and report
   go run ./test/mutate -seed 7 -n 40 -run 12      mutant 12 of that seed, with the tests' output
   go run ./test/mutate -packages ./mmio/...       other packages, separated by commas
   go run ./test/mutate -also cm,test/hca          survivors are tried on other packages' tests too
+  go run ./test/mutate -then 'make kernel'        survivors are tried by a command too
   go run ./test/mutate -at uverbs/builder.go:70   every mutant of a line
   go run ./test/mutate -at uverbs/builder.go      every mutant of a file
   go run ./test/mutate -json out.json             what was printed, as JSON; "-" is standard output
+
+The command of -then runs in the shell, at the root of the module, with a GOFLAGS that has go build
+the mutant. A mutant is killed if it fails; it must succeed without one. This is how the tests in a
+virtual machine have their say.
 
 Kinds of mutants:
   compare      == and !=, < and <=, > and >= are exchanged
@@ -73,6 +78,7 @@ type options struct {
 	n        int
 	packages string
 	also     string
+	then     string
 	at       string
 	run      int
 	list     bool
@@ -101,6 +107,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.IntVar(&o.n, "n", 40, "number of mutants")
 	f.StringVar(&o.packages, "packages", "./mmio/...,./netlinkrdma/...,./uverbs/...,./cm/...", "packages to change, separated by commas")
 	f.StringVar(&o.also, "also", "", "packages whose tests try the survivors too, separated by commas")
+	f.StringVar(&o.then, "then", "", "shell command that tries the survivors of all tests")
 	f.StringVar(&o.at, "at", "", "FILE or FILE:LINE whose mutants are all tried, instead of random ones")
 	f.IntVar(&o.run, "run", 0, "run the mutant with this number only")
 	f.BoolVar(&o.list, "list", false, "print the mutants and run nothing")

@@ -306,6 +306,17 @@ func Used() { os.Getpid() }
 		t.Errorf("the source was changed: %v\n%s", err, b)
 	}
 
+	// The command has the last word, and is asked about survivors only.
+	write("c/main.go", "package main\n\nimport \"example.org/m/a\"\n\nfunc main() { println(a.Unseen()) }\n")
+	r = run(0, "-at", "a/a.go:7", "-then", `test "$(go run ./c 2>&1)" = 7`)
+	if m := got["func Unseen() int { return 7 } -> func Unseen() int { return 6 }"]; m.Result != killed || m.By != "the command: the exit status" || r.Total.Other != len(r.Mutants) {
+		t.Errorf("the command did not kill: %s by %q, %+v", m.Result, m.By, r.Total)
+	}
+	var said bytes.Buffer
+	if exit := mutate(t.Context(), []string{"-at", "a/a.go:7", "-then", "echo because; false"}, io.Discard, &said); exit != 1 || !strings.Contains(said.String(), "because") {
+		t.Errorf("a command that always fails: exit status %d\n%s", exit, &said)
+	}
+
 	// A loop without end, which is over when the tests' time is.
 	write("a/a.go", "package a\n\nfunc Above(n int) (above bool) {\n\tfor i := 6; i < n; i += 1 {\n\t\tabove = true\n\t}\n\treturn above\n}\n\nfunc Unseen() int { return 7 }\n")
 	write("b/b_test.go", "package b\n")

@@ -69,7 +69,7 @@ func (c *count) add(m *mutant) {
 func (r *report) print(w io.Writer) {
 	fmt.Fprintln(w)
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "package\tmutants\tnot built\tequivalent\tkilled\t(timed out)\tkilled elsewhere\tsurvived\tkilled of the others\t")
+	fmt.Fprintln(tw, "package\tmutants\tnot built\tequivalent\tkilled\t(timed out)\tkilled elsewhere\tsurvived\tkilled of the others\twith elsewhere\t")
 	for _, p := range slices.Sorted(maps.Keys(r.Counts)) {
 		r.Counts[p].row(tw, p)
 	}
@@ -88,9 +88,9 @@ func (r *report) print(w io.Writer) {
 
 // row prints a line of the table.
 func (c *count) row(w io.Writer, name string) {
-	share := "-"
+	share, all := "-", "-"
 	if n := c.Own + c.Other + c.Survived; n > 0 {
-		share = fmt.Sprintf("%d %%", 100*c.Own/n)
+		share, all = fmt.Sprintf("%d %%", 100*c.Own/n), fmt.Sprintf("%d %%", 100*(c.Own+c.Other)/n)
 	}
-	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t\n", name, c.Mutants, c.NotBuilt, c.Equivalent, c.Own, c.TimedOut, c.Other, c.Survived, share)
+	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", name, c.Mutants, c.NotBuilt, c.Equivalent, c.Own, c.TimedOut, c.Other, c.Survived, share, all)
 }

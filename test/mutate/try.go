@@ -24,8 +24,9 @@ type tester struct {
 	limit time.Duration
 	race  bool
 	also  []goPackage
+	then  string
 
-	took map[string]time.Duration // by suite, how long it takes unchanged
+	took map[string]time.Duration // by suite or command, how long it takes unchanged
 	uses map[string][]string      // by package of also, what its tests depend on
 }
 
@@ -36,7 +37,7 @@ type suite struct {
 }
 
 func newTester(root string, o *options) (*tester, error) {
-	t := &tester{root: root, limit: o.limit, race: o.race, took: map[string]time.Duration{}, uses: map[string][]string{}}
+	t := &tester{root: root, limit: o.limit, race: o.race, then: o.then, took: map[string]time.Duration{}, uses: map[string][]string{}}
 	if o.also != "" {
 		also, err := listPackages(root, o.also)
 		if err != nil {
@@ -106,7 +107,49 @@ func (t *tester) try(ctx context.Context, m *mutant) error {
 			return nil
 		}
 	}
+	if t.then == "" {
+		return nil
+	}
+	return t.tryThen(ctx, m, overlay)
+}
+
+// tryThen has the command of -then try a mutant that the tests did not notice.
+func (t *tester) tryThen(ctx context.Context, m *mutant, overlay string) error {
+	if _, ok := t.took[t.then]; !ok {
+		start := time.Now()
+		res, out, err := t.start(ctx, t.command(""), time.Hour)
+		if err != nil {
+			return err
+		}
+		if res != survived {
+			return fmt.Errorf("%s fails without a mutant\n%s", t.then, out)
+		}
+		t.took[t.then] = time.Since(start)
+	}
+	limit := t.limit
+	if limit == 0 {
+		limit = 30*time.Second + 4*t.took[t.then]
+	}
+	res, out, err := t.start(ctx, t.command(overlay), limit)
+	if err != nil {
+		m.Result = ""
+		return err
+	}
+	m.Result, m.output = res, out
+	if res != survived {
+		m.By, m.other = "the command: "+failedTest(out), true
+	}
 	return nil
+}
+
+// command returns the command of -then, for a mutant if there is an overlay.
+func (t *tester) command(overlay string) *exec.Cmd {
+	cmd := exec.Command("sh", "-c", t.then)
+	cmd.Dir = t.root
+	if overlay != "" {
+		cmd.Env = append(os.Environ(), strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	}
+	return cmd
 }
 
 // overlay writes the changed file, and the JSON that shows it to the compiler.
@@ -191,6 +234,11 @@ func (t *tester) run(ctx context.Context, s suite, exe string, limit time.Durati
 	}
 	cmd := exec.Command("sh", append(args, exe, "-test.failfast", "-test.timeout="+limit.String())...)
 	cmd.Dir = s.dir
+	return t.start(ctx, cmd, limit)
+}
+
+// start runs the tests that a command stands for, and says how they ended.
+func (t *tester) start(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (result, string, error) {
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
