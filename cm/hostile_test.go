@@ -598,9 +598,9 @@ func FuzzHostilePeer(f *testing.F) {
 				b = append(b, make([]byte, size%40)...)
 				send.ByteLen = uint32(len(b))
 				err = p.deliver(send, b)
-			case 2: // a length that is not that of the message
+			case 2: // any length, also of more than a receive takes; the bytes are no header
 				send.ByteLen = uint32(size) << (kind % 17)
-				err = p.deliver(send, nil)
+				err = p.deliver(send, bytes.Repeat([]byte{0xff}, min(int(send.ByteLen), 2*o.MessageSize)))
 			case 3: // another operation
 				err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, Flags: uverbs.WCWithImm, ByteLen: uint32(size)}, nil)
 			case 4: // flags
