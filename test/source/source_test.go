@@ -108,6 +108,8 @@ var mayImport = []struct {
 	{"mmio/mlx5", []string{"mmio", "mmio/internal", "mmio/mlx5/internal"}},
 	{"mmio", nil},
 	{"netlinkrdma", []string{"netlinkrdma/internal"}},
+	{"uverbs/internal/abi", nil},
+	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal"}},
 	{"cm", []string{"uverbs", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},

@@ -1,4 +1,4 @@
-package uverbs
+package kernel
 
 import (
 	"fmt"
@@ -20,17 +20,18 @@ var traceLevel = sync.OnceValue(func() int {
 })
 
 // trace reports a command and its outcome on standard error.
-func trace(device, path string, a, b uint32, errno syscall.Errno) {
+func trace(device string, c *Command, byWrite bool, errno syscall.Errno) {
 	if traceLevel() < 1 {
 		return
 	}
-	what := fmt.Sprintf("command %d", a)
-	if path == "ioctl" {
-		what = fmt.Sprintf("object %d method %d", a, b)
+	what := fmt.Sprintf("ioctl object %d method %d", c.Object, c.Method)
+	if byWrite {
+		l, _ := c.Legacy()
+		what = fmt.Sprintf("write command %d", l.Number)
 	}
 	result := "ok"
 	if errno != 0 {
 		result = errno.Error()
 	}
-	fmt.Fprintf(os.Stderr, "uverbs: %s: %s %s: %s\n", device, path, what, result)
+	fmt.Fprintf(os.Stderr, "uverbs: %s: %s: %s\n", device, what, result)
 }

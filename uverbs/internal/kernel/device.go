@@ -1,0 +1,132 @@
+package kernel
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// Device carries out commands. The package documentation says how to implement one.
+type Device interface {
+	// Do carries out a command and returns 0 or an errno. If byWrite is set, the command is an
+	// INVOKE_WRITE that must be issued with write(); a device without that distinction ignores it.
+	Do(c *Command, byWrite bool) syscall.Errno
+
+	// Map maps size bytes at an offset that a command has answered with.
+	Map(offset uint64, size int, readOnly bool) (*mmio.Region, error)
+
+	// Events opens an event channel by the number that a command has answered with. The file
+	// supports deadlines. Its reads return the structs of rdma/ib_user_verbs.h.
+	Events(number uint32, name string) (*os.File, error)
+
+	// Close closes the device. The event channels stay open.
+	Close() error
+}
+
+// Path says how commands reach the kernel.
+type Path int
+
+// Paths.
+const (
+	PathAuto  Path = iota // ioctl if the kernel supports it, else write
+	PathIoctl             // ioctl only; legacy commands inside INVOKE_WRITE
+	PathWrite             // write only
+)
+
+// Conn is an open device. It is safe for concurrent use.
+type Conn struct {
+	dev  Device
+	path Path
+	name string // for traces
+
+	mu     sync.RWMutex // held for reading by commands, except a Repeated
+	closed bool         // guarded by mu
+}
+
+// NewConn returns a Conn that passes commands to dev. The name is that of the RDMA device.
+func NewConn(dev Device, path Path, name string) *Conn {
+	return &Conn{dev: dev, path: path, name: name}
+}
+
+// Path returns the path that was given to [NewConn].
+func (c *Conn) Path() Path { return c.path }
+
+// Do issues a method of the ioctl interface. On [PathWrite] it returns ENOTTY, as a kernel without
+// the ioctl does.
+func (c *Conn) Do(cmd *Command) syscall.Errno {
+	if c.path == PathWrite {
+		return syscall.ENOTTY
+	}
+	return c.do(cmd, false)
+}
+
+// Legacy issues a command of the write() interface. The slices in and out are its core structs. If
+// the command has a response, in starts with 8 bytes for the address of it, which Legacy fills in.
+// The slices drvIn and drvOut are the driver's part of request and response. A number with
+// IB_USER_VERBS_CMD_FLAG_EXTENDED is an extended command.
+func (c *Conn) Legacy(number uint32, in, out, drvIn, drvOut []byte) syscall.Errno {
+	cmd := invokeWrite(number, in, out, drvIn, drvOut)
+	defer cmd.Done()
+	if c.path != PathWrite {
+		if errno := c.do(cmd, false); c.path == PathIoctl || !Absent(errno) {
+			return errno
+		}
+	}
+	return writeErrno(c.do(cmd, true))
+}
+
+// do passes a command to the device.
+func (c *Conn) do(cmd *Command, byWrite bool) syscall.Errno {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return ErrnoClosed
+	}
+	errno := c.dev.Do(cmd, byWrite)
+	trace(c.name, cmd, byWrite, errno)
+	return errno
+}
+
+// Map maps memory of the device for reading and writing.
+func (c *Conn) Map(offset uint64, size int) (*mmio.Region, error) {
+	return c.dev.Map(offset, size, false)
+}
+
+// MapReadOnly maps memory of the device for reading only.
+func (c *Conn) MapReadOnly(offset uint64, size int) (*mmio.Region, error) {
+	return c.dev.Map(offset, size, true)
+}
+
+// Events opens an event channel by the number that a command has answered with.
+func (c *Conn) Events(number uint32, name string) (*os.File, error) {
+	return c.dev.Events(number, name)
+}
+
+// Removed reports whether the device was removed while it was open.
+func (c *Conn) Removed() bool {
+	var req abi.QueryDevice
+	var resp abi.QueryDeviceResp
+	return c.Legacy(abi.IB_USER_VERBS_CMD_QUERY_DEVICE, Bytes(&req), Bytes(&resp), nil, nil) == syscall.EIO
+}
+
+// Close closes the device after the commands that are under way.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return c.dev.Close()
+}
+
+// OpenEvents returns the file of an event channel that is a file descriptor of this process. Reads
+// of it park the goroutine in Go's netpoller.
+func OpenEvents(fd int, name string) (*os.File, error) {
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		syscall.Close(fd)
+		return nil, fmt.Errorf("uverbs: %s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}

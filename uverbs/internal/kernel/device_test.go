@@ -1,0 +1,232 @@
+package kernel
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// openChar returns a Conn over a file, and closes it at the end of the test.
+func openChar(t testing.TB, f *os.File, path Path) *Conn {
+	t.Helper()
+	t.Cleanup(func() { f.Close() })
+	d, err := NewCharDevice(f, CharOptions{DriverID: 14})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewConn(d, path, "rxe0")
+}
+
+// openFile is openChar of a file by its name.
+func openFile(t testing.TB, name string, path Path) *Conn {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openChar(t, f, path)
+}
+
+// openPipe returns a Conn over a pipe, which takes write() and knows no ioctl (ENOTTY), like a
+// kernel without the ioctl interface; and the pipe's other end.
+func openPipe(t testing.TB, path Path) (*Conn, *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return openChar(t, w, path), r
+}
+
+// deallocPD issues a legacy command without a response.
+func deallocPD(c *Conn) syscall.Errno {
+	return c.Legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, Bytes(&abi.DeallocPD{PDHandle: 77}), nil, nil, nil)
+}
+
+// TestPaths: auto falls back to write() if there is no ioctl, ioctl does not, and write does not try
+// the ioctl.
+func TestPaths(t *testing.T) {
+	for _, path := range []Path{PathAuto, PathWrite} {
+		c, r := openPipe(t, path)
+		if errno := deallocPD(c); errno != 0 {
+			t.Fatalf("path %d: %v", path, errno)
+		}
+		b := make([]byte, 12)
+		if _, err := io.ReadFull(r, b); err != nil {
+			t.Fatal(err)
+		}
+		same(t, b, words(uint32(4), uint16(3), uint16(0), uint32(77)))
+		if errno := c.Do(NewCommand(1, 2)); errno != syscall.ENOTTY {
+			t.Errorf("path %d: a method is %v, want ENOTTY", path, errno)
+		}
+	}
+	c, _ := openPipe(t, PathIoctl)
+	if errno := deallocPD(c); errno != syscall.ENOTTY {
+		t.Errorf("ioctl only: %v, want ENOTTY", errno)
+	}
+}
+
+// TestWriteResponse: what the kernel does not write of a response is as the caller left it.
+func TestWriteResponse(t *testing.T) {
+	c := openFile(t, os.DevNull, PathWrite)
+	out, drv := []byte{5, 0, 0, 0}, []byte{1, 2, 3, 4}
+	if errno := c.Legacy(abi.IB_USER_VERBS_CMD_ALLOC_PD, make([]byte, 8), out, nil, drv); errno != 0 {
+		t.Fatal(errno)
+	}
+	same(t, out, []byte{5, 0, 0, 0})
+	same(t, drv, []byte{1, 2, 3, 4})
+}
+
+// TestSetResponse: both parts of the response arrive.
+func TestSetResponse(t *testing.T) {
+	l := Legacy{Out: make([]byte, 4), DrvOut: make([]byte, 8)}
+	l.setResponse([]byte{9, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8})
+	same(t, l.Out, []byte{9, 0, 0, 0})
+	same(t, l.DrvOut, []byte{1, 2, 3, 4, 5, 6, 7, 8})
+}
+
+// answering is a device with another Do.
+type answering struct {
+	Device
+	answer func(c *Command, byWrite bool) syscall.Errno
+}
+
+// Do implements [Device].
+func (a *answering) Do(c *Command, byWrite bool) syscall.Errno { return a.answer(c, byWrite) }
+
+// TestErrnoOfWrite: EACCES is marked if it came from write().
+func TestErrnoOfWrite(t *testing.T) {
+	for path, want := range map[Path]syscall.Errno{PathAuto: syscall.EACCES, PathIoctl: syscall.EACCES, PathWrite: ErrnoWriteDenied} {
+		c := NewConn(&answering{answer: func(*Command, bool) syscall.Errno { return syscall.EACCES }}, path, "rxe0")
+		if errno := deallocPD(c); errno != want {
+			t.Errorf("path %d: %v, want %v", path, errno, want)
+		}
+	}
+}
+
+func TestRemoved(t *testing.T) {
+	for errno, want := range map[syscall.Errno]bool{0: false, syscall.EINVAL: false, syscall.EIO: true} {
+		c := NewConn(&answering{answer: func(*Command, bool) syscall.Errno { return errno }}, PathAuto, "rxe0")
+		if got := c.Removed(); got != want {
+			t.Errorf("%v: removed is %v, want %v", errno, got, want)
+		}
+	}
+}
+
+// TestCloseWhileCommanding: a command reaches the device, or fails because it is closed.
+func TestCloseWhileCommanding(t *testing.T) {
+	for path, allowed := range map[Path][]syscall.Errno{
+		PathWrite: {0, ErrnoClosed},
+		PathIoctl: {syscall.ENOTTY, ErrnoClosed},
+		PathAuto:  {0, ErrnoClosed},
+	} {
+		for range 20 {
+			c := openFile(t, os.DevNull, path)
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					for range 3 {
+						if errno := deallocPD(c); !slices.Contains(allowed, errno) {
+							t.Errorf("path %d: %v, want one of %v", path, errno, allowed)
+						}
+					}
+				})
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			wg.Wait()
+			if errno := deallocPD(c); errno != ErrnoClosed {
+				t.Errorf("path %d: %v after Close", path, errno)
+			}
+		}
+	}
+}
+
+// TestMap maps the file of a CharDevice.
+func TestMap(t *testing.T) {
+	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := openChar(t, os.NewFile(uintptr(fd), "uverbs0"), PathAuto)
+	page := os.Getpagesize()
+	if err := unix.Ftruncate(fd, int64(2*page)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Map(uint64(page), page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	r.Bytes()[5] = 7
+	again, err := c.MapReadOnly(uint64(page), page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if again.Bytes()[5] != 7 {
+		t.Error("the two mappings are not the same memory")
+	}
+	if _, err := c.Map(1, page); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("an odd offset: %v, want EINVAL", err)
+	}
+}
+
+// TestEventsRefused: a descriptor that cannot be polled is closed. One of O_PATH has no flags to
+// set.
+func TestEventsRefused(t *testing.T) {
+	c := openFile(t, os.DevNull, PathAuto)
+	fd, err := unix.Open(t.TempDir(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := c.Events(uint32(fd), "a path"); f != nil || !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), "a path") {
+		t.Errorf("%v, %v, want EBADF", f, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != unix.EBADF {
+		t.Errorf("the descriptor is still open: %v", err)
+	}
+}
+
+// TestTrace: with RDMADEBUG=level=1 each command is a line on standard error.
+func TestTrace(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	level, stderr := traceLevel, os.Stderr
+	traceLevel, os.Stderr = func() int { return 1 }, w
+	defer func() { traceLevel, os.Stderr = level, stderr }()
+	c := NewConn(&answering{answer: func(c *Command, byWrite bool) syscall.Errno {
+		switch {
+		case byWrite:
+			return syscall.ENOMEM
+		case c.Object == abi.UVERBS_OBJECT_DEVICE:
+			return syscall.ENOTTY
+		}
+		return 0
+	}}, PathAuto, "rxe0")
+	c.Do(NewCommand(16, 3))
+	deallocPD(c)
+	w.Close()
+	lines, err := io.ReadAll(r)
+	want := "uverbs: rxe0: ioctl object 16 method 3: ok\n" +
+		"uverbs: rxe0: ioctl object 0 method 0: inappropriate ioctl for device\n" +
+		"uverbs: rxe0: write command 4: cannot allocate memory\n"
+	if diff := cmp.Diff(want, string(lines)); diff != "" || err != nil {
+		t.Errorf("%v; trace (-want +got):\n%s", err, diff)
+	}
+}

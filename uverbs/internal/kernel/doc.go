@@ -1,0 +1,48 @@
+// Package kernel issues the commands of an RDMA device. Package uverbs says what a command means
+// and turns failures into errors; this package takes a command to what carries it out and returns
+// the answer and an errno.
+//
+// # How a command travels
+//
+// A [Command] is a method of an object with attributes, as in the ioctl interface of
+// rdma/rdma_user_ioctl.h. The caller adds attributes with [Command.Add] and passes the command to
+// [Conn.Do]. Answers arrive in the attributes: a new handle in [Attr.Data], other output in
+// [Attr.Out].
+//
+// A legacy command, one of the older write() interface of rdma/ib_user_verbs.h, is a number, the
+// core structs of request and response and the driver's part of both. [Conn.Legacy] wraps these in
+// method INVOKE_WRITE, which is an ioctl like the others. If the device does not know INVOKE_WRITE,
+// Conn passes the same command to the device once more, for write(). [Path] restricts the choice.
+//
+// Conn passes the command to a [Device] and traces it. If RDMADEBUG=level=1 is in the environment,
+// every command is a line on standard error. Conn also keeps Close and commands apart.
+//
+// [CharDevice] is the Device for a character device, /dev/infiniband/uverbsN. It encodes header and
+// attributes in one heap object. That object holds the memory of the attributes as slices, which the
+// garbage collector sees, beside the addresses that the kernel reads; a [runtime.Pinner] holds the
+// memory in place during the system call.
+//
+// A [Repeated] is a legacy command that is built once and issued many times: a doorbell or the
+// arming of a CQ. On a CharDevice it is one system call, without an allocation, a lock or an
+// interface call.
+//
+// # Another implementation
+//
+// A device inside the process, a replay of a recording or a test's fake implements [Device]; none
+// needs a file that takes an ioctl or a write().
+//
+//   - Do reads Command.Object, Command.Method and the attributes, and answers in the attributes.
+//     For INVOKE_WRITE, [Command.Legacy] returns the number and the four parts. Do returns
+//     EPROTONOSUPPORT for an unknown method and ENOSYS or EOPNOTSUPP for an unknown legacy command,
+//     as Linux does. It must not keep the command or its memory once it has returned.
+//   - Several goroutines may call Do at once. After Close there is no further call.
+//   - Rings and registers are memory that Map returns for the offsets that Do has answered with,
+//     for example a part of a memfd that the device maps as well.
+//   - A command that makes an event channel answers with a number that the program passes back in
+//     other commands. Events turns it into a file. If the number is a file descriptor of this
+//     process, such as the read end of a pipe, Events is [OpenEvents].
+//   - A Repeated calls Do with the INVOKE_WRITE command.
+//
+// An implementation that embeds a *CharDevice and overrides Do inherits Map, Events and Close; a
+// Repeated is then written to the file of the CharDevice.
+package kernel

@@ -1,0 +1,122 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// newRepeated returns REQ_NOTIFY_CQ.
+func newRepeated(c *Conn) *Repeated {
+	r := new(Repeated)
+	r.Init(c, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, Bytes(&abi.ReqNotifyCQ{CQHandle: 3, SolicitedOnly: 1}), 0)
+	return r
+}
+
+// TestRepeated: the same bytes are written each time, without an allocation; by ioctl alone nothing
+// is written.
+func TestRepeated(t *testing.T) {
+	c, r := openPipe(t, PathAuto)
+	f := newRepeated(c)
+	b := make([]byte, 16)
+	for _, long := range []bool{false, true, false} {
+		if errno := f.Issue(long); errno != 0 {
+			t.Fatal(errno)
+		}
+		if _, err := io.ReadFull(r, b); err != nil {
+			t.Fatal(err)
+		}
+		same(t, b, words(uint32(23), uint16(4), uint16(0), uint32(3), uint32(1)))
+	}
+	f = newRepeated(openFile(t, os.DevNull, PathAuto))
+	if n := testing.AllocsPerRun(100, func() { f.Issue(false); f.Issue(true) }); n != 0 {
+		t.Errorf("issuing makes %v allocations, want 0", n)
+	}
+	c, _ = openPipe(t, PathIoctl)
+	if errno := newRepeated(c).Issue(false); errno != syscall.ENOTTY {
+		t.Errorf("ioctl only: %v, want ENOTTY", errno)
+	}
+}
+
+// TestRepeatedResponse: the kernel gets the address of the room behind the command.
+func TestRepeatedResponse(t *testing.T) {
+	c, _ := openPipe(t, PathAuto)
+	f := new(Repeated)
+	f.Init(c, abi.IB_USER_VERBS_CMD_POST_SEND, Bytes(&abi.PostSend{}), len(Bytes(&abi.PostSendResp{})))
+	hot = f // on the heap, as the QPs are that have one
+	room := f.buf[f.size:]
+	if got := binary.LittleEndian.Uint64(f.Request()[8:]); got != Addr(room) || len(room) < len(Bytes(&abi.PostSendResp{})) {
+		t.Errorf("the response goes to %#x, %d bytes are at %#x", got, len(room), Addr(room))
+	}
+	if l, ok := f.Command().Legacy(); !ok || l.Number != abi.IB_USER_VERBS_CMD_POST_SEND || len(l.In) != len(Bytes(&abi.PostSend{})) || &l.Out[0] != &room[0] || len(l.Out) != 4 {
+		t.Errorf("the command is %+v", l)
+	}
+}
+
+// hot keeps a command.
+var hot *Repeated
+
+// TestRepeatedRefused: if write() is refused, the ioctl is tried, and the refusal is what the caller
+// learns if there is no ioctl either.
+func TestRepeatedRefused(t *testing.T) {
+	c, _ := openPipe(t, PathAuto)
+	f := newRepeated(c)
+	for refused, want := range map[syscall.Errno]syscall.Errno{
+		syscall.EACCES: ErrnoWriteDenied,
+		syscall.EINVAL: syscall.EINVAL,
+	} {
+		if errno := f.retry(refused); errno != want || f.general {
+			t.Errorf("after %v: %v and ioctl %v, want %v", refused, errno, f.general, want)
+		}
+	}
+}
+
+// TestRepeatedTakenOver: if write() is refused and the ioctl is there, the ioctl is used from then
+// on. /dev/urandom has no ENOTTY: it answers EINVAL to every ioctl.
+func TestRepeatedTakenOver(t *testing.T) {
+	for _, path := range []Path{PathAuto, PathWrite} {
+		f := newRepeated(openFile(t, "/dev/urandom", path))
+		if errno := f.Issue(false); errno != 0 || f.general {
+			t.Fatalf("write() is not the first choice: %v", errno)
+		}
+		if errno := f.retry(syscall.EINTR); errno != 0 || f.general {
+			t.Errorf("path %d: a write() that was interrupted is not repeated: %v", path, errno)
+		}
+		want := map[Path]syscall.Errno{PathAuto: syscall.EINVAL, PathWrite: syscall.EPERM}[path]
+		if errno := f.retry(syscall.EPERM); errno != want || f.general != (path == PathAuto) {
+			t.Errorf("path %d: %v and ioctl %v, want %v", path, errno, f.general, want)
+		}
+		for _, long := range []bool{false, true} {
+			if errno := f.Issue(long); (errno == syscall.EINVAL) != f.general {
+				t.Errorf("path %d, ioctl %v: issued with %v", path, f.general, errno)
+			}
+		}
+	}
+}
+
+// overriding is a device that embeds a CharDevice.
+type overriding struct {
+	*CharDevice
+	got int
+}
+
+// Do implements [Device].
+func (o *overriding) Do(*Command, bool) syscall.Errno {
+	o.got++
+	return 0
+}
+
+// TestRepeatedEmbedded: a repeated command passes by the Do of a device that embeds a CharDevice,
+// unless nothing must be written.
+func TestRepeatedEmbedded(t *testing.T) {
+	for path, want := range map[Path]int{PathAuto: 0, PathWrite: 0, PathIoctl: 1} {
+		d := &overriding{CharDevice: openFile(t, os.DevNull, path).dev.(*CharDevice)}
+		if errno := newRepeated(NewConn(d, path, "rxe0")).Issue(false); errno != 0 || d.got != want {
+			t.Errorf("path %d: %v, the device got %d commands, want %d", path, errno, d.got, want)
+		}
+	}
+}
