@@ -231,23 +231,19 @@ func TestCreateQPHostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, k := fakeDevice(t, pathIoctl)
 			pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(1, CQOptions{}))(t)
-			fake := d.cmd.fake
-			d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-				errno := fake(cmd, write)
-				c := k.calls[len(k.calls)-1]
+			k.after(func(c *fakeCall, _ syscall.Errno) {
 				if c.verb != "CREATE_QP" {
-					return errno
+					return
 				}
 				if change == nil {
-					k.put(c.drv+16, u64(1)) // sq_mi.offset, which is no multiple of a page
-					return errno
+					k.put(c.drv[16:], u64(1)) // sq_mi.offset, which is no multiple of a page
+					return
 				}
 				var got abi.QPCap
-				copy(bytesOf(&got), k.input(c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP)))
+				copy(bytesOf(&got), c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP).In)
 				change(&got, k.rings[k.next][0], k.rings[k.next][1])
-				k.put(c.attr(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP).Data, bytesOf(&got))
-				return errno
-			}
+				k.put(c.attr(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP).Out, bytesOf(&got))
+			})
 			k.took()
 			_, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq})
 			if change != nil && !errors.Is(err, rxe.ErrCorrupt) || change == nil && !errors.Is(err, syscall.EINVAL) {
@@ -265,14 +261,11 @@ func TestCreateQPHostile(t *testing.T) {
 // TestCompChannelHostile: a descriptor that is none.
 func TestCompChannelHostile(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	fake := d.cmd.fake
-	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-		errno := fake(cmd, write)
-		if c := k.calls[len(k.calls)-1]; c.verb == "CREATE_COMP_CHANNEL" {
+	k.after(func(c *fakeCall, _ syscall.Errno) {
+		if c.verb == "CREATE_COMP_CHANNEL" {
 			k.put(c.core, u32(1<<32-1))
 		}
-		return errno
-	}
+	})
 	if _, err := d.CreateCompChannel(); !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), "completion channel of rxe0") {
 		t.Errorf("error is %v, want EBADF", err)
 	}

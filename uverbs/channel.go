@@ -49,22 +49,13 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 		c.leave()
 		return nil, d.cmd.fail("CREATE_COMP_CHANNEL", errno, "")
 	}
-	f, err := pollable(int(resp.FD), "completion channel of "+d.Name())
+	f, err := d.cmd.Events(resp.FD, "completion channel of "+d.Name())
 	if err != nil {
 		c.leave()
 		return nil, err
 	}
 	c.f, c.fd = f, int(resp.FD)
 	return c, nil
-}
-
-// pollable hands a descriptor to Go's netpoller.
-func pollable(fd int, name string) (*os.File, error) {
-	if err := syscall.SetNonblock(fd, true); err != nil {
-		syscall.Close(fd)
-		return nil, fmt.Errorf("uverbs: %s: %w", name, err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
 }
 
 // Wait waits for the next event and returns the CQ it is for (ibv_get_cq_event;

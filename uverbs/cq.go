@@ -153,7 +153,7 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 // createIoctl uses UVERBS_METHOD_CQ_CREATE.
 func (c *CQ) createIoctl(cqe int, o CQOptions, u udata) (errno syscall.Errno) {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE)
-	cmd.brief = true
+	cmd.Brief = true
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_CQ_HANDLE)
 	var resp [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, resp[:])
@@ -200,7 +200,7 @@ func (c *CQ) createLegacy(cqe int, o CQOptions, u udata) syscall.Errno {
 func (c *CQ) notifyCommand(solicited uint32) *fastCommand {
 	req := &abi.ReqNotifyCQ{CQHandle: c.handle, SolicitedOnly: solicited}
 	f := new(fastCommand)
-	f.init(c.dev.cmd, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, bytesOf(req), nil)
+	f.Init(c.dev.cmd.Conn, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, bytesOf(req), 0)
 	return f
 }
 
@@ -300,7 +300,7 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	case kindLost:
 		return ErrCQOverrun
 	}
-	if errno := cmd.issue(false); errno != 0 {
+	if errno := cmd.Issue(false); errno != 0 {
 		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")
 	}
 	return nil

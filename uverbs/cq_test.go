@@ -125,24 +125,21 @@ type plainDriver struct{ driver }
 // TestResizeLost: the kernel has moved the completions to a ring that cannot be used. The
 // old ring must not be read on, as if nothing were completed any more.
 func TestResizeLost(t *testing.T) {
-	for name, spoil := range map[string]func(k *fakeKernel, c fakeCall){
-		"no ring there":  func(k *fakeKernel, c fakeCall) { k.put(c.drv, u64(1)) },
-		"size 0":         func(k *fakeKernel, c fakeCall) { k.put(c.drv+8, u32(0)) },
-		"fewer entries":  func(k *fakeKernel, c fakeCall) { k.put(c.core, u32(1<<20)) },
-		"indices beyond": func(k *fakeKernel, c fakeCall) { k.rings[k.last("RESIZE_CQ").handle()][0].producer.Release(4711) },
+	for name, spoil := range map[string]func(k *fakeKernel, c *fakeCall){
+		"no ring there":  func(k *fakeKernel, c *fakeCall) { k.put(c.drv, u64(1)) },
+		"size 0":         func(k *fakeKernel, c *fakeCall) { k.put(c.drv[8:], u32(0)) },
+		"fewer entries":  func(k *fakeKernel, c *fakeCall) { k.put(c.core, u32(1<<20)) },
+		"indices beyond": func(k *fakeKernel, c *fakeCall) { k.rings[c.handle()][0].producer.Release(4711) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, k := fakeDevice(t, pathAuto)
 			cq := value(d.CreateCQ(7, CQOptions{}))(t)
 			k.complete(cq, 1)
-			fake := d.cmd.fake
-			d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-				errno := fake(cmd, write)
-				if c := k.calls[len(k.calls)-1]; c.verb == "RESIZE_CQ" {
+			k.after(func(c *fakeCall, _ syscall.Errno) {
+				if c.verb == "RESIZE_CQ" {
 					spoil(k, c)
 				}
-				return errno
-			}
+			})
 			if err := cq.Resize(20); err == nil {
 				t.Error("Resize succeeds")
 			}
@@ -254,14 +251,11 @@ func TestCQFlags(t *testing.T) {
 // TestCreateCQLeft: a CQ that cannot be used and not be destroyed either says both.
 func TestCreateCQLeft(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	fake := d.cmd.fake
-	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-		errno := fake(cmd, write)
-		if c := k.calls[len(k.calls)-1]; c.verb == "CREATE_CQ" {
+	k.after(func(c *fakeCall, _ syscall.Errno) {
+		if c.verb == "CREATE_CQ" {
 			copy(k.rings[k.next][0].mem, u32(40)) // log2_elem_size
 		}
-		return errno
-	}
+	})
 	k.refuse["DESTROY_CQ"] = syscall.EIO
 	if _, err := d.CreateCQ(1, CQOptions{}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") || !errors.Is(err, syscall.EIO) {
 		t.Errorf("error is %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // Reasons for which a device cannot be used, for [errors.Is]. A device whose file is
@@ -183,7 +184,7 @@ func (i *DeviceInfo) openHint(err error) string {
 type Device struct {
 	object
 	info    DeviceInfo
-	cmd     *commandFile
+	cmd     *commands
 	driver  driver
 	attr    DeviceAttr
 	vectors int
@@ -352,7 +353,9 @@ func open(info DeviceInfo) (*Device, error) {
 	}
 	d := &Device{info: info, driver: info.driver}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
-	if d.cmd, err = newCommandFile(f, path, uint16(info.id), info.Name); err == nil {
+	dev, err := kernel.NewCharDevice(f, kernel.CharOptions{DriverID: uint32(info.id), Software: d.driver.briefCommands()})
+	if err == nil {
+		d.cmd = newCommands(dev, path, info.Name, d.driver)
 		if err = d.getContext(); err == nil {
 			if err = d.queryDevice(); err != nil {
 				err = errors.Join(err, d.driver.closeContext(d))
@@ -399,7 +402,7 @@ func (d *Device) getContext() error {
 	d.vectors = int(resp.NumCompVectors)
 	d.asyncFD = -1
 	var err error
-	if d.async, err = pollable(int(resp.AsyncFD), "asynchronous events of "+d.Name()); err != nil {
+	if d.async, err = d.cmd.Events(resp.AsyncFD, "asynchronous events of "+d.Name()); err != nil {
 		return err
 	}
 	return d.driver.openContext(d, u, false)
@@ -421,7 +424,7 @@ func (d *Device) Close() error {
 			d.asyncWatch.stop(d.async)
 			closeErr = d.async.Close()
 		}
-		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.close())
+		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.Close())
 		return nil
 	}, nil)
 	return errors.Join(err, closeErr)

@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -130,27 +128,6 @@ func TestOpenUnknown(t *testing.T) {
 	err = &DeviceError{Err: fmt.Errorf("there is none: %w", ErrNoDevice)}
 	if !errors.Is(err, ErrNoDevice) || err.Error() != "uverbs: open first device: there is none: no usable RDMA device" {
 		t.Errorf("error is %v", err)
-	}
-}
-
-// TestTrace: with RDMADEBUG=level=1 each command is a line on standard error.
-func TestTrace(t *testing.T) {
-	r, w, err := os.Pipe()
-	must(t, err)
-	defer r.Close()
-	level, stderr := traceLevel, os.Stderr
-	traceLevel, os.Stderr = func() int { return 1 }, w
-	defer func() { traceLevel, os.Stderr = level, stderr }()
-	d, k := fakeDevice(t, pathIoctl)
-	k.refuse["ALLOC_PD"] = syscall.ENOMEM
-	_, err = d.AllocPD()
-	w.Close()
-	lines := strings.Split(string(value(io.ReadAll(r))(t)), "\n")
-	// UVERBS_OBJECT_DEVICE is 0, its methods INVOKE_WRITE and GET_CONTEXT 0 and 3;
-	// UVERBS_OBJECT_ASYNC_EVENT is 16.
-	want := []string{"uverbs: rxe0: ioctl object 0 method 3: ok", "uverbs: rxe0: ioctl object 16 method 0: ok", "uverbs: rxe0: ioctl object 0 method 0: ok", "uverbs: rxe0: ioctl object 0 method 0: cannot allocate memory", ""}
-	if diff := cmp.Diff(want, lines); diff != "" || err == nil {
-		t.Errorf("%v; trace (-want +got):\n%s", err, diff)
 	}
 }
 

@@ -86,12 +86,9 @@ func (o *DMAHOptions) hint(errno syscall.Errno) string {
 // choice adds an attribute that chooses one of several kinds of input (UVERBS_ATTR_ENUM_IN):
 // which one, and what it takes; b is nil for a kind that takes nothing.
 func (c *ioctlCommand) choice(id uint16, which uint8, b []byte) {
-	if len(b) == 0 {
-		c.attr(id)
-	} else {
-		c.in(id, b)
-	}
-	c.wire.attrs[c.n-1].AttrData.EnumData().ElemID = which
+	a := c.attr(id)
+	a.Enum = which
+	a.SetIn(b)
 }
 
 // Close frees the handle (ibv_dealloc_dmah).

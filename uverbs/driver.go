@@ -88,6 +88,14 @@ type driver interface {
 	// queriedSRQ puts right what the kernel has answered to QUERY_SRQ.
 	queriedSRQ(s *SRQ, a *SRQAttr)
 
+	// briefCommands reports whether the kernel carries out the driver's commands at once, as a
+	// device in software can, so that Go's scheduler need not be told of brief ones.
+	briefCommands() bool
+
+	// refusal says how the device's firmware refused the command that has just failed, or returns
+	// "" if it did not or that is unknown.
+	refusal() string
+
 	// modifySRQ has issue give MODIFY_SRQ, and maps the new ring if it is resized.
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
 }
@@ -106,6 +114,8 @@ func (software) lacksQP(o *QPOptions) string {
 	}
 	return ""
 }
+
+func (software) refusal() string { return "" }
 
 func (software) queriedSRQ(*SRQ, *SRQAttr) {}
 

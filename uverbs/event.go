@@ -151,7 +151,7 @@ func (d *Device) openEvents() error {
 	}
 	var err error
 	d.asyncFD = int(fd.Data)
-	d.async, err = pollable(d.asyncFD, "asynchronous events of "+d.Name())
+	d.async, err = d.cmd.Events(uint32(fd.Data), "asynchronous events of "+d.Name())
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // raiseAsync plays the kernel that queues an asynchronous event.
@@ -191,7 +192,7 @@ func TestNoEvents(t *testing.T) {
 	}
 	cq := value(d.CreateCQ(1, CQOptions{}))(t)
 	c := k.last("CREATE_CQ")
-	if a := c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD); a.AttrID != 0 {
+	if a := c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD); a.ID != 0 {
 		t.Errorf("descriptor %d is named", a.Data)
 	}
 	must(t, cq.Close(), d.Close())
@@ -211,8 +212,8 @@ func TestEventFD(t *testing.T) {
 		}
 		cq := value(d.CreateCQ(1, CQOptions{}))(t)
 		if c := k.last("CREATE_CQ"); ok {
-			want := abi.Attr{AttrID: abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, Data: uint64(fd)}
-			if diff := cmp.Diff(bytesOf(&want), bytesOf(c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD))); diff != "" {
+			want := &kernel.Attr{ID: abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, Data: uint64(fd)}
+			if diff := cmp.Diff(want, c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD)); diff != "" {
 				t.Errorf("attribute (-want +got):\n%s", diff)
 			}
 		}

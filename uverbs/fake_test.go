@@ -17,35 +17,36 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
-// fakeKernel plays the kernel's side of the command file of an rxe device: it takes
-// commands by ioctl, inside INVOKE_WRITE and by write(), and answers into the caller's
-// memory the way a kernel does, by address. Rings are memory of a memfd, which is the
-// command file; doorbells and the arming of CQs, which do not go through the hook, are
-// bytes that are appended to it.
+// fakeKernel is a [kernel.Device] that plays an rxe device. Rings are memory of a memfd, the file of
+// the CharDevice. Doorbells and the arming of CQs are written to that file directly: they are
+// appended to it.
 type fakeKernel struct {
+	*kernel.CharDevice
 	t    testing.TB
 	file *os.File // the memfd
-	mem  *os.File // this process's memory, for copying to and from addresses
 
-	noIoctl bool                                  // the kernel has no methods beside INVOKE_WRITE
-	refuse  map[string]syscall.Errno              // what to answer to a verb
-	ahNum   uint32                                // of AHs; 0 before Linux 5.16
-	invalid func(qp *abi.CreateQP) syscall.Errno  // what the driver thinks of a QP
-	port    abi.QueryPortResp                     // of port 1; the others are down
-	gids    []abi.GIDEntry                        // of all ports
-	query   abi.QueryQPResp                       // the answer to QUERY_QP
-	events  *os.File                              // the write end of the last completion channel
-	async   *os.File                              // the write end of the file of asynchronous events
-	mapped  int                                   // bytes of other devices' files that were mapped before
-	old     int                                   // bytes of the kernel's own mappings that are in no ring any more
-	seen    func(cmd *ioctlCommand, write []byte) // if set, gets every command first
-	driver  driver                                // of the device, rxe's unless it is set
-	context []byte                                // what the driver answers to GET_CONTEXT
-	uars    []uint32                              // handles of the UAR pages of mlx5 that are allocated
-	uarPage int                                   // size of such a page in bytes; 0 is the host's
-	uarOdd  bool                                  // pages cannot be mapped
+	noIoctl bool                                     // the kernel has no methods beside INVOKE_WRITE
+	refuse  map[string]syscall.Errno                 // what to answer to a verb
+	ahNum   uint32                                   // of AHs; 0 before Linux 5.16
+	invalid func(qp *abi.CreateQP) syscall.Errno     // what the driver thinks of a QP
+	port    abi.QueryPortResp                        // of port 1; the others are down
+	gids    []abi.GIDEntry                           // of all ports
+	query   abi.QueryQPResp                          // the answer to QUERY_QP
+	events  *os.File                                 // the write end of the last completion channel
+	async   *os.File                                 // the write end of the file of asynchronous events
+	mapped  int                                      // bytes of other devices' files that were mapped before
+	old     int                                      // bytes of the kernel's own mappings that are in no ring any more
+	seen    func(c *kernel.Command, byWrite bool)    // if set, gets every command first
+	hooks   []func(c *fakeCall, errno syscall.Errno) // see after
+	asked   syscall.Errno                            // the last answer
+	driver  driver                                   // of the device, rxe's unless it is set
+	context []byte                                   // what the driver answers to GET_CONTEXT
+	uars    []uint32                                 // handles of the UAR pages of mlx5 that are allocated
+	uarPage int                                      // size of such a page in bytes; 0 is the host's
+	uarOdd  bool                                     // pages cannot be mapped
 
 	mu    sync.Mutex
 	calls []fakeCall
@@ -58,11 +59,11 @@ type fakeKernel struct {
 type fakeCall struct {
 	verb string
 	path string // "ioctl", "invoke" or "write"
-	in   []byte // the core struct of a legacy command, without the response's address
-	core uint64 // where the core's part of the answer goes
-	drv  uint64 // where the driver's part goes
+	in   []byte // the core struct of a legacy command
+	core []byte // where the core's part of the answer goes
+	drv  []byte // where the driver's part goes
 
-	attrs []abi.Attr // of an ioctl
+	attrs []kernel.Attr // of an ioctl
 }
 
 // doorbells is the place in the memfd where what is written comes to lie.
@@ -152,9 +153,7 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 		t: t, file: os.NewFile(uintptr(fd), "uverbs0"), refuse: map[string]syscall.Errno{}, rings: map[uint32][]*fakeRing{},
 		port: abi.QueryPortResp{State: uint8(PortActive), MaxMTU: 5, ActiveMTU: 3, GIDTblLen: 4, PhysState: 5, LinkLayer: uint8(LinkLayerEthernet)},
 	}
-	if k.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0); err != nil {
-		t.Fatal(err)
-	}
+	k.CharDevice = value(kernel.NewCharDevice(k.file, kernel.CharOptions{}))(t)
 	if _, err := k.file.Seek(doorbells, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +165,6 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 	}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
 	t.Cleanup(func() {
-		k.mem.Close()
 		k.file.Close()
 		if k.events != nil {
 			k.events.Close()
@@ -178,93 +176,85 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 			d.async.Close()
 		}
 	})
-	if d.cmd, err = newCommandFile(k.file, path, abi.RDMA_DRIVER_RXE, "rxe0"); err != nil {
-		t.Fatal(err)
-	}
-	d.cmd.fake = k.call
+	d.cmd = newCommands(k, path, "rxe0", d.driver)
 	if err = d.getContext(); err == nil {
 		err = d.queryDevice()
 	}
 	return d, k, err
 }
 
-// call is the hook.
-func (k *fakeKernel) call(cmd *ioctlCommand, write []byte) syscall.Errno {
+// Do implements [kernel.Device].
+func (k *fakeKernel) Do(cmd *kernel.Command, byWrite bool) syscall.Errno {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.seen != nil {
-		k.seen(cmd, write)
+		k.seen(cmd, byWrite)
 	}
-	c := fakeCall{path: "write"}
-	var number uint32
+	l, legacy := cmd.Legacy()
+	c := fakeCall{path: "ioctl", attrs: cmd.Attrs(), drv: cmd.Attr(abi.UVERBS_ATTR_UHW_OUT).Out}
 	switch {
-	case cmd == nil:
-		number = binary.LittleEndian.Uint32(write)
-		if number&abi.IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {
-			c.core, c.in = binary.LittleEndian.Uint64(write[8:]), write[24:]
-		} else {
-			c.in = slices.Clone(write[8:])
-			if fakeVerbs[number].resp > 0 {
-				c.core = binary.LittleEndian.Uint64(c.in)
-				clear(c.in[:8])
-			}
-		}
-		c.drv = c.core + uint64(fakeVerbs[number].resp)
-	case cmd.wire.hdr.ObjectID == abi.UVERBS_OBJECT_DEVICE && cmd.wire.hdr.MethodID == abi.UVERBS_METHOD_INVOKE_WRITE:
-		c.path, c.attrs = "invoke", cmd.wire.attrs[:cmd.n]
-		number = uint32(c.attr(abi.UVERBS_ATTR_WRITE_CMD).Data)
-		c.core, c.in = c.attr(abi.UVERBS_ATTR_CORE_OUT).Data, k.input(c.attr(abi.UVERBS_ATTR_CORE_IN))
-		c.drv = c.attr(abi.UVERBS_ATTR_UHW_OUT).Data
-	default:
-		if k.noIoctl {
-			return syscall.EPROTONOSUPPORT
-		}
-		c.path, c.attrs = "ioctl", cmd.wire.attrs[:cmd.n]
-		c.drv = c.attr(abi.UVERBS_ATTR_UHW_OUT).Data
-		c.verb = fakeMethods[[2]uint16{cmd.wire.hdr.ObjectID, cmd.wire.hdr.MethodID}]
+	case legacy && byWrite:
+		c.path, c.in, c.core = "write", slices.Concat(l.In, l.DrvIn), l.Out
+	case legacy:
+		c.path, c.in, c.core = "invoke", slices.Clone(l.In), l.Out
+	case k.noIoctl:
+		return syscall.EPROTONOSUPPORT
 	}
-	if c.verb == "" {
-		c.verb = fakeVerbs[number].name
+	verb := fakeVerbs[l.Number]
+	if c.verb = verb.name; !legacy {
+		c.verb = fakeMethods[[2]uint16{cmd.Object, cmd.Method}]
 	}
 	if c.verb == "" {
 		k.t.Errorf("the kernel got an unknown command: %+v", c)
 		return syscall.EINVAL
 	}
+	if legacy && len(l.Out) != verb.resp {
+		k.t.Errorf("the response of %s has %d bytes, want %d", c.verb, len(l.Out), verb.resp)
+	}
+	if c.verb == "QUERY_DEVICE" && k.asked == syscall.EINVAL { // to see whether the device is still there
+		return k.refuse[c.verb]
+	}
+	k.asked = k.answer(&c)
+	for _, hook := range k.hooks {
+		hook(&c, k.asked)
+	}
+	c.attrs = slices.Clone(c.attrs) // cmd is not kept
 	k.calls = append(k.calls, c)
+	return k.asked
+}
+
+// after calls hook with every command that follows, once it is answered. The hook may change the
+// answer.
+func (k *fakeKernel) after(hook func(c *fakeCall, errno syscall.Errno)) {
+	k.hooks = append(k.hooks, hook)
+}
+
+// answer answers a command.
+func (k *fakeKernel) answer(c *fakeCall) syscall.Errno {
 	if errno := k.refuse[c.verb]; errno != 0 {
 		return errno
 	}
 	if c.path == "ioctl" {
-		return k.method(&c)
+		return k.method(c)
 	}
-	return k.legacy(&c)
+	return k.legacy(c)
 }
 
 // attr returns an attribute of an ioctl, or an empty one.
-func (c *fakeCall) attr(id uint16) *abi.Attr {
-	if i := slices.IndexFunc(c.attrs, func(a abi.Attr) bool { return a.AttrID == id }); i >= 0 {
+func (c *fakeCall) attr(id uint16) *kernel.Attr {
+	if i := slices.IndexFunc(c.attrs, func(a kernel.Attr) bool { return a.ID == id }); i >= 0 {
 		return &c.attrs[i]
 	}
-	return &abi.Attr{}
-}
-
-// input returns what an input attribute holds or points to.
-func (k *fakeKernel) input(a *abi.Attr) []byte {
-	if a.Len <= 8 {
-		return binary.LittleEndian.AppendUint64(nil, a.Data)[:a.Len]
-	}
-	b := make([]byte, a.Len)
-	if _, err := k.mem.ReadAt(b, int64(a.Data)); err != nil {
-		k.t.Errorf("the kernel can't read %d bytes at %#x: %v", len(b), a.Data, err)
-	}
-	return b
+	return &kernel.Attr{}
 }
 
 // put copies to the caller's memory.
-func (k *fakeKernel) put(addr uint64, b []byte) {
-	if _, err := k.mem.WriteAt(b, int64(addr)); err != nil {
-		k.t.Errorf("the kernel can't write %d bytes at %#x: %v", len(b), addr, err)
+func (k *fakeKernel) put(to, b []byte) {
+	if len(to) < len(b) {
+		k.t.Errorf("there is room for %d bytes, the kernel has %d", len(to), len(b))
+		return
 	}
+	copy(to, b)
 }
 
 // u32 and u64 are what outputs mostly are.
@@ -274,12 +264,7 @@ func u64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 // method answers an ioctl.
 func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 	out := func(id uint16, b []byte) {
-		a := c.attr(id)
-		if int(a.Len) < len(b) {
-			k.t.Errorf("%s: attribute %d has room for %d bytes, the kernel has %d", c.verb, id, a.Len, len(b))
-			return
-		}
-		k.put(a.Data, b)
+		k.put(c.attr(id).Out, b)
 	}
 	switch c.verb {
 	case "GET_CONTEXT":
@@ -352,7 +337,7 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 		out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, u32(maxSGE))
 	case "CREATE_QP":
 		var cap abi.QPCap
-		copy(bytesOf(&cap), k.input(c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP)))
+		copy(bytesOf(&cap), c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP).In)
 		resp, errno := k.createQP(c, &abi.CreateQP{MaxSendWR: cap.MaxSendWR, MaxRecvWR: cap.MaxRecvWR, MaxSendSGE: cap.MaxSendSGE,
 			MaxRecvSGE: cap.MaxRecvSGE, MaxInlineData: cap.MaxInlineData})
 		if errno != 0 {

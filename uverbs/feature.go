@@ -8,8 +8,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
 // feature is what is known of a verb, for the case that the kernel does not know it.
@@ -65,15 +63,15 @@ func parseRelease(release string) Version {
 }
 
 // missing says who lacks a verb that the kernel refuses as unknown or not supported.
-func (c *commandFile) missing(verb string, err *Error, running Version) *FeatureError {
+func (c *commands) missing(verb string, err *Error, running Version) *FeatureError {
 	name, _, _ := strings.Cut(verb, " ") // "MODIFY_QP INIT to RTR" is MODIFY_QP
 	f := &FeatureError{Feature: name, Err: err}
-	driver := netlinkrdma.DriverID(c.driverID).String()
+	driver := c.driver.name()
 	known := features()[name]
 	switch {
 	case !absent(err.Errno):
 		f.Driver = driver
-	case err.Errno == syscall.ENOTTY && c.path == pathWrite:
+	case err.Errno == syscall.ENOTTY && c.Path() == pathWrite:
 		// Neither kernel nor driver was asked, so no version is of any use.
 		if err.Hint == "" {
 			err.Hint = "it has an ioctl only, which " + abiPathEnv + "=write rules out"

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 func TestParseRelease(t *testing.T) {
@@ -46,7 +44,7 @@ func TestMissing(t *testing.T) {
 		{"suffix", pathAuto, "MODIFY_QP INIT to RTR", syscall.ENOSYS, Version{6, 1}, FeatureError{Feature: "MODIFY_QP", Driver: "rxe"}, "MODIFY_QP INIT to RTR: function not implemented"},
 		{"suffix of a new verb", pathAuto, "QUERY_PORT_SPEED of 1", syscall.EPROTONOSUPPORT, Version{6, 1}, FeatureError{Feature: "QUERY_PORT_SPEED", Since: Version{7, 0}}, "7.0"},
 	} {
-		f := &commandFile{device: "rxe0", driverID: abi.RDMA_DRIVER_RXE, path: c.path}
+		f := newCommands(nil, c.path, "rxe0", rxeDriver{})
 		got := f.missing(c.verb, &Error{Verb: c.verb, Device: "rxe0", Errno: c.errno}, c.running)
 		if !errors.Is(got, c.errno) || !strings.Contains(got.Error(), c.text) {
 			t.Errorf("%s: text is %q, want %q in it", c.name, got, c.text)
@@ -59,7 +57,7 @@ func TestMissing(t *testing.T) {
 
 // TestFailSince: the version comes along from the place where errno gets its meaning.
 func TestFailSince(t *testing.T) {
-	c := &commandFile{device: "rxe0", driverID: abi.RDMA_DRIVER_RXE}
+	c := newCommands(nil, pathAuto, "rxe0", rxeDriver{})
 	var f *FeatureError
 	if err := c.fail("REG_DMABUF_MR", syscall.EPROTONOSUPPORT, ""); !errors.As(err, &f) {
 		t.Fatalf("error is %v", err)

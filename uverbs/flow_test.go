@@ -199,17 +199,16 @@ func TestFlowActionESP(t *testing.T) {
 	d, k := objectDevice(t)
 	// What the kernel reads while the command runs.
 	var attr, keymat, replay, encap, header []byte
-	fake := d.cmd.fake
-	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-		errno := fake(cmd, write)
-		c := &k.calls[len(k.calls)-1]
-		attr, keymat = k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS)), k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT))
-		replay, encap = k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY)), k.input(c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP))
+	memory := value(os.Open("/proc/self/mem"))(t)
+	defer memory.Close()
+	k.after(func(c *fakeCall, _ syscall.Errno) {
+		attr, keymat = c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS).In, c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT).In
+		replay, encap = c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY).In, c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP).In
 		if len(encap) > 0 {
-			header = k.input(&abi.Attr{Len: uint16(encap[16]), Data: le64(encap)})
+			header = make([]byte, encap[16])
+			value(memory.ReadAt(header, int64(le64(encap))))(t)
 		}
-		return errno
-	}
+	})
 	a := value(d.CreateFlowActionESP(ESPOptions{
 		Attr:         &ESPAttr{SPI: 1, Seq: 2, TFCPad: 3, Flags: ESPFullOffload | ESPTransport | ESPEncrypt, HardLimitPackets: 1 << 40},
 		Key:          &ESPKey{Key: key, ICVLen: 12, Salt: 4, IV: 5},
@@ -227,7 +226,7 @@ func TestFlowActionESP(t *testing.T) {
 	if esn := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ESN); esn.Len != 4 || esn.Data != 6 {
 		t.Errorf("ESN is %+v", esn)
 	}
-	if n := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY).AttrData.EnumData().ElemID; n != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP {
+	if n := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY).Enum; n != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP {
 		t.Errorf("protection from replays is %d", n)
 	}
 
@@ -236,7 +235,7 @@ func TestFlowActionESP(t *testing.T) {
 	if len(c.attrs) != 3 || c.attrs[0].Data != fakeHandle {
 		t.Errorf("attributes are %+v, want the handle, the replay window, the encapsulation", c.attrs)
 	}
-	if r := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY); r.Len != 0 || r.AttrData.EnumData().ElemID != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE {
+	if r := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY); r.Len != 0 || r.Enum != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE {
 		t.Errorf("replay attribute is %+v", r)
 	}
 	if len(header) != 40 || header[36] != 50 || encap[18] != 0x31 {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // The files in testdata/golden hold what rdma-core's programs told the kernel, recorded
@@ -104,15 +105,15 @@ func readGolden(t *testing.T, name string) ([]goldenCommand, string) {
 }
 
 // see converts a command of ours.
-func (k *fakeKernel) see(cmd *ioctlCommand, write []byte) goldenCommand {
-	if cmd == nil {
-		return goldenCommand{Call: "write", Request: slices.Clone(write)}
+func see(cmd *kernel.Command, byWrite bool) goldenCommand {
+	if l, _ := cmd.Legacy(); byWrite {
+		return goldenCommand{Call: "write", Request: l.Request(0)}
 	}
-	c := goldenCommand{Call: "ioctl", Object: cmd.wire.hdr.ObjectID, Method: cmd.wire.hdr.MethodID, Driver: cmd.wire.hdr.DriverID}
-	for _, a := range cmd.wire.attrs[:cmd.n] {
-		g := goldenAttr{ID: a.AttrID, Len: a.Len, Flags: a.Flags, Enum: binary.LittleEndian.Uint16(bytesOf(&a)[6:]), Data: u64(a.Data)}
+	c := goldenCommand{Call: "ioctl", Object: cmd.Object, Method: cmd.Method, Driver: abi.RDMA_DRIVER_RXE}
+	for _, a := range cmd.Attrs() {
+		g := goldenAttr{ID: a.ID, Len: a.Len, Flags: a.Flags, Enum: uint16(a.Enum), Data: u64(a.Data)}
 		if a.Len > 8 {
-			g.In = k.input(&a)
+			g.In = slices.Concat(a.In, a.Out)
 		}
 		c.Attrs = append(c.Attrs, g)
 	}
@@ -288,8 +289,8 @@ func playGolden(t *testing.T, program string, size, cqe int, event bool, play fu
 		t.Run(way, func(t *testing.T) {
 			golden, comment := readGolden(t, program+"_"+way)
 			var ours []goldenCommand
-			d, k, err := openFake(t, path, func(k *fakeKernel) {
-				k.seen = func(cmd *ioctlCommand, write []byte) { ours = append(ours, k.see(cmd, write)) }
+			d, _, err := openFake(t, path, func(k *fakeKernel) {
+				k.seen = func(c *kernel.Command, byWrite bool) { ours = append(ours, see(c, byWrite)) }
 				k.next = ^uint32(0) // handles start at 0, as in the kernel
 				k.ahNum = 1
 			})
@@ -305,7 +306,7 @@ func playGolden(t *testing.T, program string, size, cqe int, event bool, play fu
 			g.mr = value(g.pd.RegMR(buf, AccessLocalWrite))(t)
 			g.cq = value(d.CreateCQ(cqe, o))(t)
 			fast := play(g)
-			ours = append(ours, fastCommands(k, fast)...)
+			ours = append(ours, fastCommands(path, fast)...)
 			must(t, g.cq.Close(), g.mr.Close(), buf.Close(), g.pd.Close())
 
 			// No ping-pong asks what the device can do.
@@ -414,16 +415,16 @@ func TestGoldenSRQ(t *testing.T) {
 	}, "CREATE_SRQ", "CREATE_QP", "MODIFY_QP", "DESTROY_SRQ")
 }
 
-// fastCommands returns the bytes of commands that do not pass the hook: rdma-core arms a
-// CQ by the way that other commands go, and rings the doorbell by write() always.
-func fastCommands(k *fakeKernel, all []*fastCommand) []goldenCommand {
+// fastCommands returns the commands that do not pass through Do: rdma-core arms a CQ on the path of
+// other commands, and always rings the doorbell with write().
+func fastCommands(path abiPath, all []*fastCommand) []goldenCommand {
 	var seen []goldenCommand
 	for _, f := range all {
-		if c := k.see(f.ioctl(), nil); f.c.path == pathIoctl && c.key() != "invoke POST_SEND" {
+		if c := see(f.Command(), false); path == pathIoctl && c.key() != "invoke POST_SEND" {
 			seen = append(seen, c)
 			continue
 		}
-		seen = append(seen, k.see(nil, f.wire()))
+		seen = append(seen, goldenCommand{Call: "write", Request: slices.Clone(f.Request())})
 	}
 	return seen
 }
@@ -442,7 +443,7 @@ func TestGoldenDevinfo(t *testing.T) {
 			golden, _ := readGolden(t, test.file)
 			var ours []goldenCommand
 			d, _, err := openFake(t, test.path, func(k *fakeKernel) {
-				k.seen = func(cmd *ioctlCommand, write []byte) { ours = append(ours, k.see(cmd, write)) }
+				k.seen = func(c *kernel.Command, byWrite bool) { ours = append(ours, see(c, byWrite)) }
 			})
 			must(t, err)
 			value(d.QueryPort(1))(t)

@@ -2,14 +2,10 @@ package uverbs
 
 import (
 	"errors"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
-
-	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // The tests of this file do things at the same time that a lock keeps apart. They prove most under
@@ -27,31 +23,6 @@ func together(fs ...func()) {
 	}
 	close(start)
 	wg.Wait()
-}
-
-// TestCloseWhileCommanding: a command reaches the kernel, or fails because the file is closed.
-func TestCloseWhileCommanding(t *testing.T) {
-	for path, closed := range map[abiPath][]syscall.Errno{
-		pathWrite: {0, errClosedFile},
-		pathIoctl: {syscall.ENOTTY, errClosedFile},
-		pathAuto:  {0, errClosedFile},
-	} {
-		for range 20 {
-			null := value(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
-			c := value(newCommandFile(null, path, abi.RDMA_DRIVER_RXE, "rxe0"))(t)
-			command := func() {
-				for range 3 {
-					if errno := c.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, make([]byte, 4), nil, udata{}); !slices.Contains(closed, errno) {
-						t.Errorf("path %d: %v, want one of %v", path, errno, closed)
-					}
-				}
-			}
-			together(command, command, func() { must(t, c.close()) })
-			if errno := c.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, make([]byte, 4), nil, udata{}); errno != errClosedFile {
-				t.Errorf("path %d: %v after Close", path, errno)
-			}
-		}
-	}
 }
 
 // TestQPTable: QPs come and go while others are looked up.

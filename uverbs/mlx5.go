@@ -20,6 +20,7 @@ const mlx5DriverID = netlinkrdma.DriverID(mlx5.DriverID)
 type mlx5Driver struct{}
 
 func (mlx5Driver) kind() driverKind      { return kindMlx5 }
+func (mlx5Driver) briefCommands() bool   { return false }
 func (mlx5Driver) name() string          { return "mlx5" }
 func (mlx5Driver) abi() (uint64, uint64) { return mlx5.MinABI, mlx5.MaxABI }
 func (mlx5Driver) pdUdata() udata        { return udata{out: make([]byte, mlx5.PDRespSize)} }

@@ -73,7 +73,7 @@ func (c *mlx5Clock) close() error {
 
 // mapReadOnly maps one page of the device's file for reading.
 func (d *Device) mapReadOnly(offset uint64) (*mmio.Region, error) {
-	r, err := mmio.MapReadOnly(d.cmd.f, offset, os.Getpagesize())
+	r, err := d.cmd.MapReadOnly(offset, os.Getpagesize())
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: %s: map the clock: %w", d.Name(), err)
 	}

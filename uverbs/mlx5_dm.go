@@ -53,7 +53,7 @@ func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
 		return x.mem, nil
 	}
 	offset, size := mlx5.MemoryMap(uint16(le64(x.page[:])), m.Len(), os.Getpagesize())
-	region, err := mmio.Map(m.dev.cmd.f, offset, size)
+	region, err := m.dev.cmd.Map(offset, size)
 	if errno := syscall.Errno(0); errors.As(err, &errno) { // EIO if the device is gone
 		return nil, m.dev.cmd.fail("MAP_DM", errno, "")
 	}

@@ -23,19 +23,16 @@ func TestMlx5DM(t *testing.T) {
 	const page, offset = 3, 0x803000
 	start := uint64(64)
 	k.withObjects(d)
-	fake := d.cmd.fake
-	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-		errno := fake(cmd, write)
-		if c := &k.calls[len(k.calls)-1]; errno == 0 && c.verb == "ALLOC_DM" {
+	k.after(func(c *fakeCall, errno syscall.Errno) {
+		if errno == 0 && c.verb == "ALLOC_DM" {
 			at, number := c.attr(mlx5.AttrDMOffset), c.attr(mlx5.AttrDMPage)
 			if at.Len != 8 || number.Len != 2 {
 				t.Errorf("the offset has %d bytes, the number of the page %d", at.Len, number.Len)
 			}
-			k.put(at.Data, u64(start))
-			k.put(number.Data, []byte{page, 0})
+			k.put(at.Out, u64(start))
+			k.put(number.Out, []byte{page, 0})
 		}
-		return errno
-	}
+	})
 	must(t, k.file.Truncate(offset+2*4096))
 	before := k.ringsMapped()
 	alloc := func(length int) *DM {

@@ -25,9 +25,8 @@ const mlx5LogSize = 16 << 10
 // mlx5Told is the time of the last line that was told of: it is not about another command.
 var mlx5Told atomic.Int64
 
-// mlx5Refusal says how firmware refused the command that has just failed, if it was firmware
-// that did and the kernel's log can be read.
-func mlx5Refusal() string {
+// refusal finds the refusal in the kernel's log, if that can be read.
+func (mlx5Driver) refusal() string {
 	var ts unix.Timespec
 	log := make([]byte, mlx5LogSize)
 	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, log)

@@ -79,7 +79,7 @@ func FuzzRefusal(f *testing.F) {
 // Nothing is asked of the log where firmware was not asked.
 func TestRefusalOfOthers(t *testing.T) {
 	mlx5Told.Store(0)
-	c := &commandFile{device: "rxe0", driverID: 1}
+	c := newCommands(nil, pathAuto, "rxe0", rxeDriver{})
 	if err := c.fail("CREATE_QP", syscall.ENOMEM, ""); err.Error() != "uverbs: rxe0: CREATE_QP: cannot allocate memory" {
 		t.Error(err)
 	}

@@ -14,7 +14,7 @@ import (
 // duringResize has the device do something while it has RESIZE_CQ, before it switches rings; after
 // does something between that and the kernel's answer.
 func (c *card) duringResize(during, after func()) {
-	c.dev.cmd.fake = func(*ioctlCommand, []byte) syscall.Errno {
+	c.answer = func() syscall.Errno {
 		during()
 		c.put(5, map[int][]byte{32: b32(c.qp.mlx5.index)}) // the mark, with bytes that mean nothing
 		after()
@@ -115,7 +115,7 @@ func TestMlx5ResizeLost(t *testing.T) {
 			}
 		}
 	})
-	c.dev.cmd.fake = func(*ioctlCommand, []byte) syscall.Errno { // switches without the mark
+	c.answer = func() syscall.Errno { // switches without the mark
 		<-begun
 		return 0
 	}
@@ -136,7 +136,7 @@ func TestMlx5ResizeLost(t *testing.T) {
 func TestMlx5ResizeRefused(t *testing.T) {
 	c := newMlx5Card(t, true, false, 64)
 	c.dev.attr.MaxCQE = 1000
-	c.dev.cmd.fake = func(*ioctlCommand, []byte) syscall.Errno { return syscall.ENOMEM }
+	c.answer = func() syscall.Errno { return syscall.ENOMEM }
 	if err := c.cq.Resize(100); err == nil {
 		t.Error("Resize succeeds though the kernel refuses")
 	}

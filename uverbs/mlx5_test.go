@@ -10,10 +10,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // card is a device of mlx5 whose side the test plays: a CQ, and a QP with or without an SRQ.
@@ -26,7 +28,13 @@ type card struct {
 	mem []byte // of the MR with key cardKey, at its own address
 	pi  uint32 // next completion to write
 	n   int    // of the CQ
+
+	kernel.Device                      // nil
+	answer        func() syscall.Errno // the answer to every command
 }
+
+// Do implements [kernel.Device].
+func (c *card) Do(*kernel.Command, bool) syscall.Errno { return c.answer() }
 
 // What the card's objects are known by.
 const (
@@ -51,7 +59,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	m := &mlx5Context{Context: mlx5.Context{
 		BlueFlame: 512, MaxSendWQE: 1024, MaxRecvWQE: 512, MaxBlocks: 1024, MaxRecvWR: 1024, MaxSRQWR: 1024, UserIndex: userIndex,
 	}}
-	d := &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}, mlx5: m, cmd: &commandFile{device: "mlx5_0"}}
+	d := &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}, mlx5: m}
 	d.object.dev, d.object.kind = d, "Device"
 	m.uars.dev = d
 	uar := region(4096)
@@ -59,6 +67,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	reg := value(mlx5.NewRegister(uar.Bytes(), 0, 512, false))(t)
 	m.uars.plain = &mlx5Register{Register: reg, uar: m.uars.doorbell.id}
 	c := &card{t: t, dev: d, mem: region(4096).Bytes(), n: cardCQEs}
+	d.cmd = newCommands(c, pathAuto, "mlx5_0", d.driver)
 
 	c.cq = &CQ{kind: kindMlx5}
 	c.cq.dev, c.cq.object.kind = d, "CQ"

@@ -126,7 +126,7 @@ func (u *mlx5UARs) alloc(typ uint64) (*mlx5UAR, error) {
 	}
 	p := &mlx5UAR{object: true, handle: uint32(handle.Data), id: le32(id)}
 	var err error
-	if p.region, err = mmio.Map(d.cmd.f, le64(offset), int(le32(length))); err != nil {
+	if p.region, err = d.cmd.Map(le64(offset), int(le32(length))); err != nil {
 		return nil, errors.Join(fmt.Errorf("uverbs: %s: map registers: %w", d.Name(), err), u.free(p))
 	}
 	u.pages = append(u.pages, p)
@@ -321,7 +321,7 @@ func (u *mlx5UARs) own() (*mlx5Register, error) {
 
 // mapPage maps one page of the device's file.
 func (d *Device) mapPage(offset uint64) (*mmio.Region, error) {
-	r, err := mmio.Map(d.cmd.f, offset, os.Getpagesize())
+	r, err := d.cmd.Map(offset, os.Getpagesize())
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: %s: map registers: %w", d.Name(), err)
 	}

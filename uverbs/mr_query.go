@@ -45,10 +45,10 @@ func (m *MR) Query() (MRAttr, error) {
 // failSince is fail for a method of the ioctl interface that nothing stands in for. If
 // the kernel does not know it, the error says which does; not so if it was not asked,
 // because of the write path.
-func (c *commandFile) failSince(verb string, errno syscall.Errno, hint string, since Version) error {
+func (c *commands) failSince(verb string, errno syscall.Errno, hint string, since Version) error {
 	err := c.fail(verb, errno, hint)
 	var f *FeatureError
-	if absent(errno) && c.path != pathWrite && errors.As(err, &f) {
+	if absent(errno) && c.Path() != pathWrite && errors.As(err, &f) {
 		f.Since = since
 	}
 	return err

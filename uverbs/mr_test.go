@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 func TestAccessNames(t *testing.T) {
@@ -330,9 +332,8 @@ func TestAdviseMR(t *testing.T) {
 	k.took()
 	sgl := []SGE{mr.SGE(0, 10), mr.SGE(20, 30)}
 	var list []byte // the kernel's copy
-	k.seen = func(cmd *ioctlCommand, _ []byte) {
-		c := &fakeCall{attrs: cmd.wire.attrs[:cmd.n]}
-		list = k.input(c.attr(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST))
+	k.seen = func(c *kernel.Command, _ bool) {
+		list = slices.Clone(c.Attr(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST).In)
 	}
 	for flags, o := range []AdviseOptions{{}, {Flush: true}} {
 		must(t, pd.AdviseMR(AdvicePrefetchWrite, sgl, o))

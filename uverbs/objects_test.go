@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // The tests of this file run the verbs that rxe does not have against a kernel that
@@ -62,14 +62,11 @@ const fakeHandle = 0x77
 
 // withObjects adds answers to the verbs of this file.
 func (k *fakeKernel) withObjects(d *Device) {
-	fake := d.cmd.fake
-	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-		errno := fake(cmd, write)
+	k.after(func(c *fakeCall, errno syscall.Errno) {
 		if errno == 0 {
-			k.answerObject(&k.calls[len(k.calls)-1])
+			k.answerObject(c)
 		}
-		return errno
-	}
+	})
 }
 
 // answerObject answers a verb.
@@ -88,17 +85,17 @@ func (k *fakeKernel) answerObject(c *fakeCall) {
 			return
 		}
 		c.attr(abi.UVERBS_ATTR_CREATE_WQ_HANDLE).Data = fakeHandle
-		k.put(c.attr(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR).Data, u32(128))
-		k.put(c.attr(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE).Data, u32(3))
-		k.put(c.attr(abi.UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM).Data, u32(0x99))
+		k.put(c.attr(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR).Out, u32(128))
+		k.put(c.attr(abi.UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE).Out, u32(3))
+		k.put(c.attr(abi.UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM).Out, u32(0x99))
 	case "REG_DM_MR":
 		c.attr(abi.UVERBS_ATTR_REG_DM_MR_HANDLE).Data = fakeHandle
-		k.put(c.attr(abi.UVERBS_ATTR_REG_DM_MR_RESP_LKEY).Data, u32(0x1111))
-		k.put(c.attr(abi.UVERBS_ATTR_REG_DM_MR_RESP_RKEY).Data, u32(0x2222))
+		k.put(c.attr(abi.UVERBS_ATTR_REG_DM_MR_RESP_LKEY).Out, u32(0x1111))
+		k.put(c.attr(abi.UVERBS_ATTR_REG_DM_MR_RESP_RKEY).Out, u32(0x2222))
 	case "READ_COUNTERS":
 		a := c.attr(abi.UVERBS_ATTR_READ_COUNTERS_BUFF)
 		for i := range uint64(a.Len / 8) {
-			k.put(a.Data+8*i, u64(100+i))
+			k.put(a.Out[8*i:], u64(100+i))
 		}
 	case "ALLOC_DM", "CREATE_COUNTERS", "ALLOC_DMAH", "CREATE_FLOW_ACTION_ESP":
 		c.attr(0).Data = fakeHandle // the handle is the first attribute of all of them
@@ -390,15 +387,14 @@ func TestDMAH(t *testing.T) {
 	d, k := objectDevice(t)
 	h := value(d.AllocDMAH(DMAHOptions{CPU: new(3), MemType: TPHMemPersistent, ProcessingHint: new(uint8(2))}))(t)
 	c := k.last("ALLOC_DMAH")
-	want := []abi.Attr{
-		{AttrID: abi.UVERBS_ATTR_ALLOC_DMAH_HANDLE, Flags: 1, Data: fakeHandle},
-		{AttrID: abi.UVERBS_ATTR_ALLOC_DMAH_CPU_ID, Flags: 1, Len: 4, Data: 3},
-		{AttrID: abi.UVERBS_ATTR_ALLOC_DMAH_TPH_MEM_TYPE, Flags: 1},
-		{AttrID: abi.UVERBS_ATTR_ALLOC_DMAH_PH, Flags: 1, Len: 1, Data: 2},
+	want := []kernel.Attr{
+		{ID: abi.UVERBS_ATTR_ALLOC_DMAH_HANDLE, Flags: 1, Data: fakeHandle},
+		{ID: abi.UVERBS_ATTR_ALLOC_DMAH_CPU_ID, Flags: 1, Len: 4, Data: 3},
+		{ID: abi.UVERBS_ATTR_ALLOC_DMAH_TPH_MEM_TYPE, Flags: 1, Enum: 1},
+		{ID: abi.UVERBS_ATTR_ALLOC_DMAH_PH, Flags: 1, Len: 1, Data: 2, In: []byte{2}},
 	}
-	want[2].AttrData.EnumData().ElemID = 1
-	if !bytes.Equal(sliceBytes(c.attrs), sliceBytes(want)) {
-		t.Errorf("attributes are %+v, want %+v", c.attrs, want)
+	if diff := cmp.Diff(want, c.attrs); diff != "" {
+		t.Errorf("attributes (-want +got):\n%s", diff)
 	}
 	must(t, h.Close(), h.Close())
 	h = value(d.AllocDMAH(DMAHOptions{}))(t)

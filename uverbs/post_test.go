@@ -114,14 +114,10 @@ func newQuietRig(tb testing.TB, log2Len int) *postRig {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { null.Close() })
-	cmd, err := newCommandFile(null, pathWrite, abi.RDMA_DRIVER_RXE, "rxe0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return newPostRigOn(tb, log2Len, cmd, nil)
+	return newPostRigOn(tb, log2Len, fileCommands(tb, null, pathWrite, rxeDriver{}), nil)
 }
 
-func newPostRigOn(tb testing.TB, log2Len int, cmd *commandFile, pipe *os.File) *postRig {
+func newPostRigOn(tb testing.TB, log2Len int, cmd *commands, pipe *os.File) *postRig {
 	tb.Helper()
 	r := &postRig{
 		qp:   &QP{kind: kindRxe, typ: RC, handle: qpHandle},
@@ -135,7 +131,7 @@ func newPostRigOn(tb testing.TB, log2Len int, cmd *commandFile, pipe *os.File) *
 	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
 	r.qp.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
 	req := &abi.PostSend{QPHandle: qpHandle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
-	r.qp.doorbell.init(cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(&abi.PostSendResp{}))
+	r.qp.doorbell.Init(cmd.Conn, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), len(bytesOf(&abi.PostSendResp{})))
 	r.qp.state.Store(uint32(RTS))
 	return r
 }

@@ -210,8 +210,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 // newDoorbell prepares the command that rings the doorbell.
 func (q *QP) newDoorbell() {
 	req := &abi.PostSend{QPHandle: q.handle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
-	resp := &abi.PostSendResp{}
-	q.doorbell.init(q.dev.cmd, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), bytesOf(resp))
+	q.doorbell.Init(q.dev.cmd.Conn, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), len(bytesOf(&abi.PostSendResp{})))
 }
 
 // newPSN chooses the first packet sequence number at random, so that packets of an

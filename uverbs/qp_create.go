@@ -136,7 +136,7 @@ func (q *QP) probeInline(s *qpSpec) (limit int, ok bool) {
 // createIoctl uses UVERBS_METHOD_QP_CREATE.
 func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	cmd := newIoctl(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE)
-	cmd.brief = true
+	cmd.Brief = true
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_QP_HANDLE)
 	if s.xrcd != nil {
 		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_XRCD_HANDLE, s.xrcd.handle)

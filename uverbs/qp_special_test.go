@@ -56,14 +56,11 @@ func eachFullPath(t *testing.T, f func(t *testing.T, d *Device, k *fakeKernel, m
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		d.driver = fullDriver{}
 		k.withObjects(d)
-		fake := d.cmd.fake
-		d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-			errno := fake(cmd, write)
+		k.after(func(c *fakeCall, errno syscall.Errno) {
 			if errno == 0 {
-				k.answerSpecial(&k.calls[len(k.calls)-1])
+				k.answerSpecial(c)
 			}
-			return errno
-		}
+		})
 		k.took()
 		f(t, d, k, method, legacy)
 	})
@@ -81,12 +78,12 @@ func (k *fakeKernel) answerSpecial(c *fakeCall) {
 		k.put(c.core, bytesOf(&abi.CreateSRQResp{SRQHandle: handle, MaxWR: 7, MaxSGE: 1, SRQN: 0x200 + handle}))
 	case "CREATE_SRQ":
 		if a := c.attr(abi.UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM); a.Data != 0 {
-			k.put(a.Data, u32(0x200+uint32(c.attr(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE).Data)))
+			k.put(a.Out, u32(0x200+uint32(c.attr(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE).Data)))
 		}
 	case "REG_MR_EX":
 		c.attr(abi.UVERBS_ATTR_REG_MR_HANDLE).Data = fakeHandle
-		k.put(c.attr(abi.UVERBS_ATTR_REG_MR_RESP_LKEY).Data, u32(0x1212))
-		k.put(c.attr(abi.UVERBS_ATTR_REG_MR_RESP_RKEY).Data, u32(0x2323))
+		k.put(c.attr(abi.UVERBS_ATTR_REG_MR_RESP_LKEY).Out, u32(0x1212))
+		k.put(c.attr(abi.UVERBS_ATTR_REG_MR_RESP_RKEY).Out, u32(0x2323))
 	}
 }
 
@@ -100,7 +97,7 @@ func (k *fakeKernel) qpRequest(t *testing.T) abi.ExCreateQP {
 		copy(bytesOf(&got), c.in)
 	case c.path == "ioctl" && c.verb == "CREATE_QP":
 		var caps abi.QPCap
-		copy(bytesOf(&caps), k.input(c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP)))
+		copy(bytesOf(&caps), c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP).In)
 		got = abi.ExCreateQP{
 			PDHandle:        uint32(c.attr(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE).Data + c.attr(abi.UVERBS_ATTR_CREATE_QP_XRCD_HANDLE).Data),
 			SendCQHandle:    uint32(c.attr(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE).Data),
@@ -368,14 +365,11 @@ func TestConnectXRC(t *testing.T) {
 // TestRegWithDMAH registers memory and a dma-buf with a DMA handle.
 func TestRegWithDMAH(t *testing.T) {
 	d, k := objectDevice(t)
-	fake := d.cmd.fake
-	d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-		errno := fake(cmd, write)
+	k.after(func(c *fakeCall, errno syscall.Errno) {
 		if errno == 0 {
-			k.answerSpecial(&k.calls[len(k.calls)-1])
+			k.answerSpecial(c)
 		}
-		return errno
-	}
+	})
 	pd, buf, page := memory(t, d)
 	h := value(d.AllocDMAH(DMAHOptions{}))(t)
 	f := os.NewFile(uintptr(value(unix.MemfdCreate("dmabuf", unix.MFD_CLOEXEC))(t)), "dmabuf")

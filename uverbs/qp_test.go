@@ -29,7 +29,7 @@ func TestCreateQP(t *testing.T) {
 			req.RecvCQHandle, req.QPType = handle(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE), uint8(handle(abi.UVERBS_ATTR_CREATE_QP_TYPE))
 			req.SQSigAll = uint8(handle(abi.UVERBS_ATTR_CREATE_QP_FLAGS) >> 12) // IB_UVERBS_QP_CREATE_SQ_SIG_ALL
 			var cap abi.QPCap
-			copy(bytesOf(&cap), k.input(c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP)))
+			copy(bytesOf(&cap), c.attr(abi.UVERBS_ATTR_CREATE_QP_CAP).In)
 			req.MaxSendWR, req.MaxRecvWR, req.MaxSendSGE, req.MaxRecvSGE = cap.MaxSendWR, cap.MaxRecvWR, cap.MaxSendSGE, cap.MaxRecvSGE
 			req.MaxInlineData = cap.MaxInlineData
 			req.UserHandle = c.attr(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE).Data

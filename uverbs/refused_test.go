@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -66,22 +65,19 @@ func TestRegDMABufRefused(t *testing.T) {
 // stays mapped.
 func TestCreateCQHostile(t *testing.T) {
 	for name, spoil := range map[string]struct {
-		change func(k *fakeKernel, c fakeCall)
+		change func(k *fakeKernel, c *fakeCall)
 		want   error
 	}{
-		"no ring there": {func(k *fakeKernel, c fakeCall) { k.put(c.drv, u64(1)) }, syscall.EINVAL},
-		"no size":       {func(k *fakeKernel, c fakeCall) { k.put(c.drv+8, u32(0)) }, nil},
-		"index":         {func(k *fakeKernel, c fakeCall) { k.rings[k.next][0].producer.Release(1 << 20) }, rxe.ErrCorrupt},
+		"no ring there": {func(k *fakeKernel, c *fakeCall) { k.put(c.drv, u64(1)) }, syscall.EINVAL},
+		"no size":       {func(k *fakeKernel, c *fakeCall) { k.put(c.drv[8:], u32(0)) }, nil},
+		"index":         {func(k *fakeKernel, c *fakeCall) { k.rings[k.next][0].producer.Release(1 << 20) }, rxe.ErrCorrupt},
 	} {
 		d, k := fakeDevice(t, pathIoctl)
-		fake := d.cmd.fake
-		d.cmd.fake = func(cmd *ioctlCommand, write []byte) syscall.Errno {
-			errno := fake(cmd, write)
-			if c := k.calls[len(k.calls)-1]; c.verb == "CREATE_CQ" {
+		k.after(func(c *fakeCall, _ syscall.Errno) {
+			if c.verb == "CREATE_CQ" {
 				spoil.change(k, c)
 			}
-			return errno
-		}
+		})
 		k.took()
 		cq, err := d.CreateCQ(7, CQOptions{})
 		if cq != nil || err == nil || spoil.want != nil && !errors.Is(err, spoil.want) {
@@ -150,16 +146,21 @@ func TestBufferPoolCloseRefused(t *testing.T) {
 	delete(k.refuse, "DEREG_MR")
 }
 
-// TestPollableRefused: a descriptor that cannot be polled is closed. One of O_PATH has no flags to
-// set.
-func TestPollableRefused(t *testing.T) {
-	path := t.TempDir()
-	fd := value(unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0))(t)
-	if f, err := pollable(fd, "a path"); f != nil || !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), "a path") {
-		t.Errorf("%v, %v, want EBADF", f, err)
-	}
-	if now, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil && now == path {
-		t.Error("the descriptor is still open")
+// TestRefusedRemoved: EINVAL for an object of a device that was removed is ErrDeviceRemoved. The
+// hint on the arguments is dropped.
+func TestRefusedRemoved(t *testing.T) {
+	for removed, want := range map[syscall.Errno]string{
+		0:           "invalid argument",
+		syscall.EIO: "input/output error: the device has been removed",
+	} {
+		d, k := fakeDevice(t, pathAuto)
+		cq := value(d.CreateCQ(7, CQOptions{}))(t)
+		k.refuse["QUERY_DEVICE"], k.refuse["RESIZE_CQ"] = removed, syscall.EINVAL
+		err := cq.Resize(20)
+		if errors.Is(err, ErrDeviceRemoved) != (removed != 0) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "poll them first") != (removed == 0) {
+			t.Errorf("QUERY_DEVICE answers %v: %v, want %q", removed, err, want)
+		}
+		must(t, cq.Close(), d.Close())
 	}
 }
 

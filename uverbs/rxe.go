@@ -27,6 +27,7 @@ func (rxeDriver) pdUdata() udata        { return udata{} }
 func (rxeDriver) mrUdata() udata        { return udata{} }
 func (rxeDriver) ahUdata() udata        { return udata{out: make([]byte, rxe.AHRespSize)} }
 func (rxeDriver) knowsInline() bool     { return false }
+func (rxeDriver) briefCommands() bool   { return true }
 
 // rxe's rings are made by the kernel, and its contexts are the kernel's alone.
 func (rxeDriver) contextUdata(bool) udata                { return udata{} }
@@ -218,7 +219,7 @@ func (rxeDriver) openAH(a *AH, u udata) error {
 
 // mapRing maps a ring of rxe.
 func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
-	r, err := mmio.Map(d.cmd.f, mi.Offset, int(mi.Size))
+	r, err := d.cmd.Map(mi.Offset, int(mi.Size))
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: %s: map ring of %d bytes: %w", d.Name(), mi.Size, err)
 	}
@@ -292,7 +293,7 @@ func (q *QP) postSendRxe(wrs []SendWR) error {
 		bytes += n
 	}
 	sq.Publish(len(wrs))
-	errno := q.doorbell.issue(bytes > shortDoorbell)
+	errno := q.doorbell.Issue(bytes > shortDoorbell)
 	q.sending.Unlock()
 	if errno != 0 {
 		return q.untold(errno)
@@ -320,7 +321,7 @@ func fillDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, ok bool) {
 func (q *QP) publishRxe(n int, bytes uint64) error {
 	q.sq.Publish(n)
 	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
-	if errno := q.doorbell.issue(bytes > shortDoorbell); errno != 0 {
+	if errno := q.doorbell.Issue(bytes > shortDoorbell); errno != 0 {
 		return q.untold(errno)
 	}
 	return nil

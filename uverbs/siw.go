@@ -35,6 +35,7 @@ func (siwDriver) mrUdata() udata {
 func (siwDriver) ahUdata() udata          { return udata{} }
 func (siwDriver) openAH(*AH, udata) error { return siwLacks("AH") }
 func (siwDriver) knowsInline() bool       { return true }
+func (siwDriver) briefCommands() bool     { return false }
 
 // siwLacks is the error of what siw has not.
 func siwLacks(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
@@ -106,7 +107,7 @@ func (siwDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
 
 // mapSiw maps a ring of siw.
 func (d *Device) mapSiw(r siw.Ring) (*mmio.Region, error) {
-	region, err := mmio.Map(d.cmd.f, r.Offset, int(r.Size))
+	region, err := d.cmd.Map(r.Offset, int(r.Size))
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: %s: map ring of %d bytes: %w", d.Name(), r.Size, err)
 	}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio/siw"
-	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // newSiwFile returns a device of siw whose command file is memory of some pages, which can be mapped
@@ -20,7 +19,7 @@ func newSiwFile(t *testing.T, pages int) (*Device, func() int) {
 	f := os.NewFile(uintptr(value(unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC))(t)), "uverbs0")
 	t.Cleanup(func() { f.Close() })
 	must(t, f.Truncate(int64(pages*os.Getpagesize())))
-	cmd := value(newCommandFile(f, pathWrite, abi.RDMA_DRIVER_SIW, "siw0"))(t)
+	cmd := fileCommands(t, f, pathWrite, siwDriver{})
 	k := &fakeKernel{t: t}
 	k.mapped = k.ringsMapped()
 	return &Device{cmd: cmd, driver: siwDriver{}, info: DeviceInfo{Name: "siw0"}}, k.ringsMapped

@@ -103,7 +103,7 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 			continue
 		}
 		// The doorbell transmits.
-		errno = q.doorbell.issue(bytes > shortDoorbell)
+		errno = q.doorbell.Issue(bytes > shortDoorbell)
 		if errno == syscall.ENOTCONN && q.breaking.Load() { // Modify has them flushed
 			errno = 0
 		}

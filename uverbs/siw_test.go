@@ -17,7 +17,6 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
-	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // Offsets and sizes as rdma/siw-abi.h has them.
@@ -50,11 +49,7 @@ func newSiwRig(tb testing.TB) *siwRig {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { null.Close() })
-	cmd, err := newCommandFile(null, pathWrite, abi.RDMA_DRIVER_SIW, "siw0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	dev := &Device{cmd: cmd, driver: siwDriver{}, info: DeviceInfo{Name: "siw0"}}
+	dev := &Device{cmd: fileCommands(tb, null, pathWrite, siwDriver{}), driver: siwDriver{}, info: DeviceInfo{Name: "siw0"}}
 	mem := func(n int) []byte {
 		r := value(mmio.MapAnonymous(n, false))(tb)
 		tb.Cleanup(func() { r.Close() })
@@ -112,7 +107,7 @@ func TestSiwUntold(t *testing.T) {
 	r := newSiwRig(t)
 	deaf := value(os.Open(os.DevNull))(t)
 	defer deaf.Close()
-	r.qp.dev.cmd = value(newCommandFile(deaf, pathWrite, abi.RDMA_DRIVER_SIW, "siw0"))(t)
+	r.qp.dev.cmd = fileCommands(t, deaf, pathWrite, siwDriver{})
 	r.qp.newDoorbell()
 	mr := &MR{addr: 1 << 20, length: 4096, lkey: 5}
 	wrs := make([]SendWR, 3)

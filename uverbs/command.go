@@ -1,0 +1,178 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
+)
+
+// abiPath says how commands reach the kernel.
+type abiPath = kernel.Path
+
+const (
+	pathAuto  = kernel.PathAuto
+	pathIoctl = kernel.PathIoctl
+	pathWrite = kernel.PathWrite
+)
+
+// abiPathEnv is the environment variable that forces one path.
+const abiPathEnv = "RDMAABI"
+
+// pathFromEnv reads abiPathEnv.
+func pathFromEnv() (abiPath, error) {
+	switch v := os.Getenv(abiPathEnv); v {
+	case "", "auto":
+		return pathAuto, nil
+	case "ioctl":
+		return pathIoctl, nil
+	case "write":
+		return pathWrite, nil
+	default:
+		return 0, argErr("Open", "environment variable "+abiPathEnv, fmt.Sprintf("%q", v), `"ioctl", "write", "auto" or unset`)
+	}
+}
+
+// commands issues the commands of a device and turns an errno into an error. It is safe for
+// concurrent use.
+type commands struct {
+	*kernel.Conn
+	device string // for errors
+	driver driver
+}
+
+// newCommands returns the commands of an open device.
+func newCommands(dev kernel.Device, path abiPath, device string, drv driver) *commands {
+	return &commands{Conn: kernel.NewConn(dev, path, device), device: device, driver: drv}
+}
+
+// ioctl issues a method of the ioctl interface.
+func (c *commands) ioctl(cmd *ioctlCommand) syscall.Errno { return c.Do((*kernel.Command)(cmd)) }
+
+// legacy issues a command of the write() interface: see [kernel.Conn.Legacy].
+func (c *commands) legacy(number uint32, in, out []byte, u udata) syscall.Errno {
+	return c.Legacy(number, in, out, u.in, u.out)
+}
+
+// fail turns an errno into the error that the caller of the verb gets.
+func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
+	if errno == 0 {
+		return nil
+	}
+	if errno == errClosedFile {
+		return fmt.Errorf("uverbs: %s: %s: %w", c.device, verb, os.ErrClosed)
+	}
+	// Linux 5.10 answers EINVAL, no such object, for an object of a device that was removed.
+	if errno == syscall.EINVAL && c.Removed() {
+		errno, hint = syscall.EIO, ""
+	}
+	err := &Error{Verb: verb, Device: c.device, Path: "ioctl", Netns: netns(), Errno: errno, Hint: hint}
+	if c.Path() == pathWrite || errno == errWriteDenied {
+		err.Path = "write"
+	}
+	refused := ""
+	if !absent(errno) {
+		refused = c.driver.refusal()
+	}
+	switch {
+	case kernel.Unsupported(errno):
+		return c.missing(verb, err, runningKernel())
+	case errno == errWriteDenied:
+		err.Errno = syscall.EACCES
+		if hint == "" {
+			err.Hint = "the kernel refuses write() to a file opened under other credentials; open the device after changing user or group, or set " + abiPathEnv + "=ioctl"
+		}
+	case refused != "" && hint != "":
+		err.Hint = refused + "; " + hint
+	case refused != "":
+		err.Hint = refused
+	case errno == syscall.EIO && hint == "":
+		err.Hint = "the device has been removed"
+	}
+	return err
+}
+
+// absent reports whether an errno means that this kernel does not know the ioctl interface, the
+// method or a mandatory attribute.
+func absent(errno syscall.Errno) bool { return kernel.Absent(errno) }
+
+const (
+	errClosedFile  = kernel.ErrnoClosed      // the device is closed
+	errWriteDenied = kernel.ErrnoWriteDenied // EACCES from write()
+)
+
+// fastCommand is a legacy command that is issued many times.
+type fastCommand = kernel.Repeated
+
+// udata is the driver's own part of a command and of its response.
+type udata struct {
+	in, out []byte
+
+	// more adds an attribute of the driver's, which the ioctl alone has; nil is none. lacks is
+	// the error where the kernel does not know it.
+	more  func(cmd *ioctlCommand)
+	lacks *FeatureError
+}
+
+// ioctlCommand is a [kernel.Command] with short names for the kinds of attributes.
+type ioctlCommand kernel.Command
+
+// newIoctl starts a command.
+func newIoctl(object, method uint16) *ioctlCommand {
+	return (*ioctlCommand)(kernel.NewCommand(object, method))
+}
+
+// done ends the use of a command and of its attributes; calling it is optional.
+func (c *ioctlCommand) done() { (*kernel.Command)(c).Done() }
+
+// attr adds a mandatory attribute.
+func (c *ioctlCommand) attr(id uint16) *kernel.Attr { return (*kernel.Command)(c).Add(id) }
+
+// obj adds the handle of an object.
+func (c *ioctlCommand) obj(id uint16, handle uint32) { c.attr(id).Data = uint64(handle) }
+
+// newObj adds the handle of an object to be created and returns the attribute, whose Data is the
+// handle afterwards.
+func (c *ioctlCommand) newObj(id uint16) *kernel.Attr { return c.attr(id) }
+
+// fd adds a file descriptor.
+func (c *ioctlCommand) fd(id uint16, fd int) *kernel.Attr {
+	a := c.attr(id)
+	a.Data = uint64(fd)
+	return a
+}
+
+// u64 and u32 add integers.
+func (c *ioctlCommand) u64(id uint16, v uint64) { c.attr(id).SetUint(v, 8) }
+func (c *ioctlCommand) u32(id uint16, v uint32) { c.attr(id).SetUint(uint64(v), 4) }
+
+// in and out add input and room for output.
+func (c *ioctlCommand) in(id uint16, b []byte)  { c.attr(id).SetIn(b) }
+func (c *ioctlCommand) out(id uint16, b []byte) { c.attr(id).SetOut(b) }
+
+// udata adds the driver's part.
+func (c *ioctlCommand) udata(u udata) {
+	(*kernel.Command)(c).AddDriver(u.in, u.out)
+	if u.more != nil {
+		u.more(c)
+	}
+}
+
+// bytesOf returns the memory of a command struct, sliceBytes that of a slice of them.
+func bytesOf[T any](p *T) []byte     { return kernel.Bytes(p) }
+func sliceBytes[T any](s []T) []byte { return kernel.SliceBytes(s) }
+
+// addrOf returns the address of a buffer's first byte. The caller keeps b alive and in place: off
+// the Go heap, or pinned.
+func addrOf(b []byte) uint64 { return kernel.Addr(b) }
+
+// errnoOf returns the errno inside an error.
+func errnoOf(err error) syscall.Errno {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return 0
+}
