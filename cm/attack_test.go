@@ -89,7 +89,7 @@ func sends(b []byte) func(context.Context, *victim) error {
 
 // attacks returns those that the device can make.
 func attacks() []attack {
-	greeting := hello{kind: helloRequest, depth: 16, size: 32 << 10, first: 4}
+	request := greeting{kind: greetingRequest, depth: 16, size: 32 << 10, first: 4}
 	data := []byte("a message that looks well")
 	good := frame(header{kind: msgData, length: len(data)}, data)
 	all := []attack{
@@ -120,7 +120,7 @@ func attacks() []attack {
 		}},
 		{name: "gone", goes: true, ends: syscall.ECONNRESET, does: func(context.Context, *victim) error { return nil }},
 		{name: "a greeting of another kind", dials: func(ctx context.Context, a *attacker) error {
-			_, err := a.dial(ctx, hello{kind: helloAnswer, depth: 1, size: 1}.encode())
+			_, err := a.dial(ctx, greeting{kind: greetingAnswer, depth: 1, size: 1}.encode())
 			return err
 		}},
 		{name: "no greeting", dials: func(ctx context.Context, a *attacker) error {
@@ -161,7 +161,7 @@ func attacks() []attack {
 			if err := id.Resolve(ctx, netip.AddrPort{}, a.to); err != nil {
 				return errors.Join(err, id.Close())
 			}
-			err = id.Connect(ConnParam{PrivateData: greeting.encode(), QPN: 1<<23 + uint32(id.uid)}, ECE{})
+			err = id.Connect(ConnParam{PrivateData: request.encode(), QPN: 1<<23 + uint32(id.uid)}, ECE{})
 			if err == nil {
 				_, err = id.Wait(ctx)
 			}
@@ -210,7 +210,7 @@ func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err er
 	if err != nil {
 		return nil, errors.Join(err, id.Close(), v.cq.Close())
 	}
-	h, err := parseHello(e.Param.PrivateData, helloAnswer)
+	h, err := parseGreeting(e.Param.PrivateData, greetingAnswer)
 	if v.version = h.version; err == nil {
 		err = v.remote.UnmarshalBinary(h.data)
 	}
@@ -413,7 +413,7 @@ func (a *attacker) make(ctx context.Context, what attack, ended *outcomes) error
 		}
 		return nil
 	}
-	v, err := a.dial(ctx, hello{kind: helloRequest, depth: 16, size: 32 << 10, first: 4}.encode())
+	v, err := a.dial(ctx, greeting{kind: greetingRequest, depth: 16, size: 32 << 10, first: 4}.encode())
 	if err != nil {
 		return err
 	}
@@ -446,7 +446,7 @@ func TestLaterVersion(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{PrivateData: make([]byte, remoteSize)})
 	a := newAttacker(t, l)
-	v := value(a.dial(ctx, hello{version: 3, kind: helloRequest, depth: 16, size: 1000}.encode()))(t)
+	v := value(a.dial(ctx, greeting{version: 3, kind: greetingRequest, depth: 16, size: 1000}.encode()))(t)
 	if v.version != 2 {
 		t.Errorf("the answer has version %d", v.version)
 	}
@@ -464,7 +464,7 @@ func TestLaterVersion(t *testing.T) {
 	if got := a.mr.Bytes()[attackMemory:][:wcs[0].ByteLen]; wcs[0].Err() != nil || !bytes.Equal(got, want) {
 		t.Errorf("the peer is sent %q, %v, want %q", got, wcs[0].Err(), want)
 	}
-	must(t, v.send(uverbs.WRSend, frame(header{kind: msgEnd, deaf: true}, nil), nil))
+	must(t, v.send(uverbs.WRSend, frame(header{kind: msgEnd, closesRead: true}, nil), nil))
 	if _, err := server.Recv(ctx); err != io.EOF {
 		t.Errorf("after the end: %v", err)
 	}

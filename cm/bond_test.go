@@ -53,7 +53,7 @@ func TestAddrChange(t *testing.T) {
 	client, server := establish(t, c, id)
 
 	waits, _ := listen(t, c, TCP, at)
-	waits.own.Store(true)
+	waits.exclusive.Store(true)
 	requested := make(chan error, 1)
 	go func() { requested <- second1(waits.Request(ctx)) }()
 	failOver() // there and back again is no change to the kernel, which compares with the beginning

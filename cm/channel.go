@@ -18,11 +18,11 @@ type Channel struct {
 
 	// reading is held, by putting something in, by the one of the waiters that reads the file
 	// for all of them.
-	reading chan struct{}
-	events  *eventReader // guarded by reading
+	readTurn chan struct{}
+	events   *eventReader // guarded by reading
 
 	mu      sync.Mutex
-	shut    bool              // guarded by mu
+	closed  bool              // guarded by mu
 	ids     map[uint64]*ID    // guarded by mu: by uid
 	groups  map[uint64]*Group // guarded by mu: by uid
 	waiters []*waiter         // guarded by mu: oldest first
@@ -57,12 +57,12 @@ const (
 )
 
 func newChannel(f *file) *Channel {
-	return &Channel{file: f, reading: make(chan struct{}, 1), events: newEventReader(f), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
+	return &Channel{file: f, readTurn: make(chan struct{}, 1), events: newEventReader(f), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
 }
 
-// event makes an event of what the kernel has answered, nil if the ID is closed.
-func (c *Channel) event(r *abi.EventResp) *Event {
-	id, group := registry.find(r.Uid)
+// newEvent makes an event of what the kernel has answered, nil if the ID is closed.
+func (c *Channel) newEvent(r *abi.EventResp) *Event {
+	id, group := uidTable.find(r.Uid)
 	request := EventType(r.Event) == ConnectRequest
 	if id == nil {
 		if request { // nobody will ever close it otherwise
@@ -74,8 +74,8 @@ func (c *Channel) event(r *abi.EventResp) *Event {
 	e.Group = group
 	if e.ID = id; request {
 		e.Listen, e.ID = id, &ID{space: id.space, handle: r.ID, uid: lastUID.Add(1)}
-		e.ID.own.Store(id.own.Load())
-		if err := c.adopt(e.ID); err != nil { // it is being closed
+		e.ID.exclusive.Store(id.exclusive.Load())
+		if err := c.addID(e.ID); err != nil { // it is being closed
 			destroy(c.file, r.ID)
 			return nil
 		}
@@ -83,69 +83,69 @@ func (c *Channel) event(r *abi.EventResp) *Event {
 	return e
 }
 
-// adopt gives an ID a place in the channel.
-func (c *Channel) adopt(id *ID) error {
+// addID gives an ID a place in the channel.
+func (c *Channel) addID(id *ID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.shut {
+	if c.closed {
 		return fmt.Errorf("cm: channel: %w", os.ErrClosed)
 	}
 	id.channel.Store(c)
 	c.ids[id.uid] = id
-	registry.add(id.uid, owner{id: id})
+	uidTable.add(id.uid, eventTarget{id: id})
 	return nil
 }
 
-// registry has the IDs and groups of the process by the numbers that events carry, as the
+// uidTable has the IDs and groups of the process by the numbers that events carry, as the
 // kernel may still give an ID's event to the channel that the ID is leaving.
-var registry = owners{all: map[uint64]owner{}}
+var uidTable = uidMap{all: map[uint64]eventTarget{}}
 
-// owners are IDs and groups by their numbers.
-type owners struct {
+// uidMap are IDs and groups by their numbers.
+type uidMap struct {
 	mu  sync.RWMutex
-	all map[uint64]owner // guarded by mu
+	all map[uint64]eventTarget // guarded by mu
 }
 
-// owner is whose an event is: an ID, or a group of one.
-type owner struct {
+// eventTarget is whose an event is: an ID, or a group of one.
+type eventTarget struct {
 	id    *ID
 	group *Group
 }
 
 // add puts an ID or a group into the registry, remove takes it out.
-func (r *owners) add(uid uint64, o owner) {
+func (r *uidMap) add(uid uint64, o eventTarget) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all[uid] = o
 }
 
-func (r *owners) remove(uid uint64) {
+func (r *uidMap) remove(uid uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.all, uid)
 }
 
 // find returns the ID that an event is for, and the group if it is for one.
-func (r *owners) find(uid uint64) (*ID, *Group) {
+func (r *uidMap) find(uid uint64) (*ID, *Group) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	o := r.all[uid]
 	return o.id, o.group
 }
 
-// drop forgets an ID that is closed, with what it has on the channel: its events, its waiters,
+// removeID forgets an ID that is closed, with what it has on the channel: its events, its waiters,
 // and the requests to it that nobody has taken.
-func (c *Channel) drop(id *ID) {
-	registry.remove(id.uid)
+func (c *Channel) removeID(id *ID) {
+	uidTable.remove(id.uid)
 	c.mu.Lock()
 	delete(c.ids, id.uid)
 	for uid, g := range c.groups { // the kernel leaves them with the ID
 		if g.id == id {
 			delete(c.groups, uid)
-			registry.remove(uid)
+			uidTable.remove(uid)
 		}
 	}
-	events := c.withdraw(id)
+	events := c.removeEvents(id)
 	c.mu.Unlock()
 	for _, e := range events {
 		if e.Listen == id {
@@ -159,13 +159,13 @@ func (c *Channel) drop(id *ID) {
 func (c *Channel) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.shut {
+	if c.closed {
 		return nil
 	}
 	if n := len(c.ids); n > 0 {
 		return &Error{Op: "close channel", Errno: syscall.EBUSY, Hint: fmt.Sprintf("%d IDs are on it; close them first", n)}
 	}
-	c.shut = true
+	c.closed = true
 	if err := c.file.close(); err != nil {
 		return fmt.Errorf("cm: close channel: %w", err)
 	}

@@ -141,7 +141,7 @@ func TestEventOfID(t *testing.T) {
 		p.PrivateData[i] = byte(i)
 	}
 	r.Ece = abi.Ece{VendorID: 8, AttrMod: 9}
-	e := c.event(r)
+	e := c.newEvent(r)
 	want := ConnParam{PrivateData: p.PrivateData[:255], ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3, RNRRetryCount: 4, SRQ: true, QPN: 5, QKey: 6}
 	if e == nil || e.ID != id || e.Type != ConnectResponse || !cmp.Equal(e.Param, want) || e.ECE != (ECE{8, 9}) || e.Err() != nil {
 		t.Errorf("event is %+v", e)
@@ -150,19 +150,19 @@ func TestEventOfID(t *testing.T) {
 	u := r.Param.UD()
 	u.QPNum, u.QKey, u.PrivateDataLen = 11, 12, 2
 	copy(u.PrivateData[:], "ud")
-	if e = c.event(r); e == nil || e.ID != datagrams || e.UD != (UDParam{QPN: 11, QKey: 12}) || string(e.Param.PrivateData) != "ud" {
+	if e = c.newEvent(r); e == nil || e.ID != datagrams || e.UD != (UDParam{QPN: 11, QKey: 12}) || string(e.Param.PrivateData) != "ud" {
 		t.Errorf("event is %+v", e)
 	}
 	// A request makes an ID; of a listener that is gone, it is destroyed.
-	e = c.event(eventResp(id.uid, 77, ConnectRequest, 0))
+	e = c.newEvent(eventResp(id.uid, 77, ConnectRequest, 0))
 	if e == nil || e.Listen != id || e.ID == id || e.ID.handle != 77 || e.ID.Space() != TCP {
 		t.Fatalf("request is %+v", e)
 	}
 	must(t, e.ID.Close(), id.Close(), datagrams.Close())
-	if e := c.event(eventResp(id.uid, 78, ConnectRequest, 0)); e != nil {
+	if e := c.newEvent(eventResp(id.uid, 78, ConnectRequest, 0)); e != nil {
 		t.Errorf("a request to nobody: %+v", e)
 	}
-	if e := c.event(eventResp(id.uid, id.handle, Disconnected, 0)); e != nil {
+	if e := c.newEvent(eventResp(id.uid, id.handle, Disconnected, 0)); e != nil {
 		t.Errorf("an event of a closed ID: %+v", e)
 	}
 	if want := []uint32{77, 101, 102, 78}; !cmp.Equal(k.gone, want) {
@@ -255,7 +255,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("Close: %v, %d IDs are left", err, len(c.ids))
 	}
 	must(t, id.Close(), id.Close())
-	if err := id.Disconnect(); !isClosed(err) {
+	if err := id.Disconnect(); !isClosedError(err) {
 		t.Errorf("Disconnect after Close: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ type file struct {
 	raw  syscall.RawConn
 	fake func(cmd uint32, in, out unsafe.Pointer) syscall.Errno // stands in for the kernel in tests
 
-	keeper *keeper // whose thread gives the commands, nil if any may
+	thread *credThread // whose thread gives the commands, nil if any may
 
 	open sync.RWMutex // held for reading by commands
 	fd   int          // guarded by open: -1 once the file is closed
@@ -45,8 +45,8 @@ func (f *file) close() error {
 	defer f.open.Unlock()
 	f.fd = -1
 	err := f.f.Close() // waits for who reads events
-	if f.keeper != nil {
-		f.keeper.stop()
+	if f.thread != nil {
+		f.thread.stop()
 	}
 	return err
 }
@@ -62,9 +62,9 @@ func newMessage[Q any](cmd uint32, req *Q, out uintptr) *message[Q] {
 	return &message[Q]{hdr: abi.CmdHdr{Cmd: cmd, In: uint16(unsafe.Sizeof(*req)), Out: uint16(out)}, req: *req}
 }
 
-// brief reports whether a command takes the kernel so little time that telling Go's scheduler
+// isShort reports whether a command takes the kernel so little time that telling Go's scheduler
 // of it costs more. The others may wait for what the kernel is doing with the ID.
-func brief(cmd uint32) bool {
+func isShort(cmd uint32) bool {
 	switch cmd {
 	case abi.RDMA_USER_CM_CMD_CREATE_ID, abi.RDMA_USER_CM_CMD_SET_OPTION, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR,
 		abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.RDMA_USER_CM_CMD_QUERY, abi.RDMA_USER_CM_CMD_QUERY_ROUTE, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
@@ -74,49 +74,49 @@ func brief(cmd uint32) bool {
 	return false
 }
 
-// order is a command for the kernel: a message, and where it has the kernel put the answer.
-type order struct {
+// rawCommand is a command for the kernel: a message, and where it has the kernel put the answer.
+type rawCommand struct {
 	hdr *abi.CmdHdr // of the message, whose request is right behind it
 	out unsafe.Pointer
 }
 
-// order returns the message as an order.
-func (m *message[Q]) order(out unsafe.Pointer) order { return order{&m.hdr, out} }
+// raw returns the message as an order.
+func (m *message[Q]) raw(out unsafe.Pointer) rawCommand { return rawCommand{&m.hdr, out} }
 
 // write gives a command to the kernel.
-func (f *file) write(fd uintptr, o order) syscall.Errno {
+func (f *file) write(fd uintptr, o rawCommand) syscall.Errno {
 	const head = unsafe.Sizeof(*o.hdr)
 	if f.fake != nil {
 		return f.fake(o.hdr.Cmd, unsafe.Add(unsafe.Pointer(o.hdr), head), o.out)
 	}
 	size := head + uintptr(o.hdr.In)
 	var errno syscall.Errno
-	if f.keeper != nil {
-		f.keeper.do(func() { _, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size) })
-	} else if brief(o.hdr.Cmd) {
+	if f.thread != nil {
+		f.thread.run(func() { _, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size) })
+	} else if isShort(o.hdr.Cmd) {
 		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
 	} else {
 		_, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
 	}
 	runtime.KeepAlive(o)
 	if errno == syscall.EACCES {
-		denied.Store(true)
+		credsRefused.Store(true)
 	}
 	return errno
 }
 
 // command gives a command without an answer.
 func command[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
-	return f.issue(newMessage(cmd, req, 0).order(nil))
+	return f.issue(newMessage(cmd, req, 0).raw(nil))
 }
 
-// commandInPeace is command for what may take long and must not be interrupted by a signal, such
+// commandNoSignals is command for what may take long and must not be interrupted by a signal, such
 // as those by which Go's scheduler stops goroutines. On iWARP the kernel connects by TCP while it
 // carries out a command: a signal breaks the connection off, and the command begins anew with a
 // port that is still taken. Soft iWARP as the peer mistakes such a connection for the end of its
 // listener.
-func commandInPeace[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
-	o := newMessage(cmd, req, 0).order(nil)
+func commandNoSignals[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
+	o := newMessage(cmd, req, 0).raw(nil)
 	f.open.RLock()
 	defer f.open.RUnlock()
 	switch {
@@ -126,12 +126,12 @@ func commandInPeace[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 		return f.write(uintptr(f.fd), o)
 	}
 	var errno syscall.Errno
-	f.keeper.do(func() { errno = writeInPeace(f.fd, o) })
+	f.thread.run(func() { errno = writeNoSignals(f.fd, o) })
 	return errno
 }
 
-// writeInPeace writes a command while the thread gets no signals.
-func writeInPeace(fd int, o order) syscall.Errno {
+// writeNoSignals writes a command while the thread gets no signals.
+func writeNoSignals(fd int, o rawCommand) syscall.Errno {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var all, old unix.Sigset_t
@@ -151,13 +151,13 @@ func writeInPeace(fd int, o order) syscall.Errno {
 
 // query gives a command with an answer, whose address the caller has put into it.
 func query[Q, R any](f *file, cmd uint32, req *Q, resp *R) syscall.Errno {
-	return f.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).order(unsafe.Pointer(resp)))
+	return f.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).raw(unsafe.Pointer(resp)))
 }
 
 // queryList asks for something of an ID, with room for n elements of type T behind the answer
 // of type R.
 func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
-	if id.gone.Load() {
+	if id.closed.Load() {
 		return nil, id.errClosed()
 	}
 	f := id.channel.Load().file
@@ -167,15 +167,15 @@ func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
 	buf := make([]uint64, (size+7)/8) // aligned for both
 	resp := (*R)(unsafe.Pointer(unsafe.SliceData(buf)))
 	req := abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}
-	errno := f.issue(newMessage(abi.RDMA_USER_CM_CMD_QUERY, &req, size).order(unsafe.Pointer(resp)))
-	return resp, fail(op, "", errno)
+	errno := f.issue(newMessage(abi.RDMA_USER_CM_CMD_QUERY, &req, size).raw(unsafe.Pointer(resp)))
+	return resp, opError(op, "", errno)
 }
 
 // errClosedFile stands for a file that is closed. The kernel does not have the number.
 const errClosedFile = syscall.Errno(1 << 20)
 
 // issue gives a command.
-func (f *file) issue(o order) syscall.Errno {
+func (f *file) issue(o rawCommand) syscall.Errno {
 	f.open.RLock()
 	defer f.open.RUnlock()
 	if f.fd < 0 {
@@ -207,7 +207,7 @@ type eventReader struct {
 func newEventReader(f *file) *eventReader {
 	r := &eventReader{}
 	r.read = func(fd uintptr) bool {
-		r.errno = f.write(fd, r.cmd.order(unsafe.Pointer(&r.resp)))
+		r.errno = f.write(fd, r.cmd.raw(unsafe.Pointer(&r.resp)))
 		if r.errno == syscall.EAGAIN {
 			r.empty()
 		}
@@ -227,7 +227,7 @@ func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
 		return nil, err
 	}
 	if r.errno != 0 {
-		return nil, fail("read event", "", r.errno)
+		return nil, opError("read event", "", r.errno)
 	}
 	return &r.resp, nil
 }
@@ -276,7 +276,7 @@ func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 		a.IP, a.Port = netip.AddrFrom4(sa.Addr), getPort(&sa.Port)
 	case unix.AF_INET6:
 		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(s))
-		a.IP, a.Port = zoneOf(netip.AddrFrom16(sa.Addr), sa.Scope_id), getPort(&sa.Port)
+		a.IP, a.Port = withZone(netip.AddrFrom16(sa.Addr), sa.Scope_id), getPort(&sa.Port)
 	}
 	return a
 }

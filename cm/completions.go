@@ -76,7 +76,7 @@ func (p *completionPool) put(c completions, entries int) error {
 	p.n++
 	if !p.trim {
 		p.trim = true
-		time.AfterFunc(moment, p.trimIdle)
+		time.AfterFunc(idleGrace, p.trimIdle)
 	}
 	return nil
 }
@@ -85,9 +85,9 @@ func (p *completionPool) put(c completions, entries int) error {
 func (p *completionPool) trimIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.drop(func(c completions) bool { return time.Since(c.since) >= moment })
+	p.closeWhere(func(c completions) bool { return time.Since(c.since) >= idleGrace })
 	if p.trim = p.n > 0; p.trim {
-		time.AfterFunc(moment, p.trimIdle)
+		time.AfterFunc(idleGrace, p.trimIdle)
 	}
 }
 
@@ -95,11 +95,11 @@ func (p *completionPool) trimIdle() {
 func (p *completionPool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.drop(func(completions) bool { return true })
+	return p.closeWhere(func(completions) bool { return true })
 }
 
-// drop closes those of which which says so. The caller holds p.mu.
-func (p *completionPool) drop(which func(completions) bool) error {
+// closeWhere closes those of which which says so. The caller holds p.mu.
+func (p *completionPool) closeWhere(which func(completions) bool) error {
 	var errs []error
 	for entries, idle := range p.idle {
 		var stay []completions

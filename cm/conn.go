@@ -19,67 +19,67 @@ import (
 //
 // All methods are safe for concurrent use, but what Recv returns is for one goroutine.
 type Conn struct {
-	hub     *hub
-	id      *ID
-	dev     *device    // nil until attach
-	domain  *domain    // nil until attach
-	pd      *uverbs.PD // of domain
-	from    *Listener  // that counts the connection, nil if it was dialled
-	o       Options
-	addrs   Addrs
-	index   uint32 // of the device that the ID is on
-	version uint8  // of the protocol
-	private []byte // the peer's
-	maxSend int    // the largest message that the peer takes
+	loop     *eventLoop
+	id       *ID
+	dev      *device    // nil until attach
+	domain   *domain    // nil until attach
+	pd       *uverbs.PD // of domain
+	listener *Listener  // that counts the connection, nil if it was dialled
+	o        Options
+	addrs    Addrs
+	index    uint32 // of the device that the ID is on
+	version  uint8  // of the protocol
+	private  []byte // the peer's
+	maxSend  int    // the largest message that the peer takes
 
 	completions
-	mem memory // slots for receiving
-	win window // what of that there is, and the small slots of the beginning
-	out memory // slots for sending, none before the first message
-	ctl memory // slots for control messages
-	qp  *uverbs.QP
-	ask *uverbs.MR // on iWARP: where answers of the peer's device go, see probe
-	far Remote     // on iWARP: memory of the peer's that is read for such an answer
+	mem         memory // slots for receiving
+	win         window // what of that there is, and the small slots of the beginning
+	out         memory // slots for sending, none before the first message
+	ctl         memory // slots for control messages
+	qp          *uverbs.QP
+	probeMR     *uverbs.MR // on iWARP: where answers of the peer's device go, see probe
+	probeRemote Remote     // on iWARP: memory of the peer's that is read for such an answer
 
 	// reading is held, by putting something in, by the goroutine that is parked for the next
 	// completion, on behalf of all that wait.
-	reading chan struct{}
-	soon    bool // what was last waited for came soon: looking for a while is worth it
-	watch   watch
+	parkTurn chan struct{}
+	spinHint bool // what was last waited for came soon: looking for a while is worth it
+	liveness liveness
 
-	mu      sync.Mutex
-	changed chan struct{} // closed at the next change; nil if nobody waits for one
-	users   int           // goroutines that are in a method
-	closing bool          // Close was called
-	freed   bool          // what the kernel has is gone, or about to
-	woken   bool          // the completion channel was shut down, as the device has flushed nothing
-	gone    bool          // so is the memory, with what has arrived in it
-	err     error         // why nothing can be sent, and nothing more will come
+	mu         sync.Mutex
+	changed    chan struct{} // closed at the next change; nil if nobody waits for one
+	users      int           // goroutines that are in a method
+	closing    bool          // Close was called
+	destroying bool          // what the kernel has is gone, or about to
+	chShutdown bool          // the completion channel was shut down, as the device has flushed nothing
+	memoryGone bool          // so is the memory, with what has arrived in it
+	err        error         // why nothing can be sent, and nothing more will come
 
 	// Receiving.
-	inbox    []arrival // a ring of arrived messages
-	inHead   int       // number of the next message to take
-	inTail   int       // number of the next message to arrive
-	held     int       // slot of the message that Recv has returned, -1 for none
-	loan     loan      // once all else is gone, of that message to who may be reading it
-	consumed int       // messages taken that the peer was not told of
-	eof      bool      // the peer has ended
-	deaf     bool      // and takes no messages any more
-	mute     bool      // nothing may be sent before something has arrived: iWARP, and the peer has connected
+	inbox          []arrival // a ring of arrived messages
+	inHead         int       // number of the next message to take
+	inTail         int       // number of the next message to arrive
+	heldSlot       int       // slot of the message that Recv has returned, -1 for none
+	lease          recvLease // once all else is gone, of that message to who may be reading it
+	consumed       int       // messages taken that the peer was not told of
+	eof            bool      // the peer has ended
+	peerClosedRead bool      // and takes no messages any more
+	mustRecvFirst  bool      // nothing may be sent before something has arrived: iWARP, and the peer has connected
 
 	// Sending.
-	ledger             []entry    // a ring of what is in the send queue
-	posted, retired    uint64     // numbers of the next entry to post and to retire
+	sendRing           []entry    // a ring of what is in the send queue
+	posted, completed  uint64     // numbers of the next entry to post and to retire
 	msgPosted, msgDone uint64     // messages
 	ctlPosted, ctlDone uint64     // control messages
 	opsPosted, opsDone uint64     // RDMA operations
-	signaled           uint64     // number of the last message with a completion
-	asked              uint64     // number after that of the last entry with a completion
-	moving             int        // bytes of RDMA operations that are on their way
+	msgSignaled        uint64     // number of the last message with a completion
+	signaledEnd        uint64     // number after that of the last entry with a completion
+	opBytes            int        // bytes of RDMA operations that are on their way
 	credits, peerDepth int        // messages that the peer has room for, now and at most
 	peer               peerWindow // and of what size
-	ended              bool       // this side has ended
-	sge, askSGE        [1]uverbs.SGE
+	endSent            bool       // this side has ended
+	sge, probeSGE      [1]uverbs.SGE
 	free               *op // operations to use again
 }
 
@@ -104,10 +104,10 @@ const (
 
 // op is an RDMA operation or a probe.
 type op struct {
-	done bool
-	left bool // nobody waits for it
-	size int
-	next *op
+	done      bool
+	abandoned bool // nobody waits for it
+	size      int
+	next      *op
 }
 
 // Sizes beyond what the options say.
@@ -124,12 +124,12 @@ const (
 
 // newConn begins a connection, which has nothing of a device yet. The ID and the use of the hub are the
 // connection's if newConn succeeds, and so is its place among those of the listener, if there is one.
-func newConn(h *hub, id *ID, o Options, from *Listener) (*Conn, error) {
+func newConn(h *eventLoop, id *ID, o Options, from *Listener) (*Conn, error) {
 	addrs, index, err := id.addrs()
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{hub: h, id: id, o: o, from: from, addrs: addrs, index: index, held: -1, reading: make(chan struct{}, 1)}, nil
+	return &Conn{loop: h, id: id, o: o, listener: from, addrs: addrs, index: index, heldSlot: -1, parkTurn: make(chan struct{}, 1)}, nil
 }
 
 // attach opens the device that the connection's ID is on, and gives the connection its PD.
@@ -148,8 +148,8 @@ func (c *Conn) attach() (err error) {
 	switch {
 	case c.o.Isolation == ConnPD:
 		m = &domain{dev: c.dev}
-	case c.o.Isolation == ListenerPD && c.from != nil:
-		m = c.from.domain(c.dev)
+	case c.o.Isolation == ListenerPD && c.listener != nil:
+		m = c.listener.domain(c.dev)
 	}
 	if c.pd, err = m.use(); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (c *Conn) make() (err error) {
 	if err := c.attach(); err != nil {
 		return err
 	}
-	if c.ask, err = c.domain.askable(); err != nil {
+	if c.probeMR, err = c.domain.probeMemory(); err != nil {
 		return err
 	}
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
@@ -174,7 +174,7 @@ func (c *Conn) make() (err error) {
 		sends += o.Transfers // a WRITE takes two
 	}
 	c.inbox = make([]arrival, recvs)
-	c.ledger = make([]entry, sends)
+	c.sendRing = make([]entry, sends)
 	if err = c.makeWindow(recvs); err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (c *Conn) make() (err error) {
 func (c *Conn) releaseAll(closed error) error {
 	errs := []error{closed}
 	if c.cq != nil && closed == nil {
-		if c.woken {
+		if c.chShutdown {
 			errs = append(errs, c.completions.close())
 		} else {
 			errs = append(errs, c.dev.cqs.put(c.completions, c.entries()))
@@ -204,11 +204,11 @@ func (c *Conn) releaseAll(closed error) error {
 	}
 	c.mu.Lock()
 	if closed == nil { // else the device may use the memory still
-		if c.held >= 0 {
-			m, i := c.place(c.held)
-			c.loan = lend(c, m, i)
+		if c.heldSlot >= 0 {
+			m, i := c.slotMemory(c.heldSlot)
+			c.lease = leaseSlot(c, m, i)
 		}
-		c.win.first.release()
+		c.win.smallMem.release()
 		c.mem.release()
 		c.out.release()
 		c.ctl.release()
@@ -220,21 +220,21 @@ func (c *Conn) releaseAll(closed error) error {
 	if c.dev != nil {
 		c.dev.release()
 	}
-	if c.from != nil {
-		c.from.left()
+	if c.listener != nil {
+		c.listener.connClosed()
 	}
 	return errors.Join(errs...)
 }
 
 // param are the parameters of the connection, which say what this side receives.
 func (c *Conn) param(kind uint8, data []byte) ConnParam {
-	h := hello{version: c.version, kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
-	if c.win.lazy {
+	h := greeting{version: c.version, kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
+	if c.win.startsSmall {
 		h.first = firstDepth
 	}
 	greeting := h.encode()
-	if c.ask != nil {
-		greeting, _ = RemoteOf(c.ask).AppendBinary(greeting) // it never fails
+	if c.probeMR != nil {
+		greeting, _ = RemoteOf(c.probeMR).AppendBinary(greeting) // it never fails
 	}
 	attr := c.dev.dev.QueryDevice()
 	return ConnParam{
@@ -247,29 +247,29 @@ func (c *Conn) param(kind uint8, data []byte) ConnParam {
 }
 
 // start begins the life of a connection whose peer has greeted, with so much private data.
-func (c *Conn) start(peer hello, private []byte) {
+func (c *Conn) start(peer greeting, private []byte) {
 	c.mu.Lock()
-	if rest := private[helloSize+len(peer.data):]; c.ask != nil && len(rest) >= remoteSize {
-		if err := c.far.UnmarshalBinary(rest); err != nil || c.far.Length == 0 {
-			c.far = Remote{}
+	if rest := private[greetingSize+len(peer.data):]; c.probeMR != nil && len(rest) >= remoteSize {
+		if err := c.probeRemote.UnmarshalBinary(rest); err != nil || c.probeRemote.Length == 0 {
+			c.probeRemote = Remote{}
 		}
-		c.askSGE[0] = c.ask.SGE(1, 1)
+		c.probeSGE[0] = c.probeMR.SGE(1, 1)
 	}
 	c.credits, c.peerDepth = peer.depth, peer.depth
 	if peer.first > 0 {
-		c.credits, c.peer.narrow, c.peer.first = peer.first, true, uint32(peer.first)
+		c.credits, c.peer.mayBeSmall, c.peer.firstCredits = peer.first, true, uint32(peer.first)
 	}
 	c.maxSend = min(c.o.MessageSize, peer.size)
 	c.private = peer.data
-	c.watch.start(c)
+	c.liveness.start(c)
 	c.mu.Unlock()
-	c.hub.watch(c.id, hubEnd{event: c.event}) // without events it goes on
+	c.loop.register(c.id, eventHandler{event: c.event}) // without events it goes on
 }
 
-// greet has the side that has connected send first, as iWARP demands: it says that it is there,
+// sendFirst has the side that has connected send first, as iWARP demands: it says that it is there,
 // and asks the peer's device for an answer. Soft iWARP may not notice what arrives while it
 // accepts, before it gets something more: so it is asked again until it answers.
-func (c *Conn) greet(ctx context.Context) error {
+func (c *Conn) sendFirst(ctx context.Context) error {
 	if !onIWARP(c.dev.dev) {
 		return nil
 	}
@@ -278,7 +278,7 @@ func (c *Conn) greet(ctx context.Context) error {
 	defer c.mu.Unlock()
 	c.users++
 	defer c.end()
-	c.control(header{kind: msgCredits})
+	c.sendControl(header{kind: msgCredits})
 	answered := c.probe()
 	for wait := first; ; wait *= growth {
 		soon, cancel := context.WithTimeout(ctx, wait)
@@ -287,11 +287,11 @@ func (c *Conn) greet(ctx context.Context) error {
 		switch {
 		case err == nil:
 			return c.err
-		case ctx.Err() != nil, c.freed:
+		case ctx.Err() != nil, c.destroying:
 			return err
 		}
 		if canProbe(c, nil) { // else as many as there is room for are on their way
-			c.probe().left = true
+			c.probe().abandoned = true
 		}
 	}
 }
@@ -323,16 +323,16 @@ func (c *Conn) fail(err error) {
 		return
 	}
 	c.err = fmt.Errorf("cm: connection with %s: %w", c.addrs.Remote, removed(err, c.addrs.Device))
-	c.stop()
+	c.flushQP()
 	c.notify()
-	if len(c.reading) > 0 { // a goroutine is parked until the device has flushed something
-		time.AfterFunc(flushGrace, c.wake)
+	if len(c.parkTurn) > 0 { // a goroutine is parked until the device has flushed something
+		time.AfterFunc(flushGrace, c.shutdownChannel)
 	}
 }
 
-// stop has all that is posted flushed, which wakes who waits. The caller holds c.mu.
-func (c *Conn) stop() {
-	if !c.freed && c.qp != nil {
+// flushQP has all that is posted flushed, which wakes who waits. The caller holds c.mu.
+func (c *Conn) flushQP() {
+	if !c.destroying && c.qp != nil {
 		c.qp.SetErrCause(c.err)
 		c.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)
 	}
@@ -349,9 +349,9 @@ func (c *Conn) notify() {
 // errReset is what a connection ends with whose peer is gone without a word.
 var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closing the connection: %w", syscall.ECONNRESET)
 
-// why returns what an error is due to that the device, or the peer, has ended the connection with:
+// rootCause returns what an error is due to that the device, or the peer, has ended the connection with:
 // they do so when the device is being removed, maybe before there is an event that says so.
-func (c *Conn) why(err error) error {
+func (c *Conn) rootCause(err error) error {
 	if name, nerr := deviceName(c.dev.dev.Info().Index); nerr == nil && name == "" {
 		return errRemoved(c.addrs.Device)
 	}
@@ -362,7 +362,7 @@ func (c *Conn) why(err error) error {
 func (c *Conn) event(e *Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.freed {
+	if c.destroying {
 		return
 	}
 	switch e.Type {
@@ -371,7 +371,7 @@ func (c *Conn) event(e *Event) {
 		if c.eof {
 			c.fail(errReset)
 		} else {
-			c.fail(c.why(errReset))
+			c.fail(c.rootCause(errReset))
 		}
 		c.id.Disconnect() // the peer waits for it
 	case DeviceRemoval:
@@ -431,19 +431,19 @@ func (c *Conn) CloseWrite(ctx context.Context) error {
 		return err
 	}
 	defer c.end()
-	return c.finish(ctx, what, false)
+	return c.sendEnd(ctx, what, false)
 }
 
-// finish sends the end, after all messages, unless that is sent already. The caller holds c.mu.
-func (c *Conn) finish(ctx context.Context, what string, deaf bool) error {
-	if err := c.await(ctx, hasControl, nil); err != nil {
+// sendEnd sends the end, after all messages, unless that is sent already. The caller holds c.mu.
+func (c *Conn) sendEnd(ctx context.Context, what string, deaf bool) error {
+	if err := c.await(ctx, canSendControl, nil); err != nil {
 		return c.waitErr(what, err)
 	}
-	if c.err != nil || c.ended && !deaf {
+	if c.err != nil || c.endSent && !deaf {
 		return c.err
 	}
-	c.ended = true
-	c.control(header{kind: msgEnd, deaf: deaf})
+	c.endSent = true
+	c.sendControl(header{kind: msgEnd, closesRead: deaf})
 	return c.err
 }
 
@@ -467,24 +467,24 @@ func (c *Conn) Close() error {
 
 // linger has what was sent arrive. The caller holds c.mu.
 func (c *Conn) linger() error {
-	c.watch.stop()
+	c.liveness.stop()
 	if c.err == nil {
 		c.poll()
 	}
-	deaf := c.deaf // the peer has closed too
+	deaf := c.peerClosedRead // the peer has closed too
 	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
 	defer cancel()
 	unsent := c.err == nil
-	err := c.finish(ctx, "close", true)
+	err := c.sendEnd(ctx, "close", true)
 	if err == nil && onIWARP(c.dev.dev) { // what was sent is complete before the peer has it
 		if err = c.await(ctx, canProbe, nil); err == nil && c.err == nil {
-			c.probe().left = true
+			c.probe().abandoned = true
 		}
 	}
 	if err == nil {
 		if err = c.await(ctx, allSent, nil); err != nil {
 			err = c.waitErr("close", err)
-		} else if c.retired != c.posted {
+		} else if c.completed != c.posted {
 			err = c.err
 		}
 	}
@@ -492,7 +492,7 @@ func (c *Conn) linger() error {
 	// arrived, should the acknowledgement be lost with the QP.
 	if onIWARP(c.dev.dev) { // it may have closed while it was asked, or before nothing could be posted any more
 		c.poll()
-		deaf = c.deaf
+		deaf = c.peerClosedRead
 	}
 	if deaf || err != nil && (!unsent || c.eof) { // or it was told before
 		return nil
@@ -509,13 +509,13 @@ var flushGrace = time.Second
 // flushes nothing delays it by flushGrace.
 func (c *Conn) destroy() error {
 	c.mu.Lock()
-	if c.freed {
+	if c.destroying {
 		c.mu.Unlock()
 		return nil
 	}
 	c.fail(errClosed) // unless it has failed: both flush what is posted
-	c.freed = true
-	c.watch.stop()
+	c.destroying = true
+	c.liveness.stop()
 	c.notify()
 	for c.users > 0 {
 		changed := c.change()
@@ -523,19 +523,19 @@ func (c *Conn) destroy() error {
 		<-changed
 		c.mu.Lock()
 	}
-	c.gone, c.inHead = true, c.inTail
+	c.memoryGone, c.inHead = true, c.inTail
 	c.mu.Unlock()
-	c.hub.unwatch(c.id)
-	defer c.hub.releaseSoon()
-	return c.releaseAll(c.hub.close(c.id))
+	c.loop.unregister(c.id)
+	defer c.loop.releaseLater()
+	return c.releaseAll(c.loop.closeID(c.id))
 }
 
-// wake ends the wait of the goroutine that is parked for the next completion, which no device sends.
-func (c *Conn) wake() {
+// shutdownChannel ends the wait of the goroutine that is parked for the next completion, which no device sends.
+func (c *Conn) shutdownChannel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.gone && c.ch != nil && len(c.reading) > 0 {
-		c.woken = true
+	if !c.memoryGone && c.ch != nil && len(c.parkTurn) > 0 {
+		c.chShutdown = true
 		c.ch.Shutdown()
 	}
 }

@@ -331,7 +331,7 @@ func TestConnStrangers(t *testing.T) {
 		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6}, ECE{})
 		return id, e, err
 	}
-	good := hello{kind: helloRequest, depth: 4, size: 100}.encode()
+	good := greeting{kind: greetingRequest, depth: 4, size: 100}.encode()
 	for name, b := range map[string][]byte{
 		"nothing": nil, "text": []byte("GET / HTTP/1.0\r\n\r\n"), "version 1": {'g', 'v', 1, 1, 0, 4, 0, 0, 0, 0, 0, 100},
 		"an answer": {'g', 'v', 2, 2, 0, 4, 0, 0, 0, 0, 0, 100}, "no room": {'g', 'v', 2, 1, 0, 0, 0, 0, 0, 0, 0, 100},
@@ -339,8 +339,8 @@ func TestConnStrangers(t *testing.T) {
 		"more at first than there is": {'g', 'v', 2, 1, 0, 4, 5, 0, 0, 0, 0, 100},
 		"more data than there is":     {'g', 'v', 2, 1, 0, 4, 0, 200, 0, 0, 0, 100},
 	} {
-		if _, _, err := dial(b); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(refusal(err).Error(), "protocol") {
-			t.Errorf("%s: %v", name, refusal(err))
+		if _, _, err := dial(b); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(refusalError(err).Error(), "protocol") {
+			t.Errorf("%s: %v", name, refusalError(err))
 		}
 	}
 	// Messages that are wrong end the connection with an error that says so.
@@ -351,7 +351,7 @@ func TestConnStrangers(t *testing.T) {
 	} {
 		id, e, err := dial(good)
 		must(t, err)
-		if _, err := parseHello(e.Param.PrivateData, helloAnswer); err != nil {
+		if _, err := parseGreeting(e.Param.PrivateData, greetingAnswer); err != nil {
 			t.Error(err)
 		}
 		server := value(l.Accept(ctx))(t)
@@ -375,9 +375,9 @@ func TestCloseAnswers(t *testing.T) {
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 1, MaxSendWR: 1, MaxRecvSGE: 1, MaxSendSGE: 1}))(t)
 	must(t, qp.PostRecv(7, mr.SGE(2048, 2048)))
-	value(id.ConnectWait(ctx, ConnParam{PrivateData: hello{kind: helloRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
+	value(id.ConnectWait(ctx, ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
 	server := value(l.Accept(ctx))(t)
-	header{kind: msgEnd, deaf: true}.put(buf.Bytes())
+	header{kind: msgEnd, closesRead: true}.put(buf.Bytes())
 	must(t, qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, headerSize)}}))
 	if _, err := server.Recv(ctx); err != io.EOF {
 		t.Errorf("Recv: %v", err)
@@ -396,17 +396,17 @@ func TestCloseAnswers(t *testing.T) {
 
 // FuzzHello: no private data makes a listener panic, and what is taken is what was sent.
 func FuzzHello(f *testing.F) {
-	f.Add(hello{kind: helloRequest, depth: 4, size: 100, data: []byte("data")}.encode(), uint8(helloRequest))
-	f.Add(hello{kind: helloRefusal, data: []byte("no")}.encode(), uint8(helloRefusal))
+	f.Add(greeting{kind: greetingRequest, depth: 4, size: 100, data: []byte("data")}.encode(), uint8(greetingRequest))
+	f.Add(greeting{kind: greetingRefusal, data: []byte("no")}.encode(), uint8(greetingRefusal))
 	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
-		h, err := parseHello(b, kind)
+		h, err := parseGreeting(b, kind)
 		if err != nil {
 			if !errors.Is(err, syscall.EPROTO) {
 				t.Error(err)
 			}
 			return
 		}
-		if again := h.encode(); kind != helloRefusal && !bytes.Equal(again[7:], b[7:len(again)]) {
+		if again := h.encode(); kind != greetingRefusal && !bytes.Equal(again[7:], b[7:len(again)]) {
 			t.Errorf("%x becomes %x", b, again)
 		}
 		if _, err := parseHeader(b); err == nil && int(b[7]) != len(b)-headerSize {
@@ -422,18 +422,18 @@ func TestSoon(t *testing.T) {
 		o := Options{Spin: spin}
 		client, server := connect(t, newListener(t, o), o)
 		server.mu.Lock()
-		server.soon = false // on iWARP it has waited for the first message
+		server.spinHint = false // on iWARP it has waited for the first message
 		server.mu.Unlock()
 		arrived := make(chan error, 1)
 		go func() { arrived <- second1(server.Recv(ctx)) }()
 		until(t, "somebody waits", func() bool {
 			server.mu.Lock()
 			defer server.mu.Unlock()
-			return server.users > 0 && len(server.reading) > 0
+			return server.users > 0 && len(server.parkTurn) > 0
 		})
 		must(t, client.Send(ctx, []byte("x")), <-arrived)
-		if want := spin == time.Hour; server.soon != want {
-			t.Errorf("Spin %s: after a wait who waits begins by looking: %t, want %t", spin, server.soon, want)
+		if want := spin == time.Hour; server.spinHint != want {
+			t.Errorf("Spin %s: after a wait who waits begins by looking: %t, want %t", spin, server.spinHint, want)
 		}
 	}
 }

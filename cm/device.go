@@ -30,9 +30,9 @@ var devices = struct {
 	open map[uint32]*device
 }{open: map[uint32]*device{}}
 
-// moment is for how long a device, and the channel for dialling, stay open without a
+// idleGrace is for how long a device, and the channel for dialling, stay open without a
 // connection, as a program that has closed one often makes another.
-const moment = time.Second
+const idleGrace = time.Second
 
 // useDevice opens a device, or shares the open one.
 func useDevice(index uint32) (*device, error) {
@@ -91,7 +91,7 @@ func (d *device) openNow() error {
 	if err != nil {
 		return err
 	}
-	shared := &domain{dev: d, linger: moment}
+	shared := &domain{dev: d, keepFor: idleGrace}
 	if shared.pd, err = dev.AllocPD(); err != nil {
 		return errors.Join(err, dev.Close())
 	}
@@ -133,7 +133,7 @@ func (d *device) closeSoon() {
 		return
 	}
 	d.closing = true
-	time.AfterFunc(moment, func() {
+	time.AfterFunc(idleGrace, func() {
 		devices.mu.Lock()
 		d.closing = false
 		devices.mu.Unlock()
@@ -163,8 +163,8 @@ func (d *device) closeIdle() bool {
 	return true
 }
 
-// lose is forget if err says that the device is being removed.
-func (d *device) lose(err error) {
+// forgetIfRemoved is forget if err says that the device is being removed.
+func (d *device) forgetIfRemoved(err error) {
 	if d != nil && isRemoved(err) {
 		d.forget()
 	}
@@ -189,24 +189,24 @@ func (d *device) known() bool {
 // domain is a PD, and the registered memory of the connections that use it. A peer that has a key
 // can reach what is registered with the PD of its own connection, and nothing else.
 type domain struct {
-	dev    *device
-	linger time.Duration // how long the PD stays without a connection
+	dev     *device
+	keepFor time.Duration // how long the PD stays without a connection
 
 	pool  pool // for messages
 	first pool // for what each connection has from the beginning
 
-	mu     sync.Mutex
-	pd     *uverbs.PD     // guarded by mu: nil while no connection uses it
-	refs   int            // guarded by mu: connections
-	timed  bool           // guarded by mu: a timer is set that closes the PD
-	ask    *uverbs.MR     // guarded by mu: on iWARP, memory that peers may read, see Conn.probe
-	askBuf *uverbs.Buffer // guarded by mu: the memory of ask
+	mu       sync.Mutex
+	pd       *uverbs.PD     // guarded by mu: nil while no connection uses it
+	refs     int            // guarded by mu: connections
+	timed    bool           // guarded by mu: a timer is set that closes the PD
+	probeMR  *uverbs.MR     // guarded by mu: on iWARP, memory that peers may read, see Conn.probe
+	probeBuf *uverbs.Buffer // guarded by mu: the memory of ask
 }
 
 // usePools has the pools register memory with the PD.
 func (m *domain) usePools() {
 	m.pool.pd, m.first.pd = m.pd, m.pd
-	if m.linger > 0 { // other connections will use the rest of a region
+	if m.keepFor > 0 { // other connections will use the rest of a region
 		m.first.least = firstRegion
 	}
 }
@@ -237,10 +237,10 @@ func (m *domain) release() {
 	m.mu.Unlock()
 	switch {
 	case !last:
-	case m.linger == 0 || !m.dev.known():
+	case m.keepFor == 0 || !m.dev.known():
 		m.closeIdle()
 	default:
-		m.closeAfter(m.linger)
+		m.closeAfter(m.keepFor)
 	}
 }
 
@@ -268,7 +268,7 @@ func (m *domain) closeIdle() {
 	m.mu.Unlock()
 	switch {
 	case failed:
-		m.closeAfter(moment)
+		m.closeAfter(idleGrace)
 	case idle:
 		m.dev.release()
 	}
@@ -283,12 +283,12 @@ func (m *domain) close() error {
 
 // closeNow closes the memory and the PD. The caller holds m.mu.
 func (m *domain) closeNow() error {
-	if m.ask != nil {
-		if err := m.ask.Close(); err != nil {
+	if m.probeMR != nil {
+		if err := m.probeMR.Close(); err != nil {
 			return err
 		}
-		m.ask = nil
-		if err := m.askBuf.Close(); err != nil {
+		m.probeMR = nil
+		if err := m.probeBuf.Close(); err != nil {
 			return err
 		}
 	}
@@ -304,23 +304,23 @@ func (m *domain) closeNow() error {
 	return nil
 }
 
-// askable returns memory that peers may read and that this side may read into, on iWARP, where
+// probeMemory returns memory that peers may read and that this side may read into, on iWARP, where
 // that is how the peer's device is asked for an answer. Nothing is in it.
-func (m *domain) askable() (*uverbs.MR, error) {
+func (m *domain) probeMemory() (*uverbs.MR, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.ask != nil || !onIWARP(m.dev.dev) {
-		return m.ask, nil
+	if m.probeMR != nil || !onIWARP(m.dev.dev) {
+		return m.probeMR, nil
 	}
 	const size = 2 // one byte to be read, and one to read into
 	buf, err := uverbs.AllocBuffer(size)
 	if err != nil {
 		return nil, err
 	}
-	m.ask, err = m.pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+	m.probeMR, err = m.pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
 	if err != nil {
 		return nil, errors.Join(err, buf.Close())
 	}
-	m.askBuf = buf
-	return m.ask, nil
+	m.probeBuf = buf
+	return m.probeMR, nil
 }

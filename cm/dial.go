@@ -59,7 +59,7 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	}
 	var errs []error
 	for i, a := range addrs {
-		c, err := dialUntil(ctx, len(addrs)-i, a, o)
+		c, err := dialWithin(ctx, len(addrs)-i, a, o)
 		if err == nil {
 			return c, nil
 		}
@@ -70,9 +70,9 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// dialUntil is dial to the first of so many addresses, with its share of the time that is left, which
+// dialWithin is dial to the first of so many addresses, with its share of the time that is left, which
 // is some seconds if there are.
-func dialUntil(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*Conn, error) {
+func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*Conn, error) {
 	const least = 2 * time.Second
 	if end, ok := ctx.Deadline(); ok && addrs > 1 {
 		left := time.Until(end)
@@ -114,8 +114,8 @@ func portTaken(err error) bool {
 
 // dial connects to an address.
 func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error) {
-	deepen(0)
-	h, id, err := newHubID(TCP, useDialHub)
+	growStack(0)
+	h, id, err := newLoopID(TCP, acquireDialLoop)
 	if err != nil {
 		return nil, err
 	}
@@ -123,10 +123,10 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 		switch {
 		case err == nil:
 		case c == nil:
-			err = errors.Join(err, h.close(id))
-			h.releaseSoon()
+			err = errors.Join(err, h.closeID(id))
+			h.releaseLater()
 		default:
-			c.dev.lose(err)
+			c.dev.forgetIfRemoved(err)
 			err = errors.Join(err, c.destroy())
 			c = nil
 		}
@@ -143,31 +143,31 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	if err := c.attach(); err != nil {
 		return c, err
 	}
-	data, err := c.prepare()
+	data, err := c.requestData()
 	if err != nil {
 		return c, err
 	}
 	if err := c.make(); err != nil {
 		return c, err
 	}
-	answer, err := id.ConnectWait(ctx, c.param(helloRequest, data), ECE{})
+	answer, err := id.ConnectWait(ctx, c.param(greetingRequest, data), ECE{})
 	if err != nil {
-		return c, refusal(err)
+		return c, refusalError(err)
 	}
-	peer, err := parseHello(answer.Param.PrivateData, helloAnswer)
+	peer, err := parseGreeting(answer.Param.PrivateData, greetingAnswer)
 	if err != nil {
 		return c, err
 	}
 	c.version = peer.version
 	c.start(peer, answer.Param.PrivateData)
-	if err := c.greet(ctx); err != nil {
+	if err := c.sendFirst(ctx); err != nil {
 		return c, err
 	}
 	return c, nil
 }
 
-// prepare asks the program for the request's private data.
-func (c *Conn) prepare() ([]byte, error) {
+// requestData asks the program for the request's private data.
+func (c *Conn) requestData() ([]byte, error) {
 	if c.o.Prepare == nil {
 		return c.o.PrivateData, nil
 	}
@@ -178,11 +178,11 @@ func (c *Conn) prepare() ([]byte, error) {
 	return data, err
 }
 
-// deepen has the goroutine's stack grow to what making a connection needs, if it must: at once, and
+// growStack has the goroutine's stack grow to what making a connection needs, if it must: at once, and
 // while there is little on it to copy. Growing step by step takes as long as several commands.
 //
 //go:noinline
-func deepen(i int) byte {
+func growStack(i int) byte {
 	var room [5 << 10]byte
 	return room[i]
 }
@@ -210,13 +210,13 @@ func (e *RefusedError) Error() string {
 // Unwrap returns ECONNREFUSED.
 func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
 
-// refusal looks for the words in a rejection.
-func refusal(err error) error {
+// refusalError looks for the words in a rejection.
+func refusalError(err error) error {
 	var e *EventError
 	if !errors.As(err, &e) || e.Type != Rejected {
 		return err
 	}
-	h, herr := parseHello(e.PrivateData, helloRefusal)
+	h, herr := parseGreeting(e.PrivateData, greetingRefusal)
 	if herr != nil {
 		return err
 	}

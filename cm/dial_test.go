@@ -30,17 +30,17 @@ func TestDialCancelled(t *testing.T) {
 	var mu sync.Mutex
 	var when uint32
 	var cancel context.CancelFunc // called when that command is given
-	h := &hub{channel: interposed(t, func(cmd uint32) {
+	h := &eventLoop{channel: interposed(t, func(cmd uint32) {
 		mu.Lock()
 		defer mu.Unlock()
 		if cmd == when {
 			cancel()
 		}
-	}), users: 1, ends: map[*ID]hubEnd{}}
+	}), users: 1, handlers: map[*ID]eventHandler{}}
 	go h.run()
-	dialHub.mu.Lock()
-	dialHub.hub = h
-	dialHub.mu.Unlock()
+	dialLoop.mu.Lock()
+	dialLoop.hub = h
+	dialLoop.mu.Unlock()
 	steps := map[string]uint32{
 		"making the ID": abi.RDMA_USER_CM_CMD_CREATE_ID, "the address": abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, "the route": abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
 		"the addresses": abi.RDMA_USER_CM_CMD_QUERY, "the request": abi.RDMA_USER_CM_CMD_CONNECT,
@@ -134,7 +134,7 @@ func TestDialStrangers(t *testing.T) {
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
 	pd := value(dev.AllocPD())(t)
 	cq := value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
-	answer := hello{kind: helloAnswer, depth: 4, size: 100, data: []byte("data")}.encode()
+	answer := greeting{kind: greetingAnswer, depth: 4, size: 100, data: []byte("data")}.encode()
 	change := func(i int, b byte) []byte {
 		changed := bytes.Clone(answer)
 		changed[i] = b
@@ -150,8 +150,8 @@ func TestDialStrangers(t *testing.T) {
 		"text":                         {data: []byte("SSH-2.0-OpenSSH_9.2"), is: syscall.EPROTO, say: "no greeting"},
 		"as much as there can be":      {data: bytes.Repeat([]byte{0xff}, 196), is: syscall.EPROTO, say: "no greeting"},
 		"version 9":                    {data: change(2, 9), is: syscall.EPROTO, say: "version 9"},
-		"a request":                    {data: change(3, helloRequest), is: syscall.EPROTO, say: "kind 1"},
-		"a refusal, and it accepts":    {data: change(3, helloRefusal), is: syscall.EPROTO, say: "kind 3"},
+		"a request":                    {data: change(3, greetingRequest), is: syscall.EPROTO, say: "kind 1"},
+		"a refusal, and it accepts":    {data: change(3, greetingRefusal), is: syscall.EPROTO, say: "kind 3"},
 		"no room":                      {data: change(5, 0), is: syscall.EPROTO, say: "0 messages"},
 		"a huge room":                  {data: change(4, 0xff), is: syscall.EPROTO, say: "messages"},
 		"no size":                      {data: change(11, 0), is: syscall.EPROTO, say: "of 0 bytes"},
@@ -162,7 +162,7 @@ func TestDialStrangers(t *testing.T) {
 		"a rejection with text":        {reject: true, data: []byte("go away"), is: syscall.ECONNREFUSED, say: "reject"},
 		"a rejection with an answer":   {reject: true, data: answer, is: syscall.ECONNREFUSED, say: "reject"},
 		"a rejection that is too long": {reject: true, data: bytes.Repeat([]byte{0xff}, 148), is: syscall.ECONNREFUSED, say: "reject"},
-		"a refusal of control characters": {reject: true, data: hello{kind: helloRefusal, data: []byte("\x1b[2J\x00")}.encode(), is: syscall.ECONNREFUSED,
+		"a refusal of control characters": {reject: true, data: greeting{kind: greetingRefusal, data: []byte("\x1b[2J\x00")}.encode(), is: syscall.ECONNREFUSED,
 			say: `refuses: "\x1b[2J\x00"`},
 		"no answer, and it ends": {vanish: true, is: syscall.ECONNREFUSED, say: to.String()},
 	} {

@@ -64,7 +64,7 @@ func bindErr(a *Addr, errno syscall.Errno) error {
 	if errno == syscall.EADDRNOTAVAIL && a.Port != 0 && (a.IP.IsUnspecified() || ownAddr(a)) {
 		errno = syscall.EADDRINUSE
 	}
-	err := fail(opBind, a.String(), errno)
+	err := opError(opBind, a.String(), errno)
 	if e, ok := err.(*Error); ok && e.Errno == syscall.EINVAL && a.Space == IPoIB {
 		e.Hint = noIPoIB
 	}
@@ -80,8 +80,8 @@ func ownAddr(a *Addr) bool {
 	})
 }
 
-// fail turns an errno into an error, nil if it is 0.
-func fail(op, addr string, errno syscall.Errno) error {
+// opError turns an errno into an error, nil if it is 0.
+func opError(op, addr string, errno syscall.Errno) error {
 	switch errno {
 	case 0:
 		return nil
@@ -166,5 +166,5 @@ func hint(op string, errno syscall.Errno) string {
 	return ""
 }
 
-// isClosed reports whether an error says that an object is closed.
-func isClosed(err error) bool { return errors.Is(err, os.ErrClosed) }
+// isClosedError reports whether an error says that an object is closed.
+func isClosedError(err error) bool { return errors.Is(err, os.ErrClosed) }

@@ -102,7 +102,7 @@ func (e *Event) Err() error {
 	}
 	err := &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData, cause: e.cause}
 	if e.ID != nil {
-		err.Addr, err.space = e.ID.to(), e.ID.space
+		err.Addr, err.space = e.ID.remoteName(), e.ID.space
 	}
 	if e.Group != nil {
 		err.Addr = e.Group.addr.String()

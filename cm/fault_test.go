@@ -89,7 +89,7 @@ func play(role, addr string) {
 		id, err := channel.NewID(TCP)
 		check(err)
 		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
-		check(id.Connect(ConnParam{PrivateData: hello{kind: helloRequest, depth: 1, size: 100}.encode(), QPN: 1}, ECE{}))
+		check(id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1}, ECE{}))
 		_, err = id.waitFor(ctx, "connect", ConnectResponse)
 		check(err)
 		die()
@@ -165,13 +165,13 @@ func quiet(t *testing.T) kernelUse {
 	testenv.Guest(t)
 	if quietBefore == nil {
 		must(t, value(Listen(t.Context(), "10.1.0.1:0", small))(t).Close()) // has Go's runtime open what it keeps
-		time.Sleep(2 * moment)
+		time.Sleep(2 * idleGrace)
 		now := use(t)
 		quietBefore = &now
 		return now
 	}
 	now := use(t)
-	for end := time.Now().Add(2 * moment); !noMore(now, *quietBefore) && time.Now().Before(end); now = use(t) {
+	for end := time.Now().Add(2 * idleGrace); !noMore(now, *quietBefore) && time.Now().Before(end); now = use(t) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return now
@@ -356,7 +356,7 @@ func TestListenerLingers(t *testing.T) {
 		until(t, "it is being closed", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return c.closing && c.users == 0 && c.err == nil || c.ended
+			return c.closing && c.users == 0 && c.err == nil || c.endSent
 		})
 	}
 	select {

@@ -42,7 +42,7 @@ func gidAddress(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 
 // BindTo is [ID.Bind] for an address of any kind, as that of [GIDAddr], in the ID's port space.
 func (id *ID) BindTo(local Addr) error {
-	if err := id.suits("BindTo", "local", local); err != nil {
+	if err := id.checkAddr("BindTo", "local", local); err != nil {
 		return err
 	}
 	s, size := local.storage()
@@ -57,13 +57,13 @@ func (id *ID) ResolveTo(local, remote Addr, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if err := id.suits("ResolveTo", "remote", remote); err != nil {
+	if err := id.checkAddr("ResolveTo", "remote", remote); err != nil {
 		return err
 	}
 	req := abi.ResolveAddr{ID: id.handle, TimeoutMs: ms}
 	req.DstAddr, req.DstSize = remote.storage()
 	if local.IP.IsValid() {
-		if err := id.suits("ResolveTo", "local", local); err != nil {
+		if err := id.checkAddr("ResolveTo", "local", local); err != nil {
 			return err
 		}
 		req.SrcAddr, req.SrcSize = local.storage()
@@ -72,8 +72,8 @@ func (id *ID) ResolveTo(local, remote Addr, timeout time.Duration) error {
 	return do(id, opResolve, &remote, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
 }
 
-// suits compares an address with the ID's port space.
-func (id *ID) suits(op, field string, a Addr) error {
+// checkAddr compares an address with the ID's port space.
+func (id *ID) checkAddr(op, field string, a Addr) error {
 	if !a.IP.IsValid() {
 		return argErr(op, field, "the zero value", "an address")
 	}

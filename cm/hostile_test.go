@@ -27,9 +27,9 @@ func bareConn(o Options) *Conn {
 	if err != nil {
 		panic(err)
 	}
-	c := &Conn{o: o, held: -1, credits: 16, peerDepth: 16, domain: &domain{}, reading: make(chan struct{}, 1)}
+	c := &Conn{o: o, heldSlot: -1, credits: 16, peerDepth: 16, domain: &domain{}, parkTurn: make(chan struct{}, 1)}
 	c.inbox = make([]arrival, o.Depth+spareRecv)
-	c.ledger = make([]entry, o.SendDepth+ctlSlots+2*o.Transfers)
+	c.sendRing = make([]entry, o.SendDepth+ctlSlots+2*o.Transfers)
 	filled := func(size int) pool {
 		r := &region{mr: &uverbs.MR{}, bytes: make([]byte, size), free: []span{{0, size}}}
 		for at := 0; at+headerSize+len(leftover) <= size; at += slotAlign {
@@ -48,7 +48,7 @@ func bareConn(o Options) *Conn {
 
 // firstSlot is the slot of the first receive that a Conn posts.
 func firstSlot(c *Conn) int {
-	if c.win.lazy {
+	if c.win.startsSmall {
 		return len(c.inbox)
 	}
 	return 0
@@ -76,7 +76,7 @@ func TestReceiveOtherOperations(t *testing.T) {
 		} {
 			c := bareConn(o)
 			a.wc.ID = recvBit | uint64(firstSlot(c))
-			c.complete(&a.wc)
+			c.handleCompletion(&a.wc)
 			if !errors.Is(c.err, syscall.EPROTO) || !strings.Contains(c.err.Error(), a.says) {
 				t.Errorf("%s: %v, want EPROTO and %q", a.name, c.err, a.says)
 			}
@@ -94,9 +94,9 @@ func TestCompletionsOfNothing(t *testing.T) {
 	} {
 		c := bareConn(Options{})
 		for range 3 {
-			c.enter(entryMessage, nil)
+			c.record(entryMessage, nil)
 		}
-		c.complete(&uverbs.WC{ID: id, Opcode: uverbs.WCRecv, ByteLen: headerSize})
+		c.handleCompletion(&uverbs.WC{ID: id, Opcode: uverbs.WCRecv, ByteLen: headerSize})
 		if !errors.Is(c.err, syscall.EIO) {
 			t.Errorf("%s: %v, want EIO", name, c.err)
 		}
@@ -108,21 +108,21 @@ func TestCompletionsOfNothing(t *testing.T) {
 func TestProbesFit(t *testing.T) {
 	for _, transfers := range []int{1, 2, 16} {
 		c := bareConn(Options{SendDepth: 1, Transfers: transfers})
-		c.enterAsking(entryControl, nil)
+		c.recordSignaled(entryControl, nil)
 		probes := 0
 		for range 100 {
 			if canProbe(c, nil) {
 				c.opsPosted++
 				o := c.newOp()
-				o.left = true
-				c.enterAsking(entryOp, o)
+				o.abandoned = true
+				c.recordSignaled(entryOp, o)
 				probes++
 			}
 		}
 		if probes != transfers {
 			t.Errorf("%d probes with %d transfers", probes, transfers)
 		}
-		if err := c.retire(c.posted - 1); err != nil || c.opsDone != uint64(probes) || c.ctlDone != 1 {
+		if err := c.complete(c.posted - 1); err != nil || c.opsDone != uint64(probes) || c.ctlDone != 1 {
 			t.Errorf("%v, %d operations and %d control messages are done", err, c.opsDone, c.ctlDone)
 		}
 		again := map[*op]bool{}
@@ -131,7 +131,7 @@ func TestProbesFit(t *testing.T) {
 				t.Fatal("a probe was lost")
 			}
 			o := c.newOp()
-			if again[o] || o.done || o.left {
+			if again[o] || o.done || o.abandoned {
 				t.Errorf("%+v is given out twice, or as it was", o)
 			}
 			again[o] = true
@@ -146,8 +146,8 @@ func TestProbesFit(t *testing.T) {
 func TestGrownCount(t *testing.T) {
 	grown := func(sent, recvs uint32) (*Conn, error) {
 		c := bareConn(Options{})
-		c.peer.narrow, c.peer.first, c.peer.sent = true, firstDepth, sent
-		_, err := c.arrived(header{kind: msgGrown, recvs: recvs}, 0)
+		c.peer.mayBeSmall, c.peer.firstCredits, c.peer.sent = true, firstDepth, sent
+		_, err := c.handleMessage(header{kind: msgGrown, recvs: recvs}, 0)
 		return c, err
 	}
 	for _, sent := range []uint32{0, 3, 1 << 31, math.MaxUint32 - 2} {
@@ -157,7 +157,7 @@ func TestGrownCount(t *testing.T) {
 				t.Fatalf("%d sent, %d left: %v", sent, left, err)
 			}
 			pads := uint32(0)
-			for ; !c.takes(firstData + 1); c.peer.sent++ {
+			for ; !c.peerTakes(firstData + 1); c.peer.sent++ {
 				if pads++; pads > left {
 					break
 				}
@@ -172,7 +172,7 @@ func TestGrownCount(t *testing.T) {
 			}
 		}
 		for _, less := range []uint32{1, 1000, 1 << 31} { // the peer claims to have had fewer than were sent: none are left
-			if c, err := grown(sent, sent-less); err != nil || !c.takes(firstData+1) {
+			if c, err := grown(sent, sent-less); err != nil || !c.peerTakes(firstData+1) {
 				t.Errorf("%d sent, %d fewer posted: %v", sent, less, err)
 			}
 		}
@@ -183,26 +183,26 @@ func TestGrownCount(t *testing.T) {
 func TestLookAfterDestroy(t *testing.T) {
 	c := bareConn(Options{})
 	c.mu.Lock()
-	c.watch.start(c)
+	c.liveness.start(c)
 	c.mu.Unlock()
-	c.win.due = time.Now().Add(-time.Second)
-	c.freed, c.gone = true, true
-	c.look()
+	c.win.growAt = time.Now().Add(-time.Second)
+	c.destroying, c.memoryGone = true, true
+	c.checkLiveness()
 	if c.err != nil || c.win.grown || len(c.mem.slots) > 0 {
 		t.Errorf("error %v, grown %t, %d slots", c.err, c.win.grown, len(c.mem.slots))
 	}
-	c.watch.stop()
+	c.liveness.stop()
 }
 
 // TestWaitsEndWithoutFlush: what waits in a method ends when the connection is given up, although no completion comes.
 func TestWaitsEndWithoutFlush(t *testing.T) {
 	for name, met := range map[string]condition{
-		"a message": hasMessage, "room": hasRoom, "a control message": hasControl, "an operation": isDone, "all sent": allSent, "memory": hasGrown,
+		"a message": canRecv, "room": canSend, "a control message": canSendControl, "an operation": isDone, "all sent": allSent, "memory": hasGrown,
 	} {
 		c := bareConn(Options{})
-		c.gone = true // no CQ to poll
+		c.memoryGone = true // no CQ to poll
 		c.credits, c.ctlPosted, c.posted = 0, ctlSlots, 1
-		c.reading <- struct{}{} // another goroutine is parked on the channel
+		c.parkTurn <- struct{}{} // another goroutine is parked on the channel
 		ended := make(chan error)
 		go func() {
 			c.mu.Lock()
@@ -217,7 +217,7 @@ func TestWaitsEndWithoutFlush(t *testing.T) {
 			c.mu.Unlock()
 		}
 		c.mu.Lock()
-		c.freed = true
+		c.destroying = true
 		c.notify()
 		c.mu.Unlock()
 		if err := <-ended; !errors.Is(err, errClosed) {
@@ -235,30 +235,30 @@ func TestConditions(t *testing.T) {
 		set   func(*Conn)
 		met   bool
 	}{
-		{"a message", hasMessage, func(*Conn) {}, false},
-		{"a message", hasMessage, func(c *Conn) { c.inTail++ }, true},
-		{"a message, at the end", hasMessage, func(c *Conn) { c.eof = true }, true},
-		{"a message, failed", hasMessage, func(c *Conn) { c.err = failed }, true},
-		{"a message, closing", hasMessage, func(c *Conn) { c.closing = true }, true},
-		{"room", hasRoom, func(c *Conn) { c.credits = 1 }, true},
-		{"room, without credit", hasRoom, func(c *Conn) { c.credits = 0 }, false},
-		{"room, of sends", hasRoom, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) }, false},
-		{"room, almost", hasRoom, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) - 1 }, true},
-		{"room, mute", hasRoom, func(c *Conn) { c.mute = true }, false},
-		{"room, ended", hasRoom, func(c *Conn) { c.credits, c.ended = 0, true }, true},
-		{"room, deaf", hasRoom, func(c *Conn) { c.credits, c.deaf = 0, true }, true},
-		{"room, failed", hasRoom, func(c *Conn) { c.credits, c.err = 0, failed }, true},
-		{"room, closing", hasRoom, func(c *Conn) { c.credits, c.closing = 0, true }, true},
-		{"control", hasControl, func(*Conn) {}, true},
-		{"control, all used", hasControl, func(c *Conn) { c.ctlPosted = ctlSlots }, false},
-		{"control, all but one", hasControl, func(c *Conn) { c.ctlPosted = ctlSlots - 1 }, true},
-		{"control, mute", hasControl, func(c *Conn) { c.mute = true }, false},
-		{"control, mute and failed", hasControl, func(c *Conn) { c.mute, c.err = true, failed }, true},
-		{"transfer", hasTransfer, func(*Conn) {}, true},
-		{"transfer, all used", hasTransfer, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
-		{"transfer, mute", hasTransfer, func(c *Conn) { c.mute = true }, false},
-		{"transfer, failed", hasTransfer, func(c *Conn) { c.mute, c.err = true, failed }, true},
-		{"transfer, closing", hasTransfer, func(c *Conn) { c.mute, c.closing = true, true }, true},
+		{"a message", canRecv, func(*Conn) {}, false},
+		{"a message", canRecv, func(c *Conn) { c.inTail++ }, true},
+		{"a message, at the end", canRecv, func(c *Conn) { c.eof = true }, true},
+		{"a message, failed", canRecv, func(c *Conn) { c.err = failed }, true},
+		{"a message, closing", canRecv, func(c *Conn) { c.closing = true }, true},
+		{"room", canSend, func(c *Conn) { c.credits = 1 }, true},
+		{"room, without credit", canSend, func(c *Conn) { c.credits = 0 }, false},
+		{"room, of sends", canSend, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) }, false},
+		{"room, almost", canSend, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) - 1 }, true},
+		{"room, mute", canSend, func(c *Conn) { c.mustRecvFirst = true }, false},
+		{"room, ended", canSend, func(c *Conn) { c.credits, c.endSent = 0, true }, true},
+		{"room, deaf", canSend, func(c *Conn) { c.credits, c.peerClosedRead = 0, true }, true},
+		{"room, failed", canSend, func(c *Conn) { c.credits, c.err = 0, failed }, true},
+		{"room, closing", canSend, func(c *Conn) { c.credits, c.closing = 0, true }, true},
+		{"control", canSendControl, func(*Conn) {}, true},
+		{"control, all used", canSendControl, func(c *Conn) { c.ctlPosted = ctlSlots }, false},
+		{"control, all but one", canSendControl, func(c *Conn) { c.ctlPosted = ctlSlots - 1 }, true},
+		{"control, mute", canSendControl, func(c *Conn) { c.mustRecvFirst = true }, false},
+		{"control, mute and failed", canSendControl, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
+		{"transfer", canTransfer, func(*Conn) {}, true},
+		{"transfer, all used", canTransfer, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
+		{"transfer, mute", canTransfer, func(c *Conn) { c.mustRecvFirst = true }, false},
+		{"transfer, failed", canTransfer, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
+		{"transfer, closing", canTransfer, func(c *Conn) { c.mustRecvFirst, c.closing = true, true }, true},
 		{"probe, all used", canProbe, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
 		{"probe, closing", canProbe, func(c *Conn) { c.opsPosted, c.closing = uint64(c.o.Transfers), true }, false},
 		{"probe, failed", canProbe, func(c *Conn) { c.opsPosted, c.err = uint64(c.o.Transfers), failed }, true},
@@ -267,8 +267,8 @@ func TestConditions(t *testing.T) {
 		{"all sent, failed", allSent, func(c *Conn) { c.posted, c.err = 1, failed }, true},
 		{"growth", hasGrown, func(*Conn) {}, false},
 		{"growth", hasGrown, func(c *Conn) { c.peer.grown = true }, true},
-		{"growth, ended", hasGrown, func(c *Conn) { c.ended = true }, true},
-		{"growth, deaf", hasGrown, func(c *Conn) { c.deaf = true }, true},
+		{"growth, ended", hasGrown, func(c *Conn) { c.endSent = true }, true},
+		{"growth, deaf", hasGrown, func(c *Conn) { c.peerClosedRead = true }, true},
 		{"growth, failed", hasGrown, func(c *Conn) { c.err = failed }, true},
 		{"growth, closing", hasGrown, func(c *Conn) { c.closing = true }, true},
 	} {
@@ -283,13 +283,13 @@ func TestConditions(t *testing.T) {
 // TestFailWakes: a failure wakes those who wait, and the first one stays.
 func TestFailWakes(t *testing.T) {
 	c := bareConn(Options{})
-	c.gone = true
-	c.reading <- struct{}{}
+	c.memoryGone = true
+	c.parkTurn <- struct{}{}
 	ended := make(chan error)
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		ended <- c.await(context.Background(), hasMessage, nil)
+		ended <- c.await(context.Background(), canRecv, nil)
 	}()
 	for waits := false; !waits; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
@@ -308,13 +308,13 @@ func TestFailWakes(t *testing.T) {
 // TestHubUses: a hub that is over has no more users, whoever asks at the same time.
 func TestHubUses(t *testing.T) {
 	for range 100 {
-		h := &hub{users: 1, ends: map[*ID]hubEnd{}}
+		h := &eventLoop{users: 1, handlers: map[*ID]eventHandler{}}
 		var all sync.WaitGroup
-		all.Go(func() { h.use() })
-		all.Go(h.retire)
+		all.Go(func() { h.acquire() })
+		all.Go(h.drain)
 		all.Wait()
-		if h.use() {
-			t.Fatal("a hub that is over has one more user")
+		if h.acquire() {
+			t.Fatal("an event loop that is draining has one more user")
 		}
 		if h.users != 1 && h.users != 2 {
 			t.Fatalf("%d users", h.users)
@@ -332,7 +332,7 @@ func TestParseHeader(t *testing.T) {
 		{[]byte{1, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgData}},
 		{[]byte{2, 0, 0, 3, 0, 0, 0, 0}, header{kind: msgCredits, credits: 3}},
 		{[]byte{3, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgEnd}},
-		{[]byte{3, 1, 0, 0, 0, 0, 0, 0}, header{kind: msgEnd, deaf: true}},
+		{[]byte{3, 1, 0, 0, 0, 0, 0, 0}, header{kind: msgEnd, closesRead: true}},
 		{[]byte{4, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgWant}},
 		{[]byte{5, 0, 0, 12, 1, 2, 3, 4}, header{kind: msgGrown, credits: 12, recvs: 0x1020304}},
 		{[]byte{6, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgPad}},
@@ -383,14 +383,14 @@ func TestHungDevice(t *testing.T) {
 // TestFrameBytes: what is on the wire, byte by byte, as PROTOCOL.md has it.
 func TestFrameBytes(t *testing.T) {
 	var got [][]byte
-	for _, h := range []hello{
-		{kind: helloRequest, depth: 0x0102, size: 0x03040506, first: 7, data: []byte("ab")},
-		{kind: helloAnswer, depth: 16, size: 32768}, {kind: helloRefusal, data: []byte("no")},
+	for _, h := range []greeting{
+		{kind: greetingRequest, depth: 0x0102, size: 0x03040506, first: 7, data: []byte("ab")},
+		{kind: greetingAnswer, depth: 16, size: 32768}, {kind: greetingRefusal, data: []byte("no")},
 	} {
 		got = append(got, h.encode())
 	}
 	for _, h := range []header{
-		{kind: msgData, credits: 0x0102, length: 0x03040506}, {kind: msgCredits, credits: 3}, {kind: msgEnd}, {kind: msgEnd, deaf: true},
+		{kind: msgData, credits: 0x0102, length: 0x03040506}, {kind: msgCredits, credits: 3}, {kind: msgEnd}, {kind: msgEnd, closesRead: true},
 		{kind: msgWant}, {kind: msgGrown, credits: 12, recvs: 0x01020304}, {kind: msgPad},
 	} {
 		b := bytes.Repeat([]byte{0xff}, headerSize)
@@ -405,7 +405,7 @@ func TestFrameBytes(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("frames (-want +got):\n%s", diff)
 	}
-	if firstSize != 448 || firstData != 440 || headerSize != 8 || helloSize != 12 || firstDepth != 4 || spareRecv != 5 {
+	if firstSize != 448 || firstData != 440 || headerSize != 8 || greetingSize != 12 || firstDepth != 4 || spareRecv != 5 {
 		t.Error("a size that is part of the protocol has changed")
 	}
 }
@@ -420,11 +420,11 @@ func TestVersions(t *testing.T) {
 		version, kind uint8
 		want          uint8 // 0: refused
 	}{
-		{1, helloRequest, 0}, {2, helloRequest, 2}, {3, helloRequest, 2}, {255, helloRequest, 2},
-		{1, helloAnswer, 0}, {2, helloAnswer, 2}, {3, helloAnswer, 0},
-		{1, helloRefusal, 1}, {2, helloRefusal, 2}, {3, helloRefusal, 3}, // the text is where it was
+		{1, greetingRequest, 0}, {2, greetingRequest, 2}, {3, greetingRequest, 2}, {255, greetingRequest, 2},
+		{1, greetingAnswer, 0}, {2, greetingAnswer, 2}, {3, greetingAnswer, 0},
+		{1, greetingRefusal, 1}, {2, greetingRefusal, 2}, {3, greetingRefusal, 3}, // the text is where it was
 	} {
-		h, err := parseHello(greeting(c.version, c.kind), c.kind)
+		h, err := parseGreeting(greeting(c.version, c.kind), c.kind)
 		if (err == nil) != (c.want != 0) || err == nil && h.version != c.want || err != nil && !errors.Is(err, syscall.EPROTO) {
 			t.Errorf("version %d of kind %d: %d, %v, want %d", c.version, c.kind, h.version, err, c.want)
 		}
@@ -433,7 +433,7 @@ func TestVersions(t *testing.T) {
 
 // TestAfterEnd: what may follow an end, and what may not.
 func TestAfterEnd(t *testing.T) {
-	end, over := header{kind: msgEnd}, header{kind: msgEnd, deaf: true}
+	end, over := header{kind: msgEnd}, header{kind: msgEnd, closesRead: true}
 	credits, data := header{kind: msgCredits}, header{kind: msgData}
 	for _, c := range []struct {
 		name string
@@ -451,7 +451,7 @@ func TestAfterEnd(t *testing.T) {
 		conn := bareConn(Options{})
 		var err error
 		for i, h := range c.all {
-			if _, err = conn.arrived(h, i); err != nil && i < len(c.all)-1 {
+			if _, err = conn.handleMessage(h, i); err != nil && i < len(c.all)-1 {
 				t.Errorf("%s: message %d: %v", c.name, i, err)
 			}
 		}
@@ -465,7 +465,7 @@ func TestAfterEnd(t *testing.T) {
 func TestWantsCost(t *testing.T) {
 	c := bareConn(Options{})
 	for i := range c.o.Depth + 1 {
-		if _, err := c.arrived(header{kind: msgWant}, 0); (err != nil) != (i == c.o.Depth) || err != nil && !errors.Is(err, syscall.EPROTO) {
+		if _, err := c.handleMessage(header{kind: msgWant}, 0); (err != nil) != (i == c.o.Depth) || err != nil && !errors.Is(err, syscall.EPROTO) {
 			t.Errorf("want %d: %v", i, err)
 		}
 	}
@@ -482,7 +482,7 @@ type hostilePeer struct {
 
 // post has a receive posted as postRecv does.
 func (p *hostilePeer) post(slot int) {
-	if p.c.reuse(slot) {
+	if p.c.countRepost(slot) {
 		p.posted = append(p.posted, slot)
 	}
 	if len(p.posted) > p.c.recvs() {
@@ -497,19 +497,19 @@ func (p *hostilePeer) deliver(wc uverbs.WC, frame []byte) error {
 	}
 	slot := p.posted[0]
 	p.posted = p.posted[1:]
-	m, i := p.c.place(slot)
+	m, i := p.c.slotMemory(slot)
 	if wc.Opcode == uverbs.WCRecv {
 		copy(m.bytes(i), frame)
 	}
 	wc.ID = recvBit | uint64(slot)
-	h, at, err := p.c.open(&wc)
+	h, at, err := p.c.parseRecv(&wc)
 	if err != nil {
 		return err
 	}
 	if wc.Opcode != uverbs.WCRecv || wc.Flags&(uverbs.WCWithImm|uverbs.WCWithInv) != 0 || int(wc.ByteLen) != len(frame) {
 		p.t.Fatalf("a completion %+v is taken for a message", wc)
 	}
-	keep, err := p.c.arrived(h, at)
+	keep, err := p.c.handleMessage(h, at)
 	switch {
 	case err != nil:
 		return err
@@ -526,7 +526,7 @@ func (p *hostilePeer) deliver(wc uverbs.WC, frame []byte) error {
 // grow has the Conn grow as [Conn.grow] does.
 func (p *hostilePeer) grow() {
 	w := &p.c.win
-	if !w.lazy || w.grown || p.c.eof {
+	if !w.startsSmall || w.grown || p.c.eof {
 		return
 	}
 	mem, err := p.c.domain.pool.alloc(len(p.c.inbox), headerSize+p.c.o.MessageSize)
@@ -548,7 +548,7 @@ func (p *hostilePeer) take() {
 	m := c.inbox[c.inHead%len(c.inbox)]
 	c.inHead++
 	c.consumed++
-	from, i := c.place(m.slot)
+	from, i := c.slotMemory(m.slot)
 	if got := from.bytes(i)[headerSize:][:m.length]; !bytes.Equal(got, p.sent[p.taken]) {
 		p.t.Fatalf("message %d is %q, was sent as %q", p.taken, got, p.sent[p.taken])
 	}
@@ -568,7 +568,7 @@ func FuzzHostilePeer(f *testing.F) {
 			o = Options{Depth: 16, MessageSize: 5000}
 		}
 		c := bareConn(o)
-		c.peer.narrow, c.peer.first = true, firstDepth
+		c.peer.mayBeSmall, c.peer.firstCredits = true, firstDepth
 		p := &hostilePeer{t: t, c: c}
 		first, n := firstSlot(c), len(c.inbox)
 		if lazy {
@@ -591,7 +591,7 @@ func FuzzHostilePeer(f *testing.F) {
 				size %= firstData + 1
 				b := frame(header{kind: msgData, length: size}, size)
 				send.ByteLen = uint32(len(b))
-				good = !c.eof && !c.deaf && c.inTail-c.inHead < c.o.Depth && size <= c.o.MessageSize
+				good = !c.eof && !c.peerClosedRead && c.inTail-c.inHead < c.o.Depth && size <= c.o.MessageSize
 				err = p.deliver(send, b)
 			case 1: // bytes at random as a message
 				b := append([]byte{kind % 9}, script[2:4]...)
@@ -608,11 +608,11 @@ func FuzzHostilePeer(f *testing.F) {
 				err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecv, Flags: []uverbs.WCFlags{uverbs.WCWithImm, uverbs.WCWithInv}[kind%2], ByteLen: uint32(len(b))}, b)
 			case 5: // credits, forged or not
 				send.ByteLen = headerSize
-				good = !c.deaf && c.credits+size <= c.peerDepth
+				good = !c.peerClosedRead && c.credits+size <= c.peerDepth
 				err = p.deliver(send, frame(header{kind: msgCredits, credits: size}, 0))
 			case 6: // an end
 				send.ByteLen = headerSize
-				err = p.deliver(send, frame(header{kind: msgEnd, deaf: kind&1 != 0}, 0))
+				err = p.deliver(send, frame(header{kind: msgEnd, closesRead: kind&1 != 0}, 0))
 			case 7: // memory is wanted, announced, or used up
 				send.ByteLen = headerSize
 				h := header{kind: []uint8{msgWant, msgGrown, msgPad}[kind%3]}
@@ -623,7 +623,7 @@ func FuzzHostilePeer(f *testing.F) {
 			case 8:
 				p.take()
 			case 9: // this side sends
-				if c.credits > 0 && c.takes(size) {
+				if c.credits > 0 && c.peerTakes(size) {
 					c.credits--
 					c.peer.sent++
 				}
@@ -636,7 +636,7 @@ func FuzzHostilePeer(f *testing.F) {
 				}
 				return
 			}
-			left := int32(c.peer.small - c.peer.sent)
+			left := int32(c.peer.smallTotal - c.peer.sent)
 			switch n := c.inTail - c.inHead; {
 			case c.credits < 0 || c.credits > c.peerDepth:
 				t.Fatalf("%d credits, of %d", c.credits, c.peerDepth)
@@ -644,8 +644,8 @@ func FuzzHostilePeer(f *testing.F) {
 				t.Fatalf("%d messages wait, of %d that were sent and %d that were taken", n, len(p.sent), p.taken)
 			case c.peer.grown && left > firstRecvs:
 				t.Fatalf("%d pads before a large message", left)
-			case c.win.lazy && c.win.grown && c.win.small < 0:
-				t.Fatalf("%d small slots", c.win.small)
+			case c.win.startsSmall && c.win.grown && c.win.smallInUse < 0:
+				t.Fatalf("%d small slots", c.win.smallInUse)
 			}
 		}
 	})

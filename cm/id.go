@@ -18,21 +18,21 @@ import (
 // rdma_cm_id). It is safe for concurrent use, though the steps of one connection follow each
 // other.
 type ID struct {
-	space   PortSpace
-	handle  uint32
-	uid     uint64 // that events carry
-	channel atomic.Pointer[Channel]
-	remote  atomic.Pointer[Addr]   // what was to be resolved, for messages
-	device  atomic.Pointer[string] // the name of its device, for messages, once it was asked for
-	own     atomic.Bool            // events are for Wait alone, not for Next
-	queues  queues
+	space     PortSpace
+	handle    uint32
+	uid       uint64 // that events carry
+	channel   atomic.Pointer[Channel]
+	remote    atomic.Pointer[Addr]   // what was to be resolved, for messages
+	device    atomic.Pointer[string] // the name of its device, for messages, once it was asked for
+	exclusive atomic.Bool            // events are for Wait alone, not for Next
+	queues    queues
 
 	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
 
 	ackTimeout uverbs.AckTimeout // of a QP that the ID drives, instead of the kernel's; 0 is that
 
-	closing sync.Mutex
-	gone    atomic.Bool
+	closeMu sync.Mutex
+	closed  atomic.Bool
 }
 
 // Names of the steps, for errors.
@@ -58,15 +58,15 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 		return nil, argErr("NewID", "port space", space, "TCP, UDP, IB, IPoIB")
 	}
 	id := &ID{space: space, uid: lastUID.Add(1)}
-	if err := c.adopt(id); err != nil {
+	if err := c.addID(id); err != nil {
 		return nil, err
 	}
 	resp := &abi.CreateIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_CREATE_ID,
 		&abi.CreateID{Uid: id.uid, Response: abi.PtrTo(resp), Ps: uint16(space), QPType: space.qpType()}, resp)
 	if errno != 0 {
-		c.drop(id)
-		return nil, fail("create ID", "", errno)
+		c.removeID(id)
+		return nil, opError("create ID", "", errno)
 	}
 	id.handle = resp.ID
 	return id, nil
@@ -80,12 +80,12 @@ func (id *ID) Space() PortSpace { return id.space }
 
 // do gives a command about the ID, and about an address unless that is nil.
 func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
-	if id.gone.Load() {
+	if id.closed.Load() {
 		return id.errClosed()
 	}
 	var errno syscall.Errno
 	if f := id.channel.Load().file; cmd == abi.RDMA_USER_CM_CMD_CONNECT && id.mayDial() {
-		errno = commandInPeace(f, cmd, req)
+		errno = commandNoSignals(f, cmd, req)
 	} else {
 		errno = command(f, cmd, req)
 	}
@@ -99,7 +99,7 @@ func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
 	if op == opBind {
 		return bindErr(addr, errno)
 	}
-	return fail(op, about, errno)
+	return opError(op, about, errno)
 }
 
 // mayDial reports whether the kernel may connect by TCP for the ID, as it does on iWARP.
@@ -137,16 +137,16 @@ func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) e
 	return id.ResolveTo(from, to, timeout)
 }
 
-// to returns the address that was to be resolved, for messages.
-func (id *ID) to() string {
+// remoteName returns the address that was to be resolved, for messages.
+func (id *ID) remoteName() string {
 	if a := id.remote.Load(); a != nil {
 		return a.String()
 	}
 	return ""
 }
 
-// on returns the name of the ID's device, for messages, empty if that is not known.
-func (id *ID) on() string {
+// deviceName returns the name of the ID's device, for messages, empty if that is not known.
+func (id *ID) deviceName() string {
 	if name := id.device.Load(); name != nil {
 		return *name
 	}
@@ -250,7 +250,7 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 		return err
 	}
 	if qp := id.queues.queuePair(); qp != nil {
-		p.QPN, p.SRQ = qp.QPN(), id.queues.shared()
+		p.QPN, p.SRQ = qp.QPN(), id.queues.usesSRQ()
 	}
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
@@ -269,14 +269,14 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 		return err
 	}
 	if qp := id.queues.queuePair(); qp != nil {
-		p.QPN, p.SRQ = qp.QPN(), id.queues.shared()
+		p.QPN, p.SRQ = qp.QPN(), id.queues.usesSRQ()
 		if !id.datagrams() {
-			if err := id.ready(qp, &p); err != nil {
+			if err := id.modifyToRTS(qp, &p); err != nil {
 				return fmt.Errorf("cm: accept: %w", err)
 			}
 		}
 	}
-	id.queues.passive.Store(true)
+	id.queues.acceptedRequest.Store(true)
 	err := do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
 		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
@@ -309,11 +309,11 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 // [ID.CreateQP] completes as flushed.
 func (id *ID) Disconnect() error {
 	qp := id.queues.queuePair()
-	if qp != nil && !id.datagrams() && !id.gone.Load() {
+	if qp != nil && !id.datagrams() && !id.closed.Load() {
 		qp.SetErrCause(errDisconnected) // it counts unless the peer has disconnected before
 	}
 	flush := func() error {
-		if qp == nil || id.datagrams() || id.gone.Load() {
+		if qp == nil || id.datagrams() || id.closed.Load() {
 			return nil
 		}
 		if err := qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState); err != nil {
@@ -345,16 +345,16 @@ func (id *ID) Notify(event uverbs.EventType) error {
 // QPAttr returns what [uverbs.QP.Modify] takes to bring the connection's QP into a state
 // (rdma_init_qp_attr).
 func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
-	if id.gone.Load() {
+	if id.closed.Load() {
 		return uverbs.QPAttr{}, 0, id.errClosed()
 	}
-	resp := spareAttrs.Get().(*abi.IbUverbsQPAttr)
-	defer spareAttrs.Put(resp)
+	resp := attrPool.Get().(*abi.IbUverbsQPAttr)
+	defer attrPool.Put(resp)
 	*resp = abi.IbUverbsQPAttr{}
 	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
 		&abi.InitQPAttr{Response: abi.PtrTo(resp), ID: id.handle, QPState: uint32(state)}, resp)
 	if errno != 0 {
-		return uverbs.QPAttr{}, 0, fail("attributes for state "+state.String(), "", errno)
+		return uverbs.QPAttr{}, 0, opError("attributes for state "+state.String(), "", errno)
 	}
 	mask := uverbs.QPAttrMask(resp.QPAttrMask)
 	if id.datagrams() && state != uverbs.Init { // the kernel answers as for Init
@@ -366,8 +366,8 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 	return qpAttr(resp), mask, nil
 }
 
-// spareAttrs are answers that were read.
-var spareAttrs = sync.Pool{New: func() any { return new(abi.IbUverbsQPAttr) }}
+// attrPool are answers that were read.
+var attrPool = sync.Pool{New: func() any { return new(abi.IbUverbsQPAttr) }}
 
 // qpAttr takes the kernel's attributes.
 func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {
@@ -422,9 +422,9 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 // ID gets an error that matches [os.ErrClosed]. With EACCES, as the process has changed user or
 // group, the ID is closed too, but what the kernel has of it goes with its channel.
 func (id *ID) Close() error {
-	id.closing.Lock()
-	defer id.closing.Unlock()
-	if id.gone.Load() {
+	id.closeMu.Lock()
+	defer id.closeMu.Unlock()
+	if id.closed.Load() {
 		return nil
 	}
 	if err := id.queues.close(); err != nil {
@@ -433,10 +433,10 @@ func (id *ID) Close() error {
 	c := id.channel.Load()
 	errno := destroy(c.file, id.handle)
 	if errno == 0 || errno == syscall.EACCES {
-		id.gone.Store(true)
-		c.drop(id)
+		id.closed.Store(true)
+		c.removeID(id)
 	}
-	return fail("destroy ID", "", errno)
+	return opError("destroy ID", "", errno)
 }
 
 // destroy destroys the kernel's ID. The kernel drops the events of it that nobody has read.

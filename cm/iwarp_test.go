@@ -196,7 +196,7 @@ func TestIWARPSilent(t *testing.T) {
 	qpn := newEnd(t, id, uverbs.RC).qp.QPN()
 	connected := make(chan error, 1)
 	go func() {
-		greeting := hello{kind: helloRequest, depth: 4, size: 100}
+		greeting := greeting{kind: greetingRequest, depth: 4, size: 100}
 		_, err := id.ConnectWait(ctx, ConnParam{QPN: qpn, PrivateData: greeting.encode()}, ECE{})
 		connected <- err
 	}()

@@ -341,10 +341,10 @@ func TestNextEnds(t *testing.T) {
 	}()
 	time.Sleep(20 * time.Millisecond)
 	must(t, c.Close())
-	if err := <-done; !isClosed(err) {
+	if err := <-done; !isClosedError(err) {
 		t.Errorf("after Close: %v", err)
 	}
-	if _, err := c.NewID(TCP); !isClosed(err) {
+	if _, err := c.NewID(TCP); !isClosedError(err) {
 		t.Errorf("NewID after Close: %v", err)
 	}
 }
@@ -406,7 +406,7 @@ func TestMigrate(t *testing.T) {
 	must(t, id.ResolveRoute(timeout))
 	next(t, d, RouteResolved)
 	must(t, id.Migrate(c), id.Close())
-	if err := id.Migrate(d); !isClosed(err) {
+	if err := id.Migrate(d); !isClosedError(err) {
 		t.Errorf("Migrate after Close: %v", err)
 	}
 }

@@ -44,7 +44,7 @@ func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
 	id := newID(t, c, TCP)
 	qpn := 1<<23 + uint32(id.uid)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
-	must(t, id.Connect(ConnParam{PrivateData: hello{kind: helloRequest, depth: 4, size: 100}.encode(), QPN: qpn}, ECE{}))
+	must(t, id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: qpn}, ECE{}))
 	_, err := id.waitFor(ctx, "connect", ConnectResponse)
 	must(t, err)
 	return id
@@ -180,7 +180,7 @@ func TestRefusalTexts(t *testing.T) {
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 	value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")}, ECE{})
-	expectRefusal(t, "another protocol", refusal(err), refusedProtocol)
+	expectRefusal(t, "another protocol", refusalError(err), refusedProtocol)
 	all := told.list()
 	var arg *ArgError
 	if len(all) != 3 || all[0] != broken || !errors.As(all[1], &arg) || !errors.Is(all[2], syscall.EPROTO) {
@@ -259,7 +259,7 @@ func TestUnacceptedMemory(t *testing.T) {
 			}
 			for range 20 { // as its timer does
 				time.Sleep(10 * time.Millisecond)
-				waiting.look()
+				waiting.checkLiveness()
 			}
 			if hasLarge(waiting) {
 				t.Error("it has memory for large messages")
@@ -480,16 +480,16 @@ func TestProbeMemory(t *testing.T) {
 	client, server := connect(t, l, Options{})
 	for _, c := range [][2]*Conn{{client, server}, {server, client}} {
 		if !testenv.TheRig().IWARP() {
-			if c[0].ask != nil || c[0].far != (Remote{}) || c[0].answer() != nil {
-				t.Errorf("there is memory for probes: %+v", c[0].far)
+			if c[0].probeMR != nil || c[0].probeRemote != (Remote{}) || c[0].probeSGL() != nil {
+				t.Errorf("there is memory for probes: %+v", c[0].probeRemote)
 			}
 			continue
 		}
-		if want := RemoteOf(c[1].ask); c[0].far != want || want.Length != 2 {
-			t.Errorf("a probe reads %+v, the peer has %+v", c[0].far, want)
+		if want := RemoteOf(c[1].probeMR); c[0].probeRemote != want || want.Length != 2 {
+			t.Errorf("a probe reads %+v, the peer has %+v", c[0].probeRemote, want)
 		}
-		into := c[0].answer()
-		if len(into) != 1 || into[0] != c[0].ask.SGE(1, 1) {
+		into := c[0].probeSGL()
+		if len(into) != 1 || into[0] != c[0].probeMR.SGE(1, 1) {
 			t.Errorf("a probe's answer goes to %+v", into)
 		}
 	}
@@ -500,7 +500,7 @@ func TestDisconnectAnswered(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{PrivateData: make([]byte, remoteSize)})
 	a := newAttacker(t, l)
-	v := value(a.dial(ctx, hello{kind: helloRequest, depth: 16, size: 1000}.encode()))(t)
+	v := value(a.dial(ctx, greeting{kind: greetingRequest, depth: 16, size: 1000}.encode()))(t)
 	server := value(l.Accept(ctx))(t)
 	must(t, v.id.Disconnect())
 	short, cancel := context.WithTimeout(ctx, timeout)

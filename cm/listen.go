@@ -16,7 +16,7 @@ import (
 
 // Listener takes connections that others [Dial]. It is safe for concurrent use.
 type Listener struct {
-	hub  *hub
+	loop *eventLoop
 	id   *ID
 	addr Addr
 	o    Options
@@ -27,14 +27,14 @@ type Listener struct {
 	work   chan *request  // for a goroutine that has answered others
 	wg     sync.WaitGroup // of requests that are being answered
 
-	mu      sync.Mutex
-	waiting int                 // guarded by mu: requests and connections that Accept has not returned
-	open    int                 // guarded by mu: requests whose peers have not completed the connection
-	conns   int                 // guarded by mu: requests, and connections that are not closed
-	closed  bool                // guarded by mu
-	answers map[*answer]bool    // guarded by mu: those whose peers are not ready yet
-	asked   uint64              // guarded by mu: the number of the last answer
-	domains map[*device]*domain // guarded by mu: with ListenerPD
+	mu         sync.Mutex
+	waiting    int                     // guarded by mu: requests and connections that Accept has not returned
+	halfOpen   int                     // guarded by mu: requests whose peers have not completed the connection
+	conns      int                     // guarded by mu: requests, and connections that are not closed
+	closed     bool                    // guarded by mu
+	pending    map[*pendingAccept]bool // guarded by mu: those whose peers are not ready yet
+	lastNumber uint64                  // guarded by mu: the number of the last answer
+	domains    map[*device]*domain     // guarded by mu: with ListenerPD
 }
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, that is all
@@ -66,11 +66,11 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 
 // listenOn listens on an address.
 func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
-	h, id, err := newHubID(TCP, newHub)
+	h, id, err := newLoopID(TCP, startEventLoop)
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{hub: h, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *request), answers: map[*answer]bool{}}
+	l := &Listener{loop: h, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *request), pending: map[*pendingAccept]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
 	if err = id.Bind(addr); err == nil {
@@ -78,10 +78,10 @@ func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
 	}
 	if err == nil {
 		l.addr = all.Local
-		err = all.reachable()
+		err = all.checkReachable()
 	}
 	if err == nil {
-		h.watch(id, hubEnd{l.event, l.cancel})
+		h.register(id, eventHandler{l.event, l.cancel})
 		err = id.Listen(o.Backlog)
 	}
 	if err != nil {
@@ -98,17 +98,17 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 func (l *Listener) event(e *Event) {
 	switch e.Type {
 	case ConnectRequest:
-		l.take(e)
+		l.handleRequest(e)
 	case DeviceRemoval:
-		l.cancel(errRemoved(l.id.on()))
+		l.cancel(errRemoved(l.id.deviceName()))
 	}
 }
 
 // request is a request that the listener has a place for.
 type request struct {
 	event  *Event
-	peer   hello
-	evicts *answer // whose place it takes; nil if there was one
+	peer   greeting
+	evicts *pendingAccept // whose place it takes; nil if there was one
 }
 
 // Texts of refusals: fixed, because any host can ask for them.
@@ -122,15 +122,15 @@ const (
 // errEvicted is why a connection was given up whose peer did not complete it in time.
 var errEvicted = errors.New("its peer has not completed the connection, and others ask for the place")
 
-// take takes a request, if it is one and there is a place for it.
-func (l *Listener) take(e *Event) {
-	peer, err := parseHello(e.Param.PrivateData, helloRequest)
+// handleRequest takes a request, if it is one and there is a place for it.
+func (l *Listener) handleRequest(e *Event) {
+	peer, err := parseGreeting(e.Param.PrivateData, greetingRequest)
 	if err != nil { // it takes nobody's place
 		l.refuse(e.ID, refusedProtocol, err)
 		e.ID.Close()
 		return
 	}
-	r, why := l.place(e, peer)
+	r, why := l.admit(e, peer)
 	switch {
 	case r == nil && why == "":
 		e.ID.Close()
@@ -141,7 +141,7 @@ func (l *Listener) take(e *Event) {
 		select {
 		case l.work <- r:
 		default:
-			go l.answerAll(r)
+			go l.serveRequests(r)
 		}
 	}
 }
@@ -150,10 +150,10 @@ func (l *Listener) take(e *Event) {
 // is many times what a peer needs that is not too busy.
 var evictAfter = 250 * time.Millisecond
 
-// place finds a place for a request: a free one, or that of the oldest connection whose peer has not
+// admit finds a place for a request: a free one, or that of the oldest connection whose peer has not
 // completed it in time. It returns nil and the text of a refusal if there is none, and no text if the
 // listener is closed.
-func (l *Listener) place(e *Event, peer hello) (r *request, why string) {
+func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	full := ""
@@ -162,27 +162,27 @@ func (l *Listener) place(e *Event, peer hello) (r *request, why string) {
 		return nil, ""
 	case l.conns >= l.o.maxConns():
 		full = refusedMany
-	case l.waiting >= l.o.Backlog, l.open >= l.o.HalfOpen:
+	case l.waiting >= l.o.Backlog, l.halfOpen >= l.o.HalfOpen:
 		full = refusedFull
 	}
 	r = &request{event: e, peer: peer}
 	if full != "" {
-		if r.evicts = l.oldest(); r.evicts == nil {
+		if r.evicts = l.oldestOverdue(); r.evicts == nil {
 			return nil, full
 		}
-		r.evicts.forget()
+		r.evicts.claimLocked()
 	} else {
 		l.waiting++
 	}
-	l.open++
+	l.halfOpen++
 	l.conns++
 	l.wg.Add(1)
 	return r, ""
 }
 
-// oldest returns the answer whose peer has had the most time, if that was enough. The caller holds l.mu.
-func (l *Listener) oldest() (first *answer) {
-	for a := range l.answers {
+// oldestOverdue returns the answer whose peer has had the most time, if that was enough. The caller holds l.mu.
+func (l *Listener) oldestOverdue() (first *pendingAccept) {
+	for a := range l.pending {
 		if first == nil || a.number < first.number {
 			first = a
 		}
@@ -193,8 +193,8 @@ func (l *Listener) oldest() (first *answer) {
 	return first
 }
 
-// left counts one connection less.
-func (l *Listener) left() {
+// connClosed counts one connection less.
+func (l *Listener) connClosed() {
 	l.mu.Lock()
 	l.conns--
 	l.mu.Unlock()
@@ -206,7 +206,7 @@ func (l *Listener) domain(d *device) *domain {
 	defer l.mu.Unlock()
 	m := l.domains[d]
 	if m == nil {
-		m = &domain{dev: d, linger: moment}
+		m = &domain{dev: d, keepFor: idleGrace}
 		if l.domains == nil {
 			l.domains = map[*device]*domain{}
 		}
@@ -221,33 +221,33 @@ func (l *Listener) refuse(id *ID, words string, why error) {
 	words = strings.ToValidUTF8(words[:min(len(words), maxRefusal)], "")
 	if l.o.Refused != nil {
 		addrs, _ := id.Addrs() // the zero value if it has none
-		l.tell(addrs.Remote, why)
+		l.reportRefused(addrs.Remote, why)
 	}
-	id.Reject(hello{kind: helloRefusal, data: []byte(words)}.encode(), ReasonConsumer)
+	id.Reject(greeting{kind: greetingRefusal, data: []byte(words)}.encode(), ReasonConsumer)
 }
 
-// tell tells the program of a request that has come to nothing.
-func (l *Listener) tell(from Addr, why error) {
+// reportRefused tells the program of a request that has come to nothing.
+func (l *Listener) reportRefused(from Addr, why error) {
 	if l.o.Refused != nil {
 		l.o.Refused(from, why)
 	}
 }
 
-// answerAll answers a request, and those that come soon after it: its stack has grown by then.
-func (l *Listener) answerAll(r *request) {
-	deepen(0)
-	idle := time.NewTimer(moment)
+// serveRequests answers a request, and those that come soon after it: its stack has grown by then.
+func (l *Listener) serveRequests(r *request) {
+	growStack(0)
+	idle := time.NewTimer(idleGrace)
 	defer idle.Stop()
 	for {
 		if a := r.evicts; a != nil {
-			a.drop(errEvicted)
+			a.abandon(errEvicted)
 			l.wg.Done()
 		}
 		if err := l.accept(r); err != nil { // the peer is told, or gone
-			l.done()
+			l.accepted()
 			l.wg.Done()
 		}
-		idle.Reset(moment)
+		idle.Reset(idleGrace)
 		select {
 		case r = <-l.work:
 		case <-idle.C:
@@ -258,8 +258,8 @@ func (l *Listener) answerAll(r *request) {
 	}
 }
 
-// done counts a request that is no longer waiting.
-func (l *Listener) done() {
+// accepted counts a request that is no longer waiting.
+func (l *Listener) accepted() {
 	l.mu.Lock()
 	l.waiting--
 	l.mu.Unlock()
@@ -272,107 +272,107 @@ func (l *Listener) accept(r *request) error {
 	defer func() {
 		if !expected { // else forget does it
 			l.mu.Lock()
-			l.open--
+			l.halfOpen--
 			l.mu.Unlock()
 		}
 	}()
-	if !l.hub.use() {
-		l.left()
+	if !l.loop.acquire() {
+		l.connClosed()
 		return errors.Join(errClosed, e.ID.Close())
 	}
-	c, err := newConn(l.hub, e.ID, l.o, l)
+	c, err := newConn(l.loop, e.ID, l.o, l)
 	if err != nil {
 		l.refuse(e.ID, refusedFailed, err)
-		l.left()
-		defer l.hub.release()
-		return errors.Join(err, l.hub.close(e.ID))
+		l.connClosed()
+		defer l.loop.release()
+		return errors.Join(err, l.loop.closeID(e.ID))
 	}
 	c.version = peer.version
-	p, words, err := l.prepare(c, peer, &e.Param)
+	p, words, err := l.setUp(c, peer, &e.Param)
 	if err != nil {
 		l.refuse(e.ID, words, err)
-		return c.drop(err)
+		return c.abandon(err)
 	}
-	a := &answer{l: l, c: c, peer: peer, private: e.Param.PrivateData, since: time.Now()}
-	a.accepting.Lock()
-	defer a.accepting.Unlock()
-	if expected = l.expect(a); !expected {
-		return c.drop(errClosed)
+	a := &pendingAccept{l: l, c: c, peer: peer, private: e.Param.PrivateData, since: time.Now()}
+	a.acceptMu.Lock()
+	defer a.acceptMu.Unlock()
+	if expected = l.awaitPeer(a); !expected {
+		return c.abandon(errClosed)
 	}
-	if err := e.ID.Accept(p, ECE{}); err != nil && a.over() {
-		l.tell(c.addrs.Remote, err)
-		return c.drop(err)
+	if err := e.ID.Accept(p, ECE{}); err != nil && a.claim() {
+		l.reportRefused(c.addrs.Remote, err)
+		return c.abandon(err)
 	}
 	return nil
 }
 
-// drop gives a connection up that is not there yet.
-func (c *Conn) drop(err error) error {
-	c.dev.lose(err)
+// abandon gives a connection up that is not there yet.
+func (c *Conn) abandon(err error) error {
+	c.dev.forgetIfRemoved(err)
 	return errors.Join(err, c.destroy())
 }
 
-// answer is a request that was accepted, or is about to be, whose peer is not ready yet.
-type answer struct {
-	l       *Listener
-	c       *Conn
-	peer    hello
-	private []byte
-	number  uint64      // a higher one was accepted later
-	since   time.Time   // when it was accepted
-	patient *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
+// pendingAccept is a request that was accepted, or is about to be, whose peer is not ready yet.
+type pendingAccept struct {
+	l           *Listener
+	c           *Conn
+	peer        greeting
+	private     []byte
+	number      uint64      // a higher one was accepted later
+	since       time.Time   // when it was accepted
+	giveUpTimer *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
 
-	accepting sync.Mutex // held until all is done that Accept does
+	acceptMu sync.Mutex // held until all is done that Accept does
 }
 
-// expect has an answer get the events of its ID, unless the listener is closed.
-func (l *Listener) expect(a *answer) bool {
+// awaitPeer has an answer get the events of its ID, unless the listener is closed.
+func (l *Listener) awaitPeer(a *pendingAccept) bool {
 	const longest = 2 * time.Minute
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
 		return false
 	}
-	l.asked++
-	a.number = l.asked
-	l.answers[a] = true
+	l.lastNumber++
+	a.number = l.lastNumber
+	l.pending[a] = true
 	if onIWARP(a.c.dev.dev) {
-		a.patient = time.AfterFunc(longest, func() { a.fail(os.ErrDeadlineExceeded) })
+		a.giveUpTimer = time.AfterFunc(longest, func() { a.fail(os.ErrDeadlineExceeded) })
 	}
 	l.mu.Unlock()
-	l.hub.watch(a.c.id, hubEnd{a.event, a.fail})
+	l.loop.register(a.c.id, eventHandler{a.event, a.fail})
 	return true
 }
 
-// over ends the wait for the peer. It reports whether it was not over yet: then what comes next is
+// claim ends the wait for the peer. It reports whether it was not over yet: then what comes next is
 // the caller's to do.
-func (a *answer) over() bool {
+func (a *pendingAccept) claim() bool {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
-	return a.forget()
+	return a.claimLocked()
 }
 
-// forget is over for a caller that holds a.l.mu.
-func (a *answer) forget() bool {
-	waits := a.l.answers[a]
-	if delete(a.l.answers, a); waits {
-		a.l.open--
+// claimLocked is over for a caller that holds a.l.mu.
+func (a *pendingAccept) claimLocked() bool {
+	waits := a.l.pending[a]
+	if delete(a.l.pending, a); waits {
+		a.l.halfOpen--
 	}
-	if a.patient != nil {
-		a.patient.Stop()
+	if a.giveUpTimer != nil {
+		a.giveUpTimer.Stop()
 	}
 	return waits
 }
 
 // event takes what the connection manager has to say: that the peer is ready, or never will be.
-func (a *answer) event(e *Event) {
-	a.accepting.Lock() // the kernel may tell of what Accept does before that returns
-	defer a.accepting.Unlock()
+func (a *pendingAccept) event(e *Event) {
+	a.acceptMu.Lock() // the kernel may tell of what Accept does before that returns
+	defer a.acceptMu.Unlock()
 	switch {
 	case e.Type == AddrChange: // which does not keep it from getting ready
 	case e.Type != Established || e.Status != 0:
 		a.fail(e.failure())
-	case a.over():
+	case a.claim():
 		a.c.start(a.peer, a.private)
 		a.l.ready <- a.c // has room for all that are counted as waiting
 		a.l.wg.Done()
@@ -380,28 +380,28 @@ func (a *answer) event(e *Event) {
 }
 
 // fail gives the connection up.
-func (a *answer) fail(err error) {
-	if a.over() {
+func (a *pendingAccept) fail(err error) {
+	if a.claim() {
 		go func() { // the kernel may wait for it
-			a.drop(err)
-			a.l.done()
+			a.abandon(err)
+			a.l.accepted()
 			a.l.wg.Done()
 		}()
 	}
 }
 
-// drop gives the connection up, once Accept has returned: the ID's handle may be another's afterwards.
-func (a *answer) drop(err error) {
-	a.accepting.Lock()
-	defer a.accepting.Unlock()
-	a.c.drop(err)
-	a.l.tell(a.c.addrs.Remote, err)
+// abandon gives the connection up, once Accept has returned: the ID's handle may be another's afterwards.
+func (a *pendingAccept) abandon(err error) {
+	a.acceptMu.Lock()
+	defer a.acceptMu.Unlock()
+	a.c.abandon(err)
+	a.l.reportRefused(a.c.addrs.Remote, err)
 }
 
-// prepare asks the program about a request, makes what the connection needs, and returns the
+// setUp asks the program about a request, makes what the connection needs, and returns the
 // parameters of the answer, or what to tell the peer. Only the program's own words go to the peer.
-func (l *Listener) prepare(c *Conn, peer hello, asked *ConnParam) (p ConnParam, words string, err error) {
-	data, err := l.check(c, peer)
+func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam, words string, err error) {
+	data, err := l.checkRequest(c, peer)
 	if err != nil {
 		return p, err.Error(), err
 	}
@@ -417,15 +417,15 @@ func (l *Listener) prepare(c *Conn, peer hello, asked *ConnParam) (p ConnParam, 
 	if err != nil {
 		return p, refusedFailed, err
 	}
-	c.mute = onIWARP(c.dev.dev)
-	p = c.param(helloAnswer, data)
+	c.mustRecvFirst = onIWARP(c.dev.dev)
+	p = c.param(greetingAnswer, data)
 	p.ResponderResources = min(p.ResponderResources, asked.ResponderResources)
 	p.InitiatorDepth = min(p.InitiatorDepth, asked.InitiatorDepth)
 	return p, "", nil
 }
 
-// check asks the program about a request, and returns the answer's private data.
-func (l *Listener) check(c *Conn, peer hello) ([]byte, error) {
+// checkRequest asks the program about a request, and returns the answer's private data.
+func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 	if l.o.Check == nil {
 		return l.o.PrivateData, nil
 	}
@@ -442,18 +442,18 @@ func (l *Listener) check(c *Conn, peer hello) ([]byte, error) {
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-l.ready:
-		l.done()
+		l.accepted()
 		c.accepted()
 		return c, nil
 	case <-l.ctx.Done():
-		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, l.ended())
+		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, l.endErr())
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, ctx.Err())
 	}
 }
 
-// ended returns why the listener has ended.
-func (l *Listener) ended() error {
+// endErr returns why the listener has ended.
+func (l *Listener) endErr() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -472,10 +472,10 @@ func (l *Listener) Close() error {
 		return nil
 	}
 	l.closed = true
-	answers := slices.Collect(maps.Keys(l.answers))
+	answers := slices.Collect(maps.Keys(l.pending))
 	l.mu.Unlock()
-	l.hub.unwatch(l.id)
-	errs := []error{l.hub.close(l.id)}
+	l.loop.unregister(l.id)
+	errs := []error{l.loop.closeID(l.id)}
 	l.cancel(errClosed)
 	for _, a := range answers {
 		a.fail(errClosed)
@@ -496,6 +496,6 @@ func (l *Listener) Close() error {
 		}
 	}
 	closing.Wait()
-	l.hub.release()
+	l.loop.release()
 	return errors.Join(errs...)
 }

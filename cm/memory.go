@@ -47,8 +47,8 @@ const (
 // idle reports whether no slot is in use.
 func (r *region) idle() bool { return len(r.free) == 1 && r.free[0].size == len(r.bytes) }
 
-// take takes the first free span of a size.
-func (r *region) take(size int) (at int, ok bool) {
+// allocSpan takes the first free span of a size.
+func (r *region) allocSpan(size int) (at int, ok bool) {
 	for i := range r.free {
 		f := &r.free[i]
 		if f.size < size {
@@ -63,8 +63,8 @@ func (r *region) take(size int) (at int, ok bool) {
 	return 0, false
 }
 
-// give takes a span back, which becomes one with its free neighbours.
-func (r *region) give(at, size int) {
+// freeSpan takes a span back, which becomes one with its free neighbours.
+func (r *region) freeSpan(at, size int) {
 	i, _ := slices.BinarySearchFunc(r.free, at, func(f span, at int) int { return f.at - at })
 	before := i > 0 && r.free[i-1].at+r.free[i-1].size == at
 	after := i < len(r.free) && r.free[i].at == at+size
@@ -111,7 +111,7 @@ func (p *pool) alloc(n, size int) (memory, error) {
 			r, err = p.register(missing)
 		}
 		if err != nil {
-			p.give(m.size, m.slots...)
+			p.freeSlots(m.size, m.slots...)
 			return memory{}, err
 		}
 		p.regions = append(p.regions, r)
@@ -123,7 +123,7 @@ func (p *pool) alloc(n, size int) (memory, error) {
 // fill takes slots out of a region until there are n. The caller holds p.mu.
 func (p *pool) fill(m *memory, r *region, n int) {
 	for len(m.slots) < n {
-		at, ok := r.take(m.size)
+		at, ok := r.allocSpan(m.size)
 		if !ok {
 			return
 		}
@@ -169,14 +169,14 @@ func (m *memory) release() {
 func (p *pool) release(size int, slots ...slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.give(size, slots...)
+	p.freeSlots(size, slots...)
 }
 
-// give is release for who holds p.mu.
-func (p *pool) give(size int, slots ...slot) {
+// freeSlots is release for who holds p.mu.
+func (p *pool) freeSlots(size int, slots ...slot) {
 	for _, s := range slots {
 		r := s.region
-		r.give(s.at, size)
+		r.freeSpan(s.at, size)
 		p.used -= size
 		switch {
 		case !r.idle():
@@ -186,7 +186,7 @@ func (p *pool) give(size int, slots ...slot) {
 			r.idleSince = time.Now()
 			if !p.trim {
 				p.trim = true
-				time.AfterFunc(moment, p.trimIdle)
+				time.AfterFunc(idleGrace, p.trimIdle)
 			}
 		}
 	}
@@ -198,14 +198,14 @@ func (p *pool) trimIdle() {
 	defer p.mu.Unlock()
 	p.trim = false
 	p.regions = slices.DeleteFunc(p.regions, func(r *region) bool {
-		if r.idle() && time.Since(r.idleSince) >= moment && r.close() == nil {
+		if r.idle() && time.Since(r.idleSince) >= idleGrace && r.close() == nil {
 			return true
 		}
 		p.trim = p.trim || r.idle()
 		return false
 	})
 	if p.trim {
-		time.AfterFunc(moment, p.trimIdle)
+		time.AfterFunc(idleGrace, p.trimIdle)
 	}
 }
 
@@ -235,24 +235,24 @@ func (r *region) close() error {
 	return r.buf.Close()
 }
 
-// loan is a slot of a closed connection, with a message that its program may be reading. The
+// recvLease is a slot of a closed connection, with a message that its program may be reading. The
 // zero value is none.
-type loan struct {
+type recvLease struct {
 	mem     memory
 	cleanup runtime.Cleanup
 }
 
-// lend gives a connection's memory back but for a slot, which follows when the loan ends or
+// leaseSlot gives a connection's memory back but for a slot, which follows when the loan ends or
 // nobody has the connection any more.
-func lend[T any](conn *T, m *memory, i int) loan {
+func leaseSlot[T any](conn *T, m *memory, i int) recvLease {
 	one := memory{m.pool, m.size, []slot{m.slots[i]}}
 	m.slots = slices.Delete(m.slots, i, i+1)
 	m.release()
-	return loan{one, runtime.AddCleanup(conn, func(one memory) { one.release() }, one)}
+	return recvLease{one, runtime.AddCleanup(conn, func(one memory) { one.release() }, one)}
 }
 
-// end gives the slot back.
-func (l *loan) end() {
+// release gives the slot back.
+func (l *recvLease) release() {
 	l.cleanup.Stop()
 	l.mem.release()
 }

@@ -29,7 +29,7 @@ func TestRegion(t *testing.T) {
 	for step := 1; step < 20000; step++ {
 		if rng.IntN(2) == 0 {
 			size := 1 + rng.IntN(12)
-			at, ok := r.take(size)
+			at, ok := r.allocSpan(size)
 			if ok != (largest() >= size) {
 				t.Fatalf("step %d: take %d: %v, with %d free in a row", step, size, ok, largest())
 			}
@@ -46,7 +46,7 @@ func TestRegion(t *testing.T) {
 			continue
 		}
 		for k, s := range taken { // any
-			r.give(s.at, s.size)
+			r.freeSpan(s.at, s.size)
 			for i := s.at; i < s.at+s.size; i++ {
 				owner[i] = 0
 			}
@@ -106,7 +106,7 @@ func TestMemoryServesAgain(t *testing.T) {
 			t.Errorf("Recv of a closed connection: %v", err)
 		}
 	}
-	for end := time.Now().Add(timeout); ; time.Sleep(moment / 10) {
+	for end := time.Now().Add(timeout); ; time.Sleep(idleGrace / 10) {
 		if m, c := resources(t); m <= mrs && c <= cqs {
 			break
 		} else if time.Now().After(end) {

@@ -25,11 +25,11 @@ func (c *Conn) Send(ctx context.Context, msg []byte) error {
 		return err
 	}
 	defer c.end()
-	if err := c.room(ctx, what, len(msg)); err != nil {
+	if err := c.waitRoom(ctx, what, len(msg)); err != nil {
 		return err
 	}
 	b := c.qp.BeginSend()
-	c.fill(b, msg)
+	c.stage(b, msg)
 	return c.post(b)
 }
 
@@ -49,50 +49,50 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if err := c.room(ctx, what, 0); err != nil {
+	if err := c.waitRoom(ctx, what, 0); err != nil {
 		return 0, err
 	}
-	if !c.takes(c.maxSend) && len(p) > firstData && !c.peer.asked && c.credits > 1 && hasControl(c, nil) {
-		c.askOnce()
+	if !c.peerTakes(c.maxSend) && len(p) > firstData && !c.peer.wantSent && c.credits > 1 && canSendControl(c, nil) {
+		c.sendWant()
 	}
 	most := c.maxSend
 	if whole := (headerSize + most) &^ (maxMTU - 1); whole > 0 {
 		most = whole - headerSize // packets are full then
 	}
 	b := c.qp.BeginSend()
-	for n < len(p) && hasRoom(c, nil) {
+	for n < len(p) && canSend(c, nil) {
 		k := min(len(p)-n, most)
-		if !c.takes(k) {
+		if !c.peerTakes(k) {
 			k = firstData
 		}
-		c.fill(b, p[n:n+k])
+		c.stage(b, p[n:n+k])
 		n += k
 	}
 	return n, c.post(b)
 }
 
-// room waits for room for a message of a size.
-func (c *Conn) room(ctx context.Context, what string, size int) error {
+// waitRoom waits for room for a message of a size.
+func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 	for {
-		if !hasRoom(c, nil) {
-			if err := c.await(ctx, hasRoom, nil); err != nil {
+		if !canSend(c, nil) {
+			if err := c.await(ctx, canSend, nil); err != nil {
 				return c.waitErr(what, err)
 			}
 		}
 		switch err := c.stopped(what); {
 		case err != nil && c.closing:
 			return err
-		case c.ended:
+		case c.endSent:
 			return fmt.Errorf("cm: %s: connection with %s: this side was closed for writing: %w", what, c.addrs.Remote, syscall.EPIPE)
-		case c.deaf:
+		case c.peerClosedRead:
 			return fmt.Errorf("cm: %s: connection with %s: the peer has closed it: %w", what, c.addrs.Remote, syscall.EPIPE)
 		case err != nil:
 			return err
 		}
-		if c.takes(size) {
+		if c.peerTakes(size) {
 			break
 		}
-		if err := c.askLarge(ctx); err != nil {
+		if err := c.prepareLarge(ctx); err != nil {
 			return c.waitErr(what, err)
 		}
 	}
@@ -111,13 +111,13 @@ func (c *Conn) sendMemory() (err error) {
 	return err
 }
 
-// lentToTCP is how long a message is at least, in bytes, that soft iWARP lends to TCP instead of copying it, if
+// tcpZeroCopy is how long a message is at least, in bytes, that soft iWARP lends to TCP instead of copying it, if
 // it is to have no completion: until TCP has sent it, which may be after what follows has completed,
 // its slot must not be used again. That is a page (SENDPAGE_THRESH in the driver), of 4 KiB or more.
-const lentToTCP = 4 << 10
+const tcpZeroCopy = 4 << 10
 
-// fill copies a message into a slot, and sends that. There is room. The caller posts it.
-func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
+// stage copies a message into a slot, and sends that. There is room. The caller posts it.
+func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 	i := int(c.msgPosted % uint64(c.o.SendDepth))
 	b := c.out.bytes(i)[:headerSize+len(msg)]
 	header{kind: msgData, credits: c.consumed, length: len(msg)}.put(b)
@@ -127,11 +127,11 @@ func (c *Conn) fill(to *uverbs.SendBuilder, msg []byte) {
 	c.msgPosted++
 	c.peer.sent++
 	// A completion now and then tells of all before it.
-	if c.msgPosted-c.signaled < uint64(c.o.SendDepth+1)/2 && (c.ask == nil || len(b) < lentToTCP) {
-		to.Send(c.enter(entryMessage, nil), 0)
+	if c.msgPosted-c.msgSignaled < uint64(c.o.SendDepth+1)/2 && (c.probeMR == nil || len(b) < tcpZeroCopy) {
+		to.Send(c.record(entryMessage, nil), 0)
 	} else {
-		c.signaled = c.msgPosted
-		to.Send(c.enterAsking(entryMessage, nil), uverbs.Signaled)
+		c.msgSignaled = c.msgPosted
+		to.Send(c.recordSignaled(entryMessage, nil), uverbs.Signaled)
 	}
 	to.SGE(c.out.sge(i, len(b)))
 }
@@ -145,7 +145,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 		return err
 	}
 	defer c.end()
-	if err := c.await(ctx, hasTransfer, nil); err != nil {
+	if err := c.await(ctx, canTransfer, nil); err != nil {
 		return c.waitErr(what, err)
 	}
 	if err := c.stopped(what); err != nil {
@@ -163,14 +163,14 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.begin(what); err != nil {
-		c.held = -1
-		c.loan.end()
+		c.heldSlot = -1
+		c.lease.release()
 		return nil, err
 	}
 	defer c.end()
-	c.putBack()
-	if !hasMessage(c, nil) {
-		if err := c.await(ctx, hasMessage, nil); err != nil {
+	c.repostHeld()
+	if !canRecv(c, nil) {
+		if err := c.await(ctx, canRecv, nil); err != nil {
 			return nil, c.waitErr(what, err)
 		}
 	}
@@ -178,15 +178,15 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	case c.closing:
 		return nil, c.errClosed(what)
 	case c.inHead != c.inTail:
-		return c.take(), nil
+		return c.nextMessage(), nil
 	case c.eof:
 		return nil, io.EOF
 	}
 	return nil, c.err
 }
 
-// usable returns an error if the connection is closed.
-func (c *Conn) usable(what string) error {
+// checkOpen returns an error if the connection is closed.
+func (c *Conn) checkOpen(what string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing {
@@ -195,42 +195,42 @@ func (c *Conn) usable(what string) error {
 	return nil
 }
 
-// recvNow is Recv for a message that is there already, and returns nil if there is none.
-func (c *Conn) recvNow() []byte {
+// tryRecv is Recv for a message that is there already, and returns nil if there is none.
+func (c *Conn) tryRecv() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.begin("receive") != nil {
 		return nil
 	}
 	defer c.end()
-	if c.putBack(); c.inHead == c.inTail {
+	if c.repostHeld(); c.inHead == c.inTail {
 		c.poll()
 	}
 	if c.inHead == c.inTail {
 		return nil
 	}
-	return c.take()
+	return c.nextMessage()
 }
 
-// take takes the first message that has arrived.
-func (c *Conn) take() []byte {
+// nextMessage takes the first message that has arrived.
+func (c *Conn) nextMessage() []byte {
 	m := c.inbox[c.inHead%len(c.inbox)]
 	c.inHead++
-	c.held = m.slot
+	c.heldSlot = m.slot
 	c.consumed++
-	c.giveCredits()
-	from, i := c.place(m.slot)
+	c.returnCredits()
+	from, i := c.slotMemory(m.slot)
 	return from.bytes(i)[headerSize:][:m.length:m.length]
 }
 
-// putBack posts the receive again of the message that Recv has returned.
-func (c *Conn) putBack() {
-	if c.held < 0 || c.err != nil {
+// repostHeld posts the receive again of the message that Recv has returned.
+func (c *Conn) repostHeld() {
+	if c.heldSlot < 0 || c.err != nil {
 		return
 	}
-	if err := c.postRecv(c.held); err != nil {
+	if err := c.postRecv(c.heldSlot); err != nil {
 		c.fail(err)
 		return
 	}
-	c.held = -1
+	c.heldSlot = -1
 }

@@ -13,16 +13,16 @@ func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")
 	}
-	id.closing.Lock()
-	defer id.closing.Unlock()
-	if id.gone.Load() {
+	id.closeMu.Lock()
+	defer id.closeMu.Unlock()
+	if id.closed.Load() {
 		return id.errClosed()
 	}
 	from := id.channel.Load()
 	if from == to {
 		return nil
 	}
-	if err := to.join(id, from.groupsOf(id)); err != nil {
+	if err := to.attach(id, from.groupsOf(id)); err != nil {
 		return err
 	}
 	resp := &abi.MigrateResp{}
@@ -30,21 +30,21 @@ func (id *ID) Migrate(to *Channel) error {
 		return abi.MigrateID{Response: abi.PtrTo(resp), ID: id.handle, FD: old}
 	}, resp)
 	if errno != 0 {
-		to.leave(id)
-		return fail("migrate", "", errno)
+		to.detach(id)
+		return opError("migrate", "", errno)
 	}
 	id.channel.Store(to)
-	for _, e := range from.leave(id) {
+	for _, e := range from.detach(id) {
 		to.deliver(e, nil)
 	}
 	return nil
 }
 
-// join gives an ID and its groups a place in a channel.
-func (c *Channel) join(id *ID, groups []*Group) error {
+// attach gives an ID and its groups a place in a channel.
+func (c *Channel) attach(id *ID, groups []*Group) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.shut {
+	if c.closed {
 		return fmt.Errorf("cm: channel: %w", os.ErrClosed)
 	}
 	c.ids[id.uid] = id
@@ -54,8 +54,8 @@ func (c *Channel) join(id *ID, groups []*Group) error {
 	return nil
 }
 
-// leave takes it away, and returns the events that nobody has waited for.
-func (c *Channel) leave(id *ID) []*Event {
+// detach takes it away, and returns the events that nobody has waited for.
+func (c *Channel) detach(id *ID) []*Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.ids, id.uid)
@@ -64,7 +64,7 @@ func (c *Channel) leave(id *ID) []*Event {
 			delete(c.groups, uid)
 		}
 	}
-	return c.withdraw(id)
+	return c.removeEvents(id)
 }
 
 // groupsOf returns the groups that an ID is in.

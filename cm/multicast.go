@@ -30,8 +30,8 @@ type Group struct {
 	handle uint32
 	uid    uint64 // that events carry
 
-	leaving sync.Mutex
-	gone    atomic.Bool
+	closeMu sync.Mutex
+	closed  atomic.Bool
 }
 
 // Join joins a multicast group (rdma_join_multicast_ex). The ID has a port space of datagrams,
@@ -50,7 +50,7 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if !id.datagrams() {
 		return nil, argErr("Join", "port space", id.space, "UDP, IPoIB")
 	}
-	if id.gone.Load() {
+	if id.closed.Load() {
 		return nil, id.errClosed()
 	}
 	a, err := AddrOf(id.space, netip.AddrPortFrom(group, 0))
@@ -59,14 +59,14 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	}
 	g := &Group{id: id, addr: group, uid: lastUID.Add(1)}
 	c := id.channel.Load()
-	c.keep(g) // before its event
+	c.addGroup(g) // before its event
 	s, size := a.storage()
 	resp := &abi.CreateIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_JOIN_MCAST,
 		&abi.JoinMcast{Response: abi.PtrTo(resp), Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}, resp)
 	if errno != 0 {
-		c.forget(g)
-		err := fail(opJoin, group.String(), errno)
+		c.removeGroup(g)
+		err := opError(opJoin, group.String(), errno)
 		switch {
 		case errors.Is(err, syscall.EOPNOTSUPP):
 			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Err: err}
@@ -79,36 +79,36 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	return g, nil
 }
 
-// keep gives a group a place in the channel.
-func (c *Channel) keep(g *Group) {
+// addGroup gives a group a place in the channel.
+func (c *Channel) addGroup(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.groups[g.uid] = g
-	registry.add(g.uid, owner{g.id, g})
+	uidTable.add(g.uid, eventTarget{g.id, g})
 }
 
-// forget takes it away.
-func (c *Channel) forget(g *Group) {
+// removeGroup takes it away.
+func (c *Channel) removeGroup(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.groups, g.uid)
-	registry.remove(g.uid)
+	uidTable.remove(g.uid)
 }
 
 // Close leaves the group (rdma_leave_multicast). Closing the ID leaves all groups.
 func (g *Group) Close() error {
-	g.leaving.Lock()
-	defer g.leaving.Unlock()
-	if g.gone.Load() || g.id.gone.Load() {
+	g.closeMu.Lock()
+	defer g.closeMu.Unlock()
+	if g.closed.Load() || g.id.closed.Load() {
 		return nil
 	}
 	c := g.id.channel.Load()
 	resp := &abi.DestroyIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &abi.DestroyID{Response: abi.PtrTo(resp), ID: g.handle}, resp)
 	if errno != 0 {
-		return fail("leave group", "", errno)
+		return opError("leave group", "", errno)
 	}
-	g.gone.Store(true)
-	c.forget(g)
+	g.closed.Store(true)
+	c.removeGroup(g)
 	return nil
 }

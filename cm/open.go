@@ -41,13 +41,13 @@ func findDevice() (netlinkrdma.CharDev, error) {
 
 // open opens the connection manager's device at a path.
 func open(dev netlinkrdma.CharDev, path string) (f *file, err error) {
-	k := newKeeper()
-	k.do(func() { f, err = openHere(dev, path) })
+	k := startCredThread()
+	k.run(func() { f, err = openHere(dev, path) })
 	if err != nil {
 		k.stop()
 		return nil, err
 	}
-	f.keeper = k
+	f.thread = k
 	return f, nil
 }
 

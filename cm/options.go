@@ -170,7 +170,7 @@ func (o Options) MemoryPerConn() (int64, error) {
 func (o *Options) memory() int64 {
 	slots := func(n, size int) int64 { return int64(n) * int64((size+slotAlign-1)&^(slotAlign-1)) }
 	n := slots(o.Depth+spareRecv+1, headerSize+o.MessageSize) + slots(o.SendDepth, headerSize+o.MessageSize) + slots(ctlSlots, headerSize)
-	if o.isLazy() {
+	if o.startsSmall() {
 		n += slots(firstRecvs, firstSize)
 	}
 	return n
@@ -195,14 +195,14 @@ const (
 	maxBacklog     = 1 << 20
 )
 
-// numbers are options that are numbers.
-type numbers struct {
+// optionChecker are options that are numbers.
+type optionChecker struct {
 	op  string
 	err error // the first that is wrong
 }
 
-// in returns a number, or zero's meaning, and notes whether it is from 1 to the highest.
-func (n *numbers) in(name string, value, zero, highest int) int {
+// count returns a number, or zero's meaning, and notes whether it is from 1 to the highest.
+func (n *optionChecker) count(name string, value, zero, highest int) int {
 	if value == 0 {
 		value = zero
 	}
@@ -212,8 +212,8 @@ func (n *numbers) in(name string, value, zero, highest int) int {
 	return value
 }
 
-// from0 is in for times, which have no highest.
-func (n *numbers) from0(name string, value, zero time.Duration) time.Duration {
+// duration is in for times, which have no highest.
+func (n *optionChecker) duration(name string, value, zero time.Duration) time.Duration {
 	if value == 0 {
 		value = zero
 	}
@@ -226,17 +226,17 @@ func (n *numbers) from0(name string, value, zero time.Duration) time.Duration {
 // defaults returns the options with the zero values filled in.
 func (o Options) defaults(op string, maxData int) (Options, error) {
 	// A table of the fields would put the options on the heap.
-	n := numbers{op: op}
-	o.MessageSize = n.in("MessageSize", o.MessageSize, 32<<10, maxMessageSize)
-	o.Depth = n.in("Depth", o.Depth, 16, maxDepth)
-	o.SendDepth = n.in("SendDepth", o.SendDepth, 8, maxDepth)
-	o.Transfers = n.in("Transfers", o.Transfers, 16, maxDepth)
-	o.RetryCount = n.in("RetryCount", o.RetryCount, 7, 7)
-	o.Backlog = n.in("Backlog", o.Backlog, 1024, maxBacklog)
-	o.HalfOpen = n.in("HalfOpen", o.HalfOpen, (o.Backlog+1)/2, maxBacklog)
-	o.Spin = n.from0("Spin", o.Spin, 50*time.Microsecond)
-	o.AckTimeout = n.from0("AckTimeout", o.AckTimeout, 260*time.Millisecond)
-	o.Linger = n.from0("Linger", o.Linger, 5*time.Second)
+	n := optionChecker{op: op}
+	o.MessageSize = n.count("MessageSize", o.MessageSize, 32<<10, maxMessageSize)
+	o.Depth = n.count("Depth", o.Depth, 16, maxDepth)
+	o.SendDepth = n.count("SendDepth", o.SendDepth, 8, maxDepth)
+	o.Transfers = n.count("Transfers", o.Transfers, 16, maxDepth)
+	o.RetryCount = n.count("RetryCount", o.RetryCount, 7, 7)
+	o.Backlog = n.count("Backlog", o.Backlog, 1024, maxBacklog)
+	o.HalfOpen = n.count("HalfOpen", o.HalfOpen, (o.Backlog+1)/2, maxBacklog)
+	o.Spin = n.duration("Spin", o.Spin, 50*time.Microsecond)
+	o.AckTimeout = n.duration("AckTimeout", o.AckTimeout, 260*time.Millisecond)
+	o.Linger = n.duration("Linger", o.Linger, 5*time.Second)
 	if n.err != nil {
 		return o, n.err
 	}

@@ -17,7 +17,7 @@ import (
 // goroutine at a time receives and one sends; others wait for their turn. Other methods are
 // safe for concurrent use.
 type PacketConn struct {
-	hub   *hub
+	loop  *eventLoop
 	id    *ID
 	o     PacketOptions
 	dev   *device
@@ -28,16 +28,16 @@ type PacketConn struct {
 
 	mem        memory // slots for receiving, then for sending
 	qp         *uverbs.QP
-	send, recv lane
+	send, recv packetQueue
 	last       sender  // guarded by recv.turn: of the last datagram
-	held       int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 for none
+	heldSlot   int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 for none
 	sent       int     // guarded by send.turn: datagrams, for the slot of the next
-	under      int     // guarded by send.turn: those that are on their way
+	inFlight   int     // guarded by send.turn: those that are on their way
 	ahs        ahCache // guarded by send.turn
 
 	closing atomic.Bool           // it is being closed, or has ended
 	closed  atomic.Bool           // Close was called
-	ended   atomic.Pointer[error] // what p has ended with by itself
+	endErr  atomic.Pointer[error] // what p has ended with by itself
 
 	mu     sync.Mutex
 	joined map[netip.Addr]*membership // guarded by mu
@@ -94,18 +94,18 @@ func (p Peer) Network() string { return "rdma+udp" }
 // String returns address and QP number.
 func (p Peer) String() string { return fmt.Sprintf("%s QP %d", p.IP(), p.qpn) }
 
-// lane is a CQ that one goroutine at a time waits for.
-type lane struct {
-	turn chan struct{} // held by putting something in
-	cq   *uverbs.CQ
-	ch   *uverbs.CompChannel
-	wcs  [16]uverbs.WC
-	soon bool         // what was last waited for came soon
-	over *atomic.Bool // the PacketConn is being closed
+// packetQueue is a CQ that one goroutine at a time waits for.
+type packetQueue struct {
+	turn     chan struct{} // held by putting something in
+	cq       *uverbs.CQ
+	ch       *uverbs.CompChannel
+	wcs      [16]uverbs.WC
+	spinHint bool         // what was last waited for came soon
+	closing  *atomic.Bool // the PacketConn is being closed
 }
 
 // create makes the CQ.
-func (l *lane) create(dev *uverbs.Device, size int) (err error) {
+func (l *packetQueue) create(dev *uverbs.Device, size int) (err error) {
 	l.turn = make(chan struct{}, 1)
 	if l.ch, err = dev.CreateCompChannel(); err == nil {
 		l.cq, err = dev.CreateCQ(size, uverbs.CQOptions{Channel: l.ch})
@@ -114,7 +114,7 @@ func (l *lane) create(dev *uverbs.Device, size int) (err error) {
 }
 
 // close closes it.
-func (l *lane) close() error {
+func (l *packetQueue) close() error {
 	var errs []error
 	if l.cq != nil {
 		errs = append(errs, l.cq.Close())
@@ -127,14 +127,14 @@ func (l *lane) close() error {
 
 // drain waits until no goroutine waits for the lane, for good. A device that flushes nothing delays it by
 // flushGrace.
-func (l *lane) drain() {
+func (l *packetQueue) drain() {
 	dead := time.AfterFunc(flushGrace, func() { l.ch.Shutdown() })
 	defer dead.Stop()
 	l.turn <- struct{}{}
 }
 
-// take waits for the turn.
-func (l *lane) take(ctx context.Context) error {
+// takeTurn waits for the turn.
+func (l *packetQueue) takeTurn(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
 		return nil
@@ -144,17 +144,17 @@ func (l *lane) take(ctx context.Context) error {
 }
 
 // next waits for completions, up to as many as max.
-func (l *lane) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC, error) {
+func (l *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC, error) {
 	wcs := l.wcs[:min(max, len(l.wcs))]
 	begin := time.Now()
-	spins := l.soon
-	defer func() { l.soon = isSoon(begin, o.Spin) }()
+	spins := l.spinHint
+	defer func() { l.spinHint = worthSpinning(begin, o.Spin) }()
 	for armed := false; ; {
 		n, err := l.cq.Poll(wcs)
 		switch {
 		case n > 0 || err != nil:
 			return wcs[:n], err
-		case l.over.Load():
+		case l.closing.Load():
 			return nil, errClosed
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -197,7 +197,7 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 		err = p.make()
 	}
 	if err == nil {
-		p.hub.watch(p.id, hubEnd{p.event, p.end})
+		p.loop.register(p.id, eventHandler{p.event, p.endWith})
 		err = p.id.Listen(0)
 	}
 	if err != nil {
@@ -229,22 +229,22 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 		}
 	}
 	if err != nil {
-		p.dev.lose(err)
+		p.dev.forgetIfRemoved(err)
 		return nil, errors.Join(fmt.Errorf("cm: dial %s for datagrams: %w", address, err), p.Close())
 	}
 	p.peer = &Peer{answer.UD.AH, answer.UD.QPN, answer.UD.QKey}
-	p.hub.watch(p.id, hubEnd{p.event, p.end})
+	p.loop.register(p.id, eventHandler{p.event, p.endWith})
 	return p, nil
 }
 
 // newPacketConn makes one with an ID and nothing else.
 func newPacketConn(o PacketOptions) (*PacketConn, error) {
-	h, id, err := newHubID(UDP, newHub)
+	h, id, err := newLoopID(UDP, startEventLoop)
 	if err != nil {
 		return nil, err
 	}
-	p := &PacketConn{hub: h, id: id, o: o, held: -1, joined: map[netip.Addr]*membership{}}
-	p.send.over, p.recv.over = &p.closing, &p.closing
+	p := &PacketConn{loop: h, id: id, o: o, heldSlot: -1, joined: map[netip.Addr]*membership{}}
+	p.send.closing, p.recv.closing = &p.closing, &p.closing
 	return p, nil
 }
 
@@ -252,7 +252,7 @@ func newPacketConn(o PacketOptions) (*PacketConn, error) {
 func (p *PacketConn) make() error {
 	addrs, index, err := p.id.addrs()
 	if err == nil {
-		err = addrs.reachable()
+		err = addrs.checkReachable()
 	}
 	if err != nil {
 		return err

@@ -76,8 +76,8 @@ const (
 	valueBits = 6
 )
 
-// most is the greatest number of n bits.
-func most(n int) uint32 { return 1<<n - 1 }
+// maxBits is the greatest number of n bits.
+func maxBits(n int) uint32 { return 1<<n - 1 }
 
 // decodePath takes a path record apart.
 func decodePath(rec *abi.IbPathRecData) Path {
@@ -89,7 +89,7 @@ func decodePath(rec *abi.IbPathRecData) Path {
 	if _, err := binary.Decode(b[:], binary.BigEndian, &r); err != nil {
 		panic(err)
 	}
-	value := func(b uint8) uint8 { return b & uint8(most(valueBits)) }
+	value := func(b uint8) uint8 { return b & uint8(maxBits(valueBits)) }
 	return Path{
 		ServiceID:    r.ServiceID,
 		DGID:         r.DGID,
@@ -97,14 +97,14 @@ func decodePath(rec *abi.IbPathRecData) Path {
 		DLID:         r.DLID,
 		SLID:         r.SLID,
 		RawTraffic:   r.Flow>>rawBit != 0,
-		FlowLabel:    r.Flow >> hopBits & most(flowBits),
+		FlowLabel:    r.Flow >> hopBits & maxBits(flowBits),
 		HopLimit:     uint8(r.Flow),
 		TrafficClass: r.Class,
 		Reversible:   r.Count>>countBits != 0,
-		Count:        r.Count & uint8(most(countBits)),
+		Count:        r.Count & uint8(maxBits(countBits)),
 		PKey:         r.PKey,
 		QoSClass:     r.Service >> slBits,
-		SL:           uint8(r.Service) & uint8(most(slBits)),
+		SL:           uint8(r.Service) & uint8(maxBits(slBits)),
 		Preference:   r.Preference,
 
 		MTU:              uverbs.MTU(value(r.MTU)),
@@ -165,8 +165,8 @@ func (p *Path) check() error {
 		{"FlowLabel", p.FlowLabel, flowBits}, {"Count", uint32(p.Count), countBits}, {"QoSClass", uint32(p.QoSClass), qosBits},
 		{"SL", uint32(p.SL), slBits}, {"Rate", uint32(p.Rate), valueBits}, {"Lifetime", uint32(p.Lifetime), valueBits},
 	} {
-		if f.given > most(f.bits) {
-			return argErr("SetPath", f.name, f.given, "0 to %d", most(f.bits))
+		if f.given > maxBits(f.bits) {
+			return argErr("SetPath", f.name, f.given, "0 to %d", maxBits(f.bits))
 		}
 	}
 	if p.MTU.Bytes() == 0 {

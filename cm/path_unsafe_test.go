@@ -119,10 +119,10 @@ func TestPathBytes(t *testing.T) {
 		t.Errorf("SetPath: %v", err)
 	}
 	must(t, id.Close())
-	if _, err := id.Paths(); !isClosed(err) {
+	if _, err := id.Paths(); !isClosedError(err) {
 		t.Errorf("Paths after Close: %v", err)
 	}
-	if err := id.SetPath(record); !isClosed(err) {
+	if err := id.SetPath(record); !isClosedError(err) {
 		t.Errorf("SetPath after Close: %v", err)
 	}
 }

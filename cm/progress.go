@@ -18,24 +18,24 @@ import (
 // condition is what a method waits for. It is called with c.mu held.
 type condition func(c *Conn, o *op) bool
 
-// hasMessage: Recv has something to return.
-func hasMessage(c *Conn, _ *op) bool {
+// canRecv: Recv has something to return.
+func canRecv(c *Conn, _ *op) bool {
 	return c.inHead != c.inTail || c.eof || c.err != nil || c.closing
 }
 
-// hasRoom: a message can be sent.
-func hasRoom(c *Conn, _ *op) bool {
-	return c.credits > 0 && c.msgPosted-c.msgDone < uint64(c.o.SendDepth) && !c.mute || c.ended || c.deaf || c.err != nil || c.closing
+// canSend: a message can be sent.
+func canSend(c *Conn, _ *op) bool {
+	return c.credits > 0 && c.msgPosted-c.msgDone < uint64(c.o.SendDepth) && !c.mustRecvFirst || c.endSent || c.peerClosedRead || c.err != nil || c.closing
 }
 
-// hasControl: a control message can be sent.
-func hasControl(c *Conn, _ *op) bool {
-	return c.ctlPosted-c.ctlDone < ctlSlots && !c.mute || c.err != nil
+// canSendControl: a control message can be sent.
+func canSendControl(c *Conn, _ *op) bool {
+	return c.ctlPosted-c.ctlDone < ctlSlots && !c.mustRecvFirst || c.err != nil
 }
 
-// hasTransfer: an RDMA operation can be posted.
-func hasTransfer(c *Conn, _ *op) bool {
-	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mute || c.err != nil || c.closing
+// canTransfer: an RDMA operation can be posted.
+func canTransfer(c *Conn, _ *op) bool {
+	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mustRecvFirst || c.err != nil || c.closing
 }
 
 // canProbe: there is room for a probe in the send queue.
@@ -47,7 +47,7 @@ func canProbe(c *Conn, _ *op) bool {
 func isDone(c *Conn, o *op) bool { return o.done || c.err != nil }
 
 // allSent: the peer's device has everything.
-func allSent(c *Conn, _ *op) bool { return c.retired == c.posted || c.err != nil }
+func allSent(c *Conn, _ *op) bool { return c.completed == c.posted || c.err != nil }
 
 // await runs the connection until a condition is met, ctx ends, or the connection is given up. The
 // caller holds c.mu, and is counted in c.users.
@@ -56,23 +56,23 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 	if met(c, o) {
 		return nil
 	}
-	if c.freed {
+	if c.destroying {
 		return errClosed
 	}
 	begin := time.Now()
-	if c.o.Wait == Spin || c.o.Wait == SpinThenPark && c.soon {
+	if c.o.Wait == Spin || c.o.Wait == SpinThenPark && c.spinHint {
 		if c.spin(ctx, begin, met, o) {
 			return nil
 		}
 	}
 	err := c.waitParked(ctx, met, o)
-	c.soon = isSoon(begin, c.o.Spin)
+	c.spinHint = worthSpinning(begin, c.o.Spin)
 	return err
 }
 
-// isSoon reports whether a wait was so short that it is worth it to look for a while at the next one.
+// worthSpinning reports whether a wait was so short that it is worth it to look for a while at the next one.
 // Who has parked has waited longer than who looks.
-func isSoon(begin time.Time, spin time.Duration) bool {
+func worthSpinning(begin time.Time, spin time.Duration) bool {
 	const parked = 2
 	return time.Since(begin)/parked < spin
 }
@@ -80,7 +80,7 @@ func isSoon(begin time.Time, spin time.Duration) bool {
 // waitParked is await without looking first.
 func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {
-		if c.freed {
+		if c.destroying {
 			return errClosed
 		}
 		if err := ctx.Err(); err != nil {
@@ -89,10 +89,10 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 		changed := c.change()
 		c.mu.Unlock()
 		select {
-		case c.reading <- struct{}{}:
+		case c.parkTurn <- struct{}{}:
 			c.mu.Lock()
 			err := c.park(ctx, met, o)
-			<-c.reading // one of the others goes on
+			<-c.parkTurn // one of the others goes on
 			if err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 		case met(c, o):
 			return true
 		case i%between != 0:
-		case c.freed, ctx.Err() != nil, c.o.Wait != Spin && time.Now().After(until):
+		case c.destroying, ctx.Err() != nil, c.o.Wait != Spin && time.Now().After(until):
 			return false
 		}
 	}
@@ -131,7 +131,7 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 // c.mu, and c.reading.
 func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {
-		if c.freed {
+		if c.destroying {
 			return errClosed
 		}
 		if err := c.cq.Notify(); err != nil {
@@ -158,7 +158,7 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 			c.poll()
 			continue
 		}
-		if c.woken {
+		if c.chShutdown {
 			if met(c, o) {
 				return nil
 			}
@@ -178,7 +178,7 @@ const maxPolls = 64
 
 // poll takes completions, and reports whether there may be more. The caller holds c.mu.
 func (c *Conn) poll() (more bool) {
-	if c.gone { // the CQ may be another connection's by now
+	if c.memoryGone { // the CQ may be another connection's by now
 		return false
 	}
 	any := false
@@ -189,7 +189,7 @@ func (c *Conn) poll() (more bool) {
 			return false
 		}
 		for i := range n {
-			c.complete(&c.wcs[i])
+			c.handleCompletion(&c.wcs[i])
 		}
 		any = any || n > 0
 		if more = n == len(c.wcs); !more || polls == maxPolls {
@@ -197,48 +197,48 @@ func (c *Conn) poll() (more bool) {
 		}
 	}
 	if any {
-		c.watch.idle = false
+		c.liveness.idle = false
 		c.notify()
-		c.giveCredits()
+		c.returnCredits()
 	}
 	return more
 }
 
-// complete deals with a completion.
-func (c *Conn) complete(wc *uverbs.WC) {
+// handleCompletion deals with a completion.
+func (c *Conn) handleCompletion(wc *uverbs.WC) {
 	if wc.Status != uverbs.WCSuccess {
 		switch {
 		case c.err != nil:
 		case wc.Status == uverbs.WCRetryExcErr:
 			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
 		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr || wc.Status == uverbs.WCLocQPOpErr):
-			c.fail(c.why(errReset)) // TCP's connection is gone; an event will say so too
+			c.fail(c.rootCause(errReset)) // TCP's connection is gone; an event will say so too
 		case wc.Status == uverbs.WCRemOpErr: // a QP that is being destroyed, or that failed, may answer so
-			c.fail(c.why(fmt.Errorf("%w: %w", errReset, c.qp.Err(wc))))
+			c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, c.qp.Err(wc))))
 		default:
-			c.fail(c.why(c.qp.Err(wc)))
+			c.fail(c.rootCause(c.qp.Err(wc)))
 		}
 		return
 	}
 	var err error
 	if wc.ID&recvBit == 0 {
-		err = c.retire(wc.ID)
+		err = c.complete(wc.ID)
 	} else {
-		err = c.received(wc)
+		err = c.handleRecv(wc)
 	}
 	if err != nil {
 		c.fail(err)
 	}
 }
 
-// received deals with a receive that has succeeded, which is a message of the peer's or an attack.
-func (c *Conn) received(wc *uverbs.WC) error {
-	h, slot, err := c.open(wc)
+// handleRecv deals with a receive that has succeeded, which is a message of the peer's or an attack.
+func (c *Conn) handleRecv(wc *uverbs.WC) error {
+	h, slot, err := c.parseRecv(wc)
 	if err != nil {
 		return err
 	}
-	c.mute = false
-	keep, err := c.arrived(h, slot)
+	c.mustRecvFirst = false
+	keep, err := c.handleMessage(h, slot)
 	if err != nil || keep {
 		return err
 	}
@@ -250,13 +250,13 @@ func (c *Conn) received(wc *uverbs.WC) error {
 	return c.postRecv(slot)
 }
 
-// open returns the header of a message, and the slot that it is in. The peer decides what completes a
+// parseRecv returns the header of a message, and the slot that it is in. The peer decides what completes a
 // receive and with what length. Of a SEND without more to it as many bytes as the device says are in
 // the slot. A WRITE with immediate data also takes a receive, but its bytes went elsewhere: in the slot
 // is what an earlier connection has left there.
-func (c *Conn) open(wc *uverbs.WC) (header, int, error) {
+func (c *Conn) parseRecv(wc *uverbs.WC) (header, int, error) {
 	slot := int(wc.ID &^ recvBit)
-	m, i := c.place(slot)
+	m, i := c.slotMemory(slot)
 	switch {
 	case i >= len(m.slots):
 		return header{}, 0, fmt.Errorf("the device has completed receive %d, which was not posted: %w", slot, syscall.EIO)
@@ -273,23 +273,23 @@ func (c *Conn) open(wc *uverbs.WC) (header, int, error) {
 	return h, slot, err
 }
 
-// arrived takes note of a message in a slot, and reports whether the slot stays in use: until the
+// handleMessage takes note of a message in a slot, and reports whether the slot stays in use: until the
 // program has read the message.
-func (c *Conn) arrived(h header, slot int) (keep bool, err error) {
+func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 	if c.credits += h.credits; c.credits > c.peerDepth {
 		return false, protoErr("it has room for %d messages and now says %d", c.peerDepth, c.credits)
 	}
-	if c.deaf {
+	if c.peerClosedRead {
 		return false, protoErr("a message of kind %d after the end of both directions", h.kind)
 	}
 	switch h.kind {
 	case msgEnd:
-		if c.eof && !h.deaf {
+		if c.eof && !h.closesRead {
 			return false, protoErr("a second end")
 		}
-		c.eof, c.deaf = true, h.deaf
+		c.eof, c.peerClosedRead = true, h.closesRead
 	case msgGrown:
-		return false, c.peer.grows(h.recvs)
+		return false, c.peer.recordGrown(h.recvs)
 	case msgWant:
 		if c.consumed++; c.consumed > c.o.Depth {
 			return false, protoErr("it asks for memory without a credit, %d times", c.consumed)
@@ -308,13 +308,13 @@ func (c *Conn) arrived(h header, slot int) (keep bool, err error) {
 	return false, nil
 }
 
-// retire takes what the peer's device has out of the send queue, up to a number.
-func (c *Conn) retire(last uint64) error {
+// complete takes what the peer's device has out of the send queue, up to a number.
+func (c *Conn) complete(last uint64) error {
 	if last >= c.posted {
 		return fmt.Errorf("the device has completed request %d, and %d were posted: %w", last, c.posted, syscall.EIO)
 	}
-	for ; c.retired <= last; c.retired++ {
-		e := &c.ledger[c.retired%uint64(len(c.ledger))]
+	for ; c.completed <= last; c.completed++ {
+		e := &c.sendRing[c.completed%uint64(len(c.sendRing))]
 		switch e.kind {
 		case entryMessage:
 			c.msgDone++
@@ -322,9 +322,9 @@ func (c *Conn) retire(last uint64) error {
 			c.ctlDone++
 		case entryOp:
 			c.opsDone++
-			c.moving -= e.op.size
-			if e.op.done = true; e.op.left {
-				c.recycle(e.op)
+			c.opBytes -= e.op.size
+			if e.op.done = true; e.op.abandoned {
+				c.freeOp(e.op)
 			}
 			e.op = nil
 		}
@@ -332,31 +332,31 @@ func (c *Conn) retire(last uint64) error {
 	return nil
 }
 
-// enter writes a work request that is about to be posted into the ledger, and returns its
+// record writes a work request that is about to be posted into the ledger, and returns its
 // number.
-func (c *Conn) enter(kind entryKind, o *op) uint64 {
+func (c *Conn) record(kind entryKind, o *op) uint64 {
 	id := c.posted
-	c.ledger[id%uint64(len(c.ledger))] = entry{kind, o}
+	c.sendRing[id%uint64(len(c.sendRing))] = entry{kind, o}
 	c.posted++
 	return id
 }
 
-// enterAsking is enter for a work request with a completion.
-func (c *Conn) enterAsking(kind entryKind, o *op) uint64 {
-	id := c.enter(kind, o)
-	c.asked = c.posted
+// recordSignaled is enter for a work request with a completion.
+func (c *Conn) recordSignaled(kind entryKind, o *op) uint64 {
+	id := c.record(kind, o)
+	c.signaledEnd = c.posted
 	return id
 }
 
-// control sends a control message. There is room for it.
-func (c *Conn) control(h header) {
+// sendControl sends a control message. There is room for it.
+func (c *Conn) sendControl(h header) {
 	i := int(c.ctlPosted % ctlSlots)
 	h.credits, c.consumed = c.consumed, 0
 	h.put(c.ctl.bytes(i))
 	c.ctlPosted++
 	c.peer.sent++
 	b := c.qp.BeginSend()
-	b.Send(c.enterAsking(entryControl, nil), uverbs.Signaled)
+	b.Send(c.recordSignaled(entryControl, nil), uverbs.Signaled)
 	b.SGE(c.ctl.sge(i, headerSize))
 	c.post(b)
 }
@@ -365,30 +365,30 @@ func (c *Conn) control(h header) {
 // be sent.
 func (c *Conn) post(b *uverbs.SendBuilder) error {
 	if err := b.Post(); errors.Is(err, syscall.ENOTCONN) { // on iWARP, before an event says so
-		c.fail(c.why(fmt.Errorf("%w: %w", errReset, err)))
+		c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, err)))
 	} else if err != nil {
 		c.fail(err)
 	} else {
-		c.watch.posted(c)
+		c.liveness.sendPosted(c)
 	}
 	return c.err
 }
 
-// giveCredits tells the peer of room when there is as much as half of what it has at most. A
+// returnCredits tells the peer of room when there is as much as half of what it has at most. A
 // message from this side tells it too. Room for the few messages of the beginning it is told of with
 // that for all.
-func (c *Conn) giveCredits() {
+func (c *Conn) returnCredits() {
 	w := &c.win
-	if w.lazy && !w.grown && c.consumed >= (firstDepth+1)/2 {
+	if w.startsSmall && !w.grown && c.consumed >= (firstDepth+1)/2 {
 		c.growOrFail()
 	}
 	switch {
-	case c.err != nil || c.eof || c.closing || c.mute || !hasControl(c, nil):
-	case w.grown && !w.told:
-		w.told = true
-		c.control(header{kind: msgGrown, recvs: w.posted})
-	case (!w.lazy || w.grown) && c.consumed >= (c.o.Depth+1)/2:
-		c.control(header{kind: msgCredits})
+	case c.err != nil || c.eof || c.closing || c.mustRecvFirst || !canSendControl(c, nil):
+	case w.grown && !w.announced:
+		w.announced = true
+		c.sendControl(header{kind: msgGrown, recvs: w.smallPosted})
+	case (!w.startsSmall || w.grown) && c.consumed >= (c.o.Depth+1)/2:
+		c.sendControl(header{kind: msgCredits})
 	}
 }
 
@@ -403,8 +403,8 @@ func (c *Conn) newOp() *op {
 	return o
 }
 
-// recycle takes back one that nobody has any more.
-func (c *Conn) recycle(o *op) {
+// freeOp takes back one that nobody has any more.
+func (c *Conn) freeOp(o *op) {
 	o.next = c.free
 	c.free = o
 }
@@ -416,9 +416,9 @@ func (c *Conn) probe() *op {
 	o := c.newOp()
 	c.opsPosted++
 	b := c.qp.BeginSend()
-	if id := c.enterAsking(entryOp, o); c.ask != nil {
-		b.Read(id, uverbs.Signaled, c.far.Addr, c.far.RKey)
-		b.SGE(c.answer()...)
+	if id := c.recordSignaled(entryOp, o); c.probeMR != nil {
+		b.Read(id, uverbs.Signaled, c.probeRemote.Addr, c.probeRemote.RKey)
+		b.SGE(c.probeSGL()...)
 	} else {
 		b.Write(id, uverbs.Signaled, 0, 0)
 	}
@@ -426,10 +426,10 @@ func (c *Conn) probe() *op {
 	return o
 }
 
-// answer is the place of a probe's answer: nowhere if the peer has told of no memory to read.
-func (c *Conn) answer() []uverbs.SGE {
-	if c.far.Length == 0 {
+// probeSGL is the place of a probe's answer: nowhere if the peer has told of no memory to read.
+func (c *Conn) probeSGL() []uverbs.SGE {
+	if c.probeRemote.Length == 0 {
 		return nil
 	}
-	return c.askSGE[:]
+	return c.probeSGE[:]
 }

@@ -19,7 +19,7 @@ type queues struct {
 
 	device uint32 // index of the device of qp, set before that is
 
-	passive atomic.Bool // the ID has accepted a request
+	acceptedRequest atomic.Bool // the ID has accepted a request
 }
 
 // queuePair returns the QP, nil if there is none.
@@ -29,8 +29,8 @@ func (q *queues) queuePair() *uverbs.QP {
 	return q.qp
 }
 
-// shared reports whether the QP takes its receives from an SRQ.
-func (q *queues) shared() bool {
+// usesSRQ reports whether the QP takes its receives from an SRQ.
+func (q *queues) usesSRQ() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.srq != nil
@@ -55,9 +55,9 @@ func (q *queues) close() error {
 	return nil
 }
 
-// check compares a PD's device with the one that the address was found on.
-func (id *ID) check(op string, pd *uverbs.PD) error {
-	if id.gone.Load() {
+// checkDevice compares a PD's device with the one that the address was found on.
+func (id *ID) checkDevice(op string, pd *uverbs.PD) error {
+	if id.closed.Load() {
 		return id.errClosed()
 	}
 	if pd == nil {
@@ -84,7 +84,7 @@ func (id *ID) check(op string, pd *uverbs.PD) error {
 // CreateSRQ creates an SRQ for the ID's QP (rdma_create_srq). It is closed with the ID.
 func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error) {
 	const op = "create SRQ"
-	if err := id.check(op, pd); err != nil {
+	if err := id.checkDevice(op, pd); err != nil {
 		return nil, err
 	}
 	id.queues.mu.Lock()
@@ -108,7 +108,7 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 // one of a request.
 func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
-	if err := id.check(op, pd); err != nil {
+	if err := id.checkDevice(op, pd); err != nil {
 		return nil, err
 	}
 	return id.createQP(pd, o)
@@ -141,7 +141,7 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 		err = qp.Init()
 	} else {
 		for state := uverbs.Init; err == nil && (state == uverbs.Init || id.datagrams() && state <= uverbs.RTS); state++ {
-			err = id.bring(qp, state, nil)
+			err = id.modifyTo(qp, state, nil)
 		}
 	}
 	if err != nil {
@@ -151,9 +151,9 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	return qp, nil
 }
 
-// bring brings a QP into a state, with the kernel's attributes. How many READs and atomics
+// modifyTo brings a QP into a state, with the kernel's attributes. How many READs and atomics
 // there may be is as p says, unless it is nil.
-func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
+func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	attr, mask, err := id.QPAttr(state)
 	if err != nil {
 		return err
@@ -178,9 +178,9 @@ func (id *ID) bring(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	return qp.Modify(attr, mask)
 }
 
-// accesses are what the kernel has peers do, by the device's index and whether there may be READs
+// accessCache are what the kernel has peers do, by the device's index and whether there may be READs
 // and atomics: nothing else decides that, so it is asked for once.
-var accesses = struct {
+var accessCache = struct {
 	mu    sync.Mutex
 	known map[accessKey]uverbs.Access // guarded by mu
 }{known: map[accessKey]uverbs.Access{}}
@@ -193,9 +193,9 @@ type accessKey struct {
 // peerAccess returns what the peer may do once the QP is ready to receive.
 func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	key := accessKey{id.queues.device, reads}
-	accesses.mu.Lock()
-	access, ok := accesses.known[key]
-	accesses.mu.Unlock()
+	accessCache.mu.Lock()
+	access, ok := accessCache.known[key]
+	accessCache.mu.Unlock()
 	if ok {
 		return access, nil
 	}
@@ -203,27 +203,27 @@ func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	if err != nil {
 		return 0, err
 	}
-	accesses.mu.Lock()
-	accesses.known[key] = init.Access
-	accesses.mu.Unlock()
+	accessCache.mu.Lock()
+	accessCache.known[key] = init.Access
+	accessCache.mu.Unlock()
 	return init.Access, nil
 }
 
-// ready brings a QP to RTS. That of iWARP the kernel moves.
-func (id *ID) ready(qp *uverbs.QP, p *ConnParam) error {
+// modifyToRTS brings a QP to RTS. That of iWARP the kernel moves.
+func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam) error {
 	if onIWARP(qp.Device()) {
 		return nil
 	}
-	if err := id.bring(qp, uverbs.RTR, p); err != nil {
+	if err := id.modifyTo(qp, uverbs.RTR, p); err != nil {
 		return err
 	}
-	return id.bring(qp, uverbs.RTS, p)
+	return id.modifyTo(qp, uverbs.RTS, p)
 }
 
-// drive does what an event asks for of an ID with a QP: when the peer has accepted it brings
+// advanceQP does what an event asks for of an ID with a QP: when the peer has accepted it brings
 // the QP to RTS and tells the peer so, and the event becomes Established. Where that fails
 // the peer is told too, and the event has become ConnectError.
-func (e *Event) drive() {
+func (e *Event) advanceQP() {
 	id := e.ID
 	if id == nil {
 		return
@@ -235,7 +235,7 @@ func (e *Event) drive() {
 	iwarp := onIWARP(qp.Device())
 	switch {
 	case e.Type == DeviceRemoval:
-		qp.SetErrCause(errRemoved(id.on()))
+		qp.SetErrCause(errRemoved(id.deviceName()))
 	case e.Type == Disconnected && iwarp:
 		qp.SetErrCause(errIWARPGone)
 	case e.Type == Disconnected:
@@ -245,13 +245,13 @@ func (e *Event) drive() {
 		return
 	}
 	if iwarp {
-		e.follow(qp)
+		e.followKernel(qp)
 		return
 	}
 	if e.Type != ConnectResponse || e.Status != 0 {
 		return
 	}
-	err := id.ready(qp, nil)
+	err := id.modifyToRTS(qp, nil)
 	if err == nil {
 		err = id.Establish()
 	}
@@ -271,10 +271,10 @@ func (e *Event) drive() {
 	}
 }
 
-// follow tells a QP of iWARP what the kernel has done with it.
-func (e *Event) follow(qp *uverbs.QP) {
+// followKernel tells a QP of iWARP what the kernel has done with it.
+func (e *Event) followKernel(qp *uverbs.QP) {
 	switch {
-	case e.Type == Established && e.Status == 0 && !e.ID.queues.passive.Load():
+	case e.Type == Established && e.Status == 0 && !e.ID.queues.acceptedRequest.Load():
 		qp.Moved(uverbs.RTS) // it fails only if the QP has gone on already
 	case e.Type == Disconnected:
 		// It is in error, or about to be; now what was posted meanwhile is flushed too.

@@ -32,9 +32,9 @@ func (id *ID) Addrs() (Addrs, error) {
 	return a, err
 }
 
-// reachable returns an error if nobody can connect to a local address, as the kernel has found no
+// checkReachable returns an error if nobody can connect to a local address, as the kernel has found no
 // device for it. It lets loopback addresses be bound to.
-func (a *Addrs) reachable() error {
+func (a *Addrs) checkReachable() error {
 	if a.Port != 0 || a.Local.IP.IsUnspecified() {
 		return nil
 	}
@@ -54,13 +54,13 @@ func (id *ID) addrs() (a Addrs, index uint32, err error) {
 
 // queryAddr asks for addresses, of either kind.
 func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
-	if id.gone.Load() {
+	if id.closed.Load() {
 		return nil, id.errClosed()
 	}
 	resp := &abi.QueryAddrResp{}
 	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_QUERY,
 		&abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}, resp)
-	return resp, fail(op, "", errno)
+	return resp, opError(op, "", errno)
 }
 
 // deviceName returns the name of a device, empty if it is gone.
@@ -85,12 +85,12 @@ func (id *ID) SetTOS(tos uint8) error {
 // SetReuseAddr allows a listener on an address whose connections are not all gone
 // (RDMA_OPTION_ID_REUSEADDR).
 func (id *ID) SetReuseAddr(on bool) error {
-	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
+	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, boolOption(on))
 }
 
 // SetAFOnly has a listener on an IPv6 address not listen for IPv4 (RDMA_OPTION_ID_AFONLY).
 func (id *ID) SetAFOnly(on bool) error {
-	return setOption(id, "set address family only", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, flag(on))
+	return setOption(id, "set address family only", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, boolOption(on))
 }
 
 // SetAckTimeout sets the QP's wait for an acknowledgement, at least this long
@@ -100,16 +100,16 @@ func (id *ID) SetAckTimeout(d time.Duration) error {
 	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)
 }
 
-// flag is a bool as the kernel has it.
-func flag(on bool) *int32 {
+// boolOption is a bool as the kernel has it.
+func boolOption(on bool) *int32 {
 	if on {
 		return new(int32(1))
 	}
 	return new(int32(0))
 }
 
-// zoneOf returns the zone of a link-local address.
-func zoneOf(ip netip.Addr, scope uint32) netip.Addr {
+// withZone returns the zone of a link-local address.
+func withZone(ip netip.Addr, scope uint32) netip.Addr {
 	if scope == 0 {
 		return ip
 	}

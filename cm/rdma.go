@@ -93,7 +93,7 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 		return err
 	}
 	defer c.end()
-	if err := c.await(ctx, hasTransfer, nil); err != nil {
+	if err := c.await(ctx, canTransfer, nil); err != nil {
 		return c.waitErr(what, err)
 	}
 	if err := c.stopped(what); err != nil {
@@ -102,29 +102,29 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	o := c.newOp()
 	o.size = int(local.Length)
 	c.opsPosted++
-	asked := c.asked
+	asked := c.signaledEnd
 	posted := c.posted
 	wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
 	c.sge[0] = local
 	wr.SGL = c.sge[:]
 	var err error
 	if wr.Opcode == uverbs.WRRDMAWrite && onIWARP(c.dev.dev) { // see probe
-		wr.ID = c.enter(entryPart, nil)
-		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.enterAsking(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled,
-			SGL: c.answer(), RemoteAddr: c.far.Addr, RKey: c.far.RKey})
+		wr.ID = c.record(entryPart, nil)
+		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.recordSignaled(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled,
+			SGL: c.probeSGL(), RemoteAddr: c.probeRemote.Addr, RKey: c.probeRemote.RKey})
 	} else {
-		wr.ID, wr.Flags = c.enterAsking(entryOp, o), uverbs.Signaled
+		wr.ID, wr.Flags = c.recordSignaled(entryOp, o), uverbs.Signaled
 		err = c.qp.PostSend(wr)
 	}
 	if err != nil {
 		c.posted = posted
 		c.opsPosted--
-		c.asked = asked
-		c.recycle(o)
+		c.signaledEnd = asked
+		c.freeOp(o)
 		return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
 	}
-	c.moving += o.size
-	c.watch.posted(c)
+	c.opBytes += o.size
+	c.liveness.sendPosted(c)
 	return c.finishOp(ctx, what, o)
 }
 
@@ -133,10 +133,10 @@ func (c *Conn) finishOp(ctx context.Context, what string, o *op) error {
 	err := c.await(ctx, isDone, o)
 	switch {
 	case o.done:
-		c.recycle(o)
+		c.freeOp(o)
 		return nil
 	case err != nil:
-		o.left = true
+		o.abandoned = true
 		return c.waitErr(what, err)
 	}
 	return c.err

@@ -43,7 +43,7 @@ func (id *ID) ResolveService(name string, service uint64) error {
 	case len(name) > limit || strings.ContainsRune(name, 0):
 		return argErr("ResolveService", "name", fmt.Sprintf("%q", name), "up to %d bytes, none of them 0", limit)
 	}
-	if id.gone.Load() {
+	if id.closed.Load() {
 		return id.errClosed()
 	}
 	if service != 0 {
@@ -60,9 +60,9 @@ func (id *ID) ResolveService(name string, service uint64) error {
 		err := &Error{Op: opService, Errno: errno, Hint: "services are looked up with InfiniBand's subnet administrator, and the device's port has none"}
 		return &uverbs.FeatureError{Feature: featureService, Driver: id.driver(), Err: err}
 	case errno == syscall.EINVAL && !knowsServices(f):
-		return lacks(featureService, &Error{Op: opService, Errno: errno})
+		return unsupported(featureService, &Error{Op: opService, Errno: errno})
 	}
-	return fail(opService, "", errno)
+	return opError(opService, "", errno)
 }
 
 // featureService is the name of what old kernels and all but InfiniBand lack.
@@ -98,7 +98,7 @@ func (id *ID) Services() ([]Service, error) {
 	const op = "query services"
 	resp, err := queryList[abi.QueryIbServiceResp, abi.IbUserServiceRec](id, op, abi.RDMA_USER_CM_QUERY_IB_SERVICE, maxServices)
 	if e, ok := err.(*Error); ok && e.Errno == syscall.ENOSYS {
-		return nil, lacks("QUERY_IB_SERVICE", err)
+		return nil, unsupported("QUERY_IB_SERVICE", err)
 	}
 	if err != nil {
 		return nil, err

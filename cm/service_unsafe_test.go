@@ -38,7 +38,7 @@ func TestWriteEventBytes(t *testing.T) {
 	}
 	r := eventResp(id.uid, id.handle, User, -2)
 	copy(bytesAt(unsafe.Pointer(r), 336)[20:], arg)
-	e := c.event(r)
+	e := c.newEvent(r)
 	if e.ID != id || e.Status != -2 || e.Arg != 0x1122334455667788 || e.UD != (UDParam{}) || e.Param.PrivateData != nil || !errors.Is(e.Err(), syscall.ENOENT) {
 		t.Errorf("event is %+v", e)
 	}
@@ -49,7 +49,7 @@ func TestWriteEventBytes(t *testing.T) {
 		t.Errorf("WriteEvent: %v", err)
 	}
 	must(t, id.Close())
-	if err := id.WriteEvent(0, 0); !isClosed(err) {
+	if err := id.WriteEvent(0, 0); !isClosedError(err) {
 		t.Errorf("WriteEvent after Close: %v", err)
 	}
 }
@@ -146,10 +146,10 @@ func TestServiceBytes(t *testing.T) {
 		t.Errorf("Services: %v", err)
 	}
 	must(t, id.Close())
-	if err := id.ResolveService("printer", 0); !isClosed(err) {
+	if err := id.ResolveService("printer", 0); !isClosedError(err) {
 		t.Errorf("ResolveService after Close: %v", err)
 	}
-	if _, err := id.Services(); !isClosed(err) {
+	if _, err := id.Services(); !isClosedError(err) {
 		t.Errorf("Services after Close: %v", err)
 	}
 }

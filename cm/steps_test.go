@@ -186,7 +186,7 @@ func TestSRQOfID(t *testing.T) {
 		}
 	}
 	must(t, request.ID.Close())
-	if err := serverSRQ.PostRecv(3); !isClosed(err) {
+	if err := serverSRQ.PostRecv(3); !isClosedError(err) {
 		t.Errorf("the SRQ of a closed ID: %v", err)
 	}
 }

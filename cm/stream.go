@@ -17,12 +17,12 @@ import (
 type Stream struct {
 	conn *Conn
 
-	reading sync.Mutex
-	rest    []byte // guarded by reading: of the last message
+	readMu sync.Mutex
+	unread []byte // guarded by reading: of the last message
 
-	writing sync.Mutex
+	writeMu sync.Mutex
 
-	readBy, writeBy deadline
+	readDeadline, writeDeadline deadline
 }
 
 // Stream makes a stream of the connection, to be used instead of its methods for messages.
@@ -85,8 +85,8 @@ func (d *deadline) context() context.Context {
 	return d.ctx
 }
 
-// within does an operation until the deadline, also one that is set meanwhile.
-func (d *deadline) within(do func(ctx context.Context) error) error {
+// run does an operation until the deadline, also one that is set meanwhile.
+func (d *deadline) run(do func(ctx context.Context) error) error {
 	for {
 		ctx := d.context()
 		err := ctx.Err()
@@ -112,14 +112,14 @@ func (s *Stream) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: err}
 }
 
-// next has a message to read from.
-func (s *Stream) next() error {
-	if err := s.conn.usable("read"); err != nil {
+// fill has a message to read from.
+func (s *Stream) fill() error {
+	if err := s.conn.checkOpen("read"); err != nil {
 		return err
 	}
-	return s.readBy.within(func(ctx context.Context) (err error) {
-		for err == nil && len(s.rest) == 0 {
-			s.rest, err = s.conn.Recv(ctx)
+	return s.readDeadline.run(func(ctx context.Context) (err error) {
+		for err == nil && len(s.unread) == 0 {
+			s.unread, err = s.conn.Recv(ctx)
 		}
 		return err
 	})
@@ -128,16 +128,16 @@ func (s *Stream) next() error {
 // Read reads what has arrived, or waits for something. It returns io.EOF after the peer's
 // CloseWrite or Close.
 func (s *Stream) Read(p []byte) (n int, err error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	if err := s.next(); err != nil {
+	s.readMu.Lock()
+	defer s.readMu.Unlock()
+	if err := s.fill(); err != nil {
 		return 0, s.opError("read", err)
 	}
 	for n < len(p) {
-		k := copy(p[n:], s.rest)
+		k := copy(p[n:], s.unread)
 		n += k
-		if s.rest = s.rest[k:]; len(s.rest) == 0 && n < len(p) {
-			if s.rest = s.conn.recvNow(); len(s.rest) == 0 {
+		if s.unread = s.unread[k:]; len(s.unread) == 0 && n < len(p) {
+			if s.unread = s.conn.tryRecv(); len(s.unread) == 0 {
 				break
 			}
 		}
@@ -148,18 +148,18 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 // WriteTo writes what arrives to w, without a copy, until io.EOF. It implements
 // [io.WriterTo].
 func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	s.readMu.Lock()
+	defer s.readMu.Unlock()
 	for {
-		switch err := s.next(); {
+		switch err := s.fill(); {
 		case err == io.EOF:
 			return n, nil
 		case err != nil:
 			return n, s.opError("read", err)
 		}
-		k, err := w.Write(s.rest)
+		k, err := w.Write(s.unread)
 		n += int64(k)
-		if s.rest = s.rest[k:]; err != nil {
+		if s.unread = s.unread[k:]; err != nil {
 			return n, err
 		}
 	}
@@ -167,9 +167,9 @@ func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
 
 // Write writes p. It returns when all is copied and on its way.
 func (s *Stream) Write(p []byte) (n int, err error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	err = s.writeBy.within(func(ctx context.Context) error {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	err = s.writeDeadline.run(func(ctx context.Context) error {
 		for {
 			k, err := s.conn.sendSome(ctx, p[n:])
 			if n += k; err != nil || n == len(p) {
@@ -182,7 +182,7 @@ func (s *Stream) Write(p []byte) (n int, err error) {
 
 // CloseWrite ends what is written; the peer reads io.EOF.
 func (s *Stream) CloseWrite() error {
-	return s.opError("close", s.writeBy.within(s.conn.CloseWrite))
+	return s.opError("close", s.writeDeadline.run(s.conn.CloseWrite))
 }
 
 // Close closes the connection: see [Conn.Close].
@@ -201,19 +201,19 @@ func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
 // SetDeadline sets both deadlines. After one operations return an error that matches
 // [os.ErrDeadlineExceeded], until there is another; the zero time is no deadline.
 func (s *Stream) SetDeadline(t time.Time) error {
-	s.readBy.set(t)
-	s.writeBy.set(t)
+	s.readDeadline.set(t)
+	s.writeDeadline.set(t)
 	return nil
 }
 
 // SetReadDeadline sets the deadline of Read.
 func (s *Stream) SetReadDeadline(t time.Time) error {
-	s.readBy.set(t)
+	s.readDeadline.set(t)
 	return nil
 }
 
 // SetWriteDeadline sets the deadline of Write.
 func (s *Stream) SetWriteDeadline(t time.Time) error {
-	s.writeBy.set(t)
+	s.writeDeadline.set(t)
 	return nil
 }

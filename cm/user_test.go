@@ -65,7 +65,7 @@ func becomeNobody(ctx context.Context, _ string) error {
 		return err
 	}
 	must("Close", warm.Close())
-	time.Sleep(2 * moment)
+	time.Sleep(2 * idleGrace)
 	before := files()
 
 	l, err := Listen(ctx, "10.1.0.1:0", Options{})

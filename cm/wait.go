@@ -18,9 +18,9 @@ type waiter struct {
 	ready chan *Event // has room for one; nil says to look again, as the ID is gone from the channel
 }
 
-// spareWaiters are waiters that nobody has any more: who takes one out of a channel's list fills
+// waiterPool are waiters that nobody has any more: who takes one out of a channel's list fills
 // it, and who waits has taken that.
-var spareWaiters = sync.Pool{New: func() any { return &waiter{ready: make(chan *Event, 1)} }}
+var waiterPool = sync.Pool{New: func() any { return &waiter{ready: make(chan *Event, 1)} }}
 
 // owner returns the ID whose events an event is one of.
 func (e *Event) owner() *ID {
@@ -30,10 +30,10 @@ func (e *Event) owner() *ID {
 	return e.ID
 }
 
-// suits reports whether an event is for who waits for those of id, or of any if it is nil.
-func suits(e *Event, id *ID) bool {
+// isFor reports whether an event is for who waits for those of id, or of any if it is nil.
+func isFor(e *Event, id *ID) bool {
 	owner := e.owner()
-	return owner == id || id == nil && !owner.own.Load()
+	return owner == id || id == nil && !owner.exclusive.Load()
 }
 
 // Next waits for the next event of an ID of the channel (rdma_get_cm_event; nothing has to be
@@ -45,7 +45,7 @@ func (c *Channel) Next(ctx context.Context) (*Event, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cm: wait for event: %w", err)
 	}
-	e.drive()
+	e.advanceQP()
 	return e, nil
 }
 
@@ -64,14 +64,14 @@ func (id *ID) Wait(ctx context.Context) (*Event, error) {
 
 // next is Wait with the bare error.
 func (id *ID) next(ctx context.Context) (*Event, error) {
-	id.own.Store(true)
+	id.exclusive.Store(true)
 	for {
 		e, err := id.channel.Load().wait(ctx, id)
 		if err != nil {
 			return nil, err
 		}
 		if e != nil {
-			e.drive()
+			e.advanceQP()
 			return e, nil
 		}
 	}
@@ -85,7 +85,7 @@ func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event
 		e, err = id.next(ctx)
 	}
 	if err != nil {
-		if to := id.to(); to != "" {
+		if to := id.remoteName(); to != "" {
 			op += " " + to
 		}
 		return nil, fmt.Errorf("cm: %s: %w", op, err)
@@ -101,7 +101,7 @@ func (e *Event) failure() error {
 	if err := e.Err(); err != nil {
 		return err
 	}
-	return &EventError{Type: e.Type, Addr: e.ID.to(), Device: e.ID.on(), PrivateData: e.Param.PrivateData}
+	return &EventError{Type: e.Type, Addr: e.ID.remoteName(), Device: e.ID.deviceName(), PrivateData: e.Param.PrivateData}
 }
 
 // Resolve resolves address and route, and waits for both (rdma_resolve_addr and
@@ -113,8 +113,8 @@ func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
 		end = deadline
 	}
-	id.own.Store(true)
-	if err := id.findAddr(ctx, end, local, remote); err != nil {
+	id.exclusive.Store(true)
+	if err := id.resolveAddrRetrying(ctx, end, local, remote); err != nil {
 		return err
 	}
 	if err := id.ResolveRoute(timeLeft(end)); err != nil {
@@ -124,16 +124,16 @@ func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	return err
 }
 
-// findAddr resolves an address, with attempts that take longer and longer. The kernel does not
+// resolveAddrRetrying resolves an address, with attempts that take longer and longer. The kernel does not
 // notice a neighbour that answers before it begins to wait for it, as one on the same host
 // does, and looks again only when its time is over.
-func (id *ID) findAddr(ctx context.Context, end time.Time, local, remote netip.AddrPort) error {
+func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, remote netip.AddrPort) error {
 	const first, growth = 100 * time.Millisecond, 2
 	var last error
 	for timeout := first; ; timeout *= growth {
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(end))); err != nil {
 			if errors.Is(err, syscall.EINVAL) && remote.Addr().IsLoopback() { // as kernels with iWARP alone say it
-				return &Error{Op: opResolve, Addr: id.to(), Errno: syscall.ENODEV, Hint: noDevice}
+				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice}
 			}
 			return err
 		}
@@ -157,7 +157,7 @@ func timeLeft(end time.Time) time.Duration { return max(time.Until(end), time.Mi
 // (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is
 // ready for use then; without, the event is ConnectResponse, or on iWARP Established.
 func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, error) {
-	id.own.Store(true)
+	id.exclusive.Store(true)
 	if err := id.Connect(p, ece); err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, er
 // AcceptWait accepts and waits until the peer is ready too (rdma_accept of an ID without a
 // channel). For datagrams there is nothing to wait for.
 func (id *ID) AcceptWait(ctx context.Context, p ConnParam, ece ECE) error {
-	id.own.Store(true)
+	id.exclusive.Store(true)
 	if err := id.Accept(p, ece); err != nil || id.datagrams() {
 		return err
 	}
@@ -188,7 +188,7 @@ func (id *ID) Request(ctx context.Context) (*Event, error) {
 // DisconnectWait disconnects and waits for the peer to do so too (rdma_disconnect of an ID
 // without a channel).
 func (id *ID) DisconnectWait(ctx context.Context) error {
-	id.own.Store(true)
+	id.exclusive.Store(true)
 	if err := id.Disconnect(); err != nil {
 		return err
 	}
@@ -202,69 +202,69 @@ func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w, e, err := c.enter(id)
+	w, e, err := c.addWaiter(id)
 	if w == nil {
 		return e, err
 	}
-	defer spareWaiters.Put(w)
+	defer waiterPool.Put(w)
 	select {
-	case c.reading <- struct{}{}:
+	case c.readTurn <- struct{}{}:
 	default:
 		select {
 		case e := <-w.ready:
-			return e, w.gone(e)
+			return e, w.closedErr(e)
 		case <-ctx.Done():
-			return c.giveUp(w, ctx.Err())
-		case c.reading <- struct{}{}:
+			return c.cancelWait(w, ctx.Err())
+		case c.readTurn <- struct{}{}:
 		}
 	}
-	defer func() { <-c.reading }()
-	return c.readFor(ctx, w)
+	defer func() { <-c.readTurn }()
+	return c.readUntil(ctx, w)
 }
 
-// nextReading is Next with the bare error, for a goroutine that holds c.reading for good.
-func (c *Channel) nextReading() (*Event, error) {
-	w, e, err := c.enter(nil)
+// nextAsReader is Next with the bare error, for a goroutine that holds c.reading for good.
+func (c *Channel) nextAsReader() (*Event, error) {
+	w, e, err := c.addWaiter(nil)
 	if w != nil {
-		e, err = c.readFor(context.Background(), w)
-		spareWaiters.Put(w)
+		e, err = c.readUntil(context.Background(), w)
+		waiterPool.Put(w)
 	}
 	if err != nil {
 		return nil, err
 	}
-	e.drive()
+	e.advanceQP()
 	return e, nil
 }
 
-// readFor reads until there is an event for a waiter. The caller holds c.reading.
-func (c *Channel) readFor(ctx context.Context, w *waiter) (*Event, error) {
+// readUntil reads until there is an event for a waiter. The caller holds c.reading.
+func (c *Channel) readUntil(ctx context.Context, w *waiter) (*Event, error) {
 	c.setReader(w)
 	defer c.setReader(nil)
-	follow := c.follower(ctx)
+	follow := c.readCanceler(ctx)
 	defer follow.stop()
 	for {
 		select {
 		case e := <-w.ready:
-			return e, w.gone(e)
+			return e, w.closedErr(e)
 		default:
 		}
-		err := c.read(w, follow.start)
+		err := c.readEvent(w, follow.start)
 		switch {
 		case err == nil:
 			if ctx.Err() != nil { // though there may be more events, of others
-				return c.giveUp(w, ctx.Err())
+				return c.cancelWait(w, ctx.Err())
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			// Somebody wants this goroutine to look. The deadline goes first: what comes later
 			// sets it again.
 			c.file.f.SetReadDeadline(time.Time{})
 			if ctx.Err() != nil {
-				return c.giveUp(w, ctx.Err())
+				return c.cancelWait(w, ctx.Err())
 			}
-		case c.closed():
-			return c.giveUp(w, os.ErrClosed)
+		case c.isClosed():
+			return c.cancelWait(w, os.ErrClosed)
 		default:
-			return c.giveUp(w, err)
+			return c.cancelWait(w, err)
 		}
 	}
 }
@@ -276,39 +276,39 @@ func (c *Channel) setReader(w *waiter) {
 	c.mu.Unlock()
 }
 
-// gone returns the error of a waiter that has got e.
-func (w *waiter) gone(e *Event) error {
-	if e == nil && w.id.gone.Load() {
+// closedErr returns the error of a waiter that has got e.
+func (w *waiter) closedErr(e *Event) error {
+	if e == nil && w.id.closed.Load() {
 		return w.id.errClosed()
 	}
 	return nil
 }
 
-// enter returns an event that is there, or a place among the waiters. It returns neither if
+// addWaiter returns an event that is there, or a place among the waiters. It returns neither if
 // the ID is not on the channel.
-func (c *Channel) enter(id *ID) (*waiter, *Event, error) {
+func (c *Channel) addWaiter(id *ID) (*waiter, *Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, e := range c.pending {
-		if suits(e, id) {
+		if isFor(e, id) {
 			c.pending = slices.Delete(c.pending, i, i+1)
 			return nil, e, nil
 		}
 	}
 	if id != nil && c.ids[id.uid] != id {
-		if id.gone.Load() {
+		if id.closed.Load() {
 			return nil, nil, id.errClosed()
 		}
 		return nil, nil, nil
 	}
-	w := spareWaiters.Get().(*waiter)
+	w := waiterPool.Get().(*waiter)
 	w.id = id
 	c.waiters = append(c.waiters, w)
 	return w, nil, nil
 }
 
-// giveUp ends a wait with an error, or with the event that has come meanwhile.
-func (c *Channel) giveUp(w *waiter, err error) (*Event, error) {
+// cancelWait ends a wait with an error, or with the event that has come meanwhile.
+func (c *Channel) cancelWait(w *waiter, err error) (*Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if i := slices.Index(c.waiters, w); i >= 0 {
@@ -316,25 +316,27 @@ func (c *Channel) giveUp(w *waiter, err error) (*Event, error) {
 		return nil, err
 	}
 	e := <-w.ready // who takes a waiter out of the list fills it
-	return e, w.gone(e)
+	return e, w.closedErr(e)
 }
 
-// longAgo is a deadline in the past.
-var longAgo = time.Unix(1, 0)
+// pastDeadline is a deadline in the past.
+var pastDeadline = time.Unix(1, 0)
 
-// follower has the end of a context end reads, from start to stop.
-type follower struct {
+// readCanceler has the end of a context end reads, from start to stop.
+type readCanceler struct {
 	c          *Channel
 	ctx        context.Context
 	unregister func() bool   // nil before start
 	fired      chan struct{} // closed when the context has ended and the reader was woken
 }
 
-// follower returns one that is not started.
-func (c *Channel) follower(ctx context.Context) *follower { return &follower{c: c, ctx: ctx} }
+// readCanceler returns one that is not started.
+func (c *Channel) readCanceler(ctx context.Context) *readCanceler {
+	return &readCanceler{c: c, ctx: ctx}
+}
 
 // start begins it, if it has not begun, and the context can end.
-func (f *follower) start() {
+func (f *readCanceler) start() {
 	if f.unregister != nil || f.ctx.Done() == nil {
 		return
 	}
@@ -346,7 +348,7 @@ func (f *follower) start() {
 }
 
 // stop ends it.
-func (f *follower) stop() {
+func (f *readCanceler) stop() {
 	if f.unregister != nil && !f.unregister() {
 		<-f.fired
 		f.c.file.f.SetReadDeadline(time.Time{})
@@ -354,24 +356,24 @@ func (f *follower) stop() {
 }
 
 // wake has the goroutine that reads look at what has changed.
-func (c *Channel) wake() { c.file.f.SetReadDeadline(longAgo) }
+func (c *Channel) wake() { c.file.f.SetReadDeadline(pastDeadline) }
 
-// read reads an event and gives it to who waits for it, on behalf of by. It calls empty when
+// readEvent reads an event and gives it to who waits for it, on behalf of by. It calls empty when
 // there is none yet. The caller holds c.reading.
-func (c *Channel) read(by *waiter, empty func()) error {
+func (c *Channel) readEvent(by *waiter, empty func()) error {
 	resp, err := c.file.event(c.events, empty)
 	if err != nil {
 		return err
 	}
-	e := c.event(resp)
+	e := c.newEvent(resp)
 	if e == nil {
 		return nil
 	}
-	if c.tooMany(e) {
+	if c.backlogFull(e) {
 		return e.ID.Close()
 	}
 	for to := c; !to.deliver(e, by); to = e.owner().channel.Load() { // not there: it has moved, or is closed
-		if e.owner().gone.Load() {
+		if e.owner().closed.Load() {
 			if e.Listen != nil {
 				return e.ID.Close()
 			}
@@ -384,10 +386,10 @@ func (c *Channel) read(by *waiter, empty func()) error {
 // defaultBacklog is how many requests wait for a program that gives no number, as in the kernel.
 const defaultBacklog = 1024
 
-// tooMany reports whether an event is a request to a listener that has as many waiting for the program as its
+// backlogFull reports whether an event is a request to a listener that has as many waiting for the program as its
 // backlog says. The kernel counts a request no more once it is read, which every goroutine does that
 // waits on the channel, for whatever ID.
-func (c *Channel) tooMany(e *Event) bool {
+func (c *Channel) backlogFull(e *Event) bool {
 	if e.Listen == nil {
 		return false
 	}
@@ -415,7 +417,7 @@ func (c *Channel) deliver(e *Event, by *waiter) bool {
 	if owner := e.owner(); c.ids[owner.uid] != owner {
 		return false
 	}
-	i := slices.IndexFunc(c.waiters, func(w *waiter) bool { return suits(e, w.id) })
+	i := slices.IndexFunc(c.waiters, func(w *waiter) bool { return isFor(e, w.id) })
 	if i < 0 {
 		c.pending = append(c.pending, e)
 		return true
@@ -429,10 +431,10 @@ func (c *Channel) deliver(e *Event, by *waiter) bool {
 	return true
 }
 
-// withdraw takes an ID's events out of the channel and sends its waiters away. The caller
+// removeEvents takes an ID's events out of the channel and sends its waiters away. The caller
 // holds c.mu.
-func (c *Channel) withdraw(id *ID) (events []*Event) {
-	events, c.pending = split(c.pending, id)
+func (c *Channel) removeEvents(id *ID) (events []*Event) {
+	events, c.pending = splitEvents(c.pending, id)
 	c.waiters = slices.DeleteFunc(c.waiters, func(w *waiter) bool {
 		if w.id != id {
 			return false
@@ -446,8 +448,8 @@ func (c *Channel) withdraw(id *ID) (events []*Event) {
 	return events
 }
 
-// split takes an ID's events out of a list.
-func split(list []*Event, id *ID) (its, others []*Event) {
+// splitEvents takes an ID's events out of a list.
+func splitEvents(list []*Event, id *ID) (its, others []*Event) {
 	for _, e := range list {
 		if e.owner() == id {
 			its = append(its, e)
@@ -458,9 +460,9 @@ func split(list []*Event, id *ID) (its, others []*Event) {
 	return its, others
 }
 
-// closed reports whether the channel is closed.
-func (c *Channel) closed() bool {
+// isClosed reports whether the channel is closed.
+func (c *Channel) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.shut
+	return c.closed
 }

@@ -21,7 +21,7 @@ import (
 // put has the channel get an event.
 func put(t *testing.T, c *Channel, id *ID, typ EventType) {
 	t.Helper()
-	e := c.event(eventResp(id.uid, id.handle, typ, 0))
+	e := c.newEvent(eventResp(id.uid, id.handle, typ, 0))
 	if e == nil || !c.deliver(e, nil) {
 		t.Fatal("the event goes nowhere")
 	}
@@ -48,7 +48,7 @@ func TestWhoGetsAnEvent(t *testing.T) {
 		}
 	}
 	// Requests that nobody takes go with the listener, waiters too.
-	if e := c.event(eventResp(mine.uid, 77, ConnectRequest, 0)); e == nil || !c.deliver(e, nil) || !e.ID.own.Load() {
+	if e := c.newEvent(eventResp(mine.uid, 77, ConnectRequest, 0)); e == nil || !c.deliver(e, nil) || !e.ID.exclusive.Load() {
 		t.Errorf("request is %+v", e)
 	}
 	done := make(chan error)
@@ -65,10 +65,10 @@ func TestWhoGetsAnEvent(t *testing.T) {
 		}
 	}
 	must(t, mine.Close(), other.Close())
-	if err := <-done; !isClosed(err) {
+	if err := <-done; !isClosedError(err) {
 		t.Errorf("Wait of a closed ID: %v", err)
 	}
-	if _, err := other.Wait(t.Context()); !isClosed(err) {
+	if _, err := other.Wait(t.Context()); !isClosedError(err) {
 		t.Errorf("Wait after Close: %v", err)
 	}
 	if len(k.gone) != 3 || len(c.pending)+len(c.waiters)+len(c.ids) != 0 {
@@ -128,7 +128,7 @@ func TestResolveAgain(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
 	timedOut := func() {
-		if e := c.event(eventResp(id.uid, id.handle, AddrError, -int32(syscall.ETIMEDOUT))); !c.deliver(e, nil) {
+		if e := c.newEvent(eventResp(id.uid, id.handle, AddrError, -int32(syscall.ETIMEDOUT))); !c.deliver(e, nil) {
 			t.Fatal("the event goes nowhere")
 		}
 	}
@@ -243,7 +243,7 @@ func TestQPOfID(t *testing.T) {
 	}
 	qp := client.queues.queuePair()
 	must(t, client.Close(), server.Close())
-	if err := qp.PostRecv(1); !isClosed(err) {
+	if err := qp.PostRecv(1); !isClosedError(err) {
 		t.Errorf("QP of a closed ID: %v", err)
 	}
 

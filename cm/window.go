@@ -24,49 +24,49 @@ const (
 	firstData  = firstSize - headerSize // bytes of data in one
 )
 
-// growSoon is when the memory comes that nobody has asked for.
-var growSoon = 100 * time.Millisecond
+// growDelay is when the memory comes that nobody has asked for.
+var growDelay = 100 * time.Millisecond
 
 // window is how much a side receives.
 type window struct {
-	first  memory // slots of the small receives, none if there are none (any more)
-	lazy   bool   // the first receives were small
-	grown  bool   // there are large ones
-	small  int    // small slots in use
-	posted uint32 // receives that were posted before the first large one
-	told   bool   // the peer knows that these are there
+	smallMem    memory // slots of the small receives, none if there are none (any more)
+	startsSmall bool   // the first receives were small
+	grown       bool   // there are large ones
+	smallInUse  int    // small slots in use
+	smallPosted uint32 // receives that were posted before the first large one
+	announced   bool   // the peer knows that these are there
 
-	due time.Time // when they come though nobody has asked; zero before Accept has returned the connection
+	growAt time.Time // when they come though nobody has asked; zero before Accept has returned the connection
 
-	wanted bool // the peer has asked for them before that
+	wantedEarly bool // the peer has asked for them before that
 }
 
 // peerWindow is what this side knows of the peer's window.
 type peerWindow struct {
-	narrow bool   // its next receive may be a small one
-	grown  bool   // it has large ones
-	small  uint32 // how many it has posted before the first of these
-	first  uint32 // how many messages it took at first
-	sent   uint32 // how many of its receives were used, while that matters
-	asked  bool   // it was asked for large ones
+	mayBeSmall   bool   // its next receive may be a small one
+	grown        bool   // it has large ones
+	smallTotal   uint32 // how many it has posted before the first of these
+	firstCredits uint32 // how many messages it took at first
+	sent         uint32 // how many of its receives were used, while that matters
+	wantSent     bool   // it was asked for large ones
 }
 
-// grows takes note of the peer's large receives, and of how many small ones it has posted before
+// recordGrown takes note of the peer's large receives, and of how many small ones it has posted before
 // them. Those are the ones of the beginning, and one for each message that it has had.
-func (p *peerWindow) grows(recvs uint32) error {
-	if !p.narrow || p.grown {
+func (p *peerWindow) recordGrown(recvs uint32) error {
+	if !p.mayBeSmall || p.grown {
 		return protoErr("it takes large messages for the second time")
 	}
 	left := int32(recvs - p.sent)
-	if left > int32(p.first+spareRecv) {
-		return protoErr("it has posted %d small receives; with %d messages to it there are %d at most", recvs, p.sent, p.sent+p.first+spareRecv)
+	if left > int32(p.firstCredits+spareRecv) {
+		return protoErr("it has posted %d small receives; with %d messages to it there are %d at most", recvs, p.sent, p.sent+p.firstCredits+spareRecv)
 	}
-	p.grown, p.small = true, p.sent+uint32(max(left, 0))
+	p.grown, p.smallTotal = true, p.sent+uint32(max(left, 0))
 	return nil
 }
 
-// isLazy reports whether a connection with these options begins with small receives.
-func (o *Options) isLazy() bool {
+// startsSmall reports whether a connection with these options begins with small receives.
+func (o *Options) startsSmall() bool {
 	const least = 64 << 10 // bytes that are worth it
 	return o.Depth >= 3*firstDepth && o.Depth*o.MessageSize >= least
 }
@@ -74,12 +74,12 @@ func (o *Options) isLazy() bool {
 // makeWindow makes the first memory for receiving, and posts the receives.
 func (c *Conn) makeWindow(recvs int) (err error) {
 	n := recvs
-	if c.o.isLazy() {
-		c.win.lazy, n = true, firstRecvs
-		if c.win.first, err = c.domain.first.alloc(n, firstSize); err != nil {
+	if c.o.startsSmall() {
+		c.win.startsSmall, n = true, firstRecvs
+		if c.win.smallMem, err = c.domain.first.alloc(n, firstSize); err != nil {
 			return err
 		}
-		c.win.small = n
+		c.win.smallInUse = n
 	} else if c.mem, err = c.domain.pool.alloc(n, headerSize+c.o.MessageSize); err != nil {
 		return err
 	}
@@ -88,20 +88,20 @@ func (c *Conn) makeWindow(recvs int) (err error) {
 
 // recvs returns how many receives can be posted.
 func (c *Conn) recvs() int {
-	if c.win.lazy {
+	if c.win.startsSmall {
 		return len(c.inbox) + firstRecvs
 	}
 	return len(c.inbox)
 }
 
 // entries returns how many completions there can be.
-func (c *Conn) entries() int { return c.recvs() + len(c.ledger) }
+func (c *Conn) entries() int { return c.recvs() + len(c.sendRing) }
 
 // postAll posts the receives that a connection begins with. The small slots are those behind the
 // large ones.
 func (c *Conn) postAll() error {
 	from, n := 0, len(c.inbox)
-	if c.win.lazy {
+	if c.win.startsSmall {
 		from, n = n, firstRecvs
 	}
 	for slot := from; slot < from+n; slot++ {
@@ -112,35 +112,35 @@ func (c *Conn) postAll() error {
 	return nil
 }
 
-// place returns where a slot is.
-func (c *Conn) place(slot int) (m *memory, i int) {
+// slotMemory returns where a slot is.
+func (c *Conn) slotMemory(slot int) (m *memory, i int) {
 	if i := slot - len(c.inbox); i >= 0 {
-		return &c.win.first, i
+		return &c.win.smallMem, i
 	}
 	return &c.mem, slot
 }
 
 // postRecv posts the receive of a slot, unless it is of no more use.
 func (c *Conn) postRecv(slot int) error {
-	if !c.reuse(slot) {
+	if !c.countRepost(slot) {
 		return nil
 	}
-	m, i := c.place(slot)
+	m, i := c.slotMemory(slot)
 	return c.qp.PostRecv(recvBit|uint64(slot), m.sge(i, m.size))
 }
 
-// reuse reports whether the receive of a slot is to be posted. Once there are large ones, a small one
+// countRepost reports whether the receive of a slot is to be posted. Once there are large ones, a small one
 // is not, and with the last of them their memory goes.
-func (c *Conn) reuse(slot int) bool {
+func (c *Conn) countRepost(slot int) bool {
 	w := &c.win
 	if slot >= len(c.inbox) && w.grown {
-		if w.small--; w.small == 0 {
-			w.first.release()
+		if w.smallInUse--; w.smallInUse == 0 {
+			w.smallMem.release()
 		}
 		return false
 	}
 	if !w.grown {
-		w.posted++
+		w.smallPosted++
 	}
 	return true
 }
@@ -150,11 +150,11 @@ func (c *Conn) reuse(slot int) bool {
 // all of those without harm, as there are as many large ones as it can ever need.
 func (c *Conn) grow() error {
 	w := &c.win
-	if !w.lazy || w.grown || c.closing || c.eof || c.err != nil {
+	if !w.startsSmall || w.grown || c.closing || c.eof || c.err != nil {
 		return nil
 	}
-	if w.due.IsZero() { // a peer takes no memory before the program has accepted it
-		w.wanted = true
+	if w.growAt.IsZero() { // a peer takes no memory before the program has accepted it
+		w.wantedEarly = true
 		return nil
 	}
 	mem, err := c.domain.pool.alloc(len(c.inbox), headerSize+c.o.MessageSize)
@@ -181,16 +181,16 @@ func (c *Conn) grown(mem memory) {
 func (c *Conn) accepted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.freed || c.err != nil || c.watch.timer == nil {
+	if c.destroying || c.err != nil || c.liveness.timer == nil {
 		return
 	}
-	c.win.due = time.Now().Add(growSoon)
-	if c.win.wanted {
+	c.win.growAt = time.Now().Add(growDelay)
+	if c.win.wantedEarly {
 		c.growOrFail()
-		c.giveCredits()
+		c.returnCredits()
 	}
 	if c.err == nil {
-		c.watch.set(c, c.watch.busy)
+		c.liveness.schedule(c, c.liveness.busy)
 	}
 }
 
@@ -201,41 +201,41 @@ func (c *Conn) growOrFail() {
 	}
 }
 
-// takes reports whether the peer takes a message of so many bytes next, as far as its size goes.
-func (c *Conn) takes(size int) bool {
+// peerTakes reports whether the peer takes a message of so many bytes next, as far as its size goes.
+func (c *Conn) peerTakes(size int) bool {
 	p := &c.peer
-	if p.narrow && p.grown && int32(p.sent-p.small) >= 0 {
-		p.narrow = false
+	if p.mayBeSmall && p.grown && int32(p.sent-p.smallTotal) >= 0 {
+		p.mayBeSmall = false
 	}
-	return !p.narrow || size <= firstData
+	return !p.mayBeSmall || size <= firstData
 }
 
 // hasGrown: the peer has said that it takes large messages.
 func hasGrown(c *Conn, _ *op) bool {
-	return c.peer.grown || c.ended || c.deaf || c.err != nil || c.closing
+	return c.peer.grown || c.endSent || c.peerClosedRead || c.err != nil || c.closing
 }
 
-// askLarge does one thing that brings a large message nearer to being taken: it asks the peer for
+// prepareLarge does one thing that brings a large message nearer to being taken: it asks the peer for
 // memory, waits for that, or uses up a small receive.
-func (c *Conn) askLarge(ctx context.Context) error {
+func (c *Conn) prepareLarge(ctx context.Context) error {
 	p := &c.peer
 	switch {
-	case p.asked && !p.grown:
+	case p.wantSent && !p.grown:
 		return c.await(ctx, hasGrown, nil)
-	case !hasControl(c, nil):
-		return c.await(ctx, hasControl, nil)
+	case !canSendControl(c, nil):
+		return c.await(ctx, canSendControl, nil)
 	case p.grown:
-		c.control(header{kind: msgPad})
+		c.sendControl(header{kind: msgPad})
 	default:
-		c.askOnce()
+		c.sendWant()
 	}
 	return nil
 }
 
-// askOnce asks the peer for memory, in the place of a message. There is room for that, and for a
+// sendWant asks the peer for memory, in the place of a message. There is room for that, and for a
 // control message.
-func (c *Conn) askOnce() {
-	c.peer.asked = true
+func (c *Conn) sendWant() {
+	c.peer.wantSent = true
 	c.credits--
-	c.control(header{kind: msgWant})
+	c.sendControl(header{kind: msgWant})
 }

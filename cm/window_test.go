@@ -33,9 +33,9 @@ func awaitGrown(t *testing.T, c *Conn) {
 
 // growAfter sets when memory comes that nobody has asked for, until the test ends.
 func growAfter(t *testing.T, d time.Duration) {
-	old := growSoon
-	growSoon = d
-	t.Cleanup(func() { growSoon = old })
+	old := growDelay
+	growDelay = d
+	t.Cleanup(func() { growDelay = old })
 }
 
 // pattern is the n-th message of a size.

@@ -32,8 +32,8 @@ import (
 //	4  bytes of data (u32); of grown the number of receives, from the first one on, that are small
 //	8  the data
 const (
-	helloSize  = 12
-	headerSize = 8
+	greetingSize = 12
+	headerSize   = 8
 )
 
 // Versions of the protocol. A request has the highest version of the side that dials, and the answer
@@ -46,9 +46,9 @@ const (
 
 // Kinds of greetings.
 const (
-	helloRequest = 1 + iota
-	helloAnswer
-	helloRefusal
+	greetingRequest = 1 + iota
+	greetingAnswer
+	greetingRefusal
 )
 
 // Kinds of messages.
@@ -70,8 +70,8 @@ const (
 // maxRefusal is the longest text of a refusal, in bytes.
 const maxRefusal = 136
 
-// hello is a greeting.
-type hello struct {
+// greeting is a greeting.
+type greeting struct {
 	kind    uint8
 	depth   int
 	size    int
@@ -81,8 +81,8 @@ type hello struct {
 }
 
 // encode lays it out.
-func (h hello) encode() []byte {
-	b := make([]byte, helloSize, helloSize+len(h.data))
+func (h greeting) encode() []byte {
+	b := make([]byte, greetingSize, greetingSize+len(h.data))
 	b[0], b[1], b[2], b[3] = 'g', 'v', cmp.Or(h.version, wireVersion), h.kind
 	binary.BigEndian.PutUint16(b[4:], uint16(h.depth))
 	b[6], b[7] = uint8(h.first), uint8(len(h.data))
@@ -102,51 +102,51 @@ func protoErr(format string, args ...any) error {
 	return &protocolError{fmt.Sprintf(format, args...)}
 }
 
-// parseHello reads a greeting. Private data has zeros after it. The version of a request is the one that
+// parseGreeting reads a greeting. Private data has zeros after it. The version of a request is the one that
 // the answer is to have; of an answer it is the one that it has.
-func parseHello(b []byte, kind uint8) (hello, error) {
-	if len(b) < helloSize || b[0] != 'g' || b[1] != 'v' {
-		return hello{}, protoErr("its private data is no greeting; is it a program that does not use Conn?")
+func parseGreeting(b []byte, kind uint8) (greeting, error) {
+	if len(b) < greetingSize || b[0] != 'g' || b[1] != 'v' {
+		return greeting{}, protoErr("its private data is no greeting; is it a program that does not use Conn?")
 	}
 	if b[3] != kind {
-		return hello{}, protoErr("its greeting is of kind %d, not %d", b[3], kind)
+		return greeting{}, protoErr("its greeting is of kind %d, not %d", b[3], kind)
 	}
 	version := b[2]
-	if kind == helloRequest {
+	if kind == greetingRequest {
 		version = min(version, wireVersion)
 	}
-	if kind != helloRefusal && (version < minWireVersion || version > wireVersion) {
-		return hello{}, protoErr("its greeting has version %d, this side speaks %d to %d", b[2], minWireVersion, wireVersion)
+	if kind != greetingRefusal && (version < minWireVersion || version > wireVersion) {
+		return greeting{}, protoErr("its greeting has version %d, this side speaks %d to %d", b[2], minWireVersion, wireVersion)
 	}
-	h := hello{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:])), first: int(b[6]), version: version}
+	h := greeting{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:])), first: int(b[6]), version: version}
 	n := int(b[7])
-	if helloSize+n > len(b) {
-		return hello{}, protoErr("its greeting has %d bytes of data, and space for %d", n, len(b)-helloSize)
+	if greetingSize+n > len(b) {
+		return greeting{}, protoErr("its greeting has %d bytes of data, and space for %d", n, len(b)-greetingSize)
 	}
-	if kind != helloRefusal && (h.depth < 1 || h.depth > maxDepth || h.size < 1 || h.size > maxMessageSize) {
-		return hello{}, protoErr("it takes %d messages of %d bytes, possible are 1 to %d of 1 to %d", h.depth, h.size, maxDepth, maxMessageSize)
+	if kind != greetingRefusal && (h.depth < 1 || h.depth > maxDepth || h.size < 1 || h.size > maxMessageSize) {
+		return greeting{}, protoErr("it takes %d messages of %d bytes, possible are 1 to %d of 1 to %d", h.depth, h.size, maxDepth, maxMessageSize)
 	}
 	if h.first > h.depth {
-		return hello{}, protoErr("it takes %d messages, and %d of them at first", h.depth, h.first)
+		return greeting{}, protoErr("it takes %d messages, and %d of them at first", h.depth, h.first)
 	}
-	h.data = append([]byte(nil), b[helloSize:helloSize+n]...)
+	h.data = append([]byte(nil), b[greetingSize:greetingSize+n]...)
 	return h, nil
 }
 
 // header is the head of a message.
 type header struct {
-	kind    uint8
-	deaf    bool // of an end: the sender takes no messages any more
-	credits int
-	length  int
-	recvs   uint32 // of msgGrown: how many receives were small
+	kind       uint8
+	closesRead bool // of an end: the sender takes no messages any more
+	credits    int
+	length     int
+	recvs      uint32 // of msgGrown: how many receives were small
 }
 
 // put lays it out in the first bytes of b.
 func (h header) put(b []byte) {
 	_ = b[headerSize-1]
 	b[0], b[1] = h.kind, 0
-	if h.deaf {
+	if h.closesRead {
 		b[1] = 1
 	}
 	binary.BigEndian.PutUint16(b[2:], uint16(h.credits))
@@ -158,7 +158,7 @@ func parseHeader(b []byte) (header, error) {
 	if len(b) < headerSize {
 		return header{}, protoErr("a message of %d bytes, shorter than its header", len(b))
 	}
-	h := header{kind: b[0], deaf: b[1] != 0, credits: int(binary.BigEndian.Uint16(b[2:])), length: int(binary.BigEndian.Uint32(b[4:]))}
+	h := header{kind: b[0], closesRead: b[1] != 0, credits: int(binary.BigEndian.Uint16(b[2:])), length: int(binary.BigEndian.Uint32(b[4:]))}
 	if h.kind == msgGrown {
 		h.recvs, h.length = uint32(h.length), 0
 	}
@@ -168,7 +168,7 @@ func parseHeader(b []byte) (header, error) {
 	if h.kind < msgData || h.kind > msgPad {
 		return header{}, protoErr("a message of kind %d, possible are %d to %d", h.kind, msgData, msgPad)
 	}
-	if b[1] > 1 || h.deaf && h.kind != msgEnd {
+	if b[1] > 1 || h.closesRead && h.kind != msgEnd {
 		return header{}, protoErr("a message of kind %d with %d in its second byte, possible is 0, and 1 in an end", h.kind, b[1])
 	}
 	if h.kind != msgData && h.length != 0 {

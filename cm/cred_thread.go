@@ -12,19 +12,19 @@ import (
 // share it until the process changes user or group, which each thread does for itself; from then on
 // they differ. So a file that is opened after that is used by one thread.
 
-// keeper is a thread that does one thing after another for others. A nil keeper has it done by who
+// credThread is a thread that does one thing after another for others. A nil keeper has it done by who
 // calls.
-type keeper struct {
+type credThread struct {
 	work chan func()
 	done chan struct{}
 }
 
-// newKeeper starts one, if there is need of it.
-func newKeeper() *keeper {
-	if !denied.Load() && identity().equal(&born) {
+// startCredThread starts one, if there is need of it.
+func startCredThread() *credThread {
+	if !credsRefused.Load() && currentCreds().equal(&startCreds) {
 		return nil
 	}
-	k := &keeper{make(chan func()), make(chan struct{})}
+	k := &credThread{make(chan func()), make(chan struct{})}
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -36,8 +36,8 @@ func newKeeper() *keeper {
 	return k
 }
 
-// do has something done, and waits for it.
-func (k *keeper) do(what func()) {
+// run has something done, and waits for it.
+func (k *credThread) run(what func()) {
 	if k == nil {
 		what()
 		return
@@ -47,30 +47,30 @@ func (k *keeper) do(what func()) {
 }
 
 // stop ends it. Nothing is to be done any more.
-func (k *keeper) stop() {
+func (k *credThread) stop() {
 	if k != nil {
 		close(k.work)
 	}
 }
 
-// ids are what a process is to the kernel.
-type ids struct {
+// credentials are what a process is to the kernel.
+type credentials struct {
 	user, group int
 	groups      []int
 }
 
-// identity returns what this process is.
-func identity() ids {
+// currentCreds returns what this process is.
+func currentCreds() credentials {
 	groups, _ := os.Getgroups() // without them there is less to see a change by
-	return ids{os.Geteuid(), os.Getegid(), groups}
+	return credentials{os.Geteuid(), os.Getegid(), groups}
 }
 
-func (i ids) equal(other *ids) bool {
+func (i credentials) equal(other *credentials) bool {
 	return i.user == other.user && i.group == other.group && slices.Equal(i.groups, other.groups)
 }
 
-// born is what the process was in the beginning, when its threads were equal.
-var born = identity()
+// startCreds is what the process was in the beginning, when its threads were equal.
+var startCreds = currentCreds()
 
-// denied is set once the kernel has refused a command: it is likely that the threads differ.
-var denied atomic.Bool
+// credsRefused is set once the kernel has refused a command: it is likely that the threads differ.
+var credsRefused atomic.Bool

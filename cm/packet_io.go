@@ -31,9 +31,9 @@ func (p *PacketConn) post(slot int) error {
 	return p.qp.PostRecv(uint64(slot), p.mem.sge(slot, uverbs.GRHSize+p.mtu))
 }
 
-// fail says what an operation has ended with.
-func (p *PacketConn) fail(what string, err error) error {
-	switch why := p.ended.Load(); {
+// opError says what an operation has ended with.
+func (p *PacketConn) opError(what string, err error) error {
+	switch why := p.endErr.Load(); {
 	case p.closed.Load():
 		err = errClosed
 	case why != nil:
@@ -45,16 +45,16 @@ func (p *PacketConn) fail(what string, err error) error {
 }
 
 // begin takes the turn of a lane, and fails if p is closed.
-func (p *PacketConn) begin(ctx context.Context, l *lane, what string) error {
+func (p *PacketConn) begin(ctx context.Context, l *packetQueue, what string) error {
 	if p.closing.Load() {
-		return p.fail(what, errClosed)
+		return p.opError(what, errClosed)
 	}
-	if err := l.take(ctx); err != nil {
-		return p.fail(what, err)
+	if err := l.takeTurn(ctx); err != nil {
+		return p.opError(what, err)
 	}
 	if p.closing.Load() {
 		<-l.turn
-		return p.fail(what, errClosed)
+		return p.opError(what, errClosed)
 	}
 	return nil
 }
@@ -67,11 +67,11 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 		return nil, Peer{}, err
 	}
 	defer func() { <-p.recv.turn }()
-	if p.held >= 0 {
-		if err := p.post(p.held); err != nil {
-			return nil, Peer{}, p.fail(what, err)
+	if p.heldSlot >= 0 {
+		if err := p.post(p.heldSlot); err != nil {
+			return nil, Peer{}, p.opError(what, err)
 		}
-		p.held = -1
+		p.heldSlot = -1
 	}
 	for {
 		wcs, err := p.recv.next(ctx, &p.o, 1)
@@ -79,29 +79,29 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 			err = p.qp.Err(&wcs[0])
 		}
 		if err != nil {
-			return nil, Peer{}, p.fail(what, err)
+			return nil, Peer{}, p.opError(what, err)
 		}
 		wc := &wcs[0]
 		if wc.ID > uint64(p.o.Depth) || int64(wc.ByteLen) > int64(p.mem.size) {
-			return nil, Peer{}, p.fail(what, fmt.Errorf("the device has completed receive %d of %d with %d bytes: %w", wc.ID, p.o.Depth+1, wc.ByteLen, syscall.EIO))
+			return nil, Peer{}, p.opError(what, fmt.Errorf("the device has completed receive %d of %d with %d bytes: %w", wc.ID, p.o.Depth+1, wc.ByteLen, syscall.EIO))
 		}
 		slot := int(wc.ID)
 		b := p.mem.bytes(slot)[:wc.ByteLen]
 		attr, err := p.sender(wc, b)
 		if err == nil {
-			p.held = slot
+			p.heldSlot = slot
 			return b[uverbs.GRHSize:], Peer{attr, wc.SrcQP, p.qkey}, nil
 		}
 		if !errors.Is(err, syscall.EINVAL) {
-			p.held = slot // the next Recv posts it again
-			return nil, Peer{}, p.fail(what, err)
+			p.heldSlot = slot // the next Recv posts it again
+			return nil, Peer{}, p.opError(what, err)
 		}
 		// It cannot be answered, and any host can send such a datagram, as many as it likes.
 		if err = p.post(slot); err == nil {
 			err = ctx.Err()
 		}
 		if err != nil {
-			return nil, Peer{}, p.fail(what, err)
+			return nil, Peer{}, p.opError(what, err)
 		}
 	}
 }
@@ -164,29 +164,29 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	if p.ahs.full(to.attr) { // a handle goes, which no send may be under way with
 		room = 1
 	}
-	for p.under >= room {
-		wcs, err := p.send.next(ctx, &p.o, p.under)
-		p.under -= len(wcs)
+	for p.inFlight >= room {
+		wcs, err := p.send.next(ctx, &p.o, p.inFlight)
+		p.inFlight -= len(wcs)
 		for i := range wcs {
 			err = errors.Join(err, p.qp.Err(&wcs[i]))
 		}
 		if err != nil {
-			return p.fail(what, err)
+			return p.opError(what, err)
 		}
 	}
 	ah, err := p.ahs.get(to.attr)
 	if err != nil {
-		return p.fail(what, err)
+		return p.opError(what, err)
 	}
 	slot := p.o.Depth + 1 + p.sent%p.o.SendDepth // after those for receiving
 	copy(p.mem.bytes(slot), data)
 	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
 		AH: ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
 	if err != nil {
-		return p.fail(what, err)
+		return p.opError(what, err)
 	}
 	p.sent++
-	p.under++
+	p.inFlight++
 	return nil
 }
 
@@ -198,13 +198,13 @@ func (p *PacketConn) event(e *Event) {
 		e.ID.Close()
 	case DeviceRemoval:
 		p.dev.forget()
-		p.end(errRemoved(p.addrs.Device)) // the kernel waits for it
+		p.endWith(errRemoved(p.addrs.Device)) // the kernel waits for it
 	}
 }
 
-// end has p closed for a reason, which later calls return, and those that are under way.
-func (p *PacketConn) end(why error) {
-	p.ended.CompareAndSwap(nil, &why)
+// endWith has p closed for a reason, which later calls return, and those that are under way.
+func (p *PacketConn) endWith(why error) {
+	p.endErr.CompareAndSwap(nil, &why)
 	go p.destroy()
 }
 
@@ -219,28 +219,28 @@ type membership struct {
 // joins as [SendOnly], Recv returns what they send, also what p itself sends.
 func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
 	const what = "join"
-	m, err := p.member(group)
+	m, err := p.addMembership(group)
 	if err != nil {
 		return Peer{}, err
 	}
-	to, err := p.join(ctx, m, group, flags)
+	to, err := p.joinGroup(ctx, m, group, flags)
 	if err != nil {
-		return Peer{}, p.fail(what+" "+group.String(), errors.Join(err, p.leave(group, m)))
+		return Peer{}, p.opError(what+" "+group.String(), errors.Join(err, p.leave(group, m)))
 	}
 	return to, nil
 }
 
-// member makes a membership that has not joined yet.
-func (p *PacketConn) member(group netip.Addr) (*membership, error) {
+// addMembership makes a membership that has not joined yet.
+func (p *PacketConn) addMembership(group netip.Addr) (*membership, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing.Load() {
-		return nil, p.fail("join", errClosed)
+		return nil, p.opError("join", errClosed)
 	}
 	if p.joined[group] != nil {
 		return nil, argErr("Join", "group", group, "one that was not joined yet")
 	}
-	id, err := p.hub.channel.NewID(UDP)
+	id, err := p.loop.channel.NewID(UDP)
 	if err != nil {
 		return nil, err
 	}
@@ -249,13 +249,13 @@ func (p *PacketConn) member(group netip.Addr) (*membership, error) {
 	return m, nil
 }
 
-// join joins.
-func (p *PacketConn) join(ctx context.Context, m *membership, group netip.Addr, flags JoinFlags) (Peer, error) {
+// joinGroup joins.
+func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.Addr, flags JoinFlags) (Peer, error) {
 	if err := m.id.Bind(netip.AddrPortFrom(p.addrs.Local.IP, 0)); err != nil {
 		return Peer{}, err
 	}
 	m.id.device.Store(&p.addrs.Device)
-	m.id.own.Store(true)
+	m.id.exclusive.Store(true)
 	if _, err := m.id.Join(group, flags); err != nil {
 		return Peer{}, err
 	}
@@ -298,7 +298,7 @@ func (p *PacketConn) leave(group netip.Addr, m *membership) error {
 		}
 		m.dgid = uverbs.GID{}
 	}
-	if err := p.hub.close(m.id); err != nil {
+	if err := p.loop.closeID(m.id); err != nil {
 		return err
 	}
 	delete(p.joined, group)
@@ -317,10 +317,10 @@ func (p *PacketConn) destroy() error {
 	if p.closing.Swap(true) {
 		return nil
 	}
-	p.hub.unwatch(p.id)
-	defer p.hub.release()
+	p.loop.unregister(p.id)
+	defer p.loop.release()
 	if p.qp == nil { // it was never whole
-		return p.releaseAll(p.hub.close(p.id))
+		return p.releaseAll(p.loop.closeID(p.id))
 	}
 	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes who waits
 	p.recv.drain()
@@ -337,7 +337,7 @@ func (p *PacketConn) destroy() error {
 	}
 	// The turns go back after the end: who gets one sees that p is closed.
 	defer func() { <-p.recv.turn; <-p.send.turn }()
-	return errors.Join(append(errs, p.releaseAll(p.hub.close(p.id)))...)
+	return errors.Join(append(errs, p.releaseAll(p.loop.closeID(p.id)))...)
 }
 
 // releaseAll gives back what p has besides its ID and QP, which closed is the outcome of
@@ -345,8 +345,8 @@ func (p *PacketConn) destroy() error {
 func (p *PacketConn) releaseAll(closed error) error {
 	errs := []error{closed, p.ahs.close(), p.recv.close(), p.send.close()}
 	if closed == nil { // else the device may use the memory still
-		if p.held >= 0 {
-			lend(p, &p.mem, p.held)
+		if p.heldSlot >= 0 {
+			leaseSlot(p, &p.mem, p.heldSlot)
 		}
 		p.mem.release()
 	}
