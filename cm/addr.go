@@ -9,21 +9,22 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// Addr is an address of the connection manager: an IP address, which RDMA devices are found
-// by, and a port of a port space. It implements [net.Addr].
+// Addr is an address of the connection manager: an IP address, which selects the RDMA device, and a
+// port in a port space. It implements [net.Addr].
 type Addr struct {
-	IP    netip.Addr // IP may have a zone, as link-local addresses must.
-	Port  uint16     // Port is 0 where the kernel shall choose.
-	Space PortSpace  // Space is what Port is a port of.
-	PKey  uint16     // PKey is the partition, if IP is the GID of an InfiniBand port, and else 0: see [GIDAddr].
+	IP    netip.Addr // IP has a zone if it is a link-local address.
+	Port  uint16     // Port is 0 if the kernel shall choose one.
+	Space PortSpace  // Space is the port space of Port.
+	PKey  uint16     // PKey is the partition if IP is the GID of an InfiniBand port, and otherwise 0; see [GIDAddr].
 
-	scope int // index of the zone's interface
+	scope int // index of the network interface of the zone
 }
 
-// ip returns the address without a zone, IPv4 as such.
+// ip returns the IP address without a zone, and without the prefix of an IPv4 address in IPv6.
 func (a Addr) ip() netip.Addr { return a.IP.Unmap().WithZone("") }
 
-// AddrOf makes an address, and finds the interface of its zone.
+// AddrOf makes an Addr of an IP address and a port. It looks up the network interface of the zone,
+// if there is one.
 func AddrOf(space PortSpace, ap netip.AddrPort) (Addr, error) {
 	a := Addr{IP: ap.Addr(), Port: ap.Port(), Space: space}
 	if !a.IP.IsValid() {
@@ -45,10 +46,10 @@ func AddrOf(space PortSpace, ap netip.AddrPort) (Addr, error) {
 	return a, nil
 }
 
-// Network returns "rdma+tcp", "rdma+udp" and so on.
+// Network returns "rdma+" and the name of the port space, such as "rdma+tcp".
 func (a Addr) Network() string { return "rdma+" + a.Space.String() }
 
-// String returns address and port as [net.JoinHostPort] does.
+// String returns the IP address and the port as [net.JoinHostPort] does.
 func (a Addr) String() string {
 	if !a.IP.IsValid() {
 		return ":" + strconv.Itoa(int(a.Port))
@@ -56,7 +57,7 @@ func (a Addr) String() string {
 	return netip.AddrPortFrom(a.IP, a.Port).String()
 }
 
-// storage returns the address as the kernel has it.
+// storage returns the address in the kernel's layout.
 func (a Addr) storage() (abi.KernelSockaddrStorage, uint16) {
 	if a.isGID() {
 		return a.gidStorage()
@@ -64,7 +65,7 @@ func (a Addr) storage() (abi.KernelSockaddrStorage, uint16) {
 	return sockaddr(a)
 }
 
-// PortSpace says what a port is a port of, and what transport an ID has (enum
+// PortSpace is a set of port numbers, and determines the transport of an ID (enum
 // rdma_ucm_port_space).
 type PortSpace uint16
 
@@ -72,11 +73,11 @@ type PortSpace uint16
 const (
 	TCP   PortSpace = abi.RDMA_PS_TCP   // reliable connections (RDMA_PS_TCP)
 	UDP   PortSpace = abi.RDMA_PS_UDP   // datagrams (RDMA_PS_UDP)
-	IB    PortSpace = abi.RDMA_PS_IB    // any transport, ports by InfiniBand's service IDs (RDMA_PS_IB)
-	IPoIB PortSpace = abi.RDMA_PS_IPOIB // datagrams beside IP over InfiniBand (RDMA_PS_IPOIB)
+	IB    PortSpace = abi.RDMA_PS_IB    // any transport; ports are part of InfiniBand's service IDs (RDMA_PS_IB)
+	IPoIB PortSpace = abi.RDMA_PS_IPOIB // datagrams with the multicast groups of IP over InfiniBand (RDMA_PS_IPOIB)
 )
 
-// String returns the space's name.
+// String returns the name of the port space.
 func (p PortSpace) String() string {
 	switch p {
 	case TCP:
@@ -91,7 +92,7 @@ func (p PortSpace) String() string {
 	return fmt.Sprintf("port space %#x", uint16(p))
 }
 
-// qpType returns the type of QP that IDs of the space have by default (enum ib_qp_type).
+// qpType returns the default QP type of an ID (enum ib_qp_type).
 func (p PortSpace) qpType() uint8 {
 	if p == UDP || p == IPoIB {
 		return ibQPTypeUD
@@ -99,7 +100,7 @@ func (p PortSpace) qpType() uint8 {
 	return ibQPTypeRC
 }
 
-// Types of QPs as CREATE_ID wants them (enum ib_qp_type, rdma/ib_verbs.h).
+// QP types of CREATE_ID (enum ib_qp_type, rdma/ib_verbs.h).
 const (
 	ibQPTypeRC = 2
 	ibQPTypeUD = 4

@@ -10,34 +10,35 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// Channel is an event channel: IDs belong to it, and what happens to them is read from it
-// (struct rdma_event_channel). It is safe for concurrent use, also by several goroutines that
-// wait for events: each event goes to one of them.
+// Channel is an event channel (struct rdma_event_channel). Each ID belongs to one, and its events
+// are read from it. It is safe for concurrent use. Several goroutines can wait for events, and each
+// event goes to one of them.
 type Channel struct {
 	file *file
 
-	// reading is held, by putting something in, by the one of the waiters that reads the file
-	// for all of them.
+	// readTurn is held, by a value in the channel, by the waiter that reads the file for all of
+	// them.
 	readTurn chan struct{}
-	events   *eventReader // guarded by reading
+	events   *eventReader // guarded by readTurn
 
 	mu      sync.Mutex
 	closed  bool              // guarded by mu
 	ids     map[uint64]*ID    // guarded by mu: by uid
 	groups  map[uint64]*Group // guarded by mu: by uid
 	waiters []*waiter         // guarded by mu: oldest first
-	reader  *waiter           // guarded by mu: whose goroutine reads, nil if none does
-	pending []*Event          // guarded by mu: that nobody has waited for, oldest first
+	reader  *waiter           // guarded by mu: the waiter whose goroutine reads, nil if none does
+	pending []*Event          // guarded by mu: events without a waiter, oldest first
 }
 
-// lastUID is the last number that an ID or a group has got. Events carry them, and IDs take
-// them along to another channel.
+// lastUID is the last number given to an ID or a group. Events carry these numbers. An ID keeps its
+// number when it moves to another channel.
 var lastUID atomic.Uint64
 
-// OpenChannel opens a channel (rdma_create_event_channel). It fails with an error that
-// matches [errors.ErrUnsupported] if the kernel's rdma_ucm is not loaded and could not be,
-// [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm is not there, and [io/fs.ErrPermission] if the
-// process may not open it; the error says what to do.
+// OpenChannel opens a channel (rdma_create_event_channel). The error says what to do, and matches
+//
+// - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
+// - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and
+// - [io/fs.ErrPermission] if the process may not open it.
 func OpenChannel() (*Channel, error) {
 	dev, err := findDevice()
 	if err != nil {
@@ -50,7 +51,7 @@ func OpenChannel() (*Channel, error) {
 	return newChannel(f), nil
 }
 
-// The versions of the interface that the library speaks.
+// Versions of the kernel's interface that this package supports.
 const (
 	minABI = 4
 	maxABI = abi.RDMA_USER_CM_ABI_VERSION
@@ -60,12 +61,12 @@ func newChannel(f *file) *Channel {
 	return &Channel{file: f, readTurn: make(chan struct{}, 1), events: newEventReader(f), ids: map[uint64]*ID{}, groups: map[uint64]*Group{}}
 }
 
-// newEvent makes an event of what the kernel has answered, nil if the ID is closed.
+// newEvent decodes an event of the kernel. It returns nil if the ID is closed.
 func (c *Channel) newEvent(r *abi.EventResp) *Event {
 	id, group := uidTable.find(r.Uid)
 	request := EventType(r.Event) == ConnectRequest
 	if id == nil {
-		if request { // nobody will ever close it otherwise
+		if request { // nothing else would close it
 			destroy(c.file, r.ID)
 		}
 		return nil
@@ -75,7 +76,7 @@ func (c *Channel) newEvent(r *abi.EventResp) *Event {
 	if e.ID = id; request {
 		e.Listen, e.ID = id, &ID{space: id.space, handle: r.ID, uid: lastUID.Add(1)}
 		e.ID.exclusive.Store(id.exclusive.Load())
-		if err := c.addID(e.ID); err != nil { // it is being closed
+		if err := c.addID(e.ID); err != nil { // the channel is being closed
 			destroy(c.file, r.ID)
 			return nil
 		}
@@ -83,7 +84,7 @@ func (c *Channel) newEvent(r *abi.EventResp) *Event {
 	return e
 }
 
-// addID gives an ID a place in the channel.
+// addID adds an ID to the channel.
 func (c *Channel) addID(id *ID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,36 +97,38 @@ func (c *Channel) addID(id *ID) error {
 	return nil
 }
 
-// uidTable has the IDs and groups of the process by the numbers that events carry, as the
-// kernel may still give an ID's event to the channel that the ID is leaving.
+// uidTable finds the IDs and groups of the process by the numbers that events carry. It is not part
+// of a channel, because the kernel may still report an event of an ID on a channel that the ID is
+// leaving.
 var uidTable = uidMap{all: map[uint64]eventTarget{}}
 
-// uidMap are IDs and groups by their numbers.
+// uidMap maps numbers to IDs and groups.
 type uidMap struct {
 	mu  sync.RWMutex
 	all map[uint64]eventTarget // guarded by mu
 }
 
-// eventTarget is whose an event is: an ID, or a group of one.
+// eventTarget is what an event belongs to: an ID, or a group of an ID.
 type eventTarget struct {
 	id    *ID
 	group *Group
 }
 
-// add puts an ID or a group into the registry, remove takes it out.
+// add adds an ID or a group.
 func (r *uidMap) add(uid uint64, o eventTarget) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all[uid] = o
 }
 
+// remove removes an ID or a group.
 func (r *uidMap) remove(uid uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.all, uid)
 }
 
-// find returns the ID that an event is for, and the group if it is for one.
+// find returns the ID that an event belongs to, and the group if it belongs to one.
 func (r *uidMap) find(uid uint64) (*ID, *Group) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -133,13 +136,13 @@ func (r *uidMap) find(uid uint64) (*ID, *Group) {
 	return o.id, o.group
 }
 
-// removeID forgets an ID that is closed, with what it has on the channel: its events, its waiters,
-// and the requests to it that nobody has taken.
+// removeID removes an ID that is closed, with its events and waiters and the requests to it that
+// were not taken.
 func (c *Channel) removeID(id *ID) {
 	uidTable.remove(id.uid)
 	c.mu.Lock()
 	delete(c.ids, id.uid)
-	for uid, g := range c.groups { // the kernel leaves them with the ID
+	for uid, g := range c.groups { // the kernel leaves the groups when it destroys the ID
 		if g.id == id {
 			delete(c.groups, uid)
 			uidTable.remove(uid)
@@ -154,8 +157,8 @@ func (c *Channel) removeID(id *ID) {
 	}
 }
 
-// Close closes the channel (rdma_destroy_event_channel). It fails with EBUSY while there are
-// IDs on it. A Next that is under way ends.
+// Close closes the channel (rdma_destroy_event_channel). It fails with EBUSY while the channel has
+// IDs. A call of Next that is waiting ends.
 func (c *Channel) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

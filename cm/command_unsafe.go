@@ -15,20 +15,20 @@ import (
 
 // file is an open /dev/infiniband/rdma_cm. Its commands are safe for concurrent use.
 //
-// They use the descriptor as it is, under a lock that close takes for itself: that costs less than
-// RawConn.Control, and than the closure for it.
+// Commands use the file descriptor directly, and close excludes them with a lock. That costs less
+// than RawConn.Control and the closure that it needs.
 type file struct {
 	f    *os.File
 	raw  syscall.RawConn
 	fake func(cmd uint32, in, out unsafe.Pointer) syscall.Errno // stands in for the kernel in tests
 
-	thread *credThread // whose thread gives the commands, nil if any may
+	thread *credThread // issues the commands, nil if any thread may
 
 	open sync.RWMutex // held for reading by commands
 	fd   int          // guarded by open: -1 once the file is closed
 }
 
-// newFile makes a file that Go's netpoller waits for.
+// newFile makes a file that works with Go's netpoller.
 func newFile(fd int, name string) (*file, error) {
 	f := os.NewFile(uintptr(fd), name)
 	raw, err := f.SyscallConn()
@@ -39,31 +39,31 @@ func newFile(fd int, name string) (*file, error) {
 	return &file{f: f, raw: raw, fd: fd}, nil
 }
 
-// close closes the file once the commands that are under way have ended.
+// close closes the file after the commands in progress.
 func (f *file) close() error {
 	f.open.Lock()
 	defer f.open.Unlock()
 	f.fd = -1
-	err := f.f.Close() // waits for who reads events
+	err := f.f.Close() // waits for the goroutine that reads events
 	if f.thread != nil {
 		f.thread.stop()
 	}
 	return err
 }
 
-// message is a command as it is written.
+// message is a command as it is written to the file.
 type message[Q any] struct {
 	hdr abi.CmdHdr
 	req Q
 }
 
-// newMessage makes a command with an answer of so many bytes.
+// newMessage makes a command whose answer has out bytes.
 func newMessage[Q any](cmd uint32, req *Q, out uintptr) *message[Q] {
 	return &message[Q]{hdr: abi.CmdHdr{Cmd: cmd, In: uint16(unsafe.Sizeof(*req)), Out: uint16(out)}, req: *req}
 }
 
-// isShort reports whether a command takes the kernel so little time that telling Go's scheduler
-// of it costs more. The others may wait for what the kernel is doing with the ID.
+// isShort reports whether a command takes the kernel less time than it takes to tell Go's scheduler
+// about it. Other commands may wait for something that the kernel does with the ID.
 func isShort(cmd uint32) bool {
 	switch cmd {
 	case abi.RDMA_USER_CM_CMD_CREATE_ID, abi.RDMA_USER_CM_CMD_SET_OPTION, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR,
@@ -74,16 +74,16 @@ func isShort(cmd uint32) bool {
 	return false
 }
 
-// rawCommand is a command for the kernel: a message, and where it has the kernel put the answer.
+// rawCommand is a message without its type, and the memory for the answer.
 type rawCommand struct {
-	hdr *abi.CmdHdr // of the message, whose request is right behind it
+	hdr *abi.CmdHdr // header of the message, followed by the request
 	out unsafe.Pointer
 }
 
-// raw returns the message as an order.
+// raw returns the message as a rawCommand.
 func (m *message[Q]) raw(out unsafe.Pointer) rawCommand { return rawCommand{&m.hdr, out} }
 
-// write gives a command to the kernel.
+// write issues a command.
 func (f *file) write(fd uintptr, o rawCommand) syscall.Errno {
 	const head = unsafe.Sizeof(*o.hdr)
 	if f.fake != nil {
@@ -105,15 +105,15 @@ func (f *file) write(fd uintptr, o rawCommand) syscall.Errno {
 	return errno
 }
 
-// command gives a command without an answer.
+// command issues a command without an answer.
 func command[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	return f.issue(newMessage(cmd, req, 0).raw(nil))
 }
 
-// commandNoSignals is command for what may take long and must not be interrupted by a signal, such
-// as those by which Go's scheduler stops goroutines. On iWARP the kernel connects by TCP while it
-// carries out a command: a signal breaks the connection off, and the command begins anew with a
-// port that is still taken. Soft iWARP as the peer mistakes such a connection for the end of its
+// commandNoSignals is command for a command that may take long and that a signal must not
+// interrupt. Go's scheduler uses signals to preempt goroutines. On iWARP the kernel makes a TCP
+// connection during a command: a signal aborts it, and the command starts again with a port that is
+// still in use. If the peer is soft iWARP, it mistakes the aborted connection for the end of its
 // listener.
 func commandNoSignals[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	o := newMessage(cmd, req, 0).raw(nil)
@@ -130,7 +130,7 @@ func commandNoSignals[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	return errno
 }
 
-// writeNoSignals writes a command while the thread gets no signals.
+// writeNoSignals writes a command while all signals of the thread are blocked.
 func writeNoSignals(fd int, o rawCommand) syscall.Errno {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -138,7 +138,7 @@ func writeNoSignals(fd int, o rawCommand) syscall.Errno {
 	for i := range all.Val {
 		all.Val[i]-- // 0 less 1: every bit
 	}
-	masked := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old) == nil // it is better with, and goes without
+	masked := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old) == nil // if this fails the command is issued nevertheless
 	_, _, errno := syscall.Syscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(o.hdr)), unsafe.Sizeof(*o.hdr)+uintptr(o.hdr.In))
 	runtime.KeepAlive(o)
 	if masked {
@@ -149,13 +149,12 @@ func writeNoSignals(fd int, o rawCommand) syscall.Errno {
 	return errno
 }
 
-// query gives a command with an answer, whose address the caller has put into it.
+// query issues a command with an answer. The caller has put the address of resp into the request.
 func query[Q, R any](f *file, cmd uint32, req *Q, resp *R) syscall.Errno {
 	return f.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).raw(unsafe.Pointer(resp)))
 }
 
-// queryList asks for something of an ID, with room for n elements of type T behind the answer
-// of type R.
+// queryList queries the ID. The answer of type R is followed by room for n elements of type T.
 func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
 	if id.closed.Load() {
 		return nil, id.errClosed()
@@ -171,10 +170,10 @@ func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
 	return resp, opError(op, "", errno)
 }
 
-// errClosedFile stands for a file that is closed. The kernel does not have the number.
+// errClosedFile means that the file is closed. No errno of the kernel has this number.
 const errClosedFile = syscall.Errno(1 << 20)
 
-// issue gives a command.
+// issue issues a command unless the file is closed.
 func (f *file) issue(o rawCommand) syscall.Errno {
 	f.open.RLock()
 	defer f.open.RUnlock()
@@ -184,7 +183,8 @@ func (f *file) issue(o rawCommand) syscall.Errno {
 	return f.write(uintptr(f.fd), o)
 }
 
-// queryAbout is query with a request about another file, whose descriptor stays open meanwhile.
+// queryAbout is query for a request that contains the descriptor of another file, which stays open
+// during the command.
 func queryAbout[Q, R any](f, other *file, cmd uint32, req func(fd uint32) Q, resp *R) syscall.Errno {
 	other.open.RLock()
 	defer other.open.RUnlock()
@@ -195,13 +195,13 @@ func queryAbout[Q, R any](f, other *file, cmd uint32, req func(fd uint32) Q, res
 	return query(f, cmd, &q, resp)
 }
 
-// eventReader is what a channel reads events with, again and again.
+// eventReader has what a channel needs to read events again and again.
 type eventReader struct {
 	resp  abi.EventResp
 	cmd   *message[abi.GetEvent]
-	read  func(fd uintptr) bool // reads one for event
-	errno syscall.Errno         // that read had
-	empty func()                // what read calls when there is none
+	read  func(fd uintptr) bool // reads one event
+	errno syscall.Errno         // the result of read
+	empty func()                // called by read if there is no event
 }
 
 func newEventReader(f *file) *eventReader {
@@ -217,8 +217,8 @@ func newEventReader(f *file) *eventReader {
 	return r
 }
 
-// event waits for the next event, until the file's deadline. It calls empty when it has to wait.
-// What it returns is valid until the next call.
+// event waits for the next event, until the deadline of the file. It calls empty before it waits.
+// The result is valid until the next call.
 func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
 	r.resp, r.empty = abi.EventResp{}, empty
 	err := f.raw.Read(r.read)
@@ -232,7 +232,7 @@ func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
 	return &r.resp, nil
 }
 
-// sockaddr lays an address out as the kernel has it.
+// sockaddr returns an IP address in the kernel's layout.
 func sockaddr(a Addr) (s abi.KernelSockaddrStorage, size uint16) {
 	switch ip := a.ip(); {
 	case !ip.IsValid():
@@ -265,7 +265,7 @@ func getPort(from *uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// address reads an address that the kernel has written, the zero value if there is none.
+// address decodes an address of the kernel. It returns the zero value if there is none.
 func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 	a := Addr{Space: space}
 	switch *s.SsFamily() {

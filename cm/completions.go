@@ -8,29 +8,29 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// completions are a CQ and its channel. Like memory, those of a closed connection serve the
-// next one.
+// completions are a CQ and its completion channel. They are reused by later connections, as memory
+// is.
 type completions struct {
 	ch    *uverbs.CompChannel
 	cq    *uverbs.CQ
-	wcs   *[16]uverbs.WC // where they are polled to
+	wcs   *[16]uverbs.WC // Poll stores completions here
 	since time.Time      // when they became idle
 }
 
-// completionPool has a device's completions that no connection uses.
+// completionPool holds the completions of a device that no connection uses.
 type completionPool struct {
 	dev *uverbs.Device
 
 	mu   sync.Mutex
-	idle map[int][]completions // guarded by mu: by the number of entries, the last used at the end
-	n    int                   // guarded by mu: how many that are
-	trim bool                  // guarded by mu: a trim is to come
+	idle map[int][]completions // guarded by mu: by number of entries; the last used is at the end
+	n    int                   // guarded by mu: the number of all in idle
+	trim bool                  // guarded by mu: a timer for trimIdle is set
 }
 
-// maxIdle is how many are kept. Devices have a few thousand CQs and more.
+// maxIdle is how many the pool keeps. Devices have at least a few thousand CQs.
 const maxIdle = 256
 
-// get returns completions with a number of entries.
+// get returns completions with the given number of entries.
 func (p *completionPool) get(entries int) (c completions, err error) {
 	p.mu.Lock()
 	if idle := p.idle[entries]; len(idle) > 0 {
@@ -51,8 +51,8 @@ func (p *completionPool) get(entries int) (c completions, err error) {
 	return c, nil
 }
 
-// put takes completions back, whose QP is closed. What is in the CQ is dropped. That it may be
-// armed still, or have an event in the channel, wakes its next user once for nothing.
+// put takes completions back after their QP was closed, and discards what is in the CQ. The CQ may
+// still be armed, and its channel may hold an event; then the next user is woken once without need.
 func (p *completionPool) put(c completions, entries int) error {
 	for {
 		n, err := c.cq.Poll(c.wcs[:])
@@ -81,7 +81,7 @@ func (p *completionPool) put(c completions, entries int) error {
 	return nil
 }
 
-// trimIdle closes those that were of no use for a moment.
+// trimIdle closes those that were idle for idleGrace.
 func (p *completionPool) trimIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *completionPool) close() error {
 	return p.closeWhere(func(completions) bool { return true })
 }
 
-// closeWhere closes those of which which says so. The caller holds p.mu.
+// closeWhere closes those for which the function returns true. The caller holds p.mu.
 func (p *completionPool) closeWhere(which func(completions) bool) error {
 	var errs []error
 	for entries, idle := range p.idle {
@@ -118,5 +118,5 @@ func (p *completionPool) closeWhere(which func(completions) bool) error {
 	return errors.Join(errs...)
 }
 
-// close closes both.
+// close closes the CQ and the channel.
 func (c completions) close() error { return errors.Join(c.cq.Close(), c.ch.Close()) }

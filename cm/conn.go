@@ -13,126 +13,129 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Conn is a reliable connection for messages, RDMA and atomics, made by [Dial] or
-// [Listener.Accept]. Messages arrive whole and in order. A side that sends faster than the
-// other takes waits in Send; nothing is lost or retried for want of a receive.
+// Conn is a reliable connection that carries messages, RDMA operations and atomics. [Dial] and
+// [Listener.Accept] make one. Messages arrive whole and in order. If the peer is slow to receive,
+// Send waits; no message is lost or sent again because a receive is missing.
 //
-// All methods are safe for concurrent use, but what Recv returns is for one goroutine.
+// All methods are safe for concurrent use, but the memory that Recv returns belongs to one
+// goroutine.
 type Conn struct {
 	loop     *eventLoop
 	id       *ID
 	dev      *device    // nil until attach
 	domain   *domain    // nil until attach
-	pd       *uverbs.PD // of domain
-	listener *Listener  // that counts the connection, nil if it was dialled
+	pd       *uverbs.PD // the PD of domain
+	listener *Listener  // the listener that counts the connection, nil if it was dialed
 	o        Options
 	addrs    Addrs
-	index    uint32 // of the device that the ID is on
-	version  uint8  // of the protocol
-	private  []byte // the peer's
-	maxSend  int    // the largest message that the peer takes
+	index    uint32 // index of the device that the ID is on
+	version  uint8  // version of the protocol
+	private  []byte // private data of the peer
+	maxSend  int    // size of the largest message that the peer accepts
 
 	completions
-	mem         memory // slots for receiving
-	win         window // what of that there is, and the small slots of the beginning
+	mem         memory // slots for receiving, except the small ones
+	win         window // the state of the receives, and the small slots
 	out         memory // slots for sending, none before the first message
 	ctl         memory // slots for control messages
 	qp          *uverbs.QP
-	probeMR     *uverbs.MR // on iWARP: where answers of the peer's device go, see probe
-	probeRemote Remote     // on iWARP: memory of the peer's that is read for such an answer
+	probeMR     *uverbs.MR // on iWARP: memory that the replies of the peer's device go to, see probe
+	probeRemote Remote     // on iWARP: memory of the peer that a probe reads
 
-	// reading is held, by putting something in, by the goroutine that is parked for the next
-	// completion, on behalf of all that wait.
+	// parkTurn is held, by a value in the channel, by the one goroutine that waits on the
+	// completion channel for all goroutines of the connection.
 	parkTurn chan struct{}
-	spinHint bool // what was last waited for came soon: looking for a while is worth it
+	spinHint bool // the last wait was short, so that it is worth spinning in the next one
 	liveness liveness
 
 	mu         sync.Mutex
-	changed    chan struct{} // closed at the next change; nil if nobody waits for one
-	users      int           // goroutines that are in a method
+	changed    chan struct{} // closed at the next change; nil if no goroutine waits for one
+	users      int           // goroutines that are inside a method
 	closing    bool          // Close was called
-	destroying bool          // what the kernel has is gone, or about to
-	chShutdown bool          // the completion channel was shut down, as the device has flushed nothing
-	memoryGone bool          // so is the memory, with what has arrived in it
-	err        error         // why nothing can be sent, and nothing more will come
+	destroying bool          // the kernel's objects are gone, or are about to be
+	chShutdown bool          // the completion channel was shut down, because the device has flushed nothing
+	memoryGone bool          // the memory is gone too, with the messages that were not taken
+	err        error         // why nothing more can be sent or received
 
 	// Receiving.
-	inbox          []arrival // a ring of arrived messages
+	inbox          []arrival // a ring of received messages
 	inHead         int       // number of the next message to take
 	inTail         int       // number of the next message to arrive
-	heldSlot       int       // slot of the message that Recv has returned, -1 for none
-	lease          recvLease // once all else is gone, of that message to who may be reading it
-	consumed       int       // messages taken that the peer was not told of
-	eof            bool      // the peer has ended
-	peerClosedRead bool      // and takes no messages any more
-	mustRecvFirst  bool      // nothing may be sent before something has arrived: iWARP, and the peer has connected
+	heldSlot       int       // slot of the message that Recv has returned, -1 if there is none
+	lease          recvLease // after Close: the slot of that message, which the program may still read
+	consumed       int       // messages taken whose credits the peer has not got back
+	eof            bool      // the peer has sent its end
+	peerClosedRead bool      // the peer no longer receives messages
+	mustRecvFirst  bool      // nothing may be sent before something has arrived: on iWARP, on the side that has accepted
 
 	// Sending.
-	sendRing           []entry    // a ring of what is in the send queue
-	posted, completed  uint64     // numbers of the next entry to post and to retire
+	sendRing           []entry    // a ring with an entry for each work request in the send queue
+	posted, completed  uint64     // numbers of the next entry to post and to complete
 	msgPosted, msgDone uint64     // messages
 	ctlPosted, ctlDone uint64     // control messages
 	opsPosted, opsDone uint64     // RDMA operations
-	msgSignaled        uint64     // number of the last message with a completion
-	signaledEnd        uint64     // number after that of the last entry with a completion
-	opBytes            int        // bytes of RDMA operations that are on their way
-	credits, peerDepth int        // messages that the peer has room for, now and at most
-	peer               peerWindow // and of what size
-	endSent            bool       // this side has ended
+	msgSignaled        uint64     // number of the last message that asked for a completion
+	signaledEnd        uint64     // number of the entry after the last one that asked for a completion
+	opBytes            int        // bytes of the RDMA operations that are not complete
+	credits, peerDepth int        // messages that the peer has room for now, and at most
+	peer               peerWindow // sizes of the peer's receives
+	endSent            bool       // this side has sent its end
 	sge, probeSGE      [1]uverbs.SGE
-	free               *op // operations to use again
+	free               *op // list of ops to reuse
 }
 
 // arrival is a message that has arrived.
 type arrival struct{ slot, length int }
 
-// entry is what is known of a work request in the send queue.
+// entry describes a work request in the send queue.
 type entry struct {
 	kind entryKind
 	op   *op
 }
 
-// entryKind says what a work request is.
+// entryKind is the kind of a work request.
 type entryKind uint8
 
 const (
 	entryMessage entryKind = iota
 	entryControl
 	entryOp
-	entryPart // of an operation, whose end another entry is
+	entryPart // the first part of an operation that another entry completes
 )
 
 // op is an RDMA operation or a probe.
 type op struct {
 	done      bool
-	abandoned bool // nobody waits for it
+	abandoned bool // no goroutine waits for the end of the operation
 	size      int
 	next      *op
 }
 
-// Sizes beyond what the options say.
+// Sizes that no option sets.
 const (
-	// spareRecv are receives beyond Depth: for the message that Recv has returned, and for
-	// control messages, which need no credit. Those are two ends, and two returns of credits,
-	// as each is for half of them.
+	// spareRecv is the number of receives beyond Depth: one for the message that Recv has
+	// returned, and four for control messages, which cost no credit. Four are enough for two
+	// ends and for two messages that return credits, because each of those returns at least
+	// half of them.
 	spareRecv = 1 + 4
 	ctlSlots  = 4
-	maxRDAtom = 16 // READs and atomics under way, each way
+	maxRDAtom = 16 // READs and atomics in flight, in each direction
 
-	recvBit = 1 << 63 // of a work request's ID
+	recvBit = 1 << 63 // set in the ID of a receive
 )
 
-// newConn begins a connection, which has nothing of a device yet. The ID and the use of the hub are the
-// connection's if newConn succeeds, and so is its place among those of the listener, if there is one.
-func newConn(h *eventLoop, id *ID, o Options, from *Listener) (*Conn, error) {
+// newConn makes a connection that has no objects of a device yet. If newConn succeeds, the
+// connection owns the ID, one use of the event loop, and a place among the listener's connections
+// if there is a listener.
+func newConn(loop *eventLoop, id *ID, o Options, from *Listener) (*Conn, error) {
 	addrs, index, err := id.addrs()
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{loop: h, id: id, o: o, listener: from, addrs: addrs, index: index, heldSlot: -1, parkTurn: make(chan struct{}, 1)}, nil
+	return &Conn{loop: loop, id: id, o: o, listener: from, addrs: addrs, index: index, heldSlot: -1, parkTurn: make(chan struct{}, 1)}, nil
 }
 
-// attach opens the device that the connection's ID is on, and gives the connection its PD.
+// attach opens the device that the ID is on and gets the connection's PD.
 func (c *Conn) attach() (err error) {
 	if c.dev == nil {
 		if c.dev, err = useDevice(c.index); err != nil {
@@ -158,8 +161,8 @@ func (c *Conn) attach() (err error) {
 	return nil
 }
 
-// make makes memory and queues, and posts the receives. What there is when it fails is the
-// caller's to release, by destroy.
+// make allocates the memory and the queues and posts the receives. If make fails the caller must
+// call destroy to release what was allocated.
 func (c *Conn) make() (err error) {
 	id, o := c.id, c.o
 	if err := c.attach(); err != nil {
@@ -170,7 +173,7 @@ func (c *Conn) make() (err error) {
 	}
 	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
 	if onIWARP(c.dev.dev) {
-		recvs++              // for the greeting: a message without a receive would break the connection
+		recvs++              // for the first message of the dialing side: without a receive it would break the connection
 		sends += o.Transfers // a WRITE takes two
 	}
 	c.inbox = make([]arrival, recvs)
@@ -191,8 +194,8 @@ func (c *Conn) make() (err error) {
 	return c.postAll()
 }
 
-// releaseAll gives back what the connection has besides its ID and QP, which closed is the
-// outcome of closing. It returns that and its own.
+// releaseAll releases everything except the ID and its QP. The argument is the error of closing
+// those. releaseAll returns that error joined with its own errors.
 func (c *Conn) releaseAll(closed error) error {
 	errs := []error{closed}
 	if c.cq != nil && closed == nil {
@@ -203,7 +206,7 @@ func (c *Conn) releaseAll(closed error) error {
 		}
 	}
 	c.mu.Lock()
-	if closed == nil { // else the device may use the memory still
+	if closed == nil { // otherwise the device may still use the memory
 		if c.heldSlot >= 0 {
 			m, i := c.slotMemory(c.heldSlot)
 			c.lease = leaseSlot(c, m, i)
@@ -226,7 +229,8 @@ func (c *Conn) releaseAll(closed error) error {
 	return errors.Join(errs...)
 }
 
-// param are the parameters of the connection, which say what this side receives.
+// param returns the parameters of the connection, with a greeting that describes what this side
+// receives.
 func (c *Conn) param(kind uint8, data []byte) ConnParam {
 	h := greeting{version: c.version, kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
 	if c.win.startsSmall {
@@ -242,11 +246,12 @@ func (c *Conn) param(kind uint8, data []byte) ConnParam {
 		ResponderResources: uint8(min(attr.MaxQPRdAtom, maxRDAtom)),
 		InitiatorDepth:     uint8(min(attr.MaxQPInitRdAtom, maxRDAtom)),
 		RetryCount:         uint8(c.o.RetryCount),
-		RNRRetryCount:      6, // flow control makes it needless
+		RNRRetryCount:      6, // not needed, because there are credits
 	}
 }
 
-// start begins the life of a connection whose peer has greeted, with so much private data.
+// start makes the connection ready for use. It takes the greeting of the peer and the private data
+// that the greeting is part of.
 func (c *Conn) start(peer greeting, private []byte) {
 	c.mu.Lock()
 	if rest := private[greetingSize+len(peer.data):]; c.probeMR != nil && len(rest) >= remoteSize {
@@ -263,12 +268,12 @@ func (c *Conn) start(peer greeting, private []byte) {
 	c.private = peer.data
 	c.liveness.start(c)
 	c.mu.Unlock()
-	c.loop.register(c.id, eventHandler{event: c.event}) // without events it goes on
+	c.loop.register(c.id, eventHandler{event: c.event}) // without a lost function: the connection survives the end of the events
 }
 
-// sendFirst has the side that has connected send first, as iWARP demands: it says that it is there,
-// and asks the peer's device for an answer. Soft iWARP may not notice what arrives while it
-// accepts, before it gets something more: so it is asked again until it answers.
+// sendFirst sends the first message if this side has dialed on iWARP, which requires that side to
+// send first. It then probes the peer's device. Soft iWARP may miss what arrives while it accepts,
+// until something more arrives. Therefore sendFirst repeats the probe until there is an answer.
 func (c *Conn) sendFirst(ctx context.Context) error {
 	if !onIWARP(c.dev.dev) {
 		return nil
@@ -290,34 +295,35 @@ func (c *Conn) sendFirst(ctx context.Context) error {
 		case ctx.Err() != nil, c.destroying:
 			return err
 		}
-		if canProbe(c, nil) { // else as many as there is room for are on their way
+		if canProbe(c, nil) { // otherwise the send queue is full of probes
 			c.probe().abandoned = true
 		}
 	}
 }
 
-// LocalAddr returns this side's address.
+// LocalAddr returns the address of this side, an [Addr].
 func (c *Conn) LocalAddr() net.Addr { return c.addrs.Local }
 
-// RemoteAddr returns the peer's address.
+// RemoteAddr returns the address of the peer, an [Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.addrs.Remote }
 
-// PrivateData returns what the peer has sent with its request or its answer.
+// PrivateData returns the private data of the peer's request or answer.
 func (c *Conn) PrivateData() []byte { return c.private }
 
-// MaxMessage returns the size of the largest message that Send takes, in bytes: the smaller
-// MessageSize of both sides.
+// MaxMessage returns the size of the largest message that Send accepts, in bytes. It is the smaller
+// MessageSize of the two sides.
 func (c *Conn) MaxMessage() int { return c.maxSend }
 
-// PD returns the PD to register memory for RDMA with. Unless [Options.Isolation] says otherwise, all
-// connections on one device share it, so that the memory serves all of them: a peer of any of them
-// that knows a key can use the memory. Unregister it before the last of them is closed.
+// PD returns the PD to register memory for RDMA with. Unless [Options.Isolation] says otherwise,
+// all connections of the process on one device share the PD. Memory that is registered with it can
+// be used on each of them, and every peer that knows the key can access it. Close the MRs before
+// the last of these connections.
 func (c *Conn) PD() *uverbs.PD { return c.pd }
 
-// QP returns the connection's QP, to look at.
+// QP returns the QP of the connection, for queries. Do not post to it or change its state.
 func (c *Conn) QP() *uverbs.QP { return c.qp }
 
-// fail ends the connection with an error, unless it has ended. The caller holds c.mu.
+// fail ends the connection with an error, unless it has ended already. The caller holds c.mu.
 func (c *Conn) fail(err error) {
 	if c.err != nil {
 		return
@@ -325,12 +331,13 @@ func (c *Conn) fail(err error) {
 	c.err = fmt.Errorf("cm: connection with %s: %w", c.addrs.Remote, removed(err, c.addrs.Device))
 	c.flushQP()
 	c.notify()
-	if len(c.parkTurn) > 0 { // a goroutine is parked until the device has flushed something
+	if len(c.parkTurn) > 0 { // a goroutine waits for the device to flush a work request
 		time.AfterFunc(flushGrace, c.shutdownChannel)
 	}
 }
 
-// flushQP has all that is posted flushed, which wakes who waits. The caller holds c.mu.
+// flushQP moves the QP to the error state. The device then completes all work requests as flushed,
+// which wakes the goroutine that waits for a completion. The caller holds c.mu.
 func (c *Conn) flushQP() {
 	if !c.destroying && c.qp != nil {
 		c.qp.SetErrCause(c.err)
@@ -338,7 +345,7 @@ func (c *Conn) flushQP() {
 	}
 }
 
-// notify wakes who waits for a change. The caller holds c.mu.
+// notify wakes the goroutines that wait for a change. The caller holds c.mu.
 func (c *Conn) notify() {
 	if c.changed != nil {
 		close(c.changed)
@@ -346,11 +353,13 @@ func (c *Conn) notify() {
 	}
 }
 
-// errReset is what a connection ends with whose peer is gone without a word.
+// errReset is the error of a connection whose peer has disconnected, or is gone, without sending an
+// end.
 var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closing the connection: %w", syscall.ECONNRESET)
 
-// rootCause returns what an error is due to that the device, or the peer, has ended the connection with:
-// they do so when the device is being removed, maybe before there is an event that says so.
+// rootCause returns the reason for an error with which the device or the peer has ended the
+// connection. If the device is being removed, that is the reason, even if no event has reported the
+// removal yet.
 func (c *Conn) rootCause(err error) error {
 	if name, nerr := deviceName(c.dev.dev.Info().Index); nerr == nil && name == "" {
 		return errRemoved(c.addrs.Device)
@@ -358,7 +367,7 @@ func (c *Conn) rootCause(err error) error {
 	return err
 }
 
-// event takes what the connection manager has to say.
+// event handles an event of the connection manager.
 func (c *Conn) event(e *Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -367,22 +376,22 @@ func (c *Conn) event(e *Event) {
 	}
 	switch e.Type {
 	case Disconnected:
-		c.poll() // what has arrived before counts
+		c.poll() // messages that arrived before the event still count
 		if c.eof {
 			c.fail(errReset)
 		} else {
 			c.fail(c.rootCause(errReset))
 		}
-		c.id.Disconnect() // the peer waits for it
+		c.id.Disconnect() // the peer waits for this answer
 	case DeviceRemoval:
-		c.err = nil // what has failed before has failed for this, or does not matter any more
+		c.err = nil // an earlier error is a consequence of the removal, or does not matter any more
 		c.fail(errRemoved(c.addrs.Device))
 		c.dev.forget()
-		go c.destroy() // the kernel waits for it
+		go c.destroy() // the kernel waits until the objects are destroyed
 	}
 }
 
-// begin enters a method. The caller holds c.mu.
+// begin enters a method, which must call end. The caller holds c.mu.
 func (c *Conn) begin(what string) error {
 	if c.closing {
 		return c.errClosed(what)
@@ -391,29 +400,29 @@ func (c *Conn) begin(what string) error {
 	return nil
 }
 
-// end leaves it.
+// end leaves a method.
 func (c *Conn) end() {
 	if c.users--; c.users == 0 {
 		c.notify()
 	}
 }
 
-// errClosed is the error of a method of a closed connection.
+// errClosed returns the error of a method that is called on a closed connection.
 func (c *Conn) errClosed(what string) error {
 	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, errClosed)
 }
 
-// closedError is what follows a Close. It matches both [net.ErrClosed] and [os.ErrClosed].
+// closedError is the error after Close. It matches both [net.ErrClosed] and [os.ErrClosed].
 type closedError struct{}
 
 var errClosed closedError
 
 func (closedError) Error() string { return "it is closed" }
 
-// Is implements what errors.Is looks for.
+// Is reports whether target is [net.ErrClosed] or [os.ErrClosed].
 func (closedError) Is(target error) bool { return target == net.ErrClosed || target == os.ErrClosed }
 
-// stopped returns why a method cannot go on: the connection is closed or has failed.
+// stopped returns the error of a connection that is closed or has failed, or nil.
 func (c *Conn) stopped(what string) error {
 	if c.closing {
 		return c.errClosed(what)
@@ -421,8 +430,8 @@ func (c *Conn) stopped(what string) error {
 	return c.err
 }
 
-// CloseWrite tells the peer that no more messages come; its Recv returns io.EOF after the last
-// one. This side can still receive. A second call does nothing.
+// CloseWrite tells the peer that this side sends no more messages. The peer's Recv returns io.EOF
+// after the last one. This side can still receive. Calls after the first do nothing.
 func (c *Conn) CloseWrite(ctx context.Context) error {
 	const what = "close for writing"
 	c.mu.Lock()
@@ -434,23 +443,25 @@ func (c *Conn) CloseWrite(ctx context.Context) error {
 	return c.sendEnd(ctx, what, false)
 }
 
-// sendEnd sends the end, after all messages, unless that is sent already. The caller holds c.mu.
-func (c *Conn) sendEnd(ctx context.Context, what string, deaf bool) error {
+// sendEnd sends an end, which follows all messages, unless one was sent already. With closesRead
+// the end says that this side no longer receives, and is sent again. The caller holds c.mu.
+func (c *Conn) sendEnd(ctx context.Context, what string, closesRead bool) error {
 	if err := c.await(ctx, canSendControl, nil); err != nil {
 		return c.waitErr(what, err)
 	}
-	if c.err != nil || c.endSent && !deaf {
+	if c.err != nil || c.endSent && !closesRead {
 		return c.err
 	}
 	c.endSent = true
-	c.sendControl(header{kind: msgEnd, closesRead: deaf})
+	c.sendControl(header{kind: msgEnd, closesRead: closesRead})
 	return c.err
 }
 
-// Close closes the connection: the peer receives everything that was sent before, and then
-// io.EOF. That takes until the peer's device has it, at most Options.Linger, and a second more if the
-// device here flushes nothing. Calls that are under way return an error that matches [net.ErrClosed] and
-// [os.ErrClosed], as do later ones. The error tells of messages that have not arrived.
+// Close closes the connection. The peer receives everything that was sent before, and then io.EOF.
+// Close waits until the peer's device has acknowledged everything, for up to Options.Linger, and
+// for another second if the device here does not flush its queues. Method calls that have not
+// returned, and later ones, fail with an error that matches [net.ErrClosed] and [os.ErrClosed].
+// Close returns an error if it cannot tell that all messages have arrived.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closing {
@@ -465,18 +476,19 @@ func (c *Conn) Close() error {
 	return errors.Join(err, c.destroy())
 }
 
-// linger has what was sent arrive. The caller holds c.mu.
+// linger sends the end and waits until the peer's device has acknowledged everything. The caller
+// holds c.mu.
 func (c *Conn) linger() error {
 	c.liveness.stop()
 	if c.err == nil {
 		c.poll()
 	}
-	deaf := c.peerClosedRead // the peer has closed too
+	peerClosed := c.peerClosedRead // the peer has closed the connection too
 	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
 	defer cancel()
 	unsent := c.err == nil
 	err := c.sendEnd(ctx, "close", true)
-	if err == nil && onIWARP(c.dev.dev) { // what was sent is complete before the peer has it
+	if err == nil && onIWARP(c.dev.dev) { // where a send completes before the peer has the message
 		if err = c.await(ctx, canProbe, nil); err == nil && c.err == nil {
 			c.probe().abandoned = true
 		}
@@ -488,32 +500,33 @@ func (c *Conn) linger() error {
 			err = c.err
 		}
 	}
-	// A peer that has closed wants nothing more but this end: that tells it that its own has
-	// arrived, should the acknowledgement be lost with the QP.
-	if onIWARP(c.dev.dev) { // it may have closed while it was asked, or before nothing could be posted any more
+	// A peer that has closed waits only for this end, which confirms that its own end has
+	// arrived. The acknowledgement of this end may be lost when the peer destroys its QP, so
+	// that an error does not matter then.
+	if onIWARP(c.dev.dev) { // the peer may have closed during the probe, or earlier, when posting began to fail
 		c.poll()
-		deaf = c.peerClosedRead
+		peerClosed = c.peerClosedRead
 	}
-	if deaf || err != nil && (!unsent || c.eof) { // or it was told before
+	if peerClosed || err != nil && (!unsent || c.eof) { // or an earlier call has reported the error
 		return nil
 	}
 	return err
 }
 
-// flushGrace is how long a device has to flush the queues of a connection that has failed, or is being closed,
-// before the goroutine that is parked until then is woken without it. Soft iWARP does not flush receives
-// that were posted after its queue pair had failed.
+// flushGrace is how long a device may take to flush the queues of a connection that has failed or
+// is being closed. After that, the goroutine that waits for a completion is woken without one. Soft
+// iWARP does not flush receives that were posted after the QP has failed.
 var flushGrace = time.Second
 
-// destroy gives back all that the connection has, once no goroutine is in a method. A device that
-// flushes nothing delays it by flushGrace.
+// destroy releases everything that the connection has, once no goroutine is inside a method. It
+// takes up to flushGrace longer if the device does not flush its queues.
 func (c *Conn) destroy() error {
 	c.mu.Lock()
 	if c.destroying {
 		c.mu.Unlock()
 		return nil
 	}
-	c.fail(errClosed) // unless it has failed: both flush what is posted
+	c.fail(errClosed) // does nothing if the connection has failed; the queues are flushed in both cases
 	c.destroying = true
 	c.liveness.stop()
 	c.notify()
@@ -530,7 +543,8 @@ func (c *Conn) destroy() error {
 	return c.releaseAll(c.loop.closeID(c.id))
 }
 
-// shutdownChannel ends the wait of the goroutine that is parked for the next completion, which no device sends.
+// shutdownChannel ends the wait of the goroutine that waits on the completion channel, if the
+// device sends no completion.
 func (c *Conn) shutdownChannel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -548,7 +562,7 @@ func (c *Conn) change() <-chan struct{} {
 	return c.changed
 }
 
-// waitErr says what a wait has ended with.
+// waitErr returns the error of a wait that has failed.
 func (c *Conn) waitErr(what string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", err, os.ErrDeadlineExceeded)

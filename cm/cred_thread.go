@@ -7,70 +7,73 @@ import (
 	"sync/atomic"
 )
 
-// The kernel takes commands from those threads alone that have the very credentials with which the
-// file was opened: not such that are equal, but the same object in the kernel's memory. Threads
-// share it until the process changes user or group, which each thread does for itself; from then on
-// they differ. So a file that is opened after that is used by one thread.
+// The kernel accepts a command only from a thread whose credentials are the ones that the file was
+// opened with: the same object in the kernel's memory, not equal values. The threads of a process
+// share that object until the process changes its user or group. Each thread then changes its own
+// credentials, and the objects differ. So a file that is opened after such a change is used by one
+// thread only.
 
-// credThread is a thread that does one thing after another for others. A nil keeper has it done by who
-// calls.
+// credThread is a thread that runs functions one after another. A nil credThread runs them on the
+// thread of the caller.
 type credThread struct {
 	work chan func()
 	done chan struct{}
 }
 
-// startCredThread starts one, if there is need of it.
+// startCredThread starts a thread if the credentials of the process have changed, or else returns
+// nil.
 func startCredThread() *credThread {
 	if !credsRefused.Load() && currentCreds().equal(&startCreds) {
 		return nil
 	}
-	k := &credThread{make(chan func()), make(chan struct{})}
+	t := &credThread{make(chan func()), make(chan struct{})}
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		for do := range k.work {
-			do()
-			k.done <- struct{}{}
+		for f := range t.work {
+			f()
+			t.done <- struct{}{}
 		}
 	}()
-	return k
+	return t
 }
 
-// run has something done, and waits for it.
-func (k *credThread) run(what func()) {
-	if k == nil {
-		what()
+// run runs f on the thread and waits for its end.
+func (t *credThread) run(f func()) {
+	if t == nil {
+		f()
 		return
 	}
-	k.work <- what
-	<-k.done
+	t.work <- f
+	<-t.done
 }
 
-// stop ends it. Nothing is to be done any more.
-func (k *credThread) stop() {
-	if k != nil {
-		close(k.work)
+// stop ends the thread. There must be no later call of run.
+func (t *credThread) stop() {
+	if t != nil {
+		close(t.work)
 	}
 }
 
-// credentials are what a process is to the kernel.
+// credentials are the user and the groups of a process.
 type credentials struct {
 	user, group int
 	groups      []int
 }
 
-// currentCreds returns what this process is.
+// currentCreds returns the credentials that the process has now.
 func currentCreds() credentials {
-	groups, _ := os.Getgroups() // without them there is less to see a change by
+	groups, _ := os.Getgroups() // without them a change of user or group is still noticed
 	return credentials{os.Geteuid(), os.Getegid(), groups}
 }
 
-func (i credentials) equal(other *credentials) bool {
-	return i.user == other.user && i.group == other.group && slices.Equal(i.groups, other.groups)
+func (c credentials) equal(other *credentials) bool {
+	return c.user == other.user && c.group == other.group && slices.Equal(c.groups, other.groups)
 }
 
-// startCreds is what the process was in the beginning, when its threads were equal.
+// startCreds are the credentials at the start of the process, when all of its threads share them.
 var startCreds = currentCreds()
 
-// credsRefused is set once the kernel has refused a command: it is likely that the threads differ.
+// credsRefused is set once the kernel has refused a command with EACCES, which probably means that
+// the credentials of the threads differ.
 var credsRefused atomic.Bool

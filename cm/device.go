@@ -12,29 +12,30 @@ import (
 type device struct {
 	index  uint32
 	dev    *uverbs.Device
-	shared *domain // the PD of the connections that have none of their own
+	shared *domain // the PD of the connections that have no PD of their own
 	cqs    completionPool
 
 	// mu is held while the device is opened and while it is closed, which takes as long as the
-	// hardware does. It is per device, so that a device that hangs stops no connection on another.
+	// hardware does. Each device has its own, so that a device that hangs does not block
+	// connections on another one.
 	mu     sync.Mutex
-	closed bool // guarded by mu: closed, or opening it has failed
+	closed bool // guarded by mu: the device is closed, or could not be opened
 
 	refs    int  // guarded by devices.mu
-	closing bool // guarded by devices.mu: a timer is set that closes the device
+	closing bool // guarded by devices.mu: a timer that closes the device is set
 }
 
-// devices are the open devices, and those that are being opened.
+// devices are the devices that are open or are being opened.
 var devices = struct {
-	mu   sync.Mutex // held for a moment, never over a command
+	mu   sync.Mutex // held for short times, never during a command
 	open map[uint32]*device
 }{open: map[uint32]*device{}}
 
-// idleGrace is for how long a device, and the channel for dialling, stay open without a
-// connection, as a program that has closed one often makes another.
+// idleGrace is how long a device, a CQ, a region or the event loop for dialing is kept without a
+// user, because a program that has closed a connection often makes another one.
 const idleGrace = time.Second
 
-// useDevice opens a device, or shares the open one.
+// useDevice opens a device, or returns the one that is open, with one more use.
 func useDevice(index uint32) (*device, error) {
 	for {
 		d := findDeviceEntry(index)
@@ -50,7 +51,7 @@ func useDevice(index uint32) (*device, error) {
 	}
 }
 
-// findDeviceEntry returns the entry of a device, a new one if there is none, with one more use.
+// findDeviceEntry returns the entry of a device with one more use. It makes one if there is none.
 func findDeviceEntry(index uint32) *device {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
@@ -63,7 +64,8 @@ func findDeviceEntry(index uint32) *device {
 	return d
 }
 
-// errDeviceClosed is what open returns for an entry that has just been closed: a new entry follows.
+// errDeviceClosed is the error of open for an entry that was just closed. The caller tries again
+// with a new entry.
 var errDeviceClosed = errors.New("the device has just been closed")
 
 // open opens the device unless it is open.
@@ -95,20 +97,20 @@ func (d *device) openNow() error {
 	if shared.pd, err = dev.AllocPD(); err != nil {
 		return errors.Join(err, dev.Close())
 	}
-	shared.refs = 1 // the device's, until it is closed
+	shared.refs = 1 // the use by the device itself, which ends when the device is closed
 	shared.usePools()
 	d.dev, d.shared, d.cqs.dev = dev, shared, dev
 	return nil
 }
 
-// ref counts one more use of an open device by a caller that has one already.
+// ref adds a use. The caller has one already.
 func (d *device) ref() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
 	d.refs++
 }
 
-// unref ends a use, and reports whether it was the last.
+// unref ends a use, and reports whether it was the last one.
 func (d *device) unref() bool {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
@@ -116,16 +118,16 @@ func (d *device) unref() bool {
 	return d.refs == 0
 }
 
-// release ends one use of the device, which is closed soon after the last one, and as soon as the
-// program has no more memory registered with its PDs. A device that is being removed is closed at
-// once, because the kernel waits for that.
+// release ends a use. The device is closed idleGrace after the last one, or later if the program
+// still has memory registered with a PD. A device that is being removed is closed at once, because
+// the kernel waits for that.
 func (d *device) release() {
 	if d.unref() && (d.known() || !d.closeIdle()) {
 		d.closeSoon()
 	}
 }
 
-// closeSoon sets a timer that closes the device, if it is not in use then.
+// closeSoon sets a timer that closes the device if it has no use then.
 func (d *device) closeSoon() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
@@ -143,8 +145,8 @@ func (d *device) closeSoon() {
 	})
 }
 
-// closeIdle closes the device unless it is in use. It returns false if the device is still to be
-// closed: the program has memory registered.
+// closeIdle closes the device unless it is in use. It returns false if that must be tried again,
+// because the program has memory registered.
 func (d *device) closeIdle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,14 +165,14 @@ func (d *device) closeIdle() bool {
 	return true
 }
 
-// forgetIfRemoved is forget if err says that the device is being removed.
+// forgetIfRemoved forgets the device if err says that it is being removed.
 func (d *device) forgetIfRemoved(err error) {
 	if d != nil && isRemoved(err) {
 		d.forget()
 	}
 }
 
-// forget has later connections open the device anew: another one may have its index.
+// forget makes later connections open the device again, because another device may get its index.
 func (d *device) forget() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
@@ -179,39 +181,39 @@ func (d *device) forget() {
 	}
 }
 
-// known reports whether new connections use this device: it was not forgotten.
+// known reports whether new connections use this entry, which was not forgotten.
 func (d *device) known() bool {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
 	return devices.open[d.index] == d
 }
 
-// domain is a PD, and the registered memory of the connections that use it. A peer that has a key
-// can reach what is registered with the PD of its own connection, and nothing else.
+// domain is a PD with the registered memory of its connections. A peer that has a key can access
+// memory that is registered with the PD of its own connection, and no other memory.
 type domain struct {
 	dev     *device
-	keepFor time.Duration // how long the PD stays without a connection
+	keepFor time.Duration // how long the PD is kept without a connection
 
 	pool  pool // for messages
-	first pool // for what each connection has from the beginning
+	first pool // for the small receives and the control messages
 
 	mu       sync.Mutex
-	pd       *uverbs.PD     // guarded by mu: nil while no connection uses it
-	refs     int            // guarded by mu: connections
-	timed    bool           // guarded by mu: a timer is set that closes the PD
+	pd       *uverbs.PD     // guarded by mu: nil if no connection uses it
+	refs     int            // guarded by mu: number of connections
+	timed    bool           // guarded by mu: a timer that closes the PD is set
 	probeMR  *uverbs.MR     // guarded by mu: on iWARP, memory that peers may read, see Conn.probe
-	probeBuf *uverbs.Buffer // guarded by mu: the memory of ask
+	probeBuf *uverbs.Buffer // guarded by mu: the memory of probeMR
 }
 
-// usePools has the pools register memory with the PD.
+// usePools makes the pools register memory with the PD.
 func (m *domain) usePools() {
 	m.pool.pd, m.first.pd = m.pd, m.pd
-	if m.keepFor > 0 { // other connections will use the rest of a region
+	if m.keepFor > 0 { // other connections can use the rest of a region
 		m.first.least = firstRegion
 	}
 }
 
-// use counts a connection, and returns the PD, which is made for the first one.
+// use adds a connection and returns the PD, which is allocated for the first one.
 func (m *domain) use() (*uverbs.PD, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -228,8 +230,8 @@ func (m *domain) use() (*uverbs.PD, error) {
 	return m.pd, nil
 }
 
-// release ends one connection's use. The PD is closed soon after the last one, and as soon as the
-// program has no more memory registered with it.
+// release removes a connection. The PD is closed after the last one, and later if the program still
+// has memory registered with it.
 func (m *domain) release() {
 	m.mu.Lock()
 	m.refs--
@@ -244,7 +246,7 @@ func (m *domain) release() {
 	}
 }
 
-// closeAfter sets a timer that closes the PD, if no connection uses it then.
+// closeAfter sets a timer that closes the PD if no connection uses it then.
 func (m *domain) closeAfter(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -260,7 +262,7 @@ func (m *domain) closeAfter(d time.Duration) {
 	})
 }
 
-// closeIdle closes the PD unless a connection uses it, and tries again later if it cannot.
+// closeIdle closes the PD unless a connection uses it. If closing fails, it tries again later.
 func (m *domain) closeIdle() {
 	m.mu.Lock()
 	idle := m.refs == 0 && m.pd != nil
@@ -304,8 +306,8 @@ func (m *domain) closeNow() error {
 	return nil
 }
 
-// probeMemory returns memory that peers may read and that this side may read into, on iWARP, where
-// that is how the peer's device is asked for an answer. Nothing is in it.
+// probeMemory returns the memory for probes on iWARP, and nil elsewhere: peers may read it, and the
+// answers to probes of this side are stored in it. It holds no data.
 func (m *domain) probeMemory() (*uverbs.MR, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// resolver finds the addresses of a host's name.
+// resolver looks up host and service names.
 var resolver = net.DefaultResolver
 
-// lookup returns the addresses that a "host:port" stands for. An empty host is the unspecified
-// address, which is to listen on.
+// lookup returns the addresses of a "host:port". An empty host is the unspecified address, for
+// listening.
 func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
@@ -44,10 +44,11 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 	return all, nil
 }
 
-// Dial connects to a listener, by "host:port". A host with several addresses is tried at one
-// after the other, each of which has its share of the time that is left. The end of ctx ends it;
-// without a deadline it may take as long as the kernel tries, which is over a minute for a host that
-// does not answer. A rejection matches ECONNREFUSED, and is a [*RefusedError] if the peer has said why.
+// Dial connects to a listener at "host:port". If the host has several addresses, Dial tries one
+// after the other and gives each a share of the time until the deadline of ctx. Without a deadline
+// an attempt ends when the kernel gives up, which takes over a minute if the host does not answer.
+// If the peer rejects the connection the error matches ECONNREFUSED, and it is a [*RefusedError] if
+// the peer has given a reason.
 func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	o, err := o.defaults("Dial", MaxDialData)
 	if err != nil {
@@ -70,8 +71,8 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// dialWithin is dial to the first of so many addresses, with its share of the time that is left, which
-// is some seconds if there are.
+// dialWithin dials the first of the remaining addresses. It gets an equal share of the time that is
+// left, but at least a few seconds if there are as many.
 func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*Conn, error) {
 	const least = 2 * time.Second
 	if end, ok := ctx.Deadline(); ok && addrs > 1 {
@@ -91,9 +92,10 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*
 	return c, err
 }
 
-// RetryPort calls a function that makes an ID and has it connect or listen on port 0, again if TCP has
-// the port that the connection manager has chosen. On iWARP that happens, as it does not ask TCP; it
-// chooses another for another ID. The error is that of the last of some calls. [Dial] and [Listen] do so.
+// RetryPort calls try, which makes an ID and connects it or listens with it on port 0, and calls it
+// again if the port that the connection manager has chosen is in use by TCP. That happens on iWARP,
+// because the connection manager does not ask TCP; it chooses another port for another ID.
+// RetryPort gives up after some calls and returns the last error. [Dial] and [Listen] use it.
 func RetryPort(try func() error) error {
 	const most = 9
 	err := try()
@@ -103,7 +105,7 @@ func RetryPort(try func() error) error {
 	return err
 }
 
-// portTaken reports whether Connect or Listen failed as TCP has the ID's port.
+// portTaken reports whether Connect or Listen failed because TCP uses the port of the ID.
 func portTaken(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -112,10 +114,10 @@ func portTaken(err error) bool {
 	return e.Errno == syscall.EADDRINUSE && (e.Op == opConnect || e.Op == opListen) || e.Errno == syscall.EADDRNOTAVAIL && e.Op == opConnect
 }
 
-// dial connects to an address.
+// dial connects to one address.
 func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error) {
 	growStack(0)
-	h, id, err := newLoopID(TCP, acquireDialLoop)
+	loop, id, err := newLoopID(TCP, acquireDialLoop)
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +125,8 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 		switch {
 		case err == nil:
 		case c == nil:
-			err = errors.Join(err, h.closeID(id))
-			h.releaseLater()
+			err = errors.Join(err, loop.closeID(id))
+			loop.releaseLater()
 		default:
 			c.dev.forgetIfRemoved(err)
 			err = errors.Join(err, c.destroy())
@@ -137,7 +139,7 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	if err := id.Resolve(ctx, o.LocalAddr, to); err != nil {
 		return nil, err
 	}
-	if c, err = newConn(h, id, o, nil); err != nil {
+	if c, err = newConn(loop, id, o, nil); err != nil {
 		return nil, err
 	}
 	if err := c.attach(); err != nil {
@@ -166,7 +168,7 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	return c, nil
 }
 
-// requestData asks the program for the request's private data.
+// requestData returns the private data of the request, and calls Options.Prepare for it.
 func (c *Conn) requestData() ([]byte, error) {
 	if c.o.Prepare == nil {
 		return c.o.PrivateData, nil
@@ -178,8 +180,9 @@ func (c *Conn) requestData() ([]byte, error) {
 	return data, err
 }
 
-// growStack has the goroutine's stack grow to what making a connection needs, if it must: at once, and
-// while there is little on it to copy. Growing step by step takes as long as several commands.
+// growStack makes the stack of the goroutine as large as making a connection needs. Growing it
+// once, while there is little on it to copy, is faster than growing it step by step, which costs as
+// much as several commands.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -187,7 +190,7 @@ func growStack(i int) byte {
 	return room[i]
 }
 
-// setOptions sets the options that the ID keeps.
+// setOptions sets the options of a Conn that belong to the ID.
 func (id *ID) setOptions(o Options) error {
 	id.ackTimeout = uverbs.AckTimeoutFor(o.AckTimeout)
 	if o.TOS != 0 {
@@ -196,13 +199,14 @@ func (id *ID) setOptions(o Options) error {
 	return nil
 }
 
-// RefusedError is a rejection by a listener that has said why. It matches ECONNREFUSED.
+// RefusedError is the rejection of a connection by a listener that has given a reason. It matches
+// ECONNREFUSED.
 type RefusedError struct {
-	Addr string // Addr is the listener's address.
-	Why  string // Why is what it has said.
+	Addr string // Addr is the address of the listener.
+	Why  string // Why is the reason that the listener has given.
 }
 
-// Error implements error.
+// Error implements the error interface.
 func (e *RefusedError) Error() string {
 	return "cm: " + e.Addr + " refuses: " + strconv.Quote(e.Why)
 }
@@ -210,7 +214,7 @@ func (e *RefusedError) Error() string {
 // Unwrap returns ECONNREFUSED.
 func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
 
-// refusalError looks for the words in a rejection.
+// refusalError turns a rejection that carries a reason into a RefusedError.
 func refusalError(err error) error {
 	var e *EventError
 	if !errors.As(err, &e) || e.Type != Rejected {

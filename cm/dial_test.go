@@ -39,7 +39,7 @@ func TestDialCancelled(t *testing.T) {
 	}), users: 1, handlers: map[*ID]eventHandler{}}
 	go h.run()
 	dialLoop.mu.Lock()
-	dialLoop.hub = h
+	dialLoop.loop = h
 	dialLoop.mu.Unlock()
 	steps := map[string]uint32{
 		"making the ID": abi.RDMA_USER_CM_CMD_CREATE_ID, "the address": abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, "the route": abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,

@@ -12,15 +12,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Error is the kernel's refusal of a command.
+// Error reports that the kernel has refused a command.
 type Error struct {
-	Op    string        // Op is the step that was refused, such as "resolve address".
-	Addr  string        // Addr is the address that it was about; may be empty.
-	Errno syscall.Errno // Errno is the kernel's answer.
+	Op    string        // Op is the operation that failed, such as "resolve address".
+	Addr  string        // Addr is the address in question; may be empty.
+	Errno syscall.Errno // Errno is the error number that the kernel returned.
 	Hint  string        // Hint says what the cause may be and what to do; may be empty.
 }
 
-// Error implements error.
+// Error implements the error interface.
 func (e *Error) Error() string {
 	s := "cm: " + e.Op
 	if e.Addr != "" {
@@ -36,16 +36,15 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ArgError reports a value that the caller gave and that is not possible. The kernel was not
-// asked.
+// ArgError reports an argument or option that is not valid. The kernel was not asked.
 type ArgError struct {
 	Op      string // Op is the method that was called.
-	Field   string // Field is the parameter or option at fault.
+	Field   string // Field is the name of the parameter or option.
 	Given   string // Given is its value.
-	Allowed string // Allowed says what is possible.
+	Allowed string // Allowed says which values are valid.
 }
 
-// Error implements error.
+// Error implements the error interface.
 func (e *ArgError) Error() string {
 	return fmt.Sprintf("cm: %s: %s is %s, allowed: %s", e.Op, e.Field, e.Given, e.Allowed)
 }
@@ -53,13 +52,14 @@ func (e *ArgError) Error() string {
 // Unwrap returns EINVAL, which is what the kernel would have answered.
 func (e *ArgError) Unwrap() error { return syscall.EINVAL }
 
-// argErr builds an ArgError of any printable value.
+// argErr returns an ArgError for any printable value.
 func argErr(op, field string, given any, allowed string, args ...any) error {
 	return &ArgError{Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
 }
 
-// bindErr is fail for an address that was to be bound to. The kernel says EADDRNOTAVAIL where the port
-// is taken and one of both, who has it or who wants it, is on all addresses: that is EADDRINUSE.
+// bindErr is opError for a failed bind. The kernel returns EADDRNOTAVAIL if the port is in use and
+// one of the two listeners, the old or the new, is on all addresses; bindErr turns it into
+// EADDRINUSE.
 func bindErr(a *Addr, errno syscall.Errno) error {
 	if errno == syscall.EADDRNOTAVAIL && a.Port != 0 && (a.IP.IsUnspecified() || ownAddr(a)) {
 		errno = syscall.EADDRINUSE
@@ -71,7 +71,7 @@ func bindErr(a *Addr, errno syscall.Errno) error {
 	return err
 }
 
-// ownAddr reports whether an address is one of this host's.
+// ownAddr reports whether this host has the address.
 func ownAddr(a *Addr) bool {
 	all, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
@@ -93,17 +93,17 @@ func opError(op, addr string, errno syscall.Errno) error {
 	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, errno)}
 }
 
-// enotsupp is an errno that the kernel should have kept to itself (ENOTSUPP, linux/errno.h). It
+// enotsupp is an errno that the kernel should not return to programs (ENOTSUPP, linux/errno.h). It
 // means EOPNOTSUPP.
 const enotsupp = syscall.Errno(524)
 
-// noIPoIB explains EINVAL of an address in port space IPoIB.
+// noIPoIB explains EINVAL for an address in port space IPoIB.
 const noIPoIB = "port space ipoib is for the addresses of IPoIB network interfaces, of InfiniBand, and this is one of another kind"
 
-// noDevice explains ENODEV of an address.
+// noDevice explains ENODEV for an address.
 const noDevice = "the way to the address is by a network interface without an RDMA device, such as the loopback interface"
 
-// errRemoved is what ends when a device is being removed, whose name may be empty.
+// errRemoved returns the error of an object whose device is being removed. The name may be empty.
 func errRemoved(device string) error {
 	if device != "" {
 		device = " " + device
@@ -111,15 +111,14 @@ func errRemoved(device string) error {
 	return fmt.Errorf("device%s is being removed: %w", device, syscall.ENODEV)
 }
 
-// Why the QP of an ID flushes what is posted, for [uverbs.QP.SetErrCause].
+// Reasons why the QP of an ID flushes work requests, for [uverbs.QP.SetErrCause].
 var (
 	errDisconnected = errors.New("this program disconnected the ID, which moved the QP to state ERR")
 	errPeerGone     = fmt.Errorf("the peer disconnected, or closed its ID: %w", syscall.ECONNRESET)
 	errIWARPGone    = fmt.Errorf("the connection manager reported DISCONNECTED: the peer disconnected or is gone, or the connection broke: %w", syscall.ECONNRESET)
 )
 
-// removed is err, with what errRemoved says before it if the device has told of its removal before the
-// connection manager did.
+// removed returns err, preceded by errRemoved if err comes from a device that is being removed.
 func removed(err error, device string) error {
 	if errors.Is(err, uverbs.ErrDeviceRemoved) {
 		return fmt.Errorf("%w: %w", errRemoved(device), err)
@@ -127,13 +126,13 @@ func removed(err error, device string) error {
 	return err
 }
 
-// isRemoved reports whether an error is that of a step during which the device was removed.
+// isRemoved reports whether the device was removed during the operation that returned err.
 func isRemoved(err error) bool {
 	var e *EventError
 	return errors.As(err, &e) && e.Type == DeviceRemoval
 }
 
-// hint says what a refusal may be due to.
+// hint returns the likely cause of an errno, if there is one.
 func hint(op string, errno syscall.Errno) string {
 	switch {
 	case errno == syscall.EACCES && op == opBind:
@@ -166,5 +165,5 @@ func hint(op string, errno syscall.Errno) string {
 	return ""
 }
 
-// isClosedError reports whether an error says that an object is closed.
+// isClosedError reports whether an object was closed.
 func isClosedError(err error) bool { return errors.Is(err, os.ErrClosed) }

@@ -10,31 +10,31 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// EventType is what happened to an ID (enum rdma_cm_event_type, rdma/rdma_cm.h).
+// EventType is the type of an [Event] (enum rdma_cm_event_type, rdma/rdma_cm.h).
 type EventType uint32
 
-// Types of events.
+// Event types.
 const (
-	AddrResolved     EventType = iota // the address has a device and a way (RDMA_CM_EVENT_ADDR_RESOLVED)
-	AddrError                         // it has none (RDMA_CM_EVENT_ADDR_ERROR)
+	AddrResolved     EventType = iota // the device for the address is known (RDMA_CM_EVENT_ADDR_RESOLVED)
+	AddrError                         // the address could not be resolved (RDMA_CM_EVENT_ADDR_ERROR)
 	RouteResolved                     // the route is known (RDMA_CM_EVENT_ROUTE_RESOLVED)
-	RouteError                        // it is not (RDMA_CM_EVENT_ROUTE_ERROR)
-	ConnectRequest                    // somebody wants to connect to a listener (RDMA_CM_EVENT_CONNECT_REQUEST)
-	ConnectResponse                   // the peer has accepted, and waits for this side (RDMA_CM_EVENT_CONNECT_RESPONSE)
-	ConnectError                      // something failed on the way to a connection (RDMA_CM_EVENT_CONNECT_ERROR)
+	RouteError                        // the route could not be resolved (RDMA_CM_EVENT_ROUTE_ERROR)
+	ConnectRequest                    // a peer asks a listener for a connection (RDMA_CM_EVENT_CONNECT_REQUEST)
+	ConnectResponse                   // the peer has accepted and waits for this side (RDMA_CM_EVENT_CONNECT_RESPONSE)
+	ConnectError                      // the connection could not be established (RDMA_CM_EVENT_CONNECT_ERROR)
 	Unreachable                       // the peer does not answer (RDMA_CM_EVENT_UNREACHABLE)
-	Rejected                          // the peer does not want (RDMA_CM_EVENT_REJECTED)
-	Established                       // the connection is there (RDMA_CM_EVENT_ESTABLISHED)
-	Disconnected                      // it is no more (RDMA_CM_EVENT_DISCONNECTED)
-	DeviceRemoval                     // the device goes (RDMA_CM_EVENT_DEVICE_REMOVAL)
-	MulticastJoin                     // the group was joined (RDMA_CM_EVENT_MULTICAST_JOIN)
-	MulticastError                    // it was not, or is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
-	AddrChange                        // the network interface has another hardware address, as a bond that fails over (RDMA_CM_EVENT_ADDR_CHANGE)
-	TimewaitExit                      // the QP may connect again (RDMA_CM_EVENT_TIMEWAIT_EXIT)
+	Rejected                          // the peer has rejected the request or the answer (RDMA_CM_EVENT_REJECTED)
+	Established                       // the connection is established (RDMA_CM_EVENT_ESTABLISHED)
+	Disconnected                      // the connection has ended (RDMA_CM_EVENT_DISCONNECTED)
+	DeviceRemoval                     // the device is being removed (RDMA_CM_EVENT_DEVICE_REMOVAL)
+	MulticastJoin                     // the ID has joined the group (RDMA_CM_EVENT_MULTICAST_JOIN)
+	MulticastError                    // joining the group failed, or the membership is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
+	AddrChange                        // the network interface has another hardware address, as after the failover of a bond (RDMA_CM_EVENT_ADDR_CHANGE)
+	TimewaitExit                      // the QP may be used for another connection (RDMA_CM_EVENT_TIMEWAIT_EXIT)
 	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); Linux 6.18
-	AddrInfoError                     // it was not (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.18
-	User                              // a program has written it, with WriteEvent (RDMA_CM_EVENT_USER); Linux 6.18
-	Internal                          // a library has, for itself (RDMA_CM_EVENT_INTERNAL); Linux 6.18
+	AddrInfoError                     // an InfiniBand service was not found (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.18
+	User                              // a program has called WriteEvent (RDMA_CM_EVENT_USER); Linux 6.18
+	Internal                          // a library has written an event for its own use (RDMA_CM_EVENT_INTERNAL); Linux 6.18
 )
 
 var eventNames = [...]string{
@@ -43,7 +43,7 @@ var eventNames = [...]string{
 	"ADDRINFO_RESOLVED", "ADDRINFO_ERROR", "USER", "INTERNAL",
 }
 
-// String returns the type's name.
+// String returns the name of the type.
 func (t EventType) String() string {
 	if int(t) < len(eventNames) {
 		return eventNames[t]
@@ -51,53 +51,54 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event %d", uint32(t))
 }
 
-// Event is what happened to an ID (struct rdma_cm_event). It is a plain value; nothing has
-// to be acknowledged.
+// Event is an event of an ID (struct rdma_cm_event). It is a plain value that need not be
+// acknowledged.
 type Event struct {
-	Type   EventType // Type is what happened.
-	ID     *ID       // ID is the one that it happened to; of a ConnectRequest the new one.
+	Type   EventType // Type says what happened.
+	ID     *ID       // ID is the ID that the event belongs to; of a ConnectRequest, the new ID.
 	Listen *ID       // Listen is the listener of a ConnectRequest.
-	Group  *Group    // Group is the one that was joined, or not.
-	Status int32     // Status is 0, a negative errno, the reason if Type is Rejected, or what was written if it is User.
-	Arg    uint64    // Arg is the argument, if Type is User.
+	Group  *Group    // Group is the group of a MulticastJoin or MulticastError.
+	Status int32     // Status is 0, a negative errno, the reason if Type is Rejected, or the status given to WriteEvent if it is User.
+	Arg    uint64    // Arg is the argument given to WriteEvent, if Type is User.
 
-	Param ConnParam // Param is what the peer has sent, where it has sent something.
-	UD    UDParam   // UD is how to reach the peer, in the port spaces of datagrams.
-	ECE   ECE       // ECE are the peer's options for enhanced connections.
+	Param ConnParam // Param has the parameters and the private data of the peer, if it has sent any.
+	UD    UDParam   // UD says how to send to the peer, in the port spaces for datagrams.
+	ECE   ECE       // ECE has the peer's options for enhanced connections.
 
-	cause error // cause is what failed here, where Status is not the kernel's
+	cause error // cause is an error of this side, if Status does not come from the kernel.
 }
 
-// ConnParam are the parameters of a connection (struct rdma_conn_param).
+// ConnParam has the parameters of a connection (struct rdma_conn_param).
 type ConnParam struct {
-	PrivateData        []byte // PrivateData goes with a request, an answer or a rejection.
+	PrivateData        []byte // PrivateData is sent with a request, an answer or a rejection.
 	ResponderResources uint8  // ResponderResources is how many READs and atomics of the peer this side serves at a time.
-	InitiatorDepth     uint8  // InitiatorDepth is how many READs and atomics this side has under way at a time.
-	FlowControl        bool   // FlowControl is InfiniBand's end-to-end flow control.
-	RetryCount         uint8  // RetryCount is the number of retries, up to 7.
-	RNRRetryCount      uint8  // RNRRetryCount is the number of retries without a receive; 7 is without end.
-	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; of an ID without QP.
-	QPN                uint32 // QPN is the number of the QP; of an ID without QP.
-	QKey               uint32 // QKey is for datagrams; 0 is the port space's own.
+	InitiatorDepth     uint8  // InitiatorDepth is how many READs and atomics of this side may be outstanding.
+	FlowControl        bool   // FlowControl says whether InfiniBand's end-to-end flow control is used.
+	RetryCount         uint8  // RetryCount is the number of retries without an acknowledgement, up to 7.
+	RNRRetryCount      uint8  // RNRRetryCount is the number of retries if the receiver has no receive posted; 7 is no limit.
+	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
+	QPN                uint32 // QPN is the number of the QP; only for an ID without a QP.
+	QKey               uint32 // QKey is the Q_Key for datagrams; 0 is the default of the port space.
 }
 
-// UDParam is how to send datagrams to a peer.
+// UDParam says how to send datagrams to a peer or a group.
 type UDParam struct {
-	QPN  uint32        // QPN is the peer's QP; of a group [MulticastQPN].
-	QKey uint32        // QKey is the peer's Q_Key.
-	AH   uverbs.AHAttr // AH is the way to it, for [uverbs.PD.CreateAH].
+	QPN  uint32        // QPN is the number of the peer's QP; of a group, [MulticastQPN].
+	QKey uint32        // QKey is the Q_Key of the peer.
+	AH   uverbs.AHAttr // AH is the address of the peer, for [uverbs.PD.CreateAH].
 }
 
-// ECE are options for enhanced connections, which both drivers must know (struct ibv_ece).
+// ECE has the options for enhanced connections, which the drivers of both sides must know (struct
+// ibv_ece).
 type ECE struct {
-	VendorID uint32 // VendorID says whose options they are; 0 is none.
-	Options  uint32 // Options are the driver's.
+	VendorID uint32 // VendorID is the vendor that defines the options; 0 is none.
+	Options  uint32 // Options are defined by the vendor.
 }
 
-// Err returns the failure that an event tells of, or nil. An event of type [User] is one if its
-// status is not 0.
+// Err returns the failure that the event reports, or nil. An event of type [User] is a failure if
+// its status is not 0.
 func (e *Event) Err() error {
-	if e.Status == 0 && e.Type != MulticastError { // which the kernel has without a status too
+	if e.Status == 0 && e.Type != MulticastError { // which the kernel also reports without a status
 		return nil
 	}
 	err := &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData, cause: e.cause}
@@ -110,22 +111,22 @@ func (e *Event) Err() error {
 	return err
 }
 
-// EventError is what an event with a status means, or one that comes instead of what was
-// waited for. It matches the errno, if the status is one, ECONNREFUSED if the peer has
-// rejected the connection or has no QP for datagrams, ECONNRESET if it has disconnected, and
+// EventError is the failure that an event reports, or an event that came instead of the expected
+// one. It matches the errno if the status is one. It also matches ECONNREFUSED if the peer has
+// rejected the connection or has no QP for datagrams, ECONNRESET if the peer has disconnected, and
 // ENODEV if the device is being removed.
 type EventError struct {
-	Type        EventType // Type is that of the event.
-	Addr        string    // Addr is the peer's address, or the group; empty if this side did not choose it.
+	Type        EventType // Type is the type of the event.
+	Addr        string    // Addr is the address of the peer or of the group; empty if this side did not choose it.
 	Device      string    // Device is the name of the device that is being removed; empty if it is not known.
-	Status      int32     // Status is a negative errno or the reason of a rejection.
-	PrivateData []byte    // PrivateData is what the peer has sent with a rejection.
+	Status      int32     // Status is a negative errno, or the reason of a rejection.
+	PrivateData []byte    // PrivateData is the private data of a rejection.
 
 	space PortSpace
-	cause error // cause is what failed here, where Status is not the kernel's
+	cause error // cause is an error of this side, if Status does not come from the kernel.
 }
 
-// Error implements error.
+// Error implements the error interface.
 func (e *EventError) Error() string {
 	s := "cm: " + e.Type.String()
 	if e.Addr != "" {
@@ -156,7 +157,7 @@ func (e *EventError) Error() string {
 	return fmt.Sprintf("%s: status %d", s, e.Status)
 }
 
-// hint says what a failure may be due to.
+// hint returns the likely cause of a failure, if there is one.
 func (e *EventError) hint(errno syscall.Errno) string {
 	switch t := e.Type; {
 	case t == AddrError && errno == syscall.EINVAL && e.space == IPoIB:
@@ -183,7 +184,7 @@ func (e *EventError) hint(errno syscall.Errno) string {
 	return ""
 }
 
-// Unwrap returns the errno.
+// Unwrap returns the errno that the error matches.
 func (e *EventError) Unwrap() error {
 	switch {
 	case e.cause != nil:
@@ -202,23 +203,23 @@ func (e *EventError) Unwrap() error {
 	return nil
 }
 
-// sidrStatus are the answers of who was asked for a QP for datagrams, and has none (enum
+// sidrStatus are the answers of a peer that has no QP for datagrams to give (enum
 // ib_cm_sidr_status, rdma/ib_cm.h).
 var sidrStatus = [...]string{"", "nobody listens on this port", "the program there has rejected it", "the program there has no QP for it",
 	"redirected", "the peer speaks another version"}
 
-// Reason is why a connection was rejected (enum ib_cm_rej_reason, rdma/ib_cm.h).
+// Reason is the reason of a rejection (enum ib_cm_rej_reason, rdma/ib_cm.h).
 type Reason uint16
 
-// Reasons that a program sees most.
+// The most common reasons.
 const (
-	ReasonInvalidServiceID Reason = 8  // nobody listens
-	ReasonStaleConn        Reason = 10 // the peer believes that the connection is still there
-	ReasonConsumer         Reason = 28 // the program has rejected it
-	ReasonVendorOption     Reason = 35 // the options for enhanced connections do not suit
+	ReasonInvalidServiceID Reason = 8  // no program listens on the port
+	ReasonStaleConn        Reason = 10 // the peer still has an old connection with this QP
+	ReasonConsumer         Reason = 28 // the program has rejected the request
+	ReasonVendorOption     Reason = 35 // the options for enhanced connections are not acceptable
 )
 
-// reasons are what the standard says of them (IBTA 12.6.7.2).
+// reasons are the texts of reasons, after the standard (IBTA 12.6.7.2).
 var reasons = map[Reason]string{
 	1: "no QP", 2: "no EEC", 3: "no resources", 4: "timeout", 5: "unsupported request", 6: "invalid communication ID",
 	7: "invalid communication instance", 8: "nobody listens on this port", 9: "invalid transport service type",
@@ -238,7 +239,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("reason %d", uint16(r))
 }
 
-// decode takes the kernel's event apart. The channel fills in the IDs.
+// decode decodes an event of the kernel, except for the IDs.
 func decode(r *abi.EventResp, datagrams bool) *Event {
 	e := &Event{Type: EventType(r.Event), Status: int32(r.Status), ECE: ECE{r.Ece.VendorID, r.Ece.AttrMod}}
 	if e.Type == User || e.Type == Internal {
@@ -267,7 +268,7 @@ func decode(r *abi.EventResp, datagrams bool) *Event {
 	return e
 }
 
-// private copies private data.
+// private returns a copy of private data.
 func private(b *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 	if n == 0 {
 		return nil

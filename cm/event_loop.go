@@ -9,114 +9,114 @@ import (
 	"time"
 )
 
-// eventLoop reads a channel for connections: a goroutine that gives each ID's events to its
-// connection, once that is set up. It ends when nothing uses the channel any more.
+// eventLoop is a goroutine that reads a channel and passes the events of each ID to the handler
+// that is registered for the ID. It ends with its last user.
 type eventLoop struct {
 	channel *Channel
 
 	mu       sync.Mutex
 	users    int                  // guarded by mu
-	draining bool                 // guarded by mu: nobody reads the channel any more
-	err      error                // guarded by mu: why it is over
+	draining bool                 // guarded by mu: no new user is accepted
+	err      error                // guarded by mu: why the channel is no longer read
 	handlers map[*ID]eventHandler // guarded by mu
 }
 
-// eventHandler is who has an ID of a hub.
+// eventHandler has the functions that an eventLoop calls for one ID.
 type eventHandler struct {
-	event func(*Event) // is called with the ID's events
-	lost  func(error)  // is called when there will be no more events; nil if the end goes on without
+	event func(*Event) // is called for each event of the ID
+	lost  func(error)  // is called when there will be no more events; may be nil
 }
 
-// dialLoop is the hub of connections that were dialled, nil if there are none.
+// dialLoop is the event loop of the connections that this process has dialed, nil if there is none.
 var dialLoop struct {
-	mu  sync.Mutex
-	hub *eventLoop
+	mu   sync.Mutex
+	loop *eventLoop
 }
 
-// startEventLoop opens a channel and reads it. The caller is its first user.
+// startEventLoop opens a channel and reads it. The caller is the first user.
 func startEventLoop() (*eventLoop, error) {
 	c, err := OpenChannel()
 	if err != nil {
 		return nil, err
 	}
-	h := &eventLoop{channel: c, users: 1, handlers: map[*ID]eventHandler{}}
-	go h.run()
-	return h, nil
+	l := &eventLoop{channel: c, users: 1, handlers: map[*ID]eventHandler{}}
+	go l.run()
+	return l, nil
 }
 
-// run gives events to those whom they concern, until the channel is closed. It reads for all
-// that wait for an event of the channel, so that they need not take turns.
-func (h *eventLoop) run() {
-	h.channel.readTurn <- struct{}{}
-	defer func() { <-h.channel.readTurn }()
+// run passes events to their handlers until the channel is closed. It holds the channel's readTurn
+// all the time, so that other goroutines that wait on the channel need not take turns with it.
+func (l *eventLoop) run() {
+	l.channel.readTurn <- struct{}{}
+	defer func() { <-l.channel.readTurn }()
 	for {
-		e, err := h.channel.nextAsReader()
-		if err != nil { // it is closed, or the process has other credentials by now
-			h.fail(err)
+		e, err := l.channel.nextAsReader()
+		if err != nil { // the channel is closed, or the credentials of the process have changed
+			l.fail(err)
 			return
 		}
-		h.mu.Lock()
-		do := h.handlers[e.owner()].event
-		h.mu.Unlock()
-		if do != nil {
-			do(e)
+		l.mu.Lock()
+		handle := l.handlers[e.owner()].event
+		l.mu.Unlock()
+		if handle != nil {
+			handle(e)
 		} else if e.Listen != nil {
 			e.ID.Close()
 		}
 	}
 }
 
-// fail tells all that are to know that there are no more events.
-func (h *eventLoop) fail(err error) {
-	h.mu.Lock()
-	h.draining, h.err = true, err
-	ends := slices.Collect(maps.Values(h.handlers))
-	h.mu.Unlock()
-	for _, e := range ends {
-		if e.lost != nil {
-			e.lost(err)
+// fail tells every handler that there are no more events.
+func (l *eventLoop) fail(err error) {
+	l.mu.Lock()
+	l.draining, l.err = true, err
+	handlers := slices.Collect(maps.Values(l.handlers))
+	l.mu.Unlock()
+	for _, h := range handlers {
+		if h.lost != nil {
+			h.lost(err)
 		}
 	}
 }
 
-// register has an end called with the events of an ID, also with those that are there.
-func (h *eventLoop) register(id *ID, e eventHandler) {
-	h.mu.Lock()
-	h.handlers[id] = e
-	why := h.err
-	h.mu.Unlock()
-	if why != nil && e.lost != nil {
-		e.lost(why)
+// register sets the handler of an ID, which is also called for the events that are pending.
+func (l *eventLoop) register(id *ID, h eventHandler) {
+	l.mu.Lock()
+	l.handlers[id] = h
+	err := l.err
+	l.mu.Unlock()
+	if err != nil && h.lost != nil {
+		h.lost(err)
 	}
-	h.channel.shareEvents(id)
+	l.channel.shareEvents(id)
 }
 
-// drain has no more users come to the hub.
-func (h *eventLoop) drain() {
-	h.mu.Lock()
-	h.draining = true
-	h.mu.Unlock()
+// unregister removes the handler of an ID.
+func (l *eventLoop) unregister(id *ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.handlers, id)
 }
 
-// closeID closes an ID. One that the process may not destroy any more, as it has other credentials,
-// the kernel destroys with the hub's channel.
-func (h *eventLoop) closeID(id *ID) error {
+// drain makes acquire fail from now on.
+func (l *eventLoop) drain() {
+	l.mu.Lock()
+	l.draining = true
+	l.mu.Unlock()
+}
+
+// closeID closes an ID. If the kernel refuses that, because the credentials of the process have
+// changed, closing the channel will destroy the kernel's ID.
+func (l *eventLoop) closeID(id *ID) error {
 	err := id.Close()
 	if err != nil && id.closed.Load() {
-		h.drain()
+		l.drain()
 		return nil
 	}
 	return err
 }
 
-// unregister ends that.
-func (h *eventLoop) unregister(id *ID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.handlers, id)
-}
-
-// shareEvents gives an ID's events to Next again.
+// shareEvents lets Next return the events of an ID again.
 func (c *Channel) shareEvents(id *ID) {
 	id.exclusive.Store(false)
 	c.mu.Lock()
@@ -128,74 +128,75 @@ func (c *Channel) shareEvents(id *ID) {
 	}
 }
 
-// acquire makes one more user of the hub. It reports whether that still reads its channel.
-func (h *eventLoop) acquire() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.users == 0 || h.draining {
+// acquire adds a user. It returns false if the loop accepts no new user.
+func (l *eventLoop) acquire() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users == 0 || l.draining {
 		return false
 	}
-	h.users++
+	l.users++
 	return true
 }
 
-// release makes one user less; with the last one the hub goes.
-func (h *eventLoop) release() {
-	h.mu.Lock()
-	h.users--
-	last := h.users == 0
-	h.mu.Unlock()
+// release removes a user, and closes the channel after the last one.
+func (l *eventLoop) release() {
+	l.mu.Lock()
+	l.users--
+	last := l.users == 0
+	l.mu.Unlock()
 	if last {
-		h.channel.Close()
+		l.channel.Close()
 	}
 }
 
-// acquireDialLoop returns the hub for connections that are dialled.
+// releaseLater is release, after idleGrace if the caller is the last user.
+func (l *eventLoop) releaseLater() {
+	l.mu.Lock()
+	last := l.users == 1
+	l.mu.Unlock()
+	if last {
+		time.AfterFunc(idleGrace, l.release)
+		return
+	}
+	l.release()
+}
+
+// acquireDialLoop returns the event loop for dialing, with one more user.
 func acquireDialLoop() (*eventLoop, error) {
 	dialLoop.mu.Lock()
 	defer dialLoop.mu.Unlock()
-	if h := dialLoop.hub; h != nil && h.acquire() {
-		return h, nil
+	if l := dialLoop.loop; l != nil && l.acquire() {
+		return l, nil
 	}
-	h, err := startEventLoop()
+	l, err := startEventLoop()
 	if err != nil {
 		return nil, err
 	}
-	dialLoop.hub = h
-	return h, nil
+	dialLoop.loop = l
+	return l, nil
 }
 
-// newLoopID makes an ID on a hub: on that for dialling, or on one of its own. If the process has
-// changed user or group since the hub was opened, it takes another one.
-func newLoopID(space PortSpace, use func() (*eventLoop, error)) (*eventLoop, *ID, error) {
+// newLoopID makes an ID on the event loop that get returns. If the kernel refuses because the
+// process has changed its user or group since the loop's channel was opened, newLoopID tries once
+// more with another loop.
+func newLoopID(space PortSpace, get func() (*eventLoop, error)) (*eventLoop, *ID, error) {
 	for first := true; ; first = false {
-		h, err := use()
+		l, err := get()
 		if err != nil {
 			return nil, nil, err
 		}
-		id, err := h.channel.NewID(space)
+		id, err := l.channel.NewID(space)
 		if err == nil {
-			return h, id, nil
+			return l, id, nil
 		}
-		denied := errors.Is(err, syscall.EACCES)
-		if denied {
-			h.drain()
+		refused := errors.Is(err, syscall.EACCES)
+		if refused {
+			l.drain()
 		}
-		h.releaseLater()
-		if !denied || !first {
+		l.releaseLater()
+		if !refused || !first {
 			return nil, nil, err
 		}
 	}
-}
-
-// releaseLater is release in a moment, if it would be the last.
-func (h *eventLoop) releaseLater() {
-	h.mu.Lock()
-	last := h.users == 1
-	h.mu.Unlock()
-	if last {
-		time.AfterFunc(idleGrace, h.release)
-		return
-	}
-	h.release()
 }

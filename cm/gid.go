@@ -9,11 +9,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// defaultPKey is the partition that every port is in.
+// defaultPKey is the partition that every port belongs to.
 const defaultPKey = 0xffff
 
-// GIDAddr makes an address of the GID of an InfiniBand port, in the default partition, for
-// [ID.BindTo] and [ID.ResolveTo]. IP over InfiniBand is not needed for it (AF_IB).
+// GIDAddr returns the address of an InfiniBand port with the given GID, in the default partition
+// (AF_IB). It is for [ID.BindTo] and [ID.ResolveTo], and needs no IP over InfiniBand.
 func GIDAddr(space PortSpace, gid uverbs.GID, port uint16) Addr {
 	return Addr{IP: netip.AddrFrom16(gid), Port: port, Space: space, PKey: defaultPKey}
 }
@@ -21,10 +21,10 @@ func GIDAddr(space PortSpace, gid uverbs.GID, port uint16) Addr {
 // isGID reports whether the address is a GID.
 func (a Addr) isGID() bool { return a.PKey != 0 }
 
-// sockaddrIBSize is the size of such an address with its family (struct sockaddr_ib).
+// sockaddrIBSize is the size of struct sockaddr_ib in bytes.
 const sockaddrIBSize = 48
 
-// gidStorage returns the address as the kernel has it.
+// gidStorage returns the address as a struct sockaddr_ib.
 func (a Addr) gidStorage() (s abi.KernelSockaddrStorage, size uint16) {
 	*s.SsFamily() = afIB
 	_, err := binary.Encode(s.Data()[:], binary.BigEndian, sockaddrIB{PKey: a.PKey, Addr: a.IP.As16(), ServiceID: uint64(a.Space)<<16 | uint64(a.Port), Mask: 1<<64 - 1})
@@ -34,13 +34,13 @@ func (a Addr) gidStorage() (s abi.KernelSockaddrStorage, size uint16) {
 	return s, sockaddrIBSize
 }
 
-// gidAddress reads such an address.
+// gidAddress decodes a struct sockaddr_ib.
 func gidAddress(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 	ib := decodeIB(s)
 	return Addr{IP: netip.AddrFrom16(ib.Addr), Port: uint16(ib.ServiceID), Space: space, PKey: ib.PKey}
 }
 
-// BindTo is [ID.Bind] for an address of any kind, as that of [GIDAddr], in the ID's port space.
+// BindTo is [ID.Bind] for any [Addr] in the port space of the ID, such as one of [GIDAddr].
 func (id *ID) BindTo(local Addr) error {
 	if err := id.checkAddr("BindTo", "local", local); err != nil {
 		return err
@@ -49,9 +49,9 @@ func (id *ID) BindTo(local Addr) error {
 	return do(id, opBind, &local, abi.RDMA_USER_CM_CMD_BIND, &abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
 }
 
-// ResolveTo is [ID.ResolveAddr] for addresses of any kind, as those of [GIDAddr], in the ID's port
-// space. The zero value of the local one is any. On an InfiniBand without subnet administrator
-// [ID.SetPath] has to say the way then.
+// ResolveTo is [ID.ResolveAddr] for any [Addr] in the port space of the ID, such as one of
+// [GIDAddr]. The local address may be the zero value, which is any. On an InfiniBand network
+// without a subnet administrator the route must be set with [ID.SetPath].
 func (id *ID) ResolveTo(local, remote Addr, timeout time.Duration) error {
 	ms, err := milliseconds("ResolveTo", timeout)
 	if err != nil {
@@ -72,7 +72,7 @@ func (id *ID) ResolveTo(local, remote Addr, timeout time.Duration) error {
 	return do(id, opResolve, &remote, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
 }
 
-// checkAddr compares an address with the ID's port space.
+// checkAddr returns an error unless the address is in the port space of the ID.
 func (id *ID) checkAddr(op, field string, a Addr) error {
 	if !a.IP.IsValid() {
 		return argErr(op, field, "the zero value", "an address")

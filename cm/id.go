@@ -14,28 +14,27 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// ID is a communication identifier: an end of a connection, or a listener (struct
-// rdma_cm_id). It is safe for concurrent use, though the steps of one connection follow each
-// other.
+// ID is a communication identifier: one end of a connection, or a listener (struct rdma_cm_id). It
+// is safe for concurrent use, though the steps of one connection must follow each other.
 type ID struct {
 	space     PortSpace
 	handle    uint32
-	uid       uint64 // that events carry
+	uid       uint64 // the number that events of the ID carry
 	channel   atomic.Pointer[Channel]
-	remote    atomic.Pointer[Addr]   // what was to be resolved, for messages
-	device    atomic.Pointer[string] // the name of its device, for messages, once it was asked for
-	exclusive atomic.Bool            // events are for Wait alone, not for Next
+	remote    atomic.Pointer[Addr]   // the address that was to be resolved, for errors
+	device    atomic.Pointer[string] // name of the device, for errors; nil if it was not asked for
+	exclusive atomic.Bool            // events are for Wait, not for Next
 	queues    queues
 
 	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
 
-	ackTimeout uverbs.AckTimeout // of a QP that the ID drives, instead of the kernel's; 0 is that
+	ackTimeout uverbs.AckTimeout // timeout of a QP of CreateQP; 0 is what the kernel chooses
 
 	closeMu sync.Mutex
 	closed  atomic.Bool
 }
 
-// Names of the steps, for errors.
+// Names of operations, for errors.
 const (
 	opBind       = "bind"
 	opListen     = "listen"
@@ -72,13 +71,13 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 	return id, nil
 }
 
-// datagrams reports whether the port space is one of datagrams.
+// datagrams reports whether the port space is one for datagrams.
 func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 
-// Space returns the port space.
+// Space returns the port space of the ID.
 func (id *ID) Space() PortSpace { return id.space }
 
-// do gives a command about the ID, and about an address unless that is nil.
+// do issues a command for the ID. The address is for errors and may be nil.
 func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
 	if id.closed.Load() {
 		return id.errClosed()
@@ -110,8 +109,8 @@ func (id *ID) mayDial() bool {
 
 func (id *ID) errClosed() error { return fmt.Errorf("cm: ID: %w", os.ErrClosed) }
 
-// Bind gives the ID a local address (rdma_bind_addr). The unspecified address is all of them;
-// with port 0 the kernel chooses one.
+// Bind assigns a local address to the ID (rdma_bind_addr). The unspecified address stands for all
+// addresses. With port 0 the kernel chooses a port.
 func (id *ID) Bind(local netip.AddrPort) error {
 	a, err := AddrOf(id.space, local)
 	if err != nil {
@@ -120,9 +119,9 @@ func (id *ID) Bind(local netip.AddrPort) error {
 	return id.BindTo(a)
 }
 
-// ResolveAddr looks for the device and the way to an address, from a local one or, if that is
-// the zero value, any (rdma_resolve_addr). It ends with AddrResolved or AddrError, at the
-// latest after the timeout.
+// ResolveAddr starts to look for the device and the link-layer address for a remote address
+// (rdma_resolve_addr). The local address may be the zero value, which is any. The result is the
+// event AddrResolved or AddrError, at the latest after the timeout.
 func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) error {
 	to, err := AddrOf(id.space, remote)
 	if err != nil {
@@ -137,7 +136,7 @@ func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) e
 	return id.ResolveTo(from, to, timeout)
 }
 
-// remoteName returns the address that was to be resolved, for messages.
+// remoteName returns the address that was to be resolved, for errors.
 func (id *ID) remoteName() string {
 	if a := id.remote.Load(); a != nil {
 		return a.String()
@@ -145,7 +144,7 @@ func (id *ID) remoteName() string {
 	return ""
 }
 
-// deviceName returns the name of the ID's device, for messages, empty if that is not known.
+// deviceName returns the name of the ID's device for errors, empty if it is not known.
 func (id *ID) deviceName() string {
 	if name := id.device.Load(); name != nil {
 		return *name
@@ -153,7 +152,7 @@ func (id *ID) deviceName() string {
 	return ""
 }
 
-// milliseconds checks a timeout.
+// milliseconds converts a timeout, which must be between a millisecond and an hour.
 func milliseconds(op string, d time.Duration) (uint32, error) {
 	const longest = time.Hour
 	if d < time.Millisecond || d > longest {
@@ -162,8 +161,8 @@ func milliseconds(op string, d time.Duration) (uint32, error) {
 	return uint32(d / time.Millisecond), nil
 }
 
-// ResolveRoute looks for the route to the address that was resolved (rdma_resolve_route). It
-// ends with RouteResolved or RouteError.
+// ResolveRoute starts to look for the route to the resolved address (rdma_resolve_route). The
+// result is the event RouteResolved or RouteError.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
 	ms, err := milliseconds("ResolveRoute", timeout)
 	if err != nil {
@@ -172,8 +171,9 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	return do(id, opRoute, id.remote.Load(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, &abi.ResolveRoute{ID: id.handle, TimeoutMs: ms})
 }
 
-// Listen lets others connect to the address that the ID is bound to (rdma_listen). Each is a
-// ConnectRequest; backlog is how many may wait, and 0 is the kernel's limit.
+// Listen makes the ID a listener on the address that it is bound to (rdma_listen). Each request of
+// a peer is an event of type ConnectRequest. Up to backlog requests may wait for the program; 0 is
+// the limit of the kernel.
 func (id *ID) Listen(backlog int) error {
 	if backlog < 0 {
 		return argErr("Listen", "backlog", backlog, "from 0")
@@ -182,12 +182,13 @@ func (id *ID) Listen(backlog int) error {
 	return do(id, opListen, nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
 }
 
-// maxPrivate is how much private data goes with a step, in bytes, for connections and for
-// datagrams. The connection manager's own header takes part of what the wire has for connects.
-// On iWARP it has no header, and the kernel's interface is the limit.
+// maxPrivate is how much private data an operation can carry, in bytes, for connections and for
+// datagrams. In a request for a connection, the header of the connection manager takes some of the
+// space in the packet. On iWARP there is no such header, and the limit is that of the kernel's
+// interface.
 var maxPrivate = map[string][2]int{opConnect: {56, 180}, opAccept: {196, 136}, "reject": {148, 136}}
 
-// checkPrivate compares private data with what a step can carry.
+// checkPrivate returns an error if an operation cannot carry so much private data.
 func (id *ID) checkPrivate(op string, data []byte) error {
 	limit := maxPrivate[op][0]
 	if qp := id.queues.queuePair(); id.datagrams() {
@@ -201,7 +202,7 @@ func (id *ID) checkPrivate(op string, data []byte) error {
 	return nil
 }
 
-// param lays the parameters out.
+// param returns the parameters in the kernel's layout.
 func (p *ConnParam) param() abi.ConnParam {
 	q := abi.ConnParam{
 		QPNum:              p.QPN,
@@ -223,7 +224,7 @@ func (p *ConnParam) param() abi.ConnParam {
 	return q
 }
 
-// check compares the parameters with their ranges.
+// check returns an error if a parameter is out of range.
 func (p *ConnParam) check(op string) error {
 	const maxRetries = 7
 	for _, f := range []struct {
@@ -237,11 +238,12 @@ func (p *ConnParam) check(op string) error {
 	return nil
 }
 
-// Connect asks the peer for a connection, or for the QP that takes datagrams
-// (rdma_connect). It ends with Established, or with Rejected, Unreachable or ConnectError.
-// With a QP that is not of [ID.CreateQP] it ends with ConnectResponse, whereupon the QP is to
-// be brought to RTS and the ID to be established; on iWARP that ends with Established too, and
-// [uverbs.QP.Moved] is to be called.
+// Connect sends a request for a connection, or for the QP of a peer that receives datagrams
+// (rdma_connect). The result is the event Established, or Rejected, Unreachable or ConnectError.
+//
+// If the QP was not made with [ID.CreateQP] the event is ConnectResponse. The program then moves
+// the QP to RTS and calls [ID.Establish]. On iWARP the event is Established in this case too, and
+// the program calls [uverbs.QP.Moved].
 func (id *ID) Connect(p ConnParam, ece ECE) error {
 	if err := id.checkPrivate(opConnect, p.PrivateData); err != nil {
 		return err
@@ -256,11 +258,13 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 }
 
-// Accept accepts a ConnectRequest (rdma_accept). It ends with Established once the peer is
-// ready. A QP of [ID.CreateQP] it brings to RTS, to serve and to have under way as many READs
-// and atomics as p says; any other is to be there before. On iWARP it is the kernel that does
-// so, and the side that has connected sends first: until something has been received sends are
-// refused, see [uverbs.QP.Moved], which is to be called for a QP that is not of CreateQP.
+// Accept accepts a ConnectRequest (rdma_accept). The event Established follows when the peer is
+// ready. Accept moves a QP of [ID.CreateQP] to RTS, with as many READs and atomics as p allows; the
+// program must do that itself for any other QP, before it calls Accept.
+//
+// On iWARP the kernel moves the QP, and the side that connects has to send first. Sends of this
+// side fail until something has been received; see [uverbs.QP.Moved], which the program calls if
+// the QP was not made with CreateQP.
 func (id *ID) Accept(p ConnParam, ece ECE) error {
 	if err := id.checkPrivate(opAccept, p.PrivateData); err != nil {
 		return err
@@ -285,13 +289,14 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 	return err
 }
 
-// Establish tells the peer that has accepted that this side is ready (rdma_establish).
+// Establish tells the peer, which has accepted, that this side is ready (rdma_establish).
 func (id *ID) Establish() error {
 	return do(id, "establish", nil, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.Accept{Uid: id.uid, ID: id.handle})
 }
 
-// Reject rejects a ConnectRequest, or an answer (rdma_reject). The reason is
-// [ReasonConsumer], or [ReasonVendorOption] for the options of enhanced connections.
+// Reject rejects a ConnectRequest, or the answer of the peer (rdma_reject). The reason is
+// [ReasonConsumer], or [ReasonVendorOption] if the options for enhanced connections are not
+// acceptable.
 func (id *ID) Reject(private []byte, reason Reason) error {
 	if err := id.checkPrivate("reject", private); err != nil {
 		return err
@@ -304,13 +309,13 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 	return do(id, "reject", nil, abi.RDMA_USER_CM_CMD_REJECT, &req)
 }
 
-// Disconnect ends the connection (rdma_disconnect). The peer gets Disconnected, and this side
-// does once the peer has called Disconnect too, or closed its ID. What is posted to a QP of
-// [ID.CreateQP] completes as flushed.
+// Disconnect ends the connection (rdma_disconnect). The peer gets the event Disconnected. This side
+// gets it when the peer has called Disconnect too, or has closed its ID. Work requests on a QP of
+// [ID.CreateQP] complete as flushed.
 func (id *ID) Disconnect() error {
 	qp := id.queues.queuePair()
 	if qp != nil && !id.datagrams() && !id.closed.Load() {
-		qp.SetErrCause(errDisconnected) // it counts unless the peer has disconnected before
+		qp.SetErrCause(errDisconnected) // has no effect if the peer has disconnected before
 	}
 	flush := func() error {
 		if qp == nil || id.datagrams() || id.closed.Load() {
@@ -325,7 +330,7 @@ func (id *ID) Disconnect() error {
 		return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.Disconnect{ID: id.handle})
 	}
 	steps := []func() error{flush, end}
-	if qp != nil && onIWARP(qp.Device()) { // there a QP in error is a connection that is broken
+	if qp != nil && onIWARP(qp.Device()) { // where moving the QP to ERR breaks the connection
 		steps = []func() error{end, flush}
 	}
 	for _, step := range steps {
@@ -336,14 +341,14 @@ func (id *ID) Disconnect() error {
 	return nil
 }
 
-// Notify tells the connection manager of an event of the QP, such as
-// [uverbs.EventCommEst] (rdma_notify).
+// Notify tells the connection manager about an event of the QP, such as [uverbs.EventCommEst]
+// (rdma_notify).
 func (id *ID) Notify(event uverbs.EventType) error {
 	return do(id, "notify", nil, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.Notify{ID: id.handle, Event: uint32(event)})
 }
 
-// QPAttr returns what [uverbs.QP.Modify] takes to bring the connection's QP into a state
-// (rdma_init_qp_attr).
+// QPAttr returns the attributes with which [uverbs.QP.Modify] moves the QP of the connection to a
+// state (rdma_init_qp_attr).
 func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
 	if id.closed.Load() {
 		return uverbs.QPAttr{}, 0, id.errClosed()
@@ -357,7 +362,7 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 		return uverbs.QPAttr{}, 0, opError("attributes for state "+state.String(), "", errno)
 	}
 	mask := uverbs.QPAttrMask(resp.QPAttrMask)
-	if id.datagrams() && state != uverbs.Init { // the kernel answers as for Init
+	if id.datagrams() && state != uverbs.Init { // where the kernel returns the attributes for Init
 		mask = uverbs.AttrState
 		if state == uverbs.RTS {
 			mask |= uverbs.AttrSQPSN
@@ -366,10 +371,10 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 	return qpAttr(resp), mask, nil
 }
 
-// attrPool are answers that were read.
+// attrPool holds memory for the kernel's answers.
 var attrPool = sync.Pool{New: func() any { return new(abi.IbUverbsQPAttr) }}
 
-// qpAttr takes the kernel's attributes.
+// qpAttr converts the kernel's attributes of a QP.
 func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {
 	return uverbs.QPAttr{
 		State:           uverbs.QPState(r.QPState),
@@ -397,7 +402,7 @@ func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {
 	}
 }
 
-// ahAttr takes the kernel's description of a way.
+// ahAttr converts the kernel's attributes of an address handle.
 func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 	return uverbs.AHAttr{
 		DLID:        a.DLID,
@@ -416,11 +421,12 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 	}
 }
 
-// Close destroys the ID (rdma_destroy_id): a listener no longer listens, and a connection
-// that was not ended is. The QP and the SRQ that were created on it are closed first; one
-// that was made otherwise the program closes itself, before. Who waits for an event of the
-// ID gets an error that matches [os.ErrClosed]. With EACCES, as the process has changed user or
-// group, the ID is closed too, but what the kernel has of it goes with its channel.
+// Close destroys the ID (rdma_destroy_id). A listener stops listening, and a connection ends. Close
+// first closes the QP and the SRQ that were created on the ID; the program must close any other QP
+// before. A goroutine that waits for an event of the ID gets an error that matches [os.ErrClosed].
+//
+// If the process has changed its user or group, Close fails with EACCES. The ID is closed
+// nevertheless, and the kernel destroys its part of it when the channel is closed.
 func (id *ID) Close() error {
 	id.closeMu.Lock()
 	defer id.closeMu.Unlock()
@@ -439,7 +445,7 @@ func (id *ID) Close() error {
 	return opError("destroy ID", "", errno)
 }
 
-// destroy destroys the kernel's ID. The kernel drops the events of it that nobody has read.
+// destroy destroys the kernel's ID. The kernel discards its events that were not read.
 func destroy(f *file, handle uint32) syscall.Errno {
 	resp := &abi.DestroyIDResp{}
 	return query(f, abi.RDMA_USER_CM_CMD_DESTROY_ID, &abi.DestroyID{Response: abi.PtrTo(resp), ID: handle}, resp)

@@ -14,31 +14,31 @@ import (
 	"time"
 )
 
-// Listener takes connections that others [Dial]. It is safe for concurrent use.
+// Listener accepts the connections that peers [Dial]. It is safe for concurrent use.
 type Listener struct {
 	loop *eventLoop
 	id   *ID
 	addr Addr
 	o    Options
 
-	ctx    context.Context // ends with the listener, its cause says why
+	ctx    context.Context // ends with the listener; its cause is the reason
 	cancel context.CancelCauseFunc
 	ready  chan *Conn
-	work   chan *request  // for a goroutine that has answered others
-	wg     sync.WaitGroup // of requests that are being answered
+	work   chan *request  // passes requests to goroutines that have answered others
+	wg     sync.WaitGroup // counts the requests that are being answered
 
 	mu         sync.Mutex
 	waiting    int                     // guarded by mu: requests and connections that Accept has not returned
 	halfOpen   int                     // guarded by mu: requests whose peers have not completed the connection
 	conns      int                     // guarded by mu: requests, and connections that are not closed
 	closed     bool                    // guarded by mu
-	pending    map[*pendingAccept]bool // guarded by mu: those whose peers are not ready yet
-	lastNumber uint64                  // guarded by mu: the number of the last answer
-	domains    map[*device]*domain     // guarded by mu: with ListenerPD
+	pending    map[*pendingAccept]bool // guarded by mu: accepted requests whose peers are not ready yet
+	lastNumber uint64                  // guarded by mu: number of the last answer
+	domains    map[*device]*domain     // guarded by mu: for ListenerPD
 }
 
-// Listen listens on "host:port". Without a host, or with the unspecified address, that is all
-// addresses of all RDMA devices; with port 0 the kernel chooses one, see [Listener.Addr].
+// Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
+// addresses of all RDMA devices. With port 0 the kernel chooses a port; see [Listener.Addr].
 func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 	o, err := o.defaults("Listen", MaxAcceptData)
 	if err != nil {
@@ -66,11 +66,11 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 
 // listenOn listens on an address.
 func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
-	h, id, err := newLoopID(TCP, startEventLoop)
+	loop, id, err := newLoopID(TCP, startEventLoop)
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{loop: h, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *request), pending: map[*pendingAccept]bool{}}
+	l := &Listener{loop: loop, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *request), pending: map[*pendingAccept]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
 	if err = id.Bind(addr); err == nil {
@@ -81,7 +81,7 @@ func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
 		err = all.checkReachable()
 	}
 	if err == nil {
-		h.register(id, eventHandler{l.event, l.cancel})
+		loop.register(id, eventHandler{l.event, l.cancel})
 		err = id.Listen(o.Backlog)
 	}
 	if err != nil {
@@ -90,11 +90,11 @@ func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
 	return l, nil
 }
 
-// Addr returns the address that the listener is on.
+// Addr returns the address of the listener, an [Addr].
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// event takes what the connection manager has to say. A listener on all addresses is on no device,
-// and goes on without one that is removed.
+// event handles an event of the listener's ID. A listener on all addresses belongs to no device and
+// survives the removal of one.
 func (l *Listener) event(e *Event) {
 	switch e.Type {
 	case ConnectRequest:
@@ -104,14 +104,14 @@ func (l *Listener) event(e *Event) {
 	}
 }
 
-// request is a request that the listener has a place for.
+// request is a connection request that the listener has a place for.
 type request struct {
 	event  *Event
 	peer   greeting
-	evicts *pendingAccept // whose place it takes; nil if there was one
+	evicts *pendingAccept // the answer whose place it takes; nil if a place was free
 }
 
-// Texts of refusals: fixed, because any host can ask for them.
+// Reasons sent to the peer. They are fixed, because any host can cause them.
 const (
 	refusedFull     = "too many connections are waiting to be accepted"
 	refusedMany     = "too many connections"
@@ -119,13 +119,15 @@ const (
 	refusedFailed   = "the connection cannot be made"
 )
 
-// errEvicted is why a connection was given up whose peer did not complete it in time.
+// errEvicted is the error of a connection that was given up because its peer did not complete it in
+// time and another request needed the place.
 var errEvicted = errors.New("its peer has not completed the connection, and others ask for the place")
 
-// handleRequest takes a request, if it is one and there is a place for it.
+// handleRequest starts to answer a request if it is valid and there is a place for it, and rejects
+// it otherwise.
 func (l *Listener) handleRequest(e *Event) {
 	peer, err := parseGreeting(e.Param.PrivateData, greetingRequest)
-	if err != nil { // it takes nobody's place
+	if err != nil { // an invalid request takes no place
 		l.refuse(e.ID, refusedProtocol, err)
 		e.ID.Close()
 		return
@@ -146,13 +148,13 @@ func (l *Listener) handleRequest(e *Event) {
 	}
 }
 
-// evictAfter is how long a peer has at least to complete its connection before a request takes its place. It
-// is many times what a peer needs that is not too busy.
+// evictAfter is the least time that a peer has to complete its connection before another request
+// may take its place. It is many times what a peer needs that is not too busy. Tests change it.
 var evictAfter = 250 * time.Millisecond
 
-// admit finds a place for a request: a free one, or that of the oldest connection whose peer has not
-// completed it in time. It returns nil and the text of a refusal if there is none, and no text if the
-// listener is closed.
+// admit finds a place for a request: a free one, or that of the oldest connection whose peer has
+// not completed it in time. If there is none it returns nil and a reason for the peer. The reason
+// is empty if the listener is closed.
 func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,7 +182,8 @@ func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
 	return r, ""
 }
 
-// oldestOverdue returns the answer whose peer has had the most time, if that was enough. The caller holds l.mu.
+// oldestOverdue returns the oldest answer whose peer is not ready, if the peer has had enough time,
+// and otherwise nil. The caller holds l.mu.
 func (l *Listener) oldestOverdue() (first *pendingAccept) {
 	for a := range l.pending {
 		if first == nil || a.number < first.number {
@@ -193,14 +196,14 @@ func (l *Listener) oldestOverdue() (first *pendingAccept) {
 	return first
 }
 
-// connClosed counts one connection less.
+// connClosed counts a connection that was closed.
 func (l *Listener) connClosed() {
 	l.mu.Lock()
 	l.conns--
 	l.mu.Unlock()
 }
 
-// domain returns what the listener's connections on a device share with [ListenerPD].
+// domain returns the domain of the listener's connections on a device, for [ListenerPD].
 func (l *Listener) domain(d *device) *domain {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,7 +219,7 @@ func (l *Listener) domain(d *device) *domain {
 	return m
 }
 
-// refuse rejects a request with words, and tells the program why.
+// refuse rejects a request with a reason for the peer, and reports the error to the program.
 func (l *Listener) refuse(id *ID, words string, why error) {
 	words = strings.ToValidUTF8(words[:min(len(words), maxRefusal)], "")
 	if l.o.Refused != nil {
@@ -226,14 +229,15 @@ func (l *Listener) refuse(id *ID, words string, why error) {
 	id.Reject(greeting{kind: greetingRefusal, data: []byte(words)}.encode(), ReasonConsumer)
 }
 
-// reportRefused tells the program of a request that has come to nothing.
+// reportRefused calls Options.Refused if it is set.
 func (l *Listener) reportRefused(from Addr, why error) {
 	if l.o.Refused != nil {
 		l.o.Refused(from, why)
 	}
 }
 
-// serveRequests answers a request, and those that come soon after it: its stack has grown by then.
+// serveRequests answers a request, and those that follow soon after it, because the stack of this
+// goroutine is large enough by then.
 func (l *Listener) serveRequests(r *request) {
 	growStack(0)
 	idle := time.NewTimer(idleGrace)
@@ -243,7 +247,7 @@ func (l *Listener) serveRequests(r *request) {
 			a.abandon(errEvicted)
 			l.wg.Done()
 		}
-		if err := l.accept(r); err != nil { // the peer is told, or gone
+		if err := l.accept(r); err != nil { // the peer is informed, or gone
 			l.accepted()
 			l.wg.Done()
 		}
@@ -258,19 +262,20 @@ func (l *Listener) serveRequests(r *request) {
 	}
 }
 
-// accepted counts a request that is no longer waiting.
+// accepted counts a request or connection that no longer waits for Accept.
 func (l *Listener) accepted() {
 	l.mu.Lock()
 	l.waiting--
 	l.mu.Unlock()
 }
 
-// accept makes a connection of a request, and accepts. Unless it fails, an event says how that ends.
+// accept makes a connection for a request and accepts it. If accept succeeds, an event will report
+// the result.
 func (l *Listener) accept(r *request) error {
 	e, peer := r.event, r.peer
 	expected := false
 	defer func() {
-		if !expected { // else forget does it
+		if !expected { // otherwise claimLocked does it
 			l.mu.Lock()
 			l.halfOpen--
 			l.mu.Unlock()
@@ -306,26 +311,28 @@ func (l *Listener) accept(r *request) error {
 	return nil
 }
 
-// abandon gives a connection up that is not there yet.
+// abandon destroys a connection that is not established yet.
 func (c *Conn) abandon(err error) error {
 	c.dev.forgetIfRemoved(err)
 	return errors.Join(err, c.destroy())
 }
 
-// pendingAccept is a request that was accepted, or is about to be, whose peer is not ready yet.
+// pendingAccept is a connection that was accepted, or is about to be, and whose peer is not ready
+// yet.
 type pendingAccept struct {
 	l           *Listener
 	c           *Conn
 	peer        greeting
 	private     []byte
-	number      uint64      // a higher one was accepted later
+	number      uint64      // later ones have higher numbers
 	since       time.Time   // when it was accepted
 	giveUpTimer *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
 
-	acceptMu sync.Mutex // held until all is done that Accept does
+	acceptMu sync.Mutex // held until Accept has done everything
 }
 
-// awaitPeer has an answer get the events of its ID, unless the listener is closed.
+// awaitPeer registers the handler for the events of the peer. It returns false if the listener is
+// closed.
 func (l *Listener) awaitPeer(a *pendingAccept) bool {
 	const longest = 2 * time.Minute
 	l.mu.Lock()
@@ -344,15 +351,15 @@ func (l *Listener) awaitPeer(a *pendingAccept) bool {
 	return true
 }
 
-// claim ends the wait for the peer. It reports whether it was not over yet: then what comes next is
-// the caller's to do.
+// claim ends the wait for the peer. It returns true for the first caller only, who has to do what
+// comes next.
 func (a *pendingAccept) claim() bool {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
 	return a.claimLocked()
 }
 
-// claimLocked is over for a caller that holds a.l.mu.
+// claimLocked is claim for a caller that holds a.l.mu.
 func (a *pendingAccept) claimLocked() bool {
 	waits := a.l.pending[a]
 	if delete(a.l.pending, a); waits {
@@ -364,17 +371,17 @@ func (a *pendingAccept) claimLocked() bool {
 	return waits
 }
 
-// event takes what the connection manager has to say: that the peer is ready, or never will be.
+// event handles an event of the ID: the peer is ready, or never will be.
 func (a *pendingAccept) event(e *Event) {
-	a.acceptMu.Lock() // the kernel may tell of what Accept does before that returns
+	a.acceptMu.Lock() // the event may arrive before Accept has returned
 	defer a.acceptMu.Unlock()
 	switch {
-	case e.Type == AddrChange: // which does not keep it from getting ready
+	case e.Type == AddrChange: // the peer may still become ready
 	case e.Type != Established || e.Status != 0:
 		a.fail(e.failure())
 	case a.claim():
 		a.c.start(a.peer, a.private)
-		a.l.ready <- a.c // has room for all that are counted as waiting
+		a.l.ready <- a.c // never blocks: it has room for all that count as waiting
 		a.l.wg.Done()
 	}
 }
@@ -382,7 +389,7 @@ func (a *pendingAccept) event(e *Event) {
 // fail gives the connection up.
 func (a *pendingAccept) fail(err error) {
 	if a.claim() {
-		go func() { // the kernel may wait for it
+		go func() { // not in the event loop, whose events the kernel may wait for
 			a.abandon(err)
 			a.l.accepted()
 			a.l.wg.Done()
@@ -390,7 +397,8 @@ func (a *pendingAccept) fail(err error) {
 	}
 }
 
-// abandon gives the connection up, once Accept has returned: the ID's handle may be another's afterwards.
+// abandon destroys the connection after Accept has returned: later, the handle of the ID may belong
+// to another ID.
 func (a *pendingAccept) abandon(err error) {
 	a.acceptMu.Lock()
 	defer a.acceptMu.Unlock()
@@ -398,8 +406,9 @@ func (a *pendingAccept) abandon(err error) {
 	a.l.reportRefused(a.c.addrs.Remote, err)
 }
 
-// setUp asks the program about a request, makes what the connection needs, and returns the
-// parameters of the answer, or what to tell the peer. Only the program's own words go to the peer.
+// setUp asks the program about a request and makes the queues and the memory of the connection. It
+// returns the parameters of the answer, or an error with a reason for the peer. The peer learns
+// only what the program's own error says.
 func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam, words string, err error) {
 	data, err := l.checkRequest(c, peer)
 	if err != nil {
@@ -424,7 +433,7 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam,
 	return p, "", nil
 }
 
-// checkRequest asks the program about a request, and returns the answer's private data.
+// checkRequest calls Options.Check, and returns the private data of the answer.
 func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 	if l.o.Check == nil {
 		return l.o.PrivateData, nil
@@ -435,10 +444,11 @@ func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 	return l.o.Check(r)
 }
 
-// Accept waits for the next connection. Setting one up goes on without it, so that a peer that
-// is slow in it holds up no other. The error matches [net.ErrClosed] after Close. A listener on an
-// address of a device that is removed ends with ENODEV, and any with EACCES when the process has
-// changed user or group since, as the kernel has no more requests for it then.
+// Accept waits for the next connection. The listener sets connections up independently of Accept,
+// so that a slow peer does not delay others. After Close the error matches [net.ErrClosed]. A
+// listener on an address of a device fails with ENODEV when the device is removed. Any listener
+// fails with EACCES after the process has changed its user or group, because the kernel then
+// refuses to report requests.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-l.ready:
@@ -462,9 +472,10 @@ func (l *Listener) endErr() error {
 	return context.Cause(l.ctx)
 }
 
-// Close stops listening. Connections that Accept has returned stay; those that it has not are
-// closed, all at once, so that it takes [Options].Linger at most, and requests are rejected. It waits for calls
-// of Check and Refused that are under way, which must not call it.
+// Close stops listening. Requests that have no answer yet are rejected. Connections that Accept has
+// not returned are closed, all at the same time, so that this takes at most [Options].Linger.
+// Connections that Accept has returned are not affected. Close waits for running calls of Check and
+// Refused, which must not call it.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -492,7 +503,7 @@ func (l *Listener) Close() error {
 					errs = append(errs, err)
 				}
 			})
-		default: // an Accept has taken it
+		default: // Accept has returned it
 		}
 	}
 	closing.Wait()

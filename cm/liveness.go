@@ -8,28 +8,28 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// liveness looks now and then whether the peer is still there: more often while something is on
-// its way, and every KeepAlive while nothing is. A device says so itself if its retries have an
-// end; it is not relied upon, as one that takes them to be without end says nothing.
+// liveness is a timer that checks whether the peer is still there: often while work requests are
+// outstanding, and once per KeepAlive otherwise. A device that limits its retries reports a lost
+// peer by itself. Others never do, so cm does not rely on the device.
 type liveness struct {
 	timer *time.Timer // nil before start and after stop
-	busy  bool        // the timer is set for what is on its way
+	busy  bool        // the timer is set for outstanding work requests
 
-	completed uint64    // c.retired at the last look
-	owedSince time.Time // when the peer's device was first seen to owe an answer, and has given none since; zero if it does not
-	idle      bool      // nothing has come or gone since the last look
+	completed uint64    // value of Conn.completed at the last check
+	owedSince time.Time // when a check first found the peer's device to owe an answer; zero if it owes none
+	idle      bool      // nothing was sent or received since the last check
 }
 
-// start begins to watch. The caller holds c.mu.
+// start sets the timer for the first time. The caller holds c.mu.
 func (w *liveness) start(c *Conn) {
-	if c.listener == nil { // else when the program has accepted
+	if c.listener == nil { // otherwise Conn.accepted sets it
 		c.win.growAt = time.Now().Add(growDelay)
 	}
 	w.timer = time.AfterFunc(time.Hour, c.checkLiveness)
 	w.schedule(c, c.mustRecvFirst)
 }
 
-// stop ends it for good. The caller holds c.mu.
+// stop stops the timer for good. The caller holds c.mu.
 func (w *liveness) stop() {
 	if w.timer != nil {
 		w.timer.Stop()
@@ -37,7 +37,8 @@ func (w *liveness) stop() {
 	}
 }
 
-// schedule sets the timer. A peer that is gone is found out not much later than patience has it.
+// schedule sets the timer for the next check. While the connection is busy there are several checks
+// per peerTimeout, so that a lost peer is noticed soon after it.
 func (w *liveness) schedule(c *Conn, busy bool) {
 	const looks = 8
 	w.busy = busy
@@ -47,7 +48,7 @@ func (w *liveness) schedule(c *Conn, busy bool) {
 	}
 	if c.win.startsSmall && !c.win.grown && !c.win.growAt.IsZero() {
 		soon := time.Until(c.win.growAt)
-		if soon <= 0 { // there was no memory for it: it tries again as often
+		if soon <= 0 { // the last attempt found no memory; try again at the same interval
 			soon = max(growDelay, time.Millisecond)
 		}
 		if after <= 0 || after > soon {
@@ -61,15 +62,16 @@ func (w *liveness) schedule(c *Conn, busy bool) {
 	}
 }
 
-// sendPosted has something that was posted watched. The caller holds c.mu.
+// sendPosted notes that a work request was posted. The caller holds c.mu.
 func (w *liveness) sendPosted(c *Conn) {
 	if !w.busy && w.timer != nil {
 		w.schedule(c, true)
 	}
 }
 
-// checkLiveness fails the connection if the peer's device has owed an answer for too long. If it owes
-// none to what was sent, or nothing has come or gone for a KeepAlive, it is asked for one.
+// checkLiveness fails the connection if the peer's device has owed an answer for longer than
+// peerTimeout. It sends a probe if the device owes no answer but there are work requests
+// outstanding, or if the connection was idle for a KeepAlive.
 func (c *Conn) checkLiveness() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +80,7 @@ func (c *Conn) checkLiveness() {
 	}
 	c.poll()
 	if !c.win.growAt.IsZero() && time.Until(c.win.growAt) <= 0 {
-		c.grow() // if there is no memory for it yet, later
+		c.grow() // if there is no memory yet, the next check tries again
 		c.returnCredits()
 	}
 	w := &c.liveness
@@ -91,7 +93,7 @@ func (c *Conn) checkLiveness() {
 		c.fail(fmt.Errorf("for %s nothing has come from the peer, which has connected and sends first on iWARP; it is gone, or does not get through: %w",
 			now.Sub(w.owedSince).Round(time.Millisecond), syscall.ETIMEDOUT))
 		return
-	case c.mustRecvFirst: // and this side may not ask
+	case c.mustRecvFirst: // and this side may not send a probe
 	case !waiting || c.signaledEnd <= c.completed:
 		w.owedSince = time.Time{}
 	case w.owedSince.IsZero():
@@ -110,8 +112,9 @@ func (c *Conn) checkLiveness() {
 	}
 }
 
-// peerTimeout is how long the peer's device may owe an answer: some times that of all retries, as a
-// link that loses packets is no reason to give up, and that of what is moved.
+// peerTimeout returns how long the peer's device may owe an answer: a multiple of the time of all
+// retries, because a lossy link is no reason to give up, plus the time that the outstanding bytes
+// may take.
 func (c *Conn) peerTimeout() time.Duration {
 	const times = 3
 	const perByte = time.Microsecond // no link is slower

@@ -10,27 +10,28 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Registering memory is the dearest part of making a connection, so connections on a device
-// share it: each takes slots out of regions, and slots that it gives back serve the next one.
+// Registering memory is the most expensive part of making a connection. So the connections on a
+// device share registered regions: each connection takes slots from them, and the slots that it
+// returns are used by the next connection.
 
-// pool is the registered memory of a device's connections.
+// pool is the registered memory of the connections that share a PD.
 type pool struct {
 	pd    *uverbs.PD
-	least int // bytes of a region
+	least int // smallest size of a region, in bytes
 
 	mu      sync.Mutex
 	regions []*region
-	used    int  // guarded by mu: bytes in slots
-	trim    bool // guarded by mu: a trim is to come
+	used    int  // guarded by mu: bytes of the slots in use
+	trim    bool // guarded by mu: a timer for trimIdle is set
 }
 
-// region is registered memory.
+// region is memory that is registered as a whole.
 type region struct {
 	buf       *uverbs.Buffer
-	mr        *uverbs.MR // nil once it is not registered any more
+	mr        *uverbs.MR // nil once the registration has ended
 	bytes     []byte
-	free      []span    // by offset; neighbours are one
-	idleSince time.Time // when all became free
+	free      []span    // by offset; adjacent spans are merged
+	idleSince time.Time // when the last slot was returned
 }
 
 // span is a part of a region.
@@ -39,15 +40,15 @@ type span struct{ at, size int }
 const (
 	slotAlign = 64       // a cache line
 	maxRegion = 16 << 20 // unless one connection needs more
-	growth    = 4        // a new region is this part of what is in use
+	growth    = 4        // a new region is 1/growth of the bytes in use
 
-	firstRegion = 64 << 10 // at least, of what connections have from the beginning
+	firstRegion = 64 << 10 // smallest region for small receives
 )
 
 // idle reports whether no slot is in use.
 func (r *region) idle() bool { return len(r.free) == 1 && r.free[0].size == len(r.bytes) }
 
-// allocSpan takes the first free span of a size.
+// allocSpan takes the first free span that is large enough.
 func (r *region) allocSpan(size int) (at int, ok bool) {
 	for i := range r.free {
 		f := &r.free[i]
@@ -63,7 +64,7 @@ func (r *region) allocSpan(size int) (at int, ok bool) {
 	return 0, false
 }
 
-// freeSpan takes a span back, which becomes one with its free neighbours.
+// freeSpan returns a span and merges it with its free neighbors.
 func (r *region) freeSpan(at, size int) {
 	i, _ := slices.BinarySearchFunc(r.free, at, func(f span, at int) int { return f.at - at })
 	before := i > 0 && r.free[i-1].at+r.free[i-1].size == at
@@ -81,22 +82,22 @@ func (r *region) freeSpan(at, size int) {
 	}
 }
 
-// memory is a connection's, in slots of one size. The zero value is none.
+// memory is a number of slots of equal size that belong to one connection. The zero value has none.
 type memory struct {
 	pool  *pool
-	size  int // of a slot
+	size  int // size of a slot
 	slots []slot
 }
 
-// slot is a piece of a region.
+// slot is a part of a region.
 type slot struct {
 	region *region
 	at     int
 }
 
-// alloc returns n slots of at least a size, with whatever another connection has left there.
-// New regions have a part of all that is in use, so that many connections need few of them, and
-// not much is registered in vain.
+// alloc returns n slots of at least the given size. They still hold what another connection has
+// left there. The size of a new region depends on the bytes in use, so that many connections need
+// few regions and little memory is registered in vain.
 func (p *pool) alloc(n, size int) (memory, error) {
 	size = (size + slotAlign - 1) &^ (slotAlign - 1)
 	m := memory{p, size, make([]slot, 0, n)}
@@ -107,7 +108,7 @@ func (p *pool) alloc(n, size int) (memory, error) {
 	}
 	if missing := (n - len(m.slots)) * size; missing > 0 {
 		r, err := p.register(max(missing, p.least, min(p.used/growth, maxRegion)))
-		if err != nil && max(p.least, p.used/growth) > missing { // there may be room for less
+		if err != nil && max(p.least, p.used/growth) > missing { // there may be enough memory for a smaller one
 			r, err = p.register(missing)
 		}
 		if err != nil {
@@ -120,7 +121,7 @@ func (p *pool) alloc(n, size int) (memory, error) {
 	return m, nil
 }
 
-// fill takes slots out of a region until there are n. The caller holds p.mu.
+// fill takes slots from a region until there are n. The caller holds p.mu.
 func (p *pool) fill(m *memory, r *region, n int) {
 	for len(m.slots) < n {
 		at, ok := r.allocSpan(m.size)
@@ -145,19 +146,19 @@ func (p *pool) register(size int) (*region, error) {
 	return &region{buf: buf, mr: mr, bytes: buf.Bytes(), free: []span{{0, size}}}, nil
 }
 
-// bytes returns a slot.
+// bytes returns the bytes of a slot.
 func (m *memory) bytes(i int) []byte {
 	s := &m.slots[i]
 	return s.region.bytes[s.at:][:m.size:m.size]
 }
 
-// sge returns the beginning of a slot as a work request needs it.
+// sge returns a scatter/gather element for the first bytes of a slot.
 func (m *memory) sge(i, length int) uverbs.SGE {
 	s := &m.slots[i]
 	return s.region.mr.SGE(s.at, length)
 }
 
-// release gives all back. Nothing uses it any more, and no work request does.
+// release returns all slots. Neither the program nor a work request may use them any more.
 func (m *memory) release() {
 	if m.pool != nil {
 		m.pool.release(m.size, m.slots...)
@@ -165,14 +166,14 @@ func (m *memory) release() {
 	*m = memory{}
 }
 
-// release takes slots of a size back.
+// release returns slots of the given size.
 func (p *pool) release(size int, slots ...slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.freeSlots(size, slots...)
 }
 
-// freeSlots is release for who holds p.mu.
+// freeSlots is release for a caller that holds p.mu.
 func (p *pool) freeSlots(size int, slots ...slot) {
 	for _, s := range slots {
 		r := s.region
@@ -180,7 +181,7 @@ func (p *pool) freeSlots(size int, slots ...slot) {
 		p.used -= size
 		switch {
 		case !r.idle():
-		case r.mr == nil: // the device is closed, and the slot was lent until now
+		case r.mr == nil: // the device is closed; the program has used the slot until now
 			r.buf.Close()
 		default:
 			r.idleSince = time.Now()
@@ -192,7 +193,7 @@ func (p *pool) freeSlots(size int, slots ...slot) {
 	}
 }
 
-// trimIdle lets go of regions that were of no use for a moment.
+// trimIdle closes the regions that were idle for idleGrace.
 func (p *pool) trimIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,8 +210,8 @@ func (p *pool) trimIdle() {
 	}
 }
 
-// close lets go of all regions. Nobody uses them any more but who reads a message of a closed
-// connection.
+// close closes all regions. No slot is in use, except for messages of closed connections that the
+// program may still read.
 func (p *pool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +224,7 @@ func (p *pool) close() error {
 	return errors.Join(errs...)
 }
 
-// close ends the registration, and gives the memory back unless a slot is still lent.
+// close ends the registration, and frees the memory unless a slot is still leased.
 func (r *region) close() error {
 	if err := r.mr.Close(); err != nil {
 		return err
@@ -235,15 +236,15 @@ func (r *region) close() error {
 	return r.buf.Close()
 }
 
-// recvLease is a slot of a closed connection, with a message that its program may be reading. The
-// zero value is none.
+// recvLease keeps the slot of the message that the program may still read after Close. The zero
+// value keeps none.
 type recvLease struct {
 	mem     memory
 	cleanup runtime.Cleanup
 }
 
-// leaseSlot gives a connection's memory back but for a slot, which follows when the loan ends or
-// nobody has the connection any more.
+// leaseSlot returns the memory of a connection except for one slot, which is returned when the
+// lease is released or the connection becomes unreachable.
 func leaseSlot[T any](conn *T, m *memory, i int) recvLease {
 	one := memory{m.pool, m.size, []slot{m.slots[i]}}
 	m.slots = slices.Delete(m.slots, i, i+1)
@@ -251,7 +252,7 @@ func leaseSlot[T any](conn *T, m *memory, i int) recvLease {
 	return recvLease{one, runtime.AddCleanup(conn, func(one memory) { one.release() }, one)}
 }
 
-// release gives the slot back.
+// release returns the slot.
 func (l *recvLease) release() {
 	l.cleanup.Stop()
 	l.mem.release()

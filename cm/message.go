@@ -9,11 +9,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Send sends a message. It returns when the message is copied and on its way, which may be
-// before the peer has it: see Flush. It waits while the peer has no room. The error matches
-// EPIPE if the peer has closed its side, ECONNRESET if it is gone without a word, ETIMEDOUT if
-// it does not answer any more, ENOMEM if there is no memory for the first message, and it is that
-// of ctx if that ends first; nothing of the message was sent then.
+// Send sends a message. It copies the message and returns as soon as the copy is posted, which may
+// be before the peer has it; see Flush. Send waits while the peer has no room. If Send fails,
+// nothing of the message was sent. The error matches
+//
+// - EPIPE if the peer has closed its side, or CloseWrite was called,
+// - ECONNRESET if the peer is gone without closing the connection,
+// - ETIMEDOUT if the peer does not answer any more,
+// - ENOMEM if there is no memory for the first message, and
+// - the error of ctx if ctx ends first.
 func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	const what = "send"
 	if len(msg) > c.maxSend {
@@ -33,11 +37,11 @@ func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	return c.post(b)
 }
 
-// maxMTU is the largest MTU that ports have; the others divide it.
+// maxMTU is the largest MTU of a port, in bytes. The smaller ones divide it.
 const maxMTU = 4096
 
-// sendSome sends as much of p as there is room for, at least one message, and returns how much
-// that is.
+// sendSome sends as much of p as there is room for, at least one message, and returns the number of
+// bytes.
 func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	const what = "send"
 	c.mu.Lock()
@@ -57,7 +61,7 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	}
 	most := c.maxSend
 	if whole := (headerSize + most) &^ (maxMTU - 1); whole > 0 {
-		most = whole - headerSize // packets are full then
+		most = whole - headerSize // fills whole packets
 	}
 	b := c.qp.BeginSend()
 	for n < len(p) && canSend(c, nil) {
@@ -71,7 +75,7 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	return n, c.post(b)
 }
 
-// waitRoom waits for room for a message of a size.
+// waitRoom waits until a message of the given size can be sent.
 func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 	for {
 		if !canSend(c, nil) {
@@ -102,8 +106,8 @@ func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 	return nil
 }
 
-// sendMemory makes the slots for sending, which a side that only receives does without. The
-// caller holds c.mu.
+// sendMemory allocates the slots for sending before the first message, so that a side that only
+// receives has none. The caller holds c.mu.
 func (c *Conn) sendMemory() (err error) {
 	if c.out.pool == nil {
 		c.out, err = c.domain.pool.alloc(c.o.SendDepth, headerSize+c.maxSend)
@@ -111,12 +115,14 @@ func (c *Conn) sendMemory() (err error) {
 	return err
 }
 
-// tcpZeroCopy is how long a message is at least, in bytes, that soft iWARP lends to TCP instead of copying it, if
-// it is to have no completion: until TCP has sent it, which may be after what follows has completed,
-// its slot must not be used again. That is a page (SENDPAGE_THRESH in the driver), of 4 KiB or more.
+// tcpZeroCopy is the least size, in bytes, of a message that soft iWARP passes to TCP without a
+// copy. The slot of such a message must not be reused before TCP has sent it, which may be after
+// later requests have completed. So it needs a completion of its own. The limit in the driver is
+// one page (SENDPAGE_THRESH), which is 4 KiB or more.
 const tcpZeroCopy = 4 << 10
 
-// stage copies a message into a slot, and sends that. There is room. The caller posts it.
+// stage copies a message into a slot and adds its SEND to the builder, which the caller posts. The
+// caller has checked that there is room.
 func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 	i := int(c.msgPosted % uint64(c.o.SendDepth))
 	b := c.out.bytes(i)[:headerSize+len(msg)]
@@ -126,7 +132,7 @@ func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 	c.credits--
 	c.msgPosted++
 	c.peer.sent++
-	// A completion now and then tells of all before it.
+	// One completion covers all requests before it.
 	if c.msgPosted-c.msgSignaled < uint64(c.o.SendDepth+1)/2 && (c.probeMR == nil || len(b) < tcpZeroCopy) {
 		to.Send(c.record(entryMessage, nil), 0)
 	} else {
@@ -154,10 +160,10 @@ func (c *Conn) Flush(ctx context.Context) error {
 	return c.finishOp(ctx, what, c.probe())
 }
 
-// Recv waits for a message and returns it. The memory is the connection's, and is used again
-// at the next Recv, not at Close. The error is io.EOF after the last message of a peer that has closed its
-// side, and matches ECONNRESET if the peer is gone without a word and ETIMEDOUT if it does not
-// answer any more.
+// Recv waits for a message and returns it. The connection owns the memory and reuses it in the next
+// Recv, but not in Close. After the last message of a peer that has closed its side the error is
+// io.EOF. Otherwise it matches ECONNRESET if the peer is gone without closing the connection, and
+// ETIMEDOUT if the peer does not answer any more.
 func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	const what = "receive"
 	c.mu.Lock()
@@ -195,7 +201,7 @@ func (c *Conn) checkOpen(what string) error {
 	return nil
 }
 
-// tryRecv is Recv for a message that is there already, and returns nil if there is none.
+// tryRecv is Recv for a message that has arrived. It returns nil if there is none.
 func (c *Conn) tryRecv() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +218,7 @@ func (c *Conn) tryRecv() []byte {
 	return c.nextMessage()
 }
 
-// nextMessage takes the first message that has arrived.
+// nextMessage removes the first message from the inbox.
 func (c *Conn) nextMessage() []byte {
 	m := c.inbox[c.inHead%len(c.inbox)]
 	c.inHead++
@@ -223,7 +229,7 @@ func (c *Conn) nextMessage() []byte {
 	return from.bytes(i)[headerSize:][:m.length:m.length]
 }
 
-// repostHeld posts the receive again of the message that Recv has returned.
+// repostHeld posts the receive of the message that Recv has returned again.
 func (c *Conn) repostHeld() {
 	if c.heldSlot < 0 || c.err != nil {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// Migrate moves the ID, with its groups and the events that nobody has waited for, to another
-// channel (rdma_migrate_id). Who waits for an event of the ID goes on doing so there.
+// Migrate moves the ID to another channel, with its groups and its events that were not read
+// (rdma_migrate_id). Goroutines that wait for an event of the ID continue to wait there.
 func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")
@@ -40,7 +40,7 @@ func (id *ID) Migrate(to *Channel) error {
 	return nil
 }
 
-// attach gives an ID and its groups a place in a channel.
+// attach adds an ID and its groups to a channel.
 func (c *Channel) attach(id *ID, groups []*Group) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +54,7 @@ func (c *Channel) attach(id *ID, groups []*Group) error {
 	return nil
 }
 
-// detach takes it away, and returns the events that nobody has waited for.
+// detach removes an ID from a channel, and returns its events that were not read.
 func (c *Channel) detach(id *ID) []*Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Channel) detach(id *ID) []*Event {
 	return c.removeEvents(id)
 }
 
-// groupsOf returns the groups that an ID is in.
+// groupsOf returns the groups of an ID.
 func (c *Channel) groupsOf(id *ID) []*Group {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,35 +11,37 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// MulticastQPN is the QP number that datagrams to a group are sent to.
+// MulticastQPN is the QP number of datagrams to a group.
 const MulticastQPN = 0xffffff
 
-// JoinFlags say what a member does.
+// JoinFlags select the kind of membership.
 type JoinFlags uint16
 
-// Kinds of members.
+// Kinds of membership.
 const (
 	FullMember JoinFlags = abi.RDMA_MC_JOIN_FLAG_FULLMEMBER          // sends and receives (RDMA_MC_JOIN_FLAG_FULLMEMBER)
 	SendOnly   JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER // only sends (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER)
 )
 
-// Group is a membership of an ID in a multicast group. It is safe for concurrent use.
+// Group is the membership of an ID in a multicast group. It is safe for concurrent use.
 type Group struct {
 	id     *ID
 	addr   netip.Addr
 	handle uint32
-	uid    uint64 // that events carry
+	uid    uint64 // the number that events of the group carry
 
 	closeMu sync.Mutex
 	closed  atomic.Bool
 }
 
-// Join joins a multicast group (rdma_join_multicast_ex). The ID has a port space of datagrams,
-// and is bound to an address of a device. It ends with MulticastJoin, whose UD is how to send
-// to the group, or with MulticastError, which may also come later, when the membership is lost.
-// A group of IPv6 is InfiniBand's: with RoCE v2 the kernel has none, and the error matches
-// [errors.ErrUnsupported]. To receive, attach the QP to the group:
-// [uverbs.QP.AttachMulticast] with UD.AH.GRH.DGID.
+// Join starts to join a multicast group (rdma_join_multicast_ex). The ID must have a port space for
+// datagrams and must be bound to an address of a device. The result is the event MulticastJoin,
+// whose UD says how to send to the group, or MulticastError, which also reports a membership that
+// is lost later. To receive, attach the QP to the group: call [uverbs.QP.AttachMulticast] with
+// UD.AH.GRH.DGID.
+//
+// With RoCE v2 the kernel does not support IPv6 groups, and the error matches
+// [errors.ErrUnsupported].
 func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if !group.IsMulticast() {
 		return nil, argErr("Join", "group", group, "a multicast address")
@@ -59,7 +61,7 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	}
 	g := &Group{id: id, addr: group, uid: lastUID.Add(1)}
 	c := id.channel.Load()
-	c.addGroup(g) // before its event
+	c.addGroup(g) // before its event can arrive
 	s, size := a.storage()
 	resp := &abi.CreateIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_JOIN_MCAST,
@@ -70,7 +72,7 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 		switch {
 		case errors.Is(err, syscall.EOPNOTSUPP):
 			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Err: err}
-		case errors.Is(err, syscall.ENOSYS): // what the transport has not
+		case errors.Is(err, syscall.ENOSYS): // the transport does not support it
 			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Driver: id.driver(), Err: err}
 		}
 		return nil, err
@@ -79,7 +81,7 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	return g, nil
 }
 
-// addGroup gives a group a place in the channel.
+// addGroup adds a group to the channel.
 func (c *Channel) addGroup(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +89,7 @@ func (c *Channel) addGroup(g *Group) {
 	uidTable.add(g.uid, eventTarget{g.id, g})
 }
 
-// removeGroup takes it away.
+// removeGroup removes a group from the channel.
 func (c *Channel) removeGroup(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +97,7 @@ func (c *Channel) removeGroup(g *Group) {
 	uidTable.remove(g.uid)
 }
 
-// Close leaves the group (rdma_leave_multicast). Closing the ID leaves all groups.
+// Close leaves the group (rdma_leave_multicast). Closing the ID leaves all of its groups.
 func (g *Group) Close() error {
 	g.closeMu.Lock()
 	defer g.closeMu.Unlock()

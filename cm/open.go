@@ -12,23 +12,23 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// devicePath is where the connection manager's device is.
+// devicePath is the usual path of the connection manager's device.
 var devicePath = netlinkrdma.CharDev{Name: "rdma_cm"}.Path()
 
-// notLoaded is the answer of a kernel that lacks the module.
+// notLoaded is the error of a kernel without the module rdma_ucm.
 type notLoaded struct{ error }
 
 // Is reports whether target is [errors.ErrUnsupported].
 func (*notLoaded) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// Unwrap returns the answer.
+// Unwrap returns the error of the kernel.
 func (e *notLoaded) Unwrap() error { return e.error }
 
 // findDevice asks the kernel for the connection manager's device.
 func findDevice() (netlinkrdma.CharDev, error) {
 	dev, err := netlinkrdma.CMDev()
 	switch {
-	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EPROTONOSUPPORT): // without it, or all of RDMA
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EPROTONOSUPPORT): // the module is missing, or all of RDMA
 		return dev, fmt.Errorf("%s: module rdma_ucm is not loaded (modprobe rdma_ucm): %w", devicePath, &notLoaded{err})
 	case err != nil:
 		return dev, fmt.Errorf("%s: %w", devicePath, err)
@@ -51,7 +51,7 @@ func open(dev netlinkrdma.CharDev, path string) (f *file, err error) {
 	return f, nil
 }
 
-// openHere is open by the thread that calls it.
+// openHere is open on the calling thread.
 func openHere(dev netlinkrdma.CharDev, path string) (*file, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -71,12 +71,12 @@ func openHere(dev netlinkrdma.CharDev, path string) (*file, error) {
 	return newFile(fd, path)
 }
 
-// mknod is the command that makes the device.
+// mknod returns the command that creates the device node.
 func mknod(dev netlinkrdma.CharDev, path string) string {
 	return fmt.Sprintf("mknod -m 666 %s c %d %d", path, dev.Major, dev.Minor)
 }
 
-// openHint says what to do about a failed open.
+// openHint returns what to do about a failed open.
 func openHint(dev netlinkrdma.CharDev, path string, err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -85,7 +85,7 @@ func openHint(dev netlinkrdma.CharDev, path string, err error) string {
 		return fmt.Sprintf(" (a device control group forbids it; allow character device %d:%d)", dev.Major, dev.Minor)
 	case errors.Is(err, syscall.EACCES):
 		st, err := os.Stat(path)
-		if err != nil { // a directory above it
+		if err != nil { // a parent directory denies access
 			return ""
 		}
 		owner := ""

@@ -11,13 +11,13 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// WaitMode says how a [Conn] waits for what is to come.
+// WaitMode says how the methods of a [Conn] or [PacketConn] wait.
 type WaitMode uint8
 
-// Ways to wait.
+// Wait modes.
 const (
-	SpinThenPark WaitMode = iota // look again and again for a while, if what was last waited for came soon; then park
-	Spin                         // look again and again: least latency, and a processor for each goroutine that waits
+	SpinThenPark WaitMode = iota // poll for a while if the last wait was short, then park
+	Spin                         // poll all the time: least latency, and one processor for each goroutine that waits
 	Park                         // park in Go's netpoller at once: least use of processors
 )
 
@@ -34,93 +34,103 @@ func (m WaitMode) String() string {
 	return fmt.Sprintf("wait mode %d", uint8(m))
 }
 
-// Options are the options of [Dial] and [Listen]; the zero value is what most programs want.
+// Options are the options of [Dial] and [Listen]. The zero value suits most programs.
+//
 // A connection needs registered memory for Depth + 5 messages of MessageSize, and from its first
-// Send on for SendDepth more of the smaller MessageSize of both sides: 673 and 257 KiB with the
-// zero values. Registering it is most of what a connection costs, so that it begins with 4 KiB, for
-// messages of up to 440 bytes, and has the rest when a larger one is to come, when this side does
-// not answer the small ones, and at the latest 100 ms after its beginning. Connections of one
-// device hand theirs on, so that a program that opens and closes them pays once.
+// Send on for SendDepth more messages, of the smaller MessageSize of the two sides. With the
+// defaults these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection.
+// So a connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when a
+// larger message is to come, when the program takes messages more slowly than they arrive, and in
+// any case after 100 ms. The connections of a device reuse the memory of closed ones, so that a
+// program that opens and closes many connections registers it only once.
 type Options struct {
-	// PrivateData goes with the request of Dial, up to [MaxDialData] bytes, or with the answer
-	// of a listener, up to [MaxAcceptData] bytes.
+	// PrivateData is sent with the request of Dial, up to [MaxDialData] bytes, or with the
+	// answer of a listener, up to [MaxAcceptData] bytes.
 	PrivateData []byte
 
-	MessageSize int // MessageSize is the largest message that this side receives, in bytes; zero is 32 KiB.
+	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes; zero is 32 KiB.
 	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 16.
-	SendDepth   int // SendDepth is how many messages of this side may be on their way; zero is 8.
-	Transfers   int // Transfers is how many RDMA operations of this side may be on their way; zero is 16.
+	SendDepth   int // SendDepth is how many messages of this side may be unacknowledged; zero is 8.
+	Transfers   int // Transfers is how many RDMA operations of this side may be outstanding; zero is 16.
 
-	Wait WaitMode      // Wait says how to wait.
-	Spin time.Duration // Spin is how long SpinThenPark looks before it parks, and what is soon; zero is 50 µs.
+	Wait WaitMode      // Wait is the way to wait.
+	Spin time.Duration // Spin is how long SpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
 
-	// KeepAlive is how often an idle connection sees whether the peer is still there; zero is
-	// 15 s, and a negative value is never. A busy one sees it by what is acknowledged.
+	// KeepAlive is how often an idle connection checks whether the peer is still there; zero is
+	// 15 s, and a negative value is never. A busy connection learns it from acknowledgements.
 	KeepAlive time.Duration
-	// AckTimeout is how long the device waits for an acknowledgement before it sends once more,
-	// which it does RetryCount times; zero is 268 ms. Devices take powers of two of 4.096 µs.
+	// AckTimeout is how long the device waits for an acknowledgement before it sends a packet
+	// again, up to RetryCount times; zero is 268 ms. Devices round it up to a power of two
+	// times 4.096 µs.
 	AckTimeout time.Duration
-	// RetryCount is 1 to 7; zero is 7. Some devices, such as rxe, count it down by all that is
-	// lost of a message, and take 7 to be without end. So the connection has failed, too, when
+	// RetryCount is 1 to 7; zero is 7. Some devices, such as rxe, count every lost packet of a
+	// message, and retry without limit if it is 7. Therefore a connection also fails when
 	// nothing of what was sent is acknowledged for three times the time of all retries.
 	RetryCount int
-	Linger     time.Duration // Linger bounds how long Close waits for what was sent to arrive; zero is 5 s.
-	TOS        uint8         // TOS is the type of service of what is sent.
+	Linger     time.Duration // Linger is how long Close waits at most until what was sent has arrived; zero is 5 s.
+	TOS        uint8         // TOS is the type of service of the packets that this side sends.
 
-	// Isolation says which connections share a PD; the zero value is all on a device.
+	// Isolation says which connections share a PD. By default all connections on a device do.
 	Isolation Isolation
 
-	LocalAddr netip.AddrPort // LocalAddr is where Dial dials from; the zero value is any.
-	// Prepare is called by Dial, if it is set, once it is known which device the way to the peer is
-	// by, with the PD for the connection's memory: see [Conn.PD]. The data that it returns is the
-	// request's private data instead of PrivateData, such as a [Remote]; an error ends the attempt.
-	// There is one for each of the host's addresses.
+	LocalAddr netip.AddrPort // LocalAddr is the address that Dial uses on this side; the zero value is any.
+	// Prepare is called by Dial, if it is set, as soon as the device for the connection is
+	// known. Its argument is the PD for the memory of the connection; see [Conn.PD]. The data
+	// that it returns, such as a [Remote], is sent as private data instead of PrivateData. If
+	// it returns an error the attempt fails. Dial calls it once for each address of the host
+	// that it tries.
 	Prepare func(*uverbs.PD) ([]byte, error)
 
-	// Backlog is how many connections of a listener may wait for Accept, with requests that are being
-	// answered; zero is 1024.
+	// Backlog is how many connections of a listener may wait for Accept, including requests
+	// that are being answered; zero is 1024.
 	Backlog int
-	// HalfOpen is how many requests of a listener may be answered, or wait for their peer to complete the
-	// connection, at the same time; zero is half of Backlog. One more takes the place of the oldest whose
-	// peer has had a quarter of a second, and is refused if there is none: peers that complete nothing
-	// keep no others out for long.
+	// HalfOpen is how many requests of a listener may be in progress at the same time: being
+	// answered, or waiting for the peer to complete the connection. Zero is half of Backlog. If
+	// there is one more, it takes the place of the oldest whose peer has had a quarter of a
+	// second, and is rejected if there is none. So peers that never complete a connection
+	// cannot keep others out for long.
 	HalfOpen int
-	// MaxConns is how many connections a listener has at most, with requests; zero is no limit. At the
-	// limit a request takes the place of the oldest that waits for its peer, as with HalfOpen.
+	// MaxConns is how many connections a listener may have, including requests; zero is no
+	// limit. At the limit a request takes the place of the oldest one that waits for its peer,
+	// as with HalfOpen.
 	MaxConns int
-	// MaxMemory is how much memory for messages the connections of a listener may come to need at most,
-	// in bytes; zero is no limit. Each connection counts with what [Options.MemoryPerConn] returns, so that
-	// it is a limit on the number of connections. Up to a quarter more is registered in advance, and
-	// for a moment what closed connections had.
+	// MaxMemory is how much memory for messages the connections of a listener may need, in
+	// bytes; zero is no limit. Each connection counts with the result of
+	// [Options.MemoryPerConn], so that MaxMemory limits the number of connections. Up to a
+	// quarter more is registered in advance, and the memory of closed connections is kept for a
+	// second.
 	MaxMemory int64
 
-	// Check decides on the requests to a listener, if it is set: the data that it returns is the
-	// answer's private data instead of PrivateData, and an error rejects the request, which the
-	// peer is told the text of, up to 136 bytes. It is called from several goroutines, and before
-	// the connection has any memory, queue or other object of the device: so it is the place to turn
-	// strangers away.
+	// Check decides about the requests to a listener, if it is set. The data that it returns is
+	// sent as private data of the answer instead of PrivateData. If it returns an error the
+	// request is rejected, and the peer receives the error's text, up to 136 bytes. Check is
+	// called from several goroutines. It is called before the connection has any memory, queue
+	// or other object of the device, so that it is the place to turn strangers away.
 	Check func(*Request) ([]byte, error)
-	// Refused is called, if it is set, for each request that was refused, by the listener or by Check, and for
-	// each connection that was given up before its peer completed it, with the reason. Unless that is
-	// Check's error the peer is told a fixed text. Refused is called from several goroutines, one of which
-	// takes all requests, so that it must not block. The address is the zero value if it is not known.
+	// Refused is called, if it is set, for each request that the listener or Check has
+	// rejected, and for each connection that was given up before its peer completed it, with
+	// the reason. The peer receives the text of an error of Check, and a fixed text in all
+	// other cases. Refused is called from several goroutines, one of which handles all
+	// requests, so that it must not block. The address is the zero value if it is not known.
 	Refused func(remote Addr, err error)
 }
 
-// Isolation says which connections share a PD. A peer can use a key that it knows for memory of
-// its connection's PD, and for no other memory.
+// Isolation says which connections share a PD. A peer that knows the key of an MR can access it if
+// the MR belongs to the PD of the peer's connection, and not otherwise.
 type Isolation uint8
 
-// The connections that share a PD.
+// Levels of isolation.
 const (
-	// SharedPD: all connections of the process on a device. This is the default, because memory is
-	// registered once for all of them, for their own messages and for what the program lends, and
-	// because a new connection then registers nothing. Choose another if peers must not reach
-	// memory that was meant for others, even if they learn or guess its key.
+	// SharedPD: all connections of the process on a device share a PD. This is the default,
+	// because the memory for messages, and the memory that the program registers, is registered
+	// once for all of them, and a new connection need not register any. Choose another level if
+	// a peer must not access memory that is meant for another one, even if it learns or guesses
+	// the key.
 	SharedPD Isolation = iota
-	// ListenerPD: the connections of a listener on a device. It is for [Listen] alone.
+	// ListenerPD: the connections of a listener on a device share a PD. It is for [Listen]
+	// only.
 	ListenerPD
-	// ConnPD: none. Each connection registers its own memory.
+	// ConnPD: each connection has a PD, and registers its own memory.
 	ConnPD
 )
 
@@ -137,17 +147,18 @@ func (i Isolation) String() string {
 	return fmt.Sprintf("isolation %d", uint8(i))
 }
 
-// Request is a request to a listener.
+// Request is a connection request to a listener, for [Options].Check.
 type Request struct {
-	Local       Addr   // Local is the address that was dialled.
-	Remote      Addr   // Remote is the peer's address.
-	PrivateData []byte // PrivateData is what the peer has sent.
+	Local       Addr   // Local is the address that the peer has dialed.
+	Remote      Addr   // Remote is the address of the peer.
+	PrivateData []byte // PrivateData is the private data of the request.
 
 	conn atomic.Pointer[Conn] // nil once Check has returned
 }
 
-// PD returns the PD to register memory for the connection with, such as memory whose [Remote] goes with
-// the answer: see [Conn.PD]. It opens the device if need be. Only Check may call it, before it returns.
+// PD returns the PD to register memory for the connection with, such as memory whose [Remote] is
+// sent with the answer; see [Conn.PD]. It opens the device if necessary. Only Check may call it,
+// before it returns.
 func (r *Request) PD() (*uverbs.PD, error) {
 	c := r.conn.Load()
 	if c == nil {
@@ -159,14 +170,14 @@ func (r *Request) PD() (*uverbs.PD, error) {
 	return c.PD(), nil
 }
 
-// MemoryPerConn returns how much memory for messages a connection with these options may come to need,
+// MemoryPerConn returns how much memory for messages a connection with these options needs at most,
 // in bytes.
 func (o Options) MemoryPerConn() (int64, error) {
 	o, err := o.defaults("MemoryPerConn", MaxAcceptData)
 	return o.memory(), err
 }
 
-// memory is MemoryPerConn of options that have their defaults. Each slot begins at a cache line.
+// memory is MemoryPerConn for options with defaults filled in. Each slot begins at a cache line.
 func (o *Options) memory() int64 {
 	slots := func(n, size int) int64 { return int64(n) * int64((size+slotAlign-1)&^(slotAlign-1)) }
 	n := slots(o.Depth+spareRecv+1, headerSize+o.MessageSize) + slots(o.SendDepth, headerSize+o.MessageSize) + slots(ctlSlots, headerSize)
@@ -176,7 +187,7 @@ func (o *Options) memory() int64 {
 	return n
 }
 
-// maxConns is how many connections a listener may have.
+// maxConns returns how many connections a listener may have.
 func (o *Options) maxConns() int {
 	n := math.MaxInt
 	if o.MaxConns > 0 {
@@ -195,13 +206,13 @@ const (
 	maxBacklog     = 1 << 20
 )
 
-// optionChecker are options that are numbers.
+// optionChecker fills in the defaults of options, and keeps the first error.
 type optionChecker struct {
 	op  string
-	err error // the first that is wrong
+	err error // the first error
 }
 
-// count returns a number, or zero's meaning, and notes whether it is from 1 to the highest.
+// count returns a number, or its default if it is 0. It must be 1 to highest.
 func (n *optionChecker) count(name string, value, zero, highest int) int {
 	if value == 0 {
 		value = zero
@@ -212,7 +223,7 @@ func (n *optionChecker) count(name string, value, zero, highest int) int {
 	return value
 }
 
-// duration is in for times, which have no highest.
+// duration returns a time, or its default if it is 0. It must not be negative.
 func (n *optionChecker) duration(name string, value, zero time.Duration) time.Duration {
 	if value == 0 {
 		value = zero
@@ -223,9 +234,9 @@ func (n *optionChecker) duration(name string, value, zero time.Duration) time.Du
 	return value
 }
 
-// defaults returns the options with the zero values filled in.
+// defaults returns the options with their defaults filled in.
 func (o Options) defaults(op string, maxData int) (Options, error) {
-	// A table of the fields would put the options on the heap.
+	// A table of the fields would move the options to the heap.
 	n := optionChecker{op: op}
 	o.MessageSize = n.count("MessageSize", o.MessageSize, 32<<10, maxMessageSize)
 	o.Depth = n.count("Depth", o.Depth, 16, maxDepth)

@@ -12,10 +12,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// PacketConn sends and receives datagrams, to and from any number of peers and multicast
-// groups. A datagram that finds no room at the receiver, or is lost on the way, is lost. One
-// goroutine at a time receives and one sends; others wait for their turn. Other methods are
-// safe for concurrent use.
+// PacketConn sends and receives datagrams, to and from any number of peers and multicast groups. A
+// datagram may be lost on the way, and is lost if the receiver has no room for it.
+//
+// One goroutine at a time can receive and one can send; others wait for their turn. All other
+// methods are safe for concurrent use.
 type PacketConn struct {
 	loop  *eventLoop
 	id    *ID
@@ -24,41 +25,41 @@ type PacketConn struct {
 	addrs Addrs
 	qkey  uint32
 	mtu   int
-	peer  *Peer // that was dialled, nil of a listener
+	peer  *Peer // the peer of DialPacket, nil after ListenPacket
 
 	mem        memory // slots for receiving, then for sending
 	qp         *uverbs.QP
 	send, recv packetQueue
-	last       sender  // guarded by recv.turn: of the last datagram
-	heldSlot   int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 for none
-	sent       int     // guarded by send.turn: datagrams, for the slot of the next
-	inFlight   int     // guarded by send.turn: those that are on their way
+	last       sender  // guarded by recv.turn: the sender of the last datagram
+	heldSlot   int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 if there is none
+	sent       int     // guarded by send.turn: number of datagrams sent, which gives the slot of the next
+	inFlight   int     // guarded by send.turn: datagrams whose sends have not completed
 	ahs        ahCache // guarded by send.turn
 
-	closing atomic.Bool           // it is being closed, or has ended
+	closing atomic.Bool           // it is being closed, or has failed
 	closed  atomic.Bool           // Close was called
-	endErr  atomic.Pointer[error] // what p has ended with by itself
+	endErr  atomic.Pointer[error] // why it has failed
 
 	mu     sync.Mutex
 	joined map[netip.Addr]*membership // guarded by mu
 }
 
-// PacketOptions are the options of [ListenPacket] and [DialPacket]; the zero value is what most
-// programs want.
+// PacketOptions are the options of [ListenPacket] and [DialPacket]. The zero value suits most
+// programs.
 type PacketOptions struct {
-	Depth     int // Depth is how many datagrams may arrive before they are taken; zero is 64.
-	SendDepth int // SendDepth is how many datagrams of this side may be on their way; zero is 16.
+	Depth     int // Depth is how many datagrams may arrive before the program takes them; zero is 64.
+	SendDepth int // SendDepth is how many datagrams may be in the send queue; zero is 16.
 
-	Wait WaitMode      // Wait says how to wait.
-	Spin time.Duration // Spin is how long SpinThenPark looks before it parks, and what is soon; zero is 50 µs.
+	Wait WaitMode      // Wait is the way to wait.
+	Spin time.Duration // Spin is how long SpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
 
-	// PrivateData goes with the request of DialPacket, up to 180 bytes, or with the answer of a
-	// listener, up to 136 bytes.
+	// PrivateData is sent with the request of DialPacket, up to 180 bytes, or with the answer
+	// of a listener, up to 136 bytes.
 	PrivateData []byte
-	LocalAddr   netip.AddrPort // LocalAddr is where DialPacket sends from; the zero value is any.
+	LocalAddr   netip.AddrPort // LocalAddr is the address that DialPacket uses on this side; the zero value is any.
 }
 
-// defaults returns the options with the zero values filled in.
+// defaults returns the options with their defaults filled in.
 func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 	all, err := Options{Depth: o.Depth, SendDepth: o.SendDepth, Wait: o.Wait, Spin: o.Spin, PrivateData: o.PrivateData}.defaults(op, maxData)
 	if err != nil {
@@ -75,36 +76,36 @@ func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 	return o, nil
 }
 
-// Peer is whom a datagram comes from or goes to. It is a plain value, and a [net.Addr].
+// Peer is the sender or receiver of datagrams. It is a plain value, and a [net.Addr].
 type Peer struct {
 	attr uverbs.AHAttr
 	qpn  uint32
 	qkey uint32
 }
 
-// IP returns the peer's address, or the group's.
+// IP returns the address of the peer or the group.
 func (p Peer) IP() netip.Addr { return p.attr.GRH.DGID.Addr().Unmap() }
 
 // QPN returns the number of the peer's QP; of a group it is [MulticastQPN].
 func (p Peer) QPN() uint32 { return p.qpn }
 
-// Network implements net.Addr.
+// Network returns "rdma+udp".
 func (p Peer) Network() string { return "rdma+udp" }
 
-// String returns address and QP number.
+// String returns the address and the QP number.
 func (p Peer) String() string { return fmt.Sprintf("%s QP %d", p.IP(), p.qpn) }
 
 // packetQueue is a CQ that one goroutine at a time waits for.
 type packetQueue struct {
-	turn     chan struct{} // held by putting something in
+	turn     chan struct{} // held by a value in the channel
 	cq       *uverbs.CQ
 	ch       *uverbs.CompChannel
 	wcs      [16]uverbs.WC
-	spinHint bool         // what was last waited for came soon
+	spinHint bool         // the last wait was short
 	closing  *atomic.Bool // the PacketConn is being closed
 }
 
-// create makes the CQ.
+// create creates the CQ.
 func (l *packetQueue) create(dev *uverbs.Device, size int) (err error) {
 	l.turn = make(chan struct{}, 1)
 	if l.ch, err = dev.CreateCompChannel(); err == nil {
@@ -125,8 +126,8 @@ func (l *packetQueue) close() error {
 	return errors.Join(errs...)
 }
 
-// drain waits until no goroutine waits for the lane, for good. A device that flushes nothing delays it by
-// flushGrace.
+// drain takes the turn and keeps it, so that no goroutine waits for the CQ any more. It takes up to
+// flushGrace longer if the device does not flush its queues.
 func (l *packetQueue) drain() {
 	dead := time.AfterFunc(flushGrace, func() { l.ch.Shutdown() })
 	defer dead.Stop()
@@ -143,7 +144,7 @@ func (l *packetQueue) takeTurn(ctx context.Context) error {
 	}
 }
 
-// next waits for completions, up to as many as max.
+// next waits for completions and returns up to max of them.
 func (l *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC, error) {
 	wcs := l.wcs[:min(max, len(l.wcs))]
 	begin := time.Now()
@@ -165,7 +166,7 @@ func (l *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uv
 				return nil, err
 			}
 			armed = true
-			continue // a completion may have come before
+			continue // a completion may have come before it was armed
 		}
 		if _, err := l.ch.Wait(ctx); err != nil {
 			return nil, errors.Join(ctx.Err(), err)
@@ -174,9 +175,9 @@ func (l *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uv
 	}
 }
 
-// ListenPacket takes datagrams on "host:port", where peers find it by [DialPacket]. The host is
-// an address of an RDMA device, not the unspecified one, as a QP is on one device; with port 0
-// the kernel chooses one.
+// ListenPacket receives datagrams on "host:port", where peers find it with [DialPacket]. The host
+// must be an address of an RDMA device, because a QP belongs to one device. With port 0 the kernel
+// chooses a port.
 func ListenPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
 	o, err := o.defaults("ListenPacket", maxPrivate[opAccept][1])
 	if err != nil {
@@ -206,9 +207,8 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 	return p, nil
 }
 
-// DialPacket finds who takes datagrams at "host:port". What Send sends without another peer
-// goes there, and [PacketConn.Dialled] returns it. For PrivateData of the answer, and for who
-// rejects, see [ID.ConnectWait].
+// DialPacket finds the QP that receives datagrams at "host:port"; [PacketConn.Dialled] returns it.
+// If the peer rejects the request, the error is as for [ID.ConnectWait].
 func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
 	o, err := o.defaults("DialPacket", maxPrivate[opConnect][1])
 	if err != nil {
@@ -237,18 +237,18 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	return p, nil
 }
 
-// newPacketConn makes one with an ID and nothing else.
+// newPacketConn makes a PacketConn that has an ID and nothing else.
 func newPacketConn(o PacketOptions) (*PacketConn, error) {
-	h, id, err := newLoopID(UDP, startEventLoop)
+	loop, id, err := newLoopID(UDP, startEventLoop)
 	if err != nil {
 		return nil, err
 	}
-	p := &PacketConn{loop: h, id: id, o: o, heldSlot: -1, joined: map[netip.Addr]*membership{}}
+	p := &PacketConn{loop: loop, id: id, o: o, heldSlot: -1, joined: map[netip.Addr]*membership{}}
 	p.send.closing, p.recv.closing = &p.closing, &p.closing
 	return p, nil
 }
 
-// make makes memory and queues on the device of the ID, and posts the receives.
+// make allocates memory and queues on the device of the ID, and posts the receives.
 func (p *PacketConn) make() error {
 	addrs, index, err := p.id.addrs()
 	if err == nil {
@@ -270,7 +270,7 @@ func (p *PacketConn) make() error {
 	}
 	p.mtu = port.ActiveMTU.Bytes()
 	p.ahs.pd = p.dev.shared.pd
-	recvs, sends := p.o.Depth+1, p.o.SendDepth // one receive is that of the datagram that was taken
+	recvs, sends := p.o.Depth+1, p.o.SendDepth // one more receive for the datagram that Recv has returned
 	if p.mem, err = p.dev.shared.pool.alloc(recvs+sends, uverbs.GRHSize+p.mtu); err != nil {
 		return err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// LocalAddr returns this side's address.
+// LocalAddr returns the address of this side, an [Addr].
 func (p *PacketConn) LocalAddr() net.Addr { return p.addrs.Local }
 
-// Dialled returns whom DialPacket has found, and false if ListenPacket has made p.
+// Dialled returns the peer that DialPacket has found. It returns false after ListenPacket.
 func (p *PacketConn) Dialled() (Peer, bool) {
 	if p.peer == nil {
 		return Peer{}, false
@@ -23,7 +23,7 @@ func (p *PacketConn) Dialled() (Peer, bool) {
 	return *p.peer, true
 }
 
-// MaxDatagram returns the size of the largest datagram, in bytes: the port's MTU.
+// MaxDatagram returns the size of the largest datagram, in bytes. It is the MTU of the port.
 func (p *PacketConn) MaxDatagram() int { return p.mtu }
 
 // post posts the receive of a slot.
@@ -31,7 +31,7 @@ func (p *PacketConn) post(slot int) error {
 	return p.qp.PostRecv(uint64(slot), p.mem.sge(slot, uverbs.GRHSize+p.mtu))
 }
 
-// opError says what an operation has ended with.
+// opError returns the error of an operation that has failed.
 func (p *PacketConn) opError(what string, err error) error {
 	switch why := p.endErr.Load(); {
 	case p.closed.Load():
@@ -44,7 +44,7 @@ func (p *PacketConn) opError(what string, err error) error {
 	return fmt.Errorf("cm: %s: datagrams at %s: %w", what, p.addrs.Local, err)
 }
 
-// begin takes the turn of a lane, and fails if p is closed.
+// begin takes the turn of a queue. It fails if p is closed.
 func (p *PacketConn) begin(ctx context.Context, l *packetQueue, what string) error {
 	if p.closing.Load() {
 		return p.opError(what, errClosed)
@@ -59,8 +59,8 @@ func (p *PacketConn) begin(ctx context.Context, l *packetQueue, what string) err
 	return nil
 }
 
-// Recv waits for a datagram and returns it, and whom it is from. The memory is p's, and is
-// used again at the next Recv, not at Close.
+// Recv waits for a datagram and returns it and its sender. p owns the memory and reuses it in the
+// next Recv, but not in Close.
 func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err error) {
 	const what = "receive"
 	if err := p.begin(ctx, &p.recv, what); err != nil {
@@ -93,10 +93,11 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 			return b[uverbs.GRHSize:], Peer{attr, wc.SrcQP, p.qkey}, nil
 		}
 		if !errors.Is(err, syscall.EINVAL) {
-			p.heldSlot = slot // the next Recv posts it again
+			p.heldSlot = slot // the next Recv posts the receive again
 			return nil, Peer{}, p.opError(what, err)
 		}
-		// It cannot be answered, and any host can send such a datagram, as many as it likes.
+		// The datagram cannot be answered. Any host can send any number of such datagrams,
+		// so skip it.
 		if err = p.post(slot); err == nil {
 			err = ctx.Err()
 		}
@@ -106,8 +107,9 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 	}
 }
 
-// sender returns the way back to the sender of a datagram. The error matches EINVAL if its headers do not
-// say. It takes several commands to find out, so the answer for the last sender is kept for a second.
+// sender returns the address of the sender of a datagram. The error matches EINVAL if the headers
+// of the datagram do not have it. Finding it takes several commands, so the result for the last
+// sender is kept for a second.
 func (p *PacketConn) sender(wc *uverbs.WC, b []byte) (uverbs.AHAttr, error) {
 	const valid = time.Second // the GID table may change
 	if len(b) < uverbs.GRHSize {
@@ -130,7 +132,7 @@ func (p *PacketConn) sender(wc *uverbs.WC, b []byte) (uverbs.AHAttr, error) {
 	return attr, err
 }
 
-// senderKey is everything in a datagram that the way back to its sender depends on.
+// senderKey has everything in a datagram that the address of its sender depends on.
 type senderKey struct {
 	grh      uverbs.ReceivedGRH
 	slid     uint16
@@ -139,15 +141,15 @@ type senderKey struct {
 	global   bool
 }
 
-// sender is the way back to a sender.
+// sender is the address of a sender.
 type sender struct {
 	key   senderKey
 	attr  uverbs.AHAttr
 	asked time.Time // when the device was asked
 }
 
-// Send sends a datagram to a peer, a group, or whom DialPacket has found. It returns when the
-// datagram is copied and on its way; whether it arrives nobody tells.
+// Send sends a datagram to a peer or a group. It copies the datagram and returns as soon as the
+// copy is posted. There is no way to learn whether it arrives.
 func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	const what = "send"
 	if len(data) > p.mtu {
@@ -161,7 +163,7 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	}
 	defer func() { <-p.send.turn }()
 	room := p.o.SendDepth
-	if p.ahs.full(to.attr) { // a handle goes, which no send may be under way with
+	if p.ahs.full(to.attr) { // an address handle will be closed, which no outstanding send may use
 		room = 1
 	}
 	for p.inFlight >= room {
@@ -178,7 +180,7 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	if err != nil {
 		return p.opError(what, err)
 	}
-	slot := p.o.Depth + 1 + p.sent%p.o.SendDepth // after those for receiving
+	slot := p.o.Depth + 1 + p.sent%p.o.SendDepth // behind the slots for receiving
 	copy(p.mem.bytes(slot), data)
 	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
 		AH: ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
@@ -190,10 +192,10 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	return nil
 }
 
-// event takes what the connection manager has to say.
+// event handles an event of the connection manager.
 func (p *PacketConn) event(e *Event) {
 	switch e.Type {
-	case ConnectRequest: // the answer is all there is to it
+	case ConnectRequest: // there is nothing to do but answer
 		e.ID.Accept(ConnParam{PrivateData: p.o.PrivateData, QPN: p.qp.QPN(), QKey: p.qkey}, ECE{})
 		e.ID.Close()
 	case DeviceRemoval:
@@ -202,21 +204,21 @@ func (p *PacketConn) event(e *Event) {
 	}
 }
 
-// endWith has p closed for a reason, which later calls return, and those that are under way.
+// endWith closes p with an error, which the current and later calls of its methods return.
 func (p *PacketConn) endWith(why error) {
 	p.endErr.CompareAndSwap(nil, &why)
 	go p.destroy()
 }
 
-// membership is one in a multicast group. It has an ID of its own, as the kernel lets none that
-// listens or is connected join.
+// membership is a membership in a multicast group. It has an ID of its own, because the kernel does
+// not let an ID join that listens or is connected.
 type membership struct {
 	id   *ID
-	dgid uverbs.GID // that the QP is attached to, the zero value if it is not
+	dgid uverbs.GID // the group that the QP is attached to, zero if none
 }
 
-// Join joins a multicast group, and returns where to send to for all of its members. Unless it
-// joins as [SendOnly], Recv returns what they send, also what p itself sends.
+// Join joins a multicast group and returns the Peer to send to for all of its members. Recv then
+// returns what the members send, including p itself, unless the flags are [SendOnly].
 func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
 	const what = "join"
 	m, err := p.addMembership(group)
@@ -249,7 +251,7 @@ func (p *PacketConn) addMembership(group netip.Addr) (*membership, error) {
 	return m, nil
 }
 
-// joinGroup joins.
+// joinGroup joins the group of a membership.
 func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.Addr, flags JoinFlags) (Peer, error) {
 	if err := m.id.Bind(netip.AddrPortFrom(p.addrs.Local.IP, 0)); err != nil {
 		return Peer{}, err
@@ -305,24 +307,24 @@ func (p *PacketConn) leave(group netip.Addr, m *membership) error {
 	return nil
 }
 
-// Close closes p. Calls that are under way return an error that matches [net.ErrClosed] and
-// [os.ErrClosed], as do later ones. Datagrams that are on their way may be lost.
+// Close closes p. Method calls that have not returned, and later ones, fail with an error that
+// matches [net.ErrClosed] and [os.ErrClosed]. Datagrams in the send queue may be lost.
 func (p *PacketConn) Close() error {
 	p.closed.Store(true)
 	return p.destroy()
 }
 
-// destroy gives back all that p has.
+// destroy releases everything that p has.
 func (p *PacketConn) destroy() error {
 	if p.closing.Swap(true) {
 		return nil
 	}
 	p.loop.unregister(p.id)
 	defer p.loop.release()
-	if p.qp == nil { // it was never whole
+	if p.qp == nil { // it was not set up completely
 		return p.releaseAll(p.loop.closeID(p.id))
 	}
-	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes who waits
+	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes the goroutines that wait
 	p.recv.drain()
 	p.send.drain()
 	var errs []error
@@ -335,16 +337,16 @@ func (p *PacketConn) destroy() error {
 	for addr, m := range groups {
 		errs = append(errs, p.leave(addr, m))
 	}
-	// The turns go back after the end: who gets one sees that p is closed.
+	// The turns are returned at the very end: the goroutine that gets one finds p closed.
 	defer func() { <-p.recv.turn; <-p.send.turn }()
 	return errors.Join(append(errs, p.releaseAll(p.loop.closeID(p.id)))...)
 }
 
-// releaseAll gives back what p has besides its ID and QP, which closed is the outcome of
-// closing. It returns that and its own.
+// releaseAll releases everything except the ID and its QP. The argument is the error of closing
+// those. releaseAll returns that error joined with its own errors.
 func (p *PacketConn) releaseAll(closed error) error {
 	errs := []error{closed, p.ahs.close(), p.recv.close(), p.send.close()}
-	if closed == nil { // else the device may use the memory still
+	if closed == nil { // otherwise the device may still use the memory
 		if p.heldSlot >= 0 {
 			leaseSlot(p, &p.mem, p.heldSlot)
 		}
@@ -356,19 +358,19 @@ func (p *PacketConn) releaseAll(closed error) error {
 	return errors.Join(errs...)
 }
 
-// ahCache has the address handles of the peers that were sent to last.
+// ahCache has the address handles of the peers that were last sent to.
 type ahCache struct {
 	pd  *uverbs.PD
 	all map[uverbs.AHAttr]*uverbs.AH
 }
 
-// maxAHs is how many it has at most; devices have some thousands, or 100 (rxe of Linux 5.10).
+// maxAHs is the most that it has. Devices have some thousands, but rxe in Linux 5.10 has 100.
 const maxAHs = 64
 
-// full reports whether a handle has to go for the one of a way.
+// full reports whether get must close a handle to make one for attr.
 func (c *ahCache) full(attr uverbs.AHAttr) bool { return len(c.all) >= maxAHs && c.all[attr] == nil }
 
-// get returns the handle of a way to a peer.
+// get returns the handle for attr.
 func (c *ahCache) get(attr uverbs.AHAttr) (*uverbs.AH, error) {
 	if ah := c.all[attr]; ah != nil {
 		return ah, nil
@@ -393,7 +395,7 @@ func (c *ahCache) get(attr uverbs.AHAttr) (*uverbs.AH, error) {
 	return ah, nil
 }
 
-// close closes all.
+// close closes all handles.
 func (c *ahCache) close() error {
 	var errs []error
 	for _, ah := range c.all {

@@ -7,48 +7,48 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Path is a path record: a way between two ports as InfiniBand's subnet administrator knows
-// it, or as the kernel has made it up for RoCE, where LIDs mean nothing, whatever they are
-// (struct ibv_path_record).
+// Path is a path record: the properties of a route between two ports, as InfiniBand's subnet
+// administrator records them (struct ibv_path_record). For RoCE the kernel makes up a record, in
+// which LIDs have no meaning.
 type Path struct {
-	ServiceID    uint64     // ServiceID is the service that the way is for; 0 is any.
-	DGID         uverbs.GID // DGID is the port at the other end.
-	SGID         uverbs.GID // SGID is the port at this end.
-	DLID         uint16     // DLID is the other port's local identifier.
-	SLID         uint16     // SLID is this port's.
-	RawTraffic   bool       // RawTraffic says that the way is for raw packets.
-	FlowLabel    uint32     // FlowLabel has 20 bits.
-	HopLimit     uint8      // HopLimit is how many routers may be in between.
-	TrafficClass uint8      // TrafficClass is IP's.
-	Reversible   bool       // Reversible says that the way back is the same.
-	Count        uint8      // Count is of a query, how many records may be returned, up to 127.
-	PKey         uint16     // PKey is the partition.
+	ServiceID    uint64     // ServiceID is the service that the path is for; 0 is any.
+	DGID         uverbs.GID // DGID is the GID of the remote port.
+	SGID         uverbs.GID // SGID is the GID of the local port.
+	DLID         uint16     // DLID is the local identifier of the remote port.
+	SLID         uint16     // SLID is the local identifier of the local port.
+	RawTraffic   bool       // RawTraffic says that the path is for raw packets.
+	FlowLabel    uint32     // FlowLabel is the flow label of the GRH, of 20 bits.
+	HopLimit     uint8      // HopLimit is the number of routers that a packet may cross.
+	TrafficClass uint8      // TrafficClass is the traffic class of the GRH, as in IP.
+	Reversible   bool       // Reversible says that the path works in the other direction too.
+	Count        uint8      // Count is how many records a query may return, up to 127.
+	PKey         uint16     // PKey is the partition key.
 	QoSClass     uint16     // QoSClass is the class of service, of 12 bits.
 	SL           uint8      // SL is the service level, of 4 bits.
-	Preference   uint8      // Preference orders the records of an answer; 0 is best.
+	Preference   uint8      // Preference orders the records of an answer; 0 is the best.
 
-	MTU      uverbs.MTU        // MTU is the path MTU.
+	MTU      uverbs.MTU        // MTU is the largest packet of the path.
 	Rate     uint8             // Rate is the code of the static rate (enum ibv_rate).
-	Lifetime uverbs.AckTimeout // Lifetime is how long a packet may be under way.
+	Lifetime uverbs.AckTimeout // Lifetime is the longest time that a packet needs.
 
-	MTUSelector      Selector // MTUSelector says what MTU stands for.
-	RateSelector     Selector // RateSelector says what Rate stands for.
-	LifetimeSelector Selector // LifetimeSelector says what Lifetime stands for.
+	MTUSelector      Selector // MTUSelector says how to read MTU.
+	RateSelector     Selector // RateSelector says how to read Rate.
+	LifetimeSelector Selector // LifetimeSelector says how to read Lifetime.
 }
 
-// Selector says how a value of a path record is to be understood.
+// Selector says how to read a value of a path record.
 type Selector uint8
 
 // Selectors (IBTA 15.2.5.16).
 const (
-	GreaterThan Selector = iota // the true value is greater
-	LessThan                    // the true value is less
-	Exactly                     // it is this value
-	Largest                     // the largest there is, for times the smallest
+	GreaterThan Selector = iota // the value is greater
+	LessThan                    // the value is smaller
+	Exactly                     // the value is equal
+	Largest                     // the value is the largest possible, or for times the smallest
 )
 
-// pathRecord is a path record as InfiniBand's management datagrams have it (IBTA 15.2.5.16,
-// path_rec_table in the kernel's sa_query.c): big-endian, without gaps.
+// pathRecord is the layout of a path record in InfiniBand's management datagrams, big-endian and
+// without padding (IBTA 15.2.5.16, path_rec_table in the kernel's sa_query.c).
 type pathRecord struct {
 	ServiceID  uint64
 	DGID, SGID [16]uint8
@@ -65,7 +65,7 @@ type pathRecord struct {
 	_          [6]uint8 // reserved
 }
 
-// Widths of what shares an integer of a path record, in bits.
+// Widths of the bit fields of a path record.
 const (
 	hopBits   = 8
 	flowBits  = 20
@@ -76,10 +76,10 @@ const (
 	valueBits = 6
 )
 
-// maxBits is the greatest number of n bits.
+// maxBits returns the greatest number of n bits.
 func maxBits(n int) uint32 { return 1<<n - 1 }
 
-// decodePath takes a path record apart.
+// decodePath decodes a path record.
 func decodePath(rec *abi.IbPathRecData) Path {
 	var b [len(rec.PathRec) * 4]byte
 	var r pathRecord
@@ -116,10 +116,10 @@ func decodePath(rec *abi.IbPathRecData) Path {
 	}
 }
 
-// primaryPath are the flags of the only kind of record that the kernel returns and takes.
+// primaryPath has the flags of the only kind of record that the kernel returns and accepts.
 const primaryPath = abi.IB_PATH_GMP | abi.IB_PATH_PRIMARY | abi.IB_PATH_BIDIRECTIONAL
 
-// encode lays a path record out.
+// encode encodes a path record.
 func (p *Path) encode() *abi.IbPathRecData {
 	value := func(v uint8, s Selector) uint8 { return uint8(s)<<valueBits | v }
 	r := pathRecord{
@@ -155,7 +155,7 @@ func (p *Path) encode() *abi.IbPathRecData {
 	return rec
 }
 
-// check compares the fields with the bits that a record has for them.
+// check returns an error if a field does not fit into the bits that a record has for it.
 func (p *Path) check() error {
 	for _, f := range []struct {
 		name  string
@@ -178,13 +178,12 @@ func (p *Path) check() error {
 	return nil
 }
 
-// maxPaths is how many path records an answer has room for. The kernel keeps fewer, and fills
-// one less, as it wants some room behind the last (ucma_query_path in ucma.c).
+// maxPaths is how many path records an answer has room for. The kernel keeps fewer, and returns one
+// less than there is room for (ucma_query_path in ucma.c).
 const maxPaths = 6
 
-// Paths asks for the path records of the route (struct rdma_route): none before RouteResolved,
-// then the primary one, and an alternate one if there is. The kernel tells the same in answer
-// to QUERY_ROUTE, with less of each record.
+// Paths returns the path records of the route (struct rdma_route): none before RouteResolved, then
+// the primary one, and an alternate one if there is one.
 func (id *ID) Paths() ([]Path, error) {
 	resp, err := queryList[abi.QueryPathResp, abi.IbPathRecData](id, "query paths", abi.RDMA_USER_CM_QUERY_PATH, maxPaths)
 	if err != nil {
@@ -197,12 +196,13 @@ func (id *ID) Paths() ([]Path, error) {
 	return paths, nil
 }
 
-// SetPath gives the route, instead of [ID.ResolveRoute], once the address is resolved
-// (rdma_set_option, RDMA_OPTION_IB_PATH). It ends with RouteResolved too. The kernel takes one
-// record, for both directions, and on RoCE puts in itself what belongs to the Ethernet below.
-// Packets have a GRH if HopLimit is not 0. On an InfiniBand port that needs a GRH in every packet
-// (see [uverbs.PortAttr.GRHRequired]), SetPath takes a HopLimit of 0 as 1, which is a path within
-// the subnet.
+// SetPath sets the route, after the address was resolved, instead of [ID.ResolveRoute]
+// (rdma_set_option, RDMA_OPTION_IB_PATH). The result is the event RouteResolved too. The kernel
+// takes one record, for both directions. On RoCE it fills in the fields for Ethernet by itself.
+//
+// Packets have a GRH if HopLimit is not 0. On an InfiniBand port that requires a GRH in every
+// packet (see [uverbs.PortAttr.GRHRequired]), SetPath replaces a HopLimit of 0 by 1, which is a
+// path within the subnet.
 func (id *ID) SetPath(p Path) error {
 	if err := p.check(); err != nil {
 		return err
@@ -213,9 +213,9 @@ func (id *ID) SetPath(p Path) error {
 	return setOption(id, opSetPath, abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, p.encode())
 }
 
-// needsGRH reports whether the ID's port is an InfiniBand port that needs a GRH in every packet. It
-// is false if the port is not known or the device cannot be opened: then the path stays as it was
-// given, and the kernel decides.
+// needsGRH reports whether the ID's port is an InfiniBand port that requires a GRH in every packet.
+// It returns false if the port is not known or the device cannot be opened; then the kernel decides
+// about the path.
 func (id *ID) needsGRH() bool {
 	a, index, err := id.addrs()
 	if err != nil || a.Port == 0 {
@@ -234,21 +234,21 @@ func (id *ID) needsGRH() bool {
 	return err == nil && attr.LinkLayer == uverbs.LinkLayerInfiniBand && attr.GRHRequired()
 }
 
-// GIDs are the addresses of an ID as InfiniBand has them.
+// GIDs are the addresses of an ID as GIDs and service IDs.
 type GIDs struct {
 	Local           uverbs.GID  // Local is the GID of this side's port.
-	Remote          uverbs.GID  // Remote is that of the peer's.
-	LocalServiceID  uint64      // LocalServiceID is made of port space and port.
-	RemoteServiceID uint64      // RemoteServiceID is what a peer that connects asks for.
-	PKey            uint16      // PKey is the partition.
-	NodeGUID        uverbs.GUID // NodeGUID is that of the device; 0 if none is chosen yet.
+	Remote          uverbs.GID  // Remote is the GID of the peer's port.
+	LocalServiceID  uint64      // LocalServiceID is made of the port space and the port.
+	RemoteServiceID uint64      // RemoteServiceID is the service ID of the peer.
+	PKey            uint16      // PKey is the partition key.
+	NodeGUID        uverbs.GUID // NodeGUID is the GUID of the device; 0 if there is no device yet.
 }
 
-// afIB is the family of addresses that are GIDs (AF_IB).
+// afIB is the address family of GIDs (AF_IB).
 const afIB = 27
 
-// sockaddrIB is what follows the family in struct sockaddr_ib (rdma/ib.h): big-endian,
-// without gaps.
+// sockaddrIB is what follows the family in struct sockaddr_ib (rdma/ib.h), big-endian and without
+// padding.
 type sockaddrIB struct {
 	PKey      uint16
 	FlowInfo  uint32
@@ -258,7 +258,7 @@ type sockaddrIB struct {
 	Scope     uint64
 }
 
-// decodeIB reads an address that is a GID, the zero value if there is none.
+// decodeIB decodes a struct sockaddr_ib. It returns the zero value for another family.
 func decodeIB(s *abi.KernelSockaddrStorage) (a sockaddrIB) {
 	if *s.SsFamily() != afIB {
 		return a
@@ -269,8 +269,8 @@ func decodeIB(s *abi.KernelSockaddrStorage) (a sockaddrIB) {
 	return a
 }
 
-// GIDs asks for the addresses as GIDs and service IDs (struct rdma_ib_addr). On RoCE the GIDs
-// are made of the IP addresses. They are 0 before a device is chosen.
+// GIDs returns the addresses of the ID as GIDs and service IDs (struct rdma_ib_addr). On RoCE the
+// GIDs are made of the IP addresses. The GIDs are 0 before a device is chosen.
 func (id *ID) GIDs() (GIDs, error) {
 	resp, err := id.queryAddr("query GIDs", abi.RDMA_USER_CM_QUERY_GID)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// A connection has no goroutine of its own: those that wait in its methods poll the CQ, each
-// for all. When nothing comes one of them parks on the completion channel, and the others wait
-// for what it finds.
+// A connection has no goroutine of its own. The goroutines that wait in its methods poll the CQ,
+// each on behalf of all. If there is no completion, one of them waits on the completion channel,
+// and the others wait for the changes that it makes.
 
-// condition is what a method waits for. It is called with c.mu held.
+// condition reports whether the wait of a method is over. It is called with c.mu held.
 type condition func(c *Conn, o *op) bool
 
 // canRecv: Recv has something to return.
@@ -38,19 +38,19 @@ func canTransfer(c *Conn, _ *op) bool {
 	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mustRecvFirst || c.err != nil || c.closing
 }
 
-// canProbe: there is room for a probe in the send queue.
+// canProbe: the send queue has room for a probe.
 func canProbe(c *Conn, _ *op) bool {
 	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) || c.err != nil
 }
 
-// isDone: an operation has ended.
+// isDone: the operation is complete.
 func isDone(c *Conn, o *op) bool { return o.done || c.err != nil }
 
-// allSent: the peer's device has everything.
+// allSent: the peer's device has acknowledged everything.
 func allSent(c *Conn, _ *op) bool { return c.completed == c.posted || c.err != nil }
 
-// await runs the connection until a condition is met, ctx ends, or the connection is given up. The
-// caller holds c.mu, and is counted in c.users.
+// await makes progress on the connection until a condition is met, ctx ends, or the connection is
+// destroyed. The caller holds c.mu and is counted in c.users.
 func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 	c.poll()
 	if met(c, o) {
@@ -70,14 +70,15 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 	return err
 }
 
-// worthSpinning reports whether a wait was so short that it is worth it to look for a while at the next one.
-// Who has parked has waited longer than who looks.
+// worthSpinning reports whether a wait that began at begin was so short that the next one should
+// spin first. A goroutine that has parked needed longer than one that spins, which the factor takes
+// into account.
 func worthSpinning(begin time.Time, spin time.Duration) bool {
 	const parked = 2
 	return time.Since(begin)/parked < spin
 }
 
-// waitParked is await without looking first.
+// waitParked is await without spinning.
 func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {
 		if c.destroying {
@@ -92,7 +93,7 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 		case c.parkTurn <- struct{}{}:
 			c.mu.Lock()
 			err := c.park(ctx, met, o)
-			<-c.parkTurn // one of the others goes on
+			<-c.parkTurn // another goroutine takes its turn
 			if err != nil {
 				return err
 			}
@@ -105,10 +106,10 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 	return nil
 }
 
-// spin polls for a while, or until ctx ends. It reports whether the condition is met. The
-// caller holds c.mu.
+// spin polls until the condition is met, until Options.Spin is over unless the mode is Spin, or
+// until ctx ends. It reports whether the condition is met. The caller holds c.mu.
 func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) bool {
-	const between = 8 // polls between looks at the clock
+	const between = 8 // polls per check of the clock
 	until := begin.Add(c.o.Spin)
 	for i := 1; ; i++ {
 		c.mu.Unlock()
@@ -127,8 +128,8 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 	}
 }
 
-// park waits for completions in the netpoller until the condition is met. The caller holds
-// c.mu, and c.reading.
+// park waits for completions in the netpoller until the condition is met. The caller holds c.mu and
+// c.parkTurn.
 func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {
 		if c.destroying {
@@ -142,11 +143,11 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 		if met(c, o) {
 			break
 		}
-		if more { // no event tells of what is there already
+		if more { // there is no event for completions that are there already
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			c.mu.Unlock() // others have a turn
+			c.mu.Unlock() // let other goroutines in
 			runtime.Gosched()
 			c.mu.Lock()
 			continue
@@ -172,13 +173,14 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 	return nil
 }
 
-// maxPolls is how many times poll looks for completions at once. A peer that sends without a pause
-// would otherwise keep a goroutine in poll, and all others out of the connection, for as long as it likes.
+// maxPolls is how many times poll calls the CQ's Poll in a row. Without a limit a peer that sends
+// without a pause could keep a goroutine in poll for any time, and all others out of the
+// connection.
 const maxPolls = 64
 
 // poll takes completions, and reports whether there may be more. The caller holds c.mu.
 func (c *Conn) poll() (more bool) {
-	if c.memoryGone { // the CQ may be another connection's by now
+	if c.memoryGone { // another connection may have the CQ now
 		return false
 	}
 	any := false
@@ -204,7 +206,7 @@ func (c *Conn) poll() (more bool) {
 	return more
 }
 
-// handleCompletion deals with a completion.
+// handleCompletion handles one completion.
 func (c *Conn) handleCompletion(wc *uverbs.WC) {
 	if wc.Status != uverbs.WCSuccess {
 		switch {
@@ -212,8 +214,8 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 		case wc.Status == uverbs.WCRetryExcErr:
 			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
 		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr || wc.Status == uverbs.WCLocQPOpErr):
-			c.fail(c.rootCause(errReset)) // TCP's connection is gone; an event will say so too
-		case wc.Status == uverbs.WCRemOpErr: // a QP that is being destroyed, or that failed, may answer so
+			c.fail(c.rootCause(errReset)) // the TCP connection is gone; an event will report that too
+		case wc.Status == uverbs.WCRemOpErr: // the answer of a QP that has failed or is being destroyed
 			c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, c.qp.Err(wc))))
 		default:
 			c.fail(c.rootCause(c.qp.Err(wc)))
@@ -231,7 +233,7 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 	}
 }
 
-// handleRecv deals with a receive that has succeeded, which is a message of the peer's or an attack.
+// handleRecv handles a receive that has succeeded. It holds a message of the peer, or an attack.
 func (c *Conn) handleRecv(wc *uverbs.WC) error {
 	h, slot, err := c.parseRecv(wc)
 	if err != nil {
@@ -250,10 +252,10 @@ func (c *Conn) handleRecv(wc *uverbs.WC) error {
 	return c.postRecv(slot)
 }
 
-// parseRecv returns the header of a message, and the slot that it is in. The peer decides what completes a
-// receive and with what length. Of a SEND without more to it as many bytes as the device says are in
-// the slot. A WRITE with immediate data also takes a receive, but its bytes went elsewhere: in the slot
-// is what an earlier connection has left there.
+// parseRecv returns the header of a received message, and its slot. The peer chooses the operation
+// that completes a receive, and the length. Only a plain SEND writes as many bytes into the slot as
+// the completion says. A WRITE with immediate data also uses a receive, but its bytes go elsewhere:
+// the slot still has what an earlier connection has left there.
 func (c *Conn) parseRecv(wc *uverbs.WC) (header, int, error) {
 	slot := int(wc.ID &^ recvBit)
 	m, i := c.slotMemory(slot)
@@ -273,7 +275,7 @@ func (c *Conn) parseRecv(wc *uverbs.WC) (header, int, error) {
 	return h, slot, err
 }
 
-// handleMessage takes note of a message in a slot, and reports whether the slot stays in use: until the
+// handleMessage handles the message in a slot. It reports whether the slot stays in use until the
 // program has read the message.
 func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 	if c.credits += h.credits; c.credits > c.peerDepth {
@@ -308,7 +310,7 @@ func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 	return false, nil
 }
 
-// complete takes what the peer's device has out of the send queue, up to a number.
+// complete handles the completion of all entries of the send ring up to a number.
 func (c *Conn) complete(last uint64) error {
 	if last >= c.posted {
 		return fmt.Errorf("the device has completed request %d, and %d were posted: %w", last, c.posted, syscall.EIO)
@@ -332,7 +334,7 @@ func (c *Conn) complete(last uint64) error {
 	return nil
 }
 
-// record writes a work request that is about to be posted into the ledger, and returns its
+// record enters a work request that is about to be posted into the send ring, and returns its
 // number.
 func (c *Conn) record(kind entryKind, o *op) uint64 {
 	id := c.posted
@@ -341,14 +343,14 @@ func (c *Conn) record(kind entryKind, o *op) uint64 {
 	return id
 }
 
-// recordSignaled is enter for a work request with a completion.
+// recordSignaled is record for a work request that asks for a completion.
 func (c *Conn) recordSignaled(kind entryKind, o *op) uint64 {
 	id := c.record(kind, o)
 	c.signaledEnd = c.posted
 	return id
 }
 
-// sendControl sends a control message. There is room for it.
+// sendControl sends a control message. The caller has checked that there is room for it.
 func (c *Conn) sendControl(h header) {
 	i := int(c.ctlPosted % ctlSlots)
 	h.credits, c.consumed = c.consumed, 0
@@ -361,10 +363,10 @@ func (c *Conn) sendControl(h header) {
 	c.post(b)
 }
 
-// post posts work requests. If that fails, so does the connection. It returns why nothing can
-// be sent.
+// post posts work requests, and fails the connection if that fails. It returns the error of the
+// connection.
 func (c *Conn) post(b *uverbs.SendBuilder) error {
-	if err := b.Post(); errors.Is(err, syscall.ENOTCONN) { // on iWARP, before an event says so
+	if err := b.Post(); errors.Is(err, syscall.ENOTCONN) { // on iWARP, before the event that reports it
 		c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, err)))
 	} else if err != nil {
 		c.fail(err)
@@ -374,9 +376,9 @@ func (c *Conn) post(b *uverbs.SendBuilder) error {
 	return c.err
 }
 
-// returnCredits tells the peer of room when there is as much as half of what it has at most. A
-// message from this side tells it too. Room for the few messages of the beginning it is told of with
-// that for all.
+// returnCredits sends the peer its credits back when they are at least half of Depth. Other
+// messages carry them too. The credits of the first small receives are returned together with the
+// announcement of the large ones.
 func (c *Conn) returnCredits() {
 	w := &c.win
 	if w.startsSmall && !w.grown && c.consumed >= (firstDepth+1)/2 {
@@ -392,7 +394,7 @@ func (c *Conn) returnCredits() {
 	}
 }
 
-// newOp returns an operation that is not done.
+// newOp returns an op, which may be one that was used before.
 func (c *Conn) newOp() *op {
 	o := c.free
 	if o == nil {
@@ -403,15 +405,16 @@ func (c *Conn) newOp() *op {
 	return o
 }
 
-// freeOp takes back one that nobody has any more.
+// freeOp puts an op that has no more users on the free list.
 func (c *Conn) freeOp(o *op) {
 	o.next = c.free
 	c.free = o
 }
 
-// probe posts a WRITE of nothing, which tells when all before it is with the peer's device. On
-// iWARP a WRITE is complete as soon as TCP has it, but a READ when the peer has answered. It is
-// one of a byte, as soft iWARP may answer to a READ of nothing with what it had to send before.
+// probe posts a WRITE of 0 bytes. Its completion tells that everything before it has reached the
+// peer's device. On iWARP a WRITE completes as soon as TCP has the bytes, but a READ completes when
+// the peer has answered, so probe posts a READ there. It reads one byte, because soft iWARP may
+// answer a READ of 0 bytes with data that it had to send before.
 func (c *Conn) probe() *op {
 	o := c.newOp()
 	c.opsPosted++
@@ -426,7 +429,8 @@ func (c *Conn) probe() *op {
 	return o
 }
 
-// probeSGL is the place of a probe's answer: nowhere if the peer has told of no memory to read.
+// probeSGL returns where the answer to a probe goes: nowhere if the peer has given no memory to
+// read.
 func (c *Conn) probeSGL() []uverbs.SGE {
 	if c.probeRemote.Length == 0 {
 		return nil

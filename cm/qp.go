@@ -17,7 +17,7 @@ type queues struct {
 	qp  *uverbs.QP  // guarded by mu
 	srq *uverbs.SRQ // guarded by mu
 
-	device uint32 // index of the device of qp, set before that is
+	device uint32 // index of the device of qp, set before qp
 
 	acceptedRequest atomic.Bool // the ID has accepted a request
 }
@@ -36,7 +36,7 @@ func (q *queues) usesSRQ() bool {
 	return q.srq != nil
 }
 
-// close closes both.
+// close closes the QP and the SRQ.
 func (q *queues) close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -55,7 +55,7 @@ func (q *queues) close() error {
 	return nil
 }
 
-// checkDevice compares a PD's device with the one that the address was found on.
+// checkDevice returns an error unless the PD belongs to the device of the ID.
 func (id *ID) checkDevice(op string, pd *uverbs.PD) error {
 	if id.closed.Load() {
 		return id.errClosed()
@@ -81,7 +81,8 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) error {
 	return argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, which the address is on", name)
 }
 
-// CreateSRQ creates an SRQ for the ID's QP (rdma_create_srq). It is closed with the ID.
+// CreateSRQ creates an SRQ for the QP of the ID (rdma_create_srq). It must be called before
+// [ID.CreateQP]. The SRQ is closed with the ID.
 func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error) {
 	const op = "create SRQ"
 	if err := id.checkDevice(op, pd); err != nil {
@@ -100,12 +101,14 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 	return srq, nil
 }
 
-// CreateQP creates a QP whose state the ID drives from here on (rdma_create_qp): it is in INIT
-// now, so that receives can be posted, and in RTS once the connection is established, or at
-// once for datagrams; [ID.Disconnect] brings it to ERR, and [ID.Close] closes it. Its type is
-// that of the port space, RC or UD, unless o.Type says otherwise; its SRQ is that of
-// [ID.CreateSRQ] unless o.SRQ does. Address and route must have been resolved, or the ID be
-// one of a request.
+// CreateQP creates a QP that follows the state of the ID (rdma_create_qp). CreateQP moves it to
+// INIT, so that receives can be posted. The ID moves it to RTS when the connection is established;
+// for datagrams CreateQP does so at once. [ID.Disconnect] moves it to ERR, and [ID.Close] closes
+// it. Its type is that of the port space, RC or UD, unless o.Type sets another one. Its SRQ is that
+// of [ID.CreateSRQ] unless o.SRQ is set.
+//
+// The address and the route of the ID must be resolved, or the ID must be that of a request. For
+// datagrams it is enough that the ID is bound to an address of a device.
 func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
 	if err := id.checkDevice(op, pd); err != nil {
@@ -118,7 +121,7 @@ func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 // connected and there is no command for it.
 func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }
 
-// createQP is CreateQP with a PD of the right device.
+// createQP is CreateQP for a PD that was checked.
 func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
 	id.queues.mu.Lock()
@@ -151,14 +154,14 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	return qp, nil
 }
 
-// modifyTo brings a QP into a state, with the kernel's attributes. How many READs and atomics
-// there may be is as p says, unless it is nil.
+// modifyTo moves a QP to a state, with the attributes that the kernel chooses. If p is not nil it
+// sets how many READs and atomics there may be.
 func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	attr, mask, err := id.QPAttr(state)
 	if err != nil {
 		return err
 	}
-	if state == uverbs.RTR && !id.datagrams() { // what the peer may do was not known before
+	if state == uverbs.RTR && !id.datagrams() { // the access rights of the peer were not known before
 		if attr.Access, err = id.peerAccess(attr.MaxDestRdAtomic > 0); err != nil {
 			return err
 		}
@@ -178,8 +181,9 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 	return qp.Modify(attr, mask)
 }
 
-// accessCache are what the kernel has peers do, by the device's index and whether there may be READs
-// and atomics: nothing else decides that, so it is asked for once.
+// accessCache has the access rights that the kernel gives to peers. They depend only on the device
+// and on whether there may be READs and atomics, so that the kernel is asked once for each
+// combination.
 var accessCache = struct {
 	mu    sync.Mutex
 	known map[accessKey]uverbs.Access // guarded by mu
@@ -190,7 +194,7 @@ type accessKey struct {
 	reads  bool
 }
 
-// peerAccess returns what the peer may do once the QP is ready to receive.
+// peerAccess returns the access rights of the peer for a QP in state RTR.
 func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	key := accessKey{id.queues.device, reads}
 	accessCache.mu.Lock()
@@ -220,9 +224,9 @@ func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam) error {
 	return id.modifyTo(qp, uverbs.RTS, p)
 }
 
-// advanceQP does what an event asks for of an ID with a QP: when the peer has accepted it brings
-// the QP to RTS and tells the peer so, and the event becomes Established. Where that fails
-// the peer is told too, and the event has become ConnectError.
+// advanceQP moves the QP of an ID to the state that an event requires. When the peer has accepted,
+// it moves the QP to RTS, confirms that to the peer, and turns the event into Established. If that
+// fails it rejects the answer of the peer and turns the event into ConnectError.
 func (e *Event) advanceQP() {
 	id := e.ID
 	if id == nil {

@@ -11,16 +11,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Addrs are the addresses of an ID, and the device that it is on.
+// Addrs are the addresses of an ID, and its device.
 type Addrs struct {
 	Local  Addr   // Local is the address of this side.
-	Remote Addr   // Remote is that of the peer; its IP is the zero value if there is none.
+	Remote Addr   // Remote is the address of the peer; its IP is the zero value if there is none.
 	Device string // Device is the name of the RDMA device; empty if none is chosen yet.
-	Port   uint8  // Port is the device's port; 0 if none is chosen yet.
-	PKey   uint16 // PKey is the partition.
+	Port   uint8  // Port is the port number of the device; 0 if no device is chosen yet.
+	PKey   uint16 // PKey is the partition key.
 }
 
-// Addrs asks for the addresses and the device (rdma_get_local_addr, rdma_get_peer_addr).
+// Addrs returns the addresses and the device of the ID (rdma_get_local_addr, rdma_get_peer_addr).
 func (id *ID) Addrs() (Addrs, error) {
 	a, index, err := id.addrs()
 	if err != nil || a.Port == 0 { // no device yet
@@ -32,8 +32,8 @@ func (id *ID) Addrs() (Addrs, error) {
 	return a, err
 }
 
-// checkReachable returns an error if nobody can connect to a local address, as the kernel has found no
-// device for it. It lets loopback addresses be bound to.
+// checkReachable returns an error if no peer can connect to the local address, because the kernel
+// has found no device for it. The kernel lets an ID bind to a loopback address.
 func (a *Addrs) checkReachable() error {
 	if a.Port != 0 || a.Local.IP.IsUnspecified() {
 		return nil
@@ -41,7 +41,7 @@ func (a *Addrs) checkReachable() error {
 	return &Error{Op: opBind, Addr: a.Local.String(), Errno: syscall.ENODEV, Hint: noDevice}
 }
 
-// addrs is Addrs without the device's name, but with its index, if it has a port.
+// addrs is Addrs with the index of the device instead of its name.
 func (id *ID) addrs() (a Addrs, index uint32, err error) {
 	resp, err := id.queryAddr("query addresses", abi.RDMA_USER_CM_QUERY_ADDR)
 	if err != nil {
@@ -52,7 +52,7 @@ func (id *ID) addrs() (a Addrs, index uint32, err error) {
 	return a, resp.IbdevIndex, nil
 }
 
-// queryAddr asks for addresses, of either kind.
+// queryAddr queries addresses of either kind.
 func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
 	if id.closed.Load() {
 		return nil, id.errClosed()
@@ -63,7 +63,7 @@ func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
 	return resp, opError(op, "", errno)
 }
 
-// deviceName returns the name of a device, empty if it is gone.
+// deviceName returns the name of a device, empty if the device is gone.
 func deviceName(index uint32) (string, error) {
 	devices, err := netlinkrdma.Devices()
 	if err != nil {
@@ -77,30 +77,30 @@ func deviceName(index uint32) (string, error) {
 	return "", nil
 }
 
-// SetTOS sets the type of service of what the connection sends (RDMA_OPTION_ID_TOS).
+// SetTOS sets the type of service of the packets of the connection (RDMA_OPTION_ID_TOS).
 func (id *ID) SetTOS(tos uint8) error {
 	return setOption(id, "set type of service", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_TOS, &tos)
 }
 
-// SetReuseAddr allows a listener on an address whose connections are not all gone
+// SetReuseAddr lets a listener use an address that old connections still use
 // (RDMA_OPTION_ID_REUSEADDR).
 func (id *ID) SetReuseAddr(on bool) error {
 	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, boolOption(on))
 }
 
-// SetAFOnly has a listener on an IPv6 address not listen for IPv4 (RDMA_OPTION_ID_AFONLY).
+// SetAFOnly makes a listener on an IPv6 address ignore IPv4 (RDMA_OPTION_ID_AFONLY).
 func (id *ID) SetAFOnly(on bool) error {
 	return setOption(id, "set address family only", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, boolOption(on))
 }
 
-// SetAckTimeout sets the QP's wait for an acknowledgement, at least this long
+// SetAckTimeout sets how long the QP waits for an acknowledgement, rounded up
 // (RDMA_OPTION_ID_ACK_TIMEOUT).
 func (id *ID) SetAckTimeout(d time.Duration) error {
 	timeout := uint8(uverbs.AckTimeoutFor(d))
 	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)
 }
 
-// boolOption is a bool as the kernel has it.
+// boolOption returns a bool in the kernel's layout.
 func boolOption(on bool) *int32 {
 	if on {
 		return new(int32(1))
@@ -108,7 +108,7 @@ func boolOption(on bool) *int32 {
 	return new(int32(0))
 }
 
-// withZone returns the zone of a link-local address.
+// withZone adds the zone to a link-local address.
 func withZone(ip netip.Addr, scope uint32) netip.Addr {
 	if scope == 0 {
 		return ip

@@ -9,23 +9,23 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Remote is memory of the peer's that it has registered with rights for remote access, and
-// told this side of, in private data or in a message.
+// Remote describes memory of the peer. The peer has registered it with rights for remote access and
+// has sent this description in private data or in a message.
 type Remote struct {
-	Addr   uint64 // Addr is the first byte.
+	Addr   uint64 // Addr is the address of the first byte.
 	RKey   uint32 // RKey is the key of the MR or MW.
-	Length uint32 // in bytes
+	Length uint32 // Length is the size in bytes.
 }
 
-// remoteSize is the size of a Remote as bytes.
+// remoteSize is the size of an encoded Remote, in bytes.
 const remoteSize = 16
 
-// RemoteOf returns what the peer has to know of a region, of which it can reach the first 4 GiB.
+// RemoteOf returns the description of a region for the peer. It covers at most the first 4 GiB.
 func RemoteOf(mr *uverbs.MR) Remote {
 	return Remote{Addr: mr.Addr(), RKey: mr.RKey(), Length: uint32(min(mr.Len(), math.MaxUint32))}
 }
 
-// AppendBinary appends the 16 bytes that tell a peer: address, key and length in network byte
+// AppendBinary appends the 16 bytes to send to a peer: address, key and length in network byte
 // order, as in rping. It implements [encoding.BinaryAppender].
 func (r Remote) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.BigEndian.AppendUint64(b, r.Addr)
@@ -36,7 +36,7 @@ func (r Remote) AppendBinary(b []byte) ([]byte, error) {
 // MarshalBinary implements [encoding.BinaryMarshaler].
 func (r Remote) MarshalBinary() ([]byte, error) { return r.AppendBinary(nil) }
 
-// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. Bytes after the 16 do not matter.
+// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. It ignores bytes after the first 16.
 func (r *Remote) UnmarshalBinary(b []byte) error {
 	if len(b) < remoteSize {
 		return argErr("Remote", "data", fmt.Sprintf("%d bytes long", len(b)), "from %d bytes", remoteSize)
@@ -45,39 +45,39 @@ func (r *Remote) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// At returns the part of it from an offset on.
+// At returns the part of the memory that starts at offset.
 func (r Remote) At(offset uint32) Remote {
 	offset = min(offset, r.Length)
 	return Remote{Addr: r.Addr + uint64(offset), RKey: r.RKey, Length: r.Length - offset}
 }
 
-// Write writes local memory into the peer's, and waits until it is there (RDMA WRITE). The
-// memory is registered with the connection's [Conn.PD]. If ctx ends first the operation goes
-// on: the memory must be left alone until the connection is closed. A peer that does not allow
-// it ends the connection, with an error that says so.
+// Write writes local memory into the memory of the peer, and waits for the completion (RDMA WRITE).
+// The local memory must be registered with [Conn.PD]. If ctx ends first the operation goes on, and
+// the program must not touch the memory until the connection is closed. If the peer does not allow
+// the access, the connection ends with an error that says so.
 func (c *Conn) Write(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, "write", uverbs.SendWR{Opcode: uverbs.WRRDMAWrite}, local, remote)
 }
 
-// Read reads the peer's memory into local memory (RDMA READ). The rest is as for Write.
+// Read reads memory of the peer into local memory (RDMA READ). See Write for the rest.
 func (c *Conn) Read(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, "read", uverbs.SendWR{Opcode: uverbs.WRRDMARead}, local, remote)
 }
 
-// CompareSwap stores swap in 8 bytes of the peer's memory if they are compare, and puts what
-// they were into local memory, all in the byte order of the hosts. The address is a multiple
-// of 8. The rest is as for Write.
+// CompareSwap compares 8 bytes of the peer's memory with compare and, if they are equal, replaces
+// them by swap. It stores their old value in local memory. All values are in host byte order. The
+// address must be a multiple of 8. See Write for the rest.
 func (c *Conn) CompareSwap(ctx context.Context, local uverbs.SGE, remote Remote, compare, swap uint64) error {
 	return c.transfer(ctx, "compare and swap", uverbs.SendWR{Opcode: uverbs.WRAtomicCAS, CompareAdd: compare, Swap: swap}, local, remote)
 }
 
-// FetchAdd adds to 8 bytes of the peer's memory, and puts what they were into local memory.
-// The rest is as for CompareSwap.
+// FetchAdd adds a number to 8 bytes of the peer's memory and stores their old value in local
+// memory. See CompareSwap for the rest.
 func (c *Conn) FetchAdd(ctx context.Context, local uverbs.SGE, remote Remote, add uint64) error {
 	return c.transfer(ctx, "fetch and add", uverbs.SendWR{Opcode: uverbs.WRAtomicFAA, CompareAdd: add}, local, remote)
 }
 
-// transfer does an RDMA operation.
+// transfer posts an RDMA operation and waits for its completion.
 func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, local uverbs.SGE, remote Remote) error {
 	if local.Length > remote.Length {
 		return argErr(what, "local.Length", local.Length, "up to remote.Length, which is %d", remote.Length)
@@ -128,7 +128,7 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	return c.finishOp(ctx, what, o)
 }
 
-// finishOp waits for an operation.
+// finishOp waits for the completion of an operation.
 func (c *Conn) finishOp(ctx context.Context, what string, o *op) error {
 	err := c.await(ctx, isDone, o)
 	switch {

@@ -11,30 +11,31 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Service is a service that a port of InfiniBand offers, as the subnet administrator has it on
-// record (struct ib_user_service_rec).
+// Service is a service of an InfiniBand port, as the subnet administrator has it on record (struct
+// ib_user_service_rec).
 type Service struct {
 	ID     uint64        // ID is the service ID.
-	GID    uverbs.GID    // GID is the port.
-	PKey   uint16        // PKey is the partition.
-	Lease  time.Duration // Lease is for how long the record is still valid; [Forever] is without end.
-	Key    [16]byte      // Key is what the record is protected with.
-	Name   string        // Name is the service's name.
-	Data8  [16]uint8     // Data8 is the service's own, as is what follows.
-	Data16 [8]uint16     // Data16 is in host byte order, as what follows.
-	Data32 [4]uint32     // Data32 is the third part.
-	Data64 [2]uint64     // Data64 is the last.
+	GID    uverbs.GID    // GID is the GID of the port.
+	PKey   uint16        // PKey is the partition key.
+	Lease  time.Duration // Lease is how long the record is still valid; [Forever] is no limit.
+	Key    [16]byte      // Key protects the record from changes.
+	Name   string        // Name is the name of the service.
+	Data8  [16]uint8     // Data8 is data of the service.
+	Data16 [8]uint16     // Data16 is data of the service, in host byte order.
+	Data32 [4]uint32     // Data32 is data of the service, in host byte order.
+	Data64 [2]uint64     // Data64 is data of the service, in host byte order.
 }
 
-// Forever is the lease of a record that does not end.
+// Forever is the lease of a record that does not expire.
 const Forever = time.Duration(1<<63 - 1)
 
-// ResolveService asks InfiniBand's subnet administrator for the ports that offer a service, by
-// name, by service ID, or by both if neither is empty or 0 (rdma_resolve_addrinfo, as far as
-// the kernel has a part in it). The ID is bound to an address of a device. It ends with
-// AddrInfoResolved, whereupon there are [ID.Services], or with AddrInfoError, after two
-// seconds at the latest. Only InfiniBand has an administrator: on RoCE and iWARP the error
-// matches [errors.ErrUnsupported], as on an older kernel. Linux 6.18.
+// ResolveService asks InfiniBand's subnet administrator for the ports that offer a service with the
+// given name and service ID (rdma_resolve_addrinfo). One of them may be empty or 0, which is any.
+// The ID must be bound to an address of a device. The result is the event AddrInfoResolved, after
+// which [ID.Services] returns the records, or AddrInfoError, after two seconds at the latest.
+//
+// RoCE and iWARP have no subnet administrator; there, and on an older kernel, the error matches
+// [errors.ErrUnsupported]. Linux 6.18.
 func (id *ID) ResolveService(name string, service uint64) error {
 	req := abi.ResolveIbService{ID: id.handle, Ibs: abi.IbService{ServiceID: service}}
 	switch limit := len(req.Ibs.ServiceName) - 1; {
@@ -65,16 +66,17 @@ func (id *ID) ResolveService(name string, service uint64) error {
 	return opError(opService, "", errno)
 }
 
-// featureService is the name of what old kernels and all but InfiniBand lack.
+// featureService is the name of the feature in a [uverbs.FeatureError].
 const featureService = "RESOLVE_IB_SERVICE"
 
-// knowsServices reports whether the kernel knows the command: then it looks for the ID first.
+// knowsServices reports whether the kernel knows the command. If it does, it looks for the ID
+// before it checks anything else.
 func knowsServices(f *file) bool {
 	const nobody = 1<<31 - 1
 	return command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, &abi.ResolveIbService{ID: nobody}) != syscall.EINVAL
 }
 
-// driver returns the name of the driver of the ID's device, for messages.
+// driver returns the name of the driver of the ID's device, for errors.
 func (id *ID) driver() string {
 	_, index, err := id.addrs()
 	if err != nil {
@@ -89,11 +91,11 @@ func (id *ID) driver() string {
 	return ""
 }
 
-// maxServices is how many records an answer has room for: what the 16 bits of its length allow.
+// maxServices is how many records an answer has room for, because its length has 16 bits.
 const maxServices = 372
 
-// Services asks for the records that ResolveService has found, at most 372
-// (rdma_query_addrinfo). Before AddrInfoResolved the error matches ENODATA. Linux 6.18.
+// Services returns the records that ResolveService has found, at most 372 (rdma_query_addrinfo).
+// Before AddrInfoResolved the error matches ENODATA. Linux 6.18.
 func (id *ID) Services() ([]Service, error) {
 	const op = "query services"
 	resp, err := queryList[abi.QueryIbServiceResp, abi.IbUserServiceRec](id, op, abi.RDMA_USER_CM_QUERY_IB_SERVICE, maxServices)
@@ -110,7 +112,7 @@ func (id *ID) Services() ([]Service, error) {
 	return list, nil
 }
 
-// decodeService takes a service record apart.
+// decodeService decodes a service record.
 func decodeService(r *abi.IbUserServiceRec) Service {
 	const forever = 1<<32 - 1
 	name, _, _ := bytes.Cut(r.Name[:], []byte{0})

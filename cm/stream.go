@@ -10,29 +10,28 @@ import (
 	"time"
 )
 
-// Stream is a [net.Conn] over a [Conn]: a stream of bytes without the bounds of messages, with
-// deadlines, and with each direction closed on its own. What is written is copied once, into
-// registered memory, and what is read is copied once, out of it. It is safe for concurrent
-// use.
+// Stream is a [net.Conn] over a [Conn]: a stream of bytes without message boundaries, with
+// deadlines, and with directions that can be closed separately. Write copies data once, into
+// registered memory, and Read copies it once, out of it. It is safe for concurrent use.
 type Stream struct {
 	conn *Conn
 
 	readMu sync.Mutex
-	unread []byte // guarded by reading: of the last message
+	unread []byte // guarded by readMu: the rest of the last message
 
 	writeMu sync.Mutex
 
 	readDeadline, writeDeadline deadline
 }
 
-// Stream makes a stream of the connection, to be used instead of its methods for messages.
+// Stream returns a stream over the connection. Use it instead of the methods for messages.
 func (c *Conn) Stream() *Stream {
 	s := &Stream{conn: c}
 	s.SetDeadline(time.Time{})
 	return s
 }
 
-// DialStream connects to a listener for streams; see [Dial].
+// DialStream connects to a listener and returns a stream; see [Dial].
 func DialStream(ctx context.Context, address string, o Options) (*Stream, error) {
 	c, err := Dial(ctx, address, o)
 	if err != nil {
@@ -41,14 +40,14 @@ func DialStream(ctx context.Context, address string, o Options) (*Stream, error)
 	return c.Stream(), nil
 }
 
-// Streams returns the listener as one of streams, for [net/http.Server.Serve] and the like.
-// Each connection is a [*Stream].
+// Streams returns a [net.Listener] whose connections are of type [*Stream], for
+// [net/http.Server.Serve] and similar functions.
 func (l *Listener) Streams() net.Listener { return streamListener{l} }
 
-// streamListener makes streams of connections.
+// streamListener returns streams from Accept.
 type streamListener struct{ *Listener }
 
-// Accept implements net.Listener.
+// Accept implements [net.Listener].
 func (l streamListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept(context.Background())
 	if err != nil {
@@ -57,14 +56,14 @@ func (l streamListener) Accept() (net.Conn, error) {
 	return c.Stream(), nil
 }
 
-// deadline is when an operation ends.
+// deadline is the deadline of one direction.
 type deadline struct {
 	mu     sync.Mutex
-	ctx    context.Context    // guarded by mu: ends at the deadline, and when there is a new one
+	ctx    context.Context    // guarded by mu: ends at the deadline, and when the deadline changes
 	cancel context.CancelFunc // guarded by mu
 }
 
-// set sets it; the zero time is never.
+// set sets the deadline; the zero time is none.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,14 +77,15 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
-// context returns the context of operations.
+// context returns the current context.
 func (d *deadline) context() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ctx
 }
 
-// run does an operation until the deadline, also one that is set meanwhile.
+// run calls do with a context that ends at the deadline. If the deadline changes before that, it
+// calls do again.
 func (d *deadline) run(do func(ctx context.Context) error) error {
 	for {
 		ctx := d.context()
@@ -112,7 +112,7 @@ func (s *Stream) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: err}
 }
 
-// fill has a message to read from.
+// fill waits until there is something to read.
 func (s *Stream) fill() error {
 	if err := s.conn.checkOpen("read"); err != nil {
 		return err
@@ -125,8 +125,8 @@ func (s *Stream) fill() error {
 	})
 }
 
-// Read reads what has arrived, or waits for something. It returns io.EOF after the peer's
-// CloseWrite or Close.
+// Read returns data that has arrived, or waits for some. It returns io.EOF after the peer has
+// called CloseWrite or Close.
 func (s *Stream) Read(p []byte) (n int, err error) {
 	s.readMu.Lock()
 	defer s.readMu.Unlock()
@@ -145,8 +145,7 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo writes what arrives to w, without a copy, until io.EOF. It implements
-// [io.WriterTo].
+// WriteTo writes what arrives to w, without a copy, until io.EOF. It implements [io.WriterTo].
 func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
 	s.readMu.Lock()
 	defer s.readMu.Unlock()
@@ -165,7 +164,7 @@ func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// Write writes p. It returns when all is copied and on its way.
+// Write writes p. It returns as soon as all of p is copied and posted.
 func (s *Stream) Write(p []byte) (n int, err error) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -180,7 +179,7 @@ func (s *Stream) Write(p []byte) (n int, err error) {
 	return n, s.opError("write", err)
 }
 
-// CloseWrite ends what is written; the peer reads io.EOF.
+// CloseWrite ends the writing direction; the peer reads io.EOF.
 func (s *Stream) CloseWrite() error {
 	return s.opError("close", s.writeDeadline.run(s.conn.CloseWrite))
 }
@@ -188,7 +187,7 @@ func (s *Stream) CloseWrite() error {
 // Close closes the connection: see [Conn.Close].
 func (s *Stream) Close() error {
 	err := s.conn.Close()
-	s.SetDeadline(time.Time{}) // no timer stays
+	s.SetDeadline(time.Time{}) // stops the timers
 	return s.opError("close", err)
 }
 
@@ -198,8 +197,8 @@ func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
 // RemoteAddr returns the peer's address.
 func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
 
-// SetDeadline sets both deadlines. After one operations return an error that matches
-// [os.ErrDeadlineExceeded], until there is another; the zero time is no deadline.
+// SetDeadline sets the deadlines of Read and Write. After a deadline they return an error that
+// matches [os.ErrDeadlineExceeded]. The zero time is no deadline.
 func (s *Stream) SetDeadline(t time.Time) error {
 	s.readDeadline.set(t)
 	s.writeDeadline.set(t)

@@ -7,9 +7,10 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// WriteEvent has the channel get an event of this ID, of type [User] and with this status and
-// argument, which mean what the program wants (rdma_write_cm_event). It wakes who waits for an
-// event; a step that waits, such as [ID.ConnectWait], ends with an error. Linux 6.18.
+// WriteEvent writes an event of this ID to its channel (rdma_write_cm_event). Its type is [User];
+// the status and the argument mean what the program chooses. A goroutine that waits for the ID
+// receives the event, and a call that waits for another event, such as [ID.ConnectWait], fails.
+// Linux 6.18.
 func (id *ID) WriteEvent(status int32, arg uint64) error {
 	if id.closed.Load() {
 		return id.errClosed()
@@ -17,16 +18,16 @@ func (id *ID) WriteEvent(status int32, arg uint64) error {
 	req := abi.WriteCmEvent{ID: id.handle, Event: uint32(User), Status: uint32(status)}
 	*req.Param.Arg() = arg
 	errno := command(id.channel.Load().file, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)
-	if errno == syscall.EINVAL { // the event is right, so it is the command
+	if errno == syscall.EINVAL { // the arguments are valid, so the kernel does not know the command
 		return unsupported("WRITE_CM_EVENT", &Error{Op: opWriteEvent, Errno: errno})
 	}
 	return opError(opWriteEvent, "", errno)
 }
 
-// servicesSince is the Linux with events of programs and InfiniBand's services.
+// servicesSince is the first Linux with WriteEvent and ResolveService.
 var servicesSince = uverbs.Version{6, 18}
 
-// unsupported returns the error about a command that the kernel does not know.
+// unsupported returns the error for a command that the kernel does not know.
 func unsupported(feature string, err error) error {
 	return &uverbs.FeatureError{Feature: feature, Since: servicesSince, Err: err}
 }

@@ -14,15 +14,15 @@ import (
 
 // waiter is a goroutine that waits for an event.
 type waiter struct {
-	id    *ID         // whose event, nil for any
-	ready chan *Event // has room for one; nil says to look again, as the ID is gone from the channel
+	id    *ID         // whose event, nil for any ID
+	ready chan *Event // has room for one event; nil means that the ID has left the channel
 }
 
-// waiterPool are waiters that nobody has any more: who takes one out of a channel's list fills
-// it, and who waits has taken that.
+// waiterPool holds waiters for reuse. A waiter is reused only after its ready channel was filled
+// and emptied, or was never filled.
 var waiterPool = sync.Pool{New: func() any { return &waiter{ready: make(chan *Event, 1)} }}
 
-// owner returns the ID whose events an event is one of.
+// owner returns the ID that receives the event: of a request, the listener.
 func (e *Event) owner() *ID {
 	if e.Listen != nil {
 		return e.Listen
@@ -30,16 +30,16 @@ func (e *Event) owner() *ID {
 	return e.ID
 }
 
-// isFor reports whether an event is for who waits for those of id, or of any if it is nil.
+// isFor reports whether a waiter for id, or for any ID if it is nil, may get an event.
 func isFor(e *Event, id *ID) bool {
 	owner := e.owner()
 	return owner == id || id == nil && !owner.exclusive.Load()
 }
 
-// Next waits for the next event of an ID of the channel (rdma_get_cm_event; nothing has to be
-// acknowledged), except for IDs with an [ID.Wait] or a step that waits. It returns ctx.Err()
-// wrapped if the context ends first, and an error that matches [os.ErrClosed] if the channel
-// is closed. An event with a Status is no error of Next: see [Event.Err].
+// Next waits for the next event of any ID of the channel (rdma_get_cm_event), except for IDs whose
+// events go to [ID.Wait] or to a method that waits. It returns the error of ctx if ctx ends first,
+// and an error that matches [os.ErrClosed] if the channel is closed. An event that reports a
+// failure is not an error of Next: see [Event.Err].
 func (c *Channel) Next(ctx context.Context) (*Event, error) {
 	e, err := c.wait(ctx, nil)
 	if err != nil {
@@ -49,11 +49,10 @@ func (c *Channel) Next(ctx context.Context) (*Event, error) {
 	return e, nil
 }
 
-// Wait waits for the next event of this ID, whatever its type. From the first Wait on, or the
-// first step that waits such as [ID.Resolve], the ID's events are for those alone, and
-// [Channel.Next] does not return them; so any number of goroutines can each deal with an ID of
-// one channel. The requests to a listener are its events, and a new ID is as the listener in
-// this. Errors are as for Next.
+// Wait waits for the next event of this ID, of any type. Once Wait or a method that waits, such as
+// [ID.Resolve], was called, [Channel.Next] no longer returns the events of this ID. So any number
+// of goroutines can each deal with an ID of one channel. A request is an event of its listener, and
+// the new ID inherits this property from the listener. Errors are as for Next.
 func (id *ID) Wait(ctx context.Context) (*Event, error) {
 	e, err := id.next(ctx)
 	if err != nil {
@@ -62,7 +61,7 @@ func (id *ID) Wait(ctx context.Context) (*Event, error) {
 	return e, nil
 }
 
-// next is Wait with the bare error.
+// next is Wait without a prefix of its errors.
 func (id *ID) next(ctx context.Context) (*Event, error) {
 	id.exclusive.Store(true)
 	for {
@@ -77,8 +76,8 @@ func (id *ID) next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// waitFor waits for an event of one of some types, with which a step ends. Any other is a failure,
-// but for one that an interface has another hardware address.
+// waitFor waits for an event of one of the given types, and returns an error if another one comes
+// first. It ignores the event that the hardware address of an interface has changed.
 func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event, error) {
 	e, err := id.next(ctx)
 	for err == nil && e.Type == AddrChange {
@@ -96,7 +95,8 @@ func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event
 	return e, nil
 }
 
-// failure is the error that an event is, or what its type is where none of that type is expected.
+// failure returns the error that the event reports, or an error that says that its type was not
+// expected.
 func (e *Event) failure() error {
 	if err := e.Err(); err != nil {
 		return err
@@ -104,9 +104,9 @@ func (e *Event) failure() error {
 	return &EventError{Type: e.Type, Addr: e.ID.remoteName(), Device: e.ID.deviceName(), PrivateData: e.Param.PrivateData}
 }
 
-// Resolve resolves address and route, and waits for both (rdma_resolve_addr and
-// rdma_resolve_route of an ID without a channel). It has as much time as ctx leaves, and no
-// more than a minute. See [ID.ResolveAddr] for the addresses.
+// Resolve resolves the address and the route, and waits for both (rdma_resolve_addr and
+// rdma_resolve_route of an ID without a channel). It takes until the deadline of ctx, and a minute
+// at most. See [ID.ResolveAddr] for the addresses.
 func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	const longest = time.Minute
 	end := time.Now().Add(longest) // of what the kernel is given
@@ -124,15 +124,15 @@ func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	return err
 }
 
-// resolveAddrRetrying resolves an address, with attempts that take longer and longer. The kernel does not
-// notice a neighbour that answers before it begins to wait for it, as one on the same host
-// does, and looks again only when its time is over.
+// resolveAddrRetrying resolves an address in several attempts with growing timeouts. If a neighbor
+// answers before the kernel begins to wait for it, as one on the same host does, the kernel notices
+// that only when its timeout is over.
 func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, remote netip.AddrPort) error {
 	const first, growth = 100 * time.Millisecond, 2
 	var last error
 	for timeout := first; ; timeout *= growth {
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(end))); err != nil {
-			if errors.Is(err, syscall.EINVAL) && remote.Addr().IsLoopback() { // as kernels with iWARP alone say it
+			if errors.Is(err, syscall.EINVAL) && remote.Addr().IsLoopback() { // the error of kernels whose only devices are iWARP
 				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice}
 			}
 			return err
@@ -150,12 +150,12 @@ func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, rem
 	}
 }
 
-// timeLeft returns how much time there is to an end, as the kernel takes it.
+// timeLeft returns the time until end, at least a millisecond, which is the kernel's minimum.
 func timeLeft(end time.Time) time.Duration { return max(time.Until(end), time.Millisecond) }
 
-// ConnectWait connects and waits for the answer, which it returns with the peer's private data
-// (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is
-// ready for use then; without, the event is ConnectResponse, or on iWARP Established.
+// ConnectWait connects and waits for the answer, which it returns with the private data of the peer
+// (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is then
+// ready for use. Otherwise the event is ConnectResponse, or on iWARP Established; see [ID.Connect].
 func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, error) {
 	id.exclusive.Store(true)
 	if err := id.Connect(p, ece); err != nil {
@@ -168,8 +168,8 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, er
 	return id.waitFor(ctx, opConnect, want...)
 }
 
-// AcceptWait accepts and waits until the peer is ready too (rdma_accept of an ID without a
-// channel). For datagrams there is nothing to wait for.
+// AcceptWait accepts a request and waits until the peer is ready (rdma_accept of an ID without a
+// channel). For datagrams it does not wait.
 func (id *ID) AcceptWait(ctx context.Context, p ConnParam, ece ECE) error {
 	id.exclusive.Store(true)
 	if err := id.Accept(p, ece); err != nil || id.datagrams() {
@@ -179,14 +179,14 @@ func (id *ID) AcceptWait(ctx context.Context, p ConnParam, ece ECE) error {
 	return err
 }
 
-// Request waits for the next request to a listener (rdma_get_request). Accept or reject the
-// event's ID, and close it.
+// Request waits for the next request to a listener (rdma_get_request). The program accepts or
+// rejects the event's ID, and closes it in the end.
 func (id *ID) Request(ctx context.Context) (*Event, error) {
 	return id.waitFor(ctx, "wait for request", ConnectRequest)
 }
 
-// DisconnectWait disconnects and waits for the peer to do so too (rdma_disconnect of an ID
-// without a channel).
+// DisconnectWait disconnects and waits until the peer has disconnected too (rdma_disconnect of an
+// ID without a channel).
 func (id *ID) DisconnectWait(ctx context.Context) error {
 	id.exclusive.Store(true)
 	if err := id.Disconnect(); err != nil {
@@ -196,8 +196,8 @@ func (id *ID) DisconnectWait(ctx context.Context) error {
 	return err
 }
 
-// wait waits for an event of id, or of any if it is nil. It returns nil for id if that is on
-// another channel by now.
+// wait waits for an event of id, or of any ID if it is nil. It returns nil if id has moved to
+// another channel.
 func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -222,7 +222,8 @@ func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
 	return c.readUntil(ctx, w)
 }
 
-// nextAsReader is Next with the bare error, for a goroutine that holds c.reading for good.
+// nextAsReader is Next for a goroutine that always holds c.readTurn, without a prefix of its
+// errors.
 func (c *Channel) nextAsReader() (*Event, error) {
 	w, e, err := c.addWaiter(nil)
 	if w != nil {
@@ -236,7 +237,7 @@ func (c *Channel) nextAsReader() (*Event, error) {
 	return e, nil
 }
 
-// readUntil reads until there is an event for a waiter. The caller holds c.reading.
+// readUntil reads events until there is one for the waiter. The caller holds c.readTurn.
 func (c *Channel) readUntil(ctx context.Context, w *waiter) (*Event, error) {
 	c.setReader(w)
 	defer c.setReader(nil)
@@ -251,12 +252,12 @@ func (c *Channel) readUntil(ctx context.Context, w *waiter) (*Event, error) {
 		err := c.readEvent(w, follow.start)
 		switch {
 		case err == nil:
-			if ctx.Err() != nil { // though there may be more events, of others
+			if ctx.Err() != nil { // even if there are more events, for other waiters
 				return c.cancelWait(w, ctx.Err())
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// Somebody wants this goroutine to look. The deadline goes first: what comes later
-			// sets it again.
+			// Another goroutine wants this one to check its state. Reset the deadline
+			// before the check, because a later change sets it again.
 			c.file.f.SetReadDeadline(time.Time{})
 			if ctx.Err() != nil {
 				return c.cancelWait(w, ctx.Err())
@@ -269,14 +270,14 @@ func (c *Channel) readUntil(ctx context.Context, w *waiter) (*Event, error) {
 	}
 }
 
-// setReader says which waiter's goroutine reads.
+// setReader records the waiter whose goroutine reads.
 func (c *Channel) setReader(w *waiter) {
 	c.mu.Lock()
 	c.reader = w
 	c.mu.Unlock()
 }
 
-// closedErr returns the error of a waiter that has got e.
+// closedErr returns an error if e is nil because the ID was closed.
 func (w *waiter) closedErr(e *Event) error {
 	if e == nil && w.id.closed.Load() {
 		return w.id.errClosed()
@@ -284,8 +285,8 @@ func (w *waiter) closedErr(e *Event) error {
 	return nil
 }
 
-// addWaiter returns an event that is there, or a place among the waiters. It returns neither if
-// the ID is not on the channel.
+// addWaiter returns a pending event, or adds a waiter. It returns neither if the ID is not on the
+// channel.
 func (c *Channel) addWaiter(id *ID) (*waiter, *Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,7 +308,8 @@ func (c *Channel) addWaiter(id *ID) (*waiter, *Event, error) {
 	return w, nil, nil
 }
 
-// cancelWait ends a wait with an error, or with the event that has come meanwhile.
+// cancelWait removes the waiter and returns err, or returns the event that the waiter has got
+// meanwhile.
 func (c *Channel) cancelWait(w *waiter, err error) (*Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -315,27 +317,27 @@ func (c *Channel) cancelWait(w *waiter, err error) (*Event, error) {
 		c.waiters = slices.Delete(c.waiters, i, i+1)
 		return nil, err
 	}
-	e := <-w.ready // who takes a waiter out of the list fills it
+	e := <-w.ready // a waiter that was removed from the list has got something
 	return e, w.closedErr(e)
 }
 
 // pastDeadline is a deadline in the past.
 var pastDeadline = time.Unix(1, 0)
 
-// readCanceler has the end of a context end reads, from start to stop.
+// readCanceler ends a read of the channel's file when a context ends.
 type readCanceler struct {
 	c          *Channel
 	ctx        context.Context
 	unregister func() bool   // nil before start
-	fired      chan struct{} // closed when the context has ended and the reader was woken
+	fired      chan struct{} // closed after the reader was woken
 }
 
-// readCanceler returns one that is not started.
+// readCanceler returns a readCanceler that is not started.
 func (c *Channel) readCanceler(ctx context.Context) *readCanceler {
 	return &readCanceler{c: c, ctx: ctx}
 }
 
-// start begins it, if it has not begun, and the context can end.
+// start starts it, unless it has started or the context cannot end.
 func (f *readCanceler) start() {
 	if f.unregister != nil || f.ctx.Done() == nil {
 		return
@@ -347,7 +349,7 @@ func (f *readCanceler) start() {
 	})
 }
 
-// stop ends it.
+// stop stops it.
 func (f *readCanceler) stop() {
 	if f.unregister != nil && !f.unregister() {
 		<-f.fired
@@ -355,11 +357,11 @@ func (f *readCanceler) stop() {
 	}
 }
 
-// wake has the goroutine that reads look at what has changed.
+// wake makes the goroutine that reads check its state.
 func (c *Channel) wake() { c.file.f.SetReadDeadline(pastDeadline) }
 
-// readEvent reads an event and gives it to who waits for it, on behalf of by. It calls empty when
-// there is none yet. The caller holds c.reading.
+// readEvent reads an event and delivers it. It calls empty if it has to wait for one. The caller
+// holds c.readTurn and passes its waiter as by.
 func (c *Channel) readEvent(by *waiter, empty func()) error {
 	resp, err := c.file.event(c.events, empty)
 	if err != nil {
@@ -372,7 +374,7 @@ func (c *Channel) readEvent(by *waiter, empty func()) error {
 	if c.backlogFull(e) {
 		return e.ID.Close()
 	}
-	for to := c; !to.deliver(e, by); to = e.owner().channel.Load() { // not there: it has moved, or is closed
+	for to := c; !to.deliver(e, by); to = e.owner().channel.Load() { // the ID has moved to another channel, or is closed
 		if e.owner().closed.Load() {
 			if e.Listen != nil {
 				return e.ID.Close()
@@ -383,12 +385,13 @@ func (c *Channel) readEvent(by *waiter, empty func()) error {
 	return nil
 }
 
-// defaultBacklog is how many requests wait for a program that gives no number, as in the kernel.
+// defaultBacklog is the number of requests that may wait if the program gives none, as in the
+// kernel.
 const defaultBacklog = 1024
 
-// backlogFull reports whether an event is a request to a listener that has as many waiting for the program as its
-// backlog says. The kernel counts a request no more once it is read, which every goroutine does that
-// waits on the channel, for whatever ID.
+// backlogFull reports whether an event is a request to a listener whose backlog is full. The kernel
+// does not count a request that was read from the channel, and every goroutine that waits on the
+// channel reads requests.
 func (c *Channel) backlogFull(e *Event) bool {
 	if e.Listen == nil {
 		return false
@@ -408,9 +411,9 @@ func (c *Channel) backlogFull(e *Event) bool {
 	return n >= most
 }
 
-// deliver gives an event to a waiter, or keeps it until there is one. It does neither if the
-// ID is not on the channel. By is the waiter of the goroutine that has read the event, if it
-// has just done so.
+// deliver gives an event to a waiter, or keeps it until there is one. It returns false if the ID is
+// not on the channel. If the waiter is not by, and its goroutine is the one that reads, deliver
+// wakes that goroutine.
 func (c *Channel) deliver(e *Event, by *waiter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -431,8 +434,8 @@ func (c *Channel) deliver(e *Event, by *waiter) bool {
 	return true
 }
 
-// removeEvents takes an ID's events out of the channel and sends its waiters away. The caller
-// holds c.mu.
+// removeEvents removes the events of an ID from the channel and wakes its waiters. The caller holds
+// c.mu.
 func (c *Channel) removeEvents(id *ID) (events []*Event) {
 	events, c.pending = splitEvents(c.pending, id)
 	c.waiters = slices.DeleteFunc(c.waiters, func(w *waiter) bool {
@@ -448,7 +451,7 @@ func (c *Channel) removeEvents(id *ID) (events []*Event) {
 	return events
 }
 
-// splitEvents takes an ID's events out of a list.
+// splitEvents splits a list into the events of an ID and the others.
 func splitEvents(list []*Event, id *ID) (its, others []*Event) {
 	for _, e := range list {
 		if e.owner() == id {

@@ -5,54 +5,56 @@ import (
 	"time"
 )
 
-// A connection begins with memory for a few small messages, which is made at once, and has that
-// for Depth messages of MessageSize, whose registration takes longer than all else of a
-// connection, when there is a use for it: when the peer has a larger message, or more of them
-// than this side takes, and in any case a moment after the beginning, so that what the peer may
-// send does not depend on what this side's program does. A connection that is over before that,
-// or that does not send much, has had none.
+// A connection starts with memory for a few small messages, which costs little. Memory for Depth
+// messages of MessageSize takes longer to register than everything else that a connection needs. It
+// is allocated when it is needed: when the peer has a larger message, when the peer sends more
+// messages than this side takes, and in any case growDelay after the start, so that the peer does
+// not depend on what the program on this side does. A connection that ends early, or that transfers
+// little, never allocates it.
 //
-// Receives are used in the order in which they were posted, so the first ones that the peer's
-// messages meet are the small ones. How many these were it is told once there are large ones: what
-// is left of them it uses up with small messages, or with such as are to be dropped, before it
-// sends a large one.
+// A queue pair uses receives in the order in which they were posted, so that the first messages of
+// the peer meet the small ones. When this side has posted the large ones it tells the peer how many
+// small ones it has posted. The peer must use up the rest of these, with small messages or with pad
+// messages, before it sends a large message.
 
 const (
-	firstDepth = 4                      // messages that the peer may send at first
-	firstRecvs = firstDepth + spareRecv // receives that are small
-	firstSize  = 448                    // bytes of one: together less than a page
-	firstData  = firstSize - headerSize // bytes of data in one
+	firstDepth = 4                      // messages that the peer may send at the start
+	firstRecvs = firstDepth + spareRecv // small receives
+	firstSize  = 448                    // bytes of a small receive; all of them together take less than a page
+	firstData  = firstSize - headerSize // bytes of data that fit into a small receive
 )
 
-// growDelay is when the memory comes that nobody has asked for.
+// growDelay is how long after its start a connection allocates the large receives if nothing needs
+// them earlier. Tests change it.
 var growDelay = 100 * time.Millisecond
 
-// window is how much a side receives.
+// window is the state of the receives of this side.
 type window struct {
-	smallMem    memory // slots of the small receives, none if there are none (any more)
-	startsSmall bool   // the first receives were small
-	grown       bool   // there are large ones
+	smallMem    memory // slots of the small receives, empty if there are none
+	startsSmall bool   // the connection has started with small receives
+	grown       bool   // the large receives are posted
 	smallInUse  int    // small slots in use
-	smallPosted uint32 // receives that were posted before the first large one
-	announced   bool   // the peer knows that these are there
+	smallPosted uint32 // receives posted before the first large one
+	announced   bool   // the peer knows of the large receives
 
-	growAt time.Time // when they come though nobody has asked; zero before Accept has returned the connection
+	growAt time.Time // when to grow at the latest; zero before Accept has returned the connection
 
-	wantedEarly bool // the peer has asked for them before that
+	wantedEarly bool // the peer has asked for large receives before that
 }
 
-// peerWindow is what this side knows of the peer's window.
+// peerWindow is what this side knows about the peer's receives.
 type peerWindow struct {
-	mayBeSmall   bool   // its next receive may be a small one
-	grown        bool   // it has large ones
-	smallTotal   uint32 // how many it has posted before the first of these
-	firstCredits uint32 // how many messages it took at first
-	sent         uint32 // how many of its receives were used, while that matters
-	wantSent     bool   // it was asked for large ones
+	mayBeSmall   bool   // the next receive of the peer may be a small one
+	grown        bool   // the peer has posted large receives
+	smallTotal   uint32 // how many small ones it has posted before those
+	firstCredits uint32 // how many messages it could receive at the start
+	sent         uint32 // messages of any kind sent to the peer; counts while mayBeSmall matters
+	wantSent     bool   // this side has asked for large receives
 }
 
-// recordGrown takes note of the peer's large receives, and of how many small ones it has posted before
-// them. Those are the ones of the beginning, and one for each message that it has had.
+// recordGrown handles the peer's announcement of large receives. The argument is how many small
+// ones it has posted before them: those of the start, and at most one for each message that was
+// sent to it.
 func (p *peerWindow) recordGrown(recvs uint32) error {
 	if !p.mayBeSmall || p.grown {
 		return protoErr("it takes large messages for the second time")
@@ -65,13 +67,13 @@ func (p *peerWindow) recordGrown(recvs uint32) error {
 	return nil
 }
 
-// startsSmall reports whether a connection with these options begins with small receives.
+// startsSmall reports whether a connection with these options starts with small receives.
 func (o *Options) startsSmall() bool {
-	const least = 64 << 10 // bytes that are worth it
+	const least = 64 << 10 // with fewer bytes it is not worth it
 	return o.Depth >= 3*firstDepth && o.Depth*o.MessageSize >= least
 }
 
-// makeWindow makes the first memory for receiving, and posts the receives.
+// makeWindow allocates the memory of the first receives.
 func (c *Conn) makeWindow(recvs int) (err error) {
 	n := recvs
 	if c.o.startsSmall() {
@@ -86,7 +88,7 @@ func (c *Conn) makeWindow(recvs int) (err error) {
 	return nil
 }
 
-// recvs returns how many receives can be posted.
+// recvs returns the largest number of posted receives.
 func (c *Conn) recvs() int {
 	if c.win.startsSmall {
 		return len(c.inbox) + firstRecvs
@@ -94,11 +96,11 @@ func (c *Conn) recvs() int {
 	return len(c.inbox)
 }
 
-// entries returns how many completions there can be.
+// entries returns the largest number of outstanding completions.
 func (c *Conn) entries() int { return c.recvs() + len(c.sendRing) }
 
-// postAll posts the receives that a connection begins with. The small slots are those behind the
-// large ones.
+// postAll posts the receives that a connection starts with. The numbers of the small slots follow
+// those of the large ones.
 func (c *Conn) postAll() error {
 	from, n := 0, len(c.inbox)
 	if c.win.startsSmall {
@@ -112,7 +114,7 @@ func (c *Conn) postAll() error {
 	return nil
 }
 
-// slotMemory returns where a slot is.
+// slotMemory returns the memory that a slot is in, and its index there.
 func (c *Conn) slotMemory(slot int) (m *memory, i int) {
 	if i := slot - len(c.inbox); i >= 0 {
 		return &c.win.smallMem, i
@@ -120,7 +122,7 @@ func (c *Conn) slotMemory(slot int) (m *memory, i int) {
 	return &c.mem, slot
 }
 
-// postRecv posts the receive of a slot, unless it is of no more use.
+// postRecv posts the receive of a slot, unless countRepost says that the slot is no longer used.
 func (c *Conn) postRecv(slot int) error {
 	if !c.countRepost(slot) {
 		return nil
@@ -129,8 +131,9 @@ func (c *Conn) postRecv(slot int) error {
 	return c.qp.PostRecv(recvBit|uint64(slot), m.sge(i, m.size))
 }
 
-// countRepost reports whether the receive of a slot is to be posted. Once there are large ones, a small one
-// is not, and with the last of them their memory goes.
+// countRepost counts the receive of a slot that is about to be posted, and reports whether to post
+// it. Small receives are not posted again once there are large ones. Their memory is released with
+// the last of them.
 func (c *Conn) countRepost(slot int) bool {
 	w := &c.win
 	if slot >= len(c.inbox) && w.grown {
@@ -145,15 +148,15 @@ func (c *Conn) countRepost(slot int) bool {
 	return true
 }
 
-// grow makes the memory for receiving that the connection does not have from the beginning, and
-// posts its receives. The peer is told soon: with what is left of the small ones it may use up
-// all of those without harm, as there are as many large ones as it can ever need.
+// grow allocates the memory of the large receives and posts them. The peer is told soon after.
+// Until then it may use up all small receives without harm, because there are as many large ones as
+// it has credits.
 func (c *Conn) grow() error {
 	w := &c.win
 	if !w.startsSmall || w.grown || c.closing || c.eof || c.err != nil {
 		return nil
 	}
-	if w.growAt.IsZero() { // a peer takes no memory before the program has accepted it
+	if w.growAt.IsZero() { // a peer gets no more memory before the program has accepted the connection
 		w.wantedEarly = true
 		return nil
 	}
@@ -170,14 +173,14 @@ func (c *Conn) grow() error {
 	return nil
 }
 
-// grown takes note of the memory for receiving.
+// grown records the memory of the large receives.
 func (c *Conn) grown(mem memory) {
 	c.mem, c.win.grown = mem, true
 	c.consumed += c.o.Depth - firstDepth
 }
 
-// accepted is called when the program has the connection: from now on it gets memory without being
-// asked, as all have a moment after their beginning.
+// accepted is called when Accept returns the connection. From then on the peer can get large
+// receives, and the connection grows after growDelay.
 func (c *Conn) accepted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,14 +197,14 @@ func (c *Conn) accepted() {
 	}
 }
 
-// growOrFail is grow for who cannot do without.
+// growOrFail grows the window, and fails the connection if that fails.
 func (c *Conn) growOrFail() {
 	if err := c.grow(); err != nil {
 		c.fail(err)
 	}
 }
 
-// peerTakes reports whether the peer takes a message of so many bytes next, as far as its size goes.
+// peerTakes reports whether the next receive of the peer is large enough for so many bytes of data.
 func (c *Conn) peerTakes(size int) bool {
 	p := &c.peer
 	if p.mayBeSmall && p.grown && int32(p.sent-p.smallTotal) >= 0 {
@@ -210,13 +213,13 @@ func (c *Conn) peerTakes(size int) bool {
 	return !p.mayBeSmall || size <= firstData
 }
 
-// hasGrown: the peer has said that it takes large messages.
+// hasGrown: the peer has announced large receives.
 func hasGrown(c *Conn, _ *op) bool {
 	return c.peer.grown || c.endSent || c.peerClosedRead || c.err != nil || c.closing
 }
 
-// prepareLarge does one thing that brings a large message nearer to being taken: it asks the peer for
-// memory, waits for that, or uses up a small receive.
+// prepareLarge takes one step towards sending a large message: it asks the peer for large receives,
+// waits for them, or uses up one small receive with a pad.
 func (c *Conn) prepareLarge(ctx context.Context) error {
 	p := &c.peer
 	switch {
@@ -232,8 +235,8 @@ func (c *Conn) prepareLarge(ctx context.Context) error {
 	return nil
 }
 
-// sendWant asks the peer for memory, in the place of a message. There is room for that, and for a
-// control message.
+// sendWant asks the peer for large receives, which costs a credit. The caller has checked that
+// there is a credit, and room for a control message.
 func (c *Conn) sendWant() {
 	c.peer.wantSent = true
 	c.credits--

@@ -7,38 +7,38 @@ import (
 	"syscall"
 )
 
-// What both sides of a Conn say to each other. PROTOCOL.md describes it whole, for other
-// implementations too; what follows is the layout alone, in network byte order.
+// The messages between the two sides of a Conn. PROTOCOL.md describes the protocol, also for other
+// implementations. This is only the layout, in network byte order.
 //
 // Private data begins with a greeting:
 //
 //	0  "gv"
 //	2  version
 //	3  kind: 1 request, 2 answer, 3 refusal
-//	4  messages that the sender of this can take (u16)
-//	6  if not 0: how many of them it can take at first, of up to 440 bytes (firstData)
-//	7  bytes of the program's data, or of the refusal's text
-//	8  the largest message that it can take (u32)
+//	4  messages that the sender of the greeting can receive (u16)
+//	6  if not 0: how many of them it can receive at first, of up to 440 bytes (firstData)
+//	7  bytes of the program's data, or of the reason of a refusal
+//	8  size of the largest message that it can receive (u32)
 //	12 the data
 //
-// On iWARP 16 bytes follow that describe memory of the sender's which may be read, as by
-// [Remote.AppendBinary]: a READ of its first byte shows that all before it has arrived.
+// On iWARP 16 bytes follow that describe memory of the sender, in the format of
+// [Remote.AppendBinary]. The peer reads its first byte to learn that everything before has arrived.
 //
 // A message begins with a header:
 //
 //	0  kind: 1 data, 2 credits, 3 end, 4 want, 5 grown, 6 pad
-//	1  of an end: 1 if the sender takes no messages any more; of others 0
+//	1  of an end: 1 if the sender no longer receives; otherwise 0
 //	2  credits: how many more messages the receiver may send (u16)
-//	4  bytes of data (u32); of grown the number of receives, from the first one on, that are small
+//	4  bytes of data (u32); of grown: the number of small receives
 //	8  the data
 const (
 	greetingSize = 12
 	headerSize   = 8
 )
 
-// Versions of the protocol. A request has the highest version of the side that dials, and the answer
-// the version that both speak: the lower one of the highest of both. A version speaks the one before
-// it too, so that a fleet is upgraded host by host.
+// Versions of the protocol. A request has the highest version that its sender speaks. The answer
+// has the lower one of the highest versions of the two sides. An implementation also speaks the
+// version before its highest, so that hosts can be upgraded one by one.
 const (
 	wireVersion    = 2
 	minWireVersion = 2
@@ -56,18 +56,18 @@ const (
 	msgData = 1 + iota
 	msgCredits
 	msgEnd
-	msgWant  // the next message is larger than what the peer takes at first; it costs a credit
-	msgGrown // large messages may come, after the small receives were used up
-	msgPad   // which this does with one of them
+	msgWant  // the sender has a message that is too large for a small receive; costs a credit
+	msgGrown // the sender has posted large receives, behind the small ones
+	msgPad   // uses up a small receive
 )
 
-// Limits of the program's private data, in bytes.
+// Limits of private data, in bytes.
 const (
 	MaxDialData   = 44  // of a request
 	MaxAcceptData = 184 // of an answer
 )
 
-// maxRefusal is the longest text of a refusal, in bytes.
+// maxRefusal is the length of the longest reason of a refusal, in bytes.
 const maxRefusal = 136
 
 // greeting is a greeting.
@@ -76,11 +76,11 @@ type greeting struct {
 	depth   int
 	size    int
 	data    []byte
-	first   int   // messages at first, of up to firstData bytes; 0 if the others are there from the beginning
+	first   int   // messages at first, of up to firstData bytes; 0 if there are no small receives
 	version uint8 // 0 is wireVersion
 }
 
-// encode lays it out.
+// encode returns the greeting as bytes.
 func (h greeting) encode() []byte {
 	b := make([]byte, greetingSize, greetingSize+len(h.data))
 	b[0], b[1], b[2], b[3] = 'g', 'v', cmp.Or(h.version, wireVersion), h.kind
@@ -133,16 +133,16 @@ func parseGreeting(b []byte, kind uint8) (greeting, error) {
 	return h, nil
 }
 
-// header is the head of a message.
+// header is the header of a message.
 type header struct {
 	kind       uint8
-	closesRead bool // of an end: the sender takes no messages any more
+	closesRead bool // of an end: the sender no longer receives
 	credits    int
 	length     int
-	recvs      uint32 // of msgGrown: how many receives were small
+	recvs      uint32 // of msgGrown: how many small receives were posted
 }
 
-// put lays it out in the first bytes of b.
+// put encodes the header into the first bytes of b.
 func (h header) put(b []byte) {
 	_ = b[headerSize-1]
 	b[0], b[1] = h.kind, 0
@@ -150,10 +150,10 @@ func (h header) put(b []byte) {
 		b[1] = 1
 	}
 	binary.BigEndian.PutUint16(b[2:], uint16(h.credits))
-	binary.BigEndian.PutUint32(b[4:], uint32(h.length)|h.recvs) // one of them is 0
+	binary.BigEndian.PutUint32(b[4:], uint32(h.length)|h.recvs) // one of the two is 0
 }
 
-// parseHeader reads the head of a message that is b.
+// parseHeader decodes the header of the message b.
 func parseHeader(b []byte) (header, error) {
 	if len(b) < headerSize {
 		return header{}, protoErr("a message of %d bytes, shorter than its header", len(b))
