@@ -166,7 +166,7 @@ func (c *Channel) Close() error {
 		return nil
 	}
 	if n := len(c.ids); n > 0 {
-		return &Error{Op: "close channel", Errno: syscall.EBUSY, Hint: fmt.Sprintf("%d IDs are on it; close them first", n)}
+		return &Error{Op: "close channel", Errno: syscall.EBUSY, Hint: fmt.Sprintf("the channel has %d IDs; close them first", n)}
 	}
 	c.closed = true
 	if err := c.file.close(); err != nil {

@@ -181,7 +181,7 @@ func TestEventErrors(t *testing.T) {
 		{Unreachable, -int32(syscall.ETIMEDOUT), syscall.ETIMEDOUT, "UNREACHABLE"},
 		{Rejected, 8, syscall.ECONNREFUSED, "nobody listens on this port (reason 8)"},
 		{Rejected, 999, syscall.ECONNREFUSED, "reason 999"},
-		{Rejected, -int32(syscall.ECONNRESET), syscall.ECONNRESET, "REJECTED: connection reset by peer: the program there has rejected it"},
+		{Rejected, -int32(syscall.ECONNRESET), syscall.ECONNRESET, "REJECTED: connection reset by peer: the program there has rejected the connection"},
 		{Unreachable, 1, syscall.ECONNREFUSED, "nobody listens on this port (status 1)"},
 		{Unreachable, 9, syscall.ECONNREFUSED, "status 9"},
 		{EventType(99), 3, nil, "event 99: status 3"},

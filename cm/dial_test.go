@@ -146,9 +146,9 @@ func TestDialStrangers(t *testing.T) {
 		is             error
 		say            string
 	}{
-		"nothing":                      {is: syscall.EPROTO, say: "no greeting"},
-		"text":                         {data: []byte("SSH-2.0-OpenSSH_9.2"), is: syscall.EPROTO, say: "no greeting"},
-		"as much as there can be":      {data: bytes.Repeat([]byte{0xff}, 196), is: syscall.EPROTO, say: "no greeting"},
+		"nothing":                      {is: syscall.EPROTO, say: "not a greeting"},
+		"text":                         {data: []byte("SSH-2.0-OpenSSH_9.2"), is: syscall.EPROTO, say: "not a greeting"},
+		"as much as there can be":      {data: bytes.Repeat([]byte{0xff}, 196), is: syscall.EPROTO, say: "not a greeting"},
 		"version 9":                    {data: change(2, 9), is: syscall.EPROTO, say: "version 9"},
 		"a request":                    {data: change(3, greetingRequest), is: syscall.EPROTO, say: "kind 1"},
 		"a refusal, and it accepts":    {data: change(3, greetingRefusal), is: syscall.EPROTO, say: "kind 3"},

@@ -98,10 +98,10 @@ func opError(op, addr string, errno syscall.Errno) error {
 const enotsupp = syscall.Errno(524)
 
 // noIPoIB explains EINVAL for an address in port space IPoIB.
-const noIPoIB = "port space ipoib is for the addresses of IPoIB network interfaces, of InfiniBand, and this is one of another kind"
+const noIPoIB = "port space ipoib needs the address of an IPoIB network interface, and this address belongs to another kind of interface"
 
 // noDevice explains ENODEV for an address.
-const noDevice = "the way to the address is by a network interface without an RDMA device, such as the loopback interface"
+const noDevice = "the route to the address leads through a network interface without an RDMA device, such as the loopback interface"
 
 // errRemoved returns the error of an object whose device is being removed. The name may be empty.
 func errRemoved(device string) error {
@@ -136,31 +136,31 @@ func isRemoved(err error) bool {
 func hint(op string, errno syscall.Errno) string {
 	switch {
 	case errno == syscall.EACCES && op == opBind:
-		return "ports below 1024 are for who has CAP_NET_BIND_SERVICE; or the channel was opened under other credentials, and is to be opened after changing user or group"
+		return "ports below 1024 need CAP_NET_BIND_SERVICE; or the channel was opened under other credentials: open it after changing user or group"
 	case errno == syscall.EACCES:
 		return "the kernel refuses write() to a file opened under other credentials; open the channel after changing user or group"
 	case (errno == syscall.EADDRNOTAVAIL || errno == syscall.EADDRINUSE) && op == opConnect:
-		return "on iWARP the port that the connection manager has chosen is taken by TCP, as by a connection that has just ended; try again"
+		return "on iWARP the port that the connection manager has chosen is taken by TCP, perhaps by a connection that has just ended; try again"
 	case errno == syscall.EADDRINUSE && op == opListen:
 		return "the port is taken in this port space, or on iWARP by TCP"
 	case errno == syscall.EADDRINUSE:
 		return "the port is taken in this port space"
 	case op == opJoin && (errno == syscall.EINVAL || errno == syscall.ENODEV):
-		return "bind the ID to an address of an RDMA device first, or resolve one"
+		return "bind the ID to an address of an RDMA device first, or resolve an address"
 	case op == opJoin && errno == syscall.EOPNOTSUPP:
-		return "RoCE v2 has no groups of IPv6, and not every subnet administrator of InfiniBand has members that only send"
+		return "RoCE v2 does not support IPv6 groups, and not every InfiniBand subnet administrator supports members that only send"
 	case errno == syscall.EADDRNOTAVAIL:
-		return "the address is of no network interface here"
+		return "no network interface of this host has the address"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
 		return "nobody listens there, or not on iWARP"
 	case errno == syscall.ENODEV && op != opConnect:
 		return noDevice
 	case op == opSetPath && errno == syscall.EINVAL:
-		return "the ID has no address resolved, or a route already"
+		return "the ID has no resolved address, or has a route already"
 	case op == opService && errno == syscall.EINVAL:
-		return "the ID is not bound to an address of a device, or is past that"
+		return "the ID is not bound to an address of a device, or has gone further already"
 	case errno == syscall.EINVAL:
-		return "the ID is not in a state for it"
+		return "the ID is in a state that does not allow it"
 	}
 	return ""
 }

@@ -144,7 +144,7 @@ func (e *EventError) Error() string {
 		}
 		return s
 	case e.Type == MulticastError && e.Status == 0:
-		return s + ": the port no longer has a GID for the ID's address"
+		return s + ": the port no longer has a GID for the address of the ID"
 	case e.Type == Rejected:
 		return fmt.Sprintf("%s: %s (reason %d)", s, Reason(e.Status), e.Status)
 	}
@@ -152,7 +152,7 @@ func (e *EventError) Error() string {
 		return fmt.Sprintf("%s: %s (status %d)", s, sidrStatus[e.Status], e.Status)
 	}
 	if e.Status == 0 {
-		return s + ": it was not to be expected here"
+		return s + ": this event was not expected here"
 	}
 	return fmt.Sprintf("%s: status %d", s, e.Status)
 }
@@ -163,23 +163,23 @@ func (e *EventError) hint(errno syscall.Errno) string {
 	case t == AddrError && errno == syscall.EINVAL && e.space == IPoIB:
 		return noIPoIB
 	case t == Rejected:
-		return "the program there has rejected it, or has ended it without an answer"
+		return "the program there has rejected the connection, or has closed it without an answer"
 	case t == ConnectError && errno == syscall.EINVAL:
-		return "on iWARP the peer speaks another version of MPA, answers in a way that this side cannot take, or has sent before this side did"
+		return "on iWARP the peer speaks another version of MPA, sends an answer that this side does not support, or has sent data before this side did"
 	case t == AddrError && errno == syscall.ENODEV:
 		return noDevice
 	case t == AddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
-		return "nobody on the network of the interface answers for the address"
+		return "no host on the network of the interface answers for the address"
 	case t == MulticastError && errno == syscall.ENETRESET:
-		return "the membership is lost, as the port or the subnet has changed; leave the group and join again"
+		return "the membership is lost because the port or the subnet has changed; leave the group and join again"
 	case t == MulticastError && errno == syscall.ETIMEDOUT:
 		return "InfiniBand's subnet administrator does not answer"
 	case t == MulticastError:
-		return "InfiniBand's subnet administrator has refused, or the device cannot do it"
+		return "InfiniBand's subnet administrator has refused, or the device does not support it"
 	case t == AddrInfoError:
 		return "the subnet administrator has no such service on record, or does not answer"
 	case t == Unreachable:
-		return "nobody answers; the host is gone, or UDP port 4791, or on iWARP this port of TCP, does not get through"
+		return "no answer; the host is down, or UDP port 4791, or on iWARP this TCP port, is blocked"
 	}
 	return ""
 }
@@ -205,7 +205,7 @@ func (e *EventError) Unwrap() error {
 
 // sidrStatus are the answers of a peer that has no QP for datagrams to give (enum
 // ib_cm_sidr_status, rdma/ib_cm.h).
-var sidrStatus = [...]string{"", "nobody listens on this port", "the program there has rejected it", "the program there has no QP for it",
+var sidrStatus = [...]string{"", "nobody listens on this port", "the program there has rejected the request", "the program there has no QP for the request",
 	"redirected", "the peer speaks another version"}
 
 // Reason is the reason of a rejection (enum ib_cm_rej_reason, rdma/ib_cm.h).
@@ -223,12 +223,12 @@ const (
 var reasons = map[Reason]string{
 	1: "no QP", 2: "no EEC", 3: "no resources", 4: "timeout", 5: "unsupported request", 6: "invalid communication ID",
 	7: "invalid communication instance", 8: "nobody listens on this port", 9: "invalid transport service type",
-	10: "stale connection: the peer believes that it is still there", 11: "RDC not existent", 12: "invalid GID", 13: "invalid LID",
+	10: "stale connection: the peer still has an old connection with this QP", 11: "RDC not existent", 12: "invalid GID", 13: "invalid LID",
 	14: "invalid service level", 15: "invalid traffic class", 16: "invalid hop limit", 17: "invalid packet rate", 18: "invalid alternate GID",
 	19: "invalid alternate LID", 20: "invalid alternate service level", 21: "invalid alternate traffic class", 22: "invalid alternate hop limit",
 	23: "invalid alternate packet rate", 24: "redirected to another port by CM", 25: "redirected to another port", 26: "invalid MTU",
-	27: "not enough responder resources", 28: "the program there has rejected it, or its kernel, which has no way back to this address", 29: "RNR retry count", 30: "duplicate communication ID",
-	31: "invalid class version", 32: "invalid flow label", 33: "invalid alternate flow label", 35: "the options for enhanced connections do not suit",
+	27: "not enough responder resources", 28: "the program there has rejected the request, or its kernel has no route back to this address", 29: "RNR retry count", 30: "duplicate communication ID",
+	31: "invalid class version", 32: "invalid flow label", 33: "invalid alternate flow label", 35: "the options for enhanced connections are not acceptable",
 }
 
 // String returns the reason in words.

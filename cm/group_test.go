@@ -141,7 +141,7 @@ func TestGroupRefused(t *testing.T) {
 	id := value(c.NewID(UDP))(t)
 	defer id.Close()
 	for errno, words := range map[syscall.Errno]string{
-		524:             "RoCE v2 has no groups of IPv6",
+		524:             "RoCE v2 does not support IPv6 groups",
 		syscall.EINVAL:  "bind the ID to an address",
 		syscall.ENODEV:  "bind the ID to an address",
 		syscall.ENOBUFS: "no buffer space",
@@ -170,7 +170,7 @@ func TestGroup6(t *testing.T) {
 			_, err := id.Join(netip.MustParseAddr(group), flags)
 			if err == nil {
 				t.Errorf("%s is joined", group)
-			} else if !strings.Contains(err.Error(), group) || !strings.Contains(err.Error(), "RoCE v2 has no groups of IPv6") {
+			} else if !strings.Contains(err.Error(), group) || !strings.Contains(err.Error(), "RoCE v2 does not support IPv6 groups") {
 				t.Errorf("join %s: %v", group, err)
 			}
 			if !testenv.Lacks(t, err) {

@@ -69,10 +69,10 @@ func TestReceiveOtherOperations(t *testing.T) {
 			{"a WRITE without", uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, ByteLen: fits}, "RECV_RDMA_WITH_IMM"},
 			{"a SEND with immediate data", uverbs.WC{Opcode: uverbs.WCRecv, Flags: uverbs.WCWithImm, ByteLen: fits}, "immediate data"},
 			{"a SEND that invalidates", uverbs.WC{Opcode: uverbs.WCRecv, Flags: uverbs.WCWithInv, ByteLen: fits}, "invalidates"},
-			{"a tag", uverbs.WC{Opcode: uverbs.WCOpcode(130), ByteLen: fits}, "SENDs"},
+			{"a tag", uverbs.WC{Opcode: uverbs.WCOpcode(130), ByteLen: fits}, "a message is a SEND"},
 			{"a SEND that is longer than its slot", uverbs.WC{Opcode: uverbs.WCRecv, ByteLen: 1 << 20}, "1048576 bytes"},
 			{"a SEND of 4 GiB", uverbs.WC{Opcode: uverbs.WCRecv, ByteLen: math.MaxUint32}, "4294967295 bytes"},
-			{"an empty SEND", uverbs.WC{Opcode: uverbs.WCRecv}, "shorter than its header"},
+			{"an empty SEND", uverbs.WC{Opcode: uverbs.WCRecv}, "shorter than a header"},
 		} {
 			c := bareConn(o)
 			a.wc.ID = recvBit | uint64(firstSlot(c))

@@ -176,7 +176,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 // the limit of the kernel.
 func (id *ID) Listen(backlog int) error {
 	if backlog < 0 {
-		return argErr("Listen", "backlog", backlog, "from 0")
+		return argErr("Listen", "backlog", backlog, "at least 0")
 	}
 	id.backlog.Store(int64(backlog))
 	return do(id, opListen, nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})

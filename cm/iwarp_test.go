@@ -128,7 +128,7 @@ func TestIWARPRefused(t *testing.T) {
 	}()
 	err := connect(to, ConnParam{})
 	must(t, <-rejected)
-	says("a rejection", err, syscall.ECONNREFUSED, "the program there has rejected it")
+	says("a rejection", err, syscall.ECONNREFUSED, "the program there has rejected the connection")
 	var e *EventError
 	if !errors.As(err, &e) || string(e.PrivateData) != "not you" {
 		t.Errorf("the rejection comes with %+v", e)

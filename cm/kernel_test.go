@@ -269,7 +269,7 @@ func TestFailures(t *testing.T) {
 	request := next(t, c, ConnectRequest)
 	must(t, request.ID.Reject([]byte("not you"), ReasonConsumer), request.ID.Close())
 	e = next(t, c, Rejected)
-	says(e.Err(), syscall.ECONNREFUSED, "the program there has rejected it", "reason 28")
+	says(e.Err(), syscall.ECONNREFUSED, "the program there has rejected the request", "reason 28")
 	if string(e.Param.PrivateData[:7]) != "not you" {
 		t.Errorf("private data is %q", e.Param.PrivateData)
 	}
@@ -280,7 +280,7 @@ func TestFailures(t *testing.T) {
 	says(id.Bind(addr), syscall.EADDRINUSE, "taken", addr.String())
 	id = newID(t, c, TCP)
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.99:1"), 200*time.Millisecond))
-	says(next(t, c, AddrError).Err(), syscall.ETIMEDOUT, "10.1.0.99:1", "nobody on the network")
+	says(next(t, c, AddrError).Err(), syscall.ETIMEDOUT, "10.1.0.99:1", "no host on the network")
 
 	id = newID(t, c, TCP) // the kernel takes any device for it, and finds no route by that
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:7471"), timeout))
@@ -301,8 +301,8 @@ func TestFailures(t *testing.T) {
 			t.Errorf("error is %v, want an ArgError", err)
 		}
 	}
-	says(id.Accept(ConnParam{}, ECE{}), syscall.EINVAL, "not in a state")
-	says(c.Close(), syscall.EBUSY, "IDs are on it")
+	says(id.Accept(ConnParam{}, ECE{}), syscall.EINVAL, "does not allow it")
+	says(c.Close(), syscall.EBUSY, "IDs; close them first")
 	must(t, id.Close())
 	says(id.Listen(1), os.ErrClosed)
 	_, err := id.Addrs()

@@ -115,13 +115,13 @@ type request struct {
 const (
 	refusedFull     = "too many connections are waiting to be accepted"
 	refusedMany     = "too many connections"
-	refusedProtocol = "the request is not one of a protocol version that is spoken here"
-	refusedFailed   = "the connection cannot be made"
+	refusedProtocol = "the request has no protocol version that this side speaks"
+	refusedFailed   = "the connection could not be set up"
 )
 
 // errEvicted is the error of a connection that was given up because its peer did not complete it in
 // time and another request needed the place.
-var errEvicted = errors.New("its peer has not completed the connection, and others ask for the place")
+var errEvicted = errors.New("the peer has not completed the connection, and another request needed its place")
 
 // handleRequest starts to answer a request if it is valid and there is a place for it, and rejects
 // it otherwise.

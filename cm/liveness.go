@@ -90,7 +90,7 @@ func (c *Conn) checkLiveness() {
 	case c.mustRecvFirst && w.owedSince.IsZero():
 		w.owedSince = now
 	case c.mustRecvFirst && now.Sub(w.owedSince) > c.peerTimeout():
-		c.fail(fmt.Errorf("for %s nothing has come from the peer, which has connected and sends first on iWARP; it is gone, or does not get through: %w",
+		c.fail(fmt.Errorf("for %s nothing has arrived from the peer, which has to send first on iWARP; it is gone, or the network drops its packets: %w",
 			now.Sub(w.owedSince).Round(time.Millisecond), syscall.ETIMEDOUT))
 		return
 	case c.mustRecvFirst: // and this side may not send a probe
@@ -99,7 +99,7 @@ func (c *Conn) checkLiveness() {
 	case w.owedSince.IsZero():
 		w.owedSince = now
 	case now.Sub(w.owedSince) > c.peerTimeout():
-		c.fail(fmt.Errorf("for %s the device has said nothing of what was sent, which the peer does not acknowledge; it is gone, or does not get through: %w",
+		c.fail(fmt.Errorf("for %s the peer has acknowledged nothing of what was sent; it is gone, or the network drops the packets: %w",
 			now.Sub(w.owedSince).Round(time.Millisecond), syscall.ETIMEDOUT))
 		return
 	}

@@ -33,7 +33,7 @@ func findDevice() (netlinkrdma.CharDev, error) {
 	case err != nil:
 		return dev, fmt.Errorf("%s: %w", devicePath, err)
 	case dev.ABI < minABI || dev.ABI > maxABI:
-		return dev, fmt.Errorf("%s: the kernel's connection manager has ABI version %d, the library speaks %d to %d: %w",
+		return dev, fmt.Errorf("%s: the kernel's connection manager has ABI version %d, this library supports %d to %d: %w",
 			dev.Path(), dev.ABI, minABI, maxABI, errors.ErrUnsupported)
 	}
 	return dev, nil

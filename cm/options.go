@@ -229,7 +229,7 @@ func (n *optionChecker) duration(name string, value, zero time.Duration) time.Du
 		value = zero
 	}
 	if n.err == nil && value < 0 {
-		n.err = argErr(n.op, name, value, "from 0")
+		n.err = argErr(n.op, name, value, "at least 0")
 	}
 	return value
 }
@@ -255,10 +255,10 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 		o.KeepAlive = 15 * time.Second
 	}
 	if o.MaxConns < 0 {
-		return o, argErr(op, "MaxConns", o.MaxConns, "from 0")
+		return o, argErr(op, "MaxConns", o.MaxConns, "at least 0")
 	}
 	if o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory() {
-		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or from %d bytes, which one connection may need", o.memory())
+		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or at least %d bytes, which one connection may need", o.memory())
 	}
 	if o.Isolation > ConnPD || o.Isolation == ListenerPD && op == "Dial" {
 		return o, argErr(op, "Isolation", o.Isolation, "SharedPD or ConnPD; ListenerPD for Listen only")

@@ -240,7 +240,7 @@ func (p *PacketConn) addMembership(group netip.Addr) (*membership, error) {
 		return nil, p.opError("join", errClosed)
 	}
 	if p.joined[group] != nil {
-		return nil, argErr("Join", "group", group, "one that was not joined yet")
+		return nil, argErr("Join", "group", group, "a group that p has not joined")
 	}
 	id, err := p.loop.channel.NewID(UDP)
 	if err != nil {
@@ -282,7 +282,7 @@ func (p *PacketConn) Leave(group netip.Addr) error {
 	m := p.joined[group]
 	p.mu.Unlock()
 	if m == nil {
-		return argErr("Leave", "group", group, "one that was joined")
+		return argErr("Leave", "group", group, "a group that p has joined")
 	}
 	return p.leave(group, m)
 }

@@ -81,7 +81,7 @@ func TestSetPath(t *testing.T) {
 	p := value(model.Paths())(t)[0]
 
 	id := newID(t, c, TCP)
-	if err := id.SetPath(p); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "no address resolved") {
+	if err := id.SetPath(p); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "no resolved address") {
 		t.Errorf("before the address is resolved: %v", err)
 	}
 	must(t, id.ResolveAddr(netip.AddrPort{}, addr, timeout))

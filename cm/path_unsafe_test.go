@@ -115,7 +115,7 @@ func TestPathBytes(t *testing.T) {
 		}
 	}
 	k.refuse[abi.RDMA_USER_CM_CMD_SET_OPTION] = syscall.EINVAL
-	if err := id.SetPath(record); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "no address resolved") {
+	if err := id.SetPath(record); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "no resolved address") {
 		t.Errorf("SetPath: %v", err)
 	}
 	must(t, id.Close())

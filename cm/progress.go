@@ -263,13 +263,13 @@ func (c *Conn) parseRecv(wc *uverbs.WC) (header, int, error) {
 	case i >= len(m.slots):
 		return header{}, 0, fmt.Errorf("the device has completed receive %d, which was not posted: %w", slot, syscall.EIO)
 	case wc.Opcode != uverbs.WCRecv:
-		return header{}, 0, protoErr("it has completed a receive by %s; messages are SENDs", wc.Opcode)
+		return header{}, 0, protoErr("it has completed a receive with %s; a message is a SEND", wc.Opcode)
 	case wc.Flags&uverbs.WCWithImm != 0:
-		return header{}, 0, protoErr("a message with immediate data; messages are SENDs without")
+		return header{}, 0, protoErr("a message with immediate data")
 	case wc.Flags&uverbs.WCWithInv != 0:
-		return header{}, 0, protoErr("a message that invalidates a key; messages are SENDs that do not")
+		return header{}, 0, protoErr("a message that invalidates a key")
 	case int64(wc.ByteLen) > int64(m.size):
-		return header{}, 0, protoErr("a message of %d bytes, which a receive of %d bytes cannot have taken", wc.ByteLen, m.size)
+		return header{}, 0, protoErr("a message of %d bytes in a receive of %d bytes", wc.ByteLen, m.size)
 	}
 	h, err := parseHeader(m.bytes(i)[:wc.ByteLen])
 	return h, slot, err
@@ -279,10 +279,10 @@ func (c *Conn) parseRecv(wc *uverbs.WC) (header, int, error) {
 // program has read the message.
 func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 	if c.credits += h.credits; c.credits > c.peerDepth {
-		return false, protoErr("it has room for %d messages and now says %d", c.peerDepth, c.credits)
+		return false, protoErr("it can hold %d messages and now claims %d", c.peerDepth, c.credits)
 	}
 	if c.peerClosedRead {
-		return false, protoErr("a message of kind %d after the end of both directions", h.kind)
+		return false, protoErr("a message of kind %d after the end of the connection", h.kind)
 	}
 	switch h.kind {
 	case msgEnd:
@@ -294,14 +294,14 @@ func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 		return false, c.peer.recordGrown(h.recvs)
 	case msgWant:
 		if c.consumed++; c.consumed > c.o.Depth {
-			return false, protoErr("it asks for memory without a credit, %d times", c.consumed)
+			return false, protoErr("it has asked for memory %d times, more often than it had credits", c.consumed)
 		}
 	case msgData:
 		if c.eof {
 			return false, protoErr("a message after the end")
 		}
 		if n := c.inTail - c.inHead; n >= c.o.Depth || h.length > c.o.MessageSize {
-			return false, protoErr("a message of %d bytes with %d before it, allowed are %d of %d bytes", h.length, n, c.o.Depth, c.o.MessageSize)
+			return false, protoErr("a message of %d bytes behind %d others, allowed are %d messages of %d bytes", h.length, n, c.o.Depth, c.o.MessageSize)
 		}
 		c.inbox[c.inTail%len(c.inbox)] = arrival{slot, h.length}
 		c.inTail++

@@ -68,7 +68,7 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) error {
 	case err != nil:
 		return err
 	case a.Port == 0:
-		return &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of one, or resolve one"}
+		return &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of a device, or resolve an address"}
 	case index == pd.Device().Info().Index:
 		name := pd.Device().Name()
 		id.device.Store(&name)
@@ -78,7 +78,7 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) error {
 	if err != nil {
 		return err
 	}
-	return argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, which the address is on", name)
+	return argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, the device of the address", name)
 }
 
 // CreateSRQ creates an SRQ for the QP of the ID (rdma_create_srq). It must be called before

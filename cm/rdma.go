@@ -39,7 +39,7 @@ func (r Remote) MarshalBinary() ([]byte, error) { return r.AppendBinary(nil) }
 // UnmarshalBinary implements [encoding.BinaryUnmarshaler]. It ignores bytes after the first 16.
 func (r *Remote) UnmarshalBinary(b []byte) error {
 	if len(b) < remoteSize {
-		return argErr("Remote", "data", fmt.Sprintf("%d bytes long", len(b)), "from %d bytes", remoteSize)
+		return argErr("Remote", "data", fmt.Sprintf("%d bytes long", len(b)), "at least %d bytes", remoteSize)
 	}
 	r.Addr, r.RKey, r.Length = binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])
 	return nil

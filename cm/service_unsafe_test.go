@@ -131,7 +131,7 @@ func TestServiceBytes(t *testing.T) {
 		}
 	}
 	answer = syscall.EOPNOTSUPP
-	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", [2]int{}, "InfiniBand's subnet administrator")
+	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", [2]int{}, "InfiniBand subnet administrator")
 	answer = syscall.EINVAL // by a kernel that knows the command
 	if err := id.ResolveService("printer", 0); !errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "not bound") {
 		t.Errorf("ResolveService: %v", err)

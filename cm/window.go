@@ -57,11 +57,11 @@ type peerWindow struct {
 // sent to it.
 func (p *peerWindow) recordGrown(recvs uint32) error {
 	if !p.mayBeSmall || p.grown {
-		return protoErr("it takes large messages for the second time")
+		return protoErr("a second announcement of large receives")
 	}
 	left := int32(recvs - p.sent)
 	if left > int32(p.firstCredits+spareRecv) {
-		return protoErr("it has posted %d small receives; with %d messages to it there are %d at most", recvs, p.sent, p.sent+p.firstCredits+spareRecv)
+		return protoErr("it claims %d small receives; after %d messages to it there can be at most %d", recvs, p.sent, p.sent+p.firstCredits+spareRecv)
 	}
 	p.grown, p.smallTotal = true, p.sent+uint32(max(left, 0))
 	return nil

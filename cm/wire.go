@@ -106,28 +106,28 @@ func protoErr(format string, args ...any) error {
 // the answer is to have; of an answer it is the one that it has.
 func parseGreeting(b []byte, kind uint8) (greeting, error) {
 	if len(b) < greetingSize || b[0] != 'g' || b[1] != 'v' {
-		return greeting{}, protoErr("its private data is no greeting; is it a program that does not use Conn?")
+		return greeting{}, protoErr("its private data is not a greeting; does the program there use Conn?")
 	}
 	if b[3] != kind {
-		return greeting{}, protoErr("its greeting is of kind %d, not %d", b[3], kind)
+		return greeting{}, protoErr("its greeting has kind %d, not %d", b[3], kind)
 	}
 	version := b[2]
 	if kind == greetingRequest {
 		version = min(version, wireVersion)
 	}
 	if kind != greetingRefusal && (version < minWireVersion || version > wireVersion) {
-		return greeting{}, protoErr("its greeting has version %d, this side speaks %d to %d", b[2], minWireVersion, wireVersion)
+		return greeting{}, protoErr("its greeting has version %d, this side speaks versions %d to %d", b[2], minWireVersion, wireVersion)
 	}
 	h := greeting{kind: kind, depth: int(binary.BigEndian.Uint16(b[4:])), size: int(binary.BigEndian.Uint32(b[8:])), first: int(b[6]), version: version}
 	n := int(b[7])
 	if greetingSize+n > len(b) {
-		return greeting{}, protoErr("its greeting has %d bytes of data, and space for %d", n, len(b)-greetingSize)
+		return greeting{}, protoErr("its greeting claims %d bytes of data, but has only %d", n, len(b)-greetingSize)
 	}
 	if kind != greetingRefusal && (h.depth < 1 || h.depth > maxDepth || h.size < 1 || h.size > maxMessageSize) {
-		return greeting{}, protoErr("it takes %d messages of %d bytes, possible are 1 to %d of 1 to %d", h.depth, h.size, maxDepth, maxMessageSize)
+		return greeting{}, protoErr("it claims to receive %d messages of %d bytes; valid are 1 to %d messages of 1 to %d bytes", h.depth, h.size, maxDepth, maxMessageSize)
 	}
 	if h.first > h.depth {
-		return greeting{}, protoErr("it takes %d messages, and %d of them at first", h.depth, h.first)
+		return greeting{}, protoErr("it claims to receive %d messages, but %d of them at first", h.depth, h.first)
 	}
 	h.data = append([]byte(nil), b[greetingSize:greetingSize+n]...)
 	return h, nil
@@ -156,20 +156,20 @@ func (h header) put(b []byte) {
 // parseHeader decodes the header of the message b.
 func parseHeader(b []byte) (header, error) {
 	if len(b) < headerSize {
-		return header{}, protoErr("a message of %d bytes, shorter than its header", len(b))
+		return header{}, protoErr("a message of %d bytes is shorter than a header", len(b))
 	}
 	h := header{kind: b[0], closesRead: b[1] != 0, credits: int(binary.BigEndian.Uint16(b[2:])), length: int(binary.BigEndian.Uint32(b[4:]))}
 	if h.kind == msgGrown {
 		h.recvs, h.length = uint32(h.length), 0
 	}
 	if h.length != len(b)-headerSize {
-		return header{}, protoErr("a message with %d bytes of data says that it has %d", len(b)-headerSize, h.length)
+		return header{}, protoErr("a message with %d bytes of data whose header claims %d", len(b)-headerSize, h.length)
 	}
 	if h.kind < msgData || h.kind > msgPad {
-		return header{}, protoErr("a message of kind %d, possible are %d to %d", h.kind, msgData, msgPad)
+		return header{}, protoErr("a message of kind %d, valid are %d to %d", h.kind, msgData, msgPad)
 	}
 	if b[1] > 1 || h.closesRead && h.kind != msgEnd {
-		return header{}, protoErr("a message of kind %d with %d in its second byte, possible is 0, and 1 in an end", h.kind, b[1])
+		return header{}, protoErr("a message of kind %d whose second byte is %d; valid is 0, or 1 in an end", h.kind, b[1])
 	}
 	if h.kind != msgData && h.length != 0 {
 		return header{}, protoErr("a message of kind %d with %d bytes of data", h.kind, h.length)
