@@ -2,7 +2,6 @@ package cm
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -11,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -194,117 +191,6 @@ func TestLookAfterDestroy(t *testing.T) {
 	c.liveness.stop()
 }
 
-// TestWaitsEndWithoutFlush: what waits in a method ends when the connection is given up, although no completion comes.
-func TestWaitsEndWithoutFlush(t *testing.T) {
-	for name, met := range map[string]condition{
-		"a message": canRecv, "room": canSend, "a control message": canSendControl, "an operation": isDone, "all sent": allSent, "memory": hasGrown,
-	} {
-		c := bareConn(Options{})
-		c.memoryGone = true // no CQ to poll
-		c.credits, c.ctlPosted, c.posted = 0, ctlSlots, 1
-		c.parkTurn <- struct{}{} // another goroutine is parked on the channel
-		ended := make(chan error)
-		go func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.users++
-			defer c.end()
-			ended <- c.await(context.Background(), met, &op{})
-		}()
-		for waits := false; !waits; time.Sleep(time.Millisecond) {
-			c.mu.Lock()
-			waits = c.changed != nil
-			c.mu.Unlock()
-		}
-		c.mu.Lock()
-		c.destroying = true
-		c.notify()
-		c.mu.Unlock()
-		if err := <-ended; !errors.Is(err, errClosed) {
-			t.Errorf("the wait for %s ends with %v", name, err)
-		}
-	}
-}
-
-// TestConditions: what ends each wait, and what does not.
-func TestConditions(t *testing.T) {
-	failed := errors.New("failed")
-	for _, a := range []struct {
-		name  string
-		wants condition
-		set   func(*Conn)
-		met   bool
-	}{
-		{"a message", canRecv, func(*Conn) {}, false},
-		{"a message", canRecv, func(c *Conn) { c.inTail++ }, true},
-		{"a message, at the end", canRecv, func(c *Conn) { c.eof = true }, true},
-		{"a message, failed", canRecv, func(c *Conn) { c.err = failed }, true},
-		{"a message, closing", canRecv, func(c *Conn) { c.closing = true }, true},
-		{"room", canSend, func(c *Conn) { c.credits = 1 }, true},
-		{"room, without credit", canSend, func(c *Conn) { c.credits = 0 }, false},
-		{"room, of sends", canSend, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) }, false},
-		{"room, almost", canSend, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) - 1 }, true},
-		{"room, mute", canSend, func(c *Conn) { c.mustRecvFirst = true }, false},
-		{"room, ended", canSend, func(c *Conn) { c.credits, c.endSent = 0, true }, true},
-		{"room, deaf", canSend, func(c *Conn) { c.credits, c.peerClosedRead = 0, true }, true},
-		{"room, failed", canSend, func(c *Conn) { c.credits, c.err = 0, failed }, true},
-		{"room, closing", canSend, func(c *Conn) { c.credits, c.closing = 0, true }, true},
-		{"control", canSendControl, func(*Conn) {}, true},
-		{"control, all used", canSendControl, func(c *Conn) { c.ctlPosted = ctlSlots }, false},
-		{"control, all but one", canSendControl, func(c *Conn) { c.ctlPosted = ctlSlots - 1 }, true},
-		{"control, mute", canSendControl, func(c *Conn) { c.mustRecvFirst = true }, false},
-		{"control, mute and failed", canSendControl, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
-		{"transfer", canTransfer, func(*Conn) {}, true},
-		{"transfer, all used", canTransfer, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
-		{"transfer, mute", canTransfer, func(c *Conn) { c.mustRecvFirst = true }, false},
-		{"transfer, failed", canTransfer, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
-		{"transfer, closing", canTransfer, func(c *Conn) { c.mustRecvFirst, c.closing = true, true }, true},
-		{"probe, all used", canProbe, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
-		{"probe, closing", canProbe, func(c *Conn) { c.opsPosted, c.closing = uint64(c.o.Transfers), true }, false},
-		{"probe, failed", canProbe, func(c *Conn) { c.opsPosted, c.err = uint64(c.o.Transfers), failed }, true},
-		{"all sent", allSent, func(*Conn) {}, true},
-		{"all sent, not yet", allSent, func(c *Conn) { c.posted = 1 }, false},
-		{"all sent, failed", allSent, func(c *Conn) { c.posted, c.err = 1, failed }, true},
-		{"growth", hasGrown, func(*Conn) {}, false},
-		{"growth", hasGrown, func(c *Conn) { c.peer.grown = true }, true},
-		{"growth, ended", hasGrown, func(c *Conn) { c.endSent = true }, true},
-		{"growth, deaf", hasGrown, func(c *Conn) { c.peerClosedRead = true }, true},
-		{"growth, failed", hasGrown, func(c *Conn) { c.err = failed }, true},
-		{"growth, closing", hasGrown, func(c *Conn) { c.closing = true }, true},
-	} {
-		c := bareConn(Options{})
-		a.set(c)
-		if got := a.wants(c, nil); got != a.met {
-			t.Errorf("%s: %v, want %v", a.name, got, a.met)
-		}
-	}
-}
-
-// TestFailWakes: a failure wakes those who wait, and the first one stays.
-func TestFailWakes(t *testing.T) {
-	c := bareConn(Options{})
-	c.memoryGone = true
-	c.parkTurn <- struct{}{}
-	ended := make(chan error)
-	go func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		ended <- c.await(context.Background(), canRecv, nil)
-	}()
-	for waits := false; !waits; time.Sleep(time.Millisecond) {
-		c.mu.Lock()
-		waits = c.changed != nil
-		c.mu.Unlock()
-	}
-	c.mu.Lock()
-	c.fail(syscall.EPROTO)
-	c.fail(syscall.EIO)
-	c.mu.Unlock()
-	if err := <-ended; err != nil || !errors.Is(c.err, syscall.EPROTO) || errors.Is(c.err, syscall.EIO) {
-		t.Errorf("the wait ends with %v, the connection with %v", err, c.err)
-	}
-}
-
 // TestHubUses: a hub that is over has no more users, whoever asks at the same time.
 func TestHubUses(t *testing.T) {
 	for range 100 {
@@ -318,37 +204,6 @@ func TestHubUses(t *testing.T) {
 		}
 		if h.users != 1 && h.users != 2 {
 			t.Fatalf("%d users", h.users)
-		}
-	}
-}
-
-// TestParseHeader: the bytes of a message's header.
-func TestParseHeader(t *testing.T) {
-	for _, c := range []struct {
-		b    []byte
-		want header // the zero value: refused
-	}{
-		{[]byte{1, 0, 1, 2, 0, 0, 0, 2, 'a', 'b'}, header{kind: msgData, credits: 0x102, length: 2}},
-		{[]byte{1, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgData}},
-		{[]byte{2, 0, 0, 3, 0, 0, 0, 0}, header{kind: msgCredits, credits: 3}},
-		{[]byte{3, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgEnd}},
-		{[]byte{3, 1, 0, 0, 0, 0, 0, 0}, header{kind: msgEnd, closesRead: true}},
-		{[]byte{4, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgWant}},
-		{[]byte{5, 0, 0, 12, 1, 2, 3, 4}, header{kind: msgGrown, credits: 12, recvs: 0x1020304}},
-		{[]byte{6, 0, 0, 0, 0, 0, 0, 0}, header{kind: msgPad}},
-		{b: []byte{1, 0, 0, 0, 0, 0, 0}},
-		{b: []byte{0, 0, 0, 0, 0, 0, 0, 0}},
-		{b: []byte{7, 0, 0, 0, 0, 0, 0, 0}},
-		{b: []byte{3, 2, 0, 0, 0, 0, 0, 0}},
-		{b: []byte{1, 1, 0, 0, 0, 0, 0, 0}},
-		{b: []byte{1, 0, 0, 0, 0, 0, 0, 1}},
-		{b: []byte{1, 0, 0, 0, 0, 0, 0, 0, 'a'}},
-		{b: []byte{2, 0, 0, 0, 0, 0, 0, 1, 'a'}},
-		{b: []byte{5, 0, 0, 0, 0, 0, 0, 1, 'a'}},
-	} {
-		got, err := parseHeader(c.b)
-		if got != c.want || (err == nil) != (c.want != header{}) || err != nil && !errors.Is(err, syscall.EPROTO) {
-			t.Errorf("% x: %+v, %v, want %+v", c.b, got, err, c.want)
 		}
 	}
 }
@@ -378,57 +233,6 @@ func TestHungDevice(t *testing.T) {
 		t.Errorf("the entry of a device that could not be opened stays: %+v", other)
 	}
 	other.forget()
-}
-
-// TestFrameBytes: what is on the wire, byte by byte, as PROTOCOL.md has it.
-func TestFrameBytes(t *testing.T) {
-	var got [][]byte
-	for _, h := range []greeting{
-		{kind: greetingRequest, depth: 0x0102, size: 0x03040506, first: 7, data: []byte("ab")},
-		{kind: greetingAnswer, depth: 16, size: 32768}, {kind: greetingRefusal, data: []byte("no")},
-	} {
-		got = append(got, h.encode())
-	}
-	for _, h := range []header{
-		{kind: msgData, credits: 0x0102, length: 0x03040506}, {kind: msgCredits, credits: 3}, {kind: msgEnd}, {kind: msgEnd, closesRead: true},
-		{kind: msgWant}, {kind: msgGrown, credits: 12, recvs: 0x01020304}, {kind: msgPad},
-	} {
-		b := bytes.Repeat([]byte{0xff}, headerSize)
-		h.put(b)
-		got = append(got, b)
-	}
-	want := [][]byte{
-		{'g', 'v', 2, 1, 1, 2, 7, 2, 3, 4, 5, 6, 'a', 'b'}, {'g', 'v', 2, 2, 0, 16, 0, 0, 0, 0, 128, 0}, {'g', 'v', 2, 3, 0, 0, 0, 2, 0, 0, 0, 0, 'n', 'o'},
-		{1, 0, 1, 2, 3, 4, 5, 6}, {2, 0, 0, 3, 0, 0, 0, 0}, {3, 0, 0, 0, 0, 0, 0, 0}, {3, 1, 0, 0, 0, 0, 0, 0},
-		{4, 0, 0, 0, 0, 0, 0, 0}, {5, 0, 0, 12, 1, 2, 3, 4}, {6, 0, 0, 0, 0, 0, 0, 0},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("frames (-want +got):\n%s", diff)
-	}
-	if firstSize != 448 || firstData != 440 || headerSize != 8 || greetingSize != 12 || firstDepth != 4 || spareRecv != 5 {
-		t.Error("a size that is part of the protocol has changed")
-	}
-}
-
-// TestVersions: a request of a later version is answered with the version of this side; an answer and
-// messages have no other.
-func TestVersions(t *testing.T) {
-	greeting := func(version, kind uint8) []byte {
-		return []byte{'g', 'v', version, kind, 0, 4, 0, 0, 0, 0, 0, 100}
-	}
-	for _, c := range []struct {
-		version, kind uint8
-		want          uint8 // 0: refused
-	}{
-		{1, greetingRequest, 0}, {2, greetingRequest, 2}, {3, greetingRequest, 2}, {255, greetingRequest, 2},
-		{1, greetingAnswer, 0}, {2, greetingAnswer, 2}, {3, greetingAnswer, 0},
-		{1, greetingRefusal, 1}, {2, greetingRefusal, 2}, {3, greetingRefusal, 3}, // the text is where it was
-	} {
-		h, err := parseGreeting(greeting(c.version, c.kind), c.kind)
-		if (err == nil) != (c.want != 0) || err == nil && h.version != c.want || err != nil && !errors.Is(err, syscall.EPROTO) {
-			t.Errorf("version %d of kind %d: %d, %v, want %d", c.version, c.kind, h.version, err, c.want)
-		}
-	}
 }
 
 // TestAfterEnd: what may follow an end, and what may not.

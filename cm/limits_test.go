@@ -331,78 +331,6 @@ func TestIsolation(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestCloseWithoutFlush: Close ends although the device flushes nothing, also while others wait in methods. The
-// connection has lost its QP, so that nothing moves that to the error state.
-func TestCloseWithoutFlush(t *testing.T) {
-	before := quiet(t)
-	old := flushGrace
-	flushGrace = 50 * time.Millisecond
-	defer func() { flushGrace = old }()
-	ctx := within(t)
-	for _, wait := range waits {
-		l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{}))(t)
-		client := value(Dial(ctx, l.Addr().String(), Options{Wait: wait, Linger: time.Millisecond}))(t)
-		server := value(l.Accept(ctx))(t)
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(func() {
-				if _, err := client.Recv(context.Background()); !errors.Is(err, net.ErrClosed) {
-					t.Errorf("Recv: %v", err)
-				}
-			})
-			all.Go(func() {
-				client.mu.Lock()
-				defer client.mu.Unlock()
-				client.users++
-				defer client.end()
-				if err := client.finishOp(context.Background(), "wait", &op{}); !errors.Is(err, net.ErrClosed) {
-					t.Errorf("an operation without an end: %v", err)
-				}
-			})
-		}
-		for parked := 0; parked < 6; time.Sleep(time.Millisecond) {
-			client.mu.Lock()
-			parked = client.users
-			client.mu.Unlock()
-		}
-		client.mu.Lock()
-		client.closing = true // as in Close, which would send an end first
-		client.qp = nil
-		client.notify()
-		client.mu.Unlock()
-		must(t, client.destroy())
-		all.Wait()
-		server.Close()
-		must(t, l.Close())
-	}
-	nothingLeft(t, before)
-}
-
-// TestCloseWriteAgain: the peer is sent one end, however often CloseWrite is called, and Close another.
-func TestCloseWriteAgain(t *testing.T) {
-	ctx := within(t)
-	l := newListener(t, Options{})
-	client, server := connect(t, l, Options{})
-	for range 10 {
-		must(t, client.CloseWrite(ctx))
-	}
-	client.mu.Lock()
-	sent := client.ctlPosted
-	client.mu.Unlock()
-	greeting := uint64(0)
-	if onIWARP(client.dev.dev) {
-		greeting = 1
-	}
-	if sent != 1+greeting {
-		t.Errorf("%d control messages were sent, want 1 and %d to greet", sent, greeting)
-	}
-	must(t, server.Send(ctx, []byte("the other way")))
-	if got := value(client.Recv(ctx))(t); string(got) != "the other way" {
-		t.Errorf("received %q", got)
-	}
-	must(t, client.Close(), server.Close())
-}
-
 // TestRequestBacklog: a listener of a program that does not look has no more requests than its backlog, although another
 // goroutine reads the channel all the time. The rest is rejected.
 func TestRequestBacklog(t *testing.T) {
@@ -451,27 +379,6 @@ func TestRequestBacklog(t *testing.T) {
 	for _, id := range ids {
 		must(t, id.Close())
 	}
-}
-
-// TestDestroyedConn: a connection that was destroyed takes no completions of the one that has its CQ now.
-func TestDestroyedConn(t *testing.T) {
-	ctx := within(t)
-	l := newListener(t, small)
-	old, oldPeer := connect(t, l, small)
-	must(t, old.destroy())
-	client, server := connect(t, l, small)
-	if client.cq != old.cq {
-		t.Fatal("the CQ of the connection that was destroyed is not used again")
-	}
-	must(t, server.Send(ctx, []byte("for the new one")))
-	must(t, server.Flush(ctx))
-	if _, err := old.Recv(ctx); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Recv of the old connection: %v", err)
-	}
-	if got := value(client.Recv(ctx))(t); string(got) != "for the new one" {
-		t.Errorf("received %q", got)
-	}
-	oldPeer.Close()
 }
 
 // TestProbeMemory: on iWARP each side knows the byte of the other's that its probes read, and nothing of other memory.

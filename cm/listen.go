@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -119,10 +118,6 @@ const (
 	refusedFailed   = "the connection could not be set up"
 )
 
-// errEvicted is the error of a connection that was given up because its peer did not complete it in
-// time and another request needed the place.
-var errEvicted = errors.New("the peer has not completed the connection, and another request needed its place")
-
 // handleRequest starts to answer a request if it is valid and there is a place for it, and rejects
 // it otherwise.
 func (l *Listener) handleRequest(e *Event) {
@@ -147,10 +142,6 @@ func (l *Listener) handleRequest(e *Event) {
 		}
 	}
 }
-
-// evictAfter is the least time that a peer has to complete its connection before another request
-// may take its place. It is many times what a peer needs that is not too busy. Tests change it.
-var evictAfter = 250 * time.Millisecond
 
 // admit finds a place for a request: a free one, or that of the oldest connection whose peer has
 // not completed it in time. If there is none it returns nil and a reason for the peer. The reason
@@ -180,20 +171,6 @@ func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
 	l.conns++
 	l.wg.Add(1)
 	return r, ""
-}
-
-// oldestOverdue returns the oldest answer whose peer is not ready, if the peer has had enough time,
-// and otherwise nil. The caller holds l.mu.
-func (l *Listener) oldestOverdue() (first *pendingAccept) {
-	for a := range l.pending {
-		if first == nil || a.number < first.number {
-			first = a
-		}
-	}
-	if first != nil && time.Since(first.since) < evictAfter {
-		return nil
-	}
-	return first
 }
 
 // connClosed counts a connection that was closed.
@@ -315,95 +292,6 @@ func (l *Listener) accept(r *request) error {
 func (c *Conn) abandon(err error) error {
 	c.dev.forgetIfRemoved(err)
 	return errors.Join(err, c.destroy())
-}
-
-// pendingAccept is a connection that was accepted, or is about to be, and whose peer is not ready
-// yet.
-type pendingAccept struct {
-	l           *Listener
-	c           *Conn
-	peer        greeting
-	private     []byte
-	number      uint64      // later ones have higher numbers
-	since       time.Time   // when it was accepted
-	giveUpTimer *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
-
-	acceptMu sync.Mutex // held until Accept has done everything
-}
-
-// awaitPeer registers the handler for the events of the peer. It returns false if the listener is
-// closed.
-func (l *Listener) awaitPeer(a *pendingAccept) bool {
-	const longest = 2 * time.Minute
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return false
-	}
-	l.lastNumber++
-	a.number = l.lastNumber
-	l.pending[a] = true
-	if onIWARP(a.c.dev.dev) {
-		a.giveUpTimer = time.AfterFunc(longest, func() { a.fail(os.ErrDeadlineExceeded) })
-	}
-	l.mu.Unlock()
-	l.loop.register(a.c.id, eventHandler{a.event, a.fail})
-	return true
-}
-
-// claim ends the wait for the peer. It returns true for the first caller only, who has to do what
-// comes next.
-func (a *pendingAccept) claim() bool {
-	a.l.mu.Lock()
-	defer a.l.mu.Unlock()
-	return a.claimLocked()
-}
-
-// claimLocked is claim for a caller that holds a.l.mu.
-func (a *pendingAccept) claimLocked() bool {
-	waits := a.l.pending[a]
-	if delete(a.l.pending, a); waits {
-		a.l.halfOpen--
-	}
-	if a.giveUpTimer != nil {
-		a.giveUpTimer.Stop()
-	}
-	return waits
-}
-
-// event handles an event of the ID: the peer is ready, or never will be.
-func (a *pendingAccept) event(e *Event) {
-	a.acceptMu.Lock() // the event may arrive before Accept has returned
-	defer a.acceptMu.Unlock()
-	switch {
-	case e.Type == AddrChange: // the peer may still become ready
-	case e.Type != Established || e.Status != 0:
-		a.fail(e.failure())
-	case a.claim():
-		a.c.start(a.peer, a.private)
-		a.l.ready <- a.c // never blocks: it has room for all that count as waiting
-		a.l.wg.Done()
-	}
-}
-
-// fail gives the connection up.
-func (a *pendingAccept) fail(err error) {
-	if a.claim() {
-		go func() { // not in the event loop, whose events the kernel may wait for
-			a.abandon(err)
-			a.l.accepted()
-			a.l.wg.Done()
-		}()
-	}
-}
-
-// abandon destroys the connection after Accept has returned: later, the handle of the ID may belong
-// to another ID.
-func (a *pendingAccept) abandon(err error) {
-	a.acceptMu.Lock()
-	defer a.acceptMu.Unlock()
-	a.c.abandon(err)
-	a.l.reportRefused(a.c.addrs.Remote, err)
 }
 
 // setUp asks the program about a request and makes the queues and the memory of the connection. It

@@ -1,0 +1,178 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"time"
+)
+
+// releaseAll releases everything except the ID and its QP. The argument is the error of closing
+// those. releaseAll returns that error joined with its own errors.
+func (c *Conn) releaseAll(closed error) error {
+	errs := []error{closed}
+	if c.cq != nil && closed == nil {
+		if c.chShutdown {
+			errs = append(errs, c.completions.close())
+		} else {
+			errs = append(errs, c.dev.cqs.put(c.completions, c.entries()))
+		}
+	}
+	c.mu.Lock()
+	if closed == nil { // otherwise the device may still use the memory
+		if c.heldSlot >= 0 {
+			m, i := c.slotMemory(c.heldSlot)
+			c.lease = leaseSlot(c, m, i)
+		}
+		c.win.smallMem.release()
+		c.mem.release()
+		c.out.release()
+		c.ctl.release()
+	}
+	c.mu.Unlock()
+	if c.domain != nil {
+		c.domain.release()
+	}
+	if c.dev != nil {
+		c.dev.release()
+	}
+	if c.listener != nil {
+		c.listener.connClosed()
+	}
+	return errors.Join(errs...)
+}
+
+// closedError is the error after Close. It matches both [net.ErrClosed] and [os.ErrClosed].
+type closedError struct{}
+
+var errClosed closedError
+
+func (closedError) Error() string { return "it is closed" }
+
+// Is reports whether target is [net.ErrClosed] or [os.ErrClosed].
+func (closedError) Is(target error) bool { return target == net.ErrClosed || target == os.ErrClosed }
+
+// CloseWrite tells the peer that this side sends no more messages. The peer's Recv returns io.EOF
+// after the last one. This side can still receive. Calls after the first do nothing.
+func (c *Conn) CloseWrite(ctx context.Context) error {
+	const what = "close for writing"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return err
+	}
+	defer c.end()
+	return c.sendEnd(ctx, what, false)
+}
+
+// sendEnd sends an end, which follows all messages, unless one was sent already. With closesRead
+// the end says that this side no longer receives, and is sent again. The caller holds c.mu.
+func (c *Conn) sendEnd(ctx context.Context, what string, closesRead bool) error {
+	if err := c.await(ctx, canSendControl, nil); err != nil {
+		return c.waitErr(what, err)
+	}
+	if c.err != nil || c.endSent && !closesRead {
+		return c.err
+	}
+	c.endSent = true
+	c.sendControl(header{kind: msgEnd, closesRead: closesRead})
+	return c.err
+}
+
+// Close closes the connection. The peer receives everything that was sent before, and then io.EOF.
+// Close waits until the peer's device has acknowledged everything, for up to Options.Linger, and
+// for another second if the device here does not flush its queues. Method calls that have not
+// returned, and later ones, fail with an error that matches [net.ErrClosed] and [os.ErrClosed].
+// Close returns an error if it cannot tell that all messages have arrived.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closing = true
+	c.notify()
+	err := c.linger()
+	c.mu.Unlock()
+	c.id.Disconnect()
+	return errors.Join(err, c.destroy())
+}
+
+// linger sends the end and waits until the peer's device has acknowledged everything. The caller
+// holds c.mu.
+func (c *Conn) linger() error {
+	c.liveness.stop()
+	if c.err == nil {
+		c.poll()
+	}
+	peerClosed := c.peerClosedRead // the peer has closed the connection too
+	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
+	defer cancel()
+	unsent := c.err == nil
+	err := c.sendEnd(ctx, "close", true)
+	if err == nil && onIWARP(c.dev.dev) { // where a send completes before the peer has the message
+		if err = c.await(ctx, canProbe, nil); err == nil && c.err == nil {
+			c.probe().abandoned = true
+		}
+	}
+	if err == nil {
+		if err = c.await(ctx, allSent, nil); err != nil {
+			err = c.waitErr("close", err)
+		} else if c.completed != c.posted {
+			err = c.err
+		}
+	}
+	// A peer that has closed waits only for this end, which confirms that its own end has
+	// arrived. The acknowledgement of this end may be lost when the peer destroys its QP, so
+	// that an error does not matter then.
+	if onIWARP(c.dev.dev) { // the peer may have closed during the probe, or earlier, when posting began to fail
+		c.poll()
+		peerClosed = c.peerClosedRead
+	}
+	if peerClosed || err != nil && (!unsent || c.eof) { // or an earlier call has reported the error
+		return nil
+	}
+	return err
+}
+
+// flushGrace is how long a device may take to flush the queues of a connection that has failed or
+// is being closed. After that, the goroutine that waits for a completion is woken without one. Soft
+// iWARP does not flush receives that were posted after the QP has failed.
+var flushGrace = time.Second
+
+// destroy releases everything that the connection has, once no goroutine is inside a method. It
+// takes up to flushGrace longer if the device does not flush its queues.
+func (c *Conn) destroy() error {
+	c.mu.Lock()
+	if c.destroying {
+		c.mu.Unlock()
+		return nil
+	}
+	c.fail(errClosed) // does nothing if the connection has failed; the queues are flushed in both cases
+	c.destroying = true
+	c.liveness.stop()
+	c.notify()
+	for c.users > 0 {
+		changed := c.change()
+		c.mu.Unlock()
+		<-changed
+		c.mu.Lock()
+	}
+	c.memoryGone, c.inHead = true, c.inTail
+	c.mu.Unlock()
+	c.loop.unregister(c.id)
+	defer c.loop.releaseLater()
+	return c.releaseAll(c.loop.closeID(c.id))
+}
+
+// shutdownChannel ends the wait of the goroutine that waits on the completion channel, if the
+// device sends no completion.
+func (c *Conn) shutdownChannel() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.memoryGone && c.ch != nil && len(c.parkTurn) > 0 {
+		c.chShutdown = true
+		c.ch.Shutdown()
+	}
+}

@@ -1,0 +1,106 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// membership is a membership in a multicast group. It has an ID of its own, because the kernel does
+// not let an ID join that listens or is connected.
+type membership struct {
+	id   *ID
+	dgid uverbs.GID // the group that the QP is attached to, zero if none
+}
+
+// Join joins a multicast group and returns the Peer to send to for all of its members. Recv then
+// returns what the members send, including p itself, unless the flags are [SendOnly].
+func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
+	const what = "join"
+	m, err := p.addMembership(group)
+	if err != nil {
+		return Peer{}, err
+	}
+	to, err := p.joinGroup(ctx, m, group, flags)
+	if err != nil {
+		return Peer{}, p.opError(what+" "+group.String(), errors.Join(err, p.leave(group, m)))
+	}
+	return to, nil
+}
+
+// addMembership makes a membership that has not joined yet.
+func (p *PacketConn) addMembership(group netip.Addr) (*membership, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing.Load() {
+		return nil, p.opError("join", errClosed)
+	}
+	if p.joined[group] != nil {
+		return nil, argErr("Join", "group", group, "a group that p has not joined")
+	}
+	id, err := p.loop.channel.NewID(UDP)
+	if err != nil {
+		return nil, err
+	}
+	m := &membership{id: id}
+	p.joined[group] = m
+	return m, nil
+}
+
+// joinGroup joins the group of a membership.
+func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.Addr, flags JoinFlags) (Peer, error) {
+	if err := m.id.Bind(netip.AddrPortFrom(p.addrs.Local.IP, 0)); err != nil {
+		return Peer{}, err
+	}
+	m.id.device.Store(&p.addrs.Device)
+	m.id.exclusive.Store(true)
+	if _, err := m.id.Join(group, flags); err != nil {
+		return Peer{}, err
+	}
+	e, err := m.id.waitFor(ctx, "join", MulticastJoin)
+	if err != nil {
+		return Peer{}, err
+	}
+	if flags != SendOnly {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err := p.qp.AttachMulticast(e.UD.AH.GRH.DGID, 0); err != nil {
+			return Peer{}, err
+		}
+		m.dgid = e.UD.AH.GRH.DGID
+	}
+	return Peer{e.UD.AH, e.UD.QPN, e.UD.QKey}, nil
+}
+
+// Leave leaves a multicast group.
+func (p *PacketConn) Leave(group netip.Addr) error {
+	p.mu.Lock()
+	m := p.joined[group]
+	p.mu.Unlock()
+	if m == nil {
+		return argErr("Leave", "group", group, "a group that p has joined")
+	}
+	return p.leave(group, m)
+}
+
+// leave ends a membership.
+func (p *PacketConn) leave(group netip.Addr, m *membership) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.joined[group] != m {
+		return nil
+	}
+	if m.dgid != (uverbs.GID{}) {
+		if err := p.qp.DetachMulticast(m.dgid, 0); err != nil {
+			return err
+		}
+		m.dgid = uverbs.GID{}
+	}
+	if err := p.loop.closeID(m.id); err != nil {
+		return err
+	}
+	delete(p.joined, group)
+	return nil
+}

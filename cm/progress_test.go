@@ -1,0 +1,143 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestWaitsEndWithoutFlush: what waits in a method ends when the connection is given up, although no completion comes.
+func TestWaitsEndWithoutFlush(t *testing.T) {
+	for name, met := range map[string]condition{
+		"a message": canRecv, "room": canSend, "a control message": canSendControl, "an operation": isDone, "all sent": allSent, "memory": hasGrown,
+	} {
+		c := bareConn(Options{})
+		c.memoryGone = true // no CQ to poll
+		c.credits, c.ctlPosted, c.posted = 0, ctlSlots, 1
+		c.parkTurn <- struct{}{} // another goroutine is parked on the channel
+		ended := make(chan error)
+		go func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.users++
+			defer c.end()
+			ended <- c.await(context.Background(), met, &op{})
+		}()
+		for waits := false; !waits; time.Sleep(time.Millisecond) {
+			c.mu.Lock()
+			waits = c.changed != nil
+			c.mu.Unlock()
+		}
+		c.mu.Lock()
+		c.destroying = true
+		c.notify()
+		c.mu.Unlock()
+		if err := <-ended; !errors.Is(err, errClosed) {
+			t.Errorf("the wait for %s ends with %v", name, err)
+		}
+	}
+}
+
+// TestConditions: what ends each wait, and what does not.
+func TestConditions(t *testing.T) {
+	failed := errors.New("failed")
+	for _, a := range []struct {
+		name  string
+		wants condition
+		set   func(*Conn)
+		met   bool
+	}{
+		{"a message", canRecv, func(*Conn) {}, false},
+		{"a message", canRecv, func(c *Conn) { c.inTail++ }, true},
+		{"a message, at the end", canRecv, func(c *Conn) { c.eof = true }, true},
+		{"a message, failed", canRecv, func(c *Conn) { c.err = failed }, true},
+		{"a message, closing", canRecv, func(c *Conn) { c.closing = true }, true},
+		{"room", canSend, func(c *Conn) { c.credits = 1 }, true},
+		{"room, without credit", canSend, func(c *Conn) { c.credits = 0 }, false},
+		{"room, of sends", canSend, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) }, false},
+		{"room, almost", canSend, func(c *Conn) { c.msgPosted = uint64(c.o.SendDepth) - 1 }, true},
+		{"room, mute", canSend, func(c *Conn) { c.mustRecvFirst = true }, false},
+		{"room, ended", canSend, func(c *Conn) { c.credits, c.endSent = 0, true }, true},
+		{"room, deaf", canSend, func(c *Conn) { c.credits, c.peerClosedRead = 0, true }, true},
+		{"room, failed", canSend, func(c *Conn) { c.credits, c.err = 0, failed }, true},
+		{"room, closing", canSend, func(c *Conn) { c.credits, c.closing = 0, true }, true},
+		{"control", canSendControl, func(*Conn) {}, true},
+		{"control, all used", canSendControl, func(c *Conn) { c.ctlPosted = ctlSlots }, false},
+		{"control, all but one", canSendControl, func(c *Conn) { c.ctlPosted = ctlSlots - 1 }, true},
+		{"control, mute", canSendControl, func(c *Conn) { c.mustRecvFirst = true }, false},
+		{"control, mute and failed", canSendControl, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
+		{"transfer", canTransfer, func(*Conn) {}, true},
+		{"transfer, all used", canTransfer, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
+		{"transfer, mute", canTransfer, func(c *Conn) { c.mustRecvFirst = true }, false},
+		{"transfer, failed", canTransfer, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
+		{"transfer, closing", canTransfer, func(c *Conn) { c.mustRecvFirst, c.closing = true, true }, true},
+		{"probe, all used", canProbe, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
+		{"probe, closing", canProbe, func(c *Conn) { c.opsPosted, c.closing = uint64(c.o.Transfers), true }, false},
+		{"probe, failed", canProbe, func(c *Conn) { c.opsPosted, c.err = uint64(c.o.Transfers), failed }, true},
+		{"all sent", allSent, func(*Conn) {}, true},
+		{"all sent, not yet", allSent, func(c *Conn) { c.posted = 1 }, false},
+		{"all sent, failed", allSent, func(c *Conn) { c.posted, c.err = 1, failed }, true},
+		{"growth", hasGrown, func(*Conn) {}, false},
+		{"growth", hasGrown, func(c *Conn) { c.peer.grown = true }, true},
+		{"growth, ended", hasGrown, func(c *Conn) { c.endSent = true }, true},
+		{"growth, deaf", hasGrown, func(c *Conn) { c.peerClosedRead = true }, true},
+		{"growth, failed", hasGrown, func(c *Conn) { c.err = failed }, true},
+		{"growth, closing", hasGrown, func(c *Conn) { c.closing = true }, true},
+	} {
+		c := bareConn(Options{})
+		a.set(c)
+		if got := a.wants(c, nil); got != a.met {
+			t.Errorf("%s: %v, want %v", a.name, got, a.met)
+		}
+	}
+}
+
+// TestFailWakes: a failure wakes those who wait, and the first one stays.
+func TestFailWakes(t *testing.T) {
+	c := bareConn(Options{})
+	c.memoryGone = true
+	c.parkTurn <- struct{}{}
+	ended := make(chan error)
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		ended <- c.await(context.Background(), canRecv, nil)
+	}()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		waits = c.changed != nil
+		c.mu.Unlock()
+	}
+	c.mu.Lock()
+	c.fail(syscall.EPROTO)
+	c.fail(syscall.EIO)
+	c.mu.Unlock()
+	if err := <-ended; err != nil || !errors.Is(c.err, syscall.EPROTO) || errors.Is(c.err, syscall.EIO) {
+		t.Errorf("the wait ends with %v, the connection with %v", err, c.err)
+	}
+}
+
+// TestSoon: who waits looks for a while at first only after a wait that was short.
+func TestSoon(t *testing.T) {
+	for _, spin := range []time.Duration{time.Nanosecond, time.Hour} {
+		ctx := within(t)
+		o := Options{Spin: spin}
+		client, server := connect(t, newListener(t, o), o)
+		server.mu.Lock()
+		server.spinHint = false // on iWARP it has waited for the first message
+		server.mu.Unlock()
+		arrived := make(chan error, 1)
+		go func() { arrived <- second1(server.Recv(ctx)) }()
+		until(t, "somebody waits", func() bool {
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			return server.users > 0 && len(server.parkTurn) > 0
+		})
+		must(t, client.Send(ctx, []byte("x")), <-arrived)
+		if want := spin == time.Hour; server.spinHint != want {
+			t.Errorf("Spin %s: after a wait who waits begins by looking: %t, want %t", spin, server.spinHint, want)
+		}
+	}
+}
