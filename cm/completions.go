@@ -41,10 +41,15 @@ func (p *completionPool) get(entries int) (c completions, err error) {
 		return c, nil
 	}
 	p.mu.Unlock()
-	if c.ch, err = p.dev.CreateCompChannel(); err != nil {
+	return newCompletions(p.dev, entries)
+}
+
+// newCompletions creates a CQ with the given number of entries, and its channel.
+func newCompletions(dev *uverbs.Device, entries int) (c completions, err error) {
+	if c.ch, err = dev.CreateCompChannel(); err != nil {
 		return completions{}, err
 	}
-	if c.cq, err = p.dev.CreateCQ(entries, uverbs.CQOptions{Channel: c.ch}); err != nil {
+	if c.cq, err = dev.CreateCQ(entries, uverbs.CQOptions{Channel: c.ch}); err != nil {
 		return completions{}, errors.Join(err, c.ch.Close())
 	}
 	c.wcs = new([16]uverbs.WC)
@@ -118,5 +123,10 @@ func (p *completionPool) closeWhere(which func(completions) bool) error {
 	return errors.Join(errs...)
 }
 
-// close closes the CQ and the channel.
-func (c completions) close() error { return errors.Join(c.cq.Close(), c.ch.Close()) }
+// close closes the CQ and the channel, if there are any.
+func (c completions) close() error {
+	if c.cq == nil {
+		return nil
+	}
+	return errors.Join(c.cq.Close(), c.ch.Close())
+}

@@ -359,7 +359,7 @@ func (c *Conn) event(e *Event) {
 // begin enters a method, which must call end. The caller holds c.mu.
 func (c *Conn) begin(what string) error {
 	if c.closing {
-		return c.errClosed(what)
+		return c.opError(what, errClosed)
 	}
 	c.users++
 	return nil
@@ -372,15 +372,15 @@ func (c *Conn) end() {
 	}
 }
 
-// errClosed returns the error of a method that is called on a closed connection.
-func (c *Conn) errClosed(what string) error {
-	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, errClosed)
+// opError returns the error of a method.
+func (c *Conn) opError(what string, err error) error {
+	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
 }
 
 // stopped returns the error of a connection that is closed or has failed, or nil.
 func (c *Conn) stopped(what string) error {
 	if c.closing {
-		return c.errClosed(what)
+		return c.opError(what, errClosed)
 	}
 	return c.err
 }
@@ -398,5 +398,5 @@ func (c *Conn) waitErr(what string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", err, os.ErrDeadlineExceeded)
 	}
-	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
+	return c.opError(what, err)
 }

@@ -224,6 +224,22 @@ func (p *ConnParam) param() abi.ConnParam {
 	return q
 }
 
+// complete checks the parameters and fills in those of the ID's QP, which it returns, if there is
+// one.
+func (id *ID) complete(op string, p *ConnParam) (*uverbs.QP, error) {
+	if err := id.checkPrivate(op, p.PrivateData); err != nil {
+		return nil, err
+	}
+	if err := p.check(op); err != nil {
+		return nil, err
+	}
+	qp := id.queues.queuePair()
+	if qp != nil {
+		p.QPN, p.SRQ = qp.QPN(), id.queues.usesSRQ()
+	}
+	return qp, nil
+}
+
 // check returns an error if a parameter is out of range.
 func (p *ConnParam) check(op string) error {
 	const maxRetries = 7
@@ -245,14 +261,8 @@ func (p *ConnParam) check(op string) error {
 // the QP to RTS and calls [ID.Establish]. On iWARP the event is Established in this case too, and
 // the program calls [uverbs.QP.Moved].
 func (id *ID) Connect(p ConnParam, ece ECE) error {
-	if err := id.checkPrivate(opConnect, p.PrivateData); err != nil {
+	if _, err := id.complete(opConnect, &p); err != nil {
 		return err
-	}
-	if err := p.check(opConnect); err != nil {
-		return err
-	}
-	if qp := id.queues.queuePair(); qp != nil {
-		p.QPN, p.SRQ = qp.QPN(), id.queues.usesSRQ()
 	}
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
@@ -266,22 +276,17 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 // side fail until something has been received; see [uverbs.QP.Moved], which the program calls if
 // the QP was not made with CreateQP.
 func (id *ID) Accept(p ConnParam, ece ECE) error {
-	if err := id.checkPrivate(opAccept, p.PrivateData); err != nil {
+	qp, err := id.complete(opAccept, &p)
+	if err != nil {
 		return err
 	}
-	if err := p.check(opAccept); err != nil {
-		return err
-	}
-	if qp := id.queues.queuePair(); qp != nil {
-		p.QPN, p.SRQ = qp.QPN(), id.queues.usesSRQ()
-		if !id.datagrams() {
-			if err := id.modifyToRTS(qp, &p); err != nil {
-				return fmt.Errorf("cm: accept: %w", err)
-			}
+	if qp != nil && !id.datagrams() {
+		if err := id.modifyToRTS(qp, &p); err != nil {
+			return fmt.Errorf("cm: accept: %w", err)
 		}
 	}
 	id.queues.acceptedRequest.Store(true)
-	err := do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
+	err = do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
 		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
 	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
 		qp.Moved(uverbs.RTR) // it fails only if the QP has gone on already

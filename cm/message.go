@@ -87,9 +87,9 @@ func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 		case err != nil && c.closing:
 			return err
 		case c.endSent:
-			return fmt.Errorf("cm: %s: connection with %s: this side was closed for writing: %w", what, c.addrs.Remote, syscall.EPIPE)
+			return c.opError(what, fmt.Errorf("this side was closed for writing: %w", syscall.EPIPE))
 		case c.peerClosedRead:
-			return fmt.Errorf("cm: %s: connection with %s: the peer has closed it: %w", what, c.addrs.Remote, syscall.EPIPE)
+			return c.opError(what, fmt.Errorf("the peer has closed it: %w", syscall.EPIPE))
 		case err != nil:
 			return err
 		}
@@ -101,7 +101,7 @@ func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 		}
 	}
 	if err := c.sendMemory(); err != nil {
-		return fmt.Errorf("cm: %s: connection with %s: memory for messages: %w", what, c.addrs.Remote, err)
+		return c.opError(what, fmt.Errorf("memory for messages: %w", err))
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	}
 	switch {
 	case c.closing:
-		return nil, c.errClosed(what)
+		return nil, c.opError(what, errClosed)
 	case c.inHead != c.inTail:
 		return c.nextMessage(), nil
 	case c.eof:
@@ -196,7 +196,7 @@ func (c *Conn) checkOpen(what string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing {
-		return c.errClosed(what)
+		return c.opError(what, errClosed)
 	}
 	return nil
 }

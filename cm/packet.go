@@ -97,47 +97,24 @@ func (p Peer) String() string { return fmt.Sprintf("%s QP %d", p.IP(), p.qpn) }
 
 // packetQueue is a CQ that one goroutine at a time waits for.
 type packetQueue struct {
+	completions
 	turn     chan struct{} // held by a value in the channel
-	cq       *uverbs.CQ
-	ch       *uverbs.CompChannel
-	wcs      [16]uverbs.WC
 	spinHint bool         // the last wait was short
 	closing  *atomic.Bool // the PacketConn is being closed
 }
 
-// create creates the CQ.
-func (l *packetQueue) create(dev *uverbs.Device, size int) (err error) {
-	l.turn = make(chan struct{}, 1)
-	if l.ch, err = dev.CreateCompChannel(); err == nil {
-		l.cq, err = dev.CreateCQ(size, uverbs.CQOptions{Channel: l.ch})
-	}
-	return err
-}
-
-// close closes it.
-func (l *packetQueue) close() error {
-	var errs []error
-	if l.cq != nil {
-		errs = append(errs, l.cq.Close())
-	}
-	if l.ch != nil {
-		errs = append(errs, l.ch.Close())
-	}
-	return errors.Join(errs...)
-}
-
 // drain takes the turn and keeps it, so that no goroutine waits for the CQ any more. It takes up to
 // flushGrace longer if the device does not flush its queues.
-func (l *packetQueue) drain() {
-	dead := time.AfterFunc(flushGrace, func() { l.ch.Shutdown() })
+func (q *packetQueue) drain() {
+	dead := time.AfterFunc(flushGrace, func() { q.ch.Shutdown() })
 	defer dead.Stop()
-	l.turn <- struct{}{}
+	q.turn <- struct{}{}
 }
 
 // takeTurn waits for the turn.
-func (l *packetQueue) takeTurn(ctx context.Context) error {
+func (q *packetQueue) takeTurn(ctx context.Context) error {
 	select {
-	case l.turn <- struct{}{}:
+	case q.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -145,30 +122,30 @@ func (l *packetQueue) takeTurn(ctx context.Context) error {
 }
 
 // next waits for completions and returns up to max of them.
-func (l *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC, error) {
-	wcs := l.wcs[:min(max, len(l.wcs))]
+func (q *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uverbs.WC, error) {
+	wcs := q.wcs[:min(max, len(q.wcs))]
 	begin := time.Now()
-	spins := l.spinHint
-	defer func() { l.spinHint = worthSpinning(begin, o.Spin) }()
+	spins := q.spinHint
+	defer func() { q.spinHint = worthSpinning(begin, o.Spin) }()
 	for armed := false; ; {
-		n, err := l.cq.Poll(wcs)
+		n, err := q.cq.Poll(wcs)
 		switch {
 		case n > 0 || err != nil:
 			return wcs[:n], err
-		case l.closing.Load():
+		case q.closing.Load():
 			return nil, errClosed
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case o.Wait == Spin, o.Wait == SpinThenPark && spins && time.Since(begin) < o.Spin:
 			continue
 		case !armed:
-			if err := l.cq.Notify(); err != nil {
+			if err := q.cq.Notify(); err != nil {
 				return nil, err
 			}
 			armed = true
 			continue // a completion may have come before it was armed
 		}
-		if _, err := l.ch.Wait(ctx); err != nil {
+		if _, err := q.ch.Wait(ctx); err != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}
 		armed = false
@@ -244,7 +221,9 @@ func newPacketConn(o PacketOptions) (*PacketConn, error) {
 		return nil, err
 	}
 	p := &PacketConn{loop: loop, id: id, o: o, heldSlot: -1, joined: map[netip.Addr]*membership{}}
-	p.send.closing, p.recv.closing = &p.closing, &p.closing
+	for _, q := range []*packetQueue{&p.send, &p.recv} {
+		q.turn, q.closing = make(chan struct{}, 1), &p.closing
+	}
 	return p, nil
 }
 
@@ -274,7 +253,10 @@ func (p *PacketConn) make() error {
 	if p.mem, err = p.dev.shared.pool.alloc(recvs+sends, uverbs.GRHSize+p.mtu); err != nil {
 		return err
 	}
-	if err := errors.Join(p.recv.create(dev, recvs), p.send.create(dev, sends)); err != nil {
+	if p.recv.completions, err = newCompletions(dev, recvs); err != nil {
+		return err
+	}
+	if p.send.completions, err = newCompletions(dev, sends); err != nil {
 		return err
 	}
 	o := uverbs.QPOptions{SendCQ: p.send.cq, RecvCQ: p.recv.cq, MaxSendWR: sends, MaxRecvWR: recvs}

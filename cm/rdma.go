@@ -121,7 +121,7 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 		c.opsPosted--
 		c.signaledEnd = asked
 		c.freeOp(o)
-		return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
+		return c.opError(what, err)
 	}
 	c.opBytes += o.size
 	c.liveness.sendPosted(c)
