@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -15,62 +12,6 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
-
-// advert is what a client sends: where in its memory the server shall READ or WRITE. What a
-// server sends has the same length, and nothing in it matters.
-type advert struct {
-	addr uint64
-	rkey uint32
-	size uint32 // in bytes
-}
-
-// advertLen is the length of every message.
-const advertLen = 16
-
-// String says where the memory is.
-func (a advert) String() string {
-	return fmt.Sprintf("%d bytes at %#x with rkey %#x", a.size, a.addr, a.rkey)
-}
-
-// put encodes the advert.
-func (a advert) put(b []byte) {
-	binary.BigEndian.PutUint64(b, a.addr)
-	binary.BigEndian.PutUint32(b[8:], a.rkey)
-	binary.BigEndian.PutUint32(b[12:], a.size)
-}
-
-// parseAdvert decodes it.
-func parseAdvert(b []byte) advert {
-	return advert{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
-}
-
-// check refuses what cannot be memory for a ping of up to max bytes.
-func (a advert) check(max int) error {
-	switch {
-	case a.size < 1 || int64(a.size) > int64(max):
-		return fmt.Errorf("the size of the peer's memory is %d bytes, allowed: 1 to %d", a.size, max)
-	case a.addr > math.MaxUint64-uint64(a.size):
-		return fmt.Errorf("the address of the peer's memory is %#x, allowed for %d bytes: up to %#x", a.addr, a.size, math.MaxUint64-uint64(a.size))
-	}
-	return nil
-}
-
-// pingText writes the text of a ping, with a NUL at the end: its number, and letters of which
-// each ping begins with another.
-func pingText(b []byte, n int) {
-	const first, last = 'A', 'z'
-	head := copy(b, fmt.Sprintf("rdma-ping-%d: ", n))
-	for i := range b[head:] {
-		b[head+i] = first + byte((n+i)%(last-first+1))
-	}
-	b[len(b)-1] = 0
-}
-
-// upToNUL returns the text in b, without the NUL that ends it.
-func upToNUL(b []byte) []byte {
-	text, _, _ := bytes.Cut(b, []byte{0})
-	return text
-}
 
 // Work request IDs.
 const (
@@ -539,14 +480,4 @@ func (e *rpingEnd) once(ctx context.Context, n int) error {
 		fmt.Fprintf(e.text, "ping data: %s\n", peertext.Quote(upToNUL(sink)))
 	}
 	return nil
-}
-
-// differ returns where two texts of one length differ, -1 if they do not.
-func differ(a, b []byte) int {
-	for i := range a {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return -1
 }
