@@ -138,7 +138,7 @@ func (o *options) memMiB() (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n*unit < 128 || n*unit > 1<<20 {
-		return 0, fmt.Errorf("-mem %q: want a size such as 512M or 2G, at least 128M", o.mem)
+		return 0, fmt.Errorf("-mem %q: want a size such as 512M or 2G, from 128M to 1024G", o.mem)
 	}
 	return n * unit, nil
 }

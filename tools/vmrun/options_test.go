@@ -19,7 +19,7 @@ func TestCheck(t *testing.T) {
 		{"arch", func(o *options) { o.arch = "s390x" }, `-arch "s390x": known are amd64, arm64`},
 		{"no cpus", func(o *options) { o.cpus = 0 }, "-cpus 0: want 1 to 255"},
 		{"mem", func(o *options) { o.mem = "lots" }, `-mem "lots"`},
-		{"little mem", func(o *options) { o.mem = "64M" }, "at least 128M"},
+		{"little mem", func(o *options) { o.mem = "64M" }, "from 128M to 1024G"},
 		{"timeout", func(o *options) { o.timeout = -time.Second }, "-timeout -1s"},
 		{"accel", func(o *options) { o.accel = "hvf" }, `-accel "hvf": want auto, tcg or kvm`},
 		{"modules of a named kernel", func(o *options) { o.modules = "/x" }, "-modules goes with -kernel PATH"},
