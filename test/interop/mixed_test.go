@@ -73,12 +73,12 @@ func TestMixedLists(t *testing.T) {
 			}
 		}
 	}
-	var rows []struct{ Name, Driver, Protocol string }
+	var rows []struct{ Device, Driver, Protocol string }
 	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "devices", "--json").Output()
 	change(t, err)
 	change(t, json.Unmarshal(out, &rows))
 	for i, d := range devices {
-		if r := rows[i]; r.Name != d.Name || r.Driver != d.Driver || r.Protocol != d.Protocol || (d.Driver == "siw") != (r.Protocol == "iw") {
+		if r := rows[i]; r.Device != d.Name || r.Driver != d.Driver || r.Protocol != d.Protocol || (d.Driver == "siw") != (r.Protocol == "iw") {
 			t.Errorf("the list has %+v, want %+v", r, d)
 		}
 	}

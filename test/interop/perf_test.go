@@ -20,7 +20,7 @@ import (
 
 // perfReport is what "verbs perf --json" prints, as far as it is looked at.
 type perfReport struct {
-	Version        int
+	Schema         int
 	Test           string
 	Client, Server struct{ Device, Driver, Address, GID string }
 	Results        []struct {
@@ -84,7 +84,7 @@ func perfJSON(t *testing.T, port, test string, options ...string) perfReport {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("no JSON: %v\n%s", err, out)
 	}
-	if r.Version != 1 || r.Test != test || r.Client.Device == "" || r.Server.Address != ServerAddr+":"+port || len(r.Results) == 0 {
+	if r.Schema != 1 || r.Test != test || r.Client.Device == "" || r.Server.Address != ServerAddr+":"+port || len(r.Results) == 0 {
 		t.Errorf("report is %+v", r)
 	}
 	return r
@@ -333,7 +333,7 @@ func TestPerfRefused(t *testing.T) {
 		{"send-lat", "-s 0", "--size is 0, allowed: 1 to"},
 		{"send-lat", fmt.Sprint("-s ", most+1), fmt.Sprintf("--size is %d, allowed: 1 to %d", most+1, most)},
 		{"send-bw", "-t ud", "--size is 65536, allowed: 1 to 1024, the MTU of rxe0"},
-		{"read-lat", "-t ud", "read-lat needs a connection, which ud has not: --type is ud, allowed: rc"},
+		{"read-lat", "-t ud", "--type is ud, allowed: rc, as read-lat needs a connection"},
 		{"send-bw", "-I 60000", "--inline is 60000, allowed on rxe0: 0 to 512 bytes"},
 		{"send-bw", "-I 70000", "--inline is 70000, allowed on rxe0: 0 to 512 bytes"},
 		{"send-lat", "-I 70000 -R", "--inline is 70000, allowed on rxe0: 0 to 512 bytes"},

@@ -69,7 +69,7 @@ func (p perftestPair) play(t *testing.T) perftestResult {
 	t.Helper()
 	number, port := cmPort()
 	theirs := append([]string{"ib_" + strings.ReplaceAll(p.test, "-", "_"), "-p", port, "-u", ackTimeout}, strings.Fields(p.theirs)...)
-	ours := append([]string{os.Getenv(VerbsEnv), "perf", p.test, "--perftest", "--json", "--port", port, "--timeout", ackTimeout}, strings.Fields(p.ours)...)
+	ours := append([]string{os.Getenv(VerbsEnv), "perf", p.test, "--perftest", "--json", "--port", port, "--ack-timeout", ackTimeout}, strings.Fields(p.ours)...)
 	if p.cm {
 		theirs, ours = append(theirs, "-R"), append(ours, "--cm")
 	}
@@ -269,14 +269,14 @@ func TestPerftestMismatch(t *testing.T) {
 	}{
 		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 128 -n 10", true, "a message of 64 bytes has come, expected 128"},
 		{"read-bw", "ib_read_bw", "-s 64 -n 10", "-s 128 -n 10", true, "the peer has run 10 messages of 64 bytes, and this side expected 10 of 128: it must run ib_read_bw -c RC -n 10 -s 128"},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 20 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 20 -s 64"},
-		{"send-bw", "ib_read_bw", "-s 64 -n 10", "-s 64 -n 10 --patience 1s", false, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_bw -c RC -n 10 -s 64"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10", "-s 64 -n 20 --timeout 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 20 -s 64"},
+		{"send-bw", "ib_read_bw", "-s 64 -n 10", "-s 64 -n 10 --timeout 1s", false, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_bw -c RC -n 10 -s 64"},
 		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 3", "-s 64 -n 10 -q 2", true, "the peer is at another point of the test: got the record of QP "},
 		{"send-bw", "ib_send_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10 -q 3", true, "it must run ib_send_bw -c RC -n 10 -s 64 -q 3"},
 		{"write-bw", "ib_write_bw", "-s 64 -n 10 -q 2", "-s 64 -n 10", false, "the peer is at another point of the test: got the record of QP "},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UC", "-s 64 -n 10 --patience 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
-		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --patience 300ms", false, "nothing was completed for 300ms: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
-		{"send-bw", "ib_send_bw", "-s 64 -n 10 -b", "-s 64 -n 10 --patience 2s", true, "nothing came for 2s: it must run ib_send_bw -c RC -n 10 -s 64"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UC", "-s 64 -n 10 --timeout 1s", true, "nothing was completed for 1s: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
+		{"send-lat", "ib_send_lat", "-s 64 -n 10 -c UD", "-s 64 -n 10 --timeout 300ms", false, "nothing was completed for 300ms: the peer may be gone, or a message lost; the peer must run ib_send_lat -c RC -n 10 -s 64"},
+		{"send-bw", "ib_send_bw", "-s 64 -n 10 -b", "-s 64 -n 10 --timeout 2s", true, "nothing came for 2s: it must run ib_send_bw -c RC -n 10 -s 64"},
 		{"send-bw", "ib_send_bw", "-s 64 -D 1", "-s 64 -n 10", true, "more messages have come than the 10 of 64 bytes that were expected: it must run ib_send_bw -c RC -n 10 -s 64, without -D"},
 		{"read-bw", "ib_read_bw", "-s 64 -D 1", "-s 64 -n 10", true, "and this side expected 10 of 64: it must run ib_read_bw -c RC -n 10 -s 64, without -D"},
 		{"write-bw", "ib_write_bw", "-s 64 -n 10", "-s 64 -n 10 --both", false, "ib_write_bw -c RC -n 10 -s 64 -b"},
@@ -366,7 +366,7 @@ func TestPerftestKilled(t *testing.T) {
 			number, port := cmPort()
 			const options = "-s 64 -n 1000000"
 			theirs := line([]string{"ib_" + strings.ReplaceAll(c.test, "-", "_"), "-F", "-p", port}, strings.Fields(options)...)
-			ours := line([]string{os.Getenv(VerbsEnv), "perf", c.test, "--perftest", "--port", port, "--patience", "50s"}, strings.Fields(options+" "+c.ours)...)
+			ours := line([]string{os.Getenv(VerbsEnv), "perf", c.test, "--perftest", "--port", port, "--timeout", "50s"}, strings.Fields(options+" "+c.ours)...)
 			qps := 2
 			if c.cm {
 				theirs, ours, qps = append(theirs, "-R"), append(ours, "--cm"), 4

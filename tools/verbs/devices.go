@@ -13,23 +13,25 @@ import (
 
 // deviceRow is a line of "verbs devices", and an element of its JSON.
 type deviceRow struct {
-	Name     string `json:"name"`
-	NodeGUID string `json:"node_guid"`
-	Driver   string `json:"driver,omitempty"`
-	Protocol string `json:"protocol,omitempty"`
-	Ports    int    `json:"ports"`
-	Firmware string `json:"firmware,omitempty"`
-	CharDev  string `json:"char_dev,omitempty"`
-	Usable   bool   `json:"usable"`
-	Reason   string `json:"reason,omitempty"`
+	Device    string `json:"device"`
+	NodeGUID  string `json:"node_guid"`
+	Driver    string `json:"driver,omitempty"`
+	Protocol  string `json:"protocol,omitempty"`
+	PortCount int    `json:"port_count"`
+	Firmware  string `json:"fw_ver,omitempty"`
+	CharDev   string `json:"char_dev,omitempty"`
+	Usable    bool   `json:"usable"`
+	Reason    string `json:"reason,omitempty"`
 }
 
 func newDevices() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "devices",
+		Use:   "devices [flags]",
 		Short: "List the RDMA devices, and why one cannot be used",
-		Args:  arguments(0),
+		Example: `  verbs devices
+  verbs devices --json | jq -r '.[] | select(.usable) | .device'`,
+		Args: arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			infos, err := uverbs.Devices()
 			if err != nil {
@@ -39,28 +41,28 @@ func newDevices() *cobra.Command {
 				return err
 			}
 			if len(infos) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device here; load a driver, for example: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
+				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// printDevices writes the list.
+// printDevices writes the list as a table or as JSON.
 func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 	rows := make([]deviceRow, len(infos))
 	for i, d := range infos {
 		rows[i] = deviceRow{
-			Name:     d.Name,
-			NodeGUID: d.NodeGUID.String(),
-			Driver:   d.Driver,
-			Protocol: d.Protocol,
-			Ports:    d.Ports,
-			Firmware: d.Firmware,
-			CharDev:  d.CharDev,
-			Usable:   d.Err == nil,
+			Device:    d.Name,
+			NodeGUID:  d.NodeGUID.String(),
+			Driver:    d.Driver,
+			Protocol:  d.Protocol,
+			PortCount: d.Ports,
+			Firmware:  d.Firmware,
+			CharDev:   d.CharDev,
+			Usable:    d.Err == nil,
 		}
 		if d.Err != nil {
 			rows[i].Reason = d.Err.Error()
@@ -76,7 +78,7 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 		if !r.Usable {
 			usable = "no: " + r.Reason
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Name, r.NodeGUID, r.Driver, r.Protocol, r.Ports, usable)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Device, r.NodeGUID, r.Driver, r.Protocol, r.PortCount, usable)
 	}
 	return t.Flush()
 }

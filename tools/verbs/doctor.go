@@ -22,19 +22,19 @@ type level string
 // The levels.
 const (
 	levelOK      level = "ok"
-	levelInfo    level = "info"    // to know, nothing to do
-	levelWarning level = "warning" // RDMA works, but something will not
-	levelError   level = "error"   // in the way of RDMA
+	levelInfo    level = "info"    // nothing to do
+	levelWarning level = "warning" // RDMA works, but something else does not
+	levelError   level = "error"   // RDMA does not work
 )
 
 // finding is the outcome of a check.
 type finding struct {
 	ID       string   `json:"id"`
-	Device   string   `json:"device,omitempty"` // RDMA device; empty for what concerns the whole machine
+	Device   string   `json:"device,omitempty"` // RDMA device; empty for a finding about the machine
 	Port     int      `json:"port,omitempty"`
 	Level    level    `json:"level"`
 	Title    string   `json:"title"`
-	Evidence []string `json:"evidence"` // what was looked at, with values
+	Evidence []string `json:"evidence"` // observed facts
 	Fix      []string `json:"fix"`      // commands and settings
 }
 
@@ -43,7 +43,7 @@ func (f *finding) see(format string, args ...any) {
 	f.Evidence = append(f.Evidence, fmt.Sprintf(format, args...))
 }
 
-// fix adds a line of what to do.
+// fix adds a command or setting that fixes the problem.
 func (f *finding) fix(format string, args ...any) {
 	f.Fix = append(f.Fix, fmt.Sprintf(format, args...))
 }
@@ -54,7 +54,7 @@ func (f *finding) conclude(l level, format string, args ...any) finding {
 	return *f
 }
 
-// diagnosis is all that "verbs doctor" found, and its JSON.
+// diagnosis is the result of "verbs doctor", and its JSON.
 type diagnosis struct {
 	Schema   int       `json:"schema"` // 1; raised when a field changes its meaning
 	Version  string    `json:"version"`
@@ -72,29 +72,18 @@ const loopbackTime = 10 * time.Second
 func newDoctor() *cobra.Command {
 	var asJSON, verbose bool
 	cmd := &cobra.Command{
-		Use:   "doctor [DEV...]",
-		Short: "Find out why RDMA does or does not work here",
-		Long: `Look at everything that RDMA needs, from the kernel's modules to the GIDs, and play
-ping-pong within this process on each device, or on those that are named. Nothing is
-changed, except that the kernel may load modules that it is asked about.
+		Use:   "doctor [flags] [DEV...]",
+		Short: "Find out why RDMA does or does not work on this machine",
+		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
+within this process on each device, or on the named ones. It changes nothing, except that the kernel
+may load modules that it is asked about.
 
-The exit status is 0 if a ping-pong went through on every named device, or on at least
-one if none is named; else 1.
-
---json prints one object, whatever is found:
-  schema    1
-  version   of this program
-  works     true if the exit status is 0
-  verdict   one line
-  findings  list of
-    id        kernel, container, module.NAME, namespace, devices, rdma_cm, memlock, vm,
-              firewall; of a device: device, chardev, open, register, port, mtu, gid
-              (of iWARP address instead of these two), loopback
-    device    RDMA device, if the finding is of one; port likewise
-    level     ok, info, warning, or error: what is in the way
-    title     one line
-    evidence  what was looked at, list of lines
-    fix       commands or settings, list of lines`,
+Every problem is reported with its evidence and a fix.`,
+		Example: `  verbs doctor
+  verbs doctor -v rxe0
+  verbs doctor --json | jq -r '.findings[] | select(.level == "error") | .fix[]'`,
+		Annotations: map[string]string{exitKey: `  0  a ping-pong succeeded on every named device, or without DEV on at least one
+  1  RDMA does not work`},
 		RunE: func(cmd *cobra.Command, names []string) error {
 			d := examine(cmd.Context(), liveMachine(), names)
 			var err error
@@ -109,8 +98,8 @@ one if none is named; else 1.
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "tell of each check what was looked at")
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print the evidence of every check")
 	return cmd
 }
 
@@ -125,7 +114,7 @@ func plural(n int, noun string) string {
 // examine makes all checks.
 func examine(ctx context.Context, m *machine, names []string) diagnosis {
 	d := diagnosis{Schema: doctorSchema, Version: version}
-	// First of all: the kernel loads modules when it is asked for devices.
+	// This comes first, because the kernel loads modules when it is asked for devices.
 	devs, devErr := m.devices()
 	infos, infoErr := m.infos()
 	devErr = cmp.Or(devErr, infoErr)
@@ -151,7 +140,7 @@ func examine(ctx context.Context, m *machine, names []string) diagnosis {
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(chosen))) {
 		i := slices.IndexFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Name == name })
 		if i < 0 {
-			failed = append(failed, name) // checkDevices has told of it
+			failed = append(failed, name) // checkDevices reports it
 			continue
 		}
 		j := slices.IndexFunc(devs, func(d netlinkrdma.Device) bool { return d.Name == name })
@@ -174,20 +163,20 @@ func examine(ctx context.Context, m *machine, names []string) diagnosis {
 	return d
 }
 
-// add appends findings. Those without an ID have nothing to say.
+// add appends findings. It ignores findings without an ID, which are empty.
 func (d *diagnosis) add(all ...finding) {
 	for _, f := range all {
 		if f.ID == "" {
 			continue
 		}
-		// A list in JSON, also when it is empty.
+		// An empty list is not null in JSON.
 		f.Evidence = append([]string{}, f.Evidence...)
 		f.Fix = append([]string{}, f.Fix...)
 		d.Findings = append(d.Findings, f)
 	}
 }
 
-// count counts the findings of a level.
+// count returns the number of findings of a level.
 func (d *diagnosis) count(l level) int {
 	n := 0
 	for _, f := range d.Findings {
@@ -202,7 +191,7 @@ func (d *diagnosis) count(l level) int {
 func (d *diagnosis) judge(passed, failed []string, named bool) {
 	d.Works = len(passed) > 0 && (!named || len(failed) == 0)
 	if d.Works {
-		// What is wrong with the other devices is in nobody's way.
+		// Errors of other devices do not prevent RDMA.
 		for i := range d.Findings {
 			if d.Findings[i].Level == levelError {
 				d.Findings[i].Level = levelWarning
@@ -237,7 +226,7 @@ func (f *finding) subject() string {
 	return ""
 }
 
-// print writes the findings, in plain text. Of what is well it tells one line.
+// print writes the findings in plain text; one without a problem takes one line.
 func (d *diagnosis) print(w io.Writer, verbose bool) error {
 	var b strings.Builder
 	wide := 0
@@ -262,7 +251,7 @@ func (d *diagnosis) print(w io.Writer, verbose bool) error {
 	return err
 }
 
-// unsupported reports whether a device is no use for the library whatever is done.
+// unsupported reports whether the library cannot use a device, and no setting changes that.
 func unsupported(i uverbs.DeviceInfo) bool {
 	return i.Err != nil && i.CharDev != "" && errors.Is(i.Err, errors.ErrUnsupported)
 }

@@ -475,14 +475,14 @@ func TestDoctorHere(t *testing.T) {
 	if d.Schema != doctorSchema || d.Works || !strings.HasPrefix(d.Verdict, "RDMA does not work on no-such-device") {
 		t.Errorf("document is %+v", d)
 	}
-	text, err := run(t, "doctor", "--help")
+	text, err := run(t, "help", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range d.Findings {
 		id, _, _ := strings.Cut(f.ID, ".")
 		if !strings.Contains(text, id) {
-			t.Errorf("--help does not tell of finding %s", f.ID)
+			t.Errorf("JSON.md does not describe finding %s", f.ID)
 		}
 	}
 }

@@ -1,45 +1,87 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// deviceReport is what "verbs info" tells of a device.
+// deviceReport is what "verbs info" prints about a device.
 type deviceReport struct {
-	Name   string            `json:"name"`
-	Driver string            `json:"driver"`
-	Attr   uverbs.DeviceAttr `json:"attributes"`
-	Ports  []portReport      `json:"ports"`
+	Device     string       `json:"device"`
+	Driver     string       `json:"driver"`
+	Attributes attributes   `json:"attributes"`
+	Ports      []portReport `json:"ports"`
 }
 
-// portReport is what "verbs info" tells of a port.
+// portReport is what "verbs info" prints about a port.
 type portReport struct {
-	Port int             `json:"port"`
-	Attr uverbs.PortAttr `json:"attributes"`
-	GIDs []gidReport     `json:"gids"`
+	Port       int         `json:"port"`
+	Attributes attributes  `json:"attributes"`
+	GIDs       []gidReport `json:"gids"`
 }
 
 // gidReport is an entry of the GID table.
 type gidReport struct {
-	Index  int    `json:"index"`
-	GID    string `json:"gid"`
-	Addr   string `json:"address"`
-	Type   string `json:"type"`
-	Netdev int    `json:"netdev_index,omitempty"`
+	Index       int    `json:"index"`
+	GID         string `json:"gid"`
+	Address     string `json:"address"`
+	Type        string `json:"type"`
+	NetdevIndex int    `json:"netdev_index,omitempty"`
+}
+
+// attribute is a property of a device or port under the name that ibv_devinfo has for it.
+type attribute struct {
+	name  string
+	value any    // in JSON: a number, or a string
+	text  string // in text, if it is not the value itself
+}
+
+// attributes is a JSON object that keeps the order of its keys.
+type attributes []attribute
+
+// MarshalJSON implements json.Marshaler.
+func (all attributes) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	for i, a := range all {
+		value, err := json.Marshal(a.value)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, "%c%q:%s", "{,"[min(i, 1)], a.name, value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// print writes a line for each attribute, with its values in one column.
+func (all attributes) print(w io.Writer, indent string, width int) {
+	for _, a := range all {
+		text := a.text
+		if text == "" {
+			text = fmt.Sprint(a.value)
+		}
+		fmt.Fprintf(w, "%s%-*s%s\n", indent, width, a.name+":", text)
+	}
 }
 
 func newInfo() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "info [DEV]",
+		Use:   "info [flags] [DEV]",
 		Short: "Show a device's properties and limits, its ports and their GIDs",
-		Long:  "Show the properties and limits of a device, or of every usable one, its ports and their GID tables (what ibv_devinfo -v tells).",
-		Args:  arguments(1),
+		Long: `Without DEV it shows every device that can be used. The names of the properties are those that
+ibv_devinfo -v prints.`,
+		Example: `  verbs info
+  verbs info rxe0
+  verbs info rxe0 --json | jq '.[0].ports[0].attributes.state'`,
+		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			reports, err := collectInfo(args)
 			if err != nil {
@@ -57,11 +99,11 @@ func newInfo() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// collectInfo asks the named device, or every usable one.
+// collectInfo queries the named device, or every usable one.
 func collectInfo(names []string) ([]deviceReport, error) {
 	if len(names) == 0 {
 		infos, err := uverbs.Devices()
@@ -74,7 +116,7 @@ func collectInfo(names []string) ([]deviceReport, error) {
 			}
 		}
 		if len(names) == 0 {
-			// OpenFirst says of each device what is in the way.
+			// The error of OpenFirst says why each device cannot be used.
 			dev, err := uverbs.OpenFirst()
 			if err != nil {
 				return nil, err
@@ -96,141 +138,151 @@ func collectInfo(names []string) ([]deviceReport, error) {
 	return reports, nil
 }
 
-// deviceInfo asks one device.
+// deviceInfo queries one device.
 func deviceInfo(name string) (r deviceReport, err error) {
 	dev, err := uverbs.Open(name)
 	if err != nil {
 		return r, err
 	}
 	defer dev.Close()
-	r = deviceReport{Name: name, Driver: dev.Info().Driver, Attr: dev.QueryDevice()}
-	for port := 1; port <= int(r.Attr.PhysPortCount); port++ {
-		p := portReport{Port: port}
-		if p.Attr, err = dev.QueryPort(uint8(port)); err != nil {
+	attr := dev.QueryDevice()
+	r = deviceReport{Device: name, Driver: dev.Info().Driver, Attributes: deviceAttributes(attr), Ports: []portReport{}}
+	for port := 1; port <= int(attr.PhysPortCount); port++ {
+		attr, err := dev.QueryPort(uint8(port))
+		if err != nil {
 			return r, err
 		}
+		p := portReport{Port: port, Attributes: portAttributes(attr), GIDs: []gidReport{}}
 		table, err := dev.GIDTable(uint8(port))
 		if err != nil {
 			return r, err
 		}
 		for _, e := range table {
-			p.GIDs = append(p.GIDs, gidReport{
-				Index:  e.Index,
-				GID:    e.GID.String(),
-				Addr:   e.GID.Addr().String(),
-				Type:   e.Type.String(),
-				Netdev: e.Netdev,
-			})
+			p.GIDs = append(p.GIDs, gidReport{e.Index, e.GID.String(), e.GID.Addr().String(), e.Type.String(), e.Netdev})
 		}
 		r.Ports = append(r.Ports, p)
 	}
 	return r, nil
 }
 
-// print writes the report in the manner of ibv_devinfo -v.
-func (r deviceReport) print(w io.Writer) {
-	a := r.Attr
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "\t%-32s%s\n", name+":", fmt.Sprintf(format, args...))
-	}
-	fmt.Fprintf(w, "device: %s\n", r.Name)
-	line("driver", "%s", r.Driver)
-	line("fw_ver", "%s", a.FirmwareVersion)
-	line("node_guid", "%s", a.NodeGUID)
-	line("sys_image_guid", "%s", a.SysImageGUID)
-	line("vendor_id", "0x%04x", a.VendorID)
-	line("vendor_part_id", "%d", a.VendorPartID)
-	line("hw_ver", "0x%X", a.HWVersion)
-	line("phys_port_cnt", "%d", a.PhysPortCount)
-	line("max_mr_size", "0x%x bytes", a.MaxMRSize)
-	line("page_size_cap", "0x%x", a.PageSizeCap)
-	line("max_qp", "%d", a.MaxQP)
-	line("max_qp_wr", "%d", a.MaxQPWR)
-	line("device_cap_flags", "0x%08x", uint32(a.CapFlags))
-	line("device_cap_flags_ex", "0x%X", a.CapFlags)
-	line("max_sge", "%d", a.MaxSGE)
-	line("max_sge_rd", "%d", a.MaxSGERead)
-	line("max_cq", "%d", a.MaxCQ)
-	line("max_cqe", "%d", a.MaxCQE)
-	line("max_mr", "%d", a.MaxMR)
-	line("max_pd", "%d", a.MaxPD)
-	line("max_qp_rd_atom", "%d", a.MaxQPRdAtom)
-	line("max_ee_rd_atom", "%d", a.MaxEERdAtom)
-	line("max_res_rd_atom", "%d", a.MaxResRdAtom)
-	line("max_qp_init_rd_atom", "%d", a.MaxQPInitRdAtom)
-	line("max_ee_init_rd_atom", "%d", a.MaxEEInitRdAtom)
-	line("atomic_cap", "%s (%d)", a.AtomicCap, a.AtomicCap)
-	line("max_ee", "%d", a.MaxEE)
-	line("max_rdd", "%d", a.MaxRDD)
-	line("max_mw", "%d", a.MaxMW)
-	line("max_raw_ipv6_qp", "%d", a.MaxRawIPv6QP)
-	line("max_raw_ethy_qp", "%d", a.MaxRawEthyQP)
-	line("max_mcast_grp", "%d", a.MaxMcastGroup)
-	line("max_mcast_qp_attach", "%d", a.MaxMcastQP)
-	line("max_total_mcast_qp_attach", "%d", a.MaxTotalMcastQP)
-	line("max_ah", "%d", a.MaxAH)
-	line("max_fmr", "%d", a.MaxFMR)
-	line("max_map_per_fmr", "%d", a.MaxMapPerFMR)
-	line("max_srq", "%d", a.MaxSRQ)
-	line("max_srq_wr", "%d", a.MaxSRQWR)
-	line("max_srq_sge", "%d", a.MaxSRQSGE)
-	line("max_pkeys", "%d", a.MaxPKeys)
-	line("local_ca_ack_delay", "%d", a.LocalCAAckDelay)
-	line("general_odp_caps", "0x%x", a.ODPGeneralCaps)
-	line("rc_odp_caps", "0x%x", a.ODPCapsRC)
-	line("uc_odp_caps", "0x%x", a.ODPCapsUC)
-	line("ud_odp_caps", "0x%x", a.ODPCapsUD)
-	line("xrc_odp_caps", "0x%x", a.ODPCapsXRC)
-	line("completion_timestamp_mask", "0x%x", a.TimestampMask)
-	line("hca_core_clock", "%d kHz", a.CoreClockKHz)
-	line("max_dm_size", "%d bytes", a.MaxDMSize)
-	line("raw_packet_caps", "0x%x", a.RawPacketCaps)
-	line("rss_supported_qp", "0x%x", a.RSSQPTypes)
-	line("max_rwq_indirection_tables", "%d", a.MaxRWQIndTables)
-	line("max_rwq_indirection_table_size", "%d", a.MaxRWQIndTableSize)
-	line("max_wq_type_rq", "%d", a.MaxWQ)
-	line("tm_max_rndv_hdr_size", "%d bytes", a.TagMatching.MaxRndvHeader)
-	line("tm_max_num_tags", "%d", a.TagMatching.MaxTags)
-	line("tm_flags", "0x%x", a.TagMatching.Flags)
-	line("tm_max_ops", "%d", a.TagMatching.MaxOps)
-	line("tm_max_sge", "%d", a.TagMatching.MaxSGE)
-	line("max_cq_count", "%d", a.MaxCQModerationCount)
-	line("max_cq_period", "%d us", a.MaxCQModerationPeriod)
-	line("num_comp_vectors", "%d", a.CompVectors)
-	for _, p := range r.Ports {
-		p.print(w)
+// deviceAttributes lists the attributes of a device.
+func deviceAttributes(a uverbs.DeviceAttr) attributes {
+	return attributes{
+		{"fw_ver", a.FirmwareVersion, ""},
+		{"node_guid", a.NodeGUID.String(), ""},
+		{"sys_image_guid", a.SysImageGUID.String(), ""},
+		mask("vendor_id", "0x%04x", a.VendorID),
+		{"vendor_part_id", a.VendorPartID, ""},
+		mask("hw_ver", "0x%X", a.HWVersion),
+		{"phys_port_cnt", a.PhysPortCount, ""},
+		{"max_mr_size", a.MaxMRSize, fmt.Sprintf("0x%x bytes", a.MaxMRSize)},
+		mask("page_size_cap", "0x%x", a.PageSizeCap),
+		{"max_qp", a.MaxQP, ""},
+		{"max_qp_wr", a.MaxQPWR, ""},
+		mask("device_cap_flags", "0x%08x", uint32(a.CapFlags)),
+		mask("device_cap_flags_ex", "0x%X", a.CapFlags),
+		{"max_sge", a.MaxSGE, ""},
+		{"max_sge_rd", a.MaxSGERead, ""},
+		{"max_cq", a.MaxCQ, ""},
+		{"max_cqe", a.MaxCQE, ""},
+		{"max_mr", a.MaxMR, ""},
+		{"max_pd", a.MaxPD, ""},
+		{"max_qp_rd_atom", a.MaxQPRdAtom, ""},
+		{"max_ee_rd_atom", a.MaxEERdAtom, ""},
+		{"max_res_rd_atom", a.MaxResRdAtom, ""},
+		{"max_qp_init_rd_atom", a.MaxQPInitRdAtom, ""},
+		{"max_ee_init_rd_atom", a.MaxEEInitRdAtom, ""},
+		state("atomic_cap", "ATOMIC_", a.AtomicCap, uint32(a.AtomicCap)),
+		{"max_ee", a.MaxEE, ""},
+		{"max_rdd", a.MaxRDD, ""},
+		{"max_mw", a.MaxMW, ""},
+		{"max_raw_ipv6_qp", a.MaxRawIPv6QP, ""},
+		{"max_raw_ethy_qp", a.MaxRawEthyQP, ""},
+		{"max_mcast_grp", a.MaxMcastGroup, ""},
+		{"max_mcast_qp_attach", a.MaxMcastQP, ""},
+		{"max_total_mcast_qp_attach", a.MaxTotalMcastQP, ""},
+		{"max_ah", a.MaxAH, ""},
+		{"max_fmr", a.MaxFMR, ""},
+		{"max_map_per_fmr", a.MaxMapPerFMR, ""},
+		{"max_srq", a.MaxSRQ, ""},
+		{"max_srq_wr", a.MaxSRQWR, ""},
+		{"max_srq_sge", a.MaxSRQSGE, ""},
+		{"max_pkeys", a.MaxPKeys, ""},
+		{"local_ca_ack_delay", a.LocalCAAckDelay, ""},
+		mask("general_odp_caps", "0x%x", a.ODPGeneralCaps),
+		mask("rc_odp_caps", "0x%x", uint32(a.ODPCapsRC)),
+		mask("uc_odp_caps", "0x%x", uint32(a.ODPCapsUC)),
+		mask("ud_odp_caps", "0x%x", uint32(a.ODPCapsUD)),
+		mask("xrc_odp_caps", "0x%x", uint32(a.ODPCapsXRC)),
+		mask("completion_timestamp_mask", "0x%x", a.TimestampMask),
+		{"hca_core_clock", a.CoreClockKHz, fmt.Sprintf("%d kHz", a.CoreClockKHz)},
+		{"max_dm_size", a.MaxDMSize, fmt.Sprintf("%d bytes", a.MaxDMSize)},
+		mask("raw_packet_caps", "0x%x", uint32(a.RawPacketCaps)),
+		mask("rss_supported_qp", "0x%x", uint32(a.RSSQPTypes)),
+		{"max_rwq_indirection_tables", a.MaxRWQIndTables, ""},
+		{"max_rwq_indirection_table_size", a.MaxRWQIndTableSize, ""},
+		{"max_wq_type_rq", a.MaxWQ, ""},
+		{"tm_max_rndv_hdr_size", a.TagMatching.MaxRndvHeader, fmt.Sprintf("%d bytes", a.TagMatching.MaxRndvHeader)},
+		{"tm_max_num_tags", a.TagMatching.MaxTags, ""},
+		mask("tm_flags", "0x%x", a.TagMatching.Flags),
+		{"tm_max_ops", a.TagMatching.MaxOps, ""},
+		{"tm_max_sge", a.TagMatching.MaxSGE, ""},
+		{"max_cq_count", a.MaxCQModerationCount, ""},
+		{"max_cq_period", a.MaxCQModerationPeriod, fmt.Sprintf("%d us", a.MaxCQModerationPeriod)},
+		{"num_comp_vectors", a.CompVectors, ""},
 	}
 }
 
-// print writes the report of a port.
-func (p portReport) print(w io.Writer) {
-	a := p.Attr
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "\t\t%-24s%s\n", name+":", fmt.Sprintf(format, args...))
+// portAttributes lists the attributes of a port.
+func portAttributes(a uverbs.PortAttr) attributes {
+	return attributes{
+		state("state", "PORT_", a.State, uint32(a.State)),
+		{"max_mtu", a.MaxMTU.Bytes(), fmt.Sprintf("%d (%d)", a.MaxMTU.Bytes(), a.MaxMTU)},
+		{"active_mtu", a.ActiveMTU.Bytes(), fmt.Sprintf("%d (%d)", a.ActiveMTU.Bytes(), a.ActiveMTU)},
+		{"sm_lid", a.SMLID, ""},
+		{"port_lid", a.LID, ""},
+		{"port_lmc", a.LMC, fmt.Sprintf("0x%02x", a.LMC)},
+		{"link_layer", a.LinkLayer.String(), ""},
+		{"max_msg_sz", a.MaxMsgSize, fmt.Sprintf("0x%x bytes", a.MaxMsgSize)},
+		mask("port_cap_flags", "0x%08x", a.CapFlags),
+		mask("port_cap_flags2", "0x%04x", a.CapFlags2),
+		{"max_vl_num", a.MaxVLNum, ""},
+		{"bad_pkey_cntr", a.BadPKeyCount, fmt.Sprintf("0x%x", a.BadPKeyCount)},
+		{"qkey_viol_cntr", a.QKeyViolCount, fmt.Sprintf("0x%x", a.QKeyViolCount)},
+		{"sm_sl", a.SMSL, ""},
+		{"pkey_tbl_len", a.PKeyTableLen, ""},
+		{"gid_tbl_len", a.GIDTableLen, ""},
+		{"subnet_timeout", a.SubnetTimeout, ""},
+		{"init_type_reply", a.InitTypeReply, ""},
+		{"active_width", a.Width(), fmt.Sprintf("%dX (%d)", a.Width(), a.ActiveWidth)},
+		{"active_speed", a.Speed(), fmt.Sprintf("%.1f Gbps (%d)", a.Speed(), a.ActiveSpeed)},
+		state("phys_state", "", a.Phys(), uint32(a.PhysState)),
 	}
-	fmt.Fprintf(w, "\tport: %d\n", p.Port)
-	line("state", "%s (%d)", a.State, a.State)
-	line("max_mtu", "%d (%d)", a.MaxMTU.Bytes(), a.MaxMTU)
-	line("active_mtu", "%d (%d)", a.ActiveMTU.Bytes(), a.ActiveMTU)
-	line("sm_lid", "%d", a.SMLID)
-	line("port_lid", "%d", a.LID)
-	line("port_lmc", "0x%02x", a.LMC)
-	line("link_layer", "%s", a.LinkLayer)
-	line("max_msg_sz", "0x%x bytes", a.MaxMsgSize)
-	line("port_cap_flags", "0x%08x", a.CapFlags)
-	line("port_cap_flags2", "0x%04x", a.CapFlags2)
-	line("max_vl_num", "%d", a.MaxVLNum)
-	line("bad_pkey_cntr", "0x%x", a.BadPKeyCount)
-	line("qkey_viol_cntr", "0x%x", a.QKeyViolCount)
-	line("sm_sl", "%d", a.SMSL)
-	line("pkey_tbl_len", "%d", a.PKeyTableLen)
-	line("gid_tbl_len", "%d", a.GIDTableLen)
-	line("subnet_timeout", "%d", a.SubnetTimeout)
-	line("init_type_reply", "%d", a.InitTypeReply)
-	line("active_width", "%dX (%d)", a.Width(), a.ActiveWidth)
-	line("active_speed", "%.1f Gbps (%d)", a.Speed(), a.ActiveSpeed)
-	line("phys_state", "%s (%d)", a.Phys(), a.PhysState)
-	for _, g := range p.GIDs {
-		line(fmt.Sprintf("GID[%3d]", g.Index), "%s, %s, %s", g.GID, g.Addr, g.Type)
+}
+
+// mask is an attribute in hexadecimal: as a JSON number, 64 bits would lose their low ones in many
+// programs.
+func mask[T uint16 | uint32 | uint64](name, format string, v T) attribute {
+	return attribute{name, fmt.Sprintf(format, v), ""}
+}
+
+// state is an attribute whose values have names, in text with a prefix and the number.
+func state(name, prefix string, word any, number uint32) attribute {
+	text := fmt.Sprint(word)
+	return attribute{name, strings.TrimPrefix(text, prefix), fmt.Sprintf("%s (%d)", text, number)}
+}
+
+// print writes the report in the form of ibv_devinfo -v.
+func (r deviceReport) print(w io.Writer) {
+	fmt.Fprintf(w, "device: %s\n", r.Device)
+	all := append(attributes{{"driver", r.Driver, ""}}, r.Attributes...)
+	all.print(w, "\t", 32)
+	for _, p := range r.Ports {
+		fmt.Fprintf(w, "\tport: %d\n", p.Port)
+		all := p.Attributes
+		for _, g := range p.GIDs {
+			all = append(all, attribute{fmt.Sprintf("GID[%3d]", g.Index), fmt.Sprintf("%s, %s, %s", g.GID, g.Address, g.Type), ""})
+		}
+		all.print(w, "\t\t", 24)
 	}
 }

@@ -1,5 +1,8 @@
-// Verbs is the command-line tool of goverbs: it lists RDMA devices, shows what they
-// can do, plays ping-pong over them and measures them. It needs nothing but the kernel.
+// Verbs is the command-line tool of goverbs: it lists RDMA devices, shows their properties,
+// objects and counters, finds out why one cannot be used, plays ping-pong over them and measures
+// them. It needs nothing but the kernel.
+//
+// What each command prints with --json is described in JSON.md, which "verbs help json" prints.
 package main
 
 import (
@@ -18,29 +21,40 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
+	err := newRoot().ExecuteContext(ctx)
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "verbs: %s\n", err)
-		os.Exit(1)
 	}
+	os.Exit(exitStatus(err))
 }
 
 // newRoot builds the command tree.
 func newRoot() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "verbs",
-		Short: "RDMA devices, from a single static binary",
-		Long: `verbs lists RDMA devices, shows what they can do and what is open on them, finds out why one
-cannot be used, plays ping-pong over them and measures them.
-
-It talks to the kernel itself and needs neither libibverbs nor provider libraries.
+	root := group(&cobra.Command{
+		Use:   "verbs [flags] COMMAND",
+		Short: "Work with RDMA devices, from a single static binary",
+		Long: `verbs lists RDMA devices, shows their properties, objects and counters, finds out why one
+cannot be used, plays ping-pong over them and measures them. It talks to the kernel itself and
+needs neither libibverbs nor provider libraries.
 
 Environment:
-  RDMAABI=ioctl|write  force one way of giving commands to the kernel
+  RDMAABI=ioctl|write  issue commands to the kernel by ioctl or write only
   RDMADEBUG=level=1    trace commands on standard error`,
+		Example: `  verbs devices                  # which devices are there?
+  verbs doctor                   # why does RDMA not work here?
+  verbs info rxe0 --json         # properties of a device, for a program
+  verbs help pingpong            # the help of a command
+  verbs help json                # what the commands print with --json`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-	}
+	})
+	root.PersistentFlags().BoolP("help", "h", false, "print this help")
+	root.Flags().BoolP("version", "v", false, "print the version")
+	root.SetHelpFunc(printHelp)
+	root.SetFlagErrorFunc(flagError)
+	root.SetGlobalNormalizationFunc(flagName)
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newDevices(), newInfo(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newMonitor(), newPerf())
 	return root
 }

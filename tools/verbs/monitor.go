@@ -16,7 +16,7 @@ import (
 type eventRow struct {
 	Event       string `json:"event"`
 	Device      string `json:"device,omitempty"`
-	Index       uint32 `json:"index"`
+	DeviceIndex uint32 `json:"device_index"`
 	Port        uint32 `json:"port,omitempty"`
 	Netdev      string `json:"netdev,omitempty"`
 	NetdevIndex int    `json:"netdev_index,omitempty"`
@@ -25,10 +25,14 @@ type eventRow struct {
 func newMonitor() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "monitor",
-		Short: "Show devices coming, going and changing, until interrupted",
-		Long:  "Show devices that come, go and get other names, and the network interfaces of their ports, until interrupted (what rdma monitor tells). It needs Linux 6.12.",
-		Args:  arguments(0),
+		Use:   "monitor [flags]",
+		Short: "Show which devices appear, disappear and change, until interrupted",
+		Long: `It prints a line when a device appears, disappears or is renamed, and when a network interface is
+attached to a port, detached or renamed, as "rdma monitor" does. It needs Linux 6.12.`,
+		Example: `  verbs monitor
+  verbs monitor --json | jq --unbuffered -r .event`,
+		Annotations: map[string]string{exitKey: "  0  interrupted\n  1  failure; standard error has the reason"},
+		Args:        arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := netlinkrdma.OpenMonitor()
 			if err != nil {
@@ -38,7 +42,7 @@ func newMonitor() *cobra.Command {
 			return follow(cmd.Context(), m, cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object per line")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -74,7 +78,7 @@ func (r eventRow) print(w io.Writer, asJSON bool) error {
 	}
 	line := fmt.Sprintf("%-14s", r.Event)
 	if r.Device != "" {
-		line += fmt.Sprintf(" dev %s (%d)", r.Device, r.Index)
+		line += fmt.Sprintf(" dev %s (%d)", r.Device, r.DeviceIndex)
 	}
 	if r.Port != 0 {
 		line += fmt.Sprintf(" port %d", r.Port)

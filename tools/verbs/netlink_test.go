@@ -26,9 +26,9 @@ func TestPrintRes(t *testing.T) {
 		PDs:      []pdRow{{0, 1, 0, ownerRow{Kernel: "ib_core"}}, {1, 2, 0, process}},
 		MRs:      []mrRow{{ID: 0, Length: 4096, LKey: &key, RKey: &key, PD: 1, ownerRow: process}, {ID: 1, Length: 8192, PD: 1}},
 		CQs:      []cqRow{{ID: 1, CQE: 511, Users: 2, ownerRow: process}},
-		SRQs:     []srqRow{{ID: 0, Type: "BASIC", PD: 1, QPs: ranges([]netlinkrdma.QPRange{{First: 17, Last: 17}, {First: 19, Last: 33}}), ownerRow: process}},
+		SRQs:     []srqRow{{ID: 0, Type: "BASIC", PD: 1, QPs: qpRanges{{17, 17}, {19, 33}}, ownerRow: process}},
 		QPs:      []qpRow{{Num: 18, Port: 1, Type: "RC", State: "RTS", RemoteNum: 35, RQPSN: 7, SQPSN: 8, PD: 1, ownerRow: process}},
-		CMIDs:    []cmIDRow{{ID: 3, Port: 1, PortSpace: "TCP", State: "LISTEN", Src: addrText(netip.MustParseAddrPort("10.1.0.1:9999")), Dst: addrText(netip.AddrPort{}), ownerRow: process}},
+		CMIDs:    []cmIDRow{{ID: 3, Port: 1, PortSpace: "TCP", State: "LISTEN", Local: addrText(netip.MustParseAddrPort("10.1.0.1:9999")), Remote: addrText(netip.AddrPort{}), ownerRow: process}},
 		Missing:  []string{"something"},
 	}
 	var out bytes.Buffer
@@ -127,7 +127,7 @@ func TestPrintStat(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	out.Reset()
-	statReport{Device: "siw0", Port: 1, Missing: "no counters"}.print(&out)
+	statReport{Device: "siw0", Port: 1, Missing: []string{"no counters"}}.print(&out)
 	if got := out.String(); got != "siw0/1\n\tno counters\n" {
 		t.Errorf("%q", got)
 	}
@@ -157,8 +157,8 @@ func TestFollow(t *testing.T) {
 		want string
 	}{
 		{false, "REGISTER       dev rxe0 (3)\nNETDEV_ATTACH  dev rxe0 (3) port 1 netdev eth0 (2)\n"},
-		{true, `{"event":"REGISTER","device":"rxe0","index":3}` + "\n" +
-			`{"event":"NETDEV_ATTACH","device":"rxe0","index":3,"port":1,"netdev":"eth0","netdev_index":2}` + "\n"},
+		{true, `{"event":"REGISTER","device":"rxe0","device_index":3}` + "\n" +
+			`{"event":"NETDEV_ATTACH","device":"rxe0","device_index":3,"port":1,"netdev":"eth0","netdev_index":2}` + "\n"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var out, warn bytes.Buffer

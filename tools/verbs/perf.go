@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,13 +14,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 )
 
-// perfOptions are the command line's of a client.
+// perfOptions are the flags of a client.
 type perfOptions struct {
 	config perf.Config
 	local  perf.Local
@@ -36,74 +38,45 @@ type perfOptions struct {
 
 // perfTests are the subcommands, with what each does.
 var perfTests = []struct{ op, metric, does string }{
-	{perf.Send, perf.Lat, "Time messages that go there and come back"},
-	{perf.Send, perf.BW, "Send messages as fast as possible"},
-	{perf.Write, perf.Lat, "Time RDMA WRITEs that go there and come back"},
-	{perf.Write, perf.BW, "RDMA WRITE as fast as possible"},
-	{perf.Read, perf.Lat, "Time RDMA READs"},
-	{perf.Read, perf.BW, "RDMA READ as fast as possible"},
-	{perf.Atomic, perf.Lat, "Time atomic additions"},
-	{perf.Atomic, perf.BW, "Do atomic additions as fast as possible"},
+	{perf.Send, perf.Lat, "Measure the latency of SEND"},
+	{perf.Send, perf.BW, "Measure the bandwidth of SEND"},
+	{perf.Write, perf.Lat, "Measure the latency of RDMA WRITE"},
+	{perf.Write, perf.BW, "Measure the bandwidth of RDMA WRITE"},
+	{perf.Read, perf.Lat, "Measure the latency of RDMA READ"},
+	{perf.Read, perf.BW, "Measure the bandwidth of RDMA READ"},
+	{perf.Atomic, perf.Lat, "Measure the latency of atomic additions"},
+	{perf.Atomic, perf.BW, "Measure the bandwidth of atomic additions"},
 }
 
 func newPerf() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "perf",
+	cmd := group(&cobra.Command{
+		Use:   "perf [flags] COMMAND",
 		Short: "Measure latency and bandwidth with a peer",
-		Long: `Measure latency and bandwidth between two hosts, or two devices of one. One side runs
-"verbs perf serve", the other a test; the server takes any number of clients, at once and one
-after another, and does what each of them says.
+		Long: `One side runs "verbs perf serve", the other a test. They may be two hosts, or two devices of one. A
+server takes any number of clients, at once and one after another, and each client chooses its test.
 
-What goes over the wire in each test is what perftest's program of that name does (send-lat is
-ib_send_lat), with its defaults: 2 bytes for latency and 65536 for bandwidth, 1000 messages
-(write-bw 5000), 128 under way, one completion for 100 (for each above 8 KiB). Before those that
-count there are --warmup messages. Latency is half of the way there and back of a message, and
-all of it for READs and atomics. Bandwidth in both directions is the sum of both.
+A test sends what the program of perftest with the same name sends (send-lat is ib_send_lat), with
+its defaults: 2 bytes for latency and 65536 for bandwidth, 1000 messages (write-bw 5000), 128 in
+flight, one completion for 100 of them (for each above 8 KiB). --warmup messages precede those that
+count. The latency is half of a round trip, and for READs and atomics all of it. The bandwidth of
+--both is the sum of both directions.
 
-With --perftest the other side is that program itself, Debian's for instance, and this one its
-client or, without HOST, its server, for one test. perftest tells nobody what it was told to do:
-give both sides the same sizes (--size -s, --all -a), iterations (-n), type (--type -c), number
-of queue pairs (--qps -q), direction (--both -b), and --cm here where it is -R there. Depths,
-lists, moderation, inline data and events are each side's own. All messages count, and it has
-its own port, 18515.
+With --perftest the peer is the program of perftest itself. This side is its client or, without
+HOST, its server, for one test. perftest does not exchange its options, so give both sides the same
+sizes (--size -s, --all -a), iterations (-n), type (--type -c), number of queue pairs (--qps -q) and
+direction (--both -b), and give --cm here where perftest has -R. Depths, lists, moderation, inline
+data and events may differ. All messages count, and the default port is 18515.
 
-On iWARP the connection manager alone connects queue pairs, so that --cm is needed, and there is
-rc alone. A message without a receive would end the connection: the receiver tells the sender by
-RDMA WRITE how many it has taken, as perftest's programs do there.
-
-With --json a client prints one document:
-  version     1, the version of this form
-  test        such as send-lat
-  config      what was asked for: operation, metric, type, sizes, all, iterations, duration_ns, warmup,
-              qps, both, list, inline, moderate, depth, recv_depth, events, rate (value and unit),
-              verify, cm, mtu, sl, tos, timeout, retry, patience_ns, reads (--outs); -1 is for the
-              test to choose, times that end in _ns are nanoseconds, and what is off may be missing
-  client, server
-              device, driver, address (of the control connection), gid, inline (bytes);
-              of a peer that is perftest address, gid and perftest, its version
-  results     one for each size:
-    size      of a message, in bytes
-    iterations   messages that count, of all queue pairs and directions; in tests of latency without
-              warm-up, as with --perftest, one fewer than asked for
-    seconds   that they took
-    latency   samples; min_us, median_us, average_us, p99_us, p99_9_us, max_us, stdev_us in
-              microseconds; histogram: bins with from_us, to_us (not included) and count
-    bandwidth mib_per_s (2^20 bytes), gbit_per_s (10^9 bits), messages_per_s
-    lost      messages that did not arrive (uc and ud)
-    client_cpu, server_cpu
-              processor time of the process, its own and the kernel's for it, by time elapsed:
-              1 is a processor in use all the time; 0 for a server that does nothing in the test,
-              and of a server with several clients at once it is for all of them
-    verified  data was compared, and was right`,
+On iWARP only the connection manager connects queue pairs, so --cm is necessary, and rc is the only
+type. A message without a receive would end the connection, so the receiver reports by RDMA WRITE
+how many messages it has received, as the programs of perftest do.`,
 		Example: `  verbs perf serve
   verbs perf send-lat 10.1.0.1
   verbs perf write-bw 10.1.0.1 --all --json >before.json
   verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
-  verbs perf send-lat --perftest 10.1.0.1 -n 10000     where ib_send_lat -n 10000 runs
-  verbs perf read-bw --perftest --cm                   for ib_read_bw -R HOST`,
-	}
-	cmd.Args = arguments(0)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+  verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
+  verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,
+	})
 	cmd.AddCommand(newPerfServe())
 	for _, t := range perfTests {
 		cmd.AddCommand(newPerfTest(t.op, t.metric, t.does))
@@ -117,12 +90,17 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 	c := &o.config
 	program := perftest.Test{Op: op, Latency: metric == perf.Lat}.Program()
 	cmd := &cobra.Command{
-		Use:   c.Name() + " [HOST]",
+		Use:   c.Name() + " [flags] [HOST]",
 		Short: does,
-		Long:  does + ".\nHOST runs \"verbs perf serve\", or with --perftest " + program + ". \"verbs perf --help\" tells what is measured, and of --json.",
+		Long: "HOST runs \"verbs perf serve\", or with --perftest " + program + ".\n" +
+			"\"verbs help perf\" describes what is measured.",
+		Example: fmt.Sprintf(`  verbs perf %[1]s 10.1.0.1
+  verbs perf %[1]s 10.1.0.1 -n 10000 --json | jq '.results[0].%[2]s'
+  verbs perf %[1]s --perftest                  # for %[3]s HOST`,
+			c.Name(), map[string]string{perf.Lat: "latency.median_us", perf.BW: "bandwidth.gbit_per_s"}[metric], program),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && !o.perftest {
-				return fmt.Errorf("HOST is missing, where \"verbs perf serve\" runs; only with --perftest can this side be the server: %s", cmd.UseLine())
+				return usagef("HOST is missing: the host where \"verbs perf serve\" runs; only with --perftest can this side be the server")
 			}
 			return arguments(1)(cmd, args)
 		},
@@ -134,94 +112,82 @@ func newPerfTest(op, metric, does string) *cobra.Command {
 			return o.run(cmd, host)
 		},
 	}
-	f := cmd.Flags()
-	f.StringVarP(&c.Type, "type", "t", c.Type, "type of the queue pairs: "+strings.Join(c.Types(), ", "))
-	if op != perf.Atomic {
-		f.IntSliceVarP(&o.sizes, "size", "s", c.Sizes, "size of a message in bytes; or several, with commas")
-		f.BoolVarP(&o.all, "all", "a", false, "all sizes from 2 bytes to 8 MiB, or what the devices take, each twice the one before")
-	}
-	f.IntVarP(&c.Iterations, "iterations", "n", c.Iterations, "messages of each queue pair and size that count")
-	f.DurationVarP(&c.Duration, "duration", "D", 0, "measure each size for so long instead")
-	f.IntVar(&c.Warmup, "warmup", c.Warmup, "messages of each queue pair and size before those that count")
-	if metric == perf.BW {
-		f.IntVarP(&c.QPs, "qps", "q", c.QPs, "number of queue pairs")
-		f.BoolVarP(&c.Both, "both", "b", false, "both directions at once")
-		f.IntVarP(&c.List, "list", "l", c.List, "messages that are posted together, by one doorbell")
-		f.IntVarP(&c.Moderate, "moderate", "Q", c.Moderate, "one completion for so many messages")
-		defaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
-		defaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
-		f.StringVar(&o.rate, "rate", "", "the most that a side sends per second: messages, or with Gb, Mb or MiB behind it")
-		f.IntVar(&c.Depth, "depth", c.Depth, "messages of each queue pair under way")
-	}
-	if op == perf.Send || op == perf.Write {
-		f.IntVarP(&c.Inline, "inline", "I", c.Inline, "largest message that goes into the work request itself, in bytes")
-	}
-	if f.Lookup("inline") != nil {
-		defaultIs(f, "inline", "in latency tests about 220, or what the device takes; else 0")
-	}
-	if op == perf.Send {
-		f.IntVarP(&c.RecvDepth, "recv-depth", "r", c.RecvDepth, "receives of each queue pair")
-	}
-	if f.Lookup("recv-depth") != nil {
-		defaultIs(f, "recv-depth", "512; of uc and ud one for each message, up to 16000")
-	}
-	if op == perf.Read || op == perf.Atomic {
-		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "READs and atomics of a queue pair that the devices have under way (default: what both can)")
-	}
-	if op != perf.Write || metric != perf.Lat {
-		f.BoolVarP(&c.Events, "events", "e", false, "sleep on completion events instead of polling, both sides")
-	}
-	f.BoolVarP(&c.Verify, "verify", "V", false, "compare the data that arrives with what was sent, which takes time")
-	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")
-	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in bytes (default: what both ports have)")
-	f.Uint8VarP(&c.SL, "sl", "S", 0, "service level")
-	f.Uint8Var(&c.TOS, "tos", 0, "traffic class")
-	f.IntVar(&c.Timeout, "timeout", c.Timeout, "wait for an acknowledgement: 4.096 µs times 2 to this power")
-	f.IntVar(&c.Retry, "retry", c.Retry, "how often to send without an acknowledgement; 7 is without end on rxe")
-	f.DurationVar(&c.Patience, "patience", c.Patience, "give up when nothing is completed for this long")
-	f.IntVarP(&o.port, "port", "p", perf.DefaultPort, "TCP port of the server")
-	defaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
+	o.flags(cmd.Flags(), program)
 	perfLocalFlags(cmd, &o.local)
-	f.BoolVar(&o.perftest, "perftest", false, "speak with perftest's "+program+", or without HOST be its server")
-	f.BoolVar(&o.json, "json", false, "print the result as JSON")
-	f.StringVar(&o.plot, "plot", "", "draw the result into this file, which ends in .svg or .png: bandwidth or latency over the size, or of one size the distribution of its latency")
-	f.StringArrayVar(&o.over, "overlay", nil, "draw an earlier result, which --json has printed, into the same picture; may be given several times")
+	jsonFlag(cmd, &o.json)
 	return cmd
 }
 
-// perfLocalFlags adds what each side has for itself.
+// flags defines the flags of a test.
+func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
+	c := &o.config
+	f.StringVarP(&c.Type, "type", "t", c.Type, "`TYPE` of the queue pairs: "+strings.Join(c.Types(), ", "))
+	if c.Op != perf.Atomic {
+		f.IntSliceVarP(&o.sizes, "size", "s", c.Sizes, "message size in `BYTES`, or several sizes separated by commas")
+		f.BoolVarP(&o.all, "all", "a", false, "all powers of two from 2 bytes to 8 MiB, or to what the devices support")
+	}
+	f.IntVarP(&c.Iterations, "iterations", "n", c.Iterations, "count `N` messages of each queue pair and size")
+	f.DurationVarP(&c.Duration, "duration", "D", 0, "measure each size for this `TIME` instead")
+	f.IntVar(&c.Warmup, "warmup", c.Warmup, "send `N` messages of each queue pair and size first, which do not count")
+	if c.Metric == perf.BW {
+		f.IntVarP(&c.QPs, "qps", "q", c.QPs, "use `N` queue pairs")
+		f.BoolVarP(&c.Both, "both", "b", false, "send in both directions at once")
+		f.IntVarP(&c.List, "list", "l", c.List, "post `N` messages at a time, with one doorbell")
+		f.IntVarP(&c.Moderate, "moderate", "Q", c.Moderate, "request one completion for `N` messages")
+		defaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
+		defaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
+		f.StringVar(&o.rate, "rate", "", "limit each side to this `RATE`: messages per second, or with a suffix Gb, Mb or MiB per second")
+		f.IntVar(&c.Depth, "depth", c.Depth, "keep `N` messages of each queue pair in flight")
+	}
+	if c.Op == perf.Send || c.Op == perf.Write {
+		f.IntVarP(&c.Inline, "inline", "I", c.Inline, "send messages of up to this many `BYTES` in the work request itself")
+		defaultIs(f, "inline", "for latency about 220, or what the device supports; else 0")
+	}
+	if c.Op == perf.Send {
+		f.IntVarP(&c.RecvDepth, "recv-depth", "r", c.RecvDepth, "post `N` receives of each queue pair")
+		defaultIs(f, "recv-depth", "512; for uc and ud one for each message, up to 16000")
+	}
+	if c.Op == perf.Read || c.Op == perf.Atomic {
+		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "keep `N` READs and atomics of a queue pair in flight (default what both devices support)")
+	}
+	if c.Op != perf.Write || c.Metric != perf.Lat {
+		f.BoolVarP(&c.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
+	}
+	f.BoolVarP(&c.Verify, "verify", "V", false, "compare the received data with what was sent, which takes time")
+	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")
+	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in `BYTES` (default the smaller one of both ports)")
+	numberVar(f, &c.SL, "sl", "S", 0, 0, 15, "service `LEVEL`")
+	numberVar(f, &c.TOS, "tos", "", 0, 0, math.MaxUint8, "traffic `CLASS`")
+	f.IntVar(&c.Timeout, "ack-timeout", c.Timeout, "wait 4.096 µs times 2 to the power of `N` for an acknowledgement")
+	f.IntVar(&c.Retry, "retry", c.Retry, "send up to `N` times again without an acknowledgement; on rxe, 7 is no limit")
+	f.DurationVar(&c.Patience, "timeout", c.Patience, "give up when nothing completes for this `TIME`")
+	numberVar(f, &o.port, "port", "p", perf.DefaultPort, 1, maxPort, "TCP `PORT` of the server")
+	defaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
+	f.BoolVar(&o.perftest, "perftest", false, "the peer is perftest's "+program+", as the server or, without HOST, as the client")
+	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg or .png): bandwidth or latency over the size, or for one size the distribution of the latency")
+	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
+}
+
+// perfLocalFlags defines the flags of either side.
 func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
 	f := cmd.Flags()
-	f.StringVarP(&l.Device, "dev", "d", "", "RDMA device (default: the one with the address that the peer is reached by)")
-	f.Uint8VarP(&l.Port, "ib-port", "i", 0, "port of the device (default: the first active one)")
-	f.IntVarP(&l.GID, "gid", "x", l.GID, "local GID index")
-	defaultIs(f, "gid", "chosen to suit the peer")
+	f.StringVarP(&l.Device, "dev", "d", "", "RDMA device `DEV` (default the one with the address of the route to the peer)")
+	numberVar(f, &l.Port, "ib-port", "i", 0, 1, math.MaxUint8, "`PORT` of the device")
+	defaultIs(f, "ib-port", "the first active one")
+	numberVar(f, &l.GID, "gid", "x", l.GID, 0, math.MaxInt, "`INDEX` of the local GID")
+	defaultIs(f, "gid", "chosen to match the peer")
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
-	f.IntVar(&l.CPU, "cpu", l.CPU, "keep to this processor")
+	numberVar(f, &l.CPU, "cpu", "", l.CPU, 0, 1023, "run on processor `N`")
 	defaultIs(f, "cpu", "any")
-	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of this dma-buf: a descriptor that is passed on, such as /proc/self/fd/3, or one of a heap, such as /dev/dma_heap/system")
+	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of the dma-buf `FILE`: an open descriptor such as /proc/self/fd/3, or a heap such as /dev/dma_heap/system")
 }
 
 // run measures.
 func (o *perfOptions) run(cmd *cobra.Command, host string) error {
 	ctx, out, log := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if o.port < 1 || o.port > 65535 {
-		return fmt.Errorf("--port is %d, allowed: 1 to 65535", o.port)
-	}
-	if err := o.settle(); err != nil {
-		return err
-	}
-	format, old, err := o.picture()
+	format, old, err := o.check(cmd.Flags().Changed, host)
 	if err != nil {
-		return err
-	}
-	if o.perftest {
-		if !cmd.Flags().Changed("port") {
-			o.port = perftest.DefaultPort
-		}
-		if err := o.checkPerftest(cmd.Flags().Changed, host); err != nil {
-			return err
-		}
+		return usageError{err}
 	}
 	var table *perfTable
 	var measured func(perf.Size)
@@ -249,13 +215,33 @@ func (o *perfOptions) run(cmd *cobra.Command, host string) error {
 	} else {
 		err = table.err
 	}
-	if o.plot != "" { // what was measured is not lost if that fails
+	if o.plot != "" { // the result is printed even if drawing fails
 		err = errors.Join(err, o.draw(format, append([]plot.Named{{Report: report}}, old...)))
 	}
 	return err
 }
 
-// picture looks at what is to be drawn, before anything is measured for it.
+// check refuses impossible options before anything is opened. It returns the format of the picture
+// and the earlier results to draw into it.
+func (o *perfOptions) check(changed func(flag string) bool, host string) (format string, old []plot.Named, err error) {
+	if err := o.settle(); err != nil {
+		return "", nil, err
+	}
+	if err := o.local.Validate(&o.config); err != nil {
+		return "", nil, err
+	}
+	if o.perftest {
+		if !changed("port") {
+			o.port = perftest.DefaultPort
+		}
+		if err := o.checkPerftest(changed, host); err != nil {
+			return "", nil, err
+		}
+	}
+	return o.picture()
+}
+
+// picture checks the files of --plot and --overlay.
 func (o *perfOptions) picture() (format string, old []plot.Named, err error) {
 	if o.plot == "" {
 		if len(o.over) > 0 {
@@ -267,9 +253,9 @@ func (o *perfOptions) picture() (format string, old []plot.Named, err error) {
 		return "", nil, err
 	}
 	if dir, err := os.Stat(filepath.Dir(o.plot)); err != nil {
-		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in a directory that is there: %w", o.plot, err)
+		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in an existing directory: %w", o.plot, err)
 	} else if !dir.IsDir() {
-		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in a directory, and %s is none", o.plot, dir.Name())
+		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in a directory; %s is not one", o.plot, dir.Name())
 	}
 	for _, name := range o.over {
 		f, err := os.Open(name)
@@ -306,7 +292,7 @@ func (o *perfOptions) draw(format string, reports []plot.Named) error {
 	return nil
 }
 
-// settle puts the flags that are not the config's into it.
+// settle copies the other flags into the config, and checks it.
 func (o *perfOptions) settle() error {
 	if len(o.sizes) > 0 {
 		o.config.Sizes = slices.Clone(o.sizes)
@@ -363,10 +349,10 @@ func (t *perfTable) printf(format string, args ...any) {
 	}
 }
 
-// progress is a line on a terminal that tells how far a test is.
+// progress is a line on a terminal that shows the progress of a test.
 type progress struct{ w io.Writer }
 
-// newProgress returns nil if w is no terminal.
+// newProgress returns nil if w is not a terminal.
 func newProgress(w io.Writer) *progress {
 	f, ok := w.(*os.File)
 	if !ok || !isTerminal(f) {
@@ -375,7 +361,7 @@ func newProgress(w io.Writer) *progress {
 	return &progress{w}
 }
 
-// run shows a size.
+// run shows the progress of a size until stop is called.
 func (p *progress) run(size int, count func() int64) (stop func()) {
 	const every = 500 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -401,34 +387,32 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 	}
 }
 
-// mostClients is the most that a server can be told to serve at once.
-const mostClients = 1 << 16
+// maxClients is the largest number of clients that a server may be told to serve at once.
+const maxClients = 1 << 16
 
 // newPerfServe makes the server's command.
 func newPerfServe() *cobra.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
-	listen, port, memory, clients, quiet := "", perf.DefaultPort, 0, perf.DefaultMaxClients, false
+	var listen string
+	var port, memory, clients int
+	var quiet bool
 	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Serve the tests of others until interrupted",
-		Long: `Serve the tests of "verbs perf" on other hosts, or this one, until interrupted. Clients say what
-is done. A --dmabuf that is passed on is the memory of all clients; of a heap each has its own.
-` + trust + `All clients together take up to --max-memory, of which a test's part is reserved before the device
-is opened for it. At most --max-clients are served at once, those included that have not said
-what they want; another one is told that there are too many. A client has 10 s for each step of
-its handshake. Let the server listen only on an address of a network that you trust (--listen).`,
-		Args: arguments(0),
+		Use:   "serve [flags]",
+		Short: "Serve the tests of other hosts until interrupted",
+		Long: `Clients run "verbs perf" tests on other hosts or on this one, and choose what is measured. If
+--dmabuf is an open descriptor, all clients share its memory; from a heap each client gets its own.
+` + trust + `All clients together take up to --max-memory. The memory of a test is reserved before the device is
+opened for it. At most --max-clients are served at once, including those that have not chosen a test
+yet; another client gets an error. A client has 10 s for each step of its handshake. Let the server
+listen only on an address of a network that you trust (--listen).`,
+		Example: `  verbs perf serve
+  verbs perf serve --listen 10.1.0.1 --dev rxe0
+  verbs perf serve --max-clients 1 --quiet`,
+		Annotations: map[string]string{exitKey: "  0  interrupted\n  1  failure; standard error has the reason"},
+		Args:        arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case port < 1 || port > 65535:
-				return fmt.Errorf("--port is %d, allowed: 1 to 65535", port)
-			case cmd.Flags().Changed("max-memory") && memory < 1:
-				return fmt.Errorf("--max-memory is %d, allowed: 1 MiB and more", memory)
-			case clients < 1 || clients > mostClients:
-				return fmt.Errorf("--max-clients is %d, allowed: 1 to %d", clients, mostClients)
-			}
 			if err := local.Validate(&perf.Config{}); err != nil {
-				return err
+				return usageError{err}
 			}
 			var lc net.ListenConfig
 			l, err := lc.Listen(cmd.Context(), "tcp", net.JoinHostPort(listen, strconv.Itoa(port)))
@@ -452,11 +436,12 @@ its handshake. Let the server listen only on an address of a network that you tr
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "", "address to listen on (default: all)")
-	f.IntVarP(&port, "port", "p", port, "TCP port to listen on")
-	f.IntVar(&memory, "max-memory", memory, "the most memory for all clients at once, in MiB (default: half of the machine's, and at most 4096)")
-	f.IntVar(&clients, "max-clients", clients, "the most clients at once")
-	f.BoolVar(&quiet, "quiet", false, "do not tell of clients on standard error")
+	f.StringVar(&listen, "listen", "", "listen on this `ADDRESS` (default all)")
+	numberVar(f, &port, "port", "p", perf.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
+	numberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
+	defaultIs(f, "max-memory", "half of the machine's, at most 4096")
+	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once")
+	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
 	perfLocalFlags(cmd, &local)
 	return cmd
 }

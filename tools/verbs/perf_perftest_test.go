@@ -17,9 +17,9 @@ func TestPerftestOptions(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"send-lat", "HOST is missing"},
 		{"send-lat --perftest HOST HOST", `the arguments of verbs perf send-lat are "HOST HOST", allowed: at most 1`},
-		{"send-lat --perftest -D 5s", "--duration with --perftest: both sides count messages there, give --iterations"},
+		{"send-lat --perftest -D 5s", "--duration is 5s, but perftest counts messages: give --iterations"},
 		{"send-lat --perftest --warmup 3", "--warmup is 3, but perftest has none"},
-		{"send-lat --perftest --verify", "--verify with --perftest: nobody knows"},
+		{"send-lat --perftest --verify", "--verify is true, allowed with --perftest: false"},
 		{"send-lat --perftest -s 2,4", "--size has 2 sizes, allowed with --perftest: 1, or --all"},
 		{"write-bw --perftest --cm --type uc", "no connections of type uc"},
 		{"read-bw --perftest -n 4", "--iterations is 4, allowed with --perftest: 5 and more"},
@@ -34,14 +34,14 @@ func TestPerftestOptions(t *testing.T) {
 		{"send-bw --perftest --cpu 5000 HOST", "--cpu is 5000, allowed: 0 to 1023"},
 	} {
 		_, err := run(t, append([]string{"perf"}, strings.Fields(c.args)...)...)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("perf %s: %v, want %q", c.args, err, c.want)
+		if exitStatus(err) != 2 || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("perf %s: status %d, %v, want %q", c.args, exitStatus(err), err, c.want)
 		}
 	}
 	for _, test := range perfTests {
 		c := perf.Default(test.op, test.metric)
 		out, err := run(t, "perf", c.Name(), "--help")
-		if want := "speak with perftest's ib_" + test.op + "_" + test.metric + ","; err != nil || !strings.Contains(out, want) {
+		if want := "the peer is perftest's ib_" + test.op + "_" + test.metric + ","; err != nil || !strings.Contains(out, want) {
 			t.Errorf("the help of %s does not say %q: %v", c.Name(), want, err)
 		}
 	}

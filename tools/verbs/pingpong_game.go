@@ -36,6 +36,7 @@ type game struct {
 	qp     *uverbs.QP
 	undo   []func() error // closes what was opened, last first
 	result result
+	remote uverbs.Endpoint // the peer
 
 	sgl      []uverbs.SGE
 	posted   int // receives in the queue
@@ -100,7 +101,7 @@ func newGame(o *pingpongOptions) (_ *game, err error) {
 			return nil, err
 		}
 	}
-	if g.cq, err = g.dev.CreateCQ(o.rxDepth+1, uverbs.CQOptions{Channel: g.ch}); err != nil {
+	if g.cq, err = g.dev.CreateCQ(o.recvDepth+1, uverbs.CQOptions{Channel: g.ch}); err != nil {
 		return nil, err
 	}
 	g.undo = append(g.undo, g.cq.Close)
@@ -122,7 +123,7 @@ func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 		SendCQ:    cq,
 		RecvCQ:    cq,
 		MaxSendWR: 1,
-		MaxRecvWR: o.rxDepth,
+		MaxRecvWR: o.recvDepth,
 		Path: uverbs.PathOptions{
 			Port:        o.ibPort,
 			MTU:         mtu,
@@ -136,24 +137,24 @@ func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 	return q
 }
 
-// checkDevice refuses options that the device or the library has not.
+// checkDevice refuses options that the device or this program does not support.
 func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
 	attr := dev.QueryDevice()
-	lacks := func(feature string) error {
+	unsupported := func(feature string) error {
 		return &uverbs.FeatureError{Feature: feature, Driver: dev.Info().Driver}
 	}
 	const odpSupport, odpImplicit = 1, 2 // IB_UVERBS_ODP_SUPPORT and _IMPLICIT, ib_user_verbs.h
 	switch {
 	case dev.Info().IWARP():
-		return fmt.Errorf("%s is of iWARP, where the connection manager alone connects QPs: try verbs rping, or verbs perf with --cm", dev.Name())
+		return fmt.Errorf("%s is an iWARP device, where only the connection manager connects QPs: use verbs rping, or verbs perf with --cm", dev.Name())
 	case o.ts && attr.TimestampMask == 0:
-		return lacks("completion timestamps (--ts)")
+		return unsupported("completion timestamps (--ts)")
 	case o.dm && attr.MaxDMSize == 0:
-		return lacks("device memory (--dm)")
+		return unsupported("device memory (--dm)")
 	case (o.odp || o.iodp || o.prefetch) && attr.ODPGeneralCaps&odpSupport == 0:
-		return lacks("on-demand paging (--odp, --iodp, --prefetch)")
+		return unsupported("on-demand paging (--odp, --iodp, --prefetch)")
 	case o.iodp && attr.ODPGeneralCaps&odpImplicit == 0:
-		return lacks("implicit on-demand paging (--iodp)")
+		return unsupported("implicit on-demand paging (--iodp)")
 	}
 	for _, f := range []struct {
 		given bool
@@ -168,13 +169,14 @@ func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
 
 // play connects and exchanges the messages.
 func (g *game) play(ctx context.Context, out io.Writer, host string) error {
-	// Before the peer can send: its message comes into the same buffer.
+	// Fill the buffer before the peer can send, because its message arrives in the same buffer.
 	g.fill(host != "")
 	local, remote, err := g.connect(ctx, out, host)
 	if err != nil {
 		return err
 	}
-	g.result.Local, g.result.Remote = local.String(), remote.String()
+	g.remote = remote
+	g.result.Local, g.result.Remote = endpointOf(local), endpointOf(remote)
 	if g.ch != nil {
 		if err := g.cq.Notify(); err != nil {
 			return err
@@ -186,8 +188,8 @@ func (g *game) play(ctx context.Context, out io.Writer, host string) error {
 			return err
 		}
 	}
-	// One goroutine does all: with a second processor the scheduler would move it about
-	// and wake threads for that.
+	// There is one goroutine. With a second processor the scheduler would migrate it and wake
+	// threads to do so.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	start := time.Now()
 	if err := g.loop(ctx, host == ""); err != nil {
@@ -197,11 +199,11 @@ func (g *game) play(ctx context.Context, out io.Writer, host string) error {
 	return nil
 }
 
-// pageSize is the distance of the bytes that --chk looks at.
+// pageSize is the distance of the bytes that --verify looks at.
 const pageSize = 4096
 
-// fill writes what ibv_rc_pingpong has in its buffer. A client puts a zero at the start
-// of each page, which is what --chk of the server looks for.
+// fill writes the same data as ibv_rc_pingpong. A client puts a zero at the start of each page,
+// which a server checks with --verify.
 func (g *game) fill(client bool) {
 	b := g.buf.Bytes()
 	for i := range b {
@@ -215,11 +217,11 @@ func (g *game) fill(client bool) {
 // measure fills in the result.
 func (g *game) measure(took time.Duration) {
 	r := &g.result
-	r.Bytes = 2 * int64(g.o.size) * int64(g.o.iters)
-	r.Iterations = g.o.iters
+	r.Bytes = 2 * int64(g.o.size) * int64(g.o.iterations)
+	r.Iterations = g.o.iterations
 	r.Seconds = took.Seconds()
 	r.MbitPerSecond = float64(r.Bytes) * 8 / 1e6 / r.Seconds
-	r.UsecPerIter = r.Seconds * 1e6 / float64(g.o.iters)
+	r.MicrosPerIteration = r.Seconds * 1e6 / float64(g.o.iterations)
 }
 
 // connect exchanges endpoints with the peer and connects the QP.
@@ -237,7 +239,7 @@ func (g *game) connect(ctx context.Context, out io.Writer, host string) (local, 
 		err = g.qp.Connect(ctx, remote)
 		return
 	}
-	// A port that is down or a wrong GID index shall not wait for a client.
+	// Report a port that is down or a wrong GID index before a client connects.
 	if _, err = g.qp.Endpoint(); err != nil {
 		return
 	}
@@ -268,7 +270,7 @@ func printEndpoint(out io.Writer, side string, e uverbs.Endpoint) {
 
 // postRecvs fills the receive queue.
 func (g *game) postRecvs() error {
-	for ; g.posted < g.o.rxDepth; g.posted++ {
+	for ; g.posted < g.o.recvDepth; g.posted++ {
 		if err := g.qp.PostRecv(recvID, g.sgl...); err != nil {
 			return err
 		}
@@ -282,7 +284,7 @@ func (g *game) send() error {
 	return g.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: g.sgl})
 }
 
-// spins is the number of fruitless polls between looks at the context.
+// spins is the number of empty polls between checks of the context.
 const spins = 1 << 15
 
 // loop exchanges messages until all are sent and received.
@@ -291,7 +293,7 @@ func (g *game) loop(ctx context.Context, server bool) error {
 	defer cancel(nil)
 	go g.watch(ctx, cancel)
 	var wcs [2]uverbs.WC
-	for empty := 0; g.received < g.o.iters || g.sent < g.o.iters; {
+	for empty := 0; g.received < g.o.iterations || g.sent < g.o.iterations; {
 		n, err := g.cq.Poll(wcs[:])
 		if err != nil {
 			return err
@@ -319,10 +321,10 @@ func (g *game) loop(ctx context.Context, server bool) error {
 	return nil
 }
 
-// watch ends the game if there is no progress for too long.
+// watch ends the game if nothing completes for the timeout.
 func (g *game) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	perf.Watch(ctx, g.o.timeout, &g.progress, func() {
-		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", g.o.timeout, g.result.Remote))
+		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", g.o.timeout, g.remote))
 	})
 }
 
@@ -350,7 +352,7 @@ func (g *game) complete(wc *uverbs.WC, server bool) error {
 		if int(wc.ByteLen) != g.o.size {
 			return fmt.Errorf("message %d has %d bytes, expected %d: give both sides the same --size", g.received, wc.ByteLen, g.o.size)
 		}
-		if server && g.o.chk {
+		if server && g.o.verify {
 			if err := g.validate(); err != nil {
 				return err
 			}
@@ -361,14 +363,14 @@ func (g *game) complete(wc *uverbs.WC, server bool) error {
 			}
 		}
 	}
-	if g.pending &^= int(wc.ID); g.sent < g.o.iters && g.pending == 0 {
+	if g.pending &^= int(wc.ID); g.sent < g.o.iterations && g.pending == 0 {
 		g.pending = recvID
 		return g.send()
 	}
 	return nil
 }
 
-// validate looks for the bytes that the client put at the start of each page.
+// validate compares the first byte of each page with the one that the client wrote.
 func (g *game) validate() error {
 	b := g.buf.Bytes()
 	for i := 0; i < g.o.size; i += pageSize {

@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// resReport is what "verbs res" tells of a device. A list that the kernel does not
+// resReport is what "verbs res" prints about a device. A list that the kernel does not
 // have is null in JSON.
 type resReport struct {
 	Device   string       `json:"device"`
@@ -41,7 +41,7 @@ type resCounts struct {
 	CMIDs    uint64 `json:"cm_ids"`
 }
 
-// ownerRow says whose an object is.
+// ownerRow is the owner of an object: a process, or a module of the kernel.
 type ownerRow struct {
 	PID    uint32 `json:"pid,omitempty"`
 	Comm   string `json:"comm,omitempty"`
@@ -82,13 +82,33 @@ type cqRow struct {
 }
 
 type srqRow struct {
-	ID   uint32 `json:"srqn"`
-	Type string `json:"type"`
-	PD   uint32 `json:"pdn"`
-	CQ   uint32 `json:"cqn"`
-	QPs  string `json:"qps"`
+	ID   uint32   `json:"srqn"`
+	Type string   `json:"type"`
+	PD   uint32   `json:"pdn"`
+	CQ   uint32   `json:"cqn"`
+	QPs  qpRanges `json:"qpn_ranges"`
 	ownerRow
 	driverRow
+}
+
+// qpRange is a range of QP numbers.
+type qpRange struct {
+	First uint32 `json:"first"`
+	Last  uint32 `json:"last"`
+}
+
+// qpRanges are the numbers of the QPs of an SRQ.
+type qpRanges []qpRange
+
+func (all qpRanges) String() string {
+	text := make([]string, len(all))
+	for i, r := range all {
+		text[i] = fmt.Sprint(r.First)
+		if r.Last != r.First {
+			text[i] = fmt.Sprintf("%d-%d", r.First, r.Last)
+		}
+	}
+	return strings.Join(text, ",")
 }
 
 type qpRow struct {
@@ -111,28 +131,32 @@ type cmIDRow struct {
 	Port      uint32 `json:"port,omitempty"`
 	PortSpace string `json:"port_space"`
 	State     string `json:"state"`
-	Src       string `json:"src,omitempty"`
-	Dst       string `json:"dst,omitempty"`
+	Local     string `json:"local_address,omitempty"`
+	Remote    string `json:"remote_address,omitempty"`
 	QPNum     uint32 `json:"qpn,omitempty"`
 	ownerRow
 	driverRow
 }
 
-// driverRow has what the driver tells.
+// driverRow has what only the driver reports.
 type driverRow struct {
-	Driver map[string]any `json:"driver,omitempty"`
+	Driver map[string]any `json:"driver_attributes,omitempty"`
 }
 
 func newRes() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "res [DEV]",
-		Short: "Show who holds which objects of a device",
-		Long: `Show the objects of a device, or of every one, and who holds them (what rdma resource
-show tells): contexts, PDs, MRs, CQs, SRQs, QPs and identifiers of the connection manager.
+		Use:   "res [flags] [DEV]",
+		Short: "Show the objects of a device and the processes that own them",
+		Long: `It lists contexts, PDs, MRs, CQs, SRQs, QPs and identifiers of the connection manager, as
+"rdma resource show" does. Without DEV it shows those of every device.
 
-Keys of memory regions are shown with CAP_NET_ADMIN only. The kernel knows the thread
-that made an object; "-" stands for one that has ended, or is in another PID namespace.`,
+The keys of memory regions need CAP_NET_ADMIN. The owner is the process whose thread created the
+object; it is "-" if that thread has ended or is in another PID namespace, and a kernel module is in
+brackets.`,
+		Example: `  verbs res
+  verbs res rxe0
+  verbs res rxe0 --json | jq '.[0].qps[] | select(.state == "ERR")'`,
 		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			devs, err := netlinkDevices(args)
@@ -159,11 +183,11 @@ that made an object; "-" stands for one that has ended, or is in another PID nam
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// netlinkDevices returns the device of that name, or all.
+// netlinkDevices returns the named device, or all devices without a name.
 func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
 	if len(names) == 0 {
 		return netlinkrdma.Devices()
@@ -172,8 +196,8 @@ func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
 	return []netlinkrdma.Device{dev}, err
 }
 
-// collectRes asks for all objects of a device. A list that this kernel lacks is left
-// out and named.
+// collectRes lists all objects of a device. A list that the kernel does not have is left out
+// and described in Missing.
 func collectRes(dev netlinkrdma.Device) (resReport, error) {
 	r := resReport{Device: dev.Name}
 	counts, err := netlinkrdma.Resources(dev)
@@ -203,7 +227,11 @@ func collectRes(dev netlinkrdma.Device) (resReport, error) {
 		return row
 	})
 	r.SRQs = rows(&err, &r, dev, netlinkrdma.SRQs, func(s netlinkrdma.SRQ) srqRow {
-		return srqRow{s.ID, s.Type.String(), s.PD, s.CQ, ranges(s.QPs), ownerOf(s.Owner), driverOf(s.Driver)}
+		row := srqRow{s.ID, s.Type.String(), s.PD, s.CQ, qpRanges{}, ownerOf(s.Owner), driverOf(s.Driver)}
+		for _, q := range s.QPs {
+			row.QPs = append(row.QPs, qpRange(q))
+		}
+		return row
 	})
 	r.QPs = rows(&err, &r, dev, netlinkrdma.QPs, func(q netlinkrdma.QP) qpRow {
 		return qpRow{q.Num, q.Port, q.Type.String(), q.Subtype, q.State.String(), q.RemoteNum, q.RQPSN, q.SQPSN,
@@ -216,7 +244,7 @@ func collectRes(dev netlinkrdma.Device) (resReport, error) {
 	return r, err
 }
 
-// rows asks for a list and turns it into rows, unless there was an error before.
+// rows turns a list of objects into rows, unless there was an error before.
 func rows[T, R any](err *error, r *resReport, dev netlinkrdma.Device, list func(netlinkrdma.Device) ([]T, error), row func(T) R) []R {
 	if *err != nil {
 		return nil
@@ -243,8 +271,8 @@ func ownerOf(o netlinkrdma.Owner) ownerRow {
 	if o.PID == 0 {
 		return row
 	}
-	// The process and its name, which are told of a thread, too. Without an answer
-	// the number of the thread has to do.
+	// The kernel reports a thread, and /proc has the process of a thread, too. Without /proc the
+	// number of the thread is shown.
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.PID))
 	if err == nil {
 		row.PID, row.Comm = processOf(string(status), o.PID)
@@ -271,7 +299,7 @@ func processOf(status string, tid uint32) (pid uint32, comm string) {
 	return pid, comm
 }
 
-// visible replaces what could upset a terminal: a process chooses its name.
+// visible replaces characters that could control a terminal: a process chooses its own name.
 func visible(r rune) rune {
 	if !unicode.IsPrint(r) {
 		return '?'
@@ -300,18 +328,6 @@ func driverOf(attrs []netlinkrdma.DriverAttr) driverRow {
 	return row
 }
 
-func ranges(all []netlinkrdma.QPRange) string {
-	var text []string
-	for _, r := range all {
-		if r.First == r.Last {
-			text = append(text, fmt.Sprint(r.First))
-			continue
-		}
-		text = append(text, fmt.Sprintf("%d-%d", r.First, r.Last))
-	}
-	return strings.Join(text, ",")
-}
-
 func addrText(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -319,7 +335,7 @@ func addrText(a netip.AddrPort) string {
 	return a.String()
 }
 
-// print writes tables.
+// print writes a table for each kind of object.
 func (r resReport) print(w io.Writer) error {
 	c := r.Counts
 	fmt.Fprintf(w, "device: %s\n", r.Device)
@@ -337,7 +353,7 @@ func (r resReport) print(w io.Writer) error {
 			}
 			fmt.Fprintf(t, "  %s\n", strings.Join(cells, "\t"))
 		}
-		// Columns of one table need not stand below those of another.
+		// The columns of different tables are not aligned.
 		t.Flush()
 	}
 	key := func(k *uint32) string {
@@ -360,7 +376,7 @@ func (r resReport) print(w io.Writer) error {
 	})
 	table(len(r.CMIDs), "CM ID\tstate\tspace\tport\tfrom\tto\tQP", func(i int) []any {
 		v := r.CMIDs[i]
-		return []any{v.ID, v.State, v.PortSpace, v.Port, v.Src, v.Dst, v.QPNum, v.ownerRow}
+		return []any{v.ID, v.State, v.PortSpace, v.Port, v.Local, v.Remote, v.QPNum, v.ownerRow}
 	})
 	for _, m := range r.Missing {
 		fmt.Fprintf(t, "\n  not shown: %s\n", m)

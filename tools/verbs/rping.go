@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -13,9 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
-// rpingOptions are the command line's; the letters are those of rdma-core's rping.
+// rpingOptions are the flags of the command. The letters are those of rdma-core's rping.
 type rpingOptions struct {
 	server     bool
 	client     bool
@@ -24,7 +26,7 @@ type rpingOptions struct {
 	port       int
 	count      int
 	size       int
-	validate   bool
+	verify     bool
 	verbose    bool
 	persistent bool
 	ownQP      bool
@@ -34,7 +36,8 @@ type rpingOptions struct {
 	json       bool
 }
 
-// Sizes of a ping in bytes: room for the longest head of its text, and what rping has.
+// Sizes of a ping in bytes. The smallest has room for the longest header of a ping's text; the
+// largest is that of rdma-core's rping.
 const (
 	minPing = 26
 	maxPing = 64<<10 - 1
@@ -43,21 +46,20 @@ const (
 func newRping() *cobra.Command {
 	var o rpingOptions
 	cmd := &cobra.Command{
-		Use:   "rping -s|-c -a ADDRESS",
-		Short: "Ping over the connection manager, by RDMA READ and WRITE",
-		Long: `Connect by the RDMA connection manager and play rping: for each ping the client tells where
-its text is, the server fetches it by RDMA READ, the client tells where it wants it back, and
-the server puts it there by RDMA WRITE. Either end may be rdma-core's rping.
+		Use:   "rping [flags] -s|-c",
+		Short: "Ping a peer over the connection manager, by RDMA READ and WRITE",
+		Long: `For each ping, the client sends the address of its text, the server fetches the text by RDMA READ,
+the client sends the address of a second buffer, and the server writes the text there by RDMA WRITE.
+Either side may be rdma-core's rping, whose flags have the same letters.
 
-A server takes one client, or with -P any number of them, one after another and up to
---max-clients at once. It takes pings of any size. A client that sends nothing for --timeout
-is hung up on.
-` + trust + `A server without -a listens on all addresses: give it one of a network that you trust. Each client
-takes 64 KiB of memory and a queue pair.`,
-		Example: `  verbs rping -s                        wait for a client, on all addresses
-  verbs rping -s -P -a 10.1.0.1         serve clients until interrupted
-  verbs rping -c -a 10.1.0.1 -C 10 -v   ping ten times, and show what comes back
-  verbs rping -c -a 10.1.0.1 -V         ping and compare until interrupted`,
+A server accepts one client. With -P it accepts any number of them, --max-clients at once. It takes
+pings of any size, and disconnects a client that sends nothing for --timeout.
+` + trust + `A server without -a listens on all addresses. Give it an address of a network that you trust. Each
+client takes 64 KiB of memory and a queue pair.`,
+		Example: `  verbs rping -s                          # wait for a client, on all addresses
+  verbs rping -s -P -a 10.1.0.1           # serve clients until interrupted
+  verbs rping -c -a 10.1.0.1 -C 10 -v     # ping ten times, and show what comes back
+  verbs rping -c -a 10.1.0.1 -V           # ping and compare until interrupted`,
 		Args: arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -66,19 +68,19 @@ takes 64 KiB of memory and a queue pair.`,
 	f := cmd.Flags()
 	f.BoolVarP(&o.server, "server", "s", false, "be the server")
 	f.BoolVarP(&o.client, "client", "c", false, "be the client")
-	f.StringVarP(&o.address, "address", "a", "", "address of the server (server: default all of them)")
-	f.StringVarP(&o.source, "source", "I", "", "address to connect from (client)")
-	f.IntVarP(&o.port, "port", "p", 7174, "port of the connection manager")
-	f.IntVarP(&o.count, "count", "C", 0, "number of pings (client; default: until interrupted)")
-	f.IntVarP(&o.size, "size", "S", 64, "size of a ping in bytes (client)")
-	f.BoolVarP(&o.validate, "validate", "V", false, "compare what comes back (client)")
+	f.StringVarP(&o.address, "address", "a", "", "`HOST` or address of the server (server: default all)")
+	f.StringVarP(&o.source, "source", "I", "", "`HOST` or address to connect from (client)")
+	numberVar(f, &o.port, "port", "p", 7174, 1, maxPort, "`PORT` of the connection manager")
+	numberVar(f, &o.count, "count", "C", 0, 0, math.MaxInt, "ping `N` times (client; default until interrupted)")
+	numberVar(f, &o.size, "size", "S", 64, minPing, maxPing, "size of a ping in `BYTES` (client)")
+	f.BoolVarP(&o.verify, "verify", "V", false, "compare what comes back (client)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "show the text of each ping")
 	f.BoolVarP(&o.persistent, "persistent", "P", false, "serve any number of clients (server)")
-	f.BoolVarP(&o.ownQP, "own-qp", "q", false, "bring the QP through its states step by step, instead of the ID doing it")
+	f.BoolVarP(&o.ownQP, "own-qp", "q", false, "change the states of the QP one by one instead of by the connection manager's ID")
 	f.BoolVarP(&o.debug, "debug", "d", false, "show each step on standard error")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when the peer does nothing for this long")
-	f.IntVar(&o.maxClients, "max-clients", 64, "the most clients at once (server with -P)")
-	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when the peer does nothing for this `TIME`")
+	numberVar(f, &o.maxClients, "max-clients", "", 64, 1, maxClients, "serve up to `N` clients at once (server with -P)")
+	jsonFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -86,44 +88,36 @@ takes 64 KiB of memory and a queue pair.`,
 func (o *rpingOptions) check() error {
 	switch {
 	case o.server == o.client:
-		return errors.New("give either --server (-s) or --client (-c)")
+		return usagef("give either --server (-s) or --client (-c)")
 	case o.client && o.address == "":
-		return errors.New("--address (-a) is missing: the client needs the server's")
+		return usagef("--address (-a) is missing: a client needs the server's address")
 	case o.server && o.source != "":
-		return errors.New("--source (-I) is for the client; a server listens on --address (-a)")
+		return usagef("--source (-I) is %s, allowed: only with --client (-c)", peertext.Quote(o.source))
 	case o.client && o.persistent:
-		return errors.New("--persistent (-P) is for the server")
-	case o.port < 1 || o.port > 65535:
-		return fmt.Errorf("--port is %d, allowed: 1 to 65535", o.port)
-	case o.count < 0:
-		return fmt.Errorf("--count is %d, allowed: 0 (until interrupted) and more", o.count)
-	case o.size < minPing || o.size > maxPing:
-		return fmt.Errorf("--size is %d, allowed: %d to %d", o.size, minPing, maxPing)
-	case o.maxClients < 1 || o.maxClients > mostClients:
-		return fmt.Errorf("--max-clients is %d, allowed: 1 to %d", o.maxClients, mostClients)
+		return usagef("--persistent (-P) is true, allowed: only with --server (-s)")
 	case o.timeout <= 0:
-		return fmt.Errorf("--timeout is %s, allowed: more than 0", o.timeout)
+		return usagef("--timeout is %s, allowed: more than 0", o.timeout)
 	case o.json && o.verbose:
-		return errors.New("--verbose (-v) and --json exclude each other")
+		return usagef("--verbose (-v) and --json exclude each other")
 	}
 	return nil
 }
 
 // rpingResult is what a run did.
 type rpingResult struct {
-	Role        string  `json:"role"`                     // client or server
-	Local       string  `json:"local_address"`            // IP address and port
-	Remote      string  `json:"remote_address,omitempty"` // the same of the client's peer
-	Device      string  `json:"device,omitempty"`         // that the connection was on
-	Connections int     `json:"connections"`              // clients that were served, or 1
-	Failed      int     `json:"failed"`                   // clients whose connection ended in a failure
-	Pings       int     `json:"pings"`                    // of all connections
-	Bytes       int64   `json:"bytes"`                    // both directions
-	Seconds     float64 `json:"seconds"`                  // connected; of a server the sum over its clients
-	UsecPerPing float64 `json:"usec_per_ping"`            // there and back; 0 if there was none
+	Role          string  `json:"role"`                     // client or server
+	Local         string  `json:"local_address"`            // IP address and port
+	Remote        string  `json:"remote_address,omitempty"` // the peer's IP address and port (client)
+	Device        string  `json:"device,omitempty"`         // the device of the connection (client)
+	Connections   int     `json:"connections"`              // clients that were served, or 1
+	Failed        int     `json:"failed"`                   // connections that ended with an error
+	Pings         int     `json:"pings"`                    // of all connections
+	Bytes         int64   `json:"bytes"`                    // both directions
+	Seconds       float64 `json:"seconds"`                  // connected; a server adds up its clients
+	MicrosPerPing float64 `json:"us_per_ping"`              // there and back; 0 if there was none
 }
 
-// add adds what happened on one connection.
+// add adds the counts of one connection.
 func (r *rpingResult) add(pings int, bytes int64, took time.Duration, err error) {
 	r.Connections++
 	if err != nil {
@@ -133,7 +127,7 @@ func (r *rpingResult) add(pings int, bytes int64, took time.Duration, err error)
 	r.Bytes += bytes
 	r.Seconds += took.Seconds()
 	if r.Pings > 0 {
-		r.UsecPerPing = r.Seconds * 1e6 / float64(r.Pings)
+		r.MicrosPerPing = r.Seconds * 1e6 / float64(r.Pings)
 	}
 }
 
@@ -142,7 +136,7 @@ func (r *rpingResult) print(out io.Writer, asJSON bool) error {
 	if asJSON {
 		return printJSON(out, r)
 	}
-	_, err := fmt.Fprintf(out, "%d pings, %d bytes in %.2f seconds = %.2f usec/ping\n", r.Pings, r.Bytes, r.Seconds, r.UsecPerPing)
+	_, err := fmt.Fprintf(out, "%d pings, %d bytes in %.2f seconds = %.2f usec/ping\n", r.Pings, r.Bytes, r.Seconds, r.MicrosPerPing)
 	return err
 }
 
@@ -194,7 +188,7 @@ func (o *rpingOptions) run(ctx context.Context, out, log io.Writer) (err error) 
 	return r.result.print(out, o.json)
 }
 
-// debugf tells of a step.
+// debugf prints a step.
 func (r *rping) debugf(format string, args ...any) {
 	if r.o.debug {
 		fmt.Fprintf(r.log, "rping: "+format+"\n", args...)
@@ -214,7 +208,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.w.Write(b)
 }
 
-// lookup finds the address of a host, all of this one's if there is none.
+// lookup returns the address of a host; without a host it is the unspecified address.
 func lookup(ctx context.Context, flag, host string) (netip.Addr, error) {
 	if host == "" {
 		return netip.IPv4Unspecified(), nil
@@ -224,7 +218,7 @@ func lookup(ctx context.Context, flag, host string) (netip.Addr, error) {
 	}
 	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%s: %w", flag, err)
+		return netip.Addr{}, fmt.Errorf("%s is %s: %w", flag, peertext.Quote(host), err)
 	}
 	return ips[0].Unmap(), nil
 }
@@ -251,15 +245,15 @@ func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
 	if err != nil {
 		return err
 	}
-	// Whoever comes later is told that nobody listens.
+	// Clients that connect later are refused.
 	if err := listener.Close(); err != nil {
 		return errors.Join(err, request.ID.Close())
 	}
 	return r.serve(ctx, request)
 }
 
-// serveAll serves clients, a goroutine each, until the context ends. One too many is rejected
-// before anything is opened for it.
+// serveAll serves clients, each in a goroutine, until the context ends. It rejects a client above
+// the limit before it opens anything for it.
 func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -471,7 +471,7 @@ func (e *rpingEnd) once(ctx context.Context, n int) error {
 		}
 	}
 	e.bytes += 2 * int64(e.size)
-	if e.o.validate {
+	if e.o.verify {
 		if i := differ(source, sink); i >= 0 {
 			return fmt.Errorf("data mismatch: byte %d is %#02x, sent was %#02x", i, sink[i], source[i])
 		}

@@ -7,8 +7,8 @@ import (
 	"math"
 )
 
-// advert is what a client sends: where in its memory the server shall READ or WRITE. What a
-// server sends has the same length, and nothing in it matters.
+// advert is a message of a client: the memory that the server is to READ or WRITE. The messages of
+// a server have the same length, and their content is ignored.
 type advert struct {
 	addr uint64
 	rkey uint32
@@ -18,7 +18,7 @@ type advert struct {
 // advertLen is the length of every message.
 const advertLen = 16
 
-// String says where the memory is.
+// String describes the memory.
 func (a advert) String() string {
 	return fmt.Sprintf("%d bytes at %#x with rkey %#x", a.size, a.addr, a.rkey)
 }
@@ -30,12 +30,12 @@ func (a advert) put(b []byte) {
 	binary.BigEndian.PutUint32(b[12:], a.size)
 }
 
-// parseAdvert decodes it.
+// parseAdvert decodes an advert.
 func parseAdvert(b []byte) advert {
 	return advert{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
 }
 
-// check refuses what cannot be memory for a ping of up to max bytes.
+// check refuses memory that cannot hold a ping or is longer than max bytes.
 func (a advert) check(max int) error {
 	switch {
 	case a.size < 1 || int64(a.size) > int64(max):
@@ -46,8 +46,8 @@ func (a advert) check(max int) error {
 	return nil
 }
 
-// pingText writes the text of a ping, with a NUL at the end: its number, and letters of which
-// each ping begins with another.
+// pingText writes the text of a ping, with a NUL at the end: its number, and letters, the first of
+// which differs from ping to ping.
 func pingText(b []byte, n int) {
 	const first, last = 'A', 'z'
 	head := copy(b, fmt.Sprintf("rdma-ping-%d: ", n))

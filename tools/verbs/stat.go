@@ -10,15 +10,15 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// statReport is what "verbs stat" tells of a port.
+// statReport is what "verbs stat" prints about a port.
 type statReport struct {
 	Device     string            `json:"device"`
 	Port       uint32            `json:"port"`
-	Mode       string            `json:"mode"` // how QPs come to counters of their own
+	Mode       string            `json:"mode"` // how QPs are bound to counters of their own
 	Counters   []counterRow      `json:"counters"`
-	Disabled   []string          `json:"disabled,omitempty"` // optional counters that do not count
+	Disabled   []string          `json:"disabled,omitempty"` // optional counters that are off
 	QPCounters []qpCounterReport `json:"qp_counters,omitempty"`
-	Missing    string            `json:"missing,omitempty"` // why there are no counters
+	Missing    []string          `json:"missing,omitempty"` // why there are no counters
 }
 
 // counterRow is a counter. A list keeps the driver's order, which a map would not.
@@ -31,17 +31,21 @@ type counterRow struct {
 type qpCounterReport struct {
 	ID       uint32       `json:"cntn"`
 	Mode     string       `json:"mode"`
-	QPs      []uint32     `json:"qpns"`
+	QPNs     []uint32     `json:"qpns"`
 	Counters []counterRow `json:"counters"`
 }
 
 func newStat() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "stat [DEV]",
+		Use:   "stat [flags] [DEV]",
 		Short: "Show the hardware counters of a device's ports",
-		Long:  "Show the hardware counters of the ports of a device, or of every one, and of QPs that have counters of their own (what rdma statistic tells).",
-		Args:  arguments(1),
+		Long: `Without DEV it shows those of every device. QPs that have counters of their own follow those of
+their port. "rdma statistic" shows the same counters.`,
+		Example: `  verbs stat
+  verbs stat rxe0
+  verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
+		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			devs, err := netlinkDevices(args)
 			if err != nil {
@@ -64,7 +68,7 @@ func newStat() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -80,7 +84,7 @@ func collectStat(dev netlinkrdma.Device) ([]statReport, error) {
 		counters, err := netlinkrdma.PortCounters(dev, port)
 		switch {
 		case errors.Is(err, errors.ErrUnsupported):
-			r.Missing = err.Error()
+			r.Missing = append(r.Missing, err.Error())
 		case err != nil:
 			return nil, err
 		}
@@ -120,8 +124,8 @@ func counterRows(counters []netlinkrdma.Counter) []counterRow {
 // print writes a line for each counter.
 func (r statReport) print(w io.Writer) {
 	fmt.Fprintf(w, "%s/%d\n", r.Device, r.Port)
-	if r.Missing != "" {
-		fmt.Fprintf(w, "\t%s\n", r.Missing)
+	for _, m := range r.Missing {
+		fmt.Fprintf(w, "\t%s\n", m)
 	}
 	for _, c := range r.Counters {
 		fmt.Fprintf(w, "\t%-32s%d\n", c.Name, c.Value)
@@ -130,7 +134,7 @@ func (r statReport) print(w io.Writer) {
 		fmt.Fprintf(w, "\t%-32sdisabled\n", name)
 	}
 	for _, q := range r.QPCounters {
-		fmt.Fprintf(w, "\tcounter %d (%s) of QPs %d\n", q.ID, q.Mode, q.QPs)
+		fmt.Fprintf(w, "\tcounter %d (%s) of QPs %d\n", q.ID, q.Mode, q.QPNs)
 		for _, c := range q.Counters {
 			fmt.Fprintf(w, "\t\t%-32s%d\n", c.Name, c.Value)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,10 +17,17 @@ func commands(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// TestUsageDefaults: the help says once what the default of a flag is.
+// tree returns all commands, the help command included.
+func tree() *cobra.Command {
+	root := newRoot()
+	root.InitDefaultHelpCmd()
+	return root
+}
+
+// TestUsageDefaults: the help shows the default of a flag once.
 func TestUsageDefaults(t *testing.T) {
 	flags := 0
-	commands(newRoot(), func(cmd *cobra.Command) {
+	commands(tree(), func(cmd *cobra.Command) {
 		for l := range strings.Lines(cmd.LocalFlags().FlagUsages()) {
 			flags++
 			if strings.Count(l, "default") > 1 || strings.Contains(l, "default -1") {
@@ -36,20 +44,100 @@ func TestUsageDefaults(t *testing.T) {
 		t.Errorf("there are %d flags", flags)
 	}
 	for command, want := range map[string]string{
-		"perf send-bw":   "TCP port of the server (default 18516, with --perftest 18515)",
-		"perf serve":     "local GID index (default chosen to suit the peer)",
-		"perf write-lat": "keep to this processor (default any)",
-		"perf read-bw":   "one completion for so many messages (default 100, 1 above 8 KiB, or --list)",
-		"pingpong":       "local GID index (default chosen to suit the peer)",
+		"perf send-bw":   "TCP PORT of the server, 1 to 65535 (default 18516, with --perftest 18515)",
+		"perf serve":     "INDEX of the local GID (default chosen to match the peer)",
+		"perf write-lat": "run on processor N, 0 to 1023 (default any)",
+		"perf read-bw":   "request one completion for N messages (default 100, 1 above 8 KiB, or --list)",
+		"pingpong":       "INDEX of the local GID (default chosen to match the peer)",
 	} {
 		out, err := run(t, append(strings.Fields(command), "--help")...)
-		if err != nil || !strings.Contains(out, want) {
+		if out = strings.Join(strings.Fields(out), " "); err != nil || !strings.Contains(out, want) {
 			t.Errorf("verbs %s --help does not say %q: %v\n%s", command, want, err, out)
 		}
 	}
 }
 
-// TestUsageArguments: an argument too many is named, whichever command gets it, and is no command.
+// TestUsageStyle: the help of every command has the same parts in the same order, in at most
+// [helpWidth] columns, and one name for each value of a flag.
+func TestUsageStyle(t *testing.T) {
+	commands(tree(), func(cmd *cobra.Command) {
+		out, err := run(t, append(strings.Fields(cmd.CommandPath())[1:], "--help")...)
+		if err != nil {
+			t.Errorf("%s --help: %v", cmd.CommandPath(), err)
+		}
+		rest := "\n" + out
+		for _, title := range []string{cmd.Short + ".\n", "Usage:\n", "Examples:\n  " + cmd.CommandPath(), "Flags:\n", "Exit status:\n  0  "} {
+			_, after, ok := strings.Cut(rest, "\n"+title)
+			if !ok {
+				t.Errorf("the help of %s has no %q, or not in this order:\n%s", cmd.CommandPath(), title, out)
+				break
+			}
+			rest = after
+		}
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > helpWidth {
+				t.Errorf("%s --help: %d columns: %s", cmd.CommandPath(), n, line)
+			}
+		}
+		if s := cmd.Short; s == "" || strings.ToUpper(s[:1]) != s[:1] || strings.HasSuffix(s, ".") {
+			t.Errorf("the purpose of %s is %q", cmd.CommandPath(), s)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if name, _ := pflag.UnquoteUsage(f); f.Value.Type() != "bool" && strings.ToUpper(name) != name {
+				t.Errorf("%s: the value of --%s has no name", cmd.CommandPath(), f.Name)
+			}
+		})
+	})
+}
+
+// TestUsageSame: a flag has the same kind of value in every command.
+func TestUsageSame(t *testing.T) {
+	type meaning struct{ command, value string }
+	seen := map[string]meaning{}
+	commands(tree(), func(cmd *cobra.Command) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			value, _ := pflag.UnquoteUsage(f)
+			m, ok := seen[f.Name]
+			if !ok {
+				seen[f.Name] = meaning{cmd.CommandPath(), value}
+			} else if m.value != value {
+				t.Errorf("--%s is %q in %s and %q in %s", f.Name, value, cmd.CommandPath(), m.value, m.command)
+			}
+		})
+	})
+}
+
+// TestUsageExamples: the command lines of all examples have flags and arguments that are allowed.
+func TestUsageExamples(t *testing.T) {
+	count := 0
+	commands(tree(), func(cmd *cobra.Command) {
+		for line := range strings.Lines(cmd.Example) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
+			line, _, _ = strings.Cut(line, " |")
+			line, _, _ = strings.Cut(line, " >")
+			args := strings.Fields(line)
+			found, rest, err := tree().Find(args[1:])
+			if args[0] != "verbs" || err != nil {
+				t.Errorf("%s: %q: %v", cmd.CommandPath(), line, err)
+				continue
+			}
+			count++
+			if err := found.ParseFlags(rest); err != nil {
+				t.Errorf("%q: %v", line, err)
+			} else if found.Args != nil {
+				if err := found.Args(found, found.Flags().Args()); err != nil {
+					t.Errorf("%q: %v", line, err)
+				}
+			}
+		}
+	})
+	if count < 40 {
+		t.Errorf("there are %d examples", count)
+	}
+}
+
+// TestUsageArguments: the error for too many arguments, or for an unknown command, has their text and
+// what is allowed.
 func TestUsageArguments(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"devices extra", `the arguments of verbs devices are "extra", allowed: none`},
@@ -57,12 +145,14 @@ func TestUsageArguments(t *testing.T) {
 		{"info a b", `the arguments of verbs info are "a b", allowed: at most 1`},
 		{"stat a b", `the arguments of verbs stat are "a b", allowed: at most 1`},
 		{"res a b", `the arguments of verbs res are "a b", allowed: at most 1`},
-		{"perf bogus", `the arguments of verbs perf are "bogus", allowed: none`},
-		{"bogus", `unknown command "bogus" for "verbs"`},
+		{"perf bogus", `the command of verbs perf is "bogus", allowed: atomic-bw, atomic-lat, read-bw, read-lat, send-bw, send-lat, serve, `},
+		{"bogus", `the command of verbs is "bogus", allowed: `},
+		{"help bogus", `the command of verbs is "bogus", allowed: `},
+		{"help perf bogus", `the command of verbs perf is "bogus", allowed: `},
 	} {
 		out, err := run(t, strings.Fields(c.args)...)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("verbs %s: %v, want %q\n%s", c.args, err, c.want, out)
+		if exitStatus(err) != 2 || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("verbs %s: status %d, %v, want %q\n%s", c.args, exitStatus(err), err, c.want, out)
 		}
 	}
 	if out, err := run(t, "perf"); err != nil || !strings.Contains(out, "verbs perf serve") {
@@ -70,27 +160,27 @@ func TestUsageArguments(t *testing.T) {
 	}
 }
 
-// TestUsageRoot: the help of all names each command, and claims nothing of sysfs, which some of
-// them read.
+// TestUsageRoot: the help without a command names each command, and claims nothing about sysfs,
+// which some commands read.
 func TestUsageRoot(t *testing.T) {
 	out, err := run(t, "--help")
 	if err != nil || strings.Contains(out, "sysfs") {
-		t.Errorf("the help of all: %v\n%s", err, out)
+		t.Errorf("the help: %v\n%s", err, out)
 	}
 	for _, c := range newRoot().Commands() {
 		if !strings.Contains(out, "\n  "+c.Name()+" ") {
-			t.Errorf("the help of all does not name %s", c.Name())
+			t.Errorf("the help does not name %s", c.Name())
 		}
 	}
 }
 
-// TestUsageTrust: the commands that serve others say what they do not protect against.
+// TestUsageTrust: the help of the commands that serve others says what they do not protect against.
 func TestUsageTrust(t *testing.T) {
 	for command, flag := range map[string]string{"perf serve": "--listen", "rping": "-a", "pingpong": "--port"} {
 		out, err := run(t, append(strings.Fields(command), "--help")...)
-		_, text, ok := strings.Cut(out, "\nTRUST\n")
-		text, _, _ = strings.Cut(text, "Usage:")
-		for _, want := range []string{"neither authentication nor encryption", "bearer tokens", "trust", flag} {
+		_, text, ok := strings.Cut(out, "\nSecurity:\n")
+		text, _, _ = strings.Cut(text, "\nExamples:")
+		for _, want := range []string{"no authentication and no encryption", "bearer tokens", "trust", flag} {
 			if err != nil || !ok || !strings.Contains(text, want) {
 				t.Errorf("verbs %s --help does not say %q: %v\n%s", command, want, err, text)
 			}

@@ -228,21 +228,31 @@ func run(t *testing.T, args ...string) (string, error) {
 func TestOptions(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-p 0", "--port is 0, allowed: 1 to 65535"},
-		{"-p 70000", "--port is 70000"},
-		{"-s 0", "--size is 0, allowed: 1 byte and more"},
-		{"-r 1", "--rx-depth is 1, allowed: 2 and more"},
-		{"-n 0", "--iters is 0"},
-		{"-i 0", "--ib-port is 0"},
-		{"-g -2", "--gid-idx is -2"},
-		{"-m 1500", "1500, allowed: 256, 512, 1024, 2048, 4096"},
-		{"--timeout 0s", "--timeout is 0s"},
+		{"-p 70000", "--port is 70000, allowed: 1 to 65535"},
+		{"-s 0", "--size is 0, allowed: 1 and more"},
+		{"-r 1", "--recv-depth is 1, allowed: 2 and more"},
+		{"--rx-depth 1", "--recv-depth is 1, allowed: 2 and more"},
+		{"-n 0", "--iterations is 0, allowed: 1 and more"},
+		{"--iters 0", "--iterations is 0, allowed: 1 and more"},
+		{"-i 0", "--ib-port is 0, allowed: 1 to 255"},
+		{"-l 16", "--sl is 16, allowed: 0 to 15"},
+		{"-g -2", "--gid is -2, allowed: 0 and more"},
+		{"--gid-idx x", `--gid is "x", allowed: 0 and more`},
+		{"-m 1500", "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},
+		{"-m big", `--mtu is "big", allowed: a whole number`},
+		{"--timeout 0s", "--timeout is 0s, allowed: more than 0"},
+		{"--timeout 10", "--timeout is 10, allowed: a time such as 10s or 200ms"},
+		{"-e=perhaps", `--events is "perhaps", allowed: true, false`},
+		{"--bogus", `unknown flag: --bogus; "verbs pingpong --help" lists the flags`},
+		{"-z", `unknown shorthand flag: 'z' in -z; "verbs pingpong --help" lists the flags`},
+		{"--size", `flag needs an argument: --size; "verbs pingpong --help" lists the flags`},
 		{"host1 host2", `the arguments of verbs pingpong are "host1 host2", allowed: at most 1`},
-		{"-s many", "many"},
-		{"-i 300", "300"},
+		{"-s many", `--size is "many", allowed: 1 and more`},
+		{"-i 300", "--ib-port is 300, allowed: 1 to 255"},
 	} {
 		_, err := run(t, append([]string{"pingpong"}, strings.Fields(c.args)...)...)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("pingpong %s: %v, want %q", c.args, err, c.want)
+		if exitStatus(err) != 2 || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("pingpong %s: status %d, %v, want %q", c.args, exitStatus(err), err, c.want)
 		}
 	}
 }
@@ -253,7 +263,7 @@ func TestHelp(t *testing.T) {
 		want []string
 	}{
 		{"--help", []string{"devices", "info", "pingpong", "RDMAABI", "RDMADEBUG"}},
-		{"pingpong --help", []string{"--rx-depth", "--gid-idx", "--events", "-e", "ibv_rc_pingpong"}},
+		{"pingpong --help", []string{"--recv-depth", "--gid", "--events", "-e", "ibv_rc_pingpong"}},
 		{"info --help", []string{"--json", "[DEV]"}},
 		{"devices --help", []string{"--json"}},
 	} {
@@ -293,20 +303,21 @@ mlx5_0  0000:0000:0000:0000  mlx5    ib        2      no: not permitted
 	if err := json.Unmarshal(out.Bytes(), &rows); err != nil {
 		t.Fatal(err)
 	}
-	if len(rows) != 2 || !rows[0].Usable || rows[1].Usable || rows[1].Reason != "not permitted" || rows[0].CharDev != "/dev/infiniband/uverbs0" {
+	if len(rows) != 2 || !rows[0].Usable || rows[1].Usable || rows[0].Device != "rxe0" || rows[1].Reason != "not permitted" || rows[0].CharDev != "/dev/infiniband/uverbs0" {
 		t.Errorf("JSON holds %+v", rows)
 	}
 }
 
 func TestPrintInfo(t *testing.T) {
 	r := deviceReport{
-		Name:   "rxe0",
-		Driver: "rxe",
-		Attr:   uverbs.DeviceAttr{MaxQP: 17, AtomicCap: uverbs.AtomicHCA, NodeGUID: 0x1234},
+		Device:     "rxe0",
+		Driver:     "rxe",
+		Attributes: deviceAttributes(uverbs.DeviceAttr{MaxQP: 17, AtomicCap: uverbs.AtomicHCA, NodeGUID: 0x1234}),
 		Ports: []portReport{{
 			Port: 1,
-			Attr: uverbs.PortAttr{State: uverbs.PortActive, ActiveMTU: uverbs.MTU1024, LinkLayer: uverbs.LinkLayerEthernet, ActiveWidth: 2, ActiveSpeed: 32},
-			GIDs: []gidReport{{Index: 1, GID: "0000", Addr: "10.1.0.1", Type: "RoCE v2"}},
+			Attributes: portAttributes(uverbs.PortAttr{
+				State: uverbs.PortActive, ActiveMTU: uverbs.MTU1024, LinkLayer: uverbs.LinkLayerEthernet, ActiveWidth: 2, ActiveSpeed: 32}),
+			GIDs: []gidReport{{Index: 1, GID: "0000", Address: "10.1.0.1", Type: "RoCE v2"}},
 		}},
 	}
 	var out bytes.Buffer

@@ -250,7 +250,7 @@ func TestHostileClients(t *testing.T) {
 	addr := net.JoinHostPort(serverAddr, strconv.Itoa(port))
 	server := verbs(t, "perf", "serve", "--listen", serverAddr, "-p", strconv.Itoa(port), "--max-clients", strconv.Itoa(most))
 	server.until(t, "serving on")
-	args := []string{serverAddr, "-p", strconv.Itoa(port), "--timeout", "20", "--json"}
+	args := []string{serverAddr, "-p", strconv.Itoa(port), "--ack-timeout", "20", "--json"}
 	dev, devPort, err := OpenDevice(Local{}, addrOf(&net.TCPAddr{IP: net.ParseIP(serverAddr)}))
 	if err != nil {
 		t.Fatal(err)

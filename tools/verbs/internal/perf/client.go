@@ -201,7 +201,7 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 	c.MTU = cmpOr(c.MTU, min(mine.MTU, theirs.MTU))
 	c.RdAtomic = cmpOr(c.RdAtomic, min(mine.RdAtomic, theirs.RdAtomic))
 	cl.report = Report{
-		Version: ReportVersion, Test: c.Name(), Config: *c,
+		Schema: ReportSchema, Test: c.Name(), Config: *c,
 		Client: Side{Device: mine.Device, Driver: mine.Driver, Address: cl.conn.conn.LocalAddr().String()},
 		Server: Side{Device: theirs.Device, Driver: theirs.Driver, Address: cl.conn.conn.RemoteAddr().String()},
 	}
@@ -246,7 +246,7 @@ func (cl *Client) connect(ctx context.Context) error {
 	}
 	cl.report.Client.Inline, cl.report.Server.Inline = cl.end.Inline, theirs.Inline
 	if !cl.end.Limits.IWARP {
-		cl.report.Client.GID, cl.report.Server.GID = mine[0].GID.Addr().String(), theirs.Peers[0].GID.Addr().String()
+		cl.report.Client.GID, cl.report.Server.GID = mine[0].GID.String(), theirs.Peers[0].GID.String()
 	}
 	if err := cl.end.greet(ctx); err != nil {
 		return err

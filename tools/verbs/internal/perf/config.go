@@ -168,7 +168,7 @@ func (c *Config) Validate() error {
 		{"depth", c.Depth, 1, maxDepth},
 		{"recv-depth", c.RecvDepth, Auto, maxDepth},
 		{"warmup", c.Warmup, 0, maxIterations},
-		{"timeout", c.Timeout, 1, maxTimeout},
+		{"ack-timeout", c.Timeout, 1, maxTimeout},
 		{"retry", c.Retry, 1, maxRetry},
 		{"outs", c.RdAtomic, 0, 255},
 	} {
@@ -192,7 +192,7 @@ func (c *Config) Validate() error {
 	case c.List != Auto && (c.List < 1 || c.List > c.Depth):
 		return field("list", c.List, "1 to --depth, which is %d", c.Depth)
 	case c.Patience <= 0 || c.Patience > maxTime:
-		return field("patience", c.Patience, "more than 0, up to %s", maxTime)
+		return field("timeout", c.Patience, "more than 0, up to %s", maxTime)
 	case c.SL != 0 && c.CM:
 		return fmt.Errorf("--sl is %d, but with --cm the connection manager takes the service level from the path", c.SL)
 	case c.SL > 15:
@@ -213,13 +213,13 @@ func (c *Config) Validate() error {
 func (c *Config) validateOp() error {
 	switch {
 	case c.Type == UD && c.Op != Send:
-		return fmt.Errorf("%s needs a connection, which ud has not: --type is ud, allowed: %s", c.Name(), strings.Join(c.Types(), ", "))
+		return field("type", "ud", "%s, as %s needs a connection", strings.Join(c.Types(), ", "), c.Name())
 	case c.Type == UC && (c.Op == Read || c.Op == Atomic):
-		return fmt.Errorf("%s needs a reliable connection, which uc is not: --type is uc, allowed: rc", c.Name())
+		return field("type", "uc", "rc, as %s needs a reliable connection", c.Name())
 	case c.Type == UC && c.CM:
-		return errors.New("--cm: the connection manager has no connections of type uc, allowed: rc, ud")
+		return field("type", "uc", "rc, ud, as the connection manager (--cm) has no connections of type uc")
 	case len(c.Sizes) == 0 || len(c.Sizes) > 64:
-		return fmt.Errorf("%d message sizes, allowed: 1 to 64", len(c.Sizes))
+		return fmt.Errorf("--size has %d sizes, allowed: 1 to 64", len(c.Sizes))
 	}
 	for _, s := range c.Sizes {
 		if c.Op == Atomic && s != atomicSize {

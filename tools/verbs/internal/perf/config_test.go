@@ -109,14 +109,14 @@ func TestValidate(t *testing.T) {
 		{with("sned", BW, func(*Config) {}), `--operation is "sned", allowed: send, write, read, atomic`},
 		{with(Send, "jitter", func(*Config) {}), `--metric is "jitter"`},
 		{with(Send, BW, func(c *Config) { c.Type = "rd" }), `--type is "rd", allowed: rc, uc, ud`},
-		{with(Read, Lat, func(c *Config) { c.Type = UD }), "read-lat needs a connection, which ud has not: --type is ud, allowed: rc"},
+		{with(Read, Lat, func(c *Config) { c.Type = UD }), "--type is ud, allowed: rc, as read-lat needs a connection"},
 		{with(Write, BW, func(c *Config) { c.Type = UD }), "allowed: rc, uc"},
-		{with(Atomic, Lat, func(c *Config) { c.Type = UC }), "atomic-lat needs a reliable connection"},
-		{with(Send, Lat, func(c *Config) { c.Type, c.CM = UC, true }), "--cm: the connection manager has no connections of type uc"},
+		{with(Atomic, Lat, func(c *Config) { c.Type = UC }), "--type is uc, allowed: rc, as atomic-lat needs a reliable connection"},
+		{with(Send, Lat, func(c *Config) { c.Type, c.CM = UC, true }), "--type is uc, allowed: rc, ud, as the connection manager (--cm) has no connections of type uc"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{0} }), "--size is 0, allowed: 1 to 2147483648"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{4, -1} }), "--size is -1"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{1<<31 + 1} }), "--size is 2147483649"},
-		{with(Send, Lat, func(c *Config) { c.Sizes = nil }), "0 message sizes, allowed: 1 to 64"},
+		{with(Send, Lat, func(c *Config) { c.Sizes = nil }), "--size has 0 sizes, allowed: 1 to 64"},
 		{with(Atomic, BW, func(c *Config) { c.Sizes = []int{16} }), "--size is 16, allowed: 8"},
 		{with(Send, BW, func(c *Config) { c.QPs = 0 }), "--qps is 0, allowed: 1 to"},
 		{with(Send, Lat, func(c *Config) { c.QPs = 2 }), "--qps is 2, allowed: 1, as send-lat"},
@@ -136,9 +136,9 @@ func TestValidate(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.MTU = 1500 }), "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},
 		{with(Send, BW, func(c *Config) { c.SL = 16 }), "--sl is 16"},
 		{with(Send, BW, func(c *Config) { c.SL, c.CM = 1, true }), "--sl is 1, but with --cm"},
-		{with(Send, BW, func(c *Config) { c.Timeout = 32 }), "--timeout is 32, allowed: 1 to 31"},
+		{with(Send, BW, func(c *Config) { c.Timeout = 32 }), "--ack-timeout is 32, allowed: 1 to 31"},
 		{with(Send, BW, func(c *Config) { c.Retry = 8 }), "--retry is 8"},
-		{with(Send, BW, func(c *Config) { c.Patience = 0 }), "--patience is 0s"},
+		{with(Send, BW, func(c *Config) { c.Patience = 0 }), "--timeout is 0s"},
 		{with(Send, Lat, func(c *Config) { c.Rate = Rate{1, Messages} }), "--rate is for bandwidth"},
 		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec"} }), `--rate is "1 parsec"`},
 		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events: write-lat looks at memory"},
@@ -255,7 +255,7 @@ func TestLayout(t *testing.T) {
 // TestReport: what a client prints comes back.
 func TestReport(t *testing.T) {
 	want := &Report{
-		Version: ReportVersion, Test: "send-lat", Config: Default(Send, Lat), Client: Side{Device: "rxe0", Inline: 64}, Server: Side{Address: "10.1.0.1:18516"},
+		Schema: ReportSchema, Test: "send-lat", Config: Default(Send, Lat), Client: Side{Device: "rxe0", Inline: 64}, Server: Side{Address: "10.1.0.1:18516"},
 		Results: []Size{{Size: 2, Iterations: 3, Seconds: 0.5, Latency: NewLatency([]int64{1000, 2000, 4000}), Verified: true}, {Size: 4, Bandwidth: &Bandwidth{1, 2, 3}}},
 	}
 	want.Config.Rate = Rate{3, Gigabits}
@@ -270,7 +270,7 @@ func TestReport(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
-	for text, want := range map[string]string{"": "not a report", "[]": "not a report", `{"version":9}`: "a report of version 9, expected 1", `{"version":1}`: "without results"} {
+	for text, want := range map[string]string{"": "not a report", "[]": "not a report", `{"schema":9}`: "a report of schema 9, expected 1", `{"schema":1}`: "without results"} {
 		if _, err := ReadReport(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error is %v, want %q", text, err, want)
 		}

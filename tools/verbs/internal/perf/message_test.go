@@ -94,7 +94,7 @@ func TestMessageValues(t *testing.T) {
 		{nil, true, open(func(c *Config) { c.Duration = -1 }), "--duration is -1ns, allowed: more than 0, up to 24h"},
 		{nil, true, open(func(c *Config) { c.Duration = maxTime + 1 }), "--duration is 24h0m0.000000001s, allowed: more than 0, up to 24h"},
 		{nil, true, open(func(c *Config) { c.Patience = math.MaxInt64 }), "allowed: more than 0, up to 24h"},
-		{nil, true, open(func(c *Config) { c.Patience = 0 }), "--patience is 0s, allowed: more than 0"},
+		{nil, true, open(func(c *Config) { c.Patience = 0 }), "--timeout is 0s, allowed: more than 0"},
 		{nil, true, open(func(c *Config) { c.Rate = Rate{-1, Messages} }), `--rate is "-1 messages", allowed:`},
 		{nil, true, open(func(c *Config) { c.Rate = Rate{1, "\x1b[2J"} }), `--rate is "1 \x1b[2J", allowed:`},
 		{nil, true, open(func(c *Config) { c.RdAtomic = 256 }), "--outs is 256, allowed: 0 to 255"},

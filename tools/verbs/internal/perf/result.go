@@ -10,16 +10,16 @@ import (
 
 // Report is what a client prints as JSON: a run of all sizes.
 type Report struct {
-	Version int    `json:"version"` // of this form: 1
-	Test    string `json:"test"`    // such as send-lat
+	Schema  int    `json:"schema"` // 1; raised when a field changes its meaning
+	Test    string `json:"test"`   // such as send-lat
 	Config  Config `json:"config"`
 	Client  Side   `json:"client"`
 	Server  Side   `json:"server"`
 	Results []Size `json:"results"` // in the order of the sizes
 }
 
-// ReportVersion is the version of Report.
-const ReportVersion = 1
+// ReportSchema is the schema of Report.
+const ReportSchema = 1
 
 // Side is one of the two.
 type Side struct {
@@ -83,8 +83,8 @@ func ReadReport(r io.Reader) (*Report, error) {
 		return nil, fmt.Errorf("not a report of verbs perf: %w", err)
 	}
 	switch {
-	case rep.Version != ReportVersion:
-		return nil, fmt.Errorf("a report of version %d, expected %d", rep.Version, ReportVersion)
+	case rep.Schema != ReportSchema:
+		return nil, fmt.Errorf("a report of schema %d, expected %d", rep.Schema, ReportSchema)
 	case len(rep.Results) == 0:
 		return nil, errors.New("a report without results")
 	}

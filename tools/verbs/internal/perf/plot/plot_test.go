@@ -15,7 +15,7 @@ import (
 
 // sweep is a report of a test over all sizes, with figures that grow.
 func sweep(op, metric string, slower int64) *perf.Report {
-	r := &perf.Report{Version: 1, Config: perf.Default(op, metric)}
+	r := &perf.Report{Schema: 1, Config: perf.Default(op, metric)}
 	r.Test = r.Config.Name()
 	for i, size := range perf.Sweep(1 << 20) {
 		s := perf.Size{Size: size}
@@ -147,7 +147,7 @@ func TestFigures(t *testing.T) {
 		"mib_per_s is -1, allowed: 0 to":                `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":-1}}]`,
 		"mib_per_s is 1.79":                             `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1.7976931348623157e308}}]`,
 	} {
-		r, err := perf.ReadReport(strings.NewReader(`{"version":1,"config":` + text + "}"))
+		r, err := perf.ReadReport(strings.NewReader(`{"schema":1,"config":` + text + "}"))
 		if err != nil {
 			t.Fatal(err)
 		}
