@@ -141,188 +141,192 @@ func onIWARP(addr string) func(patient) {
 	}
 }
 
+// doctorCases are machines, what is wrong with them, and the finding that says so.
+var doctorCases = []struct {
+	name  string
+	ill   func(patient)
+	names []string
+	works bool
+	id    string
+	level level
+	words []string // in title, evidence or fix
+}{
+	{name: "architecture", ill: func(p patient) { p.arch = "riscv64" }, works: true, id: "kernel", level: levelWarning, words: []string{"riscv64"}},
+	{name: "old kernel", ill: func(p patient) { p.release = func() (string, error) { return "5.9.16", nil } }, works: true, id: "kernel", level: levelWarning, words: []string{"older than 5.10"}},
+	{name: "odd kernel", ill: func(p patient) { p.release = func() (string, error) { return "custom", nil } }, works: true, id: "kernel", level: levelWarning, words: []string{`"custom"`}},
+
+	{name: "no modules", ill: noRDMA, id: "module.ib_core", level: levelError, words: []string{"modprobe ib_core", "modules-load.d"}},
+	{name: "no modules, uverbs", ill: noRDMA, id: "module.ib_uverbs", level: levelError, words: []string{"modprobe ib_uverbs"}},
+	{name: "no modules, cm", ill: noRDMA, id: "module.rdma_ucm", level: levelWarning},
+	{name: "no modules, rxe", ill: noRDMA, id: "module.rdma_rxe", level: levelInfo},
+	{name: "no modules, devices", ill: noRDMA, id: "devices", level: levelError, words: []string{"ib_core is not loaded"}},
+	{name: "no modules, rdma_cm", ill: noRDMA, id: "rdma_cm", level: levelWarning, words: []string{"modprobe rdma_ucm"}},
+	{name: "no modules, namespace", ill: noRDMA, id: "namespace", level: levelInfo, words: []string{"not known"}},
+	{name: "modules not on disk", ill: func(p patient) {
+		noRDMA(p)
+		p.files["lib/modules/6.1.0-test/modules.dep"] = &fstest.MapFile{Data: []byte("kernel/fs/ext4/ext4.ko.xz: kernel/x.ko\n")}
+	}, id: "module.ib_core", level: levelError, words: []string{"linux-modules-extra-6.1.0-test"}},
+	{name: "modules on disk", ill: func(p patient) {
+		noRDMA(p)
+		p.files["lib/modules/6.1.0-test/modules.dep"] = &fstest.MapFile{Data: []byte("kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/x.ko\n")}
+	}, id: "module.ib_core", level: levelError, words: []string{"modules/6.1.0-test: listed"}},
+	{name: "built in", ill: func(p patient) {
+		p.files["proc/modules"].Data = nil
+		p.files["lib/modules/6.1.0-test/modules.builtin"] = &fstest.MapFile{Data: []byte("kernel/drivers/infiniband/core/ib-uverbs.ko\n")}
+	}, works: true, id: "module.ib_uverbs", level: levelOK, words: []string{"built into"}},
+	{name: "no loadable modules", ill: func(p patient) { noRDMA(p); delete(p.files, "proc/modules") }, id: "module.ib_core", level: levelError, words: []string{"CONFIG_INFINIBAND"}},
+	{name: "nothing mounted", ill: func(p patient) {
+		noRDMA(p)
+		clear(p.files)
+	}, id: "module.ib_core", level: levelInfo, words: []string{"not known"}},
+	{name: "nothing mounted but well", ill: func(p patient) {
+		for name := range p.files {
+			if !strings.HasPrefix(name, "dev/") {
+				delete(p.files, name)
+			}
+		}
+	}, works: true, id: "module.ib_core", level: levelOK, words: []string{"the kernel answers"}},
+
+	{name: "exclusive", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true, id: "namespace", level: levelInfo, words: []string{"rdma dev set DEV netns NS"}},
+	{name: "all devices elsewhere", ill: func(p patient) {
+		p.netnsMode = func() (string, error) { return "exclusive", nil }
+		p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
+		p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
+	}, id: "devices", level: levelError, words: []string{"network namespace /run/netns/red has rxe1, rxe2", "/proc/7/ns/net: its devices are not known",
+		"nsenter --net=/run/netns/red rdma dev set rxe2 netns"}},
+	{name: "a device elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, names: []string{"rxe1"},
+		id: "devices", level: levelError, words: []string{"/run/netns/red has rxe1", "run there what needs rxe1: nsenter --net=/run/netns/red", "name one of these devices"}},
+	{name: "others elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true,
+		id: "devices", level: levelOK, words: []string{"/run/netns/red has rxe1, rxe2"}},
+	{name: "no device", ill: func(p patient) {
+		p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
+		p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
+	}, id: "devices", level: levelError, words: []string{"no RDMA device", "rdma link add"}},
+	{name: "other device named", ill: func(patient) {}, names: []string{"mlx5_0"}, id: "devices", level: levelError, words: []string{"no RDMA device mlx5_0", "rxe0: driver rxe"}},
+	{name: "list refused", ill: func(p patient) {
+		p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, syscall.EACCES }
+	}, id: "devices", level: levelError, words: []string{"cannot be listed", "permission denied"}},
+	{name: "from sysfs", ill: func(p patient) {
+		dev := fakeDev
+		dev.FromSysfs = true
+		p.devices = func() ([]netlinkrdma.Device, error) { return []netlinkrdma.Device{dev}, nil }
+	}, works: true, id: "devices", level: levelOK, words: []string{"/sys/class/infiniband"}},
+	{name: "foreign driver", ill: func(p patient) {
+		p.info.Driver, p.info.Err = "mlx5", fmt.Errorf("driver mlx5 (the library has: rxe): %w", errors.ErrUnsupported)
+	}, id: "device", level: levelError, words: []string{"mlx5", "the library has: rxe", "interface eth0"}},
+	{name: "no uverbs", ill: func(p patient) {
+		p.info.CharDev, p.info.Driver, p.info.Err = "", "", errors.ErrUnsupported
+		p.uverbsDev = func(netlinkrdma.Device) (netlinkrdma.CharDev, error) {
+			return netlinkrdma.CharDev{}, errors.ErrUnsupported
+		}
+	}, id: "chardev", level: levelError, words: []string{"modprobe ib_uverbs"}},
+
+	{name: "node missing", ill: func(p patient) { delete(p.files, "dev/infiniband/uverbs0") }, id: "chardev", level: levelError, words: []string{"missing", "mknod -m 666 /dev/infiniband/uverbs0 c 231 192"}},
+	{name: "node stale", ill: func(p patient) { p.files["dev/infiniband/uverbs0"] = charFile(0o666, 0, 231, 193) }, id: "chardev", level: levelError, words: []string{"old or wrong", "device 231:193", "c 231 192"}},
+	{name: "node a file", ill: func(p patient) { p.files["dev/infiniband/uverbs0"].Mode = 0o666 }, id: "chardev", level: levelError, words: []string{"old or wrong"}},
+	{name: "node closed", ill: func(p patient) {
+		p.files["dev/infiniband/uverbs0"] = charFile(0, 0, 231, 192)
+		p.openNode = openFails(syscall.EACCES)
+	}, id: "chardev", level: levelError, words: []string{"closed to this user", "c---------", "user 1000", "chmod 666", "udev"}},
+	{name: "node of a group", ill: func(p patient) {
+		p.files["dev/infiniband/uverbs0"] = charFile(0o660, 77, 231, 192)
+		p.openNode = openFails(syscall.EACCES)
+	}, id: "chardev", level: levelError, words: []string{"usermod -aG 77"}},
+	{name: "node closed to root", ill: func(p patient) {
+		p.who.uid = 0
+		p.openNode = openFails(syscall.EACCES)
+	}, id: "chardev", level: levelError, words: []string{"CAP_DAC_OVERRIDE", "nodev"}},
+	{name: "control group", ill: func(p patient) { p.openNode = openFails(syscall.EPERM) }, id: "chardev", level: levelError, words: []string{"control group", "DeviceAllow"}},
+	{name: "control group in a container", ill: func(p patient) {
+		p.files[".dockerenv"] = &fstest.MapFile{}
+		p.openNode = openFails(syscall.EPERM)
+	}, id: "chardev", level: levelError, words: []string{"docker run --device /dev/infiniband/uverbs0"}},
+	{name: "container", ill: func(p patient) { p.files[".dockerenv"] = &fstest.MapFile{} }, works: true, id: "container", level: levelInfo, words: []string{".dockerenv", "--cap-add IPC_LOCK"}},
+	{name: "user namespace", ill: func(p patient) { p.files["proc/self/uid_map"].Data = []byte("0 100000 65536\n") }, works: true, id: "container", level: levelInfo, words: []string{"uid_map"}},
+	{name: "gone", ill: func(p patient) { p.openNode = openFails(syscall.ENXIO) }, id: "chardev", level: levelError, words: []string{"no such device or address"}},
+	{name: "cm closed", ill: func(p patient) {
+		p.openNode = func(path string) error {
+			if strings.HasSuffix(path, "rdma_cm") {
+				return syscall.EACCES
+			}
+			return nil
+		}
+	}, works: true, id: "rdma_cm", level: levelWarning, words: []string{"closed to this user"}},
+
+	{name: "memlock", ill: limit(64<<10, 0), works: true, id: "memlock", level: levelWarning, words: []string{"only 64 KiB", "VmPin 12 kB", "not in effect", "ulimit -l unlimited", "LimitMEMLOCK=infinity", "--ulimit memlock=-1"}},
+	{name: "memlock of 1 GiB", ill: limit(1<<30, 0), works: true, id: "memlock", level: levelInfo, words: []string{"1024 MiB"}},
+	{name: "memlock lifted", ill: limit(64<<10, 1<<unix.CAP_IPC_LOCK), works: true, id: "memlock", level: levelOK, words: []string{"CAP_IPC_LOCK lifts"}},
+	{name: "memlock in a user namespace", ill: func(p patient) {
+		limit(64<<10, 1<<unix.CAP_IPC_LOCK)(p)
+		p.files["proc/self/uid_map"].Data = []byte("0 100000 65536\n")
+	}, works: true, id: "memlock", level: levelWarning, words: []string{"in a user namespace"}},
+	{name: "memlock, no proc", ill: func(p patient) {
+		limit(100, 0)(p)
+		delete(p.files, "proc/self/status")
+	}, works: true, id: "memlock", level: levelWarning, words: []string{"100 bytes", "not known"}},
+	{name: "registration", ill: func(p patient) {
+		p.probe.registered = []registration{{smallMR, nil}, {bigMR, &uverbs.Error{Verb: "REG_MR", Errno: syscall.ENOMEM, Hint: "RLIMIT_MEMLOCK is small"}}}
+	}, works: true, id: "register", level: levelWarning, words: []string{"64 MiB cannot", "an MR of 1 MiB: registered", "RLIMIT_MEMLOCK is small", "ulimit"}},
+	{name: "vm", ill: func(patient) {}, works: true, id: "vm", level: levelInfo, words: []string{"65530", "maps of this process: 2", "huge pages: 4, free 3"}},
+	{name: "cannot be asked", ill: func(p patient) {
+		p.machine.probe = func(string) (probe, error) { return probe{}, syscall.EIO }
+	}, id: "open", level: levelError, words: []string{"input/output error"}},
+
+	{name: "port down", ill: func(p patient) {
+		p.facts.state = netlinkrdma.PortDown
+		p.netdev = func(int) (netdev, error) { return netdev{Name: "eth0", MTU: 4200}, nil }
+		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
+	}, id: "port", level: levelError, words: []string{"eth0 has to be up", "ip link set eth0 up", "eth0: down, no carrier"}},
+	{name: "no subnet manager", ill: func(p patient) {
+		p.facts.LinkLayer, p.facts.state = netlinkrdma.LinkLayerInfiniBand, netlinkrdma.PortInit
+		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
+	}, id: "port", level: levelError, words: []string{"subnet manager", "opensm"}},
+	{name: "no cable", ill: func(p patient) {
+		p.facts.LinkLayer, p.facts.state = netlinkrdma.LinkLayerInfiniBand, netlinkrdma.PortDown
+		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
+	}, id: "port", level: levelError, words: []string{"no link"}},
+	{name: "interface elsewhere", ill: func(p patient) {
+		port := fakePort
+		port.Netdev, port.NetdevIndex = "", 0
+		p.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{port}, nil }
+	}, works: true, id: "port", level: levelWarning, words: []string{"not in this network namespace"}},
+	{name: "MTU too large", ill: mtu(uverbs.MTU4096, 1500), works: true, id: "mtu", level: levelWarning, words: []string{"4096 does not fit into eth0", "mtu 4192"}},
+	{name: "MTU just too large", ill: mtu(uverbs.MTU1024, 1103), works: true, id: "mtu", level: levelWarning, words: []string{"mtu 1500"}},
+	{name: "MTU fits", ill: mtu(uverbs.MTU1024, 1104), works: true, id: "mtu", level: levelInfo},
+	{name: "MTU of Ethernet", ill: mtu(uverbs.MTU1024, 1500), works: true, id: "mtu", level: levelInfo, words: []string{"ip link set dev eth0 mtu 4200"}},
+
+	{name: "iWARP", ill: onIWARP("10.1.0.1/24"), works: true, id: "address", level: levelOK, words: []string{"10.1.0.1/24", "no GIDs"}},
+	{name: "iWARP without an address", ill: onIWARP("fe80::1/64"), works: true, id: "address", level: levelWarning, words: []string{"eth0 has no address", "ip address add"}},
+	{name: "iWARP's firewall", ill: onIWARP("10.1.0.1/24"), works: true, id: "firewall", level: levelInfo, words: []string{"TCP ports"}},
+	{name: "GIDs", ill: func(patient) {}, works: true, id: "gid", level: levelOK, words: []string{"by default index 1: 10.1.0.1, RoCE v2", "IPv4 peer: index 1, 10.1.0.1 (routable, IPv4, RoCE v2)", "IPv6 peer: index 2, fd00::1"}},
+	{name: "no GID", ill: func(p patient) { p.facts.gids = nil }, works: true, id: "gid", level: levelWarning, words: []string{"no GID: eth0", "ip address add ADDRESS/24 dev eth0", "IPv4 peer: none"}},
+	{name: "link-local only", ill: func(p patient) { p.facts.gids = p.facts.gids[:1] }, works: true, id: "gid", level: levelWarning, words: []string{"only link-local", "no other than link-local", "IPv4 peer: none"}},
+	{name: "RoCE v1 only", ill: func(p patient) {
+		for i := range p.facts.gids {
+			p.facts.gids[i].Type = uverbs.GIDTypeRoCEv1
+		}
+	}, works: true, id: "gid", level: levelWarning, words: []string{"only RoCE v1"}},
+	{name: "no GID table", ill: func(p patient) { p.facts.gidErr = fs.ErrNotExist }, works: true, id: "gid", level: levelWarning, words: []string{"cannot be read", "mount -t sysfs"}},
+	{name: "no GID on InfiniBand", ill: func(p patient) {
+		p.facts.LinkLayer, p.facts.gids = netlinkrdma.LinkLayerInfiniBand, nil
+	}, works: true, id: "gid", level: levelWarning, words: []string{"no GID"}},
+	{name: "InfiniBand", ill: func(p patient) {
+		p.facts.LinkLayer = netlinkrdma.LinkLayerInfiniBand
+	}, works: true, id: "gid", level: levelOK, words: []string{"LID"}},
+
+	{name: "loopback", ill: func(p patient) {
+		p.loopback = func(context.Context, string) (string, error) {
+			return "a to b", errors.New("it took longer than 5s")
+		}
+	}, id: "loopback", level: levelError, words: []string{"longer than 5s", "a to b"}},
+	{name: "loopback without memory", ill: func(p patient) {
+		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENOMEM }
+	}, id: "loopback", level: levelError, words: []string{"LimitMEMLOCK"}},
+}
+
+// TestDoctorFindings: each machine of [doctorCases] has its finding.
 func TestDoctorFindings(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		ill   func(patient)
-		names []string
-		works bool
-		id    string
-		level level
-		words []string // in title, evidence or fix
-	}{
-		{name: "architecture", ill: func(p patient) { p.arch = "riscv64" }, works: true, id: "kernel", level: levelWarning, words: []string{"riscv64"}},
-		{name: "old kernel", ill: func(p patient) { p.release = func() (string, error) { return "5.9.16", nil } }, works: true, id: "kernel", level: levelWarning, words: []string{"older than 5.10"}},
-		{name: "odd kernel", ill: func(p patient) { p.release = func() (string, error) { return "custom", nil } }, works: true, id: "kernel", level: levelWarning, words: []string{`"custom"`}},
-
-		{name: "no modules", ill: noRDMA, id: "module.ib_core", level: levelError, words: []string{"modprobe ib_core", "modules-load.d"}},
-		{name: "no modules, uverbs", ill: noRDMA, id: "module.ib_uverbs", level: levelError, words: []string{"modprobe ib_uverbs"}},
-		{name: "no modules, cm", ill: noRDMA, id: "module.rdma_ucm", level: levelWarning},
-		{name: "no modules, rxe", ill: noRDMA, id: "module.rdma_rxe", level: levelInfo},
-		{name: "no modules, devices", ill: noRDMA, id: "devices", level: levelError, words: []string{"ib_core is not loaded"}},
-		{name: "no modules, rdma_cm", ill: noRDMA, id: "rdma_cm", level: levelWarning, words: []string{"modprobe rdma_ucm"}},
-		{name: "no modules, namespace", ill: noRDMA, id: "namespace", level: levelInfo, words: []string{"not known"}},
-		{name: "modules not on disk", ill: func(p patient) {
-			noRDMA(p)
-			p.files["lib/modules/6.1.0-test/modules.dep"] = &fstest.MapFile{Data: []byte("kernel/fs/ext4/ext4.ko.xz: kernel/x.ko\n")}
-		}, id: "module.ib_core", level: levelError, words: []string{"linux-modules-extra-6.1.0-test"}},
-		{name: "modules on disk", ill: func(p patient) {
-			noRDMA(p)
-			p.files["lib/modules/6.1.0-test/modules.dep"] = &fstest.MapFile{Data: []byte("kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/x.ko\n")}
-		}, id: "module.ib_core", level: levelError, words: []string{"modules/6.1.0-test: listed"}},
-		{name: "built in", ill: func(p patient) {
-			p.files["proc/modules"].Data = nil
-			p.files["lib/modules/6.1.0-test/modules.builtin"] = &fstest.MapFile{Data: []byte("kernel/drivers/infiniband/core/ib-uverbs.ko\n")}
-		}, works: true, id: "module.ib_uverbs", level: levelOK, words: []string{"built into"}},
-		{name: "no loadable modules", ill: func(p patient) { noRDMA(p); delete(p.files, "proc/modules") }, id: "module.ib_core", level: levelError, words: []string{"CONFIG_INFINIBAND"}},
-		{name: "nothing mounted", ill: func(p patient) {
-			noRDMA(p)
-			clear(p.files)
-		}, id: "module.ib_core", level: levelInfo, words: []string{"not known"}},
-		{name: "nothing mounted but well", ill: func(p patient) {
-			for name := range p.files {
-				if !strings.HasPrefix(name, "dev/") {
-					delete(p.files, name)
-				}
-			}
-		}, works: true, id: "module.ib_core", level: levelOK, words: []string{"the kernel answers"}},
-
-		{name: "exclusive", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true, id: "namespace", level: levelInfo, words: []string{"rdma dev set DEV netns NS"}},
-		{name: "all devices elsewhere", ill: func(p patient) {
-			p.netnsMode = func() (string, error) { return "exclusive", nil }
-			p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
-			p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
-		}, id: "devices", level: levelError, words: []string{"network namespace /run/netns/red has rxe1, rxe2", "/proc/7/ns/net: its devices are not known",
-			"nsenter --net=/run/netns/red rdma dev set rxe2 netns"}},
-		{name: "a device elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, names: []string{"rxe1"},
-			id: "devices", level: levelError, words: []string{"/run/netns/red has rxe1", "run there what needs rxe1: nsenter --net=/run/netns/red", "name one of these devices"}},
-		{name: "others elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true,
-			id: "devices", level: levelOK, words: []string{"/run/netns/red has rxe1, rxe2"}},
-		{name: "no device", ill: func(p patient) {
-			p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
-			p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
-		}, id: "devices", level: levelError, words: []string{"no RDMA device", "rdma link add"}},
-		{name: "other device named", ill: func(patient) {}, names: []string{"mlx5_0"}, id: "devices", level: levelError, words: []string{"no RDMA device mlx5_0", "rxe0: driver rxe"}},
-		{name: "list refused", ill: func(p patient) {
-			p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, syscall.EACCES }
-		}, id: "devices", level: levelError, words: []string{"cannot be listed", "permission denied"}},
-		{name: "from sysfs", ill: func(p patient) {
-			dev := fakeDev
-			dev.FromSysfs = true
-			p.devices = func() ([]netlinkrdma.Device, error) { return []netlinkrdma.Device{dev}, nil }
-		}, works: true, id: "devices", level: levelOK, words: []string{"/sys/class/infiniband"}},
-		{name: "foreign driver", ill: func(p patient) {
-			p.info.Driver, p.info.Err = "mlx5", fmt.Errorf("driver mlx5 (the library has: rxe): %w", errors.ErrUnsupported)
-		}, id: "device", level: levelError, words: []string{"mlx5", "the library has: rxe", "interface eth0"}},
-		{name: "no uverbs", ill: func(p patient) {
-			p.info.CharDev, p.info.Driver, p.info.Err = "", "", errors.ErrUnsupported
-			p.uverbsDev = func(netlinkrdma.Device) (netlinkrdma.CharDev, error) {
-				return netlinkrdma.CharDev{}, errors.ErrUnsupported
-			}
-		}, id: "chardev", level: levelError, words: []string{"modprobe ib_uverbs"}},
-
-		{name: "node missing", ill: func(p patient) { delete(p.files, "dev/infiniband/uverbs0") }, id: "chardev", level: levelError, words: []string{"missing", "mknod -m 666 /dev/infiniband/uverbs0 c 231 192"}},
-		{name: "node stale", ill: func(p patient) { p.files["dev/infiniband/uverbs0"] = charFile(0o666, 0, 231, 193) }, id: "chardev", level: levelError, words: []string{"old or wrong", "device 231:193", "c 231 192"}},
-		{name: "node a file", ill: func(p patient) { p.files["dev/infiniband/uverbs0"].Mode = 0o666 }, id: "chardev", level: levelError, words: []string{"old or wrong"}},
-		{name: "node closed", ill: func(p patient) {
-			p.files["dev/infiniband/uverbs0"] = charFile(0, 0, 231, 192)
-			p.openNode = openFails(syscall.EACCES)
-		}, id: "chardev", level: levelError, words: []string{"closed to this user", "c---------", "user 1000", "chmod 666", "udev"}},
-		{name: "node of a group", ill: func(p patient) {
-			p.files["dev/infiniband/uverbs0"] = charFile(0o660, 77, 231, 192)
-			p.openNode = openFails(syscall.EACCES)
-		}, id: "chardev", level: levelError, words: []string{"usermod -aG 77"}},
-		{name: "node closed to root", ill: func(p patient) {
-			p.who.uid = 0
-			p.openNode = openFails(syscall.EACCES)
-		}, id: "chardev", level: levelError, words: []string{"CAP_DAC_OVERRIDE", "nodev"}},
-		{name: "control group", ill: func(p patient) { p.openNode = openFails(syscall.EPERM) }, id: "chardev", level: levelError, words: []string{"control group", "DeviceAllow"}},
-		{name: "control group in a container", ill: func(p patient) {
-			p.files[".dockerenv"] = &fstest.MapFile{}
-			p.openNode = openFails(syscall.EPERM)
-		}, id: "chardev", level: levelError, words: []string{"docker run --device /dev/infiniband/uverbs0"}},
-		{name: "container", ill: func(p patient) { p.files[".dockerenv"] = &fstest.MapFile{} }, works: true, id: "container", level: levelInfo, words: []string{".dockerenv", "--cap-add IPC_LOCK"}},
-		{name: "user namespace", ill: func(p patient) { p.files["proc/self/uid_map"].Data = []byte("0 100000 65536\n") }, works: true, id: "container", level: levelInfo, words: []string{"uid_map"}},
-		{name: "gone", ill: func(p patient) { p.openNode = openFails(syscall.ENXIO) }, id: "chardev", level: levelError, words: []string{"no such device or address"}},
-		{name: "cm closed", ill: func(p patient) {
-			p.openNode = func(path string) error {
-				if strings.HasSuffix(path, "rdma_cm") {
-					return syscall.EACCES
-				}
-				return nil
-			}
-		}, works: true, id: "rdma_cm", level: levelWarning, words: []string{"closed to this user"}},
-
-		{name: "memlock", ill: limit(64<<10, 0), works: true, id: "memlock", level: levelWarning, words: []string{"only 64 KiB", "VmPin 12 kB", "not in effect", "ulimit -l unlimited", "LimitMEMLOCK=infinity", "--ulimit memlock=-1"}},
-		{name: "memlock of 1 GiB", ill: limit(1<<30, 0), works: true, id: "memlock", level: levelInfo, words: []string{"1024 MiB"}},
-		{name: "memlock lifted", ill: limit(64<<10, 1<<unix.CAP_IPC_LOCK), works: true, id: "memlock", level: levelOK, words: []string{"CAP_IPC_LOCK lifts"}},
-		{name: "memlock in a user namespace", ill: func(p patient) {
-			limit(64<<10, 1<<unix.CAP_IPC_LOCK)(p)
-			p.files["proc/self/uid_map"].Data = []byte("0 100000 65536\n")
-		}, works: true, id: "memlock", level: levelWarning, words: []string{"in a user namespace"}},
-		{name: "memlock, no proc", ill: func(p patient) {
-			limit(100, 0)(p)
-			delete(p.files, "proc/self/status")
-		}, works: true, id: "memlock", level: levelWarning, words: []string{"100 bytes", "not known"}},
-		{name: "registration", ill: func(p patient) {
-			p.probe.registered = []registration{{smallMR, nil}, {bigMR, &uverbs.Error{Verb: "REG_MR", Errno: syscall.ENOMEM, Hint: "RLIMIT_MEMLOCK is small"}}}
-		}, works: true, id: "register", level: levelWarning, words: []string{"64 MiB cannot", "an MR of 1 MiB: registered", "RLIMIT_MEMLOCK is small", "ulimit"}},
-		{name: "vm", ill: func(patient) {}, works: true, id: "vm", level: levelInfo, words: []string{"65530", "maps of this process: 2", "huge pages: 4, free 3"}},
-		{name: "cannot be asked", ill: func(p patient) {
-			p.machine.probe = func(string) (probe, error) { return probe{}, syscall.EIO }
-		}, id: "open", level: levelError, words: []string{"input/output error"}},
-
-		{name: "port down", ill: func(p patient) {
-			p.facts.state = netlinkrdma.PortDown
-			p.netdev = func(int) (netdev, error) { return netdev{Name: "eth0", MTU: 4200}, nil }
-			p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
-		}, id: "port", level: levelError, words: []string{"eth0 has to be up", "ip link set eth0 up", "eth0: down, no carrier"}},
-		{name: "no subnet manager", ill: func(p patient) {
-			p.facts.LinkLayer, p.facts.state = netlinkrdma.LinkLayerInfiniBand, netlinkrdma.PortInit
-			p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
-		}, id: "port", level: levelError, words: []string{"subnet manager", "opensm"}},
-		{name: "no cable", ill: func(p patient) {
-			p.facts.LinkLayer, p.facts.state = netlinkrdma.LinkLayerInfiniBand, netlinkrdma.PortDown
-			p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
-		}, id: "port", level: levelError, words: []string{"no link"}},
-		{name: "interface elsewhere", ill: func(p patient) {
-			port := fakePort
-			port.Netdev, port.NetdevIndex = "", 0
-			p.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{port}, nil }
-		}, works: true, id: "port", level: levelWarning, words: []string{"not in this network namespace"}},
-		{name: "MTU too large", ill: mtu(uverbs.MTU4096, 1500), works: true, id: "mtu", level: levelWarning, words: []string{"4096 does not fit into eth0", "mtu 4192"}},
-		{name: "MTU just too large", ill: mtu(uverbs.MTU1024, 1103), works: true, id: "mtu", level: levelWarning, words: []string{"mtu 1500"}},
-		{name: "MTU fits", ill: mtu(uverbs.MTU1024, 1104), works: true, id: "mtu", level: levelInfo},
-		{name: "MTU of Ethernet", ill: mtu(uverbs.MTU1024, 1500), works: true, id: "mtu", level: levelInfo, words: []string{"ip link set dev eth0 mtu 4200"}},
-
-		{name: "iWARP", ill: onIWARP("10.1.0.1/24"), works: true, id: "address", level: levelOK, words: []string{"10.1.0.1/24", "no GIDs"}},
-		{name: "iWARP without an address", ill: onIWARP("fe80::1/64"), works: true, id: "address", level: levelWarning, words: []string{"eth0 has no address", "ip address add"}},
-		{name: "iWARP's firewall", ill: onIWARP("10.1.0.1/24"), works: true, id: "firewall", level: levelInfo, words: []string{"TCP ports"}},
-		{name: "GIDs", ill: func(patient) {}, works: true, id: "gid", level: levelOK, words: []string{"by default index 1: 10.1.0.1, RoCE v2", "IPv4 peer: index 1, 10.1.0.1 (routable, IPv4, RoCE v2)", "IPv6 peer: index 2, fd00::1"}},
-		{name: "no GID", ill: func(p patient) { p.facts.gids = nil }, works: true, id: "gid", level: levelWarning, words: []string{"no GID: eth0", "ip address add ADDRESS/24 dev eth0", "IPv4 peer: none"}},
-		{name: "link-local only", ill: func(p patient) { p.facts.gids = p.facts.gids[:1] }, works: true, id: "gid", level: levelWarning, words: []string{"only link-local", "no other than link-local", "IPv4 peer: none"}},
-		{name: "RoCE v1 only", ill: func(p patient) {
-			for i := range p.facts.gids {
-				p.facts.gids[i].Type = uverbs.GIDTypeRoCEv1
-			}
-		}, works: true, id: "gid", level: levelWarning, words: []string{"only RoCE v1"}},
-		{name: "no GID table", ill: func(p patient) { p.facts.gidErr = fs.ErrNotExist }, works: true, id: "gid", level: levelWarning, words: []string{"cannot be read", "mount -t sysfs"}},
-		{name: "no GID on InfiniBand", ill: func(p patient) {
-			p.facts.LinkLayer, p.facts.gids = netlinkrdma.LinkLayerInfiniBand, nil
-		}, works: true, id: "gid", level: levelWarning, words: []string{"no GID"}},
-		{name: "InfiniBand", ill: func(p patient) {
-			p.facts.LinkLayer = netlinkrdma.LinkLayerInfiniBand
-		}, works: true, id: "gid", level: levelOK, words: []string{"LID"}},
-
-		{name: "loopback", ill: func(p patient) {
-			p.loopback = func(context.Context, string) (string, error) {
-				return "a to b", errors.New("it took longer than 5s")
-			}
-		}, id: "loopback", level: levelError, words: []string{"longer than 5s", "a to b"}},
-		{name: "loopback without memory", ill: func(p patient) {
-			p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENOMEM }
-		}, id: "loopback", level: levelError, words: []string{"LimitMEMLOCK"}},
-	} {
+	for _, c := range doctorCases {
 		t.Run(c.name, func(t *testing.T) {
 			p := healthy(t)
 			c.ill(p)

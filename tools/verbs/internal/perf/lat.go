@@ -31,21 +31,9 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 			return err
 		}
 		if e.Server || sent > 0 {
-			for {
-				n, err := e.RecvCQ.Poll(wc)
-				if err != nil {
-					return err
-				}
-				if n == 1 {
-					break
-				}
-				if e.over(int64(got), &last) {
-					r.Received, r.AllSent = int64(got), int64(sent)
-					return nil
-				}
-				if err := e.idle(e.RecvCQ, nil); err != nil {
-					return err
-				}
+			if over, err := e.await(wc, got, &last); over || err != nil {
+				r.Received, r.AllSent = int64(got), int64(sent)
+				return err
 			}
 			if err := e.arrived(&wc[0], size); err != nil {
 				return err
@@ -103,7 +91,23 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 	}
 }
 
-// begin begins what counts, and sets when it ends if it has a duration.
+// await waits for the completion of a receive after got messages, or for the end of the test.
+func (e *End) await(wc []uverbs.WC, got int, last *time.Time) (over bool, err error) {
+	for {
+		n, err := e.RecvCQ.Poll(wc)
+		if n == 1 || err != nil {
+			return false, err
+		}
+		if e.over(int64(got), last) {
+			return true, nil
+		}
+		if err := e.idle(e.RecvCQ, nil); err != nil {
+			return false, err
+		}
+	}
+}
+
+// begin starts the messages that count, and sets when they end if there is a duration.
 func (e *End) begin(m *meter) {
 	m.begin()
 	if d := e.Config.Duration; d != 0 { // of what counts, however long it takes to get here
