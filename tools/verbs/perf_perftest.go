@@ -72,9 +72,9 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
 	if c.CM {
-		err = e.meetCM(ctx, log, host)
+		err = e.connectPeerCM(ctx, log, host)
 	} else {
-		err = e.meet(ctx, log, host)
+		err = e.connectPeer(ctx, log, host)
 	}
 	if err != nil {
 		return nil, err
@@ -122,8 +122,8 @@ func (e *perftestEnd) open(local perf.Local) (attr uverbs.PortAttr, err error) {
 	return e.dev.QueryPort(e.port)
 }
 
-// meet finds the peer over TCP.
-func (e *perftestEnd) meet(ctx context.Context, log io.Writer, host string) error {
+// connectPeer connects to the peer over TCP.
+func (e *perftestEnd) connectPeer(ctx context.Context, log io.Writer, host string) error {
 	var conn net.Conn
 	var err error
 	if e.server {
@@ -170,8 +170,8 @@ func (e *perftestEnd) waiting(log io.Writer, addr net.Addr) {
 	fmt.Fprintf(log, "waiting for %s on %s\n", e.test.Program(), addr)
 }
 
-// meetCM finds the peer over the connection manager.
-func (e *perftestEnd) meetCM(ctx context.Context, log io.Writer, host string) (err error) {
+// connectPeerCM connects to the peer by the connection manager.
+func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host string) (err error) {
 	if e.channel, err = cm.OpenChannel(); err != nil {
 		return err
 	}
@@ -265,16 +265,16 @@ func (e *perftestEnd) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.surplus(); err != nil {
+	if err := e.checkReceived(); err != nil {
 		return err
 	}
-	e.tell(reports)
-	return e.part()
+	e.addReports(reports)
+	return e.disconnect()
 }
 
-// surplus refuses more messages than were expected: the peer counts others, or sends for a time.
-// Those of the end may have come when nobody looked for them any more.
-func (e *perftestEnd) surplus() error {
+// checkReceived fails if more messages have arrived than expected: the peer has other options.
+// The last ones may have arrived after the last poll.
+func (e *perftestEnd) checkReceived() error {
 	if e.test.Op != perftest.Send || e.test.Latency {
 		return nil
 	}
@@ -430,8 +430,8 @@ func (e *perftestEnd) add(s perf.Size) {
 	}
 }
 
-// tell adds what the peer has reported: its direction, or of a server that does nothing all there is.
-func (e *perftestEnd) tell(reports []perftest.Report) {
+// addReports adds the reports of the peer: of its direction, or of the whole test for a passive server.
+func (e *perftestEnd) addReports(reports []perftest.Report) {
 	for i, r := range reports {
 		theirs := &perf.Run{Sent: int64(r.Iterations), AllSent: int64(r.Iterations)}
 		if r.Rate > 0 {

@@ -58,13 +58,13 @@ func (e *perftestEnd) dialQP(ctx context.Context) error {
 	}
 	e.ids = append(e.ids, id)
 	if e.o.config.Type == perf.UD && (e.test.Latency || e.test.Both) {
-		return e.introduce(event.UD)
+		return e.sendFirst(event.UD)
 	}
 	return nil
 }
 
-// introduce sends the first datagram, by which a server learns the number of a queue pair.
-func (e *perftestEnd) introduce(to cm.UDParam) (err error) {
+// sendFirst sends the first datagram, from which a server gets the number of the queue pair.
+func (e *perftestEnd) sendFirst(to cm.UDParam) (err error) {
 	ah, err := e.end.PD.CreateAH(to.AH)
 	if err != nil {
 		return err
@@ -126,8 +126,8 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 	}
 }
 
-// part ends the connections of the queue pairs, the client first.
-func (e *perftestEnd) part() error {
+// disconnect ends the connections of the queue pairs, the client first.
+func (e *perftestEnd) disconnect() error {
 	if e.space() == cm.UDP {
 		return nil
 	}

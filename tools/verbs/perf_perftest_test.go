@@ -77,7 +77,7 @@ func TestPerftestTell(t *testing.T) {
 			e.runs = []*perf.Run{{Sent: 1000, AllSent: 1000, Took: 1e9}} // 1000 messages per second
 			messages, rate = 2000, 3000
 		}
-		e.tell([]perftest.Report{theirs})
+		e.addReports([]perftest.Report{theirs})
 		if len(e.report.Results) != 1 {
 			t.Fatalf("%+v", e.report.Results)
 		}
@@ -91,11 +91,11 @@ func TestPerftestTell(t *testing.T) {
 		}
 	}
 	zero := &perftestEnd{o: &perfOptions{config: c}, server: true}
-	zero.tell([]perftest.Report{{Size: 64, Iterations: 5}}) // a rate of 0 divides nothing
+	zero.addReports([]perftest.Report{{Size: 64, Iterations: 5}}) // a rate of 0 divides nothing
 	if r := zero.report.Results; len(r) != 1 || r[0].Bandwidth.MessagesPerSecond != 0 {
 		t.Errorf("%+v", r)
 	}
-	zero.tell([]perftest.Report{{Size: 64, Iterations: 5, Rate: 5e-324}}) // the least rate takes no time that is negative
+	zero.addReports([]perftest.Report{{Size: 64, Iterations: 5, Rate: 5e-324}}) // the least rate takes no time that is negative
 	if r := zero.report.Results; len(r) != 2 || r[1].Seconds <= 0 {
 		t.Errorf("%+v", r)
 	}

@@ -130,21 +130,21 @@ func (o *pingpongOptions) run(ctx context.Context, out io.Writer, host string) e
 	if o.json {
 		text = io.Discard
 	}
-	g, err := newGame(o)
+	e, err := newPingpongEnd(o)
 	if err != nil {
 		return err
 	}
-	runErr := g.play(ctx, text, host)
-	if err := g.close(); runErr == nil && err != nil {
+	runErr := e.play(ctx, text, host)
+	if err := e.close(); runErr == nil && err != nil {
 		return err
 	}
 	if runErr != nil {
 		return runErr
 	}
 	if o.json {
-		return printJSON(out, g.result)
+		return printJSON(out, e.result)
 	}
-	fmt.Fprintf(out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", g.result.Bytes, g.result.Seconds, g.result.MbitPerSecond)
-	fmt.Fprintf(out, "%d iters in %.2f seconds = %.2f usec/iter\n", g.result.Iterations, g.result.Seconds, g.result.MicrosPerIteration)
+	fmt.Fprintf(out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", e.result.Bytes, e.result.Seconds, e.result.MbitPerSecond)
+	fmt.Fprintf(out, "%d iters in %.2f seconds = %.2f usec/iter\n", e.result.Iterations, e.result.Seconds, e.result.MicrosPerIteration)
 	return nil
 }

@@ -21,11 +21,11 @@ const (
 	sendID = 2
 )
 
-// hold is how long a wait for an event keeps its processor.
-const hold = 10 * time.Millisecond
+// busyWait is how long a wait for an event keeps its processor before it parks.
+const busyWait = 10 * time.Millisecond
 
-// game is one side of a ping-pong.
-type game struct {
+// pingpongEnd is one side of a ping-pong.
+type pingpongEnd struct {
 	o      *pingpongOptions
 	dev    *uverbs.Device
 	ch     *uverbs.CompChannel
@@ -47,72 +47,72 @@ type game struct {
 }
 
 // close closes everything, last first.
-func (g *game) close() error {
+func (e *pingpongEnd) close() error {
 	var errs []error
-	for i := len(g.undo) - 1; i >= 0; i-- {
-		errs = append(errs, g.undo[i]())
+	for i := len(e.undo) - 1; i >= 0; i-- {
+		errs = append(errs, e.undo[i]())
 	}
 	return errors.Join(errs...)
 }
 
-// newGame opens the device and creates a QP with its receives posted.
-func newGame(o *pingpongOptions) (_ *game, err error) {
-	g := &game{o: o}
+// newPingpongEnd opens the device and creates a QP with its receives posted.
+func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
+	e := &pingpongEnd{o: o}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.close())
+			err = errors.Join(err, e.close())
 		}
 	}()
 	if o.device == "" {
-		g.dev, err = uverbs.OpenFirst()
+		e.dev, err = uverbs.OpenFirst()
 	} else {
-		g.dev, err = uverbs.Open(o.device)
+		e.dev, err = uverbs.Open(o.device)
 	}
 	if err != nil {
 		return nil, err
 	}
-	g.undo = append(g.undo, g.dev.Close)
-	if err := o.checkDevice(g.dev); err != nil {
+	e.undo = append(e.undo, e.dev.Close)
+	if err := o.checkDevice(e.dev); err != nil {
 		return nil, err
 	}
-	if g.pd, err = g.dev.AllocPD(); err != nil {
+	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	g.undo = append(g.undo, g.pd.Close)
-	if g.buf, err = uverbs.AllocBuffer(o.size); err != nil {
+	e.undo = append(e.undo, e.pd.Close)
+	if e.buf, err = uverbs.AllocBuffer(o.size); err != nil {
 		return nil, err
 	}
-	g.undo = append(g.undo, g.buf.Close)
+	e.undo = append(e.undo, e.buf.Close)
 	access := uverbs.AccessLocalWrite
 	if o.odp {
 		access |= uverbs.AccessOnDemand
 	}
-	if g.mr, err = g.pd.RegMR(g.buf, access); err != nil {
+	if e.mr, err = e.pd.RegMR(e.buf, access); err != nil {
 		return nil, err
 	}
-	g.undo = append(g.undo, g.mr.Close)
-	g.sgl = []uverbs.SGE{g.mr.SGE(0, o.size)}
+	e.undo = append(e.undo, e.mr.Close)
+	e.sgl = []uverbs.SGE{e.mr.SGE(0, o.size)}
 	if o.event {
-		if g.ch, err = g.dev.CreateCompChannel(); err != nil {
+		if e.ch, err = e.dev.CreateCompChannel(); err != nil {
 			return nil, err
 		}
-		g.undo = append(g.undo, g.ch.Close)
-		if err := g.ch.SetHold(hold); err != nil {
+		e.undo = append(e.undo, e.ch.Close)
+		if err := e.ch.SetHold(busyWait); err != nil {
 			return nil, err
 		}
 	}
-	if g.cq, err = g.dev.CreateCQ(o.recvDepth+1, uverbs.CQOptions{Channel: g.ch}); err != nil {
+	if e.cq, err = e.dev.CreateCQ(o.recvDepth+1, uverbs.CQOptions{Channel: e.ch}); err != nil {
 		return nil, err
 	}
-	g.undo = append(g.undo, g.cq.Close)
-	if g.qp, err = g.pd.CreateQP(o.qpOptions(g.cq)); err != nil {
+	e.undo = append(e.undo, e.cq.Close)
+	if e.qp, err = e.pd.CreateQP(o.qpOptions(e.cq)); err != nil {
 		return nil, err
 	}
-	g.undo = append(g.undo, g.qp.Close)
-	if err := g.qp.Init(); err != nil {
+	e.undo = append(e.undo, e.qp.Close)
+	if err := e.qp.Init(); err != nil {
 		return nil, err
 	}
-	return g, g.postRecvs()
+	return e, e.postRecvs()
 }
 
 // qpOptions returns the QP that ibv_rc_pingpong has.
@@ -168,23 +168,23 @@ func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
 }
 
 // play connects and exchanges the messages.
-func (g *game) play(ctx context.Context, out io.Writer, host string) error {
+func (e *pingpongEnd) play(ctx context.Context, out io.Writer, host string) error {
 	// Fill the buffer before the peer can send, because its message arrives in the same buffer.
-	g.fill(host != "")
-	local, remote, err := g.connect(ctx, out, host)
+	e.fill(host != "")
+	local, remote, err := e.connect(ctx, out, host)
 	if err != nil {
 		return err
 	}
-	g.remote = remote
-	g.result.Local, g.result.Remote = endpointOf(local), endpointOf(remote)
-	if g.ch != nil {
-		if err := g.cq.Notify(); err != nil {
+	e.remote = remote
+	e.result.Local, e.result.Remote = endpointOf(local), endpointOf(remote)
+	if e.ch != nil {
+		if err := e.cq.Notify(); err != nil {
 			return err
 		}
 	}
-	g.pending = recvID
+	e.pending = recvID
 	if host != "" {
-		if err := g.send(); err != nil {
+		if err := e.send(); err != nil {
 			return err
 		}
 	}
@@ -192,10 +192,10 @@ func (g *game) play(ctx context.Context, out io.Writer, host string) error {
 	// threads to do so.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	start := time.Now()
-	if err := g.loop(ctx, host == ""); err != nil {
+	if err := e.loop(ctx, host == ""); err != nil {
 		return err
 	}
-	g.measure(time.Since(start))
+	e.measure(time.Since(start))
 	return nil
 }
 
@@ -204,8 +204,8 @@ const pageSize = 4096
 
 // fill writes the same data as ibv_rc_pingpong. A client puts a zero at the start of each page,
 // which a server checks with --verify.
-func (g *game) fill(client bool) {
-	b := g.buf.Bytes()
+func (e *pingpongEnd) fill(client bool) {
+	b := e.buf.Bytes()
 	for i := range b {
 		b[i] = 0x7b
 		if client && i%pageSize == 0 {
@@ -215,20 +215,20 @@ func (g *game) fill(client bool) {
 }
 
 // measure fills in the result.
-func (g *game) measure(took time.Duration) {
-	r := &g.result
-	r.Bytes = 2 * int64(g.o.size) * int64(g.o.iterations)
-	r.Iterations = g.o.iterations
+func (e *pingpongEnd) measure(took time.Duration) {
+	r := &e.result
+	r.Bytes = 2 * int64(e.o.size) * int64(e.o.iterations)
+	r.Iterations = e.o.iterations
 	r.Seconds = took.Seconds()
 	r.MbitPerSecond = float64(r.Bytes) * 8 / 1e6 / r.Seconds
-	r.MicrosPerIteration = r.Seconds * 1e6 / float64(g.o.iterations)
+	r.MicrosPerIteration = r.Seconds * 1e6 / float64(e.o.iterations)
 }
 
 // connect exchanges endpoints with the peer and connects the QP.
-func (g *game) connect(ctx context.Context, out io.Writer, host string) (local, remote uverbs.Endpoint, err error) {
-	port := strconv.Itoa(g.o.port)
+func (e *pingpongEnd) connect(ctx context.Context, out io.Writer, host string) (local, remote uverbs.Endpoint, err error) {
+	port := strconv.Itoa(e.o.port)
 	if host != "" {
-		if local, err = g.qp.Endpoint(); err != nil {
+		if local, err = e.qp.Endpoint(); err != nil {
 			return
 		}
 		printEndpoint(out, "local", local)
@@ -236,11 +236,11 @@ func (g *game) connect(ctx context.Context, out io.Writer, host string) (local, 
 			return
 		}
 		printEndpoint(out, "remote", remote)
-		err = g.qp.Connect(ctx, remote)
+		err = e.qp.Connect(ctx, remote)
 		return
 	}
 	// Report a port that is down or a wrong GID index before a client connects.
-	if _, err = g.qp.Endpoint(); err != nil {
+	if _, err = e.qp.Endpoint(); err != nil {
 		return
 	}
 	var lc net.ListenConfig
@@ -251,11 +251,11 @@ func (g *game) connect(ctx context.Context, out io.Writer, host string) (local, 
 	defer l.Close()
 	remote, err = acceptExchange(ctx, l, func(remote uverbs.Endpoint) (uverbs.Endpoint, error) {
 		var err error
-		if local, err = g.qp.EndpointFor(remote); err != nil {
+		if local, err = e.qp.EndpointFor(remote); err != nil {
 			return local, err
 		}
 		printEndpoint(out, "local", local)
-		return local, g.qp.Connect(ctx, remote)
+		return local, e.qp.Connect(ctx, remote)
 	})
 	if err == nil {
 		printEndpoint(out, "remote", remote)
@@ -269,9 +269,9 @@ func printEndpoint(out io.Writer, side string, e uverbs.Endpoint) {
 }
 
 // postRecvs fills the receive queue.
-func (g *game) postRecvs() error {
-	for ; g.posted < g.o.recvDepth; g.posted++ {
-		if err := g.qp.PostRecv(recvID, g.sgl...); err != nil {
+func (e *pingpongEnd) postRecvs() error {
+	for ; e.posted < e.o.recvDepth; e.posted++ {
+		if err := e.qp.PostRecv(recvID, e.sgl...); err != nil {
 			return err
 		}
 	}
@@ -279,36 +279,36 @@ func (g *game) postRecvs() error {
 }
 
 // send posts the next message.
-func (g *game) send() error {
-	g.pending |= sendID
-	return g.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: g.sgl})
+func (e *pingpongEnd) send() error {
+	e.pending |= sendID
+	return e.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: e.sgl})
 }
 
 // spins is the number of empty polls between checks of the context.
 const spins = 1 << 15
 
 // loop exchanges messages until all are sent and received.
-func (g *game) loop(ctx context.Context, server bool) error {
+func (e *pingpongEnd) loop(ctx context.Context, server bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go g.watch(ctx, cancel)
+	go e.watch(ctx, cancel)
 	var wcs [2]uverbs.WC
-	for empty := 0; g.received < g.o.iterations || g.sent < g.o.iterations; {
-		n, err := g.cq.Poll(wcs[:])
+	for empty := 0; e.received < e.o.iterations || e.sent < e.o.iterations; {
+		n, err := e.cq.Poll(wcs[:])
 		if err != nil {
 			return err
 		}
 		if n > 0 {
 			for i := range wcs[:n] {
-				if err := g.complete(&wcs[i], server); err != nil {
+				if err := e.complete(&wcs[i], server); err != nil {
 					return err
 				}
 			}
-			g.progress.Store(int64(g.received + g.sent))
+			e.progress.Store(int64(e.received + e.sent))
 			continue
 		}
-		if g.ch != nil {
-			if err := g.wait(ctx); err != nil {
+		if e.ch != nil {
+			if err := e.wait(ctx); err != nil {
 				return err
 			}
 		} else if empty++; empty%spins == 0 {
@@ -321,61 +321,61 @@ func (g *game) loop(ctx context.Context, server bool) error {
 	return nil
 }
 
-// watch ends the game if nothing completes for the timeout.
-func (g *game) watch(ctx context.Context, cancel context.CancelCauseFunc) {
-	perf.Watch(ctx, g.o.timeout, &g.progress, func() {
-		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", g.o.timeout, g.remote))
+// watch ends the ping-pong if nothing completes for the timeout.
+func (e *pingpongEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	perf.Watch(ctx, e.o.timeout, &e.progress, func() {
+		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", e.o.timeout, e.remote))
 	})
 }
 
 // wait sleeps until the CQ has an event, and arms it for the next.
-func (g *game) wait(ctx context.Context) error {
-	if _, err := g.ch.Wait(ctx); err != nil {
+func (e *pingpongEnd) wait(ctx context.Context) error {
+	if _, err := e.ch.Wait(ctx); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
 		return err
 	}
-	return g.cq.Notify()
+	return e.cq.Notify()
 }
 
 // complete handles a completion, and sends when it is this side's turn.
-func (g *game) complete(wc *uverbs.WC, server bool) error {
-	if err := g.qp.Err(wc); err != nil {
+func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
+	if err := e.qp.Err(wc); err != nil {
 		return err
 	}
 	switch wc.ID {
 	case sendID:
-		g.sent++
+		e.sent++
 	case recvID:
-		g.received++
-		if int(wc.ByteLen) != g.o.size {
-			return fmt.Errorf("message %d has %d bytes, expected %d: give both sides the same --size", g.received, wc.ByteLen, g.o.size)
+		e.received++
+		if int(wc.ByteLen) != e.o.size {
+			return fmt.Errorf("message %d has %d bytes, expected %d: give both sides the same --size", e.received, wc.ByteLen, e.o.size)
 		}
-		if server && g.o.verify {
-			if err := g.validate(); err != nil {
+		if server && e.o.verify {
+			if err := e.validate(); err != nil {
 				return err
 			}
 		}
-		if g.posted--; g.posted <= 1 {
-			if err := g.postRecvs(); err != nil {
+		if e.posted--; e.posted <= 1 {
+			if err := e.postRecvs(); err != nil {
 				return err
 			}
 		}
 	}
-	if g.pending &^= int(wc.ID); g.sent < g.o.iterations && g.pending == 0 {
-		g.pending = recvID
-		return g.send()
+	if e.pending &^= int(wc.ID); e.sent < e.o.iterations && e.pending == 0 {
+		e.pending = recvID
+		return e.send()
 	}
 	return nil
 }
 
 // validate compares the first byte of each page with the one that the client wrote.
-func (g *game) validate() error {
-	b := g.buf.Bytes()
-	for i := 0; i < g.o.size; i += pageSize {
+func (e *pingpongEnd) validate() error {
+	b := e.buf.Bytes()
+	for i := 0; i < e.o.size; i += pageSize {
 		if b[i] != 0 {
-			return fmt.Errorf("message %d: invalid data in page %d: byte %#02x, expected 0x00", g.received, i/pageSize, b[i])
+			return fmt.Errorf("message %d: invalid data in page %d: byte %#02x, expected 0x00", e.received, i/pageSize, b[i])
 		}
 	}
 	return nil
