@@ -28,7 +28,7 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 	node := m.checkNode(finding{ID: "chardev", Device: dev.Name}, cd, levelError, "the device")
 	all = append(all, node)
 	if unsupported(info) || node.Level == levelError {
-		// It cannot be opened, but netlink tells of the ports.
+		// The device cannot be opened, but netlink lists its ports.
 		if portsErr == nil {
 			for _, p := range ports {
 				all = append(all, m.checkPort(dev.Name, portFacts{state: p.State, phys: p.PhysState.String(), Port: p}))
@@ -60,7 +60,7 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 	return ok, append(all, f)
 }
 
-// checkDriver tells whether the library can do with the device's driver.
+// checkDriver checks that the library supports the device's driver.
 func checkDriver(info uverbs.DeviceInfo, ports []netlinkrdma.Port) finding {
 	f := finding{ID: "device", Device: info.Name}
 	f.see("driver %s, protocol %q, node GUID %s, firmware %q", info.Driver, info.Protocol, info.NodeGUID, info.Firmware)
@@ -141,7 +141,7 @@ const (
 	bigMR   = 64 << 20
 )
 
-// checkRegister tells what the attempts to register memory gave.
+// checkRegister reports how much memory can be registered.
 func checkRegister(device string, tries []registration) finding {
 	f := finding{ID: "register", Device: device}
 	var most, least uint64 // that went, and that did not
@@ -257,7 +257,7 @@ var (
 	peerIPv6, _ = uverbs.ParseGID("2001:db8::1")
 )
 
-// checkGIDs tells which addresses a port has and which the library would use.
+// checkGIDs lists the GIDs of a port and the one that the library uses by default.
 func (m *machine) checkGIDs(device string, p portFacts) finding {
 	f := finding{ID: "gid", Device: device, Port: int(p.Num)}
 	if p.gidErr != nil {
@@ -305,7 +305,7 @@ func (m *machine) checkGIDs(device string, p portFacts) finding {
 	return f.conclude(levelOK, "%s, by default index %d: %s, %s", plural(len(p.gids), "GID"), e.Index, e.GID.Addr(), e.Type)
 }
 
-// chosenGID tells which entry the library takes towards a peer, and why.
+// chosenGID describes the GID that the library uses for a peer, and why.
 func chosenGID(table []uverbs.GIDEntry, peer uverbs.GID) string {
 	e, ok := uverbs.ChooseGID(table, peer)
 	family := choose(peer.Addr().Is4(), "IPv4", "IPv6")

@@ -41,7 +41,7 @@ func (m *machine) checkKernel() finding {
 	return f.conclude(levelOK, "Linux %s on %s", release, m.arch)
 }
 
-// checkContainer tells what a container needs, if this seems to be one.
+// checkContainer describes what a container needs, if this seems to be one.
 func (m *machine) checkContainer() finding {
 	why := m.container()
 	if why == "" {
@@ -53,7 +53,7 @@ func (m *machine) checkContainer() finding {
 	return f.conclude(levelInfo, "this seems to be a container: modules come from the host, devices must be handed in")
 }
 
-// modules are those that matter, with what one misses without them.
+// modules are the kernel modules of RDMA, and what does not work without them.
 var modules = []struct {
 	name string
 	miss level
@@ -65,11 +65,10 @@ var modules = []struct {
 	{"rdma_rxe", levelInfo, "RDMA over any Ethernet interface (Soft-RoCE)"},
 }
 
-// checkModules looks for the modules. proof has those without which the kernel would
-// not have answered as it did, so that a machine without /proc and /sys is not called
-// ill.
+// checkModules looks for the modules. proof has the modules whose presence the kernel's answers
+// prove, so that a machine without /proc and /sys has no false errors.
 func (m *machine) checkModules(proof map[string]bool) []finding {
-	release, _ := m.release() // checkKernel tells of the error
+	release, _ := m.release() // checkKernel reports the error
 	list, listErr := m.text("/proc/modules")
 	sys := m.exists("/sys/module")
 	var all []finding
@@ -119,7 +118,7 @@ func (m *machine) checkModules(proof map[string]bool) []finding {
 	return all
 }
 
-// seen is evidence of something that is listed somewhere.
+// seen describes whether a list has a module.
 func seen(there, readable bool) string {
 	switch {
 	case !readable:
@@ -130,7 +129,7 @@ func seen(there, readable bool) string {
 	return "not listed"
 }
 
-// checkNamespace tells whether devices belong to one network namespace each.
+// checkNamespace reports whether each device belongs to one network namespace.
 func (m *machine) checkNamespace() finding {
 	f := finding{ID: "namespace"}
 	mode, err := m.netnsMode()
@@ -146,7 +145,7 @@ func (m *machine) checkNamespace() finding {
 	return f.conclude(levelOK, "%s: devices are seen in every network namespace", mode)
 }
 
-// checkDevices tells which devices there are.
+// checkDevices lists the devices.
 func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, err error, names []string) finding {
 	f := finding{ID: "devices"}
 	if err != nil {
@@ -263,7 +262,7 @@ func limitText(n uint64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// checkVM tells of memory maps and huge pages.
+// checkVM reports the limit of memory maps and the huge pages.
 func (m *machine) checkVM() finding {
 	f := finding{ID: "vm"}
 	most, err := m.text("/proc/sys/vm/max_map_count")

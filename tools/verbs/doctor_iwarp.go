@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// checkAddress tells which addresses a port of iWARP has, by which peers find it.
+// checkAddress lists the addresses of an iWARP port, by which peers reach it.
 func (m *machine) checkAddress(device string, p portFacts) finding {
 	f := finding{ID: "address", Device: device, Port: int(p.Num)}
 	n, err := m.netdev(p.NetdevIndex)

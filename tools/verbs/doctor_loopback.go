@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// probe is what an open device tells.
+// probe is what the library knows about an open device.
 type probe struct {
 	ports      []portFacts
 	registered []registration
@@ -25,7 +25,7 @@ type registration struct {
 	err  error
 }
 
-// probeDevice opens a device and asks it.
+// probeDevice opens a device and queries it.
 func probeDevice(name string) (p probe, err error) {
 	dev, err := uverbs.Open(name)
 	if err != nil {
@@ -84,7 +84,7 @@ func (u *undo) run() error {
 	return errors.Join(errs...)
 }
 
-// loopback plays ping-pong between two QPs of a device, and tells what was exchanged.
+// loopback plays ping-pong between two QPs of a device, and returns what was exchanged.
 func loopback(ctx context.Context, name string) (string, error) {
 	return within(ctx, loopbackTime, time.Second, func(ctx context.Context) (string, error) { return playLoopback(ctx, name) })
 }

@@ -75,7 +75,7 @@ func devicesOf(path string) ([]string, error) {
 	return names, err
 }
 
-// lookElsewhere tells which devices other network namespaces have, if each device is in one
+// lookElsewhere reports which devices other network namespaces have, if each device is in one
 // of them only, and how to get at one of a name, or at all if that is empty.
 func (m *machine) lookElsewhere(f *finding, name string) {
 	if mode, err := m.netnsMode(); err != nil || mode != "exclusive" {

@@ -45,7 +45,7 @@ type perftestEnd struct {
 	o        *perfOptions
 	server   bool
 	test     perftest.Test
-	measured func(perf.Size) // is told of results as they come; may be nil
+	measured func(perf.Size) // called with each result; may be nil
 	running  func(size int, count func() int64) (stop func())
 
 	session *perftest.Session
@@ -165,7 +165,7 @@ func (e *perftestEnd) accept(ctx context.Context, log io.Writer) (net.Conn, erro
 	return conn, err
 }
 
-// waiting tells that a client may come.
+// waiting logs that the server waits for a client.
 func (e *perftestEnd) waiting(log io.Writer, addr net.Addr) {
 	fmt.Fprintf(log, "waiting for %s on %s\n", e.test.Program(), addr)
 }
@@ -339,7 +339,7 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	return records, nil
 }
 
-// counts reports whether both sides tell each other how many messages they have taken, in memory
+// counts reports whether the sides tell each other how many messages they have received, in memory
 // whose address is in the records: where a message without a receive ends the connection.
 func (e *perftestEnd) counts() bool {
 	return e.end.Limits.IWARP && e.test.Op == perftest.Send && !e.test.Latency

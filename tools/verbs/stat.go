@@ -72,7 +72,7 @@ their port. "rdma statistic" shows the same counters.`,
 	return cmd
 }
 
-// collectStat asks for the counters of each port of a device.
+// collectStat reads the counters of each port of a device.
 func collectStat(dev netlinkrdma.Device) ([]statReport, error) {
 	ofQPs, err := netlinkrdma.QPCounters(dev)
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
