@@ -71,7 +71,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	u := p.dev.driver.ahUdata()
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_AH, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		a.leave()
-		hint := addressHint(p.dev, errno, attr)
+		hint := routeHint(p.dev, errno, attr)
 		if errno == syscall.EINVAL && !strings.Contains(hint, "matches the peer's family") {
 			hint += ", or " + usedUp(p.dev, "AHs", p.dev.attr.MaxAH)
 		}

@@ -3,14 +3,11 @@ package uverbs
 import (
 	"fmt"
 	"math/bits"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -568,59 +565,5 @@ func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) strin
 		}
 		return ""
 	}
-	return addressHint(q.dev, errno, attr.AH)
-}
-
-// wrongFamily says which GID would suit a peer that is of another family of addresses than the
-// GID that is used, on RoCE; it returns "" if they are of one.
-func wrongFamily(from GIDEntry, table []GIDEntry, ah AHAttr) string {
-	peer := ah.GRH.DGID.Addr()
-	if from.GID.IsZero() || from.Type == GIDTypeIB || peer.IsMulticast() || from.GID.Addr().Is4() == peer.Is4() {
-		return ""
-	}
-	name := map[bool]string{true: "IPv4", false: "IPv6"}
-	hint := fmt.Sprintf("the peer is %s and the GID %s", name[peer.Is4()], name[!peer.Is4()])
-	if e, ok := ChooseGID(table, ah.GRH.DGID); ok && e.GID.Addr().Is4() == peer.Is4() {
-		return hint + "; GID " + e.String() + " matches the peer's family"
-	}
-	return hint + "; no GID of this port matches the peer's family"
-}
-
-// addressHint says what may be wrong with the way to a peer.
-func addressHint(d *Device, errno syscall.Errno, ah AHAttr) string {
-	table, _ := d.GIDTable(ah.Port)
-	from, used := GIDEntry{}, false
-	local := fmt.Sprintf("%d (unused)", ah.GRH.SGIDIndex)
-	for _, e := range table {
-		if e.Index == int(ah.GRH.SGIDIndex) {
-			from, local, used = e, e.String(), true
-		}
-	}
-	hint := ""
-	switch errno {
-	case syscall.ETIMEDOUT, syscall.ENETUNREACH, syscall.EHOSTUNREACH:
-		hint = "there is no way to it"
-		if used {
-			hint = noWay(from, table, ah.GRH.DGID.Addr())
-		}
-	case syscall.ENODEV:
-		hint = "the GID's network interface is not in this network namespace"
-		if link, err := netlink.LinkByIndex(from.Netdev); used && err == nil {
-			hint = "the kernel does not send by " + link.Attrs().Name
-			if link.Attrs().Flags&net.FlagUp == 0 {
-				hint = link.Attrs().Name + " is down"
-			}
-		}
-	case syscall.EINVAL:
-		hint = "the GID index may be unused or the path MTU above the port's"
-		if port, err := d.facts(ah.Port); err == nil && port.grh && !ah.Global {
-			return fmt.Sprintf("port %d of %s needs a GRH in every packet: Global is not set", ah.Port, d.Name())
-		}
-	default:
-		return ""
-	}
-	if family := wrongFamily(from, table, ah); family != "" {
-		hint = family
-	}
-	return fmt.Sprintf("peer %s from GID %s: %s", ah.GRH.DGID.Addr(), local, hint)
+	return routeHint(q.dev, errno, attr.AH)
 }

@@ -196,8 +196,8 @@ func TestModifyHints(t *testing.T) {
 		index uint8
 		want  []string
 	}{
-		{syscall.ENETUNREACH, 1, []string{"peer 10.1.0.2", local.String(), "RoCE v2", "no way to it"}},
-		{syscall.ETIMEDOUT, 1, []string{"no way to it"}},
+		{syscall.ENETUNREACH, 1, []string{"peer 10.1.0.2", local.String(), "RoCE v2", "it cannot be reached"}},
+		{syscall.ETIMEDOUT, 1, []string{"it cannot be reached"}},
 		{syscall.ENODEV, 1, []string{"network namespace"}},
 		{syscall.EINVAL, 3, []string{"3 (unused)", "GID index may be unused"}},
 	} {

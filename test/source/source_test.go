@@ -110,6 +110,7 @@ var mayImport = []struct {
 	{"netlinkrdma", []string{"netlinkrdma/internal"}},
 	{"uverbs/internal/abi", nil},
 	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
+	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal"}},
 	{"cm", []string{"uverbs", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},

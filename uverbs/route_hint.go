@@ -1,0 +1,33 @@
+package uverbs
+
+import (
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
+)
+
+// routeHint says what may be wrong with the path to a peer that the kernel has refused.
+func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
+	table, _ := d.GIDTable(ah.Port)
+	p := diag.Path{Errno: errno, Device: d.Name(), Port: ah.Port, Index: int(ah.GRH.SGIDIndex), To: ah.GRH.DGID.Addr()}
+	for _, e := range table {
+		g := diagGID(e)
+		p.Table = append(p.Table, *g)
+		if e.Index == p.Index {
+			p.From = g
+		}
+	}
+	if e, ok := ChooseGID(table, ah.GRH.DGID); ok {
+		p.Better = diagGID(e)
+	}
+	if errno == syscall.EINVAL && !ah.Global {
+		port, err := d.facts(ah.Port)
+		p.GRHMissing = err == nil && port.grh
+	}
+	return p.Hint()
+}
+
+// diagGID returns what package diag needs of a GID.
+func diagGID(e GIDEntry) *diag.GID {
+	return &diag.GID{Addr: e.GID.Addr(), Netdev: e.Netdev, Type: uint32(e.Type), InfiniBand: e.Type == GIDTypeIB, Text: e.String()}
+}
