@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
@@ -131,97 +129,22 @@ func TestOpenUnknown(t *testing.T) {
 	}
 }
 
-// TestMemlockHint: the limit, what is used of it and what to do.
-func TestMemlockHint(t *testing.T) {
-	var lim unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim))
-	low := unix.Rlimit{Cur: 8192, Max: lim.Max}
-	must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &low))
-	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &lim)
-	page := value(unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
-	defer unix.Munmap(page)
-	must(t, unix.Mlock(page))
-	d, _ := fakeDevice(t, pathAuto)
-	hint := d.memoryHint(12345)
-	if readStatus().mayLock {
-		if want := "RLIMIT_MEMLOCK does not matter, as the process has CAP_IPC_LOCK"; !strings.Contains(hint, want) || strings.Contains(hint, "ulimit") {
-			t.Errorf("hint is %q, want %q in it", hint, want)
-		}
-		return
-	}
-	for _, want := range []string{"registering 12345 bytes", "RLIMIT_MEMLOCK is 8192 bytes", fmt.Sprintf("0 pinned and %d locked", len(page)), "ulimit -l", "LimitMEMLOCK", "--ulimit", "CAP_IPC_LOCK"} {
-		if !strings.Contains(hint, want) {
-			t.Errorf("hint is %q, want %q in it", hint, want)
-		}
-	}
-}
-
+// TestRegHints: the error of a registration has the hint for its errno, the memory and the device.
 func TestRegHints(t *testing.T) {
 	d, _ := fakeDevice(t, pathAuto)
 	d.attr.MaxMRSize = 50 // bytes
-	if hint := d.regHint(syscall.EFAULT, &region{start: 16, length: 1}); hint != "the memory at 0x10 is not mapped" {
-		t.Errorf("EFAULT: %q", hint)
-	}
-	if hint := d.regHint(syscall.EINVAL, &region{length: 100}); !strings.Contains(hint, "length is 100 bytes, the device allows 50") {
-		t.Errorf("EINVAL: %q", hint)
-	}
-	if hint := d.regHint(syscall.EINVAL, &region{length: 50}); hint != "" {
-		t.Errorf("EINVAL for another reason: %q", hint)
-	}
-	if hint := d.regHint(syscall.ENOMEM, &region{length: 12345}); !strings.Contains(hint, "RLIMIT_MEMLOCK") {
-		t.Errorf("ENOMEM: %q", hint)
-	}
-}
-
-// TestMemoryHint: a limit that is not in the way is not blamed, and one that is comes with its
-// figures.
-func TestMemoryHint(t *testing.T) {
-	const room = "so the machine has no memory for 4096 bytes"
-	plenty := memoryFacts{memlock: 1 << 20, maps: 100, maxMaps: 65530, mrs: 3, maxMR: 1000}
-	for want, change := range map[string]func(m *memoryFacts){
-		"RLIMIT_MEMLOCK of 1048576 bytes leaves room, " + room:                func(*memoryFacts) {},
-		"RLIMIT_MEMLOCK is 1048576 bytes, in use are 1048575 pinned":          func(m *memoryFacts) { m.status.pinned = 1<<20 - 1 },
-		"RLIMIT_MEMLOCK is 4095 bytes, in use are 0 pinned":                   func(m *memoryFacts) { m.memlock = 4095 },
-		"RLIMIT_MEMLOCK is unlimited, " + room:                                func(m *memoryFacts) { m.memlock = unix.RLIM_INFINITY },
-		"does not matter, as the process has CAP_IPC_LOCK, " + room:           func(m *memoryFacts) { m.memlock, m.status.mayLock = 1, true },
-		"container); siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK":     func(m *memoryFacts) { m.memlock, m.status.mayLock, m.forAll = 1, true, true },
-		"of 1048576 bytes leaves room, so the machine":                        func(m *memoryFacts) { m.status.mayLock, m.forAll = true, true },
-		"65529 mappings, of 65530 that vm.max_map_count allows":               func(m *memoryFacts) { m.maps = 65529 },
-		"rxe0 has 1000 MRs, of 1000 that it allows (max_mr), in this program": func(m *memoryFacts) { m.mrs = 1000 },
-	} {
-		m := plenty
-		change(&m)
-		if hint := m.hint(4096, "rxe0"); !strings.Contains(hint, want) {
-			t.Errorf("%q, want %q in it", hint, want)
-		}
-	}
-}
-
-// TestFaultHint: what of the memory is in the way, and not what comes before or after it.
-func TestFaultHint(t *testing.T) {
-	const maps = `1000-3000 rw-p 00000000 00:00 0
-3000-4000 r--p 00000000 08:01 77                         /lib/some file
-4000-5000 rw-p 00000000 00:00 0                          [heap]
-6000-7000 ---p 00000000 00:00 0
-7000-9000 rw-s 00001000 00:05 12                         /dev/gpu0
-`
 	for _, c := range []struct {
-		addr, length uint64
-		writing      bool
-		want         string
+		errno syscall.Errno
+		mem   region
+		want  string
 	}{
-		{0x1800, 0x1000, true, "its pages cannot be pinned"},
-		{0x2800, 0x2000, false, "the pages of [heap] cannot be pinned"},
-		{0x2800, 0x2000, true, "at 0x3000 is not writable (r--p)"},
-		{0x3800, 0x100, false, "the pages of /lib/some file cannot be pinned"},
-		{0x4800, 0x1000, true, "at 0x5000 is not mapped"},
-		{0x100, 0x1000, true, "at 0x100 is not mapped"},
-		{0x6800, 0x1000, true, "at 0x6800 is not readable (---p)"},
-		{0x8000, 0x100, true, "the pages of /dev/gpu0 cannot be pinned: memory of a device is registered as a dma-buf"},
-		{0x8800, 0x1000, true, "at 0x9000 is not mapped"},
+		{syscall.EFAULT, region{start: 16, length: 1}, "the memory at 0x10 is not mapped"},
+		{syscall.EINVAL, region{length: 100}, "length is 100 bytes, the device allows 50"},
+		{syscall.ENOMEM, region{length: 12345}, "RLIMIT_MEMLOCK"},
 	} {
-		if got := faultHint(strings.NewReader(maps), c.addr, c.length, c.writing); !strings.Contains(got, c.want) {
-			t.Errorf("%#x+%d: %q, want %q in it", c.addr, c.length, got, c.want)
+		err := d.regError("REG_MR", c.errno, &c.mem)
+		if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Hint, c.want) {
+			t.Errorf("%v: %v, want %q in the hint", c.errno, err, c.want)
 		}
 	}
 }

@@ -23,6 +23,7 @@ const (
 type driver interface {
 	kind() driverKind
 	name() string
+	failureDriver
 
 	// abi returns the versions of the driver's private data that the library speaks.
 	abi() (lowest, highest uint64)

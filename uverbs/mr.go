@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
 // MR is a memory region: memory that a device may use, and the keys to it
@@ -276,7 +277,9 @@ const readOnlyHint = "the region was registered for reading only, so its memory 
 
 // regError explains why a region was refused.
 func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
-	hint := d.regHint(errno, s)
+	r := diag.Registration{Errno: errno, Device: d.Name(), Start: s.start, Length: s.length, Write: s.access&accessWriting != 0,
+		MaxSize: d.attr.MaxMRSize, MaxMR: uint64(d.attr.MaxMR), MemlockForAll: d.driver.memlockForAll()}
+	hint := r.Hint()
 	switch {
 	case errno == syscall.EACCES:
 		hint = readOnlyHint

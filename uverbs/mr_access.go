@@ -117,3 +117,7 @@ func (d *Device) checkAccess(op string, access, allowed Access) error {
 	}
 	return nil
 }
+
+// accessWriting are the rights for which the kernel wants memory that can be written
+// (ib_access_writable, include/rdma/ib_verbs.h).
+const accessWriting = AccessLocalWrite | AccessRemoteWrite | AccessRemoteAtomic | AccessMWBind

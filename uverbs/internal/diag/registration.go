@@ -1,4 +1,4 @@
-package uverbs
+package diag
 
 import (
 	"bufio"
@@ -14,70 +14,79 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// regHint says what a failed registration may be due to.
-func (d *Device) regHint(errno syscall.Errno, s *region) string {
-	switch errno {
+// Registration is a registration of memory that the kernel has refused with Errno.
+type Registration struct {
+	Errno          syscall.Errno
+	Device         string
+	Start, Length  uint64 // of the memory, in bytes
+	Write          bool   // the access needs memory that can be written
+	MaxSize, MaxMR uint64 // what the device allows, 0 if it does not say
+
+	// MemlockForAll says which kernel counts RLIMIT_MEMLOCK for a process with CAP_IPC_LOCK as well;
+	// it is empty if none does with this driver.
+	MemlockForAll string
+}
+
+// Hint says what the registration may have failed for.
+func (r *Registration) Hint() string {
+	switch r.Errno {
 	case syscall.ENOMEM:
-		return d.memoryHint(s.length)
+		if m, ok := r.memory(); ok {
+			return m.hint(r)
+		}
 	case syscall.EFAULT:
-		f, err := os.Open("/proc/self/maps")
+		maps, err := os.Open("/proc/self/maps")
 		if err != nil {
 			return "part of the memory is not mapped, or not as the access asks for"
 		}
-		defer f.Close()
-		return faultHint(f, s.start, s.length, s.access&accessWriting != 0)
+		defer maps.Close()
+		return r.mappingHint(maps)
 	case syscall.EINVAL:
-		if limit := d.attr.MaxMRSize; limit > 0 && s.length > limit {
-			return fmt.Sprintf("length is %d bytes, the device allows %d (max_mr_size)", s.length, limit)
+		if r.MaxSize > 0 && r.Length > r.MaxSize {
+			return fmt.Sprintf("length is %d bytes, the device allows %d (max_mr_size)", r.Length, r.MaxSize)
 		}
 	}
 	return ""
 }
 
-// accessWriting are the rights for which the kernel wants memory that can be written
-// (ib_access_writable, include/rdma/ib_verbs.h).
-const accessWriting = AccessLocalWrite | AccessRemoteWrite | AccessRemoteAtomic | AccessMWBind
-
-// memoryFacts are what a registration may have met.
-type memoryFacts struct {
+// memory is what limits the memory that the process can register.
+type memory struct {
 	memlock       uint64 // RLIMIT_MEMLOCK, in bytes
-	forAll        bool   // it may be a limit for a process with CAP_IPC_LOCK as well, as it is for siw of Linux 6.1
 	status        processStatus
-	maps, maxMaps uint64 // mappings, and how many there may be; 0 if unknown
-	mrs, maxMR    uint64 // MRs of all programs, 0 if unknown, and how many there may be
+	maps, maxMaps uint64 // mappings, and how many the process may have; 0 if unknown
+	mrs           uint64 // MRs of all programs, 0 if unknown
 }
 
-// memoryHint says which limit a registration meets.
-func (d *Device) memoryHint(length uint64) string {
+// memory reads the limits and what is in use of them.
+func (r *Registration) memory() (m memory, ok bool) {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim); err != nil {
-		return ""
+		return memory{}, false
 	}
-	m := memoryFacts{memlock: lim.Cur, forAll: d.driver.kind() == kindSiw, status: readStatus(), maps: countMaps(), maxMaps: readLimit("/proc/sys/vm/max_map_count"), maxMR: uint64(d.attr.MaxMR)}
-	if dev, err := netlinkrdma.DeviceByName(d.Name()); err == nil {
-		if r, err := netlinkrdma.Resources(dev); err == nil {
-			m.mrs = r.MRs
+	m = memory{memlock: lim.Cur, status: readStatus(), maps: countMaps(), maxMaps: readLimit("/proc/sys/vm/max_map_count")}
+	if dev, err := netlinkrdma.DeviceByName(r.Device); err == nil {
+		if res, err := netlinkrdma.Resources(dev); err == nil {
+			m.mrs = res.MRs
 		}
 	}
-	return m.hint(length, d.Name())
+	return m, true
 }
 
-// hint names the limit: that of locked memory, unless the process is above it, of mappings, or
-// of the device.
-func (m *memoryFacts) hint(length uint64, device string) string {
-	unlimited := m.memlock == unix.RLIM_INFINITY
-	if used := max(m.status.pinned, m.status.locked); !unlimited && (m.forAll || !m.status.mayLock) && used+length > m.memlock {
+// hint names the limit that the registration exceeds: of locked memory, of mappings, or of the device.
+func (m *memory) hint(r *Registration) string {
+	unlimited, forAll := m.memlock == unix.RLIM_INFINITY, r.MemlockForAll != ""
+	if used := max(m.status.pinned, m.status.locked); !unlimited && (forAll || !m.status.mayLock) && used+r.Length > m.memlock {
 		or := " or give the process CAP_IPC_LOCK"
-		if m.forAll {
-			or = "; siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK"
+		if forAll {
+			or = "; " + r.MemlockForAll + " counts it in spite of CAP_IPC_LOCK"
 		}
 		return fmt.Sprintf("registering %d bytes: RLIMIT_MEMLOCK is %d bytes, in use are %d pinned and %d locked; "+
 			"raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container)%s",
-			length, m.memlock, m.status.pinned, m.status.locked, or)
+			r.Length, m.memlock, m.status.pinned, m.status.locked, or)
 	}
 	why := fmt.Sprintf("RLIMIT_MEMLOCK of %d bytes leaves room", m.memlock)
 	switch {
-	case m.status.mayLock && !m.forAll:
+	case m.status.mayLock && !forAll:
 		why = "RLIMIT_MEMLOCK does not matter, as the process has CAP_IPC_LOCK"
 	case unlimited:
 		why = "RLIMIT_MEMLOCK is unlimited"
@@ -85,19 +94,19 @@ func (m *memoryFacts) hint(length uint64, device string) string {
 	switch {
 	case m.maxMaps > 0 && m.maps+1 >= m.maxMaps:
 		return fmt.Sprintf("%s; the process has %d mappings, of %d that vm.max_map_count allows: raise that", why, m.maps, m.maxMaps)
-	case m.maxMR > 0 && m.mrs >= m.maxMR:
-		return fmt.Sprintf("%s; %s has %d MRs, of %d that it allows (max_mr), in this program and others", why, device, m.mrs, m.maxMR)
+	case r.MaxMR > 0 && m.mrs >= r.MaxMR:
+		return fmt.Sprintf("%s; %s has %d MRs, of %d that it allows (max_mr), in this program and others", why, r.Device, m.mrs, r.MaxMR)
 	}
-	return fmt.Sprintf("%s, so the machine has no memory for %d bytes to stay in, or %s has no more (it allows %d MRs)", why, length, device, m.maxMR)
+	return fmt.Sprintf("%s, so the machine has no memory for %d bytes to stay in, or %s has no more (it allows %d MRs)", why, r.Length, r.Device, r.MaxMR)
 }
 
 // readLimit reads a number from a file of /proc, or returns 0.
 func readLimit(path string) uint64 {
-	line, err := readLine(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0
 	}
-	n, err := strconv.ParseUint(line, 10, 64)
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
 		return 0
 	}
@@ -118,14 +127,14 @@ func countMaps() uint64 {
 	return n
 }
 
-// processStatus is what the kernel has noted about this process.
+// processStatus is what the kernel knows of this process.
 type processStatus struct {
 	locked, pinned uint64 // VmLck and VmPin, in bytes
 	mayLock        bool   // RLIMIT_MEMLOCK is no limit: it has CAP_IPC_LOCK where that counts
 }
 
-// readStatus reads /proc/self/status. A capability counts in the first user namespace alone,
-// where all users have their own numbers.
+// readStatus reads /proc/self/status. A capability counts only in the initial user namespace,
+// which maps every user ID to itself.
 func readStatus() (st processStatus) {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
@@ -147,11 +156,11 @@ func readStatus() (st processStatus) {
 		}
 	}
 	var from, to, n uint64
-	line, err := readLine("/proc/self/uid_map")
+	uids, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return st
 	}
-	if _, err := fmt.Sscan(line, &from, &to, &n); err != nil || from != to || n != 1<<32-1 {
+	if _, err := fmt.Sscan(string(uids), &from, &to, &n); err != nil || from != to || n != 1<<32-1 {
 		st.mayLock = false
 	}
 	return st
@@ -185,10 +194,9 @@ func mappings(r io.Reader) func(yield func(mapping) bool) {
 	}
 }
 
-// faultHint says which part of memory cannot be registered, and why, as far as the process's
-// mappings tell.
-func faultHint(maps io.Reader, addr, length uint64, writing bool) string {
-	next, end := addr, addr+length
+// mappingHint says which part of the memory cannot be registered, and why, from the mappings of the process.
+func (r *Registration) mappingHint(maps io.Reader) string {
+	next, end := r.Start, r.Start+r.Length
 	var last mapping
 	for m := range mappings(maps) {
 		if m.end <= next {
@@ -200,7 +208,7 @@ func faultHint(maps io.Reader, addr, length uint64, writing bool) string {
 		switch {
 		case m.perms[0] != 'r':
 			return fmt.Sprintf("the memory at %#x is not readable (%s)", next, m.perms)
-		case writing && m.perms[1] != 'w':
+		case r.Write && m.perms[1] != 'w':
 			return fmt.Sprintf("the memory at %#x is not writable (%s), although the access asks for writing", next, m.perms)
 		}
 		last, next = m, m.end
@@ -209,7 +217,7 @@ func faultHint(maps io.Reader, addr, length uint64, writing bool) string {
 			if last.name != "" {
 				what = "the pages of " + last.name
 			}
-			return fmt.Sprintf("the memory is mapped as the access needs it, but %s cannot be pinned: memory of a device is registered as a dma-buf (RegDMABuf); of a file, there is none behind its end", what)
+			return fmt.Sprintf("the memory is mapped as the access needs it, but %s cannot be pinned: memory of a device is registered as a dma-buf (RegDMABuf), and a file has no pages past its end", what)
 		}
 	}
 	return fmt.Sprintf("the memory at %#x is not mapped", next)
