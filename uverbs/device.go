@@ -194,7 +194,7 @@ type Device struct {
 	tree sync.Mutex // guards who uses whom among the device's objects
 
 	ports   portCache
-	mrs     mrNotes  // MRs by their keys
+	mrs     mrIndex  // MRs by their keys
 	counted sync.Map // port to what it had counted before, for messages
 
 	targets    targets

@@ -381,7 +381,7 @@ func (c *CQ) arrivedMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 // request says. Memory that is not the MR's is not touched: the work request has failed then,
 // as if the device had found that out.
 type mlx5Inline struct {
-	mrs    *mrNotes
+	mrs    *mrIndex
 	data   []byte
 	status WCStatus
 }

@@ -177,7 +177,7 @@ func TestMlx5PrepareResize(t *testing.T) {
 // entry that does not lie in such memory.
 func TestMlx5InlinePut(t *testing.T) {
 	c := newMlx5Card(t, true, false, 64)
-	c.dev.mrs.enter(&mrNote{lkey: 0x100, addr: addrOf(c.mem), length: 8, mem: c.mem[:8]}) // for reading only
+	c.dev.mrs.insert(&mrRecord{lkey: 0x100, addr: addrOf(c.mem), length: 8, mem: c.mem[:8]}) // for reading only
 	d := mlx5Inline{mrs: &c.dev.mrs, data: []byte("0123456789")}
 	if !d.put(addrOf(c.mem)+100, 4, cardKey) || string(c.mem[100:104]) != "0123" || d.status != WCSuccess {
 		t.Errorf("the first entry: %q, %s", c.mem[100:110], d.status)

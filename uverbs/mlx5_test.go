@@ -95,7 +95,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	must(t, mlx5Driver{}.mapQP(c.qp, udata{out: make([]byte, mlx5.QPRespSize)}))
 	c.qp.state.Store(uint32(RTS))
 	c.cq.qps.Store(uint32(cardQPN), c.qp)
-	d.mrs.enter(&mrNote{lkey: cardKey, addr: addrOf(c.mem), length: uint64(len(c.mem)), access: AccessLocalWrite, mem: c.mem})
+	d.mrs.insert(&mrRecord{lkey: cardKey, addr: addrOf(c.mem), length: uint64(len(c.mem)), access: AccessLocalWrite, mem: c.mem})
 	return c
 }
 
@@ -218,7 +218,7 @@ func TestMlx5Poll(t *testing.T) {
 				if got := c.poll(); len(got) != 1 || got[0].ID != 105 || got[0].Status != WCSuccess || string(c.mem[:10])+string(c.mem[100:107]) != string(data) || c.mem[10] != 0 || c.mem[107] != 0 {
 					t.Errorf("inline data: %+v, %q", got, c.mem[:120])
 				}
-				c.dev.mrs.leave(c.dev.mrs.get(cardKey))
+				c.dev.mrs.remove(c.dev.mrs.get(cardKey))
 				c.put(2, map[int][]byte{60: b16(6), 44: b32(uint32(len(data)))}, data...)
 				if got := c.poll(); len(got) != 1 || got[0].ID != 106 || got[0].Status != WCLocProtErr {
 					t.Errorf("inline data without an MR: %+v", got)

@@ -24,7 +24,7 @@ type MR struct {
 	length uint64
 	mem    region
 	pd     *PD
-	note   *mrNote
+	record *mrRecord
 	pin    runtime.Pinner // keeps mem.slice where it is
 }
 
@@ -257,18 +257,18 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 	return errno
 }
 
-// become notes what the kernel has agreed to.
+// become records what the kernel has agreed to.
 func (m *MR) become(s *region, lkey, rkey uint32) {
 	m.forget()
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
-	m.note = &mrNote{lkey: lkey, mem: m.Bytes(), addr: s.iova, length: s.length, access: s.access, pd: m.pd.handle}
-	m.dev.mrs.enter(m.note)
+	m.record = &mrRecord{lkey: lkey, mem: m.Bytes(), addr: s.iova, length: s.length, access: s.access, pd: m.pd.handle}
+	m.dev.mrs.insert(m.record)
 }
 
-// forget undoes what become has noted.
+// forget removes the record that become has made.
 func (m *MR) forget() {
-	if m.note != nil {
-		m.dev.mrs.leave(m.note)
+	if m.record != nil {
+		m.dev.mrs.remove(m.record)
 	}
 }
 

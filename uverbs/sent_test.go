@@ -53,7 +53,7 @@ func TestFaultyBind(t *testing.T) {
 	mw.number = d.addTarget(mw)
 	type1, type2 := func() { mw.typ = MWType1 }, func() { mw.typ = MWType2 }
 	note := func(lkey, pd uint32, access Access) {
-		d.mrs.enter(&mrNote{lkey: lkey, addr: 0x1000, length: 0x100, pd: pd, access: access})
+		d.mrs.insert(&mrRecord{lkey: lkey, addr: 0x1000, length: 0x100, pd: pd, access: access})
 	}
 	note(0x100, 3, AccessMWBind|AccessLocalWrite)
 	note(0x200, 4, AccessMWBind|AccessLocalWrite)

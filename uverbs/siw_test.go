@@ -152,9 +152,9 @@ func TestSiwEnclosed(t *testing.T) {
 	} {
 		r := newSiwRig(t)
 		r.qp.pd = pd
-		for lkey, n := range map[uint32]mrNote{0x501: {pd: pd, mem: mem}, 0x601: {pd: pd + 1, mem: mem}, 0x701: {pd: pd}} {
+		for lkey, n := range map[uint32]mrRecord{0x501: {pd: pd, mem: mem}, 0x601: {pd: pd + 1, mem: mem}, 0x701: {pd: pd}} {
 			n.lkey, n.addr, n.length = lkey, 1<<20, uint64(len(mem))
-			r.qp.dev.mrs.enter(&n)
+			r.qp.dev.mrs.insert(&n)
 		}
 		wrs := make([]SendWR, 3)
 		for i := range wrs {

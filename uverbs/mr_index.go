@@ -1,0 +1,59 @@
+package uverbs
+
+import "sync"
+
+// mrRecord is what the kernel has agreed to for an MR. It does not change.
+type mrRecord struct {
+	lkey         uint32
+	mem          []byte // nil for a dma-buf and the like
+	addr, length uint64
+	access       Access
+	pd           uint32 // the kernel's handle, which a parent domain shares with its PD
+}
+
+// mrIndex finds the MRs of a device by lkey, for errors and for drivers that copy data from or to
+// registered memory. The zero value is empty. A lookup allocates nothing.
+type mrIndex struct {
+	mu     sync.RWMutex
+	byLKey map[uint32]*mrRecord // guarded by mu
+}
+
+// insert adds an MR.
+func (m *mrIndex) insert(r *mrRecord) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byLKey == nil {
+		m.byLKey = map[uint32]*mrRecord{}
+	}
+	m.byLKey[r.lkey] = r
+}
+
+// remove removes an MR, unless its key belongs to another by now.
+func (m *mrIndex) remove(r *mrRecord) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byLKey[r.lkey] == r {
+		delete(m.byLKey, r.lkey)
+	}
+}
+
+// get returns the MR with the given lkey, or nil.
+func (m *mrIndex) get(lkey uint32) *mrRecord {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.byLKey[lkey]
+}
+
+// find returns the MR with the given lkey and length bytes of its memory at addr. It reports false if
+// there is no such MR or the bytes are not in the program's memory.
+func (m *mrIndex) find(addr uint64, length, lkey uint32) (mr *mrRecord, mem []byte, ok bool) {
+	mr = m.get(lkey)
+	if mr == nil || addr < mr.addr || addr-mr.addr > uint64(len(mr.mem)) {
+		return nil, nil, false
+	}
+	mem = mr.mem[addr-mr.addr:]
+	if uint64(len(mem)) < uint64(length) {
+		return nil, nil, false
+	}
+	return mr, mem[:length], true
+}
