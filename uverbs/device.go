@@ -193,9 +193,9 @@ type Device struct {
 
 	tree sync.Mutex // guards who uses whom among the device's objects
 
-	ports   portCache
-	mrs     mrIndex  // MRs by their keys
-	counted sync.Map // port to what it had counted before, for messages
+	ports         portCache
+	mrs           mrIndex  // MRs by their keys
+	firstCounters sync.Map // []netlinkrdma.Counter by port, see recordCounters
 
 	targets    targets
 	async      *os.File // asynchronous events; nil if the kernel has none

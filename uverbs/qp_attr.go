@@ -251,7 +251,7 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		}
 	}
 	if mask&AttrPort != 0 {
-		q.dev.noteCounters(attr.Port)
+		q.dev.recordCounters(attr.Port)
 	}
 	req := spareModifies.Get().(*abi.ModifyQP)
 	defer spareModifies.Put(req)

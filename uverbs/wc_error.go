@@ -106,7 +106,7 @@ func (q *QP) withMore(e *WCError) *WCError {
 	more := *e
 	more.AtPeer = q.atPeer(e)
 	if e.WC.Status == WCRetryExcErr {
-		more.Counted = q.dev.countedSince(uint8(q.port.Load()))
+		more.Counted = q.dev.counterGrowth(uint8(q.port.Load()))
 	}
 	return &more
 }

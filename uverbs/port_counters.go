@@ -1,0 +1,36 @@
+package uverbs
+
+import (
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
+)
+
+// recordCounters records the counters of a port once, before the first QP is brought to [Init]. If the
+// device has no counters the record is empty.
+func (d *Device) recordCounters(port uint8) {
+	if _, known := d.firstCounters.Load(port); known {
+		return
+	}
+	now, _ := d.portCounters(port)
+	d.firstCounters.LoadOrStore(port, now)
+}
+
+// portCounters reads the hardware counters of a port.
+func (d *Device) portCounters(port uint8) ([]netlinkrdma.Counter, error) {
+	dev := netlinkrdma.Device{Name: d.info.Name, Index: d.info.Index, Ports: uint32(d.info.Ports)}
+	return netlinkrdma.PortCounters(dev, uint32(port))
+}
+
+// counterGrowth says which counters of a port have grown since recordCounters, and "" if that is not
+// known.
+func (d *Device) counterGrowth(port uint8) string {
+	before, known := d.firstCounters.Load(port)
+	if !known {
+		return ""
+	}
+	now, err := d.portCounters(port)
+	if err != nil {
+		return ""
+	}
+	return diag.CounterGrowth(before.([]netlinkrdma.Counter), now)
+}
