@@ -1,4 +1,4 @@
-package uverbs
+package diag
 
 import (
 	"fmt"
@@ -12,26 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel answers a command that firmware has refused with an errno, which many refusals
-// share. The status and the syndrome, which say what it was, stand in its log, if this process
-// may read that.
+const (
+	refusalAge = time.Second // a line that is older is not about the command that has just failed
+	logSize    = 16 << 10    // how many bytes of the end of the log are read
+)
 
-// mlx5LogAge is how old a line may be that is about the command that has just failed.
-const mlx5LogAge = time.Second
+// reported is the time of the last line that was reported, which is not about another command.
+var reported atomic.Int64
 
-// mlx5LogSize is how much of the end of the log is read.
-const mlx5LogSize = 16 << 10
-
-// mlx5Told is the time of the last line that was told of: it is not about another command.
-var mlx5Told atomic.Int64
-
-// refusal finds the refusal in the kernel's log, if that can be read.
-func (mlx5Driver) refusal() string {
+// FirmwareRefusal says why the firmware of a ConnectX adapter refused the command of this process that
+// has just failed. The kernel returns one errno for many refusals; the status and the syndrome are only
+// in its log. The text is empty if it was not the firmware that refused, or if the process may not read
+// the log.
+func FirmwareRefusal() string {
 	var ts unix.Timespec
-	log := make([]byte, mlx5LogSize)
+	log := make([]byte, logSize)
 	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, log)
 	if err != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return "" // it is for root alone
+		return "" // the process may not read the log
 	}
 	return findRefusal(string(log[:min(n, len(log))]), time.Duration(ts.Nano()), isThread)
 }
@@ -42,41 +40,41 @@ func isThread(tid string) bool {
 	return err == nil
 }
 
-// findRefusal finds the last refusal in the log, now being the time since the system started,
-// that is of a thread of this process and was not told of yet.
+// findRefusal returns the last refusal in the log that is of a thread of this process and was not
+// reported yet. The time since the system started is now.
 func findRefusal(log string, now time.Duration, ours func(tid string) bool) string {
-	told := mlx5Told.Load()
+	last := reported.Load()
 	for log != "" {
-		last := strings.LastIndexByte(strings.TrimSuffix(log, "\n"), '\n') + 1
-		r, ok := parseRefusal(log[last:])
-		log = log[:last]
+		start := strings.LastIndexByte(strings.TrimSuffix(log, "\n"), '\n') + 1
+		r, ok := parseRefusal(log[start:])
+		log = log[:start]
 		if !ok {
 			continue
 		}
 		seconds, err := strconv.ParseFloat(r.at, 64)
 		when := time.Duration(seconds * float64(time.Second))
-		if err != nil || int64(when) <= told || now-when > mlx5LogAge {
+		if err != nil || int64(when) <= last || now-when > refusalAge {
 			return ""
 		}
 		if !ours(r.tid) {
 			continue
 		}
-		mlx5Told.Store(int64(when))
+		reported.Store(int64(when))
 		return fmt.Sprintf("the device's firmware refused %s: %s (%s), syndrome %s", r.command, r.status, r.number, r.syndrome)
 	}
 	return ""
 }
 
-// refusal is what mlx5_core writes: when, the thread, the command, and how firmware answered.
+// refusal is a line of mlx5_core: its time, the thread, the command, and the answer of the firmware.
 type refusal struct{ at, tid, command, status, number, syndrome string }
 
 // parseRefusal reads a line of the log (mlx5_cmd_check of Linux 5.10, mlx5_cmd_out_err of 6.0 and later):
 //
 //	<3>[   10.619158][  T125] mlx5_core 0000:00:02.0: mlx5_cmd_check:777:(pid 125): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x4711)
 //
-// It is no regular expression, as a program that has one takes longer to start.
+// It uses no regular expression, because compiling one makes every program start later.
 func parseRefusal(line string) (r refusal, ok bool) {
-	// cut returns what is before the next sep, and goes on behind it.
+	// cut returns the text before the next sep and skips both.
 	ok = true
 	cut := func(sep string) (before string) {
 		found := false

@@ -1,8 +1,7 @@
-package uverbs
+package diag
 
 import (
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -37,7 +36,7 @@ func TestFindRefusal(t *testing.T) {
 		{"a time that is none", strings.ReplaceAll(old, "10.619158", "inf"), at(11), mine, ""},
 		{"no time", strings.ReplaceAll(old, "[   10.619158] ", ""), at(11), mine, ""},
 	} {
-		mlx5Told.Store(0)
+		reported.Store(0)
 		if got := findRefusal(tt.log, tt.now, tt.ours); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
@@ -47,7 +46,7 @@ func TestFindRefusal(t *testing.T) {
 			}
 		}
 	}
-	mlx5Told.Store(0)
+	reported.Store(0)
 	if isThread("0") {
 		t.Error("a thread that cannot be is one of this process")
 	}
@@ -59,7 +58,7 @@ func FuzzRefusal(f *testing.F) {
 	f.Add("[   10.619158] mlx5_core 0000:00:02.0: mlx5_cmd_check:777:(pid 117): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x4711)\n")
 	f.Add("[99999999999999999999999999.9] mlx5_core (pid 1): X(0x1) failed, status y(0x1), syndrome (0x1)")
 	f.Fuzz(func(t *testing.T, log string) {
-		mlx5Told.Store(0)
+		reported.Store(0)
 		got := findRefusal(log, 11*time.Second, func(string) bool { return true })
 		if got == "" {
 			return
@@ -74,13 +73,4 @@ func FuzzRefusal(f *testing.F) {
 			t.Errorf("%q has control characters", got)
 		}
 	})
-}
-
-// Nothing is asked of the log where firmware was not asked.
-func TestRefusalOfOthers(t *testing.T) {
-	mlx5Told.Store(0)
-	c := newCommands(nil, pathAuto, "rxe0", rxeDriver{})
-	if err := c.fail("CREATE_QP", syscall.ENOMEM, ""); err.Error() != "uverbs: rxe0: CREATE_QP: cannot allocate memory" {
-		t.Error(err)
-	}
 }
