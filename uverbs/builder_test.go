@@ -158,7 +158,7 @@ func TestBuilderOperations(t *testing.T) {
 			if built.next() != posted.next() || built.next() == 0 {
 				t.Errorf("%s: index %d, PostSend has %d", c.name, built.next(), posted.next())
 			}
-			if got := built.qp.sent(id).text; !strings.HasPrefix(got, c.want) || c.want == "" {
+			if got := built.qp.request(built.qp.sent(id)).String(); !strings.HasPrefix(got, c.want) || c.want == "" {
 				t.Errorf("%s: %q is in the ring, want %q", c.name, got, c.want)
 			}
 		}

@@ -450,7 +450,7 @@ func (c *CQ) failures(wcs []WC) {
 // failed tells the QP of a completion that failed.
 func (c *CQ) failed(wc *WC) {
 	if q, ok := c.qps.Load(wc.QPN); ok {
-		c.noteQueue(q, wc)
+		c.setRecvOpcode(q, wc)
 		q.failed(wc)
 	}
 }

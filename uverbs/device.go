@@ -369,7 +369,7 @@ func open(info DeviceInfo) (*Device, error) {
 		f.Close()
 		return nil, err
 	}
-	d.noteOpen()
+	d.addOpened()
 	return d, nil
 }
 
@@ -419,7 +419,7 @@ func (d *Device) Info() DeviceInfo { return d.info }
 func (d *Device) Close() error {
 	var closeErr error // of files, which are closed all the same
 	err := d.close(func() error {
-		d.noteClosed()
+		d.removeOpened()
 		if d.async != nil {
 			d.asyncWatch.stop(d.async)
 			closeErr = d.async.Close()

@@ -1,8 +1,51 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/uverbs/internal/diag"
+import (
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
+)
 
-func (mlx5Driver) memlockForAll() string { return "" }
+func (mlx5Driver) memlockForAll() string                { return "" }
+func (mlx5Driver) failedRequest(*QP) (WC, sentWR, bool) { return WC{}, sentWR{}, false }
+func (mlx5Driver) queueOf(*QP, *WC) diag.Queue          { return diag.SendQueue }
 
 // refusal says why firmware refused the command that has just failed, if it did.
 func (mlx5Driver) refusal() string { return diag.FirmwareRefusal() }
+
+func (mlx5Driver) vendorText(code uint32) string {
+	if code == 0 {
+		return ""
+	}
+	return mlx5.VendorText(uint8(code))
+}
+
+func (mlx5Driver) findRequest(q *QP, id uint64) (sentWR, bool) {
+	if q.msq == nil {
+		return sentWR{}, false
+	}
+	i, ok := q.msq.Find(id)
+	return sentMlx5(&i), ok
+}
+
+// sentMlx5 returns what a WQE says.
+func sentMlx5(i *mlx5.SendInfo) sentWR {
+	s := sentWR{op: WROpcode(i.Op), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.OldKey}
+	for _, e := range i.SGEs {
+		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+	}
+	return s
+}
+
+func (mlx5Driver) postedRecvs(q *QP) int {
+	switch s := q.srq; {
+	case s != nil:
+		s.post.Lock()
+		defer s.post.Unlock()
+		if !s.gone.Load() {
+			return s.mrq.Posted()
+		}
+	case q.mrq != nil:
+		return q.mrq.Posted()
+	}
+	return 0
+}

@@ -1,3 +1,89 @@
 package uverbs
 
-func (rxeDriver) memlockForAll() string { return "" }
+import (
+	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
+)
+
+func (rxeDriver) vendorText(uint32) string { return "" }
+func (rxeDriver) memlockForAll() string    { return "" }
+
+func (rxeDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
+	if q.kind != kindRxe { // it has no send queue
+		return sentWR{}, false
+	}
+	i, ok := q.sq.Find(id, q.typ == UD)
+	return sentRxe(&i), ok
+}
+
+func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
+	if q.kind != kindRxe {
+		return WC{}, sentWR{}, false
+	}
+	id, status, i, ok := q.sq.FindFailed(uint32(WCWRFlushErr), q.typ == UD)
+	return WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, sentRxe(&i), ok
+}
+
+// sentRxe returns what an element of the ring says.
+func sentRxe(i *rxe.SendInfo) sentWR {
+	s := sentWR{op: WROpcode(i.Opcode), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}
+	switch s.op {
+	case WRBindMW:
+		s.bind = &binding{addr: i.Bind.Addr, length: i.Bind.Length, lkey: i.Bind.LKey, access: Access(i.Bind.Access)}
+	case WRLocalInv:
+		s.invalid, s.windowOnly = &i.Invalid, true
+	}
+	for _, e := range i.SGEs {
+		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+	}
+	return s
+}
+
+// queueOf looks for the ID in both rings: rxe's completions do not name the queue. It is known if
+// only one ring holds the ID, or if the element of a send has the very status of the completion.
+func (rxeDriver) queueOf(q *QP, wc *WC) diag.Queue {
+	if q.kind != kindRxe {
+		return diag.SendQueue
+	}
+	send := q.sq.MayHaveFailed(wc.ID, uint32(wc.Status), uint32(WCWRFlushErr))
+	recv, known := q.holdsRecv(wc.ID)
+	switch {
+	case q.gone.Load(): // the rings are gone too, perhaps since before they were read
+	case send && wc.Status != WCWRFlushErr:
+		return diag.SendQueue
+	case !known:
+	case recv && !send:
+		return diag.RecvQueue
+	case send && !recv:
+		return diag.SendQueue
+	}
+	return diag.UnknownQueue
+}
+
+// holdsRecv reports whether rxe's ring of receives holds an ID. That is not known while the ring of
+// an SRQ is locked, as by a post: Resize, SetLimit and Close hold the lock during system calls, and
+// Poll does not wait for them.
+func (q *QP) holdsRecv(id uint64) (holds, known bool) {
+	if s := q.srq; s != nil {
+		if !s.post.TryLock() {
+			return false, false
+		}
+		defer s.post.Unlock()
+		return !s.gone.Load() && s.rq.Has(id), true
+	}
+	return q.noRecv == nil && q.rq.Has(id), true
+}
+
+func (rxeDriver) postedRecvs(q *QP) int {
+	switch s := q.srq; {
+	case s != nil:
+		s.post.Lock()
+		defer s.post.Unlock()
+		if !s.gone.Load() {
+			return s.rq.Posted()
+		}
+	case q.noRecv == nil:
+		return q.rq.Posted()
+	}
+	return 0
+}

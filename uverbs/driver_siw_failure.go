@@ -1,3 +1,34 @@
 package uverbs
 
-func (siwDriver) memlockForAll() string { return "siw of Linux 6.1" }
+import (
+	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
+)
+
+func (siwDriver) vendorText(uint32) string             { return "" }
+func (siwDriver) memlockForAll() string                { return "siw of Linux 6.1" }
+func (siwDriver) failedRequest(*QP) (WC, sentWR, bool) { return WC{}, sentWR{}, false }
+func (siwDriver) queueOf(*QP, *WC) diag.Queue          { return diag.SendQueue }
+
+// postedRecvs is for a status that iWARP does not have: a message without a receive ends the connection.
+func (siwDriver) postedRecvs(*QP) int { return 0 }
+
+func (siwDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
+	if q.siwSQ == nil {
+		return sentWR{}, false
+	}
+	i, ok := q.siwSQ.Find(id)
+	return sentSiw(&i), ok
+}
+
+// sentSiw returns what an element of the ring says.
+func sentSiw(i *siw.SendInfo) sentWR {
+	s := sentWR{op: siwSent(i.Opcode), length: i.Length, raddr: i.RemoteAddr, rkey: i.RKey}
+	if s.op == WRSendWithInv || s.op == WRLocalInv {
+		s.invalid = &i.RKey
+	}
+	for _, e := range i.SGEs {
+		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+	}
+	return s
+}

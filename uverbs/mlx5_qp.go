@@ -2,8 +2,6 @@ package uverbs
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
@@ -339,28 +337,4 @@ func mlx5SlotErr(err error) error {
 		return ErrInlineUse
 	}
 	return err
-}
-
-// sentMlx5 describes a work request.
-func sentMlx5(i *mlx5.SendInfo) sentWR {
-	op := WROpcode(i.Op)
-	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA,
-		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey, mwRKey: i.OldKey}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
-	switch op {
-	case WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA:
-		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
-	case WRBindMW:
-		fmt.Fprintf(&b, ", from rkey %#x to %#x", i.OldKey, i.RKey)
-	}
-	if i.RemoteQPN != 0 {
-		fmt.Fprintf(&b, " to QP %d", i.RemoteQPN)
-	}
-	for n, e := range i.SGEs {
-		fmt.Fprintf(&b, ", SGE %d %#x+%d with lkey %#x", n, e.Addr, e.Length, e.LKey)
-		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
-	}
-	s.text = b.String()
-	return s
 }

@@ -127,7 +127,7 @@ func newPostRigOn(tb testing.TB, log2Len int, cmd *commands, pipe *os.File) *pos
 	}
 	ops, _ := rxeDriver{}.operations(RC)
 	r.qp.setOps(ops)
-	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, info: DeviceInfo{Name: "rxe0"}}, "QP"
+	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, driver: rxeDriver{}, info: DeviceInfo{Name: "rxe0"}}, "QP"
 	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
 	r.qp.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
 	req := &abi.PostSend{QPHandle: qpHandle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -211,20 +212,26 @@ func TestSiwPostClosed(t *testing.T) {
 	}
 }
 
-// TestKeyText: a peer's request is refused by the access of the QP, or by what its key stands for.
-func TestKeyText(t *testing.T) {
+// TestMemoryText: a request of the peer is refused by the access of the QP, or by what its key belongs to.
+func TestMemoryText(t *testing.T) {
 	k := newFakeQP(t, QPOptions{})
-	write := sentWR{op: WRRDMAWrite, rkey: 0x999}
-	for access, want := range map[Access]string{
-		0:                                     " does not permit RDMA_WRITE: its access is ",
-		AccessLocalWrite:                      " does not permit RDMA_WRITE: its access is ",
-		AccessRemoteRead | AccessRemoteAtomic: " does not permit RDMA_WRITE: its access is ",
-		AccessRemoteWrite:                     ": no MR and no memory window has rkey 0x999",
-		AccessLocalWrite | AccessRemoteWrite:  ": no MR and no memory window has rkey 0x999",
+	k.qp.dev.mrs.insert(&mrRecord{lkey: 0x777, addr: 0x1000, length: 8, pd: k.qp.pd, access: AccessRemoteRead})
+	for _, c := range []struct {
+		access Access
+		rkey   uint32
+		want   string
+	}{
+		{0, 0x999, " does not permit RDMA_WRITE: its access is "},
+		{AccessLocalWrite, 0x999, " does not permit RDMA_WRITE: its access is "},
+		{AccessRemoteRead | AccessRemoteAtomic, 0x999, " does not permit RDMA_WRITE: its access is "},
+		{AccessRemoteWrite, 0x999, ": no MR and no memory window has rkey 0x999"},
+		{AccessLocalWrite | AccessRemoteWrite, 0x999, ": no MR and no memory window has rkey 0x999"},
+		{AccessRemoteWrite, 0x777, ": the MR with rkey 0x777 lacks " + AccessRemoteWrite.String() + ": its access is " + AccessRemoteRead.String()},
 	} {
-		k.query.QPAccessFlags = uint32(access)
-		if got := k.qp.keyText(&write, write.needs()); !strings.HasPrefix(got, want) {
-			t.Errorf("access %s: %q, want %q", access, got, want)
+		k.query.QPAccessFlags = uint32(c.access)
+		got := k.qp.memoryText(&sentWR{op: WRRDMAWrite, raddr: 0x1000, length: 8, rkey: c.rkey})
+		if name := fmt.Sprintf("QP %d of rxe0", k.qp.qpn); !strings.HasPrefix(got, name+c.want) {
+			t.Errorf("access %s: %q, want %q", c.access, got, name+c.want)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -375,33 +374,6 @@ func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
 		}
 	}
 	return nil
-}
-
-// sentRxe describes a work request.
-func sentRxe(i *rxe.SendInfo) sentWR {
-	op := WROpcode(i.Opcode)
-	s := sentWR{op: op, writes: op == WRRDMARead || op == WRAtomicCAS || op == WRAtomicFAA,
-		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey, mwRKey: i.MWRKey, invalid: i.Invalid,
-		bind: boundTo{addr: i.Bind.Addr, length: i.Bind.Length, lkey: i.Bind.LKey, access: Access(i.Bind.Access)}}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
-	switch op {
-	case WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA, WRFlush, WRAtomicWrite:
-		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
-	case WRBindMW:
-		fmt.Fprintf(&b, ", from rkey %#x to %#x", i.MWRKey, i.RKey)
-	case WRLocalInv:
-		fmt.Fprintf(&b, ", of key %#x", i.Invalid)
-	}
-	if i.RemoteQPN != 0 {
-		fmt.Fprintf(&b, " to QP %d", i.RemoteQPN)
-	}
-	for n, e := range i.SGEs {
-		fmt.Fprintf(&b, ", SGE %d %#x+%d with lkey %#x", n, e.Addr, e.Length, e.LKey)
-		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
-	}
-	s.text = b.String()
-	return s
 }
 
 // roomErr says why n work requests found no room.

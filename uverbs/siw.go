@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -242,25 +241,4 @@ func siwSlotErr(err error) error {
 		return ErrInlineUse
 	}
 	return err
-}
-
-// sentSiw describes a work request.
-func sentSiw(i *siw.SendInfo) sentWR {
-	op := siwSent(i.Opcode)
-	s := sentWR{op: op, writes: op == WRRDMARead || op == WRRDMAReadWithInv,
-		raddr: i.RemoteAddr, length: i.Length, rkey: i.RKey}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %d bytes", op, i.Length)
-	switch op {
-	case WRRDMAWrite, WRRDMARead, WRRDMAReadWithInv:
-		fmt.Fprintf(&b, ", remote address %#x with rkey %#x", i.RemoteAddr, i.RKey)
-	case WRSendWithInv, WRLocalInv:
-		fmt.Fprintf(&b, ", invalidating %#x", i.RKey)
-	}
-	for n, e := range i.SGEs {
-		fmt.Fprintf(&b, ", SGE %d %#x+%d with lkey %#x", n, e.Addr, e.Length, e.LKey)
-		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
-	}
-	s.text = b.String()
-	return s
 }

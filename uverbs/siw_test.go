@@ -191,7 +191,7 @@ func TestSiwOperations(t *testing.T) {
 			if id, got, code, ok := r.take(); !ok || id != 5 || got != bits|siwValid || code != want {
 				t.Errorf("%s, flags %d: ID %d, flags %#x, opcode %d", op, flags, id, got, code)
 			}
-			if sent := r.qp.sent(5); sent.op != op || !strings.Contains(sent.text, op.String()) {
+			if sent := r.qp.sent(5); sent == nil || sent.op != op || !strings.Contains(r.qp.request(sent).String(), op.String()) {
 				t.Errorf("%s is remembered as %+v", op, sent)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
 // WCError tells what a failed completion means, and with which peer it happened.
@@ -91,7 +91,7 @@ func (q *QP) Err(wc *WC) error {
 		return q.withMore(first) // it was explained when it was polled
 	case first != nil && wc.Status == WCWRFlushErr:
 		e := &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: q.withMore(first)}
-		if q.queueOf(wc) == queueRecv {
+		if q.queueOf(wc) == diag.RecvQueue {
 			e.Request = requestRecv
 		}
 		return e
@@ -99,9 +99,8 @@ func (q *QP) Err(wc *WC) error {
 	return q.withMore(q.explain(wc))
 }
 
-// withMore adds what takes some calls to find out, which is why polling leaves it out: what
-// the port has counted, to the error of a peer that did not acknowledge, and what a peer of
-// this program has to do with it.
+// withMore adds what takes system calls to find out, which polling leaves out: what the port has
+// counted, if the peer did not acknowledge, and what a peer of this program knows.
 func (q *QP) withMore(e *WCError) *WCError {
 	more := *e
 	more.AtPeer = q.atPeer(e)
@@ -111,15 +110,15 @@ func (q *QP) withMore(e *WCError) *WCError {
 	return &more
 }
 
-// failed remembers the completion that brought the QP into error; later ones only say
+// failed records the completion that brought the QP into error; later ones only say
 // that they were flushed. It is called for each completion that failed.
 //
-// rxe of Linux 6.12 and 7.2 flushes what it cannot execute, and the completion says no more: a
-// request whose local memory, window, key or address is at fault. What was the matter is noted in
-// the ring, which is looked at when the first one was flushed.
+// rxe of Linux 6.12 and 7.2 flushes a request that it cannot execute because of its local memory,
+// window, key or address, and the completion does not say so. The ring does, which is read once, when
+// the first request is flushed.
 func (q *QP) failed(wc *WC) {
-	if q.bound.Load() && q.queueOf(wc) == queueSend {
-		if sent := q.sent(wc.ID); sent.op == WRBindMW && sent.text != "" {
+	if q.bound.Load() && q.queueOf(wc) == diag.SendQueue {
+		if sent := q.sent(wc.ID); sent != nil && sent.op == WRBindMW {
 			q.dev.bindFailed(sent.mwRKey, sent.rkey)
 		}
 	}
@@ -130,10 +129,9 @@ func (q *QP) failed(wc *WC) {
 		q.first.CompareAndSwap(nil, q.explain(wc))
 		return
 	}
-	if q.kind == kindRxe && q.lookedAt.CompareAndSwap(false, true) {
-		if id, status, i, ok := q.sq.FindFailed(uint32(WCWRFlushErr), q.typ == UD); ok && !q.gone.Load() {
-			sent := sentRxe(&i)
-			q.first.CompareAndSwap(nil, q.explainSent(&WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, &sent, queueSend))
+	if q.lookedAt.CompareAndSwap(false, true) {
+		if failed, sent, ok := q.dev.driver.failedRequest(q); ok && !q.gone.Load() {
+			q.first.CompareAndSwap(nil, q.explainSent(&failed, &sent, diag.SendQueue))
 		}
 	}
 	if cause := q.cause.Load(); q.first.Load() == nil && (cause == nil || cause.isEvent()) {
@@ -146,159 +144,35 @@ const requestRecv = "receive"
 
 // explain makes the error of a failed completion, from the queue that it belongs to.
 func (q *QP) explain(wc *WC) *WCError {
-	var sent sentWR
 	queue := q.queueOf(wc)
-	if queue == queueSend {
-		sent = q.sent(wc.ID)
+	if queue == diag.SendQueue {
+		return q.explainSent(wc, q.sent(wc.ID), queue)
 	}
-	return q.explainSent(wc, &sent, queue)
+	return q.explainSent(wc, nil, queue)
 }
 
-// explainSent is explain for a work request that was found.
-func (q *QP) explainSent(wc *WC, sent *sentWR, queue wcQueue) *WCError {
-	e := &WCError{WC: *wc, Device: q.dev.Name(), Request: sent.text}
-	if queue == queueRecv {
+// explainSent is explain for a send request that was found in the ring, or nil.
+func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
+	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: q.dev.driver.vendorText(wc.VendorErr)}
+	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: q.dev.driver.movesQP()}
+	if queue == diag.RecvQueue {
 		e.Request = requestRecv
 	}
-	if q.kind == kindMlx5 && wc.VendorErr != 0 {
-		e.Vendor = mlx5.VendorText(uint8(wc.VendorErr))
+	if sent != nil {
+		c.Request = q.request(sent)
+		c.SendInv, c.Inv = sent.op == WRSendWithInv, sent.op == WRLocalInv
+		e.Request = c.Request.String()
 	}
-	p := q.peer.Load()
-	if p != nil {
+	if p := q.peer.Load(); p != nil {
 		e.Peer = p.Endpoint
+		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes()}
 	}
-	switch {
-	case wc.Status == WCWRFlushErr:
-		if e.Cause = q.whyFlushed(); e.Cause == nil {
-			e.Hint = q.fault(sent)
-		}
-		if e.Hint == "" {
-			e.Hint = q.flushHint(e.Cause, queue)
-		}
-		return e
-	case queue == queueRecv:
-		e.Hint = recvHints[wc.Status]
-		return e
+	if wc.Status == WCWRFlushErr {
+		e.Cause = q.whyFlushed()
+		c.Cause = e.Cause
 	}
-	switch wc.Status {
-	case WCRetryExcErr:
-		wait := "after all retries"
-		if p != nil && p.timeout != 0 {
-			wait = fmt.Sprintf("for %d attempts of %s each", int(p.retries)+1, p.timeout.Duration())
-		}
-		e.Hint = "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or UDP port 4791 does not get through"
-		if p != nil && p.mtu != 0 {
-			e.Hint += fmt.Sprintf(", or not with packets of the path MTU, %d bytes", p.mtu.Bytes())
-		}
-	case WCRNRRetryExcErr:
-		e.Hint = "it had no receive posted"
-		if p != nil {
-			e.Hint += fmt.Sprintf(" at %d attempts; the time between them is its MinRNRTimer", int(p.rnrRetries)+1)
-		}
-	case WCRemAccessErr:
-		e.Hint = "the rkey, the address range or the access rights of the peer's MR or MW do not permit it, or the MR or MW is gone, as when the peer ends"
-	case WCRemInvReqErr:
-		e.Hint = "the peer's receive buffer may be too short, or its QP does not permit the operation"
-		if sent.op == WRSendWithInv && sent.text != "" {
-			e.Hint = "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, or " + e.Hint
-		}
-	case WCLocProtErr, WCLocQPOpErr, WCMWBindErr:
-		e.Hint = q.fault(sent)
-		if e.Hint == "" && wc.Status == WCLocProtErr {
-			e.Hint = "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
-		}
-		switch {
-		case e.Hint != "" || wc.Status != WCLocQPOpErr || sent.text == "":
-		case q.kind == kindSiw && sent.op == WRLocalInv:
-			e.Hint = "the key that it invalidates may not be one of the QP's protection domain"
-		case q.kind == kindSiw:
-			e.Hint = "nothing is wrong with its memory; the connection has broken, as when the peer is gone or TCP does not get through"
-		default:
-			e.Hint = "nothing is wrong with its memory; the device may find no way to the peer, as when the port is down"
-		}
-	case WCLocLenErr:
-		e.Hint = "the message is longer than the buffers of the receive"
-	}
+	e.Hint = c.Hint()
 	return e
-}
-
-// recvHints say what is wrong with a receive, or with the request of the peer that it was for.
-var recvHints = map[WCStatus]string{
-	WCLocLenErr:    "the message is longer than the buffers of the receive",
-	WCLocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite",
-	WCLocQPOpErr:   "the receive is not valid, such as one with an SGE that is outside its MR or has a wrong lkey",
-	WCLocAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
-	WCRemAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
-	WCRemInvReqErr: "a request of the peer was refused here: the message is longer than the buffers of the receive, or the QP does not permit the operation",
-	WCRemAbortErr:  "the peer ended the message before its end",
-	WCGeneralErr:   "the connection broke while the message arrived",
-}
-
-// sentWR is what is left of a send work request in the ring, for messages.
-type sentWR struct {
-	text   string // empty if it is not there any more
-	op     WROpcode
-	sges   []SGE
-	writes bool   // the operation writes to the SGEs
-	raddr  uint64 // of the peer's memory
-	length uint32 // in bytes
-	rkey   uint32 // of the peer's memory; the new key of a window that is bound
-	mwRKey uint32 // the key of that window before
-
-	bind    boundTo // what a window is bound to
-	invalid uint32  // the key that is invalidated here
-}
-
-// sent finds a send work request, as long as the ring has it.
-func (q *QP) sent(id uint64) sentWR {
-	wr := q.lookAt(id)
-	if q.gone.Load() { // so is the ring, perhaps since before it was read
-		return sentWR{}
-	}
-	return wr
-}
-
-func (q *QP) lookAt(id uint64) sentWR {
-	switch q.kind {
-	case kindRxe:
-		if i, ok := q.sq.Find(id, q.typ == UD); ok {
-			return sentRxe(&i)
-		}
-	case kindMlx5:
-		if q.msq == nil {
-			break
-		}
-		if i, ok := q.msq.Find(id); ok {
-			return sentMlx5(&i)
-		}
-	case kindSiw:
-		if i, ok := q.siwSQ.Find(id); ok {
-			return sentSiw(&i)
-		}
-	}
-	return sentWR{}
-}
-
-// faultySGE looks for what is wrong with local memory, and returns "" if nothing is.
-func (q *QP) faultySGE(wr *sentWR) string {
-	for i, e := range wr.sges {
-		mr := q.dev.mrs.get(e.LKey)
-		if mr == nil {
-			if q.dev.windowOf(e.LKey) != nil {
-				return fmt.Sprintf("the lkey %#x of SGE %d is the key of a memory window, which is for the peer alone", e.LKey, i)
-			}
-			return fmt.Sprintf("no MR of this device has the lkey %#x of SGE %d", e.LKey, i)
-		}
-		switch end := e.Addr + uint64(e.Length); {
-		case mr.pd != q.pd:
-			return fmt.Sprintf("the MR of SGE %d is of another PD than the QP", i)
-		case e.Addr < mr.addr || end < e.Addr || end > mr.addr+mr.length:
-			return fmt.Sprintf("SGE %d is outside its MR, which is %#x+%d", i, mr.addr, mr.length)
-		case wr.writes && mr.access&AccessLocalWrite == 0:
-			return fmt.Sprintf("the MR of SGE %d lacks AccessLocalWrite", i)
-		}
-	}
-	return ""
 }
 
 // IsFlush reports whether an error is that of a flushed work request, which follows

@@ -87,20 +87,3 @@ func (q *QP) whyFlushed() error {
 	}
 	return nil
 }
-
-// flushHint explains a flush that no failed completion explains.
-func (q *QP) flushHint(cause error, queue wcQueue) string {
-	what := map[wcQueue]string{queueUnknown: "requests", queueSend: "sends", queueRecv: "receives"}[queue]
-	switch {
-	case cause != nil:
-		return fmt.Sprintf("%s; %s that were still posted are flushed", cause, what)
-	case q.dev.driver.movesQP():
-		return fmt.Sprintf("the connection has ended: the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; "+
-			"%s that were still posted are flushed", what)
-	case queue == queueRecv:
-		return "the device moved the QP to state ERR, and no completion that was polled says why; an asynchronous event of the QP may " +
-			"(Device.WaitEvent), or the completion of a send that is not polled yet"
-	}
-	return "the device moved the QP to state ERR, and no completion that was polled says why; an asynchronous event of the QP may " +
-		"(Device.WaitEvent), or a completion that is not polled yet; some kernels say no more of a send that they cannot execute"
-}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
 // sharedID is the ID of a send and of a receive.
@@ -66,7 +67,6 @@ func queueRigs(t *testing.T) []queueRig {
 // rxeQueueRig makes a rig of rxe, with one CQ or with two.
 func rxeQueueRig(t *testing.T, two bool) queueRig {
 	rig, name := newQuietRig(t, 3), "rxe, one CQ"
-	rig.qp.dev.driver = rxeDriver{}
 	rig.qp.qpn = 9
 	cq, ring := newPollRig(t, 3)
 	rig.qp.sendCQ, rig.qp.recvCQ = cq, cq
@@ -145,22 +145,21 @@ func TestSharedID(t *testing.T) {
 // TestRecvOnly: rxe's rings tell the queue where only one of them holds the ID.
 func TestRecvOnly(t *testing.T) {
 	r := newQuietRig(t, 3)
-	r.qp.dev.driver = rxeDriver{}
 	r.qp.sendCQ = new(CQ)
 	r.qp.recvCQ = r.qp.sendCQ
 	clear(r.sq.mem[ringData:]) // as the kernel makes them
 	clear(r.rq.mem[ringData:])
 	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}), r.qp.PostRecv(2))
-	for id, want := range map[uint64]wcQueue{0: queueUnknown, 1: queueSend, 2: queueRecv, 3: queueUnknown} {
+	for id, want := range map[uint64]diag.Queue{0: diag.UnknownQueue, 1: diag.SendQueue, 2: diag.RecvQueue, 3: diag.UnknownQueue} {
 		if got := r.qp.queueOf(&WC{ID: id, Status: WCWRFlushErr}); got != want {
 			t.Errorf("ID %d is of queue %d, want %d", id, got, want)
 		}
 	}
 	must(t, r.qp.PostRecv(0))
-	if got := r.qp.queueOf(&WC{ID: 0, Status: WCWRFlushErr}); got != queueRecv {
+	if got := r.qp.queueOf(&WC{ID: 0, Status: WCWRFlushErr}); got != diag.RecvQueue {
 		t.Errorf("an empty receive with ID 0 is of queue %d", got)
 	}
-	if got := r.qp.queueOf(&WC{ID: 1, Status: WCRemAccessErr}); got != queueUnknown {
+	if got := r.qp.queueOf(&WC{ID: 1, Status: WCRemAccessErr}); got != diag.UnknownQueue {
 		t.Errorf("a status that the send's element does not have: queue %d", got)
 	}
 }
@@ -169,7 +168,6 @@ func TestRecvOnly(t *testing.T) {
 // while the SRQ is locked it is not known whether the SRQ holds the ID.
 func TestSharedRecvLocked(t *testing.T) {
 	r := newQuietRig(t, 3)
-	r.qp.dev.driver = rxeDriver{}
 	r.qp.sendCQ = new(CQ)
 	r.qp.recvCQ = r.qp.sendCQ
 	clear(r.sq.mem[ringData:]) // as the kernel makes them
@@ -178,7 +176,7 @@ func TestSharedRecvLocked(t *testing.T) {
 	srq := &SRQ{rq: &r.qp.rq}
 	r.qp.srq = srq
 	binary.NativeEndian.PutUint32(r.sq.slot(0)[rxeStatusAt:], uint32(WCLocProtErr))
-	check := func(state string, want map[WC]wcQueue) {
+	check := func(state string, want map[WC]diag.Queue) {
 		t.Helper()
 		for wc, want := range want {
 			if got := r.qp.queueOf(&wc); got != want {
@@ -187,11 +185,11 @@ func TestSharedRecvLocked(t *testing.T) {
 		}
 	}
 	flushed1, flushed2, failed1 := WC{ID: 1, Status: WCWRFlushErr}, WC{ID: 2, Status: WCWRFlushErr}, WC{ID: 1, Status: WCLocProtErr}
-	check("free", map[WC]wcQueue{flushed1: queueSend, flushed2: queueRecv, failed1: queueSend})
+	check("free", map[WC]diag.Queue{flushed1: diag.SendQueue, flushed2: diag.RecvQueue, failed1: diag.SendQueue})
 	srq.post.Lock()
-	check("locked", map[WC]wcQueue{flushed1: queueUnknown, flushed2: queueUnknown, failed1: queueSend})
+	check("locked", map[WC]diag.Queue{flushed1: diag.UnknownQueue, flushed2: diag.UnknownQueue, failed1: diag.SendQueue})
 	srq.post.Unlock()
-	check("free again", map[WC]wcQueue{flushed1: queueSend, flushed2: queueRecv, failed1: queueSend})
+	check("free again", map[WC]diag.Queue{flushed1: diag.SendQueue, flushed2: diag.RecvQueue, failed1: diag.SendQueue})
 }
 
 // TestInitForgets: completions of before that are polled between Reset and Init do not explain what

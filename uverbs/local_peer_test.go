@@ -15,14 +15,14 @@ func TestQPsHere(t *testing.T) {
 		q.dev = d
 		d.addTarget(q)
 		d.addTarget(&QP{qpn: qpn + 1})
-		d.noteOpen()
+		d.addOpened()
 		return d
 	}
 	a, b := open(), open()
 	if got := qpsHere(qpn); len(got) != 2 || got[0].dev == got[1].dev {
 		t.Fatalf("%d QPs of two devices", len(got))
 	}
-	a.noteClosed()
+	a.removeOpened()
 	if got := qpsHere(qpn); len(got) != 1 || got[0].dev != b {
 		t.Errorf("%d QPs where one of two devices is closed", len(got))
 	}
@@ -33,11 +33,11 @@ func TestQPsHere(t *testing.T) {
 		t.Errorf("%d QPs of a device that nobody has any more", len(got))
 	}
 	c := &Device{}
-	c.noteOpen()
+	c.addOpened()
 	if len(opened.devs) != 1 {
 		t.Errorf("%d devices are remembered, of which one is left", len(opened.devs))
 	}
-	c.noteClosed()
+	c.removeOpened()
 }
 
 // TestFindPeer: the peer is the QP of its number that is connected to this one, at its address.
@@ -48,8 +48,8 @@ func TestFindPeer(t *testing.T) {
 		q.dev = d
 		d.addTarget(q)
 	}
-	d.noteOpen()
-	t.Cleanup(d.noteClosed)
+	d.addOpened()
+	t.Cleanup(d.removeOpened)
 	if got := a.findPeer(); got != nil {
 		t.Errorf("the peer of a QP that was never connected is QP %#x", got.qpn)
 	}

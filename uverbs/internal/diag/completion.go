@@ -1,0 +1,151 @@
+package diag
+
+import (
+	"fmt"
+	"time"
+)
+
+// Status is the status of a completion (enum ib_wc_status, rdma/ib_verbs.h).
+type Status uint32
+
+// The statuses that have an explanation.
+const (
+	LocLenErr      Status = 1
+	LocQPOpErr     Status = 2
+	LocProtErr     Status = 4
+	WRFlushErr     Status = 5
+	MWBindErr      Status = 6
+	LocAccessErr   Status = 8
+	RemInvReqErr   Status = 9
+	RemAccessErr   Status = 10
+	RetryExcErr    Status = 12
+	RNRRetryExcErr Status = 13
+	RemAbortErr    Status = 16
+	GeneralErr     Status = 21
+)
+
+// Queue is the queue that a completion belongs to.
+type Queue uint8
+
+// The queues of a QP.
+const (
+	UnknownQueue Queue = iota
+	SendQueue
+	RecvQueue
+)
+
+// Completion is a completion that failed.
+type Completion struct {
+	Status  Status
+	Queue   Queue
+	Request *Request // the send request, nil if the ring does not have it any more or it is a receive
+	SendInv bool     // the request invalidates a key of the peer
+	Inv     bool     // the request invalidates a key of this side
+	Peer    *Peer    // nil if the QP was never connected
+	IWARP   bool     // the connection is a TCP connection, and the kernel moves the QP when it ends
+	Cause   error    // why the QP is in state ERR, nil if that is not known
+}
+
+// Peer is how a QP was told to reach its peer; zero fields are not known.
+type Peer struct {
+	Attempts    int           // how often a packet is sent that is not acknowledged
+	Timeout     time.Duration // of each attempt
+	RNRAttempts int           // how often a message is sent that finds no receive
+	MTU         int           // of the path, in bytes
+}
+
+const tooLong = "the message is longer than the buffers of the receive"
+
+// recvHints say what is wrong with a receive, or with the request of the peer that it was for.
+var recvHints = map[Status]string{
+	LocLenErr:    tooLong,
+	LocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite",
+	LocQPOpErr:   "the receive is not valid, such as one with an SGE that is outside its MR or has a wrong lkey",
+	LocAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
+	RemAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
+	RemInvReqErr: "a request of the peer was refused here: the message is longer than the buffers of the receive, or the QP does not permit the operation",
+	RemAbortErr:  "the peer ended the message before its end",
+	GeneralErr:   "the connection broke while the message arrived",
+}
+
+// Hint says what is wrong or, if that is not known, what usually is.
+func (c *Completion) Hint() string {
+	switch {
+	case c.Status == WRFlushErr:
+		return c.flushHint()
+	case c.Queue == RecvQueue:
+		return recvHints[c.Status]
+	}
+	switch c.Status {
+	case RetryExcErr:
+		return c.Peer.noAnswer()
+	case RNRRetryExcErr:
+		hint := "it had no receive posted"
+		if c.Peer != nil {
+			hint += fmt.Sprintf(" at %d attempts; the time between them is its MinRNRTimer", c.Peer.RNRAttempts)
+		}
+		return hint
+	case RemAccessErr:
+		return "the rkey, the address range or the access rights of the peer's MR or MW do not permit it, or the MR or MW is gone, as when the peer ends"
+	case RemInvReqErr:
+		hint := "the peer's receive buffer may be too short, or its QP does not permit the operation"
+		if c.SendInv {
+			hint = "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, or " + hint
+		}
+		return hint
+	case LocProtErr, LocQPOpErr, MWBindErr:
+		return c.localHint()
+	case LocLenErr:
+		return tooLong
+	}
+	return ""
+}
+
+// noAnswer says why the peer may not have acknowledged a request.
+func (p *Peer) noAnswer() string {
+	wait, size := "after all retries", ""
+	if p != nil && p.Timeout != 0 {
+		wait = fmt.Sprintf("for %d attempts of %s each", p.Attempts, p.Timeout)
+	}
+	if p != nil && p.MTU != 0 {
+		size = fmt.Sprintf(", at least those of the path MTU, %d bytes", p.MTU)
+	}
+	return "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or packets do not get through (RoCE uses UDP port 4791)" + size
+}
+
+// localHint explains a failure on this side.
+func (c *Completion) localHint() string {
+	fault := c.Request.localFault()
+	switch {
+	case fault != "":
+		return fault
+	case c.Status == LocProtErr:
+		return "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
+	case c.Status != LocQPOpErr || c.Request == nil:
+		return ""
+	case c.IWARP && c.Inv:
+		return "the key that it invalidates may not be one of the QP's protection domain"
+	case c.IWARP:
+		return "nothing is wrong with its memory; the connection has broken, as when the peer is gone or TCP does not get through"
+	}
+	return "nothing is wrong with its memory; the device may have no route to the peer, as when the port is down"
+}
+
+// flushHint explains a flush that no failed completion explains.
+func (c *Completion) flushHint() string {
+	what := [...]string{UnknownQueue: "requests", SendQueue: "sends", RecvQueue: "receives"}[c.Queue]
+	if c.Cause != nil {
+		return fmt.Sprintf("%s; %s that were still posted are flushed", c.Cause, what)
+	}
+	if fault := c.Request.localFault(); fault != "" {
+		return fault
+	}
+	const moved = "the device moved the QP to state ERR, and no completion that was polled says why; an asynchronous event of the QP may (Device.WaitEvent), or "
+	switch {
+	case c.IWARP:
+		return "the connection has ended: the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; " + what + " that were still posted are flushed"
+	case c.Queue == RecvQueue:
+		return moved + "the completion of a send that is not polled yet"
+	}
+	return moved + "a completion that is not polled yet; some kernels say no more of a send that they cannot execute"
+}

@@ -1,0 +1,140 @@
+package uverbs
+
+import (
+	"fmt"
+	"sync"
+	"weak"
+
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
+)
+
+// opened are the devices that this program has open. If the peer of a QP belongs to one of them, the
+// error of a failed request can say what is wrong at the peer. It keeps no device alive.
+var opened struct {
+	mu   sync.Mutex
+	devs map[weak.Pointer[Device]]struct{}
+}
+
+// addOpened adds a device, removeOpened removes it.
+func (d *Device) addOpened() {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	if opened.devs == nil {
+		opened.devs = map[weak.Pointer[Device]]struct{}{}
+	}
+	for w := range opened.devs {
+		if w.Value() == nil { // it was never closed
+			delete(opened.devs, w)
+		}
+	}
+	opened.devs[weak.Make(d)] = struct{}{}
+}
+
+func (d *Device) removeOpened() {
+	opened.mu.Lock()
+	delete(opened.devs, weak.Make(d))
+	opened.mu.Unlock()
+}
+
+// atPeer says what the peer's side knows of a completion, if the peer is a QP of this program
+// and it knows something. It asks the kernel for the addresses of both.
+func (q *QP) atPeer(e *WCError) string {
+	switch e.WC.Status {
+	case WCRNRRetryExcErr, WCRemAccessErr, WCRemInvReqErr, WCRemOpErr:
+	default:
+		return ""
+	}
+	if q.queueOf(&e.WC) != diag.SendQueue {
+		return ""
+	}
+	peer := q.findPeer()
+	if peer == nil {
+		return ""
+	}
+	if e.WC.Status == WCRNRRetryExcErr {
+		f := peer.facts()
+		f.Recvs, f.SharedRecvs = peer.dev.driver.postedRecvs(peer), peer.srq != nil
+		if p := peer.peer.Load(); p != nil {
+			f.MinRNRTimer = p.minRNRTimer.Duration()
+		}
+		return f.RecvText()
+	}
+	if sent := q.sent(e.WC.ID); sent != nil && sent.needs() != 0 {
+		return peer.memoryText(sent)
+	}
+	return ""
+}
+
+// facts returns the facts about this QP as the peer of another.
+func (q *QP) facts() diag.LocalPeer {
+	return diag.LocalPeer{Name: fmt.Sprintf("QP %d of %s", q.qpn, q.dev.Name()), PD: q.pd}
+}
+
+// memoryText says what is wrong with the memory of this side that a request of the peer names.
+func (q *QP) memoryText(w *sentWR) string {
+	f, right := q.facts(), w.needs()
+	attr, err := q.Query()
+	f.Right, f.QPAccess, f.QPPermits = right.String(), attr.Access.String(), err != nil || attr.Access&right != 0
+	f.Window = q.dev.diagWindow(w.rkey)
+	if mr := q.dev.mrs.get(w.rkey); mr != nil { // an MR has one key for both sides with every driver
+		f.MR, f.MRPermits = q.dev.diagMR(w.rkey), mr.access&right != 0
+	}
+	return f.MemoryText(q.request(w))
+}
+
+// findPeer returns the QP of this program that this one is connected to, or nil.
+func (q *QP) findPeer() *QP {
+	p := q.peer.Load()
+	if p == nil {
+		return nil
+	}
+	for _, c := range qpsHere(p.QPN) {
+		theirs := c.peer.Load()
+		if theirs != nil && theirs.QPN == q.qpn && c.hasAddress(p.Endpoint) && q.hasAddress(theirs.Endpoint) {
+			return c
+		}
+	}
+	return nil
+}
+
+// qpsHere returns the open QPs of this program with a number, one of a device at most.
+func qpsHere(qpn uint32) []*QP {
+	opened.mu.Lock()
+	var devs []*Device
+	for w := range opened.devs {
+		if d := w.Value(); d != nil {
+			devs = append(devs, d)
+		}
+	}
+	opened.mu.Unlock()
+	var all []*QP
+	for _, d := range devs {
+		d.targets.mu.RLock()
+		for _, o := range d.targets.all {
+			if q, ok := o.(*QP); ok && q.qpn == qpn && !q.gone.Load() {
+				all = append(all, q)
+			}
+		}
+		d.targets.mu.RUnlock()
+	}
+	return all
+}
+
+// hasAddress reports whether an address is that of the QP's port.
+func (q *QP) hasAddress(e Endpoint) bool {
+	port := uint8(q.port.Load())
+	if e.GID.IsZero() {
+		attr, err := q.dev.QueryPort(port)
+		return err == nil && attr.LID == e.LID
+	}
+	table, err := q.dev.GIDTable(port)
+	if err != nil {
+		return false
+	}
+	for _, entry := range table {
+		if entry.GID == e.GID {
+			return true
+		}
+	}
+	return false
+}
