@@ -1,6 +1,8 @@
 package uverbs
 
 import (
+	"sync"
+
 	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
@@ -12,7 +14,9 @@ func (rxeDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	if q.kind != kindRxe { // it has no send queue
 		return sentWR{}, false
 	}
-	i, ok := q.sq.Find(id, q.typ == UD)
+	q.ids.mu.Lock()
+	defer q.ids.mu.Unlock()
+	i, ok := q.sq.Find(&q.ids.send, id, q.typ == UD)
 	return sentRxe(&i), ok
 }
 
@@ -39,17 +43,26 @@ func sentRxe(i *rxe.SendInfo) sentWR {
 	return s
 }
 
+// idIndexes find the work requests of a QP that has failed by their ID.
+type idIndexes struct {
+	mu         sync.Mutex
+	send, recv rxe.IDIndex // guarded by mu
+}
+
 // queueOf looks for the ID in both rings: rxe's completions do not name the queue. It is known if
 // only one ring holds the ID, or if the element of a send has the very status of the completion.
 func (rxeDriver) queueOf(q *QP, wc *WC) diag.Queue {
 	if q.kind != kindRxe {
 		return diag.SendQueue
 	}
-	send := q.sq.MayHaveFailed(wc.ID, uint32(wc.Status), uint32(WCWRFlushErr))
+	flushed := wc.Status == WCWRFlushErr // which Linux 6.12 and later do not note in the element
+	q.ids.mu.Lock()
+	defer q.ids.mu.Unlock()
+	send := flushed && q.sq.Has(&q.ids.send, wc.ID) || !flushed && q.sq.HasFailed(wc.ID, uint32(wc.Status))
 	recv, known := q.holdsRecv(wc.ID)
 	switch {
 	case q.gone.Load(): // the rings are gone too, perhaps since before they were read
-	case send && wc.Status != WCWRFlushErr:
+	case send && !flushed:
 		return diag.SendQueue
 	case !known:
 	case recv && !send:
@@ -62,16 +75,16 @@ func (rxeDriver) queueOf(q *QP, wc *WC) diag.Queue {
 
 // holdsRecv reports whether rxe's ring of receives holds an ID. That is not known while the ring of
 // an SRQ is locked, as by a post: Resize, SetLimit and Close hold the lock during system calls, and
-// Poll does not wait for them.
+// Poll does not wait for them. The caller holds q.ids.mu.
 func (q *QP) holdsRecv(id uint64) (holds, known bool) {
 	if s := q.srq; s != nil {
 		if !s.post.TryLock() {
 			return false, false
 		}
 		defer s.post.Unlock()
-		return !s.gone.Load() && s.rq.Has(id), true
+		return !s.gone.Load() && s.rq.Has(&s.ids, id), true
 	}
-	return q.noRecv == nil && q.rq.Has(id), true
+	return q.noRecv == nil && q.rq.Has(&q.ids.recv, id), true
 }
 
 func (rxeDriver) postedRecvs(q *QP) int {

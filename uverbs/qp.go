@@ -102,6 +102,7 @@ type QP struct {
 
 	cause     atomic.Pointer[errCause] // why it is in error, where no failed completion tells
 	flushSeen atomic.Bool              // something was flushed before the program or a peer was known to be the cause
+	ids       idIndexes                // of rxe
 }
 
 // maxInline bounds the MaxInline that the kernel is asked for: a driver whose limit no query tells

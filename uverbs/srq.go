@@ -50,6 +50,7 @@ type SRQ struct {
 	maxSGE int
 	kind   driverKind
 	rq     *rxe.RecvQueue
+	ids    rxe.IDIndex // of rq, guarded by post
 	region *mmio.Region
 	mrq    *mlx5.SharedRecvQueue // of mlx5
 	mlx5   *mlx5SRQ

@@ -164,6 +164,41 @@ func TestRecvOnly(t *testing.T) {
 	}
 }
 
+// TestDeepFlush: once the first flush was polled, the queue of the others is known without reading the
+// rings again.
+func TestDeepFlush(t *testing.T) {
+	const n = 500
+	rig := newQuietRig(t, 9)
+	cq, ring := newPollRig(t, 10)
+	rig.qp.qpn, rig.qp.sendCQ, rig.qp.recvCQ = 9, cq, cq
+	cq.qps.Store(rig.qp.qpn, rig.qp)
+	for id := range uint64(n) {
+		must(t, rig.qp.PostSend(SendWR{ID: id + 1, Opcode: WRSend, Flags: Signaled}), rig.qp.PostRecv(n+id+1))
+	}
+	var wcs [1]WC
+	for i := range uint32(2 * n) { // sends and receives in turn
+		id := i/2 + 1 + i%2*n
+		wc := ring.slot(i)
+		clear(wc)
+		copy(wc, host64(uint64(id)))
+		copy(wc[8:], host32(uint32(WCWRFlushErr)))
+		copy(wc[28:], host32(rig.qp.qpn))
+		ring.put(1)
+		if k, err := cq.Poll(wcs[:]); k != 1 || err != nil || wcs[0].ID != uint64(id) {
+			t.Fatalf("Poll is %d, %v, ID %d, want %d", k, err, wcs[0].ID, id)
+		}
+		if isRecv := id > n; (wcs[0].Opcode == WCRecv) != isRecv {
+			t.Fatalf("the opcode of ID %d is %s", id, wcs[0].Opcode)
+		}
+		for slot := range uint32(n - 1) { // not the newest
+			if i == 0 {
+				copy(rig.sq.slot(slot), host64(1<<60))
+				copy(rig.rq.slot(slot), host64(1<<60))
+			}
+		}
+	}
+}
+
 // TestSharedRecvLocked: a failed completion is explained without waiting for the lock of an SRQ, and
 // while the SRQ is locked it is not known whether the SRQ holds the ID.
 func TestSharedRecvLocked(t *testing.T) {

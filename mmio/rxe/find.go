@@ -30,27 +30,35 @@ type SGEInfo struct {
 	LKey   uint32 // key of its MR
 }
 
-// Find looks for a work request by its ID, the youngest first. Those that have completed
-// are found until their place is used again. It may be called while another goroutine posts.
-func (q *SendQueue) Find(wrID uint64, datagram bool) (SendInfo, bool) {
-	head := q.ring.producer.Acquire() // not q.head, which is the poster's
-	for back := range q.mask + 1 {
-		w := (*abi.RxeSendWQE)(q.elem(head - 1 - back))
-		if w.WR.WRID == wrID && w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0 {
-			return q.info(w, datagram), true
-		}
+// Find returns the newest work request with the given ID. One that has completed is found until its
+// place is used again. It may be called while another goroutine posts. The index may be nil.
+func (q *SendQueue) Find(x *IDIndex, wrID uint64, datagram bool) (SendInfo, bool) {
+	i, ok := x.find(&q.ring, wrID, q.readID)
+	if !ok {
+		return SendInfo{}, false
 	}
-	return SendInfo{}, false
+	return q.info((*abi.RxeSendWQE)(q.elem(i)), datagram), true
 }
 
-// MayHaveFailed reports whether a work request with the given ID may have completed with a status
-// that is not success: the kernel notes the status in the element, except that of a flush, which
-// Linux 6.12 and later do not note. It may be called while another goroutine posts.
-func (q *SendQueue) MayHaveFailed(wrID uint64, status, flushed uint32) bool {
-	head := q.ring.producer.Acquire()
-	for back := range q.mask + 1 {
-		w := (*abi.RxeSendWQE)(q.elem(head - 1 - back))
-		if w.WR.WRID == wrID && w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0 && (status == flushed || w.Status == status) {
+// readID returns the ID of an element, and whether it was ever written.
+func (q *SendQueue) readID(index uint32) (wrID uint64, used bool) {
+	w := (*abi.RxeSendWQE)(q.elem(index))
+	return w.WR.WRID, w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0
+}
+
+// Has reports whether the ring still holds a work request with the given ID. It may be called while
+// another goroutine posts. The index may be nil.
+func (q *SendQueue) Has(x *IDIndex, wrID uint64) bool {
+	_, ok := x.find(&q.ring, wrID, q.readID)
+	return ok
+}
+
+// HasFailed reports whether the ring holds a work request with the given ID for which the kernel has
+// noted the given status. It may be called while another goroutine posts.
+func (q *SendQueue) HasFailed(wrID uint64, status uint32) bool {
+	for i := range q.mask + 1 {
+		id, used := q.readID(i)
+		if used && id == wrID && (*abi.RxeSendWQE)(q.elem(i)).Status == status {
 			return true
 		}
 	}

@@ -40,17 +40,18 @@ func (q *RecvQueue) Posted() int {
 }
 
 // Has reports whether the ring still holds a work request with the given ID, whether or not the
-// kernel has taken it. It may be called while another goroutine posts.
-func (q *RecvQueue) Has(wrID uint64) bool {
+// kernel has taken it. It may be called while another goroutine posts. The index may be nil.
+func (q *RecvQueue) Has(x *IDIndex, wrID uint64) bool {
+	_, ok := x.find(&q.ring, wrID, q.readID)
+	return ok
+}
+
+// readID returns the ID of an element, and whether it was ever written. An element past the producer
+// index that is all zero was not.
+func (q *RecvQueue) readID(index uint32) (wrID uint64, used bool) {
+	w := (*abi.RxeRecvWQE)(q.elem(index))
 	head := q.ring.producer.Acquire() & q.mask
-	for i := range q.mask + 1 {
-		w := (*abi.RxeRecvWQE)(q.elem(i))
-		// An element past the producer index that is all zero was never written.
-		if w.WRID == wrID && (wrID != 0 || i < head || w.DMA.Length|w.DMA.NumSGE != 0) {
-			return true
-		}
-	}
-	return false
+	return w.WRID, w.WRID != 0 || index < head || w.DMA.Length|w.DMA.NumSGE != 0
 }
 
 // Slot returns the i-th slot that is not published yet.

@@ -1,0 +1,91 @@
+package rxe
+
+import "unsafe"
+
+// smallRing is the number of elements up to which a ring is searched without an index.
+const smallRing = 128
+
+// An IDIndex finds the work requests of a ring by ID. When a queue pair with a deep ring fails, each
+// work request is looked for; with the index that costs one reading of the ring altogether and not one
+// for each. It keeps the work requests that the ring holds, also those that have completed. The zero
+// value is ready. It is for one goroutine at a time.
+type IDIndex struct {
+	elems unsafe.Pointer // of the ring
+	head  uint32         // the producer index up to which the ring was read
+	slots []indexedID    // by element
+	byID  map[uint64]indexedSlot
+	reads int // of elements, for tests
+}
+
+// indexedID is the ID of an element when it was read.
+type indexedID struct {
+	wrID uint64
+	used bool
+}
+
+// indexedSlot are the elements that have an ID.
+type indexedSlot struct {
+	newest uint32 // the last of them to be used again
+	count  uint32
+}
+
+// find returns the newest element of a ring with an ID. readID returns the ID of an element and
+// whether it was ever written.
+func (x *IDIndex) find(r *ring, wrID uint64, readID func(index uint32) (uint64, bool)) (index uint32, ok bool) {
+	if x != nil && r.mask >= smallRing {
+		x.update(r, readID)
+		s, ok := x.byID[wrID]
+		return s.newest, ok
+	}
+	head := r.producer.Acquire()
+	for back := range r.mask + 1 {
+		index := (head - 1 - back) & r.mask
+		if id, used := readID(index); used && id == wrID {
+			return index, true
+		}
+	}
+	return 0, false
+}
+
+// update reads what was posted since the last update.
+func (x *IDIndex) update(r *ring, readID func(index uint32) (uint64, bool)) {
+	head, n := r.producer.Acquire()&r.mask, r.mask+1
+	if x.elems == r.elems && len(x.slots) == int(n) {
+		// The newest element of the last update is still there unless all were used again since, or
+		// the queue pair was reset.
+		newest := (x.head - 1) & r.mask
+		if id, used := readID(newest); x.slots[newest] == (indexedID{id, used}) {
+			n = (head - x.head) & r.mask
+		}
+	}
+	x.reads++
+	if n > r.mask {
+		*x = IDIndex{elems: r.elems, slots: make([]indexedID, n), byID: make(map[uint64]indexedSlot, n), reads: x.reads}
+	}
+	for back := n; back > 0; back-- { // the newest last
+		index := (head - back) & r.mask
+		x.remove(index)
+		id, used := readID(index)
+		x.slots[index] = indexedID{id, used}
+		if used {
+			x.byID[id] = indexedSlot{index, x.byID[id].count + 1}
+		}
+		x.reads++
+	}
+	x.head = head
+}
+
+// remove removes an element that is used again. Older ones with its ID are not left: they were used
+// again before.
+func (x *IDIndex) remove(index uint32) {
+	old := x.slots[index]
+	if !old.used {
+		return
+	}
+	s := x.byID[old.wrID]
+	if s.count--; s.count == 0 {
+		delete(x.byID, old.wrID)
+		return
+	}
+	x.byID[old.wrID] = s
+}
