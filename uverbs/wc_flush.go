@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// errCause is why a queue pair is in state Err, if no completion tells.
+// errCause is why a queue pair is in state Err, where no failed completion says so.
 type errCause struct {
 	err    error
-	before *errCause // the asynchronous event that was noted before, if Modify replaced it
+	before *errCause // the asynchronous event that Modify has replaced, or nil
 }
 
-// Why a queue pair flushes, as far as this side moved it.
+// The causes that are this program's doing.
 var (
 	errMovedToErr   = &errCause{err: errors.New("this program moved the QP to state ERR, by Modify")}
 	errMovedToReset = &errCause{err: errors.New("this program moved the QP to state RESET, by Modify")}
@@ -25,28 +25,28 @@ func (e eventCause) Error() string {
 	return fmt.Sprintf("the device reported an asynchronous event of the QP, %q", EventType(e))
 }
 
-// SetErrCause tells the library why the queue pair is in state [Err], or is about to be, if
-// neither a failed completion nor [QP.Modify] tells. A connection manager calls it when the peer
-// has disconnected, and before it calls Modify itself. [QP.Err] then says so of the requests that are
-// flushed, and its error matches cause too. The first cause counts, until the QP leaves [Reset]
-// again; nil is ignored. An asynchronous event, which the library notes when [Device.WaitEvent]
-// returns it, counts only until SetErrCause or Modify gives another cause: the program may read it
-// after it has reset the QP and connected it again.
+// SetErrCause records why the queue pair is in state [Err], or is about to be. It is for causes that
+// show neither in a failed completion nor in [QP.Modify]: a connection manager calls it when the peer
+// has disconnected, and before it calls Modify itself. [QP.Err] then names the cause of requests that
+// are flushed, and its error matches cause too. The first cause counts until the QP leaves [Reset]
+// again; nil is ignored. An asynchronous event, which the library records when [Device.WaitEvent]
+// returns it, counts only until SetErrCause or Modify gives another cause, because the program may
+// read it after it has reset the QP and connected it again.
 func (q *QP) SetErrCause(cause error) {
 	if cause != nil {
-		q.noteCause(&errCause{err: cause})
+		q.recordCause(&errCause{err: cause})
 	}
 }
 
-// noteCause notes a cause unless there is one already that is not an asynchronous event, and
+// recordCause records a cause unless there is one already that is not an asynchronous event, and
 // reports whether it did.
-func (q *QP) noteCause(note *errCause) bool {
+func (q *QP) recordCause(c *errCause) bool {
 	for {
 		old := q.cause.Load()
 		if old != nil && !old.isEvent() {
 			return false
 		}
-		if q.cause.CompareAndSwap(old, note) {
+		if q.cause.CompareAndSwap(old, c) {
 			return true
 		}
 	}
@@ -58,23 +58,23 @@ func (c *errCause) isEvent() bool {
 	return ok
 }
 
-// movedTo notes that the program moves the QP to Err or Reset, and returns the note. It notes
-// nothing if something has been flushed before, as the device has moved the QP then.
+// movedTo records that the program moves the QP to Err or Reset, and returns the cause. It returns nil
+// if a request has been flushed before, because then the device has moved the QP.
 func (q *QP) movedTo(state QPState) *errCause {
-	note := errMovedToErr
+	cause := errMovedToErr
 	if state == Reset {
-		note = errMovedToReset
+		cause = errMovedToReset
 	}
 	if state != Err && state != Reset || q.flushSeen.Load() || q.first.Load() != nil {
 		return nil
 	}
 	if event := q.cause.Load(); event != nil && event.isEvent() {
-		note = &errCause{fmt.Errorf("%w; before that %w", note.err, event.err), event}
+		cause = &errCause{fmt.Errorf("%w; before that %w", cause.err, event.err), event}
 	}
-	if !q.noteCause(note) {
+	if !q.recordCause(cause) {
 		return nil
 	}
-	return note
+	return cause
 }
 
 // whyFlushed returns why the QP flushes requests, or nil if that is not known.
