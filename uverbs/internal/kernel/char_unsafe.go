@@ -157,8 +157,8 @@ func writeCall(fd uintptr, b []byte) syscall.Errno {
 	}
 }
 
-// writeCallShort is one call without a loop so that the compiler inlines it into Issue; Repeated.retry
-// handles interruptions.
+// writeCallShort is one call without a loop so that the compiler inlines it into Issue. If a signal
+// interrupts it, Repeated.retry repeats it.
 func writeCallShort(fd uintptr, p *byte, n uint8) syscall.Errno {
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(p)), uintptr(n), 0, 0, 0)
 	return errno

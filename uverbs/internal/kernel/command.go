@@ -39,7 +39,7 @@ type Attr struct {
 	ID    uint16
 	Flags uint16 // Flags is UVERBS_ATTR_F_MANDATORY unless the kernel may ignore the attribute.
 	Enum  uint8  // Enum selects one of several kinds of input (UVERBS_ATTR_ENUM_IN).
-	Len   uint16 // Len is the length in bytes of input, output or an integer; 0 for a handle or descriptor.
+	Len   uint16 // Len is the length of input, output or an integer in bytes, else 0.
 
 	Data uint64 // Data is the value, or input of up to 8 bytes. The device sets it to a new handle.
 	In   []byte // In is the input.
@@ -87,8 +87,8 @@ func (c *Command) Done() {
 	spare.Put(c)
 }
 
-// Add adds a mandatory attribute. Its value, 0, is the handle of an object to be created, unless the
-// caller makes it another.
+// Add adds a mandatory attribute. It is the handle of an object to be created unless the caller
+// changes it.
 func (c *Command) Add(id uint16) *Attr {
 	a := &c.attrs[c.n]
 	c.n++

@@ -54,8 +54,8 @@ func deallocPD(c *Conn) syscall.Errno {
 	return c.Legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, Bytes(&abi.DeallocPD{PDHandle: 77}), nil, nil, nil)
 }
 
-// TestPaths: auto falls back to write() if there is no ioctl, ioctl does not, and write does not try
-// the ioctl.
+// TestPaths: auto falls back to write() if there is no ioctl, ioctl does not, and write does not
+// try the ioctl.
 func TestPaths(t *testing.T) {
 	for _, path := range []Path{PathAuto, PathWrite} {
 		c, r := openPipe(t, path)

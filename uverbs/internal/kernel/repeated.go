@@ -13,7 +13,8 @@ import (
 // A short command is issued without telling Go's scheduler. Telling it costs more than such a
 // command takes, and the scheduler's monitor wakes up to some thousand times a second to look after
 // a goroutine that is often in system calls. The price is that the garbage collector waits for the
-// command to end. A doorbell for much data is therefore a long command: some kernels transmit in it.
+// command to end. A doorbell for much data is therefore a long command, since some kernels transmit
+// in it.
 type Repeated struct {
 	char     *CharDevice // nil if the device has no file
 	general  bool        // issue the command with Do
@@ -25,9 +26,9 @@ type Repeated struct {
 	invoke *Command // for Do; nil until it is needed
 }
 
-// Init prepares a command, not an extended one, with a core struct and a response of respSize bytes,
-// as in [Conn.Legacy]. The kernel gets addresses inside of r, which must be a heap object, since these
-// do not move.
+// Init prepares a command that is not an extended one, with a core struct and a response of
+// respSize bytes as in [Conn.Legacy]. The kernel gets addresses inside r, which must be a heap
+// object, since such objects do not move.
 //
 // Preconditions: command and response together have no more bytes than buf.
 func (r *Repeated) Init(c *Conn, number uint32, in []byte, respSize int) {
@@ -62,9 +63,9 @@ func (r *Repeated) Command() *Command {
 // than the ioctl, so it is the first choice; if the kernel or a sandbox refuses write(), the ioctl
 // takes over.
 //
-// The descriptor is used as it is, not through RawConn.Control, which would take an atomic reference
-// each time: the object that owns the command keeps the device open, and does not issue it once it
-// is closed.
+// The descriptor is used as it is. RawConn.Control would take an atomic reference each time, and is
+// not needed: the object that owns the command keeps the device open, and does not issue the
+// command once it is closed.
 func (r *Repeated) Issue(long bool) syscall.Errno {
 	if r.general {
 		return r.conn.dev.Do(r.Command(), false)

@@ -60,8 +60,8 @@ func TestRepeatedResponse(t *testing.T) {
 // hot keeps a command.
 var hot *Repeated
 
-// TestRepeatedRefused: if write() is refused, the ioctl is tried, and the refusal is what the caller
-// learns if there is no ioctl either.
+// TestRepeatedRefused: if write() is refused, the ioctl is tried; without an ioctl the caller gets
+// the refusal.
 func TestRepeatedRefused(t *testing.T) {
 	c, _ := openPipe(t, PathAuto)
 	f := newRepeated(c)
