@@ -85,8 +85,8 @@ func TestCloseWriteAgain(t *testing.T) {
 	must(t, client.Close(), server.Close())
 }
 
-// TestDestroyedConn: a connection that was destroyed takes no completions of the one that has its CQ now.
-func TestDestroyedConn(t *testing.T) {
+// TestDestroyedConnReleasesCQ: a connection that was destroyed takes no completions of the one that has its CQ now.
+func TestDestroyedConnReleasesCQ(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, small)
 	old, oldPeer := connect(t, l, small)
@@ -106,8 +106,8 @@ func TestDestroyedConn(t *testing.T) {
 	oldPeer.Close()
 }
 
-// TestCloseAnswers: a peer that closes, and waits for its end to arrive, is sent one in answer.
-func TestCloseAnswers(t *testing.T) {
+// TestCloseAcknowledgesPeerEnd: a peer that closes, and waits for its end to arrive, is sent one in answer.
+func TestCloseAcknowledgesPeerEnd(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{})
 	pd, cq := openPD(t)

@@ -314,8 +314,8 @@ func TestConnRefused(t *testing.T) {
 	}
 }
 
-// TestConnStrangers: a peer that does not speak the protocol.
-func TestConnStrangers(t *testing.T) {
+// TestConnProtocolViolations: a peer that does not speak the protocol.
+func TestConnProtocolViolations(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{})
 	c := openKernel(t)

@@ -125,8 +125,8 @@ func listenNow(t *testing.T, c *Channel, at netip.AddrPort) (*ID, netip.AddrPort
 	return id, netip.AddrPortFrom(at.Addr(), value(id.Addrs())(t).Local.Port)
 }
 
-// TestDialStrangers: a listener that does not speak the protocol, or does not mean well.
-func TestDialStrangers(t *testing.T) {
+// TestDialProtocolViolations: a listener that does not speak the protocol, or does not mean well.
+func TestDialProtocolViolations(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
 	c := value(OpenChannel())(t)
@@ -210,8 +210,8 @@ func TestDialStrangers(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestAdvertised: each side tells the other of memory in its private data, and both write to it.
-func TestAdvertised(t *testing.T) {
+// TestPrivateDataRemote: each side tells the other of memory in its private data, and both write to it.
+func TestPrivateDataRemote(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
 	type advertised struct {

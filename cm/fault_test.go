@@ -270,8 +270,8 @@ func TestPeerDies(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestCloseAtOnce: both sides close at the same time, with messages under way.
-func TestCloseAtOnce(t *testing.T) {
+// TestBothSidesClose: both sides close at the same time, with messages under way.
+func TestBothSidesClose(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
 	l := value(Listen(ctx, "10.1.0.1:0", small))(t)
@@ -294,8 +294,8 @@ func TestCloseAtOnce(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestCloseWakes: Close ends what other goroutines wait for.
-func TestCloseWakes(t *testing.T) {
+// TestCloseEndsWaitingCalls: Close ends what other goroutines wait for.
+func TestCloseEndsWaitingCalls(t *testing.T) {
 	ctx := within(t)
 	for _, wait := range waits {
 		l := newListener(t, Options{Wait: wait, Depth: 1})
@@ -329,9 +329,9 @@ func TestCloseWakes(t *testing.T) {
 	}
 }
 
-// TestListenerLingers: a listener that is closed closes what waits to be accepted all at once, so
+// TestListenerClosesAllTogether: a listener that is closed closes what waits to be accepted all at once, so
 // that peers that do not take what was sent to them hold it up no longer than one does.
-func TestListenerLingers(t *testing.T) {
+func TestListenerClosesAllTogether(t *testing.T) {
 	testenv.NeedsIB(t, "peers that acknowledge nothing")
 	before := quiet(t)
 	ctx := within(t)
@@ -378,9 +378,9 @@ func TestListenerLingers(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestListenerCloses: connections that wait to be accepted end with the listener, and those
+// TestListenerCloseEndsWaitingConns: connections that wait to be accepted end with the listener, and those
 // beyond the backlog are refused.
-func TestListenerCloses(t *testing.T) {
+func TestListenerCloseEndsWaitingConns(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
 	o := small
@@ -422,9 +422,9 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestQuiet: a connection stays on which something was sent that has no completion, and then
+// TestKeepAliveUnsignaledSend: a connection stays on which something was sent that has no completion, and then
 // nothing for longer than a device may owe an answer.
-func TestQuiet(t *testing.T) {
+func TestKeepAliveUnsignaledSend(t *testing.T) {
 	ctx := within(t)
 	o := Options{KeepAlive: 600 * time.Millisecond, AckTimeout: 50 * time.Millisecond, RetryCount: 1, MessageSize: 64}
 	client, server := connect(t, newListener(t, o), o)
@@ -435,8 +435,8 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestCloseLends: a message can be read after Close, until the next Recv.
-func TestCloseLends(t *testing.T) {
+// TestReadMessageAfterClose: a message can be read after Close, until the next Recv.
+func TestReadMessageAfterClose(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, Options{})
 	client, server := connect(t, l, Options{})

@@ -157,9 +157,9 @@ func TestGroupRefused(t *testing.T) {
 	}
 }
 
-// TestGroup6: the kernel has no IPv6 groups with RoCE v2, which is the only RoCE of rxe and what
+// TestGroupIPv6: the kernel has no IPv6 groups with RoCE v2, which is the only RoCE of rxe and what
 // others are set to.
-func TestGroup6(t *testing.T) {
+func TestGroupIPv6(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "datagrams")
 	c := openKernel(t)

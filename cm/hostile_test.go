@@ -84,8 +84,8 @@ func TestReceiveOtherOperations(t *testing.T) {
 	}
 }
 
-// TestCompletionsOfNothing: a device that completes what was not posted ends the connection.
-func TestCompletionsOfNothing(t *testing.T) {
+// TestUnexpectedCompletions: a device that completes what was not posted ends the connection.
+func TestUnexpectedCompletions(t *testing.T) {
 	for name, id := range map[string]uint64{
 		"a send": 3, "a send far away": 1 << 62, "a receive": recvBit | 40, "a receive far away": recvBit | 1<<40, "the last": math.MaxUint64,
 	} {
@@ -100,9 +100,9 @@ func TestCompletionsOfNothing(t *testing.T) {
 	}
 }
 
-// TestProbesFit: however long the peer's device takes to answer, no more probes are posted than the send queue
+// TestProbeLimit: however long the peer's device takes to answer, no more probes are posted than the send queue
 // has room for. greet and linger ask canProbe before each of theirs.
-func TestProbesFit(t *testing.T) {
+func TestProbeLimit(t *testing.T) {
 	for _, transfers := range []int{1, 2, 16} {
 		c := bareConn(Options{SendDepth: 1, Transfers: transfers})
 		c.recordSignaled(entryControl, nil)
@@ -176,8 +176,8 @@ func TestGrownCount(t *testing.T) {
 	}
 }
 
-// TestLookAfterDestroy: the timer of a connection whose Dial has failed does nothing, though it has fired.
-func TestLookAfterDestroy(t *testing.T) {
+// TestLivenessTimerAfterDestroy: the timer of a connection whose Dial has failed does nothing, though it has fired.
+func TestLivenessTimerAfterDestroy(t *testing.T) {
 	c := bareConn(Options{})
 	c.mu.Lock()
 	c.liveness.start(c)
@@ -191,8 +191,8 @@ func TestLookAfterDestroy(t *testing.T) {
 	c.liveness.stop()
 }
 
-// TestHubUses: a hub that is over has no more users, whoever asks at the same time.
-func TestHubUses(t *testing.T) {
+// TestEventLoopUsers: a hub that is over has no more users, whoever asks at the same time.
+func TestEventLoopUsers(t *testing.T) {
 	for range 100 {
 		h := &eventLoop{users: 1, handlers: map[*ID]eventHandler{}}
 		var all sync.WaitGroup
@@ -265,8 +265,8 @@ func TestAfterEnd(t *testing.T) {
 	}
 }
 
-// TestWantsCost: each want costs a credit, so that there are no more than the peer has had.
-func TestWantsCost(t *testing.T) {
+// TestWantCostsCredit: each want costs a credit, so that there are no more than the peer has had.
+func TestWantCostsCredit(t *testing.T) {
 	c := bareConn(Options{})
 	for i := range c.o.Depth + 1 {
 		if _, err := c.handleMessage(header{kind: msgWant}, 0); (err != nil) != (i == c.o.Depth) || err != nil && !errors.Is(err, syscall.EPROTO) {

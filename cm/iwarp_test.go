@@ -135,9 +135,9 @@ func TestIWARPRefused(t *testing.T) {
 	}
 }
 
-// TestIWARPStrangers: a peer that speaks TCP but no MPA, another version of it, or nothing at all
+// TestIWARPOtherProtocols: a peer that speaks TCP but no MPA, another version of it, or nothing at all
 // for a while, is no connection; nor is one that ends. The listener goes on.
-func TestIWARPStrangers(t *testing.T) {
+func TestIWARPOtherProtocols(t *testing.T) {
 	c := iwarpLeaves(t)
 	ctx := within(t)
 	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{}))(t)
@@ -202,7 +202,7 @@ func TestIWARPSilent(t *testing.T) {
 	}()
 	server := value(l.Accept(ctx))(t)
 	must(t, <-connected)
-	if _, err := server.Recv(ctx); !errors.Is(err, syscall.ETIMEDOUT) || !strings.Contains(err.Error(), "sends first on iWARP") {
+	if _, err := server.Recv(ctx); !errors.Is(err, syscall.ETIMEDOUT) || !strings.Contains(err.Error(), "send first on iWARP") {
 		t.Errorf("Recv: %v", err)
 	}
 	must(t, server.Close())

@@ -236,8 +236,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// TestFailures: what goes wrong, and what is said of it.
-func TestFailures(t *testing.T) {
+// TestErrorMessages: what goes wrong, and what is said of it.
+func TestErrorMessages(t *testing.T) {
 	c := openKernel(t)
 	testenv.NeedsIB(t, "reasons of rejections")
 	says := func(err error, is error, words ...string) {

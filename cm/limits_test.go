@@ -188,9 +188,9 @@ func TestRefusalTexts(t *testing.T) {
 	}
 }
 
-// TestCheckFirst: Check is called before the device has any object for the connection, and its PD is made when it
+// TestCheckBeforeAllocation: Check is called before the device has any object for the connection, and its PD is made when it
 // asks for one.
-func TestCheckFirst(t *testing.T) {
+func TestCheckBeforeAllocation(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
 	var during kernelUse
@@ -418,8 +418,8 @@ func TestDisconnectAnswered(t *testing.T) {
 	must(t, server.Close(), v.id.Close(), v.cq.Close())
 }
 
-// TestNextLeavesOwn: Next does not take the events of an ID that has been waited for by itself.
-func TestNextLeavesOwn(t *testing.T) {
+// TestNextSkipsWaitedIDs: Next does not take the events of an ID that has been waited for by itself.
+func TestNextSkipsWaitedIDs(t *testing.T) {
 	ctx := within(t)
 	c := openKernel(t)
 	id := newID(t, c, TCP)

@@ -69,9 +69,9 @@ func resources(t *testing.T) (mrs, cqs int) {
 	return mrs, cqs
 }
 
-// TestMemoryServesAgain: connections have the memory and the CQs of those that were closed, but
+// TestMemoryReuse: connections have the memory and the CQs of those that were closed, but
 // not a message that is read still, and all goes when it is of no use for a while.
-func TestMemoryServesAgain(t *testing.T) {
+func TestMemoryReuse(t *testing.T) {
 	l := newListener(t, Options{})
 	ctx := within(t)
 	keep, other := connect(t, l, Options{}) // the device stays open

@@ -99,8 +99,8 @@ func (p Peer) String() string { return fmt.Sprintf("%s QP %d", p.IP(), p.qpn) }
 type packetQueue struct {
 	completions
 	turn     chan struct{} // held by a value in the channel
-	spinHint bool         // the last wait was short
-	closing  *atomic.Bool // the PacketConn is being closed
+	spinHint bool          // the last wait was short
+	closing  *atomic.Bool  // the PacketConn is being closed
 }
 
 // drain takes the turn and keeps it, so that no goroutine waits for the CQ any more. It takes up to

@@ -212,7 +212,7 @@ func TestSpaceIPoIB(t *testing.T) {
 	c := openKernel(t)
 	id := newID(t, c, IPoIB)
 	testenv.NotSupported(t, "IPoIB network interfaces")
-	const words = "IPoIB network interfaces"
+	const words = "IPoIB network interface"
 	if err := id.Bind(netip.AddrPortFrom(first, 0)); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
 		t.Errorf("bind: %v", err)
 	}

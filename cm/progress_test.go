@@ -119,8 +119,8 @@ func TestFailWakes(t *testing.T) {
 	}
 }
 
-// TestSoon: who waits looks for a while at first only after a wait that was short.
-func TestSoon(t *testing.T) {
+// TestSpinAfterShortWait: who waits looks for a while at first only after a wait that was short.
+func TestSpinAfterShortWait(t *testing.T) {
 	for _, spin := range []time.Duration{time.Nanosecond, time.Hour} {
 		ctx := within(t)
 		o := Options{Spin: spin}

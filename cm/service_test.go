@@ -70,8 +70,8 @@ func TestServices(t *testing.T) {
 	testenv.Skip(t, err)
 }
 
-// TestServicesBefore: a kernel without services says so.
-func TestServicesBefore(t *testing.T) {
+// TestServicesUnsupported: a kernel without services says so.
+func TestServicesUnsupported(t *testing.T) {
 	c := openKernel(t)
 	_, err := newID(t, c, TCP).Services()
 	testenv.Skip(t, err)

@@ -27,8 +27,8 @@ func put(t *testing.T, c *Channel, id *ID, typ EventType) {
 	}
 }
 
-// TestWhoGetsAnEvent: an ID that is waited for has its events for itself.
-func TestWhoGetsAnEvent(t *testing.T) {
+// TestWaitAndNextEvents: an ID that is waited for has its events for itself.
+func TestWaitAndNextEvents(t *testing.T) {
 	c, k := newFake(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
