@@ -86,7 +86,7 @@ func TestOpenMissing(t *testing.T) {
 
 // TestNoModule runs in a VM of its own, which has no RDMA module loaded.
 func TestNoModule(t *testing.T) {
-	testenv.Boot(t, bareEnv, "test")
+	testenv.Boot(t, bareEnv, "rxe/bare")
 	_, err := OpenChannel()
 	says(t, err, errors.ErrUnsupported, "cm: open channel", devicePath, "rdma_ucm is not loaded", "modprobe rdma_ucm")
 	_, err = Dial(t.Context(), "10.1.0.1:1", Options{})

@@ -31,7 +31,7 @@ func TestCheckedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if block != r.markdown() {
-		t.Errorf("the figures in %s are not those of %s: make benchreadme", readmeFile, shownFile)
+		t.Errorf("the figures in %s are not those of %s: go run ./test/bench readme", readmeFile, shownFile)
 	}
 }
 

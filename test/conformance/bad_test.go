@@ -100,7 +100,7 @@ func addLink(t *testing.T, name, netdev string) {
 
 // TestModuleNotLoaded runs in a VM of its own, which has no RDMA module loaded.
 func TestModuleNotLoaded(t *testing.T) {
-	testenv.Boot(t, bareEnv, "test")
+	testenv.Boot(t, bareEnv, "rxe/bare")
 	_, err := uverbs.OpenFirst()
 	says(t, err, "modprobe")
 	_, err = uverbs.Devices()

@@ -21,7 +21,7 @@ import (
 // how many connections there are: 1,000 QPs of one device take turns with 2 of the other, as
 // many messages each, and x-2-QPs is the median of what the former take of the latter's time.
 //
-// Where the machine's clock counts instructions (make flat) that is what is executed for a
+// Where the machine's clock counts instructions (go run ./test/run -suite flat) that is what is executed for a
 // message, and not the time in which. By the host's clock, what grows with the number of
 // connections in use is the memory that a turn touches, most of it the kernel's. In an emulated
 // machine that shows, as each page costs a walk of the page table, and lists of 16 share that.

@@ -321,7 +321,7 @@ func TestNetlinkCMID(t *testing.T) {
 
 // TestIproute2 compares what we and "rdma" tell of a device that is in use.
 func TestIproute2(t *testing.T) {
-	testenv.Boot(t, iproute2Env, "test")
+	testenv.Boot(t, iproute2Env, "rxe/interop")
 	pair(t, uverbs.QPOptions{})
 	srqWithQPs(t)
 	listening(t)

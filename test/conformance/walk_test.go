@@ -37,8 +37,9 @@ const (
 // gives its commands one of the three ways, and in some there are two goroutines. It knows
 // what each step must answer, and when all is closed the kernel must have as many objects as
 // before, and the process as many files and mapped rings. GOVERBS_WALK=1h makes it longer, as
-// make walk does in a VM; GOVERBS_SEED=N, with the number that is told at the start, repeats a
-// walk (make walk SEED=N WALK=60s KERNEL=6.1): each goroutine's steps are the same, not how they meet.
+// the suite walk does in a VM; GOVERBS_SEED=N, with the number that is printed at the start, repeats a
+// walk (go run ./test/run -suite walk -env GOVERBS_SEED=N): each goroutine's steps are the same, not
+// how they interleave.
 //
 // No kernel counts AHs, memory windows and multicast attachments. But it refuses to give up a
 // PD that has one of the first two, and a QP that has one of the last; here it must not.

@@ -45,7 +45,7 @@
 // not know them: what a card lacks, the library's errors say, and the list of what tests may skip
 // has lines for cards with a word (package testenv).
 //
-// rdma-core's programs run on the fixed personalities without a violation (make personalities).
+// rdma-core's programs run on the fixed personalities without a violation (go run ./test/run -suite personalities).
 //
 // # What is checked
 //
@@ -70,9 +70,9 @@
 //
 // # Where it was tried
 //
-// The module's conformance tests (make mlx5) ran under the drivers of Linux 5.10, 6.1, 6.12 and 7.2
-// on amd64 and of 6.12 on arm64, with RoCE and with InfiniBand. rdma-core's programs (make control)
-// ran on Linux 6.1, 6.12 and 7.2 on amd64 without a violation.
+// The module's conformance tests (go run ./test/run -suite mlx5) ran under the drivers of Linux 5.10,
+// 6.1, 6.12 and 7.2 on amd64 and of 6.12 on arm64, with RoCE and with InfiniBand. rdma-core's programs
+// (suite control) ran on Linux 6.1, 6.12 and 7.2 on amd64 without a violation.
 //
 // # What it can't prove
 //

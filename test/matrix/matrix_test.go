@@ -1,4 +1,4 @@
-package main
+package matrix
 
 import (
 	"bytes"
@@ -75,27 +75,26 @@ in between
 `
 
 // collect takes the results of some output.
-func collect(t *testing.T, output string) (c *collector, printed string) {
-	t.Helper()
+func collect(output string) (c *Collector, printed string) {
 	var b bytes.Buffer
-	c = &collector{w: &b, byName: map[[2]string]*test{}}
-	if err := c.read(strings.NewReader(output)); err != nil {
-		t.Fatal(err)
+	c = NewCollector(&b)
+	for line := range strings.Lines(output) {
+		c.Line(line)
 	}
-	c.results()
+	c.Results()
 	return c, b.String()
 }
 
 func TestCollect(t *testing.T) {
-	c, printed := collect(t, verbose)
-	if c.release != "6.1.0-56-amd64" {
-		t.Errorf("release is %q", c.release)
+	c, printed := collect(verbose)
+	if c.Release != "6.1.0-56-amd64" {
+		t.Errorf("release is %q", c.Release)
 	}
 	want := []Result{
 		{"one", "TestA", Failed, "", 0}, {"one", "TestA/auto", Unsupported, "ALLOC_MW", 0}, {"one", "TestA/write", Failed, "", 0},
 		{"one", "TestB", Passed, "", 1.5}, {"one", "TestC", Unsupported, "", 0}, {"two", "TestA", Failed, "did not end", 0},
 	}
-	if got := c.results(); !slices.Equal(got, want) {
+	if got := c.Results(); !slices.Equal(got, want) {
 		t.Errorf("results are\n%v, want\n%v", got, want)
 	}
 	for _, s := range []string{"a line of a program", "--- FAIL: TestA/write\nhalf a line", "in between", "--- FAIL: TestA\n--- PASS: TestA"} {
@@ -165,7 +164,7 @@ func TestParseColumn(t *testing.T) {
 		"amd64//boot/bzImage/mlx5-ib":  {Arch: "amd64", Kernel: "/boot/bzImage", Driver: mlx5IB},
 		"amd64//home/mlx5-ib/vmlinuz1": {Arch: "amd64", Kernel: "/home/mlx5-ib/vmlinuz1", Driver: rxe},
 	} {
-		got := parseColumn(name)
+		got := ParseColumn(name)
 		if got.Arch != want.Arch || got.Kernel != want.Kernel || got.Driver != want.Driver {
 			t.Errorf("%s is %+v, want %+v", name, got, want)
 		}
@@ -288,41 +287,49 @@ func TestGood(t *testing.T) {
 	}
 }
 
-// TestRecord runs a command as two boots of one kernel, one of them for one path, and again.
-func TestRecord(t *testing.T) {
+// TestPrograms: programs that do not use testenv may have tests of the same name.
+func TestPrograms(t *testing.T) {
+	program := func(verb string) string {
+		return syn + "=== RUN   TestA\n" + syn + "--- " + verb + ": TestA (0.00s)\n" + syn + verb + "\n"
+	}
+	c, _ := collect(program("FAIL") + program("PASS"))
+	want := []Result{{"", "TestA", Failed, "", 0}, {"", "TestA", Passed, "", 0}}
+	if got := c.Results(); !slices.Equal(got, want) {
+		t.Errorf("results are %v, want %v", got, want)
+	}
+}
+
+// TestSave saves two boots of one kernel, one of them twice, and reads them.
+func TestSave(t *testing.T) {
 	dir := t.TempDir()
 	col := Column{Kernel: "6.1", Arch: "amd64", Driver: rxe}
 	if r, err := readRun(dir, col); err != nil || !slices.Equal(r.Problems, []string{"nothing was run"}) {
 		t.Errorf("of no boot: %+v, %v", r, err)
 	}
-	out := filepath.Join(dir, "out")
 	text := testenv.StartMark + "one on Linux 6.1.0-56-amd64\n" + syn + "=== RUN   TestA\n" + syn + "--- PASS: TestA (0.00s)\n"
-	if err := os.WriteFile(out, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range []struct {
-		name, path, then string
-		code             int
-	}{
-		{"first", "auto", "exit 1", 1},
-		{"first", "auto", "", 0}, // instead of the other
-		{"second", "write", "exit 126", 126},
+	c, _ := collect(text)
+	for _, b := range []struct{ name, path, problem string }{
+		{"first", "auto", "exit status 126"},
+		{"first", "auto", ""}, // instead of the other
+		{"second", "write", "exit status 126"},
+		{"third", "", "exit status 1"},
 	} {
-		script := "cat " + out + "\n" + b.then
-		if code, err := record(col, Boot{Name: b.name, Path: b.path}, dir, []string{"sh", "-c", script}); err != nil || code != b.code {
-			t.Fatalf("%s: status %d, %v, want %d", script, code, err, b.code)
+		if err := Save(dir, col, Boot{Name: b.name, Path: b.path, Release: c.Release, Problem: b.problem, Results: c.Results()}); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if _, err := record(col, Boot{Name: "third"}, dir, []string{filepath.Join(dir, "no such program")}); err == nil {
-		t.Error("a program that is not there is no error")
+	for range 2 {
+		if err := Remove(dir, col, "third"); err != nil {
+			t.Error(err)
+		}
 	}
 	for _, path := range []string{"any", "netlink"} {
-		if _, err := record(col, Boot{Name: "third", Path: path}, dir, []string{"true"}); err == nil || !strings.Contains(err.Error(), path) {
+		if err := Save(dir, col, Boot{Name: "third", Path: path}); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("path %s: %v", path, err)
 		}
 	}
 	other := Column{Kernel: "6.12", Arch: "amd64", Driver: rxe}
-	if _, err := record(other, Boot{Name: "first"}, dir, []string{"cat", out}); err != nil {
+	if err := Save(dir, other, Boot{Name: "first", Results: c.Results()}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := readRun(dir, col)

@@ -1,13 +1,12 @@
-package main
+package matrix
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -42,39 +41,45 @@ func worst(a, b Outcome) Outcome {
 
 // Result is the result of a test or subtest.
 type Result struct {
-	Suite   string  `json:"suite"` // the package's last name
-	Test    string  `json:"test"`  // with the names of subtests, as in TestX/auto
-	Outcome Outcome `json:"outcome"`
+	Suite   string  `json:"suite"`          // the package's last name; empty if it does not use testenv
+	Test    string  `json:"test"`           // with the names of subtests, as in TestX/auto
+	Outcome Outcome `json:"outcome"`        // how it ended
 	Note    string  `json:"note,omitempty"` // which features are missing
 	Took    float64 `json:"took,omitempty"` // in seconds
 }
 
 // Run is what was run on one kernel with one driver.
 type Run struct {
-	Column
-	Boots []Boot
+	Column        // the kernel and the driver
+	Boots  []Boot // in the order of their names
 }
 
 // Boot is what was run in one boot. Each has a file of its own, since several run at once.
 type Boot struct {
-	Name    string    `json:"name"`
-	Path    string    `json:"path,omitempty"` // by which the tests that choose none gave commands, where not "auto"
-	Release string    `json:"release,omitempty"`
-	Begin   time.Time `json:"begin"`
-	End     time.Time `json:"end"`
-	Problem string    `json:"problem,omitempty"` // besides tests that failed
-	Results []Result  `json:"results"`
+	Name    string    `json:"name"`              // unique among the boots of a column
+	Path    string    `json:"path,omitempty"`    // auto, ioctl or write: the path of tests that do not choose one
+	Release string    `json:"release,omitempty"` // release that the kernel reports
+	Begin   time.Time `json:"begin"`             // when the boot started
+	End     time.Time `json:"end"`               // when it ended
+	Problem string    `json:"problem,omitempty"` // an error other than a failed test
+	Results []Result  `json:"results"`           // in the order in which the tests started
 }
 
-// collector takes results out of the output of test binaries that run with
-// -test.v=test2json: the lines that the testing package writes start with a SYN.
-type collector struct {
-	w       io.Writer // for the output of failed tests, and for what is no test's
-	release string    // of the kernel
-	suite   string    // whose output comes
-	current *test     // the test whose output comes, or nil
-	tests   []*test   // in the order of their start
-	byName  map[[2]string]*test
+// Collector reads the output of test binaries that run with -test.v=test2json, in which the lines
+// that the testing package writes start with a SYN, and collects the results of their tests.
+type Collector struct {
+	Release string // Release is the kernel's, as the tests report it.
+
+	w       io.Writer // gets the output of failed tests, and all output outside of tests
+	suite   string    // the program that is running
+	current *test     // the test that is running, or nil
+	tests   []*test   // in the order in which they started
+	byName  map[string]*test
+}
+
+// NewCollector returns a Collector that writes the output of failed tests to w.
+func NewCollector(w io.Writer) *Collector {
+	return &Collector{w: w, byName: map[string]*test{}}
 }
 
 // test is what is known of a test or subtest.
@@ -90,8 +95,8 @@ type test struct {
 
 const syn = "\x16"
 
-// line takes a line of output, with its end.
-func (c *collector) line(s string) {
+// Line reads a line of output, including its newline.
+func (c *Collector) Line(s string) {
 	out, event, ok := strings.Cut(s, syn)
 	if out != "" {
 		c.text(out)
@@ -119,17 +124,18 @@ func (c *collector) line(s string) {
 			c.print(c.current)
 		}
 	default: // PASS or FAIL: the end of a program
-		c.current = nil
+		c.next("")
 	}
 }
 
 // text takes output of the current test, or of none.
-func (c *collector) text(s string) {
+func (c *Collector) text(s string) {
 	_, start, ok := strings.Cut(strings.TrimSpace(s), testenv.StartMark)
 	switch {
 	case ok:
-		c.suite, c.release, _ = strings.Cut(start, " on Linux ")
-		c.current = nil
+		suite, release, _ := strings.Cut(start, " on Linux ")
+		c.next(suite)
+		c.Release = release
 	case c.current == nil:
 		io.WriteString(c.w, s)
 	default:
@@ -142,25 +148,29 @@ func (c *collector) text(s string) {
 	}
 }
 
-// named returns the test of the current suite with a name.
-func (c *collector) named(name string) *test {
-	key := [2]string{c.suite, name}
-	if c.byName[key] == nil {
+// next prepares for the output of another program, whose tests may have the same names.
+func (c *Collector) next(suite string) {
+	c.suite, c.current, c.byName = suite, nil, map[string]*test{}
+}
+
+// named returns the test of the current program with the given name.
+func (c *Collector) named(name string) *test {
+	if c.byName[name] == nil {
 		t := &test{suite: c.suite, name: name}
 		c.tests = append(c.tests, t)
-		c.byName[key] = t
+		c.byName[name] = t
 	}
-	return c.byName[key]
+	return c.byName[name]
 }
 
 // print prints what a failed test has said.
-func (c *collector) print(t *test) {
+func (c *Collector) print(t *test) {
 	fmt.Fprintf(c.w, "--- FAIL: %s\n%s", t.name, &t.output)
 }
 
-// results returns the results. A test that has not ended has failed. One that another boot is for has
-// none.
-func (c *collector) results() []Result {
+// Results returns the results. A test that has not ended has failed; its output is written to w. A
+// test that another boot runs has no result.
+func (c *Collector) Results() []Result {
 	var all []Result
 	for _, t := range c.tests {
 		if t.verb == "SKIP" && t.other {
@@ -181,66 +191,27 @@ func (c *collector) results() []Result {
 	return all
 }
 
-// read takes all output until its end.
-func (c *collector) read(r io.Reader) error {
-	b := bufio.NewReader(r)
-	for {
-		s, err := b.ReadString('\n')
-		if s != "" {
-			c.line(s)
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// record runs a command and keeps its tests' results as a boot of the kernel. It returns the
-// command's exit status.
-func record(col Column, boot Boot, dir string, args []string) (code int, err error) {
-	if len(args) == 0 || dir == "" || col.Kernel == "" || col.Arch == "" || boot.Name == "" {
-		return 0, errUsage
-	}
+// Save keeps the results of a boot of the column's kernel in dir.
+func Save(dir string, col Column, boot Boot) error {
 	if boot.Path != "" && (boot.Path == anyPath || !slices.Contains(paths, boot.Path)) {
-		return 0, fmt.Errorf("path is %q, allowed: auto, ioctl, write", boot.Path)
+		return fmt.Errorf("path is %q, allowed: auto, ioctl, write", boot.Path)
 	}
-	boot.Begin = time.Now()
-	c := &collector{w: os.Stdout, byName: map[[2]string]*test{}}
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return 0, err
-	}
-	if err := cmd.Start(); err != nil {
-		return 0, err
-	}
-	if err := errors.Join(c.read(out), cmd.Wait()); err != nil {
-		if code = cmd.ProcessState.ExitCode(); code <= 0 {
-			return 0, err
-		}
-	}
-	boot.Results, boot.Release, boot.End = c.results(), c.release, time.Now()
-	counts := map[Outcome]int{}
-	for _, res := range boot.Results {
-		counts[res.Outcome]++
-	}
-	if code != 0 && (code >= 124 || counts[Failed] == 0) {
-		boot.Problem = fmt.Sprintf("exit status %d", code)
-	}
-	fmt.Printf("Linux %s %s, %s, %s: %d passed, %d unsupported, %d failed, exit status %d, %.0f s\n",
-		col.Kernel, col.Arch, col.Driver, boot.Name, counts[Passed], counts[Unsupported], counts[Failed], code, boot.End.Sub(boot.Begin).Seconds())
 	b, err := json.MarshalIndent(boot, "", "\t")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return 0, err
+		return err
 	}
-	return code, os.WriteFile(bootFile(dir, col, boot.Name), b, 0o666)
+	return os.WriteFile(bootFile(dir, col, boot.Name), b, 0o666)
+}
+
+// Remove removes the results of a boot, if there are any.
+func Remove(dir string, col Column, boot string) error {
+	if err := os.Remove(bootFile(dir, col, boot)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // bootFile is where a boot of a kernel with a driver's devices is kept.

@@ -194,8 +194,8 @@ func TestUnsafe(t *testing.T) {
 	}
 }
 
-// TestSkips: a test skips through testenv and nowhere else. vmrun, a module of its own,
-// leaves its VM tests out under -short; "make kernel" runs them.
+// TestSkips: a test skips through testenv and nowhere else. vmrun, a module of its own, skips its VM
+// tests under -short; "go run ./test/run -suite vmtest" runs them.
 func TestSkips(t *testing.T) {
 	for _, f := range files(t) {
 		if under(f.pkg(), "test/testenv", "tools/vmrun") || !f.test() {

@@ -74,7 +74,7 @@ func Hosts(tb testing.TB) (host int, peer string) {
 	Guest(tb)
 	host, err := strconv.Atoi(os.Getenv(HostEnv))
 	if err != nil {
-		tb.Skipf("%s is not set: this test is about two hosts (make hosts)", HostEnv)
+		tb.Skipf("%s is not set: this test is about two hosts (go run ./test/run -suite hosts)", HostEnv)
 	}
 	return host, os.Getenv(PeerEnv)
 }
@@ -88,7 +88,7 @@ func Mixed(tb testing.TB) {
 	tb.Helper()
 	Guest(tb)
 	if os.Getenv(MixedEnv) == "" {
-		tb.Skipf("%s is not set: this test is about devices of several kinds in one guest (make siw)", MixedEnv)
+		tb.Skipf("%s is not set: this test is about devices of several kinds in one guest (go run ./test/run -suite siw/mixed)", MixedEnv)
 	}
 }
 
@@ -96,13 +96,13 @@ func Mixed(tb testing.TB) {
 // matrix of results takes no notice of the test in this boot.
 const ElsewhereMark = "testenv: this boot is not for the test: "
 
-// Boot skips the test unless it runs in the boot that it is for, where a variable is 1. A make target
-// has that boot.
-func Boot(tb testing.TB, variable, target string) {
+// Boot skips the test unless it runs in the boot that it is for, in which a variable is 1. Step is the
+// step of a suite of test/run that boots it.
+func Boot(tb testing.TB, variable, step string) {
 	tb.Helper()
 	Guest(tb)
 	if os.Getenv(variable) != "1" {
-		tb.Skipf("%s%s is not 1 (make %s)", ElsewhereMark, variable, target)
+		tb.Skipf("%s%s is not 1 (go run ./test/run -suite %s)", ElsewhereMark, variable, step)
 	}
 }
 

@@ -1,0 +1,194 @@
+package matrix
+
+import (
+	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// sourceTest is a kernel test as the source has it.
+type sourceTest struct {
+	suite, name, group, doc string
+}
+
+// suites are the packages with kernel tests. Those of test/conformance are all of that
+// kind; elsewhere it is the tests that use testenv, themselves or by functions that they call.
+var suites = []string{"test/conformance", "netlinkrdma", "cm", "test/classic", "test/interop", "tools/verbs/internal/perf"}
+
+// titles name the groups whose file's name says too little, or too much.
+var titles = map[string]string{
+	"test/conformance/async_test.go":       "asynchronous events",
+	"test/conformance/bad_test.go":         "errors and misuse",
+	"test/conformance/buffer_test.go":      "buffers",
+	"test/conformance/closed_test.go":      "errors and misuse",
+	"test/conformance/conformance_test.go": "GID",
+	"test/conformance/cq_test.go":          "CQ",
+	"test/conformance/datagram_test.go":    "datagrams and multicast",
+	"test/conformance/denied_test.go":      "errors and misuse",
+	"test/conformance/event_test.go":       "completion events",
+	"test/conformance/fault_test.go":       "faults of requests",
+	"test/conformance/limit_test.go":       "limits",
+	"test/conformance/many_test.go":        "CQ",
+	"test/conformance/mr_kind_test.go":     "MR",
+	"test/conformance/mw_fault_test.go":    "memory windows",
+	"test/conformance/mw_test.go":          "memory windows",
+	"test/conformance/netlink_test.go":     "resources over netlink",
+	"test/conformance/notify_test.go":      "completion events",
+	"test/conformance/objects_test.go":     "what rxe has not",
+	"test/conformance/odp_test.go":         "on-demand paging",
+	"test/conformance/odp_traffic_test.go": "on-demand paging",
+	"test/conformance/operation_test.go":   "UC, atomics, flush",
+	"test/conformance/overflow_test.go":    "CQ",
+	"test/conformance/post_test.go":        "states of a QP",
+	"test/conformance/pd_test.go":          "protection domains",
+	"test/conformance/qp_event_test.go":    "asynchronous events",
+	"test/conformance/removal_test.go":     "removal of a device",
+	"test/conformance/srq_traffic_test.go": "SRQ",
+	"test/conformance/state_test.go":       "states of a QP",
+	"test/conformance/status_test.go":      "completion statuses",
+	"test/conformance/threads_test.go":     "many goroutines",
+	"test/conformance/transfer_test.go":    "transfer of data",
+	"test/conformance/ud_test.go":          "datagrams and multicast",
+	"test/conformance/walk_test.go":        "random walk",
+	"test/conformance/window_test.go":      "memory windows",
+	"netlinkrdma/kernel_test.go":           "netlink",
+	"cm/conn_test.go":                      "connections",
+	"cm/fault_test.go":                     "connections that break",
+	"cm/group_test.go":                     "connection manager: multicast",
+	"cm/kernel_test.go":                    "connection manager",
+	"cm/load_test.go":                      "many connections",
+	"cm/open_test.go":                      "connection manager: opening",
+	"cm/packet_test.go":                    "datagrams of the connection manager",
+	"cm/path_test.go":                      "connection manager: paths and port spaces",
+	"cm/service_test.go":                   "connection manager: events and services",
+	"cm/stream_test.go":                    "streams",
+	"cm/wait_test.go":                      "connection manager: steps that wait",
+	"netlinkrdma/resource_kernel_test.go":  "netlink",
+	"test/interop/interop_test.go":         "with rdma-core",
+	"test/classic/classic_test.go":         "classic programs",
+	"test/interop/cm_test.go":              "with rdma-core",
+	"test/interop/rping_test.go":           "with rdma-core",
+	"test/interop/perf_test.go":            "verbs perf",
+	"test/interop/perf_host_test.go":       "verbs perf",
+	"test/interop/perftest_test.go":        "verbs perf with perftest",
+
+	"tools/verbs/internal/perf/kernel_test.go": "verbs perf",
+}
+
+// group names the group of the tests in a file.
+func group(path string) string {
+	if t := titles[path]; t != "" {
+		return t
+	}
+	base := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), "_test.go"), "_", " ")
+	if len(base) <= 3 {
+		return strings.ToUpper(base) // cq, mr, ah
+	}
+	return base
+}
+
+// kernelTests reads the kernel tests from the source, sorted by suite, group and place.
+func kernelTests(root string) ([]sourceTest, error) {
+	var all []sourceTest
+	for _, suite := range suites {
+		files, err := filepath.Glob(filepath.Join(root, suite, "*_test.go"))
+		if err != nil {
+			return nil, err
+		}
+		var tests []sourceTest
+		parsed := map[string]*ast.File{}
+		for _, file := range files {
+			if parsed[file], err = parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution); err != nil {
+				return nil, err
+			}
+		}
+		guests := guestFuncs(slices.Collect(maps.Values(parsed)))
+		for _, file := range files {
+			for _, d := range parsed[file].Decls {
+				fn, ok := d.(*ast.FuncDecl)
+				if !ok || !isTest(fn) || suite != suites[0] && !guests[fn.Name.Name] {
+					continue
+				}
+				tests = append(tests, sourceTest{
+					suite: filepath.Base(suite),
+					name:  fn.Name.Name,
+					group: group(suite + "/" + filepath.Base(file)),
+					doc:   new(doc.Package).Synopsis(fn.Doc.Text()),
+				})
+			}
+		}
+		slices.SortStableFunc(tests, func(a, b sourceTest) int {
+			return strings.Compare(strings.ToLower(a.group), strings.ToLower(b.group))
+		})
+		all = append(all, tests...)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no kernel tests below %s", root)
+	}
+	return all, nil
+}
+
+// guestFuncs finds the functions of a package's tests that use testenv, themselves or by
+// others that they name.
+func guestFuncs(files []*ast.File) map[string]bool {
+	guests, names := map[string]bool{}, map[string][]string{}
+	for _, f := range files {
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || fn.Body == nil {
+				continue
+			}
+			ast.Inspect(fn.Body, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok {
+					names[fn.Name.Name] = append(names[fn.Name.Name], id.Name)
+				}
+				return true
+			})
+		}
+	}
+	guests["testenv"] = true // the package
+	for more := true; more; {
+		more = false
+		for fn, used := range names {
+			if !guests[fn] && slices.ContainsFunc(used, func(name string) bool { return guests[name] }) {
+				guests[fn], more = true, true
+			}
+		}
+	}
+	return guests
+}
+
+// isTest reports whether a function is a test.
+func isTest(fn *ast.FuncDecl) bool {
+	rest, ok := strings.CutPrefix(fn.Name.Name, "Test")
+	return fn.Recv == nil && ok && rest != "Main" && rest != "" && unicode.IsUpper(rune(rest[0])) && fn.Type.Params.NumFields() == 1
+}
+
+var (
+	plural    = regexp.MustCompile(`([A-Z]{2})s([A-Z]|$)`)
+	wordBegin = regexp.MustCompile(`([a-z0-9_])([A-Z])`)
+	acronym   = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)
+)
+
+// feature spells a test's name in words: TestRegMRAt is "Reg MR at", TestManyQPs "Many QPs".
+func feature(test string) string {
+	s := strings.TrimPrefix(strings.TrimPrefix(test, "Test"), "Kernel") // all are tests of the kernel
+	s = plural.ReplaceAllString(s, "${1}_${2}")
+	s = wordBegin.ReplaceAllString(s, "$1 $2")
+	s = acronym.ReplaceAllString(s, "$1 $2")
+	words := strings.Fields(strings.ReplaceAll(s, "_", "s"))
+	for i, w := range words {
+		if i > 0 && len(w) > 1 && unicode.IsLower(rune(w[1])) && w[1:] != "s" {
+			words[i] = strings.ToLower(w)
+		}
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+)
+
+// testPackages are the packages whose test binaries run in VMs.
+var testPackages = map[string]string{
+	"abitrace":    "test/abitrace",
+	"classic":     "test/classic",
+	"cm":          "cm",
+	"conformance": "test/conformance",
+	"control":     "test/control",
+	"grpc":        "test/grpc", // a module of its own
+	"hosts":       "test/hosts",
+	"interop":     "test/interop",
+	"mmio":        "mmio",
+	"netlinkrdma": "netlinkrdma",
+	"perf":        "tools/verbs/internal/perf",
+	"rxe":         "mmio/rxe",
+	"uverbs":      "uverbs",
+}
+
+// commandPackages are the programs that run in VMs.
+var commandPackages = map[string]string{
+	"abitrace":   "test/abitrace",
+	"bench":      "test/bench",
+	"bench-open": "test/bench/open",
+	"demo":       "test/demo",
+}
+
+// installGCC installs a C compiler where that is possible. The layout tests and the race detector need
+// it, and so do the C programs that are measured.
+const installGCC = `command -v gcc >/dev/null && exit
+test "$(id -u)" = 0 && command -v apt-get >/dev/null || { echo 'gcc is missing: install it (Debian: apt-get install gcc libc6-dev)'; exit 1; }
+apt-get update && apt-get install -y gcc libc6-dev`
+
+// compileC compiles a C program for libibverbs. It is linked without the libraries that libibverbs
+// needs itself; the guest has them.
+const compileC = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)
+gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs`
+
+// needed returns the names of what must be built for a step, in the order of building.
+func (c *config) needed(s *step) []string {
+	var all []string
+	if s.host == nil {
+		all = append(all, "vmrun")
+	}
+	if strings.Contains(s.device, "mlx5") {
+		all = append(all, "hca")
+	}
+	all = append(all, slices.Concat(s.needs, s.bin)...)
+	for _, p := range s.programs {
+		all = append(all, p.name)
+	}
+	if slices.ContainsFunc(all, func(n string) bool { return strings.HasPrefix(n, "rdmacore-") }) || s.race {
+		all = slices.Insert(all, 0, "gcc")
+	}
+	for i, name := range all {
+		if s.race && strings.HasSuffix(name, ".test") {
+			all[i] = "race/" + name
+		}
+	}
+	return all
+}
+
+// build returns the command that makes what a step needs.
+func (c *config) build(name string) (command, error) {
+	out := path.Join(".build", c.arch, name)
+	target := []string{"GOARCH=" + c.arch}
+	base := strings.TrimSuffix(path.Base(name), ".test")
+	switch {
+	case name == "gcc":
+		return command{args: []string{"sh", "-c", installGCC}}, nil
+	case name == "vmrun":
+		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/vmrun", "."}}, nil
+	case name == "hca":
+		return command{args: []string{"go", "build", "-trimpath", "-o", ".build/hca", "./test/hca/cmd/hca"}}, nil
+	case name == "staticcheck":
+		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/staticcheck", "honnef.co/go/tools/cmd/staticcheck"}}, nil
+	case name == "verbs":
+		return command{env: target, args: []string{"go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
+	case strings.HasPrefix(name, "rdmacore-"):
+		source := "test/bench/rdmacore/" + strings.TrimPrefix(name, "rdmacore-") + ".c"
+		return command{args: []string{"sh", "-c", compileC, "sh", out, source}}, nil
+	case commandPackages[name] != "":
+		return command{env: target, args: []string{"go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./" + commandPackages[name]}}, nil
+	case strings.HasPrefix(name, "race/") && testPackages[base] != "":
+		return command{env: []string{"CGO_ENABLED=1"}, args: []string{"go", "test", "-race", "-c", "-tags", "netgo,osusergo",
+			"-ldflags", "-linkmode external -extldflags -static", "-o", ".build/" + name, "./" + testPackages[base]}}, nil // static, like all programs of a guest
+	case name == "grpc.test":
+		return command{env: target, args: []string{"go", "test", "-C", "test/grpc", "-c", "-trimpath", "-o", "../../" + out, "."}}, nil
+	case strings.HasSuffix(name, ".test") && testPackages[base] != "":
+		return command{env: target, args: []string{"go", "test", "-c", "-trimpath", "-o", out, "./" + testPackages[base]}}, nil
+	}
+	return command{}, fmt.Errorf("nothing says how to build %s", name)
+}
+
+// gitVersion returns the version that verbs and the benchmarks report.
+func gitVersion(root string) string {
+	cmd := exec.Command("git", "describe", "--tags", "--always", "--dirty")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		return "devel"
+	}
+	return strings.TrimSpace(string(out))
+}

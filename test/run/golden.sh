@@ -1,0 +1,77 @@
+#!/bin/sh
+# Record what rdma-core's programs do, which unit tests compare with what we do: the commands that they
+# give to the kernel, and the work queue entries that libmlx5 writes, as the model of a card fetches
+# them. It runs in the checkout's root, after its programs are built: go run ./test/run -suite golden.
+#
+# usage: golden.sh KERNEL ARCH
+set -eu
+kernel=$1
+bin=.build/$2
+out=.build/golden
+log=.build/golden.log
+ibverbs=ibverbs-utils,ibverbs-providers
+
+vmrun() { .build/vmrun -kernel "$kernel" "$@"; }
+
+# The commands of pingpongs and devinfo on rxe, by ioctl and by write().
+for program in rc_pingpong uc_pingpong ud_pingpong srq_pingpong devinfo; do
+	for path in ioctl write; do
+		flag=
+		test $path = ioctl || flag=-no-ioctl
+		vmrun -with $ibverbs,dash,coreutils,sed -file "$bin/abitrace:/bin/abitrace" \
+			-file uverbs/testdata/golden/record.sh:/record.sh sh /record.sh $program $flag >$out
+		mv $out uverbs/testdata/golden/${program}_$path.txt
+	done
+done
+
+dir=mmio/mlx5/testdata/golden
+
+# The commands of programs on a ConnectX.
+vmrun -device mlx5,mode=ib -with $ibverbs,dash,coreutils,grep -file "$bin/abitrace:/bin/abitrace" \
+	-file $dir/record.sh:/record.sh sh /record.sh >$out
+mv $out $dir/commands.txt
+
+# on_card MODE PROGRAM ARG...: run a program of ours on a ConnectX that logs what it fetches.
+on_card() {
+	mode=$1 program=$2
+	shift 2
+	vmrun -device mlx5,mode="$mode" -hca-verbose -with $ibverbs,dash,coreutils,grep -file "$bin/abitrace:/bin/abitrace" \
+		-file "$bin/$program:/bin/$program" -file $dir/record_ethernet.sh:/record.sh "$@" >$out 2>$log
+}
+
+# sends QPN...: print the send queue entries of these QPs that the log has: the QP and the bytes.
+sends() {
+	qps=$(echo "$@" | sed 's/ /\\|/g')
+	sed -n "s/^hca: card 0: .*QP \($qps\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$/\1 \2/p" $log
+}
+
+on_card ib rdmacore-wqes rdmacore-wqes mlx5_0
+read -r qps a b rest <$out
+test "$qps" = qps
+{
+	echo "# WQEs that libmlx5 wrote, as a device read them: the number of the QP and all of its bytes. What was"
+	echo "# asked for is in golden_test.go, in the same order. The first line has what they contain."
+	cat $out
+	sends "$a" "$b"
+} >$dir/wqes.txt
+
+on_card ib rdmacore-queues rdmacore-queues mlx5_0
+read -r _ uc _ _ ud _ rc peer _ xrc _ _ _ _ _ lkey rest <$out
+test -n "$lkey"
+{
+	echo "# As of wqes.txt, on queues of every type, and with rq before the number of the queue the receives that were"
+	echo "# taken from it. What was asked for is in golden_queues_test.go, queue by queue in the same order."
+	cat $out
+	sed -n -e "s/^hca: card 0: .*QP \($uc\|$ud\|$rc\|$peer\|$xrc\) [A-Z]* WQE .*\[\([0-9a-f]*\)\]$/\1 \2/p" \
+		-e "s/^hca: card 0: .*RQ \(0x[0-9a-f]*\) takes WQE .*\[\([0-9a-f]*${lkey#0x}[0-9a-f]*\)\]$/rq \1 \2/p" $log
+} >$dir/queues.txt
+
+on_card roce rdmacore-ethernet sh /record.sh
+read -r _ raw _ headers _ ud rest <$out
+test -n "$ud"
+{
+	echo "# As of wqes.txt, on Ethernet. What was asked for is in golden_ethernet_test.go, queue by queue in the same order."
+	sed -n 1p $out
+	sends "$raw" "$headers" "$ud"
+} >$dir/ethernet.txt
+sed 1d $out >$dir/commands_ethernet.txt

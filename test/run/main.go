@@ -1,0 +1,229 @@
+// Run runs the tests of the project that need more than go test: it builds test binaries, boots them in
+// VMs with a kernel and a driver's devices, shows how far it is, and says at the end what failed. Its
+// suites are in the tables of this package.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/goverbs/goverbs/test/matrix"
+)
+
+const usage = `Run runs suites of tests, most of which boot VMs.
+
+usage:
+  run [flags] [-- ARG...]     run suites; every program of theirs gets the arguments
+  run matrix [COLUMN...]      run the kernel tests on all kernels, or on those of the columns
+                              ARCH/KERNEL[/DRIVER], and make a table of what works where
+  run readme                  put the last table into the README and test/matrix/MATRIX.md
+
+examples:
+  go run ./test/run -list                            what there is
+  go run ./test/run -suite siw -kernel latest        one suite on the newest kernel
+  go run ./test/run -suite rxe/cm -v -- -test.run '^TestDial'
+                                                     one step, some tests, all output
+  go run ./test/run -suite rxe -arch arm64 -kernel 6.12
+  go run ./test/run -suite mlx5/ib -n                print the commands, run nothing
+  go run ./test/run -suite personalities/4711-ib -personality 4711
+  go run ./test/run -suite walk -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=7
+  go run ./test/run -suite bench -- -rows ^send-lat -rounds 15
+  go run ./test/run matrix amd64/6.1 amd64/6.1/siw
+
+The output of each step is in .build/log. Exit status: 0; 1 if a test or step failed; 2 if the
+command line is wrong.
+
+flags:
+`
+
+// config is what the command line says.
+type config struct {
+	root    string // of the checkout
+	version string // of the checkout, by git
+
+	kernel, arch  string
+	short         bool
+	env           []string // for the programs of VMs
+	personalities []string
+	fuzztime      string
+	args          []string // for every program
+
+	jobs    int
+	verbose bool
+}
+
+// emulated reports whether the guests' architecture is not this machine's, which is slow.
+func (c *config) emulated() bool { return c.arch != runtime.GOARCH }
+
+// pick returns a if the condition is true, and else b.
+func pick[T any](condition bool, a, b T) T {
+	if condition {
+		return a
+	}
+	return b
+}
+
+// listFlag is a flag that may be repeated.
+type listFlag []string
+
+// String implements flag.Value.
+func (l *listFlag) String() string { return strings.Join(*l, ",") }
+
+// Set implements flag.Value.
+func (l *listFlag) Set(s string) error {
+	*l = append(*l, s)
+	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	code, err := execute(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "run: %v\n", err)
+	}
+	os.Exit(code)
+}
+
+// execute runs the command line and returns the exit status.
+func execute(ctx context.Context, args []string, out io.Writer) (code int, err error) {
+	c := &config{arch: runtime.GOARCH}
+	f := flag.NewFlagSet("run", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.Usage = func() { fmt.Fprint(out, usage); f.PrintDefaults() }
+	var names, personalities string
+	var list, dry bool
+	f.StringVar(&names, "suite", "", "run `NAME,...`: suites, steps such as siw/interop, or the groups test and testall")
+	f.StringVar(&c.kernel, "kernel", "6.1", "the guests' `KERNEL`: 5.10, 6.1, 6.12, latest, or the path of an image")
+	f.StringVar(&c.arch, "arch", c.arch, "the guests' architecture")
+	f.BoolVar(&c.short, "short", false, "leave out what another suite has, as the groups do")
+	f.Var((*listFlag)(&c.env), "env", "`NAME=VALUE` for the programs in VMs; may be repeated")
+	f.StringVar(&personalities, "personality", "small,vf,late,unordered,random", "`NAME,...`: cards of the suite personalities; a number is a seed")
+	f.StringVar(&c.fuzztime, "fuzztime", "20000x", "`TIME` for each fuzz test, as go test has it")
+	f.IntVar(&c.jobs, "j", 2, "run as many steps at once as `N`")
+	f.BoolVar(&c.verbose, "v", false, "print all output as it comes")
+	f.BoolVar(&dry, "n", false, "print the commands and run nothing")
+	f.BoolVar(&list, "list", false, "list the suites and their steps")
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0, nil
+	} else if err != nil {
+		return 2, nil // which Parse has printed
+	}
+	c.personalities = strings.Split(personalities, ",")
+	if c.root, err = findRoot(); err != nil {
+		return 2, err
+	}
+	c.version = gitVersion(c.root)
+	switch first := f.Arg(0); {
+	case list:
+		c.list(out, strings.FieldsFunc(names, func(r rune) bool { return r == ',' }))
+		return 0, nil
+	case names == "" && first == "matrix":
+		return c.matrix(ctx, out, f.Args()[1:], dry)
+	case names == "" && first == "readme":
+		err := c.readme()
+		return pick(err == nil, 0, 1), err
+	case names == "":
+		f.Usage()
+		return 2, nil
+	}
+	c.args = f.Args()
+	p, err := c.plan(strings.Split(names, ","))
+	if err != nil {
+		return 2, err
+	}
+	if dry {
+		p.print(out)
+		return 0, nil
+	}
+	return pick(c.run(ctx, out, p), 0, 1), nil
+}
+
+// findRoot returns the root of the checkout that has the working directory.
+func findRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "test", "run", "main.go")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", errors.New("the working directory is not in a checkout of goverbs")
+}
+
+// columns are those of the matrix.
+var columns = []string{
+	"amd64/5.10", "amd64/6.1", "amd64/6.12", "amd64/latest", "arm64/6.12",
+	"amd64/6.1/mlx5-roce", "amd64/6.1/mlx5-ib", "amd64/6.1/siw",
+	"amd64/6.12/mlx5-roce", "amd64/6.12/mlx5-ib", "amd64/6.12/siw",
+	"amd64/latest/mlx5-roce", "amd64/latest/mlx5-ib", "amd64/latest/siw",
+}
+
+// columnSuites are what runs for each driver's columns.
+var columnSuites = map[string][]string{
+	"rxe":       {"rxe", "perf"},
+	"mlx5-roce": {"mlx5/roce", "mlx5cm"},
+	"mlx5-ib":   {"mlx5/ib"},
+	"siw":       {"siw"},
+}
+
+// matrix runs the suites of some columns, or all, and makes a table of their results.
+func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry bool) (code int, err error) {
+	if len(cols) == 0 {
+		cols = columns
+	}
+	if !dry {
+		if err := os.RemoveAll(c.results()); err != nil {
+			return 1, err
+		}
+	}
+	for _, name := range cols {
+		col := matrix.ParseColumn(name)
+		of := *c
+		of.kernel, of.arch = col.Kernel, col.Arch
+		p, err := of.plan(columnSuites[col.Driver])
+		if err != nil {
+			return 2, err
+		}
+		fmt.Fprintf(out, "== %s\n", name)
+		if dry {
+			p.print(out)
+			continue
+		}
+		if !of.run(ctx, out, p) && ctx.Err() != nil {
+			return 1, nil
+		}
+	}
+	if dry {
+		return 0, nil
+	}
+	good, err := matrix.Render(c.results(), c.root, cols)
+	fmt.Fprintf(out, "The same as a page: %s/matrix.html\n", c.results())
+	return pick(good, 0, 1), err
+}
+
+// results is where the results of boots are kept for the matrix.
+func (c *config) results() string { return filepath.Join(c.root, ".build", "matrix") }
+
+// readme checks the last table in, if there is one, and renders it into the README.
+func (c *config) readme() error {
+	b, err := os.ReadFile(filepath.Join(c.results(), "matrix.json"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.root, "test", "matrix", "matrix.json"), b, 0o666)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return matrix.WriteReadme(c.root)
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// testConfig is what the command line says without flags, on amd64.
+func testConfig() *config {
+	return &config{root: "../..", version: "v0", kernel: "6.1", arch: "amd64", personalities: []string{"small", "unordered", "4711"}, fuzztime: "1x", jobs: 2}
+}
+
+// byHand are the suites that run only by name.
+var byHand = []string{"hotpaths", "personalities", "walk", "conns", "attacks", "fuzz", "demo", "bench", "benchsiw", "benchcount", "golden", "generate"}
+
+// TestGroups: make test and make testall together run every step that is not run by hand, once.
+func TestGroups(t *testing.T) {
+	c := testConfig()
+	seen := map[string]int{}
+	for name := range groups {
+		p, err := c.plan([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range p.steps {
+			seen[s.name]++
+		}
+	}
+	c.short = true
+	for _, s := range c.suites() {
+		for _, st := range s.steps {
+			want := 1
+			if slices.Contains(byHand, s.name) || st.named {
+				want = 0
+			}
+			if n := seen[st.full(s.name)]; n != want {
+				t.Errorf("%s is %d times in the groups, want %d", st.full(s.name), n, want)
+			}
+		}
+	}
+}
+
+// TestTables: names are unique, what steps need can be built, and each driver has its columns.
+func TestTables(t *testing.T) {
+	for _, arch := range []string{"amd64", "arm64"} {
+		for _, short := range []bool{true, false} {
+			c := testConfig()
+			c.arch, c.short = arch, short
+			seen := map[string]bool{}
+			for _, s := range c.suites() {
+				for _, st := range s.steps {
+					full := st.full(s.name)
+					if seen[full] || groups[s.name] != nil {
+						t.Errorf("%s is there twice", full)
+					}
+					seen[full] = true
+					for _, b := range c.needed(&st) {
+						if _, err := c.build(b); err != nil {
+							t.Errorf("%s: %v", full, err)
+						}
+					}
+					if (st.host == nil) != (len(st.programs) > 0) {
+						t.Errorf("%s is neither a command nor a boot, or both", full)
+					}
+					if st.driver != "" && (columnSuites[st.driver] == nil || st.name == "") {
+						t.Errorf("%s has results for %q, which no column has", full, st.driver)
+					}
+				}
+			}
+		}
+	}
+	if _, err := testConfig().plan([]string{"rxe/nothing"}); err == nil || !strings.Contains(err.Error(), "rxe/nothing") {
+		t.Errorf("of a step that is not there: %v", err)
+	}
+}
+
+// TestEmulated: where another architecture is emulated, nothing is repeated.
+func TestEmulated(t *testing.T) {
+	c := testConfig()
+	c.arch = "arm64"
+	if runtime.GOARCH == c.arch {
+		c.arch = "amd64"
+	}
+	p, err := c.plan([]string{"rxe"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range p.steps {
+		line := s.command.String()
+		if !strings.Contains(line, "-env GOVERBS_SLOW=1") || strings.Contains(line, "GOVERBS_WAYS") || s.name == "rxe/write" {
+			t.Errorf("%s: %s", s.name, line)
+		}
+	}
+}
+
+// testFuncs returns the tests and benchmarks of a package.
+func testFuncs(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s has no tests: %v", dir, err)
+	}
+	for _, f := range files {
+		src, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+|Benchmark\w+)\(`).FindAllSubmatch(src, -1) {
+			names = append(names, string(m[1]))
+		}
+	}
+	return names
+}
+
+// TestTestNames: what the tables name is there.
+func TestTestNames(t *testing.T) {
+	c := testConfig()
+	for _, c.short = range []bool{true, false} {
+		for _, s := range c.suites() {
+			for _, st := range s.steps {
+				for _, p := range st.programs {
+					for _, pattern := range []string{p.run, p.skip} {
+						if pattern == "" || pattern == "^$" {
+							continue
+						}
+						all := testFuncs(t, testPackages[strings.TrimSuffix(p.name, ".test")])
+						for _, part := range alternatives(pattern) {
+							re := regexp.MustCompile(part)
+							if !slices.ContainsFunc(all, re.MatchString) {
+								t.Errorf("%s: %s has no test %s", st.full(s.name), p.name, part)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// alternatives takes apart what only makes.
+func alternatives(pattern string) []string {
+	list, ok := strings.CutPrefix(pattern, "^(")
+	if !ok {
+		return []string{pattern}
+	}
+	var all []string
+	for name := range strings.SplitSeq(strings.TrimSuffix(list, ")$"), "|") {
+		all = append(all, "^"+name+"$")
+	}
+	return all
+}
+
+func TestCommand(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(c *config)
+		want string
+	}{
+		{"siw/mixed", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 -env VERBS=/bin/verbs " +
+			"-file verbs:/bin/verbs interop.test -test.v=test2json -test.run '^TestMixed'"},
+		{"siw/verbs", func(c *config) {
+			c.kernel, c.env, c.args, c.short = "latest", []string{"GOVERBS_WALK=1s"}, []string{"-test.run", "^TestSend"}, true
+		}, "cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 -env GOVERBS_WALK=60s " +
+			"-env GOVERBS_WALK=1s cm.test -test.v=test2json -test.run '^TestSend' --- conformance.test -test.v=test2json -test.run '^TestSend'"},
+		{"control/ib-hosts", func(c *config) { c.short = true },
+			"cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device mlx5,mode=ib -hosts 2 -cpus 1 -env GOVERBS_KERNEL_TEST=1 " +
+				"-with ibverbs-utils,ibverbs-providers,rdmacm-utils control.test -test.v=test2json -test.run '^TestHosts$'"},
+		{"check/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
+		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
+		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},
+		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.8 " +
+			"cm.test -test.run '^$' -test.bench '^Benchmark(PingPong|Stream)$' -test.benchtime 5x"},
+	} {
+		cfg := testConfig()
+		if c.set != nil {
+			c.set(cfg)
+		}
+		p, err := cfg.plan([]string{c.name})
+		if err != nil || len(p.steps) != 1 {
+			t.Errorf("%s: %d steps, %v", c.name, len(p.steps), err)
+			continue
+		}
+		if got := p.steps[0].command.String(); got != c.want {
+			t.Errorf("%s is\n%s, want\n%s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestPlan: a build that several steps need is there once, before all steps.
+func TestPlan(t *testing.T) {
+	c := testConfig()
+	p, err := c.plan([]string{"mlx5", "mlx5/ib", "flat/clock", "personalities/4711-*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	p.print(&b)
+	var got []string
+	for line := range strings.Lines(b.String()) {
+		if name, ok := strings.CutPrefix(line, "# "); ok {
+			got = append(got, strings.TrimSpace(name))
+		}
+	}
+	want := []string{"build vmrun", "build hca", "build conformance.test", "build cm.test", "build gcc", "build rdmacore-flat", "build control.test",
+		"mlx5/roce", "mlx5/ib", "flat/clock", "personalities/4711-roce-control", "personalities/4711-ib-control", "personalities/4711-roce", "personalities/4711-ib"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the plan is\n%q, want\n%q", got, want)
+	}
+}
+
+// TestFuzzFuncs: fuzz tests of all modules are found.
+func TestFuzzFuncs(t *testing.T) {
+	all := fuzzFuncs("../..")
+	for _, want := range []fuzzFunc{{"cm", "FuzzHello"}, {"tools/vmrun/internal/apt", "FuzzSources"}} {
+		if !slices.Contains(all, want) {
+			t.Errorf("%v is not in %v", want, all)
+		}
+	}
+}
+
+func TestExecute(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		want string // part of the output, or of the error
+	}{
+		{"", 2, "usage:"},
+		{"-help", 0, "examples:"},
+		{"-wrong", 2, "not defined"},
+		{"-list", 0, "soft iWARP"},
+		{"-list -suite fuzz", 0, "FuzzHello"},
+		{"-suite nothing", 2, "no suite or step"},
+		{"-suite siw -n", 0, "# siw/interop\n"},
+		{"-n matrix amd64/6.12/siw", 0, "vmrun -kernel 6.12"},
+	} {
+		var b bytes.Buffer
+		code, err := execute(context.Background(), strings.Fields(c.args), &b)
+		if err != nil {
+			b.WriteString(err.Error())
+		}
+		if code != c.code || !strings.Contains(b.String(), c.want) {
+			t.Errorf("run %s: status %d, want %d, and %q in\n%s", c.args, code, c.code, c.want, b.String())
+		}
+	}
+}
+
+func TestQuote(t *testing.T) {
+	for word, want := range map[string]string{"a/b=c:d,e": "a/b=c:d,e", "": "''", "^a|b$": "'^a|b$'", "it's": `'it'\''s'`} {
+		if got := quote(word); got != want {
+			t.Errorf("%s is quoted as %s, want %s", word, got, want)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/goverbs/goverbs/test/matrix"
+)
+
+// counts are numbers of tests, subtests included. What has no tests counts as one.
+type counts struct{ passed, failed, skipped int }
+
+// add adds counts.
+func (c *counts) add(o counts) {
+	c.passed, c.failed, c.skipped = c.passed+o.passed, c.failed+o.failed, c.skipped+o.skipped
+}
+
+// String returns the counts in words.
+func (c counts) String() string {
+	s := fmt.Sprintf("%d passed", c.passed)
+	if c.failed > 0 {
+		s += fmt.Sprintf(", %d failed", c.failed)
+	}
+	if c.skipped > 0 {
+		s += fmt.Sprintf(", %d skipped", c.skipped)
+	}
+	return s
+}
+
+// results reads the output of a command line by line and finds the results of tests in it.
+type results struct {
+	guests []*matrix.Collector // for each VM; empty if there is none
+	goTest *goTest             // of a go test on this machine, or nil
+	report bytes.Buffer        // what failed tests printed, and what no test printed
+	tail   []string            // the last lines that no collector or goTest reads
+}
+
+// tailLines is how many lines a report has of output that belongs to no test.
+const tailLines = 60
+
+// syn begins the lines that the testing package writes with -test.v=test2json.
+const syn = "\x16"
+
+// newResults returns a reader for the output of a step, or of a build if the step is nil.
+func newResults(s *step, args []string) *results {
+	r := new(results)
+	switch {
+	case s != nil && s.host == nil:
+		for range s.hosts() {
+			r.guests = append(r.guests, matrix.NewCollector(&r.report))
+		}
+	case isGoTest(args):
+		r.goTest = &goTest{report: &r.report, output: map[string]string{}}
+	}
+	return r
+}
+
+// plain returns a line as a person reads it.
+func (r *results) plain(line string) string {
+	if r.goTest != nil {
+		var e event
+		if json.Unmarshal([]byte(line), &e) == nil {
+			return e.Output
+		}
+	}
+	return strings.ReplaceAll(line, syn, "")
+}
+
+// stdout reads a line of standard output. Lines of two hosts begin with "1: " or "2: ".
+func (r *results) stdout(line string) {
+	switch {
+	case r.goTest != nil:
+		r.goTest.line(line)
+	case len(r.guests) == 1:
+		r.guests[0].Line(line)
+	case len(r.guests) == 2 && strings.HasPrefix(line, "1: "), len(r.guests) == 2 && strings.HasPrefix(line, "2: "):
+		r.guests[line[0]-'1'].Line(line[3:])
+	default:
+		r.stderr(line)
+	}
+}
+
+// stderr reads a line of standard error. What the modelled cards saw is in the log.
+func (r *results) stderr(line string) {
+	if strings.HasPrefix(line, "hca: ") {
+		return
+	}
+	if r.tail = append(r.tail, line); len(r.tail) > tailLines {
+		r.tail = r.tail[1:]
+	}
+}
+
+// boot returns the kernel's release and the results of the tests that use testenv.
+func (r *results) boot() (release string, all []matrix.Result) {
+	for _, g := range r.guests {
+		release = g.Release
+		for _, res := range g.Results() {
+			if res.Suite != "" {
+				all = append(all, res)
+			}
+		}
+	}
+	return release, all
+}
+
+// finish puts the results into an outcome. err is that of the command, stopped why it was stopped.
+func (r *results) finish(o *outcome, err, stopped error) {
+	for _, g := range r.guests {
+		for _, res := range g.Results() {
+			switch res.Outcome {
+			case matrix.Passed:
+				o.counts.passed++
+			case matrix.Unsupported:
+				o.counts.skipped++
+			default:
+				o.counts.failed++
+				o.failed = append(o.failed, strings.TrimPrefix(res.Suite+"."+res.Test, "."))
+			}
+		}
+	}
+	if r.goTest != nil {
+		o.counts, o.failed = r.goTest.counts, r.goTest.failed
+	}
+	o.problem = problem(err, stopped, len(o.failed) > 0)
+	if o.counts == (counts{}) {
+		o.counts.passed = 1
+	}
+	if o.problem != "" && len(o.failed) == 0 {
+		o.counts.failed++
+		o.counts.passed -= min(o.counts.passed, pick(r.goTest == nil && o.counts.passed == 1, 1, 0))
+	}
+	if !o.ok() {
+		o.report = r.report.String() + strings.Join(r.tail, "")
+	}
+}
+
+// problem says why a command failed, apart from tests that failed.
+func problem(err, stopped error, tests bool) string {
+	exit, ok := err.(*exec.ExitError)
+	switch {
+	case err == nil:
+		return ""
+	case stopped != nil:
+		return "stopped"
+	case !ok:
+		return err.Error()
+	}
+	switch code := exit.ExitCode(); {
+	case code == 123:
+		return "a driver did to a modelled card what it must not"
+	case code == 124:
+		return "the time was up"
+	case code == 126:
+		return "the kernel complained"
+	case tests && code < 123:
+		return ""
+	}
+	return err.Error()
+}
+
+// event is a line of go test -json.
+type event struct {
+	Action, Package, ImportPath, Test, Output string
+}
+
+// goTest reads the output of go test -json.
+type goTest struct {
+	report *bytes.Buffer
+	output map[string]string // of packages and of tests that have not ended
+	counts counts
+	failed []string
+}
+
+// line reads a line.
+func (g *goTest) line(s string) {
+	var e event
+	if json.Unmarshal([]byte(s), &e) != nil {
+		g.report.WriteString(s)
+		return
+	}
+	key := strings.TrimSuffix(e.Package+"."+e.Test, ".")
+	switch e.Action {
+	case "output":
+		g.output[key] += e.Output
+		return
+	case "build-output":
+		g.report.WriteString(e.Output)
+		return
+	case "build-fail":
+		g.failed = append(g.failed, e.ImportPath)
+		g.counts.failed++
+		return
+	case "pass":
+		g.counts.passed += pick(e.Test != "", 1, 0)
+	case "skip":
+		g.counts.skipped += pick(e.Test != "", 1, 0)
+	case "fail":
+		if e.Test == "" && slices.ContainsFunc(g.failed, func(f string) bool { return strings.HasPrefix(f, key) }) {
+			break // because of its tests, or because it does not build
+		}
+		g.report.WriteString(g.output[key])
+		g.failed = append(g.failed, key)
+		g.counts.failed++
+	default:
+		return
+	}
+	delete(g.output, key)
+}

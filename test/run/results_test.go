@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// guestOutput is what a test binary prints in a VM.
+const guestOutput = testenv.StartMark + `cm on Linux 6.1.0
+` + syn + `=== RUN   TestA
+    a_test.go:7: said
+` + syn + `--- FAIL: TestA (0.00s)
+` + syn + `=== RUN   TestB
+` + syn + `--- PASS: TestB (0.00s)
+` + syn + `=== RUN   TestC
+` + syn + `--- SKIP: TestC (0.00s)
+` + syn + `FAIL
+`
+
+// jsonOutput is what go test -json prints of a package with a test that fails, of one that panics
+// outside of a test, and of one that does not compile.
+const jsonOutput = `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: said\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"unseen\n"}
+{"Action":"pass","Package":"p","Test":"TestB"}
+{"Action":"skip","Package":"p","Test":"TestC"}
+{"Action":"fail","Package":"p"}
+{"Action":"output","Package":"q","Output":"panic: no\n"}
+{"Action":"fail","Package":"q"}
+{"ImportPath":"r [r.test]","Action":"build-output","Output":"r.go:1: wrong\n"}
+{"ImportPath":"r [r.test]","Action":"build-fail"}
+{"Action":"fail","Package":"r","FailedBuild":"r [r.test]"}
+{"Action":"skip","Package":"s"}
+not JSON
+`
+
+// exit returns the error of a command with an exit status.
+func exit(t *testing.T, code string) error {
+	t.Helper()
+	if code == "0" {
+		return nil
+	}
+	return exec.Command("sh", "-c", "exit "+code).Run()
+}
+
+func TestResults(t *testing.T) {
+	vm, goTests := &step{programs: test("cm")}, []string{"go", "test", "-json"}
+	hosts := &step{programs: test("cm"), flags: []string{"-hosts", "2"}}
+	host := &step{host: []string{"true"}}
+	both := ""
+	for line := range strings.Lines(guestOutput) {
+		both += "1: " + line + "2: " + strings.ReplaceAll(line, "FAIL: TestA", "PASS: TestA")
+	}
+	for _, c := range []struct {
+		name   string
+		step   *step
+		args   []string
+		output string
+		status string
+		counts counts
+		failed []string
+		why    string
+		report string // in words that it must have, and after "|" one that it must not
+	}{
+		{"guest", vm, nil, guestOutput, "1", counts{1, 1, 1}, []string{"cm.TestA"}, "cm.TestA", "said"},
+		{"guest that does not end", vm, nil, guestOutput[:strings.Index(guestOutput, syn+"--- FAIL")], "124", counts{0, 1, 0}, []string{"cm.TestA"}, "the time was up, cm.TestA", "said"},
+		{"kernel", vm, nil, strings.ReplaceAll(guestOutput, "FAIL", "PASS"), "126", counts{2, 1, 1}, nil, "the kernel complained", ""},
+		{"two hosts", hosts, nil, both, "1", counts{3, 1, 2}, []string{"cm.TestA"}, "cm.TestA", "said"},
+		{"go test", host, goTests, jsonOutput, "1", counts{1, 3, 1}, []string{"p.TestA", "q", "r [r.test]"}, "p.TestA, q, r [r.test]", "said|unseen"},
+		{"command", host, host.host, "words\n", "0", counts{1, 0, 0}, nil, "", "|words"},
+		{"command that fails", host, host.host, "words\n", "3", counts{0, 1, 0}, nil, "exit status 3", "words"},
+		{"build", nil, []string{"go", "build"}, "words\n", "1", counts{0, 1, 0}, nil, "exit status 1", "words"},
+	} {
+		r := newResults(c.step, c.args)
+		for line := range strings.Lines(c.output) {
+			r.stdout(line)
+		}
+		o := new(outcome)
+		r.finish(o, exit(t, c.status), nil)
+		if o.counts != c.counts || !slices.Equal(o.failed, c.failed) || o.why() != c.why {
+			t.Errorf("%s: %+v, failed %q because %q, want %+v, %q, %q", c.name, o.counts, o.failed, o.why(), c.counts, c.failed, c.why)
+		}
+		has, hasNot, ok := strings.Cut(c.report, "|")
+		if !strings.Contains(o.report, has) || ok && strings.Contains(o.report, hasNot) {
+			t.Errorf("%s: the report is\n%s", c.name, o.report)
+		}
+	}
+}
+
+func TestPlain(t *testing.T) {
+	for _, c := range []struct {
+		args       []string
+		line, want string
+	}{
+		{[]string{"go", "test"}, `{"Action":"output","Output":"x\n"}` + "\n", "x\n"},
+		{[]string{"go", "test"}, `{"Action":"run","Test":"TestA"}` + "\n", ""},
+		{[]string{"go", "test"}, "go: downloading\n", "go: downloading\n"},
+		{[]string{"vmrun"}, syn + "=== RUN   TestA\n", "=== RUN   TestA\n"},
+	} {
+		if got := newResults(nil, c.args).plain(c.line); got != c.want {
+			t.Errorf("%q is %q, want %q", c.line, got, c.want)
+		}
+	}
+}
+
+// shellPlan is a plan of steps that are shell scripts.
+func shellPlan(steps ...step) *plan {
+	p := new(plan)
+	for i := range steps {
+		s := &steps[i]
+		p.steps = append(p.steps, planned{suite: strings.Split(s.name, "/")[0], name: s.name, step: s, command: command{args: s.host}})
+	}
+	return p
+}
+
+// runPlan runs a plan in a directory of its own and returns what it prints.
+func runPlan(t *testing.T, ctx context.Context, p *plan) (good bool, out, root string) {
+	t.Helper()
+	c := testConfig()
+	c.root = t.TempDir()
+	var b bytes.Buffer
+	good = c.run(ctx, &b, p)
+	return good, b.String(), c.root
+}
+
+func TestRun(t *testing.T) {
+	ctx := context.Background()
+	good, out, _ := runPlan(t, ctx, shellPlan(step{name: "a/1", host: shell("echo unseen")}, step{name: "a/2", shown: true, host: shell("echo seen")}))
+	for _, want := range []string{"1 of 2: a/1\n", "2 of 2: a/2 ok after 0m00s: 1 passed\n", "seen\n", "ok    a                  2       0       0    0m00s\n", "passed after"} {
+		if !good || !strings.Contains(out, want) || strings.Contains(out, "unseen") {
+			t.Errorf("good is %t, want %q in\n%s", good, want, out)
+		}
+	}
+	good, out, root := runPlan(t, ctx, shellPlan(step{name: "a", host: shell("echo why; exit 3")}, step{name: "b", host: shell("")}))
+	for _, want := range []string{"a FAILED after 0m00s", "\nwhy\n", "FAIL  a ", "ok    b ", "a failed: exit status 3\nfull log: .build/log/a.log\n", "FAILED after"} {
+		if good || !strings.Contains(out, want) {
+			t.Errorf("good is %t, want %q in\n%s", good, want, out)
+		}
+	}
+	if log, err := os.ReadFile(filepath.Join(root, ".build/log/a.log")); err != nil || !strings.Contains(string(log), "why\n") {
+		t.Errorf("the log is %q, %v", log, err)
+	}
+}
+
+// TestRunBuild: nothing runs if a build fails.
+func TestRunBuild(t *testing.T) {
+	p := shellPlan(step{name: "a", host: shell("echo unseen")})
+	p.builds = []planned{{name: "build x", command: command{args: shell("echo why; exit 1")}}}
+	good, out, _ := runPlan(t, context.Background(), p)
+	for _, want := range []string{"building x\n", "build x failed: exit status 1", "\nwhy\n", "1 steps did not run"} {
+		if good || !strings.Contains(out, want) || strings.Contains(out, "1 of 1") {
+			t.Errorf("good is %t, want %q in\n%s", good, want, out)
+		}
+	}
+}
+
+// TestRunAlone: nothing runs beside a step that is alone, and others run at the same time.
+func TestRunAlone(t *testing.T) {
+	const meet = `touch $0.here; for i in $(seq 100); do test -e "$1" && exit; sleep 0.1; done; exit 1`
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	with := func(me, other string) []string { return []string{"sh", "-c", meet, me, other + ".here"} }
+	lonely := shell(`test -z "$(ls "$1"/*.busy 2>/dev/null)" && touch "$1/$2.busy" && sleep 0.2 && rm "$1/$2.busy"`, dir, "x")
+	good, out, _ := runPlan(t, context.Background(), shellPlan(
+		step{name: "a", host: with(a, b)}, step{name: "b", host: with(b, a)},
+		step{name: "c", alone: true, host: lonely}, step{name: "d", alone: true, host: lonely}, step{name: "e", alone: true, host: lonely}))
+	if !good {
+		t.Error(out)
+	}
+}
+
+// TestRunStopped: an interrupt ends what runs, and what does not run is counted.
+func TestRunStopped(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	good, out, _ := runPlan(t, ctx, shellPlan(step{name: "a", alone: true, host: shell("sleep 100; true")}, step{name: "b", host: shell("")}))
+	if good || !strings.Contains(out, "a failed: stopped") || !strings.Contains(out, "1 steps did not run") || time.Since(begin) > 50*time.Second {
+		t.Errorf("good is %t after %s:\n%s", good, time.Since(begin), out)
+	}
+}
+
+func TestProblem(t *testing.T) {
+	if got := problem(errors.New("no such program"), nil, false); got != "no such program" {
+		t.Errorf("a program that does not start: %q", got)
+	}
+	if got := problem(exit(t, "1"), nil, true); got != "" {
+		t.Errorf("a test that failed: %q", got)
+	}
+}
+
+// TestMostNames: a line names some failed tests, not hundreds.
+func TestMostNames(t *testing.T) {
+	o := &outcome{failed: slices.Repeat([]string{"TestA"}, mostNames+5)}
+	if why := o.why(); strings.Count(why, "TestA") != mostNames || !strings.HasSuffix(why, ", and 5 more") {
+		t.Errorf("failed: %s", why)
+	}
+}

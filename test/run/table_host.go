@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// modules are the folders of the modules: test/grpc and tools/vmrun have their own, so that a program
+// which imports the library does not get their dependencies.
+var modules = []string{"", "tools/vmrun", "test/grpc"}
+
+// abiPackages hold the structures of the kernel's interface.
+const abiPackages = "./uverbs/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./mmio/siw/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi"
+
+// checkABI holds the generated files against the headers of the newest kernel that Debian has, and of
+// its stable release.
+const checkABI = `set -e; new=$(.build/vmrun get -suite sid linux-libc-dev); old=$(.build/vmrun get linux-libc-dev)
+go run ./tools/abigen -check -include $new/usr/include
+for dir in $new $old; do
+	GOVERBS_UAPI_INCLUDE=$dir/usr/include go test -count=1 ` + abiPackages + `
+done`
+
+// generate writes the generated files from the headers of the newest kernel that Debian has.
+const generate = `set -e; dir=$(.build/vmrun get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $dir/usr/include`
+
+// checkSize limits the size of the static command, in bytes.
+const checkSize = `size=$(stat -c %s "$1"); echo "static verbs binary: $size bytes"; test $size -lt 8000000`
+
+// hotpathLimit adds the limit to what go test prints of posting and polling. It is not enforced.
+const hotpathLimit = `go test -run '^$' -bench '^BenchmarkPostPoll$' "$@" ./mmio/rxe ./mmio/mlx5 ./mmio/siw | awk '1
+$1 == "pkg:" { n = split($2, part, "/") }
+$1 ~ /PostPoll\/16-/ { for (i = 3; i <= NF; i++) if ($i == "ns/both")
+	printf "  %s, 16 at a time: post and poll %s ns, limit 25: %s\n", part[n], $(i-1), $(i-1) <= 25 ? "within" : "above" }'`
+
+// shell runs a script; args are its $1 and so on.
+func shell(script string, args ...string) []string {
+	return append([]string{"sh", "-c", script, "sh"}, args...)
+}
+
+// words splits a command line.
+func words(line string) []string { return strings.Fields(line) }
+
+// checkSteps look at the source of every module.
+func checkSteps() []step {
+	steps := []step{{name: "gofmt", host: shell(`files=$(gofmt -l .); test -z "$files" || { echo "gofmt: run gofmt -w on:" $files; exit 1; }`)}}
+	for _, dir := range modules {
+		name, root := "", "./"
+		if dir != "" {
+			name, root = "-"+path.Base(dir), "../../"
+		}
+		steps = append(steps,
+			step{name: "vet" + name, dir: dir, host: words("go vet ./...")},
+			step{name: "tidy" + name, dir: dir, host: words("go mod tidy -diff")},
+			step{name: "staticcheck" + name, dir: dir, needs: []string{"staticcheck"}, host: []string{root + ".build/staticcheck", "./..."}})
+	}
+	return append(steps,
+		step{name: "vet-arm64", env: []string{"GOARCH=arm64"}, host: words("go vet ./...")},
+		step{name: "build-riscv64", env: []string{"GOARCH=riscv64"}, host: words("go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/...")})
+}
+
+// hostSuites need no VM of their own.
+func (c *config) hostSuites() []suite {
+	gcc := []string{"gcc"}
+	cgo := []string{"CGO_ENABLED=1"}
+	return []suite{
+		{name: "check", doc: "gofmt, vet, staticcheck, tidy modules, other architectures", steps: checkSteps()},
+		{
+			name: "unit", doc: "the tests that need no kernel",
+			steps: []step{
+				{name: "goverbs", alone: true, needs: gcc, host: words("go test ./...")},
+				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, host: words("go test -short ./...")},
+			},
+		},
+		{
+			name: "race", doc: "the same under the race detector, where goroutines meet",
+			steps: []step{
+				{name: "goverbs", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/verbs/... ./test/hca/...")},
+				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
+			},
+		},
+		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{alone: true, needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},
+		{name: "vmtest", doc: "the tests of vmrun that boot VMs", steps: []step{{dir: "tools/vmrun", host: words("go test -count=1 -timeout 20m -run VM .")}}},
+		{name: "benchonce", doc: "every Go benchmark once", steps: []step{{alone: true, host: words("go test -run ^$ -bench . -benchtime 1x ./mmio/... ./uverbs/...")}}},
+		{name: "size", doc: "the size of the static command", steps: []step{{needs: []string{"verbs"}, host: shell(checkSize, ".build/"+c.arch+"/verbs")}}},
+		{
+			name: "hotpaths", doc: "post and poll on ring memory alone, beside the limit of 25 ns: -- -count 5",
+			steps: []step{{alone: true, shown: true, host: shell(hotpathLimit, "-count", "3")}},
+		},
+	}
+}
+
+// fuzzTests returns a step for every fuzz test. An input that fails becomes a file in the package's
+// testdata, and is tested from then on. An input of some kilobytes would be made smaller for up to a
+// minute each time without -fuzzminimizetime.
+func (c *config) fuzzSuite() suite {
+	s := suite{name: "fuzz", doc: "every fuzz test, for -fuzztime each: -suite 'fuzz/*Hello'"}
+	for _, f := range fuzzFuncs(c.root) {
+		s.steps = append(s.steps, step{
+			name: strings.ReplaceAll(f.dir, "/", ".") + "." + f.name, dir: f.dir, alone: true,
+			host: []string{"go", "test", "-run", "^$", "-fuzz", "^" + f.name + "$", "-fuzztime", c.fuzztime, "-fuzzminimizetime", "5s", "."},
+		})
+	}
+	return s
+}
+
+// taskSuites are tasks of developers, and tests that take too long for every day. They run alone.
+func (c *config) taskSuites() []suite {
+	run := func(name, env string) step {
+		return step{flags: []string{"-timeout", "2h"}, env: []string{guest, env}, shown: true,
+			programs: []program{{name: "cm.test", run: "^" + name + "$", args: []string{"-test.timeout", "110m"}}}}
+	}
+	walk := step{flags: []string{"-timeout", "1000h"}, env: []string{guest, "GOVERBS_WALK=1h"}, programs: []program{only("conformance", "TestWalk")}, shown: true}
+	golden := []string{"gcc", "vmrun", "hca", "abitrace", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet"}
+	return []suite{
+		{name: "walk", doc: "random steps for an hour: -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=N", steps: []step{walk}},
+		{name: "conns", doc: "10,100 connections made and closed, and what is left of them", steps: []step{run("TestConnLeaks", "GOVERBS_CONNS=10100")}},
+		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work", steps: []step{run("TestHostilePeers", "GOVERBS_ATTACKS=10000")}},
+		c.fuzzSuite(),
+		{name: "demo", doc: "our ping-pong and rdma-core's, side by side", steps: []step{{bin: []string{"verbs"}, with: ibverbs, env: []string{"VERBS=/bin/verbs"}, shown: true, programs: []program{{name: "demo"}}}}},
+		{name: "bench", doc: "ours beside rdma-core's programs, as a table, JSON and a page: -- -rows ^send -rounds 9", steps: c.benchSteps()},
+		{name: "benchsiw", doc: "traffic and connections on soft iWARP, as a table", steps: []step{
+			c.side([]string{"-device", "siw", "--append=idle=poll"}, "-cm", "-guest", "-commit", c.version, "-sizes", "2,64,4096,65536")}},
+		// What one side does alone can be counted: the guest has one processor, and two programs that
+		// poll would share it.
+		{name: "benchcount", doc: "the same by instructions executed, which a busy machine does not change", steps: []step{
+			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576",
+				"-rows", "^(open|call|mr)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
+		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX", steps: c.sideBySide()},
+		{name: "golden", doc: "record what rdma-core's programs do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
+		{name: "generate", doc: "write the generated files from the kernel's newest headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(generate)}}},
+	}
+}
+
+// side measures ours beside rdma-core's programs in a guest.
+func (c *config) side(flags []string, args ...string) step {
+	bin := []string{"verbs", "bench-open"}
+	for _, p := range []string{"calls", "open", "mr", "qps", "start"} {
+		bin = append(bin, "rdmacore-"+p)
+	}
+	return step{
+		alone: true, shown: true, with: perftest, bin: bin,
+		flags:    append([]string{"-timeout", "2h"}, flags...),
+		programs: []program{{name: "bench", args: append(args, "-progress=false")}},
+	}
+}
+
+// benchSteps measure everything and keep the results under the architecture, kernel and commit, where
+// they can be compared: .build/amd64/bench compare A B. The guest's processors poll while they are idle:
+// an emulator needs tens of microseconds to wake one that halts, and which of the two programs sleeps
+// when would decide the figures.
+func (c *config) benchSteps() []step {
+	s := c.side([]string{"-mem", "4G", "--append=idle=poll", "-out", "bench.json:bench.json"}, "-commit", c.version, "-json", "bench.json")
+	s.name = "measure"
+	keep := step{name: "keep", dir: ".build/" + c.arch, host: shell(`./bench keep -dir "${KEEP:-../results}" bench.json && rm bench.json`)}
+	return []step{s, keep}
+}
+
+// sideBySide measures few rows.
+func (c *config) sideBySide() []step {
+	rounds := []string{"-rounds", pick(c.short, "1", "5")}
+	rxe := c.side([]string{"--append=idle=poll"}, append([]string{"-mr", "4096,1048576",
+		"-rows", "^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$"}, rounds...)...)
+	mlx5 := c.side(nil, append([]string{"-rows", "^call/"}, rounds...)...)
+	rxe.name, mlx5.name, mlx5.device = "rxe", "mlx5", "mlx5,mode=ib"
+	return []step{rxe, mlx5}
+}
+
+// suites returns all suites.
+func (c *config) suites() []suite {
+	return slices.Concat(c.hostSuites(), c.rxeSuites(), c.mlx5Suites(), []suite{c.siwSuite()}, c.taskSuites())
+}
+
+// Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
+// is the rest. Together they have every test that runs every day, once.
+var groups = map[string][]string{
+	"test": {"check", "unit", "siw/verbs", "rxe", "siw/mixed", "mlx5/ib"},
+	"testall": {"race", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+		"vmtest", "perf", "hosts", "control", "cards", "siw/interop", "flat", "traffic", "racevm"},
+}
+
+// errSuite is the error of a name that no suite has.
+func errSuite(name string) error {
+	return fmt.Errorf("no suite or step is called %q: -list has the names", name)
+}

@@ -1,0 +1,149 @@
+package main
+
+// Debian packages of rdma-core's programs.
+var (
+	ibverbs  = []string{"ibverbs-utils", "ibverbs-providers"}
+	rdmacm   = append(ibverbs[:2:2], "rdmacm-utils")
+	perftest = append(rdmacm[:3:3], "perftest")
+	iproute2 = append(rdmacm[:3:3], "iproute2")
+	diags    = append(perftest[:4:4], "infiniband-diags")
+)
+
+// guest is the environment of every test that needs a VM.
+const guest = "GOVERBS_KERNEL_TEST=1"
+
+// guestEnv returns the environment of the tests on rxe.
+func (c *config) guestEnv(more ...string) []string {
+	env := append([]string{guest, "VERBS=/bin/verbs"}, more...)
+	if c.emulated() {
+		env = append(env, "GOVERBS_SLOW=1")
+	}
+	return env
+}
+
+// longWalk is the time of the random walk on rxe and siw with -short. The other suites walk less.
+const longWalk = "GOVERBS_WALK=60s"
+
+// walk returns the environment of the random walk.
+func (c *config) walk() []string { return pick(c.short, []string{longWalk}, nil) }
+
+// rxeSuite has the tests on rxe. The boot write repeats what gives commands to the kernel with write().
+// An emulated architecture is slow: its boot verbs has the tests of all paths, and nothing is repeated.
+func (c *config) rxeSuite() suite {
+	env := c.guestEnv(c.walk()...)
+	verbs := step{
+		name: "verbs", driver: "rxe", path: "auto", bin: []string{"verbs"},
+		flags: []string{"-file", "../../uverbs/testdata:testdata"},
+		env:   append(env[:len(env):len(env)], "GOVERBS_WAYS=auto,ioctl"),
+		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "conformance"),
+			program{name: "abitrace.test", run: "Trace"}),
+	}
+	write := []step{{
+		name: "write", driver: "rxe", path: "write", bin: []string{"verbs"},
+		env:      c.guestEnv("GOVERBS_WALK=1s", "RDMAABI=write", "GOVERBS_WAYS=write"),
+		programs: test("conformance"),
+	}}
+	if c.emulated() {
+		verbs.env, write = env, nil
+	}
+	steps := []step{
+		{
+			name: "cm", driver: "rxe", path: "auto", bin: []string{"verbs"}, env: env,
+			flags:    []string{"-module", "bonding"},
+			programs: test("cm", "classic", "grpc"),
+		},
+		verbs,
+	}
+	return suite{name: "rxe", doc: "soft RoCE: the verbs, connections, rdma-core's programs", steps: append(append(steps, write...), []step{
+		{
+			name: "interop", driver: "rxe", bin: []string{"verbs"}, with: iproute2,
+			env: append(env[:len(env):len(env)], "GOVERBS_IPROUTE2=1"),
+			programs: []program{
+				{name: "interop.test", skip: "^TestPerf"},
+				only("conformance", "TestIproute2"),
+			},
+		},
+		{
+			name: "bare", driver: "rxe", bin: []string{"verbs"}, flags: []string{"-load", "none"},
+			env: append(env[:len(env):len(env)], "GOVERBS_BARE=1"),
+			programs: []program{
+				only("conformance", "TestModuleNotLoaded"),
+				only("interop", "TestDoctorBare"),
+				only("cm", "TestNoModule"),
+			},
+		},
+	}...)}
+}
+
+// rxeSuites are the suites on rxe.
+func (c *config) rxeSuites() []suite {
+	return []suite{
+		c.rxeSuite(),
+		{
+			name: "perf", doc: "verbs perf with itself and with perftest, on rxe",
+			steps: []step{{
+				name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
+				programs: append(test("perf"), program{name: "interop.test", run: "^TestPerf"}),
+			}},
+		},
+		{
+			name: "hosts", doc: "two hosts: rdma-core's programs, peers that die, a link that is bad or cut",
+			steps: []step{{
+				flags: []string{"-hosts", "2", "-cpus", "1"}, bin: []string{"verbs"}, with: rdmacm, env: c.guestEnv(),
+				programs: test("hosts"),
+			}},
+		},
+		{
+			name: "racevm", doc: "the verbs and connections on rxe under the race detector",
+			steps: []step{
+				{name: "verbs", race: true, flags: []string{"-mem", "2G"}, env: []string{guest}, programs: test("conformance")},
+				{
+					name: "cm", race: true, flags: []string{"-mem", "2G", "-module", "bonding"}, env: []string{guest},
+					programs: []program{{name: "cm.test", skip: "TestManyConns"}},
+				},
+			},
+		},
+		{
+			name: "flat", doc: "the cost of a message with 1,000 QPs beside that with 2, ours and rdma-core's",
+			steps: []step{c.flat("", "-icount"), c.flat("clock", "")},
+		},
+		{
+			name: "traffic", doc: "a connection beside the verbs, a stream beside RDMA WRITE and TCP",
+			steps: []step{c.traffic("", "-icount"), c.traffic("clock", "")},
+		},
+	}
+}
+
+// flat measures by instructions if icount is the flag of vmrun for that, and else by the clock, for
+// which "-- -test.benchtime 200x" is not too much.
+func (c *config) flat(name, icount string) step {
+	return c.measure(step{
+		name: name, with: ibverbs, bin: []string{"rdmacore-flat"}, env: []string{guest, "GOVERBS_FLAT=/bin/rdmacore-flat"},
+		programs: []program{benchmark("conformance", "QPs", pick(c.short, "5x", "10x"))},
+	}, icount, "GOVERBS_FLAT_MOST=1.1")
+}
+
+// traffic is like flat. The limits are the time of a Conn divided by that of the verbs, and the
+// bandwidth of a stream divided by that of RDMA WRITE.
+func (c *config) traffic(name, icount string) step {
+	return c.measure(step{
+		name: name, env: []string{guest},
+		programs: []program{benchmark("cm", "(PingPong|Stream)", "5x")},
+	}, icount, "GOVERBS_PINGPONG_MOST=1.1", "GOVERBS_STREAM_LEAST=0.8")
+}
+
+// measure adds what a measurement needs. Only instructions are held against limits.
+func (c *config) measure(s step, icount string, limits ...string) step {
+	s.named = icount == ""
+	s.shown = true
+	if icount != "" {
+		s.flags = []string{icount}
+		s.env = append(s.env, limits...)
+	}
+	return s
+}
+
+// benchmark returns a test binary that runs benchmarks, and no test.
+func benchmark(name, bench, times string) program {
+	return program{name: name + ".test", run: "^$", args: []string{"-test.bench", "^Benchmark" + bench + "$", "-test.benchtime", times}}
+}

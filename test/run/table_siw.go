@@ -1,0 +1,29 @@
+package main
+
+// siwSuite has the tests on soft iWARP. It allows five seconds for a handshake, so there is less load.
+func (c *config) siwSuite() suite {
+	env := []string{guest, "GOVERBS_SLOW=1", "GOVERBS_DEVICES=siw0,siw1"}
+	return suite{
+		name: "siw", doc: "soft iWARP: the verbs, connections, rdma-core's programs, several drivers in one guest",
+		steps: []step{
+			{
+				name: "verbs", driver: "siw", device: "siw", env: append(env[:3:3], c.walk()...),
+				programs: test("cm", "conformance"),
+			},
+			{
+				// rdma-core's programs hang now and then if a client's first message arrives while
+				// the server's kernel accepts the connection. With one processor they do not, unless
+				// the server can be preempted there, as on Linux 7.2.
+				name: "interop", driver: "siw", device: "siw", flags: []string{"-cpus", "1"}, with: perftest,
+				bin: []string{"verbs"}, env: append(env[:3:3], "VERBS=/bin/verbs"),
+				programs: []program{{name: "interop.test",
+					skip: `^TestMixed|^TestPerf(HugePages|Progress|CPU)$|^TestRpingPersistent$|^TestDoctor(Text|ClosedNode|MissingNode)$`}},
+			},
+			{
+				name: "mixed", driver: "siw", device: "rxe+siw+mlx5", bin: []string{"verbs"},
+				env:      []string{guest, "GOVERBS_MIXED=1", "VERBS=/bin/verbs"},
+				programs: []program{{name: "interop.test", run: "^TestMixed"}},
+			},
+		},
+	}
+}
