@@ -21,6 +21,7 @@ import (
 
 // TestDialCancelled: the end of the context ends Dial in each of its steps, and nothing is left of it.
 func TestDialCancelled(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
 	c := value(OpenChannel())(t)
@@ -127,6 +128,7 @@ func listenNow(t *testing.T, c *Channel, at netip.AddrPort) (*ID, netip.AddrPort
 
 // TestDialProtocolViolations: a listener that does not speak the protocol, or does not mean well.
 func TestDialProtocolViolations(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
 	c := value(OpenChannel())(t)
@@ -280,6 +282,7 @@ func TestPrivateDataRemote(t *testing.T) {
 
 // TestNoDevice: addresses of interfaces without an RDMA device, and of none.
 func TestNoDevice(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	before := quiet(t)
 	ctx := within(t)
@@ -341,6 +344,7 @@ func TestNoDevice(t *testing.T) {
 // TestDialNames: a host's name, one with several addresses of which the last answers, and one that
 // nobody has.
 func TestDialNames(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	ctx := within(t)
 	const hosts = "/etc/hosts"

@@ -332,6 +332,7 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 // TestListenerClosesAllTogether: a listener that is closed closes what waits to be accepted all at once, so
 // that peers that do not take what was sent to them hold it up no longer than one does.
 func TestListenerClosesAllTogether(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.NeedsIB(t, "peers that acknowledge nothing")
 	before := quiet(t)
 	ctx := within(t)
@@ -381,6 +382,7 @@ func TestListenerClosesAllTogether(t *testing.T) {
 // TestListenerCloseEndsWaitingConns: connections that wait to be accepted end with the listener, and those
 // beyond the backlog are refused.
 func TestListenerCloseEndsWaitingConns(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
 	o := small
@@ -406,6 +408,7 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 
 // TestKeepAlive: an idle connection notices that its peer is gone, if nobody says so.
 func TestKeepAlive(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	ctx := within(t)
 	l := newListener(t, Options{KeepAlive: -1})
 	for name, retries := range map[string]int{"retries end": 2, "retries do not end": 7} { // rxe takes 7 so
@@ -425,6 +428,7 @@ func TestKeepAlive(t *testing.T) {
 // TestKeepAliveUnsignaledSend: a connection stays on which something was sent that has no completion, and then
 // nothing for longer than a device may owe an answer.
 func TestKeepAliveUnsignaledSend(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	ctx := within(t)
 	o := Options{KeepAlive: 600 * time.Millisecond, AckTimeout: 50 * time.Millisecond, RetryCount: 1, MessageSize: 64}
 	client, server := connect(t, newListener(t, o), o)

@@ -22,6 +22,7 @@ var small = Options{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
 // TestManyConns: 1,000 connections open at once on one listener, 200 dialled at a time, and a
 // message over each both ways.
 func TestManyConns(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Race)
 	conns := 1000
 	if testenv.Slow() {
 		conns = 300

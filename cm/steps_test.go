@@ -193,6 +193,7 @@ func TestSRQOfID(t *testing.T) {
 
 // TestTimewaitExit: after the end of a connection there is an event when its QP may be used again.
 func TestTimewaitExit(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	c := openKernel(t)
 	testenv.NeedsIB(t, "MODIFY_QP to RTS")
 	_, addr := listen(t, c, TCP, first)

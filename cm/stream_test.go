@@ -13,12 +13,17 @@ import (
 	"time"
 
 	"golang.org/x/net/nettest"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // TestStream: a stream is as package net's tests want a connection, with either way to wait.
 func TestStream(t *testing.T) {
 	for _, wait := range waits {
 		t.Run(wait.String(), func(t *testing.T) {
+			if wait != Park {
+				testenv.Tags(t, testenv.AnyCard)
+			}
 			l := newListener(t, Options{Wait: wait, MessageSize: 1000, Depth: 5})
 			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 				ctx, cancel := context.WithTimeout(context.Background(), 4*timeout)

@@ -28,6 +28,7 @@ func TestCredentials(t *testing.T) {
 
 // TestUserChanges: a program becomes another user while it listens, and has connections.
 func TestUserChanges(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	if said := other(t, "becomes another user", "-"); said != "all is well" {
 		t.Error(said)

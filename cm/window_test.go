@@ -46,6 +46,7 @@ func pattern(n, size int) []byte {
 // TestWindowStaysSmall: who is sent small messages, and answers them, has memory for such only; who
 // is sent some more without answering, or a large one, has the rest.
 func TestWindowStaysSmall(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	growAfter(t, time.Hour)
 	l := newListener(t, Options{})
 	ctx := within(t)
@@ -94,6 +95,7 @@ func TestWindowStaysSmall(t *testing.T) {
 // TestWindowUnattended: a side that is in no method gets its memory by itself, so that the peer
 // can send as much as Depth says, whatever the sizes.
 func TestWindowUnattended(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	l := newListener(t, Options{})
 	ctx := within(t)
 	for _, size := range []int{0, firstData, firstData + 1, 32 << 10} {
@@ -134,6 +136,7 @@ func notReady(t *testing.T) (n uint64) {
 // windows that grow at any moment, or are there from the beginning at one side. None finds no
 // receive.
 func TestWindowRandom(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*timeout)
 	defer cancel()
 	before := notReady(t)

@@ -52,6 +52,7 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 // where the documentation says so, first of an object that is open, and then while it is closed.
 // Nothing panics, hangs or is told anything but what one goroutine could have been.
 func TestAtOnce(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	testenv.Guest(t)
 	testenv.Skip(t, resizes(t, deviceName))

@@ -352,6 +352,7 @@ func TestGIDIndex(t *testing.T) {
 }
 
 func TestTooBig(t *testing.T) {
+	testenv.Tags(t, testenv.Unordered)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		attr := dev.QueryDevice()
@@ -391,6 +392,7 @@ func TestTooBig(t *testing.T) {
 // a receive would do as well, were it not for rxe of Linux 5.10: on loopback it then
 // sends again and again within the doorbell, and never returns.
 func TestQueueFull(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "a send queue that holds what is not complete")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{

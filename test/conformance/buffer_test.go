@@ -131,6 +131,7 @@ func addrOf(buf *uverbs.Buffer) uint64 {
 // TestBufferPool sends many messages, each in a slot of its own, and receives them into
 // slots.
 func TestBufferPool(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		const messages, slots, size = 1024, 32, 100
 		a, b := pair(t, uverbs.QPOptions{MaxSendWR: slots, MaxRecvWR: slots})
@@ -182,6 +183,7 @@ func TestBufferPool(t *testing.T) {
 // stay, neither pinned pages nor memory of the program. On a model, where each costs many
 // times as much, there are 300.
 func TestManyMRs(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		n := 10000
 		if testenv.Modelled() {

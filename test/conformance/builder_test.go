@@ -12,6 +12,7 @@ import (
 // TestBuilderWindow binds a window, takes it away by LOCAL_INV, binds another and takes that
 // away by the peer's SEND, without structs.
 func TestBuilderWindow(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
@@ -68,6 +69,7 @@ func TestBuilderWindow(t *testing.T) {
 
 // TestBuilderAtomicWrite writes 8 bytes at once without structs, where the device has it.
 func TestBuilderAtomicWrite(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "ATOMIC_WRITE", "rxe")
 		if kernelBefore(t, 6, 2) {
@@ -92,6 +94,7 @@ func TestBuilderAtomicWrite(t *testing.T) {
 // TestBuilderData gives data inline, in pieces, and as lists as long as the QP takes them,
 // on each transport; a datagram says where it goes first.
 func TestBuilderData(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "immediate data")
 	eachTransport(t, uverbs.QPOptions{MaxSendSGE: 8, MaxRecvSGE: 8, MaxInline: 96}, func(t *testing.T, c *talk) {
 		a, b := c.a, c.b

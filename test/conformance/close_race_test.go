@@ -44,6 +44,7 @@ func writeToSelf(s *side) uverbs.SendWR {
 // object is closed, or what it would have been told a moment before; nothing else, and
 // no memory is touched that is not there any more.
 func TestCloseBeside(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	bad := uverbs.WC{ID: 1 << 41, Status: uverbs.WCLocProtErr}

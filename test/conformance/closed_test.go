@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -251,6 +252,7 @@ func TestCloseAtOnce(t *testing.T) {
 
 // TestBuilderAfterClose: a builder that was begun before Close is as closed as its QP.
 func TestBuilderAfterClose(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		a, _ := pair(t, uverbs.QPOptions{})
 		b := a.qp.BeginSend()

@@ -16,6 +16,7 @@ import (
 
 // TestXRC sends from one sender to two SRQs of a domain, through one receiving end.
 func TestXRC(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "XRC", "mlx5")
 		dev := openDevice(t, deviceName)
@@ -209,6 +210,7 @@ func TestTimestamps(t *testing.T) {
 // TestInlineRecv: short messages that the device puts into completions are where they belong,
 // on a queue of the QP's own and on an SRQ, with completions of both sizes, in several pieces.
 func TestInlineRecv(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "data in completions", "mlx5")
 		for _, size := range []int{64, 128} {
@@ -265,6 +267,7 @@ func TestInlineRecv(t *testing.T) {
 
 // TestThreadDomain: QPs of a thread domain work, and the domain outlives them.
 func TestThreadDomain(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "thread domains", "mlx5")
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
@@ -301,6 +304,7 @@ func TestThreadDomain(t *testing.T) {
 // TestManyRegisters gives QPs registers of their own, then registers that they share, and has all
 // of them work.
 func TestManyRegisters(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "registers", "mlx5")
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})

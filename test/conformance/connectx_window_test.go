@@ -10,6 +10,7 @@ import (
 
 // TestWindowZeroBased: the addresses of a window that is bound so count from 0, up to its length.
 func TestWindowZeroBased(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	testenv.Needs(t, "zero-based windows", "mlx5")
 	a, b := pair(t, refusing)
@@ -35,6 +36,7 @@ func TestWindowZeroBased(t *testing.T) {
 
 // TestWindowAfterQP: a window of type 2 whose QP is closed can be closed.
 func TestWindowAfterQP(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	testenv.Needs(t, "QPs that may be closed with a window of type 2", "mlx5")
 	_, b := pair(t, uverbs.QPOptions{})

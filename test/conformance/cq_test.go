@@ -13,6 +13,7 @@ import (
 // TestResize changes the size of a CQ again and again, with completions in it and without,
 // up and down: none is lost, their order stays, and an armed CQ stays armed.
 func TestResize(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	testenv.NeedsIB(t, "completions that can be resized")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
@@ -147,6 +148,7 @@ func flush(t *testing.T, pd *uverbs.PD, cq *uverbs.CQ, id uint64) {
 
 // TestManyCQs: of many CQs on one channel each has its event, once.
 func TestManyCQs(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, err := dev.AllocPD()

@@ -104,6 +104,7 @@ func datagrams(t *testing.T, a, b *side) {
 }
 
 func TestDatagram(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		datagrams(t, newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}))

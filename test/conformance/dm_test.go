@@ -26,6 +26,7 @@ func deviceMemory(t *testing.T, s *side, length int) *uverbs.DM {
 // TestDeviceMemory reaches memory of the device from the other side and from this one, by two MRs that
 // begin at different places, as far as their rights and their length go.
 func TestDeviceMemory(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		o := refusing
 		o.MaxSendSGE, o.MaxRecvSGE = 2, 2

@@ -107,6 +107,7 @@ func addresses(t *testing.T, netdev string) (restore func()) {
 // TestDeviceRemoved takes a device away from a program that has it open, connected and waiting:
 // it learns that by EventDeviceFatal, every call comes back, and all can be closed.
 func TestDeviceRemoved(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	testenv.Needs(t, "drivers that leave their device", "mlx5")
 	device := rig.Devices[1]

@@ -203,6 +203,7 @@ func outcomeMLX5(op uverbs.WROpcode, p place) outcome {
 
 // TestFaults tries each fault with each operation.
 func TestFaults(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	o := refusing

@@ -33,6 +33,7 @@ func pkeysOf(t *testing.T, device string) (keys []uint16) {
 // TestQueryPKey compares the partition keys with those that sysfs has. The default one need not be
 // the first.
 func TestQueryPKey(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	testenv.NeedsIB(t, "partition keys")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)

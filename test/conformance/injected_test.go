@@ -69,6 +69,7 @@ var vendors = []struct {
 // TestInjectedSends has sends fail with each syndrome: the completions before are well, that of
 // the failed one says all that the card told, and those after it are flushed for its sake.
 func TestInjectedSends(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	do := inject(t, deviceName)
 	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC} {
@@ -111,6 +112,7 @@ func TestInjectedSends(t *testing.T) {
 
 // TestInjectedReceives has receives fail with each syndrome, those of a QP and those of an SRQ.
 func TestInjectedReceives(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	do := inject(t, deviceName)
 	for _, shared := range []bool{false, true} {
@@ -170,6 +172,7 @@ func noViolation(t *testing.T, do func(string, ...any) string) {
 // do not work any more, what they post is an error at the latest when the state is known, and
 // all can be closed.
 func TestInjectedQueues(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	do := inject(t, deviceName)
 	broken := func(t *testing.T, a *side, b *side) {
@@ -243,6 +246,7 @@ func TestInjectedQueues(t *testing.T) {
 // TestInjectedCommand: a command that the firmware refuses is an error of the verb, with what the
 // firmware said, and nothing is left of the object; the next one is well.
 func TestInjectedCommand(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		do := inject(t, deviceName)
 		dev := openDevice(t, deviceName)
@@ -279,6 +283,7 @@ func TestInjectedCommand(t *testing.T) {
 // EventDeviceFatal, every call comes back, all can be closed, and when the card is well again so
 // is the device.
 func TestInjectedFatal(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	device := rig.Devices[1]
 	do := inject(t, device)

@@ -67,6 +67,7 @@ func (m *maker) need(t *testing.T) {
 // as many as the device says that it has: rxe of Linux 5.10 has 100 AHs and 960 SRQs. The kernel refuses what is beyond, and
 // takes it when another has been closed.
 func TestLimits(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
@@ -111,6 +112,7 @@ func TestLimits(t *testing.T) {
 // TestManyOpens opens a device again and again, one after the other and at the same time.
 // Each has objects of its own.
 func TestManyOpens(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	testenv.Guest(t)
 	open := func() (*uverbs.Device, error) {
 		dev, err := uverbs.Open(deviceName)

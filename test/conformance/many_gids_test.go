@@ -17,6 +17,7 @@ const manyGIDs = 250
 // TestManyGIDs gives an interface so many addresses that the GID table of its port is nearly full,
 // and connects by the last entry.
 func TestManyGIDs(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.NeedsEthernet(t)
 	testenv.Guest(t)

@@ -86,6 +86,7 @@ func usable(t *testing.T, a *side, mr *uverbs.MR, offset int) {
 var refusing = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 15, RetryCount: 1}} // 2·134 ms, as the machine may be slow
 
 func TestRegMRAt(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "addresses of regions that are chosen")
 	eachPath(t, func(t *testing.T) {
 		for name, o := range map[string]uverbs.MROptions{
@@ -278,6 +279,7 @@ func TestQueryMR(t *testing.T) {
 func hasRereg(t *testing.T) bool { return since(t, 6, 12) && !rig.IWARP() || onMLX5 }
 
 func TestReregAccess(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
 		mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite)
@@ -324,6 +326,7 @@ func TestReregAccess(t *testing.T) {
 }
 
 func TestReregPD(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		if testenv.Modelled() && kernelBefore(t, 6, 0) {
 			// Where a card can't change a key by a work request, as the model can't, mlx5_ib of
@@ -364,6 +367,7 @@ func TestReregPD(t *testing.T) {
 // TestReregTogether changes PD and rights by one command, and where the device has it the
 // memory as well.
 func TestReregTogether(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		other, err := dev.AllocPD()
@@ -428,6 +432,7 @@ func TestReregTogether(t *testing.T) {
 // TestReregPDBefore: a QP of another PD cannot use a region. It is what makes the success
 // of TestReregPD mean something.
 func TestReregPDBefore(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -444,6 +449,7 @@ func TestReregPDBefore(t *testing.T) {
 
 // TestReregMemory: rxe cannot change the memory, and the region stays as it was.
 func TestReregMemory(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		other := newBuffer(t, 8192)

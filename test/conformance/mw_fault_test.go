@@ -82,6 +82,7 @@ func peerOf(t *testing.T, s *side) *side {
 // with all others, over another QP than that which bound the window, and over one of
 // another PD.
 func TestWindowUse(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
@@ -124,6 +125,7 @@ func TestWindowUse(t *testing.T) {
 
 // TestWindowBounds reads and writes 100 bytes, or none, of a region in and around a window.
 func TestWindowBounds(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	const start, size = 4096, 8192
@@ -169,6 +171,7 @@ func TestWindowBounds(t *testing.T) {
 
 // TestWindowBind binds what may be bound and what may not.
 func TestWindowBind(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	const local, bindable = uverbs.AccessLocalWrite, uverbs.AccessMWBind
@@ -308,6 +311,7 @@ func TestWindowBind(t *testing.T) {
 // TestWindowBindOtherPD: rxe looked only at the PD of a window of type 2. The kernels that
 // look at all of them have that as a fix, so that the version does not tell which do.
 func TestWindowBindOtherPD(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	lax := map[string]bool{}
@@ -348,6 +352,7 @@ func TestWindowBindOtherPD(t *testing.T) {
 
 // TestWindowUnsignalled binds and invalidates without a completion.
 func TestWindowUnsignalled(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	a, b := pair(t, uverbs.QPOptions{})
@@ -370,6 +375,7 @@ func TestWindowUnsignalled(t *testing.T) {
 // TestInvalidate: keys that are no window's of the QP, from this side and from the peer.
 // After a window is invalidated nobody may do it again: rxe follows a pointer that is nil.
 func TestInvalidate(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	for _, c := range []struct {
@@ -489,6 +495,7 @@ func stillBound(t *testing.T, mr *uverbs.MR) {
 
 // TestWindowLife: what may be closed while a window is bound, and what that leaves.
 func TestWindowLife(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	for _, c := range []struct {
@@ -546,6 +553,7 @@ func TestWindowLife(t *testing.T) {
 // TestWindowTraffic takes a window away while many reads through it are on their way: none
 // is lost, one tells why it failed, and those after it are flushed.
 func TestWindowTraffic(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	const reads, outstanding = 400, 100

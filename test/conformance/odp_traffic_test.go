@@ -13,6 +13,7 @@ import (
 // and datagrams come from there. Each has a page that nobody has touched, and begins at its
 // start, see TestOnDemand.
 func TestOnDemandQueues(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	testenv.NeedsIB(t, "on-demand paging")
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	const page = 4096

@@ -68,6 +68,7 @@ func (s *side) setWord(offset int, v uint64) {
 }
 
 func TestAtomic(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard, testenv.Unordered)
 	testenv.NeedsIB(t, "atomics")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
@@ -182,6 +183,7 @@ func rxeBefore(t *testing.T, major, minor int) bool { return !onMLX5 && kernelBe
 
 // TestBuilder does the work of the slice API without structs.
 func TestBuilder(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "immediate data")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 2, MaxInline: 64})
@@ -259,6 +261,7 @@ func TestBuilder(t *testing.T) {
 
 // TestBuilderDoesNotAllocate: neither does the slice API, which is made of it.
 func TestBuilderDoesNotAllocate(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		sgl := []uverbs.SGE{a.mr.SGE(0, 64)}

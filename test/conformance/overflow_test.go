@@ -191,6 +191,7 @@ func TestOverflowOfReceives(t *testing.T) {
 
 // TestCQSizes creates a CQ as large as it can be, and what cannot be.
 func TestCQSizes(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		most := int(dev.QueryDevice().MaxCQE)

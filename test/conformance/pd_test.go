@@ -158,6 +158,7 @@ func noPlace() uverbs.WCStatus {
 // TestOtherPD: a QP cannot use memory that is registered in another PD, neither its own nor
 // the peer's.
 func TestOtherPD(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	for _, c := range oneSided {
@@ -219,6 +220,7 @@ func foreignMR(t *testing.T, s *side) *uverbs.MR {
 // TestOtherPDAddress: a QP cannot use an AH of another PD. rxe of Linux 5.10 does not look,
 // nor does ConnectX, which has the address in the work request.
 func TestOtherPDAddress(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	a, b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
@@ -238,6 +240,7 @@ func TestOtherPDAddress(t *testing.T) {
 // TestOtherPDSRQ: a QP takes its receives from an SRQ of another PD. rxe wants the memory
 // to be of the QP's PD; the specification wants that of the SRQ.
 func TestOtherPDSRQ(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	for _, c := range []struct {

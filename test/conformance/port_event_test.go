@@ -14,6 +14,7 @@ import (
 // TestInjectedPort: what becomes of a port's addresses and keys is told, and can be read then. On
 // InfiniBand the subnet manager changes them, on RoCE those of the interface do.
 func TestInjectedPort(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		device := rig.Devices[1]
 		do := inject(t, device)
@@ -102,6 +103,7 @@ func portOfSubnet(t *testing.T, dev *uverbs.Device, do func(string, ...any) stri
 // TestInjectedMigration: a peer's wish to take the other path that a QP can't follow is told, and the QP
 // works on.
 func TestInjectedMigration(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		do := inject(t, deviceName)
 		a, b := pair(t, uverbs.QPOptions{})

@@ -150,6 +150,7 @@ func (s *side) poll() (uverbs.WC, error) {
 // once and in order: first they succeed, and from one on they are flushed, also those that
 // are posted long after.
 func TestPostWhileErr(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	const batch = 16
 	testenv.Guest(t)
 	if rxeBefore(t, 6, 0) {

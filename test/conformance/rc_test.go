@@ -32,6 +32,7 @@ func needRNR(t *testing.T) {
 // TestNoReceive: a message that finds no receive is retried as often as the QP says, which
 // may be for ever.
 func TestNoReceive(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	needRNR(t)
@@ -72,6 +73,7 @@ func TestNoReceive(t *testing.T) {
 // TestPeerState: a peer that is not ready to receive does not answer. All are asked before any is
 // waited for, as each takes as long as its retries.
 func TestPeerState(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
@@ -295,6 +297,7 @@ func TestMRClosedUnderWay(t *testing.T) {
 
 // TestManyWrites has a hundred QPs write in turn, and counts what arrives.
 func TestManyWrites(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	const qps, rounds, list, size = 100, 10, 10, 32

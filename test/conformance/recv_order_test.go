@@ -11,6 +11,7 @@ import (
 // TestReceivesInAnyOrder: a completion tells which receive a message came into, whatever order the
 // device uses receives in, and every receive completes once.
 func TestReceivesInAnyOrder(t *testing.T) {
+	testenv.Tags(t, testenv.Unordered)
 	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	const posted, size = 8, 64

@@ -23,6 +23,7 @@ func newSRQ(t *testing.T, dev *uverbs.Device, o uverbs.SRQOptions) (*uverbs.PD, 
 
 // TestSRQ: two QPs take their receives from one queue.
 func TestSRQ(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 50, MaxSGE: 2})

@@ -114,6 +114,7 @@ func (g *srqGroup) fill() error {
 // TestSRQThreads: goroutines fill one SRQ, or several, and then one goroutine for each
 // connection takes from it and posts to it again what it has taken.
 func TestSRQThreads(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	for name, c := range map[string]struct{ srqs, pairs, messages, batch int }{
 		"a connection, one message at a time": {1, 1, 200, 1},
@@ -148,6 +149,7 @@ func TestSRQThreads(t *testing.T) {
 
 // TestSRQImmediate: the immediates of many connections complete the receives of one SRQ.
 func TestSRQImmediate(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "immediate data")
 	testenv.Guest(t)
 	const pairs, messages = 10, 8

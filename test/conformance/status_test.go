@@ -17,6 +17,7 @@ var localFault = []uverbs.WCStatus{uverbs.WCLocProtErr, uverbs.WCLocQPOpErr, uve
 // TestStatus provokes completions with an error, and looks at what they are told to mean:
 // the work request, and for those that are flushed after it the first failure.
 func TestStatus(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		for _, c := range []struct {

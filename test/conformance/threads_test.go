@@ -34,6 +34,7 @@ func inThreads(n int, run func(thread int) error) error {
 // TestObjectThreads: goroutines create objects of a kind and close them, each one at once,
 // and then all at the end.
 func TestObjectThreads(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
@@ -74,6 +75,7 @@ func TestObjectThreads(t *testing.T) {
 
 // TestAHThreads: goroutines create an AH, send a datagram by it and close it.
 func TestAHThreads(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
@@ -117,6 +119,7 @@ func TestAHThreads(t *testing.T) {
 // TestPeerClosesBusy closes QPs that are being read from, in several goroutines. Their peers
 // are told, once for each request, and a connection beside them works on.
 func TestPeerClosesBusy(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)

@@ -84,6 +84,7 @@ func TestImmediate(t *testing.T) {
 }
 
 func TestWriteRead(t *testing.T) {
+	testenv.Tags(t, testenv.Unordered)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		for _, n := range []int{1, 1024, 20000} {
@@ -104,6 +105,7 @@ func TestWriteRead(t *testing.T) {
 }
 
 func TestManySGEs(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 4, MaxRecvSGE: 3})
 		want := append([]byte{}, a.fill(100, 10, 1)...)
@@ -131,6 +133,7 @@ func TestManySGEs(t *testing.T) {
 }
 
 func TestInline(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	testenv.NeedsIB(t, "inline data of 128 bytes")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxInline: 128})
@@ -229,6 +232,7 @@ func TestSignalAll(t *testing.T) {
 // have what the read brings; otherwise nobody could tell. Where the processor is taken away in
 // between it may have it all the same, but not every time.
 func TestFence(t *testing.T) {
+	testenv.Tags(t, testenv.Unordered)
 	testenv.NeedsIB(t, "completions in the order of posting")
 	eachPath(t, func(t *testing.T) {
 		const n, to = 20000, 30000
@@ -279,6 +283,7 @@ func slowLink(t *testing.T, delay string) {
 
 // TestRingWrap sends more messages than any ring has entries.
 func TestRingWrap(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxSendWR: 5, MaxRecvWR: 5})
 		for i := range 1000 {
@@ -313,6 +318,7 @@ func TestRegSlice(t *testing.T) {
 
 // TestManyQPs has several goroutines play on QPs of their own, on one device.
 func TestManyQPs(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		const pairs, rounds = 8, 50

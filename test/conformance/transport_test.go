@@ -80,6 +80,7 @@ func (s *side) gathered(sgl []uverbs.SGE) (data []byte) {
 // TestSGELimit has lists as long as the device takes them, on both sides and in order; one
 // SGE more is refused.
 func TestSGELimit(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "a limit of SGEs to go beyond")
 	testenv.Guest(t)
 	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD} {
@@ -249,6 +250,7 @@ func TestTransports(t *testing.T) {
 // TestWindowUC binds a window by the work request of a UC QP, writes through it, and not once
 // it is gone.
 func TestWindowUC(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
 	mw, mr := window(t, b, uverbs.MWType2)

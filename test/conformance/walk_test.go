@@ -44,6 +44,7 @@ const (
 // No kernel counts AHs, memory windows and multicast attachments. But it refuses to give up a
 // PD that has one of the first two, and a QP that has one of the last; here it must not.
 func TestWalk(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	t.Setenv("RDMAABI", "auto") // put back at the end what rounds set

@@ -49,6 +49,7 @@ func writeTo(t *testing.T, a, b *side, offset, n int, rkey uint32) uverbs.WC {
 
 // TestWindow writes through windows of both types, and does nothing that they are not for.
 func TestWindow(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		for _, typ := range []uverbs.MWType{uverbs.MWType1, uverbs.MWType2} {
 			t.Run(typ.String(), func(t *testing.T) {
@@ -92,6 +93,7 @@ func TestWindow(t *testing.T) {
 // TestWindowInvalidate takes a window of type 2 away, by its owner and by the peer, and binds it
 // again.
 func TestWindowInvalidate(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		for _, who := range []string{"local", "remote"} {
 			t.Run(who, func(t *testing.T) {
@@ -129,6 +131,7 @@ func TestWindowInvalidate(t *testing.T) {
 
 // TestWindowErrors: what cannot be bound is refused, and the window keeps its key.
 func TestWindowErrors(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {
 		_, b := pair(t, uverbs.QPOptions{})

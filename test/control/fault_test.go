@@ -147,6 +147,7 @@ func kernelLog(t *testing.T) string {
 // TestFatal: a card that dies is an event for programs, and the driver brings it up again when
 // it is well.
 func TestFatal(t *testing.T) {
+	testenv.Tags(t, testenv.DeadCard)
 	testenv.Guest(t)
 	do := openBench(t, second)
 	events := watch(t, second)
@@ -162,6 +163,7 @@ func TestFatal(t *testing.T) {
 // TestReload unloads the drivers, which take down all that they have made on the cards, and
 // loads them again.
 func TestReload(t *testing.T) {
+	testenv.Tags(t, testenv.DeadCard)
 	testenv.Guest(t)
 	var do [2]func(string, ...any) string
 	for i, card := range []string{first, second} {

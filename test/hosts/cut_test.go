@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -113,6 +114,7 @@ func again(t *testing.T, ctx context.Context) {
 // TestLinkDown: a network interface goes down in mid-traffic, on this host, on the other, or on both,
 // and comes back only after all that waits had to return.
 func TestLinkDown(t *testing.T) {
+	testenv.Tags(t, testenv.KernelLink)
 	for _, where := range []string{"here", "there", "both"} {
 		t.Run(where, func(t *testing.T) {
 			_, ctx := client(t)
@@ -175,6 +177,7 @@ const beingRemoved = "device " + device + " is being removed"
 // connection goes on, or all that uses it returns and tells why; there are new ones in any case, on
 // rxe when the device was made again.
 func TestLinkBack(t *testing.T) {
+	testenv.Tags(t, testenv.KernelLink)
 	for _, where := range []string{"here", "there", "both"} {
 		t.Run(where, func(t *testing.T) {
 			_, ctx := client(t)
@@ -200,6 +203,7 @@ func TestLinkBack(t *testing.T) {
 // TestDeviceRemoved: the RDMA device is deleted in mid-traffic, of this host and of the other, and comes
 // back.
 func TestDeviceRemoved(t *testing.T) {
+	testenv.Tags(t, testenv.KernelLink)
 	t.Run("here", func(t *testing.T) {
 		_, ctx := client(t)
 		f := startTraffic(t, ctx)

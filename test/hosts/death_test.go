@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -136,6 +137,7 @@ func transfers(t *testing.T, ctx context.Context, c *cm.Conn, do func(context.Co
 // TestPeerKilled: the peer is killed in each phase of the set-up and of traffic. What this side has
 // called returns, and says who is gone.
 func TestPeerKilled(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	_, ctx := client(t)
 	t.Run("Dial", func(t *testing.T) { // the request is there, and has no answer
 		name, addr := victim(t, ctx, "asked")

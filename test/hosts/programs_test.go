@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // pair is a server and a client, on two hosts.
@@ -51,6 +53,7 @@ func role(words ...string) []string { return append([]string{"role"}, words...) 
 
 // TestClassic: the classic programs, in both directions.
 func TestClassic(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	client(t)
 	for _, host := range []int{1, 2} {
 		t.Run(direction(host), func(t *testing.T) {
@@ -82,6 +85,7 @@ func multicastMAC(group string) string {
 
 // TestPeers: rdma-core's programs and ours, in both roles and both directions.
 func TestPeers(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	client(t)
 	for _, host := range []int{1, 2} {
 		to := address[host]
@@ -133,6 +137,7 @@ func TestPeers(t *testing.T) {
 
 // TestCmtime: hundreds of connections at once with cmtime, in both roles and both directions.
 func TestCmtime(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	client(t)
 	for _, host := range []int{1, 2} {
 		t.Run(direction(host), func(t *testing.T) {

@@ -200,6 +200,7 @@ func TestDoctorHealthy(t *testing.T) {
 
 // TestDoctorText looks at what people read.
 func TestDoctorText(t *testing.T) {
+	testenv.Tags(t, testenv.AnyTransport)
 	testenv.Guest(t)
 	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", dev1).CombinedOutput()
 	text := string(out)
@@ -232,6 +233,7 @@ func TestDoctorNobody(t *testing.T) {
 }
 
 func TestDoctorMemlock(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	for _, c := range []struct {
 		limit uint64
@@ -249,6 +251,7 @@ func TestDoctorMemlock(t *testing.T) {
 }
 
 func TestDoctorClosedNode(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.AnyTransport)
 	testenv.Guest(t)
 	const file = "/dev/infiniband/uverbs0"
 	st, err := os.Stat(file)
@@ -273,6 +276,7 @@ func TestDoctorClosedNode(t *testing.T) {
 }
 
 func TestDoctorMissingNode(t *testing.T) {
+	testenv.Tags(t, testenv.AnyTransport)
 	testenv.Guest(t)
 	const file = "/dev/infiniband/uverbs0"
 	change(t, os.Rename(file, file+".away"))
@@ -402,6 +406,7 @@ func linkLocal(table []uverbs.GIDEntry) bool {
 }
 
 func TestDoctorNoAddress(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	restored(t)
 	iface := link(t, netdev0)
@@ -429,6 +434,7 @@ func TestDoctorNoAddress(t *testing.T) {
 }
 
 func TestDoctorMTU(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "path MTUs")
 	for _, name := range rig.Netdevs {
@@ -444,6 +450,7 @@ func TestDoctorMTU(t *testing.T) {
 
 // TestDoctorNamespace runs the doctor in another network namespace, in both modes.
 func TestDoctorNamespace(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	elsewhere := syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	// Whether rxe then finds the way depends on the kernel.

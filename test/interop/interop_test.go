@@ -85,6 +85,7 @@ func TestPingpongIWARP(t *testing.T) {
 
 // TestPaths has our command use each way of giving commands to the kernel.
 func TestPaths(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "changes of state by hand")
 	for _, path := range []string{"ioctl", "write"} {
@@ -141,6 +142,7 @@ func TestChosenGID(t *testing.T) {
 
 // TestPeerKilled kills one end in the middle: the other ends with the peer's address.
 func TestPeerKilled(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "changes of state by hand")
 	for _, options := range [][]string{nil, {"-e"}} {

@@ -30,7 +30,6 @@ type mixedDevice struct {
 // interface that has an address.
 func mixedDevices(t *testing.T) (all []mixedDevice) {
 	t.Helper()
-	testenv.Mixed(t)
 	infos, err := uverbs.Devices()
 	change(t, err)
 	devs, err := netlinkrdma.Devices()
@@ -61,6 +60,7 @@ func mixedDevices(t *testing.T) (all []mixedDevice) {
 
 // TestMixedLists: every list has all devices, and the doctor finds all of them well.
 func TestMixedLists(t *testing.T) {
+	testenv.Mixed(t)
 	devices := mixedDevices(t)
 	for _, command := range []string{"devices", "info", "res", "stat"} {
 		out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), command).CombinedOutput()
@@ -116,6 +116,7 @@ func talk(ctx context.Context, client, server *cm.Conn) error {
 // listener one of that address or of all; and drivers that do not understand each other do not
 // meet.
 func TestMixedConnections(t *testing.T) {
+	testenv.Mixed(t)
 	devices := mixedDevices(t)
 	ctx := timed(t)
 	every, err := cm.Listen(ctx, "0.0.0.0:0", cm.Options{})
@@ -185,6 +186,7 @@ func TestMixedConnections(t *testing.T) {
 
 // TestMixedTools: each device is measured and pinged by its address, with one server for all.
 func TestMixedTools(t *testing.T) {
+	testenv.Mixed(t)
 	devices := mixedDevices(t)
 	server, port := perfServe(t)
 	_, pings := cmPort()

@@ -20,6 +20,7 @@ import (
 
 // TestPerfHugePages has a client's memory come from huge pages.
 func TestPerfHugePages(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.AnyTransport, testenv.Perftest)
 	testenv.Guest(t)
 	const reserved = 20 // of 2 MiB each
 	const dir = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
@@ -79,6 +80,7 @@ func pinned(t *testing.T, p *program.Program, cpu int) (n int) {
 
 // TestPerfCPU: each side keeps its traffic to the processor that it was given.
 func TestPerfCPU(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.AnyTransport, testenv.Perftest)
 	testenv.Guest(t)
 	last := runtime.NumCPU() - 1
 	server, port := perfServe(t, "--cpu", "0")
@@ -94,6 +96,7 @@ const rocePort = 4791
 
 // TestPerfTrafficClass looks at the traffic class of the packets.
 func TestPerfTrafficClass(t *testing.T) {
+	testenv.Tags(t, testenv.Perftest)
 	testenv.Guest(t)
 	testenv.Needs(t, "packets that the kernel sees", "rxe")
 	_, port := perfServe(t)
@@ -152,6 +155,7 @@ func terminal(t *testing.T) (program, screen *os.File) {
 // TestPerfProgress: on a terminal a test tells how far it is, and clears the line in the end. In a pipe
 // there is nothing but the result.
 func TestPerfProgress(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.AnyTransport, testenv.Perftest)
 	testenv.Guest(t)
 	_, port := perfServe(t)
 	out, err := perf(t, port, "write-bw", "-D", "1500ms", "-s", "100")

@@ -109,6 +109,7 @@ func needsPerf(t *testing.T, test, typ string) {
 
 // TestPerf runs each test over each type, with the data compared, by one server.
 func TestPerf(t *testing.T) {
+	testenv.Tags(t, testenv.Perftest)
 	testenv.Guest(t)
 	const n = 20
 	_, port := perfServe(t)
@@ -180,6 +181,7 @@ func needsNewer(t *testing.T, what string) {
 
 // TestPerfOptions runs what can be asked for besides.
 func TestPerfOptions(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	port := ""
 	for i, c := range []struct {
@@ -325,6 +327,7 @@ func longestMessage(t *testing.T) int {
 
 // TestPerfRefused: what cannot be is refused with what can.
 func TestPerfRefused(t *testing.T) {
+	testenv.Tags(t, testenv.Perftest)
 	testenv.Guest(t)
 	testenv.Needs(t, "limits of rxe", "rxe")
 	_, port := perfServe(t)
@@ -382,6 +385,7 @@ func TestPerfRefused(t *testing.T) {
 
 // TestPerfIWARP: what iWARP has not is refused, and says so.
 func TestPerfIWARP(t *testing.T) {
+	testenv.Tags(t, testenv.Perftest)
 	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
 	_, port := perfServe(t)
@@ -407,6 +411,7 @@ func TestPerfIWARP(t *testing.T) {
 
 // TestPerfServerKilled kills the server while a test runs, which the client says.
 func TestPerfServerKilled(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	for _, c := range []struct{ test, options string }{
 		{"send-lat", "-D 1m"}, {"write-lat", "-D 1m"}, {"read-lat", "-D 1m"}, {"send-bw", "-D 1m"}, {"send-bw", "-D 1m -t ud -s 64"}, {"send-lat", "-D 1m -e"},
@@ -433,6 +438,7 @@ func TestPerfServerKilled(t *testing.T) {
 
 // TestPerfClients: a server takes clients at once, and goes on when one is killed or says nothing.
 func TestPerfClients(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	server, port := perfServe(t)
 	var at []*program.Program

@@ -131,6 +131,7 @@ var perftestKinds = map[string][]string{"send": {"RC", "UC", "UD"}, "write": {"R
 // TestPerftest plays each test with perftest's programs, over TCP and with -R: RC in both roles, and
 // the other types in one.
 func TestPerftest(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	version := perftestVersion(t)
 	turn := true // the role that the next of the other types is played in is the other
@@ -213,6 +214,7 @@ func playPerftest(t *testing.T, version, op, metric, kind string, cm, server boo
 // TestPerftestMore: both directions, several queue pairs, whose receives perftest may have in an SRQ; and
 // all sizes, for which it takes its time.
 func TestPerftestMore(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	for _, server := range []bool{false, true} {
 		for _, c := range []struct {
@@ -258,6 +260,7 @@ func TestPerftestMore(t *testing.T) {
 
 // TestPerftestMismatch: settings that do not meet end with an error that says what to look at.
 func TestPerftestMismatch(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "connections without the manager")
 	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
@@ -353,6 +356,7 @@ func connectedQPs(t *testing.T) (n int) {
 
 // TestPerftestKilled kills perftest in mid-run, which our side says long before its patience ends.
 func TestPerftestKilled(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Guest(t)
 	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))

@@ -51,6 +51,7 @@ const shown = 256
 
 // TestRping plays rping in both roles.
 func TestRping(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	ours, theirs := rpings()
 	for _, options := range []string{"-C 10 -V", "-C 3 -V -S 65535", "-C 3 -V -S 26", "-C 10 -V -q"} {
@@ -113,6 +114,7 @@ func rpingEnds(t *testing.T, p *program.Program) string {
 // TestRpingPersistent has servers take many clients: ours at once, and rdma-core's one after
 // another.
 func TestRpingPersistent(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.AnyTransport)
 	testenv.Guest(t)
 	ours, theirs := rpings()
 	number, port := cmPort()

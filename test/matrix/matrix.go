@@ -46,16 +46,6 @@ func ParseColumn(name string) Column {
 	return c
 }
 
-// elsewhere are tests that boots of rxe's own are for, and that look at
-// nothing in others.
-var elsewhere = []string{"TestIproute2", "TestModuleNotLoaded", "TestNoModule"}
-
-// mixed begins the names of tests of several drivers' devices at once, which siw has a boot for.
-const mixed = "TestMixed"
-
-// anyLink are tests of interop that the driver has no part in, and that are left out on siw.
-var anyLink = []string{"TestRpingPersistent", "TestDoctorText", "TestDoctorClosedNode", "TestDoctorMissingNode", "TestPerfHugePages", "TestPerfProgress", "TestPerfCPU"}
-
 // suitesOf are the suites of the drivers that have not all of them: InfiniBand has no connections
 // here, and netlinkrdma's are about what rxe has.
 var suitesOf = map[string][]string{
@@ -64,14 +54,18 @@ var suitesOf = map[string][]string{
 	siw:      {"conformance", "cm", "interop"},
 }
 
-// has reports whether a test is for a column's driver.
+// has reports whether a test is for a column's driver. Tests that have a boot of their own, on rxe, look
+// at nothing of other drivers.
 func (c Column) has(t sourceTest) bool {
 	some, ok := suitesOf[c.Driver]
-	switch {
-	case c.Driver != siw && strings.HasPrefix(t.name, mixed), c.Driver == siw && slices.Contains(anyLink, t.name):
+	leftOut := "Mixed" // tests of several drivers' devices at once, for which siw has a boot
+	if c.Driver == siw {
+		leftOut = "AnyTransport"
+	}
+	if slices.Contains(t.marks, leftOut) {
 		return false
 	}
-	return !ok || slices.Contains(some, t.suite) && !slices.Contains(elsewhere, t.name)
+	return !ok || slices.Contains(some, t.suite) && !slices.Contains(t.marks, "Boot")
 }
 
 // Version is what the table calls a kernel: the first two numbers of its release.

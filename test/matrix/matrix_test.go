@@ -108,7 +108,7 @@ func TestCollect(t *testing.T) {
 }
 
 // someTests are tests of a source.
-var someTests = []sourceTest{{"s", "TestA", "g", ""}, {"s", "TestB", "g", ""}, {"s", "TestC", "h", ""}}
+var someTests = []sourceTest{{"s", "TestA", "g", "", nil}, {"s", "TestB", "g", "", nil}, {"s", "TestC", "h", "", nil}}
 
 // boots is one boot with some results.
 func boots(r []Result) []Boot { return []Boot{{Results: r}} }
@@ -178,11 +178,11 @@ func TestParseColumn(t *testing.T) {
 // TestDrivers: a column of another driver than rxe has only what is for that driver, and
 // nothing that failed is lost.
 func TestDrivers(t *testing.T) {
-	tests := []sourceTest{{"conformance", "TestA", "g", ""}, {"conformance", elsewhere[0], "g", ""}, {"cm", "TestB", "h", ""}}
+	tests := []sourceTest{{"conformance", "TestA", "g", "", nil}, {"conformance", "TestBoot", "g", "", []string{"Boot"}}, {"cm", "TestB", "h", "", nil}}
 	rxeRun := &Run{Column{Driver: rxe}, boots([]Result{
-		{"conformance", "TestA", Passed, "", 0}, {"conformance", elsewhere[0], Passed, "", 0}, {"cm", "TestB", Passed, "", 0},
+		{"conformance", "TestA", Passed, "", 0}, {"conformance", "TestBoot", Passed, "", 0}, {"cm", "TestB", Passed, "", 0},
 	})}
-	mlx5Run := &Run{Column{Driver: mlx5IB}, boots([]Result{{"conformance", "TestA", Passed, "", 0}, {"conformance", elsewhere[0], Passed, "", 0}})}
+	mlx5Run := &Run{Column{Driver: mlx5IB}, boots([]Result{{"conformance", "TestA", Passed, "", 0}, {"conformance", "TestBoot", Passed, "", 0}})}
 	m := merge(tests, []*Run{rxeRun, mlx5Run})
 	for i, want := range []string{"✓✓", "✓", "✓"} {
 		if got := symbol(m.Rows[i].Cells[0]) + symbol(m.Rows[i].Cells[1]); got != want {
@@ -193,10 +193,10 @@ func TestDrivers(t *testing.T) {
 	if m := merge(tests, []*Run{siwRun}); tally(m.counts(0, "")) != "✓ 1 – 1" || !m.good() {
 		t.Errorf("the column of siw is %q and good is %t", tally(m.counts(0, "")), m.good())
 	}
-	ofInterop := []sourceTest{{"interop", mixed + "A", "g", ""}, {"interop", anyLink[0], "g", ""}, {"interop", "TestC", "g", ""}}
+	ofInterop := []sourceTest{{"interop", "TestMixed", "g", "", []string{"Mixed"}}, {"interop", "TestAny", "g", "", []string{"AnyTransport"}}, {"interop", "TestC", "g", "", nil}}
 	apart := merge(ofInterop, []*Run{
-		{Column{Driver: rxe}, boots([]Result{{"interop", mixed + "A", Unsupported, "", 0}, {"interop", anyLink[0], Passed, "", 0}, {"interop", "TestC", Passed, "", 0}})},
-		{Column{Driver: siw}, boots([]Result{{"interop", "TestC", Unsupported, "", 0}, {"interop", mixed + "A", Passed, "", 0}})},
+		{Column{Driver: rxe}, boots([]Result{{"interop", "TestMixed", Unsupported, "", 0}, {"interop", "TestAny", Passed, "", 0}, {"interop", "TestC", Passed, "", 0}})},
+		{Column{Driver: siw}, boots([]Result{{"interop", "TestC", Unsupported, "", 0}, {"interop", "TestMixed", Passed, "", 0}})},
 	})
 	if a, b := tally(apart.counts(0, "")), tally(apart.counts(1, "")); a != "✓ 2" || b != "✓ 1 – 1" || !apart.good() {
 		t.Errorf("of interop rxe has %q, siw %q, and good is %t", a, b, apart.good())
@@ -218,16 +218,21 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// TestElsewhere: a name that no test has is a mistake.
-func TestElsewhere(t *testing.T) {
+// TestMarks: the marks that decide what a column has are found in the source.
+func TestMarks(t *testing.T) {
+	for mark, want := range map[string]string{"Boot": "test/conformance TestIproute2", "Mixed": "test/interop TestMixedLists", "AnyTransport": "test/interop TestDoctorText"} {
+		folder, name, _ := strings.Cut(want, " ")
+		tests, err := Marked(filepath.Join(root, folder))
+		if err != nil || !slices.Contains(tests[mark], name) {
+			t.Errorf("%s has no test %s with the mark %s: %q, %v", folder, name, mark, tests[mark], err)
+		}
+	}
 	tests, err := kernelTests(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range slices.Concat(elsewhere, anyLink) {
-		if !slices.ContainsFunc(tests, func(s sourceTest) bool { return s.name == name }) {
-			t.Errorf("there is no %s", name)
-		}
+	if !slices.ContainsFunc(tests, func(s sourceTest) bool { return slices.Contains(s.marks, "Boot") }) {
+		t.Error("no kernel test has a mark")
 	}
 }
 
@@ -340,7 +345,7 @@ func TestSave(t *testing.T) {
 		t.Errorf("run is %+v", r)
 	}
 	want := map[string]Outcome{"auto": Passed, "write": Passed}
-	m := merge([]sourceTest{{"one", "TestA", "g", ""}}, []*Run{r})
+	m := merge([]sourceTest{{"one", "TestA", "g", "", nil}}, []*Run{r})
 	if got := m.Rows[0].Cells[0].Paths; !maps.Equal(got, want) {
 		t.Errorf("paths are %v, want %v", got, want)
 	}

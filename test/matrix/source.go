@@ -17,6 +17,7 @@ import (
 // sourceTest is a kernel test as the source has it.
 type sourceTest struct {
 	suite, name, group, doc string
+	marks                   []string // see marksOf
 }
 
 // suites are the packages with kernel tests. Those of test/conformance are all of that
@@ -122,6 +123,7 @@ func kernelTests(root string) ([]sourceTest, error) {
 					name:  fn.Name.Name,
 					group: group(suite + "/" + filepath.Base(file)),
 					doc:   new(doc.Package).Synopsis(fn.Doc.Text()),
+					marks: marksOf(fn),
 				})
 			}
 		}
@@ -164,6 +166,48 @@ func guestFuncs(files []*ast.File) map[string]bool {
 		}
 	}
 	return guests
+}
+
+// marksOf returns by name the tags that a test gets from testenv, and the functions of testenv that it
+// calls itself.
+func marksOf(fn *ast.FuncDecl) (marks []string) {
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "testenv" {
+				marks = append(marks, sel.Sel.Name)
+			}
+		}
+		return true
+	})
+	return marks
+}
+
+// Marked returns the names of the tests in a folder by their marks: the tags of testenv that they have, and
+// the functions of testenv that they call, such as Perftest and Mixed.
+func Marked(folder string) (tests map[string][]string, err error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	tests = map[string][]string{}
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || !isTest(fn) {
+				continue
+			}
+			for _, mark := range marksOf(fn) {
+				if !slices.Contains(tests[mark], fn.Name.Name) {
+					tests[mark] = append(tests[mark], fn.Name.Name)
+				}
+			}
+		}
+	}
+	return tests, nil
 }
 
 // isTest reports whether a function is a test.

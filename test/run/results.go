@@ -53,7 +53,7 @@ func newResults(s *step, args []string) *results {
 		for range s.hosts() {
 			r.guests = append(r.guests, matrix.NewCollector(&r.report))
 		}
-	case isGoTest(args):
+	case s != nil && isGoTest(args):
 		r.goTest = &goTest{report: &r.report, output: map[string]string{}}
 	}
 	return r
@@ -126,12 +126,11 @@ func (r *results) finish(o *outcome, err, stopped error) {
 		o.counts, o.failed = r.goTest.counts, r.goTest.failed
 	}
 	o.problem = problem(err, stopped, len(o.failed) > 0)
-	if o.counts == (counts{}) {
-		o.counts.passed = 1
-	}
-	if o.problem != "" && len(o.failed) == 0 {
+	switch {
+	case o.problem != "" && len(o.failed) == 0:
 		o.counts.failed++
-		o.counts.passed -= min(o.counts.passed, pick(r.goTest == nil && o.counts.passed == 1, 1, 0))
+	case o.counts == (counts{}):
+		o.counts.passed = 1
 	}
 	if !o.ok() {
 		o.report = r.report.String() + strings.Join(r.tail, "")

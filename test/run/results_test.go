@@ -81,7 +81,7 @@ func TestResults(t *testing.T) {
 		{"go test", host, goTests, jsonOutput, "1", counts{1, 3, 1}, []string{"p.TestA", "q", "r [r.test]"}, "p.TestA, q, r [r.test]", "said|unseen"},
 		{"command", host, host.host, "words\n", "0", counts{1, 0, 0}, nil, "", "|words"},
 		{"command that fails", host, host.host, "words\n", "3", counts{0, 1, 0}, nil, "exit status 3", "words"},
-		{"build", nil, []string{"go", "build"}, "words\n", "1", counts{0, 1, 0}, nil, "exit status 1", "words"},
+		{"build", nil, []string{"go", "test", "-c"}, "words\n", "1", counts{0, 1, 0}, nil, "exit status 1", "words"},
 	} {
 		r := newResults(c.step, c.args)
 		for line := range strings.Lines(c.output) {
@@ -109,7 +109,7 @@ func TestPlain(t *testing.T) {
 		{[]string{"go", "test"}, "go: downloading\n", "go: downloading\n"},
 		{[]string{"vmrun"}, syn + "=== RUN   TestA\n", "=== RUN   TestA\n"},
 	} {
-		if got := newResults(nil, c.args).plain(c.line); got != c.want {
+		if got := newResults(&step{host: c.args}, c.args).plain(c.line); got != c.want {
 			t.Errorf("%q is %q, want %q", c.line, got, c.want)
 		}
 	}

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // A suite is a set of tests, or a task, that is run by name.
@@ -25,14 +30,15 @@ type step struct {
 	dir   string   // where it runs, from the root
 	needs []string // builds (see build.go) besides those that a boot needs anyway
 
-	kernel   string    // the guest's kernel, if it is not that of -kernel
-	device   string    // of vmrun's -device; empty for rxe
-	flags    []string  // more flags of vmrun
-	with     []string  // Debian packages that the guest has
-	bin      []string  // programs of ours that the guest has in /bin
-	env      []string  // for the programs
-	programs []program // run one after the other
-	race     bool      // the test binaries are built with the race detector
+	kernel   string        // the guest's kernel, if it is not that of -kernel
+	device   string        // of vmrun's -device; empty for rxe
+	flags    []string      // more flags of vmrun
+	with     []string      // Debian packages that the guest has
+	bin      []string      // programs of ours that the guest has in /bin
+	env      []string      // for the programs
+	skip     []testenv.Tag // tests with one of these tags are left out
+	programs []program     // run one after the other
+	race     bool          // the test binaries are built with the race detector
 
 	driver string // the column of the matrix that gets the results; empty for none
 	path   string // how tests that do not choose give commands to the kernel: auto, ioctl or write
@@ -42,7 +48,6 @@ type step struct {
 type program struct {
 	name string   // NAME.test is the test binary of a package in testPackages
 	run  string   // of -test.run
-	skip string   // of -test.skip
 	args []string // more arguments
 }
 
@@ -54,6 +59,26 @@ func test(names ...string) []program {
 	}
 	return all
 }
+
+// marked returns a test binary that runs the tests with a mark: a tag, or a function of testenv that they
+// call.
+func (c *config) marked(name, mark string) program {
+	folder := filepath.Join(c.root, testPackages[name])
+	if markedTests[folder] == nil {
+		tests, err := matrix.Marked(folder)
+		if err != nil {
+			panic(err) // the source does not compile
+		}
+		markedTests[folder] = tests
+	}
+	if len(markedTests[folder][mark]) == 0 {
+		panic(fmt.Sprintf("no test of %s has the mark %s", testPackages[name], mark))
+	}
+	return only(name, markedTests[folder][mark]...)
+}
+
+// markedTests has the tests of each folder by their marks, once they were read.
+var markedTests = map[string]map[string][]string{}
 
 // only returns a test binary that runs the tests with the given names.
 func only(name string, tests ...string) program {
@@ -77,9 +102,6 @@ func (p *program) words(extra []string) []string {
 	}
 	if p.run != "" {
 		w = append(w, "-test.run", p.run)
-	}
-	if p.skip != "" {
-		w = append(w, "-test.skip", p.skip)
 	}
 	return append(append(w, p.args...), extra...)
 }
@@ -121,7 +143,11 @@ func (c *config) command(s *step) command {
 		args = append(args, "-device", s.device)
 	}
 	args = append(args, s.flags...)
-	for _, e := range slices.Concat(s.env, c.env) {
+	env := s.env
+	if len(s.skip) > 0 {
+		env = append(slices.Clip(env), testenv.SkipTagsEnv+"="+tagList(s.skip))
+	}
+	for _, e := range slices.Concat(env, c.env) {
 		args = append(args, "-env", e)
 	}
 	if len(s.with) > 0 {
@@ -137,6 +163,15 @@ func (c *config) command(s *step) command {
 		args = append(args, p.words(c.args)...)
 	}
 	return command{dir: c.vm(s), args: args}
+}
+
+// tagList writes tags as testenv reads them.
+func tagList(tags []testenv.Tag) string {
+	var all []string
+	for _, t := range tags {
+		all = append(all, string(t))
+	}
+	return strings.Join(all, ",")
 }
 
 // kernelOr returns the step's kernel, or the given one if it has none of its own.

@@ -1,22 +1,21 @@
 package main
 
-// Tests that the short form leaves out. On InfiniBand those that do not depend on the link are not
-// repeated, nor on RoCE those of connections and streams that do not depend on the device. rdma-core's
-// programs run on RoCE in the suite mlx5cm, and on the other kernels, on two hosts and where a card
-// dies in the suite control.
-const (
-	anyLink    = `^Test(AtOnce|Limits|Many|SharedCQs|Walk|Window|Faults|CQSizes|.*Threads|CloseBeside|Injected|DeviceRemoved|Builder|Allocs|BufferPool|RegMR|Rereg|Resize|QueueFull|PeerState|PeerClosesBusy|Invalidate|Status|OtherPD|SRQImmediate|NoReceive|InlineRecv|SGELimit|PostWhileErr|RingWrap)`
-	anyCM      = `^Test(ManyConns|UserChanges|DialNames|DialCancelled|NoDevice|ListenerLingers|ListenerCloses|Quiet|DialStrangers|TimewaitExit|KeepAlive|Window)|^TestStream\z/^spin`
-	anyInterop = `^Test(Paths|PeerKilled|Rping\z|Perf(Options|ServerKilled|HugePages|Progress|Clients|CPU)|Perftest|RpingPersistent|Doctor(Namespace|MTU|ClosedNode|NoAddress|Memlock))`
-	anyControl = `^Test(Fatal|Reload)$`
-)
+import "github.com/goverbs/goverbs/test/testenv"
 
 // model is the environment of the tests on the modelled ConnectX.
 var model = []string{guest, "GOVERBS_MODEL=1", "GOVERBS_DEVICES=mlx5_0,mlx5_1"}
 
 // mlx5Suites are the suites on the modelled ConnectX. Its conformance tests keep two processors busy, so
 // two boots at once would take as long as one after the other.
+//
+// The short form leaves out what another suite shows: on InfiniBand what does not depend on the link, and
+// on RoCE what of connections and of rdma-core's programs does not depend on the card. The suite control
+// has the programs on the other kernels, on two hosts, and with a card that dies.
 func (c *config) mlx5Suites() []suite {
+	var anyLink, anyCard []testenv.Tag
+	if c.short {
+		anyLink, anyCard = []testenv.Tag{testenv.AnyLink}, []testenv.Tag{testenv.AnyCard, testenv.DeadCard}
+	}
 	walk := pick(c.short, "GOVERBS_WALK=2s", "GOVERBS_WALK=5s")
 	return []suite{
 		{
@@ -29,11 +28,8 @@ func (c *config) mlx5Suites() []suite {
 				},
 				{
 					name: "ib", driver: "mlx5-ib", alone: true, device: "mlx5,mode=ib",
-					env: append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=write", "GOVERBS_WAYS=ioctl,write")),
-					programs: []program{
-						{name: "conformance.test", skip: pick(c.short, anyLink, "")},
-						{name: "cm.test", run: "^TestGID"},
-					},
+					env:  append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=write", "GOVERBS_WAYS=ioctl,write")),
+					skip: anyLink, programs: append(test("conformance"), program{name: "cm.test", run: "^TestGID"}),
 				},
 			},
 		},
@@ -45,27 +41,20 @@ func (c *config) mlx5Suites() []suite {
 				{
 					name: "cm", driver: "mlx5-roce", device: "mlx5", flags: []string{"-module", "veth", "-timeout", "20m"},
 					with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
-					programs: []program{
-						{name: "cm.test", skip: pick(c.short, anyCM, "")},
-						{name: "classic.test"},
-						{name: "interop.test", skip: pick(c.short, anyInterop, "")},
-						{name: "control.test", skip: pick(c.short, anyControl, "")},
-					},
+					skip: anyCard, programs: test("cm", "classic", "interop", "control"),
 				},
 				{
 					name: "hosts", device: "mlx5", flags: []string{"-hosts", "2", "-cpus", "1"}, with: rdmacm,
-					env: append(model[:2:2], "GOVERBS_DEVICES=mlx5_0"),
-					programs: []program{
-						{name: "hosts.test", skip: "^Test(Classic|Peers|Cmtime|PeerKilled|LinkDown|LinkBack|DeviceRemoved)$"},
-						only("control", "TestHosts"),
-					},
+					env:      append(model[:2:2], "GOVERBS_DEVICES=mlx5_0"),
+					skip:     []testenv.Tag{testenv.AnyCard, testenv.KernelLink},
+					programs: append(test("hosts"), only("control", "TestHosts")),
 				},
 			},
 		},
 		{name: "control", doc: "rdma-core's programs on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
 		{
 			name: "cards", doc: "some tests of the verbs on two modelled cards that differ from the usual ones",
-			steps: []step{c.card("small", "ib", shortCards...), c.card("vf", "ib", shortCards...)},
+			steps: []step{c.card("small", "ib", "SpecialCard"), c.card("vf", "ib", "SpecialCard")},
 		},
 		{name: "personalities", doc: "the verbs and rdma-core's programs on modelled cards that differ, see -personality", steps: c.personalitySteps()},
 	}
@@ -104,22 +93,15 @@ func (c *config) controlSteps() []step {
 	return steps
 }
 
-// Tests of test/conformance that run on special cards.
-var (
-	shortCards = []string{"TestSizeLimits", "TestResize", "TestResizeBusy", "TestQueryPKey", "TestAtomic", "TestInline", "TestInlineRecv",
-		"TestRingWrap", "TestSRQ", "TestOnDemandQueues", "TestDatagram", "TestXRC", "TestThreadDomain", "TestManyOpens", "TestDeviceMemory"}
-	unordered = []string{"TestReceivesInAnyOrder", "TestSizeLimits", "TestResizeBusy", "TestWriteRead", "TestAtomic", "TestFence", "TestTooBig"}
-)
-
-// card runs tests of the verbs on a card with a personality, see test/hca. Without names it runs all,
-// but on an unordered card only those that do not expect receives in order.
-func (c *config) card(personality, mode string, tests ...string) step {
+// card runs the tests of the verbs that have a mark on a card with a personality, see test/hca. Without a
+// mark it runs all, but on an unordered card only those that do not expect receives in order.
+func (c *config) card(personality, mode, mark string) step {
 	p := program{name: "conformance.test"}
-	if personality == "unordered" && len(tests) == 0 {
-		tests = unordered
+	if personality == "unordered" && mark == "" {
+		mark = "Unordered"
 	}
-	if len(tests) > 0 {
-		p = only("conformance", tests...)
+	if mark != "" {
+		p = c.marked("conformance", mark)
 	}
 	return step{
 		name: personality + "-" + mode, device: "mlx5,mode=" + mode + ",personality=" + personality, flags: []string{"-timeout", "20m"},
@@ -134,11 +116,11 @@ func (c *config) personalitySteps() (steps []step) {
 	var verbs []step
 	for _, p := range c.personalities {
 		for _, mode := range []string{"roce", "ib"} {
-			s := c.card(p, mode)
+			s := c.card(p, mode, "")
 			verbs = append(verbs, s)
 			steps = append(steps, step{
 				name: s.name + "-control", device: s.device, with: diags, env: []string{guest},
-				programs: []program{{name: "control.test", skip: "^Test(Hosts|Fatal|Reload)$"}},
+				skip: []testenv.Tag{testenv.DeadCard}, programs: test("control"),
 			})
 		}
 	}

@@ -1,5 +1,7 @@
 package main
 
+import "github.com/goverbs/goverbs/test/testenv"
+
 // Debian packages of rdma-core's programs.
 var (
 	ibverbs  = []string{"ibverbs-utils", "ibverbs-providers"}
@@ -57,11 +59,8 @@ func (c *config) rxeSuite() suite {
 	return suite{name: "rxe", doc: "soft RoCE: the verbs, connections, rdma-core's programs", steps: append(append(steps, write...), []step{
 		{
 			name: "interop", driver: "rxe", bin: []string{"verbs"}, with: iproute2,
-			env: append(env[:len(env):len(env)], "GOVERBS_IPROUTE2=1"),
-			programs: []program{
-				{name: "interop.test", skip: "^TestPerf"},
-				only("conformance", "TestIproute2"),
-			},
+			env: append(env[:len(env):len(env)], "GOVERBS_IPROUTE2=1"), skip: []testenv.Tag{testenv.Perftest},
+			programs: append(test("interop"), only("conformance", "TestIproute2")),
 		},
 		{
 			name: "bare", driver: "rxe", bin: []string{"verbs"}, flags: []string{"-load", "none"},
@@ -83,7 +82,7 @@ func (c *config) rxeSuites() []suite {
 			name: "perf", doc: "verbs perf with itself and with perftest, on rxe",
 			steps: []step{{
 				name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
-				programs: append(test("perf"), program{name: "interop.test", run: "^TestPerf"}),
+				programs: append(test("perf"), c.marked("interop", "Perftest")),
 			}},
 		},
 		{
@@ -99,7 +98,7 @@ func (c *config) rxeSuites() []suite {
 				{name: "verbs", race: true, flags: []string{"-mem", "2G"}, env: []string{guest}, programs: test("conformance")},
 				{
 					name: "cm", race: true, flags: []string{"-mem", "2G", "-module", "bonding"}, env: []string{guest},
-					programs: []program{{name: "cm.test", skip: "TestManyConns"}},
+					skip: []testenv.Tag{testenv.Race}, programs: test("cm"),
 				},
 			},
 		},

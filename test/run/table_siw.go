@@ -1,5 +1,7 @@
 package main
 
+import "github.com/goverbs/goverbs/test/testenv"
+
 // siwSuite has the tests on soft iWARP. It allows five seconds for a handshake, so there is less load.
 func (c *config) siwSuite() suite {
 	env := []string{guest, "GOVERBS_SLOW=1", "GOVERBS_DEVICES=siw0,siw1"}
@@ -16,13 +18,12 @@ func (c *config) siwSuite() suite {
 				// the server can be preempted there, as on Linux 7.2.
 				name: "interop", driver: "siw", device: "siw", flags: []string{"-cpus", "1"}, with: perftest,
 				bin: []string{"verbs"}, env: append(env[:3:3], "VERBS=/bin/verbs"),
-				programs: []program{{name: "interop.test",
-					skip: `^TestMixed|^TestPerf(HugePages|Progress|CPU)$|^TestRpingPersistent$|^TestDoctor(Text|ClosedNode|MissingNode)$`}},
+				skip: []testenv.Tag{testenv.AnyTransport}, programs: test("interop"),
 			},
 			{
 				name: "mixed", driver: "siw", device: "rxe+siw+mlx5", bin: []string{"verbs"},
 				env:      []string{guest, "GOVERBS_MIXED=1", "VERBS=/bin/verbs"},
-				programs: []program{{name: "interop.test", run: "^TestMixed"}},
+				programs: []program{c.marked("interop", "Mixed")},
 			},
 		},
 	}

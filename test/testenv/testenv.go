@@ -88,7 +88,7 @@ func Mixed(tb testing.TB) {
 	tb.Helper()
 	Guest(tb)
 	if os.Getenv(MixedEnv) == "" {
-		tb.Skipf("%s is not set: this test is about devices of several kinds in one guest (go run ./test/run -suite siw/mixed)", MixedEnv)
+		tb.Skipf("%s%s is not set: this test is about devices of several kinds in one guest (go run ./test/run -suite siw/mixed)", ElsewhereMark, MixedEnv)
 	}
 }
 
@@ -186,6 +186,8 @@ var run struct {
 	list  []entry   // what kernels lack
 	ways  []string  // that tests of commands go
 	found []lacking // what the tests found missing
+
+	leftOut bool // a test was skipped because of its tags
 }
 
 // StartMark stands in the output of a package's tests before what they are and where they
@@ -236,8 +238,11 @@ func MainFor(m *testing.M, lists map[string]string) int {
 	return code
 }
 
-// whole reports whether all tests were asked for.
+// whole reports whether all tests were asked for, and none was left out.
 func whole() bool {
+	if run.leftOut {
+		return false
+	}
 	for _, name := range []string{"test.run", "test.skip", "test.list"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {
 			return false

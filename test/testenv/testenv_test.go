@@ -193,3 +193,21 @@ func TestLacks(t *testing.T) {
 		}
 	}
 }
+
+func TestLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		list string
+		tags []Tag
+		want Tag
+	}{
+		{"", []Tag{AnyLink}, ""},
+		{"any-link", []Tag{AnyLink}, AnyLink},
+		{"race,any-card", []Tag{AnyLink, AnyCard}, AnyCard},
+		{"any", []Tag{AnyLink}, ""},
+		{"race", nil, ""},
+	} {
+		if got := leftOut(c.list, c.tags); got != c.want {
+			t.Errorf("of %q the list %q leaves out %q, want %q", c.tags, c.list, got, c.want)
+		}
+	}
+}
