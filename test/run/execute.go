@@ -188,8 +188,9 @@ func (r *runner) execute(ctx context.Context, p *planned) *outcome {
 	stdout, stderr := tee(res.stdout), tee(res.stderr)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	fmt.Fprintf(log, "%s\n", p.command.String())
-	r.forget(p.step)
-	err = cmd.Run()
+	if err = r.forget(p.step); err == nil {
+		err = cmd.Run()
+	}
 	stdout.flush()
 	stderr.flush()
 	o.end = time.Now()
@@ -206,10 +207,11 @@ func (r *runner) column(s *step) matrix.Column {
 }
 
 // forget removes what the matrix knows of an earlier run of a step.
-func (r *runner) forget(s *step) {
-	if s != nil && s.driver != "" {
-		matrix.Remove(r.results(), r.column(s), s.name)
+func (r *runner) forget(s *step) error {
+	if s == nil || s.driver == "" {
+		return nil
 	}
+	return matrix.Remove(r.results(), r.column(s), s.name)
 }
 
 // keep keeps the results of a step for the matrix.

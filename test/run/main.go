@@ -136,6 +136,9 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 		f.Usage()
 		return 2, nil
 	}
+	if c.jobs < 1 {
+		return 2, fmt.Errorf("-j %d: want 1 or more", c.jobs)
+	}
 	c.args = f.Args()
 	p, err := c.plan(strings.Split(names, ","))
 	if err != nil {

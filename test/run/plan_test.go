@@ -232,6 +232,7 @@ func TestExecute(t *testing.T) {
 		{"", 2, "usage:"},
 		{"-help", 0, "examples:"},
 		{"-wrong", 2, "not defined"},
+		{"-suite siw -j 0", 2, "want 1 or more"},
 		{"-list", 0, "soft iWARP"},
 		{"-list -suite fuzz", 0, "FuzzHello"},
 		{"-suite nothing", 2, "no suite or step"},
