@@ -36,11 +36,14 @@ type results struct {
 	guests []*matrix.Collector // for each VM; empty if there is none
 	goTest *goTest             // of a go test on this machine, or nil
 	report bytes.Buffer        // what failed tests printed, and what no test printed
-	tail   []string            // the last lines that no collector or goTest reads
+	head   []string            // the first lines that no collector or goTest reads
+	tail   []string            // the last of them
+	cut    int                 // how many lines were between them
 }
 
-// tailLines is how many lines a report has of output that belongs to no test.
-const tailLines = 60
+// endLines is how many lines a report has of the beginning and of the end of output that belongs to no
+// test: a panic begins with its reason, and the log of a kernel ends with it.
+const endLines = 40
 
 // syn begins the lines that the testing package writes with -test.v=test2json.
 const syn = "\x16"
@@ -89,8 +92,13 @@ func (r *results) stderr(line string) {
 	if strings.HasPrefix(line, "hca: ") {
 		return
 	}
-	if r.tail = append(r.tail, line); len(r.tail) > tailLines {
+	if len(r.head) < endLines {
+		r.head = append(r.head, line)
+		return
+	}
+	if r.tail = append(r.tail, line); len(r.tail) > endLines {
 		r.tail = r.tail[1:]
+		r.cut++
 	}
 }
 
@@ -133,7 +141,11 @@ func (r *results) finish(o *outcome, err, stopped error) {
 		o.counts.passed = 1
 	}
 	if !o.ok() {
-		o.report = r.report.String() + strings.Join(r.tail, "")
+		o.report = r.report.String() + strings.Join(r.head, "")
+		if r.cut > 0 {
+			o.report += fmt.Sprintf("... %d lines, which the log has ...\n", r.cut)
+		}
+		o.report += strings.Join(r.tail, "")
 	}
 }
 

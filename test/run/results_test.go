@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -206,5 +207,18 @@ func TestMostNames(t *testing.T) {
 	o := &outcome{failed: slices.Repeat([]string{"TestA"}, mostNames+5)}
 	if why := o.why(); strings.Count(why, "TestA") != mostNames || !strings.HasSuffix(why, ", and 5 more") {
 		t.Errorf("failed: %s", why)
+	}
+}
+
+// TestLongReport: the report of long output has its beginning and its end.
+func TestLongReport(t *testing.T) {
+	r, o := newResults(nil, nil), new(outcome)
+	for i := range 3 * endLines {
+		r.stdout(fmt.Sprintf("line %d\n", i))
+	}
+	r.finish(o, exit(t, "1"), nil)
+	first, last := strings.Contains(o.report, "line 0\n"), strings.HasSuffix(o.report, fmt.Sprintf("line %d\n", 3*endLines-1))
+	if n := strings.Count(o.report, "\n"); !first || !last || n != 2*endLines+1 {
+		t.Errorf("the report has %d lines, the first: %t, the last: %t", n, first, last)
 	}
 }
