@@ -33,7 +33,7 @@ const usage = `Bench measures goverbs beside rdma-core, on the same device, in t
   bench keep [flags] JSON  put a run where those of its architecture, kernel and commit are:
                           DIR/ARCH-KERNEL/COMMIT.json, .html and .txt
   bench render [flags] JSON  print the table of a run, and write the page and the text
-  bench readme [flags] [JSON]  check a run in, and put its figures into the README
+  bench readme [flags] [JSON]  check a run in, and render its figures into test/bench/README.md
 
 Rows, each of which -rows can choose:
   send-lat, send-bw, write-lat, write-bw, read-lat, read-bw, atomic-lat, atomic-bw

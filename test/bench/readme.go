@@ -13,19 +13,20 @@ import (
 	"strings"
 )
 
-// What the README shows, and where.
+// Which run README.md in this directory shows, and where in it.
 const (
 	shownFile  = "test/bench/results/readme.json" // the run
-	readmeFile = "README.md"
+	readmeFile = "test/bench/README.md"
 	blockBegin = "<!-- bench: written by bench readme -->\n"
 	blockEnd   = "<!-- end of bench -->\n"
 )
 
-// writeReadme renders the README anew, from the run that is checked in, or first checks another in.
+// writeReadme renders the table in README.md from the run that is checked in, or checks another run
+// in first.
 func writeReadme(args []string, stdout io.Writer) error {
 	f := flag.NewFlagSet("readme", flag.ContinueOnError)
 	root := f.String("root", ".", "the `directory` of the checkout")
-	help := "bench readme [flags] [JSON]: checks a run in as " + shownFile + ", and renders the table in the README from what is there.\n"
+	help := "bench readme [flags] [JSON]: checks a run in as " + shownFile + ", if one is named, and renders the table in " + readmeFile + " from it.\n"
 	if err := parse(f, args, help, stdout); err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func writeReadme(args []string, stdout io.Writer) error {
 	return os.WriteFile(path, []byte(before+r.markdown()+after), 0o666)
 }
 
-// cutBlock cuts a README where the table is.
+// cutBlock cuts README.md where the table is.
 func cutBlock(readme string) (before, block, after string, err error) {
 	before, rest, begins := strings.Cut(readme, blockBegin)
 	block, after, ends := strings.Cut(rest, blockEnd)
@@ -68,19 +69,20 @@ func cutBlock(readme string) (before, block, after string, err error) {
 	return before + blockBegin, block, blockEnd + after, nil
 }
 
-// trafficRow matches the rows that the README has by size, which are those of polling.
+// trafficRow matches the rows that README.md has by size: traffic with polling.
 var trafficRow = regexp.MustCompile(`^(send|write|read)-(lat|bw)/size=([0-9]+)/wait=poll$`)
 
-// markdown renders what the README shows: the traffic by its size, and all else that is not about events.
+// markdown renders the table: traffic by its size, and all other rows except those with events.
 func (r *Report) markdown() string {
 	var b strings.Builder
 	with := ""
 	if r.Perftest != "" {
 		with = ", perftest " + r.Perftest
 	}
-	fmt.Fprintf(&b, "Linux %s on %s, %d processors (%s), %s%s, commit %s, %s, polling, %d rounds: ours / rdma-core's,\n",
+	fmt.Fprintf(&b, "Linux %s on %s, %d processors (%s), %s%s, commit %s, %s, polling, %d rounds.\n",
 		r.Kernel, r.Arch, r.CPUs, r.CPU, r.Device, with, r.Commit, r.Date, r.Rounds)
-	b.WriteString("the median of the ratios and between which values the middle half of them are. Times are better below 1, rates above.\n")
+	b.WriteString("Each cell has the median of goverbs and of rdma-core, the median of the ratios of all rounds, and the\n" +
+		"range of the middle half of the ratios. For times less than 1 is better, for rates more than 1.\n")
 	var sizes []int
 	rest := false
 	for i := range r.Rows {
@@ -142,12 +144,12 @@ var labels = []struct {
 }{
 	{regexp.MustCompile(`^atomic-lat/`), "atomic, latency"},
 	{regexp.MustCompile(`^atomic-bw/`), "atomic, rate"},
-	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=16$`), "send of %s, 16 at a time, beside one at a time"},
-	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=1$`), "send of %s, one at a time as well"},
-	{regexp.MustCompile(`^open/program$`), "start a program and open a device"},
+	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=16$`), "send of %s, goverbs in lists of 16, perftest one by one"},
+	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=1$`), "send of %s, both one by one"},
+	{regexp.MustCompile(`^open/program$`), "start a program that opens a device"},
 	{regexp.MustCompile(`^open/device$`), "open a device"},
-	{regexp.MustCompile(`^call/post$`), "a call that posts"},
-	{regexp.MustCompile(`^call/poll$`), "a call that polls"},
+	{regexp.MustCompile(`^call/post$`), "one call that posts"},
+	{regexp.MustCompile(`^call/poll$`), "one call that polls"},
 	{regexp.MustCompile(`^mr/size=(\d+)/reg$`), "register %s"},
 	{regexp.MustCompile(`^mr/size=(\d+)/dereg$`), "deregister %s"},
 }
@@ -160,11 +162,11 @@ func label(name string) string {
 	if m := manyRow.FindStringSubmatch(name); m != nil {
 		switch {
 		case m[1] == "connect" && m[3] == "":
-			return "a connection, of " + m[2] + " at once"
+			return "connect, " + m[2] + " connections at once"
 		case m[3] == "create":
-			return "make and connect a queue pair, of " + m[2]
+			return "create and connect a QP, " + m[2] + " in all"
 		case m[3] == "message":
-			return "a message, over " + m[2] + " queue pairs"
+			return "a message, with " + m[2] + " QPs"
 		}
 	}
 	for _, l := range labels {
