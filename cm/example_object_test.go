@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// A Stream is a net.Conn: whatever talks over one of these can talk over RDMA.
+// A Stream is a net.Conn, so any program that talks over one can talk over RDMA.
 func ExampleStream() {
 	stream := must(cm.DialStream(context.Background(), "10.1.0.1:7471", cm.Options{}))
 	defer stream.Close()
@@ -19,7 +19,7 @@ func ExampleStream() {
 	fmt.Printf("%s\n", must(io.ReadAll(stream)))
 }
 
-// One goroutine deals with what happens to all IDs of a channel.
+// One goroutine handles the events of all IDs of a channel.
 func ExampleChannel() {
 	channel := must(cm.OpenChannel())
 	defer channel.Close()
@@ -36,7 +36,7 @@ func ExampleChannel() {
 	}
 }
 
-// A QP is attached to the group that its ID has joined; that gets a GID from the kernel.
+// An ID joins a group, and its QP is attached to the GID that the kernel has chosen for the group.
 func ExampleGroup() {
 	var id *cm.ID
 	var qp *uverbs.QP // of type UD
@@ -47,7 +47,7 @@ func ExampleGroup() {
 	check(qp.AttachMulticast(e.UD.AH.GRH.DGID, e.UD.AH.DLID))
 }
 
-// An event without an error may still be another than the one that was waited for.
+// An event without an error is not always the expected one, so check its type too.
 func ExampleEvent() {
 	var id *cm.ID
 	e := must(id.Wait(context.Background()))

@@ -2,17 +2,80 @@ package cm_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/netip"
+	"syscall"
+	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// must returns v, or ends the program.
+// serve returns the first message of the first client to it.
+func serve(ctx context.Context, address string) error {
+	l, err := cm.Listen(ctx, address, cm.Options{})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	conn, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	msg, err := conn.Recv(ctx)
+	if err != nil {
+		return err
+	}
+	return conn.Send(ctx, msg)
+}
+
+// ask sends a message to the server and returns the answer.
+func ask(ctx context.Context, address, msg string) (string, error) {
+	conn, err := cm.Dial(ctx, address, cm.Options{})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.Send(ctx, []byte(msg)); err != nil {
+		return "", err
+	}
+	answer, err := conn.Recv(ctx)
+	return string(answer), err
+}
+
+// TestExampleMessages runs the example's client and server.
+func TestExampleMessages(t *testing.T) {
+	testenv.Guest(t)
+	const address = "10.1.0.1:7479"
+	served := make(chan error, 1)
+	go func() { served <- serve(t.Context(), address) }()
+	for {
+		answer, err := ask(t.Context(), address, "hello")
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			continue // the server does not listen yet
+		}
+		if err != nil || answer != "hello" {
+			t.Errorf("the client got %q, %v", answer, err)
+		}
+		break
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// A client sends a message to a server and prints the answer.
+func Example() {
+	fmt.Println(ask(context.Background(), "10.1.0.1:7471", "hello"))
+}
+
+// must returns v. It ends the program on an error.
 func must[T any](v T, err error) T {
 	check(err)
 	return v
@@ -35,7 +98,7 @@ func ExampleDial() {
 	fmt.Printf("%s says %q\n", conn.RemoteAddr(), must(conn.Recv(ctx)))
 }
 
-// A server sends back what it receives.
+// A server sends every message back to its client.
 func ExampleListen() {
 	ctx := context.Background()
 	l := must(cm.Listen(ctx, ":7471", cm.Options{}))
@@ -56,12 +119,12 @@ func ExampleListen() {
 	}
 }
 
-// Memory of the peer's that it has told of in a message is written to.
+// The peer sends the address and key of its memory in a message, and this side writes to that memory.
 func ExampleConn_Write() {
 	ctx := context.Background()
 	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{}))
 	defer conn.Close()
-	var remote cm.Remote // what RemoteOf(mr).MarshalBinary() has made there
+	var remote cm.Remote // the peer has sent RemoteOf(mr).MarshalBinary()
 	check(remote.UnmarshalBinary(must(conn.Recv(ctx))))
 	buf := must(uverbs.AllocBuffer(1 << 20))
 	defer buf.Close()
@@ -70,8 +133,8 @@ func ExampleConn_Write() {
 	check(conn.Write(ctx, mr.SGE(0, buf.Len()), remote))
 }
 
-// Each side tells the other of its memory in its private data: the client before it connects, the
-// server while it decides on the request.
+// Each side sends the address and key of its memory in its private data: the client in its request,
+// the server in its answer.
 func ExampleRemote() {
 	ctx := context.Background()
 	share := func(pd *uverbs.PD) ([]byte, error) {
@@ -89,7 +152,7 @@ func ExampleRemote() {
 	fmt.Printf("%d bytes to write to\n", remote.Length)
 }
 
-// Members of a multicast group say hello to each other.
+// A member of a multicast group sends a datagram to the group and prints what the others send.
 func ExamplePacketConn_Join() {
 	ctx := context.Background()
 	p := must(cm.ListenPacket(ctx, "10.1.0.1:0", cm.PacketOptions{}))
@@ -103,8 +166,8 @@ func ExamplePacketConn_Join() {
 	}
 }
 
-// The steps of a client. The QP is made between the route and the connection, on the device
-// that the address was found on.
+// A client connects step by step. The QP is created after the route is resolved, on the device that the
+// address belongs to.
 func ExampleID_Connect() {
 	ctx := context.Background()
 	channel := must(cm.OpenChannel())
@@ -139,7 +202,7 @@ func ExampleID_Connect() {
 	fmt.Printf("connected, the peer says %q\n", answer.Param.PrivateData)
 }
 
-// A listener gets a new ID with each request.
+// Each request to a listener comes with a new ID.
 func ExampleID_Listen() {
 	channel := must(cm.OpenChannel())
 	defer channel.Close()
