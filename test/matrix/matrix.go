@@ -14,6 +14,8 @@ import (
 
 // Matrix says what works where: rows are features, columns are kernels.
 type Matrix struct {
+	Date    string   `json:"date"`    // when the tests ran
+	Commit  string   `json:"commit"`  // the source that they ran on
 	Columns []Column `json:"columns"` // one for each kernel and driver
 	Rows    []Row    `json:"rows"`    // in the order in which they are shown
 }
@@ -160,7 +162,7 @@ func (m *Matrix) groups() []string {
 // encode writes a matrix as JSON with a row to a line, so that a change is seen in a diff.
 func (m *Matrix) encode() []byte {
 	var b bytes.Buffer
-	b.WriteString("{\"columns\": [\n")
+	fmt.Fprintf(&b, "{\"date\": %q, \"commit\": %q, \"columns\": [\n", m.Date, m.Commit)
 	list(&b, m.Columns)
 	b.WriteString("], \"rows\": [\n")
 	list(&b, m.Rows)

@@ -377,6 +377,7 @@ func TestSeconds(t *testing.T) {
 
 func TestRender(t *testing.T) {
 	m := merge(someTests, someRuns())
+	m.Date, m.Commit = "2026-01-02", "abc1234"
 	m.Columns[0].Problems = []string{"kernel: exit status 126"}
 	page, err := html(m)
 	if err != nil {
@@ -384,6 +385,9 @@ func TestRender(t *testing.T) {
 	}
 	for name, s := range map[string]string{"text": text(m), "HTML": string(page), "Markdown": string(markdown(m)), "summary": summary(m)} {
 		words := []string{"6.1", "7.2", "arm64", "✗", "✓ 3", "–"}
+		if name == "Markdown" || name == "summary" {
+			words = append(words, "2026-01-02", "abc1234")
+		}
 		if name != "summary" {
 			words = append(words, "✓✓–", "B: deep", "exit status 126")
 		}

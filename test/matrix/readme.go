@@ -24,6 +24,9 @@ func Render(dir, root string, columns []string) (good bool, err error) {
 		runs = append(runs, r)
 	}
 	m := merge(tests, runs)
+	if err := m.stamp(root); err != nil {
+		return false, err
+	}
 	page, err := html(m)
 	if err != nil {
 		return false, err

@@ -3,7 +3,6 @@
 package source
 
 import (
-	"bufio"
 	"bytes"
 	"go/ast"
 	"go/parser"
@@ -328,50 +327,5 @@ func TestPackageDoc(t *testing.T) {
 		if docs[pkg] != 1 {
 			t.Errorf("package %s has %d package comments, want 1", pkg, docs[pkg])
 		}
-	}
-}
-
-// TestCommands: the README's commands exist.
-func TestCommands(t *testing.T) {
-	readme, err := os.ReadFile(root + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	makefile, err := os.ReadFile(root + "/Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	targets := map[string]bool{}
-	for s := bufio.NewScanner(bytes.NewReader(makefile)); s.Scan(); {
-		if name, _, ok := strings.Cut(s.Text(), ":"); ok && !strings.HasPrefix(name, "\t") {
-			for n := range strings.FieldsSeq(name) {
-				targets[n] = true
-			}
-		}
-	}
-	for _, want := range []string{"demo", "test", "matrix"} {
-		if !targets[want] || !bytes.Contains(readme, []byte("make "+want)) {
-			t.Errorf("make %s is not in both the Makefile and the README", want)
-		}
-	}
-}
-
-// TestReadme: the README's program is the one that the tests run.
-func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile(root + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, ok := strings.Cut(string(readme), "```go\n")
-	code, _, ok2 := strings.Cut(rest, "```")
-	if !ok || !ok2 {
-		t.Fatal("the README has no Go program")
-	}
-	example, err := os.ReadFile(root + "/uverbs/example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(example), code) {
-		t.Error("the README's program is not that of uverbs/example_test.go")
 	}
 }
