@@ -1,193 +1,168 @@
-// Package uverbs is RDMA verbs in Go with nothing underneath but the Linux kernel: no
-// cgo, no libibverbs, no provider libraries. A program that uses it is one static binary.
+// Package uverbs is RDMA verbs in Go on nothing but the Linux kernel: no cgo, no libibverbs, no
+// provider libraries. A program that uses it is one static binary.
+//
+// Most programs do not need verbs: package cm connects by address, and its Conn and Stream send
+// messages and bytes. Use this package for everything else that an RDMA device can do.
+//
+// # A first program
+//
+// [OpenFirst] opens the first usable device, [Open] opens one by name, and [Devices] lists all
+// devices, with the reason why one cannot be used:
+//
+//	dev, err := uverbs.OpenFirst()
+//
+// A protection domain ([PD]) holds memory and queue pairs that may be used together. A completion
+// queue ([CQ]) receives the results of work:
+//
+//	pd, err := dev.AllocPD()
+//	cq, err := dev.CreateCQ(16, uverbs.CQOptions{})
+//
+// The device reads and writes memory by itself, so memory is registered before use. [AllocBuffer]
+// returns memory outside the Go heap, and [PD.RegMR] registers it:
+//
+//	buf, err := uverbs.AllocBuffer(8192)
+//	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+//
+// A queue pair ([QP]) is one end of a connection. Each side sends its [Endpoint] to the other by
+// some other means, such as JSON over TCP, and calls [QP.Connect] with the other's. Post the first
+// receive before that, so that it is there when the peer sends; [QP.Init] makes it possible:
+//
+//	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+//	err = qp.Init()
+//	err = qp.PostRecv(1, mr.SGE(4096, 4096)) // ID 1, the second half of the buffer
+//	local, err := qp.Endpoint()              // send it to the peer, and get the peer's
+//	err = qp.Connect(ctx, remote)
+//
+// Now post work, and poll for its completion. Each work request has an ID, which its completion
+// repeats, and a list of SGEs, which are parts of registered memory:
+//
+//	n := copy(buf.Bytes(), "hello")
+//	err = qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
+//		SGL: []uverbs.SGE{mr.SGE(0, n)}})
+//	wcs := make([]uverbs.WC, 16)
+//	n, err = cq.Poll(wcs) // returns at once, also if nothing has completed
+//	for _, wc := range wcs[:n] {
+//		err = qp.Err(&wc) // nil, or what failed and why
+//	}
+//
+// The example of the package is this program as a whole.
 //
 // # Objects
 //
-// [Open] or [OpenFirst] opens a device; [Devices] lists them all, with the reason for
-// which one cannot be used. A device has protection domains ([PD]), which hold memory
-// regions ([MR]) and queue pairs ([QP]), completion queues ([CQ]) and completion channels
-// ([CompChannel]). Every object has a Close method that may be called twice; afterwards
-// its methods return an error that matches [os.ErrClosed]. An object that is still used
-// by another refuses to close, says by how many, and goes on working.
+// Every object has a method Close, which may be called more than once. Methods of a closed object
+// return an error that matches [os.ErrClosed]. An object that others still use refuses to close,
+// with an error that says how many they are, and stays usable. Close objects in the reverse order
+// of their creation.
+//
+// One goroutine at a time may use the send side of a QP, one its receive side, one may use a CQ,
+// and one may wait on a CompChannel. Different objects need no lock. The other methods are safe for
+// concurrent use unless they say otherwise.
 //
 // # Memory
 //
-// A device reads and writes memory behind the program's back, so memory is registered
-// first. [AllocBuffer] returns memory off the Go heap, page aligned, and [PD.RegMR]
-// registers it; that is the way to do it. [PD.RegSlice] registers a slice of the heap and
-// pins it. [MR.SGE] names a part of a region in a work request. A [BufferPool] cuts one
-// region into slots for many small messages. A memory window ([MW]) is a key to a part of
-// a region that a work request gives to the peer and takes away again.
+//   - [PD.RegMR] registers a [Buffer]. Prefer it.
+//   - [PD.RegSlice] registers a slice of the Go heap and pins it until the MR is closed.
+//   - A [BufferPool] divides one region into slots, for many small messages.
+//   - A memory window ([MW]) gives the peer a key to a part of a region and takes it away again.
 //
-// # Connecting
+// Close an MR before its memory is used for something else.
 //
-// An RC queue pair talks to one peer. Each side learns the other's [Endpoint] by some
-// other way, such as TCP, and calls [QP.Connect], which chooses what can be chosen: the
-// first active port, a routable RoCE v2 GID, the port's MTU, usual timeouts.
-// [PathOptions] overrides any of it, and [QP.Modify] does each step by hand. [QP.Init]
-// alone makes it possible to post receives before the peer can send. UC is connected the
-// same way; what it loses stays lost.
+// # Sending and receiving
 //
-// A UD queue pair talks to many: [QP.Activate] makes it ready, an address handle ([AH])
-// is the way to a peer, and [PD.CreateAHFor] makes one for who has sent a datagram. What
-// it receives begins with [GRHSize] bytes of header, see [ParseGRH].
-// [QP.AttachMulticast] has it receive what is sent to a group.
+// [QP.PostSend] and [QP.PostRecv] write work requests into a ring that the program shares with the
+// device. PostSend and [QP.PostRecvs] take any number of requests, which are posted with one
+// doorbell, all of them or none. [QP.BeginSend] writes a request into the ring without a struct.
+// With a shared receive queue ([SRQ]) several QPs take their receives from one queue. None of these
+// allocates memory, and neither does [CQ.Poll].
 //
-// # Work and completion
+// RDMA WRITE, READ and atomics need the address and the key of the peer's memory ([MR.Addr],
+// [MR.RKey]), which the peer sends in a message. The peer's program takes no part in the operation.
 //
-// [QP.PostSend] and [QP.PostRecv] put work requests into a ring that the program shares
-// with the device; a list has one doorbell, and is posted whole or not at all.
-// [QP.BeginSend] builds the same in place, without structs. With an [SRQ] several queue
-// pairs take their receives from one queue.
-// [CQ.Poll] takes completions from another ring. To sleep instead of polling: [CQ.Notify],
-// then Poll until it is empty, then [CompChannel.Wait], which parks the goroutine in Go's
-// netpoller. A failed work request is a [WC] with a [WCStatus]; [QP.Err] says what it
-// means and which peer it was.
+// # Waiting
 //
-// [Device.WaitEvent] tells what no completion does: a port that goes down or comes up,
-// a new address, a CQ that has lost a completion.
+// A goroutine can poll a CQ in a loop, or sleep until something completes. To sleep, create the CQ
+// with a [CompChannel] and repeat three steps: [CQ.Notify], then [CQ.Poll] until nothing is left,
+// then [CompChannel.Wait], which parks the goroutine in Go's netpoller. Poll after Notify, since a
+// completion that came before Notify raises no event. The example of Wait has the loop.
 //
-// None of these allocates. One goroutine at a time may use a QP's send side, one its
-// receive side, one a CQ, one may wait on a channel; several queue pairs need no lock
-// between them.
+// [Device.WaitEvent] reports what no completion does: a port that goes down, a new address, a CQ
+// that has lost a completion.
 //
-// # Trust
+// # Connections
 //
-// RDMA has no authentication and no encryption. A remote key is a bearer token: every peer whose QP is on
-// the PD of the memory can use the key, whoever it was meant for, if it knows or guesses it. So register
-// memory with remote rights only for peers that may reach all of it, keep peers apart by PDs of their own,
-// and close the MR, or invalidate the key, when a peer is done. A peer can change memory that it may write
-// to at any time: copy what you check, and use the copy. siw lets a peer read all memory whose key it knows,
-// whatever the access rights.
+// RC and UC queue pairs talk to one peer. [QP.Connect] chooses the first active port, a RoCE v2
+// GID, the port's MTU and the usual timeouts; [PathOptions] overrides each choice, and [QP.Modify]
+// makes each step by hand. RC delivers in order and without loss, UC may lose messages.
 //
-// Data from the kernel, the device and peers is checked before it is used. A device can write to all memory
-// that is registered with it; an MR is closed before its memory is used for something else. SECURITY.md has
-// more, and how to report a defect.
+// A UD queue pair sends datagrams to many peers. [QP.Activate] makes it ready. An address handle
+// ([AH]) says how to reach a peer; [PD.CreateAHFor] makes one for the sender of a datagram.
+// Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast] joins
+// a multicast group.
 //
-// # Performance
-//
-// What profiling has shown, and what follows from it:
-//
-//   - Post lists, and poll for as many completions as there is room for: a call has a lock, a look at
-//     the state and the indices and a doorbell, whatever the length. On rxe and siw the doorbell is a
-//     call of the kernel, which costs more than all the rest.
-//   - Telling Go's scheduler of such a short call costs more than the call, and wakes its monitor
-//     thread some thousand times a second. The arming of a CQ and doorbells of up to 1 MiB of data
-//     therefore do without. On the other hand the garbage collector waits for a call that it is not told of.
-//   - Who waits for an event in Go's netpoller is woken by another thread. [CompChannel.SetHold] has it
-//     sleep in the kernel with its processor instead, and be woken itself, and three times
-//     in the time that it is given by the clock that ends it: a short one takes processor time. A
-//     channel of one CQ then saves a system call between message and answer: whose event it is is
-//     known without reading it, and it is read when the program waits again.
-//   - A goroutine that polls for long without a pause is interrupted by a signal after 10 ms: one that
-//     calls runtime.Gosched now and then is not.
-//   - SENDs, WRITEs and READs of a connected QP are written to the ring straight from the work request,
-//     and most completions are decoded in place; whatever is rarer takes the longer way of
-//     [SendBuilder], over the whole list.
-//   - A [WC] begins as rxe's record of a completion does, which is therefore copied whole.
-//   - Rings, doorbell and its bytes are part of the QP's own memory, so that a message on one of many
-//     QPs touches few places.
+// XRC, raw packets, RSS, flows, thread domains, device memory and time stamps are for devices that
+// have them, such as ConnectX.
 //
 // # Errors
 //
-// What the device cannot do is refused before the kernel is asked, by an [ArgError] that
-// names the field, what was given and what is allowed. What the kernel refuses is an
-// [Error] with the verb, the device, the errno and, where one is known, the usual cause
-// and its cure. What kernel or driver lack is a [FeatureError], which matches
-// [errors.ErrUnsupported]. On the data path errors are values to compare with, such as
-// [ErrQueueFull]. [QP.Err] explains a completion that failed. Of one that was flushed it says what moved
-// the QP to state [Err]: the work request that failed first, this program, an asynchronous event,
-// or what a connection manager has told by [QP.SetErrCause], such as that the peer disconnected.
+//   - [ArgError]: the library refused an argument that the device cannot handle. It has the field,
+//     the value given and the values allowed.
+//   - [Error]: the kernel refused a command. It has the verb, the device, the errno and, if it is
+//     known, the usual cause and what to do about it.
+//   - [FeatureError]: the kernel or the driver does not support the feature. It matches
+//     [errors.ErrUnsupported].
+//   - [ErrQueueFull] and similar values come from the data path, and are compared with errors.Is.
+//   - A [WC] with a [WCStatus] reports a work request that failed. [QP.Err] explains it. For a
+//     request that was flushed it says what moved the QP to the state [Err]: an earlier request,
+//     this program, an asynchronous event, or the cause that a connection manager has given to
+//     [QP.SetErrCause].
+//
+// # Trust
+//
+// RDMA has no authentication and no encryption. A remote key is a bearer token: every peer with a
+// QP on the PD of the memory can use it, if it knows or guesses the key. Therefore:
+//
+//   - register memory with remote rights only for peers that may reach all of it;
+//   - give peers that must not reach each other's memory PDs of their own;
+//   - close the MR, or invalidate the key, when a peer is done;
+//   - copy data before you check it, since a peer may change memory that it can write to at any
+//     time.
+//
+// Soft iWARP lets a peer read all memory whose key it knows, whatever its access rights. The
+// library checks all data from the kernel, the device and peers before it uses them, but a device
+// can write to all memory that is registered with it. SECURITY.md says more.
+//
+// # Drivers
+//
+// The library supports the drivers rxe (Soft-RoCE), mlx5 (ConnectX) and siw (soft iWARP) of Linux
+// 5.10 and later, on 64-bit little-endian machines. They agree in most things. The section
+// "Differences" in the documentation of the packages mmio/rxe, mmio/mlx5 and mmio/siw lists what
+// each of them does in its own way.
 //
 // # Kernel interface
 //
-// Commands go by ioctl, those without an ioctl method inside INVOKE_WRITE, and by write()
-// where the kernel has no ioctl. The environment variable RDMAABI=ioctl or RDMAABI=write
-// forces one way; ioctl alone is what works in sandboxes that pass on nothing else. By
-// write() alone the GID table comes from sysfs. Doorbells and the arming of a CQ go by
-// write(), which costs less, except with RDMAABI=ioctl or where write() is refused, as it
-// is to a process that has changed its user since it opened the device.
+// Commands go to the kernel by ioctl, commands without an ioctl method inside INVOKE_WRITE, and all
+// commands by write() where the kernel has no ioctl. The environment variable RDMAABI=ioctl or
+// RDMAABI=write forces one of them. Use ioctl in sandboxes that pass on nothing else. With write()
+// alone the GID table comes from sysfs.
+//
+// Doorbells and the arming of a CQ use write(), which costs less, except with RDMAABI=ioctl or
+// where write() fails. It fails in a process that has changed its user since it opened the device.
 //
 // RDMADEBUG=level=1 traces commands on standard error.
 //
-// # What is supported
+// # Performance
 //
-// 64-bit little-endian machines, Linux 5.10 and later, and the driver rxe (Soft-RoCE) with all
-// that it has: RC, UC and UD; SEND, RDMA WRITE, both with immediate, RDMA READ,
-// atomics, SEND with invalidate; MRs, which can be changed, and on demand (Linux 6.15);
-// memory windows (5.14), FLUSH and ATOMIC_WRITE (6.2); SRQ, multicast, asynchronous
-// events. XRC, raw packets, flows, thread domains and time stamps are there for drivers that
-// have them, as mlx5 (ConnectX, below) does; on rxe they answer with a [FeatureError]. siw
-// (iWARP, below) has reliable connections.
-// Connections by address are the business of package cm.
-//
-// What rxe does otherwise than one might think:
-//
-//   - A receive that is posted in state Err is not flushed, since rxe has no doorbell for
-//     receives; those posted before are.
-//   - A CQ that is too small loses completions. [Device.WaitEvent] tells, [CQ.Poll] does not.
-//   - A request whose local memory is at fault ends with another status on each kernel, on
-//     newer ones as flushed. [QP.Err] finds out which it was and what is wrong with it.
-//   - The bounds of a memory window are those of its MR. A window of type 2 must be closed
-//     before the QP that it is bound to: the kernel keeps a pointer to that.
-//   - On demand, data goes to the beginning of a page whatever the address (7.2).
-//   - Linux 5.10 does not answer what it refuses: that ends as WCRetryExcErr.
-//   - A device that is deleted while it is open works on, though it is in no list any more,
-//     and is deleted with the last Close.
-//
-// # ConnectX
-//
-// On mlx5 the queues are memory of the program, and posting is a store to a register of the
-// device. What differs from rxe:
-//
-//   - A send's place in the queue is free when a completion of it, or of a later one, has been
-//     polled. So at least one in a queue's length must be [Signaled].
-//   - Closing or resetting a QP takes its completions out of its CQs. Nobody may post to a QP
-//     while it is reset.
-//   - A CQ that is full when one more completion comes is lost, with its QPs; [Device.WaitEvent]
-//     tells.
-//   - [CQ.Notify] raises an event at once if there is a completion that was not polled, and
-//     none as long as the event before has not been read by [CompChannel.Wait].
-//   - An SRQ cannot be resized, and a QP never enters [SQD].
-//   - The first 64 QPs of a process have a register each, and the next ones share 16. A [TD] has
-//     one for its QPs alone, if there are any left.
-//   - A [DM] is mapped when the processor first reads or writes it, in words of 4 bytes.
-//   - With RDMAABI=write, which has no means of allocating registers, the kernel chooses among
-//     a few that are there from the start.
-//
-// An adapter whose registers or completions are of a kind that the library does not know is
-// not opened: the [FeatureError] says what it is. The library was tested on a model of a card;
-// the README says what that cannot prove.
-//
-// # iWARP
-//
-// siw is iWARP in software. What differs from rxe:
-//
-//   - The kernel's connection manager moves a QP, which is why [QP.Connect] cannot: see package
-//     cm, and [QP.Moved]. A QP that is in error stays there.
-//   - The side that connects sends first. The other gets [ErrState] until it has received.
-//   - A SEND or an RDMA WRITE is complete as soon as TCP has it. What the peer then refuses ends the
-//     connection: what is posted is flushed, without a reason. Only an RDMA READ, which has one
-//     SGE, shows that all before it has arrived.
-//   - A SEND or RDMA WRITE of a page or more without [Signaled] lends its memory to TCP, which may send
-//     what is there later than a request behind it completes. Its memory may be used again when a later
-//     READ has completed, or an answer of the peer's has come; or give it a completion.
-//   - Of a list the library posts SENDs and RDMA WRITEs of 1 to 32 bytes inline, since the kernel would now and
-//     then break the connection over a list of them: their data is that of when they are posted, and nobody
-//     looks whether the key of their memory was invalidated. Those with [Fence], with an invalidation, or whose memory
-//     no MR of the PD holds, it tells the kernel of one by one.
-//   - A message without a receive ends the connection.
-//   - That the peer may read memory is no right: who has the key reads it, also without
-//     [AccessRemoteRead] (Linux 6.1 to 7.2). That it may write is one.
-//   - [WRRDMAReadWithInv] reads and leaves the key as it is, since siw invalidates for the kernel's
-//     own QPs alone; [WRLocalInv] and [WRSendWithInv] do what they say.
-//   - READs complete when their data has come, also behind what was posted later; [Fence] makes a
-//     work request wait for the READs before it.
-//   - What is posted to a QP in error, and what the kernel did not look at before, the library
-//     completes as flushed; no event tells of that.
-//   - A place in the send queue is free as soon as the kernel has begun with it.
-//   - RLIMIT_MEMLOCK counts for root as well on Linux 6.1, not on 6.12 and 7.2.
-//   - An RDMA READ of 0 bytes may break the connection, as siw answers with what it had to send before.
-//   - A process that makes a TCP connection to a listener's port and breaks it off may end the
-//     listener, or crash the kernel (6.1).
+//   - Post lists, and poll for as many completions as there is room for. Each call takes a lock,
+//     checks indices and rings a doorbell, however long the list. On rxe and siw the doorbell is a
+//     system call, which costs more than everything else.
+//   - A goroutine that waits in Go's netpoller is woken by another thread, which costs one thread
+//     switch. [CompChannel.SetHold] makes the goroutine sleep in the kernel for a limited time
+//     instead, and keep its thread and processor. A clock wakes it three times within the limit, so
+//     a short limit costs processor time. On a channel with one CQ this also saves a system call
+//     between message and answer.
+//   - Go's runtime interrupts a goroutine that runs for 10 ms without a pause. A loop that polls
+//     for long should call runtime.Gosched now and then.
+//   - Doorbells of up to 1 MiB of data and the arming of a CQ are system calls that Go's scheduler
+//     is not told of, since that costs more than the call itself. The garbage collector waits until
+//     such a call returns.
 package uverbs

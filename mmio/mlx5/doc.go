@@ -1,48 +1,76 @@
-// Package mlx5 is the memory that a ConnectX adapter shares with a program: send, receive
-// and completion queues, doorbell records, the registers of a user access region (UAR), and
-// the driver's part of the kernel's commands. It knows the bytes; what a verb means is for
-// package uverbs, which is its user.
+// Package mlx5 encodes and decodes the memory that a ConnectX adapter shares with a program: send,
+// receive and completion queues, doorbell records, the registers of a user access region (UAR), and
+// the driver's part of the kernel's commands. It takes and returns plain numbers; package uverbs
+// gives them the meaning of verbs.
+//
+// The package serves uverbs. It makes no promise of compatibility.
 //
 // # Queues
 //
-// All queues are memory of the program (see mmio.MapAnonymous) that the kernel pins and the
-// device reads and writes. A [SendQueue] is a ring of 64-byte blocks; a work queue entry
-// (WQE) has one or more of them and may go on at the ring's start. A [RecvQueue] is a ring
-// of entries of one size, a [SharedRecvQueue] a linked list of them. A [CompQueue] is a ring
-// in which the device writes completions (CQEs), with a bit that says whose turn it is.
+// All queues are memory of the program (see mmio.MapAnonymous) that the kernel pins and the device
+// reads and writes. A [SendQueue] is a ring of 64-byte blocks; a work queue entry (WQE) takes one
+// or more of them and may wrap around the end of the ring. A [RecvQueue] is a ring of entries of
+// one size, and a [SharedRecvQueue] is a linked list of them. A [CompQueue] is a ring in which the
+// device writes completions (CQEs). An owner bit in each CQE says whether it is new.
 //
-// # Who tells whom
+// # Doorbells
 //
-// A program tells the device of new entries by a doorbell record, a big-endian counter in
-// memory (see [Record]), and of new sends by a register as well (see [Register]). The order
-// of these stores is the whole point; each kind of doorbell is one function with numbered
-// steps, in doorbell.go.
+// A program tells the device about new entries with a doorbell record, a big-endian counter in
+// memory (see [Record]). For new sends it also writes to a register (see [Register]). The order of
+// these stores is critical. Each kind of doorbell is one function with numbered steps, in
+// doorbell.go.
+//
+// # Differences
+//
+// mlx5 is for ConnectX-4 and later and BlueField adapters, on InfiniBand and RoCE. A program that
+// uses package uverbs on mlx5 should know:
+//
+//   - A place in the send queue is free when the completion of its request, or of a later one, has
+//     been polled. So at least one request in each queue's length must have the flag Signaled.
+//   - Closing or resetting a QP removes its completions from its CQs. No goroutine may post to a QP
+//     while it is reset.
+//   - A CQ that is full when another completion arrives is lost, together with its QPs;
+//     uverbs.Device.WaitEvent reports it.
+//   - CQ.Notify raises an event at once if there is a completion that was not polled, and no event
+//     until CompChannel.Wait has read the event before.
+//   - An SRQ cannot be resized, and a QP never enters the state SQD.
+//   - The first 64 QPs of a process have a register each, and the following ones share 16. A thread
+//     domain (uverbs.TD) has a register for its QPs alone, if one is left.
+//   - Device memory (uverbs.DM) is mapped when the processor first reads or writes it, in words of
+//     4 bytes.
+//   - RDMAABI=write cannot allocate registers. The kernel then chooses from a few that exist from
+//     the start.
+//
+// An adapter with registers or completions of an unknown kind is not opened; the FeatureError names
+// the kind. The library was tested on a model of a card: test/hca/README.md says what that cannot
+// prove.
 //
 // # Performance
 //
-//   - One barrier orders all completions of a batch: [CompQueue.Avail] looks at the bits of whose turn
-//     it is first, and the rest is read behind it. The record is stored once for a batch, too.
-//   - A list of sends has one doorbell: a record and 8 bytes to a register. A single WQE of more than 16
-//     bytes goes along with it (BlueFlame), which saves the device a read.
+//   - One barrier orders all completions of a batch: [CompQueue.Avail] looks at the owner bits
+//     first, and everything else is read after the barrier. The doorbell record is stored once for
+//     a batch, too.
+//   - A list of sends has one doorbell: a record and 8 bytes to a register. A single WQE of more
+//     than 16 bytes is written to the register itself (BlueFlame), which saves the device a read.
 //   - Each doorbell record has a cache line of its own, so that queues of different threads do not
-//     take it from one another.
-//   - How much room there is in a send queue is a copy of the poller's count, fetched anew only when
-//     it does not suffice; counters between who posts and who completes are stored without a
-//     locked instruction.
-//   - What messages about failures need of a work request is stored in words that are whole, so
-//     that nobody who posts takes a lock for it.
+//     contend for it.
+//   - A send queue knows how much room it has from a copy of the poller's count, which it reads
+//     again only when the copy is not enough. The counters that the poster and the poller share are
+//     stored without a locked instruction.
+//   - Messages about failures need some words of each work request. They are stored as whole words,
+//     so that posting takes no lock for them.
 //
 // # Bytes
 //
-// Everything that the device reads or writes is big-endian. The offsets and values are those
-// of the kernel's include/linux/mlx5/{qp,cq,device,mlx5_ifc}.h and of struct mlx5_wqe_* in
-// rdma-core's mlx5dv.h, and are named in layout.go. Nothing that the device writes is
-// believed: an index is masked or compared before it is used, so that garbage in a CQE
-// makes an error, and at worst a wrong result for the program that owns the queue.
+// Everything that the device reads or writes is big-endian. The offsets and values are those of the
+// kernel's include/linux/mlx5/{qp,cq,device,mlx5_ifc}.h and of struct mlx5_wqe_* in rdma-core's
+// mlx5dv.h, and layout.go names them. Nothing that the device writes is trusted: an index is masked
+// or compared before use, so that garbage in a CQE causes an error or, at worst, a wrong result for
+// the program that owns the queue.
 //
 // # What is not supported
 //
-// CQE compression, signatures of WQEs, striding receive queues and enhanced multi-packet
-// WQEs are never asked for. Hosts are 64-bit and little-endian, and have the barriers of
-// package mmio; see mmio.Supported.
+// CQE compression, WQE signatures, striding receive queues and enhanced multi-packet WQEs are never
+// requested. The host must be 64-bit and little-endian and have the barriers of package mmio; see
+// mmio.Supported.
 package mlx5
