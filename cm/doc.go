@@ -1,91 +1,130 @@
-// Package cm is RDMA's connection manager in Go, with nothing underneath but the Linux
-// kernel's /dev/infiniband/rdma_cm: no librdmacm.
+// Package cm connects programs over RDMA, by IP address. It is RDMA's connection manager in Go on
+// nothing but the Linux kernel's /dev/infiniband/rdma_cm: no librdmacm.
 //
-// # Connections
+// # Messages
 //
-// [Dial], [Listen] and [Listener.Accept] make a [Conn], which sends and receives messages from
-// memory that is registered already, keeps a fast sender from overrunning a slow receiver,
-// reads and writes the peer's memory, and delivers what was sent when it is closed. Both sides
-// use this package: the first bytes of the private data, and of each message, are its own. A
-// Conn has no goroutine; those that wait in its methods poll for all of them, for a while or
-// always or not at all before they park ([WaitMode]).
+// A server listens and accepts, a client dials, and both get a [Conn]:
 //
-// Memory that the peer is to write to or read can be told of by private data: [Options].Prepare and
-// [Request] have the PD to register it with before there is a connection.
+//	l, err := cm.Listen(ctx, ":7471", cm.Options{})
+//	conn, err := l.Accept(ctx)
 //
-// [ListenPacket] and [DialPacket] make a [PacketConn], for datagrams and multicast.
+//	conn, err := cm.Dial(ctx, "10.1.0.1:7471", cm.Options{})
 //
-// To speak to a program that does not use Conn, take the steps below.
+// The address is the IP address of the network interface that belongs to the RDMA device. Messages
+// arrive whole and in order. [Conn.Send] returns when the message is copied and on its way; it
+// waits while the receiver has no room. [Conn.Recv] returns a message in memory of the connection,
+// which is valid until the next Recv:
 //
-// # Identifiers and events
+//	err = conn.Send(ctx, []byte("hello"))
+//	msg, err := conn.Recv(ctx) // io.EOF after the peer's last message
 //
-// An [ID] is an end of a connection, or a listener, as a socket is for TCP. It has a port
-// space, [TCP] for reliable connections and [UDP] for datagrams. Steps such as
-// [ID.ResolveAddr] and [ID.Connect] only begin something; how it ended is an [Event] on the
-// [Channel] that the ID belongs to. A channel has any number of IDs. Either a program reads
-// all of its events, with [Channel.Next], or goroutines deal with an ID each and wait for what
-// happens to that alone: [ID.Wait], and the steps that wait, such as [ID.Resolve] and
-// [ID.ConnectWait]. Both park in Go's netpoller, and end with a context.
+// Close delivers everything that was sent before. A connection that ends in another way is an error
+// that matches ECONNRESET if the peer is gone, or ETIMEDOUT if it no longer answers.
 //
-// A QP that was made with [ID.CreateQP] follows the ID: it is brought to the state that each
-// step needs, and closed with the ID.
+// All methods of a Conn are safe for concurrent use. A Conn has no goroutine: the goroutines that
+// wait in its methods poll for all of them. [WaitMode] says whether they poll for a while before
+// they park, always, or not at all.
 //
-// # iWARP
+// Both sides must use this package, since a Conn puts its own header into the private data and into
+// each message. PROTOCOL.md describes it. For other peers use an [ID].
 //
-// On iWARP the kernel connects by TCP and moves the QP itself. The side that connects has to send
-// first, which a Conn does by itself: what the other sends waits for that. There are no
-// datagrams, groups and path records, a rejection has no reason, and the ID's Connect takes as
-// long as TCP does, whatever the context says.
+// # Streams
 //
-// # Paths, groups and services
+// [DialStream] and [Conn.Stream] make a [Stream], which is a net.Conn: deadlines, half-close and
+// all. net/http, gRPC and crypto/tls work over it.
 //
-// [ID.ResolveRoute] has the kernel find the route, whose path records [ID.Paths] tells;
-// [ID.SetPath] gives one instead. [ID.Join] makes an ID of datagrams a member of a multicast
-// group. [ID.WriteEvent] sends a program's own event to who waits on a channel, and
-// [ID.ResolveService] looks services up with InfiniBand's subnet administrator; both are of
-// Linux 6.18.
+// # Memory of the peer
 //
-// # InfiniBand
+// A Conn also reads and writes the peer's memory, without the peer's program: [Conn.Write],
+// [Conn.Read], [Conn.FetchAdd] and [Conn.CompareSwap]. The owner registers memory with [Conn.PD]
+// and sends its address and key, a [Remote], to the other side:
 //
-// From an IP address the kernel finds the device by the network interface: on RoCE that of the
-// device, on InfiniBand that of IP over InfiniBand, which has no carrier without a subnet administrator.
-// The address of an InfiniBand port may also be its GID: [GIDAddr], [ID.BindTo] and [ID.ResolveTo]; with
-// [ID.SetPath] no administrator is needed then. Dial and Listen take IP addresses alone. Port space
-// [IB] is for addresses of both kinds, with ports of its own.
+//	mr, err := conn.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+//	b, err := cm.RemoteOf(mr).MarshalBinary() // then conn.Send(ctx, b)
 //
-// # The end of devices, and of rights
+//	err = remote.UnmarshalBinary(msg)
+//	err = conn.Write(ctx, localMR.SGE(0, n), remote)
 //
-// When a device is removed all that is on it ends with an error that matches ENODEV: connections,
-// datagrams, Dial and the listeners on its address, while one on all addresses goes on with the other
-// devices. An ID gets [DeviceRemoval], unless it is one of a request that was not answered yet. It is to
-// be closed, as all that the program has of the device: the kernel waits for it.
+// To send a Remote as private data of the request or the answer, register the memory before there
+// is a connection: with [Options].Prepare on the side that dials, and with [Request.PD] in
+// Options.Check on the side that listens.
 //
-// The kernel takes commands under the credentials with which a channel was opened, and no others.
-// When the process changes user or group listeners and datagrams end, with EACCES, at the next event
-// for one of them; to the kernel the port is taken until a listener's connections are closed too.
-// Connections stay, but hear only by their own messages whether the peer is there. What is opened
-// afterwards works, if the new user may open the devices.
+// # Datagrams and multicast
+//
+// [ListenPacket] and [DialPacket] make a [PacketConn]. [PacketConn.Join] joins a multicast group.
+//
+// # Step by step
+//
+// To connect to a program that does not use Conn, such as one with librdmacm, use an [ID]. It is
+// one end of a connection, or a listener, as a socket is for TCP. Its port space is [TCP] for
+// reliable connections or [UDP] for datagrams.
+//
+// Steps such as [ID.ResolveAddr] and [ID.Connect] only start something. The result is an [Event] on
+// the [Channel] that the ID belongs to. There are two ways to handle events:
+//
+//   - One goroutine calls [Channel.Next] for all IDs of a channel.
+//   - Each goroutine handles one ID with [ID.Wait] and with the steps that wait, such as
+//     [ID.Resolve] and [ID.ConnectWait].
+//
+// Both park in Go's netpoller and end with a context.
+//
+// A QP made with [ID.CreateQP] follows the ID: each step brings it to the state that is needed, and
+// closing the ID closes it.
+//
+// [ID.ResolveRoute] makes the kernel find the route. [ID.Paths] returns its path records, and
+// [ID.SetPath] sets one instead. [ID.Join] makes an ID of datagrams a member of a multicast group.
+// On Linux 6.18 and later, [ID.WriteEvent] sends an event of the program's own to the reader of a
+// channel, and [ID.ResolveService] looks up services with InfiniBand's subnet administrator.
+//
+// # InfiniBand and iWARP
+//
+// The kernel finds the device of an IP address by the network interface. On InfiniBand that is the
+// interface of IP over InfiniBand, which has no carrier without a subnet administrator. An ID can
+// use the GID of an InfiniBand port as its address instead: see [GIDAddr], [ID.BindTo] and
+// [ID.ResolveTo]. With [ID.SetPath] no administrator is needed then. Dial and Listen take IP
+// addresses only. Port space [IB] is for addresses of both kinds, with ports of its own.
+//
+// On iWARP the kernel connects by TCP and moves the QP itself. The side that connects sends first:
+// a Conn does so by itself, and what the other side sends waits for it. There are no datagrams,
+// groups or path records, a rejection has no reason, and ID.Connect takes as long as TCP does,
+// whatever the context says.
+//
+// # When a device or a privilege goes away
+//
+// When a device is removed, everything on it ends with an error that matches ENODEV: connections,
+// datagrams, Dial, and listeners on its address. A listener on all addresses goes on with the other
+// devices. An ID gets the event [DeviceRemoval], unless it belongs to a request that was not
+// answered yet. Close the ID and every other object of the device: the kernel waits for them before
+// it removes the device.
+//
+// The kernel accepts commands on a channel only with the credentials with which the channel was
+// opened. When the process changes its user or group, listeners and datagrams end with EACCES at
+// their next event. The kernel considers the port taken until the listener's connections are closed
+// too. Connections stay, but only their own messages tell them whether the peer is still there. New
+// connections and listeners work, if the new user may open the devices.
 //
 // # Trust
 //
-// RDMA has no authentication and no encryption. Any host that reaches the port can connect, and anyone
-// who sees the packets can read them. What a [Conn] checks is that its peer keeps to the protocol, which
-// PROTOCOL.md describes: a peer that does not loses its own connection, with EPROTO, and affects no other.
+// RDMA has no authentication and no encryption. Any host that reaches the port can connect, and
+// anyone who sees the packets can read them. A [Conn] checks that its peer follows the protocol. A
+// peer that does not loses its own connection, with EPROTO, and affects no other.
 //
-// A [Remote] is a bearer token: it works for every peer on the same PD that knows it, whoever it was meant
-// for. By default all connections of a process on a device share a PD; [Options].Isolation gives a listener
-// or each connection one of its own. The memory for messages has no remote rights. Soft iWARP lets a peer
+// A [Remote] is a bearer token: it works for every peer on the same PD that knows it. By default
+// all connections of a process on a device share a PD; [Options].Isolation gives a listener or each
+// connection a PD of its own. The memory for messages has no remote rights. Soft iWARP lets a peer
 // read all memory of the PD whose key it knows, whatever its rights.
 //
-// Decide about strangers in [Options].Check, which runs before they get any memory, and bound them by Backlog,
-// HalfOpen, MaxConns and MaxMemory. Use crypto/tls over a [Stream] on networks that are not trusted: it
-// authenticates the peer and encrypts the stream, though not RDMA operations. SECURITY.md says more.
+// Options.Check decides about strangers before they get any memory, and Backlog, HalfOpen, MaxConns
+// and MaxMemory limit them. On networks that are not trusted, use crypto/tls over a [Stream]: it
+// authenticates the peer and encrypts the stream, but not RDMA operations. SECURITY.md says more.
 //
 // # Errors
 //
-// What is not possible is refused before the kernel is asked, by an [ArgError]. What the
-// kernel refuses at once is an [Error]. What fails later is an event with a status, and
-// [Event.Err] says in words what it means: an errno, or the reason for which the peer has
-// rejected the connection. What kernel or device lack is an [uverbs.FeatureError], which
-// matches [errors.ErrUnsupported].
+//   - [ArgError]: the package refused an argument before it asked the kernel.
+//   - [Error]: the kernel refused a command at once.
+//   - [EventError]: a step failed later. [Event.Err] says in words what the status of an event
+//     means: an errno, or the reason why the peer rejected the connection.
+//   - [RefusedError]: the listener rejected the connection and said why.
+//   - [uverbs.FeatureError]: the kernel or the device does not support the feature. It matches
+//     [errors.ErrUnsupported].
 package cm
