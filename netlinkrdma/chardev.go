@@ -15,33 +15,31 @@ const (
 	clientCM     = "rdma_cm" // rdma_ucm
 )
 
-// CharDev is a char device, as the kernel knows it. It is a plain value.
+// CharDev is a char device of the RDMA subsystem. It is a plain value.
 type CharDev struct {
-	Name     string   // Name is the file name below /dev/infiniband, for example "uverbs0".
-	Major    uint32   // Major and Minor are the device number; compare it with the opened file's.
-	Minor    uint32   // Minor is the other half.
-	ABI      uint64   // ABI is the version of the driver's private data for uverbs, of all commands for rdma_cm.
-	DriverID DriverID // DriverID is set for uverbs, unless the driver keeps it to itself.
+	Name     string   // Name is the file name in /dev/infiniband, for example "uverbs0".
+	Major    uint32   // Major is the major device number; compare both with those of the opened file.
+	Minor    uint32   // Minor is the minor device number.
+	ABI      uint64   // ABI is the version of the driver's private data (uverbs) or of all commands (rdma_cm).
+	DriverID DriverID // DriverID is set for uverbs, if the driver reports it.
 }
 
-// Path returns the file that the kernel's devtmpfs and udev make for it.
+// Path returns the path of the device file that devtmpfs and udev create.
 func (d CharDev) Path() string { return "/dev/infiniband/" + d.Name }
 
-// UverbsDev returns the char device that takes the commands for a device. dev
-// must come from [Devices] or [DeviceByName]. The error matches
-// [errors.ErrUnsupported] if ib_uverbs is not loaded and could not be, or if the
-// driver has no verbs for user space, and [io/fs.ErrNotExist] if the device has
-// gone.
+// UverbsDev returns the char device that accepts commands for a device. dev must come from
+// [Devices] or [DeviceByName]. The error matches [errors.ErrUnsupported] if ib_uverbs is not loaded
+// and the kernel could not load it, or if the driver has no verbs for user space. It matches
+// [io/fs.ErrNotExist] if the device no longer exists.
 func UverbsDev(dev Device) (CharDev, error) { return system.uverbsDev(dev) }
 
-// UverbsByName returns the device of a name and its char device: what [DeviceByName] and [UverbsDev]
-// return, and their errors, by two questions to the kernel instead of two and one for each device. If
-// only the char device is missing, the Device comes with the error.
+// UverbsByName returns a device and its char device, as [DeviceByName] and [UverbsDev] do and with
+// the same errors. It takes two requests to the kernel; the two functions take two and one more for
+// each device. If only the char device is missing, it returns the Device together with the error.
 func UverbsByName(name string) (Device, CharDev, error) { return system.uverbsByName(name) }
 
-// CMDev returns the char device of the connection manager, which is one for all
-// devices. The error matches [errors.ErrUnsupported] if rdma_ucm is not loaded
-// and could not be.
+// CMDev returns the char device of the connection manager, which serves all devices. The error
+// matches [errors.ErrUnsupported] if rdma_ucm is not loaded and the kernel could not load it.
 func CMDev() (CharDev, error) { return system.cmDev() }
 
 func (c *client) uverbsDev(dev Device) (CharDev, error) {

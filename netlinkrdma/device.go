@@ -17,8 +17,7 @@ func (g GUID) String() string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
 }
 
-// NodeType says what an RDMA device is (enum rdma_node_type in the kernel's
-// rdma/ib_verbs.h).
+// NodeType is the kind of an RDMA device (enum rdma_node_type in the kernel's rdma/ib_verbs.h).
 type NodeType uint8
 
 // The node types.
@@ -29,7 +28,7 @@ const (
 	NodeRNIC        NodeType = 4 // iWARP adapter (RDMA_NODE_RNIC)
 	NodeUSNIC       NodeType = 5 // Cisco usNIC (RDMA_NODE_USNIC)
 	NodeUSNICUDP    NodeType = 6 // Cisco usNIC over UDP (RDMA_NODE_USNIC_UDP)
-	NodeUnspecified NodeType = 7 // protocol of the vendor's own, as EFA (RDMA_NODE_UNSPECIFIED)
+	NodeUnspecified NodeType = 7 // a vendor's own protocol, such as EFA (RDMA_NODE_UNSPECIFIED)
 )
 
 // String returns the name that the kernel uses in sysfs.
@@ -47,11 +46,11 @@ func nameOf(typ string, names []string, v int) string {
 	return fmt.Sprintf("%s(%d)", typ, v)
 }
 
-// Protocol is what a device speaks on the wire, in the kernel's words. A device
-// whose ports differ has that of its first port.
+// Protocol is the protocol of a device, with the kernel's name. If the ports of a device differ, it
+// is the protocol of the first port.
 type Protocol string
 
-// The protocols. Devices with one of their own, as EFA, have the empty string.
+// The protocols. A device with a protocol of its own, such as EFA, has the empty string.
 const (
 	ProtocolIB    Protocol = "ib"    // InfiniBand
 	ProtocolOPA   Protocol = "opa"   // Omni-Path
@@ -76,34 +75,34 @@ func (t DeviceType) String() string {
 	return nameOf("DeviceType", names[:], int(t))
 }
 
-// Device is an RDMA device as it was when it was listed. It is a plain value.
+// Device is a snapshot of an RDMA device. It is a plain value.
 type Device struct {
-	Name         string   // Name is that of "rdma dev", for example "mlx5_0".
-	Index        uint32   // Index is the kernel's key; it is not used again after the device is gone. 0 is valid.
-	NodeType     NodeType // NodeType tells adapters from switches.
+	Name         string   // Name is the name that "rdma dev" shows, for example "mlx5_0".
+	Index        uint32   // Index identifies the device in the kernel. It is never used again, and 0 is valid.
+	NodeType     NodeType // NodeType distinguishes adapters from switches.
 	NodeGUID     GUID     // NodeGUID identifies the device.
-	SysImageGUID GUID     // SysImageGUID is common to the devices of one card or system.
-	Protocol     Protocol // Protocol is that of the first port.
-	Firmware     string   // Firmware is the version, empty for software devices.
-	DriverID     DriverID // DriverID is DriverUnknown if ib_uverbs is not loaded or does not tell.
-	Ports        uint32   // Ports is the number of ports; they count from 1.
-	CapFlags     uint64   // CapFlags has the bits of enum ib_device_cap_flags, not known from sysfs.
-	FromSysfs    bool     // FromSysfs means that netlink was not there to ask and Index is not known.
+	SysImageGUID GUID     // SysImageGUID is shared by the devices of one card or system.
+	Protocol     Protocol // Protocol is the protocol of the first port.
+	Firmware     string   // Firmware is the firmware version, empty for software devices.
+	DriverID     DriverID // DriverID is DriverUnknown if ib_uverbs is not loaded or does not report it.
+	Ports        uint32   // Ports is the number of ports, which are numbered from 1.
+	CapFlags     uint64   // CapFlags has the bits of enum ib_device_cap_flags; 0 if read from sysfs.
+	FromSysfs    bool     // FromSysfs means that netlink was not available and Index is not known.
 
 	// AdaptiveModeration means that completion queues made from now on moderate
 	// their interrupts by the load; see [SetAdaptiveModeration].
 	AdaptiveModeration bool
 	// Type is set if the device is part of another, which Parent names (Linux 6.11).
 	Type   DeviceType
-	Parent string // Parent is the device that this one is part of, mostly empty.
+	Parent string // Parent is the device that this one is part of, usually empty.
 }
 
-// Devices returns the RDMA devices that this network namespace can see, in the
-// kernel's order. No devices is not an error.
+// Devices returns the RDMA devices that this network namespace can see, in the kernel's order. An
+// empty list is not an error.
 func Devices() ([]Device, error) { return system.devices() }
 
-// DeviceByName returns the device of that name. If there is none, the error
-// matches [fs.ErrNotExist] and tells the names that exist.
+// DeviceByName returns the device with that name. If there is none, the error matches
+// [fs.ErrNotExist] and lists the names that exist.
 func DeviceByName(name string) (Device, error) { return system.deviceByName(name) }
 
 func (c *client) devices() ([]Device, error) {

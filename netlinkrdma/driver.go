@@ -2,12 +2,12 @@ package netlinkrdma
 
 import "github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 
-// DriverID tells which driver a device has, and so which private data its
-// commands carry (enum rdma_driver_id in rdma/ib_user_ioctl_verbs.h).
+// DriverID identifies a driver, and so the private data in its commands (enum rdma_driver_id in
+// rdma/ib_user_ioctl_verbs.h).
 type DriverID uint32
 
-// The drivers. Some, like cxgb4 and hns, do not have the kernel tell their
-// number (uverbs_no_driver_id_binding) and show up as DriverUnknown.
+// The drivers. Some, such as cxgb4 and hns, do not report their number
+// (uverbs_no_driver_id_binding) and appear as DriverUnknown.
 const (
 	DriverUnknown   DriverID = abi.RDMA_DRIVER_UNKNOWN
 	DriverMLX5      DriverID = abi.RDMA_DRIVER_MLX5
@@ -18,7 +18,7 @@ const (
 	DriverBNXTRE    DriverID = abi.RDMA_DRIVER_BNXT_RE
 	DriverOCRDMA    DriverID = abi.RDMA_DRIVER_OCRDMA
 	DriverNES       DriverID = abi.RDMA_DRIVER_NES
-	DriverIRDMA     DriverID = abi.RDMA_DRIVER_IRDMA // also that of its forerunner i40iw
+	DriverIRDMA     DriverID = abi.RDMA_DRIVER_IRDMA // also used by its predecessor i40iw
 	DriverVMWPVRDMA DriverID = abi.RDMA_DRIVER_VMW_PVRDMA
 	DriverQEDR      DriverID = abi.RDMA_DRIVER_QEDR
 	DriverHNS       DriverID = abi.RDMA_DRIVER_HNS

@@ -7,12 +7,11 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// DriverAttr is something that a driver tells of an object of its own accord. It
-// is a plain value.
+// DriverAttr is an attribute of an object that only its driver knows. It is a plain value.
 type DriverAttr struct {
-	Name  string // Name is the driver's name for it.
+	Name  string // Name is the name that the driver uses.
 	Value any    // Value is a string, an int64 or a uint64.
-	Hex   bool   // Hex means that the driver wants a number shown in base 16.
+	Hex   bool   // Hex means that the driver wants a number shown in hexadecimal.
 }
 
 // String returns the name and the value, as iproute2 shows them.

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error is a call that failed. It unwraps to its cause, mostly an errno, and
-// matches the errors of io/fs as the package documentation says.
+// Error is a failed call. It unwraps to its cause, usually an errno, and matches the errors of
+// [io/fs] as the package documentation says.
 type Error struct {
-	Op     string // Op is what was to be done, as "list devices".
-	Device string // Device is the RDMA device or link, if one was named.
-	Netdev string // Netdev is the network interface, if one was named.
+	Op     string // Op is the operation that failed, such as "list devices".
+	Device string // Device is the RDMA device or link, if the call named one.
+	Netdev string // Netdev is the network interface, if the call named one.
 	Err    error  // Err is the cause.
-	Hint   string // Hint says what is behind it or what to do, if that is known.
+	Hint   string // Hint is the likely cause or what to do, if known.
 
 	is error // one more error that this one matches
 }
@@ -41,8 +41,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether the kernel's errno means target in this place: ENODEV of a
-// missing network interface is fs.ErrNotExist, for example.
+// Is reports whether the errno means target for this operation. For example, ENODEV for a missing
+// network interface is [fs.ErrNotExist].
 func (e *Error) Is(target error) bool { return e.is != nil && target == e.is }
 
 // noDevice is the cause when a device is not there, or not any more.

@@ -16,13 +16,13 @@ type Version [2]int
 // String returns the version in the usual form, "6.12".
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v[0], v[1]) }
 
-// FeatureError says that the kernel or the driver does not have what was asked
-// for. It matches [errors.ErrUnsupported]. It is a plain value.
+// FeatureError says that the kernel or the driver does not support a request. It matches
+// [errors.ErrUnsupported]. It is a plain value.
 type FeatureError struct {
 	Feature string  // Feature is the name used in the documentation.
-	Since   Version // Since is the first mainline kernel with it; zero if the driver decides.
-	Driver  string  // Driver is set when the driver, not the kernel, lacks it.
-	Err     error   // Err is the answer that decided it, an *Error.
+	Since   Version // Since is the first mainline kernel that supports it; zero if it depends on the driver.
+	Driver  string  // Driver is set if the driver, not the kernel, does not support it.
+	Err     error   // Err is the answer of the kernel, an *Error.
 }
 
 // Error returns one line with everything that is known.
@@ -44,11 +44,11 @@ func (e *FeatureError) Error() string {
 // Is reports whether target is [errors.ErrUnsupported].
 func (e *FeatureError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// Unwrap returns the answer that decided it.
+// Unwrap returns the answer of the kernel.
 func (e *FeatureError) Unwrap() error { return e.Err }
 
-// Unsupported returns the name of the feature and the kernel version that must
-// have it; the zero version if that is the driver's choice.
+// Unsupported returns the name of the feature and the first kernel version that must support it, or
+// the zero version if it depends on the driver.
 func (e *FeatureError) Unsupported() (feature string, since [2]int) {
 	if e.Driver != "" {
 		return e.Feature, [2]int{}

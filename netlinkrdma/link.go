@@ -14,8 +14,7 @@ import (
 // LinkKind is a kind of software RDMA device.
 type LinkKind string
 
-// The kinds of links. The kernel loads the module rdma-link-KIND for a kind
-// that it does not know yet.
+// The kinds of links. The kernel loads the module rdma-link-KIND if it does not know a kind.
 const (
 	RXE LinkKind = "rxe" // RoCE v2 over any Ethernet interface
 	SIW LinkKind = "siw" // iWARP over TCP
@@ -27,10 +26,10 @@ const (
 	maxNetdevName = 15 // IFNAMSIZ, linux/if.h
 )
 
-// AddLink makes a software RDMA device of that name on a network interface, as
-// "rdma link add NAME type KIND netdev NETDEV" does. It needs CAP_NET_ADMIN. The
-// error matches [fs.ErrNotExist] if there is no such interface and [fs.ErrExist]
-// if the name is taken or the interface has such a device already.
+// AddLink creates a software RDMA device with that name on a network interface, as "rdma link add
+// NAME type KIND netdev NETDEV" does. It needs CAP_NET_ADMIN. The error matches [fs.ErrNotExist] if
+// the interface does not exist, and [fs.ErrExist] if the name is taken or the interface already has
+// such a device.
 func AddLink(name string, kind LinkKind, netdev string) error {
 	return system.addLink(name, kind, netdev)
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// EventType says what happened (enum rdma_nl_notify_event_type).
+// EventType is the kind of an event (enum rdma_nl_notify_event_type).
 type EventType uint8
 
 // The types of events.
 const (
-	EventRegister     EventType = abi.RDMA_REGISTER_EVENT      // a device has come
-	EventUnregister   EventType = abi.RDMA_UNREGISTER_EVENT    // a device has gone
+	EventRegister     EventType = abi.RDMA_REGISTER_EVENT      // a device appeared
+	EventUnregister   EventType = abi.RDMA_UNREGISTER_EVENT    // a device disappeared
 	EventNetdevAttach EventType = abi.RDMA_NETDEV_ATTACH_EVENT // a port got a network interface
 	EventNetdevDetach EventType = abi.RDMA_NETDEV_DETACH_EVENT // a port lost its network interface
-	EventRename       EventType = abi.RDMA_RENAME_EVENT        // a device has another name; Linux 6.13
-	EventNetdevRename EventType = abi.RDMA_NETDEV_RENAME_EVENT // a port's network interface has another name; Linux 6.13
+	EventRename       EventType = abi.RDMA_RENAME_EVENT        // a device was renamed; Linux 6.13
+	EventNetdevRename EventType = abi.RDMA_NETDEV_RENAME_EVENT // the network interface of a port was renamed; Linux 6.13
 )
 
 // String returns the name that iproute2 uses.
@@ -32,13 +32,13 @@ func (t EventType) String() string {
 	return nameOf("EventType", names[:], int(t))
 }
 
-// Event is a change of a device or a port. What the kernel does not tell is zero:
-// of a renamed network interface, for example, the device. It is a plain value.
+// Event is a change of a device or a port. Fields that the kernel does not report are zero: for a
+// renamed network interface, for example, Device. It is a plain value.
 type Event struct {
-	Type        EventType // Type says what happened.
-	Device      string    // Device is the name, the new one after a change.
-	Index       uint32    // Index is that of Device; 0 is valid where Device is set.
-	Port        uint32    // Port is set where a network interface was attached or detached.
+	Type        EventType // Type is the kind of change.
+	Device      string    // Device is the name of the device, after the change.
+	Index       uint32    // Index is the index of Device; 0 is valid if Device is set.
+	Port        uint32    // Port is set if a network interface was attached or detached.
 	Netdev      string    // Netdev is the network interface.
 	NetdevIndex int       // NetdevIndex is the index of Netdev.
 }
@@ -62,17 +62,16 @@ func decodeEvent(b []byte) (Event, error) {
 	return e, nil
 }
 
-// ErrEventsLost means that events came faster than they were taken. The monitor
-// goes on; list the devices again to know where they stand.
+// ErrEventsLost means that events arrived faster than they were read. The monitor goes on; list the
+// devices again to know their state.
 var ErrEventsLost = errors.New("events were lost")
 
 // eventBuffer is more than the kernel puts into one datagram (NLMSG_DEFAULT_SIZE).
 const eventBuffer = 32 << 10
 
-// Monitor tells what happens to the devices of the network namespace that it was
-// opened in, as "rdma monitor" does. Waiting parks the goroutine in Go's netpoller
-// and takes no thread. One goroutine at a time may call Next; Close may be called
-// at any time.
+// Monitor reports changes of the devices of the network namespace in which it was opened, as "rdma
+// monitor" does. Waiting parks the goroutine in Go's netpoller and takes no thread. One goroutine
+// at a time may call Next; Close may be called at any time.
 type Monitor struct {
 	f       *os.File
 	receive func(fd int, b []byte) (n int, kernel bool, err error)
@@ -81,11 +80,10 @@ type Monitor struct {
 	closed  atomic.Bool
 }
 
-// OpenMonitor starts to watch. Events from then on are not missed, so open the
-// monitor first and list the devices afterwards. Linux 6.12; the error is a
-// [FeatureError] on older kernels. In netns mode shared the events go to the
-// namespace that the device belongs to, mostly the first one, not to those that
-// merely see it.
+// OpenMonitor opens a monitor. It misses no event from then on, so open the monitor first and list
+// the devices afterwards. In netns mode shared the events go to the namespace that the device
+// belongs to, usually the first one, and not to all namespaces that see it. Linux 6.12; on older
+// kernels the error is a [FeatureError].
 func OpenMonitor() (*Monitor, error) { return system.openMonitor() }
 
 func (c *client) openMonitor() (*Monitor, error) {
@@ -122,10 +120,9 @@ func receiveEvent(fd int, b []byte) (n int, kernel bool, err error) {
 	return n, ok && sender.Pid == 0, err
 }
 
-// Next waits for the next event. Its error wraps ctx.Err() if the context ends
-// first, matches [os.ErrClosed] after Close and [ErrEventsLost] where there is a gap;
-// after the last, and after an event that cannot be decoded, Next can be called
-// again.
+// Next waits for the next event. The error wraps ctx.Err() if the context ends first, matches
+// [os.ErrClosed] after Close, and is [ErrEventsLost] if events were lost. After lost events, and
+// after an event that cannot be decoded, Next can be called again.
 func (m *Monitor) Next(ctx context.Context) (Event, error) {
 	e, err := m.next(ctx)
 	switch {
@@ -220,7 +217,7 @@ func decodeEvents(b []byte) ([]Event, error) {
 	return events, first
 }
 
-// Close ends the monitor and a call of Next that waits. Closing twice is no error.
+// Close closes the monitor and ends a waiting call of Next. Closing it twice is not an error.
 func (m *Monitor) Close() error {
 	if m.closed.Swap(true) {
 		return nil

@@ -10,26 +10,25 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// Owner says to whom an object belongs. It is a plain value.
+// Owner is the process or the kernel module that created an object. It is a plain value.
 //
-// The kernel remembers the thread that made an object. In a program with several
-// threads, as every Go program is, PID is therefore often not the number of the
-// process, though /proc/PID leads to it (Tgid in its file status); and once that
-// thread has ended there is no number, though the process lives on.
+// The kernel remembers the thread that created an object. In a program with several threads, as
+// every Go program is, PID is therefore often not the ID of the process, but /proc/PID leads to the
+// process (Tgid in its file status). Once that thread has ended PID is 0, even if the process still
+// runs.
 type Owner struct {
-	PID    uint32 // PID is the thread's number in this process's PID namespace; 0 for the kernel, for a thread that has ended and for one that is not seen from here.
-	Kernel string // Kernel is the kernel's part, for example "ib_core"; empty for a process.
+	PID    uint32 // PID is the ID of the thread in this PID namespace; 0 for the kernel, for a thread that has ended, and for one that is not visible here.
+	Kernel string // Kernel is the kernel module, for example "ib_core"; empty for a process.
 }
 
 func decodeOwner(m *message) Owner {
 	return Owner{PID: m.u32(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: m.text(abi.RDMA_NLDEV_ATTR_RES_KERN_NAME)}
 }
 
-// QPType is the kind of a queue pair (enum ib_qp_type in the kernel's
-// rdma/ib_verbs.h).
+// QPType is the type of a queue pair (enum ib_qp_type in the kernel's rdma/ib_verbs.h).
 type QPType uint8
 
-// The types. SMI and GSI are the kernel's own, QP 0 and QP 1 of a port.
+// The types. SMI and GSI belong to the kernel: they are QP 0 and QP 1 of a port.
 const (
 	QPTypeSMI          QPType = 0    // subnet management (IB_QPT_SMI)
 	QPTypeGSI          QPType = 1    // general services (IB_QPT_GSI)
@@ -41,7 +40,7 @@ const (
 	QPTypeRawPacket    QPType = 8    // whole Ethernet frames (IB_QPT_RAW_PACKET)
 	QPTypeXRCInit      QPType = 9    // sending side of XRC (IB_QPT_XRC_INI)
 	QPTypeXRCTarget    QPType = 10   // receiving side of XRC (IB_QPT_XRC_TGT)
-	QPTypeDriver       QPType = 0xff // the driver's own, see QP.Subtype (IB_QPT_DRIVER)
+	QPTypeDriver       QPType = 0xff // defined by the driver, see QP.Subtype (IB_QPT_DRIVER)
 )
 
 // String returns the name that iproute2 uses.
@@ -57,8 +56,8 @@ type QPState uint8
 
 // The states.
 const (
-	QPReset QPState = 0 // as made (IB_QPS_RESET)
-	QPInit  QPState = 1 // takes receive requests (IB_QPS_INIT)
+	QPReset QPState = 0 // new (IB_QPS_RESET)
+	QPInit  QPState = 1 // accepts receive requests (IB_QPS_INIT)
 	QPRTR   QPState = 2 // ready to receive (IB_QPS_RTR)
 	QPRTS   QPState = 3 // ready to send (IB_QPS_RTS)
 	QPSQD   QPState = 4 // send queue drained (IB_QPS_SQD)
@@ -72,15 +71,15 @@ func (s QPState) String() string {
 	return nameOf("QPState", names[:], int(s))
 }
 
-// PathMigState is how far a queue pair is with moving to its alternate path (enum
+// PathMigState is the state of the migration of a queue pair to its alternate path (enum
 // ib_mig_state in the kernel's rdma/ib_verbs.h).
 type PathMigState uint8
 
 // The states of path migration.
 const (
-	PathMigrated PathMigState = 0 // on its path, or moved (IB_MIG_MIGRATED)
+	PathMigrated PathMigState = 0 // on its primary path, or migrated (IB_MIG_MIGRATED)
 	PathRearm    PathMigState = 1 // to be armed again (IB_MIG_REARM)
-	PathArmed    PathMigState = 2 // ready to move (IB_MIG_ARMED)
+	PathArmed    PathMigState = 2 // ready to migrate (IB_MIG_ARMED)
 )
 
 // String returns the name that iproute2 uses.
@@ -89,20 +88,20 @@ func (s PathMigState) String() string {
 	return nameOf("PathMigState", names[:], int(s))
 }
 
-// QP is a queue pair as the kernel tracks it. It is a plain value.
+// QP is a queue pair in the list of the kernel. It is a plain value.
 type QP struct {
-	Num          uint32       // Num is its number (lqpn).
-	Port         uint32       // Port is its port, 0 while it has none. Linux 5.10 tells none of the kernel's QP 1.
-	Type         QPType       // Type is the kind of service.
-	Subtype      string       // Subtype is set for QPTypeDriver.
-	State        QPState      // State is asked of the driver at this moment.
-	RemoteNum    uint32       // RemoteNum is the peer's QP (rqpn); for RC and UC.
-	RQPSN        uint32       // RQPSN is the next packet to receive; for RC and UC.
-	SQPSN        uint32       // SQPSN is the next packet to send.
-	PathMigState PathMigState // PathMigState is for RC, UC and XRC.
-	PD           uint32       // PD is the number of its PD, as in [PD]; not told of the kernel's own.
+	Num          uint32       // Num is the QP number (lqpn).
+	Port         uint32       // Port is its port, 0 if it has none yet. Linux 5.10 reports none for QP 1 of the kernel.
+	Type         QPType       // Type is the transport service.
+	Subtype      string       // Subtype is set if Type is QPTypeDriver.
+	State        QPState      // State is the current state, read from the driver.
+	RemoteNum    uint32       // RemoteNum is the number of the peer's QP (rqpn); for RC and UC.
+	RQPSN        uint32       // RQPSN is the sequence number of the next packet to receive; for RC and UC.
+	SQPSN        uint32       // SQPSN is the sequence number of the next packet to send.
+	PathMigState PathMigState // PathMigState is set for RC, UC and XRC.
+	PD           uint32       // PD is the ID of its [PD]; not valid for QPs of the kernel.
 	Owner
-	Driver []DriverAttr // Driver is what the driver adds.
+	Driver []DriverAttr // Driver has further attributes that the driver reports.
 }
 
 func decodeQP(m *message) QP {
@@ -123,8 +122,8 @@ func decodeQP(m *message) QP {
 	}
 }
 
-// PollContext says where the kernel polls a completion queue of its own (enum
-// ib_poll_context in its rdma/ib_verbs.h).
+// PollContext is where the kernel polls its own completion queues (enum ib_poll_context in
+// rdma/ib_verbs.h).
 type PollContext uint8
 
 // The poll contexts.
@@ -141,16 +140,16 @@ func (p PollContext) String() string {
 	return nameOf("PollContext", names[:], int(p))
 }
 
-// CQ is a completion queue as the kernel tracks it. It is a plain value.
+// CQ is a completion queue in the list of the kernel. It is a plain value.
 type CQ struct {
-	ID                 uint32      // ID is its number (cqn), which is not the handle of its owner.
-	CQE                uint32      // CQE is the number of completions that it holds.
-	Users              uint64      // Users counts the queues that report to it.
-	PollContext        PollContext // PollContext is for the kernel's own.
-	AdaptiveModeration bool        // AdaptiveModeration means that the kernel moderates its interrupts.
-	Context            uint32      // Context is the number of its [Context]; not told of the kernel's own.
+	ID                 uint32      // ID is the kernel's number (cqn), not the handle that the owner uses.
+	CQE                uint32      // CQE is the capacity, in completions.
+	Users              uint64      // Users is the number of work queues that use it.
+	PollContext        PollContext // PollContext is valid for CQs of the kernel.
+	AdaptiveModeration bool        // AdaptiveModeration means that the kernel adapts the interrupt moderation to the load.
+	Context            uint32      // Context is the ID of its [Context]; not valid for CQs of the kernel.
 	Owner
-	Driver []DriverAttr // Driver is what the driver adds.
+	Driver []DriverAttr // Driver has further attributes that the driver reports.
 }
 
 func decodeCQ(m *message) CQ {
@@ -167,16 +166,16 @@ func decodeCQ(m *message) CQ {
 	}
 }
 
-// MR is a memory region as the kernel tracks it. It is a plain value.
+// MR is a memory region in the list of the kernel. It is a plain value.
 type MR struct {
-	ID     uint32 // ID is its number (mrn), which is not the handle of its owner.
-	Keys   bool   // Keys means that RKey and LKey are told: the asker has CAP_NET_ADMIN.
-	RKey   uint32 // RKey is what peers name it by.
-	LKey   uint32 // LKey is what its owner names it by.
-	Length uint64 // Length is its size in bytes.
-	PD     uint32 // PD is the number of its PD, as in [PD]; not told of the kernel's own.
+	ID     uint32 // ID is the kernel's number (mrn), not the handle that the owner uses.
+	Keys   bool   // Keys means that RKey and LKey are valid, which needs CAP_NET_ADMIN.
+	RKey   uint32 // RKey is the key that peers use.
+	LKey   uint32 // LKey is the key that the owner uses.
+	Length uint64 // Length is the size in bytes.
+	PD     uint32 // PD is the ID of its [PD]; not valid for MRs of the kernel.
 	Owner
-	Driver []DriverAttr // Driver is what the driver adds.
+	Driver []DriverAttr // Driver has further attributes that the driver reports.
 }
 
 func decodeMR(m *message) MR {
@@ -193,14 +192,14 @@ func decodeMR(m *message) MR {
 	}
 }
 
-// PD is a protection domain as the kernel tracks it. It is a plain value.
+// PD is a protection domain in the list of the kernel. It is a plain value.
 type PD struct {
-	ID               uint32 // ID is its number (pdn), which is not the handle of its owner.
-	Keys             bool   // Keys means that the keys are told: the asker has CAP_NET_ADMIN.
-	LocalDMALKey     uint32 // LocalDMALKey covers all memory; for the kernel's own.
-	UnsafeGlobalRKey uint32 // UnsafeGlobalRKey opens all memory to peers; 0 unless the kernel asked for one.
-	Users            uint64 // Users counts the objects in it.
-	Context          uint32 // Context is the number of its [Context]; not told of the kernel's own.
+	ID               uint32 // ID is the kernel's number (pdn), not the handle that the owner uses.
+	Keys             bool   // Keys means that the keys are valid, which needs CAP_NET_ADMIN.
+	LocalDMALKey     uint32 // LocalDMALKey is a key for all memory; only for PDs of the kernel.
+	UnsafeGlobalRKey uint32 // UnsafeGlobalRKey gives peers access to all memory; 0 unless the kernel requested it.
+	Users            uint64 // Users is the number of objects in it.
+	Context          uint32 // Context is the ID of its [Context]; not valid for PDs of the kernel.
 	Owner
 }
 
@@ -243,8 +242,8 @@ func (s CMState) String() string {
 	return nameOf("CMState", names[:], int(s))
 }
 
-// PortSpace is the name space of the connection manager's ports (enum
-// rdma_ucm_port_space in rdma/rdma_user_cm.h).
+// PortSpace is a name space of the connection manager's ports (enum rdma_ucm_port_space in
+// rdma/rdma_user_cm.h).
 type PortSpace uint32
 
 // The port spaces.
@@ -270,19 +269,19 @@ func (p PortSpace) String() string {
 	return "PortSpace(" + strconv.FormatUint(uint64(p), 10) + ")"
 }
 
-// CMID is an identifier of the connection manager, its counterpart of a socket,
-// as the kernel tracks it. It is a plain value.
+// CMID is an identifier of the connection manager, the counterpart of a socket. It is a plain
+// value.
 type CMID struct {
-	ID        uint32         // ID is its number (cm-idn), which is not the handle of its owner.
-	Port      uint32         // Port is the device's port, 0 while it has none.
-	QPNum     uint32         // QPNum is its QP, 0 if it has none.
-	QPType    QPType         // QPType is for one with a QP.
-	PortSpace PortSpace      // PortSpace is that of the ports in Src and Dst.
-	State     CMState        // State tells listeners from connections.
-	Src       netip.AddrPort // Src is its own address, invalid if none; of an InfiniBand address the GID.
-	Dst       netip.AddrPort // Dst is the peer's address, likewise.
+	ID        uint32         // ID is the kernel's number (cm-idn), not the handle that the owner uses.
+	Port      uint32         // Port is the port of the device, 0 if none is chosen yet.
+	QPNum     uint32         // QPNum is the number of the QP, 0 if there is none.
+	QPType    QPType         // QPType is valid if there is a QP.
+	PortSpace PortSpace      // PortSpace is the space of the ports in Src and Dst.
+	State     CMState        // State is CMListen for a listener.
+	Src       netip.AddrPort // Src is the local address, or a GID for InfiniBand addresses; invalid if there is none.
+	Dst       netip.AddrPort // Dst is the address of the peer, in the same form.
 	Owner
-	Driver []DriverAttr // Driver is what the driver adds.
+	Driver []DriverAttr // Driver has further attributes that the driver reports.
 }
 
 func decodeCMID(m *message) CMID {
@@ -328,10 +327,9 @@ func (m *message) sockaddr(typ int) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// Context is what a process has of a device that it has opened. It is a plain
-// value.
+// Context is one opening of a device by a process. It is a plain value.
 type Context struct {
-	ID uint32 // ID is its number (ctxn).
+	ID uint32 // ID is the kernel's number (ctxn).
 	Owner
 }
 
@@ -340,8 +338,7 @@ func decodeContext(m *message) Context {
 	return Context{ID: m.u32(abi.RDMA_NLDEV_ATTR_RES_CTXN), Owner: decodeOwner(m)}
 }
 
-// SRQType is the kind of a shared receive queue (enum ib_srq_type in
-// rdma/ib_user_verbs.h).
+// SRQType is the type of a shared receive queue (enum ib_srq_type in rdma/ib_user_verbs.h).
 type SRQType uint8
 
 // The types.
@@ -360,18 +357,18 @@ func (t SRQType) String() string {
 // QPRange is a range of QP numbers. It is a plain value.
 type QPRange struct {
 	First uint32 // First is the lowest number.
-	Last  uint32 // Last is the highest number, itself in the range.
+	Last  uint32 // Last is the highest number, inclusive.
 }
 
-// SRQ is a shared receive queue as the kernel tracks it. It is a plain value.
+// SRQ is a shared receive queue in the list of the kernel. It is a plain value.
 type SRQ struct {
-	ID   uint32    // ID is its number (srqn), which is not the handle of its owner.
-	Type SRQType   // Type is the kind.
-	PD   uint32    // PD is the number of its PD, as in [PD].
-	CQ   uint32    // CQ is the number of its CQ, as in [CQ]; for the types XRC and TM.
+	ID   uint32    // ID is the kernel's number (srqn), not the handle that the owner uses.
+	Type SRQType   // Type is basic, XRC or with tag matching.
+	PD   uint32    // PD is the ID of its [PD].
+	CQ   uint32    // CQ is the ID of its [CQ]; for the types XRC and TM.
 	QPs  []QPRange // QPs are the numbers of the QPs that receive from it, in ascending order.
 	Owner
-	Driver []DriverAttr // Driver is what the driver adds.
+	Driver []DriverAttr // Driver has further attributes that the driver reports.
 }
 
 func decodeSRQ(m *message) SRQ {

@@ -30,8 +30,8 @@ func (s PortState) String() string {
 	return nameOf("PortState", names[:], int(s))
 }
 
-// PhysState is the state of the link under a port (enum ib_port_phys_state in
-// the kernel's rdma/ib_verbs.h).
+// PhysState is the physical state of the link of a port (enum ib_port_phys_state in the kernel's
+// rdma/ib_verbs.h).
 type PhysState uint8
 
 // The physical states.
@@ -53,7 +53,7 @@ func (s PhysState) String() string {
 	return nameOf("PhysState", names[:], int(s))
 }
 
-// LinkLayer is what a port is plugged into (enum rdma_link_layer in the
+// LinkLayer is the kind of network that a port is connected to (enum rdma_link_layer in the
 // kernel's rdma/ib_verbs.h).
 type LinkLayer uint8
 
@@ -70,33 +70,31 @@ func (l LinkLayer) String() string {
 	return nameOf("LinkLayer", names[:], int(l))
 }
 
-// Port is a port of a device as it was when it was asked. It is a plain value.
+// Port is a snapshot of a port of a device. It is a plain value.
 //
-// The kernel does not name the link layer over netlink, but it gives a LID to
-// the ports that speak InfiniBand or Omni-Path, and to no other: these have link
-// layer InfiniBand, all others Ethernet. That holds port by port, also for
-// devices that mix both.
+// The kernel does not report the link layer over netlink. It reports a LID for ports that use
+// InfiniBand or Omni-Path and for no others, so LinkLayer is InfiniBand for ports with a LID and
+// Ethernet for all others. This holds for each port, also on devices that mix both.
 type Port struct {
-	Num         uint32    // Num counts from 1.
-	State       PortState // State is PortActive on a port that can be used.
-	PhysState   PhysState // PhysState is that of the cable, so to speak.
+	Num         uint32    // Num is the port number, from 1.
+	State       PortState // State is PortActive if the port can be used.
+	PhysState   PhysState // PhysState is the state of the physical link.
 	LinkLayer   LinkLayer // LinkLayer decides how peers are addressed.
-	Netdev      string    // Netdev is the network interface of the port; empty if none, or if it is in another network namespace.
+	Netdev      string    // Netdev is the network interface of the port; empty if there is none, or if it is in another network namespace.
 	NetdevIndex int       // NetdevIndex is the index of Netdev, 0 if there is none.
 
 	// The rest is for ports with link layer InfiniBand only, and zero elsewhere.
 
-	LID          uint32 // LID is the local address; Omni-Path uses all 32 bits.
+	LID          uint32 // LID is the local identifier of the port; Omni-Path uses all 32 bits.
 	SMLID        uint32 // SMLID is the LID of the subnet manager.
 	LMC          uint8  // LMC is the number of low LID bits that the port ignores.
 	SubnetPrefix uint64 // SubnetPrefix is the upper half of the port's GIDs, in host order.
-	CapFlags     uint64 // CapFlags has CapabilityMask in the lower 32 bits, CapabilityMask2 above.
+	CapFlags     uint64 // CapFlags has CapabilityMask in the lower 32 bits and CapabilityMask2 in the upper ones.
 }
 
-// Ports returns the ports of a device, the first one first. dev must come from
-// [Devices] or [DeviceByName]. If the device has gone or has another name by
-// now, the error matches [fs.ErrNotExist]. If only some ports fail, the others
-// are returned together with the error of the first that did.
+// Ports returns the ports of a device in ascending order. dev must come from [Devices] or
+// [DeviceByName]. The error matches [fs.ErrNotExist] if the device no longer exists or was renamed.
+// If some ports fail, the others are returned together with the first error.
 func Ports(dev Device) ([]Port, error) { return system.ports(dev) }
 
 func (c *client) ports(dev Device) ([]Port, error) {

@@ -8,78 +8,73 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// ResourceCounts tells how many objects of each kind a device has now, those of
-// the kernel among them. It is a plain value.
+// ResourceCounts has the current number of objects of each kind on a device, including those of the
+// kernel. It is a plain value.
 type ResourceCounts struct {
-	QPs      uint64 // QPs counts queue pairs.
-	CQs      uint64 // CQs counts completion queues.
-	MRs      uint64 // MRs counts memory regions.
-	PDs      uint64 // PDs counts protection domains.
-	CMIDs    uint64 // CMIDs counts identifiers of the connection manager that are bound to the device.
-	Contexts uint64 // Contexts counts how often the device has been opened.
-	SRQs     uint64 // SRQs counts shared receive queues; always 0 before Linux 5.13.
+	QPs      uint64 // QPs is the number of queue pairs.
+	CQs      uint64 // CQs is the number of completion queues.
+	MRs      uint64 // MRs is the number of memory regions.
+	PDs      uint64 // PDs is the number of protection domains.
+	CMIDs    uint64 // CMIDs is the number of connection manager identifiers bound to the device.
+	Contexts uint64 // Contexts is how often the device is open.
+	SRQs     uint64 // SRQs is the number of shared receive queues; always 0 before Linux 5.13.
 }
 
-// Resources returns how many objects a device has, as "rdma resource show DEV"
-// does. dev must come from [Devices] or [DeviceByName]; if the device has gone
-// or has another name by now, the error matches [fs.ErrNotExist].
+// Resources returns how many objects a device has, as "rdma resource show DEV" does. dev must come
+// from [Devices] or [DeviceByName]. The error matches [fs.ErrNotExist] if the device no longer
+// exists or was renamed.
 func Resources(dev Device) (ResourceCounts, error) { return system.resources(dev) }
 
-// QPs returns the queue pairs of a device, as "rdma resource show qp" does. Like
-// the other lists it takes any user, who sees the objects of everybody, but
-// secrets (keys of memory regions) only with CAP_NET_ADMIN. A list is no
-// snapshot: the kernel puts it together piece by piece, and what is made or
-// destroyed meanwhile may be missing.
+// QPs returns the queue pairs of a device, as "rdma resource show qp" does. Like the other lists it
+// needs no privilege and has the objects of all users, but secrets (the keys of memory regions)
+// need CAP_NET_ADMIN. A list is not a snapshot: the kernel produces it piece by piece, and objects
+// that are created or destroyed meanwhile may be missing.
 func QPs(dev Device) ([]QP, error) { return list(system, dev, qps) }
 
-// QPByNum returns one queue pair. Its port must be known: a QP has none until it
-// leaves the state reset, and cannot be asked for before. If there is no such QP,
-// the error matches [fs.ErrNotExist].
+// QPByNum returns one queue pair, on the port that it uses. A QP has no port in the state reset and
+// cannot be found then. The error matches [fs.ErrNotExist] if the QP does not exist.
 func QPByNum(dev Device, port, qpn uint32) (QP, error) { return one(system, dev, qps, port, qpn) }
 
 // CQs returns the completion queues of a device, as "rdma resource show cq" does.
 func CQs(dev Device) ([]CQ, error) { return list(system, dev, cqs) }
 
-// CQByID returns one completion queue. If there is no such CQ, the error matches
-// [fs.ErrNotExist].
+// CQByID returns one completion queue. The error matches [fs.ErrNotExist] if it does not exist.
 func CQByID(dev Device, id uint32) (CQ, error) { return one(system, dev, cqs, 0, id) }
 
 // MRs returns the memory regions of a device, as "rdma resource show mr" does.
 func MRs(dev Device) ([]MR, error) { return list(system, dev, mrs) }
 
-// MRByID returns one memory region. If there is no such MR, the error matches
-// [fs.ErrNotExist].
+// MRByID returns one memory region. The error matches [fs.ErrNotExist] if it does not exist.
 func MRByID(dev Device, id uint32) (MR, error) { return one(system, dev, mrs, 0, id) }
 
 // PDs returns the protection domains of a device, as "rdma resource show pd" does.
 func PDs(dev Device) ([]PD, error) { return list(system, dev, pds) }
 
-// PDByID returns one protection domain. If there is no such PD, the error matches
-// [fs.ErrNotExist].
+// PDByID returns one protection domain. The error matches [fs.ErrNotExist] if it does not exist.
 func PDByID(dev Device, id uint32) (PD, error) { return one(system, dev, pds, 0, id) }
 
 // CMIDs returns the identifiers of the connection manager that are bound to a
 // device, as "rdma resource show cm_id" does.
 func CMIDs(dev Device) ([]CMID, error) { return list(system, dev, cmIDs) }
 
-// CMIDByID returns one identifier of the connection manager, on that port. If
-// there is none, the error matches [fs.ErrNotExist].
+// CMIDByID returns one identifier of the connection manager on a port. The error matches
+// [fs.ErrNotExist] if it does not exist.
 func CMIDByID(dev Device, port, id uint32) (CMID, error) { return one(system, dev, cmIDs, port, id) }
 
-// Contexts returns the contexts of a device, one for each time that it has been
-// opened, as "rdma resource show ctx" does. Linux 5.13.
+// Contexts returns the contexts of a device, one for each time that a process has opened it, as
+// "rdma resource show ctx" does. Linux 5.13.
 func Contexts(dev Device) ([]Context, error) { return list(system, dev, contexts) }
 
-// ContextByID returns one context. If there is none, the error matches
-// [fs.ErrNotExist]. Linux 5.13.
+// ContextByID returns one context. The error matches [fs.ErrNotExist] if it does not exist. Linux
+// 5.13.
 func ContextByID(dev Device, id uint32) (Context, error) { return one(system, dev, contexts, 0, id) }
 
 // SRQs returns the shared receive queues of a device, as "rdma resource show srq"
 // does. Linux 5.13.
 func SRQs(dev Device) ([]SRQ, error) { return list(system, dev, srqs) }
 
-// SRQByID returns one shared receive queue. If there is none, the error matches
-// [fs.ErrNotExist]. Linux 5.13.
+// SRQByID returns one shared receive queue. The error matches [fs.ErrNotExist] if it does not
+// exist. Linux 5.13.
 func SRQByID(dev Device, id uint32) (SRQ, error) { return one(system, dev, srqs, 0, id) }
 
 func (c *client) resources(dev Device) (ResourceCounts, error) {

@@ -15,9 +15,9 @@ import (
 // NetNSMode says which network namespaces see an RDMA device.
 type NetNSMode uint8
 
-// The modes, as the kernel numbers them.
+// The modes, with the numbers that the kernel uses.
 const (
-	NetNSExclusive NetNSMode = 0 // the one that it belongs to
+	NetNSExclusive NetNSMode = 0 // only the namespace that it belongs to
 	NetNSShared    NetNSMode = 1 // all of them
 )
 
@@ -27,13 +27,13 @@ func (m NetNSMode) String() string {
 	return nameOf("NetNSMode", names[:], int(m))
 }
 
-// Settings are the settings of the kernel's RDMA subsystem, for all devices. What
-// the kernel is too old to have is off. It is a plain value.
+// Settings are the settings of the kernel's RDMA subsystem, for all devices. A setting that the
+// kernel does not have yet is false. It is a plain value.
 type Settings struct {
-	NetNSMode      NetNSMode // NetNSMode is what [SetNetNSMode] sets.
-	CopyOnFork     bool      // CopyOnFork is that of the function [CopyOnFork]; Linux 5.12.
+	NetNSMode      NetNSMode // NetNSMode is set by [SetNetNSMode].
+	CopyOnFork     bool      // CopyOnFork is the result of the function [CopyOnFork]; Linux 5.12.
 	Monitor        bool      // Monitor means that [OpenMonitor] works; Linux 6.12.
-	PrivilegedQKey bool      // PrivilegedQKey is what [SetPrivilegedQKey] sets; Linux 6.7.
+	PrivilegedQKey bool      // PrivilegedQKey is set by [SetPrivilegedQKey]; Linux 6.7.
 }
 
 // SystemSettings returns the settings of the kernel's RDMA subsystem, as "rdma
@@ -78,9 +78,9 @@ func decodeSettings(b []byte) (Settings, error) {
 	return set, nil
 }
 
-// SetNetNSMode decides which network namespaces see RDMA devices, as "rdma system
-// set netns" does. It needs CAP_NET_ADMIN. The error matches EBUSY while there are
-// network namespaces besides the first: set it before any container starts.
+// SetNetNSMode sets which network namespaces see RDMA devices, as "rdma system set netns" does. It
+// needs CAP_NET_ADMIN. The error matches EBUSY if there is a network namespace besides the first,
+// so set the mode before any container starts.
 func SetNetNSMode(mode NetNSMode) error { return system.setNetNSMode(mode) }
 
 func (c *client) setNetNSMode(mode NetNSMode) error {
@@ -104,10 +104,9 @@ func (c *client) setNetNSMode(mode NetNSMode) error {
 	return explain(e)
 }
 
-// SetPrivilegedQKey decides whether processes without CAP_NET_RAW may use
-// controlled Q_Keys, which are those with the highest bit set, as "rdma system set
-// privileged-qkey" does. It needs CAP_NET_ADMIN. Linux 6.7; the error is a
-// [FeatureError] on older ones.
+// SetPrivilegedQKey sets whether processes without CAP_NET_RAW may use controlled Q_Keys, whose
+// highest bit is set, as "rdma system set privileged-qkey" does. It needs CAP_NET_ADMIN. Linux 6.7;
+// on older kernels the error is a [FeatureError].
 func SetPrivilegedQKey(on bool) error { return system.setPrivilegedQKey(on) }
 
 func (c *client) setPrivilegedQKey(on bool) error {
@@ -142,9 +141,9 @@ func (c *client) setSystem(attr int, v uint8) error {
 	return s.set(abi.RDMA_NLDEV_CMD_SYS_SET, u8Attr(attr, v))
 }
 
-// RenameDevice gives a device another name, as "rdma dev set DEV name NAME" does.
-// It needs CAP_NET_ADMIN. dev keeps the old name, so ask for the device again. The
-// error matches [fs.ErrExist] if the name is taken.
+// RenameDevice renames a device, as "rdma dev set DEV name NAME" does. It needs CAP_NET_ADMIN. dev
+// keeps the old name, so call [DeviceByName] again. The error matches [fs.ErrExist] if the name is
+// taken.
 func RenameDevice(dev Device, name string) error { return system.renameDevice(dev, name) }
 
 func (c *client) renameDevice(dev Device, name string) error {
@@ -158,11 +157,11 @@ func (c *client) renameDevice(dev Device, name string) error {
 	})
 }
 
-// MoveDevice moves a device into another network namespace, named by an open file
-// such as /run/netns/NAME or /proc/PID/ns/net, as "rdma dev set DEV netns NAME"
-// does. It needs CAP_NET_ADMIN in both. From then on this namespace does not see
-// the device. The error is a [FeatureError] if the driver cannot take the device
-// away from its users, and in netns mode shared.
+// MoveDevice moves a device into another network namespace, given as an open file such as
+// /run/netns/NAME or /proc/PID/ns/net, as "rdma dev set DEV netns NAME" does. It needs
+// CAP_NET_ADMIN in both. Afterwards this namespace does not see the device. The error is a
+// [FeatureError] if the driver cannot take the device away from its users, and in netns mode
+// shared.
 func MoveDevice(dev Device, netns *os.File) error { return system.moveDevice(dev, netns) }
 
 // MoveDeviceToPID is [MoveDevice] with the network namespace of a process. The
@@ -195,10 +194,9 @@ func (c *client) moveDevice(dev Device, netns *os.File) error {
 	return moved
 }
 
-// SetAdaptiveModeration decides whether completion queues of a device that are made
-// from now on moderate their interrupts by the load, as "rdma dev set DEV
-// adaptive-moderation on" does. It needs CAP_NET_ADMIN. The error is a
-// [FeatureError] if the driver cannot.
+// SetAdaptiveModeration sets whether the kernel adapts the interrupt moderation of new completion
+// queues to the load, as "rdma dev set DEV adaptive-moderation on" does. It needs CAP_NET_ADMIN.
+// The error is a [FeatureError] if the driver does not support it.
 func SetAdaptiveModeration(dev Device, on bool) error { return system.setAdaptiveModeration(dev, on) }
 
 func (c *client) setAdaptiveModeration(dev Device, on bool) error {

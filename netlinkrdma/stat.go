@@ -14,13 +14,13 @@ import (
 
 // Counter is a hardware counter and its value. It is a plain value.
 type Counter struct {
-	Name  string // Name is the driver's, for example "sent_pkts".
-	Value uint64 // Value only grows, until the device goes.
+	Name  string // Name is the driver's name for it, for example "sent_pkts".
+	Value uint64 // Value grows until the device is removed.
 }
 
-// PortCounters returns the hardware counters of a port, as "rdma statistic show
-// link DEV/PORT" does. Those of QPs with a counter of their own are included. The
-// error is a [FeatureError] if the driver does not count.
+// PortCounters returns the hardware counters of a port, as "rdma statistic show link DEV/PORT"
+// does. They include QPs that have a counter of their own. The error is a [FeatureError] if the
+// driver has no counters.
 func PortCounters(dev Device, port uint32) ([]Counter, error) { return system.portCounters(dev, port) }
 
 func (c *client) portCounters(dev Device, port uint32) ([]Counter, error) {
@@ -60,15 +60,14 @@ func decodeCounters(m *message) []Counter {
 	return all
 }
 
-// CounterMode says how QPs come to counters of their own (enum
-// rdma_nl_counter_mode).
+// CounterMode says how QPs get counters of their own (enum rdma_nl_counter_mode).
 type CounterMode uint8
 
 // The modes.
 const (
-	CounterModeNone   CounterMode = abi.RDMA_COUNTER_MODE_NONE   // no QP has one
-	CounterModeAuto   CounterMode = abi.RDMA_COUNTER_MODE_AUTO   // each new QP gets the one of its group
-	CounterModeManual CounterMode = abi.RDMA_COUNTER_MODE_MANUAL // some QPs have been bound by hand
+	CounterModeNone   CounterMode = abi.RDMA_COUNTER_MODE_NONE   // no QP has a counter
+	CounterModeAuto   CounterMode = abi.RDMA_COUNTER_MODE_AUTO   // each new QP gets the counter of its group
+	CounterModeManual CounterMode = abi.RDMA_COUNTER_MODE_MANUAL // some QPs are bound by hand
 )
 
 // String returns the name of the mode.
@@ -77,8 +76,8 @@ func (m CounterMode) String() string {
 	return nameOf("CounterMode", names[:], int(m))
 }
 
-// CounterGroups says which QPs share a counter in mode auto: those that have all
-// of this in common (enum rdma_nl_counter_mask).
+// CounterGroups says which QPs share a counter in mode auto: those that agree in all of these
+// properties (enum rdma_nl_counter_mask).
 type CounterGroups uint32
 
 // The properties, which can be combined.
@@ -87,16 +86,15 @@ const (
 	GroupByPID    CounterGroups = abi.RDMA_COUNTER_MASK_PID     // process
 )
 
-// CounterSetting is how a port's QPs come to counters of their own. It is a plain
-// value.
+// CounterSetting says how the QPs of a port get counters of their own. It is a plain value.
 type CounterSetting struct {
-	Mode     CounterMode   // Mode is the mode now.
-	Groups   CounterGroups // Groups is for mode auto.
-	Optional bool          // Optional means that counters get the optional ones of the port, too; for mode auto (Linux 6.15).
+	Mode     CounterMode   // Mode is the current mode.
+	Groups   CounterGroups // Groups is used in mode auto.
+	Optional bool          // Optional means that counters include the optional counters of the port; used in mode auto (Linux 6.15).
 }
 
-// QPCounterSetting returns how the QPs of a port come to counters of their own, as
-// "rdma statistic qp mode link DEV/PORT" does.
+// QPCounterSetting returns how the QPs of a port get counters of their own, as "rdma statistic qp
+// mode link DEV/PORT" does.
 func QPCounterSetting(dev Device, port uint32) (CounterSetting, error) {
 	return system.qpCounterSetting(dev, port)
 }
@@ -146,19 +144,18 @@ func counterMode(m *message) CounterMode {
 	return CounterMode(mode)
 }
 
-// SetAutoQPCounters has each new QP of a port counted by the counter of its group,
-// as "rdma statistic qp set link DEV/PORT auto type,pid on" does. Groups 0 ends
-// that; QPs that have a counter keep it. It needs CAP_NET_ADMIN. The error matches
-// EBUSY while QPs are bound by hand.
+// SetAutoQPCounters makes the counter of its group count each new QP of a port, as "rdma statistic
+// qp set link DEV/PORT auto type,pid on" does. Groups 0 turns this off; QPs that have a counter
+// keep it. It needs CAP_NET_ADMIN. The error matches EBUSY while QPs are bound by hand.
 //
-// That it succeeds does not prove that the driver can: rxe takes the setting and
-// never makes a counter.
+// Success does not mean that the driver supports it: rxe accepts the setting and never creates a
+// counter.
 func SetAutoQPCounters(dev Device, port uint32, groups CounterGroups) error {
 	return system.setAutoQPCounters(dev, port, groups, false)
 }
 
-// SetAutoQPCountersOptional is [SetAutoQPCounters] for counters that have the
-// optional ones of the port, too. Linux 6.15; older kernels refuse it.
+// SetAutoQPCountersOptional is [SetAutoQPCounters] for counters that include the optional counters
+// of the port. Linux 6.15; older kernels refuse it.
 func SetAutoQPCountersOptional(dev Device, port uint32, groups CounterGroups) error {
 	return system.setAutoQPCounters(dev, port, groups, true)
 }
@@ -180,24 +177,23 @@ func (c *client) setAutoQPCounters(dev Device, port uint32, groups CounterGroups
 	})
 }
 
-// QPCounter is a counter that counts for some QPs only. It is a plain value.
+// QPCounter is a counter for some of the QPs of a port. It is a plain value.
 type QPCounter struct {
-	ID       uint32      // ID is its number (cntn).
+	ID       uint32      // ID is the kernel's number (cntn).
 	Port     uint32      // Port is the port of its QPs.
-	Mode     CounterMode // Mode says how it came to be.
-	ByQPType bool        // ByQPType means that it is for one type of QPs; for mode auto.
-	QPType   QPType      // QPType is that type.
-	Owner                // Owner is the one whose QPs it counts, if that is the criterion; for mode auto.
-	QPs      []uint32    // QPs are the numbers of its QPs.
-	Counters []Counter   // Counters are its values.
+	Mode     CounterMode // Mode says how it was created.
+	ByQPType bool        // ByQPType means that it counts one type of QPs; in mode auto.
+	QPType   QPType      // QPType is the type of QPs, if ByQPType is set.
+	Owner                // Owner is the process whose QPs it counts, if PID is a criterion; in mode auto.
+	QPs      []uint32    // QPs are the numbers of the QPs that it counts.
+	Counters []Counter   // Counters are the values.
 }
 
 var qpCounterList = resource[QPCounter]{"QP counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_STAT_COUNTER,
 	abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ENTRY, abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID, qpCounters, decodeQPCounter}
 
-// QPCounters returns the counters that count for some QPs of a device only, of all
-// ports, as "rdma statistic qp show" does. Without any, and with a driver that has
-// none, the list is empty.
+// QPCounters returns the counters for single QPs of a device, on all ports, as "rdma statistic qp
+// show" does. The list is empty if there are none or the driver does not support them.
 func QPCounters(dev Device) ([]QPCounter, error) {
 	return list(system, dev, qpCounterList, u32Attr(abi.RDMA_NLDEV_ATTR_STAT_RES, abi.RDMA_NLDEV_ATTR_RES_QP))
 }
@@ -222,17 +218,17 @@ func decodeQPCounter(m *message) QPCounter {
 	return qc
 }
 
-// MRCounters is what a driver counts of a memory region. It is a plain value.
+// MRCounters has the driver's counters of a memory region. It is a plain value.
 type MRCounters struct {
-	ID       uint32    // ID is the number of the MR, as in [MR].
-	Counters []Counter // Counters is empty unless the driver counts, as mlx5 does page faults.
+	ID       uint32    // ID is the ID of the [MR].
+	Counters []Counter // Counters has page faults on mlx5, and is empty with most drivers.
 }
 
 var mrCounterList = resource[MRCounters]{"MR counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_RES_MR,
 	abi.RDMA_NLDEV_ATTR_RES_MR_ENTRY, abi.RDMA_NLDEV_ATTR_RES_MRN, feature{}, decodeMRCounters}
 
-// CountersOfMRs returns what the driver counts of each memory region of a device,
-// as "rdma statistic mr" does.
+// CountersOfMRs returns the driver's counters of each memory region of a device, as "rdma statistic
+// mr" does.
 func CountersOfMRs(dev Device) ([]MRCounters, error) {
 	return list(system, dev, mrCounterList, u32Attr(abi.RDMA_NLDEV_ATTR_STAT_RES, abi.RDMA_NLDEV_ATTR_RES_MR))
 }
@@ -246,17 +242,16 @@ func decodeMRCounters(m *message) MRCounters {
 	return mc
 }
 
-// NewQPCounter gives a QP a new counter and returns the counter's number, as "rdma
-// statistic qp bind link DEV/PORT lqpn N" does. It needs CAP_NET_ADMIN. The error
-// is a [FeatureError] if the driver has no such counters, matches [fs.ErrNotExist]
-// if there is no such QP, and EINVAL in mode auto or if the QP uses another port.
+// NewQPCounter creates a counter for a QP and returns its number, as "rdma statistic qp bind link
+// DEV/PORT lqpn N" does. It needs CAP_NET_ADMIN. The error is a [FeatureError] if the driver has no
+// such counters. It matches [fs.ErrNotExist] if the QP does not exist, and EINVAL in mode auto or
+// if the QP uses another port.
 func NewQPCounter(dev Device, port, qpn uint32) (id uint32, err error) {
 	return system.bindQPCounter(dev, port, qpn, nil)
 }
 
-// BindQPCounter has an existing counter count a QP, too, as "rdma statistic qp
-// bind link DEV/PORT lqpn N cntn ID" does. It needs CAP_NET_ADMIN. Errors are
-// those of [NewQPCounter].
+// BindQPCounter makes an existing counter count another QP, as "rdma statistic qp bind link
+// DEV/PORT lqpn N cntn ID" does. It needs CAP_NET_ADMIN. Errors are those of [NewQPCounter].
 func BindQPCounter(dev Device, port, qpn, id uint32) error {
 	_, err := system.bindQPCounter(dev, port, qpn, &id)
 	return err
@@ -294,9 +289,8 @@ func noCounter(err error) error {
 	return err
 }
 
-// UnbindQPCounter has a counter no longer count a QP, as "rdma statistic qp unbind
-// link DEV/PORT cntn ID lqpn N" does. The counter goes with its last QP. It needs
-// CAP_NET_ADMIN.
+// UnbindQPCounter makes a counter stop counting a QP, as "rdma statistic qp unbind link DEV/PORT
+// cntn ID lqpn N" does. A counter without QPs is deleted. It needs CAP_NET_ADMIN.
 func UnbindQPCounter(dev Device, port, qpn, id uint32) error {
 	return system.unbindQPCounter(dev, port, qpn, id)
 }
@@ -316,19 +310,18 @@ func qpCounterAttrs(index, port, qpn uint32) []*nl.RtAttr {
 		u32Attr(abi.RDMA_NLDEV_ATTR_RES_LQPN, qpn))
 }
 
-// CounterStatus says which counters a port has and whether they count. It is a
-// plain value.
+// CounterStatus is a counter of a port and whether it counts. It is a plain value.
 type CounterStatus struct {
-	Name     string // Name is the driver's.
-	Optional bool   // Optional means that it counts only when it is enabled.
-	Enabled  bool   // Enabled means that it counts; always set for one that is not optional.
+	Name     string // Name is the driver's name for it.
+	Optional bool   // Optional means that the counter counts only while it is enabled.
+	Enabled  bool   // Enabled means that it counts now; always true if it is not optional.
 
 	index uint32 // the driver's number for it
 }
 
-// PortCounterStatus returns the counters of a port, also those that do not count
-// now, as "rdma statistic mode supported link DEV/PORT" does. The error is a
-// [FeatureError] if the driver does not count. Linux 5.16.
+// PortCounterStatus returns the counters of a port, including those that do not count now, as "rdma
+// statistic mode supported link DEV/PORT" does. The error is a [FeatureError] if the driver has no
+// counters. Linux 5.16.
 func PortCounterStatus(dev Device, port uint32) ([]CounterStatus, error) {
 	return system.portCounterStatus(dev, port)
 }
@@ -374,10 +367,10 @@ func decodeCounterStatus(b []byte) ([]CounterStatus, error) {
 	return all, nil
 }
 
-// SetOptionalCounters enables the named optional counters of a port and disables
-// its others, as "rdma statistic set link DEV/PORT optional-counters NAMES" does.
-// Without names it disables all. It needs CAP_NET_ADMIN. A name that is not that of
-// an optional counter is an error, and nothing is changed. Linux 5.16.
+// SetOptionalCounters enables the named optional counters of a port and disables all others, as
+// "rdma statistic set link DEV/PORT optional-counters NAMES" does. Without names it disables all.
+// It needs CAP_NET_ADMIN. If a name is not the name of an optional counter, the call fails and
+// changes nothing. Linux 5.16.
 func SetOptionalCounters(dev Device, port uint32, names ...string) error {
 	return system.setOptionalCounters(dev, port, names)
 }
