@@ -14,35 +14,32 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 )
 
-// BufferOptions are the options of [AllocBufferOptions]; the zero value is an
-// ordinary buffer.
+// BufferOptions are the options of [AllocBufferOptions]. The zero value is an ordinary buffer.
 type BufferOptions struct {
-	// HugePages asks for huge pages, which the administrator has reserved (MAP_HUGETLB).
+	// HugePages requests huge pages, which the administrator must have reserved (MAP_HUGETLB).
 	HugePages bool
 	// HugePageSize is their size in bytes; 0 means 2 MiB. It implies HugePages.
 	HugePageSize int
-	// NUMANode is the node that the memory shall come from, as long as that has some;
-	// best is the device's own. Without it the kernel takes what is next to the CPU
-	// that writes first.
+	// NUMANode is the preferred node of the memory, ideally the device's own. Without it the
+	// kernel takes memory near the CPU that writes first.
 	NUMANode NUMAChoice
 }
 
-// NUMAChoice is a NUMA node, or, if zero, none.
+// NUMAChoice is a NUMA node. The zero value is no preference.
 type NUMAChoice struct {
 	node  int
 	given bool
 }
 
-// NUMAAt chooses the node with a number, from 0.
+// NUMAAt chooses the node with the given number, from 0.
 func NUMAAt(node int) NUMAChoice { return NUMAChoice{node, true} }
 
 // defaultHugePage is the size of huge pages that every amd64 and arm64 machine has.
 const defaultHugePage = 2 << 20
 
-// Buffer is memory outside of the Go heap, page aligned and zeroed, that can be
-// registered with [PD.RegMR]. Its bytes may be used from any goroutine; that the
-// device writes to it at the same time is the program's to know. Buffer must not
-// be closed while it is registered, and Close says so.
+// Buffer is page-aligned, zeroed memory outside the Go heap, to be registered with [PD.RegMR]. Any
+// goroutine may use its bytes; the program must take care that the device does not write to them at
+// the same time. Close fails while the buffer is registered.
 type Buffer struct {
 	mu     sync.Mutex
 	region *mmio.Region
@@ -55,8 +52,8 @@ func AllocBuffer(size int) (*Buffer, error) {
 	return AllocBufferOptions(size, BufferOptions{})
 }
 
-// AllocBufferOptions returns a buffer of size bytes. It fails with ENOMEM if there
-// are too few free huge pages; the error tells how many there are.
+// AllocBufferOptions returns a buffer of size bytes. It fails with ENOMEM if there are too few free
+// huge pages; the error has their number.
 func AllocBufferOptions(size int, o BufferOptions) (*Buffer, error) {
 	const op = "AllocBuffer"
 	if size <= 0 {
@@ -182,7 +179,7 @@ func (b *Buffer) release() {
 	b.mu.Unlock()
 }
 
-// Close gives the memory back. It fails with EBUSY while an MR covers the buffer.
+// Close frees the memory. It fails with EBUSY while an MR covers the buffer.
 func (b *Buffer) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

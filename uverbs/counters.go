@@ -7,11 +7,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// Counters are counters of the device that flows count into (struct ibv_counters). One
-// goroutine at a time may call Read; Close is safe against a concurrent Close.
+// Counters are counters of the device that flows count into (struct ibv_counters). One goroutine at
+// a time may call Read; Close is safe against a concurrent Close.
 //
-// What is counted in which place is a matter of the device's driver: with mlx5 packets are the first
-// value and bytes the second, of all flows that use the counters, and both are read together.
+// The driver decides what each value counts. With mlx5 the first value is packets and the second
+// bytes, of all flows that use the counters, and both are read together.
 type Counters struct {
 	object
 	handle uint32
@@ -25,7 +25,7 @@ type countDriver interface {
 	countUdata(d *Device) (udata, error)
 }
 
-// CreateCounters creates counters (ibv_create_counters). A flow counts into them by
+// CreateCounters creates counters (ibv_create_counters). A flow counts into them with
 // [FlowActionCount].
 func (d *Device) CreateCounters() (*Counters, error) {
 	c := &Counters{}
@@ -45,9 +45,9 @@ func (d *Device) CreateCounters() (*Counters, error) {
 // maxCounters bounds a reading: the length of an attribute has 16 bits.
 const maxCounters = (1<<16 - 1) / 8
 
-// Read fills values with the counters' values (ibv_read_counters). With cached the device
-// need not be asked if the driver has values of a while ago. It fails with EINVAL while no
-// flow uses the counters.
+// Read fills values with the values of the counters (ibv_read_counters). With cached, the driver
+// may return earlier values instead of asking the device. It fails with EINVAL while no flow uses
+// the counters.
 func (c *Counters) Read(values []uint64, cached bool) error {
 	if len(values) < 1 || len(values) > maxCounters {
 		return argErr("Read", "values", len(values), "1 to %d of them", maxCounters)

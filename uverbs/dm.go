@@ -7,16 +7,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// DMOptions are the options of [Device.AllocDM]; the zero value has no wish as to where
-// the memory begins.
+// DMOptions are the options of [Device.AllocDM]. The zero value has no requirement for the
+// alignment.
 type DMOptions struct {
-	LogAlign uint32 // LogAlign is the binary logarithm of the alignment, which is in bytes.
+	LogAlign uint32 // LogAlign is the binary logarithm of the alignment in bytes.
 }
 
 // DM is memory of the device itself (struct ibv_dm). It is safe for concurrent use.
 //
-// Work requests reach it with an MR of [PD.RegDMMR], the processor by [DM.ReadAt] and [DM.WriteAt].
-// What it holds when it is allocated may be left of whoever had it before.
+// Work requests access it with an MR of [PD.RegDMMR], and the processor with [DM.ReadAt] and
+// [DM.WriteAt]. New memory may contain data of an earlier user.
 type DM struct {
 	object
 	handle uint32
@@ -35,8 +35,8 @@ type dmDriver interface {
 // dmWord is what mlx5 adapters, which are the only ones, read and write their memory in.
 const dmWord = mlx5.WordSize
 
-// AllocDM allocates memory of the device (ibv_alloc_dm); [DeviceAttr.MaxDMSize] tells how
-// much there is.
+// AllocDM allocates device memory (ibv_alloc_dm); [DeviceAttr.MaxDMSize] says how much the device
+// has.
 func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	if length < 1 {
 		return nil, argErr("AllocDM", "length", length, "1 byte and more")
@@ -83,17 +83,19 @@ func (m *DM) Close() error {
 	})
 }
 
-// WriteAt copies b to the memory, from off bytes on, by the processor (ibv_memcpy_to_dm); it is as
-// in [io.WriterAt], but that off and the length of b must be multiples of 4 bytes and within the memory:
-// otherwise the error is an [ArgError], and nothing is copied. Work requests that are posted after it find what it
-// has written. The error is a [FeatureError] if the driver has no way to map the memory.
+// WriteAt copies b to the memory at offset off, with the processor (ibv_memcpy_to_dm). It is like
+// [io.WriterAt], but off and the length of b must be multiples of 4 bytes, and the range must be
+// within the memory. Otherwise the error is an [ArgError] and nothing is copied. Work requests that
+// are posted afterwards see the data. The error is a [FeatureError] if the driver cannot map the
+// memory.
 func (m *DM) WriteAt(b []byte, off int64) (int, error) {
 	return m.access("WriteAt", b, off, dmDriver.storeDM)
 }
 
-// ReadAt copies from the memory, from off bytes on, to b (ibv_memcpy_from_dm); otherwise it is as WriteAt.
-// It finds what work requests have written whose completions were polled before. Each 4 bytes go over
-// the bus by themselves, which takes about a microsecond: for much, RDMA READ is faster.
+// ReadAt copies from the memory at offset off to b (ibv_memcpy_from_dm), with the same conditions
+// as WriteAt. It sees what work requests have written whose completions were polled before. Each 4
+// bytes cross the bus on their own, which takes about a microsecond, so RDMA READ is faster for
+// long reads.
 func (m *DM) ReadAt(b []byte, off int64) (int, error) {
 	return m.access("ReadAt", b, off, dmDriver.loadDM)
 }
@@ -123,8 +125,8 @@ func (m *DM) access(op string, b []byte, off int64, with func(dmDriver, *DM, int
 	return len(b), nil
 }
 
-// RegDMMR registers part of the device's memory (ibv_reg_dm_mr). Addresses in the MR begin
-// at 0, and it has no [MR.Bytes]. The DM cannot be closed before the MR.
+// RegDMMR registers part of the device's memory (ibv_reg_dm_mr). Addresses in the MR begin at 0,
+// and [MR.Bytes] returns nil. Close the MR before the DM.
 func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
 	if dm == nil {
 		return nil, argErr("RegDMMR", "dm", "nil", "a DM")

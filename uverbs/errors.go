@@ -11,16 +11,16 @@ import (
 // Errors of the data path. They are package variables, so returning one costs
 // nothing; compare with [errors.Is].
 var (
-	// ErrQueueFull is returned by the post methods when the ring has no room for
-	// the whole batch. Nothing of the batch was posted; poll the CQ and retry.
+	// ErrQueueFull is returned by the post methods if the ring has no room for the whole batch.
+	// Nothing was posted; poll the CQ and retry.
 	ErrQueueFull = errors.New("uverbs: queue full")
 
-	// ErrCQOverrun is returned by [CQ.Poll] when the ring's indices can no longer
-	// be right: completions were lost or the ring was overwritten.
+	// ErrCQOverrun is returned by [CQ.Poll] if the indices of the ring are impossible:
+	// completions were lost or the ring was overwritten.
 	ErrCQOverrun = errors.New("uverbs: completion queue overrun or corrupt")
 
-	// ErrQueueCorrupt is returned by the post methods when the index that the
-	// device keeps in the ring is outside the ring.
+	// ErrQueueCorrupt is returned by the post methods if the index that the device keeps in the
+	// ring is outside the ring.
 	ErrQueueCorrupt = errors.New("uverbs: work queue corrupt")
 )
 
@@ -36,16 +36,16 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d", v[0], v[1])
 }
 
-// Error is the kernel's refusal of a command.
+// Error is a command that the kernel refused.
 type Error struct {
-	Verb   string        // Verb is the command as rdma-core names it, such as "REG_MR".
+	Verb   string        // Verb is the command, with the kernel's name, such as "REG_MR".
 	Device string        // Device is the name of the RDMA device.
-	Object string        // Object is what it was for, such as "QP 17"; may be empty.
-	Given  string        // Given are the values that were asked for, the port among them; may be empty.
-	Path   string        // Path is how the kernel was asked: "ioctl" or "write"; empty if it was not.
-	Netns  string        // Netns is the network namespace, such as "net:[4026532281]", unless it is that of process 1.
+	Object string        // Object is the object of the command, such as "QP 17"; may be empty.
+	Given  string        // Given has the values in the command, such as the port; may be empty.
+	Path   string        // Path is "ioctl" or "write"; empty if the kernel was not asked.
+	Netns  string        // Netns is the network namespace, such as "net:[4026532281]", if it is not that of process 1.
 	Errno  syscall.Errno // Errno is the kernel's answer.
-	Hint   string        // Hint says what the cause may be and what to do; may be empty.
+	Hint   string        // Hint is the likely cause and what to do; may be empty.
 }
 
 // Error implements error.
@@ -98,11 +98,11 @@ func netns() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Is reports whether target is [ErrDeviceRemoved] and that is what happened.
+// Is reports whether target is [ErrDeviceRemoved] and the device was removed.
 func (e *Error) Is(target error) bool { return target == ErrDeviceRemoved && e.Errno == syscall.EIO }
 
-// ErrDeviceRemoved matches the error of every command to a device that was removed, or that
-// its driver has reset, while it was open. All that is left to do is to close its objects.
+// ErrDeviceRemoved matches the error of every command to a device that was removed, or reset by its
+// driver, while it was open. Close the objects of the device; nothing else works.
 var ErrDeviceRemoved = errors.New("uverbs: the device has been removed")
 
 // reason is an error that matches another, and whose text has that error's in it. It is there without
@@ -117,13 +117,13 @@ type reason struct {
 func (r *reason) Error() string { return r.text }
 func (r *reason) Unwrap() error { return r.err }
 
-// FeatureError reports a missing feature and where it would be found. It matches
-// [errors.ErrUnsupported].
+// FeatureError says that the kernel or the driver does not support a feature, and since which
+// kernel, or with which driver, it is available. It matches [errors.ErrUnsupported].
 type FeatureError struct {
-	Feature string  // Feature is the name used in the documentation.
-	Since   Version // Since is the first mainline kernel with it; zero if unknown.
-	Driver  string  // Driver is set when the driver, not the kernel, lacks it.
-	Err     error   // Err is the answer that decided it, normally an *Error; may be nil.
+	Feature string  // Feature is the name that the documentation uses.
+	Since   Version // Since is the first mainline kernel that supports it; zero if unknown.
+	Driver  string  // Driver is set if the driver, not the kernel, does not support it.
+	Err     error   // Err is the answer of the kernel, normally an *Error; may be nil.
 }
 
 // Error implements error.
@@ -150,12 +150,12 @@ func (e *FeatureError) Error() string {
 // Is reports whether target is [errors.ErrUnsupported].
 func (e *FeatureError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// Unwrap returns the answer that decided it.
+// Unwrap returns the answer of the kernel.
 func (e *FeatureError) Unwrap() error { return e.Err }
 
-// Unsupported returns the feature and the first kernel that has it, for test
-// environments that must know whether its absence is acceptable. A feature that
-// a driver lacks has no such kernel.
+// Unsupported returns the feature and the first kernel that supports it, for test environments that
+// must know whether a missing feature is acceptable. The version is zero if it depends on the
+// driver.
 func (e *FeatureError) Unsupported() (feature string, since [2]int) {
 	if e.Driver != "" {
 		return e.Feature, [2]int{}
@@ -163,13 +163,12 @@ func (e *FeatureError) Unsupported() (feature string, since [2]int) {
 	return e.Feature, e.Since
 }
 
-// ArgError reports a value that the caller gave and that is not possible. The
-// kernel was not asked.
+// ArgError is an argument that the library refused without asking the kernel.
 type ArgError struct {
 	Op      string // Op is the method that was called, such as "CreateCQ".
 	Field   string // Field is the parameter or option at fault, such as "CQE".
-	Given   string // Given is its value.
-	Allowed string // Allowed says what the device or the method takes.
+	Given   string // Given is the value.
+	Allowed string // Allowed says which values are possible.
 }
 
 // Error implements error.
@@ -195,11 +194,10 @@ func usedUp(d *Device, kind string, limit uint32) string {
 	return fmt.Sprintf("all %d %s of %s may be in use, by this program or others", limit, kind, d.Name())
 }
 
-// PostError says which work request of a batch was at fault. Nothing of the batch
-// was posted.
+// PostError says which work request of a batch was wrong. Nothing of the batch was posted.
 type PostError struct {
-	Index int   // Index of the work request in the batch, from 0.
-	Err   error // Err is what is wrong with it.
+	Index int   // Index is the position of the work request in the batch, from 0.
+	Err   error // Err says what is wrong with it.
 }
 
 // Error implements error.

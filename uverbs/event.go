@@ -9,34 +9,32 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// EventType says what an asynchronous event is about (enum ib_event_type,
-// rdma/ib_verbs.h).
+// EventType is the kind of an asynchronous event (enum ib_event_type, rdma/ib_verbs.h).
 type EventType uint32
 
-// Event types (IBV_EVENT_CQ_ERR and following). The comment says what [Event] tells
-// beside the type.
+// Event types (IBV_EVENT_CQ_ERR and following). The comments name the field of [Event] that is set.
 const (
-	EventCQErr             EventType = iota // CQ: a completion was lost, the queue was full
+	EventCQErr             EventType = iota // CQ: a completion was lost, since the queue was full
 	EventQPFatal                            // QP
 	EventQPReqErr                           // QP: the transport refused a request
 	EventQPAccessErr                        // QP: a local access was not allowed
 	EventCommEst                            // QP: a message came in state RTR
-	EventSQDrained                          // QP: nothing is in flight any more in state SQD
+	EventSQDrained                          // QP: nothing is in flight any more, in state SQD
 	EventPathMig                            // QP
 	EventPathMigErr                         // QP
-	EventDeviceFatal                        // the device is gone; nothing comes after it
+	EventDeviceFatal                        // the device is gone; no event follows
 	EventPortActive                         // Port
 	EventPortErr                            // Port
 	EventLIDChange                          // Port
 	EventPKeyChange                         // Port
 	EventSMChange                           // Port
 	EventSRQErr                             // SRQ
-	EventSRQLimitReached                    // SRQ: fewer receives are left than its limit
+	EventSRQLimitReached                    // SRQ: it has fewer receives left than its limit
 	EventQPLastWQEReached                   // QP: it takes no more receives from its SRQ
 	EventClientReregister                   // Port
 	EventGIDChange                          // Port
 	EventWQFatal                            // WQ
-	EventDeviceSpeedChange                  // Port, where the kernel tells it
+	EventDeviceSpeedChange                  // Port, if the kernel reports it
 )
 
 // eventNames are in the words of rdma-core.
@@ -72,15 +70,15 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event type %d", uint32(t))
 }
 
-// Event is an asynchronous event (struct ibv_async_event). Port and objects are set as the
-// comments of the event types say; of a type that the library does not know, none is.
+// Event is an asynchronous event (struct ibv_async_event). The comments of the event types say
+// which of Port and the objects is set; for an unknown type none is.
 type Event struct {
-	Type EventType // Type is what happened.
+	Type EventType // Type is the kind of event.
 	Port uint8     // Port is the port number, from 1; 0 if the event is not about a port.
-	QP   *QP       // QP is the queue pair that it is about, or nil.
-	CQ   *CQ       // CQ is the completion queue that it is about, or nil.
-	SRQ  *SRQ      // SRQ is the shared receive queue that it is about, or nil.
-	WQ   *WQ       // WQ is the work queue that it is about, or nil.
+	QP   *QP       // QP is the queue pair of the event, or nil.
+	CQ   *CQ       // CQ is the completion queue of the event, or nil.
+	SRQ  *SRQ      // SRQ is the shared receive queue of the event, or nil.
+	WQ   *WQ       // WQ is the work queue of the event, or nil.
 }
 
 // String describes the event in one line.
@@ -170,22 +168,27 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 }
 
 // WaitEvent waits for the next asynchronous event of the device or of one of its objects
-// (ibv_get_async_event). The kernel queues them since the device was opened, so none is
-// lost when nobody waits. An event about an object that has been closed since is dropped.
-// There is nothing to acknowledge: a C program must, since it may use the object of an
-// event whose memory has been freed; here Close needs not wait for anybody.
+// (ibv_get_async_event). The kernel queues events from the time when the device was opened, so none
+// is lost while no goroutine waits. Events of closed objects are dropped. Events need no
+// acknowledgement, unlike in C.
 //
-// rxe raises EventPortErr and EventPortActive when the network interface goes down and up
-// (up to Linux 6.12 the latter may come twice), EventGIDChange when an address of it comes
-// or goes, EventCQErr when a completion finds its CQ full, EventSQDrained in state SQD,
-// EventSRQLimitReached, in Linux 6.12 but not 6.1 EventQPLastWQEReached when a QP with an SRQ
-// goes to ERR, and in Linux 7.2 but not 6.12 EventQPAccessErr when a peer's access
-// is refused. It tells of no other error of a QP: those are completions.
+// rxe raises these events:
 //
-// It returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
-// closed, [ErrDeviceRemoved] once it has returned EventDeviceFatal, and a [FeatureError] where the ioctl interface has no events (before Linux 5.6).
-// One goroutine at a time may call WaitEvent. It parks in Go's netpoller and takes no
-// thread; repeated calls with one context do not allocate.
+//   - EventPortErr and EventPortActive when the network interface goes down and up (up to Linux 6.12
+//     EventPortActive may come twice);
+//   - EventGIDChange when an address of the interface is added or removed;
+//   - EventCQErr when a completion finds its CQ full;
+//   - EventSQDrained in state SQD;
+//   - EventSRQLimitReached;
+//   - EventQPLastWQEReached when a QP with an SRQ enters the error state (Linux 6.12, not 6.1);
+//   - EventQPAccessErr when an access of a peer is refused (Linux 7.2, not 6.12).
+//
+// Other errors of a QP are completions.
+//
+// WaitEvent returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
+// closed, [ErrDeviceRemoved] once it has returned EventDeviceFatal, and a [FeatureError] if the
+// ioctl interface has no events (before Linux 5.6). One goroutine at a time may call WaitEvent. It
+// parks in Go's netpoller and takes no thread. Repeated calls with one context do not allocate.
 func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	if err := d.usable(); err != nil {
 		return Event{}, err

@@ -31,7 +31,7 @@ func (g GID) String() string {
 	return b.String()
 }
 
-// ParseGID reads a GID in the form of [GID.String], or as an IPv4 or IPv6 address.
+// ParseGID parses a GID in the form of [GID.String], or an IPv4 or IPv6 address.
 func ParseGID(s string) (GID, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -43,7 +43,7 @@ func ParseGID(s string) (GID, error) {
 	return a.As16(), nil
 }
 
-// Addr returns the IP address that the GID is on RoCE, IPv4 unmapped.
+// Addr returns the GID as an IP address, which it is on RoCE. IPv4 addresses are unmapped.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // IsZero reports whether the GID is all zeros, as in an unused table entry.
@@ -79,9 +79,9 @@ func (t GIDType) String() string {
 type GIDEntry struct {
 	Port   uint8   // Port is the port number, from 1.
 	Index  int     // Index is the position in the table, the "GID index".
-	GID    GID     // GID is the entry itself.
-	Type   GIDType // Type is the protocol that it stands for.
-	Netdev int     // Netdev is the index of the network interface; 0 if there is none or it is in another namespace.
+	GID    GID     // GID is the identifier.
+	Type   GIDType // Type is the encapsulation of packets.
+	Netdev int     // Netdev is the index of the network interface; 0 if there is none or it is in another network namespace.
 }
 
 // String describes the entry in one line.
@@ -89,8 +89,8 @@ func (e GIDEntry) String() string {
 	return fmt.Sprintf("%d: %s (%s, %s)", e.Index, e.GID, e.GID.Addr(), e.Type)
 }
 
-// GIDTable returns the used entries of a port's GID table in order of their index
-// (ibv_query_gid_table). On a kernel or path without the ioctl it reads sysfs.
+// GIDTable returns the used entries of a port's GID table, in the order of their index
+// (ibv_query_gid_table). Without the ioctl it reads sysfs.
 func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	attr, err := d.QueryPort(port)
 	if err != nil {
@@ -112,9 +112,8 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	return table, nil
 }
 
-// QueryGID returns one entry of a port's GID table (ibv_query_gid_ex). An entry that is
-// not used is an error that matches ENODATA. On a kernel or path without the ioctl it
-// reads sysfs.
+// QueryGID returns one entry of a port's GID table (ibv_query_gid_ex). The error matches ENODATA if
+// the entry is not used. Without the ioctl it reads sysfs.
 func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	p, err := d.facts(port)
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// GIDChoice says which entry of the GID table a QP uses. The zero value lets the
-// library choose.
+// GIDChoice selects the entry of the GID table that a QP uses. The zero value lets the library
+// choose.
 type GIDChoice struct {
 	index int
 	given bool
 }
 
-// GIDAt chooses the entry with an index.
+// GIDAt selects the entry with the given index.
 func GIDAt(index int) GIDChoice { return GIDChoice{index, true} }
 
 // fixed returns the index and whether one was given.

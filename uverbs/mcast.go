@@ -6,17 +6,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// AttachMulticast has a UD queue pair receive what is sent to a multicast group
-// (ibv_attach_mcast): on RoCE an IP multicast address as a GID, and lid 0. The network
-// must deliver the group's packets to this host, for which the host must have joined it:
-// rdma_cm does that, or a UDP socket that joins the group. Attaching a QP again changes
-// nothing, and once detached it is out.
+// AttachMulticast makes a UD queue pair receive datagrams to a multicast group (ibv_attach_mcast).
+// On RoCE gid is an IP multicast address and lid is 0. The network must deliver the packets of the
+// group to this host, so the host must have joined it, with rdma_cm or with a UDP socket. Attaching
+// a QP twice has no effect; one call of DetachMulticast detaches it.
 func (q *QP) AttachMulticast(gid GID, lid uint16) error {
 	return q.multicast("ATTACH_MCAST", abi.IB_USER_VERBS_CMD_ATTACH_MCAST, gid, lid)
 }
 
-// DetachMulticast undoes [QP.AttachMulticast] (ibv_detach_mcast). A QP that is attached cannot
-// be closed.
+// DetachMulticast detaches a queue pair from a group (ibv_detach_mcast). A QP that is attached
+// cannot be closed.
 func (q *QP) DetachMulticast(gid GID, lid uint16) error {
 	return q.multicast("DETACH_MCAST", abi.IB_USER_VERBS_CMD_DETACH_MCAST, gid, lid)
 }

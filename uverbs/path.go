@@ -2,13 +2,13 @@ package uverbs
 
 import "fmt"
 
-// StaticRate bounds how fast a QP sends to a peer whose link is slower than the own (enum
-// ibv_rate). The zero value is no bound. rxe takes a rate and does not keep to it.
+// StaticRate limits how fast a QP sends to a peer whose link is slower than the local one (enum
+// ibv_rate). The zero value is no limit. rxe accepts a rate and ignores it.
 type StaticRate uint8
 
-// Static rates, of a link with as many lanes as it takes.
+// Static rates.
 const (
-	RateMax   StaticRate = 0  // no bound (IBV_RATE_MAX)
+	RateMax   StaticRate = 0  // no limit (IBV_RATE_MAX)
 	Rate2500M StaticRate = 2  // 2.5 Gbit/s (IBV_RATE_2_5_GBPS)
 	Rate5G    StaticRate = 5  // (IBV_RATE_5_GBPS)
 	Rate10G   StaticRate = 3  // (IBV_RATE_10_GBPS)
@@ -45,8 +45,8 @@ var rates = [...]struct{ mbps, mult int }{
 	Rate800G: {850000, 320}, Rate1200G: {1275000, 480},
 }
 
-// Mbps returns the rate in Mbit/s as the link signals it, 14062 for [Rate14G], or 0 if there is
-// no bound or no such rate (ibv_rate_to_mbps).
+// Mbps returns the rate in Mbit/s as the link signals it, for example 14062 for [Rate14G]. It
+// returns 0 for no limit and for an unknown rate (ibv_rate_to_mbps).
 func (r StaticRate) Mbps() int {
 	if int(r) >= len(rates) {
 		return 0
@@ -54,7 +54,7 @@ func (r StaticRate) Mbps() int {
 	return rates[r].mbps
 }
 
-// Mult returns the rate as a multiple of 2.5 Gbit/s, or 0 if it has none (ibv_rate_to_mult).
+// Mult returns the rate as a multiple of 2.5 Gbit/s, or 0 if it is not one (ibv_rate_to_mult).
 func (r StaticRate) Mult() int {
 	if int(r) >= len(rates) {
 		return 0
@@ -73,8 +73,8 @@ func (r StaticRate) String() string {
 	return fmt.Sprintf("%d Mbit/s", r.Mbps())
 }
 
-// RateFromMbps returns the rate of so many Mbit/s, as [StaticRate.Mbps] counts them, or
-// [RateMax] if there is none (mbps_to_ibv_rate).
+// RateFromMbps returns the rate with the given value of [StaticRate.Mbps], or [RateMax] if there is
+// none (mbps_to_ibv_rate).
 func RateFromMbps(mbps int) StaticRate {
 	for code, r := range rates {
 		if mbps > 0 && r.mbps == mbps {
@@ -84,8 +84,8 @@ func RateFromMbps(mbps int) StaticRate {
 	return RateMax
 }
 
-// RateFromMult returns the rate of so many times 2.5 Gbit/s, or [RateMax] if there is none
-// (mult_to_ibv_rate).
+// RateFromMult returns the rate with the given multiple of 2.5 Gbit/s, or [RateMax] if there is
+// none (mult_to_ibv_rate).
 func RateFromMult(mult int) StaticRate {
 	for code, r := range rates {
 		if mult > 0 && r.mult == mult {
@@ -95,34 +95,34 @@ func RateFromMult(mult int) StaticRate {
 	return RateMax
 }
 
-// FlowLabelPort returns the UDP port that packets with a flow label come from on RoCE v2, where
-// the device takes it from [GRH.FlowLabel]: both sides of a connection, and who looks for its
-// packets, can tell it (ibv_flow_label_to_udp_sport). A flow label has 20 bits.
+// FlowLabelPort returns the UDP source port of RoCE v2 packets with a flow label, if the device
+// derives it from [GRH.FlowLabel] (ibv_flow_label_to_udp_sport). Both sides of a connection, and a
+// program that captures its packets, can compute it. A flow label has 20 bits.
 func FlowLabelPort(label uint32) uint16 {
 	const private = 0xc000 // the ports from which on are nobody's
 	return uint16(label^label>>14&0x3f)&0x3fff | private
 }
 
-// QPTypes is a set of types of QPs, as in [DeviceAttr].
+// QPTypes is a set of QP types, see [DeviceAttr].
 type QPTypes uint32
 
-// Has reports whether a type is in the set (ibv_is_qpt_supported).
+// Has reports whether the set contains a type (ibv_is_qpt_supported).
 func (s QPTypes) Has(t QPType) bool { return t < 32 && s>>t&1 != 0 }
 
-// InOrder says what of a message is seen in memory in the order of its bytes before the message
-// has completed (enum ibv_query_qp_data_in_order_caps).
+// InOrder says which data of a message become visible in memory in the order of their bytes before
+// the message has completed (enum ibv_query_qp_data_in_order_caps).
 type InOrder uint32
 
-// What is in order.
+// Units of data that are written in order.
 const (
 	InOrderMessage InOrder = 1 << iota // the whole message (IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG)
-	InOrder128                         // each 128 bytes that are aligned to that (IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES)
+	InOrder128                         // each aligned block of 128 bytes (IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES)
 )
 
-// DataInOrder returns what of the data of incoming operations a program may look at before it
-// has their completion (ibv_query_qp_data_in_order). No driver here promises anything: it is 0,
-// and a program waits for completions, for which there is an order. Adapters that do promise it
-// tell rdma-core's library by commands that the kernel passes on unseen.
+// DataInOrder returns which data of incoming operations a program may read before it has their
+// completion (ibv_query_qp_data_in_order). It is always 0, since none of the supported drivers
+// promises any order: wait for completions. Adapters that promise an order report it to rdma-core
+// with commands of their own.
 func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
 	if err := q.usable(); err != nil {
 		return 0, err

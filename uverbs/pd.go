@@ -2,8 +2,8 @@ package uverbs
 
 import "github.com/goverbs/goverbs/uverbs/internal/abi"
 
-// PD is a protection domain: MRs and QPs work together only within one
-// (struct ibv_pd). It is safe for concurrent use.
+// PD is a protection domain: MRs and QPs work together only within one (struct ibv_pd). It is safe
+// for concurrent use.
 type PD struct {
 	object
 	handle uint32
@@ -11,7 +11,7 @@ type PD struct {
 	td     *TD // of a parent domain, where its objects belong; may be nil
 }
 
-// Device returns the device that the PD is of.
+// Device returns the device of the PD.
 func (p *PD) Device() *Device { return p.dev }
 
 // AllocPD allocates a protection domain (ibv_alloc_pd).

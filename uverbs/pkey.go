@@ -7,10 +7,9 @@ import (
 	"strconv"
 )
 
-// QueryPKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE
-// there is one, 0xffff. The kernel has no command for it, so it is read from sysfs; the
-// error matches [io/fs.ErrNotExist] where sysfs is not mounted at /sys or belongs to another
-// network namespace.
+// QueryPKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE the only
+// entry is 0xffff. The kernel has no command for it, so it is read from sysfs. The error matches
+// [io/fs.ErrNotExist] if sysfs is not mounted at /sys or belongs to another network namespace.
 func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	attr, err := d.QueryPort(port)
 	if err != nil {
@@ -22,9 +21,10 @@ func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	return sysfsPKey(sysClassInfiniband, d.Name(), port, index)
 }
 
-// PKeyIndex returns where a partition key stands in a port's table (ibv_get_pkey_index). Like
-// the C function it wants all 16 bits, the membership bit among them. The error matches
-// [io/fs.ErrNotExist] if the table does not have it; see [Device.QueryPKey] for others.
+// PKeyIndex returns the index of a partition key in a port's table (ibv_get_pkey_index). Like the C
+// function it compares all 16 bits, including the membership bit. The error matches
+// [io/fs.ErrNotExist] if the table does not contain the key; see [Device.QueryPKey] for other
+// errors.
 func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	attr, err := d.QueryPort(port)
 	if err != nil {

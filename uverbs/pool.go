@@ -11,9 +11,9 @@ import (
 
 // Errors of a [BufferPool].
 var (
-	// ErrPoolEmpty is returned by Get when all slots are out.
+	// ErrPoolEmpty is returned by [BufferPool.Get] if no slot is free.
 	ErrPoolEmpty = errors.New("uverbs: no free slot in the buffer pool")
-	// ErrSlotFree is returned by Put when the slot has been put back already, or is of
+	// ErrSlotFree is returned by [BufferPool.Put] if the slot is already free or belongs to
 	// another pool.
 	ErrSlotFree = errors.New("uverbs: slot is not out of this buffer pool")
 
@@ -27,12 +27,12 @@ const slotAlign = 64
 type PoolOptions struct {
 	SlotSize int           // SlotSize is the size of a slot in bytes. Slots start at multiples of 64 bytes.
 	Slots    int           // Slots is the number of slots.
-	Access   Access        // Access are the rights of the memory region.
-	Buffer   BufferOptions // Buffer chooses the memory.
+	Access   Access        // Access has the access rights of the memory region.
+	Buffer   BufferOptions // Buffer has the options of the memory.
 }
 
-// BufferPool is one registered buffer cut into slots of equal size, for many small
-// messages. It is safe for concurrent use. Get and Put do not allocate.
+// BufferPool is a registered buffer divided into slots of equal size, for many small messages. It
+// is safe for concurrent use. Get and Put do not allocate.
 type BufferPool struct {
 	buf    *Buffer
 	mr     *MR
@@ -46,8 +46,8 @@ type BufferPool struct {
 	closed bool
 }
 
-// Slot is a piece of a [BufferPool] that the program has to itself until it puts it back.
-// It is a value; its copies are the same slot.
+// Slot is a piece of a [BufferPool]. The program owns it from Get until Put. It is a value; its
+// copies are the same slot.
 type Slot struct {
 	pool  *BufferPool
 	index uint32
@@ -89,11 +89,11 @@ func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 	return p, nil
 }
 
-// MR returns the memory region of all slots.
+// MR returns the memory region that contains all slots.
 func (p *BufferPool) MR() *MR { return p.mr }
 
-// Get takes a slot out, the one that was put back last. Its bytes are as they were left.
-// It fails with [ErrPoolEmpty] if there is none.
+// Get returns the free slot that was put back last. It does not clear the bytes. It fails with
+// [ErrPoolEmpty] if no slot is free.
 func (p *BufferPool) Get() (Slot, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,8 +110,8 @@ func (p *BufferPool) Get() (Slot, error) {
 	return Slot{p, i, p.turn[i]}, nil
 }
 
-// Put puts a slot back. Work requests that name it must have completed, and its bytes
-// must not be used any more. It fails with [ErrSlotFree] if the slot is not out.
+// Put puts a slot back. All work requests that use it must have completed, and the program must not
+// use its bytes any more. It fails with [ErrSlotFree] if the slot is already free.
 func (p *BufferPool) Put(s Slot) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,14 +126,14 @@ func (p *BufferPool) Put(s Slot) error {
 	return nil
 }
 
-// Free returns the number of slots that are in.
+// Free returns the number of free slots.
 func (p *BufferPool) Free() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.free)
 }
 
-// Close deregisters and frees the memory. It fails with EBUSY while slots are out.
+// Close deregisters and frees the memory. It fails with EBUSY while slots are in use.
 func (p *BufferPool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,8 +156,8 @@ func (p *BufferPool) Close() error {
 	return nil
 }
 
-// Index returns the slot's number in its pool, from 0: something for the ID of a work
-// request to say.
+// Index returns the number of the slot in its pool, from 0. It can serve as the ID of a work
+// request.
 func (s Slot) Index() int { return int(s.index) }
 
 // Bytes returns the slot's memory, or nil for the zero Slot.
@@ -169,8 +169,8 @@ func (s Slot) Bytes() []byte {
 	return s.pool.mem[at:][:s.pool.size:s.pool.size]
 }
 
-// SGE returns the scatter/gather element for the slot's first n bytes. If it has not as
-// many, posting a work request with the element fails.
+// SGE returns a scatter/gather element for the first n bytes of the slot. If the slot is shorter,
+// posting a work request with the element fails.
 func (s Slot) SGE(n int) SGE {
 	if s.pool == nil || n > s.pool.size {
 		return SGE{outside: true}

@@ -2,20 +2,20 @@ package uverbs
 
 import "fmt"
 
-// WCStatus is the outcome of a work request. Every value but [WCSuccess] is an
-// error (enum ib_wc_status, rdma/ib_verbs.h).
+// WCStatus is the outcome of a work request. Every value except [WCSuccess] is an error (enum
+// ib_wc_status, rdma/ib_verbs.h).
 type WCStatus uint32
 
 // Completion statuses (IBV_WC_SUCCESS and following).
 const (
-	WCSuccess        WCStatus = iota // the request was carried out
+	WCSuccess        WCStatus = iota // the request succeeded
 	WCLocLenErr                      // a local buffer is too short for the message
-	WCLocQPOpErr                     // the work request is not consistent
+	WCLocQPOpErr                     // the work request is inconsistent
 	WCLocEECOpErr                    // local EE context error (RD only)
 	WCLocProtErr                     // a local SGE is outside its MR, or its lkey is wrong
 	WCWRFlushErr                     // flushed: the QP was in the error state
 	WCMWBindErr                      // the memory window could not be bound
-	WCBadRespErr                     // the responder's answer was not expected
+	WCBadRespErr                     // the response was not expected
 	WCLocAccessErr                   // a remote operation failed on local protection
 	WCRemInvReqErr                   // the responder found the request invalid
 	WCRemAccessErr                   // the remote address, rkey or access rights are wrong
@@ -69,8 +69,8 @@ func (s WCStatus) String() string {
 // Error implements error.
 func (s WCStatus) Error() string { return "uverbs: " + s.String() }
 
-// WCOpcode says which operation completed (enum ib_uverbs_wc_opcode,
-// rdma/ib_user_verbs.h). See [WC] for what it is if the status is not [WCSuccess].
+// WCOpcode is the operation that completed (enum ib_uverbs_wc_opcode, rdma/ib_user_verbs.h). [WC]
+// says when it is valid.
 type WCOpcode uint32
 
 // Completion opcodes (IBV_WC_SEND and following).
@@ -127,12 +127,14 @@ const (
 	WCWithInv                     // InvalidatedRKey is valid
 )
 
-// WC is a work completion (struct ibv_wc). If Status is not [WCSuccess], only ID, Status,
-// VendorErr and QPN are defined, and Opcode is [WCRecv] if the work request is known to be a
-// receive. With rxe and one CQ for both queues that is not known if the rings do not tell: both hold
-// the ID, neither does any more, or another goroutine posts to the SRQ or changes it at that moment.
+// WC is a work completion (struct ibv_wc).
+//
+// If Status is not [WCSuccess], only ID, Status, VendorErr and QPN are valid, and Opcode is
+// [WCRecv] if the work request is known to be a receive. With rxe and one CQ for both queues that
+// is not known if both rings hold the ID, if neither does any more, or if another goroutine posts
+// to the SRQ or changes it at the same time.
 type WC struct {
-	ID              uint64   // ID is the number that the work request was posted with.
+	ID              uint64   // ID is the ID of the work request.
 	Status          WCStatus // Status is the outcome; see [WC.Err].
 	Opcode          WCOpcode // Opcode is the operation that completed.
 	VendorErr       uint32   // VendorErr is the device's own error code.
@@ -140,14 +142,14 @@ type WC struct {
 	Imm             uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
 	QPN             uint32   // QPN is the number of the local QP.
 	SrcQP           uint32   // SrcQP is the number of the remote QP (UD).
-	Flags           WCFlags  // Flags tell what else there is.
+	Flags           WCFlags  // Flags say which optional fields are valid.
 	PKeyIndex       uint16   // PKeyIndex is the P_Key table index (UD).
 	SLID            uint16   // SLID is the source LID (UD on InfiniBand).
 	SL              uint8    // SL is the service level (UD).
 	PathBits        uint8    // PathBits are the low bits of the destination LID (UD).
 	InvalidatedRKey uint32   // InvalidatedRKey is the key that the peer's SEND_WITH_INV invalidated, if Flags has WCWithInv.
 
-	Timestamp uint64 // Timestamp is when it completed, by the device's clock, if the CQ has CQTimestamp; see [Device.ReadClock].
+	Timestamp uint64 // Timestamp is the time of the completion on the device's clock, if the CQ has CQTimestamp; see [Device.ReadClock].
 }
 
 // Err returns nil if the work request succeeded, and its [WCStatus] otherwise.

@@ -8,31 +8,30 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// XRCDOptions are the options of [Device.OpenXRCD]; the zero value is a domain of this
-// process alone.
+// XRCDOptions are the options of [Device.OpenXRCD]. The zero value is a domain for this process
+// alone.
 type XRCDOptions struct {
-	// File names the domain for other processes: those that open the same file of the
-	// file system share one domain. The file may be closed afterwards.
+	// File identifies the domain for other processes: those that open the same file share one
+	// domain. The file may be closed afterwards.
 	File *os.File
 
-	// Flags are those of [os.OpenFile] that apply: os.O_CREATE makes the domain if there
-	// is none of this file, os.O_EXCL fails if there is one. Without File the domain is
-	// always made.
+	// Flags are flags of [os.OpenFile]: os.O_CREATE creates the domain if the file has none,
+	// and os.O_EXCL fails if it has one. Without File the domain is always created.
 	Flags int
 }
 
 // xrcdFlags are the flags that the kernel looks at.
 const xrcdFlags = os.O_CREATE | os.O_EXCL
 
-// XRCD is an extended reliable connection domain: SRQs and XRC QPs of the processes that
-// share it work together (struct ibv_xrcd). It is safe for concurrent use.
+// XRCD is a domain of extended reliable connections: SRQs and XRC QPs of the processes that share
+// it work together (struct ibv_xrcd). It is safe for concurrent use.
 type XRCD struct {
 	object
 	handle uint32
 }
 
-// OpenXRCD opens an XRC domain (ibv_open_xrcd). It fails with EAGAIN if the file has no
-// domain and os.O_CREATE is missing, and with EINVAL if it has one and os.O_EXCL is given.
+// OpenXRCD opens an XRC domain (ibv_open_xrcd). It fails with EAGAIN if the file has no domain and
+// os.O_CREATE is not set, and with EINVAL if the file has a domain and os.O_EXCL is set.
 func (d *Device) OpenXRCD(o XRCDOptions) (*XRCD, error) {
 	if o.Flags&^xrcdFlags != 0 {
 		return nil, argErr("OpenXRCD", "Flags", o.Flags, "os.O_CREATE and os.O_EXCL, together %d", xrcdFlags)
@@ -108,8 +107,8 @@ func (x *XRCD) Close() error {
 }
 
 // CreateQP creates the receiving end of an extended reliable connection, of type [XRCRecv]
-// (ibv_create_qp_ex with IBV_QPT_XRC_RECV). What arrives goes to the SRQ of the domain that
-// the sender names; the QP has no queues and no CQs.
+// (ibv_create_qp_ex with IBV_QPT_XRC_RECV). A message goes to the SRQ of the domain that its sender
+// names; the QP has no queues and no CQs.
 func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
 	if err := x.usable(); err != nil {
 		return nil, err
@@ -117,8 +116,8 @@ func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
 	return x.qp(path, 0)
 }
 
-// OpenQP opens a QP of type [XRCRecv] that is there already, such as one that another
-// process has made (ibv_open_qp). The QP lives until all who have it close it.
+// OpenQP opens an existing QP of type [XRCRecv], such as one of another process (ibv_open_qp). The
+// QP exists until everyone who has it open closes it.
 func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if qpn == 0 || qpn > maxQPN {
 		return nil, argErr("OpenQP", "QPN", qpn, "1 to %d", maxQPN)
