@@ -35,7 +35,7 @@ const flowFlagsAll = FlowDontTrap | FlowEgress
 type FlowOptions struct {
 	Type     FlowType   // Type is the kind of flow.
 	Priority uint16     // Priority orders the flows; 0 is the highest.
-	Port     uint8      // Port is the port that packets come in by; zero is 1.
+	Port     uint8      // Port is the port at which packets arrive; zero is 1.
 	Flags    FlowFlags  // Flags are properties of the flow.
 	Specs    []FlowSpec // Specs are headers and actions, outermost first.
 }
@@ -51,9 +51,9 @@ type Flow struct {
 // depending on its version.
 const maxFlowSpecs = 255
 
-// CreateFlow steers packets to the queue pair (ibv_create_flow). The kernel takes QPs of
-// type UD and raw packet, and wants the process to have CAP_NET_RAW: EPERM otherwise.
-// Counters and actions that the specs name cannot be closed before the flow.
+// CreateFlow steers packets to the queue pair (ibv_create_flow). The QP must be of type UD or raw
+// packet, and the process needs CAP_NET_RAW; otherwise the error matches EPERM. Counters and
+// actions in the specs cannot be closed before the flow.
 func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	if err := q.usable(); err != nil {
 		return nil, err

@@ -21,8 +21,8 @@ const (
 // espFlagsAll are the flags that there are.
 const espFlagsAll = ESPFullOffload | ESPTransport | ESPEncrypt | ESPESNNewWindow
 
-// ESPKey is the key of AES-GCM, the one cipher that there is
-// (struct ib_uverbs_flow_action_esp_keymat_aes_gcm).
+// ESPKey is a key of AES-GCM, which is the only cipher (struct
+// ib_uverbs_flow_action_esp_keymat_aes_gcm).
 type ESPKey struct {
 	Key    []byte // Key has 16, 24 or 32 bytes.
 	ICVLen int    // ICVLen is the length of the integrity check value, 8, 12 or 16 bytes; zero is 16.
@@ -36,28 +36,28 @@ type ESPAttr struct {
 	Seq              uint32   // Seq is the first sequence number.
 	TFCPad           uint32   // TFCPad is the padding that hides lengths, in bytes.
 	Flags            ESPFlags // Flags say how the packets are treated.
-	HardLimitPackets uint64   // HardLimitPackets ends the association; zero does not.
+	HardLimitPackets uint64   // HardLimitPackets is the number of packets after which the association ends; zero is no limit.
 }
 
-// ESPOptions are the options of [Device.CreateFlowActionESP] and
-// [FlowAction.ModifyESP]. What is nil is left out; to create takes Attr and Key.
+// ESPOptions are the options of [Device.CreateFlowActionESP] and [FlowAction.ModifyESP]. Fields
+// that are nil are left out; Attr and Key are required to create an action.
 type ESPOptions struct {
 	Attr         *ESPAttr // Attr are the parameters.
 	Key          *ESPKey  // Key is the cipher's key.
 	ESN          *uint32  // ESN is the upper half of a sequence number of 64 bits.
-	ReplayWindow *uint32  // ReplayWindow is the size of the window that protects from replays, in packets; 0 ends the protection, with ModifyESP only.
+	ReplayWindow *uint32  // ReplayWindow is the size of the replay protection window, in packets; 0 turns it off, with ModifyESP only.
 	Encap        FlowSpec // Encap is the outer header of a tunnel, Val of a FlowIPv4 or a FlowIPv6.
 }
 
-// FlowAction is something that flows do with packets: IPsec ESP
-// (struct ibv_flow_action). It is safe for concurrent use.
+// FlowAction is an action on the packets of a flow: IPsec ESP (struct ibv_flow_action). It is safe
+// for concurrent use.
 type FlowAction struct {
 	object
 	handle uint32
 }
 
-// CreateFlowActionESP creates an action that encrypts or decrypts
-// (ibv_create_flow_action_esp). Flows use it by [FlowActionHandle].
+// CreateFlowActionESP creates an action that encrypts or decrypts (ibv_create_flow_action_esp).
+// Flows use it with [FlowActionHandle].
 func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 	const op = "CreateFlowActionESP"
 	if o.Attr == nil {

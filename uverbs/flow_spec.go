@@ -6,15 +6,14 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// FlowSpec is one part of a flow: what a packet must look like, or what is done with it.
-// It is one of the types whose names begin with Flow and that have values and masks
-// ([FlowEth], [FlowIPv4], [FlowIPv6], [FlowTCP], [FlowUDP], [FlowVXLAN], [FlowGRE],
-// [FlowMPLS], [FlowESP]), or an action ([FlowActionDrop], [FlowActionHandle],
-// [FlowActionCount]).
+// FlowSpec is one part of a flow: a header to match or an action. It is one of the types whose
+// names begin with Flow and that have values and masks ([FlowEth], [FlowIPv4], [FlowIPv6],
+// [FlowTCP], [FlowUDP], [FlowVXLAN], [FlowGRE], [FlowMPLS], [FlowESP]), or an action
+// ([FlowActionDrop], [FlowActionHandle], [FlowActionCount]).
 //
-// A packet matches if its fields are those of Val wherever Mask has a bit. All numbers are
-// in the machine's byte order. Specs are given from the outermost header to the innermost.
-// Those with Inner set are of the packet within a tunnel.
+// A packet matches if its fields equal those of Val in all bits that are set in Mask. All numbers
+// are in host byte order. Specs go from the outermost header to the innermost. Specs with Inner set
+// apply to the packet inside a tunnel.
 type FlowSpec interface {
 	// encode returns the spec as the kernel has it.
 	encode() ([]byte, error)
@@ -138,14 +137,14 @@ type FlowESPFilter struct {
 // FlowActionDrop drops matching packets (IBV_FLOW_SPEC_ACTION_DROP).
 type FlowActionDrop struct{}
 
-// FlowActionHandle does what an action object says (IBV_FLOW_SPEC_ACTION_HANDLE).
+// FlowActionHandle applies an action object (IBV_FLOW_SPEC_ACTION_HANDLE).
 type FlowActionHandle struct {
-	Action *FlowAction // Action says what to do.
+	Action *FlowAction // Action is the action to apply.
 }
 
 // FlowActionCount counts matching packets (IBV_FLOW_SPEC_ACTION_COUNT).
 type FlowActionCount struct {
-	Counters *Counters // Counters count.
+	Counters *Counters // Counters receive the counts.
 }
 
 // specHdr is the head of every spec.

@@ -36,8 +36,8 @@ func (s QPState) String() string {
 	return fmt.Sprintf("QP state %d", uint8(s))
 }
 
-// AckTimeout is a time in the encoding of the InfiniBand standard: 4.096 µs·2ⁿ for n
-// from 1 to 31, and 0 for ever.
+// AckTimeout is a time in the encoding of the InfiniBand standard: 4.096 µs·2ⁿ for n from 1 to 31;
+// 0 means forever.
 type AckTimeout uint8
 
 // AckTimeoutFor returns the shortest timeout that is at least d.
@@ -49,7 +49,7 @@ func AckTimeoutFor(d time.Duration) AckTimeout {
 	return t
 }
 
-// Duration returns the timeout; 0 means for ever.
+// Duration returns the timeout; 0 means forever.
 func (t AckTimeout) Duration() time.Duration {
 	if t == 0 {
 		return 0
@@ -86,24 +86,24 @@ type GRH struct {
 	DGID         GID    // DGID is the peer's GID.
 	FlowLabel    uint32 // FlowLabel has 20 bits.
 	SGIDIndex    uint8  // SGIDIndex is the index of the local GID.
-	HopLimit     uint8  // HopLimit is how many routers a packet may pass.
-	TrafficClass uint8  // TrafficClass is the IP header's.
+	HopLimit     uint8  // HopLimit is the number of routers that a packet may cross.
+	TrafficClass uint8  // TrafficClass is the traffic class in the IP header.
 }
 
-// AHAttr describes the way to a peer (struct ibv_ah_attr).
+// AHAttr is the address of a peer and the path to it (struct ibv_ah_attr).
 type AHAttr struct {
 	DLID        uint16     // DLID is the destination LID on InfiniBand.
 	SL          uint8      // SL is the service level.
 	SrcPathBits uint8      // SrcPathBits are added to the local LID.
-	StaticRate  StaticRate // StaticRate is the fastest rate.
+	StaticRate  StaticRate // StaticRate limits the rate of packets.
 	Port        uint8      // Port is the local port.
-	Global      bool       // Global says that packets have a GRH; required on RoCE, and see PortAttr.GRHRequired.
-	GRH         GRH        // GRH is the way beyond the subnet.
+	Global      bool       // Global says that packets have a GRH; required on RoCE, see also PortAttr.GRHRequired.
+	GRH         GRH        // GRH is the global route header.
 }
 
-// PathMigState is how far a QP is with moving to its alternate path (enum ib_mig_state in the
-// kernel's rdma/ib_verbs.h). Modify gives AltAH and PathRearm; once the device has both it says PathArmed, and
-// PathMigrated moves it.
+// PathMigState is the state of the migration of a QP to its alternate path (enum ib_mig_state in
+// the kernel's rdma/ib_verbs.h). A program calls Modify with AltAH and PathRearm. Query returns
+// PathArmed once both sides have an alternate path, and Modify with PathMigrated migrates.
 type PathMigState = netlinkrdma.PathMigState
 
 // The states of path migration.
@@ -115,35 +115,35 @@ const (
 
 // QPAttr are a queue pair's attributes (struct ibv_qp_attr).
 type QPAttr struct {
-	State            QPState      // State is the state to go to, or that the QP is in.
-	CurState         QPState      // CurState is the state that the caller believes the QP to be in.
-	PathMTU          MTU          // PathMTU is the longest payload of a packet.
-	PathMigState     PathMigState // PathMigState is about AltAH.
-	QKey             uint32       // QKey is what datagrams must carry.
-	RQPSN            uint32       // RQPSN is the first PSN that is expected, 24 bits.
-	SQPSN            uint32       // SQPSN is the first PSN that is sent, 24 bits.
+	State            QPState      // State is the new state for Modify, or the current state from Query.
+	CurState         QPState      // CurState is the state that the caller expects the QP to be in.
+	PathMTU          MTU          // PathMTU is the maximum payload of a packet.
+	PathMigState     PathMigState // PathMigState is the state of the migration to AltAH.
+	QKey             uint32       // QKey is the Q_Key that received datagrams must carry.
+	RQPSN            uint32       // RQPSN is the first PSN to receive, 24 bits.
+	SQPSN            uint32       // SQPSN is the first PSN to send, 24 bits.
 	DestQPN          uint32       // DestQPN is the peer's QP number, 24 bits.
 	Access           Access       // Access is what the peer may do.
 	Caps             QPCaps       // Caps is filled in by Query.
-	AH               AHAttr       // AH is the way to the peer.
+	AH               AHAttr       // AH is the path to the peer.
 	AltAH            AHAttr       // AltAH is the alternate path.
-	PKeyIndex        uint16       // PKeyIndex is the place in the P_Key table.
-	AltPKeyIndex     uint16       // AltPKeyIndex is that of the alternate path.
-	EnSQDAsyncNotify bool         // EnSQDAsyncNotify asks for an event once the send queue is drained.
+	PKeyIndex        uint16       // PKeyIndex is the index into the P_Key table.
+	AltPKeyIndex     uint16       // AltPKeyIndex is PKeyIndex of the alternate path.
+	EnSQDAsyncNotify bool         // EnSQDAsyncNotify requests an event when the send queue is drained.
 	SQDraining       bool         // SQDraining is filled in by Query.
-	MaxRdAtomic      uint8        // MaxRdAtomic is the most READs and atomics under way to the peer.
-	MaxDestRdAtomic  uint8        // MaxDestRdAtomic is the most READs and atomics under way from the peer.
-	MinRNRTimer      RNRTimer     // MinRNRTimer is how long the peer shall wait if there is no receive.
+	MaxRdAtomic      uint8        // MaxRdAtomic is the number of READs and atomics in flight to the peer.
+	MaxDestRdAtomic  uint8        // MaxDestRdAtomic is the number of READs and atomics in flight from the peer.
+	MinRNRTimer      RNRTimer     // MinRNRTimer is how long the peer must wait if there is no receive.
 	Port             uint8        // Port is the local port.
 	Timeout          AckTimeout   // Timeout is the wait for an acknowledgement.
 	RetryCount       uint8        // RetryCount is the number of retries.
-	RNRRetry         uint8        // RNRRetry is the number of retries when the peer has no receive; 7 is without end.
+	RNRRetry         uint8        // RNRRetry is the number of retries while the peer has no receive; 7 means forever.
 	AltPort          uint8        // AltPort is the port of the alternate path.
-	AltTimeout       AckTimeout   // AltTimeout is that of the alternate path.
-	RateLimit        uint32       // RateLimit bounds what a raw packet QP sends, in kbit/s; 0 is no limit.
+	AltTimeout       AckTimeout   // AltTimeout is Timeout of the alternate path.
+	RateLimit        uint32       // RateLimit limits what a raw packet QP sends, in kbit/s; 0 is no limit.
 }
 
-// QPAttrMask names the fields of [QPAttr] that a Modify sets (enum ib_qp_attr_mask,
+// QPAttrMask says which fields of [QPAttr] a call of Modify sets (enum ib_qp_attr_mask,
 // rdma/ib_verbs.h).
 type QPAttrMask uint32
 
@@ -197,9 +197,9 @@ func (m QPAttrMask) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Modify sets the attributes that mask names (ibv_modify_qp). A mask that does not
-// suit the change of state is refused with the attributes that are missing or
-// superfluous. [QP.Connect] does the usual sequence.
+// Modify sets the attributes in mask (ibv_modify_qp). If mask does not suit the change of state,
+// the error names the attributes that are missing or superfluous. [QP.Connect] makes the usual
+// sequence of changes.
 func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	var note *errCause
 	if mask&AttrState != 0 {
@@ -459,7 +459,7 @@ func ahAttr(d *abi.QPDest) AHAttr {
 // queryAll asks for every attribute.
 const queryAll = 1<<21 - 1
 
-// Query asks the device for the attributes (ibv_query_qp).
+// Query returns the current attributes of the device (ibv_query_qp).
 func (q *QP) Query() (QPAttr, error) {
 	if err := q.hold(); err != nil {
 		return QPAttr{}, err

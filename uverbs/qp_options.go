@@ -10,9 +10,9 @@ import (
 type QPCaps struct {
 	MaxSendWR  int // MaxSendWR is the number of work requests in the send queue.
 	MaxRecvWR  int // MaxRecvWR is the number of work requests in the receive queue.
-	MaxSendSGE int // MaxSendSGE is the most SGEs of a send work request.
-	MaxRecvSGE int // MaxRecvSGE is the most SGEs of a receive work request.
-	MaxInline  int // MaxInline is the most inline data of a work request, in bytes.
+	MaxSendSGE int // MaxSendSGE is the maximum number of SGEs of a send.
+	MaxRecvSGE int // MaxRecvSGE is the maximum number of SGEs of a receive.
+	MaxInline  int // MaxInline is the maximum inline data of a work request, in bytes.
 }
 
 // QPFlags are properties of a QP (enum ib_uverbs_qp_create_flags).
@@ -21,47 +21,47 @@ type QPFlags uint32
 // Flags of a QP.
 const (
 	QPBlockMulticastLoopback QPFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK // do not receive what it sends to a group (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
-	QPScatterFCS             QPFlags = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS              // store a frame's checksum too (IBV_QP_CREATE_SCATTER_FCS)
-	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // take the VLAN tag away; a WC does not return it (IBV_QP_CREATE_CVLAN_STRIPPING)
+	QPScatterFCS             QPFlags = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS              // also store the checksum of a frame (IBV_QP_CREATE_SCATTER_FCS)
+	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // remove the VLAN tag; a WC does not return it (IBV_QP_CREATE_CVLAN_STRIPPING)
 	QPPadWriteEnd            QPFlags = abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING    // fill up cache lines (IBV_QP_CREATE_PCI_WRITE_END_PADDING)
 )
 
 // qpFlagsAll are the flags that there are.
 const qpFlagsAll = QPBlockMulticastLoopback | QPScatterFCS | QPStripVLAN | QPPadWriteEnd
 
-// QPOptions are the options of [PD.CreateQP]. SendCQ and RecvCQ are required, unless the
-// QP does not have such a queue, and may be the same.
+// QPOptions are the options of [PD.CreateQP]. SendCQ and RecvCQ are required, unless the QP does
+// not have that queue, and may be the same CQ.
 type QPOptions struct {
 	Type       QPType      // Type is the transport service; zero is RC.
 	SendCQ     *CQ         // SendCQ gets the completions of send work requests.
 	RecvCQ     *CQ         // RecvCQ gets the completions of receive work requests.
-	SRQ        *SRQ        // SRQ is where receives are taken from; the QP has no receive queue of its own then.
-	MaxSendWR  int         // MaxSendWR is the least size of the send queue; zero is 64.
-	MaxRecvWR  int         // MaxRecvWR is the least size of the receive queue; zero is 64.
-	MaxSendSGE int         // MaxSendSGE is the most SGEs of a send; zero is 1.
-	MaxRecvSGE int         // MaxRecvSGE is the most SGEs of a receive; zero is 1.
-	MaxInline  int         // MaxInline is the most inline data of a send, in bytes.
-	SignalAll  bool        // SignalAll makes every send raise a completion, as if it had Signaled.
+	SRQ        *SRQ        // SRQ provides the receives; the QP then has no receive queue of its own.
+	MaxSendWR  int         // MaxSendWR is the minimum size of the send queue; zero is 64.
+	MaxRecvWR  int         // MaxRecvWR is the minimum size of the receive queue; zero is 64.
+	MaxSendSGE int         // MaxSendSGE is the maximum number of SGEs of a send; zero is 1.
+	MaxRecvSGE int         // MaxRecvSGE is the maximum number of SGEs of a receive; zero is 1.
+	MaxInline  int         // MaxInline is the maximum inline data of a send, in bytes.
+	SignalAll  bool        // SignalAll gives every send the flag Signaled.
 	Path       PathOptions // Path says how the QP reaches its peer.
 	Flags      QPFlags     // Flags are properties of the QP.
-	InlineRecv bool        // InlineRecv lets the device put short messages into completions, from where Poll copies them; mlx5, for RC and UC.
+	InlineRecv bool        // InlineRecv lets the device put short messages into completions, from which Poll copies them; mlx5, for RC and UC.
 
-	// RXHash says what chooses the WQ of IndTable; it is required with that by mlx5.
+	// RXHash selects the WQ of IndTable for a packet. mlx5 requires it together with IndTable.
 	RXHash RXHash
 
-	// IndTable spreads what arrives over WQs. The QP has no receive queue and no RecvCQ then,
-	// and without SendCQ no send queue either.
+	// IndTable spreads received packets over WQs. The QP then has no receive queue and no
+	// RecvCQ, and without SendCQ no send queue either.
 	IndTable *RWQIndTable
 }
 
 // RXHash is a Toeplitz hash over fields of a packet.
 type RXHash struct {
-	Fields RXHashFields // Fields are what is hashed; without any, all packets go to the first WQ.
-	Key    [40]byte     // Key is the hash's; any will do that is not zero, both sides need not have the same.
+	Fields RXHashFields // Fields are the fields to hash; without any, all packets go to the first WQ.
+	Key    [40]byte     // Key is the key of the hash. It must not be zero, and the two sides may have different keys.
 }
 
-// RXHashFields are fields of packets (enum ibv_rx_hash_fields). Those of IPv4 and IPv6
-// exclude each other, as do those of TCP and UDP.
+// RXHashFields are the fields that a hash uses (enum ibv_rx_hash_fields). Fields of IPv4 and IPv6
+// exclude each other, as do fields of TCP and UDP.
 type RXHashFields uint64
 
 // Fields of packets.
@@ -76,22 +76,22 @@ const (
 	RXHashDstUDP                           // IBV_RX_HASH_DST_PORT_UDP
 )
 
-// PathOptions say how a QP reaches its peer. A zero field takes the default; a value
-// that is zero itself can be set by [QP.Modify].
+// PathOptions say how a QP reaches its peer. A field that is zero takes the default; [QP.Modify]
+// can set a value that is itself zero.
 type PathOptions struct {
 	Port         uint8      // Port is the local port; by default the first active one.
 	GID          GIDChoice  // GID is the local GID; by default see [ChooseGID].
 	MTU          MTU        // MTU is the path MTU, the same on both sides; by default the port's active MTU.
 	SL           uint8      // SL is the service level.
-	TrafficClass uint8      // TrafficClass goes into the IP header on RoCE.
+	TrafficClass uint8      // TrafficClass is the traffic class in the IP header on RoCE.
 	FlowLabel    uint32     // FlowLabel has 20 bits.
-	HopLimit     uint8      // HopLimit is that of the GRH, by default 64; on RoCE the kernel takes the route's TTL.
+	HopLimit     uint8      // HopLimit is the number of routers that a packet may cross, by default 64; on RoCE the kernel uses the TTL of the route.
 	Timeout      AckTimeout // Timeout is the wait for an acknowledgement; by default 14, 67 ms.
-	RetryCount   uint8      // RetryCount is the number of retries, up to 7, which is without end on rxe; by default 6.
-	RNRRetry     uint8      // RNRRetry is the number of retries when the peer has no receive posted; 7, the default, is without end.
-	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer shall wait before such a retry; by default 12, 0.64 ms.
-	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, each way; by default 16, or what the device has.
-	Access       Access     // Access is what the peer may do; by default RDMA READ, WRITE and, if the device has them, atomics.
+	RetryCount   uint8      // RetryCount is the number of retries, up to 7; on rxe 7 means forever. The default is 6.
+	RNRRetry     uint8      // RNRRetry is the number of retries while the peer has no receive posted; 7, the default, means forever.
+	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer must wait before such a retry; by default 12, 0.64 ms.
+	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, in each direction; by default 16 or the limit of the device.
+	Access       Access     // Access is what the peer may do; by default RDMA READ, WRITE and, if the device supports them, atomics.
 }
 
 // hasSendQueue reports whether the QP sends.

@@ -17,14 +17,15 @@ func (g GUID) String() string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
 }
 
-// AtomicCap says how far atomics reach (enum ib_atomic_cap, rdma/ib_verbs.h).
+// AtomicCap says with which accesses an atomic operation is atomic (enum ib_atomic_cap,
+// rdma/ib_verbs.h).
 type AtomicCap uint32
 
 // Atomic capabilities (IBV_ATOMIC_NONE and following).
 const (
 	AtomicNone   AtomicCap = iota // no atomics
 	AtomicHCA                     // atomic among the QPs of this device
-	AtomicGlobal                  // atomic with the CPU too
+	AtomicGlobal                  // also atomic with accesses of the CPU
 )
 
 // String returns the name that ibv_devinfo prints.
@@ -40,72 +41,72 @@ func (c AtomicCap) String() string {
 	return fmt.Sprintf("atomic capability %d", uint32(c))
 }
 
-// DeviceAttr are a device's properties and limits (struct ibv_device_attr_ex). What that has of
-// segmentation (tso_caps) and of atomics over PCI (pci_atomic_caps) is not here: the kernel does
-// not tell it, but an mlx5 adapter does, by commands of its own.
+// DeviceAttr has the properties and limits of a device (struct ibv_device_attr_ex). The fields
+// about segmentation (tso_caps) and atomics over PCI (pci_atomic_caps) are missing: the kernel does
+// not report them, and only mlx5 adapters do, with commands of their own.
 type DeviceAttr struct {
 	FirmwareVersion string    // FirmwareVersion is empty for devices without firmware.
 	NodeGUID        GUID      // NodeGUID is the GUID of the device.
-	SysImageGUID    GUID      // SysImageGUID is the GUID of what the device is part of.
+	SysImageGUID    GUID      // SysImageGUID is the GUID of the card or system that the device is part of.
 	MaxMRSize       uint64    // MaxMRSize is the largest MR, in bytes.
-	PageSizeCap     uint64    // PageSizeCap is a bit mask of page sizes in bytes.
+	PageSizeCap     uint64    // PageSizeCap has a bit for each supported page size, in bytes.
 	VendorID        uint32    // VendorID is the vendor's IEEE number.
-	VendorPartID    uint32    // VendorPartID is the vendor's number of the part.
+	VendorPartID    uint32    // VendorPartID is the part number that the vendor has assigned.
 	HWVersion       uint32    // HWVersion is the version of the hardware.
-	MaxQP           uint32    // MaxQP is the most QPs.
+	MaxQP           uint32    // MaxQP is the maximum number of QPs.
 	MaxQPWR         uint32    // MaxQPWR is the largest send or receive queue, in work requests.
 	CapFlags        uint64    // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
-	MaxSGE          uint32    // MaxSGE is the most SGEs of a work request.
-	MaxSGERead      uint32    // MaxSGERead is the most SGEs of an RDMA READ.
-	MaxCQ           uint32    // MaxCQ is the most CQs.
+	MaxSGE          uint32    // MaxSGE is the maximum number of SGEs of a work request.
+	MaxSGERead      uint32    // MaxSGERead is the maximum number of SGEs of an RDMA READ.
+	MaxCQ           uint32    // MaxCQ is the maximum number of CQs.
 	MaxCQE          uint32    // MaxCQE is the largest CQ, in completions.
-	MaxMR           uint32    // MaxMR is the most MRs.
-	MaxPD           uint32    // MaxPD is the most PDs.
-	MaxQPRdAtom     uint32    // MaxQPRdAtom is the most READs and atomics that a QP serves at a time.
-	MaxEERdAtom     uint32    // MaxEERdAtom is MaxQPRdAtom of an EE context.
-	MaxResRdAtom    uint32    // MaxResRdAtom is the most READs and atomics that the device serves at a time.
-	MaxQPInitRdAtom uint32    // MaxQPInitRdAtom is the most READs and atomics that a QP starts at a time.
-	MaxEEInitRdAtom uint32    // MaxEEInitRdAtom is MaxQPInitRdAtom of an EE context.
-	AtomicCap       AtomicCap // AtomicCap is whom an atomic is atomic with.
-	MaxEE           uint32    // MaxEE is the most EE contexts, of the RD transport that nobody has.
-	MaxRDD          uint32    // MaxRDD is the most RD domains.
-	MaxMW           uint32    // MaxMW is the most MWs.
-	MaxRawIPv6QP    uint32    // MaxRawIPv6QP is the most raw IPv6 QPs.
-	MaxRawEthyQP    uint32    // MaxRawEthyQP is the most raw Ethertype QPs.
-	MaxMcastGroup   uint32    // MaxMcastGroup is the most multicast groups.
-	MaxMcastQP      uint32    // MaxMcastQP is the most QPs per multicast group.
-	MaxTotalMcastQP uint32    // MaxTotalMcastQP is the most QPs in multicast groups.
-	MaxAH           uint32    // MaxAH is the most AHs.
-	MaxFMR          uint32    // MaxFMR is the most fast MRs.
-	MaxMapPerFMR    uint32    // MaxMapPerFMR is how often a fast MR can be mapped anew.
-	MaxSRQ          uint32    // MaxSRQ is the most SRQs.
+	MaxMR           uint32    // MaxMR is the maximum number of MRs.
+	MaxPD           uint32    // MaxPD is the maximum number of PDs.
+	MaxQPRdAtom     uint32    // MaxQPRdAtom is the maximum number of READs and atomics that a QP serves at a time.
+	MaxEERdAtom     uint32    // MaxEERdAtom is MaxQPRdAtom for EE contexts.
+	MaxResRdAtom    uint32    // MaxResRdAtom is the maximum number of READs and atomics that the device serves at a time.
+	MaxQPInitRdAtom uint32    // MaxQPInitRdAtom is the maximum number of READs and atomics that a QP has in flight.
+	MaxEEInitRdAtom uint32    // MaxEEInitRdAtom is MaxQPInitRdAtom for EE contexts.
+	AtomicCap       AtomicCap // AtomicCap says with which accesses atomics are atomic.
+	MaxEE           uint32    // MaxEE is the maximum number of EE contexts, of the RD transport, which no device has.
+	MaxRDD          uint32    // MaxRDD is the maximum number of RD domains.
+	MaxMW           uint32    // MaxMW is the maximum number of MWs.
+	MaxRawIPv6QP    uint32    // MaxRawIPv6QP is the maximum number of raw IPv6 QPs.
+	MaxRawEthyQP    uint32    // MaxRawEthyQP is the maximum number of raw Ethertype QPs.
+	MaxMcastGroup   uint32    // MaxMcastGroup is the maximum number of multicast groups.
+	MaxMcastQP      uint32    // MaxMcastQP is the maximum number of QPs in a multicast group.
+	MaxTotalMcastQP uint32    // MaxTotalMcastQP is the maximum number of QPs in all multicast groups.
+	MaxAH           uint32    // MaxAH is the maximum number of AHs.
+	MaxFMR          uint32    // MaxFMR is the maximum number of fast MRs.
+	MaxMapPerFMR    uint32    // MaxMapPerFMR is how often a fast MR can be mapped.
+	MaxSRQ          uint32    // MaxSRQ is the maximum number of SRQs.
 	MaxSRQWR        uint32    // MaxSRQWR is the largest SRQ, in work requests.
-	MaxSRQSGE       uint32    // MaxSRQSGE is the most SGEs of a receive of an SRQ.
-	MaxPKeys        uint16    // MaxPKeys is the most partitions.
-	LocalCAAckDelay uint8     // LocalCAAckDelay is how long the device may take to acknowledge, coded as an AckTimeout.
-	PhysPortCount   uint8     // PhysPortCount is the number of ports, up to 255; [DeviceInfo] has all of them (phys_port_cnt_ex).
-	ODPGeneralCaps  uint64    // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 without it.
-	ODPCapsRC       ODPCaps   // ODPCapsRC is what RC QPs may do with such memory.
-	ODPCapsUC       ODPCaps   // ODPCapsUC is ODPCapsRC of UC QPs.
-	ODPCapsUD       ODPCaps   // ODPCapsUD is ODPCapsRC of UD QPs.
-	ODPCapsXRC      ODPCaps   // ODPCapsXRC is ODPCapsRC of XRC QPs.
-	TimestampMask   uint64    // TimestampMask has the valid bits of a completion timestamp; 0 without timestamps.
+	MaxSRQSGE       uint32    // MaxSRQSGE is the maximum number of SGEs of a receive of an SRQ.
+	MaxPKeys        uint16    // MaxPKeys is the maximum number of partitions.
+	LocalCAAckDelay uint8     // LocalCAAckDelay is the maximum delay of the device's acknowledgements, encoded as an AckTimeout.
+	PhysPortCount   uint8     // PhysPortCount is the number of ports, up to 255; [DeviceInfo] has the full number (phys_port_cnt_ex).
+	ODPGeneralCaps  uint64    // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 if not supported.
+	ODPCapsRC       ODPCaps   // ODPCapsRC has the operations of RC QPs on such memory.
+	ODPCapsUC       ODPCaps   // ODPCapsUC has the operations of UC QPs.
+	ODPCapsUD       ODPCaps   // ODPCapsUD has the operations of UD QPs.
+	ODPCapsXRC      ODPCaps   // ODPCapsXRC has the operations of XRC QPs.
+	TimestampMask   uint64    // TimestampMask has the valid bits of a completion timestamp; 0 if not supported.
 	CoreClockKHz    uint64    // CoreClockKHz is the device clock's frequency, 0 if unknown.
-	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory, in bytes; 0 without.
+	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory in bytes; 0 if it has none.
 	CompVectors     int       // CompVectors is the number of completion vectors.
 
-	RSSQPTypes         QPTypes       // RSSQPTypes are the types of QPs that can have an RWQIndTable; 0 without.
-	MaxRWQIndTables    uint32        // MaxRWQIndTables is the most RWQIndTables.
-	MaxRWQIndTableSize uint32        // MaxRWQIndTableSize is the most WQs of an RWQIndTable.
-	MaxWQ              uint32        // MaxWQ is the most WQs (max_wq_type_rq).
-	RawPacketCaps      RawPacketCaps // RawPacketCaps is what the device does with raw packets for who asks for it.
-	TagMatching        TMCaps        // TagMatching is about SRQs with tag matching, which the library does not support.
+	RSSQPTypes         QPTypes       // RSSQPTypes are the types of QPs that can have an RWQIndTable; 0 if there are none.
+	MaxRWQIndTables    uint32        // MaxRWQIndTables is the maximum number of RWQIndTables.
+	MaxRWQIndTableSize uint32        // MaxRWQIndTableSize is the maximum number of WQs in an RWQIndTable.
+	MaxWQ              uint32        // MaxWQ is the maximum number of WQs (max_wq_type_rq).
+	RawPacketCaps      RawPacketCaps // RawPacketCaps are the capabilities for raw packets.
+	TagMatching        TMCaps        // TagMatching describes SRQs with tag matching, which the library does not support.
 
-	MaxCQModerationCount  uint16 // MaxCQModerationCount is the most completions per event; see [CQ.Modify]. 0 without.
+	MaxCQModerationCount  uint16 // MaxCQModerationCount is the maximum number of completions per event, see [CQ.Modify]; 0 if not supported.
 	MaxCQModerationPeriod uint16 // MaxCQModerationPeriod is the longest time between events, in microseconds.
 }
 
-// ODPCaps is what QPs of a transport may do with memory that is registered with
+// ODPCaps are the operations that QPs of a transport support on memory registered with
 // [AccessOnDemand] (enum ib_uverbs_odp_transport_cap_bits).
 type ODPCaps uint32
 
@@ -121,10 +122,10 @@ const (
 	ODPAtomicWrite ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_ATOMIC_WRITE // ATOMIC_WRITE
 )
 
-// RawPacketCaps is what a device does with raw packets (enum ib_uverbs_raw_packet_caps).
+// RawPacketCaps are a device's capabilities for raw packets (enum ib_uverbs_raw_packet_caps).
 type RawPacketCaps uint32
 
-// What is done with raw packets.
+// Capabilities for raw packets.
 const (
 	RawPacketStripVLAN  RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_CVLAN_STRIPPING // WQStripVLAN (IBV_RAW_PACKET_CAP_CVLAN_STRIPPING)
 	RawPacketScatterFCS RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_SCATTER_FCS     // WQScatterFCS (IBV_RAW_PACKET_CAP_SCATTER_FCS)
@@ -132,17 +133,18 @@ const (
 	RawPacketDelayDrop  RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_DELAY_DROP      // WQDelayDrop (IBV_RAW_PACKET_CAP_DELAY_DROP)
 )
 
-// TMCaps is what a device has of tag matching (struct ibv_tm_caps); all is 0 without it.
+// TMCaps are a device's capabilities for tag matching (struct ibv_tm_caps); all zero if it has
+// none.
 type TMCaps struct {
-	MaxRndvHeader uint32 // MaxRndvHeader is the longest header of a rendezvous request, in bytes.
-	MaxTags       uint32 // MaxTags is the most tags of an SRQ.
+	MaxRndvHeader uint32 // MaxRndvHeader is the maximum header length of a rendezvous request, in bytes.
+	MaxTags       uint32 // MaxTags is the maximum number of tags of an SRQ.
 	Flags         uint32 // Flags are IBV_TM_CAP_* bits (infiniband/verbs.h): 1 is RC.
-	MaxOps        uint32 // MaxOps is the most outstanding changes of the list of tags.
-	MaxSGE        uint32 // MaxSGE is the most SGEs of a tagged receive.
+	MaxOps        uint32 // MaxOps is the maximum number of outstanding changes to the tag list.
+	MaxSGE        uint32 // MaxSGE is the maximum number of SGEs of a tagged receive.
 }
 
-// QueryDevice returns the device's properties and limits (ibv_query_device_ex). They
-// were read when the device was opened; nothing changes them.
+// QueryDevice returns the properties and limits of the device (ibv_query_device_ex). They were read
+// when the device was opened and do not change.
 func (d *Device) QueryDevice() DeviceAttr { return d.attr }
 
 // queryDevice asks the kernel.
@@ -258,7 +260,7 @@ func (s PortState) String() string {
 	return fmt.Sprintf("port state %d", uint8(s))
 }
 
-// LinkLayer is what a port speaks (enum rdma_link_layer).
+// LinkLayer is the kind of network of a port (enum rdma_link_layer).
 type LinkLayer uint8
 
 // Link layers.
@@ -312,27 +314,27 @@ func MTUFromBytes(n int) (MTU, error) {
 // PortAttr are a port's properties (struct ibv_port_attr).
 type PortAttr struct {
 	State         PortState // State is the logical state.
-	MaxMTU        MTU       // MaxMTU is the largest MTU that the port can have.
-	ActiveMTU     MTU       // ActiveMTU is the MTU that it has.
-	GIDTableLen   int       // GIDTableLen is the number of places in the GID table.
+	MaxMTU        MTU       // MaxMTU is the largest MTU that the port supports.
+	ActiveMTU     MTU       // ActiveMTU is the current MTU.
+	GIDTableLen   int       // GIDTableLen is the size of the GID table.
 	CapFlags      uint32    // CapFlags are capability bits (IB_PORT_*, rdma/ib_verbs.h).
 	MaxMsgSize    uint32    // MaxMsgSize is the longest message, in bytes.
-	BadPKeyCount  uint32    // BadPKeyCount counts packets with a wrong P_Key.
-	QKeyViolCount uint32    // QKeyViolCount counts packets with a wrong Q_Key.
-	PKeyTableLen  int       // PKeyTableLen is the number of places in the P_Key table.
-	LID           uint16    // LID is 0 on Ethernet.
+	BadPKeyCount  uint32    // BadPKeyCount is the number of packets received with a wrong P_Key.
+	QKeyViolCount uint32    // QKeyViolCount is the number of packets received with a wrong Q_Key.
+	PKeyTableLen  int       // PKeyTableLen is the size of the P_Key table.
+	LID           uint16    // LID is the local identifier; 0 on Ethernet.
 	SMLID         uint16    // SMLID is the subnet manager's LID.
-	LMC           uint8     // LMC is how many low bits of the LID are the path's.
-	MaxVLNum      uint8     // MaxVLNum is the code of the number of virtual lanes.
+	LMC           uint8     // LMC is the number of low LID bits that select a path.
+	MaxVLNum      uint8     // MaxVLNum encodes the number of virtual lanes.
 	SMSL          uint8     // SMSL is the service level to the subnet manager.
-	SubnetTimeout uint8     // SubnetTimeout is the delay through the subnet, coded as an AckTimeout.
-	InitTypeReply uint8     // InitTypeReply is the subnet manager's answer to how the port is initialized.
+	SubnetTimeout uint8     // SubnetTimeout is the delay through the subnet, encoded as an AckTimeout.
+	InitTypeReply uint8     // InitTypeReply is the initialization type that the subnet manager has chosen.
 	ActiveWidth   uint8     // ActiveWidth is the link width code; see [PortAttr.Width].
 	ActiveSpeed   uint32    // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
 	PhysState     uint8     // PhysState is the physical state code; see [PortAttr.Phys].
 	LinkLayer     LinkLayer // LinkLayer is InfiniBand or Ethernet.
 	Flags         uint8     // Flags are bits such as PortGRHRequired.
-	CapFlags2     uint16    // CapFlags2 are more capability bits; 0 without the ioctl.
+	CapFlags2     uint16    // CapFlags2 are more capability bits; 0 if the ioctl interface is not used.
 }
 
 // PortGRHRequired is the bit of [PortAttr.Flags] for a port that needs a GRH in every packet
@@ -340,8 +342,8 @@ type PortAttr struct {
 // virtual functions that share a LID with others.
 const PortGRHRequired uint8 = abi.IB_UVERBS_QPF_GRH_REQUIRED
 
-// GRHRequired reports whether every packet of the port needs a GRH, so that an address of a peer
-// is not complete without its GID. See [PortGRHRequired].
+// GRHRequired reports whether every packet of the port needs a GRH, so that the address of a peer
+// must include its GID. See [PortGRHRequired].
 func (a PortAttr) GRHRequired() bool { return a.Flags&PortGRHRequired != 0 }
 
 // portFacts are the properties of a port that do not change while a device is open.
@@ -368,8 +370,7 @@ func (d *Device) facts(port uint8) (*portFacts, error) {
 	return f, nil
 }
 
-// QueryPort returns the present properties of a port, numbered from 1
-// (ibv_query_port).
+// QueryPort returns the current properties of a port, numbered from 1 (ibv_query_port).
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if err := d.usable(); err != nil {
 		return PortAttr{}, err
