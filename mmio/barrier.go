@@ -2,20 +2,19 @@
 
 package mmio
 
-// Supported says whether this architecture has the barriers and device stores
-// of this package. Where it is false they panic, and a driver that needs them
-// must not open its device; Region and Index work everywhere.
+// Supported reports whether this architecture has the barriers and device stores of this package.
+// If it is false they panic, and a driver that needs them must not open its device. Region and
+// Index work everywhere.
 const Supported = true
 
-// StartWC keeps earlier stores, to memory and to registers, from being seen
-// after later stores to write-combining memory. It implies ToDevice
-// (mmio_wc_start).
+// StartWC orders earlier stores, to memory and to registers, before later stores to write-combining
+// memory. It implies ToDevice (mmio_wc_start).
 //
 //go:noescape
 func StartWC()
 
-// FlushWC sends what is held in write-combining buffers on its way and keeps it
-// from being combined with later stores (mmio_flush_writes).
+// FlushWC sends the contents of write-combining buffers to the device and keeps them from being
+// combined with later stores (mmio_flush_writes).
 //
 //go:noescape
 func FlushWC()
@@ -34,17 +33,16 @@ func Store64(p *uint64, v uint64)
 //go:noescape
 func Load32(p *uint32) uint32
 
-// Copy64 copies n times 64 bytes, which follow each other, to a register that takes a
-// whole work queue entry (BlueFlame), in the widest stores that every such CPU has, so
-// that the write-combining buffer can send 64 bytes as one. It orders nothing by itself.
+// Copy64 copies n consecutive blocks of 64 bytes to a register that takes a whole work queue entry
+// (BlueFlame). It uses the widest stores that every such CPU has, so that the write-combining
+// buffer can send 64 bytes as one. It orders nothing by itself.
 //
 // Preconditions: dst is aligned to 64 bytes, src to 8; n is at least 1.
 //
 //go:noescape
 func Copy64(dst, src *[64]byte, n int)
 
-// StoreWC is StartWC, Store64 and FlushWC, in one call: a doorbell of 8 bytes costs
-// less so.
+// StoreWC is StartWC, Store64 and FlushWC in one call, which makes a doorbell of 8 bytes cheaper.
 //
 // Preconditions: those of Store64.
 //
@@ -58,16 +56,16 @@ func StoreWC(p *uint64, v uint64)
 //go:noescape
 func CopyWC(dst, src *[64]byte, n int)
 
-// StoreWords stores n words of 4 bytes to memory of the device, each with one store, after
-// what StartWC and before what FlushWC does.
+// StoreWords stores n words of 4 bytes to memory of the device, each with one store, between a
+// StartWC and a FlushWC.
 //
 // Preconditions: dst is aligned to 4 bytes; n is at least 1.
 //
 //go:noescape
 func StoreWords(dst *uint32, src *byte, n int)
 
-// LoadWords loads n words of 4 bytes from memory of the device, each with one load, which are
-// ordered with the loads before and behind.
+// LoadWords loads n words of 4 bytes from memory of the device, each with one load. They are
+// ordered with the loads before and after.
 //
 // Preconditions: src is aligned to 4 bytes; n is at least 1.
 //

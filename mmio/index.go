@@ -6,12 +6,12 @@ import (
 	"unsafe"
 )
 
-// An Index is a 32-bit word in memory that the kernel shares, stored by one side
-// and loaded by the other, in the byte order of the host: a position in a ring or,
-// where both sides store it in turn, what says whose an entry of a ring is.
+// An Index is a 32-bit word in memory that the kernel shares, in host byte order. One side stores
+// it and the other loads it. It is a position in a ring or, if both sides store it in turn, it says
+// which side owns an entry of a ring.
 //
-// It is safe for concurrent use, which is its purpose; that only one goroutine
-// stores it at a time is for the ring to arrange.
+// It is safe for concurrent use. The ring must make sure that only one goroutine stores it at a
+// time.
 type Index struct {
 	v uint32
 }
@@ -30,23 +30,23 @@ func IndexAt(mem []byte, offset uintptr) (*Index, error) {
 	return (*Index)(p), nil
 }
 
-// Acquire loads the index that the other side stores. What the other side
-// wrote before it stored this value is visible afterwards.
+// Acquire loads an index that the other side stores. Everything that the other side wrote before it
+// stored this value is visible afterwards.
 //
-// It pairs with smp_store_release in the kernel. Go's atomic load is stronger
-// than acquire and costs the same (a plain MOV on amd64, LDAR on arm64).
+// It pairs with smp_store_release in the kernel. Go's atomic load is stronger than acquire and
+// costs the same (a plain MOV on amd64, LDAR on arm64).
 func (x *Index) Acquire() uint32 { return atomic.LoadUint32(&x.v) }
 
-// Release stores the index that the other side loads. What was read or written
-// before it is complete when the other side sees v.
+// Release stores an index that the other side loads. Everything that was read or written before is
+// complete when the other side sees v.
 //
-// It pairs with smp_load_acquire in the kernel, and like that it says nothing of
-// loads that come after it.
+// It pairs with smp_load_acquire in the kernel. Like smp_store_release it does not order later
+// loads.
 func (x *Index) Release(v uint32) { storeRelease(&x.v, v) }
 
-// Publish stores the word as Release does, and no load that follows comes before it. It is for
-// where each side stores one word and then looks at another: of two sides that do so at once, at
-// least one sees what the other has stored.
+// Publish stores the word as Release does, and also orders it before all later loads. Use it if
+// each side stores one word and then looks at another: if two sides do so at the same time, at
+// least one sees the store of the other.
 //
 // It pairs with smp_store_mb in the kernel.
 func (x *Index) Publish(v uint32) { atomic.StoreUint32(&x.v, v) }

@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// A Lock is for what is held for some nanoseconds and hardly ever by two at once: the use of a
-// ring, which Close ends. Taking it is one atomic instruction and giving it back an ordinary
-// store, where a sync.Mutex has two atomic ones. Whoever has to wait lets other goroutines run.
-// The zero Lock is free.
+// A Lock is a lock for sections of some nanoseconds that goroutines hardly ever enter at the same
+// time: the use of a ring, which Close ends. It is taken with one atomic instruction and released
+// with an ordinary store; a sync.Mutex takes two atomic instructions. A waiting goroutine lets
+// others run. The zero Lock is free.
 type Lock struct {
 	held    uint32
 	waiting atomic.Int32 // how many wait
 }
 
-// TryLock takes the lock, if it is free, and reports whether it was.
+// TryLock takes the lock if it is free, and reports whether it did.
 func (l *Lock) TryLock() bool { return atomic.CompareAndSwapUint32(&l.held, 0, 1) }
 
 // Lock takes the lock.
@@ -44,5 +44,5 @@ func (l *Lock) wait() {
 	}
 }
 
-// Unlock gives the lock back.
+// Unlock releases the lock.
 func (l *Lock) Unlock() { storeRelease(&l.held, 0) }

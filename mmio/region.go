@@ -19,26 +19,25 @@ const hugePageSize = 2 << 20
 
 // A Region is one memory mapping.
 //
-// Its methods may be called from several goroutines. The memory itself is not
-// guarded: whoever uses the slice that Bytes returned, or a ring built on it,
-// must have stopped before Close is called, as with any mapping.
+// Its methods may be called from several goroutines. The memory itself is not protected: all use of
+// the slice that Bytes returned, or of a ring built on it, must end before Close is called, as with
+// any mapping.
 type Region struct {
 	mu  sync.Mutex
 	mem []byte // the whole mapping; nil once closed
 	n   int    // the bytes that were asked for, at most len(mem)
 }
 
-// Map maps size bytes of f, starting at offset, shared and for reading and
-// writing. For the rings of a device, offset and size are what the kernel gave
-// when it created the object; offset is a multiple of the page size.
+// Map maps size bytes of f, starting at offset, shared and for reading and writing. For the rings
+// of a device, the kernel returns offset and size when it creates the object; offset is a multiple
+// of the page size.
 //
-// The error matches [os.ErrClosed] if f is closed, and the errno of mmap
-// otherwise.
+// The error matches [os.ErrClosed] if f is closed, and the errno of mmap otherwise.
 func Map(f *os.File, offset uint64, size int) (*Region, error) {
 	return mapFile(f, offset, size, unix.PROT_READ|unix.PROT_WRITE)
 }
 
-// MapReadOnly is Map for reading only: a store to the memory is fatal.
+// MapReadOnly is Map for reading only: a store to the memory crashes the program.
 func MapReadOnly(f *os.File, offset uint64, size int) (*Region, error) {
 	return mapFile(f, offset, size, unix.PROT_READ)
 }
@@ -75,9 +74,8 @@ func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
 	return &Region{mem: mem, n: size}, nil
 }
 
-// MapAnonymous maps size bytes of zeroed memory that starts on a page and lies
-// outside the Go heap. With huge set it comes from the 2 MiB huge pages that the
-// administrator set aside (MAP_HUGETLB), and uses them up in whole pages.
+// MapAnonymous maps size bytes of zeroed, page-aligned memory outside the Go heap. With huge set it
+// uses the 2 MiB huge pages that the administrator has reserved (MAP_HUGETLB), in whole pages.
 func MapAnonymous(size int, huge bool) (*Region, error) {
 	if huge {
 		return MapHuge(size, hugePageSize)
@@ -89,8 +87,8 @@ func MapAnonymous(size int, huge bool) (*Region, error) {
 	return mapAnonymous(size, size, 0)
 }
 
-// MapHuge is MapAnonymous for huge pages of a size, in bytes, that the machine has:
-// the kernel answers EINVAL if it hasn't, and ENOMEM if too few are free.
+// MapHuge is MapAnonymous with huge pages of the given size in bytes. The kernel answers EINVAL if
+// the machine has no pages of this size, and ENOMEM if too few are free.
 func MapHuge(size, pageSize int) (*Region, error) {
 	if pageSize <= 0 || pageSize&(pageSize-1) != 0 {
 		return nil, fmt.Errorf("mmio: huge pages: page size: got %d, must be a power of two: %w", pageSize, unix.EINVAL)
@@ -140,9 +138,9 @@ func mapAnonymous(size, length, flags int) (*Region, error) {
 	return &Region{mem: mem, n: size}, nil
 }
 
-// Prefer has the kernel take the region's pages from a NUMA node as long as that has
-// free ones (MPOL_PREFERRED). It concerns pages that are not there yet. The kernel
-// answers EINVAL if there is no such node, and ENOSYS if it does not know of nodes.
+// Prefer makes the kernel take the pages of the region from a NUMA node while that has free ones
+// (MPOL_PREFERRED). It has no effect on pages that exist already. The kernel answers EINVAL if
+// there is no such node, and ENOSYS if it does not support NUMA.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node > maxNode {
 		return fmt.Errorf("mmio: NUMA node: got %d, must be from 0 to %d: %w", node, maxNode, unix.EINVAL)
@@ -167,8 +165,8 @@ func (r *Region) Prefer(node int) error {
 // maxNode is the highest number of a NUMA node that any kernel has.
 const maxNode = 1023
 
-// Bytes returns the mapped bytes, as many as were asked for, or nil if the
-// region is closed. The slice must not be used after Close.
+// Bytes returns the mapped bytes, as many as requested, or nil if the region is closed. The slice
+// must not be used after Close.
 func (r *Region) Bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,10 +176,10 @@ func (r *Region) Bytes() []byte {
 	return r.mem[:r.n:r.n]
 }
 
-// Retire takes the memory from under the region as Close does, but leaves zeroed memory of
-// nobody's at its address until the region itself is collected. A call that is still at it,
-// against the rules, then does no harm: neither a fault nor a store to what was mapped there
-// since. What it costs is address space. Retiring a region that is closed does nothing.
+// Retire unmaps the region as Close does, but leaves zeroed memory at its address until the region
+// is garbage collected. A call that still uses the memory, against the rules, then does no harm: it
+// causes no fault and does not store to a later mapping. The cost is address space. Retiring a
+// closed region does nothing.
 func (r *Region) Retire() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

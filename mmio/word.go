@@ -2,8 +2,8 @@ package mmio
 
 import "sync/atomic"
 
-// A Word is 8 bytes of the program that one goroutine stores and others may load meanwhile: they
-// see one of the values that were stored, and nothing follows about other memory.
+// A Word is 8 bytes that one goroutine stores while others load it. They see one of the stored
+// values; it does not order accesses to other memory.
 type Word struct {
 	v uint64
 }

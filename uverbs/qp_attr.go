@@ -103,7 +103,7 @@ type AHAttr struct {
 
 // PathMigState is the state of the migration of a QP to its alternate path (enum ib_mig_state in
 // the kernel's rdma/ib_verbs.h). A program calls Modify with AltAH and PathRearm. Query returns
-// PathArmed once both sides have an alternate path, and Modify with PathMigrated migrates.
+// PathArmed once the device has both, and Modify with PathMigrated migrates.
 type PathMigState = netlinkrdma.PathMigState
 
 // The states of path migration.

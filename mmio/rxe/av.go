@@ -6,22 +6,22 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
-// An AV is an address vector (struct rxe_av): the way to a peer, which stands in each
-// datagram's work request for kernels that keep no addresses themselves.
+// An AV is an address vector (struct rxe_av): how to reach a peer. Each datagram's work request
+// contains one, for kernels that keep no addresses themselves.
 type AV struct {
 	av abi.RxeAV
 }
 
-// AVAttr is what an address vector is made of. GIDs are IPv6 addresses; an IPv4 address
-// is mapped into one.
+// AVAttr has the fields of an address vector. GIDs are IPv6 addresses; an IPv4 address is mapped
+// into one.
 type AVAttr struct {
 	SGID, DGID   [16]byte // of this side and of the peer
-	DMAC         [6]byte  // Ethernet address of the peer, or of the way to it
-	FlowLabel    uint32   // of 20 bits
+	DMAC         [6]byte  // Ethernet address of the next hop
+	FlowLabel    uint32   // 20 bits
 	Port         uint8    // local port
 	SGIDIndex    uint8    // index of the local GID
-	HopLimit     uint8    // how many routers a packet may pass
-	TrafficClass uint8    // the IP header's
+	HopLimit     uint8    // number of routers that a packet may cross
+	TrafficClass uint8    // traffic class in the IP header
 }
 
 // NewAV makes an address vector.

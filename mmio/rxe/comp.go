@@ -6,17 +6,16 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
-// A CompQueue is the ring of a completion queue (struct rxe_queue_buf; the
-// elements of a program's queue begin with struct ib_uverbs_wc). It is for one
-// goroutine at a time.
+// A CompQueue is the ring of a completion queue (struct rxe_queue_buf; its elements begin with
+// struct ib_uverbs_wc). One goroutine at a time may use it.
 type CompQueue struct {
 	ring
 	head uint32 // the producer's index when it was last loaded
 	tail uint32 // next index to read; only this side stores it
 }
 
-// NewCompQueue makes a CompQueue of a mapped ring that was created for cqe
-// completions. The error matches ErrCorrupt if the ring is not one.
+// NewCompQueue makes a CompQueue of the mapped ring of a CQ that was created for cqe completions.
+// The error matches ErrCorrupt if the memory is not such a ring.
 func NewCompQueue(mem []byte, cqe int) (*CompQueue, error) {
 	r, prod, cons, err := newRing(mem, "completion queue", cqe, unsafe.Sizeof(abi.WC{}))
 	if err != nil {
@@ -25,14 +24,13 @@ func NewCompQueue(mem []byte, cqe int) (*CompQueue, error) {
 	return &CompQueue{ring: r, head: prod, tail: cons}, nil
 }
 
-// Cap returns how many completions the ring holds at most.
+// Cap returns the maximum number of completions in the ring.
 func (q *CompQueue) Cap() int { return int(q.mask) }
 
-// Avail returns how many completions wait to be read, those that were seen
-// before and not released included. The error is ErrCorrupt.
+// Avail returns the number of completions in the ring, including those that were returned before
+// and not released. The error is ErrCorrupt.
 //
-// It loads the kernel's index every time, once for a batch: a batch then is as
-// full as it can be.
+// It loads the kernel's index each time, once for a batch, so that a batch is as full as possible.
 func (q *CompQueue) Avail() (int, error) {
 	// Pairs with the release in queue_advance_producer of rxe_queue.h: the
 	// entries before this index are complete.
@@ -49,14 +47,12 @@ func (q *CompQueue) Avail() (int, error) {
 
 // Entry returns the i-th completion that was not released yet.
 //
-// Preconditions: 0 <= i < n for the n that Avail returned since the last
-// Release.
+// Preconditions: 0 <= i < n for the n that Avail returned since the last Release.
 func (q *CompQueue) Entry(i int) Completion {
 	return Completion{wc: (*abi.WC)(q.elem(q.tail + uint32(i)))}
 }
 
-// Release gives the first n completions back to the kernel, which may overwrite
-// them at once.
+// Release returns the first n completions to the kernel, which may overwrite them at once.
 //
 // Preconditions: 0 <= n, and at most what Avail returned since the last Release.
 func (q *CompQueue) Release(n int) {
@@ -66,22 +62,22 @@ func (q *CompQueue) Release(n int) {
 	q.consumer.Release(q.tail)
 }
 
-// A Completion reads one entry of a CompQueue where it lies, until it is
-// released. Each method loads its field once, and Go never makes two loads of
-// one, so a caller that keeps the result has a value that can't change.
+// A Completion reads an entry of a CompQueue in place, until it is released. Each method loads its
+// field once, and Go never turns one load into two, so a result that the caller keeps cannot
+// change.
 //
 // If Status is not 0, only WRID, Status, VendorErr and QPN are valid.
 type Completion struct {
 	wc *abi.WC
 }
 
-// A Record is a completion as it lies in the ring (struct ib_uverbs_wc).
+// A Record is a copy of a completion with the layout of the ring (struct ib_uverbs_wc).
 type Record = abi.WC
 
-// CopyTo copies the completion whole, in a few loads, where the other methods take one each.
+// CopyTo copies the whole completion in a few loads; the other methods take one load each.
 func (c Completion) CopyTo(r *Record) { *r = *c.wc }
 
-// WRID returns the ID that the work request was posted with.
+// WRID returns the ID of the work request.
 func (c Completion) WRID() uint64 { return c.wc.WRID }
 
 // Status returns 0 for success or a value of enum ib_wc_status.
@@ -125,5 +121,5 @@ func (c Completion) SL() uint8 { return c.wc.SL }
 // DLIDPathBits returns the path bits of the destination LID.
 func (c Completion) DLIDPathBits() uint8 { return c.wc.DLIDPathBits }
 
-// PortNum returns the port that a message came in by.
+// PortNum returns the port at which a message arrived.
 func (c Completion) PortNum() uint8 { return c.wc.PortNum }

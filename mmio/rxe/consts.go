@@ -2,7 +2,7 @@ package rxe
 
 import "github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 
-// DriverID is what the kernel calls rxe (RDMA_DRIVER_RXE, enum rdma_driver_id).
+// DriverID is the kernel's number of the driver rxe (RDMA_DRIVER_RXE, enum rdma_driver_id).
 const DriverID = abi.RDMA_DRIVER_RXE
 
 // MinABI and MaxABI are the versions of rxe's interface that this package

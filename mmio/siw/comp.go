@@ -7,15 +7,15 @@ import (
 	"github.com/goverbs/goverbs/mmio/siw/internal/abi"
 )
 
-// A CompQueue is the ring of a completion queue: an array of struct siw_cqe, and struct
-// siw_cq_ctrl behind it. It is for one goroutine at a time.
+// A CompQueue is the ring of a completion queue: an array of struct siw_cqe, followed by struct
+// siw_cq_ctrl. One goroutine at a time may use it.
 type CompQueue struct {
 	ring
 	tail   uint32 // position of the next element to read
 	notify *mmio.Index
 }
 
-// CompRingSize returns how many bytes a completion ring of num elements has.
+// CompRingSize returns the size in bytes of a completion ring of num elements.
 func CompRingSize(num uint32) uint64 {
 	return uint64(num)*uint64(unsafe.Sizeof(abi.SiwCQE{})) + uint64(unsafe.Sizeof(abi.SiwCQCtrl{}))
 }
@@ -36,8 +36,7 @@ func NewCompQueue(mem []byte, num int) (*CompQueue, error) {
 	return &CompQueue{ring: r, notify: notify}, nil
 }
 
-// Next returns the next completion, or reports that there is none yet. It returns the same one
-// until Release.
+// Next returns the next completion, if there is one. It returns the same completion until Release.
 func (q *CompQueue) Next() (Completion, bool) {
 	// Pairs with the kernel's store of the flag, which is the last one to the element
 	// (siw_sqe_complete, siw_rqe_complete).
@@ -45,8 +44,7 @@ func (q *CompQueue) Next() (Completion, bool) {
 	return Completion{(*abi.SiwCQE)(q.elem(q.tail)), w}, w&valid != 0
 }
 
-// Release gives the completion that Next has returned back to the kernel, which may overwrite it
-// at once.
+// Release returns the completion of the last Next to the kernel, which may overwrite it at once.
 //
 // Preconditions: Next has returned one since the last Release.
 func (q *CompQueue) Release() {
@@ -56,19 +54,19 @@ func (q *CompQueue) Release() {
 	q.tail++
 }
 
-// Arm has the kernel raise an event at the next completion, once. One that is there already
-// raises none.
+// Arm makes the kernel raise one event at the next completion. A completion that is in the ring
+// already raises none.
 //
-// The kernel stores a completion and looks at this word, with a full barrier between the two, and
-// so does this side the other way round: who looks for a completion after Arm either finds it or
-// gets the event.
+// The kernel stores a completion and then looks at this word, with a full barrier between the two.
+// This side arms first and then looks for a completion. So a caller that looks for a completion
+// after Arm either finds it or gets the event.
 func (q *CompQueue) Arm() {
 	q.notify.Publish(abi.SIW_NOTIFY_SOLICITED | abi.SIW_NOTIFY_NEXT_COMPLETION)
 }
 
-// A Completion reads one entry of a CompQueue where it lies, until it is released. Each method
-// loads its field once, or has it from when the entry was found, so a caller that keeps the
-// result has a value that can't change.
+// A Completion reads an entry of a CompQueue in place, until it is released. Each method loads its
+// field once, or has it from the time when the entry was found, so a result that the caller keeps
+// cannot change.
 //
 // If Status is not StatusSuccess, only WRID, Status and QPN are valid.
 type Completion struct {
@@ -76,7 +74,7 @@ type Completion struct {
 	word uint32
 }
 
-// WRID returns the ID that the work request was posted with.
+// WRID returns the ID of the work request.
 func (c Completion) WRID() uint64 { return c.cqe.ID }
 
 // Status returns one of the statuses, or a value that this package does not know.

@@ -2,7 +2,7 @@ package siw
 
 import "github.com/goverbs/goverbs/mmio/siw/internal/abi"
 
-// DriverID is what the kernel calls siw (RDMA_DRIVER_SIW, enum rdma_driver_id).
+// DriverID is the kernel's number of the driver siw (RDMA_DRIVER_SIW, enum rdma_driver_id).
 const DriverID = abi.RDMA_DRIVER_SIW
 
 // MinABI and MaxABI are the versions of siw's interface that this package speaks, as the device
@@ -15,26 +15,26 @@ const (
 // Limits of an element.
 const (
 	MaxSGE    = abi.SIW_MAX_SGE    // scatter/gather entries
-	MaxInline = abi.SIW_MAX_INLINE // bytes of inline data, in the place of all entries but the first
+	MaxInline = abi.SIW_MAX_INLINE // bytes of inline data, which take the place of all entries but the first
 )
 
-// Operations of work requests and of completions (enum siw_opcode). A program may post all but
-// Recv, which is that of completed receives.
+// Operations of work requests and completions (enum siw_opcode). A program may post all except
+// Recv, which is the operation of completed receives.
 const (
 	Write    uint8 = abi.SIW_OP_WRITE           // write to the peer's memory
 	Read     uint8 = abi.SIW_OP_READ            // read from the peer's memory
-	ReadInv  uint8 = abi.SIW_OP_READ_LOCAL_INV  // the same, and invalidate the key of the place that it is read to
+	ReadInv  uint8 = abi.SIW_OP_READ_LOCAL_INV  // read, and invalidate the key of the local memory
 	Send     uint8 = abi.SIW_OP_SEND            // send a message
-	SendInv  uint8 = abi.SIW_OP_SEND_REMOTE_INV // the same, and invalidate a key of the peer
+	SendInv  uint8 = abi.SIW_OP_SEND_REMOTE_INV // send, and invalidate a key of the peer
 	LocalInv uint8 = abi.SIW_OP_INVAL_STAG      // invalidate a key of this side
 	Recv     uint8 = abi.SIW_OP_RECEIVE         // a message has arrived
 )
 
-// Flags of send work requests (enum siw_wqe_flags). Of a READ the kernel takes no Fence: those
+// Flags of send work requests (enum siw_wqe_flags). The kernel accepts no Fence for a READ: READs
 // are carried out in order anyway.
 const (
-	Signaled  uint8 = abi.SIW_WQE_SIGNALLED  // report success, too
-	Solicited uint8 = abi.SIW_WQE_SOLICITED  // wake a receiver that waits for such
+	Signaled  uint8 = abi.SIW_WQE_SIGNALLED  // also report success
+	Solicited uint8 = abi.SIW_WQE_SOLICITED  // wake a receiver that waits for solicited messages only
 	Fence     uint8 = abi.SIW_WQE_READ_FENCE // wait for earlier READs
 )
 

@@ -2,8 +2,8 @@ package siw
 
 import "github.com/goverbs/goverbs/mmio/siw/internal/abi"
 
-// SendInfo is what a posted work request says, for messages. It was read from memory that the
-// poster may write meanwhile, so nothing but a message may depend on it.
+// SendInfo describes a posted work request, for messages. It is read from memory that another
+// goroutine may write at the same time, so only messages may depend on it.
 type SendInfo struct {
 	Opcode     uint8     // the operation
 	Length     uint32    // in bytes, of all data
@@ -19,9 +19,9 @@ type SGEInfo struct {
 	LKey   uint32 // key of its MR
 }
 
-// Find looks for a work request by its ID, the youngest first. Those that have completed are
-// found until their place is used again: the kernel clears the flags of an element and leaves
-// the rest. It may be called while another goroutine posts.
+// Find looks for a work request by its ID, the latest first. Requests that have completed are found
+// until their place is used again, since the kernel clears the flags of an element and leaves the
+// rest. Find may be called while another goroutine posts.
 func (q *SendQueue) Find(wrID uint64) (SendInfo, bool) {
 	head := uint32(q.posted.Load())
 	for back := range min(head, q.mask+1) {
@@ -33,8 +33,8 @@ func (q *SendQueue) Find(wrID uint64) (SendInfo, bool) {
 	return SendInfo{}, false
 }
 
-// ReadsInARow reports whether two READs of which the one was posted next to the other, whatever
-// else was posted between them, have an ID. It looks at what Find does.
+// ReadsInARow reports whether two consecutive READs have the given ID, regardless of other requests
+// between them. It looks at the same requests as Find.
 func (q *SendQueue) ReadsInARow(wrID uint64) bool {
 	head := uint32(q.posted.Load())
 	before := false // the READ before has it

@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/goverbs/mmio/siw/internal/abi"
 )
 
-// A RecvQueue is the receive ring of a queue pair or of a shared receive queue (an array of
-// struct siw_rqe). It is for one goroutine at a time.
+// A RecvQueue is the receive ring of a queue pair or of a shared receive queue (an array of struct
+// siw_rqe). One goroutine at a time may use it.
 type RecvQueue struct {
 	producer
 }
@@ -42,8 +42,8 @@ func (q *RecvQueue) Publish(n int) {
 	q.advance(n)
 }
 
-// A RecvSlot fills one element of a RecvQueue in place. Start comes first. It is used by one
-// goroutine, and not any more once its slot is published.
+// A RecvSlot fills one element of a RecvQueue in place. Call Start first. One goroutine uses it,
+// until the slot is published.
 type RecvSlot struct {
 	rqe    *abi.SiwRqe
 	word   *uint32 // what publishing stores: the program's own memory
@@ -59,8 +59,8 @@ func (s *RecvSlot) Start(wrID uint64) {
 	*s.word = valid
 }
 
-// AddSGE appends length bytes of registered memory at addr to the place where the message goes.
-// The errors are ErrTooManySGEs and ErrTooLong; the request is then as it was before.
+// AddSGE appends length bytes of registered memory at addr to the memory for the message. The
+// errors are ErrTooManySGEs and ErrTooLong; they leave the request unchanged.
 func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	if s.numSGE >= s.maxSGE {

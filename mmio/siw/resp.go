@@ -11,7 +11,7 @@ import (
 // the arithmetic on sizes within 64 bits.
 const maxElems = 1 << 28
 
-// A Ring says where in the uverbs file a ring is to be mapped, and how much it holds.
+// A Ring says where a ring is mapped in the uverbs file, and how many elements it has.
 type Ring struct {
 	Offset uint64 // in bytes, a multiple of the page size
 	Size   uint64 // in bytes; the mapping has whole pages
@@ -28,15 +28,15 @@ const (
 	MRRespSize      = int(unsafe.Sizeof(abi.SiwUrespRegMR{}))
 )
 
-// MRReq returns the driver's part of a request to register memory: the low 8 bits of the key, which are
-// the program's to choose. The kernel chooses the others.
+// MRReq returns the driver's part of a request to register memory: the low 8 bits of the key, which
+// the program chooses. The kernel chooses the others.
 func MRReq(key uint8) []byte {
 	b := make([]byte, unsafe.Sizeof(abi.SiwUreqRegMR{}))
 	b[unsafe.Offsetof(abi.SiwUreqRegMR{}.StagKey)] = key
 	return b
 }
 
-// DecodeCQResp decodes what siw answers to the creation of a completion queue. It fails if b is
+// DecodeCQResp decodes siw's response to the creation of a completion queue. It fails if b is
 // shorter than CQRespSize.
 func DecodeCQResp(b []byte) (Ring, error) {
 	var r abi.SiwUrespCreateCQ
@@ -46,9 +46,9 @@ func DecodeCQResp(b []byte) (Ring, error) {
 	return newMapping("completion queue", r.CQKey, r.NumCQE, CompRingSize(r.NumCQE))
 }
 
-// DecodeQPResp decodes what siw answers to the creation of a queue pair: the rings and the
-// number that completions carry. One that uses a shared receive queue has no receive ring; rq
-// is then the zero Ring. It fails if b is shorter than QPRespSize.
+// DecodeQPResp decodes siw's response to the creation of a queue pair: the rings, and the number
+// that completions carry. A queue pair with a shared receive queue has no receive ring; rq is then
+// the zero Ring. It fails if b is shorter than QPRespSize.
 func DecodeQPResp(b []byte, shared bool) (rq, sq Ring, err error) {
 	var r abi.SiwUrespCreateQP
 	if err = decode(&r, b, "siw_uresp_create_qp"); err != nil {
@@ -61,8 +61,8 @@ func DecodeQPResp(b []byte, shared bool) (rq, sq Ring, err error) {
 	return rq, sq, err
 }
 
-// DecodeSRQResp decodes what siw answers to the creation of a shared receive queue. It fails if
-// b is shorter than SRQRespSize.
+// DecodeSRQResp decodes siw's response to the creation of a shared receive queue. It fails if b is
+// shorter than SRQRespSize.
 func DecodeSRQResp(b []byte) (Ring, error) {
 	var r abi.SiwUrespCreateSRQ
 	if err := decode(&r, b, "siw_uresp_create_srq"); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/goverbs/mmio/siw/internal/abi"
 )
 
-// A SendQueue is the send ring of a queue pair (an array of struct siw_sqe). It is for one
-// goroutine at a time, except for Find.
+// A SendQueue is the send ring of a queue pair (an array of struct siw_sqe). One goroutine at a
+// time may use it, except for Find.
 type SendQueue struct {
 	producer
 	missed bool      // the kernel was not told of what is in the ring
@@ -33,9 +33,9 @@ func (q *SendQueue) Slot(i int) SendSlot {
 	return SendSlot{sqe: (*abi.SiwSqe)(q.elem(at)), word: &q.words[at&q.mask], maxSGE: q.maxSGE}
 }
 
-// Put fills the i-th slot that is not published yet with a work request whose data is length bytes of
-// registered memory at addr: what Slot, Start, SetRDMA and AddSGE do, with fewer instructions. raddr and
-// rkey are of the peer's memory, 0 for a SEND.
+// Put fills the i-th slot that is not published yet with a work request for length bytes of
+// registered memory at addr. It does what Slot, Start, SetRDMA and AddSGE do, with fewer
+// instructions. raddr and rkey are the address and key of the peer's memory, 0 for a SEND.
 //
 // Preconditions: those of Slot; the queue was made for scatter/gather entries.
 func (q *SendQueue) Put(i int, wrID uint64, op, flags uint8, raddr uint64, rkey uint32, addr uint64, length, lkey uint32) {
@@ -51,14 +51,15 @@ func (q *SendQueue) Put(i int, wrID uint64, op, flags uint8, raddr uint64, rkey 
 	q.words[at&q.mask] = valid | uint32(flags) | 1<<numSGEBit | uint32(op)<<opcodeBit
 }
 
-// Publish hands the first n slots to the kernel and makes the next one slot 0. It reports
-// whether the kernel has to be told by a doorbell.
+// Publish hands the first n slots to the kernel and makes the next one slot 0. It reports whether
+// the kernel must be told by a doorbell.
 //
-// The first slot is handed over last, so that the kernel, which works in order, finds either
-// none of them or all. It then is either told or comes by itself: this side sets the flag of
-// the first slot and looks at the one before it, and the kernel clears that and looks at the
-// first slot, each with a full barrier between the two. Whoever comes second sees what the other
-// has stored, so that at least one of them knows that there is more to do.
+// The first slot is handed over last, so that the kernel, which works in order, finds either none
+// of the slots or all of them. This side sets the flag of the first slot and then looks at the slot
+// before it; the kernel clears the flag of that slot and then looks at the first slot. Each has a
+// full barrier between the two steps. The side that comes second sees the store of the other, so at
+// least one of them knows that there is more to do: either the kernel finds the slots by itself, or
+// this side rings the doorbell.
 //
 // Preconditions: 0 < n; Room(n) was true, and all n slots were filled.
 func (q *SendQueue) Publish(n int) (ring bool) {
@@ -78,14 +79,15 @@ func (q *SendQueue) Publish(n int) (ring bool) {
 // (MAX_HDR_INLINE of siw_qp_tx.c).
 const copied = 32
 
-// Copied returns the first of the n slots, from the i-th on, with so few bytes of registered memory that
-// the kernel copies them, n if there is none.
+// Copied returns the first slot, of the n slots from the i-th on, with so little registered memory
+// that the kernel copies it. It returns n if there is none.
 //
-// The doorbell sends what is in the ring, and after every 99 packets leaves the rest to a thread of the
-// kernel's, which takes itself for the caller until that has returned. If it copies then, it does so from
-// memory of the caller's that it does not have, and breaks the connection. So such a slot is not to be
-// behind another one when the doorbell is rung, unless Enclose takes it (siw_post_send,
-// siw_qp_sq_process and siw_try_1seg; the connections broke on Linux 7.2).
+// The doorbell sends what is in the ring. After every 99 packets it leaves the rest to a kernel
+// thread, which considers itself the caller until the caller has returned. If the thread copies
+// data then, it copies from an address in memory that it does not have, and breaks the connection.
+// Such a slot must therefore not follow another one when the doorbell is rung, unless Enclose
+// accepts it (siw_post_send, siw_qp_sq_process and siw_try_1seg; the connections broke on Linux
+// 7.2).
 //
 // Preconditions: those of Publish; 0 <= i.
 func (q *SendQueue) Copied(i, n int) int {
@@ -103,7 +105,7 @@ func (q *SendQueue) Copied(i, n int) int {
 	return n
 }
 
-// Local returns the memory of the i-th slot's first scatter/gather entry.
+// Local returns the memory of the first scatter/gather entry of the i-th slot.
 //
 // Preconditions: those of Publish; i < n; the slot has an entry.
 func (q *SendQueue) Local(i int) (addr uint64, length, lkey uint32) {
@@ -111,11 +113,12 @@ func (q *SendQueue) Local(i int) (addr uint64, length, lkey uint32) {
 	return e.Laddr, e.Length, e.LKey
 }
 
-// Enclose puts the data of the i-th slot into the slot, as inline data is. It reports false, and does
-// nothing, where the kernel does not look for it there, or where the data may be what an earlier request
-// brings: a SEND or an RDMA WRITE with a fence waits for that.
+// Enclose copies the data of the i-th slot into the slot, as inline data. It does nothing and
+// returns false if the kernel does not look for inline data there, or if an earlier request may
+// still change the data: a SEND or an RDMA WRITE with a fence waits for that request.
 //
-// Preconditions: those of Local, whose memory holds data, and no other entry does; len(data) is at most MaxInline.
+// Preconditions: those of Local; the entry's memory holds data, and no other entry does; len(data)
+// is at most MaxInline.
 func (q *SendQueue) Enclose(i int, data []byte) bool {
 	at := q.head + uint32(i)
 	word := &q.words[at&q.mask]
@@ -133,11 +136,12 @@ func inlineRoom(w *abi.SiwSqe) *[MaxInline]byte { return (*[MaxInline]byte)(unsa
 
 const _ = -(unsafe.Sizeof(abi.SiwSqe{}) - unsafe.Offsetof(abi.SiwSqe{}.SGE) - unsafe.Sizeof(abi.SiwSGE{}) ^ MaxInline)
 
-// Missed says that the doorbell did not reach the kernel. The next one is rung in any case.
+// Missed records that the doorbell did not reach the kernel. The next doorbell is then rung in any
+// case.
 func (q *SendQueue) Missed() { q.missed = true }
 
-// A SendSlot fills one element of a SendQueue in place. Start comes first. It is used by one
-// goroutine, and not any more once its slot is published.
+// A SendSlot fills one element of a SendQueue in place. Call Start first. One goroutine uses it,
+// until the slot is published.
 type SendSlot struct {
 	sqe    *abi.SiwSqe
 	word   *uint32 // what publishing stores: the program's own memory
@@ -148,8 +152,8 @@ type SendSlot struct {
 	length uint32 // in bytes, of all scatter/gather entries or inline data
 }
 
-// Start begins a work request: it sets what every operation has and clears what some do not
-// set. The flags stay as they are, which is clear, until the slot is published.
+// Start begins a work request: it sets the fields that every operation has and clears those that
+// some operations do not set. The flags stay clear until the slot is published.
 func (s *SendSlot) Start(wrID uint64, op, flags uint8) {
 	w := s.sqe
 	w.ID = wrID
@@ -181,7 +185,7 @@ func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
 func (s *SendSlot) SetInvalidate(rkey uint32) { s.sqe.RKey = rkey }
 
 // AddSGE appends length bytes of registered memory at addr to the data. The errors are
-// ErrTooManySGEs, ErrTooLong and ErrMixedData; the request is then as it was before.
+// ErrTooManySGEs, ErrTooLong and ErrMixedData; they leave the request unchanged.
 func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	switch {
@@ -198,9 +202,9 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	return nil
 }
 
-// AddInline appends b to the data, which the kernel takes from the element itself. b may be
-// used again at once. The errors are ErrInlineOp, ErrInlineTooLong and ErrMixedData; the
-// request is then as it was before.
+// AddInline appends b to the data, which the kernel takes from the element itself. b may be used
+// again at once. The errors are ErrInlineOp, ErrInlineTooLong and ErrMixedData; they leave the
+// request unchanged.
 func (s *SendSlot) AddInline(b []byte) error {
 	switch {
 	case s.op != Send && s.op != Write:
