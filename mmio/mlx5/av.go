@@ -7,7 +7,7 @@ type AV struct {
 	b [avSize]byte
 }
 
-// AVAttr is what an address vector is made of.
+// AVAttr has the fields of an address vector.
 type AVAttr struct {
 	RoCE bool // RoCE says that the port is Ethernet.
 

@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
 )
 
-// DriverID is what the kernel calls mlx5 (RDMA_DRIVER_MLX5, enum rdma_driver_id).
+// DriverID is the kernel's number of the driver mlx5 (RDMA_DRIVER_MLX5, enum rdma_driver_id).
 const DriverID = 1
 
 // MinABI and MaxABI are the versions of mlx5's interface that this package speaks
@@ -57,7 +57,7 @@ func EncodeContext(dynamic bool) []byte {
 	return bytesOf(req)
 }
 
-// Context is what the kernel tells about a device when it is opened.
+// Context has what the kernel reports about a device when it is opened.
 type Context struct {
 	BlueFlame    uint32    // BlueFlame is the size of a register in bytes; 0 if only 8-byte doorbells can be used.
 	Static       StaticUAR // Static has Pages of 0 if UAR pages are allocated as objects.

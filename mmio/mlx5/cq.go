@@ -99,7 +99,7 @@ func (q *CompQueue) Arm(solicited bool) {
 // an earlier one.
 func (q *CompQueue) Event() { q.seq++ }
 
-// A Successor takes the place of a CompQueue when the CQ is resized.
+// A Successor replaces a CompQueue when the CQ is resized.
 type Successor struct{ *CompQueue }
 
 // Succeed makes the ring that the kernel is to be told of when the CQ is resized. Until Switch the

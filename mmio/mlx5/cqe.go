@@ -7,7 +7,7 @@ type CQE struct {
 	p unsafe.Pointer
 }
 
-// Kind says what a completion is of.
+// Kind is the kind of a completion.
 type Kind uint8
 
 // Kinds of completions.

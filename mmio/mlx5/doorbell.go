@@ -20,8 +20,8 @@ import (
 // StartWC the store to write-combining memory may pass that of the record, even on amd64;
 // the device then finds nothing to do and is never told again.
 
-// Publish hands the WQEs that were finished since Begin to the device, of which there is at
-// least one: it tells the device of them.
+// Publish hands the WQEs that were finished since Begin to the device, at least one, and rings the
+// doorbell.
 func (q *SendQueue) Publish() {
 	n := q.begun
 	q.head += n

@@ -2,7 +2,7 @@ package mlx5
 
 import "unsafe"
 
-// SendInfo is what a posted work request says, for messages.
+// SendInfo describes a posted work request, for messages.
 type SendInfo struct {
 	Op         Op        // the operation
 	Length     uint32    // in bytes, of all data
@@ -20,9 +20,9 @@ type SGEInfo struct {
 	LKey   uint32 // key of its MR
 }
 
-// Find looks for a work request by its ID, the youngest first. Those that have completed are
-// found until their place is used again. It may be called while another goroutine posts; what
-// it says of a place that is filled meanwhile is for messages only.
+// Find looks for a work request by its ID, the latest first. Requests that have completed are found
+// until their place is used again. Find may be called while another goroutine posts; what it
+// returns about a place that is filled at the same time is for messages only.
 func (q *SendQueue) Find(id uint64) (SendInfo, bool) {
 	head := q.shown.Acquire() // not q.head, which is the poster's
 	best, youngest, found := uint32(0), uint32(0), false

@@ -17,8 +17,9 @@ type Plain struct {
 	LKey       uint32 // LKey is the memory's key.
 }
 
-// Put writes a work request as Start, what follows it, and Finish do. It reports whether it has: if
-// something is wrong with the request it does nothing, and they say what.
+// Put writes a work request, as Start, the methods for its data, and Finish do. It reports whether
+// it did. If something is wrong with the request it does nothing, and those methods say what is
+// wrong.
 //
 // Preconditions: those of Start; the queue's transport is Connected; Op is one that Plain has, and
 // Inline is empty if it is Read.

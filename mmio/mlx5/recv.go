@@ -74,8 +74,8 @@ func (q *RecvQueue) Slot(i int, id uint64) RecvSlot {
 	return RecvSlot{p: unsafe.Add(q.ring, uintptr(at)<<q.shift), left: q.maxSGE}
 }
 
-// AddSGE appends length bytes of registered memory at addr to the place where the message
-// goes. The errors are ErrTooManySGEs and ErrTooLong; the entry is then as it was before.
+// AddSGE appends length bytes of registered memory at addr to the memory for the message. The
+// errors are ErrTooManySGEs and ErrTooLong; they leave the entry unchanged.
 func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	switch {

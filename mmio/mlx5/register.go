@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
 )
 
-// A Register is where the doorbell of a send queue is. It has two halves, which take turns:
-// each takes a doorbell of 8 bytes or a whole small WQE (BlueFlame). It is for one send queue
-// unless it was made to be shared.
+// A Register is the doorbell register of a send queue. It has two halves, which take turns: each
+// takes a doorbell of 8 bytes or a whole small WQE (BlueFlame). One send queue uses it unless it
+// was made to be shared.
 type Register struct {
 	base     unsafe.Pointer
 	half     uintptr // offset of the half that is next, 0 or halfSize
@@ -28,9 +28,9 @@ const UARSize = uarSize
 // Shared reports whether several queues may use the register at once.
 func (r *Register) Shared() bool { return r.shared }
 
-// NewRegister returns register number 0 or 1 of a UAR page. If blueFlame is 0 it takes 8-byte
-// doorbells only, otherwise that is its size in bytes, of both halves. shared says that
-// several queues may use it at once.
+// NewRegister returns register number 0 or 1 of a UAR page. blueFlame is the size in bytes of both
+// halves together; if it is 0, the register takes 8-byte doorbells only. shared says that several
+// queues may use it at the same time.
 func NewRegister(page []byte, number int, blueFlame uint32, shared bool) (*Register, error) {
 	off := uarBlueFlame + number*int(blueFlame)
 	if number < 0 || number >= userRegsPerUAR || len(page) < uarSize || off+int(max(blueFlame, 8)) > uarSize {
@@ -90,8 +90,8 @@ func mapOffset(command, index, pageSize int) uint64 {
 	return page * uint64(pageSize)
 }
 
-// StaticUAR describes the UAR pages of a context without UAR objects: the kernel has
-// allocated them, and chooses a register for each QP.
+// StaticUAR describes the UAR pages of a context without UAR objects: the kernel has allocated them
+// and chooses a register for each QP.
 type StaticUAR struct {
 	Pages     int // Pages is the number of pages to map, of the host's size.
 	perPage   int // UARs in each
@@ -100,7 +100,7 @@ type StaticUAR struct {
 	blueFlame uint32
 }
 
-// Offset returns where mmap finds a page.
+// Offset returns the mmap offset of a page.
 func (s *StaticUAR) Offset(page, pageSize int) uint64 { return mapOffset(mapRegular, page, pageSize) }
 
 // Index splits a register's number, as the kernel gives it when it creates a QP.
@@ -113,7 +113,7 @@ func (s *StaticUAR) split(index uint32) (page, uar, reg int, err error) {
 	return u / s.perPage, u % s.perPage, reg, nil
 }
 
-// Register returns the register of that number. pages are the mapped pages.
+// Register returns the register with the given number. pages are the mapped pages.
 func (s *StaticUAR) Register(pages [][]byte, index uint32) (*Register, error) {
 	page, uar, reg, err := s.split(index)
 	if err != nil {

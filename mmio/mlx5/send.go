@@ -152,15 +152,14 @@ func (q *SendQueue) Begin() {
 	q.next, q.begun, q.fence = q.start, 0, q.saved
 }
 
-// Fits reports whether n more work requests fit by what is known to have completed: it is the
-// quick half of Room.
+// Fits reports whether n more work requests fit without looking for more completions: it is the
+// fast half of Room.
 func (q *SendQueue) Fits(n int) bool { return int32(q.limit-q.head) >= int32(n) }
 
-// Room reports whether n more work requests fit, those that were begun and not published
-// included.
+// Room reports whether n more work requests fit, including those that were begun and not published.
 //
-// A work request has completed when its completion was taken from the CQ, or that of a later
-// one.
+// A work request has completed when its completion, or that of a later request, was taken from the
+// CQ.
 func (q *SendQueue) Room(n int) bool { return q.Fits(n) || q.refresh(n) }
 
 // refresh loads the tail and answers for Room. It is not inlined, so that Room is.
@@ -172,8 +171,8 @@ func (q *SendQueue) refresh(n int) bool {
 	return int64(int32(q.limit-q.head)) >= int64(n)
 }
 
-// A SendSlot fills one WQE in place. Start comes first, then what the operation has, then the
-// data, then Finish. It is used by the goroutine that posts.
+// A SendSlot fills one WQE in place. Call Start first, then the methods for the operation, then the
+// methods for the data, then Finish. Only the goroutine that posts uses it.
 type SendSlot struct {
 	q       *SendQueue
 	id      uint64
@@ -243,7 +242,8 @@ func (q *SendQueue) startMore(s *SendSlot) {
 // changesKey reports whether an operation changes a key of this side.
 func changesKey(op Op) bool { return op == LocalInv || op == BindMW }
 
-// HeaderLeft returns how many bytes of the frame's beginning the device still wants by AddHeader.
+// HeaderLeft returns how many more bytes of the beginning of the frame the device needs from
+// AddHeader.
 func (s *SendSlot) HeaderLeft() int { return int(s.q.header - s.header) }
 
 // AddHeader appends the frame's first bytes, before any other data.
@@ -292,7 +292,7 @@ func (s *SendSlot) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
 	s.pos += atomicSize
 }
 
-// SetUD sets where a datagram goes.
+// SetUD sets the destination of a datagram.
 //
 // Preconditions: the queue's transport is Datagram.
 func (s *SendSlot) SetUD(qpn, qkey uint32, av *AV) {
@@ -310,7 +310,7 @@ func (s *SendSlot) SetSRQ(number uint32) {
 }
 
 // AddSGE appends length bytes of registered memory at addr to the data. The errors are
-// ErrTooManySGEs, ErrTooLong and ErrMixedData; the request is then as it was before.
+// ErrTooManySGEs, ErrTooLong and ErrMixedData; they leave the request unchanged.
 func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := uint64(s.data) + uint64(length)
 	if s.left == 0 || total > maxLength {
@@ -339,9 +339,8 @@ func (s *SendSlot) refuse() error {
 	return ErrTooLong
 }
 
-// AddInline appends b to the data, which the device takes from the WQE itself. b may be used
-// again at once. The errors are ErrInlineTooLong and ErrMixedData; the request is then as it
-// was before.
+// AddInline appends b to the data, which the device takes from the WQE itself. b may be used again
+// at once. The errors are ErrInlineTooLong and ErrMixedData; they leave the request unchanged.
 func (s *SendSlot) AddInline(b []byte) error {
 	q := s.q
 	if !s.inlined && s.left != q.maxSGE {
@@ -385,17 +384,17 @@ func (s *SendSlot) Finish() {
 // A Done is a work request that has completed and was not taken yet.
 type Done uint64 // sent.what
 
-// Done finds the work request whose WQE begins at a block. It returns false if no WQE that was posted
-// and has not completed begins there.
+// Done finds the work request whose WQE begins at a block. It returns false if no posted and
+// uncompleted WQE begins there.
 func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
 	shown, tail := q.shown.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, the other is our own
 	what := q.ids[uint32(counter)&q.mask].what.Load()
 	return Done(what), uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
 }
 
-// Take takes the completion of a work request, with those before it that asked for none. It returns
-// the ID that it was posted with. Like Done it is inlined where completions are polled, which one function
-// of both is too long for.
+// Take takes the completion of a work request, together with earlier requests that asked for none.
+// It returns the ID of the request. Like Done it is inlined where completions are polled; one
+// function for both would be too long for that.
 //
 // Preconditions: Done has returned d, and nothing was taken since.
 func (q *SendQueue) Take(d Done) (id uint64, op Op) {

@@ -58,9 +58,9 @@ const umrWQE = ctrlSize + umrCtrlSize + mkeySize + klmSize
 // SendSize is the size of a send queue.
 type SendSize struct {
 	Blocks    int // Blocks is the number of 64-byte blocks, a power of two; 0 if there is no queue.
-	MaxWR     int // MaxWR is how many work requests it holds.
-	MaxSGE    int // MaxSGE is how many entries a work request may have.
-	MaxInline int // MaxInline is how many bytes of inline data a work request may have.
+	MaxWR     int // MaxWR is the maximum number of work requests.
+	MaxSGE    int // MaxSGE is the maximum number of SGEs of a work request.
+	MaxInline int // MaxInline is the maximum number of bytes of inline data.
 }
 
 // SizeSend finds the size of a send queue for maxWR work requests, each of maxSGE entries or
@@ -107,8 +107,8 @@ func (s SendSize) Bytes() int { return s.Blocks * blockSize }
 type RecvSize struct {
 	Entries int // Entries is the number of entries, a power of two; 0 if there is no queue.
 	Shift   int // Shift is the logarithm of an entry's size in bytes.
-	MaxSGE  int // MaxSGE is how many scatter entries an entry may have.
-	Cooling int // Cooling is how many of the entries cool down after a page fault; only of a shared receive queue.
+	MaxSGE  int // MaxSGE is the maximum number of SGEs of an entry.
+	Cooling int // Cooling is the number of entries that cool down after a page fault; only for a shared receive queue.
 }
 
 // SizeRecv finds the size of a receive queue for maxWR work requests of maxSGE entries.
@@ -171,11 +171,11 @@ func log2(n int) int {
 	return k
 }
 
-// A SizeError says which size of a queue the device does not have. It matches ErrSize.
+// A SizeError says which size of a queue the device does not support. It matches ErrSize.
 type SizeError struct {
-	What string // What is counted, by the name that an option for it usually has: MaxSendSGE and so on.
-	Got  int    // Got was asked for.
-	Most int    // Most is what the device has.
+	What string // What is the name of the size, usually that of an option: MaxSendSGE and so on.
+	Got  int    // Got is the requested value.
+	Most int    // Most is the largest value that the device supports.
 }
 
 // Error implements error.

@@ -61,8 +61,8 @@ func (q *SharedRecvQueue) link(i, next uint16) {
 // Cap returns how many receives the queue holds.
 func (q *SharedRecvQueue) Cap() int { return len(q.next) - q.cooling - 1 }
 
-// Entries returns the size of the queue that the device is told. It includes the entries that are
-// kept free to cool down, which Cap leaves out.
+// Entries returns the size of the queue that the device is given. It includes the entries that are
+// kept free to cool down, which Cap does not count.
 func (q *SharedRecvQueue) Entries() int { return len(q.next) - 1 }
 
 // Posted returns how many receives have not completed.
@@ -76,8 +76,8 @@ func (q *SharedRecvQueue) Posted() int {
 	return n
 }
 
-// SharedSlot fills entries of a shared receive queue: a batch, which is published as a whole
-// or dropped.
+// SharedSlot fills entries of a shared receive queue: a batch, which is published as a whole or
+// dropped.
 type SharedSlot struct {
 	RecvSlot
 	at uint16 // the entry that is next
@@ -118,7 +118,7 @@ func (q *SharedRecvQueue) ID(counter uint16) (uint64, error) {
 	return q.ids[counter], nil
 }
 
-// Free takes an entry back that has completed. The error is ErrCorrupt as for ID.
+// Free takes back an entry that has completed. The error is ErrCorrupt as for ID.
 func (q *SharedRecvQueue) Free(counter uint16) error {
 	if int(counter) >= len(q.busy) || !q.busy[counter] {
 		return ErrCorrupt
@@ -129,9 +129,9 @@ func (q *SharedRecvQueue) Free(counter uint16) error {
 	return nil
 }
 
-// Repost posts the receive of an entry again whose completion says that a page of its memory was
-// missing (see [CQE.PageFault]). The device has not used up the receive, but it may look at the
-// entry once more when it goes on. So the receive moves to another entry, and its own one cools
+// Repost posts the receive of an entry again if its completion says that a page of its memory was
+// missing (see [CQE.PageFault]). The device has not used up the receive, but it may read the entry
+// once more when it goes on. The receive therefore moves to another entry, and its own entry cools
 // down: it is not filled before as many others have had page faults as there are cooling entries.
 // Without such entries it goes to the end of the list. The error is ErrCorrupt as for ID.
 func (q *SharedRecvQueue) Repost(counter uint16) error {

@@ -11,10 +11,10 @@ const (
 	AccessZeroBased    uint32 = 1 << 5
 )
 
-// Window is what BindMW does to a memory window.
+// Window has the parameters of BindMW.
 type Window struct {
-	Key    uint32 // Key is the window's key before.
-	NewKey uint32 // NewKey is its key afterwards, of which the last 8 bits differ.
+	Key    uint32 // Key is the current key of the window.
+	NewKey uint32 // NewKey is the new key, which differs in the last 8 bits.
 	Type2  bool   // Type2 says that it belongs to the QP that binds it.
 	LKey   uint32 // LKey is the key of the region.
 	Addr   uint64 // Addr is the first byte, in the region.
