@@ -23,9 +23,10 @@
 //	buf, err := uverbs.AllocBuffer(8192)
 //	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
 //
-// A queue pair ([QP]) is one end of a connection. Each side sends its [Endpoint] to the other by
-// some other means, such as JSON over TCP, and calls [QP.Connect] with the other's. Post the first
-// receive before that, so that it is there when the peer sends; [QP.Init] makes it possible:
+// A queue pair ([QP]) is one end of a connection: a queue of sends and a queue of receives. Each
+// side sends its [Endpoint] to the other by some other means, such as JSON over TCP, and calls
+// [QP.Connect] with the other's. Post the first receive before that, so that it is there when the
+// peer sends; [QP.Init] makes it possible:
 //
 //	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 //	err = qp.Init()
