@@ -25,7 +25,7 @@ type countDriver interface {
 	countUdata(d *Device) (udata, error)
 }
 
-// CreateCounters creates counters (ibv_create_counters). A flow counts into them with
+// CreateCounters creates counters (ibv_create_counters). A flow counts into them by
 // [FlowActionCount].
 func (d *Device) CreateCounters() (*Counters, error) {
 	c := &Counters{}
