@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -71,6 +72,7 @@ type CQ struct {
 
 	arm    *fastCommand // REQ_NOTIFY_CQ, any completion
 	armSol *fastCommand // REQ_NOTIFY_CQ, solicited only
+	armed  atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
 }
 
 // CreateCQ creates a completion queue with room for at least cqe completions
@@ -309,6 +311,7 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 // raised notes that the CQ has raised an event. It does not look at kind, which a Resize that loses
 // the CQ may change meanwhile.
 func (c *CQ) raised() {
+	c.armed.Store(false)
 	if c.mlx5 != nil {
 		c.eventMlx5()
 	}

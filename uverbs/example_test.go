@@ -97,8 +97,26 @@ func ExampleDevices() {
 	}
 }
 
-// Arm, poll until the queue is empty, and only then wait: a completion that came before
-// the queue was armed raises no event.
+// Wait sleeps until there are completions. It needs a channel that the CQ does not share.
+func ExampleCQ_Wait() {
+	var dev *uverbs.Device
+	var qp *uverbs.QP
+	ch := must(dev.CreateCompChannel())
+	defer ch.Close()
+	cq := must(dev.CreateCQ(128, uverbs.CQOptions{Channel: ch}))
+	defer cq.Close()
+	var wcs [16]uverbs.WC
+	for {
+		n, err := cq.Wait(context.Background(), wcs[:])
+		check(err)
+		for i := range wcs[:n] {
+			fmt.Println(wcs[i].ID, qp.Err(&wcs[i]))
+		}
+	}
+}
+
+// Several CQs share a channel; [uverbs.CQ.Wait] is for one. Arm, poll until the CQ is empty, and only
+// then wait: a completion that came before the CQ was armed raises no event.
 func ExampleCompChannel_Wait() {
 	var ch *uverbs.CompChannel // of dev.CreateCompChannel
 	var cq *uverbs.CQ          // of dev.CreateCQ with CQOptions{Channel: ch}

@@ -21,7 +21,7 @@ import (
 var oneGoroutine = map[string]string{
 	"*uverbs.QP.PostSend": "sends", "*uverbs.QP.BeginSend": "sends",
 	"*uverbs.QP.PostRecv": "receives", "*uverbs.QP.PostRecvs": "receives",
-	"*uverbs.CQ.Poll": "completions", "*uverbs.CQ.Resize": "completions", "*uverbs.CQ.Cap": "completions", "*uverbs.CQ.Notify": "completions", "*uverbs.CQ.NotifySolicited": "completions",
+	"*uverbs.CQ.Poll": "completions", "*uverbs.CQ.Resize": "completions", "*uverbs.CQ.Cap": "completions", "*uverbs.CQ.Notify": "completions", "*uverbs.CQ.NotifySolicited": "completions", "*uverbs.CQ.Wait": "completions",
 	"*uverbs.CompChannel.Wait": "events", "*uverbs.CompChannel.SetHold": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
 }
 
