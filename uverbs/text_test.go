@@ -1,0 +1,108 @@
+package uverbs
+
+import (
+	"encoding"
+	"encoding/json"
+	"flag"
+	"io"
+	"strings"
+	"testing"
+)
+
+var (
+	_ encoding.TextMarshaler   = GID{}
+	_ encoding.TextUnmarshaler = (*GID)(nil)
+	_ encoding.TextMarshaler   = Endpoint{}
+	_ encoding.TextUnmarshaler = (*Endpoint)(nil)
+)
+
+// endpoints are endpoints and their forms in JSON.
+var endpoints = map[string]Endpoint{
+	`"qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001"`:   {QPN: 17, PSN: 4711, GID: GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 1}},
+	`"qpn=16777215,psn=16777215,lid=65535"`:                           {QPN: maxQPN, PSN: maxPSN, LID: 65535},
+	`"qpn=0,psn=0"`:                                                   {},
+	`"qpn=1,psn=2,lid=3,gid=fe80:0000:0000:0000:0002:c903:000a:000b"`: {QPN: 1, PSN: 2, LID: 3, GID: GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 13: 10, 15: 11}},
+}
+
+func TestEndpointText(t *testing.T) {
+	for want, e := range endpoints {
+		b, err := json.Marshal(e)
+		if err != nil || string(b) != want {
+			t.Errorf("JSON of %+v is %s, %v; want %s", e, b, err, want)
+		}
+		var back Endpoint
+		if err := json.Unmarshal(b, &back); err != nil || back != e {
+			t.Errorf("%s is read as %+v, %v", b, back, err)
+		}
+	}
+	set := flag.NewFlagSet("", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	var e Endpoint
+	set.TextVar(&e, "peer", Endpoint{}, "")
+	if err := set.Parse([]string{"-peer", "gid=10.1.0.1,psn=2,qpn=1"}); err != nil || e != (Endpoint{QPN: 1, PSN: 2, GID: gid(t, "10.1.0.1")}) {
+		t.Errorf("as a flag: %+v, %v", e, err)
+	}
+}
+
+// TestEndpointTextRefused: the error quotes the text, names the field, and leaves the endpoint as it was.
+func TestEndpointTextRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "no field",
+		"qpn=1":                           "psn is missing",
+		"psn=1":                           "qpn is missing",
+		"qpn=1,psn=2,":                    "no field",
+		"qpn=16777216,psn=1":              `qpn is "16777216", allowed: 0 to 16777215`,
+		"qpn=1,psn=-1":                    `psn is "-1"`,
+		"qpn=1,psn=2,lid=65536":           "allowed: 0 to 65535",
+		"qpn=1,psn=2,qpn=3":               "qpn is given twice",
+		"qpn=1,psn=2,gid=10.1.0":          `GID "10.1.0"`,
+		"qpn=1,psn=2,gid=fe80::1%eth0":    "no zone",
+		"qpn=1,psn=2,GID=10.1.0.1":        `"GID"`,
+		"qpn=,psn=":                       `qpn is ""`,
+		"qpn,psn":                         `qpn is ""`,
+		"10.1.0.1 QP 17":                  `"10.1.0.1 QP 17"`,
+		"qpn=1,psn=2,lid=1,gid=::,lid=10": "lid is given twice",
+	} {
+		e := Endpoint{QPN: 99}
+		err := e.UnmarshalText([]byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "uverbs: Endpoint \""+text) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+		if e != (Endpoint{QPN: 99}) {
+			t.Errorf("%q has changed the endpoint to %+v", text, e)
+		}
+	}
+	var v struct{ GID GID }
+	if err := json.Unmarshal([]byte(`{"GID":"10.1.0"}`), &v); err == nil || !strings.Contains(err.Error(), `"10.1.0"`) {
+		t.Errorf("a wrong GID in JSON: %v", err)
+	}
+	if err := json.Unmarshal([]byte(`{"GID":"10.1.0.1"}`), &v); err != nil || v.GID != gid(t, "10.1.0.1") {
+		t.Errorf("a GID in JSON is read as %s, %v", v.GID, err)
+	}
+	if b, err := json.Marshal(v); err != nil || string(b) != `{"GID":"0000:0000:0000:0000:0000:ffff:0a01:0001"}` {
+		t.Errorf("a GID in JSON is %s, %v", b, err)
+	}
+}
+
+func FuzzEndpoint(f *testing.F) {
+	for text := range endpoints {
+		f.Add(strings.Trim(text, `"`))
+	}
+	f.Add("gid=10.1.0.1,psn=2,qpn=1")
+	f.Fuzz(func(t *testing.T, text string) {
+		var e, back Endpoint
+		if e.UnmarshalText([]byte(text)) != nil {
+			return
+		}
+		if err := e.check(); err != nil {
+			t.Errorf("%q is taken: %v", text, err)
+		}
+		b, err := e.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := back.UnmarshalText(b); err != nil || back != e {
+			t.Errorf("%q is %s, which is read as %+v, %v", text, b, back, err)
+		}
+	})
+}
