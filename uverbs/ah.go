@@ -83,7 +83,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 		a.leave()
 		return nil, err
 	}
-	return a, nil
+	return a, a.made(a)
 }
 
 // Attr returns what the address handle was created with.

@@ -55,7 +55,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 		return nil, err
 	}
 	c.f, c.fd = f, int(resp.FD)
-	return c, nil
+	return c, c.made(c)
 }
 
 // Wait waits for the next event and returns the CQ it is for (ibv_get_cq_event;

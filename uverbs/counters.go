@@ -39,7 +39,7 @@ func (d *Device) CreateCounters() (*Counters, error) {
 		return nil, d.cmd.fail("CREATE_COUNTERS", errno, "")
 	}
 	c.handle = uint32(handle.Data)
-	return c, nil
+	return c, c.made(c)
 }
 
 // maxCounters bounds a reading: the length of an attribute has 16 bits.

@@ -106,7 +106,7 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 		cq.leave()
 		return nil, err
 	}
-	return cq, nil
+	return cq, cq.made(cq)
 }
 
 // create asks the kernel for the CQ and maps its ring.

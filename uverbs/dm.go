@@ -63,7 +63,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 		return nil, d.cmd.fail("ALLOC_DM", errno, "")
 	}
 	m.handle = uint32(handle.Data)
-	return m, nil
+	return m, m.made(m)
 }
 
 // Len returns the memory's length in bytes.
@@ -165,5 +165,5 @@ func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
 	}
 	mr.handle = uint32(handle.Data)
 	mr.become(s, le32(lkey), le32(rkey))
-	return mr, nil
+	return mr, mr.made(mr)
 }

@@ -131,7 +131,7 @@ func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
 		buf.release()
 		return nil, err
 	}
-	return mr, nil
+	return mr, mr.made(mr)
 }
 
 // hold describes a region of a buffer, which the caller releases.
@@ -180,7 +180,7 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 		return nil, err
 	}
 	pinnedMRs.Store(mr, nil)
-	return mr, nil
+	return mr, mr.made(mr)
 }
 
 // use makes the region a user of what it needs.

@@ -55,7 +55,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 		mr.leave()
 		return nil, err
 	}
-	return mr, nil
+	return mr, mr.made(mr)
 }
 
 // registerDMABuf asks the kernel.

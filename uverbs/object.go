@@ -24,6 +24,7 @@ type object struct {
 	closing sync.RWMutex // held for writing by Close, for reading by commands about the object
 	users   users        // guarded by dev.tree: the objects that use this one
 	shut    bool         // guarded by dev.tree: closed or being closed
+	born    uint64       // guarded by dev.tree: counts the device's objects from 1; 0 until the object is complete
 }
 
 // users are how many objects of each kind use another. There are few kinds, so that a list of them
@@ -107,7 +108,11 @@ func (o *object) join(dev *Device, kind, destroy string, parents ...*object) err
 			return p.errClosed()
 		}
 	}
+	if dev.shut {
+		return dev.errClosed()
+	}
 	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, parents
+	dev.unmade++
 	for _, p := range parents {
 		p.gain(kind)
 	}
@@ -157,10 +162,14 @@ func (o *object) disown(p *object) {
 	}
 }
 
-// leave undoes join.
+// leave undoes join and made.
 func (o *object) leave() {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
+	if o.born == 0 {
+		o.dev.unmade--
+	}
+	delete(o.dev.all, o)
 	for _, p := range o.parents {
 		p.lose(o.kind)
 	}

@@ -35,7 +35,7 @@ func (d *Device) AllocTD() (*TD, error) {
 		td.leave()
 		return nil, fmt.Errorf("uverbs: %s: ALLOC_TD: %w", d.Name(), err)
 	}
-	return td, nil
+	return td, td.made(td)
 }
 
 // Close frees the thread domain (ibv_dealloc_td). It fails with EBUSY while a parent domain
@@ -70,5 +70,5 @@ func (p *PD) ParentDomain(td *TD) (*PD, error) {
 	if err := pd.join(p.dev, "parent domain", "DEALLOC_PD", parents...); err != nil {
 		return nil, err
 	}
-	return pd, nil
+	return pd, pd.made(pd)
 }

@@ -205,7 +205,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 		qp.leave()
 		return nil, err
 	}
-	return qp, nil
+	return qp, qp.made(qp)
 }
 
 // newDoorbell prepares the command that rings the doorbell.

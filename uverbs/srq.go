@@ -95,7 +95,7 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 		s.leave()
 		return nil, err
 	}
-	return s, nil
+	return s, s.made(s)
 }
 
 // create asks the kernel for the SRQ and maps its ring.

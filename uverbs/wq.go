@@ -128,7 +128,7 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 		w.leave()
 		return nil, err
 	}
-	return w, nil
+	return w, w.made(w)
 }
 
 // create asks the kernel.
@@ -370,7 +370,7 @@ func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 		return nil, d.cmd.fail("CREATE_RWQ_IND_TBL", errno, "")
 	}
 	t.handle, t.num = resp.IndTblHandle, resp.IndTblNum
-	return t, nil
+	return t, t.made(t)
 }
 
 // Num returns the table's number.

@@ -44,7 +44,7 @@ func (d *Device) OpenXRCD(o XRCDOptions) (*XRCD, error) {
 		x.leave()
 		return nil, err
 	}
-	return x, nil
+	return x, x.made(x)
 }
 
 // open asks the kernel.
@@ -129,7 +129,7 @@ func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if _, err := q.Query(); err != nil { // for its state
 		return nil, errors.Join(err, q.Close())
 	}
-	return q, nil
+	return q, q.made(q)
 }
 
 func (x *XRCD) qp(path PathOptions, open uint32) (*QP, error) {

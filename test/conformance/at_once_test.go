@@ -87,7 +87,7 @@ type atOnce struct {
 	calls atomic.Int64
 }
 
-// turns returns what each goroutine calls: only the method of a name, or all but Close and Rereg.
+// turns returns what each goroutine calls: only the method of a name, or all but Close, CloseAll and Rereg.
 func (a *atOnce) turns(o closer, only string) [][]string {
 	v := reflect.TypeOf(o)
 	groups := map[string][]string{}
@@ -97,7 +97,7 @@ func (a *atOnce) turns(o closer, only string) [][]string {
 		switch group := oneGoroutine[v.String()+"."+name]; {
 		case only != "" && name == only:
 			turns = append(turns, []string{name})
-		case only != "" || name == "Close" || name == "Rereg":
+		case only != "" || name == "Close" || name == "CloseAll" || name == "Rereg":
 		case group != "":
 			groups[group] = append(groups[group], name)
 		default:

@@ -1,0 +1,96 @@
+package conformance
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestCloseAll closes a device with an object of each kind, among them a bound memory window, in one
+// call, beside goroutines that use or wait for some of them.
+func TestCloseAll(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev, err := uverbs.Open(deviceName)
+		must(t, err)
+		all := objects(t, dev)
+		var cq *uverbs.CQ
+		var ch *uverbs.CompChannel
+		for _, o := range all {
+			switch o := o.(type) {
+			case *uverbs.CQ:
+				cq = o
+			case *uverbs.CompChannel:
+				ch = o
+			}
+		}
+		var group sync.WaitGroup
+		until := func(name string, call func() error) {
+			group.Go(func() {
+				err := call()
+				for err == nil {
+					err = call()
+				}
+				if !errors.Is(err, os.ErrClosed) {
+					t.Errorf("%s: %v, want os.ErrClosed", name, err)
+				}
+			})
+		}
+		until("Wait", func() error { _, err := ch.Wait(t.Context()); return err })
+		until("WaitEvent", func() error { _, err := dev.WaitEvent(t.Context()); return err })
+		until("Poll", func() error { _, err := cq.Poll(make([]uverbs.WC, 1)); return err })
+		until("AllocPD", func() error {
+			pd, err := dev.AllocPD()
+			if err != nil {
+				return err
+			}
+			if time.Now().UnixNano()%2 == 0 {
+				return nil // CloseAll closes it
+			}
+			return pd.Close()
+		})
+		time.Sleep(10 * time.Millisecond)
+		must(t, dev.CloseAll(), dev.CloseAll(), dev.Close())
+		group.Wait()
+		for _, o := range all {
+			must(t, o.Close())
+		}
+		nl, err := netlinkrdma.DeviceByName(deviceName)
+		must(t, err)
+		if cqs, err := netlinkrdma.CQs(nl); err != nil && !errors.Is(err, fs.ErrNotExist) || ofThisProcess(cqs) != 0 {
+			t.Errorf("the kernel has %d CQs of this process, %v", ofThisProcess(cqs), err)
+		}
+	})
+}
+
+// ofThisProcess counts the CQs that programs, which is this one, have.
+func ofThisProcess(cqs []netlinkrdma.CQ) (n int) {
+	for _, cq := range cqs {
+		if cq.Owner.Kernel == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// TestCloseAllBoundWindow closes a memory window that is bound before the QP and the MR that it is
+// bound to, in whichever order they were made.
+func TestCloseAllBoundWindow(t *testing.T) {
+	testenv.NeedsIB(t, "memory windows")
+	a, _ := pairOnce(t, uverbs.QPOptions{})
+	mw, mr := window(t, a, uverbs.MWType2)
+	must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+		MW: mw, MR: mr, Addr: mr.Addr(), Length: 100, Access: uverbs.AccessRemoteRead,
+	}}))
+	a.want(t, 1, uverbs.WCBindMW)
+	must(t, a.dev.CloseAll())
+	if err := a.qp.PostRecv(1); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("PostRecv afterwards: %v", err)
+	}
+}
