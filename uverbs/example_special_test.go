@@ -162,3 +162,13 @@ func ExampleTD() {
 	qp := must(mine.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
 	defer qp.Close()
 }
+
+// CloseAll closes a device with everything that it has, in the right order.
+func ExampleDevice_CloseAll() {
+	dev := must(uverbs.OpenNetdev("eth0"))
+	defer dev.CloseAll()
+	pd := must(dev.AllocPD())
+	cq := must(dev.CreateCQ(16, uverbs.CQOptions{}))
+	qp := must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
+	fmt.Println(qp.Endpoint())
+}

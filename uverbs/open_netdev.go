@@ -1,0 +1,120 @@
+package uverbs
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// OpenNetdev opens the device that a network interface belongs to, such as "eth0": the first usable
+// device with a port on the interface, or else with a GID of it, as a VLAN or a bond has. The error is a
+// [DeviceError] that names the interfaces that devices use, or an [ArgError] if the name is empty.
+func OpenNetdev(name string) (*Device, error) {
+	if name == "" {
+		return nil, argErr("OpenNetdev", "name", `""`, "the name of a network interface")
+	}
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, &DeviceError{Name: "device of network interface " + name, Err: fmt.Errorf("%w: %w", err, fs.ErrNotExist)}
+	}
+	return openLink("device of network interface "+name, link.Index)
+}
+
+// OpenAddr opens the device of the network interface that has an IP address of this host; see
+// [OpenNetdev].
+func OpenAddr(addr netip.Addr) (*Device, error) {
+	addr = addr.Unmap()
+	if !addr.IsValid() || addr.IsUnspecified() {
+		return nil, argErr("OpenAddr", "addr", addr, "an IP address of this host")
+	}
+	name := "device of address " + addr.String()
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, &DeviceError{Name: name, Err: err}
+	}
+	var own []string
+	for _, link := range links {
+		addrs, _ := link.Addrs() // an interface that has just gone has none
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			switch {
+			case err != nil:
+			case p.Addr().Unmap() == addr.WithZone("") && (addr.Zone() == "" || addr.Zone() == link.Name):
+				return openLink(name, link.Index)
+			case !p.Addr().IsLoopback():
+				own = append(own, p.Addr().String()+" on "+link.Name)
+			}
+		}
+	}
+	return nil, &DeviceError{Name: name, Err: fmt.Errorf("this host has no such address (it has %s): %w",
+		cmp.Or(strings.Join(own, ", "), "none"), fs.ErrNotExist)}
+}
+
+// openLink opens the first usable device of a network interface.
+func openLink(name string, link int) (*Device, error) {
+	infos, err := found(devDir)
+	if err != nil {
+		return nil, &DeviceError{Name: name, Err: err}
+	}
+	if len(infos) == 0 {
+		return nil, &DeviceError{Name: name, Err: noDevice()}
+	}
+	var used []string
+	for _, onPort := range []bool{true, false} {
+		for i := range infos {
+			links, names := infos[i].links()
+			if onPort {
+				used = append(used, names...)
+			}
+			if infos[i].Err != nil || onPort != links[link] {
+				continue
+			}
+			d, err := open(infos[i])
+			if err != nil {
+				infos[i].Err = err
+				continue
+			}
+			if onPort || d.hasLink(link) {
+				return d, nil
+			}
+			d.Close()
+		}
+	}
+	return nil, &DeviceError{Name: name, Devices: infos, Err: fmt.Errorf("no usable RDMA device is on this interface (devices are on %s): %w",
+		cmp.Or(strings.Join(used, ", "), "none that is seen here"), fs.ErrNotExist)}
+}
+
+// links returns the indices of the network interfaces of the device's ports, and says which they are.
+func (i *DeviceInfo) links() (links map[int]bool, names []string) {
+	links = map[int]bool{}
+	dev, err := netlinkrdma.DeviceByName(i.Name)
+	if err != nil { // it has just gone
+		return links, nil
+	}
+	ports, _ := netlinkrdma.Ports(dev)
+	for _, p := range ports {
+		if p.Netdev != "" {
+			links[p.NetdevIndex] = true
+			names = append(names, p.Netdev+" ("+i.Name+")")
+		}
+	}
+	return links, names
+}
+
+// hasLink reports whether a GID of the device is of a network interface.
+func (d *Device) hasLink(link int) bool {
+	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
+		table, _ := d.GIDTable(uint8(port)) // iWARP has none
+		for _, e := range table {
+			if e.Netdev == link {
+				return true
+			}
+		}
+	}
+	return false
+}
