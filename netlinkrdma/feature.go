@@ -10,11 +10,16 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// Version is a kernel version, for example {6, 12}.
+// Version is a mainline kernel version, such as {6, 12}; the zero value means unknown.
 type Version [2]int
 
 // String returns the version in the usual form, "6.12".
-func (v Version) String() string { return fmt.Sprintf("%d.%d", v[0], v[1]) }
+func (v Version) String() string {
+	if v == (Version{}) {
+		return "unknown"
+	}
+	return fmt.Sprintf("%d.%d", v[0], v[1])
+}
 
 // FeatureError says that the kernel or the driver does not support a request. It matches
 // [errors.ErrUnsupported]. It is a plain value.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
 // Errors of the data path. They are package variables, so returning one costs
@@ -24,17 +26,8 @@ var (
 	ErrQueueCorrupt = errors.New("uverbs: work queue corrupt")
 )
 
-// Version is a mainline kernel version, such as {5, 12}; the zero value means
-// unknown.
-type Version [2]int
-
-// String returns the version in the usual form, "5.12".
-func (v Version) String() string {
-	if v == (Version{}) {
-		return "unknown"
-	}
-	return fmt.Sprintf("%d.%d", v[0], v[1])
-}
+// Version is a mainline kernel version, such as {5, 12}; the zero value means unknown.
+type Version = netlinkrdma.Version
 
 // Error is a command that the kernel refused.
 type Error struct {
