@@ -207,8 +207,8 @@ func TestWQ(t *testing.T) {
 
 		table := value(d.CreateRWQIndTable([]*WQ{w, w}))(t)
 		compare(t, k.last("CREATE_RWQ_IND_TBL").in, []word{{"comp_mask", 4, 0}, {"log_ind_tbl_size", 4, 1}, {"wq_handles[0]", 4, fakeHandle}, {"wq_handles[1]", 4, fakeHandle}})
-		if table.Num() != 9 {
-			t.Errorf("the table's number is %d, want 9", table.Num())
+		if table.num != 9 {
+			t.Errorf("the table's number is %d, want 9", table.num)
 		}
 		busy(t, w.Close(), "2 RWQIndTable")
 		busy(t, cq.Close(), "1 WQ")

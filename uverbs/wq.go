@@ -373,9 +373,6 @@ func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 	return t, t.made(t)
 }
 
-// Num returns the table's number.
-func (t *RWQIndTable) Num() uint32 { return t.num }
-
 // Close destroys the table (ibv_destroy_rwq_ind_table). It fails with EBUSY while a QP
 // uses it.
 func (t *RWQIndTable) Close() error {
