@@ -186,6 +186,14 @@ func TestCQWaitDoesNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("Wait allocates %v times, want 0", n)
 	}
+	if n := testing.AllocsPerRun(100, func() {
+		var onStack [16]WC
+		if n, err := r.Poll(onStack[:]); n != 0 || err != nil {
+			t.Fatalf("Poll is %d, %v", n, err)
+		}
+	}); n != 0 {
+		t.Errorf("Poll has the completions on the heap: %v allocations, want 0", n)
+	}
 	if r.arms() == 0 {
 		t.Error("Wait never had to arm the CQ")
 	}

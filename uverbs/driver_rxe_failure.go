@@ -51,7 +51,7 @@ type idIndexes struct {
 
 // queueOf looks for the ID in both rings: rxe's completions do not name the queue. It is known if
 // only one ring holds the ID, or if the element of a send has the very status of the completion.
-func (rxeDriver) queueOf(q *QP, wc *WC) diag.Queue {
+func (rxeDriver) queueOf(q *QP, wc WC) diag.Queue {
 	if q.kind != kindRxe {
 		return diag.SendQueue
 	}

@@ -13,7 +13,7 @@ type failureDriver interface {
 
 	// queueOf returns the queue of a completion that failed. The QP has one CQ for both queues, and
 	// the opcode does not say that it is a receive.
-	queueOf(q *QP, wc *WC) diag.Queue
+	queueOf(q *QP, wc WC) diag.Queue
 
 	// postedRecvs returns how many receives wait for messages to a QP, in its SRQ if it has one.
 	postedRecvs(*QP) int

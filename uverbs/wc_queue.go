@@ -11,7 +11,7 @@ func (q *QP) queueOf(wc *WC) diag.Queue {
 	case q.sendCQ != q.recvCQ:
 		return diag.SendQueue
 	}
-	return q.dev.driver.queueOf(q, wc)
+	return q.dev.driver.queueOf(q, *wc)
 }
 
 // setRecvOpcode sets the opcode of a failed completion of this CQ to WCRecv if it is that of a
