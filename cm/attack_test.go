@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -369,7 +370,11 @@ func TestHostilePeers(t *testing.T) {
 				if i == n/4 {
 					heap.Store(liveHeap())
 				}
-				if err := a.make(ctx, list[i%len(list)], &ended); err != nil {
+				err := a.make(ctx, list[i%len(list)], &ended)
+				for again := 0; again < 3 && errors.Is(err, errFirstLost); again++ {
+					err = a.make(ctx, list[i%len(list)], &ended)
+				}
+				if err != nil {
 					t.Errorf("attack %d, %s: %v", i, list[i%len(list)].name, err)
 				}
 			}
@@ -405,6 +410,10 @@ func liveHeap() uint64 {
 	return m.HeapAlloc
 }
 
+// errFirstLost is the end of an attack that did not arrive. Soft iWARP loses a first message that comes
+// while the server's kernel accepts, more often on busy processors.
+var errFirstLost = errors.New("the server's kernel has lost the first message")
+
 // make makes an attack, and compares its outcome at the server.
 func (a *attacker) make(ctx context.Context, what attack, ended *outcomes) error {
 	if what.dials != nil {
@@ -430,10 +439,13 @@ func (a *attacker) make(ctx context.Context, what attack, ended *outcomes) error
 	select {
 	case err = <-ended.of(own.Local.String()):
 		ended.forget(own.Local.String())
-		if what.ends != errAny && !errors.Is(err, what.ends) || what.ends == errAny && (err == nil || err == io.EOF) {
-			err = fmt.Errorf("the server's connection has ended with %v, want %w", err, what.ends)
-		} else {
+		switch expected := errors.Is(err, what.ends) || what.ends == errAny && err != nil && err != io.EOF; {
+		case expected:
 			err = nil
+		case onIWARP(v.qp.Device()) && errors.Is(err, syscall.ETIMEDOUT) && strings.Contains(err.Error(), "has to send first"):
+			err = errFirstLost
+		default:
+			err = fmt.Errorf("the server's connection has ended with %v, want %w", err, what.ends)
 		}
 	case <-ctx.Done():
 		err = fmt.Errorf("the server's connection does not end: %w", ctx.Err())
