@@ -33,7 +33,7 @@ type SGEInfo struct {
 // Find returns the newest work request with the given ID. One that has completed is found until its
 // place is used again. It may be called while another goroutine posts. The index may be nil.
 func (q *SendQueue) Find(x *IDIndex, wrID uint64, datagram bool) (SendInfo, bool) {
-	i, ok := x.find(&q.ring, wrID, q.readID)
+	i, ok := x.find(&q.producer, wrID, q.readID)
 	if !ok {
 		return SendInfo{}, false
 	}
@@ -49,7 +49,7 @@ func (q *SendQueue) readID(index uint32) (wrID uint64, used bool) {
 // Has reports whether the ring still holds a work request with the given ID. It may be called while
 // another goroutine posts. The index may be nil.
 func (q *SendQueue) Has(x *IDIndex, wrID uint64) bool {
-	_, ok := x.find(&q.ring, wrID, q.readID)
+	_, ok := x.find(&q.producer, wrID, q.readID)
 	return ok
 }
 

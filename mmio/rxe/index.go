@@ -1,7 +1,5 @@
 package rxe
 
-import "unsafe"
-
 // smallRing is the number of elements up to which a ring is searched without an index.
 const smallRing = 128
 
@@ -10,9 +8,9 @@ const smallRing = 128
 // for each. It keeps the work requests that the ring holds, also those that have completed. The zero
 // value is ready. It is for one goroutine at a time.
 type IDIndex struct {
-	elems unsafe.Pointer // of the ring
-	head  uint32         // the producer index up to which the ring was read
-	slots []indexedID    // by element
+	of    *producer   // whose ring it is
+	pos   uint64      // up to which the ring was read: laps and producer index
+	slots []indexedID // by element
 	byID  map[uint64]indexedSlot
 	reads int // of elements, for tests
 }
@@ -31,7 +29,7 @@ type indexedSlot struct {
 
 // find returns the newest element of a ring with an ID. readID returns the ID of an element and
 // whether it was ever written.
-func (x *IDIndex) find(r *ring, wrID uint64, readID func(index uint32) (uint64, bool)) (index uint32, ok bool) {
+func (x *IDIndex) find(r *producer, wrID uint64, readID func(index uint32) (uint64, bool)) (index uint32, ok bool) {
 	if x != nil && r.mask >= smallRing {
 		x.update(r, readID)
 		s, ok := x.byID[wrID]
@@ -48,19 +46,21 @@ func (x *IDIndex) find(r *ring, wrID uint64, readID func(index uint32) (uint64, 
 }
 
 // update reads what was posted since the last update.
-func (x *IDIndex) update(r *ring, readID func(index uint32) (uint64, bool)) {
+func (x *IDIndex) update(r *producer, readID func(index uint32) (uint64, bool)) {
 	head, n := r.producer.Acquire()&r.mask, r.mask+1
-	if x.elems == r.elems && len(x.slots) == int(n) {
-		// The newest element of the last update is still there unless all were used again since, or
-		// the queue pair was reset.
-		newest := (x.head - 1) & r.mask
+	// If the other goroutine passes the end of the ring between the two loads, pos is a lap off, and so
+	// this update or the next one reads the whole ring.
+	pos := uint64(r.laps.Load())*uint64(n) + uint64(head)
+	if posted := pos - x.pos; x.of == r && posted < uint64(n) {
+		// The newest element of the last update is still there, unless the queue pair was reset.
+		newest := uint32(x.pos-1) & r.mask
 		if id, used := readID(newest); x.slots[newest] == (indexedID{id, used}) {
-			n = (head - x.head) & r.mask
+			n = uint32(posted)
 		}
 	}
 	x.reads++
 	if n > r.mask {
-		*x = IDIndex{elems: r.elems, slots: make([]indexedID, n), byID: make(map[uint64]indexedSlot, n), reads: x.reads}
+		*x = IDIndex{of: r, slots: make([]indexedID, n), byID: make(map[uint64]indexedSlot, n), reads: x.reads}
 	}
 	for back := n; back > 0; back-- { // the newest last
 		index := (head - back) & r.mask
@@ -72,7 +72,7 @@ func (x *IDIndex) update(r *ring, readID func(index uint32) (uint64, bool)) {
 		}
 		x.reads++
 	}
-	x.head = head
+	x.pos = pos
 }
 
 // remove removes an element that is used again. Older ones with its ID are not left: they were used

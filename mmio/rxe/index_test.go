@@ -42,10 +42,10 @@ func indexedQueues(t *testing.T, log2 uint32) map[any]*peer {
 func finder(q any) func(x *IDIndex, id uint64) (uint32, bool) {
 	return func(x *IDIndex, id uint64) (uint32, bool) {
 		if q, ok := q.(*SendQueue); ok {
-			return x.find(&q.ring, id, q.readID)
+			return x.find(&q.producer, id, q.readID)
 		}
 		r := q.(*RecvQueue)
-		return x.find(&r.ring, id, r.readID)
+		return x.find(&r.producer, id, r.readID)
 	}
 }
 
@@ -75,12 +75,37 @@ func TestIndexFinds(t *testing.T) {
 				clear(p.mem[hdrSize:])
 			}
 			fresh++
-			postIDs(t, q, p, fresh)              // a whole lap is noticed by the newest
+			if random.IntN(2) == 0 {
+				postIDs(t, q, p, fresh)
+			}
 			for id := uint64(1); id < 42; id++ { // 0 is also that of an element that was reset
 				check(step, id)
 			}
 			check(step, fresh)
 			check(step, fresh-1)
+		}
+	}
+}
+
+// TestIndexLap: a whole lap after which the newest element has the ID that the newest had before.
+func TestIndexLap(t *testing.T) {
+	const last = 7
+	for q, p := range indexedQueues(t, 8) {
+		find, x := finder(q), new(IDIndex)
+		for id := range uint64(200) {
+			postIDs(t, q, p, 1000+id)
+		}
+		postIDs(t, q, p, last)
+		find(x, last)
+		for id := range uint64(255) {
+			postIDs(t, q, p, 5000+id)
+		}
+		postIDs(t, q, p, last)
+		for _, id := range []uint64{1000, 1199, 5000, 5254, last} {
+			wantAt, want := find(nil, id)
+			if at, found := find(x, id); found != want || at != wantAt {
+				t.Errorf("%T: ID %d is found %t at %d, want %t at %d", q, id, found, at, want, wantAt)
+			}
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (q *RecvQueue) Posted() int {
 // Has reports whether the ring still holds a work request with the given ID, whether or not the
 // kernel has taken it. It may be called while another goroutine posts. The index may be nil.
 func (q *RecvQueue) Has(x *IDIndex, wrID uint64) bool {
-	_, ok := x.find(&q.ring, wrID, q.readID)
+	_, ok := x.find(&q.producer, wrID, q.readID)
 	return ok
 }
 

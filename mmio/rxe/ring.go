@@ -2,6 +2,7 @@ package rxe
 
 import (
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -84,8 +85,9 @@ func (r *ring) elem(index uint32) unsafe.Pointer {
 // A producer is the half of a send or receive ring that posts.
 type producer struct {
 	ring
-	head uint32 // next index to publish; only this side stores it
-	tail uint32 // the consumer's index when it was last loaded
+	head uint32        // next index to publish; only this side stores it
+	tail uint32        // the consumer's index when it was last loaded
+	laps atomic.Uint32 // how often head has passed the end of the ring
 }
 
 // Cap returns how many entries the ring holds at most.
@@ -128,7 +130,11 @@ func (p *producer) refresh(n int) (bool, error) {
 //
 // Preconditions: 0 <= n; Room(n) was true, and all n slots were filled.
 func (p *producer) Publish(n int) {
-	p.head = (p.head + uint32(n)) & p.mask
+	head := (p.head + uint32(n)) & p.mask
+	if head < p.head {
+		p.laps.Add(1)
+	}
+	p.head = head
 	// Pairs with the acquire in queue_get_producer of rxe_queue.h: the kernel
 	// sees the entries when it sees this index.
 	p.producer.Release(p.head)
