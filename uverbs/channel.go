@@ -175,6 +175,13 @@ func (c *CompChannel) gains(cq *CQ) {
 	c.only.Store(cq)
 }
 
+// shared reports whether more than one CQ uses the channel.
+func (c *CompChannel) shared() bool {
+	c.dev.tree.Lock()
+	defer c.dev.tree.Unlock()
+	return c.users.of("CQ") > 1
+}
+
 // Close closes the channel. It fails with EBUSY while a CQ uses it.
 func (c *CompChannel) Close() error {
 	var closeErr error // of a file, which is closed all the same

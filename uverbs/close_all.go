@@ -22,8 +22,8 @@ func (o *object) made(self io.Closer) error {
 	return nil
 }
 
-// CloseAll closes every object of the device, in an order in which nothing is in use any more, and
-// then the device itself. Nobody can create an object meanwhile: that fails with [os.ErrClosed].
+// CloseAll closes every object of the device, users before what they use, and then the device itself.
+// It waits for objects that are being created. Nobody can create an object meanwhile: that fails with [os.ErrClosed].
 // Other goroutines may go on using the objects, as they may beside the Close of each: their calls fail
 // with os.ErrClosed from then on, and those that wait are woken. Objects that were closed before and
 // closing them again afterwards are no errors.
@@ -58,12 +58,16 @@ func (d *Device) CloseAll() error {
 			d.bar(false)
 			return errors.Join(errs...)
 		default:
-			return d.Close()
+			if err := d.Close(); err != nil {
+				d.bar(false)
+				return err
+			}
+			return nil
 		}
 	}
 }
 
-// bar has the creation of objects fail, or succeed again.
+// bar refuses to create objects, or allows it again.
 func (d *Device) bar(shut bool) {
 	d.tree.Lock()
 	defer d.tree.Unlock()

@@ -20,7 +20,7 @@ func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 			return n, err
 		case len(wcs) == 0:
 			return 0, argErr("Wait", "wcs", "an empty slice", "room for at least one completion")
-		case c.ch == nil || c.ch.only.Load() != c:
+		case c.ch == nil || c.ch.shared():
 			return 0, argErr("Wait", "Channel of the CQ", "nil or shared", "a CompChannel for this CQ alone, given in CQOptions")
 		case c.armed.Load():
 			// The CQ is still armed, or there is an event that nobody has read.

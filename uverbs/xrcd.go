@@ -129,7 +129,7 @@ func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if _, err := q.Query(); err != nil { // for its state
 		return nil, errors.Join(err, q.Close())
 	}
-	return q, q.made(q)
+	return q, nil
 }
 
 func (x *XRCD) qp(path PathOptions, open uint32) (*QP, error) {

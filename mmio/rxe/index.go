@@ -50,7 +50,7 @@ func (x *IDIndex) update(r *producer, readID func(index uint32) (uint64, bool)) 
 	head, n := r.producer.Acquire()&r.mask, r.mask+1
 	// If the other goroutine passes the end of the ring between the two loads, pos is a lap off, and so
 	// this update or the next one reads the whole ring.
-	pos := uint64(r.laps.Load())*uint64(n) + uint64(head)
+	pos := uint64(r.laps.Acquire())*uint64(n) + uint64(head)
 	if posted := pos - x.pos; x.of == r && posted < uint64(n) {
 		// The newest element of the last update is still there, unless the queue pair was reset.
 		newest := uint32(x.pos-1) & r.mask

@@ -2,7 +2,6 @@ package rxe
 
 import (
 	"fmt"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -85,9 +84,9 @@ func (r *ring) elem(index uint32) unsafe.Pointer {
 // A producer is the half of a send or receive ring that posts.
 type producer struct {
 	ring
-	head uint32        // next index to publish; only this side stores it
-	tail uint32        // the consumer's index when it was last loaded
-	laps atomic.Uint32 // how often head has passed the end of the ring
+	head uint32     // next index to publish; only this side stores it
+	tail uint32     // the consumer's index when it was last loaded
+	laps mmio.Index // how often head has passed the end of the ring
 }
 
 // Cap returns how many entries the ring holds at most.
@@ -132,7 +131,7 @@ func (p *producer) refresh(n int) (bool, error) {
 func (p *producer) Publish(n int) {
 	head := (p.head + uint32(n)) & p.mask
 	if head < p.head {
-		p.laps.Add(1)
+		p.laps.Release(p.laps.Acquire() + 1)
 	}
 	p.head = head
 	// Pairs with the acquire in queue_get_producer of rxe_queue.h: the kernel

@@ -77,7 +77,7 @@ func TestPingpongIWARP(t *testing.T) {
 	testenv.Needs(t, "iWARP", "siw")
 	for _, host := range [][]string{nil, {ServerAddr}} {
 		out, err := exec.CommandContext(timed(t), Verbs()[0], line(Verbs()[1:], host...)...).CombinedOutput()
-		if want := dev0 + " is of iWARP"; err == nil || !strings.Contains(string(out), want) {
+		if want := dev0 + " is an iWARP device"; err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%v, want %q: %s", err, want, out)
 		}
 	}

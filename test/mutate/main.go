@@ -34,7 +34,7 @@ const usage = `Mutate changes the source in one small place at a time and report
   go run ./test/mutate -seed 7 -n 40 -run 12      mutant 12 of that seed, with the tests' output
   go run ./test/mutate -packages ./mmio/...       other packages, separated by commas
   go run ./test/mutate -also cm,test/hca          survivors are tried on other packages' tests too
-  go run ./test/mutate -then 'make kernel'        survivors are tried by a command too
+  go run ./test/mutate -then 'go run ./test/run -suite rxe'  survivors are tried by a command too
   go run ./test/mutate -at uverbs/builder.go:70   every mutant of a line
   go run ./test/mutate -at uverbs/builder.go      every mutant of a file
   go run ./test/mutate -json out.json             what was printed, as JSON; "-" is standard output
