@@ -46,8 +46,8 @@ type result struct {
 	Stdout, Stderr string
 }
 
-// needVM is for tests that boot a machine. go test -short leaves them out;
-// the project's make test does not.
+// needVM is for tests that boot a machine. go test -short leaves them out; the suite vmtest of make
+// testall runs them.
 func needVM(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
