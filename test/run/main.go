@@ -118,6 +118,9 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	} else if err != nil {
 		return 2, nil // which Parse has printed
 	}
+	if c.jobs < 1 {
+		return 2, fmt.Errorf("-j %d: want 1 or more", c.jobs)
+	}
 	c.personalities = strings.Split(personalities, ",")
 	if c.root, err = findRoot(); err != nil {
 		return 2, err
@@ -135,9 +138,6 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	case names == "":
 		f.Usage()
 		return 2, nil
-	}
-	if c.jobs < 1 {
-		return 2, fmt.Errorf("-j %d: want 1 or more", c.jobs)
 	}
 	c.args = f.Args()
 	p, err := c.plan(strings.Split(names, ","))
@@ -191,6 +191,7 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 			return 1, err
 		}
 	}
+	failed := false
 	for _, name := range cols {
 		col := matrix.ParseColumn(name)
 		of := *c
@@ -204,7 +205,10 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 			p.print(out)
 			continue
 		}
-		if !of.run(ctx, out, p) && ctx.Err() != nil {
+		if !of.run(ctx, out, p) {
+			failed = true
+		}
+		if ctx.Err() != nil {
 			return 1, nil
 		}
 	}
@@ -213,7 +217,7 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 	}
 	good, err := matrix.Render(c.results(), c.root, cols)
 	fmt.Fprintf(out, "The same as a page: %s/matrix.html\n", c.results())
-	return pick(good, 0, 1), err
+	return pick(good && !failed, 0, 1), err
 }
 
 // results is where the results of boots are kept for the matrix.

@@ -39,6 +39,7 @@ type results struct {
 	head   []string            // the first lines that no collector or goTest reads
 	tail   []string            // the last of them
 	cut    int                 // how many lines were between them
+	tests  bool                // the command runs tests, so that no result is a failure
 }
 
 // endLines is how many lines a report has of the beginning and of the end of output that belongs to no
@@ -59,7 +60,20 @@ func newResults(s *step, args []string) *results {
 	case s != nil && isGoTest(args):
 		r.goTest = &goTest{report: &r.report, output: map[string]string{}}
 	}
+	r.tests = s != nil && runsTests(args)
 	return r
+}
+
+// runsTests reports whether a command runs tests, and not benchmarks or another program.
+func runsTests(args []string) bool {
+	test := len(args) > 0 && isGoTest(args)
+	for _, a := range args {
+		if strings.HasPrefix(a, "-test.bench") || strings.HasPrefix(a, "-bench") {
+			return false
+		}
+		test = test || strings.HasSuffix(a, ".test")
+	}
+	return test
 }
 
 // plain returns a line as a person reads it.
@@ -134,6 +148,9 @@ func (r *results) finish(o *outcome, err, stopped error) {
 		o.counts, o.failed = r.goTest.counts, r.goTest.failed
 	}
 	o.problem = problem(err, stopped, len(o.failed) > 0)
+	if o.problem == "" && r.tests && o.counts == (counts{}) {
+		o.problem = "no test ran"
+	}
 	switch {
 	case o.problem != "" && len(o.failed) == 0:
 		o.counts.failed++
@@ -210,7 +227,7 @@ func (g *goTest) line(s string) {
 	case "skip":
 		g.counts.skipped += pick(e.Test != "", 1, 0)
 	case "fail":
-		if e.Test == "" && slices.ContainsFunc(g.failed, func(f string) bool { return strings.HasPrefix(f, key) }) {
+		if e.Test == "" && slices.ContainsFunc(g.failed, func(f string) bool { return f == key || strings.HasPrefix(f, key+".") || strings.HasPrefix(f, key+" ") }) {
 			break // because of its tests, or because it does not build
 		}
 		g.report.WriteString(g.output[key])

@@ -80,6 +80,7 @@ func TestResults(t *testing.T) {
 		{"kernel", vm, nil, strings.ReplaceAll(guestOutput, "FAIL", "PASS"), "126", counts{2, 1, 1}, nil, "the kernel complained", ""},
 		{"two hosts", hosts, nil, both, "1", counts{3, 1, 2}, []string{"cm.TestA"}, "cm.TestA", "said"},
 		{"go test", host, goTests, jsonOutput, "1", counts{1, 3, 1}, []string{"p.TestA", "q", "r [r.test]"}, "p.TestA, q, r [r.test]", "said|unseen"},
+		{"go test without a test", host, goTests, "", "0", counts{0, 1, 0}, nil, "no test ran", ""},
 		{"command", host, host.host, "words\n", "0", counts{1, 0, 0}, nil, "", "|words"},
 		{"command that fails", host, host.host, "words\n", "3", counts{0, 1, 0}, nil, "exit status 3", "words"},
 		{"build", nil, []string{"go", "test", "-c"}, "words\n", "1", counts{0, 1, 0}, nil, "exit status 1", "words"},

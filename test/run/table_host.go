@@ -44,7 +44,7 @@ func words(line string) []string { return strings.Fields(line) }
 
 // checkSteps look at the source of every module.
 func checkSteps() []step {
-	steps := []step{{name: "gofmt", host: shell(`files=$(gofmt -l .); test -z "$files" || { echo "gofmt: run gofmt -w on:" $files; exit 1; }`)}}
+	steps := []step{{name: "gofmt", host: shell(`files=$(gofmt -l .) || exit 1; test -z "$files" || { echo "gofmt: run gofmt -w on:" $files; exit 1; }`)}}
 	for _, dir := range modules {
 		name, root := "", "./"
 		if dir != "" {
