@@ -63,7 +63,7 @@ func (l *Listener) awaitPeer(a *pendingAccept) bool {
 	return true
 }
 
-// claim ends the wait for the peer. It returns true for the first caller only, who has to do what
+// claim ends the wait for the peer. It returns true for the first caller only; that caller has to do what
 // comes next.
 func (a *pendingAccept) claim() bool {
 	a.l.mu.Lock()

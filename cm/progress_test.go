@@ -119,7 +119,7 @@ func TestFailWakes(t *testing.T) {
 	}
 }
 
-// TestSpinAfterShortWait: who waits looks for a while at first only after a wait that was short.
+// TestSpinAfterShortWait: a wait begins with polling only if the wait before it was short.
 func TestSpinAfterShortWait(t *testing.T) {
 	for _, spin := range []time.Duration{time.Nanosecond, time.Hour} {
 		ctx := within(t)

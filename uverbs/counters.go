@@ -58,13 +58,15 @@ func (c *Counters) Read(values []uint64, cached bool) error {
 	defer c.release()
 	cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_READ)
 	cmd.obj(abi.UVERBS_ATTR_READ_COUNTERS_HANDLE, c.handle)
-	cmd.out(abi.UVERBS_ATTR_READ_COUNTERS_BUFF, sliceBytes(values))
+	read := make([]uint64, len(values)) // the caller's memory may be outside Go's heap
+	cmd.out(abi.UVERBS_ATTR_READ_COUNTERS_BUFF, sliceBytes(read))
 	var flags uint32
 	if cached {
 		flags = abi.IB_UVERBS_READ_COUNTERS_PREFER_CACHED
 	}
 	cmd.u32(abi.UVERBS_ATTR_READ_COUNTERS_FLAGS, flags)
 	errno := c.dev.cmd.ioctl(cmd)
+	copy(values, read)
 	hint := ""
 	if errno == syscall.EINVAL {
 		hint = "counters can be read while a flow uses them; or there are more values than counters, or fewer"

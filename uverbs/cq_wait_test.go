@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -197,4 +198,24 @@ func TestCQWaitDoesNotAllocate(t *testing.T) {
 	if r.arms() == 0 {
 		t.Error("Wait never had to arm the CQ")
 	}
+}
+
+// TestWaitAfterOtherCQ: a CQ can wait again when the other CQ of its channel is closed, or was refused.
+func TestWaitAfterOtherCQ(t *testing.T) {
+	r := newWaitRig(t)
+	other := value(r.d.CreateCQ(7, CQOptions{Channel: r.ch}))(t)
+	wcs := make([]WC, 1)
+	var a *ArgError
+	if _, err := r.Wait(t.Context(), wcs); !errors.As(err, &a) || a.Field != "Channel of the CQ" {
+		t.Errorf("with two CQs: %v", err)
+	}
+	must(t, other.Close())
+	r.later(1)
+	r.expect(1, 1)
+	r.k.refuse["CREATE_CQ"] = syscall.ENOMEM
+	if _, err := r.d.CreateCQ(7, CQOptions{Channel: r.ch}); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("refused: %v", err)
+	}
+	r.later(2)
+	r.expect(1, 2)
 }

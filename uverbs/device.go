@@ -192,7 +192,7 @@ type Device struct {
 
 	mlx5 *mlx5Context // of a device of mlx5
 
-	tree   sync.Mutex            // guards who uses whom among the device's objects
+	tree   sync.Mutex            // guards the parents and users of the device's objects
 	all    map[*object]io.Closer // guarded by tree: the objects that are open
 	count  uint64                // guarded by tree: the number of objects made so far
 	unmade int                   // guarded by tree: objects that are being made

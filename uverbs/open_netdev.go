@@ -13,7 +13,8 @@ import (
 
 // OpenNetdev opens the device that a network interface belongs to, such as "eth0": the first usable
 // device with a port on the interface, or else with a GID of it, as a VLAN or a bond has. The error is a
-// [DeviceError] that names the interfaces that devices use, or an [ArgError] if the name is empty.
+// [DeviceError], or an [ArgError] if the name is empty. If the interface exists, the error names the
+// interfaces that have devices.
 func OpenNetdev(name string) (*Device, error) {
 	if name == "" {
 		return nil, argErr("OpenNetdev", "name", `""`, "the name of a network interface")

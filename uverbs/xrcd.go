@@ -117,7 +117,7 @@ func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
 }
 
 // OpenQP opens an existing QP of type [XRCRecv], such as one of another process (ibv_open_qp). The
-// QP exists until everyone who has it open closes it.
+// QP exists until every process that has opened it has closed it.
 func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if qpn == 0 || qpn > maxQPN {
 		return nil, argErr("OpenQP", "QPN", qpn, "1 to %d", maxQPN)
