@@ -266,6 +266,9 @@ func TestXRC(t *testing.T) {
 
 		k.query = abi.QueryQPResp{QPState: uint8(RTR)}
 		opened := value(x.OpenQP(0x1234))(t)
+		if _, unmade := d.openObjects(); unmade != 0 {
+			t.Errorf("%d objects are being made, want 0", unmade)
+		}
 		var req abi.OpenQP
 		copy(bytesOf(&req), k.calls[len(k.calls)-2].in)
 		req.UserHandle = 0
