@@ -44,7 +44,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 		return nil, err
 	}
 	a := &AH{attr: attr}
-	if err := a.join(p.dev, "AH", "DESTROY_AH", &p.object); err != nil {
+	if err := a.addParents(p.dev, "AH", "DESTROY_AH", &p.object); err != nil {
 		return nil, err
 	}
 	req := &abi.CreateAH{
@@ -70,7 +70,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	resp := &abi.CreateAHResp{}
 	u := p.dev.driver.ahUdata()
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_AH, bytesOf(req), bytesOf(resp), u); errno != 0 {
-		a.leave()
+		a.removeParents()
 		hint := routeHint(p.dev, errno, attr)
 		if errno == syscall.EINVAL && !strings.Contains(hint, "matches the peer's family") {
 			hint += ", or " + usedUp(p.dev, "AHs", p.dev.attr.MaxAH)
@@ -80,7 +80,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	a.handle = resp.AHHandle
 	if err := p.dev.driver.openAH(a, u); err != nil {
 		err = errors.Join(err, a.destroyKernel())
-		a.leave()
+		a.removeParents()
 		return nil, err
 	}
 	return a, a.made(a)

@@ -161,8 +161,8 @@ func (b *Buffer) Bytes() []byte {
 // Len returns the buffer's size in bytes.
 func (b *Buffer) Len() int { return b.size }
 
-// hold keeps the buffer from being closed while an MR covers it.
-func (b *Buffer) hold() ([]byte, error) {
+// acquire keeps the buffer from being closed while an MR covers it.
+func (b *Buffer) acquire() ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.region == nil {
@@ -172,7 +172,7 @@ func (b *Buffer) hold() ([]byte, error) {
 	return b.region.Bytes()[:b.size], nil
 }
 
-// release undoes hold.
+// release undoes acquire.
 func (b *Buffer) release() {
 	b.mu.Lock()
 	b.mrs--

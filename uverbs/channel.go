@@ -40,18 +40,18 @@ const eventSize = 8
 // CreateCompChannel creates a completion channel (ibv_create_comp_channel).
 func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	c := &CompChannel{}
-	if err := c.join(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
+	if err := c.addParents(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
 		return nil, err
 	}
 	req := &abi.CreateCompChannel{}
 	resp := &abi.CreateCompChannelResp{}
 	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
-		c.leave()
+		c.removeParents()
 		return nil, d.cmd.fail("CREATE_COMP_CHANNEL", errno, "")
 	}
 	f, err := d.cmd.Events(resp.FD, "completion channel of "+d.Name())
 	if err != nil {
-		c.leave()
+		c.removeParents()
 		return nil, err
 	}
 	c.f, c.fd = f, int(resp.FD)
@@ -114,7 +114,7 @@ func (c *CompChannel) SetHold(d time.Duration) error {
 	if d < 0 || d > maxHold {
 		return argErr("SetHold", "d", d, "0 to %s", maxHold)
 	}
-	if err := c.hold(); err != nil {
+	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()

@@ -212,7 +212,7 @@ func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 	raw, err := r.SyscallConn()
 	must(tb, err, raw.Control(func(fd uintptr) { c.fd = int(fd) }))
 	dev := bareDevice("rxe0")
-	if err := c.join(dev, "CompChannel", "DESTROY_COMP_CHANNEL", &dev.object); err != nil {
+	if err := c.addParents(dev, "CompChannel", "DESTROY_COMP_CHANNEL", &dev.object); err != nil {
 		tb.Fatal(err)
 	}
 	for i := range c.cq[1:] {
@@ -507,7 +507,7 @@ func TestOnly(t *testing.T) {
 	c := newTestChannel(t, 0)
 	join := func() *CQ {
 		cq := &CQ{}
-		must(t, cq.join(c.dev, "CQ", "DESTROY_CQ", &c.dev.object, &c.object))
+		must(t, cq.addParents(c.dev, "CQ", "DESTROY_CQ", &c.dev.object, &c.object))
 		c.gains(cq)
 		return cq
 	}
@@ -519,11 +519,11 @@ func TestOnly(t *testing.T) {
 	if got := c.only.Load(); got != nil {
 		t.Errorf("the only CQ of two is %p", got)
 	}
-	second.leave()
+	second.removeParents()
 	if got := c.only.Load(); got != nil {
 		t.Errorf("the only CQ is %p, but there may be events of another", got)
 	}
-	first.leave()
+	first.removeParents()
 	third := join()
 	if got := c.only.Load(); got != third {
 		t.Errorf("the only CQ is %p, want %p", got, third)

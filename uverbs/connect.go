@@ -218,7 +218,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := q.dev.driver.lacksModify(RTR); err != nil { // then there is no use for it
+	if err := q.dev.driver.unsupportedModify(RTR); err != nil { // then there is no use for it
 		return Endpoint{}, err
 	}
 	port, attr, err := q.activePort()
@@ -310,7 +310,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
-	if err := q.dev.driver.lacksModify(RTR); err != nil {
+	if err := q.dev.driver.unsupportedModify(RTR); err != nil {
 		return err
 	}
 	if err := remote.check(); err != nil {

@@ -29,13 +29,13 @@ type countDriver interface {
 // [FlowActionCount].
 func (d *Device) CreateCounters() (*Counters, error) {
 	c := &Counters{}
-	if err := c.join(d, "Counters", "DESTROY_COUNTERS", &d.object); err != nil {
+	if err := c.addParents(d, "Counters", "DESTROY_COUNTERS", &d.object); err != nil {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE)
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_COUNTERS_HANDLE)
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
-		c.leave()
+		c.removeParents()
 		return nil, d.cmd.fail("CREATE_COUNTERS", errno, "")
 	}
 	c.handle = uint32(handle.Data)
@@ -52,7 +52,7 @@ func (c *Counters) Read(values []uint64, cached bool) error {
 	if len(values) < 1 || len(values) > maxCounters {
 		return argErr("Read", "values", len(values), "1 to %d of them", maxCounters)
 	}
-	if err := c.hold(); err != nil {
+	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()

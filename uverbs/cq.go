@@ -96,14 +96,14 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 	if o.Channel != nil {
 		parents = append(parents, &o.Channel.object)
 	}
-	if err := cq.join(d, "CQ", "DESTROY_CQ", parents...); err != nil {
+	if err := cq.addParents(d, "CQ", "DESTROY_CQ", parents...); err != nil {
 		return nil, err
 	}
 	if o.Channel != nil {
 		o.Channel.gains(cq)
 	}
 	if err := cq.create(cqe, o); err != nil {
-		cq.leave()
+		cq.removeParents()
 		return nil, err
 	}
 	return cq, cq.made(cq)
@@ -287,7 +287,7 @@ func (c *CQ) Notify() error { return c.notify(c.arm, false) }
 func (c *CQ) NotifySolicited() error { return c.notify(c.armSol, true) }
 
 func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
-	if err := c.hold(); err != nil {
+	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()
@@ -299,7 +299,7 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 		return c.armMlx5(solicited)
 	case kindSiw:
 		return c.armSiw()
-	case kindLost:
+	case kindInvalid:
 		return ErrCQOverrun
 	}
 	if errno := cmd.Issue(false); errno != 0 {
@@ -338,7 +338,7 @@ type cqResizer interface {
 // If the new ring cannot be mapped the CQ is lost: Poll fails with [ErrCQOverrun], and
 // only Close is left to be done.
 func (c *CQ) Resize(cqe int) error {
-	if err := c.hold(); err != nil {
+	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()
@@ -366,7 +366,7 @@ func (c *CQ) Resize(cqe int) error {
 	}
 	old, err := r.remapCQ(c, int(resp.CQE), u)
 	if err != nil {
-		c.kind = kindLost
+		c.kind = kindInvalid
 		return err
 	}
 	if err := old.Close(); err != nil {
@@ -380,8 +380,8 @@ func resizeHint(cqe int) string {
 	return fmt.Sprintf("there may be more than %d completions in it; poll them first", cqe)
 }
 
-// kindLost is the kind of a CQ whose ring the kernel does not use any more.
-const kindLost driverKind = 0
+// kindInvalid is the kind of a CQ whose ring the kernel does not use any more.
+const kindInvalid driverKind = 0
 
 // cqModerate is IB_CQ_MODERATE (rdma/ib_verbs.h), the attribute that MODIFY_CQ can change.
 const cqModerate = 1
@@ -391,7 +391,7 @@ const cqModerate = 1
 // microseconds, rounded up; 0 and 0 end it. It fails with a [FeatureError] if the driver
 // does not do it, such as rxe.
 func (c *CQ) Modify(count int, period time.Duration) error {
-	if err := c.hold(); err != nil {
+	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()

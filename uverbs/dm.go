@@ -48,7 +48,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 		return nil, argErr("AllocDM", "LogAlign", o.LogAlign, "0 to 63")
 	}
 	m := &DM{length: uint64(length)}
-	if err := m.join(d, "DM", "FREE_DM", &d.object); err != nil {
+	if err := m.addParents(d, "DM", "FREE_DM", &d.object); err != nil {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_ALLOC)
@@ -59,7 +59,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 		drv.dmAttrs(m, cmd)
 	}
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
-		m.leave()
+		m.removeParents()
 		return nil, d.cmd.fail("ALLOC_DM", errno, "")
 	}
 	m.handle = uint32(handle.Data)
@@ -102,7 +102,7 @@ func (m *DM) ReadAt(b []byte, off int64) (int, error) {
 
 // access copies to or from the memory.
 func (m *DM) access(op string, b []byte, off int64, with func(dmDriver, *DM, int, []byte) error) (int, error) {
-	if err := m.hold(); err != nil {
+	if err := m.acquire(); err != nil {
 		return 0, err
 	}
 	defer m.release()
@@ -145,7 +145,7 @@ func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
 	}
 	s := &region{access: access, length: uint64(length)}
 	mr := &MR{pd: p}
-	if err := mr.join(p.dev, "MR", "DEREG_MR", &p.object, &dm.object); err != nil {
+	if err := mr.addParents(p.dev, "MR", "DEREG_MR", &p.object, &dm.object); err != nil {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_DM_MR_REG)
@@ -160,7 +160,7 @@ func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
 	cmd.out(abi.UVERBS_ATTR_REG_DM_MR_RESP_LKEY, lkey)
 	cmd.out(abi.UVERBS_ATTR_REG_DM_MR_RESP_RKEY, rkey)
 	if errno := p.dev.cmd.ioctl(cmd); errno != 0 {
-		mr.leave()
+		mr.removeParents()
 		return nil, p.dev.cmd.fail("REG_DM_MR", errno, "")
 	}
 	mr.handle = uint32(handle.Data)

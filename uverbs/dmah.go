@@ -48,7 +48,7 @@ func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
 		return nil, argErr("AllocDMAH", "ProcessingHint", *o.ProcessingHint, "0 to %d", maxProcessingHint)
 	}
 	h := &DMAH{}
-	if err := h.join(d, "DMAH", "DEALLOC_DMAH", &d.object); err != nil {
+	if err := h.addParents(d, "DMAH", "DEALLOC_DMAH", &d.object); err != nil {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC)
@@ -63,7 +63,7 @@ func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
 		cmd.in(abi.UVERBS_ATTR_ALLOC_DMAH_PH, []byte{*o.ProcessingHint})
 	}
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
-		h.leave()
+		h.removeParents()
 		return nil, d.cmd.fail("ALLOC_DMAH", errno, o.hint(errno))
 	}
 	h.handle = uint32(handle.Data)

@@ -31,13 +31,14 @@ type driver interface {
 	// operations returns what a type of QP can do; ok is false if there is no such type.
 	operations(QPType) (ops opcodeSet, ok bool)
 
-	// lacksQP, lacksSRQ and lacksMR name an option that the driver does not have, or return "".
-	lacksQP(*QPOptions) string
-	lacksSRQ(*SRQOptions) string
-	lacksMR(*region) string
+	// unsupportedQP, unsupportedSRQ and unsupportedMR name an option that the driver does not support,
+	// or return "".
+	unsupportedQP(*QPOptions) string
+	unsupportedSRQ(*SRQOptions) string
+	unsupportedMR(*region) string
 
-	// lacksModify says why a QP cannot be brought to a state, or returns nil.
-	lacksModify(to QPState) error
+	// unsupportedModify returns the error of a Modify to a state that the driver does not support, or nil.
+	unsupportedModify(to QPState) error
 
 	// contextUdata returns the driver's part of GET_CONTEXT, which is given by ioctl or by
 	// write; openContext takes what the kernel answered, and closeContext frees what it made.
@@ -104,7 +105,7 @@ type driver interface {
 // software is what the drivers of devices in software have in common.
 type software struct{}
 
-func (software) lacksQP(o *QPOptions) string {
+func (software) unsupportedQP(o *QPOptions) string {
 	switch {
 	case o.Flags != 0:
 		return "Flags"
@@ -120,7 +121,7 @@ func (software) refusal() string { return "" }
 
 func (software) queriedSRQ(*SRQ, *SRQAttr) {}
 
-func (software) lacksSRQ(o *SRQOptions) string {
+func (software) unsupportedSRQ(o *SRQOptions) string {
 	if o.XRCD != nil {
 		return "XRCD"
 	}

@@ -46,7 +46,7 @@ func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
 	return opcodeSet{}, false
 }
 
-func (mlx5Driver) lacksQP(o *QPOptions) string {
+func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 	switch {
 	case o.IndTable != nil && (o.Type != RawPacket || o.SendCQ != nil):
 		return "IndTable and a send queue, or not for raw packets"
@@ -56,14 +56,14 @@ func (mlx5Driver) lacksQP(o *QPOptions) string {
 	return ""
 }
 
-func (mlx5Driver) lacksMR(*region) string    { return "" }
-func (mlx5Driver) lacksModify(QPState) error { return nil }
-func (mlx5Driver) movesQP() bool             { return false }
+func (mlx5Driver) unsupportedMR(*region) string    { return "" }
+func (mlx5Driver) unsupportedModify(QPState) error { return nil }
+func (mlx5Driver) movesQP() bool                   { return false }
 
 // queriedQP: the kernel does not know the sizes.
 func (mlx5Driver) queriedQP(q *QP, a *QPAttr) { a.Caps = q.caps }
 
-func (mlx5Driver) lacksSRQ(*SRQOptions) string { return "" }
+func (mlx5Driver) unsupportedSRQ(*SRQOptions) string { return "" }
 
 // mlx5Context is what a device of mlx5 has beside other devices.
 type mlx5Context struct {

@@ -33,8 +33,8 @@ func (rxeDriver) contextUdata(bool) udata                { return udata{} }
 func (rxeDriver) openContext(*Device, udata, bool) error { return nil }
 func (rxeDriver) closeContext(*Device) error             { return nil }
 func (rxeDriver) qpModified(*QP, QPState, QPState)       {}
-func (rxeDriver) lacksModify(QPState) error              { return nil }
-func (rxeDriver) lacksMR(*region) string                 { return "" }
+func (rxeDriver) unsupportedModify(QPState) error        { return nil }
+func (rxeDriver) unsupportedMR(*region) string           { return "" }
 func (rxeDriver) queriedQP(*QP, *QPAttr)                 {}
 func (rxeDriver) movesQP() bool                          { return false }
 

@@ -32,12 +32,12 @@ func (siwDriver) mrUdata() udata {
 }
 
 func (siwDriver) ahUdata() udata          { return udata{} }
-func (siwDriver) openAH(*AH, udata) error { return siwLacks("AH") }
+func (siwDriver) openAH(*AH, udata) error { return siwUnsupported("AH") }
 func (siwDriver) knowsInline() bool       { return true }
 func (siwDriver) briefCommands() bool     { return false }
 
-// siwLacks is the error of what siw has not.
-func siwLacks(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
+// siwUnsupported is the error of what siw has not.
+func siwUnsupported(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
 
 // siw refuses to make a context without room for its number.
 func (siwDriver) contextUdata(bool) udata                { return udata{out: make([]byte, siw.ContextRespSize)} }
@@ -50,9 +50,9 @@ var siwOps = opcodeSet{WRRDMAWrite: true, WRSend: true, WRSendWithInv: true, WRR
 
 func (siwDriver) operations(t QPType) (opcodeSet, bool) { return siwOps, t == RC }
 
-// lacksMR: siw knows a region's first byte by the memory's address and nothing else, though the
+// unsupportedMR: siw knows a region's first byte by the memory's address and nothing else, though the
 // kernel does not refuse another.
-func (siwDriver) lacksMR(r *region) string {
+func (siwDriver) unsupportedMR(r *region) string {
 	switch {
 	case r.access&AccessZeroBased != 0:
 		return "access ZERO_BASED"
@@ -89,7 +89,7 @@ func (siwDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 // checkCQE: there is one size of completions.
 func (siwDriver) checkCQE(size int) error {
 	if size != 0 {
-		return siwLacks("CREATE_CQ with CQESize")
+		return siwUnsupported("CREATE_CQ with CQESize")
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (siwDriver) mapSRQ(s *SRQ, u udata) error {
 
 func (siwDriver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error {
 	if resize {
-		return siwLacks("MODIFY_SRQ with a size")
+		return siwUnsupported("MODIFY_SRQ with a size")
 	}
 	return issue(udata{})
 }
@@ -197,8 +197,8 @@ func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 
 func (siwDriver) movesQP() bool { return true }
 
-// lacksModify: between Init and Err the kernel's connection manager moves the QP.
-func (siwDriver) lacksModify(to QPState) error {
+// unsupportedModify: between Init and Err the kernel's connection manager moves the QP.
+func (siwDriver) unsupportedModify(to QPState) error {
 	switch to {
 	case RTR, RTS, SQD, SQE:
 		return &FeatureError{Feature: "MODIFY_QP to " + to.String(), Driver: "siw", Err: errIWARP}

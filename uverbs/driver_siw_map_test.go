@@ -168,12 +168,12 @@ func TestSiwPrepare(t *testing.T) {
 		t.Errorf("MODIFY_SRQ with a size: %v, issued %d times", err, len(issued))
 	}
 	for _, to := range []QPState{RTR, RTS, SQD, SQE} {
-		if err := (siwDriver{}).lacksModify(to); !errors.Is(err, errors.ErrUnsupported) {
+		if err := (siwDriver{}).unsupportedModify(to); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}
 	for _, to := range []QPState{Reset, Init, Err} {
-		if err := (siwDriver{}).lacksModify(to); err != nil {
+		if err := (siwDriver{}).unsupportedModify(to); err != nil {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}

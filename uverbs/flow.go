@@ -79,7 +79,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		}
 	}
 	f := &Flow{counts: counts}
-	if err := f.join(q.dev, "Flow", "DESTROY_FLOW", parents...); err != nil {
+	if err := f.addParents(q.dev, "Flow", "DESTROY_FLOW", parents...); err != nil {
 		return nil, err
 	}
 	req := &abi.CreateFlow{QPHandle: q.handle, FlowAttr: abi.FlowAttr{
@@ -97,7 +97,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		if drv, ok := q.dev.driver.(countDriver); ok && counts.flows == 0 {
 			var err error
 			if u, err = drv.countUdata(q.dev); err != nil {
-				f.leave()
+				f.removeParents()
 				return nil, err
 			}
 		}
@@ -105,7 +105,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	resp := &abi.CreateFlowResp{}
 	errno := q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW, append(bytesOf(req), specs...), bytesOf(resp), u)
 	if errno != 0 {
-		f.leave()
+		f.removeParents()
 		return nil, q.dev.cmd.fail("CREATE_FLOW", errno, flowHint(errno, q.typ))
 	}
 	f.handle = resp.FlowHandle

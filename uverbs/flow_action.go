@@ -74,14 +74,14 @@ func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 		return nil, err
 	}
 	a := &FlowAction{}
-	if err := a.join(d, "FlowAction", "DESTROY_FLOW_ACTION", &d.object); err != nil {
+	if err := a.addParents(d, "FlowAction", "DESTROY_FLOW_ACTION", &d.object); err != nil {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_CREATE)
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE)
 	in.add(cmd)
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
-		a.leave()
+		a.removeParents()
 		return nil, d.cmd.fail("CREATE_FLOW_ACTION_ESP", errno, "")
 	}
 	a.handle = uint32(handle.Data)
@@ -90,7 +90,7 @@ func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 
 // ModifyESP changes the parameters that are not nil (ibv_modify_flow_action_esp).
 func (a *FlowAction) ModifyESP(o ESPOptions) error {
-	if err := a.hold(); err != nil {
+	if err := a.acquire(); err != nil {
 		return err
 	}
 	defer a.release()

@@ -22,7 +22,7 @@ func (q *QP) DetachMulticast(gid GID, lid uint16) error {
 
 // multicast issues either command, which have the same layout.
 func (q *QP) multicast(verb string, cmd uint32, gid GID, lid uint16) error {
-	if err := q.hold(); err != nil {
+	if err := q.acquire(); err != nil {
 		return err
 	}
 	defer q.release()

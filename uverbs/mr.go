@@ -139,7 +139,7 @@ func (o *MROptions) hold(op string, buf *Buffer) (*region, error) {
 	if buf == nil {
 		return nil, argErr(op, "buffer", "nil", "a buffer of AllocBuffer")
 	}
-	mem, err := buf.hold()
+	mem, err := buf.acquire()
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (m *MR) use(p *PD, s *region) error {
 		uses = append(uses, &s.dmah.object)
 	}
 	m.pd = p
-	return m.join(p.dev, "MR", "DEREG_MR", uses...)
+	return m.addParents(p.dev, "MR", "DEREG_MR", uses...)
 }
 
 // register asks the kernel. The ioctl method for it takes nothing more but a DMA handle,
@@ -202,13 +202,13 @@ func (m *MR) register(p *PD, s *region) error {
 	}
 	if s.dmah != nil {
 		if errno := m.registerEx(p, s, -1); errno != 0 {
-			m.leave()
+			m.removeParents()
 			return p.dev.regError("REG_MR_EX", errno, s)
 		}
 		return nil
 	}
-	if lacking := p.dev.driver.lacksMR(s); lacking != "" {
-		m.leave()
+	if lacking := p.dev.driver.unsupportedMR(s); lacking != "" {
+		m.removeParents()
 		return &FeatureError{Feature: "REG_MR with " + lacking, Driver: p.dev.driver.name()}
 	}
 	req := &abi.RegMR{
@@ -220,7 +220,7 @@ func (m *MR) register(p *PD, s *region) error {
 	}
 	resp := &abi.RegMRResp{}
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(req), bytesOf(resp), p.dev.driver.mrUdata()); errno != 0 {
-		m.leave()
+		m.removeParents()
 		return p.dev.regError("REG_MR", errno, s)
 	}
 	m.handle = resp.MRHandle

@@ -52,7 +52,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 		err = fmt.Errorf("uverbs: %s: %w", op, os.ErrClosed)
 	}
 	if err != nil {
-		mr.leave()
+		mr.removeParents()
 		return nil, err
 	}
 	return mr, mr.made(mr)

@@ -28,7 +28,7 @@ func TestRegMREx(t *testing.T) {
 		m := &MR{}
 		must(t, m.use(pd, s))
 		if errno := m.registerEx(pd, s, fd); errno != 0 {
-			m.leave()
+			m.removeParents()
 			return nil, d.regError("REG_MR_EX", errno, s)
 		}
 		return m, nil

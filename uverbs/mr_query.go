@@ -100,7 +100,7 @@ func (p *PD) AdviseMR(a Advice, sgl []SGE, o AdviseOptions) error {
 		}
 		list[i] = abi.SGE{Addr: s.Addr, Length: s.Length, LKey: s.LKey}
 	}
-	if err := p.hold(); err != nil {
+	if err := p.acquire(); err != nil {
 		return err
 	}
 	defer p.release()

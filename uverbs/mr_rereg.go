@@ -47,11 +47,11 @@ func (m *MR) rereg(o ReregOptions) error {
 	if o.PD != nil {
 		pd = o.PD
 	}
-	if err = m.adopt(&pd.object); err == nil {
+	if err = m.addParent(&pd.object); err == nil {
 		resp := &abi.ReregMRResp{}
 		errno := m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REREG_MR, bytesOf(req), bytesOf(resp), udata{})
 		if errno == 0 {
-			m.disown(&was.object)
+			m.removeParent(&was.object)
 			m.pd = pd
 			if o.Buffer != nil {
 				m.letGo(&m.mem)
@@ -59,7 +59,7 @@ func (m *MR) rereg(o ReregOptions) error {
 			m.become(s, resp.LKey, resp.RKey)
 			return nil
 		}
-		m.disown(&pd.object)
+		m.removeParent(&pd.object)
 		err = m.dev.regError("REREG_MR", errno, s)
 	}
 	if o.Buffer != nil {

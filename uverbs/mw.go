@@ -47,13 +47,13 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 		return nil, argErr("AllocMW", "type", uint8(typ), "MWType1 (1) and MWType2 (2)")
 	}
 	mw := &MW{typ: typ, pd: p.handle}
-	if err := mw.join(p.dev, "MW", "DEALLOC_MW", &p.object); err != nil {
+	if err := mw.addParents(p.dev, "MW", "DEALLOC_MW", &p.object); err != nil {
 		return nil, err
 	}
 	req := &abi.AllocMW{PDHandle: p.handle, MWType: uint8(typ)}
 	resp := &abi.AllocMWResp{}
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_ALLOC_MW, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
-		mw.leave()
+		mw.removeParents()
 		return nil, p.dev.cmd.fail("ALLOC_MW", errno, "")
 	}
 	mw.handle = resp.MWHandle

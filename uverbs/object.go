@@ -73,10 +73,10 @@ func (o *object) usable() error {
 	return nil
 }
 
-// hold keeps the object from being closed until release, or says why it can't be used. The
-// kernel refuses to destroy what another command is about, and may give the
-// number of what is destroyed to the next object. Nobody holds an object twice.
-func (o *object) hold() error {
+// acquire keeps the object open until release, or says why it cannot be used. The kernel refuses
+// to destroy an object while another command uses it, and may give the handle of a destroyed
+// object to the next one. A goroutine must not acquire an object twice.
+func (o *object) acquire() error {
 	o.closing.RLock()
 	if err := o.usable(); err != nil {
 		o.closing.RUnlock()
@@ -85,12 +85,12 @@ func (o *object) hold() error {
 	return nil
 }
 
-// release ends hold.
+// release ends acquire.
 func (o *object) release() { o.closing.RUnlock() }
 
-// join makes o a user of its parents. It fails if one of them is closed or belongs
+// addParents makes o a user of its parents. It fails if one of them is closed or belongs
 // to another device.
-func (o *object) join(dev *Device, kind, destroy string, parents ...*object) error {
+func (o *object) addParents(dev *Device, kind, destroy string, parents ...*object) error {
 	dev.tree.Lock()
 	defer dev.tree.Unlock()
 	for _, p := range parents {
@@ -114,13 +114,13 @@ func (o *object) join(dev *Device, kind, destroy string, parents ...*object) err
 	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, parents
 	dev.unmade++
 	for _, p := range parents {
-		p.gain(kind)
+		p.ref(kind)
 	}
 	return nil
 }
 
-// gain counts a user; dev.tree is locked.
-func (o *object) gain(kind string) {
+// ref counts one more user of a kind; dev.tree is locked.
+func (o *object) ref(kind string) {
 	i := o.users.index(kind)
 	if i < 0 {
 		i = len(o.users)
@@ -132,38 +132,38 @@ func (o *object) gain(kind string) {
 	o.users[i].n++
 }
 
-// lose uncounts a user; dev.tree is locked.
-func (o *object) lose(kind string) {
+// unref counts one user of a kind less; dev.tree is locked.
+func (o *object) unref(kind string) {
 	i := o.users.index(kind)
 	if o.users[i].n--; o.users[i].n == 0 {
 		o.users = slices.Delete(o.users, i, i+1)
 	}
 }
 
-// adopt makes o, which is open, a user of one more parent, of the same device.
-func (o *object) adopt(p *object) error {
+// addParent makes o, which is open, a user of one more parent, of the same device.
+func (o *object) addParent(p *object) error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
 	if p.shut {
 		return p.errClosed()
 	}
-	p.gain(o.kind)
+	p.ref(o.kind)
 	o.parents = append(slices.Clip(o.parents), p)
 	return nil
 }
 
-// disown undoes adopt, or join for one parent.
-func (o *object) disown(p *object) {
+// removeParent undoes addParent, or addParents for one parent.
+func (o *object) removeParent(p *object) {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
 	if i := slices.Index(o.parents, p); i >= 0 {
-		p.lose(o.kind)
+		p.unref(o.kind)
 		o.parents = slices.Delete(slices.Clone(o.parents), i, i+1)
 	}
 }
 
-// leave undoes join and made.
-func (o *object) leave() {
+// removeParents undoes addParents and made.
+func (o *object) removeParents() {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
 	if o.born == 0 {
@@ -171,7 +171,7 @@ func (o *object) leave() {
 	}
 	delete(o.dev.all, o)
 	for _, p := range o.parents {
-		p.lose(o.kind)
+		p.unref(o.kind)
 	}
 	o.parents = nil
 }
@@ -198,7 +198,7 @@ func (o *object) close(end, free func() error) error {
 		return err
 	}
 	o.gone.Store(true)
-	defer o.leave()
+	defer o.removeParents()
 	if free == nil {
 		return nil
 	}

@@ -21,7 +21,7 @@ func bareDevice(name string) *Device {
 func newObject(t *testing.T, d *Device, kind string, parents ...*object) *object {
 	t.Helper()
 	o := &object{}
-	if err := o.join(d, kind, "DESTROY_"+kind, parents...); err != nil {
+	if err := o.addParents(d, kind, "DESTROY_"+kind, parents...); err != nil {
 		t.Fatalf("create %s: %v", kind, err)
 	}
 	return o
@@ -140,11 +140,11 @@ func TestTreeJoin(t *testing.T) {
 	if err := closed.close(e.end, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := new(object).join(d, "QP", "DESTROY_QP", cq, closed); !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "PD") {
+	if err := new(object).addParents(d, "QP", "DESTROY_QP", cq, closed); !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "PD") {
 		t.Errorf("of a closed PD: %v, want os.ErrClosed and which", err)
 	}
 	foreign := newObject(t, other, "PD", &other.object)
-	err := new(object).join(d, "QP", "DESTROY_QP", cq, foreign)
+	err := new(object).addParents(d, "QP", "DESTROY_QP", cq, foreign)
 	if arg, ok := errors.AsType[*ArgError](err); !ok || arg.Op != "create QP" || arg.Field != "PD" ||
 		!strings.Contains(arg.Given, "rxe1") || !strings.Contains(arg.Allowed, "rxe0") {
 		t.Errorf("of another device's PD: %v, want an ArgError that names both", err)
@@ -153,7 +153,7 @@ func TestTreeJoin(t *testing.T) {
 		t.Errorf("the other device: %v", err)
 	}
 	if err := cq.close(func() error {
-		if err := new(object).join(d, "QP", "DESTROY_QP", cq); !errors.Is(err, os.ErrClosed) {
+		if err := new(object).addParents(d, "QP", "DESTROY_QP", cq); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("of a CQ that is being closed: %v, want os.ErrClosed", err)
 		}
 		return nil
@@ -161,7 +161,7 @@ func TestTreeJoin(t *testing.T) {
 		t.Errorf("the CQ that nothing was made of: %v", err)
 	}
 	pd := newObject(t, d, "PD", &d.object)
-	newObject(t, d, "MR", pd).leave()
+	newObject(t, d, "MR", pd).removeParents()
 	if err := errors.Join(pd.close(e.end, nil), d.object.close(e.end, nil)); err != nil {
 		t.Errorf("after an object was not created: %v", err)
 	}
@@ -176,7 +176,7 @@ func TestTreeRace(t *testing.T) {
 		pd, mr := newObject(t, d, "PD", &d.object), &object{}
 		var joinErr, closeErr error
 		var wg sync.WaitGroup
-		wg.Go(func() { joinErr = mr.join(d, "MR", "DEREG_MR", pd) })
+		wg.Go(func() { joinErr = mr.addParents(d, "MR", "DEREG_MR", pd) })
 		wg.Go(func() { closeErr = pd.close(e.end, nil) })
 		wg.Wait()
 		switch {
@@ -207,7 +207,7 @@ func TestBufferHold(t *testing.T) {
 	mem := b.Bytes()
 	mem[size-1] = 7
 	for range 2 {
-		if held, err := b.hold(); err != nil || len(held) != size || addrOf(held) != addrOf(mem) {
+		if held, err := b.acquire(); err != nil || len(held) != size || addrOf(held) != addrOf(mem) {
 			t.Fatalf("hold: %d bytes, %v", len(held), err)
 		}
 	}
@@ -225,7 +225,7 @@ func TestBufferHold(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 	}
-	if _, err := b.hold(); !errors.Is(err, os.ErrClosed) {
+	if _, err := b.acquire(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("hold after Close: %v, want os.ErrClosed", err)
 	}
 	if b.Bytes() != nil || b.Len() != size {

@@ -17,13 +17,13 @@ func (p *PD) Device() *Device { return p.dev }
 // AllocPD allocates a protection domain (ibv_alloc_pd).
 func (d *Device) AllocPD() (*PD, error) {
 	pd := &PD{}
-	if err := pd.join(d, "PD", "DEALLOC_PD", &d.object); err != nil {
+	if err := pd.addParents(d, "PD", "DEALLOC_PD", &d.object); err != nil {
 		return nil, err
 	}
 	req := &abi.AllocPD{}
 	resp := &abi.AllocPDResp{}
 	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_ALLOC_PD, bytesOf(req), bytesOf(resp), d.driver.pdUdata()); errno != 0 {
-		pd.leave()
+		pd.removeParents()
 		return nil, d.cmd.fail("ALLOC_PD", errno, "")
 	}
 	pd.handle = resp.PDHandle

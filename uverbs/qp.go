@@ -198,11 +198,11 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 	if s.pd != nil {
 		qp.pd = s.pd.handle
 	}
-	if err := qp.join(d, "QP", "DESTROY_QP", s.uses()...); err != nil {
+	if err := qp.addParents(d, "QP", "DESTROY_QP", s.uses()...); err != nil {
 		return nil, err
 	}
 	if err := qp.create(&s); err != nil {
-		qp.leave()
+		qp.removeParents()
 		return nil, err
 	}
 	return qp, qp.made(qp)
@@ -230,7 +230,7 @@ func (q *QP) enter(side *mmio.Lock) error {
 // await is enter when the lock is held: by Close, which may fail in the end.
 func (q *QP) await(side *mmio.Lock) error {
 	for {
-		if err := q.hold(); err != nil { // it waits for Close
+		if err := q.acquire(); err != nil { // it waits for Close
 			return err
 		}
 		q.release()

@@ -213,7 +213,7 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 }
 
 func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
-	if err := q.hold(); err != nil {
+	if err := q.acquire(); err != nil {
 		return err
 	}
 	defer q.release()
@@ -233,7 +233,7 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		return err
 	}
 	if mask&AttrState != 0 {
-		if err := q.dev.driver.lacksModify(to); err != nil {
+		if err := q.dev.driver.unsupportedModify(to); err != nil {
 			return err
 		}
 	}
@@ -461,7 +461,7 @@ const queryAll = 1<<21 - 1
 
 // Query returns the current attributes of the device (ibv_query_qp).
 func (q *QP) Query() (QPAttr, error) {
-	if err := q.hold(); err != nil {
+	if err := q.acquire(); err != nil {
 		return QPAttr{}, err
 	}
 	defer q.release()
@@ -517,7 +517,7 @@ func (q *QP) Query() (QPAttr, error) {
 // first message that is received, or by another call if the program has heard in some other
 // way, such as by an RDMA WRITE. On other transports Moved fails, as [QP.Modify] moves a QP there.
 func (q *QP) Moved(state QPState) error {
-	if err := q.hold(); err != nil {
+	if err := q.acquire(); err != nil {
 		return err
 	}
 	defer q.release()

@@ -118,7 +118,7 @@ func (o *QPOptions) check(d *Device) error {
 	if unknown := o.Flags &^ qpFlagsAll; unknown != 0 {
 		return argErr("CreateQP", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the QP flags, together %#x", uint32(qpFlagsAll))
 	}
-	if lacking := d.driver.lacksQP(o); lacking != "" {
+	if lacking := d.driver.unsupportedQP(o); lacking != "" {
 		return &FeatureError{Feature: "CREATE_QP with " + lacking, Driver: d.driver.name()}
 	}
 	if err := o.checkQueues(d); err != nil {

@@ -44,8 +44,8 @@ func (fullDriver) operations(t QPType) (opcodeSet, bool) {
 	ops, _ := rxeDriver{}.operations(t)
 	return ops, true
 }
-func (fullDriver) lacksQP(*QPOptions) string   { return "" }
-func (fullDriver) lacksSRQ(*SRQOptions) string { return "" }
+func (fullDriver) unsupportedQP(*QPOptions) string   { return "" }
+func (fullDriver) unsupportedSRQ(*SRQOptions) string { return "" }
 func (fullDriver) prepareQP(*QP, *qpSpec) (udata, error) {
 	return udata{out: make([]byte, 32)}, nil
 }

@@ -17,7 +17,7 @@ import (
 // lackingDriver has no MRs.
 type lackingDriver struct{ driver }
 
-func (lackingDriver) lacksMR(*region) string { return "memory" }
+func (lackingDriver) unsupportedMR(*region) string { return "memory" }
 
 // TestRegMRLacking: an MR that the driver does not have leaves its PD without a user, and the kernel
 // is not asked.

@@ -77,7 +77,7 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 	if (o.XRCD != nil) != (o.CQ != nil) {
 		return nil, argErr("CreateSRQ", "CQ", map[bool]string{false: "nil", true: "a CQ"}[o.CQ != nil], "a CQ with XRCD, otherwise nil")
 	}
-	if lacking := d.driver.lacksSRQ(&o); lacking != "" {
+	if lacking := d.driver.unsupportedSRQ(&o); lacking != "" {
 		return nil, &FeatureError{Feature: "CREATE_SRQ with " + lacking, Driver: d.driver.name()}
 	}
 	uses := []*object{&p.object}
@@ -88,11 +88,11 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 		uses = append(uses, &o.CQ.object)
 	}
 	s := &SRQ{kind: d.driver.kind()}
-	if err := s.join(d, "SRQ", "DESTROY_SRQ", uses...); err != nil {
+	if err := s.addParents(d, "SRQ", "DESTROY_SRQ", uses...); err != nil {
 		return nil, err
 	}
 	if err := s.create(p, o); err != nil {
-		s.leave()
+		s.removeParents()
 		return nil, err
 	}
 	return s, s.made(s)
@@ -283,7 +283,7 @@ func (s *SRQ) modify(mask uint32, maxWR, limit int) error {
 
 // Query asks the device for the attributes (ibv_query_srq).
 func (s *SRQ) Query() (SRQAttr, error) {
-	if err := s.hold(); err != nil {
+	if err := s.acquire(); err != nil {
 		return SRQAttr{}, err
 	}
 	defer s.release()

@@ -28,11 +28,11 @@ func (d *Device) AllocTD() (*TD, error) {
 		return nil, &FeatureError{Feature: "ALLOC_TD", Driver: d.driver.name()}
 	}
 	td := &TD{}
-	if err := td.join(d, "TD", "DEALLOC_TD", &d.object); err != nil {
+	if err := td.addParents(d, "TD", "DEALLOC_TD", &d.object); err != nil {
 		return nil, err
 	}
 	if err := drv.allocTD(td); err != nil {
-		td.leave()
+		td.removeParents()
 		return nil, fmt.Errorf("uverbs: %s: ALLOC_TD: %w", d.Name(), err)
 	}
 	return td, td.made(td)
@@ -67,7 +67,7 @@ func (p *PD) ParentDomain(td *TD) (*PD, error) {
 		parents = append(parents, &td.object)
 	}
 	pd := &PD{handle: p.handle, parent: p, td: td}
-	if err := pd.join(p.dev, "parent domain", "DEALLOC_PD", parents...); err != nil {
+	if err := pd.addParents(p.dev, "parent domain", "DEALLOC_PD", parents...); err != nil {
 		return nil, err
 	}
 	return pd, pd.made(pd)

@@ -121,11 +121,11 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 	}
 	w := &WQ{}
 	drv, _ := p.dev.driver.(wqDriver) // or else the kernel says that there are none
-	if err := w.join(p.dev, "WQ", "DESTROY_WQ", &p.object, &o.CQ.object); err != nil {
+	if err := w.addParents(p.dev, "WQ", "DESTROY_WQ", &p.object, &o.CQ.object); err != nil {
 		return nil, err
 	}
 	if err := w.create(p, o, drv); err != nil {
-		w.leave()
+		w.removeParents()
 		return nil, err
 	}
 	return w, w.made(w)
@@ -249,7 +249,7 @@ func (w *WQ) State() WQState {
 // Modify moves the queue to another state (ibv_modify_wq). From [WQErr] the way back to
 // [WQReady] is by [WQReset], and there is none from WQReset to WQErr.
 func (w *WQ) Modify(to WQState) error {
-	if err := w.hold(); err != nil {
+	if err := w.acquire(); err != nil {
 		return err
 	}
 	defer w.release()
@@ -277,7 +277,7 @@ func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 	if flags&^mask != 0 {
 		return argErr("ModifyFlags", "flags", fmt.Sprintf("%#x", uint32(flags)), "what mask names, %#x", uint32(mask))
 	}
-	if err := w.hold(); err != nil {
+	if err := w.acquire(); err != nil {
 		return err
 	}
 	defer w.release()
@@ -354,7 +354,7 @@ func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 		parents = append(parents, &w.object)
 	}
 	t := &RWQIndTable{}
-	if err := t.join(d, "RWQIndTable", "DESTROY_RWQ_IND_TBL", parents...); err != nil {
+	if err := t.addParents(d, "RWQIndTable", "DESTROY_RWQ_IND_TBL", parents...); err != nil {
 		return nil, err
 	}
 	req := bytesOf(&abi.ExCreateRWQIndTable{LogIndTblSize: uint32(bits.Len(uint(n)) - 1)})
@@ -366,7 +366,7 @@ func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 	}
 	resp := &abi.ExCreateRWQIndTableResp{}
 	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL, req, bytesOf(resp), udata{}); errno != 0 {
-		t.leave()
+		t.removeParents()
 		return nil, d.cmd.fail("CREATE_RWQ_IND_TBL", errno, "")
 	}
 	t.handle, t.num = resp.IndTblHandle, resp.IndTblNum

@@ -37,11 +37,11 @@ func (d *Device) OpenXRCD(o XRCDOptions) (*XRCD, error) {
 		return nil, argErr("OpenXRCD", "Flags", o.Flags, "os.O_CREATE and os.O_EXCL, together %d", xrcdFlags)
 	}
 	x := &XRCD{}
-	if err := x.join(d, "XRCD", "CLOSE_XRCD", &d.object); err != nil {
+	if err := x.addParents(d, "XRCD", "CLOSE_XRCD", &d.object); err != nil {
 		return nil, err
 	}
 	if err := x.open(o); err != nil {
-		x.leave()
+		x.removeParents()
 		return nil, err
 	}
 	return x, x.made(x)
