@@ -2,12 +2,6 @@ package uverbs
 
 import "time"
 
-// A clockDriver is a driver whose devices have a clock that can be read without a command.
-type clockDriver interface {
-	readClock(*Device) (uint64, error)
-	clockTime(d *Device, stamp uint64) (time.Time, error)
-}
-
 // ReadClock returns the device's clock, in cycles of [DeviceAttr].CoreClockKHz; it is what
 // [WC].Timestamp is read from (ibv_query_rt_values_ex). It asks the device, which takes a
 // microsecond or so. The error is a [FeatureError] if the driver has no such clock.
@@ -15,10 +9,7 @@ func (d *Device) ReadClock() (uint64, error) {
 	if err := d.usable(); err != nil {
 		return 0, err
 	}
-	if c, ok := d.driver.(clockDriver); ok {
-		return c.readClock(d)
-	}
-	return 0, &FeatureError{Feature: "QUERY_RT_VALUES", Driver: d.driver.name()}
+	return d.driver.readClock(d)
 }
 
 // ClockTime returns the time of day of a time stamp that the device's clock has shown within
@@ -28,8 +19,5 @@ func (d *Device) ClockTime(stamp uint64) (time.Time, error) {
 	if err := d.usable(); err != nil {
 		return time.Time{}, err
 	}
-	if c, ok := d.driver.(clockDriver); ok {
-		return c.clockTime(d, stamp)
-	}
-	return time.Time{}, &FeatureError{Feature: "time of a time stamp", Driver: d.driver.name()}
+	return d.driver.clockTime(d, stamp)
 }

@@ -20,11 +20,6 @@ type Counters struct {
 	flows int        // flows that use the counters
 }
 
-// A countDriver is a driver that has the kernel told what to count, by the first flow that uses counters.
-type countDriver interface {
-	countUdata(d *Device) (udata, error)
-}
-
 // CreateCounters creates counters (ibv_create_counters). A flow counts into them by
 // [FlowActionCount].
 func (d *Device) CreateCounters() (*Counters, error) {

@@ -88,9 +88,6 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 	if o.Flags&^cqFlagsAll != 0 {
 		return nil, argErr("CreateCQ", "Flags", o.Flags, "%s", cqFlagsAll)
 	}
-	if err := d.driver.checkCQE(o.CQESize); err != nil {
-		return nil, err
-	}
 	cq := &CQ{ch: o.Channel, kind: d.driver.kind()}
 	parents := []*object{&d.object}
 	if o.Channel != nil {
@@ -308,27 +305,6 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	return nil
 }
 
-// raised notes that the CQ has raised an event. It does not look at kind, which a Resize that loses
-// the CQ may change meanwhile.
-func (c *CQ) raised() {
-	c.armed.Store(false)
-	if c.mlx5 != nil {
-		c.eventMlx5()
-	}
-}
-
-// cqResizer is a driver that can resize a CQ.
-type cqResizer interface {
-	// prepareResize returns the driver's part of RESIZE_CQ; what it changes in cqe is what
-	// the kernel is told. ready is false if there is nothing to do.
-	prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error)
-	// remapCQ replaces the ring by what the kernel answered and returns the old one's
-	// memory. If it fails the CQ is lost.
-	remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error)
-	// abandonResize frees what prepareResize made, as the kernel has refused.
-	abandonResize(c *CQ) error
-}
-
 // Resize changes the number of completions that the CQ holds, which is at least cqe
 // afterwards (ibv_resize_cq); [CQ.Cap] tells. Completions that are there stay, in their
 // order, and the CQ stays armed. It fails with EINVAL if there are more of them than cqe,
@@ -346,11 +322,7 @@ func (c *CQ) Resize(cqe int) error {
 	if limit := int(d.attr.MaxCQE); cqe < 1 || cqe > limit {
 		return argErr("Resize", "cqe", cqe, "1 to %d (max_cqe of %s)", limit, d.Name())
 	}
-	r, ok := d.driver.(cqResizer)
-	if !ok {
-		return &FeatureError{Feature: "RESIZE_CQ", Driver: d.driver.name()}
-	}
-	u, ready, err := r.prepareResize(c, &cqe)
+	u, ready, err := d.driver.prepareResize(c, &cqe)
 	if err != nil || !ready {
 		return err
 	}
@@ -362,9 +334,9 @@ func (c *CQ) Resize(cqe int) error {
 		if errno == syscall.EINVAL {
 			hint = resizeHint(cqe)
 		}
-		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), r.abandonResize(c))
+		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), d.driver.abandonResize(c))
 	}
-	old, err := r.remapCQ(c, int(resp.CQE), u)
+	old, err := d.driver.remapCQ(c, int(resp.CQE), u)
 	if err != nil {
 		c.kind = kindInvalid
 		return err
@@ -379,9 +351,6 @@ func (c *CQ) Resize(cqe int) error {
 func resizeHint(cqe int) string {
 	return fmt.Sprintf("there may be more than %d completions in it; poll them first", cqe)
 }
-
-// kindInvalid is the kind of a CQ whose ring the kernel does not use any more.
-const kindInvalid driverKind = 0
 
 // cqModerate is IB_CQ_MODERATE (rdma/ib_verbs.h), the attribute that MODIFY_CQ can change.
 const cqModerate = 1

@@ -357,7 +357,7 @@ func open(info DeviceInfo) (*Device, error) {
 	}
 	d := &Device{info: info, driver: info.driver}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
-	dev, err := kernel.NewCharDevice(f, kernel.CharOptions{DriverID: uint32(info.id), Software: d.driver.briefCommands()})
+	dev, err := kernel.NewCharDevice(f, kernel.CharOptions{DriverID: uint32(info.id), Software: d.driver.capabilities().briefCommands})
 	if err == nil {
 		d.cmd = newCommands(dev, path, info.Name, d.driver)
 		if err = d.getContext(); err == nil {

@@ -3,7 +3,6 @@ package uverbs
 import (
 	"fmt"
 
-	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -24,16 +23,8 @@ type DM struct {
 	mlx5   *mlx5DM
 }
 
-// A dmDriver is a driver whose ALLOC_DM has attributes of its own, by which the memory is mapped.
-type dmDriver interface {
-	dmAttrs(*DM, *ioctlCommand)
-	storeDM(m *DM, at int, b []byte) error // b is not empty and within the memory
-	loadDM(m *DM, at int, b []byte) error
-	unmapDM(*DM) error
-}
-
-// dmWord is what mlx5 adapters, which are the only ones, read and write their memory in.
-const dmWord = mlx5.WordSize
+// dmWord is the size in bytes of the words that device memory is read and written in.
+const dmWord = 4
 
 // AllocDM allocates device memory (ibv_alloc_dm); [DeviceAttr.MaxDMSize] says how much the device
 // has.
@@ -55,9 +46,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DM_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
 	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
-	if drv, ok := d.driver.(dmDriver); ok {
-		drv.dmAttrs(m, cmd)
-	}
+	d.driver.allocDMAttrs(m, cmd)
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
 		m.removeParents()
 		return nil, d.cmd.fail("ALLOC_DM", errno, "")
@@ -75,12 +64,7 @@ func (m *DM) Close() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE)
 		cmd.obj(abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
 		return m.dev.cmd.fail(m.destroy, m.dev.cmd.ioctl(cmd), "")
-	}, func() error {
-		if drv, ok := m.dev.driver.(dmDriver); ok {
-			return drv.unmapDM(m)
-		}
-		return nil
-	})
+	}, func() error { return m.dev.driver.unmapDM(m) })
 }
 
 // WriteAt copies b to the memory at offset off, with the processor (ibv_memcpy_to_dm). It is like
@@ -89,7 +73,7 @@ func (m *DM) Close() error {
 // are posted afterwards see the data. The error is a [FeatureError] if the driver cannot map the
 // memory.
 func (m *DM) WriteAt(b []byte, off int64) (int, error) {
-	return m.access("WriteAt", b, off, dmDriver.storeDM)
+	return m.access("WriteAt", b, off, driver.storeDM)
 }
 
 // ReadAt copies from the memory at offset off to b (ibv_memcpy_from_dm), with the same conditions
@@ -97,11 +81,11 @@ func (m *DM) WriteAt(b []byte, off int64) (int, error) {
 // bytes cross the bus on their own, which takes about a microsecond, so RDMA READ is faster for
 // long reads.
 func (m *DM) ReadAt(b []byte, off int64) (int, error) {
-	return m.access("ReadAt", b, off, dmDriver.loadDM)
+	return m.access("ReadAt", b, off, driver.loadDM)
 }
 
 // access copies to or from the memory.
-func (m *DM) access(op string, b []byte, off int64, with func(dmDriver, *DM, int, []byte) error) (int, error) {
+func (m *DM) access(op string, b []byte, off int64, with func(driver, *DM, int, []byte) error) (int, error) {
 	if err := m.acquire(); err != nil {
 		return 0, err
 	}
@@ -112,9 +96,9 @@ func (m *DM) access(op string, b []byte, off int64, with func(dmDriver, *DM, int
 	if limit := m.length - uint64(off); uint64(len(b)) > limit || len(b)%dmWord != 0 {
 		return 0, argErr(op, "length of b", len(b), "multiples of %d from 0 to %d", dmWord, limit)
 	}
-	drv, ok := m.dev.driver.(dmDriver)
-	if !ok {
-		return 0, &FeatureError{Feature: "MEMCPY_DM", Driver: m.dev.driver.name()}
+	drv := m.dev.driver
+	if !drv.capabilities().mappedDM {
+		return 0, &FeatureError{Feature: "MEMCPY_DM", Driver: drv.name()}
 	}
 	if len(b) == 0 {
 		return 0, nil

@@ -4,26 +4,20 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// driverKind selects a driver on the data path, by a switch: an interface there would
-// make every caller's work request escape to the heap.
-type driverKind uint8
-
-const (
-	kindRxe driverKind = 1 + iota
-	kindMlx5
-	kindSiw
-)
-
-// driver is what a device's driver does beside the kernel's common commands. It is
-// used on the control path only.
+// driver is what a device's driver does beside the kernel's common commands. It is used on the
+// control path only; the data path is in dispatch.go. A driver embeds baseDriver, which has the
+// methods that few drivers need.
 type driver interface {
 	kind() driverKind
 	name() string
-	failureDriver
+	capabilities() capabilities
 
 	// abi returns the versions of the driver's private data that the library speaks.
 	abi() (lowest, highest uint64)
@@ -40,8 +34,8 @@ type driver interface {
 	// unsupportedModify returns the error of a Modify to a state that the driver does not support, or nil.
 	unsupportedModify(to QPState) error
 
-	// contextUdata returns the driver's part of GET_CONTEXT, which is given by ioctl or by
-	// write; openContext takes what the kernel answered, and closeContext frees what it made.
+	// contextUdata returns the driver's part of GET_CONTEXT, which is sent by ioctl or by write;
+	// openContext reads the kernel's answer, and closeContext frees what openContext made.
 	contextUdata(ioctl bool) udata
 	openContext(d *Device, u udata, ioctl bool) error
 	closeContext(*Device) error
@@ -53,57 +47,164 @@ type driver interface {
 	ahUdata() udata
 	openAH(*AH, udata) error
 
-	// prepareCQ, prepareQP and prepareSRQ make what must be there before the kernel makes
-	// the object, and return the driver's part of the command. What they change in options
-	// is what the kernel is told. An error means that nothing was made.
+	// countUdata returns the driver's part of CREATE_FLOW for the first flow that uses counters.
+	countUdata(*Device) (udata, error)
+
+	// prepareCQ, prepareQP, prepareSRQ and prepareWQ make what must exist before the kernel makes
+	// the object, and return the driver's part of the command. What they change in the options is
+	// what the kernel is told. After an error nothing is left.
 	prepareCQ(c *CQ, cqe *int, o *CQOptions) (udata, error)
 	prepareQP(*QP, *qpSpec) (udata, error)
 	prepareSRQ(*SRQ, *SRQOptions) (udata, error)
+	prepareWQ(*WQ, *WQOptions) (udata, error)
 
-	// mapCQ, mapQP and mapSRQ complete a new object by what the kernel answered.
+	// mapCQ, mapQP, mapSRQ and mapWQ complete a new object from the kernel's answer.
 	mapCQ(*CQ, udata) error
 	mapQP(*QP, udata) error
 	mapSRQ(*SRQ, udata) error
+	mapWQ(*WQ) error
 
-	// freeCQ, freeQP and freeSRQ free what belongs to an object that the kernel has
+	// freeCQ, freeQP, freeSRQ and freeWQ free the memory of an object that the kernel has
 	// destroyed or did not make.
 	freeCQ(*CQ) error
 	freeQP(*QP) error
 	freeSRQ(*SRQ) error
+	freeWQ(*WQ) error
 
-	// checkCQE refuses a size of completions that the driver does not have.
-	checkCQE(size int) error
-
-	// knowsInline says that prepareQP refuses too much inline data; otherwise it is found
-	// by trying what the kernel takes.
-	knowsInline() bool
+	// prepareResize returns the driver's part of RESIZE_CQ; what it changes in cqe is what
+	// the kernel is told. ready is false if there is nothing to do.
+	prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error)
+	// remapCQ replaces the ring by the one in the kernel's answer and returns the memory of the
+	// old one. If it fails the CQ is lost.
+	remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error)
+	// abandonResize frees what prepareResize made, after the kernel has refused.
+	abandonResize(c *CQ) error
 
 	// qpModified is called when a QP has changed its state.
 	qpModified(q *QP, from, to QPState)
-
-	// queriedQP puts right what the kernel has answered to QUERY_QP.
+	// queriedQP and queriedSRQ correct the kernel's answer to QUERY_QP and QUERY_SRQ.
 	queriedQP(q *QP, a *QPAttr)
-
-	// movesQP reports whether the connection manager in the kernel moves the driver's QPs.
-	movesQP() bool
-
-	// queriedSRQ puts right what the kernel has answered to QUERY_SRQ.
 	queriedSRQ(s *SRQ, a *SRQAttr)
-
-	// briefCommands reports whether the kernel carries out the driver's commands at once, as a
-	// device in software can, so that Go's scheduler need not be told of brief ones.
-	briefCommands() bool
 
 	// refusal says how the device's firmware refused the command that has just failed, or returns
 	// "" if it did not or that is unknown.
 	refusal() string
 
-	// modifySRQ has issue give MODIFY_SRQ, and maps the new ring if it is resized.
+	// modifySRQ calls issue, which sends MODIFY_SRQ, and maps the new ring if it is resized.
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
+
+	// modifyWQUdata returns the driver's part of MODIFY_WQ; resetWQ is called when a WQ has gone to
+	// WQReset. postWQ posts a receive; the caller holds the WQ's mu.
+	modifyWQUdata() udata
+	resetWQ(*WQ)
+	postWQ(w *WQ, id uint64, sgl []SGE) error
+
+	// allocTD and freeTD do what the driver needs for a thread domain.
+	allocTD(*TD) error
+	freeTD(*TD) error
+
+	// allocDMAttrs adds the driver's attributes to ALLOC_DM; storeDM and loadDM copy b, which is
+	// not empty and within the memory, to it and from it; unmapDM removes the mapping.
+	allocDMAttrs(*DM, *ioctlCommand)
+	storeDM(m *DM, at int, b []byte) error
+	loadDM(m *DM, at int, b []byte) error
+	unmapDM(*DM) error
+
+	// readClock reads the device's clock, and clockTime converts a time stamp of it.
+	readClock(*Device) (uint64, error)
+	clockTime(d *Device, stamp uint64) (time.Time, error)
+	// nullKey returns the lkey of the null MR; ok is false if the device has none.
+	nullKey(*Device) (key uint32, ok bool)
+
+	// findRequest returns the newest send request of a QP with the given ID, if the ring still has it.
+	findRequest(q *QP, id uint64) (sentWR, bool)
+	// failedRequest returns the send request that the device gave up on and the completion that it
+	// would have had, if the device notes that in the ring.
+	failedRequest(q *QP) (WC, sentWR, bool)
+	// queueOf returns the queue of a completion that failed. The QP has one CQ for both queues, and
+	// the opcode does not say that it is a receive.
+	queueOf(q *QP, wc WC) diag.Queue
+	// postedRecvs returns how many receives wait for messages to a QP, in its SRQ if it has one.
+	postedRecvs(*QP) int
+	// vendorText explains the device's own error code, or returns "".
+	vendorText(code uint32) string
 }
 
-// software is what the drivers of devices in software have in common.
-type software struct{}
+// capabilities are the properties of a driver that generic code depends on. In the zero value
+// every property has the value that most drivers have.
+type capabilities struct {
+	// connectionManaged means that the kernel's connection manager moves a QP between Init and Err,
+	// and that no command does.
+	connectionManaged bool
+	// inlineLimit means that prepareQP refuses too much inline data; otherwise the library finds the
+	// limit by trying.
+	inlineLimit bool
+	// threadDomains means that thread domains and parent domains have an effect.
+	threadDomains bool
+	// mappedDM means that programs can map device memory.
+	mappedDM bool
+	// reregIOVASince is the first kernel whose driver takes an IOVA in REREG_MR; zero means all.
+	reregIOVASince Version
+
+	// briefCommands means that the kernel carries out the driver's commands at once, as a device in
+	// software can, so that Go's scheduler need not be told of brief ones.
+	briefCommands bool
+	// memlockForAll names the kernel that counts RLIMIT_MEMLOCK for a process with CAP_IPC_LOCK as
+	// well, or is "".
+	memlockForAll string
+}
+
+// baseDriver has the methods of driver that few drivers need, as they are for the others.
+type baseDriver struct{}
+
+func (baseDriver) unsupportedSRQ(*SRQOptions) string        { return "" }
+func (baseDriver) unsupportedMR(*region) string             { return "" }
+func (baseDriver) unsupportedModify(QPState) error          { return nil }
+func (baseDriver) contextUdata(bool) udata                  { return udata{} }
+func (baseDriver) openContext(*Device, udata, bool) error   { return nil }
+func (baseDriver) closeContext(*Device) error               { return nil }
+func (baseDriver) pdUdata() udata                           { return udata{} }
+func (baseDriver) mrUdata() udata                           { return udata{} }
+func (baseDriver) ahUdata() udata                           { return udata{} }
+func (baseDriver) countUdata(*Device) (udata, error)        { return udata{}, nil }
+func (baseDriver) qpModified(*QP, QPState, QPState)         {}
+func (baseDriver) queriedQP(*QP, *QPAttr)                   {}
+func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                {}
+func (baseDriver) allocTD(*TD) error                        { return nil }
+func (baseDriver) freeTD(*TD) error                         { return nil }
+func (baseDriver) allocDMAttrs(*DM, *ioctlCommand)          {}
+func (baseDriver) storeDM(*DM, int, []byte) error           { return nil }
+func (baseDriver) loadDM(*DM, int, []byte) error            { return nil }
+func (baseDriver) unmapDM(*DM) error                        { return nil }
+func (baseDriver) nullKey(*Device) (uint32, bool)           { return 0, false }
+func (baseDriver) refusal() string                          { return "" }
+func (baseDriver) vendorText(uint32) string                 { return "" }
+func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)     { return WC{}, sentWR{}, false }
+func (baseDriver) queueOf(*QP, WC) diag.Queue              { return diag.SendQueue }
+func (baseDriver) prepareWQ(*WQ, *WQOptions) (udata, error) { return udata{}, nil }
+func (baseDriver) mapWQ(*WQ) error                          { return nil }
+func (baseDriver) freeWQ(*WQ) error                         { return nil }
+func (baseDriver) modifyWQUdata() udata                     { return udata{} }
+func (baseDriver) resetWQ(*WQ)                              {}
+func (baseDriver) postWQ(*WQ, uint64, []SGE) error          { return errKind }
+func (baseDriver) abandonResize(*CQ) error                  { return nil }
+
+func (baseDriver) prepareResize(c *CQ, _ *int) (udata, bool, error) {
+	return udata{}, false, &FeatureError{Feature: "RESIZE_CQ", Driver: c.dev.driver.name()}
+}
+
+func (baseDriver) remapCQ(*CQ, int, udata) (*mmio.Region, error) { return nil, errKind }
+
+func (baseDriver) readClock(d *Device) (uint64, error) {
+	return 0, &FeatureError{Feature: "QUERY_RT_VALUES", Driver: d.driver.name()}
+}
+
+func (baseDriver) clockTime(d *Device, _ uint64) (time.Time, error) {
+	return time.Time{}, &FeatureError{Feature: "time of a time stamp", Driver: d.driver.name()}
+}
+
+// software has what the drivers of software devices have in common.
+type software struct{ baseDriver }
 
 func (software) unsupportedQP(o *QPOptions) string {
 	switch {
@@ -117,10 +218,6 @@ func (software) unsupportedQP(o *QPOptions) string {
 	return ""
 }
 
-func (software) refusal() string { return "" }
-
-func (software) queriedSRQ(*SRQ, *SRQAttr) {}
-
 func (software) unsupportedSRQ(o *SRQOptions) string {
 	if o.XRCD != nil {
 		return "XRCD"
@@ -128,17 +225,15 @@ func (software) unsupportedSRQ(o *SRQOptions) string {
 	return ""
 }
 
-// drivers are the drivers that the library has, by the kernel's number.
-var drivers = [...]struct {
-	id netlinkrdma.DriverID
-	driver
-}{
-	{rxeDriverID, rxeDriver{}},
-	{mlx5DriverID, mlx5Driver{}},
-	{siwDriverID, siwDriver{}},
+// oneCQESize refuses a size of completions, of which the device has one.
+func (software) oneCQESize(c *CQ, o *CQOptions) error {
+	if o.CQESize != 0 {
+		return &FeatureError{Feature: "CREATE_CQ with CQESize", Driver: c.dev.driver.name()}
+	}
+	return nil
 }
 
-// driverOf returns the driver of a number, nil if the library has it not.
+// driverOf returns the driver with a kernel driver ID, or nil if it is not supported.
 func driverOf(id netlinkrdma.DriverID) driver {
 	for _, d := range drivers {
 		if d.id == id {
@@ -148,7 +243,7 @@ func driverOf(id netlinkrdma.DriverID) driver {
 	return nil
 }
 
-// driverNames lists them.
+// driverNames lists the names of the supported drivers.
 func driverNames() string {
 	var names []string
 	for _, d := range drivers {
@@ -158,7 +253,7 @@ func driverNames() string {
 	return strings.Join(names, ", ")
 }
 
-// checkABI compares the kernel's version of a driver's data with the library's.
+// checkABI compares the kernel's version of a driver's data with the versions that the library speaks.
 func checkABI(d driver, version uint64) error {
 	if lo, hi := d.abi(); version < lo || version > hi {
 		return fmt.Errorf("driver %s of this kernel has ABI version %d, the library speaks %d to %d: %w", d.name(), version, lo, hi, errABI)

@@ -17,16 +17,21 @@ const mlx5DriverID = netlinkrdma.DriverID(mlx5.DriverID)
 
 // mlx5Driver is the glue to ConnectX adapters: queues are the program's own memory, which
 // the kernel is told of, and doorbells are registers of the device.
-type mlx5Driver struct{}
+type mlx5Driver struct{ baseDriver }
 
 func (mlx5Driver) kind() driverKind      { return kindMlx5 }
-func (mlx5Driver) briefCommands() bool   { return false }
 func (mlx5Driver) name() string          { return "mlx5" }
 func (mlx5Driver) abi() (uint64, uint64) { return mlx5.MinABI, mlx5.MaxABI }
 func (mlx5Driver) pdUdata() udata        { return udata{out: make([]byte, mlx5.PDRespSize)} }
-func (mlx5Driver) mrUdata() udata        { return udata{} }
 func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.AHRespSize)} }
-func (mlx5Driver) knowsInline() bool     { return true }
+
+// capabilities: mlx5_ib of Linux 5.10 takes an IOVA in REREG_MR for the memory's address
+// (mlx5_ib_rereg_user_mr).
+func (mlx5Driver) capabilities() capabilities {
+	return capabilities{inlineLimit: true, threadDomains: true, mappedDM: true, reregIOVASince: Version{5, 11}}
+}
+
+func (mlx5Driver) nullKey(d *Device) (uint32, bool) { return d.mlx5.NullKey, d.mlx5.NullKey != 0 }
 
 // operations follows mlx5_ib_opcode and post_send of libmlx5.
 func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
@@ -56,14 +61,8 @@ func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 	return ""
 }
 
-func (mlx5Driver) unsupportedMR(*region) string    { return "" }
-func (mlx5Driver) unsupportedModify(QPState) error { return nil }
-func (mlx5Driver) movesQP() bool                   { return false }
-
 // queriedQP: the kernel does not know the sizes.
 func (mlx5Driver) queriedQP(q *QP, a *QPAttr) { a.Caps = q.caps }
-
-func (mlx5Driver) unsupportedSRQ(*SRQOptions) string { return "" }
 
 // mlx5Context is what a device of mlx5 has beside other devices.
 type mlx5Context struct {

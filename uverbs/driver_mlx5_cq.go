@@ -31,14 +31,10 @@ const (
 	cqe128 = 128
 )
 
-func (mlx5Driver) checkCQE(size int) error {
-	if size != 0 && size != cqe64 && size != cqe128 {
-		return argErr("CreateCQ", "CQESize", size, "%d, the default, and %d", cqe64, cqe128)
-	}
-	return nil
-}
-
 func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) {
+	if size := o.CQESize; size != 0 && size != cqe64 && size != cqe128 {
+		return udata{}, argErr("CreateCQ", "CQESize", size, "%d, the default, and %d", cqe64, cqe128)
+	}
 	m := c.dev.mlx5
 	n, err := mlx5.SizeCQ(*cqe)
 	if err != nil {

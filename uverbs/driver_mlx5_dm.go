@@ -20,8 +20,11 @@ type mlx5DM struct {
 	mem    *mlx5.Memory // guarded by mu
 }
 
-// dmAttrs has the kernel tell where the memory can be mapped; it allocates none without.
-func (mlx5Driver) dmAttrs(m *DM, cmd *ioctlCommand) {
+// dmWord is the size of the device's words.
+const _ = -(dmWord ^ mlx5.WordSize)
+
+// allocDMAttrs asks the kernel where the memory can be mapped, without which it allocates none.
+func (mlx5Driver) allocDMAttrs(m *DM, cmd *ioctlCommand) {
 	m.mlx5 = &mlx5DM{}
 	cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])
 	cmd.out(mlx5.AttrDMOffset, m.mlx5.start[:])

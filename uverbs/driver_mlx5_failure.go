@@ -5,10 +5,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-func (mlx5Driver) memlockForAll() string                { return "" }
-func (mlx5Driver) failedRequest(*QP) (WC, sentWR, bool) { return WC{}, sentWR{}, false }
-func (mlx5Driver) queueOf(*QP, WC) diag.Queue           { return diag.SendQueue }
-
 // refusal says why firmware refused the command that has just failed, if it did.
 func (mlx5Driver) refusal() string { return diag.FirmwareRefusal() }
 

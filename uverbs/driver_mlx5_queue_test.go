@@ -145,8 +145,13 @@ func TestMlx5Refused(t *testing.T) {
 		}
 	}
 	for size, ok := range map[int]bool{0: true, 64: true, 128: true, 32: false, 65: false, -1: false} {
-		if err := (mlx5Driver{}).checkCQE(size); (err == nil) != ok {
+		cq, cqe := &CQ{object: object{dev: c.dev, kind: "CQ"}}, cardCQEs-1
+		_, err := mlx5Driver{}.prepareCQ(cq, &cqe, &CQOptions{CQESize: size})
+		if (err == nil) != ok {
 			t.Errorf("completions of %d bytes: %v", size, err)
+		}
+		if err == nil {
+			must(t, mlx5Driver{}.freeCQ(cq))
 		}
 	}
 }

@@ -22,24 +22,14 @@ type rxeDriver struct{ software }
 func (rxeDriver) kind() driverKind      { return kindRxe }
 func (rxeDriver) name() string          { return "rxe" }
 func (rxeDriver) abi() (uint64, uint64) { return rxe.MinABI, rxe.MaxABI }
-func (rxeDriver) pdUdata() udata        { return udata{} }
-func (rxeDriver) mrUdata() udata        { return udata{} }
 func (rxeDriver) ahUdata() udata        { return udata{out: make([]byte, rxe.AHRespSize)} }
-func (rxeDriver) knowsInline() bool     { return false }
-func (rxeDriver) briefCommands() bool   { return true }
 
-// rxe's rings are made by the kernel, and its contexts are the kernel's alone.
-func (rxeDriver) contextUdata(bool) udata                { return udata{} }
-func (rxeDriver) openContext(*Device, udata, bool) error { return nil }
-func (rxeDriver) closeContext(*Device) error             { return nil }
-func (rxeDriver) qpModified(*QP, QPState, QPState)       {}
-func (rxeDriver) unsupportedModify(QPState) error        { return nil }
-func (rxeDriver) unsupportedMR(*region) string           { return "" }
-func (rxeDriver) queriedQP(*QP, *QPAttr)                 {}
-func (rxeDriver) movesQP() bool                          { return false }
+func (rxeDriver) capabilities() capabilities {
+	return capabilities{briefCommands: true}
+}
 
-func (rxeDriver) prepareCQ(*CQ, *int, *CQOptions) (udata, error) {
-	return udata{out: make([]byte, rxe.CQRespSize)}, nil
+func (dr rxeDriver) prepareCQ(c *CQ, _ *int, o *CQOptions) (udata, error) {
+	return udata{out: make([]byte, rxe.CQRespSize)}, dr.oneCQESize(c, o)
 }
 
 func (rxeDriver) prepareQP(*QP, *qpSpec) (udata, error) {
@@ -48,14 +38,6 @@ func (rxeDriver) prepareQP(*QP, *qpSpec) (udata, error) {
 
 func (rxeDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 	return udata{out: make([]byte, rxe.SRQRespSize)}, nil
-}
-
-// checkCQE: there is one size of completions.
-func (rxeDriver) checkCQE(size int) error {
-	if size != 0 {
-		return &FeatureError{Feature: "CREATE_CQ with CQESize", Driver: "rxe"}
-	}
-	return nil
 }
 
 // freeCQ, freeQP and freeSRQ unmap the rings.

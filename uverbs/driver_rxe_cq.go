@@ -11,8 +11,6 @@ func (rxeDriver) prepareResize(*CQ, *int) (udata, bool, error) {
 	return udata{out: make([]byte, rxe.ResizeCQRespSize)}, true, nil
 }
 
-func (rxeDriver) abandonResize(*CQ) error { return nil }
-
 // remapCQ maps the ring that the kernel has moved the completions to. The old ring's
 // memory lives as long as its mapping.
 func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) {

@@ -7,9 +7,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-func (rxeDriver) vendorText(uint32) string { return "" }
-func (rxeDriver) memlockForAll() string    { return "" }
-
 func (rxeDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	if q.kind != kindRxe { // it has no send queue
 		return sentWR{}, false

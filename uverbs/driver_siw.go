@@ -22,7 +22,10 @@ type siwDriver struct{ software }
 func (siwDriver) kind() driverKind      { return kindSiw }
 func (siwDriver) name() string          { return "siw" }
 func (siwDriver) abi() (uint64, uint64) { return siw.MinABI, siw.MaxABI }
-func (siwDriver) pdUdata() udata        { return udata{} }
+
+func (siwDriver) capabilities() capabilities {
+	return capabilities{connectionManaged: true, inlineLimit: true, memlockForAll: "siw of Linux 6.1"}
+}
 
 // mrUdata has random low bits for the key, so that no peer guesses a key by counting.
 func (siwDriver) mrUdata() udata {
@@ -31,18 +34,13 @@ func (siwDriver) mrUdata() udata {
 	return udata{in: siw.MRReq(key[0]), out: make([]byte, siw.MRRespSize)}
 }
 
-func (siwDriver) ahUdata() udata          { return udata{} }
 func (siwDriver) openAH(*AH, udata) error { return siwUnsupported("AH") }
-func (siwDriver) knowsInline() bool       { return true }
-func (siwDriver) briefCommands() bool     { return false }
 
-// siwUnsupported is the error of what siw has not.
+// siwUnsupported is the error for a feature that siw does not support.
 func siwUnsupported(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
 
 // siw refuses to make a context without room for its number.
-func (siwDriver) contextUdata(bool) udata                { return udata{out: make([]byte, siw.ContextRespSize)} }
-func (siwDriver) openContext(*Device, udata, bool) error { return nil }
-func (siwDriver) closeContext(*Device) error             { return nil }
+func (siwDriver) contextUdata(bool) udata { return udata{out: make([]byte, siw.ContextRespSize)} }
 
 // siwOps are the operations of a QP. Of those that siw's kernel has, registering memory by a
 // work request is for the kernel's own programs.
@@ -71,8 +69,8 @@ type siwCQ struct {
 	unheard atomic.Int32 // QPs that receive here and whose peers have not begun to send
 }
 
-func (siwDriver) prepareCQ(*CQ, *int, *CQOptions) (udata, error) {
-	return udata{out: make([]byte, siw.CQRespSize)}, nil
+func (dr siwDriver) prepareCQ(c *CQ, _ *int, o *CQOptions) (udata, error) {
+	return udata{out: make([]byte, siw.CQRespSize)}, dr.oneCQESize(c, o)
 }
 
 func (siwDriver) prepareQP(_ *QP, s *qpSpec) (udata, error) {
@@ -84,14 +82,6 @@ func (siwDriver) prepareQP(_ *QP, s *qpSpec) (udata, error) {
 
 func (siwDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 	return udata{out: make([]byte, siw.SRQRespSize)}, nil
-}
-
-// checkCQE: there is one size of completions.
-func (siwDriver) checkCQE(size int) error {
-	if size != 0 {
-		return siwUnsupported("CREATE_CQ with CQESize")
-	}
-	return nil
 }
 
 // freeCQ, freeQP and freeSRQ unmap the rings.
@@ -194,8 +184,6 @@ func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 		MaxRdAtomic: a.MaxDestRdAtomic, MaxDestRdAtomic: a.MaxRdAtomic,
 	}
 }
-
-func (siwDriver) movesQP() bool { return true }
 
 // unsupportedModify: between Init and Err the kernel's connection manager moves the QP.
 func (siwDriver) unsupportedModify(to QPState) error {

@@ -1,14 +1,6 @@
 package uverbs
 
-import (
-	"github.com/goverbs/goverbs/mmio/siw"
-	"github.com/goverbs/goverbs/uverbs/internal/diag"
-)
-
-func (siwDriver) vendorText(uint32) string             { return "" }
-func (siwDriver) memlockForAll() string                { return "siw of Linux 6.1" }
-func (siwDriver) failedRequest(*QP) (WC, sentWR, bool) { return WC{}, sentWR{}, false }
-func (siwDriver) queueOf(*QP, WC) diag.Queue           { return diag.SendQueue }
+import "github.com/goverbs/goverbs/mmio/siw"
 
 // postedRecvs is for a status that iWARP does not have: a message without a receive ends the connection.
 func (siwDriver) postedRecvs(*QP) int { return 0 }

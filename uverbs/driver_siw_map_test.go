@@ -155,10 +155,11 @@ func TestSiwPrepare(t *testing.T) {
 	if err != nil || len(u.out) != siw.QPRespSize {
 		t.Errorf("the most inline: %v, with %d bytes for the answer", err, len(u.out))
 	}
-	if err := (siwDriver{}).checkCQE(64); !errors.Is(err, errors.ErrUnsupported) {
+	cq := &CQ{object: object{dev: &Device{driver: siwDriver{}}}}
+	if _, err := (siwDriver{}).prepareCQ(cq, nil, &CQOptions{CQESize: 64}); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("completions of 64 bytes: %v", err)
 	}
-	must(t, siwDriver{}.checkCQE(0))
+	value(siwDriver{}.prepareCQ(cq, nil, &CQOptions{}))(t)
 	var issued []udata
 	issue := func(u udata) error { issued = append(issued, u); return syscall.EIO }
 	if err := (siwDriver{}).modifySRQ(nil, false, issue); err != syscall.EIO || len(issued) != 1 {
@@ -177,7 +178,7 @@ func TestSiwPrepare(t *testing.T) {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}
-	if !(siwDriver{}).movesQP() {
+	if !(siwDriver{}).capabilities().connectionManaged {
 		t.Error("the connection manager does not move a QP")
 	}
 }

@@ -94,9 +94,9 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	if counts != nil {
 		counts.mu.Lock()
 		defer counts.mu.Unlock()
-		if drv, ok := q.dev.driver.(countDriver); ok && counts.flows == 0 {
+		if counts.flows == 0 {
 			var err error
-			if u, err = drv.countUdata(q.dev); err != nil {
+			if u, err = q.dev.driver.countUdata(q.dev); err != nil {
 				f.removeParents()
 				return nil, err
 			}

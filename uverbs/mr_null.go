@@ -1,10 +1,5 @@
 package uverbs
 
-// nullKeyDriver is a driver whose devices may have memory that is none.
-type nullKeyDriver interface {
-	nullKey(*Device) (uint32, bool)
-}
-
 // NullLKey returns the lkey of memory that is none: what is written there is dropped, and it
 // reads as zeros. It lets a receive skip a part of a message (ibv_alloc_null_mr). The error
 // is a [FeatureError] if the driver or the device has no such memory.
@@ -12,12 +7,8 @@ func (d *Device) NullLKey() (uint32, error) {
 	if err := d.usable(); err != nil {
 		return 0, err
 	}
-	if n, ok := d.driver.(nullKeyDriver); ok {
-		if key, ok := n.nullKey(d); ok {
-			return key, nil
-		}
+	if key, ok := d.driver.nullKey(d); ok {
+		return key, nil
 	}
 	return 0, &FeatureError{Feature: "ALLOC_NULL_MR", Driver: d.driver.name()}
 }
-
-func (mlx5Driver) nullKey(d *Device) (uint32, bool) { return d.mlx5.NullKey, d.mlx5.NullKey != 0 }

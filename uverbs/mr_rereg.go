@@ -123,14 +123,11 @@ func (d *Device) other(of *Device) string {
 	return of.Name()
 }
 
-// reregIOVA is the first kernel whose mlx5_ib does not take the IOVA for the memory's address when
-// it changes a region (mlx5_ib_rereg_user_mr).
-var reregIOVA = Version{5, 11}
-
-// checkReregIOVA refuses what would make a region of other memory.
+// checkReregIOVA refuses an IOVA that an older kernel would take for the memory's address.
 func (d *Device) checkReregIOVA(s *region) error {
-	if v := runningKernel(); d.mlx5 != nil && s.iova != s.start && v != (Version{}) && slices.Compare(v[:], reregIOVA[:]) < 0 {
-		return &FeatureError{Feature: "REREG_MR with an IOVA", Since: reregIOVA, Driver: "mlx5"}
+	since := d.driver.capabilities().reregIOVASince
+	if v := runningKernel(); s.iova != s.start && v != (Version{}) && slices.Compare(v[:], since[:]) < 0 {
+		return &FeatureError{Feature: "REREG_MR with an IOVA", Since: since, Driver: d.driver.name()}
 	}
 	return nil
 }

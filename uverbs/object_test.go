@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// bareDevice is a device that has a tree of objects and nothing else.
+// bareDevice is a device that has a driver and a tree of objects and nothing else.
 func bareDevice(name string) *Device {
-	d := &Device{info: DeviceInfo{Name: name}}
+	d := &Device{info: DeviceInfo{Name: name}, driver: rxeDriver{}}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
 	return d
 }

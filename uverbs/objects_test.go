@@ -426,8 +426,9 @@ type fakeTDDriver struct {
 	err error
 }
 
-func (f fakeTDDriver) allocTD(*TD) error { *f.tds++; return f.err }
-func (f fakeTDDriver) freeTD(*TD) error  { *f.tds--; return f.err }
+func (fakeTDDriver) capabilities() capabilities { return capabilities{threadDomains: true} }
+func (f fakeTDDriver) allocTD(*TD) error        { *f.tds++; return f.err }
+func (f fakeTDDriver) freeTD(*TD) error         { *f.tds--; return f.err }
 
 func TestParentDomain(t *testing.T) {
 	d, k := objectDevice(t)

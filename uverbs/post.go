@@ -344,7 +344,7 @@ func (q *QP) stateErr() error {
 	if q.gone.Load() {
 		return q.errClosed()
 	}
-	if q.kind == kindSiw && QPState(q.state.Load()) == RTR {
+	if QPState(q.state.Load()) == RTR && q.dev.driver.capabilities().connectionManaged {
 		return errUnheard
 	}
 	return ErrState

@@ -226,7 +226,7 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		to = attr.State
 	}
 	check := mask
-	if q.dev.driver.movesQP() && to == Init { // there is nothing that it would have to be told
+	if q.dev.driver.capabilities().connectionManaged && to == Init { // there is nothing that it would have to be told
 		check |= AttrPKeyIndex | AttrPort | AttrAccess
 	}
 	if err := checkModify(q.typ, from, to, check); err != nil {
@@ -503,7 +503,7 @@ func (q *QP) Query() (QPAttr, error) {
 		AltTimeout:      AckTimeout(r.AltTimeout),
 	}
 	q.dev.driver.queriedQP(q, &attr)
-	if !q.dev.driver.movesQP() { // there the kernel does not tell the state
+	if !q.dev.driver.capabilities().connectionManaged { // there the kernel does not tell the state
 		q.state.Store(uint32(attr.State))
 	}
 	return attr, nil
@@ -521,7 +521,7 @@ func (q *QP) Moved(state QPState) error {
 		return err
 	}
 	defer q.release()
-	if !q.dev.driver.movesQP() {
+	if !q.dev.driver.capabilities().connectionManaged {
 		return argErr("Moved", "QP", "of "+q.dev.Name(), "one of iWARP; Modify is for the others")
 	}
 	if state != RTR && state != RTS {

@@ -27,10 +27,10 @@ func (q *QP) create(s *qpSpec) (err error) {
 		}
 	}()
 	errno := syscall.EINVAL
-	if s.MaxInline <= maxInline || d.driver.knowsInline() {
+	if s.MaxInline <= maxInline || d.driver.capabilities().inlineLimit {
 		errno = q.createKernel(s, u)
 	}
-	if errno == syscall.EINVAL && s.MaxInline > 0 && !d.driver.knowsInline() {
+	if errno == syscall.EINVAL && s.MaxInline > 0 && !d.driver.capabilities().inlineLimit {
 		if limit, ok := q.probeInline(s); ok {
 			return argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes (found by trying)", limit)
 		}

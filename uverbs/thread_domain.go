@@ -2,13 +2,6 @@ package uverbs
 
 import "fmt"
 
-// A threadDomainDriver is a driver that makes something of thread domains, such as doorbells
-// that need no lock. The kernel knows neither them nor parent domains.
-type threadDomainDriver interface {
-	allocTD(*TD) error
-	freeTD(*TD) error
-}
-
 // TD is a thread domain: a promise that objects which belong to it are used by one goroutine
 // at a time, so that the driver can do without locks for them (struct ibv_td). It is safe
 // for concurrent use itself.
@@ -17,21 +10,20 @@ type TD struct {
 	mlx5 *mlx5Register // of mlx5
 }
 
-// AllocTD allocates a thread domain (ibv_alloc_td). Drivers that make nothing of it have
-// none: the error is a [FeatureError].
+// AllocTD allocates a thread domain (ibv_alloc_td). The kernel knows neither thread domains nor
+// parent domains. Where they have no effect the error is a [FeatureError].
 func (d *Device) AllocTD() (*TD, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	drv, ok := d.driver.(threadDomainDriver)
-	if !ok {
+	if !d.driver.capabilities().threadDomains {
 		return nil, &FeatureError{Feature: "ALLOC_TD", Driver: d.driver.name()}
 	}
 	td := &TD{}
 	if err := td.addParents(d, "TD", "DEALLOC_TD", &d.object); err != nil {
 		return nil, err
 	}
-	if err := drv.allocTD(td); err != nil {
+	if err := d.driver.allocTD(td); err != nil {
 		td.removeParents()
 		return nil, fmt.Errorf("uverbs: %s: ALLOC_TD: %w", d.Name(), err)
 	}
@@ -42,7 +34,7 @@ func (d *Device) AllocTD() (*TD, error) {
 // uses it.
 func (t *TD) Close() error {
 	return t.close(func() error {
-		if err := t.dev.driver.(threadDomainDriver).freeTD(t); err != nil {
+		if err := t.dev.driver.freeTD(t); err != nil {
 			return fmt.Errorf("uverbs: %s: DEALLOC_TD: %w", t.dev.Name(), err)
 		}
 		return nil
@@ -56,7 +48,7 @@ func (p *PD) ParentDomain(td *TD) (*PD, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	if _, ok := p.dev.driver.(threadDomainDriver); !ok {
+	if !p.dev.driver.capabilities().threadDomains {
 		return nil, &FeatureError{Feature: "ALLOC_PARENT_DOMAIN", Driver: p.dev.driver.name()}
 	}
 	if p.parent != nil {

@@ -154,7 +154,7 @@ func (q *QP) explain(wc *WC) *WCError {
 // explainSent is explain for a send request that was found in the ring, or nil.
 func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: q.dev.driver.vendorText(wc.VendorErr)}
-	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: q.dev.driver.movesQP()}
+	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: q.dev.driver.capabilities().connectionManaged}
 	if queue == diag.RecvQueue {
 		e.Request = requestRecv
 	}

@@ -84,22 +84,6 @@ type WQ struct {
 	mlx5  *mlx5WQ // of mlx5; its queue is guarded by mu
 }
 
-// A wqDriver is a driver that has WQs.
-type wqDriver interface {
-	// prepareWQ makes what must be there before the kernel makes the WQ, mapWQ completes
-	// it, and freeWQ frees what belongs to one that is not there.
-	prepareWQ(*WQ, *WQOptions) (udata, error)
-	mapWQ(*WQ) error
-	freeWQ(*WQ) error
-
-	// modifyWQUdata returns the driver's part of MODIFY_WQ; resetWQ is called when a WQ has gone to WQReset.
-	modifyWQUdata() udata
-	resetWQ(*WQ)
-
-	// postWQ posts receives; the caller holds mu.
-	postWQ(w *WQ, id uint64, sgl []SGE) error
-}
-
 // CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and
 // [WQ.MaxSGE] tell what it can hold, which is at least what was asked for.
 func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
@@ -120,11 +104,10 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 		return nil, argErr("CreateWQ", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the WQ flags, together %#x", uint32(wqFlagsAll))
 	}
 	w := &WQ{}
-	drv, _ := p.dev.driver.(wqDriver) // or else the kernel says that there are none
 	if err := w.addParents(p.dev, "WQ", "DESTROY_WQ", &p.object, &o.CQ.object); err != nil {
 		return nil, err
 	}
-	if err := w.create(p, o, drv); err != nil {
+	if err := w.create(p, o); err != nil {
 		w.removeParents()
 		return nil, err
 	}
@@ -132,24 +115,23 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 }
 
 // create asks the kernel.
-func (w *WQ) create(p *PD, o WQOptions, drv wqDriver) (err error) {
+func (w *WQ) create(p *PD, o WQOptions) (err error) {
 	w.cookie = p.dev.addTarget(w)
 	defer func() {
 		if err != nil {
 			p.dev.dropTarget(w.cookie)
 		}
 	}()
-	var u udata
-	if drv != nil {
-		if u, err = drv.prepareWQ(w, &o); err != nil {
-			return err
-		}
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, drv.freeWQ(w))
-			}
-		}()
+	drv := p.dev.driver
+	u, err := drv.prepareWQ(w, &o)
+	if err != nil {
+		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, drv.freeWQ(w))
+		}
+	}()
 	errno := w.createIoctl(p, o, u)
 	if absent(errno) {
 		errno = w.createLegacy(p, o, u)
@@ -157,10 +139,8 @@ func (w *WQ) create(p *PD, o WQOptions, drv wqDriver) (err error) {
 	if errno != 0 {
 		return p.dev.cmd.fail("CREATE_WQ", errno, "")
 	}
-	if drv != nil {
-		if err = drv.mapWQ(w); err != nil {
-			return errors.Join(err, w.destroyKernel())
-		}
+	if err = drv.mapWQ(w); err != nil {
+		return errors.Join(err, w.destroyKernel())
 	}
 	return nil
 }
@@ -176,11 +156,7 @@ func (w *WQ) PostRecv(id uint64, sgl ...SGE) error {
 	if w.state == WQReset {
 		return ErrState
 	}
-	drv, ok := w.dev.driver.(wqDriver)
-	if !ok {
-		return errKind
-	}
-	return drv.postWQ(w, id, sgl)
+	return w.dev.driver.postWQ(w, id, sgl)
 }
 
 // createIoctl uses UVERBS_METHOD_WQ_CREATE.
@@ -263,8 +239,8 @@ func (w *WQ) Modify(to WQState) error {
 		return err
 	}
 	w.state = to
-	if drv, ok := w.dev.driver.(wqDriver); ok && to == WQReset {
-		drv.resetWQ(w)
+	if to == WQReset {
+		w.dev.driver.resetWQ(w)
 	}
 	return nil
 }
@@ -289,11 +265,7 @@ func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 // modify asks the kernel. The caller holds the WQ, and then mu, as Close does.
 func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
 	req.WQHandle = w.handle
-	var u udata
-	if drv, ok := w.dev.driver.(wqDriver); ok {
-		u = drv.modifyWQUdata()
-	}
-	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, u)
+	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, w.dev.driver.modifyWQUdata())
 	return w.dev.cmd.fail("MODIFY_WQ "+what, errno, "")
 }
 
@@ -309,11 +281,7 @@ func (w *WQ) Close() error {
 	}, func() error {
 		w.mu.Lock() // a PostRecv that has begun may still be at it
 		defer w.mu.Unlock()
-		drv, ok := w.dev.driver.(wqDriver)
-		if !ok {
-			return nil
-		}
-		return drv.freeWQ(w)
+		return w.dev.driver.freeWQ(w)
 	})
 }
 
