@@ -11,8 +11,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/goverbs/goverbs/mmio/mlx5"
-	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -23,10 +21,7 @@ type AH struct {
 	handle uint32
 	attr   AHAttr
 
-	num uint32 // by which rxe knows it, or 0
-	av  rxe.AV // for rxe without such numbers
-
-	mlx5 mlx5.AV
+	ahDrivers
 }
 
 // CreateAH creates an address handle (ibv_create_ah). On RoCE the kernel finds out the

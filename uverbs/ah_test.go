@@ -86,8 +86,8 @@ func TestCreateAHBytes(t *testing.T) {
 	if got != want {
 		t.Errorf("request is %+v, want %+v", got, want)
 	}
-	if ah.num != 9 || ah.Attr() != attr {
-		t.Errorf("number %d and attributes %+v", ah.num, ah.Attr())
+	if ah.rxe.num != 9 || ah.Attr() != attr {
+		t.Errorf("number %d and attributes %+v", ah.rxe.num, ah.Attr())
 	}
 	must(t, ah.Close(), ah.Close())
 	k.refuse["CREATE_AH"] = syscall.EHOSTUNREACH

@@ -38,7 +38,7 @@ func (q *QP) BeginSend() *SendBuilder {
 	if s := QPState(q.state.Load()); s < RTS || q.gone.Load() {
 		b.err = q.stateErr()
 	} else if q.kind == kindMlx5 {
-		q.msq.Begin()
+		q.mlx5.sq.Begin()
 	}
 	return b
 }
@@ -71,24 +71,24 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 	b.op, b.raddr, b.data, b.to = op, 0, 0, false
 	switch q.kind {
 	case kindRxe:
-		if ok, err := q.sq.Room(b.n + 1); !ok {
-			b.err = roomErr(b.n+1, q.sq.Cap(), err)
+		if ok, err := q.rxe.sq.Room(b.n + 1); !ok {
+			b.err = roomErr(b.n+1, q.rxe.sq.Cap(), err)
 			return false
 		}
-		b.slot = q.sq.Slot(b.n)
+		b.slot = q.rxe.sq.Slot(b.n)
 		b.slot.Start(id, uint32(op), uint32(flags))
 	case kindMlx5:
-		if !q.msq.Room(b.n + 1) {
-			b.err = roomErr(b.n+1, q.msq.Cap(), nil)
+		if !q.mlx5.sq.Room(b.n + 1) {
+			b.err = roomErr(b.n+1, q.mlx5.sq.Cap(), nil)
 			return false
 		}
-		q.msq.Start(&b.mslot, id, mlx5.Op(op), uint8(flags))
+		q.mlx5.sq.Start(&b.mslot, id, mlx5.Op(op), uint8(flags))
 	case kindSiw:
-		if !q.siwSQ.Room(b.n + 1) {
-			b.err = roomErr(b.n+1, q.siwSQ.Cap(), nil)
+		if !q.siw.sq.Room(b.n + 1) {
+			b.err = roomErr(b.n+1, q.siw.sq.Cap(), nil)
 			return false
 		}
-		b.wslot = q.siwSQ.Slot(b.n)
+		b.wslot = q.siw.sq.Slot(b.n)
 		b.wslot.Start(id, siwOpcodes[op], siwSendFlags(flags))
 	default:
 		b.err = errKind
@@ -357,9 +357,9 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	b.to = true
 	switch b.q.kind {
 	case kindRxe:
-		b.slot.SetUD(qpn&maxQPN, qkey, ah.num, &ah.av)
+		b.slot.SetUD(qpn&maxQPN, qkey, ah.rxe.num, &ah.rxe.av)
 	case kindMlx5:
-		b.mslot.SetUD(qpn, qkey, &ah.mlx5)
+		b.mslot.SetUD(qpn, qkey, &ah.mlx5.av)
 	}
 }
 
@@ -496,7 +496,7 @@ func (b *SendBuilder) Post() error {
 	case kindRxe:
 		err = q.publishRxe(n, b.bytes)
 	case kindMlx5:
-		q.msq.Publish()
+		q.mlx5.sq.Publish()
 	case kindSiw:
 		err = q.publishSiw(n, b.bytes)
 	default:

@@ -34,7 +34,7 @@ func eachSendRig(t *testing.T, test func(t *testing.T, fresh func() *sendRig)) {
 			return &sendRig{c.qp, ring, c.qp.Caps().MaxSendWR, func() uint32 {
 				var n uint32
 				for id := range uint64(2 * cardCQEs) {
-					if _, ok := c.qp.msq.Find(id); ok {
+					if _, ok := c.qp.mlx5.sq.Find(id); ok {
 						n++
 					}
 				}

@@ -24,7 +24,7 @@ func newPollRig(tb testing.TB, log2Len int) (*CQ, *ringBytes) {
 	cq := &CQ{object: object{dev: bareDevice("rxe0"), kind: "CQ"}, kind: kindRxe}
 	cq.object.kind = "CQ"
 	var err error
-	if cq.ring, err = rxe.NewCompQueue(r.mem, int(r.mask)); err != nil {
+	if cq.rxe.ring, err = rxe.NewCompQueue(r.mem, int(r.mask)); err != nil {
 		tb.Fatal(err)
 	}
 	return cq, r

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/mmio"
-	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -64,15 +63,11 @@ type CQ struct {
 	cookie uint64  // user_handle that events of both kinds carry
 	qps    qpTable // those that complete here
 
-	kind   driverKind
-	ring   *rxe.CompQueue
-	region *mmio.Region
-	mlx5   *mlx5CQ
-	siw    *siwCQ
-
-	arm    *fastCommand // REQ_NOTIFY_CQ, any completion
-	armSol *fastCommand // REQ_NOTIFY_CQ, solicited only
-	armed  atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
+	kind driverKind
+	cqDrivers
+	region         *mmio.Region
+	awaitFirstRecv atomic.Int32 // QPs that receive here and whose peers have not begun to send
+	armed          atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
 }
 
 // CreateCQ creates a completion queue with room for at least cqe completions
@@ -226,7 +221,7 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	}
 	// What is in rxe's ring is decoded right here and in place: each call counts, and a WC that
 	// is made elsewhere would be copied.
-	ring := c.ring
+	ring := c.rxe.ring
 	n, err := ring.Avail()
 	if n = min(n, len(wcs)); n == 0 {
 		return 0, c.idle(err)
@@ -277,11 +272,11 @@ func (c *CQ) unusable() error {
 // Notify arms the CQ: the next completion raises an event on its channel, once
 // (ibv_req_notify_cq). Completions that are there already raise none with some drivers, so
 // poll once more before waiting, and one at once with others, such as mlx5.
-func (c *CQ) Notify() error { return c.notify(c.arm, false) }
+func (c *CQ) Notify() error { return c.notify(c.rxe.arm, false) }
 
 // NotifySolicited arms the CQ for completions of receives that the sender marked
 // [Solicited], and for failures; with siw, which does not tell them apart, for any.
-func (c *CQ) NotifySolicited() error { return c.notify(c.armSol, true) }
+func (c *CQ) NotifySolicited() error { return c.notify(c.rxe.armSol, true) }
 
 func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	if err := c.acquire(); err != nil {

@@ -190,7 +190,7 @@ type Device struct {
 	attr    DeviceAttr
 	vectors int
 
-	mlx5 *mlx5Context // of a device of mlx5
+	deviceDrivers
 
 	tree   sync.Mutex            // guards the parents and users of the device's objects
 	all    map[*object]io.Closer // guarded by tree: the objects that are open

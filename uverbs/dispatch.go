@@ -26,6 +26,34 @@ var drivers = []struct {
 	{siwDriverID, siwDriver{}},
 }
 
+// What an object has for its driver is one struct per driver. In a QP those of the data path come
+// first, next to the locks: a message touches few cache lines.
+type (
+	deviceDrivers struct{ mlx5 *mlx5Context }
+	qpDrivers     struct {
+		rxe  rxeQP
+		siw  siwQP
+		mlx5 mlx5QP
+	}
+	cqDrivers struct {
+		rxe  rxeCQ
+		mlx5 *mlx5CQ
+		siw  *siwCQ
+	}
+	srqDrivers struct {
+		rxe  rxeSRQ
+		mlx5 *mlx5SRQ
+		siw  siwSRQ
+	}
+	ahDrivers struct {
+		rxe  rxeAH
+		mlx5 mlx5AH
+	}
+	wqDrivers struct{ mlx5 *mlx5WQ }
+	dmDrivers struct{ mlx5 *mlx5DM }
+	tdDrivers struct{ mlx5 *mlx5Register }
+)
+
 // raised notes that the CQ has raised an event. It does not look at kind, which a Resize that loses
 // the CQ may change meanwhile.
 func (c *CQ) raised() {

@@ -20,7 +20,7 @@ type DM struct {
 	object
 	handle uint32
 	length uint64
-	mlx5   *mlx5DM
+	dmDrivers
 }
 
 // dmWord is the size in bytes of the words that device memory is read and written in.

@@ -64,6 +64,9 @@ func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 // queriedQP: the kernel does not know the sizes.
 func (mlx5Driver) queriedQP(q *QP, a *QPAttr) { a.Caps = q.caps }
 
+// mlx5AH is an AH's part of mlx5.
+type mlx5AH struct{ av mlx5.AV }
+
 // mlx5Context is what a device of mlx5 has beside other devices.
 type mlx5Context struct {
 	mlx5.Context
@@ -180,7 +183,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 			v.Sport = mlx5Sport(g.FlowLabel)
 		}
 	}
-	a.mlx5 = mlx5.NewAV(&v)
+	a.mlx5.av = mlx5.NewAV(&v)
 	return nil
 }
 

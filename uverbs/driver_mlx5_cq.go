@@ -190,8 +190,8 @@ again:
 			o := m.owners.get(e.UserIndex())
 			switch {
 			case o == nil || o.qp == nil:
-			case !recv && o.qp.msq != nil:
-				sq := o.qp.msq
+			case !recv && o.qp.mlx5.sq != nil:
+				sq := o.qp.mlx5.sq
 				d, ok := sq.Done(e.Counter())
 				if !ok {
 					break // decodeMlx5 says what is wrong
@@ -207,8 +207,8 @@ again:
 					wc.Timestamp = e.Timestamp()
 				}
 				continue
-			case recv && o.qp.typ == RC && o.srq == nil && o.qp.mrq != nil:
-				id, ok := o.qp.mrq.CompleteNext(e.Counter())
+			case recv && o.qp.typ == RC && o.srq == nil && o.qp.mlx5.rq != nil:
+				id, ok := o.qp.mlx5.rq.CompleteNext(e.Counter())
 				if !ok {
 					break // decodeMlx5 takes it if it is another one
 				}
@@ -252,15 +252,15 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	}
 	switch kind {
 	case mlx5.KindSend:
-		if o.qp == nil || o.qp.msq == nil || !o.qp.msq.Waits(e.Counter()) {
+		if o.qp == nil || o.qp.mlx5.sq == nil || !o.qp.mlx5.sq.Waits(e.Counter()) {
 			return c.strayMlx5(e)
 		}
 		if e.HasInline() {
 			d := c.inlineMlx5(e)
-			o.qp.msq.Scatter(e.Counter(), d.put)
+			o.qp.mlx5.sq.Scatter(e.Counter(), d.put)
 			wc.Status = d.end()
 		}
-		id, op, _ := o.qp.msq.Complete(e.Counter())
+		id, op, _ := o.qp.mlx5.sq.Complete(e.Counter())
 		wc.ID = id
 		done := mlx5.SendOp(op)
 		wc.Opcode = WCOpcode(done)
@@ -281,10 +281,10 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		}
 		return nil
 	case mlx5.KindSendError:
-		if o.qp == nil || o.qp.msq == nil {
+		if o.qp == nil || o.qp.mlx5.sq == nil {
 			return c.strayMlx5(e)
 		}
-		id, _, ok := o.qp.msq.Complete(e.Counter())
+		id, _, ok := o.qp.mlx5.sq.Complete(e.Counter())
 		if !ok {
 			return c.strayMlx5(e)
 		}

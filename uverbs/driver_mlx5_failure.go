@@ -16,10 +16,10 @@ func (mlx5Driver) vendorText(code uint32) string {
 }
 
 func (mlx5Driver) findRequest(q *QP, id uint64) (sentWR, bool) {
-	if q.msq == nil {
+	if q.mlx5.sq == nil {
 		return sentWR{}, false
 	}
-	i, ok := q.msq.Find(id)
+	i, ok := q.mlx5.sq.Find(id)
 	return sentMlx5(&i), ok
 }
 
@@ -38,10 +38,10 @@ func (mlx5Driver) postedRecvs(q *QP) int {
 		s.post.Lock()
 		defer s.post.Unlock()
 		if !s.gone.Load() {
-			return s.mrq.Posted()
+			return s.mlx5.rq.Posted()
 		}
-	case q.mrq != nil:
-		return q.mrq.Posted()
+	case q.mlx5.rq != nil:
+		return q.mlx5.rq.Posted()
 	}
 	return 0
 }

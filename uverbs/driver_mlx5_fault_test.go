@@ -41,7 +41,7 @@ func TestMlx5PageFault(t *testing.T) {
 		if got := c.poll(); len(got) != 1 || got[0].ID != 101 || got[0].ByteLen != 6 || got[0].Status != WCSuccess {
 			t.Errorf("index %v: the receive that was posted again is %+v", userIndex, got)
 		}
-		if n := c.srq.mrq.Posted(); n != 2 {
+		if n := c.srq.mlx5.rq.Posted(); n != 2 {
 			t.Errorf("index %v: %d receives are posted, want 2", userIndex, n)
 		}
 		if got := c.cq.mlx5.rec.Load(0); got != c.pi {
@@ -51,7 +51,7 @@ func TestMlx5PageFault(t *testing.T) {
 		// A QP that goes takes its completions along, and not the receives.
 		c.fault(5)
 		c.cq.sweepMlx5(&c.qp.mlx5.owner)
-		if n := c.srq.mrq.Posted(); n != 2 {
+		if n := c.srq.mlx5.rq.Posted(); n != 2 {
 			t.Errorf("index %v: %d receives are posted after the sweep, want 2", userIndex, n)
 		}
 		c.fault(9) // which is of nothing

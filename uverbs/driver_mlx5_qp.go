@@ -6,8 +6,11 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5QP is a QP's part of mlx5, for the control path. Its queues are in the QP itself.
+// mlx5QP is a QP's part of mlx5.
 type mlx5QP struct {
+	sq *mlx5.SendQueue // nil if there is none
+	rq *mlx5.RecvQueue // nil if there is none
+
 	mlx5Place
 	send mlx5.SendSize
 	recv mlx5.RecvSize
@@ -21,8 +24,8 @@ var mlx5Transports = [XRCRecv + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Co
 
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5
-	x := &mlx5QP{mlx5Place: mlx5Place{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
-	q.mlx5 = x
+	x := &q.mlx5
+	*x = mlx5QP{mlx5Place: mlx5Place{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
 	if s.Type == XRCRecv && s.open == 0 { // it has no queues, and its completions are an SRQ's
 		in := mlx5.QPRequest{}
 		if !m.UserIndex {
@@ -83,7 +86,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 
 // mapMlx5 makes memory for the rings: one piece, or two if apart says so.
 func (q *QP) mapMlx5(apart bool) (err error) {
-	x := q.mlx5
+	x := &q.mlx5
 	if apart && x.recv.Entries > 0 {
 		if q.rqRegion, err = mapRingMemory(x.recv.Bytes()); err != nil {
 			return err
@@ -96,7 +99,7 @@ func (q *QP) mapMlx5(apart bool) (err error) {
 }
 
 func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
-	m, x := q.dev.mlx5, q.mlx5
+	m, x := q.dev.mlx5, &q.mlx5
 	q.caps = QPCaps{
 		MaxSendWR: x.send.MaxWR, MaxSendSGE: x.send.MaxSGE, MaxInline: x.send.MaxInline,
 		MaxRecvWR: x.recv.Entries, MaxRecvSGE: x.recv.MaxSGE,
@@ -121,20 +124,20 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 		send = recv[x.recv.Bytes():]
 	}
 	if x.recv.Entries > 0 {
-		if q.mrq, err = mlx5.NewRecvQueue(recv, x.recv, x.rec); err != nil {
+		if q.mlx5.rq, err = mlx5.NewRecvQueue(recv, x.recv, x.rec); err != nil {
 			return err
 		}
 		if q.typ == RawPacket {
-			q.mrq.Hold()
+			q.mlx5.rq.Hold()
 		}
 	}
 	if x.send.Blocks > 0 {
-		q.msq, err = mlx5.NewSendQueue(send, x.send, mlx5Transports[q.typ], q.qpn, x.rec, x.reg.Register)
+		q.mlx5.sq, err = mlx5.NewSendQueue(send, x.send, mlx5Transports[q.typ], q.qpn, x.rec, x.reg.Register)
 		if err != nil {
 			return err
 		}
 		if q.typ == RawPacket && m.EthHeader > 0 {
-			q.msq.WantHeader(m.EthHeader)
+			q.mlx5.sq.WantHeader(m.EthHeader)
 		}
 	}
 	x.enterAs(m, q.qpn)
@@ -142,7 +145,7 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 }
 
 func (mlx5Driver) freeQP(q *QP) error {
-	m, x := q.dev.mlx5, q.mlx5
+	m, x := q.dev.mlx5, &q.mlx5
 	q.sweepMlx5()
 	x.leave(m)
 	m.records.Give(x.rec)
@@ -168,18 +171,18 @@ func (q *QP) sweepMlx5() {
 func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	switch to {
 	case RTR:
-		if q.typ == RawPacket && q.mrq != nil {
-			q.mrq.Release()
+		if q.typ == RawPacket && q.mlx5.rq != nil {
+			q.mlx5.rq.Release()
 		}
 	case Reset:
 		q.sweepMlx5()
-		if q.msq != nil {
-			q.msq.Reset()
+		if q.mlx5.sq != nil {
+			q.mlx5.sq.Reset()
 		}
-		if q.mrq != nil {
-			q.mrq.Reset()
+		if q.mlx5.rq != nil {
+			q.mlx5.rq.Reset()
 			if q.typ == RawPacket {
-				q.mrq.Hold()
+				q.mlx5.rq.Hold()
 			}
 		}
 	}
@@ -191,7 +194,7 @@ func (q *QP) postSendMlx5(wrs []SendWR) error {
 	if err := q.enter(&q.sending); err != nil {
 		return err
 	}
-	sq := q.msq
+	sq := q.mlx5.sq
 	if len(wrs) == 0 || !q.ready() {
 		return q.postOthers(wrs)
 	}
@@ -234,7 +237,7 @@ func (q *QP) postSendMlx5(wrs []SendWR) error {
 // nothing is wrong with it.
 func (q *QP) putMlx5(wr *SendWR, flags uint8) bool {
 	var s mlx5.SendSlot
-	q.msq.Start(&s, wr.ID, mlx5.Op(wr.Opcode), flags)
+	q.mlx5.sq.Start(&s, wr.ID, mlx5.Op(wr.Opcode), flags)
 	switch wr.Opcode {
 	case WRSendWithImm:
 		s.SetImm(wr.Imm)
@@ -271,7 +274,7 @@ func postRecvMlx5(rq *mlx5.RecvQueue, id uint64, sgl []SGE) error {
 
 // postRecvsMlx5 posts several.
 func (q *QP) postRecvsMlx5(wrs []RecvWR) error {
-	rq := q.mrq
+	rq := q.mlx5.rq
 	if !rq.Room(len(wrs)) {
 		return roomErr(len(wrs), rq.Cap(), nil)
 	}

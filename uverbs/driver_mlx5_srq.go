@@ -7,8 +7,9 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5SRQ is an SRQ's part of mlx5, for the control path.
+// mlx5SRQ is an SRQ's part of mlx5.
 type mlx5SRQ struct {
+	rq      *mlx5.SharedRecvQueue
 	list    sync.Mutex // held while the list of entries is changed, by who posts and by who polls
 	owner   mlx5Owner
 	index   uint32
@@ -38,7 +39,7 @@ func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
 	if x.rec, err = m.records.Take(); err != nil {
 		return udata{}, err
 	}
-	if s.mrq, err = mlx5.NewSharedRecvQueue(s.region.Bytes(), x.size, x.rec); err != nil {
+	if s.mlx5.rq, err = mlx5.NewSharedRecvQueue(s.region.Bytes(), x.size, x.rec); err != nil {
 		return udata{}, err
 	}
 	index := uint32(mlx5.NoUserIndex)
@@ -51,7 +52,7 @@ func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
 			x.index, x.entered, x.indexed = index, true, true
 		}
 	}
-	o.MaxWR, o.MaxSGE = s.mrq.Entries(), x.size.MaxSGE
+	o.MaxWR, o.MaxSGE = s.mlx5.rq.Entries(), x.size.MaxSGE
 	return udata{in: mlx5.EncodeSRQ(addrOf(s.region.Bytes()), x.rec, index), out: make([]byte, mlx5.SRQRespSize)}, nil
 }
 
@@ -61,7 +62,7 @@ func (mlx5Driver) mapSRQ(s *SRQ, u udata) error {
 		return err
 	}
 	m, x := s.dev.mlx5, s.mlx5
-	s.num, s.maxWR, s.maxSGE = number, s.mrq.Cap(), x.size.MaxSGE
+	s.num, s.maxWR, s.maxSGE = number, s.mlx5.rq.Cap(), x.size.MaxSGE
 	if !m.UserIndex {
 		m.srqs.set(number, &x.owner)
 		x.index, x.entered = number, true
@@ -102,8 +103,8 @@ func (mlx5Driver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error 
 func (s *SRQ) completeMlx5(counter uint16) (id uint64, err error) {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
-	if id, err = s.mrq.ID(counter); err == nil {
-		err = s.mrq.Free(counter)
+	if id, err = s.mlx5.rq.ID(counter); err == nil {
+		err = s.mlx5.rq.Free(counter)
 	}
 	return id, err
 }
@@ -112,8 +113,8 @@ func (s *SRQ) completeMlx5(counter uint16) (id uint64, err error) {
 func (s *SRQ) scatterMlx5(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
-	if _, err := s.mrq.ID(counter); err == nil {
-		s.mrq.Scatter(counter, put)
+	if _, err := s.mlx5.rq.ID(counter); err == nil {
+		s.mlx5.rq.Scatter(counter, put)
 	}
 }
 
@@ -121,29 +122,29 @@ func (s *SRQ) scatterMlx5(counter uint16, put func(addr uint64, length, lkey uin
 func (s *SRQ) freeMlx5(counter uint16) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
-	return s.mrq.Free(counter)
+	return s.mlx5.rq.Free(counter)
 }
 
 // repostMlx5 posts a receive again whose completion tells of a page fault alone.
 func (s *SRQ) repostMlx5(counter uint16) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
-	return s.mrq.Repost(counter)
+	return s.mlx5.rq.Repost(counter)
 }
 
 // postRecvMlx5 posts one receive; the caller holds post.
 func (s *SRQ) postRecvMlx5(id uint64, sgl []SGE) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
-	b := s.mrq.Begin()
-	if !s.mrq.Next(&b, id) {
+	b := s.mlx5.rq.Begin()
+	if !s.mlx5.rq.Next(&b, id) {
 		return ErrQueueFull
 	}
 	if err := addSGEsMlx5(&b.RecvSlot, sgl); err != nil {
 		return &PostError{Err: err}
 	}
 	b.Finish()
-	s.mrq.Publish(&b)
+	s.mlx5.rq.Publish(&b)
 	return nil
 }
 
@@ -151,10 +152,10 @@ func (s *SRQ) postRecvMlx5(id uint64, sgl []SGE) error {
 func (s *SRQ) postRecvsMlx5(wrs []RecvWR) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
-	b := s.mrq.Begin()
+	b := s.mlx5.rq.Begin()
 	for i := range wrs {
-		if !s.mrq.Next(&b, wrs[i].ID) {
-			return roomErr(len(wrs), s.mrq.Cap(), nil)
+		if !s.mlx5.rq.Next(&b, wrs[i].ID) {
+			return roomErr(len(wrs), s.mlx5.rq.Cap(), nil)
 		}
 		if err := addSGEsMlx5(&b.RecvSlot, wrs[i].SGL); err != nil {
 			return &PostError{Index: i, Err: err}
@@ -162,7 +163,7 @@ func (s *SRQ) postRecvsMlx5(wrs []RecvWR) error {
 		b.Finish()
 	}
 	if len(wrs) > 0 {
-		s.mrq.Publish(&b)
+		s.mlx5.rq.Publish(&b)
 	}
 	return nil
 }

@@ -137,7 +137,7 @@ func (o *mlx5Owner) recvQueue() *mlx5.RecvQueue {
 	case o.wq != nil:
 		return o.wq.mlx5.rq
 	case o.qp != nil:
-		return o.qp.mrq
+		return o.qp.mlx5.rq
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	m := &mlx5Context{Context: mlx5.Context{
 		BlueFlame: 512, MaxSendWQE: 1024, MaxRecvWQE: 512, MaxBlocks: 1024, MaxRecvWR: 1024, MaxSRQWR: 1024, UserIndex: userIndex,
 	}}
-	d := &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}, mlx5: m}
+	d := &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}, deviceDrivers: deviceDrivers{mlx5: m}}
 	d.object.dev, d.object.kind = d, "Device"
 	m.uars.dev = d
 	uar := region(4096)
@@ -422,7 +422,7 @@ func (c *card) pingPong(i int, wcs []WC, sgl []SGE, inline []byte) {
 	c.fast(0, uint16(2*i+1)) // each has one block
 	entry := uint16(i)
 	if c.srq != nil {
-		entry = uint16(i % (c.srq.mrq.Cap() + 1))
+		entry = uint16(i % (c.srq.mlx5.rq.Cap() + 1))
 	}
 	c.fast(2, entry)
 	if n, err := c.cq.Poll(wcs); n != 2 || err != nil || wcs[0].ID != 3 || wcs[1].ID != 1 {
@@ -522,7 +522,7 @@ func BenchmarkMlx5PostInline(b *testing.B) {
 		if err := c.qp.PostSend(wr); err != nil {
 			b.Fatal(err)
 		}
-		if _, _, ok := c.qp.msq.Complete(uint16(2 * i)); !ok {
+		if _, _, ok := c.qp.mlx5.sq.Complete(uint16(2 * i)); !ok {
 			b.Fatal("the completion is of nothing")
 		}
 	}

@@ -19,6 +19,28 @@ const rxeDriverID = netlinkrdma.DriverID(rxe.DriverID)
 // places that the create responses tell.
 type rxeDriver struct{ software }
 
+// The parts of objects that are rxe's. A CQ is armed by a command, an AH has a number or, with
+// kernels that have no such numbers, an address vector.
+type (
+	rxeQP struct {
+		sq  rxe.SendQueue
+		rq  rxe.RecvQueue
+		ids idIndexes
+	}
+	rxeCQ struct {
+		ring        *rxe.CompQueue
+		arm, armSol *fastCommand // REQ_NOTIFY_CQ for any completion, and for solicited ones
+	}
+	rxeSRQ struct {
+		rq  *rxe.RecvQueue
+		ids rxe.IDIndex // of rq, guarded by post
+	}
+	rxeAH struct {
+		num uint32
+		av  rxe.AV
+	}
+)
+
 func (rxeDriver) kind() driverKind      { return kindRxe }
 func (rxeDriver) name() string          { return "rxe" }
 func (rxeDriver) abi() (uint64, uint64) { return rxe.MinABI, rxe.MaxABI }
@@ -83,11 +105,11 @@ func (rxeDriver) mapCQ(c *CQ, u udata) error {
 	if c.region, err = c.dev.mapRing(mi); err != nil {
 		return err
 	}
-	if c.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe); err != nil {
+	if c.rxe.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe); err != nil {
 		return err
 	}
-	c.arm = c.notifyCommand(0)
-	c.armSol = c.notifyCommand(1)
+	c.rxe.arm = c.notifyCommand(0)
+	c.rxe.armSol = c.notifyCommand(1)
 	return nil
 }
 
@@ -104,9 +126,9 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	if err != nil {
 		return err
 	}
-	q.sq = *sq
+	q.rxe.sq = *sq
 	q.newDoorbell()
-	q.caps.MaxSendWR = q.sq.Cap() // the rings are rounded up, and all of it can be used
+	q.caps.MaxSendWR = q.rxe.sq.Cap() // the rings are rounded up, and all of it can be used
 	if q.srq != nil {
 		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
 		return nil
@@ -118,8 +140,8 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	if err != nil {
 		return err
 	}
-	q.rq = *rq
-	q.caps.MaxRecvWR = q.rq.Cap()
+	q.rxe.rq = *rq
+	q.caps.MaxRecvWR = q.rxe.rq.Cap()
 	return nil
 }
 
@@ -144,7 +166,7 @@ func (s *SRQ) mapRing(mi rxe.MapInfo, maxWR int) error {
 		return errors.Join(err, region.Close())
 	}
 	old := s.region
-	s.region, s.rq, s.maxWR = region, rq, rq.Cap()
+	s.region, s.rxe.rq, s.maxWR = region, rq, rq.Cap()
 	if old != nil {
 		return old.Close()
 	}
@@ -175,7 +197,7 @@ func (rxeDriver) modifySRQ(s *SRQ, resize bool, issue func(udata) error) error {
 func (rxeDriver) openAH(a *AH, u udata) error {
 	num, err := rxe.DecodeAHResp(u.out)
 	if err != nil || num != 0 {
-		a.num = num
+		a.rxe.num = num
 		return err
 	}
 	table, err := a.dev.GIDTable(a.attr.Port)
@@ -191,7 +213,7 @@ func (rxeDriver) openAH(a *AH, u udata) error {
 		return err
 	}
 	g := &a.attr.GRH
-	a.av = rxe.NewAV(rxe.AVAttr{
+	a.rxe.av = rxe.NewAV(rxe.AVAttr{
 		SGID: table[i].GID, DGID: g.DGID, DMAC: mac, FlowLabel: g.FlowLabel, Port: a.attr.Port,
 		SGIDIndex: g.SGIDIndex, HopLimit: g.HopLimit, TrafficClass: g.TrafficClass,
 	})
@@ -222,7 +244,7 @@ func (q *QP) postSendRxe(wrs []SendWR) error {
 	if err := q.enter(&q.sending); err != nil {
 		return err
 	}
-	sq := &q.sq
+	sq := &q.rxe.sq
 	if len(wrs) == 0 || !q.ready() {
 		return q.postOthers(wrs)
 	}
@@ -300,7 +322,7 @@ func fillDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, ok bool) {
 
 // publishRxe hands n slots to the kernel and rings the doorbell. The caller holds the QP.
 func (q *QP) publishRxe(n int, bytes uint64) error {
-	q.sq.Publish(n)
+	q.rxe.sq.Publish(n)
 	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
 	if errno := q.doorbell.Issue(bytes > shortDoorbell); errno != 0 {
 		return q.untold(errno)

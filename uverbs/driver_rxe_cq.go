@@ -27,6 +27,6 @@ func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) 
 		return nil, errors.Join(err, region.Close())
 	}
 	old = c.region
-	c.region, c.ring, c.cqe = region, ring, cqe
+	c.region, c.rxe.ring, c.cqe = region, ring, cqe
 	return old, nil
 }

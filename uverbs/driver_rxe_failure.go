@@ -11,9 +11,9 @@ func (rxeDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	if q.kind != kindRxe { // it has no send queue
 		return sentWR{}, false
 	}
-	q.ids.mu.Lock()
-	defer q.ids.mu.Unlock()
-	i, ok := q.sq.Find(&q.ids.send, id, q.typ == UD)
+	q.rxe.ids.mu.Lock()
+	defer q.rxe.ids.mu.Unlock()
+	i, ok := q.rxe.sq.Find(&q.rxe.ids.send, id, q.typ == UD)
 	return sentRxe(&i), ok
 }
 
@@ -21,7 +21,7 @@ func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 	if q.kind != kindRxe {
 		return WC{}, sentWR{}, false
 	}
-	id, status, i, ok := q.sq.FindFailed(uint32(WCWRFlushErr), q.typ == UD)
+	id, status, i, ok := q.rxe.sq.FindFailed(uint32(WCWRFlushErr), q.typ == UD)
 	return WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, sentRxe(&i), ok
 }
 
@@ -53,9 +53,9 @@ func (rxeDriver) queueOf(q *QP, wc WC) diag.Queue {
 		return diag.SendQueue
 	}
 	flushed := wc.Status == WCWRFlushErr // which Linux 6.12 and later do not note in the element
-	q.ids.mu.Lock()
-	defer q.ids.mu.Unlock()
-	send := flushed && q.sq.Has(&q.ids.send, wc.ID) || !flushed && q.sq.HasFailed(wc.ID, uint32(wc.Status))
+	q.rxe.ids.mu.Lock()
+	defer q.rxe.ids.mu.Unlock()
+	send := flushed && q.rxe.sq.Has(&q.rxe.ids.send, wc.ID) || !flushed && q.rxe.sq.HasFailed(wc.ID, uint32(wc.Status))
 	recv, known := q.holdsRecv(wc.ID)
 	switch {
 	case q.gone.Load(): // the rings are gone too, perhaps since before they were read
@@ -72,16 +72,16 @@ func (rxeDriver) queueOf(q *QP, wc WC) diag.Queue {
 
 // holdsRecv reports whether rxe's ring of receives holds an ID. That is not known while the ring of
 // an SRQ is locked, as by a post: Resize, SetLimit and Close hold the lock during system calls, and
-// Poll does not wait for them. The caller holds q.ids.mu.
+// Poll does not wait for them. The caller holds q.rxe.ids.mu.
 func (q *QP) holdsRecv(id uint64) (holds, known bool) {
 	if s := q.srq; s != nil {
 		if !s.post.TryLock() {
 			return false, false
 		}
 		defer s.post.Unlock()
-		return !s.gone.Load() && s.rq.Has(&s.ids, id), true
+		return !s.gone.Load() && s.rxe.rq.Has(&s.rxe.ids, id), true
 	}
-	return q.noRecv == nil && q.rq.Has(&q.ids.recv, id), true
+	return q.noRecv == nil && q.rxe.rq.Has(&q.rxe.ids.recv, id), true
 }
 
 func (rxeDriver) postedRecvs(q *QP) int {
@@ -90,10 +90,10 @@ func (rxeDriver) postedRecvs(q *QP) int {
 		s.post.Lock()
 		defer s.post.Unlock()
 		if !s.gone.Load() {
-			return s.rq.Posted()
+			return s.rxe.rq.Posted()
 		}
 	case q.noRecv == nil:
-		return q.rq.Posted()
+		return q.rxe.rq.Posted()
 	}
 	return 0
 }

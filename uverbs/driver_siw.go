@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
@@ -62,12 +61,24 @@ func (siwDriver) unsupportedMR(r *region) string {
 	return ""
 }
 
-// siwCQ is what a CQ of siw has beside others.
-type siwCQ struct {
-	ring    *siw.CompQueue
-	made    madeWCs
-	unheard atomic.Int32 // QPs that receive here and whose peers have not begun to send
-}
+// The parts of objects that are siw's.
+type (
+	siwQP struct {
+		sq *siw.SendQueue
+		rq *siw.RecvQueue // nil if there is none
+		// flushed is what the last completion of the send queue was, to the goroutine that polls it: a
+		// READ that was flushed, if has is set.
+		flushed struct {
+			has bool
+			id  uint64
+		}
+	}
+	siwCQ struct {
+		ring *siw.CompQueue
+		made madeWCs
+	}
+	siwSRQ struct{ rq *siw.RecvQueue }
+)
 
 func (dr siwDriver) prepareCQ(c *CQ, _ *int, o *CQOptions) (udata, error) {
 	return udata{out: make([]byte, siw.CQRespSize)}, dr.oneCQESize(c, o)
@@ -87,8 +98,8 @@ func (siwDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 // freeCQ, freeQP and freeSRQ unmap the rings.
 func (siwDriver) freeCQ(c *CQ) error { return closeRegions(c.region) }
 func (siwDriver) freeQP(q *QP) error {
-	if q.unheard.CompareAndSwap(true, false) {
-		q.recvCQ.siw.unheard.Add(-1)
+	if q.awaitFirstRecv.CompareAndSwap(true, false) {
+		q.recvCQ.awaitFirstRecv.Add(-1)
 	}
 	return closeRegions(q.sqRegion, q.rqRegion)
 }
@@ -129,14 +140,14 @@ func (siwDriver) mapQP(q *QP, u udata) error {
 	if q.sqRegion, err = q.dev.mapSiw(sq); err != nil {
 		return err
 	}
-	if q.siwSQ, err = siw.NewSendQueue(q.sqRegion.Bytes(), int(sq.Num), q.caps.MaxSendSGE); err != nil {
+	if q.siw.sq, err = siw.NewSendQueue(q.sqRegion.Bytes(), int(sq.Num), q.caps.MaxSendSGE); err != nil {
 		return err
 	}
 	// The rings are rounded up, and every element has room for inline data.
-	q.caps.MaxSendWR, q.caps.MaxInline = q.siwSQ.Cap(), siw.MaxInline
+	q.caps.MaxSendWR, q.caps.MaxInline = q.siw.sq.Cap(), siw.MaxInline
 	q.newDoorbell()
-	q.unheard.Store(true)
-	q.recvCQ.siw.unheard.Add(1)
+	q.awaitFirstRecv.Store(true)
+	q.recvCQ.awaitFirstRecv.Add(1)
 	if q.srq != nil {
 		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
 		return nil
@@ -144,10 +155,10 @@ func (siwDriver) mapQP(q *QP, u udata) error {
 	if q.rqRegion, err = q.dev.mapSiw(rq); err != nil {
 		return err
 	}
-	if q.siwRQ, err = siw.NewRecvQueue(q.rqRegion.Bytes(), int(rq.Num), q.caps.MaxRecvSGE); err != nil {
+	if q.siw.rq, err = siw.NewRecvQueue(q.rqRegion.Bytes(), int(rq.Num), q.caps.MaxRecvSGE); err != nil {
 		return err
 	}
-	q.caps.MaxRecvWR = q.siwRQ.Cap()
+	q.caps.MaxRecvWR = q.siw.rq.Cap()
 	return nil
 }
 
@@ -160,10 +171,10 @@ func (siwDriver) mapSRQ(s *SRQ, u udata) error {
 	if s.region, err = s.dev.mapSiw(r); err != nil {
 		return err
 	}
-	if s.siw, err = siw.NewRecvQueue(s.region.Bytes(), int(r.Num), s.maxSGE); err != nil {
+	if s.siw.rq, err = siw.NewRecvQueue(s.region.Bytes(), int(r.Num), s.maxSGE); err != nil {
 		return err
 	}
-	s.maxWR = s.siw.Cap()
+	s.maxWR = s.siw.rq.Cap()
 	return nil
 }
 
@@ -194,8 +205,8 @@ func (siwDriver) unsupportedModify(to QPState) error {
 	return nil
 }
 
-// errUnheard is ErrState for the side of a connection that may not send yet.
-var errUnheard = &reason{textState + ": on iWARP the side that connects sends first, and nothing has come from it yet", ErrState}
+// errAwaitFirstRecv is ErrState for the side of a connection that may not send yet.
+var errAwaitFirstRecv = &reason{textState + ": on iWARP the side that connects sends first, and nothing has come from it yet", ErrState}
 
 // errIWARP says how else QPs of iWARP are connected.
 var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.Moved")
@@ -207,11 +218,11 @@ func (siwDriver) qpModified(q *QP, _, to QPState) {
 		return
 	}
 	q.sending.Lock()
-	q.sendCQ.makeFlushed(q.qpn, WCSend, q.siwSQ.Recall())
+	q.sendCQ.makeFlushed(q.qpn, WCSend, q.siw.sq.Recall())
 	q.sending.Unlock()
-	if q.siwRQ != nil {
+	if q.siw.rq != nil {
 		q.receiving.Lock()
-		q.recvCQ.makeFlushed(q.qpn, WCRecv, q.siwRQ.Recall())
+		q.recvCQ.makeFlushed(q.qpn, WCRecv, q.siw.rq.Recall())
 		q.receiving.Unlock()
 	}
 }

@@ -6,10 +6,10 @@ import "github.com/goverbs/goverbs/mmio/siw"
 func (siwDriver) postedRecvs(*QP) int { return 0 }
 
 func (siwDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
-	if q.siwSQ == nil {
+	if q.siw.sq == nil {
 		return sentWR{}, false
 	}
-	i, ok := q.siwSQ.Find(id)
+	i, ok := q.siw.sq.Find(id)
 	return sentSiw(&i), ok
 }
 

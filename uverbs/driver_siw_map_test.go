@@ -74,13 +74,13 @@ func TestSiwMap(t *testing.T) {
 		"not a page":     siwAnswer([]uint32{8, 0}, 1),
 	} {
 		s := &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: 2}
-		if err := (siwDriver{}).mapSRQ(s, udata{out: out}); err == nil || s.siw != nil {
+		if err := (siwDriver{}).mapSRQ(s, udata{out: out}); err == nil || s.siw.rq != nil {
 			t.Errorf("SRQ, %s: %v, want an error", name, err)
 		}
 		must(t, siwDriver{}.freeSRQ(s))
 	}
 	many := &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: siw.MaxSGE + 1}
-	if err := (siwDriver{}).mapSRQ(many, udata{out: siwAnswer([]uint32{8, 0}, 0)}); err == nil || many.siw != nil {
+	if err := (siwDriver{}).mapSRQ(many, udata{out: siwAnswer([]uint32{8, 0}, 0)}); err == nil || many.siw.rq != nil {
 		t.Errorf("SRQ, SGEs: %v, want an error", err)
 	}
 	must(t, siwDriver{}.freeSRQ(many))
@@ -127,7 +127,7 @@ func TestSiwMap(t *testing.T) {
 			if q.caps != want {
 				t.Errorf("QP, %s: %+v, want %+v", name, q.caps, want)
 			}
-			if n := recv.siw.unheard.Load(); n != 1 || !q.unheard.Load() {
+			if n := recv.awaitFirstRecv.Load(); n != 1 || !q.awaitFirstRecv.Load() {
 				t.Errorf("QP, %s: %d QPs of the CQ wait for their peer, want 1", name, n)
 			}
 		}
@@ -135,7 +135,7 @@ func TestSiwMap(t *testing.T) {
 			t.Errorf("QP, %s: %d bytes of rings are mapped, want %d pages", name, n, c.maps)
 		}
 		must(t, siwDriver{}.freeQP(q), siwDriver{}.freeQP(q))
-		if n := recv.siw.unheard.Load(); n != 0 {
+		if n := recv.awaitFirstRecv.Load(); n != 0 {
 			t.Errorf("QP, %s: after it was freed, %d QPs of the CQ wait for their peer", name, n)
 		}
 		if n := mapped() - before; n != 0 {

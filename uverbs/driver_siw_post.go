@@ -36,7 +36,7 @@ func (q *QP) postSendSiw(wrs []SendWR) error {
 	if err := q.enter(&q.sending); err != nil {
 		return err
 	}
-	sq := q.siwSQ
+	sq := q.siw.sq
 	if len(wrs) == 0 || !q.ready() || !sq.Room(len(wrs)) {
 		return q.postOthers(wrs)
 	}
@@ -92,14 +92,14 @@ func (q *QP) postSendSiw(wrs []SendWR) error {
 // complete here, and so does first what it has left there.
 func (q *QP) publishSiw(n int, bytes uint64) error {
 	if QPState(q.state.Load()) == Err {
-		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siwSQ.Recall(), idsOf(n, q.siwSQ.ID)...))
+		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siw.sq.Recall(), idsOf(n, q.siw.sq.ID)...))
 		return nil
 	}
 	var errno syscall.Errno
 	for n > 0 && errno == 0 {
 		together := q.togetherSiw(n)
 		n -= together
-		if !q.siwSQ.Publish(together) {
+		if !q.siw.sq.Publish(together) {
 			continue
 		}
 		// The doorbell transmits.
@@ -112,9 +112,9 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 		return nil
 	}
 	if n > 0 {
-		q.siwSQ.Publish(n)
+		q.siw.sq.Publish(n)
 	}
-	q.siwSQ.Missed()
+	q.siw.sq.Missed()
 	hint := "the work requests are in the queue, but the device was not told"
 	switch errno {
 	case syscall.ENOTCONN:
@@ -130,11 +130,11 @@ func (q *QP) publishSiw(n int, bytes uint64) error {
 func (q *QP) togetherSiw(n int) int {
 	i := 1
 	for {
-		if i = q.siwSQ.Copied(i, n); i >= n {
+		if i = q.siw.sq.Copied(i, n); i >= n {
 			return n
 		}
-		mr, data, ok := q.dev.mrs.find(q.siwSQ.Local(i))
-		if !ok || mr.pd != q.pd || !q.siwSQ.Enclose(i, data) {
+		mr, data, ok := q.dev.mrs.find(q.siw.sq.Local(i))
+		if !ok || mr.pd != q.pd || !q.siw.sq.Enclose(i, data) {
 			return i
 		}
 		i++
@@ -196,7 +196,7 @@ func (q *QP) postRecvSiw(id uint64, sgl []SGE) error {
 	if err := q.enter(&q.receiving); err != nil {
 		return err
 	}
-	err := fillOneSiw(q.siwRQ, id, sgl)
+	err := fillOneSiw(q.siw.rq, id, sgl)
 	if err == nil {
 		q.publishRecvsSiw(1)
 	}
@@ -209,7 +209,7 @@ func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 	if err := q.enter(&q.receiving); err != nil {
 		return err
 	}
-	err := fillAllSiw(q.siwRQ, wrs)
+	err := fillAllSiw(q.siw.rq, wrs)
 	if err == nil {
 		q.publishRecvsSiw(len(wrs))
 	}
@@ -221,10 +221,10 @@ func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 // error complete here, as sends do.
 func (q *QP) publishRecvsSiw(n int) {
 	if QPState(q.state.Load()) == Err {
-		q.recvCQ.makeFlushed(q.qpn, WCRecv, append(q.siwRQ.Recall(), idsOf(n, q.siwRQ.ID)...))
+		q.recvCQ.makeFlushed(q.qpn, WCRecv, append(q.siw.rq.Recall(), idsOf(n, q.siw.rq.ID)...))
 		return
 	}
-	q.siwRQ.Publish(n)
+	q.siw.rq.Publish(n)
 }
 
 // madeWCs are completions that the library makes, of what the kernel does not complete.
@@ -310,7 +310,7 @@ func (c *CQ) pollSiw(wcs []WC) (int, error) {
 				}
 				c.failed(wc)
 				c.breakDown(wc.QPN)
-			case wc.Opcode == WCRecv && c.siw.unheard.Load() != 0:
+			case wc.Opcode == WCRecv && c.awaitFirstRecv.Load() != 0:
 				if q, ok := c.qps.Load(wc.QPN); ok {
 					q.hear()
 				}
@@ -341,8 +341,8 @@ func (c *CQ) flushedTwice(wc *WC) bool {
 	if !ok || wc.Opcode == WCRecv {
 		return false
 	}
-	f := &q.flushed
-	again := f.has && f.id == wc.ID && wc.Opcode == WCRDMARead && !q.siwSQ.ReadsInARow(wc.ID)
+	f := &q.siw.flushed
+	again := f.has && f.id == wc.ID && wc.Opcode == WCRDMARead && !q.siw.sq.ReadsInARow(wc.ID)
 	f.has, f.id = !again && wc.Opcode == WCRDMARead && wc.Status == WCWRFlushErr, wc.ID
 	return again
 }

@@ -56,10 +56,10 @@ func newSiwRig(tb testing.TB) *siwRig {
 		return r.Bytes()
 	}
 	r := &siwRig{sq: mem(siwSQESize * siwRigSize), rq: mem(siwRQESize * siwRigSize), ring: mem(siwCQESize*siwRigSize + 8)}
-	r.cq = &CQ{object: object{dev: dev, kind: "CQ"}, kind: kindSiw, siw: &siwCQ{ring: value(siw.NewCompQueue(r.ring, siwRigSize))(tb)}}
+	r.cq = &CQ{object: object{dev: dev, kind: "CQ"}, kind: kindSiw, cqDrivers: cqDrivers{siw: &siwCQ{ring: value(siw.NewCompQueue(r.ring, siwRigSize))(tb)}}}
 	r.qp = &QP{object: object{dev: dev, kind: "QP"}, kind: kindSiw, typ: RC, handle: qpHandle, qpn: 9, sendCQ: r.cq, recvCQ: r.cq}
-	r.qp.siwSQ = value(siw.NewSendQueue(r.sq, siwRigSize, 3))(tb)
-	r.qp.siwRQ = value(siw.NewRecvQueue(r.rq, siwRigSize, 3))(tb)
+	r.qp.siw.sq = value(siw.NewSendQueue(r.sq, siwRigSize, 3))(tb)
+	r.qp.siw.rq = value(siw.NewRecvQueue(r.rq, siwRigSize, 3))(tb)
 	r.qp.setOps(siwOps)
 	r.qp.newDoorbell()
 	r.cq.qps.Store(r.qp.qpn, r.qp)
@@ -161,7 +161,7 @@ func TestSiwEnclosed(t *testing.T) {
 			wrs[i] = SendWR{Opcode: c.op, Flags: c.flags, SGL: c.sgl, InvalidateRKey: 1}
 		}
 		for i := range wrs {
-			r.qp.siwSQ.Put(i, 0, siwOpcodes[c.op], siwSendFlags(c.flags), 0, 0, c.sgl[0].Addr, c.sgl[0].Length, c.sgl[0].LKey)
+			r.qp.siw.sq.Put(i, 0, siwOpcodes[c.op], siwSendFlags(c.flags), 0, 0, c.sgl[0].Addr, c.sgl[0].Length, c.sgl[0].LKey)
 		}
 		if n := r.qp.togetherSiw(len(wrs)); n != c.together {
 			t.Errorf("%s: %d together, want %d", name, n, c.together)
@@ -405,8 +405,8 @@ func TestSiwUnheard(t *testing.T) {
 	r := newSiwRig(t)
 	fresh := func() {
 		r.qp.state.Store(uint32(Init))
-		r.qp.unheard.Store(true)
-		r.cq.siw.unheard.Store(1)
+		r.qp.awaitFirstRecv.Store(true)
+		r.cq.awaitFirstRecv.Store(1)
 	}
 	send := SendWR{ID: 1, Opcode: WRSend}
 	fresh()
@@ -417,8 +417,8 @@ func TestSiwUnheard(t *testing.T) {
 	r.put(1, siw.Recv, 0, 5)
 	r.poll(t)
 	must(t, r.qp.PostSend(send))
-	if n := r.cq.siw.unheard.Load(); n != 0 {
-		t.Errorf("%d QPs are unheard", n)
+	if n := r.cq.awaitFirstRecv.Load(); n != 0 {
+		t.Errorf("%d QPs await their first receive", n)
 	}
 	fresh() // something comes before Moved is called
 	r.put(1, siw.Recv, 0, 5)

@@ -275,16 +275,16 @@ func (q *QP) isPlain(wr *SendWR) bool {
 func (q *QP) sendRoom(n int) error {
 	switch q.kind {
 	case kindRxe:
-		if ok, err := q.sq.Room(n); !ok {
-			return roomErr(n, q.sq.Cap(), err)
+		if ok, err := q.rxe.sq.Room(n); !ok {
+			return roomErr(n, q.rxe.sq.Cap(), err)
 		}
 	case kindMlx5:
-		if !q.msq.Room(n) {
-			return roomErr(n, q.msq.Cap(), nil)
+		if !q.mlx5.sq.Room(n) {
+			return roomErr(n, q.mlx5.sq.Cap(), nil)
 		}
 	case kindSiw:
-		if !q.siwSQ.Room(n) {
-			return roomErr(n, q.siwSQ.Cap(), nil)
+		if !q.siw.sq.Room(n) {
+			return roomErr(n, q.siw.sq.Cap(), nil)
 		}
 	}
 	return nil
@@ -301,12 +301,12 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	}
 	switch q.kind {
 	case kindRxe:
-		return postRecvRxe(&q.rq, id, sgl)
+		return postRecvRxe(&q.rxe.rq, id, sgl)
 	case kindMlx5:
 		if err := q.enter(&q.receiving); err != nil { // its doorbell record may soon be another's
 			return err
 		}
-		err := postRecvMlx5(q.mrq, id, sgl)
+		err := postRecvMlx5(q.mlx5.rq, id, sgl)
 		q.receiving.Unlock()
 		return err
 	case kindSiw:
@@ -325,7 +325,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	}
 	switch q.kind {
 	case kindRxe:
-		return postRecvsRxe(&q.rq, wrs)
+		return postRecvsRxe(&q.rxe.rq, wrs)
 	case kindMlx5:
 		if err := q.enter(&q.receiving); err != nil {
 			return err
@@ -345,7 +345,7 @@ func (q *QP) stateErr() error {
 		return q.errClosed()
 	}
 	if QPState(q.state.Load()) == RTR && q.dev.driver.capabilities().connectionManaged {
-		return errUnheard
+		return errAwaitFirstRecv
 	}
 	return ErrState
 }

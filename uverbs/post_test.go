@@ -128,8 +128,8 @@ func newPostRigOn(tb testing.TB, log2Len int, cmd *commands, pipe *os.File) *pos
 	ops, _ := rxeDriver{}.operations(RC)
 	r.qp.setOps(ops)
 	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, driver: rxeDriver{}, info: DeviceInfo{Name: "rxe0"}}, "QP"
-	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
-	r.qp.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
+	r.qp.rxe.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
+	r.qp.rxe.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
 	req := &abi.PostSend{QPHandle: qpHandle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
 	r.qp.doorbell.Init(cmd.Conn, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), len(bytesOf(&abi.PostSendResp{})))
 	r.qp.state.Store(uint32(RTS))
@@ -548,7 +548,7 @@ func TestDoorbellRefused(t *testing.T) {
 // TestPostNoSGEs: a queue that was made for no SGEs takes none.
 func TestPostNoSGEs(t *testing.T) {
 	r := newPostRig(t, 3)
-	r.qp.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 0, 100))(t)
+	r.qp.rxe.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 0, 100))(t)
 	mr := &MR{addr: 1 << 20, length: 4096, lkey: 5}
 	if err := r.qp.PostSend(SendWR{Opcode: WRSend, SGL: []SGE{mr.SGE(0, 1)}}); !errors.Is(err, ErrTooManySGE) {
 		t.Errorf("%v, want ErrTooManySGE", err)

@@ -8,9 +8,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
-	"github.com/goverbs/goverbs/mmio/mlx5"
-	"github.com/goverbs/goverbs/mmio/rxe"
-	"github.com/goverbs/goverbs/mmio/siw"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -73,9 +70,8 @@ type QP struct {
 	receiving mmio.Lock // the same for receives, where that matters
 	kind      driverKind
 	sigAll    bool
-	plain     uint16        // by WROpcode: can be posted without the builder
-	sq        rxe.SendQueue // of the QP itself
-	rq        rxe.RecvQueue
+	plain     uint16 // by WROpcode: can be posted without the builder
+	qpDrivers
 	sqRegion  *mmio.Region
 	rqRegion  *mmio.Region
 	doorbell  fastCommand // POST_SEND without a work request
@@ -83,26 +79,13 @@ type QP struct {
 	noAtomics bool        // the device has no atomics, though the type of QP has
 	builder   SendBuilder
 
-	msq  *mlx5.SendQueue // of mlx5, nil if there is none
-	mrq  *mlx5.RecvQueue // of mlx5, nil if there is none
-	mlx5 *mlx5QP
-
-	siwSQ *siw.SendQueue // of siw
-	siwRQ *siw.RecvQueue // of siw, nil if there is none
-	// unheard says that nothing has come from the peer yet, which the side that accepts must
-	// wait for.
-	unheard  atomic.Bool
-	breaking atomic.Bool // Modify brings the QP into error, or has
-	// flushed is what the last completion of the send queue was, to who polls it: a READ that was
-	// flushed, if has is set.
-	flushed struct {
-		has bool
-		id  uint64
-	}
+	// awaitFirstRecv means that the QP may not send yet: it is on the side that accepted, and nothing
+	// has arrived from the peer.
+	awaitFirstRecv atomic.Bool
+	breaking       atomic.Bool // Modify brings the QP into error, or has
 
 	cause     atomic.Pointer[errCause] // why it is in error, where no failed completion tells
 	flushSeen atomic.Bool              // something was flushed before the program or a peer was known to be the cause
-	ids       idIndexes                // of rxe
 }
 
 // maxInline bounds the MaxInline that the kernel is asked for: a driver whose limit no query tells

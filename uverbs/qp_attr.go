@@ -538,7 +538,7 @@ func (q *QP) Moved(state QPState) error {
 	}
 	if state == RTS {
 		q.hear()
-	} else if !q.unheard.Load() { // before this call
+	} else if !q.awaitFirstRecv.Load() { // before this call
 		q.state.CompareAndSwap(uint32(RTR), uint32(RTS))
 	}
 	return nil
@@ -546,8 +546,8 @@ func (q *QP) Moved(state QPState) error {
 
 // hear notes that the peer has begun to send.
 func (q *QP) hear() {
-	if q.unheard.CompareAndSwap(true, false) {
-		q.recvCQ.siw.unheard.Add(-1)
+	if q.awaitFirstRecv.CompareAndSwap(true, false) {
+		q.recvCQ.awaitFirstRecv.Add(-1)
 	}
 	q.state.CompareAndSwap(uint32(RTR), uint32(RTS))
 }

@@ -7,9 +7,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
-	"github.com/goverbs/goverbs/mmio/mlx5"
-	"github.com/goverbs/goverbs/mmio/rxe"
-	"github.com/goverbs/goverbs/mmio/siw"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -49,12 +46,8 @@ type SRQ struct {
 	maxWR  int
 	maxSGE int
 	kind   driverKind
-	rq     *rxe.RecvQueue
-	ids    rxe.IDIndex // of rq, guarded by post
 	region *mmio.Region
-	mrq    *mlx5.SharedRecvQueue // of mlx5
-	mlx5   *mlx5SRQ
-	siw    *siw.RecvQueue // of siw
+	srqDrivers
 }
 
 // CreateSRQ creates a shared receive queue (ibv_create_srq_ex).
@@ -203,13 +196,13 @@ func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 	}
 	switch s.kind {
 	case kindRxe:
-		return postRecvRxe(s.rq, id, sgl)
+		return postRecvRxe(s.rxe.rq, id, sgl)
 	case kindMlx5:
 		return s.postRecvMlx5(id, sgl)
 	case kindSiw:
-		err := fillOneSiw(s.siw, id, sgl)
+		err := fillOneSiw(s.siw.rq, id, sgl)
 		if err == nil {
-			s.siw.Publish(1)
+			s.siw.rq.Publish(1)
 		}
 		return err
 	}
@@ -225,13 +218,13 @@ func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 	}
 	switch s.kind {
 	case kindRxe:
-		return postRecvsRxe(s.rq, wrs)
+		return postRecvsRxe(s.rxe.rq, wrs)
 	case kindMlx5:
 		return s.postRecvsMlx5(wrs)
 	case kindSiw:
-		err := fillAllSiw(s.siw, wrs)
+		err := fillAllSiw(s.siw.rq, wrs)
 		if err == nil {
-			s.siw.Publish(len(wrs))
+			s.siw.rq.Publish(len(wrs))
 		}
 		return err
 	}

@@ -7,7 +7,7 @@ import "fmt"
 // for concurrent use itself.
 type TD struct {
 	object
-	mlx5 *mlx5Register // of mlx5
+	tdDrivers
 }
 
 // AllocTD allocates a thread domain (ibv_alloc_td). The kernel knows neither thread domains nor

@@ -208,7 +208,7 @@ func TestSharedRecvLocked(t *testing.T) {
 	clear(r.sq.mem[ringData:]) // as the kernel makes them
 	clear(r.rq.mem[ringData:])
 	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}), r.qp.PostRecv(2))
-	srq := &SRQ{rq: &r.qp.rq}
+	srq := &SRQ{srqDrivers: srqDrivers{rxe: rxeSRQ{rq: &r.qp.rxe.rq}}}
 	r.qp.srq = srq
 	binary.NativeEndian.PutUint32(r.sq.slot(0)[rxeStatusAt:], uint32(WCLocProtErr))
 	check := func(state string, want map[WC]diag.Queue) {

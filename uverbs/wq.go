@@ -79,9 +79,9 @@ type WQ struct {
 	maxWR  int
 	maxSGE int
 
-	mu    sync.Mutex
-	state WQState // guarded by mu
-	mlx5  *mlx5WQ // of mlx5; its queue is guarded by mu
+	mu        sync.Mutex
+	state     WQState // guarded by mu
+	wqDrivers         // queues are guarded by mu
 }
 
 // CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and
