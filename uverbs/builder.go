@@ -1,10 +1,5 @@
 package uverbs
 
-import (
-	"github.com/goverbs/goverbs/mmio/mlx5"
-	"github.com/goverbs/goverbs/mmio/siw"
-)
-
 // SendBuilder writes send work requests into the send queue in place (ibv_wr_start,
 // ibv_wr_send and so on, ibv_wr_complete). [QP.BeginSend] starts a batch; each method
 // named after an operation begins a work request; To, SGE and Inline complete the one
@@ -12,23 +7,21 @@ import (
 // drops it. Nothing is posted before Post.
 //
 // The methods return nothing: the first error is kept, and Post returns it. A builder is
-// part of its QP's send side and belongs to the same goroutine; it does not allocate.
+// part of its QP's send side and belongs to the same goroutine. It allocates only when a work
+// request has more data than any before.
 type SendBuilder struct {
-	q     *QP
-	n     int   // work requests begun
-	err   error // the first error
-	bytes uint64
-	binds []bind // what windows become
-
-	// Of the work request that was begun last:
-	slot  rxeSendSlot
-	mslot mlx5.SendSlot
-	wslot siw.SendSlot
-	op    WROpcode
-	raddr uint64
-	data  uint64 // bytes of SGEs or inline
-	to    bool   // To was called
+	q      *QP
+	n      int        // work requests begun
+	staged bool       // wr is not in the queue yet
+	wr     [1]SendWR  // the work request that was begun last; SGL and Inline are the builder's memory
+	err    error      // the first error
+	bytes  uint64     // of data
+	binds  []bind     // what windows become
+	keys   windowKeys // of the BIND_MW that was begun last
 }
+
+// windowKeys are the keys of a memory window before and after a bind.
+type windowKeys struct{ from, to uint32 }
 
 // BeginSend starts a batch and drops one that was not posted (ibv_wr_start).
 func (q *QP) BeginSend() *SendBuilder {
@@ -37,13 +30,12 @@ func (q *QP) BeginSend() *SendBuilder {
 	b.q, b.bytes = q, 0
 	if s := QPState(q.state.Load()); s < RTS || q.gone.Load() {
 		b.err = q.stateErr()
-	} else if q.kind == kindMlx5 {
-		q.mlx5.sq.Begin()
 	}
 	return b
 }
 
-// begin begins a work request. It reports whether there is one to fill.
+// begin finishes the work request that was begun last and stages another one. It reports whether
+// there is one to fill.
 func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 	b.finish()
 	if b.err != nil {
@@ -65,36 +57,14 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		b.fail(ErrSendFlags)
 		return false
 	}
-	if q.sigAll {
-		flags |= Signaled
-	}
-	b.op, b.raddr, b.data, b.to = op, 0, 0, false
-	switch q.kind {
-	case kindRxe:
-		if ok, err := q.rxe.sq.Room(b.n + 1); !ok {
-			b.err = roomErr(b.n+1, q.rxe.sq.Cap(), err)
-			return false
-		}
-		b.slot = q.rxe.sq.Slot(b.n)
-		b.slot.Start(id, uint32(op), uint32(flags))
-	case kindMlx5:
-		if !q.mlx5.sq.Room(b.n + 1) {
-			b.err = roomErr(b.n+1, q.mlx5.sq.Cap(), nil)
-			return false
-		}
-		q.mlx5.sq.Start(&b.mslot, id, mlx5.Op(op), uint8(flags))
-	case kindSiw:
-		if !q.siw.sq.Room(b.n + 1) {
-			b.err = roomErr(b.n+1, q.siw.sq.Cap(), nil)
-			return false
-		}
-		b.wslot = q.siw.sq.Slot(b.n)
-		b.wslot.Start(id, siwOpcodes[op], siwSendFlags(flags))
-	default:
-		b.err = errKind
+	if b.err = q.sendRoom(b.n + 1); b.err != nil {
 		return false
 	}
 	b.n++
+	w := &b.wr[0] // fields that are not reset here are read only if the operation's method has set them
+	w.ID, w.Opcode, w.Flags = id, op, flags
+	w.SGL, w.Inline, w.AH, w.RemoteSRQN = w.SGL[:0], w.Inline[:0], nil, 0
+	b.staged = true
 	return true
 }
 
@@ -121,33 +91,49 @@ func (b *SendBuilder) begun() bool {
 	return b.err == nil
 }
 
-// finish checks the work request that was begun last, if there is one.
+// finish encodes the staged work request, if there is one.
 func (b *SendBuilder) finish() {
-	if b.err != nil || b.n == 0 {
-		return
+	if b.staged {
+		b.staged = false
+		b.encode(b.wr[:])
 	}
-	b.bytes += b.data
-	switch b.op {
-	case WRAtomicCAS, WRAtomicFAA:
-		if b.data != 8 || b.raddr%8 != 0 {
-			b.failLast(ErrAtomic)
+}
+
+// check returns what is wrong with a work request, as far as it does not depend on the driver.
+func (q *QP) check(wr *SendWR) error {
+	switch {
+	case q.typ != UD && wr.AH == nil:
+	case q.typ != UD:
+		return ErrNotDatagram
+	case wr.AH == nil || wr.AH.gone.Load():
+		return ErrNoAddress
+	case wr.AH.dev != q.dev:
+		return ErrForeignAH
+	}
+	switch wr.Opcode {
+	case WRRDMARead, WRRDMAReadWithInv, WRAtomicCAS, WRAtomicFAA:
+		if len(wr.Inline) > 0 {
+			return ErrInlineUse
 		}
 	case WRAtomicWrite:
-		if b.raddr%8 != 0 {
-			b.failLast(ErrAtomic)
+		if len(wr.Inline) != 8 || len(wr.SGL) > 0 || wr.RemoteAddr%8 != 0 {
+			return ErrAtomic
 		}
-	case WRSend, WRSendWithImm:
-		if b.q.typ == UD && !b.to {
-			b.failLast(ErrNoAddress)
+	case WRLocalInv, WRBindMW, WRFlush:
+		if len(wr.Inline) > 0 || len(wr.SGL) > 0 {
+			return ErrNoData
 		}
 	}
-	if b.err == nil && b.q.kind == kindMlx5 {
-		if b.mslot.HeaderLeft() > 0 {
-			b.failLast(ErrHeader)
-			return
-		}
-		b.mslot.Finish()
+	return nil
+}
+
+// isAtomic reports whether an atomic has 8 bytes of data and a remote address that is a multiple of 8.
+func (wr *SendWR) isAtomic() bool {
+	data := uint64(0)
+	for i := range wr.SGL {
+		data += uint64(wr.SGL[i].Length)
 	}
+	return data == 8 && wr.RemoteAddr%8 == 0
 }
 
 // Send begins a SEND (ibv_wr_send).
@@ -156,22 +142,14 @@ func (b *SendBuilder) Send(id uint64, flags SendFlags) { b.begin(id, WRSend, fla
 // SendImm begins a SEND with an immediate, given in host byte order (ibv_wr_send_imm).
 func (b *SendBuilder) SendImm(id uint64, flags SendFlags, imm uint32) {
 	if b.begin(id, WRSendWithImm, flags) {
-		b.setImm(imm)
+		b.wr[0].Imm = imm
 	}
 }
 
 // SendInv begins a SEND that invalidates a key of the peer (ibv_wr_send_inv).
 func (b *SendBuilder) SendInv(id uint64, flags SendFlags, rkey uint32) {
-	if !b.begin(id, WRSendWithInv, flags) {
-		return
-	}
-	switch b.q.kind {
-	case kindRxe:
-		b.slot.SetInvalidate(rkey)
-	case kindMlx5:
-		b.mslot.SetInvalidate(rkey)
-	case kindSiw:
-		b.wslot.SetInvalidate(rkey)
+	if b.begin(id, WRSendWithInv, flags) {
+		b.wr[0].InvalidateRKey = rkey
 	}
 }
 
@@ -183,16 +161,7 @@ func (b *SendBuilder) Write(id uint64, flags SendFlags, raddr uint64, rkey uint3
 // WriteImm begins an RDMA WRITE with an immediate (ibv_wr_rdma_write_imm).
 func (b *SendBuilder) WriteImm(id uint64, flags SendFlags, raddr uint64, rkey, imm uint32) {
 	if b.rdma(id, WRRDMAWriteWithImm, flags, raddr, rkey) {
-		b.setImm(imm)
-	}
-}
-
-func (b *SendBuilder) setImm(imm uint32) {
-	switch b.q.kind {
-	case kindRxe:
-		b.slot.SetImm(imm)
-	case kindMlx5:
-		b.mslot.SetImm(imm)
+		b.wr[0].Imm = imm
 	}
 }
 
@@ -211,15 +180,7 @@ func (b *SendBuilder) rdma(id uint64, op WROpcode, flags SendFlags, raddr uint64
 	if !b.begin(id, op, flags) {
 		return false
 	}
-	b.raddr = raddr
-	switch b.q.kind {
-	case kindRxe:
-		b.slot.SetRDMA(raddr, rkey)
-	case kindMlx5:
-		b.mslot.SetRDMA(raddr, rkey)
-	case kindSiw:
-		b.wslot.SetRDMA(raddr, rkey)
-	}
+	b.wr[0].RemoteAddr, b.wr[0].RKey = raddr, rkey
 	return true
 }
 
@@ -236,48 +197,33 @@ func (b *SendBuilder) FetchAdd(id uint64, flags SendFlags, raddr uint64, rkey ui
 }
 
 func (b *SendBuilder) atomic(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, compareAdd, swap uint64) {
-	if !b.begin(id, op, flags) {
-		return
-	}
-	b.raddr = raddr
-	switch b.q.kind {
-	case kindRxe:
-		b.slot.SetAtomic(raddr, compareAdd, swap, rkey)
-	case kindMlx5:
-		b.mslot.SetAtomic(raddr, compareAdd, swap, rkey)
+	if b.rdma(id, op, flags, raddr, rkey) {
+		b.wr[0].CompareAdd, b.wr[0].Swap = compareAdd, swap
 	}
 }
 
 // AtomicWrite begins an atomic write of 8 bytes to raddr, which is a multiple of 8. It
 // has no SGE (ibv_wr_atomic_write). Linux 6.2 on rxe.
 func (b *SendBuilder) AtomicWrite(id uint64, flags SendFlags, raddr uint64, rkey uint32, value [8]byte) {
-	if b.begin(id, WRAtomicWrite, flags) {
-		b.raddr = raddr
-		b.slot.SetAtomicWrite(raddr, rkey, value)
+	if b.rdma(id, WRAtomicWrite, flags, raddr, rkey) {
+		b.wr[0].Inline = append(b.wr[0].Inline, value[:]...)
 	}
 }
 
 // Flush begins a flush of length bytes of the peer's memory at raddr: it completes when
 // they are where placement says (ibv_wr_flush). Linux 6.2 on rxe.
 func (b *SendBuilder) Flush(id uint64, flags SendFlags, raddr uint64, length, rkey uint32, placement FlushPlacement, level FlushLevel) {
-	if b.begin(id, WRFlush, flags) {
-		b.slot.SetFlush(raddr, length, rkey, uint8(placement), uint8(level))
+	if b.rdma(id, WRFlush, flags, raddr, rkey) {
+		w := &b.wr[0]
+		w.Length, w.Placement, w.Level = length, placement, level
 	}
 }
 
 // LocalInv begins the invalidation of a key of this side: a memory window of type 2, or a
 // fast-registered region (ibv_wr_local_inv).
 func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
-	if !b.begin(id, WRLocalInv, flags) {
-		return
-	}
-	switch b.q.kind {
-	case kindRxe:
-		b.slot.SetInvalidate(rkey)
-	case kindMlx5:
-		b.mslot.SetLocalInv(rkey)
-	case kindSiw:
-		b.wslot.SetInvalidate(rkey)
+	if b.begin(id, WRLocalInv, flags) {
+		b.wr[0].InvalidateRKey = rkey
 	}
 }
 
@@ -287,9 +233,14 @@ func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
 // [MW.RKey] tells it as soon as the batch is posted; if the work request then fails, the
 // window still has the key that it had. A length of 0 unbinds a window of type 1.
 func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr *MR, addr, length uint64, access Access) {
-	if !b.begin(id, WRBindMW, flags) {
-		return
+	if b.begin(id, WRBindMW, flags) {
+		b.wr[0].Bind = BindInfo{MW: mw, MR: mr, Addr: addr, Length: length, Access: access}
+		b.bind(mw, mr, rkey)
 	}
+}
+
+// bind checks the window and the MR of a BIND_MW, and notes the window's keys.
+func (b *SendBuilder) bind(mw *MW, mr *MR, rkey uint32) {
 	switch {
 	case mw == nil || mr == nil || mw.gone.Load() || mr.gone.Load():
 		b.failLast(ErrBind)
@@ -298,25 +249,10 @@ func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr
 		b.failLast(ErrBindForeign)
 		return
 	}
-	now := b.windowKey(mw)
-	if rkey>>8 != now>>8 {
+	b.keys = windowKeys{b.windowKey(mw), rkey}
+	if rkey>>8 != b.keys.from>>8 {
 		b.failLast(ErrBindKey)
 		return
-	}
-	if b.q.kind == kindMlx5 && mr.Access()&AccessMWBind == 0 {
-		b.failLast(ErrBindRight)
-		return
-	}
-	switch b.q.kind {
-	case kindRxe:
-		b.slot.SetMW(addr, length, mr.lkey, now, rkey, uint32(access))
-	case kindMlx5:
-		if err := b.mslot.SetBind(&mlx5.Window{
-			Key: now, NewKey: rkey, Type2: mw.typ == MWType2, LKey: mr.lkey, Addr: addr, Length: length, Access: uint32(access),
-		}); err != nil {
-			b.failLast(mlx5SlotErr(err))
-			return
-		}
 	}
 	b.binds = append(b.binds, bind{mw.number, rkey})
 }
@@ -343,24 +279,12 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	if !b.begun() {
 		return
 	}
-	switch {
-	case b.q.typ != UD:
+	if b.q.typ != UD {
 		b.failLast(ErrNotDatagram)
 		return
-	case ah == nil || ah.gone.Load():
-		b.failLast(ErrNoAddress)
-		return
-	case ah.dev != b.q.dev:
-		b.failLast(ErrForeignAH)
-		return
 	}
-	b.to = true
-	switch b.q.kind {
-	case kindRxe:
-		b.slot.SetUD(qpn&maxQPN, qkey, ah.rxe.num, &ah.rxe.av)
-	case kindMlx5:
-		b.mslot.SetUD(qpn, qkey, &ah.mlx5.av)
-	}
+	w := &b.wr[0]
+	w.AH, w.RemoteQPN, w.RemoteQKey = ah, qpn, qkey
 }
 
 // ToSRQ names the SRQ of the peer's domain that takes the message, for [XRCSend]
@@ -373,9 +297,7 @@ func (b *SendBuilder) ToSRQ(number uint32) {
 		b.failLast(ErrNotXRC)
 		return
 	}
-	if b.q.kind == kindMlx5 && b.takesData() { // others have no QP of this type
-		b.mslot.SetSRQ(number)
-	}
+	b.wr[0].RemoteSRQN = number
 }
 
 // SGE appends memory to the data of the work request (ibv_wr_set_sge_list).
@@ -383,48 +305,14 @@ func (b *SendBuilder) SGE(sgl ...SGE) {
 	if !b.begun() {
 		return
 	}
-	if !b.takesData() {
-		if len(sgl) > 0 {
-			b.failLast(ErrNoData)
-		}
+	if len(sgl) > 0 && !b.wr[0].Opcode.takesData() {
+		b.failLast(ErrNoData)
 		return
 	}
+	w := &b.wr[0]
 	for i := range sgl {
-		if sgl[i].outside {
-			b.failLast(ErrSGERange)
-			return
-		}
-		if err := b.addSGE(&sgl[i]); err != nil {
-			b.failLast(err)
-			return
-		}
-		b.data += uint64(sgl[i].Length)
+		w.SGL = append(w.SGL, sgl[i])
 	}
-}
-
-func (b *SendBuilder) addSGE(sge *SGE) error {
-	switch b.q.kind {
-	case kindRxe:
-		if err := b.slot.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
-			return rxeSlotErr(err)
-		}
-	case kindMlx5:
-		rest := *sge
-		if b.mslot.HeaderLeft() > 0 && rest.Length > 0 {
-			var err error
-			if rest, err = b.q.headerMlx5(&b.mslot, rest); err != nil {
-				return err
-			}
-		}
-		if err := b.mslot.AddSGE(rest.Addr, rest.Length, rest.LKey); err != nil {
-			return mlx5SlotErr(err)
-		}
-	case kindSiw:
-		if err := b.wslot.AddSGE(sge.Addr, sge.Length, sge.LKey); err != nil {
-			return siwSlotErr(err)
-		}
-	}
-	return nil
 }
 
 // Inline appends data that is copied now and need not be registered
@@ -433,40 +321,20 @@ func (b *SendBuilder) Inline(data []byte) {
 	if !b.begun() {
 		return
 	}
-	switch b.op {
-	case WRRDMARead, WRRDMAReadWithInv, WRAtomicCAS, WRAtomicFAA:
-		b.failLast(ErrInlineUse)
-		return
-	}
-	if !b.takesData() {
+	w := &b.wr[0]
+	switch {
+	case !w.Opcode.takesData():
 		b.failLast(ErrNoData)
-		return
+	case len(data) > maxInline-len(w.Inline):
+		b.failLast(ErrInlineTooLong)
+	default:
+		w.Inline = append(w.Inline, data...)
 	}
-	switch b.q.kind {
-	case kindRxe:
-		if err := b.slot.AddInline(data); err != nil {
-			b.failLast(rxeSlotErr(err))
-			return
-		}
-	case kindMlx5:
-		head := min(b.mslot.HeaderLeft(), len(data))
-		b.mslot.AddHeader(data[:head])
-		if err := b.mslot.AddInline(data[head:]); err != nil {
-			b.failLast(mlx5SlotErr(err))
-			return
-		}
-	case kindSiw:
-		if err := b.wslot.AddInline(data); err != nil {
-			b.failLast(siwSlotErr(err))
-			return
-		}
-	}
-	b.data += uint64(len(data))
 }
 
-// takesData reports whether the work request has data of the caller's.
-func (b *SendBuilder) takesData() bool {
-	switch b.op {
+// takesData reports whether a work request has data of the caller's.
+func (o WROpcode) takesData() bool {
+	switch o {
 	case WRLocalInv, WRBindMW, WRFlush, WRAtomicWrite:
 		return false
 	}
@@ -492,78 +360,28 @@ func (b *SendBuilder) Post() error {
 	if err := q.enter(&q.sending); err != nil { // what a doorbell is about is not closed before it has rung
 		return err
 	}
-	switch q.kind {
-	case kindRxe:
-		err = q.publishRxe(n, b.bytes)
-	case kindMlx5:
-		q.mlx5.sq.Publish()
-	case kindSiw:
-		err = q.publishSiw(n, b.bytes)
-	default:
-		err = errKind
-	}
+	err = q.ring(n, b.bytes)
 	q.sending.Unlock()
 	return err
 }
 
 // Abandon drops the batch (ibv_wr_abort).
-func (b *SendBuilder) Abandon() { b.n, b.err, b.binds = 0, nil, b.binds[:0] }
+func (b *SendBuilder) Abandon() { b.n, b.staged, b.err, b.binds = 0, false, nil, b.binds[:0] }
 
-// add begins and completes a work request of the slice API.
-func (b *SendBuilder) add(wr *SendWR) {
-	switch wr.Opcode {
-	case WRSend:
-		b.Send(wr.ID, wr.Flags)
-	case WRSendWithImm:
-		b.SendImm(wr.ID, wr.Flags, wr.Imm)
-	case WRSendWithInv:
-		b.SendInv(wr.ID, wr.Flags, wr.InvalidateRKey)
-	case WRRDMAWrite, WRRDMARead, WRRDMAReadWithInv:
-		b.rdma(wr.ID, wr.Opcode, wr.Flags, wr.RemoteAddr, wr.RKey)
-	case WRRDMAWriteWithImm:
-		b.WriteImm(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, wr.Imm)
-	case WRAtomicCAS, WRAtomicFAA:
-		b.atomic(wr.ID, wr.Opcode, wr.Flags, wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap)
-	case WRAtomicWrite:
-		b.addAtomicWrite(wr)
+// add begins and completes the work request of the slice API that is the one of wrs. It does not
+// stage it, as that would move every caller's SendWR, with its SGL, to the heap.
+func (b *SendBuilder) add(wrs []SendWR) {
+	wr := &wrs[0]
+	if !b.begin(wr.ID, wr.Opcode, wr.Flags) {
 		return
-	case WRFlush:
-		b.Flush(wr.ID, wr.Flags, wr.RemoteAddr, wr.Length, wr.RKey, wr.Placement, wr.Level)
-	case WRLocalInv:
-		b.LocalInv(wr.ID, wr.Flags, wr.InvalidateRKey)
-	case WRBindMW:
-		w, rkey := &wr.Bind, wr.RKey
-		if w.MW != nil && rkey == 0 {
-			rkey = IncRKey(b.windowKey(w.MW))
+	}
+	b.staged = false
+	if wr.Opcode == WRBindMW {
+		rkey := wr.RKey
+		if wr.Bind.MW != nil && rkey == 0 {
+			rkey = IncRKey(b.windowKey(wr.Bind.MW))
 		}
-		b.BindMW(wr.ID, wr.Flags, w.MW, rkey, w.MR, w.Addr, w.Length, w.Access)
-	default:
-		b.finish()
-		b.fail(ErrOpcode)
+		b.bind(wr.Bind.MW, wr.Bind.MR, rkey)
 	}
-	if b.err != nil {
-		return
-	}
-	if wr.AH != nil || b.q.typ == UD {
-		b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
-	}
-	if b.q.typ == XRCSend {
-		b.ToSRQ(wr.RemoteSRQN)
-	}
-	if len(wr.Inline) > 0 {
-		b.Inline(wr.Inline)
-	}
-	if len(wr.SGL) > 0 {
-		b.SGE(wr.SGL...)
-	}
-}
-
-// addAtomicWrite takes the 8 bytes from Inline.
-func (b *SendBuilder) addAtomicWrite(wr *SendWR) {
-	var value [8]byte
-	copy(value[:], wr.Inline)
-	b.AtomicWrite(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, value)
-	if len(wr.Inline) != len(value) || len(wr.SGL) > 0 {
-		b.failLast(ErrAtomic)
-	}
+	b.encode(wrs)
 }

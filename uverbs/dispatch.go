@@ -54,6 +54,124 @@ type (
 	tdDrivers struct{ mlx5 *mlx5Register }
 )
 
+// PostSend posts send work requests, in order, with one doorbell (ibv_post_send). It
+// posts all or none: [ErrQueueFull] if there is no room for all, [ErrState] before the
+// QP is connected, a [PostError] if one of them is at fault. [QP.BeginSend] does the same
+// without structs.
+func (q *QP) PostSend(wrs ...SendWR) error {
+	if err := q.enter(&q.sending); err != nil {
+		return err
+	}
+	if len(wrs) == 0 || !q.ready() {
+		return q.postSlow(wrs)
+	}
+	n := len(wrs)
+	switch q.kind {
+	case kindRxe:
+		if sq := &q.rxe.sq; !sq.Fits(n) {
+			if ok, _ := sq.Room(n); !ok {
+				break
+			}
+		}
+		bytes, err := q.encodeRxe(0, wrs, q.plain)
+		if err != nil {
+			break
+		}
+		q.rxe.sq.Publish(n) // as ringRxe does; a call less
+		errno := q.doorbell.Issue(bytes > shortDoorbell)
+		q.sending.Unlock()
+		if errno != 0 {
+			return q.untold(errno)
+		}
+		return nil
+	case kindMlx5:
+		q.mlx5.sq.Begin()
+		if !q.mlx5.sq.Room(n) || q.encodeMlx5(wrs, q.plain) != nil {
+			break
+		}
+		q.mlx5.sq.Publish()
+		q.sending.Unlock()
+		return nil
+	case kindSiw:
+		if !q.siw.sq.Room(n) {
+			break
+		}
+		bytes, err := q.encodeSiw(0, wrs, q.plain)
+		if err != nil {
+			break
+		}
+		err = q.ringSiw(n, bytes)
+		q.sending.Unlock()
+		return err
+	}
+	return q.postSlow(wrs)
+}
+
+// encode writes the work request that was begun last, which is the one of wrs, into the queue.
+func (b *SendBuilder) encode(wrs []SendWR) {
+	if b.err != nil {
+		return
+	}
+	q, wr := b.q, &wrs[0]
+	err := q.check(wr)
+	if err == nil {
+		bytes := uint64(0)
+		switch q.kind {
+		case kindRxe:
+			bytes, err = q.encodeRxe(b.n-1, wrs, anyOp)
+		case kindMlx5:
+			if b.n == 1 {
+				q.mlx5.sq.Begin()
+			}
+			err = q.encodeMlx5(wrs, anyOp) // its doorbell does not need the number of bytes
+		case kindSiw:
+			bytes, err = q.encodeSiw(b.n-1, wrs, anyOp)
+		default:
+			err = errKind
+		}
+		b.bytes += bytes
+	}
+	if err == nil && (wr.Opcode == WRAtomicCAS || wr.Opcode == WRAtomicFAA) && !wr.isAtomic() {
+		err = ErrAtomic
+	}
+	if err != nil {
+		b.failLast(err)
+	}
+}
+
+// ring hands n work requests to the device and rings the doorbell. The caller holds the send side.
+func (q *QP) ring(n int, bytes uint64) error {
+	switch q.kind {
+	case kindRxe:
+		return q.ringRxe(n, bytes)
+	case kindMlx5:
+		q.mlx5.sq.Publish()
+		return nil
+	case kindSiw:
+		return q.ringSiw(n, bytes)
+	}
+	return errKind
+}
+
+// sendRoom returns why n work requests do not fit into the send queue, or nil.
+func (q *QP) sendRoom(n int) error {
+	switch q.kind {
+	case kindRxe:
+		if ok, err := q.rxe.sq.Room(n); !ok {
+			return roomErr(n, q.rxe.sq.Cap(), err)
+		}
+	case kindMlx5:
+		if !q.mlx5.sq.Room(n) {
+			return roomErr(n, q.mlx5.sq.Cap(), nil)
+		}
+	case kindSiw:
+		if !q.siw.sq.Room(n) {
+			return roomErr(n, q.siw.sq.Cap(), nil)
+		}
+	}
+	return nil
+}
+
 // raised notes that the CQ has raised an event. It does not look at kind, which a Resize that loses
 // the CQ may change meanwhile.
 func (c *CQ) raised() {

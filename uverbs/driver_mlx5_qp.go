@@ -188,76 +188,130 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	}
 }
 
-// postSendMlx5 is postSendRxe for mlx5. What most work requests are is written right here: each
-// call of a function counts.
-func (q *QP) postSendMlx5(wrs []SendWR) error {
-	if err := q.enter(&q.sending); err != nil {
-		return err
-	}
-	sq := q.mlx5.sq
-	if len(wrs) == 0 || !q.ready() {
-		return q.postOthers(wrs)
-	}
-	sq.Begin()
-	if !sq.Fits(len(wrs)) && !sq.Room(len(wrs)) {
-		return q.postOthers(wrs)
-	}
-	var always SendFlags
-	if q.sigAll {
-		always = Signaled
-	}
+// encodeMlx5 writes work requests into the send queue, behind those of the batch that are there
+// already. Those whose operation is not in ops need the builder. The usual work requests are written
+// by one call each.
+//
+// Preconditions: the queue has room for them.
+func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
+	sq, always := q.mlx5.sq, q.always
 	var w mlx5.Plain
 	for i := range wrs {
 		wr := &wrs[i]
-		if !q.isPlain(wr) {
-			return q.postOthers(wrs)
+		if !wr.isOneOf(ops) {
+			return errSlow
 		}
-		w.ID, w.Op, w.Flags = wr.ID, mlx5.Op(wr.Opcode), uint8(wr.Flags|always)
-		w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
-		w.Inline = wr.Inline
-		if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
-			e := &wr.SGL[0]
-			if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; e.outside || !sq.Put(&w) {
-				return q.postOthers(wrs)
+		w.Flags = uint8(wr.Flags | always)
+		if wr.Opcode <= WRRDMARead && wr.AH == nil && q.plain != 0 {
+			w.ID, w.Op = wr.ID, mlx5.Op(wr.Opcode)
+			w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
+			w.Inline = wr.Inline
+			if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
+				e := &wr.SGL[0]
+				if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; !e.outside && sq.Put(&w) {
+					continue
+				}
+			} else if w.Length = 0; len(wr.SGL) == 0 && wr.Opcode != WRRDMARead && sq.Put(&w) {
+				continue
 			}
-			continue
 		}
-		if w.Length = 0; len(wr.SGL) != 0 || wr.Opcode == WRRDMARead || !sq.Put(&w) {
-			if !q.putMlx5(wr, w.Flags) {
-				return q.postOthers(wrs)
-			}
+		if ops != anyOp && !q.isSlotMlx5(wr) {
+			return errSlow
+		}
+		if err := q.encodeSlotMlx5(wr, w.Flags); err != nil {
+			return err
 		}
 	}
-	sq.Publish()
-	q.sending.Unlock()
 	return nil
 }
 
-// putMlx5 writes a plain work request that has not just one piece of data. It reports whether
-// nothing is wrong with it.
-func (q *QP) putMlx5(wr *SendWR, flags uint8) bool {
+// isSlotMlx5 reports whether a work request that was not checked can be encoded by encodeSlotMlx5.
+func (q *QP) isSlotMlx5(wr *SendWR) bool {
+	switch {
+	case wr.AH != nil:
+		return false
+	case wr.Opcode == WRAtomicCAS || wr.Opcode == WRAtomicFAA:
+		return len(wr.Inline) == 0 && wr.isAtomic()
+	}
+	return len(wr.Inline) == 0 || wr.Opcode != WRRDMARead
+}
+
+// encodeSlotMlx5 writes a work request of any kind.
+func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 	var s mlx5.SendSlot
 	q.mlx5.sq.Start(&s, wr.ID, mlx5.Op(wr.Opcode), flags)
 	switch wr.Opcode {
 	case WRSendWithImm:
 		s.SetImm(wr.Imm)
+	case WRSendWithInv:
+		s.SetInvalidate(wr.InvalidateRKey)
 	case WRRDMAWrite, WRRDMARead:
 		s.SetRDMA(wr.RemoteAddr, wr.RKey)
 	case WRRDMAWriteWithImm:
 		s.SetRDMA(wr.RemoteAddr, wr.RKey)
 		s.SetImm(wr.Imm)
-	}
-	if len(wr.Inline) > 0 {
-		return false // there are other data as well, or they are too long
-	}
-	for j := range wr.SGL {
-		e := &wr.SGL[j]
-		if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
-			return false
+	case WRAtomicCAS, WRAtomicFAA:
+		s.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
+	case WRLocalInv:
+		s.SetLocalInv(wr.InvalidateRKey)
+	case WRBindMW:
+		if err := q.encodeBindMlx5(&s, &wr.Bind); err != nil {
+			return err
 		}
 	}
+	if wr.AH != nil {
+		s.SetUD(wr.RemoteQPN, wr.RemoteQKey, &wr.AH.mlx5.av)
+	}
+	if q.typ == XRCSend && wr.Opcode.takesData() {
+		s.SetSRQ(wr.RemoteSRQN)
+	}
+	if err := q.encodeDataMlx5(&s, wr); err != nil {
+		return err
+	}
+	if s.HeaderLeft() > 0 {
+		return ErrHeader
+	}
 	s.Finish()
-	return true
+	return nil
+}
+
+// encodeBindMlx5 adds what a window is bound to. The device does not check the MR's rights.
+func (q *QP) encodeBindMlx5(s *mlx5.SendSlot, b *BindInfo) error {
+	if b.MR.Access()&AccessMWBind == 0 {
+		return ErrBindRight
+	}
+	keys := q.builder.keys
+	err := s.SetBind(&mlx5.Window{
+		Key: keys.from, NewKey: keys.to, Type2: b.MW.typ == MWType2, LKey: b.MR.lkey, Addr: b.Addr, Length: b.Length, Access: uint32(b.Access),
+	})
+	return mlx5SlotErr(err)
+}
+
+// encodeDataMlx5 adds data of any kind to a work request. What an adapter wants of the beginning of a
+// frame goes into the header.
+func (q *QP) encodeDataMlx5(s *mlx5.SendSlot, wr *SendWR) (err error) {
+	if len(wr.Inline) > 0 {
+		head := min(s.HeaderLeft(), len(wr.Inline))
+		s.AddHeader(wr.Inline[:head])
+		if err := s.AddInline(wr.Inline[head:]); err != nil {
+			return mlx5SlotErr(err)
+		}
+	}
+	for i := range wr.SGL {
+		e := wr.SGL[i]
+		if e.outside {
+			return ErrSGERange
+		}
+		if s.HeaderLeft() > 0 && e.Length > 0 {
+			if e, err = q.headerMlx5(s, e); err != nil {
+				return err
+			}
+		}
+		if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
+			return mlx5SlotErr(err)
+		}
+	}
+	return nil
 }
 
 // postRecvMlx5 posts one receive.

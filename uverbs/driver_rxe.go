@@ -234,37 +234,21 @@ func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
 // scheduler's monitor wakes as often as every 20 microseconds.
 const shortDoorbell = 1 << 20
 
-// rxeSendSlot is the type of the slot that a builder fills.
-type rxeSendSlot = rxe.SendSlot
-
-// postSendRxe posts work requests. Those that the builder is not needed for are written to the
-// ring right here; if one of them is not such, or something is wrong, all are posted the other way.
-// It is one function with few calls in it, as each would cost a message of some bytes a part of a percent.
-func (q *QP) postSendRxe(wrs []SendWR) error {
-	if err := q.enter(&q.sending); err != nil {
-		return err
-	}
-	sq := &q.rxe.sq
-	if len(wrs) == 0 || !q.ready() {
-		return q.postOthers(wrs)
-	}
-	if !sq.Fits(len(wrs)) {
-		if room, _ := sq.Room(len(wrs)); !room {
-			return q.postOthers(wrs)
-		}
-	}
-	var always SendFlags
-	if q.sigAll {
-		always = Signaled
-	}
-	var bytes uint64
+// encodeRxe writes work requests into the free slots of the send ring, from the first-th on, and
+// returns how many bytes of data they have. Those whose operation is not in ops need the builder.
+// It is one function with few calls in it, because each call would cost a small message a part of
+// a percent.
+//
+// Preconditions: the queue has room for them.
+func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err error) {
+	sq, always := &q.rxe.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]
-		if !q.isPlain(wr) {
-			return q.postOthers(wrs)
+		if !wr.isOneOf(ops) {
+			return 0, errSlow
 		}
 		flags := uint32(wr.Flags | always)
-		w := sq.WQE(i)
+		w := sq.WQE(first + i)
 		w.Start(wr.ID, uint32(wr.Opcode), flags)
 		switch wr.Opcode {
 		case WRSendWithImm:
@@ -275,53 +259,74 @@ func (q *QP) postSendRxe(wrs []SendWR) error {
 			w.SetRDMA(wr.RemoteAddr, wr.RKey)
 			w.SetImm(wr.Imm)
 		case WRAtomicCAS, WRAtomicFAA:
-			if len(wr.SGL) != 1 || wr.SGL[0].Length != 8 || len(wr.Inline) > 0 || wr.RemoteAddr%8 != 0 {
-				return q.postOthers(wrs)
+			if ops != anyOp && (len(wr.Inline) > 0 || !wr.isAtomic()) {
+				return 0, errSlow
 			}
 			w.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
+		case WRSendWithInv, WRLocalInv:
+			w.SetInvalidate(wr.InvalidateRKey)
+		case WRAtomicWrite, WRFlush:
+			slot := sq.Started(first+i, flags)
+			if wr.Opcode == WRFlush {
+				slot.SetFlush(wr.RemoteAddr, wr.Length, wr.RKey, uint8(wr.Placement), uint8(wr.Level))
+			} else {
+				slot.SetAtomicWrite(wr.RemoteAddr, wr.RKey, [8]byte(wr.Inline))
+			}
+			continue
+		case WRBindMW:
+			b, keys := &wr.Bind, q.builder.keys
+			w.SetMW(b.Addr, b.Length, b.MR.lkey, keys.from, keys.to, uint32(b.Access))
+		}
+		if wr.AH != nil {
+			if q.typ != UD {
+				return 0, errSlow
+			}
+			w.SetUD(wr.RemoteQPN&maxQPN, wr.RemoteQKey, wr.AH.rxe.num, &wr.AH.rxe.av)
 		}
 		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // as most are
 			e := &wr.SGL[0]
 			if e.outside {
-				return q.postOthers(wrs)
+				return 0, ErrSGERange
 			}
 			w.SetSGE(e.Addr, e.Length, e.LKey)
 			bytes += uint64(e.Length)
 			continue
 		}
-		n, ok := fillDataRxe(sq.Started(i, flags), wr)
-		if !ok {
-			return q.postOthers(wrs)
+		n, err := encodeDataRxe(sq.Started(first+i, flags), wr)
+		if err != nil {
+			return 0, err
 		}
 		bytes += n
 	}
-	sq.Publish(len(wrs))
-	errno := q.doorbell.Issue(bytes > shortDoorbell)
-	q.sending.Unlock()
-	if errno != 0 {
-		return q.untold(errno)
-	}
-	return nil
+	return bytes, nil
 }
 
-// fillDataRxe adds data of any kind to a work request, and returns how many bytes it is.
-func fillDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, ok bool) {
+// encodeDataRxe adds data of any kind to a work request, and returns how many bytes it is.
+func encodeDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, err error) {
 	if len(wr.Inline) > 0 {
-		ok := wr.Opcode != WRRDMARead && len(wr.SGL) == 0 && s.AddInline(wr.Inline) == nil
-		return uint64(len(wr.Inline)), ok
+		if wr.Opcode == WRRDMARead {
+			return 0, ErrInlineUse
+		}
+		if err := s.AddInline(wr.Inline); err != nil {
+			return 0, rxeSlotErr(err)
+		}
+		bytes = uint64(len(wr.Inline))
 	}
 	for i := range wr.SGL {
 		e := &wr.SGL[i]
-		if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
-			return 0, false
+		if e.outside {
+			return 0, ErrSGERange
+		}
+		if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
+			return 0, rxeSlotErr(err)
 		}
 		bytes += uint64(e.Length)
 	}
-	return bytes, true
+	return bytes, nil
 }
 
-// publishRxe hands n slots to the kernel and rings the doorbell. The caller holds the QP.
-func (q *QP) publishRxe(n int, bytes uint64) error {
+// ringRxe hands n slots to the kernel and rings the doorbell. The caller holds the QP.
+func (q *QP) ringRxe(n int, bytes uint64) error {
 	q.rxe.sq.Publish(n)
 	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
 	if errno := q.doorbell.Issue(bytes > shortDoorbell); errno != 0 {

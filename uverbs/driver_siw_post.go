@@ -30,67 +30,61 @@ func siwSendFlags(f SendFlags) uint8 {
 		uint8(f&Solicited)*(siw.Solicited/uint8(Solicited))
 }
 
-// postSendSiw posts work requests. Those that the builder is not needed for are written to the
-// ring right here; if one of them is not such, or something is wrong, all are posted the other way.
-func (q *QP) postSendSiw(wrs []SendWR) error {
-	if err := q.enter(&q.sending); err != nil {
-		return err
-	}
-	sq := q.siw.sq
-	if len(wrs) == 0 || !q.ready() || !sq.Room(len(wrs)) {
-		return q.postOthers(wrs)
-	}
-	var always SendFlags
-	if q.sigAll {
-		always = Signaled
-	}
-	var bytes uint64
+// encodeSiw writes work requests into the free slots of the send ring, from the first-th on, and
+// returns how many bytes of data they have. Those whose operation is not in ops need the builder.
+//
+// Preconditions: the queue has room for them.
+func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err error) {
+	sq, always := q.siw.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]
-		if !q.isPlain(wr) {
-			return q.postOthers(wrs)
+		if !wr.isOneOf(ops) || wr.AH != nil {
+			return 0, errSlow
 		}
 		raddr, rkey := wr.RemoteAddr, wr.RKey
-		if wr.Opcode == WRSend {
+		switch wr.Opcode {
+		case WRSend:
 			raddr, rkey = 0, 0
+		case WRSendWithInv, WRLocalInv:
+			raddr, rkey = 0, wr.InvalidateRKey
 		}
 		op, flags := siwOpcodes[wr.Opcode], siwSendFlags(wr.Flags|always)
 		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // as most are
 			e := &wr.SGL[0]
 			if e.outside {
-				return q.postOthers(wrs)
+				return 0, ErrSGERange
 			}
-			sq.Put(i, wr.ID, op, flags, raddr, rkey, e.Addr, e.Length, e.LKey)
+			sq.Put(first+i, wr.ID, op, flags, raddr, rkey, e.Addr, e.Length, e.LKey)
 			bytes += uint64(e.Length)
 			continue
 		}
-		s := sq.Slot(i)
+		s := sq.Slot(first + i)
 		s.Start(wr.ID, op, flags)
 		s.SetRDMA(raddr, rkey)
 		if len(wr.Inline) > 0 {
-			if len(wr.SGL) > 0 || s.AddInline(wr.Inline) != nil {
-				return q.postOthers(wrs)
+			if err := s.AddInline(wr.Inline); err != nil {
+				return 0, siwSlotErr(err)
 			}
 			bytes += uint64(len(wr.Inline))
-			continue
 		}
 		for j := range wr.SGL {
 			e := &wr.SGL[j]
-			if e.outside || s.AddSGE(e.Addr, e.Length, e.LKey) != nil {
-				return q.postOthers(wrs)
+			if e.outside {
+				return 0, ErrSGERange
+			}
+			if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
+				return 0, siwSlotErr(err)
 			}
 			bytes += uint64(e.Length)
 		}
 	}
-	err := q.publishSiw(len(wrs), bytes)
-	q.sending.Unlock()
-	return err
+	return bytes, nil
 }
 
-// publishSiw hands n slots to the kernel and rings the doorbell, if the kernel has to be told.
+// ringSiw hands n slots to the kernel and rings the doorbell, if the kernel has to be told.
 // The caller holds the QP. Of a QP in error the kernel does not look at the ring any more: they
 // complete here, and so does first what it has left there.
-func (q *QP) publishSiw(n int, bytes uint64) error {
+func (q *QP) ringSiw(n int, bytes uint64) error {
 	if QPState(q.state.Load()) == Err {
 		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siw.sq.Recall(), idsOf(n, q.siw.sq.ID)...))
 		return nil

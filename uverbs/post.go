@@ -55,11 +55,7 @@ func (q *QP) setOps(ops opcodeSet) {
 	if q.typ != RC && q.typ != UC {
 		return
 	}
-	plain := []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead}
-	if q.kind == kindRxe {
-		plain = append(plain, WRAtomicCAS, WRAtomicFAA)
-	}
-	for _, op := range plain {
+	for _, op := range []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA} {
 		if ops[op] {
 			q.plain |= 1 << op
 		}
@@ -218,25 +214,9 @@ var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
 // errKind means that the driver's data path is missing, which is the library's fault.
 var errKind = &reason{"uverbs: driver without a data path: unsupported operation", errors.ErrUnsupported}
 
-// PostSend posts send work requests, in order, with one doorbell (ibv_post_send). It
-// posts all or none: [ErrQueueFull] if there is no room for all, [ErrState] before the
-// QP is connected, a [PostError] if one of them is at fault. [QP.BeginSend] does the same
-// without structs.
-func (q *QP) PostSend(wrs ...SendWR) error {
-	switch q.kind {
-	case kindRxe:
-		return q.postSendRxe(wrs)
-	case kindMlx5:
-		return q.postSendMlx5(wrs)
-	case kindSiw:
-		return q.postSendSiw(wrs)
-	}
-	return q.postEach(wrs)
-}
-
-// postEach posts work requests of any kind by means of the builder, and finds what is wrong with
+// postViaBuilder posts work requests of any kind with the builder, which finds what is wrong with
 // one.
-func (q *QP) postEach(wrs []SendWR) error {
+func (q *QP) postViaBuilder(wrs []SendWR) error {
 	b := q.BeginSend()
 	if b.err == nil {
 		if err := q.sendRoom(len(wrs)); err != nil {
@@ -244,18 +224,17 @@ func (q *QP) postEach(wrs []SendWR) error {
 		}
 	}
 	for i := range wrs {
-		b.add(&wrs[i])
+		b.add(wrs[i : i+1])
 	}
 	return b.Post()
 }
 
-// postOthers posts by the builder what a driver does not write to its ring right away, or says what is
-// wrong with it.
+// postSlow posts what PostSend cannot encode at once, or returns what is wrong with it.
 //
-// Preconditions: the caller holds sending, which is given back.
-func (q *QP) postOthers(wrs []SendWR) error {
+// Preconditions: the caller holds sending, which postSlow releases.
+func (q *QP) postSlow(wrs []SendWR) error {
 	q.sending.Unlock()
-	return q.postEach(wrs)
+	return q.postViaBuilder(wrs)
 }
 
 // ready reports whether work requests can be posted, and none have been begun with the builder.
@@ -265,30 +244,17 @@ func (q *QP) ready() bool {
 	return QPState(q.state.Load()) >= RTS && q.builder.n == 0 && q.builder.err == nil
 }
 
-// isPlain reports whether the work request can be posted without the builder, as far as
-// that can be seen without its data.
-func (q *QP) isPlain(wr *SendWR) bool {
-	return wr.Opcode < WROpcode(len(q.ops)) && q.plain>>(wr.Opcode&15)&1 != 0 && wr.Flags&^sendFlagsAll == 0 && wr.AH == nil
+// anyOp are the operations of work requests that were checked, as a set for isOneOf.
+const anyOp = 1<<len(opcodeSet{}) - 1
+
+// isOneOf reports whether the operation is in a set, which has a bit for each, and the flags are
+// known.
+func (wr *SendWR) isOneOf(ops uint16) bool {
+	return wr.Opcode < WROpcode(len(opcodeSet{})) && ops>>(wr.Opcode&15)&1 != 0 && wr.Flags&^sendFlagsAll == 0
 }
 
-// sendRoom says why n work requests do not fit into the send queue, or returns nil.
-func (q *QP) sendRoom(n int) error {
-	switch q.kind {
-	case kindRxe:
-		if ok, err := q.rxe.sq.Room(n); !ok {
-			return roomErr(n, q.rxe.sq.Cap(), err)
-		}
-	case kindMlx5:
-		if !q.mlx5.sq.Room(n) {
-			return roomErr(n, q.mlx5.sq.Cap(), nil)
-		}
-	case kindSiw:
-		if !q.siw.sq.Room(n) {
-			return roomErr(n, q.siw.sq.Cap(), nil)
-		}
-	}
-	return nil
-}
+// errSlow means that a work request was not checked and cannot be encoded without that.
+var errSlow = errors.New("uverbs: work request needs the builder")
 
 // PostRecv posts one receive work request (ibv_post_recv). It fails with
 // [ErrQueueFull], [ErrState], [ErrSRQ], [ErrNoRecvQueue] or a [PostError].

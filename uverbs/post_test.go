@@ -265,7 +265,9 @@ func TestPostSendBytes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newPostRig(t, 3)
-			r.qp.sigAll = c.sigAll
+			if c.sigAll {
+				r.qp.always = Signaled
+			}
 			c.wr.ID = 0x1122334455667788
 			if err := r.qp.PostSend(c.wr); err != nil {
 				t.Fatal(err)

@@ -69,8 +69,8 @@ type QP struct {
 	sending   mmio.Lock // held by who posts sends, and by Close, which never gives it back
 	receiving mmio.Lock // the same for receives, where that matters
 	kind      driverKind
-	sigAll    bool
-	plain     uint16 // by WROpcode: can be posted without the builder
+	always    SendFlags // flags that every work request has
+	plain     uint16    // by WROpcode: PostSend can encode it without the builder
 	qpDrivers
 	sqRegion  *mmio.Region
 	rqRegion  *mmio.Region
@@ -160,7 +160,7 @@ func (s *qpSpec) uses() []*object {
 
 // newQP makes a QP.
 func newQP(d *Device, s qpSpec) (*QP, error) {
-	qp := &QP{typ: s.Type, sigAll: s.SignalAll, sendCQ: s.SendCQ, recvCQ: s.RecvCQ, path: s.Path, srq: s.SRQ}
+	qp := &QP{typ: s.Type, sendCQ: s.SendCQ, recvCQ: s.RecvCQ, path: s.Path, srq: s.SRQ}
 	if s.hasSendQueue() || s.hasRecvQueue() || s.SRQ != nil {
 		qp.kind = d.driver.kind()
 	}
@@ -169,6 +169,9 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 		qp.noRecv = ErrSRQ
 	case !s.hasRecvQueue():
 		qp.noRecv = ErrNoRecvQueue
+	}
+	if s.SignalAll {
+		qp.always = Signaled
 	}
 	qp.newPSN()
 	ops, _ := d.driver.operations(s.Type)
