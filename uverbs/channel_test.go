@@ -21,7 +21,7 @@ import (
 func newPollRig(tb testing.TB, log2Len int) (*CQ, *ringBytes) {
 	tb.Helper()
 	r := newRingBytes(6, log2Len)
-	cq := &CQ{object: object{dev: bareDevice("rxe0"), kind: "CQ"}, kind: kindRxe}
+	cq := &CQ{object: object{dev: bareDevice("rxe0"), kind: "CQ"}, kind: rxeDriver{}.kind()}
 	cq.object.kind = "CQ"
 	var err error
 	if cq.rxe.ring, err = rxe.NewCompQueue(r.mem, int(r.mask)); err != nil {

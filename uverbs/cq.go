@@ -201,66 +201,6 @@ func (c *CQ) notifyCommand(solicited uint32) *fastCommand {
 // Cap returns how many completions the CQ holds. It must not be called during a Resize.
 func (c *CQ) Cap() int { return c.cqe }
 
-// Poll moves completions into wcs and returns how many there were (ibv_poll_cq); 0
-// means none are there yet. A failed work request is not an error of Poll: look at
-// [WC.Err]. Poll fails with [ErrCQOverrun] if the queue is broken, and with
-// [os.ErrClosed] after Close. It cannot know that the device had no room for a completion:
-// that is an [EventCQErr].
-func (c *CQ) Poll(wcs []WC) (int, error) {
-	if c.gone.Load() {
-		return 0, c.errClosed()
-	}
-	switch c.kind {
-	case kindRxe:
-	case kindMlx5:
-		return c.pollMlx5(wcs)
-	case kindSiw:
-		return c.pollSiw(wcs)
-	default:
-		return 0, c.unusable()
-	}
-	// What is in rxe's ring is decoded right here and in place: each call counts, and a WC that
-	// is made elsewhere would be copied.
-	ring := c.rxe.ring
-	n, err := ring.Avail()
-	if n = min(n, len(wcs)); n == 0 {
-		return 0, c.idle(err)
-	}
-	done, failed := wcs[:n], WCSuccess
-	for i := range done {
-		wc := &done[i]
-		r := wc.record()
-		ring.Entry(i).CopyTo(r)
-		wc.Flags &= WCWithGRH | WCWithImm | WCWithInv // their bits are the kernel's
-		if wc.Flags&WCWithInv == 0 {
-			wc.Imm, wc.InvalidatedRKey = r.Ex.ImmData().Get(), 0
-		} else { // the two share a place
-			wc.Imm, wc.InvalidatedRKey = 0, *r.Ex.InvalidateRKey()
-		}
-		wc.Timestamp = 0
-		failed |= wc.Status
-	}
-	if failed != WCSuccess {
-		c.failures(done)
-	}
-	ring.Release(n)
-	if c.gone.Load() { // so is the ring, perhaps since before it was read
-		return 0, c.errClosed()
-	}
-	return n, nil
-}
-
-// idle says why there was nothing in rxe's ring, if that is not because there is nothing yet.
-func (c *CQ) idle(err error) error {
-	switch {
-	case c.gone.Load():
-		return c.errClosed()
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrCQOverrun, err)
-	}
-	return nil
-}
-
 // unusable says why a CQ has no ring.
 func (c *CQ) unusable() error {
 	if c.dev == nil {
@@ -272,13 +212,13 @@ func (c *CQ) unusable() error {
 // Notify arms the CQ: the next completion raises an event on its channel, once
 // (ibv_req_notify_cq). Completions that are there already raise none with some drivers, so
 // poll once more before waiting, and one at once with others, such as mlx5.
-func (c *CQ) Notify() error { return c.notify(c.rxe.arm, false) }
+func (c *CQ) Notify() error { return c.notify(false) }
 
 // NotifySolicited arms the CQ for completions of receives that the sender marked
 // [Solicited], and for failures; with siw, which does not tell them apart, for any.
-func (c *CQ) NotifySolicited() error { return c.notify(c.rxe.armSol, true) }
+func (c *CQ) NotifySolicited() error { return c.notify(true) }
 
-func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
+func (c *CQ) notify(solicited bool) error {
 	if err := c.acquire(); err != nil {
 		return err
 	}
@@ -286,18 +226,7 @@ func (c *CQ) notify(cmd *fastCommand, solicited bool) error {
 	if c.ch == nil {
 		return argErr("Notify", "Channel of the CQ", "nil", "a CompChannel, given in CQOptions")
 	}
-	switch c.kind {
-	case kindMlx5:
-		return c.armMlx5(solicited)
-	case kindSiw:
-		return c.armSiw()
-	case kindInvalid:
-		return ErrCQOverrun
-	}
-	if errno := cmd.Issue(false); errno != 0 {
-		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")
-	}
-	return nil
+	return c.arm(solicited)
 }
 
 // Resize changes the number of completions that the CQ holds, which is at least cqe
@@ -333,7 +262,7 @@ func (c *CQ) Resize(cqe int) error {
 	}
 	old, err := d.driver.remapCQ(c, int(resp.CQE), u)
 	if err != nil {
-		c.kind = kindInvalid
+		c.invalidate()
 		return err
 	}
 	if err := old.Close(); err != nil {

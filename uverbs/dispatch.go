@@ -172,6 +172,124 @@ func (q *QP) sendRoom(n int) error {
 	return nil
 }
 
+// PostRecv posts one receive work request (ibv_post_recv). It fails with
+// [ErrQueueFull], [ErrState], [ErrSRQ], [ErrNoRecvQueue] or a [PostError].
+func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
+	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
+		return q.stateErr()
+	}
+	if q.noRecv != nil {
+		return q.noRecv
+	}
+	switch q.kind {
+	case kindRxe:
+		return postRecvRxe(&q.rxe.rq, id, sgl)
+	case kindMlx5:
+		if err := q.enter(&q.receiving); err != nil { // its doorbell record may soon be another's
+			return err
+		}
+		err := postRecvMlx5(q.mlx5.rq, id, sgl)
+		q.receiving.Unlock()
+		return err
+	case kindSiw:
+		return q.postRecvSiw(id, sgl)
+	}
+	return errKind
+}
+
+// PostRecvs posts receive work requests, in order, all or none.
+func (q *QP) PostRecvs(wrs ...RecvWR) error {
+	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
+		return q.stateErr()
+	}
+	if q.noRecv != nil {
+		return q.noRecv
+	}
+	switch q.kind {
+	case kindRxe:
+		return postRecvsRxe(&q.rxe.rq, wrs)
+	case kindMlx5:
+		if err := q.enter(&q.receiving); err != nil {
+			return err
+		}
+		err := q.postRecvsMlx5(wrs)
+		q.receiving.Unlock()
+		return err
+	case kindSiw:
+		return q.postRecvsSiw(wrs)
+	}
+	return errKind
+}
+
+// Poll moves completions into wcs and returns how many there were (ibv_poll_cq); 0
+// means none are there yet. A failed work request is not an error of Poll: look at
+// [WC.Err]. Poll fails with [ErrCQOverrun] if the queue is broken, and with
+// [os.ErrClosed] after Close. It cannot know that the device had no room for a completion:
+// that is an [EventCQErr].
+func (c *CQ) Poll(wcs []WC) (int, error) {
+	if c.gone.Load() {
+		return 0, c.errClosed()
+	}
+	switch c.kind {
+	case kindRxe:
+		return c.pollRxe(wcs)
+	case kindMlx5:
+		return c.pollMlx5(wcs)
+	case kindSiw:
+		return c.pollSiw(wcs)
+	}
+	return 0, c.unusable()
+}
+
+// arm arms the CQ for the next completion, or for the next one that its sender marked as solicited.
+func (c *CQ) arm(solicited bool) error {
+	switch c.kind {
+	case kindRxe:
+		return c.armRxe(solicited)
+	case kindMlx5:
+		return c.armMlx5(solicited)
+	case kindSiw:
+		return c.armSiw()
+	}
+	return ErrCQOverrun
+}
+
+// invalidate marks a CQ whose ring the kernel does not use any more.
+func (c *CQ) invalidate() { c.kind = kindInvalid }
+
+// postRecv and postRecvs post receives to the SRQ; the caller holds post.
+func (s *SRQ) postRecv(id uint64, sgl []SGE) error {
+	switch s.kind {
+	case kindRxe:
+		return postRecvRxe(s.rxe.rq, id, sgl)
+	case kindMlx5:
+		return s.postRecvMlx5(id, sgl)
+	case kindSiw:
+		err := fillOneSiw(s.siw.rq, id, sgl)
+		if err == nil {
+			s.siw.rq.Publish(1)
+		}
+		return err
+	}
+	return errKind
+}
+
+func (s *SRQ) postRecvs(wrs []RecvWR) error {
+	switch s.kind {
+	case kindRxe:
+		return postRecvsRxe(s.rxe.rq, wrs)
+	case kindMlx5:
+		return s.postRecvsMlx5(wrs)
+	case kindSiw:
+		err := fillAllSiw(s.siw.rq, wrs)
+		if err == nil {
+			s.siw.rq.Publish(len(wrs))
+		}
+		return err
+	}
+	return errKind
+}
+
 // raised notes that the CQ has raised an event. It does not look at kind, which a Resize that loses
 // the CQ may change meanwhile.
 func (c *CQ) raised() {

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,6 +180,8 @@ func (baseDriver) unmapDM(*DM) error                        { return nil }
 func (baseDriver) nullKey(*Device) (uint32, bool)           { return 0, false }
 func (baseDriver) refusal() string                          { return "" }
 func (baseDriver) vendorText(uint32) string                 { return "" }
+func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)   { return sentWR{}, false }
+func (baseDriver) postedRecvs(*QP) int                      { return 0 }
 func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)     { return WC{}, sentWR{}, false }
 func (baseDriver) queueOf(*QP, WC) diag.Queue              { return diag.SendQueue }
 func (baseDriver) prepareWQ(*WQ, *WQOptions) (udata, error) { return udata{}, nil }
@@ -231,6 +234,18 @@ func (software) oneCQESize(c *CQ, o *CQOptions) error {
 		return &FeatureError{Feature: "CREATE_CQ with CQESize", Driver: c.dev.driver.name()}
 	}
 	return nil
+}
+
+// closeRegions unmaps the regions that are not nil. A goroutine that has not seen yet that the object
+// is gone may still use them.
+func closeRegions(regions ...*mmio.Region) error {
+	var err error
+	for _, r := range regions {
+		if r != nil {
+			err = errors.Join(err, r.Retire())
+		}
+	}
+	return err
 }
 
 // driverOf returns the driver with a kernel driver ID, or nil if it is not supported.

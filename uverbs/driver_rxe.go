@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
@@ -66,18 +65,6 @@ func (rxeDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
 func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
 func (rxeDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
-
-// closeRegions gives those of the regions back that there are. Somebody may still be at them
-// who has not seen yet that the object is gone.
-func closeRegions(regions ...*mmio.Region) error {
-	var err error
-	for _, r := range regions {
-		if r != nil {
-			err = errors.Join(err, r.Retire())
-		}
-	}
-	return err
-}
 
 // operations follows wr_opcode_mask of rxe_opcode.c. SEND_WITH_INV is in that mask for UC, but has no
 // packet there: it would break the QP.
@@ -229,11 +216,6 @@ func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
 	return r, nil
 }
 
-// shortDoorbell is the amount of data, in bytes, whose transmission may hold up the garbage collector, and
-// whoever else wants the processor. Go's scheduler is told of a longer one; while it is under way the
-// scheduler's monitor wakes as often as every 20 microseconds.
-const shortDoorbell = 1 << 20
-
 // encodeRxe writes work requests into the free slots of the send ring, from the first-th on, and
 // returns how many bytes of data they have. Those whose operation is not in ops need the builder.
 // It is one function with few calls in it, because each call would cost a small message a part of
@@ -335,11 +317,6 @@ func (q *QP) ringRxe(n int, bytes uint64) error {
 	return nil
 }
 
-// untold is the error of a doorbell.
-func (q *QP) untold(errno syscall.Errno) error {
-	return about(q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told"), q.label(), "")
-}
-
 // postRecvRxe posts one receive to a QP or an SRQ. rxe has no doorbell for receives.
 func postRecvRxe(rq *rxe.RecvQueue, id uint64, sgl []SGE) error {
 	if ok, err := rq.Room(1); !ok {
@@ -383,17 +360,6 @@ func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
 		}
 	}
 	return nil
-}
-
-// roomErr says why n work requests found no room.
-func roomErr(n, capacity int, err error) error {
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrQueueCorrupt, err)
-	case n > capacity:
-		return argErr("post", "number of work requests", n, "up to %d, the size of the queue", capacity)
-	}
-	return ErrQueueFull
 }
 
 // rxeSlotErr turns a slot's error into the one that callers compare with.

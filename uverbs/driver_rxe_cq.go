@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
@@ -29,4 +30,59 @@ func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) 
 	old = c.region
 	c.region, c.rxe.ring, c.cqe = region, ring, cqe
 	return old, nil
+}
+
+// pollRxe decodes what is in the ring right here and in place, because each call counts and a WC that
+// is made elsewhere would be copied.
+func (c *CQ) pollRxe(wcs []WC) (int, error) {
+	ring := c.rxe.ring
+	n, err := ring.Avail()
+	if n = min(n, len(wcs)); n == 0 {
+		return 0, c.idle(err)
+	}
+	done, failed := wcs[:n], WCSuccess
+	for i := range done {
+		wc := &done[i]
+		r := wc.record()
+		ring.Entry(i).CopyTo(r)
+		wc.Flags &= WCWithGRH | WCWithImm | WCWithInv // their bits are the kernel's
+		if wc.Flags&WCWithInv == 0 {
+			wc.Imm, wc.InvalidatedRKey = r.Ex.ImmData().Get(), 0
+		} else { // the two share a place
+			wc.Imm, wc.InvalidatedRKey = 0, *r.Ex.InvalidateRKey()
+		}
+		wc.Timestamp = 0
+		failed |= wc.Status
+	}
+	if failed != WCSuccess {
+		c.failures(done)
+	}
+	ring.Release(n)
+	if c.gone.Load() { // so is the ring, perhaps since before it was read
+		return 0, c.errClosed()
+	}
+	return n, nil
+}
+
+// idle says why there was nothing in rxe's ring, if that is not because there is nothing yet.
+func (c *CQ) idle(err error) error {
+	switch {
+	case c.gone.Load():
+		return c.errClosed()
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrCQOverrun, err)
+	}
+	return nil
+}
+
+// armRxe arms the CQ by a command.
+func (c *CQ) armRxe(solicited bool) error {
+	cmd := c.rxe.arm
+	if solicited {
+		cmd = c.rxe.armSol
+	}
+	if errno := cmd.Issue(false); errno != 0 {
+		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")
+	}
+	return nil
 }

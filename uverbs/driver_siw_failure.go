@@ -2,9 +2,6 @@ package uverbs
 
 import "github.com/goverbs/goverbs/mmio/siw"
 
-// postedRecvs is for a status that iWARP does not have: a message without a receive ends the connection.
-func (siwDriver) postedRecvs(*QP) int { return 0 }
-
 func (siwDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	if q.siw.sq == nil {
 		return sentWR{}, false

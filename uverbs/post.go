@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // WROpcode is the operation of a send work request (enum ib_uverbs_wr_opcode,
@@ -256,53 +257,25 @@ func (wr *SendWR) isOneOf(ops uint16) bool {
 // errSlow means that a work request was not checked and cannot be encoded without that.
 var errSlow = errors.New("uverbs: work request needs the builder")
 
-// PostRecv posts one receive work request (ibv_post_recv). It fails with
-// [ErrQueueFull], [ErrState], [ErrSRQ], [ErrNoRecvQueue] or a [PostError].
-func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
-	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
-		return q.stateErr()
-	}
-	if q.noRecv != nil {
-		return q.noRecv
-	}
-	switch q.kind {
-	case kindRxe:
-		return postRecvRxe(&q.rxe.rq, id, sgl)
-	case kindMlx5:
-		if err := q.enter(&q.receiving); err != nil { // its doorbell record may soon be another's
-			return err
-		}
-		err := postRecvMlx5(q.mlx5.rq, id, sgl)
-		q.receiving.Unlock()
-		return err
-	case kindSiw:
-		return q.postRecvSiw(id, sgl)
-	}
-	return errKind
+// shortDoorbell is the amount of data, in bytes, whose transmission may delay the garbage collector.
+// Go's scheduler is told of a doorbell for more data; while that is under way the scheduler's monitor
+// wakes as often as every 20 microseconds.
+const shortDoorbell = 1 << 20
+
+// untold is the error of a doorbell that the kernel did not take.
+func (q *QP) untold(errno syscall.Errno) error {
+	return about(q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told"), q.label(), "")
 }
 
-// PostRecvs posts receive work requests, in order, all or none.
-func (q *QP) PostRecvs(wrs ...RecvWR) error {
-	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
-		return q.stateErr()
+// roomErr returns the error for n work requests that do not fit into a queue.
+func roomErr(n, capacity int, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrQueueCorrupt, err)
+	case n > capacity:
+		return argErr("post", "number of work requests", n, "up to %d, the size of the queue", capacity)
 	}
-	if q.noRecv != nil {
-		return q.noRecv
-	}
-	switch q.kind {
-	case kindRxe:
-		return postRecvsRxe(&q.rxe.rq, wrs)
-	case kindMlx5:
-		if err := q.enter(&q.receiving); err != nil {
-			return err
-		}
-		err := q.postRecvsMlx5(wrs)
-		q.receiving.Unlock()
-		return err
-	case kindSiw:
-		return q.postRecvsSiw(wrs)
-	}
-	return errKind
+	return ErrQueueFull
 }
 
 // stateErr says why nothing can be posted.

@@ -120,7 +120,7 @@ func newQuietRig(tb testing.TB, log2Len int) *postRig {
 func newPostRigOn(tb testing.TB, log2Len int, cmd *commands, pipe *os.File) *postRig {
 	tb.Helper()
 	r := &postRig{
-		qp:   &QP{kind: kindRxe, typ: RC, handle: qpHandle},
+		qp:   &QP{kind: rxeDriver{}.kind(), typ: RC, handle: qpHandle},
 		sq:   newRingBytes(9, log2Len),
 		rq:   newRingBytes(8, log2Len),
 		pipe: pipe,

@@ -194,19 +194,7 @@ func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	switch s.kind {
-	case kindRxe:
-		return postRecvRxe(s.rxe.rq, id, sgl)
-	case kindMlx5:
-		return s.postRecvMlx5(id, sgl)
-	case kindSiw:
-		err := fillOneSiw(s.siw.rq, id, sgl)
-		if err == nil {
-			s.siw.rq.Publish(1)
-		}
-		return err
-	}
-	return errKind
+	return s.postRecv(id, sgl)
 }
 
 // PostRecvs posts receives, in order, all or none.
@@ -216,19 +204,7 @@ func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	switch s.kind {
-	case kindRxe:
-		return postRecvsRxe(s.rxe.rq, wrs)
-	case kindMlx5:
-		return s.postRecvsMlx5(wrs)
-	case kindSiw:
-		err := fillAllSiw(s.siw.rq, wrs)
-		if err == nil {
-			s.siw.rq.Publish(len(wrs))
-		}
-		return err
-	}
-	return errKind
+	return s.postRecvs(wrs)
 }
 
 // Attributes of MODIFY_SRQ (enum ib_srq_attr_mask, rdma/ib_verbs.h).

@@ -288,7 +288,7 @@ func TestFlushCause(t *testing.T) {
 		"flushed first": {func(q *QP) { q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv}); q.movedTo(Err) }, "the device moved the QP to state ERR", nil},
 		"nothing":       {func(q *QP) { q.SetErrCause(nil); q.movedTo(RTS) }, "the device moved the QP to state ERR", nil},
 	} {
-		q := &QP{kind: kindMlx5}
+		q := &QP{kind: mlx5Driver{}.kind()}
 		q.dev = &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}}
 		c.move(q)
 		var e *WCError
@@ -304,7 +304,7 @@ func TestFlushCause(t *testing.T) {
 		}
 	}
 	// On iWARP the kernel moves the QP when the connection ends.
-	q := &QP{kind: kindSiw}
+	q := &QP{kind: siwDriver{}.kind()}
 	q.dev = &Device{info: DeviceInfo{Name: "siw0"}, driver: siwDriver{}}
 	if err := q.Err(&WC{ID: 3, Status: WCWRFlushErr, Opcode: WCRecv}); !strings.Contains(err.Error(), "the connection has ended: the peer disconnected") {
 		t.Errorf("on iWARP: %v", err)

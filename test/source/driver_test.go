@@ -1,0 +1,60 @@
+package source
+
+import (
+	"go/ast"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// driverNames are the drivers of package uverbs, as identifiers and import paths have them.
+var driverNames = regexp.MustCompile(`(?i)rxe|mlx5|siw`)
+
+// kindOf matches the identifiers that stand for one driver on the data path.
+var kindOf = regexp.MustCompile(`^kind[A-Z]`)
+
+// ofDriver are the files of uverbs that may know a driver by its name: those of one driver, and the
+// one that chooses among them.
+func ofDriver(f *file) bool {
+	return strings.HasPrefix(f.base(), "driver_") || f.base() == "dispatch.go"
+}
+
+// driverUses returns the places where a file of uverbs depends on which driver a device has.
+func driverUses(f *file) (uses []string) {
+	at := func(n ast.Node, what string) { uses = append(uses, f.set.Position(n.Pos()).String()+": "+what) }
+	for _, i := range f.ast.Imports {
+		if name := strings.Trim(i.Path.Value, `"`); driverNames.MatchString(path.Base(name)) {
+			at(i, name)
+		}
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && (kindOf.MatchString(id.Name) || driverNames.MatchString(id.Name)) {
+			at(id, id.Name)
+		}
+		return true
+	})
+	return uses
+}
+
+// TestGenericFiles: outside of dispatch.go and driver_*.go no code of uverbs names a driver. Comments
+// may, as users have to know how their device behaves.
+func TestGenericFiles(t *testing.T) {
+	dispatched := false
+	for _, f := range files(t) {
+		if f.pkg() != "uverbs" || f.test() {
+			continue
+		}
+		uses := driverUses(f)
+		if ofDriver(f) {
+			dispatched = dispatched || f.base() == "dispatch.go" && len(uses) > 0
+			continue
+		}
+		for _, use := range uses {
+			t.Errorf("%s in a generic file; see dispatch.go", use)
+		}
+	}
+	if !dispatched {
+		t.Error("dispatch.go names no driver: the test does not see the source")
+	}
+}
