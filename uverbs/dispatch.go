@@ -175,26 +175,8 @@ func (q *QP) sendRoom(n int) error {
 // PostRecv posts one receive work request (ibv_post_recv). It fails with
 // [ErrQueueFull], [ErrState], [ErrSRQ], [ErrNoRecvQueue] or a [PostError].
 func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
-	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
-		return q.stateErr()
-	}
-	if q.noRecv != nil {
-		return q.noRecv
-	}
-	switch q.kind {
-	case kindRxe:
-		return postRecvRxe(&q.rxe.rq, id, sgl)
-	case kindMlx5:
-		if err := q.enter(&q.receiving); err != nil { // its doorbell record may soon be another's
-			return err
-		}
-		err := postRecvMlx5(q.mlx5.rq, id, sgl)
-		q.receiving.Unlock()
-		return err
-	case kindSiw:
-		return q.postRecvSiw(id, sgl)
-	}
-	return errKind
+	wr := [1]RecvWR{{id, sgl}}
+	return q.PostRecvs(wr[:]...)
 }
 
 // PostRecvs posts receive work requests, in order, all or none.
@@ -212,7 +194,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 		if err := q.enter(&q.receiving); err != nil {
 			return err
 		}
-		err := q.postRecvsMlx5(wrs)
+		err := postRecvsMlx5(q.mlx5.rq, wrs)
 		q.receiving.Unlock()
 		return err
 	case kindSiw:
@@ -257,23 +239,7 @@ func (c *CQ) arm(solicited bool) error {
 // invalidate marks a CQ whose ring the kernel does not use any more.
 func (c *CQ) invalidate() { c.kind = kindInvalid }
 
-// postRecv and postRecvs post receives to the SRQ; the caller holds post.
-func (s *SRQ) postRecv(id uint64, sgl []SGE) error {
-	switch s.kind {
-	case kindRxe:
-		return postRecvRxe(s.rxe.rq, id, sgl)
-	case kindMlx5:
-		return s.postRecvMlx5(id, sgl)
-	case kindSiw:
-		err := fillOneSiw(s.siw.rq, id, sgl)
-		if err == nil {
-			s.siw.rq.Publish(1)
-		}
-		return err
-	}
-	return errKind
-}
-
+// postRecvs posts receives to the SRQ; the caller holds post.
 func (s *SRQ) postRecvs(wrs []RecvWR) error {
 	switch s.kind {
 	case kindRxe:
@@ -281,7 +247,7 @@ func (s *SRQ) postRecvs(wrs []RecvWR) error {
 	case kindMlx5:
 		return s.postRecvsMlx5(wrs)
 	case kindSiw:
-		err := fillAllSiw(s.siw.rq, wrs)
+		err := fillRecvsSiw(s.siw.rq, wrs)
 		if err == nil {
 			s.siw.rq.Publish(len(wrs))
 		}

@@ -314,21 +314,8 @@ func (q *QP) encodeDataMlx5(s *mlx5.SendSlot, wr *SendWR) (err error) {
 	return nil
 }
 
-// postRecvMlx5 posts one receive.
-func postRecvMlx5(rq *mlx5.RecvQueue, id uint64, sgl []SGE) error {
-	if !rq.Room(1) {
-		return roomErr(1, rq.Cap(), nil)
-	}
-	if err := fillRecvMlx5(rq, 0, id, sgl); err != nil {
-		return &PostError{Err: err}
-	}
-	rq.Publish(1)
-	return nil
-}
-
-// postRecvsMlx5 posts several.
-func (q *QP) postRecvsMlx5(wrs []RecvWR) error {
-	rq := q.mlx5.rq
+// postRecvsMlx5 posts receives to a QP or a WQ.
+func postRecvsMlx5(rq *mlx5.RecvQueue, wrs []RecvWR) error {
 	if !rq.Room(len(wrs)) {
 		return roomErr(len(wrs), rq.Cap(), nil)
 	}

@@ -132,23 +132,7 @@ func (s *SRQ) repostMlx5(counter uint16) error {
 	return s.mlx5.rq.Repost(counter)
 }
 
-// postRecvMlx5 posts one receive; the caller holds post.
-func (s *SRQ) postRecvMlx5(id uint64, sgl []SGE) error {
-	s.mlx5.list.Lock()
-	defer s.mlx5.list.Unlock()
-	b := s.mlx5.rq.Begin()
-	if !s.mlx5.rq.Next(&b, id) {
-		return ErrQueueFull
-	}
-	if err := addSGEsMlx5(&b.RecvSlot, sgl); err != nil {
-		return &PostError{Err: err}
-	}
-	b.Finish()
-	s.mlx5.rq.Publish(&b)
-	return nil
-}
-
-// postRecvsMlx5 posts several; the caller holds post.
+// postRecvsMlx5 posts receives; the caller holds post.
 func (s *SRQ) postRecvsMlx5(wrs []RecvWR) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()

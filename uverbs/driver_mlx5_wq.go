@@ -70,4 +70,7 @@ func (mlx5Driver) resetWQ(w *WQ) {
 	w.mlx5.rq.Reset()
 }
 
-func (mlx5Driver) postWQ(w *WQ, id uint64, sgl []SGE) error { return postRecvMlx5(w.mlx5.rq, id, sgl) }
+func (mlx5Driver) postWQ(w *WQ, id uint64, sgl []SGE) error {
+	wr := [1]RecvWR{{id, sgl}}
+	return postRecvsMlx5(w.mlx5.rq, wr[:])
+}

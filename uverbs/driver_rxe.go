@@ -317,19 +317,7 @@ func (q *QP) ringRxe(n int, bytes uint64) error {
 	return nil
 }
 
-// postRecvRxe posts one receive to a QP or an SRQ. rxe has no doorbell for receives.
-func postRecvRxe(rq *rxe.RecvQueue, id uint64, sgl []SGE) error {
-	if ok, err := rq.Room(1); !ok {
-		return roomErr(1, rq.Cap(), err)
-	}
-	if err := fillRecvRxe(rq, 0, id, sgl); err != nil {
-		return &PostError{Err: err}
-	}
-	rq.Publish(1)
-	return nil
-}
-
-// postRecvsRxe posts several.
+// postRecvsRxe posts receives to a QP or an SRQ. rxe has no doorbell for receives.
 func postRecvsRxe(rq *rxe.RecvQueue, wrs []RecvWR) error {
 	if ok, err := rq.Room(len(wrs)); !ok {
 		return roomErr(len(wrs), rq.Cap(), err)

@@ -144,19 +144,8 @@ func idsOf(n int, id func(int) uint64) []uint64 {
 	return ids
 }
 
-// fillOneSiw writes a receive to the ring, without publishing it.
-func fillOneSiw(rq *siw.RecvQueue, id uint64, sgl []SGE) error {
-	if !rq.Room(1) {
-		return roomErr(1, rq.Cap(), nil)
-	}
-	if err := fillRecvSiw(rq, 0, id, sgl); err != nil {
-		return &PostError{Err: err}
-	}
-	return nil
-}
-
-// fillAllSiw writes several.
-func fillAllSiw(rq *siw.RecvQueue, wrs []RecvWR) error {
+// fillRecvsSiw writes receives to the ring, without publishing them.
+func fillRecvsSiw(rq *siw.RecvQueue, wrs []RecvWR) error {
 	if !rq.Room(len(wrs)) {
 		return roomErr(len(wrs), rq.Cap(), nil)
 	}
@@ -185,25 +174,12 @@ func fillRecvSiw(rq *siw.RecvQueue, i int, id uint64, sgl []SGE) error {
 	return nil
 }
 
-// postRecvSiw posts one receive to the QP.
-func (q *QP) postRecvSiw(id uint64, sgl []SGE) error {
-	if err := q.enter(&q.receiving); err != nil {
-		return err
-	}
-	err := fillOneSiw(q.siw.rq, id, sgl)
-	if err == nil {
-		q.publishRecvsSiw(1)
-	}
-	q.receiving.Unlock()
-	return err
-}
-
-// postRecvsSiw posts several.
+// postRecvsSiw posts receives to the QP.
 func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 	if err := q.enter(&q.receiving); err != nil {
 		return err
 	}
-	err := fillAllSiw(q.siw.rq, wrs)
+	err := fillRecvsSiw(q.siw.rq, wrs)
 	if err == nil {
 		q.publishRecvsSiw(len(wrs))
 	}

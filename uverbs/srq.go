@@ -189,12 +189,8 @@ func (s *SRQ) Attr() SRQAttr {
 // PostRecv posts a receive to the queue (ibv_post_srq_recv). It fails with [ErrQueueFull]
 // or a [PostError].
 func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
-	s.post.Lock()
-	defer s.post.Unlock()
-	if err := s.usable(); err != nil {
-		return err
-	}
-	return s.postRecv(id, sgl)
+	wr := [1]RecvWR{{id, sgl}}
+	return s.PostRecvs(wr[:]...)
 }
 
 // PostRecvs posts receives, in order, all or none.
