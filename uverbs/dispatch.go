@@ -113,7 +113,10 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 		return
 	}
 	q, wr := b.q, &wrs[0]
-	err := q.check(wr)
+	var err error
+	if wr.Opcode >= WRRDMARead || q.plain == 0 || wr.AH != nil { // a SEND or WRITE to a peer needs no check
+		err = q.check(wr)
+	}
 	if err == nil {
 		bytes := uint64(0)
 		switch q.kind {
@@ -157,6 +160,9 @@ func (q *QP) ring(n int, bytes uint64) error {
 func (q *QP) sendRoom(n int) error {
 	switch q.kind {
 	case kindRxe:
+		if q.rxe.sq.Fits(n) {
+			return nil
+		}
 		if ok, err := q.rxe.sq.Room(n); !ok {
 			return roomErr(n, q.rxe.sq.Cap(), err)
 		}
