@@ -277,7 +277,7 @@ func TestHostilePeers(t *testing.T) {
 	var register sync.Once
 	var buf *uverbs.Buffer
 	var mr *uverbs.MR
-	l := value(Listen(ctx, "10.1.0.1:0", Options{HalfOpen: 16, Check: func(r *Request) ([]byte, error) {
+	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{HalfOpen: 16, Check: func(r *Request) ([]byte, error) {
 		pd, err := r.PD()
 		if err != nil {
 			return nil, err
@@ -319,7 +319,7 @@ func TestHostilePeers(t *testing.T) {
 	var exchanged atomic.Int64
 	for i := range 3 {
 		honest.Go(func() {
-			c, err := Dial(ctx, l.Addr().String(), Options{})
+			c, err := Dial(ctx, l.Addr().String(), DialOptions{})
 			if err != nil {
 				t.Errorf("honest client %d: %v", i, err)
 				return
@@ -456,7 +456,7 @@ func (a *attacker) make(ctx context.Context, what attack, ended *outcomes) error
 // TestLaterVersion: a peer of a later version, which speaks this one too, is told this version and understood.
 func TestLaterVersion(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{PrivateData: make([]byte, remoteSize)})
+	l := newListener(t, ListenOptions{PrivateData: make([]byte, remoteSize)})
 	a := newAttacker(t, l)
 	v := value(a.dial(ctx, greeting{version: 3, kind: greetingRequest, depth: 16, size: 1000}.encode()))(t)
 	if v.version != 2 {

@@ -20,7 +20,7 @@ import (
 )
 
 // benchConns connects two ends for a benchmark.
-func benchConns(b *testing.B, o Options) (client, server *Conn) {
+func benchConns(b *testing.B, o ConnOptions) (client, server *Conn) {
 	testenv.Guest(b)
 	ctx := b.Context()
 	check := func(err error) {
@@ -28,9 +28,9 @@ func benchConns(b *testing.B, o Options) (client, server *Conn) {
 			b.Fatal(err)
 		}
 	}
-	l, err := Listen(ctx, "10.1.0.1:0", o)
+	l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: o})
 	check(err)
-	client, err = Dial(ctx, l.Addr().String(), o)
+	client, err = Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: o})
 	check(err)
 	server, err = l.Accept(ctx)
 	check(err)
@@ -147,8 +147,8 @@ func serveSteps(ctx context.Context) error {
 }
 
 // serveConns is the other end of BenchmarkDial. It says on standard output where it listens.
-func serveConns(ctx context.Context, o Options) error {
-	l, err := Listen(ctx, "10.1.0.1:0", o)
+func serveConns(ctx context.Context, o ConnOptions) error {
+	l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: o})
 	if err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func (s *steps) close() error {
 }
 
 // dialSizes are the connections that BenchmarkDial makes.
-var dialSizes = map[string]Options{"small": {MessageSize: 64, Depth: 1, SendDepth: 1, Transfers: 1}, "default": {}}
+var dialSizes = map[string]ConnOptions{"small": {MessageSize: 64, Depth: 1, SendDepth: 1, Transfers: 1}, "default": {}}
 
 // BenchmarkDial dials 50 connections at once, of another process, in turn with cmtime of
 // rdma-core, and prints the median of the ratios of neighbouring runs. Of two lots of ours the
@@ -331,7 +331,7 @@ func median(all []float64) float64 {
 
 // dialAll makes connections at once, closes them, and returns how long it took until all were
 // there.
-func dialAll(b *testing.B, addr string, o Options) time.Duration {
+func dialAll(b *testing.B, addr string, o ConnOptions) time.Duration {
 	before := qpCount(b)
 	begin := time.Now()
 	conns := make([]*Conn, atOnce)
@@ -339,7 +339,7 @@ func dialAll(b *testing.B, addr string, o Options) time.Duration {
 	for i := range conns {
 		wg.Go(func() {
 			var err error
-			if conns[i], err = Dial(b.Context(), addr, o); err != nil {
+			if conns[i], err = Dial(b.Context(), addr, DialOptions{ConnOptions: o}); err != nil {
 				b.Error(err)
 			}
 		})

@@ -22,8 +22,8 @@ func TestCloseWithoutFlush(t *testing.T) {
 	defer func() { flushGrace = old }()
 	ctx := within(t)
 	for _, wait := range waits {
-		l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{}))(t)
-		client := value(Dial(ctx, l.Addr().String(), Options{Wait: wait, Linger: time.Millisecond}))(t)
+		l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
+		client := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: ConnOptions{Wait: wait, Linger: time.Millisecond}}))(t)
 		server := value(l.Accept(ctx))(t)
 		var all sync.WaitGroup
 		for range 3 {
@@ -63,8 +63,8 @@ func TestCloseWithoutFlush(t *testing.T) {
 // TestCloseWriteAgain: the peer is sent one end, however often CloseWrite is called, and Close another.
 func TestCloseWriteAgain(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{})
-	client, server := connect(t, l, Options{})
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{})
 	for range 10 {
 		must(t, client.CloseWrite(ctx))
 	}
@@ -88,10 +88,10 @@ func TestCloseWriteAgain(t *testing.T) {
 // TestDestroyedConnReleasesCQ: a connection that was destroyed takes no completions of the one that has its CQ now.
 func TestDestroyedConnReleasesCQ(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, small)
-	old, oldPeer := connect(t, l, small)
+	l := newListener(t, ListenOptions{ConnOptions: small})
+	old, oldPeer := connect(t, l, DialOptions{ConnOptions: small})
 	must(t, old.destroy())
-	client, server := connect(t, l, small)
+	client, server := connect(t, l, DialOptions{ConnOptions: small})
 	if client.cq != old.cq {
 		t.Fatal("the CQ of the connection that was destroyed is not used again")
 	}
@@ -109,7 +109,7 @@ func TestDestroyedConnReleasesCQ(t *testing.T) {
 // TestCloseAcknowledgesPeerEnd: a peer that closes, and waits for its end to arrive, is sent one in answer.
 func TestCloseAcknowledgesPeerEnd(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{})
+	l := newListener(t, ListenOptions{})
 	pd, cq := openPD(t)
 	buf := value(uverbs.AllocBuffer(4096))(t)
 	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)

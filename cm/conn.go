@@ -26,7 +26,7 @@ type Conn struct {
 	domain   *domain    // nil until attach
 	pd       *uverbs.PD // the PD of domain
 	listener *Listener  // the listener that counts the connection, nil if it was dialed
-	o        Options
+	o        ConnOptions
 	addrs    Addrs
 	index    uint32 // index of the device that the ID is on
 	version  uint8  // version of the protocol
@@ -127,7 +127,7 @@ const (
 // newConn makes a connection that has no objects of a device yet. If newConn succeeds, the
 // connection owns the ID, one use of the event loop, and a place among the listener's connections
 // if there is a listener.
-func newConn(loop *eventLoop, id *ID, o Options, from *Listener) (*Conn, error) {
+func newConn(loop *eventLoop, id *ID, o ConnOptions, from *Listener) (*Conn, error) {
 	addrs, index, err := id.addrs()
 	if err != nil {
 		return nil, err
@@ -279,10 +279,10 @@ func (c *Conn) PrivateData() []byte { return c.private }
 // MessageSize of the two sides.
 func (c *Conn) MaxMessage() int { return c.maxSend }
 
-// PD returns the PD to register memory for RDMA with. Unless [Options.Isolation] says otherwise,
-// all connections of the process on one device share the PD. Memory that is registered with it can
-// be used on each of them, and every peer that knows the key can access it. Close the MRs before
-// the last of these connections.
+// PD returns the PD to register memory for RDMA with. Unless [ConnOptions].Isolation says
+// otherwise, all connections of the process on one device share the PD. Memory that is registered
+// with it can be used on each of them, and every peer that knows the key can access it. Close the
+// MRs before the last of these connections.
 func (c *Conn) PD() *uverbs.PD { return c.pd }
 
 // QP returns the QP of the connection, for queries. Do not post to it or change its state.

@@ -81,7 +81,7 @@ func (c *Conn) sendEnd(ctx context.Context, what string, closesRead bool) error 
 }
 
 // Close closes the connection. The peer receives everything that was sent before, and then io.EOF.
-// Close waits until the peer's device has acknowledged everything, for up to Options.Linger, and
+// Close waits until the peer's device has acknowledged everything, for up to ConnOptions.Linger, and
 // for another second if the device here does not flush its queues. Method calls that have not
 // returned, and later ones, fail with an error that matches [net.ErrClosed] and [os.ErrClosed].
 // Close returns an error if it cannot tell that all messages have arrived.

@@ -29,7 +29,7 @@ func within(t *testing.T) context.Context {
 }
 
 // newListener listens on the first device.
-func newListener(t *testing.T, o Options) *Listener {
+func newListener(t *testing.T, o ListenOptions) *Listener {
 	t.Helper()
 	testenv.Guest(t)
 	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), o))(t)
@@ -38,7 +38,7 @@ func newListener(t *testing.T, o Options) *Listener {
 }
 
 // connect dials a listener and accepts.
-func connect(t *testing.T, l *Listener, o Options) (client, server *Conn) {
+func connect(t *testing.T, l *Listener, o DialOptions) (client, server *Conn) {
 	t.Helper()
 	ctx := within(t)
 	client = value(Dial(ctx, l.Addr().String(), o))(t)
@@ -55,8 +55,8 @@ func TestConn(t *testing.T) {
 	for _, wait := range waits {
 		t.Run(wait.String(), func(t *testing.T) {
 			ctx := within(t)
-			l := newListener(t, Options{PrivateData: []byte("welcome"), MessageSize: 1000, Depth: 3, SendDepth: 2, Wait: wait})
-			client, server := connect(t, l, Options{PrivateData: []byte("hello"), MessageSize: 2000, Depth: 1, SendDepth: 3, Wait: wait})
+			l := newListener(t, ListenOptions{PrivateData: []byte("welcome"), ConnOptions: ConnOptions{MessageSize: 1000, Depth: 3, SendDepth: 2, Wait: wait}})
+			client, server := connect(t, l, DialOptions{PrivateData: []byte("hello"), ConnOptions: ConnOptions{MessageSize: 2000, Depth: 1, SendDepth: 3, Wait: wait}})
 			if string(client.PrivateData()) != "welcome" || string(server.PrivateData()) != "hello" {
 				t.Errorf("private data is %q and %q", client.PrivateData(), server.PrivateData())
 			}
@@ -126,8 +126,8 @@ func flood(t *testing.T, ctx context.Context, from, to *Conn) {
 // TestConnBothWays: both sides send and receive at once, with messages of any size.
 func TestConnBothWays(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{MessageSize: 5000, Depth: 4})
-	client, server := connect(t, l, Options{MessageSize: 5000, Depth: 5})
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{MessageSize: 5000, Depth: 4}})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{MessageSize: 5000, Depth: 5}})
 	var all sync.WaitGroup
 	for i, pair := range [][2]*Conn{{client, server}, {server, client}} {
 		const n = 500
@@ -176,8 +176,8 @@ func fillRandom(r *rand.Rand) []byte {
 // TestConnRDMA: each operation, on memory that was advertised in a message.
 func TestConnRDMA(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{})
-	client, server := connect(t, l, Options{Transfers: 2})
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Transfers: 2}})
 	region := func(c *Conn, access uverbs.Access) *uverbs.MR {
 		buf := value(uverbs.AllocBuffer(8192))(t)
 		mr := value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|access))(t)
@@ -250,19 +250,19 @@ func testAtomics(t *testing.T, client *Conn, near, far *uverbs.MR, remote Remote
 // TestConnRefused: who is refused learns why.
 func TestConnRefused(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{Check: func(r *Request) ([]byte, error) {
+	l := newListener(t, ListenOptions{Check: func(r *Request) ([]byte, error) {
 		if string(r.PrivateData) != "sesame" {
 			return nil, fmt.Errorf("%q from %s is not the word", r.PrivateData, r.Remote.IP)
 		}
 		return []byte("come in"), nil
 	}})
 	to := l.Addr().String()
-	_, err := Dial(ctx, to, Options{PrivateData: []byte("barley")})
+	_, err := Dial(ctx, to, DialOptions{PrivateData: []byte("barley")})
 	var refused *RefusedError
 	if !errors.As(err, &refused) || !errors.Is(err, syscall.ECONNREFUSED) || refused.Why != `"barley" from 10.1.0.1 is not the word` && refused.Why != `"barley" from 10.1.0.2 is not the word` {
 		t.Errorf("Dial: %v", err)
 	}
-	client, _ := connect(t, l, Options{PrivateData: []byte("sesame")})
+	client, _ := connect(t, l, DialOptions{PrivateData: []byte("sesame")})
 	if string(client.PrivateData()) != "come in" {
 		t.Errorf("private data is %q", client.PrivateData())
 	}
@@ -277,14 +277,14 @@ func TestConnRefused(t *testing.T) {
 		{"10.1.0.1", nil, "missing port"},
 		{"10.1.0.1:http9", nil, "unknown port"},
 	} {
-		if _, err := Dial(ctx, c.to, Options{}); err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.say) {
+		if _, err := Dial(ctx, c.to, DialOptions{}); err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.say) {
 			t.Errorf("Dial %s: %v", c.to, err)
 		}
 	}
 	var arg *ArgError
-	for field, o := range map[string]Options{
-		"PrivateData": {PrivateData: make([]byte, MaxDialData+1)}, "Depth": {Depth: -1}, "MessageSize": {MessageSize: maxMessageSize + 1},
-		"RetryCount": {RetryCount: 8}, "Wait": {Wait: 3}, "Spin": {Spin: -1},
+	for field, o := range map[string]DialOptions{
+		"PrivateData": {PrivateData: make([]byte, MaxDialData+1)}, "Depth": {ConnOptions: ConnOptions{Depth: -1}}, "MessageSize": {ConnOptions: ConnOptions{MessageSize: maxMessageSize + 1}},
+		"RetryCount": {ConnOptions: ConnOptions{RetryCount: 8}}, "Wait": {ConnOptions: ConnOptions{Wait: 3}}, "Spin": {ConnOptions: ConnOptions{Spin: -1}},
 	} {
 		if _, err := Dial(ctx, to, o); !errors.As(err, &arg) || arg.Field != field {
 			t.Errorf("Dial with %s: %v", field, err)
@@ -292,18 +292,18 @@ func TestConnRefused(t *testing.T) {
 	}
 	// The port is taken, also by who listens on more addresses, or would; a context ends.
 	for _, addr := range []string{to, fmt.Sprintf(":%d", l.addr.Port), fmt.Sprintf("0.0.0.0:%d", l.addr.Port)} {
-		if _, err := Listen(ctx, addr, Options{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
+		if _, err := Listen(ctx, addr, ListenOptions{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
 			t.Errorf("Listen on %s: %v", addr, err)
 		}
 	}
-	everywhere := value(Listen(ctx, ":0", Options{}))(t)
-	if _, err := Listen(ctx, fmt.Sprintf("10.1.0.1:%d", everywhere.addr.Port), Options{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
+	everywhere := value(Listen(ctx, ":0", ListenOptions{}))(t)
+	if _, err := Listen(ctx, fmt.Sprintf("10.1.0.1:%d", everywhere.addr.Port), ListenOptions{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
 		t.Errorf("Listen beside a listener on all addresses: %v", err)
 	}
 	must(t, everywhere.Close())
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	if _, err := Dial(short, "10.1.0.99:9", Options{}); err == nil {
+	if _, err := Dial(short, "10.1.0.99:9", DialOptions{}); err == nil {
 		t.Error("Dial of nobody")
 	}
 	if _, err := l.Accept(short); !errors.Is(err, context.DeadlineExceeded) {
@@ -317,7 +317,7 @@ func TestConnRefused(t *testing.T) {
 // TestConnProtocolViolations: a peer that does not speak the protocol.
 func TestConnProtocolViolations(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{})
+	l := newListener(t, ListenOptions{})
 	c := openKernel(t)
 	pd, cq := openPD(t)
 	buf := value(uverbs.AllocBuffer(4096))(t)

@@ -49,8 +49,8 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 // an attempt ends when the kernel gives up, which takes over a minute if the host does not answer.
 // If the peer rejects the connection the error matches ECONNREFUSED, and it is a [*RefusedError] if
 // the peer has given a reason.
-func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
-	o, err := o.defaults("Dial", MaxDialData)
+func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
+	o, err := o.defaults()
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 
 // dialWithin dials the first of the remaining addresses. It gets an equal share of the time that is
 // left, but at least a few seconds if there are as many.
-func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o Options) (*Conn, error) {
+func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions) (*Conn, error) {
 	const least = 2 * time.Second
 	if end, ok := ctx.Deadline(); ok && addrs > 1 {
 		left := time.Until(end)
@@ -115,7 +115,7 @@ func portTaken(err error) bool {
 }
 
 // dial connects to one address.
-func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error) {
+func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err error) {
 	growStack(0)
 	loop, id, err := newLoopID(TCP, acquireDialLoop)
 	if err != nil {
@@ -133,19 +133,19 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 			c = nil
 		}
 	}()
-	if err := id.setOptions(o); err != nil {
+	if err := id.setOptions(o.ConnOptions); err != nil {
 		return nil, err
 	}
 	if err := id.Resolve(ctx, o.LocalAddr, to); err != nil {
 		return nil, err
 	}
-	if c, err = newConn(loop, id, o, nil); err != nil {
+	if c, err = newConn(loop, id, o.ConnOptions, nil); err != nil {
 		return nil, err
 	}
 	if err := c.attach(); err != nil {
 		return c, err
 	}
-	data, err := c.requestData()
+	data, err := o.requestData(c)
 	if err != nil {
 		return c, err
 	}
@@ -168,12 +168,12 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (c *Conn, err error
 	return c, nil
 }
 
-// requestData returns the private data of the request, and calls Options.Prepare for it.
-func (c *Conn) requestData() ([]byte, error) {
-	if c.o.Prepare == nil {
-		return c.o.PrivateData, nil
+// requestData returns the private data of the request, and calls Prepare for it.
+func (o *DialOptions) requestData(c *Conn) ([]byte, error) {
+	if o.Prepare == nil {
+		return o.PrivateData, nil
 	}
-	data, err := c.o.Prepare(c.PD())
+	data, err := o.Prepare(c.PD())
 	if err == nil && len(data) > MaxDialData {
 		err = argErr("Prepare", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxDialData)
 	}
@@ -191,7 +191,7 @@ func growStack(i int) byte {
 }
 
 // setOptions sets the options of a Conn that belong to the ID.
-func (id *ID) setOptions(o Options) error {
+func (id *ID) setOptions(o ConnOptions) error {
 	id.ackTimeout = uverbs.AckTimeoutFor(o.AckTimeout)
 	if o.TOS != 0 {
 		return id.SetTOS(o.TOS)

@@ -26,7 +26,7 @@ func TestDialCancelled(t *testing.T) {
 	ctx := within(t)
 	c := value(OpenChannel())(t)
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0)) // nobody answers what comes
-	l := value(Listen(ctx, "10.1.0.1:0", small))(t)
+	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t)
 
 	var mu sync.Mutex
 	var when uint32
@@ -55,7 +55,7 @@ func TestDialCancelled(t *testing.T) {
 		short, cancel = context.WithCancel(ctx)
 		when = cmd
 		mu.Unlock()
-		conn, err := Dial(short, to.String(), small)
+		conn, err := Dial(short, to.String(), DialOptions{ConnOptions: small})
 		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), to.String()) {
 			t.Errorf("%s: %v, %v", step, conn, err)
 		}
@@ -77,7 +77,7 @@ func TestDialCancelled(t *testing.T) {
 				h.channel.mu.Unlock()
 			}
 		}()
-		if conn, err := Dial(short, addr, small); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), addr) {
+		if conn, err := Dial(short, addr, DialOptions{ConnOptions: small}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), addr) {
 			t.Errorf("%s: %v, %v", addr, conn, err)
 		}
 	}
@@ -86,7 +86,7 @@ func TestDialCancelled(t *testing.T) {
 	mu.Lock()
 	when, cancel = abi.RDMA_USER_CM_CMD_ACCEPT, stop
 	mu.Unlock()
-	if conn, err := Dial(short, l.Addr().String(), small); err == nil {
+	if conn, err := Dial(short, l.Addr().String(), DialOptions{ConnOptions: small}); err == nil {
 		must(t, conn.Close())
 	} else if !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -170,7 +170,7 @@ func TestDialProtocolViolations(t *testing.T) {
 	} {
 		done := make(chan error, 1)
 		go func() {
-			conn, err := Dial(ctx, to.String(), small)
+			conn, err := Dial(ctx, to.String(), DialOptions{ConnOptions: small})
 			if err == nil {
 				err = errors.Join(errors.New("it is connected"), conn.Close())
 			}
@@ -201,7 +201,7 @@ func TestDialProtocolViolations(t *testing.T) {
 	short, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {
-		done <- second1(Dial(short, to.String(), small))
+		done <- second1(Dial(short, to.String(), DialOptions{ConnOptions: small}))
 	}()
 	e := value(silent.Request(ctx))(t)
 	cancel()
@@ -227,7 +227,7 @@ func TestPrivateDataRemote(t *testing.T) {
 		return advertised{pd, buf, mr}, value(RemoteOf(mr).MarshalBinary())(t)
 	}
 	var mine, its advertised
-	l := value(Listen(ctx, "10.1.0.1:0", Options{Check: func(r *Request) (data []byte, err error) {
+	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{Check: func(r *Request) (data []byte, err error) {
 		if string(r.PrivateData) == "" {
 			return nil, errors.New("no memory")
 		}
@@ -238,7 +238,7 @@ func TestPrivateDataRemote(t *testing.T) {
 		mine, data = register(pd)
 		return data, nil
 	}
-	client := value(Dial(ctx, l.Addr().String(), Options{Prepare: prepare, PrivateData: []byte("not this")}))(t)
+	client := value(Dial(ctx, l.Addr().String(), DialOptions{Prepare: prepare, PrivateData: []byte("not this")}))(t)
 	server := value(l.Accept(ctx))(t)
 	if client.PD() != mine.pd || server.PD() != its.pd {
 		t.Error("the PD is not that of the connection")
@@ -262,15 +262,15 @@ func TestPrivateDataRemote(t *testing.T) {
 	// Attempts that fail release what there is.
 	mem := mine
 	broken := errors.New("no way")
-	if _, err := Dial(ctx, l.Addr().String(), Options{Prepare: func(*uverbs.PD) ([]byte, error) { return nil, broken }}); !errors.Is(err, broken) {
+	if _, err := Dial(ctx, l.Addr().String(), DialOptions{Prepare: func(*uverbs.PD) ([]byte, error) { return nil, broken }}); !errors.Is(err, broken) {
 		t.Errorf("Dial: %v", err)
 	}
 	var arg *ArgError
-	if _, err := Dial(ctx, l.Addr().String(), Options{Prepare: func(*uverbs.PD) ([]byte, error) { return make([]byte, MaxDialData+1), nil }}); !errors.As(err, &arg) || arg.Op != "Prepare" {
+	if _, err := Dial(ctx, l.Addr().String(), DialOptions{Prepare: func(*uverbs.PD) ([]byte, error) { return make([]byte, MaxDialData+1), nil }}); !errors.As(err, &arg) || arg.Op != "Prepare" {
 		t.Errorf("Dial: %v", err)
 	}
 	var refused *RefusedError
-	if _, err := Dial(ctx, l.Addr().String(), Options{}); !errors.As(err, &refused) || refused.Why != "no memory" {
+	if _, err := Dial(ctx, l.Addr().String(), DialOptions{}); !errors.As(err, &refused) || refused.Why != "no memory" {
 		t.Errorf("Dial: %v", err)
 	}
 	for _, m := range []advertised{mem, its} {
@@ -302,7 +302,7 @@ func TestNoDevice(t *testing.T) {
 		{"10.7.0.1:0", syscall.ENODEV, "without an RDMA device"},
 		{"192.0.2.1:0", syscall.EADDRNOTAVAIL, "no network interface"},
 	} {
-		if l, err := Listen(ctx, s.addr, Options{}); !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), s.addr) {
+		if l, err := Listen(ctx, s.addr, ListenOptions{}); !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), s.addr) {
 			t.Errorf("Listen %s: %v, %v", s.addr, l, err)
 		}
 		if !packets {
@@ -322,7 +322,7 @@ func TestNoDevice(t *testing.T) {
 		{"10.7.0.1:9", syscall.ENODEV, "without an RDMA device"}, // its own address
 		{"10.7.0.2:9", syscall.ENODEV, "without an RDMA device"}, // a neighbour of its
 	} {
-		for _, o := range []Options{{}, {LocalAddr: netip.MustParseAddrPort("10.7.0.1:0")}} {
+		for _, o := range []DialOptions{{}, {LocalAddr: netip.MustParseAddrPort("10.7.0.1:0")}} {
 			if strings.HasPrefix(s.addr, "[") && o.LocalAddr.IsValid() {
 				continue
 			}
@@ -357,9 +357,9 @@ func TestDialNames(t *testing.T) {
 			must(t, os.WriteFile(hosts, old, 0o644))
 		}
 	})
-	l := newListener(t, small)
+	l := newListener(t, ListenOptions{ConnOptions: small})
 	_, port, _ := strings.Cut(l.Addr().String(), ":")
-	o := small
+	o := DialOptions{ConnOptions: small}
 	attempts := 0
 	o.Prepare = func(*uverbs.PD) ([]byte, error) { attempts++; return []byte("by name"), nil }
 	for name, atMost := range map[string]int{"one": 1, "several": 2} {
@@ -375,14 +375,14 @@ func TestDialNames(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if _, err := Dial(short, "nobody:"+port, small); err == nil || !strings.Contains(err.Error(), "10.1.0.99:"+port) && !strings.Contains(err.Error(), "127.0.0.1:"+port) {
+	if _, err := Dial(short, "nobody:"+port, DialOptions{ConnOptions: small}); err == nil || !strings.Contains(err.Error(), "10.1.0.99:"+port) && !strings.Contains(err.Error(), "127.0.0.1:"+port) {
 		t.Errorf("Dial nobody: %v", err)
 	}
-	if _, err := Dial(ctx, "no-such-host.invalid:"+port, small); err == nil || !strings.Contains(err.Error(), "no-such-host.invalid") {
+	if _, err := Dial(ctx, "no-such-host.invalid:"+port, DialOptions{ConnOptions: small}); err == nil || !strings.Contains(err.Error(), "no-such-host.invalid") {
 		t.Errorf("Dial no-such-host.invalid: %v", err)
 	}
 	// A listener too.
-	named := value(Listen(ctx, "one:0", small))(t)
+	named := value(Listen(ctx, "one:0", ListenOptions{ConnOptions: small}))(t)
 	if named.addr.IP != first {
 		t.Errorf("it listens on %s", named.addr)
 	}

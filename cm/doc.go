@@ -5,10 +5,10 @@
 //
 // A server listens and accepts, a client dials, and both get a [Conn]:
 //
-//	l, err := cm.Listen(ctx, ":7471", cm.Options{})
+//	l, err := cm.Listen(ctx, ":7471", cm.ListenOptions{})
 //	conn, err := l.Accept(ctx)
 //
-//	conn, err := cm.Dial(ctx, "10.1.0.1:7471", cm.Options{})
+//	conn, err := cm.Dial(ctx, "10.1.0.1:7471", cm.DialOptions{})
 //
 // The address is the IP address of the network interface that belongs to the RDMA device. Messages
 // arrive whole and in order. [Conn.Send] returns when the message is copied and on its way; it
@@ -46,8 +46,8 @@
 //	err = conn.Write(ctx, localMR.SGE(0, n), remote)
 //
 // To send a Remote as private data of the request or the answer, register the memory before there
-// is a connection: with [Options].Prepare on the side that dials, and with [Request.PD] in
-// Options.Check on the side that listens.
+// is a connection: with [DialOptions].Prepare on the side that dials, and with [Request.PD] in
+// [ListenOptions].Check on the side that listens.
 //
 // # Datagrams and multicast
 //
@@ -110,13 +110,14 @@
 // peer that does not loses its own connection, with EPROTO, and affects no other.
 //
 // A [Remote] is a bearer token: it works for every peer on the same PD that knows it. By default
-// all connections of a process on a device share a PD; [Options].Isolation gives a listener or each
-// connection a PD of its own. The memory for messages has no remote rights. Soft iWARP lets a peer
-// read all memory of the PD whose key it knows, whatever its rights.
+// all connections of a process on a device share a PD; [ConnOptions].Isolation gives a listener or
+// each connection a PD of its own. The memory for messages has no remote rights. Soft iWARP lets a
+// peer read all memory of the PD whose key it knows, whatever its rights.
 //
-// Options.Check decides about strangers before they get any memory, and Backlog, HalfOpen, MaxConns
-// and MaxMemory limit them. On networks that are not trusted, use crypto/tls over a [Stream]: it
-// authenticates the peer and encrypts the stream, but not RDMA operations. SECURITY.md says more.
+// [ListenOptions].Check decides about strangers before they get any memory, and Backlog, HalfOpen,
+// MaxConns and MaxMemory limit them. On networks that are not trusted, use crypto/tls over a
+// [Stream]: it authenticates the peer and encrypts the stream, but not RDMA operations. SECURITY.md
+// says more.
 //
 // # Errors
 //

@@ -12,7 +12,7 @@ import (
 
 // A Stream is a net.Conn, so any program that talks over one can talk over RDMA.
 func ExampleStream() {
-	stream := must(cm.DialStream(context.Background(), "10.1.0.1:7471", cm.Options{}))
+	stream := must(cm.DialStream(context.Background(), "10.1.0.1:7471", cm.DialOptions{}))
 	defer stream.Close()
 	fmt.Fprintln(stream, "hello")
 	check(stream.CloseWrite())

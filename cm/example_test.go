@@ -18,7 +18,7 @@ import (
 
 // serve returns the first message of the first client to it.
 func serve(ctx context.Context, address string) error {
-	l, err := cm.Listen(ctx, address, cm.Options{})
+	l, err := cm.Listen(ctx, address, cm.ListenOptions{})
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func serve(ctx context.Context, address string) error {
 
 // ask sends a message to the server and returns the answer.
 func ask(ctx context.Context, address, msg string) (string, error) {
-	conn, err := cm.Dial(ctx, address, cm.Options{})
+	conn, err := cm.Dial(ctx, address, cm.DialOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -92,7 +92,7 @@ func check(err error) {
 func ExampleDial() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{PrivateData: []byte("who I am")}))
+	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.DialOptions{PrivateData: []byte("who I am")}))
 	defer conn.Close()
 	check(conn.Send(ctx, []byte("ping")))
 	fmt.Printf("%s says %q\n", conn.RemoteAddr(), must(conn.Recv(ctx)))
@@ -101,7 +101,7 @@ func ExampleDial() {
 // A server sends every message back to its client.
 func ExampleListen() {
 	ctx := context.Background()
-	l := must(cm.Listen(ctx, ":7471", cm.Options{}))
+	l := must(cm.Listen(ctx, ":7471", cm.ListenOptions{}))
 	defer l.Close()
 	for {
 		conn := must(l.Accept(ctx))
@@ -122,7 +122,7 @@ func ExampleListen() {
 // The peer sends the address and key of its memory in a message, and this side writes to that memory.
 func ExampleConn_Write() {
 	ctx := context.Background()
-	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{}))
+	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.DialOptions{}))
 	defer conn.Close()
 	var remote cm.Remote // the peer has sent RemoteOf(mr).MarshalBinary()
 	check(remote.UnmarshalBinary(must(conn.Recv(ctx))))
@@ -142,10 +142,10 @@ func ExampleRemote() {
 		mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
 		return cm.RemoteOf(mr).MarshalBinary()
 	}
-	l := must(cm.Listen(ctx, ":7471", cm.Options{Check: func(r *cm.Request) ([]byte, error) { return share(must(r.PD())) }}))
+	l := must(cm.Listen(ctx, ":7471", cm.ListenOptions{Check: func(r *cm.Request) ([]byte, error) { return share(must(r.PD())) }}))
 	defer l.Close()
 
-	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.Options{Prepare: share}))
+	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.DialOptions{Prepare: share}))
 	defer conn.Close()
 	var remote cm.Remote // the server's
 	check(remote.UnmarshalBinary(conn.PrivateData()))

@@ -43,7 +43,7 @@ func play(role, addr string) {
 	}
 	ctx := context.Background()
 	serve := func() *Conn {
-		l, err := Listen(ctx, "10.1.0.1:0", Options{})
+		l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
 		check(err)
 		fmt.Println(l.Addr())
 		c, err := l.Accept(ctx)
@@ -52,9 +52,9 @@ func play(role, addr string) {
 	}
 	switch role {
 	case "dies when asked":
-		_, err := Listen(ctx, "10.1.0.1:0", Options{})
+		_, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
 		check(err)
-		l, err := Listen(ctx, "10.1.0.1:0", Options{Check: func(*Request) ([]byte, error) {
+		l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{Check: func(*Request) ([]byte, error) {
 			die()
 			return nil, nil
 		}})
@@ -98,7 +98,7 @@ func play(role, addr string) {
 	case "serves small", "serves default":
 		check(serveConns(ctx, dialSizes[strings.TrimPrefix(role, "serves ")]))
 	case "dies as a client":
-		c, err := Dial(ctx, addr, Options{})
+		c, err := Dial(ctx, addr, DialOptions{})
 		check(err)
 		check(c.Send(ctx, []byte("here I am")))
 		check(c.Flush(ctx))
@@ -164,7 +164,7 @@ var quietBefore *kernelUse
 func quiet(t *testing.T) kernelUse {
 	testenv.Guest(t)
 	if quietBefore == nil {
-		must(t, value(Listen(t.Context(), "10.1.0.1:0", small))(t).Close()) // has Go's runtime open what it keeps
+		must(t, value(Listen(t.Context(), "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t).Close()) // has Go's runtime open what it keeps
 		time.Sleep(2 * idleGrace)
 		now := use(t)
 		quietBefore = &now
@@ -191,13 +191,13 @@ func TestPeerDies(t *testing.T) {
 	ctx := within(t)
 	t.Run("a server that is asked", func(t *testing.T) {
 		addr := other(t, "dies when asked", "")
-		if _, err := Dial(ctx, addr, Options{}); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), addr) {
+		if _, err := Dial(ctx, addr, DialOptions{}); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), addr) {
 			t.Errorf("Dial: %v", err)
 		}
 	})
 	t.Run("a server that is connected", func(t *testing.T) {
 		addr := other(t, "dies when connected", "")
-		c, err := Dial(ctx, addr, Options{})
+		c, err := Dial(ctx, addr, DialOptions{})
 		if testenv.TheRig().Driver == "siw" && err != nil { // Dial has something to send there
 			gone(t, "Dial", err, addr)
 			return
@@ -210,7 +210,7 @@ func TestPeerDies(t *testing.T) {
 	})
 	t.Run("a server that is sent to", func(t *testing.T) {
 		addr := other(t, "dies in traffic", "")
-		c := value(Dial(ctx, addr, Options{Depth: 3}))(t)
+		c := value(Dial(ctx, addr, DialOptions{ConnOptions: ConnOptions{Depth: 3}}))(t)
 		var all sync.WaitGroup
 		all.Go(func() {
 			_, err := c.Recv(ctx)
@@ -227,7 +227,7 @@ func TestPeerDies(t *testing.T) {
 	})
 	t.Run("a server with an answer unsent", func(t *testing.T) {
 		addr := other(t, "dies with an answer unsent", "")
-		c := value(Dial(ctx, addr, Options{}))(t)
+		c := value(Dial(ctx, addr, DialOptions{}))(t)
 		s := c.Stream()
 		_, err := s.Write([]byte("question"))
 		must(t, err)
@@ -238,7 +238,7 @@ func TestPeerDies(t *testing.T) {
 		gone(t, "Read", err, addr)
 		must(t, s.Close())
 	})
-	l := value(Listen(ctx, "10.1.0.1:0", Options{}))(t)
+	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{}))(t)
 	t.Run("clients", func(t *testing.T) {
 		other(t, "dies after resolving", l.Addr().String())
 		if testenv.TheRig().Driver != "siw" { // whose listener may die with a client that is killed while it connects
@@ -258,7 +258,7 @@ func TestPeerDies(t *testing.T) {
 			must(t, c.Close())
 		}
 		// The listener is well.
-		client := value(Dial(ctx, l.Addr().String(), Options{}))(t)
+		client := value(Dial(ctx, l.Addr().String(), DialOptions{}))(t)
 		must(t, client.Close())
 		server := value(l.Accept(ctx))(t)
 		if _, err := server.Recv(ctx); err != io.EOF {
@@ -274,9 +274,9 @@ func TestPeerDies(t *testing.T) {
 func TestBothSidesClose(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
-	l := value(Listen(ctx, "10.1.0.1:0", small))(t)
+	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t)
 	for range 20 {
-		client, server := value(Dial(ctx, l.Addr().String(), small))(t), value(l.Accept(ctx))(t)
+		client, server := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t), value(l.Accept(ctx))(t)
 		var all sync.WaitGroup
 		for _, c := range []*Conn{client, server} {
 			all.Go(func() {
@@ -298,8 +298,8 @@ func TestBothSidesClose(t *testing.T) {
 func TestCloseEndsWaitingCalls(t *testing.T) {
 	ctx := within(t)
 	for _, wait := range waits {
-		l := newListener(t, Options{Wait: wait, Depth: 1})
-		client, server := connect(t, l, Options{Wait: wait})
+		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait, Depth: 1}})
+		client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Wait: wait}})
 		var all sync.WaitGroup
 		all.Go(func() {
 			if _, err := client.Recv(ctx); !errors.Is(err, net.ErrClosed) {
@@ -337,12 +337,12 @@ func TestListenerClosesAllTogether(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
 	const n = 5
-	o := small
+	o := ListenOptions{ConnOptions: small}
 	o.Linger, o.AckTimeout = time.Hour, time.Minute
 	l := value(Listen(ctx, "10.1.0.1:0", o))(t)
 	clients := make([]*Conn, n)
 	for i := range clients {
-		clients[i] = value(Dial(ctx, l.Addr().String(), small))(t)
+		clients[i] = value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
 	}
 	until(t, "all wait", func() bool { return len(l.ready) == n })
 	servers := make([]*Conn, n)
@@ -385,12 +385,12 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
-	o := small
+	o := ListenOptions{ConnOptions: small}
 	o.Backlog = 2
 	l := value(Listen(ctx, "10.1.0.1:0", o))(t)
-	first := value(Dial(ctx, l.Addr().String(), small))(t)
-	second := value(Dial(ctx, l.Addr().String(), small))(t)
-	if _, err := Dial(ctx, l.Addr().String(), small); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many") {
+	first := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
+	second := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
+	if _, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many") {
 		t.Errorf("beyond the backlog: %v", err)
 	}
 	must(t, l.Close())
@@ -400,7 +400,7 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 		}
 		must(t, c.Close())
 	}
-	if _, err := Dial(ctx, l.Addr().String(), small); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "nobody listens") {
+	if _, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "nobody listens") {
 		t.Errorf("after Close: %v", err)
 	}
 	nothingLeft(t, before)
@@ -410,10 +410,10 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	ctx := within(t)
-	l := newListener(t, Options{KeepAlive: -1})
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{KeepAlive: -1}})
 	for name, retries := range map[string]int{"retries end": 2, "retries do not end": 7} { // rxe takes 7 so
 		t.Run(name, func(t *testing.T) {
-			client, server := connect(t, l, Options{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: retries, Wait: Park})
+			client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: retries, Wait: Park}})
 			time.Sleep(100 * time.Millisecond)
 			must(t, client.Send(ctx, nil)) // it was well so far
 			value(server.Recv(ctx))(t)
@@ -430,8 +430,8 @@ func TestKeepAlive(t *testing.T) {
 func TestKeepAliveUnsignaledSend(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	ctx := within(t)
-	o := Options{KeepAlive: 600 * time.Millisecond, AckTimeout: 50 * time.Millisecond, RetryCount: 1, MessageSize: 64}
-	client, server := connect(t, newListener(t, o), o)
+	o := ConnOptions{KeepAlive: 600 * time.Millisecond, AckTimeout: 50 * time.Millisecond, RetryCount: 1, MessageSize: 64}
+	client, server := connect(t, newListener(t, ListenOptions{ConnOptions: o}), DialOptions{ConnOptions: o})
 	for range 2 {
 		must(t, client.Send(ctx, []byte("hello")))
 		value(server.Recv(ctx))(t)
@@ -442,8 +442,8 @@ func TestKeepAliveUnsignaledSend(t *testing.T) {
 // TestReadMessageAfterClose: a message can be read after Close, until the next Recv.
 func TestReadMessageAfterClose(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{})
-	client, server := connect(t, l, Options{})
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{})
 	must(t, client.Send(ctx, []byte("the last")))
 	msg := value(server.Recv(ctx))(t)
 	must(t, server.Close())

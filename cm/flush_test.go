@@ -134,7 +134,7 @@ func async[T any](f func() (T, error)) func() (T, error) {
 // error of a receive that was posted.
 func TestConnFlushed(t *testing.T) {
 	ctx := within(t)
-	client, server := connect(t, newListener(t, Options{}), Options{})
+	client, server := connect(t, newListener(t, ListenOptions{}), DialOptions{})
 	received := async(func() (bool, error) {
 		_, err := client.Recv(ctx)
 		return true, err

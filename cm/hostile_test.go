@@ -19,8 +19,8 @@ const leftover = "what another client has sent"
 
 // bareConn is a Conn as after makeWindow, with memory but without a device. Its queue pair is nil, so
 // that nothing can be posted.
-func bareConn(o Options) *Conn {
-	o, err := o.defaults("bareConn", 0)
+func bareConn(o ConnOptions) *Conn {
+	o, err := o.defaults("bareConn")
 	if err != nil {
 		panic(err)
 	}
@@ -55,7 +55,7 @@ func firstSlot(c *Conn) int {
 // a receive ends the connection with EPROTO, and nothing of the slot's old content is used.
 func TestReceiveOtherOperations(t *testing.T) {
 	const fits = uint32(headerSize + len(leftover))
-	for _, o := range []Options{{}, {Depth: 4, MessageSize: 1000}} {
+	for _, o := range []ConnOptions{{}, {Depth: 4, MessageSize: 1000}} {
 		for _, a := range []struct {
 			name string
 			wc   uverbs.WC
@@ -89,7 +89,7 @@ func TestUnexpectedCompletions(t *testing.T) {
 	for name, id := range map[string]uint64{
 		"a send": 3, "a send far away": 1 << 62, "a receive": recvBit | 40, "a receive far away": recvBit | 1<<40, "the last": math.MaxUint64,
 	} {
-		c := bareConn(Options{})
+		c := bareConn(ConnOptions{})
 		for range 3 {
 			c.record(entryMessage, nil)
 		}
@@ -104,7 +104,7 @@ func TestUnexpectedCompletions(t *testing.T) {
 // has room for. greet and linger ask canProbe before each of theirs.
 func TestProbeLimit(t *testing.T) {
 	for _, transfers := range []int{1, 2, 16} {
-		c := bareConn(Options{SendDepth: 1, Transfers: transfers})
+		c := bareConn(ConnOptions{SendDepth: 1, Transfers: transfers})
 		c.recordSignaled(entryControl, nil)
 		probes := 0
 		for range 100 {
@@ -142,7 +142,7 @@ func TestProbeLimit(t *testing.T) {
 // TestGrownCount: the number of small receives that a peer claims to have posted is bounded by what it can have.
 func TestGrownCount(t *testing.T) {
 	grown := func(sent, recvs uint32) (*Conn, error) {
-		c := bareConn(Options{})
+		c := bareConn(ConnOptions{})
 		c.peer.mayBeSmall, c.peer.firstCredits, c.peer.sent = true, firstDepth, sent
 		_, err := c.handleMessage(header{kind: msgGrown, recvs: recvs}, 0)
 		return c, err
@@ -178,7 +178,7 @@ func TestGrownCount(t *testing.T) {
 
 // TestLivenessTimerAfterDestroy: the timer of a connection whose Dial has failed does nothing, though it has fired.
 func TestLivenessTimerAfterDestroy(t *testing.T) {
-	c := bareConn(Options{})
+	c := bareConn(ConnOptions{})
 	c.mu.Lock()
 	c.liveness.start(c)
 	c.mu.Unlock()
@@ -252,7 +252,7 @@ func TestAfterEnd(t *testing.T) {
 		{"an end after the end of both directions", []header{over, end}, false},
 		{"the end of both directions, twice", []header{end, over, over}, false},
 	} {
-		conn := bareConn(Options{})
+		conn := bareConn(ConnOptions{})
 		var err error
 		for i, h := range c.all {
 			if _, err = conn.handleMessage(h, i); err != nil && i < len(c.all)-1 {
@@ -267,7 +267,7 @@ func TestAfterEnd(t *testing.T) {
 
 // TestWantCostsCredit: each want costs a credit, so that there are no more than the peer has had.
 func TestWantCostsCredit(t *testing.T) {
-	c := bareConn(Options{})
+	c := bareConn(ConnOptions{})
 	for i := range c.o.Depth + 1 {
 		if _, err := c.handleMessage(header{kind: msgWant}, 0); (err != nil) != (i == c.o.Depth) || err != nil && !errors.Is(err, syscall.EPROTO) {
 			t.Errorf("want %d: %v", i, err)
@@ -367,9 +367,9 @@ func FuzzHostilePeer(f *testing.F) {
 	f.Add(true, []byte{0, 5, 0, 0, 6, 0, 0, 0, 4, 1, 0, 0, 0, 200, 1, 0, 3, 9, 0, 0, 7, 1, 2, 3})
 	f.Add(true, []byte{9, 0, 0, 0, 8, 9, 0, 0, 10, 0, 0, 0, 2, 1, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, lazy bool, script []byte) {
-		o := Options{Depth: 4, MessageSize: 1000}
+		o := ConnOptions{Depth: 4, MessageSize: 1000}
 		if lazy {
-			o = Options{Depth: 16, MessageSize: 5000}
+			o = ConnOptions{Depth: 16, MessageSize: 5000}
 		}
 		c := bareConn(o)
 		c.peer.mayBeSmall, c.peer.firstCredits = true, firstDepth

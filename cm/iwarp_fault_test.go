@@ -114,8 +114,8 @@ func TestIWARPDamage(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
 	before := quiet(t)
-	o := Options{AckTimeout: time.Millisecond, RetryCount: 1}
-	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), o))(t)
+	o := ConnOptions{AckTimeout: time.Millisecond, RetryCount: 1}
+	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: o}))(t)
 	for _, c := range []struct {
 		name string
 		crc  bool
@@ -150,7 +150,7 @@ func TestIWARPDamage(t *testing.T) {
 			b := newBetween(t, l.Addr().String())
 			b.wantCRC = c.crc
 			defer b.close()
-			client := value(Dial(ctx, b.listener.Addr().String(), o))(t)
+			client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: o}))(t)
 			server := value(l.Accept(ctx))(t)
 			for range 3 {
 				must(t, client.Send(ctx, make([]byte, 1000)))
@@ -194,14 +194,14 @@ func TestIWARPNoDevice(t *testing.T) {
 	defer netlink.AddrDel(lo, addr)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	if l, err := Listen(ctx, "10.9.9.9:0", Options{}); err == nil {
+	if l, err := Listen(ctx, "10.9.9.9:0", ListenOptions{}); err == nil {
 		l.Close()
 		t.Error("Listen has found a device")
 	} else if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), "10.9.9.9") {
 		t.Errorf("Listen: %v", err)
 	}
 	for _, to := range []string{"10.9.9.9:7", "192.0.2.1:7"} {
-		c, err := Dial(ctx, to, Options{})
+		c, err := Dial(ctx, to, DialOptions{})
 		if err == nil {
 			c.Close()
 			t.Errorf("Dial %s has found a device", to)
@@ -210,7 +210,7 @@ func TestIWARPNoDevice(t *testing.T) {
 		}
 		t.Logf("Dial: %v", err)
 	}
-	c, err := Dial(ctx, net.JoinHostPort(first.String(), "9"), Options{LocalAddr: netip.MustParseAddrPort("10.9.9.9:0")})
+	c, err := Dial(ctx, net.JoinHostPort(first.String(), "9"), DialOptions{LocalAddr: netip.MustParseAddrPort("10.9.9.9:0")})
 	if err == nil {
 		c.Close()
 		t.Error("Dial has left from an address without a device")
@@ -230,8 +230,8 @@ func TestIWARPPortTaken(t *testing.T) {
 	defer tcp.Close()
 	for i := range 4 {
 		ctx := within(t)
-		l := value(Listen(ctx, net.JoinHostPort(first.String(), strconv.Itoa(47100+i)), Options{}))(t)
-		o := Options{LocalAddr: netip.AddrPortFrom(first, 0)}
+		l := value(Listen(ctx, net.JoinHostPort(first.String(), strconv.Itoa(47100+i)), ListenOptions{}))(t)
+		o := DialOptions{LocalAddr: netip.AddrPortFrom(first, 0)}
 		client, server := connect(t, l, o)
 		if port := client.LocalAddr().(Addr).Port; port != 47001 {
 			t.Errorf("the connection is from port %d", port)
@@ -239,20 +239,20 @@ func TestIWARPPortTaken(t *testing.T) {
 		must(t, client.Close(), server.Close(), l.Close())
 	}
 	for range 4 {
-		l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), Options{}))(t)
+		l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
 		if port := l.Addr().(Addr).Port; port != 47001 {
 			t.Errorf("the listener is on port %d", port)
 		}
 		must(t, l.Close())
 	}
-	if l, err := Listen(within(t), tcp.Addr().String(), Options{}); err == nil {
+	if l, err := Listen(within(t), tcp.Addr().String(), ListenOptions{}); err == nil {
 		l.Close()
 		t.Error("Listen has listened on a port that is taken")
 	} else if !portTaken(err) || !strings.Contains(err.Error(), "on iWARP by TCP") {
 		t.Errorf("Listen: %v", err)
 	}
-	own := Options{LocalAddr: netip.AddrPortFrom(first, 47000)}
-	l := value(Listen(within(t), net.JoinHostPort(first.String(), "47200"), Options{}))(t)
+	own := DialOptions{LocalAddr: netip.AddrPortFrom(first, 47000)}
+	l := value(Listen(within(t), net.JoinHostPort(first.String(), "47200"), ListenOptions{}))(t)
 	defer l.Close()
 	if c, err := Dial(within(t), l.Addr().String(), own); err == nil {
 		c.Close()

@@ -140,7 +140,7 @@ func TestIWARPRefused(t *testing.T) {
 func TestIWARPOtherProtocols(t *testing.T) {
 	c := iwarpLeaves(t)
 	ctx := within(t)
-	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{}))(t)
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
 	defer l.Close()
 	// Of what is said to the listener it says nothing but by ending the connection.
 	for name, greeting := range map[string]string{
@@ -177,7 +177,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	client, server := connect(t, l, Options{})
+	client, server := connect(t, l, DialOptions{})
 	must(t, client.Send(ctx, []byte("it goes on")))
 	if got := value(server.Recv(ctx))(t); string(got) != "it goes on" {
 		t.Errorf("received %q", got)
@@ -189,7 +189,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 func TestIWARPSilent(t *testing.T) {
 	c := iwarp(t)
 	ctx := within(t)
-	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{AckTimeout: time.Millisecond, RetryCount: 1}))(t)
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: ConnOptions{AckTimeout: time.Millisecond, RetryCount: 1}}))(t)
 	defer l.Close()
 	id := newID(t, c, TCP)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))

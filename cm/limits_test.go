@@ -19,7 +19,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// refusals are what [Options].Refused was called with.
+// refusals are what [ListenOptions].Refused was called with.
 type refusals struct {
 	mu  sync.Mutex
 	all []error
@@ -63,24 +63,24 @@ func expectRefusal(t *testing.T, what string, err error, why string) {
 // others when some are closed.
 func TestMaxConns(t *testing.T) {
 	one := value(small.MemoryPerConn())(t)
-	for name, set := range map[string]func(*Options){
-		"MaxConns":  func(o *Options) { o.MaxConns = 3 },
-		"MaxMemory": func(o *Options) { o.MaxMemory = 4*one - 1 },
+	for name, set := range map[string]func(*ListenOptions){
+		"MaxConns":  func(o *ListenOptions) { o.MaxConns = 3 },
+		"MaxMemory": func(o *ListenOptions) { o.MaxMemory = 4*one - 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t)
 			var told refusals
-			o := small
+			o := ListenOptions{ConnOptions: small}
 			o.Refused = told.add
 			set(&o)
 			l := newListener(t, o)
 			var conns [][2]*Conn
 			for range 3 {
-				client, server := connect(t, l, small)
+				client, server := connect(t, l, DialOptions{ConnOptions: small})
 				conns = append(conns, [2]*Conn{client, server})
 			}
 			for range 5 {
-				_, err := Dial(ctx, l.Addr().String(), small)
+				_, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 				expectRefusal(t, "a connection too many", err, refusedMany)
 			}
 			if n := len(told.list()); n != 5 {
@@ -88,7 +88,7 @@ func TestMaxConns(t *testing.T) {
 			}
 			for _, c := range conns { // one goes, one comes
 				must(t, c[0].Close(), c[1].Close())
-				client, server := connect(t, l, small)
+				client, server := connect(t, l, DialOptions{ConnOptions: small})
 				must(t, client.Send(ctx, []byte("new")))
 				if got := value(server.Recv(ctx))(t); string(got) != "new" {
 					t.Errorf("received %q", got)
@@ -105,7 +105,7 @@ func TestHalfOpen(t *testing.T) {
 	before := quiet(t)
 	t.Run("in time", func(t *testing.T) { // a peer that still has time keeps its place
 		ctx := within(t)
-		o := small
+		o := ListenOptions{ConnOptions: small}
 		o.HalfOpen = 2
 		l := newListener(t, o)
 		old := evictAfter
@@ -113,7 +113,7 @@ func TestHalfOpen(t *testing.T) {
 		defer func() { evictAfter = old }()
 		c := openKernel(t)
 		ids := []*ID{halfOpen(t, ctx, c, l), halfOpen(t, ctx, c, l)}
-		_, err := Dial(ctx, l.Addr().String(), small)
+		_, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 		expectRefusal(t, "a request while others complete theirs", err, refusedFull)
 		for _, id := range ids {
 			must(t, id.Close())
@@ -122,13 +122,13 @@ func TestHalfOpen(t *testing.T) {
 	old := evictAfter
 	evictAfter = 0
 	defer func() { evictAfter = old }()
-	for name, o := range map[string]Options{
+	for name, o := range map[string]ListenOptions{
 		"HalfOpen": {HalfOpen: 4}, "Backlog": {Backlog: 4, HalfOpen: 100}, "MaxConns": {MaxConns: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t)
 			var told refusals
-			o.MessageSize, o.Depth, o.SendDepth, o.Transfers = small.MessageSize, small.Depth, small.SendDepth, small.Transfers
+			o.ConnOptions = small
 			o.Refused = told.add
 			l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)
 			c := openKernel(t)
@@ -136,7 +136,7 @@ func TestHalfOpen(t *testing.T) {
 			for range 20 {
 				ids = append(ids, halfOpen(t, ctx, c, l))
 			}
-			client := value(Dial(ctx, l.Addr().String(), small))(t)
+			client := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
 			server := value(l.Accept(ctx))(t)
 			must(t, client.Send(ctx, []byte("through")))
 			if got := value(server.Recv(ctx))(t); string(got) != "through" {
@@ -164,16 +164,16 @@ func TestRefusalTexts(t *testing.T) {
 	var told refusals
 	broken := errors.New("REG_MR (65536 bytes at 0x7f0000000000)")
 	var fails atomic.Bool
-	l := newListener(t, Options{Refused: told.add, Check: func(*Request) ([]byte, error) {
+	l := newListener(t, ListenOptions{Refused: told.add, Check: func(*Request) ([]byte, error) {
 		if fails.Load() {
 			return make([]byte, MaxAcceptData+1), nil
 		}
 		return nil, broken
 	}})
-	_, err := Dial(ctx, l.Addr().String(), Options{})
+	_, err := Dial(ctx, l.Addr().String(), DialOptions{})
 	expectRefusal(t, "Check's words", err, broken.Error())
 	fails.Store(true)
-	_, err = Dial(ctx, l.Addr().String(), Options{})
+	_, err = Dial(ctx, l.Addr().String(), DialOptions{})
 	expectRefusal(t, "an error of the listener's", err, refusedFailed)
 	pd, cq := openPD(t)
 	id := newID(t, openKernel(t), TCP)
@@ -195,7 +195,7 @@ func TestCheckBeforeAllocation(t *testing.T) {
 	ctx := within(t)
 	var during kernelUse
 	var pd *uverbs.PD
-	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), Options{Isolation: ConnPD, Check: func(r *Request) ([]byte, error) {
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: ConnOptions{Isolation: ConnPD}, Check: func(r *Request) ([]byte, error) {
 		during = use(t)
 		var err error
 		if string(r.PrivateData) == "with memory" {
@@ -206,7 +206,7 @@ func TestCheckBeforeAllocation(t *testing.T) {
 		return nil, err
 	}}))(t)
 	idle := use(t)
-	if _, err := Dial(ctx, l.Addr().String(), Options{PrivateData: []byte("a stranger")}); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := Dial(ctx, l.Addr().String(), DialOptions{PrivateData: []byte("a stranger")}); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Error(err)
 	}
 	var more netlinkrdma.ResourceCounts // of which the stranger has some at its own end
@@ -223,7 +223,7 @@ func TestCheckBeforeAllocation(t *testing.T) {
 	if more != own {
 		t.Errorf("during Check there is %+v more than before, and the peer has %+v", more, own)
 	}
-	client := value(Dial(ctx, l.Addr().String(), Options{PrivateData: []byte("with memory")}))(t)
+	client := value(Dial(ctx, l.Addr().String(), DialOptions{PrivateData: []byte("with memory")}))(t)
 	server := value(l.Accept(ctx))(t)
 	if pd == nil || server.PD() != pd || client.PD() == pd {
 		t.Error("the connection's PD is not the one that Check has got")
@@ -239,8 +239,8 @@ func TestUnacceptedMemory(t *testing.T) {
 	ctx := within(t)
 	for name, large := range map[string]bool{"an idle peer": false, "a peer with a large message": true} {
 		t.Run(name, func(t *testing.T) {
-			l := newListener(t, Options{})
-			client := value(Dial(ctx, l.Addr().String(), Options{}))(t)
+			l := newListener(t, ListenOptions{})
+			client := value(Dial(ctx, l.Addr().String(), DialOptions{}))(t)
 			sent := make(chan error, 1)
 			go func() {
 				if large {
@@ -289,7 +289,7 @@ func TestIsolation(t *testing.T) {
 		reaches   bool // the second peer reaches the first's memory
 	}{{SharedPD, 1, true}, {SharedPD, 2, true}, {ListenerPD, 1, true}, {ListenerPD, 2, false}, {ConnPD, 1, false}, {ConnPD, 2, false}} {
 		t.Run(fmt.Sprint(c.isolation, " ", c.listeners), func(t *testing.T) {
-			o := Options{Isolation: c.isolation}
+			o := ListenOptions{ConnOptions: ConnOptions{Isolation: c.isolation}}
 			ls := []*Listener{value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)}
 			ls = append(ls, ls[0])
 			if c.listeners == 2 {
@@ -297,7 +297,7 @@ func TestIsolation(t *testing.T) {
 			}
 			var clients, servers []*Conn
 			for _, l := range ls {
-				clients = append(clients, value(Dial(ctx, l.Addr().String(), Options{}))(t))
+				clients = append(clients, value(Dial(ctx, l.Addr().String(), DialOptions{}))(t))
 				servers = append(servers, value(l.Accept(ctx))(t))
 			}
 			buf := value(uverbs.AllocBuffer(4096))(t)
@@ -325,7 +325,7 @@ func TestIsolation(t *testing.T) {
 			must(t, ls[0].Close(), ls[1].Close())
 		})
 	}
-	if _, err := Dial(ctx, "10.1.0.1:9", Options{Isolation: ListenerPD}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := Dial(ctx, "10.1.0.1:9", DialOptions{ConnOptions: ConnOptions{Isolation: ListenerPD}}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("Dial with ListenerPD: %v", err)
 	}
 	nothingLeft(t, before)
@@ -383,8 +383,8 @@ func TestRequestBacklog(t *testing.T) {
 
 // TestProbeMemory: on iWARP each side knows the byte of the other's that its probes read, and nothing of other memory.
 func TestProbeMemory(t *testing.T) {
-	l := newListener(t, Options{})
-	client, server := connect(t, l, Options{})
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{})
 	for _, c := range [][2]*Conn{{client, server}, {server, client}} {
 		if !testenv.TheRig().IWARP() {
 			if c[0].probeMR != nil || c[0].probeRemote != (Remote{}) || c[0].probeSGL() != nil {
@@ -405,7 +405,7 @@ func TestProbeMemory(t *testing.T) {
 // TestDisconnectAnswered: a peer that disconnects has its answer at once, though the program here does nothing.
 func TestDisconnectAnswered(t *testing.T) {
 	ctx := within(t)
-	l := newListener(t, Options{PrivateData: make([]byte, remoteSize)})
+	l := newListener(t, ListenOptions{PrivateData: make([]byte, remoteSize)})
 	a := newAttacker(t, l)
 	v := value(a.dial(ctx, greeting{kind: greetingRequest, depth: 16, size: 1000}.encode()))(t)
 	server := value(l.Accept(ctx))(t)

@@ -18,7 +18,7 @@ type Listener struct {
 	loop *eventLoop
 	id   *ID
 	addr Addr
-	o    Options
+	o    ListenOptions
 
 	ctx    context.Context // ends with the listener; its cause is the reason
 	cancel context.CancelCauseFunc
@@ -38,8 +38,8 @@ type Listener struct {
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
 // addresses of all RDMA devices. With port 0 the kernel chooses a port; see [Listener.Addr].
-func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
-	o, err := o.defaults("Listen", MaxAcceptData)
+func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, error) {
+	o, err := o.defaults()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 }
 
 // listenOn listens on an address.
-func listenOn(addr netip.AddrPort, o Options) (*Listener, error) {
+func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	loop, id, err := newLoopID(TCP, startEventLoop)
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (l *Listener) refuse(id *ID, words string, why error) {
 	id.Reject(greeting{kind: greetingRefusal, data: []byte(words)}.encode(), ReasonConsumer)
 }
 
-// reportRefused calls Options.Refused if it is set.
+// reportRefused calls ListenOptions.Refused if it is set.
 func (l *Listener) reportRefused(from Addr, why error) {
 	if l.o.Refused != nil {
 		l.o.Refused(from, why)
@@ -262,7 +262,7 @@ func (l *Listener) accept(r *request) error {
 		l.connClosed()
 		return errors.Join(errClosed, e.ID.Close())
 	}
-	c, err := newConn(l.loop, e.ID, l.o, l)
+	c, err := newConn(l.loop, e.ID, l.o.ConnOptions, l)
 	if err != nil {
 		l.refuse(e.ID, refusedFailed, err)
 		l.connClosed()
@@ -306,7 +306,7 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam,
 		err = argErr("Check", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
 	}
 	if err == nil {
-		err = c.id.setOptions(l.o)
+		err = c.id.setOptions(l.o.ConnOptions)
 	}
 	if err == nil {
 		err = c.make()
@@ -321,7 +321,7 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam,
 	return p, "", nil
 }
 
-// checkRequest calls Options.Check, and returns the private data of the answer.
+// checkRequest calls ListenOptions.Check, and returns the private data of the answer.
 func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 	if l.o.Check == nil {
 		return l.o.PrivateData, nil
@@ -361,7 +361,7 @@ func (l *Listener) endErr() error {
 }
 
 // Close stops listening. Requests that have no answer yet are rejected. Connections that Accept has
-// not returned are closed, all at the same time, so that this takes at most [Options].Linger.
+// not returned are closed, all at the same time, so that this takes at most [ConnOptions].Linger.
 // Connections that Accept has returned are not affected. Close waits for running calls of Check and
 // Refused, which must not call it.
 func (l *Listener) Close() error {

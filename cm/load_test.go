@@ -17,7 +17,7 @@ import (
 )
 
 // small are options of connections of which there are many.
-var small = Options{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
+var small = ConnOptions{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
 
 // TestManyConns: 1,000 connections open at once on one listener, 200 dialled at a time, and a
 // message over each both ways.
@@ -27,7 +27,7 @@ func TestManyConns(t *testing.T) {
 	if testenv.Slow() {
 		conns = 300
 	}
-	l := newListener(t, small)
+	l := newListener(t, ListenOptions{ConnOptions: small})
 	atOnce := 200
 	if v := testenv.Kernel(t); v[0] == 5 && v[1] < 19 { // rxe has 100 address handles, of which each attempt takes some
 		atOnce = 20
@@ -65,7 +65,7 @@ func TestManyConns(t *testing.T) {
 		all.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			c, err := Dial(ctx, l.Addr().String(), small)
+			c, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 			if err != nil {
 				errs <- fmt.Errorf("%d: %w", i, err)
 				dialled <- nil
@@ -141,7 +141,7 @@ func TestConnLeaks(t *testing.T) {
 		n = value(strconv.Atoi(s))(t)
 	}
 	ctx := context.Background()
-	l := value(Listen(ctx, "10.1.0.1:0", small))(t)
+	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t)
 	const workers = 4
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -162,7 +162,7 @@ func TestConnLeaks(t *testing.T) {
 	for w := range workers {
 		dialling.Go(func() {
 			for i := w; i < n; i += workers {
-				c, err := Dial(ctx, l.Addr().String(), small)
+				c, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 				if err == nil {
 					made.Add(1)
 					err = errors.Join(c.Send(ctx, []byte("x")), c.Close())
@@ -173,14 +173,14 @@ func TestConnLeaks(t *testing.T) {
 				}
 				switch i % 8 {
 				case 3: // nobody listens
-					if c, err := Dial(ctx, "10.1.0.1:9", small); err == nil {
+					if c, err := Dial(ctx, "10.1.0.1:9", DialOptions{ConnOptions: small}); err == nil {
 						t.Error("connected to nobody")
 						c.Close()
 					}
 					refused.Add(1)
 				case 7: // ends somewhere on the way
 					short, cancel := context.WithTimeout(ctx, time.Duration(i/10%6)*time.Millisecond)
-					if c, err := Dial(short, l.Addr().String(), small); err == nil {
+					if c, err := Dial(short, l.Addr().String(), DialOptions{ConnOptions: small}); err == nil {
 						c.Close()
 					}
 					cancel()

@@ -72,9 +72,9 @@ func resources(t *testing.T) (mrs, cqs int) {
 // TestMemoryReuse: connections have the memory and the CQs of those that were closed, but
 // not a message that is read still, and all goes when it is of no use for a while.
 func TestMemoryReuse(t *testing.T) {
-	l := newListener(t, Options{})
+	l := newListener(t, ListenOptions{})
 	ctx := within(t)
-	keep, other := connect(t, l, Options{}) // the device stays open
+	keep, other := connect(t, l, DialOptions{}) // the device stays open
 	awaitGrown(t, keep)
 	awaitGrown(t, other)
 	mrs, cqs := resources(t)
@@ -82,7 +82,7 @@ func TestMemoryReuse(t *testing.T) {
 	var held [rounds][]byte
 	var closed [rounds]*Conn
 	for round := range rounds {
-		client, server := connect(t, l, Options{})
+		client, server := connect(t, l, DialOptions{})
 		text := fmt.Sprint("round ", round)
 		must(t, client.Send(ctx, []byte(text)))
 		held[round], closed[round] = value(server.Recv(ctx))(t), server
@@ -123,9 +123,9 @@ func TestMemoryReuse(t *testing.T) {
 // messages need that the peer takes.
 func TestSendMemory(t *testing.T) {
 	const size, depth = 1000, 3
-	l := newListener(t, Options{MessageSize: size})
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{MessageSize: size}})
 	ctx := within(t)
-	client, server := connect(t, l, Options{SendDepth: depth})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{SendDepth: depth}})
 	used := func() int {
 		p := &client.domain.pool
 		p.mu.Lock()

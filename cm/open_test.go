@@ -89,6 +89,6 @@ func TestNoModule(t *testing.T) {
 	testenv.Boot(t, bareEnv, "rxe/bare")
 	_, err := OpenChannel()
 	says(t, err, errors.ErrUnsupported, "cm: open channel", devicePath, "rdma_ucm is not loaded", "modprobe rdma_ucm")
-	_, err = Dial(t.Context(), "10.1.0.1:1", Options{})
+	_, err = Dial(t.Context(), "10.1.0.1:1", DialOptions{})
 	says(t, err, errors.ErrUnsupported, "modprobe rdma_ucm")
 }

@@ -34,7 +34,8 @@ func (m WaitMode) String() string {
 	return fmt.Sprintf("wait mode %d", uint8(m))
 }
 
-// Options are the options of [Dial] and [Listen]. The zero value suits most programs.
+// ConnOptions are the options of a connection, for both [DialOptions] and [ListenOptions]. The zero
+// value suits most programs.
 //
 // A connection needs registered memory for Depth + 5 messages of MessageSize, and from its first
 // Send on for SendDepth more messages, of the smaller MessageSize of the two sides. With the
@@ -43,11 +44,7 @@ func (m WaitMode) String() string {
 // larger message is to come, when the program takes messages more slowly than they arrive, and in
 // any case after 100 ms. The connections of a device reuse the memory of closed ones, so that a
 // program that opens and closes many connections registers it only once.
-type Options struct {
-	// PrivateData is sent with the request of Dial, up to [MaxDialData] bytes, or with the
-	// answer of a listener, up to [MaxAcceptData] bytes.
-	PrivateData []byte
-
+type ConnOptions struct {
 	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes; zero is 32 KiB.
 	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 16.
 	SendDepth   int // SendDepth is how many messages of this side may be unacknowledged; zero is 8.
@@ -72,40 +69,52 @@ type Options struct {
 
 	// Isolation says which connections share a PD. By default all connections on a device do.
 	Isolation Isolation
+}
 
-	LocalAddr netip.AddrPort // LocalAddr is the address that Dial uses on this side; the zero value is any.
-	// Prepare is called by Dial, if it is set, as soon as the device for the connection is
-	// known. Its argument is the PD for the memory of the connection; see [Conn.PD]. The data
-	// that it returns, such as a [Remote], is sent as private data instead of PrivateData. If
-	// it returns an error the attempt fails. Dial calls it once for each address of the host
-	// that it tries.
+// DialOptions are the options of [Dial] and [DialStream]. The zero value suits most programs.
+type DialOptions struct {
+	ConnOptions
+
+	LocalAddr   netip.AddrPort // LocalAddr is the address to connect from; the zero value is any.
+	PrivateData []byte         // PrivateData is sent with the request, up to [MaxDialData] bytes.
+	// Prepare is called, if it is set, as soon as the device for the connection is known. Its
+	// argument is the PD for the memory of the connection; see [Conn.PD]. The data that it
+	// returns, such as a [Remote], is sent as private data instead of PrivateData. If it
+	// returns an error the attempt fails. Dial calls it once for each address of the host that
+	// it tries.
 	Prepare func(*uverbs.PD) ([]byte, error)
+}
 
-	// Backlog is how many connections of a listener may wait for Accept, including requests
-	// that are being answered; zero is 1024.
+// ListenOptions are the options of [Listen]. The zero value suits most programs.
+type ListenOptions struct {
+	ConnOptions // ConnOptions are the options of each connection.
+
+	PrivateData []byte // PrivateData is sent with each answer, up to [MaxAcceptData] bytes.
+
+	// Backlog is how many connections may wait for Accept, including requests that are being
+	// answered; zero is 1024.
 	Backlog int
-	// HalfOpen is how many requests of a listener may be in progress at the same time: being
+	// HalfOpen is how many requests may be in progress at the same time: being
 	// answered, or waiting for the peer to complete the connection. Zero is half of Backlog. If
 	// there is one more, it takes the place of the oldest whose peer has had a quarter of a
 	// second, and is rejected if there is none. So peers that never complete a connection
 	// cannot keep others out for long.
 	HalfOpen int
-	// MaxConns is how many connections a listener may have, including requests; zero is no
-	// limit. At the limit a request takes the place of the oldest one that waits for its peer,
-	// as with HalfOpen.
+	// MaxConns is how many connections there may be, including requests; zero is no limit. At
+	// the limit a request takes the place of the oldest one that waits for its peer, as with
+	// HalfOpen.
 	MaxConns int
-	// MaxMemory is how much memory for messages the connections of a listener may need, in
-	// bytes; zero is no limit. Each connection counts with the result of
-	// [Options.MemoryPerConn], so that MaxMemory limits the number of connections. Up to a
-	// quarter more is registered in advance, and the memory of closed connections is kept for a
-	// second.
+	// MaxMemory is how much memory for messages the connections may need, in bytes; zero is no
+	// limit. Each connection counts with the result of [ConnOptions.MemoryPerConn], so that
+	// MaxMemory limits the number of connections. Up to a quarter more is registered in
+	// advance, and the memory of closed connections is kept for a second.
 	MaxMemory int64
 
-	// Check decides about the requests to a listener, if it is set. The data that it returns is
-	// sent as private data of the answer instead of PrivateData. If it returns an error the
-	// request is rejected, and the peer receives the error's text, up to 136 bytes. Check is
-	// called from several goroutines. It is called before the connection has any memory, queue
-	// or other object of the device, so that it is the place to turn strangers away.
+	// Check decides about the requests, if it is set. The data that it returns is sent as
+	// private data of the answer instead of PrivateData. If it returns an error the request is
+	// rejected, and the peer receives the error's text, up to 136 bytes. Check is called from
+	// several goroutines. It is called before the connection has any memory, queue or other
+	// object of the device, so that it is the place to turn strangers away.
 	Check func(*Request) ([]byte, error)
 	// Refused is called, if it is set, for each request that the listener or Check has
 	// rejected, and for each connection that was given up before its peer completed it, with
@@ -147,7 +156,7 @@ func (i Isolation) String() string {
 	return fmt.Sprintf("isolation %d", uint8(i))
 }
 
-// Request is a connection request to a listener, for [Options].Check.
+// Request is a connection request to a listener, for [ListenOptions].Check.
 type Request struct {
 	Local       Addr   // Local is the address that the peer has dialed.
 	Remote      Addr   // Remote is the address of the peer.
@@ -172,13 +181,13 @@ func (r *Request) PD() (*uverbs.PD, error) {
 
 // MemoryPerConn returns how much memory for messages a connection with these options needs at most,
 // in bytes.
-func (o Options) MemoryPerConn() (int64, error) {
-	o, err := o.defaults("MemoryPerConn", MaxAcceptData)
+func (o ConnOptions) MemoryPerConn() (int64, error) {
+	o, err := o.defaults("MemoryPerConn")
 	return o.memory(), err
 }
 
 // memory is MemoryPerConn for options with defaults filled in. Each slot begins at a cache line.
-func (o *Options) memory() int64 {
+func (o *ConnOptions) memory() int64 {
 	slots := func(n, size int) int64 { return int64(n) * int64((size+slotAlign-1)&^(slotAlign-1)) }
 	n := slots(o.Depth+spareRecv+1, headerSize+o.MessageSize) + slots(o.SendDepth, headerSize+o.MessageSize) + slots(ctlSlots, headerSize)
 	if o.startsSmall() {
@@ -188,7 +197,7 @@ func (o *Options) memory() int64 {
 }
 
 // maxConns returns how many connections a listener may have.
-func (o *Options) maxConns() int {
+func (o *ListenOptions) maxConns() int {
 	n := math.MaxInt
 	if o.MaxConns > 0 {
 		n = o.MaxConns
@@ -235,7 +244,7 @@ func (n *optionChecker) duration(name string, value, zero time.Duration) time.Du
 }
 
 // defaults returns the options with their defaults filled in.
-func (o Options) defaults(op string, maxData int) (Options, error) {
+func (o ConnOptions) defaults(op string) (ConnOptions, error) {
 	// A table of the fields would move the options to the heap.
 	n := optionChecker{op: op}
 	o.MessageSize = n.count("MessageSize", o.MessageSize, 32<<10, maxMessageSize)
@@ -243,8 +252,6 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 	o.SendDepth = n.count("SendDepth", o.SendDepth, 8, maxDepth)
 	o.Transfers = n.count("Transfers", o.Transfers, 16, maxDepth)
 	o.RetryCount = n.count("RetryCount", o.RetryCount, 7, 7)
-	o.Backlog = n.count("Backlog", o.Backlog, 1024, maxBacklog)
-	o.HalfOpen = n.count("HalfOpen", o.HalfOpen, (o.Backlog+1)/2, maxBacklog)
 	o.Spin = n.duration("Spin", o.Spin, 50*time.Microsecond)
 	o.AckTimeout = n.duration("AckTimeout", o.AckTimeout, 260*time.Millisecond)
 	o.Linger = n.duration("Linger", o.Linger, 5*time.Second)
@@ -254,20 +261,50 @@ func (o Options) defaults(op string, maxData int) (Options, error) {
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 15 * time.Second
 	}
-	if o.MaxConns < 0 {
-		return o, argErr(op, "MaxConns", o.MaxConns, "at least 0")
-	}
-	if o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory() {
-		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or at least %d bytes, which one connection may need", o.memory())
-	}
-	if o.Isolation > ConnPD || o.Isolation == ListenerPD && op == "Dial" {
-		return o, argErr(op, "Isolation", o.Isolation, "SharedPD or ConnPD; ListenerPD for Listen only")
+	if o.Isolation > ConnPD {
+		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ListenerPD, ConnPD")
 	}
 	if o.Wait > Park {
 		return o, argErr(op, "Wait", o.Wait, "SpinThenPark, Spin, Park")
 	}
-	if len(o.PrivateData) > maxData {
-		return o, argErr(op, "PrivateData", fmt.Sprintf("%d bytes long", len(o.PrivateData)), "up to %d bytes", maxData)
-	}
 	return o, nil
+}
+
+// defaults returns the options with their defaults filled in.
+func (o DialOptions) defaults() (_ DialOptions, err error) {
+	if o.ConnOptions, err = o.ConnOptions.defaults("Dial"); err != nil {
+		return o, err
+	}
+	if o.Isolation == ListenerPD {
+		return o, argErr("Dial", "Isolation", o.Isolation, "SharedPD or ConnPD")
+	}
+	return o, checkPrivateData("Dial", o.PrivateData, MaxDialData)
+}
+
+// defaults returns the options with their defaults filled in.
+func (o ListenOptions) defaults() (_ ListenOptions, err error) {
+	if o.ConnOptions, err = o.ConnOptions.defaults("Listen"); err != nil {
+		return o, err
+	}
+	n := optionChecker{op: "Listen"}
+	o.Backlog = n.count("Backlog", o.Backlog, 1024, maxBacklog)
+	o.HalfOpen = n.count("HalfOpen", o.HalfOpen, (o.Backlog+1)/2, maxBacklog)
+	if n.err != nil {
+		return o, n.err
+	}
+	if o.MaxConns < 0 {
+		return o, argErr("Listen", "MaxConns", o.MaxConns, "at least 0")
+	}
+	if o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory() {
+		return o, argErr("Listen", "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or at least %d bytes, which one connection may need", o.memory())
+	}
+	return o, checkPrivateData("Listen", o.PrivateData, MaxAcceptData)
+}
+
+// checkPrivateData returns an error if there is more private data than fits into the message.
+func checkPrivateData(op string, data []byte, most int) error {
+	if len(data) > most {
+		return argErr(op, "PrivateData", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", most)
+	}
+	return nil
 }

@@ -61,7 +61,10 @@ type PacketOptions struct {
 
 // defaults returns the options with their defaults filled in.
 func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
-	all, err := Options{Depth: o.Depth, SendDepth: o.SendDepth, Wait: o.Wait, Spin: o.Spin, PrivateData: o.PrivateData}.defaults(op, maxData)
+	all, err := ConnOptions{Depth: o.Depth, SendDepth: o.SendDepth, Wait: o.Wait, Spin: o.Spin}.defaults(op)
+	if err == nil {
+		err = checkPrivateData(op, o.PrivateData, maxData)
+	}
 	if err != nil {
 		return o, err
 	}

@@ -106,7 +106,7 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 	return nil
 }
 
-// spin polls until the condition is met, until Options.Spin is over unless the mode is Spin, or
+// spin polls until the condition is met, until ConnOptions.Spin is over unless the mode is Spin, or
 // until ctx ends. It reports whether the condition is met. The caller holds c.mu.
 func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) bool {
 	const between = 8 // polls per check of the clock

@@ -13,7 +13,7 @@ func TestWaitsEndWithoutFlush(t *testing.T) {
 	for name, met := range map[string]condition{
 		"a message": canRecv, "room": canSend, "a control message": canSendControl, "an operation": isDone, "all sent": allSent, "memory": hasGrown,
 	} {
-		c := bareConn(Options{})
+		c := bareConn(ConnOptions{})
 		c.memoryGone = true // no CQ to poll
 		c.credits, c.ctlPosted, c.posted = 0, ctlSlots, 1
 		c.parkTurn <- struct{}{} // another goroutine is parked on the channel
@@ -86,7 +86,7 @@ func TestConditions(t *testing.T) {
 		{"growth, failed", hasGrown, func(c *Conn) { c.err = failed }, true},
 		{"growth, closing", hasGrown, func(c *Conn) { c.closing = true }, true},
 	} {
-		c := bareConn(Options{})
+		c := bareConn(ConnOptions{})
 		a.set(c)
 		if got := a.wants(c, nil); got != a.met {
 			t.Errorf("%s: %v, want %v", a.name, got, a.met)
@@ -96,7 +96,7 @@ func TestConditions(t *testing.T) {
 
 // TestFailWakes: a failure wakes those who wait, and the first one stays.
 func TestFailWakes(t *testing.T) {
-	c := bareConn(Options{})
+	c := bareConn(ConnOptions{})
 	c.memoryGone = true
 	c.parkTurn <- struct{}{}
 	ended := make(chan error)
@@ -123,8 +123,8 @@ func TestFailWakes(t *testing.T) {
 func TestSpinAfterShortWait(t *testing.T) {
 	for _, spin := range []time.Duration{time.Nanosecond, time.Hour} {
 		ctx := within(t)
-		o := Options{Spin: spin}
-		client, server := connect(t, newListener(t, o), o)
+		o := ConnOptions{Spin: spin}
+		client, server := connect(t, newListener(t, ListenOptions{ConnOptions: o}), DialOptions{ConnOptions: o})
 		server.mu.Lock()
 		server.spinHint = false // on iWARP it has waited for the first message
 		server.mu.Unlock()

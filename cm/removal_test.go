@@ -95,9 +95,9 @@ func TestDeviceRemoved(t *testing.T) {
 	device, addr, remove := removable(t)
 	before := quiet(t)
 	ctx := within(t)
-	l := value(Listen(ctx, addr+":0", Options{}))(t)
-	everywhere := value(Listen(ctx, ":0", Options{}))(t)
-	pair := func(o Options) (client, server *Conn) {
+	l := value(Listen(ctx, addr+":0", ListenOptions{}))(t)
+	everywhere := value(Listen(ctx, ":0", ListenOptions{}))(t)
+	pair := func(o DialOptions) (client, server *Conn) {
 		client, server = value(Dial(ctx, l.Addr().String(), o))(t), value(l.Accept(ctx))(t)
 		if d := client.addrs.Device; d != device {
 			t.Fatalf("the connection is on %s", d)
@@ -117,18 +117,18 @@ func TestDeviceRemoved(t *testing.T) {
 			}
 		})
 	}
-	client, server := pair(Options{})
+	client, server := pair(DialOptions{})
 	until("Send", func() error { return client.Send(ctx, make([]byte, 5000)) })
 	until("Recv of a client", func() error { return second1(client.Recv(ctx)) })
 	until("Recv of a server", func() error { return second1(server.Recv(ctx)) })
 
-	from, to := pair(Options{})
+	from, to := pair(DialOptions{})
 	fromStream, toStream := from.Stream(), to.Stream()
 	until("Stream.Read", func() error { return second1(fromStream.Read(make([]byte, 100))) })
 	until("Stream.Write", func() error { return second1(toStream.Write(make([]byte, 100000))) })
 	until("Stream.Read of nothing", func() error { return second1(toStream.Read(make([]byte, 100))) })
 
-	near, far := pair(Options{})
+	near, far := pair(DialOptions{})
 	mrs := make([]*uverbs.MR, 2)
 	for i, c := range []*Conn{near, far} {
 		buf := value(uverbs.AllocBuffer(4096))(t)
@@ -140,7 +140,7 @@ func TestDeviceRemoved(t *testing.T) {
 	until("Flush", func() error { return near.Flush(ctx) })
 
 	until("Accept", func() error { return second1(l.Accept(ctx)) })
-	streams := value(Listen(ctx, addr+":0", Options{}))(t)
+	streams := value(Listen(ctx, addr+":0", ListenOptions{}))(t)
 	until("Accept of streams", func() error { return second1(streams.Streams().Accept()) })
 
 	var packets *PacketConn
@@ -156,7 +156,7 @@ func TestDeviceRemoved(t *testing.T) {
 	// An ID that nobody answers for.
 	c := openKernel(t)
 	raw, silent := listen(t, c, TCP, netip.MustParseAddr(addr))
-	until("Dial", func() error { return second1(Dial(ctx, silent.String(), Options{})) })
+	until("Dial", func() error { return second1(Dial(ctx, silent.String(), DialOptions{})) })
 	request := value(raw.Request(ctx))(t)
 
 	removed := make(chan error, 1)
@@ -170,7 +170,7 @@ func TestDeviceRemoved(t *testing.T) {
 		must(t, mr.Close())
 	}
 	must(t, <-removed)
-	for name, err := range map[string]error{"Send": client.Send(ctx, nil), "Accept": second1(l.Accept(ctx)), "Dial": second1(Dial(ctx, silent.String(), Options{}))} {
+	for name, err := range map[string]error{"Send": client.Send(ctx, nil), "Accept": second1(l.Accept(ctx)), "Dial": second1(Dial(ctx, silent.String(), DialOptions{}))} {
 		if err == nil || name != "Dial" && !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("%s afterwards: %v", name, err)
 		}
@@ -192,7 +192,7 @@ func TestDeviceRemoved(t *testing.T) {
 	// The other device is there, and who listens everywhere listens on that; but siw loses listeners
 	// with connections that are broken off.
 	if !testenv.TheRig().IWARP() {
-		again := value(Dial(ctx, netip.AddrPortFrom(first, everywhere.addr.Port).String(), Options{}))(t)
+		again := value(Dial(ctx, netip.AddrPortFrom(first, everywhere.addr.Port).String(), DialOptions{}))(t)
 		must(t, again.Close(), value(everywhere.Accept(ctx))(t).Close())
 	}
 	must(t, everywhere.Close())

@@ -32,7 +32,7 @@ func (c *Conn) Stream() *Stream {
 }
 
 // DialStream connects to a listener and returns a stream; see [Dial].
-func DialStream(ctx context.Context, address string, o Options) (*Stream, error) {
+func DialStream(ctx context.Context, address string, o DialOptions) (*Stream, error) {
 	c, err := Dial(ctx, address, o)
 	if err != nil {
 		return nil, err

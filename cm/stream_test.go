@@ -24,11 +24,11 @@ func TestStream(t *testing.T) {
 			if wait != Park {
 				testenv.Tags(t, testenv.AnyCard)
 			}
-			l := newListener(t, Options{Wait: wait, MessageSize: 1000, Depth: 5})
+			l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait, MessageSize: 1000, Depth: 5}})
 			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 				ctx, cancel := context.WithTimeout(context.Background(), 4*timeout)
 				defer cancel()
-				client, err := DialStream(ctx, l.Addr().String(), Options{Wait: wait, MessageSize: 900})
+				client, err := DialStream(ctx, l.Addr().String(), DialOptions{ConnOptions: ConnOptions{Wait: wait, MessageSize: 900}})
 				if err != nil {
 					return nil, nil, nil, err
 				}
@@ -45,8 +45,8 @@ func TestStream(t *testing.T) {
 
 // TestStreamCopy: a megabyte each way at once, with half close, by Read and by WriteTo.
 func TestStreamCopy(t *testing.T) {
-	l := newListener(t, Options{})
-	client, server := connect(t, l, Options{MessageSize: 5000})
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{MessageSize: 5000}})
 	data := make([]byte, 1<<20)
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range data {
@@ -85,7 +85,7 @@ func TestStreamCopy(t *testing.T) {
 
 // TestHTTP2: a web server and its client, with TLS and HTTP/2, over RDMA.
 func TestHTTP2(t *testing.T) {
-	l := newListener(t, Options{})
+	l := newListener(t, ListenOptions{})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestHTTP2(t *testing.T) {
 	transport.TLSClientConfig.ServerName = "example.com" // the certificate's
 	var from net.Addr
 	transport.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
-		s, err := DialStream(ctx, addr, Options{})
+		s, err := DialStream(ctx, addr, DialOptions{})
 		if err != nil {
 			return nil, err
 		}

@@ -68,7 +68,7 @@ type bare struct {
 
 // bareEnds connects two.
 func bareEnds(b *testing.B) (client, server *bare) {
-	one, other := benchConns(b, Options{KeepAlive: -1, Depth: firstDepth}) // all of its memory is there
+	one, other := benchConns(b, ConnOptions{KeepAlive: -1, Depth: firstDepth}) // all of its memory is there
 	for _, c := range []*Conn{one, other} {
 		if err := c.sendMemory(); err != nil { // nobody else is there yet
 			b.Fatal(err)
@@ -117,7 +117,7 @@ func BenchmarkPingPong(b *testing.B) {
 	for _, wait := range waits {
 		b.Run(wait.String(), func(b *testing.B) {
 			ctx := context.Background()
-			client, server := benchConns(b, Options{Wait: wait})
+			client, server := benchConns(b, ConnOptions{Wait: wait})
 			bareClient, bareServer := bareEnds(b)
 			msg := make([]byte, size)
 			conn := func(b *testing.B) {
@@ -164,12 +164,12 @@ func BenchmarkPingPong(b *testing.B) {
 // the same network interfaces is there to compare with.
 func BenchmarkStream(b *testing.B) {
 	b.Run("Stream", func(b *testing.B) {
-		client, server := benchConns(b, Options{})
+		client, server := benchConns(b, ConnOptions{})
 		limit(b, streamLeast, besideWrite(b, client.Stream(), server.Stream()), -1)
 	})
 	for _, messages := range []int{16 << 10, 64 << 10} {
 		b.Run(fmt.Sprintf("Stream, messages of %d KiB", messages>>10), func(b *testing.B) {
-			client, server := benchConns(b, Options{MessageSize: messages})
+			client, server := benchConns(b, ConnOptions{MessageSize: messages})
 			besideWrite(b, client.Stream(), server.Stream())
 		})
 	}

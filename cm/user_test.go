@@ -61,7 +61,7 @@ func becomeNobody(ctx context.Context, _ string) error {
 		all, _ := os.ReadDir("/proc/self/fd")
 		return len(all)
 	}
-	warm, err := Listen(ctx, "10.1.0.1:0", Options{}) // has Go's runtime open what it keeps
+	warm, err := Listen(ctx, "10.1.0.1:0", ListenOptions{}) // has Go's runtime open what it keeps
 	if err != nil {
 		return err
 	}
@@ -69,11 +69,11 @@ func becomeNobody(ctx context.Context, _ string) error {
 	time.Sleep(2 * idleGrace)
 	before := files()
 
-	l, err := Listen(ctx, "10.1.0.1:0", Options{})
+	l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
 	if err != nil {
 		return err
 	}
-	client, err := Dial(ctx, l.Addr().String(), Options{})
+	client, err := Dial(ctx, l.Addr().String(), DialOptions{})
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func becomeNobody(ctx context.Context, _ string) error {
 	if err != nil {
 		return err
 	}
-	pending, err := Dial(ctx, l.Addr().String(), Options{}) // nobody accepts it
+	pending, err := Dial(ctx, l.Addr().String(), DialOptions{}) // nobody accepts it
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func becomeNobody(ctx context.Context, _ string) error {
 	var dialling sync.WaitGroup
 	var dialErr error
 	short, stop := context.WithCancel(ctx)
-	dialling.Go(func() { _, dialErr = Dial(short, l.Addr().String(), Options{}) })
+	dialling.Go(func() { _, dialErr = Dial(short, l.Addr().String(), DialOptions{}) })
 	denied("Accept", <-accept, "cm: accept on 10.1.0.1:")
 	must("Close of the listener", l.Close())
 	stop() // what the kernel has of the listener goes with the last connection of it
@@ -160,7 +160,7 @@ func becomeNobody(ctx context.Context, _ string) error {
 	must("Close of a channel", channel.Close())
 
 	// What is opened now works, whatever thread it is used by.
-	if l, err = Listen(ctx, "10.1.0.1:0", Options{}); err != nil {
+	if l, err = Listen(ctx, "10.1.0.1:0", ListenOptions{}); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	var all sync.WaitGroup
@@ -169,7 +169,7 @@ func becomeNobody(ctx context.Context, _ string) error {
 	for range n {
 		all.Go(func() {
 			runtime.LockOSThread() // and ends with it
-			c, err := Dial(ctx, l.Addr().String(), small)
+			c, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 			if err == nil {
 				err = errors.Join(c.Send(ctx, []byte("hello")), c.Close())
 			}
@@ -191,7 +191,7 @@ func becomeNobody(ctx context.Context, _ string) error {
 		must("as nobody", err)
 	}
 	must("Close", l.Close())
-	if _, err := Listen(ctx, "10.1.0.1:80", Options{}); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
+	if _, err := Listen(ctx, "10.1.0.1:80", ListenOptions{}); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
 		must("Listen on a port that needs rights", fmt.Errorf("%w", err))
 	}
 	pending.Close()

@@ -68,7 +68,7 @@ func (p *peerWindow) recordGrown(recvs uint32) error {
 }
 
 // startsSmall reports whether a connection with these options starts with small receives.
-func (o *Options) startsSmall() bool {
+func (o *ConnOptions) startsSmall() bool {
 	const least = 64 << 10 // with fewer bytes it is not worth it
 	return o.Depth >= 3*firstDepth && o.Depth*o.MessageSize >= least
 }

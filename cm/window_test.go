@@ -48,7 +48,7 @@ func pattern(n, size int) []byte {
 func TestWindowStaysSmall(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	growAfter(t, time.Hour)
-	l := newListener(t, Options{})
+	l := newListener(t, ListenOptions{})
 	ctx := within(t)
 	for _, c := range []struct {
 		name  string
@@ -58,7 +58,7 @@ func TestWindowStaysSmall(t *testing.T) {
 		{"few", []int{1}, false}, {"more", []int{1, firstData, 0, 5, 6}, true}, {"the largest small one", []int{firstData}, false},
 		{"one byte more", []int{firstData + 1}, true}, {"a large one after small ones", []int{3, 30 << 10}, true}, {"the largest", []int{32 << 10}, true},
 	} {
-		client, server := connect(t, l, Options{})
+		client, server := connect(t, l, DialOptions{})
 		for n := range 10 * firstRecvs { // there and back: many more than there are receives
 			must(t, client.Send(ctx, pattern(n, firstData)))
 			must(t, server.Send(ctx, value(server.Recv(ctx))(t)))
@@ -96,10 +96,10 @@ func TestWindowStaysSmall(t *testing.T) {
 // can send as much as Depth says, whatever the sizes.
 func TestWindowUnattended(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
-	l := newListener(t, Options{})
+	l := newListener(t, ListenOptions{})
 	ctx := within(t)
 	for _, size := range []int{0, firstData, firstData + 1, 32 << 10} {
-		client, server := connect(t, l, Options{})
+		client, server := connect(t, l, DialOptions{})
 		for n := range 16 {
 			must(t, client.Send(ctx, pattern(n, size)))
 		}
@@ -144,8 +144,8 @@ func TestWindowRandom(t *testing.T) {
 	for round := range 30 {
 		growAfter(t, time.Duration(rng.IntN(30))*time.Millisecond)
 		depth := []int{0, 3 * firstDepth, 100}[rng.IntN(3)]
-		l := newListener(t, Options{Depth: depth, SendDepth: 1 + rng.IntN(20)})
-		o := Options{Wait: waits[rng.IntN(len(waits))]}
+		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Depth: depth, SendDepth: 1 + rng.IntN(20)}})
+		o := DialOptions{ConnOptions: ConnOptions{Wait: waits[rng.IntN(len(waits))]}}
 		if round%5 == 4 {
 			o.Depth = 2 // it is not lazy
 		}

@@ -84,7 +84,7 @@ var echo = grpc.ServiceDesc{
 func connect(t *testing.T, server, client credentials.TransportCredentials) (conn *grpc.ClientConn, from func() net.Addr) {
 	t.Helper()
 	testenv.Guest(t)
-	l, err := cm.Listen(t.Context(), "10.1.0.1:0", cm.Options{})
+	l, err := cm.Listen(t.Context(), "10.1.0.1:0", cm.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func connect(t *testing.T, server, client credentials.TransportCredentials) (con
 	conn, err = grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(client),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(8<<20)),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			stream, err := cm.DialStream(ctx, addr, cm.Options{})
+			stream, err := cm.DialStream(ctx, addr, cm.DialOptions{})
 			if err != nil {
 				return nil, err
 			}

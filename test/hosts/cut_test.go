@@ -37,7 +37,7 @@ func startTraffic(t *testing.T, ctx context.Context) *traffic {
 		})
 	}
 	conn := func(port string) *cm.Conn {
-		c, err := dial(ctx, net.JoinHostPort(address[1], port), cm.Options{KeepAlive: 200 * time.Millisecond})
+		c, err := dial(ctx, net.JoinHostPort(address[1], port), cm.DialOptions{ConnOptions: cm.ConnOptions{KeepAlive: 200 * time.Millisecond}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func again(t *testing.T, ctx context.Context) {
 	t.Helper()
 	for {
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
-		c, err := cm.Dial(short, net.JoinHostPort(address[1], echoPort), cm.Options{})
+		c, err := cm.Dial(short, net.JoinHostPort(address[1], echoPort), cm.DialOptions{})
 		cancel()
 		if err == nil {
 			pingPong(t, ctx, c, 5)
@@ -131,7 +131,7 @@ func TestLinkDown(t *testing.T) {
 			t.Logf("all calls have returned after %s", time.Since(begin).Round(time.Millisecond))
 			short, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
-			if c, err := cm.Dial(short, net.JoinHostPort(address[1], echoPort), cm.Options{}); err == nil || !strings.Contains(err.Error(), address[1]) {
+			if c, err := cm.Dial(short, net.JoinHostPort(address[1], echoPort), cm.DialOptions{}); err == nil || !strings.Contains(err.Error(), address[1]) {
 				t.Errorf("Dial over a link that is down: %v", err)
 				if err == nil {
 					c.Close()
@@ -156,7 +156,7 @@ func reached(t *testing.T, ctx context.Context) {
 	t.Helper()
 	short, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()
-	c, err := dial(short, net.JoinHostPort(address[1], echoPort), cm.Options{})
+	c, err := dial(short, net.JoinHostPort(address[1], echoPort), cm.DialOptions{})
 	if err == nil {
 		c.Close()
 		return
@@ -213,7 +213,7 @@ func TestDeviceRemoved(t *testing.T) {
 		if err := within(t, "the removal", removed); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := cm.Dial(ctx, net.JoinHostPort(address[1], echoPort), cm.Options{}); err == nil {
+		if _, err := cm.Dial(ctx, net.JoinHostPort(address[1], echoPort), cm.DialOptions{}); err == nil {
 			t.Error("there is a connection without a device")
 		} else {
 			t.Log(err)

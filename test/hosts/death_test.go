@@ -143,7 +143,7 @@ func TestPeerKilled(t *testing.T) {
 		name, addr := victim(t, ctx, "asked")
 		ended := make(chan error, 1)
 		go func() {
-			c, err := cm.Dial(ctx, addr, cm.Options{})
+			c, err := cm.Dial(ctx, addr, cm.DialOptions{})
 			if err == nil {
 				c.Close()
 			}
@@ -158,7 +158,7 @@ func TestPeerKilled(t *testing.T) {
 	for _, p := range phases(t) {
 		t.Run(p.name, func(t *testing.T) {
 			name, addr := victim(t, ctx, p.role)
-			c, err := cm.Dial(ctx, addr, cm.Options{Depth: 4})
+			c, err := cm.Dial(ctx, addr, cm.DialOptions{ConnOptions: cm.ConnOptions{Depth: 4}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -175,7 +175,7 @@ func TestPeerKilled(t *testing.T) {
 	}
 	t.Run("Close", func(t *testing.T) {
 		name, addr := victim(t, ctx, "holds")
-		c, err := cm.Dial(ctx, addr, cm.Options{})
+		c, err := cm.Dial(ctx, addr, cm.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,7 +258,7 @@ func killedPacketPeer(t *testing.T, ctx context.Context) {
 // killedClients: a listener is well when clients are killed that have resolved it, and that are
 // connected.
 func killedClients(t *testing.T, ctx context.Context) {
-	l, err := cm.Listen(ctx, net.JoinHostPort(address[2], next()), cm.Options{})
+	l, err := cm.Listen(ctx, net.JoinHostPort(address[2], next()), cm.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func client(t *testing.T) (peer string, ctx context.Context) {
 }
 
 // dial dials until the service is there.
-func dial(ctx context.Context, addr string, o cm.Options) (*cm.Conn, error) {
+func dial(ctx context.Context, addr string, o cm.DialOptions) (*cm.Conn, error) {
 	for {
 		c, err := cm.Dial(ctx, addr, o)
 		if !errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
@@ -46,7 +46,7 @@ func dial(ctx context.Context, addr string, o cm.Options) (*cm.Conn, error) {
 // open is dial for a test.
 func open(t *testing.T, ctx context.Context, host, port string) *cm.Conn {
 	t.Helper()
-	c, err := dial(ctx, net.JoinHostPort(host, port), cm.Options{})
+	c, err := dial(ctx, net.JoinHostPort(host, port), cm.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestCut(t *testing.T) {
 		}
 	}
 	// One is idle, and has a keepalive; one sends.
-	o := cm.Options{KeepAlive: 200 * time.Millisecond}
+	o := cm.DialOptions{ConnOptions: cm.ConnOptions{KeepAlive: 200 * time.Millisecond}}
 	idle, err := dial(ctx, net.JoinHostPort(peer, echoPort), o)
 	if err != nil {
 		t.Fatal(err)
@@ -242,12 +242,12 @@ func TestCut(t *testing.T) {
 // TestNobody: addresses that nobody has, and ports that nobody listens on.
 func TestNobody(t *testing.T) {
 	peer, ctx := client(t)
-	if _, err := cm.Dial(ctx, net.JoinHostPort(peer, "9"), cm.Options{}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "nobody listens") {
+	if _, err := cm.Dial(ctx, net.JoinHostPort(peer, "9"), cm.DialOptions{}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "nobody listens") {
 		t.Errorf("Dial: %v", err)
 	}
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if _, err := cm.Dial(short, "10.2.0.99:9", cm.Options{}); err == nil || !strings.Contains(err.Error(), "10.2.0.99") {
+	if _, err := cm.Dial(short, "10.2.0.99:9", cm.DialOptions{}); err == nil || !strings.Contains(err.Error(), "10.2.0.99") {
 		t.Errorf("Dial: %v", err)
 	}
 }

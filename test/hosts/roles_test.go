@@ -207,7 +207,7 @@ func chat(ctx context.Context, c *cm.Channel, local, group netip.Addr) error {
 // that kill themselves. Who is ready says so.
 var victims = map[string]func(ctx context.Context, addr string) error{
 	"asked": func(ctx context.Context, addr string) error { // and does not answer
-		l, err := cm.Listen(ctx, addr, cm.Options{Check: func(*cm.Request) ([]byte, error) {
+		l, err := cm.Listen(ctx, addr, cm.ListenOptions{Check: func(*cm.Request) ([]byte, error) {
 			fmt.Println("asked")
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -276,7 +276,7 @@ var victims = map[string]func(ctx context.Context, addr string) error{
 		return err
 	},
 	"stays": func(ctx context.Context, addr string) error { // connected
-		c, err := cm.Dial(ctx, addr, cm.Options{})
+		c, err := cm.Dial(ctx, addr, cm.DialOptions{})
 		if err == nil {
 			err = c.Send(ctx, []byte("here I am"))
 		}
@@ -296,7 +296,7 @@ const lent = 64 << 10
 
 // accept listens, and accepts a connection.
 func accept(ctx context.Context, addr string) (*cm.Conn, error) {
-	l, err := cm.Listen(ctx, addr, cm.Options{})
+	l, err := cm.Listen(ctx, addr, cm.ListenOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 func quit() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	c, err := dial(ctx, net.JoinHostPort(os.Getenv(testenv.PeerEnv), controlPort), cm.Options{})
+	c, err := dial(ctx, net.JoinHostPort(os.Getenv(testenv.PeerEnv), controlPort), cm.DialOptions{})
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func serve() error {
 	ctx := context.Background()
 	end := make(chan error, 4)
 	for port, do := range map[string]func(*cm.Conn) error{echoPort: echo, streamPort: echoStream, controlPort: control} {
-		l, err := cm.Listen(ctx, ":"+port, cm.Options{KeepAlive: -1})
+		l, err := cm.Listen(ctx, ":"+port, cm.ListenOptions{ConnOptions: cm.ConnOptions{KeepAlive: -1}})
 		if err != nil {
 			return err
 		}

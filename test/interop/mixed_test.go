@@ -119,12 +119,12 @@ func TestMixedConnections(t *testing.T) {
 	testenv.Mixed(t)
 	devices := mixedDevices(t)
 	ctx := timed(t)
-	every, err := cm.Listen(ctx, "0.0.0.0:0", cm.Options{})
+	every, err := cm.Listen(ctx, "0.0.0.0:0", cm.ListenOptions{})
 	change(t, err)
 	defer every.Close()
 	port := every.Addr().(cm.Addr).Port
 	for _, d := range devices {
-		own, err := cm.Listen(ctx, netip.AddrPortFrom(d.addr, 0).String(), cm.Options{})
+		own, err := cm.Listen(ctx, netip.AddrPortFrom(d.addr, 0).String(), cm.ListenOptions{})
 		change(t, err)
 		for _, l := range []*cm.Listener{own, every} {
 			to := netip.AddrPortFrom(d.addr, port).String()
@@ -140,7 +140,7 @@ func TestMixedConnections(t *testing.T) {
 				c, err := l.Accept(ctx)
 				server <- accepted{c, err}
 			}()
-			c, err := cm.Dial(ctx, to, cm.Options{})
+			c, err := cm.Dial(ctx, to, cm.DialOptions{})
 			if err != nil {
 				t.Fatalf("Dial %s: %v", to, err)
 			}
@@ -171,7 +171,7 @@ func TestMixedConnections(t *testing.T) {
 				continue
 			}
 			soon, cancel := context.WithTimeout(ctx, time.Second)
-			c, err := cm.Dial(soon, netip.AddrPortFrom(to.addr, port).String(), cm.Options{LocalAddr: netip.AddrPortFrom(from.addr, 0)})
+			c, err := cm.Dial(soon, netip.AddrPortFrom(to.addr, port).String(), cm.DialOptions{LocalAddr: netip.AddrPortFrom(from.addr, 0)})
 			cancel()
 			if err == nil {
 				c.Close()
