@@ -162,7 +162,7 @@ func attacks() []attack {
 			if err := id.Resolve(ctx, netip.AddrPort{}, a.to); err != nil {
 				return errors.Join(err, id.Close())
 			}
-			err = id.Connect(ConnParam{PrivateData: request.encode(), QPN: 1<<23 + uint32(id.uid)}, ECE{})
+			err = id.Connect(ConnParam{PrivateData: request.encode(), QPN: 1<<23 + uint32(id.uid)})
 			if err == nil {
 				_, err = id.Wait(ctx)
 			}
@@ -207,7 +207,7 @@ func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err er
 			return nil, err
 		}
 	}
-	e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6, ResponderResources: 1, InitiatorDepth: 1}, ECE{})
+	e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6, ResponderResources: 1, InitiatorDepth: 1})
 	if err != nil {
 		return nil, errors.Join(err, id.Close(), v.cq.Close())
 	}

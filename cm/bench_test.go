@@ -135,7 +135,7 @@ func serveSteps(ctx context.Context) error {
 		switch e.Type {
 		case ConnectRequest:
 			if err = s.queues(e.ID); err == nil {
-				err = e.ID.Accept(ConnParam{}, ECE{})
+				err = e.ID.Accept(ConnParam{})
 			}
 		case Disconnected:
 			err = s.hangUp(e.ID)
@@ -228,7 +228,7 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 		{func(id *ID) error { return id.ResolveRoute(2 * time.Second) }, RouteResolved},
 		{s.queues, noEvent},
 		{func(id *ID) error {
-			return id.Connect(ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5}, ECE{})
+			return id.Connect(ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
 		}, Established},
 	} {
 		for i := range n {

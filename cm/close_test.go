@@ -117,7 +117,7 @@ func TestCloseAcknowledgesPeerEnd(t *testing.T) {
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 1, MaxSendWR: 1, MaxRecvSGE: 1, MaxSendSGE: 1}))(t)
 	must(t, qp.PostRecv(7, mr.SGE(2048, 2048)))
-	value(id.ConnectWait(ctx, ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}, ECE{}))(t)
+	value(id.ConnectWait(ctx, ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}))(t)
 	server := value(l.Accept(ctx))(t)
 	header{kind: msgEnd, closesRead: true}.put(buf.Bytes())
 	must(t, qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, headerSize)}}))

@@ -116,7 +116,7 @@ func TestConnectBytes(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
 	must(t, id.Connect(ConnParam{PrivateData: []byte("hi"), ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3,
-		RNRRetryCount: 4, SRQ: true, QPN: 0x10203, QKey: 5}, ECE{6, 7}))
+		RNRRetryCount: 4, SRQ: true, QPN: 0x10203, QKey: 5, ECE: ECE{6, 7}}))
 	b := k.last[abi.RDMA_USER_CM_CMD_CONNECT]
 	want := make([]byte, 288)
 	copy(want, []byte{3, 2, 1, 0, 5, 0, 0, 0, 'h', 'i'})
@@ -142,8 +142,8 @@ func TestEventOfID(t *testing.T) {
 	}
 	r.Ece = abi.Ece{VendorID: 8, AttrMod: 9}
 	e := c.newEvent(r)
-	want := ConnParam{PrivateData: p.PrivateData[:255], ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3, RNRRetryCount: 4, SRQ: true, QPN: 5, QKey: 6}
-	if e == nil || e.ID != id || e.Type != ConnectResponse || !cmp.Equal(e.Param, want) || e.ECE != (ECE{8, 9}) || e.Err() != nil {
+	want := ConnParam{PrivateData: p.PrivateData[:255], ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3, RNRRetryCount: 4, SRQ: true, QPN: 5, QKey: 6, ECE: ECE{8, 9}}
+	if e == nil || e.ID != id || e.Type != ConnectResponse || !cmp.Equal(e.Param, want) || e.Err() != nil {
 		t.Errorf("event is %+v", e)
 	}
 	r = eventResp(datagrams.uid, datagrams.handle, Established, 0)
@@ -214,8 +214,8 @@ func TestRefused(t *testing.T) {
 	for space, limits := range map[PortSpace][3]int{TCP: {56, 196, 148}, UDP: {180, 136, 136}} {
 		id := value(c.NewID(space))(t)
 		for i, step := range []func(data []byte) error{
-			func(data []byte) error { return id.Connect(ConnParam{PrivateData: data}, ECE{}) },
-			func(data []byte) error { return id.Accept(ConnParam{PrivateData: data}, ECE{}) },
+			func(data []byte) error { return id.Connect(ConnParam{PrivateData: data}) },
+			func(data []byte) error { return id.Accept(ConnParam{PrivateData: data}) },
 			func(data []byte) error { return id.Reject(data, ReasonConsumer) },
 		} {
 			must(t, step(make([]byte, limits[i])))

@@ -328,7 +328,7 @@ func TestConnProtocolViolations(t *testing.T) {
 		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		must(t, qp.PostRecv(1, mr.SGE(2048, 2048)), qp.PostRecv(2, mr.SGE(2048, 2048))) // the other side tells of its memory, and of its end
-		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6}, ECE{})
+		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6})
 		return id, e, err
 	}
 	good := greeting{kind: greetingRequest, depth: 4, size: 100}.encode()

@@ -152,7 +152,7 @@ func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err e
 	if err := c.make(); err != nil {
 		return c, err
 	}
-	answer, err := id.ConnectWait(ctx, c.param(greetingRequest, data), ECE{})
+	answer, err := id.ConnectWait(ctx, c.param(greetingRequest, data))
 	if err != nil {
 		return c, refusalError(err)
 	}

@@ -183,7 +183,7 @@ func TestDialProtocolViolations(t *testing.T) {
 			must(t, e.ID.Reject(s.data, ReasonConsumer))
 		default:
 			value(e.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-			must(t, e.ID.Accept(ConnParam{PrivateData: s.data, RNRRetryCount: 6}, ECE{}))
+			must(t, e.ID.Accept(ConnParam{PrivateData: s.data, RNRRetryCount: 6}))
 		}
 		if s.vanish {
 			must(t, e.ID.Close())

@@ -63,7 +63,6 @@ type Event struct {
 
 	Param ConnParam // Param has the parameters and the private data of the peer, if it has sent any.
 	UD    UDParam   // UD says how to send to the peer, in the port spaces for datagrams.
-	ECE   ECE       // ECE has the peer's options for enhanced connections.
 
 	cause error // cause is an error of this side, if Status does not come from the kernel.
 }
@@ -79,6 +78,7 @@ type ConnParam struct {
 	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
 	QPN                uint32 // QPN is the number of the QP; only for an ID without a QP.
 	QKey               uint32 // QKey is the Q_Key for datagrams; 0 is the default of the port space.
+	ECE                ECE    // ECE has the options for enhanced connections; the zero value is none.
 }
 
 // UDParam says how to send datagrams to a peer or a group.
@@ -241,16 +241,17 @@ func (r Reason) String() string {
 
 // decode decodes an event of the kernel, except for the IDs.
 func decode(r *abi.EventResp, datagrams bool) *Event {
-	e := &Event{Type: EventType(r.Event), Status: int32(r.Status), ECE: ECE{r.Ece.VendorID, r.Ece.AttrMod}}
+	e := &Event{Type: EventType(r.Event), Status: int32(r.Status)}
 	if e.Type == User || e.Type == Internal {
 		arg := r.Param.Arg32()
 		e.Arg = binary.NativeEndian.Uint64(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, arg[0]), arg[1]))
 		return e
 	}
+	ece := ECE{r.Ece.VendorID, r.Ece.AttrMod}
 	if datagrams {
 		p := r.Param.UD()
 		e.UD = UDParam{QPN: p.QPNum, QKey: p.QKey, AH: ahAttr(&p.AHAttr)}
-		e.Param = ConnParam{PrivateData: private(&p.PrivateData, p.PrivateDataLen), QPN: p.QPNum, QKey: p.QKey}
+		e.Param = ConnParam{PrivateData: private(&p.PrivateData, p.PrivateDataLen), QPN: p.QPNum, QKey: p.QKey, ECE: ece}
 		return e
 	}
 	p := r.Param.Conn()
@@ -264,6 +265,7 @@ func decode(r *abi.EventResp, datagrams bool) *Event {
 		SRQ:                p.SRQ != 0,
 		QPN:                p.QPNum,
 		QKey:               p.QKey,
+		ECE:                ece,
 	}
 	return e
 }

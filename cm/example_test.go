@@ -194,7 +194,7 @@ func ExampleID_Connect() {
 		check(qp.Modify(attr, mask))
 	}
 	to(uverbs.Init)
-	check(id.Connect(cm.ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 7, QPN: qp.QPN()}, cm.ECE{}))
+	check(id.Connect(cm.ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 7, QPN: qp.QPN()}))
 	answer := next(cm.ConnectResponse)
 	to(uverbs.RTR)
 	to(uverbs.RTS)

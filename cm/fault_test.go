@@ -89,7 +89,7 @@ func play(role, addr string) {
 		id, err := channel.NewID(TCP)
 		check(err)
 		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
-		check(id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1}, ECE{}))
+		check(id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1}))
 		_, err = id.waitFor(ctx, "connect", ConnectResponse)
 		check(err)
 		die()

@@ -82,12 +82,12 @@ func TestFlushedByDisconnect(t *testing.T) {
 			return side{}, err
 		}
 		s := newSide(request.ID)
-		return s, request.ID.AcceptWait(ctx, ConnParam{RNRRetryCount: 7}, ECE{})
+		return s, request.ID.AcceptWait(ctx, ConnParam{RNRRetryCount: 7})
 	})
 	id := newID(t, c, TCP)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
 	client := newSide(id)
-	value(id.ConnectWait(ctx, ConnParam{RetryCount: 7, RNRRetryCount: 7}, ECE{}))(t)
+	value(id.ConnectWait(ctx, ConnParam{RetryCount: 7, RNRRetryCount: 7}))(t)
 	server := value(accepted())(t)
 
 	for _, s := range []side{client, server} { // the side that connects sends first

@@ -260,12 +260,12 @@ func (p *ConnParam) check(op string) error {
 // If the QP was not made with [ID.CreateQP] the event is ConnectResponse. The program then moves
 // the QP to RTS and calls [ID.Establish]. On iWARP the event is Established in this case too, and
 // the program calls [uverbs.QP.Moved].
-func (id *ID) Connect(p ConnParam, ece ECE) error {
+func (id *ID) Connect(p ConnParam) error {
 	if _, err := id.complete(opConnect, &p); err != nil {
 		return err
 	}
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
-		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
+		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 }
 
 // Accept accepts a ConnectRequest (rdma_accept). The event Established follows when the peer is
@@ -275,7 +275,7 @@ func (id *ID) Connect(p ConnParam, ece ECE) error {
 // On iWARP the kernel moves the QP, and the side that connects has to send first. Sends of this
 // side fail until something has been received; see [uverbs.QP.Moved], which the program calls if
 // the QP was not made with CreateQP.
-func (id *ID) Accept(p ConnParam, ece ECE) error {
+func (id *ID) Accept(p ConnParam) error {
 	qp, err := id.complete(opAccept, &p)
 	if err != nil {
 		return err
@@ -287,7 +287,7 @@ func (id *ID) Accept(p ConnParam, ece ECE) error {
 	}
 	id.queues.acceptedRequest.Store(true)
 	err = do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
-		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: ece.VendorID, AttrMod: ece.Options}})
+		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
 		qp.Moved(uverbs.RTR) // it fails only if the QP has gone on already
 	}

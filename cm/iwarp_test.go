@@ -49,7 +49,7 @@ func TestIWARP(t *testing.T) {
 	resolve(t, c, id, addr)
 	client := newEnd(t, id, uverbs.RC)
 	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
-	must(t, id.Connect(ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, QPN: client.qp.QPN()}, ECE{}))
+	must(t, id.Connect(ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, QPN: client.qp.QPN()}))
 	request := next(t, c, ConnectRequest)
 	if request.Listen != l || request.ID == l || !bytes.Equal(request.Param.PrivateData, hello) ||
 		request.Param.ResponderResources != 2 || request.Param.InitiatorDepth != 3 {
@@ -58,7 +58,7 @@ func TestIWARP(t *testing.T) {
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	server := newEnd(t, request.ID, uverbs.RC)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), client.qp.PostRecv(1, client.mr.SGE(2048, 2048)))
-	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, QPN: server.qp.QPN()}, ECE{}))
+	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, QPN: server.qp.QPN()}))
 	must(t, server.qp.Moved(uverbs.RTR))
 	for range 2 { // of both sides, in any order
 		ctx := within(t)
@@ -102,7 +102,7 @@ func TestIWARPRefused(t *testing.T) {
 		id := newID(t, c, TCP)
 		must(t, id.Resolve(ctx, netip.AddrPort{}, to))
 		p.QPN = newEnd(t, id, uverbs.RC).qp.QPN()
-		_, err := id.ConnectWait(ctx, p, ECE{})
+		_, err := id.ConnectWait(ctx, p)
 		return err
 	}
 	says := func(what string, err error, is error, words string) {
@@ -172,7 +172,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 		}()
 		id := newID(t, c, TCP)
 		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(tcp.Addr().String())))
-		_, err := id.ConnectWait(ctx, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()}, ECE{})
+		_, err := id.ConnectWait(ctx, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
 		if err == nil || !strings.Contains(err.Error(), tcp.Addr().String()) || !strings.Contains(err.Error(), "MPA") && !strings.Contains(err.Error(), "rejected") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -197,7 +197,7 @@ func TestIWARPSilent(t *testing.T) {
 	connected := make(chan error, 1)
 	go func() {
 		greeting := greeting{kind: greetingRequest, depth: 4, size: 100}
-		_, err := id.ConnectWait(ctx, ConnParam{QPN: qpn, PrivateData: greeting.encode()}, ECE{})
+		_, err := id.ConnectWait(ctx, ConnParam{QPN: qpn, PrivateData: greeting.encode()})
 		connected <- err
 	}()
 	server := value(l.Accept(ctx))(t)

@@ -175,7 +175,7 @@ func TestConnection(t *testing.T) {
 	client := newEnd(t, id, uverbs.RC)
 	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
 	param := ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}
-	must(t, id.Connect(param, ECE{}))
+	must(t, id.Connect(param))
 
 	request := next(t, c, ConnectRequest)
 	if request.Listen != l || request.ID == l || !bytes.Equal(request.Param.PrivateData[:56], hello) ||
@@ -187,7 +187,7 @@ func TestConnection(t *testing.T) {
 	server.to(t, uverbs.RTR)
 	server.to(t, uverbs.RTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)))
-	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, RNRRetryCount: 7, QPN: server.qp.QPN()}, ECE{}))
+	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, RNRRetryCount: 7, QPN: server.qp.QPN()}))
 
 	if e := next(t, c, ConnectResponse); e.ID != id || !bytes.Equal(e.Param.PrivateData[:196], welcome) {
 		t.Errorf("answer is %+v", e)
@@ -221,14 +221,14 @@ func TestDatagrams(t *testing.T) {
 	_, addr := listen(t, c, UDP, second)
 	id := newID(t, c, UDP)
 	resolve(t, c, id, addr)
-	must(t, id.Connect(ConnParam{PrivateData: []byte("who?")}, ECE{}))
+	must(t, id.Connect(ConnParam{PrivateData: []byte("who?")}))
 	request := next(t, c, ConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	if string(request.Param.PrivateData[:4]) != "who?" {
 		t.Errorf("request is %+v", request)
 	}
 	server := newEnd(t, request.ID, uverbs.UD)
-	must(t, request.ID.Accept(ConnParam{PrivateData: []byte("me"), QPN: server.qp.QPN()}, ECE{}))
+	must(t, request.ID.Accept(ConnParam{PrivateData: []byte("me"), QPN: server.qp.QPN()}))
 	e := next(t, c, Established)
 	const defaultQKey = 0x01234567
 	if e.ID != id || e.UD.QPN != server.qp.QPN() || e.UD.QKey != defaultQKey || string(e.Param.PrivateData[:2]) != "me" {
@@ -256,7 +256,7 @@ func TestErrorMessages(t *testing.T) {
 	id := newID(t, c, TCP)
 	resolve(t, c, id, netip.AddrPortFrom(first, 9))
 	client := newEnd(t, id, uverbs.RC)
-	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}, ECE{}))
+	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 	e := next(t, c, Rejected)
 	says(e.Err(), syscall.ECONNREFUSED, "nobody listens", "reason 8")
 
@@ -265,7 +265,7 @@ func TestErrorMessages(t *testing.T) {
 	id = newID(t, c, TCP)
 	resolve(t, c, id, addr)
 	client = newEnd(t, id, uverbs.RC)
-	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}, ECE{}))
+	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 	request := next(t, c, ConnectRequest)
 	must(t, request.ID.Reject([]byte("not you"), ReasonConsumer), request.ID.Close())
 	e = next(t, c, Rejected)
@@ -292,8 +292,8 @@ func TestErrorMessages(t *testing.T) {
 	// Too much, and what is closed.
 	id = newID(t, c, TCP)
 	for _, err := range []error{
-		id.Connect(ConnParam{PrivateData: make([]byte, 57)}, ECE{}), id.Accept(ConnParam{PrivateData: make([]byte, 197)}, ECE{}),
-		id.Reject(make([]byte, 149), ReasonConsumer), id.Reject(nil, ReasonStaleConn), id.Connect(ConnParam{RetryCount: 8}, ECE{}),
+		id.Connect(ConnParam{PrivateData: make([]byte, 57)}), id.Accept(ConnParam{PrivateData: make([]byte, 197)}),
+		id.Reject(make([]byte, 149), ReasonConsumer), id.Reject(nil, ReasonStaleConn), id.Connect(ConnParam{RetryCount: 8}),
 		id.ResolveRoute(0), id.Listen(-1), id.Bind(netip.AddrPort{}),
 	} {
 		var arg *ArgError
@@ -301,7 +301,7 @@ func TestErrorMessages(t *testing.T) {
 			t.Errorf("error is %v, want an ArgError", err)
 		}
 	}
-	says(id.Accept(ConnParam{}, ECE{}), syscall.EINVAL, "does not allow it")
+	says(id.Accept(ConnParam{}), syscall.EINVAL, "does not allow it")
 	says(c.Close(), syscall.EBUSY, "IDs; close them first")
 	must(t, id.Close())
 	says(id.Listen(1), os.ErrClosed)

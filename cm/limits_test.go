@@ -44,7 +44,7 @@ func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
 	id := newID(t, c, TCP)
 	qpn := 1<<23 + uint32(id.uid)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
-	must(t, id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: qpn}, ECE{}))
+	must(t, id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: qpn}))
 	_, err := id.waitFor(ctx, "connect", ConnectResponse)
 	must(t, err)
 	return id
@@ -179,7 +179,7 @@ func TestRefusalTexts(t *testing.T) {
 	id := newID(t, openKernel(t), TCP)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 	value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")}, ECE{})
+	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")})
 	expectRefusal(t, "another protocol", refusalError(err), refusedProtocol)
 	all := told.list()
 	var arg *ArgError
@@ -353,7 +353,7 @@ func TestRequestBacklog(t *testing.T) {
 		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(to.IP, to.Port)))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		waiting.Go(func() {
-			id.Connect(ConnParam{QPN: qp.QPN()}, ECE{})
+			id.Connect(ConnParam{QPN: qp.QPN()})
 			if e, err := id.Wait(stopped); err == nil && e.Type == Rejected {
 				rejected.Add(1)
 			}

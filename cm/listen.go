@@ -281,7 +281,7 @@ func (l *Listener) accept(r *request) error {
 	if expected = l.awaitPeer(a); !expected {
 		return c.abandon(errClosed)
 	}
-	if err := e.ID.Accept(p, ECE{}); err != nil && a.claim() {
+	if err := e.ID.Accept(p); err != nil && a.claim() {
 		l.reportRefused(c.addrs.Remote, err)
 		return c.abandon(err)
 	}

@@ -205,7 +205,7 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	var answer *Event
 	if err = p.id.Resolve(ctx, o.LocalAddr, addrs[0]); err == nil {
 		if err = p.make(); err == nil {
-			answer, err = p.id.ConnectWait(ctx, ConnParam{PrivateData: o.PrivateData}, ECE{})
+			answer, err = p.id.ConnectWait(ctx, ConnParam{PrivateData: o.PrivateData})
 		}
 	}
 	if err != nil {

@@ -196,7 +196,7 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 func (p *PacketConn) event(e *Event) {
 	switch e.Type {
 	case ConnectRequest: // there is nothing to do but answer
-		e.ID.Accept(ConnParam{PrivateData: p.o.PrivateData, QPN: p.qp.QPN(), QKey: p.qkey}, ECE{})
+		e.ID.Accept(ConnParam{PrivateData: p.o.PrivateData, QPN: p.qp.QPN(), QKey: p.qkey})
 		e.ID.Close()
 	case DeviceRemoval:
 		p.dev.forget()

@@ -23,11 +23,11 @@ func TestECE(t *testing.T) {
 		id := newID(t, c, TCP)
 		resolve(t, c, id, addr)
 		client := newEnd(t, id, uverbs.RC)
-		must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}, ece))
+		must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN(), ECE: ece}))
 		request := next(t, c, ConnectRequest)
 		t.Cleanup(func() { must(t, request.ID.Close()) })
-		if request.ECE != ece {
-			t.Errorf("the request has %+v, want %+v", request.ECE, ece)
+		if request.Param.ECE != ece {
+			t.Errorf("the request has %+v, want %+v", request.Param.ECE, ece)
 		}
 		return id, request
 	}
@@ -37,9 +37,9 @@ func TestECE(t *testing.T) {
 	server.to(t, uverbs.RTR)
 	server.to(t, uverbs.RTS)
 	mine := ECE{VendorID: 0x15b3, Options: 0x1}
-	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}, mine))
-	if e := next(t, c, ConnectResponse); e.ID != id || e.ECE != mine {
-		t.Errorf("the answer has %+v, want %+v", e.ECE, mine)
+	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN(), ECE: mine}))
+	if e := next(t, c, ConnectResponse); e.ID != id || e.Param.ECE != mine {
+		t.Errorf("the answer has %+v, want %+v", e.Param.ECE, mine)
 	}
 	id, request = ask(ECE{})
 	must(t, request.ID.Reject(nil, ReasonVendorOption))
@@ -57,13 +57,13 @@ func TestNotify(t *testing.T) {
 	id := newID(t, c, TCP)
 	resolve(t, c, id, addr)
 	client := newEnd(t, id, uverbs.RC)
-	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}, ECE{}))
+	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
 	request := next(t, c, ConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	server := newEnd(t, request.ID, uverbs.RC)
 	server.to(t, uverbs.RTR)
 	server.to(t, uverbs.RTS)
-	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}, ECE{}))
+	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}))
 	next(t, c, ConnectResponse)
 	client.to(t, uverbs.RTR)
 	client.to(t, uverbs.RTS)
@@ -123,7 +123,7 @@ func TestAFOnly(t *testing.T) {
 			id := newID(t, c, TCP)
 			must(t, id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(ip, port)))
 			client := newEnd(t, id, uverbs.RC)
-			must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}, ECE{}))
+			must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 			if reached := !only || ip.Is6(); reached {
 				e := next(t, c, ConnectRequest)
 				must(t, e.ID.Reject(nil, ReasonConsumer), e.ID.Close())
@@ -156,13 +156,13 @@ func TestSRQOfID(t *testing.T) {
 	id := newID(t, c, TCP)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
 	clientQP, _ := create(id, 1)
-	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}, ECE{}))
+	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}))
 	request := value(l.Request(ctx))(t)
 	if !testenv.TheRig().IWARP() && !request.Param.SRQ {
 		t.Errorf("the request does not tell of the SRQ: %+v", request.Param)
 	}
 	serverQP, serverSRQ := create(request.ID, 2)
-	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 6}, ECE{}))
+	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 6}))
 	if e := value(id.Wait(ctx))(t); e.Type != Established {
 		t.Fatalf("event is %s, %v", e.Type, e.Err())
 	}
@@ -223,11 +223,11 @@ func TestConnectError(t *testing.T) {
 	id := newID(t, c, TCP)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-	must(t, id.Connect(ConnParam{RetryCount: 7}, ECE{}))
+	must(t, id.Connect(ConnParam{RetryCount: 7}))
 	request := value(l.Request(ctx))(t)
 	value(request.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
-	must(t, request.ID.Accept(ConnParam{}, ECE{}))
+	must(t, request.ID.Accept(ConnParam{}))
 	if e := value(id.Wait(ctx))(t); e.Type != ConnectError || e.Err() == nil || !strings.Contains(e.Err().Error(), addr.String()) || e.Status >= 0 {
 		t.Errorf("the event is %s, %v", e.Type, e.Err())
 	}

@@ -156,9 +156,9 @@ func timeLeft(end time.Time) time.Duration { return max(time.Until(end), time.Mi
 // ConnectWait connects and waits for the answer, which it returns with the private data of the peer
 // (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is then
 // ready for use. Otherwise the event is ConnectResponse, or on iWARP Established; see [ID.Connect].
-func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, error) {
+func (id *ID) ConnectWait(ctx context.Context, p ConnParam) (*Event, error) {
 	id.exclusive.Store(true)
-	if err := id.Connect(p, ece); err != nil {
+	if err := id.Connect(p); err != nil {
 		return nil, err
 	}
 	want := []EventType{Established}
@@ -170,9 +170,9 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam, ece ECE) (*Event, er
 
 // AcceptWait accepts a request and waits until the peer is ready (rdma_accept of an ID without a
 // channel). For datagrams it does not wait.
-func (id *ID) AcceptWait(ctx context.Context, p ConnParam, ece ECE) error {
+func (id *ID) AcceptWait(ctx context.Context, p ConnParam) error {
 	id.exclusive.Store(true)
-	if err := id.Accept(p, ece); err != nil || id.datagrams() {
+	if err := id.Accept(p); err != nil || id.datagrams() {
 		return err
 	}
 	_, err := id.waitFor(ctx, opAccept, Established)

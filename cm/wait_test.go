@@ -112,7 +112,7 @@ func TestUnexpectedEvent(t *testing.T) {
 	id := value(c.NewID(TCP))(t)
 	put(t, c, id, Disconnected)
 	var e *EventError
-	if _, err := id.ConnectWait(t.Context(), ConnParam{}, ECE{}); !errors.As(err, &e) || e.Type != Disconnected || !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := id.ConnectWait(t.Context(), ConnParam{}); !errors.As(err, &e) || e.Type != Disconnected || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("ConnectWait: %v", err)
 	}
 	k.refuse[abi.RDMA_USER_CM_CMD_RESOLVE_ADDR] = syscall.ENODEV
@@ -180,12 +180,12 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 		if err == nil {
 			server = e.ID
 			if _, err = server.CreateQP(pd, o); err == nil {
-				err = server.AcceptWait(ctx, ConnParam{PrivateData: e.Param.PrivateData[:4], ResponderResources: 2, InitiatorDepth: 4}, ECE{})
+				err = server.AcceptWait(ctx, ConnParam{PrivateData: e.Param.PrivateData[:4], ResponderResources: 2, InitiatorDepth: 4})
 			}
 		}
 		accepted <- err
 	}()
-	answer, err := client.ConnectWait(ctx, ConnParam{PrivateData: []byte("ping"), ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7}, ECE{})
+	answer, err := client.ConnectWait(ctx, ConnParam{PrivateData: []byte("ping"), ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7})
 	must(t, err, <-accepted)
 	if string(answer.Param.PrivateData[:4]) != "ping" || answer.Type != Established {
 		t.Errorf("answer is %+v", answer)

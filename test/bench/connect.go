@@ -80,7 +80,7 @@ func accept(out io.Writer, device string) error {
 		switch ev.Type {
 		case cm.ConnectRequest:
 			if err = e.queues(ev.ID); err == nil {
-				err = ev.ID.Accept(cm.ConnParam{}, cm.ECE{})
+				err = ev.ID.Accept(cm.ConnParam{})
 			}
 		case cm.Disconnected:
 			err = ev.ID.Close()
@@ -118,7 +118,7 @@ func connect(out io.Writer, device, to string) error {
 		{func(id *cm.ID) error { return id.ResolveRoute(2 * time.Second) }, cm.RouteResolved},
 		{e.queues, noEvent},
 		{func(id *cm.ID) error {
-			return id.Connect(cm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5}, cm.ECE{})
+			return id.Connect(cm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
 		}, cm.Established},
 	} {
 		if err := e.step(s.do, s.end); err != nil {

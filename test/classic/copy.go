@@ -34,7 +34,7 @@ func CopyServer(ctx context.Context, l *cm.ID, file io.Writer) error {
 		return err
 	}
 	r := region{e.MR.Addr(), e.MR.RKey(), pieces * pieceSize}
-	if err := e.ID.AcceptWait(ctx, cm.ConnParam{PrivateData: r.encode(), RNRRetryCount: connTries}, cm.ECE{}); err != nil {
+	if err := e.ID.AcceptWait(ctx, cm.ConnParam{PrivateData: r.encode(), RNRRetryCount: connTries}); err != nil {
 		return err
 	}
 	for i := 0; ; i++ {

@@ -84,7 +84,7 @@ func Dial(ctx context.Context, c *cm.Channel, addr netip.AddrPort, o Options) (_
 		return nil, nil, err
 	}
 	o.Param.RetryCount, o.Param.RNRRetryCount = connTries, connTries
-	answer, err = id.ConnectWait(ctx, o.Param, cm.ECE{})
+	answer, err = id.ConnectWait(ctx, o.Param)
 	return e, answer, err
 }
 
@@ -100,7 +100,7 @@ func Accept(ctx context.Context, request *cm.Event, o Options) (_ *End, err erro
 		return nil, err
 	}
 	o.Param.RNRRetryCount = connTries
-	return e, e.ID.AcceptWait(ctx, o.Param, cm.ECE{})
+	return e, e.ID.AcceptWait(ctx, o.Param)
 }
 
 // Open opens the device that the ID is on, makes memory and queues, and posts the receives.

@@ -71,7 +71,7 @@ func EventsServer(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size,
 			if err := e.Open(pingpong(size)); err != nil {
 				return err
 			}
-			return e.ID.Accept(cm.ConnParam{RNRRetryCount: connTries}, cm.ECE{})
+			return e.ID.Accept(cm.ConnParam{RNRRetryCount: connTries})
 		},
 		cm.Established:  func(*cm.Event) error { close(connected); return nil },
 		cm.Disconnected: func(*cm.Event) error { close(gone); return e.ID.Disconnect() },
@@ -110,7 +110,7 @@ func EventsClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size,
 			if err := e.Open(pingpong(size)); err != nil {
 				return err
 			}
-			return id.Connect(cm.ConnParam{RetryCount: connTries, RNRRetryCount: connTries}, cm.ECE{})
+			return id.Connect(cm.ConnParam{RetryCount: connTries, RNRRetryCount: connTries})
 		},
 		cm.Established:  func(*cm.Event) error { close(connected); return nil },
 		cm.Disconnected: func(*cm.Event) error { close(gone); return nil },

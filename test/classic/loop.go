@@ -104,7 +104,7 @@ func LoopServer(ctx context.Context, l *cm.ID, size int) (answered int, err erro
 	if err := e.Open(o); err != nil {
 		return 0, err
 	}
-	if err := e.ID.Accept(cm.ConnParam{RNRRetryCount: connTries}, cm.ECE{}); err != nil {
+	if err := e.ID.Accept(cm.ConnParam{RNRRetryCount: connTries}); err != nil {
 		return 0, err
 	}
 	err = e.loop(ctx, func() error { return nil }, func(wc *uverbs.WC) error {
@@ -137,7 +137,7 @@ func LoopClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, c
 	if err := e.Open(o); err != nil {
 		return err
 	}
-	if err := id.Connect(cm.ConnParam{RetryCount: connTries, RNRRetryCount: connTries}, cm.ECE{}); err != nil {
+	if err := id.Connect(cm.ConnParam{RetryCount: connTries, RNRRetryCount: connTries}); err != nil {
 		return err
 	}
 	sent, done := 0, 0 // done counts the messages that are back, and the sends that are complete

@@ -59,12 +59,12 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		e, err := l.Request(ctx)
 		if err == nil {
 			t.Cleanup(func() { check(e.ID.Close()) })
-			err = e.ID.AcceptWait(ctx, param(b), cm.ECE{})
+			err = e.ID.AcceptWait(ctx, param(b))
 		}
 		accepted <- err
 	}()
 	check(id.Resolve(ctx, netip.AddrPortFrom(iwarpAddr(a.Device()), 0), netip.AddrPortFrom(at.Local.IP, at.Local.Port)))
-	_, err = id.ConnectWait(ctx, param(a), cm.ECE{})
+	_, err = id.ConnectWait(ctx, param(a))
 	check(err, <-accepted, a.Moved(uverbs.RTS))
 	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled}))
 	var wc [1]uverbs.WC

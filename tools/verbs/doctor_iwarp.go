@@ -124,13 +124,13 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 		e, err := listener.Request(ctx)
 		if err == nil {
 			taken = e.ID
-			err = taken.AcceptWait(ctx, cm.ConnParam{QPN: second.QPN()}, cm.ECE{})
+			err = taken.AcceptWait(ctx, cm.ConnParam{QPN: second.QPN()})
 		}
 		accepted <- err
 	}()
 	err = id.Resolve(ctx, netip.AddrPortFrom(addr, 0), netip.AddrPortFrom(addr, at.Local.Port))
 	if err == nil {
-		_, err = id.ConnectWait(ctx, cm.ConnParam{QPN: first.QPN()}, cm.ECE{})
+		_, err = id.ConnectWait(ctx, cm.ConnParam{QPN: first.QPN()})
 	}
 	if err != nil {
 		cancel()

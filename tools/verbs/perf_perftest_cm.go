@@ -116,7 +116,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 			err = e.makeQP(id)
 		}
 		if err == nil {
-			err = id.AcceptWait(ctx, e.connParam(), cm.ECE{})
+			err = id.AcceptWait(ctx, e.connParam())
 		}
 		if err != nil {
 			return errors.Join(causeOf(ctx, err), id.Close())

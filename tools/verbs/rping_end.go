@@ -196,7 +196,7 @@ func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
 		}
 		p.QPN = e.qp.QPN()
 	}
-	if err := e.id.AcceptWait(ctx, p, cm.ECE{}); err != nil {
+	if err := e.id.AcceptWait(ctx, p); err != nil {
 		return causeOf(ctx, err)
 	}
 	if e.o.ownQP && e.iwarp() {
@@ -219,7 +219,7 @@ func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) err
 	if e.o.ownQP {
 		p.QPN = e.qp.QPN()
 	}
-	if _, err := e.id.ConnectWait(ctx, p, cm.ECE{}); err != nil {
+	if _, err := e.id.ConnectWait(ctx, p); err != nil {
 		return causeOf(ctx, err)
 	}
 	if !e.o.ownQP {

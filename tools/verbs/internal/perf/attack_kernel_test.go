@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -402,7 +401,7 @@ func TestStranger(t *testing.T) {
 	for i, data := range [][]byte{nil, append(make([]byte, tokenSize), 0, 0, 0, 0)} { // both are zeros to the server
 		p := sides[2].param()
 		p.PrivateData = data
-		if _, err := sides[2].ids[i].ConnectWait(t.Context(), p, cm.ECE{}); err == nil {
+		if _, err := sides[2].ids[i].ConnectWait(t.Context(), p); err == nil {
 			t.Fatalf("a stranger who says %v is connected", data)
 		}
 	}

@@ -152,7 +152,7 @@ func (c *connections) connect(ctx context.Context) error {
 	for i, id := range c.ids {
 		p := c.param()
 		p.PrivateData = c.request(i)
-		if _, err := id.ConnectWait(ctx, p, cm.ECE{}); err != nil {
+		if _, err := id.ConnectWait(ctx, p); err != nil {
 			if errors.Is(err, context.DeadlineExceeded) {
 				a, _ := id.Addrs()
 				err = fmt.Errorf("a request for a connection was not answered within %s: there may be no way back to %s: %w", answerTime, a.Local.IP, err)
@@ -223,7 +223,7 @@ func (c *connections) accept(ctx context.Context) error {
 		c.ids[i] = id
 		err = c.createQP(id)
 		if err == nil {
-			err = id.AcceptWait(ctx, c.param(), cm.ECE{})
+			err = id.AcceptWait(ctx, c.param())
 		}
 		if err != nil {
 			return err

@@ -282,7 +282,7 @@ func dialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (
 	if err != nil {
 		return nil, err
 	}
-	if _, err := id.ConnectWait(ctx, controlParam, cm.ECE{}); err != nil {
+	if _, err := id.ConnectWait(ctx, controlParam); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
 	return newCM(l, false), nil
@@ -296,7 +296,7 @@ func AcceptCM(ctx context.Context, request *cm.Event) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := request.ID.AcceptWait(ctx, controlParam, cm.ECE{}); err != nil {
+	if err := request.ID.AcceptWait(ctx, controlParam); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
 	return newCM(l, true), nil
@@ -330,7 +330,7 @@ func dialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, re
 		if err = id.Resolve(ctx, local, remote); err == nil {
 			if err = make(id); err == nil {
 				made = true
-				e, err = id.ConnectWait(ctx, p, cm.ECE{})
+				e, err = id.ConnectWait(ctx, p)
 			}
 		}
 		if err == nil {
