@@ -183,7 +183,7 @@ func (baseDriver) vendorText(uint32) string                 { return "" }
 func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)   { return sentWR{}, false }
 func (baseDriver) postedRecvs(*QP) int                      { return 0 }
 func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)     { return WC{}, sentWR{}, false }
-func (baseDriver) queueOf(*QP, WC) diag.Queue              { return diag.SendQueue }
+func (baseDriver) queueOf(*QP, WC) diag.Queue               { return diag.SendQueue }
 func (baseDriver) prepareWQ(*WQ, *WQOptions) (udata, error) { return udata{}, nil }
 func (baseDriver) mapWQ(*WQ) error                          { return nil }
 func (baseDriver) freeWQ(*WQ) error                         { return nil }
