@@ -320,9 +320,11 @@ func postRecvsMlx5(rq *mlx5.RecvQueue, wrs []RecvWR) error {
 		return roomErr(len(wrs), rq.Cap(), nil)
 	}
 	for i := range wrs {
-		if err := fillRecvMlx5(rq, i, wrs[i].ID, wrs[i].SGL); err != nil {
+		s := rq.Slot(i, wrs[i].ID)
+		if err := addSGEsMlx5(&s, wrs[i].SGL); err != nil {
 			return &PostError{Index: i, Err: err}
 		}
+		s.Finish()
 	}
 	if len(wrs) > 0 {
 		rq.Publish(len(wrs))
@@ -330,18 +332,7 @@ func postRecvsMlx5(rq *mlx5.RecvQueue, wrs []RecvWR) error {
 	return nil
 }
 
-// fillRecvMlx5 writes a receive into the i-th free slot.
-//
-// Preconditions: the queue has room for i+1 work requests.
-func fillRecvMlx5(rq *mlx5.RecvQueue, i int, id uint64, sgl []SGE) error {
-	s := rq.Slot(i, id)
-	if err := addSGEsMlx5(&s, sgl); err != nil {
-		return err
-	}
-	s.Finish()
-	return nil
-}
-
+// addSGEsMlx5 adds the memory of a receive to its slot.
 func addSGEsMlx5(s *mlx5.RecvSlot, sgl []SGE) error {
 	for _, sge := range sgl {
 		if sge.outside {

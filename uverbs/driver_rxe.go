@@ -323,7 +323,9 @@ func postRecvsRxe(rq *rxe.RecvQueue, wrs []RecvWR) error {
 		return roomErr(len(wrs), rq.Cap(), err)
 	}
 	for i := range wrs {
-		if err := fillRecvRxe(rq, i, wrs[i].ID, wrs[i].SGL); err != nil {
+		s := rq.Slot(i)
+		s.Start(wrs[i].ID)
+		if err := addSGEsRxe(&s, wrs[i].SGL); err != nil {
 			return &PostError{Index: i, Err: err}
 		}
 	}
@@ -333,12 +335,8 @@ func postRecvsRxe(rq *rxe.RecvQueue, wrs []RecvWR) error {
 	return nil
 }
 
-// fillRecvRxe writes a receive into the i-th free slot.
-//
-// Preconditions: the queue has room for i+1 work requests.
-func fillRecvRxe(rq *rxe.RecvQueue, i int, id uint64, sgl []SGE) error {
-	s := rq.Slot(i)
-	s.Start(id)
+// addSGEsRxe adds the memory of a receive to its slot.
+func addSGEsRxe(s *rxe.RecvSlot, sgl []SGE) error {
 	for _, sge := range sgl {
 		if sge.outside {
 			return ErrSGERange

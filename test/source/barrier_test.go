@@ -105,9 +105,9 @@ func TestBarrierInstructions(t *testing.T) {
 			"mmio.StoreWords": {`^SFENCE`, `^MOVL 0\(SI\), AX`, `^MOVL AX, 0\(DI\)`, `^JG`, `^SFENCE`, `^RET`},
 			"mmio.LoadWords":  {`^LFENCE`, `^MOVL 0\(SI\), AX`, `^MOVL AX, 0\(DI\)`, `^JG`, `^LFENCE`, `^RET`},
 			// Where an index of a ring is stored: a load that is atomic for the compiler, and a store.
-			"uverbs.(*QP).publishRxe": {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`, `^CALL`},
-			"uverbs.(*CQ).Poll":       {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`},
-			"mmio.Copy64":             {`^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`},
+			"uverbs.(*QP).ringRxe": {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`, `^CALL`},
+			"uverbs.(*CQ).pollRxe": {`^MOVL 0\(R?([A-D]X|SI|DI|[0-9]+)\), `, `^MOVL .*, 0\(R?([A-D]X|SI|DI|[0-9]+)\)`},
+			"mmio.Copy64":          {`^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`},
 		},
 		"arm64": {
 			"mmio.ToDevice":   {`^DMB \$2`},
