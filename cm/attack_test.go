@@ -69,7 +69,7 @@ type attack struct {
 // send posts a SEND of the first bytes of the memory.
 func (v *victim) send(op uverbs.WROpcode, b []byte, change func(*uverbs.SendWR)) error {
 	copy(v.mr.Bytes(), b)
-	wr := uverbs.SendWR{Opcode: op, Flags: uverbs.Signaled, SGL: []uverbs.SGE{v.mr.SGE(0, len(b))}}
+	wr := uverbs.SendWR{Opcode: op, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{v.mr.SGE(0, len(b))}}
 	if change != nil {
 		change(&wr)
 	}

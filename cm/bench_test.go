@@ -133,11 +133,11 @@ func serveSteps(ctx context.Context) error {
 			return err
 		}
 		switch e.Type {
-		case ConnectRequest:
+		case EventConnectRequest:
 			if err = s.queues(e.ID); err == nil {
 				err = e.ID.Accept(ConnParam{})
 			}
-		case Disconnected:
+		case EventDisconnected:
 			err = s.hangUp(e.ID)
 		}
 		if err != nil {
@@ -224,12 +224,12 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 		do  func(*ID) error
 		end EventType
 	}{
-		{func(id *ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 2*time.Second) }, AddrResolved},
-		{func(id *ID) error { return id.ResolveRoute(2 * time.Second) }, RouteResolved},
+		{func(id *ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 2*time.Second) }, EventAddrResolved},
+		{func(id *ID) error { return id.ResolveRoute(2 * time.Second) }, EventRouteResolved},
 		{s.queues, noEvent},
 		{func(id *ID) error {
 			return id.Connect(ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
-		}, Established},
+		}, EventEstablished},
 	} {
 		for i := range n {
 			if len(s.ids) < n {
@@ -253,10 +253,10 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 				return 0, err
 			}
 			switch {
-			case e.Type == AddrResolved && s.dev == nil:
+			case e.Type == EventAddrResolved && s.dev == nil:
 				err = s.open(e.ID)
 				left--
-			case e.Type == AddrError && errors.Is(e.Err(), syscall.ETIMEDOUT):
+			case e.Type == EventAddrError && errors.Is(e.Err(), syscall.ETIMEDOUT):
 				err = step.do(e.ID) // as cmtime does
 			case e.Type == step.end:
 				left--

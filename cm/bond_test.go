@@ -59,7 +59,7 @@ func TestAddrChange(t *testing.T) {
 	failOver() // there and back again is no change to the kernel, which compares with the beginning
 	told := map[*ID]int{}
 	for len(told) < 3 {
-		e := next(t, c, AddrChange)
+		e := next(t, c, EventAddrChange)
 		if told[e.ID]++; e.Status != 0 {
 			t.Errorf("event is %+v", e)
 		}

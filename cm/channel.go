@@ -64,7 +64,7 @@ func newChannel(f *file) *Channel {
 // newEvent decodes an event of the kernel. It returns nil if the ID is closed.
 func (c *Channel) newEvent(r *abi.EventResp) *Event {
 	id, group := uidTable.find(r.Uid)
-	request := EventType(r.Event) == ConnectRequest
+	request := EventType(r.Event) == EventConnectRequest
 	if id == nil {
 		if request { // nothing else would close it
 			destroy(c.file, r.ID)

@@ -134,7 +134,7 @@ func eventResp(uid uint64, id uint32, typ EventType, status int32) *abi.EventRes
 func TestEventOfID(t *testing.T) {
 	c, k := newFake(t)
 	id, datagrams := value(c.NewID(TCP))(t), value(c.NewID(UDP))(t)
-	r := eventResp(id.uid, id.handle, ConnectResponse, 0)
+	r := eventResp(id.uid, id.handle, EventConnectResponse, 0)
 	p := r.Param.Conn()
 	p.PrivateDataLen, p.ResponderResources, p.InitiatorDepth, p.FlowControl, p.RetryCount, p.RNRRetryCount, p.SRQ, p.QPNum, p.QKey = 255, 1, 2, 1, 3, 4, 1, 5, 6
 	for i := range p.PrivateData {
@@ -143,10 +143,10 @@ func TestEventOfID(t *testing.T) {
 	r.Ece = abi.Ece{VendorID: 8, AttrMod: 9}
 	e := c.newEvent(r)
 	want := ConnParam{PrivateData: p.PrivateData[:255], ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3, RNRRetryCount: 4, SRQ: true, QPN: 5, QKey: 6, ECE: ECE{8, 9}}
-	if e == nil || e.ID != id || e.Type != ConnectResponse || !cmp.Equal(e.Param, want) || e.Err() != nil {
+	if e == nil || e.ID != id || e.Type != EventConnectResponse || !cmp.Equal(e.Param, want) || e.Err() != nil {
 		t.Errorf("event is %+v", e)
 	}
-	r = eventResp(datagrams.uid, datagrams.handle, Established, 0)
+	r = eventResp(datagrams.uid, datagrams.handle, EventEstablished, 0)
 	u := r.Param.UD()
 	u.QPNum, u.QKey, u.PrivateDataLen = 11, 12, 2
 	copy(u.PrivateData[:], "ud")
@@ -154,15 +154,15 @@ func TestEventOfID(t *testing.T) {
 		t.Errorf("event is %+v", e)
 	}
 	// A request makes an ID; of a listener that is gone, it is destroyed.
-	e = c.newEvent(eventResp(id.uid, 77, ConnectRequest, 0))
+	e = c.newEvent(eventResp(id.uid, 77, EventConnectRequest, 0))
 	if e == nil || e.Listen != id || e.ID == id || e.ID.handle != 77 || e.ID.Space() != TCP {
 		t.Fatalf("request is %+v", e)
 	}
 	must(t, e.ID.Close(), id.Close(), datagrams.Close())
-	if e := c.newEvent(eventResp(id.uid, 78, ConnectRequest, 0)); e != nil {
+	if e := c.newEvent(eventResp(id.uid, 78, EventConnectRequest, 0)); e != nil {
 		t.Errorf("a request to nobody: %+v", e)
 	}
-	if e := c.newEvent(eventResp(id.uid, id.handle, Disconnected, 0)); e != nil {
+	if e := c.newEvent(eventResp(id.uid, id.handle, EventDisconnected, 0)); e != nil {
 		t.Errorf("an event of a closed ID: %+v", e)
 	}
 	if want := []uint32{77, 101, 102, 78}; !cmp.Equal(k.gone, want) {
@@ -177,20 +177,20 @@ func TestEventErrors(t *testing.T) {
 		is     error
 		say    string
 	}{
-		{AddrError, -int32(syscall.ENODEV), syscall.ENODEV, "ADDR_ERROR: no such device"},
-		{Unreachable, -int32(syscall.ETIMEDOUT), syscall.ETIMEDOUT, "UNREACHABLE"},
-		{Rejected, 8, syscall.ECONNREFUSED, "nobody listens on this port (reason 8)"},
-		{Rejected, 999, syscall.ECONNREFUSED, "reason 999"},
-		{Rejected, -int32(syscall.ECONNRESET), syscall.ECONNRESET, "REJECTED: connection reset by peer: the program there has rejected the connection"},
-		{Unreachable, 1, syscall.ECONNREFUSED, "nobody listens on this port (status 1)"},
-		{Unreachable, 9, syscall.ECONNREFUSED, "status 9"},
+		{EventAddrError, -int32(syscall.ENODEV), syscall.ENODEV, "ADDR_ERROR: no such device"},
+		{EventUnreachable, -int32(syscall.ETIMEDOUT), syscall.ETIMEDOUT, "UNREACHABLE"},
+		{EventRejected, 8, syscall.ECONNREFUSED, "nobody listens on this port (reason 8)"},
+		{EventRejected, 999, syscall.ECONNREFUSED, "reason 999"},
+		{EventRejected, -int32(syscall.ECONNRESET), syscall.ECONNRESET, "REJECTED: connection reset by peer: the program there has rejected the connection"},
+		{EventUnreachable, 1, syscall.ECONNREFUSED, "nobody listens on this port (status 1)"},
+		{EventUnreachable, 9, syscall.ECONNREFUSED, "status 9"},
 		{EventType(99), 3, nil, "event 99: status 3"},
-		{User, 3, nil, "USER: status 3"},
-		{MulticastError, 0, nil, "MULTICAST_ERROR: the port no longer has a GID"},
-		{MulticastError, -int32(syscall.ENETRESET), syscall.ENETRESET, "the membership is lost"},
-		{MulticastError, -int32(syscall.ETIMEDOUT), syscall.ETIMEDOUT, "subnet administrator does not answer"},
-		{MulticastError, -int32(syscall.EINVAL), syscall.EINVAL, "has refused"},
-		{AddrInfoError, -int32(syscall.EINVAL), syscall.EINVAL, "no such service"},
+		{EventUser, 3, nil, "USER: status 3"},
+		{EventMulticastError, 0, nil, "MULTICAST_ERROR: the port no longer has a GID"},
+		{EventMulticastError, -int32(syscall.ENETRESET), syscall.ENETRESET, "the membership is lost"},
+		{EventMulticastError, -int32(syscall.ETIMEDOUT), syscall.ETIMEDOUT, "subnet administrator does not answer"},
+		{EventMulticastError, -int32(syscall.EINVAL), syscall.EINVAL, "has refused"},
+		{EventAddrInfoError, -int32(syscall.EINVAL), syscall.EINVAL, "no such service"},
 	} {
 		err := (&Event{Type: c.typ, Status: c.status}).Err()
 		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.say) {
@@ -235,7 +235,7 @@ func TestRefused(t *testing.T) {
 			return err
 		},
 		abi.RDMA_USER_CM_CMD_INIT_QP_ATTR: func() error {
-			_, _, err := id.QPAttr(uverbs.Init)
+			_, _, err := id.QPAttr(uverbs.QPInit)
 			return err
 		},
 	} {
@@ -269,7 +269,7 @@ func FuzzEvent(f *testing.F) {
 		for _, datagrams := range []bool{false, true} {
 			e := decode(&r, datagrams)
 			_ = e.Type.String()
-			if err := e.Err(); (err == nil) != (e.Status == 0 && e.Type != MulticastError) || err != nil && err.Error() == "" {
+			if err := e.Err(); (err == nil) != (e.Status == 0 && e.Type != EventMulticastError) || err != nil && err.Error() == "" {
 				t.Errorf("status %d: %v", e.Status, err)
 			}
 		}

@@ -306,7 +306,7 @@ func (c *Conn) fail(err error) {
 func (c *Conn) flushQP() {
 	if !c.destroying && c.qp != nil {
 		c.qp.SetErrCause(c.err)
-		c.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)
+		c.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
 	}
 }
 
@@ -340,7 +340,7 @@ func (c *Conn) event(e *Event) {
 		return
 	}
 	switch e.Type {
-	case Disconnected:
+	case EventDisconnected:
 		c.poll() // messages that arrived before the event still count
 		if c.eof {
 			c.fail(errReset)
@@ -348,7 +348,7 @@ func (c *Conn) event(e *Event) {
 			c.fail(c.rootCause(errReset))
 		}
 		c.id.Disconnect() // the peer waits for this answer
-	case DeviceRemoval:
+	case EventDeviceRemoval:
 		c.err = nil // an earlier error is a consequence of the removal, or does not matter any more
 		c.fail(errRemoved(c.addrs.Device))
 		c.dev.forget()

@@ -48,7 +48,7 @@ func connect(t *testing.T, l *Listener, o DialOptions) (client, server *Conn) {
 }
 
 // waits are the ways to wait.
-var waits = []WaitMode{SpinThenPark, Spin, Park}
+var waits = []WaitMode{WaitSpinThenPark, WaitSpin, WaitPark}
 
 // TestConn: messages, credits, what each side learns of the other.
 func TestConn(t *testing.T) {
@@ -89,7 +89,7 @@ func TestConn(t *testing.T) {
 				t.Errorf("after the end: %v", err)
 			}
 			must(t, server.Close())
-			for _, err := range []error{client.Send(ctx, nil), client.Flush(ctx), client.CloseWrite(ctx), client.Write(ctx, uverbs.SGE{}, Remote{})} {
+			for _, err := range []error{client.Send(ctx, nil), client.Flush(ctx), client.CloseWrite(ctx), client.RDMAWrite(ctx, uverbs.SGE{}, Remote{})} {
 				if !errors.Is(err, net.ErrClosed) || !errors.Is(err, os.ErrClosed) {
 					t.Errorf("after Close: %v", err)
 				}
@@ -190,23 +190,23 @@ func TestConnRDMA(t *testing.T) {
 	var remote Remote
 	must(t, remote.UnmarshalBinary(value(client.Recv(ctx))(t)))
 	copy(near.Bytes(), "written")
-	must(t, client.Write(ctx, near.SGE(0, 7), remote.At(100)))
+	must(t, client.RDMAWrite(ctx, near.SGE(0, 7), remote.At(100)))
 	if string(far.Bytes()[100:107]) != "written" {
 		t.Errorf("the peer has %q", far.Bytes()[100:107])
 	}
-	must(t, client.Read(ctx, near.SGE(4096, 7), remote.At(100)))
+	must(t, client.RDMARead(ctx, near.SGE(4096, 7), remote.At(100)))
 	if string(near.Bytes()[4096:4103]) != "written" {
 		t.Errorf("read %q", near.Bytes()[4096:4103])
 	}
 	testAtomics(t, client, near, far, remote)
 	var arg *ArgError
-	if err := client.Write(ctx, near.SGE(0, 200), remote.At(8000)); !errors.As(err, &arg) {
+	if err := client.RDMAWrite(ctx, near.SGE(0, 200), remote.At(8000)); !errors.As(err, &arg) {
 		t.Errorf("beyond the peer's memory: %v", err)
 	}
 	var all sync.WaitGroup // more at once than there may be
 	for i := range 8 {
 		all.Go(func() {
-			if err := client.Write(ctx, near.SGE(i*64, 64), remote.At(uint32(i*64))); err != nil {
+			if err := client.RDMAWrite(ctx, near.SGE(i*64, 64), remote.At(uint32(i*64))); err != nil {
 				t.Error(err)
 			}
 		})
@@ -214,7 +214,7 @@ func TestConnRDMA(t *testing.T) {
 	all.Wait()
 	// What the peer has not allowed ends the connection, on both sides.
 	remote.RKey++
-	if err := client.Write(ctx, near.SGE(0, 7), remote); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+	if err := client.RDMAWrite(ctx, near.SGE(0, 7), remote); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("a key that is wrong: %v", err)
 	}
 	if err := client.Send(ctx, nil); err == nil {
@@ -356,7 +356,7 @@ func TestConnProtocolViolations(t *testing.T) {
 		}
 		server := value(l.Accept(ctx))(t)
 		copy(buf.Bytes(), b)
-		must(t, id.queues.queuePair().PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{mr.SGE(0, len(b))}}))
+		must(t, id.queues.queuePair().PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, len(b))}}))
 		if _, err := server.Recv(ctx); !errors.Is(err, syscall.EPROTO) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -217,7 +217,7 @@ func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
 // refusalError turns a rejection that carries a reason into a RefusedError.
 func refusalError(err error) error {
 	var e *EventError
-	if !errors.As(err, &e) || e.Type != Rejected {
+	if !errors.As(err, &e) || e.Type != EventRejected {
 		return err
 	}
 	h, herr := parseGreeting(e.PrivateData, greetingRefusal)

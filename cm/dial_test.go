@@ -99,7 +99,7 @@ func TestDialCancelled(t *testing.T) {
 		if e == nil {
 			break
 		}
-		if e.Type == ConnectRequest {
+		if e.Type == EventConnectRequest {
 			must(t, e.ID.Close())
 		}
 	}
@@ -254,7 +254,7 @@ func TestPrivateDataRemote(t *testing.T) {
 			t.Errorf("%s is told of %+v", s.name, remote)
 		}
 		copy(s.own.buf.Bytes()[1000:], "by "+s.name)
-		must(t, s.from.Write(ctx, s.own.mr.SGE(1000, 20), remote.At(2000)))
+		must(t, s.from.RDMAWrite(ctx, s.own.mr.SGE(1000, 20), remote.At(2000)))
 		if !bytes.HasPrefix(s.peer.buf.Bytes()[2000:], []byte("by "+s.name)) {
 			t.Errorf("%s has written %q", s.name, s.peer.buf.Bytes()[2000:2020])
 		}

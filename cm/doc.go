@@ -35,8 +35,8 @@
 //
 // # Memory of the peer
 //
-// A Conn also reads and writes the peer's memory, without the peer's program: [Conn.Write],
-// [Conn.Read], [Conn.FetchAdd] and [Conn.CompareSwap]. The owner registers memory with [Conn.PD]
+// A Conn also reads and writes the peer's memory, without the peer's program: [Conn.RDMAWrite],
+// [Conn.RDMARead], [Conn.FetchAdd] and [Conn.CompareSwap]. The owner registers memory with [Conn.PD]
 // and sends its address and key, a [Remote], to the other side:
 //
 //	mr, err := conn.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
@@ -93,7 +93,7 @@
 //
 // When a device is removed, everything on it ends with an error that matches ENODEV: connections,
 // datagrams, Dial, and listeners on its address. A listener on all addresses goes on with the other
-// devices. An ID gets the event [DeviceRemoval], unless it belongs to a request that was not
+// devices. An ID gets the event [EventDeviceRemoval], unless it belongs to a request that was not
 // answered yet. Close the ID and every other object of the device: the kernel waits for them before
 // it removes the device.
 //

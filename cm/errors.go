@@ -129,7 +129,7 @@ func removed(err error, device string) error {
 // isRemoved reports whether the device was removed during the operation that returned err.
 func isRemoved(err error) bool {
 	var e *EventError
-	return errors.As(err, &e) && e.Type == DeviceRemoval
+	return errors.As(err, &e) && e.Type == EventDeviceRemoval
 }
 
 // hint returns the likely cause of an errno, if there is one.

@@ -15,26 +15,26 @@ type EventType uint32
 
 // Event types.
 const (
-	AddrResolved     EventType = iota // the device for the address is known (RDMA_CM_EVENT_ADDR_RESOLVED)
-	AddrError                         // the address could not be resolved (RDMA_CM_EVENT_ADDR_ERROR)
-	RouteResolved                     // the route is known (RDMA_CM_EVENT_ROUTE_RESOLVED)
-	RouteError                        // the route could not be resolved (RDMA_CM_EVENT_ROUTE_ERROR)
-	ConnectRequest                    // a peer asks a listener for a connection (RDMA_CM_EVENT_CONNECT_REQUEST)
-	ConnectResponse                   // the peer has accepted and waits for this side (RDMA_CM_EVENT_CONNECT_RESPONSE)
-	ConnectError                      // the connection could not be established (RDMA_CM_EVENT_CONNECT_ERROR)
-	Unreachable                       // the peer does not answer (RDMA_CM_EVENT_UNREACHABLE)
-	Rejected                          // the peer has rejected the request or the answer (RDMA_CM_EVENT_REJECTED)
-	Established                       // the connection is established (RDMA_CM_EVENT_ESTABLISHED)
-	Disconnected                      // the connection has ended (RDMA_CM_EVENT_DISCONNECTED)
-	DeviceRemoval                     // the device is being removed (RDMA_CM_EVENT_DEVICE_REMOVAL)
-	MulticastJoin                     // the ID has joined the group (RDMA_CM_EVENT_MULTICAST_JOIN)
-	MulticastError                    // joining the group failed, or the membership is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
-	AddrChange                        // the network interface has another hardware address, as after the failover of a bond (RDMA_CM_EVENT_ADDR_CHANGE)
-	TimewaitExit                      // the QP may be used for another connection (RDMA_CM_EVENT_TIMEWAIT_EXIT)
-	AddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); Linux 6.18
-	AddrInfoError                     // an InfiniBand service was not found (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.18
-	User                              // a program has called WriteEvent (RDMA_CM_EVENT_USER); Linux 6.18
-	Internal                          // a library has written an event for its own use (RDMA_CM_EVENT_INTERNAL); Linux 6.18
+	EventAddrResolved     EventType = iota // the device for the address is known (RDMA_CM_EVENT_ADDR_RESOLVED)
+	EventAddrError                         // the address could not be resolved (RDMA_CM_EVENT_ADDR_ERROR)
+	EventRouteResolved                     // the route is known (RDMA_CM_EVENT_ROUTE_RESOLVED)
+	EventRouteError                        // the route could not be resolved (RDMA_CM_EVENT_ROUTE_ERROR)
+	EventConnectRequest                    // a peer asks a listener for a connection (RDMA_CM_EVENT_CONNECT_REQUEST)
+	EventConnectResponse                   // the peer has accepted and waits for this side (RDMA_CM_EVENT_CONNECT_RESPONSE)
+	EventConnectError                      // the connection could not be established (RDMA_CM_EVENT_CONNECT_ERROR)
+	EventUnreachable                       // the peer does not answer (RDMA_CM_EVENT_UNREACHABLE)
+	EventRejected                          // the peer has rejected the request or the answer (RDMA_CM_EVENT_REJECTED)
+	EventEstablished                       // the connection is established (RDMA_CM_EVENT_ESTABLISHED)
+	EventDisconnected                      // the connection has ended (RDMA_CM_EVENT_DISCONNECTED)
+	EventDeviceRemoval                     // the device is being removed (RDMA_CM_EVENT_DEVICE_REMOVAL)
+	EventMulticastJoin                     // the ID has joined the group (RDMA_CM_EVENT_MULTICAST_JOIN)
+	EventMulticastError                    // joining the group failed, or the membership is lost (RDMA_CM_EVENT_MULTICAST_ERROR)
+	EventAddrChange                        // the network interface has another hardware address, as after the failover of a bond (RDMA_CM_EVENT_ADDR_CHANGE)
+	EventTimewaitExit                      // the QP may be used for another connection (RDMA_CM_EVENT_TIMEWAIT_EXIT)
+	EventAddrInfoResolved                  // an InfiniBand service was found (RDMA_CM_EVENT_ADDRINFO_RESOLVED); Linux 6.18
+	EventAddrInfoError                     // an InfiniBand service was not found (RDMA_CM_EVENT_ADDRINFO_ERROR); Linux 6.18
+	EventUser                              // a program has called WriteEvent (RDMA_CM_EVENT_USER); Linux 6.18
+	EventInternal                          // a library has written an event for its own use (RDMA_CM_EVENT_INTERNAL); Linux 6.18
 )
 
 var eventNames = [...]string{
@@ -95,10 +95,10 @@ type ECE struct {
 	Options  uint32 // Options are defined by the vendor.
 }
 
-// Err returns the failure that the event reports, or nil. An event of type [User] is a failure if
+// Err returns the failure that the event reports, or nil. An event of type [EventUser] is a failure if
 // its status is not 0.
 func (e *Event) Err() error {
-	if e.Status == 0 && e.Type != MulticastError { // which the kernel also reports without a status
+	if e.Status == 0 && e.Type != EventMulticastError { // which the kernel also reports without a status
 		return nil
 	}
 	err := &EventError{Type: e.Type, Status: e.Status, PrivateData: e.Param.PrivateData, cause: e.cause}
@@ -135,7 +135,7 @@ func (e *EventError) Error() string {
 	switch {
 	case e.cause != nil:
 		return s + ": " + e.cause.Error()
-	case e.Type == DeviceRemoval && e.Status == 0:
+	case e.Type == EventDeviceRemoval && e.Status == 0:
 		return s + ": " + errRemoved(e.Device).Error()
 	case e.Status < 0:
 		errno := syscall.Errno(-e.Status)
@@ -143,12 +143,12 @@ func (e *EventError) Error() string {
 			s += ": " + e.hint(errno)
 		}
 		return s
-	case e.Type == MulticastError && e.Status == 0:
+	case e.Type == EventMulticastError && e.Status == 0:
 		return s + ": the port no longer has a GID for the address of the ID"
-	case e.Type == Rejected:
+	case e.Type == EventRejected:
 		return fmt.Sprintf("%s: %s (reason %d)", s, Reason(e.Status), e.Status)
 	}
-	if e.Type == Unreachable && int(e.Status) < len(sidrStatus) && e.Status > 0 {
+	if e.Type == EventUnreachable && int(e.Status) < len(sidrStatus) && e.Status > 0 {
 		return fmt.Sprintf("%s: %s (status %d)", s, sidrStatus[e.Status], e.Status)
 	}
 	if e.Status == 0 {
@@ -160,25 +160,25 @@ func (e *EventError) Error() string {
 // hint returns the likely cause of a failure, if there is one.
 func (e *EventError) hint(errno syscall.Errno) string {
 	switch t := e.Type; {
-	case t == AddrError && errno == syscall.EINVAL && e.space == IPoIB:
+	case t == EventAddrError && errno == syscall.EINVAL && e.space == IPoIB:
 		return noIPoIB
-	case t == Rejected:
+	case t == EventRejected:
 		return "the program there has rejected the connection, or has closed it without an answer"
-	case t == ConnectError && errno == syscall.EINVAL:
+	case t == EventConnectError && errno == syscall.EINVAL:
 		return "on iWARP the peer speaks another version of MPA, sends an answer that this side does not support, or has sent data before this side did"
-	case t == AddrError && errno == syscall.ENODEV:
+	case t == EventAddrError && errno == syscall.ENODEV:
 		return noDevice
-	case t == AddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
+	case t == EventAddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
 		return "no host on the network of the interface answers for the address"
-	case t == MulticastError && errno == syscall.ENETRESET:
+	case t == EventMulticastError && errno == syscall.ENETRESET:
 		return "the membership is lost because the port or the subnet has changed; leave the group and join again"
-	case t == MulticastError && errno == syscall.ETIMEDOUT:
+	case t == EventMulticastError && errno == syscall.ETIMEDOUT:
 		return "InfiniBand's subnet administrator does not answer"
-	case t == MulticastError:
+	case t == EventMulticastError:
 		return "InfiniBand's subnet administrator has refused, or the device does not support it"
-	case t == AddrInfoError:
+	case t == EventAddrInfoError:
 		return "the subnet administrator has no such service on record, or does not answer"
-	case t == Unreachable:
+	case t == EventUnreachable:
 		return "no answer; the host is down, or UDP port 4791, or on iWARP this TCP port, is blocked"
 	}
 	return ""
@@ -189,15 +189,15 @@ func (e *EventError) Unwrap() error {
 	switch {
 	case e.cause != nil:
 		return e.cause
-	case e.Type == Rejected && e.Status < 0: // on iWARP
+	case e.Type == EventRejected && e.Status < 0: // on iWARP
 		return errors.Join(syscall.ECONNREFUSED, syscall.Errno(-e.Status))
 	case e.Status < 0:
 		return syscall.Errno(-e.Status)
-	case e.Type == Disconnected:
+	case e.Type == EventDisconnected:
 		return syscall.ECONNRESET
-	case e.Type == DeviceRemoval:
+	case e.Type == EventDeviceRemoval:
 		return syscall.ENODEV
-	case e.Type == Rejected || e.Type == Unreachable:
+	case e.Type == EventRejected || e.Type == EventUnreachable:
 		return syscall.ECONNREFUSED
 	}
 	return nil
@@ -242,7 +242,7 @@ func (r Reason) String() string {
 // decode decodes an event of the kernel, except for the IDs.
 func decode(r *abi.EventResp, datagrams bool) *Event {
 	e := &Event{Type: EventType(r.Event), Status: int32(r.Status)}
-	if e.Type == User || e.Type == Internal {
+	if e.Type == EventUser || e.Type == EventInternal {
 		arg := r.Param.Arg32()
 		e.Arg = binary.NativeEndian.Uint64(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, arg[0]), arg[1]))
 		return e

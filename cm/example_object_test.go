@@ -26,9 +26,9 @@ func ExampleChannel() {
 	for {
 		e := must(channel.Next(context.Background()))
 		switch e.Type {
-		case cm.ConnectRequest:
+		case cm.EventConnectRequest:
 			fmt.Printf("somebody says %q to %v\n", e.Param.PrivateData, e.Listen)
-		case cm.Disconnected:
+		case cm.EventDisconnected:
 			check(e.ID.Close())
 		default:
 			fmt.Println(e.Type, e.Err())
@@ -40,7 +40,7 @@ func ExampleChannel() {
 func ExampleGroup() {
 	var id *cm.ID
 	var qp *uverbs.QP // of type UD
-	group := must(id.Join(netip.MustParseAddr("239.1.2.3"), cm.FullMember))
+	group := must(id.Join(netip.MustParseAddr("239.1.2.3"), cm.JoinFullMember))
 	defer group.Close()
 	e := must(id.Wait(context.Background()))
 	check(e.Err())

@@ -120,7 +120,7 @@ func ExampleListen() {
 }
 
 // The peer sends the address and key of its memory in a message, and this side writes to that memory.
-func ExampleConn_Write() {
+func ExampleConn_RDMAWrite() {
 	ctx := context.Background()
 	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.DialOptions{}))
 	defer conn.Close()
@@ -130,7 +130,7 @@ func ExampleConn_Write() {
 	defer buf.Close()
 	mr := must(conn.PD().RegMR(buf, uverbs.AccessLocalWrite))
 	defer mr.Close()
-	check(conn.Write(ctx, mr.SGE(0, buf.Len()), remote))
+	check(conn.RDMAWrite(ctx, mr.SGE(0, buf.Len()), remote))
 }
 
 // Each side sends the address and key of its memory in its private data: the client in its request,
@@ -157,7 +157,7 @@ func ExamplePacketConn_Join() {
 	ctx := context.Background()
 	p := must(cm.ListenPacket(ctx, "10.1.0.1:0", cm.PacketOptions{}))
 	defer p.Close()
-	all := must(p.Join(ctx, netip.MustParseAddr("239.1.2.3"), cm.FullMember))
+	all := must(p.Join(ctx, netip.MustParseAddr("239.1.2.3"), cm.JoinFullMember))
 	check(p.Send(ctx, []byte("hello"), all))
 	for {
 		msg, from, err := p.Recv(ctx)
@@ -183,9 +183,9 @@ func ExampleID_Connect() {
 		return e
 	}
 	check(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.1:7471"), time.Second))
-	next(cm.AddrResolved)
+	next(cm.EventAddrResolved)
 	check(id.ResolveRoute(time.Second))
-	next(cm.RouteResolved)
+	next(cm.EventRouteResolved)
 
 	var qp *uverbs.QP // of the device must(id.Addrs()).Device
 	to := func(state uverbs.QPState) {
@@ -193,11 +193,11 @@ func ExampleID_Connect() {
 		check(err)
 		check(qp.Modify(attr, mask))
 	}
-	to(uverbs.Init)
+	to(uverbs.QPInit)
 	check(id.Connect(cm.ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 7, QPN: qp.QPN()}))
-	answer := next(cm.ConnectResponse)
-	to(uverbs.RTR)
-	to(uverbs.RTS)
+	answer := next(cm.EventConnectResponse)
+	to(uverbs.QPRTR)
+	to(uverbs.QPRTS)
 	check(id.Establish())
 	fmt.Printf("connected, the peer says %q\n", answer.Param.PrivateData)
 }
@@ -213,7 +213,7 @@ func ExampleID_Listen() {
 	for {
 		e := must(channel.Next(context.Background()))
 		switch e.Type {
-		case cm.ConnectRequest:
+		case cm.EventConnectRequest:
 			fmt.Printf("somebody says %q\n", e.Param.PrivateData)
 			check(e.ID.Reject([]byte("not today"), cm.ReasonConsumer))
 			check(e.ID.Close())

@@ -90,7 +90,7 @@ func play(role, addr string) {
 		check(err)
 		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
 		check(id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1}))
-		_, err = id.waitFor(ctx, "connect", ConnectResponse)
+		_, err = id.waitFor(ctx, "connect", EventConnectResponse)
 		check(err)
 		die()
 	case "serves steps":
@@ -235,7 +235,7 @@ func TestPeerDies(t *testing.T) {
 		if _, err = s.Read(make([]byte, 10)); !errors.As(err, &opErr) {
 			t.Errorf("Read: %v", err)
 		}
-		gone(t, "Read", err, addr)
+		gone(t, "RDMARead", err, addr)
 		must(t, s.Close())
 	})
 	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{}))(t)
@@ -349,7 +349,7 @@ func TestListenerClosesAllTogether(t *testing.T) {
 	for i := range servers {
 		servers[i] = <-l.ready
 		l.ready <- servers[i]
-		must(t, clients[i].qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)) // it acknowledges nothing
+		must(t, clients[i].qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)) // it acknowledges nothing
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- l.Close() }()
@@ -413,12 +413,12 @@ func TestKeepAlive(t *testing.T) {
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{KeepAlive: -1}})
 	for name, retries := range map[string]int{"retries end": 2, "retries do not end": 7} { // rxe takes 7 so
 		t.Run(name, func(t *testing.T) {
-			client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: retries, Wait: Park}})
+			client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: retries, Wait: WaitPark}})
 			time.Sleep(100 * time.Millisecond)
 			must(t, client.Send(ctx, nil)) // it was well so far
 			value(server.Recv(ctx))(t)
 			// The peer's QP answers no more, and its connection manager says nothing of it.
-			must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 			_, err := client.Recv(ctx)
 			gone(t, "Recv", err, l.Addr().String())
 		})
@@ -455,7 +455,7 @@ func TestReadMessageAfterClose(t *testing.T) {
 	}
 	p := newPackets(t, "10.1.0.1:0", PacketOptions{})
 	q := value(DialPacket(ctx, p.LocalAddr().String(), PacketOptions{}))(t)
-	to, _ := q.Dialled()
+	to, _ := q.DialedPeer()
 	must(t, q.Send(ctx, []byte("the last"), to))
 	data, _, err := p.Recv(ctx)
 	must(t, err, p.Close(), q.Close())

@@ -98,7 +98,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		}
 	}
 	must(t, server.id.Disconnect())
-	for e := value(client.id.Wait(ctx))(t); e.Type != Disconnected; e = value(client.id.Wait(ctx))(t) {
+	for e := value(client.id.Wait(ctx))(t); e.Type != EventDisconnected; e = value(client.id.Wait(ctx))(t) {
 	}
 	must(t, client.id.Disconnect())
 	for s, want := range map[side]struct {

@@ -65,9 +65,9 @@ func TestGIDAddr(t *testing.T) {
 	// Without a subnet administrator nobody knows the way.
 	lost := newID(t, c, TCP)
 	must(t, lost.ResolveTo(Addr{}, GIDAddr(TCP, dgid, 9), timeout))
-	next(t, c, AddrResolved)
+	next(t, c, EventAddrResolved)
 	must(t, lost.ResolveRoute(timeout/5))
-	if e := next(t, c, RouteError); e.ID != lost || e.Err() == nil || !strings.Contains(e.Err().Error(), GIDAddr(TCP, dgid, 9).String()) {
+	if e := next(t, c, EventRouteError); e.ID != lost || e.Err() == nil || !strings.Contains(e.Err().Error(), GIDAddr(TCP, dgid, 9).String()) {
 		t.Errorf("event is %+v, %v", e, e.Err())
 	}
 	for _, space := range []PortSpace{TCP, IB} {
@@ -79,19 +79,19 @@ func TestGIDAddr(t *testing.T) {
 		}
 		id := newID(t, c, space)
 		must(t, id.ResolveTo(GIDAddr(space, sgid, 0), GIDAddr(space, dgid, a.Local.Port), timeout))
-		next(t, c, AddrResolved)
+		next(t, c, EventAddrResolved)
 		must(t, id.SetPath(Path{SGID: sgid, DGID: dgid, SLID: slid, DLID: dlid, PKey: defaultPKey, MTU: uverbs.MTU1024, Rate: 3, Lifetime: 14, Reversible: true, Count: 1,
-			MTUSelector: Exactly, RateSelector: Exactly, LifetimeSelector: Exactly}))
-		next(t, c, RouteResolved)
+			MTUSelector: SelectExactly, RateSelector: SelectExactly, LifetimeSelector: SelectExactly}))
+		next(t, c, EventRouteResolved)
 		client, server := establish(t, c, id)
 		copy(client.mr.Bytes(), "by LID")
-		must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 6)}}))
+		must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{client.mr.SGE(0, 6)}}))
 		client.poll(t)
 		if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "by LID" {
 			t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
 		}
 		must(t, id.Disconnect())
-		if e := next(t, c, Disconnected); e.ID != server.id {
+		if e := next(t, c, EventDisconnected); e.ID != server.id {
 			t.Error("disconnected is another ID")
 		}
 	}

@@ -41,15 +41,15 @@ func join(t *testing.T, c *Channel, ip, group netip.Addr, flags JoinFlags) *memb
 	id := newID(t, c, UDP)
 	must(t, id.Bind(netip.AddrPortFrom(ip, 0)))
 	m := &member{end: newEnd(t, id, uverbs.UD)}
-	m.to(t, uverbs.RTR)
-	m.to(t, uverbs.RTS)
+	m.to(t, uverbs.QPRTR)
+	m.to(t, uverbs.QPRTS)
 	m.group = value(id.Join(group, flags))(t)
-	m.joined = next(t, c, MulticastJoin)
+	m.joined = next(t, c, EventMulticastJoin)
 	must(t, m.joined.Err())
 	if m.joined.Group != m.group || m.joined.ID != id || m.joined.UD.QPN != MulticastQPN {
 		t.Fatalf("joined is %+v", m.joined)
 	}
-	if flags == FullMember {
+	if flags == JoinFullMember {
 		dgid := m.joined.UD.AH.GRH.DGID
 		must(t, m.qp.AttachMulticast(dgid, 0), m.qp.PostRecv(1, m.mr.SGE(0, 2048)))
 		t.Cleanup(func() { m.qp.DetachMulticast(dgid, 0) })
@@ -63,7 +63,7 @@ func (m *member) say(t *testing.T, text string) {
 	ah := value(m.pd.CreateAH(m.joined.UD.AH))(t)
 	defer ah.Close()
 	copy(m.mr.Bytes()[2048:], text)
-	must(t, m.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
+	must(t, m.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
 		SGL: []uverbs.SGE{m.mr.SGE(2048, len(text))}, AH: ah, RemoteQPN: m.joined.UD.QPN, RemoteQKey: m.joined.UD.QKey}))
 	if wc := m.poll(t); wc.ID != 2 {
 		t.Fatalf("completion is of %d, want the send", wc.ID)
@@ -84,8 +84,8 @@ func (m *member) hears(t *testing.T, text string) {
 // more, and the other goes on.
 func TestGroup(t *testing.T) {
 	c := openKernel(t)
-	one, two := join(t, c, first, group4, FullMember), join(t, c, first, group4, FullMember)
-	sender := join(t, c, first, group4, SendOnly)
+	one, two := join(t, c, first, group4, JoinFullMember), join(t, c, first, group4, JoinFullMember)
+	sender := join(t, c, first, group4, JoinSendOnly)
 	until(t, "the interface is a member", func() bool { return memberships(t) == 2 })
 	sender.say(t, "to two")
 	one.hears(t, "to two")
@@ -102,8 +102,8 @@ func TestGroup(t *testing.T) {
 	}
 
 	// Who has left may join again.
-	g := value(two.id.Join(group4, FullMember))(t)
-	if e := next(t, c, MulticastJoin); e.Group != g || e.Err() != nil {
+	g := value(two.id.Join(group4, JoinFullMember))(t)
+	if e := next(t, c, EventMulticastJoin); e.Group != g || e.Err() != nil {
 		t.Errorf("joined is %+v", e)
 	}
 	must(t, two.qp.AttachMulticast(two.joined.UD.AH.GRH.DGID, 0))
@@ -130,7 +130,7 @@ func memberships(t *testing.T) (users int) {
 // TestGroupTwoDevices: members on two devices, one of which receives what the other sends.
 func TestGroupTwoDevices(t *testing.T) {
 	c := openKernel(t)
-	receiver, sender := join(t, c, second, group4, FullMember), join(t, c, first, group4, SendOnly)
+	receiver, sender := join(t, c, second, group4, JoinFullMember), join(t, c, first, group4, JoinSendOnly)
 	sender.say(t, "over the link")
 	receiver.hears(t, "over the link")
 }
@@ -147,7 +147,7 @@ func TestGroupRefused(t *testing.T) {
 		syscall.ENOBUFS: "no buffer space",
 	} {
 		k.refuse[abi.RDMA_USER_CM_CMD_JOIN_MCAST] = errno
-		_, err := id.Join(group6, FullMember)
+		_, err := id.Join(group6, JoinFullMember)
 		if err == nil || !strings.Contains(err.Error(), words) || !strings.Contains(err.Error(), group6.String()) || len(c.groups) != 0 {
 			t.Errorf("errno %d: %v, %d groups are left", errno, err, len(c.groups))
 		}
@@ -165,7 +165,7 @@ func TestGroupIPv6(t *testing.T) {
 	c := openKernel(t)
 	id := newID(t, c, UDP)
 	must(t, id.Bind(netip.MustParseAddrPort("[fd00:1::1]:0")))
-	for _, flags := range []JoinFlags{FullMember, SendOnly} {
+	for _, flags := range []JoinFlags{JoinFullMember, JoinSendOnly} {
 		for _, group := range []string{group6.String(), "ff02::1:2:4%" + testenv.TheRig().Netdevs[0]} {
 			_, err := id.Join(netip.MustParseAddr(group), flags)
 			if err == nil {
@@ -186,7 +186,7 @@ func TestGroupIPv6(t *testing.T) {
 // TestGroupUnbound: an ID without a device joins nothing.
 func TestGroupUnbound(t *testing.T) {
 	c := openKernel(t)
-	if _, err := newID(t, c, UDP).Join(group4, FullMember); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "bind the ID to an address") {
+	if _, err := newID(t, c, UDP).Join(group4, JoinFullMember); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "bind the ID to an address") {
 		t.Errorf("join: %v", err)
 	}
 }
@@ -223,8 +223,8 @@ func TestGroupFails(t *testing.T) {
 	must(t, id.Bind(local))
 	remove()
 	until(t, "the address has no GID", func() bool { return !gids() })
-	g := value(id.Join(group4, FullMember))(t)
-	e := next(t, c, MulticastError)
+	g := value(id.Join(group4, JoinFullMember))(t)
+	e := next(t, c, EventMulticastError)
 	if err := e.Err(); e.Group != g || err == nil || !strings.Contains(fmt.Sprint(err), group4.String()) || !strings.Contains(fmt.Sprint(err), "GID") {
 		t.Errorf("event is %+v: %v", e, err)
 	}

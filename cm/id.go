@@ -259,7 +259,7 @@ func (p *ConnParam) check(op string) error {
 //
 // If the QP was not made with [ID.CreateQP] the event is ConnectResponse. The program then moves
 // the QP to RTS and calls [ID.Establish]. On iWARP the event is Established in this case too, and
-// the program calls [uverbs.QP.Moved].
+// the program calls [uverbs.QP.SetKernelState].
 func (id *ID) Connect(p ConnParam) error {
 	if _, err := id.complete(opConnect, &p); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (id *ID) Connect(p ConnParam) error {
 // program must do that itself for any other QP, before it calls Accept.
 //
 // On iWARP the kernel moves the QP, and the side that connects has to send first. Sends of this
-// side fail until something has been received; see [uverbs.QP.Moved], which the program calls if
+// side fail until something has been received; see [uverbs.QP.SetKernelState], which the program calls if
 // the QP was not made with CreateQP.
 func (id *ID) Accept(p ConnParam) error {
 	qp, err := id.complete(opAccept, &p)
@@ -289,7 +289,7 @@ func (id *ID) Accept(p ConnParam) error {
 	err = do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
 		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
-		qp.Moved(uverbs.RTR) // it fails only if the QP has gone on already
+		qp.SetKernelState(uverbs.QPRTR) // it fails only if the QP has gone on already
 	}
 	return err
 }
@@ -326,7 +326,7 @@ func (id *ID) Disconnect() error {
 		if qp == nil || id.datagrams() || id.closed.Load() {
 			return nil
 		}
-		if err := qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState); err != nil {
+		if err := qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState); err != nil {
 			return fmt.Errorf("cm: disconnect: %w", err)
 		}
 		return nil
@@ -367,9 +367,9 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 		return uverbs.QPAttr{}, 0, opError("attributes for state "+state.String(), "", errno)
 	}
 	mask := uverbs.QPAttrMask(resp.QPAttrMask)
-	if id.datagrams() && state != uverbs.Init { // where the kernel returns the attributes for Init
+	if id.datagrams() && state != uverbs.QPInit { // where the kernel returns the attributes for Init
 		mask = uverbs.AttrState
-		if state == uverbs.RTS {
+		if state == uverbs.QPRTS {
 			mask |= uverbs.AttrSQPSN
 		}
 	}

@@ -50,7 +50,7 @@ func TestIWARP(t *testing.T) {
 	client := newEnd(t, id, uverbs.RC)
 	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
 	must(t, id.Connect(ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, QPN: client.qp.QPN()}))
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	if request.Listen != l || request.ID == l || !bytes.Equal(request.Param.PrivateData, hello) ||
 		request.Param.ResponderResources != 2 || request.Param.InitiatorDepth != 3 {
 		t.Errorf("request is %+v", request)
@@ -59,24 +59,24 @@ func TestIWARP(t *testing.T) {
 	server := newEnd(t, request.ID, uverbs.RC)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), client.qp.PostRecv(1, client.mr.SGE(2048, 2048)))
 	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, QPN: server.qp.QPN()}))
-	must(t, server.qp.Moved(uverbs.RTR))
+	must(t, server.qp.SetKernelState(uverbs.QPRTR))
 	for range 2 { // of both sides, in any order
 		ctx := within(t)
 		e := value(c.Next(ctx))(t)
-		if e.Type != Established || e.Err() != nil {
+		if e.Type != EventEstablished || e.Err() != nil {
 			t.Fatalf("event is %s, %v", e.Type, e.Err())
 		}
 		if e.ID == id && !bytes.Equal(e.Param.PrivateData, welcome) {
 			t.Errorf("answer is %+v", e)
 		}
 	}
-	must(t, client.qp.Moved(uverbs.RTS))
-	answer := uverbs.SendWR{ID: 3, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{server.mr.SGE(0, 27)}}
+	must(t, client.qp.SetKernelState(uverbs.QPRTS))
+	answer := uverbs.SendWR{ID: 3, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{server.mr.SGE(0, 27)}}
 	if err := server.qp.PostSend(answer); !errors.Is(err, uverbs.ErrState) || !strings.Contains(err.Error(), "the side that connects sends first") {
 		t.Errorf("the side that has accepted sends first: %v", err)
 	}
 	copy(client.mr.Bytes(), "over the connection manager")
-	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 27)}}))
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{client.mr.SGE(0, 27)}}))
 	client.poll(t)
 	if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "over the connection manager" {
 		t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
@@ -88,7 +88,7 @@ func TestIWARP(t *testing.T) {
 	}
 	must(t, id.Disconnect())
 	for range 2 { // this side need not wait for the other
-		if e := next(t, c, Disconnected); e.ID != request.ID && e.ID != id {
+		if e := next(t, c, EventDisconnected); e.ID != request.ID && e.ID != id {
 			t.Error("disconnected is another ID")
 		}
 	}
@@ -231,7 +231,7 @@ func TestIWARPDatagrams(t *testing.T) {
 		"Join": func() error {
 			id := newID(t, c, UDP)
 			must(t, id.Bind(netip.AddrPortFrom(first, 0)))
-			_, err := id.Join(netip.MustParseAddr("239.1.2.3"), FullMember)
+			_, err := id.Join(netip.MustParseAddr("239.1.2.3"), JoinFullMember)
 			return err
 		},
 	} {

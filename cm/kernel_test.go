@@ -105,11 +105,11 @@ func listen(t *testing.T, c *Channel, space PortSpace, ip netip.Addr) (*ID, neti
 func resolve(t *testing.T, c *Channel, id *ID, to netip.AddrPort) {
 	t.Helper()
 	must(t, id.ResolveAddr(netip.AddrPort{}, to, timeout))
-	if e := next(t, c, AddrResolved); e.ID != id {
+	if e := next(t, c, EventAddrResolved); e.ID != id {
 		t.Fatal("the event is another ID's")
 	}
 	must(t, id.ResolveRoute(timeout))
-	next(t, c, RouteResolved)
+	next(t, c, EventRouteResolved)
 }
 
 // end is an end of a connection with its QP.
@@ -137,7 +137,7 @@ func newEnd(t *testing.T, id *ID, typ uverbs.QPType) *end {
 	closeLater(e.cq.Close)
 	e.qp = value(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.cq, RecvCQ: e.cq}))(t)
 	closeLater(e.qp.Close)
-	e.to(t, uverbs.Init)
+	e.to(t, uverbs.QPInit)
 	return e
 }
 
@@ -177,39 +177,39 @@ func TestConnection(t *testing.T) {
 	param := ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}
 	must(t, id.Connect(param))
 
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	if request.Listen != l || request.ID == l || !bytes.Equal(request.Param.PrivateData[:56], hello) ||
 		request.Param.ResponderResources != 2 || request.Param.InitiatorDepth != 3 || request.Param.QPN != client.qp.QPN() {
 		t.Errorf("request is %+v", request)
 	}
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	server := newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.RTR)
-	server.to(t, uverbs.RTS)
+	server.to(t, uverbs.QPRTR)
+	server.to(t, uverbs.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)))
 	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, RNRRetryCount: 7, QPN: server.qp.QPN()}))
 
-	if e := next(t, c, ConnectResponse); e.ID != id || !bytes.Equal(e.Param.PrivateData[:196], welcome) {
+	if e := next(t, c, EventConnectResponse); e.ID != id || !bytes.Equal(e.Param.PrivateData[:196], welcome) {
 		t.Errorf("answer is %+v", e)
 	}
-	client.to(t, uverbs.RTR)
-	client.to(t, uverbs.RTS)
+	client.to(t, uverbs.QPRTR)
+	client.to(t, uverbs.QPRTS)
 	must(t, id.Establish())
-	if e := next(t, c, Established); e.ID != request.ID {
+	if e := next(t, c, EventEstablished); e.ID != request.ID {
 		t.Error("established is another ID")
 	}
 	copy(client.mr.Bytes(), "over the connection manager")
-	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 27)}}))
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{client.mr.SGE(0, 27)}}))
 	client.poll(t)
 	if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "over the connection manager" {
 		t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
 	}
 	must(t, id.Disconnect())
-	if e := next(t, c, Disconnected); e.ID != request.ID {
+	if e := next(t, c, EventDisconnected); e.ID != request.ID {
 		t.Error("disconnected is another ID")
 	}
 	must(t, request.ID.Disconnect())
-	if e := next(t, c, Disconnected); e.ID != id {
+	if e := next(t, c, EventDisconnected); e.ID != id {
 		t.Error("disconnected is another ID")
 	}
 }
@@ -222,14 +222,14 @@ func TestDatagrams(t *testing.T) {
 	id := newID(t, c, UDP)
 	resolve(t, c, id, addr)
 	must(t, id.Connect(ConnParam{PrivateData: []byte("who?")}))
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	if string(request.Param.PrivateData[:4]) != "who?" {
 		t.Errorf("request is %+v", request)
 	}
 	server := newEnd(t, request.ID, uverbs.UD)
 	must(t, request.ID.Accept(ConnParam{PrivateData: []byte("me"), QPN: server.qp.QPN()}))
-	e := next(t, c, Established)
+	e := next(t, c, EventEstablished)
 	const defaultQKey = 0x01234567
 	if e.ID != id || e.UD.QPN != server.qp.QPN() || e.UD.QKey != defaultQKey || string(e.Param.PrivateData[:2]) != "me" {
 		t.Errorf("answer is %+v", e)
@@ -257,7 +257,7 @@ func TestErrorMessages(t *testing.T) {
 	resolve(t, c, id, netip.AddrPortFrom(first, 9))
 	client := newEnd(t, id, uverbs.RC)
 	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
-	e := next(t, c, Rejected)
+	e := next(t, c, EventRejected)
 	says(e.Err(), syscall.ECONNREFUSED, "nobody listens", "reason 8")
 
 	// The program rejects.
@@ -266,9 +266,9 @@ func TestErrorMessages(t *testing.T) {
 	resolve(t, c, id, addr)
 	client = newEnd(t, id, uverbs.RC)
 	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	must(t, request.ID.Reject([]byte("not you"), ReasonConsumer), request.ID.Close())
-	e = next(t, c, Rejected)
+	e = next(t, c, EventRejected)
 	says(e.Err(), syscall.ECONNREFUSED, "the program there has rejected the request", "reason 28")
 	if string(e.Param.PrivateData[:7]) != "not you" {
 		t.Errorf("private data is %q", e.Param.PrivateData)
@@ -280,11 +280,11 @@ func TestErrorMessages(t *testing.T) {
 	says(id.Bind(addr), syscall.EADDRINUSE, "taken", addr.String())
 	id = newID(t, c, TCP)
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.99:1"), 200*time.Millisecond))
-	says(next(t, c, AddrError).Err(), syscall.ETIMEDOUT, "10.1.0.99:1", "no host on the network")
+	says(next(t, c, EventAddrError).Err(), syscall.ETIMEDOUT, "10.1.0.99:1", "no host on the network")
 
 	id = newID(t, c, TCP) // the kernel takes any device for it, and finds no route by that
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:7471"), timeout))
-	next(t, c, AddrResolved)
+	next(t, c, EventAddrResolved)
 	says(id.ResolveRoute(timeout), syscall.ENODEV, "127.0.0.1:7471", "loopback interface")
 	id = newID(t, c, TCP)
 	says(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1"), timeout), syscall.ENETUNREACH, "192.0.2.1:1")
@@ -307,7 +307,7 @@ func TestErrorMessages(t *testing.T) {
 	says(id.Listen(1), os.ErrClosed)
 	_, err := id.Addrs()
 	says(err, os.ErrClosed)
-	_, _, err = id.QPAttr(uverbs.Init)
+	_, _, err = id.QPAttr(uverbs.QPInit)
 	says(err, os.ErrClosed)
 }
 
@@ -332,7 +332,7 @@ func TestNextEnds(t *testing.T) {
 	}
 	id := value(c.NewID(TCP))(t) // the deadline is gone
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 1), timeout))
-	next(t, c, AddrResolved)
+	next(t, c, EventAddrResolved)
 	must(t, id.Close())
 	done := make(chan error)
 	go func() {
@@ -358,26 +358,26 @@ func TestMulticast(t *testing.T) {
 		id := newID(t, c, UDP)
 		must(t, id.Bind(netip.AddrPortFrom(first, 0)))
 		e := newEnd(t, id, uverbs.UD)
-		e.to(t, uverbs.RTR)
-		e.to(t, uverbs.RTS)
+		e.to(t, uverbs.QPRTR)
+		e.to(t, uverbs.QPRTS)
 		g := value(id.Join(group, flags))(t)
 		t.Cleanup(func() { must(t, g.Close(), g.Close()) })
-		joined := next(t, c, MulticastJoin)
+		joined := next(t, c, EventMulticastJoin)
 		if joined.ID != id || joined.Group != g || joined.UD.QPN != MulticastQPN || joined.Err() != nil || !joined.UD.AH.GRH.DGID.Addr().IsMulticast() {
 			t.Errorf("joined is %+v", joined)
 		}
 		return e, joined
 	}
-	receiver, joined := join(FullMember)
+	receiver, joined := join(JoinFullMember)
 	dgid := joined.UD.AH.GRH.DGID
 	must(t, receiver.qp.AttachMulticast(dgid, 0))
 	defer receiver.qp.DetachMulticast(dgid, 0)
 	must(t, receiver.qp.PostRecv(1, receiver.mr.SGE(0, 1000)))
-	sender, joined := join(FullMember)
+	sender, joined := join(JoinFullMember)
 	ah := value(sender.pd.CreateAH(joined.UD.AH))(t)
 	defer ah.Close()
 	copy(sender.mr.Bytes(), "to all")
-	must(t, sender.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{sender.mr.SGE(0, 6)},
+	must(t, sender.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{sender.mr.SGE(0, 6)},
 		AH: ah, RemoteQPN: joined.UD.QPN, RemoteQKey: joined.UD.QKey}))
 	sender.poll(t)
 	if wc := receiver.poll(t); string(receiver.mr.Bytes()[uverbs.GRHSize:wc.ByteLen]) != "to all" {
@@ -386,7 +386,7 @@ func TestMulticast(t *testing.T) {
 	id := newID(t, c, TCP)
 	for _, group := range []string{"239.1.2.3", "10.1.0.1"} {
 		var arg *ArgError
-		if _, err := id.Join(netip.MustParseAddr(group), FullMember); !errors.As(err, &arg) {
+		if _, err := id.Join(netip.MustParseAddr(group), JoinFullMember); !errors.As(err, &arg) {
 			t.Errorf("join %s of TCP: %v", group, err)
 		}
 	}
@@ -400,11 +400,11 @@ func TestMigrate(t *testing.T) {
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 1), timeout))
 	time.Sleep(50 * time.Millisecond) // the event is there, and unread
 	must(t, id.Migrate(d), id.Migrate(d))
-	if e := next(t, d, AddrResolved); e.ID != id {
+	if e := next(t, d, EventAddrResolved); e.ID != id {
 		t.Error("the event is another ID's")
 	}
 	must(t, id.ResolveRoute(timeout))
-	next(t, d, RouteResolved)
+	next(t, d, EventRouteResolved)
 	must(t, id.Migrate(c), id.Close())
 	if err := id.Migrate(d); !isClosedError(err) {
 		t.Errorf("Migrate after Close: %v", err)

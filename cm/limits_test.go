@@ -45,7 +45,7 @@ func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
 	qpn := 1<<23 + uint32(id.uid)
 	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
 	must(t, id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: qpn}))
-	_, err := id.waitFor(ctx, "connect", ConnectResponse)
+	_, err := id.waitFor(ctx, "connect", EventConnectResponse)
 	must(t, err)
 	return id
 }
@@ -305,7 +305,7 @@ func TestIsolation(t *testing.T) {
 			its := value(uverbs.AllocBuffer(4096))(t)
 			itsMR := value(clients[1].PD().RegMR(its, uverbs.AccessLocalWrite))(t)
 			copy(its.Bytes(), "attack")
-			err := clients[1].Write(ctx, itsMR.SGE(0, 6), RemoteOf(mr))
+			err := clients[1].RDMAWrite(ctx, itsMR.SGE(0, 6), RemoteOf(mr))
 			if got := string(buf.Bytes()[:6]) == "attack"; got != c.reaches || (err == nil) != c.reaches {
 				t.Errorf("the memory was written: %v, %v", got, err)
 			}
@@ -348,21 +348,30 @@ func TestRequestBacklog(t *testing.T) {
 	var rejected atomic.Int32
 	var ids []*ID
 	var waiting sync.WaitGroup
-	for range 8 {
+	request := func() {
 		id := newID(t, out, TCP)
 		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(to.IP, to.Port)))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		waiting.Go(func() {
 			id.Connect(ConnParam{QPN: qp.QPN()})
-			if e, err := id.Wait(stopped); err == nil && e.Type == Rejected {
+			if e, err := id.Wait(stopped); err == nil && e.Type == EventRejected {
 				rejected.Add(1)
 			}
 		})
 		ids = append(ids, id)
 	}
-	// A rejection that the kernel has lost comes when it repeats the request, after 4 s and more.
+	for range 8 {
+		request()
+	}
+	// A rejection that the kernel has lost comes when it repeats the request, after 4 s and more. siw
+	// does not repeat one: another request takes its place.
+	last := time.Now()
 	for rejected.Load() < 5 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
+		if testenv.TheRig().IWARP() && time.Since(last) > 10*time.Second {
+			request()
+			last = time.Now()
+		}
 	}
 	stop()
 	reading.Wait()
@@ -370,8 +379,8 @@ func TestRequestBacklog(t *testing.T) {
 	c.mu.Lock()
 	pending := len(c.pending)
 	c.mu.Unlock()
-	if n := rejected.Load(); pending != 3 || n != 5 {
-		t.Errorf("%d requests wait and %d were rejected, want 3 and 5", pending, n)
+	if n := int(rejected.Load()); pending != 3 || n < 5 || n > len(ids)-3 {
+		t.Errorf("%d requests wait and %d of %d were rejected, want 3 and 5", pending, n, len(ids))
 	}
 	for range 3 {
 		must(t, value(c.Next(ctx))(t).ID.Close())
@@ -412,7 +421,7 @@ func TestDisconnectAnswered(t *testing.T) {
 	must(t, v.id.Disconnect())
 	short, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if e, err := v.id.Wait(short); err != nil || e.Type != Disconnected {
+	if e, err := v.id.Wait(short); err != nil || e.Type != EventDisconnected {
 		t.Errorf("after Disconnect: %+v, %v", e, err)
 	}
 	must(t, server.Close(), v.id.Close(), v.cq.Close())
@@ -434,7 +443,7 @@ func TestNextSkipsWaitedIDs(t *testing.T) {
 	if e, err := c.Next(short); err == nil {
 		t.Errorf("Next has taken %+v", e)
 	}
-	if e := value(id.Wait(ctx))(t); e.Type != AddrResolved {
+	if e := value(id.Wait(ctx))(t); e.Type != EventAddrResolved {
 		t.Errorf("Wait returns %+v", e)
 	}
 	must(t, id.Close())

@@ -96,9 +96,9 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 // survives the removal of one.
 func (l *Listener) event(e *Event) {
 	switch e.Type {
-	case ConnectRequest:
+	case EventConnectRequest:
 		l.handleRequest(e)
-	case DeviceRemoval:
+	case EventDeviceRemoval:
 		l.cancel(errRemoved(l.id.deviceName()))
 	}
 }

@@ -137,7 +137,7 @@ func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 		to.Send(c.record(entryMessage, nil), 0)
 	} else {
 		c.msgSignaled = c.msgPosted
-		to.Send(c.recordSignaled(entryMessage, nil), uverbs.Signaled)
+		to.Send(c.recordSignaled(entryMessage, nil), uverbs.SendSignaled)
 	}
 	to.SGE(c.out.sge(i, len(b)))
 }

@@ -19,8 +19,8 @@ type JoinFlags uint16
 
 // Kinds of membership.
 const (
-	FullMember JoinFlags = abi.RDMA_MC_JOIN_FLAG_FULLMEMBER          // sends and receives (RDMA_MC_JOIN_FLAG_FULLMEMBER)
-	SendOnly   JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER // only sends (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER)
+	JoinFullMember JoinFlags = abi.RDMA_MC_JOIN_FLAG_FULLMEMBER          // sends and receives (RDMA_MC_JOIN_FLAG_FULLMEMBER)
+	JoinSendOnly   JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER // only sends (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER)
 )
 
 // Group is the membership of an ID in a multicast group. It is safe for concurrent use.
@@ -46,7 +46,7 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if !group.IsMulticast() {
 		return nil, argErr("Join", "group", group, "a multicast address")
 	}
-	if flags > SendOnly {
+	if flags > JoinSendOnly {
 		return nil, argErr("Join", "flags", uint16(flags), "FullMember, SendOnly")
 	}
 	if !id.datagrams() {

@@ -16,19 +16,19 @@ type WaitMode uint8
 
 // Wait modes.
 const (
-	SpinThenPark WaitMode = iota // poll for a while if the last wait was short, then park
-	Spin                         // poll all the time: least latency, and one processor for each goroutine that waits
-	Park                         // park in Go's netpoller at once: least use of processors
+	WaitSpinThenPark WaitMode = iota // poll for a while if the last wait was short, then park
+	WaitSpin                         // poll all the time: least latency, and one processor for each goroutine that waits
+	WaitPark                         // park in Go's netpoller at once: least use of processors
 )
 
 // String returns the mode's name.
 func (m WaitMode) String() string {
 	switch m {
-	case SpinThenPark:
+	case WaitSpinThenPark:
 		return "spin then park"
-	case Spin:
+	case WaitSpin:
 		return "spin"
-	case Park:
+	case WaitPark:
 		return "park"
 	}
 	return fmt.Sprintf("wait mode %d", uint8(m))
@@ -51,7 +51,7 @@ type ConnOptions struct {
 	Transfers   int // Transfers is how many RDMA operations of this side may be outstanding; zero is 16.
 
 	Wait WaitMode      // Wait is the way to wait.
-	Spin time.Duration // Spin is how long SpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
+	Spin time.Duration // Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
 
 	// KeepAlive is how often an idle connection checks whether the peer is still there; zero is
 	// 15 s, and a negative value is never. A busy connection learns it from acknowledgements.
@@ -264,8 +264,8 @@ func (o ConnOptions) defaults(op string) (ConnOptions, error) {
 	if o.Isolation > ConnPD {
 		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ListenerPD, ConnPD")
 	}
-	if o.Wait > Park {
-		return o, argErr(op, "Wait", o.Wait, "SpinThenPark, Spin, Park")
+	if o.Wait > WaitPark {
+		return o, argErr(op, "Wait", o.Wait, "WaitSpinThenPark, WaitSpin, WaitPark")
 	}
 	return o, nil
 }

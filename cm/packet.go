@@ -51,7 +51,7 @@ type PacketOptions struct {
 	SendDepth int // SendDepth is how many datagrams may be in the send queue; zero is 16.
 
 	Wait WaitMode      // Wait is the way to wait.
-	Spin time.Duration // Spin is how long SpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
+	Spin time.Duration // Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
 
 	// PrivateData is sent with the request of DialPacket, up to 180 bytes, or with the answer
 	// of a listener, up to 136 bytes.
@@ -139,7 +139,7 @@ func (q *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uv
 			return nil, errClosed
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case o.Wait == Spin, o.Wait == SpinThenPark && spins && time.Since(begin) < o.Spin:
+		case o.Wait == WaitSpin, o.Wait == WaitSpinThenPark && spins && time.Since(begin) < o.Spin:
 			continue
 		case !armed:
 			if err := q.cq.Notify(); err != nil {
@@ -187,7 +187,7 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 	return p, nil
 }
 
-// DialPacket finds the QP that receives datagrams at "host:port"; [PacketConn.Dialled] returns it.
+// DialPacket finds the QP that receives datagrams at "host:port"; [PacketConn.DialedPeer] returns it.
 // If the peer rejects the request, the error is as for [ID.ConnectWait].
 func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
 	o, err := o.defaults("DialPacket", maxPrivate[opConnect][1])

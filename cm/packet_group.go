@@ -16,7 +16,7 @@ type membership struct {
 }
 
 // Join joins a multicast group and returns the Peer to send to for all of its members. Recv then
-// returns what the members send, including p itself, unless the flags are [SendOnly].
+// returns what the members send, including p itself, unless the flags are [JoinSendOnly].
 func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
 	const what = "join"
 	m, err := p.addMembership(group)
@@ -59,11 +59,11 @@ func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.A
 	if _, err := m.id.Join(group, flags); err != nil {
 		return Peer{}, err
 	}
-	e, err := m.id.waitFor(ctx, "join", MulticastJoin)
+	e, err := m.id.waitFor(ctx, "join", EventMulticastJoin)
 	if err != nil {
 		return Peer{}, err
 	}
-	if flags != SendOnly {
+	if flags != JoinSendOnly {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if err := p.qp.AttachMulticast(e.UD.AH.GRH.DGID, 0); err != nil {

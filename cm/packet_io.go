@@ -15,8 +15,8 @@ import (
 // LocalAddr returns the address of this side, an [Addr].
 func (p *PacketConn) LocalAddr() net.Addr { return p.addrs.Local }
 
-// Dialled returns the peer that DialPacket has found. It returns false after ListenPacket.
-func (p *PacketConn) Dialled() (Peer, bool) {
+// DialedPeer returns the peer that DialPacket has found. It returns false after ListenPacket.
+func (p *PacketConn) DialedPeer() (Peer, bool) {
 	if p.peer == nil {
 		return Peer{}, false
 	}
@@ -156,7 +156,7 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 		return argErr(what, "data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes, the port's MTU", p.mtu)
 	}
 	if to == (Peer{}) {
-		return argErr(what, "to", "the zero value", "a peer of Recv, Dialled or Join")
+		return argErr(what, "to", "the zero value", "a peer of Recv, DialedPeer or Join")
 	}
 	if err := p.begin(ctx, &p.send, what); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	}
 	slot := p.o.Depth + 1 + p.sent%p.o.SendDepth // behind the slots for receiving
 	copy(p.mem.bytes(slot), data)
-	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
+	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
 		AH: ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
 	if err != nil {
 		return p.opError(what, err)
@@ -195,10 +195,10 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 // event handles an event of the connection manager.
 func (p *PacketConn) event(e *Event) {
 	switch e.Type {
-	case ConnectRequest: // there is nothing to do but answer
+	case EventConnectRequest: // there is nothing to do but answer
 		e.ID.Accept(ConnParam{PrivateData: p.o.PrivateData, QPN: p.qp.QPN(), QKey: p.qkey})
 		e.ID.Close()
-	case DeviceRemoval:
+	case EventDeviceRemoval:
 		p.dev.forget()
 		p.endWith(errRemoved(p.addrs.Device)) // the kernel waits for it
 	}
@@ -227,7 +227,7 @@ func (p *PacketConn) destroy() error {
 	if p.qp == nil { // it was not set up completely
 		return p.releaseAll(p.loop.closeID(p.id))
 	}
-	p.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState) // wakes the goroutines that wait
+	p.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState) // wakes the goroutines that wait
 	p.recv.drain()
 	p.send.drain()
 	var errs []error

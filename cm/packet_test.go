@@ -46,8 +46,8 @@ func TestPacketConn(t *testing.T) {
 			o := PacketOptions{Wait: wait, Depth: 4, SendDepth: 3}
 			server := newPackets(t, "10.1.0.1:0", o)
 			client := value(DialPacket(ctx, server.LocalAddr().String(), o))(t)
-			to, ok := client.Dialled()
-			if _, listener := server.Dialled(); !ok || listener || to.IP() != first || to.QPN() != server.qp.QPN() {
+			to, ok := client.DialedPeer()
+			if _, listener := server.DialedPeer(); !ok || listener || to.IP() != first || to.QPN() != server.qp.QPN() {
 				t.Errorf("dialled %s", to)
 			}
 			for i := range 100 {
@@ -96,7 +96,7 @@ func TestPacketConn(t *testing.T) {
 			if err := <-done; !errors.Is(err, net.ErrClosed) || !errors.Is(err, os.ErrClosed) {
 				t.Errorf("%s: Recv of what is closed: %v", wait, err)
 			}
-			_, joinErr := client.Join(ctx, netip.MustParseAddr("239.1.1.1"), FullMember)
+			_, joinErr := client.Join(ctx, netip.MustParseAddr("239.1.1.1"), JoinFullMember)
 			for _, err := range []error{client.Send(ctx, nil, to), joinErr} {
 				if !errors.Is(err, net.ErrClosed) {
 					t.Errorf("after Close: %v", err)
@@ -137,7 +137,7 @@ func TestPacketManyPeers(t *testing.T) {
 				return
 			}
 			defer p.Close()
-			to, _ := p.Dialled()
+			to, _ := p.DialedPeer()
 			for j := range 20 {
 				word := fmt.Sprint(i, j)
 				if err := p.Send(ctx, []byte(word), to); err != nil {
@@ -177,9 +177,9 @@ func TestPacketGroup(t *testing.T) {
 	var to Peer
 	for i := range members {
 		members[i] = newPackets(t, "10.1.0.1:0", PacketOptions{})
-		flags := FullMember
+		flags := JoinFullMember
 		if i == 2 {
-			flags = SendOnly
+			flags = JoinSendOnly
 		}
 		to = value(members[i].Join(ctx, addr, flags))(t)
 		if to.IP() != addr || to.QPN() != MulticastQPN {
@@ -205,13 +205,13 @@ func TestPacketGroup(t *testing.T) {
 		}
 	}
 	var arg *ArgError
-	if _, err := members[1].Join(ctx, addr, FullMember); !errors.As(err, &arg) {
+	if _, err := members[1].Join(ctx, addr, JoinFullMember); !errors.As(err, &arg) {
 		t.Errorf("Join twice: %v", err)
 	}
 	if err := members[0].Leave(addr); !errors.As(err, &arg) {
 		t.Errorf("Leave twice: %v", err)
 	}
-	value(members[0].Join(ctx, addr, FullMember))(t)
+	value(members[0].Join(ctx, addr, JoinFullMember))(t)
 	must(t, members[2].Send(ctx, []byte("again"), to))
 	if got, _ := received(t, members[0]); got != "again" {
 		t.Errorf("%q", got)
@@ -244,7 +244,7 @@ func TestPacketErrors(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := server.Join(ctx, netip.MustParseAddr("10.1.0.2"), FullMember); !errors.As(err, &arg) {
+	if _, err := server.Join(ctx, netip.MustParseAddr("10.1.0.2"), JoinFullMember); !errors.As(err, &arg) {
 		t.Errorf("Join of a host: %v", err)
 	}
 }

@@ -41,10 +41,10 @@ type Selector uint8
 
 // Selectors (IBTA 15.2.5.16).
 const (
-	GreaterThan Selector = iota // the value is greater
-	LessThan                    // the value is smaller
-	Exactly                     // the value is equal
-	Largest                     // the value is the largest possible, or for times the smallest
+	SelectGreater Selector = iota // the value is greater
+	SelectLess                    // the value is smaller
+	SelectExactly                 // the value is equal
+	SelectLargest                 // the value is the largest possible, or for times the smallest
 )
 
 // pathRecord is the layout of a path record in InfiniBand's management datagrams, big-endian and
@@ -172,8 +172,8 @@ func (p *Path) check() error {
 	if p.MTU.Bytes() == 0 {
 		return argErr("SetPath", "MTU", p.MTU, "%d to %d", uverbs.MTU256, uverbs.MTU4096)
 	}
-	if s := max(p.MTUSelector, p.RateSelector, p.LifetimeSelector); s > Largest {
-		return argErr("SetPath", "selector", s, "%d to %d", GreaterThan, Largest)
+	if s := max(p.MTUSelector, p.RateSelector, p.LifetimeSelector); s > SelectLargest {
+		return argErr("SetPath", "selector", s, "%d to %d", SelectGreater, SelectLargest)
 	}
 	return nil
 }

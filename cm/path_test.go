@@ -17,17 +17,17 @@ func establish(t *testing.T, c *Channel, id *ID) (client, server *end) {
 	t.Helper()
 	client = newEnd(t, id, uverbs.RC)
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	server = newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.RTR)
-	server.to(t, uverbs.RTS)
+	server.to(t, uverbs.QPRTR)
+	server.to(t, uverbs.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}))
-	next(t, c, ConnectResponse)
-	client.to(t, uverbs.RTR)
-	client.to(t, uverbs.RTS)
+	next(t, c, EventConnectResponse)
+	client.to(t, uverbs.QPRTR)
+	client.to(t, uverbs.QPRTS)
 	must(t, id.Establish())
-	next(t, c, Established)
+	next(t, c, EventEstablished)
 	return client, server
 }
 
@@ -66,7 +66,7 @@ func TestPaths(t *testing.T) {
 		t.Fatalf("paths are %+v, want one", paths)
 	}
 	p, port := paths[0], value(dev.QueryPort(1))(t)
-	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != Exactly || !p.Reversible || p.PKey != 0xffff || p.HopLimit == 0 {
+	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != SelectExactly || !p.Reversible || p.PKey != 0xffff || p.HopLimit == 0 {
 		t.Errorf("path is %+v, the port's MTU %d", p, port.ActiveMTU)
 	}
 }
@@ -85,10 +85,10 @@ func TestSetPath(t *testing.T) {
 		t.Errorf("before the address is resolved: %v", err)
 	}
 	must(t, id.ResolveAddr(netip.AddrPort{}, addr, timeout))
-	next(t, c, AddrResolved)
+	next(t, c, EventAddrResolved)
 	p.MTU, p.Lifetime = uverbs.MTU512, 19
 	must(t, id.SetPath(p))
-	if e := next(t, c, RouteResolved); e.ID != id || e.Err() != nil {
+	if e := next(t, c, EventRouteResolved); e.ID != id || e.Err() != nil {
 		t.Fatalf("event is %+v", e)
 	}
 	if got := value(id.Paths())(t); len(got) != 1 || got[0].MTU != p.MTU || got[0].Lifetime != p.Lifetime || got[0].DGID != p.DGID {
@@ -105,7 +105,7 @@ func TestSetPath(t *testing.T) {
 		}
 	}
 	copy(client.mr.Bytes(), "by a route of our own")
-	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 2000)}}))
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{client.mr.SGE(0, 2000)}}))
 	client.poll(t)
 	if wc := server.poll(t); wc.ByteLen != 2000 || string(server.mr.Bytes()[:21]) != "by a route of our own" {
 		t.Errorf("received %d bytes, %q", wc.ByteLen, server.mr.Bytes()[:21])
@@ -135,22 +135,22 @@ func TestDatagramTraffic(t *testing.T) {
 	id := newID(t, c, UDP)
 	resolve(t, c, id, addr)
 	must(t, id.Connect(ConnParam{}))
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	server := newEnd(t, request.ID, uverbs.UD)
-	server.to(t, uverbs.RTR)
-	server.to(t, uverbs.RTS)
+	server.to(t, uverbs.QPRTR)
+	server.to(t, uverbs.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 1000)), request.ID.Accept(ConnParam{QPN: server.qp.QPN()}))
-	e := next(t, c, Established)
+	e := next(t, c, EventEstablished)
 	client := newEnd(t, id, uverbs.UD)
-	client.to(t, uverbs.RTR)
-	client.to(t, uverbs.RTS)
+	client.to(t, uverbs.QPRTR)
+	client.to(t, uverbs.QPRTS)
 	must(t, client.qp.PostRecv(1, client.mr.SGE(0, 1000)))
 	send := func(from *end, ah *uverbs.AH, qpn uint32, text string) {
 		t.Helper()
 		defer ah.Close()
 		copy(from.mr.Bytes()[2048:], text)
-		must(t, from.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{from.mr.SGE(2048, len(text))},
+		must(t, from.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{from.mr.SGE(2048, len(text))},
 			AH: ah, RemoteQPN: qpn, RemoteQKey: e.UD.QKey}))
 		from.poll(t)
 	}
@@ -177,12 +177,12 @@ func TestSpaceIB(t *testing.T) {
 	}
 	client := newEnd(t, id, uverbs.RC)
 	must(t, id.Connect(ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	if request.ID.Space() != IB || string(request.Param.PrivateData[:5]) != "hello" || request.Param.QPN != client.qp.QPN() {
 		t.Errorf("request is %+v", request)
 	}
 	must(t, request.ID.Reject([]byte("no"), ReasonConsumer), request.ID.Close())
-	if e := next(t, c, Rejected); string(e.Param.PrivateData[:2]) != "no" || e.Status != int32(ReasonConsumer) {
+	if e := next(t, c, EventRejected); string(e.Param.PrivateData[:2]) != "no" || e.Status != int32(ReasonConsumer) {
 		t.Errorf("event is %+v", e)
 	}
 }
@@ -196,13 +196,13 @@ func TestSpaceIBTraffic(t *testing.T) {
 	resolve(t, c, id, addr)
 	client, server := establish(t, c, id)
 	copy(client.mr.Bytes(), "in InfiniBand's port space")
-	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{client.mr.SGE(0, 26)}}))
+	must(t, client.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{client.mr.SGE(0, 26)}}))
 	client.poll(t)
 	if wc := server.poll(t); string(server.mr.Bytes()[:wc.ByteLen]) != "in InfiniBand's port space" {
 		t.Errorf("received %q", server.mr.Bytes()[:wc.ByteLen])
 	}
 	must(t, id.Disconnect())
-	if e := next(t, c, Disconnected); e.ID != server.id {
+	if e := next(t, c, EventDisconnected); e.ID != server.id {
 		t.Error("disconnected is another ID")
 	}
 }
@@ -218,7 +218,7 @@ func TestSpaceIPoIB(t *testing.T) {
 	}
 	id = newID(t, c, IPoIB)
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(second, 1), timeout))
-	if err := next(t, c, AddrError).Err(); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
+	if err := next(t, c, EventAddrError).Err(); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
 		t.Errorf("event is %v", err)
 	}
 }

@@ -61,7 +61,7 @@ var (
 	record = Path{
 		ServiceID: 0x0102030405060708, DGID: uverbs.GID(counted(0x10, 16)), SGID: uverbs.GID(counted(0x30, 16)), DLID: 0x5152, SLID: 0x5354,
 		RawTraffic: true, FlowLabel: 0xabcde, HopLimit: 64, TrafficClass: 0x61, Reversible: true, Count: 5, PKey: 0x8001, QoSClass: 0x123, SL: 12,
-		Preference: 9, MTU: uverbs.MTU2048, Rate: 7, Lifetime: 18, MTUSelector: Exactly, RateSelector: LessThan, LifetimeSelector: Largest,
+		Preference: 9, MTU: uverbs.MTU2048, Rate: 7, Lifetime: 18, MTUSelector: SelectExactly, RateSelector: SelectLess, LifetimeSelector: SelectLargest,
 	}
 	primaryBytes = []byte{1 | 2 | 40, 0, 0, 0, 0, 0, 0, 0} // GMP, primary, bidirectional; reserved
 )

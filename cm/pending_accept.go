@@ -88,8 +88,8 @@ func (a *pendingAccept) event(e *Event) {
 	a.acceptMu.Lock() // the event may arrive before Accept has returned
 	defer a.acceptMu.Unlock()
 	switch {
-	case e.Type == AddrChange: // the peer may still become ready
-	case e.Type != Established || e.Status != 0:
+	case e.Type == EventAddrChange: // the peer may still become ready
+	case e.Type != EventEstablished || e.Status != 0:
 		a.fail(e.failure())
 	case a.claim():
 		a.c.start(a.peer, a.private)

@@ -60,7 +60,7 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 		return errClosed
 	}
 	begin := time.Now()
-	if c.o.Wait == Spin || c.o.Wait == SpinThenPark && c.spinHint {
+	if c.o.Wait == WaitSpin || c.o.Wait == WaitSpinThenPark && c.spinHint {
 		if c.spin(ctx, begin, met, o) {
 			return nil
 		}
@@ -122,7 +122,7 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 		case met(c, o):
 			return true
 		case i%between != 0:
-		case c.destroying, ctx.Err() != nil, c.o.Wait != Spin && time.Now().After(until):
+		case c.destroying, ctx.Err() != nil, c.o.Wait != WaitSpin && time.Now().After(until):
 			return false
 		}
 	}
@@ -358,7 +358,7 @@ func (c *Conn) sendControl(h header) {
 	c.ctlPosted++
 	c.peer.sent++
 	b := c.qp.BeginSend()
-	b.Send(c.recordSignaled(entryControl, nil), uverbs.Signaled)
+	b.Send(c.recordSignaled(entryControl, nil), uverbs.SendSignaled)
 	b.SGE(c.ctl.sge(i, headerSize))
 	c.post(b)
 }
@@ -420,10 +420,10 @@ func (c *Conn) probe() *op {
 	c.opsPosted++
 	b := c.qp.BeginSend()
 	if id := c.recordSignaled(entryOp, o); c.probeMR != nil {
-		b.Read(id, uverbs.Signaled, c.probeRemote.Addr, c.probeRemote.RKey)
+		b.Read(id, uverbs.SendSignaled, c.probeRemote.Addr, c.probeRemote.RKey)
 		b.SGE(c.probeSGL()...)
 	} else {
-		b.Write(id, uverbs.Signaled, 0, 0)
+		b.Write(id, uverbs.SendSignaled, 0, 0)
 	}
 	c.post(b)
 	return o

@@ -143,7 +143,7 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	if onIWARP(pd.Device()) {
 		err = qp.Init()
 	} else {
-		for state := uverbs.Init; err == nil && (state == uverbs.Init || id.datagrams() && state <= uverbs.RTS); state++ {
+		for state := uverbs.QPInit; err == nil && (state == uverbs.QPInit || id.datagrams() && state <= uverbs.QPRTS); state++ {
 			err = id.modifyTo(qp, state, nil)
 		}
 	}
@@ -161,7 +161,7 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 	if err != nil {
 		return err
 	}
-	if state == uverbs.RTR && !id.datagrams() { // the access rights of the peer were not known before
+	if state == uverbs.QPRTR && !id.datagrams() { // the access rights of the peer were not known before
 		if attr.Access, err = id.peerAccess(attr.MaxDestRdAtomic > 0); err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	if ok {
 		return access, nil
 	}
-	init, _, err := id.QPAttr(uverbs.Init)
+	init, _, err := id.QPAttr(uverbs.QPInit)
 	if err != nil {
 		return 0, err
 	}
@@ -218,10 +218,10 @@ func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam) error {
 	if onIWARP(qp.Device()) {
 		return nil
 	}
-	if err := id.modifyTo(qp, uverbs.RTR, p); err != nil {
+	if err := id.modifyTo(qp, uverbs.QPRTR, p); err != nil {
 		return err
 	}
-	return id.modifyTo(qp, uverbs.RTS, p)
+	return id.modifyTo(qp, uverbs.QPRTS, p)
 }
 
 // advanceQP moves the QP of an ID to the state that an event requires. When the peer has accepted,
@@ -238,11 +238,11 @@ func (e *Event) advanceQP() {
 	}
 	iwarp := onIWARP(qp.Device())
 	switch {
-	case e.Type == DeviceRemoval:
+	case e.Type == EventDeviceRemoval:
 		qp.SetErrCause(errRemoved(id.deviceName()))
-	case e.Type == Disconnected && iwarp:
+	case e.Type == EventDisconnected && iwarp:
 		qp.SetErrCause(errIWARPGone)
-	case e.Type == Disconnected:
+	case e.Type == EventDisconnected:
 		qp.SetErrCause(errPeerGone)
 	}
 	if id.datagrams() {
@@ -252,7 +252,7 @@ func (e *Event) advanceQP() {
 		e.followKernel(qp)
 		return
 	}
-	if e.Type != ConnectResponse || e.Status != 0 {
+	if e.Type != EventConnectResponse || e.Status != 0 {
 		return
 	}
 	err := id.modifyToRTS(qp, nil)
@@ -260,11 +260,11 @@ func (e *Event) advanceQP() {
 		err = id.Establish()
 	}
 	if err == nil {
-		e.Type = Established
+		e.Type = EventEstablished
 		return
 	}
 	id.Reject(nil, ReasonConsumer)
-	e.Type, e.cause = ConnectError, err
+	e.Type, e.cause = EventConnectError, err
 	e.Status = -int32(syscall.EIO)
 	var errno syscall.Errno
 	switch {
@@ -278,10 +278,10 @@ func (e *Event) advanceQP() {
 // followKernel tells a QP of iWARP what the kernel has done with it.
 func (e *Event) followKernel(qp *uverbs.QP) {
 	switch {
-	case e.Type == Established && e.Status == 0 && !e.ID.queues.acceptedRequest.Load():
-		qp.Moved(uverbs.RTS) // it fails only if the QP has gone on already
-	case e.Type == Disconnected:
+	case e.Type == EventEstablished && e.Status == 0 && !e.ID.queues.acceptedRequest.Load():
+		qp.SetKernelState(uverbs.QPRTS) // it fails only if the QP has gone on already
+	case e.Type == EventDisconnected:
 		// It is in error, or about to be; now what was posted meanwhile is flushed too.
-		qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState)
+		qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
 	}
 }

@@ -51,16 +51,16 @@ func (r Remote) At(offset uint32) Remote {
 	return Remote{Addr: r.Addr + uint64(offset), RKey: r.RKey, Length: r.Length - offset}
 }
 
-// Write writes local memory into the memory of the peer, and waits for the completion (RDMA WRITE).
+// RDMAWrite writes local memory into the memory of the peer, and waits for the completion (RDMA WRITE).
 // The local memory must be registered with [Conn.PD]. If ctx ends first the operation goes on, and
 // the program must not touch the memory until the connection is closed. If the peer does not allow
 // the access, the connection ends with an error that says so.
-func (c *Conn) Write(ctx context.Context, local uverbs.SGE, remote Remote) error {
+func (c *Conn) RDMAWrite(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, "write", uverbs.SendWR{Opcode: uverbs.WRRDMAWrite}, local, remote)
 }
 
-// Read reads memory of the peer into local memory (RDMA READ). See Write for the rest.
-func (c *Conn) Read(ctx context.Context, local uverbs.SGE, remote Remote) error {
+// RDMARead reads memory of the peer into local memory (RDMA READ). See Write for the rest.
+func (c *Conn) RDMARead(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, "read", uverbs.SendWR{Opcode: uverbs.WRRDMARead}, local, remote)
 }
 
@@ -110,10 +110,10 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	var err error
 	if wr.Opcode == uverbs.WRRDMAWrite && onIWARP(c.dev.dev) { // see probe
 		wr.ID = c.record(entryPart, nil)
-		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.recordSignaled(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled,
+		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.recordSignaled(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
 			SGL: c.probeSGL(), RemoteAddr: c.probeRemote.Addr, RKey: c.probeRemote.RKey})
 	} else {
-		wr.ID, wr.Flags = c.recordSignaled(entryOp, o), uverbs.Signaled
+		wr.ID, wr.Flags = c.recordSignaled(entryOp, o), uverbs.SendSignaled
 		err = c.qp.PostSend(wr)
 	}
 	if err != nil {

@@ -135,8 +135,8 @@ func TestDeviceRemoved(t *testing.T) {
 		defer buf.Close()
 		mrs[i] = value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
 	}
-	until("Write", func() error { return near.Write(ctx, mrs[0].SGE(0, 2048), RemoteOf(mrs[1])) })
-	until("Read", func() error { return near.Read(ctx, mrs[0].SGE(2048, 2048), RemoteOf(mrs[1])) })
+	until("RDMAWrite", func() error { return near.RDMAWrite(ctx, mrs[0].SGE(0, 2048), RemoteOf(mrs[1])) })
+	until("RDMARead", func() error { return near.RDMARead(ctx, mrs[0].SGE(2048, 2048), RemoteOf(mrs[1])) })
 	until("Flush", func() error { return near.Flush(ctx) })
 
 	until("Accept", func() error { return second1(l.Accept(ctx)) })
@@ -147,7 +147,7 @@ func TestDeviceRemoved(t *testing.T) {
 	if !testenv.TheRig().IWARP() {
 		packets = value(ListenPacket(ctx, addr+":0", PacketOptions{}))(t)
 		dialled := value(DialPacket(ctx, packets.LocalAddr().String(), PacketOptions{}))(t)
-		peer, _ := dialled.Dialled()
+		peer, _ := dialled.DialedPeer()
 		until("Recv of datagrams", func() error { _, _, err := packets.Recv(ctx); return err })
 		until("Send of datagrams", func() error { return dialled.Send(ctx, []byte("x"), peer) })
 		defer dialled.Close()
@@ -161,7 +161,7 @@ func TestDeviceRemoved(t *testing.T) {
 
 	removed := make(chan error, 1)
 	go func() { removed <- remove() }() // the kernel waits for all that is on the device
-	if e := value(raw.Wait(ctx))(t); e.Type != DeviceRemoval || e.ID != raw {
+	if e := value(raw.Wait(ctx))(t); e.Type != EventDeviceRemoval || e.ID != raw {
 		t.Errorf("event is %+v", e)
 	}
 	must(t, raw.Close(), request.ID.Close()) // the kernel tells of no request that was not answered

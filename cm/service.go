@@ -17,7 +17,7 @@ type Service struct {
 	ID     uint64        // ID is the service ID.
 	GID    uverbs.GID    // GID is the GID of the port.
 	PKey   uint16        // PKey is the partition key.
-	Lease  time.Duration // Lease is how long the record is still valid; [Forever] is no limit.
+	Lease  time.Duration // Lease is how long the record is still valid; [LeaseForever] is no limit.
 	Key    [16]byte      // Key protects the record from changes.
 	Name   string        // Name is the name of the service.
 	Data8  [16]uint8     // Data8 is data of the service.
@@ -27,7 +27,7 @@ type Service struct {
 }
 
 // Forever is the lease of a record that does not expire.
-const Forever = time.Duration(1<<63 - 1)
+const LeaseForever = time.Duration(1<<63 - 1)
 
 // ResolveService asks InfiniBand's subnet administrator for the ports that offer a service with the
 // given name and service ID (rdma_resolve_addrinfo). One of them may be empty or 0, which is any.
@@ -126,7 +126,7 @@ func decodeService(r *abi.IbUserServiceRec) Service {
 		Data8: r.Data8,
 	}
 	if r.Lease.Get() == forever {
-		s.Lease = Forever
+		s.Lease = LeaseForever
 	}
 	for i := range s.Data16 {
 		s.Data16[i] = r.Data16[i].Get()

@@ -16,7 +16,7 @@ func TestUserEvent(t *testing.T) {
 	c := openKernel(t)
 	id, other := newID(t, c, TCP), newID(t, c, UDP)
 	testenv.Skip(t, id.WriteEvent(0, 0x1122334455667788))
-	if e := next(t, c, User); e.ID != id || e.Arg != 0x1122334455667788 || e.Err() != nil {
+	if e := next(t, c, EventUser); e.ID != id || e.Arg != 0x1122334455667788 || e.Err() != nil {
 		t.Errorf("event is %+v", e)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*timeout)
@@ -30,20 +30,20 @@ func TestUserEvent(t *testing.T) {
 	if e := <-got; e == nil || e.ID != other || e.Status != 7 || e.Arg != 1 {
 		t.Errorf("event is %+v", e)
 	}
-	if e := value(other.Wait(ctx))(t); !errors.Is(e.Err(), syscall.ENOENT) || e.Arg != 1<<63 || e.Type != User {
+	if e := value(other.Wait(ctx))(t); !errors.Is(e.Err(), syscall.ENOENT) || e.Arg != 1<<63 || e.Type != EventUser {
 		t.Errorf("event is %+v", e)
 	}
 
 	// A step that waits ends with it.
 	must(t, id.WriteEvent(0, 5))
 	var ended *EventError
-	if _, err := id.waitFor(ctx, "connect", Established); !errors.As(err, &ended) || ended.Type != User {
+	if _, err := id.waitFor(ctx, "connect", EventEstablished); !errors.As(err, &ended) || ended.Type != EventUser {
 		t.Errorf("the step ends with %v", err)
 	}
 	// The event goes along to another channel.
 	d := openKernel(t)
 	must(t, other.WriteEvent(0, 9), other.Migrate(d))
-	if e := value(other.Wait(ctx))(t); e.Type != User || e.Arg != 9 {
+	if e := value(other.Wait(ctx))(t); e.Type != EventUser || e.Arg != 9 {
 		t.Errorf("event is %+v", e)
 	}
 	must(t, other.Migrate(c))

@@ -36,7 +36,7 @@ func TestWriteEventBytes(t *testing.T) {
 	if !cmp.Equal(got, want) {
 		t.Errorf("command (-want +got):\n%s", cmp.Diff(want, got))
 	}
-	r := eventResp(id.uid, id.handle, User, -2)
+	r := eventResp(id.uid, id.handle, EventUser, -2)
 	copy(bytesAt(unsafe.Pointer(r), 336)[20:], arg)
 	e := c.newEvent(r)
 	if e.ID != id || e.Status != -2 || e.Arg != 0x1122334455667788 || e.UD != (UDParam{}) || e.Param.PrivateData != nil || !errors.Is(e.Err(), syscall.ENOENT) {
@@ -120,7 +120,7 @@ func TestServiceBytes(t *testing.T) {
 	}
 	rec := abi.IbUserServiceRec{}
 	rec.Lease.Put(1<<32 - 1)
-	if s := decodeService(&rec); s.Lease != Forever {
+	if s := decodeService(&rec); s.Lease != LeaseForever {
 		t.Errorf("the lease is %v, want it to be without end", s.Lease)
 	}
 

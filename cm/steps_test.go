@@ -24,7 +24,7 @@ func TestECE(t *testing.T) {
 		resolve(t, c, id, addr)
 		client := newEnd(t, id, uverbs.RC)
 		must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN(), ECE: ece}))
-		request := next(t, c, ConnectRequest)
+		request := next(t, c, EventConnectRequest)
 		t.Cleanup(func() { must(t, request.ID.Close()) })
 		if request.Param.ECE != ece {
 			t.Errorf("the request has %+v, want %+v", request.Param.ECE, ece)
@@ -34,16 +34,16 @@ func TestECE(t *testing.T) {
 	its := ECE{VendorID: 0x15b3, Options: 0x10000005}
 	id, request := ask(its)
 	server := newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.RTR)
-	server.to(t, uverbs.RTS)
+	server.to(t, uverbs.QPRTR)
+	server.to(t, uverbs.QPRTS)
 	mine := ECE{VendorID: 0x15b3, Options: 0x1}
 	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN(), ECE: mine}))
-	if e := next(t, c, ConnectResponse); e.ID != id || e.Param.ECE != mine {
+	if e := next(t, c, EventConnectResponse); e.ID != id || e.Param.ECE != mine {
 		t.Errorf("the answer has %+v, want %+v", e.Param.ECE, mine)
 	}
 	id, request = ask(ECE{})
 	must(t, request.ID.Reject(nil, ReasonVendorOption))
-	if e := next(t, c, Rejected); e.ID != id || e.Status != int32(ReasonVendorOption) || !strings.Contains(e.Err().Error(), "enhanced connections") {
+	if e := next(t, c, EventRejected); e.ID != id || e.Status != int32(ReasonVendorOption) || !strings.Contains(e.Err().Error(), "enhanced connections") {
 		t.Errorf("event is %+v, %v", e, e.Err())
 	}
 }
@@ -58,24 +58,24 @@ func TestNotify(t *testing.T) {
 	resolve(t, c, id, addr)
 	client := newEnd(t, id, uverbs.RC)
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
-	request := next(t, c, ConnectRequest)
+	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	server := newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.RTR)
-	server.to(t, uverbs.RTS)
+	server.to(t, uverbs.QPRTR)
+	server.to(t, uverbs.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}))
-	next(t, c, ConnectResponse)
-	client.to(t, uverbs.RTR)
-	client.to(t, uverbs.RTS)
+	next(t, c, EventConnectResponse)
+	client.to(t, uverbs.QPRTR)
+	client.to(t, uverbs.QPRTS)
 	must(t, client.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{client.mr.SGE(0, 10)}}))
 	server.poll(t) // though the client has not said that it is ready
 	must(t, request.ID.Notify(uverbs.EventCommEst))
-	if e := next(t, c, Established); e.ID != request.ID {
+	if e := next(t, c, EventEstablished); e.ID != request.ID {
 		t.Error("established is another ID")
 	}
 	must(t, id.Establish()) // comes late, and does no harm
 	must(t, request.ID.Disconnect())
-	if e := next(t, c, Disconnected); e.ID != id {
+	if e := next(t, c, EventDisconnected); e.ID != id {
 		t.Error("disconnected is another ID")
 	}
 	if err := newID(t, c, TCP).Notify(uverbs.EventCommEst); err == nil {
@@ -125,13 +125,13 @@ func TestAFOnly(t *testing.T) {
 			client := newEnd(t, id, uverbs.RC)
 			must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 			if reached := !only || ip.Is6(); reached {
-				e := next(t, c, ConnectRequest)
+				e := next(t, c, EventConnectRequest)
 				must(t, e.ID.Reject(nil, ReasonConsumer), e.ID.Close())
 				e = value(id.Wait(ctx))(t)
 				if e.Status != int32(ReasonConsumer) {
 					t.Errorf("%s: %v", ip, e.Err())
 				}
-			} else if e := value(id.Wait(ctx))(t); e.Type != Rejected { // by the kernel: l gets no request
+			} else if e := value(id.Wait(ctx))(t); e.Type != EventRejected { // by the kernel: l gets no request
 				t.Errorf("IPv6 only, %s: %s, %v", ip, e.Type, e.Err())
 			}
 		}
@@ -163,17 +163,17 @@ func TestSRQOfID(t *testing.T) {
 	}
 	serverQP, serverSRQ := create(request.ID, 2)
 	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 6}))
-	if e := value(id.Wait(ctx))(t); e.Type != Established {
+	if e := value(id.Wait(ctx))(t); e.Type != EventEstablished {
 		t.Fatalf("event is %s, %v", e.Type, e.Err())
 	}
-	if e := value(request.ID.Wait(ctx))(t); e.Type != Established {
+	if e := value(request.ID.Wait(ctx))(t); e.Type != EventEstablished {
 		t.Fatalf("event is %s, %v", e.Type, e.Err())
 	}
 	e := end{cq: cq}
 	for i, from := range []*uverbs.QP{clientQP, serverQP} {
 		text := []string{"to the server", "to the client"}[i]
 		copy(buf.Bytes()[4096:], text)
-		must(t, from.PostSend(uverbs.SendWR{ID: 9, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{mr.SGE(4096, len(text))}}))
+		must(t, from.PostSend(uverbs.SendWR{ID: 9, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(4096, len(text))}}))
 		for range 2 {
 			e.qp = from
 			wc := e.poll(t)
@@ -201,13 +201,13 @@ func TestTimewaitExit(t *testing.T) {
 	resolve(t, c, id, addr)
 	_, server := establish(t, c, id)
 	must(t, id.Disconnect())
-	next(t, c, Disconnected)
+	next(t, c, EventDisconnected)
 	must(t, server.id.Disconnect())
 	seen := map[*ID]int{}
 	ctx := within(t)
 	for seen[id] < 2 || seen[server.id] < 1 {
 		e := value(c.Next(ctx))(t)
-		if seen[e.ID]++; e.Err() != nil || e.Type != TimewaitExit && e.Type != Disconnected {
+		if seen[e.ID]++; e.Err() != nil || e.Type != EventTimewaitExit && e.Type != EventDisconnected {
 			t.Fatalf("event is %s, %v", e.Type, e.Err())
 		}
 	}
@@ -226,12 +226,12 @@ func TestConnectError(t *testing.T) {
 	must(t, id.Connect(ConnParam{RetryCount: 7}))
 	request := value(l.Request(ctx))(t)
 	value(request.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 	must(t, request.ID.Accept(ConnParam{}))
-	if e := value(id.Wait(ctx))(t); e.Type != ConnectError || e.Err() == nil || !strings.Contains(e.Err().Error(), addr.String()) || e.Status >= 0 {
+	if e := value(id.Wait(ctx))(t); e.Type != EventConnectError || e.Err() == nil || !strings.Contains(e.Err().Error(), addr.String()) || e.Status >= 0 {
 		t.Errorf("the event is %s, %v", e.Type, e.Err())
 	}
-	if e := value(request.ID.Wait(ctx))(t); e.Type != Rejected || e.Status != int32(ReasonConsumer) {
+	if e := value(request.ID.Wait(ctx))(t); e.Type != EventRejected || e.Status != int32(ReasonConsumer) {
 		t.Errorf("the peer's is %s, %v", e.Type, e.Err())
 	}
 	must(t, request.ID.Close())
@@ -247,9 +247,9 @@ func TestUnreachable(t *testing.T) {
 	_, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
 	must(t, id.ResolveAddr(netip.AddrPortFrom(second, 0), addr, timeout))
-	next(t, c, AddrResolved)
+	next(t, c, EventAddrResolved)
 	must(t, id.ResolveRoute(timeout))
-	next(t, c, RouteResolved)
+	next(t, c, EventRouteResolved)
 	establish(t, c, id)
 	link := value(netlink.LinkByName(testenv.TheRig().Netdevs[1]))(t)
 	changed := false
@@ -266,7 +266,7 @@ func TestUnreachable(t *testing.T) {
 	if !changed {
 		t.Fatal("the peer is no neighbour")
 	}
-	if e := next(t, c, Unreachable); e.ID != id || !errors.Is(e.Err(), syscall.ETIMEDOUT) || !strings.Contains(e.Err().Error(), addr.String()) {
+	if e := next(t, c, EventUnreachable); e.ID != id || !errors.Is(e.Err(), syscall.ETIMEDOUT) || !strings.Contains(e.Err().Error(), addr.String()) {
 		t.Errorf("event is %+v, %v", e, e.Err())
 	}
 }

@@ -21,7 +21,7 @@ import (
 func TestStream(t *testing.T) {
 	for _, wait := range waits {
 		t.Run(wait.String(), func(t *testing.T) {
-			if wait != Park {
+			if wait != WaitPark {
 				testenv.Tags(t, testenv.AnyCard)
 			}
 			l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait, MessageSize: 1000, Depth: 5}})

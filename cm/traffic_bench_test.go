@@ -138,7 +138,7 @@ func BenchmarkPingPong(b *testing.B) {
 				}
 			}
 			send := func(e *bare) {
-				e.post(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{e.c.out.sge(0, size)}})
+				e.post(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{e.c.out.sge(0, size)}})
 			}
 			verbs := func(*testing.B) {
 				for range lot {
@@ -152,7 +152,7 @@ func BenchmarkPingPong(b *testing.B) {
 			b.ReportMetric(float64(ours)/lot, "ns/pingpong")
 			b.ReportMetric(float64(raw)/lot, "ns/verbs")
 			b.ReportMetric(ratio, "x-verbs")
-			if wait != Park { // as the verbs do
+			if wait != WaitPark { // as the verbs do
 				limit(b, pingPongMost, ratio, 1)
 			}
 		})
@@ -235,7 +235,7 @@ func besideWrite(b *testing.B, w io.Writer, r io.Reader) float64 {
 	}
 	write := func(*testing.B) {
 		for range lot {
-			client.post(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled, SGL: []uverbs.SGE{mrs[0].SGE(0, size)},
+			client.post(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mrs[0].SGE(0, size)},
 				RemoteAddr: mrs[1].Addr(), RKey: mrs[1].RKey()})
 		}
 		client.await(lot, false)

@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// WriteEvent writes an event of this ID to its channel (rdma_write_cm_event). Its type is [User];
+// WriteEvent writes an event of this ID to its channel (rdma_write_cm_event). Its type is [EventUser];
 // the status and the argument mean what the program chooses. A goroutine that waits for the ID
 // receives the event, and a call that waits for another event, such as [ID.ConnectWait], fails.
 // Linux 6.18.
@@ -15,7 +15,7 @@ func (id *ID) WriteEvent(status int32, arg uint64) error {
 	if id.closed.Load() {
 		return id.errClosed()
 	}
-	req := abi.WriteCmEvent{ID: id.handle, Event: uint32(User), Status: uint32(status)}
+	req := abi.WriteCmEvent{ID: id.handle, Event: uint32(EventUser), Status: uint32(status)}
 	*req.Param.Arg() = arg
 	errno := command(id.channel.Load().file, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)
 	if errno == syscall.EINVAL { // the arguments are valid, so the kernel does not know the command

@@ -80,7 +80,7 @@ func (id *ID) next(ctx context.Context) (*Event, error) {
 // first. It ignores the event that the hardware address of an interface has changed.
 func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event, error) {
 	e, err := id.next(ctx)
-	for err == nil && e.Type == AddrChange {
+	for err == nil && e.Type == EventAddrChange {
 		e, err = id.next(ctx)
 	}
 	if err != nil {
@@ -120,7 +120,7 @@ func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 	if err := id.ResolveRoute(timeLeft(end)); err != nil {
 		return err
 	}
-	_, err := id.waitFor(ctx, opRoute, RouteResolved)
+	_, err := id.waitFor(ctx, opRoute, EventRouteResolved)
 	return err
 }
 
@@ -137,7 +137,7 @@ func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, rem
 			}
 			return err
 		}
-		_, err := id.waitFor(ctx, opResolve, AddrResolved)
+		_, err := id.waitFor(ctx, opResolve, EventAddrResolved)
 		switch {
 		case err != nil && ctx.Err() != nil && last != nil:
 			return fmt.Errorf("%w; %w", last, err)
@@ -161,9 +161,9 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam) (*Event, error) {
 	if err := id.Connect(p); err != nil {
 		return nil, err
 	}
-	want := []EventType{Established}
+	want := []EventType{EventEstablished}
 	if !id.datagrams() && id.queues.queuePair() == nil {
-		want = append(want, ConnectResponse)
+		want = append(want, EventConnectResponse)
 	}
 	return id.waitFor(ctx, opConnect, want...)
 }
@@ -175,14 +175,14 @@ func (id *ID) AcceptWait(ctx context.Context, p ConnParam) error {
 	if err := id.Accept(p); err != nil || id.datagrams() {
 		return err
 	}
-	_, err := id.waitFor(ctx, opAccept, Established)
+	_, err := id.waitFor(ctx, opAccept, EventEstablished)
 	return err
 }
 
 // Request waits for the next request to a listener (rdma_get_request). The program accepts or
 // rejects the event's ID, and closes it in the end.
 func (id *ID) Request(ctx context.Context) (*Event, error) {
-	return id.waitFor(ctx, "wait for request", ConnectRequest)
+	return id.waitFor(ctx, "wait for request", EventConnectRequest)
 }
 
 // DisconnectWait disconnects and waits until the peer has disconnected too (rdma_disconnect of an
@@ -192,7 +192,7 @@ func (id *ID) DisconnectWait(ctx context.Context) error {
 	if err := id.Disconnect(); err != nil {
 		return err
 	}
-	_, err := id.waitFor(ctx, opDisconnect, Disconnected)
+	_, err := id.waitFor(ctx, opDisconnect, EventDisconnected)
 	return err
 }
 

@@ -36,19 +36,19 @@ func TestWaitAndNextEvents(t *testing.T) {
 	if _, err := mine.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Wait: %v", err)
 	}
-	put(t, c, mine, AddrResolved)
-	put(t, c, other, AddrResolved)
-	put(t, c, mine, RouteResolved)
+	put(t, c, mine, EventAddrResolved)
+	put(t, c, other, EventAddrResolved)
+	put(t, c, mine, EventRouteResolved)
 	if e := value(c.Next(t.Context()))(t); e.ID != other {
 		t.Error("Next has taken what is waited for")
 	}
-	for _, want := range []EventType{AddrResolved, RouteResolved} {
+	for _, want := range []EventType{EventAddrResolved, EventRouteResolved} {
 		if e := value(mine.Wait(t.Context()))(t); e.ID != mine || e.Type != want {
 			t.Errorf("Wait returned %s, want %s", e.Type, want)
 		}
 	}
 	// Requests that nobody takes go with the listener, waiters too.
-	if e := c.newEvent(eventResp(mine.uid, 77, ConnectRequest, 0)); e == nil || !c.deliver(e, nil) || !e.ID.exclusive.Load() {
+	if e := c.newEvent(eventResp(mine.uid, 77, EventConnectRequest, 0)); e == nil || !c.deliver(e, nil) || !e.ID.exclusive.Load() {
 		t.Errorf("request is %+v", e)
 	}
 	done := make(chan error)
@@ -91,9 +91,9 @@ func TestWaitEndsAmongOthers(t *testing.T) {
 		}
 		if read > last {
 			t.Error("there are more reads than events before the end of the context")
-			return eventResp(mine.uid, mine.handle, AddrResolved, 0)
+			return eventResp(mine.uid, mine.handle, EventAddrResolved, 0)
 		}
-		return eventResp(other.uid, other.handle, AddrResolved, 0)
+		return eventResp(other.uid, other.handle, EventAddrResolved, 0)
 	}
 	if _, err := mine.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait: %v", err)
@@ -110,9 +110,9 @@ func TestWaitEndsAmongOthers(t *testing.T) {
 func TestUnexpectedEvent(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
-	put(t, c, id, Disconnected)
+	put(t, c, id, EventDisconnected)
 	var e *EventError
-	if _, err := id.ConnectWait(t.Context(), ConnParam{}); !errors.As(err, &e) || e.Type != Disconnected || !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := id.ConnectWait(t.Context(), ConnParam{}); !errors.As(err, &e) || e.Type != EventDisconnected || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("ConnectWait: %v", err)
 	}
 	k.refuse[abi.RDMA_USER_CM_CMD_RESOLVE_ADDR] = syscall.ENODEV
@@ -128,14 +128,14 @@ func TestResolveAgain(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
 	timedOut := func() {
-		if e := c.newEvent(eventResp(id.uid, id.handle, AddrError, -int32(syscall.ETIMEDOUT))); !c.deliver(e, nil) {
+		if e := c.newEvent(eventResp(id.uid, id.handle, EventAddrError, -int32(syscall.ETIMEDOUT))); !c.deliver(e, nil) {
 			t.Fatal("the event goes nowhere")
 		}
 	}
 	timedOut()
 	timedOut()
-	put(t, c, id, AddrResolved)
-	put(t, c, id, RouteResolved)
+	put(t, c, id, EventAddrResolved)
+	put(t, c, id, EventRouteResolved)
 	must(t, id.Resolve(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(first, 1)))
 	if n := k.given[abi.RDMA_USER_CM_CMD_RESOLVE_ADDR]; n != 3 {
 		t.Errorf("the address was looked for %d times, want 3", n)
@@ -187,7 +187,7 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 	}()
 	answer, err := client.ConnectWait(ctx, ConnParam{PrivateData: []byte("ping"), ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7})
 	must(t, err, <-accepted)
-	if string(answer.Param.PrivateData[:4]) != "ping" || answer.Type != Established {
+	if string(answer.Param.PrivateData[:4]) != "ping" || answer.Type != EventEstablished {
 		t.Errorf("answer is %+v", answer)
 	}
 	return client, server
@@ -212,11 +212,11 @@ func TestQPOfID(t *testing.T) {
 	client, server := pair(t, ctx, c, l, addr, pd, cq)
 	for id, want := range map[*ID][2]uint8{client: {4, 2}, server: {2, 4}} {
 		a := value(id.queues.queuePair().Query())(t)
-		remote, state := uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic, uverbs.RTS
+		remote, state := uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic, uverbs.QPRTS
 		if onIWARP(pd.Device()) { // the side that accepts has heard nothing yet
 			remote &^= uverbs.AccessRemoteAtomic
 			if id == server {
-				state = uverbs.RTR
+				state = uverbs.QPRTR
 			}
 		}
 		if a.State != state || a.Access&remote != remote || a.MaxDestRdAtomic != want[0] || a.MaxRdAtomic != want[1] {
@@ -231,14 +231,14 @@ func TestQPOfID(t *testing.T) {
 	}
 	gone := make(chan error, 1)
 	go func() {
-		_, err := server.waitFor(ctx, "wait", Disconnected)
+		_, err := server.waitFor(ctx, "wait", EventDisconnected)
 		if err == nil {
 			err = server.Disconnect()
 		}
 		gone <- err
 	}()
 	must(t, client.DisconnectWait(ctx), <-gone)
-	if s := client.queues.queuePair().State(); s != uverbs.Err {
+	if s := client.queues.queuePair().State(); s != uverbs.QPErr {
 		t.Errorf("the QP is in %s", s)
 	}
 	qp := client.queues.queuePair()
@@ -314,7 +314,7 @@ func TestMigrateWaiter(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := id.waitFor(ctx, "wait", AddrResolved)
+		_, err := id.waitFor(ctx, "wait", EventAddrResolved)
 		done <- err
 	}()
 	time.Sleep(20 * time.Millisecond)

@@ -62,7 +62,7 @@ const (
 	QPRTS   QPState = 3 // ready to send (IB_QPS_RTS)
 	QPSQD   QPState = 4 // send queue drained (IB_QPS_SQD)
 	QPSQE   QPState = 5 // send queue error (IB_QPS_SQE)
-	QPError QPState = 6 // IB_QPS_ERR
+	QPErr   QPState = 6 // IB_QPS_ERR
 )
 
 // String returns the name that iproute2 uses.

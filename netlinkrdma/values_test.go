@@ -18,7 +18,7 @@ func TestValues(t *testing.T) {
 	check("enum ib_qp_type", 0, int(QPTypeSMI), int(QPTypeGSI), int(QPTypeRC), int(QPTypeUC), int(QPTypeUD), int(QPTypeRawIPv6), int(QPTypeRawEtherType))
 	check("IB_QPT_RAW_PACKET", 8, int(QPTypeRawPacket), int(QPTypeXRCInit), int(QPTypeXRCTarget))
 	check("IB_QPT_DRIVER", 0xff, int(QPTypeDriver))
-	check("enum ib_qp_state", 0, int(QPReset), int(QPInit), int(QPRTR), int(QPRTS), int(QPSQD), int(QPSQE), int(QPError))
+	check("enum ib_qp_state", 0, int(QPReset), int(QPInit), int(QPRTR), int(QPRTS), int(QPSQD), int(QPSQE), int(QPErr))
 	check("enum ib_mig_state", 0, int(PathMigrated), int(PathRearm), int(PathArmed))
 	check("enum ib_poll_context", 0, int(PollDirect), int(PollSoftIRQ), int(PollWorkqueue), int(PollUnboundWorkqueue))
 	check("enum rdma_cm_state", 0, int(CMIdle), int(CMAddrQuery), int(CMAddrResolved), int(CMRouteQuery), int(CMRouteResolved), int(CMConnect),

@@ -36,14 +36,14 @@ func FuzzAnswers(f *testing.F) {
 		checkGIDAnswer(t, k)
 		checkQPAnswer(t, k)
 
-		k.state(SQD)
+		k.state(QPSQD)
 		k.refuse["MODIFY_QP"] = syscall.EINVAL
 		var arg *ArgError
 		if err := k.qp.Modify(QPAttr{AH: AHAttr{Port: 1}}, AttrAV); !errors.Is(err, syscall.EINVAL) || err.Error() == "" {
 			t.Errorf("Modify that the kernel refuses: %v, want EINVAL", err)
 		}
 		delete(k.refuse, "MODIFY_QP")
-		k.state(Reset)
+		k.state(QPReset)
 		own, err := k.qp.Endpoint()
 		switch {
 		case err == nil && (own.QPN != k.qp.qpn || own.LID != k.port.LID || k.port.State != uint8(PortActive)):
@@ -57,7 +57,7 @@ func FuzzAnswers(f *testing.F) {
 		if len(k.gids) > 0 {
 			copy(peer.GID[:], bytesOf(&k.gids[0].GID))
 		}
-		if err := k.qp.Connect(t.Context(), peer); (err == nil) != (k.qp.State() == RTS) {
+		if err := k.qp.Connect(t.Context(), peer); (err == nil) != (k.qp.State() == QPRTS) {
 			t.Errorf("Connect: %v, and the QP is in state %s", err, k.qp.State())
 		} else if err != nil && errors.As(err, &arg) && arg.Allowed == "" {
 			t.Errorf("Connect: %v does not say what is allowed", err)

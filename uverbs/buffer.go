@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 )
 
-// BufferOptions are the options of [AllocBufferOptions]. The zero value is an ordinary buffer.
+// BufferOptions are the options of [AllocBufferWith]. The zero value is an ordinary buffer.
 type BufferOptions struct {
 	// HugePages requests huge pages, which the administrator must have reserved (MAP_HUGETLB).
 	HugePages bool
@@ -49,12 +49,12 @@ type Buffer struct {
 
 // AllocBuffer returns a buffer of size bytes.
 func AllocBuffer(size int) (*Buffer, error) {
-	return AllocBufferOptions(size, BufferOptions{})
+	return AllocBufferWith(size, BufferOptions{})
 }
 
-// AllocBufferOptions returns a buffer of size bytes. It fails with ENOMEM if there are too few free
+// AllocBufferWith returns a buffer of size bytes. It fails with ENOMEM if there are too few free
 // huge pages; the error has their number.
-func AllocBufferOptions(size int, o BufferOptions) (*Buffer, error) {
+func AllocBufferWith(size int, o BufferOptions) (*Buffer, error) {
 	const op = "AllocBuffer"
 	if size <= 0 {
 		return nil, argErr(op, "size", size, "1 byte and more")

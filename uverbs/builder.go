@@ -28,7 +28,7 @@ func (q *QP) BeginSend() *SendBuilder {
 	b := &q.builder
 	b.Abandon()
 	b.q, b.bytes = q, 0
-	if s := QPState(q.state.Load()); s < RTS || q.gone.Load() {
+	if s := QPState(q.state.Load()); s < QPRTS || q.gone.Load() {
 		b.err = q.stateErr()
 	}
 	return b

@@ -108,16 +108,16 @@ func TestBuilderOperations(t *testing.T) {
 		wr    SendWR
 		want  string // what is read back
 	}{
-		{"Send", func(b *SendBuilder) { b.Send(id, Signaled); b.SGE(sge) },
-			SendWR{Opcode: WRSend, Flags: Signaled, SGL: []SGE{sge}}, "SEND of 8 bytes" + local},
-		{"Send inline", func(b *SendBuilder) { b.Send(id, Solicited); b.Inline(data) },
-			SendWR{Opcode: WRSend, Flags: Solicited, Inline: data}, "SEND of 8 bytes"},
+		{"Send", func(b *SendBuilder) { b.Send(id, SendSignaled); b.SGE(sge) },
+			SendWR{Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{sge}}, "SEND of 8 bytes" + local},
+		{"Send inline", func(b *SendBuilder) { b.Send(id, SendSolicited); b.Inline(data) },
+			SendWR{Opcode: WRSend, Flags: SendSolicited, Inline: data}, "SEND of 8 bytes"},
 		{"Send inline in pieces", func(b *SendBuilder) { b.Send(id, 0); b.Inline(data[:3]); b.Inline(data[3:]) },
 			SendWR{Opcode: WRSend, Inline: data}, "SEND of 8 bytes"},
 		{"SGEs one by one", func(b *SendBuilder) { b.Send(id, 0); b.SGE(sge); b.SGE(sge) },
 			SendWR{Opcode: WRSend, SGL: []SGE{sge, sge}}, "SEND of 16 bytes" + local + ", SGE 1 0x7000+8 with lkey 0x9"},
-		{"SendImm", func(b *SendBuilder) { b.SendImm(id, Fence, imm); b.SGE(sge) },
-			SendWR{Opcode: WRSendWithImm, Flags: Fence, Imm: imm, SGL: []SGE{sge}}, "SEND_WITH_IMM of 8 bytes" + local},
+		{"SendImm", func(b *SendBuilder) { b.SendImm(id, SendFence, imm); b.SGE(sge) },
+			SendWR{Opcode: WRSendWithImm, Flags: SendFence, Imm: imm, SGL: []SGE{sge}}, "SEND_WITH_IMM of 8 bytes" + local},
 		{"SendInv", func(b *SendBuilder) { b.SendInv(id, 0, rkey); b.SGE(sge) },
 			SendWR{Opcode: WRSendWithInv, InvalidateRKey: rkey, SGL: []SGE{sge}}, "SEND_WITH_INV of 8 bytes"},
 		{"Write", func(b *SendBuilder) { b.Write(id, 0, raddr, rkey); b.SGE(sge) },

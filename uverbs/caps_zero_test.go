@@ -39,7 +39,7 @@ func TestNoneOf(t *testing.T) {
 			"Resize":      func() (io.Closer, error) { return nil, cq.Resize(20) },
 			"CQ.Modify":   func() (io.Closer, error) { return nil, cq.Modify(1, 1) },
 			"Modify": func() (io.Closer, error) {
-				return nil, qp.Modify(QPAttr{State: Init, Port: 1, Access: AccessRemoteAtomic}, AttrState|AttrPort|AttrPKeyIndex|AttrAccess)
+				return nil, qp.Modify(QPAttr{State: QPInit, Port: 1, Access: AccessRemoteAtomic}, AttrState|AttrPort|AttrPKeyIndex|AttrAccess)
 			},
 		} {
 			o, err := f()

@@ -25,7 +25,7 @@ type CompChannel struct {
 
 	watch watch
 	shut  atomic.Bool     // Shutdown was called
-	wait  *holder         // nil without SetHold
+	wait  *holder         // nil without SetBusyWait
 	event [eventSize]byte // read buffer, here so that it is not allocated per read
 
 	// An event need not be read to know whose it is while the channel has one CQ. Wait tells of it
@@ -102,17 +102,17 @@ func notPollable(err error) bool {
 	return errors.As(err, &p) && p.Err.Error() == "not pollable"
 }
 
-// SetHold has Wait keep its thread and its processor (one of GOMAXPROCS) for up to d
+// SetBusyWait has Wait keep its thread and its processor (one of GOMAXPROCS) for up to d
 // while it sleeps, before it parks in the netpoller; 0, the default, has it park at
 // once. An event that comes within d is then seen as soon as in a C program, since no
 // other thread is involved. Meanwhile other goroutines have one processor less, and with
 // GOMAXPROCS at 1 none, and a context or a Close ends the Wait up to d later; so d
 // should be little more than the time in which a peer answers, and a millisecond or more: the clock
-// that ends the sleep wakes the thread three times in d. SetHold must not be called during a Wait or
-// another SetHold.
-func (c *CompChannel) SetHold(d time.Duration) error {
+// that ends the sleep wakes the thread three times in d. SetBusyWait must not be called during a Wait or
+// another SetBusyWait.
+func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	if d < 0 || d > maxHold {
-		return argErr("SetHold", "d", d, "0 to %s", maxHold)
+		return argErr("SetBusyWait", "d", d, "0 to %s", maxHold)
 	}
 	if err := c.acquire(); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (c *CompChannel) SetHold(d time.Duration) error {
 	if d > 0 {
 		var err error
 		if h, err = newHolder(c.f, d, &c.event); err != nil {
-			return fmt.Errorf("uverbs: SetHold: %w", err)
+			return fmt.Errorf("uverbs: SetBusyWait: %w", err)
 		}
 	}
 	old := c.wait

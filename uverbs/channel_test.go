@@ -221,7 +221,7 @@ func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 			tb.Fatalf("handle %d of CQ %d", got, i+1)
 		}
 	}
-	if err := c.SetHold(hold); err != nil {
+	if err := c.SetBusyWait(hold); err != nil {
 		tb.Fatal(err)
 	}
 	return c
@@ -476,7 +476,7 @@ func TestWaitUnread(t *testing.T) {
 	})
 	t.Run("no hold", func(t *testing.T) {
 		c := told(t)
-		must(t, c.SetHold(0))
+		must(t, c.SetBusyWait(0))
 		c.raise(t, 1)
 		c.expect(t, t.Context(), 1)
 		nothing(t, c)
@@ -530,20 +530,20 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-func TestSetHold(t *testing.T) {
+func TestSetBusyWait(t *testing.T) {
 	c := newTestChannel(t, channelHold)
 	for _, d := range []time.Duration{-1, maxHold + 1, math.MinInt64, math.MaxInt64} {
-		if arg, ok := errors.AsType[*ArgError](c.SetHold(d)); !ok || arg.Given != d.String() {
-			t.Errorf("SetHold(%s): %v, want an ArgError", d, arg)
+		if arg, ok := errors.AsType[*ArgError](c.SetBusyWait(d)); !ok || arg.Given != d.String() {
+			t.Errorf("SetBusyWait(%s): %v, want an ArgError", d, arg)
 		}
 		if c.wait == nil || c.wait.time != channelHold {
-			t.Errorf("SetHold(%s) fails and changes the time", d)
+			t.Errorf("SetBusyWait(%s) fails and changes the time", d)
 		}
 	}
-	if err := c.SetHold(maxHold); err != nil || c.wait == nil || c.wait.time != maxHold {
+	if err := c.SetBusyWait(maxHold); err != nil || c.wait == nil || c.wait.time != maxHold {
 		t.Errorf("the longest hold: %v", err)
 	}
-	if err := c.SetHold(0); err != nil || c.wait != nil {
+	if err := c.SetBusyWait(0); err != nil || c.wait != nil {
 		t.Errorf("no hold: %v", err)
 	}
 	c.raise(t, 1)

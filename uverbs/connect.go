@@ -119,7 +119,7 @@ func (o *PathOptions) check(d *Device) error {
 // that the options name, or that Init took, or the first that is active.
 func (q *QP) activePort() (uint8, PortAttr, error) {
 	first := q.path.Port
-	if first == 0 && q.State() != Reset {
+	if first == 0 && q.State() != QPReset {
 		first = uint8(q.port.Load())
 	}
 	last := first
@@ -218,7 +218,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := q.dev.driver.unsupportedModify(RTR); err != nil { // then there is no use for it
+	if err := q.dev.driver.unsupportedModify(QPRTR); err != nil { // then there is no use for it
 		return Endpoint{}, err
 	}
 	port, attr, err := q.activePort()
@@ -236,14 +236,14 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	return e, nil
 }
 
-// Init brings a queue pair from [Reset] to [Init], in which receives can be posted. For
-// UD and raw packets see [QP.Activate].
+// Init brings a queue pair from [QPReset] to [QPInit], in which receives can be posted. For
+// UD and raw packets see [QP.ReadyUD].
 func (q *QP) Init() error {
 	if err := q.usable(); err != nil {
 		return err
 	}
 	if !q.connected() {
-		return argErr("Init", "QP type", q.typ, "those with a connection; Activate is for the others")
+		return argErr("Init", "QP type", q.typ, "those with a connection; ReadyUD is for the others")
 	}
 	port := q.path.Port
 	if port == 0 {
@@ -255,7 +255,7 @@ func (q *QP) Init() error {
 	return q.initAt(port)
 }
 
-// initAt brings a queue pair with a connection from [Reset] to [Init].
+// initAt brings a queue pair with a connection from [QPReset] to [QPInit].
 func (q *QP) initAt(port uint8) error {
 	access := q.path.Access
 	if access == 0 {
@@ -264,34 +264,34 @@ func (q *QP) initAt(port uint8) error {
 			access |= AccessRemoteAtomic
 		}
 	}
-	return q.Modify(QPAttr{State: Init, Port: port, Access: access}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
+	return q.Modify(QPAttr{State: QPInit, Port: port, Access: access}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
 }
 
 // connected reports whether a QP of this type has one peer, to whom it connects.
 func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket }
 
-// Activate brings a UD queue pair from [Reset] to [RTS], ready to send to whom an AH
+// ReadyUD brings a UD queue pair from [QPReset] to [QPRTS], ready to send to whom an AH
 // leads, and to receive what has this Q_Key. A Q_Key with the highest bit set may be used
 // by privileged processes only. A raw packet QP has no Q_Key: give 0.
-func (q *QP) Activate(qkey uint32) error {
+func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
 	if q.connected() {
-		return argErr("Activate", "QP type", q.typ, "UD, raw packet; Connect is for the others")
+		return argErr("ReadyUD", "QP type", q.typ, "UD, raw packet; Connect is for the others")
 	}
 	if q.typ == RawPacket && qkey != 0 {
-		return argErr("Activate", "qkey", qkey, "0, as raw packets have no Q_Key")
+		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")
 	}
 	port, _, err := q.activePort()
 	if err != nil {
 		return err
 	}
-	from := Reset
+	from := QPReset
 	for _, attr := range []QPAttr{
-		{State: Init, Port: port, QKey: qkey},
-		{State: RTR},
-		{State: RTS, SQPSN: q.psn.Load()},
+		{State: QPInit, Port: port, QKey: qkey},
+		{State: QPRTR},
+		{State: QPRTS, SQPSN: q.psn.Load()},
 	} {
 		t, _ := lookUp(q.typ, from, attr.State)
 		if err := q.Modify(attr, AttrState|t.required); err != nil {
@@ -302,22 +302,22 @@ func (q *QP) Activate(qkey uint32) error {
 	return nil
 }
 
-// Connect connects a queue pair of any type but UD and raw packet, in state [Reset] or
-// [Init], to its peer and leaves it ready to send. Both sides must connect, each with the
+// Connect connects a queue pair of any type but UD and raw packet, in state [QPReset] or
+// [QPInit], to its peer and leaves it ready to send. Both sides must connect, each with the
 // other's [Endpoint]. The context is looked at between the steps. If a step fails, the QP
 // stays in the state that it had reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
-	if err := q.dev.driver.unsupportedModify(RTR); err != nil {
+	if err := q.dev.driver.unsupportedModify(QPRTR); err != nil {
 		return err
 	}
 	if err := remote.check(); err != nil {
 		return err
 	}
 	if !q.connected() {
-		return argErr("Connect", "QP type", q.typ, "those with a connection; Activate is for the others")
+		return argErr("Connect", "QP type", q.typ, "those with a connection; ReadyUD is for the others")
 	}
 	port, attr, err := q.activePort()
 	if err != nil {
@@ -334,18 +334,18 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	rdAtomic := orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom)))
 	// The masks say which of these count for the type of QP.
 	rtr := QPAttr{
-		State: RTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
+		State: QPRTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
 		MaxDestRdAtomic: rdAtomic, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12),
 	}
 	rts := QPAttr{
-		State: RTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
+		State: QPRTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
 		RNRRetry: orDefault(q.path.RNRRetry, 7), MaxRdAtomic: rdAtomic,
 	}
-	toRTR, _ := lookUp(q.typ, Init, RTR)
-	toRTS, _ := lookUp(q.typ, RTR, RTS)
+	toRTR, _ := lookUp(q.typ, QPInit, QPRTR)
+	toRTS, _ := lookUp(q.typ, QPRTR, QPRTS)
 	steps := []func() error{
 		func() error {
-			if q.State() != Reset {
+			if q.State() != QPReset {
 				return nil
 			}
 			return q.initAt(port)

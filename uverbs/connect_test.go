@@ -77,7 +77,7 @@ func TestConnect(t *testing.T) {
 					break
 				}
 			}
-			if f.qp.State() != RTS {
+			if f.qp.State() != QPRTS {
 				t.Errorf("state is %s, want RTS", f.qp.State())
 			}
 			local := value(f.qp.Endpoint())(t)
@@ -96,7 +96,7 @@ func TestConnectSteps(t *testing.T) {
 	peer := Endpoint{QPN: 77, GID: gid(t, "fd00:1::2")}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := f.qp.Connect(ctx, peer); !errors.Is(err, context.Canceled) || f.qp.State() != Reset {
+	if err := f.qp.Connect(ctx, peer); !errors.Is(err, context.Canceled) || f.qp.State() != QPReset {
 		t.Errorf("Connect with a context that is done: %v, state %s", err, f.qp.State())
 	}
 	must(t, f.qp.Init())
@@ -138,7 +138,7 @@ func TestConnectRefused(t *testing.T) {
 			if err := f.qp.Connect(t.Context(), e); !errors.As(err, &arg) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want %s", err, c.want)
 			}
-			if got := f.modifies(); len(got) != 0 || f.qp.State() != Reset {
+			if got := f.modifies(); len(got) != 0 || f.qp.State() != QPReset {
 				t.Errorf("the QP is in %s after %d steps", f.qp.State(), len(got))
 			}
 		})

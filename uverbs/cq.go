@@ -215,7 +215,7 @@ func (c *CQ) unusable() error {
 func (c *CQ) Notify() error { return c.notify(false) }
 
 // NotifySolicited arms the CQ for completions of receives that the sender marked
-// [Solicited], and for failures; with siw, which does not tell them apart, for any.
+// [SendSolicited], and for failures; with siw, which does not tell them apart, for any.
 func (c *CQ) NotifySolicited() error { return c.notify(true) }
 
 func (c *CQ) notify(solicited bool) error {

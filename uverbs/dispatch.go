@@ -187,7 +187,7 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 
 // PostRecvs posts receive work requests, in order, all or none.
 func (q *QP) PostRecvs(wrs ...RecvWR) error {
-	if s := QPState(q.state.Load()); s < Init || q.gone.Load() {
+	if s := QPState(q.state.Load()); s < QPInit || q.gone.Load() {
 		return q.stateErr()
 	}
 	if q.noRecv != nil {

@@ -52,7 +52,7 @@ func TestDummyDriver(t *testing.T) {
 	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
 	srq := value(pd.CreateSRQ(SRQOptions{}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-	qp.state.Store(uint32(RTS))
+	qp.state.Store(uint32(QPRTS))
 	_, poll := cq.Poll(make([]WC, 1))
 	_, clock := d.ReadClock()
 	_, td := d.AllocTD()

@@ -14,7 +14,7 @@ type DMOptions struct {
 
 // DM is memory of the device itself (struct ibv_dm). It is safe for concurrent use.
 //
-// Work requests access it with an MR of [PD.RegDMMR], and the processor with [DM.ReadAt] and
+// Work requests access it with an MR of [PD.RegDM], and the processor with [DM.ReadAt] and
 // [DM.WriteAt]. New memory may contain data of an earlier user.
 type DM struct {
 	object
@@ -109,23 +109,23 @@ func (m *DM) access(op string, b []byte, off int64, with func(driver, *DM, int, 
 	return len(b), nil
 }
 
-// RegDMMR registers part of the device's memory (ibv_reg_dm_mr). Addresses in the MR begin at 0,
+// RegDM registers part of the device's memory (ibv_reg_dm_mr). Addresses in the MR begin at 0,
 // and [MR.Bytes] returns nil. Close the MR before the DM.
-func (p *PD) RegDMMR(dm *DM, offset, length int, access Access) (*MR, error) {
+func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
 	if dm == nil {
-		return nil, argErr("RegDMMR", "dm", "nil", "a DM")
+		return nil, argErr("RegDM", "dm", "nil", "a DM")
 	}
 	if access&^accessPeer != 0 {
-		return nil, argErr("RegDMMR", "access", fmt.Sprintf("%#x", uint32(access)), "rights of local and remote access, together %#x", uint32(accessPeer))
+		return nil, argErr("RegDM", "access", fmt.Sprintf("%#x", uint32(access)), "rights of local and remote access, together %#x", uint32(accessPeer))
 	}
 	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
-		return nil, argErr("RegDMMR", "access", fmt.Sprintf("%#x", uint32(access)), "remote write and remote atomic only together with AccessLocalWrite")
+		return nil, argErr("RegDM", "access", fmt.Sprintf("%#x", uint32(access)), "remote write and remote atomic only together with AccessLocalWrite")
 	}
 	if offset < 0 || uint64(offset) > dm.length {
-		return nil, argErr("RegDMMR", "offset", offset, "0 to %d", dm.length)
+		return nil, argErr("RegDM", "offset", offset, "0 to %d", dm.length)
 	}
 	if limit := dm.length - uint64(offset); length < 1 || uint64(length) > limit {
-		return nil, argErr("RegDMMR", "length", length, "1 to %d", limit)
+		return nil, argErr("RegDM", "length", length, "1 to %d", limit)
 	}
 	s := &region{access: access, length: uint64(length)}
 	mr := &MR{pd: p}

@@ -38,7 +38,7 @@
 // repeats, and a list of SGEs, which are parts of registered memory:
 //
 //	n := copy(buf.Bytes(), "hello")
-//	err = qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
+//	err = qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
 //		SGL: []uverbs.SGE{mr.SGE(0, n)}})
 //	wcs := make([]uverbs.WC, 16)
 //	n, err = cq.Poll(wcs) // returns at once, also if nothing has completed
@@ -95,7 +95,7 @@
 // GID, the port's MTU and the usual timeouts; [PathOptions] overrides each choice, and [QP.Modify]
 // makes each step by hand. RC delivers in order and without loss, UC may lose messages.
 //
-// A UD queue pair sends datagrams to many peers. [QP.Activate] makes it ready. An address handle
+// A UD queue pair sends datagrams to many peers. [QP.ReadyUD] makes it ready. An address handle
 // ([AH]) says how to reach a peer; [PD.CreateAHFor] makes one for the sender of a datagram.
 // Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast] joins
 // a multicast group.
@@ -113,7 +113,7 @@
 //     [errors.ErrUnsupported].
 //   - [ErrQueueFull] and similar values come from the data path, and are compared with errors.Is.
 //   - A [WC] with a [WCStatus] reports a work request that failed. [QP.Err] explains it. For a
-//     request that was flushed it says what moved the QP to the state [Err]: an earlier request,
+//     request that was flushed it says what moved the QP to the state [QPErr]: an earlier request,
 //     this program, an asynchronous event, or the cause that a connection manager has given to
 //     [QP.SetErrCause].
 //
@@ -157,7 +157,7 @@
 //     checks indices and rings a doorbell, however long the list. On rxe and siw the doorbell is a
 //     system call, which costs more than everything else.
 //   - A goroutine that waits in Go's netpoller is woken by another thread, which costs one thread
-//     switch. [CompChannel.SetHold] makes the goroutine sleep in the kernel for a limited time
+//     switch. [CompChannel.SetBusyWait] makes the goroutine sleep in the kernel for a limited time
 //     instead, and keep its thread and processor. A clock wakes it three times within the limit, so
 //     a short limit costs processor time. On a channel with one CQ this also saves a system call
 //     between message and answer.

@@ -21,7 +21,7 @@ func TestMlx5PageFault(t *testing.T) {
 		for id := range uint64(4) {
 			must(t, c.srq.PostRecv(100+id, c.sge(0, 10)))
 		}
-		must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled}))
+		must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled}))
 		c.fault(1)
 		if got := c.poll(); len(got) != 0 {
 			t.Errorf("index %v: a page fault is shown as %+v", userIndex, got)
@@ -126,9 +126,9 @@ func TestMlx5RecvOutOfOrder(t *testing.T) {
 func TestMlx5AtomicLength(t *testing.T) {
 	c := newMlx5Card(t, true, false, 64)
 	must(t, c.qp.PostSend(
-		SendWR{ID: 1, Opcode: WRAtomicCAS, Flags: Signaled, SGL: []SGE{c.sge(0, 8)}},
-		SendWR{ID: 2, Opcode: WRAtomicFAA, Flags: Signaled, SGL: []SGE{c.sge(8, 8)}},
-		SendWR{ID: 3, Opcode: WRRDMARead, Flags: Signaled, SGL: []SGE{c.sge(8, 8)}},
+		SendWR{ID: 1, Opcode: WRAtomicCAS, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
+		SendWR{ID: 2, Opcode: WRAtomicFAA, Flags: SendSignaled, SGL: []SGE{c.sge(8, 8)}},
+		SendWR{ID: 3, Opcode: WRRDMARead, Flags: SendSignaled, SGL: []SGE{c.sge(8, 8)}},
 	))
 	c.put(0, map[int][]byte{60: b16(0), 44: b32(0xdead)})
 	c.put(0, map[int][]byte{60: b16(1), 44: b32(8)}, 1, 2, 3, 4, 5, 6, 7, 8)
@@ -147,7 +147,7 @@ func TestNoAtomics(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
 	f.dev.attr.AtomicCap = AtomicNone
 	qp := value(f.pd.CreateQP(QPOptions{SendCQ: f.cq, RecvCQ: f.cq}))(t)
-	qp.state.Store(uint32(RTS))
+	qp.state.Store(uint32(QPRTS))
 	for _, wr := range []SendWR{
 		{Opcode: WRAtomicCAS, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
 		{Opcode: WRAtomicFAA, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},

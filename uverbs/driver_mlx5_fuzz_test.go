@@ -65,7 +65,7 @@ func FuzzMlx5Poll(f *testing.F) {
 				t.Fatalf("byte %d, which was lent to nobody, was written", fuzzLent+i)
 			}
 		}
-		mlx5Driver{}.qpModified(c.qp, RTS, Reset)
+		mlx5Driver{}.qpModified(c.qp, QPRTS, QPReset)
 	})
 }
 
@@ -84,7 +84,7 @@ type fuzzPoll struct {
 
 func (x *fuzzPoll) postSends(n int) {
 	for range n {
-		wr := SendWR{ID: fuzzSend + x.posted, Opcode: WRRDMARead, Flags: Signaled, SGL: []SGE{x.sge(0, fuzzLent)}}
+		wr := SendWR{ID: fuzzSend + x.posted, Opcode: WRRDMARead, Flags: SendSignaled, SGL: []SGE{x.sge(0, fuzzLent)}}
 		if x.posted%3 == 0 {
 			wr = SendWR{ID: wr.ID, Opcode: WRSend, Inline: x.mem[2000 : 2000+x.posted%64]}
 		}

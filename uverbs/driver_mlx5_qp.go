@@ -170,11 +170,11 @@ func (q *QP) sweepMlx5() {
 // when it is ready to.
 func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	switch to {
-	case RTR:
+	case QPRTR:
 		if q.typ == RawPacket && q.mlx5.rq != nil {
 			q.mlx5.rq.Release()
 		}
-	case Reset:
+	case QPReset:
 		q.sweepMlx5()
 		if q.mlx5.sq != nil {
 			q.mlx5.sq.Reset()

@@ -41,7 +41,7 @@ func TestMlx5ResizeWhileClosed(t *testing.T) {
 	gone := &mlx5Owner{qp: &QP{typ: RC, qpn: 0x99}}
 	index := value(c.dev.mlx5.owners.add(gone))(t)
 	for i := range uint64(3) {
-		must(t, c.qp.PostSend(SendWR{ID: i, Opcode: WRSend, Flags: Signaled}))
+		must(t, c.qp.PostSend(SendWR{ID: i, Opcode: WRSend, Flags: SendSignaled}))
 	}
 	foreign := map[int][]byte{32: b32(index), 56: b32(0x99)}
 	c.put(0, map[int][]byte{60: b16(0)})
@@ -141,7 +141,7 @@ func TestMlx5ResizeRefused(t *testing.T) {
 		t.Error("Resize succeeds though the kernel refuses")
 	}
 	must(t, c.cq.Resize(cardCQEs-1)) // as it is
-	must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled}), c.qp.PostSend(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled}))
+	must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled}), c.qp.PostSend(SendWR{ID: 2, Opcode: WRSend, Flags: SendSignaled}))
 	c.put(0, map[int][]byte{60: b16(0)})
 	c.put(0, map[int][]byte{60: b16(1)})
 	if err := c.cq.Resize(1); err == nil {

@@ -93,7 +93,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	}
 	value(mlx5Driver{}.prepareQP(c.qp, &qpSpec{QPOptions: o, pd: &PD{}}))(t)
 	must(t, mlx5Driver{}.mapQP(c.qp, udata{out: make([]byte, mlx5.QPRespSize)}))
-	c.qp.state.Store(uint32(RTS))
+	c.qp.state.Store(uint32(QPRTS))
 	c.cq.qps.Store(uint32(cardQPN), c.qp)
 	d.mrs.insert(&mrRecord{lkey: cardKey, addr: addrOf(c.mem), length: uint64(len(c.mem)), access: AccessLocalWrite, mem: c.mem})
 	return c
@@ -171,10 +171,10 @@ func TestMlx5Poll(t *testing.T) {
 				}
 				must(t, c.qp.PostSend(
 					SendWR{ID: 1, Opcode: WRSend, SGL: []SGE{c.sge(0, 8)}},
-					SendWR{ID: 2, Opcode: WRRDMARead, Flags: Signaled, SGL: []SGE{c.sge(0, 8)}},
-					SendWR{ID: 3, Opcode: WRLocalInv, Flags: Signaled, InvalidateRKey: 5},
-					SendWR{ID: 4, Opcode: WRRDMAWrite, Flags: Signaled, Inline: []byte{1}},
-					SendWR{ID: 5, Opcode: WRAtomicFAA, Flags: Signaled, SGL: []SGE{c.sge(0, 8)}},
+					SendWR{ID: 2, Opcode: WRRDMARead, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
+					SendWR{ID: 3, Opcode: WRLocalInv, Flags: SendSignaled, InvalidateRKey: 5},
+					SendWR{ID: 4, Opcode: WRRDMAWrite, Flags: SendSignaled, Inline: []byte{1}},
+					SendWR{ID: 5, Opcode: WRAtomicFAA, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
 				))
 				// READ has one block, the invalidation two, the others one each.
 				c.put(0, map[int][]byte{60: b16(1), 44: b32(77), 48: {0, 0, 0, 0, 0, 0, 0, 9}})
@@ -256,7 +256,7 @@ func TestMlx5Stray(t *testing.T) {
 					recv = c.srq.PostRecv
 				}
 				must(t, recv(50, c.sge(0, 100)))
-				must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRRDMARead, Flags: Signaled, SGL: []SGE{c.sge(0, 50), c.sge(100, 50)}}))
+				must(t, c.qp.PostSend(SendWR{ID: 1, Opcode: WRRDMARead, Flags: SendSignaled, SGL: []SGE{c.sge(0, 50), c.sge(100, 50)}}))
 				if err := c.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}, SendWR{Opcode: WRFlush}); !errors.Is(err, ErrOpcode) {
 					t.Fatal(err)
 				}
@@ -302,7 +302,7 @@ func TestMlx5Reset(t *testing.T) {
 				full++
 			}
 			for range 3 {
-				must(t, c.qp.PostSend(SendWR{ID: 7, Opcode: WRSend, Flags: Signaled}))
+				must(t, c.qp.PostSend(SendWR{ID: 7, Opcode: WRSend, Flags: SendSignaled}))
 			}
 			c.put(0, nil)
 			c.put(2, map[int][]byte{60: b16(0)})
@@ -312,7 +312,7 @@ func TestMlx5Reset(t *testing.T) {
 			}
 			c.put(0, foreign)
 			c.put(2, map[int][]byte{60: b16(1)})
-			mlx5Driver{}.qpModified(c.qp, RTS, Reset)
+			mlx5Driver{}.qpModified(c.qp, QPRTS, QPReset)
 			var wcs [4]WC
 			if n, err := c.cq.Poll(wcs[:]); n != 0 || !errors.Is(err, ErrCQOverrun) || !strings.Contains(err.Error(), "QP 0x99") {
 				t.Errorf("after the reset the CQ has %d, %v, want that of the other QP alone", n, err) // which has no queue
@@ -346,7 +346,7 @@ func TestMlx5Reset(t *testing.T) {
 // batch is as if it had not been.
 func TestMlx5PostErrors(t *testing.T) {
 	c := newMlx5Card(t, true, false, 64)
-	good := SendWR{ID: 1, Opcode: WRSend, Flags: Signaled}
+	good := SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled}
 	for want, wr := range map[error]SendWR{
 		ErrTooManySGE:    {Opcode: WRSend, SGL: []SGE{c.sge(0, 1), c.sge(1, 1), c.sge(2, 1)}},
 		ErrTooLong:       {Opcode: WRSend, SGL: []SGE{{Length: 1 << 31}, {Length: 1}}},
@@ -412,9 +412,9 @@ func (c *card) pingPong(i int, wcs []WC, sgl []SGE, inline []byte) {
 		err = c.qp.PostRecv(1, sgl...)
 	}
 	b := c.qp.BeginSend()
-	b.Write(2, Signaled, 1, 2)
+	b.Write(2, SendSignaled, 1, 2)
 	b.Inline(inline)
-	b.Send(3, Signaled)
+	b.Send(3, SendSignaled)
 	b.SGE(sgl...)
 	if post := b.Post(); err != nil || post != nil {
 		c.t.Fatal(err, post)
@@ -468,7 +468,7 @@ func TestMlx5Goroutines(t *testing.T) {
 			}
 		})
 	}
-	post(func(id uint64) error { return c.qp.PostSend(SendWR{ID: id, Opcode: WRSend, Flags: Signaled}) })
+	post(func(id uint64) error { return c.qp.PostSend(SendWR{ID: id, Opcode: WRSend, Flags: SendSignaled}) })
 	post(func(id uint64) error { return c.qp.PostRecv(1<<32 + id) })
 	wg.Go(func() { // the device
 		var sent, received uint32
@@ -517,7 +517,7 @@ func BenchmarkMlx5PingPong(b *testing.B) {
 // BenchmarkMlx5PostInline posts a SEND of 64 bytes inline, its doorbell included.
 func BenchmarkMlx5PostInline(b *testing.B) {
 	c := newMlx5Card(b, true, false, 64)
-	wr := SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, Inline: make([]byte, 64)}
+	wr := SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled, Inline: make([]byte, 64)}
 	for i := 0; b.Loop(); i++ {
 		if err := c.qp.PostSend(wr); err != nil {
 			b.Fatal(err)

@@ -199,7 +199,7 @@ func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 // unsupportedModify: between Init and Err the kernel's connection manager moves the QP.
 func (siwDriver) unsupportedModify(to QPState) error {
 	switch to {
-	case RTR, RTS, SQD, SQE:
+	case QPRTR, QPRTS, QPSQD, QPSQE:
 		return &FeatureError{Feature: "MODIFY_QP to " + to.String(), Driver: "siw", Err: errIWARP}
 	}
 	return nil
@@ -209,12 +209,12 @@ func (siwDriver) unsupportedModify(to QPState) error {
 var errAwaitFirstRecv = &reason{textState + ": on iWARP the side that connects sends first, and nothing has come from it yet", ErrState}
 
 // errIWARP says how else QPs of iWARP are connected.
-var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.Moved")
+var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.SetKernelState")
 
 // qpModified completes what the kernel will not: once a QP is in error it has flushed its
 // rings, and does not look at them again.
 func (siwDriver) qpModified(q *QP, _, to QPState) {
-	if to != Err {
+	if to != QPErr {
 		return
 	}
 	q.sending.Lock()

@@ -168,12 +168,12 @@ func TestSiwPrepare(t *testing.T) {
 	if err := (siwDriver{}).modifySRQ(nil, true, issue); !errors.Is(err, errors.ErrUnsupported) || len(issued) != 1 {
 		t.Errorf("MODIFY_SRQ with a size: %v, issued %d times", err, len(issued))
 	}
-	for _, to := range []QPState{RTR, RTS, SQD, SQE} {
+	for _, to := range []QPState{QPRTR, QPRTS, QPSQD, QPSQE} {
 		if err := (siwDriver{}).unsupportedModify(to); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}
-	for _, to := range []QPState{Reset, Init, Err} {
+	for _, to := range []QPState{QPReset, QPInit, QPErr} {
 		if err := (siwDriver{}).unsupportedModify(to); err != nil {
 			t.Errorf("to %s: %v", to, err)
 		}

@@ -26,8 +26,8 @@ func siwSent(op uint8) WROpcode {
 
 // siwSendFlags puts the flags where siw has them.
 func siwSendFlags(f SendFlags) uint8 {
-	return uint8(f&Fence)*(siw.Fence/uint8(Fence)) | uint8(f&Signaled)*(siw.Signaled/uint8(Signaled)) |
-		uint8(f&Solicited)*(siw.Solicited/uint8(Solicited))
+	return uint8(f&SendFence)*(siw.Fence/uint8(SendFence)) | uint8(f&SendSignaled)*(siw.Signaled/uint8(SendSignaled)) |
+		uint8(f&SendSolicited)*(siw.Solicited/uint8(SendSolicited))
 }
 
 // encodeSiw writes work requests into the free slots of the send ring, from the first-th on, and
@@ -85,7 +85,7 @@ func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 // The caller holds the QP. Of a QP in error the kernel does not look at the ring any more: they
 // complete here, and so does first what it has left there.
 func (q *QP) ringSiw(n int, bytes uint64) error {
-	if QPState(q.state.Load()) == Err {
+	if QPState(q.state.Load()) == QPErr {
 		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siw.sq.Recall(), idsOf(n, q.siw.sq.ID)...))
 		return nil
 	}
@@ -190,7 +190,7 @@ func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 // publishRecvsSiw hands n receives to the kernel, which has no doorbell for them. Those of a QP in
 // error complete here, as sends do.
 func (q *QP) publishRecvsSiw(n int) {
-	if QPState(q.state.Load()) == Err {
+	if QPState(q.state.Load()) == QPErr {
 		q.recvCQ.makeFlushed(q.qpn, WCRecv, append(q.siw.rq.Recall(), idsOf(n, q.siw.rq.ID)...))
 		return
 	}
@@ -321,9 +321,9 @@ func (c *CQ) flushedTwice(wc *WC) bool {
 // or has only closed the connection and would leave what is posted where it is: once it was told,
 // all of it is flushed, see qpModified.
 func (c *CQ) breakDown(qpn uint32) {
-	if q, ok := c.qps.Load(qpn); ok && q.State() != Err {
+	if q, ok := c.qps.Load(qpn); ok && q.State() != QPErr {
 		// Not Modify: the program did not ask for it. It fails if the QP is being closed.
-		q.modify(QPAttr{State: Err}, AttrState)
+		q.modify(QPAttr{State: QPErr}, AttrState)
 	}
 }
 

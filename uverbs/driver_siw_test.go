@@ -63,7 +63,7 @@ func newSiwRig(tb testing.TB) *siwRig {
 	r.qp.setOps(siwOps)
 	r.qp.newDoorbell()
 	r.cq.qps.Store(r.qp.qpn, r.qp)
-	r.qp.state.Store(uint32(RTS))
+	r.qp.state.Store(uint32(QPRTS))
 	return r
 }
 
@@ -139,9 +139,9 @@ func TestSiwEnclosed(t *testing.T) {
 		together int
 		inline   bool
 	}{
-		"SEND":         {WRSend, Signaled, short, 3, true},
+		"SEND":         {WRSend, SendSignaled, short, 3, true},
 		"WRITE":        {WRRDMAWrite, 0, short, 3, true},
-		"with a fence": {WRSend, Fence, short, 1, false},
+		"with a fence": {WRSend, SendFence, short, 1, false},
 		"invalidation": {WRSendWithInv, 0, short, 1, false},
 		"old key":      {WRSend, 0, []SGE{{Addr: 1 << 20, Length: 2, LKey: 0x502}}, 1, false},
 		"other PD":     {WRSend, 0, []SGE{{Addr: 1 << 20, Length: 2, LKey: 0x601}}, 1, false},
@@ -182,7 +182,7 @@ func TestSiwEnclosed(t *testing.T) {
 // asked for, and what iWARP has not is refused.
 func TestSiwOperations(t *testing.T) {
 	for op, want := range map[WROpcode]uint8{WRRDMAWrite: 0, WRRDMARead: 1, WRRDMAReadWithInv: 2, WRSend: 3, WRSendWithInv: 5, WRLocalInv: 10} {
-		for flags, bits := range map[SendFlags]uint16{0: 0, Signaled: 4, Solicited: 8, Fence: 16, Signaled | Solicited | Fence: 28} {
+		for flags, bits := range map[SendFlags]uint16{0: 0, SendSignaled: 4, SendSolicited: 8, SendFence: 16, SendSignaled | SendSolicited | SendFence: 28} {
 			if op == WRRDMARead || op == WRRDMAReadWithInv {
 				bits &^= 16
 			}
@@ -281,8 +281,8 @@ func TestSiwFlushed(t *testing.T) {
 	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}, SendWR{ID: 2, Opcode: WRSend}), r.qp.PostRecv(11), r.qp.PostRecv(12))
 	r.take()
 	r.put(1, siw.Send, siw.StatusWRFlushErr, 0) // the kernel flushes one, and the rest comes too late
-	r.qp.state.Store(uint32(Err))
-	siwDriver{}.qpModified(r.qp, RTS, Err)
+	r.qp.state.Store(uint32(QPErr))
+	siwDriver{}.qpModified(r.qp, QPRTS, QPErr)
 	must(t, r.qp.PostSend(SendWR{ID: 3, Opcode: WRRDMAWrite}), r.qp.PostRecv(13), r.qp.PostRecvs(RecvWR{ID: 14}, RecvWR{ID: 15}))
 	b := r.qp.BeginSend()
 	b.Send(4, 0)
@@ -307,9 +307,9 @@ func TestSiwFlushed(t *testing.T) {
 func TestSiwFlushedInOrder(t *testing.T) {
 	r := newSiwRig(t)
 	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}, SendWR{ID: 2, Opcode: WRSend}), r.qp.PostRecv(11), r.qp.PostRecv(12))
-	r.qp.state.Store(uint32(Err))
+	r.qp.state.Store(uint32(QPErr))
 	must(t, r.qp.PostSend(SendWR{ID: 3, Opcode: WRSend}), r.qp.PostRecv(13), r.qp.PostRecvs(RecvWR{ID: 14}, RecvWR{ID: 15}))
-	siwDriver{}.qpModified(r.qp, RTS, Err)
+	siwDriver{}.qpModified(r.qp, QPRTS, QPErr)
 	var ids []uint64
 	for _, wc := range r.poll(t) {
 		ids = append(ids, wc.ID)
@@ -344,7 +344,7 @@ func TestSiwFlushedTwice(t *testing.T) {
 			}
 			r.put(id, siw.Read, siw.StatusWRFlushErr, 0)
 		}
-		r.qp.state.Store(uint32(Err))
+		r.qp.state.Store(uint32(QPErr))
 		var ids []uint64
 		for _, wc := range r.poll(t) {
 			if wc.Opcode == WCRDMARead {
@@ -359,7 +359,7 @@ func TestSiwFlushedTwice(t *testing.T) {
 	must(t, r.qp.PostSend(SendWR{ID: 5, Opcode: WRSend}, SendWR{ID: 5, Opcode: WRSend}))
 	r.put(5, siw.Send, siw.StatusWRFlushErr, 0)
 	r.put(5, siw.Send, siw.StatusWRFlushErr, 0)
-	r.qp.state.Store(uint32(Err))
+	r.qp.state.Store(uint32(QPErr))
 	if n := len(r.poll(t)); n != 2 {
 		t.Errorf("%d completions of two SENDs", n)
 	}
@@ -370,7 +370,7 @@ func TestSiwFlushedTwice(t *testing.T) {
 // takes luck.
 func TestSiwFlushedBesidePoll(t *testing.T) {
 	r := newSiwRig(t)
-	r.qp.state.Store(uint32(Err))
+	r.qp.state.Store(uint32(QPErr))
 	polled, end := new(atomic.Uint64), time.Now().Add(300*time.Millisecond)
 	all := make(chan uint64, 1)
 	go func() {
@@ -404,13 +404,13 @@ func TestSiwFlushedBesidePoll(t *testing.T) {
 func TestSiwUnheard(t *testing.T) {
 	r := newSiwRig(t)
 	fresh := func() {
-		r.qp.state.Store(uint32(Init))
+		r.qp.state.Store(uint32(QPInit))
 		r.qp.awaitFirstRecv.Store(true)
 		r.cq.awaitFirstRecv.Store(1)
 	}
 	send := SendWR{ID: 1, Opcode: WRSend}
 	fresh()
-	must(t, r.qp.Moved(RTR))
+	must(t, r.qp.SetKernelState(QPRTR))
 	if err := r.qp.PostSend(send); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "the side that connects sends first") {
 		t.Errorf("before anything has come: %v", err)
 	}
@@ -423,21 +423,21 @@ func TestSiwUnheard(t *testing.T) {
 	fresh() // something comes before Moved is called
 	r.put(1, siw.Recv, 0, 5)
 	r.poll(t)
-	must(t, r.qp.Moved(RTR), r.qp.PostSend(send))
+	must(t, r.qp.SetKernelState(QPRTR), r.qp.PostSend(send))
 	fresh() // the program knows better
-	must(t, r.qp.Moved(RTR), r.qp.Moved(RTS), r.qp.PostSend(send))
+	must(t, r.qp.SetKernelState(QPRTR), r.qp.SetKernelState(QPRTS), r.qp.PostSend(send))
 	var arg *ArgError
-	if err := r.qp.Moved(RTR); !errors.As(err, &arg) {
+	if err := r.qp.SetKernelState(QPRTR); !errors.As(err, &arg) {
 		t.Errorf("back to RTR: %v", err)
 	}
-	if err := r.qp.Moved(SQD); !errors.As(err, &arg) {
+	if err := r.qp.SetKernelState(QPSQD); !errors.As(err, &arg) {
 		t.Errorf("to SQD: %v", err)
 	}
-	if err := newQuietRig(t, 3).withDriver(rxeDriver{}).Moved(RTS); !errors.As(err, &arg) {
+	if err := newQuietRig(t, 3).withDriver(rxeDriver{}).SetKernelState(QPRTS); !errors.As(err, &arg) {
 		t.Errorf("of rxe: %v", err)
 	}
-	r.qp.state.Store(uint32(Err))
-	if err := r.qp.Moved(RTS); !errors.As(err, &arg) {
+	r.qp.state.Store(uint32(QPErr))
+	if err := r.qp.SetKernelState(QPRTS); !errors.As(err, &arg) {
 		t.Errorf("out of ERR: %v", err)
 	}
 }
@@ -451,8 +451,8 @@ func (r *postRig) withDriver(d driver) *QP {
 // TestSiwModify: what the kernel alone does is refused, with words that say what to do instead.
 func TestSiwModify(t *testing.T) {
 	r := newSiwRig(t)
-	r.qp.state.Store(uint32(Init))
-	for _, to := range []QPState{RTR, RTS} {
+	r.qp.state.Store(uint32(QPInit))
+	for _, to := range []QPState{QPRTR, QPRTS} {
 		row := transitions[RC][to-1][to]
 		r.qp.state.Store(uint32(to - 1))
 		var f *FeatureError
@@ -468,10 +468,10 @@ func TestSiwAllocatesNothing(t *testing.T) {
 	sgl, inline, wcs := []SGE{{Addr: 1, Length: 2, LKey: 3}}, []byte("inline"), make([]WC, 4)
 	if n := testing.AllocsPerRun(100, func() {
 		err := errors.Join(
-			r.qp.PostSend(SendWR{ID: 1, Opcode: WRRDMAWrite, Flags: Signaled, SGL: sgl, RemoteAddr: 1, RKey: 2}),
+			r.qp.PostSend(SendWR{ID: 1, Opcode: WRRDMAWrite, Flags: SendSignaled, SGL: sgl, RemoteAddr: 1, RKey: 2}),
 			r.qp.PostSend(SendWR{ID: 2, Opcode: WRSend, Inline: inline}))
 		b := r.qp.BeginSend()
-		b.Read(3, Signaled, 1, 2)
+		b.Read(3, SendSignaled, 1, 2)
 		b.SGE(sgl...)
 		if err = errors.Join(err, b.Post(), r.qp.PostRecv(4, sgl...)); err != nil {
 			t.Fatal(err)
@@ -498,7 +498,7 @@ func BenchmarkSiwPingPong(b *testing.B) {
 	sgl, wcs := []SGE{{Addr: 1, Length: 2, LKey: 3}}, make([]WC, 4)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGL: sgl}); err != nil {
+		if err := r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled, SGL: sgl}); err != nil {
 			b.Fatal(err)
 		}
 		if err := r.qp.PostRecv(4, sgl...); err != nil {

@@ -89,9 +89,9 @@ func (e Event) String() string {
 	case e.CQ != nil:
 		return fmt.Sprintf("%s: CQ of %d", e.Type, e.CQ.Cap())
 	case e.SRQ != nil:
-		return fmt.Sprintf("%s: SRQ %#x", e.Type, e.SRQ.Num())
+		return fmt.Sprintf("%s: SRQ %#x", e.Type, e.SRQ.SRQN())
 	case e.WQ != nil:
-		return fmt.Sprintf("%s: WQ %#x", e.Type, e.WQ.Num())
+		return fmt.Sprintf("%s: WQ %#x", e.Type, e.WQ.WQN())
 	case e.Port != 0:
 		return fmt.Sprintf("%s: port %d", e.Type, e.Port)
 	}

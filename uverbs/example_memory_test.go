@@ -8,11 +8,11 @@ import (
 
 // Register half a buffer so that the peer sees it from address 0 on, and let it write
 // there for a while.
-func ExamplePD_RegMRAt() {
+func ExamplePD_RegMRWith() {
 	dev := must(uverbs.OpenFirst())
 	pd := must(dev.AllocPD())
 	buf := must(uverbs.AllocBuffer(8192))
-	mr := must(pd.RegMRAt(buf, uverbs.MROptions{
+	mr := must(pd.RegMRWith(buf, uverbs.MROptions{
 		Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite,
 		Offset: 4096,
 		IOVA:   uverbs.IOVAAt(0),
@@ -47,7 +47,7 @@ func ExampleBufferPool() {
 		s := must(pool.Get())
 		out[s.Index()] = s
 		n := copy(s.Bytes(), msg)
-		check(qp.PostSend(uverbs.SendWR{ID: uint64(s.Index()), Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{s.SGE(n)}}))
+		check(qp.PostSend(uverbs.SendWR{ID: uint64(s.Index()), Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{s.SGE(n)}}))
 	}
 	completed := func(wc *uverbs.WC) { check(pool.Put(out[wc.ID])) }
 	_, _ = post, completed
@@ -58,8 +58,8 @@ func ExampleBufferPool() {
 
 // Memory of huge pages takes the device fewer translations. The administrator has
 // reserved them: echo 512 > /proc/sys/vm/nr_hugepages.
-func ExampleAllocBufferOptions() {
-	buf := must(uverbs.AllocBufferOptions(1<<30, uverbs.BufferOptions{HugePages: true, NUMANode: uverbs.NUMAAt(0)}))
+func ExampleAllocBufferWith() {
+	buf := must(uverbs.AllocBufferWith(1<<30, uverbs.BufferOptions{HugePages: true, NUMANode: uverbs.NUMAAt(0)}))
 	fmt.Println(buf.Len())
 	check(buf.Close())
 }

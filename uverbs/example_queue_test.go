@@ -19,20 +19,20 @@ func ExampleQP_BeginSend() {
 	b := qp.BeginSend()
 	b.Write(1, 0, remoteAddr, rkey)
 	b.SGE(mr.SGE(0, 4096))
-	b.Send(2, uverbs.Signaled)
+	b.Send(2, uverbs.SendSignaled)
 	b.Inline([]byte("4096 bytes are there"))
 	check(b.Post())
 }
 
 // A UD queue pair receives from anybody who knows its Q_Key, and answers.
-func ExampleQP_Activate() {
+func ExampleQP_ReadyUD() {
 	var pd *uverbs.PD
 	var cq *uverbs.CQ
 	var mr *uverbs.MR // of at least 40 + 1024 bytes
 	const qkey = 0x1ee7
 	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq}))
 	defer qp.Close()
-	check(qp.Activate(qkey))
+	check(qp.ReadyUD(qkey))
 	check(qp.PostRecv(1, mr.SGE(0, uverbs.GRHSize+1024)))
 	wcs := make([]uverbs.WC, 1)
 	for must(cq.Poll(wcs)) == 0 {
@@ -75,7 +75,7 @@ func ExampleSendBuilder_FetchAdd() {
 	var counter uint64 // address of 8 bytes in the peer's MR
 	var rkey uint32
 	b := qp.BeginSend()
-	b.FetchAdd(1, uverbs.Signaled, counter, rkey, 1)
+	b.FetchAdd(1, uverbs.SendSignaled, counter, rkey, 1)
 	b.SGE(mr.SGE(0, 8))
 	check(b.Post())
 }
@@ -108,6 +108,6 @@ func ExampleAH() {
 	ah := must(pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: peer, SGIDIndex: uint8(local.Index), HopLimit: 64}}))
 	defer ah.Close()
 	for i := range uint32(3) {
-		check(qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: []byte("hello"), AH: ah, RemoteQPN: 17 + i, RemoteQKey: 0x1ee7}))
+		check(qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, Inline: []byte("hello"), AH: ah, RemoteQPN: 17 + i, RemoteQKey: 0x1ee7}))
 	}
 }

@@ -24,7 +24,7 @@ func ExampleXRCD() {
 	defer srq.Close()
 	qp := must(domain.CreateQP(uverbs.PathOptions{}))
 	defer qp.Close()
-	fmt.Println("connect to", must(qp.Endpoint()), "and send to SRQ", srq.Num())
+	fmt.Println("connect to", must(qp.Endpoint()), "and send to SRQ", srq.SRQN())
 }
 
 // All packets to a UDP port go to one raw packet QP, and are counted.
@@ -34,7 +34,7 @@ func ExampleQP_CreateFlow() {
 	var cq *uverbs.CQ
 	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: cq, RecvCQ: cq}))
 	defer qp.Close()
-	check(qp.Activate(0))
+	check(qp.ReadyUD(0))
 	counters := must(dev.CreateCounters())
 	defer counters.Close()
 	flow := must(qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{
@@ -72,7 +72,7 @@ func ExampleDevice_AllocDM() {
 	var pd *uverbs.PD
 	dm := must(dev.AllocDM(64, uverbs.DMOptions{LogAlign: 6}))
 	defer dm.Close()
-	mr := must(pd.RegDMMR(dm, 0, 64, uverbs.AccessLocalWrite|uverbs.AccessRemoteAtomic))
+	mr := must(pd.RegDM(dm, 0, 64, uverbs.AccessLocalWrite|uverbs.AccessRemoteAtomic))
 	defer mr.Close()
 	must(dm.WriteAt(make([]byte, 8), 0))
 	fmt.Printf("add to the word at 0 with rkey %#x\n", mr.RKey())
@@ -87,13 +87,13 @@ func ExampleDevice_AllocDMAH() {
 	var buf *uverbs.Buffer
 	h := must(dev.AllocDMAH(uverbs.DMAHOptions{CPU: new(2), MemType: uverbs.TPHMemVolatile}))
 	defer h.Close()
-	mr := must(pd.RegMRAt(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite, DMAH: h}))
+	mr := must(pd.RegMRWith(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite, DMAH: h}))
 	defer mr.Close()
 }
 
 // The objects of a parent domain are used by one goroutine at a time, so that the driver does
 // without locks for them.
-func ExamplePD_ParentDomain() {
+func ExamplePD_AllocParentDomain() {
 	var dev *uverbs.Device
 	var pd *uverbs.PD
 	td, err := dev.AllocTD()
@@ -102,7 +102,7 @@ func ExamplePD_ParentDomain() {
 		return
 	}
 	defer td.Close()
-	mine := must(pd.ParentDomain(td))
+	mine := must(pd.AllocParentDomain(td))
 	defer mine.Close()
 }
 
@@ -157,7 +157,7 @@ func ExampleTD() {
 	var cq *uverbs.CQ
 	td := must(dev.AllocTD())
 	defer td.Close()
-	mine := must(pd.ParentDomain(td))
+	mine := must(pd.AllocParentDomain(td))
 	defer mine.Close()
 	qp := must(mine.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
 	defer qp.Close()

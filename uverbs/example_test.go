@@ -32,7 +32,7 @@ func talk(ctx context.Context, c net.Conn, msg string) (answer string) {
 	check(json.NewDecoder(c).Decode(&remote))
 	check(qp.Connect(ctx, remote))
 	sgl := []uverbs.SGE{mr.SGE(0, copy(buf.Bytes(), msg))}
-	check(qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: sgl}))
+	check(qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}))
 	wcs := make([]uverbs.WC, 1)
 	for done := 0; done < 2; { // the send and the receive
 		for range must(cq.Poll(wcs)) {
@@ -146,7 +146,7 @@ func ExampleQP_PostSend_write() {
 	check(qp.PostSend(uverbs.SendWR{
 		ID:         1,
 		Opcode:     uverbs.WRRDMAWrite,
-		Flags:      uverbs.Signaled,
+		Flags:      uverbs.SendSignaled,
 		SGL:        []uverbs.SGE{mr.SGE(0, 4096)},
 		RemoteAddr: remoteAddr,
 		RKey:       rkey,

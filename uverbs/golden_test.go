@@ -342,11 +342,11 @@ func goldenSide(t *testing.T, comment, side string) (ends []Endpoint, psns []uin
 func (g *goldenGame) connect(q *QP, i int) {
 	g.Helper()
 	rtr := QPAttr{
-		State: RTR, PathMTU: MTU1024, DestQPN: g.peer[i].QPN, RQPSN: g.peer[i].PSN,
+		State: QPRTR, PathMTU: MTU1024, DestQPN: g.peer[i].QPN, RQPSN: g.peer[i].PSN,
 		AH: AHAttr{Global: true, Port: 1, GRH: GRH{DGID: g.peer[i].GID, HopLimit: 1, SGIDIndex: 1}},
 	}
 	rtrMask := AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN
-	rts := QPAttr{State: RTS, SQPSN: g.psn[i]}
+	rts := QPAttr{State: QPRTS, SQPSN: g.psn[i]}
 	rtsMask := AttrState | AttrSQPSN
 	if q.typ == RC {
 		rtr.MaxDestRdAtomic, rtr.MinRNRTimer = 1, 12
@@ -362,7 +362,7 @@ func TestGoldenRC(t *testing.T) {
 	playGolden(t, "rc_pingpong", 64, 501, true, func(g *goldenGame) []*fastCommand {
 		qp := value(g.pd.CreateQP(QPOptions{SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g)
 		value(g.dev.QueryPort(1))(g)
-		must(g, qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+		must(g, qp.Modify(QPAttr{State: QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 		g.connect(qp, 0)
 		fast := []*fastCommand{g.cq.rxe.arm, &qp.doorbell}
 		must(g, qp.Close())
@@ -374,7 +374,7 @@ func TestGoldenRC(t *testing.T) {
 func TestGoldenUC(t *testing.T) {
 	playGolden(t, "uc_pingpong", 64, 501, false, func(g *goldenGame) []*fastCommand {
 		qp := value(g.pd.CreateQP(QPOptions{Type: UC, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g)
-		must(g, qp.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+		must(g, qp.Modify(QPAttr{State: QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 		g.connect(qp, 0)
 		must(g, qp.Close())
 		return nil
@@ -386,9 +386,9 @@ func TestGoldenUD(t *testing.T) {
 	playGolden(t, "ud_pingpong", 64+GRHSize, 501, false, func(g *goldenGame) []*fastCommand {
 		qp := value(g.pd.CreateQP(QPOptions{Type: UD, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g)
 		must(g,
-			qp.Modify(QPAttr{State: Init, Port: 1, QKey: 0x11111111}, AttrState|AttrPKeyIndex|AttrPort|AttrQKey),
-			qp.Modify(QPAttr{State: RTR}, AttrState),
-			qp.Modify(QPAttr{State: RTS, SQPSN: g.psn[0]}, AttrState|AttrSQPSN),
+			qp.Modify(QPAttr{State: QPInit, Port: 1, QKey: 0x11111111}, AttrState|AttrPKeyIndex|AttrPort|AttrQKey),
+			qp.Modify(QPAttr{State: QPRTR}, AttrState),
+			qp.Modify(QPAttr{State: QPRTS, SQPSN: g.psn[0]}, AttrState|AttrSQPSN),
 		)
 		ah := value(g.pd.CreateAH(AHAttr{Port: 1, Global: true, GRH: GRH{DGID: g.peer[0].GID, SGIDIndex: 1, HopLimit: 1}}))(g)
 		must(g, ah.Close(), qp.Close())
@@ -405,7 +405,7 @@ func TestGoldenSRQ(t *testing.T) {
 			qps[i] = value(g.pd.CreateQP(QPOptions{SendCQ: g.cq, RecvCQ: g.cq, SRQ: srq, MaxSendWR: 1}))(g)
 		}
 		for _, q := range qps {
-			must(g, q.Modify(QPAttr{State: Init, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+			must(g, q.Modify(QPAttr{State: QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 		}
 		for i, q := range qps {
 			g.connect(q, i)

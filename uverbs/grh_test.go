@@ -72,9 +72,9 @@ func TestGRHRequired(t *testing.T) {
 				t.Errorf("the AH is %+v, want global %d", req.Attr, global)
 			}
 			f.calls = nil
-			must(t, f.qp.Modify(QPAttr{State: Reset}, AttrState), f.qp.Init(), ah.Close())
+			must(t, f.qp.Modify(QPAttr{State: QPReset}, AttrState), f.qp.Init(), ah.Close())
 			f.calls = nil
-			must(t, f.qp.Modify(QPAttr{State: RTR, PathMTU: MTU1024, AH: AHAttr{Port: 1, DLID: 6, GRH: GRH{DGID: c.peer}}},
+			must(t, f.qp.Modify(QPAttr{State: QPRTR, PathMTU: MTU1024, AH: AHAttr{Port: 1, DLID: 6, GRH: GRH{DGID: c.peer}}},
 				AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer))
 			if dest := f.modifies()[0].Dest; dest.IsGlobal != map[bool]uint8{true: 1}[c.required] || dest.DLID != 6 {
 				t.Errorf("Modify has %+v", dest)
@@ -90,11 +90,11 @@ func TestGRHMissing(t *testing.T) {
 	value(f.dev.QueryPort(1))(t)
 	f.calls = nil
 	_, ah := f.pd.CreateAH(AHAttr{Port: 1, DLID: 6})
-	f.state(Init)
+	f.state(QPInit)
 	for name, err := range map[string]error{
 		"Connect":  f.qp.Connect(t.Context(), Endpoint{QPN: 77, LID: 6}),
 		"CreateAH": ah,
-		"Modify": f.qp.Modify(QPAttr{State: RTR, PathMTU: MTU1024, AH: AHAttr{Port: 1, DLID: 6}},
+		"Modify": f.qp.Modify(QPAttr{State: QPRTR, PathMTU: MTU1024, AH: AHAttr{Port: 1, DLID: 6}},
 			AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer),
 	} {
 		var arg *ArgError

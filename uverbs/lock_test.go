@@ -78,8 +78,8 @@ func TestSiwFlushedWhilePosting(t *testing.T) {
 			post(&posted, 100, func(id uint64) error { return r.qp.PostSend(SendWR{ID: id, Opcode: WRSend}) }),
 			post(&received, 200, func(id uint64) error { return r.qp.PostRecv(id) }),
 			func() {
-				r.qp.state.Store(uint32(Err))
-				siwDriver{}.qpModified(r.qp, RTS, Err)
+				r.qp.state.Store(uint32(QPErr))
+				siwDriver{}.qpModified(r.qp, QPRTS, QPErr)
 			})
 		var sends, recvs []uint64
 		for _, wc := range r.poll(t) {

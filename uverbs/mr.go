@@ -44,7 +44,7 @@ type region struct {
 // keeps its memory: the device may still write to it.
 var pinnedMRs sync.Map // of *MR
 
-// MROptions are the options of [PD.RegMRAt]; the zero value registers the whole buffer
+// MROptions are the options of [PD.RegMRWith]; the zero value registers the whole buffer
 // for local reading, at its own address.
 type MROptions struct {
 	Access Access     // Access are the rights.
@@ -109,10 +109,10 @@ func (p *PD) RegMR(buf *Buffer, access Access) (*MR, error) {
 	return p.regBuffer("RegMR", buf, MROptions{Access: access})
 }
 
-// RegMRAt registers a part of a buffer, at an address of the caller's choice
+// RegMRWith registers a part of a buffer, at an address of the caller's choice
 // (ibv_reg_mr_iova). Otherwise it is like [PD.RegMR].
-func (p *PD) RegMRAt(buf *Buffer, o MROptions) (*MR, error) {
-	return p.regBuffer("RegMRAt", buf, o)
+func (p *PD) RegMRWith(buf *Buffer, o MROptions) (*MR, error) {
+	return p.regBuffer("RegMRWith", buf, o)
 }
 
 func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {

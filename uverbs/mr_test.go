@@ -69,7 +69,7 @@ func TestRegMRAt(t *testing.T) {
 		{"wishes", MROptions{Access: AccessRelaxedOrdering | 1<<29 | AccessMWBind | AccessHugeTLB}, abi.RegMR{Start: start, HCAVA: start, Length: 4 * p, AccessFlags: 1<<20 | 1<<29 | 16 | 128}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			mr := value(pd.RegMRAt(buf, c.o))(t)
+			mr := value(pd.RegMRWith(buf, c.o))(t)
 			c.want.PDHandle = pd.handle
 			if got := request[abi.RegMR](k, "REG_MR"); got != c.want {
 				t.Errorf("request is %+v, want %+v", got, c.want)
@@ -109,7 +109,7 @@ func TestRegMRAtRefused(t *testing.T) {
 		{MROptions{Access: AccessRemoteAtomic}, "access", "REMOTE_ATOMIC"},
 	} {
 		var arg *ArgError
-		if _, err := pd.RegMRAt(buf, c.o); !errors.As(err, &arg) || arg.Op != "RegMRAt" || arg.Field != c.field || arg.Given != c.given {
+		if _, err := pd.RegMRWith(buf, c.o); !errors.As(err, &arg) || arg.Op != "RegMRWith" || arg.Field != c.field || arg.Given != c.given {
 			t.Errorf("%+v: %v, want %s %s", c.o, err, c.field, c.given)
 		}
 	}
@@ -120,7 +120,7 @@ func TestRegMRAtRefused(t *testing.T) {
 	if _, err := pd.RegSlice(buf.Bytes()[1:], AccessZeroBased); !errors.As(err, &arg) || arg.Op != "RegSlice" || arg.Field != "IOVA" {
 		t.Errorf("RegSlice: %v", err)
 	}
-	if _, err := pd.RegMRAt(nil, MROptions{}); !errors.As(err, &arg) || arg.Op != "RegMRAt" {
+	if _, err := pd.RegMRWith(nil, MROptions{}); !errors.As(err, &arg) || arg.Op != "RegMRWith" {
 		t.Errorf("no buffer: %v", err)
 	}
 	for access, feature := range map[Access]string{AccessFlushGlobal: "access FLUSH_GLOBAL", AccessFlushPersistent: "access FLUSH_PERSISTENT", AccessOnDemand: "on-demand paging"} {

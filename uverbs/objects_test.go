@@ -196,7 +196,7 @@ func TestWQ(t *testing.T) {
 		if want := (abi.ExCreateWQ{UserHandle: w.cookie, PDHandle: pd.handle, CQHandle: cq.handle, MaxWR: 100, MaxSGE: 2, CreateFlags: 3}); got != want {
 			t.Errorf("request is %+v, want %+v", got, want)
 		}
-		if w.Num() != 0x99 || w.MaxWR() != 128 || w.MaxSGE() != 3 || w.State() != WQReset {
+		if w.WQN() != 0x99 || w.MaxWR() != 128 || w.MaxSGE() != 3 || w.State() != WQReset {
 			t.Errorf("WQ is %+v", w)
 		}
 		must(t, w.Modify(WQReady))
@@ -300,7 +300,7 @@ func TestDM(t *testing.T) {
 	if length, align := c.attr(abi.UVERBS_ATTR_ALLOC_DM_LENGTH), c.attr(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT); length.Data != 1000 || length.Len != 8 || align.Data != 6 || align.Len != 4 {
 		t.Errorf("length is %+v, alignment %+v", length, align)
 	}
-	mr := value(pd.RegDMMR(m, 100, 900, AccessLocalWrite|AccessRemoteRead))(t)
+	mr := value(pd.RegDM(m, 100, 900, AccessLocalWrite|AccessRemoteRead))(t)
 	c = k.last("REG_DM_MR")
 	for id, want := range map[uint16]uint64{
 		abi.UVERBS_ATTR_REG_DM_MR_OFFSET: 100, abi.UVERBS_ATTR_REG_DM_MR_LENGTH: 900, abi.UVERBS_ATTR_REG_DM_MR_PD_HANDLE: uint64(pd.handle),
@@ -316,8 +316,8 @@ func TestDM(t *testing.T) {
 	busy(t, m.Close(), "1 MR")
 	must(t, mr.Close(), mr.Close(), m.Close(), m.Close())
 	k.sent("ioctl ALLOC_DM", "ioctl REG_DM_MR", "ioctl DEREG_MR", "ioctl FREE_DM")
-	if _, err := pd.RegDMMR(m, 0, 1, 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("RegDMMR after Close: %v", err)
+	if _, err := pd.RegDM(m, 0, 1, 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("RegDM after Close: %v", err)
 	}
 	for _, c := range []struct {
 		length int
@@ -336,7 +336,7 @@ func TestDM(t *testing.T) {
 		{nil, 0, 1, 0, "dm"}, {m, 0, 1, AccessOnDemand, "access"}, {m, 0, 1, AccessRemoteWrite, "access"},
 		{m, -1, 1, 0, "offset"}, {m, 1001, 1, 0, "offset"}, {m, 0, 0, 0, "length"}, {m, 1, 1000, 0, "length"},
 	} {
-		_, err := pd.RegDMMR(c.dm, c.offset, c.length, c.access)
+		_, err := pd.RegDM(c.dm, c.offset, c.length, c.access)
 		wantArg(t, err, c.field)
 	}
 	k.sent()
@@ -435,7 +435,7 @@ func TestParentDomain(t *testing.T) {
 	pd := value(d.AllocPD())(t)
 	for verb, f := range map[string]func() error{
 		"ALLOC_TD":            func() error { _, err := d.AllocTD(); return err },
-		"ALLOC_PARENT_DOMAIN": func() error { _, err := pd.ParentDomain(nil); return err },
+		"ALLOC_PARENT_DOMAIN": func() error { _, err := pd.AllocParentDomain(nil); return err },
 	} {
 		var fe *FeatureError
 		if err := f(); !errors.As(err, &fe) || fe.Driver != "rxe" || fe.Feature != verb {
@@ -451,8 +451,8 @@ func TestParentDomain(t *testing.T) {
 	d.driver = fakeTDDriver{tds: &tds}
 	td := value(d.AllocTD())(t)
 	k.took()
-	parent := value(pd.ParentDomain(td))(t)
-	_, err := parent.ParentDomain(nil)
+	parent := value(pd.AllocParentDomain(td))(t)
+	_, err := parent.AllocParentDomain(nil)
 	wantArg(t, err, "PD")
 	buf := value(AllocBuffer(1))(t)
 	mr := value(parent.RegMR(buf, 0))(t)
@@ -467,13 +467,13 @@ func TestParentDomain(t *testing.T) {
 	k.took()
 	must(t, parent.Close(), parent.Close())
 	k.sent() // the kernel keeps the PD
-	must(t, td.Close(), td.Close(), value(pd.ParentDomain(nil))(t).Close(), pd.Close())
+	must(t, td.Close(), td.Close(), value(pd.AllocParentDomain(nil))(t).Close(), pd.Close())
 	k.sent("ioctl DEALLOC_PD")
 	if tds != 0 {
 		t.Errorf("the driver has %d thread domains left", tds)
 	}
-	if _, err := pd.ParentDomain(nil); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("ParentDomain after Close: %v", err)
+	if _, err := pd.AllocParentDomain(nil); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("AllocParentDomain after Close: %v", err)
 	}
 	must(t, d.Close())
 	if _, err := d.AllocTD(); !errors.Is(err, os.ErrClosed) {
@@ -520,7 +520,7 @@ func absentVerbs(d *Device, pd *PD, cq *CQ, qp *QP) []struct {
 		{"CREATE_FLOW", func() error { _, err := qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowEth{}}}); return err }},
 		{"CREATE_WQ", func() error { _, err := pd.CreateWQ(WQOptions{CQ: cq}); return err }},
 		{"ALLOC_DM", func() error { _, err := d.AllocDM(10, DMOptions{}); return err }},
-		{"REG_DM_MR", func() error { _, err := pd.RegDMMR(dm, 0, 1, 0); return err }},
+		{"REG_DM_MR", func() error { _, err := pd.RegDM(dm, 0, 1, 0); return err }},
 		{"CREATE_COUNTERS", func() error { _, err := d.CreateCounters(); return err }},
 		{"ALLOC_DMAH", func() error { _, err := d.AllocDMAH(DMAHOptions{}); return err }},
 		{"CREATE_FLOW_ACTION_ESP", func() error {

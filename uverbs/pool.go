@@ -55,7 +55,7 @@ type Slot struct {
 }
 
 // NewBufferPool allocates and registers a pool. The errors are those of
-// [AllocBufferOptions] and [PD.RegMR].
+// [AllocBufferWith] and [PD.RegMR].
 func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 	const op = "NewBufferPool"
 	if pd == nil {
@@ -71,7 +71,7 @@ func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 	if most := min(math.MaxInt/stride, math.MaxUint32); o.Slots <= 0 || o.Slots > most {
 		return nil, argErr(op, "Slots", o.Slots, "1 to %d", most)
 	}
-	buf, err := AllocBufferOptions(stride*o.Slots, o.Buffer)
+	buf, err := AllocBufferWith(stride*o.Slots, o.Buffer)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// recordCounters records the counters of a port once, before the first QP is brought to [Init]. If the
+// recordCounters records the counters of a port once, before the first QP is brought to [QPInit]. If the
 // device has no counters the record is empty.
 func (d *Device) recordCounters(port uint8) {
 	if _, known := d.firstCounters.Load(port); known {

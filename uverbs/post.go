@@ -76,13 +76,13 @@ type SendFlags uint8
 
 // Flags of a send work request.
 const (
-	Fence     SendFlags = 1 << 0 // wait until earlier READs and atomics are done (IBV_SEND_FENCE)
-	Signaled  SendFlags = 1 << 1 // raise a completion (IBV_SEND_SIGNALED)
-	Solicited SendFlags = 1 << 2 // wake a peer that armed its CQ with NotifySolicited (IBV_SEND_SOLICITED)
+	SendFence     SendFlags = 1 << 0 // wait until earlier READs and atomics are done (IBV_SEND_FENCE)
+	SendSignaled  SendFlags = 1 << 1 // raise a completion (IBV_SEND_SIGNALED)
+	SendSolicited SendFlags = 1 << 2 // wake a peer that armed its CQ with NotifySolicited (IBV_SEND_SOLICITED)
 )
 
 // sendFlagsAll are the flags that there are.
-const sendFlagsAll = Fence | Signaled | Solicited
+const sendFlagsAll = SendFence | SendSignaled | SendSolicited
 
 // SGE is a piece of registered memory (struct ibv_sge). [MR.SGE] makes one that is
 // inside its MR.
@@ -242,7 +242,7 @@ func (q *QP) postSlow(wrs []SendWR) error {
 //
 // Preconditions: the caller holds sending.
 func (q *QP) ready() bool {
-	return QPState(q.state.Load()) >= RTS && q.builder.n == 0 && q.builder.err == nil
+	return QPState(q.state.Load()) >= QPRTS && q.builder.n == 0 && q.builder.err == nil
 }
 
 // anyOp are the operations of work requests that were checked, as a set for isOneOf.
@@ -283,7 +283,7 @@ func (q *QP) stateErr() error {
 	if q.gone.Load() {
 		return q.errClosed()
 	}
-	if QPState(q.state.Load()) == RTR && q.dev.driver.capabilities().connectionManaged {
+	if QPState(q.state.Load()) == QPRTR && q.dev.driver.capabilities().connectionManaged {
 		return errAwaitFirstRecv
 	}
 	return ErrState

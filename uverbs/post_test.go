@@ -132,7 +132,7 @@ func newPostRigOn(tb testing.TB, log2Len int, cmd *commands, pipe *os.File) *pos
 	r.qp.rxe.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
 	req := &abi.PostSend{QPHandle: qpHandle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
 	r.qp.doorbell.Init(cmd.Conn, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), len(bytesOf(&abi.PostSendResp{})))
-	r.qp.state.Store(uint32(RTS))
+	r.qp.state.Store(uint32(QPRTS))
 	return r
 }
 
@@ -233,15 +233,15 @@ func TestPostSendBytes(t *testing.T) {
 		tail   int // bytes of the slot's SGEs or inline data
 		want   []slotField
 	}{
-		{"SEND", full(WRSend, Signaled), false, 16, join([]slotField{opcode(2), flags(2)}, one)},
+		{"SEND", full(WRSend, SendSignaled), false, 16, join([]slotField{opcode(2), flags(2)}, one)},
 		{"SEND of nothing", SendWR{Opcode: WRSend}, false, 0, []slotField{opcode(2)}},
-		{"all flags", full(WRSend, Fence|Signaled|Solicited), false, 16, join([]slotField{opcode(2), flags(7)}, one)},
-		{"SignalAll", full(WRSend, Solicited), true, 16, join([]slotField{opcode(2), flags(6)}, one)},
+		{"all flags", full(WRSend, SendFence|SendSignaled|SendSolicited), false, 16, join([]slotField{opcode(2), flags(7)}, one)},
+		{"SignalAll", full(WRSend, SendSolicited), true, 16, join([]slotField{opcode(2), flags(6)}, one)},
 		{"SEND_WITH_IMM", full(WRSendWithImm, 0), false, 16, join([]slotField{opcode(3), imm}, one)},
 		{"RDMA_WRITE", full(WRRDMAWrite, 0), false, 16, join([]slotField{opcode(0)}, remote, one)},
 		{"RDMA_WRITE_WITH_IMM", full(WRRDMAWriteWithImm, 0), false, 16, join([]slotField{opcode(1), imm}, remote, one)},
-		{"RDMA_READ", full(WRRDMARead, Fence), false, 16, join([]slotField{opcode(4), flags(1)}, remote, one)},
-		{"inline SEND", SendWR{Opcode: WRSend, Flags: Signaled, Inline: data}, false, len(data), []slotField{
+		{"RDMA_READ", full(WRRDMARead, SendFence), false, 16, join([]slotField{opcode(4), flags(1)}, remote, one)},
+		{"inline SEND", SendWR{Opcode: WRSend, Flags: SendSignaled, Inline: data}, false, len(data), []slotField{
 			opcode(2), flags(2 | 8),
 			{"dma.length", 184, host32(19)},
 			{"dma.resid", 188, host32(19)},
@@ -266,7 +266,7 @@ func TestPostSendBytes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newPostRig(t, 3)
 			if c.sigAll {
-				r.qp.always = Signaled
+				r.qp.always = SendSignaled
 			}
 			c.wr.ID = 0x1122334455667788
 			if err := r.qp.PostSend(c.wr); err != nil {
@@ -315,7 +315,7 @@ func TestPostSendBatch(t *testing.T) {
 // TestPostRecvBytes compares slots with struct rxe_recv_wqe. No doorbell is rung.
 func TestPostRecvBytes(t *testing.T) {
 	r := newPostRig(t, 3)
-	r.qp.state.Store(uint32(Init))
+	r.qp.state.Store(uint32(QPInit))
 	sgl := []SGE{{Addr: 0xa0a1a2a3a4a5a6a7, Length: 0x10203, LKey: 0xb0b1b2b3}, {Addr: 1 << 40, Length: 1, LKey: 7}}
 	two := []slotField{
 		{"dma.length", 16, host32(0x10204)},
@@ -447,7 +447,7 @@ func TestPostErrors(t *testing.T) {
 		{"AH", SendWR{Opcode: WRSend, AH: &AH{}}, ErrNotDatagram},
 		{"largest opcode", SendWR{Opcode: 255}, ErrOpcode},
 		{"inline by flag", SendWR{Opcode: WRSend, Flags: 1 << 3}, ErrSendFlags},
-		{"largest flag", SendWR{Opcode: WRSend, Flags: Signaled | 1<<7}, ErrSendFlags},
+		{"largest flag", SendWR{Opcode: WRSend, Flags: SendSignaled | 1<<7}, ErrSendFlags},
 		{"inline and SGL", SendWR{Opcode: WRSend, Inline: []byte{1}, SGL: []SGE{sge}}, ErrInlineUse},
 		{"inline READ", SendWR{Opcode: WRRDMARead, Inline: []byte{1}}, ErrInlineUse},
 		{"long inline", SendWR{Opcode: WRSend, Inline: make([]byte, 101)}, ErrInlineTooLong},
@@ -495,11 +495,11 @@ func TestPostState(t *testing.T) {
 		state      QPState
 		send, recv error
 	}{
-		{Reset, ErrState, ErrState},
-		{Init, ErrState, nil},
-		{RTR, ErrState, nil},
-		{RTS, nil, nil},
-		{Err, nil, nil}, // to be flushed
+		{QPReset, ErrState, ErrState},
+		{QPInit, ErrState, nil},
+		{QPRTR, ErrState, nil},
+		{QPRTS, nil, nil},
+		{QPErr, nil, nil}, // to be flushed
 	} {
 		r := newPostRig(t, 3)
 		r.qp.state.Store(uint32(c.state))
@@ -571,7 +571,7 @@ func TestPostDoesNotAllocate(t *testing.T) {
 	}
 	for name, post := range map[string]func() error{
 		"PostSend of 1": func() error {
-			return r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGL: []SGE{mr.SGE(0, 64)}})
+			return r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{mr.SGE(0, 64)}})
 		},
 		"PostSend inline": func() error { return r.qp.PostSend(SendWR{Opcode: WRSend, Inline: data}) },
 		"PostSend of 16":  func() error { return r.qp.PostSend(batch...) },
@@ -637,7 +637,7 @@ func benchmarkPostSend(b *testing.B, n int) {
 	r := newQuietRig(b, 6)
 	wrs := make([]SendWR, n)
 	for i := range wrs {
-		wrs[i] = SendWR{ID: uint64(i), Opcode: WRSend, Flags: Signaled, SGL: []SGE{{Addr: 1 << 20, Length: 64, LKey: 5}}}
+		wrs[i] = SendWR{ID: uint64(i), Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{{Addr: 1 << 20, Length: 64, LKey: 5}}}
 	}
 	b.ReportAllocs()
 	for b.Loop() {

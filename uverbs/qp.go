@@ -104,7 +104,7 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// CreateQP creates a queue pair in state [Reset] (ibv_create_qp_ex). [QP.Caps] tells
+// CreateQP creates a queue pair in state [QPReset] (ibv_create_qp_ex). [QP.Caps] tells
 // what its queues can hold, which is at least what was asked for. The receiving end of an
 // extended reliable connection belongs to a domain: see [XRCD.CreateQP].
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
@@ -171,7 +171,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 		qp.noRecv = ErrNoRecvQueue
 	}
 	if s.SignalAll {
-		qp.always = Signaled
+		qp.always = SendSignaled
 	}
 	qp.newPSN()
 	ops, _ := d.driver.operations(s.Type)
@@ -180,7 +180,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 		qp.noAtomics = true
 	}
 	qp.setOps(ops)
-	qp.state.Store(uint32(Reset))
+	qp.state.Store(uint32(QPReset))
 	if s.pd != nil {
 		qp.pd = s.pd.handle
 	}
@@ -240,7 +240,7 @@ func (q *QP) QPN() uint32 { return q.qpn }
 func (q *QP) Caps() QPCaps { return q.caps }
 
 // State returns the state as the library last set or saw it. The device moves a QP
-// to [SQE] or [Err] by itself; [QP.Query] asks.
+// to [QPSQE] or [QPErr] by itself; [QP.Query] asks.
 func (q *QP) State() QPState { return QPState(q.state.Load()) }
 
 // destroyKernel destroys the kernel's object.

@@ -18,13 +18,13 @@ type QPState uint8
 
 // QP states (IBV_QPS_RESET and following).
 const (
-	Reset QPState = iota // freshly created; nothing can be posted
-	Init                 // receives can be posted
-	RTR                  // ready to receive
-	RTS                  // ready to send
-	SQD                  // send queue drained
-	SQE                  // send queue in error
-	Err                  // everything that is posted is flushed
+	QPReset QPState = iota // freshly created; nothing can be posted
+	QPInit                 // receives can be posted
+	QPRTR                  // ready to receive
+	QPRTS                  // ready to send
+	QPSQD                  // send queue drained
+	QPSQE                  // send queue in error
+	QPErr                  // everything that is posted is flushed
 )
 
 // String returns the state's name.
@@ -226,7 +226,7 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		to = attr.State
 	}
 	check := mask
-	if q.dev.driver.capabilities().connectionManaged && to == Init { // there is nothing that it would have to be told
+	if q.dev.driver.capabilities().connectionManaged && to == QPInit { // there is nothing that it would have to be told
 		check |= AttrPKeyIndex | AttrPort | AttrAccess
 	}
 	if err := checkModify(q.typ, from, to, check); err != nil {
@@ -284,7 +284,7 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	if attr.EnSQDAsyncNotify {
 		req.EnSQDAsyncNotify = 1
 	}
-	q.breaking.Store(to == Err)
+	q.breaking.Store(to == QPErr)
 	var errno syscall.Errno
 	if mask&AttrRateLimit != 0 {
 		ex := bytesOf(&abi.ExModifyQP{Base: *req, RateLimit: attr.RateLimit})
@@ -305,13 +305,13 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	if mask&AttrState != 0 {
 		q.dev.driver.qpModified(q, from, to)
 	}
-	if to == Reset && from != Reset {
+	if to == QPReset && from != QPReset {
 		q.newPSN()
 		q.forgetFailure()
 	}
 	// rxe leaves the completions of a QP that is reset in the CQ, and polling them after Reset notes
 	// a failure again. Those that are polled only after Init still count for the new connection.
-	if from == Reset && to == Init {
+	if from == QPReset && to == QPInit {
 		q.forgetFailure()
 		q.cause.Store(nil)
 		q.flushSeen.Store(false)
@@ -509,37 +509,37 @@ func (q *QP) Query() (QPAttr, error) {
 	return attr, nil
 }
 
-// Moved tells the library to which state the kernel has moved the queue pair by itself, as its
+// SetKernelState tells the library to which state the kernel has moved the queue pair by itself, as its
 // connection manager does on iWARP, where no command does it and none asks for the state. Package
-// cm calls it for a QP of its own. A program that connects otherwise calls it with [RTS] on the
-// side that connects, once the connection is established, and with [RTR] on the side that
+// cm calls it for a QP of its own. A program that connects otherwise calls it with [QPRTS] on the
+// side that connects, once the connection is established, and with [QPRTR] on the side that
 // accepts: that may not send before it has heard of its peer, so that the QP goes to RTS with the
 // first message that is received, or by another call if the program has heard in some other
 // way, such as by an RDMA WRITE. On other transports Moved fails, as [QP.Modify] moves a QP there.
-func (q *QP) Moved(state QPState) error {
+func (q *QP) SetKernelState(state QPState) error {
 	if err := q.acquire(); err != nil {
 		return err
 	}
 	defer q.release()
 	if !q.dev.driver.capabilities().connectionManaged {
-		return argErr("Moved", "QP", "of "+q.dev.Name(), "one of iWARP; Modify is for the others")
+		return argErr("SetKernelState", "QP", "of "+q.dev.Name(), "one of iWARP; Modify is for the others")
 	}
-	if state != RTR && state != RTS {
-		return argErr("Moved", "state", state, "%s, %s; Modify is for the others", RTR, RTS)
+	if state != QPRTR && state != QPRTS {
+		return argErr("SetKernelState", "state", state, "%s, %s; Modify is for the others", QPRTR, QPRTS)
 	}
 	for {
 		now := q.State()
 		if now > state {
-			return argErr("Moved", "state", state, "none before %s, which the QP is in", now)
+			return argErr("SetKernelState", "state", state, "none before %s, which the QP is in", now)
 		}
 		if q.state.CompareAndSwap(uint32(now), uint32(state)) {
 			break
 		}
 	}
-	if state == RTS {
+	if state == QPRTS {
 		q.hear()
 	} else if !q.awaitFirstRecv.Load() { // before this call
-		q.state.CompareAndSwap(uint32(RTR), uint32(RTS))
+		q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
 	}
 	return nil
 }
@@ -549,7 +549,7 @@ func (q *QP) hear() {
 	if q.awaitFirstRecv.CompareAndSwap(true, false) {
 		q.recvCQ.awaitFirstRecv.Add(-1)
 	}
-	q.state.CompareAndSwap(uint32(RTR), uint32(RTS))
+	q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
 }
 
 // modifyHint says what a refused change of state may be due to.

@@ -115,8 +115,8 @@ func TestTransitions(t *testing.T) {
 
 func testTransitions(t *testing.T, typ QPType, table map[string][2]string) {
 	chance := rand.New(rand.NewPCG(1, 2))
-	for from := Reset; from <= Err; from++ {
-		for to := Reset; to <= Err; to++ {
+	for from := QPReset; from <= QPErr; from++ {
+		for to := QPReset; to <= QPErr; to++ {
 			row, ok := table[from.String()+"-"+to.String()]
 			required, optional := maskOf(t, row[0]), maskOf(t, row[1])
 			masks := []QPAttrMask{AttrState | required, AttrState | required | optional, required | optional}
@@ -150,8 +150,8 @@ func testTransitions(t *testing.T, typ QPType, table map[string][2]string) {
 // TestReachable: who asks for a state that cannot be reached is told which can.
 func TestReachable(t *testing.T) {
 	for from, want := range map[QPState]string{
-		Reset: "RESET, INIT", Init: "RESET, INIT, RTR, ERR", RTR: "RESET, RTS, ERR", RTS: "RESET, RTS, SQD, ERR", SQD: "RESET, RTS, SQD, ERR",
-		SQE: "RESET, RTS, ERR", Err: "RESET, ERR", 99: "RESET, ERR",
+		QPReset: "RESET, INIT", QPInit: "RESET, INIT, RTR, ERR", QPRTR: "RESET, RTS, ERR", QPRTS: "RESET, RTS, SQD, ERR", QPSQD: "RESET, RTS, SQD, ERR",
+		QPSQE: "RESET, RTS, ERR", QPErr: "RESET, ERR", 99: "RESET, ERR",
 	} {
 		if got := reachable(RC, from); got != want {
 			t.Errorf("from %s to %s, want %s", from, got, want)
@@ -246,7 +246,7 @@ func TestMTU(t *testing.T) {
 // TestNames: values out of range have a text too.
 func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
-		RTR.String():                       "RTR",
+		QPRTR.String():                     "RTR",
 		QPState(99).String():               "QP state 99",
 		QPAttrMask(0).String():             "none",
 		QPAttrMask(1 << 30).String():       "bit 30",

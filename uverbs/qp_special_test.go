@@ -167,7 +167,7 @@ func TestSpecialQPs(t *testing.T) {
 			}
 			busy(t, c.uses.close(nil, nil), "1 QP")
 			if c.o.RecvCQ == nil {
-				qp.state.Store(uint32(RTR))
+				qp.state.Store(uint32(QPRTR))
 				if err := qp.PostRecv(1); !errors.Is(err, ErrNoRecvQueue) {
 					t.Errorf("%s: PostRecv: %v", name, err)
 				}
@@ -256,7 +256,7 @@ func TestXRC(t *testing.T) {
 		}
 		k.sent(method + " CREATE_QP")
 		busy(t, x.Close(), "1 QP")
-		recv.state.Store(uint32(RTS))
+		recv.state.Store(uint32(QPRTS))
 		if err := recv.PostSend(SendWR{}); !errors.Is(err, ErrOpcode) {
 			t.Errorf("PostSend: %v", err)
 		}
@@ -264,7 +264,7 @@ func TestXRC(t *testing.T) {
 			t.Errorf("PostRecv: %v", err)
 		}
 
-		k.query = abi.QueryQPResp{QPState: uint8(RTR)}
+		k.query = abi.QueryQPResp{QPState: uint8(QPRTR)}
 		opened := value(x.OpenQP(0x1234))(t)
 		if _, unmade := d.openObjects(); unmade != 0 {
 			t.Errorf("%d objects are being made, want 0", unmade)
@@ -272,7 +272,7 @@ func TestXRC(t *testing.T) {
 		var req abi.OpenQP
 		copy(bytesOf(&req), k.calls[len(k.calls)-2].in)
 		req.UserHandle = 0
-		if want := (abi.OpenQP{PDHandle: x.handle, QPN: 0x1234, QPType: 10}); req != want || opened.QPN() != 0x1234 || opened.State() != RTR {
+		if want := (abi.OpenQP{PDHandle: x.handle, QPN: 0x1234, QPType: 10}); req != want || opened.QPN() != 0x1234 || opened.State() != QPRTR {
 			t.Errorf("open: request %+v, want %+v; QP %d in %s", req, want, opened.QPN(), opened.State())
 		}
 		k.sent(legacy+" OPEN_QP", legacy+" QUERY_QP")
@@ -305,8 +305,8 @@ func TestXRC(t *testing.T) {
 		if got != wantSRQ {
 			t.Errorf("SRQ: request\n%+v, want\n%+v", got, wantSRQ)
 		}
-		if srq.Num() != 0x200+srq.handle {
-			t.Errorf("the SRQ's number is %#x", srq.Num())
+		if srq.SRQN() != 0x200+srq.handle {
+			t.Errorf("the SRQ's number is %#x", srq.SRQN())
 		}
 		busy(t, cq.Close(), "1 SRQ")
 		must(t, srq.Close(), opened.Close(), recv.Close(), x.Close(), cq.Close(), pd.Close(), d.Close())
@@ -345,15 +345,15 @@ func TestConnectXRC(t *testing.T) {
 		t.Errorf("receiving end: %v, want %v", got, want)
 	}
 	want = []QPAttrMask{AttrState | AttrPort, AttrState, AttrState}
-	if got := masks(func() error { return raw.Activate(0) }); !slices.Equal(got, want) {
+	if got := masks(func() error { return raw.ReadyUD(0) }); !slices.Equal(got, want) {
 		t.Errorf("raw packets: %v, want %v", got, want)
 	}
-	wantArg(t, raw.Activate(1), "qkey")
+	wantArg(t, raw.ReadyUD(1), "qkey")
 	wantArg(t, raw.Connect(t.Context(), peer), "QP type")
-	wantArg(t, send.Activate(0), "QP type")
+	wantArg(t, send.ReadyUD(0), "QP type")
 
 	k.calls = nil
-	must(t, raw.Modify(QPAttr{State: RTS, RateLimit: 12345}, AttrState|AttrRateLimit))
+	must(t, raw.Modify(QPAttr{State: QPRTS, RateLimit: 12345}, AttrState|AttrRateLimit))
 	var req abi.ExModifyQP
 	copy(bytesOf(&req), k.last("EX_MODIFY_QP").in)
 	if req.RateLimit != 12345 || req.Base.AttrMask != 1|1<<25 || req.Base.QPHandle != raw.handle {
@@ -384,7 +384,7 @@ func TestRegWithDMAH(t *testing.T) {
 		want map[uint16]uint64
 	}{
 		{"memory", func() (*MR, error) {
-			return pd.RegMRAt(buf, MROptions{DMAH: h, Offset: 64, Length: 8, Access: AccessLocalWrite})
+			return pd.RegMRWith(buf, MROptions{DMAH: h, Offset: 64, Length: 8, Access: AccessLocalWrite})
 		}, map[uint16]uint64{
 			abi.UVERBS_ATTR_REG_MR_ADDR: addrOf(buf.Bytes()) + 64, abi.UVERBS_ATTR_REG_MR_IOVA: addrOf(buf.Bytes()) + 64,
 			abi.UVERBS_ATTR_REG_MR_FD: 0, abi.UVERBS_ATTR_REG_MR_FD_OFFSET: 0,
@@ -415,12 +415,12 @@ func TestRegWithDMAH(t *testing.T) {
 	}
 	k.refuse["REG_MR_EX"] = syscall.EPROTONOSUPPORT
 	var feature *FeatureError
-	if _, err := pd.RegMRAt(buf, MROptions{DMAH: h}); !errors.As(err, &feature) || feature.Since != (Version{6, 17}) {
+	if _, err := pd.RegMRWith(buf, MROptions{DMAH: h}); !errors.As(err, &feature) || feature.Since != (Version{6, 17}) {
 		t.Errorf("an older kernel: %v", err)
 	}
 	other, _ := fakeDevice(t, pathAuto)
 	otherPD, otherBuf, _ := memory(t, other)
-	if _, err := otherPD.RegMRAt(otherBuf, MROptions{DMAH: h}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := otherPD.RegMRWith(otherBuf, MROptions{DMAH: h}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a handle of another device: %v", err)
 	}
 	if !bytes.Equal(buf.Bytes(), make([]byte, len(buf.Bytes()))) {

@@ -20,130 +20,130 @@ const (
 // no such change. AttrState itself is always allowed. Every state may also go to Reset, and every state
 // but Reset to Err, without attributes (qp_state_table, drivers/infiniband/core/verbs.c). It is an array
 // of pointers because that is laid out by the compiler, where a map is filled whenever a program starts.
-var transitions = [XRCRecv + 1][Err + 1][Err + 1]*transition{
+var transitions = [XRCRecv + 1][QPErr + 1][QPErr + 1]*transition{
 	RC: {
-		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		Init: {
-			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			RTR: {
+		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		QPInit: {
+			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			QPRTR: {
 				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 				AttrAltPath | AttrAccess | AttrPKeyIndex,
 			},
 		},
-		RTR: {
-			RTS: {
+		QPRTR: {
+			QPRTS: {
 				AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
 				AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
 			},
 		},
-		RTS: {
-			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-			SQD: {0, AttrEnSQDAsyncNotify},
+		QPRTS: {
+			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+			QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		SQD: {
-			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-			SQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
+		QPSQD: {
+			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+			QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
 		},
-		SQE: {RTS: {0, 0}},
+		QPSQE: {QPRTS: {0, 0}},
 	},
 	UC: {
-		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		Init: {
-			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			RTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		QPInit: {
+			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
 		},
-		RTR: {RTS: {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
-		RTS: {
-			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-			SQD: {0, AttrEnSQDAsyncNotify},
+		QPRTR: {QPRTS: {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
+		QPRTS: {
+			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
+			QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		SQD: {
-			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-			SQD: {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
+		QPSQD: {
+			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+			QPSQD: {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
 		},
-		SQE: {RTS: {0, AttrCurState | AttrAccess}},
+		QPSQE: {QPRTS: {0, AttrCurState | AttrAccess}},
 	},
 	UD: {
-		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrQKey, 0}},
-		Init: {
-			Init: {0, AttrPKeyIndex | AttrPort | AttrQKey},
-			RTR:  {0, AttrPKeyIndex | AttrQKey},
+		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrQKey, 0}},
+		QPInit: {
+			QPInit: {0, AttrPKeyIndex | AttrPort | AttrQKey},
+			QPRTR:  {0, AttrPKeyIndex | AttrQKey},
 		},
-		RTR: {RTS: {AttrSQPSN, AttrCurState | AttrQKey}},
-		RTS: {
-			RTS: {0, AttrCurState | AttrQKey},
-			SQD: {0, AttrEnSQDAsyncNotify},
+		QPRTR: {QPRTS: {AttrSQPSN, AttrCurState | AttrQKey}},
+		QPRTS: {
+			QPRTS: {0, AttrCurState | AttrQKey},
+			QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		SQD: {
-			RTS: {0, AttrCurState | AttrQKey},
-			SQD: {0, AttrPKeyIndex | AttrQKey},
+		QPSQD: {
+			QPRTS: {0, AttrCurState | AttrQKey},
+			QPSQD: {0, AttrPKeyIndex | AttrQKey},
 		},
-		SQE: {RTS: {0, AttrCurState | AttrQKey}},
+		QPSQE: {QPRTS: {0, AttrCurState | AttrQKey}},
 	},
 	RawPacket: {
-		Reset: {Init: {AttrPort, 0}},
-		Init: {
-			Init: {0, 0},
-			RTR:  {0, 0},
+		QPReset: {QPInit: {AttrPort, 0}},
+		QPInit: {
+			QPInit: {0, 0},
+			QPRTR:  {0, 0},
 		},
-		RTR: {RTS: {0, AttrRateLimit}},
-		RTS: {
-			RTS: {0, AttrRateLimit},
-			SQD: {0, 0},
+		QPRTR: {QPRTS: {0, AttrRateLimit}},
+		QPRTS: {
+			QPRTS: {0, AttrRateLimit},
+			QPSQD: {0, 0},
 		},
-		SQD: {
-			RTS: {0, 0},
-			SQD: {0, 0},
+		QPSQD: {
+			QPRTS: {0, 0},
+			QPSQD: {0, 0},
 		},
-		SQE: {RTS: {0, 0}},
+		QPSQE: {QPRTS: {0, 0}},
 	},
 	XRCSend: {
-		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		Init: {
-			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			RTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		QPInit: {
+			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
 		},
-		RTR: {RTS: {attrXRCSend | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
-		RTS: {
-			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-			SQD: {0, AttrEnSQDAsyncNotify},
+		QPRTR: {QPRTS: {attrXRCSend | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
+		QPRTS: {
+			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
+			QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		SQD: {
-			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-			SQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
+		QPSQD: {
+			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+			QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
 		},
-		SQE: {RTS: {0, 0}},
+		QPSQE: {QPRTS: {0, 0}},
 	},
 	XRCRecv: {
-		Reset: {Init: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		Init: {
-			Init: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			RTR: {
+		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		QPInit: {
+			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			QPRTR: {
 				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 				AttrAltPath | AttrAccess | AttrPKeyIndex,
 			},
 		},
-		RTR: {RTS: {AttrTimeout | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState}},
-		RTS: {
-			RTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-			SQD: {0, AttrEnSQDAsyncNotify},
+		QPRTR: {QPRTS: {AttrTimeout | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState}},
+		QPRTS: {
+			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+			QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		SQD: {
-			RTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-			SQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
+		QPSQD: {
+			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+			QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
 		},
-		SQE: {RTS: {0, 0}},
+		QPSQE: {QPRTS: {0, 0}},
 	},
 }
 
 // lookUp returns the row of a change of state, and whether there is such a change.
 func lookUp(typ QPType, from, to QPState) (transition, bool) {
-	if typ <= XRCRecv && from <= Err && to <= Err {
+	if typ <= XRCRecv && from <= QPErr && to <= QPErr {
 		if t := transitions[typ][from][to]; t != nil {
 			return *t, true
 		}
 	}
-	return transition{}, to == Reset || to == Err && from != Reset
+	return transition{}, to == QPReset || to == QPErr && from != QPReset
 }
 
 // checkModify compares a change of state with the table and names what is missing or
@@ -168,7 +168,7 @@ func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
 // reachable lists the states that a state may go to.
 func reachable(typ QPType, from QPState) string {
 	var to []string
-	for s := Reset; s <= Err; s++ {
+	for s := QPReset; s <= QPErr; s++ {
 		if _, ok := lookUp(typ, from, s); ok {
 			to = append(to, s.String())
 		}

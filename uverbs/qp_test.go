@@ -44,14 +44,14 @@ func TestCreateQP(t *testing.T) {
 		if diff := cmp.Diff(QPCaps{MaxSendWR: 7, MaxRecvWR: 15, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64}, qp.Caps()); diff != "" {
 			t.Errorf("capabilities (-want +got):\n%s", diff)
 		}
-		if qp.QPN() != 0x100+qp.handle || qp.State() != Reset || qp.psn.Load() > maxPSN {
+		if qp.QPN() != 0x100+qp.handle || qp.State() != QPReset || qp.psn.Load() > maxPSN {
 			t.Errorf("QP %#x, state %s, PSN %#x", qp.QPN(), qp.State(), qp.psn.Load())
 		}
 		must(t, qp.Close(), qp.Close())
 		k.sent(method + " DESTROY_QP")
 		for name, err := range map[string]error{
 			"PostSend": qp.PostSend(SendWR{}), "PostRecv": qp.PostRecv(1), "PostRecvs": qp.PostRecvs(RecvWR{}),
-			"Modify": qp.Modify(QPAttr{State: Err}, AttrState), "Connect": qp.Connect(t.Context(), Endpoint{}), "Init": qp.Init(),
+			"Modify": qp.Modify(QPAttr{State: QPErr}, AttrState), "Connect": qp.Connect(t.Context(), Endpoint{}), "Init": qp.Init(),
 		} {
 			if !errors.Is(err, os.ErrClosed) {
 				t.Errorf("%s after Close: %v", name, err)
@@ -147,10 +147,10 @@ func TestInlineLimit(t *testing.T) {
 
 func TestModifyBytes(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
-	f.state(SQD)
+	f.state(QPSQD)
 	dgid := gid(t, "10.1.0.2")
 	attr := QPAttr{
-		State: SQD, Port: 2, Timeout: 3, RetryCount: 4, RNRRetry: 5, MaxRdAtomic: 6, MaxDestRdAtomic: 7, Access: AccessRemoteRead, PKeyIndex: 9,
+		State: QPSQD, Port: 2, Timeout: 3, RetryCount: 4, RNRRetry: 5, MaxRdAtomic: 6, MaxDestRdAtomic: 7, Access: AccessRemoteRead, PKeyIndex: 9,
 		MinRNRTimer: 10, PathMigState: 1, AltPKeyIndex: 11, AltPort: 12, AltTimeout: 13, RQPSN: 14, SQPSN: 15, DestQPN: 16, QKey: 17, PathMTU: MTU2048,
 		EnSQDAsyncNotify: true,
 		AH: AHAttr{DLID: 20, SL: 11, SrcPathBits: 22, StaticRate: 23, Port: 1, Global: true,
@@ -172,15 +172,15 @@ func TestModifyBytes(t *testing.T) {
 		t.Errorf("request is %+v, want %+v", got, want)
 	}
 	// Who knows the state better than the library may say so.
-	f.state(Init)
-	must(t, f.qp.Modify(QPAttr{State: RTS, CurState: SQD}, AttrState|AttrCurState))
-	f.state(SQD)
+	f.state(QPInit)
+	must(t, f.qp.Modify(QPAttr{State: QPRTS, CurState: QPSQD}, AttrState|AttrCurState))
+	f.state(QPSQD)
 	f.refuse["MODIFY_QP"] = syscall.EINVAL
-	err := f.qp.Modify(QPAttr{State: Err}, AttrState)
+	err := f.qp.Modify(QPAttr{State: QPErr}, AttrState)
 	if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "MODIFY_QP SQD to ERR") || !strings.Contains(err.Error(), "may have left state SQD") {
 		t.Errorf("refused: %v", err)
 	}
-	if f.qp.State() != SQD {
+	if f.qp.State() != QPSQD {
 		t.Errorf("after a refusal the state is %s", f.qp.State())
 	}
 }
@@ -201,7 +201,7 @@ func TestModifyHints(t *testing.T) {
 		{syscall.ENODEV, 1, []string{"network namespace"}},
 		{syscall.EINVAL, 3, []string{"3 (unused)", "GID index may be unused"}},
 	} {
-		f.state(SQD)
+		f.state(QPSQD)
 		f.refuse["MODIFY_QP"] = c.errno
 		err := f.qp.Modify(QPAttr{AH: AHAttr{Port: 1, GRH: GRH{DGID: peer, SGIDIndex: c.index}}}, AttrAV)
 		for _, want := range c.want {
@@ -223,7 +223,7 @@ func TestQueryQP(t *testing.T) {
 		MaxRDAtomic: 23, MaxDestRDAtomic: 24, MinRNRTimer: 25, PortNum: 26, Timeout: 27, RetryCnt: 28, RNRRetry: 29, AltPortNum: 30, AltTimeout: 31,
 	}
 	want := QPAttr{
-		State: Err, CurState: RTS, PathMTU: MTU4096, PathMigState: 2, QKey: 16, RQPSN: 17, SQPSN: 18, DestQPN: 19, Access: AccessRemoteRead,
+		State: QPErr, CurState: QPRTS, PathMTU: MTU4096, PathMigState: 2, QKey: 16, RQPSN: 17, SQPSN: 18, DestQPN: 19, Access: AccessRemoteRead,
 		Caps: QPCaps{MaxSendWR: 11, MaxRecvWR: 12, MaxSendSGE: 13, MaxRecvSGE: 14, MaxInline: 15},
 		AH: AHAttr{DLID: 2, SL: 6, SrcPathBits: 7, StaticRate: 8, Port: 9, Global: true,
 			GRH: GRH{DGID: dgid, FlowLabel: 1, SGIDIndex: 3, HopLimit: 4, TrafficClass: 5}},
@@ -233,13 +233,13 @@ func TestQueryQP(t *testing.T) {
 	if diff := cmp.Diff(want, value(f.qp.Query())(t)); diff != "" {
 		t.Errorf("attributes (-want +got):\n%s", diff)
 	}
-	if f.qp.State() != Err {
+	if f.qp.State() != QPErr {
 		t.Errorf("after Query the state is %s, want that of the device", f.qp.State())
 	}
 	// A state that there is not: it has a text, and nothing but Reset and Err follows.
 	f.query.QPState = 200
 	value(f.qp.Query())(t)
-	if err := f.qp.Modify(QPAttr{State: RTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QP state 200 to RTS") {
+	if err := f.qp.Modify(QPAttr{State: QPRTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QP state 200 to RTS") {
 		t.Errorf("from a state that there is not: %v", err)
 	}
 }

@@ -165,19 +165,19 @@ func TestRefusedRemoved(t *testing.T) {
 	}
 }
 
-// TestSetHoldClosesClock: the clock of a hold is closed when there is another hold or none.
-func TestSetHoldClosesClock(t *testing.T) {
+// TestSetBusyWaitClosesClock: the clock of a hold is closed when there is another hold or none.
+func TestSetBusyWaitClosesClock(t *testing.T) {
 	d, _ := fakeDevice(t, pathAuto)
 	ch := value(d.CreateCompChannel())(t)
 	for _, next := range []time.Duration{2 * time.Millisecond, 0} {
-		must(t, ch.SetHold(time.Millisecond))
+		must(t, ch.SetBusyWait(time.Millisecond))
 		before := ch.wait
-		must(t, ch.SetHold(next))
+		must(t, ch.SetBusyWait(next))
 		if err := before.clock.Close(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("after SetHold(%s) the clock of the hold before is open: %v", next, err)
+			t.Errorf("after SetBusyWait(%s) the clock of the hold before is open: %v", next, err)
 		}
 		if (ch.wait != nil) != (next > 0) {
-			t.Errorf("after SetHold(%s) there is a hold: %v", next, ch.wait != nil)
+			t.Errorf("after SetBusyWait(%s) there is a hold: %v", next, ch.wait != nil)
 		}
 	}
 	must(t, ch.Close())

@@ -176,8 +176,8 @@ func (s *SRQ) createLegacy(p *PD, o SRQOptions, u udata) syscall.Errno {
 	return errno
 }
 
-// Num returns the number by which the device knows the SRQ (ibv_get_srq_num).
-func (s *SRQ) Num() uint32 { return s.num }
+// SRQN returns the number by which the device knows the SRQ (ibv_get_srq_num).
+func (s *SRQ) SRQN() uint32 { return s.num }
 
 // Attr returns the sizes of the queue; Limit is not looked up. See [SRQ.Query].
 func (s *SRQ) Attr() SRQAttr {

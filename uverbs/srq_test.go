@@ -18,8 +18,8 @@ func TestSRQLife(t *testing.T) {
 		k.took()
 		srq := value(pd.CreateSRQ(SRQOptions{MaxWR: 6, MaxSGE: 2}))(t)
 		k.sent(method + " CREATE_SRQ")
-		if a := srq.Attr(); a.MaxWR != 7 || a.MaxSGE != 2 || srq.Num() != 0x200+srq.handle {
-			t.Errorf("attributes %+v and number %#x", a, srq.Num())
+		if a := srq.Attr(); a.MaxWR != 7 || a.MaxSGE != 2 || srq.SRQN() != 0x200+srq.handle {
+			t.Errorf("attributes %+v and number %#x", a, srq.SRQN())
 		}
 		sge := SGE{Addr: 1, Length: 2, LKey: 3}
 		must(t, srq.PostRecv(1, sge, sge), srq.PostRecvs(make([]RecvWR, 6)...))

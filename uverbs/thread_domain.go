@@ -41,10 +41,10 @@ func (t *TD) Close() error {
 	}, nil)
 }
 
-// ParentDomain returns a protection domain that is the same to the kernel, and whose objects
+// AllocParentDomain returns a protection domain that is the same to the kernel, and whose objects
 // belong to a thread domain; td may be nil (ibv_alloc_parent_domain). The PD cannot be
 // closed before it. As with [Device.AllocTD], drivers that make nothing of it have none.
-func (p *PD) ParentDomain(td *TD) (*PD, error) {
+func (p *PD) AllocParentDomain(td *TD) (*PD, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (p *PD) ParentDomain(td *TD) (*PD, error) {
 		return nil, &FeatureError{Feature: "ALLOC_PARENT_DOMAIN", Driver: p.dev.driver.name()}
 	}
 	if p.parent != nil {
-		return nil, argErr("ParentDomain", "PD", "a parent domain", "a PD of AllocPD")
+		return nil, argErr("AllocParentDomain", "PD", "a parent domain", "a PD of AllocPD")
 	}
 	parents := []*object{&p.object}
 	if td != nil {

@@ -48,7 +48,7 @@ func TestTransitionsOfKernel(t *testing.T) {
 	defer pd.Close()
 	cq := value(d.CreateCQ(8, CQOptions{}))(t)
 	defer cq.Close()
-	ways := map[QPState][]QPState{Reset: nil, Init: {Init}, RTR: {Init, RTR}, RTS: {Init, RTR, RTS}, Err: {Init, Err}}
+	ways := map[QPState][]QPState{QPReset: nil, QPInit: {QPInit}, QPRTR: {QPInit, QPRTR}, QPRTS: {QPInit, QPRTR, QPRTS}, QPErr: {QPInit, QPErr}}
 	for i := range transitions {
 		typ := QPType(i)
 		if _, ok := d.driver.operations(typ); !ok {
@@ -73,7 +73,7 @@ func TestTransitionsOfKernel(t *testing.T) {
 			return q, attr
 		}
 		for from := range ways {
-			for to := Reset; to <= SQD; to++ {
+			for to := QPReset; to <= QPSQD; to++ {
 				row, ok := lookUp(typ, from, to)
 				masks := []QPAttrMask{AttrState | row.required}
 				for bit := range attrNames {

@@ -26,7 +26,7 @@ func TestValues(t *testing.T) {
 		int(WCFatalErr), int(WCRespTimeoutErr), int(WCGeneralErr))
 	check("enum ib_placement_type", 1, int(FlushGlobal), int(FlushPersistent))
 	check("enum ib_selectivity_level", 0, int(FlushRange), int(FlushMR))
-	check("enum ib_qp_state", 0, int(Reset), int(Init), int(RTR), int(RTS), int(SQD), int(SQE), int(Err))
+	check("enum ib_qp_state", 0, int(QPReset), int(QPInit), int(QPRTR), int(QPRTS), int(QPSQD), int(QPSQE), int(QPErr))
 	check("enum ib_mig_state", 0, int(PathMigrated), int(PathRearm), int(PathArmed))
 	check("enum ib_atomic_cap", 0, int(AtomicNone), int(AtomicHCA), int(AtomicGlobal))
 	check("enum ib_port_state", 0, int(PortNop), int(PortDown), int(PortInit), int(PortArmed), int(PortActive), int(PortActiveDefer))
@@ -52,7 +52,7 @@ func TestValues(t *testing.T) {
 			}
 		}
 	}
-	bits("enum ib_send_flags", 0, int(Fence), int(Signaled), int(Solicited))
+	bits("enum ib_send_flags", 0, int(SendFence), int(SendSignaled), int(SendSolicited))
 	bits("enum ib_uverbs_access_flags", 0, int(AccessLocalWrite), int(AccessRemoteWrite), int(AccessRemoteRead), int(AccessRemoteAtomic),
 		int(AccessMWBind), int(AccessZeroBased), int(AccessOnDemand), int(AccessHugeTLB), int(AccessFlushGlobal), int(AccessFlushPersistent))
 	bits("IB_UVERBS_ACCESS_RELAXED_ORDERING", 20, int(AccessRelaxedOrdering))

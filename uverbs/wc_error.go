@@ -28,9 +28,9 @@ type WCError struct {
 	// disconnected. It is nil if the cause is not known.
 	Cause error
 	Hint  string // Hint says what is wrong or, if that is not known, what usually is.
-	// Counted says by how much the port's hardware counters have grown since a QP of this
+	// CounterDelta says by how much the port's hardware counters have grown since a QP of this
 	// [Device] first used it, if the peer did not acknowledge and the device counts.
-	Counted string
+	CounterDelta string
 	// AtPeer says what the other side has to do with it, if the peer is a QP of this program:
 	// how many receives it has when none was there, and what is wrong with the key, the range
 	// or the rights of the memory that was named.
@@ -61,8 +61,8 @@ func (e *WCError) Error() string {
 	if e.AtPeer != "" {
 		b.WriteString("; the peer is of this program: " + e.AtPeer)
 	}
-	if e.Counted != "" {
-		b.WriteString("; since this device was first used the port has counted: " + e.Counted)
+	if e.CounterDelta != "" {
+		b.WriteString("; since this device was first used the port has counted: " + e.CounterDelta)
 	}
 	if e.First != nil {
 		b.WriteString("; the cause: ")
@@ -105,7 +105,7 @@ func (q *QP) withMore(e *WCError) *WCError {
 	more := *e
 	more.AtPeer = q.atPeer(e)
 	if e.WC.Status == WCRetryExcErr {
-		more.Counted = q.dev.counterGrowth(uint8(q.port.Load()))
+		more.CounterDelta = q.dev.counterGrowth(uint8(q.port.Load()))
 	}
 	return &more
 }

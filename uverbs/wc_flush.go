@@ -25,10 +25,10 @@ func (e eventCause) Error() string {
 	return fmt.Sprintf("the device reported an asynchronous event of the QP, %q", EventType(e))
 }
 
-// SetErrCause records why the queue pair is in state [Err], or is about to be. It is for causes that
+// SetErrCause records why the queue pair is in state [QPErr], or is about to be. It is for causes that
 // show neither in a failed completion nor in [QP.Modify]: a connection manager calls it when the peer
 // has disconnected, and before it calls Modify itself. [QP.Err] then names the cause of requests that
-// are flushed, and its error matches cause too. The first cause counts until the QP leaves [Reset]
+// are flushed, and its error matches cause too. The first cause counts until the QP leaves [QPReset]
 // again; nil is ignored. An asynchronous event, which the library records when [Device.WaitEvent]
 // returns it, counts only until SetErrCause or Modify gives another cause, because the program may
 // read it after it has reset the QP and connected it again.
@@ -62,10 +62,10 @@ func (c *errCause) isEvent() bool {
 // if a request has been flushed before, because then the device has moved the QP.
 func (q *QP) movedTo(state QPState) *errCause {
 	cause := errMovedToErr
-	if state == Reset {
+	if state == QPReset {
 		cause = errMovedToReset
 	}
-	if state != Err && state != Reset || q.flushSeen.Load() || q.first.Load() != nil {
+	if state != QPErr && state != QPReset || q.flushSeen.Load() || q.first.Load() != nil {
 		return nil
 	}
 	if event := q.cause.Load(); event != nil && event.isEvent() {

@@ -205,8 +205,8 @@ func (w *WQ) createLegacy(p *PD, o WQOptions, u udata) syscall.Errno {
 // exCommand marks the number of an extended command.
 const exCommand = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
 
-// Num returns the queue's number.
-func (w *WQ) Num() uint32 { return w.num }
+// WQN returns the queue's number.
+func (w *WQ) WQN() uint32 { return w.num }
 
 // MaxWR returns how many work requests the queue holds.
 func (w *WQ) MaxWR() int { return w.maxWR }

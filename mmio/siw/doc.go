@@ -36,7 +36,7 @@
 // Connections:
 //
 //   - The kernel's connection manager moves a QP from state to state, so uverbs.QP.Connect cannot:
-//     use package cm. A program that creates the QP by itself calls QP.Moved. A QP in error stays
+//     use package cm. A program that creates the QP by itself calls QP.SetKernelState. A QP in error stays
 //     in error.
 //   - The side that connects sends first. The other side gets ErrState until it has received a
 //     message.

@@ -78,11 +78,11 @@ func accept(out io.Writer, device string) error {
 			return err
 		}
 		switch ev.Type {
-		case cm.ConnectRequest:
+		case cm.EventConnectRequest:
 			if err = e.queues(ev.ID); err == nil {
 				err = ev.ID.Accept(cm.ConnParam{})
 			}
-		case cm.Disconnected:
+		case cm.EventDisconnected:
 			err = ev.ID.Close()
 		}
 		if err != nil {
@@ -114,12 +114,12 @@ func connect(out io.Writer, device, to string) error {
 		do  func(*cm.ID) error
 		end cm.EventType // none if it is done when it returns
 	}{
-		{func(id *cm.ID) error { return id.ResolveAddr(netip.AddrPort{}, addr, 2*time.Second) }, cm.AddrResolved},
-		{func(id *cm.ID) error { return id.ResolveRoute(2 * time.Second) }, cm.RouteResolved},
+		{func(id *cm.ID) error { return id.ResolveAddr(netip.AddrPort{}, addr, 2*time.Second) }, cm.EventAddrResolved},
+		{func(id *cm.ID) error { return id.ResolveRoute(2 * time.Second) }, cm.EventRouteResolved},
 		{e.queues, noEvent},
 		{func(id *cm.ID) error {
 			return id.Connect(cm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
-		}, cm.Established},
+		}, cm.EventEstablished},
 	} {
 		if err := e.step(s.do, s.end); err != nil {
 			return err
@@ -153,7 +153,7 @@ func (e *ends) step(do func(*cm.ID) error, end cm.EventType) error {
 			return err
 		}
 		switch {
-		case ev.Type == cm.AddrError && errors.Is(ev.Err(), syscall.ETIMEDOUT):
+		case ev.Type == cm.EventAddrError && errors.Is(ev.Err(), syscall.ETIMEDOUT):
 			err = do(ev.ID) // as cmtime does
 		case ev.Type == end:
 			left--

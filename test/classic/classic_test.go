@@ -153,7 +153,7 @@ func TestEvents(t *testing.T) {
 	for { // until the server listens
 		err = EventsClient(ctx, open(t), addr, size, count)
 		var e *cm.EventError
-		if !errors.As(err, &e) || e.Type != cm.Rejected || ctx.Err() != nil {
+		if !errors.As(err, &e) || e.Type != cm.EventRejected || ctx.Err() != nil {
 			break
 		}
 	}

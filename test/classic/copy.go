@@ -87,7 +87,7 @@ func CopyClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, file io
 		if err := e.Recv(pieces); err != nil { // before the piece that is answered
 			return err
 		}
-		wr := uverbs.SendWR{Opcode: uverbs.WRRDMAWriteWithImm, Flags: uverbs.Signaled, Imm: uint32(n), RemoteAddr: r.addr + uint64(slot*pieceSize), RKey: r.rkey}
+		wr := uverbs.SendWR{Opcode: uverbs.WRRDMAWriteWithImm, Flags: uverbs.SendSignaled, Imm: uint32(n), RemoteAddr: r.addr + uint64(slot*pieceSize), RKey: r.rkey}
 		if n > 0 {
 			wr.SGL = []uverbs.SGE{e.SGE(slot, n)}
 		}

@@ -174,7 +174,7 @@ func (e *End) Recv(slot int) error { return e.QP.PostRecv(uint64(slot), e.SGE(sl
 
 // Send sends the first bytes of a slot.
 func (e *End) Send(slot, length int) error {
-	return e.QP.PostSend(uverbs.SendWR{ID: uint64(slot), Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{e.SGE(slot, length)}})
+	return e.QP.PostSend(uverbs.SendWR{ID: uint64(slot), Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{e.SGE(slot, length)}})
 }
 
 // Poll waits for a completion by polling. A failed work request is an error.
@@ -228,8 +228,8 @@ func (e *End) Gone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if event.Type != cm.Disconnected {
-		return fmt.Errorf("event %s, want %s", event.Type, cm.Disconnected)
+	if event.Type != cm.EventDisconnected {
+		return fmt.Errorf("event %s, want %s", event.Type, cm.EventDisconnected)
 	}
 	return e.ID.Disconnect()
 }

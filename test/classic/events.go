@@ -63,7 +63,7 @@ func EventsServer(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size,
 	e := &End{}
 	connected, gone := make(chan struct{}), make(chan struct{})
 	h := handler{
-		cm.ConnectRequest: func(event *cm.Event) error {
+		cm.EventConnectRequest: func(event *cm.Event) error {
 			if e.ID != nil {
 				return errors.Join(event.ID.Reject(nil, cm.ReasonConsumer), event.ID.Close())
 			}
@@ -73,8 +73,8 @@ func EventsServer(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size,
 			}
 			return e.ID.Accept(cm.ConnParam{RNRRetryCount: connTries})
 		},
-		cm.Established:  func(*cm.Event) error { close(connected); return nil },
-		cm.Disconnected: func(*cm.Event) error { close(gone); return e.ID.Disconnect() },
+		cm.EventEstablished:  func(*cm.Event) error { close(connected); return nil },
+		cm.EventDisconnected: func(*cm.Event) error { close(gone); return e.ID.Disconnect() },
 	}
 	l, err := Listen(c, cm.TCP, addr)
 	if err != nil {
@@ -105,15 +105,15 @@ func EventsClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size,
 	e := &End{ID: id}
 	connected, gone := make(chan struct{}), make(chan struct{})
 	h := handler{
-		cm.AddrResolved: func(*cm.Event) error { return id.ResolveRoute(time.Second) },
-		cm.RouteResolved: func(*cm.Event) error {
+		cm.EventAddrResolved: func(*cm.Event) error { return id.ResolveRoute(time.Second) },
+		cm.EventRouteResolved: func(*cm.Event) error {
 			if err := e.Open(pingpong(size)); err != nil {
 				return err
 			}
 			return id.Connect(cm.ConnParam{RetryCount: connTries, RNRRetryCount: connTries})
 		},
-		cm.Established:  func(*cm.Event) error { close(connected); return nil },
-		cm.Disconnected: func(*cm.Event) error { close(gone); return nil },
+		cm.EventEstablished:  func(*cm.Event) error { close(connected); return nil },
+		cm.EventDisconnected: func(*cm.Event) error { close(gone); return nil },
 	}
 	ctx, stop := h.watch(ctx, c)
 	defer func() { err = errors.Join(err, stop(), e.Close()) }()

@@ -36,7 +36,7 @@ func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options
 	if err := m.Open(o); err != nil {
 		return nil, err
 	}
-	if _, err := id.Join(group, cm.FullMember); err != nil {
+	if _, err := id.Join(group, cm.JoinFullMember); err != nil {
 		return nil, err
 	}
 	joined, err := id.Wait(ctx)
@@ -56,7 +56,7 @@ func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options
 
 // Say sends the first bytes of a slot to the group, with the sender's QPN.
 func (m *Member) Say(slot, length int) error {
-	return m.QP.PostSend(uverbs.SendWR{ID: uint64(slot), Opcode: uverbs.WRSendWithImm, Flags: uverbs.Signaled, SGL: []uverbs.SGE{m.SGE(slot, length)},
+	return m.QP.PostSend(uverbs.SendWR{ID: uint64(slot), Opcode: uverbs.WRSendWithImm, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{m.SGE(slot, length)},
 		Imm: m.QP.QPN(), AH: m.way, RemoteQPN: cm.MulticastQPN, RemoteQKey: m.qkey})
 }
 

@@ -36,7 +36,7 @@ func decodeRegion(b []byte) (r region, err error) {
 // transfer moves the first bytes of a slot to the peer's memory, or from there, and waits for
 // it. The peer's program notices nothing.
 func (e *End) transfer(ctx context.Context, op uverbs.WROpcode, slot, length int, r region) error {
-	err := e.QP.PostSend(uverbs.SendWR{Opcode: op, Flags: uverbs.Signaled, SGL: []uverbs.SGE{e.SGE(slot, length)}, RemoteAddr: r.addr, RKey: r.rkey})
+	err := e.QP.PostSend(uverbs.SendWR{Opcode: op, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{e.SGE(slot, length)}, RemoteAddr: r.addr, RKey: r.rkey})
 	if err != nil {
 		return err
 	}

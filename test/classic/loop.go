@@ -52,10 +52,10 @@ func (e *End) loop(ctx context.Context, established func() error, completed func
 	for {
 		select {
 		case event := <-events:
-			if event.Err() != nil || event.Type == cm.Disconnected {
+			if event.Err() != nil || event.Type == cm.EventDisconnected {
 				return event.Err()
 			}
-			if event.Type == cm.Established {
+			if event.Type == cm.EventEstablished {
 				if err := established(); err != nil {
 					return err
 				}

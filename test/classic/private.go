@@ -67,7 +67,7 @@ func TermsClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, 
 	o.Param.PrivateData = terms{uint32(size), uint32(count)}.encode()
 	e, answer, err := Dial(ctx, c, addr, o)
 	var rejected *cm.EventError
-	if errors.As(err, &rejected) && rejected.Type == cm.Rejected {
+	if errors.As(err, &rejected) && rejected.Type == cm.EventRejected {
 		t, perr := decodeTerms(rejected.PrivateData)
 		if perr != nil || t.size == 0 || t.size >= uint32(size) {
 			return 0, err // by somebody else, or for another reason

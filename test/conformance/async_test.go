@@ -127,7 +127,7 @@ func overrun(t *testing.T, dev *uverbs.Device) (*uverbs.CQ, *uverbs.QP) {
 	must(t, err)
 	closeLater(t, qp)
 	must(t, qp.Init(), qp.PostRecv(1), qp.PostRecv(2), qp.PostRecv(3))
-	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 	return cq, qp
 }
 

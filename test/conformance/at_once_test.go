@@ -22,7 +22,7 @@ var oneGoroutine = map[string]string{
 	"*uverbs.QP.PostSend": "sends", "*uverbs.QP.BeginSend": "sends",
 	"*uverbs.QP.PostRecv": "receives", "*uverbs.QP.PostRecvs": "receives",
 	"*uverbs.CQ.Poll": "completions", "*uverbs.CQ.Resize": "completions", "*uverbs.CQ.Cap": "completions", "*uverbs.CQ.Notify": "completions", "*uverbs.CQ.NotifySolicited": "completions", "*uverbs.CQ.Wait": "completions",
-	"*uverbs.CompChannel.Wait": "events", "*uverbs.CompChannel.SetHold": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
+	"*uverbs.CompChannel.Wait": "events", "*uverbs.CompChannel.SetBusyWait": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
 }
 
 // roomyCQ is a size at which a CQ has room for all that a QP can have under way, polled or not.
@@ -32,12 +32,12 @@ const roomyCQ = 2000
 func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]any {
 	pd, buf, mr, cq := all[0].(*uverbs.PD), all[1].(*uverbs.Buffer), all[2].(*uverbs.MR), all[4].(*uverbs.CQ)
 	gid := gidOf(t, dev)
-	write := uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled, SGL: []uverbs.SGE{mr.SGE(0, 8)}, RemoteAddr: mr.Addr() + 64, RKey: mr.RKey()}
+	write := uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, 8)}, RemoteAddr: mr.Addr() + 64, RKey: mr.RKey()}
 	ah := uverbs.AHAttr{Port: 1, DLID: lidOf(t, gid.GID), Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}}
 	return map[string][]any{
 		"*uverbs.Device.QueryPort": {uint8(1)}, "*uverbs.Device.GIDTable": {uint8(1)}, "*uverbs.Device.QueryGID": {uint8(1), gid.Index},
 		"*uverbs.Device.QueryPKey": {uint8(1), 0}, "*uverbs.Device.PKeyIndex": {uint8(1), uint16(0xffff)}, "*uverbs.Device.CreateCQ": {8, uverbs.CQOptions{}},
-		"*uverbs.PD.RegMR": {buf, uverbs.AccessLocalWrite}, "*uverbs.PD.RegMRAt": {buf, uverbs.MROptions{}}, "*uverbs.PD.AllocMW": {uverbs.MWType1},
+		"*uverbs.PD.RegMR": {buf, uverbs.AccessLocalWrite}, "*uverbs.PD.RegMRWith": {buf, uverbs.MROptions{}}, "*uverbs.PD.AllocMW": {uverbs.MWType1},
 		"*uverbs.PD.CreateAH": {ah}, "*uverbs.PD.CreateQP": {uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}}, "*uverbs.PD.CreateSRQ": {uverbs.SRQOptions{MaxWR: 8}},
 		"*uverbs.QP.PostSend": {write}, "*uverbs.QP.PostRecv": {uint64(1), mr.SGE(0, 8)}, "*uverbs.QP.PostRecvs": {uverbs.RecvWR{ID: 2}},
 		"*uverbs.QP.Modify": {uverbs.QPAttr{MinRNRTimer: 12}, uverbs.AttrMinRNRTimer},

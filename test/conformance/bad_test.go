@@ -285,7 +285,7 @@ func TestNoWay(t *testing.T) {
 			must(t, err)
 			err = s.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 77, GID: peer})
 			says(t, err, append(c.want, "INIT to RTR", "peer "+c.peer, fmt.Sprintf("from GID %d: ", c.index))...)
-			if s.qp.State() != uverbs.Init {
+			if s.qp.State() != uverbs.QPInit {
 				t.Errorf("the QP is in state %s", s.qp.State())
 			}
 			_, err = s.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: peer, SGIDIndex: uint8(c.index), HopLimit: 1}})
@@ -315,7 +315,7 @@ func TestInterfaceDown(t *testing.T) {
 	e.GID[15]++
 	setLink(t, dev, "tf0", false)
 	ah := uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: e.GID, HopLimit: 1}}
-	err = s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR, AH: ah, PathMTU: uverbs.MTU1024, DestQPN: 77},
+	err = s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR, AH: ah, PathMTU: uverbs.MTU1024, DestQPN: 77},
 		uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
 	_, ahErr := s.pd.CreateAH(ah)
 	for verb, err := range map[string]error{fmt.Sprintf("MODIFY_QP INIT to RTR of QP %d (AV to fe80::", s.qp.QPN()): err, "CREATE_AH (to fe80::": ahErr} {
@@ -407,7 +407,7 @@ func TestQueueFull(t *testing.T) {
 				break
 			}
 		}
-		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 		n := 0
 		var err error
 		for ; err == nil; n++ {
@@ -437,7 +437,7 @@ func TestPostState(t *testing.T) {
 			t.Errorf("PostSend in INIT: %v, want ErrState", err)
 		}
 		must(t, s.qp.PostRecv(1))
-		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 		if err := s.qp.PostRecv(1); !errors.Is(err, uverbs.ErrState) {
 			t.Errorf("PostRecv in RESET: %v, want ErrState", err)
 		}
@@ -493,7 +493,7 @@ func TestRemoteAccess(t *testing.T) {
 			{"wrong lkey", uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{{Length: 8, LKey: 0x1000}}}, []uverbs.WCStatus{uverbs.WCLocProtErr, uverbs.WCLocQPOpErr, uverbs.WCWRFlushErr}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				c.wr.Flags = uverbs.Signaled
+				c.wr.Flags = uverbs.SendSignaled
 				status, err := wrongKey(t, c.wr)
 				if !slices.Contains(c.status, status) || !errors.Is(err, status) {
 					t.Errorf("status %s (%v), want one of %s", status, err, c.status)
@@ -527,7 +527,7 @@ func TestPeerGone(t *testing.T) {
 		if wc.ID != 2 || !uverbs.IsFlush(a.qp.Err(&wc)) {
 			t.Fatalf("second completion is %+v, want a flush of 2", wc)
 		}
-		if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.Err {
+		if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.QPErr {
 			t.Fatalf("QP is in state %s, %v, want ERR", attr.State, err)
 		}
 		// A completion that was polled before Close is explained after it too, without the ring.
@@ -593,7 +593,7 @@ func TestUseAfterClose(t *testing.T) {
 			"PostSend":    qp.PostSend(uverbs.SendWR{}),
 			"PostRecv":    qp.PostRecv(1),
 			"PostRecvs":   qp.PostRecvs(uverbs.RecvWR{}),
-			"Modify":      qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState),
+			"Modify":      qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState),
 			"Query":       func() error { _, err := qp.Query(); return err }(),
 			"Endpoint":    func() error { _, err := qp.Endpoint(); return err }(),
 			"Connect":     qp.Connect(ctx, uverbs.Endpoint{}),

@@ -23,7 +23,7 @@ func TestBuilderWindow(t *testing.T) {
 		for i, mw := range []*uverbs.MW{first, second} {
 			rkey := uverbs.IncRKey(mw.RKey())
 			s := b.qp.BeginSend()
-			s.BindMW(1, uverbs.Signaled, mw, rkey, mr, mr.Addr()+100, 1000, uverbs.AccessRemoteWrite)
+			s.BindMW(1, uverbs.SendSignaled, mw, rkey, mr, mr.Addr()+100, 1000, uverbs.AccessRemoteWrite)
 			must(t, s.Post())
 			b.want(t, 1, uverbs.WCBindMW)
 			if mw.RKey() != rkey {
@@ -31,19 +31,19 @@ func TestBuilderWindow(t *testing.T) {
 			}
 			want := a.fill(0, 500, byte(i))
 			s = a.qp.BeginSend()
-			s.Write(2, uverbs.Signaled, b.mr.Addr()+100, rkey)
+			s.Write(2, uverbs.SendSignaled, b.mr.Addr()+100, rkey)
 			s.SGE(a.mr.SGE(0, 500))
 			must(t, s.Post())
 			a.want(t, 2, uverbs.WCRDMAWrite)
 			b.holds(t, 100, want)
 			if mw == first {
 				s = b.qp.BeginSend()
-				s.LocalInv(3, uverbs.Signaled, rkey)
+				s.LocalInv(3, uverbs.SendSignaled, rkey)
 				s.SGE() // nothing is no data
 				must(t, s.Post())
 				b.want(t, 3, uverbs.WCLocalInv)
 				s = b.qp.BeginSend()
-				s.LocalInv(3, uverbs.Signaled, rkey)
+				s.LocalInv(3, uverbs.SendSignaled, rkey)
 				s.SGE(b.mr.SGE(0, 1))
 				if err := s.Post(); !errors.Is(err, uverbs.ErrNoData) {
 					t.Errorf("LOCAL_INV with data: %v, want ErrNoData", err)
@@ -52,7 +52,7 @@ func TestBuilderWindow(t *testing.T) {
 			}
 			must(t, b.qp.PostRecv(4, b.mr.SGE(2000, 100)))
 			s = a.qp.BeginSend()
-			s.SendInv(5, uverbs.Signaled, rkey)
+			s.SendInv(5, uverbs.SendSignaled, rkey)
 			s.SGE(a.mr.SGE(0, 100))
 			must(t, s.Post())
 			a.want(t, 5, uverbs.WCSend)
@@ -78,13 +78,13 @@ func TestBuilderAtomicWrite(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		s := a.qp.BeginSend()
 		s.AtomicWrite(1, 0, b.mr.Addr()+128, b.mr.RKey(), [8]byte{1, 2, 3, 4, 5, 6, 7, 8})
-		s.AtomicWrite(2, uverbs.Signaled, b.mr.Addr()+136, b.mr.RKey(), [8]byte{9, 8, 7, 6, 5, 4, 3, 2})
+		s.AtomicWrite(2, uverbs.SendSignaled, b.mr.Addr()+136, b.mr.RKey(), [8]byte{9, 8, 7, 6, 5, 4, 3, 2})
 		must(t, s.Post())
 		a.want(t, 2, uverbs.WCAtomicWrite)
 		a.none(t)
 		b.holds(t, 128, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2})
 		s = a.qp.BeginSend()
-		s.AtomicWrite(3, uverbs.Signaled, b.mr.Addr()+132, b.mr.RKey(), [8]byte{})
+		s.AtomicWrite(3, uverbs.SendSignaled, b.mr.Addr()+132, b.mr.RKey(), [8]byte{})
 		if err := s.Post(); !errors.Is(err, uverbs.ErrAtomic) {
 			t.Errorf("at an odd address: %v, want ErrAtomic", err)
 		}
@@ -119,7 +119,7 @@ func TestBuilderData(t *testing.T) {
 		s.Send(11, 0)
 		to(s)
 		s.SGE(from...)
-		s.Send(12, uverbs.Signaled)
+		s.Send(12, uverbs.SendSignaled)
 		to(s)
 		for _, sge := range from {
 			s.SGE(sge)
@@ -152,10 +152,10 @@ func TestBuilderData(t *testing.T) {
 			}},
 		} {
 			s = a.qp.BeginSend()
-			s.Send(20, uverbs.Signaled)
+			s.Send(20, uverbs.SendSignaled)
 			to(s)
 			s.SGE(from[0])
-			s.Send(21, uverbs.Signaled)
+			s.Send(21, uverbs.SendSignaled)
 			fault.data(s)
 			var post *uverbs.PostError
 			if err := s.Post(); !errors.As(err, &post) || post.Index != 1 || !errors.Is(err, fault.want) {

@@ -85,7 +85,7 @@ func TestCloseAllBoundWindow(t *testing.T) {
 	testenv.NeedsIB(t, "memory windows")
 	a, _ := pairOnce(t, uverbs.QPOptions{})
 	mw, mr := window(t, a, uverbs.MWType2)
-	must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+	must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRBindMW, Flags: uverbs.SendSignaled, Bind: uverbs.BindInfo{
 		MW: mw, MR: mr, Addr: mr.Addr(), Length: 100, Access: uverbs.AccessRemoteRead,
 	}}))
 	a.want(t, 1, uverbs.WCBindMW)

@@ -49,7 +49,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	}
 	datagrams, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq})
 	add(datagrams, err)
-	must(t, datagrams.Activate(testQKey))
+	must(t, datagrams.ReadyUD(testQKey))
 	// What only some devices have; other tests know which.
 	may := func(c closer, err error) bool {
 		t.Helper()
@@ -68,7 +68,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 		add(qp, err)
 	}
 	if td, err := dev.AllocTD(); may(td, err) {
-		domain, err := pd.ParentDomain(td)
+		domain, err := pd.AllocParentDomain(td)
 		add(domain, err)
 	}
 	if !rig.InfiniBand() {
@@ -89,7 +89,7 @@ var inert = []string{"Close", "CloseAll", "BeginSend", "Err"}
 var argumentFirst = []string{
 	"*uverbs.Device.AllocDM", "*uverbs.Device.CreateCQ", "*uverbs.Device.CreateFlowActionESP", "*uverbs.Device.CreateRWQIndTable",
 	"*uverbs.PD.AdviseMR", "*uverbs.PD.AllocMW", "*uverbs.PD.CreateAH", "*uverbs.PD.CreateQP", "*uverbs.PD.CreateWQ",
-	"*uverbs.PD.RegDMABuf", "*uverbs.PD.RegDMMR", "*uverbs.PD.RegMR", "*uverbs.PD.RegMRAt", "*uverbs.PD.RegSlice",
+	"*uverbs.PD.RegDMABuf", "*uverbs.PD.RegDM", "*uverbs.PD.RegMR", "*uverbs.PD.RegMRWith", "*uverbs.PD.RegSlice",
 	"*uverbs.Counters.Read", "*uverbs.XRCD.OpenQP", "*uverbs.WQ.ModifyFlags",
 	"*uverbs.QP.Init", // the argument is the QP's type
 }

@@ -152,7 +152,7 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	s.qp, err = s.pd.CreateQP(o)
 	check(s.qp)
 	if o.Type == uverbs.UD {
-		must(t, s.qp.Activate(testQKey))
+		must(t, s.qp.ReadyUD(testQKey))
 	} else {
 		must(t, s.qp.Init())
 	}
@@ -275,7 +275,7 @@ func (s *side) holds(t *testing.T, offset int, want []byte) {
 
 // send is a signalled SEND.
 func send(id uint64, sgl ...uverbs.SGE) uverbs.SendWR {
-	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: sgl}
+	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}
 }
 
 // must fails the test on an error.

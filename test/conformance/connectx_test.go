@@ -38,8 +38,8 @@ func TestXRC(t *testing.T) {
 			closeLater(t, srq)
 			srqs = append(srqs, srq)
 		}
-		if srqs[0].Num() == srqs[1].Num() || srqs[0].Num() == 0 {
-			t.Fatalf("the SRQs have the numbers %d and %d", srqs[0].Num(), srqs[1].Num())
+		if srqs[0].SRQN() == srqs[1].SRQN() || srqs[0].SRQN() == 0 {
+			t.Fatalf("the SRQs have the numbers %d and %d", srqs[0].SRQN(), srqs[1].SRQN())
 		}
 		sender, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: a.cq, MaxInline: 64})
 		must(t, err)
@@ -72,7 +72,7 @@ func TestXRC(t *testing.T) {
 			want := a.fill(0, 100, byte(i))
 			must(t, srq.PostRecv(1000+i, places[int(i)%len(places)].SGE(4096, 100)))
 			wr := send(i, a.mr.SGE(0, 100))
-			wr.RemoteSRQN = srq.Num()
+			wr.RemoteSRQN = srq.SRQN()
 			if i%2 == 1 {
 				wr.SGL, wr.Inline, want = nil, bytes.Clone(want[:50]), want[:50]
 			}
@@ -93,7 +93,7 @@ func TestXRC(t *testing.T) {
 		for _, op := range []uverbs.WROpcode{uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
 			want := a.fill(0, 64, 77)
 			wr := send(5, a.mr.SGE(0, 64))
-			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.RemoteSRQN = op, a.mr.Addr()+8192, a.mr.RKey(), srqs[0].Num()
+			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.RemoteSRQN = op, a.mr.Addr()+8192, a.mr.RKey(), srqs[0].SRQN()
 			if op == uverbs.WRRDMARead {
 				a.fill(8192, 64, 99)
 				want = slices.Clone(a.buf.Bytes()[8192:8256])
@@ -114,7 +114,7 @@ func TestXRC(t *testing.T) {
 			clear(a.buf.Bytes()[8192:8200])
 			a.buf.Bytes()[8192] = 5
 			wr := send(5, a.mr.SGE(64, 8))
-			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.RemoteSRQN, wr.CompareAdd, wr.Swap = op, a.mr.Addr()+8192, a.mr.RKey(), srqs[i].Num(), 5, 9
+			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.RemoteSRQN, wr.CompareAdd, wr.Swap = op, a.mr.Addr()+8192, a.mr.RKey(), srqs[i].SRQN(), 5, 9
 			must(t, sender.PostSend(wr))
 			if wc := a.next(t); wc.Err() != nil {
 				t.Fatalf("%s: %v", op, sender.Err(&wc))
@@ -129,7 +129,7 @@ func TestXRC(t *testing.T) {
 		must(t, srqs[0].SetLimit(1), srqs[1].SetLimit(2))
 		for i := range uint64(2) {
 			wr := send(i, a.mr.SGE(0, 100))
-			wr.RemoteSRQN = srqs[1].Num()
+			wr.RemoteSRQN = srqs[1].SRQN()
 			must(t, sender.PostSend(wr))
 			if wc := a.next(t); wc.Err() != nil {
 				t.Fatal(sender.Err(&wc))
@@ -275,7 +275,7 @@ func TestThreadDomain(t *testing.T) {
 		testenv.Skip(t, err)
 		must(t, err)
 		closeLater(t, td)
-		pd, err := s.pd.ParentDomain(td)
+		pd, err := s.pd.AllocParentDomain(td)
 		must(t, err)
 		closeLater(t, pd)
 		for range 3 {
@@ -444,7 +444,7 @@ func rawPackets(t *testing.T) (a, b *side) {
 	for i, wr := range []uverbs.SendWR{
 		send(10, a.mr.SGE(0, 1000)),
 		send(11, a.mr.SGE(0, 14), a.mr.SGE(14, 100)),
-		{ID: 12, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: frame[:100]},
+		{ID: 12, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, Inline: frame[:100]},
 	} {
 		must(t, a.qp.PostSend(wr))
 		a.want(t, wr.ID, uverbs.WCSend)

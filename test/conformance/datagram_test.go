@@ -165,7 +165,7 @@ func TestDatagramErrors(t *testing.T) {
 			}
 		}
 		a.none(t)
-		argError(t, rc.qp.Activate(1), "QP type")
+		argError(t, rc.qp.ReadyUD(1), "QP type")
 		argError(t, a.qp.Connect(t.Context(), uverbs.Endpoint{}), "QP type")
 		argError(t, a.qp.Init(), "QP type")
 		for field, attr := range map[string]uverbs.AHAttr{

@@ -33,10 +33,10 @@ func TestDeviceMemory(t *testing.T) {
 		a, b := pair(t, o)
 		dm := deviceMemory(t, b, 4096)
 		all := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic
-		whole, err := b.pd.RegDMMR(dm, 0, 4096, all)
+		whole, err := b.pd.RegDM(dm, 0, 4096, all)
 		must(t, err)
 		closeLater(t, whole)
-		part, err := b.pd.RegDMMR(dm, 1024, 512, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+		part, err := b.pd.RegDM(dm, 1024, 512, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
 		must(t, err)
 		closeLater(t, part)
 		do := func(op uverbs.WROpcode, mr *uverbs.MR, at uint64, sge uverbs.SGE) uverbs.WC {
@@ -91,7 +91,7 @@ func TestDeviceMemory(t *testing.T) {
 			offset, length int
 			access         uverbs.Access
 		}{"length": {4000, 200, all}, "access": {0, 100, 1 << 30}} {
-			_, err := b.pd.RegDMMR(dm, c.offset, c.length, c.access)
+			_, err := b.pd.RegDM(dm, c.offset, c.length, c.access)
 			argError(t, err, field)
 		}
 		if err := dm.Close(); !errors.Is(err, syscall.EBUSY) {
@@ -116,7 +116,7 @@ func TestDeviceMemoryByProcessor(t *testing.T) {
 			m := &both[i]
 			m.dm, m.want = deviceMemory(t, b, length), make([]byte, length)
 			var err error
-			m.mr, err = b.pd.RegDMMR(m.dm, 0, length, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+			m.mr, err = b.pd.RegDM(m.dm, 0, length, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
 			must(t, err)
 			closeLater(t, m.mr)
 		}

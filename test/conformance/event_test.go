@@ -15,7 +15,7 @@ func TestWait(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		for i := range uint64(20) {
-			must(t, b.ch.SetHold(time.Duration(i/3%2)*20*time.Millisecond))
+			must(t, b.ch.SetBusyWait(time.Duration(i/3%2)*20*time.Millisecond))
 			must(t, b.cq.Notify(), b.qp.PostRecv(i, b.mr.SGE(0, 8)))
 			got := make(chan error, 1)
 			go func() {
@@ -81,7 +81,7 @@ func TestSolicited(t *testing.T) {
 			t.Fatalf("an unsolicited message raised an event: %v", err)
 		}
 		wr := send(2, a.mr.SGE(0, 8))
-		wr.Flags |= uverbs.Solicited
+		wr.Flags |= uverbs.SendSolicited
 		must(t, a.qp.PostSend(wr))
 		if _, err := b.ch.Wait(withDeadline(t)); err != nil {
 			t.Fatal(err)
@@ -103,12 +103,12 @@ func TestCloseWithEvents(t *testing.T) {
 		must(t, err)
 		closeLater(t, pd)
 		for i := range 6 {
-			must(t, ch.SetHold(time.Duration(i/2)*20*time.Millisecond))
+			must(t, ch.SetBusyWait(time.Duration(i/2)*20*time.Millisecond))
 			cq, err := dev.CreateCQ(8, uverbs.CQOptions{Channel: ch})
 			must(t, err)
 			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 			must(t, err)
-			must(t, cq.Notify(), qp.Init(), qp.PostRecv(1), qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			must(t, cq.Notify(), qp.Init(), qp.PostRecv(1), qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 			wc := (&side{cq: cq}).next(t)
 			if !uverbs.IsFlush(qp.Err(&wc)) {
 				t.Fatalf("status %s, want a flush", wc.Status)
@@ -152,7 +152,7 @@ func TestAllocs(t *testing.T) {
 			failed = errors.Join(failed,
 				b.qp.PostRecv(1, rsgl...),
 				b.cq.Notify(),
-				a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled | uverbs.Solicited, SGL: sgl}))
+				a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled | uverbs.SendSolicited, SGL: sgl}))
 			drain(a)
 			if _, err := b.ch.Wait(ctx); err != nil {
 				failed = err

@@ -152,7 +152,7 @@ func TestDeviceRemoved(t *testing.T) {
 			"CreateCQ":  errOf(dev.CreateCQ(1, uverbs.CQOptions{})),
 			"RegMR":     errOf(a.pd.RegMR(a.buf, 0)),
 			"Query":     errOf(a.qp.Query()),
-			"Modify":    a.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState),
+			"Modify":    a.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState),
 			"CreateQP":  errOf(a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})),
 		} {
 			if !errors.Is(err, uverbs.ErrDeviceRemoved) || !errors.Is(err, syscall.EIO) {

@@ -160,7 +160,7 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 	old := kernelBefore(t, 6, 0) // does not answer what it refuses
 	switch p {
 	case localKey, local:
-		o := outcome{mine: uverbs.WCLocProtErr, state: uverbs.RTS}
+		o := outcome{mine: uverbs.WCLocProtErr, state: uverbs.QPRTS}
 		switch {
 		case !gathers(op) || old:
 		case !kernelBefore(t, 6, 12): // seen on 6.12 and 7.2
@@ -170,7 +170,7 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 		}
 		return o
 	case remote:
-		o := outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.Err}
+		o := outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
 		if withImm { // the receive is taken before the rkey is looked at
 			o.theirs = uverbs.WCRemAccessErr
 		} else if old {
@@ -178,13 +178,13 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 		}
 		return o
 	case remoteQP:
-		o := outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.Err}
+		o := outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
 		if old {
 			o.mine = uverbs.WCRetryExcErr
 		}
 		return o
 	}
-	return outcome{receive: op == uverbs.WRSend || withImm, state: uverbs.RTS}
+	return outcome{receive: op == uverbs.WRSend || withImm, state: uverbs.QPRTS}
 }
 
 // outcomeMLX5 returns what a ConnectX adapter does: as the specification says, with a receive
@@ -192,13 +192,13 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 func outcomeMLX5(op uverbs.WROpcode, p place) outcome {
 	switch p {
 	case localKey, local:
-		return outcome{mine: uverbs.WCLocProtErr, state: uverbs.RTS}
+		return outcome{mine: uverbs.WCLocProtErr, state: uverbs.QPRTS}
 	case remote:
-		return outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.Err}
+		return outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
 	case remoteQP:
-		return outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.Err}
+		return outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
 	}
-	return outcome{receive: op == uverbs.WRSend || op == uverbs.WRRDMAWriteWithImm, state: uverbs.RTS}
+	return outcome{receive: op == uverbs.WRSend || op == uverbs.WRRDMAWriteWithImm, state: uverbs.QPRTS}
 }
 
 // TestFaults tries each fault with each operation.
@@ -265,7 +265,7 @@ func tryFaults(t *testing.T, op uverbs.WROpcode, o uverbs.QPOptions) {
 func reconnect(t *testing.T, a, b *side) {
 	t.Helper()
 	for _, s := range []*side{a, b} {
-		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 		for n := 1; n > 0; { // what is left of the test before
 			var err error
 			n, err = s.cq.Poll(make([]uverbs.WC, 8))
@@ -320,7 +320,7 @@ func TestReceiveFaults(t *testing.T) {
 				t.Errorf("the peer's completion of %d: %v, want 9 with %v", wc.ID, b.qp.Err(&wc), theirs)
 			}
 			for _, s := range []*side{a, b} {
-				if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
+				if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPErr {
 					t.Errorf("state %s, %v, want ERR", attr.State, err)
 				}
 			}

@@ -52,14 +52,14 @@ func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
 	must(t, err)
 	closeLater(t, qp)
 	s.qp = qp
-	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
+	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
 	return s
 }
 
 // rawReady takes a QP of raw packets on to where it receives and sends.
 func rawReady(t *testing.T, s *side) {
 	t.Helper()
-	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
 }
 
 // sendFrame sends a frame from the beginning of a side's buffer.

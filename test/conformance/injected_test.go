@@ -101,7 +101,7 @@ func TestInjectedSends(t *testing.T) {
 				if s.status != uverbs.WCWRFlushErr && (!errors.As(err, &e) || e.First == nil || e.First.WC.ID != 2) {
 					t.Errorf("%v: want the failure of 2 as the cause", err)
 				}
-				if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.Err && typ == uverbs.RC || attr.State == uverbs.RTS {
+				if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.QPErr && typ == uverbs.RC || attr.State == uverbs.QPRTS {
 					t.Errorf("state %s, %v", attr.State, err)
 				}
 			})
@@ -178,7 +178,7 @@ func TestInjectedQueues(t *testing.T) {
 	broken := func(t *testing.T, a *side, b *side) {
 		t.Helper()
 		attr, err := a.qp.Query()
-		if err != nil || attr.State != uverbs.Err {
+		if err != nil || attr.State != uverbs.QPErr {
 			t.Errorf("state %s, %v; want ERR", attr.State, err)
 		}
 		// The ring takes it, and the card answers nothing, or that it is flushed.
@@ -187,8 +187,8 @@ func TestInjectedQueues(t *testing.T) {
 		if n, err := a.cq.Poll(wcs); err != nil || n > 0 && wcs[0].Status != uverbs.WCWRFlushErr {
 			t.Errorf("Poll: %d, %+v, %v", n, wcs[0], err)
 		}
-		reset := a.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState)
-		must(t, reset, b.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+		reset := a.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState)
+		must(t, reset, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 	}
 	t.Run("CQ", func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
@@ -230,7 +230,7 @@ func TestInjectedQueues(t *testing.T) {
 		b := newSide(t, dev, uverbs.QPOptions{SRQ: srq})
 		connect(t, a, b)
 		must(t, srq.PostRecv(1))
-		do("fail-srq %d", srq.Num())
+		do("fail-srq %d", srq.SRQN())
 		if ev := event(t, dev, uverbs.EventSRQErr); ev != (uverbs.Event{Type: uverbs.EventSRQErr, SRQ: srq}) {
 			t.Errorf("event %s", ev)
 		}

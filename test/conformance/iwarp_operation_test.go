@@ -30,7 +30,7 @@ func TestIWARPInline(t *testing.T) {
 		data := slices.Clone(a.fill(0, n, byte(n)))
 		want := bytes.Clone(data)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, limit)))
-		must(t, a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: data}))
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, Inline: data}))
 		clear(data) // it has been copied
 		a.want(t, 2, uverbs.WCSend)
 		if wc := b.want(t, 1, uverbs.WCRecv); int(wc.ByteLen) != n {
@@ -38,7 +38,7 @@ func TestIWARPInline(t *testing.T) {
 		}
 		b.holds(t, 0, want)
 		s := a.qp.BeginSend()
-		s.Write(3, uverbs.Signaled, b.mr.Addr()+300, b.mr.RKey())
+		s.Write(3, uverbs.SendSignaled, b.mr.Addr()+300, b.mr.RKey())
 		s.Inline(want[:n/2])
 		s.Inline(want[n/2:])
 		must(t, s.Post())
@@ -121,7 +121,7 @@ func TestIWARPInvalidate(t *testing.T) {
 	}
 	for name, invalidate := range map[string]func(t *testing.T, a, b *side, key uint32){
 		"LOCAL_INV": func(t *testing.T, _, b *side, key uint32) {
-			must(t, b.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: key}))
+			must(t, b.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRLocalInv, Flags: uverbs.SendSignaled, InvalidateRKey: key}))
 			b.want(t, 2, uverbs.WCLocalInv)
 		},
 		"SEND_WITH_INV": func(t *testing.T, a, b *side, key uint32) {
@@ -150,7 +150,7 @@ func TestIWARPInvalidate(t *testing.T) {
 	}
 	t.Run("LOCAL_INV of no key", func(t *testing.T) {
 		a, _ := pairOnce(t, uverbs.QPOptions{})
-		must(t, a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: a.mr.RKey() ^ 0x5500}))
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRLocalInv, Flags: uverbs.SendSignaled, InvalidateRKey: a.mr.RKey() ^ 0x5500}))
 		if wc := a.next(t); wc.ID != 2 || wc.Status != uverbs.WCLocQPOpErr {
 			t.Errorf("completion of %d: %v", wc.ID, a.qp.Err(&wc))
 		} else if err := a.qp.Err(&wc); !strings.Contains(err.Error(), "the key that it invalidates") {
@@ -175,7 +175,7 @@ func TestIWARPInvalidate(t *testing.T) {
 		want := slices.Clone(b.fill(at, n, 9))
 		for i := range 2 {
 			clear(a.buf.Bytes()[:n])
-			wr := uverbs.SendWR{ID: 4, Opcode: uverbs.WRRDMAReadWithInv, Flags: uverbs.Signaled, SGL: []uverbs.SGE{mr.SGE(0, n)},
+			wr := uverbs.SendWR{ID: 4, Opcode: uverbs.WRRDMAReadWithInv, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, n)},
 				RemoteAddr: b.mr.Addr() + at, RKey: b.mr.RKey()}
 			must(t, a.qp.PostSend(wr))
 			if a.want(t, 4, uverbs.WCRDMARead); !bytes.Equal(a.buf.Bytes()[:n], want) {
@@ -216,12 +216,12 @@ func TestIWARPFence(t *testing.T) {
 	slowLink(t, "50ms")
 	told := false // whether the fence makes a difference
 	for round := 0; round < 3 || round < 20 && !told; round++ {
-		for _, fence := range []uverbs.SendFlags{uverbs.Fence, 0} {
+		for _, fence := range []uverbs.SendFlags{uverbs.SendFence, 0} {
 			old := slices.Clone(b.fill(0, n, byte(50+round)))
 			clear(a.buf.Bytes()[:n])
 			clear(b.buf.Bytes()[to:][:n])
-			read := uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-			write := uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled | fence, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr() + to, RKey: b.mr.RKey()}
+			read := uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+			write := uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled | fence, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr() + to, RKey: b.mr.RKey()}
 			last := send(3, a.mr.SGE(0, 1))
 			must(t, b.qp.PostRecv(4, b.mr.SGE(0, 1)), a.qp.PostSend(read, write, last))
 			var order []uint64
@@ -250,7 +250,7 @@ func TestIWARPFence(t *testing.T) {
 func TestIWARPSolicited(t *testing.T) {
 	onIWARP(t)
 	a, b := pairOnce(t, uverbs.QPOptions{})
-	for _, flags := range []uverbs.SendFlags{0, uverbs.Solicited} {
+	for _, flags := range []uverbs.SendFlags{0, uverbs.SendSolicited} {
 		must(t, b.cq.NotifySolicited(), b.qp.PostRecv(1, b.mr.SGE(0, 8)))
 		wr := send(2, a.mr.SGE(0, 8))
 		wr.Flags |= flags

@@ -65,8 +65,8 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 	}()
 	check(id.Resolve(ctx, netip.AddrPortFrom(iwarpAddr(a.Device()), 0), netip.AddrPortFrom(at.Local.IP, at.Local.Port)))
 	_, err = id.ConnectWait(ctx, param(a))
-	check(err, <-accepted, a.Moved(uverbs.RTS))
-	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled}))
+	check(err, <-accepted, a.SetKernelState(uverbs.QPRTS))
+	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled}))
 	var wc [1]uverbs.WC
 	for end := time.Now().Add(deadline); ; {
 		n, err := cq.Poll(wc[:])
@@ -79,7 +79,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 			t.Fatal("a WRITE of nothing does not complete")
 		}
 	}
-	check(b.Moved(uverbs.RTS))
+	check(b.SetKernelState(uverbs.QPRTS))
 }
 
 // TestIWARPFaults: what a work request may not is refused to it where that is known on this side,

@@ -259,7 +259,7 @@ func TestForeignThreadDomain(t *testing.T) {
 		testenv.Skip(t, err)
 		must(t, err)
 		closeLater(t, td)
-		_, err = newPD(t, openDevice(t, deviceName)).ParentDomain(td)
+		_, err = newPD(t, openDevice(t, deviceName)).AllocParentDomain(td)
 		argError(t, err, "TD")
 		says(t, err, "another Open of "+deviceName)
 	})

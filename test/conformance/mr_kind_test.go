@@ -45,13 +45,13 @@ func TestNullMR(t *testing.T) {
 
 		want = b.fill(0, 3030, 77)
 		clear(a.buf.Bytes()[8192:8400])
-		must(t, a.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled, SGL: around(a), RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: around(a), RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 		a.want(t, 3, uverbs.WCRDMARead)
 		check(a, "a READ", want)
 
 		want = a.fill(0, 30, 9)
 		b.fill(4096, 130, 1)
-		must(t, a.qp.PostSend(uverbs.SendWR{ID: 4, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled, RemoteAddr: b.mr.Addr() + 4096, RKey: b.mr.RKey(),
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 4, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.mr.Addr() + 4096, RKey: b.mr.RKey(),
 			SGL: []uverbs.SGE{a.mr.SGE(0, 10), {Length: 100, LKey: null}, a.mr.SGE(10, 20)}}))
 		a.want(t, 4, uverbs.WCRDMAWrite)
 		b.holds(t, 4096, append(append(bytes.Clone(want[:10]), make([]byte, 100)...), want[10:]...))

@@ -60,7 +60,7 @@ func newBuffer(t *testing.T, size int) *uverbs.Buffer {
 // rdma posts an RDMA request and returns the status that it ends with.
 func (s *side) rdma(t *testing.T, op uverbs.WROpcode, sge uverbs.SGE, addr uint64, rkey uint32) uverbs.WCStatus {
 	t.Helper()
-	must(t, s.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: op, Flags: uverbs.Signaled, SGL: []uverbs.SGE{sge}, RemoteAddr: addr, RKey: rkey}))
+	must(t, s.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: op, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{sge}, RemoteAddr: addr, RKey: rkey}))
 	return s.next(t).Status
 }
 
@@ -102,7 +102,7 @@ func TestRegMRAt(t *testing.T) {
 				if name == "low" && b.mr.Addr()>>12%2 == 1 {
 					o.Offset += 4096 // mlx5_ib of Linux 5.10 wants an IOVA as aligned as the memory
 				}
-				mr, err := b.pd.RegMRAt(b.buf, o)
+				mr, err := b.pd.RegMRWith(b.buf, o)
 				must(t, err)
 				closeLater(t, mr)
 				usable(t, a, mr, 0)
@@ -174,7 +174,7 @@ func TestZeroBased(t *testing.T) {
 	testenv.NeedsIB(t, "addresses of regions that are chosen")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
-		mr, err := b.pd.RegMRAt(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
+		mr, err := b.pd.RegMRWith(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
 		if since(t, 6, 12) && !onMLX5 {
 			absent(t, err, "ZERO_BASED")
 			return
@@ -221,7 +221,7 @@ func TestRegErrors(t *testing.T) {
 		_, err = pd.RegSlice(hidden, uverbs.AccessLocalWrite)
 		says(t, err, "REG_MR", "is not readable (---")
 		must(t, unix.Munmap(hidden))
-		_, err = pd.RegMRAt(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: uverbs.IOVAAt(0)})
+		_, err = pd.RegMRWith(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: uverbs.IOVAAt(0)})
 		argError(t, err, "IOVA")
 	})
 }
@@ -263,7 +263,7 @@ func TestQueryMR(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		pd, buf := newPD(t, openDevice(t, deviceName)), newBuffer(t, 3*4096)
 		for _, o := range []uverbs.MROptions{{}, {Access: remoteRights}, {Access: remoteRights, Offset: 4097, Length: 5, IOVA: uverbs.IOVAAt(1<<40 + 1)}} {
-			mr, err := pd.RegMRAt(buf, o)
+			mr, err := pd.RegMRWith(buf, o)
 			must(t, err)
 			queryMR(t, mr)
 			must(t, mr.Close())

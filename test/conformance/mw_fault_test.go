@@ -42,7 +42,7 @@ func newWindow(t *testing.T, pd *uverbs.PD, typ uverbs.MWType) *uverbs.MW {
 
 // binding is a signalled request that binds a window to a whole region.
 func binding(id uint64, mw *uverbs.MW, mr *uverbs.MR, access uverbs.Access) uverbs.SendWR {
-	return uverbs.SendWR{ID: id, Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+	return uverbs.SendWR{ID: id, Opcode: uverbs.WRBindMW, Flags: uverbs.SendSignaled, Bind: uverbs.BindInfo{
 		MW: mw, MR: mr, Addr: mr.Addr(), Length: uint64(mr.Len()), Access: access,
 	}}
 }
@@ -152,7 +152,7 @@ func TestWindowBounds(t *testing.T) {
 				must(t, b.qp.PostSend(wr))
 				b.want(t, 50, uverbs.WCBindMW)
 				b.fill(0, bufferSize, 9)
-				must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled, SGL: []uverbs.SGE{a.mr.SGE(0, c.n)},
+				must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, c.n)},
 					RemoteAddr: mr.Addr() + uint64(c.from), RKey: mw.RKey()}))
 				if !c.ok {
 					a.breaksWith(t, 1, uverbs.WCRemAccessErr, "RDMA_READ")
@@ -297,7 +297,7 @@ func TestWindowBind(t *testing.T) {
 		eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
 			_, b := pair(t, uverbs.QPOptions{})
 			mw, mr := window(t, b, typ)
-			must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 			must(t, b.qp.PostSend(binding(7, mw, mr, windowRights)))
 			wc := b.next(t)
 			var e *uverbs.WCError
@@ -415,7 +415,7 @@ func TestInvalidate(t *testing.T) {
 			mw, mr := window(t, b, uverbs.MWType2)
 			wr := uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, InvalidateRKey: c.key(t, a, b, mw, mr)}
 			if c.ok {
-				wr.Flags = uverbs.Signaled // an error completes without it
+				wr.Flags = uverbs.SendSignaled // an error completes without it
 			}
 			must(t, b.qp.PostSend(wr))
 			if c.ok {
@@ -568,7 +568,7 @@ func TestWindowTraffic(t *testing.T) {
 			b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
 		}, uverbs.WCRetryExcErr}, // the QP that failed does not answer
 		{"invalidate", func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR) {
-			must(t, b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: mw.RKey()}))
+			must(t, b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRLocalInv, Flags: uverbs.SendSignaled, InvalidateRKey: mw.RKey()}))
 			b.want(t, 7, uverbs.WCLocalInv)
 		}, uverbs.WCRemAccessErr},
 		{"close", func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR) {
@@ -578,7 +578,7 @@ func TestWindowTraffic(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := pair(t, uverbs.QPOptions{MaxSendWR: outstanding, Path: uverbs.PathOptions{RetryCount: 3}})
 			mw, mr := window(t, b, uverbs.MWType2)
-			wr := uverbs.SendWR{Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled, SGL: []uverbs.SGE{a.mr.SGE(0, 100)},
+			wr := uverbs.SendWR{Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 100)},
 				RemoteAddr: mr.Addr(), RKey: b.bound(t, mw, mr, windowRights)}
 			failed := uverbs.WCSuccess
 			for posted, done := 0, 0; failed == uverbs.WCSuccess && done < reads || done < posted; done++ {

@@ -206,7 +206,7 @@ func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Resource
 		t.Errorf("connected QP %+v, want RTS and peer %d", qp, b.qp.QPN())
 	}
 	if err := errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 64)),
-		a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{a.mr.SGE(0, 64)}})); err != nil {
+		a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 64)}})); err != nil {
 		t.Fatal(err)
 	}
 	if wc := a.next(t); wc.Err() != nil {

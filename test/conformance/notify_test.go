@@ -52,7 +52,7 @@ func TestNotifyOperations(t *testing.T) {
 			wr.Opcode, wr.RemoteAddr, wr.RKey = c.op, b.mr.Addr(), b.mr.RKey()
 			if c.op == uverbs.WRBindMW {
 				mw, mr := window(t, a, uverbs.MWType2)
-				wr = uverbs.SendWR{ID: 1, Opcode: c.op, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+				wr = uverbs.SendWR{ID: 1, Opcode: c.op, Flags: uverbs.SendSignaled, Bind: uverbs.BindInfo{
 					MW: mw, MR: mr, Addr: mr.Addr(), Length: 100, Access: uverbs.AccessRemoteRead,
 				}}
 			}

@@ -54,7 +54,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 			return errOf(s.dev.AllocDMAH(uverbs.DMAHOptions{CPU: new(0), MemType: uverbs.TPHMemVolatile, ProcessingHint: new(uint8(1))}))
 		}},
 		{"ALLOC_TD", [2]int{}, false, func() error { return errOf(s.dev.AllocTD()) }},
-		{"ALLOC_PARENT_DOMAIN", [2]int{}, false, func() error { return errOf(s.pd.ParentDomain(nil)) }},
+		{"ALLOC_PARENT_DOMAIN", [2]int{}, false, func() error { return errOf(s.pd.AllocParentDomain(nil)) }},
 	}
 	for feature, o := range map[string]uverbs.QPOptions{
 		"QP type XRC send":        {Type: uverbs.XRCSend},
@@ -128,11 +128,11 @@ func TestRawPacketOfRxe(t *testing.T) {
 			closeLater(t, qp)
 			attr, err := qp.Query()
 			must(t, err)
-			if c := attr.Caps; attr.State != uverbs.Reset || c.MaxSendWR < o.MaxSendWR || c.MaxRecvWR < o.MaxRecvWR || c.MaxSendSGE < o.MaxSendSGE || c.MaxRecvSGE < o.MaxRecvSGE || c.MaxInline < o.MaxInline {
+			if c := attr.Caps; attr.State != uverbs.QPReset || c.MaxSendWR < o.MaxSendWR || c.MaxRecvWR < o.MaxRecvWR || c.MaxSendSGE < o.MaxSendSGE || c.MaxRecvSGE < o.MaxRecvSGE || c.MaxInline < o.MaxInline {
 				t.Errorf("of %+v the kernel made %+v in state %s", o, c, attr.State)
 			}
-			must(t, qp.Activate(0))
-			if attr, err = qp.Query(); err != nil || attr.State != uverbs.RTS {
+			must(t, qp.ReadyUD(0))
+			if attr, err = qp.Query(); err != nil || attr.State != uverbs.QPRTS {
 				t.Errorf("state is %s, %v, want RTS", attr.State, err)
 			}
 			if err := qp.PostSend(send(1, s.mr.SGE(0, 64))); !errors.Is(err, uverbs.ErrOpcode) {

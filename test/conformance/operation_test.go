@@ -15,7 +15,7 @@ func TestUC(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
 		attr, err := a.qp.Query()
 		must(t, err)
-		if attr.State != uverbs.RTS || attr.DestQPN != b.qp.QPN() {
+		if attr.State != uverbs.QPRTS || attr.DestQPN != b.qp.QPN() {
 			t.Fatalf("state %s to QP %d, want RTS to QP %d", attr.State, attr.DestQPN, b.qp.QPN())
 		}
 		for _, n := range []int{0, 1, 1024, 5000} {
@@ -119,7 +119,7 @@ func TestAtomicWrite(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		b.setWord(128, 1)
 		value := []byte{1, 2, 3, 4, 5, 6, 7, 8}
-		must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRAtomicWrite, Flags: uverbs.Signaled, Inline: value,
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 1, Opcode: uverbs.WRAtomicWrite, Flags: uverbs.SendSignaled, Inline: value,
 			RemoteAddr: b.mr.Addr() + 128, RKey: b.mr.RKey()}))
 		wc := a.next(t)
 		if old := kernelBefore(t, 6, 2); old {
@@ -157,14 +157,14 @@ func TestFlush(t *testing.T) {
 		s := a.qp.BeginSend()
 		s.Write(1, 0, mr.Addr(), mr.RKey())
 		s.SGE(a.mr.SGE(0, 100))
-		s.Flush(2, uverbs.Signaled, mr.Addr(), 100, mr.RKey(), uverbs.FlushGlobal, uverbs.FlushRange)
+		s.Flush(2, uverbs.SendSignaled, mr.Addr(), 100, mr.RKey(), uverbs.FlushGlobal, uverbs.FlushRange)
 		must(t, s.Post())
 		a.want(t, 2, uverbs.WCFlush)
 		b.holds(t, 0, want)
-		must(t, a.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRFlush, Flags: uverbs.Signaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(),
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRFlush, Flags: uverbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(),
 			Placement: uverbs.FlushGlobal, Level: uverbs.FlushMR}))
 		a.want(t, 3, uverbs.WCFlush)
-		must(t, a.qp.PostSend(uverbs.SendWR{ID: 4, Opcode: uverbs.WRFlush, Flags: uverbs.Signaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(),
+		must(t, a.qp.PostSend(uverbs.SendWR{ID: 4, Opcode: uverbs.WRFlush, Flags: uverbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(),
 			Length: 10, Placement: uverbs.FlushPersistent}))
 		if wc := a.next(t); wc.Status != uverbs.WCRemAccessErr && wc.Status != uverbs.WCRemInvReqErr {
 			t.Errorf("a flush to persistence without the right: %s", wc.Status)
@@ -209,7 +209,7 @@ func TestBuilder(t *testing.T) {
 			s.CompareSwap(15, 0, b.mr.Addr()+8192, b.mr.RKey(), 42, 50)
 			s.SGE(a.mr.SGE(2008, 8))
 		}
-		s.Read(16, uverbs.Signaled, b.mr.Addr()+4096, b.mr.RKey())
+		s.Read(16, uverbs.SendSignaled, b.mr.Addr()+4096, b.mr.RKey())
 		s.SGE(a.mr.SGE(3000, 300))
 		must(t, s.Post())
 		a.want(t, 16, uverbs.WCRDMARead)
@@ -230,15 +230,15 @@ func TestBuilder(t *testing.T) {
 
 		// What is abandoned, or has a fault, is not posted, and the next batch is.
 		s = a.qp.BeginSend()
-		s.Send(20, uverbs.Signaled)
+		s.Send(20, uverbs.SendSignaled)
 		s.SGE(a.mr.SGE(0, 1))
 		s.Abandon()
 		must(t, s.Post())
 		s = a.qp.BeginSend()
-		s.Send(21, uverbs.Signaled)
-		s.Read(22, uverbs.Signaled, b.mr.Addr(), b.mr.RKey())
+		s.Send(21, uverbs.SendSignaled)
+		s.Read(22, uverbs.SendSignaled, b.mr.Addr(), b.mr.RKey())
 		s.Inline(want[:8])
-		s.Send(23, uverbs.Signaled)
+		s.Send(23, uverbs.SendSignaled)
 		var post *uverbs.PostError
 		if err := s.Post(); !errors.As(err, &post) || post.Index != 1 || !errors.Is(err, uverbs.ErrInlineUse) {
 			t.Errorf("a faulty batch: %v", err)
@@ -251,7 +251,7 @@ func TestBuilder(t *testing.T) {
 		a.none(t)
 		must(t, b.qp.PostRecv(4, b.mr.SGE(0, 100)))
 		s = a.qp.BeginSend()
-		s.Send(24, uverbs.Signaled)
+		s.Send(24, uverbs.SendSignaled)
 		s.SGE(a.mr.SGE(0, 100))
 		must(t, s.Post())
 		a.want(t, 24, uverbs.WCSend)
@@ -269,7 +269,7 @@ func TestBuilderDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(50, func() {
 			must(t, b.qp.PostRecv(1, into))
 			s := a.qp.BeginSend()
-			s.Send(2, uverbs.Signaled)
+			s.Send(2, uverbs.SendSignaled)
 			s.SGE(sgl...)
 			must(t, s.Post())
 			a.want(t, 2, uverbs.WCSend)

@@ -180,7 +180,7 @@ func TestOverflowOfReceives(t *testing.T) {
 				}
 				b.holds(t, 0, o.from[i].buf.Bytes()[:sent[i]])
 				for _, s := range []*side{b, o.from[i]} {
-					if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
+					if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPErr {
 						t.Errorf("state %s, %v, want ERR", attr.State, err)
 					}
 				}

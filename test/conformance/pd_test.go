@@ -40,7 +40,7 @@ const (
 func request(a, b *side, op uverbs.WROpcode, sge uverbs.SGE, addr uint64, rkey uint32) uverbs.SendWR {
 	a.setWord(ourPlace, ours)
 	b.setWord(theirPlace, before)
-	wr := uverbs.SendWR{ID: 1, Opcode: op, Flags: uverbs.Signaled, SGL: []uverbs.SGE{sge}, RemoteAddr: addr, RKey: rkey}
+	wr := uverbs.SendWR{ID: 1, Opcode: op, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{sge}, RemoteAddr: addr, RKey: rkey}
 	switch op {
 	case uverbs.WRAtomicFAA:
 		wr.CompareAdd = addend
@@ -112,7 +112,7 @@ func (s *side) inError(t *testing.T) {
 	for end := time.Now().Add(deadline); ; {
 		attr, err := s.qp.Query()
 		must(t, err)
-		if attr.State == uverbs.Err {
+		if attr.State == uverbs.QPErr {
 			return
 		}
 		if time.Now().After(end) {

@@ -15,14 +15,14 @@ func TestSQDrainedEvent(t *testing.T) {
 		testenv.Needs(t, "state SQD", "rxe") // mlx5_ib knows no way there
 		a, b := pair(t, uverbs.QPOptions{})
 		for _, s := range []*side{b, a} {
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.SQD}, uverbs.AttrState))
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState))
 			want := uverbs.Event{Type: uverbs.EventSQDrained, QP: s.qp}
 			if ev := event(t, s.dev, uverbs.EventSQDrained); ev != want {
 				t.Errorf("event is %s, want %s", ev, want)
 			}
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState))
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
 		}
-		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.SQD}, uverbs.AttrState), b.qp.Close())
+		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState), b.qp.Close())
 		noEvent(t, b.dev)
 	})
 }
@@ -70,7 +70,7 @@ func TestLastWQEEvent(t *testing.T) {
 			if typ == uverbs.RC {
 				must(t, s.qp.Init())
 			}
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 			if rxeBefore(t, 6, 12) || rig.IWARP() {
 				noEvent(t, dev)
 				continue

@@ -50,7 +50,7 @@ func TestNoReceive(t *testing.T) {
 				fmt.Sprintf("QP %d of %s has 0 receives posted now and a MinRNRTimer of 10µs", b.qp.QPN(), b.dev.Name()))
 			must(t, b.qp.PostRecvs(uverbs.RecvWR{ID: 3}, uverbs.RecvWR{ID: 4}))
 			says(t, a.qp.Err(&wc), "has 2 receives posted now")
-			if attr, err := b.qp.Query(); err != nil || attr.State != uverbs.RTS {
+			if attr, err := b.qp.Query(); err != nil || attr.State != uverbs.QPRTS {
 				t.Errorf("the peer is in state %s, %v, want RTS", attr.State, err)
 			}
 
@@ -87,25 +87,25 @@ func TestPeerState(t *testing.T) {
 	if !lacksAtomics(t, dev) {
 		ops = append(ops, uverbs.WRAtomicFAA, uverbs.WRAtomicCAS)
 	}
-	for _, state := range []uverbs.QPState{uverbs.Reset, uverbs.Init, uverbs.RTR, uverbs.RTS, uverbs.Err} {
+	for _, state := range []uverbs.QPState{uverbs.QPReset, uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS, uverbs.QPErr} {
 		for _, op := range ops {
 			a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
 			rtr, rts := rcSteps(t, b, a)
 			receive := func() { must(t, b.qp.PostRecv(2, b.mr.SGE(0, 8))) }
 			switch state {
-			case uverbs.Reset:
-				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
-			case uverbs.Init:
+			case uverbs.QPReset:
+				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+			case uverbs.QPInit:
 				receive()
-			case uverbs.RTR:
+			case uverbs.QPRTR:
 				receive()
 				rtr()
-			case uverbs.RTS:
+			case uverbs.QPRTS:
 				receive()
 				rtr()
 				rts()
-			case uverbs.Err:
-				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+			case uverbs.QPErr:
+				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 			}
 			end, err := b.qp.Endpoint()
 			must(t, err, a.qp.Connect(t.Context(), end), a.qp.PostSend(operation(op, a, b)))
@@ -115,7 +115,7 @@ func TestPeerState(t *testing.T) {
 	for _, c := range all {
 		t.Run(c.state.String()+"/"+c.op.String(), func(t *testing.T) {
 			want := uverbs.WCRetryExcErr
-			if c.state == uverbs.RTR || c.state == uverbs.RTS {
+			if c.state == uverbs.QPRTR || c.state == uverbs.QPRTS {
 				want = uverbs.WCSuccess
 			}
 			if wc := c.a.next(t); wc.Status != want {
@@ -285,7 +285,7 @@ func TestMRClosedUnderWay(t *testing.T) {
 				failed = failed || wc.Status != uverbs.WCSuccess
 			}
 			t.Logf("failed: %t", failed)
-			if attr, err := a.qp.Query(); err != nil || (attr.State == uverbs.Err) != failed {
+			if attr, err := a.qp.Query(); err != nil || (attr.State == uverbs.QPErr) != failed {
 				t.Errorf("state %s, %v, failed: %t", attr.State, err, failed)
 			}
 			if (c.op == uverbs.WRRDMARead) != c.peer && !bytes.Equal(written.Bytes(), make([]byte, bufferSize)) {
@@ -327,7 +327,7 @@ func TestManyWrites(t *testing.T) {
 				wr := uverbs.SendWR{ID: uint64(i), Opcode: uverbs.WRRDMAWrite, SGL: []uverbs.SGE{a.mr.SGE(at, size)},
 					RemoteAddr: b.mr.Addr() + uint64(at), RKey: b.mr.RKey()}
 				if j == list-1 {
-					wr.Flags = uverbs.Signaled
+					wr.Flags = uverbs.SendSignaled
 				}
 				wrs = append(wrs, wr)
 			}

@@ -47,7 +47,7 @@ func TestReceivesInAnyOrder(t *testing.T) {
 		}
 		post(wc.ID)
 	}
-	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 	for range posted {
 		if wc := next(); wc.Status != uverbs.WCWRFlushErr {
 			t.Errorf("completion %+v, want that of a flush", wc)

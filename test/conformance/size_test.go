@@ -80,7 +80,7 @@ func sizedXRC(t *testing.T, o uverbs.QPOptions) *sized {
 	must(t, err, a.qp.Connect(t.Context(), to), b.qp.Connect(t.Context(), from))
 	return &sized{a: a, remote: b.mr, request: func(sgl ...uverbs.SGE) uverbs.SendWR {
 		wr := send(1, sgl...)
-		wr.RemoteSRQN = srq.Num()
+		wr.RemoteSRQN = srq.SRQN()
 		return wr
 	}, into: func(t *testing.T, n int) func() []byte {
 		must(t, srq.PostRecv(2, b.mr.SGE(0, n)))

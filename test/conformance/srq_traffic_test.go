@@ -192,7 +192,7 @@ func TestSRQImmediate(t *testing.T) {
 func TestSRQOfBrokenQP(t *testing.T) {
 	testenv.Guest(t)
 	g := newSRQGroup(t, openDevice(t, deviceName), 2, 4, uverbs.QPOptions{})
-	must(t, g.post(0), g.takes[0].qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState))
+	must(t, g.post(0), g.takes[0].qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 	g.takes[0].none(t)
 	must(t, g.talk(1, 10, 1))
 	g.takes[0].none(t)

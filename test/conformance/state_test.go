@@ -28,7 +28,7 @@ func TestQuery(t *testing.T) {
 		must(t, err)
 		got, err := a.qp.Query()
 		must(t, err)
-		if got.State != uverbs.RTS || a.qp.State() != uverbs.RTS {
+		if got.State != uverbs.QPRTS || a.qp.State() != uverbs.QPRTS {
 			t.Errorf("state is %s, want RTS", got.State)
 		}
 		want := map[string][2]any{
@@ -72,19 +72,19 @@ func TestQuery(t *testing.T) {
 func TestModifyMask(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
-		rtr := uverbs.QPAttr{State: uverbs.RTR, PathMTU: uverbs.MTU1024, AH: uverbs.AHAttr{Port: 1}}
+		rtr := uverbs.QPAttr{State: uverbs.QPRTR, PathMTU: uverbs.MTU1024, AH: uverbs.AHAttr{Port: 1}}
 		err := s.qp.Modify(rtr, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrRQPSN|uverbs.AttrMinRNRTimer)
 		arg := argError(t, err, "attribute mask")
 		if !strings.Contains(arg.Given, "missing MaxDestRdAtomic, DestQPN") || !strings.Contains(arg.Op, "INIT to RTR") {
 			t.Errorf("%v does not name what is missing", err)
 		}
-		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.Init, Port: 1}, uverbs.AttrState|uverbs.AttrPort|uverbs.AttrSQPSN|uverbs.AttrQKey)
+		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort|uverbs.AttrSQPSN|uverbs.AttrQKey)
 		if arg := argError(t, err, "attribute mask"); !strings.Contains(arg.Given, "superfluous QKey, SQPSN") {
 			t.Errorf("%v does not name what is superfluous", err)
 		}
-		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.RTS}, uverbs.AttrState)
+		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState)
 		argError(t, err, "State")
-		if s.qp.State() != uverbs.Init {
+		if s.qp.State() != uverbs.QPInit {
 			t.Errorf("state is %s after refused changes, want INIT", s.qp.State())
 		}
 	})
@@ -106,12 +106,12 @@ func TestStates(t *testing.T) {
 			must(t, a.qp.Modify(uverbs.QPAttr{State: s}, uverbs.AttrState))
 		}
 		if onMLX5 { // mlx5_ib knows no way there, nor a table of what may follow what
-			if err := a.qp.Modify(uverbs.QPAttr{State: uverbs.SQD}, uverbs.AttrState); !errors.Is(err, syscall.EINVAL) {
+			if err := a.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState); !errors.Is(err, syscall.EINVAL) {
 				t.Errorf("SQD: %v, want EINVAL", err)
 			}
 		} else {
-			state(uverbs.SQD)
-			check(uverbs.SQD)
+			state(uverbs.QPSQD)
+			check(uverbs.QPSQD)
 		}
 		for end := time.Now().Add(deadline); ; { // back to RTS it goes only when drained
 			attr, err := a.qp.Query()
@@ -124,13 +124,13 @@ func TestStates(t *testing.T) {
 			}
 		}
 		if !onMLX5 {
-			state(uverbs.RTS)
+			state(uverbs.QPRTS)
 		}
-		check(uverbs.RTS)
+		check(uverbs.QPRTS)
 		// rxe has no doorbell for receives: one that is posted in ERR is not seen.
 		must(t, a.qp.PostRecv(2))
-		state(uverbs.Err)
-		check(uverbs.Err)
+		state(uverbs.QPErr)
+		check(uverbs.QPErr)
 		flushes := 1
 		if !rxeBefore(t, 6, 0) { // rxe of Linux 5.10 leaves a send in ERR alone
 			must(t, a.qp.PostSend(send(1)))
@@ -141,9 +141,9 @@ func TestStates(t *testing.T) {
 				t.Fatalf("status of %d in ERR is %s, want a flush", wc.ID, wc.Status)
 			}
 		}
-		state(uverbs.Reset)
-		check(uverbs.Reset)
-		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+		state(uverbs.QPReset)
+		check(uverbs.QPReset)
+		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 		connect(t, a, b)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)), a.qp.PostSend(send(2, a.mr.SGE(0, 8))))
 		a.want(t, 2, uverbs.WCSend)
@@ -171,7 +171,7 @@ func TestConnectBad(t *testing.T) {
 			change(&e)
 			argError(t, s.qp.Connect(t.Context(), e), field)
 		}
-		if got := s.qp.State(); got != uverbs.Init {
+		if got := s.qp.State(); got != uverbs.QPInit {
 			t.Errorf("state is %s after refused endpoints, want INIT", got)
 		}
 		mtu := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{MTU: uverbs.MTU4096}})

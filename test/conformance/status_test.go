@@ -102,13 +102,13 @@ func TestStatus(t *testing.T) {
 					!strings.Contains(err.Error(), c.say[0]) {
 					t.Errorf("completion of %d afterwards: %v, want 2, flushed because of 1", flushed.ID, err)
 				}
-				if a.qp.State() != uverbs.Err {
-					if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.Err {
+				if a.qp.State() != uverbs.QPErr {
+					if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.QPErr {
 						t.Errorf("state %s, %v, want ERR", attr.State, err)
 					}
 				}
 				// A reset forgets.
-				must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.Reset}, uverbs.AttrState))
+				must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 				if errors.As(a.qp.Err(&flushed), &e) && e.First != nil {
 					t.Error("the first failure outlives a reset")
 				}

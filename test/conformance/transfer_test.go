@@ -142,7 +142,7 @@ func TestInline(t *testing.T) {
 		}
 		data := []byte("inline data that lives on the Go heap and is not registered")
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 128)))
-		wr := uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, Inline: data}
+		wr := uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, Inline: data}
 		must(t, a.qp.PostSend(wr))
 		want := string(data)
 		clear(data) // it has been copied
@@ -244,11 +244,11 @@ func TestFence(t *testing.T) {
 		}
 		told := false // whether the fence makes a difference
 		for round := 0; round < 3 || round < 20 && !told; round++ {
-			for _, fence := range []uverbs.SendFlags{uverbs.Fence, 0} {
+			for _, fence := range []uverbs.SendFlags{uverbs.SendFence, 0} {
 				old := append([]byte{}, b.fill(0, n, byte(50+round))...)
 				clear(a.buf.Bytes()[:n])
-				read := uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-				write := uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled | fence, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr() + to, RKey: b.mr.RKey()}
+				read := uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+				write := uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled | fence, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr() + to, RKey: b.mr.RKey()}
 				must(t, a.qp.PostSend(read, write))
 				a.want(t, 1, uverbs.WCRDMARead)
 				a.want(t, 2, uverbs.WCRDMAWrite)

@@ -239,7 +239,7 @@ func TestTransports(t *testing.T) {
 		c.got(t, 20, 8)
 		raised(t, b, false)
 		wr = c.send(23, a.mr.SGE(0, 8))
-		wr.Flags |= uverbs.Solicited
+		wr.Flags |= uverbs.SendSolicited
 		must(t, a.qp.PostSend(wr))
 		raised(t, b, true)
 		a.want(t, 23, uverbs.WCSend)
@@ -262,7 +262,7 @@ func TestWindowUC(t *testing.T) {
 	a.want(t, 1, uverbs.WCRDMAWrite)
 	b.want(t, 2, uverbs.WCRecvRDMAWrite)
 	b.holds(t, 100, want)
-	inv := uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: rkey}
+	inv := uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, Flags: uverbs.SendSignaled, InvalidateRKey: rkey}
 	if onMLX5 {
 		must(t, b.qp.PostSend(inv))
 		b.want(t, 3, uverbs.WCLocalInv)

@@ -29,7 +29,7 @@ func broken(t *testing.T, s *side, id uint64, status uverbs.WCStatus) error {
 	if wc.ID != id || wc.Status != status || !errors.As(err, &e) || e.WC != wc {
 		t.Fatalf("completion of %d: %v, want of %d with %v", wc.ID, err, id, status)
 	}
-	if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.Err {
+	if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPErr {
 		t.Errorf("state %s, %v, want ERR", attr.State, err)
 	}
 	return err
@@ -66,7 +66,7 @@ func TestDatagramLost(t *testing.T) {
 				if wc := a.next(t); wc.ID != 2 || wc.Status != uverbs.WCLocLenErr {
 					t.Errorf("completion of %d: %v, want of 2 with %v", wc.ID, a.qp.Err(&wc), uverbs.WCLocLenErr)
 				}
-				if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.SQE {
+				if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.QPSQE {
 					t.Errorf("state %s, %v, want SQE", attr.State, err)
 				}
 				return
@@ -95,7 +95,7 @@ func TestDatagramLost(t *testing.T) {
 			}
 			b.holds(t, uverbs.GRHSize, want)
 			for _, s := range []*side{a, b} {
-				if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.RTS {
+				if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPRTS {
 					t.Errorf("state %s, %v, want RTS", attr.State, err)
 				}
 			}
@@ -126,7 +126,7 @@ func TestDatagramBatches(t *testing.T) {
 	for i := range n {
 		must(t, b.qp.PostRecv(uint64(i), b.mr.SGE(0, 1040)))
 	}
-	batch[n-1].Flags |= uverbs.Solicited // its event says that all have arrived
+	batch[n-1].Flags |= uverbs.SendSolicited // its event says that all have arrived
 	must(t, b.cq.NotifySolicited(), a.qp.PostSend(batch...))
 	a.want(t, n-1, uverbs.WCSend)
 	_, err := b.ch.Wait(withDeadline(t))
@@ -187,7 +187,7 @@ func TestDatagramQuery(t *testing.T) {
 		if c := attr.Caps; c.MaxSendWR < 10 || c.MaxRecvWR < 20 || c.MaxSendSGE < 2 || c.MaxRecvSGE < 3 {
 			t.Errorf("the queues are %+v, less than was asked for", c)
 		}
-		if attr.State != uverbs.RTS || attr.QKey != testQKey || attr.Port != 1 || attr.DestQPN != 0 {
+		if attr.State != uverbs.QPRTS || attr.QKey != testQKey || attr.Port != 1 || attr.DestQPN != 0 {
 			t.Errorf("attributes %+v, want RTS, port 1, Q_Key %#x and no peer", attr, testQKey)
 		}
 	})

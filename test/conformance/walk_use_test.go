@@ -141,8 +141,8 @@ func (w *walker) useSRQ(n *node, srq *uverbs.SRQ) (string, error) {
 func (w *walker) useQP(n *node, qp *uverbs.QP) (string, error) {
 	switch w.rand.IntN(10) {
 	case 0:
-		if err := qp.Activate(testQKey); err == nil {
-			return "Activate", nil
+		if err := qp.ReadyUD(testQKey); err == nil {
+			return "ReadyUD", nil
 		}
 		local, err := qp.Endpoint()
 		if err != nil {
@@ -150,7 +150,7 @@ func (w *walker) useQP(n *node, qp *uverbs.QP) (string, error) {
 		}
 		return "Connect", qp.Connect(w.t.Context(), local) // to itself
 	case 1:
-		states := []uverbs.QPState{uverbs.Reset, uverbs.Init, uverbs.RTR, uverbs.RTS, uverbs.SQD, uverbs.SQE, uverbs.Err}
+		states := []uverbs.QPState{uverbs.QPReset, uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS, uverbs.QPSQD, uverbs.QPSQE, uverbs.QPErr}
 		return "Modify", qp.Modify(uverbs.QPAttr{State: states[w.rand.IntN(len(states))], Port: 1}, uverbs.AttrState|uverbs.QPAttrMask(w.rand.Uint32()&w.rand.Uint32()&w.rand.Uint32()&0x7f))
 	case 2:
 		_, err := qp.Query()
@@ -176,9 +176,9 @@ func (w *walker) build(qp *uverbs.QP) (string, error) {
 	for range w.rand.IntN(4) {
 		switch id := w.rand.Uint64(); w.rand.IntN(4) {
 		case 0:
-			b.Send(id, uverbs.Signaled)
+			b.Send(id, uverbs.SendSignaled)
 		case 1:
-			b.Read(id, uverbs.Signaled, w.rand.Uint64(), w.rand.Uint32())
+			b.Read(id, uverbs.SendSignaled, w.rand.Uint64(), w.rand.Uint32())
 		case 2:
 			b.WriteImm(id, 0, w.rand.Uint64(), w.rand.Uint32(), w.rand.Uint32())
 		case 3:
@@ -558,7 +558,7 @@ func (w *walker) bind(n, mr, by *node, unbind bool) {
 	if !closed && !foreign && (n.uses[0] != by.uses[0] || mr.uses[0] != by.uses[0]) {
 		return
 	}
-	wr := uverbs.SendWR{Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+	wr := uverbs.SendWR{Opcode: uverbs.WRBindMW, Flags: uverbs.SendSignaled, Bind: uverbs.BindInfo{
 		MW: mw, MR: m, Addr: m.Addr(), Length: uint64(m.Len()), Access: uverbs.AccessRemoteWrite,
 	}}
 	if unbind = unbind && mw.Type() == uverbs.MWType1; unbind {
@@ -610,7 +610,7 @@ func (w *walker) invalidate(n *node) {
 	if n.by.broken {
 		return
 	}
-	status, err := n.by.obj.(*binder).do(uverbs.SendWR{Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: n.obj.(*uverbs.MW).RKey()})
+	status, err := n.by.obj.(*binder).do(uverbs.SendWR{Opcode: uverbs.WRLocalInv, Flags: uverbs.SendSignaled, InvalidateRKey: n.obj.(*uverbs.MW).RKey()})
 	w.note("invalidate %s: %s, %v", n.name, status, err)
 	if w.count["invalidated"]++; err != nil || status != uverbs.WCSuccess {
 		w.fail("invalidate %s: %s, %v", n.name, status, err)
@@ -623,7 +623,7 @@ func (w *walker) writeThrough(n, by *node) {
 	if by.closed || by.broken || by.uses[0] != n.uses[0] {
 		return
 	}
-	status, err := by.obj.(*binder).do(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled, Inline: []byte{1},
+	status, err := by.obj.(*binder).do(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte{1},
 		RemoteAddr: n.bound.obj.(*uverbs.MR).Addr(), RKey: n.obj.(*uverbs.MW).RKey()})
 	w.note("write through %s by %s: %s, %v", n.name, by.name, status, err)
 	if w.count["written through"]++; err != nil || status != uverbs.WCSuccess {

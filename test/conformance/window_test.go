@@ -28,7 +28,7 @@ func window(t *testing.T, b *side, typ uverbs.MWType) (*uverbs.MW, *uverbs.MR) {
 func bind(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 	t.Helper()
 	old := mw.RKey()
-	must(t, b.qp.PostSend(uverbs.SendWR{ID: 50, Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled, Bind: uverbs.BindInfo{
+	must(t, b.qp.PostSend(uverbs.SendWR{ID: 50, Opcode: uverbs.WRBindMW, Flags: uverbs.SendSignaled, Bind: uverbs.BindInfo{
 		MW: mw, MR: mr, Addr: mr.Addr() + 100, Length: 1000, Access: uverbs.AccessRemoteWrite,
 	}}))
 	b.want(t, 50, uverbs.WCBindMW)
@@ -103,7 +103,7 @@ func TestWindowInvalidate(t *testing.T) {
 				wc := writeTo(t, a, b, 100, 10, rkey)
 				must(t, a.qp.Err(&wc))
 				if who == "local" {
-					must(t, b.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, Flags: uverbs.Signaled, InvalidateRKey: rkey}))
+					must(t, b.qp.PostSend(uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, Flags: uverbs.SendSignaled, InvalidateRKey: rkey}))
 					b.want(t, 3, uverbs.WCLocalInv)
 				} else {
 					wr := send(4, a.mr.SGE(0, 10))
@@ -159,7 +159,7 @@ func TestWindowErrors(t *testing.T) {
 		}
 		b.none(t)
 		// An MR that was not registered for windows: the device says so.
-		err := b.qp.PostSend(uverbs.SendWR{ID: 6, Opcode: uverbs.WRBindMW, Flags: uverbs.Signaled,
+		err := b.qp.PostSend(uverbs.SendWR{ID: 6, Opcode: uverbs.WRBindMW, Flags: uverbs.SendSignaled,
 			Bind: uverbs.BindInfo{MW: mw, MR: b.mr, Addr: b.mr.Addr(), Length: 10, Access: uverbs.AccessRemoteRead}})
 		if onMLX5 { // or else the library, since ConnectX does not look
 			if !errors.Is(err, uverbs.ErrBindRight) {

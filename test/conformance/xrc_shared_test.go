@@ -52,7 +52,7 @@ func TestSharedXRCD(t *testing.T) {
 		opened, err := second.OpenQP(made.QPN())
 		must(t, err)
 		closeLater(t, opened)
-		if opened.QPN() != made.QPN() || opened.State() != uverbs.RTS {
+		if opened.QPN() != made.QPN() || opened.State() != uverbs.QPRTS {
 			t.Errorf("the QP that was opened is %d in %s, want %d in RTS", opened.QPN(), opened.State(), made.QPN())
 		}
 		srq, err := b.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, XRCD: second, CQ: b.cq})
@@ -62,7 +62,7 @@ func TestSharedXRCD(t *testing.T) {
 			want := a.fill(0, 300, byte(i+1))
 			must(t, srq.PostRecv(10+i, b.mr.SGE(0, 300)))
 			wr := send(i, a.mr.SGE(0, 300))
-			wr.RemoteSRQN = srq.Num()
+			wr.RemoteSRQN = srq.SRQN()
 			must(t, sender.PostSend(wr))
 			if wc := a.next(t); wc.ID != i || wc.Err() != nil {
 				t.Fatalf("message %d: %v", i, sender.Err(&wc))

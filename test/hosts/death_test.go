@@ -90,9 +90,11 @@ func phases(t *testing.T) []phase {
 	}
 	for name, do := range map[string]func(ctx context.Context, c *cm.Conn, at uverbs.SGE, far cm.Remote) error{
 		"Write": func(ctx context.Context, c *cm.Conn, at uverbs.SGE, far cm.Remote) error {
-			return c.Write(ctx, at, far)
+			return c.RDMAWrite(ctx, at, far)
 		},
-		"Read": func(ctx context.Context, c *cm.Conn, at uverbs.SGE, far cm.Remote) error { return c.Read(ctx, at, far) },
+		"Read": func(ctx context.Context, c *cm.Conn, at uverbs.SGE, far cm.Remote) error {
+			return c.RDMARead(ctx, at, far)
+		},
 		"FetchAdd": func(ctx context.Context, c *cm.Conn, at uverbs.SGE, far cm.Remote) error {
 			at.Length = 8
 			return c.FetchAdd(ctx, at, far, 1)
@@ -228,7 +230,7 @@ func killedPacketPeer(t *testing.T, ctx context.Context) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	to, _ := p.Dialled()
+	to, _ := p.DialedPeer()
 	echo := func(lasts time.Duration) error {
 		short, cancel := context.WithTimeout(ctx, lasts)
 		defer cancel()

@@ -159,7 +159,7 @@ type way struct {
 // sendDatagrams sends all messages, with the sender's QPN.
 func sendDatagrams(ctx context.Context, e *classic.End, to way) error {
 	for slot := messages; slot < 2*messages; slot++ {
-		err := e.QP.PostSend(uverbs.SendWR{Opcode: uverbs.WRSendWithImm, Flags: uverbs.Signaled, SGL: []uverbs.SGE{e.SGE(slot, messageSize)},
+		err := e.QP.PostSend(uverbs.SendWR{Opcode: uverbs.WRSendWithImm, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{e.SGE(slot, messageSize)},
 			Imm: e.QP.QPN(), AH: to.ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
 		if err != nil {
 			return err

@@ -144,5 +144,5 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 	if err != nil {
 		return told, err
 	}
-	return told, errors.Join(first.Moved(uverbs.RTS), second.Moved(uverbs.RTR))
+	return told, errors.Join(first.SetKernelState(uverbs.QPRTS), second.SetKernelState(uverbs.QPRTR))
 }

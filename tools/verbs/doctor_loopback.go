@@ -243,7 +243,7 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 		return err
 	}
 	sgl := []uverbs.SGE{l.mr.SGE(from.off, loopbackSize)}
-	if err := from.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: sgl}); err != nil {
+	if err := from.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}); err != nil {
 		return err
 	}
 	for pending := recvID | sendID; pending != 0; {

@@ -74,7 +74,7 @@ func (e *perftestEnd) sendFirst(to cm.UDParam) (err error) {
 	sge := e.end.MR.SGE(0, 4)
 	binary.NativeEndian.PutUint32(e.end.MR.Bytes(), qp.QPN())
 	err = qp.PostSend(uverbs.SendWR{
-		Opcode: uverbs.WRSendWithImm, Flags: uverbs.Signaled, Imm: qp.QPN(), SGL: []uverbs.SGE{sge},
+		Opcode: uverbs.WRSendWithImm, Flags: uverbs.SendSignaled, Imm: qp.QPN(), SGL: []uverbs.SGE{sge},
 		AH: ah, RemoteQPN: to.QPN, RemoteQKey: to.QKey,
 	})
 	if err != nil {

@@ -97,7 +97,7 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 			return nil, err
 		}
 		e.undo = append(e.undo, e.ch.Close)
-		if err := e.ch.SetHold(busyWait); err != nil {
+		if err := e.ch.SetBusyWait(busyWait); err != nil {
 			return nil, err
 		}
 	}
@@ -281,7 +281,7 @@ func (e *pingpongEnd) postRecvs() error {
 // send posts the next message.
 func (e *pingpongEnd) send() error {
 	e.pending |= sendID
-	return e.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: e.sgl})
+	return e.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: e.sgl})
 }
 
 // spins is the number of empty polls between checks of the context.

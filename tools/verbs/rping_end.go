@@ -102,7 +102,7 @@ func (e *rpingEnd) open(size int) error {
 	if e.o.ownQP {
 		e.qp, err = e.pd.CreateQP(o)
 		if err == nil {
-			err = e.to(uverbs.Init)
+			err = e.to(uverbs.QPInit)
 		}
 	} else {
 		e.qp, err = e.id.CreateQP(e.pd, o)
@@ -147,7 +147,7 @@ func (e *rpingEnd) iwarp() bool { return e.qp.Device().Info().IWARP() }
 // to brings a QP that is not the ID's into a state.
 func (e *rpingEnd) to(states ...uverbs.QPState) error {
 	for _, s := range states {
-		if s != uverbs.Init && e.iwarp() {
+		if s != uverbs.QPInit && e.iwarp() {
 			continue
 		}
 		attr, mask, err := e.id.QPAttr(s)
@@ -191,7 +191,7 @@ func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
 		RNRRetryCount:      7,
 	}
 	if e.o.ownQP {
-		if err := e.to(uverbs.Init, uverbs.RTR, uverbs.RTS); err != nil {
+		if err := e.to(uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS); err != nil {
 			return errors.Join(err, e.id.Reject(nil, cm.ReasonConsumer))
 		}
 		p.QPN = e.qp.QPN()
@@ -200,7 +200,7 @@ func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
 		return causeOf(ctx, err)
 	}
 	if e.o.ownQP && e.iwarp() {
-		return e.qp.Moved(uverbs.RTR)
+		return e.qp.SetKernelState(uverbs.QPRTR)
 	}
 	return nil
 }
@@ -226,10 +226,10 @@ func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) err
 		return nil
 	}
 	if e.iwarp() {
-		return e.qp.Moved(uverbs.RTS)
+		return e.qp.SetKernelState(uverbs.QPRTS)
 	}
 	// INIT once more: only now is it known what the peer may do.
-	if err := e.to(uverbs.Init, uverbs.RTR, uverbs.RTS); err != nil {
+	if err := e.to(uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS); err != nil {
 		return err
 	}
 	return e.id.Establish()
@@ -272,11 +272,11 @@ func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 		}
 		e.debugf("event %s", event.Type)
 		switch event.Type {
-		case cm.Disconnected:
+		case cm.EventDisconnected:
 			cancel(errDisconnected)
 			close(e.gone)
 			return
-		case cm.DeviceRemoval:
+		case cm.EventDeviceRemoval:
 			cancel(errors.New("the device is removed"))
 			return
 		}
@@ -287,7 +287,7 @@ func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 func (e *rpingEnd) disconnect() error {
 	const patience = 2 * time.Second
 	if e.o.ownQP {
-		if err := e.qp.Modify(uverbs.QPAttr{State: uverbs.Err}, uverbs.AttrState); err != nil {
+		if err := e.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState); err != nil {
 			return err
 		}
 	}
@@ -307,7 +307,7 @@ func (e *rpingEnd) postRecv() error { return e.qp.PostRecv(rpingRecv, e.msg.SGE(
 // send sends a message.
 func (e *rpingEnd) send(a advert) error {
 	a.put(e.msg.Bytes()[advertLen:])
-	return e.qp.PostSend(uverbs.SendWR{ID: rpingSend, Opcode: uverbs.WRSend, Flags: uverbs.Signaled,
+	return e.qp.PostSend(uverbs.SendWR{ID: rpingSend, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
 		SGL: []uverbs.SGE{e.msg.SGE(advertLen, advertLen)}})
 }
 
@@ -326,7 +326,7 @@ func (e *rpingEnd) receive(ctx context.Context) (advert, error) {
 
 // transfer reads or writes the peer's memory, and waits for it.
 func (e *rpingEnd) transfer(ctx context.Context, op uverbs.WROpcode, a advert, length int) error {
-	err := e.qp.PostSend(uverbs.SendWR{ID: rpingMemory, Opcode: op, Flags: uverbs.Signaled,
+	err := e.qp.PostSend(uverbs.SendWR{ID: rpingMemory, Opcode: op, Flags: uverbs.SendSignaled,
 		SGL: []uverbs.SGE{e.data.SGE(0, length)}, RemoteAddr: a.addr, RKey: a.rkey})
 	if err != nil {
 		return err

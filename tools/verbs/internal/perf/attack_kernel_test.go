@@ -196,7 +196,7 @@ func scribble(t *testing.T, port int) {
 	}
 	f := &e.flows[0]
 	post := func(wr uverbs.SendWR) (uverbs.WCStatus, bool) {
-		wr.Flags = uverbs.Signaled
+		wr.Flags = uverbs.SendSignaled
 		if err := f.qp.PostSend(wr); err != nil {
 			return 0, false // the connection has ended, on iWARP
 		}

@@ -70,7 +70,7 @@ func (e *End) tell() error {
 		at := e.own(i) + ownTell
 		binary.NativeEndian.PutUint32(e.MR.Bytes()[at:], f.told)
 		err := f.qp.PostSend(uverbs.SendWR{
-			ID: creditID | uint64(i)<<sendShift, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.Signaled,
+			ID: creditID | uint64(i)<<sendShift, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled,
 			SGL: []uverbs.SGE{e.MR.SGE(at, toldSize)}, RemoteAddr: f.remote.Own + ownTold, RKey: f.remote.RKey,
 		})
 		if err != nil {
@@ -89,7 +89,7 @@ func (e *End) settled() error {
 			return nil
 		}
 		err := f.qp.PostSend(uverbs.SendWR{
-			Opcode: uverbs.WRRDMARead, Flags: uverbs.Signaled,
+			Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
 			SGL: []uverbs.SGE{e.MR.SGE(e.own(i)+ownAsks, 1)}, RemoteAddr: f.remote.Own + ownAsks, RKey: f.remote.RKey,
 		})
 		if err != nil {
@@ -118,7 +118,7 @@ func (e *End) greet(ctx context.Context) error {
 		return nil
 	}
 	for i, qp := range e.QPs {
-		err := qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{e.MR.SGE(e.own(i)+ownGreets, 1)}})
+		err := qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{e.MR.SGE(e.own(i)+ownGreets, 1)}})
 		if err != nil {
 			return err
 		}

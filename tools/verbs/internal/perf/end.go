@@ -249,7 +249,7 @@ func (e *End) channel() (*uverbs.CompChannel, error) {
 		return nil, err
 	}
 	e.later(c.Close)
-	return c, c.SetHold(hold)
+	return c, c.SetBusyWait(hold)
 }
 
 // hold is how long a wait for an event keeps its processor: longer than a message takes, and so long that the
@@ -283,7 +283,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	if !e.Config.CM {
 		e.later(qp.Close)
 		if e.Config.Type == UD {
-			return qp, qp.Activate(qkey)
+			return qp, qp.ReadyUD(qkey)
 		}
 		return qp, qp.Init()
 	}
@@ -463,7 +463,7 @@ func (e *End) register() (err error) {
 	if has := machineMemory(); e.memory.size > has {
 		return fmt.Errorf("the test needs %d bytes of memory, allowed: %d, which this machine has: a smaller --size, or fewer --qps", e.memory.size, has)
 	}
-	buf, err := uverbs.AllocBufferOptions(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
+	buf, err := uverbs.AllocBufferWith(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
 	if err != nil {
 		return err
 	}

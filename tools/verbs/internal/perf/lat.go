@@ -222,7 +222,7 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 func (e *End) readLat(size int, m *meter, r *Run) error {
 	f := &e.flows[0]
 	f.goal = e.Config.total()
-	f.wrs[0].Flags = uverbs.Signaled
+	f.wrs[0].Flags = uverbs.SendSignaled
 	total, warmup := f.goal, e.Config.Warmup
 	for {
 		if f.posted == warmup && !m.running {

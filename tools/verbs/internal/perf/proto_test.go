@@ -199,7 +199,7 @@ func TestBadServers(t *testing.T) {
 // for a little where something fails that has most often come of it.
 func TestBecause(t *testing.T) {
 	said := &PeerError{Peer: "server", Text: "no memory"}
-	for _, err := range []error{&cm.EventError{Type: cm.Rejected, Status: 28}, &uverbs.WCError{}, syscall.ENOTCONN} {
+	for _, err := range []error{&cm.EventError{Type: cm.EventRejected, Status: 28}, &uverbs.WCError{}, syscall.ENOTCONN} {
 		waits := 0
 		for range 20 {
 			ctx, cancel := context.WithCancelCause(t.Context())

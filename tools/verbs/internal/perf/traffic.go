@@ -139,7 +139,7 @@ func (f *flow) post(qp, n, moderate int, last bool) error {
 		wrs[i].ID = uint64(qp)<<sendShift | uint64(f.posted)
 		wrs[i].Flags = 0
 		if f.posted%moderate == 0 || f.posted == f.goal || last && i == n-1 {
-			wrs[i].Flags = uverbs.Signaled
+			wrs[i].Flags = uverbs.SendSignaled
 		}
 	}
 	f.credit.sent += uint32(n)
@@ -158,7 +158,7 @@ func (f *flow) postOne(signaled bool) error {
 	wr := &f.wrs[0]
 	wr.ID, wr.Flags = uint64(f.posted), 0
 	if signaled {
-		wr.Flags = uverbs.Signaled
+		wr.Flags = uverbs.SendSignaled
 	}
 	f.credit.sent++
 	return f.qp.PostSend(f.wrs...)

@@ -107,7 +107,7 @@ func (l *cmLink) live() {
 			case err != nil:
 				cancel(err)
 				return
-			case e.Type == cm.Disconnected || e.Type == cm.DeviceRemoval:
+			case e.Type == cm.EventDisconnected || e.Type == cm.EventDeviceRemoval:
 				cancel(errGone)
 				return
 			}
@@ -196,7 +196,7 @@ func (l *cmLink) await(ctx context.Context, there func(sent bool) bool) error {
 func (l *cmLink) write(ctx context.Context, b []byte) error {
 	at := sendSlot * slotLen
 	copy(l.mr.Bytes()[at:at+slotLen], b)
-	err := l.qp.PostSend(uverbs.SendWR{ID: sendSlot, Opcode: uverbs.WRSend, Flags: uverbs.Signaled, SGL: []uverbs.SGE{l.mr.SGE(at, len(b))}})
+	err := l.qp.PostSend(uverbs.SendWR{ID: sendSlot, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{l.mr.SGE(at, len(b))}})
 	if err != nil {
 		return err
 	}
