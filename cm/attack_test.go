@@ -196,7 +196,7 @@ func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err er
 		return nil, err
 	}
 	v = &victim{attacker: a, id: id}
-	if v.cq, err = a.pd.Device().CreateCQ(64, uverbs.CQOptions{}); err != nil {
+	if v.cq, err = a.pd.Device().CreateCQ(uverbs.CQOptions{MaxCQE: 64}); err != nil {
 		return nil, err
 	}
 	if v.qp, err = id.CreateQP(a.pd, uverbs.QPOptions{SendCQ: v.cq, RecvCQ: v.cq, MaxSendWR: 8, MaxRecvWR: 8}); err != nil {

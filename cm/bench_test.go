@@ -207,7 +207,7 @@ func (s *steps) queues(id *ID) (err error) {
 		if c.ch, err = s.dev.CreateCompChannel(); err != nil {
 			return err
 		}
-		if c.cq, err = s.dev.CreateCQ(1, uverbs.CQOptions{Channel: c.ch}); err != nil {
+		if c.cq, err = s.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1, Channel: c.ch}); err != nil {
 			return err
 		}
 	}

@@ -135,7 +135,7 @@ func TestDialProtocolViolations(t *testing.T) {
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0))
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
 	pd := value(dev.AllocPD())(t)
-	cq := value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
+	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
 	answer := greeting{kind: greetingAnswer, depth: 4, size: 100, data: []byte("data")}.encode()
 	change := func(i int, b byte) []byte {
 		changed := bytes.Clone(answer)

@@ -59,7 +59,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		dev := value(uverbs.Open(value(id.Addrs())(t).Device))(t)
 		pd := value(dev.AllocPD())(t)
 		// A CQ for each queue, which is how the completions of rxe can be told apart.
-		send, recv := value(dev.CreateCQ(8, uverbs.CQOptions{}))(t), value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
+		send, recv := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t), value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
 		buf := value(uverbs.AllocBuffer(4096))(t)
 		mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: send, RecvCQ: recv}))(t)

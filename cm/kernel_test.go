@@ -133,7 +133,7 @@ func newEnd(t *testing.T, id *ID, typ uverbs.QPType) *end {
 	closeLater(buf.Close)
 	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)}
 	closeLater(e.mr.Close)
-	e.cq = value(dev.CreateCQ(8, uverbs.CQOptions{}))(t)
+	e.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
 	closeLater(e.cq.Close)
 	e.qp = value(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.cq, RecvCQ: e.cq}))(t)
 	closeLater(e.qp.Close)

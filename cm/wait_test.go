@@ -197,7 +197,7 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 func openPD(t *testing.T) (*uverbs.PD, *uverbs.CQ) {
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
 	pd := value(dev.AllocPD())(t)
-	cq := value(dev.CreateCQ(64, uverbs.CQOptions{}))(t)
+	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
 	t.Cleanup(func() { must(t, cq.Close(), pd.Close(), dev.Close()) })
 	return pd, cq
 }

@@ -230,7 +230,7 @@ func TestCreateQPHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, k := fakeDevice(t, pathIoctl)
-			pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(1, CQOptions{}))(t)
+			pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 			k.after(func(c *fakeCall, _ syscall.Errno) {
 				if c.verb != "CREATE_QP" {
 					return

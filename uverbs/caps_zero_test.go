@@ -12,13 +12,13 @@ import (
 func TestNoneOf(t *testing.T) {
 	d, _ := objectDevice(t)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(10, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 10}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	full := d.attr
 	check := func(name string) {
 		t.Helper()
 		for verb, f := range map[string]func() (io.Closer, error){
-			"CreateCQ": func() (io.Closer, error) { return d.CreateCQ(1, CQOptions{}) },
+			"CreateCQ": func() (io.Closer, error) { return d.CreateCQ(CQOptions{MaxCQE: 1}) },
 			"CreateQP": func() (io.Closer, error) { return pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}) },
 			"CreateQP/UD": func() (io.Closer, error) {
 				return pd.CreateQP(QPOptions{Type: UD, SendCQ: cq, RecvCQ: cq, MaxInline: 1})

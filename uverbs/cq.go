@@ -14,10 +14,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// CQOptions are the options of [Device.CreateCQ]; the zero value is a CQ that is
-// polled.
+// CQOptions are the options of [Device.CreateCQ]; the zero value is a CQ that is polled, for a QP
+// with queues of the default sizes.
 type CQOptions struct {
-	Channel *CompChannel // Channel delivers the CQ's events; nil for a CQ that is only polled.
+	// MaxCQE is how many completions the CQ holds at least, up to DeviceAttr.MaxCQE; the default is
+	// 128. It must hold all that can complete between two polls: normally MaxSendWR of each QP that
+	// sends with it and MaxRecvWR of each QP and MaxWR of each SRQ that receives with it.
+	MaxCQE int
+
+	Events  bool         // Events gives the CQ a channel of its own, for [CQ.Wait]; Close closes it, too.
+	Channel *CompChannel // Channel delivers the CQ's events; it is for several CQs that one goroutine waits for.
 	Vector  int          // Vector is the completion vector (interrupt) to use, from 0.
 	Flags   CQFlags      // Flags are properties that few drivers have.
 
@@ -60,6 +66,7 @@ type CQ struct {
 	handle uint32
 	cqe    int
 	ch     *CompChannel
+	ownsCh bool    // ch is this CQ's, see CQOptions.Events
 	cookie uint64  // user_handle that events of both kinds carry
 	qps    qpTable // those that complete here
 
@@ -70,20 +77,39 @@ type CQ struct {
 	armed          atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
 }
 
-// CreateCQ creates a completion queue with room for at least cqe completions
-// (ibv_create_cq, ibv_create_cq_ex); [CQ.Cap] tells how many it is. It fails if the device
-// allows fewer, and with a [FeatureError] if the driver lacks a flag.
-func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
-	if limit := int(d.attr.MaxCQE); cqe < 1 || cqe > limit {
-		return nil, argErr("CreateCQ", "cqe", cqe, "1 to %d (max_cqe of %s)", limit, d.Name())
-	}
-	if o.Vector < 0 || o.Vector >= d.vectors {
+// CreateCQ creates a completion queue (ibv_create_cq, ibv_create_cq_ex); [CQ.Cap] returns how many
+// completions it holds. It fails if the device allows fewer, and with a [FeatureError] if the driver
+// lacks a flag.
+func (d *Device) CreateCQ(o CQOptions) (*CQ, error) {
+	limit := int(d.attr.MaxCQE)
+	o.MaxCQE = orDefault(o.MaxCQE, min(2*defaultQueueSize, limit))
+	switch {
+	case o.MaxCQE < 1 || o.MaxCQE > limit:
+		return nil, argErr("CreateCQ", "MaxCQE", o.MaxCQE, "1 to %d (max_cqe of %s)", limit, d.Name())
+	case o.Vector < 0 || o.Vector >= d.vectors:
 		return nil, argErr("CreateCQ", "Vector", o.Vector, "0 to %d", d.vectors-1)
-	}
-	if o.Flags&^cqFlagsAll != 0 {
+	case o.Flags&^cqFlagsAll != 0:
 		return nil, argErr("CreateCQ", "Flags", o.Flags, "%s", cqFlagsAll)
+	case o.Events && o.Channel != nil:
+		return nil, argErr("CreateCQ", "Channel", "a channel", "nil with Events")
+	case !o.Events:
+		return d.createCQ(o)
 	}
-	cq := &CQ{ch: o.Channel, kind: d.driver.kind()}
+	ch, err := d.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	o.Channel = ch
+	cq, err := d.createCQ(o)
+	if err != nil {
+		return nil, errors.Join(err, ch.Close())
+	}
+	return cq, nil
+}
+
+// createCQ creates a CQ with options that were checked. With Events the channel is the CQ's.
+func (d *Device) createCQ(o CQOptions) (*CQ, error) {
+	cq := &CQ{ch: o.Channel, ownsCh: o.Events, kind: d.driver.kind()}
 	parents := []*object{&d.object}
 	if o.Channel != nil {
 		parents = append(parents, &o.Channel.object)
@@ -94,7 +120,7 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 	if o.Channel != nil {
 		o.Channel.gains(cq)
 	}
-	if err := cq.create(cqe, o); err != nil {
+	if err := cq.create(o); err != nil {
 		cq.removeParents()
 		return nil, err
 	}
@@ -102,7 +128,7 @@ func (d *Device) CreateCQ(cqe int, o CQOptions) (*CQ, error) {
 }
 
 // create asks the kernel for the CQ and maps its ring.
-func (c *CQ) create(cqe int, o CQOptions) (err error) {
+func (c *CQ) create(o CQOptions) (err error) {
 	d := c.dev
 	c.cookie = d.addTarget(c)
 	defer func() {
@@ -110,7 +136,7 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 			d.dropTarget(c.cookie)
 		}
 	}()
-	u, err := d.driver.prepareCQ(c, &cqe, &o)
+	u, err := d.driver.prepareCQ(c, &o)
 	if err != nil {
 		return err
 	}
@@ -119,14 +145,14 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 			err = errors.Join(err, d.driver.freeCQ(c))
 		}
 	}()
-	errno := c.createIoctl(cqe, o, u)
+	errno := c.createIoctl(o, u)
 	if absent(errno) && u.lacks != nil {
 		lacks := *u.lacks
 		lacks.Err = &Error{Verb: "CREATE_CQ", Device: d.Name(), Errno: errno}
 		return &lacks
 	}
 	if absent(errno) {
-		errno = c.createLegacy(cqe, o, u)
+		errno = c.createLegacy(o, u)
 	}
 	if o.Flags != 0 && (errno == syscall.EINVAL || errno == syscall.EOPNOTSUPP) { // rxe of Linux 5.10 says EINVAL
 		return &FeatureError{
@@ -145,13 +171,13 @@ func (c *CQ) create(cqe int, o CQOptions) (err error) {
 }
 
 // createIoctl uses UVERBS_METHOD_CQ_CREATE.
-func (c *CQ) createIoctl(cqe int, o CQOptions, u udata) (errno syscall.Errno) {
+func (c *CQ) createIoctl(o CQOptions, u udata) (errno syscall.Errno) {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE)
 	cmd.Brief = true
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_CQ_HANDLE)
 	var resp [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, resp[:])
-	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_CQE, uint32(cqe))
+	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_CQE, uint32(o.MaxCQE))
 	cmd.u64(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, c.cookie)
 	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, uint32(o.Vector))
 	if c.ch != nil {
@@ -170,7 +196,7 @@ func (c *CQ) createIoctl(cqe int, o CQOptions, u udata) (errno syscall.Errno) {
 }
 
 // createLegacy uses IB_USER_VERBS_CMD_CREATE_CQ, or with flags the extended one.
-func (c *CQ) createLegacy(cqe int, o CQOptions, u udata) syscall.Errno {
+func (c *CQ) createLegacy(o CQOptions, u udata) syscall.Errno {
 	channel := int32(-1)
 	if c.ch != nil {
 		channel = int32(c.ch.fd)
@@ -178,10 +204,10 @@ func (c *CQ) createLegacy(cqe int, o CQOptions, u udata) syscall.Errno {
 	resp := &abi.ExCreateCQResp{}
 	var errno syscall.Errno
 	if o.Flags != 0 {
-		req := &abi.ExCreateCQ{UserHandle: c.cookie, CQE: uint32(cqe), CompVector: uint32(o.Vector), CompChannel: channel, Flags: uint32(o.Flags)}
+		req := &abi.ExCreateCQ{UserHandle: c.cookie, CQE: uint32(o.MaxCQE), CompVector: uint32(o.Vector), CompChannel: channel, Flags: uint32(o.Flags)}
 		errno = c.dev.cmd.legacy(abi.IB_USER_VERBS_EX_CMD_CREATE_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, bytesOf(req), bytesOf(resp), u)
 	} else {
-		req := &abi.CreateCQ{UserHandle: c.cookie, CQE: uint32(cqe), CompVector: uint32(o.Vector), CompChannel: channel}
+		req := &abi.CreateCQ{UserHandle: c.cookie, CQE: uint32(o.MaxCQE), CompVector: uint32(o.Vector), CompChannel: channel}
 		errno = c.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_CQ, bytesOf(req), bytesOf(&resp.Base), u)
 	}
 	if errno == 0 {
@@ -367,14 +393,19 @@ func (c *CQ) destroyKernel() error {
 	return c.dev.cmd.fail(c.destroy, errno, "")
 }
 
-// Close destroys the completion queue (ibv_destroy_cq). It fails with EBUSY while a
-// QP uses it. Events about it that nobody has waited for are dropped.
+// Close destroys the completion queue (ibv_destroy_cq). It fails with EBUSY while a QP uses it.
+// Events about it that nobody has waited for are dropped. With [CQOptions.Events] a Wait that is under
+// way ends.
 func (c *CQ) Close() error {
-	return c.close(func() error {
+	err := c.close(func() error {
 		if err := c.destroyKernel(); err != nil {
 			return err
 		}
 		c.dev.dropTarget(c.cookie)
 		return nil
 	}, func() error { return c.dev.driver.freeCQ(c) })
+	if c.ownsCh && c.gone.Load() {
+		err = errors.Join(err, c.ch.Close())
+	}
+	return err
 }

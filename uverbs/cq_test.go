@@ -41,7 +41,7 @@ func polled(t *testing.T, cq *CQ, n int) []uint64 {
 // is used up to its end and around.
 func TestResize(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		cq := value(d.CreateCQ(7, CQOptions{}))(t)
+		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		k.complete(cq, 0, 1, 2, 3, 4, 5)
 		want := func(n int, ids ...uint64) {
 			t.Helper()
@@ -93,7 +93,7 @@ func TestResize(t *testing.T) {
 // TestResizeRefused: nothing changes, and the error says what to do.
 func TestResizeRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	cq := value(d.CreateCQ(7, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	k.took()
 	for _, cqe := range []int{0, -1, 1001, math.MaxInt} {
 		if arg, ok := errors.AsType[*ArgError](cq.Resize(cqe)); !ok || arg.Field != "cqe" || !strings.HasPrefix(arg.Allowed, "1 to 1000") {
@@ -133,7 +133,7 @@ func TestResizeLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, k := fakeDevice(t, pathAuto)
-			cq := value(d.CreateCQ(7, CQOptions{}))(t)
+			cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 			k.complete(cq, 1)
 			k.after(func(c *fakeCall, _ syscall.Errno) {
 				if c.verb == "RESIZE_CQ" {
@@ -164,7 +164,7 @@ func (c fakeCall) handle() uint32 {
 
 func TestModifyCQ(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		cq := value(d.CreateCQ(1, CQOptions{}))(t)
+		cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 		k.took()
 		for _, c := range []struct {
 			count  int
@@ -207,8 +207,8 @@ func TestCQFlags(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		ch := value(d.CreateCompChannel())(t)
 		k.took()
-		o := CQOptions{Channel: ch, Vector: 1, Flags: CQTimestamp | CQIgnoreOverrun}
-		cq := value(d.CreateCQ(5, o))(t)
+		o := CQOptions{MaxCQE: 5, Channel: ch, Vector: 1, Flags: CQTimestamp | CQIgnoreOverrun}
+		cq := value(d.CreateCQ(o))(t)
 		if method == "ioctl" {
 			c := k.last("CREATE_CQ")
 			if a := c.attr(abi.UVERBS_ATTR_CREATE_CQ_FLAGS); a.Data != 3 || a.Len != 4 {
@@ -226,20 +226,20 @@ func TestCQFlags(t *testing.T) {
 		must(t, cq.Close())
 		for _, errno := range []syscall.Errno{syscall.EINVAL, syscall.EOPNOTSUPP} {
 			k.refuse["CREATE_CQ"], k.refuse["EX_CREATE_CQ"] = errno, errno
-			_, err := d.CreateCQ(5, o)
+			_, err := d.CreateCQ(o)
 			if f, ok := errors.AsType[*FeatureError](err); !ok || f.Feature != "CREATE_CQ with CQTimestamp|CQIgnoreOverrun" || f.Driver != "rxe" || !errors.Is(err, errno) {
 				t.Errorf("%v: %v", errno, err)
 			}
 		}
 		k.refuse["CREATE_CQ"] = syscall.EINVAL
-		if _, err := d.CreateCQ(5, CQOptions{}); !errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		if _, err := d.CreateCQ(CQOptions{MaxCQE: 5}); !errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("EINVAL without flags: %v", err)
 		}
 		if len(d.targets.all) != 0 {
 			t.Errorf("%d CQs are left", len(d.targets.all))
 		}
 		k.took()
-		if arg, ok := errors.AsType[*ArgError](func() error { _, err := d.CreateCQ(1, CQOptions{Flags: 5}); return err }()); !ok ||
+		if arg, ok := errors.AsType[*ArgError](func() error { _, err := d.CreateCQ(CQOptions{MaxCQE: 1, Flags: 5}); return err }()); !ok ||
 			arg.Given != "CQTimestamp|0x4" || arg.Allowed != "CQTimestamp|CQIgnoreOverrun" {
 			t.Errorf("an unknown flag: %v", arg)
 		}
@@ -257,7 +257,7 @@ func TestCreateCQLeft(t *testing.T) {
 		}
 	})
 	k.refuse["DESTROY_CQ"] = syscall.EIO
-	if _, err := d.CreateCQ(1, CQOptions{}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") || !errors.Is(err, syscall.EIO) {
+	if _, err := d.CreateCQ(CQOptions{MaxCQE: 1}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") || !errors.Is(err, syscall.EIO) {
 		t.Errorf("error is %v", err)
 	}
 }

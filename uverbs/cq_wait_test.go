@@ -20,7 +20,7 @@ type waitRig struct {
 func newWaitRig(t *testing.T) *waitRig {
 	d, k := fakeDevice(t, pathAuto)
 	ch := value(d.CreateCompChannel())(t)
-	return &waitRig{t: t, k: k, d: d, CQ: value(d.CreateCQ(7, CQOptions{Channel: ch}))(t)}
+	return &waitRig{t: t, k: k, d: d, CQ: value(d.CreateCQ(CQOptions{MaxCQE: 7, Channel: ch}))(t)}
 }
 
 // raise sends an event of the CQ.
@@ -142,11 +142,43 @@ func TestCQWaitEnds(t *testing.T) {
 	r.expect(1, 2)
 }
 
+// TestCQEvents: a CQ with a channel of its own takes it along, and a Close that fails does not.
+func TestCQEvents(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	cq := value(d.CreateCQ(CQOptions{Events: true}))(t)
+	if cq.Cap() < 2*defaultQueueSize {
+		t.Errorf("a CQ of the default size holds %d completions, want room for both queues of a QP", cq.Cap())
+	}
+	r := &waitRig{t: t, k: k, d: d, CQ: cq}
+	r.later(3)
+	r.expect(1, 3)
+	k.refuse["DESTROY_CQ"] = syscall.EBUSY
+	if err := cq.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Fatalf("Close: %v, want EBUSY", err)
+	}
+	r.later(4)
+	r.expect(1, 4)
+	delete(k.refuse, "DESTROY_CQ")
+	ended := make(chan error)
+	go func() {
+		_, err := cq.Wait(t.Context(), make([]WC, 1))
+		ended <- err
+	}()
+	for !cq.armed.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	must(t, cq.Close(), cq.Close())
+	if err := <-ended; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Close ends Wait with %v, want os.ErrClosed", err)
+	}
+	must(t, d.Close()) // no channel is left
+}
+
 // TestCQWaitRefused: arguments with which Wait could never return.
 func TestCQWaitRefused(t *testing.T) {
 	r := newWaitRig(t)
 	wcs := make([]WC, 1)
-	bare := value(r.d.CreateCQ(1, CQOptions{}))(t)
+	bare := value(r.d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 	refused := func(name, field string, cq *CQ, wcs []WC) {
 		t.Helper()
 		if _, err := cq.Wait(t.Context(), wcs); err == nil {
@@ -158,7 +190,7 @@ func TestCQWaitRefused(t *testing.T) {
 	refused("no room", "wcs", r.CQ, nil)
 	refused("no channel", "Channel of the CQ", bare, wcs)
 	refused("no CQ", "object", new(CQ), wcs)
-	value(r.d.CreateCQ(1, CQOptions{Channel: r.ch}))(t)
+	value(r.d.CreateCQ(CQOptions{MaxCQE: 1, Channel: r.ch}))(t)
 	refused("a shared channel", "Channel of the CQ", r.CQ, wcs)
 	must(t, bare.Close())
 	if _, err := bare.Wait(t.Context(), nil); !errors.Is(err, os.ErrClosed) {
@@ -203,7 +235,7 @@ func TestCQWaitDoesNotAllocate(t *testing.T) {
 // TestWaitAfterOtherCQ: a CQ can wait again when the other CQ of its channel is closed, or was refused.
 func TestWaitAfterOtherCQ(t *testing.T) {
 	r := newWaitRig(t)
-	other := value(r.d.CreateCQ(7, CQOptions{Channel: r.ch}))(t)
+	other := value(r.d.CreateCQ(CQOptions{MaxCQE: 7, Channel: r.ch}))(t)
 	wcs := make([]WC, 1)
 	var a *ArgError
 	if _, err := r.Wait(t.Context(), wcs); !errors.As(err, &a) || a.Field != "Channel of the CQ" {
@@ -213,7 +245,7 @@ func TestWaitAfterOtherCQ(t *testing.T) {
 	r.later(1)
 	r.expect(1, 1)
 	r.k.refuse["CREATE_CQ"] = syscall.ENOMEM
-	if _, err := r.d.CreateCQ(7, CQOptions{Channel: r.ch}); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := r.d.CreateCQ(CQOptions{MaxCQE: 7, Channel: r.ch}); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("refused: %v", err)
 	}
 	r.later(2)

@@ -20,7 +20,7 @@ func (dummyDriver) abi() (uint64, uint64)                 { return 1, 2 }
 func (dummyDriver) operations(t QPType) (opcodeSet, bool) { return opcodes(WRSend), t == RC }
 func (dummyDriver) unsupportedQP(*QPOptions) string       { return "" }
 func (dummyDriver) openAH(*AH, udata) error               { return nil }
-func (dummyDriver) prepareCQ(*CQ, *int, *CQOptions) (udata, error) {
+func (dummyDriver) prepareCQ(*CQ, *CQOptions) (udata, error) {
 	return udata{out: make([]byte, 64)}, nil
 }
 func (dummyDriver) prepareQP(*QP, *qpSpec) (udata, error) { return udata{out: make([]byte, 64)}, nil }
@@ -49,7 +49,7 @@ func TestDummyDriver(t *testing.T) {
 	if d.Info().Driver != "dummy" {
 		t.Errorf("the driver is %q, want dummy", d.Info().Driver)
 	}
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	srq := value(pd.CreateSRQ(SRQOptions{}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	qp.state.Store(uint32(QPRTS))

@@ -15,7 +15,7 @@
 // queue ([CQ]) receives the results of work:
 //
 //	pd, err := dev.AllocPD()
-//	cq, err := dev.CreateCQ(16, uverbs.CQOptions{})
+//	cq, err := dev.CreateCQ(uverbs.CQOptions{Events: true})
 //
 // The device reads and writes memory by itself, so memory is registered before use. [AllocBuffer]
 // returns memory outside the Go heap, and [PD.RegMR] registers it:
@@ -34,14 +34,14 @@
 //	local, err := qp.Endpoint()              // send it to the peer, and get the peer's
 //	err = qp.Connect(ctx, remote)
 //
-// Now post work, and poll for its completion. Each work request has an ID, which its completion
+// Now post work, and wait for its completion. Each work request has an ID, which its completion
 // repeats, and a list of SGEs, which are parts of registered memory:
 //
 //	n := copy(buf.Bytes(), "hello")
 //	err = qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
 //		SGL: []uverbs.SGE{mr.SGE(0, n)}})
 //	wcs := make([]uverbs.WC, 16)
-//	n, err = cq.Poll(wcs) // returns at once, also if nothing has completed
+//	n, err = cq.Wait(ctx, wcs) // at least one
 //	for _, wc := range wcs[:n] {
 //		err = qp.Err(&wc) // nil, or what failed and why
 //	}
@@ -81,10 +81,14 @@
 //
 // # Waiting
 //
-// A goroutine can poll a CQ in a loop, or sleep until something completes. To sleep, create the CQ
-// with a [CompChannel] and repeat three steps: [CQ.Notify], then [CQ.Poll] until nothing is left,
-// then [CompChannel.Wait], which parks the goroutine in Go's netpoller. Poll after Notify, since a
-// completion that came before Notify raises no event. The example of Wait has the loop.
+// [CQ.Poll] returns at once, also if nothing has completed; a goroutine that calls it in a loop sees a
+// completion earliest and keeps a processor busy. [CQ.Wait] sleeps in Go's netpoller until something
+// completes, for a CQ that was created with [CQOptions.Events].
+//
+// One goroutine can wait for several CQs, with a [CompChannel] that is their CQOptions.Channel. It
+// repeats three steps: [CQ.Notify], then [CQ.Poll] until nothing is left, then [CompChannel.Wait]. Poll
+// after Notify, since a completion that came before Notify raises no event. The example of
+// CompChannel.Wait has the loop.
 //
 // [Device.WaitEvent] reports what no completion does: a port that goes down, a new address, a CQ
 // that has lost a completion.

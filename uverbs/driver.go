@@ -54,7 +54,7 @@ type driver interface {
 	// prepareCQ, prepareQP, prepareSRQ and prepareWQ make what must exist before the kernel makes
 	// the object, and return the driver's part of the command. What they change in the options is
 	// what the kernel is told. After an error nothing is left.
-	prepareCQ(c *CQ, cqe *int, o *CQOptions) (udata, error)
+	prepareCQ(c *CQ, o *CQOptions) (udata, error)
 	prepareQP(*QP, *qpSpec) (udata, error)
 	prepareSRQ(*SRQ, *SRQOptions) (udata, error)
 	prepareWQ(*WQ, *WQOptions) (udata, error)

@@ -31,12 +31,12 @@ const (
 	cqe128 = 128
 )
 
-func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) {
+func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 	if size := o.CQESize; size != 0 && size != cqe64 && size != cqe128 {
 		return udata{}, argErr("CreateCQ", "CQESize", size, "%d, the default, and %d", cqe64, cqe128)
 	}
 	m := c.dev.mlx5
-	n, err := mlx5.SizeCQ(*cqe)
+	n, err := mlx5.SizeCQ(o.MaxCQE)
 	if err != nil {
 		return udata{}, mlx5Size("CreateCQ", err)
 	}
@@ -65,7 +65,7 @@ func (mlx5Driver) prepareCQ(c *CQ, cqe *int, o *CQOptions) (u udata, err error) 
 		u.lacks = &FeatureError{Feature: "CQs with registers on a page above 65535", Since: Version{6, 10}, Driver: "mlx5"}
 	}
 	c.mlx5 = x
-	*cqe = n - 1
+	o.MaxCQE = n - 1
 	return u, nil
 }
 

@@ -71,8 +71,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 
 	c.cq = &CQ{kind: kindMlx5}
 	c.cq.dev, c.cq.object.kind = d, "CQ"
-	cqe := cardCQEs - 1
-	value(mlx5Driver{}.prepareCQ(c.cq, &cqe, &CQOptions{CQESize: size, Flags: CQTimestamp}))(t)
+	value(mlx5Driver{}.prepareCQ(c.cq, &CQOptions{MaxCQE: cardCQEs - 1, CQESize: size, Flags: CQTimestamp}))(t)
 	must(t, mlx5Driver{}.mapCQ(c.cq, udata{out: make([]byte, mlx5.CQRespSize)}))
 
 	if shared {

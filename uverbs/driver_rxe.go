@@ -49,7 +49,7 @@ func (rxeDriver) capabilities() capabilities {
 	return capabilities{briefCommands: true}
 }
 
-func (dr rxeDriver) prepareCQ(c *CQ, _ *int, o *CQOptions) (udata, error) {
+func (dr rxeDriver) prepareCQ(c *CQ, o *CQOptions) (udata, error) {
 	return udata{out: make([]byte, rxe.CQRespSize)}, dr.oneCQESize(c, o)
 }
 

@@ -80,7 +80,7 @@ type (
 	siwSRQ struct{ rq *siw.RecvQueue }
 )
 
-func (dr siwDriver) prepareCQ(c *CQ, _ *int, o *CQOptions) (udata, error) {
+func (dr siwDriver) prepareCQ(c *CQ, o *CQOptions) (udata, error) {
 	return udata{out: make([]byte, siw.CQRespSize)}, dr.oneCQESize(c, o)
 }
 

@@ -156,10 +156,10 @@ func TestSiwPrepare(t *testing.T) {
 		t.Errorf("the most inline: %v, with %d bytes for the answer", err, len(u.out))
 	}
 	cq := &CQ{object: object{dev: &Device{driver: siwDriver{}}}}
-	if _, err := (siwDriver{}).prepareCQ(cq, nil, &CQOptions{CQESize: 64}); !errors.Is(err, errors.ErrUnsupported) {
+	if _, err := (siwDriver{}).prepareCQ(cq, &CQOptions{CQESize: 64}); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("completions of 64 bytes: %v", err)
 	}
-	value(siwDriver{}.prepareCQ(cq, nil, &CQOptions{}))(t)
+	value(siwDriver{}.prepareCQ(cq, &CQOptions{}))(t)
 	var issued []udata
 	issue := func(u udata) error { issued = append(issued, u); return syscall.EIO }
 	if err := (siwDriver{}).modifySRQ(nil, false, issue); err != syscall.EIO || len(issued) != 1 {

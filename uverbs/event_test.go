@@ -101,7 +101,7 @@ func TestEventString(t *testing.T) {
 // and not those of a CQ that has been closed.
 func TestWaitEvent(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		cq, closed := value(d.CreateCQ(1, CQOptions{}))(t), value(d.CreateCQ(1, CQOptions{}))(t)
+		cq, closed := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 		if cq.cookie == 0 || cq.cookie == closed.cookie {
 			t.Errorf("the user handles are %d and %d", cq.cookie, closed.cookie)
 		}
@@ -190,7 +190,7 @@ func TestNoEvents(t *testing.T) {
 	if _, err := waitEvent(t, d); !errors.As(err, &f) || f.Feature != "ASYNC_EVENT" || f.Since != (Version{5, 6}) {
 		t.Errorf("WaitEvent: %v", err)
 	}
-	cq := value(d.CreateCQ(1, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 	c := k.last("CREATE_CQ")
 	if a := c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD); a.ID != 0 {
 		t.Errorf("descriptor %d is named", a.Data)
@@ -210,7 +210,7 @@ func TestEventFD(t *testing.T) {
 		if ok != (method == "ioctl") {
 			t.Errorf("eventFD is %d, %v", fd, ok)
 		}
-		cq := value(d.CreateCQ(1, CQOptions{}))(t)
+		cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 		if c := k.last("CREATE_CQ"); ok {
 			want := &kernel.Attr{ID: abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, Data: uint64(fd)}
 			if diff := cmp.Diff(want, c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD)); diff != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"testing"
@@ -20,11 +19,10 @@ func talk(ctx context.Context, c net.Conn, msg string) (answer string) {
 	pd := must(dev.AllocPD())
 	buf := must(uverbs.AllocBuffer(8192)) // the first half to send, the second to receive
 	mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite))
-	cq := must(dev.CreateCQ(16, uverbs.CQOptions{}))
+	cq := must(dev.CreateCQ(uverbs.CQOptions{Events: true}))
 	qp := must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
-	for _, object := range []io.Closer{dev, pd, buf, mr, cq, qp} {
-		defer object.Close()
-	}
+	defer buf.Close()
+	defer dev.CloseAll() // before buf, which a device could still write to
 	check(qp.Init())
 	check(qp.PostRecv(1, mr.SGE(4096, 4096)))
 	var remote uverbs.Endpoint
@@ -35,7 +33,7 @@ func talk(ctx context.Context, c net.Conn, msg string) (answer string) {
 	check(qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}))
 	wcs := make([]uverbs.WC, 1)
 	for done := 0; done < 2; { // the send and the receive
-		for range must(cq.Poll(wcs)) {
+		for range must(cq.Wait(ctx, wcs)) {
 			done++
 			check(qp.Err(&wcs[0]))
 			if wcs[0].ID == 1 {
@@ -97,13 +95,11 @@ func ExampleDevices() {
 	}
 }
 
-// Wait sleeps until there are completions. It needs a channel that the CQ does not share.
+// Wait sleeps until there are completions.
 func ExampleCQ_Wait() {
 	var dev *uverbs.Device
 	var qp *uverbs.QP
-	ch := must(dev.CreateCompChannel())
-	defer ch.Close()
-	cq := must(dev.CreateCQ(128, uverbs.CQOptions{Channel: ch}))
+	cq := must(dev.CreateCQ(uverbs.CQOptions{Events: true}))
 	defer cq.Close()
 	var wcs [16]uverbs.WC
 	for {

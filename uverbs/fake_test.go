@@ -653,7 +653,7 @@ type fakeQP struct {
 func newFakeQP(t testing.TB, o QPOptions) *fakeQP {
 	t.Helper()
 	d, k := fakeDevice(t, pathAuto)
-	f := &fakeQP{fakeKernel: k, dev: d, pd: value(d.AllocPD())(t), cq: value(d.CreateCQ(31, CQOptions{}))(t)}
+	f := &fakeQP{fakeKernel: k, dev: d, pd: value(d.AllocPD())(t), cq: value(d.CreateCQ(CQOptions{MaxCQE: 31}))(t)}
 	buf := value(AllocBuffer(4096))(t)
 	f.mr = value(f.pd.RegMR(buf, AccessLocalWrite))(t)
 	o.SendCQ, o.RecvCQ = f.cq, f.cq

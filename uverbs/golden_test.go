@@ -298,13 +298,13 @@ func playGolden(t *testing.T, program string, size, cqe int, event bool, play fu
 			g := &goldenGame{T: t, dev: d, pd: value(d.AllocPD())(t)}
 			g.peer, _ = goldenSide(t, comment, "remote")
 			_, g.psn = goldenSide(t, comment, "local")
-			o := CQOptions{}
+			o := CQOptions{MaxCQE: cqe}
 			if event {
 				o.Channel = value(d.CreateCompChannel())(t)
 			}
 			buf := value(AllocBuffer(size))(t)
 			g.mr = value(g.pd.RegMR(buf, AccessLocalWrite))(t)
-			g.cq = value(d.CreateCQ(cqe, o))(t)
+			g.cq = value(d.CreateCQ(o))(t)
 			fast := play(g)
 			ours = append(ours, fastCommands(path, fast)...)
 			must(t, g.cq.Close(), g.mr.Close(), buf.Close(), g.pd.Close())

@@ -175,7 +175,7 @@ func TestXRCDExists(t *testing.T) {
 func TestWQ(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		k.withObjects(d)
-		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		k.took()
 		w := value(pd.CreateWQ(WQOptions{CQ: cq, MaxWR: 100, MaxSGE: 2, Flags: WQStripVLAN | WQScatterFCS}))(t)
 		c := k.last("CREATE_WQ")
@@ -231,7 +231,7 @@ func TestWQ(t *testing.T) {
 // TestWQStates: which state may follow which.
 func TestWQStates(t *testing.T) {
 	d, k := objectDevice(t)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	w := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 	may := map[WQState]string{WQReset: "RESET RDY", WQReady: "RESET RDY ERR", WQErr: "RESET ERR"}
 	for from, to := range may {
@@ -259,7 +259,7 @@ func TestWQStates(t *testing.T) {
 
 func TestWQRefused(t *testing.T) {
 	d, k := objectDevice(t)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	k.took()
 	for field, o := range map[string]WQOptions{
 		"CQ": {}, "MaxWR": {CQ: cq, MaxWR: 1001}, "MaxSGE": {CQ: cq, MaxSGE: -1}, "Flags": {CQ: cq, Flags: 1 << 4},
@@ -486,7 +486,7 @@ func TestParentDomain(t *testing.T) {
 // collector would end the program.
 func TestObjectsRefused(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		for _, c := range absentVerbs(d, pd, cq, qp) {
 			k.refuse[c.feature] = syscall.EOPNOTSUPP

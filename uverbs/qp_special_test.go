@@ -129,7 +129,7 @@ func (k *fakeKernel) qpRequest(t *testing.T) abi.ExCreateQP {
 // TestSpecialQPs: the requests for QPs that lack a queue, or have flags.
 func TestSpecialQPs(t *testing.T) {
 	eachFullPath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		wq := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 		table := value(d.CreateRWQIndTable([]*WQ{wq}))(t)
 		base := abi.ExCreateQP{PDHandle: pd.handle, SendCQHandle: cq.handle, MaxSendWR: 64, MaxSendSGE: 1}
@@ -188,7 +188,7 @@ func TestSpecialQPs(t *testing.T) {
 func TestSpecialQPsRefused(t *testing.T) {
 	d, k := objectDevice(t)
 	d.driver = fullDriver{}
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(7, CQOptions{}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	wq := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 	table := value(d.CreateRWQIndTable([]*WQ{wq}))(t)
 	srq := value(pd.CreateSRQ(SRQOptions{}))(t)
@@ -247,7 +247,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 func TestXRC(t *testing.T) {
 	eachFullPath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		x, pd := value(d.OpenXRCD(XRCDOptions{}))(t), value(d.AllocPD())(t)
-		cq := value(d.CreateCQ(7, CQOptions{}))(t)
+		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		k.took()
 		recv := value(x.CreateQP(PathOptions{}))(t)
 		want := abi.ExCreateQP{PDHandle: x.handle, QPType: 10}
@@ -318,7 +318,7 @@ func TestConnectXRC(t *testing.T) {
 	d, k := objectDevice(t)
 	d.driver = fullDriver{}
 	x, pd := value(d.OpenXRCD(XRCDOptions{}))(t), value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(7, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	send, recv := value(pd.CreateQP(QPOptions{Type: XRCSend, SendCQ: cq}))(t), value(x.CreateQP(PathOptions{}))(t)
 	raw := value(pd.CreateQP(QPOptions{Type: RawPacket, SendCQ: cq, RecvCQ: cq}))(t)
 	local := gid(t, "10.1.0.1")

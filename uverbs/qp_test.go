@@ -17,7 +17,7 @@ import (
 func TestCreateQP(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, _ string) {
 		pd := value(d.AllocPD())(t)
-		send, recv := value(d.CreateCQ(1, CQOptions{}))(t), value(d.CreateCQ(1, CQOptions{}))(t)
+		send, recv := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 		k.took()
 		qp := value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: recv, MaxSendWR: 5, MaxRecvWR: 9, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64, SignalAll: true}))(t)
 		c := k.last("CREATE_QP")
@@ -70,7 +70,7 @@ func TestCreateQP(t *testing.T) {
 func TestCreateQPRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(1, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 	k.took()
 	for _, c := range []struct {
 		change func(o *QPOptions)
@@ -115,7 +115,7 @@ func TestCreateQPRefused(t *testing.T) {
 func TestInlineLimit(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(1, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 	k.invalid = func(qp *abi.CreateQP) syscall.Errno {
 		if qp.MaxInlineData > 480 {
 			return syscall.EINVAL

@@ -80,7 +80,7 @@ func TestCreateCQHostile(t *testing.T) {
 			}
 		})
 		k.took()
-		cq, err := d.CreateCQ(7, CQOptions{})
+		cq, err := d.CreateCQ(CQOptions{MaxCQE: 7})
 		if cq != nil || err == nil || spoil.want != nil && !errors.Is(err, spoil.want) {
 			t.Errorf("%s: %v, want %v", name, err, spoil.want)
 		}
@@ -95,7 +95,7 @@ func TestCreateCQHostile(t *testing.T) {
 // TestRxeShort: answers that are too short are errors, and nothing is mapped.
 func TestRxeShort(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	cq := value(d.CreateCQ(7, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	before := k.ringsMapped()
 	other := &CQ{object: object{dev: d, kind: "CQ"}}
 	qp := &QP{object: object{dev: d, kind: "QP"}, sendCQ: cq, recvCQ: cq}
@@ -155,7 +155,7 @@ func TestRefusedRemoved(t *testing.T) {
 		syscall.EIO: "input/output error: the device has been removed",
 	} {
 		d, k := fakeDevice(t, pathAuto)
-		cq := value(d.CreateCQ(7, CQOptions{}))(t)
+		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		k.refuse["QUERY_DEVICE"], k.refuse["RESIZE_CQ"] = removed, syscall.EINVAL
 		err := cq.Resize(20)
 		if errors.Is(err, ErrDeviceRemoved) != (removed != 0) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "poll them first") != (removed == 0) {

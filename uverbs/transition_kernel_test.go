@@ -46,7 +46,7 @@ func TestTransitionsOfKernel(t *testing.T) {
 	defer d.Close()
 	pd := value(d.AllocPD())(t)
 	defer pd.Close()
-	cq := value(d.CreateCQ(8, CQOptions{}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 8}))(t)
 	defer cq.Close()
 	ways := map[QPState][]QPState{QPReset: nil, QPInit: {QPInit}, QPRTR: {QPInit, QPRTR}, QPRTS: {QPInit, QPRTR, QPRTS}, QPErr: {QPInit, QPErr}}
 	for i := range transitions {

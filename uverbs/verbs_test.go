@@ -184,7 +184,7 @@ func TestCreateCQ(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		k.took()
 		ch := value(d.CreateCompChannel())(t)
-		cq := value(d.CreateCQ(5, CQOptions{Channel: ch, Vector: 1}))(t)
+		cq := value(d.CreateCQ(CQOptions{MaxCQE: 5, Channel: ch, Vector: 1}))(t)
 		c := k.last("CREATE_CQ")
 		k.sent(legacy+" CREATE_COMP_CHANNEL", method+" CREATE_CQ")
 		if cq.Cap() != 7 {
@@ -210,11 +210,11 @@ func TestCreateCQ(t *testing.T) {
 		if err := cq.Notify(); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("Notify after Close: %v", err)
 		}
-		if _, err := d.CreateCQ(1, CQOptions{Channel: ch}); !errors.Is(err, os.ErrClosed) {
+		if _, err := d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("a CQ of a closed channel: %v", err)
 		}
 		k.sent()
-		plain := value(d.CreateCQ(1, CQOptions{}))(t)
+		plain := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 		if c = k.last("CREATE_CQ"); method == "ioctl" {
 			if c.attr(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ID != 0 {
 				t.Error("a channel is named where there is none")
@@ -233,21 +233,27 @@ func TestCreateCQRefused(t *testing.T) {
 		cqe, vector int
 		want        string
 	}{
-		{0, 0, "CreateCQ: cqe is 0, allowed: 1 to 1000 (max_cqe of rxe0)"},
-		{-1, 0, "cqe is -1"},
-		{1001, 0, "cqe is 1001"},
+		{-1, 0, "CreateCQ: MaxCQE is -1, allowed: 1 to 1000 (max_cqe of rxe0)"},
+		{1001, 0, "MaxCQE is 1001"},
 		{1, 2, "CreateCQ: Vector is 2, allowed: 0 to 1"},
 		{1, -1, "Vector is -1"},
 	} {
 		var arg *ArgError
-		if _, err := d.CreateCQ(c.cqe, CQOptions{Vector: c.vector}); !errors.As(err, &arg) || !strings.Contains(err.Error(), c.want) {
+		if _, err := d.CreateCQ(CQOptions{MaxCQE: c.cqe, Vector: c.vector}); !errors.As(err, &arg) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("CreateCQ(%d), vector %d: %v, want %s", c.cqe, c.vector, err, c.want)
 		}
 	}
 	k.sent()
 	ch := value(d.CreateCompChannel())(t)
+	_, err := d.CreateCQ(CQOptions{Channel: ch, Events: true})
+	if arg, ok := errors.AsType[*ArgError](err); !ok || arg.Field != "Channel" {
+		t.Errorf("two channels: %v", err)
+	}
 	k.refuse["CREATE_CQ"] = syscall.ENOMEM
-	if _, err := d.CreateCQ(1, CQOptions{Channel: ch}); !errors.Is(err, syscall.ENOMEM) {
+	if _, err = d.CreateCQ(CQOptions{Events: true}); !errors.Is(err, syscall.ENOMEM) || d.users.of("CompChannel") != 1 {
+		t.Errorf("refused with events: %v, %d channels", err, d.users.of("CompChannel"))
+	}
+	if _, err := d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("refused: %v", err)
 	}
 	if len(d.targets.all) != 0 {
@@ -265,7 +271,7 @@ func TestCreateCQBadRing(t *testing.T) {
 		}
 	})
 	k.took()
-	if _, err := d.CreateCQ(1, CQOptions{}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") {
+	if _, err := d.CreateCQ(CQOptions{MaxCQE: 1}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") {
 		t.Errorf("error is %v", err)
 	}
 	k.sent("ioctl CREATE_CQ", "ioctl DESTROY_CQ")
@@ -278,7 +284,7 @@ func TestCreateCQBadRing(t *testing.T) {
 func TestNotify(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	ch := value(d.CreateCompChannel())(t)
-	cq := value(d.CreateCQ(1, CQOptions{Channel: ch}))(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
 	must(t, cq.Notify(), cq.NotifySolicited())
 	// struct ib_uverbs_cmd_hdr and ib_uverbs_req_notify_cq, twice.
 	compare(t, k.rung(), []word{
@@ -288,7 +294,7 @@ func TestNotify(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { must(t, cq.Notify(), cq.NotifySolicited()) }); n != 0 {
 		t.Errorf("Notify makes %v allocations, want 0", n)
 	}
-	polled := value(d.CreateCQ(1, CQOptions{}))(t)
+	polled := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 	var arg *ArgError
 	if err := polled.Notify(); !errors.As(err, &arg) || arg.Field != "Channel of the CQ" {
 		t.Errorf("Notify without a channel: %v", err)
@@ -308,7 +314,7 @@ func TestEvents(t *testing.T) {
 	}
 	var cqs [3]*CQ
 	for i := range cqs {
-		cqs[i] = value(d.CreateCQ(1, CQOptions{Channel: ch}))(t)
+		cqs[i] = value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
 	}
 	for _, i := range []int{2, 0, 1} {
 		event(cqs[i])

@@ -44,7 +44,7 @@ func (e *ends) queues(id *cm.ID) error {
 	if e.send == nil {
 		for _, cq := range []**uverbs.CQ{&e.send, &e.recv} {
 			var err error
-			if *cq, err = e.dev.CreateCQ(1, uverbs.CQOptions{}); err != nil {
+			if *cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1}); err != nil {
 				return err
 			}
 		}

@@ -63,7 +63,7 @@ func manyQPs(out io.Writer, device string, gid, count, messages int) error {
 	if err != nil {
 		return err
 	}
-	cq, err := dev.CreateCQ(4, uverbs.CQOptions{})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4})
 	if err != nil {
 		return err
 	}

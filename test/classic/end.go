@@ -133,7 +133,7 @@ func (e *End) Open(o Options) error {
 		e.later(e.Comp.Close)
 	}
 	depth := o.Slots + 2
-	if e.CQ, err = e.Dev.CreateCQ(2*depth, uverbs.CQOptions{Channel: e.Comp}); err != nil {
+	if e.CQ, err = e.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: 2 * depth, Channel: e.Comp}); err != nil {
 		return err
 	}
 	e.later(e.CQ.Close)

@@ -120,7 +120,7 @@ func overrun(t *testing.T, dev *uverbs.Device) (*uverbs.CQ, *uverbs.QP) {
 	pd, err := dev.AllocPD()
 	must(t, err)
 	closeLater(t, pd)
-	cq, err := dev.CreateCQ(1, uverbs.CQOptions{})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 	must(t, err)
 	closeLater(t, cq)
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})

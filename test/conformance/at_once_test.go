@@ -36,7 +36,7 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 	ah := uverbs.AHAttr{Port: 1, DLID: lidOf(t, gid.GID), Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}}
 	return map[string][]any{
 		"*uverbs.Device.QueryPort": {uint8(1)}, "*uverbs.Device.GIDTable": {uint8(1)}, "*uverbs.Device.QueryGID": {uint8(1), gid.Index},
-		"*uverbs.Device.QueryPKey": {uint8(1), 0}, "*uverbs.Device.PKeyIndex": {uint8(1), uint16(0xffff)}, "*uverbs.Device.CreateCQ": {8, uverbs.CQOptions{}},
+		"*uverbs.Device.QueryPKey": {uint8(1), 0}, "*uverbs.Device.PKeyIndex": {uint8(1), uint16(0xffff)}, "*uverbs.Device.CreateCQ": {uverbs.CQOptions{MaxCQE: 8}},
 		"*uverbs.PD.RegMR": {buf, uverbs.AccessLocalWrite}, "*uverbs.PD.RegMRWith": {buf, uverbs.MROptions{}}, "*uverbs.PD.AllocMW": {uverbs.MWType1},
 		"*uverbs.PD.CreateAH": {ah}, "*uverbs.PD.CreateQP": {uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}}, "*uverbs.PD.CreateSRQ": {uverbs.SRQOptions{MaxWR: 8}},
 		"*uverbs.QP.PostSend": {write}, "*uverbs.QP.PostRecv": {uint64(1), mr.SGE(0, 8)}, "*uverbs.QP.PostRecvs": {uverbs.RecvWR{ID: 2}},

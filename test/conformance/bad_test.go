@@ -356,15 +356,15 @@ func TestTooBig(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		attr := dev.QueryDevice()
-		_, err := dev.CreateCQ(int(attr.MaxCQE)+1, uverbs.CQOptions{})
-		arg := argError(t, err, "cqe")
+		_, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: int(attr.MaxCQE) + 1})
+		arg := argError(t, err, "MaxCQE")
 		if arg.Given != strconv.Itoa(int(attr.MaxCQE)+1) || !strings.Contains(arg.Allowed, strconv.Itoa(int(attr.MaxCQE))) {
 			t.Errorf("%v names neither what was asked nor what is allowed", err)
 		}
-		_, err = dev.CreateCQ(8, uverbs.CQOptions{Vector: attr.CompVectors})
+		_, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Vector: attr.CompVectors})
 		argError(t, err, "Vector")
 
-		cq, err := dev.CreateCQ(8, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
 		must(t, err)
 		closeLater(t, cq)
 		pd, err := dev.AllocPD()
@@ -550,7 +550,7 @@ func TestUseAfterClose(t *testing.T) {
 		must(t, err)
 		ch, err := dev.CreateCompChannel()
 		must(t, err)
-		cq, err := dev.CreateCQ(8, uverbs.CQOptions{Channel: ch})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Channel: ch})
 		must(t, err)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 		must(t, err)
@@ -580,7 +580,7 @@ func TestUseAfterClose(t *testing.T) {
 		ctx := withDeadline(t)
 		for name, err := range map[string]error{
 			"AllocPD":     func() error { _, err := dev.AllocPD(); return err }(),
-			"CreateCQ":    func() error { _, err := dev.CreateCQ(1, uverbs.CQOptions{}); return err }(),
+			"CreateCQ":    func() error { _, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1}); return err }(),
 			"Channel":     func() error { _, err := dev.CreateCompChannel(); return err }(),
 			"QueryPort":   func() error { _, err := dev.QueryPort(1); return err }(),
 			"GIDTable":    func() error { _, err := dev.GIDTable(1); return err }(),

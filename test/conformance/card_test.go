@@ -37,7 +37,7 @@ func lacksAtomics(t *testing.T, dev *uverbs.Device) bool {
 // resizes resizes a CQ and returns the error if CQs keep their size.
 func resizes(t *testing.T, name string) error {
 	t.Helper()
-	cq, err := openDevice(t, name).CreateCQ(1, uverbs.CQOptions{})
+	cq, err := openDevice(t, name).CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 	must(t, err)
 	closeLater(t, cq)
 	if err = cq.Resize(2); !errors.Is(err, errors.ErrUnsupported) {

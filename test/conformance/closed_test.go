@@ -30,7 +30,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	add(mr, err)
 	ch, err := dev.CreateCompChannel()
 	add(ch, err)
-	cq, err := dev.CreateCQ(10, uverbs.CQOptions{Channel: ch})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 10, Channel: ch})
 	add(cq, err)
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{})
 	add(srq, err)

@@ -142,7 +142,7 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	check(s.mr)
 	s.ch, err = dev.CreateCompChannel()
 	check(s.ch)
-	s.cq, err = dev.CreateCQ(256, uverbs.CQOptions{Channel: s.ch})
+	s.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 256, Channel: s.ch})
 	check(s.cq)
 	o.SendCQ, o.RecvCQ = s.cq, s.cq
 	if o.Path.GID == (uverbs.GIDChoice{}) && os.Getenv("RDMAABI") == "write" {

@@ -24,7 +24,7 @@ func TestXRC(t *testing.T) {
 		xrcd, err := dev.OpenXRCD(uverbs.XRCDOptions{})
 		must(t, err)
 		closeLater(t, xrcd)
-		cq, err := dev.CreateCQ(64, uverbs.CQOptions{Flags: uverbs.CQTimestamp})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64, Flags: uverbs.CQTimestamp})
 		must(t, err)
 		closeLater(t, cq)
 		places := []*uverbs.MR{a.mr, other(t, a, uverbs.AccessLocalWrite|uverbs.AccessRelaxedOrdering)}
@@ -159,7 +159,7 @@ func TestTimestamps(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "time stamps", "mlx5")
 		a, b := pair(t, uverbs.QPOptions{})
-		cq, err := a.dev.CreateCQ(64, uverbs.CQOptions{Flags: uverbs.CQTimestamp})
+		cq, err := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64, Flags: uverbs.CQTimestamp})
 		must(t, err)
 		closeLater(t, cq)
 		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
@@ -217,7 +217,7 @@ func TestInlineRecv(t *testing.T) {
 			for _, shared := range []bool{false, true} {
 				dev := openDevice(t, deviceName)
 				s := newSide(t, dev, uverbs.QPOptions{})
-				cq, err := dev.CreateCQ(16, uverbs.CQOptions{CQESize: size})
+				cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, CQESize: size})
 				must(t, err)
 				closeLater(t, cq)
 				o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvSGE: 3, InlineRecv: true, SignalAll: true, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}}
@@ -353,7 +353,7 @@ func TestHighRegisters(t *testing.T) {
 		if n := do("uars %d", high); n == "0" {
 			t.Fatal("no page is above 65535")
 		}
-		cq, err := dev.CreateCQ(1, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 		testenv.Skip(t, err)
 		must(t, err, cq.Close())
 		a, b := newSide(t, dev, uverbs.QPOptions{MaxInline: 64}), newSide(t, dev, uverbs.QPOptions{})

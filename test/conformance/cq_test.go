@@ -79,7 +79,7 @@ func TestResize(t *testing.T) {
 func TestCQFeatures(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		cq, err := dev.CreateCQ(8, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
 		must(t, err)
 		closeLater(t, cq)
 		lacks := func(err error, feature string) {
@@ -100,13 +100,13 @@ func TestCQFeatures(t *testing.T) {
 			uverbs.CQIgnoreOverrun:                      "CREATE_CQ with CQIgnoreOverrun",
 			uverbs.CQTimestamp | uverbs.CQIgnoreOverrun: "CREATE_CQ with CQTimestamp|CQIgnoreOverrun",
 		} {
-			cq, err := dev.CreateCQ(8, uverbs.CQOptions{Flags: flags})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Flags: flags})
 			lacks(err, want)
 			if err == nil {
 				must(t, cq.Close())
 			}
 		}
-		_, err = dev.CreateCQ(8, uverbs.CQOptions{Flags: 1 << 7})
+		_, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Flags: 1 << 7})
 		argError(t, err, "Flags")
 	})
 }
@@ -126,7 +126,7 @@ func TestVectors(t *testing.T) {
 			ch, err := dev.CreateCompChannel()
 			must(t, err)
 			closeLater(t, ch)
-			cq, err := dev.CreateCQ(8, uverbs.CQOptions{Channel: ch, Vector: vector})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Channel: ch, Vector: vector})
 			must(t, err)
 			closeLater(t, cq)
 			flush(t, pd, cq, 1)
@@ -159,7 +159,7 @@ func TestManyCQs(t *testing.T) {
 		closeLater(t, ch)
 		missing := map[*uverbs.CQ]uint64{}
 		for id := range uint64(40) {
-			cq, err := dev.CreateCQ(4, uverbs.CQOptions{Channel: ch})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4, Channel: ch})
 			must(t, err)
 			closeLater(t, cq)
 			missing[cq] = id
@@ -189,7 +189,7 @@ func TestSharedCQ(t *testing.T) {
 		pd, err := dev.AllocPD()
 		must(t, err)
 		closeLater(t, pd)
-		cq, err := dev.CreateCQ(200, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 200})
 		must(t, err)
 		closeLater(t, cq)
 		want := map[uint32]uint64{} // the next ID of a QP

@@ -104,7 +104,7 @@ func TestCloseWithEvents(t *testing.T) {
 		closeLater(t, pd)
 		for i := range 6 {
 			must(t, ch.SetBusyWait(time.Duration(i/2)*20*time.Millisecond))
-			cq, err := dev.CreateCQ(8, uverbs.CQOptions{Channel: ch})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Channel: ch})
 			must(t, err)
 			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 			must(t, err)

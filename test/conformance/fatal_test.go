@@ -149,7 +149,7 @@ func TestDeviceRemoved(t *testing.T) {
 		for name, err := range map[string]error{
 			"AllocPD":   errOf(dev.AllocPD()),
 			"QueryPort": errOf(dev.QueryPort(1)),
-			"CreateCQ":  errOf(dev.CreateCQ(1, uverbs.CQOptions{})),
+			"CreateCQ":  errOf(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})),
 			"RegMR":     errOf(a.pd.RegMR(a.buf, 0)),
 			"Query":     errOf(a.qp.Query()),
 			"Modify":    a.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState),

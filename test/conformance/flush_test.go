@@ -126,7 +126,7 @@ func TestFlushedQueue(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
-	recv, err := dev.CreateCQ(16, uverbs.CQOptions{})
+	recv, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})
 	must(t, err)
 	closeLater(t, recv)
 	own := *a

@@ -256,7 +256,7 @@ func TestInjectedCommand(t *testing.T) {
 			make    func() (closer, error)
 		}{
 			{"CREATE_QP", func() (closer, error) { return s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}) }},
-			{"CREATE_CQ", func() (closer, error) { return dev.CreateCQ(8, uverbs.CQOptions{}) }},
+			{"CREATE_CQ", func() (closer, error) { return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}) }},
 			{"CREATE_MKEY", func() (closer, error) { return s.pd.AllocMW(uverbs.MWType1) }},
 			{"ALLOC_PD", func() (closer, error) { return dev.AllocPD() }},
 		} {

@@ -294,7 +294,7 @@ func TestIWARPLacks(t *testing.T) {
 		"connecting by hand":  func() error { return a.qp.Connect(t.Context(), uverbs.Endpoint{}) },
 		"CQ of another size":  func() error { return a.cq.Resize(512) },
 		"SRQ of another size": func() error { return errSRQResize(t, a) },
-		"completions of 64 B": func() error { return made(a.dev.CreateCQ(8, uverbs.CQOptions{CQESize: 64})) },
+		"completions of 64 B": func() error { return made(a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, CQESize: 64})) },
 	} {
 		var f *uverbs.FeatureError
 		if err := ask(); !errors.As(err, &f) || !errors.Is(err, errors.ErrUnsupported) || f.Driver != "siw" {

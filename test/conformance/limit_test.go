@@ -29,7 +29,7 @@ func makers(t *testing.T, dev *uverbs.Device) []maker {
 	ch, err := dev.CreateCompChannel()
 	must(t, err)
 	closeLater(t, ch)
-	cq, err := dev.CreateCQ(1, uverbs.CQOptions{})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 	must(t, err)
 	closeLater(t, cq)
 	gid := gidOf(t, dev)
@@ -40,9 +40,9 @@ func makers(t *testing.T, dev *uverbs.Device) []maker {
 		}},
 		{"CQ", attr.MaxCQ, func() (closer, error) { // of two kinds
 			if cqs.Add(1)%2 == 0 {
-				return dev.CreateCQ(30, uverbs.CQOptions{Channel: ch})
+				return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 30, Channel: ch})
 			}
-			return dev.CreateCQ(1, uverbs.CQOptions{})
+			return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 		}},
 		{"MR", attr.MaxMR, func() (closer, error) { return pd.RegMR(buf, uverbs.AccessLocalWrite) }},
 		{"PD", attr.MaxPD, func() (closer, error) { return dev.AllocPD() }},
@@ -164,7 +164,7 @@ func TestForeign(t *testing.T) {
 			_, err := a.pd.CreateQP(o)
 			return err
 		}
-		_, channelErr := a.dev.CreateCQ(1, uverbs.CQOptions{Channel: b.ch})
+		_, channelErr := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1, Channel: b.ch})
 		key := a.mr.LKey()
 		for name, err := range map[string]error{
 			"CQ":          qp(uverbs.QPOptions{SendCQ: b.cq}),

@@ -36,7 +36,7 @@ func TestSharedCQs(t *testing.T) {
 		closeLater(t, ch)
 		var cqs [2]*uverbs.CQ
 		for i := range cqs {
-			cqs[i], err = dev.CreateCQ(2*manyPairs*messages, uverbs.CQOptions{Channel: ch})
+			cqs[i], err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 2 * manyPairs * messages, Channel: ch})
 			must(t, err)
 			closeLater(t, cqs[i])
 		}

@@ -63,7 +63,7 @@ func firstUse(t *testing.T, name string) {
 	must(t, err)
 	pd, err := dev.AllocPD()
 	must(t, err)
-	cq, err := dev.CreateCQ(1, uverbs.CQOptions{})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 	must(t, err)
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1})
 	must(t, err)
@@ -241,7 +241,7 @@ func srqWithQPs(t *testing.T) (srq *uverbs.SRQ, qps [2]*uverbs.QP) {
 	t.Helper()
 	dev := openDevice(t, deviceName)
 	pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 8})
-	cq, err := dev.CreateCQ(8, uverbs.CQOptions{})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
 	must(t, err)
 	closeLater(t, cq)
 	for i, o := range []uverbs.QPOptions{{SRQ: srq}, {}, {SRQ: srq}} {

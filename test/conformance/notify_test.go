@@ -105,7 +105,7 @@ func TestNotifyChange(t *testing.T) {
 // TestNotifyWithoutChannel: a CQ that has no channel cannot raise an event.
 func TestNotifyWithoutChannel(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		cq, err := openDevice(t, deviceName).CreateCQ(8, uverbs.CQOptions{})
+		cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{MaxCQE: 8})
 		must(t, err)
 		closeLater(t, cq)
 		argError(t, cq.Notify(), "Channel of the CQ")

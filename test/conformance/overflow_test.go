@@ -24,7 +24,7 @@ func newOverflowing(t *testing.T, pairs int, receives bool) *overflowing {
 	t.Helper()
 	o := &overflowing{dev: openDevice(t, deviceName)}
 	var err error
-	o.cq, err = o.dev.CreateCQ(10, uverbs.CQOptions{})
+	o.cq, err = o.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 10})
 	must(t, err)
 	closeLater(t, o.cq)
 	o.n = o.cq.Cap() + 10
@@ -195,17 +195,17 @@ func TestCQSizes(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		most := int(dev.QueryDevice().MaxCQE)
-		cq, err := dev.CreateCQ(most, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: most})
 		must(t, err)
 		closeLater(t, cq)
 		if cq.Cap() < most {
 			t.Errorf("the CQ holds %d completions, want %d", cq.Cap(), most)
 		}
-		for _, n := range []int{0, -1, most + 1} {
-			_, err := dev.CreateCQ(n, uverbs.CQOptions{})
-			argError(t, err, "cqe")
+		for _, n := range []int{-1, most + 1} {
+			_, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: n})
+			argError(t, err, "MaxCQE")
 		}
-		_, err = dev.CreateCQ(10, uverbs.CQOptions{Vector: -1})
+		_, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 10, Vector: -1})
 		argError(t, err, "Vector")
 	})
 }

@@ -226,7 +226,7 @@ func TestQPTurnover(t *testing.T) {
 			}
 		}
 	}()
-	cq, err := a.dev.CreateCQ(1, uverbs.CQOptions{})
+	cq, err := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 	must(t, err)
 	closeLater(t, cq)
 	inUse := map[uint32]bool{a.qp.QPN(): true, b.qp.QPN(): true}

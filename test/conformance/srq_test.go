@@ -36,7 +36,7 @@ func TestSRQ(t *testing.T) {
 		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
 		must(t, err)
 		closeLater(t, mr)
-		cq, err := dev.CreateCQ(100, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100})
 		must(t, err)
 		closeLater(t, cq)
 		var takers, senders [2]*side

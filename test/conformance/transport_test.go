@@ -159,7 +159,7 @@ func TestSRQSGELimit(t *testing.T) {
 		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
 		must(t, err)
 		closeLater(t, mr)
-		cq, err := dev.CreateCQ(64, uverbs.CQOptions{})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64})
 		must(t, err)
 		closeLater(t, cq)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq})

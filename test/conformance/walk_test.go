@@ -317,7 +317,7 @@ func (w *walk) share(r *walker) (keep []closer) {
 		must(w.t, err)
 		ch, err := dev.CreateCompChannel()
 		must(w.t, err)
-		cq, err := dev.CreateCQ(100, uverbs.CQOptions{Channel: ch})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: ch})
 		must(w.t, err)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 		must(w.t, err)
@@ -530,7 +530,7 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 	case "CompChannel":
 		return dev.CreateCompChannel()
 	case "CQ":
-		return dev.CreateCQ(1+w.rand.IntN(100), uverbs.CQOptions{Channel: uses[1].obj.(*uverbs.CompChannel)})
+		return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1 + w.rand.IntN(100), Channel: uses[1].obj.(*uverbs.CompChannel)})
 	case "MR":
 		if len(uses) > 1 {
 			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), w.rights())

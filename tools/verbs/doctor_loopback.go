@@ -211,7 +211,7 @@ func newLoop(dev *uverbs.Device, u *undo) (*loop, error) {
 		return nil, err
 	}
 	u.add(l.ch.Close)
-	if l.cq, err = dev.CreateCQ(16, uverbs.CQOptions{Channel: l.ch}); err != nil {
+	if l.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, Channel: l.ch}); err != nil {
 		return nil, err
 	}
 	u.add(l.cq.Close)

@@ -101,7 +101,7 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 			return nil, err
 		}
 	}
-	if e.cq, err = e.dev.CreateCQ(o.recvDepth+1, uverbs.CQOptions{Channel: e.ch}); err != nil {
+	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: o.recvDepth + 1, Channel: e.ch}); err != nil {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.cq.Close)

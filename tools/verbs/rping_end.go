@@ -94,7 +94,7 @@ func (e *rpingEnd) open(size int) error {
 	}
 	e.undo = append(e.undo, e.ch.Close)
 	const depth = 4 // a send, a READ or WRITE, a receive, and one to spare
-	if e.cq, err = e.dev.CreateCQ(depth, uverbs.CQOptions{Channel: e.ch}); err != nil {
+	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: depth, Channel: e.ch}); err != nil {
 		return err
 	}
 	e.undo = append(e.undo, e.cq.Close)

@@ -223,11 +223,11 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			}
 		}
 	}
-	if e.SendCQ, err = dev.CreateCQ(e.Config.QPs*e.sendDepth(), uverbs.CQOptions{Channel: e.SendChannel}); err != nil {
+	if e.SendCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel}); err != nil {
 		return nil, err
 	}
 	e.later(e.SendCQ.Close)
-	if e.RecvCQ, err = dev.CreateCQ(e.Config.QPs*e.memory.slots, uverbs.CQOptions{Channel: e.Channel}); err != nil {
+	if e.RecvCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: e.Config.QPs * e.memory.slots, Channel: e.Channel}); err != nil {
 		return nil, err
 	}
 	e.later(e.RecvCQ.Close)

@@ -73,7 +73,7 @@ func openCM(id *cm.ID) (_ *cmLink, err error) {
 		return nil, err
 	}
 	l.undo = append(l.undo, l.ch.Close)
-	if l.cq, err = dev.CreateCQ(receives+1, uverbs.CQOptions{Channel: l.ch}); err != nil {
+	if l.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: receives + 1, Channel: l.ch}); err != nil {
 		return nil, err
 	}
 	l.undo = append(l.undo, l.cq.Close)
