@@ -1,0 +1,214 @@
+package uverbs
+
+import (
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// Modify sets the attributes in mask (ibv_modify_qp). If mask does not suit the change of state,
+// the error names the attributes that are missing or superfluous. [QP.Connect] makes the usual
+// sequence of changes.
+func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
+	var note *errCause
+	if mask&AttrState != 0 {
+		note = q.movedTo(attr.State)
+	}
+	err := q.modify(attr, mask)
+	if err != nil && note != nil {
+		q.cause.CompareAndSwap(note, note.before)
+	}
+	return err
+}
+
+func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
+	if err := q.acquire(); err != nil {
+		return err
+	}
+	defer q.release()
+	from := q.State()
+	if mask&AttrCurState != 0 {
+		from = attr.CurState
+	}
+	to := from
+	if mask&AttrState != 0 {
+		to = attr.State
+	}
+	if err := q.checkChange(&attr, mask, from, to); err != nil {
+		return err
+	}
+	if mask&AttrPort != 0 {
+		q.dev.recordCounters(attr.Port)
+	}
+	q.breaking.Store(to == QPErr)
+	if errno := q.issueModify(&attr, mask); errno != 0 {
+		q.breaking.Store(false)
+		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
+		return about(err, q.label(), attr.given(mask))
+	}
+	q.modified(&attr, mask, from, to)
+	return nil
+}
+
+// checkChange returns what is wrong with a change, as far as it is known without the kernel, and
+// completes the addresses.
+func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to QPState) error {
+	check := mask
+	if q.dev.driver.capabilities().connectionManaged && to == QPInit { // there is nothing that it would have to be told
+		check |= AttrPKeyIndex | AttrPort | AttrAccess
+	}
+	if err := checkModify(q.typ, from, to, check); err != nil {
+		return err
+	}
+	if mask&AttrState != 0 {
+		if err := q.dev.driver.unsupportedModify(to); err != nil {
+			return err
+		}
+	}
+	if err := attr.check(q.dev, mask); err != nil {
+		return err
+	}
+	if mask&AttrAV != 0 {
+		if err := attr.AH.complete("Modify", "AH.", q.dev); err != nil {
+			return err
+		}
+	}
+	if mask&AttrAltPath != 0 {
+		return attr.AltAH.complete("Modify", "AltAH.", q.dev)
+	}
+	return nil
+}
+
+// issueModify sends MODIFY_QP, or the extended command for what only that has.
+func (q *QP) issueModify(attr *QPAttr, mask QPAttrMask) syscall.Errno {
+	req := spareModifies.Get().(*abi.ModifyQP)
+	defer spareModifies.Put(req)
+	*req = abi.ModifyQP{
+		Dest:            attr.AH.dest(),
+		AltDest:         attr.AltAH.dest(),
+		QPHandle:        q.handle,
+		AttrMask:        uint32(mask),
+		QKey:            attr.QKey,
+		RQPSN:           attr.RQPSN,
+		SQPSN:           attr.SQPSN,
+		DestQPNum:       attr.DestQPN,
+		QPAccessFlags:   uint32(attr.Access),
+		PKeyIndex:       attr.PKeyIndex,
+		AltPKeyIndex:    attr.AltPKeyIndex,
+		QPState:         uint8(attr.State),
+		CurQPState:      uint8(attr.CurState),
+		PathMTU:         uint8(attr.PathMTU),
+		PathMigState:    uint8(attr.PathMigState),
+		MaxRDAtomic:     attr.MaxRdAtomic,
+		MaxDestRDAtomic: attr.MaxDestRdAtomic,
+		MinRNRTimer:     uint8(attr.MinRNRTimer),
+		PortNum:         attr.Port,
+		Timeout:         uint8(attr.Timeout),
+		RetryCnt:        attr.RetryCount,
+		RNRRetry:        attr.RNRRetry,
+		AltPortNum:      attr.AltPort,
+		AltTimeout:      uint8(attr.AltTimeout),
+	}
+	if attr.EnSQDAsyncNotify {
+		req.EnSQDAsyncNotify = 1
+	}
+	if mask&AttrRateLimit != 0 {
+		ex := bytesOf(&abi.ExModifyQP{Base: *req, RateLimit: attr.RateLimit})
+		resp := bytesOf(&abi.ExModifyQPResp{})
+		return q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_QP, ex, resp, udata{})
+	}
+	return q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{})
+}
+
+// modified notes what a change that the kernel has made means for the library.
+func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
+	q.state.Store(uint32(to))
+	if mask&AttrPort != 0 {
+		q.port.Store(uint32(attr.Port))
+	}
+	if mask&AttrState != 0 {
+		q.dev.driver.qpModified(q, from, to)
+	}
+	if to == QPReset && from != QPReset {
+		q.newPSN()
+		q.forgetFailure()
+	}
+	// rxe leaves the completions of a QP that is reset in the CQ, and polling them after Reset notes
+	// a failure again. Those that are polled only after Init still count for the new connection.
+	if from == QPReset && to == QPInit {
+		q.forgetFailure()
+		q.cause.Store(nil)
+		q.flushSeen.Store(false)
+	}
+	q.notePeer(*attr, mask)
+}
+
+// forgetFailure forgets the failure that brought the QP into error.
+func (q *QP) forgetFailure() {
+	q.first.Store(nil)
+	q.lookedAt.Store(false)
+}
+
+// spareModifies are requests that are over.
+var spareModifies = sync.Pool{New: func() any { return new(abi.ModifyQP) }}
+
+// SetKernelState tells the library to which state the kernel has moved the queue pair by itself, as its
+// connection manager does on iWARP, where no command does it and none asks for the state. Package
+// cm calls it for a QP of its own. A program that connects otherwise calls it with [QPRTS] on the
+// side that connects, once the connection is established, and with [QPRTR] on the side that
+// accepts: that may not send before it has heard of its peer, so that the QP goes to RTS with the
+// first message that is received, or by another call if the program has heard in some other
+// way, such as by an RDMA WRITE. On other transports Moved fails, as [QP.Modify] moves a QP there.
+func (q *QP) SetKernelState(state QPState) error {
+	if err := q.acquire(); err != nil {
+		return err
+	}
+	defer q.release()
+	if !q.dev.driver.capabilities().connectionManaged {
+		return argErr("SetKernelState", "QP", "of "+q.dev.Name(), "one of iWARP; Modify is for the others")
+	}
+	if state != QPRTR && state != QPRTS {
+		return argErr("SetKernelState", "state", state, "%s, %s; Modify is for the others", QPRTR, QPRTS)
+	}
+	for {
+		now := q.State()
+		if now > state {
+			return argErr("SetKernelState", "state", state, "none before %s, which the QP is in", now)
+		}
+		if q.state.CompareAndSwap(uint32(now), uint32(state)) {
+			break
+		}
+	}
+	if state == QPRTS {
+		q.hear()
+	} else if !q.awaitFirstRecv.Load() { // before this call
+		q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
+	}
+	return nil
+}
+
+// hear notes that the peer has begun to send.
+func (q *QP) hear() {
+	if q.awaitFirstRecv.CompareAndSwap(true, false) {
+		q.recvCQ.awaitFirstRecv.Add(-1)
+	}
+	q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
+}
+
+// modifyHint says what a refused change of state may be due to.
+func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) string {
+	if mask&AttrAltPath != 0 && errno == syscall.EINVAL {
+		if port, err := q.dev.QueryPort(attr.AltPort); err == nil && port.LinkLayer == LinkLayerEthernet {
+			return "the kernel has alternate paths on InfiniBand only, and port " + strconv.Itoa(int(attr.AltPort)) + " is Ethernet"
+		}
+	}
+	if mask&AttrAV == 0 {
+		if errno == syscall.EINVAL {
+			return "the QP may have left state " + q.State().String() + " by itself; Query tells"
+		}
+		return ""
+	}
+	return routeHint(q.dev, errno, attr.AH)
+}
