@@ -16,8 +16,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// patience bounds how long it may take until a call returns whose peer is gone.
-const patience = 20 * time.Second
+// timeout bounds how long it may take until a call returns whose peer is gone.
+const timeout = 20 * time.Second
 
 // gone fails the test unless an error says that the peer is, and its address.
 func gone(t *testing.T, what string, err error, peer string) {
@@ -201,8 +201,8 @@ func within(t *testing.T, what string, ended <-chan error) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(patience):
-		t.Fatalf("%s has not returned after %s", what, patience)
+	case <-time.After(timeout):
+		t.Fatalf("%s has not returned after %s", what, timeout)
 		return nil
 	}
 }

@@ -250,7 +250,7 @@ func (e *perftestEnd) play(ctx context.Context) error {
 		return err
 	}
 	s := e.session
-	s.Test, s.Patience = e.test, e.o.config.Patience
+	s.Test, s.Timeout = e.test, e.o.config.Timeout
 	mtu := attr.ActiveMTU
 	if e.o.config.MTU != 0 {
 		if mtu, err = uverbs.MTUFromBytes(e.o.config.MTU); err != nil {

@@ -96,8 +96,8 @@ func (e *perftestEnd) sendFirst(to cm.UDParam) (err error) {
 
 // acceptQP accepts the connection of the client's next queue pair.
 func (e *perftestEnd) acceptQP(ctx context.Context) error {
-	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the client has not connected its queue pairs for %s: does it run %s -R with %d?", patience, e.test.Program(), e.o.config.QPs))
+	const timeout = 10 * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the client has not connected its queue pairs for %s: does it run %s -R with %d?", timeout, e.test.Program(), e.o.config.QPs))
 	defer cancel()
 	for {
 		request, err := e.listeners[e.space()].Request(ctx)

@@ -285,7 +285,7 @@ func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 
 // disconnect ends the connection, and gives the peer time to do so too.
 func (e *rpingEnd) disconnect() error {
-	const patience = 2 * time.Second
+	const timeout = 2 * time.Second
 	if e.o.ownQP {
 		if err := e.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState); err != nil {
 			return err
@@ -296,7 +296,7 @@ func (e *rpingEnd) disconnect() error {
 	}
 	select {
 	case <-e.gone:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 	}
 	return nil
 }
@@ -371,11 +371,11 @@ func (e *rpingEnd) completion(ctx context.Context, want uint64) (uverbs.WC, erro
 
 // because returns errDisconnected if that is what makes work requests fail.
 func (e *rpingEnd) because(err error) error {
-	const patience = time.Second
+	const timeout = time.Second
 	select {
 	case <-e.gone:
 		return errDisconnected
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		return err
 	}
 }

@@ -21,8 +21,8 @@ import (
 // must not.
 const statusModel = 123
 
-// modelPatience is how long the model may take to see that its guests are gone.
-const modelPatience = 3 * time.Second
+// modelTimeout is how long the model may take to see that its guests are gone.
+const modelTimeout = 3 * time.Second
 
 // model is the process that plays the cards of all guests, which one fabric joins.
 type model struct {
@@ -214,12 +214,12 @@ func (m *model) finish(status int) (int, error) {
 	m.closeEnds()
 	select {
 	case <-m.done:
-	case <-time.After(modelPatience):
+	case <-time.After(modelTimeout):
 		// It waits for a guest that never came.
 		_ = m.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-m.done:
-		case <-time.After(modelPatience):
+		case <-time.After(modelTimeout):
 			m.kill()
 			return 0, errors.New("the model of the cards does not end")
 		}

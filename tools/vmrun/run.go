@@ -25,7 +25,7 @@ const (
 	statusSignal  = 128
 )
 
-var errMute = fmt.Errorf("the guest said nothing under KVM for %v", kvmPatience)
+var errMute = fmt.Errorf("the guest said nothing under KVM for %v", kvmTimeout)
 
 // app is vmrun with its command line understood.
 type app struct {

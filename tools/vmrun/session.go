@@ -26,15 +26,15 @@ import (
 
 // How long a guest has for what should take no time.
 const (
-	// kvmPatience is for the first word of a guest under KVM.
-	kvmPatience = 15 * time.Second
-	// oopsPatience is for a program that may well end after the kernel has oopsed.
-	oopsPatience = 10 * time.Second
-	// dumpPatience is for the last words of a guest whose time is up.
-	dumpPatience = 3 * time.Second
-	// endPatience is for what a guest does after its programs, if it has waited for
+	// kvmTimeout is for the first word of a guest under KVM.
+	kvmTimeout = 15 * time.Second
+	// oopsTimeout is for a program that may well end after the kernel has oopsed.
+	oopsTimeout = 10 * time.Second
+	// dumpTimeout is for the last words of a guest whose time is up.
+	dumpTimeout = 3 * time.Second
+	// endTimeout is for what a guest does after its programs, if it has waited for
 	// the other host until the time was up.
-	endPatience = 10 * time.Second
+	endTimeout = 10 * time.Second
 )
 
 // ending says how a boot ended.
@@ -176,7 +176,7 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 	late := time.After(timeout)
 	var unheard, doomed <-chan time.Time
 	if kvm {
-		unheard = time.After(kvmPatience)
+		unheard = time.After(kvmTimeout)
 	}
 	hello, oops := s.hello.ch, s.oops.ch
 	for {
@@ -201,7 +201,7 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 			return peerFailed
 		case <-late:
 			if s.side.waiting() {
-				late = time.After(endPatience) // it is the other host that is late
+				late = time.After(endTimeout) // it is the other host that is late
 				continue
 			}
 			s.late.Store(true)
@@ -215,7 +215,7 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 			hello, unheard = nil, nil
 			go s.sendStdin()
 		case <-oops:
-			oops, doomed = nil, time.After(oopsPatience)
+			oops, doomed = nil, time.After(oopsTimeout)
 		case sig := <-quit:
 			// go test asks a program that takes too long for its goroutines.
 			s.send(frame.Signal, []byte{byte(sig.(syscall.Signal))})
@@ -230,7 +230,7 @@ func (s *session) lastWords(m *qemu.Machine) {
 	select {
 	case <-s.done.ch:
 	case <-m.Done:
-	case <-time.After(dumpPatience):
+	case <-time.After(dumpTimeout):
 	}
 }
 

@@ -94,9 +94,9 @@ func rping(addr string) error {
 func roleSiwHost([]string) int {
 	const (
 		doorbell = "7999"
-		patience = 150 * time.Second
+		timeout = 150 * time.Second
 	)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	server := os.Getenv("VMRUN_HOST") == "1"
 	line := []string{"rdma_client", "-s", os.Getenv("VMRUN_PEER")}

@@ -152,7 +152,7 @@ func scribble(t *testing.T, port int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c := with(Send, BW, func(c *Config) {
-		c.Both, c.Sizes, c.Duration, c.Patience = true, []int{64}, time.Minute, 20*time.Second
+		c.Both, c.Sizes, c.Duration, c.Timeout = true, []int{64}, time.Minute, 20*time.Second
 	})
 	cl := &Client{Config: c, Local: Local{GID: Auto, CPU: Auto}, Host: serverAddr, Port: port}
 	conn, err := cl.dial(ctx, net.JoinHostPort(serverAddr, strconv.Itoa(port)))

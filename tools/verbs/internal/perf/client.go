@@ -274,7 +274,7 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 	if err != nil {
 		return Size{}, err
 	}
-	m, err := cl.conn.take(ctx, kindReport, cl.Config.Patience+answerTime)
+	m, err := cl.conn.take(ctx, kindReport, cl.Config.Timeout+answerTime)
 	if err != nil {
 		return Size{}, err
 	}

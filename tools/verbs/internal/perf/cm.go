@@ -84,7 +84,7 @@ func (c *connections) setOptions(id *cm.ID) error {
 	if c.end.Config.Type != RC {
 		return nil
 	}
-	return id.SetAckTimeout(uverbs.AckTimeout(c.end.Config.Timeout).Duration())
+	return id.SetAckTimeout(uverbs.AckTimeout(c.end.Config.AckTimeout).Duration())
 }
 
 // source returns the address that connections come from: of the device or the GID that was

@@ -92,9 +92,9 @@ type Config struct {
 	MTU        int           `json:"mtu"`             // path MTU in bytes; 0 for the smaller of the ports'
 	SL         uint8         `json:"sl,omitempty"`    // service level
 	TOS        uint8         `json:"tos,omitempty"`   // traffic class
-	Timeout    int           `json:"timeout"`         // acknowledgement, 4.096 µs times 2 to this power
+	AckTimeout int           `json:"ack_timeout"`     // acknowledgement, 4.096 µs times 2 to this power
 	Retry      int           `json:"retry"`           // retries
-	Patience   time.Duration `json:"patience_ns"`     // a test in which nothing happens for so long has failed
+	Timeout    time.Duration `json:"timeout_ns"`      // a test in which nothing happens for so long has failed
 	RdAtomic   int           `json:"reads,omitempty"` // READs and atomics under way; 0 for what both devices have
 }
 
@@ -107,7 +107,7 @@ func Default(op, metric string) Config {
 		Op: op, Metric: metric, Type: RC,
 		Iterations: DefaultIterations, Warmup: 10, QPs: 1, List: 1,
 		Inline: Auto, Moderate: Auto, Depth: DefaultDepth, RecvDepth: Auto,
-		Timeout: DefaultTimeout, Retry: DefaultRetry, Patience: 30 * time.Second,
+		AckTimeout: DefaultTimeout, Retry: DefaultRetry, Timeout: 30 * time.Second,
 	}
 	switch {
 	case op == Atomic:
@@ -168,7 +168,7 @@ func (c *Config) Validate() error {
 		{"depth", c.Depth, 1, maxDepth},
 		{"recv-depth", c.RecvDepth, Auto, maxDepth},
 		{"warmup", c.Warmup, 0, maxIterations},
-		{"ack-timeout", c.Timeout, 1, maxTimeout},
+		{"ack-timeout", c.AckTimeout, 1, maxTimeout},
 		{"retry", c.Retry, 1, maxRetry},
 		{"outs", c.RdAtomic, 0, 255},
 	} {
@@ -191,8 +191,8 @@ func (c *Config) Validate() error {
 		return field("moderate", c.Moderate, "up to --depth, which is %d", c.Depth)
 	case c.List != Auto && (c.List < 1 || c.List > c.Depth):
 		return field("list", c.List, "1 to --depth, which is %d", c.Depth)
-	case c.Patience <= 0 || c.Patience > maxTime:
-		return field("timeout", c.Patience, "more than 0, up to %s", maxTime)
+	case c.Timeout <= 0 || c.Timeout > maxTime:
+		return field("timeout", c.Timeout, "more than 0, up to %s", maxTime)
 	case c.SL != 0 && c.CM:
 		return fmt.Errorf("--sl is %d, but with --cm the connection manager takes the service level from the path", c.SL)
 	case c.SL > 15:

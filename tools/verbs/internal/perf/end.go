@@ -300,7 +300,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 	o := uverbs.QPOptions{
 		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
-			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, Timeout: uverbs.AckTimeout(c.Timeout), RetryCount: uint8(c.Retry),
+			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, Timeout: uverbs.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
 			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}

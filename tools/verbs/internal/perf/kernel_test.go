@@ -92,7 +92,7 @@ func TestVerify(t *testing.T) {
 	} {
 		config := Default(c.op, c.metric)
 		config.Type, config.Both, config.Verify, config.Iterations = c.typ, c.both, true, 50
-		config.Patience = 5 * time.Second
+		config.Timeout = 5 * time.Second
 		if c.op != Atomic {
 			config.Sizes = []int{100}
 		}

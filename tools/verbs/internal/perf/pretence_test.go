@@ -236,8 +236,8 @@ func (h *hostile) send(v any) {
 }
 
 // wait waits for the server's next message of a kind.
-func (h *hostile) wait(kind string, patience time.Duration) bool {
-	late := time.After(patience)
+func (h *hostile) wait(kind string, timeout time.Duration) bool {
+	late := time.After(timeout)
 	for {
 		select {
 		case m, ok := <-h.got:

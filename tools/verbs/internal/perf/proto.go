@@ -224,10 +224,10 @@ type PeerError struct {
 func (e *PeerError) Error() string { return e.Peer + " says: " + peertext.Quote(e.Text) }
 
 // take waits for a message of a kind, for so long; 0 is without end.
-func (c *control) take(ctx context.Context, kind string, patience time.Duration) (message, error) {
+func (c *control) take(ctx context.Context, kind string, timeout time.Duration) (message, error) {
 	var late <-chan time.Time
-	if patience > 0 {
-		timer := time.NewTimer(patience)
+	if timeout > 0 {
+		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		late = timer.C
 	}
@@ -248,7 +248,7 @@ func (c *control) take(ctx context.Context, kind string, patience time.Duration)
 		}
 		return message{}, context.Cause(ctx)
 	case <-late:
-		return message{}, refusef("%s has not sent %q for %s", c.name, kind, patience)
+		return message{}, refusef("%s has not sent %q for %s", c.name, kind, timeout)
 	}
 }
 

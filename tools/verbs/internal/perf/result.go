@@ -25,7 +25,7 @@ const ReportSchema = 1
 type Side struct {
 	Device  string `json:"device"`
 	Driver  string `json:"driver"`
-	Address string `json:"address"` // IP address and port of the control connection
+	Address string `json:"control_address"` // IP address and port of the control connection
 	GID     string `json:"gid,omitempty"`
 	Inline  int    `json:"inline"` // largest message sent inline, in bytes
 

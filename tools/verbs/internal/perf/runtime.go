@@ -88,10 +88,10 @@ func Pinned(cpu int, f func() error) error {
 	return <-ended
 }
 
-// Watch calls stalled, and returns, when a count stays the same for as long as patience; it also
+// Watch calls stalled, and returns, when a count stays the same for as long as timeout; it also
 // returns when ctx ends.
-func Watch(ctx context.Context, patience time.Duration, count *atomic.Int64, stalled func()) {
-	tick := time.NewTicker(patience)
+func Watch(ctx context.Context, timeout time.Duration, count *atomic.Int64, stalled func()) {
+	tick := time.NewTicker(timeout)
 	defer tick.Stop()
 	for seen := int64(0); ; {
 		select {

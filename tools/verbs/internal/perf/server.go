@@ -14,11 +14,11 @@ import (
 // DefaultMaxClients is the number of clients that a server takes at once unless told otherwise.
 const DefaultMaxClients = 64
 
-// maxTime bounds what a client may ask for or leave open: a duration, a patience, and a run of a
+// maxTime bounds what a client may ask for or leave open: a duration, a timeout, and a run of a
 // size.
 const maxTime = 24 * time.Hour
 
-// idleTime bounds the time between the run of one size and that of the next, beside the patience.
+// idleTime bounds the time between the run of one size and that of the next, beside the timeout.
 const idleTime = time.Minute
 
 // Server serves clients. It trusts none of them: see proto.go.
@@ -140,10 +140,10 @@ const tooMany = "it has as many clients as it may have at once (--max-clients)"
 
 // turnAway tells a client that there are too many.
 func turnAway(ctx context.Context, conn net.Conn) {
-	const patience = time.Second
+	const timeout = time.Second
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if conn.SetDeadline(time.Now().Add(patience)) != nil {
+	if conn.SetDeadline(time.Now().Add(timeout)) != nil {
 		return
 	}
 	if _, err := conn.Write(preamble()); err != nil {
@@ -276,7 +276,7 @@ func (se *session) play(ctx context.Context) (err error) {
 
 // nextSize waits until the client starts the next size, or has hung up.
 func (se *session) nextSize(ctx context.Context) (message, error) {
-	m, err := se.take(ctx, kindStart, min(se.config.Patience, idleTime)+answerTime)
+	m, err := se.take(ctx, kindStart, min(se.config.Timeout, idleTime)+answerTime)
 	var told *PeerError
 	var wrong refusal
 	if err != nil && se.what != "" && ctx.Err() != nil && !errors.As(err, &told) && !errors.As(err, &wrong) {

@@ -123,7 +123,7 @@ func connected(c *Config) []any {
 func TestMaxClients(t *testing.T) {
 	const most, soon = 3, 200 * time.Millisecond
 	sv := serve(t, &Server{Local: Local{GID: Auto, CPU: Auto}, MaxClients: most})
-	dial := func(patience time.Duration) (net.Conn, string) { // for an error, if one is expected
+	dial := func(timeout time.Duration) (net.Conn, string) { // for an error, if one is expected
 		conn, err := net.Dial("tcp", sv.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func TestMaxClients(t *testing.T) {
 		if _, err := io.ReadFull(conn, make([]byte, preambleLen)); err != nil {
 			t.Fatal(err)
 		}
-		conn.SetReadDeadline(time.Now().Add(patience))
+		conn.SetReadDeadline(time.Now().Add(timeout))
 		b, err := readFrame(conn, func() int { return maxFrame })
 		if err != nil {
 			return conn, ""
@@ -290,12 +290,12 @@ func peersOf(text string) []byte {
 
 // changedConfig returns a config with other numbers.
 func changedConfig(c Config, n int, number func() int64) Config {
-	fields := []*int{&c.QPs, &c.Depth, &c.RecvDepth, &c.List, &c.Moderate, &c.Inline, &c.MTU, &c.Retry, &c.Iterations, &c.Warmup, &c.RdAtomic, &c.Timeout}
+	fields := []*int{&c.QPs, &c.Depth, &c.RecvDepth, &c.List, &c.Moderate, &c.Inline, &c.MTU, &c.Retry, &c.Iterations, &c.Warmup, &c.RdAtomic, &c.AckTimeout}
 	if n < len(fields) {
 		*fields[n] = int(number())
 	} else {
 		c.Sizes = []int{int(number()), 64}
-		c.Duration, c.Patience = time.Duration(number()), time.Duration(number())
+		c.Duration, c.Timeout = time.Duration(number()), time.Duration(number())
 	}
 	return c
 }

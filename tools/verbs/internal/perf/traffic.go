@@ -301,8 +301,8 @@ func (m *meter) latencies(op string, took time.Duration) []int64 {
 
 // impatience ends a run in which nothing happens for too long.
 func (e *End) impatience(ctx context.Context, cancel context.CancelCauseFunc) {
-	Watch(ctx, e.Config.Patience, &e.count, func() {
-		cancel(refusef("nothing was completed for %s: the peer may be gone, or a message lost", e.Config.Patience))
+	Watch(ctx, e.Config.Timeout, &e.count, func() {
+		cancel(refusef("nothing was completed for %s: the peer may be gone, or a message lost", e.Config.Timeout))
 	})
 }
 

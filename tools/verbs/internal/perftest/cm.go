@@ -117,12 +117,12 @@ func (l *cmLink) live() {
 
 // close ends the connection and closes everything, the ID before what its QP stands on.
 func (l *cmLink) close() error {
-	const patience = 2 * time.Second
+	const timeout = 2 * time.Second
 	var errs []error
 	if l.last {
 		select {
 		case <-l.life.Done():
-		case <-time.After(patience):
+		case <-time.After(timeout):
 		}
 	}
 	if l.stop != nil {

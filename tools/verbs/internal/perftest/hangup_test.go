@@ -19,7 +19,7 @@ type runEngine struct {
 
 func (e *runEngine) Run(ctx context.Context, _ int) (Report, error) { return Report{}, e.run(ctx) }
 
-// TestHangUp: a peer that hangs up in mid-run ends the run, and says so before its patience does. What
+// TestHangUp: a peer that hangs up in mid-run ends the run, and says so before its timeout does. What
 // came before is not lost, and a run that has ended by then is a good one.
 func TestHangUp(t *testing.T) {
 	errOwn := errors.New("no answer")
@@ -96,9 +96,9 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestPatience: a peer that goes on when this side has sent and received all is waited for as long as
-// Patience says.
-func TestPatience(t *testing.T) {
+// TestTimeout: a peer that goes on when this side has sent and received all is waited for as long as
+// Timeout says.
+func TestTimeout(t *testing.T) {
 	for name, r := range recordings(t) {
 		test, cm := r.test(t)
 		if test.Op != Send || cm || test.Sweep {
@@ -107,7 +107,7 @@ func TestPatience(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := pipe(t)
 			s := NewSession(ours, true, true)
-			s.Test, s.Patience, s.step, s.run = test, 300*time.Millisecond, time.Minute, time.Minute
+			s.Test, s.Timeout, s.step, s.run = test, 300*time.Millisecond, time.Minute, time.Minute
 			end := len(r.all) - 1
 			for !r.all[end].client || len(r.all[end].data) < textLen { // its last record, at the end of its run
 				end--

@@ -88,8 +88,8 @@ func (s *Session) Play(ctx context.Context, e Engine) ([]Report, error) {
 			if err := p.size(ctx, size); err != nil {
 				return p.theirs, err
 			}
-			if t.Op == Send && s.Patience != 0 {
-				s.run = s.Patience // both have run at once
+			if t.Op == Send && s.Timeout != 0 {
+				s.run = s.Timeout // both have run at once
 			}
 		}
 	}

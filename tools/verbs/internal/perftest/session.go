@@ -51,9 +51,9 @@ type Session struct {
 	Agreed  Params // Agreed is there after Hello.
 	Test    Test
 
-	// Patience is how long the peer of a test that sends messages may be silent when this side has
+	// Timeout is how long the peer of a test that sends messages may be silent when this side has
 	// sent and received all of its own; 0 is as long as for any test.
-	Patience time.Duration
+	Timeout time.Duration
 
 	link   link
 	cm     bool

@@ -141,8 +141,8 @@ func (l *tcpLink) readRecord(ctx context.Context) (Record, error) {
 // finish says that all is done, and waits for the peer to say so too: who closes with something
 // unread resets the connection, which would be an error at the other side.
 func (l *tcpLink) finish(ctx context.Context) error {
-	const patience = time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	const timeout = time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := l.write(ctx, []byte(done)); err != nil {
 		return nil // perftest does not wait

@@ -84,9 +84,9 @@ func setupRoCE(host, n int) error {
 }
 
 // netdevOf waits for an RDMA device and its network device.
-func netdevOf(card string, patience time.Duration) (string, error) {
+func netdevOf(card string, timeout time.Duration) (string, error) {
 	dir := "/sys/class/infiniband/" + card + "/device/net"
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		entries, err := os.ReadDir(dir)
 		if err == nil && len(entries) > 0 {
 			return entries[0].Name(), nil
@@ -95,7 +95,7 @@ func netdevOf(card string, patience time.Duration) (string, error) {
 			return "", err
 		}
 		if time.Now().After(deadline) {
-			return "", fmt.Errorf("no %s after %v, but %s", dir, patience, strings.Join(rdmaDevices(), " and "))
+			return "", fmt.Errorf("no %s after %v, but %s", dir, timeout, strings.Join(rdmaDevices(), " and "))
 		}
 	}
 }

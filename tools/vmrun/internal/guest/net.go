@@ -196,13 +196,13 @@ func setUp(dev string) error {
 }
 
 // waitCarrier waits until a device that is up has found its link, which may take a second.
-func waitCarrier(dev string, patience time.Duration) error {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+func waitCarrier(dev string, timeout time.Duration) error {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if b, err := os.ReadFile("/sys/class/net/" + dev + "/carrier"); err == nil && string(b) == "1\n" {
 			return nil
 		}
 	}
-	return fmt.Errorf("device %s has no carrier after %v", dev, patience)
+	return fmt.Errorf("device %s has no carrier after %v", dev, timeout)
 }
 
 // peerPatience is how long one host may boot longer than the other.
@@ -210,8 +210,8 @@ const peerPatience = 60 * time.Second
 
 // waitPeer waits until the other host answers. Nothing listens at the port, so its
 // kernel refuses the connection: it is there.
-func waitPeer(ip string, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
+func waitPeer(ip string, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
 	for {
 		conn, err := net.DialTimeout("tcp4", net.JoinHostPort(ip, "1"), 200*time.Millisecond)
 		if err == nil {
@@ -221,7 +221,7 @@ func waitPeer(ip string, patience time.Duration) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the other host does not answer after %v: %w", patience, err)
+			return fmt.Errorf("the other host does not answer after %v: %w", timeout, err)
 		}
 		time.Sleep(5 * time.Millisecond) // an error may come at once
 	}
@@ -241,7 +241,7 @@ func acceptLocal(dev string) error {
 
 // waitDevice waits until the port is active and both addresses are in the GID
 // table: the kernel fills it in from a work queue.
-func waitDevice(e end, patience time.Duration) error {
+func waitDevice(e end, timeout time.Duration) error {
 	var ips []net.IP
 	for _, cidr := range []string{e.ip4, e.ip6} {
 		if cidr == "" {
@@ -254,12 +254,12 @@ func waitDevice(e end, patience time.Duration) error {
 		ips = append(ips, ip)
 	}
 	var missing string
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if missing = missingOf(e, ips...); missing == "" {
 			return nil
 		}
 	}
-	return fmt.Errorf("RDMA device %s: %s after %v", e.rdma, missing, patience)
+	return fmt.Errorf("RDMA device %s: %s after %v", e.rdma, missing, timeout)
 }
 
 // missingOf says what the device lacks, or nothing.

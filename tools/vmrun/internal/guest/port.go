@@ -15,8 +15,8 @@ import (
 type port struct{ fd int }
 
 // openPort waits for the port to appear and opens it.
-func openPort(patience time.Duration) (*port, error) {
-	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+func openPort(timeout time.Duration) (*port, error) {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(2 * time.Millisecond) {
 		names, err := filepath.Glob("/dev/vport*p1")
 		if err != nil {
 			return nil, err
@@ -31,7 +31,7 @@ func openPort(patience time.Duration) (*port, error) {
 			}
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("no virtio-serial port after %v; the kernel needs virtio_pci and virtio_console", patience)
+			return nil, fmt.Errorf("no virtio-serial port after %v; the kernel needs virtio_pci and virtio_console", timeout)
 		}
 	}
 }
