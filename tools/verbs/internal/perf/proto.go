@@ -45,7 +45,7 @@ import (
 // memory.
 const (
 	magic           = "goverbs perf"
-	ProtocolVersion = 2
+	ProtocolVersion = 3
 	preambleLen     = len(magic) + 4
 )
 
