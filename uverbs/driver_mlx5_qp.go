@@ -36,6 +36,9 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.open != 0 {
 		return udata{}, nil
 	}
+	if s.Type == RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
+		return udata{}, &FeatureError{Feature: "CREATE_QP for raw packets on a card without user indices in completions", Driver: dr.name()}
+	}
 	if s.IndTable != nil { // nor has one that spreads over WQs
 		return udata{in: mlx5.EncodeRSS(s.RXHash.Key, uint64(s.RXHash.Fields)), out: make([]byte, mlx5.QPRespSize)}, nil
 	}

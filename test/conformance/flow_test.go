@@ -49,6 +49,7 @@ func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
 	s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
 	o.Type, o.SendCQ, o.RecvCQ = uverbs.RawPacket, s.cq, s.cq
 	qp, err := s.pd.CreateQP(o)
+	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, qp)
 	s.qp = qp

@@ -121,9 +121,26 @@ func (e *entry) goes(some []string) bool {
 func stale(list []entry, kernel [2]int, some []string, found []lacking) []string {
 	var lines []string
 	for _, e := range list {
-		if e.applies(kernel) && e.goes(some) && !slices.ContainsFunc(found, e.matches) {
+		if e.applies(kernel) && e.goes(some) && !slices.ContainsFunc(found, e.matches) && !e.hidden(list, kernel, found) {
 			lines = append(lines, e.line)
 		}
 	}
 	return lines
 }
+
+// hidden reports whether a test that the entry names ended for another reason, before it could confirm
+// the entry, and one of the two is a modelled card's personality. Cards lack things in any combination.
+func (e *entry) hidden(list []entry, kernel [2]int, found []lacking) bool {
+	return slices.ContainsFunc(list, func(other entry) bool {
+		if other.feature == e.feature || !other.applies(kernel) || !other.onCard() && !e.onCard() {
+			return false
+		}
+		return slices.ContainsFunc(found, func(l lacking) bool {
+			ok, _ := path.Match(e.test, l.test)
+			return ok && other.matches(l)
+		})
+	})
+}
+
+// onCard reports whether an entry is about a modelled card's personality.
+func (e *entry) onCard() bool { return strings.HasPrefix(e.op, onCard) }

@@ -103,6 +103,30 @@ func TestStale(t *testing.T) {
 	}
 }
 
+// TestStaleCard: a line that its test could not confirm, because a modelled card's personality ended it
+// before, is not stale. Without that reason it is.
+func TestStaleCard(t *testing.T) {
+	l, err := parseList("<6.10 TestHigh/*: NUMBERS\ncard:bar TestHigh/*: PAGES\ncard:bar TestRaw: FRAMES\nall TestRaw: ETHERNET")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(PersonalityEnv, "small bar=1MiB")
+	pages, ethernet := lacking{"TestHigh/auto", "PAGES"}, lacking{"TestRaw", "ETHERNET"}
+	if got := stale(l, [2]int{6, 1}, allWays, []lacking{pages, ethernet}); got != nil {
+		t.Errorf("stale lines %q, want none", got)
+	}
+	if got := stale(l, [2]int{6, 1}, allWays, []lacking{ethernet}); len(got) != 2 {
+		t.Errorf("stale lines %q, want both of TestHigh", got)
+	}
+	if got := stale(l, [2]int{6, 1}, allWays, []lacking{pages}); len(got) != 2 {
+		t.Errorf("stale lines %q, want both of TestRaw", got)
+	}
+	t.Setenv(PersonalityEnv, "small noise")
+	if got := stale(l, [2]int{6, 1}, allWays, nil); len(got) != 2 {
+		t.Errorf("stale lines %q, want those that are about no card", got)
+	}
+}
+
 // TestStaleWays: where no test goes a way, nothing confirms that it lacks something.
 func TestStaleWays(t *testing.T) {
 	l, err := parseList("all TestAdvise/write: ADVISE_MR\nall TestAdvise/*: PREFETCH")
