@@ -1,0 +1,55 @@
+package prm
+
+// Flow steering: create_flow_table_in_bits and its kin, and tirc, tisc, rqtc.
+var (
+	FTType         = Field{0x80, 8}
+	FTNumber       = Field{0xa8, 24}
+	FTCLevel       = Field{0x08, 8}
+	FTCLogSize     = Field{0x18, 8}
+	FTCMissAction  = Field{0x04, 4}
+	FTCMissTable   = Field{0x28, 24}
+	FTModifySelect = Field{0x70, 16}
+	FGStart        = Field{0xe0, 32}
+	FGEnd          = Field{0x120, 32}
+	FGEnable       = Field{0x1f8, 8}
+	FGNumber       = Field{0xc0, 32} // of DESTROY_FLOW_GROUP
+	FTEIndex       = Field{0x100, 32}
+	FTEModifyMask  = Field{0xd8, 8}
+	FTEGroup       = Field{0x20, 32}
+	FTETag         = Field{0x48, 24}
+	FTEAction      = Field{0x70, 16}
+	FTEDestCount   = Field{0x88, 24}
+	FTECntCount    = Field{0xa8, 24}
+	DestType       = Field{0x00, 8}
+	DestID         = Field{0x08, 24}
+	FlowCounterID  = Field{0x40, 32}
+	FlowQueryClear = Field{0xc0, 1}
+	FlowQueryCount = Field{0xd0, 16}
+	FlowQueryID    = Field{0xe0, 32}
+
+	FlowCounterBulk = Field{0x73, 13} // flow_counter_bulk_log_size and flow_counter_bulk
+	TIRCDispType    = Field{0x20, 4}
+	TIRCInlineRQN   = Field{0xe8, 24}
+	TIRCIndirect    = Field{0x108, 24}
+	TIRCDomain      = Field{0x128, 24}
+	TISCDomain      = Field{0x128, 24}
+	TISCPD          = Field{0x168, 24}
+	TISCUnderlay    = Field{0x148, 24}
+	RQTMaxSize      = Field{0xb0, 16}
+	RQTActual       = Field{0xd0, 16}
+	RQTEntry        = Field{0x08, 24}
+)
+
+// Numbers that go with them: bytes where records are and how long they are, and values.
+const (
+	FTCtx    = 0xc0 / 8
+	FGMatch  = 0x200 / 8
+	FTECtx   = 0x200 / 8
+	FTEMatch = 0x200 / 8
+	FTEDest  = 0x1800 / 8 // byte of the list in the context
+	FTESize  = 0x300      // bytes of the context
+
+	FlowStatistics = 0x80 / 8 // byte of traffic_counter_bits in the answer
+
+	RQTList = 0x780 / 8 // byte of the list in the context
+)
