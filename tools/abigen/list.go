@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -50,113 +51,142 @@ func (t typeItem) String() string { return t.kind + " " + t.name }
 
 // parseList reads an allow-list. The format is described at its head.
 func parseList(r io.Reader) ([]*packageList, error) {
-	var (
-		pkgs []*packageList
-		pkg  *packageList
-		hdr  *headerList
-		line int
-	)
-	taken := map[string]bool{} // package, directive and name
+	p := listParser{taken: map[string]bool{}}
 	sc := bufio.NewScanner(r)
-	for sc.Scan() {
-		line++
+	for line := 1; sc.Scan(); line++ {
 		text := strings.TrimSpace(sc.Text())
 		if text == "" || text[0] == '#' {
 			continue
 		}
 		word, rest, _ := strings.Cut(text, " ")
-		rest = strings.TrimSpace(rest)
-		fail := func(format string, args ...any) error {
-			return fmt.Errorf("allow-list line %d: %s: %s", line, word, fmt.Sprintf(format, args...))
-		}
-		if rest == "" {
-			return nil, fail("has no argument")
-		}
-		if word == "package" {
-			if slices.ContainsFunc(pkgs, func(p *packageList) bool { return p.dir == rest }) {
-				return nil, fail("%s: twice", rest)
-			}
-			pkg = &packageList{
-				dir:     rest,
-				omit:    map[string]bool{},
-				pointer: map[string]bool{},
-				member:  map[string]bool{},
-				name:    map[string]string{},
-				note:    map[string][]string{},
-				used:    map[string]bool{},
-			}
-			pkgs, hdr = append(pkgs, pkg), nil
-			continue
-		}
-		if pkg == nil {
-			return nil, fail("stands before the first package")
-		}
-		switch word {
-		case "about":
-			pkg.about = append(pkg.about, rest)
-			continue
-		case "strip":
-			pkg.strip = rest
-			continue
-		case "header":
-			if slices.ContainsFunc(pkg.headers, func(h *headerList) bool { return h.path == rest }) {
-				return nil, fail("%s: twice in package %s", rest, pkg.dir)
-			}
-			hdr = &headerList{path: rest}
-			pkg.headers = append(pkg.headers, hdr)
-			continue
-		}
-		if hdr == nil {
-			return nil, fail("stands before the first header of package %s", pkg.dir)
-		}
-		arg, extra, _ := strings.Cut(rest, " ")
-		extra = strings.TrimSpace(extra)
-		switch word {
-		case "macro", "enum", "enumof", "omit", "struct", "union", "pointer", "member":
-			if extra != "" {
-				return nil, fail("%q: want one name", rest)
-			}
-		case "name", "note":
-			if extra == "" {
-				return nil, fail("%q: want a field and a text", rest)
-			}
-		}
-		switch word {
-		case "macro", "enum", "enumof", "const", "struct", "union":
-			if taken[pkg.dir+" "+word+" "+arg] {
-				return nil, fail("%s: twice in package %s", arg, pkg.dir)
-			}
-			taken[pkg.dir+" "+word+" "+arg] = true
-		}
-		switch word {
-		case "macro", "enum", "enumof":
-			hdr.constants = append(hdr.constants, constItem{kind: word, name: arg})
-		case "const":
-			expr, ok := strings.CutPrefix(extra, "= ")
-			if !ok {
-				return nil, fail("%q: want NAME = EXPR", rest)
-			}
-			hdr.constants = append(hdr.constants, constItem{kind: word, name: arg, expr: expr})
-		case "struct", "union":
-			hdr.types = append(hdr.types, typeItem{kind: word, name: arg})
-		case "omit":
-			pkg.omit[arg] = true
-		case "pointer":
-			pkg.pointer[arg] = true
-		case "member":
-			pkg.member[arg] = true
-		case "name":
-			pkg.name[arg] = extra
-		case "note":
-			pkg.note[arg] = append(pkg.note[arg], extra)
-		default:
-			return nil, fail("no such directive")
+		if err := p.directive(word, strings.TrimSpace(rest)); err != nil {
+			return nil, fmt.Errorf("allow-list line %d: %s: %w", line, word, err)
 		}
 	}
 	if err := sc.Err(); err != nil {
 		return nil, fmt.Errorf("allow-list: %w", err)
 	}
-	return pkgs, nil
+	return p.pkgs, nil
+}
+
+// A listParser is the state between two lines of an allow-list.
+type listParser struct {
+	pkgs  []*packageList
+	pkg   *packageList    // the package of the next directive, or nil
+	hdr   *headerList     // the header of the next directive, or nil
+	taken map[string]bool // package, directive and name
+}
+
+// directive parses the directive word with the argument rest.
+func (p *listParser) directive(word, rest string) error {
+	switch {
+	case rest == "":
+		return errors.New("has no argument")
+	case word == "package":
+		return p.startPackage(rest)
+	case p.pkg == nil:
+		return errors.New("stands before the first package")
+	}
+	switch word {
+	case "about":
+		p.pkg.about = append(p.pkg.about, rest)
+		return nil
+	case "strip":
+		p.pkg.strip = rest
+		return nil
+	case "header":
+		return p.startHeader(rest)
+	}
+	if p.hdr == nil {
+		return fmt.Errorf("stands before the first header of package %s", p.pkg.dir)
+	}
+	arg, extra, _ := strings.Cut(rest, " ")
+	extra = strings.TrimSpace(extra)
+	if err := p.checkEntry(word, rest, arg, extra); err != nil {
+		return err
+	}
+	return p.addEntry(word, rest, arg, extra)
+}
+
+// startPackage begins a package.
+func (p *listParser) startPackage(dir string) error {
+	if slices.ContainsFunc(p.pkgs, func(l *packageList) bool { return l.dir == dir }) {
+		return fmt.Errorf("%s: twice", dir)
+	}
+	p.pkg = &packageList{
+		dir:     dir,
+		omit:    map[string]bool{},
+		pointer: map[string]bool{},
+		member:  map[string]bool{},
+		name:    map[string]string{},
+		note:    map[string][]string{},
+		used:    map[string]bool{},
+	}
+	p.pkgs, p.hdr = append(p.pkgs, p.pkg), nil
+	return nil
+}
+
+// startHeader begins a header of the current package.
+func (p *listParser) startHeader(path string) error {
+	if slices.ContainsFunc(p.pkg.headers, func(h *headerList) bool { return h.path == path }) {
+		return fmt.Errorf("%s: twice in package %s", path, p.pkg.dir)
+	}
+	p.hdr = &headerList{path: path}
+	p.pkg.headers = append(p.pkg.headers, p.hdr)
+	return nil
+}
+
+// checkEntry checks the number of arguments of a directive about a header, and that no constant or
+// type is listed twice. The argument rest is arg and extra.
+func (p *listParser) checkEntry(word, rest, arg, extra string) error {
+	switch word {
+	case "macro", "enum", "enumof", "omit", "struct", "union", "pointer", "member":
+		if extra != "" {
+			return fmt.Errorf("%q: want one name", rest)
+		}
+	case "name", "note":
+		if extra == "" {
+			return fmt.Errorf("%q: want a field and a text", rest)
+		}
+	}
+	switch word {
+	case "macro", "enum", "enumof", "const", "struct", "union":
+		key := p.pkg.dir + " " + word + " " + arg
+		if p.taken[key] {
+			return fmt.Errorf("%s: twice in package %s", arg, p.pkg.dir)
+		}
+		p.taken[key] = true
+	}
+	return nil
+}
+
+// addEntry adds a directive about a header to the list.
+func (p *listParser) addEntry(word, rest, arg, extra string) error {
+	switch word {
+	case "macro", "enum", "enumof":
+		p.hdr.constants = append(p.hdr.constants, constItem{kind: word, name: arg})
+	case "const":
+		expr, ok := strings.CutPrefix(extra, "= ")
+		if !ok {
+			return fmt.Errorf("%q: want NAME = EXPR", rest)
+		}
+		p.hdr.constants = append(p.hdr.constants, constItem{kind: word, name: arg, expr: expr})
+	case "struct", "union":
+		p.hdr.types = append(p.hdr.types, typeItem{kind: word, name: arg})
+	case "omit":
+		p.pkg.omit[arg] = true
+	case "pointer":
+		p.pkg.pointer[arg] = true
+	case "member":
+		p.pkg.member[arg] = true
+	case "name":
+		p.pkg.name[arg] = extra
+	case "note":
+		p.pkg.note[arg] = append(p.pkg.note[arg], extra)
+	default:
+		return errors.New("no such directive")
+	}
+	return nil
 }
 
 // unused returns an error that names the directives that had no effect, which

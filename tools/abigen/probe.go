@@ -131,75 +131,115 @@ func (c *compiler) declarations(headers []string) (*universe, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := f.DWARF()
+	u, err := readDeclarations(f)
 	if err != nil {
 		return nil, fmt.Errorf("debug information: %w", err)
 	}
-	u := &universe{
-		types: map[string]*declared{},
-		enums: map[string]*declaredEnum{},
-		owner: map[string]*declaredEnum{},
+	return u, nil
+}
+
+// readDeclarations reads what the debug information of an object file declares.
+func readDeclarations(f *elf.File) (*universe, error) {
+	data, err := f.DWARF()
+	if err != nil {
+		return nil, err
 	}
-	r := data.Reader()
-	var files []*dwarf.LineFile
+	r := &declReader{
+		data:   data,
+		Reader: data.Reader(),
+		universe: &universe{
+			types: map[string]*declared{},
+			enums: map[string]*declaredEnum{},
+			owner: map[string]*declaredEnum{},
+		},
+	}
 	for {
 		e, err := r.Next()
 		if err != nil {
-			return nil, fmt.Errorf("debug information: %w", err)
+			return nil, err
 		}
 		if e == nil {
-			return u, nil
+			return r.universe, nil
 		}
-		header := func() string {
-			i, _ := e.Val(dwarf.AttrDeclFile).(int64)
-			if i <= 0 || int(i) >= len(files) || files[i] == nil {
-				return ""
-			}
-			return filepath.Clean(files[i].Name)
-		}
-		name, _ := e.Val(dwarf.AttrName).(string)
-		switch e.Tag {
-		case dwarf.TagCompileUnit:
-			lr, err := data.LineReader(e)
-			if err != nil {
-				return nil, fmt.Errorf("debug information: %w", err)
-			}
-			if lr != nil {
-				files = lr.Files()
-			}
-		case dwarf.TagStructType, dwarf.TagUnionType:
-			if decl, _ := e.Val(dwarf.AttrDeclaration).(bool); decl || name == "" {
-				break
-			}
-			t, err := data.Type(e.Offset)
-			if err != nil {
-				return nil, fmt.Errorf("debug information: %w", err)
-			}
-			if st, ok := t.(*dwarf.StructType); ok {
-				u.types[st.Kind+" "+name] = &declared{typ: st, header: header()}
-			}
-			r.SkipChildren()
-		case dwarf.TagEnumerationType:
-			en := &declaredEnum{name: name, header: header()}
-			if name != "" {
-				u.enums[name] = en
-			}
-			for e.Children {
-				kid, err := r.Next()
-				if err != nil {
-					return nil, fmt.Errorf("debug information: %w", err)
-				}
-				if kid == nil || kid.Tag == 0 {
-					break
-				}
-				value, _ := kid.Val(dwarf.AttrName).(string)
-				en.values = append(en.values, value)
-				u.owner[value] = en
-			}
-		case dwarf.TagSubprogram:
-			r.SkipChildren()
+		if err := r.entry(e); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// A declReader reads declarations from debug information into a universe.
+type declReader struct {
+	data *dwarf.Data
+	*dwarf.Reader
+	files    []*dwarf.LineFile // of the current compilation unit
+	universe *universe
+}
+
+// entry reads one entry and, of a type, its children too.
+func (r *declReader) entry(e *dwarf.Entry) error {
+	switch e.Tag {
+	case dwarf.TagCompileUnit:
+		lines, err := r.data.LineReader(e)
+		if err == nil && lines != nil {
+			r.files = lines.Files()
+		}
+		return err
+	case dwarf.TagStructType, dwarf.TagUnionType:
+		return r.structType(e)
+	case dwarf.TagEnumerationType:
+		return r.enum(e)
+	case dwarf.TagSubprogram:
+		r.SkipChildren()
+	}
+	return nil
+}
+
+// header returns the path of the file that declares an entry, or "".
+func (r *declReader) header(e *dwarf.Entry) string {
+	i, _ := e.Val(dwarf.AttrDeclFile).(int64)
+	if i <= 0 || int(i) >= len(r.files) || r.files[i] == nil {
+		return ""
+	}
+	return filepath.Clean(r.files[i].Name)
+}
+
+// structType reads a struct or union, if it is defined and has a name.
+func (r *declReader) structType(e *dwarf.Entry) error {
+	name, _ := e.Val(dwarf.AttrName).(string)
+	if decl, _ := e.Val(dwarf.AttrDeclaration).(bool); decl || name == "" {
+		return nil
+	}
+	t, err := r.data.Type(e.Offset)
+	if err != nil {
+		return err
+	}
+	if st, ok := t.(*dwarf.StructType); ok {
+		r.universe.types[st.Kind+" "+name] = &declared{typ: st, header: r.header(e)}
+	}
+	r.SkipChildren()
+	return nil
+}
+
+// enum reads an enum and its enumerators.
+func (r *declReader) enum(e *dwarf.Entry) error {
+	name, _ := e.Val(dwarf.AttrName).(string)
+	en := &declaredEnum{name: name, header: r.header(e)}
+	if name != "" {
+		r.universe.enums[name] = en
+	}
+	for e.Children {
+		kid, err := r.Next()
+		if err != nil {
+			return err
+		}
+		if kid == nil || kid.Tag == 0 {
+			break
+		}
+		value, _ := kid.Val(dwarf.AttrName).(string)
+		en.values = append(en.values, value)
+		r.universe.owner[value] = en
+	}
+	return nil
 }
 
 // An expression is a C constant expression that has to be evaluated.
