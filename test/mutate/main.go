@@ -165,44 +165,9 @@ func (o *options) do(ctx context.Context, stdout io.Writer) (survived bool, err 
 	if err != nil {
 		return false, err
 	}
-	known, err := readKnown(inRoot(root, o.known))
+	r, err := o.mutants(root)
 	if err != nil {
 		return false, err
-	}
-	r := &report{Seed: o.seed, Packages: o.packages}
-	if o.at != "" {
-		r.Packages = packageOf(o.at)
-	}
-	pkgs, err := listPackages(root, r.Packages)
-	if err != nil {
-		return false, err
-	}
-	all, err := findAll(root, pkgs)
-	if err != nil {
-		return false, err
-	}
-	if o.at != "" {
-		r.Mutants, err = at(all, o.at)
-	} else {
-		if r.Seed == 0 {
-			r.Seed = uint64(time.Now().UnixNano())
-		}
-		r.Mutants = choose(all, o.n, rand.New(rand.NewPCG(r.Seed, 0)))
-	}
-	if err != nil {
-		return false, err
-	}
-	for i, m := range r.Mutants {
-		m.N = i + 1
-		if reason, ok := known.reason(m); ok {
-			m.Result, m.Reason = equivalent, reason
-		}
-	}
-	if o.run > len(r.Mutants) {
-		return false, usageError{fmt.Errorf("-run %d: there are %d mutants", o.run, len(r.Mutants))}
-	}
-	if o.run > 0 {
-		r.Mutants = r.Mutants[o.run-1 : o.run]
 	}
 	text := stdout
 	if o.json == "-" {
@@ -242,6 +207,49 @@ func (o *options) do(ctx context.Context, stdout io.Writer) (survived bool, err 
 		err = e
 	}
 	return r.Total.Survived > 0, err
+}
+
+// mutants finds and chooses the mutants, and marks the equivalent ones.
+func (o *options) mutants(root string) (*report, error) {
+	known, err := readKnown(inRoot(root, o.known))
+	if err != nil {
+		return nil, err
+	}
+	r := &report{Seed: o.seed, Packages: o.packages}
+	if o.at != "" {
+		r.Packages = packageOf(o.at)
+	}
+	pkgs, err := listPackages(root, r.Packages)
+	if err != nil {
+		return nil, err
+	}
+	all, err := findAll(root, pkgs)
+	if err != nil {
+		return nil, err
+	}
+	if o.at != "" {
+		if r.Mutants, err = at(all, o.at); err != nil {
+			return nil, err
+		}
+	} else {
+		if r.Seed == 0 {
+			r.Seed = uint64(time.Now().UnixNano())
+		}
+		r.Mutants = choose(all, o.n, rand.New(rand.NewPCG(r.Seed, 0)))
+	}
+	for i, m := range r.Mutants {
+		m.N = i + 1
+		if reason, ok := known.reason(m); ok {
+			m.Result, m.Reason = equivalent, reason
+		}
+	}
+	if o.run > len(r.Mutants) {
+		return nil, usageError{fmt.Errorf("-run %d: there are %d mutants", o.run, len(r.Mutants))}
+	}
+	if o.run > 0 {
+		r.Mutants = r.Mutants[o.run-1 : o.run]
+	}
+	return r, nil
 }
 
 // write writes the JSON that was asked for.

@@ -236,19 +236,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestRun runs mutants of a module of its own, of which each has another end, and leaves its files
-// alone.
-func TestRun(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, []byte(text), 0o666)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("go.mod", "module example.org/m\n\ngo 1.26\n")
-	src := `package a
+// moduleSource is the code under test in the module of newModule.
+const moduleSource = `package a
 
 import "os"
 
@@ -260,30 +249,51 @@ func Same(n int) int { return n * 1 }
 
 func Used() { os.Getpid() }
 `
-	write("a/a.go", src)
-	write("a/a_test.go", "package a\n\nimport \"testing\"\n\nfunc TestAbove(t *testing.T) {\n\tif Above(6) || !Above(7) {\n\t\tt.Error()\n\t}\n}\n")
-	write("b/b.go", "package b\n")
-	write("b/b_test.go", "package b\n\nimport (\n\t\"testing\"\n\n\t\"example.org/m/a\"\n)\n\nfunc TestUnseen(t *testing.T) {\n\tif a.Unseen() > 7 {\n\t\tt.Error()\n\t}\n}\n")
-	write("known.txt", "a/a.go Same\nfunc Same(n int) int { return n * 1 } -> func Same(n int) int { return n / 1 }\nOne divides all.\n")
-	t.Chdir(dir)
 
-	got := map[string]*mutant{}
-	run := func(exit int, args ...string) *report {
-		t.Helper()
-		var out bytes.Buffer
-		if got := mutate(t.Context(), append(args, "-known", "known.txt", "-json", "-"), &out, os.Stderr); got != exit {
-			t.Fatalf("%q: exit status %d, want %d\n%s", args, got, exit, &out)
-		}
-		r := &report{}
-		if err := json.Unmarshal(out.Bytes(), r); err != nil {
-			t.Fatalf("%q: %v\n%s", args, err, &out)
-		}
-		for _, m := range r.Mutants {
-			got[m.Before+" -> "+m.After] = m
-		}
-		return r
+// newModule makes a small module with tests and changes to its folder.
+func newModule(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	write(t, "go.mod", "module example.org/m\n\ngo 1.26\n")
+	write(t, "a/a.go", moduleSource)
+	write(t, "a/a_test.go", "package a\n\nimport \"testing\"\n\nfunc TestAbove(t *testing.T) {\n\tif Above(6) || !Above(7) {\n\t\tt.Error()\n\t}\n}\n")
+	write(t, "b/b.go", "package b\n")
+	write(t, "b/b_test.go", "package b\n\nimport (\n\t\"testing\"\n\n\t\"example.org/m/a\"\n)\n\nfunc TestUnseen(t *testing.T) {\n\tif a.Unseen() > 7 {\n\t\tt.Error()\n\t}\n}\n")
+	write(t, "known.txt", "a/a.go Same\nfunc Same(n int) int { return n * 1 } -> func Same(n int) int { return n / 1 }\nOne divides all.\n")
+}
+
+// write writes a file, and makes the folder that it is in.
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o777), os.WriteFile(name, []byte(text), 0o666)); err != nil {
+		t.Fatal(err)
 	}
-	r := run(1, "-at", "a/a.go", "-also", "b", "-limit", "5s")
+}
+
+// mutateJSON runs the program with a list of known mutants. It returns the report, and the mutants
+// by what they change.
+func mutateJSON(t *testing.T, exit int, args ...string) (*report, map[string]*mutant) {
+	t.Helper()
+	var out bytes.Buffer
+	if got := mutate(t.Context(), append(args, "-known", "known.txt", "-json", "-"), &out, os.Stderr); got != exit {
+		t.Fatalf("%q: exit status %d, want %d\n%s", args, got, exit, &out)
+	}
+	r := &report{}
+	if err := json.Unmarshal(out.Bytes(), r); err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, &out)
+	}
+	byChange := map[string]*mutant{}
+	for _, m := range r.Mutants {
+		byChange[m.Before+" -> "+m.After] = m
+	}
+	return r, byChange
+}
+
+// TestRun runs mutants of a small module, with every result but "timed out", and checks that its
+// files stay as they are.
+func TestRun(t *testing.T) {
+	newModule(t)
+	r, got := mutateJSON(t, 1, "-at", "a/a.go", "-also", "b", "-limit", "5s")
 	for change, want := range map[string]mutant{
 		"func Above(n int) bool { return n > 6 } -> func Above(n int) bool { return n >= 6 }": {Result: killed, By: "TestAbove"},
 		"func Above(n int) bool { return n > 6 } -> func Above(n int) bool { return n > 7 }":  {Result: killed, By: "TestAbove"},
@@ -302,13 +312,16 @@ func Used() { os.Getpid() }
 	if c := r.Total; c.Mutants != len(r.Mutants) || c.NotBuilt != 1 || c.Equivalent != 1 || c.Other != 1 || c.Own+c.Survived != c.Mutants-3 {
 		t.Errorf("the counts are %+v of %d mutants", c, len(r.Mutants))
 	}
-	if b, err := os.ReadFile("a/a.go"); err != nil || string(b) != src {
+	if b, err := os.ReadFile("a/a.go"); err != nil || string(b) != moduleSource {
 		t.Errorf("the source was changed: %v\n%s", err, b)
 	}
+}
 
-	// The command has the last word, and is asked about survivors only.
-	write("c/main.go", "package main\n\nimport \"example.org/m/a\"\n\nfunc main() { println(a.Unseen()) }\n")
-	r = run(0, "-at", "a/a.go:7", "-then", `test "$(go run ./c 2>&1)" = 7`)
+// TestThen checks that the command of -then has the last word, on survivors only.
+func TestThen(t *testing.T) {
+	newModule(t)
+	write(t, "c/main.go", "package main\n\nimport \"example.org/m/a\"\n\nfunc main() { println(a.Unseen()) }\n")
+	r, got := mutateJSON(t, 0, "-at", "a/a.go:7", "-then", `test "$(go run ./c 2>&1)" = 7`)
 	if m := got["func Unseen() int { return 7 } -> func Unseen() int { return 6 }"]; m.Result != killed || m.By != "the command: the exit status" || r.Total.Other != len(r.Mutants) {
 		t.Errorf("the command did not kill: %s by %q, %+v", m.Result, m.By, r.Total)
 	}
@@ -316,19 +329,25 @@ func Used() { os.Getpid() }
 	if exit := mutate(t.Context(), []string{"-at", "a/a.go:7", "-then", "echo because; false"}, io.Discard, &said); exit != 1 || !strings.Contains(said.String(), "because") {
 		t.Errorf("a command that always fails: exit status %d\n%s", exit, &said)
 	}
+}
 
-	// A loop without end, which is over when the tests' time is.
-	write("a/a.go", "package a\n\nfunc Above(n int) (above bool) {\n\tfor i := 6; i < n; i += 1 {\n\t\tabove = true\n\t}\n\treturn above\n}\n\nfunc Unseen() int { return 7 }\n")
-	write("b/b_test.go", "package b\n")
-	run(0, "-at", "a/a.go:4", "-limit", "2s", "-run", "6")
+// TestTimeLimit checks that a mutant that loops forever ends with the tests' time.
+func TestTimeLimit(t *testing.T) {
+	newModule(t)
+	write(t, "a/a.go", "package a\n\nfunc Above(n int) (above bool) {\n\tfor i := 6; i < n; i += 1 {\n\t\tabove = true\n\t}\n\treturn above\n}\n\nfunc Unseen() int { return 7 }\n")
+	write(t, "b/b_test.go", "package b\n")
+	_, got := mutateJSON(t, 0, "-at", "a/a.go:4", "-limit", "2s", "-run", "6")
 	if m := got["for i := 6; i < n; i += 1 { -> for i := 6; i < n; i += 0 {"]; m == nil || m.Result != timedOut {
 		t.Errorf("a loop without end: %v", m)
 	}
+}
 
-	// Tests that fail by themselves say nothing of a mutant.
-	write("b/b_test.go", "package b\n\nimport (\n\t\"testing\"\n\n\t_ \"example.org/m/a\"\n)\n\nfunc TestFails(t *testing.T) { t.Error(\"always\") }\n")
+// TestFailingTests checks that tests that fail without a mutant are reported.
+func TestFailingTests(t *testing.T) {
+	newModule(t)
+	write(t, "b/b_test.go", "package b\n\nimport (\n\t\"testing\"\n\n\t_ \"example.org/m/a\"\n)\n\nfunc TestFails(t *testing.T) { t.Error(\"always\") }\n")
 	var stderr bytes.Buffer
-	if exit := mutate(t.Context(), []string{"-at", "a/a.go:10", "-run", "1", "-also", "b"}, io.Discard, &stderr); exit != 1 || !strings.Contains(stderr.String(), "fail without a mutant") {
+	if exit := mutate(t.Context(), []string{"-at", "a/a.go:7", "-run", "1", "-also", "b"}, io.Discard, &stderr); exit != 1 || !strings.Contains(stderr.String(), "fail without a mutant") {
 		t.Errorf("tests that fail: exit status %d\n%s", exit, &stderr)
 	}
 }
