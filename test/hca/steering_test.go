@@ -152,32 +152,10 @@ func TestSteering(t *testing.T) {
 		e.d.eth.receive(tagged[:n])
 	}
 	// A table of several queues: a flow stays in one of them.
-	rqt := append(e.with(), make([]byte, 64)...)
-	x := rqt[prm.WQCtx:]
-	prm.RQTActual.Put(x, 2)
-	prm.RQTEntry.Put(x[prm.RQTList:], uint64(e.rqs[1]))
-	prm.RQTEntry.Put(x[prm.RQTList+4:], uint64(e.rqs[2]))
-	rqtn := e.create(prm.CreateRQT, rqt)
-	tir := e.with()
-	prm.TIRCDispType.Put(tir[prm.WQCtx:], tirIndirect)
-	prm.TIRCIndirect.Put(tir[prm.WQCtx:], uint64(rqtn))
-	prm.TIRCDomain.Put(tir[prm.WQCtx:], uint64(e.domain))
-	spread := e.create(prm.CreateTIR, tir)
+	spread, rqtn := e.spread()
 	both := e.entryIn(root, all, 4, []dest{{destTIR, spread}, {destTIR, udp}})
 	e.must(prm.SetFlowTableEntry, 0, both, small)
-	seen := map[uint32]bool{}
-	for i := range 64 {
-		frame := []byte(frameARP)
-		frame[11] = byte(i)
-		a, b := e.d.eth.receive(frame), e.d.eth.receive(frame)
-		if len(a) != 2 || !slices.Equal(a, b) || a[0] != e.rqs[0] {
-			t.Fatalf("a frame goes to %x and %x", a, b)
-		}
-		seen[a[1]] = true
-	}
-	if len(seen) != 2 {
-		t.Errorf("all flows go to the same queue of the table: %v", seen)
-	}
+	e.checkSpread(t)
 
 	// What leads somewhere keeps it there.
 	e.refused(prm.ResBusy, prm.DestroyTIR, 0, e.object(udp), small)
@@ -197,6 +175,40 @@ func TestSteering(t *testing.T) {
 	e.must(prm.DestroyTIR, 0, e.object(spread), small)
 	e.must(prm.DestroyRQT, 0, e.object(rqtn), small)
 	e.violations(0)
+}
+
+// spread makes a table of the second and third queue, and a TIR that spreads flows over them.
+func (e *eth) spread() (tirn, rqtn uint32) {
+	rqt := append(e.with(), make([]byte, 64)...)
+	x := rqt[prm.WQCtx:]
+	prm.RQTActual.Put(x, 2)
+	prm.RQTEntry.Put(x[prm.RQTList:], uint64(e.rqs[1]))
+	prm.RQTEntry.Put(x[prm.RQTList+4:], uint64(e.rqs[2]))
+	rqtn = e.create(prm.CreateRQT, rqt)
+	tir := e.with()
+	prm.TIRCDispType.Put(tir[prm.WQCtx:], tirIndirect)
+	prm.TIRCIndirect.Put(tir[prm.WQCtx:], uint64(rqtn))
+	prm.TIRCDomain.Put(tir[prm.WQCtx:], uint64(e.domain))
+	return e.create(prm.CreateTIR, tir), rqtn
+}
+
+// checkSpread checks that the frames of a flow go to the first queue and, always the same one, a
+// queue of the table, and that flows go to both queues of the table.
+func (e *eth) checkSpread(t *testing.T) {
+	t.Helper()
+	seen := map[uint32]bool{}
+	for i := range 64 {
+		frame := []byte(frameARP)
+		frame[11] = byte(i)
+		a, b := e.d.eth.receive(frame), e.d.eth.receive(frame)
+		if len(a) != 2 || !slices.Equal(a, b) || a[0] != e.rqs[0] {
+			t.Fatalf("a frame goes to %x and %x", a, b)
+		}
+		seen[a[1]] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("all flows go to the same queue of the table: %v", seen)
+	}
 }
 
 func TestBadSteering(t *testing.T) {

@@ -235,125 +235,128 @@ func TestIgnoreOverrun(t *testing.T) {
 	h.clean()
 }
 
+// cqRules breaks each rule about CQs and EQs once.
+var cqRules = []struct {
+	name, rule string
+	do         func(h *host, q *testQP, cq *testCQ)
+}{
+	{"consumer ahead of the producer", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
+		binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci+1)
+		q.nops(1)
+	}},
+	{"consumer ahead of the producer, when it is armed", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
+		binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci+1)
+		cq.arm(false)
+	}},
+	{"consumer ahead of the producer, at last", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
+		n, err := h.d.CreateCQ(h.d.cqs[cq.n].spec)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 1)
+		if err := h.d.DestroyCQ(n); err != nil {
+			h.t.Fatal(err)
+		}
+	}},
+	{"consumer that goes back", "cq-consumer-back", func(h *host, q *testQP, cq *testCQ) {
+		q.nops(3)
+		cq.good(3)
+		q.nops(1)
+		h.clean()
+		binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci-1)
+		q.nops(1)
+	}},
+	{"consumer with more than 24 bits", "cq-record-reserved", func(h *host, q *testQP, cq *testCQ) {
+		binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 1<<24|cq.ci)
+		q.nops(1)
+	}},
+	{"buffer that is gone", "cq-memory", func(h *host, q *testQP, cq *testCQ) {
+		h.d.cqs[cq.n].spec.Buf.Pages[0] = 0
+		q.nops(1)
+	}},
+	{"record that is gone", "cq-record-memory", func(h *host, q *testQP, cq *testCQ) {
+		h.d.cqs[cq.n].spec.DBR = 0
+		q.nops(1)
+	}},
+	{"arm: record that is gone", "cq-record-memory", func(h *host, q *testQP, cq *testCQ) {
+		h.d.cqs[cq.n].spec.DBR = 0
+		cq.arm(false)
+	}},
+	{"arm in two halves", "cq-doorbell-width", func(h *host, q *testQP, cq *testCQ) {
+		h.d.UARWrite(cq.uar, 0x20, make([]byte, 4))
+	}},
+	{"arm's second half", "cq-doorbell-width", func(h *host, q *testQP, cq *testCQ) {
+		h.d.UARWrite(cq.uar, 0x24, make([]byte, 4))
+	}},
+	{"arm of no CQ", "cq-doorbell-number", func(h *host, q *testQP, cq *testCQ) {
+		cq.n += 77
+		cq.arm(false)
+	}},
+	{"arm on another UAR", "cq-doorbell-uar", func(h *host, q *testQP, cq *testCQ) {
+		cq.uar++
+		cq.arm(false)
+	}},
+	{"arm's reserved bits", "cq-arm-reserved", func(h *host, q *testQP, cq *testCQ) { cq.armWord(1<<25 | cq.ci) }},
+	{"arm's consumer", "cq-arm-consumer", func(h *host, q *testQP, cq *testCQ) { cq.armWord(cq.ci + 1) }},
+	{"sequence number ahead", "cq-arm-sequence", func(h *host, q *testQP, cq *testCQ) { cq.armWord(2<<28 | cq.ci) }},
+	{"sequence number behind, without an event", "cq-arm-sequence", func(h *host, q *testQP, cq *testCQ) { cq.armWord(3<<28 | cq.ci) }},
+	{"arm before its record", "cq-arm-record", func(h *host, q *testQP, cq *testCQ) {
+		word := cq.ci
+		var b [8]byte
+		binary.BigEndian.PutUint32(b[:], word)
+		binary.BigEndian.PutUint32(b[4:], cq.n)
+		h.d.UARWrite(cq.uar, 0x20, b[:])
+	}},
+	{"arm of another kind than the record", "cq-arm-kind", func(h *host, q *testQP, cq *testCQ) {
+		cq.armBeside(1<<24|cq.ci, cq.ci)
+		h.clean() // yet
+		cq.arm(false)
+	}},
+	{"arm of another kind than the record, at last", "cq-arm-kind", func(h *host, q *testQP, cq *testCQ) {
+		spec := h.d.cqs[cq.n].spec
+		binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 0) // both have the record
+		n, err := h.d.CreateCQ(spec)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		other := *cq
+		other.n = n
+		other.armBeside(1<<24, 0)
+		h.clean()
+		if err := h.d.DestroyCQ(n); err != nil {
+			h.t.Fatal(err)
+		}
+	}},
+	{"EQ doorbell of 8 bytes", "eq-doorbell-width", func(h *host, q *testQP, cq *testCQ) { h.d.UARWrite(h.eq.uar, 0x40, make([]byte, 8)) }},
+	{"EQ that is none", "eq-doorbell-number", func(h *host, q *testQP, cq *testCQ) {
+		h.d.UARWrite(h.eq.uar, 0x40, []byte{0x99, 0, 0, 0})
+	}},
+	{"EQ on another UAR", "eq-doorbell-uar", func(h *host, q *testQP, cq *testCQ) {
+		h.eq.uar++
+		h.eq.arm()
+	}},
+	{"EQ consumer ahead", "eq-consumer", func(h *host, q *testQP, cq *testCQ) {
+		h.eq.ci++
+		h.eq.arm()
+	}},
+	{"EQ that is full", "eq-overrun", func(h *host, q *testQP, cq *testCQ) {
+		for range 257 {
+			if err := h.d.PostEQE(h.eq.n, EventCmd, 0, nil); err != nil {
+				h.t.Fatal(err)
+			}
+		}
+	}},
+	{"EQ buffer that is gone", "eq-memory", func(h *host, q *testQP, cq *testCQ) {
+		h.d.eqs[h.eq.n].spec.Buf.Pages[0] = 0
+		if err := h.d.PostEQE(h.eq.n, EventCmd, 0, nil); err != nil {
+			h.t.Fatal(err)
+		}
+	}},
+}
+
 // TestCQRules breaks each rule about CQs and EQs once.
 func TestCQRules(t *testing.T) {
-	for _, c := range []struct {
-		name, rule string
-		do         func(h *host, q *testQP, cq *testCQ)
-	}{
-		{"consumer ahead of the producer", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
-			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci+1)
-			q.nops(1)
-		}},
-		{"consumer ahead of the producer, when it is armed", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
-			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci+1)
-			cq.arm(false)
-		}},
-		{"consumer ahead of the producer, at last", "cq-consumer", func(h *host, q *testQP, cq *testCQ) {
-			n, err := h.d.CreateCQ(h.d.cqs[cq.n].spec)
-			if err != nil {
-				t.Fatal(err)
-			}
-			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 1)
-			if err := h.d.DestroyCQ(n); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"consumer that goes back", "cq-consumer-back", func(h *host, q *testQP, cq *testCQ) {
-			q.nops(3)
-			cq.good(3)
-			q.nops(1)
-			h.clean()
-			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), cq.ci-1)
-			q.nops(1)
-		}},
-		{"consumer with more than 24 bits", "cq-record-reserved", func(h *host, q *testQP, cq *testCQ) {
-			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 1<<24|cq.ci)
-			q.nops(1)
-		}},
-		{"buffer that is gone", "cq-memory", func(h *host, q *testQP, cq *testCQ) {
-			h.d.cqs[cq.n].spec.Buf.Pages[0] = 0
-			q.nops(1)
-		}},
-		{"record that is gone", "cq-record-memory", func(h *host, q *testQP, cq *testCQ) {
-			h.d.cqs[cq.n].spec.DBR = 0
-			q.nops(1)
-		}},
-		{"arm: record that is gone", "cq-record-memory", func(h *host, q *testQP, cq *testCQ) {
-			h.d.cqs[cq.n].spec.DBR = 0
-			cq.arm(false)
-		}},
-		{"arm in two halves", "cq-doorbell-width", func(h *host, q *testQP, cq *testCQ) {
-			h.d.UARWrite(cq.uar, 0x20, make([]byte, 4))
-		}},
-		{"arm's second half", "cq-doorbell-width", func(h *host, q *testQP, cq *testCQ) {
-			h.d.UARWrite(cq.uar, 0x24, make([]byte, 4))
-		}},
-		{"arm of no CQ", "cq-doorbell-number", func(h *host, q *testQP, cq *testCQ) {
-			cq.n += 77
-			cq.arm(false)
-		}},
-		{"arm on another UAR", "cq-doorbell-uar", func(h *host, q *testQP, cq *testCQ) {
-			cq.uar++
-			cq.arm(false)
-		}},
-		{"arm's reserved bits", "cq-arm-reserved", func(h *host, q *testQP, cq *testCQ) { cq.armWord(1<<25 | cq.ci) }},
-		{"arm's consumer", "cq-arm-consumer", func(h *host, q *testQP, cq *testCQ) { cq.armWord(cq.ci + 1) }},
-		{"sequence number ahead", "cq-arm-sequence", func(h *host, q *testQP, cq *testCQ) { cq.armWord(2<<28 | cq.ci) }},
-		{"sequence number behind, without an event", "cq-arm-sequence", func(h *host, q *testQP, cq *testCQ) { cq.armWord(3<<28 | cq.ci) }},
-		{"arm before its record", "cq-arm-record", func(h *host, q *testQP, cq *testCQ) {
-			word := cq.ci
-			var b [8]byte
-			binary.BigEndian.PutUint32(b[:], word)
-			binary.BigEndian.PutUint32(b[4:], cq.n)
-			h.d.UARWrite(cq.uar, 0x20, b[:])
-		}},
-		{"arm of another kind than the record", "cq-arm-kind", func(h *host, q *testQP, cq *testCQ) {
-			cq.armBeside(1<<24|cq.ci, cq.ci)
-			h.clean() // yet
-			cq.arm(false)
-		}},
-		{"arm of another kind than the record, at last", "cq-arm-kind", func(h *host, q *testQP, cq *testCQ) {
-			spec := h.d.cqs[cq.n].spec
-			binary.BigEndian.PutUint32(h.mem.at(cq.dbr, 4), 0) // both have the record
-			n, err := h.d.CreateCQ(spec)
-			if err != nil {
-				t.Fatal(err)
-			}
-			other := *cq
-			other.n = n
-			other.armBeside(1<<24, 0)
-			h.clean()
-			if err := h.d.DestroyCQ(n); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"EQ doorbell of 8 bytes", "eq-doorbell-width", func(h *host, q *testQP, cq *testCQ) { h.d.UARWrite(h.eq.uar, 0x40, make([]byte, 8)) }},
-		{"EQ that is none", "eq-doorbell-number", func(h *host, q *testQP, cq *testCQ) {
-			h.d.UARWrite(h.eq.uar, 0x40, []byte{0x99, 0, 0, 0})
-		}},
-		{"EQ on another UAR", "eq-doorbell-uar", func(h *host, q *testQP, cq *testCQ) {
-			h.eq.uar++
-			h.eq.arm()
-		}},
-		{"EQ consumer ahead", "eq-consumer", func(h *host, q *testQP, cq *testCQ) {
-			h.eq.ci++
-			h.eq.arm()
-		}},
-		{"EQ that is full", "eq-overrun", func(h *host, q *testQP, cq *testCQ) {
-			for range 257 {
-				if err := h.d.PostEQE(h.eq.n, EventCmd, 0, nil); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}},
-		{"EQ buffer that is gone", "eq-memory", func(h *host, q *testQP, cq *testCQ) {
-			h.d.eqs[h.eq.n].spec.Buf.Pages[0] = 0
-			if err := h.d.PostEQE(h.eq.n, EventCmd, 0, nil); err != nil {
-				t.Fatal(err)
-			}
-		}},
-	} {
+	for _, c := range cqRules {
 		t.Run(c.name, func(t *testing.T) {
 			h, q, cq := lone(t, 5, 64)
 			h.t = t

@@ -6,100 +6,103 @@ import (
 	"testing"
 )
 
+// errorCompletions are requests that fail, and how.
+var errorCompletions = []struct {
+	name     string
+	setup    func(p *pair)
+	post     func(p *pair)
+	status   Syndrome
+	recv     Syndrome // of the responder's receive WQE; 0 is none
+	event    string   // of the responder
+	violates bool     // a driver would not post this
+}{
+	{"local length: an atomic into 4 bytes", nil, func(p *pair) {
+		p.a.post(opFAA, sig, 0, raddrSeg(p.mb.va, p.mb.key), words64(1, 0), dataSeg(p.ma.sge(0, 4)))
+	}, LocalLength, 0, "", false},
+	{"local length: longer than the longest message", func(p *pair) { p.a.edit(func(a *QPAttr) { a.LogMsgMax = 10 }) }, func(p *pair) {
+		p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 1025)))
+	}, LocalLength, 0, "", false},
+	{"local QP operation: an opcode that the service has not", nil, func(p *pair) {
+		p.a.post(0x1f, sig, 0)
+	}, LocalQPOp, 0, "", true},
+	{"local protection: no such key", nil, func(p *pair) {
+		p.a.post(opSend, sig, 0, dataSeg(sge{&testMR{va: p.ma.va, key: 0xeeeeee00}, 0, 10}))
+	}, LocalProt, 0, "", false},
+	{"local protection: the low byte", nil, func(p *pair) {
+		p.a.post(opSend, sig, 0, dataSeg(sge{&testMR{va: p.ma.va, key: p.ma.key ^ 1}, 0, 10}))
+	}, LocalProt, 0, "", false},
+	{"local protection: beyond the end", nil, func(p *pair) {
+		p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(65530, 10)))
+	}, LocalProt, 0, "", false},
+	{"local protection: the result of a READ in memory that can't be written", nil, func(p *pair) {
+		ro := p.a.h.newMR(4096, LocalRead)
+		p.a.post(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(ro.sge(0, 10)))
+	}, LocalProt, 0, "", false},
+	{"remote access: no such key", nil, func(p *pair) {
+		p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, 0xeeeeee00), dataSeg(p.ma.sge(0, 10)))
+	}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
+	{"remote access: beyond the end", nil, func(p *pair) {
+		p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va+65530, p.mb.key), dataSeg(p.ma.sge(0, 10)))
+	}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
+	{"remote access: READ of memory that can't be read", nil, func(p *pair) {
+		m := p.b.h.newMR(4096, LocalWrite|RemoteWrite)
+		p.a.post(opRead, sig, 0, raddrSeg(m.va, m.key), dataSeg(p.ma.sge(0, 10)))
+	}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
+	{"remote access: an atomic on memory for none", nil, func(p *pair) {
+		m := p.b.h.newMR(4096, LocalWrite|RemoteWrite|RemoteRead)
+		p.a.post(opFAA, sig, 0, raddrSeg(m.va, m.key), words64(1, 0), dataSeg(p.ma.sge(0, 8)))
+	}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
+	{"remote access: a key of another PD", nil, func(p *pair) {
+		pd, _ := p.b.h.d.AllocPD()
+		old := p.b.h.pd
+		p.b.h.pd = pd
+		m := p.b.h.newMR(4096, allAccess)
+		p.b.h.pd = old
+		p.a.post(opWrite, sig, 0, raddrSeg(m.va, m.key), dataSeg(p.ma.sge(0, 10)))
+	}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
+	{"remote invalid request: writes are not allowed", func(p *pair) { p.b.edit(func(a *QPAttr) { a.RWE = false }) }, func(p *pair) {
+		p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
+	}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
+	{"remote invalid request: reads are not allowed", func(p *pair) { p.b.edit(func(a *QPAttr) { a.RRE = false }) }, func(p *pair) {
+		p.a.post(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
+	}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
+	{"remote invalid request: atomics are not allowed", func(p *pair) { p.b.edit(func(a *QPAttr) { a.RAE = false }) }, func(p *pair) {
+		p.a.post(opCAS, sig, 0, raddrSeg(p.mb.va, p.mb.key), words64(1, 0), dataSeg(p.ma.sge(0, 8)))
+	}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
+	{"remote invalid request: an atomic that is not aligned", nil, func(p *pair) {
+		p.a.post(opFAA, sig, 0, raddrSeg(p.mb.va+4, p.mb.key), words64(1, 0), dataSeg(p.ma.sge(0, 8)))
+	}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
+	{"remote invalid request: more READs than the responder takes", func(p *pair) {
+		p.a.edit(func(a *QPAttr) { a.LogSRAMax = 4 })
+		p.b.edit(func(a *QPAttr) { a.LogRRAMax = 0 })
+	}, func(p *pair) {
+		var last []byte
+		for range 3 {
+			last = p.a.write(opRead, nothing, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
+		}
+		p.a.record()
+		p.a.ring(last)
+	}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
+	{"remote invalid request: a message longer than its WQE", func(p *pair) { p.b.recv(p.mb.sge(0, 9)) }, func(p *pair) {
+		p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
+	}, RemoteInvalidReq, LocalLength, "", false},
+	{"remote operation: a WQE with a bad key", func(p *pair) { p.b.recv(sge{&testMR{va: p.mb.va, key: 0xeeeeee00}, 0, 100}) }, func(p *pair) {
+		p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
+	}, RemoteOp, LocalProt, "", false},
+	{"retries exceeded: nobody answers", func(p *pair) { p.b.modify(To2Rst, 0, QPAttr{}) }, func(p *pair) {
+		p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
+	}, RetryExceeded, 0, "", false},
+	{"RNR retries exceeded", func(p *pair) { p.a.edit(func(a *QPAttr) { a.RNRRetry = 3 }) }, func(p *pair) {
+		p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
+	}, RNRExceeded, 0, "", false},
+	{"RNR retries exceeded at a WRITE with immediate", func(p *pair) { p.a.edit(func(a *QPAttr) { a.RNRRetry = 1 }) }, func(p *pair) {
+		p.a.post(opWriteImm, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 3000)))
+	}, RNRExceeded, 0, "", false},
+}
+
 // TestErrorCompletions provokes each error as a program can, on a connection.
 func TestErrorCompletions(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		setup    func(p *pair)
-		post     func(p *pair)
-		status   Syndrome
-		recv     Syndrome // of the responder's receive WQE; 0 is none
-		event    string   // of the responder
-		violates bool     // a driver would not post this
-	}{
-		{"local length: an atomic into 4 bytes", nil, func(p *pair) {
-			p.a.post(opFAA, sig, 0, raddrSeg(p.mb.va, p.mb.key), words64(1, 0), dataSeg(p.ma.sge(0, 4)))
-		}, LocalLength, 0, "", false},
-		{"local length: longer than the longest message", func(p *pair) { p.a.edit(func(a *QPAttr) { a.LogMsgMax = 10 }) }, func(p *pair) {
-			p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 1025)))
-		}, LocalLength, 0, "", false},
-		{"local QP operation: an opcode that the service has not", nil, func(p *pair) {
-			p.a.post(0x1f, sig, 0)
-		}, LocalQPOp, 0, "", true},
-		{"local protection: no such key", nil, func(p *pair) {
-			p.a.post(opSend, sig, 0, dataSeg(sge{&testMR{va: p.ma.va, key: 0xeeeeee00}, 0, 10}))
-		}, LocalProt, 0, "", false},
-		{"local protection: the low byte", nil, func(p *pair) {
-			p.a.post(opSend, sig, 0, dataSeg(sge{&testMR{va: p.ma.va, key: p.ma.key ^ 1}, 0, 10}))
-		}, LocalProt, 0, "", false},
-		{"local protection: beyond the end", nil, func(p *pair) {
-			p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(65530, 10)))
-		}, LocalProt, 0, "", false},
-		{"local protection: the result of a READ in memory that can't be written", nil, func(p *pair) {
-			ro := p.a.h.newMR(4096, LocalRead)
-			p.a.post(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(ro.sge(0, 10)))
-		}, LocalProt, 0, "", false},
-		{"remote access: no such key", nil, func(p *pair) {
-			p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, 0xeeeeee00), dataSeg(p.ma.sge(0, 10)))
-		}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
-		{"remote access: beyond the end", nil, func(p *pair) {
-			p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va+65530, p.mb.key), dataSeg(p.ma.sge(0, 10)))
-		}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
-		{"remote access: READ of memory that can't be read", nil, func(p *pair) {
-			m := p.b.h.newMR(4096, LocalWrite|RemoteWrite)
-			p.a.post(opRead, sig, 0, raddrSeg(m.va, m.key), dataSeg(p.ma.sge(0, 10)))
-		}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
-		{"remote access: an atomic on memory for none", nil, func(p *pair) {
-			m := p.b.h.newMR(4096, LocalWrite|RemoteWrite|RemoteRead)
-			p.a.post(opFAA, sig, 0, raddrSeg(m.va, m.key), words64(1, 0), dataSeg(p.ma.sge(0, 8)))
-		}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
-		{"remote access: a key of another PD", nil, func(p *pair) {
-			pd, _ := p.b.h.d.AllocPD()
-			old := p.b.h.pd
-			p.b.h.pd = pd
-			m := p.b.h.newMR(4096, allAccess)
-			p.b.h.pd = old
-			p.a.post(opWrite, sig, 0, raddrSeg(m.va, m.key), dataSeg(p.ma.sge(0, 10)))
-		}, RemoteAccess, 0, "WQ_ACCESS_ERROR", false},
-		{"remote invalid request: writes are not allowed", func(p *pair) { p.b.edit(func(a *QPAttr) { a.RWE = false }) }, func(p *pair) {
-			p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
-		}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
-		{"remote invalid request: reads are not allowed", func(p *pair) { p.b.edit(func(a *QPAttr) { a.RRE = false }) }, func(p *pair) {
-			p.a.post(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
-		}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
-		{"remote invalid request: atomics are not allowed", func(p *pair) { p.b.edit(func(a *QPAttr) { a.RAE = false }) }, func(p *pair) {
-			p.a.post(opCAS, sig, 0, raddrSeg(p.mb.va, p.mb.key), words64(1, 0), dataSeg(p.ma.sge(0, 8)))
-		}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
-		{"remote invalid request: an atomic that is not aligned", nil, func(p *pair) {
-			p.a.post(opFAA, sig, 0, raddrSeg(p.mb.va+4, p.mb.key), words64(1, 0), dataSeg(p.ma.sge(0, 8)))
-		}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
-		{"remote invalid request: more READs than the responder takes", func(p *pair) {
-			p.a.edit(func(a *QPAttr) { a.LogSRAMax = 4 })
-			p.b.edit(func(a *QPAttr) { a.LogRRAMax = 0 })
-		}, func(p *pair) {
-			var last []byte
-			for range 3 {
-				last = p.a.write(opRead, nothing, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 10)))
-			}
-			p.a.record()
-			p.a.ring(last)
-		}, RemoteInvalidReq, 0, "WQ_INVAL_REQ_ERROR", false},
-		{"remote invalid request: a message longer than its WQE", func(p *pair) { p.b.recv(p.mb.sge(0, 9)) }, func(p *pair) {
-			p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
-		}, RemoteInvalidReq, LocalLength, "", false},
-		{"remote operation: a WQE with a bad key", func(p *pair) { p.b.recv(sge{&testMR{va: p.mb.va, key: 0xeeeeee00}, 0, 100}) }, func(p *pair) {
-			p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
-		}, RemoteOp, LocalProt, "", false},
-		{"retries exceeded: nobody answers", func(p *pair) { p.b.modify(To2Rst, 0, QPAttr{}) }, func(p *pair) {
-			p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
-		}, RetryExceeded, 0, "", false},
-		{"RNR retries exceeded", func(p *pair) { p.a.edit(func(a *QPAttr) { a.RNRRetry = 3 }) }, func(p *pair) {
-			p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 10)))
-		}, RNRExceeded, 0, "", false},
-		{"RNR retries exceeded at a WRITE with immediate", func(p *pair) { p.a.edit(func(a *QPAttr) { a.RNRRetry = 1 }) }, func(p *pair) {
-			p.a.post(opWriteImm, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 3000)))
-		}, RNRExceeded, 0, "", false},
-	} {
+	for _, c := range errorCompletions {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, InfiniBand, RC, false, qpOptions{})
 			if c.setup != nil {

@@ -15,15 +15,10 @@ func refused(t *testing.T, err error, kind Kind, field string) {
 	}
 }
 
-// TestRefusals: each field that can be wrong is named.
-func TestRefusals(t *testing.T) {
-	f := newFabric(t, FabricConfig{})
-	h := newHost(t, f, InfiniBand)
+// TestCQRefusals checks that each wrong field of a CQ is named.
+func TestCQRefusals(t *testing.T) {
+	h := newHost(t, newFabric(t, FabricConfig{}), InfiniBand)
 	cq := h.newCQ(4, 64)
-	srq := h.newSRQ(3, 0, 0, 0)
-	q := h.newQP(qpOptions{typ: RC})
-	good := Buffer{Pages: pages(h.mem.alloc(4*page), 4*page), PageSize: page}
-
 	for _, c := range []struct {
 		field string
 		kind  Kind
@@ -46,6 +41,13 @@ func TestRefusals(t *testing.T) {
 		_, err := h.d.CreateCQ(s)
 		refused(t, err, c.kind, c.field)
 	}
+	h.clean()
+}
+
+// TestQPRefusals checks that each wrong field of a QP is named.
+func TestQPRefusals(t *testing.T) {
+	h := newHost(t, newFabric(t, FabricConfig{}), InfiniBand)
+	q := h.newQP(qpOptions{typ: RC})
 	for _, c := range []struct {
 		field string
 		kind  Kind
@@ -71,6 +73,13 @@ func TestRefusals(t *testing.T) {
 		_, err := h.d.CreateQP(s)
 		refused(t, err, c.kind, c.field)
 	}
+	h.clean()
+}
+
+// TestSRQRefusals checks that each wrong field of an SRQ is named.
+func TestSRQRefusals(t *testing.T) {
+	h := newHost(t, newFabric(t, FabricConfig{}), InfiniBand)
+	srq := h.newSRQ(3, 0, 0, 0)
 	for _, c := range []struct {
 		field string
 		kind  Kind
@@ -89,6 +98,13 @@ func TestRefusals(t *testing.T) {
 		_, err := h.d.CreateSRQ(s)
 		refused(t, err, c.kind, c.field)
 	}
+	h.clean()
+}
+
+// TestMKeyRefusals checks that each wrong field of a memory key is named.
+func TestMKeyRefusals(t *testing.T) {
+	h := newHost(t, newFabric(t, FabricConfig{}), InfiniBand)
+	good := Buffer{Pages: pages(h.mem.alloc(4*page), 4*page), PageSize: page}
 	for _, c := range []struct {
 		field string
 		kind  Kind
@@ -107,6 +123,15 @@ func TestRefusals(t *testing.T) {
 		_, err := h.d.CreateMKey(c.s)
 		refused(t, err, c.kind, c.field)
 	}
+	h.clean()
+}
+
+// TestRefusals checks that each wrong field of EQs, RQs, SQs, multicast groups and GIDs is named, and
+// that no verb takes the number of an object that does not exist.
+func TestRefusals(t *testing.T) {
+	h := newHost(t, newFabric(t, FabricConfig{}), InfiniBand)
+	cq := h.newCQ(4, 64)
+	good := Buffer{Pages: pages(h.mem.alloc(4*page), 4*page), PageSize: page}
 	_, err := h.d.CreateEQ(EQSpec{Log: 30, Buf: good})
 	refused(t, err, BadParam, "log_eq_size")
 	_, err = h.d.CreateEQ(EQSpec{Log: 4})
@@ -133,6 +158,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		refused(t, err, BadResource, "")
 	}
+	q := h.newQP(qpOptions{typ: RC})
 	refused(t, h.d.AttachMcast([16]byte{0xff}, 1), BadResource, "qpn")
 	refused(t, h.d.AttachMcast([16]byte{0xff}, q.n), BadParam, "qpn")
 	u := h.newQP(qpOptions{typ: UD})

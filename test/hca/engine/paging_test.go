@@ -119,78 +119,101 @@ func newPagedPairWith(t *testing.T, traits Traits, srq func(h *host) *testSRQ) (
 
 const pageAll = 3
 
+// faultBytes is the length of the messages that have page faults: from the middle of one page into
+// the next.
+const faultBytes = 5000
+
+// TestPageFaults checks the page faults of each operation, and that the request completes once the
+// driver has given the pages.
 func TestPageFaults(t *testing.T) {
-	const n = 5000 // from the middle of one page into the next
 	p, a, b := newPagedPair(t)
-	idle := func(what string) {
-		t.Helper()
-		if all := append(p.a.scq.poll(), p.b.rcq.poll()...); len(all) != 0 {
-			t.Fatalf("%s is complete before its pages are there: %v", what, all)
-		}
+	sendFaults(t, p, a, b)
+	writeFault(t, p, b)
+	readFaults(t, p, a, b)
+	atomicFault(t, p, b)
+	if all := slices.Concat(a.eq.poll(), b.eq.poll()); len(all) != 0 {
+		t.Errorf("more page faults: %v", all)
 	}
-	// SEND from memory that is not there, to memory that is not there.
+	// The packets that found no page: two of the SEND, one of the WRITE, one of the atomic.
+	if n := b.h.d.Report().Packets["dropped: "+notPresent]; n != 4 {
+		t.Errorf("%d packets are told as dropped", n)
+	}
+	p.clean()
+}
+
+// sendFaults sends from memory that is not present to memory that is not present.
+func sendFaults(t *testing.T, p *pair, a, b *pager) {
 	a.fill(3)
-	p.b.recv(b.sge(2000, n))
-	p.a.post(opSend, sig, 0, dataSeg(a.sge(100, n)))
+	p.b.recv(b.sge(2000, faultBytes))
+	p.a.post(opSend, sig, 0, dataSeg(a.sge(100, faultBytes)))
 	f := a.one()
 	if f.rdma || f.Type != 1 || f.WQ != p.a.n || f.index != 0 || f.committed != 0 {
 		t.Errorf("the sender's fault: %+v", f)
 	}
-	idle("a SEND")
+	p.idle(t, "a SEND")
 	a.give(0, 1) // may be read
 	a.resume(f, false)
 	f = b.one()
 	if f.rdma || f.Type != 2 || f.WQ != p.b.n || f.index != 0 || f.committed != 0 || f.packet != 512 {
 		t.Errorf("the receiver's fault: %+v", f)
 	}
-	idle("a SEND")
+	p.idle(t, "a SEND")
 	b.give(0, 1)
 	b.resume(f, false)
 	f = b.one() // may not be written
 	b.give(0, pageAll)
 	b.resume(f, false)
 	p.a.scq.good(1)
-	if r := p.b.rcq.good(1)[0]; r.bytes != n || !bytes.Equal(b.data[2000:][:n], a.data[100:][:n]) {
+	if r := p.b.rcq.good(1)[0]; r.bytes != faultBytes || !bytes.Equal(b.data[2000:][:faultBytes], a.data[100:][:faultBytes]) {
 		t.Errorf("what was received is not what was sent: %+v", r)
 	}
-	// What is taken away is asked for again.
+}
+
+// writeFault writes into memory whose pages were taken away again.
+func writeFault(t *testing.T, p *pair, b *pager) {
 	b.give(0, 0)
-	p.a.post(opWrite, sig, 0, raddrSeg(b.va+3000, b.key), dataSeg(p.ma.sge(7, n)))
-	f = b.one()
-	if !f.rdma || f.Type != 6 || f.WQ != p.b.n || f.rkey != b.key || f.va != b.va+3000 || f.n != n || f.committed != 0 || f.packet != 512 {
+	p.a.post(opWrite, sig, 0, raddrSeg(b.va+3000, b.key), dataSeg(p.ma.sge(7, faultBytes)))
+	f := b.one()
+	if !f.rdma || f.Type != 6 || f.WQ != p.b.n || f.rkey != b.key || f.va != b.va+3000 || f.n != faultBytes || f.committed != 0 || f.packet != 512 {
 		t.Errorf("the fault of a WRITE: %+v", f)
 	}
-	idle("a WRITE")
+	p.idle(t, "a WRITE")
 	b.give(0, pageAll)
 	b.resume(f, false)
 	p.a.scq.good(1)
-	if !bytes.Equal(b.data[3000:][:n], p.ma.data[7:][:n]) {
+	if !bytes.Equal(b.data[3000:][:faultBytes], p.ma.data[7:][:faultBytes]) {
 		t.Error("a WRITE is not there")
 	}
-	// READ, where its result goes and where it comes from.
+}
+
+// readFaults reads memory that is not present into memory that is not present.
+func readFaults(t *testing.T, p *pair, a, b *pager) {
 	a.give(0, 0)
 	b.give(0, 0)
-	p.a.post(opRead, sig, 0, raddrSeg(b.va+2000, b.key), dataSeg(a.sge(100, n)))
-	f = a.one()
+	p.a.post(opRead, sig, 0, raddrSeg(b.va+2000, b.key), dataSeg(a.sge(100, faultBytes)))
+	f := a.one()
 	if f.rdma || f.Type != 3 || f.WQ != p.a.n || f.index != 2 {
 		t.Errorf("the fault of a READ's result: %+v", f)
 	}
 	a.give(0, pageAll)
 	a.resume(f, false)
 	f = b.one()
-	if !f.rdma || f.Type != 4 || f.WQ != p.b.n || f.rkey != b.key || f.va != b.va+2000 || f.n != n {
+	if !f.rdma || f.Type != 4 || f.WQ != p.b.n || f.rkey != b.key || f.va != b.va+2000 || f.n != faultBytes {
 		t.Errorf("the fault of a READ: %+v", f)
 	}
 	b.give(0, 1)
 	b.resume(f, false)
 	p.a.scq.good(1)
-	if !bytes.Equal(a.data[100:][:n], b.data[2000:][:n]) {
+	if !bytes.Equal(a.data[100:][:faultBytes], b.data[2000:][:faultBytes]) {
 		t.Error("a READ has brought something else")
 	}
-	// An atomic, on a page that may only be read.
+}
+
+// atomicFault executes an atomic on a page that may only be read.
+func atomicFault(t *testing.T, p *pair, b *pager) {
 	p.a.post(opFAA, sig, 0, raddrSeg(b.va+8, b.key), words64(5, 0), dataSeg(p.ma.sge(0, 8)))
 	old := binary.LittleEndian.Uint64(b.data[8:])
-	f = b.one()
+	f := b.one()
 	if !f.rdma || f.Type != 6 || f.n != 8 || f.va != b.va+8 {
 		t.Errorf("the fault of an atomic: %+v", f)
 	}
@@ -200,14 +223,14 @@ func TestPageFaults(t *testing.T) {
 	if now := binary.LittleEndian.Uint64(b.data[8:]); now != old+5 || binary.LittleEndian.Uint64(p.ma.data) != old {
 		t.Errorf("an atomic made %#x of %#x", now, old)
 	}
-	if all := slices.Concat(a.eq.poll(), b.eq.poll()); len(all) != 0 {
-		t.Errorf("more page faults: %v", all)
+}
+
+// idle fails if a request of the pair is complete, because its pages are not there yet.
+func (p *pair) idle(t *testing.T, what string) {
+	t.Helper()
+	if all := append(p.a.scq.poll(), p.b.rcq.poll()...); len(all) != 0 {
+		t.Fatalf("%s is complete before its pages are there: %v", what, all)
 	}
-	// The packets that found no page: two of the SEND, one of the WRITE, one of the atomic.
-	if n := b.h.d.Report().Packets["dropped: "+notPresent]; n != 4 {
-		t.Errorf("%d packets are told as dropped", n)
-	}
-	p.clean()
 }
 
 // TestPageFaultsFail: what the driver can't give fails the request, as memory without a key does.
