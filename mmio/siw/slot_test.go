@@ -25,69 +25,74 @@ func at(e []byte, offset int, v any) {
 	}
 }
 
+// slotField is a value at an offset of an element.
+type slotField struct {
+	offset int
+	value  any
+}
+
+// sendSlots are work requests and the fields of struct siw_sqe that they set.
+var sendSlots = []struct {
+	name string
+	fill func(s *SendSlot) error
+	want []slotField
+}{
+	{"send without data", func(s *SendSlot) error { s.Start(7, Send, Signaled|Solicited); return nil },
+		[]slotField{{elemFlags, uint16(1 | 4 | 8)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(3)}}},
+	{"send", func(s *SendSlot) error {
+		s.Start(7, Send, Fence)
+		if err := s.AddSGE(0x1122334455667788, 100, 0xaabbccdd); err != nil {
+			return err
+		}
+		return s.AddSGE(0x10, 20, 30)
+	}, []slotField{
+		{elemFlags, uint16(1 | 16)}, {elemSGEs, uint8(2)}, {sqeOpcode, uint8(3)},
+		{sqeSGE, uint64(0x1122334455667788)}, {sqeSGE + 8, uint32(100)}, {sqeSGE + 12, uint32(0xaabbccdd)},
+		{sqeSGE + sgeSize, uint64(0x10)}, {sqeSGE + sgeSize + 8, uint32(20)}, {sqeSGE + sgeSize + 12, uint32(30)},
+	}},
+	{"send and invalidate", func(s *SendSlot) error { s.Start(7, SendInv, 0); s.SetInvalidate(0x12345678); return nil },
+		[]slotField{{elemFlags, uint16(1)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(5)}, {sqeRKey, uint32(0x12345678)}}},
+	{"write", func(s *SendSlot) error {
+		s.Start(7, Write, Signaled)
+		s.SetRDMA(0x8877665544332211, 0x99)
+		return s.AddSGE(1, 2, 3)
+	}, []slotField{
+		{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(0)}, {sqeRKey, uint32(0x99)},
+		{sqeRaddr, uint64(0x8877665544332211)}, {sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
+	}},
+	{"read, of which a fence is left out", func(s *SendSlot) error {
+		s.Start(7, Read, Signaled|Fence)
+		s.SetRDMA(5, 6)
+		return s.AddSGE(1, 2, 3)
+	}, []slotField{
+		{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(1)}, {sqeRKey, uint32(6)},
+		{sqeRaddr, uint64(5)}, {sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
+	}},
+	{"read of nothing", func(s *SendSlot) error { s.Start(7, Read, 0); s.SetRDMA(5, 6); return nil },
+		[]slotField{{elemFlags, uint16(1)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(1)}, {sqeRKey, uint32(6)}, {sqeRaddr, uint64(5)}}},
+	{"read and invalidate", func(s *SendSlot) error { s.Start(7, ReadInv, 0); s.SetRDMA(5, 6); return s.AddSGE(1, 2, 3) },
+		[]slotField{
+			{elemFlags, uint16(1)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(2)}, {sqeRKey, uint32(6)}, {sqeRaddr, uint64(5)},
+			{sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
+		}},
+	{"local invalidate", func(s *SendSlot) error { s.Start(7, LocalInv, Signaled); s.SetInvalidate(0x77); return nil },
+		[]slotField{{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(10)}, {sqeRKey, uint32(0x77)}}},
+	{"inline", func(s *SendSlot) error {
+		s.Start(7, Send, Signaled)
+		if err := s.AddInline([]byte("data in ")); err != nil {
+			return err
+		}
+		return s.AddInline([]byte("two pieces"))
+	}, []slotField{
+		{elemFlags, uint16(1 | 2 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(3)}, {sqeSGE + 8, uint32(18)},
+		{sqeSGE + sgeSize, "data in two pieces"},
+	}},
+}
+
 // TestSendSlots compares what each operation writes, byte by byte, with the header. What no
 // operation reads is as it was before.
 func TestSendSlots(t *testing.T) {
-	type field struct {
-		offset int
-		value  any
-	}
-	for _, tc := range []struct {
-		name string
-		fill func(s *SendSlot) error
-		want []field
-	}{
-		{"send without data", func(s *SendSlot) error { s.Start(7, Send, Signaled|Solicited); return nil },
-			[]field{{elemFlags, uint16(1 | 4 | 8)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(3)}}},
-		{"send", func(s *SendSlot) error {
-			s.Start(7, Send, Fence)
-			if err := s.AddSGE(0x1122334455667788, 100, 0xaabbccdd); err != nil {
-				return err
-			}
-			return s.AddSGE(0x10, 20, 30)
-		}, []field{
-			{elemFlags, uint16(1 | 16)}, {elemSGEs, uint8(2)}, {sqeOpcode, uint8(3)},
-			{sqeSGE, uint64(0x1122334455667788)}, {sqeSGE + 8, uint32(100)}, {sqeSGE + 12, uint32(0xaabbccdd)},
-			{sqeSGE + sgeSize, uint64(0x10)}, {sqeSGE + sgeSize + 8, uint32(20)}, {sqeSGE + sgeSize + 12, uint32(30)},
-		}},
-		{"send and invalidate", func(s *SendSlot) error { s.Start(7, SendInv, 0); s.SetInvalidate(0x12345678); return nil },
-			[]field{{elemFlags, uint16(1)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(5)}, {sqeRKey, uint32(0x12345678)}}},
-		{"write", func(s *SendSlot) error {
-			s.Start(7, Write, Signaled)
-			s.SetRDMA(0x8877665544332211, 0x99)
-			return s.AddSGE(1, 2, 3)
-		}, []field{
-			{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(0)}, {sqeRKey, uint32(0x99)},
-			{sqeRaddr, uint64(0x8877665544332211)}, {sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
-		}},
-		{"read, of which a fence is left out", func(s *SendSlot) error {
-			s.Start(7, Read, Signaled|Fence)
-			s.SetRDMA(5, 6)
-			return s.AddSGE(1, 2, 3)
-		}, []field{
-			{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(1)}, {sqeRKey, uint32(6)},
-			{sqeRaddr, uint64(5)}, {sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
-		}},
-		{"read of nothing", func(s *SendSlot) error { s.Start(7, Read, 0); s.SetRDMA(5, 6); return nil },
-			[]field{{elemFlags, uint16(1)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(1)}, {sqeRKey, uint32(6)}, {sqeRaddr, uint64(5)}}},
-		{"read and invalidate", func(s *SendSlot) error { s.Start(7, ReadInv, 0); s.SetRDMA(5, 6); return s.AddSGE(1, 2, 3) },
-			[]field{
-				{elemFlags, uint16(1)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(2)}, {sqeRKey, uint32(6)}, {sqeRaddr, uint64(5)},
-				{sqeSGE, uint64(1)}, {sqeSGE + 8, uint32(2)}, {sqeSGE + 12, uint32(3)},
-			}},
-		{"local invalidate", func(s *SendSlot) error { s.Start(7, LocalInv, Signaled); s.SetInvalidate(0x77); return nil },
-			[]field{{elemFlags, uint16(1 | 4)}, {elemSGEs, uint8(0)}, {sqeOpcode, uint8(10)}, {sqeRKey, uint32(0x77)}}},
-		{"inline", func(s *SendSlot) error {
-			s.Start(7, Send, Signaled)
-			if err := s.AddInline([]byte("data in ")); err != nil {
-				return err
-			}
-			return s.AddInline([]byte("two pieces"))
-		}, []field{
-			{elemFlags, uint16(1 | 2 | 4)}, {elemSGEs, uint8(1)}, {sqeOpcode, uint8(3)}, {sqeSGE + 8, uint32(18)},
-			{sqeSGE + sgeSize, "data in two pieces"},
-		}},
-	} {
+	for _, tc := range sendSlots {
 		t.Run(tc.name, func(t *testing.T) {
 			p, q := newSend(t, 4)
 			want := append([]byte(nil), p.elem(0)...)
