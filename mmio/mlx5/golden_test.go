@@ -32,28 +32,27 @@ func goldenLines(t *testing.T, name string) (lines []string) {
 	return lines
 }
 
-// TestRecordedWQEs does what the recorded program did, on two QPs, and compares all of each
-// WQE: indices, sizes, flags and the fences behind what changes a key. Only the bytes between
-// inline data and the end of the WQE are left out, which libmlx5 and this package leave as
-// they were.
-func TestRecordedWQEs(t *testing.T) {
-	lines := goldenLines(t, "wqes.txt")
-	// What the entries contain of the program: the QPs' numbers, the memory, its key and those of two
-	// windows, of type 1 and 2, before they are bound.
-	var qpns [2]uint32
-	var goldenBuf uint64
-	var goldenLKey, goldenMW1, goldenMW2 uint32
-	_, err := fmt.Sscanf(lines[0], "qps %v %v memory %v lkey %v windows %v %v", &qpns[0], &qpns[1], &goldenBuf, &goldenLKey, &goldenMW1, &goldenMW2)
-	ok(t, err)
-	lines = lines[1:]
-	steps := []struct {
-		b     bool // on the second QP
-		op    Op
-		flags uint8
-		fill  func(s *SendSlot)
-		pad   int
-	}{
-		{op: Send, flags: Signaled, fill: func(s *SendSlot) { ok(t, s.AddSGE(goldenBuf, 64, goldenLKey)) }},
+// recordedProgram is what the recorded WQEs contain of the program that posted them: the QPs' numbers,
+// the memory, its key, and those of a window of type 1 and one of type 2 before they are bound.
+type recordedProgram struct {
+	qpns           [2]uint32
+	buf            uint64
+	lkey, mw1, mw2 uint32
+}
+
+// wqeStep posts a WQE.
+type wqeStep struct {
+	b     bool // on the second QP
+	op    Op
+	flags uint8
+	fill  func(s *SendSlot)
+	pad   int
+}
+
+// steps posts the recorded WQEs again, in their order.
+func (r *recordedProgram) steps(t *testing.T) []wqeStep {
+	return []wqeStep{
+		{op: Send, flags: Signaled, fill: func(s *SendSlot) { ok(t, s.AddSGE(r.buf, 64, r.lkey)) }},
 		{op: SendImm, flags: Signaled, pad: 12, fill: func(s *SendSlot) {
 			s.SetImm(0xabcd1234)
 			data := make([]byte, 64)
@@ -63,54 +62,67 @@ func TestRecordedWQEs(t *testing.T) {
 			ok(t, s.AddInline(data))
 		}},
 		{op: Write, flags: Signaled | Fence, fill: func(s *SendSlot) {
-			s.SetRDMA(goldenBuf+40000, goldenLKey)
-			ok(t, s.AddSGE(goldenBuf, 64, goldenLKey))
+			s.SetRDMA(r.buf+40000, r.lkey)
+			ok(t, s.AddSGE(r.buf, 64, r.lkey))
 		}},
 		{op: WriteImm, flags: Signaled | Solicited, fill: func(s *SendSlot) {
-			s.SetRDMA(goldenBuf+40000, goldenLKey)
+			s.SetRDMA(r.buf+40000, r.lkey)
 			s.SetImm(0xabcd1234)
-			ok(t, s.AddSGE(goldenBuf, 64, goldenLKey))
+			ok(t, s.AddSGE(r.buf, 64, r.lkey))
 		}},
 		{op: Read, flags: Signaled, fill: func(s *SendSlot) {
-			s.SetRDMA(goldenBuf+40000, goldenLKey)
-			ok(t, s.AddSGE(goldenBuf, 64, goldenLKey))
+			s.SetRDMA(r.buf+40000, r.lkey)
+			ok(t, s.AddSGE(r.buf, 64, r.lkey))
 		}},
 		{op: FAA, flags: Signaled, fill: func(s *SendSlot) {
-			s.SetAtomic(goldenBuf+48000, 1, 0, goldenLKey)
-			ok(t, s.AddSGE(goldenBuf, 8, goldenLKey))
+			s.SetAtomic(r.buf+48000, 1, 0, r.lkey)
+			ok(t, s.AddSGE(r.buf, 8, r.lkey))
 		}},
 		{op: CAS, flags: Signaled, fill: func(s *SendSlot) {
-			s.SetAtomic(goldenBuf+48000, 42, 77, goldenLKey)
-			ok(t, s.AddSGE(goldenBuf, 8, goldenLKey))
+			s.SetAtomic(r.buf+48000, 42, 77, r.lkey)
+			ok(t, s.AddSGE(r.buf, 8, r.lkey))
 		}},
-		{op: Send, flags: Signaled, fill: func(s *SendSlot) { ok(t, s.AddSGE(goldenBuf, 16, goldenLKey)) }},
+		{op: Send, flags: Signaled, fill: func(s *SendSlot) { ok(t, s.AddSGE(r.buf, 16, r.lkey)) }},
 		{b: true, op: BindMW, flags: Signaled, fill: func(s *SendSlot) {
-			ok(t, s.SetBind(&Window{Key: goldenMW1, NewKey: goldenMW1 + 1, LKey: goldenLKey, Addr: goldenBuf + 50000, Length: 1000, Access: AccessRemoteWrite | AccessRemoteRead}))
+			ok(t, s.SetBind(&Window{Key: r.mw1, NewKey: r.mw1 + 1, LKey: r.lkey, Addr: r.buf + 50000, Length: 1000, Access: AccessRemoteWrite | AccessRemoteRead}))
 		}},
 		{op: Write, flags: Signaled, fill: func(s *SendSlot) {
-			s.SetRDMA(goldenBuf+50000, goldenMW1+1)
-			ok(t, s.AddSGE(goldenBuf, 64, goldenLKey))
+			s.SetRDMA(r.buf+50000, r.mw1+1)
+			ok(t, s.AddSGE(r.buf, 64, r.lkey))
 		}},
 		{b: true, op: BindMW, flags: Signaled, fill: func(s *SendSlot) {
-			ok(t, s.SetBind(&Window{Key: goldenMW2, NewKey: goldenMW2 + 1, Type2: true, LKey: goldenLKey, Addr: goldenBuf + 52000, Length: 1000, Access: AccessRemoteWrite}))
+			ok(t, s.SetBind(&Window{Key: r.mw2, NewKey: r.mw2 + 1, Type2: true, LKey: r.lkey, Addr: r.buf + 52000, Length: 1000, Access: AccessRemoteWrite}))
 		}},
 		{op: Write, flags: Signaled, fill: func(s *SendSlot) {
-			s.SetRDMA(goldenBuf+52000, goldenMW2+1)
-			ok(t, s.AddSGE(goldenBuf, 64, goldenLKey))
+			s.SetRDMA(r.buf+52000, r.mw2+1)
+			ok(t, s.AddSGE(r.buf, 64, r.lkey))
 		}},
-		{b: true, op: LocalInv, flags: Signaled, fill: func(s *SendSlot) { s.SetLocalInv(goldenMW2 + 1) }},
+		{b: true, op: LocalInv, flags: Signaled, fill: func(s *SendSlot) { s.SetLocalInv(r.mw2 + 1) }},
 		{op: Write, flags: Signaled, fill: func(s *SendSlot) {
-			s.SetRDMA(goldenBuf+52000, goldenMW2+1)
-			ok(t, s.AddSGE(goldenBuf, 64, goldenLKey))
+			s.SetRDMA(r.buf+52000, r.mw2+1)
+			ok(t, s.AddSGE(r.buf, 64, r.lkey))
 		}},
 	}
+}
+
+// TestRecordedWQEs does what the recorded program did, on two QPs, and compares all of each
+// WQE: indices, sizes, flags and the fences behind what changes a key. Only the bytes between
+// inline data and the end of the WQE are left out, which libmlx5 and this package leave as
+// they were.
+func TestRecordedWQEs(t *testing.T) {
+	lines := goldenLines(t, "wqes.txt")
+	var r recordedProgram
+	_, err := fmt.Sscanf(lines[0], "qps %v %v memory %v lkey %v windows %v %v", &r.qpns[0], &r.qpns[1], &r.buf, &r.lkey, &r.mw1, &r.mw2)
+	ok(t, err)
+	lines = lines[1:]
+	steps := r.steps(t)
 	if len(lines) != len(steps) {
 		t.Fatalf("%d WQEs were recorded, there are %d here", len(lines), len(steps))
 	}
 	var qps [2]*card
 	for i := range qps {
 		qps[i] = newCard(t, Connected, 16, 3, 100)
-		qps[i].qpn = qpns[i]
+		qps[i].qpn = r.qpns[i]
 		qps[i].sq.number = qps[i].qpn << 8
 	}
 	for i, s := range steps {
