@@ -128,64 +128,66 @@ func TestCheckSameVersion(t *testing.T) {
 	}
 }
 
+// otherVersions are changes to the headers, and what -check says about them.
+var otherVersions = []struct {
+	name   string
+	oldnew []string
+	want   string // output
+	bad    string // error
+}{
+	{
+		"same content", nil,
+		"", "",
+	}, {
+		"new enumerator", []string{"	FIX_OTHER = 7,", "	FIX_OTHER = 7,\n	FIX_NEW,"},
+		"fixture 2 has 2 additions\n", "", // the constant and its row in the table
+	}, {
+		"count moves", []string{"	FIX_KIND_MAX", "	FIX_KIND_ELEVEN,\n	FIX_KIND_MAX"},
+		"fixture 2 has 2 additions\n", "",
+	}, {
+		"field in place of a reserved one", []string{"	__u8 reserved;\n", "	__u8 sl;\n"},
+		"fixture 2 has 3 additions\n", "", // the field, its guard and its row
+	}, {
+		"member of a union", []string{"		__u32 invalidate_rkey;\n", "		__u32 invalidate_rkey;\n		__u32 tag;\n"},
+		"fixture 2 has 2 additions\n", "", // the method and its row
+	}, {
+		"value of a constant", []string{"	FIX_OTHER = 7,", "	FIX_OTHER = 8,"},
+		"some/abi/zfix.go: FIX_OTHER: is 7, and 8 in fixture 2\n", "disagree in 1 places",
+	}, {
+		"value of a macro", []string{"FIX_VERSION 3", "FIX_VERSION (-3)"},
+		"FIX_VERSION: is 3, and -3 in fixture 2\n", "disagree in ",
+	}, {
+		"constant gone", []string{"	FIX_KIND_SAME = FIX_KIND_ONE,\n", ""},
+		"some/abi/zfix.go: FIX_KIND_SAME: is 1, and is gone in fixture 2\n", "disagree in 2 places",
+	}, {
+		"field moves", []string{"	__u8 tfc_pad;\n", "	__u8 tfc_pad;\n	__u64 wedge;\n"},
+		"unsafe.Offsetof(Plain{}.Kind): is 88, and 96 in fixture 2\n", "disagree in ",
+	}, {
+		"first field moves", []string{"struct fix_old_tail {\n", "struct fix_old_tail {\n	__u32 wedge;\n"},
+		"unsafe.Offsetof(OldTail{}.Handle): is 0, and 4 in fixture 2\n", "disagree in 3 places",
+	}, {
+		"size", []string{"	__u32 lkey;\n", "	__u32 lkey;\n	__u64 more;\n"},
+		"unsafe.Sizeof(SGE{}): is 16, and 24 in fixture 2\n", "disagree in 1 places",
+	}, {
+		"field gone", []string{"	__u32 lkey;\n", "	__u32 reserved;\n"},
+		"some/abi/zfix.go: SGE.LKey: is uint32, and is gone in fixture 2\n", "disagree in 3 places",
+	}, {
+		"sign", []string{"	__s32 fd;\n", "	__u32 fd;\n"},
+		"some/abi/zfix.go: Plain.FD: is int32, and uint32 in fixture 2\n", "disagree in 1 places",
+	}, {
+		"byte order", []string{"		__be32 imm_data;\n", "		__u32 imm_data;\n"},
+		"func (*WREx) ImmData: is func() *Be32 ", "disagree in 1 places",
+	}, {
+		"tail moves", []string{"	__u16 count;\n	__u16 odd[];", "	__u16 count;\n	__u32 grown;\n	__u16 odd[];"},
+		"func (*Tail) TailOdd: is ", "disagree in 1 places",
+	},
+}
+
 // TestCheckOtherVersion has newer headers. Additions are fine; what is there
 // must stay.
 func TestCheckOtherVersion(t *testing.T) {
-	tests := []struct {
-		name   string
-		oldnew []string
-		want   string // output
-		bad    string // error
-	}{
-		{
-			"same content", nil,
-			"", "",
-		}, {
-			"new enumerator", []string{"	FIX_OTHER = 7,", "	FIX_OTHER = 7,\n	FIX_NEW,"},
-			"fixture 2 has 2 additions\n", "", // the constant and its row in the table
-		}, {
-			"count moves", []string{"	FIX_KIND_MAX", "	FIX_KIND_ELEVEN,\n	FIX_KIND_MAX"},
-			"fixture 2 has 2 additions\n", "",
-		}, {
-			"field in place of a reserved one", []string{"	__u8 reserved;\n", "	__u8 sl;\n"},
-			"fixture 2 has 3 additions\n", "", // the field, its guard and its row
-		}, {
-			"member of a union", []string{"		__u32 invalidate_rkey;\n", "		__u32 invalidate_rkey;\n		__u32 tag;\n"},
-			"fixture 2 has 2 additions\n", "", // the method and its row
-		}, {
-			"value of a constant", []string{"	FIX_OTHER = 7,", "	FIX_OTHER = 8,"},
-			"some/abi/zfix.go: FIX_OTHER: is 7, and 8 in fixture 2\n", "disagree in 1 places",
-		}, {
-			"value of a macro", []string{"FIX_VERSION 3", "FIX_VERSION (-3)"},
-			"FIX_VERSION: is 3, and -3 in fixture 2\n", "disagree in ",
-		}, {
-			"constant gone", []string{"	FIX_KIND_SAME = FIX_KIND_ONE,\n", ""},
-			"some/abi/zfix.go: FIX_KIND_SAME: is 1, and is gone in fixture 2\n", "disagree in 2 places",
-		}, {
-			"field moves", []string{"	__u8 tfc_pad;\n", "	__u8 tfc_pad;\n	__u64 wedge;\n"},
-			"unsafe.Offsetof(Plain{}.Kind): is 88, and 96 in fixture 2\n", "disagree in ",
-		}, {
-			"first field moves", []string{"struct fix_old_tail {\n", "struct fix_old_tail {\n	__u32 wedge;\n"},
-			"unsafe.Offsetof(OldTail{}.Handle): is 0, and 4 in fixture 2\n", "disagree in 3 places",
-		}, {
-			"size", []string{"	__u32 lkey;\n", "	__u32 lkey;\n	__u64 more;\n"},
-			"unsafe.Sizeof(SGE{}): is 16, and 24 in fixture 2\n", "disagree in 1 places",
-		}, {
-			"field gone", []string{"	__u32 lkey;\n", "	__u32 reserved;\n"},
-			"some/abi/zfix.go: SGE.LKey: is uint32, and is gone in fixture 2\n", "disagree in 3 places",
-		}, {
-			"sign", []string{"	__s32 fd;\n", "	__u32 fd;\n"},
-			"some/abi/zfix.go: Plain.FD: is int32, and uint32 in fixture 2\n", "disagree in 1 places",
-		}, {
-			"byte order", []string{"		__be32 imm_data;\n", "		__u32 imm_data;\n"},
-			"func (*WREx) ImmData: is func() *Be32 ", "disagree in 1 places",
-		}, {
-			"tail moves", []string{"	__u16 count;\n	__u16 odd[];", "	__u16 count;\n	__u32 grown;\n	__u16 odd[];"},
-			"func (*Tail) TailOdd: is ", "disagree in 1 places",
-		},
-	}
 	root := generatedRoot(t)
-	for _, tt := range tests {
+	for _, tt := range otherVersions {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := fixtureHeaders(t, tt.oldnew...)
 			out, err := abigen(t, "-include", dir, "-version", "fixture 2", "-root", root, "-check")
