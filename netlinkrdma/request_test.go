@@ -147,15 +147,17 @@ func TestBadPort(t *testing.T) {
 	}
 }
 
+// optionalCounter is the answer about a port with two counters, of which the second is optional.
+var optionalCounter = nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS,
+	nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY,
+		nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME, cstr("always")), nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX, u32(0))),
+	nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY,
+		nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME, cstr("cc_rx_ce_pkts")), nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX, u32(9)),
+		nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_DYNAMIC, []byte{0})))
+
 // What the requests say.
 func TestRequests(t *testing.T) {
 	type attrs map[int][]byte
-	status := nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS,
-		nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY,
-			nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME, cstr("always")), nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX, u32(0))),
-		nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY,
-			nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME, cstr("cc_rx_ce_pkts")), nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX, u32(9)),
-			nla(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_DYNAMIC, []byte{0})))
 	dev, port1 := u32(5), u32(1)
 	for _, tt := range []struct {
 		name string
@@ -200,7 +202,7 @@ func TestRequests(t *testing.T) {
 				if r.cmd == abi.RDMA_NLDEV_CMD_STAT_GET {
 					return r.one(nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS, goldenCounter))
 				}
-				return r.one(status)
+				return r.one(optionalCounter)
 			}
 			return r.refuse(unix.EIO)
 		}))
@@ -218,11 +220,15 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s: %d attributes, want %d", tt.name, len(got.attrs), len(tt.want))
 		}
 	}
+}
+
+// TestNotOptional checks the error for a counter that is not optional.
+func TestNotOptional(t *testing.T) {
 	c := fakeClient(t, rxeKernel(func(r request) []datagram {
 		if r.cmd == abi.RDMA_NLDEV_CMD_STAT_GET {
 			return r.one(nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS, goldenCounter))
 		}
-		return r.one(status)
+		return r.one(optionalCounter)
 	}))
 	err := c.setOptionalCounters(fakeRXE, 1, []string{"cc_rx_ce_pkts", "always"})
 	if !errors.Is(err, errNoCounter) || !strings.Contains(err.Error(), `"always"`) || !strings.Contains(err.Error(), `["cc_rx_ce_pkts"]`) {

@@ -1,7 +1,6 @@
 package netlinkrdma
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -426,98 +424,4 @@ func TestKernelUnprivileged(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestKernelMonitor(t *testing.T) {
-	needKernel(t)
-	m, err := OpenMonitor()
-	var f *FeatureError
-	if errors.As(err, &f) && f.Since != (Version{6, 12}) {
-		t.Errorf("%v, want that Linux has it since 6.12", err)
-	}
-	testenv.Skip(t, err)
-	if err != nil {
-		t.Fatal(err)
-	}
-	major, minor := kernelVersion(t)
-	defer m.Close()
-	m.receive = func(fd int, b []byte) (int, bool, error) {
-		n, kernel, err := receiveEvent(fd, b)
-		if err == nil {
-			t.Logf("capture events %x", b[:min(n, len(b))])
-		}
-		return n, kernel, err
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	expect := func(want EventType) Event {
-		t.Helper()
-		for {
-			e, err := m.Next(ctx)
-			if err != nil {
-				t.Fatalf("waiting for %v: %v", want, err)
-			}
-			t.Logf("%+v", e)
-			if e.Type == want {
-				return e
-			}
-		}
-	}
-	makeVeth(t, "nlm0", "nlm1")
-	if err := AddLink("nlmrxe", RXE, "nlm0"); err != nil {
-		t.Fatal(err)
-	}
-	dev, err := DeviceByName("nlmrxe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e := expect(EventRegister); e.Device != "nlmrxe" || e.Index != dev.Index {
-		t.Errorf("register: %+v", e)
-	}
-	l, err := netlink.LinkByName("nlm0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := Event{EventNetdevAttach, "nlmrxe", dev.Index, 1, "nlm0", l.Attrs().Index}
-	if e := expect(EventNetdevAttach); e != want {
-		t.Errorf("attach: %+v, want %+v", e, want)
-	}
-	if slices.Compare([]int{major, minor}, []int{6, 13}) >= 0 {
-		if err := RenameDevice(dev, "nlmrxe2"); err != nil {
-			t.Fatal(err)
-		}
-		if e := expect(EventRename); e.Device != "nlmrxe2" || e.Index != dev.Index {
-			t.Errorf("rename: %+v", e)
-		}
-		if err := netlink.LinkSetName(l, "nlm2"); err != nil {
-			t.Fatal(err)
-		}
-		if e := expect(EventNetdevRename); e.Netdev != "nlm2" || e.NetdevIndex != l.Attrs().Index {
-			t.Errorf("netdev rename: %+v", e)
-		}
-		if err := DeleteLink("nlmrxe2"); err != nil {
-			t.Fatal(err)
-		}
-	} else if err := DeleteLink("nlmrxe"); err != nil {
-		t.Fatal(err)
-	}
-	if e := expect(EventUnregister); e.Index != dev.Index {
-		t.Errorf("unregister: %+v", e)
-	}
-
-	// The context and Close end a wait.
-	short, cancelShort := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancelShort)
-	for {
-		if _, err = m.Next(short); err != nil {
-			break
-		}
-	}
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("after cancel: %v", err)
-	}
-	time.AfterFunc(50*time.Millisecond, func() { m.Close() })
-	if _, err := m.Next(ctx); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
 }

@@ -72,6 +72,7 @@ var titles = map[string]string{
 	"cm/service_test.go":                   "connection manager: events and services",
 	"cm/stream_test.go":                    "streams",
 	"cm/wait_test.go":                      "connection manager: steps that wait",
+	"netlinkrdma/monitor_kernel_test.go":   "netlink",
 	"netlinkrdma/resource_kernel_test.go":  "netlink",
 	"test/interop/interop_test.go":         "with rdma-core",
 	"test/classic/classic_test.go":         "classic programs",

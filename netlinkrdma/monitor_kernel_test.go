@@ -1,0 +1,122 @@
+package netlinkrdma
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+func TestKernelMonitor(t *testing.T) {
+	needKernel(t)
+	m := openKernelMonitor(t)
+	defer m.Close()
+	major, minor := kernelVersion(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	makeVeth(t, "nlm0", "nlm1")
+	if err := AddLink("nlmrxe", RXE, "nlm0"); err != nil {
+		t.Fatal(err)
+	}
+	dev, err := DeviceByName("nlmrxe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := expectEvent(t, ctx, m, EventRegister); e.Device != "nlmrxe" || e.Index != dev.Index {
+		t.Errorf("register: %+v", e)
+	}
+	l, err := netlink.LinkByName("nlm0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Event{EventNetdevAttach, "nlmrxe", dev.Index, 1, "nlm0", l.Attrs().Index}
+	if e := expectEvent(t, ctx, m, EventNetdevAttach); e != want {
+		t.Errorf("attach: %+v, want %+v", e, want)
+	}
+	if slices.Compare([]int{major, minor}, []int{6, 13}) >= 0 {
+		if err := RenameDevice(dev, "nlmrxe2"); err != nil {
+			t.Fatal(err)
+		}
+		if e := expectEvent(t, ctx, m, EventRename); e.Device != "nlmrxe2" || e.Index != dev.Index {
+			t.Errorf("rename: %+v", e)
+		}
+		if err := netlink.LinkSetName(l, "nlm2"); err != nil {
+			t.Fatal(err)
+		}
+		if e := expectEvent(t, ctx, m, EventNetdevRename); e.Netdev != "nlm2" || e.NetdevIndex != l.Attrs().Index {
+			t.Errorf("netdev rename: %+v", e)
+		}
+		if err := DeleteLink("nlmrxe2"); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := DeleteLink("nlmrxe"); err != nil {
+		t.Fatal(err)
+	}
+	if e := expectEvent(t, ctx, m, EventUnregister); e.Index != dev.Index {
+		t.Errorf("unregister: %+v", e)
+	}
+	checkWaitEnds(t, ctx, m)
+}
+
+// openKernelMonitor opens a monitor that logs the messages that it receives, or skips the test.
+func openKernelMonitor(t *testing.T) *Monitor {
+	t.Helper()
+	m, err := OpenMonitor()
+	var f *FeatureError
+	if errors.As(err, &f) && f.Since != (Version{6, 12}) {
+		t.Errorf("%v, want that Linux has it since 6.12", err)
+	}
+	testenv.Skip(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.receive = func(fd int, b []byte) (int, bool, error) {
+		n, kernel, err := receiveEvent(fd, b)
+		if err == nil {
+			t.Logf("capture events %x", b[:min(n, len(b))])
+		}
+		return n, kernel, err
+	}
+	return m
+}
+
+// expectEvent waits for an event of a type.
+func expectEvent(t *testing.T, ctx context.Context, m *Monitor, want EventType) Event {
+	t.Helper()
+	for {
+		e, err := m.Next(ctx)
+		if err != nil {
+			t.Fatalf("waiting for %v: %v", want, err)
+		}
+		t.Logf("%+v", e)
+		if e.Type == want {
+			return e
+		}
+	}
+}
+
+// checkWaitEnds checks that the context and Close end a wait.
+func checkWaitEnds(t *testing.T, ctx context.Context, m *Monitor) {
+	t.Helper()
+	short, cancelShort := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancelShort)
+	var err error
+	for {
+		if _, err = m.Next(short); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("after cancel: %v", err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { m.Close() })
+	if _, err := m.Next(ctx); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
