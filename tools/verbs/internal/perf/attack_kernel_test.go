@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -151,92 +152,116 @@ func scribble(t *testing.T, port int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	ctx, over := context.WithCancelCause(ctx)
+	defer over(nil)
+	s := &scribbler{t: t, ctx: ctx}
+	defer s.close()
+	s.start(port, over)
+	s.post(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: s.sge(64)}) // so that the server begins, too
+	s.overwrite()
+	remote := &s.flows[0].remote
+	want := "a message of 1 bytes has come, expected 64"
+	if s.Limits.IWARP {
+		s.post(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: s.sge(1)})
+	} else {
+		want = "has taken a receive, expected a SEND"
+		s.post(uverbs.SendWR{Opcode: uverbs.WRRDMAWriteWithImm, SGL: s.sge(64), RemoteAddr: remote.Addr, RKey: remote.RKey})
+	}
+	<-ctx.Done()
+	if cause := context.Cause(ctx); cause == nil || !strings.Contains(cause.Error(), want) {
+		t.Errorf("the server tells %v, want %q", cause, want)
+	}
+}
+
+// scribbler is the end of a client in its test.
+type scribbler struct {
+	*End
+	t      *testing.T
+	ctx    context.Context
+	closes []func()
+}
+
+// close undoes start, in the opposite order.
+func (s *scribbler) close() {
+	for _, f := range slices.Backward(s.closes) {
+		f()
+	}
+}
+
+// start connects to the server and starts a test with messages of 64 bytes.
+func (s *scribbler) start(port int, over context.CancelCauseFunc) {
+	t := s.t
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	c := with(Send, BW, func(c *Config) {
 		c.Both, c.Sizes, c.Duration, c.Timeout = true, []int{64}, time.Minute, 20*time.Second
 	})
 	cl := &Client{Config: c, Local: Local{GID: Auto, CPU: Auto}, Host: serverAddr, Port: port}
-	conn, err := cl.dial(ctx, net.JoinHostPort(serverAddr, strconv.Itoa(port)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ctx, over := context.WithCancelCause(ctx)
-	defer over(nil)
+	conn, err := cl.dial(s.ctx, net.JoinHostPort(serverAddr, strconv.Itoa(port)))
+	must(err)
 	cl.conn = &control{conn: conn, name: "server", inbox: make(chan received, inboxRoom), cancel: over, end: func(int64) error { return nil }}
-	defer cl.conn.start()()
+	s.closes = append(s.closes, func() { conn.Close() }, cl.conn.start())
 	dev, devPort, err := OpenDevice(cl.Local, addrOf(conn.LocalAddr()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
+	must(err)
+	s.closes = append(s.closes, func() { dev.Close() })
 	attr, err := dev.QueryPort(devPort)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	cl.Config.CM = limits(dev, attr).IWARP
-	if err := cl.agree(ctx, dev, devPort); err != nil {
-		t.Fatal(err)
-	}
-	if cl.end, err = NewEnd(dev, devPort, cl.Config, cl.Local, false); err != nil {
-		t.Fatal(err)
-	}
-	e := cl.end
-	defer e.Close()
-	if err := cl.connect(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Prepare(64); err != nil {
-		t.Fatal(err)
-	}
-	if err := cl.conn.put(message{Kind: kindStart, Size: 64}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cl.conn.take(ctx, kindReady, answerTime); err != nil {
-		t.Fatal(err)
-	}
-	f := &e.flows[0]
-	post := func(wr uverbs.SendWR) (uverbs.WCStatus, bool) {
-		wr.Flags = uverbs.SendSignaled
-		if err := f.qp.PostSend(wr); err != nil {
-			return 0, false // the connection has ended, on iWARP
-		}
-		for ctx.Err() == nil {
-			if n, _ := e.SendCQ.Poll(e.wcs[:1]); n == 1 {
-				return e.wcs[0].Status, true
-			}
-		}
-		t.Fatal("a work request does not complete")
+	must(cl.agree(s.ctx, dev, devPort))
+	cl.end, err = NewEnd(dev, devPort, cl.Config, cl.Local, false)
+	must(err)
+	s.End = cl.end
+	s.closes = append(s.closes, func() { s.Close() })
+	must(cl.connect(s.ctx))
+	must(s.Prepare(64))
+	must(cl.conn.put(message{Kind: kindStart, Size: 64}))
+	_, err = cl.conn.take(s.ctx, kindReady, answerTime)
+	must(err)
+}
+
+// sge is the first n bytes of the memory.
+func (s *scribbler) sge(n int) []uverbs.SGE { return []uverbs.SGE{s.MR.SGE(0, n)} }
+
+// post posts a work request and returns the status of its completion; ok is false if the connection
+// has ended, as on iWARP.
+func (s *scribbler) post(wr uverbs.SendWR) (status uverbs.WCStatus, ok bool) {
+	wr.Flags = uverbs.SendSignaled
+	if err := s.flows[0].qp.PostSend(wr); err != nil {
 		return 0, false
 	}
+	for s.ctx.Err() == nil {
+		if n, _ := s.SendCQ.Poll(s.wcs[:1]); n == 1 {
+			return s.wcs[0].Status, true
+		}
+	}
+	s.t.Fatal("a work request does not complete")
+	return 0, false
+}
+
+// overwrite writes four values all over the server's memory.
+func (s *scribbler) overwrite() {
 	const junk = 1024
-	mem := e.MR.Bytes()[:junk]
-	send := func() { post(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{e.MR.SGE(0, 64)}}) }
-	send() // so that the server begins, too
+	mem := s.MR.Bytes()[:junk]
+	remote := &s.flows[0].remote
 	written := 0
 	for _, value := range []byte{0xff, 0x80, 0x7f, 0x00} {
 		for i := range mem {
 			mem[i] = value
 		}
-		from := f.remote.Addr - uint64(e.memory.base)
-		for at := 0; at+junk <= e.memory.size; at += junk {
-			if status, ok := post(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, SGL: []uverbs.SGE{e.MR.SGE(0, junk)}, RemoteAddr: from + uint64(at), RKey: f.remote.RKey}); ok && status == uverbs.WCSuccess {
+		from := remote.Addr - uint64(s.memory.base)
+		for at := 0; at+junk <= s.memory.size; at += junk {
+			if status, ok := s.post(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, SGL: s.sge(junk), RemoteAddr: from + uint64(at), RKey: remote.RKey}); ok && status == uverbs.WCSuccess {
 				written++
 			}
 		}
 	}
 	if written == 0 {
-		t.Error("nothing could be written into the server's memory")
-	}
-	want := "a message of 1 bytes has come, expected 64"
-	if e.Limits.IWARP {
-		post(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{e.MR.SGE(0, 1)}})
-	} else {
-		want = "has taken a receive, expected a SEND"
-		post(uverbs.SendWR{Opcode: uverbs.WRRDMAWriteWithImm, SGL: []uverbs.SGE{e.MR.SGE(0, 64)}, RemoteAddr: f.remote.Addr, RKey: f.remote.RKey})
-	}
-	<-ctx.Done()
-	if cause := context.Cause(ctx); cause == nil || !strings.Contains(cause.Error(), want) {
-		t.Errorf("the server tells %v, want %q", cause, want)
+		s.t.Error("nothing could be written into the server's memory")
 	}
 }
 
@@ -275,32 +300,7 @@ func TestHostileClients(t *testing.T) {
 
 	attacks := 0
 	for start := time.Now(); attacks < 3 || time.Since(start) < 8*time.Second; attacks++ {
-		h := raw(t, addr)
-		h.reaches(t, &c)
-		h.send([]byte(`{"kind":"peers","peers":[{"qpn":17,"own":1,"recvs":-1}]}`))
-		if got := h.error(); !strings.Contains(got, recvs) {
-			t.Errorf("-1 receives: the server tells %q, want %q", got, recvs)
-		}
-		h.conn.Close()
-
-		h = raw(t, addr)
-		h.reaches(t, &c)
-		h.send([]byte(`{"kind":"peers","peers":[` + strings.Repeat("{},", 8<<20/3) + `{}]}`))
-		h.conn.Close()
-
-		h = raw(t, addr)
-		h.send([]byte(`{"kind":"hello","limits":` + strings.Repeat("[", 2000) + `}`))
-		if got := h.told(t); !strings.Contains(got, "not valid JSON") {
-			t.Errorf("nested arrays: the server tells %q", got)
-		}
-		huge := c
-		huge.QPs, huge.Sizes = 1000, []int{1 << 23}
-		h = raw(t, addr)
-		h.send(message{Kind: kindHello, Limits: &limits0})
-		h.send(message{Kind: kindOpen, Config: &huge})
-		if got := h.told(t); !strings.Contains(got, "allowed") {
-			t.Errorf("1,000 queue pairs with 8 MiB: the server tells %q", got)
-		}
+		sendMalformed(t, addr, c, recvs)
 	}
 	scribble(t, port)
 	refused, floods := 0, 10
@@ -308,30 +308,7 @@ func TestHostileClients(t *testing.T) {
 		floods = 2
 	}
 	for range floods {
-		var all []net.Conn
-		for range 300 {
-			conn, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, conn)
-		}
-		for i, conn := range all {
-			switch i % 3 {
-			case 0:
-				conn.Write(preamble())
-			case 1:
-				io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")
-			}
-		}
-		b := make([]byte, preambleLen+len(tooMany))
-		for _, conn := range all {
-			conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-			if n, _ := io.ReadFull(conn, b); bytes.Contains(b[:n], []byte(tooMany[:20])) {
-				refused++
-			}
-			conn.Close()
-		}
+		refused += flood(t, addr)
 	}
 	if refused == 0 {
 		t.Errorf("none of %d clients was told that there are too many", 300*floods)
@@ -348,6 +325,78 @@ func TestHostileClients(t *testing.T) {
 	if err := json.Unmarshal([]byte(honest.output()), &r); err != nil || len(r.Results) != 1 || r.Results[0].Iterations == 0 || r.Results[0].Lost != 0 {
 		t.Errorf("the honest client's report is %s (%v)", honest.output(), err)
 	}
+	serveLater(t, args)
+	server.cmd.Process.Signal(syscall.SIGTERM)
+	if err := server.cmd.Wait(); err != nil {
+		t.Errorf("the server: %v: %s", err, server.output())
+	}
+}
+
+// sendMalformed sends malformed messages on four connections. The server tells recvs of a queue pair
+// that has -1 receives.
+func sendMalformed(t *testing.T, addr string, c Config, recvs string) {
+	h := raw(t, addr)
+	h.reaches(t, &c)
+	h.send([]byte(`{"kind":"peers","peers":[{"qpn":17,"own":1,"recvs":-1}]}`))
+	if got := h.error(); !strings.Contains(got, recvs) {
+		t.Errorf("-1 receives: the server tells %q, want %q", got, recvs)
+	}
+	h.conn.Close()
+
+	h = raw(t, addr)
+	h.reaches(t, &c)
+	h.send([]byte(`{"kind":"peers","peers":[` + strings.Repeat("{},", 8<<20/3) + `{}]}`))
+	h.conn.Close()
+
+	h = raw(t, addr)
+	h.send([]byte(`{"kind":"hello","limits":` + strings.Repeat("[", 2000) + `}`))
+	if got := h.told(t); !strings.Contains(got, "not valid JSON") {
+		t.Errorf("nested arrays: the server tells %q", got)
+	}
+	huge := c
+	huge.QPs, huge.Sizes = 1000, []int{1 << 23}
+	h = raw(t, addr)
+	h.send(message{Kind: kindHello, Limits: &limits0})
+	h.send(message{Kind: kindOpen, Config: &huge})
+	if got := h.told(t); !strings.Contains(got, "allowed") {
+		t.Errorf("1,000 queue pairs with 8 MiB: the server tells %q", got)
+	}
+}
+
+// flood connects 300 clients that never speak the protocol, and returns how many of them were told
+// that there are too many.
+func flood(t *testing.T, addr string) (refused int) {
+	var all []net.Conn
+	for range 300 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn)
+	}
+	for i, conn := range all {
+		switch i % 3 {
+		case 0:
+			conn.Write(preamble())
+		case 1:
+			io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")
+		}
+	}
+	b := make([]byte, preambleLen+len(tooMany))
+	for _, conn := range all {
+		conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		if n, _ := io.ReadFull(conn, b); bytes.Contains(b[:n], []byte(tooMany[:20])) {
+			refused++
+		}
+		conn.Close()
+	}
+	return refused
+}
+
+// serveLater fails if the server does not serve another client, once it has missed those that are gone.
+func serveLater(t *testing.T, args []string) {
+	t.Helper()
+	var err error
 	for range 50 { // the last of the connections may not have been missed yet
 		later := verbs(t, append([]string{"perf", "send-lat"}, args...)...)
 		err = later.cmd.Wait()
@@ -361,10 +410,6 @@ func TestHostileClients(t *testing.T) {
 	}
 	if err != nil {
 		t.Errorf("a later client: %v", err)
-	}
-	server.cmd.Process.Signal(syscall.SIGTERM)
-	if err := server.cmd.Wait(); err != nil {
-		t.Errorf("the server: %v: %s", err, server.output())
 	}
 }
 
