@@ -14,11 +14,11 @@ type answer struct {
 	counted  bool
 }
 
-// answer queues a response. They are sent in the order of the requests.
+// answer queues a response. Responses are sent in the order of the requests.
 func (q *qp) answer(a answer) {
 	r := &q.resp
 	if n := len(r.out); n > 0 && a.kind == pktAck && a.syndrome == ackOK && r.out[n-1].kind == pktAck && r.out[n-1].syndrome == ackOK {
-		r.out[n-1] = a // one acknowledgement is for all before it too
+		r.out[n-1] = a // an ACK covers all requests before it
 		return
 	}
 	r.out = append(r.out, a)
@@ -27,7 +27,7 @@ func (q *qp) answer(a answer) {
 	}
 }
 
-// sendAnswers sends what is queued, some packets at a time.
+// sendAnswers sends the queued responses, up to burst packets at a time.
 func (q *qp) sendAnswers() {
 	if q.gone || q.d.fatal {
 		return
@@ -51,7 +51,7 @@ func (q *qp) sendAnswers() {
 	r.out = nil
 }
 
-// sendAnswer sends a packet of a response. It reports whether that was the last.
+// sendAnswer sends one packet of a response and reports whether it was the last.
 func (q *qp) sendAnswer(a *answer) bool {
 	p := q.packet(a.kind, a.psn)
 	p.first, p.last, p.msn, p.syndrome = true, true, q.resp.msn, a.syndrome
@@ -71,7 +71,7 @@ func (q *qp) sendAnswer(a *answer) bool {
 				why = err.Error()
 			}
 		}
-		if why != "" { // the key went away meanwhile
+		if why != "" { // the key is no longer valid
 			p.kind, p.syndrome, p.data = pktAck, nakAccess, nil
 			q.d.transmit(p)
 			return true
@@ -86,7 +86,7 @@ func (q *qp) sendAnswer(a *answer) bool {
 	return true
 }
 
-// duplicate takes a request that was executed already.
+// duplicate answers a request that was executed already.
 func (q *qp) duplicate(p *packet) {
 	r := &q.resp
 	switch p.kind {
@@ -99,7 +99,7 @@ func (q *qp) duplicate(p *packet) {
 		}
 		for _, a := range r.out {
 			if a.kind == pktReadResp && psnDiff(p.psn, a.psn) >= 0 && psnDiff(p.psn, a.psn+uint32(a.length-a.off)/uint32(q.mtu())) <= 0 {
-				return // it is being answered
+				return // its response is being sent
 			}
 		}
 		if _, why := q.d.translate(p.rkey, q, pd.n, p.va, uint64(p.length), RemoteRead); why == "" && q.attr.RRE {

@@ -2,12 +2,12 @@ package engine
 
 import "encoding/binary"
 
-// response takes an answer of the responder.
+// response handles a packet from the responder.
 func (q *qp) response(p *packet) {
 	r := &q.req
 	defer q.kick()
 	if psnDiff(p.psn, r.ackPSN) < 0 || psnDiff(p.psn, r.sentPSN) >= 0 {
-		return // of what is acknowledged already, or was never sent
+		return // acknowledged already, or never sent
 	}
 	if p.kind != pktAck {
 		q.fetched(p)
@@ -48,7 +48,7 @@ func (q *qp) requestAt(psn uint32) *request {
 	return nil
 }
 
-// progress says that something was acknowledged.
+// progress advances the oldest unacknowledged PSN and restarts the retry counters and the timer.
 func (q *qp) progress(ackPSN uint32) {
 	r := &q.req
 	if psnDiff(ackPSN, r.ackPSN) <= 0 {
@@ -59,8 +59,8 @@ func (q *qp) progress(ackPSN uint32) {
 	q.armTimer(true)
 }
 
-// acknowledge completes what was acknowledged up to and with a PSN. A READ or atomic
-// before it whose response did not come is asked for again; then it reports false.
+// acknowledge completes the requests up to and including a PSN. If the response to a READ or atomic
+// among them is missing, it requests that response again and returns false.
 func (q *qp) acknowledge(psn uint32) bool {
 	r := &q.req
 	for _, e := range r.flight {
@@ -84,7 +84,7 @@ func (q *qp) acknowledge(psn uint32) bool {
 	return true
 }
 
-// missing asks for the responses that are missing again, once: after that the timer does.
+// missing requests missing responses again, once. After that the timer does.
 func (q *qp) missing(e *request) {
 	if e.again != e.got+1 {
 		e.again = e.got + 1
@@ -92,7 +92,7 @@ func (q *qp) missing(e *request) {
 	}
 }
 
-// fetched takes a response of a READ or an atomic.
+// fetched handles a response to a READ or an atomic.
 func (q *qp) fetched(p *packet) {
 	e := q.requestAt(p.psn)
 	if e == nil || e.done || !e.w.fetches() || q.req.paging != nil {

@@ -2,14 +2,14 @@ package engine
 
 import "time"
 
-// shortestTimeout is how long a requester waits for an answer at least, in real time: the
+// shortestTimeout is the shortest time that a requester waits for an answer in real time, because the
 // model and the guests share the processors.
 const shortestTimeout = 20 * time.Millisecond
 
-// shortestRNR is the same after an RNR NAK: a driver that posts late shall find a processor.
+// shortestRNR is the shortest wait after an RNR NAK, so that a driver that posts late gets a processor.
 const shortestRNR = 200 * time.Microsecond
 
-// armTimer starts to wait for an answer, or goes on waiting.
+// armTimer starts the timer for an answer, if it is not running. again restarts it.
 func (q *qp) armTimer(again bool) {
 	r := &q.req
 	if again {
@@ -31,7 +31,7 @@ func (q *qp) armTimer(again bool) {
 	})
 }
 
-// timeout sends again what was not acknowledged.
+// timeout resends all packets that are not acknowledged.
 func (q *qp) timeout() {
 	if q.retry() {
 		q.goBack(q.req.ackPSN)
@@ -39,8 +39,8 @@ func (q *qp) timeout() {
 	q.kick()
 }
 
-// retry counts one more attempt. If there is none left, it takes the other path, or fails
-// the oldest request.
+// retry counts one more attempt. If none is left, it migrates to the alternate path. Without one it
+// fails the oldest request and returns false.
 func (q *qp) retry() bool {
 	r := &q.req
 	if r.retries > 0 {
@@ -68,14 +68,14 @@ func (q *qp) failOldest(s Syndrome) {
 	q.kick()
 }
 
-// migrate takes the alternate path.
+// migrate makes the alternate path the primary one.
 func (q *qp) migrate() {
 	q.attr.Primary, q.attr.PMState = q.attr.Alternate, PMMigrated
 	q.attr.Alternate = Path{}
 	q.eventOf(EventPathMig)
 }
 
-// goBack sends again from a PSN on.
+// goBack resends all packets from a PSN on.
 func (q *qp) goBack(psn uint32) {
 	r := &q.req
 	for i, e := range r.flight {
@@ -83,7 +83,7 @@ func (q *qp) goBack(psn uint32) {
 			continue
 		}
 		if i > r.at || i == r.at && psnDiff(psn, e.psn+r.pkt) >= 0 {
-			return // it was not sent yet
+			return // not sent yet
 		}
 		r.at, r.pkt = i, uint32(max(psnDiff(psn, e.psn), 0))
 		if e.w.fetches() {
@@ -93,7 +93,7 @@ func (q *qp) goBack(psn uint32) {
 	}
 }
 
-// rnrNAK waits as long as the responder says, and tries again.
+// rnrNAK retries after the time in the responder's RNR NAK.
 func (q *qp) rnrNAK(p *packet) {
 	r := &q.req
 	if !q.acknowledge(p.psn-1) || r.wait != nil {
@@ -121,8 +121,8 @@ func (q *qp) rnrNAK(p *packet) {
 	})
 }
 
-// rnrTime is the time that an RNR NAK's code stands for (InfiniBand specification, table
-// of the RNR NAK timer field).
+// rnrTime returns the time that the code in an RNR NAK stands for (InfiniBand specification, table of
+// the RNR NAK timer field).
 func rnrTime(code uint8) time.Duration {
 	times := [32]int{65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
 		6144, 8192, 12288, 16384, 24576, 32768, 49152}

@@ -1,6 +1,6 @@
 package prm
 
-// Flow steering: create_flow_table_in_bits and its kin, and tirc, tisc, rqtc.
+// Flow steering: create_flow_table_in_bits and the like, tirc, tisc and rqtc.
 var (
 	FTType         = Field{0x80, 8}
 	FTNumber       = Field{0xa8, 24}
@@ -40,7 +40,7 @@ var (
 	RQTEntry        = Field{0x08, 24}
 )
 
-// Numbers that go with them: bytes where records are and how long they are, and values.
+// Offsets and lengths in bytes, and values.
 const (
 	FTCtx    = 0xc0 / 8
 	FGMatch  = 0x200 / 8

@@ -30,7 +30,7 @@ var (
 	VPortStateOper  = Field{0x7c, 4}
 )
 
-// Numbers that go with them: bytes where records are and how long they are, and values.
+// Offsets and lengths in bytes, and values.
 const (
 	HCAVPort     = 0x80 / 8
 	HCAVPortSize = 0x1000 / 8
@@ -53,7 +53,7 @@ var (
 	NICSelAddrList = Field{0x7d, 1}
 	NICSelRoCE     = Field{0x7e, 1}
 	NICSelectWord  = Field{0x60, 32}
-	NVPInlineMode  = Field{0x05, 3} // of InlineNone and following, as SQCInlineMode
+	NVPInlineMode  = Field{0x05, 3} // InlineNone and the following, as SQCInlineMode
 	NVPDisableLBMC = Field{0x1d, 1}
 	NVPDisableLBUC = Field{0x1e, 1}
 	NVPRoCEEn      = Field{0x1f, 1}
@@ -69,7 +69,7 @@ var (
 	NVPMACLow      = Field{0x7c0, 32}
 )
 
-// Numbers that go with them: bytes where records are and how long they are, and values.
+// Offsets and lengths in bytes, and values.
 const (
 	NICVPortOut     = 0x80 / 8  // byte in QUERY's answer
 	NICVPortIn      = 0x800 / 8 // byte in MODIFY
@@ -94,7 +94,7 @@ var (
 	RoCEVersion = Field{0xd8, 8}
 )
 
-// Numbers that go with them: bytes where records are and how long they are, and values.
+// Offsets and lengths in bytes, and values.
 const (
 	RoCEAddr = 0x80 / 8
 	RoCESize = 0x100 / 8
