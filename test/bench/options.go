@@ -131,7 +131,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	return b, nil
 }
 
-// numbers parses a list of numbers of a range.
+// numbers parses a list of different numbers from lowest to highest, separated by commas.
 func numbers(name, s string, lowest, highest int) ([]int, error) {
 	var all []int
 	for _, text := range strings.Split(s, ",") {
@@ -144,10 +144,10 @@ func numbers(name, s string, lowest, highest int) ([]int, error) {
 	return all, nil
 }
 
-// joined writes numbers with commas.
+// joined returns numbers separated by commas.
 func joined(n []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ","), "[]") }
 
-// parse parses flags, of which errors are for the caller to tell.
+// parse parses flags. It prints the help, but leaves it to the caller to print errors.
 func parse(f *flag.FlagSet, args []string, help string, stdout io.Writer) error {
 	f.SetOutput(io.Discard)
 	f.Usage = func() {}
@@ -164,7 +164,7 @@ func parse(f *flag.FlagSet, args []string, help string, stdout io.Writer) error 
 	return nil
 }
 
-// terminal reports whether a file is one.
+// terminal reports whether a file is a terminal.
 func terminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
