@@ -134,7 +134,7 @@ func openArray(t dwarf.Type) (dwarf.Type, bool) {
 	return a.Type, true
 }
 
-// plain refuses what Go can't express.
+// plain returns an error for a bitfield, which Go cannot express.
 func plain(m *dwarf.StructField) error {
 	if m.BitSize != 0 {
 		return fmt.Errorf("a bitfield of %d bits: Go has none, and C leaves its place to the compiler", m.BitSize)
