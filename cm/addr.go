@@ -14,40 +14,41 @@ import (
 type Addr struct {
 	IP    netip.Addr // IP has a zone if it is a link-local address.
 	Port  uint16     // Port is 0 if the kernel shall choose one.
-	Space PortSpace  // Space is the port space of Port.
+	Space PortSpace  // Space is the port space of Port; 0 stands for the port space of the ID.
 	PKey  uint16     // PKey is the partition if IP is the GID of an InfiniBand port, and otherwise 0; see [GIDAddr].
-
-	scope int // index of the network interface of the zone
 }
 
 // ip returns the IP address without a zone, and without the prefix of an IPv4 address in IPv6.
 func (a Addr) ip() netip.Addr { return a.IP.Unmap().WithZone("") }
 
-// AddrOf makes an Addr of an IP address and a port. It looks up the network interface of the zone,
-// if there is one.
-func AddrOf(space PortSpace, ap netip.AddrPort) (Addr, error) {
-	a := Addr{IP: ap.Addr(), Port: ap.Port(), Space: space}
-	if !a.IP.IsValid() {
-		return Addr{}, argErr("AddrOf", "address", "the zero value", "an IP address")
-	}
+// AddrOf returns the Addr with the IP address and the port of ap. For the zero value it returns the
+// zero Addr.
+func AddrOf(ap netip.AddrPort) Addr { return Addr{IP: ap.Addr(), Port: ap.Port()} }
+
+// scope returns the index of the network interface that the zone names, 0 if there is no zone.
+func (a Addr) scope() (int, error) {
 	zone := a.IP.Zone()
 	if zone == "" {
-		return a, nil
+		return 0, nil
 	}
 	if n, err := strconv.Atoi(zone); err == nil {
-		a.scope = n
-		return a, nil
+		return n, nil
 	}
 	i, err := net.InterfaceByName(zone)
 	if err != nil {
-		return Addr{}, fmt.Errorf("cm: zone of %s: %w", ap, err)
+		return 0, fmt.Errorf("cm: zone of %s: %w", a, err)
 	}
-	a.scope = i.Index
-	return a, nil
+	return i.Index, nil
 }
 
-// Network returns "rdma+" and the name of the port space, such as "rdma+tcp".
-func (a Addr) Network() string { return "rdma+" + a.Space.String() }
+// Network returns "rdma+" and the name of the port space, such as "rdma+tcp", or "rdma" without a
+// port space.
+func (a Addr) Network() string {
+	if a.Space == 0 {
+		return "rdma"
+	}
+	return "rdma+" + a.Space.String()
+}
 
 // String returns the IP address and the port as [net.JoinHostPort] does.
 func (a Addr) String() string {
@@ -58,11 +59,17 @@ func (a Addr) String() string {
 }
 
 // storage returns the address in the kernel's layout.
-func (a Addr) storage() (abi.KernelSockaddrStorage, uint16) {
+func (a Addr) storage() (s abi.KernelSockaddrStorage, size uint16, err error) {
 	if a.isGID() {
-		return a.gidStorage()
+		s, size = a.gidStorage()
+		return s, size, nil
 	}
-	return sockaddr(a)
+	scope, err := a.scope()
+	if err != nil {
+		return s, 0, err
+	}
+	s, size = sockaddr(a.ip(), a.Port, scope)
+	return s, size, nil
 }
 
 // PortSpace is a set of port numbers, and determines the transport of an ID (enum

@@ -119,7 +119,7 @@ func serveSteps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.Bind(netip.MustParseAddrPort("10.1.0.1:0")), s.open(l), l.Listen(0)); err != nil {
+	if err := errors.Join(l.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))), s.open(l), l.Listen(0)); err != nil {
 		return err
 	}
 	addrs, err := l.Addrs()
@@ -224,7 +224,7 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 		do  func(*ID) error
 		end EventType
 	}{
-		{func(id *ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 2*time.Second) }, EventAddrResolved},
+		{func(id *ID) error { return id.ResolveAddr(Addr{}, AddrOf(to), 2*time.Second) }, EventAddrResolved},
 		{func(id *ID) error { return id.ResolveRoute(2 * time.Second) }, EventRouteResolved},
 		{s.queues, noEvent},
 		{func(id *ID) error {

@@ -97,12 +97,12 @@ func TestBindBytes(t *testing.T) {
 		"[::ffff:10.1.0.2]:4660": {101, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0x12, 0x34, 10, 1, 0, 2},
 		"[fe80::1%7]:1":          {101, 0, 0, 0, 28, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0, 0xfe, 0x80, 14 + 16: 0, 31: 1, 32: 7},
 	} {
-		must(t, id.Bind(netip.MustParseAddrPort(addr)))
+		must(t, id.Bind(AddrOf(netip.MustParseAddrPort(addr))))
 		if got := k.last[abi.RDMA_USER_CM_CMD_BIND][:len(want)]; !cmp.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", addr, got, want)
 		}
 	}
-	if err := id.Bind(netip.MustParseAddrPort("[fe80::1%nosuch0]:1")); err == nil || !strings.Contains(err.Error(), "zone of") {
+	if err := id.Bind(AddrOf(netip.MustParseAddrPort("[fe80::1%nosuch0]:1"))); err == nil || !strings.Contains(err.Error(), "zone of") {
 		t.Errorf("an unknown zone: %v", err)
 	}
 	must(t, id.Close(), c.Close())

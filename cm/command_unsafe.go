@@ -232,22 +232,22 @@ func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
 	return &r.resp, nil
 }
 
-// sockaddr returns an IP address in the kernel's layout.
-func sockaddr(a Addr) (s abi.KernelSockaddrStorage, size uint16) {
-	switch ip := a.ip(); {
-	case !ip.IsValid():
+// sockaddr returns an IP address and a port in the kernel's layout. The scope is the index of the
+// network interface of a link-local address.
+func sockaddr(ip netip.Addr, port uint16, scope int) (s abi.KernelSockaddrStorage, size uint16) {
+	switch {
 	case ip.Is4():
 		*s.SsFamily() = unix.AF_INET
 		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s))
-		putPort(&sa.Port, a.Port)
+		putPort(&sa.Port, port)
 		sa.Addr = ip.As4()
 		size = unix.SizeofSockaddrInet4
 	default:
 		*s.SsFamily() = unix.AF_INET6
 		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s))
-		putPort(&sa.Port, a.Port)
+		putPort(&sa.Port, port)
 		sa.Addr = ip.As16()
-		sa.Scope_id = uint32(a.scope)
+		sa.Scope_id = uint32(scope)
 		size = unix.SizeofSockaddrInet6
 	}
 	return s, size

@@ -122,7 +122,7 @@ func takeNow(c *Channel) *Event {
 func listenNow(t *testing.T, c *Channel, at netip.AddrPort) (*ID, netip.AddrPort) {
 	t.Helper()
 	id := value(c.NewID(TCP))(t)
-	must(t, id.Bind(at), id.Listen(0))
+	must(t, id.Bind(AddrOf(at)), id.Listen(0))
 	return id, netip.AddrPortFrom(at.Addr(), value(id.Addrs())(t).Local.Port)
 }
 

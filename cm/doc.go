@@ -59,12 +59,13 @@
 // one end of a connection, or a listener, as a socket is for TCP. Its port space is [TCP] for
 // reliable connections or [UDP] for datagrams.
 //
-// Steps such as [ID.ResolveAddr] and [ID.Connect] only start something. The result is an [Event] on
-// the [Channel] that the ID belongs to. There are two ways to handle events:
+// A step such as [ID.Connect] only begins something, and its result is an [Event] on the [Channel]
+// that the ID belongs to. A step whose name ends in Wait, such as [ID.ConnectWait], begins the same
+// thing and waits for the result. [ID.Resolve] does so for [ID.ResolveAddr] and
+// [ID.ResolveRoute]. There are two ways to handle events:
 //
 //   - One goroutine calls [Channel.Next] for all IDs of a channel.
-//   - Each goroutine handles one ID with [ID.Wait] and with the steps that wait, such as
-//     [ID.Resolve] and [ID.ConnectWait].
+//   - Each goroutine handles one ID with [ID.Wait] and with the steps that wait.
 //
 // Both park in Go's netpoller and end with a context.
 //
@@ -80,9 +81,9 @@
 //
 // The kernel finds the device of an IP address by the network interface. On InfiniBand that is the
 // interface of IP over InfiniBand, which has no carrier without a subnet administrator. An ID can
-// use the GID of an InfiniBand port as its address instead: see [GIDAddr], [ID.BindTo] and
-// [ID.ResolveTo]. With [ID.SetPath] no administrator is needed then. Dial and Listen take IP
-// addresses only. Port space [IB] is for addresses of both kinds, with ports of its own.
+// use the GID of an InfiniBand port as its address instead: see [GIDAddr]. With [ID.SetPath] no
+// administrator is needed then. Dial and Listen take IP addresses only. Port space [IB] is for
+// addresses of both kinds, with ports of its own.
 //
 // On iWARP the kernel connects by TCP and moves the QP itself. The side that connects sends first:
 // a Conn does so by itself, and what the other side sends waits for it. There are no datagrams,

@@ -182,7 +182,7 @@ func ExampleID_Connect() {
 		}
 		return e
 	}
-	check(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.1:7471"), time.Second))
+	check(id.ResolveAddr(cm.Addr{}, cm.AddrOf(netip.MustParseAddrPort("10.1.0.1:7471")), time.Second))
 	next(cm.EventAddrResolved)
 	check(id.ResolveRoute(time.Second))
 	next(cm.EventRouteResolved)
@@ -208,7 +208,7 @@ func ExampleID_Listen() {
 	defer channel.Close()
 	listener := must(channel.NewID(cm.TCP))
 	defer listener.Close()
-	check(listener.Bind(netip.MustParseAddrPort("0.0.0.0:7471")))
+	check(listener.Bind(cm.AddrOf(netip.MustParseAddrPort("0.0.0.0:7471"))))
 	check(listener.Listen(0))
 	for {
 		e := must(channel.Next(context.Background()))

@@ -81,14 +81,14 @@ func play(role, addr string) {
 		check(err)
 		id, err := channel.NewID(TCP)
 		check(err)
-		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
+		check(id.Resolve(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(addr))))
 		die()
 	case "dies before it is established":
 		channel, err := OpenChannel()
 		check(err)
 		id, err := channel.NewID(TCP)
 		check(err)
-		check(id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(addr)))
+		check(id.Resolve(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(addr))))
 		check(id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1}))
 		_, err = id.waitFor(ctx, "connect", EventConnectResponse)
 		check(err)
@@ -120,7 +120,7 @@ func play(role, addr string) {
 		id, err := channel.NewID(TCP)
 		check(err)
 		check(syscall.Setuid(nobody))
-		fmt.Println(id.Bind(netip.MustParseAddrPort("10.1.0.1:0")))
+		fmt.Println(id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))))
 	}
 }
 

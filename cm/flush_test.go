@@ -2,7 +2,6 @@ package cm
 
 import (
 	"errors"
-	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,7 +84,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		return s, request.ID.AcceptWait(ctx, ConnParam{RNRRetryCount: 7})
 	})
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
+	must(t, id.Resolve(ctx, Addr{}, AddrOf(addr)))
 	client := newSide(id)
 	value(id.ConnectWait(ctx, ConnParam{RetryCount: 7, RNRRetryCount: 7}))(t)
 	server := value(accepted())(t)

@@ -18,22 +18,23 @@ func TestGIDAddrBytes(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
 	gid := uverbs.GID{0: 0xfe, 1: 0x80, 15: 9}
-	a := GIDAddr(TCP, gid, 0x1234)
-	must(t, id.BindTo(a))
+	a := GIDAddr(gid, 0x1234)
+	must(t, id.Bind(a))
 	want := []byte{101, 0, 0, 0, 48, 0, 0, 0, 27, 0, 0xff, 0xff, 0, 0, 0, 0, 0xfe, 0x80, 31: 9, 36: 1, 6, 0x12, 0x34,
 		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}
 	got := k.last[abi.RDMA_USER_CM_CMD_BIND][:len(want)]
 	if !bytes.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	s, _ := a.storage()
-	if back := address(&s, TCP); back != a || back.String() != "[fe80::9]:4660" {
+	s, _, err := a.storage()
+	a.Space = TCP
+	if back := address(&s, TCP); err != nil || back != a || back.String() != "[fe80::9]:4660" {
 		t.Errorf("%+v becomes %+v", a, back)
 	}
 	var arg *ArgError
 	for field, err := range map[string]error{
-		"local":  id.BindTo(GIDAddr(UDP, gid, 1)),
-		"remote": id.ResolveTo(Addr{}, Addr{Space: TCP}, timeout),
+		"local":  id.Bind(Addr{IP: netip.AddrFrom16(gid), Space: UDP}),
+		"remote": id.ResolveAddr(Addr{}, Addr{Space: TCP}, timeout),
 	} {
 		if !errors.As(err, &arg) || arg.Field != field {
 			t.Errorf("%s: %v", field, err)
@@ -50,7 +51,7 @@ func TestGIDAddr(t *testing.T) {
 	if !rig.InfiniBand() {
 		testenv.NotSupported(t, "GIDs as addresses")
 		id := newID(t, c, TCP)
-		if err := id.BindTo(GIDAddr(TCP, uverbs.GID{0: 0xfe, 1: 0x80, 15: 9}, 0)); !errors.Is(err, syscall.ENODEV) {
+		if err := id.Bind(GIDAddr(uverbs.GID{0: 0xfe, 1: 0x80, 15: 9}, 0)); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("a GID without InfiniBand: %v", err)
 		}
 		return
@@ -64,21 +65,21 @@ func TestGIDAddr(t *testing.T) {
 	dgid, dlid := port(rig.Devices[1])
 	// Without a subnet administrator nobody knows the way.
 	lost := newID(t, c, TCP)
-	must(t, lost.ResolveTo(Addr{}, GIDAddr(TCP, dgid, 9), timeout))
+	must(t, lost.ResolveAddr(Addr{}, GIDAddr(dgid, 9), timeout))
 	next(t, c, EventAddrResolved)
 	must(t, lost.ResolveRoute(timeout/5))
-	if e := next(t, c, EventRouteError); e.ID != lost || e.Err() == nil || !strings.Contains(e.Err().Error(), GIDAddr(TCP, dgid, 9).String()) {
+	if e := next(t, c, EventRouteError); e.ID != lost || e.Err() == nil || !strings.Contains(e.Err().Error(), GIDAddr(dgid, 9).String()) {
 		t.Errorf("event is %+v, %v", e, e.Err())
 	}
 	for _, space := range []PortSpace{TCP, IB} {
 		l := newID(t, c, space)
-		must(t, l.BindTo(GIDAddr(space, dgid, 0)), l.Listen(0))
+		must(t, l.Bind(GIDAddr(dgid, 0)), l.Listen(0))
 		a := value(l.Addrs())(t)
 		if a.Local.IP != netip.AddrFrom16(dgid) || a.Local.Port == 0 || a.Device != rig.Devices[1] || a.Local.PKey == 0 {
 			t.Fatalf("listener at %+v", a)
 		}
 		id := newID(t, c, space)
-		must(t, id.ResolveTo(GIDAddr(space, sgid, 0), GIDAddr(space, dgid, a.Local.Port), timeout))
+		must(t, id.ResolveAddr(GIDAddr(sgid, 0), GIDAddr(dgid, a.Local.Port), timeout))
 		next(t, c, EventAddrResolved)
 		must(t, id.SetPath(Path{SGID: sgid, DGID: dgid, SLID: slid, DLID: dlid, PKey: defaultPKey, MTU: uverbs.MTU1024, Rate: 3, Lifetime: 14, Reversible: true, Count: 1,
 			MTUSelector: SelectExactly, RateSelector: SelectExactly, LifetimeSelector: SelectExactly}))

@@ -39,7 +39,7 @@ func join(t *testing.T, c *Channel, ip, group netip.Addr, flags JoinFlags) *memb
 	t.Helper()
 	testenv.NeedsIB(t, "datagrams")
 	id := newID(t, c, UDP)
-	must(t, id.Bind(netip.AddrPortFrom(ip, 0)))
+	must(t, id.Bind(Addr{IP: ip}))
 	m := &member{end: newEnd(t, id, uverbs.UD)}
 	m.to(t, uverbs.QPRTR)
 	m.to(t, uverbs.QPRTS)
@@ -164,7 +164,7 @@ func TestGroupIPv6(t *testing.T) {
 	testenv.NeedsIB(t, "datagrams")
 	c := openKernel(t)
 	id := newID(t, c, UDP)
-	must(t, id.Bind(netip.MustParseAddrPort("[fd00:1::1]:0")))
+	must(t, id.Bind(AddrOf(netip.MustParseAddrPort("[fd00:1::1]:0"))))
 	for _, flags := range []JoinFlags{JoinFullMember, JoinSendOnly} {
 		for _, group := range []string{group6.String(), "ff02::1:2:4%" + testenv.TheRig().Netdevs[0]} {
 			_, err := id.Join(netip.MustParseAddr(group), flags)
@@ -207,12 +207,12 @@ func TestGroupFails(t *testing.T) {
 		}
 	}
 	t.Cleanup(remove)
-	local := netip.MustParseAddrPort("10.1.0.77:0")
+	local := netip.MustParseAddr("10.1.0.77")
 	gids := func() bool {
 		dev := value(uverbs.Open(rig.Devices[0]))(t)
 		defer dev.Close()
 		for _, e := range value(dev.GIDTable(1))(t) {
-			if e.GID.Addr().Unmap() == local.Addr() {
+			if e.GID.Addr().Unmap() == local {
 				return true
 			}
 		}
@@ -220,7 +220,7 @@ func TestGroupFails(t *testing.T) {
 	}
 	until(t, "the address has a GID", gids)
 	id := newID(t, c, UDP)
-	must(t, id.Bind(local))
+	must(t, id.Bind(Addr{IP: local}))
 	remove()
 	until(t, "the address has no GID", func() bool { return !gids() })
 	g := value(id.Join(group4, JoinFullMember))(t)

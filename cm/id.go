@@ -3,7 +3,6 @@ package cm
 import (
 	"fmt"
 	"math"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -111,29 +110,49 @@ func (id *ID) errClosed() error { return fmt.Errorf("cm: ID: %w", os.ErrClosed) 
 
 // Bind assigns a local address to the ID (rdma_bind_addr). The unspecified address stands for all
 // addresses. With port 0 the kernel chooses a port.
-func (id *ID) Bind(local netip.AddrPort) error {
-	a, err := AddrOf(id.space, local)
+func (id *ID) Bind(local Addr) error {
+	s, size, err := id.storage("Bind", "local", &local)
 	if err != nil {
 		return err
 	}
-	return id.BindTo(a)
+	return do(id, opBind, &local, abi.RDMA_USER_CM_CMD_BIND, &abi.Bind{ID: id.handle, AddrSize: size, Addr: s})
 }
 
 // ResolveAddr starts to look for the device and the link-layer address for a remote address
-// (rdma_resolve_addr). The local address may be the zero value, which is any. The result is the
-// event AddrResolved or AddrError, at the latest after the timeout.
-func (id *ID) ResolveAddr(local, remote netip.AddrPort, timeout time.Duration) error {
-	to, err := AddrOf(id.space, remote)
+// (rdma_resolve_addr). If the local address is the zero value, the kernel chooses one. The result
+// is the event AddrResolved or AddrError, at the latest after the timeout.
+func (id *ID) ResolveAddr(local, remote Addr, timeout time.Duration) error {
+	const op = "ResolveAddr"
+	ms, err := milliseconds(op, timeout)
 	if err != nil {
 		return err
 	}
-	var from Addr
-	if local.IsValid() {
-		if from, err = AddrOf(id.space, local); err != nil {
+	req := abi.ResolveAddr{ID: id.handle, TimeoutMs: ms}
+	if req.DstAddr, req.DstSize, err = id.storage(op, "remote", &remote); err != nil {
+		return err
+	}
+	if local.IP.IsValid() {
+		if req.SrcAddr, req.SrcSize, err = id.storage(op, "local", &local); err != nil {
 			return err
 		}
 	}
-	return id.ResolveTo(from, to, timeout)
+	id.remote.Store(&remote)
+	return do(id, opResolve, &remote, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
+}
+
+// storage returns an address in the kernel's layout. It sets the port space of the address if there
+// is none, and fails if it is not that of the ID.
+func (id *ID) storage(op, field string, a *Addr) (s abi.KernelSockaddrStorage, size uint16, err error) {
+	if !a.IP.IsValid() {
+		return s, 0, argErr(op, field, "the zero value", "an address")
+	}
+	if a.Space == 0 {
+		a.Space = id.space
+	}
+	if a.Space != id.space {
+		return s, 0, argErr(op, field, a.Network()+" "+a.String(), "an address of port space %s", id.space)
+	}
+	return a.storage()
 }
 
 // remoteName returns the address that was to be resolved, for errors.

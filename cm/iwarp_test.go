@@ -100,7 +100,7 @@ func TestIWARPRefused(t *testing.T) {
 	ctx := within(t)
 	connect := func(to netip.AddrPort, p ConnParam) error {
 		id := newID(t, c, TCP)
-		must(t, id.Resolve(ctx, netip.AddrPort{}, to))
+		must(t, id.Resolve(ctx, Addr{}, AddrOf(to)))
 		p.QPN = newEnd(t, id, uverbs.RC).qp.QPN()
 		_, err := id.ConnectWait(ctx, p)
 		return err
@@ -115,7 +115,7 @@ func TestIWARPRefused(t *testing.T) {
 
 	// The program rejects.
 	l := newID(t, c, TCP)
-	must(t, l.Bind(netip.AddrPortFrom(first, 0)), l.Listen(4))
+	must(t, l.Bind(Addr{IP: first}), l.Listen(4))
 	addr := value(l.Addrs())(t).Local
 	to := netip.AddrPortFrom(first, addr.Port)
 	rejected := make(chan error, 1)
@@ -171,7 +171,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 			tcp.Close()
 		}()
 		id := newID(t, c, TCP)
-		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(tcp.Addr().String())))
+		must(t, id.Resolve(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(tcp.Addr().String()))))
 		_, err := id.ConnectWait(ctx, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
 		if err == nil || !strings.Contains(err.Error(), tcp.Addr().String()) || !strings.Contains(err.Error(), "MPA") && !strings.Contains(err.Error(), "rejected") {
 			t.Errorf("%s: %v", name, err)
@@ -192,7 +192,7 @@ func TestIWARPSilent(t *testing.T) {
 	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: ConnOptions{AckTimeout: time.Millisecond, RetryCount: 1}}))(t)
 	defer l.Close()
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+	must(t, id.Resolve(ctx, Addr{}, l.addr))
 	qpn := newEnd(t, id, uverbs.RC).qp.QPN()
 	connected := make(chan error, 1)
 	go func() {
@@ -230,7 +230,7 @@ func TestIWARPDatagrams(t *testing.T) {
 		},
 		"Join": func() error {
 			id := newID(t, c, UDP)
-			must(t, id.Bind(netip.AddrPortFrom(first, 0)))
+			must(t, id.Bind(Addr{IP: first}))
 			_, err := id.Join(netip.MustParseAddr("239.1.2.3"), JoinFullMember)
 			return err
 		},

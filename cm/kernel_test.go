@@ -93,7 +93,7 @@ func next(t *testing.T, c *Channel, want EventType) *Event {
 func listen(t *testing.T, c *Channel, space PortSpace, ip netip.Addr) (*ID, netip.AddrPort) {
 	t.Helper()
 	id := newID(t, c, space)
-	must(t, id.Bind(netip.AddrPortFrom(ip, 0)), id.Listen(0))
+	must(t, id.Bind(Addr{IP: ip}), id.Listen(0))
 	a := value(id.Addrs())(t)
 	if a.Local.IP != ip || a.Local.Port == 0 || a.Device == "" {
 		t.Fatalf("listener at %+v", a)
@@ -104,7 +104,7 @@ func listen(t *testing.T, c *Channel, space PortSpace, ip netip.Addr) (*ID, neti
 // resolve resolves address and route.
 func resolve(t *testing.T, c *Channel, id *ID, to netip.AddrPort) {
 	t.Helper()
-	must(t, id.ResolveAddr(netip.AddrPort{}, to, timeout))
+	must(t, id.ResolveAddr(Addr{}, AddrOf(to), timeout))
 	if e := next(t, c, EventAddrResolved); e.ID != id {
 		t.Fatal("the event is another ID's")
 	}
@@ -276,25 +276,25 @@ func TestErrorMessages(t *testing.T) {
 
 	// Addresses.
 	id = newID(t, c, TCP)
-	says(id.Bind(netip.MustParseAddrPort("192.0.2.1:1")), syscall.EADDRNOTAVAIL, "no network interface", "192.0.2.1:1")
-	says(id.Bind(addr), syscall.EADDRINUSE, "taken", addr.String())
+	says(id.Bind(AddrOf(netip.MustParseAddrPort("192.0.2.1:1"))), syscall.EADDRNOTAVAIL, "no network interface", "192.0.2.1:1")
+	says(id.Bind(AddrOf(addr)), syscall.EADDRINUSE, "taken", addr.String())
 	id = newID(t, c, TCP)
-	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.1.0.99:1"), 200*time.Millisecond))
+	must(t, id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("10.1.0.99:1")), 200*time.Millisecond))
 	says(next(t, c, EventAddrError).Err(), syscall.ETIMEDOUT, "10.1.0.99:1", "no host on the network")
 
 	id = newID(t, c, TCP) // the kernel takes any device for it, and finds no route by that
-	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:7471"), timeout))
+	must(t, id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("127.0.0.1:7471")), timeout))
 	next(t, c, EventAddrResolved)
 	says(id.ResolveRoute(timeout), syscall.ENODEV, "127.0.0.1:7471", "loopback interface")
 	id = newID(t, c, TCP)
-	says(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1"), timeout), syscall.ENETUNREACH, "192.0.2.1:1")
+	says(id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("192.0.2.1:1")), timeout), syscall.ENETUNREACH, "192.0.2.1:1")
 
 	// Too much, and what is closed.
 	id = newID(t, c, TCP)
 	for _, err := range []error{
 		id.Connect(ConnParam{PrivateData: make([]byte, 57)}), id.Accept(ConnParam{PrivateData: make([]byte, 197)}),
 		id.Reject(make([]byte, 149), ReasonConsumer), id.Reject(nil, ReasonStaleConn), id.Connect(ConnParam{RetryCount: 8}),
-		id.ResolveRoute(0), id.Listen(-1), id.Bind(netip.AddrPort{}),
+		id.ResolveRoute(0), id.Listen(-1), id.Bind(Addr{}),
 	} {
 		var arg *ArgError
 		if !errors.As(err, &arg) {
@@ -331,7 +331,7 @@ func TestNextEnds(t *testing.T) {
 		t.Errorf("after the context, once more: %v", err)
 	}
 	id := value(c.NewID(TCP))(t) // the deadline is gone
-	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 1), timeout))
+	must(t, id.ResolveAddr(Addr{}, Addr{IP: first, Port: 1}, timeout))
 	next(t, c, EventAddrResolved)
 	must(t, id.Close())
 	done := make(chan error)
@@ -356,7 +356,7 @@ func TestMulticast(t *testing.T) {
 	group := netip.MustParseAddr("239.1.2.3")
 	join := func(flags JoinFlags) (*end, *Event) {
 		id := newID(t, c, UDP)
-		must(t, id.Bind(netip.AddrPortFrom(first, 0)))
+		must(t, id.Bind(Addr{IP: first}))
 		e := newEnd(t, id, uverbs.UD)
 		e.to(t, uverbs.QPRTR)
 		e.to(t, uverbs.QPRTS)
@@ -397,7 +397,7 @@ func TestMulticast(t *testing.T) {
 func TestMigrate(t *testing.T) {
 	c, d := openKernel(t), openKernel(t)
 	id := newID(t, c, TCP)
-	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 1), timeout))
+	must(t, id.ResolveAddr(Addr{}, Addr{IP: first, Port: 1}, timeout))
 	time.Sleep(50 * time.Millisecond) // the event is there, and unread
 	must(t, id.Migrate(d), id.Migrate(d))
 	if e := next(t, d, EventAddrResolved); e.ID != id {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -43,7 +42,7 @@ func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
 	t.Helper()
 	id := newID(t, c, TCP)
 	qpn := 1<<23 + uint32(id.uid)
-	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+	must(t, id.Resolve(ctx, Addr{}, l.addr))
 	must(t, id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: qpn}))
 	_, err := id.waitFor(ctx, "connect", EventConnectResponse)
 	must(t, err)
@@ -177,7 +176,7 @@ func TestRefusalTexts(t *testing.T) {
 	expectRefusal(t, "an error of the listener's", err, refusedFailed)
 	pd, cq := openPD(t)
 	id := newID(t, openKernel(t), TCP)
-	must(t, id.Resolve(ctx, netip.AddrPort{}, netip.MustParseAddrPort(l.Addr().String())))
+	must(t, id.Resolve(ctx, Addr{}, l.addr))
 	value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")})
 	expectRefusal(t, "another protocol", refusalError(err), refusedProtocol)
@@ -337,7 +336,7 @@ func TestRequestBacklog(t *testing.T) {
 	ctx := within(t)
 	c := openKernel(t)
 	l := newID(t, c, TCP)
-	must(t, l.Bind(netip.AddrPortFrom(first, 0)), l.Listen(3))
+	must(t, l.Bind(Addr{IP: first}), l.Listen(3))
 	to := value(l.Addrs())(t).Local
 	reader := newID(t, c, TCP) // whose events do not come
 	stopped, stop := context.WithCancel(ctx)
@@ -350,7 +349,7 @@ func TestRequestBacklog(t *testing.T) {
 	var waiting sync.WaitGroup
 	request := func() {
 		id := newID(t, out, TCP)
-		must(t, id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(to.IP, to.Port)))
+		must(t, id.Resolve(ctx, Addr{}, to))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		waiting.Go(func() {
 			id.Connect(ConnParam{QPN: qp.QPN()})
@@ -437,7 +436,7 @@ func TestNextSkipsWaitedIDs(t *testing.T) {
 	if _, err := id.Wait(over); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(first, 7), time.Second))
+	must(t, id.ResolveAddr(Addr{}, Addr{IP: first, Port: 7}, time.Second))
 	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer stop()
 	if e, err := c.Next(short); err == nil {

@@ -72,7 +72,7 @@ func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	l := &Listener{loop: loop, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *request), pending: map[*pendingAccept]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
-	if err = id.Bind(addr); err == nil {
+	if err = id.Bind(AddrOf(addr)); err == nil {
 		all, err = id.Addrs()
 	}
 	if err == nil {

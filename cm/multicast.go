@@ -55,14 +55,13 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if id.closed.Load() {
 		return nil, id.errClosed()
 	}
-	a, err := AddrOf(id.space, netip.AddrPortFrom(group, 0))
+	s, size, err := Addr{IP: group}.storage()
 	if err != nil {
 		return nil, err
 	}
 	g := &Group{id: id, addr: group, uid: lastUID.Add(1)}
 	c := id.channel.Load()
 	c.addGroup(g) // before its event can arrive
-	s, size := a.storage()
 	resp := &abi.CreateIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_JOIN_MCAST,
 		&abi.JoinMcast{Response: abi.PtrTo(resp), Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}, resp)

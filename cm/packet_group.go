@@ -51,7 +51,7 @@ func (p *PacketConn) addMembership(group netip.Addr) (*membership, error) {
 
 // joinGroup joins the group of a membership.
 func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.Addr, flags JoinFlags) (Peer, error) {
-	if err := m.id.Bind(netip.AddrPortFrom(p.addrs.Local.IP, 0)); err != nil {
+	if err := m.id.Bind(Addr{IP: p.addrs.Local.IP}); err != nil {
 		return Peer{}, err
 	}
 	m.id.device.Store(&p.addrs.Device)

@@ -2,7 +2,6 @@ package cm
 
 import (
 	"errors"
-	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,7 +83,7 @@ func TestSetPath(t *testing.T) {
 	if err := id.SetPath(p); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "no resolved address") {
 		t.Errorf("before the address is resolved: %v", err)
 	}
-	must(t, id.ResolveAddr(netip.AddrPort{}, addr, timeout))
+	must(t, id.ResolveAddr(Addr{}, AddrOf(addr), timeout))
 	next(t, c, EventAddrResolved)
 	p.MTU, p.Lifetime = uverbs.MTU512, 19
 	must(t, id.SetPath(p))
@@ -213,11 +212,11 @@ func TestSpaceIPoIB(t *testing.T) {
 	id := newID(t, c, IPoIB)
 	testenv.NotSupported(t, "IPoIB network interfaces")
 	const words = "IPoIB network interface"
-	if err := id.Bind(netip.AddrPortFrom(first, 0)); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
+	if err := id.Bind(Addr{IP: first}); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
 		t.Errorf("bind: %v", err)
 	}
 	id = newID(t, c, IPoIB)
-	must(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(second, 1), timeout))
+	must(t, id.ResolveAddr(Addr{}, Addr{IP: second, Port: 1}, timeout))
 	if err := next(t, c, EventAddrError).Err(); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
 		t.Errorf("event is %v", err)
 	}

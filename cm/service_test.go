@@ -3,7 +3,6 @@ package cm
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,7 +60,7 @@ func TestServices(t *testing.T) {
 	if _, err := id.Services(); !errors.Is(err, syscall.ENODATA) {
 		t.Errorf("services: %v", err)
 	}
-	must(t, id.Bind(netip.AddrPortFrom(first, 0)))
+	must(t, id.Bind(Addr{IP: first}))
 	err = id.ResolveService("printer", 0x1234)
 	if err == nil || !strings.Contains(err.Error(), "InfiniBand") || !strings.Contains(err.Error(), "driver "+testenv.TheRig().Driver) {
 		t.Errorf("on RoCE: %v", err)

@@ -87,8 +87,8 @@ func TestNotify(t *testing.T) {
 func TestReuseAddr(t *testing.T) {
 	c := openKernel(t)
 	one := newID(t, c, TCP)
-	must(t, one.SetReuseAddr(true), one.Bind(netip.AddrPortFrom(first, 0)))
-	addr := netip.AddrPortFrom(first, value(one.Addrs())(t).Local.Port)
+	must(t, one.SetReuseAddr(true), one.Bind(Addr{IP: first}))
+	addr := value(one.Addrs())(t).Local
 	if err := newID(t, c, TCP).Bind(addr); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "taken") {
 		t.Errorf("an ID that does not share: %v", err)
 	}
@@ -112,16 +112,16 @@ func TestAFOnly(t *testing.T) {
 	ctx := within(t)
 	for _, only := range []bool{false, true} {
 		l := newID(t, c, TCP)
-		must(t, l.SetAFOnly(only), l.Bind(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)))
+		must(t, l.SetAFOnly(only), l.Bind(Addr{IP: netip.IPv6Unspecified()}))
 		port := value(l.Addrs())(t).Local.Port
 		v4 := newID(t, c, TCP)
-		if err := v4.Bind(netip.AddrPortFrom(netip.IPv4Unspecified(), port)); only && err != nil || !only && !errors.Is(err, syscall.EADDRINUSE) {
+		if err := v4.Bind(Addr{IP: netip.IPv4Unspecified(), Port: port}); only && err != nil || !only && !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("IPv6 only is %t: the same port for IPv4: %v", only, err)
 		}
 		must(t, v4.Close(), l.Listen(0))
 		for _, ip := range []netip.Addr{first, netip.MustParseAddr("fd00:1::1")} {
 			id := newID(t, c, TCP)
-			must(t, id.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(ip, port)))
+			must(t, id.Resolve(ctx, Addr{}, Addr{IP: ip, Port: port}))
 			client := newEnd(t, id, uverbs.RC)
 			must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 			if reached := !only || ip.Is6(); reached {
@@ -154,7 +154,7 @@ func TestSRQOfID(t *testing.T) {
 		return value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t), srq
 	}
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
+	must(t, id.Resolve(ctx, Addr{}, AddrOf(addr)))
 	clientQP, _ := create(id, 1)
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}))
 	request := value(l.Request(ctx))(t)
@@ -221,7 +221,7 @@ func TestConnectError(t *testing.T) {
 	l, addr := listen(t, c, TCP, first)
 	pd, cq := openPD(t)
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, netip.AddrPort{}, addr))
+	must(t, id.Resolve(ctx, Addr{}, AddrOf(addr)))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	must(t, id.Connect(ConnParam{RetryCount: 7}))
 	request := value(l.Request(ctx))(t)
@@ -246,7 +246,7 @@ func TestUnreachable(t *testing.T) {
 	}
 	_, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
-	must(t, id.ResolveAddr(netip.AddrPortFrom(second, 0), addr, timeout))
+	must(t, id.ResolveAddr(Addr{IP: second}, AddrOf(addr), timeout))
 	next(t, c, EventAddrResolved)
 	must(t, id.ResolveRoute(timeout))
 	next(t, c, EventRouteResolved)

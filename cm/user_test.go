@@ -151,8 +151,8 @@ func becomeNobody(ctx context.Context, _ string) error {
 		must("Close of datagrams", packets.Close())
 	}
 	// A channel that was open is of no use, and can be closed.
-	denied("Bind", id.Bind(netip.MustParseAddrPort("10.1.0.1:0")))
-	if err := id.Bind(netip.MustParseAddrPort("10.1.0.1:80")); !strings.Contains(fmt.Sprint(err), "CAP_NET_BIND_SERVICE") {
+	denied("Bind", id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))))
+	if err := id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:80"))); !strings.Contains(fmt.Sprint(err), "CAP_NET_BIND_SERVICE") {
 		must("Bind to a port that needs rights", fmt.Errorf("%w", err))
 	}
 	denied("Close of an ID", id.Close())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -107,7 +106,7 @@ func (e *Event) failure() error {
 // Resolve resolves the address and the route, and waits for both (rdma_resolve_addr and
 // rdma_resolve_route of an ID without a channel). It takes until the deadline of ctx, and a minute
 // at most. See [ID.ResolveAddr] for the addresses.
-func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
+func (id *ID) Resolve(ctx context.Context, local, remote Addr) error {
 	const longest = time.Minute
 	end := time.Now().Add(longest) // of what the kernel is given
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
@@ -127,12 +126,12 @@ func (id *ID) Resolve(ctx context.Context, local, remote netip.AddrPort) error {
 // resolveAddrRetrying resolves an address in several attempts with growing timeouts. If a neighbor
 // answers before the kernel begins to wait for it, as one on the same host does, the kernel notices
 // that only when its timeout is over.
-func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, remote netip.AddrPort) error {
+func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, remote Addr) error {
 	const first, growth = 100 * time.Millisecond, 2
 	var last error
 	for timeout := first; ; timeout *= growth {
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(end))); err != nil {
-			if errors.Is(err, syscall.EINVAL) && remote.Addr().IsLoopback() { // the error of kernels whose only devices are iWARP
+			if errors.Is(err, syscall.EINVAL) && remote.IP.IsLoopback() { // the error of kernels whose only devices are iWARP
 				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice}
 			}
 			return err

@@ -64,7 +64,7 @@ func accept(out io.Writer, device string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.Bind(netip.AddrPortFrom(serverIP, 0)), l.Listen(0)); err != nil {
+	if err := errors.Join(l.Bind(cm.Addr{IP: serverIP}), l.Listen(0)); err != nil {
 		return err
 	}
 	addrs, err := l.Addrs()
@@ -114,7 +114,7 @@ func connect(out io.Writer, device, to string) error {
 		do  func(*cm.ID) error
 		end cm.EventType // none if it is done when it returns
 	}{
-		{func(id *cm.ID) error { return id.ResolveAddr(netip.AddrPort{}, addr, 2*time.Second) }, cm.EventAddrResolved},
+		{func(id *cm.ID) error { return id.ResolveAddr(cm.Addr{}, cm.AddrOf(addr), 2*time.Second) }, cm.EventAddrResolved},
 		{func(id *cm.ID) error { return id.ResolveRoute(2 * time.Second) }, cm.EventRouteResolved},
 		{e.queues, noEvent},
 		{func(id *cm.ID) error {

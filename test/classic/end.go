@@ -55,7 +55,7 @@ func Listen(c *cm.Channel, space cm.PortSpace, addr netip.AddrPort) (*cm.ID, err
 	if err != nil {
 		return nil, err
 	}
-	err = l.Bind(addr)
+	err = l.Bind(cm.AddrOf(addr))
 	if err == nil {
 		err = l.Listen(0)
 	}
@@ -77,7 +77,7 @@ func Dial(ctx context.Context, c *cm.Channel, addr netip.AddrPort, o Options) (_
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	if err := id.Resolve(ctx, netip.AddrPort{}, addr); err != nil {
+	if err := id.Resolve(ctx, cm.Addr{}, cm.AddrOf(addr)); err != nil {
 		return nil, nil, err
 	}
 	if err := e.Open(o); err != nil {

@@ -117,7 +117,7 @@ func EventsClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size,
 	}
 	ctx, stop := h.watch(ctx, c)
 	defer func() { err = errors.Join(err, stop(), e.Close()) }()
-	if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+	if err := id.ResolveAddr(cm.Addr{}, cm.AddrOf(addr), time.Second); err != nil {
 		return err
 	}
 	if err := await(ctx, connected); err != nil {

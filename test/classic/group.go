@@ -30,7 +30,7 @@ func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	if err := id.Bind(netip.AddrPortFrom(local, 0)); err != nil {
+	if err := id.Bind(cm.Addr{IP: local}); err != nil {
 		return nil, err
 	}
 	if err := m.Open(o); err != nil {

@@ -50,7 +50,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 	var l *cm.ID
 	check(cm.RetryPort(func() error {
 		l = newID()
-		return errors.Join(l.Bind(netip.AddrPortFrom(iwarpAddr(b.Device()), 0)), l.Listen(1))
+		return errors.Join(l.Bind(cm.Addr{IP: iwarpAddr(b.Device())}), l.Listen(1))
 	}))
 	at, err := l.Addrs()
 	check(err)
@@ -63,7 +63,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		}
 		accepted <- err
 	}()
-	check(id.Resolve(ctx, netip.AddrPortFrom(iwarpAddr(a.Device()), 0), netip.AddrPortFrom(at.Local.IP, at.Local.Port)))
+	check(id.Resolve(ctx, cm.Addr{IP: iwarpAddr(a.Device())}, at.Local))
 	_, err = id.ConnectWait(ctx, param(a))
 	check(err, <-accepted, a.SetKernelState(uverbs.QPRTS))
 	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled}))

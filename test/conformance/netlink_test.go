@@ -267,7 +267,7 @@ func listening(t *testing.T) netip.AddrPort {
 	must(t, err)
 	closeLater(t, id)
 	addr := netip.AddrPortFrom(netip.MustParseAddr(peerName), 7600)
-	must(t, id.Bind(addr), id.Listen(1))
+	must(t, id.Bind(cm.AddrOf(addr)), id.Listen(1))
 	return addr
 }
 

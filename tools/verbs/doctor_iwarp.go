@@ -92,7 +92,7 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 	if err != nil {
 		return "", err
 	}
-	if err := listener.Bind(netip.AddrPortFrom(addr, 0)); err != nil {
+	if err := listener.Bind(cm.Addr{IP: addr}); err != nil {
 		return "", err
 	}
 	if err := listener.Listen(1); err != nil {
@@ -128,7 +128,7 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 		}
 		accepted <- err
 	}()
-	err = id.Resolve(ctx, netip.AddrPortFrom(addr, 0), netip.AddrPortFrom(addr, at.Local.Port))
+	err = id.Resolve(ctx, cm.Addr{IP: addr}, at.Local)
 	if err == nil {
 		_, err = id.ConnectWait(ctx, cm.ConnParam{QPN: first.QPN()})
 	}

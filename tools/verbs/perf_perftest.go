@@ -219,7 +219,7 @@ func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 			return err
 		}
 		e.listeners[space] = l
-		if err := l.Bind(addr); err != nil {
+		if err := l.Bind(cm.AddrOf(addr)); err != nil {
 			return err
 		}
 		if err := l.Listen(0); err != nil {

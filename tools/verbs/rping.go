@@ -230,7 +230,7 @@ func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, listener.Close()) }()
-	if err := listener.Bind(addr); err != nil {
+	if err := listener.Bind(cm.AddrOf(addr)); err != nil {
 		return err
 	}
 	if err := listener.Listen(0); err != nil {

@@ -135,7 +135,7 @@ func resolve(ctx context.Context, e *End, listener string, token []byte) (*conne
 		if err := c.setOptions(c.ids[i]); err != nil {
 			return nil, err
 		}
-		if err := c.ids[i].Resolve(ctx, from, addr); err != nil {
+		if err := c.ids[i].Resolve(ctx, cm.AddrOf(from), cm.AddrOf(addr)); err != nil {
 			return nil, err
 		}
 		if err := c.createQP(c.ids[i]); err != nil {
@@ -191,7 +191,7 @@ func (c *connections) listen(addr netip.Addr) (err error) {
 		return err
 	}
 	c.adopt(c.listener)
-	if err := c.listener.Bind(netip.AddrPortFrom(addr.Unmap(), 0)); err != nil {
+	if err := c.listener.Bind(cm.Addr{IP: addr.Unmap()}); err != nil {
 		return err
 	}
 	const strangers = 16 // whose requests may wait with the client's
