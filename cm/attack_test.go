@@ -159,7 +159,7 @@ func attacks() []attack {
 			if err != nil {
 				return err
 			}
-			if err := id.Resolve(ctx, Addr{}, AddrOf(a.to)); err != nil {
+			if err := id.ResolveWait(ctx, Addr{}, AddrOf(a.to)); err != nil {
 				return errors.Join(err, id.Close())
 			}
 			err = id.Connect(ConnParam{PrivateData: request.encode(), QPN: 1<<23 + uint32(id.uid)})
@@ -192,7 +192,7 @@ func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err er
 			err = errors.Join(err, id.Close())
 		}
 	}()
-	if err := id.Resolve(ctx, Addr{}, AddrOf(a.to)); err != nil {
+	if err := id.ResolveWait(ctx, Addr{}, AddrOf(a.to)); err != nil {
 		return nil, err
 	}
 	v = &victim{attacker: a, id: id}

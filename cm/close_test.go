@@ -113,7 +113,7 @@ func TestCloseAcknowledgesPeerEnd(t *testing.T) {
 	buf := value(uverbs.AllocBuffer(4096))(t)
 	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
 	id := newID(t, openKernel(t), TCP)
-	must(t, id.Resolve(ctx, Addr{}, l.addr))
+	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 1, MaxSendWR: 1, MaxRecvSGE: 1, MaxSendSGE: 1}))(t)
 	must(t, qp.PostRecv(7, mr.SGE(2048, 2048)))
 	value(id.ConnectWait(ctx, ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}))(t)

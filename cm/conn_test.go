@@ -324,7 +324,7 @@ func TestConnProtocolViolations(t *testing.T) {
 	defer func() { must(t, mr.Close(), buf.Close()) }()
 	dial := func(greeting []byte) (*ID, *Event, error) {
 		id := newID(t, c, TCP)
-		must(t, id.Resolve(ctx, Addr{}, l.addr))
+		must(t, id.ResolveWait(ctx, Addr{}, l.addr))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		must(t, qp.PostRecv(1, mr.SGE(2048, 2048)), qp.PostRecv(2, mr.SGE(2048, 2048))) // the other side tells of its memory, and of its end
 		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6})

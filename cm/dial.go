@@ -136,7 +136,7 @@ func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err e
 	if err := id.setOptions(o.ConnOptions); err != nil {
 		return nil, err
 	}
-	if err := id.Resolve(ctx, AddrOf(o.LocalAddr), AddrOf(to)); err != nil {
+	if err := id.ResolveWait(ctx, AddrOf(o.LocalAddr), AddrOf(to)); err != nil {
 		return nil, err
 	}
 	if c, err = newConn(loop, id, o.ConnOptions, nil); err != nil {

@@ -61,7 +61,7 @@
 //
 // A step such as [ID.Connect] only begins something, and its result is an [Event] on the [Channel]
 // that the ID belongs to. A step whose name ends in Wait, such as [ID.ConnectWait], begins the same
-// thing and waits for the result. [ID.Resolve] does so for [ID.ResolveAddr] and
+// thing and waits for the result. [ID.ResolveWait] does so for [ID.ResolveAddr] and
 // [ID.ResolveRoute]. There are two ways to handle events:
 //
 //   - One goroutine calls [Channel.Next] for all IDs of a channel.

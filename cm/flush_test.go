@@ -84,7 +84,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		return s, request.ID.AcceptWait(ctx, ConnParam{RNRRetryCount: 7})
 	})
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, Addr{}, AddrOf(addr)))
+	must(t, id.ResolveWait(ctx, Addr{}, AddrOf(addr)))
 	client := newSide(id)
 	value(id.ConnectWait(ctx, ConnParam{RetryCount: 7, RNRRetryCount: 7}))(t)
 	server := value(accepted())(t)

@@ -100,7 +100,7 @@ func TestIWARPRefused(t *testing.T) {
 	ctx := within(t)
 	connect := func(to netip.AddrPort, p ConnParam) error {
 		id := newID(t, c, TCP)
-		must(t, id.Resolve(ctx, Addr{}, AddrOf(to)))
+		must(t, id.ResolveWait(ctx, Addr{}, AddrOf(to)))
 		p.QPN = newEnd(t, id, uverbs.RC).qp.QPN()
 		_, err := id.ConnectWait(ctx, p)
 		return err
@@ -171,7 +171,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 			tcp.Close()
 		}()
 		id := newID(t, c, TCP)
-		must(t, id.Resolve(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(tcp.Addr().String()))))
+		must(t, id.ResolveWait(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(tcp.Addr().String()))))
 		_, err := id.ConnectWait(ctx, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
 		if err == nil || !strings.Contains(err.Error(), tcp.Addr().String()) || !strings.Contains(err.Error(), "MPA") && !strings.Contains(err.Error(), "rejected") {
 			t.Errorf("%s: %v", name, err)
@@ -192,7 +192,7 @@ func TestIWARPSilent(t *testing.T) {
 	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: ConnOptions{AckTimeout: time.Millisecond, RetryCount: 1}}))(t)
 	defer l.Close()
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, Addr{}, l.addr))
+	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
 	qpn := newEnd(t, id, uverbs.RC).qp.QPN()
 	connected := make(chan error, 1)
 	go func() {

@@ -42,7 +42,7 @@ func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
 	t.Helper()
 	id := newID(t, c, TCP)
 	qpn := 1<<23 + uint32(id.uid)
-	must(t, id.Resolve(ctx, Addr{}, l.addr))
+	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
 	must(t, id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: qpn}))
 	_, err := id.waitFor(ctx, "connect", EventConnectResponse)
 	must(t, err)
@@ -176,7 +176,7 @@ func TestRefusalTexts(t *testing.T) {
 	expectRefusal(t, "an error of the listener's", err, refusedFailed)
 	pd, cq := openPD(t)
 	id := newID(t, openKernel(t), TCP)
-	must(t, id.Resolve(ctx, Addr{}, l.addr))
+	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
 	value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")})
 	expectRefusal(t, "another protocol", refusalError(err), refusedProtocol)
@@ -349,7 +349,7 @@ func TestRequestBacklog(t *testing.T) {
 	var waiting sync.WaitGroup
 	request := func() {
 		id := newID(t, out, TCP)
-		must(t, id.Resolve(ctx, Addr{}, to))
+		must(t, id.ResolveWait(ctx, Addr{}, to))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		waiting.Go(func() {
 			id.Connect(ConnParam{QPN: qp.QPN()})

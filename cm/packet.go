@@ -203,7 +203,7 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 		return nil, err
 	}
 	var answer *Event
-	if err = p.id.Resolve(ctx, AddrOf(o.LocalAddr), AddrOf(addrs[0])); err == nil {
+	if err = p.id.ResolveWait(ctx, AddrOf(o.LocalAddr), AddrOf(addrs[0])); err == nil {
 		if err = p.make(); err == nil {
 			answer, err = p.id.ConnectWait(ctx, ConnParam{PrivateData: o.PrivateData})
 		}

@@ -121,7 +121,7 @@ func TestAFOnly(t *testing.T) {
 		must(t, v4.Close(), l.Listen(0))
 		for _, ip := range []netip.Addr{first, netip.MustParseAddr("fd00:1::1")} {
 			id := newID(t, c, TCP)
-			must(t, id.Resolve(ctx, Addr{}, Addr{IP: ip, Port: port}))
+			must(t, id.ResolveWait(ctx, Addr{}, Addr{IP: ip, Port: port}))
 			client := newEnd(t, id, uverbs.RC)
 			must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 			if reached := !only || ip.Is6(); reached {
@@ -154,7 +154,7 @@ func TestSRQOfID(t *testing.T) {
 		return value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t), srq
 	}
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, Addr{}, AddrOf(addr)))
+	must(t, id.ResolveWait(ctx, Addr{}, AddrOf(addr)))
 	clientQP, _ := create(id, 1)
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}))
 	request := value(l.Request(ctx))(t)
@@ -221,7 +221,7 @@ func TestConnectError(t *testing.T) {
 	l, addr := listen(t, c, TCP, first)
 	pd, cq := openPD(t)
 	id := newID(t, c, TCP)
-	must(t, id.Resolve(ctx, Addr{}, AddrOf(addr)))
+	must(t, id.ResolveWait(ctx, Addr{}, AddrOf(addr)))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	must(t, id.Connect(ConnParam{RetryCount: 7}))
 	request := value(l.Request(ctx))(t)

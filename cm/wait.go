@@ -49,7 +49,7 @@ func (c *Channel) Next(ctx context.Context) (*Event, error) {
 }
 
 // Wait waits for the next event of this ID, of any type. Once Wait or a method that waits, such as
-// [ID.Resolve], was called, [Channel.Next] no longer returns the events of this ID. So any number
+// [ID.ResolveWait], was called, [Channel.Next] no longer returns the events of this ID. So any number
 // of goroutines can each deal with an ID of one channel. A request is an event of its listener, and
 // the new ID inherits this property from the listener. Errors are as for Next.
 func (id *ID) Wait(ctx context.Context) (*Event, error) {
@@ -103,10 +103,10 @@ func (e *Event) failure() error {
 	return &EventError{Type: e.Type, Addr: e.ID.remoteName(), Device: e.ID.deviceName(), PrivateData: e.Param.PrivateData}
 }
 
-// Resolve resolves the address and the route, and waits for both (rdma_resolve_addr and
+// ResolveWait resolves the address and the route, and waits for both (rdma_resolve_addr and
 // rdma_resolve_route of an ID without a channel). It takes until the deadline of ctx, and a minute
 // at most. See [ID.ResolveAddr] for the addresses.
-func (id *ID) Resolve(ctx context.Context, local, remote Addr) error {
+func (id *ID) ResolveWait(ctx context.Context, local, remote Addr) error {
 	const longest = time.Minute
 	end := time.Now().Add(longest) // of what the kernel is given
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {

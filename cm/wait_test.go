@@ -116,7 +116,7 @@ func TestUnexpectedEvent(t *testing.T) {
 		t.Errorf("ConnectWait: %v", err)
 	}
 	k.refuse[abi.RDMA_USER_CM_CMD_RESOLVE_ADDR] = syscall.ENODEV
-	if err := id.Resolve(t.Context(), Addr{}, Addr{IP: first, Port: 1}); !errors.Is(err, syscall.ENODEV) {
+	if err := id.ResolveWait(t.Context(), Addr{}, Addr{IP: first, Port: 1}); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("Resolve: %v", err)
 	}
 	must(t, id.Close())
@@ -136,14 +136,14 @@ func TestResolveAgain(t *testing.T) {
 	timedOut()
 	put(t, c, id, EventAddrResolved)
 	put(t, c, id, EventRouteResolved)
-	must(t, id.Resolve(t.Context(), Addr{}, Addr{IP: first, Port: 1}))
+	must(t, id.ResolveWait(t.Context(), Addr{}, Addr{IP: first, Port: 1}))
 	if n := k.given[abi.RDMA_USER_CM_CMD_RESOLVE_ADDR]; n != 3 {
 		t.Errorf("the address was looked for %d times, want 3", n)
 	}
 	timedOut()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err := id.Resolve(ctx, Addr{}, Addr{IP: first, Port: 1})
+	err := id.ResolveWait(ctx, Addr{}, Addr{IP: first, Port: 1})
 	if !errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Resolve: %v", err)
 	}
@@ -163,7 +163,7 @@ func TestNeighbour(t *testing.T) {
 		id := newID(t, c, TCP)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
 		defer cancel()
-		must(t, id.Resolve(ctx, Addr{IP: second}, Addr{IP: first, Port: 1}))
+		must(t, id.ResolveWait(ctx, Addr{IP: second}, Addr{IP: first, Port: 1}))
 	}
 }
 
@@ -172,7 +172,7 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 	t.Helper()
 	o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}
 	client = value(c.NewID(TCP))(t)
-	must(t, client.Resolve(ctx, Addr{}, AddrOf(addr)))
+	must(t, client.ResolveWait(ctx, Addr{}, AddrOf(addr)))
 	value(client.CreateQP(pd, o))(t)
 	accepted := make(chan error, 1)
 	go func() {
@@ -289,12 +289,12 @@ func TestManyWait(t *testing.T) {
 			if i%10 == 0 {
 				short, cancel := context.WithTimeout(ctx, time.Millisecond)
 				defer cancel()
-				if err := id.Resolve(short, Addr{}, AddrOf(netip.MustParseAddrPort("10.1.0.99:1"))); err == nil {
+				if err := id.ResolveWait(short, Addr{}, AddrOf(netip.MustParseAddrPort("10.1.0.99:1"))); err == nil {
 					t.Error("an address of nobody was resolved")
 				}
 				return
 			}
-			if err := id.Resolve(ctx, Addr{}, AddrOf(addr)); err != nil {
+			if err := id.ResolveWait(ctx, Addr{}, AddrOf(addr)); err != nil {
 				t.Error(err)
 			}
 		})

@@ -77,7 +77,7 @@ func Dial(ctx context.Context, c *cm.Channel, addr netip.AddrPort, o Options) (_
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	if err := id.Resolve(ctx, cm.Addr{}, cm.AddrOf(addr)); err != nil {
+	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(addr)); err != nil {
 		return nil, nil, err
 	}
 	if err := e.Open(o); err != nil {

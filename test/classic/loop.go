@@ -129,7 +129,7 @@ func LoopClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, c
 	}
 	e := &End{ID: id}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	if err := id.Resolve(ctx, cm.Addr{}, cm.AddrOf(addr)); err != nil {
+	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(addr)); err != nil {
 		return err
 	}
 	o := pingpong(size)

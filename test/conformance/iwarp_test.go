@@ -63,7 +63,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		}
 		accepted <- err
 	}()
-	check(id.Resolve(ctx, cm.Addr{IP: iwarpAddr(a.Device())}, at.Local))
+	check(id.ResolveWait(ctx, cm.Addr{IP: iwarpAddr(a.Device())}, at.Local))
 	_, err = id.ConnectWait(ctx, param(a))
 	check(err, <-accepted, a.SetKernelState(uverbs.QPRTS))
 	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled}))

@@ -268,7 +268,7 @@ var victims = map[string]func(ctx context.Context, addr string) error{
 		}
 		id, err := c.NewID(cm.TCP)
 		if err == nil {
-			err = id.Resolve(ctx, cm.Addr{}, cm.AddrOf(netip.MustParseAddrPort(addr)))
+			err = id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(netip.MustParseAddrPort(addr)))
 		}
 		if err == nil {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)

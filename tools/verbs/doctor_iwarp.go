@@ -128,7 +128,7 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 		}
 		accepted <- err
 	}()
-	err = id.Resolve(ctx, cm.Addr{IP: addr}, at.Local)
+	err = id.ResolveWait(ctx, cm.Addr{IP: addr}, at.Local)
 	if err == nil {
 		_, err = id.ConnectWait(ctx, cm.ConnParam{QPN: first.QPN()})
 	}

@@ -209,7 +209,7 @@ func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
 func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.o.timeout, fmt.Errorf("server %s has not answered for %s", addr, e.o.timeout))
 	defer cancel()
-	if err := e.id.Resolve(ctx, cm.AddrOf(source), cm.AddrOf(addr)); err != nil {
+	if err := e.id.ResolveWait(ctx, cm.AddrOf(source), cm.AddrOf(addr)); err != nil {
 		return causeOf(ctx, err)
 	}
 	if err := e.open(2 * e.size); err != nil {

@@ -135,7 +135,7 @@ func resolve(ctx context.Context, e *End, listener string, token []byte) (*conne
 		if err := c.setOptions(c.ids[i]); err != nil {
 			return nil, err
 		}
-		if err := c.ids[i].Resolve(ctx, cm.AddrOf(from), cm.AddrOf(addr)); err != nil {
+		if err := c.ids[i].ResolveWait(ctx, cm.AddrOf(from), cm.AddrOf(addr)); err != nil {
 			return nil, err
 		}
 		if err := c.createQP(c.ids[i]); err != nil {

@@ -275,7 +275,7 @@ func dialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (
 	if err != nil {
 		return nil, err
 	}
-	if err := id.Resolve(ctx, cm.AddrOf(local), cm.AddrOf(remote)); err != nil {
+	if err := id.ResolveWait(ctx, cm.AddrOf(local), cm.AddrOf(remote)); err != nil {
 		return nil, errors.Join(err, id.Close())
 	}
 	l, err := openCM(id)
@@ -327,7 +327,7 @@ func dialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, re
 		}
 		var e *cm.Event
 		made := false
-		if err = id.Resolve(ctx, cm.AddrOf(local), cm.AddrOf(remote)); err == nil {
+		if err = id.ResolveWait(ctx, cm.AddrOf(local), cm.AddrOf(remote)); err == nil {
 			if err = make(id); err == nil {
 				made = true
 				e, err = id.ConnectWait(ctx, p)
