@@ -155,7 +155,7 @@ func TestEventOfID(t *testing.T) {
 	}
 	// A request makes an ID; of a listener that is gone, it is destroyed.
 	e = c.newEvent(eventResp(id.uid, 77, EventConnectRequest, 0))
-	if e == nil || e.Listen != id || e.ID == id || e.ID.handle != 77 || e.ID.Space() != TCP {
+	if e == nil || e.Listen != id || e.ID == id || e.ID.handle != 77 || e.ID.space != TCP {
 		t.Fatalf("request is %+v", e)
 	}
 	must(t, e.ID.Close(), id.Close(), datagrams.Close())

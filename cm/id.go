@@ -73,9 +73,6 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 // datagrams reports whether the port space is one for datagrams.
 func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 
-// Space returns the port space of the ID.
-func (id *ID) Space() PortSpace { return id.space }
-
 // do issues a command for the ID. The address is for errors and may be nil.
 func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
 	if id.closed.Load() {

@@ -177,7 +177,7 @@ func TestSpaceIB(t *testing.T) {
 	client := newEnd(t, id, uverbs.RC)
 	must(t, id.Connect(ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
 	request := next(t, c, EventConnectRequest)
-	if request.ID.Space() != IB || string(request.Param.PrivateData[:5]) != "hello" || request.Param.QPN != client.qp.QPN() {
+	if request.ID.space != IB || string(request.Param.PrivateData[:5]) != "hello" || request.Param.QPN != client.qp.QPN() {
 		t.Errorf("request is %+v", request)
 	}
 	must(t, request.ID.Reject([]byte("no"), ReasonConsumer), request.ID.Close())
