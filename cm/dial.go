@@ -48,7 +48,7 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 // after the other and gives each a share of the time until the deadline of ctx. Without a deadline
 // an attempt ends when the kernel gives up, which takes over a minute if the host does not answer.
 // If the peer rejects the connection the error matches ECONNREFUSED, and it is a [*RefusedError] if
-// the peer has given a reason.
+// the peer has given a reason. The end of ctx does not affect a connection that is established.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	o, err := o.defaults()
 	if err != nil {

@@ -31,7 +31,7 @@
 // # Streams
 //
 // [DialStream] and [Conn.Stream] make a [Stream], which is a net.Conn: deadlines, half-close and
-// all. net/http, gRPC and crypto/tls work over it.
+// all. A server gets streams from [Listener.Streams]. net/http, gRPC and crypto/tls work over them.
 //
 // # Memory of the peer
 //

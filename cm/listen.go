@@ -38,6 +38,9 @@ type Listener struct {
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
 // addresses of all RDMA devices. With port 0 the kernel chooses a port; see [Listener.Addr].
+//
+// The context limits the lookup of the host and the port. Its end does not affect the listener,
+// which [Listener.Close] ends.
 func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, error) {
 	o, err := o.defaults()
 	if err != nil {

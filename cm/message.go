@@ -9,9 +9,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Send sends a message. It copies the message and returns as soon as the copy is posted, which may
-// be before the peer has it; see Flush. Send waits while the peer has no room. If Send fails,
-// nothing of the message was sent. The error matches
+// Send sends a message. It copies the message, which may be a slice that Recv has returned, and
+// returns as soon as the copy is posted. The peer may not have it yet; see Flush. Send waits while
+// the peer has no room. If Send fails, nothing of the message was sent. The error matches
 //
 // - EPIPE if the peer has closed its side, or CloseWrite was called,
 // - ECONNRESET if the peer is gone without closing the connection,

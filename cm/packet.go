@@ -157,7 +157,7 @@ func (q *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uv
 
 // ListenPacket receives datagrams on "host:port", where peers find it with [DialPacket]. The host
 // must be an address of an RDMA device, because a QP belongs to one device. With port 0 the kernel
-// chooses a port.
+// chooses a port. The context limits only the lookup of the host and the port.
 func ListenPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
 	o, err := o.defaults("ListenPacket", maxPrivate[opAccept][1])
 	if err != nil {

@@ -148,8 +148,9 @@ type sender struct {
 	asked time.Time // when the device was asked
 }
 
-// Send sends a datagram to a peer or a group. It copies the datagram and returns as soon as the
-// copy is posted. There is no way to learn whether it arrives.
+// Send sends a datagram to a peer or a group. It copies the datagram, which may be a slice that Recv
+// has returned, and returns as soon as the copy is posted. There is no way to learn whether it
+// arrives.
 func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	const what = "send"
 	if len(data) > p.mtu {

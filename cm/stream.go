@@ -31,7 +31,8 @@ func (c *Conn) Stream() *Stream {
 	return s
 }
 
-// DialStream connects to a listener and returns a stream; see [Dial].
+// DialStream connects to a listener and returns a stream; see [Dial]. Its counterpart is
+// [Listener.Streams] of the listener that [Listen] returns.
 func DialStream(ctx context.Context, address string, o DialOptions) (*Stream, error) {
 	c, err := Dial(ctx, address, o)
 	if err != nil {
@@ -41,7 +42,8 @@ func DialStream(ctx context.Context, address string, o DialOptions) (*Stream, er
 }
 
 // Streams returns a [net.Listener] whose connections are of type [*Stream], for
-// [net/http.Server.Serve] and similar functions.
+// [net/http.Server.Serve] and similar functions. Closing it closes l, and
+// [net/http.Server.Shutdown] closes it.
 func (l *Listener) Streams() net.Listener { return streamListener{l} }
 
 // streamListener returns streams from Accept.

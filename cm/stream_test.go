@@ -3,6 +3,7 @@ package cm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -119,4 +120,9 @@ func TestHTTP2(t *testing.T) {
 		}
 	}
 	transport.CloseIdleConnections()
+	ctx := within(t)
+	must(t, server.Config.Shutdown(ctx))
+	if _, err := l.Accept(ctx); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept after the server's Shutdown: %v", err)
+	}
 }
