@@ -94,7 +94,7 @@ func rping(addr string) error {
 func roleSiwHost([]string) int {
 	const (
 		doorbell = "7999"
-		timeout = 150 * time.Second
+		timeout  = 150 * time.Second
 	)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
