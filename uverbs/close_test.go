@@ -78,7 +78,7 @@ func TestCloseRefused(t *testing.T) {
 	} {
 		k.refuse[c.verb] = syscall.EAGAIN
 		var e *Error
-		if err := c.close(); !errors.As(err, &e) || e.Verb != c.verb || e.Errno != syscall.EAGAIN {
+		if err := c.close(); !errors.As(err, &e) || e.Op != c.verb || e.Errno != syscall.EAGAIN {
 			t.Errorf("%s: %v", c.verb, err)
 		}
 		if err := c.parent(); !errors.Is(err, syscall.EBUSY) {

@@ -68,7 +68,7 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	if errno == syscall.EINVAL && c.Removed() {
 		errno, hint = syscall.EIO, ""
 	}
-	err := &Error{Verb: verb, Device: c.device, Path: "ioctl", Netns: netns(), Errno: errno, Hint: hint}
+	err := &Error{Op: verb, Device: c.device, Path: "ioctl", Netns: netns(), Errno: errno, Hint: hint}
 	if c.Path() == pathWrite || errno == errWriteDenied {
 		err.Path = "write"
 	}

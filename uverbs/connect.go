@@ -140,7 +140,7 @@ func (q *QP) activePort() (uint8, PortAttr, error) {
 		}
 	}
 	return 0, PortAttr{}, &Error{
-		Verb:   "connect",
+		Op:     "connect",
 		Device: q.dev.Name(),
 		Object: q.label(),
 		Given:  fmt.Sprintf("port %d", first),

@@ -148,7 +148,7 @@ func (c *CQ) create(o CQOptions) (err error) {
 	errno := c.createIoctl(o, u)
 	if absent(errno) && u.lacks != nil {
 		lacks := *u.lacks
-		lacks.Err = &Error{Verb: "CREATE_CQ", Device: d.Name(), Errno: errno}
+		lacks.Err = &Error{Op: "CREATE_CQ", Device: d.Name(), Errno: errno}
 		return &lacks
 	}
 	if absent(errno) {
@@ -158,7 +158,7 @@ func (c *CQ) create(o CQOptions) (err error) {
 		return &FeatureError{
 			Feature: "CREATE_CQ with " + o.Flags.String(),
 			Driver:  d.driver.name(),
-			Err:     &Error{Verb: "CREATE_CQ", Device: d.Name(), Errno: errno},
+			Err:     &Error{Op: "CREATE_CQ", Device: d.Name(), Errno: errno},
 		}
 	}
 	if errno != 0 {

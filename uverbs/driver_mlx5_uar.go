@@ -105,7 +105,7 @@ func mlx5NoPage(errno syscall.Errno) bool {
 // uarRefused returns the errno with which the kernel has refused a page, 0 if err is something else.
 func uarRefused(err error) syscall.Errno {
 	var e *Error
-	if errors.As(err, &e) && e.Verb == "ALLOC_UAR" {
+	if errors.As(err, &e) && e.Op == "ALLOC_UAR" {
 		return e.Errno
 	}
 	return 0

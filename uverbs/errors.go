@@ -29,9 +29,9 @@ var (
 // Version is a mainline kernel version, such as {5, 12}; the zero value means unknown.
 type Version = netlinkrdma.Version
 
-// Error is a command that the kernel refused.
+// Error reports a command that the kernel refused. It unwraps to the errno.
 type Error struct {
-	Verb   string        // Verb is the command, with the kernel's name, such as "REG_MR".
+	Op     string        // Op is the command, with the kernel's name, such as "REG_MR".
 	Device string        // Device is the name of the RDMA device.
 	Object string        // Object is the object of the command, such as "QP 17"; may be empty.
 	Given  string        // Given has the values in the command, such as the port; may be empty.
@@ -44,7 +44,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "uverbs: %s: %s", e.Device, e.Verb)
+	fmt.Fprintf(&b, "uverbs: %s: %s", e.Device, e.Op)
 	if e.Object != "" {
 		b.WriteString(" of " + e.Object)
 	}

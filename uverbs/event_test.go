@@ -197,7 +197,7 @@ func TestNoEvents(t *testing.T) {
 	}
 	must(t, cq.Close(), d.Close())
 	_, _, err = openFake(t, pathAuto, func(k *fakeKernel) { k.refuse["ASYNC_EVENT_ALLOC"] = syscall.EMFILE })
-	if e, ok := errors.AsType[*Error](err); !ok || e.Verb != "ASYNC_EVENT_ALLOC" || e.Errno != syscall.EMFILE {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Op != "ASYNC_EVENT_ALLOC" || e.Errno != syscall.EMFILE {
 		t.Errorf("too many files: %v", err)
 	}
 }

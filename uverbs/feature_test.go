@@ -45,7 +45,7 @@ func TestMissing(t *testing.T) {
 		{"suffix of a new verb", pathAuto, "QUERY_PORT_SPEED of 1", syscall.EPROTONOSUPPORT, Version{6, 1}, FeatureError{Feature: "QUERY_PORT_SPEED", Since: Version{7, 0}}, "7.0"},
 	} {
 		f := newCommands(nil, c.path, "rxe0", rxeDriver{})
-		got := f.missing(c.verb, &Error{Verb: c.verb, Device: "rxe0", Errno: c.errno}, c.running)
+		got := f.missing(c.verb, &Error{Op: c.verb, Device: "rxe0", Errno: c.errno}, c.running)
 		if !errors.Is(got, c.errno) || !strings.Contains(got.Error(), c.text) {
 			t.Errorf("%s: text is %q, want %q in it", c.name, got, c.text)
 		}

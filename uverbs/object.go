@@ -222,7 +222,7 @@ func (o *object) shutDown() error {
 	}
 	slices.Sort(who)
 	return &Error{
-		Verb:   o.destroy,
+		Op:     o.destroy,
 		Device: o.dev.Name(),
 		Errno:  syscall.EBUSY,
 		Hint:   "still used by " + strings.Join(who, ", ") + "; close them first",

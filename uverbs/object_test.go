@@ -51,7 +51,7 @@ func TestTreeOrder(t *testing.T) {
 	busy := func(o *object, verb, users string) {
 		t.Helper()
 		err := o.close(e.end, nil)
-		if busy, ok := errors.AsType[*Error](err); !ok || busy.Errno != syscall.EBUSY || busy.Verb != verb || busy.Device != "rxe0" {
+		if busy, ok := errors.AsType[*Error](err); !ok || busy.Errno != syscall.EBUSY || busy.Op != verb || busy.Device != "rxe0" {
 			t.Errorf("close %s: %v, want an Error of %s with EBUSY", o.kind, err, verb)
 		} else if !strings.Contains(err.Error(), "still used by "+users+";") {
 			t.Errorf("close %s: %v, want %q in it", o.kind, err, users)

@@ -542,7 +542,7 @@ func TestDoorbellRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := r.qp.PostSend(SendWR{})
-	if e, ok := errors.AsType[*Error](err); !ok || e.Verb != "POST_SEND" || e.Errno != syscall.EPIPE || e.Hint == "" {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Op != "POST_SEND" || e.Errno != syscall.EPIPE || e.Hint == "" {
 		t.Errorf("error is %v, want one of POST_SEND with EPIPE", err)
 	}
 }

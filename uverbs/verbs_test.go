@@ -94,7 +94,7 @@ func TestQueryDeviceOld(t *testing.T) {
 	}
 	_, _, err := openFake(t, pathAuto, func(k *fakeKernel) { k.refuse["EX_QUERY_DEVICE"] = syscall.EIO })
 	var e *Error
-	if !errors.As(err, &e) || e.Verb != "QUERY_DEVICE" || !strings.Contains(e.Hint, "removed") || !errors.Is(err, ErrDeviceRemoved) {
+	if !errors.As(err, &e) || e.Op != "QUERY_DEVICE" || !strings.Contains(e.Hint, "removed") || !errors.Is(err, ErrDeviceRemoved) {
 		t.Errorf("EIO: %v", err)
 	}
 }

@@ -160,7 +160,7 @@ func refuses(err error) bool {
 	case errors.As(err, &post):
 		return post.Err != nil
 	case errors.As(err, &kernel):
-		return kernel.Verb != "" && kernel.Device != "" && kernel.Errno != 0
+		return kernel.Op != "" && kernel.Device != "" && kernel.Errno != 0
 	case errors.As(err, &feature):
 		return feature.Feature != ""
 	}

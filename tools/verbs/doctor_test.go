@@ -265,7 +265,7 @@ var doctorCases = []struct {
 		delete(p.files, "proc/self/status")
 	}, works: true, id: "memlock", level: levelWarning, words: []string{"100 bytes", "not known"}},
 	{name: "registration", ill: func(p patient) {
-		p.probe.registered = []registration{{smallMR, nil}, {bigMR, &uverbs.Error{Verb: "REG_MR", Errno: syscall.ENOMEM, Hint: "RLIMIT_MEMLOCK is small"}}}
+		p.probe.registered = []registration{{smallMR, nil}, {bigMR, &uverbs.Error{Op: "REG_MR", Errno: syscall.ENOMEM, Hint: "RLIMIT_MEMLOCK is small"}}}
 	}, works: true, id: "register", level: levelWarning, words: []string{"64 MiB cannot", "an MR of 1 MiB: registered", "RLIMIT_MEMLOCK is small", "ulimit"}},
 	{name: "vm", ill: func(patient) {}, works: true, id: "vm", level: levelInfo, words: []string{"65530", "maps of this process: 2", "huge pages: 4, free 3"}},
 	{name: "cannot be asked", ill: func(p patient) {
