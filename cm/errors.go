@@ -36,25 +36,13 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ArgError reports an argument or option that is not valid. The kernel was not asked.
-type ArgError struct {
-	Op      string // Op is the method that was called.
-	Field   string // Field is the name of the parameter or option.
-	Given   string // Given is its value.
-	Allowed string // Allowed says which values are valid.
-}
+// ArgError reports an argument or option that is not valid. The kernel was not asked. The fields are
+// Package, which is "cm", Op, Field, Given and Allowed. It unwraps to EINVAL.
+type ArgError = uverbs.ArgError
 
-// Error implements the error interface.
-func (e *ArgError) Error() string {
-	return fmt.Sprintf("cm: %s: %s is %s, allowed: %s", e.Op, e.Field, e.Given, e.Allowed)
-}
-
-// Unwrap returns EINVAL, which is what the kernel would have answered.
-func (e *ArgError) Unwrap() error { return syscall.EINVAL }
-
-// argErr returns an ArgError for any printable value.
+// argErr returns an ArgError of this package for any printable value.
 func argErr(op, field string, given any, allowed string, args ...any) error {
-	return &ArgError{Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
+	return &ArgError{Package: "cm", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
 }
 
 // bindErr is opError for a failed bind. The kernel returns EADDRNOTAVAIL if the port is in use and

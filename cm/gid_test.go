@@ -3,6 +3,7 @@ package cm
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -36,7 +37,7 @@ func TestGIDAddrBytes(t *testing.T) {
 		"local":  id.Bind(Addr{IP: netip.AddrFrom16(gid), Space: UDP}),
 		"remote": id.ResolveAddr(Addr{}, Addr{Space: TCP}, timeout),
 	} {
-		if !errors.As(err, &arg) || arg.Field != field {
+		if !errors.As(err, &arg) || arg.Field != field || err.Error() != fmt.Sprintf("cm: %s: %s is %s, allowed: %s", arg.Op, field, arg.Given, arg.Allowed) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

@@ -156,25 +156,28 @@ func (e *FeatureError) Unsupported() (feature string, since [2]int) {
 	return e.Feature, e.Since
 }
 
-// ArgError is an argument that the library refused without asking the kernel.
+// ArgError reports an argument or option that package uverbs or cm refused without asking the
+// kernel. It unwraps to EINVAL, which the kernel would have returned.
 type ArgError struct {
+	Package string // Package is the package that refused the argument, "uverbs" or "cm".
 	Op      string // Op is the method that was called, such as "CreateCQ".
-	Field   string // Field is the parameter or option at fault, such as "CQE".
-	Given   string // Given is the value.
-	Allowed string // Allowed says which values are possible.
+	Field   string // Field is the name of the parameter or option, such as "CQE".
+	Given   string // Given is its value.
+	Allowed string // Allowed says which values are valid.
 }
 
 // Error implements error.
 func (e *ArgError) Error() string {
-	return fmt.Sprintf("uverbs: %s: %s is %s, allowed: %s", e.Op, e.Field, e.Given, e.Allowed)
+	return fmt.Sprintf("%s: %s: %s is %s, allowed: %s", e.Package, e.Op, e.Field, e.Given, e.Allowed)
 }
 
-// Unwrap returns EINVAL, which is what the kernel would have answered.
+// Unwrap returns EINVAL.
 func (e *ArgError) Unwrap() error { return syscall.EINVAL }
 
-// argErr builds an ArgError of any printable value.
+// argErr returns an ArgError of this package for any printable value.
 func argErr(op, field string, given any, allowed string, args ...any) error {
 	return &ArgError{
+		Package: "uverbs",
 		Op:      op,
 		Field:   field,
 		Given:   fmt.Sprint(given),
