@@ -5,11 +5,11 @@
 package testenv
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,10 +53,38 @@ func parseWays(env string) ([]string, error) {
 	return ways, nil
 }
 
-// unsupported is what an error that reports a missing feature tells of it.
+// unsupported is an error of a test that reports a missing feature.
 type unsupported interface {
 	error
 	Unsupported() (feature string, since [2]int)
+}
+
+// missing returns the feature that err, or an error in its tree, reports as missing, and the first
+// Linux version with it. The version is zero if it depends on the driver. Besides the errors of tests
+// it knows FeatureError of netlinkrdma. The tests of netlinkrdma use this package, so this package
+// cannot import that type and reads its fields by reflection.
+func missing(err error) (feature string, since [2]int, ok bool) {
+	if u, ok := err.(unsupported); ok {
+		feature, since = u.Unsupported()
+		return feature, since, true
+	}
+	if v := reflect.ValueOf(err); v.IsValid() && v.Type().String() == "*netlinkrdma.FeatureError" {
+		if v = v.Elem(); v.FieldByName("Driver").String() == "" {
+			since = v.FieldByName("Since").Convert(reflect.TypeFor[[2]int]()).Interface().([2]int)
+		}
+		return v.FieldByName("Feature").String(), since, true
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		return missing(u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range u.Unwrap() {
+			if feature, since, ok = missing(err); ok {
+				return feature, since, true
+			}
+		}
+	}
+	return "", since, false
 }
 
 // Guest skips the test unless it runs in a VM.
@@ -140,11 +168,10 @@ const LackingMark = "testenv: this kernel or driver lacks "
 // the caller.
 func Lacks(tb testing.TB, err error) bool {
 	tb.Helper()
-	var u unsupported
-	if !errors.As(err, &u) {
+	feature, since, ok := missing(err)
+	if !ok {
 		return false
 	}
-	feature, since := u.Unsupported()
 	kernel := Kernel(tb)
 	if problem := mustHave(feature, since, kernel, os.Getenv(MustEnv)); problem != "" {
 		tb.Fatalf("%s: %v", problem, err)

@@ -3,9 +3,12 @@ package testenv
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
 func TestMustHave(t *testing.T) {
@@ -198,6 +201,11 @@ func TestLacks(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", lackError{feature: "OPEN_XRCD"}), "", true},
 		{lackError{"OPEN_XRCD", [2]int{99, 0}}, "", true},
 		{lackError{"OPEN_XRCD", [2]int{2, 6}}, "has been in Linux since 2.6", false},
+		{fmt.Errorf("wrapped: %w", &netlinkrdma.FeatureError{Feature: "OPEN_XRCD"}), "", true},
+		{errors.Join(io.EOF, &netlinkrdma.FeatureError{Feature: "OPEN_XRCD", Since: netlinkrdma.Version{99, 0}}), "", true},
+		{&netlinkrdma.FeatureError{Feature: "OPEN_XRCD", Since: netlinkrdma.Version{2, 6}}, "has been in Linux since 2.6", false},
+		{&netlinkrdma.FeatureError{Feature: "OPEN_XRCD", Since: netlinkrdma.Version{2, 6}, Driver: "rxe"}, "", true},
+		{&netlinkrdma.FeatureError{Feature: "FLUSH", Driver: "rxe"}, `no line "TestXRC: FLUSH"`, false},
 		{lackError{feature: "FLUSH"}, `no line "TestXRC: FLUSH"`, false},
 		{errors.New("something else"), "", false},
 	} {
