@@ -43,7 +43,7 @@ func TestWriteEventBytes(t *testing.T) {
 		t.Errorf("event is %+v", e)
 	}
 	answer = syscall.EINVAL
-	wantLacking(t, id.WriteEvent(0, 0), "WRITE_CM_EVENT", [2]int{6, 18}, "Linux has it since 6.18")
+	wantLacking(t, id.WriteEvent(0, 0), "WRITE_CM_EVENT", uverbs.Version{6, 18}, "Linux has it since 6.18")
 	answer = syscall.ENOMEM
 	if err := id.WriteEvent(0, 0); !errors.Is(err, syscall.ENOMEM) || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("WriteEvent: %v", err)
@@ -55,15 +55,15 @@ func TestWriteEventBytes(t *testing.T) {
 }
 
 // wantLacking fails the test unless an error says that a feature is missing.
-func wantLacking(t *testing.T, err error, feature string, since [2]int, words string) {
+func wantLacking(t *testing.T, err error, feature string, since uverbs.Version, words string) {
 	t.Helper()
 	var f *uverbs.FeatureError
 	if !errors.As(err, &f) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(fmt.Sprint(err), words) {
 		t.Errorf("error is %v, want that %s is lacking: %s", err, feature, words)
 		return
 	}
-	if name, version := f.Unsupported(); name != feature || version != since {
-		t.Errorf("lacking is %s, since %v, want %s, %v", name, version, feature, since)
+	if f.Feature != feature || f.Since != since {
+		t.Errorf("lacking is %s, since %v, want %s, %v", f.Feature, f.Since, feature, since)
 	}
 }
 
@@ -131,16 +131,16 @@ func TestServiceBytes(t *testing.T) {
 		}
 	}
 	answer = syscall.EOPNOTSUPP
-	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", [2]int{}, "InfiniBand subnet administrator")
+	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", uverbs.Version{}, "InfiniBand subnet administrator")
 	answer = syscall.EINVAL // by a kernel that knows the command
 	if err := id.ResolveService("printer", 0); !errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "not bound") {
 		t.Errorf("ResolveService: %v", err)
 	}
 	toNobody = syscall.EINVAL // and by one that does not
-	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", [2]int{6, 18}, "Linux has it since 6.18")
+	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", uverbs.Version{6, 18}, "Linux has it since 6.18")
 	answer = syscall.ENOSYS
 	_, err := id.Services()
-	wantLacking(t, err, "QUERY_IB_SERVICE", [2]int{6, 18}, "Linux has it since 6.18")
+	wantLacking(t, err, "QUERY_IB_SERVICE", uverbs.Version{6, 18}, "Linux has it since 6.18")
 	answer = syscall.ENODATA
 	if _, err := id.Services(); !errors.Is(err, syscall.ENODATA) || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("Services: %v", err)

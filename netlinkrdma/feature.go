@@ -1,6 +1,7 @@
 package netlinkrdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,45 +22,42 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d", v[0], v[1])
 }
 
-// FeatureError says that the kernel or the driver does not support a request. It matches
-// [errors.ErrUnsupported]. It is a plain value.
+// FeatureError reports a feature that the kernel or the driver does not support. Packages
+// netlinkrdma, uverbs and cm return it as a *FeatureError. It matches [errors.ErrUnsupported].
 type FeatureError struct {
 	Feature string  // Feature is the name used in the documentation.
-	Since   Version // Since is the first mainline kernel that supports it; zero if it depends on the driver.
-	Driver  string  // Driver is set if the driver, not the kernel, does not support it.
-	Err     error   // Err is the answer of the kernel, an *Error.
+	Since   Version // Since is the first mainline kernel that supports it; zero if unknown.
+	Driver  string  // Driver is the driver that does not support it; empty if it is the kernel.
+	Err     error   // Err is the kernel's answer, normally an *Error of the package; may be nil.
+
+	pkg string // the package in the text; empty means uverbs
 }
 
 // Error returns one line with everything that is known.
 func (e *FeatureError) Error() string {
-	var b strings.Builder
-	b.WriteString("netlinkrdma: " + e.Feature + " not supported")
+	pkg := cmp.Or(e.pkg, "uverbs") + ": "
+	text := pkg + e.Feature + " not supported"
 	switch {
 	case e.Driver != "":
-		b.WriteString(" by driver " + e.Driver)
+		text += " by driver " + e.Driver
 	case e.Since != Version{}:
-		fmt.Fprintf(&b, " by this kernel (Linux has it since %s)", e.Since)
+		text += fmt.Sprintf(" by this kernel (Linux has it since %s)", e.Since)
+	case errors.Is(e.Err, unix.ENOTTY):
+		text += " without ioctl"
+	default:
+		text += " by this kernel"
 	}
 	if e.Err != nil {
-		b.WriteString(": " + strings.TrimPrefix(e.Err.Error(), "netlinkrdma: "))
+		text += ": " + strings.TrimPrefix(e.Err.Error(), pkg)
 	}
-	return b.String()
+	return text
 }
 
 // Is reports whether target is [errors.ErrUnsupported].
 func (e *FeatureError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// Unwrap returns the answer of the kernel.
+// Unwrap returns the kernel's answer.
 func (e *FeatureError) Unwrap() error { return e.Err }
-
-// Unsupported returns the name of the feature and the first kernel version that must support it, or
-// the zero version if it depends on the driver.
-func (e *FeatureError) Unsupported() (feature string, since [2]int) {
-	if e.Driver != "" {
-		return e.Feature, [2]int{}
-	}
-	return e.Feature, e.Since
-}
 
 // feature is what a command needs and a kernel or a driver may lack. The zero
 // value is for commands that every kernel has.
@@ -73,7 +71,7 @@ type feature struct {
 
 // missing makes the FeatureError.
 func (f feature) missing(dev Device, err error) error {
-	e := &FeatureError{Feature: f.name, Since: f.since, Err: err}
+	e := &FeatureError{Feature: f.name, Since: f.since, Err: err, pkg: "netlinkrdma"}
 	if e.Since == (Version{}) {
 		e.Driver = dev.DriverID.String()
 	}

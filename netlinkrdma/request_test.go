@@ -105,14 +105,14 @@ func TestMissingFeatures(t *testing.T) {
 		call  string
 		errno unix.Errno
 		want  string
-		since [2]int
+		since Version
 	}{
-		{"contexts", unix.EINVAL, "list of contexts not supported by this kernel (Linux has it since 5.13): list contexts of rxe0: invalid argument", [2]int{5, 13}},
-		{"counters", unix.EINVAL, "hardware counters not supported by driver rxe: read counters of rxe0: invalid argument", [2]int{}},
-		{"status", unix.EINVAL, "hardware counters not supported by driver rxe: read counters of rxe0: invalid argument", [2]int{}},
-		{"bind", unix.ENOMEM, "counters of QPs not supported by driver rxe: give a counter to QP 17 of rxe0", [2]int{}},
-		{"auto", unix.EOPNOTSUPP, "counters of QPs not supported by driver rxe", [2]int{}},
-		{"move", unix.EOPNOTSUPP, "netns mode is shared) not supported by driver rxe", [2]int{}},
+		{"contexts", unix.EINVAL, "list of contexts not supported by this kernel (Linux has it since 5.13): list contexts of rxe0: invalid argument", Version{5, 13}},
+		{"counters", unix.EINVAL, "hardware counters not supported by driver rxe: read counters of rxe0: invalid argument", Version{}},
+		{"status", unix.EINVAL, "hardware counters not supported by driver rxe: read counters of rxe0: invalid argument", Version{}},
+		{"bind", unix.ENOMEM, "counters of QPs not supported by driver rxe: give a counter to QP 17 of rxe0", Version{}},
+		{"auto", unix.EOPNOTSUPP, "counters of QPs not supported by driver rxe", Version{}},
+		{"move", unix.EOPNOTSUPP, "netns mode is shared) not supported by driver rxe", Version{}},
 	} {
 		err := deviceCalls[tt.call](fakeClient(t, rxeKernel(refusing(tt.errno))), fakeRXE)
 		var f *FeatureError
@@ -120,8 +120,8 @@ func TestMissingFeatures(t *testing.T) {
 			t.Errorf("%s: %v, want %s", tt.call, err, tt.want)
 			continue
 		}
-		if _, since := f.Unsupported(); since != tt.since {
-			t.Errorf("%s: since %v, want %v", tt.call, since, tt.since)
+		if f.Since != tt.since || (f.Driver == "") != (tt.since != Version{}) {
+			t.Errorf("%s: since %v, driver %q, want since %v", tt.call, f.Since, f.Driver, tt.since)
 		}
 	}
 	// What every kernel has is no missing feature.

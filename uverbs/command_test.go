@@ -122,8 +122,10 @@ func TestErrorTexts(t *testing.T) {
 	}{
 		{argErr("CreateCQ", "cqe", 70000, "1 to %d (max_cqe of %s)", 32767, "rxe0"), "uverbs: CreateCQ: cqe is 70000, allowed: 1 to 32767 (max_cqe of rxe0)"},
 		{&PostError{Index: 3, Err: ErrTooManySGE}, "uverbs: post: work request 3: too many SGEs for this QP"},
-		{&FeatureError{Feature: "dm", Since: Version{5, 12}}, "uverbs: dm is not supported by this kernel (Linux has it since 5.12)"},
-		{&FeatureError{Feature: "dm", Driver: "rxe"}, "uverbs: dm is not supported by driver rxe"},
+		{&FeatureError{Feature: "dm", Since: Version{5, 12}}, "uverbs: dm not supported by this kernel (Linux has it since 5.12)"},
+		{&FeatureError{Feature: "dm", Driver: "rxe"}, "uverbs: dm not supported by driver rxe"},
+		{&FeatureError{Feature: "dm", Driver: "rxe", Err: &Error{Op: "ALLOC_DM", Device: "rxe0", Errno: syscall.EOPNOTSUPP}},
+			"uverbs: dm not supported by driver rxe: rxe0: ALLOC_DM: operation not supported"},
 		{&DeviceError{Name: "x", Devices: []DeviceInfo{{Name: "rxe0"}, {Name: "rxe1", Err: io.EOF}}, Err: ErrNoDevice},
 			"uverbs: open x: no usable RDMA device; devices here: rxe0, rxe1 (cannot be used: EOF)"},
 		{&WCError{WC: WC{ID: 5, QPN: 17, Status: WCRetryExcErr, VendorErr: 0x81}, Device: "rxe0", Peer: Endpoint{QPN: 18, GID: GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}, Hint: "gone"},
@@ -142,12 +144,5 @@ func TestErrorTexts(t *testing.T) {
 	}
 	if !errors.Is(argErr("", "", 0, ""), syscall.EINVAL) {
 		t.Error("an ArgError is not EINVAL")
-	}
-	feature, since := (&FeatureError{Feature: "dm", Since: Version{5, 12}}).Unsupported()
-	if feature != "dm" || since != [2]int{5, 12} {
-		t.Errorf("Unsupported tells %s, %v", feature, since)
-	}
-	if _, since := (&FeatureError{Driver: "rxe", Since: Version{5, 12}}).Unsupported(); since != [2]int{} {
-		t.Errorf("a driver's lack has a kernel version, %v", since)
 	}
 }

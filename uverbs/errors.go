@@ -110,51 +110,11 @@ type reason struct {
 func (r *reason) Error() string { return r.text }
 func (r *reason) Unwrap() error { return r.err }
 
-// FeatureError says that the kernel or the driver does not support a feature, and since which
-// kernel, or with which driver, it is available. It matches [errors.ErrUnsupported].
-type FeatureError struct {
-	Feature string  // Feature is the name that the documentation uses.
-	Since   Version // Since is the first mainline kernel that supports it; zero if unknown.
-	Driver  string  // Driver is set if the driver, not the kernel, does not support it.
-	Err     error   // Err is the answer of the kernel, normally an *Error; may be nil.
-}
-
-// Error implements error.
-func (e *FeatureError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "uverbs: %s is not supported", e.Feature)
-	switch {
-	case e.Driver != "":
-		fmt.Fprintf(&b, " by driver %s", e.Driver)
-	case e.Since != (Version{}):
-		fmt.Fprintf(&b, " by this kernel (Linux has it since %s)", e.Since)
-	case errors.Is(e.Err, syscall.ENOTTY):
-		b.WriteString(" without ioctl")
-	default:
-		b.WriteString(" by this kernel")
-	}
-	if e.Err != nil {
-		b.WriteString(": ")
-		b.WriteString(e.Err.Error())
-	}
-	return b.String()
-}
-
-// Is reports whether target is [errors.ErrUnsupported].
-func (e *FeatureError) Is(target error) bool { return target == errors.ErrUnsupported }
-
-// Unwrap returns the answer of the kernel.
-func (e *FeatureError) Unwrap() error { return e.Err }
-
-// Unsupported returns the feature and the first kernel that supports it, for test environments that
-// must know whether a missing feature is acceptable. The version is zero if it depends on the
-// driver.
-func (e *FeatureError) Unsupported() (feature string, since [2]int) {
-	if e.Driver != "" {
-		return e.Feature, [2]int{}
-	}
-	return e.Feature, e.Since
-}
+// FeatureError reports a feature that the kernel or the driver does not support. The fields are
+// Feature, its name; Since, the first mainline kernel that supports it, or zero; Driver, which is
+// empty if the kernel does not support it; and Err, the kernel's answer, normally an [*Error], or
+// nil. It matches [errors.ErrUnsupported].
+type FeatureError = netlinkrdma.FeatureError
 
 // ArgError reports an argument or option that package uverbs or cm refused without asking the
 // kernel. It unwraps to EINVAL, which the kernel would have returned.

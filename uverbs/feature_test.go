@@ -62,8 +62,8 @@ func TestFailSince(t *testing.T) {
 	if err := c.fail("REG_DMABUF_MR", syscall.EPROTONOSUPPORT, ""); !errors.As(err, &f) {
 		t.Fatalf("error is %v", err)
 	}
-	if feature, since := f.Unsupported(); feature != "REG_DMABUF_MR" || since != [2]int{5, 12} {
-		t.Errorf("Unsupported tells %s, %v", feature, since)
+	if f.Feature != "REG_DMABUF_MR" || f.Since != (Version{5, 12}) || f.Driver != "" {
+		t.Errorf("%+v", f)
 	}
 }
 

@@ -279,7 +279,7 @@ func TestReregRefused(t *testing.T) {
 
 	all := ReregOptions{PD: pd2, Buffer: buf2, Access: new(AccessRemoteRead)}
 	for errno, words := range map[syscall.Errno]string{
-		syscall.EACCES: "for reading only", syscall.ENOMEM: "RLIMIT_MEMLOCK", syscall.EOPNOTSUPP: "REREG_MR is not supported by driver rxe",
+		syscall.EACCES: "for reading only", syscall.ENOMEM: "RLIMIT_MEMLOCK", syscall.EOPNOTSUPP: "REREG_MR not supported by driver rxe",
 	} {
 		k.refuse["REREG_MR"] = errno
 		if err := mr.Rereg(all); !errors.Is(err, errno) || !strings.Contains(err.Error(), words) {

@@ -397,7 +397,7 @@ func TestRegMRRefused(t *testing.T) {
 	pd := value(d.AllocPD())(t)
 	buf := value(AllocBuffer(1))(t)
 	k.took()
-	if _, err := pd.RegMR(buf, AccessOnDemand); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "on-demand paging is not supported by driver rxe") {
+	if _, err := pd.RegMR(buf, AccessOnDemand); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "on-demand paging not supported by driver rxe") {
 		t.Errorf("on demand: %v", err)
 	}
 	for _, access := range []Access{1 << 30, AccessRemoteWrite, AccessRemoteAtomic} {

@@ -391,9 +391,9 @@ func TestPerfIWARP(t *testing.T) {
 	_, port := perfServe(t)
 	for _, c := range []struct{ test, options, want string }{
 		{"send-lat", "", "--cm is missing: " + dev0 + " is of iWARP"},
-		{"send-lat", "--cm -t ud", "QP type UD is not supported by driver siw"},
-		{"write-bw", "-t uc", "QP type UC is not supported by driver siw"},
-		{"atomic-lat", "--cm", "atomics is not supported by driver siw"},
+		{"send-lat", "--cm -t ud", "QP type UD not supported by driver siw"},
+		{"write-bw", "-t uc", "QP type UC not supported by driver siw"},
+		{"atomic-lat", "--cm", "atomics not supported by driver siw"},
 		{"send-lat", "--cm -x 0", "--gid is 0, allowed: none, as " + dev0 + " is of iWARP"},
 	} {
 		out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), line([]string{"perf", c.test, ServerAddr, "-p", port}, strings.Fields(c.options)...)...).CombinedOutput()

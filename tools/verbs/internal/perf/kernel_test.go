@@ -217,8 +217,8 @@ func TestDMABuf(t *testing.T) {
 	config := Default(Send, BW)
 	config.Sizes, config.Iterations = []int{64}, 10
 	for name, want := range map[string]string{
-		heap:                "REG_DMABUF_MR is not supported by driver rxe",
-		fd:                  "REG_DMABUF_MR is not supported by driver rxe",
+		heap:                "REG_DMABUF_MR not supported by driver rxe",
+		fd:                  "REG_DMABUF_MR not supported by driver rxe",
 		"/dev/fd/1023":      "bad file descriptor",
 		heaps + "no-such":   "no such file or directory",
 		"/proc/self/fd/one": "no such file or directory",
