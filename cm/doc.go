@@ -122,11 +122,16 @@
 //
 // # Errors
 //
-//   - [ArgError]: the package refused an argument before it asked the kernel.
-//   - [Error]: the kernel refused a command at once.
+// Errors with fields are pointers, such as [*Error]: find them with [errors.As] or [errors.AsType].
+// Compare with single errors, such as errnos, by [errors.Is].
+//
+//   - [ArgError]: the package refused an argument without asking the kernel. It matches EINVAL.
+//   - [uverbs.FeatureError]: the kernel or the driver does not support the feature. It matches
+//     [errors.ErrUnsupported].
+//   - [Error]: a command failed at once. It matches the errno.
 //   - [EventError]: a step failed later. [Event.Err] says in words what the status of an event
 //     means: an errno, or the reason why the peer rejected the connection.
-//   - [RefusedError]: the listener rejected the connection and said why.
-//   - [uverbs.FeatureError]: the kernel or the device does not support the feature. It matches
-//     [errors.ErrUnsupported].
+//   - [RefusedError]: the listener rejected the connection and said why. It matches ECONNREFUSED.
+//   - [os.ErrClosed]: the object was closed.
+//   - Other errors of package uverbs, such as [uverbs.Error], if a verb failed.
 package cm

@@ -12,11 +12,12 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Error reports that the kernel has refused a command.
+// Error reports a command that failed, normally because the kernel refused it. It unwraps to the
+// errno.
 type Error struct {
 	Op    string        // Op is the operation that failed, such as "resolve address".
 	Addr  string        // Addr is the address in question; may be empty.
-	Errno syscall.Errno // Errno is the error number that the kernel returned.
+	Errno syscall.Errno // Errno is the error number.
 	Hint  string        // Hint says what the cause may be and what to do; may be empty.
 }
 

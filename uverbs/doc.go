@@ -109,17 +109,34 @@
 //
 // # Errors
 //
-//   - [ArgError]: the library refused an argument that the device cannot handle. It has the field,
-//     the value given and the values allowed.
-//   - [Error]: the kernel refused a command. It has the verb, the device, the errno and, if it is
-//     known, the usual cause and what to do about it.
+// Errors with fields are pointers, such as [*Error]: find them with [errors.As] or [errors.AsType].
+// Compare with single errors, such as [ErrQueueFull] and errnos, by [errors.Is].
+//
+//   - [ArgError]: the library refused an argument without asking the kernel. It has the field, the
+//     value given and the values allowed, and matches EINVAL.
 //   - [FeatureError]: the kernel or the driver does not support the feature. It matches
-//     [errors.ErrUnsupported].
-//   - [ErrQueueFull] and similar values come from the data path, and are compared with errors.Is.
+//     [errors.ErrUnsupported] and, if the kernel was asked, the errno.
+//   - [Error]: a command failed for another reason. It has the command, the device, the errno and,
+//     if it is known, the usual cause and what to do about it. It matches the errno, and
+//     [ErrDeviceRemoved] after the device was removed.
+//   - [DeviceError]: a device could not be opened. It lists the devices of the machine.
+//   - [PostError]: a work request of a batch is wrong. It matches the reason, such as
+//     [ErrTooManySGE].
+//   - [ErrQueueFull] and similar values come from the data path.
+//   - [os.ErrClosed]: the object was closed.
 //   - A [WC] with a [WCStatus] reports a work request that failed. [QP.Err] explains it. For a
 //     request that was flushed it says what moved the QP to the state [QPErr]: an earlier request,
 //     this program, an asynchronous event, or the cause that a connection manager has given to
 //     [QP.SetErrCause].
+//
+// For example:
+//
+//	mr, err := pd.RegDMABuf(f, uverbs.MROptions{})
+//	if errors.Is(err, errors.ErrUnsupported) {
+//		// Register other memory.
+//	} else if e, ok := errors.AsType[*uverbs.Error](err); ok && e.Errno == syscall.ENOMEM {
+//		fmt.Println(e.Hint)
+//	}
 //
 // # Trust
 //

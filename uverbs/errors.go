@@ -29,7 +29,8 @@ var (
 // Version is a mainline kernel version, such as {5, 12}; the zero value means unknown.
 type Version = netlinkrdma.Version
 
-// Error reports a command that the kernel refused. It unwraps to the errno.
+// Error reports a command that failed, normally because the kernel refused it. It unwraps to the
+// errno, and matches [ErrDeviceRemoved] after the device was removed.
 type Error struct {
 	Op     string        // Op is the command, with the kernel's name, such as "REG_MR".
 	Device string        // Device is the name of the RDMA device.
@@ -37,7 +38,7 @@ type Error struct {
 	Given  string        // Given has the values in the command, such as the port; may be empty.
 	Path   string        // Path is "ioctl" or "write"; empty if the kernel was not asked.
 	Netns  string        // Netns is the network namespace, such as "net:[4026532281]", if it is not that of process 1.
-	Errno  syscall.Errno // Errno is the kernel's answer.
+	Errno  syscall.Errno // Errno is the error number.
 	Hint   string        // Hint is the likely cause and what to do; may be empty.
 }
 
