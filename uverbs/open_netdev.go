@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -27,7 +28,8 @@ func OpenNetdev(name string) (*Device, error) {
 }
 
 // OpenAddr opens the device of the network interface that has an IP address of this host; see
-// [OpenNetdev].
+// [OpenNetdev]. Several interfaces may have the same address, as link-local ones without a zone: then
+// it opens the first usable device of any of them.
 func OpenAddr(addr netip.Addr) (*Device, error) {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() {
@@ -39,21 +41,34 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 		return nil, &DeviceError{Name: name, Err: err}
 	}
 	var own []string
+	var failed error
 	for _, link := range links {
 		addrs, _ := link.Addrs() // an interface that has just gone has none
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
 			switch {
 			case err != nil:
-			case p.Addr().Unmap() == addr.WithZone("") && (addr.Zone() == "" || addr.Zone() == link.Name):
-				return openLink(name, link.Index)
+			case p.Addr().Unmap() == addr.WithZone("") && isZone(addr.Zone(), &link):
+				d, err := openLink(name, link.Index)
+				if err == nil {
+					return d, nil
+				}
+				failed = err
 			case !p.Addr().IsLoopback():
 				own = append(own, p.Addr().String()+" on "+link.Name)
 			}
 		}
 	}
+	if failed != nil {
+		return nil, failed
+	}
 	return nil, &DeviceError{Name: name, Err: fmt.Errorf("this host has no such address (it has %s): %w",
 		cmp.Or(strings.Join(own, ", "), "none"), fs.ErrNotExist)}
+}
+
+// isZone reports whether a zone, which may be empty, is that of an interface.
+func isZone(zone string, link *net.Interface) bool {
+	return zone == "" || zone == link.Name || zone == strconv.Itoa(link.Index)
 }
 
 // openLink opens the first usable device of a network interface.

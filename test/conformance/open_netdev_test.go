@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -32,11 +33,14 @@ func TestOpenNetdev(t *testing.T) {
 			must(t, err)
 			for _, a := range addrs {
 				addr := netip.MustParsePrefix(a.String()).Addr()
+				zones := []string{""}
 				if addr.IsLinkLocalUnicast() {
-					addr = addr.WithZone(name)
+					zones = []string{name, strconv.Itoa(link.Index)}
 				}
-				dev, err := uverbs.OpenAddr(addr)
-				opened(addr.String(), dev, err)
+				for _, zone := range zones {
+					dev, err := uverbs.OpenAddr(addr.WithZone(zone))
+					opened(addr.String()+"%"+zone, dev, err)
+				}
 			}
 		}
 	})

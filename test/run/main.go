@@ -121,6 +121,11 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	if c.jobs < 1 {
 		return 2, fmt.Errorf("-j %d: want 1 or more", c.jobs)
 	}
+	if strings.Contains(c.kernel, "/") { // steps run in other directories
+		if c.kernel, err = filepath.Abs(c.kernel); err != nil {
+			return 2, err
+		}
+	}
 	c.personalities = strings.Split(personalities, ",")
 	if c.root, err = findRoot(); err != nil {
 		return 2, err
@@ -128,8 +133,8 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	c.version = gitVersion(c.root)
 	switch first := f.Arg(0); {
 	case list:
-		c.list(out, strings.FieldsFunc(names, func(r rune) bool { return r == ',' }))
-		return 0, nil
+		err := c.list(out, strings.FieldsFunc(names, func(r rune) bool { return r == ',' }))
+		return pick(err == nil, 0, 2), err
 	case names == "" && first == "matrix":
 		return c.matrix(ctx, out, f.Args()[1:], dry)
 	case names == "" && first == "readme":

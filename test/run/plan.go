@@ -91,8 +91,14 @@ const mostListed = 8
 
 // list prints the suites and their steps, and the groups. With names it prints those suites alone, with
 // all of their steps.
-func (c *config) list(out io.Writer, names []string) {
-	for _, s := range c.suites() {
+func (c *config) list(out io.Writer, names []string) error {
+	suites := c.suites()
+	for _, name := range names {
+		if !slices.ContainsFunc(suites, func(s suite) bool { return s.name == name }) {
+			return fmt.Errorf("there is no suite %q; run -list without -suite lists all", name)
+		}
+	}
+	for _, s := range suites {
 		if len(names) > 0 && !slices.Contains(names, s.name) {
 			continue
 		}
@@ -115,6 +121,7 @@ func (c *config) list(out io.Writer, names []string) {
 			fmt.Fprintf(out, "\n%-14s %s\n", g, strings.Join(groups[g], " "))
 		}
 	}
+	return nil
 }
 
 // fuzzFunc is a fuzz test.
