@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -260,6 +261,78 @@ func TestBuilderAfterClose(t *testing.T) {
 		must(t, a.qp.Close())
 		if err := b.Post(); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("Post of what was begun before Close: %v", err)
+		}
+	})
+}
+
+func TestUseAfterClose(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev, err := uverbs.Open(deviceName)
+		must(t, err)
+		pd, err := dev.AllocPD()
+		must(t, err)
+		buf, err := uverbs.AllocBuffer(4096)
+		must(t, err)
+		mr, err := pd.RegMR(buf, 0)
+		must(t, err)
+		ch, err := dev.CreateCompChannel()
+		must(t, err)
+		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Channel: ch})
+		must(t, err)
+		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+		must(t, err)
+
+		// Wrong order: who is used says by whom, and goes on working.
+		for _, c := range []struct {
+			object closer
+			words  []string
+		}{
+			{buf, []string{"1 MR"}},
+			{dev, []string{"1 CQ", "1 CompChannel", "1 PD"}},
+			{pd, []string{"1 MR", "1 QP"}},
+			{cq, []string{"1 QP"}},
+			{ch, []string{"1 CQ"}},
+		} {
+			err := c.object.Close()
+			if !errors.Is(err, syscall.EBUSY) {
+				t.Errorf("close %T: %v, want EBUSY", c.object, err)
+			}
+			says(t, err, c.words...)
+		}
+		must(t, qp.Init(), qp.PostRecv(1), cq.Notify())
+
+		for _, c := range []closer{qp, cq, ch, mr, buf, pd, dev} {
+			must(t, c.Close(), c.Close()) // closing twice is fine
+		}
+		ctx := withDeadline(t)
+		for name, err := range map[string]error{
+			"AllocPD":     func() error { _, err := dev.AllocPD(); return err }(),
+			"CreateCQ":    func() error { _, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1}); return err }(),
+			"Channel":     func() error { _, err := dev.CreateCompChannel(); return err }(),
+			"QueryPort":   func() error { _, err := dev.QueryPort(1); return err }(),
+			"GIDTable":    func() error { _, err := dev.GIDTable(1); return err }(),
+			"RegMR":       func() error { _, err := pd.RegMR(buf, 0); return err }(),
+			"RegSlice":    func() error { _, err := pd.RegSlice(make([]byte, 1), 0); return err }(),
+			"CreateQP":    func() error { _, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); return err }(),
+			"Poll":        func() error { _, err := cq.Poll(make([]uverbs.WC, 1)); return err }(),
+			"Notify":      cq.Notify(),
+			"Wait":        func() error { _, err := ch.Wait(ctx); return err }(),
+			"PostSend":    qp.PostSend(uverbs.SendWR{}),
+			"PostRecv":    qp.PostRecv(1),
+			"PostRecvs":   qp.PostRecvs(uverbs.RecvWR{}),
+			"Modify":      qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState),
+			"Query":       func() error { _, err := qp.Query(); return err }(),
+			"Endpoint":    func() error { _, err := qp.Endpoint(); return err }(),
+			"Connect":     qp.Connect(ctx, uverbs.Endpoint{}),
+			"Init":        qp.Init(),
+			"SendInvalid": qp.PostSend(),
+		} {
+			if !errors.Is(err, os.ErrClosed) {
+				t.Errorf("%s after Close: %v, want os.ErrClosed", name, err)
+			}
+		}
+		if buf.Bytes() != nil {
+			t.Error("a closed Buffer has bytes")
 		}
 	})
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -43,26 +41,6 @@ const (
 	protoUDP = 17
 )
 
-// rawSide makes a QP of raw packets.
-func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
-	t.Helper()
-	s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
-	o.Type, o.SendCQ, o.RecvCQ = uverbs.RawPacket, s.cq, s.cq
-	qp, err := s.pd.CreateQP(o)
-	testenv.Skip(t, err)
-	must(t, err)
-	closeLater(t, qp)
-	s.qp = qp
-	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
-	return s
-}
-
-// rawReady takes a QP of raw packets on to where it receives and sends.
-func rawReady(t *testing.T, s *side) {
-	t.Helper()
-	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
-}
-
 // sendFrame sends a frame from the beginning of a side's buffer.
 func sendFrame(t *testing.T, s *side, frame []byte) {
 	t.Helper()
@@ -70,17 +48,6 @@ func sendFrame(t *testing.T, s *side, frame []byte) {
 	must(t, s.qp.PostSend(send(1, s.mr.SGE(0, n))))
 	s.want(t, 1, uverbs.WCSend)
 }
-
-// macOf is an interface's address.
-func macOf(t *testing.T, netdev string) [6]byte {
-	t.Helper()
-	link, err := netlink.LinkByName(netdev)
-	must(t, err)
-	return [6]byte(link.Attrs().HardwareAddr)
-}
-
-// anyMAC is a mask for all of an address.
-var anyMAC = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // TestFlowMatches: a flow takes the frames whose headers are as each of its specs says, on every
 // layer, and those that differ in one field it does not.

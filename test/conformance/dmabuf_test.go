@@ -1,0 +1,64 @@
+package conformance
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestDMABuf: rxe has no dma-bufs; what is tested is that the kernel takes the command
+// for one. A kernel that lets programs make dma-bufs gets a real one.
+func TestDMABuf(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		pd := newPD(t, dev)
+		fd, err := unix.MemfdCreate("memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		must(t, err)
+		memory := os.NewFile(uintptr(fd), "memory")
+		defer memory.Close()
+		must(t, memory.Truncate(16384))
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+		must(t, err)
+		files := []*os.File{memory} // which is none
+		if f := udmabuf(t, memory, 16384); f != nil {
+			defer f.Close()
+			files = append(files, f)
+		} else if onMLX5 || since(t, 6, 12) { // to rxe it makes no difference
+			testenv.NotSupported(t, "/dev/udmabuf")
+		}
+		for _, f := range files {
+			for _, o := range []uverbs.MROptions{{}, {Access: uverbs.AccessLocalWrite | uverbs.AccessRelaxedOrdering, Offset: 4096, Length: 100, IOVA: uverbs.IOVAAt(0)}} {
+				mr, err := pd.RegDMABuf(f, o)
+				// mlx5_ib looks at the file first. It takes a dma-buf if the card changes the pages of regions
+				// by work requests (umr_modify_entity_size_disabled is 0).
+				wants := onMLX5 && f != memory
+				if wants && err == nil {
+					must(t, mr.Close())
+					continue
+				}
+				if onMLX5 && !wants && errors.Is(err, syscall.EINVAL) {
+					continue
+				}
+				absent(t, err, "REG_DMABUF_MR")
+				var feature *uverbs.FeatureError
+				if os.Getenv("RDMAABI") != "write" && since(t, 5, 12) && errors.As(err, &feature) && feature.Driver != rig.Driver {
+					t.Errorf("%s: %v, want it to be the driver that lacks it", f.Name(), err)
+				}
+			}
+			if onMLX5 && f != memory && os.Getenv("RDMAABI") != "write" && since(t, 5, 12) {
+				throughDMABuf(t, dev, f, memory)
+			}
+			_, err := pd.RegDMABuf(f, uverbs.MROptions{Access: 1 << 30})
+			argError(t, err, "access")
+			_, err = pd.RegDMABuf(f, uverbs.MROptions{Length: 16385})
+			argError(t, err, "Length")
+			says(t, err, "16384") // the size is known without being told
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package conformance
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestQueueFull fills the send queue towards a peer that does not answer. A peer without
+// a receive would do as well, were it not for rxe of Linux 5.10: on loopback it then
+// sends again and again within the doorbell, and never returns.
+func TestQueueFull(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
+	testenv.NeedsIB(t, "a send queue that holds what is not complete")
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{
+			MaxSendWR: 4, MaxRecvWR: 4,
+			Path: uverbs.PathOptions{Timeout: 16, RetryCount: 1},
+		})
+		for err := error(nil); ; {
+			if err = b.qp.PostRecv(1); err != nil {
+				if !errors.Is(err, uverbs.ErrQueueFull) {
+					t.Fatalf("receive queue: %v, want ErrQueueFull", err)
+				}
+				break
+			}
+		}
+		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		n := 0
+		var err error
+		for ; err == nil; n++ {
+			err = a.qp.PostSend(send(uint64(n), a.mr.SGE(0, 8)))
+		}
+		n-- // the last was refused
+		if !errors.Is(err, uverbs.ErrQueueFull) || n < 4 || n != a.qp.Caps().MaxSendWR {
+			t.Fatalf("after %d sends: %v, want ErrQueueFull after %d", n, err, a.qp.Caps().MaxSendWR)
+		}
+		if err := a.qp.PostSend(make([]uverbs.SendWR, 1000)...); !errors.As(err, new(*uverbs.ArgError)) {
+			t.Fatalf("a batch larger than the queue: %v, want an ArgError", err)
+		}
+		// All of them complete, in order, and then there is room again.
+		for i := range n {
+			if wc := a.next(t); wc.ID != uint64(i) || wc.Status == uverbs.WCSuccess {
+				t.Fatalf("completion %d is %+v, want a failure of %d", i, wc, i)
+			}
+		}
+		must(t, a.qp.PostSend(send(99)))
+	})
+}
+
+func TestPostState(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
+		if err := s.qp.PostSend(send(1)); !errors.Is(err, uverbs.ErrState) {
+			t.Errorf("PostSend in INIT: %v, want ErrState", err)
+		}
+		must(t, s.qp.PostRecv(1))
+		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		if err := s.qp.PostRecv(1); !errors.Is(err, uverbs.ErrState) {
+			t.Errorf("PostRecv in RESET: %v, want ErrState", err)
+		}
+	})
+}
+
+func TestSGERange(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		for _, sge := range []uverbs.SGE{a.mr.SGE(0, bufferSize+1), a.mr.SGE(-1, 1), a.mr.SGE(bufferSize, 1)} {
+			if err := a.qp.PostSend(send(1, sge)); !errors.Is(err, uverbs.ErrSGERange) {
+				t.Errorf("PostSend: %v, want ErrSGERange", err)
+			}
+			if err := b.qp.PostRecv(1, sge); !errors.Is(err, uverbs.ErrSGERange) {
+				t.Errorf("PostRecv: %v, want ErrSGERange", err)
+			}
+		}
+		a.none(t)
+	})
+}
+
+// wrongKey posts one work request and returns the status that it ends with.
+func wrongKey(t *testing.T, wr uverbs.SendWR) (uverbs.WCStatus, error) {
+	a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 10, RetryCount: 2}})
+	for i := range wr.SGL {
+		wr.SGL[i].Addr += a.mr.Addr()
+		wr.SGL[i].LKey += a.mr.LKey()
+	}
+	wr.RemoteAddr += b.mr.Addr()
+	wr.RKey += b.mr.RKey()
+	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)), a.qp.PostSend(wr))
+	wc := a.next(t)
+	return wc.Status, a.qp.Err(&wc)
+}
+
+func TestRemoteAccess(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
+	eachPath(t, func(t *testing.T) {
+		access := []uverbs.WCStatus{uverbs.WCRemAccessErr}
+		if rxeBefore(t, 6, 0) {
+			// rxe of Linux 5.10 does not answer such a request, so the retries run out.
+			access = append(access, uverbs.WCRetryExcErr)
+		}
+		for _, c := range []struct {
+			name   string
+			wr     uverbs.SendWR
+			status []uverbs.WCStatus
+		}{
+			{"wrong rkey", uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, SGL: []uverbs.SGE{{Length: 8}}, RKey: 0x1000}, access},
+			{"beyond the MR", uverbs.SendWR{Opcode: uverbs.WRRDMARead, SGL: []uverbs.SGE{{Length: 8}}, RemoteAddr: bufferSize - 4}, access},
+			// The manual says protection error. rxe of Linux 6.1 says operation error, that of
+			// 6.12 flushes the request, for it moves the QP to ERR before it completes it.
+			{"wrong lkey", uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{{Length: 8, LKey: 0x1000}}}, []uverbs.WCStatus{uverbs.WCLocProtErr, uverbs.WCLocQPOpErr, uverbs.WCWRFlushErr}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				c.wr.Flags = uverbs.SendSignaled
+				status, err := wrongKey(t, c.wr)
+				if !slices.Contains(c.status, status) || !errors.Is(err, status) {
+					t.Errorf("status %s (%v), want one of %s", status, err, c.status)
+				}
+			})
+		}
+	})
+}

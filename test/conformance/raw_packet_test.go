@@ -1,0 +1,209 @@
+package conformance
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestRawPacket sends Ethernet frames from one device to the other, where a flow takes them,
+// from memory and from the work request itself. What is posted before the QP is ready to
+// receive is there when it is.
+func TestRawPacket(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "raw packets", "mlx5")
+		rawPackets(t)
+	})
+}
+
+// TestRawPacketHeaders does the same with an adapter that wants headers in work requests, which
+// the library takes out of the memory that the frame lies in.
+func TestRawPacketHeaders(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		do := inject(t, deviceName)
+		testenv.NeedsEthernet(t)
+		do("headers inline")
+		t.Cleanup(func() { do("headers anywhere") })
+		a, b := rawPackets(t)
+		frame := a.mr.SGE(0, 1000)
+		for name, wr := range map[string]uverbs.SendWR{
+			"short":         send(1, a.mr.SGE(0, 17)),
+			"short, inline": {ID: 1, Opcode: uverbs.WRSend, Inline: a.buf.Bytes()[:17]},
+			"short, in two": send(1, a.mr.SGE(0, 10), a.mr.SGE(10, 7)),
+			"no data":       send(1),
+			"other PD":      send(1, b.mr.SGE(0, 100)),
+			"no such key":   send(1, uverbs.SGE{Addr: frame.Addr, Length: 100, LKey: frame.LKey ^ 0x5500}),
+			"before the MR": send(1, uverbs.SGE{Addr: frame.Addr - 8, Length: 100, LKey: frame.LKey}),
+			"past the MR":   send(1, uverbs.SGE{Addr: frame.Addr + bufferSize - 8, Length: 100, LKey: frame.LKey}),
+		} {
+			if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrHeader) {
+				t.Errorf("%s: %v, want ErrHeader", name, err)
+			}
+		}
+		must(t, a.qp.PostSend(send(2, a.mr.SGE(0, 18)))) // nothing behind the header
+		a.want(t, 2, uverbs.WCSend)
+		b.want(t, 3, uverbs.WCRecv)
+		must(t, b.qp.PostRecv(8, b.mr.SGE(0, 2048)), a.qp.PostSend(send(4, a.mr.SGE(0, 10), a.mr.SGE(10, 500))))
+		a.want(t, 4, uverbs.WCSend)
+		b.want(t, 8, uverbs.WCRecv)
+		b.holds(t, 0, a.buf.Bytes()[:510])
+		noViolation(t, do)
+	})
+}
+
+// rawPackets is TestRawPacket. One receive is left of the side that it sent to.
+func rawPackets(t *testing.T) (a, b *side) {
+	t.Helper()
+	testenv.NeedsEthernet(t)
+	const etherType = 0x88b5 // for experiments
+	o := uverbs.QPOptions{MaxSendSGE: 2, MaxInline: 128}
+	a, b = rawSide(t, rig.Devices[0], o), rawSide(t, rig.Devices[1], o)
+	for i := range uint64(4) {
+		must(t, b.qp.PostRecv(i, b.mr.SGE(int(i)*2048, 2048)))
+	}
+	rawReady(t, a)
+	rawReady(t, b)
+	to := macOf(t, rig.Netdevs[1])
+	flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
+		Val:  uverbs.FlowEthFilter{DstMAC: to},
+		Mask: uverbs.FlowEthFilter{DstMAC: anyMAC},
+	}}})
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, flow)
+	frame := a.fill(0, 1000, 3)
+	copy(frame, to[:])
+	copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, etherType >> 8, etherType & 0xff})
+	for i, wr := range []uverbs.SendWR{
+		send(10, a.mr.SGE(0, 1000)),
+		send(11, a.mr.SGE(0, 14), a.mr.SGE(14, 100)),
+		{ID: 12, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, Inline: frame[:100]},
+	} {
+		must(t, a.qp.PostSend(wr))
+		a.want(t, wr.ID, uverbs.WCSend)
+		n := len(wr.Inline)
+		for _, e := range wr.SGL {
+			n += int(e.Length)
+		}
+		if wc := b.want(t, uint64(i), uverbs.WCRecv); int(wc.ByteLen) != n {
+			t.Fatalf("frame %d has %d bytes, want %d", i, wc.ByteLen, n)
+		}
+		b.holds(t, i*2048, frame[:n])
+	}
+	frame[5]++ // for somebody else
+	must(t, a.qp.PostSend(send(13, a.mr.SGE(0, 100))))
+	a.want(t, 13, uverbs.WCSend)
+	b.none(t)
+	frame[5]--
+	return a, b
+}
+
+// TestWQ spreads frames over two work queues by a hash of their addresses: frames of one flow
+// go to one, those of many flows to both.
+func TestWQ(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "work queues", "mlx5")
+		testenv.NeedsEthernet(t)
+		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
+		rawReady(t, a)
+
+		var wqs []*uverbs.WQ
+		for i := range 2 {
+			wq, err := b.pd.CreateWQ(uverbs.WQOptions{CQ: b.cq, MaxWR: 64})
+			must(t, err)
+			closeLater(t, wq)
+			if err := wq.PostRecv(1); err == nil {
+				t.Error("a WQ in state RESET takes receives")
+			}
+			must(t, wq.Modify(uverbs.WQReady))
+			for n := range wq.MaxWR() {
+				must(t, wq.PostRecv(uint64(1000*i+n), b.mr.SGE(512*i, 256)))
+			}
+			if err := wq.PostRecv(1); err == nil {
+				t.Error("a WQ takes more than it holds")
+			}
+			wqs = append(wqs, wq)
+		}
+		table, err := b.dev.CreateRWQIndTable(wqs)
+		must(t, err)
+		closeLater(t, table)
+		hash := uverbs.RXHash{Fields: uverbs.RXHashSrcIPv4 | uverbs.RXHashDstIPv4}
+		for i := range hash.Key {
+			hash.Key[i] = byte(i*37 + 1)
+		}
+		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: hash})
+		must(t, err)
+		closeLater(t, qp)
+		to := macOf(t, rig.Netdevs[1])
+		flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
+			Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
+			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, EtherType: 0xffff},
+		}}})
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, flow)
+
+		frame := a.fill(0, 64, 3)
+		copy(frame, to[:])
+		copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, 8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+		got := map[uint64]int{}
+		one := func() uint64 {
+			must(t, a.qp.PostSend(send(7, a.mr.SGE(0, 64))))
+			a.want(t, 7, uverbs.WCSend)
+			wc := b.next(t)
+			if wc.Err() != nil || wc.ByteLen != 64 || wc.Opcode != uverbs.WCRecv {
+				t.Fatalf("completion %+v", wc)
+			}
+			got[wc.ID/1000]++
+			return wc.ID / 1000
+		}
+		first := one()
+		for range 5 {
+			if other := one(); other != first {
+				t.Error("frames of one flow go to both WQs")
+			}
+		}
+		for i := range byte(30) {
+			frame[29] = i // source address
+			one()
+		}
+		if got[0] == 0 || got[1] == 0 || got[0]+got[1] != 36 {
+			t.Errorf("the WQs got %v of 36 frames", got)
+		}
+	})
+}
+
+// rawSide makes a QP of raw packets.
+func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
+	t.Helper()
+	s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
+	o.Type, o.SendCQ, o.RecvCQ = uverbs.RawPacket, s.cq, s.cq
+	qp, err := s.pd.CreateQP(o)
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, qp)
+	s.qp = qp
+	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
+	return s
+}
+
+// rawReady takes a QP of raw packets on to where it receives and sends.
+func rawReady(t *testing.T, s *side) {
+	t.Helper()
+	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
+}
+
+// macOf is an interface's address.
+func macOf(t *testing.T, netdev string) [6]byte {
+	t.Helper()
+	link, err := netlink.LinkByName(netdev)
+	must(t, err)
+	return [6]byte(link.Attrs().HardwareAddr)
+}
+
+// anyMAC is a mask for all of an address.
+var anyMAC = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
