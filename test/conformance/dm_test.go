@@ -100,94 +100,112 @@ func TestDeviceMemory(t *testing.T) {
 	})
 }
 
-// TestDeviceMemoryByProcessor: what the processor writes to memory of the device is what work requests
-// read, on both sides, and the other way round, in each of two pieces of memory.
+// mappedDM is memory of the device that both the processor and the peer use, and what it must hold.
+type mappedDM struct {
+	a    *side // the peer
+	dm   *uverbs.DM
+	mr   *uverbs.MR
+	want []byte
+}
+
+// newMappedDM allocates memory of the device of b.
+func newMappedDM(t *testing.T, a, b *side, length int) *mappedDM {
+	t.Helper()
+	m := &mappedDM{a: a, dm: deviceMemory(t, b, length), want: make([]byte, length)}
+	var err error
+	m.mr, err = b.pd.RegDM(m.dm, 0, length, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+	must(t, err)
+	closeLater(t, m.mr)
+	return m
+}
+
+// do has the peer do an operation on the memory.
+func (m *mappedDM) do(t *testing.T, op uverbs.WROpcode, at uint64, sge uverbs.SGE) {
+	t.Helper()
+	wr := send(1, sge)
+	wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd = op, at, m.mr.RKey(), 5
+	must(t, m.a.qp.PostSend(wr))
+	m.a.want(t, 1, map[uverbs.WROpcode]uverbs.WCOpcode{uverbs.WRRDMAWrite: uverbs.WCRDMAWrite, uverbs.WRRDMARead: uverbs.WCRDMARead, uverbs.WRAtomicFAA: uverbs.WCFetchAdd}[op])
+}
+
+// check compares the memory as the processor sees it, and as the peer does.
+func (m *mappedDM) check(t *testing.T, what string) {
+	t.Helper()
+	length := len(m.want)
+	got := make([]byte, 1+length)[1:] // of any alignment
+	if n, err := m.dm.ReadAt(got, 0); n != length || err != nil {
+		t.Fatalf("%d bytes read, %v", n, err)
+	}
+	if !bytes.Equal(got, m.want) {
+		t.Errorf("%s: the processor reads something else", what)
+	}
+	m.do(t, uverbs.WRRDMARead, 0, m.a.mr.SGE(8192, length))
+	m.a.holds(t, 8192, m.want)
+}
+
+// write has the processor write to the memory.
+func (m *mappedDM) write(t *testing.T, at int, p []byte) {
+	t.Helper()
+	copy(m.want[at:], p)
+	if n, err := m.dm.WriteAt(p, int64(at)); n != len(p) || err != nil {
+		t.Fatalf("%d bytes of %d written, %v", n, len(p), err)
+	}
+}
+
+// refuses checks the errors of ReadAt and WriteAt for what is unaligned or outside of the memory.
+func (m *mappedDM) refuses(t *testing.T) {
+	t.Helper()
+	for _, c := range []struct {
+		length int
+		off    int64
+		field  string
+	}{{4, -4, "off"}, {4, 2, "off"}, {6, 0, "length of b"}, {4, int64(len(m.want)), "length of b"}} {
+		_, err := m.dm.ReadAt(make([]byte, c.length), c.off)
+		argError(t, err, c.field)
+		_, err = m.dm.WriteAt(make([]byte, c.length), c.off)
+		argError(t, err, c.field)
+	}
+}
+
+// TestDeviceMemoryByProcessor checks that work requests of both sides read what the processor writes
+// to memory of the device, and the other way round, in each of two pieces of memory.
 func TestDeviceMemoryByProcessor(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
 		const length = 5000 // on two pages
-		type memory struct {
-			dm   *uverbs.DM
-			mr   *uverbs.MR
-			want []byte
+		both := [2]*mappedDM{newMappedDM(t, a, b, length), newMappedDM(t, a, b, length)}
+		for i, m := range both {
+			m.write(t, 0, a.fill(0, length, byte(i+1)))
+			m.check(t, "all of it")
 		}
-		var both [2]memory
-		for i := range both {
-			m := &both[i]
-			m.dm, m.want = deviceMemory(t, b, length), make([]byte, length)
-			var err error
-			m.mr, err = b.pd.RegDM(m.dm, 0, length, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
-			must(t, err)
-			closeLater(t, m.mr)
-		}
-		do := func(op uverbs.WROpcode, m *memory, at uint64, sge uverbs.SGE) {
-			t.Helper()
-			wr := send(1, sge)
-			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd = op, at, m.mr.RKey(), 5
-			must(t, a.qp.PostSend(wr))
-			a.want(t, 1, map[uverbs.WROpcode]uverbs.WCOpcode{uverbs.WRRDMAWrite: uverbs.WCRDMAWrite, uverbs.WRRDMARead: uverbs.WCRDMARead, uverbs.WRAtomicFAA: uverbs.WCFetchAdd}[op])
-		}
-		// check compares the memory as the processor sees it, and as the peer does.
-		check := func(m *memory, what string) {
-			t.Helper()
-			got := make([]byte, 1+length)[1:] // of any alignment
-			if n, err := m.dm.ReadAt(got, 0); n != length || err != nil {
-				t.Fatalf("%d bytes read, %v", n, err)
-			}
-			if !bytes.Equal(got, m.want) {
-				t.Errorf("%s: the processor reads something else", what)
-			}
-			do(uverbs.WRRDMARead, m, 0, a.mr.SGE(8192, length))
-			a.holds(t, 8192, m.want)
-		}
-		write := func(m *memory, at int, p []byte) {
-			t.Helper()
-			copy(m.want[at:], p)
-			if n, err := m.dm.WriteAt(p, int64(at)); n != len(p) || err != nil {
-				t.Fatalf("%d bytes of %d written, %v", n, len(p), err)
-			}
-		}
-		for i := range both {
-			write(&both[i], 0, a.fill(0, length, byte(i+1)))
-			check(&both[i], "all of it")
-		}
-		m := &both[0]
-		write(m, 4092, []byte("over the end of a page"[:8]))
-		write(m, length-4, []byte("last"))
-		check(m, "in the middle and at the end")
+		m := both[0]
+		m.write(t, 4092, []byte("over the end of a page"[:8]))
+		m.write(t, length-4, []byte("last"))
+		m.check(t, "in the middle and at the end")
 		copy(m.want[100:], a.fill(0, 3000, 77))
-		do(uverbs.WRRDMAWrite, m, 100, a.mr.SGE(0, 3000))
-		check(m, "what the peer has written")
-		write(m, 64, []byte{7, 7: 0})
+		m.do(t, uverbs.WRRDMAWrite, 100, a.mr.SGE(0, 3000))
+		m.check(t, "what the peer has written")
+		m.write(t, 64, []byte{7, 7: 0})
 		if !lacksAtomics(t, a.dev) {
-			do(uverbs.WRAtomicFAA, m, 64, a.mr.SGE(0, 8))
+			m.do(t, uverbs.WRAtomicFAA, 64, a.mr.SGE(0, 8))
 			m.want[64] += 5
 		}
-		check(m, "what the peer has added")
+		m.check(t, "what the peer has added")
 
 		// From this side.
-		write(m, 200, []byte("sent from the device"))
+		m.write(t, 200, []byte("sent from the device"))
 		must(t, a.qp.PostRecv(3, a.mr.SGE(0, 20)), b.qp.PostSend(send(4, m.mr.SGE(200, 20))))
 		b.want(t, 4, uverbs.WCSend)
 		a.want(t, 3, uverbs.WCRecv)
 		a.holds(t, 0, []byte("sent from the device"))
-		check(&both[1], "the other one")
+		both[1].check(t, "the other one")
 
-		for _, c := range []struct {
-			length int
-			off    int64
-			field  string
-		}{{4, -4, "off"}, {4, 2, "off"}, {6, 0, "length of b"}, {4, length, "length of b"}} {
-			_, err := m.dm.ReadAt(make([]byte, c.length), c.off)
-			argError(t, err, c.field)
-			_, err = m.dm.WriteAt(make([]byte, c.length), c.off)
-			argError(t, err, c.field)
-		}
+		m.refuses(t)
 		must(t, m.mr.Close(), m.dm.Close())
 		if _, err := m.dm.ReadAt(make([]byte, 4), 0); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("ReadAt after Close: %v", err)
 		}
-		check(&both[1], "the other one, when the first is closed")
+		both[1].check(t, "the other one, when the first is closed")
 	})
 }
 

@@ -49,8 +49,67 @@ func sendFrame(t *testing.T, s *side, frame []byte) {
 	s.want(t, 1, uverbs.WCSend)
 }
 
-// TestFlowMatches: a flow takes the frames whose headers are as each of its specs says, on every
-// layer, and those that differ in one field it does not.
+// flowCase is what a flow matches: specs, a frame that they take, and frames that they do not take.
+type flowCase struct {
+	name  string
+	specs []uverbs.FlowSpec
+	takes headers
+	not   []headers
+}
+
+// flowCases are flows for frames to a MAC address.
+func flowCases(to [6]byte) []flowCase {
+	udp := headers{dst: to, src: [6]byte{2, 0x60, 0x0d, 9, 9, 9}, from: 1, to: 2, proto: protoUDP, sport: 1000, dport: 2000}
+	with := func(h headers, change func(*headers)) headers {
+		change(&h)
+		return h
+	}
+	tcp, six := with(udp, func(h *headers) { h.proto = protoTCP }), with(udp, func(h *headers) { h.v6 = true })
+	six6 := with(six, func(h *headers) { h.proto = protoTCP })
+	eth := uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: to}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}
+	all4 := [4]byte{0xff, 0xff, 0xff, 0xff}
+	all6 := [16]byte(bytes.Repeat([]byte{0xff}, 16))
+	ip6 := func(last byte) [16]byte { return [16]byte{0: 0xfd, 3: 9, 15: last} }
+	tag := func(h *headers) { h.tag = 0x2005 }
+	from := func(h *headers) { h.from = 9 }
+	dest := func(h *headers) { h.to = 9 }
+	sport, dport := func(h *headers) { h.sport = 9 }, func(h *headers) { h.dport = 9 }
+	class := func(h *headers) { h.class = 0x44 }
+	return []flowCase{
+		{"source MAC and EtherType", []uverbs.FlowSpec{uverbs.FlowEth{
+			Val:  uverbs.FlowEthFilter{DstMAC: to, SrcMAC: udp.src, EtherType: 0x0800},
+			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, SrcMAC: anyMAC, EtherType: 0xffff},
+		}}, udp, []headers{six, with(udp, func(h *headers) { h.src[5]++ })}},
+		{"VLAN", []uverbs.FlowSpec{uverbs.FlowEth{
+			Val:  uverbs.FlowEthFilter{DstMAC: to, VLANTag: 0x2005},
+			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, VLANTag: 0xefff},
+		}}, with(udp, tag), []headers{udp, with(udp, func(h *headers) { h.tag = 0x2006 }), with(udp, func(h *headers) { h.tag = 0x4005 })}},
+		{"IPv4 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
+			Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 1}, Dst: [4]byte{10, 9, 0, 2}}, Mask: uverbs.FlowIPv4Filter{Src: all4, Dst: all4},
+		}}, tcp, []headers{with(tcp, from), with(tcp, dest), six6}},
+		{"IPv4 network", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
+			Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 8}}, Mask: uverbs.FlowIPv4Filter{Src: [4]byte{0xff, 0xff, 0xff, 0xf8}},
+		}}, with(udp, from), []headers{udp, six}},
+		{"IPv4 protocol and TOS", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
+			Val: uverbs.FlowIPv4Filter{Proto: protoTCP, TOS: 0x44}, Mask: uverbs.FlowIPv4Filter{Proto: 0xff, TOS: 0xff},
+		}}, with(tcp, class), []headers{with(udp, class), tcp, with(tcp, func(h *headers) { h.class = 0x46 })}},
+		{"IPv6 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
+			Val: uverbs.FlowIPv6Filter{Src: ip6(1), Dst: ip6(2)}, Mask: uverbs.FlowIPv6Filter{Src: all6, Dst: all6},
+		}}, six, []headers{with(six, from), with(six, dest), udp}},
+		{"IPv6 protocol and class", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
+			Val: uverbs.FlowIPv6Filter{NextHeader: protoTCP, TrafficClass: 0x44}, Mask: uverbs.FlowIPv6Filter{NextHeader: 0xff, TrafficClass: 0xff},
+		}}, with(six6, class), []headers{with(six, class), six6}},
+		{"UDP ports", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{}, uverbs.FlowUDP{
+			Val: uverbs.FlowPortFilter{Src: 1000, Dst: 2000}, Mask: uverbs.FlowPortFilter{Src: 0xffff, Dst: 0xffff},
+		}}, udp, []headers{with(udp, sport), with(udp, dport), tcp, six}},
+		{"TCP port over IPv6", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{}, uverbs.FlowTCP{
+			Val: uverbs.FlowPortFilter{Dst: 2000}, Mask: uverbs.FlowPortFilter{Dst: 0xffff},
+		}}, with(six6, sport), []headers{with(six6, dport), six, tcp}},
+	}
+}
+
+// TestFlowMatches checks that a flow takes the frames whose headers are as each of its specs says, on
+// every layer, and does not take those that differ in one field.
 func TestFlowMatches(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "raw packets", "mlx5")
@@ -58,59 +117,7 @@ func TestFlowMatches(t *testing.T) {
 		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
 		rawReady(t, a)
 		rawReady(t, b)
-		to := macOf(t, rig.Netdevs[1])
-		udp := headers{dst: to, src: [6]byte{2, 0x60, 0x0d, 9, 9, 9}, from: 1, to: 2, proto: protoUDP, sport: 1000, dport: 2000}
-		with := func(h headers, change func(*headers)) headers {
-			change(&h)
-			return h
-		}
-		tcp, six := with(udp, func(h *headers) { h.proto = protoTCP }), with(udp, func(h *headers) { h.v6 = true })
-		six6 := with(six, func(h *headers) { h.proto = protoTCP })
-		eth := uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: to}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}
-		all4 := [4]byte{0xff, 0xff, 0xff, 0xff}
-		all6 := [16]byte(bytes.Repeat([]byte{0xff}, 16))
-		ip6 := func(last byte) [16]byte { return [16]byte{0: 0xfd, 3: 9, 15: last} }
-		tag := func(h *headers) { h.tag = 0x2005 }
-		from := func(h *headers) { h.from = 9 }
-		dest := func(h *headers) { h.to = 9 }
-		sport, dport := func(h *headers) { h.sport = 9 }, func(h *headers) { h.dport = 9 }
-		class := func(h *headers) { h.class = 0x44 }
-		for _, c := range []struct {
-			name  string
-			specs []uverbs.FlowSpec
-			takes headers
-			not   []headers
-		}{
-			{"source MAC and EtherType", []uverbs.FlowSpec{uverbs.FlowEth{
-				Val:  uverbs.FlowEthFilter{DstMAC: to, SrcMAC: udp.src, EtherType: 0x0800},
-				Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, SrcMAC: anyMAC, EtherType: 0xffff},
-			}}, udp, []headers{six, with(udp, func(h *headers) { h.src[5]++ })}},
-			{"VLAN", []uverbs.FlowSpec{uverbs.FlowEth{
-				Val:  uverbs.FlowEthFilter{DstMAC: to, VLANTag: 0x2005},
-				Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, VLANTag: 0xefff},
-			}}, with(udp, tag), []headers{udp, with(udp, func(h *headers) { h.tag = 0x2006 }), with(udp, func(h *headers) { h.tag = 0x4005 })}},
-			{"IPv4 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
-				Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 1}, Dst: [4]byte{10, 9, 0, 2}}, Mask: uverbs.FlowIPv4Filter{Src: all4, Dst: all4},
-			}}, tcp, []headers{with(tcp, from), with(tcp, dest), six6}},
-			{"IPv4 network", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
-				Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 8}}, Mask: uverbs.FlowIPv4Filter{Src: [4]byte{0xff, 0xff, 0xff, 0xf8}},
-			}}, with(udp, from), []headers{udp, six}},
-			{"IPv4 protocol and TOS", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
-				Val: uverbs.FlowIPv4Filter{Proto: protoTCP, TOS: 0x44}, Mask: uverbs.FlowIPv4Filter{Proto: 0xff, TOS: 0xff},
-			}}, with(tcp, class), []headers{with(udp, class), tcp, with(tcp, func(h *headers) { h.class = 0x46 })}},
-			{"IPv6 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
-				Val: uverbs.FlowIPv6Filter{Src: ip6(1), Dst: ip6(2)}, Mask: uverbs.FlowIPv6Filter{Src: all6, Dst: all6},
-			}}, six, []headers{with(six, from), with(six, dest), udp}},
-			{"IPv6 protocol and class", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
-				Val: uverbs.FlowIPv6Filter{NextHeader: protoTCP, TrafficClass: 0x44}, Mask: uverbs.FlowIPv6Filter{NextHeader: 0xff, TrafficClass: 0xff},
-			}}, with(six6, class), []headers{with(six, class), six6}},
-			{"UDP ports", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{}, uverbs.FlowUDP{
-				Val: uverbs.FlowPortFilter{Src: 1000, Dst: 2000}, Mask: uverbs.FlowPortFilter{Src: 0xffff, Dst: 0xffff},
-			}}, udp, []headers{with(udp, sport), with(udp, dport), tcp, six}},
-			{"TCP port over IPv6", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{}, uverbs.FlowTCP{
-				Val: uverbs.FlowPortFilter{Dst: 2000}, Mask: uverbs.FlowPortFilter{Dst: 0xffff},
-			}}, with(six6, sport), []headers{with(six6, dport), six, tcp}},
-		} {
+		for _, c := range flowCases(macOf(t, rig.Netdevs[1])) {
 			t.Run(c.name, func(t *testing.T) {
 				flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: c.specs})
 				must(t, err)

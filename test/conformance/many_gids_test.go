@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +15,62 @@ import (
 // manyGIDs is how many entries TestManyGIDs wants in the table, if it has so many.
 const manyGIDs = 250
 
+// gidTable is the GID table of a port whose interface gets additional addresses.
+type gidTable struct {
+	dev   *uverbs.Device
+	link  netlink.Link
+	added []*netlink.Addr
+}
+
+// newGIDTable opens the GID table of a device. Additional addresses are removed at the end of the
+// test.
+func newGIDTable(t *testing.T, dev *uverbs.Device, netdev string) *gidTable {
+	t.Helper()
+	link, err := netlink.LinkByName(netdev)
+	must(t, err)
+	g := &gidTable{dev: dev, link: link}
+	t.Cleanup(func() {
+		for _, addr := range g.added {
+			must(t, netlink.AddrDel(g.link, addr))
+		}
+	})
+	return g
+}
+
+// all returns all entries.
+func (g *gidTable) all(t *testing.T) []uverbs.GIDEntry {
+	t.Helper()
+	all, err := g.dev.GIDTable(1)
+	must(t, err)
+	return all
+}
+
+// add gives the interface another address and returns its GID.
+func (g *gidTable) add(t *testing.T) uverbs.GID {
+	t.Helper()
+	n := len(g.added)
+	text := fmt.Sprintf("10.78.%d.%d", n/200, n%200+1)
+	addr, err := netlink.ParseAddr(text + "/32")
+	must(t, err, netlink.AddrAdd(g.link, addr))
+	g.added = append(g.added, addr)
+	gid, err := uverbs.ParseGID(text)
+	must(t, err)
+	return gid
+}
+
+// await waits until the table has a GID and returns its entries, one for each version of RoCE.
+func (g *gidTable) await(t *testing.T, gid uverbs.GID) []uverbs.GIDEntry {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
+		entries := slices.DeleteFunc(g.all(t), func(e uverbs.GIDEntry) bool { return e.GID != gid })
+		if len(entries) > 0 {
+			return entries
+		} else if time.Now().After(end) {
+			t.Fatalf("%s is not in the table: %v", gid, g.all(t))
+		}
+	}
+}
+
 // TestManyGIDs gives an interface so many addresses that the GID table of its port is nearly full,
 // and connects by the last entry.
 func TestManyGIDs(t *testing.T) {
@@ -24,67 +81,23 @@ func TestManyGIDs(t *testing.T) {
 	dev := openDevice(t, rig.Devices[1])
 	port, err := dev.QueryPort(1)
 	must(t, err)
-	link, err := netlink.LinkByName(rig.Netdevs[1])
-	must(t, err)
-	table := func() []uverbs.GIDEntry {
-		t.Helper()
-		all, err := dev.GIDTable(1)
-		must(t, err)
-		return all
-	}
-	// add gives the interface an address, and del takes all of them away.
-	var added []*netlink.Addr
-	add := func() uverbs.GID {
-		t.Helper()
-		n := len(added)
-		text := fmt.Sprintf("10.78.%d.%d", n/200, n%200+1)
-		addr, err := netlink.ParseAddr(text + "/32")
-		must(t, err, netlink.AddrAdd(link, addr))
-		added = append(added, addr)
-		gid, err := uverbs.ParseGID(text)
-		must(t, err)
-		return gid
-	}
-	t.Cleanup(func() {
-		for _, addr := range added {
-			must(t, netlink.AddrDel(link, addr))
-		}
-	})
-	entries := func(gid uverbs.GID) (all []uverbs.GIDEntry) {
-		for _, e := range table() {
-			if e.GID == gid {
-				all = append(all, e)
-			}
-		}
-		return all
-	}
-	// there waits until a GID is in the table.
-	there := func(gid uverbs.GID) []uverbs.GIDEntry {
-		t.Helper()
-		for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
-			if all := entries(gid); len(all) > 0 {
-				return all
-			} else if time.Now().After(end) {
-				t.Fatalf("%s is not in the table: %v", gid, table())
-			}
-		}
-	}
+	table := newGIDTable(t, dev, rig.Netdevs[1])
 	var gids []uverbs.GID
 	limit := min(manyGIDs, port.GIDTableLen)
-	for each := 0; len(table())+each <= limit; {
-		gid := add()
+	for each := 0; len(table.all(t))+each <= limit; {
+		gid := table.add(t)
 		gids = append(gids, gid)
-		each = len(there(gid)) // one for each version of RoCE
+		each = len(table.await(t, gid))
 	}
-	if n := len(table()); n < limit-4 {
+	if n := len(table.all(t)); n < limit-4 {
 		t.Errorf("the table has %d entries, want about %d", n, limit)
 	}
 	for _, gid := range gids {
-		there(gid)
+		table.await(t, gid)
 	}
 	last := gids[len(gids)-1]
 	var at uverbs.GIDEntry
-	for _, e := range there(last) {
+	for _, e := range table.await(t, last) {
 		if e.Type == uverbs.GIDTypeRoCEv2 {
 			at = e
 		}

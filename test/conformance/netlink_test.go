@@ -90,22 +90,17 @@ func TestNetlinkResources(t *testing.T) {
 	})
 }
 
-// checkHeld makes objects and checks what the kernel tells of them.
-func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.ResourceCounts) {
-	// What is new is ours, whatever a test that failed may have left.
-	had := map[uint32]bool{}
-	pds, err := netlinkrdma.PDs(dev)
-	must(t, err)
-	for _, p := range pds {
-		had[p.ID] = true
-	}
-	hadCQ := map[uint32]bool{}
-	cqs, err := netlinkrdma.CQs(dev)
-	must(t, err)
-	for _, c := range cqs {
-		hadCQ[c.ID] = true
-	}
+// heldObjects are objects of this process as netlink lists them.
+type heldObjects struct {
+	pd netlinkrdma.PD
+	cq netlinkrdma.CQ
+	mr netlinkrdma.MR
+	qp netlinkrdma.QP
+}
 
+// checkHeld creates objects and checks what netlink reports of them.
+func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.ResourceCounts) {
+	hadPD, hadCQ := idsOf(t, dev)
 	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 	want := before
 	want.Contexts++
@@ -116,102 +111,136 @@ func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Resource
 	if got := resources(t, dev); got != want {
 		t.Errorf("counts %+v, want %+v", got, want)
 	}
-	// The kernel names the thread that made an object, while it lives.
-	ours := func(o netlinkrdma.Owner) bool {
-		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", o.PID))
-		return o.Kernel == "" && (o.PID == 0 || err == nil)
-	}
+	held := checkLists(t, dev, s, hadPD, hadCQ)
+	checkByID(t, dev, held)
+	checkContext(t, dev, held)
+	mrCounters, err := netlinkrdma.CountersOfMRs(dev)
+	own(t, mrCounters, err, func(m netlinkrdma.MRCounters) bool { return m.ID == held.mr.ID })
 
-	pds, err = netlinkrdma.PDs(dev)
-	pd := own(t, pds, err, func(p netlinkrdma.PD) bool { return !had[p.ID] })
-	if pd.Users != 2 || !pd.Keys || !ours(pd.Owner) {
+	// rxe counts for ports only.
+	if _, err := netlinkrdma.NewQPCounter(dev, 1, held.qp.Num); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("counter for a QP: %v, want errors.ErrUnsupported", err)
+	}
+	checkConnected(t, dev)
+}
+
+// idsOf returns the IDs of the PDs and CQs of a device, so that new ones can be told from those that a
+// failed test may have left.
+func idsOf(t *testing.T, dev netlinkrdma.Device) (pds, cqs map[uint32]bool) {
+	t.Helper()
+	pds, cqs = map[uint32]bool{}, map[uint32]bool{}
+	allPDs, err := netlinkrdma.PDs(dev)
+	must(t, err)
+	for _, p := range allPDs {
+		pds[p.ID] = true
+	}
+	allCQs, err := netlinkrdma.CQs(dev)
+	must(t, err)
+	for _, c := range allCQs {
+		cqs[c.ID] = true
+	}
+	return pds, cqs
+}
+
+// ownedByUs reports whether an object is of this process. The kernel names the thread that created an
+// object, as long as the thread lives.
+func ownedByUs(o netlinkrdma.Owner) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", o.PID))
+	return o.Kernel == "" && (o.PID == 0 || err == nil)
+}
+
+// checkLists finds the objects of a side in the lists of a device and checks their attributes.
+func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[uint32]bool) (held heldObjects) {
+	t.Helper()
+	pds, err := netlinkrdma.PDs(dev)
+	pd := own(t, pds, err, func(p netlinkrdma.PD) bool { return !hadPD[p.ID] })
+	if pd.Users != 2 || !pd.Keys || !ownedByUs(pd.Owner) {
 		t.Errorf("PD %+v, want two users and us as its owner", pd)
 	}
-	cqs, err = netlinkrdma.CQs(dev)
+	cqs, err := netlinkrdma.CQs(dev)
 	cq := own(t, cqs, err, func(c netlinkrdma.CQ) bool { return !hadCQ[c.ID] })
-	if int(cq.CQE) != s.cq.Cap() || cq.Users != 2 || cq.Context != pd.Context || !ours(cq.Owner) {
+	if int(cq.CQE) != s.cq.Cap() || cq.Users != 2 || cq.Context != pd.Context || !ownedByUs(cq.Owner) {
 		t.Errorf("CQ %+v, want capacity %d, two users, the context of %+v and us as its owner", cq, s.cq.Cap(), pd)
 	}
 	mrs, err := netlinkrdma.MRs(dev)
 	mr := own(t, mrs, err, func(m netlinkrdma.MR) bool { return m.Owner.Kernel == "" && m.LKey == s.mr.LKey() })
-	if mr.Length != bufferSize || !mr.Keys || mr.PD != pd.ID || !ours(mr.Owner) {
+	if mr.Length != bufferSize || !mr.Keys || mr.PD != pd.ID || !ownedByUs(mr.Owner) {
 		t.Errorf("MR %+v, want length %d, key %#x, PD %d", mr, bufferSize, s.mr.LKey(), pd.ID)
 	}
-	mine := func(q netlinkrdma.QP) bool { return q.Num == s.qp.QPN() }
 	qps, err := netlinkrdma.QPs(dev)
-	qp := own(t, qps, err, mine)
+	qp := own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == s.qp.QPN() })
 	wantQP := netlinkrdma.QP{Num: s.qp.QPN(), Port: 1, Type: netlinkrdma.QPTypeRC, State: netlinkrdma.QPInit, PD: pd.ID, Owner: qp.Owner}
-	if diff := cmp.Diff(wantQP, qp); diff != "" || !ours(qp.Owner) {
+	if diff := cmp.Diff(wantQP, qp); diff != "" || !ownedByUs(qp.Owner) {
 		t.Errorf("QP of %+v: %s", qp.Owner, diff)
 	}
+	return heldObjects{pd, cq, mr, qp}
+}
 
-	// One by one they are the same.
-	onePD, err := netlinkrdma.PDByID(dev, pd.ID)
-	if err != nil || onePD != pd {
-		t.Errorf("PD by id: %+v, %v, want %+v", onePD, err, pd)
+// checkByID checks that each object is the same when it is queried by its ID.
+func checkByID(t *testing.T, dev netlinkrdma.Device, held heldObjects) {
+	t.Helper()
+	onePD, err := netlinkrdma.PDByID(dev, held.pd.ID)
+	if err != nil || onePD != held.pd {
+		t.Errorf("PD by id: %+v, %v, want %+v", onePD, err, held.pd)
 	}
-	oneCQ, err := netlinkrdma.CQByID(dev, cq.ID)
-	if diff := cmp.Diff(cq, oneCQ); err != nil || diff != "" {
+	oneCQ, err := netlinkrdma.CQByID(dev, held.cq.ID)
+	if diff := cmp.Diff(held.cq, oneCQ); err != nil || diff != "" {
 		t.Errorf("CQ by id: %v\n%s", err, diff)
 	}
-	oneMR, err := netlinkrdma.MRByID(dev, mr.ID)
-	if diff := cmp.Diff(mr, oneMR); err != nil || diff != "" {
+	oneMR, err := netlinkrdma.MRByID(dev, held.mr.ID)
+	if diff := cmp.Diff(held.mr, oneMR); err != nil || diff != "" {
 		t.Errorf("MR by id: %v\n%s", err, diff)
 	}
-	oneQP, err := netlinkrdma.QPByNum(dev, 1, qp.Num)
-	if diff := cmp.Diff(qp, oneQP); err != nil || diff != "" {
+	oneQP, err := netlinkrdma.QPByNum(dev, 1, held.qp.Num)
+	if diff := cmp.Diff(held.qp, oneQP); err != nil || diff != "" {
 		t.Errorf("QP by number: %v\n%s", err, diff)
 	}
 	if _, err := netlinkrdma.QPByNum(dev, 1, 0xfffffe); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("QP that is not there: %v", err)
 	}
+}
 
+// checkContext checks the context of the objects, which netlink lists since Linux 5.13.
+func checkContext(t *testing.T, dev netlinkrdma.Device, held heldObjects) {
+	t.Helper()
 	contexts, err := netlinkrdma.Contexts(dev)
 	if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) < 0 {
 		if !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("contexts on Linux %v: %v", k, err)
 		}
 	} else {
-		ctx := own(t, contexts, err, func(c netlinkrdma.Context) bool { return c.ID == pd.Context })
-		if one, err := netlinkrdma.ContextByID(dev, ctx.ID); err != nil || one != ctx || !ours(ctx.Owner) {
-			t.Errorf("context %+v, by id %+v, %v, want number %d", ctx, one, err, pd.Context)
+		ctx := own(t, contexts, err, func(c netlinkrdma.Context) bool { return c.ID == held.pd.Context })
+		if one, err := netlinkrdma.ContextByID(dev, ctx.ID); err != nil || one != ctx || !ownedByUs(ctx.Owner) {
+			t.Errorf("context %+v, by id %+v, %v, want number %d", ctx, one, err, held.pd.Context)
 		}
 	}
-	mrCounters, err := netlinkrdma.CountersOfMRs(dev)
-	own(t, mrCounters, err, func(m netlinkrdma.MRCounters) bool { return m.ID == mr.ID })
+}
 
-	// rxe counts for ports only.
-	if _, err := netlinkrdma.NewQPCounter(dev, 1, qp.Num); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("counter for a QP: %v, want errors.ErrUnsupported", err)
+// sentPackets is the number of packets that the port has sent. On ConnectX it is 0: the firmware
+// counts, and a VF may not ask for the counters.
+func sentPackets(t *testing.T, dev netlinkrdma.Device) uint64 {
+	t.Helper()
+	if onMLX5 {
+		return 0
 	}
+	counters, err := netlinkrdma.PortCounters(dev, 1)
+	return own(t, counters, err, func(c netlinkrdma.Counter) bool { return c.Name == "sent_pkts" }).Value
+}
 
-	// A connected QP tells its peer, and packets are counted.
-	count := func() uint64 {
-		if onMLX5 { // what a port counts is firmware's, and a VF may not ask for it
-			return 0
-		}
-		counters, err := netlinkrdma.PortCounters(dev, 1)
-		c := own(t, counters, err, func(c netlinkrdma.Counter) bool { return c.Name == "sent_pkts" })
-		return c.Value
-	}
-	sent := count()
+// checkConnected checks that netlink reports the peer of a connected QP, and that packets are counted.
+func checkConnected(t *testing.T, dev netlinkrdma.Device) {
+	t.Helper()
+	sent := sentPackets(t, dev)
 	a, b := pair(t, uverbs.QPOptions{})
-	qps, err = netlinkrdma.QPs(dev)
-	qp = own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == a.qp.QPN() })
+	qps, err := netlinkrdma.QPs(dev)
+	qp := own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == a.qp.QPN() })
 	if qp.State != netlinkrdma.QPRTS || qp.RemoteNum != b.qp.QPN() {
 		t.Errorf("connected QP %+v, want RTS and peer %d", qp, b.qp.QPN())
 	}
-	if err := errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 64)),
-		a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 64)}})); err != nil {
-		t.Fatal(err)
-	}
-	if wc := a.next(t); wc.Err() != nil {
-		t.Fatal(wc.Err())
-	}
-	if wc := b.next(t); wc.Err() != nil || wc.ID != 1 {
-		t.Errorf("received %+v", wc)
-	}
-	if now := count(); now < sent+2 && !onMLX5 {
+	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 64)), a.qp.PostSend(send(2, a.mr.SGE(0, 64))))
+	a.want(t, 2, uverbs.WCSend)
+	b.want(t, 1, uverbs.WCRecv)
+	if now := sentPackets(t, dev); now < sent+2 && !onMLX5 {
 		t.Errorf("sent_pkts went from %d to %d, want a packet and its acknowledgement", sent, now)
 	}
 }

@@ -10,143 +10,165 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestWindowBind binds what may be bound and what may not.
+// bindCase binds a window to a region.
+type bindCase struct {
+	name   string
+	region uverbs.Access // rights of the region
+	window uverbs.Access // rights of the window
+	change func(t *testing.T, b *side, wr *uverbs.SendWR)
+	ok     [3]bool // by type of window
+}
+
+// bindable is the right of a region that windows are bound to.
+const bindable = uverbs.AccessMWBind
+
+// Whether a bind succeeds, by type of window.
+var (
+	bindsBoth  = [3]bool{1: true, 2: true}
+	bindsType1 = [3]bool{1: true}
+	bindsNone  = [3]bool{}
+)
+
+// bindCases are what TestWindowBind binds.
+var bindCases = []bindCase{
+	{"all rights", allRights | bindable, windowRights, nil, bindsBoth},
+	{"no rights", bindable, 0, nil, bindsBoth},
+	{"to be read", bindable, uverbs.AccessRemoteRead, nil, bindsBoth},
+	{"to be written", uverbs.AccessLocalWrite | bindable, uverbs.AccessRemoteWrite, nil, bindsBoth},
+	{"for atomics", uverbs.AccessLocalWrite | bindable, uverbs.AccessRemoteAtomic, nil, bindsBoth},
+	{"a region not for windows", allRights, 0, nil, bindsNone},
+	{"a region not for writing, to be written", bindable, uverbs.AccessRemoteWrite, nil, bindsNone},
+	{"a region not for writing, for atomics", bindable, uverbs.AccessRemoteAtomic, nil, bindsNone},
+	{"no bytes", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		wr.Bind.Length = 0
+	}, bindsType1},
+	{"past the end", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		wr.Bind.Addr++
+	}, bindsNone},
+	{"before the start", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		wr.Bind.Addr--
+		wr.Flags = 0 // an error completes all the same
+	}, bindsNone},
+	{"other memory", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		wr.Bind.Addr = 0
+		wr.Flags = 0
+	}, bindsNone},
+	{"bound already", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		b.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
+	}, bindsType1},
+	{"bound already, to the same key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		wr.RKey = b.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
+	}, bindsType1},
+	{"bound already, by another QP", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		other := twin(t, b)
+		peerOf(t, other)
+		other.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
+		closeLater(t, wr.Bind.MW) // before the other QP, see TestWindowLife
+	}, bindsType1},
+	{"last bits of another window's key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+		other := newWindow(t, b.pd, wr.Bind.MW.Type())
+		key := b.bound(t, other, wr.Bind.MR, windowRights)
+		wr.RKey = wr.Bind.MW.RKey()&^0xff | key&0xff
+	}, bindsBoth},
+}
+
+// TestWindowBind binds windows with valid and invalid rights, ranges and keys.
 func TestWindowBind(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
-	const local, bindable = uverbs.AccessLocalWrite, uverbs.AccessMWBind
-	both := func(ok bool) [3]bool { return [3]bool{1: ok, 2: ok} }
-	only1 := [3]bool{1: true}
-	for _, c := range []struct {
-		name   string
-		region uverbs.Access
-		window uverbs.Access
-		change func(t *testing.T, b *side, wr *uverbs.SendWR)
-		ok     [3]bool // by type of window
-	}{
-		{"all rights", allRights | bindable, windowRights, nil, both(true)},
-		{"no rights", bindable, 0, nil, both(true)},
-		{"to be read", bindable, uverbs.AccessRemoteRead, nil, both(true)},
-		{"to be written", local | bindable, uverbs.AccessRemoteWrite, nil, both(true)},
-		{"for atomics", local | bindable, uverbs.AccessRemoteAtomic, nil, both(true)},
-		{"a region not for windows", allRights, 0, nil, both(false)},
-		{"a region not for writing, to be written", bindable, uverbs.AccessRemoteWrite, nil, both(false)},
-		{"a region not for writing, for atomics", bindable, uverbs.AccessRemoteAtomic, nil, both(false)},
-		{"no bytes", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			wr.Bind.Length = 0
-		}, only1},
-		{"past the end", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			wr.Bind.Addr++
-		}, both(false)},
-		{"before the start", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			wr.Bind.Addr--
-			wr.Flags = 0 // an error completes all the same
-		}, both(false)},
-		{"other memory", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			wr.Bind.Addr = 0
-			wr.Flags = 0
-		}, both(false)},
-		{"bound already", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			b.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
-		}, only1},
-		{"bound already, to the same key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			wr.RKey = b.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
-		}, only1},
-		{"bound already, by another QP", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			other := twin(t, b)
-			peerOf(t, other)
-			other.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
-			closeLater(t, wr.Bind.MW) // before the other QP, see TestWindowLife
-		}, only1},
-		{"last bits of another window's key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
-			other := newWindow(t, b.pd, wr.Bind.MW.Type())
-			key := b.bound(t, other, wr.Bind.MR, windowRights)
-			wr.RKey = wr.Bind.MW.RKey()&^0xff | key&0xff
-		}, both(true)},
-	} {
+	for _, c := range bindCases {
 		t.Run(c.name, func(t *testing.T) {
-			eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
-				_, b := pair(t, uverbs.QPOptions{})
-				mr, err := b.pd.RegMR(b.buf, c.region)
-				must(t, err)
-				closeLater(t, mr)
-				wr := binding(7, newWindow(t, b.pd, typ), mr, c.window)
-				if c.change != nil {
-					c.change(t, b, &wr)
-				}
-				before := wr.Bind.MW.RKey()
-				err = b.qp.PostSend(wr)
-				if onMLX5 && c.region&bindable == 0 { // the library looks, since ConnectX does not
-					if !errors.Is(err, uverbs.ErrBindRight) || wr.Bind.MW.RKey() != before {
-						t.Errorf("%v, and the key is %#x, it was %#x", err, wr.Bind.MW.RKey(), before)
-					}
-					return
-				}
-				must(t, err)
-				if c.ok[typ] {
-					b.want(t, 7, uverbs.WCBindMW)
-					return
-				}
-				b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
-				if key := wr.Bind.MW.RKey(); key != before {
-					t.Errorf("after a bind that failed the key is %#x, before it was %#x", key, before)
-				}
-			})
+			eachWindow(t, func(t *testing.T, typ uverbs.MWType) { checkBind(t, c, typ) })
 		})
 	}
-	t.Run("after two that failed", func(t *testing.T) {
-		says := "is outside the MR"
-		if onMLX5 { // what is written for the device is a change of a memory key
-			says = ""
+	t.Run("after two that failed", func(t *testing.T) { eachWindow(t, bindAfterFailures) })
+	t.Run("QP in error", func(t *testing.T) { eachWindow(t, bindInErr) })
+}
+
+// checkBind binds a window of a type and compares the completion and the key with what the case wants.
+func checkBind(t *testing.T, c bindCase, typ uverbs.MWType) {
+	_, b := pair(t, uverbs.QPOptions{})
+	mr, err := b.pd.RegMR(b.buf, c.region)
+	must(t, err)
+	closeLater(t, mr)
+	wr := binding(7, newWindow(t, b.pd, typ), mr, c.window)
+	if c.change != nil {
+		c.change(t, b, &wr)
+	}
+	before := wr.Bind.MW.RKey()
+	err = b.qp.PostSend(wr)
+	if onMLX5 && c.region&bindable == 0 { // the library looks, since ConnectX does not
+		if !errors.Is(err, uverbs.ErrBindRight) || wr.Bind.MW.RKey() != before {
+			t.Errorf("%v, and the key is %#x, it was %#x", err, wr.Bind.MW.RKey(), before)
 		}
-		eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
-			a, b := pair(t, uverbs.QPOptions{})
-			mw, mr := window(t, b, typ)
-			wr := binding(7, mw, mr, windowRights)
-			wr.Bind.Addr--
-			again := wr
-			again.ID = 8
-			must(t, b.qp.PostSend(wr, again))
-			b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
-			wc := b.next(t)
-			if wc.ID != 8 || wc.Status != uverbs.WCWRFlushErr {
-				t.Errorf("the second one: %v", b.qp.Err(&wc))
-			}
-			b.blames(t, &wc, 7, uverbs.WCMWBindErr, says)
-			reconnect(t, a, b)
-			b.bound(t, mw, mr, windowRights)
-			if ownFault(t, uverbs.WCMWBindErr) != uverbs.WCWRFlushErr {
-				return
-			}
-			// As a flush it comes after those that are flushed before it: here of a message without a receive.
-			_, b = pair(t, uverbs.QPOptions{})
-			mw, mr = window(t, b, typ)
-			wr = binding(7, mw, mr, windowRights)
-			wr.Bind.Addr--
-			must(t, b.qp.PostSend(send(6, b.mr.SGE(0, 8)), wr, send(8, b.mr.SGE(0, 8))))
-			for id := range uint64(3) {
-				wc := b.next(t)
-				if wc.ID != 6+id || wc.Status != uverbs.WCWRFlushErr {
-					t.Errorf("completion of %d: %v", wc.ID, b.qp.Err(&wc))
-				}
-				b.blames(t, &wc, 7, uverbs.WCMWBindErr, "is outside the MR")
-			}
-		})
-	})
-	t.Run("QP in error", func(t *testing.T) {
-		eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
-			_, b := pair(t, uverbs.QPOptions{})
-			mw, mr := window(t, b, typ)
-			must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
-			must(t, b.qp.PostSend(binding(7, mw, mr, windowRights)))
-			wc := b.next(t)
-			var e *uverbs.WCError
-			if err := b.qp.Err(&wc); wc.ID != 7 || !uverbs.IsFlush(err) || !errors.As(err, &e) || e.First != nil {
-				t.Errorf("completion of %d: %v, want a flush of 7 with no cause", wc.ID, err)
-			}
-		})
-	})
+		return
+	}
+	must(t, err)
+	if c.ok[typ] {
+		b.want(t, 7, uverbs.WCBindMW)
+		return
+	}
+	b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
+	if key := wr.Bind.MW.RKey(); key != before {
+		t.Errorf("after a bind that failed the key is %#x, before it was %#x", key, before)
+	}
+}
+
+// bindAfterFailures checks that a bind succeeds after two that failed, and what the errors of these say.
+func bindAfterFailures(t *testing.T, typ uverbs.MWType) {
+	says := "is outside the MR"
+	if onMLX5 { // what is written for the device is a change of a memory key
+		says = ""
+	}
+	a, b := pair(t, uverbs.QPOptions{})
+	mw, mr := window(t, b, typ)
+	wr := binding(7, mw, mr, windowRights)
+	wr.Bind.Addr--
+	again := wr
+	again.ID = 8
+	must(t, b.qp.PostSend(wr, again))
+	b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")
+	wc := b.next(t)
+	if wc.ID != 8 || wc.Status != uverbs.WCWRFlushErr {
+		t.Errorf("the second one: %v", b.qp.Err(&wc))
+	}
+	b.blames(t, &wc, 7, uverbs.WCMWBindErr, says)
+	reconnect(t, a, b)
+	b.bound(t, mw, mr, windowRights)
+	if ownFault(t, uverbs.WCMWBindErr) == uverbs.WCWRFlushErr {
+		bindFlushOrder(t, typ)
+	}
+}
+
+// bindFlushOrder checks that a failed bind that completes as a flush comes after the requests that are
+// flushed before it: here a message for which there is no receive.
+func bindFlushOrder(t *testing.T, typ uverbs.MWType) {
+	_, b := pair(t, uverbs.QPOptions{})
+	mw, mr := window(t, b, typ)
+	wr := binding(7, mw, mr, windowRights)
+	wr.Bind.Addr--
+	must(t, b.qp.PostSend(send(6, b.mr.SGE(0, 8)), wr, send(8, b.mr.SGE(0, 8))))
+	for id := range uint64(3) {
+		wc := b.next(t)
+		if wc.ID != 6+id || wc.Status != uverbs.WCWRFlushErr {
+			t.Errorf("completion of %d: %v", wc.ID, b.qp.Err(&wc))
+		}
+		b.blames(t, &wc, 7, uverbs.WCMWBindErr, "is outside the MR")
+	}
+}
+
+// bindInErr checks that a bind on a QP in state ERR is flushed, with no other cause.
+func bindInErr(t *testing.T, typ uverbs.MWType) {
+	_, b := pair(t, uverbs.QPOptions{})
+	mw, mr := window(t, b, typ)
+	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, b.qp.PostSend(binding(7, mw, mr, windowRights)))
+	wc := b.next(t)
+	var e *uverbs.WCError
+	if err := b.qp.Err(&wc); wc.ID != 7 || !uverbs.IsFlush(err) || !errors.As(err, &e) || e.First != nil {
+		t.Errorf("completion of %d: %v, want a flush of 7 with no cause", wc.ID, err)
+	}
 }
 
 // TestWindowBindOtherPD: rxe looked only at the PD of a window of type 2. The kernels that

@@ -10,96 +10,112 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestInvalidate: keys that are no window's of the QP, from this side and from the peer.
-// After a window is invalidated nobody may do it again: rxe follows a pointer that is nil.
+// invalidateCase is a key to invalidate.
+type invalidateCase struct {
+	name string
+	key  func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32
+	ok   bool
+}
+
+// invalidateCases are the keys of TestInvalidate.
+var invalidateCases = []invalidateCase{
+	{"its own", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+		return b.bound(t, mw, mr, windowRights)
+	}, true},
+	{"its own with other last bits", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+		return uverbs.IncRKey(b.bound(t, mw, mr, windowRights))
+	}, false},
+	{"no window's", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+		return b.bound(t, mw, mr, windowRights) + 50<<8
+	}, false},
+	{"a region's", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+		return mr.RKey()
+	}, false},
+	{"a window's of type 1", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+		return b.bound(t, newWindow(t, b.pd, uverbs.MWType1), mr, windowRights)
+	}, false},
+	// The specification lets only the QP of a window invalidate it.
+	{"a window's of another QP", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+		other := twin(t, b)
+		peerOf(t, other)
+		closeLater(t, mw) // before the other QP, see TestWindowLife
+		return other.bound(t, mw, mr, windowRights)
+	}, !onMLX5},
+	{"a window's of the sender", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+		own, region := window(t, a, uverbs.MWType2)
+		return a.bound(t, own, region, windowRights)
+	}, !onMLX5},
+}
+
+// TestInvalidate invalidates keys of windows and other keys, from this side and from the peer. No window
+// is invalidated twice, since rxe would follow a nil pointer.
 func TestInvalidate(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
-	for _, c := range []struct {
-		name string
-		key  func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32
-		ok   bool
-	}{
-		{"its own", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
-			return b.bound(t, mw, mr, windowRights)
-		}, true},
-		{"its own with other last bits", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
-			return uverbs.IncRKey(b.bound(t, mw, mr, windowRights))
-		}, false},
-		{"no window's", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
-			return b.bound(t, mw, mr, windowRights) + 50<<8
-		}, false},
-		{"a region's", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
-			return mr.RKey()
-		}, false},
-		{"a window's of type 1", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
-			return b.bound(t, newWindow(t, b.pd, uverbs.MWType1), mr, windowRights)
-		}, false},
-		// The specification lets only the QP of a window invalidate it.
-		{"a window's of another QP", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
-			other := twin(t, b)
-			peerOf(t, other)
-			closeLater(t, mw) // before the other QP, see TestWindowLife
-			return other.bound(t, mw, mr, windowRights)
-		}, !onMLX5},
-		{"a window's of the sender", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
-			own, region := window(t, a, uverbs.MWType2)
-			return a.bound(t, own, region, windowRights)
-		}, !onMLX5},
-	} {
-		t.Run("local, "+c.name, func(t *testing.T) {
-			a, b := pair(t, uverbs.QPOptions{})
-			mw, mr := window(t, b, uverbs.MWType2)
-			wr := uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, InvalidateRKey: c.key(t, a, b, mw, mr)}
-			if c.ok {
-				wr.Flags = uverbs.SendSignaled // an error completes without it
-			}
-			must(t, b.qp.PostSend(wr))
-			if c.ok {
-				b.want(t, 3, uverbs.WCLocalInv)
-			} else {
-				want := uverbs.WCLocQPOpErr
-				if onMLX5 {
-					want = uverbs.WCMWBindErr
-				}
-				b.fails(t, 3, want, "LOCAL_INV")
-			}
-		})
-		t.Run("remote, "+c.name, func(t *testing.T) {
-			a, b := pair(t, uverbs.QPOptions{})
-			mw, mr := window(t, b, uverbs.MWType2)
-			wr := send(4)
-			wr.Opcode, wr.InvalidateRKey = uverbs.WRSendWithInv, c.key(t, a, b, mw, mr)
-			must(t, b.qp.PostRecv(5), a.qp.PostSend(wr))
-			if !c.ok && onMLX5 { // the peer's QP breaks, and says so
-				b.breaksWith(t, 5, uverbs.WCLocAccessErr, "")
-				a.breaksWith(t, 4, uverbs.WCRemAccessErr, "SEND_WITH_INV")
-				return
-			}
-			if !c.ok {
-				// The peer's QP breaks, and rxe acknowledges the SEND all the same. The
-				// specification has it neither acknowledged nor refused.
-				b.breaksWith(t, 5, uverbs.WCRemInvReqErr, "")
-				a.want(t, 4, uverbs.WCSend)
-				return
-			}
-			a.want(t, 4, uverbs.WCSend)
-			wc := b.want(t, 5, uverbs.WCRecv)
-			if wc.Flags&uverbs.WCWithInv == 0 || wc.InvalidatedRKey != wr.InvalidateRKey || wc.ByteLen != 0 {
-				t.Errorf("invalidated %#x with flags %#x and %d bytes, want %#x and none", wc.InvalidatedRKey, wc.Flags, wc.ByteLen, wr.InvalidateRKey)
-			}
-		})
+	for _, c := range invalidateCases {
+		t.Run("local, "+c.name, func(t *testing.T) { invalidateLocal(t, c) })
+		t.Run("remote, "+c.name, func(t *testing.T) { invalidateRemote(t, c) })
 	}
-	t.Run("remote, no receive", func(t *testing.T) {
-		a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 1, MinRNRTimer: 1}})
-		mw, mr := window(t, b, uverbs.MWType2)
-		wr := send(4)
-		wr.Opcode, wr.InvalidateRKey = uverbs.WRSendWithInv, b.bound(t, mw, mr, windowRights)
-		must(t, a.qp.PostSend(wr))
-		a.breaksWith(t, 4, uverbs.WCRNRRetryExcErr, "SEND_WITH_INV")
-		stillBound(t, mr)
-	})
+	t.Run("remote, no receive", invalidateWithoutReceive)
+}
+
+// invalidateLocal invalidates a key with LOCAL_INV.
+func invalidateLocal(t *testing.T, c invalidateCase) {
+	a, b := pair(t, uverbs.QPOptions{})
+	mw, mr := window(t, b, uverbs.MWType2)
+	wr := uverbs.SendWR{ID: 3, Opcode: uverbs.WRLocalInv, InvalidateRKey: c.key(t, a, b, mw, mr)}
+	if c.ok {
+		wr.Flags = uverbs.SendSignaled // an error completes without it
+	}
+	must(t, b.qp.PostSend(wr))
+	if c.ok {
+		b.want(t, 3, uverbs.WCLocalInv)
+	} else {
+		want := uverbs.WCLocQPOpErr
+		if onMLX5 {
+			want = uverbs.WCMWBindErr
+		}
+		b.fails(t, 3, want, "LOCAL_INV")
+	}
+}
+
+// invalidateRemote invalidates a key with the peer's SEND_WITH_INV.
+func invalidateRemote(t *testing.T, c invalidateCase) {
+	a, b := pair(t, uverbs.QPOptions{})
+	mw, mr := window(t, b, uverbs.MWType2)
+	wr := send(4)
+	wr.Opcode, wr.InvalidateRKey = uverbs.WRSendWithInv, c.key(t, a, b, mw, mr)
+	must(t, b.qp.PostRecv(5), a.qp.PostSend(wr))
+	if !c.ok && onMLX5 { // the peer's QP breaks, and says so
+		b.breaksWith(t, 5, uverbs.WCLocAccessErr, "")
+		a.breaksWith(t, 4, uverbs.WCRemAccessErr, "SEND_WITH_INV")
+		return
+	}
+	if !c.ok {
+		// The peer's QP breaks, and rxe acknowledges the SEND all the same. The
+		// specification has it neither acknowledged nor refused.
+		b.breaksWith(t, 5, uverbs.WCRemInvReqErr, "")
+		a.want(t, 4, uverbs.WCSend)
+		return
+	}
+	a.want(t, 4, uverbs.WCSend)
+	wc := b.want(t, 5, uverbs.WCRecv)
+	if wc.Flags&uverbs.WCWithInv == 0 || wc.InvalidatedRKey != wr.InvalidateRKey || wc.ByteLen != 0 {
+		t.Errorf("invalidated %#x with flags %#x and %d bytes, want %#x and none", wc.InvalidatedRKey, wc.Flags, wc.ByteLen, wr.InvalidateRKey)
+	}
+}
+
+// invalidateWithoutReceive sends a SEND_WITH_INV for which there is no receive, and which invalidates
+// nothing.
+func invalidateWithoutReceive(t *testing.T) {
+	a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 1, MinRNRTimer: 1}})
+	mw, mr := window(t, b, uverbs.MWType2)
+	wr := send(4)
+	wr.Opcode, wr.InvalidateRKey = uverbs.WRSendWithInv, b.bound(t, mw, mr, windowRights)
+	must(t, a.qp.PostSend(wr))
+	a.breaksWith(t, 4, uverbs.WCRNRRetryExcErr, "SEND_WITH_INV")
+	stillBound(t, mr)
 }
 
 // refusesBound reports whether a region with a window is known not to be closed. mlx5_ib of Linux 5.10

@@ -37,132 +37,157 @@ func needsNewer(t *testing.T, what string) {
 	}
 }
 
-// TestPerfOptions runs what can be asked for besides.
+// perfOption is a test of "verbs perf" with options.
+type perfOption struct {
+	test, options string
+	messages      int // 0 if it is not known
+}
+
+// perfOptions are the tests of TestPerfOptions.
+var perfOptions = []perfOption{
+	{"send-bw", "-n 100 -b -q 4 -V -s 500", 800},
+	{"write-bw", "-n 101 -b -q 2 -l 8 -s 100", 404},
+	{"read-bw", "-n 50 -b -V -s 5000", 100},
+	{"atomic-bw", "-n 50 -b -q 2 -l 3 -V", 200},
+	{"send-bw", "-n 100 -b -q 4 -V -s 500 --cm", 800},
+	{"write-bw", "-n 101 -b -q 2 -l 8 -s 100 --cm", 404},
+	{"read-bw", "-n 50 -b -q 3 -V -s 5000 --cm", 300},
+	{"atomic-bw", "-n 50 -q 3 -V --cm", 150},
+	{"send-bw", "-n 100 -q 3 -e -t ud -s 64 --cm", 300},
+	{"send-bw", "-n 99 -l 10 -Q 20 --depth 20 -r 30 -s 1", 99},
+	{"send-bw", "-n 100 -I 64 -Q 1 -s 64 -t ud", 100},
+	{"send-bw", "-n 100 -e -s 100", 100},
+	{"send-lat", "-n 50 -e", 50},
+	{"send-lat", "-n 50 -e -t ud", 50},
+	{"read-lat", "-n 50 -e", 50},
+	{"write-bw", "-n 100 -e -b -s 100", 200},
+	{"send-lat", "-n 1 --warmup 0", 1},
+	{"write-lat", "-n 10 --warmup 1 -I 0", 10},
+	{"send-bw", "-D 200ms -s 100", 0},
+	{"send-bw", "-D 200ms -s 100 -b -e", 0},
+	{"send-bw", "-D 200ms -s 100 -t ud -q 2 -l 4", 0},
+	{"write-bw", "-D 200ms -s 100 -b -Q 128", 0},
+	{"send-lat", "-D 200ms -e", 0},
+	{"write-lat", "-D 100ms -s 2,100,1 -V", 0},
+	{"write-bw", "-n 100 -m 256 --outs 3 -s 100", -1},
+	{"read-bw", "-n 100 -m 256 --outs 3 -s 1000 -V", 100},
+	{"send-lat", "-n 20 --cpu 0 -d DEVICE", 20},
+	{"send-bw", "-n 300 -r 4 --depth 100 -s 64", 300},
+	{"send-bw", "-n 200 -r 3 -b -l 5 -q 2 -V -s 64", 800},
+	{"send-bw", "-n 100 -r 1 -e -s 64", 100},
+}
+
+// TestPerfOptions runs tests with options that TestPerf does not use.
 func TestPerfOptions(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	port := ""
-	for i, c := range []struct {
-		test, options string
-		messages      int // 0 if it is not known
-	}{
-		{"send-bw", "-n 100 -b -q 4 -V -s 500", 800},
-		{"write-bw", "-n 101 -b -q 2 -l 8 -s 100", 404},
-		{"read-bw", "-n 50 -b -V -s 5000", 100},
-		{"atomic-bw", "-n 50 -b -q 2 -l 3 -V", 200},
-		{"send-bw", "-n 100 -b -q 4 -V -s 500 --cm", 800},
-		{"write-bw", "-n 101 -b -q 2 -l 8 -s 100 --cm", 404},
-		{"read-bw", "-n 50 -b -q 3 -V -s 5000 --cm", 300},
-		{"atomic-bw", "-n 50 -q 3 -V --cm", 150},
-		{"send-bw", "-n 100 -q 3 -e -t ud -s 64 --cm", 300},
-		{"send-bw", "-n 99 -l 10 -Q 20 --depth 20 -r 30 -s 1", 99},
-		{"send-bw", "-n 100 -I 64 -Q 1 -s 64 -t ud", 100},
-		{"send-bw", "-n 100 -e -s 100", 100},
-		{"send-lat", "-n 50 -e", 50},
-		{"send-lat", "-n 50 -e -t ud", 50},
-		{"read-lat", "-n 50 -e", 50},
-		{"write-bw", "-n 100 -e -b -s 100", 200},
-		{"send-lat", "-n 1 --warmup 0", 1},
-		{"write-lat", "-n 10 --warmup 1 -I 0", 10},
-		{"send-bw", "-D 200ms -s 100", 0},
-		{"send-bw", "-D 200ms -s 100 -b -e", 0},
-		{"send-bw", "-D 200ms -s 100 -t ud -q 2 -l 4", 0},
-		{"write-bw", "-D 200ms -s 100 -b -Q 128", 0},
-		{"send-lat", "-D 200ms -e", 0},
-		{"write-lat", "-D 100ms -s 2,100,1 -V", 0},
-		{"write-bw", "-n 100 -m 256 --outs 3 -s 100", -1},
-		{"read-bw", "-n 100 -m 256 --outs 3 -s 1000 -V", 100},
-		{"send-lat", "-n 20 --cpu 0 -d DEVICE", 20},
-		{"send-bw", "-n 300 -r 4 --depth 100 -s 64", 300},
-		{"send-bw", "-n 200 -r 3 -b -l 5 -q 2 -V -s 64", 800},
-		{"send-bw", "-n 100 -r 1 -e -s 64", 100},
-	} {
+	for i, c := range perfOptions {
 		if i%10 == 0 {
 			_, port = perfServe(t) // another, as none runs for longer than a program may
 		}
-		t.Run(c.test+" "+c.options, func(t *testing.T) {
-			needsPerf(t, c.test, typeOf(c.options))
-			if strings.Contains(c.options, "-b") && c.test == "send-bw" && !strings.Contains(c.options, "-n 100 ") {
-				needsNewer(t, "sends both ways for which there are no receives")
-			}
-			if strings.Contains(c.options, "-m ") && c.messages > 0 {
-				testenv.NeedsIB(t, "path MTUs")
-			}
-			// Subtests have the same name on each device.
-			options := strings.Fields(strings.ReplaceAll(c.options, "DEVICE", dev0))
-			if c.messages < 0 {
-				if out, err := perf(t, port, c.test, options...); err == nil || !strings.Contains(out, "unknown flag") {
-					t.Errorf("%v\n%s", err, out)
-				}
-				return
-			}
-			for _, r := range perfJSON(t, port, c.test, options...).Results {
-				if c.messages != 0 && r.Iterations != c.messages || c.messages == 0 && (r.Iterations < 1 || r.Seconds < 0.09 || r.Seconds > 10) {
-					t.Errorf("%d messages in %.2f s, want %d", r.Iterations, r.Seconds, c.messages)
-				}
-			}
-		})
+		t.Run(c.test+" "+c.options, func(t *testing.T) { runPerfOption(t, port, c) })
 	}
 	_, port = perfServe(t)
-	t.Run("rate", func(t *testing.T) {
-		r := perfJSON(t, port, "write-bw", "-n", "100", "-s", "100", "--rate", "500").Results[0]
-		if r.Bandwidth.Messages > 520 || r.Seconds < 0.19 {
-			t.Errorf("%.0f messages per second where 500 are allowed", r.Bandwidth.Messages)
+	for _, c := range []struct {
+		name string
+		run  func(t *testing.T, port string)
+	}{{"rate", perfRate}, {"all", perfAllSizes}, {"plot", perfPlot}, {"text", perfText}, {"processor", perfProcessor}} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, port) })
+	}
+}
+
+// runPerfOption runs a test and checks how many messages it counts.
+func runPerfOption(t *testing.T, port string, c perfOption) {
+	needsPerf(t, c.test, typeOf(c.options))
+	if strings.Contains(c.options, "-b") && c.test == "send-bw" && !strings.Contains(c.options, "-n 100 ") {
+		needsNewer(t, "sends both ways for which there are no receives")
+	}
+	if strings.Contains(c.options, "-m ") && c.messages > 0 {
+		testenv.NeedsIB(t, "path MTUs")
+	}
+	// Subtests have the same name on each device.
+	options := strings.Fields(strings.ReplaceAll(c.options, "DEVICE", dev0))
+	if c.messages < 0 {
+		if out, err := perf(t, port, c.test, options...); err == nil || !strings.Contains(out, "unknown flag") {
+			t.Errorf("%v\n%s", err, out)
 		}
-	})
-	t.Run("all", func(t *testing.T) {
-		needsPerf(t, "send-lat", "ud")
-		results := perfJSON(t, port, "send-lat", "-a", "-n", "5", "-t", "ud", "-V").Results
-		for i, r := range results {
-			if r.Size != 2<<i {
-				t.Errorf("size %d comes as number %d", r.Size, i)
-			}
+		return
+	}
+	for _, r := range perfJSON(t, port, c.test, options...).Results {
+		if c.messages != 0 && r.Iterations != c.messages || c.messages == 0 && (r.Iterations < 1 || r.Seconds < 0.09 || r.Seconds > 10) {
+			t.Errorf("%d messages in %.2f s, want %d", r.Iterations, r.Seconds, c.messages)
 		}
-		if len(results) < 9 { // to 512 at least
-			t.Errorf("%d sizes", len(results))
+	}
+}
+
+// perfRate checks that --rate limits the rate of messages.
+func perfRate(t *testing.T, port string) {
+	r := perfJSON(t, port, "write-bw", "-n", "100", "-s", "100", "--rate", "500").Results[0]
+	if r.Bandwidth.Messages > 520 || r.Seconds < 0.19 {
+		t.Errorf("%.0f messages per second where 500 are allowed", r.Bandwidth.Messages)
+	}
+}
+
+// perfAllSizes checks that --all tests sizes that double.
+func perfAllSizes(t *testing.T, port string) {
+	needsPerf(t, "send-lat", "ud")
+	results := perfJSON(t, port, "send-lat", "-a", "-n", "5", "-t", "ud", "-V").Results
+	for i, r := range results {
+		if r.Size != 2<<i {
+			t.Errorf("size %d comes as number %d", r.Size, i)
 		}
-	})
-	t.Run("plot", func(t *testing.T) {
-		dir := t.TempDir()
-		out, err := perf(t, port, "write-bw", "-n", "5", "-s", "2,64", "--json")
-		if err == nil {
-			err = os.WriteFile(dir+"/before.json", []byte(out), 0o644)
+	}
+	if len(results) < 9 { // to 512 at least
+		t.Errorf("%d sizes", len(results))
+	}
+}
+
+// perfPlot checks that --plot draws the results beside older ones, as SVG and as PNG.
+func perfPlot(t *testing.T, port string) {
+	dir := t.TempDir()
+	out, err := perf(t, port, "write-bw", "-n", "5", "-s", "2,64", "--json")
+	if err == nil {
+		err = os.WriteFile(dir+"/before.json", []byte(out), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"now.svg", "now.png"} {
+		if out, err := perf(t, port, "send-bw", "-n", "5", "-s", "64,2", "--plot", dir+"/"+name, "--overlay", dir+"/before.json"); err != nil {
+			t.Errorf("%v\n%s", err, out)
 		}
-		if err != nil {
-			t.Fatal(err)
+	}
+	svg, err := os.ReadFile(dir + "/now.svg")
+	if err != nil || !strings.Contains(string(svg), "write-bw rc MiB/s (before.json)") || !strings.Contains(string(svg), "send-bw rc MiB/s") {
+		t.Errorf("the picture has not both: %v\n%s", err, svg)
+	}
+	if png, err := os.ReadFile(dir + "/now.png"); err != nil || !strings.HasPrefix(string(png), "\x89PNG") {
+		t.Errorf("no PNG: %v", err)
+	}
+}
+
+// perfText checks the table that is printed without --json.
+func perfText(t *testing.T, port string) {
+	out, err := perf(t, port, "send-lat", "-D", "300ms", "-s", "2,64")
+	rows := strings.Split(strings.TrimSpace(out), "\n")
+	if err != nil || len(rows) != 3 || !strings.Contains(rows[0], "median") || strings.Fields(rows[2])[0] != "64" {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, side := range strings.Fields(rows[2])[9:] { // of the processor, here and there
+		if percent, err := strconv.Atoi(strings.TrimSuffix(side, "%")); err != nil || percent < 1 || !strings.Contains(rows[0], "CPU here") {
+			t.Errorf("use of a processor is %q\n%s", side, out)
 		}
-		for _, name := range []string{"now.svg", "now.png"} {
-			if out, err := perf(t, port, "send-bw", "-n", "5", "-s", "64,2", "--plot", dir+"/"+name, "--overlay", dir+"/before.json"); err != nil {
-				t.Errorf("%v\n%s", err, out)
-			}
+	}
+}
+
+// perfProcessor checks the use of a processor on both sides.
+func perfProcessor(t *testing.T, port string) {
+	for _, test := range []string{"send-lat", "write-lat", "read-lat", "send-bw"} {
+		r := perfJSON(t, port, test, "-D", "300ms", "-s", "64").Results[0]
+		passive := test == "read-lat" // the server does nothing
+		if r.ClientCPU <= 0 || r.ClientCPU > 3 || (r.ServerCPU <= 0) != passive {
+			t.Errorf("%s: %.2f of a processor here, %.2f there", test, r.ClientCPU, r.ServerCPU)
 		}
-		svg, err := os.ReadFile(dir + "/now.svg")
-		if err != nil || !strings.Contains(string(svg), "write-bw rc MiB/s (before.json)") || !strings.Contains(string(svg), "send-bw rc MiB/s") {
-			t.Errorf("the picture has not both: %v\n%s", err, svg)
-		}
-		if png, err := os.ReadFile(dir + "/now.png"); err != nil || !strings.HasPrefix(string(png), "\x89PNG") {
-			t.Errorf("no PNG: %v", err)
-		}
-	})
-	t.Run("text", func(t *testing.T) {
-		out, err := perf(t, port, "send-lat", "-D", "300ms", "-s", "2,64")
-		rows := strings.Split(strings.TrimSpace(out), "\n")
-		if err != nil || len(rows) != 3 || !strings.Contains(rows[0], "median") || strings.Fields(rows[2])[0] != "64" {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		for _, side := range strings.Fields(rows[2])[9:] { // of the processor, here and there
-			if percent, err := strconv.Atoi(strings.TrimSuffix(side, "%")); err != nil || percent < 1 || !strings.Contains(rows[0], "CPU here") {
-				t.Errorf("use of a processor is %q\n%s", side, out)
-			}
-		}
-	})
-	t.Run("processor", func(t *testing.T) {
-		for _, test := range []string{"send-lat", "write-lat", "read-lat", "send-bw"} {
-			r := perfJSON(t, port, test, "-D", "300ms", "-s", "64").Results[0]
-			passive := test == "read-lat" // the server does nothing
-			if r.ClientCPU <= 0 || r.ClientCPU > 3 || (r.ServerCPU <= 0) != passive {
-				t.Errorf("%s: %.2f of a processor here, %.2f there", test, r.ClientCPU, r.ServerCPU)
-			}
-		}
-	})
+	}
 }
