@@ -3,6 +3,7 @@ package conformance
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestUnknownDevice(t *testing.T) {
 func TestNoDevice(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsLinks(t)
-	for _, l := range links {
+	for _, l := range slices.Backward(links) { // so that the first is back first
 		must(t, netlinkrdma.DeleteLink(l.name))
 		t.Cleanup(func() { addLink(t, l.name, l.netdev) })
 	}
