@@ -34,7 +34,7 @@ func TestGIDIndex(t *testing.T) {
 	})
 }
 
-func TestTooBig(t *testing.T) {
+func TestSizesBeyondLimits(t *testing.T) {
 	testenv.Tags(t, testenv.Unordered)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)

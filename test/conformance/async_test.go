@@ -163,9 +163,9 @@ func TestCQErrEvent(t *testing.T) {
 	})
 }
 
-// TestEventClosed closes objects about which there are events that nobody has read: Close
-// does not wait for that, and no event reaches the objects that come after.
-func TestEventClosed(t *testing.T) {
+// TestEventOfClosedObject closes objects that have unread events: Close does not wait for a reader,
+// and no event reaches the objects that are created later.
+func TestEventOfClosedObject(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		breaks(t, dev, "cq-overrun")
@@ -182,8 +182,8 @@ func TestEventClosed(t *testing.T) {
 	})
 }
 
-// TestWaitEventEnds ends a wait by its context and by closing the device.
-func TestWaitEventEnds(t *testing.T) {
+// TestWaitEventCanceled ends a wait by its context and by closing the device.
+func TestWaitEventCanceled(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		noEvent(t, dev)

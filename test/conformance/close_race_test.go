@@ -40,10 +40,9 @@ func writeToSelf(s *side) uverbs.SendWR {
 	return uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMAWrite, SGL: []uverbs.SGE{s.mr.SGE(0, 8)}, RemoteAddr: s.mr.Addr() + 64, RKey: s.mr.RKey()}
 }
 
-// TestCloseBeside closes objects that another goroutine is using. What that is told is that the
-// object is closed, or what it would have been told a moment before; nothing else, and
-// no memory is touched that is not there any more.
-func TestCloseBeside(t *testing.T) {
+// TestCloseWhileInUse closes objects that another goroutine is using. That goroutine gets
+// os.ErrClosed, or what it would have got before the close, and touches no memory that is gone.
+func TestCloseWhileInUse(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
@@ -112,8 +111,8 @@ func closeBeside(t *testing.T, use, closeIt func() error) {
 	wg.Wait()
 }
 
-// TestWQCloseBeside is TestCloseBeside of a work queue.
-func TestWQCloseBeside(t *testing.T) {
+// TestCloseWQWhileInUse does the same as TestCloseWhileInUse with a work queue.
+func TestCloseWQWhileInUse(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "work queues", "mlx5")
 	testenv.NeedsEthernet(t)
@@ -125,9 +124,9 @@ func TestWQCloseBeside(t *testing.T) {
 	}
 }
 
-// TestPollBesideClose: one goroutine polls the CQ of several QPs, whose work requests fail, while
+// TestPollWhileQPsClose: one goroutine polls the CQ of several QPs, whose work requests fail, while
 // others close them.
-func TestPollBesideClose(t *testing.T) {
+func TestPollWhileQPsClose(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	for range 2 {

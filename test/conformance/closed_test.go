@@ -231,9 +231,9 @@ func results(t *testing.T, name string, method reflect.Value) (out []reflect.Val
 	return method.Call(args)
 }
 
-// TestCloseAtOnce closes each object from many goroutines: it is closed once, and none of
+// TestConcurrentClose closes each object from many goroutines: it is closed once, and none of
 // them gets an error.
-func TestCloseAtOnce(t *testing.T) {
+func TestConcurrentClose(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		all := append([]closer{dev}, objects(t, dev)...)

@@ -65,8 +65,9 @@ func TestCQWait(t *testing.T) {
 	must(t, errs[:]...)
 }
 
-// TestCQWaitEnd: without a completion, Wait ends with its context, and with the channel.
-func TestCQWaitEnd(t *testing.T) {
+// TestCQWaitCanceled checks that without a completion Wait ends with its context, and with the
+// channel.
+func TestCQWaitCanceled(t *testing.T) {
 	testenv.Guest(t)
 	a, _ := pair(t, uverbs.QPOptions{})
 	wcs := make([]uverbs.WC, 1)

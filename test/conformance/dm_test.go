@@ -209,8 +209,8 @@ func TestDeviceMemoryByProcessor(t *testing.T) {
 	})
 }
 
-// TestDeviceMemoryLimits: there is as much as the device says, once, and all of it again when it was
-// used and freed; what is too long or too aligned is refused.
+// TestDeviceMemoryLimits allocates as much memory of the device as its attributes say, twice, and
+// checks that too long and too aligned requests are refused.
 func TestDeviceMemoryLimits(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestDMABuf: rxe has no dma-bufs; what is tested is that the kernel takes the command
-// for one. A kernel that lets programs make dma-bufs gets a real one.
+// TestDMABuf registers a dma-buf. rxe does not support dma-bufs; there the test is that the kernel
+// takes the command. A kernel that lets programs create dma-bufs gets a real one.
 func TestDMABuf(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestWait waits while the thread is held and while it is not. There is one event for each Notify.
-func TestWait(t *testing.T) {
+// TestCompChannelWait waits with and without busy-waiting. There is one event for each Notify.
+func TestCompChannelWait(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		for i := range uint64(20) {

@@ -113,7 +113,7 @@ func TestDeviceRemoved(t *testing.T) {
 	device := rig.Devices[1]
 	dev, err := uverbs.Open(device)
 	must(t, err)
-	t.Run("in use", func(t *testing.T) {
+	t.Run("removed in use", func(t *testing.T) {
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)))

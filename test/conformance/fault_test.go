@@ -118,7 +118,7 @@ var faults = []fault{
 		wrongRKey(t, wr, a, b)
 	}},
 
-	{"no right but the one that it needs", always(nowhere), func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
+	{"only the access right it needs", always(nowhere), func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
 		wr.RKey = other(t, b, uverbs.AccessLocalWrite|needs[wr.Opcode]).RKey()
 	}},
 	{"two SGEs", always(nowhere), func(_ *testing.T, wr *uverbs.SendWR, a, _ *side) {
@@ -201,8 +201,8 @@ func outcomeMLX5(op uverbs.WROpcode, p place) outcome {
 	return outcome{receive: op == uverbs.WRSend || op == uverbs.WRRDMAWriteWithImm, state: uverbs.QPRTS}
 }
 
-// TestFaults tries each fault with each operation.
-func TestFaults(t *testing.T) {
+// TestFailedRequests posts each invalid request with each operation and checks how it fails.
+func TestFailedRequests(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
@@ -275,9 +275,9 @@ func reconnect(t *testing.T, a, b *side) {
 	connect(t, a, b)
 }
 
-// TestReceiveFaults: a receive whose memory is at fault, or too short, fails the message, on
+// TestFailedReceives: a receive whose memory is at fault, or too short, fails the message, on
 // both sides. rxe tells neither from the other: a LOC_LEN_ERR does not occur.
-func TestReceiveFaults(t *testing.T) {
+func TestFailedReceives(t *testing.T) {
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	a, b := pair(t, refusing)

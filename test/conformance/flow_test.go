@@ -140,8 +140,8 @@ func TestFlowMatches(t *testing.T) {
 	})
 }
 
-// TestFlowCounters: packets and bytes of a flow are counted, of two flows together, and only of what
-// they take; and once more when other flows use the counters.
+// TestFlowCounters checks that the packets and bytes of a flow are counted, those of two flows
+// together, without frames that the flows do not take, and again when other flows use the counters.
 func TestFlowCounters(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "raw packets", "mlx5")

@@ -42,9 +42,9 @@ func talked(t *testing.T) (a, b *side) {
 	return a, b
 }
 
-// TestFlushExplained: the error of a receive that is flushed says what has moved the QP to ERR, as far
-// as this side knows, and hints at no failure that there was not.
-func TestFlushExplained(t *testing.T) {
+// TestFlushCause checks that the error of a flushed receive says what moved the QP to ERR, as far
+// as this side knows, and mentions no failure that did not happen.
+func TestFlushCause(t *testing.T) {
 	testenv.Guest(t)
 	byModify := "this program moved the QP to state ERR, by Modify"
 	t.Run("Modify", func(t *testing.T) {
@@ -120,8 +120,8 @@ func TestFlushExplained(t *testing.T) {
 	})
 }
 
-// TestFlushedQueue: with a CQ for each queue a flushed receive is known as one, whatever else had
-// its ID.
+// TestFlushedQueue checks that with a CQ for each queue a flushed receive is recognized as one,
+// even if another request had its ID.
 func TestFlushedQueue(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)

@@ -93,9 +93,9 @@ func TestQueryGID(t *testing.T) {
 	})
 }
 
-// TestQueryGIDTableBad: tables of ports that there are not, and of a device that is closed. How many
-// entries there is room for, which C programs get wrong, a caller does not say here.
-func TestQueryGIDTableBad(t *testing.T) {
+// TestQueryGIDTableErrors queries tables of ports that do not exist, and of a closed device. The
+// caller gives no number of entries, which C programs get wrong.
+func TestQueryGIDTableErrors(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		dev, err := uverbs.Open(deviceName)

@@ -290,7 +290,7 @@ func TestInjectedFatal(t *testing.T) {
 	dev, err := uverbs.Open(device)
 	must(t, err)
 	restore := addresses(t, rig.Netdevs[1])
-	t.Run("in use", func(t *testing.T) {
+	t.Run("fatal error in use", func(t *testing.T) {
 		var stop atomic.Bool
 		var busy sync.WaitGroup
 		defer busy.Wait()
@@ -332,7 +332,7 @@ func TestInjectedFatal(t *testing.T) {
 	})
 	must(t, dev.Close())
 	comesBack(t, device, restore)
-	t.Run("well again", func(t *testing.T) {
+	t.Run("recovered", func(t *testing.T) {
 		dev := openDevice(t, device)
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)

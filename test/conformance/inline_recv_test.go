@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestInlineRecv: short messages that the device puts into completions are where they belong,
-// on a queue of the QP's own and on an SRQ, with completions of both sizes, in several pieces.
+// TestInlineRecv checks that short messages that the device puts into completions reach their
+// buffers, on a receive queue and on an SRQ, with completions of both sizes, in several SGEs.
 func TestInlineRecv(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {

@@ -56,8 +56,8 @@ func TestIWARPInline(t *testing.T) {
 	a.none(t)
 }
 
-// TestIWARPSGEs has lists as long as they may be, on both sides; a READ goes to one place.
-func TestIWARPSGEs(t *testing.T) {
+// TestIWARPManySGEs has lists as long as they may be, on both sides; a READ goes to one place.
+func TestIWARPManySGEs(t *testing.T) {
 	onIWARP(t)
 	const limit = 6 // of struct siw_sqe and siw_rqe
 	a, b := pairOnce(t, uverbs.QPOptions{MaxSendSGE: limit, MaxRecvSGE: limit})
@@ -185,9 +185,9 @@ func TestIWARPInvalidate(t *testing.T) {
 	})
 }
 
-// TestIWARPReadRight: siw looks at no right of memory that is read, only at its key, its bounds and
-// its protection domain, see TestIWARPFaults; the documentation says so.
-func TestIWARPReadRight(t *testing.T) {
+// TestIWARPReadAccess checks that siw ignores the access rights of memory that is read and checks
+// only its key, its bounds and its PD, see TestIWARPFailedRequests; the documentation says so.
+func TestIWARPReadAccess(t *testing.T) {
 	onIWARP(t)
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	for _, access := range []uverbs.Access{0, uverbs.AccessLocalWrite, uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite} {
@@ -262,8 +262,9 @@ func TestIWARPSolicited(t *testing.T) {
 	raised(t, b, false)
 }
 
-// TestIWARPLacks: what iWARP has not is refused as a feature that is missing, with the driver's name.
-func TestIWARPLacks(t *testing.T) {
+// TestIWARPUnsupported checks that what iWARP does not support is refused with a FeatureError that
+// names the driver.
+func TestIWARPUnsupported(t *testing.T) {
 	onIWARP(t)
 	a, _ := pairOnce(t, uverbs.QPOptions{})
 	made := func(c closer, err error) error {

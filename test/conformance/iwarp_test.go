@@ -82,11 +82,11 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 	check(b.SetKernelState(uverbs.QPRTS))
 }
 
-// TestIWARPFaults: what a work request may not is refused to it where that is known on this side,
+// TestIWARPFailedRequests: what a work request may not is refused to it where that is known on this side,
 // and otherwise by the peer, who ends the connection without a reason. Nothing is read or
 // written in either case, and the QP is in ERR, or does not get through any more. That memory may be
 // read is no right on soft iWARP: who has the key reads it.
-func TestIWARPFaults(t *testing.T) {
+func TestIWARPFailedRequests(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
 	const n = 100
@@ -96,22 +96,22 @@ func TestIWARPFaults(t *testing.T) {
 		local bool // this side knows
 		apply func(t *testing.T, wr *uverbs.SendWR, a, b *side)
 	}{
-		{"own lkey that is wrong", uverbs.WRSend, true, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.SGL[0].LKey ^= 0x5500 }},
-		{"own memory past the end", uverbs.WRRDMAWrite, true, func(_ *testing.T, wr *uverbs.SendWR, a, _ *side) { wr.SGL[0].Addr = a.mr.Addr() + bufferSize - n/2 }},
-		{"own memory of another PD", uverbs.WRRDMAWrite, true, func(t *testing.T, wr *uverbs.SendWR, a, _ *side) { wr.SGL[0].LKey = foreignIWARP(t, a).LKey() }},
-		{"rkey that is wrong", uverbs.WRRDMAWrite, false, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.RKey ^= 0x5500 }},
-		{"rkey to read that is wrong", uverbs.WRRDMARead, false, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.RKey ^= 0x5500 }},
-		{"past the peer's end", uverbs.WRRDMAWrite, false, func(_ *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RemoteAddr = b.mr.Addr() + bufferSize - n/2 }},
-		{"read past the peer's end", uverbs.WRRDMARead, false, func(_ *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RemoteAddr = b.mr.Addr() + bufferSize - n/2 }},
-		{"the peer's memory of another PD", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RKey = foreignIWARP(t, b).RKey() }},
-		{"no right to write", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
+		{"wrong lkey", uverbs.WRSend, true, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.SGL[0].LKey ^= 0x5500 }},
+		{"past the local MR", uverbs.WRRDMAWrite, true, func(_ *testing.T, wr *uverbs.SendWR, a, _ *side) { wr.SGL[0].Addr = a.mr.Addr() + bufferSize - n/2 }},
+		{"local MR of another PD", uverbs.WRRDMAWrite, true, func(t *testing.T, wr *uverbs.SendWR, a, _ *side) { wr.SGL[0].LKey = foreignIWARP(t, a).LKey() }},
+		{"wrong rkey", uverbs.WRRDMAWrite, false, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.RKey ^= 0x5500 }},
+		{"READ, wrong rkey", uverbs.WRRDMARead, false, func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.RKey ^= 0x5500 }},
+		{"past the remote MR", uverbs.WRRDMAWrite, false, func(_ *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RemoteAddr = b.mr.Addr() + bufferSize - n/2 }},
+		{"READ past the remote MR", uverbs.WRRDMARead, false, func(_ *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RemoteAddr = b.mr.Addr() + bufferSize - n/2 }},
+		{"remote MR of another PD", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RKey = foreignIWARP(t, b).RKey() }},
+		{"no REMOTE_WRITE", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
 			mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
 			must(t, err)
 			closeLater(t, mr)
 			wr.RKey = mr.RKey()
 		}},
-		{"a message without a receive", uverbs.WRSend, false, func(*testing.T, *uverbs.SendWR, *side, *side) {}},
-		{"a receive too short", uverbs.WRSend, false, func(t *testing.T, _ *uverbs.SendWR, _, b *side) {
+		{"no receive", uverbs.WRSend, false, func(*testing.T, *uverbs.SendWR, *side, *side) {}},
+		{"receive too short", uverbs.WRSend, false, func(t *testing.T, _ *uverbs.SendWR, _, b *side) {
 			must(t, b.qp.PostRecv(9, b.mr.SGE(0, n/2)))
 		}},
 	} {

@@ -63,10 +63,10 @@ func (m *maker) need(t *testing.T) {
 	}
 }
 
-// TestLimits creates a thousand objects of a kind, fewer with a model, which takes its time, or
+// TestObjectLimits creates a thousand objects of a kind, fewer with a model, which takes its time, or
 // as many as the device says that it has: rxe of Linux 5.10 has 100 AHs and 960 SRQs. The kernel refuses what is beyond, and
 // takes it when another has been closed.
-func TestLimits(t *testing.T) {
+func TestObjectLimits(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
@@ -146,8 +146,9 @@ func TestManyOpens(t *testing.T) {
 	}
 }
 
-// TestForeign: what belongs to another Open of the device, or is closed, cannot be used.
-func TestForeign(t *testing.T) {
+// TestForeignObjects checks that objects of another Open of the device, and closed objects, cannot
+// be used.
+func TestForeignObjects(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		b := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
@@ -198,9 +199,9 @@ func newPeer(t *testing.T, s *side) *side {
 	return p
 }
 
-// TestForeignAdvice: advice about a region of another Open, or of a PD that is not the one
-// which advises, is refused, where there is advice.
-func TestForeignAdvice(t *testing.T) {
+// TestAdviseForeignMR checks that advice about an MR of another Open, or of another PD, is refused,
+// if the driver takes advice at all.
+func TestAdviseForeignMR(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		access := remoteRights
@@ -223,8 +224,8 @@ func TestForeignAdvice(t *testing.T) {
 	})
 }
 
-// TestForeignSlot: a pool takes its own slots back and no others.
-func TestForeignSlot(t *testing.T) {
+// TestPutForeignSlot checks that a pool takes back its own slots only.
+func TestPutForeignSlot(t *testing.T) {
 	testenv.Guest(t)
 	pd := newPD(t, openDevice(t, deviceName))
 	var pools [2]*uverbs.BufferPool
@@ -251,7 +252,7 @@ func TestForeignSlot(t *testing.T) {
 	must(t, pools[0].Put(slots[0]), pools[1].Put(slots[1]))
 }
 
-// TestForeignThreadDomain: a parent domain is not made of a thread domain of another Open.
+// TestForeignThreadDomain checks that a parent domain cannot have a thread domain of another Open.
 func TestForeignThreadDomain(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "thread domains", "mlx5")

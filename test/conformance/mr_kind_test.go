@@ -58,9 +58,9 @@ func TestNullMR(t *testing.T) {
 	})
 }
 
-// TestImplicit: all memory of the process is registered where the device has that, and the answer says
-// what is missing where not.
-func TestImplicit(t *testing.T) {
+// TestImplicitODP registers all memory of the process if the device supports that, and otherwise
+// checks what the error says.
+func TestImplicitODP(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})

@@ -169,7 +169,8 @@ func TestAccessFlags(t *testing.T) {
 	})
 }
 
-// TestZeroBased: where the driver takes the flag, the region's addresses count from 0.
+// TestZeroBased checks that the addresses of a zero-based MR start at 0, if the driver supports
+// that.
 func TestZeroBased(t *testing.T) {
 	testenv.NeedsIB(t, "addresses of regions that are chosen")
 	eachPath(t, func(t *testing.T) {
@@ -188,8 +189,8 @@ func TestZeroBased(t *testing.T) {
 	})
 }
 
-// TestRegErrors: memory that the kernel cannot pin.
-func TestRegErrors(t *testing.T) {
+// TestRegUnpinnableMemory registers memory that the kernel cannot pin.
+func TestRegUnpinnableMemory(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		pd := newPD(t, openDevice(t, deviceName))
 		// What is unmapped of it leaves a hole that is too small for what Go's runtime maps meanwhile.
@@ -226,8 +227,8 @@ func TestRegErrors(t *testing.T) {
 	})
 }
 
-// TestRegDeviceMemory: pages that no memory is behind are mapped and cannot be pinned. The BIOS of
-// a PC is such memory that is always there.
+// TestRegDeviceMemory checks that pages without memory behind them are mapped and cannot be pinned.
+// The BIOS of a PC is always there for this.
 func TestRegDeviceMemory(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsArch(t, "a BIOS in memory", "amd64")

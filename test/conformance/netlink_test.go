@@ -77,7 +77,7 @@ func TestNetlinkResources(t *testing.T) {
 		firstUse(t, deviceName)
 		dev := tracked(t)
 		before := resources(t, dev)
-		t.Run("held", func(t *testing.T) { checkHeld(t, dev, before) })
+		t.Run("objects in use", func(t *testing.T) { checkResources(t, dev, before) })
 		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
 			after := resources(t, dev)
 			if after == before {
@@ -90,16 +90,16 @@ func TestNetlinkResources(t *testing.T) {
 	})
 }
 
-// heldObjects are objects of this process as netlink lists them.
-type heldObjects struct {
+// netlinkObjects are objects of this process as netlink lists them.
+type netlinkObjects struct {
 	pd netlinkrdma.PD
 	cq netlinkrdma.CQ
 	mr netlinkrdma.MR
 	qp netlinkrdma.QP
 }
 
-// checkHeld creates objects and checks what netlink reports of them.
-func checkHeld(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.ResourceCounts) {
+// checkResources creates objects and checks what netlink reports of them.
+func checkResources(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.ResourceCounts) {
 	hadPD, hadCQ := idsOf(t, dev)
 	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 	want := before
@@ -150,7 +150,7 @@ func ownedByUs(o netlinkrdma.Owner) bool {
 }
 
 // checkLists finds the objects of a side in the lists of a device and checks their attributes.
-func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[uint32]bool) (held heldObjects) {
+func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[uint32]bool) (held netlinkObjects) {
 	t.Helper()
 	pds, err := netlinkrdma.PDs(dev)
 	pd := own(t, pds, err, func(p netlinkrdma.PD) bool { return !hadPD[p.ID] })
@@ -173,11 +173,11 @@ func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[
 	if diff := cmp.Diff(wantQP, qp); diff != "" || !ownedByUs(qp.Owner) {
 		t.Errorf("QP of %+v: %s", qp.Owner, diff)
 	}
-	return heldObjects{pd, cq, mr, qp}
+	return netlinkObjects{pd, cq, mr, qp}
 }
 
 // checkByID checks that each object is the same when it is queried by its ID.
-func checkByID(t *testing.T, dev netlinkrdma.Device, held heldObjects) {
+func checkByID(t *testing.T, dev netlinkrdma.Device, held netlinkObjects) {
 	t.Helper()
 	onePD, err := netlinkrdma.PDByID(dev, held.pd.ID)
 	if err != nil || onePD != held.pd {
@@ -201,7 +201,7 @@ func checkByID(t *testing.T, dev netlinkrdma.Device, held heldObjects) {
 }
 
 // checkContext checks the context of the objects, which netlink lists since Linux 5.13.
-func checkContext(t *testing.T, dev netlinkrdma.Device, held heldObjects) {
+func checkContext(t *testing.T, dev netlinkrdma.Device, held netlinkObjects) {
 	t.Helper()
 	contexts, err := netlinkrdma.Contexts(dev)
 	if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) < 0 {

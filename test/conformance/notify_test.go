@@ -64,8 +64,9 @@ func TestNotifyOperations(t *testing.T) {
 	}
 }
 
-// TestNotifyAgain: an event that nobody has read yet does not swallow the next, on rxe.
-func TestNotifyAgain(t *testing.T) {
+// TestNotifyWithUnreadEvent checks that an event that nobody has read yet does not suppress the
+// next one, on rxe.
+func TestNotifyWithUnreadEvent(t *testing.T) {
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	for id := range uint64(2) {
 		wr := send(id, a.mr.SGE(0, 8))
@@ -80,8 +81,8 @@ func TestNotifyAgain(t *testing.T) {
 	raised(t, a, false)
 }
 
-// TestNotifyChange: who has asked for the solicited completions and then for any has asked
-// for any, and it is the same the other way round.
+// TestNotifyChange checks that Notify after NotifySolicited, and NotifySolicited after Notify, both
+// request an event for any completion.
 func TestNotifyChange(t *testing.T) {
 	testenv.Guest(t)
 	for name, asks := range map[string][]func(*uverbs.CQ) error{
@@ -102,7 +103,7 @@ func TestNotifyChange(t *testing.T) {
 	}
 }
 
-// TestNotifyWithoutChannel: a CQ that has no channel cannot raise an event.
+// TestNotifyWithoutChannel checks that a CQ without a channel cannot raise an event.
 func TestNotifyWithoutChannel(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{MaxCQE: 8})

@@ -72,12 +72,12 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 	return verbs
 }
 
-// TestAbsentObjects: what rxe does not have is a FeatureError that names rxe, or the kernel
-// if that is older than the verb. That no other errno comes through, on no way to the
-// kernel, is what a program needs that asks before it does without.
-func TestAbsentObjects(t *testing.T) {
+// TestUnsupportedObjects checks that a verb that rxe does not support returns a FeatureError that
+// names rxe, or the kernel if it is older than the verb. No other errno may come through, by any
+// command path.
+func TestUnsupportedObjects(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		testenv.Needs(t, "lack of all these", "rxe")
+		testenv.Needs(t, "unsupported objects", "rxe")
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		kernel := testenv.Kernel(t)
 		for _, v := range absentVerbs(t, s) {
@@ -111,11 +111,11 @@ func TestAbsentObjects(t *testing.T) {
 	})
 }
 
-// TestRawPacketOfRxe: an old kernel makes a raw packet QP of rxe, and brings it to its states, but
-// nothing can be posted to send.
-func TestRawPacketOfRxe(t *testing.T) {
+// TestRawPacketOnRxe checks that an old kernel creates a raw packet QP on rxe and changes its
+// state, and that nothing can be posted to send.
+func TestRawPacketOnRxe(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		testenv.Needs(t, "QPs of raw packets that do nothing", "rxe")
+		testenv.Needs(t, "raw packet QPs without a data path", "rxe")
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		for _, o := range []uverbs.QPOptions{
 			{},

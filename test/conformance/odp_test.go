@@ -63,7 +63,7 @@ func memoryUse(t *testing.T, name string) int {
 	return 0
 }
 
-func TestOnDemand(t *testing.T) {
+func TestOnDemandPaging(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		if got := dev.QueryDevice().ODPGeneralCaps != 0; got != hasODP(t, dev) {
@@ -109,7 +109,7 @@ func TestOnDemand(t *testing.T) {
 	})
 }
 
-func TestAdvise(t *testing.T) {
+func TestAdviseMR(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		const size = 8 << 20
 		dev := openDevice(t, deviceName)

@@ -11,7 +11,7 @@ import (
 
 // TestOnDemandQueues: atomics change memory that is on demand, receives of an SRQ go there,
 // and datagrams come from there. Each has a page that nobody has touched, and begins at its
-// start, see TestOnDemand.
+// start, see TestOnDemandPaging.
 func TestOnDemandQueues(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	testenv.NeedsIB(t, "on-demand paging")

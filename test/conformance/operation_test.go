@@ -50,8 +50,9 @@ func TestUC(t *testing.T) {
 	})
 }
 
-// TestUCLoses: without a receive a message is lost, and the sender never learns.
-func TestUCLoses(t *testing.T) {
+// TestUCLostMessage checks that a message without a receive is lost on a UC QP, and that its sender
+// gets no error.
+func TestUCLostMessage(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
 		must(t, a.qp.PostSend(send(1, a.mr.SGE(0, 10))))

@@ -95,10 +95,10 @@ func first(n int) (ids []uint64) {
 // counts are how many connections are tried.
 var counts = map[string]int{"one QP": 1, "five QPs": 5}
 
-// TestOverflowOfSends: rxe drops the completion of a send for which the CQ has no room.
-// Each that is lost is told as an event; those that were there first are untouched, what was
-// sent has arrived, and QP and CQ go on.
-func TestOverflowOfSends(t *testing.T) {
+// TestCQOverflowBySends checks that rxe drops the completion of a send for which the CQ has no
+// room. Each lost completion raises an event; earlier completions stay, the data has arrived, and
+// QP and CQ keep working.
+func TestCQOverflowBySends(t *testing.T) {
 	testenv.NeedsIB(t, "a send queue that holds what is not complete")
 	testenv.Guest(t)
 	testenv.Needs(t, "CQs that survive an overrun", "rxe") // to ConnectX it is fatal to the CQ and its QPs
@@ -136,9 +136,10 @@ func TestOverflowOfSends(t *testing.T) {
 	}
 }
 
-// TestOverflowOfReceives: a receive for whose completion the CQ has no room breaks its QP,
-// and its sender is told: what it believes to be received is in the CQ, and nothing else.
-func TestOverflowOfReceives(t *testing.T) {
+// TestCQOverflowByReceives checks that a receive for whose completion the CQ has no room breaks its
+// QP, and that its sender gets an error: every message that the sender believes to be received has
+// a completion in the CQ.
+func TestCQOverflowByReceives(t *testing.T) {
 	testenv.NeedsIB(t, "immediate data")
 	testenv.Guest(t)
 	testenv.Needs(t, "CQs that survive an overrun", "rxe")

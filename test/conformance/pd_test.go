@@ -217,9 +217,9 @@ func foreignMR(t *testing.T, s *side) *uverbs.MR {
 	return mr
 }
 
-// TestOtherPDAddress: a QP cannot use an AH of another PD. rxe of Linux 5.10 does not look,
-// nor does ConnectX, which has the address in the work request.
-func TestOtherPDAddress(t *testing.T) {
+// TestAHOfOtherPD checks that a QP cannot use an AH of another PD. rxe of Linux 5.10 does not
+// check, nor does ConnectX, which has the address in the work request.
+func TestAHOfOtherPD(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)

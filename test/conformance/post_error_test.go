@@ -51,7 +51,7 @@ func TestQueueFull(t *testing.T) {
 	})
 }
 
-func TestPostState(t *testing.T) {
+func TestPostInWrongState(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		if err := s.qp.PostSend(send(1)); !errors.Is(err, uverbs.ErrState) {

@@ -42,9 +42,9 @@ func twoSides(t *testing.T) (a, b *side) {
 	return newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 }
 
-// TestPostEarly posts in each state on the way to RTS. What is refused leaves nothing
-// behind; receives that are taken wait for their messages.
-func TestPostEarly(t *testing.T) {
+// TestPostBeforeRTS posts in each state on the way to RTS. A request that is refused leaves nothing
+// behind; receives wait for their messages.
+func TestPostBeforeRTS(t *testing.T) {
 	testenv.NeedsIB(t, "changes of state by hand")
 	a, b := twoSides(t)
 	post := func(id uint64, recv error) {
@@ -82,8 +82,8 @@ func TestPostEarly(t *testing.T) {
 	b.want(t, 5, uverbs.WCRecv)
 }
 
-// TestReadThroughStates reads from a QP that is in RTR, and goes on while it enters RTS.
-func TestReadThroughStates(t *testing.T) {
+// TestReadWhileEnteringRTS reads from a QP in state RTR, and goes on while it enters RTS.
+func TestReadWhileEnteringRTS(t *testing.T) {
 	testenv.NeedsIB(t, "changes of state by hand")
 	a, b := twoSides(t)
 	rtr, rts := rcSteps(t, b, a)
@@ -146,10 +146,10 @@ func (s *side) poll() (uverbs.WC, error) {
 	return wc[0], errors.New("no completion in time")
 }
 
-// TestPostWhileErr moves a QP to ERR under a goroutine that posts. Each request completes
-// once and in order: first they succeed, and from one on they are flushed, also those that
-// are posted long after.
-func TestPostWhileErr(t *testing.T) {
+// TestPostDuringMoveToErr moves a QP to ERR while a goroutine posts. Each request completes once
+// and in order: first they succeed, then they are flushed, including those that are posted long
+// after.
+func TestPostDuringMoveToErr(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	const batch = 16
 	testenv.Guest(t)
@@ -207,9 +207,9 @@ func TestPostWhileErr(t *testing.T) {
 	}
 }
 
-// TestQPTurnover has many QPs come and go beside a connection: no two that are there at the
-// same time have one number, and the connection does not notice.
-func TestQPTurnover(t *testing.T) {
+// TestCreateAndCloseManyQPs creates and closes many QPs beside a connection: no two QPs that exist
+// at the same time have the same number, and the connection keeps working.
+func TestCreateAndCloseManyQPs(t *testing.T) {
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	stop, done := make(chan bool), make(chan error, 1)
 	go func() {
@@ -250,7 +250,7 @@ func TestQPTurnover(t *testing.T) {
 	must(t, <-done)
 }
 
-// TestQPDefaults: sizes of zero are the defaults.
+// TestQPDefaults checks that sizes of zero select the defaults.
 func TestQPDefaults(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		c := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{}).qp.Caps()

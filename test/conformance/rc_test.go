@@ -125,8 +125,8 @@ func TestPeerState(t *testing.T) {
 	}
 }
 
-// TestOtherTransport: a message to a QP of another type is nobody's.
-func TestOtherTransport(t *testing.T) {
+// TestSendToOtherQPType checks that a QP ignores a message from a QP of another type.
+func TestSendToOtherQPType(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	rc, ud := newSide(t, dev, refusing), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
@@ -143,7 +143,8 @@ func TestOtherTransport(t *testing.T) {
 	ud.none(t)
 }
 
-// TestUnsignaledRead: it says nothing, and what is behind it comes later than its data.
+// TestUnsignaledRead checks that an unsignaled READ has no completion, and that the completion of
+// the next request comes after its data.
 func TestUnsignaledRead(t *testing.T) {
 	testenv.Guest(t)
 	a, b := pair(t, uverbs.QPOptions{})
@@ -162,9 +163,9 @@ func TestUnsignaledRead(t *testing.T) {
 	a.want(t, 2, uverbs.WCRDMARead)
 }
 
-// TestAtomicShapes: what an atomic fetches may go to several places, and it may change
-// nothing, with no other right than its own.
-func TestAtomicShapes(t *testing.T) {
+// TestAtomicVariants scatters the fetched value over several SGEs, uses atomics that change
+// nothing, and needs no access but REMOTE_ATOMIC.
+func TestAtomicVariants(t *testing.T) {
 	testenv.NeedsIB(t, "atomics")
 	testenv.Guest(t)
 	a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 3})
@@ -244,9 +245,9 @@ func TestDatagramEmpty(t *testing.T) {
 	}
 }
 
-// TestMRClosedUnderWay closes a region while requests use it: those that come too late
-// fail, and nothing is written to it any more.
-func TestMRClosedUnderWay(t *testing.T) {
+// TestCloseMRInUse closes an MR while requests use it: requests that come too late fail, and
+// nothing more is written to it.
+func TestCloseMRInUse(t *testing.T) {
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	const requests, size = 16, 32 << 10

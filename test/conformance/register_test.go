@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestThreadDomain: QPs of a thread domain work, and the domain outlives them.
+// TestThreadDomain checks that QPs of a thread domain work, and that the domain outlives them.
 func TestThreadDomain(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {

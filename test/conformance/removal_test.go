@@ -31,17 +31,17 @@ func gidIndex(t *testing.T, dev *uverbs.Device, addr string) int {
 	return 0
 }
 
-// TestRemoval deletes a device that is open and connected. rxe cannot be taken away from a
-// program: it vanishes from all lists at once, works on for whoever has it open, and is
-// deleted when the last of these closes it.
-func TestRemoval(t *testing.T) {
+// TestDeleteLinkInUse deletes a device that is open and connected. rxe cannot take a device away
+// from a program: the device vanishes from all lists, keeps working for programs that have it open,
+// and is deleted when the last of them closes it.
+func TestDeleteLinkInUse(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		rdma   string // one each: the kernel keeps a name a little longer than the interface
 		remove func(netdev netlink.Link) error
 	}{
-		{"the device", "rxetr", func(netlink.Link) error { return netlinkrdma.DeleteLink("rxetr") }},
-		{"its network interface too", "rxeni", func(netdev netlink.Link) error { return netlink.LinkDel(netdev) }},
+		{"RDMA device", "rxetr", func(netlink.Link) error { return netlinkrdma.DeleteLink("rxetr") }},
+		{"network interface", "rxeni", func(netdev netlink.Link) error { return netlink.LinkDel(netdev) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			testenv.Guest(t)
@@ -78,7 +78,7 @@ func TestRemoval(t *testing.T) {
 				}
 				pd, err := dev.AllocPD()
 				must(t, err, pd.Close())
-				if tt.name == "the device" { // whose interface works on
+				if tt.name == "RDMA device" { // whose interface works on
 					copy(a.buf.Bytes(), "still there")
 					must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)), a.qp.PostSend(send(2, a.mr.SGE(0, 11))))
 					a.want(t, 2, uverbs.WCSend)

@@ -100,9 +100,9 @@ func TestReregPD(t *testing.T) {
 	})
 }
 
-// TestReregTogether changes PD and rights by one command, and where the device has it the
-// memory as well.
-func TestReregTogether(t *testing.T) {
+// TestReregAll changes PD and access with one command, and the memory too if the device supports
+// that.
+func TestReregAll(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -165,9 +165,9 @@ func TestReregTogether(t *testing.T) {
 	})
 }
 
-// TestReregPDBefore: a QP of another PD cannot use a region. It is what makes the success
-// of TestReregPD mean something.
-func TestReregPDBefore(t *testing.T) {
+// TestWriteToMROfOtherPD checks that a QP of another PD cannot write to an MR, without which
+// TestReregPD would prove nothing.
+func TestWriteToMROfOtherPD(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestReregPDBefore(t *testing.T) {
 	})
 }
 
-// TestReregMemory: rxe cannot change the memory, and the region stays as it was.
+// TestReregMemory changes the memory of an MR. rxe cannot do that, and the MR stays as it was.
 func TestReregMemory(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {

@@ -111,17 +111,17 @@ func (g *srqGroup) fill() error {
 	return nil
 }
 
-// TestSRQThreads: goroutines fill one SRQ, or several, and then one goroutine for each
-// connection takes from it and posts to it again what it has taken.
-func TestSRQThreads(t *testing.T) {
+// TestConcurrentSRQPosts has goroutines fill one SRQ, or several; then one goroutine per connection
+// receives and posts to the SRQ again.
+func TestConcurrentSRQPosts(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	for name, c := range map[string]struct{ srqs, pairs, messages, batch int }{
-		"a connection, one message at a time": {1, 1, 200, 1},
-		"a connection":                        {1, 1, 1024, 32},
-		"many connections":                    {1, 8, 256, 16},
-		"an SRQ for each":                     {4, 1, 256, 16},
-		"several SRQs":                        {3, 3, 128, 16},
+		"one connection, one message at a time": {1, 1, 200, 1},
+		"one connection":                        {1, 1, 1024, 32},
+		"many connections":                      {1, 8, 256, 16},
+		"one SRQ per connection":                {4, 1, 256, 16},
+		"several SRQs":                          {3, 3, 128, 16},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dev := openDevice(t, deviceName)

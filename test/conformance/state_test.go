@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestQuery checks that what Connect sets is what the device has.
-func TestQuery(t *testing.T) {
+// TestQueryQP checks that what Connect sets is what the device has.
+func TestQueryQP(t *testing.T) {
 	testenv.NeedsIB(t, "changes of state by hand")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -90,8 +90,8 @@ func TestModifyMask(t *testing.T) {
 	})
 }
 
-// TestStates walks through all states and back to a QP that works.
-func TestStates(t *testing.T) {
+// TestQPStates walks through all states and back to a QP that works.
+func TestQPStates(t *testing.T) {
 	testenv.NeedsIB(t, "changes of state by hand")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
@@ -151,8 +151,8 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// TestConnectBad gives Connect endpoints that cannot be.
-func TestConnectBad(t *testing.T) {
+// TestConnectInvalidEndpoint gives Connect endpoints that cannot be.
+func TestConnectInvalidEndpoint(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)

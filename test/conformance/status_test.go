@@ -23,7 +23,7 @@ type statusCase struct {
 	say  []string
 }
 
-// statusCases are the requests of TestStatus.
+// statusCases are the requests of TestCompletionStatus.
 var statusCases = []statusCase{
 	{"remote access, wrong rkey", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 		wr := send(1, a.mr.SGE(0, 100))
@@ -52,7 +52,7 @@ var statusCases = []statusCase{
 	{"SGE of another PD", false, func(t *testing.T, a, b *side) uverbs.SendWR {
 		return send(1, b.mr.SGE(0, 100))
 	}, localFault, []string{"SEND of 100 bytes", "SGE 0 is of another PD"}},
-	{"read to where nothing may be written", false, func(t *testing.T, a, b *side) uverbs.SendWR {
+	{"READ into memory without LOCAL_WRITE", false, func(t *testing.T, a, b *side) uverbs.SendWR {
 		mr, err := a.pd.RegMR(a.buf, 0)
 		must(t, err)
 		closeLater(t, mr)
@@ -60,7 +60,7 @@ var statusCases = []statusCase{
 		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, b.mr.Addr(), b.mr.RKey()
 		return wr
 	}, localFault, []string{"RDMA_READ of 100 bytes", "SGE 0 lacks AccessLocalWrite"}},
-	{"atomic without the right", true, func(t *testing.T, a, b *side) uverbs.SendWR {
+	{"atomic without REMOTE_ATOMIC", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 		testenv.Skip(t, noAtomics(a.dev))
 		mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
 		must(t, err)
@@ -69,7 +69,7 @@ var statusCases = []statusCase{
 		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRAtomicFAA, mr.Addr(), mr.RKey()
 		return wr
 	}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"ATOMIC_FETCH_AND_ADD of 8 bytes", "lacks REMOTE_ATOMIC: its access is LOCAL_WRITE|REMOTE_WRITE"}},
-	{"a right that the peer's QP has not", true, func(t *testing.T, a, b *side) uverbs.SendWR {
+	{"access that the peer's QP does not allow", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 		must(t, b.qp.Modify(uverbs.QPAttr{Access: uverbs.AccessRemoteRead}, uverbs.AttrAccess))
 		wr := send(1, a.mr.SGE(0, 100))
 		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, b.mr.Addr(), b.mr.RKey()
@@ -77,9 +77,9 @@ var statusCases = []statusCase{
 	}, []uverbs.WCStatus{uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr}, []string{"RDMA_WRITE of 100 bytes", "does not permit RDMA_WRITE: its access is REMOTE_READ"}},
 }
 
-// TestStatus provokes completions with an error and checks what their errors say: the work request,
+// TestCompletionStatus provokes completions with an error and checks what their errors say: the work request,
 // and for those that are flushed after it the first failure.
-func TestStatus(t *testing.T) {
+func TestCompletionStatus(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func checkStatus(t *testing.T, c statusCase) {
 	}
 }
 
-// TestSRQLimitEvent: when fewer receives are left than the limit says an event comes, once.
+// TestSRQLimitEvent checks that one event comes when fewer receives are left than the limit says.
 func TestSRQLimitEvent(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)

@@ -31,9 +31,9 @@ func inThreads(n int, run func(thread int) error) error {
 	return errors.Join(errs...)
 }
 
-// TestObjectThreads: goroutines create objects of a kind and close them, each one at once,
-// and then all at the end.
-func TestObjectThreads(t *testing.T) {
+// TestConcurrentCreateAndClose has goroutines create objects of a kind and close them, first each
+// one immediately, and then all at the end.
+func TestConcurrentCreateAndClose(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
@@ -73,8 +73,8 @@ func TestObjectThreads(t *testing.T) {
 	}
 }
 
-// TestAHThreads: goroutines create an AH, send a datagram by it and close it.
-func TestAHThreads(t *testing.T) {
+// TestConcurrentAHs has goroutines create an AH, send a datagram with it and close it.
+func TestConcurrentAHs(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
@@ -116,9 +116,9 @@ func TestAHThreads(t *testing.T) {
 	}))
 }
 
-// TestPeerClosesBusy closes QPs that are being read from, in several goroutines. Their peers
-// are told, once for each request, and a connection beside them works on.
-func TestPeerClosesBusy(t *testing.T) {
+// TestPeerClosesDuringReads closes QPs while peers read from them, in several goroutines. Each
+// request of the peers fails once, and a connection beside them keeps working.
+func TestPeerClosesDuringReads(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)

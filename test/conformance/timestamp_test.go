@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestTimestamps: completions have the device's time, which goes up and is between two looks
-// at the clock; the time of day of it is about now.
+// TestTimestamps checks that completions have the device's time, that it increases and lies between
+// two reads of the clock, and that its time of day is about now.
 func TestTimestamps(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "time stamps", "mlx5")

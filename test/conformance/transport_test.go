@@ -145,8 +145,8 @@ func TestSGELimit(t *testing.T) {
 	}
 }
 
-// TestSRQSGELimit receives into lists as long as an SRQ takes them.
-func TestSRQSGELimit(t *testing.T) {
+// TestSRQLimitOfSGEs receives into lists as long as an SRQ takes them.
+func TestSRQLimitOfSGEs(t *testing.T) {
 	testenv.NeedsIB(t, "a limit of SGEs to go beyond")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)

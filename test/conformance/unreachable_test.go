@@ -68,9 +68,9 @@ func TestPortDown(t *testing.T) {
 	}
 }
 
-// TestNoWay: a peer that cannot be reached is an error that tells the local GID, the network
-// interface and what is missing there.
-func TestNoWay(t *testing.T) {
+// TestUnreachablePeer checks the error for a peer that cannot be reached: it names the local GID,
+// the network interface and what is missing there.
+func TestUnreachablePeer(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	testenv.NeedsEthernet(t)
@@ -110,7 +110,8 @@ func TestNoWay(t *testing.T) {
 	}
 }
 
-// TestInterfaceDown: the way to a peer whose GID's interface was set down meanwhile.
+// TestInterfaceDown checks the error for a peer when the interface of the GID was set down in the
+// meantime.
 func TestInterfaceDown(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsLinks(t)

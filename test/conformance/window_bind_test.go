@@ -31,15 +31,15 @@ var (
 
 // bindCases are what TestWindowBind binds.
 var bindCases = []bindCase{
-	{"all rights", allRights | bindable, windowRights, nil, bindsBoth},
-	{"no rights", bindable, 0, nil, bindsBoth},
-	{"to be read", bindable, uverbs.AccessRemoteRead, nil, bindsBoth},
-	{"to be written", uverbs.AccessLocalWrite | bindable, uverbs.AccessRemoteWrite, nil, bindsBoth},
-	{"for atomics", uverbs.AccessLocalWrite | bindable, uverbs.AccessRemoteAtomic, nil, bindsBoth},
-	{"a region not for windows", allRights, 0, nil, bindsNone},
-	{"a region not for writing, to be written", bindable, uverbs.AccessRemoteWrite, nil, bindsNone},
-	{"a region not for writing, for atomics", bindable, uverbs.AccessRemoteAtomic, nil, bindsNone},
-	{"no bytes", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+	{"full access", allRights | bindable, windowRights, nil, bindsBoth},
+	{"no access", bindable, 0, nil, bindsBoth},
+	{"read", bindable, uverbs.AccessRemoteRead, nil, bindsBoth},
+	{"write", uverbs.AccessLocalWrite | bindable, uverbs.AccessRemoteWrite, nil, bindsBoth},
+	{"atomics", uverbs.AccessLocalWrite | bindable, uverbs.AccessRemoteAtomic, nil, bindsBoth},
+	{"region without MW_BIND", allRights, 0, nil, bindsNone},
+	{"write, region without LOCAL_WRITE", bindable, uverbs.AccessRemoteWrite, nil, bindsNone},
+	{"atomics, region without LOCAL_WRITE", bindable, uverbs.AccessRemoteAtomic, nil, bindsNone},
+	{"length 0", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
 		wr.Bind.Length = 0
 	}, bindsType1},
 	{"past the end", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
@@ -49,23 +49,23 @@ var bindCases = []bindCase{
 		wr.Bind.Addr--
 		wr.Flags = 0 // an error completes all the same
 	}, bindsNone},
-	{"other memory", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+	{"address outside the region", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
 		wr.Bind.Addr = 0
 		wr.Flags = 0
 	}, bindsNone},
-	{"bound already", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+	{"already bound", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
 		b.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
 	}, bindsType1},
-	{"bound already, to the same key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+	{"already bound with the same key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
 		wr.RKey = b.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
 	}, bindsType1},
-	{"bound already, by another QP", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+	{"already bound by another QP", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
 		other := twin(t, b)
 		peerOf(t, other)
 		other.bound(t, wr.Bind.MW, wr.Bind.MR, windowRights)
-		closeLater(t, wr.Bind.MW) // before the other QP, see TestWindowLife
+		closeLater(t, wr.Bind.MW) // before the other QP, see TestWindowLifetime
 	}, bindsType1},
-	{"last bits of another window's key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
+	{"low bits of another window's key", allRights | bindable, windowRights, func(t *testing.T, b *side, wr *uverbs.SendWR) {
 		other := newWindow(t, b.pd, wr.Bind.MW.Type())
 		key := b.bound(t, other, wr.Bind.MR, windowRights)
 		wr.RKey = wr.Bind.MW.RKey()&^0xff | key&0xff
@@ -82,7 +82,7 @@ func TestWindowBind(t *testing.T) {
 			eachWindow(t, func(t *testing.T, typ uverbs.MWType) { checkBind(t, c, typ) })
 		})
 	}
-	t.Run("after two that failed", func(t *testing.T) { eachWindow(t, bindAfterFailures) })
+	t.Run("after two failures", func(t *testing.T) { eachWindow(t, bindAfterFailures) })
 	t.Run("QP in error", func(t *testing.T) { eachWindow(t, bindInErr) })
 }
 
@@ -171,8 +171,9 @@ func bindInErr(t *testing.T, typ uverbs.MWType) {
 	}
 }
 
-// TestWindowBindOtherPD: rxe looked only at the PD of a window of type 2. The kernels that
-// look at all of them have that as a fix, so that the version does not tell which do.
+// TestWindowBindOtherPD binds windows and MRs of another PD. rxe used to check only the PD of a
+// type 2 window. The kernels that check all of them have that as a fix, so the version does not
+// tell which do.
 func TestWindowBindOtherPD(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")

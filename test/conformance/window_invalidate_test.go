@@ -17,39 +17,39 @@ type invalidateCase struct {
 	ok   bool
 }
 
-// invalidateCases are the keys of TestInvalidate.
+// invalidateCases are the keys of TestInvalidateKeys.
 var invalidateCases = []invalidateCase{
-	{"its own", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	{"own key", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		return b.bound(t, mw, mr, windowRights)
 	}, true},
-	{"its own with other last bits", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	{"own key with other low bits", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		return uverbs.IncRKey(b.bound(t, mw, mr, windowRights))
 	}, false},
-	{"no window's", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	{"unknown key", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		return b.bound(t, mw, mr, windowRights) + 50<<8
 	}, false},
-	{"a region's", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	{"key of a region", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		return mr.RKey()
 	}, false},
-	{"a window's of type 1", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	{"key of a type 1 window", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		return b.bound(t, newWindow(t, b.pd, uverbs.MWType1), mr, windowRights)
 	}, false},
 	// The specification lets only the QP of a window invalidate it.
-	{"a window's of another QP", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	{"window of another QP", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		other := twin(t, b)
 		peerOf(t, other)
-		closeLater(t, mw) // before the other QP, see TestWindowLife
+		closeLater(t, mw) // before the other QP, see TestWindowLifetime
 		return other.bound(t, mw, mr, windowRights)
 	}, !onMLX5},
-	{"a window's of the sender", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
+	{"window of the sender", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		own, region := window(t, a, uverbs.MWType2)
 		return a.bound(t, own, region, windowRights)
 	}, !onMLX5},
 }
 
-// TestInvalidate invalidates keys of windows and other keys, from this side and from the peer. No window
+// TestInvalidateKeys invalidates keys of windows and other keys, from this side and from the peer. No window
 // is invalidated twice, since rxe would follow a nil pointer.
-func TestInvalidate(t *testing.T) {
+func TestInvalidateKeys(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
@@ -147,8 +147,9 @@ func stillBound(t *testing.T, mr *uverbs.MR) {
 	}
 }
 
-// TestWindowLife: what may be closed while a window is bound, and what that leaves.
-func TestWindowLife(t *testing.T) {
+// TestWindowLifetime closes MRs, QPs and windows while a window is bound, and checks what can still
+// be used.
+func TestWindowLifetime(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)

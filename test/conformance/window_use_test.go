@@ -73,10 +73,10 @@ func peerOf(t *testing.T, s *side) *side {
 	return a
 }
 
-// TestWindowUse reads, writes and does atomics through windows: with just the right for it,
-// with all others, over another QP than that which bound the window, and over one of
-// another PD.
-func TestWindowUse(t *testing.T) {
+// TestWindowAccess reads, writes and does atomics through windows: with only the access right that
+// the operation needs, with all others, over another QP than the one that bound the window, and
+// over a QP of another PD.
+func TestWindowAccess(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
@@ -88,7 +88,7 @@ func TestWindowUse(t *testing.T) {
 				ok     bool
 			}{
 				{"", c.right, true}, // the region has not the right for atomics, and need not
-				{" without the right", windowRights &^ c.right, false},
+				{" without the access right", windowRights &^ c.right, false},
 				{" over another QP", windowRights, typ == uverbs.MWType1},
 				{" over another PD", windowRights, false},
 			} {
@@ -132,11 +132,11 @@ func TestWindowBounds(t *testing.T) {
 		{"at the start", start, 100, true},
 		{"at the end", start + size - 100, 100, true},
 		// rxe checks the region's bounds alone. The specification has these two refused.
-		{"from before it", start - 1, 100, !onMLX5},
-		{"to behind it", start + size - 99, 100, !onMLX5},
-		{"to behind the region", bufferSize - 99, 100, false},
-		{"nothing", start, 0, true},
-		{"nothing, outside", 0, 0, true},
+		{"starts before the window", start - 1, 100, !onMLX5},
+		{"ends after the window", start + size - 99, 100, !onMLX5},
+		{"ends after the region", bufferSize - 99, 100, false},
+		{"length 0", start, 0, true},
+		{"length 0, outside", 0, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
@@ -164,9 +164,9 @@ func TestWindowBounds(t *testing.T) {
 	}
 }
 
-// TestWindowTraffic takes a window away while many reads through it are on their way: none
-// is lost, one tells why it failed, and those after it are flushed.
-func TestWindowTraffic(t *testing.T) {
+// TestWindowRevokedDuringReads takes a window away while many reads through it are in flight: none
+// is lost, one says why it failed, and those after it are flushed.
+func TestWindowRevokedDuringReads(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
@@ -176,7 +176,7 @@ func TestWindowTraffic(t *testing.T) {
 		do   func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR)
 		want uverbs.WCStatus
 	}{
-		{"only reads", func(*testing.T, *side, *uverbs.MW, *uverbs.MR) {}, uverbs.WCSuccess},
+		{"window stays bound", func(*testing.T, *side, *uverbs.MW, *uverbs.MR) {}, uverbs.WCSuccess},
 		{"bind again", func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR) {
 			must(t, b.qp.PostSend(binding(7, mw, mr, windowRights)))
 			b.fails(t, 7, uverbs.WCMWBindErr, "BIND_MW")

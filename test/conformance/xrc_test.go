@@ -186,9 +186,9 @@ func xrcLimits(t *testing.T, p *xrcPair) {
 	}
 }
 
-// TestSharedXRCD: two that open a device share a domain by a file. The second opens the receiving end
-// that the first has made, connects it, and gets messages in an SRQ of its own, also when the first
-// has closed what it had.
+// TestSharedXRCD shares an XRC domain between two opens of a device through a file. The second
+// opens the receiving QP that the first has created, connects it, and gets messages in its own SRQ,
+// even after the first has closed its objects.
 func TestSharedXRCD(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "XRC", "mlx5")

@@ -107,7 +107,7 @@ func memlock(t *testing.T, n uint64) {
 	undone(t, func() error { return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old) })
 }
 
-func TestDoctorNobody(t *testing.T) {
+func TestDoctorUnprivileged(t *testing.T) {
 	testenv.Guest(t)
 	memlock(t, 8<<20)
 	r := doctor(t, patient{attr: nobody})
@@ -134,7 +134,7 @@ func TestDoctorMemlock(t *testing.T) {
 	}
 }
 
-func TestDoctorClosedNode(t *testing.T) {
+func TestDoctorDeviceFileMode(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.AnyTransport)
 	testenv.Guest(t)
 	const file = "/dev/infiniband/uverbs0"
@@ -159,7 +159,7 @@ func TestDoctorClosedNode(t *testing.T) {
 	doctor(t, patient{names: []string{dev0}, attr: member}).works(t, true)
 }
 
-func TestDoctorMissingNode(t *testing.T) {
+func TestDoctorMissingDeviceFile(t *testing.T) {
 	testenv.Tags(t, testenv.AnyTransport)
 	testenv.Guest(t)
 	const file = "/dev/infiniband/uverbs0"
@@ -387,8 +387,8 @@ func TestDoctorContainer(t *testing.T) {
 	r.want(t, "register", dev0, "warning", "64 MiB cannot")
 }
 
-// TestDoctorBare runs the doctor without devices, or without modules as BareEnv says.
-func TestDoctorBare(t *testing.T) {
+// TestDoctorNoDevices runs the doctor without devices, or without modules as BareEnv says.
+func TestDoctorNoDevices(t *testing.T) {
 	testenv.Guest(t)
 	bare := os.Getenv(BareEnv) == "1"
 	var devs []netlinkrdma.Device

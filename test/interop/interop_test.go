@@ -83,8 +83,8 @@ func TestPingpongIWARP(t *testing.T) {
 	}
 }
 
-// TestPaths has our command use each way of giving commands to the kernel.
-func TestPaths(t *testing.T) {
+// TestPingpongCommandPaths runs verbs' ping-pong with each command path.
+func TestPingpongCommandPaths(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "changes of state by hand")
@@ -103,10 +103,10 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestDevices plays between the two devices. By IPv4 only: both ends of the VM's veth pair
-// are in one network namespace, where the kernel takes no IPv6 packet that comes from one
-// of its own addresses.
-func TestDevices(t *testing.T) {
+// TestPingpongTwoDevices plays ping-pong between the two devices. By IPv4 only: both ends of the
+// VM's veth pair are in one network namespace, where the kernel drops IPv6 packets from one of its
+// own addresses.
+func TestPingpongTwoDevices(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "changes of state by hand")
 	testenv.Needs(t, "way between two devices of one machine", "rxe")

@@ -211,9 +211,9 @@ func playPerftest(t *testing.T, version, op, metric, kind string, cm, server boo
 	}
 }
 
-// TestPerftestMore: both directions, several queue pairs, whose receives perftest may have in an SRQ; and
-// all sizes, for which it takes its time.
-func TestPerftestMore(t *testing.T) {
+// TestPerftestOptions runs both directions, several QPs, whose receives perftest may have in an
+// SRQ, and all sizes.
+func TestPerftestOptions(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
 	for _, server := range []bool{false, true} {

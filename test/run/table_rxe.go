@@ -67,7 +67,7 @@ func (c *config) rxeSuite() suite {
 			env: append(env[:len(env):len(env)], "GOVERBS_BARE=1"),
 			programs: []program{
 				only("conformance", "TestModuleNotLoaded"),
-				only("interop", "TestDoctorBare"),
+				only("interop", "TestDoctorNoDevices"),
 				only("cm", "TestNoModule"),
 			},
 		},

@@ -48,10 +48,10 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 	}
 }
 
-// TestAtOnce calls all methods of every object at the same time: each from two goroutines, and from one
-// where the documentation says so, first of an object that is open, and then while it is closed.
-// Nothing panics, hangs or is told anything but what one goroutine could have been.
-func TestAtOnce(t *testing.T) {
+// TestConcurrentMethods calls all methods of every object concurrently: each from two goroutines,
+// or from one where the documentation requires that, first of an open object, and then while it is
+// closed. Nothing panics or hangs, and no result is one that a single goroutine could not have got.
+func TestConcurrentMethods(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "memory windows")
 	testenv.Guest(t)
