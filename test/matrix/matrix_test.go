@@ -38,6 +38,7 @@ func TestFeature(t *testing.T) {
 		"TestGIDIndex":      "GID index",
 		"TestDatagramQKey":  "Datagram Q key",
 		"TestKernelMove":    "Move",
+		"TestIWARPInline":   "iWARP inline",
 	} {
 		if got := feature(test); got != want {
 			t.Errorf("%s is %q, want %q", test, got, want)
