@@ -14,7 +14,7 @@ import (
 // up and down: none is lost, their order stays, and an armed CQ stays armed.
 func TestResize(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
-	testenv.NeedsIB(t, "completions that can be resized")
+	testenv.NeedsIB(t, "CQ resizing")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		posted, polled := uint64(0), uint64(0)

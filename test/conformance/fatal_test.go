@@ -109,7 +109,7 @@ func addresses(t *testing.T, netdev string) (restore func()) {
 func TestDeviceRemoved(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
-	testenv.Needs(t, "drivers that leave their device", "mlx5")
+	testenv.Needs(t, "driver unbinding", "mlx5")
 	device := rig.Devices[1]
 	dev, err := uverbs.Open(device)
 	must(t, err)

@@ -14,7 +14,7 @@ import (
 func TestInlineRecv(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
-		testenv.Needs(t, "data in completions", "mlx5")
+		testenv.Needs(t, "inline receives", "mlx5")
 		for _, size := range []int{64, 128} {
 			for _, shared := range []bool{false, true} {
 				dev := openDevice(t, deviceName)

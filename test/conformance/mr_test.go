@@ -87,7 +87,7 @@ var refusing = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 15, RetryCount
 
 func TestRegMRAt(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
-	testenv.NeedsIB(t, "addresses of regions that are chosen")
+	testenv.NeedsIB(t, "chosen MR addresses")
 	eachPath(t, func(t *testing.T) {
 		for name, o := range map[string]uverbs.MROptions{
 			"own address":  {Offset: 4196, Length: 9000},
@@ -124,7 +124,7 @@ func TestRegMRAt(t *testing.T) {
 
 // TestAccessFlags registers with each right.
 func TestAccessFlags(t *testing.T) {
-	testenv.NeedsIB(t, "addresses of regions that are chosen")
+	testenv.NeedsIB(t, "chosen MR addresses")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, buf := newPD(t, dev), newBuffer(t, 8192)
@@ -172,7 +172,7 @@ func TestAccessFlags(t *testing.T) {
 // TestZeroBased checks that the addresses of a zero-based MR start at 0, if the driver supports
 // that.
 func TestZeroBased(t *testing.T) {
-	testenv.NeedsIB(t, "addresses of regions that are chosen")
+	testenv.NeedsIB(t, "chosen MR addresses")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
 		mr, err := b.pd.RegMRWith(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
@@ -260,7 +260,7 @@ func queryMR(t *testing.T, mr *uverbs.MR) {
 }
 
 func TestQueryMR(t *testing.T) {
-	testenv.NeedsIB(t, "addresses of regions that are chosen")
+	testenv.NeedsIB(t, "chosen MR addresses")
 	eachPath(t, func(t *testing.T) {
 		pd, buf := newPD(t, openDevice(t, deviceName)), newBuffer(t, 3*4096)
 		for _, o := range []uverbs.MROptions{{}, {Access: remoteRights}, {Access: remoteRights, Offset: 4097, Length: 5, IOVA: uverbs.IOVAAt(1<<40 + 1)}} {

@@ -99,7 +99,7 @@ var counts = map[string]int{"one QP": 1, "five QPs": 5}
 // room. Each lost completion raises an event; earlier completions stay, the data has arrived, and
 // QP and CQ keep working.
 func TestCQOverflowBySends(t *testing.T) {
-	testenv.NeedsIB(t, "a send queue that holds what is not complete")
+	testenv.NeedsIB(t, "send queues that fill up")
 	testenv.Guest(t)
 	testenv.Needs(t, "CQs that survive an overrun", "rxe") // to ConnectX it is fatal to the CQ and its QPs
 	for name, pairs := range counts {

@@ -123,7 +123,7 @@ func TestInjectedMigration(t *testing.T) {
 // time is over, which a slow machine may not manage every time.
 func TestModeration(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		testenv.Needs(t, "moderation of CQs", "mlx5")
+		testenv.Needs(t, "CQ moderation", "mlx5")
 		const count, period = 4, 4 * time.Millisecond
 		a, b := pair(t, uverbs.QPOptions{})
 		id := uint64(0)

@@ -14,7 +14,7 @@ import (
 // sends again and again within the doorbell, and never returns.
 func TestQueueFull(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
-	testenv.NeedsIB(t, "a send queue that holds what is not complete")
+	testenv.NeedsIB(t, "send queues that fill up")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{
 			MaxSendWR: 4, MaxRecvWR: 4,

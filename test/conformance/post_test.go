@@ -45,7 +45,7 @@ func twoSides(t *testing.T) (a, b *side) {
 // TestPostBeforeRTS posts in each state on the way to RTS. A request that is refused leaves nothing
 // behind; receives wait for their messages.
 func TestPostBeforeRTS(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	a, b := twoSides(t)
 	post := func(id uint64, recv error) {
 		t.Helper()
@@ -84,7 +84,7 @@ func TestPostBeforeRTS(t *testing.T) {
 
 // TestReadWhileEnteringRTS reads from a QP in state RTR, and goes on while it enters RTS.
 func TestReadWhileEnteringRTS(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	a, b := twoSides(t)
 	rtr, rts := rcSteps(t, b, a)
 	rtr()

@@ -10,7 +10,7 @@ import (
 // TestSQDrainedEvent: a QP that nobody waits with tells that it has drained. Of several QPs
 // the event names the right one, and not one that is closed.
 func TestSQDrainedEvent(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "state SQD", "rxe") // mlx5_ib knows no way there
 		a, b := pair(t, uverbs.QPOptions{})
@@ -85,7 +85,7 @@ func TestLastWQEEvent(t *testing.T) {
 
 // TestCommEst: a message that comes before the QP is ready to send raises an event, once.
 func TestCommEst(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	testenv.Guest(t)
 	testenv.Needs(t, "events of a message in state RTR", "mlx5")
 	a, b := twoSides(t)

@@ -74,7 +74,7 @@ func TestNoReceive(t *testing.T) {
 // waited for, as each takes as long as its retries.
 func TestPeerState(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	type asked struct {
@@ -299,7 +299,7 @@ func TestCloseMRInUse(t *testing.T) {
 // TestManyWrites has a hundred QPs write in turn, and counts what arrives.
 func TestManyWrites(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	testenv.Guest(t)
 	const qps, rounds, list, size = 100, 10, 10, 32
 	dev := openDevice(t, deviceName)

@@ -12,7 +12,7 @@ import (
 // device uses receives in, and every receive completes once.
 func TestReceivesInAnyOrder(t *testing.T) {
 	testenv.Tags(t, testenv.Unordered)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	testenv.Guest(t)
 	const posted, size = 8, 64
 	a, b := pair(t, uverbs.QPOptions{MaxRecvWR: 4 * posted})

@@ -12,7 +12,7 @@ import (
 // again: what the other QP has done completes once and in order, and the next events come.
 func TestResizeBusy(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard, testenv.Unordered)
-	testenv.NeedsIB(t, "CQs of another size")
+	testenv.NeedsIB(t, "CQ resizing")
 	testenv.Guest(t)
 	testenv.Skip(t, resizes(t, deviceName))
 	dev := openDevice(t, deviceName)

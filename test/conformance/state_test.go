@@ -13,7 +13,7 @@ import (
 
 // TestQueryQP checks that what Connect sets is what the device has.
 func TestQueryQP(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		o := uverbs.QPOptions{
@@ -92,7 +92,7 @@ func TestModifyMask(t *testing.T) {
 
 // TestQPStates walks through all states and back to a QP that works.
 func TestQPStates(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		check := func(want uverbs.QPState) {
@@ -224,7 +224,7 @@ func TestMRErrors(t *testing.T) {
 
 // TestAltPath: there are alternate paths on InfiniBand alone, and elsewhere the error says so.
 func TestAltPath(t *testing.T) {
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	eachPath(t, func(t *testing.T) {
 		if rig.InfiniBand() {
 			migrate(t)

@@ -81,7 +81,7 @@ func (s *side) gathered(sgl []uverbs.SGE) (data []byte) {
 // SGE more is refused.
 func TestSGELimit(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
-	testenv.NeedsIB(t, "a limit of SGEs to go beyond")
+	testenv.NeedsIB(t, "SGE limits that can be exceeded")
 	testenv.Guest(t)
 	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD} {
 		t.Run(typ.String(), func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestSGELimit(t *testing.T) {
 
 // TestSRQLimitOfSGEs receives into lists as long as an SRQ takes them.
 func TestSRQLimitOfSGEs(t *testing.T) {
-	testenv.NeedsIB(t, "a limit of SGEs to go beyond")
+	testenv.NeedsIB(t, "SGE limits that can be exceeded")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		limit := int(dev.QueryDevice().MaxSRQSGE)

@@ -69,19 +69,19 @@ func (w *walker) add(n *node) {
 		n.name += " of " + rig.Devices[n.dev]
 	}
 	for _, u := range n.uses {
-		u.gain()
+		u.ref()
 	}
 	w.nodes = append(w.nodes, n)
 }
 
-// gain and lose count users, but not of what goroutines share: that has one in any case.
-func (n *node) gain() {
+// ref and unref count users, except of objects that goroutines share: those always have one.
+func (n *node) ref() {
 	if !n.shared {
 		n.users++
 	}
 }
 
-func (n *node) lose() {
+func (n *node) unref() {
 	if !n.shared {
 		n.users--
 	}
@@ -237,7 +237,7 @@ func (w *walker) close(n *node) {
 	case n.inUse() == 0:
 		n.closed = true
 		for _, u := range n.uses {
-			u.lose()
+			u.unref()
 		}
 		n.tie(nil, nil)
 	}

@@ -407,10 +407,10 @@ func (w *walker) reregister(n *node, mr *uverbs.MR) {
 
 // replace makes an object use another one of a kind.
 func (n *node) replace(kind string, by *node) {
-	by.gain()
+	by.ref()
 	for i, u := range n.uses {
 		if u.kind == kind {
-			u.lose()
+			u.unref()
 			n.uses[i] = by
 			return
 		}

@@ -62,7 +62,7 @@ func TestUcmatose(t *testing.T) {
 	c := channel(t)
 	for _, connections := range []int{1, 5} {
 		n := strconv.Itoa(connections)
-		t.Run("our server "+n, func(t *testing.T) {
+		t.Run("verbs server, "+n+" connections", func(t *testing.T) {
 			testenv.NeedsIB(t, "servers that send first")
 			number, port := cmPort()
 			out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error { return ServeMatose(ctx, l, connections) },
@@ -71,7 +71,7 @@ func TestUcmatose(t *testing.T) {
 				t.Errorf("ucmatose says %q", out)
 			}
 		})
-		t.Run("our client "+n, func(t *testing.T) {
+		t.Run("verbs client, "+n+" connections", func(t *testing.T) {
 			testenv.NeedsIB(t, "servers that send first")
 			number, port := cmPort()
 			p, addr := server(t, netlinkrdma.PortSpaceTCP, number, "ucmatose", "-b", ServerAddr, "-p", port, "-c", n)

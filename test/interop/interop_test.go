@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -38,7 +39,7 @@ func atPace(options []string) []string {
 
 func TestPingpong(t *testing.T) {
 	testenv.Guest(t)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	pairs := []struct {
 		name           string
 		server, client []string
@@ -57,7 +58,7 @@ func TestPingpong(t *testing.T) {
 		{"-e", "-r", "2", "-s", "100", "-n", "200"},
 	} {
 		for _, p := range pairs {
-			t.Run(p.name+" "+strings.Join(options, " "), func(t *testing.T) {
+			t.Run(strings.Join(append([]string{p.name}, options...), " "), func(t *testing.T) {
 				r, err := Play(timed(t), p.server, p.client, atPace(options)...)
 				if err != nil {
 					t.Fatal(err)
@@ -87,7 +88,7 @@ func TestPingpongIWARP(t *testing.T) {
 func TestPingpongCommandPaths(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	for _, path := range []string{"ioctl", "write"} {
 		for _, options := range [][]string{{"-n", "100"}, {"-n", "100", "-e"}} {
 			t.Run(path+" "+strings.Join(options, " "), func(t *testing.T) {
@@ -108,7 +109,7 @@ func TestPingpongCommandPaths(t *testing.T) {
 // own addresses.
 func TestPingpongTwoDevices(t *testing.T) {
 	testenv.Guest(t)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	testenv.Needs(t, "way between two devices of one machine", "rxe")
 	ours := append(Verbs(), "-d", dev1, "-g", strconv.Itoa(rig.GID))
 	theirs := append(slices.Clone(rdmaCore), "-d", dev0)
@@ -144,9 +145,9 @@ func TestChosenGID(t *testing.T) {
 func TestPeerKilled(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	for _, options := range [][]string{nil, {"-e"}} {
-		t.Run(strings.Join(options, " "), func(t *testing.T) {
+		t.Run(cmp.Or(strings.Join(options, " "), "defaults"), func(t *testing.T) {
 			t.Parallel()
 			port := strconv.Itoa(20000 + int(nextPort.Add(1)))
 			args := append([]string{"pingpong", "-p", port, "-n", "100000000", "--timeout", "3s"}, options...)
@@ -177,7 +178,7 @@ func TestPeerKilled(t *testing.T) {
 // TestWrongHost gives the client hosts without a server.
 func TestWrongHost(t *testing.T) {
 	testenv.Guest(t)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	for host, want := range map[string]string{
 		"10.1.0.1":             "no pingpong server at 10.1.0.1:18515",
 		"no-such-host.invalid": "no-such-host.invalid",

@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -101,7 +102,7 @@ func TestPerfTrafficClass(t *testing.T) {
 	testenv.Needs(t, "packets that the kernel sees", "rxe")
 	_, port := perfServe(t)
 	for _, options := range []string{"", "-R", "-t ud -s 64"} {
-		t.Run(options, func(t *testing.T) {
+		t.Run(cmp.Or(options, "defaults"), func(t *testing.T) {
 			// Every packet of every interface, big-endian as the kernel wants it.
 			const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8
 			fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, all)

@@ -92,7 +92,7 @@ func TestPerfOptions(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		run  func(t *testing.T, port string)
-	}{{"rate", perfRate}, {"all", perfAllSizes}, {"plot", perfPlot}, {"text", perfText}, {"processor", perfProcessor}} {
+	}{{"rate limit", perfRate}, {"all sizes", perfAllSizes}, {"plot", perfPlot}, {"text output", perfText}, {"CPU usage", perfProcessor}} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, port) })
 	}
 }

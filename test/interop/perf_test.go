@@ -99,7 +99,7 @@ var perfTests = map[string][]string{
 func needsPerf(t *testing.T, test, typ string) {
 	t.Helper()
 	if typ != "rc" {
-		testenv.NeedsIB(t, "types of QPs other than RC")
+		testenv.NeedsIB(t, "QP types other than RC")
 	}
 	if strings.HasPrefix(test, "atomic") {
 		testenv.NeedsIB(t, "atomics")
@@ -118,7 +118,7 @@ func TestPerf(t *testing.T) {
 				if options != nil && typ == "uc" {
 					continue // the connection manager has no uc
 				}
-				t.Run(test+" "+typ+strings.Join(options, " "), func(t *testing.T) {
+				t.Run(strings.Join(append([]string{test, typ}, options...), " "), func(t *testing.T) {
 					needsPerf(t, test, typ)
 					options := append([]string{"-t", typ, "-n", strconv.Itoa(n), "-V"}, options...)
 					if !strings.HasPrefix(test, "atomic") {

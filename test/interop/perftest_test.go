@@ -357,7 +357,7 @@ func connectedQPs(t *testing.T) (n int) {
 // TestPerftestKilled kills perftest in mid-run, which our side says long before its patience ends.
 func TestPerftestKilled(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
-	testenv.NeedsIB(t, "changes of state by hand")
+	testenv.NeedsIB(t, "manual QP state changes")
 	testenv.Guest(t)
 	from := fmt.Sprintf("perftest %s at 10.1.0.", perftestVersion(t))
 	for _, c := range []struct {
