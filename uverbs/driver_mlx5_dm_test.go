@@ -13,15 +13,18 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// TestMlx5DM copies to and from device memory, which is mapped where the kernel says, when it is first
-// used, and until it is closed.
-func TestMlx5DM(t *testing.T) {
+// Where fakeMlx5DM puts device memory in the command file.
+const (
+	fakeDMPage   = 3        // the number of the page
+	fakeDMOffset = 0x803000 // the same page as an offset for mmap
+)
+
+// fakeMlx5DM opens a device that has device memory. An allocation begins at *start in its page.
+func fakeMlx5DM(t *testing.T, start *uint64) (*Device, *fakeKernel) {
+	t.Helper()
 	d, k, err := openFakeMlx5(t, func([]byte) {})
 	must(t, err)
 	d.attr.MaxDMSize = 1 << 20
-	// The number of the page, as it stands in the offset, and where the memory begins in it.
-	const page, offset = 3, 0x803000
-	start := uint64(64)
 	k.withObjects(d)
 	k.after(func(c *fakeCall, errno syscall.Errno) {
 		if errno == 0 && c.verb == "ALLOC_DM" {
@@ -29,17 +32,21 @@ func TestMlx5DM(t *testing.T) {
 			if at.Len != 8 || number.Len != 2 {
 				t.Errorf("the offset has %d bytes, the number of the page %d", at.Len, number.Len)
 			}
-			k.put(at.Out, u64(start))
-			k.put(number.Out, []byte{page, 0})
+			k.put(at.Out, u64(*start))
+			k.put(number.Out, []byte{fakeDMPage, 0})
 		}
 	})
-	must(t, k.file.Truncate(offset+2*4096))
+	must(t, k.file.Truncate(fakeDMOffset+2*4096))
+	return d, k
+}
+
+// TestMlx5DM copies to and from device memory, which is mapped where the kernel says, from its first
+// use until it is closed.
+func TestMlx5DM(t *testing.T) {
+	start := uint64(64)
+	d, k := fakeMlx5DM(t, &start)
 	before := k.ringsMapped()
-	alloc := func(length int) *DM {
-		t.Helper()
-		return value(d.AllocDM(length, DMOptions{}))(t)
-	}
-	m := alloc(5000)
+	m := value(d.AllocDM(5000, DMOptions{}))(t)
 	if n := k.ringsMapped() - before; n != 0 {
 		t.Errorf("%d bytes are mapped before the memory is used", n)
 	}
@@ -55,13 +62,28 @@ func TestMlx5DM(t *testing.T) {
 		t.Error("what is read is not what was written")
 	}
 	inFile := make([]byte, len(data))
-	if _, err := k.file.ReadAt(inFile, offset+int64(start)+8); err != nil || !bytes.Equal(inFile, data) {
+	if _, err := k.file.ReadAt(inFile, fakeDMOffset+int64(start)+8); err != nil || !bytes.Equal(inFile, data) {
 		t.Errorf("the device has something else: %v", err)
 	}
 	if n := k.ringsMapped() - before; n != 8192 {
 		t.Errorf("%d bytes are mapped, want two pages", n)
 	}
+	wantDMRanges(t, m)
+	must(t, m.Close())
+	if n := k.ringsMapped() - before; n != 0 {
+		t.Errorf("%d bytes are mapped after Close", n)
+	}
+	if _, err := m.ReadAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("ReadAt after Close: %v", err)
+	}
+	if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("WriteAt after Close: %v", err)
+	}
+}
 
+// wantDMRanges checks which ranges of device memory of 5000 bytes can be copied.
+func wantDMRanges(t *testing.T, m *DM) {
+	t.Helper()
 	for _, c := range []struct {
 		length int
 		off    int64
@@ -79,21 +101,19 @@ func TestMlx5DM(t *testing.T) {
 	if n, err := m.ReadAt(nil, 5000); n != 0 || err != nil {
 		t.Errorf("nothing at the end: %d, %v", n, err)
 	}
-	must(t, m.Close())
-	if n := k.ringsMapped() - before; n != 0 {
-		t.Errorf("%d bytes are mapped after Close", n)
-	}
-	if _, err := m.ReadAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("ReadAt after Close: %v", err)
-	}
-	if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("WriteAt after Close: %v", err)
-	}
+}
 
-	// What the kernel says makes no sense: the memory would reach behind what is mapped, or is not aligned.
+// TestMlx5DMNotMapped: device memory cannot be copied if the kernel's answer makes no sense or the
+// mapping fails, but it can be closed.
+func TestMlx5DMNotMapped(t *testing.T) {
+	var start uint64
+	d, k := fakeMlx5DM(t, &start)
+	before := k.ringsMapped()
+	b := make([]byte, 4)
+	// The memory would reach beyond the mapping, or is not aligned.
 	for _, start = range []uint64{4096 - 60, 2, 1 << 40} {
-		m := alloc(64)
-		if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, mlx5.ErrLayout) {
+		m := value(d.AllocDM(64, DMOptions{}))(t)
+		if _, err := m.WriteAt(b, 0); !errors.Is(err, mlx5.ErrLayout) {
 			t.Errorf("memory at %#x: %v, want %v", start, err, mlx5.ErrLayout)
 		}
 		must(t, m.Close())
@@ -101,10 +121,9 @@ func TestMlx5DM(t *testing.T) {
 	if n := k.ringsMapped() - before; n != 0 {
 		t.Errorf("%d bytes are mapped", n)
 	}
-	// A mapping that is refused: closing goes on.
-	m = alloc(64)
+	m := value(d.AllocDM(64, DMOptions{}))(t)
 	must(t, k.file.Close())
-	if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
+	if _, err := m.WriteAt(b, 0); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("no mapping: %v", err)
 	}
 	must(t, m.Close())

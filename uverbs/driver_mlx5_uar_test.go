@@ -4,6 +4,7 @@ package uverbs
 
 import (
 	"errors"
+	"math"
 	"os"
 	"reflect"
 	"strings"
@@ -51,7 +52,33 @@ func asked(k *fakeKernel) int {
 	return n
 }
 
-// TestMlx5Registers: the first QPs have a register each, and the others share some that are locked,
+// checkRegisterUse checks registers with the number of QPs that use each: only locked registers have
+// more than one QP, these are used evenly, and no two registers overlap.
+func checkRegisterUse(t *testing.T, users map[*mlx5Register]int) {
+	t.Helper()
+	least, most := math.MaxInt, 0
+	for r, n := range users {
+		if n != r.users {
+			t.Errorf("a register of %d QPs counts %d", n, r.users)
+		}
+		if r.Shared() {
+			least, most = min(least, n), max(most, n)
+		} else if n != 1 {
+			t.Errorf("%d QPs have a register that is not locked", n)
+		}
+		at, size := r.base()
+		for other := range users {
+			if from, _ := other.base(); other != r && from >= at && from < at+uintptr(size) {
+				t.Errorf("registers at %#x and %#x overlap", at, from)
+			}
+		}
+	}
+	if most-least > 1 {
+		t.Errorf("shared registers have between %d and %d QPs", least, most)
+	}
+}
+
+// TestMlx5Registers: the first QPs have a register each, and the others share locked registers
 // evenly. All registers of a page are used, and no two of them overlap.
 func TestMlx5Registers(t *testing.T) {
 	for _, c := range []struct {
@@ -89,32 +116,15 @@ func TestMlx5Registers(t *testing.T) {
 		if own, shared := u.count(); own != c.own || shared != c.shared {
 			t.Errorf("%d UARs on a page: %d registers for one QP each and %d shared, want %d and %d", c.perPage, own, shared, c.own, c.shared)
 		}
-		least, most := qps, 0
-		for r, n := range users {
-			if n != r.users {
-				t.Errorf("a register of %d QPs counts %d", n, r.users)
-			}
-			if r.Shared() {
-				least, most = min(least, n), max(most, n)
-			} else if n != 1 {
-				t.Errorf("%d QPs have a register that is not locked", n)
-			}
-			at, size := r.base()
-			for other := range users {
-				if from, _ := other.base(); other != r && from >= at && from < at+uintptr(size) {
-					t.Errorf("registers at %#x and %#x overlap", at, from)
-				}
-			}
-			page := u.pages[1]
-			first := uintptr(addrOf(page.region.Bytes()))
-			if off := int(at - first); off == c.last && r.uar != page.id+c.lastID || off == 0x800 && r.uar != page.id {
+		checkRegisterUse(t, users)
+		page := u.pages[1]
+		for r := range users {
+			at, _ := r.base()
+			if off := int(uint64(at) - addrOf(page.region.Bytes())); off == c.last && r.uar != page.id+c.lastID || off == 0x800 && r.uar != page.id {
 				t.Errorf("the register at offset %#x is on UAR %d, the page begins with %d", off, r.uar, page.id)
 			}
 		}
-		if most-least > 1 {
-			t.Errorf("shared registers have between %d and %d QPs", least, most)
-		}
-		// What is given back is used again, and nothing else.
+		// A register that is given back is used again, and no other.
 		for i, r := range taken {
 			u.give(r)
 			if got := value(u.take())(t); got.Shared() != r.Shared() || !r.Shared() && got != r {

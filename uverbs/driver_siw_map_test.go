@@ -37,26 +37,35 @@ func siwAnswer(nums []uint32, keys ...uint64) []byte {
 	return b
 }
 
-// TestSiwMap: rings are mapped as the kernel tells, and an answer that cannot be leaves nothing
-// mapped, nor a QP that counts as one which nobody has sent to.
+// TestSiwMap: rings are mapped where the kernel's answer says. An invalid answer is an error that
+// leaves nothing mapped, and the CQ does not count the QP as one that waits for its first message.
 func TestSiwMap(t *testing.T) {
-	page := uint64(os.Getpagesize())
-	newCQ := func(d *Device) *CQ { return &CQ{object: object{dev: d, kind: "CQ"}, kind: kindSiw} }
 	d, mapped := newSiwFile(t, 8)
-	recv := newCQ(d)
-	must(t, siwDriver{}.mapCQ(recv, udata{out: siwAnswer([]uint32{5, 16}, 7*page)}))
-	if recv.Cap() != 16 {
-		t.Errorf("the CQ has room for %d completions, want 16", recv.Cap())
+	cq := newSiwCQ(d)
+	must(t, siwDriver{}.mapCQ(cq, udata{out: siwAnswer([]uint32{5, 16}, 7*uint64(os.Getpagesize()))}))
+	if cq.Cap() != 16 {
+		t.Errorf("the CQ has room for %d completions, want 16", cq.Cap())
 	}
 	before := mapped()
+	siwMapBadCQs(t, d)
+	srq := siwMapSRQ(t, d)
+	siwMapQPs(t, cq, srq, func() int { return mapped() - before })
+	must(t, siwDriver{}.freeCQ(cq))
+}
 
+// newSiwCQ returns a CQ without a ring.
+func newSiwCQ(d *Device) *CQ { return &CQ{object: object{dev: d, kind: "CQ"}, kind: kindSiw} }
+
+// siwMapBadCQs tries to map CQs with invalid answers.
+func siwMapBadCQs(t *testing.T, d *Device) {
+	t.Helper()
 	for name, out := range map[string][]byte{
 		"short":          siwAnswer([]uint32{5, 16}, 0)[:15],
 		"no elements":    siwAnswer([]uint32{5, 0}, 0),
 		"not of a power": siwAnswer([]uint32{5, 12}, 0),
 		"not a page":     siwAnswer([]uint32{5, 16}, 1),
 	} {
-		c := newCQ(d)
+		c := newSiwCQ(d)
 		err := siwDriver{}.mapCQ(c, udata{out: out})
 		if err == nil || c.siw != nil {
 			t.Errorf("CQ, %s: %v, want an error", name, err)
@@ -66,35 +75,50 @@ func TestSiwMap(t *testing.T) {
 		}
 		must(t, siwDriver{}.freeCQ(c))
 	}
+}
 
+// siwMapSRQ maps the ring of an SRQ, which it frees again and returns, and tries invalid answers
+// with others.
+func siwMapSRQ(t *testing.T, d *Device) *SRQ {
+	t.Helper()
+	newSRQ := func(maxSGE int) *SRQ {
+		return &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: maxSGE}
+	}
 	for name, out := range map[string][]byte{
 		"short":          siwAnswer([]uint32{8, 0}, 0)[:15],
 		"no elements":    siwAnswer([]uint32{0, 0}, 0),
 		"not of a power": siwAnswer([]uint32{7, 0}, 0),
 		"not a page":     siwAnswer([]uint32{8, 0}, 1),
 	} {
-		s := &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: 2}
+		s := newSRQ(2)
 		if err := (siwDriver{}).mapSRQ(s, udata{out: out}); err == nil || s.siw.rq != nil {
 			t.Errorf("SRQ, %s: %v, want an error", name, err)
 		}
 		must(t, siwDriver{}.freeSRQ(s))
 	}
-	many := &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: siw.MaxSGE + 1}
+	many := newSRQ(siw.MaxSGE + 1)
 	if err := (siwDriver{}).mapSRQ(many, udata{out: siwAnswer([]uint32{8, 0}, 0)}); err == nil || many.siw.rq != nil {
 		t.Errorf("SRQ, SGEs: %v, want an error", err)
 	}
 	must(t, siwDriver{}.freeSRQ(many))
-	srq := &SRQ{object: object{dev: d, kind: "SRQ"}, kind: kindSiw, maxSGE: 2}
-	must(t, siwDriver{}.mapSRQ(srq, udata{out: siwAnswer([]uint32{16, 0}, 6*page)}))
+	srq := newSRQ(2)
+	must(t, siwDriver{}.mapSRQ(srq, udata{out: siwAnswer([]uint32{16, 0}, 6*uint64(os.Getpagesize()))}))
 	if srq.maxWR != 16 {
 		t.Errorf("the SRQ has room for %d receives, want 16", srq.maxWR)
 	}
 	must(t, siwDriver{}.freeSRQ(srq))
+	return srq
+}
 
+// siwMapQPs maps and frees QPs that receive into cq, with valid and invalid answers. mapped returns
+// the number of bytes that are mapped for QPs.
+func siwMapQPs(t *testing.T, cq *CQ, srq *SRQ, mapped func() int) {
+	t.Helper()
+	page := uint64(os.Getpagesize())
 	for name, c := range map[string]struct {
 		out      []byte
 		sge      int
-		maps     int // rings that are mapped until the QP is freed
+		maps     int // number of rings that stay mapped until the QP is freed
 		shared   bool
 		complete bool
 	}{
@@ -108,7 +132,7 @@ func TestSiwMap(t *testing.T) {
 		"send SGEs":        {siwAnswer([]uint32{9, 16, 8, 0}, 0, page), siw.MaxSGE + 1, 1, false, false},
 		"receive SGEs":     {siwAnswer([]uint32{9, 16, 8, 0}, 0, page), 2, 2, false, false},
 	} {
-		q := &QP{object: object{dev: d, kind: "QP"}, kind: kindSiw, typ: RC, sendCQ: recv, recvCQ: recv}
+		q := &QP{object: object{dev: cq.dev, kind: "QP"}, kind: kindSiw, typ: RC, sendCQ: cq, recvCQ: cq}
 		q.caps = QPCaps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.sge, MaxRecvSGE: 2}
 		if name == "receive SGEs" {
 			q.caps.MaxRecvSGE = siw.MaxSGE + 1
@@ -127,22 +151,21 @@ func TestSiwMap(t *testing.T) {
 			if q.caps != want {
 				t.Errorf("QP, %s: %+v, want %+v", name, q.caps, want)
 			}
-			if n := recv.awaitFirstRecv.Load(); n != 1 || !q.awaitFirstRecv.Load() {
+			if n := cq.awaitFirstRecv.Load(); n != 1 || !q.awaitFirstRecv.Load() {
 				t.Errorf("QP, %s: %d QPs of the CQ wait for their peer, want 1", name, n)
 			}
 		}
-		if n := mapped() - before; n != c.maps*int(page) {
+		if n := mapped(); n != c.maps*int(page) {
 			t.Errorf("QP, %s: %d bytes of rings are mapped, want %d pages", name, n, c.maps)
 		}
 		must(t, siwDriver{}.freeQP(q), siwDriver{}.freeQP(q))
-		if n := recv.awaitFirstRecv.Load(); n != 0 {
+		if n := cq.awaitFirstRecv.Load(); n != 0 {
 			t.Errorf("QP, %s: after it was freed, %d QPs of the CQ wait for their peer", name, n)
 		}
-		if n := mapped() - before; n != 0 {
+		if n := mapped(); n != 0 {
 			t.Errorf("QP, %s: after it was freed, %d bytes of rings are mapped", name, n)
 		}
 	}
-	must(t, siwDriver{}.freeCQ(recv))
 }
 
 // TestSiwPrepare: what siw has no room for is refused before the kernel is asked.
