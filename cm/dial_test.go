@@ -19,6 +19,29 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// cancelAtCommand cancels a context when a command is given to the kernel.
+type cancelAtCommand struct {
+	mu     sync.Mutex
+	cmd    uint32
+	cancel context.CancelFunc // nil for none
+}
+
+// set chooses the command and what it cancels.
+func (c *cancelAtCommand) set(cmd uint32, cancel context.CancelFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cmd, c.cancel = cmd, cancel
+}
+
+// given is called with each command.
+func (c *cancelAtCommand) given(cmd uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cmd == c.cmd && c.cancel != nil {
+		c.cancel()
+	}
+}
+
 // TestDialCancelled: the end of the context ends Dial in each of its steps, and nothing is left of it.
 func TestDialCancelled(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
@@ -28,16 +51,8 @@ func TestDialCancelled(t *testing.T) {
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0)) // nobody answers what comes
 	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t)
 
-	var mu sync.Mutex
-	var when uint32
-	var cancel context.CancelFunc // called when that command is given
-	h := &eventLoop{channel: interposed(t, func(cmd uint32) {
-		mu.Lock()
-		defer mu.Unlock()
-		if cmd == when {
-			cancel()
-		}
-	}), users: 1, handlers: map[*ID]eventHandler{}}
+	var at cancelAtCommand
+	h := &eventLoop{channel: interposed(t, at.given), users: 1, handlers: map[*ID]eventHandler{}}
 	go h.run()
 	dialLoop.mu.Lock()
 	dialLoop.loop = h
@@ -50,21 +65,16 @@ func TestDialCancelled(t *testing.T) {
 		steps["the QP"] = abi.RDMA_USER_CM_CMD_INIT_QP_ATTR
 	}
 	for step, cmd := range steps {
-		mu.Lock()
-		var short context.Context
-		short, cancel = context.WithCancel(ctx)
-		when = cmd
-		mu.Unlock()
+		short, cancel := context.WithCancel(ctx)
+		at.set(cmd, cancel)
 		conn, err := Dial(short, to.String(), DialOptions{ConnOptions: small})
 		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), to.String()) {
 			t.Errorf("%s: %v, %v", step, conn, err)
 		}
-		mu.Lock()
-		when = 0
+		at.set(0, nil)
 		cancel()
-		mu.Unlock()
 	}
-	// While it waits for what does not come: a neighbour, and an answer.
+	// While it waits for a neighbor that does not exist, and for an answer that does not come.
 	for _, addr := range []string{"10.1.0.99:9", to.String()} {
 		short, stop := context.WithCancel(ctx)
 		go func() {
@@ -81,11 +91,9 @@ func TestDialCancelled(t *testing.T) {
 			t.Errorf("%s: %v, %v", addr, conn, err)
 		}
 	}
-	// At the last step it is as well if it is ready.
+	// At the last step, Dial may succeed.
 	short, stop := context.WithCancel(ctx)
-	mu.Lock()
-	when, cancel = abi.RDMA_USER_CM_CMD_ACCEPT, stop
-	mu.Unlock()
+	at.set(abi.RDMA_USER_CM_CMD_ACCEPT, stop)
 	if conn, err := Dial(short, l.Addr().String(), DialOptions{ConnOptions: small}); err == nil {
 		must(t, conn.Close())
 	} else if !errors.Is(err, context.Canceled) {
@@ -94,7 +102,7 @@ func TestDialCancelled(t *testing.T) {
 	stop()
 	must(t, l.Close())
 	h.release()
-	for { // requests that were sent before it was too late, whose senders are gone
+	for { // requests that were sent before the context ended
 		e := takeNow(c)
 		if e == nil {
 			break
@@ -126,28 +134,23 @@ func listenNow(t *testing.T, c *Channel, at netip.AddrPort) (*ID, netip.AddrPort
 	return id, netip.AddrPortFrom(at.Addr(), value(id.Addrs())(t).Local.Port)
 }
 
-// TestDialProtocolViolations: a listener that does not speak the protocol, or does not mean well.
-func TestDialProtocolViolations(t *testing.T) {
-	testenv.Tags(t, testenv.AnyCard)
-	before := quiet(t)
-	ctx := within(t)
-	c := value(OpenChannel())(t)
-	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0))
-	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
-	pd := value(dev.AllocPD())(t)
-	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
+// badAnswer is an answer to a connection request for which Dial must return an error.
+type badAnswer struct {
+	reject, vanish bool // reject the request or close its ID; accept it if neither is set
+	data           []byte
+	is             error
+	say            string // must be in the text of the error
+}
+
+// badAnswers returns answers by name.
+func badAnswers() map[string]badAnswer {
 	answer := greeting{kind: greetingAnswer, depth: 4, size: 100, data: []byte("data")}.encode()
 	change := func(i int, b byte) []byte {
 		changed := bytes.Clone(answer)
 		changed[i] = b
 		return changed
 	}
-	for name, s := range map[string]struct {
-		reject, vanish bool
-		data           []byte
-		is             error
-		say            string
-	}{
+	return map[string]badAnswer{
 		"nothing":                      {is: syscall.EPROTO, say: "not a greeting"},
 		"text":                         {data: []byte("SSH-2.0-OpenSSH_9.2"), is: syscall.EPROTO, say: "not a greeting"},
 		"as much as there can be":      {data: bytes.Repeat([]byte{0xff}, 196), is: syscall.EPROTO, say: "not a greeting"},
@@ -166,8 +169,21 @@ func TestDialProtocolViolations(t *testing.T) {
 		"a rejection that is too long": {reject: true, data: bytes.Repeat([]byte{0xff}, 148), is: syscall.ECONNREFUSED, say: "reject"},
 		"a refusal of control characters": {reject: true, data: greeting{kind: greetingRefusal, data: []byte("\x1b[2J\x00")}.encode(), is: syscall.ECONNREFUSED,
 			say: `refuses: "\x1b[2J\x00"`},
-		"no answer, and it ends": {vanish: true, is: syscall.ECONNREFUSED, say: to.String()},
-	} {
+		"no answer, and it ends": {vanish: true, is: syscall.ECONNREFUSED},
+	}
+}
+
+// TestDialProtocolViolations: a listener that does not speak the protocol, or does not mean well.
+func TestDialProtocolViolations(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	before := quiet(t)
+	ctx := within(t)
+	c := value(OpenChannel())(t)
+	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0))
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	pd := value(dev.AllocPD())(t)
+	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
+	for name, s := range badAnswers() {
 		done := make(chan error, 1)
 		go func() {
 			conn, err := Dial(ctx, to.String(), DialOptions{ConnOptions: small})

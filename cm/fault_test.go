@@ -32,16 +32,53 @@ func die() {
 	select {}
 }
 
-// play plays a peer that dies at a certain point. A server says on standard output where it
-// listens; a client is given an address.
-func play(role, addr string) {
-	check := func(err error) {
-		if err != nil {
-			fmt.Println("error:", err)
-			os.Exit(1)
-		}
+// check ends the program if there is an error.
+func check(err error) {
+	if err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
 	}
+}
+
+// play plays a role. A server prints the address at which it listens; a client is given an address.
+func play(role, addr string) {
 	ctx := context.Background()
+	switch role {
+	case "serves steps":
+		check(serveSteps(ctx))
+	case "serves small", "serves default":
+		check(serveConns(ctx, dialSizes[strings.TrimPrefix(role, "serves ")]))
+	case "may not open":
+		check(syscall.Setgid(nobody))
+		check(syscall.Setuid(nobody))
+		_, err := OpenChannel()
+		fmt.Println(err)
+	case "becomes another user":
+		err := becomeNobody(ctx)
+		if err == nil {
+			err = errors.New("all is well")
+		}
+		fmt.Println(strings.ReplaceAll(err.Error(), "\n", "; "))
+	case "is another user":
+		id := newIDOrExit()
+		check(syscall.Setuid(nobody))
+		fmt.Println(id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))))
+	default:
+		playDying(ctx, role, addr)
+	}
+}
+
+// newIDOrExit returns an ID on a channel of its own.
+func newIDOrExit() *ID {
+	channel, err := OpenChannel()
+	check(err)
+	id, err := channel.NewID(TCP)
+	check(err)
+	return id
+}
+
+// playDying plays a peer that dies at a certain point.
+func playDying(ctx context.Context, role, addr string) {
 	serve := func() *Conn {
 		l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
 		check(err)
@@ -77,50 +114,21 @@ func play(role, addr string) {
 		check(err)
 		die()
 	case "dies after resolving":
-		channel, err := OpenChannel()
-		check(err)
-		id, err := channel.NewID(TCP)
-		check(err)
-		check(id.ResolveWait(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(addr))))
+		check(newIDOrExit().ResolveWait(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(addr))))
 		die()
 	case "dies before it is established":
-		channel, err := OpenChannel()
-		check(err)
-		id, err := channel.NewID(TCP)
-		check(err)
+		id := newIDOrExit()
 		check(id.ResolveWait(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(addr))))
 		check(id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1}))
-		_, err = id.waitFor(ctx, "connect", EventConnectResponse)
+		_, err := id.waitFor(ctx, "connect", EventConnectResponse)
 		check(err)
 		die()
-	case "serves steps":
-		check(serveSteps(ctx))
-	case "serves small", "serves default":
-		check(serveConns(ctx, dialSizes[strings.TrimPrefix(role, "serves ")]))
 	case "dies as a client":
 		c, err := Dial(ctx, addr, DialOptions{})
 		check(err)
 		check(c.Send(ctx, []byte("here I am")))
 		check(c.Flush(ctx))
 		die()
-	case "may not open":
-		check(syscall.Setgid(nobody))
-		check(syscall.Setuid(nobody))
-		_, err := OpenChannel()
-		fmt.Println(err)
-	case "becomes another user":
-		err := becomeNobody(ctx, addr)
-		if err == nil {
-			err = errors.New("all is well")
-		}
-		fmt.Println(strings.ReplaceAll(err.Error(), "\n", "; "))
-	case "is another user":
-		channel, err := OpenChannel()
-		check(err)
-		id, err := channel.NewID(TCP)
-		check(err)
-		check(syscall.Setuid(nobody))
-		fmt.Println(id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))))
 	}
 }
 
@@ -239,35 +247,38 @@ func TestPeerDies(t *testing.T) {
 		must(t, s.Close())
 	})
 	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{}))(t)
-	t.Run("clients", func(t *testing.T) {
-		other(t, "dies after resolving", l.Addr().String())
-		if testenv.TheRig().Driver != "siw" { // whose listener may die with a client that is killed while it connects
-			other(t, "dies before it is established", l.Addr().String())
-		}
-		other(t, "dies as a client", l.Addr().String())
-		for { // that of the second may be accepted or not, before it dies
-			c := value(l.Accept(ctx))(t)
-			msg, err := c.Recv(ctx)
-			if string(msg) == "here I am" {
-				_, err = c.Recv(ctx)
-				gone(t, "Recv", err, "10.1.0.")
-				must(t, c.Close())
-				break
-			}
-			gone(t, "Recv", err, "10.1.0.")
-			must(t, c.Close())
-		}
-		// The listener is well.
-		client := value(Dial(ctx, l.Addr().String(), DialOptions{}))(t)
-		must(t, client.Close())
-		server := value(l.Accept(ctx))(t)
-		if _, err := server.Recv(ctx); err != io.EOF {
-			t.Errorf("Recv: %v", err)
-		}
-		must(t, server.Close())
-	})
+	t.Run("clients", func(t *testing.T) { clientsDie(t, ctx, l) })
 	must(t, l.Close())
 	nothingLeft(t, before)
+}
+
+// clientsDie starts clients that die, and checks that the listener survives them.
+func clientsDie(t *testing.T, ctx context.Context, l *Listener) {
+	other(t, "dies after resolving", l.Addr().String())
+	if testenv.TheRig().Driver != "siw" { // siw's listener may die with a client that is killed while it connects
+		other(t, "dies before it is established", l.Addr().String())
+	}
+	other(t, "dies as a client", l.Addr().String())
+	for { // the second client may have been accepted before it died
+		c := value(l.Accept(ctx))(t)
+		msg, err := c.Recv(ctx)
+		if string(msg) == "here I am" {
+			_, err = c.Recv(ctx)
+			gone(t, "Recv", err, "10.1.0.")
+			must(t, c.Close())
+			break
+		}
+		gone(t, "Recv", err, "10.1.0.")
+		must(t, c.Close())
+	}
+	// The listener still works.
+	client := value(Dial(ctx, l.Addr().String(), DialOptions{}))(t)
+	must(t, client.Close())
+	server := value(l.Accept(ctx))(t)
+	if _, err := server.Recv(ctx); err != io.EOF {
+		t.Errorf("Recv: %v", err)
+	}
+	must(t, server.Close())
 }
 
 // TestBothSidesClose: both sides close at the same time, with messages under way.

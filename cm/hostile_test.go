@@ -360,6 +360,78 @@ func (p *hostilePeer) take() {
 	p.post(m.slot)
 }
 
+// act does one step: it returns the error of the Conn, and whether the step keeps to the protocol, so
+// that it must not cause an error.
+func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, err error) {
+	c := p.c
+	frame := func(h header, extra int) []byte {
+		b := bytes.Repeat([]byte{kind}, headerSize+extra)
+		h.put(b)
+		return b
+	}
+	switch send := (uverbs.WC{Opcode: uverbs.WCRecv}); act {
+	case 0: // a message
+		size %= firstData + 1
+		b := frame(header{kind: msgData, length: size}, size)
+		send.ByteLen = uint32(len(b))
+		good = !c.eof && !c.peerClosedRead && c.inTail-c.inHead < c.o.Depth && size <= c.o.MessageSize
+		err = p.deliver(send, b)
+	case 1: // bytes at random as a message
+		b := append([]byte{kind % 9}, random...)
+		b = append(b, make([]byte, size%40)...)
+		send.ByteLen = uint32(len(b))
+		err = p.deliver(send, b)
+	case 2: // any length, also of more than a receive takes; the bytes are no header
+		send.ByteLen = uint32(size) << (kind % 17)
+		err = p.deliver(send, bytes.Repeat([]byte{0xff}, min(int(send.ByteLen), 2*c.o.MessageSize)))
+	case 3: // another operation
+		err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, Flags: uverbs.WCWithImm, ByteLen: uint32(size)}, nil)
+	case 4: // flags
+		b := frame(header{kind: msgData, length: 3}, 3)
+		err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecv, Flags: []uverbs.WCFlags{uverbs.WCWithImm, uverbs.WCWithInv}[kind%2], ByteLen: uint32(len(b))}, b)
+	case 5: // credits, forged or not
+		send.ByteLen = headerSize
+		good = !c.peerClosedRead && c.credits+size <= c.peerDepth
+		err = p.deliver(send, frame(header{kind: msgCredits, credits: size}, 0))
+	case 6: // an end
+		send.ByteLen = headerSize
+		err = p.deliver(send, frame(header{kind: msgEnd, closesRead: kind&1 != 0}, 0))
+	case 7: // memory is wanted, announced, or used up
+		send.ByteLen = headerSize
+		h := header{kind: []uint8{msgWant, msgGrown, msgPad}[kind%3]}
+		if h.kind == msgGrown {
+			h.recvs = uint32(size) << (kind % 17)
+		}
+		err = p.deliver(send, frame(h, 0))
+	case 8:
+		p.take()
+	case 9: // this side sends
+		if c.credits > 0 && c.peerTakes(size) {
+			c.credits--
+			c.peer.sent++
+		}
+	case 10:
+		p.grow()
+	}
+	return good, err
+}
+
+// checkState checks the counts of the Conn.
+func (p *hostilePeer) checkState() {
+	c := p.c
+	left := int32(c.peer.smallTotal - c.peer.sent)
+	switch n := c.inTail - c.inHead; {
+	case c.credits < 0 || c.credits > c.peerDepth:
+		p.t.Fatalf("%d credits, of %d", c.credits, c.peerDepth)
+	case n < 0 || n > c.o.Depth || n != len(p.sent)-p.taken:
+		p.t.Fatalf("%d messages wait, of %d that were sent and %d that were taken", n, len(p.sent), p.taken)
+	case c.peer.grown && left > firstRecvs:
+		p.t.Fatalf("%d pads before a large message", left)
+	case c.win.startsSmall && c.win.grown && c.win.smallInUse < 0:
+		p.t.Fatalf("%d small slots", c.win.smallInUse)
+	}
+}
+
 // FuzzHostilePeer: whatever a peer does, in whatever order, a Conn gives the program nothing but the messages
 // that were sent, or ends with EPROTO. Each step of the input is an action with a size.
 func FuzzHostilePeer(f *testing.F) {
@@ -383,74 +455,14 @@ func FuzzHostilePeer(f *testing.F) {
 		}
 		for ; len(script) >= 4; script = script[4:] {
 			act, kind, size := script[0]%11, script[1], int(binary.BigEndian.Uint16(script[2:]))
-			frame := func(h header, extra int) []byte {
-				b := bytes.Repeat([]byte{kind}, headerSize+extra)
-				h.put(b)
-				return b
-			}
-			var err error
-			good := false // the peer keeps to the protocol, so that no error may come of it
-			switch send := (uverbs.WC{Opcode: uverbs.WCRecv}); act {
-			case 0: // a message
-				size %= firstData + 1
-				b := frame(header{kind: msgData, length: size}, size)
-				send.ByteLen = uint32(len(b))
-				good = !c.eof && !c.peerClosedRead && c.inTail-c.inHead < c.o.Depth && size <= c.o.MessageSize
-				err = p.deliver(send, b)
-			case 1: // bytes at random as a message
-				b := append([]byte{kind % 9}, script[2:4]...)
-				b = append(b, make([]byte, size%40)...)
-				send.ByteLen = uint32(len(b))
-				err = p.deliver(send, b)
-			case 2: // any length, also of more than a receive takes; the bytes are no header
-				send.ByteLen = uint32(size) << (kind % 17)
-				err = p.deliver(send, bytes.Repeat([]byte{0xff}, min(int(send.ByteLen), 2*o.MessageSize)))
-			case 3: // another operation
-				err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, Flags: uverbs.WCWithImm, ByteLen: uint32(size)}, nil)
-			case 4: // flags
-				b := frame(header{kind: msgData, length: 3}, 3)
-				err = p.deliver(uverbs.WC{Opcode: uverbs.WCRecv, Flags: []uverbs.WCFlags{uverbs.WCWithImm, uverbs.WCWithInv}[kind%2], ByteLen: uint32(len(b))}, b)
-			case 5: // credits, forged or not
-				send.ByteLen = headerSize
-				good = !c.peerClosedRead && c.credits+size <= c.peerDepth
-				err = p.deliver(send, frame(header{kind: msgCredits, credits: size}, 0))
-			case 6: // an end
-				send.ByteLen = headerSize
-				err = p.deliver(send, frame(header{kind: msgEnd, closesRead: kind&1 != 0}, 0))
-			case 7: // memory is wanted, announced, or used up
-				send.ByteLen = headerSize
-				h := header{kind: []uint8{msgWant, msgGrown, msgPad}[kind%3]}
-				if h.kind == msgGrown {
-					h.recvs = uint32(size) << (kind % 17)
-				}
-				err = p.deliver(send, frame(h, 0))
-			case 8:
-				p.take()
-			case 9: // this side sends
-				if c.credits > 0 && c.peerTakes(size) {
-					c.credits--
-					c.peer.sent++
-				}
-			case 10:
-				p.grow()
-			}
+			good, err := p.act(act, kind, size, script[2:4])
 			if err != nil {
 				if good || !errors.Is(err, syscall.EPROTO) {
 					t.Fatalf("action %d of kind %d and size %d: %v", act, kind, size, err)
 				}
 				return
 			}
-			left := int32(c.peer.smallTotal - c.peer.sent)
-			switch n := c.inTail - c.inHead; {
-			case c.credits < 0 || c.credits > c.peerDepth:
-				t.Fatalf("%d credits, of %d", c.credits, c.peerDepth)
-			case n < 0 || n > c.o.Depth || n != len(p.sent)-p.taken:
-				t.Fatalf("%d messages wait, of %d that were sent and %d that were taken", n, len(p.sent), p.taken)
-			case c.peer.grown && left > firstRecvs:
-				t.Fatalf("%d pads before a large message", left)
-			case c.win.startsSmall && c.win.grown && c.win.smallInUse < 0:
-				t.Fatalf("%d small slots", c.win.smallInUse)
-			}
+			p.checkState()
 		}
 	})
 }

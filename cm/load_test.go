@@ -19,6 +19,40 @@ import (
 // small are options of connections of which there are many.
 var small = ConnOptions{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
 
+// answerOne sends back the one message of a client, and waits for the end of the connection.
+func answerOne(ctx context.Context, c *Conn) error {
+	defer c.Close()
+	msg, err := c.Recv(ctx)
+	if err == nil {
+		err = c.Send(ctx, msg)
+	}
+	if err == nil {
+		if _, err = c.Recv(ctx); err != nil && err.Error() == "EOF" {
+			err = nil
+		}
+	}
+	return err
+}
+
+// dialOne makes connection number i, and sends a message that comes back. If the message fails, it
+// returns the connection with the error.
+func dialOne(ctx context.Context, addr string, i int) (*Conn, error) {
+	c, err := Dial(ctx, addr, DialOptions{ConnOptions: small})
+	if err != nil {
+		return nil, fmt.Errorf("%d: %w", i, err)
+	}
+	word := "number " + strconv.Itoa(i)
+	err = c.Send(ctx, []byte(word))
+	var msg []byte
+	if err == nil {
+		msg, err = c.Recv(ctx)
+	}
+	if err == nil && string(msg) != word {
+		err = fmt.Errorf("%s comes back as %q", word, msg)
+	}
+	return c, err
+}
+
 // TestManyConns: 1,000 connections open at once on one listener, 200 dialled at a time, and a
 // message over each both ways.
 func TestManyConns(t *testing.T) {
@@ -44,19 +78,7 @@ func TestManyConns(t *testing.T) {
 				errs <- err
 				return
 			}
-			all.Go(func() { // sends back what comes, until the end
-				defer c.Close()
-				msg, err := c.Recv(ctx)
-				if err == nil {
-					err = c.Send(ctx, msg)
-				}
-				if err == nil {
-					if _, err = c.Recv(ctx); err != nil && err.Error() == "EOF" {
-						err = nil
-					}
-				}
-				errs <- err
-			})
+			all.Go(func() { errs <- answerOne(ctx, c) })
 		}
 	})
 	dialled := make(chan *Conn, conns)
@@ -65,21 +87,7 @@ func TestManyConns(t *testing.T) {
 		all.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			c, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
-			if err != nil {
-				errs <- fmt.Errorf("%d: %w", i, err)
-				dialled <- nil
-				return
-			}
-			word := "number " + strconv.Itoa(i)
-			err = c.Send(ctx, []byte(word))
-			var msg []byte
-			if err == nil {
-				msg, err = c.Recv(ctx)
-			}
-			if err == nil && string(msg) != word {
-				err = fmt.Errorf("%s comes back as %q", word, msg)
-			}
+			c, err := dialOne(ctx, l.Addr().String(), i)
 			errs <- err
 			dialled <- c
 		})

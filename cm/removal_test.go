@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -90,92 +91,122 @@ func unbindable(t *testing.T) (device, addr string, remove func() error) {
 	}
 }
 
+// removal is a device that is removed while calls on it go on.
+type removal struct {
+	t      *testing.T
+	ctx    context.Context
+	device string
+	addr   string
+	l      *Listener
+	conns  []*Conn
+	calls  sync.WaitGroup
+}
+
+// until starts a call again and again until it fails, which it must do with ENODEV and the name of
+// the device.
+func (r *removal) until(what string, do func() error) {
+	r.calls.Go(func() {
+		var err error
+		for err == nil {
+			err = do()
+		}
+		if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), r.device) {
+			r.t.Errorf("%s: %v", what, err)
+		}
+	})
+}
+
+// pair makes a connection on the device.
+func (r *removal) pair() (client, server *Conn) {
+	client, server = value(Dial(r.ctx, r.l.Addr().String(), DialOptions{}))(r.t), value(r.l.Accept(r.ctx))(r.t)
+	if d := client.addrs.Device; d != r.device {
+		r.t.Fatalf("the connection is on %s", d)
+	}
+	r.conns = append(r.conns, client, server)
+	return client, server
+}
+
+// useConns starts calls on connections and streams, and returns memory to close after the removal.
+func (r *removal) useConns() (mrs [2]*uverbs.MR) {
+	t, ctx := r.t, r.ctx
+	client, server := r.pair()
+	r.until("Send", func() error { return client.Send(ctx, make([]byte, 5000)) })
+	r.until("Recv of a client", func() error { return second1(client.Recv(ctx)) })
+	r.until("Recv of a server", func() error { return second1(server.Recv(ctx)) })
+
+	from, to := r.pair()
+	fromStream, toStream := from.Stream(), to.Stream()
+	r.until("Stream.Read", func() error { return second1(fromStream.Read(make([]byte, 100))) })
+	r.until("Stream.Write", func() error { return second1(toStream.Write(make([]byte, 100000))) })
+	r.until("Stream.Read of nothing", func() error { return second1(toStream.Read(make([]byte, 100))) })
+
+	near, far := r.pair()
+	for i, c := range []*Conn{near, far} {
+		buf := value(uverbs.AllocBuffer(4096))(t)
+		t.Cleanup(func() { buf.Close() })
+		mrs[i] = value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+	}
+	r.until("RDMAWrite", func() error { return near.RDMAWrite(ctx, mrs[0].SGE(0, 2048), RemoteOf(mrs[1])) })
+	r.until("RDMARead", func() error { return near.RDMARead(ctx, mrs[0].SGE(2048, 2048), RemoteOf(mrs[1])) })
+	r.until("Flush", func() error { return near.Flush(ctx) })
+	return mrs
+}
+
+// usePackets starts calls on sockets for datagrams. It returns nil if the device has no datagrams.
+func (r *removal) usePackets() *PacketConn {
+	if testenv.TheRig().IWARP() {
+		return nil
+	}
+	packets := value(ListenPacket(r.ctx, r.addr+":0", PacketOptions{}))(r.t)
+	dialled := value(DialPacket(r.ctx, packets.LocalAddr().String(), PacketOptions{}))(r.t)
+	peer, _ := dialled.DialedPeer()
+	r.until("Recv of datagrams", func() error { _, _, err := packets.Recv(r.ctx); return err })
+	r.until("Send of datagrams", func() error { return dialled.Send(r.ctx, []byte("x"), peer) })
+	r.t.Cleanup(func() { dialled.Close() })
+	return packets
+}
+
+// removeUsed removes the device while an ID listens on it that does not answer requests. It returns
+// the address of that ID.
+func (r *removal) removeUsed(remove func() error, mrs [2]*uverbs.MR) (silent netip.AddrPort) {
+	t, ctx := r.t, r.ctx
+	raw, silent := listen(t, openKernel(t), TCP, netip.MustParseAddr(r.addr))
+	r.until("Dial", func() error { return second1(Dial(ctx, silent.String(), DialOptions{})) })
+	request := value(raw.Request(ctx))(t)
+
+	removed := make(chan error, 1)
+	go func() { removed <- remove() }() // the kernel waits until every object on the device is closed
+	if e := value(raw.Wait(ctx))(t); e.Type != EventDeviceRemoval || e.ID != raw {
+		t.Errorf("event is %+v", e)
+	}
+	must(t, raw.Close(), request.ID.Close()) // the kernel reports no removal for an unanswered request
+	r.calls.Wait()
+	must(t, mrs[0].Close(), mrs[1].Close())
+	must(t, <-removed)
+	return silent
+}
+
 // TestDeviceRemoved: every call returns when the device goes, and says so; and it can go.
 func TestDeviceRemoved(t *testing.T) {
 	device, addr, remove := removable(t)
 	before := quiet(t)
 	ctx := within(t)
-	l := value(Listen(ctx, addr+":0", ListenOptions{}))(t)
-	everywhere := value(Listen(ctx, ":0", ListenOptions{}))(t)
-	pair := func(o DialOptions) (client, server *Conn) {
-		client, server = value(Dial(ctx, l.Addr().String(), o))(t), value(l.Accept(ctx))(t)
-		if d := client.addrs.Device; d != device {
-			t.Fatalf("the connection is on %s", d)
-		}
-		return client, server
-	}
-	var all sync.WaitGroup
-	// until does something again and again until it fails.
-	until := func(what string, do func() error) {
-		all.Go(func() {
-			var err error
-			for err == nil {
-				err = do()
-			}
-			if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), device) {
-				t.Errorf("%s: %v", what, err)
-			}
-		})
-	}
-	client, server := pair(DialOptions{})
-	until("Send", func() error { return client.Send(ctx, make([]byte, 5000)) })
-	until("Recv of a client", func() error { return second1(client.Recv(ctx)) })
-	until("Recv of a server", func() error { return second1(server.Recv(ctx)) })
-
-	from, to := pair(DialOptions{})
-	fromStream, toStream := from.Stream(), to.Stream()
-	until("Stream.Read", func() error { return second1(fromStream.Read(make([]byte, 100))) })
-	until("Stream.Write", func() error { return second1(toStream.Write(make([]byte, 100000))) })
-	until("Stream.Read of nothing", func() error { return second1(toStream.Read(make([]byte, 100))) })
-
-	near, far := pair(DialOptions{})
-	mrs := make([]*uverbs.MR, 2)
-	for i, c := range []*Conn{near, far} {
-		buf := value(uverbs.AllocBuffer(4096))(t)
-		defer buf.Close()
-		mrs[i] = value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
-	}
-	until("RDMAWrite", func() error { return near.RDMAWrite(ctx, mrs[0].SGE(0, 2048), RemoteOf(mrs[1])) })
-	until("RDMARead", func() error { return near.RDMARead(ctx, mrs[0].SGE(2048, 2048), RemoteOf(mrs[1])) })
-	until("Flush", func() error { return near.Flush(ctx) })
-
-	until("Accept", func() error { return second1(l.Accept(ctx)) })
+	r := &removal{t: t, ctx: ctx, device: device, addr: addr}
+	r.l = value(Listen(ctx, addr+":0", ListenOptions{}))(t)
+	l, everywhere := r.l, value(Listen(ctx, ":0", ListenOptions{}))(t)
+	mrs := r.useConns()
+	r.until("Accept", func() error { return second1(l.Accept(ctx)) })
 	streams := value(Listen(ctx, addr+":0", ListenOptions{}))(t)
-	until("Accept of streams", func() error { return second1(streams.Streams().Accept()) })
+	r.until("Accept of streams", func() error { return second1(streams.Streams().Accept()) })
+	packets := r.usePackets()
+	silent := r.removeUsed(remove, mrs)
 
-	var packets *PacketConn
-	if !testenv.TheRig().IWARP() {
-		packets = value(ListenPacket(ctx, addr+":0", PacketOptions{}))(t)
-		dialled := value(DialPacket(ctx, packets.LocalAddr().String(), PacketOptions{}))(t)
-		peer, _ := dialled.DialedPeer()
-		until("Recv of datagrams", func() error { _, _, err := packets.Recv(ctx); return err })
-		until("Send of datagrams", func() error { return dialled.Send(ctx, []byte("x"), peer) })
-		defer dialled.Close()
-	}
-
-	// An ID that nobody answers for.
-	c := openKernel(t)
-	raw, silent := listen(t, c, TCP, netip.MustParseAddr(addr))
-	until("Dial", func() error { return second1(Dial(ctx, silent.String(), DialOptions{})) })
-	request := value(raw.Request(ctx))(t)
-
-	removed := make(chan error, 1)
-	go func() { removed <- remove() }() // the kernel waits for all that is on the device
-	if e := value(raw.Wait(ctx))(t); e.Type != EventDeviceRemoval || e.ID != raw {
-		t.Errorf("event is %+v", e)
-	}
-	must(t, raw.Close(), request.ID.Close()) // the kernel tells of no request that was not answered
-	all.Wait()
-	for _, mr := range mrs {
-		must(t, mr.Close())
-	}
-	must(t, <-removed)
-	for name, err := range map[string]error{"Send": client.Send(ctx, nil), "Accept": second1(l.Accept(ctx)), "Dial": second1(Dial(ctx, silent.String(), DialOptions{}))} {
+	for name, err := range map[string]error{"Send": r.conns[0].Send(ctx, nil), "Accept": second1(l.Accept(ctx)), "Dial": second1(Dial(ctx, silent.String(), DialOptions{}))} {
 		if err == nil || name != "Dial" && !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("%s afterwards: %v", name, err)
 		}
 	}
-	for _, c := range []*Conn{client, server, from, to, near, far} {
+	for _, c := range r.conns {
 		c.Close()
 	}
 	must(t, l.Close(), streams.Close())
@@ -189,8 +220,8 @@ func TestDeviceRemoved(t *testing.T) {
 		}
 	}
 
-	// The other device is there, and who listens everywhere listens on that; but siw loses listeners
-	// with connections that are broken off.
+	// The listener on all addresses still listens on the other device, except on siw, which loses
+	// listeners whose connections are aborted.
 	if !testenv.TheRig().IWARP() {
 		again := value(Dial(ctx, netip.AddrPortFrom(first, everywhere.addr.Port).String(), DialOptions{}))(t)
 		must(t, again.Close(), value(everywhere.Accept(ctx))(t).Close())

@@ -67,33 +67,46 @@ func wantLacking(t *testing.T, err error, feature string, since uverbs.Version, 
 	}
 }
 
-// TestServiceBytes compares commands and answers with struct rdma_ucm_resolve_ib_service and
-// struct rdma_ucm_query_ib_service_resp.
-func TestServiceBytes(t *testing.T) {
+// fakeServices is a kernel that resolves InfiniBand services.
+type fakeServices struct {
+	got      []byte        // the last command that resolves a service
+	answer   syscall.Errno // to commands with the ID
+	toNobody syscall.Errno // to commands with another ID
+	num      byte          // number of services
+}
+
+// newFakeServices returns a kernel with one service, and an ID on it.
+func newFakeServices(t *testing.T) (*ID, *fakeServices) {
+	t.Helper()
 	c, k := newFake(t)
-	id := value(c.NewID(IB))(t)
-	var got []byte
-	answer, toNobody, num := syscall.Errno(0), syscall.ENOENT, byte(1)
+	s := &fakeServices{toNobody: syscall.ENOENT, num: 1}
 	k.answer = map[uint32]func(in, out unsafe.Pointer) syscall.Errno{
 		abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE: func(in, _ unsafe.Pointer) syscall.Errno {
 			if (*abi.ResolveIbService)(in).ID != 101 {
-				return toNobody
+				return s.toNobody
 			}
-			got = append([]byte(nil), bytesAt(in, 88)...)
-			return answer
+			s.got = append([]byte(nil), bytesAt(in, 88)...)
+			return s.answer
 		},
 		abi.RDMA_USER_CM_CMD_QUERY: func(in, out unsafe.Pointer) syscall.Errno {
 			if option := (*abi.Query)(in).Option; option != 3 {
 				return syscall.ENOTTY
 			}
-			copy(bytesAt(out, 65480), layout(labelled{"num_service_recs, reserved", []byte{num, num >> 1, 0, 0, 0, 0, 0, 0}},
+			copy(bytesAt(out, 65480), layout(labelled{"num_service_recs, reserved", []byte{s.num, s.num >> 1, 0, 0, 0, 0, 0, 0}},
 				labelled{"id", counted(1, 8)}, labelled{"gid", counted(0x10, 16)}, labelled{"pkey, reserved", []byte{0x80, 1, 0, 0}},
 				labelled{"lease", []byte{0, 0, 0x0e, 0x10}}, labelled{"key", counted(0x20, 16)}, labelled{"name", text("printer", 64)},
 				labelled{"data_8", counted(0x30, 16)}, labelled{"data_16", counted(0x40, 16)}, labelled{"data_32", counted(0x50, 16)},
 				labelled{"data_64", counted(0x60, 16)}))
-			return answer
+			return s.answer
 		},
 	}
+	return value(c.NewID(IB))(t), s
+}
+
+// TestServiceBytes compares commands and answers with struct rdma_ucm_resolve_ib_service and
+// struct rdma_ucm_query_ib_service_resp.
+func TestServiceBytes(t *testing.T) {
+	id, k := newFakeServices(t)
 	for _, s := range []struct {
 		name  string
 		id    uint64
@@ -102,8 +115,8 @@ func TestServiceBytes(t *testing.T) {
 		must(t, id.ResolveService(s.name, s.id))
 		want := layout(labelled{"id, reserved", []byte{101, 0, 0, 0, 0, 0, 0, 0}}, labelled{"service_id", []byte{byte(s.id), byte(s.id >> 8), 0, 0, 0, 0, 0, 0}},
 			labelled{"service_name", text(s.name, 64)}, labelled{"flags, reserved", []byte{s.flags, 0, 0, 0, 0, 0, 0, 0}})
-		if !cmp.Equal(got, want) {
-			t.Errorf("%q, %d: command (-want +got):\n%s", s.name, s.id, cmp.Diff(want, got))
+		if !cmp.Equal(k.got, want) {
+			t.Errorf("%q, %d: command (-want +got):\n%s", s.name, s.id, cmp.Diff(want, k.got))
 		}
 	}
 	want := Service{ID: 0x0102030405060708, GID: uverbs.GID(counted(0x10, 16)), PKey: 0x8001, Lease: time.Hour, Key: [16]byte(counted(0x20, 16)), Name: "printer",
@@ -114,34 +127,39 @@ func TestServiceBytes(t *testing.T) {
 	if got := value(id.Services())(t); !cmp.Equal(got, []Service{want}) {
 		t.Errorf("services (-want +got):\n%s", cmp.Diff([]Service{want}, got))
 	}
-	num = 255 // and more than there is room for
+	k.num = 255 // and more than there is room for
 	if got := value(id.Services())(t); len(got) != maxServices {
 		t.Errorf("%d services, want %d", len(got), maxServices)
 	}
 	rec := abi.IbUserServiceRec{}
 	rec.Lease.Put(1<<32 - 1)
 	if s := decodeService(&rec); s.Lease != LeaseForever {
-		t.Errorf("the lease is %v, want it to be without end", s.Lease)
+		t.Errorf("the lease is %v, want LeaseForever", s.Lease)
 	}
+	must(t, id.Close())
+}
 
+// TestServiceErrors: names that cannot be sent, and the errors of kernels with and without services.
+func TestServiceErrors(t *testing.T) {
+	id, k := newFakeServices(t)
 	var arg *ArgError
 	for _, name := range []string{"", strings.Repeat("n", 64), "a\x00b"} {
 		if err := id.ResolveService(name, 0); !errors.As(err, &arg) {
 			t.Errorf("service %q: %v", name, err)
 		}
 	}
-	answer = syscall.EOPNOTSUPP
+	k.answer = syscall.EOPNOTSUPP
 	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", uverbs.Version{}, "InfiniBand subnet administrator")
-	answer = syscall.EINVAL // by a kernel that knows the command
+	k.answer = syscall.EINVAL // from a kernel that has the command
 	if err := id.ResolveService("printer", 0); !errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "not bound") {
 		t.Errorf("ResolveService: %v", err)
 	}
-	toNobody = syscall.EINVAL // and by one that does not
+	k.toNobody = syscall.EINVAL // and from a kernel that does not
 	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", uverbs.Version{6, 18}, "Linux has it since 6.18")
-	answer = syscall.ENOSYS
+	k.answer = syscall.ENOSYS
 	_, err := id.Services()
 	wantLacking(t, err, "QUERY_IB_SERVICE", uverbs.Version{6, 18}, "Linux has it since 6.18")
-	answer = syscall.ENODATA
+	k.answer = syscall.ENODATA
 	if _, err := id.Services(); !errors.Is(err, syscall.ENODATA) || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("Services: %v", err)
 	}

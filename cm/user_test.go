@@ -35,94 +35,136 @@ func TestUserChanges(t *testing.T) {
 	}
 }
 
-// becomeNobody has a listener, a datagram socket, connections and IDs of the superuser, becomes
-// nobody, and sees that everything ends, or goes on, as it should.
-func becomeNobody(ctx context.Context, _ string) error {
+// userChange has objects that the superuser opened, and becomes nobody.
+type userChange struct {
+	ctx  context.Context
+	errs []error
+
+	l              *Listener
+	client, server *Conn
+	pending        *Conn // not accepted yet
+	channel        *Channel
+	id             *ID
+	packets        *PacketConn // nil on iWARP
+	packetErr      chan error  // the result of a Recv of datagrams
+}
+
+// must records an error.
+func (u *userChange) must(what string, err error) {
+	if err != nil {
+		u.errs = append(u.errs, fmt.Errorf("%s: %w", what, err))
+	}
+}
+
+// denied records an error unless err is EACCES and its text has the words and "credentials".
+func (u *userChange) denied(what string, err error, words ...string) {
+	if !errors.Is(err, syscall.EACCES) {
+		u.errs = append(u.errs, fmt.Errorf("%s: %w, want EACCES", what, err))
+		return
+	}
+	for _, w := range append(words, "credentials") {
+		if !strings.Contains(err.Error(), w) {
+			u.errs = append(u.errs, fmt.Errorf("%s: %w does not say %q", what, err, w))
+		}
+	}
+}
+
+// becomeNobody opens a listener, a datagram socket, connections and IDs as the superuser, becomes
+// nobody, and checks which of them still work.
+func becomeNobody(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 12*timeout)
 	defer cancel()
-	var errs []error
-	must := func(what string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", what, err))
-		}
-	}
-	denied := func(what string, err error, words ...string) {
-		if !errors.Is(err, syscall.EACCES) {
-			errs = append(errs, fmt.Errorf("%s: %w, want EACCES", what, err))
-			return
-		}
-		for _, w := range append(words, "credentials") {
-			if !strings.Contains(err.Error(), w) {
-				errs = append(errs, fmt.Errorf("%s: %w does not say %q", what, err, w))
-			}
-		}
-	}
+	u := &userChange{ctx: ctx, packetErr: make(chan error, 1)}
 	files := func() int {
 		all, _ := os.ReadDir("/proc/self/fd")
 		return len(all)
 	}
-	warm, err := Listen(ctx, "10.1.0.1:0", ListenOptions{}) // has Go's runtime open what it keeps
+	warm, err := Listen(ctx, "10.1.0.1:0", ListenOptions{}) // opens files that Go's runtime keeps
 	if err != nil {
 		return err
 	}
-	must("Close", warm.Close())
+	u.must("Close", warm.Close())
 	time.Sleep(2 * idleGrace)
 	before := files()
+	if err := u.open(); err != nil {
+		return err
+	}
+	// Before Linux 5.16, a user other than the superuser may register 64 KiB.
+	u.must("setrlimit", unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}))
+	u.must("setgid", syscall.Setgid(nobody))
+	u.must("setuid", syscall.Setuid(nobody))
 
-	l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
-	if err != nil {
+	u.useConn()
+	u.useListener()
+	u.useID()
+	if err := u.openAgain(); err != nil {
+		return errors.Join(append(u.errs, err)...)
+	}
+	u.pending.Close()
+	u.client.Close()
+	u.server.Close()
+	for end := time.Now().Add(6 * timeout); files() > before; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			u.must("files", fmt.Errorf("there were %d, and are %d", before, files()))
+			break
+		}
+	}
+	return errors.Join(u.errs...)
+}
+
+// open opens everything.
+func (u *userChange) open() (err error) {
+	ctx := u.ctx
+	if u.l, err = Listen(ctx, "10.1.0.1:0", ListenOptions{}); err != nil {
 		return err
 	}
-	client, err := Dial(ctx, l.Addr().String(), DialOptions{})
-	if err != nil {
+	if u.client, err = Dial(ctx, u.l.Addr().String(), DialOptions{}); err != nil {
 		return err
 	}
-	server, err := l.Accept(ctx)
-	if err != nil {
+	if u.server, err = u.l.Accept(ctx); err != nil {
 		return err
 	}
-	pending, err := Dial(ctx, l.Addr().String(), DialOptions{}) // nobody accepts it
-	if err != nil {
+	if u.pending, err = Dial(ctx, u.l.Addr().String(), DialOptions{}); err != nil {
 		return err
 	}
-	for len(l.ready) == 0 {
+	for len(u.l.ready) == 0 {
 		runtime.Gosched()
 	}
-	channel, err := OpenChannel()
-	if err != nil {
+	if u.channel, err = OpenChannel(); err != nil {
 		return err
 	}
-	id, err := channel.NewID(TCP)
-	if err != nil {
+	if u.id, err = u.channel.NewID(TCP); err != nil {
 		return err
 	}
-	var packets *PacketConn
-	var packetErr = make(chan error, 1)
-	if !testenv.TheRig().IWARP() {
-		if packets, err = ListenPacket(ctx, "10.1.0.1:0", PacketOptions{}); err != nil {
-			return err
-		}
-		go func() {
-			_, _, err := packets.Recv(ctx)
-			packetErr <- err
-		}()
+	if testenv.TheRig().IWARP() {
+		return nil
 	}
-
-	// Before 5.16 who is not the superuser may register 64 KiB.
-	must("setrlimit", unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}))
-	must("setgid", syscall.Setgid(nobody))
-	must("setuid", syscall.Setuid(nobody))
-
-	// A connection that is there goes on.
-	must("Send", client.Send(ctx, []byte("still here")))
-	if msg, err := server.Recv(ctx); string(msg) != "still here" {
-		must("Recv", fmt.Errorf("%q: %w", msg, err))
+	if u.packets, err = ListenPacket(ctx, "10.1.0.1:0", PacketOptions{}); err != nil {
+		return err
 	}
-	// Requests are what the listener can no longer take; the pending connection comes first.
+	go func() {
+		_, _, err := u.packets.Recv(ctx)
+		u.packetErr <- err
+	}()
+	return nil
+}
+
+// useConn: an open connection still works.
+func (u *userChange) useConn() {
+	u.must("Send", u.client.Send(u.ctx, []byte("still here")))
+	if msg, err := u.server.Recv(u.ctx); string(msg) != "still here" {
+		u.must("Recv", fmt.Errorf("%q: %w", msg, err))
+	}
+}
+
+// useListener: the listener and the datagram socket can accept no more requests. The listener still
+// accepts the pending connection first.
+func (u *userChange) useListener() {
+	ctx, l, packets := u.ctx, u.l, u.packets
 	if c, err := l.Accept(ctx); err != nil {
-		must("Accept", err)
+		u.must("Accept", err)
 	} else {
-		must("Close", c.Close())
+		u.must("Close", c.Close())
 	}
 	accept := make(chan error, 1)
 	go func() {
@@ -133,42 +175,50 @@ func becomeNobody(ctx context.Context, _ string) error {
 	var dialErr error
 	short, stop := context.WithCancel(ctx)
 	dialling.Go(func() { _, dialErr = Dial(short, l.Addr().String(), DialOptions{}) })
-	denied("Accept", <-accept, "cm: accept on 10.1.0.1:")
-	must("Close of the listener", l.Close())
-	stop() // what the kernel has of the listener goes with the last connection of it
+	u.denied("Accept", <-accept, "cm: accept on 10.1.0.1:")
+	u.must("Close of the listener", l.Close())
+	stop() // the kernel keeps the listener until its last connection is closed
 	dialling.Wait()
 	if !errors.Is(dialErr, context.Canceled) {
-		must("Dial to who may not answer", fmt.Errorf("%w", dialErr))
+		u.must("Dial to a listener that may not answer", fmt.Errorf("%w", dialErr))
 	}
-	if packets != nil {
-		// They end by themselves, with what the kernel has of them, and it rejects who asked.
-		dialling.Go(func() { _, dialErr = DialPacket(ctx, packets.LocalAddr().String(), PacketOptions{}) })
-		denied("Recv of datagrams", <-packetErr, "datagrams at 10.1.0.1:")
-		dialling.Wait()
-		if !errors.Is(dialErr, syscall.ECONNREFUSED) {
-			must("DialPacket to who may not answer", fmt.Errorf("%w", dialErr))
-		}
-		must("Close of datagrams", packets.Close())
+	if packets == nil {
+		return
 	}
-	// A channel that was open is of no use, and can be closed.
-	denied("Bind", id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))))
-	if err := id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:80"))); !strings.Contains(fmt.Sprint(err), "CAP_NET_BIND_SERVICE") {
-		must("Bind to a port that needs rights", fmt.Errorf("%w", err))
+	// The datagram socket closes itself, kernel object included, and the kernel rejects the request.
+	dialling.Go(func() { _, dialErr = DialPacket(ctx, packets.LocalAddr().String(), PacketOptions{}) })
+	u.denied("Recv of datagrams", <-u.packetErr, "datagrams at 10.1.0.1:")
+	dialling.Wait()
+	if !errors.Is(dialErr, syscall.ECONNREFUSED) {
+		u.must("DialPacket to a socket that may not answer", fmt.Errorf("%w", dialErr))
 	}
-	denied("Close of an ID", id.Close())
-	must("Close of an ID once more", id.Close())
-	must("Close of a channel", channel.Close())
+	u.must("Close of datagrams", packets.Close())
+}
 
-	// What is opened now works, whatever thread it is used by.
-	if l, err = Listen(ctx, "10.1.0.1:0", ListenOptions{}); err != nil {
-		return errors.Join(append(errs, err)...)
+// useID: an open channel and its ID can only be closed.
+func (u *userChange) useID() {
+	u.denied("Bind", u.id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))))
+	if err := u.id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:80"))); !strings.Contains(fmt.Sprint(err), "CAP_NET_BIND_SERVICE") {
+		u.must("Bind to a port that needs rights", fmt.Errorf("%w", err))
+	}
+	u.denied("Close of an ID", u.id.Close())
+	u.must("Close of an ID once more", u.id.Close())
+	u.must("Close of a channel", u.channel.Close())
+}
+
+// openAgain: a listener and connections that user nobody opens work on any thread.
+func (u *userChange) openAgain() error {
+	ctx := u.ctx
+	l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
+	if err != nil {
+		return err
 	}
 	var all sync.WaitGroup
 	const n = 20
 	results := make(chan error, 2*n)
 	for range n {
 		all.Go(func() {
-			runtime.LockOSThread() // and ends with it
+			runtime.LockOSThread() // the thread ends with the goroutine
 			c, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 			if err == nil {
 				err = errors.Join(c.Send(ctx, []byte("hello")), c.Close())
@@ -188,20 +238,11 @@ func becomeNobody(ctx context.Context, _ string) error {
 	all.Wait()
 	close(results)
 	for err := range results {
-		must("as nobody", err)
+		u.must("as nobody", err)
 	}
-	must("Close", l.Close())
+	u.must("Close", l.Close())
 	if _, err := Listen(ctx, "10.1.0.1:80", ListenOptions{}); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
-		must("Listen on a port that needs rights", fmt.Errorf("%w", err))
+		u.must("Listen on a port that needs rights", fmt.Errorf("%w", err))
 	}
-	pending.Close()
-	client.Close()
-	server.Close()
-	for end := time.Now().Add(6 * timeout); files() > before; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			must("files", fmt.Errorf("there were %d, and are %d", before, files()))
-			break
-		}
-	}
-	return errors.Join(errs...)
+	return nil
 }
