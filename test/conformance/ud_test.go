@@ -226,14 +226,22 @@ func TestServiceLevel(t *testing.T) {
 	must(t, err)
 	to, err := b.dev.QueryPort(1)
 	must(t, err)
+	if from.LID == to.LID && !from.GRHRequired() {
+		t.Fatalf("both ports have LID %d", to.LID) // and it would not show whose is in the completion
+	}
 	for sl := range uint8(16) {
-		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: to.LID, SL: sl})
+		attr := uverbs.AHAttr{Port: 1, DLID: to.LID, SL: sl}
+		if from.GRHRequired() {
+			attr.GRH.DGID = gidOf(t, b.dev).GID
+		}
+		ah, err := a.pd.CreateAH(attr)
 		must(t, err)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)), a.qp.PostSend(datagram(2, ah, b, a.mr.SGE(0, 100))))
 		a.want(t, 2, uverbs.WCSend)
 		wc := b.want(t, 1, uverbs.WCRecv)
-		if wc.SL != sl || wc.SLID != from.LID || from.LID == 0 || from.LID == to.LID || wc.Flags&uverbs.WCWithGRH != 0 || wc.PathBits != 0 {
-			t.Errorf("completion %+v, want SL %d from LID %d, without a GRH", wc, sl, from.LID)
+		grh := wc.Flags&uverbs.WCWithGRH != 0
+		if wc.SL != sl || wc.SLID != from.LID || from.LID == 0 || grh != from.GRHRequired() || wc.PathBits != 0 {
+			t.Errorf("completion %+v, want SL %d from LID %d, with a GRH: %t", wc, sl, from.LID, from.GRHRequired())
 		}
 		must(t, ah.Close())
 	}
