@@ -78,7 +78,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 		a.removeParents()
 		return nil, err
 	}
-	return a, a.made(a)
+	return a, a.markCreated(a)
 }
 
 // Attr returns what the address handle was created with.

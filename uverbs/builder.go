@@ -28,7 +28,7 @@ func (q *QP) BeginSend() *SendBuilder {
 	b := &q.builder
 	b.Abandon()
 	b.q, b.bytes = q, 0
-	if s := QPState(q.state.Load()); s < QPRTS || q.gone.Load() {
+	if s := QPState(q.state.Load()); s < QPRTS || q.closed.Load() {
 		b.err = q.stateErr()
 	}
 	return b
@@ -105,7 +105,7 @@ func (q *QP) check(wr *SendWR) error {
 	case q.typ != UD && wr.AH == nil:
 	case q.typ != UD:
 		return ErrNotDatagram
-	case wr.AH == nil || wr.AH.gone.Load():
+	case wr.AH == nil || wr.AH.closed.Load():
 		return ErrNoAddress
 	case wr.AH.dev != q.dev:
 		return ErrForeignAH
@@ -242,7 +242,7 @@ func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr
 // bind checks the window and the MR of a BIND_MW, and notes the window's keys.
 func (b *SendBuilder) bind(mw *MW, mr *MR, rkey uint32) {
 	switch {
-	case mw == nil || mr == nil || mw.gone.Load() || mr.gone.Load():
+	case mw == nil || mr == nil || mw.closed.Load() || mr.closed.Load():
 		b.failLast(ErrBind)
 		return
 	case mw.dev != b.q.dev || mr.dev != b.q.dev:
@@ -357,7 +357,7 @@ func (b *SendBuilder) Post() error {
 		}
 	}
 	q := b.q
-	if err := q.enter(&q.sending); err != nil { // what a doorbell is about is not closed before it has rung
+	if err := q.lockSide(&q.sending); err != nil { // what a doorbell is about is not closed before it has rung
 		return err
 	}
 	err = q.ring(n, b.bytes)

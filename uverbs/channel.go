@@ -23,15 +23,15 @@ type CompChannel struct {
 	f  *os.File
 	fd int // of f, which outlives every CQ that names it
 
-	watch watch
-	shut  atomic.Bool     // Shutdown was called
-	wait  *holder         // nil without SetBusyWait
-	event [eventSize]byte // read buffer, here so that it is not allocated per read
+	watch    watch
+	shutdown atomic.Bool     // Shutdown was called
+	wait     *busyWaiter     // nil without SetBusyWait
+	event    [eventSize]byte // read buffer, here so that it is not allocated per read
 
 	// An event need not be read to know whose it is while the channel has one CQ. Wait tells of it
 	// then and reads it in the next call, when the program has answered what it waited for.
-	only atomic.Pointer[CQ] // the CQ that alone uses the channel, nil if several did
-	told *CQ                // whose event has been told of and is still to be read, or nil
+	only   atomic.Pointer[CQ] // the CQ that alone uses the channel, nil if several did
+	unread *CQ                // whose event has been told of and is still to be read, or nil
 }
 
 // eventSize is the size of a completion event (struct ib_uverbs_comp_event_desc).
@@ -55,7 +55,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 		return nil, err
 	}
 	c.f, c.fd = f, int(resp.FD)
-	return c, c.made(c)
+	return c, c.markCreated(c)
 }
 
 // Wait waits for the next event and returns the CQ it is for (ibv_get_cq_event;
@@ -111,17 +111,17 @@ func notPollable(err error) bool {
 // that ends the sleep wakes the thread three times in d. SetBusyWait must not be called during a Wait or
 // another SetBusyWait.
 func (c *CompChannel) SetBusyWait(d time.Duration) error {
-	if d < 0 || d > maxHold {
-		return argErr("SetBusyWait", "d", d, "0 to %s", maxHold)
+	if d < 0 || d > maxBusyWait {
+		return argErr("SetBusyWait", "d", d, "0 to %s", maxBusyWait)
 	}
 	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()
-	var h *holder
+	var h *busyWaiter
 	if d > 0 {
 		var err error
-		if h, err = newHolder(c.f, d, &c.event); err != nil {
+		if h, err = newBusyWaiter(c.f, d, &c.event); err != nil {
 			return fmt.Errorf("uverbs: SetBusyWait: %w", err)
 		}
 	}
@@ -132,18 +132,18 @@ func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	return nil
 }
 
-// maxHold is the longest time for which a waiter may keep its processor.
-const maxHold = time.Second
+// maxBusyWait is the longest time for which a waiter may keep its processor.
+const maxBusyWait = time.Second
 
 // read waits for one event; the CQ is nil if it has been closed since, or told of before.
 func (c *CompChannel) read() (*CQ, error) {
-	told := c.told
-	c.told = nil
+	returned := c.unread
+	c.unread = nil
 	n := 0
-	if c.wait != nil && !c.shut.Load() { // a hold does not know the deadline that Shutdown sets
+	if c.wait != nil && !c.shutdown.Load() { // a hold does not know the deadline that Shutdown sets
 		var cq *CQ
-		if n, cq = c.wait.hold(&c.only, told != nil); cq != nil {
-			c.told = cq
+		if n, cq = c.wait.wait(&c.only, returned != nil); cq != nil {
+			c.unread = cq
 			cq.raised()
 			return cq, nil
 		}
@@ -158,15 +158,15 @@ func (c *CompChannel) read() (*CQ, error) {
 		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
 	}
 	cq, _ := c.dev.target(binary.NativeEndian.Uint64(c.event[:])).(*CQ)
-	if cq == nil || cq == told {
+	if cq == nil || cq == returned {
 		return nil, nil
 	}
 	cq.raised()
 	return cq, nil
 }
 
-// gains notes that a CQ is about to use the channel.
-func (c *CompChannel) gains(cq *CQ) {
+// addCQ notes that a CQ is about to use the channel.
+func (c *CompChannel) addCQ(cq *CQ) {
 	c.dev.tree.Lock()
 	defer c.dev.tree.Unlock()
 	if c.users.of("CQ") > 1 {
@@ -203,7 +203,7 @@ func (c *CompChannel) Shutdown() error {
 	if err := c.usable(); err != nil {
 		return err
 	}
-	c.shut.Store(true)
+	c.shutdown.Store(true)
 	c.watch.stop(c.f)
 	if c.f.SetReadDeadline(longAgo) != nil { // Close has overtaken it
 		return c.errClosed()

@@ -334,7 +334,7 @@ func TestOnly(t *testing.T) {
 	join := func() *CQ {
 		cq := &CQ{}
 		must(t, cq.addParents(c.dev, "CQ", "DESTROY_CQ", &c.dev.object, &c.object))
-		c.gains(cq)
+		c.addCQ(cq)
 		return cq
 	}
 	first := join()
@@ -358,7 +358,7 @@ func TestOnly(t *testing.T) {
 
 func TestSetBusyWait(t *testing.T) {
 	c := newTestChannel(t, channelHold)
-	for _, d := range []time.Duration{-1, maxHold + 1, math.MinInt64, math.MaxInt64} {
+	for _, d := range []time.Duration{-1, maxBusyWait + 1, math.MinInt64, math.MaxInt64} {
 		if arg, ok := errors.AsType[*ArgError](c.SetBusyWait(d)); !ok || arg.Given != d.String() {
 			t.Errorf("SetBusyWait(%s): %v, want an ArgError", d, arg)
 		}
@@ -366,7 +366,7 @@ func TestSetBusyWait(t *testing.T) {
 			t.Errorf("SetBusyWait(%s) fails and changes the time", d)
 		}
 	}
-	if err := c.SetBusyWait(maxHold); err != nil || c.wait == nil || c.wait.time != maxHold {
+	if err := c.SetBusyWait(maxBusyWait); err != nil || c.wait == nil || c.wait.time != maxBusyWait {
 		t.Errorf("the longest hold: %v", err)
 	}
 	if err := c.SetBusyWait(0); err != nil || c.wait != nil {

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// made notes that an object is complete, so that [Device.CloseAll] closes it. It returns nil.
-func (o *object) made(self io.Closer) error {
+// markCreated notes that an object is complete, so that [Device.CloseAll] closes it. It returns nil.
+func (o *object) markCreated(self io.Closer) error {
 	d := o.dev
 	d.tree.Lock()
 	defer d.tree.Unlock()
 	if d.all == nil {
 		d.all = map[*object]io.Closer{}
 	}
-	d.unmade--
+	d.creating--
 	d.count++
-	o.born, d.all[o] = d.count, self
+	o.seq, d.all[o] = d.count, self
 	return nil
 }
 
@@ -35,12 +35,12 @@ func (d *Device) CloseAll() error {
 	switch {
 	case d.dev == nil:
 		return errZero("CloseAll")
-	case d.gone.Load():
+	case d.closed.Load():
 		return nil
 	}
-	d.bar(true)
+	d.refuseNew(true)
 	for {
-		all, unmade := d.openObjects()
+		all, creating := d.openObjects()
 		closed := 0
 		var errs []error
 		for _, o := range all {
@@ -52,14 +52,14 @@ func (d *Device) CloseAll() error {
 		}
 		switch {
 		case closed > 0: // what refused may have been used by what is closed now
-		case unmade > 0:
+		case creating > 0:
 			time.Sleep(100 * time.Microsecond)
 		case len(errs) > 0:
-			d.bar(false)
+			d.refuseNew(false)
 			return errors.Join(errs...)
 		default:
 			if err := d.Close(); err != nil {
-				d.bar(false)
+				d.refuseNew(false)
 				return err
 			}
 			return nil
@@ -67,17 +67,17 @@ func (d *Device) CloseAll() error {
 	}
 }
 
-// bar refuses to create objects, or allows it again.
-func (d *Device) bar(shut bool) {
+// refuseNew refuses to create objects, or allows it again.
+func (d *Device) refuseNew(refuse bool) {
 	d.tree.Lock()
 	defer d.tree.Unlock()
-	d.shut = shut
+	d.noNewUsers = refuse
 }
 
 // openObjects returns the objects in the order in which they are to be closed, and how many are being
 // made. What is newer uses what is older, but for memory windows, which are bound to older and to newer
 // objects alike, and come first.
-func (d *Device) openObjects() (all []io.Closer, unmade int) {
+func (d *Device) openObjects() (all []io.Closer, creating int) {
 	d.tree.Lock()
 	defer d.tree.Unlock()
 	var order []*object
@@ -86,7 +86,7 @@ func (d *Device) openObjects() (all []io.Closer, unmade int) {
 	}
 	slices.SortFunc(order, func(a, b *object) int {
 		if a.kind == b.kind || a.kind != "MW" && b.kind != "MW" {
-			return cmp.Compare(b.born, a.born)
+			return cmp.Compare(b.seq, a.seq)
 		}
 		if a.kind == "MW" {
 			return -1
@@ -96,5 +96,5 @@ func (d *Device) openObjects() (all []io.Closer, unmade int) {
 	for _, o := range order {
 		all = append(all, d.all[o])
 	}
-	return all, d.unmade
+	return all, d.creating
 }

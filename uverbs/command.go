@@ -110,10 +110,10 @@ type fastCommand = kernel.Repeated
 type udata struct {
 	in, out []byte
 
-	// more adds an attribute of the driver's, which the ioctl alone has; nil is none. lacks is
+	// addAttrs adds an attribute of the driver's, which the ioctl alone has; nil is none. lacks is
 	// the error where the kernel does not know it.
-	more  func(cmd *ioctlCommand)
-	lacks *FeatureError
+	addAttrs    func(cmd *ioctlCommand)
+	unsupported *FeatureError
 }
 
 // ioctlCommand is a [kernel.Command] with short names for the kinds of attributes.
@@ -155,8 +155,8 @@ func (c *ioctlCommand) out(id uint16, b []byte) { c.attr(id).SetOut(b) }
 // udata adds the driver's part.
 func (c *ioctlCommand) udata(u udata) {
 	(*kernel.Command)(c).AddDriver(u.in, u.out)
-	if u.more != nil {
-		u.more(c)
+	if u.addAttrs != nil {
+		u.addAttrs(c)
 	}
 }
 

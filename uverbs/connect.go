@@ -58,8 +58,8 @@ type peerInfo struct {
 	minRNRTimer RNRTimer // this QP's, which the peer waits for
 }
 
-// notePeer remembers what Modify told the kernel of the peer.
-func (q *QP) notePeer(attr QPAttr, mask QPAttrMask) {
+// recordPeer remembers what Modify told the kernel of the peer.
+func (q *QP) recordPeer(attr QPAttr, mask QPAttrMask) {
 	p := peerInfo{}
 	if old := q.peer.Load(); old != nil {
 		p = *old

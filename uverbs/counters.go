@@ -34,7 +34,7 @@ func (d *Device) CreateCounters() (*Counters, error) {
 		return nil, d.cmd.fail("CREATE_COUNTERS", errno, "")
 	}
 	c.handle = uint32(handle.Data)
-	return c, c.made(c)
+	return c, c.markCreated(c)
 }
 
 // maxCounters bounds a reading: the length of an attribute has 16 bits.

@@ -118,13 +118,13 @@ func (d *Device) createCQ(o CQOptions) (*CQ, error) {
 		return nil, err
 	}
 	if o.Channel != nil {
-		o.Channel.gains(cq)
+		o.Channel.addCQ(cq)
 	}
 	if err := cq.create(o); err != nil {
 		cq.removeParents()
 		return nil, err
 	}
-	return cq, cq.made(cq)
+	return cq, cq.markCreated(cq)
 }
 
 // create asks the kernel for the CQ and maps its ring.
@@ -146,10 +146,10 @@ func (c *CQ) create(o CQOptions) (err error) {
 		}
 	}()
 	errno := c.createIoctl(o, u)
-	if absent(errno) && u.lacks != nil {
-		lacks := *u.lacks
-		lacks.Err = &Error{Op: "CREATE_CQ", Device: d.Name(), Errno: errno}
-		return &lacks
+	if absent(errno) && u.unsupported != nil {
+		f := *u.unsupported
+		f.Err = &Error{Op: "CREATE_CQ", Device: d.Name(), Errno: errno}
+		return &f
 	}
 	if absent(errno) {
 		errno = c.createLegacy(o, u)
@@ -404,7 +404,7 @@ func (c *CQ) Close() error {
 		c.dev.dropTarget(c.cookie)
 		return nil
 	}, func() error { return c.dev.driver.freeCQ(c) })
-	if c.ownsCh && c.gone.Load() {
+	if c.ownsCh && c.closed.Load() {
 		err = errors.Join(err, c.ch.Close())
 	}
 	return err

@@ -61,7 +61,7 @@ func (i DeviceInfo) IWARP() bool { return i.Protocol == string(netlinkrdma.Proto
 func Devices() ([]DeviceInfo, error) { return devices(devDir) }
 
 func devices(dir string) ([]DeviceInfo, error) {
-	infos, err := found(dir)
+	infos, err := listDevices(dir)
 	for i := range infos {
 		if infos[i].Err == nil {
 			infos[i].Err = infos[i].check()
@@ -70,8 +70,8 @@ func devices(dir string) ([]DeviceInfo, error) {
 	return infos, err
 }
 
-// found returns the devices; none has been tried to open.
-func found(dir string) ([]DeviceInfo, error) {
+// listDevices returns the devices; none has been tried to open.
+func listDevices(dir string) ([]DeviceInfo, error) {
 	devs, err := netlinkrdma.Devices()
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: list devices: %w", err)
@@ -107,12 +107,12 @@ func inspect(dev netlinkrdma.Device, char netlinkrdma.CharDev, err error, dir st
 	}
 	info.Driver = info.id.String()
 	info.driver = driverOf(info.id)
-	info.Err = info.suits()
+	info.Err = info.checkDriver()
 	return info
 }
 
-// suits looks whether the library has the driver.
-func (i *DeviceInfo) suits() error {
+// checkDriver looks whether the library has the driver.
+func (i *DeviceInfo) checkDriver() error {
 	if i.driver == nil {
 		return fmt.Errorf("driver %s (the library has: %s): %w", i.Driver, driverNames(), errDriver)
 	}
@@ -192,10 +192,10 @@ type Device struct {
 
 	deviceDrivers
 
-	tree   sync.Mutex            // guards the parents and users of the device's objects
-	all    map[*object]io.Closer // guarded by tree: the objects that are open
-	count  uint64                // guarded by tree: the number of objects made so far
-	unmade int                   // guarded by tree: objects that are being made
+	tree     sync.Mutex            // guards the parents and users of the device's objects
+	all      map[*object]io.Closer // guarded by tree: the objects that are open
+	count    uint64                // guarded by tree: the number of objects made so far
+	creating int                   // guarded by tree: objects that are being made
 
 	ports         portCache
 	mrs           mrIndex  // MRs by their keys
@@ -269,7 +269,7 @@ func Open(name string) (*Device, error) {
 	switch {
 	case dev.Name != "": // it is there, whether it can be used or not
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, noneOf(name)
+		return nil, noSuchDevice(name)
 	default:
 		return nil, &DeviceError{Name: name, Err: fmt.Errorf("uverbs: list devices: %w", err)}
 	}
@@ -284,8 +284,8 @@ func Open(name string) (*Device, error) {
 	return d, nil
 }
 
-// noneOf says that no device has a name, and which devices there are.
-func noneOf(name string) error {
+// noSuchDevice says that no device has a name, and which devices there are.
+func noSuchDevice(name string) error {
 	infos, err := Devices()
 	if err != nil {
 		return &DeviceError{Name: name, Err: err}
@@ -300,7 +300,7 @@ func noneOf(name string) error {
 // OpenFirst opens the first device that can be used, preferring one with an active
 // port. The error is a [DeviceError] that lists every device with its reason.
 func OpenFirst() (*Device, error) {
-	infos, err := found(devDir)
+	infos, err := listDevices(devDir)
 	if err != nil {
 		return nil, &DeviceError{Err: err}
 	}

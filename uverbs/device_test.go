@@ -16,19 +16,19 @@ import (
 // TestABIRange: a driver's ABI version out of range is a reason not to use the device.
 func TestABIRange(t *testing.T) {
 	info := DeviceInfo{Name: "rxe0", Driver: "rxe", driver: rxeDriver{}, char: netlinkrdma.CharDev{ABI: 3}}
-	err := info.suits()
+	err := info.checkDriver()
 	if !errors.Is(err, errABI) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "ABI version 3, the library speaks 2 to 2") {
 		t.Errorf("ABI 3: %v", err)
 	}
 	info.char.ABI = 1
-	if err := info.suits(); !errors.Is(err, errABI) {
+	if err := info.checkDriver(); !errors.Is(err, errABI) {
 		t.Errorf("ABI 1: %v", err)
 	}
 }
 
 func TestUnknownDriver(t *testing.T) {
 	info := DeviceInfo{Name: "mlx4_0", Driver: "mlx4"}
-	err := info.suits()
+	err := info.checkDriver()
 	if !errors.Is(err, errDriver) || !strings.Contains(err.Error(), "driver mlx4") || !strings.Contains(err.Error(), "rxe") {
 		t.Errorf("error is %v, want the driver and those that there are", err)
 	}

@@ -59,7 +59,7 @@ type (
 // QP is connected, a [PostError] if one of them is at fault. [QP.BeginSend] does the same
 // without structs.
 func (q *QP) PostSend(wrs ...SendWR) error {
-	if err := q.enter(&q.sending); err != nil {
+	if err := q.lockSide(&q.sending); err != nil {
 		return err
 	}
 	if len(wrs) == 0 || !q.ready() {
@@ -81,7 +81,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		errno := q.doorbell.Issue(bytes > shortDoorbell)
 		q.sending.Unlock()
 		if errno != 0 {
-			return q.untold(errno)
+			return q.doorbellErr(errno)
 		}
 		return nil
 	case kindMlx5:
@@ -121,14 +121,14 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 		bytes := uint64(0)
 		switch q.kind {
 		case kindRxe:
-			bytes, err = q.encodeRxe(b.n-1, wrs, anyOp)
+			bytes, err = q.encodeRxe(b.n-1, wrs, allOps)
 		case kindMlx5:
 			if b.n == 1 {
 				q.mlx5.sq.Begin()
 			}
-			err = q.encodeMlx5(wrs, anyOp) // its doorbell does not need the number of bytes
+			err = q.encodeMlx5(wrs, allOps) // its doorbell does not need the number of bytes
 		case kindSiw:
-			bytes, err = q.encodeSiw(b.n-1, wrs, anyOp)
+			bytes, err = q.encodeSiw(b.n-1, wrs, allOps)
 		default:
 			err = errKind
 		}
@@ -187,7 +187,7 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 
 // PostRecvs posts receive work requests, in order, all or none.
 func (q *QP) PostRecvs(wrs ...RecvWR) error {
-	if s := QPState(q.state.Load()); s < QPInit || q.gone.Load() {
+	if s := QPState(q.state.Load()); s < QPInit || q.closed.Load() {
 		return q.stateErr()
 	}
 	if q.noRecv != nil {
@@ -197,7 +197,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	case kindRxe:
 		return postRecvsRxe(&q.rxe.rq, wrs)
 	case kindMlx5:
-		if err := q.enter(&q.receiving); err != nil {
+		if err := q.lockSide(&q.receiving); err != nil {
 			return err
 		}
 		err := postRecvsMlx5(q.mlx5.rq, wrs)
@@ -215,7 +215,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 // [os.ErrClosed] after Close. It cannot know that the device had no room for a completion:
 // that is an [EventCQErr].
 func (c *CQ) Poll(wcs []WC) (int, error) {
-	if c.gone.Load() {
+	if c.closed.Load() {
 		return 0, c.errClosed()
 	}
 	switch c.kind {

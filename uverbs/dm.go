@@ -52,7 +52,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 		return nil, d.cmd.fail("ALLOC_DM", errno, "")
 	}
 	m.handle = uint32(handle.Data)
-	return m, m.made(m)
+	return m, m.markCreated(m)
 }
 
 // Len returns the memory's length in bytes.
@@ -148,6 +148,6 @@ func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
 		return nil, p.dev.cmd.fail("REG_DM_MR", errno, "")
 	}
 	mr.handle = uint32(handle.Data)
-	mr.become(s, le32(lkey), le32(rkey))
-	return mr, mr.made(mr)
+	mr.setRegion(s, le32(lkey), le32(rkey))
+	return mr, mr.markCreated(mr)
 }

@@ -67,7 +67,7 @@ func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
 		return nil, d.cmd.fail("ALLOC_DMAH", errno, o.hint(errno))
 	}
 	h.handle = uint32(handle.Data)
-	return h, h.made(h)
+	return h, h.markCreated(h)
 }
 
 // hint says what the kernel may dislike.

@@ -61,8 +61,8 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 	in, long := req.Encode()
 	u = udata{in: in, out: make([]byte, mlx5.CQRespSize)}
 	if long {
-		u.more = func(cmd *ioctlCommand) { cmd.u32(mlx5.AttrCQUARIndex, req.UAR) }
-		u.lacks = &FeatureError{Feature: "CQs with registers on a page above 65535", Since: Version{6, 10}, Driver: "mlx5"}
+		u.addAttrs = func(cmd *ioctlCommand) { cmd.u32(mlx5.AttrCQUARIndex, req.UAR) }
+		u.unsupported = &FeatureError{Feature: "CQs with registers on a page above 65535", Since: Version{6, 10}, Driver: "mlx5"}
 	}
 	c.mlx5 = x
 	o.MaxCQE = n - 1
@@ -245,7 +245,7 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	kind := e.Kind()
 	o := c.dev.mlx5.owner(e, kind)
 	if o == nil || kind == mlx5.KindUnknown {
-		return c.strayMlx5(e)
+		return c.unexpectedMlx5(e)
 	}
 	if c.mlx5.time && (kind == mlx5.KindSend || kind == mlx5.KindRecv) { // a failure has its syndromes there
 		wc.Timestamp = e.Timestamp()
@@ -253,7 +253,7 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	switch kind {
 	case mlx5.KindSend:
 		if o.qp == nil || o.qp.mlx5.sq == nil || !o.qp.mlx5.sq.Waits(e.Counter()) {
-			return c.strayMlx5(e)
+			return c.unexpectedMlx5(e)
 		}
 		if e.HasInline() {
 			d := c.inlineMlx5(e)
@@ -272,31 +272,31 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		}
 		return nil
 	case mlx5.KindRecv:
-		if err := c.recvMlx5(e, o, wc); err != nil {
+		if err := c.completeRecvMlx5(e, o, wc); err != nil {
 			return err
 		}
-		c.arrivedMlx5(e, o, wc)
+		c.decodeRecvMlx5(e, o, wc)
 		if wc.Status != WCSuccess {
 			c.failed(wc)
 		}
 		return nil
 	case mlx5.KindSendError:
 		if o.qp == nil || o.qp.mlx5.sq == nil {
-			return c.strayMlx5(e)
+			return c.unexpectedMlx5(e)
 		}
 		id, _, ok := o.qp.mlx5.sq.Complete(e.Counter())
 		if !ok {
-			return c.strayMlx5(e)
+			return c.unexpectedMlx5(e)
 		}
 		wc.ID = id
 	case mlx5.KindRecvError:
 		if o.srq != nil && e.PageFault() {
 			if o.srq.repostMlx5(e.Counter()) != nil {
-				return c.strayMlx5(e)
+				return c.unexpectedMlx5(e)
 			}
 			return errNotShown
 		}
-		if err := c.recvMlx5(e, o, wc); err != nil {
+		if err := c.completeRecvMlx5(e, o, wc); err != nil {
 			return err
 		}
 		wc.Opcode = WCRecv
@@ -318,8 +318,8 @@ func (m *mlx5Context) owner(e mlx5.CQE, kind mlx5.Kind) *mlx5Owner {
 	return m.owners.get(e.QPN())
 }
 
-// recvMlx5 finds the ID of a receive, and gives its place in the queue back.
-func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
+// completeRecvMlx5 finds the ID of a receive, and gives its place in the queue back.
+func (c *CQ) completeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	if s := o.srq; s != nil {
 		if e.HasInline() && e.Kind() == mlx5.KindRecv {
 			d := c.inlineMlx5(e)
@@ -327,13 +327,13 @@ func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 			wc.Status = d.end()
 		}
 		if wc.ID, err = s.completeMlx5(e.Counter()); err != nil {
-			return c.strayMlx5(e)
+			return c.unexpectedMlx5(e)
 		}
 		return nil
 	}
 	rq := o.recvQueue()
 	if rq == nil || !rq.Waits(e.Counter()) {
-		return c.strayMlx5(e)
+		return c.unexpectedMlx5(e)
 	}
 	if o.qp != nil && e.HasInline() && e.Kind() == mlx5.KindRecv {
 		d := c.inlineMlx5(e)
@@ -344,8 +344,8 @@ func (c *CQ) recvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	return nil
 }
 
-// arrivedMlx5 decodes what the completion of a receive says.
-func (c *CQ) arrivedMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
+// decodeRecvMlx5 decodes what the completion of a receive says.
+func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 	wc.ByteLen, wc.Opcode = e.ByteCount(), WCRecv
 	x := e.Extra()
 	if x&(mlx5.HasImm|mlx5.HasInv) != 0 {
@@ -406,14 +406,14 @@ func (d *mlx5Inline) end() WCStatus {
 	return d.status
 }
 
-// strayMlx5 is the error for a completion of nothing.
-func (c *CQ) strayMlx5(e mlx5.CQE) error {
+// unexpectedMlx5 is the error for a completion of nothing.
+func (c *CQ) unexpectedMlx5(e mlx5.CQE) error {
 	return fmt.Errorf("%w: a completion with opcode %#x of QP %#x, index %#x and entry %d is about nothing that was posted", ErrCQOverrun,
 		e.RawOpcode(), e.QPN(), e.UserIndex(), e.Counter())
 }
 
-// sweepMlx5 takes out the completions of a queue that goes.
-func (c *CQ) sweepMlx5(o *mlx5Owner) {
+// cleanMlx5 takes out the completions of a queue that goes.
+func (c *CQ) cleanMlx5(o *mlx5Owner) {
 	x := c.mlx5
 	x.resizing.Lock()
 	defer x.resizing.Unlock()

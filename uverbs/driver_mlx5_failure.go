@@ -37,7 +37,7 @@ func (mlx5Driver) postedRecvs(q *QP) int {
 	case s != nil:
 		s.post.Lock()
 		defer s.post.Unlock()
-		if !s.gone.Load() {
+		if !s.closed.Load() {
 			return s.mlx5.rq.Posted()
 		}
 	case q.mlx5.rq != nil:

@@ -50,7 +50,7 @@ func TestMlx5PageFault(t *testing.T) {
 
 		// A QP that goes takes its completions along, and not the receives.
 		c.fault(5)
-		c.cq.sweepMlx5(&c.qp.mlx5.owner)
+		c.cq.cleanMlx5(&c.qp.mlx5.owner)
 		if n := c.srq.mlx5.rq.Posted(); n != 2 {
 			t.Errorf("index %v: %d receives are posted after the sweep, want 2", userIndex, n)
 		}

@@ -11,7 +11,7 @@ type mlx5QP struct {
 	sq *mlx5.SendQueue // nil if there is none
 	rq *mlx5.RecvQueue // nil if there is none
 
-	mlx5Place
+	mlx5TableEntry
 	send mlx5.SendSize
 	recv mlx5.RecvSize
 	rec  mlx5.Record
@@ -25,7 +25,7 @@ var mlx5Transports = [XRCRecv + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Co
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5
 	x := &q.mlx5
-	*x = mlx5QP{mlx5Place: mlx5Place{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
+	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
 	if s.Type == XRCRecv && s.open == 0 { // it has no queues, and its completions are an SRQ's
 		in := mlx5.QPRequest{}
 		if !m.UserIndex {
@@ -62,7 +62,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if x.rec, err = m.records.Take(); err != nil {
 		return udata{}, err
 	}
-	if err = x.enter(m); err != nil {
+	if err = x.register(m); err != nil {
 		return udata{}, err
 	}
 	if s.pd != nil && s.pd.td != nil {
@@ -143,14 +143,14 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 			q.mlx5.sq.WantHeader(m.EthHeader)
 		}
 	}
-	x.enterAs(m, q.qpn)
+	x.registerNumber(m, q.qpn)
 	return nil
 }
 
 func (mlx5Driver) freeQP(q *QP) error {
 	m, x := q.dev.mlx5, &q.mlx5
-	q.sweepMlx5()
-	x.leave(m)
+	q.cleanCQsMlx5()
+	x.unregister(m)
 	m.records.Give(x.rec)
 	if !x.lent {
 		m.uars.give(x.reg)
@@ -159,13 +159,13 @@ func (mlx5Driver) freeQP(q *QP) error {
 	return closeRegions(q.sqRegion, q.rqRegion)
 }
 
-// sweepMlx5 takes the QP's completions out of its CQs.
-func (q *QP) sweepMlx5() {
-	if !q.mlx5.entered {
+// cleanCQsMlx5 takes the QP's completions out of its CQs.
+func (q *QP) cleanCQsMlx5() {
+	if !q.mlx5.registered {
 		return
 	}
 	for _, cq := range q.cqs() {
-		cq.sweepMlx5(&q.mlx5.owner)
+		cq.cleanMlx5(&q.mlx5.owner)
 	}
 }
 
@@ -178,7 +178,7 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 			q.mlx5.rq.Release()
 		}
 	case QPReset:
-		q.sweepMlx5()
+		q.cleanCQsMlx5()
 		if q.mlx5.sq != nil {
 			q.mlx5.sq.Reset()
 		}
@@ -201,8 +201,8 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 	var w mlx5.Plain
 	for i := range wrs {
 		wr := &wrs[i]
-		if !wr.isOneOf(ops) {
-			return errSlow
+		if !wr.opIn(ops) {
+			return errNeedsBuilder
 		}
 		w.Flags = uint8(wr.Flags | always)
 		if wr.Opcode <= WRRDMARead && wr.AH == nil && q.plain != 0 {
@@ -218,8 +218,8 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 				continue
 			}
 		}
-		if ops != anyOp && !q.isSlotMlx5(wr) {
-			return errSlow
+		if ops != allOps && !q.isSlotMlx5(wr) {
+			return errNeedsBuilder
 		}
 		if err := q.encodeSlotMlx5(wr, w.Flags); err != nil {
 			return err

@@ -19,11 +19,11 @@ func TestMlx5Place(t *testing.T) {
 		c := newMlx5Card(t, userIndex, false, 64)
 		m := c.dev.mlx5
 		const number = 0x4321
-		enter := func() *mlx5Place {
-			p := &mlx5Place{owner: mlx5Owner{qp: c.qp}}
-			must(t, p.enter(m))
-			p.enterAs(m, number)
-			if got := m.owners.get(p.index); got != &p.owner || !p.entered {
+		enter := func() *mlx5TableEntry {
+			p := &mlx5TableEntry{owner: mlx5Owner{qp: c.qp}}
+			must(t, p.register(m))
+			p.registerNumber(m, number)
+			if got := m.owners.get(p.index); got != &p.owner || !p.registered {
 				t.Fatalf("index %v: owner of %#x is %p, want %p", userIndex, p.index, got, &p.owner)
 			}
 			return p
@@ -33,19 +33,19 @@ func TestMlx5Place(t *testing.T) {
 		if (index == number) == userIndex {
 			t.Errorf("index %v: the place is %#x", userIndex, index)
 		}
-		first.leave(m)
-		if got := m.owners.get(index); got != nil || first.entered {
+		first.unregister(m)
+		if got := m.owners.get(index); got != nil || first.registered {
 			t.Errorf("index %v: %#x has the owner %p after it was left", userIndex, index, got)
 		}
 		second := enter()
 		if second.index != index {
 			t.Errorf("index %v: the next place is %#x, want %#x again", userIndex, second.index, index)
 		}
-		first.leave(m) // once more
+		first.unregister(m) // once more
 		if got := m.owners.get(index); got != &second.owner {
 			t.Errorf("index %v: leaving twice has removed the next owner", userIndex)
 		}
-		second.leave(m)
+		second.unregister(m)
 		if free := len(m.owners.free); userIndex != (free == 1) {
 			t.Errorf("index %v: %d indices are free", userIndex, free)
 		}

@@ -52,7 +52,7 @@ func TestMlx5ResizeWhileClosed(t *testing.T) {
 	c.duringResize(func() {
 		done := make(chan struct{})
 		wg.Go(func() {
-			c.cq.sweepMlx5(gone)
+			c.cq.cleanMlx5(gone)
 			close(done)
 		})
 		select { // it may wait for the end of the command; it may as well go on

@@ -9,15 +9,15 @@ import (
 
 // mlx5SRQ is an SRQ's part of mlx5.
 type mlx5SRQ struct {
-	rq      *mlx5.SharedRecvQueue
-	list    sync.Mutex // held while the list of entries is changed, by who posts and by who polls
-	owner   mlx5Owner
-	index   uint32
-	entered bool
-	indexed bool // index is one of the library's
-	size    mlx5.RecvSize
-	rec     mlx5.Record
-	cq      *CQ // of an SRQ of a domain
+	rq         *mlx5.SharedRecvQueue
+	list       sync.Mutex // held while the list of entries is changed, by who posts and by who polls
+	owner      mlx5Owner
+	index      uint32
+	registered bool
+	indexed    bool // index is one of the library's
+	size       mlx5.RecvSize
+	rec        mlx5.Record
+	cq         *CQ // of an SRQ of a domain
 }
 
 func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
@@ -49,7 +49,7 @@ func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
 			if index, err = m.owners.add(&x.owner); err != nil {
 				return udata{}, err
 			}
-			x.index, x.entered, x.indexed = index, true, true
+			x.index, x.registered, x.indexed = index, true, true
 		}
 	}
 	o.MaxWR, o.MaxSGE = s.mlx5.rq.Entries(), x.size.MaxSGE
@@ -65,23 +65,23 @@ func (mlx5Driver) mapSRQ(s *SRQ, u udata) error {
 	s.num, s.maxWR, s.maxSGE = number, s.mlx5.rq.Cap(), x.size.MaxSGE
 	if !m.UserIndex {
 		m.srqs.set(number, &x.owner)
-		x.index, x.entered = number, true
+		x.index, x.registered = number, true
 	}
 	return nil
 }
 
 func (mlx5Driver) freeSRQ(s *SRQ) error {
 	m, x := s.dev.mlx5, s.mlx5
-	if x.entered && x.cq != nil {
-		x.cq.sweepMlx5(&x.owner)
+	if x.registered && x.cq != nil {
+		x.cq.cleanMlx5(&x.owner)
 	}
-	if x.entered {
+	if x.registered {
 		if x.indexed {
 			m.owners.remove(x.index)
 		} else {
 			m.srqs.set(x.index, nil)
 		}
-		x.entered = false
+		x.registered = false
 	}
 	m.records.Give(x.rec)
 	x.rec = mlx5.Record{}

@@ -88,39 +88,39 @@ func (t *mlx5Table) remove(number uint32) {
 	t.free = append(t.free, number)
 }
 
-// mlx5Place is a queue's place in the table of owners.
-type mlx5Place struct {
-	owner   mlx5Owner
-	index   uint32 // NoUserIndex until it is entered
-	entered bool
+// mlx5TableEntry is a queue's place in the table of owners.
+type mlx5TableEntry struct {
+	owner      mlx5Owner
+	index      uint32 // NoUserIndex until it is registered
+	registered bool
 }
 
-// enter takes an index that completions will carry, if they carry indices of the library's.
+// register takes an index that completions will carry, if they carry indices of the library's.
 // That is before the kernel makes the queue, which is told of it.
-func (p *mlx5Place) enter(m *mlx5Context) (err error) {
+func (p *mlx5TableEntry) register(m *mlx5Context) (err error) {
 	if !m.UserIndex {
 		return nil
 	}
 	if p.index, err = m.owners.add(&p.owner); err != nil {
 		return err
 	}
-	p.entered = true
+	p.registered = true
 	return nil
 }
 
-// enterAs takes the place of a number that the device has given the queue, if completions
+// registerNumber takes the place of a number that the device has given the queue, if completions
 // carry that.
-func (p *mlx5Place) enterAs(m *mlx5Context, number uint32) {
+func (p *mlx5TableEntry) registerNumber(m *mlx5Context, number uint32) {
 	if m.UserIndex {
 		return
 	}
 	m.owners.set(number, &p.owner)
-	p.index, p.entered = number, true
+	p.index, p.registered = number, true
 }
 
-// leave gives the place back, if there is one.
-func (p *mlx5Place) leave(m *mlx5Context) {
-	if !p.entered {
+// unregister gives the place back, if there is one.
+func (p *mlx5TableEntry) unregister(m *mlx5Context) {
+	if !p.registered {
 		return
 	}
 	if m.UserIndex {
@@ -128,7 +128,7 @@ func (p *mlx5Place) leave(m *mlx5Context) {
 	} else {
 		m.owners.set(p.index, nil)
 	}
-	p.entered = false
+	p.registered = false
 }
 
 // recvQueue returns the queue of its own that receives of a QP or a WQ are posted to, nil if there is none.

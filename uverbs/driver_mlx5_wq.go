@@ -9,7 +9,7 @@ import (
 
 // mlx5WQ is a WQ's part of mlx5.
 type mlx5WQ struct {
-	mlx5Place
+	mlx5TableEntry
 	cq     *CQ
 	size   mlx5.RecvSize
 	rec    mlx5.Record
@@ -19,7 +19,7 @@ type mlx5WQ struct {
 
 func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
 	m := w.dev.mlx5
-	x := &mlx5WQ{mlx5Place: mlx5Place{owner: mlx5Owner{wq: w}, index: mlx5.NoUserIndex}, cq: o.CQ}
+	x := &mlx5WQ{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{wq: w}, index: mlx5.NoUserIndex}, cq: o.CQ}
 	w.mlx5 = x
 	if x.size, err = m.SizeRecv(o.MaxWR, o.MaxSGE); err != nil {
 		return udata{}, mlx5Size("CreateWQ", err)
@@ -35,7 +35,7 @@ func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
 	if x.rec, err = m.records.Take(); err != nil {
 		return udata{}, err
 	}
-	if err = x.enter(m); err != nil {
+	if err = x.register(m); err != nil {
 		return udata{}, err
 	}
 	o.MaxWR, o.MaxSGE = x.size.Entries, x.size.MaxSGE
@@ -48,16 +48,16 @@ func (mlx5Driver) mapWQ(w *WQ) (err error) {
 	if x.rq, err = mlx5.NewRecvQueue(x.region.Bytes(), x.size, x.rec); err != nil {
 		return err
 	}
-	x.enterAs(m, w.num)
+	x.registerNumber(m, w.num)
 	return nil
 }
 
 func (mlx5Driver) freeWQ(w *WQ) error {
 	m, x := w.dev.mlx5, w.mlx5
-	if x.entered {
-		x.cq.sweepMlx5(&x.owner)
+	if x.registered {
+		x.cq.cleanMlx5(&x.owner)
 	}
-	x.leave(m)
+	x.unregister(m)
 	m.records.Give(x.rec)
 	x.rec = mlx5.Record{}
 	return closeRegions(x.region)
@@ -66,7 +66,7 @@ func (mlx5Driver) freeWQ(w *WQ) error {
 func (mlx5Driver) modifyWQUdata() udata { return udata{in: mlx5.EncodeModifyWQ()} }
 
 func (mlx5Driver) resetWQ(w *WQ) {
-	w.mlx5.cq.sweepMlx5(&w.mlx5.owner)
+	w.mlx5.cq.cleanMlx5(&w.mlx5.owner)
 	w.mlx5.rq.Reset()
 }
 

@@ -226,8 +226,8 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 	sq, always := &q.rxe.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]
-		if !wr.isOneOf(ops) {
-			return 0, errSlow
+		if !wr.opIn(ops) {
+			return 0, errNeedsBuilder
 		}
 		flags := uint32(wr.Flags | always)
 		w := sq.WQE(first + i)
@@ -241,8 +241,8 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 			w.SetRDMA(wr.RemoteAddr, wr.RKey)
 			w.SetImm(wr.Imm)
 		case WRAtomicCAS, WRAtomicFAA:
-			if ops != anyOp && (len(wr.Inline) > 0 || !wr.isAtomic()) {
-				return 0, errSlow
+			if ops != allOps && (len(wr.Inline) > 0 || !wr.isAtomic()) {
+				return 0, errNeedsBuilder
 			}
 			w.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
 		case WRSendWithInv, WRLocalInv:
@@ -261,7 +261,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 		}
 		if wr.AH != nil {
 			if q.typ != UD {
-				return 0, errSlow
+				return 0, errNeedsBuilder
 			}
 			w.SetUD(wr.RemoteQPN&maxQPN, wr.RemoteQKey, wr.AH.rxe.num, &wr.AH.rxe.av)
 		}
@@ -312,7 +312,7 @@ func (q *QP) ringRxe(n int, bytes uint64) error {
 	q.rxe.sq.Publish(n)
 	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
 	if errno := q.doorbell.Issue(bytes > shortDoorbell); errno != 0 {
-		return q.untold(errno)
+		return q.doorbellErr(errno)
 	}
 	return nil
 }

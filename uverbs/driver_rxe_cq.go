@@ -58,7 +58,7 @@ func (c *CQ) pollRxe(wcs []WC) (int, error) {
 		c.failures(done)
 	}
 	ring.Release(n)
-	if c.gone.Load() { // so is the ring, perhaps since before it was read
+	if c.closed.Load() { // so is the ring, perhaps since before it was read
 		return 0, c.errClosed()
 	}
 	return n, nil
@@ -67,7 +67,7 @@ func (c *CQ) pollRxe(wcs []WC) (int, error) {
 // idle says why there was nothing in rxe's ring, if that is not because there is nothing yet.
 func (c *CQ) idle(err error) error {
 	switch {
-	case c.gone.Load():
+	case c.closed.Load():
 		return c.errClosed()
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrCQOverrun, err)

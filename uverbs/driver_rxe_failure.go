@@ -58,7 +58,7 @@ func (rxeDriver) queueOf(q *QP, wc WC) diag.Queue {
 	send := flushed && q.rxe.sq.Has(&q.rxe.ids.send, wc.ID) || !flushed && q.rxe.sq.HasFailed(wc.ID, uint32(wc.Status))
 	recv, known := q.holdsRecv(wc.ID)
 	switch {
-	case q.gone.Load(): // the rings are gone too, perhaps since before they were read
+	case q.closed.Load(): // the rings are gone too, perhaps since before they were read
 	case send && !flushed:
 		return diag.SendQueue
 	case !known:
@@ -79,7 +79,7 @@ func (q *QP) holdsRecv(id uint64) (holds, known bool) {
 			return false, false
 		}
 		defer s.post.Unlock()
-		return !s.gone.Load() && s.rxe.rq.Has(&s.rxe.ids, id), true
+		return !s.closed.Load() && s.rxe.rq.Has(&s.rxe.ids, id), true
 	}
 	return q.noRecv == nil && q.rxe.rq.Has(&q.rxe.ids.recv, id), true
 }
@@ -89,7 +89,7 @@ func (rxeDriver) postedRecvs(q *QP) int {
 	case s != nil:
 		s.post.Lock()
 		defer s.post.Unlock()
-		if !s.gone.Load() {
+		if !s.closed.Load() {
 			return s.rxe.rq.Posted()
 		}
 	case q.noRecv == nil:

@@ -74,8 +74,8 @@ type (
 		}
 	}
 	siwCQ struct {
-		ring *siw.CompQueue
-		made madeWCs
+		ring      *siw.CompQueue
+		generated generatedWCs
 	}
 	siwSRQ struct{ rq *siw.RecvQueue }
 )

@@ -38,8 +38,8 @@ func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 	sq, always := q.siw.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]
-		if !wr.isOneOf(ops) || wr.AH != nil {
-			return 0, errSlow
+		if !wr.opIn(ops) || wr.AH != nil {
+			return 0, errNeedsBuilder
 		}
 		raddr, rkey := wr.RemoteAddr, wr.RKey
 		switch wr.Opcode {
@@ -91,14 +91,14 @@ func (q *QP) ringSiw(n int, bytes uint64) error {
 	}
 	var errno syscall.Errno
 	for n > 0 && errno == 0 {
-		together := q.togetherSiw(n)
+		together := q.batchSiw(n)
 		n -= together
 		if !q.siw.sq.Publish(together) {
 			continue
 		}
 		// The doorbell transmits.
 		errno = q.doorbell.Issue(bytes > shortDoorbell)
-		if errno == syscall.ENOTCONN && q.breaking.Load() { // Modify has them flushed
+		if errno == syscall.ENOTCONN && q.movingToErr.Load() { // Modify has them flushed
 			errno = 0
 		}
 	}
@@ -119,9 +119,9 @@ func (q *QP) ringSiw(n int, bytes uint64) error {
 	return q.dev.cmd.fail("POST_SEND", errno, hint)
 }
 
-// togetherSiw returns how many of n slots, 1 at least, may be handed over before the doorbell is rung.
+// batchSiw returns how many of n slots, 1 at least, may be handed over before the doorbell is rung.
 // What may not be behind another one gets its data into the slot, if that is memory of this program's.
-func (q *QP) togetherSiw(n int) int {
+func (q *QP) batchSiw(n int) int {
 	i := 1
 	for {
 		if i = q.siw.sq.Copied(i, n); i >= n {
@@ -176,7 +176,7 @@ func fillRecvSiw(rq *siw.RecvQueue, i int, id uint64, sgl []SGE) error {
 
 // postRecvsSiw posts receives to the QP.
 func (q *QP) postRecvsSiw(wrs []RecvWR) error {
-	if err := q.enter(&q.receiving); err != nil {
+	if err := q.lockSide(&q.receiving); err != nil {
 		return err
 	}
 	err := fillRecvsSiw(q.siw.rq, wrs)
@@ -197,8 +197,8 @@ func (q *QP) publishRecvsSiw(n int) {
 	q.siw.rq.Publish(n)
 }
 
-// madeWCs are completions that the library makes, of what the kernel does not complete.
-type madeWCs struct {
+// generatedWCs are completions that the library makes, of what the kernel does not complete.
+type generatedWCs struct {
 	some atomic.Bool // there are any
 	mu   sync.Mutex
 	list []WC // guarded by mu
@@ -210,7 +210,7 @@ func (c *CQ) makeFlushed(qpn uint32, op WCOpcode, ids []uint64) {
 	if len(ids) == 0 {
 		return
 	}
-	m := &c.siw.made
+	m := &c.siw.generated
 	m.mu.Lock()
 	for _, id := range ids {
 		m.list = append(m.list, WC{ID: id, Status: WCWRFlushErr, Opcode: op, QPN: qpn})
@@ -220,14 +220,14 @@ func (c *CQ) makeFlushed(qpn uint32, op WCOpcode, ids []uint64) {
 }
 
 // waiting returns how many there are.
-func (m *madeWCs) waiting() int {
+func (m *generatedWCs) waiting() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.list)
 }
 
 // take moves completions into wcs.
-func (m *madeWCs) take(wcs []WC) int {
+func (m *generatedWCs) take(wcs []WC) int {
 	m.mu.Lock()
 	n := copy(wcs, m.list)
 	m.list = m.list[n:]
@@ -275,38 +275,38 @@ func (c *CQ) pollSiw(wcs []WC) (int, error) {
 			ring.Release()
 			switch {
 			case wc.Status != WCSuccess:
-				if c.flushedTwice(wc) {
+				if c.repeatedFlush(wc) {
 					continue
 				}
 				c.failed(wc)
-				c.breakDown(wc.QPN)
+				c.moveToErr(wc.QPN)
 			case wc.Opcode == WCRecv && c.awaitFirstRecv.Load() != 0:
 				if q, ok := c.qps.Load(wc.QPN); ok {
-					q.hear()
+					q.firstRecvDone()
 				}
 			}
 			n++
 		}
-		if n == len(wcs) || !c.siw.made.some.Load() {
+		if n == len(wcs) || !c.siw.generated.some.Load() {
 			break
 		}
-		taken := wcs[n:][:c.siw.made.take(wcs[n:min(n+made, len(wcs))])]
+		taken := wcs[n:][:c.siw.generated.take(wcs[n:min(n+made, len(wcs))])]
 		for i := range taken {
 			c.failed(&taken[i])
 		}
 		n += len(taken)
-		made = c.siw.made.waiting()
+		made = c.siw.generated.waiting()
 	}
-	if c.gone.Load() { // so is the ring, perhaps since before it was read
+	if c.closed.Load() { // so is the ring, perhaps since before it was read
 		return 0, c.errClosed()
 	}
 	return n, nil
 }
 
-// flushedTwice reports whether a completion tells once more of a READ that is flushed. If that is
+// repeatedFlush reports whether a completion tells once more of a READ that is flushed. If that is
 // the next to be sent when the QP is brought into error, the kernel has it among those that have
 // been sent as well, and completes it as such and as the next (siw_sq_flush of Linux 6.1 to 7.2).
-func (c *CQ) flushedTwice(wc *WC) bool {
+func (c *CQ) repeatedFlush(wc *WC) bool {
 	q, ok := c.qps.Load(wc.QPN)
 	if !ok || wc.Opcode == WCRecv {
 		return false
@@ -317,10 +317,10 @@ func (c *CQ) flushedTwice(wc *WC) bool {
 	return again
 }
 
-// breakDown brings a QP into error, one of whose work requests has failed. The kernel has done so,
+// moveToErr brings a QP into error, one of whose work requests has failed. The kernel has done so,
 // or has only closed the connection and would leave what is posted where it is: once it was told,
 // all of it is flushed, see qpModified.
-func (c *CQ) breakDown(qpn uint32) {
+func (c *CQ) moveToErr(qpn uint32) {
 	if q, ok := c.qps.Load(qpn); ok && q.State() != QPErr {
 		// Not Modify: the program did not ask for it. It fails if the QP is being closed.
 		q.modify(QPAttr{State: QPErr}, AttrState)

@@ -159,7 +159,7 @@ func TestSiwEnclosed(t *testing.T) {
 		for i := range wrs {
 			r.qp.siw.sq.Put(i, 0, siwOpcodes[c.op], siwSendFlags(c.flags), 0, 0, c.sgl[0].Addr, c.sgl[0].Length, c.sgl[0].LKey)
 		}
-		if n := r.qp.togetherSiw(len(wrs)); n != c.together {
+		if n := r.qp.batchSiw(len(wrs)); n != c.together {
 			t.Errorf("%s: %d together, want %d", name, n, c.together)
 		}
 		must(t, r.qp.PostSend(wrs...))

@@ -112,7 +112,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	if counts != nil {
 		counts.flows++
 	}
-	return f, f.made(f)
+	return f, f.markCreated(f)
 }
 
 // check refuses what no device has.

@@ -85,7 +85,7 @@ func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 		return nil, d.cmd.fail("CREATE_FLOW_ACTION_ESP", errno, "")
 	}
 	a.handle = uint32(handle.Data)
-	return a, a.made(a)
+	return a, a.markCreated(a)
 }
 
 // ModifyESP changes the parameters that are not nil (ibv_modify_flow_action_esp).

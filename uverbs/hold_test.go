@@ -16,13 +16,13 @@ func TestHoldLetsGo(t *testing.T) {
 	must(t, err)
 	defer r.Close()
 	defer w.Close()
-	h, err := newHolder(r, maxHold, new([eventSize]byte))
+	h, err := newBusyWaiter(r, maxBusyWait, new([eventSize]byte))
 	must(t, err)
 	defer h.close()
 	for range 5 {
 		got := make(chan int, 1)
 		go func() {
-			n, _ := h.hold(new(atomic.Pointer[CQ]), false)
+			n, _ := h.wait(new(atomic.Pointer[CQ]), false)
 			got <- n
 		}()
 		time.Sleep(20 * time.Millisecond) // most likely it sleeps in the kernel now

@@ -111,7 +111,7 @@ func qpsHere(qpn uint32) []*QP {
 	for _, d := range devs {
 		d.targets.mu.RLock()
 		for _, o := range d.targets.all {
-			if q, ok := o.(*QP); ok && q.qpn == qpn && !q.gone.Load() {
+			if q, ok := o.(*QP); ok && q.qpn == qpn && !q.closed.Load() {
 				all = append(all, q)
 			}
 		}

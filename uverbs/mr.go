@@ -122,7 +122,7 @@ func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
 	if err := p.dev.checkAccess(op, o.Access, accessMR); err != nil {
 		return nil, err
 	}
-	s, err := o.hold(op, buf)
+	s, err := o.region(op, buf)
 	if err != nil {
 		return nil, err
 	}
@@ -131,11 +131,11 @@ func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
 		buf.release()
 		return nil, err
 	}
-	return mr, mr.made(mr)
+	return mr, mr.markCreated(mr)
 }
 
-// hold describes a region of a buffer, which the caller releases.
-func (o *MROptions) hold(op string, buf *Buffer) (*region, error) {
+// region describes a region of a buffer, which the caller releases.
+func (o *MROptions) region(op string, buf *Buffer) (*region, error) {
 	if buf == nil {
 		return nil, argErr(op, "buffer", "nil", "a buffer of AllocBuffer")
 	}
@@ -180,7 +180,7 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 		return nil, err
 	}
 	pinnedMRs.Store(mr, nil)
-	return mr, mr.made(mr)
+	return mr, mr.markCreated(mr)
 }
 
 // use makes the region a user of what it needs.
@@ -224,7 +224,7 @@ func (m *MR) register(p *PD, s *region) error {
 		return p.dev.regError("REG_MR", errno, s)
 	}
 	m.handle = resp.MRHandle
-	m.become(s, resp.LKey, resp.RKey)
+	m.setRegion(s, resp.LKey, resp.RKey)
 	return nil
 }
 
@@ -252,21 +252,21 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 	errno := p.dev.cmd.ioctl(cmd)
 	if errno == 0 {
 		m.handle = uint32(handle.Data)
-		m.become(s, le32(lkey[:]), le32(rkey[:]))
+		m.setRegion(s, le32(lkey[:]), le32(rkey[:]))
 	}
 	return errno
 }
 
-// become records what the kernel has agreed to.
-func (m *MR) become(s *region, lkey, rkey uint32) {
-	m.forget()
+// setRegion records what the kernel has agreed to.
+func (m *MR) setRegion(s *region, lkey, rkey uint32) {
+	m.removeRecord()
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
 	m.record = &mrRecord{lkey: lkey, mem: m.Bytes(), addr: s.iova, length: s.length, access: s.access, pd: m.pd.handle}
 	m.dev.mrs.insert(m.record)
 }
 
-// forget removes the record that become has made.
-func (m *MR) forget() {
+// removeRecord removes the record that become has made.
+func (m *MR) removeRecord() {
 	if m.record != nil {
 		m.dev.mrs.remove(m.record)
 	}
@@ -353,14 +353,14 @@ func (m *MR) Close() error {
 			}
 			return about(m.dev.cmd.fail(m.destroy, errno, hint), fmt.Sprintf("MR with lkey %#x", m.lkey), "")
 		}
-		m.forget()
-		m.letGo(&m.mem)
+		m.removeRecord()
+		m.releaseMemory(&m.mem)
 		return nil
 	}, nil)
 }
 
-// letGo gives memory back, which the device no longer uses.
-func (m *MR) letGo(s *region) {
+// releaseMemory gives memory back, which the device no longer uses.
+func (m *MR) releaseMemory(s *region) {
 	switch {
 	case s.buf != nil:
 		s.buf.release()
@@ -370,10 +370,10 @@ func (m *MR) letGo(s *region) {
 	}
 }
 
-// alive calls use unless the region is closed, and keeps it from being closed meanwhile.
-func (m *MR) alive(use func() error) error {
-	m.closing.Lock()
-	defer m.closing.Unlock()
+// whileOpen calls use unless the region is closed, and keeps it from being closed meanwhile.
+func (m *MR) whileOpen(use func() error) error {
+	m.closeMu.Lock()
+	defer m.closeMu.Unlock()
 	if err := m.usable(); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 		mr.removeParents()
 		return nil, err
 	}
-	return mr, mr.made(mr)
+	return mr, mr.markCreated(mr)
 }
 
 // registerDMABuf asks the kernel.
@@ -78,7 +78,7 @@ func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
 		return p.dev.cmd.failSince("REG_DMABUF_MR", errno, dmabufHint(errno), Version{5, 12})
 	}
 	m.handle = uint32(handle.Data)
-	m.become(s, le32(lkey[:]), le32(rkey[:]))
+	m.setRegion(s, le32(lkey[:]), le32(rkey[:]))
 	return nil
 }
 

@@ -30,5 +30,5 @@ func (p *PD) RegImplicit(access Access) (*MR, error) {
 	if err := mr.register(p, &region{access: access, length: math.MaxUint64}); err != nil {
 		return nil, err
 	}
-	return mr, mr.made(mr)
+	return mr, mr.markCreated(mr)
 }

@@ -22,7 +22,7 @@ type MRAttr struct {
 func (m *MR) Query() (MRAttr, error) {
 	var lkey, rkey [4]byte
 	var length, iova [8]byte
-	err := m.alive(func() error {
+	err := m.whileOpen(func() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR)
 		cmd.obj(abi.UVERBS_ATTR_QUERY_MR_HANDLE, m.handle)
 		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, lkey[:])

@@ -33,7 +33,7 @@ type ReregOptions struct {
 // the region as it was, as does an [ArgError]; after any other error it can only be
 // closed.
 func (m *MR) Rereg(o ReregOptions) error {
-	return m.alive(func() error { return m.rereg(o) })
+	return m.whileOpen(func() error { return m.rereg(o) })
 }
 
 // rereg is Rereg; the region is not closed meanwhile.
@@ -54,9 +54,9 @@ func (m *MR) rereg(o ReregOptions) error {
 			m.removeParent(&was.object)
 			m.pd = pd
 			if o.Buffer != nil {
-				m.letGo(&m.mem)
+				m.releaseMemory(&m.mem)
 			}
-			m.become(s, resp.LKey, resp.RKey)
+			m.setRegion(s, resp.LKey, resp.RKey)
 			return nil
 		}
 		m.removeParent(&pd.object)
@@ -99,7 +99,7 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 		return &s, req, nil
 	}
 	part := MROptions{Access: s.access, Offset: o.Offset, Length: o.Length, IOVA: o.IOVA}
-	next, err := part.hold(op, o.Buffer)
+	next, err := part.region(op, o.Buffer)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -59,7 +59,7 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 	mw.handle = resp.MWHandle
 	mw.number = p.dev.addTarget(mw)
 	mw.setRKey(resp.RKey)
-	return mw, mw.made(mw)
+	return mw, mw.markCreated(mw)
 }
 
 // Type returns the window's type.

@@ -18,13 +18,13 @@ type object struct {
 	dev     *Device
 	parents []*object // what this object uses; each counts it among its users
 
-	// gone is set once the object is closed, for hot paths that look without a lock.
-	gone atomic.Bool
+	// closed is set once the object is closed, for hot paths that look without a lock.
+	closed atomic.Bool
 
-	closing sync.RWMutex // held for writing by Close, for reading by commands about the object
-	users   users        // guarded by dev.tree: the objects that use this one
-	shut    bool         // guarded by dev.tree: closed or being closed
-	born    uint64       // guarded by dev.tree: counts the device's objects from 1; 0 until the object is complete
+	closeMu    sync.RWMutex // held for writing by Close, for reading by commands about the object
+	users      users        // guarded by dev.tree: the objects that use this one
+	noNewUsers bool         // guarded by dev.tree: closed or being closed
+	seq        uint64       // guarded by dev.tree: counts the device's objects from 1; 0 until the object is complete
 }
 
 // users are how many objects of each kind use another. There are few kinds, so that a list of them
@@ -67,7 +67,7 @@ func (o *object) usable() error {
 	switch {
 	case o.dev == nil:
 		return errZero("use")
-	case o.gone.Load():
+	case o.closed.Load():
 		return o.errClosed()
 	}
 	return nil
@@ -77,16 +77,16 @@ func (o *object) usable() error {
 // to destroy an object while another command uses it, and may give the handle of a destroyed
 // object to the next one. A goroutine must not acquire an object twice.
 func (o *object) acquire() error {
-	o.closing.RLock()
+	o.closeMu.RLock()
 	if err := o.usable(); err != nil {
-		o.closing.RUnlock()
+		o.closeMu.RUnlock()
 		return err
 	}
 	return nil
 }
 
 // release ends acquire.
-func (o *object) release() { o.closing.RUnlock() }
+func (o *object) release() { o.closeMu.RUnlock() }
 
 // addParents makes o a user of its parents. It fails if one of them is closed or belongs
 // to another device.
@@ -104,15 +104,15 @@ func (o *object) addParents(dev *Device, kind, destroy string, parents ...*objec
 			}
 			return argErr("create "+kind, p.kind, "an object of "+of, "objects of %s", dev.Name())
 		}
-		if p.shut {
+		if p.noNewUsers {
 			return p.errClosed()
 		}
 	}
-	if dev.shut {
+	if dev.noNewUsers {
 		return dev.errClosed()
 	}
 	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, parents
-	dev.unmade++
+	dev.creating++
 	for _, p := range parents {
 		p.ref(kind)
 	}
@@ -144,7 +144,7 @@ func (o *object) unref(kind string) {
 func (o *object) addParent(p *object) error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
-	if p.shut {
+	if p.noNewUsers {
 		return p.errClosed()
 	}
 	p.ref(o.kind)
@@ -162,12 +162,12 @@ func (o *object) removeParent(p *object) {
 	}
 }
 
-// removeParents undoes addParents and made.
+// removeParents undoes addParents and markCreated.
 func (o *object) removeParents() {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
-	if o.born == 0 {
-		o.dev.unmade--
+	if o.seq == 0 {
+		o.dev.creating--
 	}
 	delete(o.dev.all, o)
 	for _, p := range o.parents {
@@ -180,12 +180,12 @@ func (o *object) removeParents() {
 // end fails the object stays open. What the object has of memory is given back by free,
 // which may be nil: by then all can see that the object is gone, and so it stays if free fails.
 func (o *object) close(end, free func() error) error {
-	o.closing.Lock()
-	defer o.closing.Unlock()
+	o.closeMu.Lock()
+	defer o.closeMu.Unlock()
 	if o.dev == nil {
 		return errZero("Close")
 	}
-	if o.gone.Load() {
+	if o.closed.Load() {
 		return nil
 	}
 	if err := o.shutDown(); err != nil {
@@ -193,11 +193,11 @@ func (o *object) close(end, free func() error) error {
 	}
 	if err := end(); err != nil {
 		o.dev.tree.Lock()
-		o.shut = false
+		o.noNewUsers = false
 		o.dev.tree.Unlock()
 		return err
 	}
-	o.gone.Store(true)
+	o.closed.Store(true)
 	defer o.removeParents()
 	if free == nil {
 		return nil
@@ -213,7 +213,7 @@ func (o *object) shutDown() error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
 	if len(o.users) == 0 {
-		o.shut = true
+		o.noNewUsers = true
 		return nil
 	}
 	var who []string

@@ -56,7 +56,7 @@ func TestTreeOrder(t *testing.T) {
 		} else if !strings.Contains(err.Error(), "still used by "+users+";") {
 			t.Errorf("close %s: %v, want %q in it", o.kind, err, users)
 		}
-		if o.gone.Load() {
+		if o.closed.Load() {
 			t.Errorf("%s is gone", o.kind)
 		}
 		e.expect(t, 0)
@@ -67,7 +67,7 @@ func TestTreeOrder(t *testing.T) {
 	mrs = append(mrs, newObject(t, d, "MR", pd))
 	busy(pd, "DESTROY_PD", "1 QP, 3 MR")
 	for _, o := range append([]*object{qp, cq}, mrs...) {
-		if err := o.close(e.end, nil); err != nil || !o.gone.Load() {
+		if err := o.close(e.end, nil); err != nil || !o.closed.Load() {
 			t.Errorf("close %s: %v", o.kind, err)
 		}
 		e.expect(t, 1)
@@ -113,8 +113,8 @@ func TestTreeEndFails(t *testing.T) {
 	pd := newObject(t, d, "PD", &d.object)
 	want := errors.New("not now")
 	for range 2 {
-		if err := pd.close(func() error { return want }, nil); err != want || pd.gone.Load() {
-			t.Errorf("close: %v, gone: %v; want the kernel's error", err, pd.gone.Load())
+		if err := pd.close(func() error { return want }, nil); err != want || pd.closed.Load() {
+			t.Errorf("close: %v, gone: %v; want the kernel's error", err, pd.closed.Load())
 		}
 	}
 	var e ends
@@ -241,7 +241,7 @@ func TestCloseFreeFails(t *testing.T) {
 	pd := newObject(t, d, "PD", &d.object)
 	failed := errors.New("failed")
 	err := pd.close(e.end, func() error {
-		if !pd.gone.Load() {
+		if !pd.closed.Load() {
 			t.Error("memory is given back that others may still take for theirs")
 		}
 		if err := d.object.close(e.end, nil); !errors.Is(err, syscall.EBUSY) {

@@ -73,7 +73,7 @@ func isZone(zone string, link *net.Interface) bool {
 
 // openLink opens the first usable device of a network interface.
 func openLink(name string, link int) (*Device, error) {
-	infos, err := found(devDir)
+	infos, err := listDevices(devDir)
 	if err != nil {
 		return nil, &DeviceError{Name: name, Err: err}
 	}

@@ -27,7 +27,7 @@ func (d *Device) AllocPD() (*PD, error) {
 		return nil, d.cmd.fail("ALLOC_PD", errno, "")
 	}
 	pd.handle = resp.PDHandle
-	return pd, pd.made(pd)
+	return pd, pd.markCreated(pd)
 }
 
 // Close frees the protection domain (ibv_dealloc_pd). It fails with EBUSY while an

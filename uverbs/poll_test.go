@@ -146,7 +146,7 @@ func TestPollHostileIndex(t *testing.T) {
 func TestPollClosed(t *testing.T) {
 	cq, r := newPollRig(t, 3)
 	r.put(1)
-	cq.gone.Store(true)
+	cq.closed.Store(true)
 	var wcs [1]WC
 	if n, err := cq.Poll(wcs[:]); n != 0 || !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Poll of a closed CQ is %d, %v; want os.ErrClosed", n, err)

@@ -245,25 +245,25 @@ func (q *QP) ready() bool {
 	return QPState(q.state.Load()) >= QPRTS && q.builder.n == 0 && q.builder.err == nil
 }
 
-// anyOp are the operations of work requests that were checked, as a set for isOneOf.
-const anyOp = 1<<len(opcodeSet{}) - 1
+// allOps are the operations of work requests that were checked, as a set for opIn.
+const allOps = 1<<len(opcodeSet{}) - 1
 
-// isOneOf reports whether the operation is in a set, which has a bit for each, and the flags are
+// opIn reports whether the operation is in a set, which has a bit for each, and the flags are
 // known.
-func (wr *SendWR) isOneOf(ops uint16) bool {
+func (wr *SendWR) opIn(ops uint16) bool {
 	return wr.Opcode < WROpcode(len(opcodeSet{})) && ops>>(wr.Opcode&15)&1 != 0 && wr.Flags&^sendFlagsAll == 0
 }
 
-// errSlow means that a work request was not checked and cannot be encoded without that.
-var errSlow = errors.New("uverbs: work request needs the builder")
+// errNeedsBuilder means that a work request was not checked and cannot be encoded without that.
+var errNeedsBuilder = errors.New("uverbs: work request needs the builder")
 
 // shortDoorbell is the amount of data, in bytes, whose transmission may delay the garbage collector.
 // Go's scheduler is told of a doorbell for more data; while that is under way the scheduler's monitor
 // wakes as often as every 20 microseconds.
 const shortDoorbell = 1 << 20
 
-// untold is the error of a doorbell that the kernel did not take.
-func (q *QP) untold(errno syscall.Errno) error {
+// doorbellErr is the error of a doorbell that the kernel did not take.
+func (q *QP) doorbellErr(errno syscall.Errno) error {
 	return about(q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told"), q.label(), "")
 }
 
@@ -280,7 +280,7 @@ func roomErr(n, capacity int, err error) error {
 
 // stateErr says why nothing can be posted.
 func (q *QP) stateErr() error {
-	if q.gone.Load() {
+	if q.closed.Load() {
 		return q.errClosed()
 	}
 	if QPState(q.state.Load()) == QPRTR && q.dev.driver.capabilities().connectionManaged {

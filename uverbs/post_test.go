@@ -348,7 +348,7 @@ func TestPostState(t *testing.T) {
 	r := newPostRig(t, 3)
 	r.qp.sending.Lock() // as Close does
 	r.qp.receiving.Lock()
-	r.qp.gone.Store(true)
+	r.qp.closed.Store(true)
 	for what, err := range map[string]error{
 		"PostSend":  r.qp.PostSend(SendWR{}),
 		"PostRecv":  r.qp.PostRecv(1),

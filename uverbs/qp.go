@@ -63,7 +63,7 @@ type QP struct {
 	first atomic.Pointer[WCError] // the failure that brought it into error
 	bound atomic.Bool             // a window was bound by this QP
 	// A flush made the ring be looked at for the failure.
-	lookedAt atomic.Bool
+	ringChecked atomic.Bool
 
 	// What each message needs is together, as each place apart costs each message.
 	sending   mmio.Lock // held by who posts sends, and by Close, which never gives it back
@@ -82,7 +82,7 @@ type QP struct {
 	// awaitFirstRecv means that the QP may not send yet: it is on the side that accepted, and nothing
 	// has arrived from the peer.
 	awaitFirstRecv atomic.Bool
-	breaking       atomic.Bool // Modify brings the QP into error, or has
+	movingToErr    atomic.Bool // Modify brings the QP into error, or has
 
 	cause     atomic.Pointer[errCause] // why it is in error, where no failed completion tells
 	flushSeen atomic.Bool              // something was flushed before the program or a peer was known to be the cause
@@ -191,7 +191,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 		qp.removeParents()
 		return nil, err
 	}
-	return qp, qp.made(qp)
+	return qp, qp.markCreated(qp)
 }
 
 // newDoorbell prepares the command that rings the doorbell.
@@ -204,17 +204,17 @@ func (q *QP) newDoorbell() {
 // earlier connection are not taken for those of the next.
 func (q *QP) newPSN() { q.psn.Store(rand.Uint32() & maxPSN) }
 
-// enter takes the lock of one side of the QP, or says why nothing can be posted there: Close
+// lockSide takes the lock of one side of the QP, or says why nothing can be posted there: Close
 // does not give it back.
-func (q *QP) enter(side *mmio.Lock) error {
+func (q *QP) lockSide(side *mmio.Lock) error {
 	if side.TryLock() {
 		return nil
 	}
-	return q.await(side)
+	return q.lockSideSlow(side)
 }
 
-// await is enter when the lock is held: by Close, which may fail in the end.
-func (q *QP) await(side *mmio.Lock) error {
+// lockSideSlow is lockSide when the lock is held: by Close, which may fail in the end.
+func (q *QP) lockSideSlow(side *mmio.Lock) error {
 	for {
 		if err := q.acquire(); err != nil { // it waits for Close
 			return err

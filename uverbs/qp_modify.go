@@ -42,9 +42,9 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	if mask&AttrPort != 0 {
 		q.dev.recordCounters(attr.Port)
 	}
-	q.breaking.Store(to == QPErr)
+	q.movingToErr.Store(to == QPErr)
 	if errno := q.issueModify(&attr, mask); errno != 0 {
-		q.breaking.Store(false)
+		q.movingToErr.Store(false)
 		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
 		return about(err, q.label(), attr.given(mask))
 	}
@@ -133,22 +133,22 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
 	}
 	if to == QPReset && from != QPReset {
 		q.newPSN()
-		q.forgetFailure()
+		q.clearFailure()
 	}
 	// rxe leaves the completions of a QP that is reset in the CQ, and polling them after Reset notes
 	// a failure again. Those that are polled only after Init still count for the new connection.
 	if from == QPReset && to == QPInit {
-		q.forgetFailure()
+		q.clearFailure()
 		q.cause.Store(nil)
 		q.flushSeen.Store(false)
 	}
-	q.notePeer(*attr, mask)
+	q.recordPeer(*attr, mask)
 }
 
-// forgetFailure forgets the failure that brought the QP into error.
-func (q *QP) forgetFailure() {
+// clearFailure forgets the failure that brought the QP into error.
+func (q *QP) clearFailure() {
 	q.first.Store(nil)
-	q.lookedAt.Store(false)
+	q.ringChecked.Store(false)
 }
 
 // spareModifies are requests that are over.
@@ -182,15 +182,15 @@ func (q *QP) SetKernelState(state QPState) error {
 		}
 	}
 	if state == QPRTS {
-		q.hear()
+		q.firstRecvDone()
 	} else if !q.awaitFirstRecv.Load() { // before this call
 		q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
 	}
 	return nil
 }
 
-// hear notes that the peer has begun to send.
-func (q *QP) hear() {
+// firstRecvDone notes that the peer has begun to send.
+func (q *QP) firstRecvDone() {
 	if q.awaitFirstRecv.CompareAndSwap(true, false) {
 		q.recvCQ.awaitFirstRecv.Add(-1)
 	}

@@ -197,7 +197,7 @@ func TestSiwPostClosed(t *testing.T) {
 	r := newSiwRig(t)
 	r.qp.sending.Lock() // as Close does
 	r.qp.receiving.Lock()
-	r.qp.gone.Store(true)
+	r.qp.closed.Store(true)
 	for name, err := range map[string]error{
 		"PostSend":  r.qp.PostSend(SendWR{Opcode: WRSend}),
 		"PostRecv":  r.qp.PostRecv(1),

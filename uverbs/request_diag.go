@@ -27,7 +27,7 @@ type binding struct {
 // sent finds a send work request, nil if the ring does not have it any more.
 func (q *QP) sent(id uint64) *sentWR {
 	wr, ok := q.dev.driver.findRequest(q, id)
-	if !ok || q.gone.Load() { // the ring is gone too, perhaps since before it was read
+	if !ok || q.closed.Load() { // the ring is gone too, perhaps since before it was read
 		return nil
 	}
 	return &wr

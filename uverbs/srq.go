@@ -88,7 +88,7 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 		s.removeParents()
 		return nil, err
 	}
-	return s, s.made(s)
+	return s, s.markCreated(s)
 }
 
 // create asks the kernel for the SRQ and maps its ring.

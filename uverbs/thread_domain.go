@@ -27,7 +27,7 @@ func (d *Device) AllocTD() (*TD, error) {
 		td.removeParents()
 		return nil, fmt.Errorf("uverbs: %s: ALLOC_TD: %w", d.Name(), err)
 	}
-	return td, td.made(td)
+	return td, td.markCreated(td)
 }
 
 // Close frees the thread domain (ibv_dealloc_td). It fails with EBUSY while a parent domain
@@ -62,5 +62,5 @@ func (p *PD) AllocParentDomain(td *TD) (*PD, error) {
 	if err := pd.addParents(p.dev, "parent domain", "DEALLOC_PD", parents...); err != nil {
 		return nil, err
 	}
-	return pd, pd.made(pd)
+	return pd, pd.markCreated(pd)
 }

@@ -129,8 +129,8 @@ func (q *QP) failed(wc *WC) {
 		q.first.CompareAndSwap(nil, q.explain(wc))
 		return
 	}
-	if q.lookedAt.CompareAndSwap(false, true) {
-		if failed, sent, ok := q.dev.driver.failedRequest(q); ok && !q.gone.Load() {
+	if q.ringChecked.CompareAndSwap(false, true) {
+		if failed, sent, ok := q.dev.driver.failedRequest(q); ok && !q.closed.Load() {
 			q.first.CompareAndSwap(nil, q.explainSent(&failed, &sent, diag.SendQueue))
 		}
 	}

@@ -82,7 +82,7 @@ func (q *QP) whyFlushed() error {
 	if c := q.cause.Load(); c != nil {
 		return c.err
 	}
-	if q.gone.Load() && !q.flushSeen.Load() {
+	if q.closed.Load() && !q.flushSeen.Load() {
 		return errQPClosed
 	}
 	return nil

@@ -50,7 +50,7 @@ func queueRigs(t *testing.T) []queueRig {
 	}}
 
 	iwarp := newSiwRig(t)
-	iwarp.qp.breaking.Store(true)
+	iwarp.qp.movingToErr.Store(true)
 	post(iwarp.qp)
 	onSiw := queueRig{name: "siw", qp: iwarp.qp, knowsAll: true, fail: func(recv bool, status WCStatus) WC {
 		op := uint8(siw.Send)
@@ -237,12 +237,12 @@ func TestInitForgets(t *testing.T) {
 	toReset()
 	qp.failed(&WC{ID: 1, Status: WCWRFlushErr})
 	qp.failed(&WC{ID: 2, Status: WCRemAccessErr})
-	if first := qp.first.Load(); first == nil || first.WC.ID != 2 || !qp.lookedAt.Load() {
+	if first := qp.first.Load(); first == nil || first.WC.ID != 2 || !qp.ringChecked.Load() {
 		t.Fatalf("what was polled after Reset is not noted: %v", first)
 	}
 	must(t, qp.Init())
-	if first := qp.first.Load(); first != nil || qp.lookedAt.Load() || qp.flushSeen.Load() {
-		t.Errorf("after Init: first failure %v, ring looked at %v, flush seen %v", first, qp.lookedAt.Load(), qp.flushSeen.Load())
+	if first := qp.first.Load(); first != nil || qp.ringChecked.Load() || qp.flushSeen.Load() {
+		t.Errorf("after Init: first failure %v, ring looked at %v, flush seen %v", first, qp.ringChecked.Load(), qp.flushSeen.Load())
 	}
 }
 
@@ -284,7 +284,7 @@ func TestFlushCause(t *testing.T) {
 			q.movedTo(QPErr)
 		}, ": the device reported", eventCause(EventQPFatal)},
 		"later event":   {func(q *QP) { q.SetErrCause(eventCause(EventQPFatal)); q.SetErrCause(eventCause(EventQPReqErr)) }, "invalid request", eventCause(EventQPReqErr)},
-		"closed":        {func(q *QP) { q.gone.Store(true) }, "this program closed the QP", errQPClosed},
+		"closed":        {func(q *QP) { q.closed.Store(true) }, "this program closed the QP", errQPClosed},
 		"flushed first": {func(q *QP) { q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv}); q.movedTo(QPErr) }, "the device moved the QP to state ERR", nil},
 		"nothing":       {func(q *QP) { q.SetErrCause(nil); q.movedTo(QPRTS) }, "the device moved the QP to state ERR", nil},
 	} {

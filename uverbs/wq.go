@@ -111,7 +111,7 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 		w.removeParents()
 		return nil, err
 	}
-	return w, w.made(w)
+	return w, w.markCreated(w)
 }
 
 // create asks the kernel.
@@ -338,7 +338,7 @@ func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 		return nil, d.cmd.fail("CREATE_RWQ_IND_TBL", errno, "")
 	}
 	t.handle, t.num = resp.IndTblHandle, resp.IndTblNum
-	return t, t.made(t)
+	return t, t.markCreated(t)
 }
 
 // Close destroys the table (ibv_destroy_rwq_ind_table). It fails with EBUSY while a QP

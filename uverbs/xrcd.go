@@ -44,7 +44,7 @@ func (d *Device) OpenXRCD(o XRCDOptions) (*XRCD, error) {
 		x.removeParents()
 		return nil, err
 	}
-	return x, x.made(x)
+	return x, x.markCreated(x)
 }
 
 // open asks the kernel.
