@@ -125,7 +125,7 @@ func hugeHint(dir string, size, pageSize int) string {
 		}
 		n[i], _ = strconv.Atoi(text)
 	}
-	return fmt.Sprintf(": it takes %d, of %d there are %d free and not promised; reserve more (echo %d > %s/nr_hugepages)",
+	return fmt.Sprintf(": %d pages are needed, and of %d only %d are free and not reserved; reserve more (echo %d > %s/nr_hugepages)",
 		need, n[0], n[1]-n[2], n[0]+need-(n[1]-n[2]), dir)
 }
 
@@ -187,7 +187,7 @@ func (b *Buffer) Close() error {
 		return nil
 	}
 	if b.mrs > 0 {
-		return fmt.Errorf("uverbs: Buffer: %d MR still cover it, close them first: %w", b.mrs, syscall.EBUSY)
+		return fmt.Errorf("uverbs: Buffer: still registered as %d MR; close them first: %w", b.mrs, syscall.EBUSY)
 	}
 	if err := b.region.Close(); err != nil {
 		return fmt.Errorf("uverbs: Buffer: %w", err)

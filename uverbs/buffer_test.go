@@ -42,7 +42,7 @@ func TestHugeHint(t *testing.T) {
 	if got, want := hugePageSizes(dir), "the sizes of this machine, 1073741824 and 2097152"; got != want {
 		t.Errorf("sizes are %q, want %q", got, want)
 	}
-	want := ": it takes 5, of 10 there are 3 free and not promised; reserve more (echo 12 > " + dir + "/hugepages-2048kB/nr_hugepages)"
+	want := ": 5 pages are needed, and of 10 only 3 are free and not reserved; reserve more (echo 12 > " + dir + "/hugepages-2048kB/nr_hugepages)"
 	if got := hugeHint(dir, 8<<20+1, 2<<20); got != want {
 		t.Errorf("hint is %q, want %q", got, want)
 	}

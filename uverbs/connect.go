@@ -243,7 +243,7 @@ func (q *QP) Init() error {
 		return err
 	}
 	if !q.connected() {
-		return argErr("Init", "QP type", q.typ, "those with a connection; ReadyUD is for the others")
+		return argErr("Init", "QP type", q.typ, "a connected type; use ReadyUD for UD and raw packet")
 	}
 	port := q.path.Port
 	if port == 0 {
@@ -278,7 +278,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 		return err
 	}
 	if q.connected() {
-		return argErr("ReadyUD", "QP type", q.typ, "UD, raw packet; Connect is for the others")
+		return argErr("ReadyUD", "QP type", q.typ, "UD or raw packet; use Connect for other types")
 	}
 	if q.typ == RawPacket && qkey != 0 {
 		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")
@@ -317,7 +317,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 		return err
 	}
 	if !q.connected() {
-		return argErr("Connect", "QP type", q.typ, "those with a connection; ReadyUD is for the others")
+		return argErr("Connect", "QP type", q.typ, "a connected type; use ReadyUD for UD and raw packet")
 	}
 	port, attr, err := q.activePort()
 	if err != nil {

@@ -64,7 +64,7 @@ func (c *Counters) Read(values []uint64, cached bool) error {
 	copy(values, read)
 	hint := ""
 	if errno == syscall.EINVAL {
-		hint = "counters can be read while a flow uses them; or there are more values than counters, or fewer"
+		hint = "counters can be read only while a flow uses them; or the number of values differs from the number of counters"
 	}
 	return c.dev.cmd.fail("READ_COUNTERS", errno, hint)
 }

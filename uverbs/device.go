@@ -114,7 +114,7 @@ func inspect(dev netlinkrdma.Device, char netlinkrdma.CharDev, err error, dir st
 // checkDriver looks whether the library has the driver.
 func (i *DeviceInfo) checkDriver() error {
 	if i.driver == nil {
-		return fmt.Errorf("driver %s (the library has: %s): %w", i.Driver, driverNames(), errDriver)
+		return fmt.Errorf("driver %s (the library supports %s): %w", i.Driver, driverNames(), errDriver)
 	}
 	return checkABI(i.driver, i.char.ABI)
 }
@@ -163,9 +163,9 @@ func (i *DeviceInfo) mknod() string {
 func (i *DeviceInfo) openHint(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf(" (no such node; in a container give it the device, else run udev or %s)", i.mknod())
+		return fmt.Sprintf(" (the file does not exist; pass the device to the container, or run udev or %s)", i.mknod())
 	case errors.Is(err, syscall.EPERM):
-		return " (a device control group forbids it; allow character device " + fmt.Sprintf("%d:%d", i.char.Major, i.char.Minor) + ")"
+		return " (the device control group forbids it; allow character device " + fmt.Sprintf("%d:%d", i.char.Major, i.char.Minor) + ")"
 	case errors.Is(err, fs.ErrPermission):
 		st, serr := os.Stat(i.CharDev)
 		if serr != nil {
@@ -263,7 +263,7 @@ const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 
 // empty.
 func Open(name string) (*Device, error) {
 	if name == "" {
-		return nil, argErr("Open", "name", `""`, "the name of a device; OpenFirst takes any")
+		return nil, argErr("Open", "name", `""`, "the name of a device; use OpenFirst for any device")
 	}
 	dev, char, err := netlinkrdma.UverbsByName(name)
 	switch {

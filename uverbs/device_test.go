@@ -17,7 +17,7 @@ import (
 func TestABIRange(t *testing.T) {
 	info := DeviceInfo{Name: "rxe0", Driver: "rxe", driver: rxeDriver{}, char: netlinkrdma.CharDev{ABI: 3}}
 	err := info.checkDriver()
-	if !errors.Is(err, errABI) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "ABI version 3, the library speaks 2 to 2") {
+	if !errors.Is(err, errABI) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "ABI version 3, the library supports 2 to 2") {
 		t.Errorf("ABI 3: %v", err)
 	}
 	info.char.ABI = 1

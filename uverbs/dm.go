@@ -116,10 +116,10 @@ func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
 		return nil, argErr("RegDM", "dm", "nil", "a DM")
 	}
 	if access&^accessPeer != 0 {
-		return nil, argErr("RegDM", "access", fmt.Sprintf("%#x", uint32(access)), "rights of local and remote access, together %#x", uint32(accessPeer))
+		return nil, argErr("RegDM", "access", fmt.Sprintf("%#x", uint32(access)), "any of the bits %#x", uint32(accessPeer))
 	}
 	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
-		return nil, argErr("RegDM", "access", fmt.Sprintf("%#x", uint32(access)), "remote write and remote atomic only together with AccessLocalWrite")
+		return nil, argErr("RegDM", "access", fmt.Sprintf("%#x", uint32(access)), "AccessLocalWrite, too, if AccessRemoteWrite or AccessRemoteAtomic is set")
 	}
 	if offset < 0 || uint64(offset) > dm.length {
 		return nil, argErr("RegDM", "offset", offset, "0 to %d", dm.length)

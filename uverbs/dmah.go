@@ -78,7 +78,7 @@ func (o *DMAHOptions) hint(errno syscall.Errno) string {
 	case errno == syscall.EPERM:
 		return fmt.Sprintf("the calling thread is not allowed on processor %d (sched_setaffinity, cpuset)", *o.CPU)
 	case errno == syscall.EINVAL:
-		return fmt.Sprintf("perhaps there is no processor %d", *o.CPU)
+		return fmt.Sprintf("there may be no processor %d", *o.CPU)
 	}
 	return ""
 }

@@ -271,7 +271,7 @@ func driverNames() string {
 // checkABI compares the kernel's version of a driver's data with the versions that the library speaks.
 func checkABI(d driver, version uint64) error {
 	if lo, hi := d.abi(); version < lo || version > hi {
-		return fmt.Errorf("driver %s of this kernel has ABI version %d, the library speaks %d to %d: %w", d.name(), version, lo, hi, errABI)
+		return fmt.Errorf("driver %s of this kernel has ABI version %d, the library supports %d to %d: %w", d.name(), version, lo, hi, errABI)
 	}
 	return nil
 }

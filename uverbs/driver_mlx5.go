@@ -137,7 +137,7 @@ func mlx5Size(op string, err error) error {
 		case s.What == "MaxInline":
 			return argErr(op, s.What, s.Got, "0 to %d bytes", s.Most)
 		case s.Most == 0:
-			return argErr(op, s.What, s.Got, "0, the device has none")
+			return argErr(op, s.What, s.Got, "0 (not supported by the device)")
 		}
 		return argErr(op, s.What, s.Got, "1 to %d", s.Most)
 	}

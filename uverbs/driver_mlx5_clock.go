@@ -60,7 +60,7 @@ func (mlx5Driver) clockTime(d *Device, stamp uint64) (time.Time, error) {
 	}
 	ns, ok := c.info.Nanoseconds(stamp)
 	if !ok {
-		return time.Time{}, fmt.Errorf("uverbs: %s: the kernel's page with the clock makes no sense", d.Name())
+		return time.Time{}, fmt.Errorf("uverbs: %s: the kernel's clock page is invalid", d.Name())
 	}
 	return time.Unix(0, int64(ns)), nil
 }

@@ -33,7 +33,7 @@ const (
 
 func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 	if size := o.CQESize; size != 0 && size != cqe64 && size != cqe128 {
-		return udata{}, argErr("CreateCQ", "CQESize", size, "%d, the default, and %d", cqe64, cqe128)
+		return udata{}, argErr("CreateCQ", "CQESize", size, "%d, which is the default, or %d", cqe64, cqe128)
 	}
 	m := c.dev.mlx5
 	n, err := mlx5.SizeCQ(o.MaxCQE)
@@ -408,7 +408,7 @@ func (d *mlx5Inline) end() WCStatus {
 
 // unexpectedMlx5 is the error for a completion of nothing.
 func (c *CQ) unexpectedMlx5(e mlx5.CQE) error {
-	return fmt.Errorf("%w: a completion with opcode %#x of QP %#x, index %#x and entry %d is about nothing that was posted", ErrCQOverrun,
+	return fmt.Errorf("%w: no posted work request matches a completion with opcode %#x of QP %#x, index %#x and entry %d", ErrCQOverrun,
 		e.RawOpcode(), e.QPN(), e.UserIndex(), e.Counter())
 }
 

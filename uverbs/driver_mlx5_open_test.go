@@ -88,7 +88,7 @@ func TestMlx5NothingOf(t *testing.T) {
 			err = mlx5Size("Create", err)
 			var arg *ArgError
 			switch {
-			case field == c.field && (!errors.As(err, &arg) || arg.Field != field || !strings.Contains(err.Error(), "the device has none")):
+			case field == c.field && (!errors.As(err, &arg) || arg.Field != field || !strings.Contains(err.Error(), "not supported by the device")):
 				t.Errorf("no %s: %s is answered by %v", name, field, err)
 			case field != c.field && err != nil:
 				t.Errorf("no %s: %s: %v", name, field, err)

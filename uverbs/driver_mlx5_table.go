@@ -57,8 +57,8 @@ func (t *mlx5Table) put(number uint32, o *mlx5Owner) {
 	page.Load()[number%(1<<mlx5TableBits)].Store(o)
 }
 
-// errTableFull means that there are no more indices.
-var errTableFull = errors.New("uverbs: all indices of queues are in use")
+// errTableFull means that no user index is free.
+var errTableFull = errors.New("uverbs: all user indices are in use")
 
 // add enters something under a number that nobody has.
 func (t *mlx5Table) add(o *mlx5Owner) (uint32, error) {

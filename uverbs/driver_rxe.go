@@ -193,7 +193,7 @@ func (rxeDriver) openAH(a *AH, u udata) error {
 	}
 	i := slices.IndexFunc(table, func(e GIDEntry) bool { return e.Index == int(a.attr.GRH.SGIDIndex) })
 	if i < 0 {
-		return argErr("CreateAH", "GRH.SGIDIndex", a.attr.GRH.SGIDIndex, "a used entry: %s", gidList(table))
+		return argErr("CreateAH", "GRH.SGIDIndex", a.attr.GRH.SGIDIndex, "the index of a used entry: %s", gidList(table))
 	}
 	mac, err := ethernetAddr(a.attr.GRH.DGID, table[i].Netdev)
 	if err != nil {

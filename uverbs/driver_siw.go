@@ -206,7 +206,7 @@ func (siwDriver) unsupportedModify(to QPState) error {
 }
 
 // errAwaitFirstRecv is ErrState for the side of a connection that may not send yet.
-var errAwaitFirstRecv = &reason{textState + ": on iWARP the side that connects sends first, and nothing has come from it yet", ErrState}
+var errAwaitFirstRecv = &reason{textState + ": on iWARP the side that connects sends first, and nothing has arrived from it yet", ErrState}
 
 // errIWARP says how else QPs of iWARP are connected.
 var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.SetKernelState")

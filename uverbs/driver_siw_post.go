@@ -112,7 +112,7 @@ func (q *QP) ringSiw(n int, bytes uint64) error {
 	hint := "the work requests are in the queue, but the device was not told"
 	switch errno {
 	case syscall.ENOTCONN:
-		hint += "; the QP is not connected, or not any more"
+		hint += "; the QP is not connected"
 	case syscall.EINVAL:
 		hint += "; one of them may be a READ over a connection that was set up without READs (InitiatorDepth)"
 	}

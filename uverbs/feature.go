@@ -74,7 +74,7 @@ func (c *commands) missing(verb string, err *Error, running Version) *FeatureErr
 	case err.Errno == syscall.ENOTTY && c.Path() == pathWrite:
 		// Neither kernel nor driver was asked, so no version is of any use.
 		if err.Hint == "" {
-			err.Hint = "it has an ioctl only, which " + abiPathEnv + "=write rules out"
+			err.Hint = "the command needs the ioctl interface, which " + abiPathEnv + "=write rules out"
 		}
 	case err.Errno == syscall.EPROTONOSUPPORT && known.hidden && slices.Compare(running[:], known.since[:]) >= 0:
 		f.Driver = driver

@@ -124,7 +124,7 @@ func (o *FlowOptions) check(d *Device) error {
 		return argErr("CreateFlow", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the FlowFlags constants, together %#x", uint32(flowFlagsAll))
 	}
 	if o.Flags&FlowDontTrap != 0 && (o.Type == FlowAllDefault || o.Type == FlowMCDefault) {
-		return argErr("CreateFlow", "Flags", "FlowDontTrap", "not with FlowAllDefault and FlowMCDefault")
+		return argErr("CreateFlow", "Flags", "FlowDontTrap", "FlowDontTrap only with FlowNormal and FlowSniffer")
 	}
 	if limit := d.attr.PhysPortCount; o.Port > limit {
 		return argErr("CreateFlow", "Port", o.Port, "1 to %d", limit)
@@ -146,7 +146,7 @@ func flowHint(errno syscall.Errno, typ QPType) string {
 	case syscall.EPERM:
 		return "the process needs CAP_NET_RAW"
 	case syscall.EINVAL:
-		return fmt.Sprintf("the kernel takes flows to UD and raw packet QPs, this one is %s; or a spec does not fit those before it, or there are too many", typ)
+		return fmt.Sprintf("flows need a UD or raw packet QP, and this one is %s; or a spec does not fit the specs before it; or there are too many specs", typ)
 	}
 	return ""
 }

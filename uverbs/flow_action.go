@@ -67,7 +67,7 @@ func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 		return nil, argErr(op, "Key", "nil", "an ESPKey")
 	}
 	if o.ReplayWindow != nil && *o.ReplayWindow == 0 {
-		return nil, argErr(op, "ReplayWindow", 0, "1 and more; nil is no protection")
+		return nil, argErr(op, "ReplayWindow", 0, "at least 1, or nil for no protection")
 	}
 	in, err := o.encode(op)
 	if err != nil {

@@ -244,7 +244,7 @@ func sysfsPort(root, device string, port uint8) string {
 
 // sysfsErr is the error of a table that cannot be read.
 func sysfsErr(device string, port uint8, err error) error {
-	return fmt.Errorf("uverbs: %s: GIDs of port %d: the kernel or the chosen path has no ioctl for GIDs, and sysfs: %w", device, port, err)
+	return fmt.Errorf("uverbs: %s: GIDs of port %d: the ioctl for GIDs is not available, and reading sysfs failed: %w", device, port, err)
 }
 
 // sysfsEntry completes an entry with what text, and the files beside that it is from, tell.

@@ -69,11 +69,11 @@ func IOVAAt(addr uint64) IOVAChoice { return IOVAChoice{addr, true} }
 // part returns the part of size bytes that the options choose.
 func (o *MROptions) part(op string, size int) (offset, length int, err error) {
 	if o.Offset < 0 || o.Offset >= size {
-		return 0, 0, argErr(op, "Offset", o.Offset, "0 to %d, the memory has %d bytes", size-1, size)
+		return 0, 0, argErr(op, "Offset", o.Offset, "0 to %d (the memory has %d bytes)", size-1, size)
 	}
 	rest := size - o.Offset
 	if o.Length < 0 || o.Length > rest {
-		return 0, 0, argErr(op, "Length", o.Length, "0 to %d, the memory has %d bytes from offset %d", rest, size, o.Offset)
+		return 0, 0, argErr(op, "Length", o.Length, "0 to %d (the memory has %d bytes, the region starts at %d)", rest, size, o.Offset)
 	}
 	if o.Length == 0 {
 		return o.Offset, rest, nil
@@ -94,7 +94,7 @@ func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
 		}
 	}
 	if page := uint64(os.Getpagesize()); iova%page != start%page {
-		return 0, argErr(op, "IOVA", fmt.Sprintf("%#x", iova), "addresses at %#x of a page of %#x bytes, as the memory is", start%page, page)
+		return 0, argErr(op, "IOVA", fmt.Sprintf("%#x", iova), "addresses at offset %#x of a page of %#x bytes, like the memory", start%page, page)
 	}
 	if length > math.MaxUint64-iova {
 		return 0, argErr(op, "IOVA", fmt.Sprintf("%#x", iova), "up to %#x, for %d bytes", math.MaxUint64-length, length)
@@ -137,7 +137,7 @@ func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
 // region describes a region of a buffer, which the caller releases.
 func (o *MROptions) region(op string, buf *Buffer) (*region, error) {
 	if buf == nil {
-		return nil, argErr(op, "buffer", "nil", "a buffer of AllocBuffer")
+		return nil, argErr(op, "buffer", "nil", "a Buffer")
 	}
 	mem, err := buf.acquire()
 	if err != nil {
@@ -162,7 +162,7 @@ func (o *MROptions) region(op string, buf *Buffer) (*region, error) {
 func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 	const op = "RegSlice"
 	if len(b) == 0 {
-		return nil, argErr(op, "slice", "empty", "1 byte and more")
+		return nil, argErr(op, "slice", "empty", "at least 1 byte")
 	}
 	if err := p.dev.checkAccess(op, access, accessMR); err != nil {
 		return nil, err

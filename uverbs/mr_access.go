@@ -98,7 +98,7 @@ func (d *Device) checkAccess(op string, access, allowed Access) error {
 		return argErr(op, "access", access, "%s", allowed)
 	}
 	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
-		return argErr(op, "access", access, "REMOTE_WRITE and REMOTE_ATOMIC only together with LOCAL_WRITE")
+		return argErr(op, "access", access, "LOCAL_WRITE, too, if REMOTE_WRITE or REMOTE_ATOMIC is set")
 	}
 	attr := &d.attr
 	for _, f := range []struct {

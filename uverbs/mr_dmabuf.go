@@ -85,7 +85,7 @@ func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
 // dmabufHint says what the refusal of a dma-buf may be due to.
 func dmabufHint(errno syscall.Errno) string {
 	if errno == syscall.EINVAL || errno == syscall.EBADF {
-		return "the file may not be a dma-buf, or the adapter one that does not change regions by work requests, without which mlx5_ib takes none"
+		return "the file may not be a dma-buf, or the adapter may not support it: mlx5_ib needs one that changes regions by work requests (UMR)"
 	}
 	return ""
 }

@@ -117,7 +117,7 @@ func (p *PD) AdviseMR(a Advice, sgl []SGE, o AdviseOptions) error {
 	hint := ""
 	switch errno {
 	case syscall.EINVAL, syscall.ENOENT, syscall.EPERM, syscall.EFAULT:
-		hint = "an SGE may not be inside an on-demand MR of this PD, or its memory not be mapped, or not be writable"
+		hint = "an SGE may be outside every on-demand MR of this PD, or its memory may not be mapped or not be writable"
 	}
 	return p.dev.cmd.failSince("ADVISE_MR", errno, hint, Version{5, 0})
 }

@@ -59,7 +59,7 @@ func (o *object) errClosed() error {
 
 // errZero says that an object is none.
 func errZero(op string) error {
-	return argErr(op, "object", "a zero value", "one that this package has made")
+	return argErr(op, "object", "a zero value", "an object that this package created")
 }
 
 // usable says why the object cannot be used, if it can't.

@@ -66,7 +66,7 @@ func (r StaticRate) Mult() int {
 func (r StaticRate) String() string {
 	switch {
 	case r == RateMax:
-		return "no bound"
+		return "no limit"
 	case r.Mbps() == 0:
 		return fmt.Sprintf("rate %d", uint8(r))
 	}
@@ -128,7 +128,7 @@ func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
 		return 0, err
 	}
 	if !op.known() {
-		return 0, argErr("DataInOrder", "op", uint8(op), "the opcodes of work requests")
+		return 0, argErr("DataInOrder", "op", uint8(op), "the WROpcode constants")
 	}
 	return 0, nil
 }

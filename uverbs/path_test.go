@@ -13,7 +13,7 @@ func TestStaticRate(t *testing.T) {
 		mbps, mult int
 		text       string
 	}{
-		{RateMax, 0, 0, "no bound"}, {1, 0, 0, "rate 1"}, {25, 0, 0, "rate 25"}, {255, 0, 0, "rate 255"},
+		{RateMax, 0, 0, "no limit"}, {1, 0, 0, "rate 1"}, {25, 0, 0, "rate 25"}, {255, 0, 0, "rate 255"},
 		{2, 2500, 1, "2500 Mbit/s"}, {3, 10000, 4, "10000 Mbit/s"}, {11, 14062, 0, "14062 Mbit/s"}, {16, 103125, 0, "103125 Mbit/s"},
 		{19, 28125, 11, "28125 Mbit/s"}, {20, 53125, 20, "53125 Mbit/s"}, {24, 1275000, 480, "1275000 Mbit/s"},
 	} {

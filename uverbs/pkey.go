@@ -43,14 +43,14 @@ func sysfsPKeyIndex(root, device string, port uint8, n int, pkey uint16) (int, e
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("uverbs: %s: port %d has no partition key %#04x among its %d: %w", device, port, pkey, n, fs.ErrNotExist)
+	return 0, fmt.Errorf("uverbs: %s: port %d: partition key %#04x is not among its %d keys: %w", device, port, pkey, n, fs.ErrNotExist)
 }
 
 // sysfsPKey reads a partition key below root.
 func sysfsPKey(root, device string, port uint8, index int) (uint16, error) {
 	text, err := readLine(filepath.Join(root, device, "ports", strconv.Itoa(int(port)), "pkeys", strconv.Itoa(index)))
 	if err != nil {
-		return 0, fmt.Errorf("uverbs: %s: partition key %d of port %d, which only sysfs tells: %w", device, index, port, err)
+		return 0, fmt.Errorf("uverbs: %s: read partition key %d of port %d from sysfs: %w", device, index, port, err)
 	}
 	pkey, err := strconv.ParseUint(text, 0, 16)
 	if err != nil {

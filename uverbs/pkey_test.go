@@ -26,7 +26,7 @@ func TestSysfsPKey(t *testing.T) {
 			t.Errorf("key %#x is at %d, %v, want %d", pkey, got, err, want)
 		}
 	}
-	if _, err := sysfsPKeyIndex(root, "rxe0", 2, 2, 0xf001); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "0xf001 among its 2") {
+	if _, err := sysfsPKeyIndex(root, "rxe0", 2, 2, 0xf001); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "0xf001 is not among its 2") {
 		t.Errorf("a key that is not there: %v", err)
 	}
 	if i, err := sysfsPKeyIndex(root, "rxe0", 2, 4, 0xf001); i != 0 || err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "key 2 of port 2") {

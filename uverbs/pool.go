@@ -13,9 +13,9 @@ import (
 var (
 	// ErrPoolEmpty is returned by [BufferPool.Get] if no slot is free.
 	ErrPoolEmpty = errors.New("uverbs: no free slot in the buffer pool")
-	// ErrSlotFree is returned by [BufferPool.Put] if the slot is already free or belongs to
-	// another pool.
-	ErrSlotFree = errors.New("uverbs: slot is not out of this buffer pool")
+	// ErrSlotFree is returned by [BufferPool.Put] if the slot is already free or belongs to another
+	// pool.
+	ErrSlotFree = errors.New("uverbs: slot is free or belongs to another buffer pool")
 
 	errPoolClosed = &reason{"uverbs: BufferPool: file already closed", os.ErrClosed}
 )
@@ -144,7 +144,7 @@ func (p *BufferPool) Close() error {
 		return nil
 	}
 	if out := len(p.turn) - len(p.free); out > 0 {
-		return fmt.Errorf("uverbs: BufferPool: %d of %d slots are out, put them back first: %w", out, len(p.turn), syscall.EBUSY)
+		return fmt.Errorf("uverbs: BufferPool: %d of %d slots are in use; put them back first: %w", out, len(p.turn), syscall.EBUSY)
 	}
 	if err := p.mr.Close(); err != nil {
 		return err

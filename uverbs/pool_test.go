@@ -55,7 +55,7 @@ func TestBufferPool(t *testing.T) {
 	if _, err := p.Get(); err != ErrPoolEmpty {
 		t.Errorf("Get of an empty pool: %v", err)
 	}
-	if err := p.Close(); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "5 of 5 slots are out") {
+	if err := p.Close(); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "5 of 5 slots are in use") {
 		t.Errorf("Close: %v", err)
 	}
 	for _, n := range []int{-1, size + 1, math.MaxInt} {

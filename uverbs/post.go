@@ -164,36 +164,37 @@ var (
 	ErrTooManySGE = errors.New("too many SGEs for this QP")
 	// ErrInlineTooLong means more inline data than the QP was created for.
 	ErrInlineTooLong = errors.New("inline data too long for this QP")
-	// ErrInlineUse means inline data together with an SGL, in an RDMA READ or in an atomic.
-	ErrInlineUse = errors.New("inline data excludes an SGL, RDMA READ and atomics")
+	// ErrInlineUse means inline data together with SGEs, or with an RDMA READ or an atomic.
+	ErrInlineUse = errors.New("inline data cannot be combined with SGEs, RDMA READ or atomics")
 	// ErrTooLong means that the SGEs together exceed 4 GiB.
 	ErrTooLong = errors.New("the SGEs together are too long")
-	// ErrOpcode means an operation that there is not, or not for this type of QP.
-	ErrOpcode = errors.New("this type of QP has no such operation")
-	// ErrAtomic means that an atomic is not about 8 bytes at a multiple of 8.
+	// ErrOpcode means an operation that is unknown, or that this type of QP does not support.
+	ErrOpcode = errors.New("this type of QP does not support the operation")
+	// ErrAtomic means an atomic whose data is not 8 bytes or whose remote address is not aligned.
 	ErrAtomic = errors.New("an atomic needs 8 bytes of data and a remote address that is a multiple of 8")
 	// ErrNoData means data for an operation that has none of the caller's.
 	ErrNoData = errors.New("this operation takes no SGE and no inline data")
-	// ErrHeader means a raw packet for an adapter that wants the headers of frames in work requests,
-	// with less than a header, or one that does not lie in an MR's memory of this program.
-	ErrHeader = errors.New("this adapter wants the first 18 bytes of a frame from an MR of this PD that is this program's memory, or inline")
-	// ErrNoAddress means a datagram without an AH, or with one that is closed.
-	ErrNoAddress = errors.New("a datagram needs an AH that is open")
-	// ErrNotDatagram means an AH for a QP that is connected.
-	ErrNotDatagram = errors.New("an AH is for UD only")
-	// ErrNotXRC means an SRQ's number for a QP that is not of type XRCSend.
-	ErrNotXRC = errors.New("an SRQ is named by XRC senders only")
+	// ErrHeader means a raw packet for an adapter that needs the Ethernet header in the work request.
+	// The library copies it from inline data or from an MR, which must have the whole header and be
+	// memory of this program.
+	ErrHeader = errors.New("this adapter needs the first 18 bytes of a frame inline, or in an MR of this PD that this program can read")
+	// ErrNoAddress means a datagram without an AH or with a closed one.
+	ErrNoAddress = errors.New("a datagram needs an open AH")
+	// ErrNotDatagram means an AH for a QP that is not of type UD.
+	ErrNotDatagram = errors.New("only UD QPs take an AH")
+	// ErrNotXRC means an SRQ number for a QP that is not of type XRCSend.
+	ErrNotXRC = errors.New("only XRC send QPs take the number of an SRQ")
 	// ErrForeignAH means an AH of another device.
-	ErrForeignAH = errors.New("the AH is of another device")
-	// ErrBind means a bind without an MW and an MR that are open.
-	ErrBind = errors.New("a bind needs an MW and an MR that are open")
+	ErrForeignAH = errors.New("the AH belongs to another device")
+	// ErrBind means a bind whose MW or MR is nil or closed.
+	ErrBind = errors.New("a bind needs an open MW and an open MR")
 	// ErrBindForeign means a bind of an MW or an MR of another device.
-	ErrBindForeign = errors.New("the MW or the MR is of another device")
-	// ErrBindRight means a bind to an MR without AccessMWBind, where the device does not look.
+	ErrBindForeign = errors.New("the MW or the MR belongs to another device")
+	// ErrBindRight means a bind to an MR without AccessMWBind, if the device does not check that.
 	ErrBindRight = errors.New("the MR was registered without AccessMWBind")
-	// ErrBindKey means that a bind changes more of the key than its last 8 bits.
-	ErrBindKey = errors.New("the new key differs from the window's in more than the last 8 bits")
-	// ErrNothingBegun means that a builder was given data before an operation.
+	// ErrBindKey means a new key that differs from the old one in more than the last 8 bits.
+	ErrBindKey = errors.New("the new key differs from the window's key in more than the last 8 bits")
+	// ErrNothingBegun means that data was added to a SendBuilder before an operation was begun.
 	ErrNothingBegun = errors.New("no work request was begun")
 	// ErrSendFlags means a flag that is not one of the constants.
 	ErrSendFlags = errors.New("unknown send flag")

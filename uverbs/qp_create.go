@@ -78,7 +78,7 @@ func (s *qpSpec) hint(errno syscall.Errno) string {
 	case errno == syscall.EINVAL && s.open != 0:
 		return "the domain has no QP of this number"
 	case errno == syscall.EINVAL && s.Flags != 0 && s.Type != RawPacket && s.Type != UD:
-		return "flags are for raw packet and UD QPs"
+		return "only raw packet and UD QPs take flags"
 	}
 	return ""
 }

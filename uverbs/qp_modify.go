@@ -167,15 +167,15 @@ func (q *QP) SetKernelState(state QPState) error {
 	}
 	defer q.release()
 	if !q.dev.driver.capabilities().connectionManaged {
-		return argErr("SetKernelState", "QP", "of "+q.dev.Name(), "one of iWARP; Modify is for the others")
+		return argErr("SetKernelState", "QP", "of "+q.dev.Name(), "a QP of an iWARP device; use Modify for others")
 	}
 	if state != QPRTR && state != QPRTS {
-		return argErr("SetKernelState", "state", state, "%s, %s; Modify is for the others", QPRTR, QPRTS)
+		return argErr("SetKernelState", "state", state, "%s or %s; use Modify for others", QPRTR, QPRTS)
 	}
 	for {
 		now := q.State()
 		if now > state {
-			return argErr("SetKernelState", "state", state, "none before %s, which the QP is in", now)
+			return argErr("SetKernelState", "state", state, "%s or later, the current state", now)
 		}
 		if q.state.CompareAndSwap(uint32(now), uint32(state)) {
 			break
@@ -201,12 +201,12 @@ func (q *QP) firstRecvDone() {
 func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) string {
 	if mask&AttrAltPath != 0 && errno == syscall.EINVAL {
 		if port, err := q.dev.QueryPort(attr.AltPort); err == nil && port.LinkLayer == LinkLayerEthernet {
-			return "the kernel has alternate paths on InfiniBand only, and port " + strconv.Itoa(int(attr.AltPort)) + " is Ethernet"
+			return "the kernel supports alternate paths on InfiniBand only, and port " + strconv.Itoa(int(attr.AltPort)) + " is Ethernet"
 		}
 	}
 	if mask&AttrAV == 0 {
 		if errno == syscall.EINVAL {
-			return "the QP may have left state " + q.State().String() + " by itself; Query tells"
+			return "the QP may have left state " + q.State().String() + " by itself; Query returns the current state"
 		}
 		return ""
 	}

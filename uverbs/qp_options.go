@@ -110,7 +110,7 @@ func (o *QPOptions) check(d *Device) error {
 		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
 	}
 	if o.Type == XRCRecv {
-		return argErr("CreateQP", "Type", o.Type, "the other types; XRCD.CreateQP is for this one")
+		return argErr("CreateQP", "Type", o.Type, "the other types; use XRCD.CreateQP for this one")
 	}
 	if _, ok := d.driver.operations(o.Type); !ok {
 		return &FeatureError{Feature: "QP type " + o.Type.String(), Driver: d.driver.name()}
@@ -126,7 +126,7 @@ func (o *QPOptions) check(d *Device) error {
 	}
 	switch {
 	case o.MaxInline < 0:
-		return argErr("CreateQP", "MaxInline", o.MaxInline, "0 and more bytes, as the device takes them")
+		return argErr("CreateQP", "MaxInline", o.MaxInline, "at least 0 bytes")
 	case o.MaxInline > maxInline && !o.hasSendQueue():
 		return argErr("CreateQP", "MaxInline", o.MaxInline, "0, as there is no send queue")
 	}

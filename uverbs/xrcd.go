@@ -84,9 +84,9 @@ const noFD = 1<<32 - 1
 func xrcdHint(errno syscall.Errno, o XRCDOptions) string {
 	switch {
 	case errno == syscall.EAGAIN:
-		return "nobody has made a domain of this file; os.O_CREATE does"
+		return "the file has no domain; os.O_CREATE creates one"
 	case errno == syscall.EINVAL && o.File != nil && o.Flags&os.O_EXCL != 0:
-		return "somebody has made a domain of this file, and os.O_EXCL refuses it"
+		return "the file already has a domain, and os.O_EXCL is set"
 	}
 	return ""
 }

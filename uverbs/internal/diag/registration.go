@@ -37,7 +37,7 @@ func (r *Registration) Hint() string {
 	case syscall.EFAULT:
 		maps, err := os.Open("/proc/self/maps")
 		if err != nil {
-			return "part of the memory is not mapped, or not as the access asks for"
+			return "part of the memory is not mapped, or its protection does not permit the access"
 		}
 		defer maps.Close()
 		return r.mappingHint(maps)
