@@ -1,32 +1,32 @@
-// Package uverbs is RDMA verbs in Go on nothing but the Linux kernel: no cgo, no libibverbs, no
-// provider libraries. A program that uses it is one static binary.
+// Package uverbs implements RDMA verbs in Go. It talks to the Linux kernel directly, without cgo,
+// libibverbs or provider libraries.
 //
 // Most programs do not need verbs: package cm connects by address, and its Conn and Stream send
 // messages and bytes. Use this package for everything else that an RDMA device can do.
 //
 // # A first program
 //
-// [OpenFirst] opens the first usable device, [Open] opens one by name, and [Devices] lists all
-// devices, with the reason why one cannot be used:
+// [OpenFirst] opens the first usable device and [Open] opens one by name. [Devices] lists all
+// devices, and says why one cannot be used:
 //
 //	dev, err := uverbs.OpenFirst()
 //
-// A protection domain ([PD]) holds memory and queue pairs that may be used together. A completion
-// queue ([CQ]) receives the results of work:
+// A protection domain ([PD]) contains the memory and the queue pairs that may be used together. A
+// completion queue ([CQ]) receives the results of work requests:
 //
 //	pd, err := dev.AllocPD()
 //	cq, err := dev.CreateCQ(uverbs.CQOptions{Events: true})
 //
-// The device reads and writes memory by itself, so memory is registered before use. [AllocBuffer]
-// returns memory outside the Go heap, and [PD.RegMR] registers it:
+// The device accesses memory by itself, so memory must be registered. [AllocBuffer] returns memory
+// outside the Go heap, and [PD.RegMR] registers it:
 //
 //	buf, err := uverbs.AllocBuffer(8192)
 //	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
 //
 // A queue pair ([QP]) is one end of a connection: a queue of sends and a queue of receives. Each
-// side sends its [Endpoint] to the other by some other means, such as JSON over TCP, and calls
-// [QP.Connect] with the other's. Post the first receive before that, so that it is there when the
-// peer sends; [QP.Init] makes it possible:
+// side sends its [Endpoint] to the other one, for example as JSON over TCP, and calls [QP.Connect]
+// with the endpoint that it gets. Call [QP.Init] and post the first receive before that, because
+// the peer may send at once:
 //
 //	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 //	err = qp.Init()
@@ -34,8 +34,8 @@
 //	local, err := qp.Endpoint()              // send it to the peer, and get the peer's
 //	err = qp.Connect(ctx, remote)
 //
-// Now post work, and wait for its completion. Each work request has an ID, which its completion
-// repeats, and a list of SGEs, which are parts of registered memory:
+// Now post work requests and wait for their completions. Each work request has an ID, which its
+// completion repeats, and a list of SGEs, which are pieces of registered memory:
 //
 //	n := copy(buf.Bytes(), "hello")
 //	err = qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
@@ -46,14 +46,14 @@
 //		err = qp.Err(&wc) // nil, or what failed and why
 //	}
 //
-// The example of the package is this program as a whole.
+// The package example is the whole program.
 //
 // # Objects
 //
 // Every object has a method Close, which may be called more than once. Methods of a closed object
-// return an error that matches [os.ErrClosed]. An object that others still use refuses to close,
-// with an error that says how many they are, and stays usable. Close objects in the reverse order
-// of their creation.
+// return an error that matches [os.ErrClosed]. Close fails with EBUSY while other objects use the
+// object, which then stays open. So close objects in the reverse order of their creation, or call
+// [Device.CloseAll].
 //
 // One goroutine at a time may use the send side of a QP, one its receive side, one may use a CQ,
 // and one may wait on a CompChannel. Different objects need no lock. The other methods are safe for
@@ -81,36 +81,36 @@
 //
 // # Waiting
 //
-// [CQ.Poll] returns at once, also if nothing has completed; a goroutine that calls it in a loop sees a
-// completion earliest and keeps a processor busy. [CQ.Wait] sleeps in Go's netpoller until something
-// completes, for a CQ that was created with [CQOptions.Events].
+// [CQ.Poll] returns at once, even if nothing has completed. Calling it in a loop has the lowest
+// latency, but keeps a processor busy. [CQ.Wait] sleeps in Go's netpoller until something
+// completes. It needs [CQOptions.Events].
 //
-// One goroutine can wait for several CQs, with a [CompChannel] that is their CQOptions.Channel. It
-// repeats three steps: [CQ.Notify], then [CQ.Poll] until nothing is left, then [CompChannel.Wait]. Poll
-// after Notify, since a completion that came before Notify raises no event. The example of
-// CompChannel.Wait has the loop.
+// To wait for several CQs in one goroutine, create them with the same [CompChannel] as
+// CQOptions.Channel. Then repeat three steps: [CQ.Notify], [CQ.Poll] until the CQ is empty, and
+// [CompChannel.Wait]. Poll after Notify, because a completion before Notify may raise no event. The
+// example of CompChannel.Wait has the loop.
 //
-// [Device.WaitEvent] reports what no completion does: a port that goes down, a new address, a CQ
-// that has lost a completion.
+// [Device.WaitEvent] reports events other than completions: a port that goes down, a new address, a
+// CQ that has lost a completion.
 //
 // # Connections
 //
 // RC and UC queue pairs talk to one peer. [QP.Connect] chooses the first active port, a RoCE v2
 // GID, the port's MTU and the usual timeouts; [PathOptions] overrides each choice, and [QP.Modify]
-// makes each step by hand. RC delivers in order and without loss, UC may lose messages.
+// makes each step by hand. RC delivers in order and without loss; UC may lose messages.
 //
 // A UD queue pair sends datagrams to many peers. [QP.ReadyUD] makes it ready. An address handle
 // ([AH]) says how to reach a peer; [PD.CreateAHFor] makes one for the sender of a datagram.
-// Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast] joins
-// a multicast group.
+// Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast]
+// receives the datagrams of a multicast group.
 //
-// XRC, raw packets, RSS, flows, thread domains, device memory and time stamps are for devices that
-// have them, such as ConnectX.
+// XRC, raw packets, RSS, flows, thread domains, device memory and time stamps need a device that
+// supports them, such as ConnectX.
 //
 // # Errors
 //
-// Errors with fields are pointers, such as [*Error]: find them with [errors.As] or [errors.AsType].
-// Compare with single errors, such as [ErrQueueFull] and errnos, by [errors.Is].
+// Find errors with fields, which are pointers such as [*Error], with [errors.As] or
+// [errors.AsType]. Compare with other errors, such as [ErrQueueFull] and errnos, with [errors.Is].
 //
 //   - [ArgError]: the library refused an argument without asking the kernel. It has the field, the
 //     value given and the values allowed, and matches EINVAL.
@@ -122,12 +122,10 @@
 //   - [DeviceError]: a device could not be opened. It lists the devices of the machine.
 //   - [PostError]: a work request of a batch is wrong. It matches the reason, such as
 //     [ErrTooManySGE].
-//   - [ErrQueueFull] and similar values come from the data path.
+//   - [ErrQueueFull], [ErrCQOverrun], [ErrQueueCorrupt] and [ErrState] come from the data path.
 //   - [os.ErrClosed]: the object was closed.
-//   - A [WC] with a [WCStatus] reports a work request that failed. [QP.Err] explains it. For a
-//     request that was flushed it says what moved the QP to the state [QPErr]: an earlier request,
-//     this program, an asynchronous event, or the cause that a connection manager has given to
-//     [QP.SetErrCause].
+//   - [WCStatus]: a work request failed, as its [WC] says. [QP.Err] returns a [WCError] that
+//     explains it. If the request was flushed, the WCError says why the QP is in state [QPErr].
 //
 // For example:
 //
@@ -149,42 +147,40 @@
 //   - copy data before you check it, since a peer may change memory that it can write to at any
 //     time.
 //
-// Soft iWARP lets a peer read all memory whose key it knows, whatever its access rights. The
-// library checks all data from the kernel, the device and peers before it uses them, but a device
-// can write to all memory that is registered with it. SECURITY.md says more.
+// Soft iWARP permits a peer to read all memory whose key it knows, whatever the access rights are.
+// The library checks data from the kernel, the device and peers before it uses it, but a device can
+// write to all memory that is registered with it. SECURITY.md has the details.
 //
 // # Drivers
 //
 // The library supports the drivers rxe (Soft-RoCE), mlx5 (ConnectX) and siw (soft iWARP) of Linux
-// 5.10 and later, on 64-bit little-endian machines. They agree in most things. The section
-// "Differences" in the documentation of the packages mmio/rxe, mmio/mlx5 and mmio/siw lists what
-// each of them does in its own way.
+// 5.10 and later, on 64-bit little-endian machines. The section "Differences" in the documentation
+// of the packages mmio/rxe, mmio/mlx5 and mmio/siw lists where they behave differently.
 //
 // # Kernel interface
 //
-// Commands go to the kernel by ioctl, commands without an ioctl method inside INVOKE_WRITE, and all
-// commands by write() where the kernel has no ioctl. The environment variable RDMAABI=ioctl or
-// RDMAABI=write forces one of them. Use ioctl in sandboxes that pass on nothing else. With write()
-// alone the GID table comes from sysfs.
+// The library sends commands by ioctl, those without an ioctl method inside INVOKE_WRITE, or by
+// write() if the kernel has no ioctl interface. The environment variable RDMAABI=ioctl or
+// RDMAABI=write forces one of them. Use ioctl in sandboxes that permit nothing else. With
+// RDMAABI=write the GID table is read from sysfs.
 //
-// Doorbells and the arming of a CQ use write(), which costs less, except with RDMAABI=ioctl or
-// where write() fails. It fails in a process that has changed its user since it opened the device.
+// Doorbells and the arming of a CQ use write(), which is cheaper. With RDMAABI=ioctl, or if write()
+// fails, they use ioctl. A process that has changed its user since it opened the device cannot use
+// write().
 //
 // RDMADEBUG=level=1 traces commands on standard error.
 //
 // # Performance
 //
-//   - Post lists, and poll for as many completions as there is room for. Each call takes a lock,
-//     checks indices and rings a doorbell, however long the list. On rxe and siw the doorbell is a
+//   - Post lists, and poll into a slice for many completions. Each call takes a lock, checks
+//     indices and rings a doorbell, however long the list is. On rxe and siw the doorbell is a
 //     system call, which costs more than everything else.
 //   - A goroutine that waits in Go's netpoller is woken by another thread, which costs one thread
-//     switch. [CompChannel.SetBusyWait] makes the goroutine sleep in the kernel for a limited time
-//     instead, and keep its thread and processor. A clock wakes it three times within the limit, so
-//     a short limit costs processor time. On a channel with one CQ this also saves a system call
-//     between message and answer.
-//   - Go's runtime interrupts a goroutine that runs for 10 ms without a pause. A loop that polls
-//     for long should call runtime.Gosched now and then.
-//   - Doorbells of up to 1 MiB of data and the arming of a CQ are system calls that Go's scheduler
-//     is not told of, since that costs more than the call itself. The garbage collector waits until
-//     such a call returns.
+//     switch. [CompChannel.SetBusyWait] avoids it for a limited time. On a channel with one CQ it
+//     also moves a system call out of the time between a message and its answer.
+//   - Go's runtime interrupts a goroutine that runs for 10 ms. A loop that polls for long should
+//     call runtime.Gosched from time to time.
+//   - Doorbells for up to 1 MiB of data and the arming of a CQ are system calls that bypass Go's
+//     scheduler, because announcing them to it costs more than the call itself. The garbage
+//     collector waits until such a call returns.
 package uverbs
