@@ -11,34 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// busyWaiter sleeps in the kernel until a file is readable, without telling Go's scheduler:
-// thread and processor stay with the goroutine, so that no other thread has to be woken
-// before the goroutine goes on. It is not safe for concurrent use.
+// busyWaiter sleeps in the kernel until a file is readable, without telling Go's scheduler. The
+// goroutine keeps its thread and processor, so no other thread must be woken before it continues.
+// It is not safe for concurrent use.
 type busyWaiter struct {
 	time          time.Duration
 	raw           syscall.RawConn  // of the file
 	fds           [2]unix.PollFd   // the file and the clock
-	withFD, sleep func(fd uintptr) // methods, kept so that holding does not allocate
+	withFD, sleep func(fd uintptr) // method values, stored so that wait does not allocate
 
-	// A timeout of the sleep itself would set a timer each time and cancel it, which is a
-	// good part of what a sleep costs. The clock ticks by itself, and not on as long as
-	// nobody reads it.
+	// A timeout of ppoll would set and cancel a timer for each sleep, which is expensive. The clock
+	// is a timerfd with a fixed interval; it stays readable until it is read.
 	clock    *os.File
 	clockRaw syscall.RawConn
-	tick     [8]byte // where the clock's number of ticks is read to
+	tick     [8]byte // read buffer for the clock
 
-	event  *[eventSize]byte    // where the event is read to
-	n      int                 // how many bytes were
-	unread bool                // whether the last event is to be read first
-	only   *atomic.Pointer[CQ] // the CQ whose events need not be read to be known, if there is one
-	cq     *CQ                 // the CQ of an event that was not read
+	event  *[eventSize]byte    // read buffer for the event
+	n      int                 // number of bytes read into event
+	unread bool                // an earlier event must be read first
+	only   *atomic.Pointer[CQ] // the only CQ of the channel, or nil
+	cq     *CQ                 // the CQ of an event that is still unread
 }
 
-// busyWaitTicks are the ticks of the clock that end a hold. The first may be an old one and
-// the second come at once, so a hold lasts from a third of the time to the whole.
+// busyWaitTicks is the number of clock ticks that end a busy wait. The first may be an old one and
+// the second may come at once, so a busy wait takes between a third of its time and all of it.
 const busyWaitTicks = 3
 
-// newBusyWaiter returns a holder that reads events of a file.
+// newBusyWaiter returns a busyWaiter for the events of f.
 func newBusyWaiter(f *os.File, d time.Duration, event *[eventSize]byte) (*busyWaiter, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -65,9 +64,10 @@ func newBusyWaiter(f *os.File, d time.Duration, event *[eventSize]byte) (*busyWa
 // close releases the clock.
 func (h *busyWaiter) close() error { return h.clock.Close() }
 
-// hold sleeps until an event is there or until the time is over. The event is read, and the number of
-// bytes returned, unless it can only be of one CQ, which is returned then. If there is neither, the
-// ordinary read tells why. An event of before that is unread is read first, which ends the hold.
+// wait sleeps until there is an event or the time is over. If the channel has only one CQ, it
+// returns the CQ without reading the event. Otherwise it reads the event and returns its size. If
+// it returns neither, an ordinary read finds out why. If unread is set, it first reads the earlier
+// event, which ends the wait.
 func (h *busyWaiter) wait(only *atomic.Pointer[CQ], unread bool) (int, *CQ) {
 	h.n, h.cq, h.only, h.unread = 0, nil, only, unread
 	if h.raw.Control(h.withFD) != nil {
@@ -76,15 +76,15 @@ func (h *busyWaiter) wait(only *atomic.Pointer[CQ], unread bool) (int, *CQ) {
 	return h.n, h.cq
 }
 
-// withClock keeps the clock open as well.
+// withClock calls sleep with the clock's descriptor, which it keeps open.
 func (h *busyWaiter) withClock(fd uintptr) {
 	h.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-	h.clockRaw.Control(h.sleep) // closed: the ordinary read says so
+	h.clockRaw.Control(h.sleep) // an error means closed; the ordinary read reports it
 }
 
-// poll is the sleep. RawSyscall is what keeps the scheduler out; its signal for a
-// goroutine that runs too long, or for the garbage collector, ends the sleep with EINTR.
-// The loop must then come to a place where a goroutine can be preempted, and has no other.
+// poll sleeps in ppoll. RawSyscall keeps the scheduler out. Its preemption signal, for the garbage
+// collector or because the goroutine runs too long, ends ppoll with EINTR. The loop must then reach
+// a preemption point.
 func (h *busyWaiter) poll(clock uintptr) {
 	if h.unread {
 		if h.read(); h.n > 0 {
@@ -100,7 +100,7 @@ func (h *busyWaiter) poll(clock uintptr) {
 		case errno != 0:
 			return
 		case h.fds[0].Revents != 0:
-			if h.fds[0].Revents == unix.POLLIN { // and not that the device is gone
+			if h.fds[0].Revents == unix.POLLIN { // no error, as when the device was removed
 				h.cq = h.only.Load()
 			}
 			if h.cq == nil {
@@ -114,7 +114,7 @@ func (h *busyWaiter) poll(clock uintptr) {
 	}
 }
 
-// read reads an event, which does not block.
+// read reads an event without blocking.
 func (h *busyWaiter) read() {
 	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(h.fds[0].Fd), uintptr(unsafe.Pointer(h.event)), eventSize)
 	if errno == 0 {
@@ -122,10 +122,9 @@ func (h *busyWaiter) read() {
 	}
 }
 
-// preemptible is a place where the scheduler can preempt: a function that calls another
-// looks on entry whether it shall. A function that calls none does not, and
-// runtime.Gosched yields without stopping for a collector that wants to see the stack,
-// which then keeps asking for as long as the hold lasts.
+// preemptible is a preemption point: a function that calls another one checks on entry whether the
+// scheduler wants to preempt. A leaf function does not. Gosched is no replacement: it yields without
+// stopping for a collector that scans the stack, which would keep asking until the wait ends.
 //
 //go:noinline
 func preemptible() { nothing() }

@@ -2,15 +2,14 @@ package uverbs
 
 import "github.com/goverbs/goverbs/netlinkrdma"
 
-// The code that depends on which driver a device has is in the files driver_*.go; this file is
-// the only one that chooses among them. On the data path that is a switch: an interface there
-// would make every caller's work request escape to the heap.
+// The code for each driver is in the files driver_*.go. This file selects it on the data path, with
+// switches: an interface would make every caller's work request escape to the heap.
 
 // driverKind selects a driver on the data path.
 type driverKind uint8
 
 const (
-	kindInvalid driverKind = iota // of a zero value, or a CQ whose ring the kernel does not use any more
+	kindInvalid driverKind = iota // a zero value, or a CQ that Resize has lost
 	kindRxe
 	kindMlx5
 	kindSiw
@@ -26,8 +25,8 @@ var drivers = []struct {
 	{siwDriverID, siwDriver{}},
 }
 
-// What an object has for its driver is one struct per driver. In a QP those of the data path come
-// first, next to the locks: a message touches few cache lines.
+// The driver's part of an object is one struct per driver. In a QP the structs of the data path come
+// first, next to the locks, so that a message touches few cache lines.
 type (
 	deviceDrivers struct{ mlx5 *mlx5Context }
 	qpDrivers     struct {
@@ -54,10 +53,10 @@ type (
 	tdDrivers struct{ mlx5 *mlx5Register }
 )
 
-// PostSend posts send work requests, in order, with one doorbell (ibv_post_send). It
-// posts all or none: [ErrQueueFull] if there is no room for all, [ErrState] before the
-// QP is connected, a [PostError] if one of them is at fault. [QP.BeginSend] does the same
-// without structs.
+// PostSend posts send work requests in order, with one doorbell (ibv_post_send). It posts all or
+// none. It fails with [ErrQueueFull] if they do not all fit, with [ErrState] before the QP is
+// connected, and with a [PostError] if one of them is invalid. [QP.BeginSend] does the same without
+// structs.
 func (q *QP) PostSend(wrs ...SendWR) error {
 	if err := q.lockSide(&q.sending); err != nil {
 		return err
@@ -77,7 +76,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		if err != nil {
 			break
 		}
-		q.rxe.sq.Publish(n) // as ringRxe does; a call less
+		q.rxe.sq.Publish(n) // inlined ringRxe, which saves a call
 		errno := q.doorbell.Issue(bytes > shortDoorbell)
 		q.sending.Unlock()
 		if errno != 0 {
@@ -107,7 +106,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	return q.postSlow(wrs)
 }
 
-// encode writes the work request that was begun last, which is the one of wrs, into the queue.
+// encode writes wrs[0], the work request that was begun last, into the queue.
 func (b *SendBuilder) encode(wrs []SendWR) {
 	if b.err != nil {
 		return
@@ -142,7 +141,7 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 	}
 }
 
-// ring hands n work requests to the device and rings the doorbell. The caller holds the send side.
+// ring publishes n work requests and rings the doorbell. The caller holds sending.
 func (q *QP) ring(n int, bytes uint64) error {
 	switch q.kind {
 	case kindRxe:
@@ -156,7 +155,7 @@ func (q *QP) ring(n int, bytes uint64) error {
 	return errKind
 }
 
-// sendRoom returns why n work requests do not fit into the send queue, or nil.
+// sendRoom returns the error for n work requests that do not fit into the send queue, or nil.
 func (q *QP) sendRoom(n int) error {
 	switch q.kind {
 	case kindRxe:
@@ -185,7 +184,8 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	return q.PostRecvs(wr[:]...)
 }
 
-// PostRecvs posts receive work requests, in order, all or none.
+// PostRecvs posts receive work requests in order, all or none. It fails with the errors of
+// [QP.PostRecv].
 func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	if s := QPState(q.state.Load()); s < QPInit || q.closed.Load() {
 		return q.stateErr()
@@ -209,11 +209,12 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	return errKind
 }
 
-// Poll moves completions into wcs and returns how many there were (ibv_poll_cq); 0
-// means none are there yet. A failed work request is not an error of Poll: look at
-// [WC.Err]. Poll fails with [ErrCQOverrun] if the queue is broken, and with
-// [os.ErrClosed] after Close. It cannot know that the device had no room for a completion:
-// that is an [EventCQErr].
+// Poll moves completions into wcs and returns their number, which is 0 if there are none yet
+// (ibv_poll_cq). It does not report failed work requests as an error; see [WC.Err] and [QP.Err].
+//
+// Poll fails with [ErrCQOverrun] if the queue is corrupt, and with [os.ErrClosed] after Close. It
+// cannot detect that the device dropped a completion because the CQ was full; that is an
+// [EventCQErr].
 func (c *CQ) Poll(wcs []WC) (int, error) {
 	if c.closed.Load() {
 		return 0, c.errClosed()
@@ -229,7 +230,7 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	return 0, c.unusable()
 }
 
-// arm arms the CQ for the next completion, or for the next one that its sender marked as solicited.
+// arm arms the CQ for the next completion, or for the next solicited one.
 func (c *CQ) arm(solicited bool) error {
 	switch c.kind {
 	case kindRxe:
@@ -242,7 +243,7 @@ func (c *CQ) arm(solicited bool) error {
 	return ErrCQOverrun
 }
 
-// invalidate marks a CQ whose ring the kernel does not use any more.
+// invalidate marks a CQ that has lost its ring.
 func (c *CQ) invalidate() { c.kind = kindInvalid }
 
 // postRecvs posts receives to the SRQ; the caller holds post.
@@ -262,8 +263,8 @@ func (s *SRQ) postRecvs(wrs []RecvWR) error {
 	return errKind
 }
 
-// raised notes that the CQ has raised an event. It does not look at kind, which a Resize that loses
-// the CQ may change meanwhile.
+// raised records that the CQ has raised an event. It must not read kind, which a Resize in another
+// goroutine may change.
 func (c *CQ) raised() {
 	c.armed.Store(false)
 	if c.mlx5 != nil {

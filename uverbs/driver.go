@@ -12,18 +12,17 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// driver is what a device's driver does beside the kernel's common commands. It is used on the
-// control path only; the data path is in dispatch.go. A driver embeds baseDriver, which has the
-// methods that few drivers need.
+// driver implements what differs between the kernel's drivers on the control path. The data path is
+// in dispatch.go. A driver embeds baseDriver, which has defaults.
 type driver interface {
 	kind() driverKind
 	name() string
 	capabilities() capabilities
 
-	// abi returns the versions of the driver's private data that the library speaks.
+	// abi returns the supported versions of the driver's private data.
 	abi() (lowest, highest uint64)
 
-	// operations returns what a type of QP can do; ok is false if there is no such type.
+	// operations returns the operations of a QP type; ok is false if the type is not supported.
 	operations(QPType) (ops opcodeSet, ok bool)
 
 	// unsupportedQP, unsupportedSRQ and unsupportedMR name an option that the driver does not support,
@@ -32,11 +31,12 @@ type driver interface {
 	unsupportedSRQ(*SRQOptions) string
 	unsupportedMR(*region) string
 
-	// unsupportedModify returns the error of a Modify to a state that the driver does not support, or nil.
+	// unsupportedModify returns the error of a Modify to a state that the driver does not support,
+	// or nil.
 	unsupportedModify(to QPState) error
 
-	// contextUdata returns the driver's part of GET_CONTEXT, which is sent by ioctl or by write;
-	// openContext reads the kernel's answer, and closeContext frees what openContext made.
+	// contextUdata returns the driver's part of GET_CONTEXT, which is sent by ioctl or by write.
+	// openContext reads the kernel's response, and closeContext frees what openContext allocated.
 	contextUdata(ioctl bool) udata
 	openContext(d *Device, u udata, ioctl bool) error
 	closeContext(*Device) error
@@ -51,50 +51,50 @@ type driver interface {
 	// countUdata returns the driver's part of CREATE_FLOW for the first flow that uses counters.
 	countUdata(*Device) (udata, error)
 
-	// prepareCQ, prepareQP, prepareSRQ and prepareWQ make what must exist before the kernel makes
-	// the object, and return the driver's part of the command. What they change in the options is
-	// what the kernel is told. After an error nothing is left.
+	// prepareCQ, prepareQP, prepareSRQ and prepareWQ allocate what the kernel needs to create the
+	// object, and return the driver's part of the command. They may change the options that are sent
+	// to the kernel. After an error nothing stays allocated.
 	prepareCQ(c *CQ, o *CQOptions) (udata, error)
 	prepareQP(*QP, *qpSpec) (udata, error)
 	prepareSRQ(*SRQ, *SRQOptions) (udata, error)
 	prepareWQ(*WQ, *WQOptions) (udata, error)
 
-	// mapCQ, mapQP, mapSRQ and mapWQ complete a new object from the kernel's answer.
+	// mapCQ, mapQP, mapSRQ and mapWQ complete a new object with the kernel's response.
 	mapCQ(*CQ, udata) error
 	mapQP(*QP, udata) error
 	mapSRQ(*SRQ, udata) error
 	mapWQ(*WQ) error
 
-	// freeCQ, freeQP, freeSRQ and freeWQ free the memory of an object that the kernel has
-	// destroyed or did not make.
+	// freeCQ, freeQP, freeSRQ and freeWQ free the memory of an object that the kernel has destroyed or
+	// did not create.
 	freeCQ(*CQ) error
 	freeQP(*QP) error
 	freeSRQ(*SRQ) error
 	freeWQ(*WQ) error
 
-	// prepareResize returns the driver's part of RESIZE_CQ; what it changes in cqe is what
-	// the kernel is told. ready is false if there is nothing to do.
+	// prepareResize returns the driver's part of RESIZE_CQ. It may change cqe, which is sent to the
+	// kernel. ready is false if there is nothing to do.
 	prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error)
-	// remapCQ replaces the ring by the one in the kernel's answer and returns the memory of the
-	// old one. If it fails the CQ is lost.
+	// remapCQ replaces the ring with the one in the kernel's response and returns the memory of the
+	// old one. If it fails, the CQ is lost.
 	remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error)
-	// abandonResize frees what prepareResize made, after the kernel has refused.
+	// abandonResize frees what prepareResize allocated, after the kernel has refused.
 	abandonResize(c *CQ) error
 
 	// qpModified is called when a QP has changed its state.
 	qpModified(q *QP, from, to QPState)
-	// queriedQP and queriedSRQ correct the kernel's answer to QUERY_QP and QUERY_SRQ.
+	// queriedQP and queriedSRQ correct the kernel's response to QUERY_QP and QUERY_SRQ.
 	queriedQP(q *QP, a *QPAttr)
 	queriedSRQ(s *SRQ, a *SRQAttr)
 
-	// refusal says how the device's firmware refused the command that has just failed, or returns
-	// "" if it did not or that is unknown.
+	// refusal describes how the device's firmware refused the command that has just failed. It returns
+	// "" if the firmware did not refuse it or that is unknown.
 	refusal() string
 
 	// modifySRQ calls issue, which sends MODIFY_SRQ, and maps the new ring if it is resized.
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
 
-	// modifyWQUdata returns the driver's part of MODIFY_WQ; resetWQ is called when a WQ has gone to
+	// modifyWQUdata returns the driver's part of MODIFY_WQ. resetWQ is called after a WQ has entered
 	// WQReset. postWQ posts a receive; the caller holds the WQ's mu.
 	modifyWQUdata() udata
 	resetWQ(*WQ)
@@ -119,26 +119,26 @@ type driver interface {
 
 	// findRequest returns the newest send request of a QP with the given ID, if the ring still has it.
 	findRequest(q *QP, id uint64) (sentWR, bool)
-	// failedRequest returns the send request that the device gave up on and the completion that it
-	// would have had, if the device notes that in the ring.
+	// failedRequest returns the send request that failed and the completion that it would have had, if
+	// the device records that in the ring.
 	failedRequest(q *QP) (WC, sentWR, bool)
-	// queueOf returns the queue of a completion that failed. The QP has one CQ for both queues, and
-	// the opcode does not say that it is a receive.
+	// queueOf returns the queue of a failed completion. It is called if the QP has one CQ for both
+	// queues and the opcode is not that of a receive.
 	queueOf(q *QP, wc WC) diag.Queue
-	// postedRecvs returns how many receives wait for messages to a QP, in its SRQ if it has one.
+	// postedRecvs returns the number of receives posted for a QP, in its SRQ if it has one.
 	postedRecvs(*QP) int
 	// vendorText explains the device's own error code, or returns "".
 	vendorText(code uint32) string
 }
 
-// capabilities are the properties of a driver that generic code depends on. In the zero value
-// every property has the value that most drivers have.
+// capabilities are the properties of a driver that generic code depends on. The zero value suits most
+// drivers.
 type capabilities struct {
-	// connectionManaged means that the kernel's connection manager moves a QP between Init and Err,
-	// and that no command does.
+	// connectionManaged means that only the kernel's connection manager, and no command, moves a QP
+	// from Init to a connected state.
 	connectionManaged bool
-	// inlineLimit means that prepareQP refuses too much inline data; otherwise the library finds the
-	// limit by trying.
+	// inlineLimit means that prepareQP refuses too much inline data. Otherwise the library finds the
+	// limit by creating QPs.
 	inlineLimit bool
 	// threadDomains means that thread domains and parent domains have an effect.
 	threadDomains bool
@@ -147,15 +147,15 @@ type capabilities struct {
 	// reregIOVASince is the first kernel whose driver takes an IOVA in REREG_MR; zero means all.
 	reregIOVASince Version
 
-	// briefCommands means that the kernel carries out the driver's commands at once, as a device in
-	// software can, so that Go's scheduler need not be told of brief ones.
+	// briefCommands means that brief commands return without waiting for hardware, so that they need
+	// not be announced to Go's scheduler.
 	briefCommands bool
-	// memlockForAll names the kernel that counts RLIMIT_MEMLOCK for a process with CAP_IPC_LOCK as
-	// well, or is "".
+	// memlockForAll names the kernels that apply RLIMIT_MEMLOCK even to a process with CAP_IPC_LOCK,
+	// or is "".
 	memlockForAll string
 }
 
-// baseDriver has the methods of driver that few drivers need, as they are for the others.
+// baseDriver has the default methods of a driver.
 type baseDriver struct{}
 
 func (baseDriver) unsupportedSRQ(*SRQOptions) string        { return "" }
@@ -206,7 +206,7 @@ func (baseDriver) clockTime(d *Device, _ uint64) (time.Time, error) {
 	return time.Time{}, &FeatureError{Feature: "time of a time stamp", Driver: d.driver.name()}
 }
 
-// software has what the drivers of software devices have in common.
+// software has the methods that the drivers of software devices share.
 type software struct{ baseDriver }
 
 func (software) unsupportedQP(o *QPOptions) string {
@@ -228,7 +228,7 @@ func (software) unsupportedSRQ(o *SRQOptions) string {
 	return ""
 }
 
-// oneCQESize refuses a size of completions, of which the device has one.
+// oneCQESize refuses CQESize, because the device has a fixed size of completions.
 func (software) oneCQESize(c *CQ, o *CQOptions) error {
 	if o.CQESize != 0 {
 		return &FeatureError{Feature: "CREATE_CQ with CQESize", Driver: c.dev.driver.name()}
@@ -236,8 +236,8 @@ func (software) oneCQESize(c *CQ, o *CQOptions) error {
 	return nil
 }
 
-// closeRegions unmaps the regions that are not nil. A goroutine that has not seen yet that the object
-// is gone may still use them.
+// closeRegions unmaps the regions that are not nil. A goroutine that has not yet seen that the
+// object is closed may still access them.
 func closeRegions(regions ...*mmio.Region) error {
 	var err error
 	for _, r := range regions {
@@ -248,7 +248,7 @@ func closeRegions(regions ...*mmio.Region) error {
 	return err
 }
 
-// driverOf returns the driver with a kernel driver ID, or nil if it is not supported.
+// driverOf returns the driver with the given kernel driver ID, or nil if it is not supported.
 func driverOf(id netlinkrdma.DriverID) driver {
 	for _, d := range drivers {
 		if d.id == id {
@@ -268,7 +268,8 @@ func driverNames() string {
 	return strings.Join(names, ", ")
 }
 
-// checkABI compares the kernel's version of a driver's data with the versions that the library speaks.
+// checkABI returns an error if the library does not support the kernel's version of a driver's
+// data.
 func checkABI(d driver, version uint64) error {
 	if lo, hi := d.abi(); version < lo || version > hi {
 		return fmt.Errorf("driver %s of this kernel has ABI version %d, the library supports %d to %d: %w", d.name(), version, lo, hi, errABI)

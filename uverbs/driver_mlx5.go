@@ -12,11 +12,11 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// mlx5DriverID is mlx5's number among the kernel's drivers.
+// mlx5DriverID is the kernel's ID of mlx5.
 const mlx5DriverID = netlinkrdma.DriverID(mlx5.DriverID)
 
-// mlx5Driver is the glue to ConnectX adapters: queues are the program's own memory, which
-// the kernel is told of, and doorbells are registers of the device.
+// mlx5Driver supports ConnectX adapters. Their queues are memory of the program, whose addresses it
+// passes to the kernel, and their doorbells are registers of the device.
 type mlx5Driver struct{ baseDriver }
 
 func (mlx5Driver) kind() driverKind      { return kindMlx5 }
@@ -25,7 +25,7 @@ func (mlx5Driver) abi() (uint64, uint64) { return mlx5.MinABI, mlx5.MaxABI }
 func (mlx5Driver) pdUdata() udata        { return udata{out: make([]byte, mlx5.PDRespSize)} }
 func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.AHRespSize)} }
 
-// capabilities: mlx5_ib of Linux 5.10 takes an IOVA in REREG_MR for the memory's address
+// capabilities: mlx5_ib of Linux 5.10 uses an IOVA in REREG_MR as the address of the memory
 // (mlx5_ib_rereg_user_mr).
 func (mlx5Driver) capabilities() capabilities {
 	return capabilities{inlineLimit: true, threadDomains: true, mappedDM: true, reregIOVASince: Version{5, 11}}
@@ -61,25 +61,25 @@ func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 	return ""
 }
 
-// queriedQP: the kernel does not know the sizes.
+// queriedQP restores the sizes, which the kernel does not know.
 func (mlx5Driver) queriedQP(q *QP, a *QPAttr) { a.Caps = q.caps }
 
-// mlx5AH is an AH's part of mlx5.
+// mlx5AH is the mlx5 part of an AH.
 type mlx5AH struct{ av mlx5.AV }
 
-// mlx5Context is what a device of mlx5 has beside other devices.
+// mlx5Context is the mlx5 part of a device.
 type mlx5Context struct {
 	mlx5.Context
 	uars    mlx5UARs
 	records mlx5.Records
-	owners  mlx5Table // by the index that completions carry, or else by the QP's number
-	srqs    mlx5Table // by number, if completions carry no index
+	owners  mlx5Table // by the user index in completions, or else by QP number
+	srqs    mlx5Table // by number, if completions have no user index
 	clock   mlx5Clock
 	counts  mlx5Counts
 }
 
-// mlx5Counts is memory in which the kernel reads where the values of a flow's counters go. It is made
-// for the first of them.
+// mlx5Counts is memory with the layout of a flow's counters, for the kernel. It is allocated for
+// the first flow that counts.
 type mlx5Counts struct {
 	mu     sync.Mutex
 	region *mmio.Region
@@ -129,7 +129,7 @@ func (mlx5Driver) closeContext(d *Device) error {
 	return errors.Join(d.mlx5.clock.close(), d.mlx5.uars.close(), d.mlx5.records.Close(), closeRegions(d.mlx5.counts.region))
 }
 
-// mlx5Size turns the driver's opinion of a size into the error that callers compare with.
+// mlx5Size converts a size error of package mlx5 to an ArgError.
 func mlx5Size(op string, err error) error {
 	var s *mlx5.SizeError
 	if errors.As(err, &s) {
@@ -144,7 +144,7 @@ func mlx5Size(op string, err error) error {
 	return err
 }
 
-// mapRingMemory makes memory for a ring.
+// mapRingMemory allocates memory for a ring.
 func mapRingMemory(size int) (*mmio.Region, error) {
 	r, err := mmio.MapAnonymous(size, false)
 	if err != nil {
@@ -153,7 +153,7 @@ func mapRingMemory(size int) (*mmio.Region, error) {
 	return r, nil
 }
 
-// openAH makes the address vector, which stands in each datagram.
+// openAH builds the address vector, which every datagram contains.
 func (mlx5Driver) openAH(a *AH, u udata) error {
 	d := a.dev
 	port, err := d.facts(a.attr.Port)
@@ -187,7 +187,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 	return nil
 }
 
-// mlx5Sport chooses a source port: by the flow label, or any.
+// mlx5Sport returns the UDP source port for a flow label, or a random one for 0.
 func mlx5Sport(flowLabel uint32) uint16 {
 	if flowLabel != 0 {
 		return mlx5.SourcePort(flowLabel)

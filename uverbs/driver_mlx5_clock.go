@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5Clock are the pages with the device's clock, mapped when they are first asked for.
+// mlx5Clock are the pages with the device's clock. They are mapped when they are first used.
 type mlx5Clock struct {
 	mu         sync.Mutex
 	clock      *mlx5.Clock     // guarded by mu

@@ -10,22 +10,22 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5CQ is a CQ's part of mlx5.
+// mlx5CQ is the mlx5 part of a CQ.
 type mlx5CQ struct {
-	mu   mmio.Lock // held while the ring is read: QPs that go take their completions out
+	mu   mmio.Lock // held while the ring is read; a closing QP removes its completions
 	ring *mlx5.CompQueue
 	rec  mlx5.Record
 	cqe  int  // size of a CQE, in bytes
 	time bool // completions have time stamps
 
-	// resizing is held while the CQ is resized, from before the command until the new ring is in
-	// use: the completions of a QP that goes may be in either ring. It is taken before mu.
+	// resizing is held from before the resize command until the new ring is in use, because the
+	// completions of a closing QP may be in either ring. It is locked before mu.
 	resizing sync.Mutex
 	next     mlx5.Successor // while the CQ is being resized; guarded by resizing
-	room     *mmio.Region   // of next; guarded by resizing
+	room     *mmio.Region   // memory of next; guarded by resizing
 }
 
-// cqe64 is the size of CQEs that CQs have unless the larger one is asked for.
+// Sizes of a CQE in bytes. The smaller one is the default.
 const (
 	cqe64  = 64
 	cqe128 = 128
@@ -111,7 +111,7 @@ func (mlx5Driver) prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error
 		return udata{}, false, ErrCQOverrun
 	case n-1 == ring.Cap():
 		return udata{}, false, nil
-	case there > *cqe: // the kernel does not look
+	case there > *cqe: // the kernel does not check this
 		return udata{}, false, &Error{Op: "RESIZE_CQ", Device: c.dev.Name(), Errno: syscall.EINVAL, Hint: resizeHint(*cqe)}
 	}
 	if x.room, err = mapRingMemory(n * x.cqe); err != nil {
@@ -134,7 +134,7 @@ func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
 	defer x.resizing.Unlock()
 	old = c.region
 	x.mu.Lock()
-	x.ring, err = x.ring.Switch(x.next) // nil if it fails: the device has the new ring then
+	x.ring, err = x.ring.Switch(x.next) // nil if it fails: the device already uses the new ring
 	ring := x.ring
 	x.mu.Unlock()
 	c.region = x.room
@@ -145,7 +145,7 @@ func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
 	return old, nil
 }
 
-// armMlx5 is Notify.
+// armMlx5 arms the CQ.
 func (c *CQ) armMlx5(solicited bool) error {
 	c.mlx5.mu.Lock()
 	defer c.mlx5.mu.Unlock()
@@ -156,7 +156,7 @@ func (c *CQ) armMlx5(solicited bool) error {
 	return nil
 }
 
-// eventMlx5 counts a completion event.
+// eventMlx5 records a completion event.
 func (c *CQ) eventMlx5() {
 	c.mlx5.mu.Lock()
 	if c.mlx5.ring != nil {
@@ -165,8 +165,8 @@ func (c *CQ) eventMlx5() {
 	c.mlx5.mu.Unlock()
 }
 
-// pollMlx5 decodes what is in the ring. What most completions are, those of sends and receives
-// of a QP that have succeeded, is decoded here: each call of a function counts.
+// pollMlx5 is Poll for mlx5. Successful sends and receives of QPs, the most frequent completions,
+// are decoded in this function, because each call counts.
 func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 	x := c.mlx5
 	x.mu.Lock()
@@ -194,7 +194,7 @@ again:
 				sq := o.qp.mlx5.sq
 				d, ok := sq.Done(e.Counter())
 				if !ok {
-					break // decodeMlx5 says what is wrong
+					break // decodeMlx5 returns the error
 				}
 				id, op := sq.Take(d)
 				of := mlx5.SendOp(op)
@@ -210,7 +210,7 @@ again:
 			case recv && o.qp.typ == RC && o.srq == nil && o.qp.mlx5.rq != nil:
 				id, ok := o.qp.mlx5.rq.CompleteNext(e.Counter())
 				if !ok {
-					break // decodeMlx5 takes it if it is another one
+					break // decodeMlx5 handles any other receive
 				}
 				*wc = WC{}
 				wc.QPN, wc.ID = e.QPN(), id
@@ -235,11 +235,11 @@ again:
 	return polled + n, nil
 }
 
-// errNotShown says that a completion was dealt with and is not one of the program's.
+// errNotShown means that a completion was handled and must not be returned to the program.
 var errNotShown = errors.New("uverbs: a completion that is not shown")
 
-// decodeMlx5 decodes a completion. An error other than errNotShown means that it is about nothing
-// that was posted.
+// decodeMlx5 decodes a completion. An error other than errNotShown means that it matches no posted
+// work request.
 func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	*wc = WC{QPN: e.QPN()}
 	kind := e.Kind()
@@ -247,7 +247,7 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	if o == nil || kind == mlx5.KindUnknown {
 		return c.unexpectedMlx5(e)
 	}
-	if c.mlx5.time && (kind == mlx5.KindSend || kind == mlx5.KindRecv) { // a failure has its syndromes there
+	if c.mlx5.time && (kind == mlx5.KindSend || kind == mlx5.KindRecv) { // a failed one has its syndromes in this place
 		wc.Timestamp = e.Timestamp()
 	}
 	switch kind {
@@ -307,7 +307,7 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	return nil
 }
 
-// owner finds whom a completion is for.
+// owner returns the owner of a completion.
 func (m *mlx5Context) owner(e mlx5.CQE, kind mlx5.Kind) *mlx5Owner {
 	if m.UserIndex {
 		return m.owners.get(e.UserIndex())
@@ -318,7 +318,7 @@ func (m *mlx5Context) owner(e mlx5.CQE, kind mlx5.Kind) *mlx5Owner {
 	return m.owners.get(e.QPN())
 }
 
-// completeRecvMlx5 finds the ID of a receive, and gives its place in the queue back.
+// completeRecvMlx5 sets the ID of a receive and frees its place in the queue.
 func (c *CQ) completeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	if s := o.srq; s != nil {
 		if e.HasInline() && e.Kind() == mlx5.KindRecv {
@@ -344,7 +344,7 @@ func (c *CQ) completeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	return nil
 }
 
-// decodeRecvMlx5 decodes what the completion of a receive says.
+// decodeRecvMlx5 decodes the completion of a successful receive.
 func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 	wc.ByteLen, wc.Opcode = e.ByteCount(), WCRecv
 	x := e.Extra()
@@ -360,7 +360,7 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 	}
 	if o.qp == nil || o.qp.typ != UD {
 		if o.qp != nil && o.qp.typ == RawPacket {
-			wc.QPN = o.qp.qpn // the device tells the receive queue's number
+			wc.QPN = o.qp.qpn // the device reports the number of the receive queue
 		}
 		return
 	}
@@ -373,21 +373,21 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 	}
 }
 
-// mlx5Inline is data that the device has put into a completion, on its way to where the work
-// request says. Memory that is not the MR's is not touched: the work request has failed then,
-// as if the device had found that out.
+// mlx5Inline copies data that the device has put into a completion to the memory of the work
+// request. Memory outside the MR is not written; the work request then fails, as if the device had
+// refused it.
 type mlx5Inline struct {
 	mrs    *mrIndex
 	data   []byte
 	status WCStatus
 }
 
-// inlineMlx5 begins with the data of a completion.
+// inlineMlx5 returns the data of a completion.
 func (c *CQ) inlineMlx5(e mlx5.CQE) mlx5Inline {
 	return mlx5Inline{mrs: &c.dev.mrs, data: c.mlx5.ring.Inline(e)}
 }
 
-// put copies into a scatter entry and reports whether there is more.
+// put copies data to a scatter entry and reports whether some is left.
 func (d *mlx5Inline) put(addr uint64, length, lkey uint32) bool {
 	mr, to, ok := d.mrs.find(addr, uint32(min(uint64(length), uint64(len(d.data)))), lkey)
 	if !ok || mr.access&AccessLocalWrite == 0 {
@@ -398,7 +398,7 @@ func (d *mlx5Inline) put(addr uint64, length, lkey uint32) bool {
 	return len(d.data) > 0
 }
 
-// end returns the outcome.
+// end returns the status of the work request.
 func (d *mlx5Inline) end() WCStatus {
 	if d.status == WCSuccess && len(d.data) > 0 {
 		return WCLocLenErr
@@ -406,13 +406,13 @@ func (d *mlx5Inline) end() WCStatus {
 	return d.status
 }
 
-// unexpectedMlx5 is the error for a completion of nothing.
+// unexpectedMlx5 returns the error for a completion that matches no posted work request.
 func (c *CQ) unexpectedMlx5(e mlx5.CQE) error {
 	return fmt.Errorf("%w: no posted work request matches a completion with opcode %#x of QP %#x, index %#x and entry %d", ErrCQOverrun,
 		e.RawOpcode(), e.QPN(), e.UserIndex(), e.Counter())
 }
 
-// cleanMlx5 takes out the completions of a queue that goes.
+// cleanMlx5 removes the completions of a queue that is being reset or closed.
 func (c *CQ) cleanMlx5(o *mlx5Owner) {
 	x := c.mlx5
 	x.resizing.Lock()
@@ -426,12 +426,12 @@ func (c *CQ) cleanMlx5(o *mlx5Owner) {
 	x.ring.Sweep(func(e mlx5.CQE) bool {
 		kind := e.Kind()
 		of := m.owner(e, kind)
-		// Without the library's indices a receive from an SRQ is found by the SRQ.
+		// Without user indices the owner of a receive from an SRQ is the SRQ.
 		if of != o && (m.UserIndex || o.qp == nil || e.QPN() != o.qp.qpn) {
 			return false
 		}
 		if o.qp != nil && o.qp.srq != nil && (kind == mlx5.KindRecv || kind == mlx5.KindRecvError) {
-			// It is an error only if the device has written nonsense, and then nothing is lost.
+			// An error means that the device wrote an invalid entry; ignoring it loses nothing.
 			if kind == mlx5.KindRecvError && e.PageFault() {
 				_ = o.qp.srq.repostMlx5(e.Counter())
 			} else {

@@ -11,19 +11,19 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5DM is where device memory is, and its mapping, which is made when it is first asked for.
+// mlx5DM is the location of device memory and its mapping, which is created on first use.
 type mlx5DM struct {
-	page, start [8]byte // what the kernel has answered
+	page, start [8]byte // the kernel's response
 
 	mu     sync.Mutex
 	region *mmio.Region // guarded by mu
 	mem    *mlx5.Memory // guarded by mu
 }
 
-// dmWord is the size of the device's words.
+// dmWord must be the word size of the device.
 const _ = -(dmWord ^ mlx5.WordSize)
 
-// allocDMAttrs asks the kernel where the memory can be mapped, without which it allocates none.
+// allocDMAttrs adds the attributes for the location of the memory, which the kernel requires.
 func (mlx5Driver) allocDMAttrs(m *DM, cmd *ioctlCommand) {
 	m.mlx5 = &mlx5DM{}
 	cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])
@@ -48,7 +48,7 @@ func (mlx5Driver) loadDM(m *DM, at int, b []byte) error {
 	return nil
 }
 
-// mapped maps the memory, unless it is mapped.
+// mapped returns the mapping, and creates it on first use.
 func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -57,7 +57,7 @@ func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
 	}
 	offset, size := mlx5.MemoryMap(uint16(le64(x.page[:])), m.Len(), os.Getpagesize())
 	region, err := m.dev.cmd.Map(offset, size)
-	if errno := syscall.Errno(0); errors.As(err, &errno) { // EIO if the device is gone
+	if errno := syscall.Errno(0); errors.As(err, &errno) { // EIO if the device was removed
 		return nil, m.dev.cmd.fail("MAP_DM", errno, "")
 	}
 	if err != nil {
@@ -71,7 +71,7 @@ func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
 	return mem, nil
 }
 
-// unmapDM takes the mapping away; the kernel gives the memory to nobody else before.
+// unmapDM removes the mapping. Before that, the kernel does not give the memory to another process.
 func (mlx5Driver) unmapDM(m *DM) error {
 	x := m.mlx5
 	x.mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// refusal says why firmware refused the command that has just failed, if it did.
+// refusal returns why the firmware refused the command that has just failed.
 func (mlx5Driver) refusal() string { return diag.FirmwareRefusal() }
 
 func (mlx5Driver) vendorText(code uint32) string {
@@ -23,7 +23,7 @@ func (mlx5Driver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	return sentMlx5(&i), ok
 }
 
-// sentMlx5 returns what a WQE says.
+// sentMlx5 converts the contents of a WQE.
 func sentMlx5(i *mlx5.SendInfo) sentWR {
 	s := sentWR{op: WROpcode(i.Op), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.OldKey}
 	for _, e := range i.SGEs {

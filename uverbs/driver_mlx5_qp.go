@@ -6,7 +6,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5QP is a QP's part of mlx5.
+// mlx5QP is the mlx5 part of a QP.
 type mlx5QP struct {
 	sq *mlx5.SendQueue // nil if there is none
 	rq *mlx5.RecvQueue // nil if there is none
@@ -16,17 +16,17 @@ type mlx5QP struct {
 	recv mlx5.RecvSize
 	rec  mlx5.Record
 	reg  *mlx5Register
-	lent bool // reg is the thread domain's
+	lent bool // reg belongs to the thread domain
 }
 
-// mlx5Transports are the forms of WQEs by type of QP.
+// mlx5Transports are the formats of WQEs by QP type.
 var mlx5Transports = [XRCRecv + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connected, UD: mlx5.Datagram, XRCSend: mlx5.XRC, RawPacket: mlx5.Raw}
 
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5
 	x := &q.mlx5
 	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
-	if s.Type == XRCRecv && s.open == 0 { // it has no queues, and its completions are an SRQ's
+	if s.Type == XRCRecv && s.open == 0 { // it has no queues; an SRQ has its completions
 		in := mlx5.QPRequest{}
 		if !m.UserIndex {
 			in.UserIndex = mlx5.NoUserIndex
@@ -39,7 +39,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.Type == RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
 		return udata{}, &FeatureError{Feature: "CREATE_QP for raw packets on a card without user indices in completions", Driver: dr.name()}
 	}
-	if s.IndTable != nil { // nor has one that spreads over WQs
+	if s.IndTable != nil { // it has no queues, either
 		return udata{in: mlx5.EncodeRSS(s.RXHash.Key, uint64(s.RXHash.Fields)), out: make([]byte, mlx5.QPRespSize)}, nil
 	}
 	if s.hasSendQueue() {
@@ -70,8 +70,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	} else if x.reg, err = m.uars.take(); err != nil {
 		return udata{}, err
 	}
-	// ECE is not set: the device would answer with its options, which no peer is told of and the
-	// device is not given back.
+	// ECE is not set, because the library does not exchange the options of the device with the peer.
 	req := mlx5.QPRequest{
 		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv,
 	}
@@ -87,7 +86,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
 }
 
-// mapMlx5 makes memory for the rings: one piece, or two if apart says so.
+// mapMlx5 allocates memory for the rings: one piece, or two if apart is set.
 func (q *QP) mapMlx5(apart bool) (err error) {
 	x := &q.mlx5
 	if apart && x.recv.Entries > 0 {
@@ -121,7 +120,7 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 	}
 	recv := q.sqRegion.Bytes()
 	send := recv
-	if q.rqRegion != nil { // a QP of raw packets has two buffers
+	if q.rqRegion != nil { // a raw packet QP has two buffers
 		recv = q.rqRegion.Bytes()
 	} else {
 		send = recv[x.recv.Bytes():]
@@ -159,7 +158,7 @@ func (mlx5Driver) freeQP(q *QP) error {
 	return closeRegions(q.sqRegion, q.rqRegion)
 }
 
-// cleanCQsMlx5 takes the QP's completions out of its CQs.
+// cleanCQsMlx5 removes the QP's completions from its CQs.
 func (q *QP) cleanCQsMlx5() {
 	if !q.mlx5.registered {
 		return
@@ -169,8 +168,8 @@ func (q *QP) cleanCQsMlx5() {
 	}
 }
 
-// qpModified empties the queues of a QP that was reset, and lets one for raw packets receive
-// when it is ready to.
+// qpModified empties the queues of a QP that was reset, and starts the receive queue of a raw
+// packet QP in state RTR.
 func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	switch to {
 	case QPRTR:
@@ -191,9 +190,9 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	}
 }
 
-// encodeMlx5 writes work requests into the send queue, behind those of the batch that are there
-// already. Those whose operation is not in ops need the builder. The usual work requests are written
-// by one call each.
+// encodeMlx5 writes work requests into the send queue, after those of the batch that are already
+// there. It returns errNeedsBuilder for an operation that is not in ops. The most frequent work
+// requests are written by one call each.
 //
 // Preconditions: the queue has room for them.
 func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
@@ -228,7 +227,7 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 	return nil
 }
 
-// isSlotMlx5 reports whether a work request that was not checked can be encoded by encodeSlotMlx5.
+// isSlotMlx5 reports whether encodeSlotMlx5 can encode a work request without further checks.
 func (q *QP) isSlotMlx5(wr *SendWR) bool {
 	switch {
 	case wr.AH != nil:
@@ -278,7 +277,8 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 	return nil
 }
 
-// encodeBindMlx5 adds what a window is bound to. The device does not check the MR's rights.
+// encodeBindMlx5 adds the arguments of a bind. It checks the MR's rights, because the device does
+// not.
 func (q *QP) encodeBindMlx5(s *mlx5.SendSlot, b *BindInfo) error {
 	if b.MR.Access()&AccessMWBind == 0 {
 		return ErrBindRight
@@ -290,8 +290,8 @@ func (q *QP) encodeBindMlx5(s *mlx5.SendSlot, b *BindInfo) error {
 	return mlx5SlotErr(err)
 }
 
-// encodeDataMlx5 adds data of any kind to a work request. What an adapter wants of the beginning of a
-// frame goes into the header.
+// encodeDataMlx5 adds the data of a work request. If the adapter needs the beginning of the frame
+// in the WQE, it is copied there.
 func (q *QP) encodeDataMlx5(s *mlx5.SendSlot, wr *SendWR) (err error) {
 	if len(wr.Inline) > 0 {
 		head := min(s.HeaderLeft(), len(wr.Inline))
@@ -348,8 +348,8 @@ func addSGEsMlx5(s *mlx5.RecvSlot, sgl []SGE) error {
 	return nil
 }
 
-// headerMlx5 takes what an adapter wants of the beginning of a frame out of the memory of an SGE,
-// and returns the SGE for the rest.
+// headerMlx5 copies the beginning of the frame from the memory of an SGE into the WQE. It returns
+// the SGE for the rest.
 func (q *QP) headerMlx5(s *mlx5.SendSlot, e SGE) (SGE, error) {
 	n := min(uint32(s.HeaderLeft()), e.Length)
 	mr, mem, ok := q.dev.mrs.find(e.Addr, n, e.LKey)
@@ -362,7 +362,7 @@ func (q *QP) headerMlx5(s *mlx5.SendSlot, e SGE) (SGE, error) {
 	return e, nil
 }
 
-// mlx5SlotErr turns a slot's error into the one that callers compare with.
+// mlx5SlotErr converts an error of a slot to the exported one.
 func mlx5SlotErr(err error) error {
 	switch err {
 	case mlx5.ErrTooManySGEs:

@@ -7,17 +7,17 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5SRQ is an SRQ's part of mlx5.
+// mlx5SRQ is the mlx5 part of an SRQ.
 type mlx5SRQ struct {
 	rq         *mlx5.SharedRecvQueue
-	list       sync.Mutex // held while the list of entries is changed, by who posts and by who polls
+	list       sync.Mutex // held while the list of free entries is changed, by posting and by polling
 	owner      mlx5Owner
 	index      uint32
 	registered bool
-	indexed    bool // index is one of the library's
+	indexed    bool // index is from owners
 	size       mlx5.RecvSize
 	rec        mlx5.Record
-	cq         *CQ // of an SRQ of a domain
+	cq         *CQ // of an SRQ in an XRC domain, or nil
 }
 
 func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
@@ -44,7 +44,7 @@ func (dr mlx5Driver) prepareSRQ(s *SRQ, o *SRQOptions) (u udata, err error) {
 	}
 	index := uint32(mlx5.NoUserIndex)
 	if m.UserIndex {
-		index = 0 // only one of a domain has completions of its own
+		index = 0 // only an SRQ in an XRC domain has completions of its own
 		if o.XRCD != nil {
 			if index, err = m.owners.add(&x.owner); err != nil {
 				return udata{}, err
@@ -88,7 +88,7 @@ func (mlx5Driver) freeSRQ(s *SRQ) error {
 	return closeRegions(s.region)
 }
 
-// queriedSRQ: the kernel counts the entries that cool down as well.
+// queriedSRQ restores the sizes: the kernel also counts the entries that the library keeps unused.
 func (mlx5Driver) queriedSRQ(s *SRQ, a *SRQAttr) { a.MaxWR, a.MaxSGE = s.maxWR, s.maxSGE }
 
 // modifySRQ arms the limit. The device cannot resize an SRQ.
@@ -99,7 +99,7 @@ func (mlx5Driver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error 
 	return issue(udata{})
 }
 
-// completeMlx5 takes the completion of a receive and returns its ID.
+// completeMlx5 frees the entry of a completed receive and returns its ID.
 func (s *SRQ) completeMlx5(counter uint16) (id uint64, err error) {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
@@ -109,7 +109,7 @@ func (s *SRQ) completeMlx5(counter uint16) (id uint64, err error) {
 	return id, err
 }
 
-// scatterMlx5 goes over the entries of a receive that has completed.
+// scatterMlx5 calls put for the scatter entries of a completed receive.
 func (s *SRQ) scatterMlx5(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
@@ -118,14 +118,14 @@ func (s *SRQ) scatterMlx5(counter uint16, put func(addr uint64, length, lkey uin
 	}
 }
 
-// freeMlx5 gives the place of a receive back whose completion nobody will see.
+// freeMlx5 frees the entry of a receive whose completion is discarded.
 func (s *SRQ) freeMlx5(counter uint16) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()
 	return s.mlx5.rq.Free(counter)
 }
 
-// repostMlx5 posts a receive again whose completion tells of a page fault alone.
+// repostMlx5 posts a receive again whose completion only reported a page fault.
 func (s *SRQ) repostMlx5(counter uint16) error {
 	s.mlx5.list.Lock()
 	defer s.mlx5.list.Unlock()

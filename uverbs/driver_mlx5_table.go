@@ -8,23 +8,23 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5Owner is what a completion is about: a QP, the SRQ that it takes receives from, an
-// SRQ alone, which several QPs of a domain take from, or a WQ.
+// mlx5Owner is the owner of a completion: a QP with the SRQ that it uses, an SRQ alone, which
+// several QPs of an XRC domain use, or a WQ.
 type mlx5Owner struct {
 	qp  *QP
 	srq *SRQ
 	wq  *WQ
 }
 
-// mlx5Table finds something by a number of 24 bits: the owner of a queue by the index that the
-// library gave it or, with completions of version 0, the number that the device did. Looking one up
-// takes no lock and allocates nothing.
+// mlx5Table maps 24-bit numbers to owners. A number is a user index that the library assigned or,
+// with completions of version 0, a number that the device assigned. A lookup takes no lock and does
+// not allocate.
 type mlx5Table struct {
 	pages [1 << mlx5TableBits]atomic.Pointer[mlx5TablePage]
 
 	mu   sync.Mutex // held while the table is changed
-	free []uint32   // numbers that were given back
-	next uint32     // the lowest number that was never given
+	free []uint32   // numbers that remove has freed
+	next uint32     // the lowest number that add has never used
 }
 
 type mlx5TablePage [1 << mlx5TableBits]atomic.Pointer[mlx5Owner]
@@ -32,7 +32,7 @@ type mlx5TablePage [1 << mlx5TableBits]atomic.Pointer[mlx5Owner]
 // mlx5TableBits is half of 24 bits.
 const mlx5TableBits = 12
 
-// get returns what has a number, nil if nothing has.
+// get returns the owner with a number, or nil.
 func (t *mlx5Table) get(number uint32) *mlx5Owner {
 	p := t.pages[number>>mlx5TableBits%(1<<mlx5TableBits)].Load()
 	if p == nil {
@@ -41,7 +41,7 @@ func (t *mlx5Table) get(number uint32) *mlx5Owner {
 	return p[number%(1<<mlx5TableBits)].Load()
 }
 
-// set enters something, or nil to remove it.
+// set sets the owner with a number; nil removes it.
 func (t *mlx5Table) set(number uint32, o *mlx5Owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,11 +60,11 @@ func (t *mlx5Table) put(number uint32, o *mlx5Owner) {
 // errTableFull means that no user index is free.
 var errTableFull = errors.New("uverbs: all user indices are in use")
 
-// add enters something under a number that nobody has.
+// add adds an owner and returns its new number.
 func (t *mlx5Table) add(o *mlx5Owner) (uint32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	const most = 1<<(2*mlx5TableBits) - 1 // the last number means none
+	const most = 1<<(2*mlx5TableBits) - 1 // the last number means no index
 	var n uint32
 	switch {
 	case len(t.free) > 0:
@@ -80,7 +80,7 @@ func (t *mlx5Table) add(o *mlx5Owner) (uint32, error) {
 	return n, nil
 }
 
-// remove gives a number of add back.
+// remove removes an owner and frees its number.
 func (t *mlx5Table) remove(number uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,15 +88,15 @@ func (t *mlx5Table) remove(number uint32) {
 	t.free = append(t.free, number)
 }
 
-// mlx5TableEntry is a queue's place in the table of owners.
+// mlx5TableEntry is a queue's entry in mlx5Context.owners.
 type mlx5TableEntry struct {
 	owner      mlx5Owner
-	index      uint32 // NoUserIndex until it is registered
+	index      uint32 // NoUserIndex until register or registerNumber
 	registered bool
 }
 
-// register takes an index that completions will carry, if they carry indices of the library's.
-// That is before the kernel makes the queue, which is told of it.
+// register adds the queue with a new user index, if the device supports these. It must be called
+// before the kernel creates the queue, which needs the index.
 func (p *mlx5TableEntry) register(m *mlx5Context) (err error) {
 	if !m.UserIndex {
 		return nil
@@ -108,8 +108,8 @@ func (p *mlx5TableEntry) register(m *mlx5Context) (err error) {
 	return nil
 }
 
-// registerNumber takes the place of a number that the device has given the queue, if completions
-// carry that.
+// registerNumber adds the queue with the number that the device assigned, if the device does not
+// support user indices.
 func (p *mlx5TableEntry) registerNumber(m *mlx5Context, number uint32) {
 	if m.UserIndex {
 		return
@@ -118,7 +118,7 @@ func (p *mlx5TableEntry) registerNumber(m *mlx5Context, number uint32) {
 	p.index, p.registered = number, true
 }
 
-// unregister gives the place back, if there is one.
+// unregister removes the queue, if it was added.
 func (p *mlx5TableEntry) unregister(m *mlx5Context) {
 	if !p.registered {
 		return
@@ -131,7 +131,7 @@ func (p *mlx5TableEntry) unregister(m *mlx5Context) {
 	p.registered = false
 }
 
-// recvQueue returns the queue of its own that receives of a QP or a WQ are posted to, nil if there is none.
+// recvQueue returns the receive queue of a QP or a WQ, or nil.
 func (o *mlx5Owner) recvQueue() *mlx5.RecvQueue {
 	switch {
 	case o.wq != nil:

@@ -1,7 +1,7 @@
 package uverbs
 
-// allocTD gives a thread domain a register that none but its own QPs use, so that none of
-// them needs a lock for it.
+// allocTD gives the thread domain a register that only its QPs use, so that they need no lock for
+// it.
 func (mlx5Driver) allocTD(t *TD) error {
 	reg, err := t.dev.mlx5.uars.own()
 	if err != nil {

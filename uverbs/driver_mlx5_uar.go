@@ -12,24 +12,25 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5UAR is a page of registers.
+// mlx5UAR is a page of registers (user access region).
 type mlx5UAR struct {
 	region *mmio.Region
-	object bool   // it is an object of the kernel, handle
+	object bool   // the page is an object of the kernel, with handle
 	handle uint32 // of the object
-	id     uint32 // by which the kernel's commands name it, or its first UAR
+	id     uint32 // number of the page's first UAR in commands
 }
 
-// mlx5Register is a register that QPs use.
+// mlx5Register is a doorbell register of one or more QPs.
 type mlx5Register struct {
 	*mlx5.Register
-	uar   uint32 // the UAR that it is on, by the kernel's number
+	uar   uint32 // number of its UAR in commands
 	users int    // guarded by mlx5UARs.mu
 }
 
-// mlx5UARs are the registers of a context. With UAR objects (Linux 5.7) pages are allocated
-// as QPs need registers, up to [mlx5.OwnRegisters] and [mlx5.SharedRegisters], and as thread
-// domains are allocated. Without, the kernel has allocated some and chooses among them.
+// mlx5UARs are the doorbell registers of a context. With UAR objects (Linux 5.7) the library
+// allocates pages when QPs need registers, up to [mlx5.OwnRegisters] and [mlx5.SharedRegisters],
+// and for thread domains. Without them the kernel allocates some at the start and selects one for
+// each QP.
 type mlx5UARs struct {
 	dev     *Device
 	bf      uint32 // size of a register, or 0
@@ -38,22 +39,22 @@ type mlx5UARs struct {
 	doorbell *mlx5UAR // the page for the doorbells of CQs
 
 	static *mlx5.StaticUAR // nil with objects
-	pages  []*mlx5UAR      // all, the doorbells' included
+	pages  []*mlx5UAR      // all pages, including doorbell
 
 	mu     sync.Mutex
-	all    []*mlx5Register          // of pages that were allocated as objects
+	all    []*mlx5Register          // on pages that are objects
 	chosen map[uint32]*mlx5Register // by the kernel's number, without objects
-	plain  *mlx5Register            // on the doorbells' page: takes 8 bytes, from many at once
+	plain  *mlx5Register            // on page doorbell; takes 8 bytes at a time and needs no lock
 
-	// After the device has refused a page, that many more QPs do without one before it is asked
-	// again: other processes may have given pages back meanwhile.
+	// After the device has refused a page, the next pause QPs do not request one; paused counts
+	// them. Then a page is requested again, because other processes may have freed some.
 	pause, paused int
 }
 
-// mlx5MaxPause is the most QPs that are created between two attempts to get a page.
+// mlx5MaxPause is the maximum of mlx5UARs.pause.
 const mlx5MaxPause = 64
 
-// open gets the pages that are needed at once.
+// open maps the pages of the kernel, or allocates the page for the doorbells of CQs.
 func (u *mlx5UARs) open(c *mlx5.Context) (err error) {
 	u.bf, u.perPage, u.chosen = c.BlueFlame, max(c.UARsPerPage, 1), map[uint32]*mlx5Register{}
 	defer func() {
@@ -84,7 +85,7 @@ func (u *mlx5UARs) open(c *mlx5.Context) (err error) {
 	return nil
 }
 
-// uarHint says what a refused page may be due to.
+// uarHint explains a refused page.
 func uarHint(errno syscall.Errno) string {
 	if !mlx5NoPage(errno) {
 		return ""
@@ -92,8 +93,8 @@ func uarHint(errno syscall.Errno) string {
 	return "the device may have no free UAR page, of which every process takes some; close other programs, or give the device more by its firmware's PF_LOG_BAR_SIZE"
 }
 
-// mlx5NoPage reports whether an errno is one by which the device says that it has no free page: the
-// kernel makes them of the statuses of the command (mlx5_cmd_check).
+// mlx5NoPage reports whether an errno may mean that the device has no free page. The kernel derives
+// it from the status of the command (mlx5_cmd_check).
 func mlx5NoPage(errno syscall.Errno) bool {
 	switch errno {
 	case syscall.ENOMEM, syscall.ENOSPC, syscall.EINVAL, syscall.EAGAIN, syscall.EBUSY:
@@ -102,7 +103,7 @@ func mlx5NoPage(errno syscall.Errno) bool {
 	return false
 }
 
-// uarRefused returns the errno with which the kernel has refused a page, 0 if err is something else.
+// uarRefused returns the errno if err is a refusal of a page, and otherwise 0.
 func uarRefused(err error) syscall.Errno {
 	var e *Error
 	if errors.As(err, &e) && e.Op == "ALLOC_UAR" {
@@ -133,7 +134,7 @@ func (u *mlx5UARs) alloc(typ uint64) (*mlx5UAR, error) {
 	return p, nil
 }
 
-// free gives a page back.
+// free frees a page.
 func (u *mlx5UARs) free(p *mlx5UAR) error {
 	err := closeRegions(p.region)
 	if !p.object {
@@ -144,7 +145,7 @@ func (u *mlx5UARs) free(p *mlx5UAR) error {
 	return errors.Join(err, u.dev.cmd.fail("FREE_UAR", u.dev.cmd.ioctl(cmd), ""))
 }
 
-// close gives all pages back.
+// close frees all pages.
 func (u *mlx5UARs) close() error {
 	var err error
 	for _, p := range u.pages {
@@ -154,7 +155,7 @@ func (u *mlx5UARs) close() error {
 	return err
 }
 
-// take returns a register for one more QP, nil if the kernel will choose one.
+// take returns a register for a QP, or nil if the kernel will select one.
 func (u *mlx5UARs) take() (*mlx5Register, error) {
 	if u.static != nil {
 		return nil, nil
@@ -178,7 +179,8 @@ func (u *mlx5UARs) take() (*mlx5Register, error) {
 	return r, nil
 }
 
-// unused returns a register of its own for a QP, or nil. The caller holds mu, as for those below.
+// unused returns an exclusive register that no QP uses, or nil. The caller holds mu, as for the
+// methods below.
 func (u *mlx5UARs) unused() *mlx5Register {
 	i := slices.IndexFunc(u.all, func(r *mlx5Register) bool { return r.users == 0 && !r.Shared() })
 	if i < 0 {
@@ -187,8 +189,8 @@ func (u *mlx5UARs) unused() *mlx5Register {
 	return u.all[i]
 }
 
-// leastShared returns the register with the fewest QPs among those that may be shared, the plain one
-// if there are no others.
+// leastShared returns the shared register with the fewest QPs, or the plain one if there are no
+// shared ones.
 func (u *mlx5UARs) leastShared() *mlx5Register {
 	least := u.plain
 	for _, r := range u.all {
@@ -199,7 +201,7 @@ func (u *mlx5UARs) leastShared() *mlx5Register {
 	return least
 }
 
-// count returns how many registers there are of both kinds.
+// count returns the numbers of exclusive and of shared registers.
 func (u *mlx5UARs) count() (own, shared int) {
 	for _, r := range u.all {
 		if r.Shared() {
@@ -211,7 +213,8 @@ func (u *mlx5UARs) count() (own, shared int) {
 	return own, shared
 }
 
-// mayAsk reports whether the device should be asked for a page, and counts those who are told no.
+// mayAsk reports whether a page may be requested from the device, and counts the calls that it
+// refuses.
 func (u *mlx5UARs) mayAsk() bool {
 	if u.paused < u.pause {
 		u.paused++
@@ -221,16 +224,16 @@ func (u *mlx5UARs) mayAsk() bool {
 	return true
 }
 
-// growForQPs allocates one more page and splits it: registers of their own as far as those are
-// missing, then shared ones as far as those are, then more of their own. If the device has no page left
-// that is no error: the registers that there are, or the page for doorbells, do.
+// growForQPs allocates a page. Its registers become exclusive ones up to mlx5.OwnRegisters, then
+// shared ones up to mlx5.SharedRegisters, then exclusive ones again. It is no error if the device
+// has no page left: the existing registers are used instead.
 func (u *mlx5UARs) growForQPs(own, shared int) error {
 	n := u.perPage * mlx5.RegistersPerUAR
 	first := max(0, mlx5.OwnRegisters-own)                                    // of their own
 	last := first + min(max(0, n-first), max(0, mlx5.SharedRegisters-shared)) // of the shared ones
 	err := u.grow(func(i int) bool { return i >= first && i < last })
 	switch errno := uarRefused(err); {
-	case errno == syscall.EOPNOTSUPP: // the kernel has found that stores to the device are not combined
+	case errno == syscall.EOPNOTSUPP: // the kernel found that write combining does not work
 		u.bf = 0
 		return nil
 	case mlx5NoPage(errno):
@@ -242,7 +245,7 @@ func (u *mlx5UARs) growForQPs(own, shared int) error {
 	return err
 }
 
-// grow allocates one more page, whose registers are shared if share says so.
+// grow allocates a page. Its i-th register is shared if share(i) is true.
 func (u *mlx5UARs) grow(share func(i int) bool) error {
 	p, err := u.alloc(mlx5.UARBlueFlame)
 	if err != nil {
@@ -263,7 +266,7 @@ func (u *mlx5UARs) grow(share func(i int) bool) error {
 	return nil
 }
 
-// choose returns the register that the kernel has chosen.
+// choose returns the register that the kernel has selected.
 func (u *mlx5UARs) choose(index uint32) (*mlx5Register, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -283,7 +286,7 @@ func (u *mlx5UARs) choose(index uint32) (*mlx5Register, error) {
 	return r, nil
 }
 
-// give takes a register back.
+// give returns a register of take or own.
 func (u *mlx5UARs) give(r *mlx5Register) {
 	if r == nil || u.static != nil {
 		return
@@ -293,8 +296,8 @@ func (u *mlx5UARs) give(r *mlx5Register) {
 	u.mu.Unlock()
 }
 
-// own returns a register that no QP has but those of one thread domain. Without BlueFlame it is the
-// plain one, which needs no lock in any case.
+// own returns a register for the QPs of one thread domain alone. Without BlueFlame it is the plain
+// one, which needs no lock.
 func (u *mlx5UARs) own() (*mlx5Register, error) {
 	if u.static != nil {
 		return nil, &FeatureError{Feature: "ALLOC_TD", Driver: "mlx5", Err: errors.New("this context has no registers to allocate")}

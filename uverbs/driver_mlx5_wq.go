@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
-// mlx5WQ is a WQ's part of mlx5.
+// mlx5WQ is the mlx5 part of a WQ.
 type mlx5WQ struct {
 	mlx5TableEntry
 	cq     *CQ

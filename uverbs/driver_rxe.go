@@ -11,15 +11,15 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// rxeDriverID is rxe's number among the kernel's drivers.
+// rxeDriverID is the kernel's ID of rxe.
 const rxeDriverID = netlinkrdma.DriverID(rxe.DriverID)
 
-// rxeDriver is the glue to Soft-RoCE: its rings are mapped from the uverbs file, at the
-// places that the create responses tell.
+// rxeDriver supports Soft-RoCE. Its rings are mapped from the uverbs file, at offsets in the
+// responses of the create commands.
 type rxeDriver struct{ software }
 
-// The parts of objects that are rxe's. A CQ is armed by a command, an AH has a number or, with
-// kernels that have no such numbers, an address vector.
+// The rxe parts of objects. A CQ is armed by a command. An AH has a number or, with older kernels, an
+// address vector.
 type (
 	rxeQP struct {
 		sq  rxe.SendQueue
@@ -66,8 +66,8 @@ func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
 func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
 func (rxeDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
 
-// operations follows wr_opcode_mask of rxe_opcode.c. SEND_WITH_INV is in that mask for UC, but has no
-// packet there: it would break the QP.
+// operations follows wr_opcode_mask of rxe_opcode.c. For UC that mask has SEND_WITH_INV, too, but
+// no packet for it: posting it would break the QP.
 func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
 	switch t {
 	case RC:
@@ -77,7 +77,7 @@ func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
 		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW), true
 	case UD:
 		return opcodes(WRSend, WRSendWithImm), true
-	case RawPacket: // old kernels make one, with nothing that it could do; others refuse
+	case RawPacket: // older kernels create one without operations; others refuse
 		return opcodes(), true
 	}
 	return opcodeSet{}, false
@@ -115,7 +115,7 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	}
 	q.rxe.sq = *sq
 	q.newDoorbell()
-	q.caps.MaxSendWR = q.rxe.sq.Cap() // the rings are rounded up, and all of it can be used
+	q.caps.MaxSendWR = q.rxe.sq.Cap() // the size of the ring is rounded up
 	if q.srq != nil {
 		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
 		return nil
@@ -142,7 +142,7 @@ func (rxeDriver) mapSRQ(s *SRQ, u udata) error {
 	return s.mapRing(mi, s.maxWR)
 }
 
-// mapRing maps a ring of an SRQ and puts it in the place of the one that was there.
+// mapRing maps a ring and replaces the current one.
 func (s *SRQ) mapRing(mi rxe.MapInfo, maxWR int) error {
 	region, err := s.dev.mapRing(mi)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *SRQ) mapRing(mi rxe.MapInfo, maxWR int) error {
 	return nil
 }
 
-// modifySRQ gives rxe an address to write the place of a new ring to.
+// modifySRQ passes rxe the address of a buffer for the location of the new ring.
 func (rxeDriver) modifySRQ(s *SRQ, resize bool, issue func(udata) error) error {
 	if !resize {
 		return issue(udata{in: rxe.EncodeModifySRQ(0)})
@@ -179,8 +179,8 @@ func (rxeDriver) modifySRQ(s *SRQ, resize bool, issue func(udata) error) error {
 	return s.mapRing(mi, 0)
 }
 
-// openAH takes the number that the kernel has for the AH. Kernels without such numbers
-// want the address in each work request.
+// openAH stores the number that the kernel has assigned to the AH. Kernels without these numbers
+// need the address in each work request.
 func (rxeDriver) openAH(a *AH, u udata) error {
 	num, err := rxe.DecodeAHResp(u.out)
 	if err != nil || num != 0 {
@@ -207,7 +207,7 @@ func (rxeDriver) openAH(a *AH, u udata) error {
 	return nil
 }
 
-// mapRing maps a ring of rxe.
+// mapRing maps a ring.
 func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
 	r, err := d.cmd.Map(mi.Offset, int(mi.Size))
 	if err != nil {
@@ -216,10 +216,9 @@ func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
 	return r, nil
 }
 
-// encodeRxe writes work requests into the free slots of the send ring, from the first-th on, and
-// returns how many bytes of data they have. Those whose operation is not in ops need the builder.
-// It is one function with few calls in it, because each call would cost a small message a part of
-// a percent.
+// encodeRxe writes work requests into the free slots of the send ring, beginning with slot first,
+// and returns their bytes of data. It returns errNeedsBuilder for an operation that is not in ops.
+// It is one function because each call is noticeable with small messages.
 //
 // Preconditions: the queue has room for them.
 func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err error) {
@@ -265,7 +264,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 			}
 			w.SetUD(wr.RemoteQPN&maxQPN, wr.RemoteQKey, wr.AH.rxe.num, &wr.AH.rxe.av)
 		}
-		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // as most are
+		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // the usual case
 			e := &wr.SGL[0]
 			if e.outside {
 				return 0, ErrSGERange
@@ -283,7 +282,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 	return bytes, nil
 }
 
-// encodeDataRxe adds data of any kind to a work request, and returns how many bytes it is.
+// encodeDataRxe adds the data of a work request and returns its size in bytes.
 func encodeDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, err error) {
 	if len(wr.Inline) > 0 {
 		if wr.Opcode == WRRDMARead {
@@ -307,10 +306,10 @@ func encodeDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, err error) {
 	return bytes, nil
 }
 
-// ringRxe hands n slots to the kernel and rings the doorbell. The caller holds the QP.
+// ringRxe publishes n slots and rings the doorbell. The caller holds sending.
 func (q *QP) ringRxe(n int, bytes uint64) error {
 	q.rxe.sq.Publish(n)
-	// Up to Linux 6.4 or so the doorbell transmits; later it only wakes a worker.
+	// Up to about Linux 6.4 the doorbell transmits; later it only wakes a worker.
 	if errno := q.doorbell.Issue(bytes > shortDoorbell); errno != 0 {
 		return q.doorbellErr(errno)
 	}
@@ -348,7 +347,7 @@ func addSGEsRxe(s *rxe.RecvSlot, sgl []SGE) error {
 	return nil
 }
 
-// rxeSlotErr turns a slot's error into the one that callers compare with.
+// rxeSlotErr converts an error of a slot to the exported one.
 func rxeSlotErr(err error) error {
 	switch err {
 	case rxe.ErrTooManySGEs:

@@ -12,8 +12,8 @@ func (rxeDriver) prepareResize(*CQ, *int) (udata, bool, error) {
 	return udata{out: make([]byte, rxe.ResizeCQRespSize)}, true, nil
 }
 
-// remapCQ maps the ring that the kernel has moved the completions to. The old ring's
-// memory lives as long as its mapping.
+// remapCQ maps the new ring, to which the kernel has moved the completions. The memory of the old
+// ring exists until it is unmapped.
 func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) {
 	mi, err := rxe.DecodeResizeCQResp(u.out)
 	if err != nil {
@@ -32,8 +32,8 @@ func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) 
 	return old, nil
 }
 
-// pollRxe decodes what is in the ring right here and in place, because each call counts and a WC that
-// is made elsewhere would be copied.
+// pollRxe is Poll for rxe. It decodes completions in place, because each call counts and a WC made
+// elsewhere would be copied.
 func (c *CQ) pollRxe(wcs []WC) (int, error) {
 	ring := c.rxe.ring
 	n, err := ring.Avail()
@@ -45,10 +45,10 @@ func (c *CQ) pollRxe(wcs []WC) (int, error) {
 		wc := &done[i]
 		r := wc.record()
 		ring.Entry(i).CopyTo(r)
-		wc.Flags &= WCWithGRH | WCWithImm | WCWithInv // their bits are the kernel's
+		wc.Flags &= WCWithGRH | WCWithImm | WCWithInv // the bits are the kernel's
 		if wc.Flags&WCWithInv == 0 {
 			wc.Imm, wc.InvalidatedRKey = r.Ex.ImmData().Get(), 0
-		} else { // the two share a place
+		} else { // both are in the same field
 			wc.Imm, wc.InvalidatedRKey = 0, *r.Ex.InvalidateRKey()
 		}
 		wc.Timestamp = 0
@@ -58,13 +58,13 @@ func (c *CQ) pollRxe(wcs []WC) (int, error) {
 		c.failures(done)
 	}
 	ring.Release(n)
-	if c.closed.Load() { // so is the ring, perhaps since before it was read
+	if c.closed.Load() { // the ring may have been unmapped before it was read
 		return 0, c.errClosed()
 	}
 	return n, nil
 }
 
-// idle says why there was nothing in rxe's ring, if that is not because there is nothing yet.
+// idle returns why there was no completion, or nil if there is none yet.
 func (c *CQ) idle(err error) error {
 	switch {
 	case c.closed.Load():
@@ -75,7 +75,7 @@ func (c *CQ) idle(err error) error {
 	return nil
 }
 
-// armRxe arms the CQ by a command.
+// armRxe arms the CQ.
 func (c *CQ) armRxe(solicited bool) error {
 	cmd := c.rxe.arm
 	if solicited {

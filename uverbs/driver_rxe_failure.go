@@ -25,7 +25,7 @@ func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 	return WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, sentRxe(&i), ok
 }
 
-// sentRxe returns what an element of the ring says.
+// sentRxe converts the contents of a ring element.
 func sentRxe(i *rxe.SendInfo) sentWR {
 	s := sentWR{op: WROpcode(i.Opcode), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}
 	switch s.op {
@@ -40,25 +40,26 @@ func sentRxe(i *rxe.SendInfo) sentWR {
 	return s
 }
 
-// idIndexes find the work requests of a QP that has failed by their ID.
+// idIndexes find work requests of a failed QP by ID.
 type idIndexes struct {
 	mu         sync.Mutex
 	send, recv rxe.IDIndex // guarded by mu
 }
 
-// queueOf looks for the ID in both rings: rxe's completions do not name the queue. It is known if
-// only one ring holds the ID, or if the element of a send has the very status of the completion.
+// queueOf searches both rings for the ID, because rxe's completions do not name the queue. The
+// queue is known if only one ring holds the ID, or if the send element has the status of the
+// completion.
 func (rxeDriver) queueOf(q *QP, wc WC) diag.Queue {
 	if q.kind != kindRxe {
 		return diag.SendQueue
 	}
-	flushed := wc.Status == WCWRFlushErr // which Linux 6.12 and later do not note in the element
+	flushed := wc.Status == WCWRFlushErr // Linux 6.12 and later do not store this status in the element
 	q.rxe.ids.mu.Lock()
 	defer q.rxe.ids.mu.Unlock()
 	send := flushed && q.rxe.sq.Has(&q.rxe.ids.send, wc.ID) || !flushed && q.rxe.sq.HasFailed(wc.ID, uint32(wc.Status))
 	recv, known := q.holdsRecv(wc.ID)
 	switch {
-	case q.closed.Load(): // the rings are gone too, perhaps since before they were read
+	case q.closed.Load(): // the rings may have been unmapped before they were read
 	case send && !flushed:
 		return diag.SendQueue
 	case !known:
@@ -70,9 +71,9 @@ func (rxeDriver) queueOf(q *QP, wc WC) diag.Queue {
 	return diag.UnknownQueue
 }
 
-// holdsRecv reports whether rxe's ring of receives holds an ID. That is not known while the ring of
-// an SRQ is locked, as by a post: Resize, SetLimit and Close hold the lock during system calls, and
-// Poll does not wait for them. The caller holds q.rxe.ids.mu.
+// holdsRecv reports whether rxe's receive ring holds an ID. It is not known while the ring of an
+// SRQ is locked: Resize, SetLimit and Close hold that lock during system calls, and Poll does not
+// wait for them. The caller holds q.rxe.ids.mu.
 func (q *QP) holdsRecv(id uint64) (holds, known bool) {
 	if s := q.srq; s != nil {
 		if !s.post.TryLock() {

@@ -6,11 +6,11 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe"
 )
 
-// record is the beginning of a WC, which lies as rxe's completions do, so that one is copied
-// whole. The two fields that differ in meaning are put right after that: see [CQ.Poll].
+// record returns the beginning of a WC as a completion of rxe, which has the same layout, so that
+// it can be copied whole. [CQ.Poll] corrects the two fields that differ.
 func (wc *WC) record() *rxe.Record { return (*rxe.Record)(unsafe.Pointer(wc)) }
 
-// What is not 0 here does not compile.
+// A constant that is not 0 does not compile.
 const (
 	_ = -(unsafe.Offsetof(WC{}.ID) ^ unsafe.Offsetof(rxe.Record{}.WRID))
 	_ = -(unsafe.Offsetof(WC{}.Status) ^ unsafe.Offsetof(rxe.Record{}.Status))

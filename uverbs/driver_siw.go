@@ -10,12 +10,11 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// siwDriverID is siw's number among the kernel's drivers.
+// siwDriverID is the kernel's ID of siw.
 const siwDriverID = netlinkrdma.DriverID(siw.DriverID)
 
-// siwDriver is the glue to software iWARP: its rings are mapped from the uverbs file, at the
-// places that the create responses tell. Its QPs are connected by the kernel's connection
-// manager alone.
+// siwDriver supports software iWARP. Its rings are mapped from the uverbs file, at offsets in the
+// responses of the create commands. Only the kernel's connection manager connects its QPs.
 type siwDriver struct{ software }
 
 func (siwDriver) kind() driverKind      { return kindSiw }
@@ -26,7 +25,7 @@ func (siwDriver) capabilities() capabilities {
 	return capabilities{connectionManaged: true, inlineLimit: true, memlockForAll: "siw of Linux 6.1"}
 }
 
-// mrUdata has random low bits for the key, so that no peer guesses a key by counting.
+// mrUdata chooses random low bits of the key, so that a peer cannot guess it by counting.
 func (siwDriver) mrUdata() udata {
 	var key [1]byte
 	rand.Read(key[:]) // it never fails
@@ -35,20 +34,20 @@ func (siwDriver) mrUdata() udata {
 
 func (siwDriver) openAH(*AH, udata) error { return siwUnsupported("AH") }
 
-// siwUnsupported is the error for a feature that siw does not support.
+// siwUnsupported returns the error for a feature that siw does not support.
 func siwUnsupported(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
 
-// siw refuses to make a context without room for its number.
+// contextUdata has room for the device ID, without which siw creates no context.
 func (siwDriver) contextUdata(bool) udata { return udata{out: make([]byte, siw.ContextRespSize)} }
 
-// siwOps are the operations of a QP. Of those that siw's kernel has, registering memory by a
-// work request is for the kernel's own programs.
+// siwOps are the operations of a QP. siw also registers memory by work request, but only for the
+// kernel.
 var siwOps = opcodeSet{WRRDMAWrite: true, WRSend: true, WRSendWithInv: true, WRRDMARead: true, WRRDMAReadWithInv: true, WRLocalInv: true}
 
 func (siwDriver) operations(t QPType) (opcodeSet, bool) { return siwOps, t == RC }
 
-// unsupportedMR: siw knows a region's first byte by the memory's address and nothing else, though the
-// kernel does not refuse another.
+// unsupportedMR: siw always uses the memory's own address for a region, although the kernel accepts
+// others.
 func (siwDriver) unsupportedMR(r *region) string {
 	switch {
 	case r.access&AccessZeroBased != 0:
@@ -61,13 +60,13 @@ func (siwDriver) unsupportedMR(r *region) string {
 	return ""
 }
 
-// The parts of objects that are siw's.
+// The siw parts of objects.
 type (
 	siwQP struct {
 		sq *siw.SendQueue
 		rq *siw.RecvQueue // nil if there is none
-		// flushed is what the last completion of the send queue was, to the goroutine that polls it: a
-		// READ that was flushed, if has is set.
+		// flushed is the last completion of the send queue, if has is set: a flushed READ. Only the
+		// goroutine that polls uses it.
 		flushed struct {
 			has bool
 			id  uint64
@@ -105,7 +104,7 @@ func (siwDriver) freeQP(q *QP) error {
 }
 func (siwDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
 
-// mapSiw maps a ring of siw.
+// mapSiw maps a ring.
 func (d *Device) mapSiw(r siw.Ring) (*mmio.Region, error) {
 	region, err := d.cmd.Map(r.Offset, int(r.Size))
 	if err != nil {
@@ -143,7 +142,7 @@ func (siwDriver) mapQP(q *QP, u udata) error {
 	if q.siw.sq, err = siw.NewSendQueue(q.sqRegion.Bytes(), int(sq.Num), q.caps.MaxSendSGE); err != nil {
 		return err
 	}
-	// The rings are rounded up, and every element has room for inline data.
+	// The size of the ring is rounded up, and every element has room for inline data.
 	q.caps.MaxSendWR, q.caps.MaxInline = q.siw.sq.Cap(), siw.MaxInline
 	q.newDoorbell()
 	q.awaitFirstRecv.Store(true)
@@ -185,9 +184,8 @@ func (siwDriver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error {
 	return issue(udata{})
 }
 
-// queriedQP: siw fills in a few attributes and leaves the others as they were in the kernel's
-// memory. It does not say which state the QP is in, and takes the READs that this side serves for
-// those that it has under way, and the other way round (siw_query_qp).
+// queriedQP: siw fills in few attributes and leaves the others uninitialized. It does not report
+// the state, and swaps the numbers of READs of this side and of the peer (siw_query_qp).
 func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 	state := q.State()
 	*a = QPAttr{
@@ -196,7 +194,7 @@ func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 	}
 }
 
-// unsupportedModify: between Init and Err the kernel's connection manager moves the QP.
+// unsupportedModify refuses the states in which only the kernel's connection manager moves the QP.
 func (siwDriver) unsupportedModify(to QPState) error {
 	switch to {
 	case QPRTR, QPRTS, QPSQD, QPSQE:
@@ -208,11 +206,11 @@ func (siwDriver) unsupportedModify(to QPState) error {
 // errAwaitFirstRecv is ErrState for the side of a connection that may not send yet.
 var errAwaitFirstRecv = &reason{textState + ": on iWARP the side that connects sends first, and nothing has arrived from it yet", ErrState}
 
-// errIWARP says how else QPs of iWARP are connected.
+// errIWARP says how QPs of iWARP are connected.
 var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.SetKernelState")
 
-// qpModified completes what the kernel will not: once a QP is in error it has flushed its
-// rings, and does not look at them again.
+// qpModified flushes what the kernel does not: when a QP enters the error state, the kernel flushes
+// its rings and does not read them again.
 func (siwDriver) qpModified(q *QP, _, to QPState) {
 	if to != QPErr {
 		return
@@ -227,7 +225,7 @@ func (siwDriver) qpModified(q *QP, _, to QPState) {
 	}
 }
 
-// siwSlotErr turns a slot's error into the one that callers compare with.
+// siwSlotErr converts an error of a slot to the exported one.
 func siwSlotErr(err error) error {
 	switch err {
 	case siw.ErrTooManySGEs:

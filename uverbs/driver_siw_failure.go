@@ -10,7 +10,7 @@ func (siwDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	return sentSiw(&i), ok
 }
 
-// sentSiw returns what an element of the ring says.
+// sentSiw converts the contents of a ring element.
 func sentSiw(i *siw.SendInfo) sentWR {
 	s := sentWR{op: siwSent(i.Opcode), length: i.Length, raddr: i.RemoteAddr, rkey: i.RKey}
 	if s.op == WRSendWithInv || s.op == WRLocalInv {

@@ -8,13 +8,13 @@ import (
 	"github.com/goverbs/goverbs/mmio/siw"
 )
 
-// siwOpcodes are siw's numbers of the operations that it has.
+// siwOpcodes are siw's numbers of the operations.
 var siwOpcodes = [len(opcodeSet{})]uint8{
 	WRRDMAWrite: siw.Write, WRSend: siw.Send, WRSendWithInv: siw.SendInv, WRRDMARead: siw.Read,
 	WRRDMAReadWithInv: siw.ReadInv, WRLocalInv: siw.LocalInv,
 }
 
-// siwSent is the inverse.
+// siwSent returns the operation for siw's number.
 func siwSent(op uint8) WROpcode {
 	for o, n := range siwOpcodes {
 		if n == op && siwOps[o] {
@@ -24,14 +24,14 @@ func siwSent(op uint8) WROpcode {
 	return WROpcode(0xff)
 }
 
-// siwSendFlags puts the flags where siw has them.
+// siwSendFlags converts the flags to siw's.
 func siwSendFlags(f SendFlags) uint8 {
 	return uint8(f&SendFence)*(siw.Fence/uint8(SendFence)) | uint8(f&SendSignaled)*(siw.Signaled/uint8(SendSignaled)) |
 		uint8(f&SendSolicited)*(siw.Solicited/uint8(SendSolicited))
 }
 
-// encodeSiw writes work requests into the free slots of the send ring, from the first-th on, and
-// returns how many bytes of data they have. Those whose operation is not in ops need the builder.
+// encodeSiw writes work requests into the free slots of the send ring, beginning with slot first,
+// and returns their bytes of data. It returns errNeedsBuilder for an operation that is not in ops.
 //
 // Preconditions: the queue has room for them.
 func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err error) {
@@ -49,7 +49,7 @@ func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 			raddr, rkey = 0, wr.InvalidateRKey
 		}
 		op, flags := siwOpcodes[wr.Opcode], siwSendFlags(wr.Flags|always)
-		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // as most are
+		if len(wr.SGL) == 1 && len(wr.Inline) == 0 && sq.MaxSGE() > 0 { // the usual case
 			e := &wr.SGL[0]
 			if e.outside {
 				return 0, ErrSGERange
@@ -81,9 +81,9 @@ func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 	return bytes, nil
 }
 
-// ringSiw hands n slots to the kernel and rings the doorbell, if the kernel has to be told.
-// The caller holds the QP. Of a QP in error the kernel does not look at the ring any more: they
-// complete here, and so does first what it has left there.
+// ringSiw publishes n slots and rings the doorbell, if the kernel needs it. The caller holds
+// sending. The kernel does not read the ring of a QP in error any more. Then ringSiw completes the
+// work requests itself, after those that the kernel has left in the ring.
 func (q *QP) ringSiw(n int, bytes uint64) error {
 	if QPState(q.state.Load()) == QPErr {
 		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siw.sq.Recall(), idsOf(n, q.siw.sq.ID)...))
@@ -98,7 +98,7 @@ func (q *QP) ringSiw(n int, bytes uint64) error {
 		}
 		// The doorbell transmits.
 		errno = q.doorbell.Issue(bytes > shortDoorbell)
-		if errno == syscall.ENOTCONN && q.movingToErr.Load() { // Modify has them flushed
+		if errno == syscall.ENOTCONN && q.movingToErr.Load() { // Modify flushes them
 			errno = 0
 		}
 	}
@@ -119,8 +119,9 @@ func (q *QP) ringSiw(n int, bytes uint64) error {
 	return q.dev.cmd.fail("POST_SEND", errno, hint)
 }
 
-// batchSiw returns how many of n slots, 1 at least, may be handed over before the doorbell is rung.
-// What may not be behind another one gets its data into the slot, if that is memory of this program's.
+// batchSiw returns how many of n slots, at least 1, may be published before the doorbell is rung.
+// If a slot may not follow another one, batchSiw copies its data into the slot, if the data is
+// memory of this program.
 func (q *QP) batchSiw(n int) int {
 	i := 1
 	for {
@@ -187,8 +188,8 @@ func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 	return err
 }
 
-// publishRecvsSiw hands n receives to the kernel, which has no doorbell for them. Those of a QP in
-// error complete here, as sends do.
+// publishRecvsSiw publishes n receives, for which siw has no doorbell. On a QP in error it
+// completes them itself, like ringSiw.
 func (q *QP) publishRecvsSiw(n int) {
 	if QPState(q.state.Load()) == QPErr {
 		q.recvCQ.makeFlushed(q.qpn, WCRecv, append(q.siw.rq.Recall(), idsOf(n, q.siw.rq.ID)...))
@@ -197,15 +198,16 @@ func (q *QP) publishRecvsSiw(n int) {
 	q.siw.rq.Publish(n)
 }
 
-// generatedWCs are completions that the library makes, of what the kernel does not complete.
+// generatedWCs are completions that the library generates for work requests that the kernel does
+// not complete.
 type generatedWCs struct {
-	some atomic.Bool // there are any
+	some atomic.Bool // list is not empty
 	mu   sync.Mutex
 	list []WC // guarded by mu
 }
 
-// makeFlushed completes work requests of a QP as flushed, receives if op is [WCRecv]. They follow
-// what is in the ring by now. No event tells of them.
+// makeFlushed completes work requests of a QP as flushed; op is WCRecv for receives. They follow
+// the completions that are in the ring now. They raise no event.
 func (c *CQ) makeFlushed(qpn uint32, op WCOpcode, ids []uint64) {
 	if len(ids) == 0 {
 		return
@@ -219,7 +221,7 @@ func (c *CQ) makeFlushed(qpn uint32, op WCOpcode, ids []uint64) {
 	m.mu.Unlock()
 }
 
-// waiting returns how many there are.
+// waiting returns the number of completions.
 func (m *generatedWCs) waiting() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -253,9 +255,9 @@ var siwWCOpcodes = [...]WCOpcode{
 	siw.Recv: WCRecv, siw.LocalInv: WCLocalInv,
 }
 
-// pollSiw is Poll for siw. What the library has completed follows what the kernel had put into the
-// ring by then, so the ring is looked at between counting and taking it: a QP may be brought into
-// error right now.
+// pollSiw is Poll for siw. Generated completions must follow those that the kernel had put into the
+// ring when they were generated. So pollSiw counts them, reads the ring, and takes no more than it
+// has counted: another goroutine may move a QP to QPErr meanwhile.
 func (c *CQ) pollSiw(wcs []WC) (int, error) {
 	ring, n := c.siw.ring, 0
 	for made := 0; ; {
@@ -297,15 +299,15 @@ func (c *CQ) pollSiw(wcs []WC) (int, error) {
 		n += len(taken)
 		made = c.siw.generated.waiting()
 	}
-	if c.closed.Load() { // so is the ring, perhaps since before it was read
+	if c.closed.Load() { // the ring may have been unmapped before it was read
 		return 0, c.errClosed()
 	}
 	return n, nil
 }
 
-// repeatedFlush reports whether a completion tells once more of a READ that is flushed. If that is
-// the next to be sent when the QP is brought into error, the kernel has it among those that have
-// been sent as well, and completes it as such and as the next (siw_sq_flush of Linux 6.1 to 7.2).
+// repeatedFlush reports whether a completion is the second one for a flushed READ. The kernel
+// flushes the next READ to be sent twice when a QP enters the error state: with those that were
+// sent, and as the next one (siw_sq_flush of Linux 6.1 to 7.2).
 func (c *CQ) repeatedFlush(wc *WC) bool {
 	q, ok := c.qps.Load(wc.QPN)
 	if !ok || wc.Opcode == WCRecv {
@@ -317,18 +319,18 @@ func (c *CQ) repeatedFlush(wc *WC) bool {
 	return again
 }
 
-// moveToErr brings a QP into error, one of whose work requests has failed. The kernel has done so,
-// or has only closed the connection and would leave what is posted where it is: once it was told,
-// all of it is flushed, see qpModified.
+// moveToErr moves a QP to QPErr after a work request has failed. The kernel may have only closed
+// the connection, which leaves posted work requests in the rings. After the command they are
+// flushed, see qpModified.
 func (c *CQ) moveToErr(qpn uint32) {
 	if q, ok := c.qps.Load(qpn); ok && q.State() != QPErr {
-		// Not Modify: the program did not ask for it. It fails if the QP is being closed.
+		// Modify would record the program as the cause. An error means that the QP is being closed.
 		q.modify(QPAttr{State: QPErr}, AttrState)
 	}
 }
 
-// armSiw arms the CQ. siw has no word of which messages its sender has marked as solicited: it
-// would wake nobody for them, so that any completion does.
+// armSiw arms the CQ for any completion. siw does not know which messages are solicited, and would
+// raise no event for them.
 func (c *CQ) armSiw() error {
 	c.siw.ring.Arm()
 	return nil

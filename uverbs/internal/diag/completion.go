@@ -56,7 +56,7 @@ type Peer struct {
 
 const tooLong = "the message is longer than the buffers of the receive"
 
-// recvHints say what is wrong with a receive, or with the request of the peer that it was for.
+// recvHints say what is wrong with a receive, or with the peer's request that arrived.
 var recvHints = map[Status]string{
 	LocLenErr:    tooLong,
 	LocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite",
@@ -68,7 +68,7 @@ var recvHints = map[Status]string{
 	GeneralErr:   "the connection broke while the message arrived",
 }
 
-// Hint says what is wrong or, if that is not known, what usually is.
+// Hint says what is wrong or, if that is not known, what usually is wrong.
 func (c *Completion) Hint() string {
 	switch {
 	case c.Status == WRFlushErr:

@@ -17,7 +17,8 @@ const (
 	logSize    = 16 << 10    // how many bytes of the end of the log are read
 )
 
-// reported is the time of the last line that was reported, which is not about another command.
+// reported is the time of the last line that was reported, so that it is not reported for another
+// command.
 var reported atomic.Int64
 
 // FirmwareRefusal says why the firmware of a ConnectX adapter refused the command of this process that

@@ -22,12 +22,12 @@ type Registration struct {
 	Write          bool   // the access needs memory that can be written
 	MaxSize, MaxMR uint64 // what the device allows, 0 if it does not say
 
-	// MemlockForAll says which kernel counts RLIMIT_MEMLOCK for a process with CAP_IPC_LOCK as well;
-	// it is empty if none does with this driver.
+	// MemlockForAll names the kernels that apply RLIMIT_MEMLOCK even to a process with CAP_IPC_LOCK,
+	// or is empty.
 	MemlockForAll string
 }
 
-// Hint says what the registration may have failed for.
+// Hint says why the registration may have failed.
 func (r *Registration) Hint() string {
 	switch r.Errno {
 	case syscall.ENOMEM:
@@ -49,7 +49,7 @@ func (r *Registration) Hint() string {
 	return ""
 }
 
-// memory is what limits the memory that the process can register.
+// memory are the limits of registered memory and their use.
 type memory struct {
 	memlock       uint64 // RLIMIT_MEMLOCK, in bytes
 	status        processStatus
@@ -72,7 +72,7 @@ func (r *Registration) memory() (m memory, ok bool) {
 	return m, true
 }
 
-// hint names the limit that the registration exceeds: of locked memory, of mappings, or of the device.
+// hint names the limit that the registration exceeds: locked memory, mappings, or the device's.
 func (m *memory) hint(r *Registration) string {
 	unlimited, forAll := m.memlock == unix.RLIM_INFINITY, r.MemlockForAll != ""
 	if used := max(m.status.pinned, m.status.locked); !unlimited && (forAll || !m.status.mayLock) && used+r.Length > m.memlock {
