@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// AH is an address handle: the way to a peer, for datagrams (struct ibv_ah). It is safe
-// for concurrent use; it may be closed when the work requests that use it have completed.
+// AH is an address handle, which holds the path to a peer for datagrams (struct ibv_ah). It is safe
+// for concurrent use. Close it only after the work requests that use it have completed.
 type AH struct {
 	object
 	handle uint32
@@ -24,10 +24,11 @@ type AH struct {
 	ahDrivers
 }
 
-// CreateAH creates an address handle (ibv_create_ah). On RoCE the kernel finds out the
-// peer's Ethernet address, which takes a moment if it has to ask the network; if there is
-// no way to the peer the error says so. On an InfiniBand port that needs a GRH in every packet
-// (see [PortAttr.GRHRequired]), CreateAH sets attr.Global itself, and fails without GRH.DGID.
+// CreateAH creates an address handle (ibv_create_ah). On RoCE the kernel resolves the peer's
+// Ethernet address, which may take some time; if it cannot, the error says why.
+//
+// On an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]), CreateAH
+// sets attr.Global itself, and fails if attr.GRH.DGID is zero.
 func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	return a, a.markCreated(a)
 }
 
-// Attr returns what the address handle was created with.
+// Attr returns the attributes that the address handle was created with.
 func (a *AH) Attr() AHAttr { return a.attr }
 
 // destroyKernel destroys the kernel's object.
@@ -99,22 +100,22 @@ func (a *AH) destroyKernel() error {
 // Close destroys the address handle (ibv_destroy_ah).
 func (a *AH) Close() error { return a.close(a.destroyKernel, nil) }
 
-// grhSize is how much room the GRH takes before a datagram, in bytes.
+// grhSize is the number of bytes before a datagram that hold the GRH.
 const grhSize = 40
 
-// GRHSize is how many bytes come before the data of every datagram that a UD QP
-// receives: the GRH, or on RoCE the IP header in its place. See [ParseGRH].
+// GRHSize is the number of bytes before the data of every datagram that a UD QP receives. They hold
+// the GRH, or on RoCE the IP header. See [ParseGRH].
 const GRHSize = grhSize
 
-// ReceivedGRH is what the header before a received datagram says.
+// ReceivedGRH is the header before a received datagram.
 type ReceivedGRH struct {
 	SGID         GID    // SGID is the sender's GID.
 	DGID         GID    // DGID is the receiver's GID, or a multicast group.
-	TrafficClass uint8  // TrafficClass is the IP header's.
+	TrafficClass uint8  // TrafficClass is the traffic class in the IP header.
 	FlowLabel    uint32 // FlowLabel has 20 bits; 0 with IPv4.
-	HopLimit     uint8  // HopLimit is how many routers it could still pass.
+	HopLimit     uint8  // HopLimit is the number of routers that the packet could still cross.
 	NextHeader   uint8  // NextHeader is 0x1b for InfiniBand, 17 for UDP.
-	IPv4         bool   // IPv4 says that it was an IPv4 header; the GIDs are mapped addresses.
+	IPv4         bool   // IPv4 reports an IPv4 header; the GIDs are IPv4-mapped addresses.
 }
 
 // Next headers that a GRH may announce: InfiniBand's own, and UDP for RoCE v2.
@@ -123,16 +124,15 @@ const (
 	nextUDP = 17
 )
 
-// ParseGRH reads the first 40 bytes of a received datagram, which are valid if the WC has
-// [WCWithGRH]. With IPv4 the header is in the last 20 of them, and the first 20 are
-// whatever was in the buffer.
+// ParseGRH parses the first [GRHSize] bytes of a received datagram, which are valid if the WC has
+// [WCWithGRH]. An IPv4 header is in the last 20 of them; the first 20 are then undefined.
 func ParseGRH(b []byte) (ReceivedGRH, error) {
 	if len(b) < grhSize {
 		return ReceivedGRH{}, argErr("ParseGRH", "length", len(b), "%d bytes and more", grhSize)
 	}
 	v4 := b[20:grhSize]
 	mayBe4, mayBe6 := v4[0] == 0x45, b[0]>>4 == 6
-	// The checksum decides; but what a device sends to itself may have none.
+	// The checksum decides, but loopback packets may have none.
 	switch {
 	case mayBe4 && headerSum(v4) == 0xffff:
 		return grh4(v4), nil
@@ -181,9 +181,9 @@ func headerSum(b []byte) uint32 {
 	return sum
 }
 
-// AHAttrFor returns the way back to the sender of a datagram that came in by a port
-// (ibv_init_ah_from_wc). grh is the beginning of the buffer; it is looked at only if the
-// WC has [WCWithGRH].
+// AHAttrFor returns the path back to the sender of a datagram that arrived at a port
+// (ibv_init_ah_from_wc). The beginning of the receive buffer is grh; it is used only if the WC has
+// [WCWithGRH].
 func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	if err := d.usable(); err != nil {
 		return AHAttr{}, err
@@ -208,8 +208,8 @@ func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	return attr, nil
 }
 
-// CreateAHFor creates an address handle for the way back to the sender of a datagram; see
-// [Device.AHAttrFor] (ibv_create_ah_from_wc).
+// CreateAHFor creates an address handle for the sender of a datagram (ibv_create_ah_from_wc). See
+// [Device.AHAttrFor] for the arguments.
 func (p *PD) CreateAHFor(port uint8, wc *WC, grh []byte) (*AH, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -221,8 +221,8 @@ func (p *PD) CreateAHFor(port uint8, wc *WC, grh []byte) (*AH, error) {
 	return p.CreateAH(attr)
 }
 
-// localGIDIndex finds the GID that a datagram was for. One for a multicast group is
-// answered from the GID that the library prefers.
+// localGIDIndex returns the index of the GID that a datagram was sent to. For a multicast GID it
+// returns the index of the GID that [ChooseGID] prefers.
 func (d *Device) localGIDIndex(port uint8, gid GID) (int, error) {
 	table, err := d.GIDTable(port)
 	if err != nil {
@@ -230,7 +230,7 @@ func (d *Device) localGIDIndex(port uint8, gid GID) (int, error) {
 	}
 	found := -1
 	for _, e := range table {
-		// RoCE v1 and v2 have the same GIDs; rxe and most networks speak v2.
+		// A GID is listed for RoCE v1 and for v2; rxe and most networks use v2.
 		if e.GID == gid && (found < 0 || e.Type == GIDTypeRoCEv2) {
 			found = e.Index
 		}
@@ -246,7 +246,7 @@ func (d *Device) localGIDIndex(port uint8, gid GID) (int, error) {
 	return found, nil
 }
 
-// check compares an address with what the device has. The fields' names follow prefix.
+// check returns an ArgError if a value is out of range. The prefix comes before the field names.
 func (a *AHAttr) check(op, prefix string, d *Device) error {
 	switch {
 	case a.Port < 1 || a.Port > d.attr.PhysPortCount:
@@ -259,8 +259,8 @@ func (a *AHAttr) check(op, prefix string, d *Device) error {
 	return nil
 }
 
-// complete sets Global where the port is an InfiniBand port that needs a GRH in every packet: the
-// kernel refuses the address without it. The fields' names follow prefix.
+// complete sets Global on an InfiniBand port that needs a GRH in every packet, because the kernel
+// refuses the address without it. The prefix comes before the field names.
 func (a *AHAttr) complete(op, prefix string, d *Device) error {
 	if a.Global {
 		return nil
@@ -276,9 +276,9 @@ func (a *AHAttr) complete(op, prefix string, d *Device) error {
 	return nil
 }
 
-// ethernetAddr finds the Ethernet address for a GID, the way that the kernel found it a
-// moment ago when it made the AH: multicast by rule, an address of this host from its
-// interface, others from the neighbour table.
+// ethernetAddr returns the Ethernet address for a GID. The kernel has just resolved it to create
+// the AH, so it is computed for multicast, read from the interface for an address of this host, and
+// otherwise found in the neighbour table.
 func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
 	ip := gid.Addr()
 	if ip.IsMulticast() {
@@ -316,9 +316,8 @@ func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
 	return fail(fmt.Errorf("%s is not in the neighbour table of interface %d: %w", hop, netdev, syscall.EHOSTUNREACH))
 }
 
-// listed asks the kernel for a table, and again if the table has changed meanwhile, as it does all
-// the time on a busy host: what is looked for may be missing then. What was listed last is as
-// good as it gets.
+// listed calls ask, which dumps a kernel table, again if the table changed during the dump: an
+// entry may be missing from the result then. After 10 attempts it returns the last result.
 func listed[T any](ask func() ([]T, error)) (all []T, err error) {
 	const tries = 10
 	for range tries {
@@ -329,7 +328,7 @@ func listed[T any](ask func() ([]T, error)) (all []T, err error) {
 	return all, nil
 }
 
-// hardwareAddr checks an address's length.
+// hardwareAddr converts an Ethernet address, and fails if it does not have 6 bytes.
 func hardwareAddr(ip netip.Addr, mac net.HardwareAddr) ([6]byte, error) {
 	if len(mac) != 6 {
 		return [6]byte{}, fmt.Errorf("uverbs: Ethernet address of %s: the interface has %q, not an Ethernet address: %w", ip, mac, syscall.EINVAL)

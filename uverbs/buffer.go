@@ -18,28 +18,29 @@ import (
 type BufferOptions struct {
 	// HugePages requests huge pages, which the administrator must have reserved (MAP_HUGETLB).
 	HugePages bool
-	// HugePageSize is their size in bytes; 0 means 2 MiB. It implies HugePages.
+	// HugePageSize is the size of a huge page in bytes, by default 2 MiB. Setting it implies
+	// HugePages.
 	HugePageSize int
-	// NUMANode is the preferred node of the memory, ideally the device's own. Without it the
-	// kernel takes memory near the CPU that writes first.
+	// NUMANode is the preferred node of the memory, ideally that of the device. By default the
+	// kernel uses memory near the CPU that writes to it first.
 	NUMANode NUMAChoice
 }
 
-// NUMAChoice is a NUMA node. The zero value is no preference.
+// NUMAChoice selects a NUMA node. The zero value is no preference.
 type NUMAChoice struct {
 	node  int
 	given bool
 }
 
-// NUMAAt chooses the node with the given number, from 0.
+// NUMAAt selects the node with the given number, from 0.
 func NUMAAt(node int) NUMAChoice { return NUMAChoice{node, true} }
 
-// defaultHugePage is the size of huge pages that every amd64 and arm64 machine has.
+// defaultHugePage is a size of huge pages that every amd64 and arm64 machine supports.
 const defaultHugePage = 2 << 20
 
-// Buffer is page-aligned, zeroed memory outside the Go heap, to be registered with [PD.RegMR]. Any
-// goroutine may use its bytes; the program must take care that the device does not write to them at
-// the same time. Close fails while the buffer is registered.
+// Buffer is page-aligned, zeroed memory outside the Go heap, for [PD.RegMR]. Its methods are safe
+// for concurrent use. Access to its bytes must be synchronized, with other goroutines and with the
+// device.
 type Buffer struct {
 	mu     sync.Mutex
 	region *mmio.Region
@@ -53,7 +54,7 @@ func AllocBuffer(size int) (*Buffer, error) {
 }
 
 // AllocBufferWith returns a buffer of size bytes. It fails with ENOMEM if there are too few free
-// huge pages; the error has their number.
+// huge pages; the error says how many there are.
 func AllocBufferWith(size int, o BufferOptions) (*Buffer, error) {
 	const op = "AllocBuffer"
 	if size <= 0 {
@@ -77,7 +78,7 @@ func AllocBufferWith(size int, o BufferOptions) (*Buffer, error) {
 	return &Buffer{region: region, size: size}, nil
 }
 
-// sysHugePages and sysNodes are where sysfs shows sizes of huge pages and NUMA nodes.
+// sysHugePages and sysNodes are the sysfs directories of huge page sizes and NUMA nodes.
 const (
 	sysHugePages = "/sys/kernel/mm/hugepages"
 	sysNodes     = "/sys/devices/system/node"
@@ -97,7 +98,7 @@ func mapHuge(op string, size, pageSize int) (*mmio.Region, error) {
 	return region, nil
 }
 
-// hugePageSizes lists the sizes of huge pages that this machine has.
+// hugePageSizes lists the huge page sizes that this machine supports.
 func hugePageSizes(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -113,7 +114,7 @@ func hugePageSizes(dir string) string {
 	return "the sizes of this machine, " + strings.Join(sizes, " and ")
 }
 
-// hugeHint compares what was asked for with the huge pages that are free.
+// hugeHint compares the requested memory with the free huge pages.
 func hugeHint(dir string, size, pageSize int) string {
 	dir = filepath.Join(dir, fmt.Sprintf("hugepages-%dkB", pageSize>>10))
 	need := (size-1)/pageSize + 1
@@ -129,7 +130,7 @@ func hugeHint(dir string, size, pageSize int) string {
 		need, n[0], n[1]-n[2], n[0]+need-(n[1]-n[2]), dir)
 }
 
-// prefer has the pages of a region come from a NUMA node.
+// prefer makes a NUMA node the preferred one for a region.
 func prefer(op string, region *mmio.Region, node int) error {
 	err := region.Prefer(node)
 	switch {
@@ -147,8 +148,7 @@ func prefer(op string, region *mmio.Region, node int) error {
 	return nil
 }
 
-// Bytes returns the buffer's memory, or nil after Close. The slice must not be
-// used after Close.
+// Bytes returns the buffer's memory, or nil after Close. The slice must not be used after Close.
 func (b *Buffer) Bytes() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

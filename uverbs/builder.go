@@ -1,29 +1,31 @@
 package uverbs
 
-// SendBuilder writes send work requests into the send queue in place (ibv_wr_start,
-// ibv_wr_send and so on, ibv_wr_complete). [QP.BeginSend] starts a batch; each method
-// named after an operation begins a work request; To, SGE and Inline complete the one
-// that was begun last; Post hands the batch to the device with one doorbell, and Abandon
-// drops it. Nothing is posted before Post.
+// SendBuilder writes send work requests into the send queue in place (ibv_wr_start, ibv_wr_complete
+// and the functions between them):
 //
-// The methods return nothing: the first error is kept, and Post returns it. A builder is
-// part of its QP's send side and belongs to the same goroutine. It allocates only when a work
-// request has more data than any before.
+//   - [QP.BeginSend] starts a batch.
+//   - Each method named after an operation begins a work request.
+//   - To, ToSRQ, SGE and Inline complete the work request that was begun last.
+//   - Post hands the batch to the device with one doorbell. Nothing is posted before.
+//   - Abandon drops the batch.
+//
+// The methods return no error. Post returns the first one. A builder belongs to the goroutine that
+// uses its QP's send side. It allocates only when a work request has more data than any before.
 type SendBuilder struct {
 	q      *QP
 	n      int        // work requests begun
 	staged bool       // wr is not in the queue yet
-	wr     [1]SendWR  // the work request that was begun last; SGL and Inline are the builder's memory
+	wr     [1]SendWR  // the work request begun last; its SGL and Inline are memory of the builder
 	err    error      // the first error
-	bytes  uint64     // of data
-	binds  []bind     // what windows become
-	keys   windowKeys // of the BIND_MW that was begun last
+	bytes  uint64     // data in the batch
+	binds  []bind     // the binds in the batch
+	keys   windowKeys // of the BIND_MW begun last
 }
 
 // windowKeys are the keys of a memory window before and after a bind.
 type windowKeys struct{ from, to uint32 }
 
-// BeginSend starts a batch and drops one that was not posted (ibv_wr_start).
+// BeginSend starts a batch (ibv_wr_start). A batch that was begun before and not posted is dropped.
 func (q *QP) BeginSend() *SendBuilder {
 	b := &q.builder
 	b.Abandon()
@@ -34,8 +36,8 @@ func (q *QP) BeginSend() *SendBuilder {
 	return b
 }
 
-// begin finishes the work request that was begun last and stages another one. It reports whether
-// there is one to fill.
+// begin finishes the work request that was begun last and stages a new one. It reports whether the
+// caller may fill it in.
 func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 	b.finish()
 	if b.err != nil {
@@ -68,22 +70,21 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 	return true
 }
 
-// fail keeps the first error, with the index of the work request that begins or, if one
-// was begun, of that.
+// fail records err if it is the first error, for the next work request.
 func (b *SendBuilder) fail(err error) {
 	if b.err == nil {
 		b.err = &PostError{Index: b.n, Err: err}
 	}
 }
 
-// failLast is fail for the work request that was begun last.
+// failLast records err if it is the first error, for the work request that was begun last.
 func (b *SendBuilder) failLast(err error) {
 	if b.err == nil {
 		b.err = &PostError{Index: b.n - 1, Err: err}
 	}
 }
 
-// begun reports whether there is a work request to complete.
+// begun reports whether a work request was begun and there is no error.
 func (b *SendBuilder) begun() bool {
 	if b.err == nil && b.n == 0 {
 		b.fail(ErrNothingBegun)
@@ -99,7 +100,7 @@ func (b *SendBuilder) finish() {
 	}
 }
 
-// check returns what is wrong with a work request, as far as it does not depend on the driver.
+// check returns the error of a work request that does not depend on the driver, or nil.
 func (q *QP) check(wr *SendWR) error {
 	switch {
 	case q.typ != UD && wr.AH == nil:
@@ -127,7 +128,8 @@ func (q *QP) check(wr *SendWR) error {
 	return nil
 }
 
-// isAtomic reports whether an atomic has 8 bytes of data and a remote address that is a multiple of 8.
+// isAtomic reports whether the work request has 8 bytes of data and an aligned remote address, as
+// an atomic must.
 func (wr *SendWR) isAtomic() bool {
 	data := uint64(0)
 	for i := range wr.SGL {
@@ -146,7 +148,7 @@ func (b *SendBuilder) SendImm(id uint64, flags SendFlags, imm uint32) {
 	}
 }
 
-// SendInv begins a SEND that invalidates a key of the peer (ibv_wr_send_inv).
+// SendInv begins a SEND that invalidates an rkey of the peer (ibv_wr_send_inv).
 func (b *SendBuilder) SendInv(id uint64, flags SendFlags, rkey uint32) {
 	if b.begin(id, WRSendWithInv, flags) {
 		b.wr[0].InvalidateRKey = rkey
@@ -170,8 +172,8 @@ func (b *SendBuilder) Read(id uint64, flags SendFlags, raddr uint64, rkey uint32
 	b.rdma(id, WRRDMARead, flags, raddr, rkey)
 }
 
-// ReadInv begins an RDMA READ that invalidates the key of the place that it is read to, its SGE,
-// when it is done (IB_WR_RDMA_READ_WITH_INV). iWARP has it; siw does not invalidate.
+// ReadInv begins an RDMA READ that invalidates the lkey of its SGE when it completes
+// (IB_WR_RDMA_READ_WITH_INV). It is an iWARP operation; siw does not invalidate the key.
 func (b *SendBuilder) ReadInv(id uint64, flags SendFlags, raddr uint64, rkey uint32) {
 	b.rdma(id, WRRDMAReadWithInv, flags, raddr, rkey)
 }
@@ -184,14 +186,14 @@ func (b *SendBuilder) rdma(id uint64, op WROpcode, flags SendFlags, raddr uint64
 	return true
 }
 
-// CompareSwap begins an atomic compare and swap of the 8 bytes at raddr, which is a
-// multiple of 8; what was there comes back into the SGE, of 8 bytes
-// (ibv_wr_atomic_cmp_swp).
+// CompareSwap begins an atomic compare and swap of the 8 bytes at raddr, which must be a multiple
+// of 8 (ibv_wr_atomic_cmp_swp). The SGE receives the old value and must have 8 bytes.
 func (b *SendBuilder) CompareSwap(id uint64, flags SendFlags, raddr uint64, rkey uint32, compare, swap uint64) {
 	b.atomic(id, WRAtomicCAS, flags, raddr, rkey, compare, swap)
 }
 
-// FetchAdd begins an atomic fetch and add; see CompareSwap (ibv_wr_atomic_fetch_add).
+// FetchAdd begins an atomic fetch and add (ibv_wr_atomic_fetch_add). The rules for raddr and the
+// SGE are those of CompareSwap.
 func (b *SendBuilder) FetchAdd(id uint64, flags SendFlags, raddr uint64, rkey uint32, add uint64) {
 	b.atomic(id, WRAtomicFAA, flags, raddr, rkey, add, 0)
 }
@@ -202,16 +204,16 @@ func (b *SendBuilder) atomic(id uint64, op WROpcode, flags SendFlags, raddr uint
 	}
 }
 
-// AtomicWrite begins an atomic write of 8 bytes to raddr, which is a multiple of 8. It
-// has no SGE (ibv_wr_atomic_write). Linux 6.2 on rxe.
+// AtomicWrite begins an atomic write of 8 bytes to raddr, which must be a multiple of 8
+// (ibv_wr_atomic_write). It has no SGE. rxe supports it since Linux 6.2.
 func (b *SendBuilder) AtomicWrite(id uint64, flags SendFlags, raddr uint64, rkey uint32, value [8]byte) {
 	if b.rdma(id, WRAtomicWrite, flags, raddr, rkey) {
 		b.wr[0].Inline = append(b.wr[0].Inline, value[:]...)
 	}
 }
 
-// Flush begins a flush of length bytes of the peer's memory at raddr: it completes when
-// they are where placement says (ibv_wr_flush). Linux 6.2 on rxe.
+// Flush begins a flush of length bytes of the peer's memory at raddr (ibv_wr_flush). It completes
+// when the data has reached the placement. rxe supports it since Linux 6.2.
 func (b *SendBuilder) Flush(id uint64, flags SendFlags, raddr uint64, length, rkey uint32, placement FlushPlacement, level FlushLevel) {
 	if b.rdma(id, WRFlush, flags, raddr, rkey) {
 		w := &b.wr[0]
@@ -219,7 +221,7 @@ func (b *SendBuilder) Flush(id uint64, flags SendFlags, raddr uint64, length, rk
 	}
 }
 
-// LocalInv begins the invalidation of a key of this side: a memory window of type 2, or a
+// LocalInv begins the invalidation of a local key: that of a memory window of type 2 or of a
 // fast-registered region (ibv_wr_local_inv).
 func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
 	if b.begin(id, WRLocalInv, flags) {
@@ -227,11 +229,12 @@ func (b *SendBuilder) LocalInv(id uint64, flags SendFlags, rkey uint32) {
 	}
 }
 
-// BindMW begins the binding of a memory window to length bytes at addr of an MR that was
-// registered with AccessMWBind (ibv_wr_bind_mw, ibv_bind_mw). The window's key is rkey
-// afterwards, which differs from the one before in the last 8 bits, as [IncRKey] makes it.
-// [MW.RKey] tells it as soon as the batch is posted; if the work request then fails, the
-// window still has the key that it had. A length of 0 unbinds a window of type 1.
+// BindMW begins to bind a memory window to length bytes at addr of an MR with AccessMWBind
+// (ibv_wr_bind_mw, ibv_bind_mw). A length of 0 unbinds a window of type 1.
+//
+// The window's new key is rkey. It must differ from the current key in the last 8 bits only;
+// [IncRKey] makes such a key. [MW.RKey] returns the new key once the batch is posted, and the old
+// one again if the bind fails.
 func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr *MR, addr, length uint64, access Access) {
 	if b.begin(id, WRBindMW, flags) {
 		b.wr[0].Bind = BindInfo{MW: mw, MR: mr, Addr: addr, Length: length, Access: access}
@@ -239,7 +242,7 @@ func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr
 	}
 }
 
-// bind checks the window and the MR of a BIND_MW, and notes the window's keys.
+// bind checks the window and the MR of a BIND_MW, and records the window's keys.
 func (b *SendBuilder) bind(mw *MW, mr *MR, rkey uint32) {
 	switch {
 	case mw == nil || mr == nil || mw.closed.Load() || mr.closed.Load():
@@ -257,14 +260,14 @@ func (b *SendBuilder) bind(mw *MW, mr *MR, rkey uint32) {
 	b.binds = append(b.binds, bind{mw.number, rkey})
 }
 
-// bind is a window's key once the batch is posted. The window is kept by its number: a
-// pointer here would move every caller's SendWR, with its SGL, to the heap.
+// bind is the key of a window after the batch is posted. It holds the window's number, because a
+// pointer would move every caller's SendWR, with its SGL, to the heap.
 type bind struct {
 	mw   uint64
 	rkey uint32
 }
 
-// windowKey returns a window's key as the batch leaves it so far.
+// windowKey returns the key of a window after the binds in the batch.
 func (b *SendBuilder) windowKey(mw *MW) uint32 {
 	for i := len(b.binds) - 1; i >= 0; i-- {
 		if b.binds[i].mw == mw.number {
@@ -274,7 +277,7 @@ func (b *SendBuilder) windowKey(mw *MW) uint32 {
 	return mw.RKey()
 }
 
-// To says where the datagram goes (ibv_wr_set_ud_addr).
+// To sets the destination of a datagram (ibv_wr_set_ud_addr).
 func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	if !b.begun() {
 		return
@@ -287,7 +290,7 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	w.AH, w.RemoteQPN, w.RemoteQKey = ah, qpn, qkey
 }
 
-// ToSRQ names the SRQ of the peer's domain that takes the message, for [XRCSend]
+// ToSRQ sets the number of the peer's SRQ that receives the message, for a QP of type [XRCSend]
 // (ibv_wr_set_xrc_srqn).
 func (b *SendBuilder) ToSRQ(number uint32) {
 	if !b.begun() {
@@ -300,7 +303,7 @@ func (b *SendBuilder) ToSRQ(number uint32) {
 	b.wr[0].RemoteSRQN = number
 }
 
-// SGE appends memory to the data of the work request (ibv_wr_set_sge_list).
+// SGE appends registered memory to the work request (ibv_wr_set_sge_list).
 func (b *SendBuilder) SGE(sgl ...SGE) {
 	if !b.begun() {
 		return
@@ -315,8 +318,8 @@ func (b *SendBuilder) SGE(sgl ...SGE) {
 	}
 }
 
-// Inline appends data that is copied now and need not be registered
-// (ibv_wr_set_inline_data). It excludes SGE.
+// Inline appends data that need not be registered; it is copied at once (ibv_wr_set_inline_data). A
+// work request cannot have both inline data and SGEs.
 func (b *SendBuilder) Inline(data []byte) {
 	if !b.begun() {
 		return
@@ -332,7 +335,7 @@ func (b *SendBuilder) Inline(data []byte) {
 	}
 }
 
-// takesData reports whether a work request has data of the caller's.
+// takesData reports whether the operation takes SGEs or inline data.
 func (o WROpcode) takesData() bool {
 	switch o {
 	case WRLocalInv, WRBindMW, WRFlush, WRAtomicWrite:
@@ -341,8 +344,8 @@ func (o WROpcode) takesData() bool {
 	return true
 }
 
-// Post posts the batch, all of it or nothing, with one doorbell (ibv_wr_complete). Errors
-// are those of [QP.PostSend]. The builder is empty afterwards.
+// Post posts the whole batch with one doorbell, or nothing (ibv_wr_complete). It fails with the
+// errors of [QP.PostSend]. The builder is empty afterwards.
 func (b *SendBuilder) Post() error {
 	b.finish()
 	n, err, binds := b.n, b.err, b.binds
@@ -357,7 +360,7 @@ func (b *SendBuilder) Post() error {
 		}
 	}
 	q := b.q
-	if err := q.lockSide(&q.sending); err != nil { // what a doorbell is about is not closed before it has rung
+	if err := q.lockSide(&q.sending); err != nil { // Close waits until the doorbell has rung
 		return err
 	}
 	err = q.ring(n, b.bytes)
@@ -368,8 +371,8 @@ func (b *SendBuilder) Post() error {
 // Abandon drops the batch (ibv_wr_abort).
 func (b *SendBuilder) Abandon() { b.n, b.staged, b.err, b.binds = 0, false, nil, b.binds[:0] }
 
-// add begins and completes the work request of the slice API that is the one of wrs. It does not
-// stage it, as that would move every caller's SendWR, with its SGL, to the heap.
+// add begins and completes wrs[0], a work request of the slice API. It does not stage it, because
+// that would move every caller's SendWR, with its SGL, to the heap.
 func (b *SendBuilder) add(wrs []SendWR) {
 	wr := &wrs[0]
 	if !b.begin(wr.ID, wr.Opcode, wr.Flags) {

@@ -15,23 +15,23 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// CompChannel delivers completion events: which armed CQ got a completion
-// (struct ibv_comp_channel). Waiting parks the goroutine in Go's netpoller and
-// takes no thread. One goroutine at a time may call Wait; a context ends it.
+// CompChannel delivers completion events, which say that an armed CQ has a completion (struct
+// ibv_comp_channel). One goroutine at a time may call [CompChannel.Wait].
 type CompChannel struct {
 	object
 	f  *os.File
-	fd int // of f, which outlives every CQ that names it
+	fd int // of f; every CQ that uses it is closed before f
 
 	watch    watch
 	shutdown atomic.Bool     // Shutdown was called
 	wait     *busyWaiter     // nil without SetBusyWait
 	event    [eventSize]byte // read buffer, here so that it is not allocated per read
 
-	// An event need not be read to know whose it is while the channel has one CQ. Wait tells of it
-	// then and reads it in the next call, when the program has answered what it waited for.
-	only   atomic.Pointer[CQ] // the CQ that alone uses the channel, nil if several did
-	unread *CQ                // whose event has been told of and is still to be read, or nil
+	// While the channel has one CQ, every event is for that CQ. A busy wait then returns the CQ
+	// without reading the event, and the next call of Wait reads it. This moves a system call
+	// out of the time between a message and its answer.
+	only   atomic.Pointer[CQ] // the only CQ of the channel; nil if it has had several
+	unread *CQ                // the CQ whose event Wait has returned but not read, or nil
 }
 
 // eventSize is the size of a completion event (struct ib_uverbs_comp_event_desc).
@@ -58,11 +58,13 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	return c, c.markCreated(c)
 }
 
-// Wait waits for the next event and returns the CQ it is for (ibv_get_cq_event;
-// nothing has to be acknowledged). To lose no completion: [CQ.Notify], then
-// [CQ.Poll] until it is empty, then Wait. It returns ctx.Err() wrapped if the
-// context ends first, and [os.ErrClosed] if the channel is closed. Repeated calls
-// with one context do not allocate.
+// Wait waits for the next event and returns its CQ (ibv_get_cq_event). Events need no
+// acknowledgement. To lose no completion, call [CQ.Notify], then [CQ.Poll] until the CQ is empty,
+// then Wait.
+//
+// Wait returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the channel is closed
+// or shut down, and [ErrDeviceRemoved] if the device was removed. It parks the goroutine in Go's
+// netpoller and takes no thread. Repeated calls with one context do not allocate.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -82,34 +84,36 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	}
 }
 
-// waitErr turns the error of a read into the one that the waiter gets.
+// waitErr converts the error of a read of an event.
 func waitErr(ctx context.Context, o *object, what string, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		err = ctx.Err()
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed): // the deadline is that of Shutdown
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed): // Shutdown sets a deadline, too
 		return o.errClosed()
-	case errors.Is(err, syscall.EIO), notPollable(err): // which is how the kernel says so
+	case errors.Is(err, syscall.EIO), notPollable(err): // the device was removed
 		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
 	}
 	return fmt.Errorf("uverbs: wait for %s: %w", what, err)
 }
 
-// notPollable reports whether that is what Go says of a read: epoll has reported an error, which is
-// how a file of uverbs shows that its device was removed. The os package has no name for it.
+// notPollable reports whether a read failed because epoll reported an error for the file. The files
+// of uverbs do so after their device was removed. Package os has no value for this error.
 func notPollable(err error) bool {
 	var p *os.PathError
 	return errors.As(err, &p) && p.Err.Error() == "not pollable"
 }
 
-// SetBusyWait has Wait keep its thread and its processor (one of GOMAXPROCS) for up to d
-// while it sleeps, before it parks in the netpoller; 0, the default, has it park at
-// once. An event that comes within d is then seen as soon as in a C program, since no
-// other thread is involved. Meanwhile other goroutines have one processor less, and with
-// GOMAXPROCS at 1 none, and a context or a Close ends the Wait up to d later; so d
-// should be little more than the time in which a peer answers, and a millisecond or more: the clock
-// that ends the sleep wakes the thread three times in d. SetBusyWait must not be called during a Wait or
-// another SetBusyWait.
+// SetBusyWait makes Wait sleep in the kernel for up to d, at most one second, before it parks in
+// the netpoller. The goroutine keeps its thread and its processor (one of GOMAXPROCS) during that
+// time. An event that arrives within d is then seen as soon as in a C program, because no other
+// thread must be woken. The default, 0, parks at once.
+//
+// Meanwhile other goroutines have one processor less, or none if GOMAXPROCS is 1. A context or a
+// Close ends the Wait up to d later. A timer wakes the thread three times in d. So d should be
+// little more than the time in which a peer answers, but at least a millisecond.
+//
+// SetBusyWait must not be called during a Wait or another SetBusyWait.
 func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	if d < 0 || d > maxBusyWait {
 		return argErr("SetBusyWait", "d", d, "0 to %s", maxBusyWait)
@@ -132,15 +136,16 @@ func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	return nil
 }
 
-// maxBusyWait is the longest time for which a waiter may keep its processor.
+// maxBusyWait is the longest busy wait.
 const maxBusyWait = time.Second
 
-// read waits for one event; the CQ is nil if it has been closed since, or told of before.
+// read waits for one event. The CQ is nil if it has been closed since, or if Wait has already
+// returned it for this event.
 func (c *CompChannel) read() (*CQ, error) {
 	returned := c.unread
 	c.unread = nil
 	n := 0
-	if c.wait != nil && !c.shutdown.Load() { // a hold does not know the deadline that Shutdown sets
+	if c.wait != nil && !c.shutdown.Load() { // a busy wait ignores the deadline that Shutdown sets
 		var cq *CQ
 		if n, cq = c.wait.wait(&c.only, returned != nil); cq != nil {
 			c.unread = cq
@@ -165,7 +170,7 @@ func (c *CompChannel) read() (*CQ, error) {
 	return cq, nil
 }
 
-// addCQ notes that a CQ is about to use the channel.
+// addCQ records that a CQ is about to use the channel.
 func (c *CompChannel) addCQ(cq *CQ) {
 	c.dev.tree.Lock()
 	defer c.dev.tree.Unlock()
@@ -184,7 +189,7 @@ func (c *CompChannel) shared() bool {
 
 // Close closes the channel. It fails with EBUSY while a CQ uses it.
 func (c *CompChannel) Close() error {
-	var closeErr error // of a file, which is closed all the same
+	var closeErr error // the file is closed in spite of it
 	err := c.close(func() error {
 		c.watch.stop(c.f)
 		if c.wait != nil {
@@ -196,23 +201,23 @@ func (c *CompChannel) Close() error {
 	return errors.Join(err, closeErr)
 }
 
-// Shutdown ends a Wait that is under way and has every later one fail, with [os.ErrClosed], although CQs
-// use the channel still. It is for the end of a program's own queues, when a device sends no more events.
-// Unlike the other methods it may be called at any time. The channel is still to be closed.
+// Shutdown ends a Wait in progress and makes every later one fail with [os.ErrClosed], although CQs
+// still use the channel. It is for a program that shuts its queues down, after which the device
+// sends no more events. It may be called at any time. The channel must still be closed.
 func (c *CompChannel) Shutdown() error {
 	if err := c.usable(); err != nil {
 		return err
 	}
 	c.shutdown.Store(true)
 	c.watch.stop(c.f)
-	if c.f.SetReadDeadline(longAgo) != nil { // Close has overtaken it
+	if c.f.SetReadDeadline(longAgo) != nil { // Close was faster
 		return c.errClosed()
 	}
 	return nil
 }
 
-// watch ends reads of a file when a context ends. The registration with the context
-// is kept from one call to the next, which makes waiting again free of charge.
+// watch ends reads of a file when a context ends. It keeps its registration with the context from
+// one call to the next, so that waiting again with the same context costs nothing.
 type watch struct {
 	mu    sync.Mutex
 	done  <-chan struct{} // the context's Done channel, which identifies it
@@ -224,7 +229,7 @@ type watch struct {
 // longAgo is a deadline in the past.
 var longAgo = time.Unix(1, 0)
 
-// follow makes the end of ctx end reads of f, and that of an earlier context no more.
+// follow makes reads of f end when ctx ends. It replaces an earlier context.
 func (w *watch) follow(ctx context.Context, f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,8 +248,8 @@ func (w *watch) follow(ctx context.Context, f *os.File) {
 	})
 }
 
-// drop ends the watch of a context; if its callback has started, drop outlasts it
-// and undoes what it did. The caller holds mu.
+// drop ends the watch of a context. If its callback has started, drop waits for it and undoes its
+// effect. The caller holds mu.
 func (w *watch) drop(f *os.File) {
 	if w.unreg == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// markCreated notes that an object is complete, so that [Device.CloseAll] closes it. It returns nil.
+// markCreated adds a new object to those that [Device.CloseAll] closes. It returns nil.
 func (o *object) markCreated(self io.Closer) error {
 	d := o.dev
 	d.tree.Lock()
@@ -22,15 +22,17 @@ func (o *object) markCreated(self io.Closer) error {
 	return nil
 }
 
-// CloseAll closes every object of the device, users before what they use, and then the device itself.
-// It waits for objects that are being created. Nobody can create an object meanwhile: that fails with [os.ErrClosed].
-// Other goroutines may go on using the objects, as they may beside the Close of each: their calls fail
-// with os.ErrClosed from then on, and those that wait are woken. Objects that were closed before and
-// closing them again afterwards are no errors.
+// CloseAll closes every object of the device, each before the objects that it uses, and then the
+// device. It waits for objects that are being created. Until it returns, creating an object fails
+// with [os.ErrClosed].
 //
-// If an object cannot be closed, CloseAll closes those that it can and returns all errors joined. The
-// device stays open then, and CloseAll may be called again. Buffers of [AllocBuffer] are the
-// program's, not the device's, and stay.
+// Other goroutines may use the objects meanwhile, to the extent that they may during the Close of
+// each. Their calls then fail with os.ErrClosed, and waiting goroutines are woken. Objects may be
+// closed before CloseAll and again after it.
+//
+// If an object cannot be closed, CloseAll closes all that it can and returns the errors joined. The
+// device then stays open, and CloseAll may be called again. Buffers of [AllocBuffer] do not belong
+// to the device and stay.
 func (d *Device) CloseAll() error {
 	switch {
 	case d.dev == nil:
@@ -51,7 +53,7 @@ func (d *Device) CloseAll() error {
 			closed++
 		}
 		switch {
-		case closed > 0: // what refused may have been used by what is closed now
+		case closed > 0: // an object that refused may be free now
 		case creating > 0:
 			time.Sleep(100 * time.Microsecond)
 		case len(errs) > 0:
@@ -67,16 +69,16 @@ func (d *Device) CloseAll() error {
 	}
 }
 
-// refuseNew refuses to create objects, or allows it again.
+// refuseNew makes the creation of objects fail, or allows it again.
 func (d *Device) refuseNew(refuse bool) {
 	d.tree.Lock()
 	defer d.tree.Unlock()
 	d.noNewUsers = refuse
 }
 
-// openObjects returns the objects in the order in which they are to be closed, and how many are being
-// made. What is newer uses what is older, but for memory windows, which are bound to older and to newer
-// objects alike, and come first.
+// openObjects returns the objects in the order in which they must be closed, and how many are being
+// created. A newer object may use an older one, so the newest comes first. Memory windows come
+// before all others, because they may be bound to older and to newer objects.
 func (d *Device) openObjects() (all []io.Closer, creating int) {
 	d.tree.Lock()
 	defer d.tree.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
-// abiPath says how commands reach the kernel.
+// abiPath is how commands reach the kernel.
 type abiPath = kernel.Path
 
 const (
@@ -56,7 +56,7 @@ func (c *commands) legacy(number uint32, in, out []byte, u udata) syscall.Errno 
 	return c.Legacy(number, in, out, u.in, u.out)
 }
 
-// fail turns an errno into the error that the caller of the verb gets.
+// fail returns the error for an errno of a command, or nil for 0.
 func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	if errno == 0 {
 		return nil
@@ -64,7 +64,7 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	if errno == errClosedFile {
 		return fmt.Errorf("uverbs: %s: %s: %w", c.device, verb, os.ErrClosed)
 	}
-	// Linux 5.10 answers EINVAL, no such object, for an object of a device that was removed.
+	// Linux 5.10 returns EINVAL, no such object, for an object of a removed device.
 	if errno == syscall.EINVAL && c.Removed() {
 		errno, hint = syscall.EIO, ""
 	}
@@ -110,8 +110,8 @@ type fastCommand = kernel.Repeated
 type udata struct {
 	in, out []byte
 
-	// addAttrs adds an attribute of the driver's, which the ioctl alone has; nil is none. lacks is
-	// the error where the kernel does not know it.
+	// addAttrs adds attributes of the driver that only the ioctl has, or is nil. If the kernel does
+	// not know them, the command fails with unsupported.
 	addAttrs    func(cmd *ioctlCommand)
 	unsupported *FeatureError
 }
@@ -164,8 +164,8 @@ func (c *ioctlCommand) udata(u udata) {
 func bytesOf[T any](p *T) []byte     { return kernel.Bytes(p) }
 func sliceBytes[T any](s []T) []byte { return kernel.SliceBytes(s) }
 
-// addrOf returns the address of a buffer's first byte. The caller keeps b alive and in place: off
-// the Go heap, or pinned.
+// addrOf returns the address of a buffer's first byte. The caller must keep b alive and in place:
+// outside the Go heap, or pinned.
 func addrOf(b []byte) uint64 { return kernel.Addr(b) }
 
 // errnoOf returns the errno inside an error.

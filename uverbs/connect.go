@@ -15,20 +15,20 @@ const (
 	maxQPN = 1<<24 - 1
 )
 
-// defaultRetryCount is one less than the most: rxe takes 7 to be without end, and a peer
-// that is gone would never be noticed.
+// defaultRetryCount is one less than the maximum, 7, which rxe takes as forever: it would never
+// notice that the peer is gone.
 const defaultRetryCount = 6
 
-// Endpoint is what one side of a connection must know of the other. How it gets
-// there is up to the program; a TCP connection is usual.
+// Endpoint identifies one side of a connection. Each side must send its own to the other, for
+// example over a TCP connection.
 type Endpoint struct {
 	QPN uint32 // QPN is the QP number, 24 bits.
-	PSN uint32 // PSN is the first packet sequence number that the side sends, 24 bits.
+	PSN uint32 // PSN is the first packet sequence number that this side sends, 24 bits.
 	LID uint16 // LID is the port's LID; 0 on Ethernet.
-	GID GID    // GID is the port's GID; required on Ethernet, and where the port needs a GRH.
+	GID GID    // GID is the port's GID; required on Ethernet and on ports that need a GRH.
 }
 
-// String describes the endpoint for messages.
+// String returns the address and the QP number, for messages.
 func (e Endpoint) String() string {
 	if e.GID.IsZero() {
 		return fmt.Sprintf("LID %d QP %d", e.LID, e.QPN)
@@ -36,7 +36,7 @@ func (e Endpoint) String() string {
 	return fmt.Sprintf("%s QP %d", e.GID.Addr(), e.QPN)
 }
 
-// check compares the numbers with their ranges.
+// check returns an ArgError if a number is out of range.
 func (e Endpoint) check() error {
 	if e.QPN > maxQPN {
 		return argErr("Connect", "remote QPN", e.QPN, "0 to %d (24 bits)", maxQPN)
@@ -47,7 +47,7 @@ func (e Endpoint) check() error {
 	return nil
 }
 
-// peerInfo is what a QP knows of its peer, for errors.
+// peerInfo describes a QP's peer and path, for errors.
 type peerInfo struct {
 	Endpoint
 	timeout    AckTimeout
@@ -55,10 +55,10 @@ type peerInfo struct {
 	rnrRetries uint8
 	mtu        MTU
 
-	minRNRTimer RNRTimer // this QP's, which the peer waits for
+	minRNRTimer RNRTimer // of this QP; the peer waits for it
 }
 
-// recordPeer remembers what Modify told the kernel of the peer.
+// recordPeer records the attributes of a Modify that concern the peer.
 func (q *QP) recordPeer(attr QPAttr, mask QPAttrMask) {
 	p := peerInfo{}
 	if old := q.peer.Load(); old != nil {
@@ -88,7 +88,7 @@ func (q *QP) recordPeer(attr QPAttr, mask QPAttrMask) {
 	q.peer.Store(&p)
 }
 
-// check compares the path's values with their ranges.
+// check returns an ArgError if a value is out of range.
 func (o *PathOptions) check(d *Device) error {
 	for _, f := range []struct {
 		name  string
@@ -115,8 +115,8 @@ func (o *PathOptions) check(d *Device) error {
 	return nil
 }
 
-// activePort returns the path's port, which must be active, and its properties: the one
-// that the options name, or that Init took, or the first that is active.
+// activePort returns the path's port and its attributes. That is the port of the options, or the
+// one that Init used, or the first active one. It fails with ENETDOWN if the port is not active.
 func (q *QP) activePort() (uint8, PortAttr, error) {
 	first := q.path.Port
 	if first == 0 && q.State() != QPReset {
@@ -149,7 +149,7 @@ func (q *QP) activePort() (uint8, PortAttr, error) {
 	}
 }
 
-// netdevHint names the network interface whose state a RoCE port follows.
+// netdevHint names the network interface of a RoCE port, whose state the port follows.
 func (q *QP) netdevHint(port uint8) string {
 	dev, err := netlinkrdma.DeviceByName(q.dev.Name())
 	if err != nil {
@@ -167,7 +167,7 @@ func (q *QP) netdevHint(port uint8) string {
 	return ""
 }
 
-// localGID returns the entry of the GID table that the path uses towards peer.
+// localGID returns the GID table entry that the path uses to reach peer.
 func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 	index, fixed := q.path.GID.fixed()
 	if fixed {
@@ -192,7 +192,7 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 	return e, nil
 }
 
-// gidList lists the entries of a table.
+// gidList lists the entries of a GID table.
 func gidList(table []GIDEntry) string {
 	if len(table) == 0 {
 		return "none"
@@ -204,21 +204,26 @@ func gidList(table []GIDEntry) string {
 	return strings.Join(all, "; ")
 }
 
-// Endpoint returns what the peer must know of this queue pair. It holds the GID that
-// [PathOptions] or [ChooseGID] say on RoCE, on an InfiniBand port that needs a GRH in every packet
-// (see [PortAttr.GRHRequired]), and where PathOptions name one. It fails with ENETDOWN if the port is
-// not active, and with a [FeatureError] on iWARP, as Connect does.
+// Endpoint returns the endpoint of this queue pair, for its peer. It contains a GID, chosen by
+// [PathOptions] or [ChooseGID],
+//
+//   - on RoCE,
+//   - on an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]),
+//   - if PathOptions names a GID.
+//
+// It fails with ENETDOWN if the port is not active, and with a [FeatureError] on iWARP, where
+// Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
 }
 
-// EndpointFor is like Endpoint, but chooses the GID to suit a peer that is known already. If the
-// peer has a GID, so does the endpoint: the peer's port may need a GRH even if this one does not.
+// EndpointFor is like Endpoint, but chooses the GID for a peer that is already known. If the peer
+// has a GID, so does the endpoint: the peer's port may need a GRH even if this one does not.
 func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := q.dev.driver.unsupportedModify(QPRTR); err != nil { // then there is no use for it
+	if err := q.dev.driver.unsupportedModify(QPRTR); err != nil { // Connect would fail
 		return Endpoint{}, err
 	}
 	port, attr, err := q.activePort()
@@ -236,8 +241,8 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	return e, nil
 }
 
-// Init brings a queue pair from [QPReset] to [QPInit], in which receives can be posted. For
-// UD and raw packets see [QP.ReadyUD].
+// Init moves a queue pair from [QPReset] to [QPInit], in which receives can be posted. For UD and
+// raw packet QPs use [QP.ReadyUD].
 func (q *QP) Init() error {
 	if err := q.usable(); err != nil {
 		return err
@@ -255,7 +260,7 @@ func (q *QP) Init() error {
 	return q.initAt(port)
 }
 
-// initAt brings a queue pair with a connection from [QPReset] to [QPInit].
+// initAt moves a connected type of QP from [QPReset] to [QPInit].
 func (q *QP) initAt(port uint8) error {
 	access := q.path.Access
 	if access == 0 {
@@ -267,12 +272,12 @@ func (q *QP) initAt(port uint8) error {
 	return q.Modify(QPAttr{State: QPInit, Port: port, Access: access}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
 }
 
-// connected reports whether a QP of this type has one peer, to whom it connects.
+// connected reports whether a QP of this type connects to one peer.
 func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket }
 
-// ReadyUD brings a UD queue pair from [QPReset] to [QPRTS], ready to send to whom an AH
-// leads, and to receive what has this Q_Key. A Q_Key with the highest bit set may be used
-// by privileged processes only. A raw packet QP has no Q_Key: give 0.
+// ReadyUD moves a UD queue pair from [QPReset] to [QPRTS], in which it can send and receive. It
+// receives datagrams that carry qkey. Only a privileged process may use a Q_Key with the highest
+// bit set. A raw packet QP has no Q_Key; qkey must be 0.
 func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err
@@ -302,10 +307,10 @@ func (q *QP) ReadyUD(qkey uint32) error {
 	return nil
 }
 
-// Connect connects a queue pair of any type but UD and raw packet, in state [QPReset] or
-// [QPInit], to its peer and leaves it ready to send. Both sides must connect, each with the
-// other's [Endpoint]. The context is looked at between the steps. If a step fails, the QP
-// stays in the state that it had reached.
+// Connect connects a queue pair to its peer and leaves it ready to send. The QP must be in state
+// [QPReset] or [QPInit], and of any type but UD and raw packet. Both sides must call Connect, each
+// with the [Endpoint] of the other. Connect checks the context between its steps. If a step fails,
+// the QP stays in the state that it has reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
 		return err
@@ -332,7 +337,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 		return argErr("Connect", "Path.MTU", fmt.Sprint(mtu.Bytes()), "up to %d, the active MTU of port %d", attr.ActiveMTU.Bytes(), port)
 	}
 	rdAtomic := orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom)))
-	// The masks say which of these count for the type of QP.
+	// The masks select the attributes for the type of QP.
 	rtr := QPAttr{
 		State: QPRTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
 		MaxDestRdAtomic: rdAtomic, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12),
@@ -364,7 +369,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	return nil
 }
 
-// address returns the way to the peer.
+// address returns the path to the peer.
 func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error) {
 	ah := AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
 	if remote.GID.IsZero() {

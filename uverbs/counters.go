@@ -7,11 +7,11 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// Counters are counters of the device that flows count into (struct ibv_counters). One goroutine at
-// a time may call Read; Close is safe against a concurrent Close.
+// Counters are counters of the device for the packets of flows (struct ibv_counters). One goroutine
+// at a time may call Read.
 //
-// The driver decides what each value counts. With mlx5 the first value is packets and the second
-// bytes, of all flows that use the counters, and both are read together.
+// The driver defines the values. With mlx5 the first value counts packets and the second bytes, of
+// all flows that use the counters. Read reads both at the same time.
 type Counters struct {
 	object
 	handle uint32
@@ -20,8 +20,7 @@ type Counters struct {
 	flows int        // flows that use the counters
 }
 
-// CreateCounters creates counters (ibv_create_counters). A flow counts into them by
-// [FlowActionCount].
+// CreateCounters creates counters (ibv_create_counters). A flow uses them with [FlowActionCount].
 func (d *Device) CreateCounters() (*Counters, error) {
 	c := &Counters{}
 	if err := c.addParents(d, "Counters", "DESTROY_COUNTERS", &d.object); err != nil {
@@ -37,12 +36,12 @@ func (d *Device) CreateCounters() (*Counters, error) {
 	return c, c.markCreated(c)
 }
 
-// maxCounters bounds a reading: the length of an attribute has 16 bits.
+// maxCounters is the maximum number of values: the length of an attribute has 16 bits.
 const maxCounters = (1<<16 - 1) / 8
 
-// Read fills values with the values of the counters (ibv_read_counters). With cached, the driver
-// may return earlier values instead of asking the device. It fails with EINVAL while no flow uses
-// the counters.
+// Read fills values with the counters (ibv_read_counters). If cached is set, the driver may return
+// earlier values instead of reading the device. It fails with EINVAL while no flow uses the
+// counters.
 func (c *Counters) Read(values []uint64, cached bool) error {
 	if len(values) < 1 || len(values) > maxCounters {
 		return argErr("Read", "values", len(values), "1 to %d of them", maxCounters)

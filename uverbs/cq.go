@@ -14,21 +14,21 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// CQOptions are the options of [Device.CreateCQ]; the zero value is a CQ that is polled, for a QP
-// with queues of the default sizes.
+// CQOptions are the options of [Device.CreateCQ]. The zero value is a CQ without events, large
+// enough for a QP with queues of the default sizes.
 type CQOptions struct {
-	// MaxCQE is how many completions the CQ holds at least, up to DeviceAttr.MaxCQE; the default is
-	// 128. It must hold all that can complete between two polls: normally MaxSendWR of each QP that
-	// sends with it and MaxRecvWR of each QP and MaxWR of each SRQ that receives with it.
+	// MaxCQE is the minimum number of completions that the CQ holds, up to DeviceAttr.MaxCQE; by
+	// default 128. All requests that complete between two polls must fit: normally MaxSendWR and
+	// MaxRecvWR of each QP, and MaxWR of each SRQ, that uses the CQ.
 	MaxCQE int
 
-	Events  bool         // Events gives the CQ a channel of its own, for [CQ.Wait]; Close closes it, too.
-	Channel *CompChannel // Channel delivers the CQ's events; it is for several CQs that one goroutine waits for.
-	Vector  int          // Vector is the completion vector (interrupt) to use, from 0.
-	Flags   CQFlags      // Flags are properties that few drivers have.
+	Events  bool         // Events gives the CQ a channel of its own, for [CQ.Wait]. Close closes the channel, too.
+	Channel *CompChannel // Channel delivers the events of the CQ. Use it to wait for several CQs in one goroutine.
+	Vector  int          // Vector is the completion vector (interrupt), from 0 to DeviceAttr.CompVectors-1.
+	Flags   CQFlags      // Flags are properties that few drivers support.
 
-	// CQESize is the size of a completion as the device writes it, in bytes: with mlx5 64, the
-	// default, or 128. A large one has room for data, see QPOptions.InlineRecv.
+	// CQESize is the size in bytes of a completion as the device writes it. Only mlx5 supports it:
+	// 64, the default, or 128, which has room for more data (see QPOptions.InlineRecv).
 	CQESize int
 }
 
@@ -37,8 +37,8 @@ type CQFlags uint32
 
 // CQ flags (IBV_CREATE_CQ_ATTR_*).
 const (
-	CQTimestamp     CQFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION // completions have the device's time
-	CQIgnoreOverrun CQFlags = abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN       // the device does not look whether it is full
+	CQTimestamp     CQFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION // completions have a time stamp of the device
+	CQIgnoreOverrun CQFlags = abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN       // the device does not check whether the CQ is full
 
 	cqFlagsAll = CQTimestamp | CQIgnoreOverrun
 )
@@ -58,28 +58,27 @@ func (f CQFlags) String() string {
 	return strings.Join(names, "|")
 }
 
-// CQ is a completion queue (struct ibv_cq). One goroutine at a time may call its
-// methods, except that Close may run beside any of them: what begins after it fails with
-// [os.ErrClosed].
+// CQ is a completion queue (struct ibv_cq). One goroutine at a time may call its methods. Only
+// Close may be called at any time; calls that begin after it fail with [os.ErrClosed].
 type CQ struct {
 	object
 	handle uint32
 	cqe    int
 	ch     *CompChannel
-	ownsCh bool    // ch is this CQ's, see CQOptions.Events
+	ownsCh bool    // Close closes ch, see CQOptions.Events
 	cookie uint64  // user_handle that events of both kinds carry
-	qps    qpTable // those that complete here
+	qps    qpTable // the QPs that use the CQ
 
 	kind driverKind
 	cqDrivers
 	region         *mmio.Region
-	awaitFirstRecv atomic.Int32 // QPs that receive here and whose peers have not begun to send
+	awaitFirstRecv atomic.Int32 // number of QPs that wait for the first message of their peer
 	armed          atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
 }
 
-// CreateCQ creates a completion queue (ibv_create_cq, ibv_create_cq_ex); [CQ.Cap] returns how many
-// completions it holds. It fails if the device allows fewer, and with a [FeatureError] if the driver
-// lacks a flag.
+// CreateCQ creates a completion queue (ibv_create_cq, ibv_create_cq_ex). [CQ.Cap] returns its size.
+// The error is an [ArgError] if an option is out of range for the device, and a [FeatureError] if
+// the driver does not support a flag.
 func (d *Device) CreateCQ(o CQOptions) (*CQ, error) {
 	limit := int(d.attr.MaxCQE)
 	o.MaxCQE = orDefault(o.MaxCQE, min(2*defaultQueueSize, limit))
@@ -107,7 +106,7 @@ func (d *Device) CreateCQ(o CQOptions) (*CQ, error) {
 	return cq, nil
 }
 
-// createCQ creates a CQ with options that were checked. With Events the channel is the CQ's.
+// createCQ creates a CQ with options that were checked.
 func (d *Device) createCQ(o CQOptions) (*CQ, error) {
 	cq := &CQ{ch: o.Channel, ownsCh: o.Events, kind: d.driver.kind()}
 	parents := []*object{&d.object}
@@ -195,7 +194,8 @@ func (c *CQ) createIoctl(o CQOptions, u udata) (errno syscall.Errno) {
 	return errno
 }
 
-// createLegacy uses IB_USER_VERBS_CMD_CREATE_CQ, or with flags the extended one.
+// createLegacy uses IB_USER_VERBS_CMD_CREATE_CQ, or IB_USER_VERBS_EX_CMD_CREATE_CQ if there are
+// flags.
 func (c *CQ) createLegacy(o CQOptions, u udata) syscall.Errno {
 	channel := int32(-1)
 	if c.ch != nil {
@@ -224,24 +224,24 @@ func (c *CQ) notifyCommand(solicited uint32) *fastCommand {
 	return f
 }
 
-// Cap returns how many completions the CQ holds. It must not be called during a Resize.
+// Cap returns the number of completions that the CQ holds. It must not be called during a Resize.
 func (c *CQ) Cap() int { return c.cqe }
 
-// unusable says why a CQ has no ring.
+// unusable returns why a CQ has no ring.
 func (c *CQ) unusable() error {
 	if c.dev == nil {
 		return errZero("Poll")
 	}
-	return ErrCQOverrun // it has been lost, see Resize
+	return ErrCQOverrun // Resize has lost the ring
 }
 
-// Notify arms the CQ: the next completion raises an event on its channel, once
-// (ibv_req_notify_cq). Completions that are there already raise none with some drivers, so
-// poll once more before waiting, and one at once with others, such as mlx5.
+// Notify arms the CQ: the next completion raises one event on its channel (ibv_req_notify_cq). If
+// there are completions already, some drivers, such as mlx5, raise the event at once, and others
+// raise none. So call [CQ.Poll] after Notify and before waiting.
 func (c *CQ) Notify() error { return c.notify(false) }
 
-// NotifySolicited arms the CQ for completions of receives that the sender marked
-// [SendSolicited], and for failures; with siw, which does not tell them apart, for any.
+// NotifySolicited arms the CQ for failed completions and for receives that the sender marked
+// [SendSolicited]. siw does not distinguish them and raises an event for any completion.
 func (c *CQ) NotifySolicited() error { return c.notify(true) }
 
 func (c *CQ) notify(solicited bool) error {
@@ -255,14 +255,13 @@ func (c *CQ) notify(solicited bool) error {
 	return c.arm(solicited)
 }
 
-// Resize changes the number of completions that the CQ holds, which is at least cqe
-// afterwards (ibv_resize_cq); [CQ.Cap] tells. Completions that are there stay, in their
-// order, and the CQ stays armed. It fails with EINVAL if there are more of them than cqe,
-// and with a [FeatureError] if the driver cannot do it. One goroutine at a time may poll the CQ or
-// resize it; events of the CQ may be waited for meanwhile.
+// Resize changes the size of the CQ to at least cqe completions (ibv_resize_cq). [CQ.Cap] returns
+// the new size. Completions in the CQ stay in order, and the CQ stays armed. It fails with EINVAL
+// if the CQ has more than cqe completions, and with a [FeatureError] if the driver does not support
+// it. The CQ must not be polled meanwhile, but a goroutine may wait for its events.
 //
-// If the new ring cannot be mapped the CQ is lost: Poll fails with [ErrCQOverrun], and
-// only Close is left to be done.
+// If the new ring cannot be mapped, the CQ is lost: Poll fails with [ErrCQOverrun], and the CQ can
+// only be closed.
 func (c *CQ) Resize(cqe int) error {
 	if err := c.acquire(); err != nil {
 		return err
@@ -297,7 +296,7 @@ func (c *CQ) Resize(cqe int) error {
 	return nil
 }
 
-// resizeHint says what may be in the way of a CQ of cqe completions.
+// resizeHint explains why a CQ cannot be resized to cqe completions.
 func resizeHint(cqe int) string {
 	return fmt.Sprintf("there may be more than %d completions in it; poll them first", cqe)
 }
@@ -305,17 +304,17 @@ func resizeHint(cqe int) string {
 // cqModerate is IB_CQ_MODERATE (rdma/ib_verbs.h), the attribute that MODIFY_CQ can change.
 const cqModerate = 1
 
-// Modify has the CQ raise an event only when count completions are there or period has
-// passed since the first of them (ibv_modify_cq). Both are at most what [DeviceAttr] says, period in
-// microseconds, rounded up; 0 and 0 end it. It fails with a [FeatureError] if the driver
-// does not do it, such as rxe.
+// Modify moderates the events of the CQ: one is raised only when there are count completions, or
+// when period has passed since the first of them (ibv_modify_cq). The period is rounded up to
+// microseconds. [DeviceAttr] has the maxima; 0 and 0 end moderation. It fails with a [FeatureError]
+// if the driver does not support it, such as rxe.
 func (c *CQ) Modify(count int, period time.Duration) error {
 	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()
 	mostCount, mostPeriod := c.dev.attr.MaxCQModerationCount, c.dev.attr.MaxCQModerationPeriod
-	if mostCount == 0 && mostPeriod == 0 { // the device has no moderation, and the kernel says so
+	if mostCount == 0 && mostPeriod == 0 { // not supported; leave the error to the kernel
 		mostCount, mostPeriod = math.MaxUint16, math.MaxUint16
 	}
 	if count < 0 || count > int(mostCount) {
@@ -331,13 +330,13 @@ func (c *CQ) Modify(count int, period time.Duration) error {
 	return c.dev.cmd.fail("MODIFY_CQ", errno, "")
 }
 
-// qpTable has QPs by their number.
+// qpTable maps QP numbers to QPs. It is safe for concurrent use.
 type qpTable struct {
 	mu  sync.Mutex
 	qps map[uint32]*QP // guarded by mu
 }
 
-// Store puts a QP into the table, Delete takes it out, and Load looks it up.
+// Store adds a QP, Delete removes it, and Load looks it up.
 func (t *qpTable) Store(qpn uint32, q *QP) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -360,7 +359,7 @@ func (t *qpTable) Load(qpn uint32) (*QP, bool) {
 	return q, ok
 }
 
-// failures tells the QPs of those completions that failed.
+// failures calls failed for the completions that failed.
 func (c *CQ) failures(wcs []WC) {
 	for i := range wcs {
 		if wcs[i].Status != WCSuccess {
@@ -369,7 +368,7 @@ func (c *CQ) failures(wcs []WC) {
 	}
 }
 
-// failed tells the QP of a completion that failed.
+// failed passes a failed completion to its QP.
 func (c *CQ) failed(wc *WC) {
 	if q, ok := c.qps.Load(wc.QPN); ok {
 		c.setRecvOpcode(q, wc)
@@ -377,9 +376,9 @@ func (c *CQ) failed(wc *WC) {
 	}
 }
 
-// destroyKernel destroys the kernel's object. The kernel drops the events about it that
-// nobody has read and answers how many were read; a C library waits here until the program
-// has acknowledged as many, which nobody does here, see [Device.WaitEvent].
+// destroyKernel destroys the kernel's object. The kernel drops unread events of the CQ and returns
+// how many were read. A C library waits here until that many were acknowledged; this library needs
+// no acknowledgements.
 func (c *CQ) destroyKernel() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY)
 	cmd.obj(abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, c.handle)
@@ -394,8 +393,7 @@ func (c *CQ) destroyKernel() error {
 }
 
 // Close destroys the completion queue (ibv_destroy_cq). It fails with EBUSY while a QP uses it.
-// Events about it that nobody has waited for are dropped. With [CQOptions.Events] a Wait that is under
-// way ends.
+// Unread events of the CQ are dropped. With [CQOptions.Events], Close ends a Wait in progress.
 func (c *CQ) Close() error {
 	err := c.close(func() error {
 		if err := c.destroyKernel(); err != nil {

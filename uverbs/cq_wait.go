@@ -2,16 +2,16 @@ package uverbs
 
 import "context"
 
-// Wait moves completions into wcs, as [CQ.Poll] does, but sleeps until there is at least one. It does
-// all that a program needs to lose no completion: it polls, arms the CQ, polls once more and parks the
-// goroutine in Go's netpoller. No call allocates, if calls have the same context.
+// Wait moves completions into wcs, like [CQ.Poll], but sleeps until there is at least one. It
+// polls, arms the CQ, polls again and parks the goroutine in Go's netpoller, so no completion is
+// lost. Repeated calls with one context do not allocate.
 //
-// The CQ must have a channel that no other CQ uses, which [CQOptions.Events] makes; for a channel of
-// several CQs see [CompChannel.Wait]. As with the other methods, one goroutine at a time may call Wait.
+// The CQ must have a channel that no other CQ uses, as [CQOptions.Events] provides. For several CQs
+// see [CompChannel.Wait].
 //
-// Completions that are there are returned even if ctx has ended. Otherwise Wait returns the error of
-// the context, wrapped, once it ends. It fails with [os.ErrClosed] when a CQ with CQOptions.Events is
-// closed, and after [CompChannel.Shutdown]; closing a CQ with a channel of the program's does not wake it.
+// Wait returns completions even if ctx has ended. Otherwise it returns ctx.Err() wrapped once the
+// context ends. It fails with [os.ErrClosed] after Close of a CQ with CQOptions.Events and after
+// [CompChannel.Shutdown]. Closing a CQ with CQOptions.Channel does not wake it.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	for {
 		n, err := c.Poll(wcs)

@@ -18,10 +18,10 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
-// Reasons for which a device cannot be used, for [errors.Is]. A device whose file is
-// missing or not permitted matches [fs.ErrNotExist] or [fs.ErrPermission].
+// Reasons why a device cannot be used, for [errors.Is]. If its device file is missing or may not be
+// opened, the error matches [fs.ErrNotExist] or [fs.ErrPermission].
 var (
-	// ErrNoDevice means that there is no RDMA device, or none that can be used.
+	// ErrNoDevice means that there is no usable RDMA device.
 	ErrNoDevice = errors.New("no usable RDMA device")
 	// errABI means that kernel and library have no ABI version in common.
 	errABI = &reason{"ABI version out of range: unsupported operation", errors.ErrUnsupported}
@@ -32,18 +32,18 @@ var (
 // devDir is where the uverbs character devices are.
 const devDir = "/dev/infiniband"
 
-// DeviceInfo describes a device of this machine, usable or not.
+// DeviceInfo describes a device of this machine, whether it can be used or not.
 type DeviceInfo struct {
 	Index    uint32 // Index is the kernel's number for the device.
 	Name     string // Name is the RDMA device's name, such as "rxe0".
 	NodeGUID GUID   // NodeGUID is the GUID of the device.
-	Protocol string // Protocol is "roce", "ib", "iw" or what else the kernel says.
-	Firmware string // Firmware is the version, empty for software devices.
+	Protocol string // Protocol is the name that the kernel reports, such as "roce", "ib" or "iw".
+	Firmware string // Firmware is the firmware version; empty for software devices.
 	Driver   string // Driver is the kernel driver's name, such as "rxe".
-	Ports    int    // Ports is the number of ports, counted from 1.
+	Ports    int    // Ports is the number of ports. Port numbers start at 1.
 	CharDev  string // CharDev is the path of the uverbs device; empty if there is none.
 
-	// Err is nil if the device can be opened, and else says why not.
+	// Err says why the device cannot be opened, or is nil.
 	Err error
 
 	driver driver
@@ -51,13 +51,13 @@ type DeviceInfo struct {
 	char   netlinkrdma.CharDev
 }
 
-// IWARP reports whether the device is of iWARP: TCP carries what is sent, there are no GIDs, and
-// QPs are reliable connections, which the connection manager alone makes (package cm).
+// IWARP reports whether the device uses iWARP, which runs over TCP. Such a device has no GIDs and
+// only RC queue pairs, which the connection manager connects (package cm).
 func (i DeviceInfo) IWARP() bool { return i.Protocol == string(netlinkrdma.ProtocolIWARP) }
 
-// Devices lists the RDMA devices in the calling process's network namespace
-// (ibv_get_device_list). Unlike there, devices that cannot be used are listed too,
-// each with its reason.
+// Devices lists the RDMA devices in the calling process's network namespace (ibv_get_device_list).
+// Unlike the C function it also lists devices that cannot be used, with the reason in
+// [DeviceInfo].Err.
 func Devices() ([]DeviceInfo, error) { return devices(devDir) }
 
 func devices(dir string) ([]DeviceInfo, error) {
@@ -70,7 +70,7 @@ func devices(dir string) ([]DeviceInfo, error) {
 	return infos, err
 }
 
-// listDevices returns the devices; none has been tried to open.
+// listDevices returns the devices without trying to open them.
 func listDevices(dir string) ([]DeviceInfo, error) {
 	devs, err := netlinkrdma.Devices()
 	if err != nil {
@@ -84,8 +84,8 @@ func listDevices(dir string) ([]DeviceInfo, error) {
 	return infos, nil
 }
 
-// inspect finds out whether a device can be used, short of opening it: one with this char device, or none
-// for a reason.
+// inspect collects what is known about a device without opening it. The error says why there is no
+// character device.
 func inspect(dev netlinkrdma.Device, char netlinkrdma.CharDev, err error, dir string) DeviceInfo {
 	info := DeviceInfo{
 		Index:    dev.Index,
@@ -111,7 +111,7 @@ func inspect(dev netlinkrdma.Device, char netlinkrdma.CharDev, err error, dir st
 	return info
 }
 
-// checkDriver looks whether the library has the driver.
+// checkDriver returns an error if the library does not support the driver or its ABI version.
 func (i *DeviceInfo) checkDriver() error {
 	if i.driver == nil {
 		return fmt.Errorf("driver %s (the library supports %s): %w", i.Driver, driverNames(), errDriver)
@@ -119,7 +119,7 @@ func (i *DeviceInfo) checkDriver() error {
 	return checkABI(i.driver, i.char.ABI)
 }
 
-// check looks for what is in the way of opening the device.
+// check opens the device file and closes it again.
 func (i *DeviceInfo) check() error {
 	f, err := i.openFile()
 	if err != nil {
@@ -130,7 +130,7 @@ func (i *DeviceInfo) check() error {
 
 // openFile opens the character device and makes sure that it is the right one.
 func (i *DeviceInfo) openFile() (*os.File, error) {
-	// Not by package os, which would try five system calls to have it polled, and it cannot be.
+	// Package os would make five more system calls to add the file to the netpoller, in vain.
 	fd, err := unix.Open(i.CharDev, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	for err == unix.EINTR {
 		fd, err = unix.Open(i.CharDev, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -154,12 +154,12 @@ func (i *DeviceInfo) openFile() (*os.File, error) {
 	return f, nil
 }
 
-// mknod is the command that makes the character device.
+// mknod returns the command that creates the character device.
 func (i *DeviceInfo) mknod() string {
 	return fmt.Sprintf("mknod -m 666 %s c %d %d", i.CharDev, i.char.Major, i.char.Minor)
 }
 
-// openHint says what to do about a failed open.
+// openHint explains a failed open and says how to fix it.
 func (i *DeviceInfo) openHint(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -180,8 +180,8 @@ func (i *DeviceInfo) openHint(err error) string {
 	return ""
 }
 
-// Device is an opened RDMA device (struct ibv_context). It is safe for concurrent use,
-// but for [Device.WaitEvent], which one goroutine at a time may call.
+// Device is an open RDMA device (struct ibv_context). It is safe for concurrent use, except that
+// only one goroutine at a time may call [Device.WaitEvent].
 type Device struct {
 	object
 	info    DeviceInfo
@@ -194,8 +194,8 @@ type Device struct {
 
 	tree     sync.Mutex            // guards the parents and users of the device's objects
 	all      map[*object]io.Closer // guarded by tree: the objects that are open
-	count    uint64                // guarded by tree: the number of objects made so far
-	creating int                   // guarded by tree: objects that are being made
+	count    uint64                // guarded by tree: the number of objects created so far
+	creating int                   // guarded by tree: the number of objects being created
 
 	ports         portCache
 	mrs           mrIndex  // MRs by their keys
@@ -209,10 +209,10 @@ type Device struct {
 	asyncDesc  abi.AsyncEventDesc // read buffer, here so that it is not allocated per read
 }
 
-// DeviceError says why a device could not be opened.
+// DeviceError reports that a device could not be opened.
 type DeviceError struct {
-	Name    string       // Name is the device asked for; empty for any.
-	Devices []DeviceInfo // Devices are those of this machine.
+	Name    string       // Name is the requested device; empty for any.
+	Devices []DeviceInfo // Devices are the devices of this machine.
 	Err     error        // Err is the reason.
 }
 
@@ -245,7 +245,7 @@ func (e *DeviceError) Error() string {
 // Unwrap returns the reason.
 func (e *DeviceError) Unwrap() error { return e.Err }
 
-// noDevice is the error where there is no device at all. It tells what to look at.
+// noDevice returns the error for a machine without RDMA devices, with the steps to add one.
 func noDevice() error {
 	hint := noDeviceHint
 	if s, err := netlinkrdma.SystemSettings(); err == nil && s.NetNSMode == netlinkrdma.NetNSExclusive {
@@ -254,20 +254,20 @@ func noDevice() error {
 	return fmt.Errorf("there is no RDMA device: %s: %w", hint, ErrNoDevice)
 }
 
-// exclusiveHint is for systems on which a device is seen in one network namespace only.
+// exclusiveHint is the hint for systems on which only one network namespace sees a device.
 const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): rdma dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0"
 
 const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS)"
 
-// Open opens a device by name (ibv_open_device). The error is a [DeviceError], or an [ArgError] if the name is
-// empty.
+// Open opens a device by name (ibv_open_device). The error is a [DeviceError], or an [ArgError] if
+// the name is empty.
 func Open(name string) (*Device, error) {
 	if name == "" {
 		return nil, argErr("Open", "name", `""`, "the name of a device; use OpenFirst for any device")
 	}
 	dev, char, err := netlinkrdma.UverbsByName(name)
 	switch {
-	case dev.Name != "": // it is there, whether it can be used or not
+	case dev.Name != "": // the device exists, even if it cannot be used
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, noSuchDevice(name)
 	default:
@@ -284,7 +284,7 @@ func Open(name string) (*Device, error) {
 	return d, nil
 }
 
-// noSuchDevice says that no device has a name, and which devices there are.
+// noSuchDevice returns the error for a name that no device has, with a list of the devices.
 func noSuchDevice(name string) error {
 	infos, err := Devices()
 	if err != nil {
@@ -297,8 +297,8 @@ func noSuchDevice(name string) error {
 	return &DeviceError{Name: name, Devices: infos, Err: reason}
 }
 
-// OpenFirst opens the first device that can be used, preferring one with an active
-// port. The error is a [DeviceError] that lists every device with its reason.
+// OpenFirst opens the first usable device, preferably one with an active port. The error is a
+// [DeviceError] that says for every device why it cannot be used.
 func OpenFirst() (*Device, error) {
 	infos, err := listDevices(devDir)
 	if err != nil {
@@ -345,7 +345,7 @@ func (d *Device) active() bool {
 	return false
 }
 
-// open opens a device that can be used.
+// open opens a device that inspect found usable.
 func open(info DeviceInfo) (*Device, error) {
 	path, err := pathFromEnv()
 	if err != nil {
@@ -377,7 +377,7 @@ func open(info DeviceInfo) (*Device, error) {
 	return d, nil
 }
 
-// getContext makes the kernel's context.
+// getContext creates the kernel's context.
 func (d *Device) getContext() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT)
 	var vectors [4]byte
@@ -415,13 +415,13 @@ func (d *Device) getContext() error {
 // Name returns the device's name.
 func (d *Device) Name() string { return d.info.Name }
 
-// Info returns what was known of the device before it was opened.
+// Info returns what was known about the device before it was opened.
 func (d *Device) Info() DeviceInfo { return d.info }
 
-// Close closes the device (ibv_close_device). It fails with EBUSY while there are
-// objects of it. A WaitEvent that is under way ends.
+// Close closes the device (ibv_close_device). It fails with EBUSY while there are objects of the
+// device; [Device.CloseAll] closes them, too. Close ends a WaitEvent in progress.
 func (d *Device) Close() error {
-	var closeErr error // of files, which are closed all the same
+	var closeErr error // the files are closed in spite of it
 	err := d.close(func() error {
 		d.removeOpened()
 		if d.async != nil {

@@ -6,16 +6,14 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// DMOptions are the options of [Device.AllocDM]. The zero value has no requirement for the
-// alignment.
+// DMOptions are the options of [Device.AllocDM]. The zero value requires no alignment.
 type DMOptions struct {
-	LogAlign uint32 // LogAlign is the binary logarithm of the alignment in bytes.
+	LogAlign uint32 // LogAlign is the base-2 logarithm of the alignment in bytes, up to 63.
 }
 
-// DM is memory of the device itself (struct ibv_dm). It is safe for concurrent use.
-//
-// Work requests access it with an MR of [PD.RegDM], and the processor with [DM.ReadAt] and
-// [DM.WriteAt]. New memory may contain data of an earlier user.
+// DM is memory on the device (struct ibv_dm). Work requests access it through an MR of [PD.RegDM],
+// and the program with [DM.ReadAt] and [DM.WriteAt]. New memory may contain data of an earlier
+// user. A DM is safe for concurrent use.
 type DM struct {
 	object
 	handle uint32
@@ -23,11 +21,11 @@ type DM struct {
 	dmDrivers
 }
 
-// dmWord is the size in bytes of the words that device memory is read and written in.
+// dmWord is the unit of access to device memory, in bytes.
 const dmWord = 4
 
-// AllocDM allocates device memory (ibv_alloc_dm); [DeviceAttr.MaxDMSize] says how much the device
-// has.
+// AllocDM allocates length bytes of device memory (ibv_alloc_dm). [DeviceAttr].MaxDMSize is the
+// size of the device's memory.
 func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	if length < 1 {
 		return nil, argErr("AllocDM", "length", length, "1 byte and more")
@@ -67,19 +65,18 @@ func (m *DM) Close() error {
 	}, func() error { return m.dev.driver.unmapDM(m) })
 }
 
-// WriteAt copies b to the memory at offset off, with the processor (ibv_memcpy_to_dm). It is like
-// [io.WriterAt], but off and the length of b must be multiples of 4 bytes, and the range must be
-// within the memory. Otherwise the error is an [ArgError] and nothing is copied. Work requests that
-// are posted afterwards see the data. The error is a [FeatureError] if the driver cannot map the
-// memory.
+// WriteAt copies b to the memory at offset off (ibv_memcpy_to_dm). It is like [io.WriterAt], but
+// off and the length of b must be multiples of 4 bytes, and the range must be within the memory;
+// otherwise it fails with an [ArgError] and copies nothing. Work requests posted later see the
+// data. The error is a [FeatureError] if the driver cannot map the memory.
 func (m *DM) WriteAt(b []byte, off int64) (int, error) {
 	return m.access("WriteAt", b, off, driver.storeDM)
 }
 
-// ReadAt copies from the memory at offset off to b (ibv_memcpy_from_dm), with the same conditions
-// as WriteAt. It sees what work requests have written whose completions were polled before. Each 4
-// bytes cross the bus on their own, which takes about a microsecond, so RDMA READ is faster for
-// long reads.
+// ReadAt copies from the memory at offset off to b, with the conditions of WriteAt
+// (ibv_memcpy_from_dm). It sees the data of work requests whose completions were polled before.
+// Every 4 bytes are a separate read of the device, which takes about a microsecond, so use RDMA
+// READ for long reads.
 func (m *DM) ReadAt(b []byte, off int64) (int, error) {
 	return m.access("ReadAt", b, off, driver.loadDM)
 }
@@ -109,8 +106,8 @@ func (m *DM) access(op string, b []byte, off int64, with func(driver, *DM, int, 
 	return len(b), nil
 }
 
-// RegDM registers part of the device's memory (ibv_reg_dm_mr). Addresses in the MR begin at 0,
-// and [MR.Bytes] returns nil. Close the MR before the DM.
+// RegDM registers length bytes of device memory from offset on (ibv_reg_dm_mr). Addresses in the MR
+// begin at 0, and [MR.Bytes] returns nil. Close the MR before the DM.
 func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
 	if dm == nil {
 		return nil, argErr("RegDM", "dm", "nil", "a DM")
@@ -137,7 +134,7 @@ func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
 	cmd.u64(abi.UVERBS_ATTR_REG_DM_MR_OFFSET, uint64(offset))
 	cmd.u64(abi.UVERBS_ATTR_REG_DM_MR_LENGTH, s.length)
 	cmd.obj(abi.UVERBS_ATTR_REG_DM_MR_PD_HANDLE, p.handle)
-	// The kernel wants to be told that addresses begin at 0, which they do in any case.
+	// Addresses always begin at 0, but the kernel requires the flag.
 	cmd.u32(abi.UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, uint32(access)|abi.IB_UVERBS_ACCESS_ZERO_BASED)
 	cmd.obj(abi.UVERBS_ATTR_REG_DM_MR_DM_HANDLE, dm.handle)
 	lkey, rkey := make([]byte, 4), make([]byte, 4)

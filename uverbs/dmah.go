@@ -10,33 +10,31 @@ import (
 // TPHMemType is the kind of memory that a DMA handle is for (enum ibv_tph_mem_type).
 type TPHMemType uint8
 
-// Kinds of memory. The kernel's numbers are one less: its first is 0, where here no kind
-// is named.
+// Kinds of memory. The kernel's numbers are one less, because the zero value here selects none.
 const (
 	TPHMemVolatile   TPHMemType = 1 + iota // volatile memory (IBV_TPH_MEM_TYPE_VM)
 	TPHMemPersistent                       // persistent memory (IBV_TPH_MEM_TYPE_PM)
 )
 
-// DMAHOptions are the options of [Device.AllocDMAH]. What is nil or zero is left to the
-// device.
+// DMAHOptions are the options of [Device.AllocDMAH]. Nil and zero fields are left to the device.
 type DMAHOptions struct {
-	CPU            *int       // CPU is the processor whose cache the data shall go to; the calling thread must be allowed to run there.
-	MemType        TPHMemType // MemType is the kind of memory; zero names none.
-	ProcessingHint *uint8     // ProcessingHint is PCI's, of 2 bits: how device and processor will use the data.
+	CPU            *int       // CPU is the processor whose cache receives the data; the calling thread must be allowed to run there.
+	MemType        TPHMemType // MemType is the kind of memory.
+	ProcessingHint *uint8     // ProcessingHint is the processing hint of PCI, 0 to 3: how device and processor will use the data.
 }
 
-// maxProcessingHint is the largest of two bits.
+// maxProcessingHint is the largest 2-bit value.
 const maxProcessingHint = 3
 
-// DMAH is a DMA handle: it says which cache a device's accesses shall go to, by PCI's TLP
-// processing hints (struct ibv_dmah). Linux 6.17. It is safe for concurrent use.
+// DMAH is a DMA handle (struct ibv_dmah). It selects the cache that a device's accesses go to, by
+// PCI's TLP processing hints. It needs Linux 6.17 and is safe for concurrent use.
 type DMAH struct {
 	object
 	handle uint32
 }
 
-// AllocDMAH allocates a DMA handle (ibv_alloc_dmah). It fails with EPERM if the calling
-// thread may not run on the processor that is named.
+// AllocDMAH allocates a DMA handle (ibv_alloc_dmah). It fails with EPERM if the calling thread may
+// not run on the processor o.CPU.
 func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
 	if o.CPU != nil && (*o.CPU < 0 || int64(*o.CPU) >= 1<<32) {
 		return nil, argErr("AllocDMAH", "CPU", *o.CPU, "the number of a processor, from 0")
@@ -70,7 +68,7 @@ func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
 	return h, h.markCreated(h)
 }
 
-// hint says what the kernel may dislike.
+// hint explains a refused allocation.
 func (o *DMAHOptions) hint(errno syscall.Errno) string {
 	switch {
 	case o.CPU == nil:
@@ -83,8 +81,8 @@ func (o *DMAHOptions) hint(errno syscall.Errno) string {
 	return ""
 }
 
-// choice adds an attribute that chooses one of several kinds of input (UVERBS_ATTR_ENUM_IN):
-// which one, and what it takes; b is nil for a kind that takes nothing.
+// choice adds an attribute that selects one of several kinds of input (UVERBS_ATTR_ENUM_IN). The
+// input is b; nil for a kind without input.
 func (c *ioctlCommand) choice(id uint16, which uint8, b []byte) {
 	a := c.attr(id)
 	a.Enum = which

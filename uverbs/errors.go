@@ -10,36 +10,35 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// Errors of the data path. They are package variables, so returning one costs
-// nothing; compare with [errors.Is].
+// Errors of the data path.
 var (
-	// ErrQueueFull is returned by the post methods if the ring has no room for the whole batch.
-	// Nothing was posted; poll the CQ and retry.
+	// ErrQueueFull is returned by the post methods if the batch does not fit into the queue. Nothing
+	// was posted; poll the CQ and try again.
 	ErrQueueFull = errors.New("uverbs: queue full")
 
-	// ErrCQOverrun is returned by [CQ.Poll] if the indices of the ring are impossible:
-	// completions were lost or the ring was overwritten.
+	// ErrCQOverrun is returned by [CQ.Poll] if the CQ contains invalid data: completions were lost,
+	// or memory was overwritten.
 	ErrCQOverrun = errors.New("uverbs: completion queue overrun or corrupt")
 
-	// ErrQueueCorrupt is returned by the post methods if the index that the device keeps in the
-	// ring is outside the ring.
+	// ErrQueueCorrupt is returned by the post methods if the index that the device writes to the
+	// queue is invalid.
 	ErrQueueCorrupt = errors.New("uverbs: work queue corrupt")
 )
 
 // Version is a mainline kernel version, such as {5, 12}; the zero value means unknown.
 type Version = netlinkrdma.Version
 
-// Error reports a command that failed, normally because the kernel refused it. It unwraps to the
-// errno, and matches [ErrDeviceRemoved] after the device was removed.
+// Error reports a command that failed, normally because the kernel refused it. It unwraps to Errno,
+// and matches [ErrDeviceRemoved] after the device was removed.
 type Error struct {
-	Op     string        // Op is the command, with the kernel's name, such as "REG_MR".
+	Op     string        // Op is the kernel's name of the command, such as "REG_MR".
 	Device string        // Device is the name of the RDMA device.
-	Object string        // Object is the object of the command, such as "QP 17"; may be empty.
-	Given  string        // Given has the values in the command, such as the port; may be empty.
+	Object string        // Object is the object that the command was for, such as "QP 17", or empty.
+	Given  string        // Given lists arguments of the command, such as the port, or is empty.
 	Path   string        // Path is "ioctl" or "write"; empty if the kernel was not asked.
-	Netns  string        // Netns is the network namespace, such as "net:[4026532281]", if it is not that of process 1.
+	Netns  string        // Netns is the network namespace, such as "net:[4026532281]"; empty if it is that of process 1.
 	Errno  syscall.Errno // Errno is the error number.
-	Hint   string        // Hint is the likely cause and what to do; may be empty.
+	Hint   string        // Hint is the likely cause and what to do, or empty.
 }
 
 // Error implements error.
@@ -66,7 +65,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// about adds to the kernel's refusal what it was for and the values that were asked for.
+// about adds the object and the arguments of a command to its error.
 func about(err error, object, given string) error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -75,8 +74,7 @@ func about(err error, object, given string) error {
 	return err
 }
 
-// netns returns the network namespace of this thread, or "" if it is that of process 1 or one
-// of them cannot be told.
+// netns returns the network namespace of this thread, or "" if it is that of process 1 or unknown.
 func netns() string {
 	ours, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
@@ -95,35 +93,37 @@ func (e *Error) Unwrap() error { return e.Errno }
 // Is reports whether target is [ErrDeviceRemoved] and the device was removed.
 func (e *Error) Is(target error) bool { return target == ErrDeviceRemoved && e.Errno == syscall.EIO }
 
-// ErrDeviceRemoved matches the error of every command to a device that was removed, or reset by its
-// driver, while it was open. Close the objects of the device; nothing else works.
+// ErrDeviceRemoved matches the errors of all commands after the device was removed, or reset by its
+// driver, while it was open. Only closing the device and its objects still works.
 var ErrDeviceRemoved = errors.New("uverbs: the device has been removed")
 
-// reason is an error that matches another, and whose text has that error's in it. It is there without
-// code: what fmt.Errorf made when a program starts was a millisecond of the 13 that one takes, in an
-// emulator, to have opened a device.
+// reason is an error with a fixed text that wraps another error. It replaces fmt.Errorf in package
+// variables, which would run at every program start.
 type reason struct {
 	text string
 	err  error
 }
 
-// Error returns the text, and Unwrap the other error.
+// Error returns the text, and Unwrap the wrapped error.
 func (r *reason) Error() string { return r.text }
 func (r *reason) Unwrap() error { return r.err }
 
-// FeatureError reports a feature that the kernel or the driver does not support. The fields are
-// Feature, its name; Since, the first mainline kernel that supports it, or zero; Driver, which is
-// empty if the kernel does not support it; and Err, the kernel's answer, normally an [*Error], or
-// nil. It matches [errors.ErrUnsupported].
+// FeatureError reports a feature that the kernel or the driver does not support. It matches
+// [errors.ErrUnsupported]. Its fields are:
+//
+//   - Feature, the name of the feature;
+//   - Since, the first mainline kernel that supports it, or zero;
+//   - Driver, the driver that does not support it, or empty if the kernel does not;
+//   - Err, the kernel's answer, normally an [*Error], or nil.
 type FeatureError = netlinkrdma.FeatureError
 
 // ArgError reports an argument or option that package uverbs or cm refused without asking the
-// kernel. It unwraps to EINVAL, which the kernel would have returned.
+// kernel. It unwraps to EINVAL.
 type ArgError struct {
 	Package string // Package is the package that refused the argument, "uverbs" or "cm".
 	Op      string // Op is the method that was called, such as "CreateCQ".
-	Field   string // Field is the name of the parameter or option, such as "CQE".
-	Given   string // Given is its value.
+	Field   string // Field is the name of the parameter or option, such as "MaxCQE".
+	Given   string // Given is the value that was passed.
 	Allowed string // Allowed says which values are valid.
 }
 
@@ -135,7 +135,7 @@ func (e *ArgError) Error() string {
 // Unwrap returns EINVAL.
 func (e *ArgError) Unwrap() error { return syscall.EINVAL }
 
-// argErr returns an ArgError of this package for any printable value.
+// argErr returns an ArgError of this package.
 func argErr(op, field string, given any, allowed string, args ...any) error {
 	return &ArgError{
 		Package: "uverbs",
@@ -146,12 +146,13 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 	}
 }
 
-// usedUp is a hint that a device may have no more objects of a kind: rxe answers EINVAL then.
+// usedUp returns the hint that a device may have no more objects of a kind. rxe returns EINVAL
+// then.
 func usedUp(d *Device, kind string, limit uint32) string {
 	return fmt.Sprintf("all %d %s of %s may be in use, by this program or others", limit, kind, d.Name())
 }
 
-// PostError says which work request of a batch was wrong. Nothing of the batch was posted.
+// PostError reports an invalid work request. Nothing of its batch was posted.
 type PostError struct {
 	Index int   // Index is the position of the work request in the batch, from 0.
 	Err   error // Err says what is wrong with it.

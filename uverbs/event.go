@@ -12,32 +12,32 @@ import (
 // EventType is the kind of an asynchronous event (enum ib_event_type, rdma/ib_verbs.h).
 type EventType uint32
 
-// Event types (IBV_EVENT_CQ_ERR and following). The comments name the field of [Event] that is set.
+// Event types (IBV_EVENT_CQ_ERR and following). Each comment names the field of [Event] that is set.
 const (
-	EventCQErr             EventType = iota // CQ: a completion was lost, since the queue was full
-	EventQPFatal                            // QP
+	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full
+	EventQPFatal                            // QP: a fatal error
 	EventQPReqErr                           // QP: the transport refused a request
 	EventQPAccessErr                        // QP: a local access was not allowed
-	EventCommEst                            // QP: a message came in state RTR
-	EventSQDrained                          // QP: nothing is in flight any more, in state SQD
-	EventPathMig                            // QP
-	EventPathMigErr                         // QP
-	EventDeviceFatal                        // the device is gone; no event follows
-	EventPortActive                         // Port
-	EventPortErr                            // Port
-	EventLIDChange                          // Port
-	EventPKeyChange                         // Port
-	EventSMChange                           // Port
-	EventSRQErr                             // SRQ
+	EventCommEst                            // QP: a message arrived in state RTR
+	EventSQDrained                          // QP: in state SQD, no request is in flight any more
+	EventPathMig                            // QP: it uses the alternate path now
+	EventPathMigErr                         // QP: the migration failed
+	EventDeviceFatal                        // none: the device was removed, and no event follows
+	EventPortActive                         // Port: it is active
+	EventPortErr                            // Port: it is down
+	EventLIDChange                          // Port: its LID changed
+	EventPKeyChange                         // Port: its P_Key table changed
+	EventSMChange                           // Port: it has another subnet manager
+	EventSRQErr                             // SRQ: a fatal error
 	EventSRQLimitReached                    // SRQ: it has fewer receives left than its limit
 	EventQPLastWQEReached                   // QP: it takes no more receives from its SRQ
-	EventClientReregister                   // Port
-	EventGIDChange                          // Port
-	EventWQFatal                            // WQ
-	EventDeviceSpeedChange                  // Port, if the kernel reports it
+	EventClientReregister                   // Port: the subnet manager asks clients to register again
+	EventGIDChange                          // Port: its GID table changed
+	EventWQFatal                            // WQ: a fatal error
+	EventDeviceSpeedChange                  // Port: its speed changed
 )
 
-// eventNames are in the words of rdma-core.
+// eventNames are the names that rdma-core uses.
 var eventNames = [...]string{
 	EventCQErr:             "CQ error",
 	EventQPFatal:           "local work queue catastrophic error",
@@ -70,8 +70,8 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event type %d", uint32(t))
 }
 
-// Event is an asynchronous event (struct ibv_async_event). The comments of the event types say
-// which of Port and the objects is set; for an unknown type none is.
+// Event is an asynchronous event (struct ibv_async_event). The event types document which of Port
+// and the objects is set; for an unknown type none is.
 type Event struct {
 	Type EventType // Type is the kind of event.
 	Port uint8     // Port is the port number, from 1; 0 if the event is not about a port.
@@ -98,17 +98,17 @@ func (e Event) String() string {
 	return e.Type.String()
 }
 
-// targets are the objects that events can be about. The kernel carries their numbers in
-// the user_handle of an object, for completion events and asynchronous ones alike. A
-// number is never used again, so a late event cannot reach another object.
+// targets are the objects of events by number. An object's number is the user_handle that the
+// kernel returns in completion events and asynchronous events. Numbers are never reused, so a late
+// event cannot be taken for that of another object.
 type targets struct {
 	mu   sync.RWMutex
 	last uint64
 	all  map[uint64]any
 }
 
-// addTarget registers an object before it is created, since its first event may come at
-// once. It returns the user_handle to create it with, which is never 0.
+// addTarget registers an object and returns its user_handle, which is never 0. It must be called
+// before the object is created, because its first event may come at once.
 func (d *Device) addTarget(o any) uint64 {
 	t := &d.targets
 	t.mu.Lock()
@@ -121,7 +121,7 @@ func (d *Device) addTarget(o any) uint64 {
 	return t.last
 }
 
-// dropTarget forgets an object that is destroyed.
+// dropTarget removes a destroyed object.
 func (d *Device) dropTarget(handle uint64) {
 	d.targets.mu.Lock()
 	delete(d.targets.all, handle)
@@ -135,8 +135,8 @@ func (d *Device) target(handle uint64) any {
 	return d.targets.all[handle]
 }
 
-// openEvents allocates the file of asynchronous events for a context that was made by
-// ioctl. A kernel without it has no such events.
+// openEvents opens the file of asynchronous events for a context that was created by ioctl. It does
+// nothing if the kernel does not support the method.
 func (d *Device) openEvents() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC)
 	fd := cmd.newObj(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)
@@ -153,14 +153,14 @@ func (d *Device) openEvents() error {
 	return err
 }
 
-// eventFD returns the descriptor for the EVENT_FD attribute of the commands that create
-// CQs, QPs and SRQs. Without the attribute the kernel takes the first such file of the
-// context, which is the same one; ok is false if it was not made by ioctl.
+// eventFD returns the descriptor for the EVENT_FD attribute of commands that create objects. It
+// reports false if the file was not opened by ioctl. Without the attribute the kernel uses the
+// first event file of the context, which is the same one.
 func (d *Device) eventFD() (fd int, ok bool) {
 	return d.asyncFD, d.async != nil && d.asyncFD >= 0
 }
 
-// eventFDAttr adds that attribute. A kernel that does not know it may ignore it.
+// eventFDAttr adds that attribute as an optional one.
 func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 	if fd, ok := d.eventFD(); ok {
 		cmd.fd(id, fd).Flags = 0
@@ -168,14 +168,13 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 }
 
 // WaitEvent waits for the next asynchronous event of the device or of one of its objects
-// (ibv_get_async_event). The kernel queues events from the time when the device was opened, so none
-// is lost while no goroutine waits. Events of closed objects are dropped. Events need no
-// acknowledgement, unlike in C.
+// (ibv_get_async_event). Events need no acknowledgement. The kernel queues events while no
+// goroutine waits, from the opening of the device on. Events of closed objects are dropped.
 //
 // rxe raises these events:
 //
-//   - EventPortErr and EventPortActive when the network interface goes down and up (up to Linux 6.12
-//     EventPortActive may come twice);
+//   - EventPortErr and EventPortActive when the network interface goes down and up (up to Linux
+//     6.12 EventPortActive may come twice);
 //   - EventGIDChange when an address of the interface is added or removed;
 //   - EventCQErr when a completion finds its CQ full;
 //   - EventSQDrained in state SQD;
@@ -183,12 +182,12 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 //   - EventQPLastWQEReached when a QP with an SRQ enters the error state (Linux 6.12, not 6.1);
 //   - EventQPAccessErr when an access of a peer is refused (Linux 7.2, not 6.12).
 //
-// Other errors of a QP are completions.
+// It reports other errors of a QP as completions.
 //
 // WaitEvent returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
-// closed, [ErrDeviceRemoved] once it has returned EventDeviceFatal, and a [FeatureError] if the
-// ioctl interface has no events (before Linux 5.6). One goroutine at a time may call WaitEvent. It
-// parks in Go's netpoller and takes no thread. Repeated calls with one context do not allocate.
+// closed, and [ErrDeviceRemoved] once it has returned EventDeviceFatal. Before Linux 5.6 it returns
+// a [FeatureError]. It parks the goroutine in Go's netpoller and takes no thread. Repeated calls
+// with one context do not allocate. One goroutine at a time may call WaitEvent.
 func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	if err := d.usable(); err != nil {
 		return Event{}, err
@@ -199,7 +198,7 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	if d.async == nil {
 		return Event{}, &FeatureError{Feature: "ASYNC_EVENT", Since: Version{5, 6}}
 	}
-	if d.fatal { // the kernel would let the call wait
+	if d.fatal { // the kernel would block
 		return Event{}, fmt.Errorf("uverbs: wait for event: %w", ErrDeviceRemoved)
 	}
 	d.asyncWatch.follow(ctx, d.async)
@@ -215,7 +214,7 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	}
 }
 
-// readEvent reads one event; ok is false if its object is not known any more.
+// readEvent reads one event; ok is false if its object is closed.
 func (d *Device) readEvent() (ev Event, ok bool, err error) {
 	desc := &d.asyncDesc
 	n, err := d.async.Read(bytesOf(desc))
@@ -229,7 +228,7 @@ func (d *Device) readEvent() (ev Event, ok bool, err error) {
 	return ev, ok, nil
 }
 
-// event finds what an event is about: element is a port number or a user_handle.
+// event returns the event for a type and an element, which is a port number or a user_handle.
 func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 	ev = Event{Type: t}
 	switch t {

@@ -10,19 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// feature is what is known of a verb, for the case that the kernel does not know it.
+// feature describes a verb that a kernel or a driver may not support.
 type feature struct {
-	since Version // the first mainline kernel with it; zero for what Linux 5.10 has
+	since Version // the first mainline kernel that has it; zero if Linux 5.10 has it
 
-	// hidden verbs have an ioctl method that the kernel takes away from devices whose
-	// driver has no part in it. The answer is then the same as that of a kernel which
-	// has never heard of the method (uapi_finalize_disable in uverbs_uapi.c).
+	// hidden verbs have an ioctl method that the kernel removes for devices whose driver does not
+	// implement it. Its answer is then that of a kernel without the method (uapi_finalize_disable
+	// in uverbs_uapi.c).
 	hidden bool
 }
 
-// features are the verbs with a story, by name. A version stands for the merge window
-// that brought the method; a verb that is not here is in Linux 5.10, or nobody has
-// looked.
+// features are the verbs that are newer than Linux 5.10 or hidden, by name. The version is that of
+// the merge window that added the method.
 var features = sync.OnceValue(func() map[string]feature {
 	return map[string]feature{
 		"REG_DMABUF_MR":    {since: Version{5, 12}},
@@ -44,7 +43,7 @@ var features = sync.OnceValue(func() map[string]feature {
 	}
 })
 
-// runningKernel returns the version of the kernel that runs, zero if it does not say.
+// runningKernel returns the version of the running kernel, or zero if it is unknown.
 var runningKernel = sync.OnceValue(func() Version {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -62,7 +61,8 @@ func parseRelease(release string) Version {
 	return v
 }
 
-// missing says who lacks a verb that the kernel refuses as unknown or not supported.
+// missing returns the error for a verb that the kernel reports as unknown or not supported. It says
+// whether the kernel or the driver does not support it.
 func (c *commands) missing(verb string, err *Error, running Version) *FeatureError {
 	name, _, _ := strings.Cut(verb, " ") // "MODIFY_QP INIT to RTR" is MODIFY_QP
 	f := &FeatureError{Feature: name, Err: err}
@@ -72,7 +72,7 @@ func (c *commands) missing(verb string, err *Error, running Version) *FeatureErr
 	case !absent(err.Errno):
 		f.Driver = driver
 	case err.Errno == syscall.ENOTTY && c.Path() == pathWrite:
-		// Neither kernel nor driver was asked, so no version is of any use.
+		// Neither kernel nor driver was asked, so no version would help.
 		if err.Hint == "" {
 			err.Hint = "the command needs the ioctl interface, which " + abiPathEnv + "=write rules out"
 		}

@@ -10,7 +10,7 @@ import (
 // FlowType is the kind of a flow (enum ibv_flow_attr_type).
 type FlowType uint32
 
-// Kinds of flows. The kernel's headers for user space do not have them.
+// Kinds of flows.
 const (
 	FlowNormal     FlowType = iota // packets that match the specs (IBV_FLOW_ATTR_NORMAL)
 	FlowAllDefault                 // Ethernet packets that go to no other QP (IBV_FLOW_ATTR_ALL_DEFAULT)
@@ -21,39 +21,38 @@ const (
 // FlowFlags are properties of a flow (enum ibv_flow_flags).
 type FlowFlags uint32
 
-// Flags of a flow. The kernel's headers for user space do not have them.
+// Flags of a flow.
 const (
-	FlowDontTrap FlowFlags = 1 << 1 // packets go on to flows of lower priority (IBV_FLOW_ATTR_FLAGS_DONT_TRAP)
+	FlowDontTrap FlowFlags = 1 << 1 // matching packets also go to flows of lower priority (IBV_FLOW_ATTR_FLAGS_DONT_TRAP)
 	FlowEgress   FlowFlags = 1 << 2 // match packets that are sent (IBV_FLOW_ATTR_FLAGS_EGRESS)
 )
 
-// flowFlagsAll are the flags that there are.
+// flowFlagsAll are all flow flags.
 const flowFlagsAll = FlowDontTrap | FlowEgress
 
-// FlowOptions are the options of [QP.CreateFlow]; the zero value matches every packet of
-// the first port.
+// FlowOptions are the options of [QP.CreateFlow]. The zero value matches every packet of port 1.
 type FlowOptions struct {
 	Type     FlowType   // Type is the kind of flow.
 	Priority uint16     // Priority orders the flows; 0 is the highest.
-	Port     uint8      // Port is the port at which packets arrive; zero is 1.
+	Port     uint8      // Port is the port that receives the packets; by default 1.
 	Flags    FlowFlags  // Flags are properties of the flow.
-	Specs    []FlowSpec // Specs are headers and actions, outermost first.
+	Specs    []FlowSpec // Specs are the headers to match, outermost first, and the actions.
 }
 
-// Flow steers packets to a QP (struct ibv_flow). It is safe for concurrent use.
+// Flow directs matching packets to a QP (struct ibv_flow). It is safe for concurrent use.
 type Flow struct {
 	object
 	handle uint32
-	counts *Counters // that it counts into, or nil
+	counts *Counters // the counters of the flow, or nil
 }
 
-// maxFlowSpecs is the most specs of a flow: their number is a byte. The kernel takes fewer,
-// depending on its version.
+// maxFlowSpecs is the maximum number of specs: the field for it is a byte. The kernel accepts
+// fewer, depending on its version.
 const maxFlowSpecs = 255
 
-// CreateFlow steers packets to the queue pair (ibv_create_flow). The QP must be of type UD or raw
-// packet, and the process needs CAP_NET_RAW; otherwise the error matches EPERM. Counters and
-// actions in the specs cannot be closed before the flow.
+// CreateFlow directs packets that match o.Specs to the queue pair (ibv_create_flow). The QP must be
+// of type UD or raw packet. The process needs CAP_NET_RAW; otherwise the error matches EPERM.
+// Counters and actions in the specs cannot be closed before the flow.
 func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	if err := q.usable(); err != nil {
 		return nil, err
@@ -115,7 +114,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	return f, f.markCreated(f)
 }
 
-// check refuses what no device has.
+// check returns an ArgError if an option is invalid.
 func (o *FlowOptions) check(d *Device) error {
 	if o.Type > FlowSniffer {
 		return argErr("CreateFlow", "Type", uint32(o.Type), "the FlowType constants")
@@ -140,7 +139,7 @@ func (o *FlowOptions) check(d *Device) error {
 	return nil
 }
 
-// flowHint says what a flow may be refused for.
+// flowHint explains a refused flow.
 func flowHint(errno syscall.Errno, typ QPType) string {
 	switch errno {
 	case syscall.EPERM:

@@ -10,54 +10,53 @@ import (
 // ESPFlags are properties of an ESP action (enum ib_uverbs_flow_action_esp_flags).
 type ESPFlags uint32
 
-// Flags of an ESP action. Zero is inline crypto, in a tunnel, for decryption.
+// Flags of an ESP action. The zero value decrypts in tunnel mode, with inline crypto.
 const (
-	ESPFullOffload  ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD   // the device does headers and trailers too
+	ESPFullOffload  ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD   // the device also processes headers and trailers
 	ESPTransport    ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TRANSPORT      // transport mode
-	ESPEncrypt      ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ENCRYPT        // for packets that are sent
-	ESPESNNewWindow ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW // the ESN is that of a new window
+	ESPEncrypt      ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ENCRYPT        // encrypt packets that are sent
+	ESPESNNewWindow ESPFlags = abi.IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW // the ESN belongs to a new window
 )
 
-// espFlagsAll are the flags that there are.
+// espFlagsAll are all ESP flags.
 const espFlagsAll = ESPFullOffload | ESPTransport | ESPEncrypt | ESPESNNewWindow
 
-// ESPKey is a key of AES-GCM, which is the only cipher (struct
-// ib_uverbs_flow_action_esp_keymat_aes_gcm).
+// ESPKey is a key for AES-GCM, the only cipher (struct ib_uverbs_flow_action_esp_keymat_aes_gcm).
 type ESPKey struct {
 	Key    []byte // Key has 16, 24 or 32 bytes.
-	ICVLen int    // ICVLen is the length of the integrity check value, 8, 12 or 16 bytes; zero is 16.
-	Salt   uint32 // Salt is that of the AES-GCM nonce.
-	IV     uint64 // IV is the first initialization vector; they count up from it.
+	ICVLen int    // ICVLen is the length of the integrity check value, 8, 12 or 16 bytes; by default 16.
+	Salt   uint32 // Salt is the salt of the AES-GCM nonce.
+	IV     uint64 // IV is the first initialization vector; it is incremented for each packet.
 }
 
-// ESPAttr are the parameters of the security association (struct ib_uverbs_flow_action_esp).
+// ESPAttr are the parameters of a security association (struct ib_uverbs_flow_action_esp).
 type ESPAttr struct {
 	SPI              uint32   // SPI is the security parameters index.
 	Seq              uint32   // Seq is the first sequence number.
 	TFCPad           uint32   // TFCPad is the padding that hides lengths, in bytes.
 	Flags            ESPFlags // Flags say how the packets are treated.
-	HardLimitPackets uint64   // HardLimitPackets is the number of packets after which the association ends; zero is no limit.
+	HardLimitPackets uint64   // HardLimitPackets is the number of packets after which the association ends; 0 means no limit.
 }
 
-// ESPOptions are the options of [Device.CreateFlowActionESP] and [FlowAction.ModifyESP]. Fields
-// that are nil are left out; Attr and Key are required to create an action.
+// ESPOptions are the options of [Device.CreateFlowActionESP], which requires Attr and Key, and of
+// [FlowAction.ModifyESP]. Fields that are nil are not sent to the kernel.
 type ESPOptions struct {
 	Attr         *ESPAttr // Attr are the parameters.
 	Key          *ESPKey  // Key is the cipher's key.
-	ESN          *uint32  // ESN is the upper half of a sequence number of 64 bits.
-	ReplayWindow *uint32  // ReplayWindow is the size of the replay protection window, in packets; 0 turns it off, with ModifyESP only.
-	Encap        FlowSpec // Encap is the outer header of a tunnel, Val of a FlowIPv4 or a FlowIPv6.
+	ESN          *uint32  // ESN is the upper half of the 64-bit extended sequence number.
+	ReplayWindow *uint32  // ReplayWindow is the size of the replay protection window, in packets; 0, which only ModifyESP accepts, turns it off.
+	Encap        FlowSpec // Encap is the outer header of a tunnel: the Val of a FlowIPv4 or FlowIPv6.
 }
 
-// FlowAction is an action on the packets of a flow: IPsec ESP (struct ibv_flow_action). It is safe
+// FlowAction is an IPsec ESP action for the packets of a flow (struct ibv_flow_action). It is safe
 // for concurrent use.
 type FlowAction struct {
 	object
 	handle uint32
 }
 
-// CreateFlowActionESP creates an action that encrypts or decrypts (ibv_create_flow_action_esp).
-// Flows use it with [FlowActionHandle].
+// CreateFlowActionESP creates an action that encrypts or decrypts packets
+// (ibv_create_flow_action_esp). A flow uses it with [FlowActionHandle].
 func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 	const op = "CreateFlowActionESP"
 	if o.Attr == nil {
@@ -88,7 +87,7 @@ func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 	return a, a.markCreated(a)
 }
 
-// ModifyESP changes the parameters that are not nil (ibv_modify_flow_action_esp).
+// ModifyESP changes the parameters that are not nil in o (ibv_modify_flow_action_esp).
 func (a *FlowAction) ModifyESP(o ESPOptions) error {
 	if err := a.acquire(); err != nil {
 		return err
@@ -104,7 +103,7 @@ func (a *FlowAction) ModifyESP(o ESPOptions) error {
 	return a.dev.cmd.fail("MODIFY_FLOW_ACTION_ESP", a.dev.cmd.ioctl(cmd), "")
 }
 
-// espInput are the options as the kernel has them; what is nil is left out.
+// espInput are the options in the kernel's form; nil fields are not sent.
 type espInput struct {
 	attr, key []byte
 	esn       *uint32
@@ -112,8 +111,8 @@ type espInput struct {
 	encap     *abi.FlowActionESPEncap
 }
 
-// encode checks and converts the options. Attributes are added to a command only
-// afterwards: one that is never issued would keep its memory pinned.
+// encode checks and converts the options. It creates no attributes, because those of a command that
+// is never issued would stay pinned.
 func (o *ESPOptions) encode(op string) (*espInput, error) {
 	in := &espInput{esn: o.ESN, window: o.ReplayWindow}
 	var err error
@@ -159,7 +158,7 @@ func (in *espInput) add(cmd *ioctlCommand) {
 	}
 }
 
-// encode returns the parameters as the kernel has them.
+// encode returns the parameters in the kernel's form.
 func (a *ESPAttr) encode(op string) ([]byte, error) {
 	if a.Flags&^espFlagsAll != 0 {
 		return nil, argErr(op, "Flags", fmt.Sprintf("%#x", uint32(a.Flags)), "the ESP flags, together %#x", uint32(espFlagsAll))
@@ -173,7 +172,7 @@ func (a *ESPAttr) encode(op string) ([]byte, error) {
 	}), nil
 }
 
-// encode returns the key as the kernel has it.
+// encode returns the key in the kernel's form.
 func (k *ESPKey) encode(op string) ([]byte, error) {
 	if !slices.Contains([]int{16, 24, 32}, len(k.Key)) {
 		return nil, argErr(op, "Key.Key", fmt.Sprintf("%d bytes", len(k.Key)), "16, 24 or 32 bytes")
@@ -193,8 +192,8 @@ func (k *ESPKey) encode(op string) ([]byte, error) {
 	return bytesOf(gcm), nil
 }
 
-// encodeEncap returns an outer header, of which the kernel takes the values only. What it
-// returns points to them, and is pinned while the command runs.
+// encodeEncap returns the values of an outer header in the kernel's form. The result points to
+// them, and they are pinned while the command runs.
 func encodeEncap(op string, s FlowSpec) (*abi.FlowActionESPEncap, error) {
 	var typ uint16
 	var n int

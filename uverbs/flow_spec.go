@@ -6,23 +6,21 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// FlowSpec is one part of a flow: a header to match or an action. It is one of the types whose
-// names begin with Flow and that have values and masks ([FlowEth], [FlowIPv4], [FlowIPv6],
-// [FlowTCP], [FlowUDP], [FlowVXLAN], [FlowGRE], [FlowMPLS], [FlowESP]), or an action
-// ([FlowActionDrop], [FlowActionHandle], [FlowActionCount]).
+// FlowSpec is one part of a flow: a header to match ([FlowEth], [FlowIPv4], [FlowIPv6], [FlowTCP],
+// [FlowUDP], [FlowVXLAN], [FlowGRE], [FlowMPLS], [FlowESP]) or an action ([FlowActionDrop],
+// [FlowActionHandle], [FlowActionCount]).
 //
 // A packet matches if its fields equal those of Val in all bits that are set in Mask. All numbers
-// are in host byte order. Specs go from the outermost header to the innermost. Specs with Inner set
-// apply to the packet inside a tunnel.
+// are in host byte order. Specs with Inner set apply to the packet inside a tunnel.
 type FlowSpec interface {
-	// encode returns the spec as the kernel has it.
+	// encode returns the spec in the kernel's form.
 	encode() ([]byte, error)
 	// uses returns the object that the spec names, or nil.
 	uses() *object
 }
 
-// Types of specs (enum ib_flow_spec_type). The kernel's headers for user space do not have
-// them; they are the same as libibverbs' IBV_FLOW_SPEC constants.
+// Types of specs (enum ib_flow_spec_type). They are not in the kernel's uapi headers, but equal the
+// IBV_FLOW_SPEC constants of libibverbs.
 const (
 	flowSpecEth          = 0x20
 	flowSpecIPv4         = 0x30
@@ -41,22 +39,22 @@ const (
 
 // FlowEth matches the Ethernet header (IBV_FLOW_SPEC_ETH).
 type FlowEth struct {
-	Val, Mask FlowEthFilter // Val is compared where Mask has a bit.
-	Inner     bool          // Inner is the header inside of a tunnel.
+	Val, Mask FlowEthFilter // Val is compared in the bits that are set in Mask.
+	Inner     bool          // Inner selects the header inside a tunnel.
 }
 
 // FlowEthFilter are the fields of an Ethernet header.
 type FlowEthFilter struct {
 	DstMAC    [6]byte // DstMAC is the destination address.
 	SrcMAC    [6]byte // SrcMAC is the source address.
-	EtherType uint16  // EtherType is the protocol.
-	VLANTag   uint16  // VLANTag is as in IEEE 802.1Q: priority (3 bits), CFI, VLAN (12 bits).
+	EtherType uint16  // EtherType is the protocol of the payload.
+	VLANTag   uint16  // VLANTag is the tag of IEEE 802.1Q: priority (3 bits), CFI (1), VLAN (12).
 }
 
 // FlowIPv4 matches the IPv4 header (IBV_FLOW_SPEC_IPV4_EXT).
 type FlowIPv4 struct {
-	Val, Mask FlowIPv4Filter // Val is compared where Mask has a bit.
-	Inner     bool           // Inner is the header inside of a tunnel.
+	Val, Mask FlowIPv4Filter // Val is compared in the bits that are set in Mask.
+	Inner     bool           // Inner selects the header inside a tunnel.
 }
 
 // FlowIPv4Filter are the fields of an IPv4 header.
@@ -70,8 +68,8 @@ type FlowIPv4Filter struct {
 
 // FlowIPv6 matches the IPv6 header (IBV_FLOW_SPEC_IPV6).
 type FlowIPv6 struct {
-	Val, Mask FlowIPv6Filter // Val is compared where Mask has a bit.
-	Inner     bool           // Inner is the header inside of a tunnel.
+	Val, Mask FlowIPv6Filter // Val is compared in the bits that are set in Mask.
+	Inner     bool           // Inner selects the header inside a tunnel.
 }
 
 // FlowIPv6Filter are the fields of an IPv6 header.
@@ -79,20 +77,20 @@ type FlowIPv6Filter struct {
 	Src, Dst     [16]byte // Src and Dst are the addresses.
 	FlowLabel    uint32   // FlowLabel has 20 bits.
 	NextHeader   uint8    // NextHeader is the protocol number.
-	TrafficClass uint8    // TrafficClass is what IPv4 calls TOS.
-	HopLimit     uint8    // HopLimit is what IPv4 calls TTL.
+	TrafficClass uint8    // TrafficClass corresponds to the TOS of IPv4.
+	HopLimit     uint8    // HopLimit corresponds to the TTL of IPv4.
 }
 
 // FlowTCP matches the TCP header (IBV_FLOW_SPEC_TCP).
 type FlowTCP struct {
-	Val, Mask FlowPortFilter // Val is compared where Mask has a bit.
-	Inner     bool           // Inner is the header inside of a tunnel.
+	Val, Mask FlowPortFilter // Val is compared in the bits that are set in Mask.
+	Inner     bool           // Inner selects the header inside a tunnel.
 }
 
 // FlowUDP matches the UDP header (IBV_FLOW_SPEC_UDP).
 type FlowUDP struct {
-	Val, Mask FlowPortFilter // Val is compared where Mask has a bit.
-	Inner     bool           // Inner is the header inside of a tunnel.
+	Val, Mask FlowPortFilter // Val is compared in the bits that are set in Mask.
+	Inner     bool           // Inner selects the header inside a tunnel.
 }
 
 // FlowPortFilter are the ports of TCP or UDP.
@@ -102,31 +100,31 @@ type FlowPortFilter struct {
 
 // FlowVXLAN matches the VXLAN header (IBV_FLOW_SPEC_VXLAN_TUNNEL).
 type FlowVXLAN struct {
-	Val, Mask uint32 // Val is the network identifier, of 24 bits.
+	Val, Mask uint32 // Val is the 24-bit network identifier, compared in the bits that are set in Mask.
 }
 
 // FlowGRE matches the GRE header (IBV_FLOW_SPEC_GRE).
 type FlowGRE struct {
-	Val, Mask FlowGREFilter // Val is compared where Mask has a bit.
+	Val, Mask FlowGREFilter // Val is compared in the bits that are set in Mask.
 }
 
 // FlowGREFilter are the fields of a GRE header.
 type FlowGREFilter struct {
-	Flags    uint16 // Flags are the header's first 16 bits: which fields there are, and the version.
+	Flags    uint16 // Flags are the first 16 bits of the header: the optional fields and the version.
 	Protocol uint16 // Protocol is the payload's EtherType.
 	Key      uint32 // Key is the optional key.
 }
 
 // FlowMPLS matches an MPLS label (IBV_FLOW_SPEC_MPLS).
 type FlowMPLS struct {
-	Val, Mask uint32 // Val is the whole entry: label (20 bits), traffic class (3), bottom of stack (1), TTL (8).
-	Inner     bool   // Inner is the header inside of a tunnel.
+	Val, Mask uint32 // Val is an entry of the label stack: label (20 bits), traffic class (3), bottom of stack (1), TTL (8).
+	Inner     bool   // Inner selects the header inside a tunnel.
 }
 
 // FlowESP matches the IPsec ESP header (IBV_FLOW_SPEC_ESP).
 type FlowESP struct {
-	Val, Mask FlowESPFilter // Val is compared where Mask has a bit.
-	Inner     bool          // Inner is the header inside of a tunnel.
+	Val, Mask FlowESPFilter // Val is compared in the bits that are set in Mask.
+	Inner     bool          // Inner selects the header inside a tunnel.
 }
 
 // FlowESPFilter are the fields of an ESP header.
@@ -147,7 +145,7 @@ type FlowActionCount struct {
 	Counters *Counters // Counters receive the counts.
 }
 
-// specHdr is the head of every spec.
+// specHdr returns the header of a spec.
 func specHdr[T any](typ uint32, inner bool, spec *T) abi.FlowSpecHdr {
 	if inner {
 		typ |= flowSpecInner
@@ -269,8 +267,8 @@ func (f FlowESP) encode() ([]byte, error) {
 	return bytesOf(s), nil
 }
 
-// put writes in network byte order, which is how the kernel's drivers read the fields
-// although the header declares them as __u32.
+// put writes in network byte order: the kernel's drivers read the fields so, although the header
+// declares them as __u32.
 func (f *FlowESPFilter) put(to *abi.FlowSpecESPFilter) {
 	var spi, seq abi.Be32
 	spi.Put(f.SPI)

@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// GID is a global identifier, 16 bytes in network order (union ibv_gid). On RoCE it
-// is the IPv6 address of the port, or its IPv4 address mapped into IPv6.
+// GID is a global identifier of 16 bytes in network order (union ibv_gid). On RoCE it is an IPv6
+// address, or an IPv4 address mapped into IPv6.
 type GID [16]byte
 
 // String returns the GID as eight groups of hexadecimal digits, as sysfs shows it.
@@ -31,7 +31,7 @@ func (g GID) String() string {
 	return b.String()
 }
 
-// ParseGID parses a GID in the form of [GID.String], or an IPv4 or IPv6 address.
+// ParseGID parses a GID in the form of [GID.String], or an IP address.
 func ParseGID(s string) (GID, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -43,7 +43,7 @@ func ParseGID(s string) (GID, error) {
 	return a.As16(), nil
 }
 
-// Addr returns the GID as an IP address, which it is on RoCE. IPv4 addresses are unmapped.
+// Addr returns the GID as an IP address. IPv4-mapped addresses are unmapped.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // IsZero reports whether the GID is all zeros, as in an unused table entry.
@@ -78,10 +78,10 @@ func (t GIDType) String() string {
 // GIDEntry is an entry of a port's GID table.
 type GIDEntry struct {
 	Port   uint8   // Port is the port number, from 1.
-	Index  int     // Index is the position in the table, the "GID index".
+	Index  int     // Index is the position in the table (the "GID index").
 	GID    GID     // GID is the identifier.
 	Type   GIDType // Type is the encapsulation of packets.
-	Netdev int     // Netdev is the index of the network interface; 0 if there is none or it is in another network namespace.
+	Netdev int     // Netdev is the index of the network interface; 0 if there is none in this network namespace.
 }
 
 // String describes the entry in one line.
@@ -89,8 +89,8 @@ func (e GIDEntry) String() string {
 	return fmt.Sprintf("%d: %s (%s, %s)", e.Index, e.GID, e.GID.Addr(), e.Type)
 }
 
-// GIDTable returns the used entries of a port's GID table, in the order of their index
-// (ibv_query_gid_table). Without the ioctl it reads sysfs.
+// GIDTable returns the used entries of a port's GID table, sorted by index (ibv_query_gid_table).
+// If the kernel or RDMAABI rules out the ioctl, it reads sysfs.
 func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	attr, err := d.QueryPort(port)
 	if err != nil {
@@ -113,7 +113,7 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 }
 
 // QueryGID returns one entry of a port's GID table (ibv_query_gid_ex). The error matches ENODATA if
-// the entry is not used. Without the ioctl it reads sysfs.
+// the entry is unused. If the kernel or RDMAABI rules out the ioctl, it reads sysfs.
 func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	p, err := d.facts(port)
 	if err != nil {
@@ -161,10 +161,10 @@ func gidEntry(e *abi.GIDEntry) GIDEntry {
 	}
 }
 
-// maxGIDs bounds the size of a device's GID tables; real ones have some hundreds.
+// maxGIDs limits the size of a device's GID tables. Real ones have some hundreds of entries.
 const maxGIDs = 1 << 20
 
-// gidIoctl uses UVERBS_METHOD_QUERY_GID_TABLE, which answers for all ports.
+// gidIoctl uses UVERBS_METHOD_QUERY_GID_TABLE, which returns the entries of all ports.
 func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 	n := 0
 	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
@@ -201,8 +201,8 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 // sysClassInfiniband is where sysfs shows RDMA devices.
 const sysClassInfiniband = "/sys/class/infiniband"
 
-// sysfsGIDs reads a GID table below root. Most of its thousand files are of no GID, so what each
-// costs counts: they are opened from their directory.
+// sysfsGIDs reads a GID table from sysfs below root. It opens the files relative to their
+// directory, because there are about a thousand and most have no GID.
 func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, error) {
 	dir := sysfsPort(root, device, port)
 	gids, err := unix.Open(filepath.Join(dir, "gids"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -227,7 +227,7 @@ func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, erro
 	return table, nil
 }
 
-// sysfsGID reads one entry and tells whether it is used.
+// sysfsGID reads one entry and reports whether it is used.
 func sysfsGID(root, device string, port uint8, i int, link LinkLayer) (e GIDEntry, used bool, err error) {
 	dir := sysfsPort(root, device, port)
 	text, err := readLine(filepath.Join(dir, "gids", strconv.Itoa(i)))
@@ -237,17 +237,17 @@ func sysfsGID(root, device string, port uint8, i int, link LinkLayer) (e GIDEntr
 	return sysfsEntry(root, dir, text, GIDEntry{Port: port, Index: i}, link)
 }
 
-// sysfsPort is the directory of a port.
+// sysfsPort returns the directory of a port.
 func sysfsPort(root, device string, port uint8) string {
 	return filepath.Join(root, device, "ports", strconv.Itoa(int(port)))
 }
 
-// sysfsErr is the error of a table that cannot be read.
+// sysfsErr returns the error for a table that cannot be read.
 func sysfsErr(device string, port uint8, err error) error {
 	return fmt.Errorf("uverbs: %s: GIDs of port %d: the ioctl for GIDs is not available, and reading sysfs failed: %w", device, port, err)
 }
 
-// sysfsEntry completes an entry with what text, and the files beside that it is from, tell.
+// sysfsEntry completes an entry from the text of its GID file and from the files beside it.
 func sysfsEntry(root, dir, text string, e GIDEntry, link LinkLayer) (_ GIDEntry, used bool, err error) {
 	if e.GID, err = ParseGID(text); err != nil || e.GID.IsZero() {
 		return GIDEntry{}, false, err
@@ -263,7 +263,7 @@ func sysfsEntry(root, dir, text string, e GIDEntry, link LinkLayer) (_ GIDEntry,
 	return e, true, nil
 }
 
-// sysfsGIDType reads a type. InfiniBand ports have no readable file.
+// sysfsGIDType reads the type of a GID. InfiniBand ports have no readable file.
 func sysfsGIDType(path string, link LinkLayer) GIDType {
 	text, err := readLine(path)
 	switch {
@@ -275,11 +275,11 @@ func sysfsGIDType(path string, link LinkLayer) GIDType {
 	return GIDTypeIB
 }
 
-// readLine returns the first line of a file of sysfs, which has no more than a page.
+// readLine returns the first line of a sysfs file of at most one page.
 func readLine(path string) (string, error) { return readLineAt(unix.AT_FDCWD, path) }
 
-// readLineAt is readLine of a file in an open directory. It makes no os.File, whose calls are
-// twice as many.
+// readLineAt is readLine for a file in an open directory. It creates no os.File, which would double
+// the number of system calls.
 func readLineAt(dir int, name string) (string, error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// GIDChoice selects the entry of the GID table that a QP uses. The zero value lets the library
-// choose.
+// GIDChoice selects the GID table entry that a QP uses. The zero value lets the library choose, see
+// [ChooseGID].
 type GIDChoice struct {
 	index int
 	given bool
@@ -22,24 +22,25 @@ func GIDAt(index int) GIDChoice { return GIDChoice{index, true} }
 // fixed returns the index and whether one was given.
 func (c GIDChoice) fixed() (int, bool) { return c.index, c.given }
 
-// ChooseGID returns the entry that the library would use to reach peer, or, for the zero GID, to
-// tell a peer that is not known yet. On RoCE these decide, in this order:
+// ChooseGID returns the entry that the library would use to reach peer. The zero GID stands for a
+// peer that is not known yet. On RoCE these criteria decide, in this order:
 //
 //   - routable before link-local, unless the peer is link-local;
-//   - the address family of the peer, and IPv4 without a peer;
+//   - the address family of the peer, or IPv4 for an unknown peer;
 //   - the host's route to the peer: the source address that the kernel would use, then an address
-//     whose subnet the peer is in, then the network interface that the route leaves by;
+//     on the peer's subnet, then the network interface of the route;
 //   - RoCE v2 before v1;
 //   - a network interface that is up, then one in this network namespace;
 //   - the lowest index.
 //
-// On InfiniBand it is the first entry with the peer's subnet prefix, or else the first one. The
-// host is asked only if several addresses are equal otherwise. ok is false if the table is empty.
+// On InfiniBand it returns the first entry with the peer's subnet prefix, or else the first entry.
+// It reads the host's routes only if several addresses are equal otherwise. It reports false if the
+// table is empty.
 func ChooseGID(table []GIDEntry, peer GID) (e GIDEntry, ok bool) {
 	return chooseGID(table, peer, hostRoute)
 }
 
-// chooseGID is ChooseGID by what route tells of the host.
+// chooseGID is ChooseGID with a function that reads the host's routes.
 func chooseGID(table []GIDEntry, peer GID, route func(peer GID) gidRoute) (best GIDEntry, ok bool) {
 	if len(table) == 0 {
 		return GIDEntry{}, false
@@ -63,8 +64,8 @@ func chooseGID(table []GIDEntry, peer GID, route func(peer GID) gidRoute) (best 
 	return best, true
 }
 
-// gidSuits ranks an entry by what the GIDs say: link-local and then the family of addresses on RoCE,
-// the subnet on InfiniBand.
+// gidSuits ranks an entry by the GIDs alone: on RoCE by link-local and address family, on
+// InfiniBand by subnet.
 func gidSuits(e GIDEntry, peer GID) int {
 	if e.Type == GIDTypeIB {
 		if bytes.Equal(e.GID[:8], peer[:8]) {
@@ -82,16 +83,16 @@ func gidSuits(e GIDEntry, peer GID) int {
 	return score
 }
 
-// gidRoute is what the host knows of the way to a peer.
+// gidRoute is the host's route to a peer.
 type gidRoute struct {
 	source netip.Addr   // the source address that the kernel would use; the zero Addr if there is no route
 	link   int          // the network interface that the route leaves by
-	near   []netip.Addr // own addresses whose subnet the peer is in
+	near   []netip.Addr // addresses of this host on the peer's subnet
 	up     []int        // network interfaces that are up
 }
 
-// rank ranks an entry among those that suit alike; the differences between the weights make the
-// order that ChooseGID promises.
+// rank ranks an entry among those that gidSuits ranks equally. Each weight exceeds the sum of the
+// lower ones, which makes the order that ChooseGID documents.
 func (r *gidRoute) rank(e GIDEntry) int {
 	addr, score := e.GID.Addr(), 0
 	if addr == r.source && (r.link == 0 || e.Netdev == r.link) {
@@ -115,14 +116,14 @@ func (r *gidRoute) rank(e GIDEntry) int {
 	return score
 }
 
-// routed reports whether the host's routes say how to reach a peer. They do not for a link-local
-// address, fe80::/10, which is on every link. Those of IPv4, 169.254.0.0/16, have a route.
+// routed reports whether the host's routes determine how to reach a peer. They do not for an IPv6
+// link-local address, which is on every link. IPv4 link-local addresses have a route.
 func routed(peer GID) bool {
 	return !peer.IsZero() && !peer.Addr().IsMulticast() && !peer.LinkLocal()
 }
 
-// hostRoute asks the kernel for the way to a peer. If the kernel refuses an answer, that part of the
-// result stays empty and the GID table alone decides.
+// hostRoute reads the route to a peer from the kernel. What it cannot read stays empty, and the GID
+// table alone decides.
 func hostRoute(peer GID) gidRoute {
 	var r gidRoute
 	links, _ := listed(netlink.LinkList)
@@ -148,8 +149,8 @@ func hostRoute(peer GID) gidRoute {
 	if err != nil || len(routes) == 0 {
 		return r
 	}
-	// The route to an address of this host goes by the loopback interface, which has no GID: the
-	// subnets decide then.
+	// The route to an address of this host uses the loopback interface, which has no GID. Then the
+	// subnets decide.
 	if source, ok := netip.AddrFromSlice(routes[0].Src); ok {
 		r.source = source.Unmap()
 	}

@@ -8,14 +8,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// opened are the devices that this program has open. If the peer of a QP belongs to one of them, the
-// error of a failed request can say what is wrong at the peer. It keeps no device alive.
+// opened are the devices that this program has open. If the peer of a QP belongs to one of them,
+// the error of a failed request can include what is wrong at the peer. The pointers are weak, so no
+// device is kept alive.
 var opened struct {
 	mu   sync.Mutex
 	devs map[weak.Pointer[Device]]struct{}
 }
 
-// addOpened adds a device, removeOpened removes it.
+// addOpened adds a device; removeOpened removes it.
 func (d *Device) addOpened() {
 	opened.mu.Lock()
 	defer opened.mu.Unlock()
@@ -36,8 +37,8 @@ func (d *Device) removeOpened() {
 	opened.mu.Unlock()
 }
 
-// atPeer says what the peer's side knows of a completion, if the peer is a QP of this program
-// and it knows something. It asks the kernel for the addresses of both.
+// atPeer describes a failure from the peer's side, if the peer is a QP of this program, and
+// otherwise returns "". It reads the addresses of both from the kernel.
 func (q *QP) atPeer(e *WCError) string {
 	switch e.WC.Status {
 	case WCRNRRetryExcErr, WCRemAccessErr, WCRemInvReqErr, WCRemOpErr:
@@ -65,18 +66,18 @@ func (q *QP) atPeer(e *WCError) string {
 	return ""
 }
 
-// facts returns the facts about this QP as the peer of another.
+// facts returns the facts about this QP as the peer of another one.
 func (q *QP) facts() diag.LocalPeer {
 	return diag.LocalPeer{Name: fmt.Sprintf("QP %d of %s", q.qpn, q.dev.Name()), PD: q.pd}
 }
 
-// memoryText says what is wrong with the memory of this side that a request of the peer names.
+// memoryText describes what is wrong with the memory of this side that a request of the peer names.
 func (q *QP) memoryText(w *sentWR) string {
 	f, right := q.facts(), w.needs()
 	attr, err := q.Query()
 	f.Right, f.QPAccess, f.QPPermits = right.String(), attr.Access.String(), err != nil || attr.Access&right != 0
 	f.Window = q.dev.diagWindow(w.rkey)
-	if mr := q.dev.mrs.get(w.rkey); mr != nil { // an MR has one key for both sides with every driver
+	if mr := q.dev.mrs.get(w.rkey); mr != nil { // with every driver an MR has the same lkey and rkey
 		f.MR, f.MRPermits = q.dev.diagMR(w.rkey), mr.access&right != 0
 	}
 	return f.MemoryText(q.request(w))
@@ -97,7 +98,7 @@ func (q *QP) findPeer() *QP {
 	return nil
 }
 
-// qpsHere returns the open QPs of this program with a number, one of a device at most.
+// qpsHere returns the open QPs of this program with a number, at most one per device.
 func qpsHere(qpn uint32) []*QP {
 	opened.mu.Lock()
 	var devs []*Device
@@ -120,7 +121,7 @@ func qpsHere(qpn uint32) []*QP {
 	return all
 }
 
-// hasAddress reports whether an address is that of the QP's port.
+// hasAddress reports whether the endpoint has an address of the QP's port.
 func (q *QP) hasAddress(e Endpoint) bool {
 	port := uint8(q.port.Load())
 	if e.GID.IsZero() {

@@ -6,21 +6,21 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// AttachMulticast makes a UD queue pair receive datagrams to a multicast group (ibv_attach_mcast).
-// On RoCE gid is an IP multicast address and lid is 0. The network must deliver the packets of the
-// group to this host, so the host must have joined it, with rdma_cm or with a UDP socket. Attaching
-// a QP twice has no effect; one call of DetachMulticast detaches it.
+// AttachMulticast makes a UD queue pair receive the datagrams of a multicast group
+// (ibv_attach_mcast). On RoCE gid is an IP multicast address and lid is 0. It does not join the
+// group: the host must also join it, with rdma_cm or a UDP socket, so that the network delivers the
+// packets. Attaching a QP twice has no effect; one DetachMulticast detaches it.
 func (q *QP) AttachMulticast(gid GID, lid uint16) error {
 	return q.multicast("ATTACH_MCAST", abi.IB_USER_VERBS_CMD_ATTACH_MCAST, gid, lid)
 }
 
-// DetachMulticast detaches a queue pair from a group (ibv_detach_mcast). A QP that is attached
-// cannot be closed.
+// DetachMulticast detaches a queue pair from a group (ibv_detach_mcast). Close fails while the QP
+// is attached.
 func (q *QP) DetachMulticast(gid GID, lid uint16) error {
 	return q.multicast("DETACH_MCAST", abi.IB_USER_VERBS_CMD_DETACH_MCAST, gid, lid)
 }
 
-// multicast issues either command, which have the same layout.
+// multicast issues either command; their structs have the same layout.
 func (q *QP) multicast(verb string, cmd uint32, gid GID, lid uint16) error {
 	if err := q.acquire(); err != nil {
 		return err

@@ -13,14 +13,14 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// MR is a memory region: memory that a device may use, and the keys to it
-// (struct ibv_mr). It is safe for concurrent use, but for [MR.Rereg].
+// MR is a memory region: memory that a device may access, and the keys to it (struct ibv_mr). It is
+// safe for concurrent use, except for [MR.Rereg].
 type MR struct {
 	object
 	handle uint32
 	lkey   uint32
 	rkey   uint32
-	addr   uint64 // that the device knows the first byte by
+	addr   uint64 // address of the first byte for the device
 	length uint64
 	mem    region
 	pd     *PD
@@ -28,10 +28,10 @@ type MR struct {
 	pin    runtime.Pinner // keeps mem.slice where it is
 }
 
-// region is what is asked of the kernel, and the memory behind it.
+// region is a registration: the arguments for the kernel and the memory.
 type region struct {
 	access Access
-	start  uint64 // address of the memory; of a dma-buf the offset
+	start  uint64 // address of the memory, or offset in a dma-buf
 	iova   uint64
 	length uint64
 	buf    *Buffer // the memory of RegMR
@@ -40,33 +40,33 @@ type region struct {
 	dmah   *DMAH   // or nil
 }
 
-// pinnedMRs holds every MR that pins a slice, so that a program which forgets an MR
-// keeps its memory: the device may still write to it.
+// pinnedMRs holds every MR that pins a slice. If a program drops such an MR without Close, the
+// memory stays in place, because the device may still write to it.
 var pinnedMRs sync.Map // of *MR
 
-// MROptions are the options of [PD.RegMRWith]; the zero value registers the whole buffer
-// for local reading, at its own address.
+// MROptions are the options of [PD.RegMRWith]. The zero value registers the whole buffer for local
+// reading, at its own address.
 type MROptions struct {
-	Access Access     // Access are the rights.
-	Offset int        // Offset is where in the buffer the region starts, in bytes.
-	Length int        // Length is the region's length in bytes; 0 means up to the buffer's end.
-	IOVA   IOVAChoice // IOVA is the address that work requests and the peer know the region's first byte by.
-	DMAH   *DMAH      // DMAH says which cache the device's accesses go to (ibv_reg_mr_ex); Linux 6.17.
+	Access Access     // Access are the access rights.
+	Offset int        // Offset is the start of the region in the buffer, in bytes.
+	Length int        // Length is the length of the region in bytes; by default up to the end of the buffer.
+	IOVA   IOVAChoice // IOVA is the address of the first byte in work requests and for the peer.
+	DMAH   *DMAH      // DMAH selects the cache that the device's accesses go to (ibv_reg_mr_ex); Linux 6.17.
 }
 
-// IOVAChoice is an address of a region, or, if zero, the memory's own address, and 0
-// with [AccessZeroBased].
+// IOVAChoice selects the address of a region. The zero value is the memory's own address, or 0 with
+// [AccessZeroBased].
 type IOVAChoice struct {
 	addr  uint64
 	given bool
 }
 
-// IOVAAt chooses an address. Within its page it must be where the memory is in its own. mlx5_ib of
-// Linux 5.10 wants it to be a multiple of the power of two that the memory's page is at a multiple of:
-// else data may end up elsewhere in the region.
+// IOVAAt selects an address. Its offset within a page must be that of the memory. With mlx5 of
+// Linux 5.10 it must also have the alignment of the memory's page: otherwise data may end up
+// elsewhere in the region.
 func IOVAAt(addr uint64) IOVAChoice { return IOVAChoice{addr, true} }
 
-// part returns the part of size bytes that the options choose.
+// part returns the selected part of size bytes.
 func (o *MROptions) part(op string, size int) (offset, length int, err error) {
 	if o.Offset < 0 || o.Offset >= size {
 		return 0, 0, argErr(op, "Offset", o.Offset, "0 to %d (the memory has %d bytes)", size-1, size)
@@ -81,7 +81,7 @@ func (o *MROptions) part(op string, size int) (offset, length int, err error) {
 	return o.Offset, o.Length, nil
 }
 
-// iova returns the address of a region whose memory is at start.
+// iova returns the address of a region whose memory begins at start.
 func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
 	iova := start
 	zero := o.Access&AccessZeroBased != 0
@@ -102,15 +102,15 @@ func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
 	return iova, nil
 }
 
-// RegMR registers a buffer (ibv_reg_mr). The buffer cannot be closed before the MR.
-// It fails with ENOMEM if the memory would exceed RLIMIT_MEMLOCK; the error tells
-// the limit, what is used of it and how to raise it.
+// RegMR registers a buffer (ibv_reg_mr). The buffer cannot be closed before the MR. It fails with
+// ENOMEM if the memory would exceed RLIMIT_MEMLOCK; the error has the limit, its current use and
+// how to raise it.
 func (p *PD) RegMR(buf *Buffer, access Access) (*MR, error) {
 	return p.regBuffer("RegMR", buf, MROptions{Access: access})
 }
 
-// RegMRWith registers a part of a buffer, at an address of the caller's choice
-// (ibv_reg_mr_iova). Otherwise it is like [PD.RegMR].
+// RegMRWith registers part of a buffer, or at another address (ibv_reg_mr_iova). Otherwise it is
+// like [PD.RegMR].
 func (p *PD) RegMRWith(buf *Buffer, o MROptions) (*MR, error) {
 	return p.regBuffer("RegMRWith", buf, o)
 }
@@ -134,7 +134,7 @@ func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
 	return mr, mr.markCreated(mr)
 }
 
-// region describes a region of a buffer, which the caller releases.
+// region returns the region of a buffer. It acquires the buffer; the caller releases it.
 func (o *MROptions) region(op string, buf *Buffer) (*region, error) {
 	if buf == nil {
 		return nil, argErr(op, "buffer", "nil", "a Buffer")
@@ -156,9 +156,9 @@ func (o *MROptions) region(op string, buf *Buffer) (*region, error) {
 	return s, nil
 }
 
-// RegSlice registers memory of the Go heap, or any other that the program keeps in
-// place. The slice is pinned until the MR is closed. A [Buffer] is the better
-// choice: it is page aligned and nothing else lives on its pages.
+// RegSlice registers memory of the Go heap, or other memory that does not move. The slice is pinned
+// until the MR is closed. A [Buffer] is usually better: it is page aligned and shares no page with
+// other data.
 func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 	const op = "RegSlice"
 	if len(b) == 0 {
@@ -183,7 +183,7 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 	return mr, mr.markCreated(mr)
 }
 
-// use makes the region a user of what it needs.
+// use makes the MR a user of its PD and its DMA handle.
 func (m *MR) use(p *PD, s *region) error {
 	uses := []*object{&p.object}
 	if s.dmah != nil {
@@ -193,9 +193,9 @@ func (m *MR) use(p *PD, s *region) error {
 	return m.addParents(p.dev, "MR", "DEREG_MR", uses...)
 }
 
-// register asks the kernel. The ioctl method for it takes nothing more but a DMA handle,
-// and in Linux 7.2 it leaves a region of rxe with address and length 0, which no request
-// can use. So it is the legacy command unless there is such a handle.
+// register registers memory of this process. It uses the legacy command unless there is a DMA
+// handle, which only the ioctl method takes: in Linux 7.2 that method leaves an MR of rxe with
+// address and length 0, which no request can use.
 func (m *MR) register(p *PD, s *region) error {
 	if err := m.use(p, s); err != nil {
 		return err
@@ -228,8 +228,8 @@ func (m *MR) register(p *PD, s *region) error {
 	return nil
 }
 
-// registerEx uses UVERBS_METHOD_REG_MR, for memory of this process or, if fd is not
-// negative, for a dma-buf.
+// registerEx uses UVERBS_METHOD_REG_MR, for memory of this process or, if fd is not negative, for a
+// dma-buf.
 func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 	var lkey, rkey [4]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_MR)
@@ -257,7 +257,7 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 	return errno
 }
 
-// setRegion records what the kernel has agreed to.
+// setRegion records a successful registration.
 func (m *MR) setRegion(s *region, lkey, rkey uint32) {
 	m.removeRecord()
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
@@ -265,7 +265,7 @@ func (m *MR) setRegion(s *region, lkey, rkey uint32) {
 	m.dev.mrs.insert(m.record)
 }
 
-// removeRecord removes the record that become has made.
+// removeRecord removes the record that setRegion has added.
 func (m *MR) removeRecord() {
 	if m.record != nil {
 		m.dev.mrs.remove(m.record)
@@ -275,7 +275,7 @@ func (m *MR) removeRecord() {
 // readOnlyHint explains EACCES.
 const readOnlyHint = "the region was registered for reading only, so its memory cannot be made writable; register it anew"
 
-// regError explains why a region was refused.
+// regError returns the error for a refused registration.
 func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
 	r := diag.Registration{Errno: errno, Device: d.Name(), Start: s.start, Length: s.length, Write: s.access&accessWriting != 0,
 		MaxSize: d.attr.MaxMRSize, MaxMR: uint64(d.attr.MaxMR), MemlockForAll: d.driver.capabilities().memlockForAll}
@@ -296,24 +296,23 @@ func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
 	return err
 }
 
-// LKey returns the key that local work requests name the region by.
+// LKey returns the key for local work requests.
 func (m *MR) LKey() uint32 { return m.lkey }
 
-// RKey returns the key that the peer names the region by.
+// RKey returns the key for the peer.
 func (m *MR) RKey() uint32 { return m.rkey }
 
-// Access returns the region's rights.
+// Access returns the access rights.
 func (m *MR) Access() Access { return m.mem.access }
 
-// Addr returns the address of the region's first byte, which the peer needs for
-// RDMA: the memory's, or what [MROptions] chose.
+// Addr returns the address of the region's first byte in work requests and for the peer.
 func (m *MR) Addr() uint64 { return m.addr }
 
-// Len returns the region's length in bytes; that of [PD.RegImplicit] is the largest int.
+// Len returns the region's length in bytes. That of [PD.RegImplicit] is math.MaxInt.
 func (m *MR) Len() int { return int(min(m.length, math.MaxInt)) }
 
-// Bytes returns the region's memory, or nil for a dma-buf and for [PD.RegImplicit]. The slice must not be used
-// after the buffer is closed.
+// Bytes returns the region's memory, or nil if it is a dma-buf, device memory or from
+// [PD.RegImplicit]. The slice must not be used after its [Buffer] is closed.
 func (m *MR) Bytes() []byte {
 	s := &m.mem
 	if s.buf == nil {
@@ -326,8 +325,8 @@ func (m *MR) Bytes() []byte {
 	return b[s.offset:][:s.length:s.length]
 }
 
-// SGE returns the scatter/gather element for length bytes at offset. If these are
-// not inside the region, posting a work request with the element fails.
+// SGE returns the scatter/gather element for length bytes at offset. If they are not inside the
+// region, posting the element fails with [ErrSGERange].
 func (m *MR) SGE(offset, length int) SGE {
 	if offset < 0 || length < 0 || uint64(offset) > m.length || uint64(length) > m.length-uint64(offset) || uint64(length) > math.MaxUint32 {
 		return SGE{outside: true}
@@ -335,8 +334,8 @@ func (m *MR) SGE(offset, length int) SGE {
 	return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
 }
 
-// Close deregisters the region (ibv_dereg_mr). Work requests that name it must have
-// completed, and memory windows that were bound to it must be closed or bound elsewhere.
+// Close deregisters the region (ibv_dereg_mr). Work requests that use it must have completed.
+// Memory windows bound to it must be closed or bound elsewhere first.
 func (m *MR) Close() error {
 	return m.close(func() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY)
@@ -359,7 +358,7 @@ func (m *MR) Close() error {
 	}, nil)
 }
 
-// releaseMemory gives memory back, which the device no longer uses.
+// releaseMemory releases memory that the device no longer uses.
 func (m *MR) releaseMemory(s *region) {
 	switch {
 	case s.buf != nil:
@@ -370,7 +369,7 @@ func (m *MR) releaseMemory(s *region) {
 	}
 }
 
-// whileOpen calls use unless the region is closed, and keeps it from being closed meanwhile.
+// whileOpen calls use unless the region is closed, and delays Close meanwhile.
 func (m *MR) whileOpen(use func() error) error {
 	m.closeMu.Lock()
 	defer m.closeMu.Unlock()

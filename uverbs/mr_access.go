@@ -7,47 +7,46 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// Access says what a memory region may be used for, and what a QP lets its peer do
-// (enum ib_uverbs_access_flags, rdma/ib_user_ioctl_verbs.h).
+// Access says what a memory region may be used for, or what a QP permits its peer (enum
+// ib_uverbs_access_flags, rdma/ib_user_ioctl_verbs.h).
 type Access uint32
 
-// Access rights. Local reading is always allowed.
+// Access rights. Local reading is always permitted.
 const (
-	AccessLocalWrite   Access = abi.IB_UVERBS_ACCESS_LOCAL_WRITE   // the device may write to it: receives, RDMA READ (IBV_ACCESS_LOCAL_WRITE)
+	AccessLocalWrite   Access = abi.IB_UVERBS_ACCESS_LOCAL_WRITE   // the device may write for this side: receives, RDMA READ (IBV_ACCESS_LOCAL_WRITE)
 	AccessRemoteWrite  Access = abi.IB_UVERBS_ACCESS_REMOTE_WRITE  // the peer may RDMA WRITE; needs AccessLocalWrite (IBV_ACCESS_REMOTE_WRITE)
-	AccessRemoteRead   Access = abi.IB_UVERBS_ACCESS_REMOTE_READ   // the peer may RDMA READ; on siw it may in any case (IBV_ACCESS_REMOTE_READ)
+	AccessRemoteRead   Access = abi.IB_UVERBS_ACCESS_REMOTE_READ   // the peer may RDMA READ; siw permits it always (IBV_ACCESS_REMOTE_READ)
 	AccessRemoteAtomic Access = abi.IB_UVERBS_ACCESS_REMOTE_ATOMIC // the peer may use atomics; needs AccessLocalWrite (IBV_ACCESS_REMOTE_ATOMIC)
 )
 
 // Rights and properties that only an MR has.
 const (
-	// AccessMWBind lets memory windows be bound to the region (IBV_ACCESS_MW_BIND).
+	// AccessMWBind permits binding memory windows to the region (IBV_ACCESS_MW_BIND).
 	AccessMWBind Access = abi.IB_UVERBS_ACCESS_MW_BIND
-	// AccessZeroBased has the region's addresses count from 0 instead of from the
-	// memory's address (IBV_ACCESS_ZERO_BASED). A driver that does not know the flag
-	// may still register at [IOVAAt](0), which comes to the same.
+	// AccessZeroBased makes the addresses in the region begin at 0 (IBV_ACCESS_ZERO_BASED). If the
+	// driver does not support the flag, registering at [IOVAAt](0) may have the same effect.
 	AccessZeroBased Access = abi.IB_UVERBS_ACCESS_ZERO_BASED
-	// AccessOnDemand has the device take pages when it needs them instead of pinning
-	// all of them (IBV_ACCESS_ON_DEMAND). The device must have it. That of rxe is not to be
-	// relied on: in Linux 7.2 it puts every packet at the start of a page.
+	// AccessOnDemand makes the device page memory in on demand instead of pinning it
+	// (IBV_ACCESS_ON_DEMAND). The device must support it. Do not use it with rxe: in Linux 7.2 rxe
+	// places every packet at the start of a page.
 	AccessOnDemand Access = abi.IB_UVERBS_ACCESS_ON_DEMAND
-	// AccessHugeTLB tells the driver that the memory is of huge pages
-	// (IBV_ACCESS_HUGETLB). Drivers find out by themselves, so it is seldom of use.
+	// AccessHugeTLB tells the driver that the memory consists of huge pages (IBV_ACCESS_HUGETLB).
+	// It is rarely needed, because drivers detect them.
 	AccessHugeTLB Access = abi.IB_UVERBS_ACCESS_HUGETLB
-	// AccessFlushGlobal lets the peer flush what it wrote, so that everybody sees it;
-	// Linux 6.2 (IBV_ACCESS_FLUSH_GLOBAL).
+	// AccessFlushGlobal permits the peer to flush its writes so that they are visible to all
+	// processors; Linux 6.2 (IBV_ACCESS_FLUSH_GLOBAL).
 	AccessFlushGlobal Access = abi.IB_UVERBS_ACCESS_FLUSH_GLOBAL
-	// AccessFlushPersistent lets the peer flush what it wrote to persistent memory,
-	// of which the region must be; Linux 6.2 (IBV_ACCESS_FLUSH_PERSISTENT).
+	// AccessFlushPersistent permits the peer to flush its writes to persistent memory, which the
+	// region must consist of; Linux 6.2 (IBV_ACCESS_FLUSH_PERSISTENT).
 	AccessFlushPersistent Access = abi.IB_UVERBS_ACCESS_FLUSH_PERSISTENT
-	// AccessRelaxedOrdering lets writes to the region overtake each other. It is a wish,
-	// like all of 0x3ff00000: a kernel, driver or device that does not know it ignores
-	// it (IBV_ACCESS_RELAXED_ORDERING).
+	// AccessRelaxedOrdering permits the device to reorder writes to the region
+	// (IBV_ACCESS_RELAXED_ORDERING). Like all bits in 0x3ff00000 it is optional: a kernel, driver
+	// or device that does not support it ignores it.
 	AccessRelaxedOrdering Access = abi.IB_UVERBS_ACCESS_RELAXED_ORDERING
 )
 
-// accessPeer are the rights that every device has, accessQP those that a QP takes,
-// accessMR those that an MR does and accessDMABuf those that an MR of a dma-buf does.
+// accessPeer are the rights that every device supports. The others are the rights that a QP, an MR
+// and an MR of a dma-buf accept, and the optional bits.
 const (
 	accessQP     = accessPeer | AccessMWBind | AccessFlushGlobal | AccessFlushPersistent
 	accessPeer   = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
@@ -92,7 +91,7 @@ func (a Access) String() string {
 	return strings.Join(names, "|")
 }
 
-// checkAccess looks for rights that cannot be had together, or not of this device.
+// checkAccess returns an error if rights exclude each other or the device does not support one.
 func (d *Device) checkAccess(op string, access, allowed Access) error {
 	if access&^allowed != 0 {
 		return argErr(op, "access", access, "%s", allowed)
@@ -118,6 +117,6 @@ func (d *Device) checkAccess(op string, access, allowed Access) error {
 	return nil
 }
 
-// accessWriting are the rights for which the kernel wants memory that can be written
-// (ib_access_writable, include/rdma/ib_verbs.h).
+// accessWriting are the rights that need writable memory (ib_access_writable,
+// include/rdma/ib_verbs.h).
 const accessWriting = AccessLocalWrite | AccessRemoteWrite | AccessRemoteAtomic | AccessMWBind

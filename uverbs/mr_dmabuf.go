@@ -9,10 +9,10 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// RegDMABuf registers memory of another device, such as a GPU, that its driver exports as
-// a dma-buf (ibv_reg_dmabuf_mr). Offset and Length of the options choose a part of it;
-// without IOVA the region's first byte has the address Offset. The file can be closed
-// afterwards. It needs the ioctl interface, and a driver that has it; Linux 5.12.
+// RegDMABuf registers memory of another device, such as a GPU, that its driver exports as a dma-buf
+// (ibv_reg_dmabuf_mr). The options Offset and Length select a part of it. Without IOVA the address
+// of the region's first byte is Offset. The file may be closed afterwards. RegDMABuf needs Linux
+// 5.12, the ioctl interface and a driver that supports it.
 func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	const op = "RegDMABuf"
 	if f == nil {
@@ -45,7 +45,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 		return nil, err
 	}
 	var regErr error
-	// Control keeps the descriptor from being closed, and its number from being another's.
+	// Control keeps the descriptor open, so that its number is not reused.
 	if err = raw.Control(func(fd uintptr) { regErr = mr.registerDMABuf(p, s, int(fd)) }); err == nil {
 		err = regErr
 	} else {
@@ -58,7 +58,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	return mr, mr.markCreated(mr)
 }
 
-// registerDMABuf asks the kernel.
+// registerDMABuf registers the dma-buf of a descriptor.
 func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
 	if s.dmah != nil {
 		return p.dev.cmd.fail("REG_MR_EX", m.registerEx(p, s, fd), "")
@@ -82,7 +82,7 @@ func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
 	return nil
 }
 
-// dmabufHint says what the refusal of a dma-buf may be due to.
+// dmabufHint explains a refused dma-buf.
 func dmabufHint(errno syscall.Errno) string {
 	if errno == syscall.EINVAL || errno == syscall.EBADF {
 		return "the file may not be a dma-buf, or the adapter may not support it: mlx5_ib needs one that changes regions by work requests (UMR)"

@@ -6,14 +6,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// RegImplicit registers all memory that the process has or will have, at its own addresses
-// (ibv_reg_mr of address NULL and length SIZE_MAX with IBV_ACCESS_ON_DEMAND). The device takes
-// pages when it needs them, so that nothing is pinned. [MR.SGE] takes addresses as offsets; the
-// MR has no [MR.Bytes]. The error is a [FeatureError] if the device cannot, which
-// IB_UVERBS_ODP_SUPPORT_IMPLICIT in [DeviceAttr.ODPGeneralCaps] tells; rxe never can.
+// RegImplicit registers the whole address space of the process, including memory that is mapped
+// later (ibv_reg_mr of address NULL and length SIZE_MAX with IBV_ACCESS_ON_DEMAND). The device
+// pages memory in on demand, so nothing is pinned. The offset in [MR.SGE] is an address, and
+// [MR.Bytes] returns nil.
 //
-// Memory of the Go heap must be pinned ([runtime.Pinner]) as long as the device uses it; buffers
-// of [AllocBuffer] stay where they are.
+// The error is a [FeatureError] if the device does not support it, as
+// IB_UVERBS_ODP_SUPPORT_IMPLICIT in [DeviceAttr].ODPGeneralCaps tells. rxe does not.
+//
+// Memory of the Go heap must be pinned with a [runtime.Pinner] while the device uses it. Buffers of
+// [AllocBuffer] do not move.
 func (p *PD) RegImplicit(access Access) (*MR, error) {
 	const op = "RegImplicit"
 	if err := p.usable(); err != nil {

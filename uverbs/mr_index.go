@@ -2,17 +2,17 @@ package uverbs
 
 import "sync"
 
-// mrRecord is what the kernel has agreed to for an MR. It does not change.
+// mrRecord describes a registered MR. It does not change.
 type mrRecord struct {
 	lkey         uint32
-	mem          []byte // nil for a dma-buf and the like
+	mem          []byte // nil if the program cannot access the memory
 	addr, length uint64
 	access       Access
 	pd           uint32 // the kernel's handle, which a parent domain shares with its PD
 }
 
-// mrIndex finds the MRs of a device by lkey, for errors and for drivers that copy data from or to
-// registered memory. The zero value is empty. A lookup allocates nothing.
+// mrIndex finds the MRs of a device by lkey, for errors and for drivers that copy registered
+// memory. The zero value is empty. A lookup does not allocate.
 type mrIndex struct {
 	mu     sync.RWMutex
 	byLKey map[uint32]*mrRecord // guarded by mu
@@ -28,7 +28,7 @@ func (m *mrIndex) insert(r *mrRecord) {
 	m.byLKey[r.lkey] = r
 }
 
-// remove removes an MR, unless its key belongs to another by now.
+// remove removes an MR, unless another one has its key now.
 func (m *mrIndex) remove(r *mrRecord) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

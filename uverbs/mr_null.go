@@ -1,8 +1,8 @@
 package uverbs
 
-// NullLKey returns the lkey of memory that is none: what is written there is dropped, and it
-// reads as zeros. It lets a receive skip a part of a message (ibv_alloc_null_mr). The error
-// is a [FeatureError] if the driver or the device has no such memory.
+// NullLKey returns the lkey of the null MR, which discards writes and reads as zeros
+// (ibv_alloc_null_mr). A receive can use it to skip part of a message. The error is a
+// [FeatureError] if the driver or the device does not support it.
 func (d *Device) NullLKey() (uint32, error) {
 	if err := d.usable(); err != nil {
 		return 0, err

@@ -9,16 +9,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// MRAttr is what the kernel has noted of a region.
+// MRAttr are the kernel's attributes of a region.
 type MRAttr struct {
 	LKey   uint32 // LKey is the key for local work requests.
 	RKey   uint32 // RKey is the key for the peer.
-	Length uint64 // in bytes
-	IOVA   uint64 // IOVA is the address of the first byte, as [MR.Addr].
+	Length uint64 // Length is the length in bytes.
+	IOVA   uint64 // IOVA is the address of the first byte, like [MR.Addr].
 }
 
-// Query asks the kernel for the region's keys and place. It needs the ioctl interface;
-// Linux 5.9 (UVERBS_METHOD_QUERY_MR).
+// Query reads the region's keys and addresses from the kernel (UVERBS_METHOD_QUERY_MR). It needs
+// Linux 5.9 and the ioctl interface.
 func (m *MR) Query() (MRAttr, error) {
 	var lkey, rkey [4]byte
 	var length, iova [8]byte
@@ -42,9 +42,8 @@ func (m *MR) Query() (MRAttr, error) {
 	}, nil
 }
 
-// failSince is fail for a method of the ioctl interface that nothing stands in for. If
-// the kernel does not know it, the error says which does; not so if it was not asked,
-// because of the write path.
+// failSince is fail for a method without a legacy command. If the kernel does not know the method,
+// the FeatureError has the version since. It does not if RDMAABI=write rules out the ioctl.
 func (c *commands) failSince(verb string, errno syscall.Errno, hint string, since Version) error {
 	err := c.fail(verb, errno, hint)
 	var f *FeatureError
@@ -54,15 +53,15 @@ func (c *commands) failSince(verb string, errno syscall.Errno, hint string, sinc
 	return err
 }
 
-// Advice is what [PD.AdviseMR] tells a device (enum ib_uverbs_advise_mr_advice,
+// Advice is an argument of [PD.AdviseMR] (enum ib_uverbs_advise_mr_advice,
 // rdma/ib_user_ioctl_verbs.h).
 type Advice uint32
 
-// Advices.
+// Values of Advice.
 const (
-	AdvicePrefetch        Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH          // take the pages for reading (IBV_ADVISE_MR_ADVICE_PREFETCH)
-	AdvicePrefetchWrite   Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE    // take the pages for writing (IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE)
-	AdvicePrefetchNoFault Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT // take the pages that are in memory already (IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+	AdvicePrefetch        Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH          // page the memory in for reading (IBV_ADVISE_MR_ADVICE_PREFETCH)
+	AdvicePrefetchWrite   Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE    // page the memory in for writing (IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE)
+	AdvicePrefetchNoFault Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT // map only pages that are in memory already (IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
 )
 
 // String returns the advice's name.
@@ -76,15 +75,15 @@ func (a Advice) String() string {
 
 // AdviseOptions are the options of [PD.AdviseMR]; the zero value does not wait.
 type AdviseOptions struct {
-	Flush bool // Flush returns when the advice was followed (IBV_ADVISE_MR_FLAG_FLUSH).
+	Flush bool // Flush waits until the advice was followed (IBV_ADVISE_MR_FLAG_FLUSH).
 }
 
-// maxAdvise is how many SGEs an attribute holds.
+// maxAdvise is the maximum number of SGEs in an attribute.
 const maxAdvise = 4095
 
-// AdviseMR tells the device that memory of on-demand regions is going to be used
-// (ibv_advise_mr). Without Flush it is a hint, and that it could not be followed is no
-// error. Drivers without on-demand paging lack it.
+// AdviseMR tells the device that memory of on-demand regions is about to be used (ibv_advise_mr).
+// Without o.Flush the advice is a hint, and failing to follow it is no error. The error is a
+// [FeatureError] if the driver does not support on-demand paging.
 func (p *PD) AdviseMR(a Advice, sgl []SGE, o AdviseOptions) error {
 	const op = "AdviseMR"
 	if a > AdvicePrefetchNoFault {

@@ -6,37 +6,37 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// What a reregistration changes (enum ib_mr_rereg_flags). No header for programs has
-// these numbers; they are part of the command all the same.
+// Flags that say what a reregistration changes (enum ib_mr_rereg_flags). They are part of the
+// command, but not in the kernel's uapi headers.
 const (
 	reregTranslation = 1 << 0
 	reregPD          = 1 << 1
 	reregAccess      = 1 << 2
 )
 
-// ReregOptions say what [MR.Rereg] changes; what is zero stays as it is.
+// ReregOptions say what [MR.Rereg] changes. Zero fields leave it as it is. Offset, Length and IOVA
+// require Buffer.
 type ReregOptions struct {
-	PD     *PD     // PD is the protection domain to move to.
-	Access *Access // Access are the new rights, for example new(uverbs.AccessLocalWrite).
+	PD     *PD     // PD is the new protection domain.
+	Access *Access // Access are the new access rights, for example new(uverbs.AccessLocalWrite).
 	Buffer *Buffer // Buffer is the new memory.
 
-	// Offset, Length and IOVA choose the part of Buffer and its address, as in
-	// [MROptions]; they go with Buffer only.
-	Offset int
-	Length int        // Length is the region's length; 0 is up to the end.
-	IOVA   IOVAChoice // IOVA is the address of its first byte.
+	Offset int        // Offset is the start of the region in Buffer, in bytes.
+	Length int        // Length is the length of the region in bytes; by default up to the end of Buffer.
+	IOVA   IOVAChoice // IOVA is the address of the first byte, as in [MROptions].
 }
 
-// Rereg changes a region: its memory, its PD or its rights (ibv_rereg_mr). The keys may
-// change with it, so tell the peer. Work requests that name the region must have
-// completed, and its other methods must not be called meanwhile. A driver that lacks the change says so with a [FeatureError], which leaves
-// the region as it was, as does an [ArgError]; after any other error it can only be
-// closed.
+// Rereg changes the memory, the PD or the access rights of a region (ibv_rereg_mr). The keys may
+// change, so send them to the peer again. Work requests that use the region must have completed. No
+// other method of the region may be called meanwhile.
+//
+// After a [FeatureError], for a change that the driver does not support, or an [ArgError] the
+// region is unchanged. After any other error it can only be closed.
 func (m *MR) Rereg(o ReregOptions) error {
 	return m.whileOpen(func() error { return m.rereg(o) })
 }
 
-// rereg is Rereg; the region is not closed meanwhile.
+// rereg is Rereg for an open region.
 func (m *MR) rereg(o ReregOptions) error {
 	s, req, err := o.request(m)
 	if err != nil {
@@ -68,8 +68,7 @@ func (m *MR) rereg(o ReregOptions) error {
 	return err
 }
 
-// request returns what the region shall become, which holds the new buffer, and the
-// command for it.
+// request returns the new region and the command for it. The caller releases the new buffer.
 func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 	const op = "Rereg"
 	s := m.mem
@@ -112,7 +111,7 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 	return next, req, nil
 }
 
-// other names a device that is not d, which may be the same one opened a second time.
+// other names another device, which may be the same one opened twice.
 func (d *Device) other(of *Device) string {
 	switch {
 	case of == nil:
@@ -123,7 +122,7 @@ func (d *Device) other(of *Device) string {
 	return of.Name()
 }
 
-// checkReregIOVA refuses an IOVA that an older kernel would take for the memory's address.
+// checkReregIOVA refuses an IOVA that an older kernel would use as the address of the memory.
 func (d *Device) checkReregIOVA(s *region) error {
 	since := d.driver.capabilities().reregIOVASince
 	if v := runningKernel(); s.iova != s.start && v != (Version{}) && slices.Compare(v[:], since[:]) < 0 {

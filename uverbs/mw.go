@@ -13,8 +13,8 @@ type MWType uint8
 
 // Types of memory windows.
 const (
-	MWType1 MWType = 1 // bound by the device for a whole PD (IBV_MW_TYPE_1)
-	MWType2 MWType = 2 // bound for one QP, with the key's last 8 bits chosen by the program (IBV_MW_TYPE_2)
+	MWType1 MWType = 1 // usable by all QPs of the PD (IBV_MW_TYPE_1)
+	MWType2 MWType = 2 // usable by one QP; the program chooses the last 8 bits of the key (IBV_MW_TYPE_2)
 )
 
 // String returns the type's name.
@@ -25,23 +25,22 @@ func (t MWType) String() string {
 	return fmt.Sprintf("memory window type %d", uint8(t))
 }
 
-// MW is a memory window: a key of its own to a part of an MR, which a work request gives
-// and takes away without asking the kernel (struct ibv_mw). It is safe for concurrent
-// use.
+// MW is a memory window, which gives the peer a key to part of an MR (struct ibv_mw). Work requests
+// bind it to the MR and unbind it. It is safe for concurrent use.
 type MW struct {
 	object
 	handle uint32
-	number uint64 // of the device's targets
+	number uint64 // key in the device's targets
 	pd     uint32 // handle of the PD
 	typ    MWType
 	rkey   atomic.Uint32
 
 	failing sync.Mutex
-	failed  map[uint32]uint32 // guarded by failing: binds that failed, the new key to the old
+	failed  map[uint32]uint32 // guarded by failing: the old key by the new key of each failed bind
 }
 
-// AllocMW allocates a memory window, which is not bound to anything yet (ibv_alloc_mw).
-// rxe has it since Linux 5.14.
+// AllocMW allocates a memory window, which is not bound to an MR yet (ibv_alloc_mw). rxe supports
+// windows since Linux 5.14.
 func (p *PD) AllocMW(typ MWType) (*MW, error) {
 	if typ != MWType1 && typ != MWType2 {
 		return nil, argErr("AllocMW", "type", uint8(typ), "MWType1 (1) and MWType2 (2)")
@@ -65,16 +64,15 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 // Type returns the window's type.
 func (w *MW) Type() MWType { return w.typ }
 
-// RKey returns the key that the peer names the window by. Posting a bind changes it. If the
-// bind fails it is what it was once the completion is polled; for that the IDs of the binds
-// that are under way must differ.
+// RKey returns the key for the peer. Posting a bind changes it. If the bind fails, polling its
+// completion restores the old key; for that, binds that are in progress must have different IDs.
 func (w *MW) RKey() uint32 { return w.rkey.Load() }
 
-// setRKey notes the key that a bind gives the window.
+// setRKey records the window's new key.
 func (w *MW) setRKey(rkey uint32) { w.rkey.Store(rkey) }
 
-// bindFailed goes back to the key before a bind that failed, and before those that failed
-// with it.
+// bindFailed restores the key that the window had before a failed bind, and before earlier binds
+// that failed.
 func (w *MW) bindFailed(old, new uint32) {
 	w.failing.Lock()
 	defer w.failing.Unlock()
@@ -93,14 +91,14 @@ func (w *MW) bindFailed(old, new uint32) {
 	}
 }
 
-// bindFailed finds the window of a bind that failed. Its keys have the index in common.
+// bindFailed passes a failed bind to its window. Both keys have the index of the window.
 func (d *Device) bindFailed(old, new uint32) {
 	if mw := d.windowOf(new); mw != nil {
 		mw.bindFailed(old, new)
 	}
 }
 
-// windowOf returns the open window that has a key or had it before a bind, or nil.
+// windowOf returns the open window that has or had a key, or nil.
 func (d *Device) windowOf(rkey uint32) *MW {
 	d.targets.mu.RLock()
 	defer d.targets.mu.RUnlock()
@@ -112,14 +110,14 @@ func (d *Device) windowOf(rkey uint32) *MW {
 	return nil
 }
 
-// IncRKey returns the key for the next bind of a window of type 2: the same index with
-// the next of the 8 bits that the program chooses (ibv_inc_rkey).
+// IncRKey returns the next key of a memory window: it increments the last 8 bits, which the program
+// chooses for windows of type 2 (ibv_inc_rkey).
 func IncRKey(rkey uint32) uint32 {
 	const tag = 0xff
 	return rkey&^tag | (rkey+1)&tag
 }
 
-// Close frees the window, bound or not (ibv_dealloc_mw).
+// Close frees the window, even if it is bound (ibv_dealloc_mw).
 func (w *MW) Close() error {
 	return w.close(func() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY)

@@ -10,31 +10,31 @@ import (
 	"syscall"
 )
 
-// object is what all objects of a device have in common: a place in the tree of
-// who uses whom, and a Close that happens once and never out of order.
+// object is the part that all objects of a device share: which other objects it uses, and a Close
+// that takes effect once and only if no other object uses it.
 type object struct {
 	kind    string // "PD", "QP", …
-	destroy string // the verb that ends it, "DEALLOC_PD"
+	destroy string // the verb that destroys it, such as "DEALLOC_PD"
 	dev     *Device
 	parents []*object // what this object uses; each counts it among its users
 
-	// closed is set once the object is closed, for hot paths that look without a lock.
+	// closed is set once the object is closed. The data path reads it without a lock.
 	closed atomic.Bool
 
-	closeMu    sync.RWMutex // held for writing by Close, for reading by commands about the object
+	closeMu    sync.RWMutex // held for writing by Close, and for reading by commands for the object
 	users      users        // guarded by dev.tree: the objects that use this one
-	noNewUsers bool         // guarded by dev.tree: closed or being closed
-	seq        uint64       // guarded by dev.tree: counts the device's objects from 1; 0 until the object is complete
+	noNewUsers bool         // guarded by dev.tree: the object is closed or being closed
+	seq        uint64       // guarded by dev.tree: number in the order of creation, from 1; 0 until then
 }
 
-// users are how many objects of each kind use another. There are few kinds, so that a list of them
-// is faster than a map.
+// users counts the objects of each kind that use another object. There are few kinds, so a list is
+// faster than a map.
 type users []struct {
 	kind string
 	n    int
 }
 
-// index returns the place of a kind, -1 if there are none of it.
+// index returns the index of a kind, or -1.
 func (u users) index(kind string) int {
 	for i := range u {
 		if u[i].kind == kind {
@@ -44,7 +44,7 @@ func (u users) index(kind string) int {
 	return -1
 }
 
-// of returns how many there are of a kind.
+// of returns the number of users of a kind.
 func (u users) of(kind string) int {
 	if i := u.index(kind); i >= 0 {
 		return u[i].n
@@ -52,17 +52,17 @@ func (u users) of(kind string) int {
 	return 0
 }
 
-// errClosed says which object is closed.
+// errClosed returns the error for a closed object.
 func (o *object) errClosed() error {
 	return fmt.Errorf("uverbs: %s: %w", o.kind, os.ErrClosed)
 }
 
-// errZero says that an object is none.
+// errZero returns the error for an object that this package did not create.
 func errZero(op string) error {
 	return argErr(op, "object", "a zero value", "an object that this package created")
 }
 
-// usable says why the object cannot be used, if it can't.
+// usable returns an error if the object cannot be used.
 func (o *object) usable() error {
 	switch {
 	case o.dev == nil:
@@ -73,9 +73,9 @@ func (o *object) usable() error {
 	return nil
 }
 
-// acquire keeps the object open until release, or says why it cannot be used. The kernel refuses
-// to destroy an object while another command uses it, and may give the handle of a destroyed
-// object to the next one. A goroutine must not acquire an object twice.
+// acquire keeps the object open until release, or returns why it cannot be used. The kernel refuses
+// to destroy an object while another command uses it, and may reuse the handle of a destroyed
+// object. A goroutine must not acquire an object twice.
 func (o *object) acquire() error {
 	o.closeMu.RLock()
 	if err := o.usable(); err != nil {
@@ -88,8 +88,8 @@ func (o *object) acquire() error {
 // release ends acquire.
 func (o *object) release() { o.closeMu.RUnlock() }
 
-// addParents makes o a user of its parents. It fails if one of them is closed or belongs
-// to another device.
+// addParents makes o a user of its parents. It fails if one of them is closed or belongs to another
+// device.
 func (o *object) addParents(dev *Device, kind, destroy string, parents ...*object) error {
 	dev.tree.Lock()
 	defer dev.tree.Unlock()
@@ -119,7 +119,7 @@ func (o *object) addParents(dev *Device, kind, destroy string, parents ...*objec
 	return nil
 }
 
-// ref counts one more user of a kind; dev.tree is locked.
+// ref adds a user of a kind. The caller holds dev.tree.
 func (o *object) ref(kind string) {
 	i := o.users.index(kind)
 	if i < 0 {
@@ -132,7 +132,7 @@ func (o *object) ref(kind string) {
 	o.users[i].n++
 }
 
-// unref counts one user of a kind less; dev.tree is locked.
+// unref removes a user of a kind. The caller holds dev.tree.
 func (o *object) unref(kind string) {
 	i := o.users.index(kind)
 	if o.users[i].n--; o.users[i].n == 0 {
@@ -140,7 +140,7 @@ func (o *object) unref(kind string) {
 	}
 }
 
-// addParent makes o, which is open, a user of one more parent, of the same device.
+// addParent makes an open object a user of one more parent of the same device.
 func (o *object) addParent(p *object) error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
@@ -176,9 +176,9 @@ func (o *object) removeParents() {
 	o.parents = nil
 }
 
-// close ends the object with end, unless it is closed already or still used. If
-// end fails the object stays open. What the object has of memory is given back by free,
-// which may be nil: by then all can see that the object is gone, and so it stays if free fails.
+// close closes the object, unless it is closed already or still used. It calls end to destroy the
+// object; if end fails, the object stays open. Then it calls free, which may be nil, to free
+// memory. The object is already marked as closed, and stays so if free fails.
 func (o *object) close(end, free func() error) error {
 	o.closeMu.Lock()
 	defer o.closeMu.Unlock()
@@ -208,7 +208,7 @@ func (o *object) close(end, free func() error) error {
 	return nil
 }
 
-// shutDown bars new users, or says who still uses the object.
+// shutDown prevents new users, or returns EBUSY with the users of the object.
 func (o *object) shutDown() error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()

@@ -12,10 +12,10 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// OpenNetdev opens the device that a network interface belongs to, such as "eth0": the first usable
-// device with a port on the interface, or else with a GID of it, as a VLAN or a bond has. The error is a
-// [DeviceError], or an [ArgError] if the name is empty. If the interface exists, the error names the
-// interfaces that have devices.
+// OpenNetdev opens the device of a network interface, such as "eth0". That is the first usable
+// device with a port on the interface, or else with a GID of it, as for a VLAN or a bond. The error
+// is a [DeviceError], which lists the interfaces that have devices, or an [ArgError] if the name is
+// empty.
 func OpenNetdev(name string) (*Device, error) {
 	if name == "" {
 		return nil, argErr("OpenNetdev", "name", `""`, "the name of a network interface")
@@ -27,9 +27,9 @@ func OpenNetdev(name string) (*Device, error) {
 	return openLink("device of network interface "+name, link.Index)
 }
 
-// OpenAddr opens the device of the network interface that has an IP address of this host; see
-// [OpenNetdev]. Several interfaces may have the same address, as link-local ones without a zone: then
-// it opens the first usable device of any of them.
+// OpenAddr opens the device of the network interface that has an IP address of this host, like
+// [OpenNetdev]. If several interfaces have the address, such as a link-local one without a zone,
+// OpenAddr opens the first usable device of any of them.
 func OpenAddr(addr netip.Addr) (*Device, error) {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() {
@@ -43,7 +43,7 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 	var own []string
 	var failed error
 	for _, link := range links {
-		addrs, _ := link.Addrs() // an interface that has just gone has none
+		addrs, _ := link.Addrs() // none if the interface was just removed
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
 			switch {
@@ -105,11 +105,11 @@ func openLink(name string, link int) (*Device, error) {
 		cmp.Or(strings.Join(used, ", "), "none that is seen here"), fs.ErrNotExist)}
 }
 
-// links returns the indices of the network interfaces of the device's ports, and says which they are.
+// links returns the indices and the names of the network interfaces of the device's ports.
 func (i *DeviceInfo) links() (links map[int]bool, names []string) {
 	links = map[int]bool{}
 	dev, err := netlinkrdma.DeviceByName(i.Name)
-	if err != nil { // it has just gone
+	if err != nil { // the device was just removed
 		return links, nil
 	}
 	ports, _ := netlinkrdma.Ports(dev)
@@ -122,7 +122,7 @@ func (i *DeviceInfo) links() (links map[int]bool, names []string) {
 	return links, names
 }
 
-// hasLink reports whether a GID of the device is of a network interface.
+// hasLink reports whether the device has a GID of a network interface.
 func (d *Device) hasLink(link int) bool {
 	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
 		table, _ := d.GIDTable(uint8(port)) // iWARP has none

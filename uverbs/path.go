@@ -2,40 +2,40 @@ package uverbs
 
 import "fmt"
 
-// StaticRate limits how fast a QP sends to a peer whose link is slower than the local one (enum
-// ibv_rate). The zero value is no limit. rxe accepts a rate and ignores it.
+// StaticRate limits how fast a QP sends, for a peer whose link is slower than the local one (enum
+// ibv_rate). The zero value is no limit. rxe ignores it.
 type StaticRate uint8
 
 // Static rates.
 const (
 	RateMax   StaticRate = 0  // no limit (IBV_RATE_MAX)
 	Rate2500M StaticRate = 2  // 2.5 Gbit/s (IBV_RATE_2_5_GBPS)
-	Rate5G    StaticRate = 5  // (IBV_RATE_5_GBPS)
-	Rate10G   StaticRate = 3  // (IBV_RATE_10_GBPS)
-	Rate20G   StaticRate = 6  // (IBV_RATE_20_GBPS)
-	Rate30G   StaticRate = 4  // (IBV_RATE_30_GBPS)
-	Rate40G   StaticRate = 7  // (IBV_RATE_40_GBPS)
-	Rate60G   StaticRate = 8  // (IBV_RATE_60_GBPS)
-	Rate80G   StaticRate = 9  // (IBV_RATE_80_GBPS)
-	Rate120G  StaticRate = 10 // (IBV_RATE_120_GBPS)
-	Rate14G   StaticRate = 11 // (IBV_RATE_14_GBPS)
-	Rate56G   StaticRate = 12 // (IBV_RATE_56_GBPS)
-	Rate112G  StaticRate = 13 // (IBV_RATE_112_GBPS)
-	Rate168G  StaticRate = 14 // (IBV_RATE_168_GBPS)
-	Rate25G   StaticRate = 15 // (IBV_RATE_25_GBPS)
-	Rate100G  StaticRate = 16 // (IBV_RATE_100_GBPS)
-	Rate200G  StaticRate = 17 // (IBV_RATE_200_GBPS)
-	Rate300G  StaticRate = 18 // (IBV_RATE_300_GBPS)
-	Rate28G   StaticRate = 19 // (IBV_RATE_28_GBPS)
-	Rate50G   StaticRate = 20 // (IBV_RATE_50_GBPS)
-	Rate400G  StaticRate = 21 // (IBV_RATE_400_GBPS)
-	Rate600G  StaticRate = 22 // (IBV_RATE_600_GBPS)
-	Rate800G  StaticRate = 23 // (IBV_RATE_800_GBPS)
-	Rate1200G StaticRate = 24 // (IBV_RATE_1200_GBPS)
+	Rate5G    StaticRate = 5  // 5 Gbit/s (IBV_RATE_5_GBPS)
+	Rate10G   StaticRate = 3  // 10 Gbit/s (IBV_RATE_10_GBPS)
+	Rate20G   StaticRate = 6  // 20 Gbit/s (IBV_RATE_20_GBPS)
+	Rate30G   StaticRate = 4  // 30 Gbit/s (IBV_RATE_30_GBPS)
+	Rate40G   StaticRate = 7  // 40 Gbit/s (IBV_RATE_40_GBPS)
+	Rate60G   StaticRate = 8  // 60 Gbit/s (IBV_RATE_60_GBPS)
+	Rate80G   StaticRate = 9  // 80 Gbit/s (IBV_RATE_80_GBPS)
+	Rate120G  StaticRate = 10 // 120 Gbit/s (IBV_RATE_120_GBPS)
+	Rate14G   StaticRate = 11 // 14 Gbit/s (IBV_RATE_14_GBPS)
+	Rate56G   StaticRate = 12 // 56 Gbit/s (IBV_RATE_56_GBPS)
+	Rate112G  StaticRate = 13 // 112 Gbit/s (IBV_RATE_112_GBPS)
+	Rate168G  StaticRate = 14 // 168 Gbit/s (IBV_RATE_168_GBPS)
+	Rate25G   StaticRate = 15 // 25 Gbit/s (IBV_RATE_25_GBPS)
+	Rate100G  StaticRate = 16 // 100 Gbit/s (IBV_RATE_100_GBPS)
+	Rate200G  StaticRate = 17 // 200 Gbit/s (IBV_RATE_200_GBPS)
+	Rate300G  StaticRate = 18 // 300 Gbit/s (IBV_RATE_300_GBPS)
+	Rate28G   StaticRate = 19 // 28 Gbit/s (IBV_RATE_28_GBPS)
+	Rate50G   StaticRate = 20 // 50 Gbit/s (IBV_RATE_50_GBPS)
+	Rate400G  StaticRate = 21 // 400 Gbit/s (IBV_RATE_400_GBPS)
+	Rate600G  StaticRate = 22 // 600 Gbit/s (IBV_RATE_600_GBPS)
+	Rate800G  StaticRate = 23 // 800 Gbit/s (IBV_RATE_800_GBPS)
+	Rate1200G StaticRate = 24 // 1200 Gbit/s (IBV_RATE_1200_GBPS)
 )
 
-// rates have what each rate is by its code. A rate that is no multiple of 2.5 Gbit/s, as its
-// link counts it, has no multiple.
+// rates are the values of the rates in Mbit/s and in multiples of 2.5 Gbit/s. A rate that is not
+// such a multiple on its link has 0.
 var rates = [...]struct{ mbps, mult int }{
 	Rate2500M: {2500, 1}, Rate5G: {5000, 2}, Rate10G: {10000, 4}, Rate20G: {20000, 8}, Rate30G: {30000, 12},
 	Rate40G: {40000, 16}, Rate60G: {60000, 24}, Rate80G: {80000, 32}, Rate120G: {120000, 48},
@@ -45,8 +45,8 @@ var rates = [...]struct{ mbps, mult int }{
 	Rate800G: {850000, 320}, Rate1200G: {1275000, 480},
 }
 
-// Mbps returns the rate in Mbit/s as the link signals it, for example 14062 for [Rate14G]. It
-// returns 0 for no limit and for an unknown rate (ibv_rate_to_mbps).
+// Mbps returns the signaling rate in Mbit/s, for example 14062 for [Rate14G], or 0 for no limit and
+// for an unknown rate (ibv_rate_to_mbps).
 func (r StaticRate) Mbps() int {
 	if int(r) >= len(rates) {
 		return 0
@@ -62,7 +62,7 @@ func (r StaticRate) Mult() int {
 	return rates[r].mult
 }
 
-// String returns the rate in Mbit/s.
+// String returns the rate in Mbit/s, or "no limit".
 func (r StaticRate) String() string {
 	switch {
 	case r == RateMax:
@@ -95,22 +95,22 @@ func RateFromMult(mult int) StaticRate {
 	return RateMax
 }
 
-// FlowLabelPort returns the UDP source port of RoCE v2 packets with a flow label, if the device
-// derives it from [GRH.FlowLabel] (ibv_flow_label_to_udp_sport). Both sides of a connection, and a
-// program that captures its packets, can compute it. A flow label has 20 bits.
+// FlowLabelPort returns the UDP source port of RoCE v2 packets with a 20-bit flow label, on devices
+// that derive it from [GRH].FlowLabel (ibv_flow_label_to_udp_sport). Both sides of a connection and
+// a packet capture can use it to identify the packets.
 func FlowLabelPort(label uint32) uint16 {
-	const private = 0xc000 // the ports from which on are nobody's
+	const private = 0xc000 // the first dynamic port
 	return uint16(label^label>>14&0x3f)&0x3fff | private
 }
 
-// QPTypes is a set of QP types, see [DeviceAttr].
+// QPTypes is a set of QP types.
 type QPTypes uint32
 
 // Has reports whether the set contains a type (ibv_is_qpt_supported).
 func (s QPTypes) Has(t QPType) bool { return t < 32 && s>>t&1 != 0 }
 
-// InOrder says which data of a message become visible in memory in the order of their bytes before
-// the message has completed (enum ibv_query_qp_data_in_order_caps).
+// InOrder says which data of an incoming message becomes visible in memory in order, before the
+// message completes (enum ibv_query_qp_data_in_order_caps).
 type InOrder uint32
 
 // Units of data that are written in order.
@@ -119,10 +119,9 @@ const (
 	InOrder128                         // each aligned block of 128 bytes (IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES)
 )
 
-// DataInOrder returns which data of incoming operations a program may read before it has their
-// completion (ibv_query_qp_data_in_order). It is always 0, since none of the supported drivers
-// promises any order: wait for completions. Adapters that promise an order report it to rdma-core
-// with commands of their own.
+// DataInOrder returns which data of incoming operations a program may read before their completion
+// (ibv_query_qp_data_in_order). It always returns 0, because no supported driver reports an order
+// through the kernel. Wait for completions.
 func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
 	if err := q.usable(); err != nil {
 		return 0, err

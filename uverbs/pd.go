@@ -2,13 +2,13 @@ package uverbs
 
 import "github.com/goverbs/goverbs/uverbs/internal/abi"
 
-// PD is a protection domain: MRs and QPs work together only within one (struct ibv_pd). It is safe
-// for concurrent use.
+// PD is a protection domain: a QP can use only MRs of its own PD (struct ibv_pd). It is safe for
+// concurrent use.
 type PD struct {
 	object
 	handle uint32
-	parent *PD // of a parent domain, the PD that it stands for
-	td     *TD // of a parent domain, where its objects belong; may be nil
+	parent *PD // the PD of a parent domain, or nil
+	td     *TD // the thread domain of a parent domain, or nil
 }
 
 // Device returns the device of the PD.
@@ -30,12 +30,12 @@ func (d *Device) AllocPD() (*PD, error) {
 	return pd, pd.markCreated(pd)
 }
 
-// Close frees the protection domain (ibv_dealloc_pd). It fails with EBUSY while an
-// MR or a QP uses it.
+// Close frees the protection domain (ibv_dealloc_pd). It fails with EBUSY while another object uses
+// it.
 func (p *PD) Close() error {
 	return p.close(func() error {
 		if p.parent != nil {
-			return nil // the kernel knows only the PD that it stands for
+			return nil // the kernel does not know parent domains
 		}
 		cmd := newIoctl(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY)
 		cmd.obj(abi.UVERBS_ATTR_DESTROY_PD_HANDLE, p.handle)

@@ -8,7 +8,7 @@ import (
 )
 
 // QueryPKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE the only
-// entry is 0xffff. The kernel has no command for it, so it is read from sysfs. The error matches
+// entry is 0xffff. It reads sysfs, because the kernel has no command for it. The error matches
 // [io/fs.ErrNotExist] if sysfs is not mounted at /sys or belongs to another network namespace.
 func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	attr, err := d.QueryPort(port)
@@ -21,10 +21,9 @@ func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	return sysfsPKey(sysClassInfiniband, d.Name(), port, index)
 }
 
-// PKeyIndex returns the index of a partition key in a port's table (ibv_get_pkey_index). Like the C
-// function it compares all 16 bits, including the membership bit. The error matches
-// [io/fs.ErrNotExist] if the table does not contain the key; see [Device.QueryPKey] for other
-// errors.
+// PKeyIndex returns the index of a partition key in a port's table (ibv_get_pkey_index). It
+// compares all 16 bits, including the membership bit. The error matches [io/fs.ErrNotExist] if the
+// table does not contain the key. Other errors are those of [Device.QueryPKey].
 func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	attr, err := d.QueryPort(port)
 	if err != nil {
@@ -33,7 +32,7 @@ func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	return sysfsPKeyIndex(sysClassInfiniband, d.Name(), port, attr.PKeyTableLen, pkey)
 }
 
-// sysfsPKeyIndex looks for a partition key in a table of n below root.
+// sysfsPKeyIndex returns the index of a partition key in a table of n entries below root.
 func sysfsPKeyIndex(root, device string, port uint8, n int, pkey uint16) (int, error) {
 	for i := range n {
 		switch got, err := sysfsPKey(root, device, port, i); {

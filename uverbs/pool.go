@@ -20,15 +20,15 @@ var (
 	errPoolClosed = &reason{"uverbs: BufferPool: file already closed", os.ErrClosed}
 )
 
-// slotAlign is the alignment of slots: one cache line of the machines at hand.
+// slotAlign is the alignment of slots in bytes: a cache line of common machines.
 const slotAlign = 64
 
 // PoolOptions are the options of [NewBufferPool].
 type PoolOptions struct {
 	SlotSize int           // SlotSize is the size of a slot in bytes. Slots start at multiples of 64 bytes.
 	Slots    int           // Slots is the number of slots.
-	Access   Access        // Access has the access rights of the memory region.
-	Buffer   BufferOptions // Buffer has the options of the memory.
+	Access   Access        // Access are the access rights of the memory region.
+	Buffer   BufferOptions // Buffer are the options of the memory.
 }
 
 // BufferPool is a registered buffer divided into slots of equal size, for many small messages. It
@@ -37,24 +37,24 @@ type BufferPool struct {
 	buf    *Buffer
 	mr     *MR
 	mem    []byte
-	size   int // of a slot, as was asked for
+	size   int // of a slot, without padding
 	stride int // from one slot to the next
 
 	mu     sync.Mutex
-	free   []uint32 // slots that are in, the last used on top
-	turn   []uint32 // how often a slot went out and in: odd while it is out
+	free   []uint32 // indices of free slots, the last used at the end
+	turn   []uint32 // number of Get and Put calls by slot; odd while it is in use
 	closed bool
 }
 
-// Slot is a piece of a [BufferPool]. The program owns it from Get until Put. It is a value; its
-// copies are the same slot.
+// Slot is a piece of a [BufferPool]. The program owns it from Get until Put. Copies of a Slot refer
+// to the same memory.
 type Slot struct {
 	pool  *BufferPool
 	index uint32
 	turn  uint32
 }
 
-// NewBufferPool allocates and registers a pool. The errors are those of
+// NewBufferPool allocates and registers a pool. It fails with an [ArgError] or with the errors of
 // [AllocBufferWith] and [PD.RegMR].
 func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 	const op = "NewBufferPool"
@@ -92,7 +92,7 @@ func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 // MR returns the memory region that contains all slots.
 func (p *BufferPool) MR() *MR { return p.mr }
 
-// Get returns the free slot that was put back last. It does not clear the bytes. It fails with
+// Get returns the free slot that was used last. It does not clear the memory. It fails with
 // [ErrPoolEmpty] if no slot is free.
 func (p *BufferPool) Get() (Slot, error) {
 	p.mu.Lock()
@@ -110,8 +110,9 @@ func (p *BufferPool) Get() (Slot, error) {
 	return Slot{p, i, p.turn[i]}, nil
 }
 
-// Put puts a slot back. All work requests that use it must have completed, and the program must not
-// use its bytes any more. It fails with [ErrSlotFree] if the slot is already free.
+// Put returns a slot to the pool. All work requests that use it must have completed, and the
+// program must not use its memory afterwards. It fails with [ErrSlotFree] if the slot is already
+// free or belongs to another pool.
 func (p *BufferPool) Put(s Slot) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,7 +171,7 @@ func (s Slot) Bytes() []byte {
 }
 
 // SGE returns a scatter/gather element for the first n bytes of the slot. If the slot is shorter,
-// posting a work request with the element fails.
+// posting the element fails with [ErrSGERange].
 func (s Slot) SGE(n int) SGE {
 	if s.pool == nil || n > s.pool.size {
 		return SGE{outside: true}

@@ -5,8 +5,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// recordCounters records the counters of a port once, before the first QP is brought to [QPInit]. If the
-// device has no counters the record is empty.
+// recordCounters records the counters of a port, once, before the first QP enters [QPInit]. The
+// record is empty if the device has no counters.
 func (d *Device) recordCounters(port uint8) {
 	if _, known := d.firstCounters.Load(port); known {
 		return
@@ -21,8 +21,8 @@ func (d *Device) portCounters(port uint8) ([]netlinkrdma.Counter, error) {
 	return netlinkrdma.PortCounters(dev, uint32(port))
 }
 
-// counterGrowth says which counters of a port have grown since recordCounters, and "" if that is not
-// known.
+// counterGrowth lists the counters of a port that have grown since recordCounters, or returns "" if
+// they are unknown.
 func (d *Device) counterGrowth(port uint8) string {
 	before, known := d.firstCounters.Load(port)
 	if !known {

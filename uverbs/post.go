@@ -13,19 +13,19 @@ type WROpcode uint8
 // Operations.
 const (
 	WRRDMAWrite        WROpcode = 0  // write to the peer's memory (IBV_WR_RDMA_WRITE)
-	WRRDMAWriteWithImm WROpcode = 1  // the same, and complete a receive of the peer (IBV_WR_RDMA_WRITE_WITH_IMM)
+	WRRDMAWriteWithImm WROpcode = 1  // write, and complete a receive of the peer with a 32-bit value (IBV_WR_RDMA_WRITE_WITH_IMM)
 	WRSend             WROpcode = 2  // send a message to a receive of the peer (IBV_WR_SEND)
-	WRSendWithImm      WROpcode = 3  // the same with a 32-bit value beside it (IBV_WR_SEND_WITH_IMM)
+	WRSendWithImm      WROpcode = 3  // send a message with a 32-bit value (IBV_WR_SEND_WITH_IMM)
 	WRRDMARead         WROpcode = 4  // read from the peer's memory (IBV_WR_RDMA_READ)
 	WRAtomicCAS        WROpcode = 5  // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
 	WRAtomicFAA        WROpcode = 6  // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
-	WRLocalInv         WROpcode = 7  // invalidate a key of this side (IBV_WR_LOCAL_INV)
+	WRLocalInv         WROpcode = 7  // invalidate a local key (IBV_WR_LOCAL_INV)
 	WRBindMW           WROpcode = 8  // bind a memory window (IBV_WR_BIND_MW)
 	WRSendWithInv      WROpcode = 9  // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
-	WRRDMAReadWithInv  WROpcode = 11 // read, and invalidate the key of the place that it is read to; iWARP, where siw does not invalidate (IB_WR_RDMA_READ_WITH_INV)
+	WRRDMAReadWithInv  WROpcode = 11 // read, and invalidate the lkey of the SGE; iWARP only, and siw does not invalidate it (IB_WR_RDMA_READ_WITH_INV)
 
-	WRFlush       WROpcode = 14 // make what was written to the peer's memory visible or persistent (IBV_WR_FLUSH)
-	WRAtomicWrite WROpcode = 15 // write 8 bytes at once (IBV_WR_ATOMIC_WRITE)
+	WRFlush       WROpcode = 14 // make data in the peer's memory visible or persistent (IBV_WR_FLUSH)
+	WRAtomicWrite WROpcode = 15 // write 8 bytes atomically (IBV_WR_ATOMIC_WRITE)
 )
 
 // opcodeNames are the names of the operations.
@@ -35,13 +35,13 @@ var opcodeNames = [len(opcodeSet{})]string{
 	WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV", WRRDMAReadWithInv: "RDMA_READ_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
 }
 
-// known reports whether there is such an operation.
+// known reports whether the operation is one of the constants.
 func (o WROpcode) known() bool { return int(o) < len(opcodeNames) && opcodeNames[o] != "" }
 
-// opcodeSet says which operations a QP has.
+// opcodeSet is a set of operations.
 type opcodeSet [16]bool
 
-// opcodes makes a set.
+// opcodes returns a set.
 func opcodes(all ...WROpcode) (s opcodeSet) {
 	for _, o := range all {
 		s[o] = true
@@ -49,8 +49,8 @@ func opcodes(all ...WROpcode) (s opcodeSet) {
 	return s
 }
 
-// setOps says which operations the QP has. Some of a connected one are plain: what they need is
-// in a SendWR and has nothing to be looked up or computed.
+// setOps sets the operations of the QP. Those in plain can be encoded from a SendWR without a
+// lookup; only connected QPs have them.
 func (q *QP) setOps(ops opcodeSet) {
 	q.ops, q.plain = ops, 0
 	if q.typ != RC && q.typ != UC {
@@ -77,62 +77,62 @@ type SendFlags uint8
 // Flags of a send work request.
 const (
 	SendFence     SendFlags = 1 << 0 // wait until earlier READs and atomics are done (IBV_SEND_FENCE)
-	SendSignaled  SendFlags = 1 << 1 // raise a completion (IBV_SEND_SIGNALED)
+	SendSignaled  SendFlags = 1 << 1 // generate a completion also on success (IBV_SEND_SIGNALED)
 	SendSolicited SendFlags = 1 << 2 // wake a peer that armed its CQ with NotifySolicited (IBV_SEND_SOLICITED)
 )
 
-// sendFlagsAll are the flags that there are.
+// sendFlagsAll are all send flags.
 const sendFlagsAll = SendFence | SendSignaled | SendSolicited
 
-// SGE is a piece of registered memory (struct ibv_sge). [MR.SGE] makes one that is
-// inside its MR.
+// SGE is a scatter/gather element: a piece of registered memory (struct ibv_sge). [MR.SGE] makes
+// one and checks that it is inside its MR.
 type SGE struct {
-	Addr    uint64 // Addr is the first byte, as the MR knows it.
-	Length  uint32 // in bytes
-	LKey    uint32 // LKey is the key of the MR.
+	Addr    uint64 // Addr is the address of the first byte, see [MR.Addr].
+	Length  uint32 // Length is the length in bytes.
+	LKey    uint32 // LKey is the lkey of the MR.
 	outside bool   // made by MR.SGE from a range that is not inside the MR
 }
 
 // SendWR is a send work request (struct ibv_send_wr).
 type SendWR struct {
-	ID         uint64    // ID comes back in the completion.
+	ID         uint64    // ID is repeated in the completion.
 	Opcode     WROpcode  // Opcode is the operation.
-	Flags      SendFlags // Flags modify it.
-	SGL        []SGE     // SGL is the local memory: the data to send or write, or where a READ puts it.
-	Inline     []byte    // Inline is data to send or write that need not be registered; it is copied by PostSend. It excludes SGL.
-	Imm        uint32    // Imm goes with the operations that have an immediate, in host byte order.
-	RemoteAddr uint64    // RemoteAddr is the address in the peer's memory, for RDMA.
-	RKey       uint32    // RKey is the key of the peer's MR or MW, for RDMA.
+	Flags      SendFlags // Flags modify the operation.
+	SGL        []SGE     // SGL is local memory: the data to send or write, or the destination of a READ or an atomic.
+	Inline     []byte    // Inline is data to send or write that need not be registered. PostSend copies it. SGL must be empty.
+	Imm        uint32    // Imm is the immediate value of operations that have one, in host byte order.
+	RemoteAddr uint64    // RemoteAddr is the address in the peer's memory, for RDMA and atomics.
+	RKey       uint32    // RKey is the rkey of the peer's MR or MW, for RDMA and atomics; with BIND_MW see Bind.
 
-	CompareAdd     uint64 // CompareAdd is what an atomic compares with, or adds.
-	Swap           uint64 // Swap is what a compare and swap stores.
+	CompareAdd     uint64 // CompareAdd is the value that an atomic compares with or adds.
+	Swap           uint64 // Swap is the value that a compare and swap stores.
 	InvalidateRKey uint32 // InvalidateRKey is the key that SEND_WITH_INV and LOCAL_INV invalidate.
 
-	AH         *AH    // AH is the way to the peer, for datagrams.
+	AH         *AH    // AH is the address of the peer, for datagrams.
 	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams.
 	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
 	RemoteSRQN uint32 // RemoteSRQN is the number of the peer's SRQ, for XRCSend.
 
-	Bind BindInfo // Bind is what BIND_MW binds; RKey is the window's new key, or 0 for the next.
+	Bind BindInfo // Bind are the arguments of BIND_MW. RKey is the window's new key; 0 means IncRKey of the current one.
 
-	Length    uint32         // Length is how many bytes FLUSH is about.
-	Placement FlushPlacement // Placement is what FLUSH waits for.
-	Level     FlushLevel     // Level is what FLUSH covers.
+	Length    uint32         // Length is the number of bytes that FLUSH covers.
+	Placement FlushPlacement // Placement says where FLUSH moves the data.
+	Level     FlushLevel     // Level is the range that FLUSH covers.
 }
 
-// BindInfo says what a memory window is bound to (struct ibv_mw_bind_info).
+// BindInfo are the arguments of a memory window bind (struct ibv_mw_bind_info).
 type BindInfo struct {
 	MW     *MW    // MW is the window to bind.
-	MR     *MR    // MR was registered with AccessMWBind.
-	Addr   uint64 // Addr is the first byte, in the MR.
+	MR     *MR    // MR is the region to bind it to, registered with AccessMWBind.
+	Addr   uint64 // Addr is the address of the first byte, see [MR.Addr].
 	Length uint64 // Length is the number of bytes; 0 unbinds a window of type 1.
-	Access Access // Access is what the peer may do.
+	Access Access // Access are the peer's rights.
 }
 
 // FlushPlacement says where data must be before a FLUSH completes (enum ib_placement_type).
 type FlushPlacement uint8
 
-// Placements, which can be combined.
+// Placements. They can be combined.
 const (
 	FlushGlobal     FlushPlacement = 1 << 0 // visible to all of the peer's processors (IBV_FLUSH_GLOBAL)
 	FlushPersistent FlushPlacement = 1 << 1 // on persistent memory (IBV_FLUSH_PERSISTENT)
@@ -141,28 +141,28 @@ const (
 // FlushLevel says what a FLUSH covers (enum ib_selectivity_level).
 type FlushLevel uint8
 
-// Levels.
+// Levels of a FLUSH.
 const (
-	FlushRange FlushLevel = 0 // the bytes that are given (IBV_FLUSH_RANGE)
-	FlushMR    FlushLevel = 1 // all of the MR (IBV_FLUSH_MR)
+	FlushRange FlushLevel = 0 // the bytes at RemoteAddr (IBV_FLUSH_RANGE)
+	FlushMR    FlushLevel = 1 // the whole MR (IBV_FLUSH_MR)
 )
 
 // RecvWR is a receive work request (struct ibv_recv_wr).
 type RecvWR struct {
-	ID  uint64 // ID comes back in the completion.
-	SGL []SGE  // SGL is where the message goes.
+	ID  uint64 // ID is repeated in the completion.
+	SGL []SGE  // SGL is the memory that receives the message.
 }
 
-// errNoAtomics says that the device has no atomics.
+// errNoAtomics is the error for an atomic on a device without atomics.
 var errNoAtomics = &FeatureError{Feature: "atomics", Err: errors.New("atomic_cap of the device is ATOMIC_NONE")}
 
 // Causes of a [PostError].
 var (
-	// ErrSGERange means that an SGE was made by MR.SGE from a range outside its MR.
+	// ErrSGERange means that [MR.SGE] or [Slot.SGE] was called with a range outside the memory.
 	ErrSGERange = errors.New("an SGE is outside its MR")
-	// ErrTooManySGE means that there are more SGEs than the QP was created for.
+	// ErrTooManySGE means more SGEs than the queue was created for.
 	ErrTooManySGE = errors.New("too many SGEs for this QP")
-	// ErrInlineTooLong means more inline data than the QP was created for.
+	// ErrInlineTooLong means more inline data than QPCaps.MaxInline.
 	ErrInlineTooLong = errors.New("inline data too long for this QP")
 	// ErrInlineUse means inline data together with SGEs, or with an RDMA READ or an atomic.
 	ErrInlineUse = errors.New("inline data cannot be combined with SGEs, RDMA READ or atomics")
@@ -172,7 +172,7 @@ var (
 	ErrOpcode = errors.New("this type of QP does not support the operation")
 	// ErrAtomic means an atomic whose data is not 8 bytes or whose remote address is not aligned.
 	ErrAtomic = errors.New("an atomic needs 8 bytes of data and a remote address that is a multiple of 8")
-	// ErrNoData means data for an operation that has none of the caller's.
+	// ErrNoData means SGEs or inline data for an operation that takes none.
 	ErrNoData = errors.New("this operation takes no SGE and no inline data")
 	// ErrHeader means a raw packet for an adapter that needs the Ethernet header in the work request.
 	// The library copies it from inline data or from an MR, which must have the whole header and be
@@ -196,28 +196,27 @@ var (
 	ErrBindKey = errors.New("the new key differs from the window's key in more than the last 8 bits")
 	// ErrNothingBegun means that data was added to a SendBuilder before an operation was begun.
 	ErrNothingBegun = errors.New("no work request was begun")
-	// ErrSendFlags means a flag that is not one of the constants.
+	// ErrSendFlags means an unknown flag.
 	ErrSendFlags = errors.New("unknown send flag")
 )
 
-// ErrState is returned by the post methods if the QP's state does not permit posting:
-// receives need Init or later, sends RTS or later.
+// ErrState is returned by the post methods if the state of the queue does not permit posting:
+// receives need QPInit or later, sends QPRTS or later.
 var ErrState = errors.New(textState)
 
 const textState = "uverbs: QP is not in a state to post"
 
-// ErrSRQ is returned by PostRecv for a QP that takes its receives from an SRQ.
+// ErrSRQ is returned by PostRecv for a QP that uses an SRQ.
 var ErrSRQ = errors.New("uverbs: the QP has no receive queue of its own: post to its SRQ")
 
-// ErrNoRecvQueue is returned by PostRecv for a QP that receives by other means: to WQs, or
-// to the SRQs that an XRC sender names.
+// ErrNoRecvQueue is returned by PostRecv for a QP without a receive queue: one that receives with
+// WQs or is of an XRC type.
 var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
 
-// errKind means that the driver's data path is missing, which is the library's fault.
+// errKind means that the driver has no data path. It is a bug of the library.
 var errKind = &reason{"uverbs: driver without a data path: unsupported operation", errors.ErrUnsupported}
 
-// postViaBuilder posts work requests of any kind with the builder, which finds what is wrong with
-// one.
+// postViaBuilder posts work requests of any kind with the builder, which checks them.
 func (q *QP) postViaBuilder(wrs []SendWR) error {
 	b := q.BeginSend()
 	if b.err == nil {
@@ -231,7 +230,8 @@ func (q *QP) postViaBuilder(wrs []SendWR) error {
 	return b.Post()
 }
 
-// postSlow posts what PostSend cannot encode at once, or returns what is wrong with it.
+// postSlow posts work requests that PostSend cannot encode itself, or returns what is wrong with
+// them.
 //
 // Preconditions: the caller holds sending, which postSlow releases.
 func (q *QP) postSlow(wrs []SendWR) error {
@@ -239,31 +239,30 @@ func (q *QP) postSlow(wrs []SendWR) error {
 	return q.postViaBuilder(wrs)
 }
 
-// ready reports whether work requests can be posted, and none have been begun with the builder.
+// ready reports whether the state permits posting and the builder is not in use.
 //
 // Preconditions: the caller holds sending.
 func (q *QP) ready() bool {
 	return QPState(q.state.Load()) >= QPRTS && q.builder.n == 0 && q.builder.err == nil
 }
 
-// allOps are the operations of work requests that were checked, as a set for opIn.
+// allOps is the set of all operations, for work requests that were checked.
 const allOps = 1<<len(opcodeSet{}) - 1
 
-// opIn reports whether the operation is in a set, which has a bit for each, and the flags are
-// known.
+// opIn reports whether ops has the bit of the operation, and the flags are known.
 func (wr *SendWR) opIn(ops uint16) bool {
 	return wr.Opcode < WROpcode(len(opcodeSet{})) && ops>>(wr.Opcode&15)&1 != 0 && wr.Flags&^sendFlagsAll == 0
 }
 
-// errNeedsBuilder means that a work request was not checked and cannot be encoded without that.
+// errNeedsBuilder means that a work request must be checked by the builder first.
 var errNeedsBuilder = errors.New("uverbs: work request needs the builder")
 
-// shortDoorbell is the amount of data, in bytes, whose transmission may delay the garbage collector.
-// Go's scheduler is told of a doorbell for more data; while that is under way the scheduler's monitor
-// wakes as often as every 20 microseconds.
+// shortDoorbell is the largest amount of data, in bytes, for which a doorbell bypasses Go's
+// scheduler. Such a doorbell delays the garbage collector. A longer one does not, but while it runs
+// the scheduler's monitor wakes up to every 20 microseconds.
 const shortDoorbell = 1 << 20
 
-// doorbellErr is the error of a doorbell that the kernel did not take.
+// doorbellErr returns the error for a doorbell that the kernel refused.
 func (q *QP) doorbellErr(errno syscall.Errno) error {
 	return about(q.dev.cmd.fail("POST_SEND", errno, "the work requests are in the queue, but the device was not told"), q.label(), "")
 }
@@ -279,7 +278,7 @@ func roomErr(n, capacity int, err error) error {
 	return ErrQueueFull
 }
 
-// stateErr says why nothing can be posted.
+// stateErr returns why nothing can be posted.
 func (q *QP) stateErr() error {
 	if q.closed.Load() {
 		return q.errClosed()

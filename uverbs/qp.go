@@ -17,7 +17,7 @@ type QPType uint8
 // QP types.
 const (
 	RC        QPType = abi.IB_UVERBS_QPT_RC         // reliable connection (IBV_QPT_RC)
-	UC        QPType = abi.IB_UVERBS_QPT_UC         // unreliable connection: what is lost stays lost (IBV_QPT_UC)
+	UC        QPType = abi.IB_UVERBS_QPT_UC         // unreliable connection, which may lose messages (IBV_QPT_UC)
 	UD        QPType = abi.IB_UVERBS_QPT_UD         // unreliable datagrams, each to an AH (IBV_QPT_UD)
 	RawPacket QPType = abi.IB_UVERBS_QPT_RAW_PACKET // Ethernet frames (IBV_QPT_RAW_PACKET)
 	XRCSend   QPType = abi.IB_UVERBS_QPT_XRC_INI    // extended reliable connection, sending side (IBV_QPT_XRC_SEND)
@@ -27,7 +27,7 @@ const (
 // qpTypeNames are the names of the types.
 var qpTypeNames = [XRCRecv + 1]string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "raw packet", XRCSend: "XRC send", XRCRecv: "XRC receive"}
 
-// known reports whether there is such a type.
+// known reports whether the type is one of the constants.
 func (t QPType) known() bool { return int(t) < len(qpTypeNames) && qpTypeNames[t] != "" }
 
 // String returns the type's name.
@@ -38,10 +38,12 @@ func (t QPType) String() string {
 	return fmt.Sprintf("QP type %d", uint8(t))
 }
 
-// QP is a queue pair (struct ibv_qp). One goroutine at a time may use its send side
-// (PostSend), and one its receive side (PostRecv, PostRecvs); the other methods are
-// safe for concurrent use. Close may run beside any of them: what begins after it fails with
-// [os.ErrClosed], and a work request that is posted meanwhile may be lost without an error.
+// QP is a queue pair (struct ibv_qp). One goroutine at a time may use its send side (PostSend,
+// BeginSend), and one its receive side (PostRecv, PostRecvs). The other methods are safe for
+// concurrent use.
+//
+// Close may be called at any time. Calls that begin after it fail with [os.ErrClosed]. A work
+// request that is posted during Close may be lost without an error.
 type QP struct {
 	object
 	handle uint32
@@ -58,41 +60,41 @@ type QP struct {
 	path   PathOptions
 
 	state atomic.Uint32 // QPState as last set or seen
-	port  atomic.Uint32 // the port that Modify was told last
+	port  atomic.Uint32 // the port of the last Modify that set it
 	peer  atomic.Pointer[peerInfo]
-	first atomic.Pointer[WCError] // the failure that brought it into error
-	bound atomic.Bool             // a window was bound by this QP
-	// A flush made the ring be looked at for the failure.
+	first atomic.Pointer[WCError] // the failure that moved the QP to QPErr
+	bound atomic.Bool             // this QP has bound a window
+	// ringChecked means that failed has searched the ring for the failure after a flush.
 	ringChecked atomic.Bool
 
-	// What each message needs is together, as each place apart costs each message.
-	sending   mmio.Lock // held by who posts sends, and by Close, which never gives it back
-	receiving mmio.Lock // the same for receives, where that matters
+	// The fields that every message needs are adjacent, so that a message touches few cache lines.
+	sending   mmio.Lock // held while sends are posted; a successful Close keeps it
+	receiving mmio.Lock // the same for receives, if the driver needs it
 	kind      driverKind
 	always    SendFlags // flags that every work request has
-	plain     uint16    // by WROpcode: PostSend can encode it without the builder
+	plain     uint16    // a bit for each WROpcode that PostSend can encode without the builder
 	qpDrivers
 	sqRegion  *mmio.Region
 	rqRegion  *mmio.Region
 	doorbell  fastCommand // POST_SEND without a work request
-	ops       opcodeSet   // what can be posted
-	noAtomics bool        // the device has no atomics, though the type of QP has
+	ops       opcodeSet   // the operations that can be posted
+	noAtomics bool        // the device has no atomics, although the type of QP permits them
 	builder   SendBuilder
 
-	// awaitFirstRecv means that the QP may not send yet: it is on the side that accepted, and nothing
-	// has arrived from the peer.
+	// awaitFirstRecv means that nothing has arrived from the peer yet, so that the accepting side of
+	// an iWARP connection may not send.
 	awaitFirstRecv atomic.Bool
-	movingToErr    atomic.Bool // Modify brings the QP into error, or has
+	movingToErr    atomic.Bool // Modify is moving the QP to QPErr, or has done so
 
-	cause     atomic.Pointer[errCause] // why it is in error, where no failed completion tells
-	flushSeen atomic.Bool              // something was flushed before the program or a peer was known to be the cause
+	cause     atomic.Pointer[errCause] // why the QP is in state QPErr, if no failed completion says so
+	flushSeen atomic.Bool              // a request was flushed before a cause other than an event was known
 }
 
-// maxInline bounds the MaxInline that the kernel is asked for: a driver whose limit no query tells
-// takes less.
+// maxInline is the largest MaxInline that the library requests if the driver does not report its
+// limit, which is lower.
 const maxInline = 1 << 16
 
-// defaultQueueSize is the number of work requests of a queue when none is asked for.
+// defaultQueueSize is the default number of work requests of a queue.
 const defaultQueueSize = 64
 
 // orDefault returns v, or def if v is zero.
@@ -104,9 +106,9 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// CreateQP creates a queue pair in state [QPReset] (ibv_create_qp_ex). [QP.Caps] tells
-// what its queues can hold, which is at least what was asked for. The receiving end of an
-// extended reliable connection belongs to a domain: see [XRCD.CreateQP].
+// CreateQP creates a queue pair in state [QPReset] (ibv_create_qp_ex). [QP.Caps] returns the sizes
+// of its queues, which are at least the requested ones. To create a QP of type XRCRecv use
+// [XRCD.CreateQP].
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -126,12 +128,12 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 	return newQP(p.dev, qpSpec{QPOptions: o, pd: p})
 }
 
-// qpSpec is what a QP is made of: checked options, and the PD or the domain.
+// qpSpec describes a QP to create: checked options, and its PD or XRC domain.
 type qpSpec struct {
 	QPOptions
 	pd   *PD
 	xrcd *XRCD
-	open uint32 // number of a QP of xrcd that is there already, or 0
+	open uint32 // number of an existing QP of xrcd to open, or 0
 }
 
 // uses lists the objects that the QP uses.
@@ -158,7 +160,7 @@ func (s *qpSpec) uses() []*object {
 	return all
 }
 
-// newQP makes a QP.
+// newQP creates or opens a QP.
 func newQP(d *Device, s qpSpec) (*QP, error) {
 	qp := &QP{typ: s.Type, sendCQ: s.SendCQ, recvCQ: s.RecvCQ, path: s.Path, srq: s.SRQ}
 	if s.hasSendQueue() || s.hasRecvQueue() || s.SRQ != nil {
@@ -200,12 +202,12 @@ func (q *QP) newDoorbell() {
 	q.doorbell.Init(q.dev.cmd.Conn, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), len(bytesOf(&abi.PostSendResp{})))
 }
 
-// newPSN chooses the first packet sequence number at random, so that packets of an
-// earlier connection are not taken for those of the next.
+// newPSN chooses a random first packet sequence number, so that packets of an earlier connection
+// are not taken for those of the next one.
 func (q *QP) newPSN() { q.psn.Store(rand.Uint32() & maxPSN) }
 
-// lockSide takes the lock of one side of the QP, or says why nothing can be posted there: Close
-// does not give it back.
+// lockSide locks the send or the receive side, or returns why nothing can be posted. A successful
+// Close keeps the locks.
 func (q *QP) lockSide(side *mmio.Lock) error {
 	if side.TryLock() {
 		return nil
@@ -213,10 +215,10 @@ func (q *QP) lockSide(side *mmio.Lock) error {
 	return q.lockSideSlow(side)
 }
 
-// lockSideSlow is lockSide when the lock is held: by Close, which may fail in the end.
+// lockSideSlow is lockSide while Close, which may still fail, holds the lock.
 func (q *QP) lockSideSlow(side *mmio.Lock) error {
 	for {
-		if err := q.acquire(); err != nil { // it waits for Close
+		if err := q.acquire(); err != nil { // acquire waits for Close
 			return err
 		}
 		q.release()
@@ -227,20 +229,20 @@ func (q *QP) lockSideSlow(side *mmio.Lock) error {
 	}
 }
 
-// Device returns the device that the queue pair is of.
+// Device returns the queue pair's device.
 func (q *QP) Device() *Device { return q.dev }
 
-// label names the queue pair in messages.
+// label returns the name of the queue pair in errors.
 func (q *QP) label() string { return fmt.Sprintf("QP %d", q.qpn) }
 
 // QPN returns the queue pair's number, which the peer needs.
 func (q *QP) QPN() uint32 { return q.qpn }
 
-// Caps returns what the queues can hold.
+// Caps returns the sizes of the queues.
 func (q *QP) Caps() QPCaps { return q.caps }
 
-// State returns the state as the library last set or saw it. The device moves a QP
-// to [QPSQE] or [QPErr] by itself; [QP.Query] asks.
+// State returns the state that the library last set or read. The device may have moved the QP to
+// [QPSQE] or [QPErr] since; [QP.Query] reads the current state.
 func (q *QP) State() QPState { return QPState(q.state.Load()) }
 
 // destroyKernel destroys the kernel's object.
@@ -265,15 +267,15 @@ func (q *QP) destroyKernel() error {
 	return about(q.dev.cmd.fail("DESTROY_QP", errno, hint), q.label(), "")
 }
 
-// Close destroys the queue pair (ibv_destroy_qp). Work requests that have not
-// completed never will, nor does one that is posted meanwhile; completions that are in the
-// CQ stay there, except with mlx5. Close the windows of type
-// 2 that are bound to it first, as rxe keeps a pointer to it. If a ring cannot be
-// unmapped Close says so, and the queue pair is gone all the same.
+// Close destroys the queue pair (ibv_destroy_qp). Work requests that are still posted never
+// complete. Completions that are already in the CQ stay there, except with mlx5. Close memory
+// windows of type 2 that are bound by the QP first, because rxe keeps a pointer to it.
+//
+// If a ring cannot be unmapped, Close returns an error, but the queue pair is destroyed.
 func (q *QP) Close() error {
 	return q.close(func() error {
-		// What is being posted is told to the device before the QP goes, and no more is: its
-		// doorbells may soon be another's.
+		// A post in progress rings its doorbell before the QP is destroyed, and none does so later:
+		// another QP may get the number of the doorbell.
 		q.sending.Lock()
 		q.receiving.Lock()
 		if err := q.destroyKernel(); err != nil {

@@ -15,13 +15,13 @@ type QPState uint8
 
 // QP states (IBV_QPS_RESET and following).
 const (
-	QPReset QPState = iota // freshly created; nothing can be posted
+	QPReset QPState = iota // newly created; nothing can be posted
 	QPInit                 // receives can be posted
 	QPRTR                  // ready to receive
-	QPRTS                  // ready to send
+	QPRTS                  // ready to send and receive
 	QPSQD                  // send queue drained
 	QPSQE                  // send queue in error
-	QPErr                  // everything that is posted is flushed
+	QPErr                  // error; all posted work requests are flushed
 )
 
 // String returns the state's name.
@@ -33,11 +33,12 @@ func (s QPState) String() string {
 	return fmt.Sprintf("QP state %d", uint8(s))
 }
 
-// AckTimeout is a time in the encoding of the InfiniBand standard: 4.096 µs·2ⁿ for n from 1 to 31;
+// AckTimeout is a time in the encoding of the InfiniBand standard: 4.096 µs·2ⁿ for n from 1 to 31.
 // 0 means forever.
 type AckTimeout uint8
 
-// AckTimeoutFor returns the shortest timeout that is at least d.
+// AckTimeoutFor returns the shortest timeout that is at least d, or else the longest, about 2.4
+// hours.
 func AckTimeoutFor(d time.Duration) AckTimeout {
 	t := AckTimeout(1)
 	for t < 31 && t.Duration() < d {
@@ -54,7 +55,8 @@ func (t AckTimeout) Duration() time.Duration {
 	return 4096 * time.Nanosecond << min(t, 31)
 }
 
-// RNRTimer is a time from the table of the InfiniBand standard, 0 to 31.
+// RNRTimer is a time in the encoding of the InfiniBand standard, from 0 to 31: 10 µs (1) to 491.52
+// ms (31), and 655.36 ms (0).
 type RNRTimer uint8
 
 // rnrTimes are the values of an RNRTimer in units of 10 µs.
@@ -63,14 +65,14 @@ var rnrTimes = [32]int{
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 }
 
-// RNRTimerFor returns the shortest timer that is at least d.
+// RNRTimerFor returns the shortest timer that is at least d, or else the longest, 655.36 ms.
 func RNRTimerFor(d time.Duration) RNRTimer {
 	for t := RNRTimer(1); t < 32; t++ {
 		if t.Duration() >= d {
 			return t
 		}
 	}
-	return 0 // 655.36 ms, the longest
+	return 0
 }
 
 // Duration returns the time.
@@ -81,29 +83,29 @@ func (t RNRTimer) Duration() time.Duration {
 // GRH is a global route header (struct ibv_global_route).
 type GRH struct {
 	DGID         GID    // DGID is the peer's GID.
-	FlowLabel    uint32 // FlowLabel has 20 bits.
+	FlowLabel    uint32 // FlowLabel is the flow label, 20 bits.
 	SGIDIndex    uint8  // SGIDIndex is the index of the local GID.
 	HopLimit     uint8  // HopLimit is the number of routers that a packet may cross.
 	TrafficClass uint8  // TrafficClass is the traffic class in the IP header.
 }
 
-// AHAttr is the address of a peer and the path to it (struct ibv_ah_attr).
+// AHAttr is the path to a peer (struct ibv_ah_attr).
 type AHAttr struct {
 	DLID        uint16     // DLID is the destination LID on InfiniBand.
-	SL          uint8      // SL is the service level.
+	SL          uint8      // SL is the service level, 0 to 15.
 	SrcPathBits uint8      // SrcPathBits are added to the local LID.
-	StaticRate  StaticRate // StaticRate limits the rate of packets.
+	StaticRate  StaticRate // StaticRate limits the rate of sending.
 	Port        uint8      // Port is the local port.
-	Global      bool       // Global says that packets have a GRH; required on RoCE, see also PortAttr.GRHRequired.
+	Global      bool       // Global says that packets have a GRH. It is required on RoCE; see also PortAttr.GRHRequired.
 	GRH         GRH        // GRH is the global route header.
 }
 
 // PathMigState is the state of the migration of a QP to its alternate path (enum ib_mig_state in
-// the kernel's rdma/ib_verbs.h). A program calls Modify with AltAH and PathRearm. Query returns
-// PathArmed once the device has both, and Modify with PathMigrated migrates.
+// the kernel's rdma/ib_verbs.h). To use it, call [QP.Modify] with AltAH and PathRearm. [QP.Query]
+// returns PathArmed once both sides are ready, and Modify with PathMigrated migrates.
 type PathMigState = netlinkrdma.PathMigState
 
-// The states of path migration.
+// States of path migration.
 const (
 	PathMigrated = netlinkrdma.PathMigrated
 	PathRearm    = netlinkrdma.PathRearm
@@ -113,34 +115,34 @@ const (
 // QPAttr are a queue pair's attributes (struct ibv_qp_attr).
 type QPAttr struct {
 	State            QPState      // State is the new state for Modify, or the current state from Query.
-	CurState         QPState      // CurState is the state that the caller expects the QP to be in.
+	CurState         QPState      // CurState is the state that the caller assumes the QP to be in.
 	PathMTU          MTU          // PathMTU is the maximum payload of a packet.
 	PathMigState     PathMigState // PathMigState is the state of the migration to AltAH.
 	QKey             uint32       // QKey is the Q_Key that received datagrams must carry.
 	RQPSN            uint32       // RQPSN is the first PSN to receive, 24 bits.
 	SQPSN            uint32       // SQPSN is the first PSN to send, 24 bits.
 	DestQPN          uint32       // DestQPN is the peer's QP number, 24 bits.
-	Access           Access       // Access is what the peer may do.
+	Access           Access       // Access is what the QP permits its peer.
 	Caps             QPCaps       // Caps is filled in by Query.
 	AH               AHAttr       // AH is the path to the peer.
 	AltAH            AHAttr       // AltAH is the alternate path.
 	PKeyIndex        uint16       // PKeyIndex is the index into the P_Key table.
 	AltPKeyIndex     uint16       // AltPKeyIndex is PKeyIndex of the alternate path.
 	EnSQDAsyncNotify bool         // EnSQDAsyncNotify requests an event when the send queue is drained.
-	SQDraining       bool         // SQDraining is filled in by Query.
+	SQDraining       bool         // SQDraining says that the send queue is being drained; filled in by Query.
 	MaxRdAtomic      uint8        // MaxRdAtomic is the number of READs and atomics in flight to the peer.
 	MaxDestRdAtomic  uint8        // MaxDestRdAtomic is the number of READs and atomics in flight from the peer.
 	MinRNRTimer      RNRTimer     // MinRNRTimer is how long the peer must wait if there is no receive.
 	Port             uint8        // Port is the local port.
 	Timeout          AckTimeout   // Timeout is the wait for an acknowledgement.
-	RetryCount       uint8        // RetryCount is the number of retries.
+	RetryCount       uint8        // RetryCount is the number of retries, up to 7.
 	RNRRetry         uint8        // RNRRetry is the number of retries while the peer has no receive; 7 means forever.
 	AltPort          uint8        // AltPort is the port of the alternate path.
 	AltTimeout       AckTimeout   // AltTimeout is Timeout of the alternate path.
-	RateLimit        uint32       // RateLimit limits what a raw packet QP sends, in kbit/s; 0 is no limit.
+	RateLimit        uint32       // RateLimit is the rate limit of a raw packet QP, in kbit/s; 0 means no limit.
 }
 
-// QPAttrMask says which fields of [QPAttr] a call of Modify sets (enum ib_qp_attr_mask,
+// QPAttrMask selects the fields of [QPAttr] that a call of [QP.Modify] sets (enum ib_qp_attr_mask,
 // rdma/ib_verbs.h).
 type QPAttrMask uint32
 
@@ -194,7 +196,7 @@ func (m QPAttrMask) String() string {
 	return strings.Join(names, ", ")
 }
 
-// given lists the values that a mask names, as they are given to the kernel.
+// given lists the selected values, for errors.
 func (a *QPAttr) given(mask QPAttrMask) string {
 	var all []string
 	for _, f := range []struct {
@@ -227,7 +229,7 @@ func (a *QPAttr) given(mask QPAttrMask) string {
 	return strings.Join(all, ", ")
 }
 
-// given describes the way to a peer.
+// given describes the path to a peer, for errors.
 func (a *AHAttr) given() string {
 	if !a.Global {
 		return fmt.Sprintf("to LID %d from port %d", a.DLID, a.Port)
@@ -235,7 +237,7 @@ func (a *AHAttr) given() string {
 	return fmt.Sprintf("to %s from GID %d of port %d", a.GRH.DGID.Addr(), a.GRH.SGIDIndex, a.Port)
 }
 
-// check compares the values with their ranges.
+// check returns an ArgError if a selected value is out of range.
 func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 	for _, f := range []struct {
 		bit   QPAttrMask
@@ -321,10 +323,10 @@ func ahAttr(d *abi.QPDest) AHAttr {
 	}
 }
 
-// queryAll asks for every attribute.
+// queryAll selects all attributes.
 const queryAll = 1<<21 - 1
 
-// Query returns the current attributes of the device (ibv_query_qp).
+// Query reads the current attributes from the device (ibv_query_qp).
 func (q *QP) Query() (QPAttr, error) {
 	if err := q.acquire(); err != nil {
 		return QPAttr{}, err
@@ -368,7 +370,7 @@ func (q *QP) Query() (QPAttr, error) {
 		AltTimeout:      AckTimeout(r.AltTimeout),
 	}
 	q.dev.driver.queriedQP(q, &attr)
-	if !q.dev.driver.capabilities().connectionManaged { // there the kernel does not tell the state
+	if !q.dev.driver.capabilities().connectionManaged { // otherwise the kernel does not report the state
 		q.state.Store(uint32(attr.State))
 	}
 	return attr, nil

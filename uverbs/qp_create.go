@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// create asks the kernel for the QP and maps its rings.
+// create creates or opens the kernel's QP and maps its rings.
 func (q *QP) create(s *qpSpec) (err error) {
 	d := q.dev
 	q.cookie = d.addTarget(q)
@@ -50,7 +50,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 	return nil
 }
 
-// cqs returns the CQs that the QP has, each once.
+// cqs returns the CQs of the QP, each once.
 func (q *QP) cqs() []*CQ {
 	all := make([]*CQ, 0, 2)
 	if q.sendCQ != nil {
@@ -62,7 +62,7 @@ func (q *QP) cqs() []*CQ {
 	return all
 }
 
-// verb names the command.
+// verb returns the name of the command.
 func (s *qpSpec) verb() string {
 	if s.open != 0 {
 		return "OPEN_QP"
@@ -70,7 +70,7 @@ func (s *qpSpec) verb() string {
 	return "CREATE_QP"
 }
 
-// hint says what the refusal of a QP may be due to.
+// hint explains a refused QP.
 func (s *qpSpec) hint(errno syscall.Errno) string {
 	switch {
 	case errno == syscall.EPERM && s.Type == RawPacket:
@@ -83,7 +83,7 @@ func (s *qpSpec) hint(errno syscall.Errno) string {
 	return ""
 }
 
-// given lists the values that are asked for.
+// given lists the requested values, for errors.
 func (s *qpSpec) given() string {
 	if s.open != 0 {
 		return fmt.Sprintf("%s, number %d", s.Type, s.open)
@@ -92,7 +92,8 @@ func (s *qpSpec) given() string {
 		s.Type, s.MaxSendWR, s.MaxRecvWR, s.MaxSendSGE, s.MaxRecvSGE, s.MaxInline)
 }
 
-// createKernel creates the kernel's object by the way that it has.
+// createKernel creates or opens the kernel's object by ioctl or, if the kernel does not support it,
+// by a legacy command.
 func (q *QP) createKernel(s *qpSpec, u udata) syscall.Errno {
 	if s.open != 0 {
 		return q.openLegacy(s, u)
@@ -107,8 +108,9 @@ func (q *QP) createKernel(s *qpSpec, u udata) syscall.Errno {
 	return q.createLegacy(s, u)
 }
 
-// probeInline finds the most inline data that the driver takes, which no query tells.
-// ok is false if inline data is not what the driver objects to.
+// probeInline finds the largest MaxInline that the driver accepts, by creating QPs, because the
+// driver does not report it. It reports false if the driver refuses the QP even without inline
+// data.
 func (q *QP) probeInline(s *qpSpec) (limit int, ok bool) {
 	probe := *s
 	try := func(n int) bool {
@@ -123,7 +125,7 @@ func (q *QP) probeInline(s *qpSpec) (limit int, ok bool) {
 	if !try(lo) {
 		return 0, false
 	}
-	for hi-lo > 1 { // lo is taken, hi is not
+	for hi-lo > 1 { // lo is accepted, hi is not
 		if mid := (lo + hi) / 2; try(mid) {
 			lo = mid
 		} else {
@@ -193,7 +195,7 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	return errno
 }
 
-// legacyRequest is the request of CREATE_QP.
+// legacyRequest returns the request of CREATE_QP.
 func (q *QP) legacyRequest(s *qpSpec) *abi.CreateQP {
 	req := &abi.CreateQP{
 		UserHandle:    q.cookie,
@@ -224,7 +226,7 @@ func (q *QP) legacyRequest(s *qpSpec) *abi.CreateQP {
 	return req
 }
 
-// created takes what a legacy command has answered.
+// created stores the response of a legacy command.
 func (q *QP) created(r *abi.CreateQPResp) {
 	q.handle, q.qpn = r.QPHandle, r.QPN
 	q.caps = QPCaps{

@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// Modify sets the attributes in mask (ibv_modify_qp). If mask does not suit the change of state,
-// the error names the attributes that are missing or superfluous. [QP.Connect] makes the usual
-// sequence of changes.
+// Modify sets the attributes in mask (ibv_modify_qp). If mask does not fit the change of state, the
+// error lists the attributes that are missing or superfluous. [QP.Connect] makes the usual sequence
+// of changes.
 func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	var note *errCause
 	if mask&AttrState != 0 {
@@ -52,11 +52,10 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	return nil
 }
 
-// checkChange returns what is wrong with a change, as far as it is known without the kernel, and
-// completes the addresses.
+// checkChange checks a change without asking the kernel, and completes the addresses.
 func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to QPState) error {
 	check := mask
-	if q.dev.driver.capabilities().connectionManaged && to == QPInit { // there is nothing that it would have to be told
+	if q.dev.driver.capabilities().connectionManaged && to == QPInit { // siw needs no attributes
 		check |= AttrPKeyIndex | AttrPort | AttrAccess
 	}
 	if err := checkModify(q.typ, from, to, check); err != nil {
@@ -81,7 +80,7 @@ func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to QPState) error 
 	return nil
 }
 
-// issueModify sends MODIFY_QP, or the extended command for what only that has.
+// issueModify sends MODIFY_QP, or the extended command if there is a rate limit.
 func (q *QP) issueModify(attr *QPAttr, mask QPAttrMask) syscall.Errno {
 	req := spareModifies.Get().(*abi.ModifyQP)
 	defer spareModifies.Put(req)
@@ -122,7 +121,7 @@ func (q *QP) issueModify(attr *QPAttr, mask QPAttrMask) syscall.Errno {
 	return q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{})
 }
 
-// modified notes what a change that the kernel has made means for the library.
+// modified updates the library's state after a successful change.
 func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
 	q.state.Store(uint32(to))
 	if mask&AttrPort != 0 {
@@ -135,8 +134,8 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
 		q.newPSN()
 		q.clearFailure()
 	}
-	// rxe leaves the completions of a QP that is reset in the CQ, and polling them after Reset notes
-	// a failure again. Those that are polled only after Init still count for the new connection.
+	// rxe leaves the completions of a reset QP in the CQ. Polling them after Reset records a failure
+	// again. Those polled after Init are still taken for failures of the new connection.
 	if from == QPReset && to == QPInit {
 		q.clearFailure()
 		q.cause.Store(nil)
@@ -145,22 +144,26 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
 	q.recordPeer(*attr, mask)
 }
 
-// clearFailure forgets the failure that brought the QP into error.
+// clearFailure removes the recorded failure.
 func (q *QP) clearFailure() {
 	q.first.Store(nil)
 	q.ringChecked.Store(false)
 }
 
-// spareModifies are requests that are over.
+// spareModifies are requests for reuse.
 var spareModifies = sync.Pool{New: func() any { return new(abi.ModifyQP) }}
 
-// SetKernelState tells the library to which state the kernel has moved the queue pair by itself, as its
-// connection manager does on iWARP, where no command does it and none asks for the state. Package
-// cm calls it for a QP of its own. A program that connects otherwise calls it with [QPRTS] on the
-// side that connects, once the connection is established, and with [QPRTR] on the side that
-// accepts: that may not send before it has heard of its peer, so that the QP goes to RTS with the
-// first message that is received, or by another call if the program has heard in some other
-// way, such as by an RDMA WRITE. On other transports Moved fails, as [QP.Modify] moves a QP there.
+// SetKernelState tells the library that the connection manager of the kernel has moved an iWARP
+// queue pair to a state. The library cannot find this out: no command moves the QP there and none
+// reads its state. Package cm calls SetKernelState for its own QPs. Other programs must call it
+// once the connection is established:
+//
+//   - on the connecting side with [QPRTS];
+//   - on the accepting side with [QPRTR]. This side may not send before the peer does. The QP moves
+//     to QPRTS when the first message is received. If the peer begins with another operation, such
+//     as an RDMA WRITE, call SetKernelState with QPRTS.
+//
+// SetKernelState fails on other transports, where [QP.Modify] moves the QP.
 func (q *QP) SetKernelState(state QPState) error {
 	if err := q.acquire(); err != nil {
 		return err
@@ -189,7 +192,7 @@ func (q *QP) SetKernelState(state QPState) error {
 	return nil
 }
 
-// firstRecvDone notes that the peer has begun to send.
+// firstRecvDone records that the peer has begun to send, so that this side may send.
 func (q *QP) firstRecvDone() {
 	if q.awaitFirstRecv.CompareAndSwap(true, false) {
 		q.recvCQ.awaitFirstRecv.Add(-1)
@@ -197,7 +200,7 @@ func (q *QP) firstRecvDone() {
 	q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
 }
 
-// modifyHint says what a refused change of state may be due to.
+// modifyHint explains a refused change.
 func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) string {
 	if mask&AttrAltPath != 0 && errno == syscall.EINVAL {
 		if port, err := q.dev.QueryPort(attr.AltPort); err == nil && port.LinkLayer == LinkLayerEthernet {

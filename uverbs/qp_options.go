@@ -12,7 +12,7 @@ type QPCaps struct {
 	MaxRecvWR  int // MaxRecvWR is the number of work requests in the receive queue.
 	MaxSendSGE int // MaxSendSGE is the maximum number of SGEs of a send.
 	MaxRecvSGE int // MaxRecvSGE is the maximum number of SGEs of a receive.
-	MaxInline  int // MaxInline is the maximum inline data of a work request, in bytes.
+	MaxInline  int // MaxInline is the maximum inline data of a send, in bytes.
 }
 
 // QPFlags are properties of a QP (enum ib_uverbs_qp_create_flags).
@@ -20,51 +20,51 @@ type QPFlags uint32
 
 // Flags of a QP.
 const (
-	QPBlockMulticastLoopback QPFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK // do not receive what it sends to a group (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
-	QPScatterFCS             QPFlags = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS              // also store the checksum of a frame (IBV_QP_CREATE_SCATTER_FCS)
-	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // remove the VLAN tag; a WC does not return it (IBV_QP_CREATE_CVLAN_STRIPPING)
-	QPPadWriteEnd            QPFlags = abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING    // fill up cache lines (IBV_QP_CREATE_PCI_WRITE_END_PADDING)
+	QPBlockMulticastLoopback QPFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK // do not receive the QP's own multicast packets (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
+	QPScatterFCS             QPFlags = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS              // also store the checksum (FCS) of a frame (IBV_QP_CREATE_SCATTER_FCS)
+	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // remove the VLAN tag; the WC does not have it (IBV_QP_CREATE_CVLAN_STRIPPING)
+	QPPadWriteEnd            QPFlags = abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING    // pad writes to whole cache lines (IBV_QP_CREATE_PCI_WRITE_END_PADDING)
 )
 
-// qpFlagsAll are the flags that there are.
+// qpFlagsAll are all QP flags.
 const qpFlagsAll = QPBlockMulticastLoopback | QPScatterFCS | QPStripVLAN | QPPadWriteEnd
 
 // QPOptions are the options of [PD.CreateQP]. SendCQ and RecvCQ are required, unless the QP does
-// not have that queue, and may be the same CQ.
+// not have that queue. They may be the same CQ.
 type QPOptions struct {
-	Type       QPType      // Type is the transport service; zero is RC.
-	SendCQ     *CQ         // SendCQ gets the completions of send work requests.
-	RecvCQ     *CQ         // RecvCQ gets the completions of receive work requests.
+	Type       QPType      // Type is the transport service; by default RC.
+	SendCQ     *CQ         // SendCQ receives the completions of sends.
+	RecvCQ     *CQ         // RecvCQ receives the completions of receives.
 	SRQ        *SRQ        // SRQ provides the receives; the QP then has no receive queue of its own.
-	MaxSendWR  int         // MaxSendWR is the minimum size of the send queue; zero is 64.
-	MaxRecvWR  int         // MaxRecvWR is the minimum size of the receive queue; zero is 64.
-	MaxSendSGE int         // MaxSendSGE is the maximum number of SGEs of a send; zero is 1.
-	MaxRecvSGE int         // MaxRecvSGE is the maximum number of SGEs of a receive; zero is 1.
+	MaxSendWR  int         // MaxSendWR is the minimum size of the send queue, in work requests; by default 64.
+	MaxRecvWR  int         // MaxRecvWR is the minimum size of the receive queue, in work requests; by default 64.
+	MaxSendSGE int         // MaxSendSGE is the maximum number of SGEs of a send; by default 1.
+	MaxRecvSGE int         // MaxRecvSGE is the maximum number of SGEs of a receive; by default 1.
 	MaxInline  int         // MaxInline is the maximum inline data of a send, in bytes.
-	SignalAll  bool        // SignalAll gives every send the flag Signaled.
+	SignalAll  bool        // SignalAll sets SendSignaled in every send.
 	Path       PathOptions // Path says how the QP reaches its peer.
 	Flags      QPFlags     // Flags are properties of the QP.
-	InlineRecv bool        // InlineRecv lets the device put short messages into completions, from which Poll copies them; mlx5, for RC and UC.
+	InlineRecv bool        // InlineRecv lets the device put short messages into completions; Poll copies them to their buffers. Only mlx5 supports it, for RC and UC.
 
 	// RXHash selects the WQ of IndTable for a packet. mlx5 requires it together with IndTable.
 	RXHash RXHash
 
-	// IndTable spreads received packets over WQs. The QP then has no receive queue and no
-	// RecvCQ, and without SendCQ no send queue either.
+	// IndTable distributes received packets over WQs. The QP then has no receive queue and no RecvCQ,
+	// and without SendCQ no send queue either.
 	IndTable *RWQIndTable
 }
 
-// RXHash is a Toeplitz hash over fields of a packet.
+// RXHash is a Toeplitz hash over header fields of a packet.
 type RXHash struct {
-	Fields RXHashFields // Fields are the fields to hash; without any, all packets go to the first WQ.
-	Key    [40]byte     // Key is the key of the hash. It must not be zero, and the two sides may have different keys.
+	Fields RXHashFields // Fields are the fields to hash; if 0, all packets go to the first WQ.
+	Key    [40]byte     // Key is the key of the hash. It must not be zero. The two sides may use different keys.
 }
 
-// RXHashFields are the fields that a hash uses (enum ibv_rx_hash_fields). Fields of IPv4 and IPv6
-// exclude each other, as do fields of TCP and UDP.
+// RXHashFields are header fields to hash (enum ibv_rx_hash_fields). Fields of IPv4 exclude those of
+// IPv6, and fields of TCP those of UDP.
 type RXHashFields uint64
 
-// Fields of packets.
+// Header fields.
 const (
 	RXHashSrcIPv4 RXHashFields = 1 << iota // IBV_RX_HASH_SRC_IPV4
 	RXHashDstIPv4                          // IBV_RX_HASH_DST_IPV4
@@ -76,25 +76,25 @@ const (
 	RXHashDstUDP                           // IBV_RX_HASH_DST_PORT_UDP
 )
 
-// PathOptions say how a QP reaches its peer. A field that is zero takes the default; [QP.Modify]
-// can set a value that is itself zero.
+// PathOptions say how a QP reaches its peer. A zero field means the default. To set a value that is
+// itself zero use [QP.Modify].
 type PathOptions struct {
 	Port         uint8      // Port is the local port; by default the first active one.
-	GID          GIDChoice  // GID is the local GID; by default see [ChooseGID].
-	MTU          MTU        // MTU is the path MTU, the same on both sides; by default the port's active MTU.
-	SL           uint8      // SL is the service level.
+	GID          GIDChoice  // GID is the local GID; by default that of [ChooseGID].
+	MTU          MTU        // MTU is the path MTU, which must be the same on both sides; by default the port's active MTU.
+	SL           uint8      // SL is the service level, 0 to 15.
 	TrafficClass uint8      // TrafficClass is the traffic class in the IP header on RoCE.
-	FlowLabel    uint32     // FlowLabel has 20 bits.
-	HopLimit     uint8      // HopLimit is the number of routers that a packet may cross, by default 64; on RoCE the kernel uses the TTL of the route.
-	Timeout      AckTimeout // Timeout is the wait for an acknowledgement; by default 14, 67 ms.
-	RetryCount   uint8      // RetryCount is the number of retries, up to 7; on rxe 7 means forever. The default is 6.
-	RNRRetry     uint8      // RNRRetry is the number of retries while the peer has no receive posted; 7, the default, means forever.
-	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer must wait before such a retry; by default 12, 0.64 ms.
-	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, in each direction; by default 16 or the limit of the device.
-	Access       Access     // Access is what the peer may do; by default RDMA READ, WRITE and, if the device supports them, atomics.
+	FlowLabel    uint32     // FlowLabel is the flow label, 20 bits.
+	HopLimit     uint8      // HopLimit is the number of routers that a packet may cross, by default 64. On RoCE the kernel uses the TTL of the route instead.
+	Timeout      AckTimeout // Timeout is the wait for an acknowledgement; by default 14 (67 ms).
+	RetryCount   uint8      // RetryCount is the number of retries, up to 7; by default 6. On rxe 7 means forever.
+	RNRRetry     uint8      // RNRRetry is the number of retries while the peer has no receive posted; by default 7, which means forever.
+	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer must wait before such a retry; by default 12 (0.64 ms).
+	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, in each direction; by default 16 or the device's limit, if that is lower.
+	Access       Access     // Access is what the QP permits its peer; by default RDMA READ, WRITE and, if the device supports them, atomics.
 }
 
-// hasSendQueue reports whether the QP sends.
+// hasSendQueue reports whether the QP has a send queue.
 func (o *QPOptions) hasSendQueue() bool {
 	return o.Type != XRCRecv && (o.IndTable == nil || o.SendCQ != nil)
 }
@@ -104,7 +104,7 @@ func (o *QPOptions) hasRecvQueue() bool {
 	return o.SRQ == nil && o.IndTable == nil && o.Type != XRCSend && o.Type != XRCRecv
 }
 
-// check compares the options of a QP of a PD with what the device allows.
+// check returns an error if an option is invalid or not supported.
 func (o *QPOptions) check(d *Device) error {
 	if !o.Type.known() {
 		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
@@ -133,7 +133,7 @@ func (o *QPOptions) check(d *Device) error {
 	return o.Path.check(d)
 }
 
-// checkQueues checks which queues there are, and their sizes.
+// checkQueues checks the CQs and the sizes of the queues.
 func (o *QPOptions) checkQueues(d *Device) error {
 	noRecv := ""
 	switch {

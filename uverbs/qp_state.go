@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// transition says which attributes a change of state takes.
+// transition has the attributes that a change of state requires and those that it permits.
 type transition struct{ required, optional QPAttrMask }
 
-// Attributes that concern acknowledgements and READs, which RC alone has, and of these the
-// ones that each end of an XRC has.
+// Attributes for acknowledgements and READs: those of RC, and of each side of an XRC connection.
 const (
 	attrRC      = attrXRCSend | attrXRCRecv
 	attrXRCSend = AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic
 	attrXRCRecv = AttrTimeout | AttrMaxDestRdAtomic | AttrMinRNRTimer
 )
 
-// transitions are the changes of state by type of QP, and the states before and after; nil if there is
-// no such change. AttrState itself is always allowed. Every state may also go to Reset, and every state
-// but Reset to Err, without attributes (qp_state_table, drivers/infiniband/core/verbs.c). It is an array
-// of pointers because that is laid out by the compiler, where a map is filled whenever a program starts.
+// transitions are the changes of state by QP type, state before and state after; nil if the change
+// is not possible. AttrState itself is always permitted. Every state may also change to Reset, and
+// every state but Reset to Err, without attributes (qp_state_table,
+// drivers/infiniband/core/verbs.c). The compiler lays out an array of pointers, whereas a map would
+// be filled at every program start.
 var transitions = [XRCRecv + 1][QPErr + 1][QPErr + 1]*transition{
 	RC: {
 		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
@@ -136,7 +136,7 @@ var transitions = [XRCRecv + 1][QPErr + 1][QPErr + 1]*transition{
 	},
 }
 
-// lookUp returns the row of a change of state, and whether there is such a change.
+// lookUp returns the attributes of a change of state, and whether the change is possible.
 func lookUp(typ QPType, from, to QPState) (transition, bool) {
 	if typ <= XRCRecv && from <= QPErr && to <= QPErr {
 		if t := transitions[typ][from][to]; t != nil {
@@ -146,8 +146,8 @@ func lookUp(typ QPType, from, to QPState) (transition, bool) {
 	return transition{}, to == QPReset || to == QPErr && from != QPReset
 }
 
-// checkModify compares a change of state with the table and names what is missing or
-// superfluous.
+// checkModify returns an ArgError that lists missing and superfluous attributes of a change of
+// state.
 func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
 	t, ok := lookUp(typ, from, to)
 	given := mask &^ AttrState
@@ -165,7 +165,7 @@ func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
 	return argErr(op, "attribute mask", fmt.Sprintf("(%s), superfluous %s", given, extra), "required %s; optional %s", t.required, t.optional)
 }
 
-// reachable lists the states that a state may go to.
+// reachable lists the states that a state may change to.
 func reachable(typ QPType, from QPState) string {
 	var to []string
 	for s := QPReset; s <= QPErr; s++ {

@@ -17,15 +17,15 @@ func (g GUID) String() string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
 }
 
-// AtomicCap says with which accesses an atomic operation is atomic (enum ib_atomic_cap,
+// AtomicCap says which accesses an atomic operation is atomic with (enum ib_atomic_cap,
 // rdma/ib_verbs.h).
 type AtomicCap uint32
 
 // Atomic capabilities (IBV_ATOMIC_NONE and following).
 const (
 	AtomicNone   AtomicCap = iota // no atomics
-	AtomicHCA                     // atomic among the QPs of this device
-	AtomicGlobal                  // also atomic with accesses of the CPU
+	AtomicHCA                     // with atomics of other QPs of this device
+	AtomicGlobal                  // also with accesses of the CPU
 )
 
 // String returns the name that ibv_devinfo prints.
@@ -41,15 +41,15 @@ func (c AtomicCap) String() string {
 	return fmt.Sprintf("atomic capability %d", uint32(c))
 }
 
-// DeviceAttr has the properties and limits of a device (struct ibv_device_attr_ex). The fields
-// about segmentation (tso_caps) and atomics over PCI (pci_atomic_caps) are missing: the kernel does
-// not report them, and only mlx5 adapters do, with commands of their own.
+// DeviceAttr are the properties and limits of a device (struct ibv_device_attr_ex). It has no
+// fields for segmentation (tso_caps) and PCI atomics (pci_atomic_caps), which the kernel does not
+// report.
 type DeviceAttr struct {
 	FirmwareVersion string    // FirmwareVersion is empty for devices without firmware.
 	NodeGUID        GUID      // NodeGUID is the GUID of the device.
 	SysImageGUID    GUID      // SysImageGUID is the GUID of the card or system that the device is part of.
 	MaxMRSize       uint64    // MaxMRSize is the largest MR, in bytes.
-	PageSizeCap     uint64    // PageSizeCap has a bit for each supported page size, in bytes.
+	PageSizeCap     uint64    // PageSizeCap is the sum of the supported page sizes, in bytes.
 	VendorID        uint32    // VendorID is the vendor's IEEE number.
 	VendorPartID    uint32    // VendorPartID is the part number that the vendor has assigned.
 	HWVersion       uint32    // HWVersion is the version of the hardware.
@@ -67,8 +67,8 @@ type DeviceAttr struct {
 	MaxResRdAtom    uint32    // MaxResRdAtom is the maximum number of READs and atomics that the device serves at a time.
 	MaxQPInitRdAtom uint32    // MaxQPInitRdAtom is the maximum number of READs and atomics that a QP has in flight.
 	MaxEEInitRdAtom uint32    // MaxEEInitRdAtom is MaxQPInitRdAtom for EE contexts.
-	AtomicCap       AtomicCap // AtomicCap says with which accesses atomics are atomic.
-	MaxEE           uint32    // MaxEE is the maximum number of EE contexts, of the RD transport, which no device has.
+	AtomicCap       AtomicCap // AtomicCap says which accesses atomics are atomic with.
+	MaxEE           uint32    // MaxEE is the maximum number of EE contexts (RD transport, which no device supports).
 	MaxRDD          uint32    // MaxRDD is the maximum number of RD domains.
 	MaxMW           uint32    // MaxMW is the maximum number of MWs.
 	MaxRawIPv6QP    uint32    // MaxRawIPv6QP is the maximum number of raw IPv6 QPs.
@@ -78,29 +78,29 @@ type DeviceAttr struct {
 	MaxTotalMcastQP uint32    // MaxTotalMcastQP is the maximum number of QPs in all multicast groups.
 	MaxAH           uint32    // MaxAH is the maximum number of AHs.
 	MaxFMR          uint32    // MaxFMR is the maximum number of fast MRs.
-	MaxMapPerFMR    uint32    // MaxMapPerFMR is how often a fast MR can be mapped.
+	MaxMapPerFMR    uint32    // MaxMapPerFMR is the maximum number of times that a fast MR can be mapped.
 	MaxSRQ          uint32    // MaxSRQ is the maximum number of SRQs.
 	MaxSRQWR        uint32    // MaxSRQWR is the largest SRQ, in work requests.
 	MaxSRQSGE       uint32    // MaxSRQSGE is the maximum number of SGEs of a receive of an SRQ.
 	MaxPKeys        uint16    // MaxPKeys is the maximum number of partitions.
 	LocalCAAckDelay uint8     // LocalCAAckDelay is the maximum delay of the device's acknowledgements, encoded as an AckTimeout.
-	PhysPortCount   uint8     // PhysPortCount is the number of ports, up to 255; [DeviceInfo] has the full number (phys_port_cnt_ex).
+	PhysPortCount   uint8     // PhysPortCount is the number of ports, at most 255; see also [DeviceInfo].Ports (phys_port_cnt_ex).
 	ODPGeneralCaps  uint64    // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 if not supported.
-	ODPCapsRC       ODPCaps   // ODPCapsRC has the operations of RC QPs on such memory.
-	ODPCapsUC       ODPCaps   // ODPCapsUC has the operations of UC QPs.
-	ODPCapsUD       ODPCaps   // ODPCapsUD has the operations of UD QPs.
-	ODPCapsXRC      ODPCaps   // ODPCapsXRC has the operations of XRC QPs.
-	TimestampMask   uint64    // TimestampMask has the valid bits of a completion timestamp; 0 if not supported.
-	CoreClockKHz    uint64    // CoreClockKHz is the device clock's frequency, 0 if unknown.
+	ODPCapsRC       ODPCaps   // ODPCapsRC are the operations of RC QPs on on-demand memory.
+	ODPCapsUC       ODPCaps   // ODPCapsUC are the operations of UC QPs.
+	ODPCapsUD       ODPCaps   // ODPCapsUD are the operations of UD QPs.
+	ODPCapsXRC      ODPCaps   // ODPCapsXRC are the operations of XRC QPs.
+	TimestampMask   uint64    // TimestampMask are the valid bits of a completion time stamp; 0 if not supported.
+	CoreClockKHz    uint64    // CoreClockKHz is the frequency of the device's clock in kHz, 0 if unknown.
 	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory in bytes; 0 if it has none.
 	CompVectors     int       // CompVectors is the number of completion vectors.
 
-	RSSQPTypes         QPTypes       // RSSQPTypes are the types of QPs that can have an RWQIndTable; 0 if there are none.
+	RSSQPTypes         QPTypes       // RSSQPTypes are the QP types that can have an RWQIndTable.
 	MaxRWQIndTables    uint32        // MaxRWQIndTables is the maximum number of RWQIndTables.
 	MaxRWQIndTableSize uint32        // MaxRWQIndTableSize is the maximum number of WQs in an RWQIndTable.
 	MaxWQ              uint32        // MaxWQ is the maximum number of WQs (max_wq_type_rq).
 	RawPacketCaps      RawPacketCaps // RawPacketCaps are the capabilities for raw packets.
-	TagMatching        TMCaps        // TagMatching describes SRQs with tag matching, which the library does not support.
+	TagMatching        TMCaps        // TagMatching are the capabilities for tag matching, which the library does not support.
 
 	MaxCQModerationCount  uint16 // MaxCQModerationCount is the maximum number of completions per event, see [CQ.Modify]; 0 if not supported.
 	MaxCQModerationPeriod uint16 // MaxCQModerationPeriod is the longest time between events, in microseconds.
@@ -110,14 +110,14 @@ type DeviceAttr struct {
 // [AccessOnDemand] (enum ib_uverbs_odp_transport_cap_bits).
 type ODPCaps uint32
 
-// On-demand paging of a transport.
+// Operations on on-demand memory.
 const (
 	ODPSend        ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_SEND         // send from it (IBV_ODP_SUPPORT_SEND)
 	ODPRecv        ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_RECV         // receive into it (IBV_ODP_SUPPORT_RECV)
 	ODPWrite       ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_WRITE        // RDMA WRITE (IBV_ODP_SUPPORT_WRITE)
 	ODPRead        ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_READ         // RDMA READ (IBV_ODP_SUPPORT_READ)
 	ODPAtomic      ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_ATOMIC       // atomics (IBV_ODP_SUPPORT_ATOMIC)
-	ODPSRQRecv     ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_SRQ_RECV     // receive into it by an SRQ (IBV_ODP_SUPPORT_SRQ_RECV)
+	ODPSRQRecv     ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_SRQ_RECV     // receive into it with an SRQ (IBV_ODP_SUPPORT_SRQ_RECV)
 	ODPFlush       ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_FLUSH        // FLUSH
 	ODPAtomicWrite ODPCaps = abi.IB_UVERBS_ODP_SUPPORT_ATOMIC_WRITE // ATOMIC_WRITE
 )
@@ -133,8 +133,8 @@ const (
 	RawPacketDelayDrop  RawPacketCaps = abi.IB_UVERBS_RAW_PACKET_CAP_DELAY_DROP      // WQDelayDrop (IBV_RAW_PACKET_CAP_DELAY_DROP)
 )
 
-// TMCaps are a device's capabilities for tag matching (struct ibv_tm_caps); all zero if it has
-// none.
+// TMCaps are a device's capabilities for tag matching (struct ibv_tm_caps); all zero if it is not
+// supported.
 type TMCaps struct {
 	MaxRndvHeader uint32 // MaxRndvHeader is the maximum header length of a rendezvous request, in bytes.
 	MaxTags       uint32 // MaxTags is the maximum number of tags of an SRQ.
@@ -147,7 +147,7 @@ type TMCaps struct {
 // when the device was opened and do not change.
 func (d *Device) QueryDevice() DeviceAttr { return d.attr }
 
-// queryDevice asks the kernel.
+// queryDevice reads the attributes from the kernel.
 func (d *Device) queryDevice() error {
 	req := &abi.ExQueryDevice{}
 	resp := &abi.ExQueryDeviceResp{}
@@ -229,8 +229,7 @@ func (d *Device) queryDevice() error {
 	return nil
 }
 
-// firmware decodes the 64-bit version the way libibverbs does for most devices:
-// three 16-bit parts.
+// firmware decodes a 64-bit version as three 16-bit parts, as libibverbs does for most devices.
 func firmware(v uint64) string {
 	if v == 0 {
 		return ""
@@ -284,7 +283,7 @@ func (l LinkLayer) String() string {
 // MTU is a path MTU in the encoding of the InfiniBand standard (enum ib_mtu).
 type MTU uint8
 
-// Path MTUs; the zero value lets the library choose.
+// Path MTUs. In [PathOptions] the zero value lets the library choose.
 const (
 	MTU256 MTU = 1 + iota
 	MTU512
@@ -301,7 +300,8 @@ func (m MTU) Bytes() int {
 	return 128 << m
 }
 
-// MTUFromBytes returns the MTU of a size in bytes: 256, 512, 1024, 2048 or 4096.
+// MTUFromBytes returns the MTU for a size in bytes. It fails with an [ArgError] unless the size is
+// 256, 512, 1024, 2048 or 4096.
 func MTUFromBytes(n int) (MTU, error) {
 	for m := MTU256; m <= MTU4096; m++ {
 		if m.Bytes() == n {
@@ -311,7 +311,7 @@ func MTUFromBytes(n int) (MTU, error) {
 	return 0, argErr("MTUFromBytes", "size", n, "256, 512, 1024, 2048, 4096")
 }
 
-// PortAttr are a port's properties (struct ibv_port_attr).
+// PortAttr are the attributes of a port (struct ibv_port_attr).
 type PortAttr struct {
 	State         PortState // State is the logical state.
 	MaxMTU        MTU       // MaxMTU is the largest MTU that the port supports.
@@ -334,29 +334,29 @@ type PortAttr struct {
 	PhysState     uint8     // PhysState is the physical state code; see [PortAttr.Phys].
 	LinkLayer     LinkLayer // LinkLayer is InfiniBand or Ethernet.
 	Flags         uint8     // Flags are bits such as PortGRHRequired.
-	CapFlags2     uint16    // CapFlags2 are more capability bits; 0 if the ioctl interface is not used.
+	CapFlags2     uint16    // CapFlags2 are more capability bits; 0 without the ioctl interface.
 }
 
-// PortGRHRequired is the bit of [PortAttr.Flags] for a port that needs a GRH in every packet
+// PortGRHRequired is the bit in [PortAttr].Flags of a port that needs a GRH in every packet
 // (IBV_QPF_GRH_REQUIRED). The kernel sets it for all RoCE ports, and for InfiniBand ports of
-// virtual functions that share a LID with others.
+// virtual functions that share a LID.
 const PortGRHRequired uint8 = abi.IB_UVERBS_QPF_GRH_REQUIRED
 
-// GRHRequired reports whether every packet of the port needs a GRH, so that the address of a peer
-// must include its GID. See [PortGRHRequired].
+// GRHRequired reports whether the port needs a GRH in every packet, so that a peer's address must
+// include its GID. See [PortGRHRequired].
 func (a PortAttr) GRHRequired() bool { return a.Flags&PortGRHRequired != 0 }
 
-// portFacts are the properties of a port that do not change while a device is open.
+// portFacts are the attributes of a port that do not change while a device is open.
 type portFacts struct {
 	link LinkLayer
-	gids int  // the number of places in the GID table
+	gids int  // size of the GID table
 	grh  bool // every packet needs a GRH
 }
 
-// portCache holds the facts about the ports that were asked for, by port number.
+// portCache holds the facts about ports that were queried, by port number.
 type portCache [256]atomic.Pointer[portFacts]
 
-// facts returns what does not change of a port, and asks the kernel only once.
+// facts returns the constant attributes of a port. It asks the kernel only once.
 func (d *Device) facts(port uint8) (*portFacts, error) {
 	if f := d.ports[port].Load(); f != nil {
 		return f, d.usable()
@@ -370,7 +370,7 @@ func (d *Device) facts(port uint8) (*portFacts, error) {
 	return f, nil
 }
 
-// QueryPort returns the current properties of a port, numbered from 1 (ibv_query_port).
+// QueryPort returns the current attributes of a port, from 1 on (ibv_query_port).
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if err := d.usable(); err != nil {
 		return PortAttr{}, err
@@ -409,7 +409,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		SubnetTimeout: r.SubnetTimeout,
 		InitTypeReply: r.InitTypeReply,
 		ActiveWidth:   r.ActiveWidth,
-		ActiveSpeed:   orDefault(resp.ActiveSpeedEx, uint32(r.ActiveSpeed)), // the former has room for more
+		ActiveSpeed:   orDefault(resp.ActiveSpeedEx, uint32(r.ActiveSpeed)), // ActiveSpeedEx has more bits
 		PhysState:     r.PhysState,
 		LinkLayer:     LinkLayer(r.LinkLayer),
 		Flags:         r.Flags,

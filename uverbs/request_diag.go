@@ -2,38 +2,38 @@ package uverbs
 
 import "github.com/goverbs/goverbs/uverbs/internal/diag"
 
-// sentWR is what the ring of a send queue says of a work request.
+// sentWR is a work request as the send ring holds it.
 type sentWR struct {
 	op     WROpcode
 	length uint32 // bytes of data
 	sges   []SGE
-	qpn    uint32 // where a datagram goes, otherwise 0
+	qpn    uint32 // destination QP of a datagram, otherwise 0
 	raddr  uint64 // of the peer's memory
-	rkey   uint32 // of the peer's memory; the new key of a window that is bound
-	mwRKey uint32 // the key of that window before
+	rkey   uint32 // of the peer's memory, or the new key of a bound window
+	mwRKey uint32 // the old key of that window
 
-	bind       *binding // what a window is bound to, nil if the ring does not say
-	invalid    *uint32  // the key that is invalidated, nil if there is none or it is not known
-	windowOnly bool     // only the key of a memory window of this side can be invalidated
+	bind       *binding // the memory of a bind, nil if the ring does not have it
+	invalid    *uint32  // the key to invalidate, nil if there is none or it is unknown
+	windowOnly bool     // only the key of a local memory window can be invalidated
 }
 
-// binding is the memory that a window is bound to, and with which rights.
+// binding is the memory and the rights of a window bind.
 type binding struct {
 	addr, length uint64
 	lkey         uint32
 	access       Access
 }
 
-// sent finds a send work request, nil if the ring does not have it any more.
+// sent returns a send work request, or nil if the ring does not hold it any more.
 func (q *QP) sent(id uint64) *sentWR {
 	wr, ok := q.dev.driver.findRequest(q, id)
-	if !ok || q.closed.Load() { // the ring is gone too, perhaps since before it was read
+	if !ok || q.closed.Load() { // the ring may have been unmapped before it was read
 		return nil
 	}
 	return &wr
 }
 
-// needs returns the right that a request needs of the peer's memory, 0 if it names none.
+// needs returns the right that a request needs to the peer's memory, or 0 if it names none.
 func (w *sentWR) needs() Access {
 	switch w.op {
 	case WRRDMAWrite, WRRDMAWriteWithImm, WRAtomicWrite:
@@ -46,7 +46,7 @@ func (w *sentWR) needs() Access {
 	return 0
 }
 
-// request collects the facts about a send request and the memory that it names.
+// request returns the facts about a send request and the memory that it names.
 func (q *QP) request(w *sentWR) *diag.Request {
 	r := &diag.Request{Op: w.op.String(), Length: w.length, PD: q.pd, Remote: w.needs() != 0 || w.op == WRFlush,
 		RemoteAddr: w.raddr, RKey: w.rkey, RemoteQPN: w.qpn, Invalidates: w.invalid}
@@ -74,7 +74,7 @@ func (q *QP) request(w *sentWR) *diag.Request {
 	return r
 }
 
-// diagMR returns the facts about the MR with an lkey, nil if there is none.
+// diagMR returns the facts about the MR with an lkey, or nil.
 func (d *Device) diagMR(lkey uint32) *diag.MR {
 	mr := d.mrs.get(lkey)
 	if mr == nil {
@@ -84,8 +84,7 @@ func (d *Device) diagMR(lkey uint32) *diag.MR {
 		LocalWrite: mr.access&AccessLocalWrite != 0, MWBind: mr.access&AccessMWBind != 0}
 }
 
-// diagWindow returns the facts about the window that has a key or had it before a bind, nil if there is
-// none.
+// diagWindow returns the facts about the window that has or had a key, or nil.
 func (d *Device) diagWindow(rkey uint32) *diag.Window {
 	mw := d.windowOf(rkey)
 	if mw == nil {

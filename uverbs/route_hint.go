@@ -6,7 +6,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// routeHint says what may be wrong with the path to a peer that the kernel has refused.
+// routeHint explains why the kernel refused a path to a peer.
 func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	table, _ := d.GIDTable(ah.Port)
 	p := diag.Path{Errno: errno, Device: d.Name(), Port: ah.Port, Index: int(ah.GRH.SGIDIndex), To: ah.GRH.DGID.Addr()}
@@ -27,7 +27,7 @@ func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	return p.Hint()
 }
 
-// diagGID returns what package diag needs of a GID.
+// diagGID returns the facts about a GID.
 func diagGID(e GIDEntry) *diag.GID {
 	return &diag.GID{Addr: e.GID.Addr(), Netdev: e.Netdev, Type: uint32(e.Type), InfiniBand: e.Type == GIDTypeIB, Text: e.String()}
 }

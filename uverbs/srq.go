@@ -12,14 +12,14 @@ import (
 
 // SRQOptions are the options of [PD.CreateSRQ].
 type SRQOptions struct {
-	MaxWR  int // MaxWR is the least number of receives that it holds; zero is 64.
-	MaxSGE int // MaxSGE is the most SGEs of a receive; zero is 1.
+	MaxWR  int // MaxWR is the minimum number of receives that it holds; by default 64.
+	MaxSGE int // MaxSGE is the maximum number of SGEs of a receive; by default 1.
 
-	XRCD *XRCD // XRCD makes it an SRQ of a domain, which XRC senders choose by its number.
-	CQ   *CQ   // CQ gets the completions of an SRQ with XRCD.
+	XRCD *XRCD // XRCD is the XRC domain of the SRQ, or nil. XRC senders select the SRQ by its number.
+	CQ   *CQ   // CQ receives the completions of the SRQ. It is required with XRCD, and must be nil without.
 }
 
-// srqType is the type of SRQ that the options make.
+// srqType returns the type of the SRQ.
 func (o *SRQOptions) srqType() uint32 {
 	if o.XRCD != nil {
 		return abi.IB_UVERBS_SRQT_XRC
@@ -29,13 +29,13 @@ func (o *SRQOptions) srqType() uint32 {
 
 // SRQAttr are the attributes of a shared receive queue (struct ibv_srq_attr).
 type SRQAttr struct {
-	MaxWR  int // MaxWR is how many receives it holds.
-	MaxSGE int // MaxSGE is the most SGEs of a receive.
-	Limit  int // Limit is the armed limit, 0 if none is: with fewer receives an event is raised.
+	MaxWR  int // MaxWR is the number of receives that it holds.
+	MaxSGE int // MaxSGE is the maximum number of SGEs of a receive.
+	Limit  int // Limit is the limit that SetLimit armed, or 0.
 }
 
-// SRQ is a shared receive queue: several QPs take their receives from it (struct
-// ibv_srq). It is safe for concurrent use, as the goroutines of its QPs all post to it.
+// SRQ is a shared receive queue, from which several QPs take their receives (struct ibv_srq). It is
+// safe for concurrent use.
 type SRQ struct {
 	object
 	handle uint32
@@ -50,7 +50,9 @@ type SRQ struct {
 	srqDrivers
 }
 
-// CreateSRQ creates a shared receive queue (ibv_create_srq_ex).
+// CreateSRQ creates a shared receive queue (ibv_create_srq_ex). [SRQ.Attr] returns its size, which
+// is at least the requested one. The error is a [FeatureError] if the driver does not support SRQs
+// or an option.
 func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -145,7 +147,7 @@ func (s *SRQ) createIoctl(p *PD, o SRQOptions, u udata) syscall.Errno {
 	var maxWR, maxSGE, num [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, maxWR[:])
 	cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, maxSGE[:])
-	if o.XRCD != nil { // the kernel knows no number of the others
+	if o.XRCD != nil { // other SRQs have no number in the kernel
 		cmd.out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, num[:])
 	}
 	cmd.udata(u)
@@ -157,7 +159,7 @@ func (s *SRQ) createIoctl(p *PD, o SRQOptions, u udata) syscall.Errno {
 	return errno
 }
 
-// createLegacy uses IB_USER_VERBS_CMD_CREATE_SRQ, or CREATE_XSRQ for one of a domain.
+// createLegacy uses IB_USER_VERBS_CMD_CREATE_SRQ, or CREATE_XSRQ for an SRQ of a domain.
 func (s *SRQ) createLegacy(p *PD, o SRQOptions, u udata) syscall.Errno {
 	number := uint32(abi.IB_USER_VERBS_CMD_CREATE_SRQ)
 	req := bytesOf(&abi.CreateSRQ{UserHandle: s.cookie, PDHandle: p.handle, MaxWR: uint32(o.MaxWR), MaxSGE: uint32(o.MaxSGE)})
@@ -176,10 +178,10 @@ func (s *SRQ) createLegacy(p *PD, o SRQOptions, u udata) syscall.Errno {
 	return errno
 }
 
-// SRQN returns the number by which the device knows the SRQ (ibv_get_srq_num).
+// SRQN returns the number of the SRQ, which XRC senders use (ibv_get_srq_num).
 func (s *SRQ) SRQN() uint32 { return s.num }
 
-// Attr returns the sizes of the queue; Limit is not looked up. See [SRQ.Query].
+// Attr returns the size of the queue without asking the kernel. Limit is 0; [SRQ.Query] returns it.
 func (s *SRQ) Attr() SRQAttr {
 	s.post.Lock()
 	defer s.post.Unlock()
@@ -193,7 +195,7 @@ func (s *SRQ) PostRecv(id uint64, sgl ...SGE) error {
 	return s.PostRecvs(wr[:]...)
 }
 
-// PostRecvs posts receives, in order, all or none.
+// PostRecvs posts receives in order, all or none. It fails with the errors of [SRQ.PostRecv].
 func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 	s.post.Lock()
 	defer s.post.Unlock()
@@ -209,8 +211,8 @@ const (
 	srqLimit = 1 << 1
 )
 
-// SetLimit arms the limit: when fewer than n receives are left an event is raised, once
-// (ibv_modify_srq, IBV_SRQ_LIMIT). 0 disarms it.
+// SetLimit arms the limit (ibv_modify_srq, IBV_SRQ_LIMIT). Once fewer than n receives are left, one
+// [EventSRQLimitReached] is raised. 0 disarms the limit.
 func (s *SRQ) SetLimit(n int) error {
 	s.post.Lock()
 	defer s.post.Unlock()
@@ -223,8 +225,9 @@ func (s *SRQ) SetLimit(n int) error {
 	return s.modify(srqLimit, 0, n)
 }
 
-// Resize changes how many receives the queue holds; those that are posted stay
-// (ibv_modify_srq, IBV_SRQ_MAX_WR). Not every device can.
+// Resize changes the number of receives that the queue holds to at least maxWR (ibv_modify_srq,
+// IBV_SRQ_MAX_WR). Posted receives stay. The error is a [FeatureError] if the driver does not
+// support it.
 func (s *SRQ) Resize(maxWR int) error {
 	s.post.Lock()
 	defer s.post.Unlock()
@@ -246,7 +249,7 @@ func (s *SRQ) modify(mask uint32, maxWR, limit int) error {
 	})
 }
 
-// Query asks the device for the attributes (ibv_query_srq).
+// Query reads the attributes from the device (ibv_query_srq).
 func (s *SRQ) Query() (SRQAttr, error) {
 	if err := s.acquire(); err != nil {
 		return SRQAttr{}, err

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// MarshalText implements [encoding.TextMarshaler]: the text, which is also the GID's form in JSON, is
-// that of [GID.String].
+// MarshalText implements [encoding.TextMarshaler] with the form of [GID.String], which is also the
+// form in JSON.
 func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler]. It takes what [ParseGID] takes.
+// UnmarshalText implements [encoding.TextUnmarshaler] with [ParseGID].
 func (g *GID) UnmarshalText(text []byte) error {
 	parsed, err := ParseGID(string(text))
 	if err == nil {
@@ -19,9 +19,9 @@ func (g *GID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// MarshalText implements [encoding.TextMarshaler]. The text, which is also the endpoint's form in JSON
-// and suits [flag.TextVar], is such as "qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001",
-// or on InfiniBand "qpn=17,psn=4711,lid=3".
+// MarshalText implements [encoding.TextMarshaler]. Its result is also the form in JSON and suits
+// [flag.TextVar], for example "qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001" or, on
+// InfiniBand, "qpn=17,psn=4711,lid=3".
 func (e Endpoint) MarshalText() ([]byte, error) {
 	text := fmt.Appendf(nil, "qpn=%d,psn=%d", e.QPN, e.PSN)
 	if e.LID != 0 {
@@ -33,9 +33,9 @@ func (e Endpoint) MarshalText() ([]byte, error) {
 	return text, nil
 }
 
-// UnmarshalText implements [encoding.TextUnmarshaler] for the text that MarshalText returns. The order
-// of the fields does not matter, lid and gid may be missing, and a GID may be an IP address. The error
-// names the field at fault.
+// UnmarshalText implements [encoding.TextUnmarshaler] for the text that MarshalText returns. The
+// fields may be in any order, lid and gid may be missing, and the GID may be an IP address. The
+// error names the invalid field.
 func (e *Endpoint) UnmarshalText(text []byte) error {
 	var parsed Endpoint
 	seen := map[string]bool{}

@@ -2,16 +2,15 @@ package uverbs
 
 import "fmt"
 
-// TD is a thread domain: a promise that objects which belong to it are used by one goroutine
-// at a time, so that the driver can do without locks for them (struct ibv_td). It is safe
-// for concurrent use itself.
+// TD is a thread domain (struct ibv_td). Objects that belong to it must be used by one goroutine at
+// a time, so that the driver needs no locks for them. The TD itself is safe for concurrent use.
 type TD struct {
 	object
 	tdDrivers
 }
 
-// AllocTD allocates a thread domain (ibv_alloc_td). The kernel knows neither thread domains nor
-// parent domains. Where they have no effect the error is a [FeatureError].
+// AllocTD allocates a thread domain (ibv_alloc_td). The error is a [FeatureError] if the driver has
+// no use for it.
 func (d *Device) AllocTD() (*TD, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -41,9 +40,9 @@ func (t *TD) Close() error {
 	}, nil)
 }
 
-// AllocParentDomain returns a protection domain that is the same to the kernel, and whose objects
-// belong to a thread domain; td may be nil (ibv_alloc_parent_domain). The PD cannot be
-// closed before it. As with [Device.AllocTD], drivers that make nothing of it have none.
+// AllocParentDomain returns a PD whose objects belong to a thread domain, which may be nil
+// (ibv_alloc_parent_domain). To the kernel it is the same PD as p, which cannot be closed before
+// it. The error is a [FeatureError] if the driver has no use for thread domains.
 func (p *PD) AllocParentDomain(td *TD) (*PD, error) {
 	if err := p.usable(); err != nil {
 		return nil, err

@@ -13,10 +13,10 @@ const (
 	WCLocQPOpErr                     // the work request is inconsistent
 	WCLocEECOpErr                    // local EE context error (RD only)
 	WCLocProtErr                     // a local SGE is outside its MR, or its lkey is wrong
-	WCWRFlushErr                     // flushed: the QP was in the error state
+	WCWRFlushErr                     // flushed, because the QP was in the error state
 	WCMWBindErr                      // the memory window could not be bound
-	WCBadRespErr                     // the response was not expected
-	WCLocAccessErr                   // a remote operation failed on local protection
+	WCBadRespErr                     // an unexpected response
+	WCLocAccessErr                   // an operation of the peer violated local access rights
 	WCRemInvReqErr                   // the responder found the request invalid
 	WCRemAccessErr                   // the remote address, rkey or access rights are wrong
 	WCRemOpErr                       // the responder could not complete the request
@@ -130,9 +130,9 @@ const (
 // WC is a work completion (struct ibv_wc).
 //
 // If Status is not [WCSuccess], only ID, Status, VendorErr and QPN are valid, and Opcode is
-// [WCRecv] if the work request is known to be a receive. With rxe and one CQ for both queues that
-// is not known if both rings hold the ID, if neither does any more, or if another goroutine posts
-// to the SRQ or changes it at the same time.
+// [WCRecv] if the work request is known to be a receive. With rxe and one CQ for both queues it is
+// not known if both rings hold the ID, if neither does any more, or if another goroutine posts to
+// the SRQ or changes it at the same time.
 type WC struct {
 	ID              uint64   // ID is the ID of the work request.
 	Status          WCStatus // Status is the outcome; see [WC.Err].
@@ -142,7 +142,7 @@ type WC struct {
 	Imm             uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
 	QPN             uint32   // QPN is the number of the local QP.
 	SrcQP           uint32   // SrcQP is the number of the remote QP (UD).
-	Flags           WCFlags  // Flags say which optional fields are valid.
+	Flags           WCFlags  // Flags say which optional fields are valid, see the constants.
 	PKeyIndex       uint16   // PKeyIndex is the P_Key table index (UD).
 	SLID            uint16   // SLID is the source LID (UD on InfiniBand).
 	SL              uint8    // SL is the service level (UD).
@@ -152,8 +152,8 @@ type WC struct {
 	Timestamp uint64 // Timestamp is the time of the completion on the device's clock, if the CQ has CQTimestamp; see [Device.ReadClock].
 }
 
-// Err returns nil if the work request succeeded, and its [WCStatus] otherwise.
-// [QP.Err] says more.
+// Err returns nil if the work request succeeded, and its [WCStatus] otherwise. [QP.Err] returns
+// more details.
 func (wc *WC) Err() error {
 	if wc.Status == WCSuccess {
 		return nil

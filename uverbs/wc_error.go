@@ -8,32 +8,32 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// WCError tells what a failed completion means, and with which peer it happened.
+// WCError explains a failed completion. It matches the [WCStatus], and Cause.
 type WCError struct {
 	WC     WC       // WC is the completion.
 	Device string   // Device is the name of the RDMA device.
-	Peer   Endpoint // Peer is the other side; the zero Endpoint if the QP was never connected.
+	Peer   Endpoint // Peer is the peer; the zero Endpoint if the QP was never connected.
 
 	// Vendor says what WC.VendorErr means, if the library knows the vendor.
 	Vendor string
-	// Request says what the work request was: a receive, or a send that is still in the ring.
+	// Request describes the work request: a receive, or a send that is still in the ring.
 	Request string
-	// First is the failure that brought the QP into error, if this work request was flushed
-	// for it and a poll has seen it, or the kernel noted it. Its WC.ID tells which work request
-	// failed: this one itself, where a kernel flushes that as well.
+	// First is the failure that moved the QP to state QPErr, if this work request was flushed and the
+	// failure is known from a poll or from the kernel. It may be a failure of this work request
+	// itself, which some kernels report as flushed: compare WC.ID.
 	First *WCError
-	// Cause is why the QP is in state Err, if this work request was flushed and First is nil: this
-	// program moved the QP to Err or Reset or closed it, [Device.WaitEvent] returned an asynchronous
-	// event of the QP that says so, or [QP.SetErrCause] gave a cause, such as that the peer has
-	// disconnected. It is nil if the cause is not known.
+	// Cause is why the QP is in state QPErr, if this work request was flushed and First is nil. This
+	// program may have moved the QP to QPErr or QPReset or closed it, [Device.WaitEvent] may have
+	// returned an event of the QP, or [QP.SetErrCause] may have set a cause. It is nil if the cause
+	// is not known.
 	Cause error
-	Hint  string // Hint says what is wrong or, if that is not known, what usually is.
-	// CounterDelta says by how much the port's hardware counters have grown since a QP of this
-	// [Device] first used it, if the peer did not acknowledge and the device counts.
+	Hint  string // Hint says what is wrong or, if that is not known, what usually is wrong.
+	// CounterDelta lists by how much the port's hardware counters have grown since a QP of this
+	// [Device] first used the port. It is set if the peer did not acknowledge and the device has
+	// counters.
 	CounterDelta string
-	// AtPeer says what the other side has to do with it, if the peer is a QP of this program:
-	// how many receives it has when none was there, and what is wrong with the key, the range
-	// or the rights of the memory that was named.
+	// AtPeer describes the peer's side, if the peer is a QP of this program: how many receives it has,
+	// if it had none, or what is wrong with the key, the range or the rights of its memory.
 	AtPeer string
 }
 
@@ -79,16 +79,16 @@ func (e *WCError) Unwrap() []error {
 	return []error{e.WC.Status}
 }
 
-// Err explains a completion of this queue pair: nil if it succeeded, and otherwise a
-// [WCError] that names the peer and what usually causes the status. It allocates, so
-// it is for failures only.
+// Err explains a completion of this queue pair. It returns nil if the work request succeeded, and
+// otherwise a [WCError], with the peer and the likely cause. For a failed completion it allocates
+// and may make system calls.
 func (q *QP) Err(wc *WC) error {
 	if wc == nil || wc.Status == WCSuccess {
 		return nil
 	}
 	switch first := q.first.Load(); {
 	case first != nil && first.WC == *wc:
-		return q.withMore(first) // it was explained when it was polled
+		return q.withMore(first) // explained when it was polled
 	case first != nil && wc.Status == WCWRFlushErr:
 		e := &WCError{WC: *wc, Device: q.dev.Name(), Peer: first.Peer, First: q.withMore(first)}
 		if q.queueOf(wc) == diag.RecvQueue {
@@ -99,8 +99,8 @@ func (q *QP) Err(wc *WC) error {
 	return q.withMore(q.explain(wc))
 }
 
-// withMore adds what takes system calls to find out, which polling leaves out: what the port has
-// counted, if the peer did not acknowledge, and what a peer of this program knows.
+// withMore adds the details that take system calls, which Poll must not make: the growth of the
+// port's counters, if the peer did not acknowledge, and the side of a peer in this program.
 func (q *QP) withMore(e *WCError) *WCError {
 	more := *e
 	more.AtPeer = q.atPeer(e)
@@ -110,12 +110,12 @@ func (q *QP) withMore(e *WCError) *WCError {
 	return &more
 }
 
-// failed records the completion that brought the QP into error; later ones only say
-// that they were flushed. It is called for each completion that failed.
+// failed is called for each failed completion. It records the one that moved the QP to QPErr; later
+// ones only report a flush.
 //
-// rxe of Linux 6.12 and 7.2 flushes a request that it cannot execute because of its local memory,
-// window, key or address, and the completion does not say so. The ring does, which is read once, when
-// the first request is flushed.
+// rxe of Linux 6.12 and 7.2 reports a flush for a request that it cannot execute because of local
+// memory, a window, a key or an address. The failure is only in the ring, which failed searches
+// once, at the first flush.
 func (q *QP) failed(wc *WC) {
 	if q.bound.Load() && q.queueOf(wc) == diag.SendQueue {
 		if sent := q.sent(wc.ID); sent != nil && sent.op == WRBindMW {
@@ -139,10 +139,10 @@ func (q *QP) failed(wc *WC) {
 	}
 }
 
-// requestRecv describes a receive in [WCError].
+// requestRecv is WCError.Request of a receive.
 const requestRecv = "receive"
 
-// explain makes the error of a failed completion, from the queue that it belongs to.
+// explain returns the error for a failed completion.
 func (q *QP) explain(wc *WC) *WCError {
 	queue := q.queueOf(wc)
 	if queue == diag.SendQueue {
@@ -151,7 +151,7 @@ func (q *QP) explain(wc *WC) *WCError {
 	return q.explainSent(wc, nil, queue)
 }
 
-// explainSent is explain for a send request that was found in the ring, or nil.
+// explainSent is explain for a send request from the ring, or nil, and a known queue.
 func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: q.dev.driver.vendorText(wc.VendorErr)}
 	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: q.dev.driver.capabilities().connectionManaged}
@@ -175,6 +175,6 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	return e
 }
 
-// IsFlush reports whether an error is that of a flushed work request, which follows
-// from an earlier failure or from a change to state Err.
+// IsFlush reports whether err is that of a flushed work request. A flush follows from an earlier
+// failure or from a change of the QP to state [QPErr].
 func IsFlush(err error) bool { return errors.Is(err, WCWRFlushErr) }

@@ -5,41 +5,42 @@ import (
 	"fmt"
 )
 
-// errCause is why a queue pair is in state Err, where no failed completion says so.
+// errCause is why a queue pair is in state QPErr, if no failed completion says so.
 type errCause struct {
 	err    error
 	before *errCause // the asynchronous event that Modify has replaced, or nil
 }
 
-// The causes that are this program's doing.
+// Causes in this program.
 var (
 	errMovedToErr   = &errCause{err: errors.New("this program moved the QP to state ERR, by Modify")}
 	errMovedToReset = &errCause{err: errors.New("this program moved the QP to state RESET, by Modify")}
 	errQPClosed     = errors.New("this program closed the QP")
 )
 
-// eventCause is an asynchronous event that says that the device moved a queue pair to state Err.
+// eventCause is an asynchronous event of a QP that the device moved to QPErr.
 type eventCause EventType
 
 func (e eventCause) Error() string {
 	return fmt.Sprintf("the device reported an asynchronous event of the QP, %q", EventType(e))
 }
 
-// SetErrCause records why the queue pair is in state [QPErr], or is about to be. It is for causes that
-// show neither in a failed completion nor in [QP.Modify]: a connection manager calls it when the peer
-// has disconnected, and before it calls Modify itself. [QP.Err] then names the cause of requests that
-// are flushed, and its error matches cause too. The first cause counts until the QP leaves [QPReset]
-// again; nil is ignored. An asynchronous event, which the library records when [Device.WaitEvent]
-// returns it, counts only until SetErrCause or Modify gives another cause, because the program may
-// read it after it has reset the QP and connected it again.
+// SetErrCause records why the queue pair is in state [QPErr], or is about to be. It is for causes
+// that the library cannot know: a connection manager calls it when the peer has disconnected, and
+// before it calls [QP.Modify] itself. For a request that is flushed, [QP.Err] then returns an error
+// that names cause and matches it.
+//
+// The first cause is kept until the QP leaves [QPReset] again. A nil cause is ignored. The library
+// itself records an asynchronous event that [Device.WaitEvent] returns. Because the event may be
+// about an earlier connection, SetErrCause and Modify replace it.
 func (q *QP) SetErrCause(cause error) {
 	if cause != nil {
 		q.recordCause(&errCause{err: cause})
 	}
 }
 
-// recordCause records a cause unless there is one already that is not an asynchronous event, and
-// reports whether it did.
+// recordCause records a cause unless there is one already that is not an event. It reports whether
+// it did.
 func (q *QP) recordCause(c *errCause) bool {
 	for {
 		old := q.cause.Load()
@@ -52,14 +53,14 @@ func (q *QP) recordCause(c *errCause) bool {
 	}
 }
 
-// isEvent reports whether the cause comes from an asynchronous event alone.
+// isEvent reports whether the cause is an asynchronous event.
 func (c *errCause) isEvent() bool {
 	_, ok := c.err.(eventCause)
 	return ok
 }
 
-// movedTo records that the program moves the QP to Err or Reset, and returns the cause. It returns nil
-// if a request has been flushed before, because then the device has moved the QP.
+// movedTo records and returns the cause that the program moves the QP to QPErr or QPReset. It
+// returns nil if a request was flushed before, because then the device has moved the QP.
 func (q *QP) movedTo(state QPState) *errCause {
 	cause := errMovedToErr
 	if state == QPReset {

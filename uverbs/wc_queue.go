@@ -2,8 +2,8 @@ package uverbs
 
 import "github.com/goverbs/goverbs/uverbs/internal/diag"
 
-// queueOf returns the queue that a failed completion belongs to. If its opcode does not say so, the CQ
-// does if the QP has one for each queue, see [CQ.failed], and otherwise the driver.
+// queueOf returns the queue that a failed completion belongs to. The opcode determines it, or else
+// the CQ, if the QP has one for each queue (see [CQ.failed]), or else the driver.
 func (q *QP) queueOf(wc *WC) diag.Queue {
 	switch {
 	case wc.Opcode == WCRecv || wc.Opcode == WCRecvRDMAWrite:
@@ -14,8 +14,7 @@ func (q *QP) queueOf(wc *WC) diag.Queue {
 	return q.dev.driver.queueOf(q, *wc)
 }
 
-// setRecvOpcode sets the opcode of a failed completion of this CQ to WCRecv if it is that of a
-// receive, where the driver has not done so.
+// setRecvOpcode sets the opcode of a failed receive to WCRecv, if the driver has not done so.
 func (c *CQ) setRecvOpcode(q *QP, wc *WC) {
 	switch {
 	case wc.Opcode == WCRecv || wc.Opcode == WCRecvRDMAWrite:

@@ -15,11 +15,11 @@ import (
 // WQState is the state of a work queue (enum ibv_wq_state).
 type WQState uint32
 
-// States of a WQ. The kernel's headers for user space do not have them.
+// States of a WQ.
 const (
-	WQReset WQState = iota // takes no work requests (IBV_WQS_RESET)
-	WQReady                // receives (IBV_WQS_RDY)
-	WQErr                  // flushes (IBV_WQS_ERR)
+	WQReset WQState = iota // newly created; nothing can be posted (IBV_WQS_RESET)
+	WQReady                // ready to receive (IBV_WQS_RDY)
+	WQErr                  // error; all posted work requests are flushed (IBV_WQS_ERR)
 )
 
 // String returns the state's name.
@@ -31,7 +31,7 @@ func (s WQState) String() string {
 	return fmt.Sprintf("WQ state %d", uint32(s))
 }
 
-// wqNext are the states that [WQ.Modify] may go to from each.
+// wqNext are the states that [WQ.Modify] may change to, by state.
 var wqNext = [WQErr + 1][]WQState{
 	WQReset: {WQReset, WQReady},
 	WQReady: {WQReset, WQReady, WQErr},
@@ -43,16 +43,16 @@ type WQFlags uint32
 
 // Flags of a WQ.
 const (
-	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // take the VLAN tag away; a WC does not return it (IBV_WQ_FLAGS_CVLAN_STRIPPING)
-	WQScatterFCS  WQFlags = abi.IB_UVERBS_WQ_FLAGS_SCATTER_FCS           // store the frame's checksum too (IBV_WQ_FLAGS_SCATTER_FCS)
-	WQDelayDrop   WQFlags = abi.IB_UVERBS_WQ_FLAGS_DELAY_DROP            // wait for a receive before dropping (IBV_WQ_FLAGS_DELAY_DROP)
-	WQPadWriteEnd WQFlags = abi.IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING // fill up cache lines (IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)
+	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // remove the VLAN tag; the WC does not have it (IBV_WQ_FLAGS_CVLAN_STRIPPING)
+	WQScatterFCS  WQFlags = abi.IB_UVERBS_WQ_FLAGS_SCATTER_FCS           // also store the checksum (FCS) of a frame (IBV_WQ_FLAGS_SCATTER_FCS)
+	WQDelayDrop   WQFlags = abi.IB_UVERBS_WQ_FLAGS_DELAY_DROP            // wait for a receive before dropping a packet (IBV_WQ_FLAGS_DELAY_DROP)
+	WQPadWriteEnd WQFlags = abi.IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING // pad writes to whole cache lines (IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)
 )
 
-// wqFlagsAll are the flags that there are.
+// wqFlagsAll are all WQ flags.
 const wqFlagsAll = WQStripVLAN | WQScatterFCS | WQDelayDrop | WQPadWriteEnd
 
-// What MODIFY_WQ sets (enum ibv_wq_attr_mask).
+// Attributes of MODIFY_WQ (enum ibv_wq_attr_mask).
 const (
 	wqAttrState = 1 << 0
 	wqAttrFlags = 1 << 2
@@ -63,14 +63,14 @@ const maxIndTableSize = 1 << abi.IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE
 
 // WQOptions are the options of [PD.CreateWQ]. CQ is required.
 type WQOptions struct {
-	CQ     *CQ     // CQ gets the completions.
-	MaxWR  int     // MaxWR is the least size of the queue, in work requests; zero is 64.
-	MaxSGE int     // MaxSGE is the most SGEs of a work request; zero is 1.
+	CQ     *CQ     // CQ receives the completions.
+	MaxWR  int     // MaxWR is the minimum size of the queue, in work requests; by default 64.
+	MaxSGE int     // MaxSGE is the maximum number of SGEs of a work request; by default 1.
 	Flags  WQFlags // Flags are properties of the queue.
 }
 
-// WQ is a receive queue without a QP, for spreading packets over several by means of an
-// [RWQIndTable] (struct ibv_wq). It is safe for concurrent use.
+// WQ is a receive queue without a QP (struct ibv_wq). An [RWQIndTable] distributes packets over
+// several. It is safe for concurrent use.
 type WQ struct {
 	object
 	handle uint32
@@ -84,8 +84,8 @@ type WQ struct {
 	wqDrivers         // queues are guarded by mu
 }
 
-// CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and
-// [WQ.MaxSGE] tell what it can hold, which is at least what was asked for.
+// CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and [WQ.MaxSGE]
+// return its size, which is at least the requested one.
 func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 	return w, w.markCreated(w)
 }
 
-// create asks the kernel.
+// create creates the kernel's object and the ring.
 func (w *WQ) create(p *PD, o WQOptions) (err error) {
 	w.cookie = p.dev.addTarget(w)
 	defer func() {
@@ -145,8 +145,8 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 	return nil
 }
 
-// PostRecv posts a receive to the queue (ibv_post_wq_recv). It fails with [ErrQueueFull],
-// [ErrState] before the queue is [WQReady], or a [PostError].
+// PostRecv posts a receive to the queue (ibv_post_wq_recv). It fails with [ErrQueueFull], with
+// [ErrState] in state WQReset, or with a [PostError].
 func (w *WQ) PostRecv(id uint64, sgl ...SGE) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,28 +202,28 @@ func (w *WQ) createLegacy(p *PD, o WQOptions, u udata) syscall.Errno {
 	return errno
 }
 
-// exCommand marks the number of an extended command.
+// exCommand is the flag of extended commands.
 const exCommand = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
 
 // WQN returns the queue's number.
 func (w *WQ) WQN() uint32 { return w.num }
 
-// MaxWR returns how many work requests the queue holds.
+// MaxWR returns the number of work requests that the queue holds.
 func (w *WQ) MaxWR() int { return w.maxWR }
 
-// MaxSGE returns how many SGEs a work request may have.
+// MaxSGE returns the maximum number of SGEs of a work request.
 func (w *WQ) MaxSGE() int { return w.maxSGE }
 
-// State returns the state as the library last set it. The device moves a WQ to [WQErr]
-// by itself.
+// State returns the state that the library last set. The device may have moved the WQ to [WQErr]
+// since.
 func (w *WQ) State() WQState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state
 }
 
-// Modify moves the queue to another state (ibv_modify_wq). From [WQErr] the way back to
-// [WQReady] is by [WQReset], and there is none from WQReset to WQErr.
+// Modify changes the state of the queue (ibv_modify_wq). A queue in WQErr must go to WQReset before
+// WQReady, and a queue in WQReset cannot go to WQErr.
 func (w *WQ) Modify(to WQState) error {
 	if err := w.acquire(); err != nil {
 		return err
@@ -245,7 +245,7 @@ func (w *WQ) Modify(to WQState) error {
 	return nil
 }
 
-// ModifyFlags sets those flags that mask names (ibv_modify_wq with IBV_WQ_ATTR_FLAGS).
+// ModifyFlags sets the flags in mask (ibv_modify_wq with IBV_WQ_ATTR_FLAGS).
 func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 	if mask == 0 || mask&^wqFlagsAll != 0 {
 		return argErr("ModifyFlags", "mask", fmt.Sprintf("%#x", uint32(mask)), "the WQ flags, together %#x", uint32(wqFlagsAll))
@@ -262,7 +262,8 @@ func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 	return w.modify(&abi.ExModifyWQ{AttrMask: wqAttrFlags, Flags: uint32(flags), FlagsMask: uint32(mask)}, "flags")
 }
 
-// modify asks the kernel. The caller holds the WQ, and then mu, as Close does.
+// modify sends MODIFY_WQ. The caller has acquired the WQ, and then locked mu, in the order of
+// Close.
 func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
 	req.WQHandle = w.handle
 	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, w.dev.driver.modifyWQUdata())
@@ -279,7 +280,7 @@ func (w *WQ) Close() error {
 		w.dev.dropTarget(w.cookie)
 		return nil
 	}, func() error {
-		w.mu.Lock() // a PostRecv that has begun may still be at it
+		w.mu.Lock() // waits for a PostRecv in progress
 		defer w.mu.Unlock()
 		return w.dev.driver.freeWQ(w)
 	})
@@ -299,16 +300,16 @@ func (w *WQ) destroyKernel() error {
 	return w.dev.cmd.fail(w.destroy, errno, "")
 }
 
-// RWQIndTable is a receive work queue indirection table: a packet's hash chooses one of
-// its WQs (struct ibv_rwq_ind_table). It is safe for concurrent use.
+// RWQIndTable is a receive work queue indirection table, which selects a WQ by the hash of a packet
+// (struct ibv_rwq_ind_table). It is safe for concurrent use.
 type RWQIndTable struct {
 	object
 	handle uint32
 	num    uint32
 }
 
-// CreateRWQIndTable creates an indirection table of WQs, whose number is a power of two;
-// the same WQ may be there several times (ibv_create_rwq_ind_table).
+// CreateRWQIndTable creates an indirection table (ibv_create_rwq_ind_table). The length of wqs must
+// be a power of two. A WQ may be in it several times.
 func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 	n := len(wqs)
 	if n == 0 || n&(n-1) != 0 || n > maxIndTableSize {
@@ -330,7 +331,7 @@ func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 		req = binary.LittleEndian.AppendUint32(req, w.handle)
 	}
 	if n == 1 {
-		req = append(req, 0, 0, 0, 0) // extended commands come in words of 8 bytes
+		req = append(req, 0, 0, 0, 0) // extended commands consist of words of 8 bytes
 	}
 	resp := &abi.ExCreateRWQIndTableResp{}
 	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL, req, bytesOf(resp), udata{}); errno != 0 {

@@ -8,23 +8,23 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// XRCDOptions are the options of [Device.OpenXRCD]. The zero value is a domain for this process
-// alone.
+// XRCDOptions are the options of [Device.OpenXRCD]. The zero value creates a domain for this
+// process alone.
 type XRCDOptions struct {
-	// File identifies the domain for other processes: those that open the same file share one
-	// domain. The file may be closed afterwards.
+	// File identifies the domain: processes that open the same file share one domain. The file may
+	// be closed afterwards.
 	File *os.File
 
-	// Flags are flags of [os.OpenFile]: os.O_CREATE creates the domain if the file has none,
-	// and os.O_EXCL fails if it has one. Without File the domain is always created.
+	// Flags are os.O_CREATE, which creates the domain if the file has none, and os.O_EXCL, which
+	// fails if it has one. Without File they have no effect.
 	Flags int
 }
 
-// xrcdFlags are the flags that the kernel looks at.
+// xrcdFlags are all XRCD flags.
 const xrcdFlags = os.O_CREATE | os.O_EXCL
 
-// XRCD is a domain of extended reliable connections: SRQs and XRC QPs of the processes that share
-// it work together (struct ibv_xrcd). It is safe for concurrent use.
+// XRCD is an XRC domain: the SRQs and XRC QPs of all processes that share it work together (struct
+// ibv_xrcd). It is safe for concurrent use.
 type XRCD struct {
 	object
 	handle uint32
@@ -47,7 +47,7 @@ func (d *Device) OpenXRCD(o XRCDOptions) (*XRCD, error) {
 	return x, x.markCreated(x)
 }
 
-// open asks the kernel.
+// open opens the kernel's domain.
 func (x *XRCD) open(o XRCDOptions) error {
 	cmd := x.dev.cmd
 	req := &abi.OpenXRCD{FD: noFD, Oflags: syscall.O_CREAT}
@@ -77,10 +77,10 @@ func (x *XRCD) open(o XRCDOptions) error {
 	return nil
 }
 
-// noFD is the descriptor that stands for no file.
+// noFD is the descriptor for no file.
 const noFD = 1<<32 - 1
 
-// xrcdHint says what a domain may not be opened for.
+// xrcdHint explains why a domain cannot be opened.
 func xrcdHint(errno syscall.Errno, o XRCDOptions) string {
 	switch {
 	case errno == syscall.EAGAIN:
@@ -106,9 +106,9 @@ func (x *XRCD) Close() error {
 	}, nil)
 }
 
-// CreateQP creates the receiving end of an extended reliable connection, of type [XRCRecv]
-// (ibv_create_qp_ex with IBV_QPT_XRC_RECV). A message goes to the SRQ of the domain that its sender
-// names; the QP has no queues and no CQs.
+// CreateQP creates the receiving end of an XRC connection, a QP of type [XRCRecv] (ibv_create_qp_ex
+// with IBV_QPT_XRC_RECV). It has no queues and no CQs: a message goes to the SRQ of the domain that
+// its sender names.
 func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
 	if err := x.usable(); err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
 	return x.qp(path, 0)
 }
 
-// OpenQP opens an existing QP of type [XRCRecv], such as one of another process (ibv_open_qp). The
+// OpenQP opens an existing QP of type [XRCRecv], for example of another process (ibv_open_qp). The
 // QP exists until every process that has opened it has closed it.
 func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if qpn == 0 || qpn > maxQPN {
