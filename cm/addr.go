@@ -13,7 +13,7 @@ import (
 // port in a port space. It implements [net.Addr].
 type Addr struct {
 	IP    netip.Addr // IP has a zone if it is a link-local address.
-	Port  uint16     // Port is 0 if the kernel shall choose one.
+	Port  uint16     // Port is the port in the port space; 0 lets the kernel choose one.
 	Space PortSpace  // Space is the port space of Port; 0 stands for the port space of the ID.
 	PKey  uint16     // PKey is the partition if IP is the GID of an InfiniBand port, and otherwise 0; see [GIDAddr].
 }
@@ -72,7 +72,7 @@ func (a Addr) storage() (s abi.KernelSockaddrStorage, size uint16, err error) {
 	return s, size, nil
 }
 
-// PortSpace is a set of port numbers, and determines the transport of an ID (enum
+// PortSpace is a set of port numbers. It determines the transport of an ID (enum
 // rdma_ucm_port_space).
 type PortSpace uint16
 

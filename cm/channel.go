@@ -36,9 +36,9 @@ var lastUID atomic.Uint64
 
 // OpenChannel opens a channel (rdma_create_event_channel). The error says what to do, and matches
 //
-// - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
-// - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and
-// - [io/fs.ErrPermission] if the process may not open it.
+//   - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
+//   - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and
+//   - [io/fs.ErrPermission] if the process may not open it.
 func OpenChannel() (*Channel, error) {
 	dev, err := findDevice()
 	if err != nil {
@@ -157,8 +157,8 @@ func (c *Channel) removeID(id *ID) {
 	}
 }
 
-// Close closes the channel (rdma_destroy_event_channel). It fails with EBUSY while the channel has
-// IDs. A call of Next that is waiting ends.
+// Close closes the channel (rdma_destroy_event_channel). Waiting calls of Next end. Close fails
+// with EBUSY while the channel has IDs.
 func (c *Channel) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

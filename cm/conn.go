@@ -14,8 +14,8 @@ import (
 )
 
 // Conn is a reliable connection that carries messages, RDMA operations and atomics. [Dial] and
-// [Listener.Accept] make one. Messages arrive whole and in order. If the peer is slow to receive,
-// Send waits; no message is lost or sent again because a receive is missing.
+// [Listener.Accept] make one. Messages arrive whole and in order. While the peer has no room for a
+// message, Send waits.
 //
 // All methods are safe for concurrent use, but the memory that Recv returns belongs to one
 // goroutine.
@@ -125,8 +125,8 @@ const (
 )
 
 // newConn makes a connection that has no objects of a device yet. If newConn succeeds, the
-// connection owns the ID, one use of the event loop, and a place among the listener's connections
-// if there is a listener.
+// connection owns the ID, a reference to the event loop and, if there is a listener, a place among
+// its connections.
 func newConn(loop *eventLoop, id *ID, o ConnOptions, from *Listener) (*Conn, error) {
 	addrs, index, err := id.addrs()
 	if err != nil {
@@ -279,7 +279,7 @@ func (c *Conn) PrivateData() []byte { return c.private }
 // MessageSize of the two sides.
 func (c *Conn) MaxMessage() int { return c.maxSend }
 
-// PD returns the PD to register memory for RDMA with. Unless [ConnOptions].Isolation says
+// PD returns the PD with which to register memory for RDMA. Unless [ConnOptions].Isolation says
 // otherwise, all connections of the process on one device share the PD. Memory that is registered
 // with it can be used on each of them, and every peer that knows the key can access it. Close the
 // MRs before the last of these connections.
@@ -319,7 +319,7 @@ func (c *Conn) notify() {
 }
 
 // errReset is the error of a connection whose peer has disconnected, or is gone, without sending an
-// end.
+// end message.
 var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closing the connection: %w", syscall.ECONNRESET)
 
 // rootCause returns the reason for an error with which the device or the peer has ended the

@@ -66,8 +66,9 @@ func (c *Conn) CloseWrite(ctx context.Context) error {
 	return c.sendEnd(ctx, what, false)
 }
 
-// sendEnd sends an end, which follows all messages, unless one was sent already. With closesRead
-// the end says that this side no longer receives, and is sent again. The caller holds c.mu.
+// sendEnd sends an end message, which follows all other messages, unless one was sent already. If
+// closesRead is set, the message says that this side no longer receives, and it is sent again. The
+// caller holds c.mu.
 func (c *Conn) sendEnd(ctx context.Context, what string, closesRead bool) error {
 	if err := c.await(ctx, canSendControl, nil); err != nil {
 		return c.waitErr(what, err)
@@ -81,10 +82,10 @@ func (c *Conn) sendEnd(ctx context.Context, what string, closesRead bool) error 
 }
 
 // Close closes the connection. The peer receives everything that was sent before, and then io.EOF.
-// Close waits until the peer's device has acknowledged everything, for up to ConnOptions.Linger, and
-// for another second if the device here does not flush its queues. Method calls that have not
-// returned, and later ones, fail with an error that matches [net.ErrClosed] and [os.ErrClosed].
-// Close returns an error if it cannot tell that all messages have arrived.
+// Close waits for up to [ConnOptions].Linger until the peer's device has acknowledged everything,
+// and for another second if the local device does not flush its queues. Pending and later method
+// calls fail with an error that matches [net.ErrClosed] and [os.ErrClosed]. Close returns an error
+// if it cannot tell that all messages have arrived.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closing {

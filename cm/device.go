@@ -35,7 +35,8 @@ var devices = struct {
 // user, because a program that has closed a connection often makes another one.
 const idleGrace = time.Second
 
-// useDevice opens a device, or returns the one that is open, with one more use.
+// useDevice returns the device with the given index, which it opens if necessary, and adds a
+// reference.
 func useDevice(index uint32) (*device, error) {
 	for {
 		d := findDeviceEntry(index)
@@ -51,7 +52,8 @@ func useDevice(index uint32) (*device, error) {
 	}
 }
 
-// findDeviceEntry returns the entry of a device with one more use. It makes one if there is none.
+// findDeviceEntry returns the entry of a device, which it makes if there is none, and adds a
+// reference.
 func findDeviceEntry(index uint32) *device {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
@@ -103,14 +105,14 @@ func (d *device) openNow() error {
 	return nil
 }
 
-// ref adds a use. The caller has one already.
+// ref adds a reference. The caller has one already.
 func (d *device) ref() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
 	d.refs++
 }
 
-// unref ends a use, and reports whether it was the last one.
+// unref removes a reference, and reports whether it was the last one.
 func (d *device) unref() bool {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
@@ -118,16 +120,16 @@ func (d *device) unref() bool {
 	return d.refs == 0
 }
 
-// release ends a use. The device is closed idleGrace after the last one, or later if the program
-// still has memory registered with a PD. A device that is being removed is closed at once, because
-// the kernel waits for that.
+// release removes a reference. The device is closed idleGrace after the last one was removed, or
+// later if the program still has memory registered with a PD. A device that is being removed is
+// closed at once, because the kernel waits for that.
 func (d *device) release() {
 	if d.unref() && (d.known() || !d.closeIdle()) {
 		d.closeSoon()
 	}
 }
 
-// closeSoon sets a timer that closes the device if it has no use then.
+// closeSoon sets a timer that closes the device if it has no references then.
 func (d *device) closeSoon() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
@@ -181,7 +183,7 @@ func (d *device) forget() {
 	}
 }
 
-// known reports whether new connections use this entry, which was not forgotten.
+// known reports whether new connections use this entry: it was not forgotten.
 func (d *device) known() bool {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()

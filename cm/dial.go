@@ -45,10 +45,11 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 }
 
 // Dial connects to a listener at "host:port". If the host has several addresses, Dial tries one
-// after the other and gives each a share of the time until the deadline of ctx. Without a deadline
+// after the other and gives each a share of the time until the deadline of ctx. Without a deadline,
 // an attempt ends when the kernel gives up, which takes over a minute if the host does not answer.
-// If the peer rejects the connection the error matches ECONNREFUSED, and it is a [*RefusedError] if
-// the peer has given a reason. The end of ctx does not affect a connection that is established.
+// If the peer rejects the connection, the error matches ECONNREFUSED, and it is a [*RefusedError]
+// if the peer has given a reason. Once the connection is established, the end of ctx does not
+// affect it.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	o, err := o.defaults()
 	if err != nil {
@@ -71,8 +72,8 @@ func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// dialWithin dials the first of the remaining addresses. It gets an equal share of the time that is
-// left, but at least a few seconds if there are as many.
+// dialWithin dials the first of the remaining addresses. It gives the attempt an equal share of the
+// remaining time, but at least two seconds if that much remains.
 func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions) (*Conn, error) {
 	const least = 2 * time.Second
 	if end, ok := ctx.Deadline(); ok && addrs > 1 {
@@ -92,10 +93,10 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 	return c, err
 }
 
-// RetryPort calls try, which makes an ID and connects it or listens with it on port 0, and calls it
-// again if the port that the connection manager has chosen is in use by TCP. That happens on iWARP,
-// because the connection manager does not ask TCP; it chooses another port for another ID.
-// RetryPort gives up after some calls and returns the last error. [Dial] and [Listen] use it.
+// RetryPort calls try until it succeeds or fails for another reason than a port that TCP uses, nine
+// times at most, and returns the last error. try makes an ID and connects it, or listens with it on
+// port 0. On iWARP the connection manager chooses the port of an ID without asking TCP, so the port
+// may be in use. It chooses another port for the next ID. [Dial] and [Listen] call RetryPort.
 func RetryPort(try func() error) error {
 	const most = 9
 	err := try()

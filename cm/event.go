@@ -55,16 +55,16 @@ func (t EventType) String() string {
 // acknowledged.
 type Event struct {
 	Type   EventType // Type says what happened.
-	ID     *ID       // ID is the ID that the event belongs to; of a ConnectRequest, the new ID.
-	Listen *ID       // Listen is the listener of a ConnectRequest.
-	Group  *Group    // Group is the group of a MulticastJoin or MulticastError.
-	Status int32     // Status is 0, a negative errno, the reason if Type is Rejected, or the status given to WriteEvent if it is User.
-	Arg    uint64    // Arg is the argument given to WriteEvent, if Type is User.
+	ID     *ID       // ID is the ID that the event belongs to; for EventConnectRequest, the new ID.
+	Listen *ID       // Listen is the listener of an EventConnectRequest.
+	Group  *Group    // Group is the group of an EventMulticastJoin or EventMulticastError.
+	Status int32     // Status is 0, a negative errno, the [Reason] of an EventRejected, or the status given to WriteEvent.
+	Arg    uint64    // Arg is the argument given to WriteEvent, for EventUser.
 
-	Param ConnParam // Param has the parameters and the private data of the peer, if it has sent any.
+	Param ConnParam // Param has the peer's parameters and private data, if it has sent any.
 	UD    UDParam   // UD says how to send to the peer, in the port spaces for datagrams.
 
-	cause error // cause is an error of this side, if Status does not come from the kernel.
+	cause error // an error of this side, if Status does not come from the kernel
 }
 
 // ConnParam has the parameters of a connection (struct rdma_conn_param).
@@ -73,8 +73,8 @@ type ConnParam struct {
 	ResponderResources uint8  // ResponderResources is how many READs and atomics of the peer this side serves at a time.
 	InitiatorDepth     uint8  // InitiatorDepth is how many READs and atomics of this side may be outstanding.
 	FlowControl        bool   // FlowControl says whether InfiniBand's end-to-end flow control is used.
-	RetryCount         uint8  // RetryCount is the number of retries without an acknowledgement, up to 7.
-	RNRRetryCount      uint8  // RNRRetryCount is the number of retries if the receiver has no receive posted; 7 is no limit.
+	RetryCount         uint8  // RetryCount is how often a packet without an acknowledgement is sent again, up to 7.
+	RNRRetryCount      uint8  // RNRRetryCount is how often a message is sent again if the receiver has no receive posted, up to 6; 7 is no limit.
 	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
 	QPN                uint32 // QPN is the number of the QP; only for an ID without a QP.
 	QKey               uint32 // QKey is the Q_Key for datagrams; 0 is the default of the port space.
@@ -88,11 +88,11 @@ type UDParam struct {
 	AH   uverbs.AHAttr // AH is the address of the peer, for [uverbs.PD.CreateAH].
 }
 
-// ECE has the options for enhanced connections, which the drivers of both sides must know (struct
-// ibv_ece).
+// ECE has the options for enhanced connections (struct ibv_ece). The drivers of both sides must
+// know them.
 type ECE struct {
 	VendorID uint32 // VendorID is the vendor that defines the options; 0 is none.
-	Options  uint32 // Options are defined by the vendor.
+	Options  uint32 // Options are the vendor's options.
 }
 
 // Err returns the failure that the event reports, or nil. An event of type [EventUser] is a failure if
@@ -112,7 +112,7 @@ func (e *Event) Err() error {
 }
 
 // EventError is the failure that an event reports, or an event that came instead of the expected
-// one. It matches the errno if the status is one. It also matches ECONNREFUSED if the peer has
+// one. If Status is an errno, the error matches it. It also matches ECONNREFUSED if the peer has
 // rejected the connection or has no QP for datagrams, ECONNRESET if the peer has disconnected, and
 // ENODEV if the device is being removed.
 type EventError struct {
@@ -203,12 +203,12 @@ func (e *EventError) Unwrap() error {
 	return nil
 }
 
-// sidrStatus are the answers of a peer that has no QP for datagrams to give (enum
-// ib_cm_sidr_status, rdma/ib_cm.h).
+// sidrStatus has the texts for the statuses with which a peer refuses a request for a QP for
+// datagrams (enum ib_cm_sidr_status, rdma/ib_cm.h).
 var sidrStatus = [...]string{"", "nobody listens on this port", "the program there has rejected the request", "the program there has no QP for the request",
 	"redirected", "the peer speaks another version"}
 
-// Reason is the reason of a rejection (enum ib_cm_rej_reason, rdma/ib_cm.h).
+// Reason says why a request was rejected (enum ib_cm_rej_reason, rdma/ib_cm.h).
 type Reason uint16
 
 // The most common reasons.
@@ -231,7 +231,7 @@ var reasons = map[Reason]string{
 	31: "invalid class version", 32: "invalid flow label", 33: "invalid alternate flow label", 35: "the options for enhanced connections are not acceptable",
 }
 
-// String returns the reason in words.
+// String returns a text for the reason.
 func (r Reason) String() string {
 	if s, ok := reasons[r]; ok {
 		return s

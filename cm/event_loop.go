@@ -10,7 +10,7 @@ import (
 )
 
 // eventLoop is a goroutine that reads a channel and passes the events of each ID to the handler
-// that is registered for the ID. It ends with its last user.
+// that is registered for the ID. It ends when it has no more users.
 type eventLoop struct {
 	channel *Channel
 

@@ -11,9 +11,9 @@ import (
 // defaultPKey is the partition that every port belongs to.
 const defaultPKey = 0xffff
 
-// GIDAddr returns the address of an InfiniBand port with the given GID, in the default partition
+// GIDAddr returns the address of the InfiniBand port with the given GID, in the default partition
 // (AF_IB). It is for an [ID], and needs no IP over InfiniBand. On a network without a subnet
-// administrator the route must be set with [ID.SetPath].
+// administrator, set the route with [ID.SetPath].
 func GIDAddr(gid uverbs.GID, port uint16) Addr {
 	return Addr{IP: netip.AddrFrom16(gid), Port: port, PKey: defaultPKey}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // ID is a communication identifier: one end of a connection, or a listener (struct rdma_cm_id). It
-// is safe for concurrent use, though the steps of one connection must follow each other.
+// is safe for concurrent use, but the operations of one connection must follow one another.
 type ID struct {
 	space     PortSpace
 	handle    uint32
@@ -53,7 +53,7 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 	switch space {
 	case TCP, UDP, IB, IPoIB:
 	default:
-		return nil, argErr("NewID", "port space", space, "TCP, UDP, IB, IPoIB")
+		return nil, argErr("NewID", "port space", space, "TCP, UDP, IB or IPoIB")
 	}
 	id := &ID{space: space, uid: lastUID.Add(1)}
 	if err := c.addID(id); err != nil {
@@ -117,7 +117,8 @@ func (id *ID) Bind(local Addr) error {
 
 // ResolveAddr starts to look for the device and the link-layer address for a remote address
 // (rdma_resolve_addr). If the local address is the zero value, the kernel chooses one. The result
-// is the event AddrResolved or AddrError, at the latest after the timeout.
+// is [EventAddrResolved] or [EventAddrError], after the timeout at the latest. The timeout is
+// between 1 ms and an hour.
 func (id *ID) ResolveAddr(local, remote Addr, timeout time.Duration) error {
 	const op = "ResolveAddr"
 	ms, err := milliseconds(op, timeout)
@@ -178,7 +179,7 @@ func milliseconds(op string, d time.Duration) (uint32, error) {
 }
 
 // ResolveRoute starts to look for the route to the resolved address (rdma_resolve_route). The
-// result is the event RouteResolved or RouteError.
+// result is [EventRouteResolved] or [EventRouteError]. The timeout is between 1 ms and an hour.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
 	ms, err := milliseconds("ResolveRoute", timeout)
 	if err != nil {
@@ -188,8 +189,8 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 }
 
 // Listen makes the ID a listener on the address that it is bound to (rdma_listen). Each request of
-// a peer is an event of type ConnectRequest. Up to backlog requests may wait for the program; 0 is
-// the limit of the kernel.
+// a peer is an [EventConnectRequest]. Up to backlog requests may wait for the program; 0 is the
+// default of the kernel, 1024.
 func (id *ID) Listen(backlog int) error {
 	if backlog < 0 {
 		return argErr("Listen", "backlog", backlog, "at least 0")
@@ -240,8 +241,8 @@ func (p *ConnParam) param() abi.ConnParam {
 	return q
 }
 
-// complete checks the parameters and fills in those of the ID's QP, which it returns, if there is
-// one.
+// complete checks the parameters and sets those that depend on the ID's QP. It returns the QP, or
+// nil if there is none.
 func (id *ID) complete(op string, p *ConnParam) (*uverbs.QP, error) {
 	if err := id.checkPrivate(op, p.PrivateData); err != nil {
 		return nil, err
@@ -271,11 +272,12 @@ func (p *ConnParam) check(op string) error {
 }
 
 // Connect sends a request for a connection, or for the QP of a peer that receives datagrams
-// (rdma_connect). The result is the event Established, or Rejected, Unreachable or ConnectError.
+// (rdma_connect). The result is [EventEstablished], or [EventRejected], [EventUnreachable] or
+// [EventConnectError].
 //
-// If the QP was not made with [ID.CreateQP] the event is ConnectResponse. The program then moves
-// the QP to RTS and calls [ID.Establish]. On iWARP the event is Established in this case too, and
-// the program calls [uverbs.QP.SetKernelState].
+// If the QP was not made with [ID.CreateQP], the result is [EventConnectResponse]. The program then
+// moves the QP to RTS and calls [ID.Establish]. On iWARP the result is EventEstablished in this
+// case too, and the program calls [uverbs.QP.SetKernelState].
 func (id *ID) Connect(p ConnParam) error {
 	if _, err := id.complete(opConnect, &p); err != nil {
 		return err
@@ -284,13 +286,13 @@ func (id *ID) Connect(p ConnParam) error {
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 }
 
-// Accept accepts a ConnectRequest (rdma_accept). The event Established follows when the peer is
-// ready. Accept moves a QP of [ID.CreateQP] to RTS, with as many READs and atomics as p allows; the
-// program must do that itself for any other QP, before it calls Accept.
+// Accept accepts the request of an [EventConnectRequest] (rdma_accept). [EventEstablished] follows
+// when the peer is ready. Accept moves a QP of [ID.CreateQP] to RTS, with as many READs and atomics
+// as p allows. The program must move any other QP itself before it calls Accept.
 //
 // On iWARP the kernel moves the QP, and the side that connects has to send first. Sends of this
-// side fail until something has been received; see [uverbs.QP.SetKernelState], which the program calls if
-// the QP was not made with CreateQP.
+// side fail until something has been received. If the QP was not made with CreateQP, the program
+// calls [uverbs.QP.SetKernelState].
 func (id *ID) Accept(p ConnParam) error {
 	qp, err := id.complete(opAccept, &p)
 	if err != nil {
@@ -310,12 +312,12 @@ func (id *ID) Accept(p ConnParam) error {
 	return err
 }
 
-// Establish tells the peer, which has accepted, that this side is ready (rdma_establish).
+// Establish tells a peer that has accepted that this side is ready (rdma_establish).
 func (id *ID) Establish() error {
 	return do(id, "establish", nil, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.Accept{Uid: id.uid, ID: id.handle})
 }
 
-// Reject rejects a ConnectRequest, or the answer of the peer (rdma_reject). The reason is
+// Reject rejects a request, or the answer of the peer (rdma_reject). The reason is
 // [ReasonConsumer], or [ReasonVendorOption] if the options for enhanced connections are not
 // acceptable.
 func (id *ID) Reject(private []byte, reason Reason) error {
@@ -330,8 +332,8 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 	return do(id, "reject", nil, abi.RDMA_USER_CM_CMD_REJECT, &req)
 }
 
-// Disconnect ends the connection (rdma_disconnect). The peer gets the event Disconnected. This side
-// gets it when the peer has called Disconnect too, or has closed its ID. Work requests on a QP of
+// Disconnect ends the connection (rdma_disconnect). The peer gets [EventDisconnected]. This side
+// gets it when the peer has called Disconnect too or has closed its ID. Work requests on a QP of
 // [ID.CreateQP] complete as flushed.
 func (id *ID) Disconnect() error {
 	qp := id.queues.queuePair()
@@ -447,7 +449,7 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 // before. A goroutine that waits for an event of the ID gets an error that matches [os.ErrClosed].
 //
 // If the process has changed its user or group, Close fails with EACCES. The ID is closed
-// nevertheless, and the kernel destroys its part of it when the channel is closed.
+// nevertheless, and the kernel destroys its own part of it when the channel is closed.
 func (id *ID) Close() error {
 	id.closeMu.Lock()
 	defer id.closeMu.Unlock()

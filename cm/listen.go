@@ -39,8 +39,7 @@ type Listener struct {
 // Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
 // addresses of all RDMA devices. With port 0 the kernel chooses a port; see [Listener.Addr].
 //
-// The context limits the lookup of the host and the port. Its end does not affect the listener,
-// which [Listener.Close] ends.
+// The context limits the lookup of the host and the port. Its end does not affect the listener.
 func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, error) {
 	o, err := o.defaults()
 	if err != nil {
@@ -146,9 +145,9 @@ func (l *Listener) handleRequest(e *Event) {
 	}
 }
 
-// admit finds a place for a request: a free one, or that of the oldest connection whose peer has
-// not completed it in time. If there is none it returns nil and a reason for the peer. The reason
-// is empty if the listener is closed.
+// admit finds a place for a request: a free one, or the place of the oldest connection whose peer
+// has not completed it in time. If there is none, it returns nil and a reason for the peer. The
+// reason is empty if the listener is closed.
 func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,8 +215,8 @@ func (l *Listener) reportRefused(from Addr, why error) {
 	}
 }
 
-// serveRequests answers a request, and those that follow soon after it, because the stack of this
-// goroutine is large enough by then.
+// serveRequests answers a request, and those that arrive soon after it: reusing the goroutine saves
+// growing a stack.
 func (l *Listener) serveRequests(r *request) {
 	growStack(0)
 	idle := time.NewTimer(idleGrace)
@@ -338,8 +337,8 @@ func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 // Accept waits for the next connection. The listener sets connections up independently of Accept,
 // so that a slow peer does not delay others. After Close the error matches [net.ErrClosed]. A
 // listener on an address of a device fails with ENODEV when the device is removed. Any listener
-// fails with EACCES after the process has changed its user or group, because the kernel then
-// refuses to report requests.
+// fails with EACCES after the process has changed its user or group, because the kernel then no
+// longer reports requests.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-l.ready:
@@ -363,10 +362,10 @@ func (l *Listener) endErr() error {
 	return context.Cause(l.ctx)
 }
 
-// Close stops listening. Requests that have no answer yet are rejected. Connections that Accept has
-// not returned are closed, all at the same time, so that this takes at most [ConnOptions].Linger.
-// Connections that Accept has returned are not affected. Close waits for running calls of Check and
-// Refused, which must not call it.
+// Close stops listening. Unanswered requests are rejected. Connections that Accept has not returned
+// are closed, all at the same time, so that this takes at most [ConnOptions].Linger. Connections
+// that Accept has returned are not affected. Close waits for running calls of Check and Refused,
+// which must not call it.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {

@@ -9,15 +9,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Send sends a message. It copies the message, which may be a slice that Recv has returned, and
-// returns as soon as the copy is posted. The peer may not have it yet; see Flush. Send waits while
-// the peer has no room. If Send fails, nothing of the message was sent. The error matches
+// Send sends a message. It copies the message, which may be a slice that Recv returned, and returns
+// as soon as the copy is posted. The peer may not have received it yet; see [Conn.Flush]. Send
+// waits while the peer has no room. If Send fails, no part of the message was sent. The error
+// matches
 //
-// - EPIPE if the peer has closed its side, or CloseWrite was called,
-// - ECONNRESET if the peer is gone without closing the connection,
-// - ETIMEDOUT if the peer does not answer any more,
-// - ENOMEM if there is no memory for the first message, and
-// - the error of ctx if ctx ends first.
+//   - EPIPE if the peer has closed its side, or CloseWrite was called,
+//   - ECONNRESET if the peer is gone without closing the connection,
+//   - ETIMEDOUT if the peer no longer answers,
+//   - ENOMEM if there is no memory for the first message, and
+//   - the error of ctx if ctx ends first.
 func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	const what = "send"
 	if len(msg) > c.maxSend {
@@ -142,7 +143,7 @@ func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 	to.SGE(c.out.sge(i, len(b)))
 }
 
-// Flush waits until the peer's device has everything that was sent.
+// Flush waits until the peer's device has received everything that was sent.
 func (c *Conn) Flush(ctx context.Context) error {
 	const what = "flush"
 	c.mu.Lock()
@@ -160,10 +161,10 @@ func (c *Conn) Flush(ctx context.Context) error {
 	return c.finishOp(ctx, what, c.probe())
 }
 
-// Recv waits for a message and returns it. The connection owns the memory and reuses it in the next
-// Recv, but not in Close. After the last message of a peer that has closed its side the error is
-// io.EOF. Otherwise it matches ECONNRESET if the peer is gone without closing the connection, and
-// ETIMEDOUT if the peer does not answer any more.
+// Recv waits for a message and returns it. The slice is valid until the next Recv. After Close it
+// stays valid as long as the program refers to the connection. After the last message of a peer
+// that has called Close or CloseWrite, the error is io.EOF. Otherwise it matches ECONNRESET if the
+// peer is gone without closing the connection, and ETIMEDOUT if the peer no longer answers.
 func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	const what = "receive"
 	c.mu.Lock()
@@ -229,7 +230,7 @@ func (c *Conn) nextMessage() []byte {
 	return from.bytes(i)[headerSize:][:m.length:m.length]
 }
 
-// repostHeld posts the receive of the message that Recv has returned again.
+// repostHeld posts the receive of the message that Recv last returned again.
 func (c *Conn) repostHeld() {
 	if c.heldSlot < 0 || c.err != nil {
 		return

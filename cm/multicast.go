@@ -11,16 +11,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// MulticastQPN is the QP number of datagrams to a group.
+// MulticastQPN is the destination QP number of datagrams to a multicast group.
 const MulticastQPN = 0xffffff
 
-// JoinFlags select the kind of membership.
+// JoinFlags selects the kind of membership in a multicast group.
 type JoinFlags uint16
 
 // Kinds of membership.
 const (
-	JoinFullMember JoinFlags = abi.RDMA_MC_JOIN_FLAG_FULLMEMBER          // sends and receives (RDMA_MC_JOIN_FLAG_FULLMEMBER)
-	JoinSendOnly   JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER // only sends (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER)
+	JoinFullMember JoinFlags = abi.RDMA_MC_JOIN_FLAG_FULLMEMBER          // send and receive (RDMA_MC_JOIN_FLAG_FULLMEMBER)
+	JoinSendOnly   JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER // send only (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER)
 )
 
 // Group is the membership of an ID in a multicast group. It is safe for concurrent use.
@@ -35,22 +35,22 @@ type Group struct {
 }
 
 // Join starts to join a multicast group (rdma_join_multicast_ex). The ID must have a port space for
-// datagrams and must be bound to an address of a device. The result is the event MulticastJoin,
-// whose UD says how to send to the group, or MulticastError, which also reports a membership that
+// datagrams and must be bound to an address of a device. The result is [EventMulticastJoin], whose
+// UD says how to send to the group, or [EventMulticastError], which also reports a membership that
 // is lost later. To receive, attach the QP to the group: call [uverbs.QP.AttachMulticast] with
 // UD.AH.GRH.DGID.
 //
-// With RoCE v2 the kernel does not support IPv6 groups, and the error matches
+// The kernel does not support IPv6 groups on RoCE v2; the error then matches
 // [errors.ErrUnsupported].
 func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if !group.IsMulticast() {
 		return nil, argErr("Join", "group", group, "a multicast address")
 	}
 	if flags > JoinSendOnly {
-		return nil, argErr("Join", "flags", uint16(flags), "FullMember, SendOnly")
+		return nil, argErr("Join", "flags", uint16(flags), "JoinFullMember or JoinSendOnly")
 	}
 	if !id.datagrams() {
-		return nil, argErr("Join", "port space", id.space, "UDP, IPoIB")
+		return nil, argErr("Join", "port space", id.space, "UDP or IPoIB")
 	}
 	if id.closed.Load() {
 		return nil, id.errClosed()

@@ -17,8 +17,8 @@ type WaitMode uint8
 // Wait modes.
 const (
 	WaitSpinThenPark WaitMode = iota // poll for a while if the last wait was short, then park
-	WaitSpin                         // poll all the time: least latency, and one processor for each goroutine that waits
-	WaitPark                         // park in Go's netpoller at once: least use of processors
+	WaitSpin                         // poll all the time: lowest latency, but each waiting goroutine occupies a processor
+	WaitPark                         // park in Go's netpoller at once: lowest CPU use
 )
 
 // String returns the mode's name.
@@ -37,38 +37,37 @@ func (m WaitMode) String() string {
 // ConnOptions are the options of a connection, for both [DialOptions] and [ListenOptions]. The zero
 // value suits most programs.
 //
-// A connection needs registered memory for Depth + 5 messages of MessageSize, and from its first
-// Send on for SendDepth more messages, of the smaller MessageSize of the two sides. With the
-// defaults these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection.
-// So a connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when a
-// larger message is to come, when the program takes messages more slowly than they arrive, and in
-// any case after 100 ms. The connections of a device reuse the memory of closed ones, so that a
-// program that opens and closes many connections registers it only once.
+// A connection needs registered memory for Depth + 5 messages of MessageSize. Its first Send adds
+// memory for SendDepth messages of the smaller MessageSize of the two sides. With the defaults
+// these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection, so a
+// connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when the peer has
+// a larger message, when messages arrive faster than the program takes them, and in any case after
+// 100 ms. The connections of a device reuse the memory of closed ones.
 type ConnOptions struct {
-	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes; zero is 32 KiB.
-	Depth       int // Depth is how many messages the peer may send before this side takes them; zero is 16.
-	SendDepth   int // SendDepth is how many messages of this side may be unacknowledged; zero is 8.
-	Transfers   int // Transfers is how many RDMA operations of this side may be outstanding; zero is 16.
+	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes, up to 16 MiB; zero is 32 KiB.
+	Depth       int // Depth is how many messages the peer may send before this side takes them, up to 16384; zero is 16.
+	SendDepth   int // SendDepth is how many messages of this side may be unacknowledged, up to 16384; zero is 8.
+	Transfers   int // Transfers is how many RDMA operations of this side may be outstanding, up to 16384; zero is 16.
 
 	Wait WaitMode      // Wait is the way to wait.
 	Spin time.Duration // Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
 
 	// KeepAlive is how often an idle connection checks whether the peer is still there; zero is
-	// 15 s, and a negative value is never. A busy connection learns it from acknowledgements.
+	// 15 s, and a negative value disables the check. A busy connection notices missing
+	// acknowledgements instead.
 	KeepAlive time.Duration
 	// AckTimeout is how long the device waits for an acknowledgement before it sends a packet
-	// again, up to RetryCount times; zero is 268 ms. Devices round it up to a power of two
-	// times 4.096 µs.
+	// again, up to RetryCount times; zero is 268 ms. Other values are rounded up to a power of
+	// two times 4.096 µs.
 	AckTimeout time.Duration
 	// RetryCount is 1 to 7; zero is 7. Some devices, such as rxe, count every lost packet of a
-	// message, and retry without limit if it is 7. Therefore a connection also fails when
-	// nothing of what was sent is acknowledged for three times the time of all retries.
+	// message, and retry without limit if it is 7. Therefore a connection also fails if nothing
+	// is acknowledged for three times the time of all retries.
 	RetryCount int
-	Linger     time.Duration // Linger is how long Close waits at most until what was sent has arrived; zero is 5 s.
+	Linger     time.Duration // Linger is the longest time that Close waits until everything sent has arrived; zero is 5 s.
 	TOS        uint8         // TOS is the type of service of the packets that this side sends.
 
-	// Isolation says which connections share a PD. By default all connections on a device do.
-	Isolation Isolation
+	Isolation Isolation // Isolation says which connections share a PD; zero is SharedPD.
 }
 
 // DialOptions are the options of [Dial] and [DialStream]. The zero value suits most programs.
@@ -77,11 +76,10 @@ type DialOptions struct {
 
 	LocalAddr   netip.AddrPort // LocalAddr is the address to connect from; the zero value is any.
 	PrivateData []byte         // PrivateData is sent with the request, up to [MaxDialData] bytes.
-	// Prepare is called, if it is set, as soon as the device for the connection is known. Its
-	// argument is the PD for the memory of the connection; see [Conn.PD]. The data that it
-	// returns, such as a [Remote], is sent as private data instead of PrivateData. If it
-	// returns an error the attempt fails. Dial calls it once for each address of the host that
-	// it tries.
+	// Prepare, if set, is called when the device for the connection is known, once for each
+	// address of the host that Dial tries. Its argument is the PD for the memory of the
+	// connection; see [Conn.PD]. The data that it returns, such as a [Remote], is sent instead of
+	// PrivateData. If it returns an error, the attempt fails.
 	Prepare func(*uverbs.PD) ([]byte, error)
 }
 
@@ -92,35 +90,34 @@ type ListenOptions struct {
 	PrivateData []byte // PrivateData is sent with each answer, up to [MaxAcceptData] bytes.
 
 	// Backlog is how many connections may wait for Accept, including requests that are being
-	// answered; zero is 1024.
+	// answered, up to 1048576; zero is 1024.
 	Backlog int
-	// HalfOpen is how many requests may be in progress at the same time: being
-	// answered, or waiting for the peer to complete the connection. Zero is half of Backlog. If
-	// there is one more, it takes the place of the oldest whose peer has had a quarter of a
-	// second, and is rejected if there is none. So peers that never complete a connection
+	// HalfOpen is how many requests may be in progress at the same time: being answered, or
+	// waiting for the peer to complete the connection. Zero is half of Backlog. At the limit, a
+	// new request replaces the oldest one whose peer has had at least a quarter of a second; if
+	// there is none, the new request is rejected. So peers that never complete a connection
 	// cannot keep others out for long.
 	HalfOpen int
 	// MaxConns is how many connections there may be, including requests; zero is no limit. At
-	// the limit a request takes the place of the oldest one that waits for its peer, as with
-	// HalfOpen.
+	// the limit, a new request replaces an older one as described for HalfOpen, or is rejected.
 	MaxConns int
 	// MaxMemory is how much memory for messages the connections may need, in bytes; zero is no
-	// limit. Each connection counts with the result of [ConnOptions.MemoryPerConn], so that
-	// MaxMemory limits the number of connections. Up to a quarter more is registered in
-	// advance, and the memory of closed connections is kept for a second.
+	// limit. Each connection counts with the result of [ConnOptions.MemoryPerConn], so MaxMemory
+	// limits the number of connections. The listener may register up to a quarter more in
+	// advance, and keeps the memory of closed connections for a second.
 	MaxMemory int64
 
-	// Check decides about the requests, if it is set. The data that it returns is sent as
-	// private data of the answer instead of PrivateData. If it returns an error the request is
-	// rejected, and the peer receives the error's text, up to 136 bytes. Check is called from
-	// several goroutines. It is called before the connection has any memory, queue or other
-	// object of the device, so that it is the place to turn strangers away.
+	// Check, if set, is called for each request. The data that it returns is sent with the
+	// answer instead of PrivateData. If it returns an error, the request is rejected, and the
+	// peer receives the first 136 bytes of the error's text. Check is called from several
+	// goroutines, and before the connection has any memory, queue or other object of the device,
+	// so rejecting a stranger is cheap.
 	Check func(*Request) ([]byte, error)
-	// Refused is called, if it is set, for each request that the listener or Check has
-	// rejected, and for each connection that was given up before its peer completed it, with
-	// the reason. The peer receives the text of an error of Check, and a fixed text in all
-	// other cases. Refused is called from several goroutines, one of which handles all
-	// requests, so that it must not block. The address is the zero value if it is not known.
+	// Refused, if set, is called with the reason for each request that the listener or Check has
+	// rejected, and for each connection that was abandoned before its peer completed it. The
+	// peer receives the text of an error of Check, and a fixed text in all other cases. Refused
+	// is called from several goroutines. It must not block, because one of them handles all
+	// requests. The address is the zero value if it is not known.
 	Refused func(remote Addr, err error)
 }
 
@@ -130,16 +127,15 @@ type Isolation uint8
 
 // Levels of isolation.
 const (
-	// SharedPD: all connections of the process on a device share a PD. This is the default,
-	// because the memory for messages, and the memory that the program registers, is registered
-	// once for all of them, and a new connection need not register any. Choose another level if
-	// a peer must not access memory that is meant for another one, even if it learns or guesses
-	// the key.
+	// SharedPD means that all connections of the process on a device share a PD and registered
+	// memory for their messages. This is the default, because a new connection need not
+	// register memory. Choose another level if a peer must not access memory that is meant for
+	// another peer, even if it learns or guesses the key.
 	SharedPD Isolation = iota
-	// ListenerPD: the connections of a listener on a device share a PD. It is for [Listen]
-	// only.
+	// ListenerPD means that the connections of a listener on a device share a PD. It is for
+	// [Listen] only.
 	ListenerPD
-	// ConnPD: each connection has a PD, and registers its own memory.
+	// ConnPD means that each connection has its own PD and registers its own memory.
 	ConnPD
 )
 
@@ -165,8 +161,8 @@ type Request struct {
 	conn atomic.Pointer[Conn] // nil once Check has returned
 }
 
-// PD returns the PD to register memory for the connection with, such as memory whose [Remote] is
-// sent with the answer; see [Conn.PD]. It opens the device if necessary. Only Check may call it,
+// PD returns the PD with which to register memory for the connection, such as memory whose [Remote]
+// is sent with the answer; see [Conn.PD]. It opens the device if necessary. Only Check may call it,
 // before it returns.
 func (r *Request) PD() (*uverbs.PD, error) {
 	c := r.conn.Load()
@@ -179,14 +175,14 @@ func (r *Request) PD() (*uverbs.PD, error) {
 	return c.PD(), nil
 }
 
-// MemoryPerConn returns how much memory for messages a connection with these options needs at most,
+// MemoryPerConn returns the most memory for messages that a connection with these options can need,
 // in bytes.
 func (o ConnOptions) MemoryPerConn() (int64, error) {
 	o, err := o.defaults("MemoryPerConn")
 	return o.memory(), err
 }
 
-// memory is MemoryPerConn for options with defaults filled in. Each slot begins at a cache line.
+// memory is MemoryPerConn for options with defaults filled in. Slots are aligned to cache lines.
 func (o *ConnOptions) memory() int64 {
 	slots := func(n, size int) int64 { return int64(n) * int64((size+slotAlign-1)&^(slotAlign-1)) }
 	n := slots(o.Depth+spareRecv+1, headerSize+o.MessageSize) + slots(o.SendDepth, headerSize+o.MessageSize) + slots(ctlSlots, headerSize)
@@ -262,10 +258,10 @@ func (o ConnOptions) defaults(op string) (ConnOptions, error) {
 		o.KeepAlive = 15 * time.Second
 	}
 	if o.Isolation > ConnPD {
-		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ListenerPD, ConnPD")
+		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ListenerPD or ConnPD")
 	}
 	if o.Wait > WaitPark {
-		return o, argErr(op, "Wait", o.Wait, "WaitSpinThenPark, WaitSpin, WaitPark")
+		return o, argErr(op, "Wait", o.Wait, "WaitSpinThenPark, WaitSpin or WaitPark")
 	}
 	return o, nil
 }

@@ -15,8 +15,8 @@ import (
 // PacketConn sends and receives datagrams, to and from any number of peers and multicast groups. A
 // datagram may be lost on the way, and is lost if the receiver has no room for it.
 //
-// One goroutine at a time can receive and one can send; others wait for their turn. All other
-// methods are safe for concurrent use.
+// All methods are safe for concurrent use. Concurrent calls of Recv run one after the other, and so
+// do calls of Send.
 type PacketConn struct {
 	loop  *eventLoop
 	id    *ID
@@ -47,14 +47,14 @@ type PacketConn struct {
 // PacketOptions are the options of [ListenPacket] and [DialPacket]. The zero value suits most
 // programs.
 type PacketOptions struct {
-	Depth     int // Depth is how many datagrams may arrive before the program takes them; zero is 64.
+	Depth     int // Depth is how many received datagrams wait for the program before further ones are lost; zero is 64.
 	SendDepth int // SendDepth is how many datagrams may be in the send queue; zero is 16.
 
 	Wait WaitMode      // Wait is the way to wait.
 	Spin time.Duration // Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
 
-	// PrivateData is sent with the request of DialPacket, up to 180 bytes, or with the answer
-	// of a listener, up to 136 bytes.
+	// PrivateData is sent with the request of DialPacket, up to 180 bytes, or with each answer
+	// of ListenPacket, up to 136 bytes.
 	PrivateData []byte
 	LocalAddr   netip.AddrPort // LocalAddr is the address that DialPacket uses on this side; the zero value is any.
 }
@@ -79,7 +79,8 @@ func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 	return o, nil
 }
 
-// Peer is the sender or receiver of datagrams. It is a plain value, and a [net.Addr].
+// Peer is a sender or receiver of datagrams, or a multicast group. It is a plain value and a
+// [net.Addr].
 type Peer struct {
 	attr uverbs.AHAttr
 	qpn  uint32
@@ -89,7 +90,7 @@ type Peer struct {
 // IP returns the address of the peer or the group.
 func (p Peer) IP() netip.Addr { return p.attr.GRH.DGID.Addr().Unmap() }
 
-// QPN returns the number of the peer's QP; of a group it is [MulticastQPN].
+// QPN returns the number of the peer's QP, or [MulticastQPN] for a group.
 func (p Peer) QPN() uint32 { return p.qpn }
 
 // Network returns "rdma+udp".
@@ -98,7 +99,8 @@ func (p Peer) Network() string { return "rdma+udp" }
 // String returns the address and the QP number.
 func (p Peer) String() string { return fmt.Sprintf("%s QP %d", p.IP(), p.qpn) }
 
-// packetQueue is a CQ that one goroutine at a time waits for.
+// packetQueue is a CQ. One goroutine at a time, the one whose turn it is, polls it and waits for
+// it.
 type packetQueue struct {
 	completions
 	turn     chan struct{} // held by a value in the channel
@@ -157,7 +159,8 @@ func (q *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uv
 
 // ListenPacket receives datagrams on "host:port", where peers find it with [DialPacket]. The host
 // must be an address of an RDMA device, because a QP belongs to one device. With port 0 the kernel
-// chooses a port. The context limits only the lookup of the host and the port.
+// chooses a port; see [PacketConn.LocalAddr]. The context limits only the lookup of the host and
+// the port.
 func ListenPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
 	o, err := o.defaults("ListenPacket", maxPrivate[opAccept][1])
 	if err != nil {
@@ -187,8 +190,9 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 	return p, nil
 }
 
-// DialPacket finds the QP that receives datagrams at "host:port"; [PacketConn.DialedPeer] returns it.
-// If the peer rejects the request, the error is as for [ID.ConnectWait].
+// DialPacket asks the host at "host:port" for the QP that receives its datagrams;
+// [PacketConn.DialedPeer] returns it. If the peer rejects the request, the error is as for
+// [ID.ConnectWait].
 func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
 	o, err := o.defaults("DialPacket", maxPrivate[opConnect][1])
 	if err != nil {

@@ -15,8 +15,8 @@ type membership struct {
 	dgid uverbs.GID // the group that the QP is attached to, zero if none
 }
 
-// Join joins a multicast group and returns the Peer to send to for all of its members. Recv then
-// returns what the members send, including p itself, unless the flags are [JoinSendOnly].
+// Join joins a multicast group and returns the [Peer] that reaches all members. From then on Recv
+// also returns what the members send, including p itself, unless flags is [JoinSendOnly].
 func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
 	const what = "join"
 	m, err := p.addMembership(group)

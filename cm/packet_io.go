@@ -15,7 +15,7 @@ import (
 // LocalAddr returns the address of this side, an [Addr].
 func (p *PacketConn) LocalAddr() net.Addr { return p.addrs.Local }
 
-// DialedPeer returns the peer that DialPacket has found. It returns false after ListenPacket.
+// DialedPeer returns the peer that DialPacket found. It returns false after ListenPacket.
 func (p *PacketConn) DialedPeer() (Peer, bool) {
 	if p.peer == nil {
 		return Peer{}, false
@@ -23,7 +23,7 @@ func (p *PacketConn) DialedPeer() (Peer, bool) {
 	return *p.peer, true
 }
 
-// MaxDatagram returns the size of the largest datagram, in bytes. It is the MTU of the port.
+// MaxDatagram returns the size of the largest datagram in bytes, which is the MTU of the port.
 func (p *PacketConn) MaxDatagram() int { return p.mtu }
 
 // post posts the receive of a slot.
@@ -59,8 +59,8 @@ func (p *PacketConn) begin(ctx context.Context, l *packetQueue, what string) err
 	return nil
 }
 
-// Recv waits for a datagram and returns it and its sender. p owns the memory and reuses it in the
-// next Recv, but not in Close.
+// Recv waits for a datagram and returns it with its sender. The slice is valid until the next Recv.
+// After Close it stays valid as long as the program refers to p.
 func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err error) {
 	const what = "receive"
 	if err := p.begin(ctx, &p.recv, what); err != nil {
@@ -148,9 +148,9 @@ type sender struct {
 	asked time.Time // when the device was asked
 }
 
-// Send sends a datagram to a peer or a group. It copies the datagram, which may be a slice that Recv
-// has returned, and returns as soon as the copy is posted. There is no way to learn whether it
-// arrives.
+// Send sends a datagram to a peer or a group. It copies the datagram, which may be a slice that
+// Recv returned, and returns as soon as the copy is posted. The program cannot tell whether the
+// datagram arrives.
 func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	const what = "send"
 	if len(data) > p.mtu {
@@ -211,8 +211,8 @@ func (p *PacketConn) endWith(why error) {
 	go p.destroy()
 }
 
-// Close closes p. Method calls that have not returned, and later ones, fail with an error that
-// matches [net.ErrClosed] and [os.ErrClosed]. Datagrams in the send queue may be lost.
+// Close closes p. Pending and later method calls fail with an error that matches [net.ErrClosed]
+// and [os.ErrClosed]. Datagrams in the send queue may be lost.
 func (p *PacketConn) Close() error {
 	p.closed.Store(true)
 	return p.destroy()
@@ -262,13 +262,14 @@ func (p *PacketConn) releaseAll(closed error) error {
 	return errors.Join(errs...)
 }
 
-// ahCache has the address handles of the peers that were last sent to.
+// ahCache has the address handles of the most recent destinations.
 type ahCache struct {
 	pd  *uverbs.PD
 	all map[uverbs.AHAttr]*uverbs.AH
 }
 
-// maxAHs is the most that it has. Devices have some thousands, but rxe in Linux 5.10 has 100.
+// maxAHs is the largest number of handles in an ahCache. Most devices have room for thousands of
+// them, but rxe in Linux 5.10 for 100.
 const maxAHs = 64
 
 // full reports whether get must close a handle to make one for attr.

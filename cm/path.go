@@ -182,8 +182,8 @@ func (p *Path) check() error {
 // less than there is room for (ucma_query_path in ucma.c).
 const maxPaths = 6
 
-// Paths returns the path records of the route (struct rdma_route): none before RouteResolved, then
-// the primary one, and an alternate one if there is one.
+// Paths returns the path records of the route (struct rdma_route). There are none before
+// [EventRouteResolved]. The first is the primary path; an alternate path may follow.
 func (id *ID) Paths() ([]Path, error) {
 	resp, err := queryList[abi.QueryPathResp, abi.IbPathRecData](id, "query paths", abi.RDMA_USER_CM_QUERY_PATH, maxPaths)
 	if err != nil {
@@ -196,12 +196,12 @@ func (id *ID) Paths() ([]Path, error) {
 	return paths, nil
 }
 
-// SetPath sets the route, after the address was resolved, instead of [ID.ResolveRoute]
-// (rdma_set_option, RDMA_OPTION_IB_PATH). The result is the event RouteResolved too. The kernel
-// takes one record, for both directions. On RoCE it fills in the fields for Ethernet by itself.
+// SetPath sets the route of a resolved address, instead of [ID.ResolveRoute] (rdma_set_option,
+// RDMA_OPTION_IB_PATH). The result is [EventRouteResolved]. The kernel takes one record for both
+// directions. On RoCE it fills in the fields for Ethernet.
 //
 // Packets have a GRH if HopLimit is not 0. On an InfiniBand port that requires a GRH in every
-// packet (see [uverbs.PortAttr.GRHRequired]), SetPath replaces a HopLimit of 0 by 1, which is a
+// packet (see [uverbs.PortAttr.GRHRequired]), SetPath replaces a HopLimit of 0 with 1, which is a
 // path within the subnet.
 func (id *ID) SetPath(p Path) error {
 	if err := p.check(); err != nil {
@@ -234,11 +234,11 @@ func (id *ID) needsGRH() bool {
 	return err == nil && attr.LinkLayer == uverbs.LinkLayerInfiniBand && attr.GRHRequired()
 }
 
-// GIDs are the addresses of an ID as GIDs and service IDs.
+// GIDs has the addresses of an ID as GIDs and service IDs.
 type GIDs struct {
 	Local           uverbs.GID  // Local is the GID of this side's port.
 	Remote          uverbs.GID  // Remote is the GID of the peer's port.
-	LocalServiceID  uint64      // LocalServiceID is made of the port space and the port.
+	LocalServiceID  uint64      // LocalServiceID is the service ID of this side, made of the port space and the port.
 	RemoteServiceID uint64      // RemoteServiceID is the service ID of the peer.
 	PKey            uint16      // PKey is the partition key.
 	NodeGUID        uverbs.GUID // NodeGUID is the GUID of the device; 0 if there is no device yet.

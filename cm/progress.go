@@ -18,35 +18,35 @@ import (
 // condition reports whether the wait of a method is over. It is called with c.mu held.
 type condition func(c *Conn, o *op) bool
 
-// canRecv: Recv has something to return.
+// canRecv reports whether Recv has something to return.
 func canRecv(c *Conn, _ *op) bool {
 	return c.inHead != c.inTail || c.eof || c.err != nil || c.closing
 }
 
-// canSend: a message can be sent.
+// canSend reports whether a message can be sent.
 func canSend(c *Conn, _ *op) bool {
 	return c.credits > 0 && c.msgPosted-c.msgDone < uint64(c.o.SendDepth) && !c.mustRecvFirst || c.endSent || c.peerClosedRead || c.err != nil || c.closing
 }
 
-// canSendControl: a control message can be sent.
+// canSendControl reports whether a control message can be sent.
 func canSendControl(c *Conn, _ *op) bool {
 	return c.ctlPosted-c.ctlDone < ctlSlots && !c.mustRecvFirst || c.err != nil
 }
 
-// canTransfer: an RDMA operation can be posted.
+// canTransfer reports whether an RDMA operation can be posted.
 func canTransfer(c *Conn, _ *op) bool {
 	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mustRecvFirst || c.err != nil || c.closing
 }
 
-// canProbe: the send queue has room for a probe.
+// canProbe reports whether the send queue has room for a probe.
 func canProbe(c *Conn, _ *op) bool {
 	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) || c.err != nil
 }
 
-// isDone: the operation is complete.
+// isDone reports whether the operation is complete.
 func isDone(c *Conn, o *op) bool { return o.done || c.err != nil }
 
-// allSent: the peer's device has acknowledged everything.
+// allSent reports whether the peer's device has acknowledged everything.
 func allSent(c *Conn, _ *op) bool { return c.completed == c.posted || c.err != nil }
 
 // await makes progress on the connection until a condition is met, ctx ends, or the connection is
@@ -71,8 +71,8 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 }
 
 // worthSpinning reports whether a wait that began at begin was so short that the next one should
-// spin first. A goroutine that has parked needed longer than one that spins, which the factor takes
-// into account.
+// spin first. The factor takes into account that a goroutine that parks waits longer than one that
+// spins.
 func worthSpinning(begin time.Time, spin time.Duration) bool {
 	const parked = 2
 	return time.Since(begin)/parked < spin
@@ -106,8 +106,8 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 	return nil
 }
 
-// spin polls until the condition is met, until ConnOptions.Spin is over unless the mode is Spin, or
-// until ctx ends. It reports whether the condition is met. The caller holds c.mu.
+// spin polls until the condition is met, ctx ends or, unless the mode is [WaitSpin],
+// ConnOptions.Spin is over. It reports whether the condition is met. The caller holds c.mu.
 func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) bool {
 	const between = 8 // polls per check of the clock
 	until := begin.Add(c.o.Spin)
@@ -233,7 +233,7 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 	}
 }
 
-// handleRecv handles a receive that has succeeded. It holds a message of the peer, or an attack.
+// handleRecv handles a successful receive. The peer controls what it contains.
 func (c *Conn) handleRecv(wc *uverbs.WC) error {
 	h, slot, err := c.parseRecv(wc)
 	if err != nil {

@@ -101,13 +101,13 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 	return srq, nil
 }
 
-// CreateQP creates a QP that follows the state of the ID (rdma_create_qp). CreateQP moves it to
+// CreateQP creates a QP that follows the state of the ID (rdma_create_qp). The new QP is in state
 // INIT, so that receives can be posted. The ID moves it to RTS when the connection is established;
 // for datagrams CreateQP does so at once. [ID.Disconnect] moves it to ERR, and [ID.Close] closes
-// it. Its type is that of the port space, RC or UD, unless o.Type sets another one. Its SRQ is that
-// of [ID.CreateSRQ] unless o.SRQ is set.
+// it. The type of the QP is RC or UD, depending on the port space, unless o.Type sets another one.
+// The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
 //
-// The address and the route of the ID must be resolved, or the ID must be that of a request. For
+// The address and the route of the ID must be resolved, or the ID must belong to a request. For
 // datagrams it is enough that the ID is bound to an address of a device.
 func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
@@ -117,8 +117,8 @@ func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	return id.createQP(pd, o)
 }
 
-// onIWARP reports whether a device is one of iWARP, where the kernel moves a QP when it is
-// connected and there is no command for it.
+// onIWARP reports whether d is an iWARP device. There the kernel moves a QP when it is connected,
+// and no command does.
 func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }
 
 // createQP is CreateQP for a PD that was checked.
@@ -154,8 +154,8 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	return qp, nil
 }
 
-// modifyTo moves a QP to a state, with the attributes that the kernel chooses. If p is not nil it
-// sets how many READs and atomics there may be.
+// modifyTo moves a QP to a state, with the attributes that the kernel chooses. If p is not nil, it
+// limits the number of READs and atomics.
 func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	attr, mask, err := id.QPAttr(state)
 	if err != nil {
@@ -213,7 +213,7 @@ func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	return init.Access, nil
 }
 
-// modifyToRTS brings a QP to RTS. That of iWARP the kernel moves.
+// modifyToRTS moves a QP to RTS. On iWARP the kernel does that.
 func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam) error {
 	if onIWARP(qp.Device()) {
 		return nil
@@ -275,7 +275,7 @@ func (e *Event) advanceQP() {
 	}
 }
 
-// followKernel tells a QP of iWARP what the kernel has done with it.
+// followKernel updates an iWARP QP to the state to which the kernel has moved it.
 func (e *Event) followKernel(qp *uverbs.QP) {
 	switch {
 	case e.Type == EventEstablished && e.Status == 0 && !e.ID.queues.acceptedRequest.Load():

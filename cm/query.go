@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Addrs are the addresses of an ID, and its device.
+// Addrs has the addresses and the device of an ID.
 type Addrs struct {
 	Local  Addr   // Local is the address of this side.
 	Remote Addr   // Remote is the address of the peer; its IP is the zero value if there is none.
@@ -83,18 +83,19 @@ func (id *ID) SetTOS(tos uint8) error {
 }
 
 // SetReuseAddr lets a listener use an address that old connections still use
-// (RDMA_OPTION_ID_REUSEADDR).
+// (RDMA_OPTION_ID_REUSEADDR). Call it before [ID.Bind].
 func (id *ID) SetReuseAddr(on bool) error {
 	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, boolOption(on))
 }
 
-// SetAFOnly makes a listener on an IPv6 address ignore IPv4 (RDMA_OPTION_ID_AFONLY).
+// SetAFOnly makes a listener on an IPv6 address ignore IPv4 (RDMA_OPTION_ID_AFONLY). Call it before
+// [ID.Bind].
 func (id *ID) SetAFOnly(on bool) error {
 	return setOption(id, "set address family only", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, boolOption(on))
 }
 
-// SetAckTimeout sets how long the QP waits for an acknowledgement, rounded up
-// (RDMA_OPTION_ID_ACK_TIMEOUT).
+// SetAckTimeout sets how long the QP waits for an acknowledgement, rounded up to a power of two
+// times 4.096 µs (RDMA_OPTION_ID_ACK_TIMEOUT).
 func (id *ID) SetAckTimeout(d time.Duration) error {
 	timeout := uint8(uverbs.AckTimeoutFor(d))
 	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)

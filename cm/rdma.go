@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Remote describes memory of the peer. The peer has registered it with rights for remote access and
-// has sent this description in private data or in a message.
+// Remote describes memory that the peer can access. The owner registers the memory with remote
+// access rights and sends the Remote in private data or in a message.
 type Remote struct {
 	Addr   uint64 // Addr is the address of the first byte.
 	RKey   uint32 // RKey is the key of the MR or MW.
@@ -20,12 +20,12 @@ type Remote struct {
 // remoteSize is the size of an encoded Remote, in bytes.
 const remoteSize = 16
 
-// RemoteOf returns the description of a region for the peer. It covers at most the first 4 GiB.
+// RemoteOf returns the Remote of a memory region, which covers at most the first 4 GiB.
 func RemoteOf(mr *uverbs.MR) Remote {
 	return Remote{Addr: mr.Addr(), RKey: mr.RKey(), Length: uint32(min(mr.Len(), math.MaxUint32))}
 }
 
-// AppendBinary appends the 16 bytes to send to a peer: address, key and length in network byte
+// AppendBinary appends the 16 bytes to send to the peer: address, key and length in network byte
 // order, as in rping. It implements [encoding.BinaryAppender].
 func (r Remote) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.BigEndian.AppendUint64(b, r.Addr)
@@ -45,34 +45,36 @@ func (r *Remote) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// At returns the part of the memory that starts at offset.
+// At returns the part of the memory that starts at offset. It is empty if offset is past the end.
 func (r Remote) At(offset uint32) Remote {
 	offset = min(offset, r.Length)
 	return Remote{Addr: r.Addr + uint64(offset), RKey: r.RKey, Length: r.Length - offset}
 }
 
-// RDMAWrite writes local memory into the memory of the peer, and waits for the completion (RDMA WRITE).
-// The local memory must be registered with [Conn.PD]. If ctx ends first the operation goes on, and
-// the program must not touch the memory until the connection is closed. If the peer does not allow
-// the access, the connection ends with an error that says so.
+// RDMAWrite writes local memory to the peer's memory and waits for the completion (RDMA WRITE). The
+// local memory must be registered with [Conn.PD] and must not be longer than remote. If ctx ends
+// first, the operation continues, and the program must not touch the memory until the connection is
+// closed. If the peer does not allow the access, the connection ends with an error that says so.
 func (c *Conn) RDMAWrite(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, "write", uverbs.SendWR{Opcode: uverbs.WRRDMAWrite}, local, remote)
 }
 
-// RDMARead reads memory of the peer into local memory (RDMA READ). See Write for the rest.
+// RDMARead reads the peer's memory into local memory (RDMA READ). The rest is as for
+// [Conn.RDMAWrite].
 func (c *Conn) RDMARead(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, "read", uverbs.SendWR{Opcode: uverbs.WRRDMARead}, local, remote)
 }
 
 // CompareSwap compares 8 bytes of the peer's memory with compare and, if they are equal, replaces
-// them by swap. It stores their old value in local memory. All values are in host byte order. The
-// address must be a multiple of 8. See Write for the rest.
+// them with swap. It stores their old value in local memory, which must be 8 bytes long. All values
+// are in host byte order. The remote address must be a multiple of 8. If the device has no atomics,
+// the error is a [uverbs.FeatureError]. The rest is as for [Conn.RDMAWrite].
 func (c *Conn) CompareSwap(ctx context.Context, local uverbs.SGE, remote Remote, compare, swap uint64) error {
 	return c.transfer(ctx, "compare and swap", uverbs.SendWR{Opcode: uverbs.WRAtomicCAS, CompareAdd: compare, Swap: swap}, local, remote)
 }
 
 // FetchAdd adds a number to 8 bytes of the peer's memory and stores their old value in local
-// memory. See CompareSwap for the rest.
+// memory. The rest is as for [Conn.CompareSwap].
 func (c *Conn) FetchAdd(ctx context.Context, local uverbs.SGE, remote Remote, add uint64) error {
 	return c.transfer(ctx, "fetch and add", uverbs.SendWR{Opcode: uverbs.WRAtomicFAA, CompareAdd: add}, local, remote)
 }

@@ -26,16 +26,17 @@ type Service struct {
 	Data64 [2]uint64     // Data64 is data of the service, in host byte order.
 }
 
-// Forever is the lease of a record that does not expire.
+// LeaseForever is the lease of a record that does not expire.
 const LeaseForever = time.Duration(1<<63 - 1)
 
 // ResolveService asks InfiniBand's subnet administrator for the ports that offer a service with the
-// given name and service ID (rdma_resolve_addrinfo). One of them may be empty or 0, which is any.
-// The ID must be bound to an address of a device. The result is the event AddrInfoResolved, after
-// which [ID.Services] returns the records, or AddrInfoError, after two seconds at the latest.
+// given name and service ID (rdma_resolve_addrinfo). An empty name or a service ID of 0 matches
+// any, but not both. The ID must be bound to an address of a device. The result is
+// [EventAddrInfoResolved], after which [ID.Services] returns the records, or [EventAddrInfoError],
+// after two seconds at the latest.
 //
-// RoCE and iWARP have no subnet administrator; there, and on an older kernel, the error matches
-// [errors.ErrUnsupported]. Linux 6.18.
+// RoCE and iWARP have no subnet administrator. On them, and before Linux 6.18, the error matches
+// [errors.ErrUnsupported].
 func (id *ID) ResolveService(name string, service uint64) error {
 	req := abi.ResolveIbService{ID: id.handle, Ibs: abi.IbService{ServiceID: service}}
 	switch limit := len(req.Ibs.ServiceName) - 1; {
@@ -94,8 +95,8 @@ func (id *ID) driver() string {
 // maxServices is how many records an answer has room for, because its length has 16 bits.
 const maxServices = 372
 
-// Services returns the records that ResolveService has found, at most 372 (rdma_query_addrinfo).
-// Before AddrInfoResolved the error matches ENODATA. Linux 6.18.
+// Services returns the records that ResolveService found, at most 372 (rdma_query_addrinfo). Before
+// [EventAddrInfoResolved] the error matches ENODATA. Linux 6.18.
 func (id *ID) Services() ([]Service, error) {
 	const op = "query services"
 	resp, err := queryList[abi.QueryIbServiceResp, abi.IbUserServiceRec](id, op, abi.RDMA_USER_CM_QUERY_IB_SERVICE, maxServices)

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Stream is a [net.Conn] over a [Conn]: a stream of bytes without message boundaries, with
-// deadlines, and with directions that can be closed separately. Write copies data once, into
-// registered memory, and Read copies it once, out of it. It is safe for concurrent use.
+// Stream is a [net.Conn] over a [Conn]: a stream of bytes with deadlines and half-close. Write
+// copies the data into registered memory, and Read copies it out; there are no other copies. It is
+// safe for concurrent use.
 type Stream struct {
 	conn *Conn
 
@@ -31,8 +31,8 @@ func (c *Conn) Stream() *Stream {
 	return s
 }
 
-// DialStream connects to a listener and returns a stream; see [Dial]. Its counterpart is
-// [Listener.Streams] of the listener that [Listen] returns.
+// DialStream connects to a listener and returns a stream; see [Dial]. The listener uses
+// [Listener.Streams].
 func DialStream(ctx context.Context, address string, o DialOptions) (*Stream, error) {
 	c, err := Dial(ctx, address, o)
 	if err != nil {
@@ -42,8 +42,8 @@ func DialStream(ctx context.Context, address string, o DialOptions) (*Stream, er
 }
 
 // Streams returns a [net.Listener] whose connections are of type [*Stream], for
-// [net/http.Server.Serve] and similar functions. Closing it closes l, and
-// [net/http.Server.Shutdown] closes it.
+// [net/http.Server.Serve] and similar functions. Closing it closes l; [net/http.Server.Shutdown]
+// closes it too.
 func (l *Listener) Streams() net.Listener { return streamListener{l} }
 
 // streamListener returns streams from Accept.
@@ -106,7 +106,7 @@ func (d *deadline) run(do func(ctx context.Context) error) error {
 	}
 }
 
-// opError says whose operation has failed, as the connections of package net do.
+// opError returns err as a [net.OpError], as the connections of package net do.
 func (s *Stream) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -147,7 +147,7 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo writes what arrives to w, without a copy, until io.EOF. It implements [io.WriterTo].
+// WriteTo writes received data to w, without a copy, until io.EOF. It implements [io.WriterTo].
 func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
 	s.readMu.Lock()
 	defer s.readMu.Unlock()
@@ -181,12 +181,12 @@ func (s *Stream) Write(p []byte) (n int, err error) {
 	return n, s.opError("write", err)
 }
 
-// CloseWrite ends the writing direction; the peer reads io.EOF.
+// CloseWrite ends the writing direction: the peer reads io.EOF after the last byte.
 func (s *Stream) CloseWrite() error {
 	return s.opError("close", s.writeDeadline.run(s.conn.CloseWrite))
 }
 
-// Close closes the connection: see [Conn.Close].
+// Close closes the connection; see [Conn.Close].
 func (s *Stream) Close() error {
 	err := s.conn.Close()
 	s.SetDeadline(time.Time{}) // stops the timers
@@ -199,8 +199,8 @@ func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
 // RemoteAddr returns the peer's address.
 func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
 
-// SetDeadline sets the deadlines of Read and Write. After a deadline they return an error that
-// matches [os.ErrDeadlineExceeded]. The zero time is no deadline.
+// SetDeadline sets the deadlines of Read and Write. After its deadline a call returns an error that
+// matches [os.ErrDeadlineExceeded]. The zero time means no deadline.
 func (s *Stream) SetDeadline(t time.Time) error {
 	s.readDeadline.set(t)
 	s.writeDeadline.set(t)

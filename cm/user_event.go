@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// WriteEvent writes an event of this ID to its channel (rdma_write_cm_event). Its type is [EventUser];
-// the status and the argument mean what the program chooses. A goroutine that waits for the ID
+// WriteEvent writes an event of this ID to its channel (rdma_write_cm_event). Its type is
+// [EventUser]; the program chooses the meaning of status and arg. A goroutine that waits for the ID
 // receives the event, and a call that waits for another event, such as [ID.ConnectWait], fails.
 // Linux 6.18.
 func (id *ID) WriteEvent(status int32, arg uint64) error {

@@ -36,8 +36,8 @@ func isFor(e *Event, id *ID) bool {
 }
 
 // Next waits for the next event of any ID of the channel (rdma_get_cm_event), except for IDs whose
-// events go to [ID.Wait] or to a method that waits. It returns the error of ctx if ctx ends first,
-// and an error that matches [os.ErrClosed] if the channel is closed. An event that reports a
+// events go to [ID.Wait] or to another method that waits. It returns the error of ctx if ctx ends
+// first, and an error that matches [os.ErrClosed] if the channel is closed. An event that reports a
 // failure is not an error of Next: see [Event.Err].
 func (c *Channel) Next(ctx context.Context) (*Event, error) {
 	e, err := c.wait(ctx, nil)
@@ -48,10 +48,11 @@ func (c *Channel) Next(ctx context.Context) (*Event, error) {
 	return e, nil
 }
 
-// Wait waits for the next event of this ID, of any type. Once Wait or a method that waits, such as
-// [ID.ResolveWait], was called, [Channel.Next] no longer returns the events of this ID. So any number
-// of goroutines can each deal with an ID of one channel. A request is an event of its listener, and
-// the new ID inherits this property from the listener. Errors are as for Next.
+// Wait waits for the next event of this ID, of any type. After the first call of Wait, or of
+// another method that waits such as [ID.ResolveWait], [Channel.Next] no longer returns events of
+// this ID. So several goroutines can share a channel if each handles its own ID. A connection
+// request is an event of its listener; if the listener's events go to Wait, those of the new ID do
+// too. Errors are as for Next.
 func (id *ID) Wait(ctx context.Context) (*Event, error) {
 	e, err := id.next(ctx)
 	if err != nil {
@@ -76,7 +77,7 @@ func (id *ID) next(ctx context.Context) (*Event, error) {
 }
 
 // waitFor waits for an event of one of the given types, and returns an error if another one comes
-// first. It ignores the event that the hardware address of an interface has changed.
+// first. It ignores [EventAddrChange].
 func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event, error) {
 	e, err := id.next(ctx)
 	for err == nil && e.Type == EventAddrChange {
@@ -104,8 +105,8 @@ func (e *Event) failure() error {
 }
 
 // ResolveWait resolves the address and the route, and waits for both (rdma_resolve_addr and
-// rdma_resolve_route of an ID without a channel). It takes until the deadline of ctx, and a minute
-// at most. See [ID.ResolveAddr] for the addresses.
+// rdma_resolve_route of an ID without a channel). It gives up at the deadline of ctx, and after a
+// minute in any case. The addresses are as for [ID.ResolveAddr].
 func (id *ID) ResolveWait(ctx context.Context, local, remote Addr) error {
 	const longest = time.Minute
 	end := time.Now().Add(longest) // of what the kernel is given
@@ -152,9 +153,10 @@ func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, rem
 // timeLeft returns the time until end, at least a millisecond, which is the kernel's minimum.
 func timeLeft(end time.Time) time.Duration { return max(time.Until(end), time.Millisecond) }
 
-// ConnectWait connects and waits for the answer, which it returns with the private data of the peer
+// ConnectWait connects, waits for the answer, and returns it with the private data of the peer
 // (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is then
-// ready for use. Otherwise the event is ConnectResponse, or on iWARP Established; see [ID.Connect].
+// ready for use. Otherwise the event is [EventConnectResponse], or on iWARP [EventEstablished]; see
+// [ID.Connect].
 func (id *ID) ConnectWait(ctx context.Context, p ConnParam) (*Event, error) {
 	id.exclusive.Store(true)
 	if err := id.Connect(p); err != nil {
@@ -179,7 +181,7 @@ func (id *ID) AcceptWait(ctx context.Context, p ConnParam) error {
 }
 
 // Request waits for the next request to a listener (rdma_get_request). The program accepts or
-// rejects the event's ID, and closes it in the end.
+// rejects the event's ID, and must close it.
 func (id *ID) Request(ctx context.Context) (*Event, error) {
 	return id.waitFor(ctx, "wait for request", EventConnectRequest)
 }
@@ -276,7 +278,7 @@ func (c *Channel) setReader(w *waiter) {
 	c.mu.Unlock()
 }
 
-// closedErr returns an error if e is nil because the ID was closed.
+// closedErr returns an error if e is nil, which means that the ID was closed.
 func (w *waiter) closedErr(e *Event) error {
 	if e == nil && w.id.closed.Load() {
 		return w.id.errClosed()

@@ -204,7 +204,7 @@ func (c *Conn) growOrFail() {
 	}
 }
 
-// peerTakes reports whether the next receive of the peer is large enough for so many bytes of data.
+// peerTakes reports whether the next receive of the peer has room for size bytes of data.
 func (c *Conn) peerTakes(size int) bool {
 	p := &c.peer
 	if p.mayBeSmall && p.grown && int32(p.sent-p.smallTotal) >= 0 {
@@ -213,7 +213,7 @@ func (c *Conn) peerTakes(size int) bool {
 	return !p.mayBeSmall || size <= firstData
 }
 
-// hasGrown: the peer has announced large receives.
+// hasGrown reports whether the peer has announced large receives.
 func hasGrown(c *Conn, _ *op) bool {
 	return c.peer.grown || c.endSent || c.peerClosedRead || c.err != nil || c.closing
 }

@@ -63,14 +63,14 @@ const (
 
 // Limits of private data, in bytes.
 const (
-	MaxDialData   = 44  // of a request
-	MaxAcceptData = 184 // of an answer
+	MaxDialData   = 44  // in a request, for [DialOptions]
+	MaxAcceptData = 184 // in an answer, for [ListenOptions]
 )
 
 // maxRefusal is the length of the longest reason of a refusal, in bytes.
 const maxRefusal = 136
 
-// greeting is a greeting.
+// greeting is the start of the private data of a request, an answer or a refusal.
 type greeting struct {
 	kind    uint8
 	depth   int
@@ -90,20 +90,21 @@ func (h greeting) encode() []byte {
 	return append(b, h.data...)
 }
 
-// protocolError says that the peer does not speak the protocol of Conn as it should.
+// protocolError is a violation of the protocol by the peer.
 type protocolError struct{ what string }
 
 func (e *protocolError) Error() string { return "the peer does not speak this protocol: " + e.what }
 
-// Unwrap returns the errno that is meant for it.
+// Unwrap returns EPROTO.
 func (e *protocolError) Unwrap() error { return syscall.EPROTO }
 
 func protoErr(format string, args ...any) error {
 	return &protocolError{fmt.Sprintf(format, args...)}
 }
 
-// parseGreeting reads a greeting. Private data has zeros after it. The version of a request is the one that
-// the answer is to have; of an answer it is the one that it has.
+// parseGreeting decodes a greeting. b may have zeros after it, since the connection manager pads
+// private data. The version of the result is the one to use: for a request, the highest that both
+// sides support.
 func parseGreeting(b []byte, kind uint8) (greeting, error) {
 	if len(b) < greetingSize || b[0] != 'g' || b[1] != 'v' {
 		return greeting{}, protoErr("its private data is not a greeting; does the program there use Conn?")
