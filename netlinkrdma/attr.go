@@ -134,15 +134,15 @@ var attrNames = [...]string{
 	abi.RDMA_NLDEV_SYS_ATTR_PRIVILEGED_QKEY_MODE:   "PRIVILEGED_QKEY_MODE",
 }
 
-// message gives typed access to the attributes of one reply and keeps the
-// first error. An attribute that is not there reads as zero.
+// message gives typed access to the attributes of one reply and keeps the first error. A missing
+// attribute reads as zero.
 type message struct {
 	attrs map[int][]byte
 	err   error
 }
 
-// parse splits a reply into its attributes. Of two with the same type the last
-// counts, as in the kernel.
+// parse splits a reply into its attributes. If two have the same type, the last one counts, as in
+// the kernel.
 func parse(b []byte) *message {
 	m := &message{attrs: make(map[int][]byte)}
 	for a, err := range attributes(b) {
@@ -167,8 +167,8 @@ func (m *message) fail(typ int, format string, args ...any) {
 
 func (m *message) has(typ int) bool { return m.attrs[typ] != nil }
 
-// entries iterates over the entries of a nested table. The error of an entry
-// that its reader left behind becomes that of m, and ends the iteration.
+// entries iterates over the entries of a nested table. An error in an entry becomes the error of m
+// and ends the iteration.
 func (m *message) entries(table, entry int) iter.Seq[*message] {
 	return func(yield func(*message) bool) {
 		for a, err := range attributes(m.attrs[table]) {
@@ -177,7 +177,7 @@ func (m *message) entries(table, entry int) iter.Seq[*message] {
 				return
 			}
 			if a.typ != entry {
-				continue // of a kernel to come
+				continue // from a newer kernel
 			}
 			e := parse(a.data)
 			more := yield(e)
@@ -191,7 +191,7 @@ func (m *message) entries(table, entry int) iter.Seq[*message] {
 	}
 }
 
-// need fails if one of the attributes is not there.
+// need fails if one of the attributes is missing.
 func (m *message) need(types ...int) {
 	for _, t := range types {
 		if !m.has(t) {
@@ -214,17 +214,17 @@ func (m *message) scalar(typ, n int) []byte {
 
 func (m *message) u8(typ int) uint8 { return m.scalar(typ, 1)[0] }
 
-// flag returns whether a byte is there and not 0.
+// flag reports whether an attribute is present and not 0.
 func (m *message) flag(typ int) bool { return m.u8(typ) != 0 }
 
 func (m *message) u32(typ int) uint32 { return binary.NativeEndian.Uint32(m.scalar(typ, 4)) }
 
 func (m *message) u64(typ int) uint64 { return binary.NativeEndian.Uint64(m.scalar(typ, 8)) }
 
-// text returns a string that is only for showing.
+// text returns a string that is used for display only.
 func (m *message) text(typ int) string { return printable(cString(m.attrs[typ])) }
 
-// name returns the name of a device or an interface, "" if it is not there.
+// name returns the name of a device or an interface, or "" if it is missing.
 func (m *message) name(typ int) string {
 	if !m.has(typ) {
 		return ""
@@ -236,14 +236,14 @@ func (m *message) name(typ int) string {
 	return s
 }
 
-// cString returns what stands before the first NUL.
+// cString returns the bytes before the first NUL.
 func cString(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s
 }
 
-// validName says whether s can be a device's name. Such a name becomes part of
-// a path, so it must be one element of one.
+// validName reports whether s can be the name of a device. Such a name becomes part of a path, so
+// it must be a single path element.
 func validName(s string) bool {
 	if s == "" || s == "." || s == ".." {
 		return false

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// The names under which kernel modules offer char devices.
+// Names of the netlink clients of kernel modules, for RDMA_NLDEV_CMD_GET_CHARDEV.
 const (
 	clientUverbs = "uverbs"  // ib_uverbs
 	clientCM     = "rdma_cm" // rdma_ucm
@@ -34,8 +34,8 @@ func (d CharDev) Path() string { return "/dev/infiniband/" + d.Name }
 func UverbsDev(dev Device) (CharDev, error) { return system.uverbsDev(dev) }
 
 // UverbsByName returns a device and its char device, as [DeviceByName] and [UverbsDev] do and with
-// the same errors. It takes two requests to the kernel; the two functions take two and one more for
-// each device. If only the char device is missing, it returns the Device together with the error.
+// the same errors, but with two requests to the kernel. If only the char device is missing, it
+// returns the Device together with the error.
 func UverbsByName(name string) (Device, CharDev, error) { return system.uverbsByName(name) }
 
 // CMDev returns the char device of the connection manager, which serves all devices. The error
@@ -70,7 +70,7 @@ func (c *client) uverbsDev(dev Device) (CharDev, error) {
 }
 
 func (c *client) uverbsByName(name string) (Device, CharDev, error) {
-	if d, cd, ok := c.ask(name); ok {
+	if d, cd, ok := c.netlinkUverbs(name); ok {
 		return d, cd, nil
 	}
 	d, err := c.deviceByName(name)
@@ -81,9 +81,9 @@ func (c *client) uverbsByName(name string) (Device, CharDev, error) {
 	return d, cd, err
 }
 
-// ask asks netlink for a device and its char device. If anything is in the way it leaves it to others
-// to say what.
-func (c *client) ask(name string) (d Device, cd CharDev, ok bool) {
+// netlinkUverbs asks the kernel over netlink for a device and its char device. It returns false if
+// that fails; the caller then finds out why.
+func (c *client) netlinkUverbs(name string) (d Device, cd CharDev, ok bool) {
 	s, err := c.open()
 	if err != nil {
 		return d, cd, false
@@ -132,9 +132,9 @@ func (c *client) netlinkCharDev(client string, index *uint32) (CharDev, error) {
 	return s.charDev(client, index)
 }
 
-// charDev asks for the char device that a kernel module offers, for the device
-// with that index, or for all of them if index is nil. The kernel loads the
-// module if it can and refuses with EOPNOTSUPP if not.
+// charDev asks for the char device of a kernel module, for the device with the given index, or for
+// all devices if index is nil. The kernel loads the module if it can, and otherwise fails with
+// EOPNOTSUPP.
 func (s *session) charDev(client string, index *uint32) (CharDev, error) {
 	attrs := []*nl.RtAttr{stringAttr(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, client)}
 	if index != nil {
@@ -165,9 +165,8 @@ func decodeCharDev(b []byte) (CharDev, error) {
 	return cd, nil
 }
 
-// splitDev takes a device number apart that the kernel has packed with
-// huge_encode_dev (kdev_t.h): 12 bits of major between the 8 low and the 12 high
-// bits of minor.
+// splitDev splits a device number in the encoding of huge_encode_dev (kdev_t.h): the 12 bits of the
+// major number are between the 8 low and the 12 high bits of the minor number.
 func splitDev(dev uint64) (major, minor uint32) {
 	return uint32(dev&0xfff00) >> 8, uint32(dev&0xff) | uint32(dev>>12)&0xfff00
 }

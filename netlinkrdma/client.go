@@ -14,22 +14,21 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// receiveTimeout bounds the wait for one datagram, in seconds. Nothing but
-// adding and deleting links takes time in the kernel: the first may load
-// modules, the second waits for the users of a device to let go.
+// receiveTimeout limits the wait for one datagram, in seconds. Only adding and deleting links takes
+// long in the kernel: adding may load modules, and deleting waits for the users of the device.
 const receiveTimeout = 60
 
-// socket is what speaks with the kernel. Tests put a fake one in its place.
+// socket exchanges messages with the kernel. Tests replace it.
 type socket interface {
 	Send(*nl.NetlinkRequest) error
 	Receive() ([]syscall.NetlinkMessage, *unix.SockaddrNetlink, error)
 	Close()
 }
 
-// client is where answers come from. It is immutable.
+// client sends requests to the kernel. It is immutable.
 type client struct {
 	dial  func() (socket, error)
-	sysfs fs.FS // what /sys holds
+	sysfs fs.FS // /sys
 }
 
 // system asks the running kernel.
@@ -52,14 +51,14 @@ func dialKernel() (socket, error) {
 			return nil, os.NewSyscallError("setsockopt(NETLINK_RDMA)", err)
 		}
 	}
-	// Without extended acks errors only lack the kernel's explanation.
+	// Extended acks only add the kernel's explanation to errors.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	return kernelSocket(fd), nil
 }
 
-// kernelSocket is a socket that blocks. The kernel does what a request is about, and has its answer
-// there, before sending it returns, so that nothing is won by having Go's runtime wait for it, whose
-// deadlines wake a thread each time.
+// kernelSocket is a blocking socket. The kernel handles a request and queues the answer before send
+// returns, so waiting in Go's netpoller would gain nothing, and its deadlines wake a thread each
+// time.
 type kernelSocket int
 
 // buffers are for datagrams of any size.
@@ -75,7 +74,7 @@ func (s kernelSocket) Send(req *nl.NetlinkRequest) error {
 	}
 }
 
-// Receive takes the next datagram. EAGAIN says that none has come in time.
+// Receive returns the next datagram. The error is EAGAIN if none arrives in time.
 func (s kernelSocket) Receive() ([]syscall.NetlinkMessage, *unix.SockaddrNetlink, error) {
 	buf := buffers.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
 	defer buffers.Put(buf)
@@ -97,10 +96,10 @@ func (s kernelSocket) Receive() ([]syscall.NetlinkMessage, *unix.SockaddrNetlink
 	}
 }
 
-// Close gives the socket back.
+// Close closes the socket.
 func (s kernelSocket) Close() { unix.Close(int(s)) }
 
-// session is one socket for one or more requests in a row.
+// session is a socket for one request or several in sequence.
 type session struct {
 	sock socket
 }
@@ -133,15 +132,15 @@ func (s *session) dump(cmd int, attrs ...*nl.RtAttr) ([][]byte, error) {
 	return s.do(cmd, unix.NLM_F_DUMP, attrs)
 }
 
-// set sends a command that has no reply but success or failure.
+// set sends a command whose answer is only success or failure.
 func (s *session) set(cmd int, attrs ...*nl.RtAttr) error {
 	_, err := s.do(cmd, unix.NLM_F_ACK, attrs)
 	return err
 }
 
-// do sends a request and collects the answer. The error is an *unreachable if
-// the kernel could not be asked, an *answer if it refused. One of NLM_F_ACK and
-// NLM_F_DUMP must be among the flags, so that every answer has an end.
+// do sends a request and collects the answer. The error is an *unreachable if the kernel gave no
+// answer, and an *answer if it refused the request. The flags must include NLM_F_ACK or NLM_F_DUMP,
+// so that every answer has an end.
 func (s *session) do(cmd, flags int, attrs []*nl.RtAttr) ([][]byte, error) {
 	req := nl.NewNetlinkRequest(abi.RDMA_NL_NLDEV<<abi.RDMA_NL_CLIENT_SHIFT|cmd, flags)
 	for _, a := range attrs {
@@ -160,7 +159,7 @@ func (s *session) do(cmd, flags int, attrs []*nl.RtAttr) ([][]byte, error) {
 			return nil, &unreachable{os.NewSyscallError("recvfrom", err)}
 		}
 		if from.Pid != nl.PidKernel {
-			continue // some process writes to our port
+			continue // another process wrote to this socket
 		}
 		for i := range msgs {
 			done, err := r.add(&msgs[i])
@@ -174,8 +173,7 @@ func (s *session) do(cmd, flags int, attrs []*nl.RtAttr) ([][]byte, error) {
 	}
 }
 
-// unreachable means that the kernel gave no answer over netlink, so that asking
-// sysfs is worth a try.
+// unreachable means that the kernel gave no answer over netlink, so sysfs is read instead.
 type unreachable struct {
 	err error
 }

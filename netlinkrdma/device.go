@@ -38,7 +38,7 @@ func (t NodeType) String() string {
 	return nameOf("NodeType", names[:], int(t))
 }
 
-// nameOf returns names[v], or a text that shows v if it has no name.
+// nameOf returns names[v], or a text with typ and v if it has no name.
 func nameOf(typ string, names []string, v int) string {
 	if v < len(names) && names[v] != "" {
 		return names[v]
@@ -78,7 +78,7 @@ func (t DeviceType) String() string {
 // Device is a snapshot of an RDMA device. It is a plain value.
 type Device struct {
 	Name         string   // Name is the name that "rdma dev" shows, for example "mlx5_0".
-	Index        uint32   // Index identifies the device in the kernel. It is never used again, and 0 is valid.
+	Index        uint32   // Index identifies the device in the kernel. It is never reused, and 0 is valid.
 	NodeType     NodeType // NodeType distinguishes adapters from switches.
 	NodeGUID     GUID     // NodeGUID identifies the device.
 	SysImageGUID GUID     // SysImageGUID is shared by the devices of one card or system.
@@ -89,8 +89,8 @@ type Device struct {
 	CapFlags     uint64   // CapFlags has the bits of enum ib_device_cap_flags; 0 if read from sysfs.
 	FromSysfs    bool     // FromSysfs means that netlink was not available and Index is not known.
 
-	// AdaptiveModeration means that completion queues made from now on moderate
-	// their interrupts by the load; see [SetAdaptiveModeration].
+	// AdaptiveModeration means that the kernel adapts the interrupt moderation of new completion
+	// queues to the load; see [SetAdaptiveModeration].
 	AdaptiveModeration bool
 	// Type is set if the device is part of another, which Parent names (Linux 6.11).
 	Type   DeviceType
@@ -136,8 +136,8 @@ func (c *client) netlinkDevices() ([]Device, error) {
 		if devs[i], err = decodeDevice(b); err != nil {
 			return nil, err
 		}
-		// The driver is told with the char device only. Where that has no
-		// uverbs, or the device just left, the driver stays unknown.
+		// Only the char device has the driver ID. If there is none, or if the device was just
+		// removed, the driver stays unknown.
 		cd, err := s.charDev(clientUverbs, &devs[i].Index)
 		var u *unreachable
 		if errors.As(err, &u) {
@@ -162,7 +162,7 @@ func decodeDevice(b []byte) (Device, error) {
 		SysImageGUID: GUID(m.u64(abi.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
 		Protocol:     Protocol(m.text(abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL)),
 		Firmware:     m.text(abi.RDMA_NLDEV_ATTR_FW_VERSION),
-		// In a device's reply the attribute has the number of ports.
+		// In a reply about a device, this attribute has the number of ports.
 		Ports:              m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
 		CapFlags:           m.u64(abi.RDMA_NLDEV_ATTR_CAP_FLAGS),
 		AdaptiveModeration: m.flag(abi.RDMA_NLDEV_ATTR_DEV_DIM),
@@ -183,7 +183,7 @@ func (c *client) deviceByName(name string) (Device, error) {
 	return pick(devs, name, "find device")
 }
 
-// pick returns the device of that name, or an error that lists the others.
+// pick returns the device with the given name, or an error that lists the others.
 func pick(devs []Device, name, op string) (Device, error) {
 	known := make([]string, len(devs))
 	for i, d := range devs {

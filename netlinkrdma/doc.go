@@ -1,11 +1,10 @@
 // Package netlinkrdma lists the RDMA devices of a Linux host, shows which processes use them,
 // changes their settings, and adds and deletes software devices. It asks the kernel over a
-// NETLINK_RDMA socket, as the program rdma of iproute2 does. It needs no library, no daemon and, if
-// the kernel answers, no /sys.
+// NETLINK_RDMA socket, as the program rdma of iproute2 does.
 //
 // # Devices and ports
 //
-// [Devices] lists the devices that this network namespace can see, [DeviceByName] finds one:
+// [Devices] lists the devices that this network namespace can see, and [DeviceByName] finds one:
 //
 //	dev, err := netlinkrdma.DeviceByName("rxe0")
 //	if errors.Is(err, fs.ErrNotExist) {
@@ -20,16 +19,16 @@
 //		fmt.Println(p.Num, p.State, p.LinkLayer, p.Netdev)
 //	}
 //
-// Pass a device that Devices or DeviceByName returned, since the kernel identifies it by its index.
-// Both return snapshots. A device may be unplugged at any time; the next call with it then fails
-// with an error that matches [fs.ErrNotExist]. Ports fails in the same way if the device was
-// renamed.
+// Functions that take a [Device] need one that Devices or DeviceByName returned, since the kernel
+// identifies a device by its index. A Device and a [Port] are snapshots. A device may be removed at
+// any time; the next call with it then fails with an error that matches [fs.ErrNotExist]. Most
+// calls also fail in this way if the device was renamed.
 //
 // # Char devices
 //
 // Commands for a device go to its uverbs char device, and commands for the connection manager to
 // rdma_cm. [UverbsDev] and [CMDev] return their names, device numbers and ABI versions, and ask the
-// kernel to load the modules if it can.
+// kernel to load the modules.
 //
 //	uverbs, err := netlinkrdma.UverbsDev(dev)
 //	f, err := os.OpenFile(uverbs.Path(), os.O_RDWR, 0)
@@ -38,7 +37,7 @@
 //
 // # Software devices
 //
-// [AddLink] makes a RoCE device (rxe) or an iWARP device (siw) of any network interface, and
+// [AddLink] creates a RoCE device (rxe) or an iWARP device (siw) on any network interface, and
 // [DeleteLink] removes it. Both need CAP_NET_ADMIN.
 //
 //	err := netlinkrdma.AddLink("rxe0", netlinkrdma.RXE, "eth0")
@@ -55,19 +54,19 @@
 //	}
 //
 // Objects refer to each other by the kernel's own numbers: the field PD of an MR is the ID of a PD
-// in the list of PDs. Only QP numbers are the ones that programs see.
+// in the list of PDs. Only QP numbers are the same as in the programs.
 //
 // # Counters
 //
-// [PortCounters] reads the counters of a port; their names and meaning depend on the driver. Some
-// drivers (mlx5) can also count single QPs, [QPCounters], once a counter has been bound to them
-// with [NewQPCounter] or [SetAutoQPCounters]. They also have counters that must be enabled first,
-// with [SetOptionalCounters].
+// [PortCounters] reads the counters of a port. Their names and meaning depend on the driver. Some
+// drivers, such as mlx5, can also count single QPs: bind a counter to a QP with [NewQPCounter] or
+// [SetAutoQPCounters] and read it with [QPCounters]. They also have optional counters, which
+// [SetOptionalCounters] enables.
 //
 // # Settings and events
 //
-// [SystemSettings], [SetNetNSMode] and [SetPrivilegedQKey] concern all devices; [RenameDevice],
-// [MoveDevice] and [SetAdaptiveModeration] concern one. A [Monitor] reports when devices appear,
+// [SystemSettings], [SetNetNSMode] and [SetPrivilegedQKey] apply to all devices; [RenameDevice],
+// [MoveDevice] and [SetAdaptiveModeration] apply to one. A [Monitor] reports when devices appear,
 // disappear and change:
 //
 //	m, err := netlinkrdma.OpenMonitor()
@@ -81,37 +80,39 @@
 //
 // # Network namespaces
 //
-// The socket belongs to the network namespace of the calling thread, and the answer is the view of
-// that namespace. With "rdma system set netns exclusive" it has only its own devices, and in both
-// modes only its own network interfaces. To ask in another namespace, lock the goroutine to its
-// thread and enter the namespace first. A [Monitor] stays in the namespace in which it was opened.
+// A call uses the network namespace of the calling thread and sees what this namespace sees: always
+// only its own network interfaces, and after "rdma system set netns exclusive" only its own
+// devices. To ask in another namespace, lock the goroutine to its thread and enter the namespace
+// first. A [Monitor] stays in the namespace in which it was opened.
 //
-// CAP_NET_ADMIN means the capability in the first user namespace, so an unprivileged container
-// cannot have it. Process IDs are those of the caller's PID namespace.
+// CAP_NET_ADMIN must be held in the initial user namespace, so an unprivileged container cannot
+// have it. Process IDs are those of the caller's PID namespace.
 //
 // # Errors
 //
-// Failed calls return an [*Error], which has the request, the device and, if it is known, what to
-// do about it. It unwraps to the errno. Errors also match:
-//   - [fs.ErrNotExist]: no such device or network interface, or this kernel has no RDMA.
+// A failed call returns an [*Error], which has the operation, the device and, if it is known, what
+// to do about it. It unwraps to the errno. Errors also match:
+//
+//   - [fs.ErrNotExist]: the device or network interface does not exist, or this kernel has no RDMA.
 //   - [fs.ErrExist]: a link with that name or on that interface exists.
 //   - [fs.ErrPermission]: CAP_NET_ADMIN is missing, or a policy forbids the request.
 //   - [errors.ErrUnsupported]: there is no char device, because its module is not loaded or the
-//     driver has none; or a [FeatureError], which says since which kernel the feature exists, or
-//     which driver does not support it.
+//     driver has none; or the error is a [FeatureError], which says since which kernel version the
+//     feature exists, or which driver does not support it.
 //
 // # Without netlink
 //
 // If a sandbox forbids NETLINK_RDMA sockets, [Devices], [DeviceByName], [UverbsByName], [Ports],
 // [UverbsDev] and [CMDev] read /sys/class instead. Fields that sysfs does not have stay zero, and
-// [Device.FromSysfs] is set. An answer of the kernel over netlink, good or bad, is final; sysfs is
-// not read after it.
+// [Device.FromSysfs] is set. If the kernel answers over netlink, even with an error, sysfs is not
+// read.
 //
-// # What is not supported
+// # Concurrency and kernels
 //
-// The raw dumps of drivers (RDMA_NLDEV_CMD_RES_QP_GET_RAW and similar), parts of devices (NEWDEV),
-// and pools of memory regions (FRMR_POOLS). Package uverbs reads GIDs.
+// All functions may be called concurrently. Each call uses a socket of its own and returns at once,
+// except that adding or deleting a link may take as long as the kernel needs to load a module or to
+// remove the device. The package needs Linux 5.10 or later.
 //
-// All functions may be called concurrently; each call uses a socket of its own. The kernel answers
-// at once, except for links, where it may have to load a module. Linux 5.10 or later.
+// Not supported are raw dumps of drivers (RDMA_NLDEV_CMD_RES_QP_GET_RAW and similar), sub-devices
+// (NEWDEV), and pools of memory regions (FRMR_POOLS). Package uverbs reads GIDs.
 package netlinkrdma

@@ -2,8 +2,8 @@ package netlinkrdma
 
 import "github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 
-// DriverID identifies a driver, and so the private data in its commands (enum rdma_driver_id in
-// rdma/ib_user_ioctl_verbs.h).
+// DriverID identifies a driver, and so the format of the driver-specific data in its commands (enum
+// rdma_driver_id in rdma/ib_user_ioctl_verbs.h).
 type DriverID uint32
 
 // The drivers. Some, such as cxgb4 and hns, do not report their number
@@ -58,5 +58,6 @@ var driverNames = [...]string{
 	DriverIONIC:     "ionic",
 }
 
-// String returns the name of the driver, or the number if it has none here.
+// String returns the name of the driver, or a text with the number if the driver is not in the
+// list.
 func (d DriverID) String() string { return nameOf("DriverID", driverNames[:], int(d)) }

@@ -7,11 +7,11 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// DriverAttr is an attribute of an object that only its driver knows. It is a plain value.
+// DriverAttr is an attribute that a driver adds to an object. It is a plain value.
 type DriverAttr struct {
 	Name  string // Name is the name that the driver uses.
 	Value any    // Value is a string, an int64 or a uint64.
-	Hex   bool   // Hex means that the driver wants a number shown in hexadecimal.
+	Hex   bool   // Hex means that a number should be shown in hexadecimal.
 }
 
 // String returns the name and the value, as iproute2 shows them.
@@ -22,10 +22,9 @@ func (a DriverAttr) String() string {
 	return fmt.Sprintf("%s %v", a.Name, a.Value)
 }
 
-// decodeDriverAttrs decodes the driver's table (RDMA_NLDEV_ATTR_DRIVER). It has
-// no entries: names and values stand one after the other, with a print type in
-// between where it matters, and a string is either a name or a value, depending
-// on its place.
+// decodeDriverAttrs decodes the driver's table (RDMA_NLDEV_ATTR_DRIVER). It has no nested entries:
+// names and values follow one another, sometimes with a print type in between. The position of a
+// string says whether it is a name or a value.
 func decodeDriverAttrs(m *message) []DriverAttr {
 	const table = abi.RDMA_NLDEV_ATTR_DRIVER
 	var all []DriverAttr
@@ -59,7 +58,7 @@ func decodeDriverAttrs(m *message) []DriverAttr {
 			cur.Value = one.u64(a.typ)
 		case abi.RDMA_NLDEV_ATTR_PAD:
 			continue
-		default: // a value of a kernel to come
+		default: // a value of a newer kernel
 			cur, named = DriverAttr{}, false
 			continue
 		}

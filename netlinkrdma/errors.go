@@ -18,10 +18,10 @@ type Error struct {
 	Err    error  // Err is the cause.
 	Hint   string // Hint is the likely cause or what to do, if known.
 
-	is error // one more error that this one matches
+	is error // another error that this one matches
 }
 
-// Error returns one line with everything that is known.
+// Error returns one line with the operation, the cause and the hint.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("netlinkrdma: " + e.Op)
@@ -45,7 +45,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // network interface is [fs.ErrNotExist].
 func (e *Error) Is(target error) bool { return e.is != nil && target == e.is }
 
-// noDevice is the cause when a device is not there, or not any more.
+// noDevice is the cause if a device does not exist, or no longer exists.
 type noDevice struct{}
 
 func (noDevice) Error() string { return "no such RDMA device" }
@@ -54,7 +54,7 @@ func (noDevice) Is(target error) bool { return target == fs.ErrNotExist }
 
 var errBadName = errors.New("not a valid name")
 
-// explain adds what is known about a kernel that cannot be asked.
+// explain adds a hint if the kernel could not be asked.
 func explain(e *Error) error {
 	var u *unreachable
 	if !errors.As(e.Err, &u) {
@@ -69,8 +69,8 @@ func explain(e *Error) error {
 	return e
 }
 
-// gone turns the EINVAL of a command that only names a device into noDevice:
-// the kernel has no other reason for it there.
+// gone turns the EINVAL of a command that only names a device into noDevice, since the kernel has
+// no other reason for it.
 func gone(err error, index uint32) error {
 	if errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w with index %d in this network namespace: %w", noDevice{}, index, err)
@@ -78,7 +78,7 @@ func gone(err error, index uint32) error {
 	return err
 }
 
-// bothFailed is the cause when neither netlink nor sysfs gave an answer.
+// bothFailed is the cause if neither netlink nor sysfs gave an answer.
 func bothFailed(netlink, sysfs error) error {
 	return fmt.Errorf("over netlink: %w; from sysfs: %w", netlink, sysfs)
 }

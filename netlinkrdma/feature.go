@@ -59,17 +59,15 @@ func (e *FeatureError) Is(target error) bool { return target == errors.ErrUnsupp
 // Unwrap returns the kernel's answer.
 func (e *FeatureError) Unwrap() error { return e.Err }
 
-// feature is what a command needs and a kernel or a driver may lack. The zero
-// value is for commands that every kernel has.
+// feature is a feature that a command needs. The zero value is for commands that every supported
+// kernel and driver has.
 type feature struct {
-	name  string
-	since Version // zero if the driver decides
-	// A driver without it makes the kernel answer EINVAL. An old kernel always
-	// answers so.
-	einval bool
+	name   string
+	since  Version // zero if the driver decides
+	einval bool    // if a driver does not support it, the kernel fails with EINVAL, as an old kernel always does
 }
 
-// missing makes the FeatureError.
+// missing returns the FeatureError for f.
 func (f feature) missing(dev Device, err error) error {
 	e := &FeatureError{Feature: f.name, Since: f.since, Err: err, pkg: "netlinkrdma"}
 	if e.Since == (Version{}) {
@@ -79,12 +77,12 @@ func (f feature) missing(dev Device, err error) error {
 }
 
 // errNoIndex is the cause when a Device was listed from sysfs.
-var errNoIndex = errors.New("the device was listed from sysfs, which does not tell its index")
+var errNoIndex = errors.New("the device was read from sysfs, which does not have its index")
 
 // errBadPort is the cause when a device has no such port.
 var errBadPort = errors.New("no such port")
 
-// command is a command that concerns one device.
+// command is a command for one device.
 type command struct {
 	op   string // for errors, as in Error.Op
 	dev  Device
@@ -92,9 +90,8 @@ type command struct {
 	port *uint32 // the port that the command names, if it names one
 }
 
-// run gives a session to do and says of its error what it means. The kernel
-// knows devices by their index, so run makes sure first that the index is still
-// that of the device meant.
+// run calls do with a session and explains its error. The kernel identifies devices by index, so
+// run first checks that the index still belongs to the device.
 func (c *client) run(cmd command, do func(s *session, index uint32) error) error {
 	e := &Error{Op: cmd.op, Device: cmd.dev.Name}
 	switch {
@@ -120,8 +117,8 @@ func (c *client) run(cmd command, do func(s *session, index uint32) error) error
 	e.Err = err
 	switch {
 	case errors.Is(err, unix.EINVAL) && !errors.Is(err, noDevice{}):
-		// That is the answer to an unknown command, too, and to one for a
-		// device that has just gone.
+		// EINVAL is also the answer to an unknown command, and to a command for a device
+		// that was just removed.
 		if err := s.check(cmd.dev); errors.Is(err, noDevice{}) {
 			e.Err = err
 		} else if cmd.need.einval || cmd.need.since != (Version{}) {
@@ -135,7 +132,7 @@ func (c *client) run(cmd command, do func(s *session, index uint32) error) error
 	return explain(e)
 }
 
-// check fails with noDevice unless the device still has its index and its name.
+// check returns noDevice unless the device still has its index and its name.
 func (s *session) check(dev Device) error {
 	b, err := s.get(abi.RDMA_NLDEV_CMD_GET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index))
 	if err != nil {
@@ -143,7 +140,7 @@ func (s *session) check(dev Device) error {
 	}
 	now, err := decodeDevice(b)
 	if err == nil && now.Name != dev.Name {
-		return fmt.Errorf("%w: index %d is that of %s", noDevice{}, dev.Index, now.Name)
+		return fmt.Errorf("%w: index %d belongs to %s", noDevice{}, dev.Index, now.Name)
 	}
 	return err
 }

@@ -34,14 +34,13 @@ func AddLink(name string, kind LinkKind, netdev string) error {
 	return system.addLink(name, kind, netdev)
 }
 
-// DeleteLink removes a software RDMA device, as "rdma link delete NAME" does,
-// also while it is in use. It needs CAP_NET_ADMIN. The error matches
-// [fs.ErrNotExist] if there is no such device.
+// DeleteLink removes a software RDMA device, as "rdma link delete NAME" does, even while it is in
+// use. It needs CAP_NET_ADMIN. The error matches [fs.ErrNotExist] if there is no such device.
 func DeleteLink(name string) error { return system.deleteLink(name) }
 
 func (c *client) addLink(name string, kind LinkKind, netdev string) error {
 	e := &Error{Op: "add " + string(kind) + " link", Device: name, Netdev: netdev}
-	// The kernel would answer EINVAL without a word, or cut a long name short.
+	// The kernel would fail with EINVAL and no explanation, or truncate a long name.
 	switch {
 	case !validName(name) || strings.Contains(name, "%") || len(name) > maxDeviceName:
 		e.Err = fmt.Errorf("name %q: %w", name, errBadName)
@@ -53,7 +52,7 @@ func (c *client) addLink(name string, kind LinkKind, netdev string) error {
 		return e
 	case !validName(string(kind)) || len(kind) > maxNetdevName:
 		e.Err = fmt.Errorf("link kind %q: %w", kind, errBadName)
-		e.Hint = "the kernel has rxe and siw"
+		e.Hint = "allowed are rxe and siw"
 		return e
 	}
 	s, err := c.open()
@@ -72,7 +71,7 @@ func (c *client) addLink(name string, kind LinkKind, netdev string) error {
 	return explain(e)
 }
 
-// explainAdd says what an errno of NEWLINK means (nldev_newlink, rxe_newlink and
+// explainAdd adds the meaning of an errno of NEWLINK (nldev_newlink, rxe_newlink and
 // ib_register_device in the kernel).
 func explainAdd(e *Error, kind LinkKind) {
 	switch {
@@ -80,7 +79,7 @@ func explainAdd(e *Error, kind LinkKind) {
 		e.Hint = fmt.Sprintf("%s has a device of kind %s already", e.Netdev, kind)
 	case errors.Is(e.Err, unix.ENFILE):
 		e.is = fs.ErrExist
-		e.Hint = fmt.Sprintf("there is an RDMA device %s already, or one that is being removed has not gone yet", e.Device)
+		e.Hint = fmt.Sprintf("an RDMA device %s exists already, or is still being removed", e.Device)
 	case errors.Is(e.Err, unix.ENODEV):
 		e.is = fs.ErrNotExist
 		e.Hint = fmt.Sprintf("there is no interface %s in this network namespace", e.Netdev)
@@ -102,7 +101,7 @@ func moduleOf(kind LinkKind) string {
 
 func (c *client) deleteLink(name string) error {
 	const op = "delete link"
-	// sysfs does not tell the index, so it is of no use here.
+	// sysfs does not have the index, so it cannot be used here.
 	devs, err := c.netlinkDevices()
 	if err != nil {
 		return explain(&Error{Op: op, Device: name, Err: err})

@@ -43,7 +43,7 @@ func TestAddLinkErrors(t *testing.T) {
 		want  string
 	}{
 		{RXE, unix.EEXIST, fs.ErrExist, "eth0 has a device of kind rxe already"},
-		{RXE, unix.ENFILE, fs.ErrExist, "there is an RDMA device rxe9 already, or one that is being removed has not gone yet"},
+		{RXE, unix.ENFILE, fs.ErrExist, "an RDMA device rxe9 exists already, or is still being removed"},
 		{RXE, unix.ENODEV, fs.ErrNotExist, "there is no interface eth0 in this network namespace"},
 		{RXE, unix.EPERM, fs.ErrPermission, "this needs CAP_NET_ADMIN, and an interface that is not a VLAN"},
 		{RXE, unix.EINVAL, nil, "the kernel has no links of kind rxe (modprobe rdma_rxe), or none on this kind of interface"},
@@ -96,7 +96,7 @@ func TestAddLinkArguments(t *testing.T) {
 		{long, RXE, "eth0", `name "` + long + `"`},
 		{"rxe0", RXE, "", `network interface ""`},
 		{"rxe0", RXE, long[:16], `network interface "xxxxxxxxxxxxxxxx": not a valid name; allowed are 1 to 15 bytes`},
-		{"rxe0", "", "eth0", `link kind "": not a valid name; the kernel has rxe and siw`},
+		{"rxe0", "", "eth0", `link kind "": not a valid name; allowed are rxe and siw`},
 	} {
 		if err := c.addLink(tt.name, tt.kind, tt.netdev); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %s", err, tt.want)

@@ -62,16 +62,16 @@ func decodeEvent(b []byte) (Event, error) {
 	return e, nil
 }
 
-// ErrEventsLost means that events arrived faster than they were read. The monitor goes on; list the
-// devices again to know their state.
+// ErrEventsLost means that events arrived faster than they were read. The monitor continues to
+// work; list the devices again to learn their state.
 var ErrEventsLost = errors.New("events were lost")
 
 // eventBuffer is more than the kernel puts into one datagram (NLMSG_DEFAULT_SIZE).
 const eventBuffer = 32 << 10
 
 // Monitor reports changes of the devices of the network namespace in which it was opened, as "rdma
-// monitor" does. Waiting parks the goroutine in Go's netpoller and takes no thread. One goroutine
-// at a time may call Next; Close may be called at any time.
+// monitor" does. Waiting parks the goroutine in Go's netpoller and occupies no thread. One
+// goroutine at a time may call Next; Close may be called at any time.
 type Monitor struct {
 	f       *os.File
 	receive func(fd int, b []byte) (n int, kernel bool, err error)
@@ -80,10 +80,10 @@ type Monitor struct {
 	closed  atomic.Bool
 }
 
-// OpenMonitor opens a monitor. It misses no event from then on, so open the monitor first and list
-// the devices afterwards. In netns mode shared the events go to the namespace that the device
-// belongs to, usually the first one, and not to all namespaces that see it. Linux 6.12; on older
-// kernels the error is a [FeatureError].
+// OpenMonitor opens a monitor, which reports every event from then on: open it first and list the
+// devices afterwards. In netns mode shared, events go only to the namespace that the device belongs
+// to, usually the initial one, and not to all namespaces that see it. Linux 6.12; on older kernels
+// the error is a [FeatureError].
 func OpenMonitor() (*Monitor, error) { return system.openMonitor() }
 
 func (c *client) openMonitor() (*Monitor, error) {
@@ -107,13 +107,13 @@ func (c *client) openMonitor() (*Monitor, error) {
 	return newMonitor(fd, receiveEvent), nil
 }
 
-// newMonitor takes over a socket that does not block.
+// newMonitor makes a monitor of a non-blocking socket, which it then owns.
 func newMonitor(fd int, receive func(int, []byte) (int, bool, error)) *Monitor {
 	return &Monitor{f: os.NewFile(uintptr(fd), "RDMA monitor"), receive: receive, buf: make([]byte, eventBuffer)}
 }
 
-// receiveEvent takes a datagram from a netlink socket. It returns the datagram's
-// length, which may be more than b has room for, and whether the kernel sent it.
+// receiveEvent reads a datagram from a netlink socket. It returns the datagram's length, which may
+// be greater than len(b), and whether the kernel sent it.
 func receiveEvent(fd int, b []byte) (n int, kernel bool, err error) {
 	n, from, err := unix.Recvfrom(fd, b, unix.MSG_TRUNC)
 	sender, ok := from.(*unix.SockaddrNetlink)
@@ -142,7 +142,7 @@ func (m *Monitor) next(ctx context.Context) (Event, error) {
 	if err := ctx.Err(); err != nil {
 		return Event{}, err
 	}
-	defer m.follow(ctx)()
+	defer m.endReadsWith(ctx)()
 	for len(m.queue) == 0 {
 		if err := m.fill(); err != nil {
 			return Event{}, err
@@ -153,17 +153,16 @@ func (m *Monitor) next(ctx context.Context) (Event, error) {
 	return e, nil
 }
 
-// follow has the end of ctx end reads, until the function that it returns is
-// called.
-func (m *Monitor) follow(ctx context.Context) (unfollow func()) {
+// endReadsWith makes reads fail when ctx ends, until the returned function is called.
+func (m *Monitor) endReadsWith(ctx context.Context) (stop func()) {
 	if ctx.Done() == nil {
 		return func() {}
 	}
 	ended := make(chan struct{})
 	// An error means that the file is closed, which ends reads as well.
-	stop := context.AfterFunc(ctx, func() { _ = m.f.SetReadDeadline(time.Unix(1, 0)); close(ended) })
+	stopFunc := context.AfterFunc(ctx, func() { _ = m.f.SetReadDeadline(time.Unix(1, 0)); close(ended) })
 	return func() {
-		if !stop() { // the function has started: outlast it, then undo it
+		if !stopFunc() { // the function has started: wait for it, then undo it
 			<-ended
 			_ = m.f.SetReadDeadline(time.Time{})
 		}
@@ -191,15 +190,15 @@ func (m *Monitor) fill() error {
 	case n > len(m.buf):
 		return ErrEventsLost
 	case !kernel:
-		return nil // some process writes to our port
+		return nil // another process wrote to this socket
 	}
 	events, err := decodeEvents(m.buf[:n])
 	m.queue = events
 	return err
 }
 
-// decodeEvents decodes a datagram. Messages other than events are left out, and one
-// that cannot be decoded does not cost the others.
+// decodeEvents decodes a datagram. It ignores messages other than events. If a message cannot be
+// decoded, the others are returned nevertheless.
 func decodeEvents(b []byte) ([]Event, error) {
 	msgs, first := syscall.ParseNetlinkMessage(b)
 	var events []Event

@@ -12,10 +12,9 @@ import (
 
 // Owner is the process or the kernel module that created an object. It is a plain value.
 //
-// The kernel remembers the thread that created an object. In a program with several threads, as
-// every Go program is, PID is therefore often not the ID of the process, but /proc/PID leads to the
-// process (Tgid in its file status). Once that thread has ended PID is 0, even if the process still
-// runs.
+// The kernel records the thread that created the object. In a program with several threads, as
+// every Go program is, PID is therefore often not the ID of the process; the line Tgid of
+// /proc/PID/status has that. Once the thread has ended, PID is 0, even if the process still runs.
 type Owner struct {
 	PID    uint32 // PID is the ID of the thread in this PID namespace; 0 for the kernel, for a thread that has ended, and for one that is not visible here.
 	Kernel string // Kernel is the kernel module, for example "ib_core"; empty for a process.
@@ -300,8 +299,8 @@ func decodeCMID(m *message) CMID {
 	}
 }
 
-// sockaddr decodes a struct sockaddr_storage. An address of a family that is not
-// known here is none.
+// sockaddr decodes a struct sockaddr_storage. It returns the zero value for unknown address
+// families.
 func (m *message) sockaddr(typ int) netip.AddrPort {
 	b, ok := m.attrs[typ]
 	if !ok {

@@ -142,9 +142,9 @@ func (c *client) netlinkPorts(dev Device) ([]Port, error) {
 	return s.missingPorts(dev, ports, index)
 }
 
-// missingPorts adds the ports that the dump left out. It ends without a word at
-// the first port that the driver cannot query; asked for one by one, those
-// behind it answer, and that one gives its reason.
+// missingPorts adds the ports that the dump left out. The dump ends silently at the first port that
+// the driver cannot query. Queried one by one, the ports after it answer, and the failing port
+// returns its error.
 func (s *session) missingPorts(dev Device, ports []Port, index *nl.RtAttr) ([]Port, error) {
 	have := make(map[uint32]bool, len(ports))
 	for _, p := range ports {
@@ -170,8 +170,8 @@ func (s *session) missingPorts(dev Device, ports []Port, index *nl.RtAttr) ([]Po
 	return ports, first
 }
 
-// maxPorts bounds the search for missing ports. An adapter has one port per
-// virtual function at most; more is a made-up Device.
+// maxPorts limits the search for missing ports. An adapter has at most one port per virtual
+// function; a Device with more ports is not genuine.
 const maxPorts = 4096
 
 // decodePort decodes a reply to RDMA_NLDEV_CMD_PORT_GET (fill_port_info in the
@@ -201,8 +201,8 @@ func decodePort(b []byte, dev Device) (Port, error) {
 		return Port{}, m.err
 	}
 	if name != dev.Name {
-		// A Device made by hand, index 0 being a valid one, or a renamed device.
-		return Port{}, fmt.Errorf("%w: index %d is that of %s", noDevice{}, dev.Index, name)
+		// The program made the Device itself (index 0 is valid), or the device was renamed.
+		return Port{}, fmt.Errorf("%w: index %d belongs to %s", noDevice{}, dev.Index, name)
 	}
 	return p, nil
 }

@@ -12,10 +12,10 @@ import (
 // maxErrno is the largest errno that the kernel can return (MAX_ERRNO, err.h).
 const maxErrno = 4095
 
-// answer is a refusal by the kernel.
+// answer is an error with which the kernel answered a request.
 type answer struct {
 	errno syscall.Errno
-	text  string // explanation in an extended ack, mostly empty
+	text  string // explanation in an extended ack, usually empty
 }
 
 func (a *answer) Error() string {
@@ -33,13 +33,13 @@ type reply struct {
 	payloads [][]byte // attributes of each message
 }
 
-// add takes the next message. It reports true once the answer is complete, and
-// an *answer if the kernel refused.
+// add adds a message. It returns true when the answer is complete, and an *answer if the kernel
+// refused the request.
 //
-// The type of a reply is of no use: the kernel answers PORT_GET with type GET.
+// The type of a reply is not checked: the kernel answers PORT_GET with type GET.
 func (r *reply) add(m *syscall.NetlinkMessage) (done bool, err error) {
 	if m.Header.Seq != r.seq {
-		return false, nil // the rest of an answer that failed half way
+		return false, nil // left over from an answer that was not read to its end
 	}
 	switch m.Header.Type {
 	case unix.NLMSG_NOOP:
@@ -82,7 +82,7 @@ func extendedAck(m *syscall.NetlinkMessage) string {
 	}
 	tlvs := m.Data[4:]
 	if m.Header.Type == unix.NLMSG_ERROR {
-		// In between stands the request: its header, and the rest unless capped.
+		// The request precedes the attributes: its header, and the rest unless capped.
 		n := unix.SizeofNlMsghdr
 		if len(tlvs) < n {
 			return ""
@@ -103,7 +103,7 @@ func extendedAck(m *syscall.NetlinkMessage) string {
 	return ""
 }
 
-// printable replaces what could upset a terminal or a log.
+// printable replaces characters that could affect a terminal or a log.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 { // C0 and C1, which terminals obey

@@ -26,13 +26,13 @@ type ResourceCounts struct {
 func Resources(dev Device) (ResourceCounts, error) { return system.resources(dev) }
 
 // QPs returns the queue pairs of a device, as "rdma resource show qp" does. Like the other lists it
-// needs no privilege and has the objects of all users, but secrets (the keys of memory regions)
-// need CAP_NET_ADMIN. A list is not a snapshot: the kernel produces it piece by piece, and objects
-// that are created or destroyed meanwhile may be missing.
+// needs no privilege and has the objects of all users, but the keys of memory regions need
+// CAP_NET_ADMIN. A list is not a snapshot: the kernel produces it in parts, and objects that are
+// created or destroyed meanwhile may be missing.
 func QPs(dev Device) ([]QP, error) { return list(system, dev, qps) }
 
-// QPByNum returns one queue pair, on the port that it uses. A QP has no port in the state reset and
-// cannot be found then. The error matches [fs.ErrNotExist] if the QP does not exist.
+// QPByNum returns one queue pair, on the port that it uses. A QP in state RESET has no port and
+// cannot be found. The error matches [fs.ErrNotExist] if the QP does not exist.
 func QPByNum(dev Device, port, qpn uint32) (QP, error) { return one(system, dev, qps, port, qpn) }
 
 // CQs returns the completion queues of a device, as "rdma resource show cq" does.
@@ -61,8 +61,8 @@ func CMIDs(dev Device) ([]CMID, error) { return list(system, dev, cmIDs) }
 // [fs.ErrNotExist] if it does not exist.
 func CMIDByID(dev Device, port, id uint32) (CMID, error) { return one(system, dev, cmIDs, port, id) }
 
-// Contexts returns the contexts of a device, one for each time that a process has opened it, as
-// "rdma resource show ctx" does. Linux 5.13.
+// Contexts returns the contexts of a device, one for each time that a process opened it, as "rdma
+// resource show ctx" does. Linux 5.13.
 func Contexts(dev Device) ([]Context, error) { return list(system, dev, contexts) }
 
 // ContextByID returns one context. The error matches [fs.ErrNotExist] if it does not exist. Linux
@@ -113,9 +113,9 @@ func decodeCounts(b []byte) (ResourceCounts, error) {
 	return counts, nil
 }
 
-// resource is a kind of objects that the kernel keeps track of (fill_entries in
-// its nldev.c): the command that lists them, the attributes of the answer, and
-// the attribute that has an object's number.
+// resource describes a kind of objects that the kernel keeps track of (fill_entries in nldev.c):
+// the command that lists them, the attributes of the answer, and the attribute that has an object's
+// number.
 type resource[T any] struct {
 	name             string // plural, for errors
 	cmd              int
@@ -141,7 +141,7 @@ var (
 		abi.RDMA_NLDEV_ATTR_RES_SRQ_ENTRY, abi.RDMA_NLDEV_ATTR_RES_SRQN, feature{name: "list of SRQs", since: Version{5, 13}}, decodeSRQ}
 )
 
-// list asks for all objects of a kind.
+// list returns all objects of a kind.
 func list[T any](c *client, dev Device, r resource[T], attrs ...*nl.RtAttr) ([]T, error) {
 	var all []T
 	cmd := command{op: "list " + r.name + " of", dev: dev, need: r.need}
@@ -165,9 +165,8 @@ func list[T any](c *client, dev Device, r resource[T], attrs ...*nl.RtAttr) ([]T
 	return all, nil
 }
 
-// one asks for the object with that number. Kinds of objects that belong to a
-// port are asked for with it, others with port 0 (res_get_common_doit in the
-// kernel's nldev.c).
+// one returns the object with the given number. The port is 0 for kinds of objects that do not
+// belong to a port (res_get_common_doit in nldev.c).
 func one[T any](c *client, dev Device, r resource[T], port, id uint32) (T, error) {
 	var v T
 	cmd := command{op: fmt.Sprintf("look for number %d among %s of", id, r.name), dev: dev, need: r.need}
@@ -188,8 +187,8 @@ func one[T any](c *client, dev Device, r resource[T], port, id uint32) (T, error
 	return v, err
 }
 
-// perPort says whether objects of this kind belong to a port (the absence of
-// NLDEV_PER_DEV in the kernel's nldev.c).
+// perPort reports whether objects of this kind belong to a port (NLDEV_PER_DEV is not set in
+// nldev.c).
 func (r resource[T]) perPort() bool {
 	return r.id == abi.RDMA_NLDEV_ATTR_RES_LQPN || r.id == abi.RDMA_NLDEV_ATTR_RES_CM_IDN
 }
@@ -208,8 +207,8 @@ func (r resource[T]) decodeTable(b []byte) ([]T, error) {
 	return all, nil
 }
 
-// decodeOne decodes the answer about one object: what is an entry in a dump are
-// the attributes of the message here.
+// decodeOne decodes the answer about one object. Its attributes are those that an entry of a dump
+// has.
 func (r resource[T]) decodeOne(b []byte) (T, error) {
 	m := parse(b)
 	v := r.decode(m)

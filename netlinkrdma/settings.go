@@ -28,7 +28,7 @@ func (m NetNSMode) String() string {
 }
 
 // Settings are the settings of the kernel's RDMA subsystem, for all devices. A setting that the
-// kernel does not have yet is false. It is a plain value.
+// kernel does not support is false. It is a plain value.
 type Settings struct {
 	NetNSMode      NetNSMode // NetNSMode is set by [SetNetNSMode].
 	CopyOnFork     bool      // CopyOnFork is the result of the function [CopyOnFork]; Linux 5.12.
@@ -79,8 +79,8 @@ func decodeSettings(b []byte) (Settings, error) {
 }
 
 // SetNetNSMode sets which network namespaces see RDMA devices, as "rdma system set netns" does. It
-// needs CAP_NET_ADMIN. The error matches EBUSY if there is a network namespace besides the first,
-// so set the mode before any container starts.
+// needs CAP_NET_ADMIN. The error matches EBUSY if there is a network namespace besides the initial
+// one, so set the mode before any container starts.
 func SetNetNSMode(mode NetNSMode) error { return system.setNetNSMode(mode) }
 
 func (c *client) setNetNSMode(mode NetNSMode) error {
@@ -97,7 +97,7 @@ func (c *client) setNetNSMode(mode NetNSMode) error {
 	e.Err = err
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		e.Hint = "there are other network namespaces, each of which keeps the mode as it is"
+		e.Hint = "the mode cannot change while there are other network namespaces"
 	case errors.Is(err, unix.EPERM):
 		e.Hint = "this needs CAP_NET_ADMIN"
 	}
@@ -131,7 +131,7 @@ func boolByte(v bool) uint8 {
 	return 0
 }
 
-// setSystem sets one setting; the kernel takes no two at a time.
+// setSystem changes one setting; the kernel accepts only one per request.
 func (c *client) setSystem(attr int, v uint8) error {
 	s, err := c.open()
 	if err != nil {

@@ -67,7 +67,7 @@ type CounterMode uint8
 const (
 	CounterModeNone   CounterMode = abi.RDMA_COUNTER_MODE_NONE   // no QP has a counter
 	CounterModeAuto   CounterMode = abi.RDMA_COUNTER_MODE_AUTO   // each new QP gets the counter of its group
-	CounterModeManual CounterMode = abi.RDMA_COUNTER_MODE_MANUAL // some QPs are bound by hand
+	CounterModeManual CounterMode = abi.RDMA_COUNTER_MODE_MANUAL // programs bind counters to QPs
 )
 
 // String returns the name of the mode.
@@ -76,8 +76,8 @@ func (m CounterMode) String() string {
 	return nameOf("CounterMode", names[:], int(m))
 }
 
-// CounterGroups says which QPs share a counter in mode auto: those that agree in all of these
-// properties (enum rdma_nl_counter_mask).
+// CounterGroups says which QPs share a counter in mode auto: those for which all of these
+// properties are equal (enum rdma_nl_counter_mask).
 type CounterGroups uint32
 
 // The properties, which can be combined.
@@ -106,7 +106,7 @@ func (c *client) qpCounterSetting(dev Device, port uint32) (CounterSetting, erro
 	var set CounterSetting
 	cmd := command{op: "ask for the counter mode of", dev: dev, port: &port, need: qpCounters}
 	err := c.run(cmd, func(s *session, index uint32) error {
-		// Any mode in the request means that the mode is asked for.
+		// Any value of the mode attribute asks for the mode.
 		b, err := s.get(abi.RDMA_NLDEV_CMD_STAT_GET, append(portAttrs(index, port),
 			u32Attr(abi.RDMA_NLDEV_ATTR_STAT_RES, abi.RDMA_NLDEV_ATTR_RES_QP),
 			u32Attr(abi.RDMA_NLDEV_ATTR_STAT_MODE, abi.RDMA_COUNTER_MODE_MANUAL))...)
@@ -144,9 +144,10 @@ func counterMode(m *message) CounterMode {
 	return CounterMode(mode)
 }
 
-// SetAutoQPCounters makes the counter of its group count each new QP of a port, as "rdma statistic
-// qp set link DEV/PORT auto type,pid on" does. Groups 0 turns this off; QPs that have a counter
-// keep it. It needs CAP_NET_ADMIN. The error matches EBUSY while QPs are bound by hand.
+// SetAutoQPCounters makes the kernel count each new QP of a port with the counter of its group, as
+// "rdma statistic qp set link DEV/PORT auto type,pid on" does. Groups 0 turns this off; QPs that
+// have a counter keep it. It needs CAP_NET_ADMIN. The error matches EBUSY while counters are bound
+// to single QPs, as by [NewQPCounter].
 //
 // Success does not mean that the driver supports it: rxe accepts the setting and never creates a
 // counter.
@@ -155,7 +156,7 @@ func SetAutoQPCounters(dev Device, port uint32, groups CounterGroups) error {
 }
 
 // SetAutoQPCountersOptional is [SetAutoQPCounters] for counters that include the optional counters
-// of the port. Linux 6.15; older kernels refuse it.
+// of the port. Linux 6.15; older kernels reject it.
 func SetAutoQPCountersOptional(dev Device, port uint32, groups CounterGroups) error {
 	return system.setAutoQPCounters(dev, port, groups, true)
 }
@@ -277,14 +278,14 @@ func (c *client) bindQPCounter(dev Device, port, qpn uint32, id *uint32) (uint32
 	return got, err
 }
 
-// noCounter adds what errors mean here (rdma_counter_bind_qpn_alloc in the kernel's
-// counters.c). ENOMEM is the answer for a driver that has no functions for counters.
+// noCounter explains errors of binding a counter (rdma_counter_bind_qpn_alloc in the kernel's
+// counters.c). The kernel returns ENOMEM if the driver has no functions for counters.
 func noCounter(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOMEM):
-		return fmt.Errorf("no counter could be made: %w: %w", unix.EOPNOTSUPP, err)
+		return fmt.Errorf("the kernel cannot create a counter: %w: %w", unix.EOPNOTSUPP, err)
 	case errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("the port is in mode auto, or not that of the QP: %w", err)
+		return fmt.Errorf("the port is in mode auto, or the QP uses another port: %w", err)
 	}
 	return err
 }
@@ -313,22 +314,22 @@ func qpCounterAttrs(index, port, qpn uint32) []*nl.RtAttr {
 // CounterStatus is a counter of a port and whether it counts. It is a plain value.
 type CounterStatus struct {
 	Name     string // Name is the driver's name for it.
-	Optional bool   // Optional means that the counter counts only while it is enabled.
-	Enabled  bool   // Enabled means that it counts now; always true if it is not optional.
+	Optional bool   // Optional means that the counter can be enabled and disabled.
+	Enabled  bool   // Enabled means that the counter counts; always true if it is not optional.
 
 	index uint32 // the driver's number for it
 }
 
-// PortCounterStatus returns the counters of a port, including those that do not count now, as "rdma
-// statistic mode supported link DEV/PORT" does. The error is a [FeatureError] if the driver has no
-// counters. Linux 5.16.
+// PortCounterStatus returns the counters of a port, including disabled ones, as "rdma statistic
+// mode supported link DEV/PORT" does. The error is a [FeatureError] if the driver has no counters.
+// Linux 5.16.
 func PortCounterStatus(dev Device, port uint32) ([]CounterStatus, error) {
 	return system.portCounterStatus(dev, port)
 }
 
 func (c *client) portCounterStatus(dev Device, port uint32) ([]CounterStatus, error) {
-	// Whether the kernel or the driver lacks it cannot be told from the answer,
-	// but a driver without counters refuses also what every kernel has.
+	// The answer is the same whether the kernel or the driver does not support it. A driver
+	// without counters also fails PortCounters, which every kernel supports.
 	if _, err := c.portCounters(dev, port); err != nil {
 		return nil, err
 	}
@@ -375,7 +376,7 @@ func SetOptionalCounters(dev Device, port uint32, names ...string) error {
 	return system.setOptionalCounters(dev, port, names)
 }
 
-// errNoCounter is the cause when a name is not that of an optional counter.
+// errNoCounter is the cause if there is no optional counter with the given name.
 var errNoCounter = errors.New("no such optional counter")
 
 func (c *client) setOptionalCounters(dev Device, port uint32, names []string) error {
@@ -398,7 +399,7 @@ func (c *client) setOptionalCounters(dev Device, port uint32, names []string) er
 	})
 }
 
-// optionalNames is a hint with what there is.
+// optionalNames returns a hint that lists the optional counters.
 func optionalNames(status []CounterStatus) string {
 	var names []string
 	for _, s := range status {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// What the fallback reads, relative to /sys.
+// Directories that are read if netlink is not available, relative to /sys.
 const (
 	sysfsDeviceClass = "class/infiniband"
 	sysfsUverbsClass = "class/infiniband_verbs"
@@ -41,7 +41,7 @@ func (d *sysfsDir) optional(name string) string {
 	return sub.text(name)
 }
 
-// number parses a file with a number of that many bits, decimal or 0x.
+// number parses a number of the given size in bits, decimal or with the prefix 0x.
 func (d *sysfsDir) number(name string, bits int) uint64 {
 	return d.parse(name, d.text(name), bits)
 }
@@ -121,7 +121,7 @@ func sysfsDevice(fsys fs.FS, name string) (Device, error) {
 	return dev, d.err
 }
 
-// sysfsProtocol derives what sysfs does not have.
+// sysfsProtocol derives the protocol, which sysfs does not have.
 func sysfsProtocol(dev Device, linkLayer string) Protocol {
 	switch {
 	case dev.NodeType == NodeRNIC:
@@ -138,7 +138,8 @@ func sysfsProtocol(dev Device, linkLayer string) Protocol {
 	return ProtocolIB
 }
 
-// pciDriver returns the RDMA driver of a PCI function's, where it is clear.
+// pciDriver returns the RDMA driver that belongs to the driver of a PCI function, if there is only
+// one.
 func pciDriver(name string) DriverID {
 	switch name {
 	case "mlx5_core":
@@ -161,8 +162,8 @@ func pciDriver(name string) DriverID {
 	return DriverUnknown
 }
 
-// sysfsDriver guesses what only netlink tells: rxe is the one driver whose
-// devices have a file "parent", others show in the PCI function below.
+// sysfsDriver guesses the driver, which only netlink reports: only rxe devices have a file
+// "parent"; for others it is derived from the driver of the PCI function.
 func sysfsDriver(d *sysfsDir) DriverID {
 	if d.optional("parent") != "" {
 		return DriverRXE
@@ -231,8 +232,8 @@ func sysfsPort(fsys fs.FS, dev string, num uint32) (Port, error) {
 	case LinkLayerEthernet.String():
 		p.LinkLayer = LinkLayerEthernet
 	}
-	// The interface is that of the first GID, which every RoCE port has while
-	// the interface exists. One of another namespace has no index here.
+	// The interface of the port is the interface of the first GID, which every RoCE port has
+	// while the interface exists. An interface in another namespace has no index here.
 	if name := d.optional("gid_attrs/ndevs/0"); validName(name) {
 		net := sysfsDir{fsys: fsys, dir: path.Join(sysfsNetClass, name)}
 		index := int(net.number("ifindex", 31))
@@ -263,7 +264,7 @@ func sysfsUverbs(fsys fs.FS, dev string) (CharDev, error) {
 		cd.DriverID = sysfsDriver(&sysfsDir{fsys: fsys, dir: path.Join(sysfsDeviceClass, dev)})
 		return cd, err
 	}
-	return CharDev{}, fmt.Errorf("no entry in %s is that of %s: %w", sysfsUverbsClass, dev, errors.ErrUnsupported)
+	return CharDev{}, fmt.Errorf("no entry in %s belongs to %s: %w", sysfsUverbsClass, dev, errors.ErrUnsupported)
 }
 
 func sysfsCM(fsys fs.FS) (CharDev, error) {
