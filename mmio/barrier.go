@@ -3,7 +3,7 @@
 package mmio
 
 // Supported reports whether this architecture has the barriers and device stores of this package.
-// If it is false they panic, and a driver that needs them must not open its device. Region and
+// If it is false, they panic, and a driver that needs them must not open its device. Region and
 // Index work everywhere.
 const Supported = true
 
@@ -34,8 +34,8 @@ func Store64(p *uint64, v uint64)
 func Load32(p *uint32) uint32
 
 // Copy64 copies n consecutive blocks of 64 bytes to a register that takes a whole work queue entry
-// (BlueFlame). It uses the widest stores that every such CPU has, so that the write-combining
-// buffer can send 64 bytes as one. It orders nothing by itself.
+// (BlueFlame). It uses the widest stores that every CPU of the architecture has, so that the
+// write-combining buffer can send 64 bytes as one. It orders nothing by itself.
 //
 // Preconditions: dst is aligned to 64 bytes, src to 8; n is at least 1.
 //
@@ -56,16 +56,16 @@ func StoreWC(p *uint64, v uint64)
 //go:noescape
 func CopyWC(dst, src *[64]byte, n int)
 
-// StoreWords stores n words of 4 bytes to memory of the device, each with one store, between a
-// StartWC and a FlushWC.
+// StoreWords stores n words of 4 bytes to device memory, each with one store. It does what StartWC
+// does before the first store, and what FlushWC does after the last.
 //
 // Preconditions: dst is aligned to 4 bytes; n is at least 1.
 //
 //go:noescape
 func StoreWords(dst *uint32, src *byte, n int)
 
-// LoadWords loads n words of 4 bytes from memory of the device, each with one load. They are
-// ordered with the loads before and after.
+// LoadWords loads n words of 4 bytes from device memory, each with one load. They are ordered with
+// the loads before and after.
 //
 // Preconditions: src is aligned to 4 bytes; n is at least 1.
 //

@@ -1,7 +1,7 @@
-// Package mmio is for memory that a program shares with a device or with the kernel: how it is
-// mapped, how ring indices are read and written, and in which order the other side sees what was
-// stored. It knows no verbs. Its users are the packages below it, one for each driver, and package
-// uverbs.
+// Package mmio maps memory that a program shares with a device or with the kernel, reads and writes
+// ring indices, and orders stores and loads so that the other side sees them in the right order. It
+// serves package uverbs and the packages below it, one for each driver, and carries no
+// compatibility promise.
 //
 // # Mappings
 //
@@ -16,8 +16,8 @@
 //
 // The registers and queues of a real device are different. A register must see exactly the stores
 // that the program makes, so sync/atomic cannot be used: its store is a locked read-modify-write on
-// amd64. And the order between ordinary memory and registers needs barriers that Go does not have.
-// This package has them, in assembly for amd64 and arm64:
+// amd64. Ordering ordinary memory and registers needs barriers that Go does not have. This package
+// has them, in assembly for amd64 and arm64:
 //
 //   - the barriers [ToDevice], [FromDevice], [StartWC] and [FlushWC];
 //   - the stores [Store64] and [Copy64], and [StoreWC] and [CopyWC], which are a store between
@@ -27,12 +27,12 @@
 // On other architectures the package compiles, but [Supported] is false, and a driver for real
 // hardware must refuse to open its device.
 //
-// Goroutines of the program that share state beside a ring use [Lock], [Word] and Index. These cost
-// an instruction or two, and the race detector understands them.
+// [Lock], [Word] and Index are also for state next to a ring that goroutines of the program share.
+// They cost an instruction or two, and the race detector understands them.
 //
 // # Memory order
 //
-// Each line is one side; the right column is what the other side may rely on.
+// Each line shows the steps of one side. After the arrow is what that side can rely on.
 //
 //	kernel ring, producing:  write entry;  index.Release(p)
 //	kernel ring, kernel:     p = smp_load_acquire(index);  read entry  => sees all of the entry
@@ -54,9 +54,9 @@
 //   - On amd64 an index is released with a plain store after an atomic load, which the compiler
 //     inlines. An atomic store is an XCHG, which waits until all earlier stores have left the
 //     processor.
-//   - A barrier that needs no instruction is not a call either: an atomic load stops the compiler
-//     just as well. [FromDevice] is such a barrier on amd64, since x86 keeps loads of ordinary
-//     memory in order.
+//   - Where only the compiler must keep the order, a barrier is an inlined atomic load and not a
+//     call. [FromDevice] is such a barrier on amd64, since x86 keeps loads of ordinary memory in
+//     order.
 //   - A [Lock] takes one atomic instruction and is released with a store. A sync.Mutex takes two
 //     atomic instructions, and every call that posts or polls would pay for them.
 //   - The tests have benchmarks of barriers, stores, locks and indices. "make hotpaths" measures

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// An Index is a 32-bit word in memory that the kernel shares, in host byte order. One side stores
-// it and the other loads it. It is a position in a ring or, if both sides store it in turn, it says
-// which side owns an entry of a ring.
+// An Index is a 32-bit word in memory that is shared with the kernel, in host byte order. It is the
+// position of one side in a ring, which that side stores and the other loads. Or it says which side
+// owns an entry of a ring; then the sides store it in turn.
 //
 // It is safe for concurrent use. The ring must make sure that only one goroutine stores it at a
 // time.
@@ -37,16 +37,16 @@ func IndexAt(mem []byte, offset uintptr) (*Index, error) {
 // costs the same (a plain MOV on amd64, LDAR on arm64).
 func (x *Index) Acquire() uint32 { return atomic.LoadUint32(&x.v) }
 
-// Release stores an index that the other side loads. Everything that was read or written before is
-// complete when the other side sees v.
+// Release stores an index that the other side loads. All earlier loads and stores are complete when
+// the other side sees v.
 //
 // It pairs with smp_load_acquire in the kernel. Like smp_store_release it does not order later
 // loads.
 func (x *Index) Release(v uint32) { storeRelease(&x.v, v) }
 
 // Publish stores the word as Release does, and also orders it before all later loads. Use it if
-// each side stores one word and then looks at another: if two sides do so at the same time, at
-// least one sees the store of the other.
+// each side stores one word and then loads the word of the other: if both do so at the same time,
+// at least one sees the store of the other.
 //
 // It pairs with smp_store_mb in the kernel.
 func (x *Index) Publish(v uint32) { atomic.StoreUint32(&x.v, v) }

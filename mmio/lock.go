@@ -5,31 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// A Lock is a lock for sections of some nanoseconds that goroutines hardly ever enter at the same
-// time: the use of a ring, which Close ends. It is taken with one atomic instruction and released
-// with an ordinary store; a sync.Mutex takes two atomic instructions. A waiting goroutine lets
-// others run. The zero Lock is free.
+// A Lock is a spinlock for critical sections of some nanoseconds with almost no contention, such as
+// the use of a ring that only Close competes with. Locking takes one atomic instruction and
+// unlocking an ordinary store; a sync.Mutex takes two atomic instructions. A goroutine that waits
+// lets others run. The zero Lock is unlocked.
 type Lock struct {
 	held    uint32
-	waiting atomic.Int32 // how many wait
+	waiting atomic.Int32 // number of goroutines in wait
 }
 
-// TryLock takes the lock if it is free, and reports whether it did.
+// TryLock locks l if it is unlocked, and reports whether it did.
 func (l *Lock) TryLock() bool { return atomic.CompareAndSwapUint32(&l.held, 0, 1) }
 
-// Lock takes the lock.
+// Lock locks l.
 func (l *Lock) Lock() {
 	if l.waiting.Load() != 0 || !l.TryLock() {
 		l.wait()
 	}
 }
 
-// lockSpins is how often a Lock is looked at before another goroutine may run.
+// lockSpins is how often a waiting goroutine checks the lock before it lets other goroutines run.
 const lockSpins = 30
 
-// wait takes the lock when it is free. Others who want it meanwhile come here as well, and all
-// let one another run: so a goroutine that takes it again and again keeps nobody out, even
-// on a single processor.
+// wait locks l when it is unlocked. While a goroutine waits, others that want the lock come here
+// too and yield to one another. So a goroutine that locks again and again does not keep others out,
+// even on a single processor.
 func (l *Lock) wait() {
 	l.waiting.Add(1)
 	defer l.waiting.Add(-1)
@@ -44,5 +44,5 @@ func (l *Lock) wait() {
 	}
 }
 
-// Unlock releases the lock.
+// Unlock unlocks l.
 func (l *Lock) Unlock() { storeRelease(&l.held, 0) }

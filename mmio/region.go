@@ -13,19 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugePageSize is what MapAnonymous asks for by name (MAP_HUGE_2MB), because
-// the default huge page size of a machine may be a gigabyte.
+// hugePageSize is the page size that MapAnonymous requests explicitly (MAP_HUGE_2MB), because the
+// default huge page size of a machine may be a gigabyte.
 const hugePageSize = 2 << 20
 
 // A Region is one memory mapping.
 //
-// Its methods may be called from several goroutines. The memory itself is not protected: all use of
-// the slice that Bytes returned, or of a ring built on it, must end before Close is called, as with
-// any mapping.
+// Its methods are safe for concurrent use. The memory itself is not protected: all use of the slice
+// that Bytes returned, or of a ring built on it, must end before Close is called.
 type Region struct {
 	mu  sync.Mutex
 	mem []byte // the whole mapping; nil once closed
-	n   int    // the bytes that were asked for, at most len(mem)
+	n   int    // the requested number of bytes, at most len(mem)
 }
 
 // Map maps size bytes of f, starting at offset, shared and for reading and writing. For the rings
@@ -37,7 +36,7 @@ func Map(f *os.File, offset uint64, size int) (*Region, error) {
 	return mapFile(f, offset, size, unix.PROT_READ|unix.PROT_WRITE)
 }
 
-// MapReadOnly is Map for reading only: a store to the memory crashes the program.
+// MapReadOnly is [Map] with read-only memory: storing to it crashes the program.
 func MapReadOnly(f *os.File, offset uint64, size int) (*Region, error) {
 	return mapFile(f, offset, size, unix.PROT_READ)
 }
@@ -57,15 +56,14 @@ func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), err)
 	}
-	// Control holds a reference to the descriptor: a concurrent Close can't
-	// hand its number to another file while mmap looks at it.
+	// Control holds a reference to the descriptor: while mmap uses it, a concurrent Close cannot
+	// free its number for another file.
 	var mem []byte
 	var mapErr error
 	if err := raw.Control(func(fd uintptr) {
 		mem, mapErr = mmapShort(fd, offset, size, prot)
 	}); err != nil {
-		// Control has an error of its own for a closed file; it is the only
-		// reason for which it does not run the function.
+		// Control fails without running the function only if the file is closed.
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), os.ErrClosed)
 	}
 	if mapErr != nil {
@@ -87,7 +85,7 @@ func MapAnonymous(size int, huge bool) (*Region, error) {
 	return mapAnonymous(size, size, 0)
 }
 
-// MapHuge is MapAnonymous with huge pages of the given size in bytes. The kernel answers EINVAL if
+// MapHuge is [MapAnonymous] with huge pages of the given size in bytes. The error matches EINVAL if
 // the machine has no pages of this size, and ENOMEM if too few are free.
 func MapHuge(size, pageSize int) (*Region, error) {
 	if pageSize <= 0 || pageSize&(pageSize-1) != 0 {
@@ -96,7 +94,7 @@ func MapHuge(size, pageSize int) (*Region, error) {
 	if size <= 0 || size > math.MaxInt-pageSize {
 		return nil, fmt.Errorf("mmio: huge pages: size: got %d, must be positive and at most %d: %w", size, math.MaxInt-pageSize, unix.EINVAL)
 	}
-	// munmap wants whole huge pages, so the mapping has them too.
+	// munmap requires whole huge pages, so the mapping has whole pages.
 	length := (size + pageSize - 1) &^ (pageSize - 1)
 	r, err := mapAnonymous(size, length, unix.MAP_HUGETLB|bits.TrailingZeros(uint(pageSize))<<unix.MAP_HUGE_SHIFT)
 	if err != nil {
@@ -106,8 +104,8 @@ func MapHuge(size, pageSize int) (*Region, error) {
 	return r, nil
 }
 
-// mmap, mmapShort and munmap are the system calls. unix.Mmap and unix.Munmap keep a table of all mappings
-// besides, under a lock, which a Region has no use for.
+// mmap, mmapShort and munmap are the system calls. unix.Mmap and unix.Munmap also keep a table of
+// all mappings under a lock, which a Region does not need.
 func mmap(fd int, offset int64, size, prot, flags int) ([]byte, error) {
 	p, err := unix.MmapPtr(fd, offset, nil, uintptr(size), prot, flags)
 	if err != nil {
@@ -116,20 +114,20 @@ func mmap(fd int, offset int64, size, prot, flags int) ([]byte, error) {
 	return unsafe.Slice((*byte)(p), size), nil
 }
 
-// mmapShort maps a file without telling Go's scheduler, as the runtime maps its own memory: a ring
-// is mapped in less time than it takes to hand the processor on and to get it back.
+// mmapShort maps a file without telling Go's scheduler, as the runtime maps its own memory: mapping
+// a ring takes less time than handing the processor over and getting it back.
 func mmapShort(fd uintptr, offset uint64, size, prot int) ([]byte, error) {
 	addr, _, errno := syscall.RawSyscall6(syscall.SYS_MMAP, 0, uintptr(size), uintptr(prot), unix.MAP_SHARED, fd, uintptr(offset))
 	if errno != 0 {
 		return nil, errno
 	}
-	// The kernel has chosen the address, where Go has nothing: it is no pointer to keep track of.
+	// The kernel chose an address outside the Go heap, so the garbage collector ignores the pointer.
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), size), nil
 }
 
 func munmap(mem []byte) error { return unix.MunmapPtr(unsafe.Pointer(&mem[0]), uintptr(len(mem))) }
 
-// mapAnonymous maps length bytes, of which size are wanted.
+// mapAnonymous maps length bytes, of which the first size are used.
 func mapAnonymous(size, length, flags int) (*Region, error) {
 	mem, err := mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
 	if err != nil {
@@ -138,9 +136,9 @@ func mapAnonymous(size, length, flags int) (*Region, error) {
 	return &Region{mem: mem, n: size}, nil
 }
 
-// Prefer makes the kernel take the pages of the region from a NUMA node while that has free ones
-// (MPOL_PREFERRED). It has no effect on pages that exist already. The kernel answers EINVAL if
-// there is no such node, and ENOSYS if it does not support NUMA.
+// Prefer makes the kernel take the pages of the region from a NUMA node, numbered from 0 to 1023,
+// while the node has free ones (MPOL_PREFERRED). It does not move pages that exist already. The
+// error matches EINVAL if there is no such node, and ENOSYS if the kernel does not support NUMA.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node > maxNode {
 		return fmt.Errorf("mmio: NUMA node: got %d, must be from 0 to %d: %w", node, maxNode, unix.EINVAL)
@@ -153,7 +151,7 @@ func (r *Region) Prefer(node int) error {
 	const wordBits = 64
 	var mask [maxNode/wordBits + 1]uint64
 	mask[node/wordBits] = 1 << (node % wordBits)
-	// The kernel takes the number of bits to be one less than what it is told.
+	// The kernel subtracts one from the number of bits.
 	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&r.mem[0])), uintptr(len(r.mem)),
 		unix.MPOL_PREFERRED, uintptr(unsafe.Pointer(&mask[0])), maxNode+2, 0)
 	if errno != 0 {
@@ -162,7 +160,7 @@ func (r *Region) Prefer(node int) error {
 	return nil
 }
 
-// maxNode is the highest number of a NUMA node that any kernel has.
+// maxNode is the highest NUMA node number of any kernel.
 const maxNode = 1023
 
 // Bytes returns the mapped bytes, as many as requested, or nil if the region is closed. The slice
@@ -177,9 +175,8 @@ func (r *Region) Bytes() []byte {
 }
 
 // Retire unmaps the region as Close does, but leaves zeroed memory at its address until the region
-// is garbage collected. A call that still uses the memory, against the rules, then does no harm: it
-// causes no fault and does not store to a later mapping. The cost is address space. Retiring a
-// closed region does nothing.
+// is garbage collected. A call that wrongly still uses the memory then neither crashes nor stores
+// to a later mapping. The cost is address space. Retiring a closed region does nothing.
 func (r *Region) Retire() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

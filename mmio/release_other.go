@@ -4,6 +4,6 @@ package mmio
 
 import "sync/atomic"
 
-// storeRelease stores v after all loads and stores before it: STLR on arm64, and what the race
-// detector understands.
+// storeRelease stores v after all earlier loads and stores: STLR on arm64, and a store that the
+// race detector understands.
 func storeRelease(p *uint32, v uint32) { atomic.StoreUint32(p, v) }

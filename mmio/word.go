@@ -2,8 +2,8 @@ package mmio
 
 import "sync/atomic"
 
-// A Word is 8 bytes that one goroutine stores while others load it. They see one of the stored
-// values; it does not order accesses to other memory.
+// A Word is 8 bytes that one goroutine stores while others load them. A load returns one of the
+// stored values. A Word does not order accesses to other memory.
 type Word struct {
 	v uint64
 }

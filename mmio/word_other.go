@@ -4,5 +4,5 @@ package mmio
 
 import "sync/atomic"
 
-// storeRelaxed stores v at once, in a way that the race detector understands.
+// storeRelaxed stores v with one store, in a way that the race detector understands.
 func storeRelaxed(p *uint64, v uint64) { atomic.StoreUint64(p, v) }

@@ -2,6 +2,6 @@
 
 package mmio
 
-// storeRelaxed stores v at once. On these architectures an aligned store of 8 bytes is never
-// seen in parts, and the compiler does not split one.
+// storeRelaxed stores v with one store: on these architectures an aligned store of 8 bytes is
+// atomic, and the compiler does not split one.
 func storeRelaxed(p *uint64, v uint64) { *p = v }

@@ -150,7 +150,7 @@ func TestBarrierInstructions(t *testing.T) {
 
 // toDevice is a call of mmio.ToDevice or, on amd64, what it is there: nothing but a load that
 // stops the compiler.
-const toDevice = `mmio\.ToDevice|mmio\.still`
+const toDevice = `mmio\.ToDevice|mmio\.compilerBarrier`
 
 // What a doorbell does, as patterns of an instruction.
 const (
@@ -254,7 +254,7 @@ var (
 )
 
 // fromDevice is a call of mmio.FromDevice or, on amd64, what it is there.
-const fromDevice = `mmio\.FromDevice|mmio\.still`
+const fromDevice = `mmio\.FromDevice|mmio\.compilerBarrier`
 
 // checkOwners: wherever the owner bit of a completion is loaded, in whatever function, a barrier
 // stands behind it, before what the completion says is read.
