@@ -2,7 +2,7 @@ package mlx5
 
 import "unsafe"
 
-// An AV is an address vector: the way to a peer, which stands in each datagram's WQE.
+// An AV is an address vector: the address of a peer, which is part of each datagram's WQE.
 type AV struct {
 	b [avSize]byte
 }
@@ -11,24 +11,25 @@ type AV struct {
 type AVAttr struct {
 	RoCE bool // RoCE says that the port is Ethernet.
 
-	MAC   [6]byte // MAC is the Ethernet address of the peer or of the way to it, for RoCE.
-	Sport uint16  // Sport is the source port of UDP, for RoCE v2, else 0.
+	MAC   [6]byte // MAC is the Ethernet address of the peer or of the next router, for RoCE.
+	Sport uint16  // Sport is the UDP source port for RoCE v2; otherwise 0.
 
-	LID      uint16 // LID is the peer's, for InfiniBand.
-	PathBits uint8  // PathBits are the low bits of the own LID, for InfiniBand.
+	LID      uint16 // LID is the peer's LID, for InfiniBand.
+	PathBits uint8  // PathBits are the low bits of the local LID, for InfiniBand.
 
 	SL           uint8    // SL is the service level.
-	Rate         uint8    // Rate is a value of enum ib_rate; 0 is the port's.
-	Global       bool     // Global says that there is a GRH; for RoCE there always is.
-	GID          [16]byte // GID is the peer's.
-	GIDIndex     uint8    // GIDIndex is that of the local GID.
-	HopLimit     uint8    // HopLimit is how many routers a packet may pass.
-	TrafficClass uint8    // TrafficClass is the IP header's.
+	Rate         uint8    // Rate is a value of enum ib_rate; 0 is the rate of the port.
+	Global       bool     // Global says that packets have a GRH; on RoCE they always do.
+	GID          [16]byte // GID is the peer's GID.
+	GIDIndex     uint8    // GIDIndex is the index of the local GID.
+	HopLimit     uint8    // HopLimit is the number of routers that a packet may cross.
+	TrafficClass uint8    // TrafficClass is the traffic class of the GRH or the IP header.
 	FlowLabel    uint32   // FlowLabel has 20 bits.
 }
 
-// rates are the device's rates by enum ib_rate: those of InfiniBand up to 120 Gb/s plus
-// rateOffset, and the next one for what came later; 0 is no limit.
+// rates are the device's codes of the rates of enum ib_rate. Rates of InfiniBand up to 120 Gb/s
+// have their own code, plus rateOffset; later rates use the code of the next higher one. 0 is no
+// limit.
 var rates = [...]uint8{
 	2: 2 + rateOffset, 3: 3 + rateOffset, 4: 4 + rateOffset, 5: 5 + rateOffset, 6: 6 + rateOffset,
 	7: 7 + rateOffset, 8: 8 + rateOffset, 9: 9 + rateOffset, 10: 10 + rateOffset,
@@ -69,12 +70,13 @@ func NewAV(a *AVAttr) AV {
 	return v
 }
 
-// MinSourcePort is the lowest port that RoCE v2 uses as a source; the highest is 0xffff
+// MinSourcePort is the lowest source port of RoCE v2; the highest is 0xffff
 // (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN).
 const MinSourcePort = 0xc000
 
-// SourcePort makes the source port of RoCE v2 from a flow label, which is not 0: routers see
-// the port only, and packets of one flow must take one way (rdma_flow_label_to_udp_sport).
+// SourcePort returns the UDP source port of RoCE v2 for a flow label other than 0. Routers choose
+// the path by the port, and all packets of one flow must take the same path
+// (rdma_flow_label_to_udp_sport).
 func SourcePort(flowLabel uint32) uint16 {
 	low, high := flowLabel&0x3fff, flowLabel&0xfc000>>14
 	return uint16(low^high) | MinSourcePort

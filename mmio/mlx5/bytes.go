@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// These store big-endian integers into memory that the device reads, and load them from
-// memory that it writes. The package is for little-endian hosts; mmio.Supported says so.
+// These functions store big-endian integers into memory that the device reads, and load them from
+// memory that it writes. The host must be little-endian, as it is if mmio.Supported is true.
 
 func put16(p unsafe.Pointer, off uintptr, v uint16) {
 	*(*uint16)(unsafe.Add(p, off)) = bits.ReverseBytes16(v)

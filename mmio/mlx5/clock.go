@@ -10,16 +10,16 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
 )
 
-// A Clock is the device's free running counter, which time stamps of completions are read
-// from. It is safe for concurrent use.
+// A Clock is the device's free-running counter, which the timestamps of completions come from. It
+// is safe for concurrent use.
 type Clock struct {
 	high, low *uint32 // big-endian
 }
 
-// ClockMap returns where mmap finds the page with the clock, for reading only.
+// ClockMap returns the mmap offset of the page with the clock, which must be mapped read-only.
 func ClockMap(pageSize int) uint64 { return mapOffset(mapCoreClock, 0, pageSize) }
 
-// NewClock makes a Clock of its page. offset is what the context says.
+// NewClock makes a Clock of a mapped page. offset is [Context].ClockOffset.
 func NewClock(page []byte, offset uint64) (*Clock, error) {
 	at := offset % uint64(max(len(page), 1))
 	if at%4 != 0 || at+8 > uint64(len(page)) {
@@ -28,13 +28,13 @@ func NewClock(page []byte, offset uint64) (*Clock, error) {
 	return &Clock{high: (*uint32)(unsafe.Pointer(&page[at])), low: (*uint32)(unsafe.Pointer(&page[at+4]))}, nil
 }
 
-// Read returns the counter.
+// Read returns the value of the counter.
 func (c *Clock) Read() uint64 {
 	high := bits.ReverseBytes32(mmio.Load32(c.high))
 	for {
 		low := bits.ReverseBytes32(mmio.Load32(c.low))
-		// The two halves are read one after the other; if the upper one has moved on, the
-		// lower one may be of before or after.
+		// The halves are read one after the other. If the upper half has changed meanwhile, it is
+		// not known which value the lower half belongs to.
 		again := bits.ReverseBytes32(mmio.Load32(c.high))
 		if again == high {
 			return uint64(high)<<32 | uint64(low)
@@ -43,16 +43,16 @@ func (c *Clock) Read() uint64 {
 	}
 }
 
-// A ClockInfo is a page that the kernel writes, which tells how the device's counter relates
-// to the time of day (struct mlx5_ib_clock_info). It is safe for concurrent use.
+// A ClockInfo is a page in which the kernel records how the device's counter relates to the time of
+// day (struct mlx5_ib_clock_info). It is safe for concurrent use.
 type ClockInfo struct {
 	info *abi.ClockInfo
 }
 
-// ClockInfoMap returns where mmap finds the page, for reading only.
+// ClockInfoMap returns the mmap offset of the page, which must be mapped read-only.
 func ClockInfoMap(pageSize int) uint64 { return mapOffset(mapClockInfo, 0, pageSize) }
 
-// NewClockInfo makes a ClockInfo of its page.
+// NewClockInfo makes a ClockInfo of a mapped page.
 func NewClockInfo(page []byte) (*ClockInfo, error) {
 	if len(page) < int(unsafe.Sizeof(abi.ClockInfo{})) {
 		return nil, fmt.Errorf("mlx5: clock info of %d bytes: %w", len(page), ErrLayout)
@@ -60,12 +60,12 @@ func NewClockInfo(page []byte) (*ClockInfo, error) {
 	return &ClockInfo{info: (*abi.ClockInfo)(unsafe.Pointer(&page[0]))}, nil
 }
 
-// clockTries is how often a read that the kernel has disturbed is begun again. It takes the
-// kernel a few nanoseconds, some times a minute.
+// clockTries is how often a read is repeated if the kernel updates the page meanwhile. An update
+// takes a few nanoseconds and happens a few times a minute.
 const clockTries = 1 << 20
 
-// Nanoseconds converts a counter of the device to nanoseconds of the epoch. ok is false if the
-// kernel never finishes writing, or has written what makes no sense.
+// Nanoseconds converts a value of the device's counter to nanoseconds since the Unix epoch. ok is
+// false if the kernel never finishes an update, or if the page is not valid.
 func (c *ClockInfo) Nanoseconds(stamp uint64) (ns uint64, ok bool) {
 	for range clockTries {
 		// A sequence lock: pairs with the kernel's smp_store_mb and smp_store_release of sign
@@ -82,7 +82,7 @@ func (c *ClockInfo) Nanoseconds(stamp uint64) (ns uint64, ok bool) {
 		if shift > 63 {
 			return 0, false
 		}
-		// The stamp may be of before the kernel's last look, or of after.
+		// The stamp may be older or newer than the kernel's last reading.
 		delta := (stamp - cycles) & mask
 		if delta > mask/2 {
 			delta = (cycles - stamp) & mask

@@ -10,40 +10,40 @@ import (
 // DriverID is the kernel's number of the driver mlx5 (RDMA_DRIVER_MLX5, enum rdma_driver_id).
 const DriverID = 1
 
-// MinABI and MaxABI are the versions of mlx5's interface that this package speaks
-// (MLX5_IB_UVERBS_ABI_VERSION, which is 1 in every Linux that there is).
+// MinABI and MaxABI are the versions of mlx5's interface that this package supports
+// (MLX5_IB_UVERBS_ABI_VERSION, which is 1 in every Linux version).
 const (
 	MinABI = abi.MLX5_IB_UVERBS_ABI_VERSION
 	MaxABI = abi.MLX5_IB_UVERBS_ABI_VERSION
 )
 
-// How many registers a process uses for its QPs unless it asks for more: OwnRegisters have one QP
-// each, which needs no lock to write them, and SharedRegisters are shared by the other QPs. These
-// are libmlx5's numbers too (MLX5_TOTAL_UUARS and MLX5_NUM_LOW_LAT_UUARS). More would hardly gain
-// anything, as writing a shared register costs one uncontended lock, and all processes share the
-// pages of the device: on a host with pages of 4 KiB these are 8 of them, and one for the
-// doorbells of CQs, where a subfunction has 256 in all.
+// Default numbers of registers for the QPs of a process. OwnRegisters have one QP each, which
+// writes them without a lock, and SharedRegisters are shared by the other QPs. libmlx5 uses the same
+// numbers (MLX5_TOTAL_UUARS and MLX5_NUM_LOW_LAT_UUARS). More would gain little, because a shared
+// register costs one uncontended lock, and all processes share the UAR pages of the device: with
+// pages of 4 KiB a process uses 9 of them, one of which is for the doorbells of CQs, and a
+// subfunction has 256 in all.
 const (
 	OwnRegisters    = 4
 	SharedRegisters = 12
 )
 
-// What the library asks for if the kernel has no UAR objects: registers in all, and those
-// that are for one QP each.
+// Registers to request if the kernel has no UAR objects: the total, and how many of them are for one
+// QP each.
 const (
 	staticRegs    = OwnRegisters + SharedRegisters
 	dedicatedRegs = OwnRegisters
 )
 
-// maxCQEVersion is the newest form of CQEs that the package reads: 1 has the user's index of
-// a queue in it, 0 the device's number.
+// maxCQEVersion is the newest CQE format that the package reads. Version 1 has the user index of a
+// queue, version 0 the device's number.
 const maxCQEVersion = 1
 
 // ContextRespSize is the size of the response buffer of GET_CONTEXT.
 const ContextRespSize = int(unsafe.Sizeof(abi.AllocUcontextResp{}))
 
-// EncodeContext makes the driver's part of GET_CONTEXT. dynamic says that the program will
-// allocate UAR pages as objects, which takes the ioctl interface.
+// EncodeContext encodes the driver's part of GET_CONTEXT. dynamic says that the program will
+// allocate UAR pages as objects, which requires the ioctl interface.
 func EncodeContext(dynamic bool) []byte {
 	req := &abi.AllocUcontextReqV2{
 		TotalNumBfregs:      staticRegs,
@@ -60,36 +60,36 @@ func EncodeContext(dynamic bool) []byte {
 // Context has what the kernel reports about a device when it is opened.
 type Context struct {
 	BlueFlame    uint32    // BlueFlame is the size of a register in bytes; 0 if only 8-byte doorbells can be used.
-	Static       StaticUAR // Static has Pages of 0 if UAR pages are allocated as objects.
-	UARsPerPage  int       // UARsPerPage is how many UARs are on a page that is mapped.
+	Static       StaticUAR // Static describes the UAR pages; its Pages is 0 if they are allocated as objects.
+	UARsPerPage  int       // UARsPerPage is the number of UARs on a mapped page.
 	MaxSendWQE   int       // MaxSendWQE is the size of the largest WQE of a send queue, in bytes.
-	MaxRecvWQE   int       // MaxRecvWQE is that of a receive queue.
-	MaxBlocks    int       // MaxBlocks is the most blocks of a send queue.
-	MaxRecvWR    int       // MaxRecvWR is the most entries of a receive queue.
-	MaxSRQWR     int       // MaxSRQWR is the most entries of a shared receive queue.
-	UserIndex    bool      // UserIndex says that completions carry the index that the user gave a queue.
+	MaxRecvWQE   int       // MaxRecvWQE is the size of the largest WQE of a receive queue, in bytes.
+	MaxBlocks    int       // MaxBlocks is the largest number of blocks of a send queue.
+	MaxRecvWR    int       // MaxRecvWR is the largest number of entries of a receive queue.
+	MaxSRQWR     int       // MaxSRQWR is the largest number of entries of a shared receive queue.
+	UserIndex    bool      // UserIndex says that completions have the index that the program gave the queue.
 	AHResponse   bool      // AHResponse says that CREATE_AH answers with the peer's Ethernet address.
 	EthHeader    int       // EthHeader is how many bytes of a raw packet must be in its WQE.
 	ClockInfo    bool      // ClockInfo says that a page with the clock's conversion can be mapped.
-	ClockOffset  uint64    // ClockOffset is where the clock is on its page.
+	ClockOffset  uint64    // ClockOffset is the offset of the clock in its page, in bytes.
 	ClockThere   bool      // ClockThere says that the page with the clock can be mapped.
-	RealTime     bool      // RealTime says that a CQ can have time stamps in nanoseconds.
-	NullKey      uint32    // NullKey is the key of memory that drops what is written and reads as zeros; 0 if there is none.
-	ECE          bool      // ECE says that the kernel takes connection establishment options.
-	CommandsUHW  uint8     // CommandsUHW is the set of commands with driver data, as the kernel tells it.
-	CacheLine    int       // CacheLine is that of the device, in bytes.
-	ResponseSize int       // ResponseSize is how much of the response the kernel knows, in bytes.
+	RealTime     bool      // RealTime says that a CQ can have timestamps in nanoseconds.
+	NullKey      uint32    // NullKey is the key of memory that discards writes and reads as zeros; 0 if there is none.
+	ECE          bool      // ECE says that the kernel supports connection establishment options.
+	CommandsUHW  uint8     // CommandsUHW is the kernel's bit set of commands with driver data.
+	CacheLine    int       // CacheLine is the size of the device's cache lines, in bytes.
+	ResponseSize int       // ResponseSize is the size of the response that the kernel supports, in bytes.
 }
 
-// BlueFlame registers have two halves of a power of two, each a multiple of a block, and two
-// of the registers fit behind one another.
+// Sizes of BlueFlame registers, in bytes. A register has two halves; the size of a half is a power of
+// two and a multiple of a block, and a UAR page has room for two registers.
 const (
 	minBlueFlame = 2 * blockSize
 	maxBlueFlame = (uarSize - uarBlueFlame) / userRegsPerUAR
 )
 
-// DecodeContext decodes the response of GET_CONTEXT. The error matches ErrLayout if the
-// device is one that this package does not know how to drive, and says what it is about.
+// DecodeContext decodes the response of GET_CONTEXT. If the package does not support the device,
+// the error matches ErrLayout and says why.
 func DecodeContext(b []byte, pageSize int) (Context, error) {
 	var r abi.AllocUcontextResp
 	if err := decode(&r, b, "mlx5_ib_alloc_ucontext_resp"); err != nil {
@@ -133,11 +133,11 @@ func DecodeContext(b []byte, pageSize int) (Context, error) {
 	return c, c.decodeUAR(&r, pageSize)
 }
 
-// decodeUAR finds out how UAR pages are laid out. Firmware without UARs of 4 KiB has one on each page
-// of the host, whatever its size, with the registers at the same offsets.
+// decodeUAR determines the layout of UAR pages. If the firmware has no UARs of 4 KiB, each page of
+// the host is one UAR, with the registers at the same offsets.
 func (c *Context) decodeUAR(r *abi.AllocUcontextResp, pageSize int) error {
 	size, perPage := uint64(1)<<min(r.LogUarSize, 63), r.NumUarsPerPage
-	if r.LogUarSize == 0 && perPage == 0 { // a kernel that knows no other
+	if r.LogUarSize == 0 && perPage == 0 { // a kernel that has only this layout
 		size, perPage = uint64(pageSize), 1
 	}
 	whole := size == uint64(pageSize) && perPage == 1
@@ -157,12 +157,12 @@ func (c *Context) decodeUAR(r *abi.AllocUcontextResp, pageSize int) error {
 	return nil
 }
 
-// maxStaticRegs is the most registers that a context can have without UAR objects
+// maxStaticRegs is the largest number of registers of a context without UAR objects
 // (MLX5_MAX_BFREGS).
 const maxStaticRegs = 512
 
-// decode copies b into *r, which is a struct without pointers. What the kernel did not
-// write is zero, as the buffer was.
+// decode copies b into *r, which is a struct without pointers. Bytes that the kernel did not write
+// are zero, as in the buffer.
 func decode[T any](r *T, b []byte, name string) error {
 	if n := int(unsafe.Sizeof(*r)); len(b) < n {
 		return fmt.Errorf("mlx5: %s: got %d bytes, want %d", name, len(b), n)

@@ -8,26 +8,26 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 )
 
-// A CompQueue is the ring of a completion queue. It is for one goroutine at a time.
+// A CompQueue is the ring of a completion queue. One goroutine at a time may use it.
 type CompQueue struct {
-	ring     unsafe.Pointer // the 64 bytes that count of CQE 0
+	ring     unsafe.Pointer // the 64 bytes of CQE 0 that have the completion
 	stride   uintptr        // 64 or 128
 	mask     uint32
 	shift    uint32 // log2 of the number of CQEs
-	index    uint32 // next CQE to read; counts on and on
+	index    uint32 // next CQE to read; not reduced modulo the ring size
 	rec      Record
 	doorbell *uint64
 	number   uint32
-	seq      uint32 // counts the events that were raised, for the device to tell old requests
+	seq      uint32 // number of events so far, by which the device recognizes outdated requests
 }
 
-// NewCompQueue makes the ring of a CQ in mem, which has n CQEs of cqeSize bytes, and marks
-// all of them as the device's. SetNumber must follow before anything else.
+// NewCompQueue makes the ring of a CQ in mem, with n CQEs of size bytes, and gives all of them to
+// the device. Call SetNumber before any other method.
 func NewCompQueue(mem []byte, n, size int, rec Record) (*CompQueue, error) {
 	if n < 2 || n&(n-1) != 0 || n > maxCQEs || size != 64 && size != 128 || len(mem) < n*size {
 		return nil, fmt.Errorf("mlx5: completion queue of %d entries of %d bytes in %d bytes: %w", n, size, len(mem), ErrSize)
 	}
-	// In a CQE of 128 bytes the second half is what the other size has.
+	// The second half of a CQE of 128 bytes has the layout of a CQE of 64 bytes.
 	q := &CompQueue{ring: unsafe.Pointer(&mem[size-cqeSize]), stride: uintptr(size), mask: uint32(n - 1), shift: uint32(log2(n)), rec: rec}
 	for i := range uint32(n) {
 		put8(q.at(i), cqeOwn, cqeInitialOwn)
@@ -35,7 +35,7 @@ func NewCompQueue(mem []byte, n, size int, rec Record) (*CompQueue, error) {
 	return q, nil
 }
 
-// SetNumber says which CQ it is, and on which UAR page its doorbell is.
+// SetNumber sets the number of the CQ and the UAR page with its doorbell.
 func (q *CompQueue) SetNumber(number uint32, uar []byte) error {
 	if len(uar) < uarSize {
 		return fmt.Errorf("mlx5: UAR page of %d bytes: %w", len(uar), ErrLayout)
@@ -44,22 +44,22 @@ func (q *CompQueue) SetNumber(number uint32, uar []byte) error {
 	return nil
 }
 
-// Cap returns how many completions the queue holds.
+// Cap returns the maximum number of completions in the queue.
 func (q *CompQueue) Cap() int { return int(q.mask) }
 
 func (q *CompQueue) at(i uint32) unsafe.Pointer {
 	return unsafe.Add(q.ring, uintptr(i&q.mask)*q.stride)
 }
 
-// ready reports whether a CQE is there: the device has written it in this round.
+// ready reports whether the device has written a CQE in this round.
 func (q *CompQueue) ready(i uint32) bool {
-	// The load is one of 4 bytes that neither compiler nor race detector mistake. The owner
-	// bit of a CQE is the last that the device writes.
+	// A load of 4 bytes that the compiler does not split and the race detector understands. The
+	// device writes the owner bit of a CQE last.
 	own := atomic.LoadUint32((*uint32)(unsafe.Add(q.at(i), cqeLastWord))) >> 24
 	return (own^i>>(q.shift&31))&cqeOwnerMask == 0 && own < cqeInvalid<<4
 }
 
-// Avail returns how many completions wait to be read, up to most.
+// Avail returns the number of completions in the queue, up to most.
 func (q *CompQueue) Avail(most int) int {
 	n := 0
 	most = min(most, int(q.mask)+1)
@@ -77,16 +77,14 @@ func (q *CompQueue) Avail(most int) int {
 // Preconditions: 0 <= i < n for the n that Avail returned since the last Release.
 func (q *CompQueue) Entry(i int) CQE { return CQE{q.at(q.index + uint32(i))} }
 
-// Release gives the first n completions back to the device, which may overwrite them at
-// once.
+// Release returns the first n completions to the device, which may overwrite them at once.
 func (q *CompQueue) Release(n int) {
 	q.index += uint32(n)
 	q.ringIndex()
 }
 
-// Arm asks for an event when the next completion is written, or, with solicited, the next
-// that was sent as such or has failed. If there is one already that was not released the
-// event comes at once.
+// Arm requests an event for the next completion or, if solicited is set, for the next one that is
+// solicited or has failed. If there is one already that was not released, the event comes at once.
 func (q *CompQueue) Arm(solicited bool) {
 	cmd := uint32(armAny)
 	if solicited {
@@ -95,15 +93,14 @@ func (q *CompQueue) Arm(solicited bool) {
 	q.ringArm(q.seq&3<<armSeqShift | cmd | q.index&indexMask)
 }
 
-// Event counts an event that was delivered. The device ignores a request with the number of
-// an earlier one.
+// Event counts an event that was delivered. The device ignores requests from before the event.
 func (q *CompQueue) Event() { q.seq++ }
 
 // A Successor replaces a CompQueue when the CQ is resized.
 type Successor struct{ *CompQueue }
 
-// Succeed makes the ring that the kernel is to be told of when the CQ is resized. Until Switch the
-// old ring stays in use: completions may be read, events counted and the queue armed.
+// Succeed makes the ring to pass to the kernel when the CQ is resized. Until Switch the old ring
+// stays in use: completions may be read, events counted and the queue armed.
 func (q *CompQueue) Succeed(mem []byte, n int) (Successor, error) {
 	s, err := NewCompQueue(mem, n, int(q.stride), q.rec)
 	if err != nil {
@@ -113,9 +110,9 @@ func (q *CompQueue) Succeed(mem []byte, n int) (Successor, error) {
 	return Successor{s}, nil
 }
 
-// Switch copies the completions that were not read to the new ring, when the kernel has
-// changed rings. The device marks the place in the old one with a CQE, and goes on in the
-// new one with the CQE behind. The error is ErrCorrupt if the mark is not there.
+// Switch copies the unread completions to the new ring after the kernel has changed rings. The
+// device marks the end of the old ring with a special CQE and continues in the new one at the next
+// index. The error is ErrCorrupt if there is no such CQE.
 func (q *CompQueue) Switch(s Successor) (*CompQueue, error) {
 	// Events and polls may have changed both values since Succeed made the new ring.
 	s.seq, s.index = q.seq, q.index
@@ -126,7 +123,7 @@ func (q *CompQueue) Switch(s Successor) (*CompQueue, error) {
 		mmio.FromDevice()
 		from := q.at(i)
 		if get8(from, cqeOwn)>>4 == cqeResize {
-			s.index++ // the mark has an index of its own, which is free again
+			s.index++ // the special CQE has an index, which is free again
 			s.ringIndex()
 			return s.CompQueue, nil
 		}
@@ -148,9 +145,9 @@ func (q *CompQueue) copyCQE(i uint32, from unsafe.Pointer, stride uintptr) {
 	put8(to, cqeOwn, get8(from, cqeOwn)&^cqeOwnerMask|byte(i>>q.shift)&cqeOwnerMask)
 }
 
-// Sweep removes the completions that drop chooses, when their queue goes. The others move
-// up to the newest, in their order. CQEs that do not complete a work request stay, such as the mark
-// that Switch looks for.
+// Sweep removes the completions for which drop returns true, because their queue is being
+// destroyed. It keeps the others in order. It also keeps CQEs that complete no work request, such
+// as the one that Switch looks for.
 func (q *CompQueue) Sweep(drop func(CQE) bool) {
 	end := q.index
 	for end-q.index <= q.mask && q.ready(end) {

@@ -2,7 +2,7 @@ package mlx5
 
 import "unsafe"
 
-// A CQE reads one completion where it lies, until it is released.
+// A CQE reads a completion in place, until it is released.
 type CQE struct {
 	p unsafe.Pointer
 }
@@ -12,11 +12,11 @@ type Kind uint8
 
 // Kinds of completions.
 const (
-	KindUnknown   Kind = iota // of nothing that was asked for
-	KindSend                  // a send that has succeeded
-	KindRecv                  // a receive that has succeeded
-	KindSendError             // a send that has failed
-	KindRecvError             // a receive that has failed
+	KindUnknown   Kind = iota // not the completion of a work request
+	KindSend                  // a successful send
+	KindRecv                  // a successful receive
+	KindSendError             // a failed send
+	KindRecvError             // a failed receive
 )
 
 var cqeKinds = [16]Kind{
@@ -24,38 +24,38 @@ var cqeKinds = [16]Kind{
 	cqeReqErr: KindSendError, cqeRespErr: KindRecvError,
 }
 
-// Kind returns what the completion is of.
+// Kind returns the kind of the completion.
 func (c CQE) Kind() Kind { return cqeKinds[get8(c.p, cqeOwn)>>4] }
 
-// Plain reports whether the completion is of a success and has neither data nor anything else
-// that goes with some operations only: it is of a send, cqeReq, or a receive, cqeRespSend.
+// Plain reports whether the completion is a success without inline data, an immediate or anything
+// else that only some operations have: opcode cqeReq for a send, or cqeRespSend for a receive.
 func (c CQE) Plain() (recv, ok bool) {
 	own := get8(c.p, cqeOwn)
 	const others = 0xf0 &^ ((cqeReq | cqeRespSend) << 4)
 	return own&(cqeRespSend<<4) != 0, own&(others|cqeInline32|cqeInline64) == 0
 }
 
-// RawOpcode returns the completion's own opcode, for messages.
+// RawOpcode returns the opcode of the CQE, for messages.
 func (c CQE) RawOpcode() uint8 { return get8(c.p, cqeOwn) >> 4 }
 
-// UserIndex returns the index that the user gave the queue, or with a device that has none
-// the number of the shared receive queue, 0 if there is none.
+// UserIndex returns the index that the program gave the queue. On a device without user indices it
+// is the number of the shared receive queue, or 0 if there is none.
 func (c CQE) UserIndex() uint32 { return get32(c.p, cqeUIdx) & indexMask }
 
 // QPN returns the QP's number.
 func (c CQE) QPN() uint32 { return get32(c.p, cqeOpQPN) & indexMask }
 
-// Counter says which entry of the queue has completed.
+// Counter returns the index of the entry of the queue that has completed.
 func (c CQE) Counter() uint16 { return get16(c.p, cqeCounter) }
 
 // ByteCount returns the number of bytes received, or read by a Read.
 func (c CQE) ByteCount() uint32 { return get32(c.p, cqeByteCount) }
 
-// Imm returns the immediate, in host order, or the key that was invalidated, or the index of
-// the partition key.
+// Imm returns the immediate in host order, the key that was invalidated, or the index of the
+// partition key.
 func (c CQE) Imm() uint32 { return get32(c.p, cqeImm) }
 
-// Timestamp returns the device's time.
+// Timestamp returns the device's timestamp.
 func (c CQE) Timestamp() uint64 { return get64(c.p, cqeTimestamp) }
 
 // WCOp is the operation of a completion, a value of enum ib_uverbs_wc_opcode or, from WCRecv
@@ -75,22 +75,22 @@ const (
 	WCRecvWrite WCOp = 129
 )
 
-// sendOps are the operations of completions by that of the work request.
+// sendOps has the operation of the completion for each operation of a work request.
 var sendOps = [numOps]WCOp{
 	Write: WCWrite, WriteImm: WCWrite, Send: WCSend, SendImm: WCSend, SendInv: WCSend, Read: WCRead,
 	CAS: WCCAS, FAA: WCFAA, LocalInv: WCLocalInv, BindMW: WCBindMW,
 }
 
-// SendOp returns the operation of the completion of a send. The queue remembers it, as the
-// device does not tell apart what changes keys.
+// SendOp returns the operation of the completion of a send. It depends on the operation that the
+// queue remembers, because the CQE is the same for all operations that change keys.
 func SendOp(op Op) WCOp { return sendOps[op%numOps] }
 
-// Returns reports whether the completion of an operation has a number of bytes.
+// Returns reports whether completions of the operation have a number of bytes.
 func (op WCOp) Returns() bool { return 1<<(op&31)&(1<<WCRead|1<<WCCAS|1<<WCFAA) != 0 }
 
-// Returned returns the number of bytes for the completion of an operation that has one. An atomic
-// always returns 8 bytes: no document defines the byte count in the CQE of an atomic, and neither
-// libmlx5 nor the kernel reads it.
+// Returned returns the number of bytes of a completion, for operations that have one. For an atomic
+// it returns 8: no document defines the byte count in the CQE of an atomic, and neither libmlx5 nor
+// the kernel reads it.
 func (c CQE) Returned(op WCOp) uint32 {
 	if op == WCRead {
 		return c.ByteCount()
@@ -98,20 +98,20 @@ func (c CQE) Returned(op WCOp) uint32 {
 	return atomicBytes
 }
 
-// Extra says what else the completion of a receive has.
+// Extra has flags for what the completion of a receive also has.
 type Extra uint8
 
-// Extras.
+// Flags of Extra.
 const (
 	HasImm   Extra = 1 << iota // an immediate
 	HasInv                     // a key that was invalidated
-	HasGRH                     // the datagram has a GRH before it
+	HasGRH                     // the datagram is preceded by a GRH
 	HasWrite                   // the receive was consumed by a write with immediate
 )
 
 var extras = [16]Extra{cqeRespWriteImm: HasImm | HasWrite, cqeRespSendImm: HasImm, cqeRespSendInv: HasInv}
 
-// Extra returns what the completion of a receive has.
+// Extra returns what the completion of a receive also has.
 func (c CQE) Extra() Extra {
 	e := extras[get8(c.p, cqeOwn)>>4]
 	if get32(c.p, cqeFlagsRQPN)>>28&3 != 0 {
@@ -120,7 +120,7 @@ func (c CQE) Extra() Extra {
 	return e
 }
 
-// SrcQP returns the sender's QP, for datagrams.
+// SrcQP returns the number of the sender's QP, for datagrams.
 func (c CQE) SrcQP() uint32 { return get32(c.p, cqeFlagsRQPN) & indexMask }
 
 // SL returns the service level.
@@ -129,14 +129,13 @@ func (c CQE) SL() uint8 { return uint8(get32(c.p, cqeFlagsRQPN) >> 24 & 0xf) }
 // SLID returns the sender's LID, 0 on Ethernet.
 func (c CQE) SLID() uint16 { return get16(c.p, cqeSLID) }
 
-// PathBits returns the low bits of the LID that the message was for.
+// PathBits returns the low bits of the destination LID.
 func (c CQE) PathBits() uint8 { return get8(c.p, cqePathBits) & 0x7f }
 
 // HasInline reports whether the device has put data into the completion.
 func (c CQE) HasInline() bool { return get8(c.p, cqeOwn)&(cqeInline32|cqeInline64) != 0 }
 
-// Inline returns the data that the device has put into the completion, or nil. stride is the
-// size of the queue's CQEs.
+// Inline returns the data that the device has put into the completion, or nil.
 func (q *CompQueue) Inline(c CQE) []byte {
 	n := int(min(c.ByteCount(), cqeSize))
 	switch own := get8(c.p, cqeOwn); {

@@ -17,7 +17,7 @@ const (
 	IndTableRespSize = int(unsafe.Sizeof(abi.CreateRWQIndTblResp{}))
 )
 
-// NoUserIndex is the index of a queue whose completions carry the device's number.
+// NoUserIndex is the user index of a queue whose completions have the device's number instead.
 const NoUserIndex = indexMask
 
 // CQRequest is the driver's part of CREATE_CQ.
@@ -25,12 +25,12 @@ type CQRequest struct {
 	Buf      uint64 // Buf is the ring's address.
 	Record   Record // Record is the doorbell record.
 	CQESize  int    // CQESize is 64 or 128.
-	UAR      uint32 // UAR is the index of the page with the CQ's doorbell, if HasUAR.
+	UAR      uint32 // UAR is the index of the page with the CQ's doorbell, if HasUAR is set.
 	HasUAR   bool   // HasUAR says that the page was allocated as an object.
-	RealTime bool   // RealTime asks for time stamps in nanoseconds.
+	RealTime bool   // RealTime requests timestamps in nanoseconds.
 }
 
-// Encode makes the request. long says that UAR is too large for it and must be given in the
+// Encode encodes the request. If long is true, UAR does not fit into it and must be passed in the
 // attribute AttrCQUARIndex.
 func (r *CQRequest) Encode() (b []byte, long bool) {
 	req := &abi.CreateCQ{BufAddr: r.Buf, DbAddr: uint64(r.Record.Addr()), CQESize: uint32(r.CQESize)}
@@ -53,31 +53,31 @@ func DecodeCQ(b []byte) (number uint32, err error) {
 	return r.Cqn, err
 }
 
-// EncodeResize makes the driver's part of RESIZE_CQ.
+// EncodeResize encodes the driver's part of RESIZE_CQ.
 func EncodeResize(buf uint64, cqeSize int) []byte {
 	return bytesOf(&abi.ResizeCQ{BufAddr: buf, CQESize: uint16(cqeSize)})
 }
 
 // QPRequest is the driver's part of CREATE_QP.
 type QPRequest struct {
-	Buf           uint64   // Buf is the address of the receive ring, with the send ring behind it.
-	SendBuf       uint64   // SendBuf is the address of the send ring if it is apart.
+	Buf           uint64   // Buf is the address of the receive ring, which the send ring follows.
+	SendBuf       uint64   // SendBuf is the address of the send ring if it does not follow the receive ring.
 	Record        Record   // Record is the doorbell record.
 	Send          SendSize // Send is the size of the send queue.
 	Recv          RecvSize // Recv is the size of the receive queue.
-	UserIndex     uint32   // UserIndex is what completions carry, or NoUserIndex.
-	UAR           uint32   // UAR is the index of the page with the register, if HasUAR.
+	UserIndex     uint32   // UserIndex is the index that completions have, or NoUserIndex.
+	UAR           uint32   // UAR is the index of the page with the register, if HasUAR is set.
 	HasUAR        bool     // HasUAR says that the page was allocated as an object.
 	InlineScatter bool     // InlineScatter lets the device put short data into completions.
-	// ECE says that the kernel takes connection establishment options. Only the golden tests set it,
-	// to make the requests that libmlx5 makes.
+	// ECE says that the kernel supports connection establishment options. Only the golden tests
+	// set it, to encode the same requests as libmlx5.
 	ECE bool
 }
 
-// eceVersion asks for options of the first version, which is how libmlx5 begins too.
+// eceVersion requests options of the first version, as libmlx5 does.
 const eceVersion = 0x10000000
 
-// Encode makes the request.
+// Encode encodes the request.
 func (r *QPRequest) Encode() []byte {
 	req := &abi.CreateQP{
 		BufAddr:    r.Buf,
@@ -101,15 +101,15 @@ func (r *QPRequest) Encode() []byte {
 	return bytesOf(req)
 }
 
-// DecodeQP returns the number of the register that the kernel has chosen for a new QP. It
-// means nothing if the program chose one.
+// DecodeQP returns the number of the register that the kernel has chosen for a new QP. It has no
+// meaning if the program chose one.
 func DecodeQP(b []byte) (register uint32, err error) {
 	var r abi.CreateQPResp
 	err = decode(&r, b, "mlx5_ib_create_qp_resp")
 	return r.BfregIndex, err
 }
 
-// EncodeSRQ makes the driver's part of CREATE_SRQ.
+// EncodeSRQ encodes the driver's part of CREATE_SRQ.
 func EncodeSRQ(buf uint64, rec Record, userIndex uint32) []byte {
 	return bytesOf(&abi.CreateSRQ{BufAddr: buf, DbAddr: uint64(rec.Addr()), Uidx: userIndex})
 }
@@ -121,36 +121,36 @@ func DecodeSRQ(b []byte) (number uint32, err error) {
 	return r.SRQN, err
 }
 
-// DecodeAH returns the peer's Ethernet address; ok is false if the kernel told none.
+// DecodeAH returns the peer's Ethernet address; ok is false if the kernel reported none.
 func DecodeAH(b []byte) (mac [6]byte, ok bool, err error) {
 	var r abi.CreateAHResp
 	err = decode(&r, b, "mlx5_ib_create_ah_resp")
 	return r.DMAC, r.ResponseLength > 0, err
 }
 
-// What counters of a flow can be (enum ib_counters_description, rdma/ib_verbs.h).
+// Kinds of flow counters (enum ib_counters_description, rdma/ib_verbs.h).
 const (
 	countPackets = 0
 	countBytes   = 1
 )
 
-// FlowCounters are where the values of a flow's counters go when they are read: packets first, then
-// bytes. The kernel reads it at the address that [EncodeFlow] is told.
+// FlowCounters returns the list of a flow's counters in the order in which their values are read:
+// packets, then bytes. The kernel reads the list at the address passed to [EncodeFlow].
 func FlowCounters() []byte {
 	return bytesOf(&[...]abi.FlowCountersDesc{{Description: countPackets, Index: 0}, {Description: countBytes, Index: 1}})
 }
 
-// EncodeFlow makes the driver's part of CREATE_FLOW for the first flow that counts into counters, with
-// the address of FlowCounters.
+// EncodeFlow encodes the driver's part of CREATE_FLOW for the first flow that uses counters. The
+// argument is the address of the list of FlowCounters.
 func EncodeFlow(counters uint64) []byte {
 	head := &abi.CreateFlow{NcountersData: 1}
 	return append(bytesOf(head), bytesOf(&abi.FlowCountersData{CountersData: counters, Ncounters: 2})...)
 }
 
-// EncodeMW makes the driver's part of ALLOC_MW.
+// EncodeMW encodes the driver's part of ALLOC_MW.
 func EncodeMW() []byte { return bytesOf(&abi.AllocMW{}) }
 
-// EncodeWQ makes the driver's part of CREATE_WQ.
+// EncodeWQ encodes the driver's part of CREATE_WQ.
 func EncodeWQ(buf uint64, rec Record, size RecvSize, userIndex uint32) []byte {
 	return bytesOf(&abi.CreateWQ{
 		BufAddr:    buf,
@@ -161,13 +161,13 @@ func EncodeWQ(buf uint64, rec Record, size RecvSize, userIndex uint32) []byte {
 	})
 }
 
-// EncodeModifyWQ makes the driver's part of MODIFY_WQ.
+// EncodeModifyWQ encodes the driver's part of MODIFY_WQ.
 func EncodeModifyWQ() []byte { return bytesOf(&abi.ModifyWQ{}) }
 
-// HashKeySize is the size of the key of a receive hash, in bytes.
+// HashKeySize is the size of the key of the receive hash, in bytes.
 const HashKeySize = 40
 
-// EncodeRSS makes the driver's part of CREATE_QP for a QP that spreads what it receives over
+// EncodeRSS encodes the driver's part of CREATE_QP for a QP that distributes received packets to
 // WQs by a Toeplitz hash of some fields (enum mlx5_rx_hash_fields).
 func EncodeRSS(key [HashKeySize]byte, fields uint64) []byte {
 	req := &abi.CreateQPRSS{RxHashFieldsMask: fields, RxHashFunction: abi.MLX5_RX_HASH_FUNC_TOEPLITZ, RxKeyLen: HashKeySize}

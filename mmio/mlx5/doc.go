@@ -3,7 +3,7 @@
 // the driver's part of the kernel's commands. It takes and returns plain numbers; package uverbs
 // gives them the meaning of verbs.
 //
-// The package serves uverbs. It makes no promise of compatibility.
+// The package serves package uverbs and carries no compatibility promise.
 //
 // # Queues
 //

@@ -15,27 +15,27 @@ import (
 //	program: write WQE;  ToDevice;  write record;  StartWC;  store to register
 //	device:  sees the register, reads the record, reads the WQE => both are complete
 //
-// Without ToDevice arm64 may show the record before the WQE, and a device that looks at the
-// record on its own, since it is still busy with the queue, executes garbage. Without
-// StartWC the store to write-combining memory may pass that of the record, even on amd64;
-// the device then finds nothing to do and is never told again.
+// Without ToDevice, on arm64 the device may see the record before the WQE. If it is still busy with
+// the queue and reads the record on its own, it then executes garbage. Without StartWC the store to
+// write-combining memory may overtake the store to the record, even on amd64. The device then finds
+// no work, and no other doorbell follows.
 
-// Publish hands the WQEs that were finished since Begin to the device, at least one, and rings the
-// doorbell.
+// Publish hands the WQEs that were finished since Begin to the device and rings the doorbell. There
+// must be at least one.
 func (q *SendQueue) Publish() {
 	n := q.begun
 	q.head += n
 	q.begun, q.start, q.saved = 0, q.next, q.fence
-	// Pairs with Acquire in Done: what was noted of the work requests is there. A completion
-	// by itself orders nothing between two goroutines.
-	q.shown.Release(q.head)
+	// Pairs with Acquire in Done: the records of the work requests are complete. A
+	// completion by itself orders nothing between two goroutines.
+	q.published.Release(q.head)
 	r := q.reg
 	// 1. The WQEs are complete before the record says that they are there.
 	mmio.ToDevice()
 	// 2. The record counts blocks, not work requests.
 	q.rec.set(recSend, q.next&0xffff)
-	// A register that several queues share is theirs in turn: what is written must not
-	// mix, and the two halves are used alternately.
+	// Queues that share a register take turns: their stores must not be interleaved, and the two
+	// halves are used alternately.
 	if r.shared {
 		r.mu.Lock()
 	}
@@ -46,8 +46,8 @@ func (q *SendQueue) Publish() {
 	// 4. A small WQE goes along with the doorbell (BlueFlame), which saves the device a read.
 	// A larger one, or one of several, is announced by its first 8 bytes.
 	size := uintptr(get8(wqe, ctrlSizeByte)&ctrlSizeMask) * octoSize
-	// 5. What was written leaves the write-combining buffer now, and not some time, and
-	// before anything else is written to the other half: StoreWC and CopyWC end with that (FlushWC).
+	// 5. The data leaves the write-combining buffer at once, and before anything is written to
+	// the other half: StoreWC and CopyWC end with FlushWC.
 	switch {
 	case n != 1 || size <= octoSize || size > r.halfSize:
 		mmio.StoreWC((*uint64)(reg), *(*uint64)(wqe))
@@ -59,8 +59,8 @@ func (q *SendQueue) Publish() {
 		mmio.Copy64((*[blockSize]byte)(unsafe.Add(reg, left*blockSize)), (*[blockSize]byte)(q.ring), int(blocks-left))
 		mmio.FlushWC()
 	}
-	// 6. The other half is next: the device may still be at this one. A register without halves
-	// may be in use by several queues without a lock, so nothing of it is changed.
+	// 6. The other half is next, because the device may still use this one. Several queues may
+	// use a register without halves without a lock, so its fields are not changed.
 	if r.halfSize != 0 {
 		r.half ^= r.halfSize
 	}
@@ -69,8 +69,8 @@ func (q *SendQueue) Publish() {
 	}
 }
 
-// ringRecv tells the device that receives were posted. There is no register for that: the
-// device looks at the record when a message comes.
+// ringRecv tells the device that receives were posted. There is no register for them: the device
+// reads the record when a message arrives.
 func ringRecv(rec Record, count uint32) {
 	// 1. The entries are complete before the record says that they are there. Pairs with the
 	// device's read of the record, which comes before that of the entry.
@@ -79,22 +79,20 @@ func ringRecv(rec Record, count uint32) {
 	rec.set(recRecv, count&0xffff)
 }
 
-// ringArm asks the device for an event when the next completion comes. word is what the
-// record and the register both get.
+// ringArm requests an event for the next completion. Both the record and the register get word.
 func (q *CompQueue) ringArm(word uint32) {
-	// 1. The record has the request before the register is written: the device reads it
-	// there if it was busy.
+	// 1. The record has the request: a busy device reads it there.
 	q.rec.set(recArm, word)
 	// 2. The record is there before the register is written (StartWC).
 	// 3. The register gets the same and the number of the CQ, in one store.
-	// 4. It is on its way before the caller looks at the queue once more (FlushWC).
+	// 4. It is on its way before the caller polls the queue again (FlushWC).
 	mmio.StoreWC(q.doorbell, bits.ReverseBytes64(uint64(word)<<32|uint64(q.number)))
 }
 
-// ringIndex tells the device how far completions were read.
+// ringIndex tells the device how many completions were read.
 func (q *CompQueue) ringIndex() {
-	// 1. The entries were read before they are given back: what was made of them has been
-	// stored, and that comes after the load.
+	// 1. The entries were read before they are returned: their contents have been stored
+	// elsewhere, and a store follows the load of its value.
 	mmio.ToDevice()
 	// 2. The device may overwrite what is before the index.
 	q.rec.set(recIndex, q.index&indexMask)

@@ -7,7 +7,7 @@ type SendInfo struct {
 	Op         Op        // the operation
 	Length     uint32    // in bytes, of all data
 	RemoteAddr uint64    // of RDMA and atomics
-	RKey       uint32    // of RDMA and atomics; the new key of a window that is bound, the key that is invalidated
+	RKey       uint32    // of RDMA and atomics; the new key of a window that is bound; the key that is invalidated
 	OldKey     uint32    // the key that a window has before it is bound
 	RemoteQPN  uint32    // of datagrams
 	SGEs       []SGEInfo // local memory
@@ -20,11 +20,11 @@ type SGEInfo struct {
 	LKey   uint32 // key of its MR
 }
 
-// Find looks for a work request by its ID, the latest first. Requests that have completed are found
-// until their place is used again. Find may be called while another goroutine posts; what it
-// returns about a place that is filled at the same time is for messages only.
+// Find looks for the latest work request with an ID. Requests that have completed are found until
+// their place is used again. Find may be called while another goroutine posts. A place that is
+// filled at the same time may give a wrong result, so use the result for messages only.
 func (q *SendQueue) Find(id uint64) (SendInfo, bool) {
-	head := q.shown.Acquire() // not q.head, which is the poster's
+	head := q.published.Acquire() // not q.head, which is the poster's
 	best, youngest, found := uint32(0), uint32(0), false
 	for b := range q.mask + 1 {
 		e := &q.ids[b]
@@ -32,7 +32,8 @@ func (q *SendQueue) Find(id uint64) (SendInfo, bool) {
 			continue
 		}
 		what := e.what.Load()
-		// The age, in work requests: what was never posted, or overwritten, is older than the ring.
+		// The age, in work requests. An entry that was never posted, or was overwritten, is older
+		// than the ring.
 		age := head - 1 - sentHead(what)
 		if what&sentPosted != 0 && age <= q.mask && q.begins(b) && (!found || age < youngest) {
 			best, youngest, found = b, age, true

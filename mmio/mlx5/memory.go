@@ -7,27 +7,26 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 )
 
-// WordSize is what the device's memory is read and written in, and aligned to, in bytes.
+// WordSize is the size and alignment of accesses to device memory, in bytes.
 const WordSize = 4
 
-// memoryChunk is how much is copied at once, in bytes: as long as that takes, a goroutine cannot
-// be stopped, and a load from a device takes a microsecond.
+// memoryChunk is how much is copied at once, in bytes. The goroutine cannot be preempted meanwhile,
+// and a load from a device takes a microsecond.
 const memoryChunk = 1 << 10
 
-// A Memory is memory of the device that is mapped (MEMIC). It is safe for concurrent use, as far as
-// the bytes are not the same ones.
+// A Memory is mapped device memory (MEMIC). It is safe for concurrent use as long as the accessed
+// bytes do not overlap.
 type Memory struct {
 	mem []byte
 }
 
-// MemoryMap returns where mmap finds the device's memory, by what ALLOC_DM has answered, and how many
-// bytes to map: neither more nor fewer will do.
+// MemoryMap returns the mmap offset of device memory and how many bytes to map, from the answer of
+// ALLOC_DM. The kernel accepts only this size.
 func MemoryMap(page uint16, length, pageSize int) (offset uint64, size int) {
 	return mapOffset(mapDeviceMemory, int(page), pageSize), (length + pageSize - 1) &^ (pageSize - 1)
 }
 
-// NewMemory makes a Memory of what is mapped, of length bytes. start is where it begins, as ALLOC_DM
-// has answered.
+// NewMemory makes a Memory of length bytes of a mapping. start is the answer of ALLOC_DM.
 func NewMemory(mapped []byte, start uint64, length int) (*Memory, error) {
 	if start%WordSize != 0 || start > uint64(len(mapped)) || length < 0 || uint64(length) > uint64(len(mapped))-start {
 		return nil, fmt.Errorf("mlx5: %d bytes of device memory at %#x of a mapping of %d: %w", length, start, len(mapped), ErrLayout)
@@ -35,7 +34,7 @@ func NewMemory(mapped []byte, start uint64, length int) (*Memory, error) {
 	return &Memory{mem: mapped[start:][:length]}, nil
 }
 
-// Store copies b to the device.
+// Store copies b to device memory at offset at.
 //
 // Preconditions: at and len(b) are multiples of WordSize and within the memory.
 func (m *Memory) Store(at int, b []byte) {
@@ -46,7 +45,7 @@ func (m *Memory) Store(at int, b []byte) {
 	}
 }
 
-// Load copies from the device to b.
+// Load copies device memory at offset at to b.
 //
 // Preconditions: those of Store.
 func (m *Memory) Load(at int, b []byte) {

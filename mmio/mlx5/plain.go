@@ -2,24 +2,23 @@ package mlx5
 
 import "unsafe"
 
-// A Plain is a work request of RC or UC as most are: SEND, WRITE or READ, with an immediate or
-// not, and data in one piece. Put makes a WQE of it in one go.
+// A Plain is the most common kind of work request of RC and UC: SEND, WRITE or READ, with or
+// without an immediate, and with data in one piece. [SendQueue.Put] makes a WQE of it in one step.
 type Plain struct {
-	ID         uint64 // ID is told with the completion.
-	RemoteAddr uint64 // RemoteAddr is the peer's memory, of WRITE and READ.
-	RKey       uint32 // RKey is its key.
-	Imm        uint32 // Imm is the immediate, in host order, of the operations that have one.
-	Op         Op     // Op is one of those.
-	Flags      uint8  // Flags are some of the flags.
-	Inline     []byte // Inline is data that is copied; if there is none, the next three say where it is.
-	Addr       uint64 // Addr is registered memory.
-	Length     uint32 // Length is in bytes.
-	LKey       uint32 // LKey is the memory's key.
+	ID         uint64 // ID is the ID that the completion has.
+	RemoteAddr uint64 // RemoteAddr is the address of the peer's memory, for WRITE and READ.
+	RKey       uint32 // RKey is the key of the peer's memory.
+	Imm        uint32 // Imm is the immediate in host order, for operations that have one.
+	Op         Op     // Op is the operation.
+	Flags      uint8  // Flags are flags of a work request.
+	Inline     []byte // Inline is data to copy into the WQE; if it is empty, the data is in registered memory.
+	Addr       uint64 // Addr is the address of the registered memory.
+	Length     uint32 // Length is the number of bytes at Addr.
+	LKey       uint32 // LKey is the key of the registered memory.
 }
 
-// Put writes a work request, as Start, the methods for its data, and Finish do. It reports whether
-// it did. If something is wrong with the request it does nothing, and those methods say what is
-// wrong.
+// Put writes a work request, as Start, the methods for its data, and Finish do, and reports whether
+// it did. If the request is not valid, Put does nothing; those methods return the error.
 //
 // Preconditions: those of Start; the queue's transport is Connected; Op is one that Plain has, and
 // Inline is empty if it is Read.
@@ -35,7 +34,7 @@ func (q *SendQueue) Put(w *Plain) bool {
 		q.fence = 0
 	}
 	put64(ctrl, ctrlFlags, uint64(bits)<<32|uint64(w.Imm&how.imm))
-	// What comes before the data is in the first block.
+	// Everything before the data is in the first block.
 	size := uint32(ctrlSize)
 	if how.rdma {
 		put64(ctrl, ctrlSize, w.RemoteAddr)
@@ -55,14 +54,14 @@ func (q *SendQueue) Put(w *Plain) bool {
 	}
 	// As in Finish.
 	put64(ctrl, ctrlOpcode, uint64(wqe&0xffff)<<40|uint64(how.code)<<32|uint64(q.number|(size+octoSize-1)/octoSize))
-	q.ids[wqe&q.mask].note(w.ID, q.head+q.begun, wqe, w.Op)
+	q.ids[wqe&q.mask].store(w.ID, q.head+q.begun, wqe, w.Op)
 	q.begun++
 	q.last = wqe
 	q.next = wqe + (size+blockSize-1)/blockSize
 	return true
 }
 
-// copyIn copies to a place in the ring, behind whose end there is its start.
+// copyIn copies b into the ring, continuing at its start when it reaches the end.
 func (q *SendQueue) copyIn(to unsafe.Pointer, b []byte) {
 	if left := int(q.bytes) + 1 - int(uintptr(to)-uintptr(q.ring)); left < len(b) {
 		copy(unsafe.Slice((*byte)(to), left), b)

@@ -11,27 +11,26 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 )
 
-// RecordSize is the size of a doorbell record, in bytes. Each has a cache line of its own, so
-// that queues which different goroutines use do not take it from each other.
+// RecordSize is the size of a doorbell record, in bytes. Each has its own cache line, so that
+// queues of different goroutines do not contend for one.
 const RecordSize = 64
 
-// A Record is a doorbell record: two big-endian words in memory by which a queue tells the
-// device how far it is. Of a QP the first is for receives and the second for sends; of a CQ
-// the first is the consumer index and the second what it is armed for; an SRQ has the first
-// only.
+// A Record is a doorbell record: two big-endian words in memory by which a queue tells the device
+// its position. The words of a QP are for receives and for sends; those of a CQ are the consumer
+// index and the request for an event. An SRQ has the first word only.
 type Record struct {
 	w *[2]uint32
 }
 
-// set stores a word. The order before and after is for the caller to make.
+// set stores a word. The caller is responsible for the order before and after.
 func (r Record) set(i int, v uint32) {
 	// An atomic store costs a locked instruction on amd64, where a plain one is as good: the
 	// compiler neither splits an aligned store nor moves it across the barriers, which are
-	// assembly. Nobody but the device reads it.
+	// assembly. Only the device reads it.
 	r.w[i] = bits.ReverseBytes32(v)
 }
 
-// Load returns a word, as the device would read it: 0 for the first, 1 for the second.
+// Load returns a word as the device reads it. i is 0 or 1.
 func (r Record) Load(i int) uint32 { return bits.ReverseBytes32(atomic.LoadUint32(&r.w[i])) }
 
 // Addr returns the record's address, for the kernel.
@@ -52,26 +51,26 @@ const (
 // recordPage is a page of records.
 type recordPage struct {
 	region *mmio.Region
-	free   []uint16 // slots that are not taken
+	free   []uint16 // free slots
 }
 
-// Records hands out doorbell records. The kernel pins each page once, however many queues
-// have records in it. The zero Records is ready for use. It is safe for concurrent use.
+// Records allocates doorbell records. The kernel pins each page once, however many queues have
+// records in it. The zero Records is ready for use. It is safe for concurrent use.
 type Records struct {
 	mu    sync.Mutex
 	pages []*recordPage
-	left  atomic.Int64 // records that are taken, for tests
+	left  atomic.Int64 // records in use, for tests
 }
 
-// recordPageSize is the size of a page of records, in bytes: one of the host, as less cannot be mapped
-// or pinned.
+// recordPageSize is the size of a page of records, in bytes: a page of the host, the smallest unit
+// that can be mapped and pinned.
 var recordPageSize = os.Getpagesize()
 
-// Take returns a zeroed record.
+// Take allocates a zeroed record.
 func (r *Records) Take() (Record, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := len(r.pages) - 1; i >= 0; i-- { // the newest has room most likely
+	for i := len(r.pages) - 1; i >= 0; i-- { // the newest most likely has room
 		if p := r.pages[i]; len(p.free) > 0 {
 			return r.take(p), nil
 		}
@@ -97,7 +96,7 @@ func (r *Records) take(p *recordPage) Record {
 	return rec
 }
 
-// Give takes a record back whose queue is gone. Giving back the zero Record does nothing.
+// Give frees the record of a queue that no longer exists. Freeing the zero Record does nothing.
 func (r *Records) Give(rec Record) {
 	if rec.w == nil {
 		return
@@ -114,7 +113,7 @@ func (r *Records) Give(rec Record) {
 	}
 }
 
-// Close gives the memory back. No record may be in use.
+// Close frees the memory. No record may be in use.
 func (r *Records) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

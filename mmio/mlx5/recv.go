@@ -17,11 +17,11 @@ type RecvQueue struct {
 	rec    Record
 	held   bool // the record is not written yet, see Hold
 
-	head  uint32 // entries that were published
-	limit uint32 // tail + number of entries when tail was last loaded
-	ids   []uint64
-	shown mmio.Index // head, which the posting goroutine stores; see SendQueue
-	tail  mmio.Index // the polling goroutine stores it: all entries before it have completed
+	head      uint32 // entries that were published
+	limit     uint32 // tail + number of entries when tail was last loaded
+	ids       []uint64
+	published mmio.Index // head, which the posting goroutine stores; see SendQueue
+	tail      mmio.Index // the polling goroutine stores it: all entries before it have completed
 
 	// Only the polling goroutine uses these.
 	early uint32 // number of entries from tail on that have completed before an earlier one
@@ -39,14 +39,15 @@ func NewRecvQueue(mem []byte, size RecvSize, rec Record) (*RecvQueue, error) {
 	}, nil
 }
 
-// Cap returns how many receives the queue holds.
+// Cap returns the maximum number of receives in the queue.
 func (q *RecvQueue) Cap() int { return int(q.mask) + 1 }
 
-// Posted returns how many receives have not completed; one that completes before an earlier one
-// counts until that has. It may be called while others post and complete.
+// Posted returns how many receives have not completed. A receive that completes before an earlier
+// one counts until the earlier one has completed. Posted may be called while other goroutines post
+// and complete.
 func (q *RecvQueue) Posted() int {
-	tail := q.tail.Acquire() // first, as it never is ahead of the other
-	return int(q.shown.Acquire() - tail)
+	tail := q.tail.Acquire() // first, because it is never ahead of the other index
+	return int(q.published.Acquire() - tail)
 }
 
 // Room reports whether n more receives fit.
@@ -83,7 +84,7 @@ func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
 		return ErrTooManySGEs
 	case total < length || total > maxLength:
 		return ErrTooLong
-	case length == 0: // to the device that would be 2 GiB
+	case length == 0: // the device would read it as 2 GiB
 		return nil
 	}
 	put32(s.p, 0, length&^inlineFlag)
@@ -93,7 +94,7 @@ func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	return nil
 }
 
-// Finish marks the end of the entry, if it is not full.
+// Finish marks the end of the entry, unless the entry is full.
 func (s *RecvSlot) Finish() {
 	if s.left == 0 {
 		return
@@ -106,14 +107,14 @@ func (s *RecvSlot) Finish() {
 // Publish hands the first n slots to the device.
 func (q *RecvQueue) Publish(n int) {
 	q.head += uint32(n)
-	q.shown.Release(q.head) // pairs with Acquire in Complete
+	q.published.Release(q.head) // pairs with Acquire in Complete
 	if !q.held {
 		ringRecv(q.rec, q.head)
 	}
 }
 
-// Hold keeps what is published from the device until Release. A QP for raw packets needs it:
-// the device would receive into it before it is ready to receive.
+// Hold keeps published receives from the device until Release. A QP for raw packets needs it,
+// because the device would receive before the QP is ready to receive.
 func (q *RecvQueue) Hold() { q.held = true }
 
 // Release ends Hold.
@@ -122,13 +123,13 @@ func (q *RecvQueue) Release() {
 	ringRecv(q.rec, q.head)
 }
 
-// CompleteNext takes the completion of an entry, if it is the oldest one and none has completed before
-// it, and returns the ID that it was posted with. Otherwise it returns false, and nothing has changed:
-// Complete may take it. It is inlined where completions are polled.
+// CompleteNext takes the completion of an entry if it is the oldest one and none has completed
+// before it. It returns the ID of the receive. Otherwise it changes nothing and returns false, and
+// Complete may take the completion. It is inlined where completions are polled.
 func (q *RecvQueue) CompleteNext(counter uint16) (id uint64, ok bool) {
-	tail := q.tail.Acquire() // only who completes stores it
+	tail := q.tail.Acquire() // only the polling goroutine stores it
 	// The Acquire of shown pairs with Release in Publish.
-	if q.shown.Acquire() == tail || (uint32(counter)^tail)&q.mask&0xffff|q.early != 0 {
+	if q.published.Acquire() == tail || (uint32(counter)^tail)&q.mask&0xffff|q.early != 0 {
 		return 0, false
 	}
 	id = q.ids[tail&q.mask]
@@ -136,10 +137,10 @@ func (q *RecvQueue) CompleteNext(counter uint16) (id uint64, ok bool) {
 	return id, true
 }
 
-// Complete takes the completion of an entry and returns the ID that it was posted with. Devices that
-// place messages out of order may use entries out of order, too, so any entry may be next that was
-// posted and has not completed; of others it returns false, and nothing has changed. An entry is
-// filled anew only when all before it have completed.
+// Complete takes the completion of an entry and returns the ID of the receive. A device that places
+// messages out of order may complete entries out of order, so it accepts any entry that was posted
+// and has not completed. For other entries it changes nothing and returns false. An entry is used
+// again only when all entries before it have completed.
 func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
 	if !q.Waits(counter) {
 		return 0, false
@@ -148,7 +149,7 @@ func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
 	id = q.ids[at]
 	q.done[at] = true
 	q.early++
-	for q.done[tail&q.mask] { // ends, as the last of them is cleared
+	for q.done[tail&q.mask] { // ends, because the last of them is cleared
 		q.done[tail&q.mask] = false
 		q.early--
 		tail++
@@ -157,21 +158,21 @@ func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
 	return id, true
 }
 
-// Waits reports whether Complete would take a completion.
+// Waits reports whether Complete would accept a completion.
 func (q *RecvQueue) Waits(counter uint16) bool {
 	tail := q.tail.Acquire()
-	return (uint32(counter)-tail)&q.mask < q.shown.Acquire()-tail && !q.done[uint32(counter)&q.mask]
+	return (uint32(counter)-tail)&q.mask < q.published.Acquire()-tail && !q.done[uint32(counter)&q.mask]
 }
 
-// Scatter calls put for each scatter entry of an entry that has completed, until put returns
-// false. It is for data that the device has put into the completion.
+// Scatter calls put for each scatter/gather entry of a completed receive, until put returns false.
+// It is for data that the device has put into the completion.
 //
 // Preconditions: Waits is true.
 func (q *RecvQueue) Scatter(counter uint16, put func(addr uint64, length, lkey uint32) bool) {
 	scatter(unsafe.Add(q.ring, uintptr(uint32(counter)&q.mask)<<q.shift), int(q.maxSGE), put)
 }
 
-// scatter walks over data segments.
+// scatter calls put for each data segment, until put returns false.
 func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32) bool) {
 	for ; n > 0; n-- {
 		length, lkey, addr := get32(p, 0), get32(p, 4), get64(p, 8)
@@ -188,11 +189,11 @@ func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32)
 	}
 }
 
-// Reset empties the queue, when the QP has gone to the state Reset.
+// Reset empties the queue after the QP has moved to state RESET.
 func (q *RecvQueue) Reset() {
 	q.head, q.limit, q.early = 0, q.mask+1, 0
 	clear(q.done)
-	q.shown.Release(0)
+	q.published.Release(0)
 	q.tail.Release(0)
 	q.rec.set(recRecv, 0)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
 )
 
-// A Register is the doorbell register of a send queue. It has two halves, which take turns: each
-// takes a doorbell of 8 bytes or a whole small WQE (BlueFlame). One send queue uses it unless it
-// was made to be shared.
+// A Register is the doorbell register of a send queue. Its two halves are used alternately. Each
+// takes a doorbell of 8 bytes or a whole small WQE (BlueFlame). One send queue uses a register,
+// unless it was created as shared.
 type Register struct {
 	base     unsafe.Pointer
 	half     uintptr // offset of the half that is next, 0 or halfSize
@@ -19,17 +19,17 @@ type Register struct {
 	mu       mmio.Lock // held while a shared register is written
 }
 
-// RegistersPerUAR is how many registers of a UAR a program may use.
+// RegistersPerUAR is the number of registers of a UAR that a program may use.
 const RegistersPerUAR = userRegsPerUAR
 
-// UARSize is how far the UARs of a page are from each other, in bytes.
+// UARSize is the distance between the UARs of a page, in bytes.
 const UARSize = uarSize
 
 // Shared reports whether several queues may use the register at once.
 func (r *Register) Shared() bool { return r.shared }
 
 // NewRegister returns register number 0 or 1 of a UAR page. blueFlame is the size in bytes of both
-// halves together; if it is 0, the register takes 8-byte doorbells only. shared says that several
+// halves together; if it is 0, the register takes only 8-byte doorbells. shared says that several
 // queues may use it at the same time.
 func NewRegister(page []byte, number int, blueFlame uint32, shared bool) (*Register, error) {
 	off := uarBlueFlame + number*int(blueFlame)
@@ -65,14 +65,14 @@ const (
 	AttrDMPage   uint16 = abi.MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX
 )
 
-// AttrCQUARIndex is the attribute of CREATE_CQ for the index of a page that does not fit into
-// the request's field (Linux 6.10).
+// AttrCQUARIndex is the attribute of CREATE_CQ for a page index that does not fit into the field of
+// the request (Linux 6.10).
 const (
 	AttrCQUARIndex   uint16 = abi.MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX
 	maxShortUARIndex        = 1 << 16
 )
 
-// What mmap is asked for (enum mlx5_ib_mmap_cmd), and where the offset has it.
+// Commands in mmap offsets (enum mlx5_ib_mmap_cmd), and their position.
 const (
 	mapRegular        = abi.MLX5_IB_MMAP_REGULAR_PAGE
 	mapCoreClock      = abi.MLX5_IB_MMAP_CORE_CLOCK
@@ -82,9 +82,9 @@ const (
 	mapIndexHighShift = 16
 )
 
-// mapOffset is the offset, in bytes, at which mmap finds a page of the device: a command in
-// bits 8 and up, and an index whose high part is above it (get_command and
-// get_extended_index of drivers/infiniband/hw/mlx5/main.c).
+// mapOffset returns the offset, in bytes, at which mmap finds a page of the device. It has a
+// command in bits 8 and up and the index in the other bits, with the high part of the index above
+// the command (get_command and get_extended_index of drivers/infiniband/hw/mlx5/main.c).
 func mapOffset(command, index, pageSize int) uint64 {
 	page := uint64(command)<<mapCommandShift | uint64(index&0xff) | uint64(index>>8)<<mapIndexHighShift
 	return page * uint64(pageSize)
@@ -96,14 +96,14 @@ type StaticUAR struct {
 	Pages     int // Pages is the number of pages to map, of the host's size.
 	perPage   int // UARs in each
 	total     int // registers, two in each UAR
-	dedicated int // of these, the last ones, which have one QP each
+	dedicated int // the number of registers, at the end, that have one QP each
 	blueFlame uint32
 }
 
 // Offset returns the mmap offset of a page.
 func (s *StaticUAR) Offset(page, pageSize int) uint64 { return mapOffset(mapRegular, page, pageSize) }
 
-// Index splits a register's number, as the kernel gives it when it creates a QP.
+// split splits a register's number, as the kernel returns it for a new QP.
 func (s *StaticUAR) split(index uint32) (page, uar, reg int, err error) {
 	u := int(index / regsPerUAR)
 	reg = int(index % regsPerUAR)
@@ -124,7 +124,7 @@ func (s *StaticUAR) Register(pages [][]byte, index uint32) (*Register, error) {
 	}
 	blueFlame := s.blueFlame
 	if index == 0 {
-		blueFlame = 0 // the kernel gives it to as many QPs as it likes; 8-byte stores need no lock
+		blueFlame = 0 // any number of QPs may use it; 8-byte stores need no lock
 	}
 	// Numbers have gaps where the kernel's registers are; the last ones, counted without
 	// gaps, are for one QP each.

@@ -7,64 +7,63 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 )
 
-// A SendQueue is the send queue of a QP. One goroutine at a time may post to it, and one, not
-// necessarily the same, may complete its entries.
+// A SendQueue is the send queue of a QP. One goroutine at a time may post to it. One goroutine at a
+// time, possibly another one, may complete its entries.
 type SendQueue struct {
-	ring   unsafe.Pointer // block 0; keeps nothing alive, the memory is its owner's
+	ring   unsafe.Pointer // block 0; does not keep the memory alive
 	mask   uint32         // number of blocks - 1
 	bytes  uint32         // number of bytes - 1
 	number uint32         // of the QP, shifted to its place in the control segment
 	rec    Record
 	reg    *Register
 
-	next  uint32 // the block behind the last one that was filled; counts on and on
+	next  uint32 // the block after the last filled one; not reduced modulo the ring size
 	begun uint32 // work requests that were filled and not published
 	head  uint32 // work requests that were published
 	last  uint32 // the block where the last published work request begins
-	fence uint8  // flag of the next work request, after one that changes a key
-	saved uint8  // fence as it was at the start of the batch
-	start uint32 // next as it was at the start of the batch
+	fence uint8  // flag for the next work request, after one that changes a key
+	saved uint8  // fence at the start of the batch
+	start uint32 // next at the start of the batch
 
 	maxWR     uint32
 	maxSGE    uint32
 	maxInline uint32
 	first     uint32 // bytes of a WQE before the part that depends on the operation
 	transport Transport
-	header    uint32 // how many bytes of a frame stand in the Ethernet segment
+	header    uint32 // how many bytes of a frame are in the Ethernet segment
 
-	ids   []sent     // by block in which a work request begins
-	limit uint32     // tail + maxWR when tail was last loaded
-	shown mmio.Index // head, stored by who posts: the device has seen ids' entries to be complete, Go has not
-	tail  mmio.Index // work requests that have completed; stored by who completes
+	ids       []sent     // by block in which a work request begins
+	limit     uint32     // tail + maxWR when tail was last loaded
+	published mmio.Index // head, stored by the posting goroutine; it publishes ids to the polling one
+	tail      mmio.Index // work requests that have completed; stored by the polling goroutine
 }
 
-// sent is what is kept of a work request until it completes. It is memory of the program,
-// which the device does not write. Who posts stores it, and Find may look at it meanwhile.
+// sent is the record of a work request until it completes. It is memory of the program that the
+// device does not write. The posting goroutine stores it, and Find may load it at the same time.
 type sent struct {
 	id   mmio.Word
-	what mmio.Word // how many work requests were posted before it, the block as the device has it, and the operation
+	what mmio.Word // see sentBlockShift
 }
 
-// What is in sent.what, from the lowest bit on: the operation, the number of the block, sentPosted
-// and how many work requests were posted before it.
+// Layout of sent.what, from the lowest bit on: the operation, the number of the block as the device
+// counts it, sentPosted, and the number of work requests posted before.
 const (
 	sentBlockShift = 8
 	sentPosted     = 1 << 31
 	sentHeadShift  = 32
 )
 
-// note keeps a work request in mind.
-func (e *sent) note(id uint64, head, block uint32, op Op) {
+// store records a work request.
+func (e *sent) store(id uint64, head, block uint32, op Op) {
 	e.id.Store(id)
 	e.what.Store(uint64(head)<<sentHeadShift | sentPosted | uint64(block&0xffff)<<sentBlockShift | uint64(op))
 }
 
-// sentOp and sentHead take sent.what apart.
+// sentOp and sentHead return parts of sent.what.
 func sentOp(what uint64) Op       { return Op(what) }
 func sentHead(what uint64) uint32 { return uint32(what >> sentHeadShift) }
 
-// An Op is what a work request does, in the order of enum ib_uverbs_wr_opcode, whose values
-// they have.
+// An Op is the operation of a work request, with the value of enum ib_uverbs_wr_opcode.
 type Op uint8
 
 // Operations.
@@ -79,13 +78,13 @@ const (
 	LocalInv Op = 7
 	BindMW   Op = 8
 	SendInv  Op = 9
-	numOps      = 16 // with those that there are not: a power of two, so that an Op is made an index by a mask
+	numOps      = 16 // a power of two, so that a mask makes any Op a valid index
 )
 
-// A shape is what the WQE of an operation is like.
+// A shape describes the WQE of an operation.
 type shape struct {
-	code uint8  // the operation as the device knows it
-	rdma bool   // it has the peer's memory, which a Plain tells
+	code uint8  // the opcode of the device
+	rdma bool   // it has the address and key of the peer's memory
 	imm  uint32 // all ones if it has an immediate
 }
 
@@ -103,7 +102,7 @@ const (
 	numFlags        = 8
 )
 
-// flagBits are the flags as the control segment has them.
+// flagBits has the bits of the control segment for each combination of flags.
 var flagBits = func() (t [numFlags]uint8) {
 	for f := range t {
 		for bit, v := range map[uint8]uint8{Fence: flagFence, Signaled: flagCQE, Solicited: flagSolicited} {
@@ -130,8 +129,8 @@ func NewSendQueue(mem []byte, size SendSize, t Transport, qpn uint32, rec Record
 	}, nil
 }
 
-// WantHeader says that the device wants the first n bytes of each frame in the WQE's head. See
-// [SendSlot.AddHeader]. Context.EthHeader is that number.
+// WantHeader sets how many bytes of each frame the device needs in the Ethernet segment of the WQE:
+// n is [Context].EthHeader. See [SendSlot.AddHeader].
 //
 // Preconditions: the queue's transport is Raw, nothing was posted, and n is at least 2 and fits.
 func (q *SendQueue) WantHeader(n int) {
@@ -139,21 +138,21 @@ func (q *SendQueue) WantHeader(n int) {
 	q.first = ctrlSize + ethSize + uint32(alignUp(n-ethHeaderStart, octoSize))
 }
 
-// block returns a block, wherever the index points.
+// block returns a block for any index.
 func (q *SendQueue) block(i uint32) unsafe.Pointer {
 	return unsafe.Add(q.ring, uintptr(i&q.mask)*blockSize)
 }
 
-// Cap returns how many work requests the queue holds.
+// Cap returns the maximum number of work requests in the queue.
 func (q *SendQueue) Cap() int { return int(q.maxWR) }
 
-// Begin starts a batch and drops one that was not published.
+// Begin starts a batch and discards an unpublished one.
 func (q *SendQueue) Begin() {
 	q.next, q.begun, q.fence = q.start, 0, q.saved
 }
 
-// Fits reports whether n more work requests fit without looking for more completions: it is the
-// fast half of Room.
+// Fits reports whether n more work requests fit according to the last known completion. It is the
+// fast path of Room.
 func (q *SendQueue) Fits(n int) bool { return int32(q.limit-q.head) >= int32(n) }
 
 // Room reports whether n more work requests fit, including those that were begun and not published.
@@ -162,7 +161,7 @@ func (q *SendQueue) Fits(n int) bool { return int32(q.limit-q.head) >= int32(n) 
 // CQ.
 func (q *SendQueue) Room(n int) bool { return q.Fits(n) || q.refresh(n) }
 
-// refresh loads the tail and answers for Room. It is not inlined, so that Room is.
+// refresh loads the tail and returns the result of Room. It is not inlined, so that Room is.
 //
 //go:noinline
 func (q *SendQueue) refresh(n int) bool {
@@ -177,11 +176,11 @@ type SendSlot struct {
 	q       *SendQueue
 	id      uint64
 	wqe     uint32 // block in which it begins
-	pos     uint32 // where the next segment is, in bytes; counts on and on like the blocks
+	pos     uint32 // offset of the next segment, in bytes; not reduced modulo the ring size
 	data    uint32 // bytes of data
-	left    uint32 // entries that may be added; none behind inline data
+	left    uint32 // entries that may be added; none after inline data
 	inline  uint32 // where inline data begins, like pos; used if inlined
-	header  uint32 // bytes of the header that are there
+	header  uint32 // bytes of the header that were added
 	op      Op
 	inlined bool
 }
@@ -199,8 +198,8 @@ func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
 	}
 	// The flags are the last byte of a word whose others are 0, and so is the next word, the immediate.
 	*(*uint64)(unsafe.Add(q.block(wqe), ctrlFlags)) = uint64(bits) << 24
-	// One by one: a literal would be made elsewhere and copied in larger pieces than it was stored in,
-	// which the processor has to wait for.
+	// One by one: a composite literal would be built elsewhere and copied with larger loads than its
+	// stores, which stalls the processor.
 	s.q = q
 	s.id = id
 	s.wqe = wqe
@@ -223,11 +222,12 @@ func fenced(bits, fence uint8) uint8 {
 	return bits | fence
 }
 
-// startMore clears what transports other than those of RC, UC and UD have in the WQE's head.
+// startMore clears the parts of the WQE before the data that only transports other than Connected
+// and Datagram have.
 func (q *SendQueue) startMore(s *SendSlot) {
 	ctrl := s.ctrl()
 	switch {
-	case q.transport == XRC && changesKey(s.op): // the segment that names the SRQ is left out
+	case q.transport == XRC && changesKey(s.op): // without the segment that names the SRQ
 		s.pos = s.wqe*blockSize + ctrlSize
 	case q.transport == XRC:
 		*(*[xrcSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [xrcSize]byte{}
@@ -239,11 +239,10 @@ func (q *SendQueue) startMore(s *SendSlot) {
 	}
 }
 
-// changesKey reports whether an operation changes a key of this side.
+// changesKey reports whether an operation changes a local key.
 func changesKey(op Op) bool { return op == LocalInv || op == BindMW }
 
-// HeaderLeft returns how many more bytes of the beginning of the frame the device needs from
-// AddHeader.
+// HeaderLeft returns how many more bytes of the start of the frame the device needs from AddHeader.
 func (s *SendSlot) HeaderLeft() int { return int(s.q.header - s.header) }
 
 // AddHeader appends the frame's first bytes, before any other data.
@@ -258,8 +257,8 @@ func (s *SendSlot) AddHeader(b []byte) {
 // ctrl returns the control segment.
 func (s *SendSlot) ctrl() unsafe.Pointer { return s.q.block(s.wqe) }
 
-// at returns the place of a segment, none of which straddles the end of the ring: all have 16
-// bytes or begin with a block.
+// at returns the address of a segment. No segment crosses the end of the ring: all have 16 bytes or
+// start with a block.
 func (s *SendSlot) at(pos uint32) unsafe.Pointer {
 	return unsafe.Add(s.q.ring, uintptr(pos&s.q.bytes))
 }
@@ -317,7 +316,7 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 		return s.refuse()
 	}
 	s.left--
-	if length == 0 { // to the device that would be 2 GiB
+	if length == 0 { // the device would read it as 2 GiB
 		return nil
 	}
 	p := s.at(s.pos)
@@ -328,7 +327,7 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	return nil
 }
 
-// refuse says why AddSGE has not added an entry.
+// refuse returns the reason why AddSGE has not added an entry.
 func (s *SendSlot) refuse() error {
 	switch {
 	case s.inlined:
@@ -372,29 +371,29 @@ func (s *SendSlot) Finish() {
 	size := s.pos - wqe*blockSize
 	// Two words in one store: it is loaded as one for the doorbell.
 	put64(q.block(wqe), ctrlOpcode, uint64(wqe&0xffff)<<40|uint64(code)<<32|uint64(q.number|(size+octoSize-1)/octoSize))
-	q.ids[wqe&q.mask].note(s.id, q.head+q.begun, wqe, s.op)
+	q.ids[wqe&q.mask].store(s.id, q.head+q.begun, wqe, s.op)
 	q.begun++
 	q.last = wqe
 	q.next = wqe + (size+blockSize-1)/blockSize
 	if code == opUMR {
-		q.fence = flagSmallFence // what follows may use the key
+		q.fence = flagSmallFence // the next request may use the key
 	}
 }
 
-// A Done is a work request that has completed and was not taken yet.
+// A Done is a completed work request that Take has not taken yet.
 type Done uint64 // sent.what
 
-// Done finds the work request whose WQE begins at a block. It returns false if no posted and
-// uncompleted WQE begins there.
+// Done finds the work request whose WQE starts at a block. It returns false if no posted and
+// uncompleted WQE starts there.
 func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
-	shown, tail := q.shown.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, the other is our own
+	shown, tail := q.published.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, only this goroutine stores the second
 	what := q.ids[uint32(counter)&q.mask].what.Load()
 	return Done(what), uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
 }
 
-// Take takes the completion of a work request, together with earlier requests that asked for none.
-// It returns the ID of the request. Like Done it is inlined where completions are polled; one
-// function for both would be too long for that.
+// Take takes the completion of a work request, together with earlier requests that are not
+// signaled, and returns the ID and the operation of the request. Like Done it is inlined where
+// completions are polled; one function for both would be too long for that.
 //
 // Preconditions: Done has returned d, and nothing was taken since.
 func (q *SendQueue) Take(d Done) (id uint64, op Op) {
@@ -404,7 +403,7 @@ func (q *SendQueue) Take(d Done) (id uint64, op Op) {
 	return id, sentOp(uint64(d))
 }
 
-// Complete is Done and Take. Where Done returns false nothing has changed.
+// Complete calls Done and Take. If Done returns false, nothing changes.
 func (q *SendQueue) Complete(counter uint16) (id uint64, op Op, ok bool) {
 	d, ok := q.Done(counter)
 	if !ok {
@@ -414,16 +413,16 @@ func (q *SendQueue) Complete(counter uint16) (id uint64, op Op, ok bool) {
 	return id, op, true
 }
 
-// Waits reports whether Complete would take a completion.
+// Waits reports whether Complete would accept a completion.
 func (q *SendQueue) Waits(counter uint16) bool {
 	_, ok := q.Done(counter)
 	return ok
 }
 
-// Reset empties the queue, when the QP has gone to the state Reset.
+// Reset empties the queue after the QP has moved to state RESET.
 func (q *SendQueue) Reset() {
 	q.next, q.begun, q.head, q.last, q.fence, q.saved, q.start = 0, 0, 0, 0, 0, 0, 0
-	q.shown.Release(0)
+	q.published.Release(0)
 	q.tail.Release(0)
 	q.limit = q.maxWR
 	for i := range q.ids {

@@ -2,7 +2,7 @@ package mlx5
 
 import "fmt"
 
-// Limits that follow from the width of fields, whatever the device says.
+// Limits that follow from the width of fields, on every device.
 const (
 	maxBlocks     = 1 << 15 // of a send queue: the difference of two 16-bit indices tells full from empty
 	maxEntries    = 1 << 15 // of a receive queue: the difference of two 16-bit indices tells full from empty
@@ -14,19 +14,19 @@ const (
 	ethHeader     = 18                      // MLX5_ETH_L2_INLINE_HEADER_SIZE
 )
 
-// Transport is a QP's type as far as the form of its WQEs goes.
+// Transport is the type of a QP as far as it determines the format of WQEs.
 type Transport uint8
 
 // Transports.
 const (
 	Connected Transport = iota // RC and UC
 	Datagram                   // UD
-	XRC                        // XRC, the sending side
+	XRC                        // sending side of XRC
 	Raw                        // Ethernet frames
 )
 
-// head returns how many bytes a WQE has before its data, and those of them that stand before
-// the part that depends on the operation.
+// head returns how many bytes a WQE has before its data, and how many of them are before the part
+// that depends on the operation.
 func (t Transport) head() (first, all int) {
 	switch t {
 	case Datagram:
@@ -39,7 +39,7 @@ func (t Transport) head() (first, all int) {
 	return ctrlSize, umrWQE
 }
 
-// room returns how many bytes of data segments a WQE has room for, whatever the operation.
+// room returns how many bytes of data segments fit into a WQE with any operation.
 func (t Transport) room() int {
 	switch t {
 	case Datagram:
@@ -52,7 +52,7 @@ func (t Transport) room() int {
 	return maxSendWQE - ctrlSize - raddrSize - atomicSize
 }
 
-// umrWQE is the size of the WQE that binds a window, the longest one without data.
+// umrWQE is the size of the WQE that binds a window, in bytes. It is the longest WQE without data.
 const umrWQE = ctrlSize + umrCtrlSize + mkeySize + klmSize
 
 // SendSize is the size of a send queue.
@@ -63,7 +63,7 @@ type SendSize struct {
 	MaxInline int // MaxInline is the maximum number of bytes of inline data.
 }
 
-// SizeSend finds the size of a send queue for maxWR work requests, each of maxSGE entries or
+// SizeSend returns the size of a send queue for maxWR work requests, each with maxSGE entries or
 // maxInline bytes. The error matches ErrSize and says what the device allows.
 func (c *Context) SizeSend(t Transport, maxWR, maxSGE, maxInline int) (SendSize, error) {
 	if maxWR == 0 {
@@ -95,23 +95,23 @@ func (c *Context) SizeSend(t Transport, maxWR, maxSGE, maxInline int) (SendSize,
 		Blocks: bytes / blockSize,
 		MaxWR:  bytes / wqe,
 		MaxSGE: maxSGE,
-		// What the rounding leaves can be used.
+		// The space that rounding up adds can be used.
 		MaxInline: max(0, min(wqe-head-inlineSize, t.room()-inlineSize, maxInlineData)),
 	}, nil
 }
 
-// Bytes returns the size of the ring.
+// Bytes returns the size of the ring in bytes.
 func (s SendSize) Bytes() int { return s.Blocks * blockSize }
 
 // RecvSize is the size of a receive queue.
 type RecvSize struct {
 	Entries int // Entries is the number of entries, a power of two; 0 if there is no queue.
-	Shift   int // Shift is the logarithm of an entry's size in bytes.
+	Shift   int // Shift is the binary logarithm of an entry's size in bytes.
 	MaxSGE  int // MaxSGE is the maximum number of SGEs of an entry.
-	Cooling int // Cooling is the number of entries that cool down after a page fault; only for a shared receive queue.
+	Cooling int // Cooling is the number of entries kept unused after page faults; only for a shared receive queue.
 }
 
-// SizeRecv finds the size of a receive queue for maxWR work requests of maxSGE entries.
+// SizeRecv returns the size of a receive queue for maxWR work requests of maxSGE entries.
 func (c *Context) SizeRecv(maxWR, maxSGE int) (RecvSize, error) {
 	if maxWR == 0 {
 		return RecvSize{}, nil
@@ -127,13 +127,12 @@ func (c *Context) SizeRecv(maxWR, maxSGE int) (RecvSize, error) {
 	return RecvSize{Entries: entries, Shift: log2(size), MaxSGE: size / dataSize}, nil
 }
 
-// Bytes returns the size of the ring.
+// Bytes returns the size of the ring in bytes.
 func (s RecvSize) Bytes() int { return s.Entries << s.Shift }
 
-// SizeSRQ finds the size of a shared receive queue. One of its entries is always unused: the
-// one behind the last of those that are posted. If faults says that receives may wait for pages,
-// at least maxWR more entries cool down after page faults, unless the device has no room for them;
-// see [SharedRecvQueue.Repost].
+// SizeSRQ returns the size of a shared receive queue. The entry after the last posted one is always
+// unused. If faults says that receives may wait for pages, at least maxWR more entries are kept
+// unused after page faults, unless the device has no room for them; see [SharedRecvQueue.Repost].
 func (c *Context) SizeSRQ(maxWR, maxSGE int, faults bool) (RecvSize, error) {
 	if most := max(c.MaxRecvWQE/dataSize-nextSize/dataSize, 0); maxSGE < 0 || maxSGE > most {
 		return RecvSize{}, sizeErr("MaxSGE", maxSGE, most)
@@ -152,8 +151,8 @@ func (c *Context) SizeSRQ(maxWR, maxSGE int, faults bool) (RecvSize, error) {
 // minSRQEntry is the size of the smallest entry of a shared receive queue, in bytes.
 const minSRQEntry = 32
 
-// SizeCQ finds the number of entries of a completion queue, a power of two. The kernel is
-// told one less.
+// SizeCQ returns the number of entries of a completion queue, a power of two. The kernel gets this
+// number minus one.
 func SizeCQ(cqe int) (int, error) {
 	if cqe < 1 || cqe > maxCQEs-1 {
 		return 0, sizeErr("cqe", cqe, maxCQEs-1)
@@ -161,7 +160,7 @@ func SizeCQ(cqe int) (int, error) {
 	return pow2(cqe + 1), nil
 }
 
-// log2 returns the logarithm of a power of two.
+// log2 returns the binary logarithm of a power of two.
 func log2(n int) int {
 	k := 0
 	for n > 1 {
@@ -171,7 +170,7 @@ func log2(n int) int {
 	return k
 }
 
-// A SizeError says which size of a queue the device does not support. It matches ErrSize.
+// A SizeError reports a size of a queue that the device does not support. It matches ErrSize.
 type SizeError struct {
 	What string // What is the name of the size, usually that of an option: MaxSendSGE and so on.
 	Got  int    // Got is the requested value.

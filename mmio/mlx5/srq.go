@@ -5,10 +5,9 @@ import (
 	"unsafe"
 )
 
-// A SharedRecvQueue is a receive queue that several QPs take from, in any order, so its
-// entries are a linked list: the device follows the links from the first entry on, and
-// entries that have completed are appended to the end. It is for one goroutine at a time,
-// posting and completing alike.
+// A SharedRecvQueue is a receive queue from which several QPs receive, in any order. Its entries
+// are a linked list: the device follows the links from the first entry on, and completed entries
+// are appended at the end. One goroutine at a time may post or complete.
 type SharedRecvQueue struct {
 	ring   unsafe.Pointer
 	shift  uint32
@@ -18,12 +17,12 @@ type SharedRecvQueue struct {
 	head  uint16   // next entry to fill
 	tail  uint16   // end of the list, which stays empty
 	count uint32   // entries that were published
-	next  []uint16 // the list, as the device has it too; this copy is the one that counts
+	next  []uint16 // the list; the copy in the ring is for the device only
 	busy  []bool   // entries that the device has
 	ids   []uint64
 
-	// The entries that cool down are a list of their own, from the one that does so longest to the
-	// last one that began. There are always as many; 0 if there are none at all.
+	// The entries that are kept unused after page faults (cooling) are a list of their own, the
+	// oldest first. Their number is fixed and may be 0.
 	cooling            int
 	coolHead, coolTail uint16
 }
@@ -52,17 +51,17 @@ func (q *SharedRecvQueue) entry(i uint16) unsafe.Pointer {
 	return unsafe.Add(q.ring, uintptr(i)<<q.shift)
 }
 
-// link has one entry follow another.
+// link makes entry next follow entry i.
 func (q *SharedRecvQueue) link(i, next uint16) {
 	q.next[i] = next
 	put16(q.entry(i), 2, next)
 }
 
-// Cap returns how many receives the queue holds.
+// Cap returns the maximum number of receives in the queue.
 func (q *SharedRecvQueue) Cap() int { return len(q.next) - q.cooling - 1 }
 
-// Entries returns the size of the queue that the device is given. It includes the entries that are
-// kept free to cool down, which Cap does not count.
+// Entries returns the size of the queue for the device. It includes the entries that are kept
+// unused after page faults, which Cap does not count.
 func (q *SharedRecvQueue) Entries() int { return len(q.next) - 1 }
 
 // Posted returns how many receives have not completed.
@@ -76,8 +75,7 @@ func (q *SharedRecvQueue) Posted() int {
 	return n
 }
 
-// SharedSlot fills entries of a shared receive queue: a batch, which is published as a whole or
-// dropped.
+// SharedSlot fills the entries of a batch, which is published as a whole or discarded.
 type SharedSlot struct {
 	RecvSlot
 	at uint16 // the entry that is next
@@ -118,7 +116,7 @@ func (q *SharedRecvQueue) ID(counter uint16) (uint64, error) {
 	return q.ids[counter], nil
 }
 
-// Free takes back an entry that has completed. The error is ErrCorrupt as for ID.
+// Free returns a completed entry to the queue. The error is ErrCorrupt as for ID.
 func (q *SharedRecvQueue) Free(counter uint16) error {
 	if int(counter) >= len(q.busy) || !q.busy[counter] {
 		return ErrCorrupt
@@ -129,11 +127,11 @@ func (q *SharedRecvQueue) Free(counter uint16) error {
 	return nil
 }
 
-// Repost posts the receive of an entry again if its completion says that a page of its memory was
-// missing (see [CQE.PageFault]). The device has not used up the receive, but it may read the entry
-// once more when it goes on. The receive therefore moves to another entry, and its own entry cools
-// down: it is not filled before as many others have had page faults as there are cooling entries.
-// Without such entries it goes to the end of the list. The error is ErrCorrupt as for ID.
+// Repost posts the receive of an entry again after a page fault (see [CQE.PageFault]). The device
+// has not used up the receive, but it may read the entry once more when it continues. The receive
+// therefore moves to another entry. Its own entry stays unused until as many other entries have had
+// page faults as there are cooling entries. If there are none, it goes to the end of the list. The
+// error is ErrCorrupt as for ID.
 func (q *SharedRecvQueue) Repost(counter uint16) error {
 	if int(counter) >= len(q.busy) || !q.busy[counter] {
 		return ErrCorrupt

@@ -5,8 +5,8 @@ import "fmt"
 // Status is the outcome of a work request: a value of enum ib_wc_status.
 type Status uint8
 
-// Syndromes of a CQE that tells of a failure (MLX5_CQE_SYNDROME_*), as the status that the
-// verbs have for them (values of enum ib_wc_status, rdma/ib_verbs.h).
+// statuses has the status of the verbs (enum ib_wc_status, rdma/ib_verbs.h) for each syndrome of a
+// failed CQE (MLX5_CQE_SYNDROME_*).
 var statuses = [...]Status{
 	0x01: 1,  // LOCAL_LENGTH_ERR, IB_WC_LOC_LEN_ERR
 	0x02: 2,  // LOCAL_QP_OP_ERR, IB_WC_LOC_QP_OP_ERR
@@ -26,7 +26,7 @@ var statuses = [...]Status{
 // generalError is IB_WC_GENERAL_ERR.
 const generalError Status = 21
 
-// Status returns the outcome that the completion of a failure tells.
+// Status returns the status of a failed completion.
 func (c CQE) Status() Status {
 	if s := get8(c.p, cqeSyndrome); int(s) < len(statuses) && statuses[s] != 0 {
 		return statuses[s]
@@ -34,27 +34,26 @@ func (c CQE) Status() Status {
 	return generalError
 }
 
-// Vendor returns the vendor's own syndrome in the low byte and the syndrome that Status is
-// made of in the next one.
+// Vendor returns the vendor syndrome and the syndrome that Status is derived from.
 func (c CQE) Vendor() (vendor, syndrome uint8) { return get8(c.p, cqeVendor), get8(c.p, cqeSyndrome) }
 
-// What a receive from a shared receive queue completes with if its memory is registered for paging on
-// demand and a page was missing (MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR with
+// Syndromes of a receive from a shared receive queue whose memory is registered for on-demand paging
+// and has a missing page (MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR with
 // MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT).
 const (
 	syndromeAborted = 0x22
 	vendorPageFault = 0x93
 )
 
-// PageFault reports whether the completion of a receive that has failed says only that a page was
-// missing. If the receive was from a shared receive queue the message comes again, and the receive
-// must be posted again: see [SharedRecvQueue.Repost].
+// PageFault reports whether a receive failed only because a page was missing. If it was from a
+// shared receive queue, the peer sends the message again, and the receive must be posted again: see
+// [SharedRecvQueue.Repost].
 func (c CQE) PageFault() bool {
 	vendor, syndrome := c.Vendor()
 	return syndrome == syndromeAborted && vendor == vendorPageFault
 }
 
-// VendorText puts a vendor syndrome into words.
+// VendorText returns a text for a vendor syndrome.
 func VendorText(vendor uint8) string {
 	if t := vendorText(vendor); t != "" {
 		return fmt.Sprintf("vendor syndrome %#02x, %s", vendor, t)
@@ -62,9 +61,9 @@ func VendorText(vendor uint8) string {
 	return fmt.Sprintf("vendor syndrome %#02x", vendor)
 }
 
-// vendorText tells of the vendor syndromes whose cause is publicly known, from reports that show
-// them together with the syndrome of the verbs. Firmware has many more, of which there is no
-// public list.
+// vendorText returns a text for the vendor syndromes whose cause is publicly known, from reports
+// that show them together with the syndrome of the verbs. Firmware has many more, without a public
+// list.
 func vendorText(vendor uint8) string {
 	switch vendor {
 	case 0x51, 0x52, 0x53:

@@ -2,7 +2,7 @@ package mlx5
 
 import "unsafe"
 
-// Access says what a window permits: the values of enum ib_uverbs_access_flags.
+// Access rights of a window: the values of enum ib_uverbs_access_flags.
 const (
 	AccessLocalWrite   uint32 = 1 << 0
 	AccessRemoteWrite  uint32 = 1 << 1
@@ -17,13 +17,13 @@ type Window struct {
 	NewKey uint32 // NewKey is the new key, which differs in the last 8 bits.
 	Type2  bool   // Type2 says that it belongs to the QP that binds it.
 	LKey   uint32 // LKey is the key of the region.
-	Addr   uint64 // Addr is the first byte, in the region.
+	Addr   uint64 // Addr is the address of the first byte, in the region.
 	Length uint64 // Length is the number of bytes; 0 unbinds.
 	Access uint32 // Access is what the peer may do.
 }
 
-// SetBind sets what BindMW binds. The error is ErrTooLong, since a translation has 32 bits
-// for its length; the request is then unusable.
+// SetBind sets what BindMW binds. The error is ErrTooLong if the length does not fit into the 32
+// bits of a translation; the request is then unusable.
 func (s *SendSlot) SetBind(w *Window) error {
 	if w.Length > maxLength {
 		return ErrTooLong
@@ -61,7 +61,7 @@ func (s *SendSlot) SetBind(w *Window) error {
 	return nil
 }
 
-// SetLocalInv sets the key that LocalInv invalidates: of a window of type 2.
+// SetLocalInv sets the key of the type 2 window that LocalInv invalidates.
 func (s *SendSlot) SetLocalInv(rkey uint32) {
 	put32(s.ctrl(), ctrlImm, rkey)
 	s.umrCtrl(true, false)
@@ -91,7 +91,7 @@ func (s *SendSlot) umrCtrl(type2, bind bool) {
 	s.pos += umrCtrlSize
 }
 
-// mkey begins the segment with the key's new fields.
+// mkey begins the segment with the new fields of the key.
 func (s *SendSlot) mkey() unsafe.Pointer {
 	m := s.at(s.pos)
 	*(*[mkeySize]byte)(m) = [mkeySize]byte{}
@@ -99,7 +99,7 @@ func (s *SendSlot) mkey() unsafe.Pointer {
 	return m
 }
 
-// freeKey has the key stand for nothing.
+// freeKey makes the key refer to nothing.
 func (s *SendSlot) freeKey(m unsafe.Pointer, key uint32) {
 	put8(m, mkeyFree, mkeyIsFree)
 	put32(m, mkeyQPNKey, mkeyNoQPN<<8|key&0xff)
