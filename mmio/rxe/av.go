@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
-// An AV is an address vector (struct rxe_av): how to reach a peer. Each datagram's work request
-// contains one, for kernels that keep no addresses themselves.
+// An AV is an address vector (struct rxe_av): the address of a peer. Each datagram's work request
+// contains one, for kernels that do not store address handles.
 type AV struct {
 	av abi.RxeAV
 }
@@ -51,8 +51,8 @@ func isMapped(gid [16]byte) bool {
 // addressFamily6 is AF_INET6 of Linux.
 const addressFamily6 = 10
 
-// fillAddr writes a GID as a socket address, the way rxe reads it: of IPv4 only the
-// address counts, of IPv6 the family and the address.
+// fillAddr writes a GID as a socket address, as rxe reads it: for IPv4 only the address, for IPv6
+// the family and the address.
 func fillAddr(to *abi.RxeAVAddr, gid [16]byte) {
 	if isMapped(gid) {
 		to.SockaddrIn().SinAddr.SAddr.Put(binary.BigEndian.Uint32(gid[12:]))

@@ -27,17 +27,17 @@ func NewCompQueue(mem []byte, cqe int) (*CompQueue, error) {
 // Cap returns the maximum number of completions in the ring.
 func (q *CompQueue) Cap() int { return int(q.mask) }
 
-// Avail returns the number of completions in the ring, including those that were returned before
-// and not released. The error is ErrCorrupt.
+// Avail returns the number of completions in the ring, including those that it returned before and
+// that were not released. The error is ErrCorrupt.
 //
-// It loads the kernel's index each time, once for a batch, so that a batch is as full as possible.
+// It loads the kernel's index in each call, so that a batch is as full as possible.
 func (q *CompQueue) Avail() (int, error) {
 	// Pairs with the release in queue_advance_producer of rxe_queue.h: the
 	// entries before this index are complete.
 	head := q.producer.Acquire()
 	n := (head - q.tail) & q.mask
-	// It can only have moved away from our index. If it is closer now, it has
-	// run backwards or around, over entries that were not read.
+	// It can only have moved away from the consumer index. If it is closer now, it has moved
+	// backwards, or past the end over unread entries.
 	if head > q.mask || n < (q.head-q.tail)&q.mask {
 		return 0, ErrCorrupt
 	}
@@ -63,8 +63,7 @@ func (q *CompQueue) Release(n int) {
 }
 
 // A Completion reads an entry of a CompQueue in place, until it is released. Each method loads its
-// field once, and Go never turns one load into two, so a result that the caller keeps cannot
-// change.
+// field once, so a result that the caller keeps cannot change.
 //
 // If Status is not 0, only WRID, Status, VendorErr and QPN are valid.
 type Completion struct {

@@ -5,9 +5,9 @@ import "github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 // DriverID is the kernel's number of the driver rxe (RDMA_DRIVER_RXE, enum rdma_driver_id).
 const DriverID = abi.RDMA_DRIVER_RXE
 
-// MinABI and MaxABI are the versions of rxe's interface that this package
-// speaks, as the device reports them (RXE_UVERBS_ABI_VERSION in
-// drivers/infiniband/sw/rxe/rxe.h, which is 2 from Linux 5.10 on and longer).
+// MinABI and MaxABI are the versions of rxe's interface that this package supports, as the device
+// reports them (RXE_UVERBS_ABI_VERSION in drivers/infiniband/sw/rxe/rxe.h, which is 2 in Linux 5.10
+// and later).
 const (
 	MinABI = 2
 	MaxABI = 2
@@ -29,13 +29,12 @@ const (
 	AtomicWrite uint32 = abi.IB_UVERBS_WR_ATOMIC_WRITE
 )
 
-// Flags of send work requests. The kernel has them in no header for programs:
-// rxe takes enum ib_send_flags (include/rdma/ib_verbs.h), which libibverbs
-// repeats as enum ibv_send_flags.
+// Flags of send work requests. No uapi header of the kernel has them: rxe uses enum ib_send_flags
+// (include/rdma/ib_verbs.h), which libibverbs repeats as enum ibv_send_flags.
 const (
 	Fence     uint32 = 1 << 0 // wait for earlier reads and atomics (IB_SEND_FENCE)
-	Signaled  uint32 = 1 << 1 // report success, too (IB_SEND_SIGNALED)
-	Solicited uint32 = 1 << 2 // wake a receiver that waits for such (IB_SEND_SOLICITED)
+	Signaled  uint32 = 1 << 1 // also report success (IB_SEND_SIGNALED)
+	Solicited uint32 = 1 << 2 // wake a receiver that waits for solicited messages only (IB_SEND_SOLICITED)
 	Inline    uint32 = 1 << 3 // the data is in the entry; AddInline sets it (IB_SEND_INLINE)
 )
 

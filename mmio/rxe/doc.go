@@ -3,7 +3,7 @@
 // responses (rdma_user_rxe.h). It takes and returns plain numbers; package uverbs gives them the
 // meaning of verbs.
 //
-// The package serves uverbs. It makes no promise of compatibility.
+// The package serves package uverbs and carries no compatibility promise.
 //
 // # Rings
 //

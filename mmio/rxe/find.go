@@ -2,8 +2,8 @@ package rxe
 
 import "github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 
-// SendInfo is what a posted work request says, for messages. It was read from memory that
-// the kernel and the poster may write meanwhile, so nothing but a message may depend on it.
+// SendInfo describes a posted work request, for messages. It is read from memory that the kernel
+// and the posting goroutine may write at the same time, so only messages may depend on it.
 type SendInfo struct {
 	Opcode     uint32    // the operation
 	Length     uint32    // in bytes, of all data
@@ -16,11 +16,11 @@ type SendInfo struct {
 	SGEs       []SGEInfo // local memory
 }
 
-// BindInfo says what a window is bound to.
+// BindInfo describes what a window is bound to.
 type BindInfo struct {
-	Addr, Length uint64 // of its memory, in bytes
+	Addr, Length uint64 // of the memory; Length is in bytes
 	LKey         uint32 // key of the MR
-	Access       uint32 // of the window
+	Access       uint32 // access rights of the window
 }
 
 // SGEInfo is a scatter/gather entry.
@@ -30,8 +30,8 @@ type SGEInfo struct {
 	LKey   uint32 // key of its MR
 }
 
-// Find returns the newest work request with the given ID. One that has completed is found until its
-// place is used again. It may be called while another goroutine posts. The index may be nil.
+// Find returns the newest work request with the given ID. Requests that have completed are found
+// until their place is used again. Find may be called while another goroutine posts. x may be nil.
 func (q *SendQueue) Find(x *IDIndex, wrID uint64, datagram bool) (SendInfo, bool) {
 	i, ok := x.find(&q.producer, wrID, q.readID)
 	if !ok {
@@ -46,15 +46,15 @@ func (q *SendQueue) readID(index uint32) (wrID uint64, used bool) {
 	return w.WR.WRID, w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0
 }
 
-// Has reports whether the ring still holds a work request with the given ID. It may be called while
-// another goroutine posts. The index may be nil.
+// Has reports whether the ring still has a work request with the given ID. It may be called while
+// another goroutine posts. x may be nil.
 func (q *SendQueue) Has(x *IDIndex, wrID uint64) bool {
 	_, ok := x.find(&q.producer, wrID, q.readID)
 	return ok
 }
 
-// HasFailed reports whether the ring holds a work request with the given ID for which the kernel has
-// noted the given status. It may be called while another goroutine posts.
+// HasFailed reports whether the ring has a work request with the given ID for which the kernel has
+// stored the given status. It may be called while another goroutine posts.
 func (q *SendQueue) HasFailed(wrID uint64, status uint32) bool {
 	for i := range q.mask + 1 {
 		id, used := q.readID(i)
@@ -65,13 +65,12 @@ func (q *SendQueue) HasFailed(wrID uint64, status uint32) bool {
 	return false
 }
 
-// stateError is the state of a work request on which the kernel has given up (wqe_state_error,
-// rxe_verbs.h).
+// stateError is the state of a failed work request (wqe_state_error, rxe_verbs.h).
 const stateError = 4
 
-// FindFailed looks for the work request that brought the queue pair into error: the kernel has
-// noted a status with it, even where its completion only says that it was flushed. Flushed is the
-// status of those that follow. It may be called while another goroutine posts.
+// FindFailed looks for the work request that moved the queue pair to the error state. The kernel
+// stores a status in it, even if its completion only says that it was flushed. The argument flushed
+// is the status of the requests after it. FindFailed may be called while another goroutine posts.
 func (q *SendQueue) FindFailed(flushed uint32, datagram bool) (wrID uint64, status uint32, i SendInfo, found bool) {
 	head := q.ring.producer.Acquire()
 	for n := range q.mask + 1 { // the oldest first
@@ -83,7 +82,7 @@ func (q *SendQueue) FindFailed(flushed uint32, datagram bool) (wrID uint64, stat
 	return 0, 0, SendInfo{}, false
 }
 
-// info copies what is of interest.
+// info copies the fields of a SendInfo.
 func (q *SendQueue) info(w *abi.RxeSendWQE, datagram bool) SendInfo {
 	i := SendInfo{Opcode: w.WR.Opcode, Length: w.DMA.Length}
 	switch i.Opcode {

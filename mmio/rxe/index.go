@@ -3,13 +3,13 @@ package rxe
 // smallRing is the number of elements up to which a ring is searched without an index.
 const smallRing = 128
 
-// An IDIndex finds the work requests of a ring by ID. When a queue pair with a deep ring fails, each
-// work request is looked for; with the index that costs one reading of the ring altogether and not one
-// for each. It keeps the work requests that the ring holds, also those that have completed. The zero
-// value is ready. It is for one goroutine at a time.
+// An IDIndex finds the work requests of a ring by ID. When a queue pair with a deep ring fails,
+// each work request is looked up; the index makes that cost one pass over the ring instead of one
+// per request. It includes completed work requests that the ring still has. The zero value is ready
+// for use. One goroutine at a time may use it.
 type IDIndex struct {
-	of    *producer   // whose ring it is
-	pos   uint64      // up to which the ring was read: laps and producer index
+	of    *producer   // the ring
+	pos   uint64      // position up to which the ring was read: laps and producer index
 	slots []indexedID // by element
 	byID  map[uint64]indexedSlot
 	reads int // of elements, for tests
@@ -45,7 +45,7 @@ func (x *IDIndex) find(r *producer, wrID uint64, readID func(index uint32) (uint
 	return 0, false
 }
 
-// update reads what was posted since the last update.
+// update reads the work requests that were posted since the last update.
 func (x *IDIndex) update(r *producer, readID func(index uint32) (uint64, bool)) {
 	head, n := r.producer.Acquire()&r.mask, r.mask+1
 	// If the other goroutine passes the end of the ring between the two loads, pos is a lap off, and so
@@ -75,8 +75,7 @@ func (x *IDIndex) update(r *producer, readID func(index uint32) (uint64, bool)) 
 	x.pos = pos
 }
 
-// remove removes an element that is used again. Older ones with its ID are not left: they were used
-// again before.
+// remove removes an element that is used again. Older elements with its ID were removed before.
 func (x *IDIndex) remove(index uint32) {
 	old := x.slots[index]
 	if !old.used {

@@ -6,17 +6,15 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
-// A RecvQueue is the receive ring of a queue pair or of a shared receive queue
-// (struct rxe_queue_buf with elements of struct rxe_recv_wqe). It is for one
-// goroutine at a time.
+// A RecvQueue is the receive ring of a queue pair or of a shared receive queue (struct
+// rxe_queue_buf with elements of struct rxe_recv_wqe). One goroutine at a time may use it.
 type RecvQueue struct {
 	producer
 	maxSGE uint32
 }
 
-// NewRecvQueue makes a RecvQueue of a mapped ring that was created for maxWR
-// work requests of up to maxSGE scatter/gather entries. The error matches
-// ErrCorrupt if the ring is not one.
+// NewRecvQueue makes a RecvQueue of a mapped ring that was created for maxWR work requests of up to
+// maxSGE scatter/gather entries. The error matches ErrCorrupt if the memory is not such a ring.
 func NewRecvQueue(mem []byte, maxWR, maxSGE int) (*RecvQueue, error) {
 	r, prod, cons, err := newRing(mem, "receive queue", maxWR, unsafe.Sizeof(abi.RxeRecvWQE{}))
 	if err != nil {
@@ -35,12 +33,12 @@ func (q *RecvQueue) MaxSGE() int { return int(q.maxSGE) }
 // Posted returns how many work requests the kernel has not taken yet. It may be called while
 // another goroutine posts.
 func (q *RecvQueue) Posted() int {
-	taken := q.ring.consumer.Acquire() // first, as it never is ahead of the other
+	taken := q.ring.consumer.Acquire() // first, because it is never ahead of the other index
 	return int((q.ring.producer.Acquire() - taken) & q.mask)
 }
 
-// Has reports whether the ring still holds a work request with the given ID, whether or not the
-// kernel has taken it. It may be called while another goroutine posts. The index may be nil.
+// Has reports whether the ring still has a work request with the given ID, whether or not the
+// kernel has taken it. It may be called while another goroutine posts. x may be nil.
 func (q *RecvQueue) Has(x *IDIndex, wrID uint64) bool {
 	_, ok := x.find(&q.producer, wrID, q.readID)
 	return ok
@@ -61,8 +59,8 @@ func (q *RecvQueue) Slot(i int) RecvSlot {
 	return RecvSlot{wqe: (*abi.RxeRecvWQE)(q.elem(q.head + uint32(i))), maxSGE: q.maxSGE}
 }
 
-// A RecvSlot fills one element of a RecvQueue in place. Start comes first. It is
-// used by one goroutine, and not any more once its slot is published.
+// A RecvSlot fills one element of a RecvQueue in place. Call Start first. One goroutine uses it,
+// until the slot is published.
 type RecvSlot struct {
 	wqe    *abi.RxeRecvWQE
 	maxSGE uint32
@@ -70,8 +68,7 @@ type RecvSlot struct {
 	length uint32 // in bytes, of all scatter/gather entries
 }
 
-// Start begins a work request: it clears the element, the progress of the
-// request that was there before included, and sets the ID.
+// Start begins a work request: it clears the element and sets the ID.
 func (s *RecvSlot) Start(wrID uint64) {
 	// As bytes, because an assignment may skip the blank fields.
 	*(*[unsafe.Sizeof(abi.RxeRecvWQE{})]byte)(unsafe.Pointer(s.wqe)) = [unsafe.Sizeof(abi.RxeRecvWQE{})]byte{}
@@ -79,9 +76,8 @@ func (s *RecvSlot) Start(wrID uint64) {
 	s.numSGE, s.length = 0, 0
 }
 
-// AddSGE appends length bytes of registered memory at addr to the place where
-// the message goes. The errors are ErrTooManySGEs and ErrTooLong; the request is
-// then as it was before.
+// AddSGE appends length bytes of registered memory at addr to the memory for the message. The
+// errors are ErrTooManySGEs and ErrTooLong; they leave the request unchanged.
 func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	if s.numSGE >= s.maxSGE {

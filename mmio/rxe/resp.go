@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
-// MapInfo says where in the uverbs file a ring is to be mapped (struct mminfo).
+// MapInfo says where a ring is mapped in the uverbs file (struct mminfo).
 type MapInfo struct {
 	Offset uint64 // in bytes, a multiple of the page size
 	Size   uint32 // in bytes, a multiple of the page size
@@ -24,56 +24,57 @@ const (
 	AHRespSize       = int(unsafe.Sizeof(abi.RxeCreateAHResp{}))
 )
 
-// MapInfoSize is how many bytes rxe writes to the address that EncodeModifySRQ takes.
+// MapInfoSize is the size of the memory whose address EncodeModifySRQ takes, in bytes.
 const MapInfoSize = int(unsafe.Sizeof(abi.Mminfo{}))
 
-// DecodeCQResp decodes what rxe answers to the creation of a completion queue.
-// It fails if b is shorter than CQRespSize.
+// DecodeCQResp decodes rxe's response to the creation of a completion queue. It fails if b is
+// shorter than CQRespSize.
 func DecodeCQResp(b []byte) (MapInfo, error) {
 	var r abi.RxeCreateCQResp
 	err := decode(&r, b, "rxe_create_cq_resp")
 	return mapInfo(&r.MI), err
 }
 
-// DecodeResizeCQResp decodes what rxe answers to the resizing of a completion
-// queue: where the new ring is. It fails if b is shorter than ResizeCQRespSize.
+// DecodeResizeCQResp decodes rxe's response to the resizing of a completion queue: the location of
+// the new ring. It fails if b is shorter than ResizeCQRespSize.
 func DecodeResizeCQResp(b []byte) (MapInfo, error) {
 	var r abi.RxeResizeCQResp
 	err := decode(&r, b, "rxe_resize_cq_resp")
 	return mapInfo(&r.MI), err
 }
 
-// DecodeQPResp decodes what rxe answers to the creation of a queue pair. One
-// that uses a shared receive queue has no receive ring: rq is then what was in
-// the response buffer before. It fails if b is shorter than QPRespSize.
+// DecodeQPResp decodes rxe's response to the creation of a queue pair. A queue pair with a shared
+// receive queue has no receive ring; rq is then the previous content of the response buffer. It
+// fails if b is shorter than QPRespSize.
 func DecodeQPResp(b []byte) (rq, sq MapInfo, err error) {
 	var r abi.RxeCreateQPResp
 	err = decode(&r, b, "rxe_create_qp_resp")
 	return mapInfo(&r.RQMI), mapInfo(&r.SQMI), err
 }
 
-// DecodeSRQResp decodes what rxe answers to the creation of a shared receive
-// queue, with the queue's number. It fails if b is shorter than SRQRespSize.
+// DecodeSRQResp decodes rxe's response to the creation of a shared receive queue: the ring and the
+// number of the queue. It fails if b is shorter than SRQRespSize.
 func DecodeSRQResp(b []byte) (mi MapInfo, srqn uint32, err error) {
 	var r abi.RxeCreateSRQResp
 	err = decode(&r, b, "rxe_create_srq_resp")
 	return mapInfo(&r.MI), r.SRQNum, err
 }
 
-// DecodeAHResp decodes what rxe answers to the creation of an address handle: its
-// number, 0 before Linux 5.16. It fails if b is shorter than AHRespSize.
+// DecodeAHResp decodes rxe's response to the creation of an address handle: its number, which is 0
+// before Linux 5.16. It fails if b is shorter than AHRespSize.
 func DecodeAHResp(b []byte) (ahNum uint32, err error) {
 	var r abi.RxeCreateAHResp
 	err = decode(&r, b, "rxe_create_ah_resp")
 	return r.AHNum, err
 }
 
-// EncodeModifySRQ makes the driver's part of the command that modifies a shared receive
-// queue: where rxe shall write the place of the new ring, if it is resized. addr must be
-// that of MapInfoSize bytes that stay where they are until the command is over.
+// EncodeModifySRQ encodes the driver's part of the command that modifies a shared receive queue.
+// addr is the address of MapInfoSize bytes, which must not move until the command returns. If the
+// command resizes the queue, rxe writes the location of the new ring there.
 func EncodeModifySRQ(addr uint64) []byte { return binary.NativeEndian.AppendUint64(nil, addr) }
 
-// DecodeMapInfo decodes what rxe wrote there. It fails if b is shorter than MapInfoSize.
+// DecodeMapInfo decodes what rxe wrote to the address of EncodeModifySRQ. It fails if b is shorter
+// than MapInfoSize.
 func DecodeMapInfo(b []byte) (MapInfo, error) {
 	var mi abi.Mminfo
 	err := decode(&mi, b, "mminfo")

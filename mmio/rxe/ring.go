@@ -8,23 +8,22 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
-// maxShift bounds log2_elem_size. It is far above any element that rxe makes
-// and keeps the arithmetic on sizes within 64 bits.
+// maxShift limits log2_elem_size. It is far larger than rxe's elements need, and keeps the
+// arithmetic on sizes within 64 bits.
 const maxShift = 31
 
-// A ring is what all three kinds have: two indices and an array of elements
-// (struct rxe_queue_buf).
+// A ring is the common part of all rings: two indices and an array of elements (struct
+// rxe_queue_buf).
 type ring struct {
 	producer *mmio.Index
 	consumer *mmio.Index
-	elems    unsafe.Pointer // element 0; keeps nothing alive, the mapping is its owner's
+	elems    unsafe.Pointer // element 0; does not keep the mapping alive
 	size     uintptr        // distance between elements
 	mask     uint32         // number of elements - 1
 }
 
-// newRing makes a ring of mapped memory. It reads the header for the only time
-// and checks that there are at least entries+1 elements of at least elemSize
-// bytes, all of them within mem. It returns the two indices as they are now.
+// newRing makes a ring of mapped memory. It reads the header once and checks that mem has at least
+// entries+1 elements of at least elemSize bytes. It returns the current values of both indices.
 func newRing(mem []byte, kind string, entries int, elemSize uintptr) (r ring, prod, cons uint32, err error) {
 	fail := func(format string, args ...any) (ring, uint32, uint32, error) {
 		return ring{}, 0, 0, fmt.Errorf("rxe: %s: %w: %s", kind, ErrCorrupt, fmt.Sprintf(format, args...))
@@ -74,14 +73,14 @@ func newRing(mem []byte, kind string, entries int, elemSize uintptr) (r ring, pr
 	return r, prod, cons, nil
 }
 
-// elem returns the element at an index, wherever the index points.
+// elem returns the element for any index.
 //
 // Preconditions: the ring was made by newRing.
 func (r *ring) elem(index uint32) unsafe.Pointer {
 	return unsafe.Add(r.elems, uintptr(index&r.mask)*r.size)
 }
 
-// A producer is the half of a send or receive ring that posts.
+// A producer is the part of a send or receive ring that posts.
 type producer struct {
 	ring
 	head uint32     // next index to publish; only this side stores it
@@ -89,15 +88,15 @@ type producer struct {
 	laps mmio.Index // how often head has passed the end of the ring
 }
 
-// Cap returns how many entries the ring holds at most.
+// Cap returns the maximum number of entries in the ring.
 func (p *producer) Cap() int { return int(p.mask) }
 
-// Fits reports whether n more entries fit by the last known index of the kernel's: it is the
-// quick half of Room.
+// Fits reports whether n more entries fit according to the last known index of the kernel. It is
+// the fast path of Room.
 func (p *producer) Fits(n int) bool { return n <= p.free() }
 
-// Room reports whether n more entries fit. It looks at the kernel's index only
-// if the last known one does not leave room. The error is ErrCorrupt.
+// Room reports whether n more entries fit. It loads the kernel's index only if the last known one
+// does not leave room. The error is ErrCorrupt.
 func (p *producer) Room(n int) (bool, error) {
 	if n <= p.free() {
 		return true, nil
@@ -108,16 +107,16 @@ func (p *producer) Room(n int) (bool, error) {
 // free returns how many entries fit by the last known consumer index.
 func (p *producer) free() int { return int(p.mask - (p.head-p.tail)&p.mask) }
 
-// refresh loads the consumer index and answers for Room. It is not inlined, so
-// that Room is.
+// refresh loads the consumer index and returns the result of Room. It is not inlined, so that Room
+// is.
 //
 //go:noinline
 func (p *producer) refresh(n int) (bool, error) {
 	// Pairs with the release in queue_advance_consumer of rxe_queue.h: the
 	// kernel has read the entries before this index.
 	tail := p.consumer.Acquire()
-	// It can only have come closer to our index. If it is farther away, it has
-	// run past it or backwards, and entries in use would be overwritten.
+	// It can only have come closer to the producer index. If it is farther away, it has moved
+	// past it or backwards, and entries in use would be overwritten.
 	if tail > p.mask || (p.head-tail)&p.mask > (p.head-p.tail)&p.mask {
 		return false, ErrCorrupt
 	}

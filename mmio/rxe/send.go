@@ -7,17 +7,17 @@ import (
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
-// A SendQueue is the send ring of a queue pair (struct rxe_queue_buf with
-// elements of struct rxe_send_wqe). It is for one goroutine at a time.
+// A SendQueue is the send ring of a queue pair (struct rxe_queue_buf with elements of struct
+// rxe_send_wqe). One goroutine at a time may use it, except for the methods that say otherwise.
 type SendQueue struct {
 	producer
 	maxSGE    uint32
 	maxInline uint32
 }
 
-// NewSendQueue makes a SendQueue of a mapped ring that was created for maxWR
-// work requests of up to maxSGE scatter/gather entries or maxInline bytes of
-// inline data. The error matches ErrCorrupt if the ring is not one.
+// NewSendQueue makes a SendQueue of a mapped ring that was created for maxWR work requests of up to
+// maxSGE scatter/gather entries or maxInline bytes of inline data. The error matches ErrCorrupt if
+// the memory is not such a ring.
 func NewSendQueue(mem []byte, maxWR, maxSGE, maxInline int) (*SendQueue, error) {
 	r, prod, cons, err := newRing(mem, "send queue", maxWR, unsafe.Sizeof(abi.RxeSendWQE{}))
 	if err != nil {
@@ -37,7 +37,7 @@ func NewSendQueue(mem []byte, maxWR, maxSGE, maxInline int) (*SendQueue, error) 
 	}, nil
 }
 
-// checkRoom checks that elements have room for what the kernel granted.
+// checkRoom checks that elements have room for what the kernel has granted.
 func checkRoom(kind, what string, n, room int) error {
 	if n < 0 {
 		return fmt.Errorf("rxe: %s: %s: got %d, must not be negative", kind, what, n)
@@ -68,8 +68,8 @@ func (q *SendQueue) Slot(i int) SendSlot {
 	return SendSlot{WQE: q.WQE(i), maxSGE: q.maxSGE, maxInline: q.maxInline}
 }
 
-// Started returns the i-th slot that is not published yet, for the data of a request whose WQE was
-// started with these flags.
+// Started returns the i-th unpublished slot, for adding the data of a request whose WQE was started
+// with these flags.
 //
 // Preconditions: those of Slot; the WQE has no data yet.
 func (q *SendQueue) Started(i int, flags uint32) SendSlot {
@@ -78,19 +78,15 @@ func (q *SendQueue) Started(i int, flags uint32) SendSlot {
 	return s
 }
 
-// A WQE is one element of a SendQueue, which it fills in place with a request whose data is one
-// scatter/gather entry or none; a SendSlot is for any. Start comes first. It is used by one goroutine,
-// and not any more once its slot is published. It is a pointer and nothing else, and its methods are
-// such as compile to their stores alone, without a call.
+// A WQE fills one element of a SendQueue in place, for a request with at most one scatter/gather
+// entry; a SendSlot fills any request. Call Start first. One goroutine uses it, until the slot is
+// published. It consists of a pointer, and its methods compile to stores without a call.
 type WQE struct {
 	wqe *abi.RxeSendWQE
 }
 
-// A SendSlot fills one element of a SendQueue in place. Start comes first. It is
-// used by one goroutine, and not any more once its slot is published.
-//
-// What it needs to remember it keeps itself and does not read back from the
-// ring.
+// A SendSlot fills one element of a SendQueue in place. Call Start first. One goroutine uses it,
+// until the slot is published. It never reads back what it has written to the ring.
 type SendSlot struct {
 	WQE
 	maxSGE    uint32
@@ -100,15 +96,13 @@ type SendSlot struct {
 	length    uint32 // in bytes, of all scatter/gather entries or inline data
 }
 
-// Start begins a work request: it clears the element, state and progress of the
-// request that was there before included, and sets what every opcode has.
+// Start begins a work request: it clears the element and sets the fields that every opcode has.
 func (s *SendSlot) Start(wrID uint64, opcode, flags uint32) {
 	s.WQE.Start(wrID, opcode, flags)
 	s.flags, s.numSGE, s.length = flags, 0, 0
 }
 
-// Start begins a work request: it clears the element, state and progress of the
-// request that was there before included, and sets what every opcode has.
+// Start begins a work request: it clears the element and sets the fields that every opcode has.
 func (s WQE) Start(wrID uint64, opcode, flags uint32) {
 	w := s.wqe
 	// Zero is the state of a posted request (wqe_state_posted), and status,
@@ -124,7 +118,8 @@ func (s WQE) Start(wrID uint64, opcode, flags uint32) {
 
 // SetSGE makes length bytes of registered memory at addr all of the data.
 //
-// Preconditions: the queue was made for scatter/gather entries, and the request has not the flag Inline.
+// Preconditions: the queue was made for scatter/gather entries, and the request does not have the
+// flag Inline.
 func (s WQE) SetSGE(addr uint64, length, lkey uint32) {
 	fillSGE(&s.wqe.DMA, 0, length, addr, length, lkey)
 }
@@ -133,8 +128,8 @@ func (s WQE) SetSGE(addr uint64, length, lkey uint32) {
 // (imm_data is __be32).
 func (s WQE) SetImm(imm uint32) { s.wqe.WR.Ex.ImmData().Put(imm) }
 
-// SetInvalidate sets the rkey that the peer (SendInv) or this side (LocalInv)
-// invalidates. It has the place of the immediate data.
+// SetInvalidate sets the rkey that the peer (SendInv) or this side (LocalInv) invalidates. It
+// shares its place with the immediate data.
 func (s WQE) SetInvalidate(rkey uint32) { *s.wqe.WR.Ex.InvalidateRKey() = rkey }
 
 // SetRDMA sets the peer's memory for a read or write.
@@ -142,7 +137,7 @@ func (s WQE) SetRDMA(addr uint64, rkey uint32) {
 	r := s.wqe.WR.WR.RDMA()
 	r.RemoteAddr = addr
 	r.RKey = rkey
-	// The kernel counts on from here, packet by packet.
+	// The kernel advances this address packet by packet.
 	s.wqe.IOVA = addr
 }
 
@@ -157,8 +152,8 @@ func (s WQE) SetAtomic(addr uint64, compareAdd, swap uint64, rkey uint32) {
 	s.wqe.IOVA = addr
 }
 
-// SetAtomicWrite sets the peer's 8 bytes, aligned to 8, and what AtomicWrite writes
-// there. It takes the place of AddSGE and AddInline.
+// SetAtomicWrite sets the peer's 8 bytes, aligned to 8, and the value that AtomicWrite writes to
+// them. It replaces AddSGE and AddInline.
 func (s *SendSlot) SetAtomicWrite(addr uint64, rkey uint32, value [8]byte) {
 	s.SetRDMA(addr, rkey)
 	d := &s.wqe.DMA
@@ -182,8 +177,8 @@ func (s *SendSlot) SetFlush(addr uint64, length, rkey uint32, placement, level u
 	d.Length, d.Resid = length, length
 }
 
-// SetMW sets what BindMW binds: length bytes at addr of the region mrLKey to the window
-// that has the key mwRKey now and rkey afterwards.
+// SetMW sets what BindMW binds: length bytes at addr of the region mrLKey, to the window whose key
+// is mwRKey before and rkey afterwards.
 func (s WQE) SetMW(addr, length uint64, mrLKey, mwRKey, rkey, access uint32) {
 	m := s.wqe.WR.WR.MW()
 	m.Addr = addr
@@ -194,8 +189,8 @@ func (s WQE) SetMW(addr, length uint64, mrLKey, mwRKey, rkey, access uint32) {
 	m.Access = access
 }
 
-// SetUD sets where a datagram goes. If ahNum is not 0 it names an address that the
-// kernel keeps; else av is the address.
+// SetUD sets the destination of a datagram. If ahNum is not 0, it is the number of an address
+// handle in the kernel; otherwise av is the address.
 func (s WQE) SetUD(qpn, qkey, ahNum uint32, av *AV) {
 	u := s.wqe.WR.WR.UD()
 	u.RemoteQPN = qpn
@@ -206,9 +201,9 @@ func (s WQE) SetUD(qpn, qkey, ahNum uint32, av *AV) {
 	}
 }
 
-// AddSGE appends length bytes of registered memory at addr to the data. The
-// errors are ErrTooManySGEs, ErrTooLong and, if the request has the flag Inline,
-// ErrMixedData; the request is then as it was before.
+// AddSGE appends length bytes of registered memory at addr to the data. The errors are
+// ErrTooManySGEs, ErrTooLong and, if the request has the flag Inline, ErrMixedData; they leave the
+// request unchanged.
 func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	switch {
@@ -225,9 +220,9 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	return nil
 }
 
-// AddInline appends b to the data, which the kernel takes from the element
-// itself, and sets the flag Inline. b may be used again at once. The errors are
-// ErrInlineTooLong and ErrMixedData; the request is then as it was before.
+// AddInline appends b to the data, which the kernel takes from the element itself, and sets the
+// flag Inline. b may be used again at once. The errors are ErrInlineTooLong and ErrMixedData; they
+// leave the request unchanged.
 func (s *SendSlot) AddInline(b []byte) error {
 	if s.numSGE != 0 {
 		return ErrMixedData
@@ -245,8 +240,8 @@ func (s *SendSlot) AddInline(b []byte) error {
 	return nil
 }
 
-// fillSGE writes scatter/gather entry n of a work request and the sums that go
-// with it. cur_sge and sge_offset stay 0: they are the kernel's progress.
+// fillSGE writes scatter/gather entry n of a work request and the sums that include it. cur_sge and
+// sge_offset stay 0, because they are the kernel's progress.
 //
 // Preconditions: the element has room for n+1 entries.
 func fillSGE(d *abi.RxeDMAInfo, n, total uint32, addr uint64, length, lkey uint32) {
