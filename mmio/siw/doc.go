@@ -3,8 +3,8 @@
 // completion queue, and the driver's part of requests and responses (rdma/siw-abi.h). It takes and
 // returns plain numbers; package uverbs gives them the meaning of verbs.
 //
-// The package serves uverbs. It makes no promise of compatibility. README.md says how to use soft
-// iWARP.
+// The package serves package uverbs and carries no compatibility promise. README.md says how to use
+// soft iWARP.
 //
 // # Rings
 //

@@ -6,7 +6,7 @@ import "errors"
 // every work request, so that these allocate nothing.
 var (
 	// ErrMapping means that the mapped memory does not match what the kernel has reported.
-	ErrMapping = errors.New("siw: the mapped ring is not as the kernel has told")
+	ErrMapping = errors.New("siw: the mapped ring does not match the kernel's report")
 
 	// ErrTooManySGEs means that a work request has more scatter/gather entries than the queue
 	// was created for (see MaxSGE), or than its operation allows: a READ has one.
@@ -22,7 +22,7 @@ var (
 	// which share the same space.
 	ErrMixedData = errors.New("siw: inline data and scatter/gather entries in one work request")
 
-	// ErrInlineOp means inline data for an operation other than Send and Write. The kernel
+	// ErrInlineOp means that an operation other than Send and Write has inline data. The kernel
 	// would stop at such an element forever.
 	ErrInlineOp = errors.New("siw: inline data for an operation that takes none")
 )

@@ -19,9 +19,9 @@ type SGEInfo struct {
 	LKey   uint32 // key of its MR
 }
 
-// Find looks for a work request by its ID, the latest first. Requests that have completed are found
-// until their place is used again, since the kernel clears the flags of an element and leaves the
-// rest. Find may be called while another goroutine posts.
+// Find looks for the latest work request with an ID. Requests that have completed are found until
+// their place is used again, because the kernel clears only the flags of an element. Find may be
+// called while another goroutine posts.
 func (q *SendQueue) Find(wrID uint64) (SendInfo, bool) {
 	head := uint32(q.posted.Load())
 	for back := range min(head, q.mask+1) {

@@ -71,9 +71,9 @@ func DecodeSRQResp(b []byte) (Ring, error) {
 	return newMapping("shared receive queue", r.SRQKey, r.NumRqe, uint64(r.NumRqe)*uint64(unsafe.Sizeof(abi.SiwRqe{})))
 }
 
-// newMapping checks what the kernel says of a ring. The header has a key that is to say that there
-// is nothing to map (SIW_INVAL_UOBJ_KEY, 0x90000), but the kernel then fails the command, and a
-// ring that is really there may have that very offset, as the 145th page that a process maps.
+// newMapping checks the kernel's description of a ring. A special key means that there is nothing
+// to map (SIW_INVAL_UOBJ_KEY, 0x90000), but the kernel then fails the command, and a real ring may
+// have this offset, as the 145th page that a process maps.
 func newMapping(kind string, key uint64, num uint32, size uint64) (Ring, error) {
 	if num == 0 || num > maxElems || num&(num-1) != 0 {
 		return Ring{}, fmt.Errorf("%w: %s: number of elements: got %d, must be a power of two up to %d", ErrMapping, kind, num, maxElems)

@@ -35,7 +35,7 @@ const (
 
 // A ring is an array of elements.
 type ring struct {
-	base   unsafe.Pointer // element 0; keeps nothing alive, the mapping is its owner's
+	base   unsafe.Pointer // element 0; does not keep the mapping alive
 	stride uintptr        // size of an element in bytes
 	mask   uint32         // number of elements - 1
 }
@@ -59,7 +59,7 @@ func newRing(mem []byte, kind string, num int, stride, extra uintptr) (ring, err
 	return ring{base: base, stride: stride, mask: uint32(num - 1)}, nil
 }
 
-// elem returns the element at a position, wherever that points.
+// elem returns the element for any position.
 //
 // Preconditions: the ring was made by newRing.
 func (r *ring) elem(at uint32) unsafe.Pointer {
@@ -71,7 +71,7 @@ func (r *ring) word(at uint32) *mmio.Index {
 	return (*mmio.Index)(unsafe.Add(r.elem(at), wordOffset))
 }
 
-// Cap returns how many entries the ring holds at most.
+// Cap returns the maximum number of entries in the ring.
 func (r *ring) Cap() int { return int(r.mask) + 1 }
 
 // A producer is a ring that the program fills.
@@ -79,7 +79,7 @@ type producer struct {
 	ring
 	maxSGE uint32
 	head   uint32   // position of the next element to publish
-	free   int      // how many from there on are known to be the program's
+	free   int      // how many elements from there on are known to be free
 	words  []uint32 // by element: the word that publishing stores
 }
 
@@ -98,12 +98,11 @@ func newProducer(mem []byte, kind string, num, sges int, stride uintptr) (produc
 // MaxSGE returns how many scatter/gather entries a work request may have.
 func (p *producer) MaxSGE() int { return int(p.maxSGE) }
 
-// Room reports whether n more entries fit. It looks at the ring only if there was no room for
-// them when it did so last.
+// Room reports whether n more entries fit. It looks at the ring only if the result of the last look
+// is not enough.
 func (p *producer) Room(n int) bool { return n <= p.free || p.refresh(n) }
 
-// refresh looks whether the kernel is done with as many elements. It is not inlined, so that
-// Room is.
+// refresh looks whether the kernel has taken enough elements. It is not inlined, so that Room is.
 //
 //go:noinline
 func (p *producer) refresh(n int) bool {
@@ -125,13 +124,13 @@ func (p *producer) advance(n int) {
 	p.free -= n
 }
 
-// ID returns the ID of the i-th slot that is not published yet, which was filled.
+// ID returns the ID of the i-th unpublished slot, which must be filled.
 //
 // Preconditions: as for the slot.
 func (p *producer) ID(i int) uint64 { return *(*uint64)(p.elem(p.head + uint32(i))) }
 
-// Recall takes back what is published and was not taken by the kernel, and returns the IDs in
-// order. A kernel that has flushed a ring once does not look at it any more.
+// Recall takes back published elements that the kernel has not taken, and returns their IDs in
+// order. A kernel that has flushed a ring once does not look at it again.
 //
 // Preconditions: the kernel does not look at the ring any more.
 func (p *producer) Recall() (ids []uint64) {

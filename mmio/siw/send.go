@@ -136,8 +136,7 @@ func inlineRoom(w *abi.SiwSqe) *[MaxInline]byte { return (*[MaxInline]byte)(unsa
 
 const _ = -(unsafe.Sizeof(abi.SiwSqe{}) - unsafe.Offsetof(abi.SiwSqe{}.SGE) - unsafe.Sizeof(abi.SiwSGE{}) ^ MaxInline)
 
-// Missed records that the doorbell did not reach the kernel. The next doorbell is then rung in any
-// case.
+// Missed records that the doorbell did not reach the kernel, so that the next Publish asks for one.
 func (q *SendQueue) Missed() { q.missed = true }
 
 // A SendSlot fills one element of a SendQueue in place. Call Start first. One goroutine uses it,
