@@ -69,7 +69,7 @@ func ownAddr(a *Addr) bool {
 	})
 }
 
-// opError turns an errno into an error, nil if it is 0.
+// opError returns the error for an errno, or nil if it is 0.
 func opError(op, addr string, errno syscall.Errno) error {
 	switch errno {
 	case 0:
@@ -82,14 +82,14 @@ func opError(op, addr string, errno syscall.Errno) error {
 	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, errno)}
 }
 
-// enotsupp is an errno that the kernel should not return to programs (ENOTSUPP, linux/errno.h). It
-// means EOPNOTSUPP.
+// enotsupp is an errno of the kernel that should never reach programs but does (ENOTSUPP,
+// linux/errno.h). It means EOPNOTSUPP.
 const enotsupp = syscall.Errno(524)
 
-// noIPoIB explains EINVAL for an address in port space IPoIB.
+// noIPoIB is the hint for EINVAL of an address in port space IPoIB.
 const noIPoIB = "port space ipoib needs the address of an IPoIB network interface, and this address belongs to another kind of interface"
 
-// noDevice explains ENODEV for an address.
+// noDevice is the hint for ENODEV of an address.
 const noDevice = "the route to the address leads through a network interface without an RDMA device, such as the loopback interface"
 
 // errRemoved returns the error of an object whose device is being removed. The name may be empty.
@@ -121,7 +121,7 @@ func isRemoved(err error) bool {
 	return errors.As(err, &e) && e.Type == EventDeviceRemoval
 }
 
-// hint returns the likely cause of an errno, if there is one.
+// hint returns the likely cause of an errno, or "".
 func hint(op string, errno syscall.Errno) string {
 	switch {
 	case errno == syscall.EACCES && op == opBind:
@@ -141,7 +141,7 @@ func hint(op string, errno syscall.Errno) string {
 	case errno == syscall.EADDRNOTAVAIL:
 		return "no network interface of this host has the address"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
-		return "nobody listens there, or not on iWARP"
+		return "nobody listens there, or the listener does not use iWARP"
 	case errno == syscall.ENODEV && op != opConnect:
 		return noDevice
 	case op == opSetPath && errno == syscall.EINVAL:

@@ -78,8 +78,8 @@ type DialOptions struct {
 	PrivateData []byte         // PrivateData is sent with the request, up to [MaxDialData] bytes.
 	// Prepare, if set, is called when the device for the connection is known, once for each
 	// address of the host that Dial tries. Its argument is the PD for the memory of the
-	// connection; see [Conn.PD]. The data that it returns, such as a [Remote], is sent instead of
-	// PrivateData. If it returns an error, the attempt fails.
+	// connection; see [Conn.PD]. The data that it returns, such as a [Remote], is sent instead
+	// of PrivateData. If it returns an error, the attempt fails.
 	Prepare func(*uverbs.PD) ([]byte, error)
 }
 
@@ -102,22 +102,22 @@ type ListenOptions struct {
 	// the limit, a new request replaces an older one as described for HalfOpen, or is rejected.
 	MaxConns int
 	// MaxMemory is how much memory for messages the connections may need, in bytes; zero is no
-	// limit. Each connection counts with the result of [ConnOptions.MemoryPerConn], so MaxMemory
-	// limits the number of connections. The listener may register up to a quarter more in
-	// advance, and keeps the memory of closed connections for a second.
+	// limit. Each connection counts with the result of [ConnOptions.MemoryPerConn], so
+	// MaxMemory limits the number of connections. The listener may register up to a quarter
+	// more in advance, and keeps the memory of closed connections for a second.
 	MaxMemory int64
 
 	// Check, if set, is called for each request. The data that it returns is sent with the
 	// answer instead of PrivateData. If it returns an error, the request is rejected, and the
 	// peer receives the first 136 bytes of the error's text. Check is called from several
-	// goroutines, and before the connection has any memory, queue or other object of the device,
-	// so rejecting a stranger is cheap.
+	// goroutines, and before the connection has any memory, queue or other object of the
+	// device, so rejecting a stranger is cheap.
 	Check func(*Request) ([]byte, error)
-	// Refused, if set, is called with the reason for each request that the listener or Check has
-	// rejected, and for each connection that was abandoned before its peer completed it. The
-	// peer receives the text of an error of Check, and a fixed text in all other cases. Refused
-	// is called from several goroutines. It must not block, because one of them handles all
-	// requests. The address is the zero value if it is not known.
+	// Refused, if set, is called with the reason for each request that the listener or Check
+	// has rejected, and for each connection that was abandoned before its peer completed it.
+	// The peer receives the text of an error of Check, and a fixed text in all other cases.
+	// Refused is called from several goroutines. It must not block, because one of them handles
+	// all requests. The address is the zero value if it is not known.
 	Refused func(remote Addr, err error)
 }
 

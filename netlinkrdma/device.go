@@ -89,8 +89,8 @@ type Device struct {
 	CapFlags     uint64   // CapFlags has the bits of enum ib_device_cap_flags; 0 if read from sysfs.
 	FromSysfs    bool     // FromSysfs means that netlink was not available and Index is not known.
 
-	// AdaptiveModeration means that the kernel adapts the interrupt moderation of new completion
-	// queues to the load; see [SetAdaptiveModeration].
+	// AdaptiveModeration means that the kernel adapts the interrupt moderation of new
+	// completion queues to the load; see [SetAdaptiveModeration].
 	AdaptiveModeration bool
 	// Type is set if the device is part of another, which Parent names (Linux 6.11).
 	Type   DeviceType
@@ -136,8 +136,8 @@ func (c *client) netlinkDevices() ([]Device, error) {
 		if devs[i], err = decodeDevice(b); err != nil {
 			return nil, err
 		}
-		// Only the char device has the driver ID. If there is none, or if the device was just
-		// removed, the driver stays unknown.
+		// Only the char device has the driver ID. If there is none, or if the device was
+		// just removed, the driver stays unknown.
 		cd, err := s.charDev(clientUverbs, &devs[i].Index)
 		var u *unreachable
 		if errors.As(err, &u) {
