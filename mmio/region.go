@@ -56,8 +56,8 @@ func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), err)
 	}
-	// Control holds a reference to the descriptor: while mmap uses it, a concurrent Close cannot
-	// free its number for another file.
+	// Control holds a reference to the descriptor: while mmap uses it, a concurrent Close
+	// cannot free its number for another file.
 	var mem []byte
 	var mapErr error
 	if err := raw.Control(func(fd uintptr) {
@@ -121,7 +121,8 @@ func mmapShort(fd uintptr, offset uint64, size, prot int) ([]byte, error) {
 	if errno != 0 {
 		return nil, errno
 	}
-	// The kernel chose an address outside the Go heap, so the garbage collector ignores the pointer.
+	// The kernel chose an address outside the Go heap, so the garbage collector ignores the
+	// pointer.
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), size), nil
 }
 

@@ -33,8 +33,8 @@ func (c *Clock) Read() uint64 {
 	high := bits.ReverseBytes32(mmio.Load32(c.high))
 	for {
 		low := bits.ReverseBytes32(mmio.Load32(c.low))
-		// The halves are read one after the other. If the upper half has changed meanwhile, it is
-		// not known which value the lower half belongs to.
+		// The halves are read one after the other. If the upper half has changed meanwhile,
+		// it is not known which value the lower half belongs to.
 		again := bits.ReverseBytes32(mmio.Load32(c.high))
 		if again == high {
 			return uint64(high)<<32 | uint64(low)

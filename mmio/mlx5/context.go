@@ -17,19 +17,19 @@ const (
 	MaxABI = abi.MLX5_IB_UVERBS_ABI_VERSION
 )
 
-// Default numbers of registers for the QPs of a process. OwnRegisters have one QP each, which
-// writes them without a lock, and SharedRegisters are shared by the other QPs. libmlx5 uses the same
-// numbers (MLX5_TOTAL_UUARS and MLX5_NUM_LOW_LAT_UUARS). More would gain little, because a shared
-// register costs one uncontended lock, and all processes share the UAR pages of the device: with
-// pages of 4 KiB a process uses 9 of them, one of which is for the doorbells of CQs, and a
-// subfunction has 256 in all.
+// Default numbers of registers for the QPs of an open device. OwnRegisters have one QP each, which
+// writes them without a lock, and SharedRegisters are shared by the other QPs. libmlx5 uses the
+// same numbers (MLX5_TOTAL_UUARS and MLX5_NUM_LOW_LAT_UUARS). More would gain little, because a
+// shared register costs one uncontended lock, and all processes share the UAR pages of the device:
+// with pages of 4 KiB an open device uses 9 of them, one of which is for the doorbells of CQs, and
+// a subfunction has 256 in all.
 const (
 	OwnRegisters    = 4
 	SharedRegisters = 12
 )
 
-// Registers to request if the kernel has no UAR objects: the total, and how many of them are for one
-// QP each.
+// Registers to request if the kernel has no UAR objects: the total, and how many of them are for
+// one QP each.
 const (
 	staticRegs    = OwnRegisters + SharedRegisters
 	dedicatedRegs = OwnRegisters
@@ -81,8 +81,8 @@ type Context struct {
 	ResponseSize int       // ResponseSize is the size of the response that the kernel supports, in bytes.
 }
 
-// Sizes of BlueFlame registers, in bytes. A register has two halves; the size of a half is a power of
-// two and a multiple of a block, and a UAR page has room for two registers.
+// Sizes of BlueFlame registers, in bytes. A register has two halves; the size of a half is a power
+// of two and a multiple of a block, and a UAR page has room for two registers.
 const (
 	minBlueFlame = 2 * blockSize
 	maxBlueFlame = (uarSize - uarBlueFlame) / userRegsPerUAR

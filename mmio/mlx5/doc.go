@@ -34,8 +34,8 @@
 //   - CQ.Notify raises an event at once if there is a completion that was not polled, and no event
 //     until CompChannel.Wait has read the event before.
 //   - An SRQ cannot be resized, and a QP never enters the state SQD.
-//   - The first 64 QPs of a process have a register each, and the following ones share 16. A thread
-//     domain (uverbs.TD) has a register for its QPs alone, if one is left.
+//   - The first 4 QPs of an open device have a register each, and the following ones share 12. A
+//     thread domain (uverbs.TD) has a register for its QPs alone, if one is left.
 //   - Device memory (uverbs.DM) is mapped when the processor first reads or writes it, in words of
 //     4 bytes.
 //   - RDMAABI=write cannot allocate registers. The kernel then chooses from a few that exist from

@@ -34,8 +34,8 @@ func (q *SendQueue) Publish() {
 	mmio.ToDevice()
 	// 2. The record counts blocks, not work requests.
 	q.rec.set(recSend, q.next&0xffff)
-	// Queues that share a register take turns: their stores must not be interleaved, and the two
-	// halves are used alternately.
+	// Queues that share a register take turns: their stores must not be interleaved, and the
+	// two halves are used alternately.
 	if r.shared {
 		r.mu.Lock()
 	}

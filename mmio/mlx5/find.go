@@ -32,8 +32,8 @@ func (q *SendQueue) Find(id uint64) (SendInfo, bool) {
 			continue
 		}
 		what := e.what.Load()
-		// The age, in work requests. An entry that was never posted, or was overwritten, is older
-		// than the ring.
+		// The age, in work requests. An entry that was never posted, or was overwritten, is
+		// older than the ring.
 		age := head - 1 - sentHead(what)
 		if what&sentPosted != 0 && age <= q.mask && q.begins(b) && (!found || age < youngest) {
 			best, youngest, found = b, age, true

@@ -198,8 +198,8 @@ func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
 	}
 	// The flags are the last byte of a word whose others are 0, and so is the next word, the immediate.
 	*(*uint64)(unsafe.Add(q.block(wqe), ctrlFlags)) = uint64(bits) << 24
-	// One by one: a composite literal would be built elsewhere and copied with larger loads than its
-	// stores, which stalls the processor.
+	// One by one: a composite literal would be built elsewhere and copied with larger loads
+	// than its stores, which stalls the processor.
 	s.q = q
 	s.id = id
 	s.wqe = wqe

@@ -37,8 +37,8 @@ func (c CQE) Status() Status {
 // Vendor returns the vendor syndrome and the syndrome that Status is derived from.
 func (c CQE) Vendor() (vendor, syndrome uint8) { return get8(c.p, cqeVendor), get8(c.p, cqeSyndrome) }
 
-// Syndromes of a receive from a shared receive queue whose memory is registered for on-demand paging
-// and has a missing page (MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR with
+// Syndromes of a receive from a shared receive queue whose memory is registered for on-demand
+// paging and has a missing page (MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR with
 // MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT).
 const (
 	syndromeAborted = 0x22

@@ -1,4 +1,4 @@
-// Package ringbench is what the benchmarks of the rings have in common.
+// Package ringbench has the common part of the rings' benchmarks.
 package ringbench
 
 import (
@@ -10,9 +10,9 @@ import (
 // InFlight is how many work requests PostPoll posts before it polls.
 const InFlight = 64
 
-// PostPoll posts a queue full, n at a time, has the other side do it, and polls for it, n at a time. It
-// reports the time of each half by the work request: the median of the last rounds, as who takes the
-// processor away meanwhile is not what is measured. The other side's time is in neither.
+// PostPoll posts InFlight work requests, n at a time, calls play for the other side, and polls the
+// completions, n at a time. It reports the time per work request of posting and of polling, without
+// play. Each is the median of the last rounds, so that interruptions do not count.
 func PostPoll(b *testing.B, n int, post, play, poll func(n int)) {
 	var posting, polling [1 << 12]time.Duration
 	round := 0
@@ -40,5 +40,5 @@ func PostPoll(b *testing.B, n int, post, play, poll func(n int)) {
 	b.ReportMetric(wr, "ns/WR")
 	b.ReportMetric(cqe, "ns/CQE")
 	b.ReportMetric(wr+cqe, "ns/both")
-	b.ReportMetric(0, "ns/op") // it has the other side's time in it
+	b.ReportMetric(0, "ns/op") // it includes the other side's time
 }
