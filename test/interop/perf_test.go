@@ -21,8 +21,11 @@ import (
 type perfReport struct {
 	Schema         int
 	Test           string
-	Client, Server struct{ Device, Driver, Address, GID string }
-	Results        []struct {
+	Client, Server struct {
+		Device, Driver, GID string
+		Address             string `json:"control_address"`
+	}
+	Results []struct {
 		Size, Iterations, Lost int
 		Seconds                float64
 		Verified               bool
