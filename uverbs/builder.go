@@ -1,7 +1,7 @@
 package uverbs
 
-// SendBuilder writes send work requests into the send queue in place (ibv_wr_start, ibv_wr_complete
-// and the functions between them):
+// SendBuilder posts send work requests by calls instead of structs (ibv_wr_start, ibv_wr_complete and
+// the functions between them):
 //
 //   - [QP.BeginSend] starts a batch.
 //   - Each method named after an operation begins a work request.

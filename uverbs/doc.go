@@ -72,7 +72,7 @@
 //
 // [QP.PostSend] and [QP.PostRecv] write work requests into a ring that the program shares with the
 // device. PostSend and [QP.PostRecvs] take any number of requests, which are posted with one
-// doorbell, all of them or none. [QP.BeginSend] writes a request into the ring without a struct.
+// doorbell, all of them or none. [QP.BeginSend] does the same by calls instead of structs.
 // With a shared receive queue ([SRQ]) several QPs take their receives from one queue. None of these
 // allocates memory, and neither does [CQ.Poll].
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// The builder writes work requests into the send queue in place: here a WRITE and, behind
+// The builder posts work requests without a struct for each: here a WRITE and, behind
 // it, a SEND that tells the peer of it, with one doorbell.
 func ExampleQP_BeginSend() {
 	var qp *uverbs.QP
