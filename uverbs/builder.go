@@ -313,9 +313,7 @@ func (b *SendBuilder) SGE(sgl ...SGE) {
 		return
 	}
 	w := &b.wr[0]
-	for i := range sgl {
-		w.SGL = append(w.SGL, sgl[i])
-	}
+	w.SGL = append(w.SGL, sgl...)
 }
 
 // Inline appends data that need not be registered; it is copied at once (ibv_wr_set_inline_data). A
