@@ -290,7 +290,7 @@ func TestKernelLink(t *testing.T) {
 		want   string
 	}{
 		{"nltrxe2", RXE, "nlt0", fs.ErrExist, "nlt0 has a device of kind rxe already"},
-		{"nltrxe", RXE, "nlt1", fs.ErrExist, "there is an RDMA device nltrxe already"},
+		{"nltrxe", RXE, "nlt1", fs.ErrExist, "an RDMA device nltrxe exists already"},
 		{"nltrxe2", RXE, "nlt9", fs.ErrNotExist, "there is no interface nlt9"},
 		{"nltrxe2", "none", "nlt1", unix.EINVAL, "the kernel has no links of kind none"},
 	} {

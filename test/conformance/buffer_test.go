@@ -52,7 +52,7 @@ func TestHugePages(t *testing.T) {
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Fatalf("without huge pages: %v, want ENOMEM", err)
 	}
-	says(t, err, "it takes 2", "of 0 there are 0 free", "echo 2 > "+hugePageFile)
+	says(t, err, "2 pages are needed", "of 0 only 0 are free", "echo 2 > "+hugePageFile)
 
 	reserveHuge(t, 3)
 	a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 2})
@@ -66,7 +66,7 @@ func TestHugePages(t *testing.T) {
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("with one huge page left: %v, want ENOMEM", err)
 	}
-	says(t, err, "it takes 2", "of 3 there are 1 free", "echo 4 > ")
+	says(t, err, "2 pages are needed", "of 3 only 1 are free", "echo 4 > ")
 	last, err := uverbs.AllocBufferWith(1, uverbs.BufferOptions{HugePageSize: 2 << 20})
 	must(t, err)
 	must(t, last.Close())
