@@ -328,8 +328,8 @@ func TestWaitUnread(t *testing.T) {
 	}
 }
 
-// TestOnly: a channel knows the CQ that alone has used it since the last one that it shared it with.
-func TestOnly(t *testing.T) {
+// TestChannelSoleCQ: a channel knows its CQ while only one uses it.
+func TestChannelSoleCQ(t *testing.T) {
 	c := newTestChannel(t, 0)
 	join := func() *CQ {
 		cq := &CQ{}

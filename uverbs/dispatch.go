@@ -209,6 +209,14 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	return errKind
 }
 
+// postRecvs posts receives to the WQ. The caller holds mu.
+func (w *WQ) postRecvs(wrs []RecvWR) error {
+	if w.mlx5 != nil {
+		return postRecvsMlx5(w.mlx5.rq, wrs)
+	}
+	return errKind
+}
+
 // Poll moves completions into wcs and returns their number, which is 0 if there are none yet
 // (ibv_poll_cq). It does not report failed work requests as an error; see [WC.Err] and [QP.Err].
 //

@@ -95,10 +95,9 @@ type driver interface {
 	modifySRQ(s *SRQ, resize bool, issue func(udata) error) error
 
 	// modifyWQUdata returns the driver's part of MODIFY_WQ. resetWQ is called after a WQ has entered
-	// WQReset. postWQ posts a receive; the caller holds the WQ's mu.
+	// WQReset.
 	modifyWQUdata() udata
 	resetWQ(*WQ)
-	postWQ(w *WQ, id uint64, sgl []SGE) error
 
 	// allocTD and freeTD do what the driver needs for a thread domain.
 	allocTD(*TD) error
@@ -189,7 +188,6 @@ func (baseDriver) mapWQ(*WQ) error                          { return nil }
 func (baseDriver) freeWQ(*WQ) error                         { return nil }
 func (baseDriver) modifyWQUdata() udata                     { return udata{} }
 func (baseDriver) resetWQ(*WQ)                              {}
-func (baseDriver) postWQ(*WQ, uint64, []SGE) error          { return errKind }
 func (baseDriver) abandonResize(*CQ) error                  { return nil }
 
 func (baseDriver) prepareResize(c *CQ, _ *int) (udata, bool, error) {

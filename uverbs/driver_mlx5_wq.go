@@ -69,8 +69,3 @@ func (mlx5Driver) resetWQ(w *WQ) {
 	w.mlx5.cq.cleanMlx5(&w.mlx5.owner)
 	w.mlx5.rq.Reset()
 }
-
-func (mlx5Driver) postWQ(w *WQ, id uint64, sgl []SGE) error {
-	wr := [1]RecvWR{{id, sgl}}
-	return postRecvsMlx5(w.mlx5.rq, wr[:])
-}

@@ -148,6 +148,12 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 // PostRecv posts a receive to the queue (ibv_post_wq_recv). It fails with [ErrQueueFull], with
 // [ErrState] in state WQReset, or with a [PostError].
 func (w *WQ) PostRecv(id uint64, sgl ...SGE) error {
+	wr := [1]RecvWR{{id, sgl}}
+	return w.PostRecvs(wr[:]...)
+}
+
+// PostRecvs posts receives in order, all of them or none.
+func (w *WQ) PostRecvs(wrs ...RecvWR) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.usable(); err != nil {
@@ -156,7 +162,7 @@ func (w *WQ) PostRecv(id uint64, sgl ...SGE) error {
 	if w.state == WQReset {
 		return ErrState
 	}
-	return w.dev.driver.postWQ(w, id, sgl)
+	return w.postRecvs(wrs)
 }
 
 // createIoctl uses UVERBS_METHOD_WQ_CREATE.

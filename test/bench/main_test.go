@@ -140,8 +140,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestAgain: a run of perftest's that hangs is done again, a few times, and counted; one that fails is not.
-func TestAgain(t *testing.T) {
+// TestRetryHungRun: a run of perftest that hangs is repeated, at most three times, and counted. A run that
+// fails is not repeated.
+func TestRetryHungRun(t *testing.T) {
 	hang := func(ctx context.Context) ([]float64, error) { <-ctx.Done(); return nil, errors.New("killed") }
 	for _, c := range []struct {
 		name       string

@@ -120,11 +120,17 @@ func TestWQ(t *testing.T) {
 				t.Error("a WQ in state RESET takes receives")
 			}
 			must(t, wq.Modify(uverbs.WQReady))
+			var recvs []uverbs.RecvWR
 			for n := range wq.MaxWR() {
-				must(t, wq.PostRecv(uint64(1000*i+n), b.mr.SGE(512*i, 256)))
+				recvs = append(recvs, uverbs.RecvWR{ID: uint64(1000*i + n), SGL: []uverbs.SGE{b.mr.SGE(512*i, 256)}})
 			}
-			if err := wq.PostRecv(1); err == nil {
-				t.Error("a WQ takes more than it holds")
+			must(t, wq.PostRecv(recvs[0].ID, recvs[0].SGL...))
+			if err := wq.PostRecvs(recvs...); !errors.Is(err, uverbs.ErrQueueFull) {
+				t.Errorf("a WQ takes one more than it holds: %v", err)
+			}
+			must(t, wq.PostRecvs(recvs[1:]...))
+			if err := wq.PostRecv(1); !errors.Is(err, uverbs.ErrQueueFull) {
+				t.Errorf("a full WQ takes a receive: %v", err)
 			}
 			wqs = append(wqs, wq)
 		}

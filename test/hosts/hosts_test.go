@@ -239,8 +239,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestNobody: addresses that nobody has, and ports that nobody listens on.
-func TestNobody(t *testing.T) {
+// TestDialUnreachable dials a port without a listener, and an address that no host has.
+func TestDialUnreachable(t *testing.T) {
 	peer, ctx := client(t)
 	if _, err := cm.Dial(ctx, net.JoinHostPort(peer, "9"), cm.DialOptions{}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "nobody listens") {
 		t.Errorf("Dial: %v", err)

@@ -265,8 +265,8 @@ func TestMergeDepth(t *testing.T) {
 	}
 }
 
-// TestGood: anything that is not as it must be makes a matrix bad.
-func TestGood(t *testing.T) {
+// TestMatrixOutcome: a failure, a problem or a test that did not run makes the whole matrix bad.
+func TestMatrixOutcome(t *testing.T) {
 	tests := someTests[:1]
 	run := func(o Outcome, problems ...string) *Run {
 		return &Run{Column{Problems: problems}, boots([]Result{{"s", "TestA", o, "", 0}})}

@@ -429,8 +429,8 @@ func (q *testCQ) armBeside(record, word uint32) {
 	q.h.d.UARWrite(q.uar, 0x20, b[:])
 }
 
-// TestForgive: what a test breaks on purpose is no violation, and is counted.
-func TestForgive(t *testing.T) {
+// TestForgivenViolations: a rule that a test breaks on purpose is counted and is no violation.
+func TestForgivenViolations(t *testing.T) {
 	h, _, cq := lone(t, 5, 64)
 	h.t = t
 	cq.armWord(cq.ci + 1)

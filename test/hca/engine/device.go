@@ -63,7 +63,7 @@ func New(cfg Config) (*Device, error) {
 	}
 	cfg.Traits.fill(cfg.MaxQPs)
 	d := &Device{
-		f: cfg.Fabric, cfg: cfg, own: make([]byte, cfg.OwnMemory),
+		f: cfg.Fabric, cfg: cfg, own: make([]byte, cfg.DeviceMemory),
 		pds: map[uint32]*pd{}, xrcds: map[uint32]*xrcd{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{},
 		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{},
 		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, special: map[QPType][]*qp{}, regs: map[uint64]*bfReg{},

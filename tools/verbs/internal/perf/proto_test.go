@@ -195,9 +195,9 @@ func TestBadServers(t *testing.T) {
 	}
 }
 
-// TestBecause: what the peer says, or that it is gone, is told before what came of that here, and waited
-// for a little where something fails that has most often come of it.
-func TestBecause(t *testing.T) {
+// TestPeerErrorFirst: an error that the peer reports, or its end, comes before the failure that it causes
+// on this side, which waits a moment for it.
+func TestPeerErrorFirst(t *testing.T) {
 	said := &PeerError{Peer: "server", Text: "no memory"}
 	for _, err := range []error{&cm.EventError{Type: cm.EventRejected, Status: 28}, &uverbs.WCError{}, syscall.ENOTCONN} {
 		waits := 0
