@@ -26,19 +26,19 @@ func (a Addr) ip() netip.Addr { return a.IP.Unmap().WithZone("") }
 func AddrOf(ap netip.AddrPort) Addr { return Addr{IP: ap.Addr(), Port: ap.Port()} }
 
 // scope returns the index of the network interface that the zone names, 0 if there is no zone.
-func (a Addr) scope() (int, error) {
+func (a Addr) scope() (uint32, error) {
 	zone := a.IP.Zone()
 	if zone == "" {
 		return 0, nil
 	}
-	if n, err := strconv.Atoi(zone); err == nil {
-		return n, nil
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(n), nil
 	}
 	i, err := net.InterfaceByName(zone)
 	if err != nil {
-		return 0, fmt.Errorf("cm: zone of %s: %w", a, err)
+		return 0, fmt.Errorf("cm: zone of %s is %q, allowed: the name or the index of a network interface: %w", a, zone, err)
 	}
-	return i.Index, nil
+	return uint32(i.Index), nil
 }
 
 // Network returns "rdma+" and the name of the port space, such as "rdma+tcp", or "rdma" without a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -102,8 +103,18 @@ func TestBindBytes(t *testing.T) {
 			t.Errorf("%s: %v, want %v", addr, got, want)
 		}
 	}
-	if err := id.Bind(AddrOf(netip.MustParseAddrPort("[fe80::1%nosuch0]:1"))); err == nil || !strings.Contains(err.Error(), "zone of") {
-		t.Errorf("an unknown zone: %v", err)
+	for _, zone := range []string{"nosuch0", "-5", "4294967296"} {
+		err := id.Bind(AddrOf(netip.MustParseAddrPort("[fe80::1%" + zone + "]:1")))
+		if err == nil || !strings.Contains(err.Error(), strconv.Quote(zone)+", allowed: the name or the index") {
+			t.Errorf("zone %s: %v", zone, err)
+		}
+	}
+	for _, local := range []string{"[fe80::1%7]:1", "[fe80::1%4294967295]:1"} { // as Addrs returns it
+		a := AddrOf(netip.MustParseAddrPort(local))
+		s, _, err := a.storage()
+		if got := address(&s, 0); err != nil || got != a {
+			t.Errorf("%s becomes %s, %v", a, got, err)
+		}
 	}
 	must(t, id.Close(), c.Close())
 	if !cmp.Equal(k.gone, []uint32{101}) {

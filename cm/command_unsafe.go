@@ -234,7 +234,7 @@ func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
 
 // sockaddr returns an IP address and a port in the kernel's layout. The scope is the index of the
 // network interface of a link-local address.
-func sockaddr(ip netip.Addr, port uint16, scope int) (s abi.KernelSockaddrStorage, size uint16) {
+func sockaddr(ip netip.Addr, port uint16, scope uint32) (s abi.KernelSockaddrStorage, size uint16) {
 	switch {
 	case ip.Is4():
 		*s.SsFamily() = unix.AF_INET
@@ -247,7 +247,7 @@ func sockaddr(ip netip.Addr, port uint16, scope int) (s abi.KernelSockaddrStorag
 		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s))
 		putPort(&sa.Port, port)
 		sa.Addr = ip.As16()
-		sa.Scope_id = uint32(scope)
+		sa.Scope_id = scope
 		size = unix.SizeofSockaddrInet6
 	}
 	return s, size

@@ -22,10 +22,14 @@ type CQOptions struct {
 	// MaxRecvWR of each QP, and MaxWR of each SRQ, that uses the CQ.
 	MaxCQE int
 
-	Events  bool         // Events gives the CQ a channel of its own, for [CQ.Wait]. Close closes the channel, too.
-	Channel *CompChannel // Channel delivers the events of the CQ. Use it to wait for several CQs in one goroutine.
-	Vector  int          // Vector is the completion vector (interrupt), from 0 to DeviceAttr.CompVectors-1.
-	Flags   CQFlags      // Flags are properties that few drivers support.
+	// Events gives the CQ a channel of its own, for [CQ.Wait]. Close closes the channel, too.
+	Events bool
+	// Channel delivers the events of the CQ. Use it instead of Events to wait for several CQs in
+	// one goroutine, or for [CompChannel.SetBusyWait].
+	Channel *CompChannel
+
+	Vector int     // Vector is the completion vector (interrupt), from 0 to DeviceAttr.CompVectors-1.
+	Flags  CQFlags // Flags are properties that few drivers support.
 
 	// CQESize is the size in bytes of a completion as the device writes it. Only mlx5 supports it:
 	// 64, the default, or 128, which has room for more data (see QPOptions.InlineRecv).

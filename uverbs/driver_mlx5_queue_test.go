@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -152,6 +153,24 @@ func TestMlx5Refused(t *testing.T) {
 		}
 		if err == nil {
 			must(t, mlx5Driver{}.freeCQ(cq))
+		}
+	}
+}
+
+// TestMlx5RawPacketRefused: a card whose completions have no user index has no QPs for raw packets.
+// mlx5_ib would refuse them with EINVAL.
+func TestMlx5RawPacketRefused(t *testing.T) {
+	for _, userIndex := range []bool{false, true} {
+		c := newMlx5Card(t, userIndex, false, 64)
+		q := &QP{typ: RawPacket, kind: kindMlx5, sendCQ: c.cq, recvCQ: c.cq}
+		q.dev, q.object.kind = c.dev, "QP"
+		o := QPOptions{Type: RawPacket, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 1, MaxRecvWR: 8, MaxRecvSGE: 1}
+		_, err := mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}})
+		var missing *FeatureError
+		if userIndex {
+			must(t, err, mlx5Driver{}.freeQP(q))
+		} else if !errors.As(err, &missing) || missing.Driver != "mlx5" || !strings.Contains(missing.Feature, "raw packets") {
+			t.Errorf("without user indices: %v, want a FeatureError", err)
 		}
 	}
 }
