@@ -160,8 +160,10 @@ func TestCQEvents(t *testing.T) {
 	r.expect(1, 4)
 	delete(k.refuse, "DESTROY_CQ")
 	ended := make(chan error)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	go func() {
-		_, err := cq.Wait(t.Context(), make([]WC, 1))
+		_, err := cq.Wait(ctx, make([]WC, 1))
 		ended <- err
 	}()
 	for !cq.armed.Load() {

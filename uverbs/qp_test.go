@@ -171,7 +171,10 @@ func TestModifyBytes(t *testing.T) {
 	if got != want {
 		t.Errorf("request is %+v, want %+v", got, want)
 	}
-	// Who knows the state better than the library may say so.
+	if port := f.qp.port.Load(); port != 2 { // whose counters explain failures
+		t.Errorf("the QP is on port %d, want 2", port)
+	}
+	// A program that knows the state better than the library may say so.
 	f.state(QPInit)
 	must(t, f.qp.Modify(QPAttr{State: QPRTS, CurState: QPSQD}, AttrState|AttrCurState))
 	f.state(QPSQD)
@@ -180,8 +183,8 @@ func TestModifyBytes(t *testing.T) {
 	if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "MODIFY_QP SQD to ERR") || !strings.Contains(err.Error(), "may have left state SQD") {
 		t.Errorf("refused: %v", err)
 	}
-	if f.qp.State() != QPSQD {
-		t.Errorf("after a refusal the state is %s", f.qp.State())
+	if f.qp.State() != QPSQD || f.qp.movingToErr.Load() {
+		t.Errorf("after a refusal the state is %s, on the way to ERR: %t", f.qp.State(), f.qp.movingToErr.Load())
 	}
 }
 

@@ -235,6 +235,7 @@ func TestExecute(t *testing.T) {
 		{"-suite siw -j 0", 2, "want 1 or more"},
 		{"-list", 0, "soft iWARP"},
 		{"-list -suite fuzz", 0, "FuzzHello"},
+		{"-list -suite nothing", 2, `no suite "nothing"`},
 		{"-suite nothing", 2, "no suite or step"},
 		{"-suite siw -n", 0, "# siw/interop\n"},
 		{"-n matrix amd64/6.12/siw", 0, "vmrun -kernel 6.12"},
