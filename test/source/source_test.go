@@ -110,7 +110,10 @@ var mayImport = []struct {
 	{"uverbs/internal/abi", nil},
 	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
 	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
-	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal"}},
+	{"uverbs/internal/inproc", []string{"uverbs/internal/kernel"}},
+	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
+	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/internal"}},
+	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft"}},
 	{"cm", []string{"uverbs", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
@@ -142,6 +145,9 @@ func TestImports(t *testing.T) {
 		}
 		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves
 			allowed = append(allowed, "test/hca/bench")
+		}
+		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
+			allowed = append(allowed, "uverbs", "cm")
 		}
 		if f.test() && f.pkg() == "test/testenv" { // compares with the type that testenv reads by reflection
 			allowed = append(allowed, "netlinkrdma")
