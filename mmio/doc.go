@@ -7,7 +7,7 @@
 //
 // A [Region] is one mmap: of a device file ([Map]), or of fresh memory outside the Go heap
 // ([MapAnonymous]). The garbage collector neither moves nor frees it while a device still writes to
-// it.
+// it. A device in the same process may have its rings in Go memory instead ([GoMemory]).
 //
 // # Two kinds of sharing
 //

@@ -17,7 +17,7 @@ import (
 // default huge page size of a machine may be a gigabyte.
 const hugePageSize = 2 << 20
 
-// A Region is one memory mapping.
+// A Region is one memory mapping, or memory of the Go heap.
 //
 // Its methods are safe for concurrent use. The memory itself is not protected: all use of the slice
 // that Bytes returned, or of a ring built on it, must end before Close is called.
@@ -25,6 +25,8 @@ type Region struct {
 	mu  sync.Mutex
 	mem []byte // the whole mapping; nil once closed
 	n   int    // the requested number of bytes, at most len(mem)
+
+	goHeap bool // mem is of the Go heap
 }
 
 // Map maps size bytes of f, starting at offset, shared and for reading and writing. For the rings
@@ -104,6 +106,11 @@ func MapHuge(size, pageSize int) (*Region, error) {
 	return r, nil
 }
 
+// GoMemory returns a region that is mem, for a ring that both sides access from Go. The race
+// detector watches such memory. Close and Retire only end the region: the memory stays what it is,
+// and the garbage collector frees it once neither side refers to it.
+func GoMemory(mem []byte) *Region { return &Region{mem: mem, n: len(mem), goHeap: true} }
+
 // mmap, mmapShort and munmap are the system calls. unix.Mmap and unix.Munmap also keep a table of
 // all mappings under a lock, which a Region does not need.
 func mmap(fd int, offset int64, size, prot, flags int) ([]byte, error) {
@@ -139,7 +146,8 @@ func mapAnonymous(size, length, flags int) (*Region, error) {
 
 // Prefer makes the kernel take the pages of the region from a NUMA node, numbered from 0 to 1023,
 // while the node has free ones (MPOL_PREFERRED). It does not move pages that exist already. The
-// error matches EINVAL if there is no such node, and ENOSYS if the kernel does not support NUMA.
+// error matches EINVAL if there is no such node or the region is of the Go heap, and ENOSYS if the
+// kernel does not support NUMA.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node > maxNode {
 		return fmt.Errorf("mmio: NUMA node: got %d, must be from 0 to %d: %w", node, maxNode, unix.EINVAL)
@@ -148,6 +156,9 @@ func (r *Region) Prefer(node int) error {
 	defer r.mu.Unlock()
 	if r.mem == nil {
 		return fmt.Errorf("mmio: region: %w", os.ErrClosed)
+	}
+	if r.goHeap { // its pages hold other memory as well
+		return fmt.Errorf("mmio: NUMA node %d: memory of the Go heap: %w", node, unix.EINVAL)
 	}
 	const wordBits = 64
 	var mask [maxNode/wordBits + 1]uint64
@@ -184,6 +195,10 @@ func (r *Region) Retire() error {
 	if r.mem == nil {
 		return nil
 	}
+	if r.goHeap {
+		r.mem = nil
+		return nil
+	}
 	mem := r.mem
 	_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&mem[0]), uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
@@ -204,6 +219,9 @@ func (r *Region) Close() error {
 	}
 	mem := r.mem
 	r.mem = nil
+	if r.goHeap {
+		return nil
+	}
 	if err := munmap(mem); err != nil {
 		return fmt.Errorf("mmio: unmap %d bytes: %w", len(mem), err)
 	}

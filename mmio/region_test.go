@@ -337,3 +337,26 @@ func TestCloseRefused(t *testing.T) {
 		t.Errorf("Close once more: %v", err)
 	}
 }
+
+// TestGoMemory: a region of the Go heap shares its memory, which outlives it.
+func TestGoMemory(t *testing.T) {
+	for name, end := range map[string]func(*Region) error{"Close": (*Region).Close, "Retire": (*Region).Retire} {
+		mem := make([]byte, 100, 200)
+		r := GoMemory(mem)
+		b := r.Bytes()
+		if len(b) != 100 || cap(b) != 100 || &b[0] != &mem[0] {
+			t.Fatalf("Bytes has %d bytes (capacity %d), want the 100 of the slice", len(b), cap(b))
+		}
+		if err := r.Prefer(0); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("Prefer: %v, want EINVAL", err)
+		}
+		b[99] = 'x'
+		if err := errors.Join(end(r), end(r)); err != nil || r.Bytes() != nil {
+			t.Errorf("%s: %v, then Bytes is not nil: %v", name, err, r.Bytes() != nil)
+		}
+		runtime.GC()
+		if mem[0] = 'y'; b[0] != 'y' || mem[99] != 'x' {
+			t.Errorf("after %s the memory is not what it was", name)
+		}
+	}
+}
