@@ -20,11 +20,20 @@ type Device interface {
 	Map(offset uint64, size int, readOnly bool) (*mmio.Region, error)
 
 	// Events opens an event channel by the number that a command has answered with. The file
-	// supports deadlines. Its reads return the structs of rdma/ib_user_verbs.h.
+	// supports deadlines. Its reads return the structs of rdma/ib_user_verbs.h. After the device
+	// was removed they fail with EIO or return the end of the file.
 	Events(number uint32, name string) (*os.File, error)
 
-	// Close closes the device. The event channels stay open.
+	// Close closes the device. The files of event channels stay open.
 	Close() error
+}
+
+// EventsCloser is a [Device] that is told when a completion channel is closed, which the kernel
+// learns from the file descriptor.
+type EventsCloser interface {
+	// EventsClosed says that the file of an event channel was closed, or could not be opened. The
+	// number of the channel must not be that of the file: the file's may be in use again.
+	EventsClosed(number uint32)
 }
 
 // Path says how commands reach the kernel.
@@ -104,6 +113,13 @@ func (c *Conn) MapReadOnly(offset uint64, size int) (*mmio.Region, error) {
 // Events opens an event channel by the number that a command has answered with.
 func (c *Conn) Events(number uint32, name string) (*os.File, error) {
 	return c.dev.Events(number, name)
+}
+
+// EventsClosed tells an [EventsCloser] that the file of an event channel was closed.
+func (c *Conn) EventsClosed(number uint32) {
+	if d, ok := c.dev.(EventsCloser); ok {
+		d.EventsClosed(number)
+	}
 }
 
 // Removed reports whether the device was removed while it was open.

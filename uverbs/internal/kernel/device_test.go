@@ -124,6 +124,16 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
+// TestEventsClosed: a device that wants to know is told which channel was closed.
+func TestEventsClosed(t *testing.T) {
+	d := &counting{}
+	NewConn(d, PathAuto, "soft0").EventsClosed(7)
+	if !slices.Equal(d.closed, []uint32{7}) {
+		t.Errorf("the device was told of %v, want 7", d.closed)
+	}
+	NewConn(&answering{}, PathAuto, "rxe0").EventsClosed(7) // it does not want to know
+}
+
 // TestCloseWhileCommanding: a command reaches the device, or fails because it is closed.
 func TestCloseWhileCommanding(t *testing.T) {
 	for path, allowed := range map[Path][]syscall.Errno{

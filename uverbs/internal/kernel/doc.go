@@ -42,12 +42,16 @@
 //   - Addresses inside core structs and the driver's part, such as the start of a memory region,
 //     are addresses of this process.
 //   - Several goroutines may call Do at once. After Close there is no further call.
-//   - Rings and registers are memory that Map returns for the offsets that Do has answered with,
-//     for example a part of a memfd that the device maps as well.
+//   - Rings and registers are memory that Map returns for the offsets that Do has answered with:
+//     a part of a memfd that the device maps as well, or Go memory ([mmio.GoMemory]), whose use by
+//     both sides the race detector checks.
 //   - A command that makes an event channel answers with a number that the program passes back in
 //     other commands. Events turns it into a file. If the number is a file descriptor of this
-//     process, such as the read end of a pipe, Events is [OpenEvents].
-//   - A Repeated calls Do with the INVOKE_WRITE command. Conn does not trace it.
+//     process, such as the read end of a pipe, Events is [OpenEvents]. A device that must release
+//     something when the program closes the file, such as the write end of the pipe, numbers its
+//     channels itself and implements [EventsCloser]. Close releases the channels that are left.
+//   - A Repeated calls Do with the INVOKE_WRITE command, and without an allocation. Conn does not
+//     trace it.
 //
 // An implementation that embeds a *CharDevice and overrides Do inherits Map, Events and Close; a
 // Repeated is then written to the file of the CharDevice.

@@ -120,3 +120,38 @@ func TestRepeatedEmbedded(t *testing.T) {
 		}
 	}
 }
+
+// counting is a device without a file that counts its commands and the channels that were closed.
+type counting struct {
+	Device
+	commands int
+	closed   []uint32
+}
+
+// Do implements [Device].
+func (c *counting) Do(cmd *Command, _ bool) syscall.Errno {
+	if l, ok := cmd.Legacy(); ok && l.Number == abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ {
+		c.commands++
+	}
+	return 0
+}
+
+// EventsClosed implements [EventsCloser].
+func (c *counting) EventsClosed(number uint32) { c.closed = append(c.closed, number) }
+
+// TestRepeatedWithoutFile: a device without a file gets each command in Do, without an allocation.
+func TestRepeatedWithoutFile(t *testing.T) {
+	for _, path := range []Path{PathAuto, PathIoctl, PathWrite} {
+		d := &counting{}
+		r := newRepeated(NewConn(d, path, "soft0"))
+		const runs = 100
+		n := testing.AllocsPerRun(runs, func() {
+			if errno := r.Issue(false) + r.Issue(true); errno != 0 {
+				t.Error(errno)
+			}
+		})
+		if n != 0 || d.commands != 2*(runs+1) { // AllocsPerRun runs once more, first
+			t.Errorf("path %d: %v allocations and %d commands, want 0 and %d", path, n, d.commands, 2*(runs+1))
+		}
+	}
+}
