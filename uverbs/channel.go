@@ -20,7 +20,7 @@ import (
 type CompChannel struct {
 	object
 	f  *os.File
-	fd int // of f; every CQ that uses it is closed before f
+	fd int // the device's number of f, the kernel's descriptor; every CQ that uses it is closed before f
 
 	watch    watch
 	shutdown atomic.Bool     // Shutdown was called
@@ -51,6 +51,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	}
 	f, err := d.cmd.Events(resp.FD, "completion channel of "+d.Name())
 	if err != nil {
+		d.cmd.EventsClosed(resp.FD)
 		c.removeParents()
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func waitErr(ctx context.Context, o *object, what string, err error) error {
 		err = ctx.Err()
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed): // Shutdown sets a deadline, too
 		return o.errClosed()
-	case errors.Is(err, syscall.EIO), notPollable(err): // the device was removed
+	case errors.Is(err, syscall.EIO), notPollable(err), errors.Is(err, io.EOF): // the device was removed
 		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
 	}
 	return fmt.Errorf("uverbs: wait for %s: %w", what, err)
@@ -196,6 +197,7 @@ func (c *CompChannel) Close() error {
 			c.wait.close()
 		}
 		closeErr = c.f.Close()
+		c.dev.cmd.EventsClosed(uint32(c.fd))
 		return nil
 	}, nil)
 	return errors.Join(err, closeErr)

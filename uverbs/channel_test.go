@@ -38,6 +38,7 @@ func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 	raw, err := r.SyscallConn()
 	must(tb, err, raw.Control(func(fd uintptr) { c.fd = int(fd) }))
 	dev := bareDevice("rxe0")
+	dev.cmd = newCommands(nil, pathAuto, "rxe0", rxeDriver{}) // it gets no command
 	if err := c.addParents(dev, "CompChannel", "DESTROY_COMP_CHANNEL", &dev.object); err != nil {
 		tb.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -41,11 +42,21 @@ type commands struct {
 	*kernel.Conn
 	device string // for errors
 	driver driver
+	inproc inproc.Device // nil for a device of the kernel
 }
 
 // newCommands returns the commands of an open device.
 func newCommands(dev kernel.Device, path abiPath, device string, drv driver) *commands {
 	return &commands{Conn: kernel.NewConn(dev, path, device), device: device, driver: drv}
+}
+
+// kernelVersion returns the version of the kernel that carries out the commands, or that a device in
+// the process plays. It is zero if it is unknown.
+func (c *commands) kernelVersion() Version {
+	if c.inproc != nil {
+		return c.inproc.Info().Linux
+	}
+	return runningKernel()
 }
 
 // ioctl issues a method of the ioctl interface.
@@ -68,7 +79,10 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	if errno == syscall.EINVAL && c.Removed() {
 		errno, hint = syscall.EIO, ""
 	}
-	err := &Error{Op: verb, Device: c.device, Path: "ioctl", Netns: netns(), Errno: errno, Hint: hint}
+	err := &Error{Op: verb, Device: c.device, Path: "ioctl", Errno: errno, Hint: hint}
+	if c.inproc == nil {
+		err.Netns = netns()
+	}
 	if c.Path() == pathWrite || errno == errWriteDenied {
 		err.Path = "write"
 	}
@@ -78,7 +92,7 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	}
 	switch {
 	case kernel.Unsupported(errno):
-		return c.missing(verb, err, runningKernel())
+		return c.missing(verb, err, c.kernelVersion())
 	case errno == errWriteDenied:
 		err.Errno = syscall.EACCES
 		if hint == "" {

@@ -151,7 +151,19 @@ func (q *QP) activePort() (uint8, PortAttr, error) {
 
 // netdevHint names the network interface of a RoCE port, whose state the port follows.
 func (q *QP) netdevHint(port uint8) string {
-	dev, err := netlinkrdma.DeviceByName(q.dev.Name())
+	netdev := q.dev.netdev(port)
+	if netdev == "" {
+		return ""
+	}
+	return fmt.Sprintf("; it follows network interface %s: ip link set %s up", netdev, netdev)
+}
+
+// netdev returns the name of a port's network interface, or "" if it has none or that is unknown.
+func (d *Device) netdev(port uint8) string {
+	if d.info.InProcess {
+		return d.info.inproc.Info().Netdev
+	}
+	dev, err := netlinkrdma.DeviceByName(d.Name())
 	if err != nil {
 		return ""
 	}
@@ -160,8 +172,8 @@ func (q *QP) netdevHint(port uint8) string {
 		return ""
 	}
 	for _, p := range ports {
-		if p.Num == uint32(port) && p.Netdev != "" {
-			return fmt.Sprintf("; it follows network interface %s: ip link set %s up", p.Netdev, p.Netdev)
+		if p.Num == uint32(port) {
+			return p.Netdev
 		}
 	}
 	return ""

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -43,21 +44,26 @@ type DeviceInfo struct {
 	Ports    int    // Ports is the number of ports. Port numbers start at 1.
 	CharDev  string // CharDev is the path of the uverbs device; empty if there is none.
 
+	// InProcess says that the device is a software device of this process, and not one of the kernel.
+	InProcess bool
+
 	// Err says why the device cannot be opened, or is nil.
 	Err error
 
 	driver driver
 	id     netlinkrdma.DriverID
 	char   netlinkrdma.CharDev
+	inproc inproc.Device // nil for a device of the kernel
 }
 
 // IWARP reports whether the device uses iWARP, which runs over TCP. Such a device has no GIDs and
 // only RC queue pairs, which the connection manager connects (package cm).
 func (i DeviceInfo) IWARP() bool { return i.Protocol == string(netlinkrdma.ProtocolIWARP) }
 
-// Devices lists the RDMA devices in the calling process's network namespace (ibv_get_device_list).
-// Unlike the C function it also lists devices that cannot be used, with the reason in
-// [DeviceInfo].Err.
+// Devices lists the RDMA devices in the calling process's network namespace (ibv_get_device_list),
+// and after them the software devices of this process. Unlike the C function it also lists devices
+// that cannot be used, with the reason in [DeviceInfo].Err. If there are software devices, it is no
+// error that the kernel has no RDMA.
 func Devices() ([]DeviceInfo, error) { return devices(devDir) }
 
 func devices(dir string) ([]DeviceInfo, error) {
@@ -70,8 +76,18 @@ func devices(dir string) ([]DeviceInfo, error) {
 	return infos, err
 }
 
-// listDevices returns the devices without trying to open them.
+// listDevices returns the devices without trying to open them: those of the kernel first.
 func listDevices(dir string) ([]DeviceInfo, error) {
+	infos, err := kernelDevices(dir)
+	own := inProcessDevices()
+	if len(own) > 0 && err != nil && noKernelDevices(err) {
+		err = nil
+	}
+	return append(infos, own...), err
+}
+
+// kernelDevices returns the devices of the kernel.
+func kernelDevices(dir string) ([]DeviceInfo, error) {
 	devs, err := netlinkrdma.Devices()
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: list devices: %w", err)
@@ -121,11 +137,31 @@ func (i *DeviceInfo) checkDriver() error {
 
 // check opens the device file and closes it again.
 func (i *DeviceInfo) check() error {
+	if i.InProcess {
+		return nil
+	}
 	f, err := i.openFile()
 	if err != nil {
 		return err
 	}
 	return f.Close()
+}
+
+// connect opens the kernel's side of the device.
+func (i *DeviceInfo) connect() (kernel.Device, error) {
+	if i.InProcess {
+		return i.inproc.Open()
+	}
+	f, err := i.openFile()
+	if err != nil {
+		return nil, err
+	}
+	dev, err := kernel.NewCharDevice(f, kernel.CharOptions{DriverID: uint32(i.id), Software: i.driver.capabilities().briefCommands})
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return dev, nil
 }
 
 // openFile opens the character device and makes sure that it is the right one.
@@ -259,11 +295,15 @@ const exclusiveHint = "a device is seen in its own network namespace only (the s
 
 const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS)"
 
-// Open opens a device by name (ibv_open_device). The error is a [DeviceError], or an [ArgError] if
-// the name is empty.
+// Open opens a device by name (ibv_open_device). A software device of this process comes before one
+// of the kernel with the same name. The error is a [DeviceError], or an [ArgError] if the name is
+// empty.
 func Open(name string) (*Device, error) {
 	if name == "" {
 		return nil, argErr("Open", "name", `""`, "the name of a device; use OpenFirst for any device")
+	}
+	if dev := inproc.ByName(name); dev != nil {
+		return openNamed(inspectInProcess(dev))
 	}
 	dev, char, err := netlinkrdma.UverbsByName(name)
 	switch {
@@ -273,13 +313,17 @@ func Open(name string) (*Device, error) {
 	default:
 		return nil, &DeviceError{Name: name, Err: fmt.Errorf("uverbs: list devices: %w", err)}
 	}
-	info := inspect(dev, char, err, devDir)
+	return openNamed(inspect(dev, char, err, devDir))
+}
+
+// openNamed opens a device that was asked for by its name.
+func openNamed(info DeviceInfo) (*Device, error) {
 	if info.Err != nil {
-		return nil, &DeviceError{Name: name, Err: info.Err}
+		return nil, &DeviceError{Name: info.Name, Err: info.Err}
 	}
 	d, err := open(info)
 	if err != nil {
-		return nil, &DeviceError{Name: name, Err: err}
+		return nil, &DeviceError{Name: info.Name, Err: err}
 	}
 	return d, nil
 }
@@ -293,12 +337,15 @@ func noSuchDevice(name string) error {
 	reason := fmt.Errorf("no device of this name: %w", fs.ErrNotExist)
 	if len(infos) == 0 {
 		reason = noDevice()
+	} else if _, err := kernelDevices(devDir); err != nil { // Devices has left it out
+		reason = fmt.Errorf("%w; the kernel's devices cannot be listed: %w", reason, err)
 	}
 	return &DeviceError{Name: name, Devices: infos, Err: reason}
 }
 
-// OpenFirst opens the first usable device, preferably one with an active port. The error is a
-// [DeviceError] that says for every device why it cannot be used.
+// OpenFirst opens the first usable device in the order of [Devices], preferably one with an active
+// port. A software device of this process is thus opened only if no device of the kernel is usable
+// and active. The error is a [DeviceError] that says for every device why it cannot be used.
 func OpenFirst() (*Device, error) {
 	infos, err := listDevices(devDir)
 	if err != nil {
@@ -351,26 +398,24 @@ func open(info DeviceInfo) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := info.openFile()
+	dev, err := info.connect()
 	if err != nil {
 		return nil, err
 	}
 	d := &Device{info: info, driver: info.driver}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
-	dev, err := kernel.NewCharDevice(f, kernel.CharOptions{DriverID: uint32(info.id), Software: d.driver.capabilities().briefCommands})
-	if err == nil {
-		d.cmd = newCommands(dev, path, info.Name, d.driver)
-		if err = d.getContext(); err == nil {
-			if err = d.queryDevice(); err != nil {
-				err = errors.Join(err, d.driver.closeContext(d))
-			}
+	d.cmd = newCommands(dev, path, info.Name, d.driver)
+	d.cmd.inproc = info.inproc
+	if err = d.getContext(); err == nil {
+		if err = d.queryDevice(); err != nil {
+			err = errors.Join(err, d.driver.closeContext(d))
 		}
 	}
 	if err != nil {
 		if d.async != nil {
 			d.async.Close()
 		}
-		f.Close()
+		d.cmd.Close()
 		return nil, err
 	}
 	d.addOpened()

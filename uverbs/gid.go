@@ -97,6 +97,9 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 		return nil, err
 	}
 	all, errno := d.gidIoctl()
+	if absent(errno) && d.info.InProcess {
+		return d.inProcessGIDs(port), nil
+	}
 	if absent(errno) {
 		return sysfsGIDs(sysClassInfiniband, d.Name(), port, attr)
 	}
@@ -135,7 +138,7 @@ func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, erro
 	cmd.out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, bytesOf(entry))
 	errno := d.cmd.ioctl(cmd)
 	if absent(errno) {
-		e, used, err := sysfsGID(sysClassInfiniband, d.Name(), port, index, link)
+		e, used, err := d.gidWithoutIoctl(port, index, link)
 		if used || err != nil {
 			return e, err
 		}
@@ -148,6 +151,15 @@ func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, erro
 		return GIDEntry{}, d.cmd.fail("QUERY_GID_ENTRY", errno, "")
 	}
 	return gidEntry(entry), nil
+}
+
+// gidWithoutIoctl returns one entry where no command does, and reports whether it is used.
+func (d *Device) gidWithoutIoctl(port uint8, index int, link LinkLayer) (e GIDEntry, used bool, err error) {
+	if d.info.InProcess {
+		e, used = d.inProcessGID(port, index)
+		return e, used, nil
+	}
+	return sysfsGID(sysClassInfiniband, d.Name(), port, index, link)
 }
 
 // gidEntry converts the kernel's struct.

@@ -125,7 +125,7 @@ func (d *Device) other(of *Device) string {
 // checkReregIOVA refuses an IOVA that an older kernel would use as the address of the memory.
 func (d *Device) checkReregIOVA(s *region) error {
 	since := d.driver.capabilities().reregIOVASince
-	if v := runningKernel(); s.iova != s.start && v != (Version{}) && slices.Compare(v[:], since[:]) < 0 {
+	if v := d.cmd.kernelVersion(); s.iova != s.start && v != (Version{}) && slices.Compare(v[:], since[:]) < 0 {
 		return &FeatureError{Feature: "REREG_MR with an IOVA", Since: since, Driver: d.driver.name()}
 	}
 	return nil

@@ -24,24 +24,46 @@ func OpenNetdev(name string) (*Device, error) {
 	if err != nil {
 		return nil, &DeviceError{Name: "device of network interface " + name, Err: fmt.Errorf("%w: %w", err, fs.ErrNotExist)}
 	}
-	return openLink("device of network interface "+name, link.Index)
+	return openLink("device of network interface "+name, link.Index, listDevices)
 }
 
 // OpenAddr opens the device of the network interface that has an IP address of this host, like
 // [OpenNetdev]. If several interfaces have the address, such as a link-local one without a zone,
-// OpenAddr opens the first usable device of any of them.
+// OpenAddr opens the first usable device of any of them. If none of the kernel's devices has the
+// address, OpenAddr opens a software device of this process that has it.
 func OpenAddr(addr netip.Addr) (*Device, error) {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() {
 		return nil, argErr("OpenAddr", "addr", addr, "an IP address of this host")
 	}
 	name := "device of address " + addr.String()
+	d, failed, own := openAddrOfKernel(name, addr)
+	if d != nil {
+		return d, nil
+	}
+	d, err := openInProcess(addr)
+	switch {
+	case d != nil:
+		return d, nil
+	case err != nil:
+		return nil, &DeviceError{Name: name, Err: err}
+	case failed != nil:
+		return nil, failed
+	}
+	for _, info := range inProcessDevices() {
+		own = append(own, info.addrs()...)
+	}
+	return nil, &DeviceError{Name: name, Err: fmt.Errorf("this host has no such address (it has %s): %w",
+		cmp.Or(strings.Join(own, ", "), "none"), fs.ErrNotExist)}
+}
+
+// openAddrOfKernel opens a device of the kernel by an address. If no network interface has the
+// address, it returns neither a device nor an error, but the addresses that they have.
+func openAddrOfKernel(name string, addr netip.Addr) (d *Device, failed error, own []string) {
 	links, err := net.Interfaces()
 	if err != nil {
-		return nil, &DeviceError{Name: name, Err: err}
+		return nil, &DeviceError{Name: name, Err: err}, nil
 	}
-	var own []string
-	var failed error
 	for _, link := range links {
 		addrs, _ := link.Addrs() // none if the interface was just removed
 		for _, a := range addrs {
@@ -49,21 +71,15 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 			switch {
 			case err != nil:
 			case p.Addr().Unmap() == addr.WithZone("") && isZone(addr.Zone(), &link):
-				d, err := openLink(name, link.Index)
-				if err == nil {
-					return d, nil
+				if d, failed = openLink(name, link.Index, kernelDevices); d != nil {
+					return d, nil, nil
 				}
-				failed = err
 			case !p.Addr().IsLoopback():
 				own = append(own, p.Addr().String()+" on "+link.Name)
 			}
 		}
 	}
-	if failed != nil {
-		return nil, failed
-	}
-	return nil, &DeviceError{Name: name, Err: fmt.Errorf("this host has no such address (it has %s): %w",
-		cmp.Or(strings.Join(own, ", "), "none"), fs.ErrNotExist)}
+	return nil, failed, own
 }
 
 // isZone reports whether a zone, which may be empty, is that of an interface.
@@ -71,9 +87,9 @@ func isZone(zone string, link *net.Interface) bool {
 	return zone == "" || zone == link.Name || zone == strconv.Itoa(link.Index)
 }
 
-// openLink opens the first usable device of a network interface.
-func openLink(name string, link int) (*Device, error) {
-	infos, err := listDevices(devDir)
+// openLink opens the first usable device of a network interface, of those that a function lists.
+func openLink(name string, link int, list func(dir string) ([]DeviceInfo, error)) (*Device, error) {
+	infos, err := list(devDir)
 	if err != nil {
 		return nil, &DeviceError{Name: name, Err: err}
 	}
@@ -108,6 +124,12 @@ func openLink(name string, link int) (*Device, error) {
 // links returns the indices and the names of the network interfaces of the device's ports.
 func (i *DeviceInfo) links() (links map[int]bool, names []string) {
 	links = map[int]bool{}
+	if i.InProcess {
+		if own := i.inproc.Info(); own.Netdev != "" {
+			links[own.NetdevIndex], names = true, []string{own.Netdev + " (" + i.Name + ")"}
+		}
+		return links, names
+	}
 	dev, err := netlinkrdma.DeviceByName(i.Name)
 	if err != nil { // the device was just removed
 		return links, nil

@@ -8,8 +8,9 @@ import (
 )
 
 // QueryPKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE the only
-// entry is 0xffff. It reads sysfs, because the kernel has no command for it. The error matches
-// [io/fs.ErrNotExist] if sysfs is not mounted at /sys or belongs to another network namespace.
+// entry is 0xffff. For a device of the kernel it reads sysfs, because there is no command for it. The
+// error matches [io/fs.ErrNotExist] if sysfs is not mounted at /sys or belongs to another network
+// namespace.
 func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	attr, err := d.QueryPort(port)
 	if err != nil {
@@ -17,6 +18,9 @@ func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	}
 	if index < 0 || index >= attr.PKeyTableLen {
 		return 0, argErr("QueryPKey", "index", index, "0 to %d", attr.PKeyTableLen-1)
+	}
+	if d.info.InProcess {
+		return d.inProcessPKey(port, index), nil
 	}
 	return sysfsPKey(sysClassInfiniband, d.Name(), port, index)
 }
@@ -29,13 +33,17 @@ func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return sysfsPKeyIndex(sysClassInfiniband, d.Name(), port, attr.PKeyTableLen, pkey)
+	read := func(index int) (uint16, error) { return sysfsPKey(sysClassInfiniband, d.Name(), port, index) }
+	if d.info.InProcess {
+		read = func(index int) (uint16, error) { return d.inProcessPKey(port, index), nil }
+	}
+	return pkeyIndex(read, d.Name(), port, attr.PKeyTableLen, pkey)
 }
 
-// sysfsPKeyIndex returns the index of a partition key in a table of n entries below root.
-func sysfsPKeyIndex(root, device string, port uint8, n int, pkey uint16) (int, error) {
+// pkeyIndex returns the index of a partition key in a table of n entries that read returns.
+func pkeyIndex(read func(index int) (uint16, error), device string, port uint8, n int, pkey uint16) (int, error) {
 	for i := range n {
-		switch got, err := sysfsPKey(root, device, port, i); {
+		switch got, err := read(i); {
 		case err != nil:
 			return 0, err
 		case got == pkey:

@@ -21,15 +21,16 @@ func TestSysfsPKey(t *testing.T) {
 			t.Errorf("key %d is %#x, %v, want %#x", index, got, err, want)
 		}
 	}
+	read := func(index int) (uint16, error) { return sysfsPKey(root, "rxe0", 2, index) }
 	for want, pkey := range []uint16{0xffff, 0x7001} {
-		if got, err := sysfsPKeyIndex(root, "rxe0", 2, 2, pkey); got != want || err != nil {
+		if got, err := pkeyIndex(read, "rxe0", 2, 2, pkey); got != want || err != nil {
 			t.Errorf("key %#x is at %d, %v, want %d", pkey, got, err, want)
 		}
 	}
-	if _, err := sysfsPKeyIndex(root, "rxe0", 2, 2, 0xf001); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "0xf001 is not among its 2") {
+	if _, err := pkeyIndex(read, "rxe0", 2, 2, 0xf001); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "0xf001 is not among its 2") {
 		t.Errorf("a key that is not there: %v", err)
 	}
-	if i, err := sysfsPKeyIndex(root, "rxe0", 2, 4, 0xf001); i != 0 || err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "key 2 of port 2") {
+	if i, err := pkeyIndex(read, "rxe0", 2, 4, 0xf001); i != 0 || err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "key 2 of port 2") {
 		t.Errorf("a table with a key that cannot be read: %d, %v", i, err)
 	}
 	for _, index := range []int{2, 3} {

@@ -17,6 +17,9 @@ func (d *Device) recordCounters(port uint8) {
 
 // portCounters reads the hardware counters of a port.
 func (d *Device) portCounters(port uint8) ([]netlinkrdma.Counter, error) {
+	if d.info.InProcess {
+		return d.inProcessCounters(port)
+	}
 	dev := netlinkrdma.Device{Name: d.info.Name, Index: d.info.Index, Ports: uint32(d.info.Ports)}
 	return netlinkrdma.PortCounters(dev, uint32(port))
 }

@@ -1,0 +1,134 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/internal/inproc"
+)
+
+// inProcessDevices returns the devices in the process.
+func inProcessDevices() []DeviceInfo {
+	var infos []DeviceInfo
+	for _, dev := range inproc.All() {
+		infos = append(infos, inspectInProcess(dev))
+	}
+	return infos
+}
+
+// inspectInProcess is inspect for a device in the process.
+func inspectInProcess(dev inproc.Device) DeviceInfo {
+	i := dev.Info()
+	id := netlinkrdma.DriverID(i.DriverID)
+	info := DeviceInfo{
+		Index:     i.Index,
+		Name:      i.Name,
+		NodeGUID:  GUID(i.NodeGUID),
+		Protocol:  i.Protocol,
+		Firmware:  i.Firmware,
+		Driver:    id.String(),
+		Ports:     i.Ports,
+		InProcess: true,
+		driver:    driverOf(id),
+		id:        id,
+		char:      netlinkrdma.CharDev{ABI: i.ABI, DriverID: id},
+		inproc:    dev,
+	}
+	info.Err = info.checkDriver()
+	return info
+}
+
+// noKernelDevices reports whether an error of netlinkrdma says that the kernel has no RDMA, or shows
+// none to this process. Devices in the process are then all that there are. After any other error
+// there may be devices of the kernel.
+func noKernelDevices(err error) bool {
+	return errors.Is(err, syscall.EPROTONOSUPPORT) || // the RDMA core is not loaded
+		errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENOSYS) || // no netlink
+		errors.Is(err, fs.ErrPermission) // a sandbox
+}
+
+// openInProcess opens the first usable device in the process that has an address. The error is nil
+// if no device has it.
+func openInProcess(addr netip.Addr) (*Device, error) {
+	var failed error
+	for _, info := range inProcessDevices() {
+		if !slices.ContainsFunc(info.inproc.Addrs(), func(a netip.Addr) bool { return sameAddr(a, addr, &info) }) {
+			continue
+		}
+		if info.Err != nil {
+			failed = info.Err
+			continue
+		}
+		d, err := open(info)
+		if err == nil {
+			return d, nil
+		}
+		failed = err
+	}
+	return nil, failed
+}
+
+// sameAddr reports whether a device's address is the one that is looked for, whose zone may be
+// empty, a name or an index.
+func sameAddr(a, want netip.Addr, info *DeviceInfo) bool {
+	if a.Unmap().WithZone("") != want.WithZone("") {
+		return false
+	}
+	i := info.inproc.Info()
+	return want.Zone() == a.Zone() || isZone(want.Zone(), &net.Interface{Name: i.Netdev, Index: i.NetdevIndex})
+}
+
+// addrs lists the addresses of the device for messages.
+func (i *DeviceInfo) addrs() []string {
+	var all []string
+	for _, a := range i.inproc.Addrs() {
+		all = append(all, a.String()+" on "+i.Name)
+	}
+	return all
+}
+
+// inProcessGIDs returns the GID table of a port of a device in the process.
+func (d *Device) inProcessGIDs(port uint8) []GIDEntry {
+	var table []GIDEntry
+	for _, g := range d.info.inproc.GIDs(port) {
+		table = append(table, GIDEntry{Port: port, Index: g.Index, GID: g.GID, Type: GIDType(g.Type), Netdev: g.Netdev})
+	}
+	return table
+}
+
+// inProcessGID returns one entry and reports whether it is used.
+func (d *Device) inProcessGID(port uint8, index int) (e GIDEntry, used bool) {
+	table := d.inProcessGIDs(port)
+	i := slices.IndexFunc(table, func(e GIDEntry) bool { return e.Index == index })
+	if i < 0 {
+		return GIDEntry{}, false
+	}
+	return table[i], true
+}
+
+// inProcessPKey returns a partition key of a device in the process, 0 for an unused entry.
+func (d *Device) inProcessPKey(port uint8, index int) uint16 {
+	if keys := d.info.inproc.PKeys(port); index < len(keys) {
+		return keys[index]
+	}
+	return 0
+}
+
+// inProcessCounters returns the hardware counters of a port of a device in the process.
+func (d *Device) inProcessCounters(port uint8) ([]netlinkrdma.Counter, error) {
+	counters := d.info.inproc.Counters(port)
+	if counters == nil {
+		return nil, fmt.Errorf("uverbs: %s has no counters: %w", d.Name(), errors.ErrUnsupported)
+	}
+	var all []netlinkrdma.Counter
+	for _, c := range counters {
+		all = append(all, netlinkrdma.Counter{Name: c.Name, Value: c.Value})
+	}
+	return all, nil
+}
