@@ -354,6 +354,11 @@ func OpenFirst() (*Device, error) {
 	if len(infos) == 0 {
 		return nil, &DeviceError{Err: noDevice()}
 	}
+	return openFirst(infos)
+}
+
+// openFirst opens the first usable device of several, preferably one with an active port.
+func openFirst(infos []DeviceInfo) (*Device, error) {
 	var idle *Device
 	for i := range infos {
 		if infos[i].Err != nil {

@@ -86,24 +86,28 @@ func (k *fakeKernel) newRing(shift uint, entries uint32) *fakeRing {
 	if k.space > doorbells {
 		k.t.Fatal("the rings reach into the doorbells")
 	}
-	if _, err := k.file.WriteAt(append(u32(uint32(shift)), u32(mask)...), offset); err != nil {
-		k.t.Fatal(err)
+	r := &fakeRing{mem: k.ringMemory(offset, size), shift: shift, mask: mask, info: append(u64(uint64(offset)), u64(uint64(size))...)}
+	copy(r.mem, append(u32(uint32(shift)), u32(mask)...))
+	for at, index := range map[uintptr]**mmio.Index{128: &r.producer, 256: &r.consumer} {
+		*index = value(mmio.IndexAt(r.mem, at))(k.t)
+	}
+	return r
+}
+
+// ringMemory returns the memory of a ring: Go memory, or a part of the memfd.
+func (k *fakeKernel) ringMemory(offset int64, size int) []byte {
+	if k.goMem != nil {
+		mem := make([]byte, size+63)
+		mem = mem[-addrOf(mem)&63:][:size]
+		k.goMem[uint64(offset)] = mem
+		return mem
 	}
 	if _, err := k.file.WriteAt([]byte{0}, offset+int64(size)-1); err != nil {
 		k.t.Fatal(err)
 	}
-	region, err := mmio.Map(k.file, uint64(offset), size)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	region := value(mmio.Map(k.file, uint64(offset), size))(k.t)
 	k.t.Cleanup(func() { region.Close() })
-	r := &fakeRing{mem: region.Bytes(), shift: shift, mask: mask, info: append(u64(uint64(offset)), u64(uint64(size))...)}
-	for at, index := range map[uintptr]**mmio.Index{128: &r.producer, 256: &r.consumer} {
-		if *index, err = mmio.IndexAt(r.mem, at); err != nil {
-			k.t.Fatal(err)
-		}
-	}
-	return r
+	return region.Bytes()
 }
 
 // ringsMapped returns how much of the command file is mapped by the library since the

@@ -49,6 +49,7 @@ type fakeKernel struct {
 	next  uint32                 // last handle
 	space int64                  // where the next ring goes
 	rings map[uint32][]*fakeRing // of a CQ one, of a QP the send and the receive ring
+	goMem map[uint64][]byte      // if it is not nil, rings are Go memory, by their offsets
 }
 
 // fakeCall is a command that the kernel got.
@@ -141,6 +142,29 @@ func fakeDevice(t testing.TB, path abiPath) (*Device, *fakeKernel) {
 // openFake opens a device of a kernel that change has changed, as open does.
 func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, *fakeKernel, error) {
 	t.Helper()
+	k := newFakeKernel(t)
+	change(k)
+	d := &Device{info: DeviceInfo{Name: "rxe0", Driver: "rxe"}, driver: rxeDriver{}}
+	if k.driver != nil {
+		d.info.Driver, d.driver = k.driver.name(), k.driver
+	}
+	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
+	t.Cleanup(func() {
+		k.release()
+		if d.async != nil {
+			d.async.Close()
+		}
+	})
+	d.cmd = newCommands(k, path, "rxe0", d.driver)
+	if err := d.getContext(); err != nil {
+		return d, k, err
+	}
+	return d, k, d.queryDevice()
+}
+
+// newFakeKernel returns a kernel that has everything. The caller releases it.
+func newFakeKernel(t testing.TB) *fakeKernel {
+	t.Helper()
 	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -154,29 +178,18 @@ func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, 
 		t.Fatal(err)
 	}
 	k.mapped = k.ringsMapped()
-	change(k)
-	d := &Device{info: DeviceInfo{Name: "rxe0", Driver: "rxe"}, driver: rxeDriver{}}
-	if k.driver != nil {
-		d.info.Driver, d.driver = k.driver.name(), k.driver
+	return k
+}
+
+// release closes the kernel's files.
+func (k *fakeKernel) release() {
+	k.file.Close()
+	if k.events != nil {
+		k.events.Close()
 	}
-	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
-	t.Cleanup(func() {
-		k.file.Close()
-		if k.events != nil {
-			k.events.Close()
-		}
-		if k.async != nil {
-			k.async.Close()
-		}
-		if d.async != nil {
-			d.async.Close()
-		}
-	})
-	d.cmd = newCommands(k, path, "rxe0", d.driver)
-	if err = d.getContext(); err == nil {
-		err = d.queryDevice()
+	if k.async != nil {
+		k.async.Close()
 	}
-	return d, k, err
 }
 
 // Do implements [kernel.Device].
