@@ -1,0 +1,134 @@
+package ring
+
+import (
+	"math/bits"
+	"os"
+
+	"github.com/goverbs/goverbs/mmio"
+)
+
+// cacheLine is the smallest size of an element (cache_line_size in rxe_queue_init), in bytes.
+const cacheLine = 64
+
+// A Ring is a queue that a program and the device share.
+type Ring struct {
+	mem      []byte // all of the mapping
+	elems    []byte // the elements
+	producer *mmio.Index
+	consumer *mmio.Index
+	mask     uint32 // slots - 1
+	shift    uint32 // log2 of the distance between elements, in bytes
+	used     int    // bytes of an element that hold a work request or a completion
+}
+
+// New makes an empty ring for count elements of elemSize bytes. It has a power of two of slots, of
+// which one is always free, so that count elements fit; an element takes a power of two of bytes,
+// at least a cache line (rxe_queue_init).
+//
+// Preconditions: 0 <= count <= 1<<20; 0 < elemSize <= 4096.
+func New(count, elemSize int) *Ring {
+	slots := uint64(1) << bits.Len64(uint64(count))
+	shift := uint32(bits.Len64(uint64(max(elemSize, cacheLine)) - 1))
+	size := headerSize + int(slots)<<shift
+	mem := pages(size)
+	r := &Ring{
+		mem:   mem,
+		elems: mem[headerSize:size],
+		mask:  uint32(slots - 1),
+		shift: shift,
+		used:  elemSize,
+	}
+	h := header(mem)
+	h.Log2ElemSize, h.IndexMask = shift, r.mask
+	r.producer = index(mem, producerOffset)
+	r.consumer = index(mem, consumerOffset)
+	return r
+}
+
+// pages returns at least n zeroed bytes, a whole number of pages, that begin at a page.
+func pages(n int) []byte {
+	page := os.Getpagesize()
+	n = (n + page - 1) &^ (page - 1)
+	b := make([]byte, n+page)
+	skip := -address(b) & (page - 1)
+	return b[skip : skip+n : skip+n]
+}
+
+// index returns an index of a ring.
+func index(mem []byte, offset uintptr) *mmio.Index {
+	x, err := mmio.IndexAt(mem, offset)
+	if err != nil {
+		panic("ring: " + err.Error()) // pages returns aligned memory that has room for the header
+	}
+	return x
+}
+
+// Bytes returns the whole mapping: a multiple of the page size, as the driver's part of responses
+// tells the program (rxe_create_mmap_info).
+func (r *Ring) Bytes() []byte { return r.mem }
+
+// Slots returns the number of slots, a power of two. At most Slots-1 are in use.
+func (r *Ring) Slots() int { return int(r.mask) + 1 }
+
+// Cap returns the number of elements that fit, which is what rxe reports as the queue's size.
+func (r *Ring) Cap() int { return int(r.mask) }
+
+// Producer loads the producer index, masked. On a work queue it is the program's; the elements
+// before it are complete.
+func (r *Ring) Producer() uint32 {
+	// Pairs with the release of the program, after it has written the elements.
+	return r.producer.Acquire() & r.mask
+}
+
+// Consumer loads the consumer index, masked. On a completion queue it is the program's; the program
+// has read the elements before it.
+func (r *Ring) Consumer() uint32 {
+	// Pairs with the release of the program, after it has read the elements.
+	return r.consumer.Acquire() & r.mask
+}
+
+// SetProducer stores the producer index of a completion queue, masked. The program sees all elements
+// before it.
+func (r *Ring) SetProducer(i uint32) { r.producer.Release(i & r.mask) }
+
+// SetConsumer stores the consumer index of a work queue, masked. The program may overwrite the
+// elements before it.
+func (r *Ring) SetConsumer(i uint32) { r.consumer.Release(i & r.mask) }
+
+// Next returns the index after i.
+func (r *Ring) Next(i uint32) uint32 { return (i + 1) & r.mask }
+
+// Count returns the number of elements from one index to another, which is less than Slots.
+func (r *Ring) Count(from, to uint32) int { return int((to - from) & r.mask) }
+
+// Full reports whether no element fits any more between two indices.
+func (r *Ring) Full(producer, consumer uint32) bool { return (producer+1-consumer)&r.mask == 0 }
+
+// Elem returns the element of any index.
+func (r *Ring) Elem(i uint32) []byte {
+	at := uint64(i&r.mask) << r.shift
+	return r.elems[at : at+1<<r.shift : at+1<<r.shift]
+}
+
+// Reset clears all elements, as rxe does when a QP moves to RESET (rxe_queue_reset). The indices stay.
+func (r *Ring) Reset() { clear(r.mem[headerSize:]) }
+
+// Resize returns a new ring for count elements with the elements of r from consumer to producer at
+// its start, and their number, which is the producer index of the new ring. The consumer index of r
+// becomes producer, so that r is empty (resize_finish). It returns nil if the new ring would be too
+// small; r is unchanged then.
+//
+// Preconditions: those of New; nobody uses the device's side of r.
+func (r *Ring) Resize(count int, producer, consumer uint32) (n *Ring, elems uint32) {
+	have := r.Count(consumer, producer)
+	n = New(count, r.used)
+	if have > n.Cap() {
+		return nil, 0
+	}
+	for i := range uint32(have) {
+		copy(n.Elem(i)[:r.used], r.Elem(consumer + i)[:r.used])
+	}
+	n.SetProducer(uint32(have))
+	r.SetConsumer(producer)
+	return n, uint32(have)
+}
