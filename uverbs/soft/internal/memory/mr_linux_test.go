@@ -1,0 +1,558 @@
+package memory
+
+import (
+	"bytes"
+	"math"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestRegMR compares what is refused, and with which errno, with ib_uverbs_reg_mr, ib_check_mr_access,
+// rxe_reg_user_mr, __ib_umem_get_va, rxe_mr_fill_pages_from_sgt and rxe_odp_mr_init_user.
+func TestRegMR(t *testing.T) {
+	b := mapped(t, 6)
+	protect(t, b[page:2*page], unix.PROT_READ)
+	unmap(t, b[3*page:4*page])
+	a, size := addr(b), uint64(page)
+	for _, c := range []struct {
+		name                string
+		start, length, iova uint64
+		access              Access
+		want                syscall.Errno
+	}{
+		{"no rights", a, size, a, 0, 0},
+		{"all rights", a, size, a, allRemote | MWBind | FlushGlobal, 0},
+		{"not at a page", a + 1, 100, a + 1, LocalWrite, 0},
+		{"another address for peers", a + 1, 100, 1<<40 + 1, LocalWrite, 0},
+		{"address 0 for peers", a, size, 0, LocalWrite, 0},
+		{"another offset in the page", a + 1, 100, a + 2, 0, syscall.EINVAL},
+		{"an optional right that nobody knows", a, size, a, 1 << 29, 0},
+		{"relaxed ordering", a, size, a, 1 << 20, 0},
+		{"remote write without local write", a, size, a, RemoteWrite, syscall.EINVAL},
+		{"remote atomics without local write", a, size, a, RemoteAtomic, syscall.EINVAL},
+		{"remote read without local write", a, size, a, RemoteRead, 0},
+		{"a right that nobody knows", a, size, a, 1 << 10, syscall.EINVAL},
+		{"the rights after the optional ones", a, size, a, 1 << 30, syscall.EINVAL},
+		{"zero-based", a, size, a, ZeroBased, syscall.EOPNOTSUPP},
+		{"huge pages", a, size, a, HugeTLB, syscall.EOPNOTSUPP},
+		{"unknown rights come before unsupported ones", a, size, a, 1<<10 | ZeroBased, syscall.EINVAL},
+		{"persistent", a, size, a, FlushPersistent, syscall.EINVAL},
+		{"persistent and not mapped", a + 3*size, size, a, FlushPersistent, syscall.EFAULT},
+		{"nothing at a page", a, 0, a, 0, syscall.EINVAL},
+		{"nothing within a page", a + 8, 0, a + 8, 0, 0},
+		{"past the end of memory", a, math.MaxUint64, a, 0, syscall.EINVAL},
+		{"up to the last page", a, math.MaxUint64 - a, a, 0, syscall.EINVAL},
+		{"read-only for reading", a + size, size, a, RemoteRead, 0},
+		{"read-only for writing", a + size, size, a, LocalWrite, syscall.EFAULT},
+		{"read-only for windows", a + size, size, a, MWBind, syscall.EFAULT},
+		{"read-only in the middle", a, 3 * size, a, LocalWrite, syscall.EFAULT},
+		{"not mapped", a + 3*size, size, a, 0, syscall.EFAULT},
+		{"not mapped in the middle", a + 2*size, 3 * size, a, 0, syscall.EFAULT},
+		{"not mapped, its last byte", a + 2*size, size + 1, a, 0, syscall.EFAULT},
+		{"address 0", 0, size, 0, 0, syscall.EFAULT},
+		{"on demand", a, size, a, OnDemand | allRemote, 0},
+		{"on demand, persistent", a, size, a, OnDemand | FlushPersistent, 0},
+		{"on demand, not mapped", a + 3*size, size, a, OnDemand, 0},
+		{"on demand, read-only", a + size, size, a, OnDemand | LocalWrite, 0},
+		{"on demand, all memory", 0, math.MaxUint64, 0, OnDemand, syscall.EINVAL},
+		{"on demand, all memory from another address", 0, math.MaxUint64, size, OnDemand, syscall.EINVAL},
+		{"on demand, past the end of memory", a, math.MaxUint64, a, OnDemand, syscall.EOVERFLOW},
+		{"on demand, up to the last page", a, math.MaxUint64 - a, a, OnDemand, syscall.EOVERFLOW},
+		{"on demand, nothing at a page", a, 0, a, OnDemand, syscall.EINVAL},
+	} {
+		table := newTable()
+		m, errno := table.RegMR(7, c.start, c.length, c.iova, c.access)
+		wantErrno(t, c.name, errno, c.want)
+		if (m == nil) != (c.want != 0) {
+			t.Errorf("%s: %v, MR %v", c.name, errno, m)
+		}
+		if n, _ := table.Len(); (n == 1) != (c.want == 0) {
+			t.Errorf("%s: %d MRs", c.name, n)
+		}
+		if m == nil {
+			continue
+		}
+		if pd, access := m.Rights(); pd != 7 || access != c.access || m.Start() != c.start || m.Length() != c.length || m.IOVA() != c.iova {
+			t.Errorf("%s: PD %d, rights %#x, %d bytes at %#x for %#x", c.name, pd, access, m.Length(), m.Start(), m.IOVA())
+		}
+	}
+}
+
+// TestRegPopulates: as when the kernel pins them, pages are present afterwards, whatever their place
+// in the range.
+func TestRegPopulates(t *testing.T) {
+	if !canPopulate() {
+		t.Log("this kernel is older than Linux 5.14")
+	}
+	b := mapped(t, 4)
+	register(t, newTable(), b[1:3*page+1], LocalWrite)
+	resident := make([]byte, 4)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(addr(b)), uintptr(len(b)), uintptr(addr(resident))); errno != 0 {
+		t.Fatal(errno)
+	}
+	if want := []byte{1, 1, 1, 1}; canPopulate() && !bytes.Equal(resident, want) {
+		t.Errorf("pages in memory: %v, want %v", resident, want)
+	}
+}
+
+// TestTouch checks what kernels without MADV_POPULATE_READ can be told of memory.
+func TestTouch(t *testing.T) {
+	b := mapped(t, 3)
+	protect(t, b[page:2*page], unix.PROT_READ)
+	unmap(t, b[2*page:])
+	wantFault(t, "two pages", touch(addr(b), uint64(2*page)), OK)
+	wantFault(t, "three pages", touch(addr(b), uint64(3*page)), MemoryGone)
+	wantFault(t, "no page", touch(addr(b)+uint64(2*page), 0), OK)
+}
+
+// TestKeys: a key is an index and 8 random bits (rxe_mr_init), lkey and rkey are the same, and an
+// index that was freed is not used at once (xa_alloc_cyclic).
+func TestKeys(t *testing.T) {
+	table := newTable()
+	b := mapped(t, 1)
+	last := uint32(0)
+	for range 3 * leafSize {
+		m := register(t, table, b, 0)
+		if m.LKey() != m.RKey() || m.LKey() == 0 || isMW(m.LKey()) {
+			t.Fatalf("the keys are %#x and %#x", m.LKey(), m.RKey())
+		}
+		if last != 0 && m.LKey()>>8 != last>>8+1 {
+			t.Fatalf("the key after %#x is %#x", last, m.LKey())
+		}
+		if low := m.LKey() & 0xff; last != 0 && low != (last+1)&0xff { // newTable counts
+			t.Fatalf("the low bits are %#x after %#x", low, last)
+		}
+		last = m.LKey()
+		wantErrno(t, "Dereg", m.Dereg(), 0)
+	}
+	// At the end they begin anew, and skip what is in use.
+	table.mrs.next = 0
+	first := register(t, table, b, 0)
+	table.mrs.next = poolSize - 1
+	end, second := register(t, table, b, 0), register(t, table, b, 0)
+	if first.LKey()>>8 != 1 || end.LKey()>>8 != 1<<19 || second.LKey()>>8 != 2 {
+		t.Errorf("the indices are %d, %d and %d, want 1, %d and 2", first.LKey()>>8, end.LKey()>>8, second.LKey()>>8, 1<<19)
+	}
+	for _, m := range []*MR{first, end, second} {
+		wantFault(t, "access", table.ReadLocal(make([]byte, 1), 1, m.LKey(), addr(b)), OK)
+	}
+}
+
+// TestRandomStart: two devices begin with other indices, so that a key of one tells nothing of the other.
+func TestRandomStart(t *testing.T) {
+	for _, v := range []uint32{0, 1, 0xffffffff} {
+		table := NewTable(func() uint32 { return v })
+		m := register(t, table, mapped(t, 1), 0)
+		w, _ := table.AllocMW(1, MWType1)
+		if key, want := m.LKey(), (v%poolSize+1)<<8|v&0xff; key != want {
+			t.Errorf("the first key of an MR is %#x, want %#x", key, want)
+		}
+		if key, want := w.RKey(), (v%poolSize+1<<19+1)<<8|v&0xff; key != want {
+			t.Errorf("the first key of a window is %#x, want %#x", key, want)
+		}
+	}
+}
+
+// TestLimits: there are as many MRs and windows as rxe has (RXE_MAX_MR, RXE_MAX_MW), and one more is
+// EINVAL (__rxe_add_to_pool).
+func TestLimits(t *testing.T) {
+	table := newTable()
+	b := mapped(t, 1)
+	table.mrs.used, table.mws.used = 1<<19-2, 1<<19-2
+	register(t, table, b, 0)
+	if _, errno := table.AllocMW(1, MWType1); errno != 0 {
+		t.Fatal(errno)
+	}
+	_, errno := table.RegMR(1, addr(b), 1, addr(b), 0)
+	wantErrno(t, "one MR too many", errno, syscall.EINVAL)
+	_, errno = table.AllocMW(1, MWType1)
+	wantErrno(t, "one window too many", errno, syscall.EINVAL)
+}
+
+// TestBounds compares the range of an MR with mr_check_range, with addresses for peers that are not
+// those of the process.
+func TestBounds(t *testing.T) {
+	const iova, size = 1<<40 + 16, 100
+	b := mapped(t, 1)
+	table := newTable()
+	m, errno := table.RegMR(1, addr(b)+16, size, iova, allRemote)
+	wantErrno(t, "RegMR", errno, 0)
+	for _, c := range []struct {
+		at   uint64
+		n    int
+		want Fault
+	}{
+		{iova, 1, OK},
+		{iova, size, OK},
+		{iova + size - 1, 1, OK},
+		{iova + 50, 50, OK},
+		{iova + 50, 51, OutOfRange},
+		{iova, size + 1, OutOfRange},
+		{iova - 1, 1, OutOfRange},
+		{iova - 1, 2, OutOfRange},
+		{iova + size, 1, OutOfRange},
+		{addr(b) + 16, 1, OutOfRange},
+		{0, 1, OutOfRange},
+		{math.MaxUint64, 1, OutOfRange},
+		{math.MaxUint64, 2, OutOfRange},
+	} {
+		for i := range b {
+			b[i] = byte(i)
+		}
+		want := append([]byte(nil), b...)
+		at := int(c.at - iova + 16)
+		got, data := make([]byte, c.n), bytes.Repeat([]byte{0xee}, c.n)
+		wantFault(t, "ReadLocal", table.ReadLocal(got, 1, m.LKey(), c.at), c.want)
+		if c.want == OK && !bytes.Equal(got, b[at:at+c.n]) {
+			t.Errorf("read of %d at %#x: %x", c.n, c.at, got)
+		}
+		clear(got)
+		wantFault(t, "ReadRemote", table.ReadRemote(got, QPRef{1, 5}, m.RKey(), c.at), c.want)
+		if c.want == OK && !bytes.Equal(got, b[at:at+c.n]) {
+			t.Errorf("remote read of %d at %#x: %x", c.n, c.at, got)
+		}
+		wantFault(t, "CheckRemote", table.CheckRemote(QPRef{1, 5}, m.RKey(), c.at, uint64(c.n), RemoteWrite), c.want)
+		if c.want == OK {
+			copy(want[at:], data)
+		}
+		wantFault(t, "WriteLocal", table.WriteLocal(1, m.LKey(), c.at, data), c.want)
+		if !bytes.Equal(b, want) {
+			t.Errorf("write of %d at %#x: %x, want %x", c.n, c.at, b[:128], want[:128])
+		}
+		clear(b)
+		clear(want)
+		if c.want == OK {
+			copy(want[at:], data)
+		}
+		wantFault(t, "WriteRemote", table.WriteRemote(QPRef{1, 5}, m.RKey(), c.at, data), c.want)
+		if !bytes.Equal(b, want) {
+			t.Errorf("remote write of %d at %#x: %x, want %x", c.n, c.at, b[:128], want[:128])
+		}
+	}
+	for _, n := range []uint64{size + 1, math.MaxUint64, math.MaxUint64 - iova, 1 << 63} {
+		wantFault(t, "a long range", table.CheckRemote(QPRef{1, 5}, m.RKey(), iova, n, RemoteRead), OutOfRange)
+		wantFault(t, "a long range at the end", table.CheckRemote(QPRef{1, 5}, m.RKey(), iova+size, n, RemoteRead), OutOfRange)
+	}
+}
+
+// TestRights does every access with all rights but one, and with that alone (lookup_mr, check_rkey).
+func TestRights(t *testing.T) {
+	b := mapped(t, 1)
+	qp := QPRef{1, 5}
+	for _, c := range []struct {
+		name string
+		need Access // rights that the MR needs
+		with Access // and without which it cannot have them
+		do   func(table *Table, key uint32) Fault
+	}{
+		{"ReadLocal", 0, 0, func(table *Table, key uint32) Fault { return table.ReadLocal(make([]byte, 8), 1, key, addr(b)) }},
+		{"WriteLocal", LocalWrite, 0, func(table *Table, key uint32) Fault { return table.WriteLocal(1, key, addr(b), make([]byte, 8)) }},
+		{"ReadRemote", RemoteRead, 0, func(table *Table, key uint32) Fault { return table.ReadRemote(make([]byte, 8), qp, key, addr(b)) }},
+		{"WriteRemote", RemoteWrite, LocalWrite, func(table *Table, key uint32) Fault { return table.WriteRemote(qp, key, addr(b), make([]byte, 8)) }},
+		{"CompareSwap", RemoteAtomic, LocalWrite, func(table *Table, key uint32) Fault {
+			_, f := table.CompareSwap(qp, key, addr(b), 0, 1)
+			return f
+		}},
+		{"FetchAdd", RemoteAtomic, LocalWrite, func(table *Table, key uint32) Fault {
+			_, f := table.FetchAdd(qp, key, addr(b), 1)
+			return f
+		}},
+		{"AtomicWrite", RemoteWrite, LocalWrite, func(table *Table, key uint32) Fault { return table.AtomicWrite(qp, key, addr(b), [8]byte{}) }},
+		{"CheckRemote", RemoteRead, 0, func(table *Table, key uint32) Fault { return table.CheckRemote(qp, key, addr(b), 8, RemoteRead) }},
+		{"Flush", FlushGlobal, 0, func(table *Table, key uint32) Fault { return table.Flush(qp, key, addr(b), 8, flushGlobal, 0) }},
+		{"Flush persistent", FlushPersistent, OnDemand, func(table *Table, key uint32) Fault {
+			return table.Flush(qp, key, addr(b), 8, flushPersistent, 0)
+		}},
+		{"Flush both", FlushPersistent | FlushGlobal, OnDemand, func(table *Table, key uint32) Fault {
+			return table.Flush(qp, key, addr(b), 8, flushPersistent|flushGlobal, 0)
+		}},
+		{"CheckFlush", FlushGlobal, 0, func(table *Table, key uint32) Fault {
+			return table.CheckFlush(qp, key, addr(b), 8, flushGlobal, flushMR)
+		}},
+	} {
+		table := newTable()
+		with := register(t, table, b, c.need|c.with)
+		wantFault(t, c.name, c.do(table, with.LKey()), OK)
+		wantFault(t, c.name+" with other low bits", c.do(table, with.LKey()^1), BadKey)
+		wantFault(t, c.name+" with another index", c.do(table, with.LKey()+0x100), BadKey)
+		wantFault(t, c.name+" with key 0", c.do(table, 0), BadKey)
+		wantFault(t, c.name+" with the largest key", c.do(table, math.MaxUint32), BadKey)
+		if c.need != 0 {
+			all := allRemote | MWBind | FlushGlobal | FlushPersistent | OnDemand
+			if c.need == LocalWrite { // without which there are no others
+				all = RemoteRead | MWBind | OnDemand
+			}
+			without := register(t, table, b, all&^c.need)
+			wantFault(t, c.name+" without the right", c.do(table, without.LKey()), NoAccess)
+		}
+		other, _ := table.RegMR(2, addr(b), 8, addr(b), c.need|c.with)
+		wantFault(t, c.name+" in another PD", c.do(table, other.LKey()), BadKey)
+		wantErrno(t, "Dereg", with.Dereg(), 0)
+		wantFault(t, c.name+" after Dereg", c.do(table, with.LKey()), BadKey)
+	}
+}
+
+// TestNothing: an access of no bytes needs no key: copy_data returns at once, and check_rkey does so
+// for reads and writes (C9-88), and for nothing else.
+func TestNothing(t *testing.T) {
+	table := newTable()
+	qp := QPRef{1, 5}
+	for _, key := range []uint32{0, 0x12345678, firstMW << 8} {
+		wantFault(t, "ReadLocal", table.ReadLocal(nil, 1, key, 0), OK)
+		wantFault(t, "WriteLocal", table.WriteLocal(1, key, 0, []byte{}), OK)
+		wantFault(t, "ReadRemote", table.ReadRemote([]byte{}, qp, key, 0), OK)
+		wantFault(t, "WriteRemote", table.WriteRemote(qp, key, 0, nil), OK)
+		wantFault(t, "CheckRemote for a read", table.CheckRemote(qp, key, 0, 0, RemoteRead), OK)
+		wantFault(t, "CheckRemote for a write", table.CheckRemote(qp, key, 0, 0, RemoteWrite), OK)
+		wantFault(t, "CheckRemote for an atomic", table.CheckRemote(qp, key, 0, 0, RemoteAtomic), BadKey)
+		wantFault(t, "Flush", table.Flush(qp, key, 0, 0, flushGlobal, 0), BadKey)
+	}
+}
+
+// TestAtomics compares with rxe_mr_do_atomic_op and rxe_mr_do_atomic_write: values in the host's byte order, the old
+// value comes back, the range is checked before the alignment.
+func TestAtomics(t *testing.T) {
+	b := mapped(t, 1)
+	table := newTable()
+	m := register(t, table, b[:20], allRemote)
+	qp, a, key := QPRef{1, 5}, addr(b), m.RKey()
+	word := func() uint64 { return native([8]byte(b[8:16])) }
+
+	wantFault(t, "AtomicWrite", table.AtomicWrite(qp, key, a+8, [8]byte{1, 2, 3, 4, 5, 6, 7, 8}), OK)
+	if !bytes.Equal(b[:24], []byte{8: 1, 9: 2, 10: 3, 11: 4, 12: 5, 13: 6, 14: 7, 15: 8, 23: 0}) {
+		t.Errorf("after an atomic write there is %x", b[:24])
+	}
+	start := word()
+	old, f := table.CompareSwap(qp, key, a+8, start+1, 99)
+	if f != OK || old != start || word() != start {
+		t.Errorf("a compare that fails: %v, old %#x, now %#x, want %#x", f, old, word(), start)
+	}
+	old, f = table.CompareSwap(qp, key, a+8, start, 99)
+	if f != OK || old != start || word() != 99 {
+		t.Errorf("a compare that succeeds: %v, old %#x, now %d", f, old, word())
+	}
+	old, f = table.FetchAdd(qp, key, a+8, math.MaxUint64)
+	if f != OK || old != 99 || word() != 98 {
+		t.Errorf("an add of -1: %v, old %d, now %d", f, old, word())
+	}
+	for _, c := range []struct {
+		at   uint64
+		want Fault
+	}{{a + 4, Misaligned}, {a + 1, Misaligned}, {a + 12, Misaligned}, {a + 13, OutOfRange}, {a + 16, OutOfRange}, {a - 1, OutOfRange}, {a - 8, OutOfRange}} {
+		_, f = table.CompareSwap(qp, key, c.at, 0, 1)
+		wantFault(t, "CompareSwap", f, c.want)
+		_, f = table.FetchAdd(qp, key, c.at, 1)
+		wantFault(t, "FetchAdd", f, c.want)
+		wantFault(t, "AtomicWrite", table.AtomicWrite(qp, key, c.at, [8]byte{1}), c.want)
+	}
+	if word() != 98 {
+		t.Errorf("what was refused made it %d", word())
+	}
+}
+
+// TestFlush compares the checks of a flush with check_rkey and process_flush.
+func TestFlush(t *testing.T) {
+	_, b := file(t, 2)
+	table := newTable()
+	m := register(t, table, b[100:page+100], OnDemand|FlushPersistent|FlushGlobal)
+	qp, a, key := QPRef{1, 5}, addr(b)+100, m.RKey()
+	for _, c := range []struct {
+		name          string
+		addr, length  uint64
+		typ, level    uint8
+		check, doesit Fault
+	}{
+		{"a range", a, uint64(page), flushPersistent, 0, OK, OK},
+		{"a range that is not in the MR", a + 1, uint64(page), flushPersistent, 0, OutOfRange, OutOfRange},
+		{"an empty range", a, 0, flushPersistent, 0, OK, OK},
+		{"an empty range that is not in the MR", a - 1, 0, flushPersistent, 0, OutOfRange, OutOfRange},
+		{"the MR, any range", 0, math.MaxUint64, flushPersistent, flushMR, OK, OK},
+		{"a range, visible", a, 1, flushGlobal, 0, OK, OK},
+		{"of no kind", a, 1, 0, 0, OK, OK},
+		{"both kinds", a + uint64(page) - 1, 1, flushGlobal | flushPersistent, 0, OK, OK},
+	} {
+		wantFault(t, c.name+", check", table.CheckFlush(qp, key, c.addr, c.length, c.typ, c.level), c.check)
+		wantFault(t, c.name, table.Flush(qp, key, c.addr, c.length, c.typ, c.level), c.doesit)
+	}
+	unmapped := mapped(t, 1)
+	gone := register(t, table, unmapped, OnDemand|FlushPersistent|FlushGlobal)
+	unix.Munmap(unmapped)
+	wantFault(t, "what is not mapped", table.Flush(qp, gone.RKey(), 0, 0, flushPersistent, flushMR), MemoryGone)
+}
+
+// TestRereg compares with ib_uverbs_rereg_mr, rxe_rereg_user_mr and ib_umem_check_rereg.
+func TestRereg(t *testing.T) {
+	b := mapped(t, 1)
+	a := addr(b)
+	for _, c := range []struct {
+		name        string
+		before      Access
+		flags       uint32
+		start, iova uint64
+		access      Access
+		want        syscall.Errno
+	}{
+		{"nothing", allRemote, 0, 0, 0, 0, syscall.EINVAL},
+		{"unknown flags", allRemote, 8, 0, 0, 0, syscall.EOPNOTSUPP},
+		{"memory", allRemote, ReregTrans, a, a, 0, syscall.EOPNOTSUPP},
+		{"memory with another offset", allRemote, ReregTrans, a + 1, a, 0, syscall.EINVAL},
+		{"memory and invalid rights", allRemote, ReregTrans | ReregAccess, a, a, RemoteWrite, syscall.EINVAL},
+		{"memory and rights", allRemote, ReregTrans | ReregAccess, a, a, LocalWrite, syscall.EOPNOTSUPP},
+		{"PD", allRemote, ReregPD, a + 1, a, RemoteWrite, 0},
+		{"rights", LocalWrite, ReregAccess, 0, 0, allRemote, 0},
+		{"fewer rights", allRemote, ReregAccess, 0, 0, 0, 0},
+		{"PD and rights", LocalWrite, ReregPD | ReregAccess, 0, 0, allRemote, 0},
+		{"invalid rights", allRemote, ReregAccess, 0, 0, RemoteWrite, syscall.EINVAL},
+		{"unsupported rights", allRemote, ReregAccess, 0, 0, ZeroBased, syscall.EOPNOTSUPP},
+		{"read-only memory for writing", RemoteRead, ReregAccess, 0, 0, LocalWrite, syscall.EACCES},
+		{"read-only memory for writing, unsupported", RemoteRead, ReregAccess, 0, 0, LocalWrite | ZeroBased, syscall.EACCES},
+		{"read-only memory for windows", RemoteRead, ReregAccess, 0, 0, MWBind, syscall.EACCES},
+		{"read-only memory, no rights", RemoteRead, ReregAccess, 0, 0, 0, 0},
+		{"memory for windows, for writing", MWBind, ReregAccess, 0, 0, allRemote, 0},
+	} {
+		table := newTable()
+		m := register(t, table, b, c.before)
+		key := m.RKey()
+		wantErrno(t, c.name, m.Rereg(c.flags, c.start, c.iova, 2, c.access), c.want)
+		wantPD, wantAccess := PD(1), c.before
+		if c.want == 0 && c.flags&ReregPD != 0 {
+			wantPD = 2
+		}
+		if c.want == 0 && c.flags&ReregAccess != 0 {
+			wantAccess = c.access
+		}
+		if pd, access := m.Rights(); pd != wantPD || access != wantAccess || m.RKey() != key {
+			t.Errorf("%s: PD %d, rights %#x, want %d and %#x; key %#x, was %#x", c.name, pd, access, wantPD, wantAccess, m.RKey(), key)
+		}
+		wantFault(t, c.name+", read", table.ReadLocal(make([]byte, 1), wantPD, key, a), OK)
+		wantFault(t, c.name+", read in the other PD", table.ReadLocal(make([]byte, 1), 3-wantPD, key, a), BadKey)
+		f := OK
+		if wantAccess&RemoteWrite == 0 {
+			f = NoAccess
+		}
+		wantFault(t, c.name+", write", table.WriteRemote(QPRef{wantPD, 1}, key, a, []byte{1}), f)
+	}
+	m := register(t, newTable(), b, allRemote)
+	wantErrno(t, "Dereg", m.Dereg(), 0)
+	wantErrno(t, "Rereg after Dereg", m.Rereg(ReregPD, 0, 0, 2, 0), syscall.EINVAL)
+	wantErrno(t, "Dereg after Dereg", m.Dereg(), syscall.EINVAL)
+}
+
+// TestGone accesses memory that is not there any more: unmapped, protected, or of a file that became
+// shorter. Each access faults, and those of other pages go on.
+func TestGone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T) (b []byte, lose func())
+	}{
+		{"unmapped", func(t *testing.T) ([]byte, func()) {
+			b := mapped(t, 3)
+			return b, func() { unmap(t, b[page:2*page]) }
+		}},
+		{"protected", func(t *testing.T) ([]byte, func()) {
+			b := mapped(t, 3)
+			return b, func() { protect(t, b[page:2*page], unix.PROT_NONE) }
+		}},
+		{"truncated", func(t *testing.T) ([]byte, func()) {
+			f, b := file(t, 3)
+			return b, func() {
+				if err := f.Truncate(int64(page)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, lose := c.make(t)
+			table := newTable()
+			m := register(t, table, b, allRemote)
+			qp, key := QPRef{1, 5}, m.RKey()
+			a := addr(b) + uint64(page)
+			all := func() (faults []Fault) {
+				_, swapped := table.CompareSwap(qp, key, a, 0, 1)
+				_, added := table.FetchAdd(qp, key, a, 1)
+				return []Fault{
+					table.ReadLocal(make([]byte, 100), 1, key, a-50),
+					table.ReadLocal(make([]byte, 100), 1, key, a),
+					table.ReadRemote(make([]byte, page), qp, key, a),
+					table.WriteLocal(1, key, a-50, make([]byte, 100)),
+					table.WriteRemote(qp, key, a, make([]byte, 1)),
+					table.AtomicWrite(qp, key, a, [8]byte{}),
+					swapped, added,
+				}
+			}
+			for i, f := range all() {
+				if f != OK {
+					t.Fatalf("before it, access %d: %v", i, f)
+				}
+			}
+			lose()
+			for i, f := range all() {
+				if f != MemoryGone {
+					t.Errorf("access %d: %v, want MemoryGone", i, f)
+				}
+			}
+			wantFault(t, "the page before", table.ReadLocal(make([]byte, page), 1, key, addr(b)), OK)
+			wantErrno(t, "Dereg", m.Dereg(), 0)
+		})
+	}
+}
+
+// TestGoneWriting writes to memory that can only be read now.
+func TestGoneWriting(t *testing.T) {
+	b := mapped(t, 1)
+	table := newTable()
+	m := register(t, table, b, allRemote)
+	protect(t, b, unix.PROT_READ)
+	wantFault(t, "ReadLocal", table.ReadLocal(make([]byte, 8), 1, m.LKey(), addr(b)), OK)
+	wantFault(t, "WriteLocal", table.WriteLocal(1, m.LKey(), addr(b), make([]byte, 8)), MemoryGone)
+}
+
+// TestPanics: only faults of memory are caught. Anything else is a mistake of this package.
+func TestPanics(t *testing.T) {
+	defer func() {
+		if r := recover(); r != "another" {
+			t.Errorf("recovered %v", r)
+		}
+	}()
+	var f Fault
+	defer caught(&f, false)
+	panic("another")
+}
+
+// TestHeap accesses memory of the Go heap.
+func TestHeap(t *testing.T) {
+	b := make([]byte, 3*page)
+	table := newTable()
+	m := register(t, table, b[7:], allRemote)
+	wantFault(t, "WriteRemote", table.WriteRemote(QPRef{1, 1}, m.RKey(), addr(b)+100, []byte("hello")), OK)
+	got := make([]byte, 5)
+	wantFault(t, "ReadLocal", table.ReadLocal(got, 1, m.LKey(), addr(b)+100), OK)
+	if string(got) != "hello" || string(b[100:105]) != "hello" {
+		t.Errorf("%q is in memory, %q was read", b[100:105], got)
+	}
+}
+
+// TestOnDemand: memory can be mapped after it was registered, unmapped and mapped again
+// (rxe_odp_mr_copy), with addresses for peers that are not those of the process.
+func TestOnDemand(t *testing.T) {
+	b := mapped(t, 1)
+	unmap(t, b)
+	table := newTable()
+	const iova = 1 << 44
+	m, errno := table.RegMR(1, addr(b), uint64(page), iova, OnDemand|allRemote)
+	wantErrno(t, "RegMR", errno, 0)
+	write := func() Fault { return table.WriteRemote(QPRef{1, 1}, m.RKey(), iova+10, []byte{1}) }
+	wantFault(t, "not mapped", write(), MemoryGone)
+	for range 2 {
+		protect(t, b, unix.PROT_READ|unix.PROT_WRITE)
+		wantFault(t, "mapped", write(), OK)
+		if b[10] != 1 {
+			t.Error("nothing was written")
+		}
+		unmap(t, b)
+		wantFault(t, "not mapped again", write(), MemoryGone)
+	}
+}
