@@ -68,6 +68,60 @@ func TestDeregWaits(t *testing.T) {
 	}
 }
 
+// TestUnwatched: the race detector does not watch accesses, as it does not watch a device. A program that
+// works on one half of a buffer while a peer uses the other shares pages and words of the detector with
+// it, and one that reads what a peer writes sees old or new bytes.
+func TestUnwatched(t *testing.T) {
+	b := make([]byte, 2*page) // of the Go heap, which the detector watches
+	table := newTable()
+	m := register(t, table, b, allRemote)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 64)
+		for i := range 1000 {
+			at := m.IOVA() + uint64(i)
+			mustBe(t, table.ReadLocal(buf, 1, m.LKey(), at), OK)
+			mustBe(t, table.WriteRemote(qp1, m.RKey(), at, buf), OK)
+			mustBe(t, touch(m.IOVA()&^pageMask, uint64(page)), OK)
+		}
+	}()
+	sum := byte(0)
+	for i := range 1000 {
+		sum += b[i]
+		b[i] = byte(i)
+		runtime.Gosched()
+	}
+	<-done
+	runtime.KeepAlive(sum)
+}
+
+// TestCollected accesses memory while the garbage collector runs and stacks move: an address of
+// unmapped memory must not look like a pointer to it.
+func TestCollected(t *testing.T) {
+	gone := mapped(t, 1)
+	table := newTable()
+	m := register(t, table, gone, allRemote)
+	unmap(t, gone)
+	heap := make([]byte, page)
+	live := register(t, table, heap, allRemote)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			buf := make([]byte, 100)
+			for range 2000 {
+				mustBe(t, table.ReadLocal(buf, 1, m.LKey(), m.IOVA()), MemoryGone)
+				mustBe(t, table.WriteLocal(1, live.LKey(), live.IOVA(), buf), OK)
+			}
+		})
+	}
+	for range 20 {
+		runtime.GC()
+	}
+	wg.Wait()
+	runtime.KeepAlive(heap)
+}
+
 // TestConcurrent does everything at once: accesses by keys and windows, changes of rights and PD, binds,
 // invalidations, registrations and deregistrations. Accesses see rights that were there at some moment,
 // and each MR and window can be freed at the end.

@@ -10,7 +10,8 @@ import (
 
 // The functions of this file access memory by address. That the memory belongs to an MR was checked.
 // The program may have unmapped it since, which is a panic here and becomes MemoryGone. The program
-// synchronizes with a device by rings and completions, so the race detector must not watch.
+// synchronizes with a device by rings and completions, so the race detector must not watch copies. It
+// watches atomic operations, which are those of sync/atomic.
 
 // at returns n bytes at an address.
 //
@@ -40,7 +41,7 @@ func caught(f *Fault, old bool) {
 //go:norace
 func copyOut(dst []byte, addr uint64) (f Fault) {
 	defer caught(&f, debug.SetPanicOnFault(true))
-	copy(dst, at(addr, len(dst)))
+	move(dst, at(addr, len(dst)))
 	return OK
 }
 
@@ -50,12 +51,12 @@ func copyOut(dst []byte, addr uint64) (f Fault) {
 //go:norace
 func copyIn(addr uint64, src []byte) (f Fault) {
 	defer caught(&f, debug.SetPanicOnFault(true))
-	copy(at(addr, len(src)), src)
+	move(at(addr, len(src)), src)
 	return OK
 }
 
 // atomic does the operation on 8 bytes at addr, a multiple of 8, and leaves the old value in o.value.
-// The race detector sees the operation as one of sync/atomic, which it is.
+// With the race detector, a fault of memory that can only be read is not caught: it happens in C code.
 //
 //go:nocheckptr
 //go:norace

@@ -508,6 +508,29 @@ func TestGoneWriting(t *testing.T) {
 	protect(t, b, unix.PROT_READ)
 	wantFault(t, "ReadLocal", table.ReadLocal(make([]byte, 8), 1, m.LKey(), addr(b)), OK)
 	wantFault(t, "WriteLocal", table.WriteLocal(1, m.LKey(), addr(b), make([]byte, 8)), MemoryGone)
+	if !raceEnabled { // see operation.atomic
+		_, f := table.FetchAdd(QPRef{1, 5}, m.RKey(), addr(b), 1)
+		wantFault(t, "FetchAdd", f, MemoryGone)
+		wantFault(t, "AtomicWrite", table.AtomicWrite(QPRef{1, 5}, m.RKey(), addr(b), [8]byte{}), MemoryGone)
+	}
+}
+
+// TestMove copies any number of bytes between any addresses, and no byte more.
+func TestMove(t *testing.T) {
+	src := make([]byte, 300)
+	for i := range src {
+		src[i] = byte(i + 1)
+	}
+	for n := range 200 {
+		dst := make([]byte, 300)
+		at, from := n%17, n%13
+		move(dst[at:at+n], src[from:from+n])
+		want := make([]byte, 300)
+		copy(want[at:], src[from:from+n])
+		if !bytes.Equal(dst, want) {
+			t.Fatalf("%d bytes: %x, want %x", n, dst, want)
+		}
+	}
 }
 
 // TestPanics: only faults of memory are caught. Anything else is a mistake of this package.
