@@ -1,0 +1,286 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
+)
+
+// completionOpcodes are the opcodes of completions by those of work requests (wr_to_wc_opcode).
+var completionOpcodes = [...]uint32{
+	wrWrite: ring.WCWrite, wrWriteImm: ring.WCWrite,
+	wrSend: ring.WCSend, wrSendImm: ring.WCSend, wrSendInv: ring.WCSend,
+	wrRead: ring.WCRead, wrCompareSwap: ring.WCAtomicCAS, wrFetchAdd: ring.WCAtomicFAA,
+	wrLocalInv: ring.WCLocalInv, wrBindMW: ring.WCBindMW,
+	wrFlush: ring.WCFlush, wrAtomicWrite: ring.WCAtomicWrite,
+}
+
+// completeHead completes the request at head. Success is reported only if it was asked for
+// (do_complete of rxe_comp.c). A completion for which the CQ has no room is lost.
+func (q *QP) completeHead(status Status) {
+	r := &q.req
+	s := &r.slots[r.head]
+	e := ring.Completion{WRID: s.wrID, Status: uint32(status), QPN: q.num}
+	tell := q.sigAll || s.flags&sendSignaled != 0 || status != StatusSuccess
+	if tell && status == StatusSuccess {
+		e.Opcode, e.ByteLen = completionOpcodes[s.opcode], s.length
+		if s.opcode == wrSendImm || s.opcode == wrWriteImm {
+			e.Flags = ring.WCWithImm
+		}
+	}
+	if s.rdAtomic {
+		r.rdAtomics--
+	}
+	*s = sendState{}
+	r.completed++
+	passed := r.next == r.head // it was to be sent again
+	r.head = q.sq.Next(r.head)
+	if passed {
+		r.next, r.offset = r.head, 0
+	}
+	q.sq.SetConsumer(r.head)
+	if tell {
+		q.sendCQ.post(&e, false)
+	}
+}
+
+// completeDone completes the requests at head that are done.
+func (q *QP) completeDone() {
+	for q.req.slots[q.req.head].state == done {
+		q.completeHead(StatusSuccess)
+	}
+}
+
+// failHead completes the oldest request with an error, and moves the QP to the error state.
+func (q *QP) failHead(status Status) {
+	q.sq.SetSendStatus(q.req.head, uint32(status))
+	q.completeHead(status)
+	q.toError()
+}
+
+// response handles an acknowledgement or a response to a READ or atomic (rxe_completer). The caller
+// holds mu.
+func (q *QP) response(w *worker, h *wire.Header, payload []byte) {
+	if q.state == Err || wire.Diff(h.PSN, q.req.end) >= 0 {
+		return
+	}
+	if wire.Diff(h.PSN, q.req.una) < 0 && !q.lateNAK(h) {
+		return // of something that is complete
+	}
+	switch op := h.Opcode.Operation(); {
+	case op == wire.Acknowledge:
+		q.acknowledged(h)
+	case op == wire.AtomicAcknowledge:
+		q.atomicResponse(w, h)
+	case h.Opcode.IsReadResponse():
+		q.readResponse(w, h, payload)
+	}
+	if q.state != Err {
+		q.checkDrained()
+		if q.req.retry || q.req.next != q.sq.Producer() {
+			w.wake(q)
+		}
+	}
+}
+
+// lateNAK reports whether a packet says that a READ failed of which a part has come: some responders
+// name the PSN of the request.
+func (q *QP) lateNAK(h *wire.Header) bool {
+	s := &q.req.slots[q.req.head]
+	return h.Opcode.Operation() == wire.Acknowledge && wire.TypeOf(h.Syndrome) == wire.NAK && h.Syndrome != wire.SyndromeSequence &&
+		s.state == assigned && s.opcode == wrRead && wire.Diff(h.PSN, s.first) >= 0
+}
+
+// acknowledged handles an ACK or a NAK.
+func (q *QP) acknowledged(h *wire.Header) {
+	switch wire.TypeOf(h.Syndrome) {
+	case wire.ACK:
+		q.advance(wire.Add(h.PSN, 1))
+	case wire.RNRNAK:
+		if q.advance(h.PSN) {
+			q.notReady(h)
+		}
+	case wire.NAK:
+		q.negative(h)
+	}
+}
+
+// negative handles a NAK. It acknowledges all packets before its own.
+func (q *QP) negative(h *wire.Header) {
+	if !q.advance(h.PSN) || q.req.slots[q.req.head].state != assigned {
+		return
+	}
+	switch h.Syndrome {
+	case wire.SyndromeSequence:
+		q.lost()
+	case wire.SyndromeInvalidRequest:
+		q.failHead(StatusRemInvReqErr)
+	case wire.SyndromeRemoteAccess:
+		q.failHead(StatusRemAccessErr)
+	default:
+		q.failHead(StatusRemOpErr)
+	}
+}
+
+// lost sends again what is not acknowledged, once until something is.
+func (q *QP) lost() {
+	if !q.req.retryStarted {
+		q.sendAgain()
+	}
+}
+
+// notReady handles an RNR NAK: the QP waits and sends again, if it has not done so too often.
+func (q *QP) notReady(h *wire.Header) {
+	r := &q.req
+	if r.slots[r.head].state != assigned {
+		return
+	}
+	if r.rnrLeft == 0 {
+		q.dev.stats.rnrExceeded.Add(1)
+		q.failHead(StatusRNRRetryErr)
+		return
+	}
+	if r.rnrLeft != noLimit {
+		r.rnrLeft--
+	}
+	r.rnrWait = true
+	q.retryAt = 0
+	q.rnrAt = q.dev.now() + max(wire.RNRTimer(h.Syndrome), leastTimeout)
+	q.setTimer()
+}
+
+// advance takes all packets before a PSN for acknowledged and completes their requests. It reports
+// false if one of these is a READ or atomic without its response, which has been lost.
+func (q *QP) advance(psn uint32) bool {
+	r := &q.req
+	moved := false
+	for {
+		s := &r.slots[r.head]
+		if s.state == done {
+			q.completeHead(StatusSuccess)
+			continue
+		}
+		if s.state == posted || wire.Diff(psn, s.first) <= 0 {
+			break
+		}
+		if s.answered() {
+			if wire.Diff(psn, r.una) <= 0 {
+				break // no further than its response has come
+			}
+			if moved {
+				q.progressed()
+			}
+			q.lost()
+			return false
+		}
+		if wire.Diff(psn, s.last) <= 0 { // a part of its packets
+			if wire.Diff(psn, r.una) > 0 {
+				r.una, moved = psn, true
+			}
+			break
+		}
+		r.una, moved = wire.Add(s.last, 1), true
+		q.completeHead(StatusSuccess)
+	}
+	if moved {
+		q.progressed()
+	}
+	return true
+}
+
+// progressed resets the retry counters and the timer, as something has been acknowledged.
+func (q *QP) progressed() {
+	r := &q.req
+	r.retriesLeft, r.rnrLeft, r.retryStarted = q.attr.RetryCount, q.attr.RNRRetry, false
+	q.retryAt = 0
+	if r.una != r.end && r.timeout != 0 && !r.rnrWait {
+		q.retryAt = q.dev.now() + r.timeout
+		q.setTimer()
+	}
+	if wire.Diff(r.psn, r.una) < 0 { // it was going to send again what is acknowledged now
+		q.rewind()
+	}
+}
+
+// atomicResponse handles the response to an atomic.
+func (q *QP) atomicResponse(w *worker, h *wire.Header) {
+	if !q.advance(h.PSN) {
+		return
+	}
+	s := &q.req.slots[q.req.head]
+	if s.state != assigned || s.first != h.PSN || s.opcode != wrCompareSwap && s.opcode != wrFetchAdd {
+		return
+	}
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], h.Original)
+	q.readData(w, s, 0, b[:])
+}
+
+// readResponse handles a packet of a response to a READ, and the acknowledgement of a FLUSH or an
+// ATOMIC WRITE, which looks like one without data. What comes out of order is ignored, but shows that
+// packets were lost.
+func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
+	r := &q.req
+	if !q.advance(h.PSN) {
+		return
+	}
+	s := &r.slots[r.head]
+	if s.state != assigned || wire.Diff(h.PSN, s.first) < 0 {
+		return
+	}
+	if s.opcode == wrFlush || s.opcode == wrAtomicWrite {
+		q.advance(wire.Add(h.PSN, 1))
+		return
+	}
+	if s.opcode != wrRead || wire.Diff(h.PSN, s.last) > 0 {
+		return
+	}
+	at := uint32(wire.Diff(h.PSN, s.first)) * uint32(q.mtu)
+	if want := min(uint32(q.mtu), s.length-min(at, s.length)); uint32(len(payload)) != want {
+		return // the peer has another MTU
+	}
+	q.readData(w, s, at, payload)
+}
+
+// readData stores a part of the data of the READ at head.
+func (q *QP) readData(w *worker, s *sendState, at uint32, payload []byte) {
+	psn := q.req.una
+	if len(payload) > 0 {
+		if !w.loadRead(q) {
+			q.failHead(StatusLocProtErr)
+			return
+		}
+		if q.scatter(w.read.SGEs[:w.read.NumSGE], &w.readCursor, at, payload) != memory.OK {
+			q.failHead(StatusLocProtErr)
+			return
+		}
+	}
+	q.answeredTo(psn, psn == s.last)
+}
+
+// answeredTo acknowledges a PSN of the READ or atomic at head, and completes it if that was all.
+func (q *QP) answeredTo(psn uint32, all bool) {
+	q.req.una = wire.Add(psn, 1)
+	if all {
+		q.completeHead(StatusSuccess)
+		q.completeDone()
+	}
+	q.progressed()
+}
+
+// loadRead reads the work request at head, unless w has read it before. It reports false if the
+// program wrote nonsense.
+func (w *worker) loadRead(q *QP) bool {
+	key := sendKey{q, q.req.completed}
+	if w.readKey == key {
+		return true
+	}
+	w.readKey = sendKey{}
+	if !q.sq.ReadSend(q.req.head, &w.read, q.caps.MaxSendSGE) {
+		return false
+	}
+	w.readKey, w.readCursor = key, sgeCursor{}
+	return true
+}

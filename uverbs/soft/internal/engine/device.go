@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+)
+
+// A Config says what a [Device] is made of.
+type Config struct {
+	MTU     int               // active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096
+	Memory  *memory.Table     // registered memory
+	Host    *Host             // devices that are reached without a network; nil: this one alone
+	Network Network           // nil: there is none
+	GIDs    func() []GIDEntry // the GID table, read by New and [Device.RefreshGIDs]
+
+	// MAD is called for each management datagram to QP 1. It must not keep mad.
+	MAD func(from MADAddr, mad []byte)
+
+	Rand  func() uint32 // random numbers for QPNs; nil: math/rand
+	Clock Clock         // nil: the system's
+	Go    func(func())  // starts a goroutine; nil: the go statement
+}
+
+// A MADAddr says where a management datagram came from, or goes to.
+type MADAddr struct {
+	Local, Remote netip.Addr
+}
+
+// A Device has the queues of one RDMA device and runs them. It is safe for concurrent use.
+type Device struct {
+	config Config
+	gids   atomic.Pointer[[]GIDEntry]
+	closed atomic.Bool
+	start  time.Time
+	timers timers
+	qps    numberTable[QP]
+	ahs    numberTable[addressHandle]
+	groups groups
+	stats  counters
+	madPSN atomic.Uint32
+
+	mu      sync.Mutex
+	nextQPN uint32 // guarded by mu
+	nextSRQ uint32 // guarded by mu
+	nextAH  uint32 // guarded by mu
+	numQPs  int    // guarded by mu
+}
+
+// New makes a device.
+func New(c Config) *Device {
+	if c.Host == nil {
+		c.Host = new(Host)
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Uint32
+	}
+	if c.Clock == nil {
+		c.Clock = systemClock{}
+	}
+	if c.Go == nil {
+		c.Go = func(f func()) { go f() }
+	}
+	d := &Device{config: c, start: c.Clock.Now(), nextSRQ: minSRQ, nextAH: 1}
+	d.nextQPN = minQPN + c.Rand()%(qpnLimit-minQPN)
+	d.timers.init(d)
+	d.RefreshGIDs()
+	return d
+}
+
+// Close stops the device. Packets to it are dropped from now on. Its objects are closed by their
+// owner, before or after.
+func (d *Device) Close() {
+	if d.closed.Swap(true) {
+		return
+	}
+	d.config.Host.remove(d)
+	d.timers.close()
+}
+
+// MTU returns the active MTU of the port in bytes.
+func (d *Device) MTU() int { return d.config.MTU }
+
+// now returns the time since the device was made, which is never 0.
+func (d *Device) now() time.Duration { return d.config.Clock.Now().Sub(d.start) + 1 }
+
+// A numberTable holds objects by number, up to 24 bits. Lookups take no lock.
+type numberTable[T any] struct {
+	pages [1 << 12]atomic.Pointer[numberPage[T]]
+}
+
+// A numberPage is a part of a numberTable.
+type numberPage[T any] [1 << 12]atomic.Pointer[T]
+
+// find returns the object with a number, or nil.
+func (t *numberTable[T]) find(n uint32) *T {
+	page := t.pages[n>>12&0xfff].Load()
+	if page == nil {
+		return nil
+	}
+	return page[n&0xfff].Load()
+}
+
+// set stores an object, or removes it if x is nil. The caller serializes calls.
+func (t *numberTable[T]) set(n uint32, x *T) {
+	slot := &t.pages[n>>12&0xfff]
+	if slot.Load() == nil {
+		slot.Store(new(numberPage[T]))
+	}
+	slot.Load()[n&0xfff].Store(x)
+}
+
+// addQP gives a QP a number that is not in use. It reports false if there are too many.
+func (d *Device) addQP(q *QP) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.numQPs >= MaxQP-1 {
+		return false
+	}
+	for d.qps.find(d.nextQPN) != nil {
+		d.nextQPN = nextNumber(d.nextQPN, minQPN, qpnLimit)
+	}
+	q.num = d.nextQPN
+	d.qps.set(q.num, q)
+	d.nextQPN = nextNumber(d.nextQPN, minQPN, qpnLimit)
+	d.numQPs++
+	return true
+}
+
+// removeQP takes the number of a QP back.
+func (d *Device) removeQP(q *QP) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.qps.set(q.num, nil)
+	d.numQPs--
+}
+
+// nextNumber returns the number after n of those from first to limit-1.
+func nextNumber(n, first, limit uint32) uint32 {
+	if n+1 < limit {
+		return n + 1
+	}
+	return first
+}

@@ -1,0 +1,239 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
+)
+
+// A request says which packets a work request has.
+type request struct {
+	only, first, middle, last wire.Opcode
+	data                      bool // the packets carry the message
+	rdAtomic                  bool // it counts as a READ or atomic under way
+}
+
+// dataRequest is a request of one packet or of several.
+func dataRequest(transport, only, first, middle, last wire.Opcode) request {
+	return request{only: transport | only, first: transport | first, middle: transport | middle, last: transport | last, data: true}
+}
+
+// requests are those that each type of QP can send, by their opcode (next_opcode of rxe_req.c).
+var requests = func() (t [UD + 1][wrAtomicWrite + 1]request) {
+	for typ, transport := range map[QPType]wire.Opcode{RC: wire.RC, UC: wire.UC} {
+		t[typ][wrSend] = dataRequest(transport, wire.SendOnly, wire.SendFirst, wire.SendMiddle, wire.SendLast)
+		t[typ][wrSendImm] = dataRequest(transport, wire.SendOnlyImm, wire.SendFirst, wire.SendMiddle, wire.SendLastImm)
+		t[typ][wrWrite] = dataRequest(transport, wire.WriteOnly, wire.WriteFirst, wire.WriteMiddle, wire.WriteLast)
+		t[typ][wrWriteImm] = dataRequest(transport, wire.WriteOnlyImm, wire.WriteFirst, wire.WriteMiddle, wire.WriteLastImm)
+	}
+	t[RC][wrSendInv] = dataRequest(wire.RC, wire.SendOnlyInv, wire.SendFirst, wire.SendMiddle, wire.SendLastInv)
+	t[RC][wrRead] = request{only: wire.ReadRequest, rdAtomic: true}
+	t[RC][wrCompareSwap] = request{only: wire.CompareSwap, rdAtomic: true}
+	t[RC][wrFetchAdd] = request{only: wire.FetchAdd, rdAtomic: true}
+	t[RC][wrFlush] = request{only: wire.Flush}
+	t[RC][wrAtomicWrite] = request{only: wire.AtomicWrite, data: true, rdAtomic: true}
+	t[UD][wrSend] = request{only: wire.UD | wire.SendOnly, data: true}
+	t[UD][wrSendImm] = request{only: wire.UD | wire.SendOnlyImm, data: true}
+	return t
+}()
+
+// requestKind returns the packets of a work request. It reports false if the QP cannot send it.
+func requestKind(typ QPType, opcode uint32) (*request, bool) {
+	if opcode > wrAtomicWrite {
+		return nil, false
+	}
+	k := &requests[typ][opcode]
+	return k, k.only != 0
+}
+
+// sendPacket generates the next packet of the work request at next, which w has read.
+func (q *QP) sendPacket(w *worker, s *sendState) outcome {
+	r, wr := &q.req, &w.wr
+	kind, _ := requestKind(q.typ, wr.Opcode)
+	if q.typ == RC && wire.Diff(r.psn, r.una) > maxUnacked {
+		return blocked
+	}
+	way, ok := q.pathOf(wr)
+	if !ok {
+		return q.fail(s, StatusLocQPOpErr)
+	}
+	h := wire.Header{Opcode: kind.only, MigReq: true, PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn}
+	payload := 0
+	if kind.data {
+		left := int(s.length - r.offset)
+		mtu := q.mtu
+		if q.typ == UD {
+			mtu = q.dev.config.MTU
+		}
+		payload = min(left, mtu)
+		switch first, last := r.offset == 0, left <= mtu; {
+		case q.typ == UD && !last: // too long for a datagram: that is no error, and nothing is sent
+			q.sent(s, true)
+			return progress
+		case first && !last:
+			h.Opcode = kind.first
+		case !first && !last:
+			h.Opcode = kind.middle
+		case !first:
+			h.Opcode = kind.last
+		}
+	}
+	last := h.Opcode.Ends()
+	if q.typ == RC {
+		h.AckReq = last || r.sinceAck > maxWithoutAck
+	}
+	q.fillRequest(&h, wr, s, last)
+	h.Pad = uint8(wire.Padding(payload))
+	b := w.reserve(&w.requests, way, wire.PacketSize(h.Opcode, payload))
+	if b == nil {
+		return full
+	}
+	n := h.Put(b)
+	if fault := w.gather(q, b[n:n+payload]); fault != memory.OK {
+		w.drop(&w.requests, way)
+		if fault == memory.MemoryGone {
+			return q.fail(s, StatusLocProtErr)
+		}
+		return q.fail(s, StatusLocQPOpErr)
+	}
+	clear(b[n+payload : n+payload+int(h.Pad)])
+	q.dev.stats.sentPackets.Add(1)
+	if r.sinceAck++; h.AckReq {
+		r.sinceAck = 0
+	}
+	r.offset += uint32(payload)
+	q.sent(s, last)
+	return progress
+}
+
+// sent advances the requester behind a packet, which may have been the last one of its message.
+func (q *QP) sent(s *sendState, last bool) {
+	r := &q.req
+	if r.psn = wire.Add(r.psn, 1); last {
+		r.psn = wire.Add(s.last, 1)
+		r.next, r.offset = q.sq.Next(r.next), 0
+	}
+	if wire.Diff(r.psn, r.end) > 0 {
+		r.end = r.psn
+	}
+	if q.typ == RC {
+		if q.retryAt == 0 && r.timeout != 0 {
+			q.retryAt = q.dev.now() + r.timeout
+			q.setTimer()
+		}
+		return
+	}
+	if r.una = r.psn; last {
+		s.state = done
+		q.completeDone()
+	}
+}
+
+// pathOf returns where the packets of a request go (rxe_get_av).
+func (q *QP) pathOf(wr *ring.Send) (*path, bool) {
+	if q.typ != UD {
+		return q.path, q.path != nil
+	}
+	ah := q.dev.findAH(wr.AH)
+	if ah == nil || ah.pd != q.pd {
+		return nil, false
+	}
+	return ah.path, true
+}
+
+// fillRequest fills the headers of a packet behind its opcode.
+func (q *QP) fillRequest(h *wire.Header, wr *ring.Send, s *sendState, last bool) {
+	if q.typ == UD {
+		h.DestQP, h.QKey, h.SrcQP = wr.QPN&qpnMask, wr.QKey, q.num
+	}
+	h.Solicited = wr.Flags&sendSolicited != 0 && last && (h.Opcode.IsSend() || h.Opcode.IsWrite() && h.Opcode.HasImm())
+	switch wr.Opcode {
+	case wrSendImm, wrWriteImm:
+		h.Imm = netOrder(wr.ImmOrKey)
+	case wrSendInv:
+		h.InvKey = wr.ImmOrKey
+	case wrCompareSwap:
+		h.Compare, h.SwapAdd = wr.CompareAdd, wr.Swap
+	case wrFetchAdd:
+		h.SwapAdd = wr.CompareAdd
+	case wrFlush:
+		h.FlushType, h.FlushLevel = wr.FlushType, wr.FlushLevel
+	}
+	h.Addr, h.RKey, h.Length = wr.RemoteAddr, wr.RKey, s.length
+	if wr.Opcode == wrRead { // the rest, when it is sent again
+		h.Addr += uint64(q.req.offset)
+		h.Length -= q.req.offset
+	}
+}
+
+// netOrder converts between four bytes in network order that were loaded as a number, and their
+// value.
+func netOrder(x uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], x)
+	return binary.BigEndian.Uint32(b[:])
+}
+
+// An sgeCursor is a place in a message: entry i of its scatter/gather list begins at byte start.
+type sgeCursor struct {
+	i     int
+	start uint32
+}
+
+// seek moves the cursor to the entry with a byte of the message.
+func (c *sgeCursor) seek(list []ring.SGE, at uint32) {
+	if at < c.start {
+		*c = sgeCursor{}
+	}
+	for c.i < len(list) && at-c.start >= list[c.i].Length {
+		c.start += list[c.i].Length
+		c.i++
+	}
+}
+
+// gather copies the next bytes of the message that q is sending, which w has read.
+func (w *worker) gather(q *QP, dst []byte) memory.Fault {
+	if len(dst) == 0 {
+		return memory.OK
+	}
+	at := q.req.offset
+	if w.wr.Inline != nil {
+		copy(dst, w.wr.Inline[at:])
+		return memory.OK
+	}
+	list := w.wr.SGEs[:w.wr.NumSGE]
+	for len(dst) > 0 {
+		w.cursor.seek(list, at)
+		if w.cursor.i == len(list) {
+			return memory.BadKey
+		}
+		e := &list[w.cursor.i]
+		skip := at - w.cursor.start
+		n := min(uint32(len(dst)), e.Length-skip)
+		if f := q.dev.config.Memory.ReadLocal(dst[:n], q.pd, e.LKey, e.Addr+uint64(skip)); f != memory.OK {
+			return f
+		}
+		dst, at = dst[n:], at+n
+	}
+	return memory.OK
+}
+
+// scatter copies data to byte at of the message that a scatter/gather list describes.
+func (q *QP) scatter(list []ring.SGE, c *sgeCursor, at uint32, src []byte) memory.Fault {
+	for len(src) > 0 {
+		c.seek(list, at)
+		if c.i == len(list) {
+			return memory.BadKey
+		}
+		e := &list[c.i]
+		skip := at - c.start
+		n := min(uint32(len(src)), e.Length-skip)
+		if f := q.dev.config.Memory.WriteLocal(q.pd, e.LKey, e.Addr+uint64(skip), src[:n]); f != memory.OK {
+			return f
+		}
+		src, at = src[n:], at+n
+	}
+	return memory.OK
+}

@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"net/netip"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
+)
+
+// An AV is an address vector: how to reach a peer.
+type AV struct {
+	GRH          bool // the fields below are valid, without which there is no path
+	DGID         [16]byte
+	SGIDIndex    uint8  // index in the device's GID table
+	FlowLabel    uint32 // 20 bits
+	HopLimit     uint8  // number of routers that a packet may cross
+	TrafficClass uint8
+	Port         uint8 // local port
+}
+
+// A Network carries packets to devices that are not on the same [Host]. Its methods must not call the
+// engine.
+type Network interface {
+	// Resolve returns where packets from a local address to a peer's address are to be sent, or the
+	// errno with which the kernel would refuse such a path: ENETUNREACH, EHOSTUNREACH and others.
+	Resolve(from, to netip.Addr) (netip.AddrPort, syscall.Errno)
+
+	// Send sends the packets of a batch from a local address. It keeps nothing of the batch, and may
+	// lose packets.
+	Send(from netip.Addr, b *udp.Batch)
+
+	// Join and Leave make the device a member of a multicast group, and end that.
+	Join(group netip.Addr) syscall.Errno
+	Leave(group netip.Addr)
+}
+
+// A path is where the packets of a QP or an address handle go. It does not change.
+type path struct {
+	device    *Device // whose packets these are
+	local     *Device // the destination if it is on the same host; nil: the network, or a group
+	multicast bool
+	src, dst  netip.Addr
+	to        netip.AddrPort // of the network
+	ip        udp.IP
+	flowLabel uint32
+}
+
+// defaultHopLimit is used if an AV has none.
+const defaultHopLimit = 64
+
+// newPath checks an AV and resolves it, with the errnos of rdma_fill_sgid_attr and
+// rdma_addr_find_l2_eth_by_grh in the kernel.
+func (d *Device) newPath(av *AV) (*path, syscall.Errno) {
+	if av.Port != 1 || !av.GRH {
+		return nil, syscall.EINVAL
+	}
+	table := *d.gids.Load()
+	if int(av.SGIDIndex) >= len(table) || !table[av.SGIDIndex].Valid {
+		return nil, syscall.ENODATA
+	}
+	return d.pathFrom(addrOfGID(table[av.SGIDIndex].GID), av)
+}
+
+// pathFrom resolves an AV from a local address.
+func (d *Device) pathFrom(src netip.Addr, av *AV) (*path, syscall.Errno) {
+	p := &path{
+		device:    d,
+		src:       src,
+		dst:       addrOfGID(av.DGID),
+		ip:        udp.IP{TrafficClass: av.TrafficClass, HopLimit: av.HopLimit},
+		flowLabel: av.FlowLabel & 0xfffff,
+	}
+	p.multicast = p.dst.IsMulticast()
+	if p.ip.HopLimit == 0 {
+		p.ip.HopLimit = defaultHopLimit
+	}
+	if p.src.Is4() != p.dst.Is4() && !p.multicast {
+		return nil, syscall.EINVAL
+	}
+	if !p.multicast {
+		p.local = d.config.Host.find(p.dst)
+	}
+	if p.local == nil && d.config.Network != nil {
+		var errno syscall.Errno
+		p.to, errno = d.config.Network.Resolve(p.src, p.dst)
+		return p, errno
+	}
+	if p.local == nil && !p.multicast {
+		return nil, syscall.ENETUNREACH
+	}
+	return p, 0
+}

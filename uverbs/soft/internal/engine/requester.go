@@ -1,0 +1,387 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
+)
+
+// What limits the packets under way, as in rxe (rxe_param.h).
+const (
+	maxUnacked    = 128 // PSNs
+	maxWithoutAck = 64  // packets between those that ask for an acknowledgement
+
+	// leastTimeout is the shortest time that the QP waits for anything. rxe waits for a jiffy.
+	leastTimeout = time.Millisecond
+
+	psnMask = wire.PSNMask
+	qpnMask = wire.QPNMask
+
+	// noLimit is the retry count that does not count down.
+	noLimit = 7
+)
+
+// slotState is how far a work request is.
+type slotState uint8
+
+const (
+	posted   slotState = iota // nothing of it was sent
+	assigned                  // it has PSNs: it is being sent, or waits for its acknowledgement
+	done                      // it is complete, but one before it is not
+)
+
+// A sendState is what the device knows of a work request in the send ring, apart from what the program
+// can write there.
+type sendState struct {
+	state       slotState
+	flags       uint8 // IB_SEND flags
+	opcode      uint8
+	rdAtomic    bool   // it counts as a READ or atomic under way
+	first, last uint32 // PSNs, of an assigned request
+	length      uint32 // in bytes
+	wrID        uint64
+}
+
+// answered reports whether a request is complete only when its response comes. An acknowledgement of
+// a later one means that it was lost.
+func (s *sendState) answered() bool {
+	return s.opcode == wrRead || s.opcode == wrCompareSwap || s.opcode == wrFetchAdd
+}
+
+// A requester sends the requests of a QP. Requests from head to next are sent, and at next the first
+// offset bytes. PSNs from una to psn are sent and not acknowledged. After a loss next and psn move
+// back; end does not.
+type requester struct {
+	slots  []sendState // by index of the send ring
+	head   uint32      // oldest request that is not complete
+	next   uint32      // request to send
+	offset uint32      // bytes of it that are sent, 0 at its start
+	una    uint32      // oldest PSN that is not acknowledged
+	psn    uint32      // next PSN to send
+	end    uint32      // PSN after the last one that was ever sent
+
+	completed uint64 // number of requests that are complete
+	rdAtomics int    // READs and atomics under way
+	sinceAck  int    // packets since one asked for an acknowledgement
+
+	timeout      time.Duration // 0: never
+	retry        bool          // send again from una
+	retryStarted bool          // it was, and nothing was acknowledged since
+	rnrWait      bool          // wait for rnrAt first
+	retriesLeft  uint8
+	rnrLeft      uint8
+}
+
+// setPSN sets the first PSN.
+func (r *requester) setPSN(psn uint32) { r.una, r.psn, r.end = psn, psn, psn }
+
+// reset forgets all requests.
+func (r *requester) reset(sq *ring.Ring) {
+	clear(r.slots)
+	r.head = sq.Producer()
+	r.next = r.head
+	sq.SetConsumer(r.head)
+	r.offset, r.sinceAck, r.rdAtomics = 0, 0, 0
+	r.retry, r.retryStarted, r.rnrWait = false, false, false
+	r.una, r.end = r.psn, r.psn
+	r.completed++
+}
+
+// outcome is the result of a step of the requester.
+type outcome uint8
+
+const (
+	progress outcome = iota
+	blocked          // there is nothing that may be sent now
+	full             // the worker has no room for more packets
+)
+
+// send generates packets until it is blocked. It reports whether it stopped because the worker has
+// no room. The caller holds mu.
+func (q *QP) send(w *worker) (more bool) {
+	for budget := roundPackets; budget > 0; budget-- {
+		switch q.sendStep(w) {
+		case blocked:
+			return false
+		case full:
+			return true
+		}
+	}
+	return true
+}
+
+// sendStep generates at most one packet.
+func (q *QP) sendStep(w *worker) outcome {
+	r := &q.req
+	if q.closed || q.state < RTS {
+		return blocked
+	}
+	if q.state == Err {
+		q.flush() // what was posted since
+		return blocked
+	}
+	if r.rnrWait {
+		return blocked
+	}
+	if r.retry {
+		q.rewind()
+	}
+	if r.next == q.sq.Producer() {
+		q.checkDrained()
+		return blocked
+	}
+	s := &r.slots[r.next]
+	if s.state == done {
+		r.next = q.sq.Next(r.next)
+		return progress
+	}
+	if q.state != RTS && s.state == posted {
+		q.checkDrained()
+		return blocked
+	}
+	if !w.loadSend(q) {
+		return q.fail(s, StatusLocQPOpErr)
+	}
+	if s.state == posted {
+		if o := q.begin(w, s); o != progress || s.state == done {
+			return o
+		}
+	}
+	if s.length != w.wr.Length || s.opcode != uint8(w.wr.Opcode) { // the program has changed it
+		return q.fail(s, StatusLocQPOpErr)
+	}
+	return q.sendPacket(w, s)
+}
+
+// loadSend reads the work request that the QP sends next, unless w has just read it. It reports false
+// if the program wrote nonsense.
+func (w *worker) loadSend(q *QP) bool {
+	key := sendKey{q, q.req.completed + uint64(q.sq.Count(q.req.head, q.req.next))}
+	if w.wrKey == key {
+		return true
+	}
+	w.wrKey = sendKey{}
+	if !q.sq.ReadSend(q.req.next, &w.wr, q.caps.MaxSendSGE) {
+		return false
+	}
+	w.wrKey = key
+	w.cursor = sgeCursor{}
+	return true
+}
+
+// begin starts a work request: it waits for what must come before, and carries out a local operation.
+// The request has PSNs, or is done, when it returns progress.
+func (q *QP) begin(w *worker, s *sendState) outcome {
+	r, wr := &q.req, &w.wr
+	*s = sendState{opcode: uint8(wr.Opcode), flags: uint8(wr.Flags & 0xff), length: wr.Length, wrID: wr.WRID}
+	if wr.Opcode == wrLocalInv && r.next != r.head {
+		return blocked // it waits for all requests before it
+	}
+	if wr.Flags&sendFence != 0 && r.rdAtomics > 0 {
+		return blocked
+	}
+	if wr.Opcode == wrLocalInv || wr.Opcode == wrBindMW {
+		return q.local(wr, s)
+	}
+	kind, ok := requestKind(q.typ, wr.Opcode)
+	if !ok || wr.Length > MaxMessage {
+		return q.fail(s, StatusLocQPOpErr)
+	}
+	if q.typ == RC && wire.Diff(r.psn, r.una) > maxUnacked {
+		return blocked
+	}
+	if kind.rdAtomic {
+		if r.rdAtomics >= int(q.attr.MaxRdAtomic) {
+			return blocked
+		}
+		r.rdAtomics++
+		s.rdAtomic = true
+	}
+	s.state, s.first, s.last = assigned, r.psn, r.psn
+	if q.typ != UD && (kind.data || wr.Opcode == wrRead) {
+		s.last = wire.Add(r.psn, q.packets(wr.Length)-1)
+	}
+	r.offset = 0
+	return progress
+}
+
+// packets returns the number of packets of a message.
+func (q *QP) packets(length uint32) int {
+	return max(int((uint64(length)+uint64(q.mtu)-1)/uint64(q.mtu)), 1)
+}
+
+// local carries out LOCAL_INV or BIND_MW (rxe_do_local_ops).
+func (q *QP) local(wr *ring.Send, s *sendState) outcome {
+	if wr.Opcode == wrLocalInv {
+		if q.typ != RC || !q.dev.config.Memory.Invalidate(wr.ImmOrKey) {
+			return q.fail(s, StatusLocQPOpErr)
+		}
+	} else if q.typ == UD {
+		return q.fail(s, StatusLocQPOpErr)
+	} else if !q.bind(wr) {
+		return q.fail(s, StatusMWBindErr)
+	}
+	s.state = done
+	q.req.next = q.sq.Next(q.req.next)
+	q.completeDone()
+	return progress
+}
+
+// fail ends a request that cannot be sent, and all of the QP. It waits until the requests before it
+// are complete, as their outcome is not known. The completion says that it was flushed, and only the
+// element in the ring has the status: so does rxe since Linux 6.12 (rxe_requester, flush_send_queue).
+func (q *QP) fail(s *sendState, status Status) outcome {
+	if q.req.next != q.req.head {
+		return blocked
+	}
+	q.sq.SetSendFailed(q.req.next, uint32(status))
+	q.toError()
+	return blocked
+}
+
+// rewind goes back to the oldest PSN that is not acknowledged.
+func (q *QP) rewind() {
+	r := &q.req
+	r.retry = false
+	r.psn, r.next, r.offset = r.una, r.head, 0
+	producer := q.sq.Producer()
+	for r.next != producer && r.slots[r.next].state == done {
+		r.next = q.sq.Next(r.next)
+	}
+	s := &r.slots[r.next]
+	if r.next != producer && s.state == assigned {
+		r.offset = min(uint32(max(wire.Diff(r.una, s.first), 0))*uint32(q.mtu), s.length)
+		r.psn = wire.Add(s.first, int(r.offset)/q.mtu)
+	}
+}
+
+// checkDrained reports that a QP in state SQD has no request under way any more.
+func (q *QP) checkDrained() {
+	r := &q.req
+	if q.state == SQD && q.draining && r.una == r.end && r.slots[r.head].state == posted {
+		q.draining = false
+		q.raise(EventSQDrained)
+	}
+}
+
+// toError moves the QP to the error state and flushes its queues. A QP with an SRQ tells that it takes
+// no more receives.
+func (q *QP) toError() {
+	q.state = Err
+	q.flush()
+	if q.srq != nil {
+		q.raise(EventLastWQE)
+	}
+}
+
+// flush completes all work requests with an error: those of a QP in state Err. When a CQ is full the
+// rest has no completions (flush_send_queue, flush_recv_queue).
+func (q *QP) flush() {
+	q.stopTimers()
+	q.flushSends()
+	q.flushRecvs()
+}
+
+// flushSends flushes the send queue.
+func (q *QP) flushSends() {
+	r := &q.req
+	tell := true
+	for producer := q.sq.Producer(); r.head != producer; r.head = q.sq.Next(r.head) {
+		wrID := r.slots[r.head].wrID
+		if r.slots[r.head].state == posted {
+			wrID = q.sq.SendID(r.head)
+		}
+		r.slots[r.head] = sendState{}
+		tell = tell && q.sendCQ.post(&ring.Completion{WRID: wrID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
+		r.completed++
+	}
+	q.sq.SetConsumer(r.head)
+	r.next, r.offset, r.rdAtomics = r.head, 0, 0
+	r.retry, r.rnrWait = false, false
+}
+
+// expire is called at the time of an entry of the device's timers.
+func (q *QP) expire(at, now time.Duration) {
+	q.mu.Lock()
+	if q.timerAt != at || q.closed {
+		q.mu.Unlock()
+		return
+	}
+	q.timerAt = 0
+	start := false
+	if q.rnrAt != 0 && q.rnrAt <= now {
+		q.rnrAt = 0
+		q.req.rnrWait, q.req.retry = false, true
+		start = q.claim()
+	}
+	if q.retryAt != 0 && q.retryAt <= now {
+		q.retryAt = 0
+		if q.timedOut() {
+			start = q.claim() || start
+		}
+	}
+	q.setTimer()
+	q.mu.Unlock()
+	if start {
+		q.dev.run(q)
+	}
+}
+
+// timedOut handles requests that were not acknowledged in time. It reports whether to send again.
+func (q *QP) timedOut() bool {
+	r := &q.req
+	if q.state < RTS || q.state == Err || r.una == r.end {
+		return false
+	}
+	if r.rnrWait {
+		return false // which sends again
+	}
+	return q.sendAgain()
+}
+
+// sendAgain arranges that the QP sends again what is not acknowledged, if it has not done so too
+// often.
+func (q *QP) sendAgain() bool {
+	r := &q.req
+	if r.retriesLeft == 0 {
+		q.dev.stats.retryExceeded.Add(1)
+		q.failHead(StatusRetryExcErr)
+		return false
+	}
+	if r.retriesLeft != noLimit {
+		r.retriesLeft--
+	}
+	q.dev.stats.retries.Add(1)
+	r.retry, r.retryStarted = true, true
+	if r.timeout != 0 {
+		q.retryAt = q.dev.now() + r.timeout
+	}
+	return true
+}
+
+// stopTimers forgets all deadlines.
+func (q *QP) stopTimers() { q.retryAt, q.rnrAt = 0, 0 }
+
+// setTimer makes an entry of the device's timers for the next deadline, if there is none that is early
+// enough.
+func (q *QP) setTimer() {
+	at := q.retryAt
+	if q.rnrAt != 0 && (at == 0 || q.rnrAt < at) {
+		at = q.rnrAt
+	}
+	if at == 0 || q.timerAt != 0 && q.timerAt <= at {
+		return
+	}
+	q.timerAt = at
+	q.dev.timers.add(at, q)
+}
+
+// bind binds a memory window.
+func (q *QP) bind(wr *ring.Send) bool {
+	return q.dev.config.Memory.Bind(q.ref(), &memory.Binding{
+		MWKey: wr.MWRKey, NewKey: wr.RKey, LKey: wr.MRLKey,
+		Addr: wr.BindAddr, Length: wr.BindLength, Access: memory.Access(wr.BindAccess),
+	})
+}

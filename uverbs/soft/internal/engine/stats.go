@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
+)
+
+// counters are the counters of a device. The first ones are those of rxe.
+type counters struct {
+	sentPackets, sentBytes         atomic.Uint64
+	receivedPackets, receivedBytes atomic.Uint64
+	duplicates                     atomic.Uint64
+	outOfSequence                  atomic.Uint64
+	receivedNotReady               atomic.Uint64
+	receivedSequence               atomic.Uint64
+	notReady                       atomic.Uint64
+	retries                        atomic.Uint64
+	retryExceeded                  atomic.Uint64
+	rnrExceeded                    atomic.Uint64
+	sends, receives                atomic.Uint64
+	badPKey, badQKey               atomic.Uint64
+
+	unknownQP, wrongAddress, refusedState, overflow atomic.Uint64
+	malformed                                       [wire.NumParseErrors]atomic.Uint64
+}
+
+// A Counter is a counter of a device with its name.
+type Counter struct {
+	Name  string
+	Value uint64
+}
+
+// Counters returns the counters of the device: those of rxe with rxe's names (rxe_hw_counters.c), and
+// then the numbers of packets that were dropped, by reason.
+func (d *Device) Counters() []Counter {
+	s := &d.stats
+	all := []Counter{
+		{"sent_pkts", s.sentPackets.Load()},
+		{"rcvd_pkts", s.receivedPackets.Load()},
+		{"duplicate_request", s.duplicates.Load()},
+		{"out_of_seq_request", s.outOfSequence.Load()},
+		{"rcvd_rnr_err", s.receivedNotReady.Load()},
+		{"send_rnr_err", s.notReady.Load()},
+		{"rcvd_seq_err", s.receivedSequence.Load()},
+		{"ack_deferred", 0},
+		{"retry_exceeded_err", s.retryExceeded.Load()},
+		{"retry_rnr_exceeded_err", s.rnrExceeded.Load()},
+		{"completer_retry_err", s.retries.Load()},
+		{"send_err", 0},
+		{"link_downed", 0},
+		{"rdma_sends", s.sends.Load()},
+		{"rdma_recvs", s.receives.Load()},
+		{"sent_bytes", s.sentBytes.Load()},
+		{"rcvd_bytes", s.receivedBytes.Load()},
+
+		{"rx_unknown_qp", s.unknownQP.Load()},
+		{"rx_wrong_address", s.wrongAddress.Load()},
+		{"rx_wrong_state", s.refusedState.Load()},
+		{"rx_bad_pkey", s.badPKey.Load()},
+		{"rx_bad_qkey", s.badQKey.Load()},
+		{"rx_waiting_overflow", s.overflow.Load()},
+	}
+	for i := range s.malformed {
+		all = append(all, Counter{wire.ParseError(i).Counter(), s.malformed[i].Load()})
+	}
+	return all
+}

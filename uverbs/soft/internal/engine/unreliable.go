@@ -1,0 +1,103 @@
+package engine
+
+import "github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+
+// requestUC handles a request on an unreliable connection. Nothing is acknowledged: a message of which
+// a packet was lost is dropped.
+func (q *QP) requestUC(w *worker, a *arrival) {
+	r, h := &q.resp, &a.header
+	if r.dropping || h.PSN != r.psn {
+		if r.dropping = !h.Opcode.Starts(); r.dropping {
+			return
+		}
+		if !q.abandon(a, StatusRemInvReqErr) {
+			return
+		}
+	}
+	if !follows(r.opcode, h.Opcode) {
+		q.interrupted(a)
+		return
+	}
+	if h.Opcode.IsWrite() && memory.Access(q.attr.AccessFlags)&memory.RemoteWrite == 0 {
+		r.dropping = true
+		return
+	}
+	v := q.takeFor(h)
+	if v == ok && !q.lengthFits(h, len(a.payload)) {
+		v = invalid
+	}
+	if v == ok && h.Opcode.IsSend() {
+		v = q.executeSend(w, a)
+	} else if v == ok {
+		v = q.executeWrite(w, a)
+	}
+	q.concludeUC(a, v)
+}
+
+// interrupted handles a packet that does not continue the message under way, or continues none (the
+// classes D1 and E of the specification, do_class_d1e_error).
+func (q *QP) interrupted(a *arrival) {
+	r := &q.resp
+	r.dropping = q.srq != nil || r.opcode == noOpcode || r.opcode.Ends()
+	q.abandon(a, StatusRemInvReqErr)
+}
+
+// abandon gives the message under way up. Its receive stays in the queue, but one of an SRQ, which has
+// left it, completes with an error. It reports false if that completion is lost.
+func (q *QP) abandon(a *arrival, status Status) bool {
+	q.resp.opcode = noOpcode
+	if q.srq == nil {
+		q.resp.free()
+		return true
+	}
+	if !q.completeRecv(a, status) {
+		q.toError()
+		return false
+	}
+	return true
+}
+
+// concludeUC handles how a request on an unreliable connection ended.
+func (q *QP) concludeUC(a *arrival, v verdict) {
+	r := &q.resp
+	status := StatusRemInvReqErr
+	switch v {
+	case ok:
+		return
+	case overflow:
+		q.toError()
+		return
+	case badReceive:
+		q.completeRecv(a, StatusLocQPOpErr)
+		q.toError()
+		return
+	case denied:
+		status = StatusRemAccessErr
+	}
+	r.dropping = true // the rest of the message; the QP goes on
+	q.abandon(a, status)
+}
+
+// datagram handles a request to a UD QP. One that does not fit, or finds no receive, is lost.
+func (q *QP) datagram(w *worker, a *arrival) {
+	switch q.takeFor(&a.header) {
+	case notReady:
+		return
+	case badReceive:
+		q.toError()
+		return
+	}
+	if uint64(len(a.payload))+GRHSize > uint64(q.resp.recv.wr.Length) {
+		q.concludeUC(a, invalid)
+		return
+	}
+	a.from.grh(&w.grh)
+	v := q.store(w.grh[:])
+	if v == ok {
+		v = q.store(a.payload)
+	}
+	if v == ok && !q.completeRecv(a, StatusSuccess) {
+		v = overflow
+	}
+	q.concludeUC(a, v)
+}
