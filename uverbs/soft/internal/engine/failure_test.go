@@ -1,0 +1,306 @@
+package engine
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+)
+
+// failure is a request of 8 bytes at the start of both buffers that fails.
+type failure struct {
+	name   string
+	change func(t *testing.T, wr *sendWR, a, b *side)
+	// What the program gets: of a request whose local memory is at fault only a flush, and the status
+	// in the ring's element.
+	status  Status
+	element Status
+	peer    Status // of the receive that is posted; 0: it is still there
+	state   State  // of the peer
+	event   bool   // the peer gets EventAccessErr
+}
+
+// other registers a side's buffer with other rights.
+func other(t *testing.T, s *side, access memory.Access) *memory.MR {
+	t.Helper()
+	mr, errno := s.d.config.Memory.RegMR(s.pd, s.addr(0), uint64(len(s.buf)), s.addr(0), access)
+	check(t, errno)
+	return mr
+}
+
+// failures are those of WRITE, READ, FETCH_ADD and SEND.
+func failures(opcode uint32) []failure {
+	gathers := opcode == wrWrite || opcode == wrSend
+	local := failure{status: StatusLocProtErr, element: StatusLocProtErr, state: RTS}
+	if gathers {
+		local = failure{status: StatusFlushErr, element: StatusLocQPOpErr, state: RTS}
+	}
+	remote := failure{status: StatusRemAccessErr, element: StatusRemAccessErr, peer: StatusFlushErr, state: Err, event: true}
+	refused := failure{status: StatusRemInvReqErr, element: StatusRemInvReqErr, peer: StatusFlushErr, state: Err}
+	with := func(f failure, name string, change func(t *testing.T, wr *sendWR, a, b *side)) failure {
+		f.name, f.change = name, change
+		return f
+	}
+	all := []failure{
+		with(local, "wrong lkey", func(t *testing.T, wr *sendWR, a, b *side) { wr.sges[0].lkey ^= 0x5500 }),
+		with(local, "before the local MR", func(t *testing.T, wr *sendWR, a, b *side) { wr.sges[0].addr -= 4 }),
+		with(local, "past the local MR", func(t *testing.T, wr *sendWR, a, b *side) { wr.sges[0].addr += uint64(len(a.buf)) - 4 }),
+		with(local, "MR of another PD", func(t *testing.T, wr *sendWR, a, b *side) { wr.sges[0] = b.sge(0, 8) }),
+		with(local, "unsignaled", func(t *testing.T, wr *sendWR, a, b *side) { wr.sges[0].lkey, wr.flags = 1, 0 }),
+	}
+	if !gathers {
+		all = append(all, with(local, "no LOCAL_WRITE", func(t *testing.T, wr *sendWR, a, b *side) {
+			wr.sges[0].lkey = other(t, a, 0).LKey()
+		}))
+	}
+	if opcode == wrSend {
+		return all
+	}
+	return append(all,
+		with(remote, "wrong rkey", func(t *testing.T, wr *sendWR, a, b *side) { wr.rkey ^= 0x5500 }),
+		with(remote, "before the remote MR", func(t *testing.T, wr *sendWR, a, b *side) { wr.addr -= 1 << 20 }),
+		with(remote, "past the remote MR", func(t *testing.T, wr *sendWR, a, b *side) { wr.addr += uint64(len(b.buf)) - 4&^7 + 8 }),
+		with(remote, "remote MR of another PD", func(t *testing.T, wr *sendWR, a, b *side) { *wr = wr.to(a, align(a)) }),
+		with(remote, "remote MR without a right", func(t *testing.T, wr *sendWR, a, b *side) { wr.rkey = other(t, b, memory.LocalWrite).RKey() }),
+		with(refused, "QP without a right", func(t *testing.T, wr *sendWR, a, b *side) { check(t, b.qp.Modify(&QPAttr{}, AttrAccess)) }),
+	)
+}
+
+// TestFailures posts requests that fail, with another one behind.
+func TestFailures(t *testing.T) {
+	for name, opcode := range map[string]uint32{"WRITE": wrWrite, "READ": wrRead, "FETCH_ADD": wrFetchAdd, "SEND": wrSend} {
+		for _, f := range failures(opcode) {
+			t.Run(name+"/"+f.name, func(t *testing.T) {
+				d := newDevice(t, Config{})
+				a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{pd: 8})
+				connect(a, b, connOptions{})
+				mine, theirs := a.fill(0, 100, 1), b.fill(0, 100, 101)
+				b.recv(9)
+				wr := signaled(1, opcode, a.sge(0, 8)).to(b, align(b))
+				f.change(t, &wr, a, b)
+				slot := a.qp.sq.Producer()
+				a.post(wr, signaled(2, wrWrite))
+				a.fails(1, f.status)
+				a.fails(2, StatusFlushErr)
+				a.none()
+				a.inState(Err)
+				if got := Status(native.Uint32(a.qp.sq.Elem(slot)[144:])); got != f.element {
+					t.Errorf("the element has status %d, want %d", got, f.element)
+				}
+				if f.peer != 0 {
+					b.fails(9, f.peer)
+				}
+				b.none()
+				b.inState(f.state)
+				if got := slices.Contains(b.events, EventAccessErr); got != f.event {
+					t.Errorf("events of the peer %v, access error %v", b.events, f.event)
+				}
+				a.holds(0, mine)
+				b.holds(0, theirs)
+			})
+		}
+	}
+}
+
+// TestNoData: where there is no data nobody looks at keys and addresses.
+func TestNoData(t *testing.T) {
+	a, b := pair(t, sideOptions{}, connOptions{})
+	for _, opcode := range []uint32{wrWrite, wrRead, wrSend} {
+		b.recv(9)
+		for _, list := range [][]sge{nil, {{addr: 1, lkey: 1}}} {
+			wr := signaled(1, opcode, list...)
+			wr.addr, wr.rkey = 5, 5
+			a.post(wr)
+			a.next()
+			if opcode == wrSend {
+				b.want(9, ring.WCRecv)
+				b.recv(9)
+			}
+			a.inState(RTS)
+		}
+	}
+}
+
+// TestFailedReceives: a receive whose memory is at fault, or that is too short, fails the message on both
+// sides.
+func TestFailedReceives(t *testing.T) {
+	for name, entry := range map[string]func(b *side) sge{
+		"wrong lkey":  func(b *side) sge { return sge{b.addr(0), 64, b.mr.LKey() ^ 0x5500} },
+		"past the MR": func(b *side) sge { return sge{b.addr(len(b.buf) - 4), 64, b.mr.LKey()} },
+		"too short":   func(b *side) sge { return b.sge(0, 4) },
+		"no rights":   func(b *side) sge { return sge{b.addr(0), 64, other(t, b, 0).LKey()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t, sideOptions{}, connOptions{})
+			b.recv(9, entry(b))
+			b.recv(10)
+			a.post(signaled(1, wrSend, a.sge(0, 8)))
+			a.fails(1, StatusRemOpErr)
+			b.fails(9, StatusLocQPOpErr)
+			b.fails(10, StatusFlushErr)
+			a.inState(Err)
+			b.inState(Err)
+		})
+	}
+}
+
+// TestUnacknowledgedBefore: requests before a faulty one complete, and it fails afterwards.
+func TestUnacknowledgedBefore(t *testing.T) {
+	clock := newFakeClock()
+	net := &fakeNetwork{clock: clock}
+	a, b := networkPair(t, net, sideOptions{}, connOptions{})
+	b.recv(9, b.sge(0, 100))
+	bad := a.sge(0, 10)
+	bad.lkey++
+	a.post(signaled(1, wrSend, a.sge(0, 10)), signaled(2, wrWrite, bad).to(b, 0), signaled(3, wrSend))
+	a.none()
+	net.deliver()
+	a.want(1, ring.WCSend)
+	a.fails(2, StatusFlushErr)
+	a.fails(3, StatusFlushErr)
+	b.want(9, ring.WCRecv)
+	b.inState(RTS)
+}
+
+// networkPair makes two devices with a QP each that are connected over a network.
+func networkPair(t testing.TB, net *fakeNetwork, o sideOptions, c connOptions) (a, b *side) {
+	t.Helper()
+	var sides [2]*side
+	for i, addr := range []string{"10.0.0.1", "10.0.0.2"} {
+		p := net.port()
+		d := newDevice(t, Config{Network: p, Clock: net.clock, Go: func(f func()) { f() }}, addr)
+		p.device = d
+		sides[i] = newSide(t, d, o)
+	}
+	connect(sides[0], sides[1], c)
+	return sides[0], sides[1]
+}
+
+// TestNoSuchQP: packets to a QP that is gone are dropped, and the sender's retries end.
+func TestNoSuchQP(t *testing.T) {
+	clock := newFakeClock()
+	d := newDevice(t, Config{Clock: clock})
+	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
+	connect(a, b, connOptions{timeout: 10, retry: 2})
+	check(t, b.qp.Close())
+	start := clock.Now()
+	a.post(signaled(1, wrSend, a.sge(0, 8)), signaled(2, wrSend))
+	for range 3 {
+		a.none()
+		clock.advance(4096 * time.Microsecond * 1024 / 1000)
+	}
+	a.fails(1, StatusRetryExcErr)
+	a.fails(2, StatusFlushErr)
+	if took := clock.Now().Sub(start); took > 20*time.Millisecond {
+		t.Errorf("it took %s", took)
+	}
+	if got := d.stats.retries.Load(); got != 2 {
+		t.Errorf("%d retries, want 2", got)
+	}
+}
+
+// TestNotReady: a message that finds no receive is sent again after a while, and fails when that was
+// done as often as was agreed on.
+func TestNotReady(t *testing.T) {
+	clock := newFakeClock()
+	d := newDevice(t, Config{Clock: clock})
+	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
+	connect(a, b, connOptions{rnrRetry: 2, rnr: 14}) // 1.28 ms
+	want := a.fill(0, 5000, 4)
+	a.post(signaled(1, wrSend, a.sge(0, 5000)), signaled(2, wrWrite, a.sge(0, 10)).to(b, 10000))
+	clock.advance(time.Millisecond)
+	a.none()
+	b.recv(9, b.sge(0, 5000))
+	clock.advance(time.Millisecond)
+	a.want(1, ring.WCSend)
+	a.want(2, ring.WCWrite)
+	b.want(9, ring.WCRecv)
+	b.holds(0, want)
+
+	a.post(signaled(3, wrSend, a.sge(0, 5000)), signaled(4, wrWrite))
+	clock.advance(2 * 1280 * time.Microsecond)
+	a.fails(3, StatusRNRRetryErr)
+	a.fails(4, StatusFlushErr)
+	a.inState(Err)
+	b.inState(RTS)
+	if got := d.stats.notReady.Load(); got != 4 {
+		t.Errorf("%d RNR NAKs, want 4: one, and three", got)
+	}
+}
+
+// TestReceiveOverflow: a receive for whose completion there is no room breaks its QP, and the sender
+// gets no acknowledgement. The messages before it are acknowledged.
+func TestReceiveOverflow(t *testing.T) {
+	clock := newFakeClock()
+	d := newDevice(t, Config{Clock: clock})
+	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{cqSize: 3})
+	connect(a, b, connOptions{timeout: 10, retry: 1})
+	for i := range uint64(5) {
+		b.recv(i, b.sge(0, 100))
+		a.put(signaled(10+i, wrSend, a.sge(0, 10)))
+	}
+	check(t, a.qp.Doorbell())
+	b.inState(Err)
+	clock.advance(time.Second)
+	for i := range uint64(3) {
+		a.want(10+i, ring.WCSend)
+		b.want(i, ring.WCRecv)
+	}
+	a.fails(13, StatusRetryExcErr)
+	a.fails(14, StatusFlushErr)
+	b.none()
+	if b.cqErrs != 2 {
+		t.Errorf("%d events, want 2: of the completion, and of the flush", b.cqErrs)
+	}
+}
+
+// TestSendOverflow: the completion of a send for which there is no room is lost, and nothing else
+// happens.
+func TestSendOverflow(t *testing.T) {
+	d := newDevice(t, Config{})
+	a, b := newSide(t, d, sideOptions{cqSize: 3}), newSide(t, d, sideOptions{})
+	connect(a, b, connOptions{})
+	for i := range uint64(5) {
+		a.post(signaled(i, wrWrite, a.sge(0, 1)).to(b, 0))
+	}
+	for i := range uint64(3) {
+		a.want(i, ring.WCWrite)
+	}
+	a.none()
+	if a.cqErrs != 2 {
+		t.Errorf("%d events, want 2", a.cqErrs)
+	}
+	a.post(signaled(9, wrWrite, a.sge(0, 1)).to(b, 0))
+	a.want(9, ring.WCWrite)
+}
+
+// TestBadRequests posts requests that the QP cannot send.
+func TestBadRequests(t *testing.T) {
+	for name, change := range map[string]func(b []byte){
+		"opcode 255":        func(b []byte) { native.PutUint32(b[12:], 255) },
+		"TSO":               func(b []byte) { native.PutUint32(b[12:], 10) },
+		"too many SGEs":     func(b []byte) { native.PutUint32(b[196:], 5) },
+		"very many SGEs":    func(b []byte) { native.PutUint32(b[196:], 1<<31) },
+		"longer than SGEs":  func(b []byte) { native.PutUint32(b[184:], 1<<31) },
+		"inline, too long":  func(b []byte) { native.PutUint32(b[16:], 8); native.PutUint32(b[184:], 1<<20) },
+		"wrong LOCAL_INV":   func(b []byte) { native.PutUint32(b[12:], wrLocalInv) },
+		"wrong BIND_MW":     func(b []byte) { native.PutUint32(b[12:], wrBindMW) },
+		"READ with INLINE":  func(b []byte) { native.PutUint32(b[12:], wrRead); native.PutUint32(b[16:], 8) },
+		"atomic of 4 bytes": func(b []byte) { native.PutUint32(b[12:], wrFetchAdd); native.PutUint32(b[208+8:], 4) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t, sideOptions{}, connOptions{})
+			wr := signaled(1, wrWrite, a.sge(0, 16)).to(b, align(b))
+			slot := a.qp.sq.Producer()
+			a.put(wr)
+			change(a.qp.sq.Elem(slot))
+			check(t, a.qp.Doorbell())
+			if c := a.next(); c.id != 1 || c.status == StatusSuccess {
+				t.Errorf("completion %+v, want a failure of 1", c)
+			}
+			a.inState(Err)
+		})
+	}
+}
