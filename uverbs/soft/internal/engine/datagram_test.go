@@ -1,0 +1,330 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+)
+
+const testQKey = 0x11111111
+
+// activate moves a UD QP to RTS.
+func (s *side) activate() {
+	s.t.Helper()
+	check(s.t,
+		s.qp.Modify(&QPAttr{State: Init, Port: 1, QKey: testQKey}, initMask|AttrQKey),
+		s.qp.Modify(&QPAttr{State: RTR}, AttrState),
+		s.qp.Modify(&QPAttr{State: RTS, SQPSN: 5}, AttrState|AttrSQPSN))
+}
+
+// handle makes an address handle.
+func (s *side) handle(addr string, change func(*AV)) uint32 {
+	s.t.Helper()
+	av := AV{GRH: true, Port: 1, DGID: gidOfAddr(netip.MustParseAddr(addr)), HopLimit: 9, TrafficClass: 0x28, FlowLabel: 0x12345}
+	if netip.MustParseAddr(addr).Is6() {
+		av.SGIDIndex = 1
+	}
+	if change != nil {
+		change(&av)
+	}
+	num, errno := s.d.CreateAH(s.pd, av)
+	check(s.t, errno)
+	return num
+}
+
+// datagram is a SEND to a UD QP.
+func datagram(id uint64, ah uint32, to *side, sges ...sge) sendWR {
+	wr := signaled(id, wrSend, sges...)
+	wr.ah, wr.qpn, wr.qkey = ah, to.qp.num, testQKey
+	return wr
+}
+
+// udPair makes two UD QPs on one device.
+func udPair(t *testing.T, o sideOptions) (a, b *side) {
+	d := newDevice(t, Config{})
+	o.typ = UD
+	a, b = newSide(t, d, o), newSide(t, d, o)
+	a.activate()
+	b.activate()
+	return a, b
+}
+
+func TestDatagram(t *testing.T) {
+	a, b := udPair(t, sideOptions{})
+	for _, c := range []struct {
+		addr string
+		grh  string
+	}{
+		{"10.0.0.1", "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" +
+			"\x45\x28\x00\x9c\x00\x00\x40\x00\x09\x11\x5d\x28\x0a\x00\x00\x01\x0a\x00\x00\x01"},
+		{"fd00::1", "\x62\x81\x23\x45\x00\x88\x11\x09\xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01" +
+			"\xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01"},
+	} {
+		ah := a.handle(c.addr, nil)
+		want := a.fill(0, 97, 5)
+		b.recv(1, b.sge(0, 20), b.sge(20, 1000))
+		wr := datagram(2, ah, b, a.sge(0, 97))
+		wr.opcode, wr.imm = wrSendImm, 99
+		a.post(wr)
+		if got := a.want(2, ring.WCSend); got.length != 97 {
+			t.Errorf("completion %+v", got)
+		}
+		got := b.want(1, ring.WCRecv)
+		if got.length != 137 || got.src != a.qp.num || got.imm != 99 || got.flags != ring.WCGRH|ring.WCWithImm {
+			t.Errorf("completion %+v", got)
+		}
+		b.holds(0, []byte(c.grh))
+		b.holds(40, want)
+		d := a.d
+		d.DestroyAH(ah)
+		if _, errno := d.QueryAH(ah); errno == 0 {
+			t.Error("the AH is still there")
+		}
+	}
+}
+
+// TestDatagramLost: a datagram that cannot be delivered is lost, and takes no receive with it.
+func TestDatagramLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		recv, length int
+		change       func(*sendWR)
+	}{
+		"longer than the MTU": {10000, 1025, nil},
+		"receive too short":   {GRHSize + 900, 1000, nil},
+		"no receive":          {0, 1000, nil},
+		"no such QP":          {2000, 1000, func(w *sendWR) { w.qpn = 0xadbeef }},
+		"other Q_Key":         {2000, 1000, func(w *sendWR) { w.qkey++ }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := udPair(t, sideOptions{})
+			if c.recv > 0 {
+				b.recv(1, b.sge(0, c.recv))
+			}
+			wr := datagram(2, a.handle("10.0.0.1", nil), b, a.sge(0, c.length))
+			if c.change != nil {
+				c.change(&wr)
+			}
+			before := b.fill(0, 3000, 9)
+			a.post(wr)
+			a.want(2, ring.WCSend)
+			b.none()
+			b.holds(0, before)
+			if c.recv == 0 {
+				b.recv(1, b.sge(0, 1000))
+			}
+			a.post(datagram(3, wr.ah, b, a.sge(0, 10)))
+			a.want(3, ring.WCSend)
+			b.want(1, ring.WCRecv)
+			a.inState(RTS)
+			b.inState(RTS)
+		})
+	}
+}
+
+// TestDatagramErrors posts what no datagram can be.
+func TestDatagramErrors(t *testing.T) {
+	for name, change := range map[string]func(a *side, wr *sendWR){
+		"no AH":            func(a *side, wr *sendWR) { wr.ah = 5000 },
+		"AH 0":             func(a *side, wr *sendWR) { wr.ah = 0 },
+		"WRITE":            func(a *side, wr *sendWR) { wr.opcode = wrWrite },
+		"bind":             func(a *side, wr *sendWR) { wr.opcode = wrBindMW },
+		"AH of another PD": func(a *side, wr *sendWR) { a.pd++; wr.ah = a.handle("10.0.0.1", nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := udPair(t, sideOptions{})
+			wr := datagram(1, a.handle("10.0.0.1", nil), b, a.sge(0, 1))
+			change(a, &wr)
+			a.post(wr)
+			a.fails(1, StatusFlushErr)
+			a.inState(Err)
+		})
+	}
+}
+
+func TestAHErrors(t *testing.T) {
+	d := newDevice(t, Config{})
+	gid := (*d.gids.Load())[0].GID
+	for av, want := range map[AV]syscall.Errno{
+		{Port: 1, DGID: gid}:                          syscall.EINVAL,
+		{GRH: true, DGID: gid}:                        syscall.EINVAL,
+		{GRH: true, Port: 1, DGID: gid, SGIDIndex: 9}: syscall.ENODATA,
+		{GRH: true, Port: 1, DGID: gid}:               0,
+	} {
+		if _, errno := d.CreateAH(1, av); errno != want {
+			t.Errorf("%+v: %v, want %v", av, errno, want)
+		}
+	}
+	n := 1
+	for ; ; n++ {
+		if _, errno := d.CreateAH(1, AV{GRH: true, Port: 1, DGID: gid}); errno != 0 {
+			break
+		}
+	}
+	if n != MaxAH {
+		t.Errorf("%d AHs, want %d", n, MaxAH)
+	}
+}
+
+func TestMulticast(t *testing.T) {
+	host := new(Host)
+	d1 := newDevice(t, Config{Host: host}, "10.0.0.1", "fd00::1")
+	d2 := newDevice(t, Config{Host: host}, "10.0.0.2", "fd00::2")
+	o := sideOptions{typ: UD}
+	a, b, c := newSide(t, d1, o), newSide(t, d1, o), newSide(t, d2, o)
+	for _, s := range []*side{a, b, c} {
+		s.activate()
+	}
+	for _, addr := range []string{"239.1.2.3", "ff0e::17"} {
+		group := gidOfAddr(netip.MustParseAddr(addr))
+		for range 2 { // again is no error
+			check(t, a.qp.Attach(group, 0), b.qp.Attach(group, 0), c.qp.Attach(group, 0))
+		}
+		if got := b.qp.Close(); got != syscall.EBUSY {
+			t.Errorf("Close of a member: %v, want EBUSY", got)
+		}
+		data := a.fill(0, 100, 3)
+		for _, s := range []*side{a, b, c} {
+			s.recv(1, s.sge(1000, 200))
+		}
+		wr := datagram(2, a.handle(addr, nil), a, a.sge(0, 100))
+		wr.qpn = multicastQPN
+		a.post(wr)
+		a.want(2, ring.WCSend)
+		for _, s := range []*side{a, b, c} {
+			if got := s.want(1, ring.WCRecv); got.src != a.qp.num || got.length != 140 {
+				t.Errorf("completion %+v", got)
+			}
+			s.holds(1000+GRHSize, data)
+		}
+		check(t, b.qp.Detach(group, 0))
+		if got := b.qp.Detach(group, 0); got != syscall.EINVAL {
+			t.Errorf("Detach of none: %v", got)
+		}
+		b.recv(3, b.sge(0, 200))
+		c.recv(3, c.sge(0, 200))
+		a.post(wr)
+		a.next()
+		b.none()
+		c.want(3, ring.WCRecv)
+		check(t, a.qp.Detach(group, 0), c.qp.Detach(group, 0), b.qp.Close())
+		b = newSide(t, d1, o)
+		b.activate()
+	}
+	if got := a.qp.Attach(gidOfAddr(netip.MustParseAddr("10.0.0.1")), 0); got != syscall.EINVAL {
+		t.Errorf("Attach to no group: %v", got)
+	}
+}
+
+func TestGroupLimit(t *testing.T) {
+	d := newDevice(t, Config{})
+	group := gidOfAddr(netip.MustParseAddr("239.1.2.3"))
+	for i := range MaxGroupQPs + 1 {
+		s := newSide(t, d, sideOptions{typ: UD, sendWR: 1, recvWR: 1, bufSize: 16})
+		want := syscall.Errno(0)
+		if i == MaxGroupQPs {
+			want = syscall.ENOMEM
+		}
+		if got := s.qp.Attach(group, 0); got != want {
+			t.Fatalf("member %d: %v, want %v", i, got, want)
+		}
+	}
+}
+
+func TestUC(t *testing.T) {
+	a, b := pair(t, sideOptions{typ: UC}, connOptions{psn: 0xfffffe})
+	for i, n := range sizes {
+		want := a.fill(0, n, byte(i))
+		b.recv(1, b.sge(0, n))
+		wr := signaled(2, wrSendImm, a.sge(0, n))
+		wr.imm = 3
+		a.post(wr, signaled(4, wrWrite, a.sge(0, n)).to(b, 0))
+		a.want(2, ring.WCSend)
+		a.want(4, ring.WCWrite)
+		if got := b.want(1, ring.WCRecv); got.length != uint32(n) || got.imm != 3 {
+			t.Errorf("completion %+v", got)
+		}
+		b.holds(0, want)
+	}
+	a.post(signaled(5, wrRead, a.sge(0, 8)).to(b, 0))
+	a.fails(5, StatusFlushErr)
+}
+
+// TestUCLoss: a message of which a packet is lost has no effect, and the next one arrives.
+func TestUCLoss(t *testing.T) {
+	for _, srq := range []int{0, 8} {
+		for lost := range 6 {
+			net := &fakeNetwork{clock: newFakeClock()}
+			a, b := networkPair(t, net, sideOptions{typ: UC, srq: srq}, connOptions{mtu: 1})
+			for i := range uint64(3) {
+				b.recv(i, b.sge(int(i)*2000, 2000))
+			}
+			n := 0
+			net.tap = func(_, _ netip.Addr, _ []byte) bool { n++; return n-1 != lost }
+			data := a.fill(0, 700, 3)
+			for i := range uint64(2) { // each of three packets
+				a.post(signaled(i, wrSend, a.sge(0, 700)))
+				a.want(i, ring.WCSend)
+			}
+			net.deliver()
+			for {
+				c, ok := b.poll()
+				if !ok {
+					t.Fatalf("packet %d lost: nothing arrives", lost)
+				}
+				if c.status != StatusSuccess && srq > 0 { // its receive is gone
+					continue
+				}
+				if c.status != StatusSuccess || c.length != 700 {
+					t.Fatalf("packet %d lost: completion %+v", lost, c)
+				}
+				b.holds(int(c.id)*2000, data)
+				break
+			}
+			b.none()
+			b.inState(RTS)
+		}
+	}
+}
+
+func TestMAD(t *testing.T) {
+	host := new(Host)
+	var got []MADAddr
+	var mads [][]byte
+	receive := func(from MADAddr, mad []byte) { got, mads = append(got, from), append(mads, bytes.Clone(mad)) }
+	d1 := newDevice(t, Config{Host: host}, "10.0.0.1")
+	newDevice(t, Config{Host: host, MAD: receive}, "10.0.0.2", "fd00::2")
+	net := &fakeNetwork{clock: newFakeClock()}
+	p := net.port()
+	p.device = newDevice(t, Config{Network: p, MAD: receive}, "10.0.0.3")
+	d1.config.Network = net.port()
+
+	mad := make([]byte, MADSize)
+	binary.BigEndian.PutUint64(mad[8:], 0x1234)
+	addr := func(local, remote string) MADAddr {
+		return MADAddr{Local: netip.MustParseAddr(local), Remote: netip.MustParseAddr(remote)}
+	}
+	check(t, d1.SendMAD(addr("10.0.0.1", "::ffff:10.0.0.2"), mad), d1.SendMAD(addr("10.0.0.1", "10.0.0.3"), mad))
+	net.deliver()
+	if want := []MADAddr{addr("10.0.0.2", "10.0.0.1"), addr("10.0.0.3", "10.0.0.1")}; !slices.Equal(got, want) {
+		t.Errorf("MADs from %v, want %v", got, want)
+	}
+	for _, m := range mads {
+		if !bytes.Equal(m, mad) {
+			t.Errorf("MAD %x", m)
+		}
+	}
+	for to, want := range map[MADAddr]syscall.Errno{
+		addr("10.0.0.7", "10.0.0.2"): syscall.EADDRNOTAVAIL,
+		addr("10.0.0.1", "10.9.9.9"): syscall.EHOSTUNREACH,
+		addr("10.0.0.1", "fd00::2"):  syscall.EINVAL,
+	} {
+		if got := d1.SendMAD(to, mad); got != want {
+			t.Errorf("to %v: %v, want %v", to, got, want)
+		}
+	}
+}
