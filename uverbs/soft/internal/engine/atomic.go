@@ -47,9 +47,8 @@ func (q *QP) executeFlush(w *worker, h *wire.Header) verdict {
 		return denied
 	}
 	q.answered(h)
-	if len(q.resp.remembered) > 0 {
-		q.resp.keep(remembered{kind: aFlush, first: h.PSN, last: h.PSN})
-	}
+	// It is not remembered, as requesters do not count a FLUSH with the READs and atomics: it would
+	// take the place of one of them.
 	q.acknowledgeEmpty(w, h.PSN)
 	return ok
 }

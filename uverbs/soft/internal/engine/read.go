@@ -13,13 +13,11 @@ const (
 	aRead
 	anAtomic
 	anAtomicWrite
-	aFlush
 )
 
 // A remembered request can be answered again without carrying it out again.
 type remembered struct {
 	kind        rememberedKind
-	replay      bool   // a READ is being answered again
 	first, last uint32 // PSNs of the response
 	psn         uint32 // next one of a READ
 	original    uint64 // result of an atomic
@@ -122,14 +120,19 @@ func (q *QP) duplicate(w *worker, a *arrival) {
 		q.acknowledge(w, wire.SyndromeACK, wire.Add(r.ackPSN, -1))
 		return
 	}
+	op := h.Opcode.Operation()
+	if op == wire.Flush { // it has happened, and once is enough
+		q.acknowledgeEmpty(w, h.PSN)
+		return
+	}
 	m := r.find(h.PSN)
 	if m == nil {
 		return
 	}
-	switch op := h.Opcode.Operation(); {
+	switch {
 	case m.kind == anAtomic && h.Opcode.IsAtomic():
 		q.acknowledgeAtomic(w, h.PSN, m.original)
-	case m.kind == anAtomicWrite && op == wire.AtomicWrite, m.kind == aFlush && op == wire.Flush:
+	case m.kind == anAtomicWrite && op == wire.AtomicWrite:
 		q.acknowledgeEmpty(w, h.PSN)
 	case m.kind == aRead && op == wire.ReadRequest:
 		q.readAgain(w, h, m)
@@ -142,7 +145,7 @@ func (q *QP) readAgain(w *worker, h *wire.Header, m *remembered) {
 	if h.RKey != m.key && m.length > 0 || h.Addr < m.addr || h.Length > m.length || h.Addr-m.addr > uint64(m.length) || h.Addr+uint64(h.Length) > end {
 		return
 	}
-	m.psn, m.next, m.left, m.start, m.replay = h.PSN, h.Addr, h.Length, true, true
+	m.psn, m.next, m.left, m.start = h.PSN, h.Addr, h.Length, true
 	q.resp.reading = m
 	q.sendReadResponse(w)
 }
