@@ -1,0 +1,218 @@
+package soft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/inproc"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+)
+
+// Device is a device in software. It is safe for concurrent use.
+type Device struct {
+	name   string
+	index  uint32
+	addr   netip.Addr
+	link   netdev
+	mtu    int
+	guid   uint64
+	table  []gidEntry
+	limits Limits
+
+	vectors int // completion vectors
+	engine  *engine.Device
+	memory  *memory.Table
+	offsets offsets
+	pds     atomic.Uint32 // the number of PDs created so far
+	pools   pools
+
+	mu       sync.Mutex
+	contexts map[*context]bool // guarded by mu
+	closed   bool              // guarded by mu
+}
+
+// pools count the objects of a device.
+type pools struct{ qps, cqs, srqs, mrs, mws, pds, ahs pool }
+
+// pool counts objects of a kind.
+type pool struct {
+	n   atomic.Int64
+	max int64
+}
+
+// take counts one more object. It fails with EINVAL, as rxe does, if there are too many.
+func (p *pool) take() syscall.Errno {
+	if p.n.Add(1) > p.max {
+		p.n.Add(-1)
+		return syscall.EINVAL
+	}
+	return 0
+}
+
+// give counts one object less.
+func (p *pool) give() { p.n.Add(-1) }
+
+// host are the devices of this process, which reach each other directly.
+var host = new(engine.Host)
+
+// addresses are the addresses of the devices of this process.
+var addresses struct {
+	mu  sync.Mutex
+	all map[netip.Addr]bool // guarded by mu
+}
+
+// New makes a device and makes it known to package uverbs. The error is an [OptionError] if an
+// option is not allowed here.
+func New(o Options) (*Device, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	d := &Device{index: inproc.NewIndex(), limits: o.Limits, vectors: runtime.NumCPU(), contexts: map[*context]bool{}}
+	if err := d.takeAddr(o.Addr); err != nil {
+		return nil, err
+	}
+	var err error
+	if d.link, err = findNetdev(d.addr); err != nil {
+		d.giveAddr()
+		return nil, err
+	}
+	if d.mtu = o.MTU; d.mtu == 0 {
+		d.mtu = activeMTU(d.link.mtu)
+	}
+	l := o.Limits
+	for p, max := range map[*pool]int{
+		&d.pools.qps: l.QPs, &d.pools.cqs: l.CQs, &d.pools.srqs: l.SRQs, &d.pools.mrs: l.MRs,
+		&d.pools.mws: l.MWs, &d.pools.pds: l.PDs, &d.pools.ahs: l.AHs,
+	} {
+		p.max = int64(max)
+	}
+	random := newRandom(o.Seed)
+	d.guid = newGUID(random)
+	d.table = d.newGIDs()
+	d.memory = memory.NewTable(random)
+	d.engine = engine.New(engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, Rand: random})
+	if err := d.register(o.Name); err != nil {
+		d.engine.Close()
+		d.giveAddr()
+		return nil, err
+	}
+	return d, nil
+}
+
+// takeAddr gives the device an address, or the first loopback address that is free.
+func (d *Device) takeAddr(addr netip.Addr) error {
+	addresses.mu.Lock()
+	defer addresses.mu.Unlock()
+	if addresses.all == nil {
+		addresses.all = map[netip.Addr]bool{}
+	}
+	if !addr.IsValid() {
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		for addresses.all[addr] {
+			addr = addr.Next()
+		}
+	}
+	if addresses.all[addr] {
+		return &OptionError{Field: "Addr", Value: addr, Allowed: "an address that no other device of the process has", Err: syscall.EADDRINUSE}
+	}
+	addresses.all[addr] = true
+	d.addr = addr
+	return nil
+}
+
+// giveAddr frees the address.
+func (d *Device) giveAddr() {
+	addresses.mu.Lock()
+	defer addresses.mu.Unlock()
+	delete(addresses.all, d.addr)
+}
+
+// register makes the device known to package uverbs.
+func (d *Device) register(name string) error {
+	if name != "" {
+		d.name = name
+		if err := inproc.Add(listed{d}); err != nil {
+			return &OptionError{Field: "Name", Value: name, Allowed: "a name that no other device of the process has", Err: err}
+		}
+		return nil
+	}
+	for i := 0; ; i++ {
+		d.name = fmt.Sprintf("soft%d", i)
+		err := inproc.Add(listed{d})
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+}
+
+// newRandom returns a source of random numbers.
+func newRandom(seed uint64) func() uint32 {
+	if seed == 0 {
+		return rand.Uint32
+	}
+	var mu sync.Mutex
+	r := rand.New(rand.NewPCG(seed, 0))
+	return func() uint32 {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.Uint32()
+	}
+}
+
+// newGUID returns the GUID that belongs to a random, locally administered MAC address, which is what
+// rxe makes for a network interface without one (addrconf_addr_eui48).
+func newGUID(random func() uint32) uint64 {
+	var mac [8]byte
+	binary.BigEndian.PutUint32(mac[:], random())
+	binary.BigEndian.PutUint32(mac[4:], random())
+	b := [8]byte{0, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// Name returns the name of the device.
+func (d *Device) Name() string { return d.name }
+
+// Addr returns the IP address of the device.
+func (d *Device) Addr() netip.Addr { return d.addr }
+
+// Close removes the device, as the kernel removes a device: contexts that are open get the event
+// DEVICE_FATAL, their objects are destroyed, and all their later commands fail with EIO, except those
+// that destroy objects. Other calls of Close do nothing.
+func (d *Device) Close() error {
+	inproc.Remove(listed{d})
+	d.mu.Lock()
+	var open []*context
+	for c := range d.contexts {
+		open = append(open, c)
+	}
+	was := d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if was {
+		return nil
+	}
+	for _, c := range open {
+		c.remove()
+	}
+	d.engine.Close()
+	d.giveAddr()
+	return nil
+}
+
+// forget ends the device's knowledge of a context. It reports false if there was none.
+func (d *Device) forget(c *context) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known := d.contexts[c]
+	delete(d.contexts, c)
+	return known
+}

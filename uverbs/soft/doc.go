@@ -1,0 +1,36 @@
+// Package soft is an RDMA device in software, inside the process. It needs no kernel module, no
+// rights and no RDMA hardware: a program that uses package uverbs, and tests of such a program, run
+// on any machine.
+//
+//	dev, err := soft.New(soft.Options{})
+//	if err != nil {
+//		return err
+//	}
+//	defer dev.Close()
+//	ctx, err := uverbs.Open(dev.Name())
+//
+// [New] makes a device, and package uverbs opens it by its name like any other. The device behaves
+// like rxe, the software device of Linux, in version 7.2 of the kernel: the same verbs, limits,
+// errors and events. It supports queue pairs of type RC, UC and UD, shared receive queues, memory
+// windows, multicast, atomic operations, ATOMIC WRITE and FLUSH.
+//
+// # Addresses
+//
+// A device has an IP address of this host, by default the first address from 127.0.0.1 on that no
+// other device of the process has. Its GID table has three entries: 0 is the link-local address
+// that belongs to the GUID of the device, 1 is the address, and 2 is another IPv6 address if the
+// address is IPv4. All of them reach the device. Devices of one process reach each other directly,
+// by their addresses, without a socket.
+//
+// # Memory
+//
+// A registered memory region is a range of addresses of this process, which the device accesses
+// from other goroutines. Unlike hardware, the device pins no memory, so RLIMIT_MEMLOCK does not
+// apply. A program that unmaps memory under a region gets a completion with an error, not a crash.
+//
+// # What it is for
+//
+// The device is for tests, for development on machines without RDMA, and for demonstrations. A
+// message costs a copy and some instructions in the goroutine that posts it; it is no replacement
+// of hardware.
+package soft

@@ -1,0 +1,197 @@
+package soft
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// Options are the properties of a device. The zero value is a device with the properties of rxe on
+// a loopback address.
+type Options struct {
+	// Name is the name of the device, by which package uverbs opens it. It has up to 63 bytes,
+	// printable and without a slash or blank. If it is empty, the name is the first of soft0, soft1
+	// and so on that no device of the process has.
+	Name string
+
+	// Addr is the IP address of the device, an address of this host. The zero value is the first
+	// address from 127.0.0.1 on that no device of the process has. An IPv6 link-local address needs
+	// its zone.
+	Addr netip.Addr
+
+	// Port is the UDP port of the device, 4791 if it is 0.
+	Port uint16
+
+	// MTU is the active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096. If it is 0, it is
+	// the largest of these for which a packet fits into the MTU of the network interface with the
+	// address.
+	MTU int
+
+	// Limits are the limits of the device.
+	Limits Limits
+
+	// Seed makes what the device draws at random, such as keys, numbers of queue pairs and its GUID,
+	// the same in each run. If it is 0, they differ.
+	Seed uint64
+}
+
+// Limits are the largest numbers of objects of a device. A limit of 0 is that of rxe.
+type Limits struct {
+	QPs  int // QPs is the largest number of queue pairs, at most 1,048,560.
+	CQs  int // CQs is the largest number of completion queues, at most 1,048,576.
+	SRQs int // SRQs is the largest number of shared receive queues, at most 917,503.
+	MRs  int // MRs is the largest number of memory regions, at most 524,287.
+	MWs  int // MWs is the largest number of memory windows, at most 524,287.
+	PDs  int // PDs is the largest number of protection domains, at most 1,048,576.
+	AHs  int // AHs is the largest number of address handles, at most 32,767.
+}
+
+// The limits of rxe (rxe_param.h).
+const (
+	maxObjects = 1 << 20
+	maxQPs     = maxObjects - 16
+	maxSRQs    = maxObjects - 0x20001
+	maxMRs     = maxObjects>>1 - 1
+	maxMWs     = maxObjects - (maxObjects>>1 + 1)
+	maxAHs     = 1<<15 - 1
+)
+
+// OptionError reports an option that [New] refuses.
+type OptionError struct {
+	Field   string // Field is the name of the field of Options, such as "MTU" or "Limits.QPs".
+	Value   any    // Value is its value.
+	Allowed string // Allowed says what is allowed.
+	Err     error  // Err is the reason, or nil.
+}
+
+// Error implements error.
+func (e *OptionError) Error() string {
+	value := fmt.Sprint(e.Value)
+	if s, ok := e.Value.(string); ok {
+		value = fmt.Sprintf("%q", s)
+	}
+	s := fmt.Sprintf("soft: New: %s is %s, must be %s", e.Field, value, e.Allowed)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns the reason.
+func (e *OptionError) Unwrap() error { return e.Err }
+
+// defaultPort is the UDP port of RoCE v2.
+const defaultPort = 4791
+
+// mtus are the MTUs of RoCE in bytes.
+var mtus = []int{256, 512, 1024, 2048, 4096}
+
+// check checks everything that does not depend on this host or on other devices, and fills in the
+// defaults.
+func (o *Options) check() error {
+	if err := o.checkName(); err != nil {
+		return err
+	}
+	if o.Port == 0 {
+		o.Port = defaultPort
+	}
+	if o.MTU != 0 && !slices.Contains(mtus, o.MTU) {
+		return &OptionError{Field: "MTU", Value: o.MTU, Allowed: "256, 512, 1024, 2048 or 4096, or 0 for that of the network interface"}
+	}
+	if a := o.Addr; a.IsValid() && (a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})) {
+		return &OptionError{Field: "Addr", Value: a, Allowed: "an address of this host, not unspecified, multicast or broadcast"}
+	}
+	if a := o.Addr; a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
+		return &OptionError{Field: "Addr", Value: a, Allowed: "with a zone if it is a link-local address, such as fe80::1%eth0"}
+	}
+	o.Addr = o.Addr.Unmap()
+	return o.Limits.check()
+}
+
+// checkName checks the name as the kernel checks that of a device.
+func (o *Options) checkName() error {
+	bad := !utf8.ValidString(o.Name) || len(o.Name) >= abi.IB_DEVICE_NAME_MAX
+	for _, c := range o.Name {
+		bad = bad || c <= ' ' || c == '/' || c == '%' || c == 0x7f
+	}
+	if bad {
+		return &OptionError{Field: "Name", Value: o.Name,
+			Allowed: fmt.Sprintf("up to %d printable bytes without a blank, / or %%, or empty for the first free softN", abi.IB_DEVICE_NAME_MAX-1)}
+	}
+	return nil
+}
+
+// check checks the limits and fills in the defaults.
+func (l *Limits) check() error {
+	for _, f := range []struct {
+		name  string
+		value *int
+		max   int
+	}{
+		{"QPs", &l.QPs, maxQPs}, {"CQs", &l.CQs, maxObjects}, {"SRQs", &l.SRQs, maxSRQs}, {"MRs", &l.MRs, maxMRs},
+		{"MWs", &l.MWs, maxMWs}, {"PDs", &l.PDs, maxObjects}, {"AHs", &l.AHs, maxAHs},
+	} {
+		if *f.value < 0 || *f.value > f.max {
+			return &OptionError{Field: "Limits." + f.name, Value: *f.value, Allowed: fmt.Sprintf("1 to %d, or 0 for %d", f.max, f.max)}
+		}
+		if *f.value == 0 {
+			*f.value = f.max
+		}
+	}
+	return nil
+}
+
+// netdev is the network interface of an address.
+type netdev struct {
+	name  string
+	index int
+	mtu   int
+}
+
+// findNetdev returns the network interface that has an address. Every address of 127.0.0.0/8 is that
+// of the loopback interface.
+func findNetdev(addr netip.Addr) (netdev, error) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return netdev{}, fmt.Errorf("soft: New: list network interfaces: %w", err)
+	}
+	for _, link := range links {
+		if addr.Zone() != "" && addr.Zone() != link.Name && addr.Zone() != fmt.Sprint(link.Index) {
+			continue
+		}
+		own := addr.Is4() && addr.IsLoopback() && link.Flags&net.FlagLoopback != 0 && runtime.GOOS == "linux"
+		addrs, _ := link.Addrs() // none if the interface was just removed
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			own = own || err == nil && p.Addr().Unmap() == addr.WithZone("")
+		}
+		if own {
+			return netdev{name: link.Name, index: link.Index, mtu: link.MTU}, nil
+		}
+	}
+	return netdev{}, &OptionError{Field: "Addr", Value: addr, Allowed: "an address of this host", Err: syscall.EADDRNOTAVAIL}
+}
+
+// headers is the room that rxe leaves for headers in the MTU of a network interface
+// (RXE_MAX_HDR_LENGTH).
+const headers = 80
+
+// activeMTU returns the active MTU for the MTU of a network interface.
+func activeMTU(link int) int {
+	for _, mtu := range slices.Backward(mtus) {
+		if mtu <= link-headers {
+			return mtu
+		}
+	}
+	return mtus[0]
+}
+
+// errClosed is the error of a device that was closed.
+var errClosed = errors.New("soft: the device is closed")
