@@ -1,0 +1,159 @@
+package soft_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// side is one end of a test's connection.
+type side struct {
+	t   *testing.T
+	ctx *uverbs.Device
+	pd  *uverbs.PD
+	cq  *uverbs.CQ
+	qp  *uverbs.QP
+	buf *uverbs.Buffer
+	mr  *uverbs.MR
+}
+
+// newSide opens a device and creates a QP with memory.
+func newSide(t *testing.T, dev *soft.Device, o uverbs.QPOptions) *side {
+	t.Helper()
+	s := &side{t: t}
+	var err error
+	fatal := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.ctx, err = uverbs.Open(dev.Name())
+	fatal(err)
+	t.Cleanup(func() {
+		if err := s.ctx.CloseAll(); err != nil {
+			t.Error(err)
+		}
+		if s.buf != nil {
+			s.buf.Close()
+		}
+	})
+	s.pd, err = s.ctx.AllocPD()
+	fatal(err)
+	s.buf, err = uverbs.AllocBuffer(1 << 16)
+	fatal(err)
+	s.mr, err = s.pd.RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+	fatal(err)
+	s.cq, err = s.ctx.CreateCQ(uverbs.CQOptions{Events: true})
+	fatal(err)
+	o.SendCQ, o.RecvCQ = s.cq, s.cq
+	s.qp, err = s.pd.CreateQP(o)
+	fatal(err)
+	fatal(s.qp.Init())
+	return s
+}
+
+// connect connects two sides.
+func connect(t *testing.T, a, b *side) {
+	t.Helper()
+	for _, pair := range [][2]*side{{a, b}, {b, a}} {
+		e, err := pair[1].qp.Endpoint()
+		if err == nil {
+			err = pair[0].qp.Connect(t.Context(), e)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// twoSides returns two connected sides on devices of their own.
+func twoSides(t *testing.T, o uverbs.QPOptions) (a, b *side) {
+	t.Helper()
+	var sides [2]*side
+	for i := range sides {
+		dev, err := soft.New(soft.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		sides[i] = newSide(t, dev, o)
+	}
+	connect(t, sides[0], sides[1])
+	return sides[0], sides[1]
+}
+
+// exchange posts a receive for the next message and sends one, n times. The first side begins.
+func (s *side) exchange(ctx context.Context, n, size int, first bool) error {
+	const half = 1 << 15
+	post := func() error { return s.qp.PostRecv(1, s.mr.SGE(half, half)) }
+	send := func(i int) error {
+		s.buf.Bytes()[0] = byte(i)
+		return s.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{s.mr.SGE(0, size)}})
+	}
+	if first {
+		if err := errors.Join(post(), send(0)); err != nil {
+			return err
+		}
+	}
+	var wcs [4]uverbs.WC
+	sent, received := 0, 0
+	for sent < n || received < n {
+		k, err := s.cq.Wait(ctx, wcs[:])
+		if err != nil {
+			return err
+		}
+		for i := range wcs[:k] {
+			switch err := s.qp.Err(&wcs[i]); {
+			case err != nil:
+				return err
+			case wcs[i].ID == 2:
+				sent++
+				continue
+			case int(wcs[i].ByteLen) != size || s.buf.Bytes()[half] != byte(received):
+				return errors.New("a message is not the one that was sent")
+			}
+			received++
+			if received < n || !first {
+				if err := errors.Join(post(), send(received-flag(!first))); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// TestPingPong exchanges messages between two goroutines, over two devices and over one.
+func TestPingPong(t *testing.T) {
+	for _, size := range []int{1, 4096, 4097, 1 << 15} {
+		a, b := twoSides(t, uverbs.QPOptions{})
+		if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i, s := range []*side{a, b} {
+			wg.Go(func() {
+				if err := s.exchange(t.Context(), 100, size, i == 0); err != nil {
+					t.Errorf("side %d, %d bytes: %v", i, size, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
