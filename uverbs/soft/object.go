@@ -107,6 +107,9 @@ func (h *handles) reserve() uint32 {
 
 // grow makes room for n handles. The caller holds mu.
 func (h *handles) grow(n int) {
+	if n <= len(h.all()) {
+		return
+	}
 	slots := make([]atomic.Pointer[object], max(n, 2*len(h.all())))
 	for i := range h.all() {
 		slots[i].Store(h.all()[i].Load())

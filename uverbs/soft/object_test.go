@@ -26,15 +26,18 @@ func TestHandles(t *testing.T) {
 	if h := c.pd(); h != 1 {
 		t.Errorf("the handle that was freed is 1, the new one is %d", h)
 	}
-	for want := range uint32(200) {
+	for want := range uint32(1000) {
 		if h := c.pd(); h != want+3 {
 			t.Fatalf("handle %d, want %d", h, want+3)
 		}
 	}
 	c.ok(c.destroy(abi.UVERBS_OBJECT_PD, 130))
 	c.ok(c.destroy(abi.UVERBS_OBJECT_PD, 70))
-	if a, b, d := c.pd(), c.pd(), c.pd(); a != 70 || b != 130 || d != 203 {
+	if a, b, d := c.pd(), c.pd(), c.pd(); a != 70 || b != 130 || d != 1003 {
 		t.Errorf("handles after 70 and 130 were freed: %d, %d, %d", a, b, d)
+	}
+	if n := len(c.ctx.handles.all()); n > 2048 {
+		t.Errorf("room for %d objects after 1004", n)
 	}
 }
 
