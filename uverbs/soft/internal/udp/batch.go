@@ -70,5 +70,11 @@ func (b *Batch) Packet(i int) (to netip.AddrPort, data []byte) {
 // IP returns what SetIP chose for packet i.
 func (b *Batch) IP(i int) IP { return b.packets[i].ip }
 
+// span returns n bytes from packet i on: that and the packets behind it.
+func (b *Batch) span(i, n int) []byte {
+	off := b.packets[i].off
+	return b.memory[off : off+n]
+}
+
 // Reset empties the batch. The memory of its packets will be overwritten.
 func (b *Batch) Reset() { b.memory, b.packets = b.memory[:0], b.packets[:0] }

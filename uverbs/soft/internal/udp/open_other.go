@@ -1,0 +1,13 @@
+//go:build !linux
+
+package udp
+
+import "net/netip"
+
+// openTransport opens the only transport of this system.
+func openTransport(local netip.AddrPort, o *Options, c *counters) (transport, error) {
+	return openPlain(local, o, c)
+}
+
+// portHolder does not know who has a port.
+func portHolder(netip.AddrPort) string { return "" }
