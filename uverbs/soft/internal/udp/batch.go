@@ -29,6 +29,7 @@ type packet struct {
 	to       netip.AddrPort
 	off, end int // in Batch.memory
 	ip       IP
+	damage   damage
 }
 
 // Reserve returns memory for a packet of n bytes, the ICRC at its end included. The caller fills all

@@ -61,7 +61,7 @@ func (p *plain) send(b *Batch) error {
 			first = firstError(first, p.c.refused(to, len(data), errAFNoSupport))
 			continue
 		}
-		wire.SealICRC(p.self, to, 0, data)
+		b.seal(i, p.self, to, 0)
 		if to.Addr().Zone() == "" && p.bound.Addr().Zone() != "" && (to.Addr().IsLinkLocalUnicast() || to.Addr().IsLinkLocalMulticast()) {
 			to = netip.AddrPortFrom(to.Addr().WithZone(p.bound.Addr().Zone()), to.Port())
 		}

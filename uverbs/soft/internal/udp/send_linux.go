@@ -6,8 +6,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // Limits of the kernel for a buffer of segments.
@@ -139,7 +137,7 @@ func (s *sender) build(b *Batch, at, single int) {
 		for k := range n {
 			// Segment k of a buffer gets ID k, and a packet of its own ID 0.
 			_, d := b.Packet(at + k)
-			wire.SealICRC(s.t.self, to, uint16(k), d)
+			b.seal(at+k, s.t.self, to, uint16(k))
 			bytes += len(d)
 		}
 		segment := 0
