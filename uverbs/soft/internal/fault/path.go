@@ -1,0 +1,424 @@
+package fault
+
+import (
+	"container/heap"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
+)
+
+// A Path is the place between one local address of a device and what carries its packets: a socket, or
+// another device in the process.
+type Path struct {
+	injector *Injector
+	local    netip.AddrPort
+	send     func(*udp.Batch) error
+	receive  func(from netip.AddrPort, pkt []byte, m Meta)
+}
+
+// Path returns a Path for a local address. send sends packets, and receive takes packets that the
+// device received; both keep nothing of what they are given and do not change packets. They may be
+// called from several goroutines at a time, and from a goroutine of the injector's clock. Either may
+// be nil if the path is used for one direction.
+func (f *Injector) Path(local netip.AddrPort, send func(*udp.Batch) error, receive func(netip.AddrPort, []byte, Meta)) *Path {
+	return &Path{f, local, send, receive}
+}
+
+// sentInfo is what a batch knows of a packet besides its bytes.
+type sentInfo struct {
+	ip   udp.IP
+	flip int // the bit to flip behind the ICRC, -1 for none
+}
+
+// Send sends the packets of a batch, apart from those that a rule or a partition stops. Packets that
+// are delayed or held back are copied, so the caller may reuse the batch. Send returns the first error
+// of the function that sends; errors for packets that are sent later are lost.
+func (p *Path) Send(b *udp.Batch) error {
+	f := p.injector
+	s := f.active.Load()
+	if f.trace == nil && (s == nil || !s.concerns(p, b)) {
+		return p.send(b)
+	}
+	out := outboxes.Get().(*outbox)
+	f.mu.Lock()
+	if f.closed {
+		s = nil
+	}
+	now := f.clock.Now()
+	for i := range b.Len() {
+		to, data := b.Packet(i)
+		p.judgeSent(s, now, to, data, b.IP(i), out)
+	}
+	f.arm(now)
+	f.mu.Unlock()
+	return out.send(p)
+}
+
+// concerns reports whether any packet of a batch is selected by a rule or stopped by a partition.
+func (s *state) concerns(p *Path, b *udp.Batch) bool {
+	for i := range b.Len() {
+		to, data := b.Packet(i)
+		pk := look(Sent, to, data)
+		if s.parted(p.local.Addr(), &pk) || s.matches(&pk) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeSent decides about a packet, puts what is sent now into an outbox, and keeps the rest.
+// Preconditions: f.mu is held.
+func (p *Path) judgeSent(s *state, now time.Time, to netip.AddrPort, data []byte, ip udp.IP, out *outbox) {
+	f := p.injector
+	pk := look(Sent, to, data)
+	v := f.judge(s, p, &pk)
+	passed := false
+	for i := range v.copies {
+		info := sentInfo{ip, -1}
+		if v.fates[i].corrupt {
+			info.flip = flip(v.fates[i].bit, len(data))
+		}
+		if h, now := f.hold(s, p, &v, i, now, &pk, data); now {
+			out.add(to, data, info)
+			passed = true
+		} else if h != nil {
+			h.sent = info
+		}
+	}
+	if f.trace != nil {
+		f.trace.packet(now, p, &pk, data, &v)
+	}
+	if passed && v.stream != nil {
+		for h := f.overtake(&v); h != nil; h = f.recycle(h) {
+			out.add(h.peer, h.data, h.sent)
+		}
+	}
+}
+
+// Receive hands a packet to the device unless a rule or a partition stops it. The packet may be
+// handed over later, as a copy.
+func (p *Path) Receive(from netip.AddrPort, pkt []byte, m Meta) {
+	f := p.injector
+	s := f.active.Load()
+	if s == nil && f.trace == nil {
+		p.receive(from, pkt, m)
+		return
+	}
+	pk := look(Received, from, pkt)
+	if f.trace == nil && !s.parted(p.local.Addr(), &pk) && s.matches(&pk) < 0 {
+		p.receive(from, pkt, m)
+		return
+	}
+	times, late := p.judgeReceived(s, &pk, pkt, m)
+	for range times {
+		p.receive(from, pkt, m)
+	}
+	for h := late; h != nil; h = h.next {
+		p.receive(h.peer, h.data, h.got)
+	}
+	if late != nil {
+		f.mu.Lock()
+		for h := late; h != nil; h = f.recycle(h) {
+		}
+		f.mu.Unlock()
+	}
+}
+
+// judgeReceived decides about a packet. It returns how often the device gets the packet now, and a
+// list of packets that it gets behind it.
+func (p *Path) judgeReceived(s *state, pk *packet, data []byte, m Meta) (times int, late *held) {
+	f := p.injector
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		s = nil
+	}
+	now := f.clock.Now()
+	v := f.judge(s, p, pk)
+	for i := range v.copies {
+		if v.fates[i].corrupt {
+			continue
+		}
+		if h, now := f.hold(s, p, &v, i, now, pk, data); now {
+			times++
+		} else if h != nil {
+			h.got = m
+		}
+	}
+	if f.trace != nil {
+		f.trace.packet(now, p, pk, data, &v)
+	}
+	if times > 0 && v.stream != nil {
+		late = f.overtake(&v)
+	}
+	f.arm(now)
+	return times, late
+}
+
+// verdict is a decision with what it refers to.
+type verdict struct {
+	decision
+	rule   int     // index of the rule, -1 for none
+	n      uint64  // number of the packet in its stream
+	stream *stream // nil without a rule
+	parted bool    // stopped by a partition
+
+	// What became of the copies:
+	held  [2]*held         // kept
+	waits [2]time.Duration // how long at most
+	full  [2]bool          // dropped because too many packets are held
+}
+
+// judge decides about a packet. Preconditions: f.mu is held.
+func (f *Injector) judge(s *state, p *Path, pk *packet) (v verdict) {
+	v.rule, v.copies = -1, 1
+	if s == nil {
+		return v
+	}
+	if v.rule = s.matches(pk); v.rule >= 0 {
+		v.stream = s.live.stream(s.seed, pk.key(v.rule))
+		v.n = v.stream.n
+		v.stream.n++
+		v.decision = s.rules[v.rule].decide(v.stream.random, v.n)
+	}
+	if s.parted(p.local.Addr(), pk) {
+		v.decision = decision{}
+		v.parted = true
+	}
+	if pk.dir == Received { // the receiver's check of the ICRC drops corrupt packets at once
+		for i := range v.fates {
+			if v.fates[i].corrupt {
+				v.fates[i] = fate{corrupt: true}
+			}
+		}
+	}
+	f.counts[pk.dir-Sent].add(&v)
+	return v
+}
+
+// wait returns how long a copy of a packet waits, and the rate limit that it waits for. queue is false
+// if the copy does not wait at all. Preconditions: f.mu is held.
+func (s *state) wait(v *verdict, copy int, now time.Time, pk *packet) (d time.Duration, l *limit, queue bool) {
+	if v.rule < 0 {
+		return 0, nil, false
+	}
+	r, a := &s.rules[v.rule], &v.fates[copy]
+	if a.behind > 0 {
+		return r.hold(), nil, true
+	}
+	if r.Rate == 0 {
+		return a.delay, nil, a.delay > 0
+	}
+	l = &s.live.limits[v.rule][pk.dir-Sent]
+	d = l.wait(now, pk.size, r.Rate) + a.delay
+	return d, l, d > 0 || l.pending > 0
+}
+
+// hold keeps a copy of a packet if it is delayed or held back. Otherwise, pass is true. h is nil if
+// the packet passes, or if it is dropped because too many are held. Preconditions: f.mu is held.
+func (f *Injector) hold(s *state, p *Path, v *verdict, copy int, now time.Time, pk *packet, data []byte) (h *held, pass bool) {
+	d, l, queue := s.wait(v, copy, now, pk)
+	if !queue {
+		return nil, true
+	}
+	if len(f.held) >= f.maxHeld {
+		f.counts[pk.dir-Sent].overflowed.Add(1)
+		v.full[copy] = true
+		return nil, false
+	}
+	h = f.unused()
+	*h = held{at: now.Add(d), order: f.order, path: p, dir: pk.dir, peer: pk.peer, data: append(h.data[:0], data...), limit: l}
+	f.order++
+	heap.Push(&f.held, h)
+	if l != nil {
+		l.pending++
+	}
+	if n := v.fates[copy].behind; n > 0 {
+		h.stream, h.behind = v.stream, n
+		v.stream.behind = append(v.stream.behind, h)
+	}
+	v.held[copy], v.waits[copy] = h, d
+	return h, false
+}
+
+// unused returns a held packet to fill, perhaps with memory. Preconditions: f.mu is held.
+func (f *Injector) unused() *held {
+	h := f.free
+	if h == nil {
+		return new(held)
+	}
+	f.free = h.next
+	return h
+}
+
+// overtake counts a packet that passes, for the older packets of its stream that are held back. It
+// returns a list of those that have been overtaken by enough packets. Preconditions: f.mu is held.
+func (f *Injector) overtake(v *verdict) (first *held) {
+	last := &first
+	v.stream.behind = slices.DeleteFunc(v.stream.behind, func(h *held) bool {
+		if h == v.held[0] || h == v.held[1] {
+			return false
+		}
+		if h.behind--; h.behind > 0 {
+			return false
+		}
+		heap.Remove(&f.held, h.index)
+		h.stream = nil
+		*last, last = h, &h.next
+		return true
+	})
+	return first
+}
+
+// recycle keeps the memory of a packet that was delivered, and returns the next one of its list.
+// Preconditions: f.mu is held.
+func (f *Injector) recycle(h *held) (next *held) {
+	next = h.next
+	if h.limit != nil {
+		h.limit.pending--
+	}
+	if f.closed {
+		return next
+	}
+	*h = held{data: h.data, next: f.free}
+	f.free = h
+	return next
+}
+
+// arm makes the timer call when the first held packet is due. Preconditions: f.mu is held.
+func (f *Injector) arm(now time.Time) {
+	if len(f.held) == 0 || f.flushing {
+		return
+	}
+	at := f.held[0].at
+	if !f.wakeAt.IsZero() && !at.Before(f.wakeAt) {
+		return
+	}
+	f.wakeAt = at
+	if d := at.Sub(now); f.timer == nil {
+		f.timer = f.clock.AfterFunc(d, f.flush)
+	} else {
+		f.timer.Reset(d)
+	}
+}
+
+// flushAtOnce is the number of packets that flush delivers before it looks at the time again.
+const flushAtOnce = 64
+
+// flush delivers the packets that are due. The timer calls it.
+func (f *Injector) flush() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wakeAt = time.Time{}
+	if f.flushing || f.closed {
+		return // the goroutine that flushes will see packets which are due
+	}
+	f.flushing = true
+	now := f.clock.Now()
+	for list := f.due(now); list != nil; list = f.due(now) {
+		f.mu.Unlock()
+		deliver(list)
+		f.mu.Lock()
+		for h := list; h != nil; h = f.recycle(h) {
+		}
+		now = f.clock.Now()
+	}
+	f.flushing = false
+	f.idle.Broadcast()
+	f.arm(now)
+}
+
+// due removes packets that are due from those that are held, and returns them as a list.
+// Preconditions: f.mu is held.
+func (f *Injector) due(now time.Time) (first *held) {
+	last := &first
+	for range flushAtOnce {
+		if len(f.held) == 0 || f.held[0].at.After(now) {
+			break
+		}
+		h := heap.Pop(&f.held).(*held)
+		if h.stream != nil {
+			h.stream.behind = slices.DeleteFunc(h.stream.behind, func(o *held) bool { return o == h })
+		}
+		*last, last = h, &h.next
+	}
+	return first
+}
+
+// deliver sends and hands over a list of packets in order.
+func deliver(list *held) {
+	out := outboxes.Get().(*outbox)
+	var path *Path // of the packets in the outbox
+	for h := list; h != nil; h = h.next {
+		if path != nil && (h.path != path || h.dir == Received) {
+			out.flush(path)
+			path = nil
+		}
+		if h.dir == Received {
+			h.path.receive(h.peer, h.data, h.got)
+		} else {
+			path = h.path
+			out.add(h.peer, h.data, h.sent)
+		}
+	}
+	out.send(path)
+}
+
+// outbox is a list of batches to send.
+type outbox struct {
+	batches []*udp.Batch
+	used    int
+}
+
+var outboxes = sync.Pool{New: func() any { return new(outbox) }}
+
+// add copies a packet into the last batch.
+func (o *outbox) add(to netip.AddrPort, data []byte, info sentInfo) {
+	var room []byte
+	if o.used > 0 {
+		room = o.batches[o.used-1].Reserve(to, len(data))
+	}
+	if room == nil {
+		if o.used == len(o.batches) {
+			o.batches = append(o.batches, new(udp.Batch))
+		}
+		o.used++
+		if room = o.batches[o.used-1].Reserve(to, len(data)); room == nil {
+			return // no packet of any size that UDP can send
+		}
+	}
+	copy(room, data)
+	o.batches[o.used-1].SetIP(info.ip)
+	if info.flip >= 0 {
+		o.batches[o.used-1].Flip(info.flip)
+	}
+}
+
+// flush sends the batches and empties the outbox. It returns the first error.
+func (o *outbox) flush(p *Path) (err error) {
+	for _, b := range o.batches[:o.used] {
+		if e := p.send(b); err == nil {
+			err = e
+		}
+		b.Reset()
+	}
+	o.used = 0
+	return err
+}
+
+// keptBatches is the number of batches whose memory an unused outbox keeps.
+const keptBatches = 2
+
+// send is flush for an outbox that is not used any more.
+func (o *outbox) send(p *Path) error {
+	err := o.flush(p)
+	if len(o.batches) > keptBatches {
+		clear(o.batches[keptBatches:])
+		o.batches = o.batches[:keptBatches]
+	}
+	outboxes.Put(o)
+	return err
+}
