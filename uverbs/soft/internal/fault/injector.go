@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 )
 
 // DefaultMaxHeld is the default of Options.MaxHeld.
@@ -37,6 +39,7 @@ type Injector struct {
 	idle     sync.Cond // signalled when flushing becomes false
 	held     heldHeap  // delayed and held-back packets
 	free     *held     // unused, with memory
+	outboxes []*outbox // unused, with memory
 	order    uint64    // of the next packet in held
 	timer    Timer     // nil until the first packet is held
 	wakeAt   time.Time // when the timer calls, zero if it does not
@@ -211,7 +214,7 @@ func (f *Injector) Close() {
 	if f.timer != nil {
 		f.timer.Stop()
 	}
-	f.held, f.free = nil, nil
+	f.held, f.free, f.outboxes = nil, nil, nil
 	for f.flushing {
 		f.idle.Wait()
 	}
@@ -283,7 +286,7 @@ type held struct {
 	peer netip.AddrPort
 	data []byte
 	sent sentInfo
-	got  Meta
+	got  udp.Meta
 
 	stream *stream // of a packet that is held back
 	behind int     // how many packets must still overtake it

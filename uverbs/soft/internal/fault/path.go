@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
@@ -16,14 +15,14 @@ type Path struct {
 	injector *Injector
 	local    netip.AddrPort
 	send     func(*udp.Batch) error
-	receive  func(from netip.AddrPort, pkt []byte, m Meta)
+	receive  func(from netip.AddrPort, pkt []byte, m udp.Meta)
 }
 
 // Path returns a Path for a local address. send sends packets, and receive takes packets that the
 // device received; both keep nothing of what they are given and do not change packets. They may be
 // called from several goroutines at a time, and from a goroutine of the injector's clock. Either may
 // be nil if the path is used for one direction.
-func (f *Injector) Path(local netip.AddrPort, send func(*udp.Batch) error, receive func(netip.AddrPort, []byte, Meta)) *Path {
+func (f *Injector) Path(local netip.AddrPort, send func(*udp.Batch) error, receive func(netip.AddrPort, []byte, udp.Meta)) *Path {
 	return &Path{f, local, send, receive}
 }
 
@@ -42,11 +41,11 @@ func (p *Path) Send(b *udp.Batch) error {
 	if f.trace == nil && (s == nil || !s.concerns(p, b)) {
 		return p.send(b)
 	}
-	out := outboxes.Get().(*outbox)
 	f.mu.Lock()
 	if f.closed {
 		s = nil
 	}
+	out := f.takeOutbox()
 	now := f.clock.Now()
 	for i := range b.Len() {
 		to, data := b.Packet(i)
@@ -54,7 +53,11 @@ func (p *Path) Send(b *udp.Batch) error {
 	}
 	f.arm(now)
 	f.mu.Unlock()
-	return out.send(p)
+	err := out.send(p)
+	f.mu.Lock()
+	f.putOutbox(out)
+	f.mu.Unlock()
+	return err
 }
 
 // concerns reports whether any packet of a batch is selected by a rule or stopped by a partition.
@@ -100,7 +103,7 @@ func (p *Path) judgeSent(s *state, now time.Time, to netip.AddrPort, data []byte
 
 // Receive hands a packet to the device unless a rule or a partition stops it. The packet may be
 // handed over later, as a copy.
-func (p *Path) Receive(from netip.AddrPort, pkt []byte, m Meta) {
+func (p *Path) Receive(from netip.AddrPort, pkt []byte, m udp.Meta) {
 	f := p.injector
 	s := f.active.Load()
 	if s == nil && f.trace == nil {
@@ -129,7 +132,7 @@ func (p *Path) Receive(from netip.AddrPort, pkt []byte, m Meta) {
 
 // judgeReceived decides about a packet. It returns how often the device gets the packet now, and a
 // list of packets that it gets behind it.
-func (p *Path) judgeReceived(s *state, pk *packet, data []byte, m Meta) (times int, late *held) {
+func (p *Path) judgeReceived(s *state, pk *packet, data []byte, m udp.Meta) (times int, late *held) {
 	f := p.injector
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -317,15 +320,17 @@ func (f *Injector) flush() {
 		return // the goroutine that flushes will see packets which are due
 	}
 	f.flushing = true
+	out := f.takeOutbox()
 	now := f.clock.Now()
 	for list := f.due(now); list != nil; list = f.due(now) {
 		f.mu.Unlock()
-		deliver(list)
+		out.deliver(list)
 		f.mu.Lock()
 		for h := list; h != nil; h = f.recycle(h) {
 		}
 		now = f.clock.Now()
 	}
+	f.putOutbox(out)
 	f.flushing = false
 	f.idle.Broadcast()
 	f.arm(now)
@@ -348,32 +353,58 @@ func (f *Injector) due(now time.Time) (first *held) {
 	return first
 }
 
-// deliver sends and hands over a list of packets in order.
-func deliver(list *held) {
-	out := outboxes.Get().(*outbox)
-	var path *Path // of the packets in the outbox
-	for h := list; h != nil; h = h.next {
-		if path != nil && (h.path != path || h.dir == Received) {
-			out.flush(path)
-			path = nil
-		}
-		if h.dir == Received {
-			h.path.receive(h.peer, h.data, h.got)
-		} else {
-			path = h.path
-			out.add(h.peer, h.data, h.sent)
-		}
-	}
-	out.send(path)
-}
-
 // outbox is a list of batches to send.
 type outbox struct {
 	batches []*udp.Batch
 	used    int
 }
 
-var outboxes = sync.Pool{New: func() any { return new(outbox) }}
+// What is kept of outboxes that are not used: each batch has 256 KiB.
+const (
+	keptOutboxes = 4
+	keptBatches  = 2 // of each
+)
+
+// takeOutbox returns an empty outbox. Preconditions: f.mu is held.
+func (f *Injector) takeOutbox() *outbox {
+	last := len(f.outboxes) - 1
+	if last < 0 {
+		return new(outbox)
+	}
+	o := f.outboxes[last]
+	f.outboxes = f.outboxes[:last]
+	return o
+}
+
+// putOutbox keeps an outbox that is empty again. Preconditions: f.mu is held.
+func (f *Injector) putOutbox(o *outbox) {
+	if len(f.outboxes) >= keptOutboxes || f.closed {
+		return
+	}
+	if len(o.batches) > keptBatches {
+		clear(o.batches[keptBatches:])
+		o.batches = o.batches[:keptBatches]
+	}
+	f.outboxes = append(f.outboxes, o)
+}
+
+// deliver sends and hands over a list of packets in order. The outbox is empty before and after.
+func (o *outbox) deliver(list *held) {
+	var path *Path // of the packets in the outbox
+	for h := list; h != nil; h = h.next {
+		if path != nil && (h.path != path || h.dir == Received) {
+			o.send(path)
+			path = nil
+		}
+		if h.dir == Received {
+			h.path.receive(h.peer, h.data, h.got)
+		} else {
+			path = h.path
+			o.add(h.peer, h.data, h.sent)
+		}
+	}
+	o.send(path)
+}
 
 // add copies a packet into the last batch.
 func (o *outbox) add(to netip.AddrPort, data []byte, info sentInfo) {
@@ -387,7 +418,7 @@ func (o *outbox) add(to netip.AddrPort, data []byte, info sentInfo) {
 		}
 		o.used++
 		if room = o.batches[o.used-1].Reserve(to, len(data)); room == nil {
-			return // no packet of any size that UDP can send
+			return // larger than any packet in the batch that it came from can be
 		}
 	}
 	copy(room, data)
@@ -397,8 +428,8 @@ func (o *outbox) add(to netip.AddrPort, data []byte, info sentInfo) {
 	}
 }
 
-// flush sends the batches and empties the outbox. It returns the first error.
-func (o *outbox) flush(p *Path) (err error) {
+// send sends the batches of a path and empties the outbox. It returns the first error.
+func (o *outbox) send(p *Path) (err error) {
 	for _, b := range o.batches[:o.used] {
 		if e := p.send(b); err == nil {
 			err = e
@@ -406,19 +437,5 @@ func (o *outbox) flush(p *Path) (err error) {
 		b.Reset()
 	}
 	o.used = 0
-	return err
-}
-
-// keptBatches is the number of batches whose memory an unused outbox keeps.
-const keptBatches = 2
-
-// send is flush for an outbox that is not used any more.
-func (o *outbox) send(p *Path) error {
-	err := o.flush(p)
-	if len(o.batches) > keptBatches {
-		clear(o.batches[keptBatches:])
-		o.batches = o.batches[:keptBatches]
-	}
-	outboxes.Put(o)
 	return err
 }
