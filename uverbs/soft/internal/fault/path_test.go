@@ -319,25 +319,29 @@ func TestDelayAsDecided(t *testing.T) {
 	})
 }
 
-func TestReorder(t *testing.T) {
-	// Without a chance for the others, only the packet that a rule of its own selects is held back:
-	// rules see nothing that tells packets of a stream apart, so use a seed that holds back packet 0.
-	seed := uint64(0)
-	rule := Rule{Reorder: 10 * Percent, Behind: 3}
-	for ; ; seed++ {
+// seedFor returns a Config with a rule and a seed for which the first decisions of the stream to QP 17
+// of hostB are right, in both directions.
+func seedFor(rule Rule, right func(n uint64, d decision) bool) string {
+	c := Config{Rules: []Rule{rule}}
+	for ; ; c.Seed++ {
 		ok := true
 		for _, dir := range []Direction{Sent, Received} {
 			key := streamKey{0, dir, hostB, 17, 0, false}
-			random := key.random(seed)
+			random := key.random(c.Seed)
 			for n := range uint64(6) {
-				ok = ok && (rule.decide(random, n).fates[0].behind > 0) == (n == 0)
+				ok = ok && right(n, rule.decide(random, n))
 			}
 		}
 		if ok {
-			break
+			return c.String()
 		}
 	}
-	text := Config{Seed: seed, Rules: []Rule{rule}}.String()
+}
+
+func TestReorder(t *testing.T) {
+	text := seedFor(Rule{Reorder: 10 * Percent, Behind: 3}, func(n uint64, d decision) bool {
+		return (d.fates[0].behind > 0) == (n == 0)
+	})
 	both(t, text, func(r *rig, packets func(...uint32)) {
 		packets(1, 2, 3, 4, 5)
 		r.want("2 3 4 1 5")
@@ -368,6 +372,19 @@ func TestReorder(t *testing.T) {
 	if i, j := slices.Index(r.out, "1"), slices.Index(r.out, "4"); i != len(r.out)-1 || j != i-1 {
 		t.Errorf("packets %v, want 1 behind 4 at the end", r.out)
 	}
+}
+
+// TestLateDuplicate: one copy of a packet is held back. The other one does not overtake it.
+func TestLateDuplicate(t *testing.T) {
+	text := seedFor(Rule{Duplicate: 20 * Percent, Reorder: 20 * Percent}, func(n uint64, d decision) bool {
+		return d.fates[0].behind == 0 && (d.copies == 2 && d.fates[1].behind > 0) == (n == 0) && (d.copies == 2) == (n == 0)
+	})
+	both(t, text, func(r *rig, packets func(...uint32)) {
+		packets(1)
+		r.want("1")
+		packets(2, 3)
+		r.want("2 1 3")
+	})
 }
 
 // TestReorderAll: packets that are held back themselves do not overtake.
@@ -403,6 +420,32 @@ func TestNothingIsLost(t *testing.T) {
 			t.Errorf("%d packets, %d of them different; %+v", len(r.out), len(count), c)
 		}
 	})
+}
+
+// TestPaths: packets of several paths and directions that are due at one time stay in order.
+func TestPaths(t *testing.T) {
+	r := newRig(t, "delay=1ms", nil)
+	other := r.f.Path(hostC, func(b *udp.Batch) error {
+		for i := range b.Len() {
+			_, data := b.Packet(i)
+			r.out = append(r.out, "c"+name(data))
+		}
+		return nil
+	}, func(_ netip.AddrPort, pkt []byte, _ udp.Meta) { r.out = append(r.out, "c"+name(pkt)) })
+	r.send(1, 2)
+	if err := other.Send(batchOf(hostB, 17, 3, 4)); err != nil {
+		t.Error(err)
+	}
+	r.send(5)
+	r.receive(6)
+	r.send(7)
+	other.Receive(hostB, packetOf(wire.RC|wire.SendOnly, 17, 8, 0), udp.Meta{})
+	other.Receive(hostB, packetOf(wire.RC|wire.SendOnly, 17, 9, 0), udp.Meta{})
+	if err := other.Send(batchOf(hostB, 17, 10)); err != nil {
+		t.Error(err)
+	}
+	r.clock.advance(time.Millisecond)
+	r.want("1 2 c3 c4 5 6 7 c8 c9 c10")
 }
 
 func TestRate(t *testing.T) {
@@ -469,6 +512,27 @@ func TestCorrupt(t *testing.T) {
 	r.want("1!")
 	if sent, received := r.f.Counters(); sent.Corrupted != 1 || sent.Delayed != 1 || received.Corrupted != 1 || received.Delayed != 0 {
 		t.Errorf("sent %+v, received %+v", sent, received)
+	}
+}
+
+func TestCounters(t *testing.T) {
+	for text, want := range map[string]Counters{
+		"loss=100%,duplicate=100%,corrupt=100%": {Selected: 1, Lost: 1},
+		"duplicate=100%":                        {Selected: 1, Duplicated: 1},
+		"duplicate=100%,reorder=100%":           {Selected: 1, Duplicated: 1, HeldBack: 2},
+		"delay=1ms,reorder=0%":                  {Selected: 1, Delayed: 1},
+		"class=send":                            {Selected: 1},
+		"class=ack":                             {},
+	} {
+		r := newRig(t, text, nil)
+		r.send(1)
+		if sent, received := r.f.Counters(); sent != want || received != (Counters{}) {
+			t.Errorf("%s: sent %+v, want %+v; received %+v", text, sent, want, received)
+		}
+		r.receive(1)
+		if _, received := r.f.Counters(); received != want {
+			t.Errorf("%s: received %+v, want %+v", text, received, want)
+		}
 	}
 }
 
