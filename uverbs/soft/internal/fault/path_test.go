@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -418,4 +419,67 @@ func BenchmarkSend(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
 		})
 	}
+}
+
+// FuzzPackets: packets of any content come through in both directions, and come out as they went in.
+func FuzzPackets(f *testing.F) {
+	f.Add([]byte{}, uint64(0))
+	f.Add(packetOf(wire.UD|wire.SendOnly, 1, 5, 256), uint64(1))
+	f.Add(packetOf(wire.RC|wire.Acknowledge, 17, 5, 0), uint64(2))
+	f.Add(packetOf(wire.UD|wire.SendOnly, 17, 5, 0)[:13], uint64(3))
+	f.Add(make([]byte, 11), uint64(4))
+	f.Fuzz(func(t *testing.T, pkt []byte, seed uint64) {
+		if len(pkt) > 1<<16 {
+			pkt = pkt[:1<<16] // the largest UDP datagram is smaller
+		}
+		text := "class=mad,delay=1ms;qpn=17,duplicate=50%;class=send|ack,reorder=50%,corrupt=50%;duplicate=100%"
+		config, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Seed = seed
+		var trace, capture bytes.Buffer
+		clock := newClock()
+		inj, err := New(Options{Config: config, Clock: clock, Trace: &trace, Capture: &capture})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, received := uint64(0), uint64(0)
+		same := func(got []byte) {
+			if !bytes.Equal(got, pkt) {
+				t.Errorf("packet %x comes out as %x", pkt, got)
+			}
+		}
+		p := inj.Path(hostA, func(b *udp.Batch) error {
+			for i := range b.Len() {
+				_, data := b.Packet(i)
+				same(data)
+				sent++
+			}
+			return nil
+		}, func(_ netip.AddrPort, data []byte, _ udp.Meta) {
+			same(data)
+			received++
+		})
+		const n = 5
+		for range n {
+			var b udp.Batch
+			copy(b.Reserve(hostB, len(pkt)), pkt)
+			if err := p.Send(&b); err != nil {
+				t.Error(err)
+			}
+			p.Receive(hostB, pkt, udp.Meta{})
+		}
+		clock.advance(time.Second)
+		s, r := inj.Counters()
+		if sent != n+s.Duplicated || received != n+r.Duplicated-r.Corrupted {
+			t.Errorf("%d packets sent and %d received; counters %+v and %+v", sent, received, s, r)
+		}
+		if lines := strings.Count(trace.String(), "\n"); lines != 2*n {
+			t.Errorf("%d lines of trace, want %d:\n%s", lines, 2*n, trace.String())
+		}
+		if err := inj.TraceErr(); err != nil {
+			t.Error(err)
+		}
+	})
 }
