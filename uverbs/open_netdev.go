@@ -37,7 +37,7 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 		return nil, argErr("OpenAddr", "addr", addr, "an IP address of this host")
 	}
 	name := "device of address " + addr.String()
-	d, failed, own := openAddrOfKernel(name, addr)
+	d, own, failed := openAddrOfKernel(name, addr)
 	if d != nil {
 		return d, nil
 	}
@@ -59,10 +59,10 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 
 // openAddrOfKernel opens a device of the kernel by an address. If no network interface has the
 // address, it returns neither a device nor an error, but the addresses that they have.
-func openAddrOfKernel(name string, addr netip.Addr) (d *Device, failed error, own []string) {
+func openAddrOfKernel(name string, addr netip.Addr) (d *Device, own []string, failed error) {
 	links, err := net.Interfaces()
 	if err != nil {
-		return nil, &DeviceError{Name: name, Err: err}, nil
+		return nil, nil, &DeviceError{Name: name, Err: err}
 	}
 	for _, link := range links {
 		addrs, _ := link.Addrs() // none if the interface was just removed
@@ -79,7 +79,7 @@ func openAddrOfKernel(name string, addr netip.Addr) (d *Device, failed error, ow
 			}
 		}
 	}
-	return nil, failed, own
+	return nil, own, failed
 }
 
 // isZone reports whether a zone, which may be empty, is that of an interface.
