@@ -18,7 +18,7 @@ func TestGIDIndex(t *testing.T) {
 			s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(index)}})
 			_, err := s.qp.Endpoint()
 			arg := argError(t, err, "GID index")
-			if arg.Given != strconv.Itoa(index) || !strings.Contains(arg.Allowed, "10.1.0.1") {
+			if arg.Given != strconv.Itoa(index) || !strings.Contains(arg.Allowed, peerName) {
 				t.Errorf("error %v, want index %d and the used entries", err, index)
 			}
 			argError(t, s.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 17, GID: uverbs.GID{15: 1}}), "GID index")

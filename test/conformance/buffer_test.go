@@ -47,6 +47,7 @@ func reserveHuge(t *testing.T, n int) {
 
 func TestHugePages(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "huge pages that can be reserved")
 	huge := uverbs.BufferOptions{HugePages: true}
 	_, err := uverbs.AllocBufferWith(3<<20, huge)
 	if !errors.Is(err, syscall.ENOMEM) {
@@ -90,6 +91,7 @@ func TestHugePages(t *testing.T) {
 
 func TestNUMANode(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "huge pages that can be reserved")
 	for _, o := range []uverbs.BufferOptions{{}, {HugePages: true}} {
 		if o.HugePages {
 			reserveHuge(t, 2)

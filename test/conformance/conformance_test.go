@@ -1,6 +1,6 @@
 // Package conformance runs the verbs, one by one, on a real kernel. Its tests need a
 // machine whose RDMA devices they may change: the VM that tools/vmrun boots, with rxe0
-// on ve0 and rxe1 on ve1.
+// on ve0 and rxe1 on ve1. With GOVERBS_DEVICES=soft0,soft1 they run on any machine, on software devices.
 package conformance
 
 import (
@@ -54,8 +54,8 @@ var (
 	onMLX5 = rig.Driver == "mlx5"
 )
 
-// peerName is in messages about the peer on the first device.
-var peerName = map[bool]string{false: "10.1.0.1", true: ""}[rig.InfiniBand()]
+// peerName is in messages about the peer on the first device. On InfiniBand it is empty.
+var peerName = rig.Addrs[0]
 
 // deadline bounds every wait of a test.
 const deadline = 20 * time.Second

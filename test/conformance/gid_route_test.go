@@ -18,6 +18,7 @@ func TestGIDByRoute(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	testenv.NeedsEthernet(t)
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "addresses and routes")
 	devs := []*uverbs.Device{openDevice(t, rig.Devices[0]), openDevice(t, rig.Devices[1])}
 	var gids []uverbs.GIDEntry
 	for i, cidr := range []string{"10.77.0.1/24", "10.77.0.2/24"} {

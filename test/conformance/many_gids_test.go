@@ -78,6 +78,7 @@ func TestManyGIDs(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	testenv.NeedsEthernet(t)
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "addresses of network interfaces")
 	dev := openDevice(t, rig.Devices[1])
 	port, err := dev.QueryPort(1)
 	must(t, err)

@@ -232,6 +232,7 @@ func TestRegUnpinnableMemory(t *testing.T) {
 func TestRegDeviceMemory(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsArch(t, "a BIOS in memory", "amd64")
+	testenv.NeedsKernel(t, "pages that cannot be pinned")
 	f, err := os.Open("/dev/mem")
 	must(t, err)
 	defer f.Close()

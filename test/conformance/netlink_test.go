@@ -73,6 +73,7 @@ func firstUse(t *testing.T, name string) {
 // TestNetlinkResources holds objects and looks for them in the lists of the kernel.
 func TestNetlinkResources(t *testing.T) {
 	testenv.NeedsIB(t, "states of QPs over netlink")
+	testenv.NeedsKernel(t, "lists over netlink")
 	eachPath(t, func(t *testing.T) {
 		firstUse(t, deviceName)
 		dev := tracked(t)
@@ -283,6 +284,7 @@ func listening(t *testing.T) netip.AddrPort {
 // TestNetlinkSRQ holds an SRQ and looks for it in the kernel's list, with the QPs that receive
 // from it.
 func TestNetlinkSRQ(t *testing.T) {
+	testenv.NeedsKernel(t, "lists over netlink")
 	eachPath(t, func(t *testing.T) {
 		firstUse(t, deviceName)
 		dev := tracked(t)
@@ -315,6 +317,7 @@ func TestNetlinkSRQ(t *testing.T) {
 // TestNetlinkCMID holds an identifier that listens and looks for it in the kernel's list.
 func TestNetlinkCMID(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "lists over netlink")
 	addr := listening(t)
 	dev := tracked(t)
 	all, err := netlinkrdma.CMIDs(dev)

@@ -11,7 +11,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestOpenNetdev opens each device by its network interface and by each address of that.
+// TestOpenNetdev opens each device by its network interface and by each address of that. Both software
+// devices are on the loopback interface, and each has addresses of its own.
 func TestOpenNetdev(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsEthernet(t)
@@ -25,14 +26,13 @@ func TestOpenNetdev(t *testing.T) {
 					must(t, dev.Close())
 				}
 			}
-			dev, err := uverbs.OpenNetdev(name)
-			opened(name, dev, err)
+			if i == 0 || !rig.Soft {
+				dev, err := uverbs.OpenNetdev(name)
+				opened(name, dev, err)
+			}
 			link, err := net.InterfaceByName(name)
 			must(t, err)
-			addrs, err := link.Addrs()
-			must(t, err)
-			for _, a := range addrs {
-				addr := netip.MustParsePrefix(a.String()).Addr()
+			for _, addr := range addrsOf(t, rig.Devices[i], link) {
 				zones := []string{""}
 				if addr.IsLinkLocalUnicast() {
 					zones = []string{name, strconv.Itoa(link.Index)}
@@ -46,8 +46,29 @@ func TestOpenNetdev(t *testing.T) {
 	})
 }
 
+// addrsOf returns the addresses of a device: those of its network interface, or of the GIDs of a
+// software device.
+func addrsOf(t *testing.T, device string, link *net.Interface) (all []netip.Addr) {
+	t.Helper()
+	if rig.Soft {
+		table, err := openDevice(t, device).GIDTable(1)
+		must(t, err)
+		for _, e := range table {
+			all = append(all, e.GID.Addr())
+		}
+		return all
+	}
+	addrs, err := link.Addrs()
+	must(t, err)
+	for _, a := range addrs {
+		all = append(all, netip.MustParsePrefix(a.String()).Addr())
+	}
+	return all
+}
+
 // TestOpenNetdevNone: the error for an interface without a device names those that have one.
 func TestOpenNetdevNone(t *testing.T) {
+	testenv.NeedsKernel(t, "network interfaces without a device")
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsEthernet(t)
 		_, byName := uverbs.OpenNetdev("lo")

@@ -57,6 +57,7 @@ func setMode(t *testing.T, mode fs.FileMode) {
 
 func TestPermission(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "permissions of device files")
 	if !isChild() {
 		setMode(t, 0o600)
 		runChild(t, "TestPermission")
@@ -78,6 +79,7 @@ func TestPermission(t *testing.T) {
 
 func TestMemlock(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "limits of pinned memory")
 	if !isChild() {
 		setMode(t, 0o666)
 		runChild(t, "TestMemlock")
@@ -108,6 +110,7 @@ func TestMemlock(t *testing.T) {
 // TestOtherCredentials: a thread that has changed its user since the device was opened may
 // not write() to it. The error says so, and how to do without; an ioctl is not refused.
 func TestOtherCredentials(t *testing.T) {
+	testenv.NeedsKernel(t, "credentials of device files")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		type result struct {
@@ -139,6 +142,7 @@ func TestOtherCredentials(t *testing.T) {
 // TestDeviceCgroup: a control group that does not let its processes open the device.
 func TestDeviceCgroup(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "control groups")
 	const groupEnv = "GOVERBS_CGROUP"
 	if isChild() {
 		must(t, os.WriteFile(filepath.Join(os.Getenv(groupEnv), "cgroup.procs"), []byte("0"), 0))

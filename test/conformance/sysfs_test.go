@@ -19,6 +19,7 @@ import (
 // container.
 func TestWithoutSysfs(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "devices without sysfs")
 	if !isChild() {
 		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestWithoutSysfs$", "-test.v")
 		cmd.Env = append(os.Environ(), childEnv+"=1", "RDMAABI=") // write() needs sysfs for the GIDs

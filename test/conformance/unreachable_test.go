@@ -74,6 +74,7 @@ func TestUnreachablePeer(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	testenv.NeedsEthernet(t)
+	testenv.NeedsKernel(t, "routes and neighbours")
 	table, err := openDevice(t, deviceName).GIDTable(1)
 	must(t, err)
 	linkLocal := slices.IndexFunc(table, func(e uverbs.GIDEntry) bool { return e.GID.Addr().IsLinkLocalUnicast() })

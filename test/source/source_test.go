@@ -120,10 +120,10 @@ var mayImport = []struct {
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/vfiouser"}},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "cm", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "cm", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
-	{"tools", []string{"netlinkrdma", "uverbs", "cm", "tools", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm", "tools", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.

@@ -8,15 +8,18 @@ import (
 	"testing"
 )
 
-// DevicesEnv names the two RDMA devices of the guest that tests use, separated by a comma,
-// if they are not those of rxe. Both may be the same.
+// DevicesEnv names the two RDMA devices of the guest that tests use, separated by a comma, if they are
+// not those of rxe. Both may be the same. The names soft0 and soft1 are those of software devices in
+// the process, for which no guest is needed.
 const DevicesEnv = "GOVERBS_DEVICES"
 
 // Rig is what the guest has to test with.
 type Rig struct {
-	Driver  string    // Driver is the driver's name, "rxe", "mlx5" or "siw".
+	Driver  string    // Driver is the driver's name, "rxe", "mlx5" or "siw"; "rxe" for software devices, which play it.
+	Soft    bool      // Soft says that the devices are software devices in the process.
 	Devices [2]string // Devices are two RDMA devices that reach each other.
 	Netdevs [2]string // Netdevs are their network interfaces; empty on InfiniBand.
+	Addrs   [2]string // Addrs are their IPv4 addresses; empty on InfiniBand.
 	GID     int       // GID is where they have the GID of an IPv4 address, or else their own.
 	GID6    int       // GID6 is where they have that of an IPv6 address.
 }
@@ -50,7 +53,10 @@ const SlowEnv = "GOVERBS_SLOW"
 func Slow() bool { return Modelled() || os.Getenv(SlowEnv) != "" }
 
 // rxeRig is what vmrun makes unless another device is asked for.
-var rxeRig = Rig{Driver: "rxe", Devices: [2]string{"rxe0", "rxe1"}, Netdevs: [2]string{"ve0", "ve1"}, GID: 1, GID6: 2}
+var rxeRig = Rig{Driver: "rxe", Devices: [2]string{"rxe0", "rxe1"}, Netdevs: [2]string{"ve0", "ve1"}, Addrs: guestAddrs, GID: 1, GID6: 2}
+
+// guestAddrs are the addresses that vmrun gives the network interfaces of the devices.
+var guestAddrs = [2]string{"10.1.0.1", "10.1.0.2"}
 
 // gidRoCE and gidRoCE6 are the indices of the GIDs of an IPv4 and an IPv6 address where there
 // are entries for RoCE v1 as well: behind those of the link-local address.
@@ -72,17 +78,20 @@ func rigOf(names string, netdev func(device string) string) Rig {
 		second = first
 	}
 	r := Rig{Devices: [2]string{first, second}}
+	if isSoft(first) {
+		return softRig(r.Devices)
+	}
 	r.Driver = strings.TrimRight(first, "0123456789")
 	r.Driver = strings.TrimSuffix(r.Driver, "_")
 	if r.IWARP() {
-		r.Netdevs = rxeRig.Netdevs // which vmrun gives it in place of rxe
+		r.Netdevs, r.Addrs = rxeRig.Netdevs, guestAddrs // which vmrun gives it in place of rxe
 		return r
 	}
 	for i, d := range r.Devices {
 		r.Netdevs[i] = netdev(d)
 	}
 	if r.Netdevs[0] != "" {
-		r.GID, r.GID6 = gidRoCE, gidRoCE6
+		r.Addrs, r.GID, r.GID6 = guestAddrs, gidRoCE, gidRoCE6
 	}
 	return r
 }
@@ -140,6 +149,7 @@ func NotSupported(tb testing.TB, what string) {
 // NeedsLinks skips a test that adds and deletes RDMA devices.
 func NeedsLinks(tb testing.TB) {
 	tb.Helper()
+	NeedsKernel(tb, "links that can be added")
 	Needs(tb, "links that can be added", rxeRig.Driver)
 }
 

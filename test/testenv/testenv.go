@@ -87,10 +87,10 @@ func missing(err error) (feature string, since [2]int, ok bool) {
 	return "", since, false
 }
 
-// Guest skips the test unless it runs in a VM.
+// Guest skips the test unless it runs in a VM, or on software devices.
 func Guest(tb testing.TB) {
 	tb.Helper()
-	if os.Getenv(GuestEnv) != "1" {
+	if !inGuest() {
 		tb.Skipf("%s is not 1: this test changes the RDMA devices of the kernel, so it runs in a VM (make test)", GuestEnv)
 	}
 }
@@ -134,7 +134,7 @@ func Boot(tb testing.TB, variable, step string) {
 	}
 }
 
-// Kernel returns the running kernel's version.
+// Kernel returns the running kernel's version, or the one that software devices play.
 func Kernel(tb testing.TB) [2]int {
 	tb.Helper()
 	v, _, err := kernel()
@@ -144,8 +144,12 @@ func Kernel(tb testing.TB) [2]int {
 	return v
 }
 
-// kernel returns the running kernel's version and its whole name.
+// kernel returns the running kernel's version and its whole name, or the version that software devices
+// play.
 func kernel() (v [2]int, release string, err error) {
+	if onSoft() {
+		return softKernel, fmt.Sprintf("%d.%d, played by a software device", softKernel[0], softKernel[1]), nil
+	}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return v, "", err
@@ -215,6 +219,7 @@ var run struct {
 	found []lacking // what the tests found missing
 
 	leftOut bool // a test was skipped because of its tags
+	soft    bool // on software devices
 }
 
 // StartMark stands in the output of a package's tests before what they are and where they
@@ -232,16 +237,21 @@ func Main(m *testing.M, list string) int {
 	return MainFor(m, map[string]string{rxeRig.Driver: list})
 }
 
-// MainFor is Main with a list for each driver; a driver without one lacks nothing.
+// MainFor is Main with a list for each driver; a driver without one lacks nothing. The list of software
+// devices is that of "soft": it says that the package makes the devices of the rig. The tests of a
+// package without it do not run on them.
 func MainFor(m *testing.M, lists map[string]string) int {
 	list := lists[TheRig().Driver]
+	if TheRig().Soft {
+		list, run.soft = lists[soft]
+	}
 	entries, err := parseList(list)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "testenv: list of what kernels lack: %v\n", err)
 		return 2
 	}
 	run.list = entries
-	if os.Getenv(GuestEnv) != "1" {
+	if !inGuest() {
 		return m.Run()
 	}
 	v, release, err := kernel()

@@ -243,3 +243,43 @@ func TestLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// TestSoftRig: the names of software devices make a rig that needs no guest, with the addresses of the
+// loopback interface, and only in packages that make the devices.
+func TestSoftRig(t *testing.T) {
+	none := func(string) string { return "" }
+	for names, want := range map[string]Rig{
+		"":            rxeRig,
+		"soft0,soft1": {Driver: "rxe", Soft: true, Devices: [2]string{"soft0", "soft1"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{"127.0.0.2", "127.0.0.3"}, GID: 1, GID6: 2},
+		"soft7":       {Driver: "rxe", Soft: true, Devices: [2]string{"soft7", "soft7"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{"127.0.0.2", "127.0.0.3"}, GID: 1, GID6: 2},
+		"siw0,siw1":   {Driver: "siw", Devices: [2]string{"siw0", "siw1"}, Netdevs: [2]string{"ve0", "ve1"}, Addrs: [2]string{"10.1.0.1", "10.1.0.2"}},
+		"mlx5_0":      {Driver: "mlx5", Devices: [2]string{"mlx5_0", "mlx5_0"}}, // on InfiniBand
+	} {
+		if got := rigOf(names, none); got != want {
+			t.Errorf("%q: %+v, want %+v", names, got, want)
+		}
+	}
+	if got := rigOf("mlx5_0,mlx5_1", func(device string) string { return "eth" + device[5:] }); got.Addrs != guestAddrs || got.Netdevs != [2]string{"eth0", "eth1"} || got.GID != gidRoCE {
+		t.Errorf("ConnectX on Ethernet: %+v", got)
+	}
+	t.Setenv(GuestEnv, "")
+	t.Setenv(DevicesEnv, "soft0,soft1")
+	for _, made := range []bool{false, true} {
+		run.soft = made
+		t.Cleanup(func() { run.soft = false })
+		if got := inGuest(); got != made {
+			t.Errorf("the package makes the devices: %v; tests that need a guest run: %v", made, got)
+		}
+		if v := Kernel(t); (v == softKernel) != made {
+			t.Errorf("the package makes the devices: %v; the kernel is %v", made, v)
+		}
+		ran := false
+		t.Run("on the kernel", func(t *testing.T) {
+			NeedsKernel(t, "limits")
+			ran = true
+		})
+		if ran == made {
+			t.Errorf("the package makes the devices: %v; a test about the kernel runs: %v", made, ran)
+		}
+	}
+}

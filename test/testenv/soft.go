@@ -1,0 +1,42 @@
+package testenv
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// soft is the driver that the names of software devices have, and the key of the list of what they
+// lack, see [MainFor].
+const soft = "soft"
+
+// softKernel is the version of Linux whose rxe software devices play.
+var softKernel = [2]int{7, 2}
+
+// softRig returns the rig of two software devices, which the package under test makes (package
+// uverbs/soft).
+func softRig(devices [2]string) Rig {
+	return Rig{
+		Driver: rxeRig.Driver, Soft: true, Devices: devices, Netdevs: [2]string{"lo", "lo"},
+		Addrs: [2]string{"127.0.0.2", "127.0.0.3"}, GID: rxeRig.GID, GID6: rxeRig.GID6,
+	}
+}
+
+// isSoft reports whether a device has the name of a software device.
+func isSoft(device string) bool { return strings.TrimRight(device, "0123456789") == soft }
+
+// onSoft reports whether this package runs its tests on software devices.
+func onSoft() bool { return run.soft }
+
+// inGuest reports whether the devices may be changed at will: in a VM, and if they are in the process.
+func inGuest() bool { return os.Getenv(GuestEnv) == "1" || onSoft() }
+
+// NeedsKernel skips a test on software devices, if it is about something that only the kernel has, such
+// as netlink, sysfs, network interfaces that go down or limits of the process, in words that say what.
+// The matrix of results takes no notice of the test in this run.
+func NeedsKernel(tb testing.TB, what string) {
+	tb.Helper()
+	if onSoft() {
+		tb.Skipf("%s%s are the kernel's, and the devices are in the process", ElsewhereMark, what)
+	}
+}
