@@ -16,7 +16,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build test testall check unit race abi fuzz demo bench hotpaths matrix readme generate golden clean help
+.PHONY: build test testall check unit race soft abi fuzz demo bench hotpaths matrix readme generate golden clean help
 
 build: ## build verbs, vmrun and the model of a ConnectX into .build
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BUILD)/verbs ./tools/verbs
@@ -42,6 +42,9 @@ unit: $(BUILD)/run ## the tests that need no kernel
 
 race: $(BUILD)/run ## the same under the race detector, where goroutines meet
 	@$(RUN) -suite race
+
+soft: $(BUILD)/run ## the verbs on software devices, which need no VM
+	@$(RUN) -suite soft
 
 abi: $(BUILD)/run ## the generated files against the kernel's headers
 	@$(RUN) -suite abi

@@ -18,10 +18,13 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// tracked returns the device as netlinkrdma lists it.
-func tracked(t *testing.T) netlinkrdma.Device {
+// tracked returns the device that most tests use as netlinkrdma lists it, and trackedDevice one with a
+// name.
+func tracked(t *testing.T) netlinkrdma.Device { return trackedDevice(t, deviceName) }
+
+func trackedDevice(t *testing.T, name string) netlinkrdma.Device {
 	t.Helper()
-	dev, err := netlinkrdma.DeviceByName(deviceName)
+	dev, err := netlinkrdma.DeviceByName(name)
 	if err != nil {
 		t.Fatal(err)
 	}

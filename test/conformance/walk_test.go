@@ -110,7 +110,7 @@ func pathToSelf(t *testing.T, name string) uverbs.AHAttr {
 
 // held is what the kernel and the process have.
 type held struct {
-	Kernel [2]netlinkrdma.ResourceCounts // of both devices
+	Kernel [2]netlinkrdma.ResourceCounts // of both devices; zero for software devices
 	Files  int                           // open in the process
 	Rings  int                           // mapped by it from devices
 }
@@ -118,11 +118,10 @@ type held struct {
 // holdings counts it.
 func holdings(t *testing.T) (h held) {
 	t.Helper()
-	for i, name := range rig.Devices {
-		dev, err := netlinkrdma.DeviceByName(name)
-		must(t, err)
-		h.Kernel[i], err = netlinkrdma.Resources(dev)
-		must(t, err)
+	for i := range rig.Devices {
+		if !rig.Soft {
+			h.Kernel[i] = resources(t, trackedDevice(t, rig.Devices[i]))
+		}
 	}
 	files, err := os.ReadDir("/proc/self/fd")
 	must(t, err)

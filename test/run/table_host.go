@@ -169,14 +169,14 @@ func (c *config) sideBySide() []step {
 
 // suites returns all suites.
 func (c *config) suites() []suite {
-	return slices.Concat(c.hostSuites(), c.rxeSuites(), c.mlx5Suites(), []suite{c.siwSuite()}, c.taskSuites())
+	return slices.Concat(c.hostSuites(), []suite{c.softSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.siwSuite()}, c.taskSuites())
 }
 
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
 // is the rest. Together they have every test that runs every day, once.
 var groups = map[string][]string{
-	"test": {"check", "unit", "siw/verbs", "rxe", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+	"test": {"check", "unit", "soft/auto", "soft/write", "siw/verbs", "rxe", "siw/mixed", "mlx5/ib"},
+	"testall": {"race", "soft/ioctl", "soft/race", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "siw/interop", "flat", "traffic", "racevm"},
 }
 

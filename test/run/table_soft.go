@@ -1,0 +1,19 @@
+package main
+
+// softSuite has the tests of the verbs on software devices (package uverbs/soft), which need no VM. Each
+// step gives commands to the devices in one way.
+func (c *config) softSuite() suite {
+	verbs := func(way string, more ...string) step {
+		return step{
+			name: way, host: words("go test -count=1 ./test/conformance"),
+			env: append([]string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_WAYS=" + way}, more...),
+		}
+	}
+	race := verbs("auto", "CGO_ENABLED=1")
+	race.name, race.alone, race.needs = "race", true, []string{"gcc"}
+	race.host = words("go test -count=1 -race -timeout 30m ./test/conformance")
+	return suite{
+		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and under the race detector",
+		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl"), verbs("write", "RDMAABI=write"), race},
+	}
+}
