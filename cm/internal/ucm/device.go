@@ -1,0 +1,150 @@
+package ucm
+
+import (
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/goverbs/goverbs/cm/internal/ibcm"
+)
+
+// madSize is the size of a MAD in bytes.
+const madSize = ibcm.MADSize
+
+// device is a Device and its communication manager.
+type device struct {
+	Device
+	host *Host
+	info DeviceInfo
+	cm   *ibcm.Manager // guarded by host.mu
+}
+
+// Add makes a device known. Listeners on all addresses listen on it from now on.
+func (h *Host) Add(dev Device) {
+	d := &device{Device: dev, host: h, info: dev.Info()}
+	d.cm = ibcm.New(ibcm.Config{
+		GUID: d.info.NodeGUID, AckDelay: d.info.AckDelay, Flush: d.info.Flush,
+		Transport: d, Now: h.clock.Now, Rand: h.rand, Listening: d.listening, Request: d.request,
+	})
+	h.mu.Lock()
+	defer h.unlock()
+	h.devices = append(h.devices, d)
+}
+
+// Remove removes a device that is about to be closed. Its IDs get DEVICE_REMOVAL and cannot be used
+// any more.
+func (h *Host) Remove(dev Device) {
+	h.mu.Lock()
+	defer h.unlock()
+	i := slices.IndexFunc(h.devices, func(d *device) bool { return d.Device == dev })
+	if i < 0 {
+		return
+	}
+	d := h.devices[i]
+	for _, x := range h.sortedIDs() {
+		if x.dev == d {
+			x.deviceRemoved()
+		}
+	}
+	h.devices = slices.Delete(h.devices, i, i+1)
+}
+
+// sortedIDs returns all IDs by handle.
+func (h *Host) sortedIDs() []*id {
+	var all []*id
+	for _, x := range h.ids {
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(a, b *id) int { return int(int64(a.handle) - int64(b.handle)) })
+	return all
+}
+
+// Receive handles a MAD that QP 1 of a device has received from src at its address dst. It sends
+// nothing itself, so the device may hold locks.
+func (h *Host) Receive(dev Device, src, dst netip.Addr, mad []byte) {
+	h.mu.Lock()
+	defer h.unlockReceived()
+	for _, d := range h.devices {
+		if d.Device == dev {
+			d.cm.Receive(src.Unmap().WithZone(""), dst.Unmap().WithZone(""), mad)
+		}
+	}
+}
+
+// SendMAD implements ibcm.Transport.
+func (d *device) SendMAD(src, dst netip.Addr, mad []byte) {
+	d.host.outbox = append(d.host.outbox, outgoing{d.Device, src, dst, [madSize]byte(mad)})
+}
+
+// gid returns the entry of the GID table for an address. The index of a network interface other than
+// 0 must match.
+func (d *device) gid(addr netip.Addr, scope uint32) (GID, bool) {
+	for _, g := range d.GIDs() {
+		if g.Addr == addr && (scope == 0 || g.Interface == scope) {
+			return g, true
+		}
+	}
+	return GID{}, false
+}
+
+// deviceWith returns the device that has an address, and the entry of its GID table.
+func (h *Host) deviceWith(addr netip.Addr, scope uint32) (*device, GID) {
+	for _, d := range h.devices {
+		if g, ok := d.gid(addr, scope); ok {
+			return d, g
+		}
+	}
+	return nil, GID{}
+}
+
+// Serves reports whether a connection between two addresses is for a device of this Host. An address
+// may be invalid or unspecified.
+func (h *Host) Serves(local, remote netip.Addr) bool {
+	local, remote = local.Unmap(), remote.Unmap()
+	h.mu.Lock()
+	defer h.unlock()
+	if local.IsValid() && !local.IsUnspecified() {
+		d, _ := h.deviceWith(local.WithZone(""), 0)
+		return d != nil
+	}
+	if !remote.IsValid() || remote.IsUnspecified() {
+		return false
+	}
+	_, d, _, errno := h.route(sockaddr{}, sockaddrOf(remote, 0))
+	return errno == 0 && d != nil
+}
+
+// route chooses the source address and the device for packets to dst. The source is src unless that
+// is unspecified. The device is nil if no device has the source address.
+func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, GID, syscall.Errno) {
+	peer, _ := h.deviceWith(dst.ip, dst.zoneIndex())
+	if src.family != 0 && !h.isAny(src) {
+		d, g := h.deviceWith(src.ip, src.zoneIndex())
+		if d == nil || peer != nil {
+			return src.ip, d, g, 0
+		}
+		_, errno := h.network.Source(src.zoned(), dst.zoned())
+		return src.ip, d, g, errno
+	}
+	from, errno := h.network.Source(netip.Addr{}, dst.zoned())
+	from = from.Unmap().WithZone("")
+	if errno == 0 {
+		if d, g := h.deviceWith(from, dst.zoneIndex()); d != nil {
+			return from, d, g, 0
+		}
+	}
+	if peer != nil { // as the kernel does for an address of its own
+		g, _ := peer.gid(dst.ip, dst.zoneIndex())
+		return dst.ip, peer, g, 0
+	}
+	if errno == 0 && dst.ip.IsLoopback() { // another process of this machine
+		for _, d := range h.devices {
+			for _, g := range d.GIDs() {
+				if g.Addr.IsLoopback() && g.Addr.Is4() == dst.ip.Is4() {
+					return g.Addr, d, g, 0
+				}
+			}
+		}
+	}
+	return from, nil, GID{}, errno
+}

@@ -1,0 +1,218 @@
+// Package ucm carries out the commands of /dev/infiniband/rdma_cm for the devices in this process.
+// It does what the kernel's modules rdma_cm and rdma_ucm do for RoCE v2: addresses, ports, events and
+// their errors are those of Linux 7.2, so that package cm works with it as with the kernel.
+//
+// A [Host] is the connection manager of a process. Programs open a [File] of it. The protocol on the
+// wire is in package ibcm.
+package ucm
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Device is a device in this process. It has one port, number 1, and one P_Key, 0xffff. Its methods
+// other than SendMAD must not wait for a call of [Host.Receive] to return. All of them can be called
+// after [Host.Remove], and then need not do anything.
+type Device interface {
+	// Info describes the device. It does not change.
+	Info() DeviceInfo
+
+	// GIDs returns the used entries of the GID table, sorted by index.
+	GIDs() []GID
+
+	// MTU returns the MTU of the port (enum ib_mtu). 0 means that the port has none.
+	MTU() uint8
+
+	// SendMAD sends a MAD of 256 bytes from QP 1 to QP 1 of a peer. It does not keep the memory.
+	SendMAD(src, dst netip.Addr, mad []byte)
+
+	// Join makes the port receive packets for a multicast group.
+	Join(group netip.Addr) error
+
+	// Leave undoes one Join.
+	Leave(group netip.Addr)
+}
+
+// DeviceInfo describes a device.
+type DeviceInfo struct {
+	Index    uint32 // Index is the number of the device.
+	NodeGUID uint64 // NodeGUID is the GUID in host order.
+	AckDelay uint8  // AckDelay is how long the device may delay an ACK, as a power of two times 4.096 µs.
+	Flush    bool   // Flush says whether the device supports FLUSH.
+}
+
+// GID is an entry of a GID table.
+type GID struct {
+	Index     uint8      // Index is the position in the table.
+	Addr      netip.Addr // Addr is the address that the GID stands for, without a zone.
+	Interface uint32     // Interface is the index of the network interface, 0 for none.
+}
+
+// Network answers questions about the addresses of this machine.
+type Network interface {
+	// IsLocal reports whether the machine has an address.
+	IsLocal(netip.Addr) bool
+
+	// Source returns the source address of packets to dst. If src is valid, it is the source
+	// address, and Source checks that there is a route.
+	Source(src, dst netip.Addr) (netip.Addr, syscall.Errno)
+}
+
+// Clock tells the time.
+type Clock interface {
+	Now() time.Time
+	AfterFunc(d time.Duration, f func()) Timer
+}
+
+// Timer is a timer of a Clock.
+type Timer interface {
+	Reset(d time.Duration) bool
+	Stop() bool
+}
+
+// Options are the options of a [Host]. A nil field has a default, which suits all but tests.
+type Options struct {
+	Clock   Clock
+	Network Network
+	Rand    func() uint32
+}
+
+// Host is the connection manager of a process. It is safe for concurrent use.
+type Host struct {
+	clock   Clock
+	network Network
+	rand    func() uint32
+
+	mu      sync.Mutex
+	devices []*device         // in the order in which they were added
+	files   map[int]*File     // by descriptor
+	ids     map[uint32]*id    // by handle
+	groups  map[uint32]*group // by handle
+	ports   map[portKey][]*id // IDs bound to a port, the latest first
+	handle  uint32            // the last handle given to an ID or a group
+	port    uint16            // the last port that was chosen for a program
+	timer   Timer             // nil until it is needed
+	wake    time.Time         // when timer fires; zero if it is not set
+	outbox  []outgoing        // MADs that wait for being sent
+	sending bool              // a goroutine sends the MADs of outbox
+}
+
+// outgoing is a MAD that is to be sent. A MAD is sent without the lock, because the peer may be a
+// device of this process.
+type outgoing struct {
+	dev      Device
+	src, dst netip.Addr
+	mad      [madSize]byte
+}
+
+// New makes a Host without devices.
+func New(o Options) *Host {
+	h := &Host{
+		clock: o.Clock, network: o.Network, rand: o.Rand,
+		files: map[int]*File{}, ids: map[uint32]*id{}, groups: map[uint32]*group{}, ports: map[portKey][]*id{},
+	}
+	if h.clock == nil {
+		h.clock = systemClock{}
+	}
+	if h.network == nil {
+		h.network = systemNetwork{}
+	}
+	if h.rand == nil {
+		h.rand = rand.Uint32
+	}
+	return h
+}
+
+// systemClock is the clock of the machine.
+type systemClock struct{}
+
+func (systemClock) Now() time.Time { return time.Now() }
+
+func (systemClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
+
+// newHandle returns a handle for an ID or a group.
+func (h *Host) newHandle() uint32 {
+	for {
+		h.handle++
+		if h.ids[h.handle] == nil && h.groups[h.handle] == nil {
+			return h.handle
+		}
+	}
+}
+
+// unlock releases the lock and sends what was to be sent.
+func (h *Host) unlock() {
+	if h.release() {
+		h.sendAll()
+	}
+}
+
+// unlockReceived is unlock for a caller that may hold locks of a device: another goroutine sends.
+func (h *Host) unlockReceived() {
+	if h.release() {
+		go h.sendAll()
+	}
+}
+
+// release releases the lock, and reports whether the caller has to call sendAll.
+func (h *Host) release() bool {
+	h.setTimer()
+	send := len(h.outbox) > 0 && !h.sending
+	if send {
+		h.sending = true
+	}
+	h.mu.Unlock()
+	return send
+}
+
+// sendAll sends MADs until there are none.
+func (h *Host) sendAll() {
+	for {
+		h.mu.Lock()
+		all := h.outbox
+		h.outbox = nil
+		h.sending = len(all) > 0
+		h.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		for i := range all {
+			m := &all[i]
+			m.dev.SendMAD(m.src, m.dst, m.mad[:])
+		}
+	}
+}
+
+// setTimer sets the timer to the next deadline.
+func (h *Host) setTimer() {
+	var next time.Time
+	for _, d := range h.devices {
+		if at, ok := d.cm.Deadline(); ok && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	if next.IsZero() || !h.wake.IsZero() && !next.Before(h.wake) {
+		return // a timer that fires too early finds nothing to do
+	}
+	h.wake = next
+	after := max(next.Sub(h.clock.Now()), 0)
+	if h.timer == nil {
+		h.timer = h.clock.AfterFunc(after, h.expire)
+	} else {
+		h.timer.Reset(after)
+	}
+}
+
+// expire does what is due.
+func (h *Host) expire() {
+	h.mu.Lock()
+	defer h.unlock()
+	h.wake = time.Time{}
+	for _, d := range h.devices {
+		d.cm.Advance()
+	}
+}
