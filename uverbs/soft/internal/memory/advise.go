@@ -66,9 +66,6 @@ func (t *Table) advise(pd PD, r Range, f func(*MR) syscall.Errno) syscall.Errno 
 //
 // Preconditions: m.mu is held.
 func (m *MR) prefetch(advice uint32, r Range) syscall.Errno {
-	if advice == AdvicePrefetchWrite && !m.writable {
-		return syscall.EPERM
-	}
 	// Whole pages belong to the MR (ib_umem_odp_map_dma_and_lock).
 	first, end := m.iova&^pageMask, (m.iova+m.length+pageMask)&^pageMask
 	if r.Addr < first || r.Addr+r.Length < r.Addr || r.Addr+r.Length > end {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -65,6 +66,54 @@ func TestDeregWaits(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// TestRevokeWaits revokes a key while a write by it is under way, which is seen in the memory. When the call
+// returns, all of the write is there.
+func TestRevokeWaits(t *testing.T) {
+	const size = 32 << 20
+	table := newTable()
+	b := mapped(t, size/page)
+	for i, c := range []struct {
+		name   string
+		typ    uint8 // of the window, if the write goes through one
+		revoke func(m *MR, w *MW) bool
+	}{
+		{"Dereg", 0, func(m *MR, w *MW) bool { return m.Dereg() == 0 }},
+		{"Rereg to fewer rights", 0, func(m *MR, w *MW) bool { return m.Rereg(ReregAccess, 0, 0, 0, LocalWrite) == 0 }},
+		{"Rereg to another PD", 0, func(m *MR, w *MW) bool { return m.Rereg(ReregPD, 0, 0, 2, 0) == 0 }},
+		{"Dealloc", MWType1, func(m *MR, w *MW) bool { w.Dealloc(); return true }},
+		{"Dealloc and Dereg", MWType2, func(m *MR, w *MW) bool { w.Dealloc(); return m.Dereg() == 0 }},
+		{"Bind", MWType1, func(m *MR, w *MW) bool { return table.Bind(qp1, &Binding{MWKey: w.key, NewKey: w.key + 1}) }},
+		{"Invalidate", MWType2, func(m *MR, w *MW) bool { return table.Invalidate(w.key) }},
+		{"ReleaseQP", MWType2, func(m *MR, w *MW) bool { table.ReleaseQP(qp1.QPN); return true }},
+	} {
+		m := register(t, table, b, allRemote|MWBind)
+		key := m.RKey()
+		w := &MW{table: table}
+		if c.typ != 0 {
+			w = allocMW(t, table, c.typ)
+			key = bound(t, table, qp1, w, m, windowRights)
+		}
+		src := bytes.Repeat([]byte{byte(i + 1)}, size)
+		var wg sync.WaitGroup
+		wg.Go(func() { mustBe(t, table.WriteRemote(qp1, key, m.IOVA(), src), OK) })
+		for b[page] != src[0] {
+			runtime.Gosched()
+		}
+		if !c.revoke(m, w) {
+			t.Errorf("%s failed", c.name)
+		}
+		if i := bytes.IndexByte(b, src[0]-1); i >= 0 {
+			t.Errorf("%s returned while the write was at byte %d of %d", c.name, i, size)
+		}
+		wg.Wait()
+		mustBe(t, table.WriteRemote(qp1, key, m.IOVA(), src[:1]), BadKey, NoAccess)
+		if w.key != 0 {
+			w.Dealloc()
+		}
+		m.Dereg()
 	}
 }
 

@@ -3,6 +3,7 @@ package memory
 import (
 	"bytes"
 	"math"
+	"runtime/debug"
 	"syscall"
 	"testing"
 
@@ -44,6 +45,7 @@ func TestRegMR(t *testing.T) {
 		{"nothing within a page", a + 8, 0, a + 8, 0, 0},
 		{"past the end of memory", a, math.MaxUint64, a, 0, syscall.EINVAL},
 		{"up to the last page", a, math.MaxUint64 - a, a, 0, syscall.EINVAL},
+		{"more pages than 32 bits count", a, 1 << 45, a, 0, syscall.EINVAL},
 		{"read-only for reading", a + size, size, a, RemoteRead, 0},
 		{"read-only for writing", a + size, size, a, LocalWrite, syscall.EFAULT},
 		{"read-only for windows", a + size, size, a, MWBind, syscall.EFAULT},
@@ -237,6 +239,73 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestContains compares with mr_check_range where sums overflow: addresses for peers may do so.
+func TestContains(t *testing.T) {
+	const top = math.MaxUint64
+	for _, c := range []struct {
+		iova, size, at, n uint64
+		want              Fault
+	}{
+		{0, 100, 0, 100, OK},
+		{0, 100, top, 1, OutOfRange},
+		{0, 100, top, 2, OutOfRange},
+		{0, 100, 100, 0, OK},
+		{0, 100, 101, 0, OutOfRange},
+		{top - 99, 100, top, 1, OK},
+		{top - 99, 100, top, 2, OutOfRange},
+		{top - 99, 200, top, 2, OK},
+		{top - 99, 200, 0, 1, OutOfRange},
+		{top - 99, 200, 50, 1, OutOfRange},
+	} {
+		m := &MR{iova: c.iova, length: c.size}
+		if got := m.contains(c.at, c.n); got != c.want {
+			t.Errorf("%d bytes at %#x of %d at %#x: %v, want %v", c.n, c.at, c.size, c.iova, got, c.want)
+		}
+	}
+}
+
+// TestFoundTooLate: a goroutine that has found an MR or a window while another deregisters it gets no
+// access.
+func TestFoundTooLate(t *testing.T) {
+	table := newTable()
+	m := register(t, table, mapped(t, 1), allRemote|MWBind)
+	w := allocMW(t, table, MWType2)
+	key := bound(t, table, qp1, w, m, windowRights)
+	w.dead = true
+	wantFault(t, "a window", table.ReadRemote(make([]byte, 1), qp1, key, m.IOVA()), BadKey)
+	if table.Invalidate(key) {
+		t.Error("a window was invalidated")
+	}
+	w.unbind()
+	if table.Bind(qp1, whole(w, m, 0)) {
+		t.Error("a window was bound")
+	}
+	m.dead = true
+	wantFault(t, "an MR", table.ReadLocal(make([]byte, 1), 1, m.LKey(), m.IOVA()), BadKey)
+}
+
+// TestPanicOnFault: an access leaves the goroutine's own setting alone.
+func TestPanicOnFault(t *testing.T) {
+	table := newTable()
+	b := mapped(t, 1)
+	m := register(t, table, b, allRemote)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(false))
+	for _, gone := range []bool{false, true} {
+		if gone {
+			unmap(t, b)
+		}
+		for _, own := range []bool{false, true} {
+			debug.SetPanicOnFault(own)
+			table.ReadLocal(make([]byte, 1), 1, m.LKey(), m.IOVA())
+			table.WriteLocal(1, m.LKey(), m.IOVA(), make([]byte, 1))
+			table.FetchAdd(qp1, m.RKey(), m.IOVA(), 1)
+			if got := debug.SetPanicOnFault(false); got != own {
+				t.Errorf("memory gone %t: the setting is %t, was %t", gone, got, own)
+			}
+		}
+	}
+}
+
 // TestRights does every access with all rights but one, and with that alone (lookup_mr, check_rkey).
 func TestRights(t *testing.T) {
 	b := mapped(t, 1)
@@ -286,6 +355,10 @@ func TestRights(t *testing.T) {
 			}
 			without := register(t, table, b, all&^c.need)
 			wantFault(t, c.name+" without the right", c.do(table, without.LKey()), NoAccess)
+			if half := c.need & -c.need; half != c.need {
+				without = register(t, table, b, half|c.with)
+				wantFault(t, c.name+" with one right of two", c.do(table, without.LKey()), NoAccess)
+			}
 		}
 		other, _ := table.RegMR(2, addr(b), 8, addr(b), c.need|c.with)
 		wantFault(t, c.name+" in another PD", c.do(table, other.LKey()), BadKey)

@@ -26,8 +26,8 @@ type MW struct {
 	key    uint32
 	free   bool // a window of type 2 that is not bound (RXE_MW_STATE_FREE)
 	dead   bool
-	mr     *MR // nil if it is not bound
-	qpn    uint32
+	mr     *MR    // nil if it is not bound
+	qpn    uint32 // the QP that bound it
 	access Access
 	addr   uint64 // of the part; rxe does not use its length after the bind
 }
@@ -98,11 +98,8 @@ type Binding struct {
 // Bind binds a window to a part of an MR, or unbinds one of type 1 (rxe_bind_mw). It reports false,
 // and changes nothing, if the request is not permitted: a completion with MW_BIND_ERR.
 func (t *Table) Bind(qp QPRef, b *Binding) bool {
-	if !isMW(b.MWKey) || b.Access&^mwSupported != 0 {
-		return false
-	}
-	w := t.mws.get(b.MWKey >> 8)
-	if w == nil {
+	w := t.window(b.MWKey)
+	if w == nil || b.Access&^mwSupported != 0 {
 		return false
 	}
 	w.mu.Lock()
@@ -120,9 +117,7 @@ func (t *Table) Bind(qp QPRef, b *Binding) bool {
 	w.key = w.key&^0xff | b.NewKey&0xff
 	w.free = false
 	w.mr, w.access, w.addr = mr, b.Access, b.Addr
-	if w.typ == MWType2 {
-		w.qpn = qp.QPN
-	}
+	w.qpn = qp.QPN
 	return true
 }
 

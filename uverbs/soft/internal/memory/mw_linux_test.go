@@ -109,6 +109,16 @@ func TestBind(t *testing.T) {
 		{"an MR that is gone", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { o.m.Dereg() }, none},
 		{"a window that is gone", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { o.w.Dealloc() }, none},
 		{"a QP of another PD", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { o.qp.PD = 2 }, none},
+		{"a window of another PD", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) {
+			o.w, _ = o.table.AllocMW(2, o.w.typ)
+			b.MWKey = o.w.RKey()
+		}, none},
+		{"all of another PD", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) {
+			o.w, _ = o.table.AllocMW(2, o.w.typ)
+			b.MWKey = o.w.RKey()
+			o.m.Rereg(ReregPD, 0, 0, 2, 0)
+			o.qp.PD = 2
+		}, both},
 		{"an MR of another PD", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { o.m.Rereg(ReregPD, 0, 0, 2, 0) }, none},
 	} {
 		for _, typ := range []uint8{MWType1, MWType2} {

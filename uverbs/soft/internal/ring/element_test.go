@@ -35,7 +35,7 @@ func TestReadSend(t *testing.T) {
 		inline []byte
 	}{
 		{"send", append(request(1, OpSend, SendSignaled, data(30, SGE{0x1000, 10, 5}, SGE{0x2000, 20, 6})...),
-			field{24, uint32(0x11)}, field{28, uint32(0x22)}, field{32, uint16(3)}, field{36, uint32(0x44)}),
+			field{24, uint32(0x11)}, field{28, uint32(0x22)}, field{32, uint16(3)}, field{36, uint32(0x44)}, field{64, uint64(1)}, field{152, uint64(1)}),
 			Send{WRID: 1, Opcode: OpSend, Flags: SendSignaled, QPN: 0x11, QKey: 0x22, PKeyIndex: 3, AH: 0x44,
 				Length: 30, NumSGE: 2, SGEs: [MaxSGE]SGE{{0x1000, 10, 5}, {0x2000, 20, 6}}}, nil},
 		{"send with immediate data", request(2, OpSendImm, 0, field{20, []byte{1, 2, 3, 4}}, field{36, uint32(1)}),
@@ -58,7 +58,7 @@ func TestReadSend(t *testing.T) {
 			Send{WRID: 10, Opcode: OpAtomicWrite, RemoteAddr: 0x7777, RKey: 0xbbbb, Length: 8}, []byte("8 bytes!")},
 		{"local invalidate", append(request(11, OpLocalInv, 0, field{20, uint32(0x99)}), union...),
 			Send{WRID: 11, Opcode: OpLocalInv, ImmOrKey: 0x99}, nil},
-		{"bind", append(request(12, OpBindMW, 0, union...), field{40, uint32(1)}, field{44, uint32(2)}, field{48, uint32(3)}, field{52, uint32(4)}),
+		{"bind", append(request(12, OpBindMW, 0, union...), field{152, uint64(1)}, field{40, uint32(1)}, field{44, uint32(2)}, field{48, uint32(3)}, field{52, uint32(4)}),
 			Send{WRID: 12, Opcode: OpBindMW, BindAddr: 0xaaaa, BindLength: 0xbbbb, MRLKey: 1, MWRKey: 2, RKey: 3, BindAccess: 4}, nil},
 		{"flush", append(request(13, OpFlush, 0, union...), field{32, uint32(7)}, field{36, uint32(8)}, field{40, uint8(2)}, field{41, uint8(1)},
 			field{184, uint32(1 << 30)}, field{152, uint64(0x7777)}),
@@ -105,7 +105,7 @@ func TestReadSendAV(t *testing.T) {
 // copy_data fails at the end of the SGEs. rxe does not check inline data, which must not reach the
 // next element here.
 func TestMalformed(t *testing.T) {
-	const maxSGE, maxInline = 2, 48 // granted: 3 SGEs
+	const maxSGE, maxInline = 2, 40 // the element has room for 8 bytes more
 	for _, c := range []struct {
 		name   string
 		fields []field
@@ -130,7 +130,17 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("%s: it is not malformed, or has data: %+v", c.name, s)
 		}
 	}
-	r := New(1, RecvElemSize(2))
+	var s Send
+	r := New(1, SendElemSize(3, 0))
+	write(newProgram(t, r.Bytes()).elem(0), request(1, OpSend, 0, field{196, uint32(2)})...)
+	if r.ReadSend(0, &s, 1) || !r.ReadSend(0, &s, 2) {
+		t.Error("2 SGEs are taken for 1, or not for 2")
+	}
+	write(newProgram(t, r.Bytes()).elem(0), field{196, uint32(4)})
+	if r.ReadSend(0, &s, MaxSGE) {
+		t.Error("4 SGEs are taken where 3 fit")
+	}
+	r = New(1, RecvElemSize(2))
 	for _, n := range []uint32{3, 33, 0x80000001, 0xffffffff} {
 		write(newProgram(t, r.Bytes()).elem(0), field{0, uint64(5)}, field{28, n})
 		w := Recv{Length: 9, NumSGE: 9}
