@@ -15,6 +15,9 @@
 //   - A window, its MR and the QP that binds it must have the same PD. rxe of Linux 7.2 checks only
 //     the PD of a type 2 window.
 //   - Invalidating a window that is not bound fails. rxe follows a nil pointer.
+//   - On-demand MRs work with any offset and any address for peers. rxe of Linux 7.2 loses the offset
+//     of an access in its page, and needs the address of the process. Implicit ones (all memory)
+//     are refused as rxe refuses them.
 //   - Nothing is pinned. If the program unmaps memory under an MR, an access fails with MemoryGone.
 //
 // When Dereg, Rereg, Invalidate, Bind or Dealloc has returned, no access goes on that they forbid.
