@@ -250,7 +250,7 @@ func TestUnreliableNetwork(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 3))
-			lose, duplicate, delay := r.Float64()*0.1, r.Float64()*0.1, r.Float64()*0.1
+			lose, duplicate, delay := 0.02+r.Float64()*0.1, r.Float64()*0.1, r.Float64()*0.1
 			if seed == 0 {
 				lose, duplicate, delay = 0, 0, 0
 			}
