@@ -85,6 +85,7 @@ func (d *Device) finishLater(q *QP) {
 		for !w.finishRead(q, readRounds) {
 			runtime.Gosched()
 		}
+		w.flush()
 		w.run(d)
 	})
 }

@@ -145,7 +145,7 @@ func (q *QP) sendStep(w *worker) outcome {
 		return q.fail(s, StatusLocQPOpErr)
 	}
 	if s.state == posted {
-		if o := q.begin(w, s); o != progress || s.state == done {
+		if o := q.begin(w, s); o != progress || s.state != assigned {
 			return o
 		}
 	}
@@ -172,7 +172,7 @@ func (w *worker) loadSend(q *QP) bool {
 }
 
 // begin starts a work request: it waits for what must come before, and carries out a local operation.
-// The request has PSNs, or is done, when it returns progress.
+// When it returns progress, the request is assigned, or it was a local operation.
 func (q *QP) begin(w *worker, s *sendState) outcome {
 	r, wr := &q.req, &w.wr
 	*s = sendState{opcode: uint8(wr.Opcode), flags: uint8(wr.Flags & 0xff), length: wr.Length, wrID: wr.WRID}
