@@ -163,16 +163,9 @@ func reqNotifyCQ(k *call, req *abi.ReqNotifyCQ) syscall.Errno {
 	return 0
 }
 
-// events returns how many events of the CQ the program has read.
+// events returns how many events of a CQ that was destroyed the program has read.
 func (c *cq) events() *abi.DestroyCQResp {
-	resp := new(abi.DestroyCQResp)
-	if c.channel != nil {
-		resp.CompEventsReported = c.channel.reported(&c.completed)
-	}
-	if c.async != nil {
-		resp.AsyncEventsReported = c.async.reported(&c.failed)
-	}
-	return resp
+	return &abi.DestroyCQResp{CompEventsReported: c.completed.read, AsyncEventsReported: c.failed.read}
 }
 
 // destroyCQ is DESTROY of the ioctl interface, after the CQ was destroyed.
@@ -194,6 +187,8 @@ func legacyDestroyCQ(k *call, req *abi.DestroyCQ, resp *abi.DestroyCQResp) sysca
 func (c *cq) destroy(removal) syscall.Errno {
 	c.ctx.maps.drop(c.queue.Ring())
 	c.queue.Close()
+	c.channel.forget(&c.completed)
+	c.async.forget(&c.failed)
 	c.ctx.dev.pools.cqs.give()
 	return 0
 }

@@ -2,6 +2,7 @@ package soft
 
 import (
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -21,19 +22,22 @@ type eventCounter struct{ read uint32 }
 // pipe of which the program has the read end. Events that do not fit into the pipe wait in memory,
 // and a goroutine writes them.
 //
-// The kernel counts the events that the program has read, for the answer of DESTROY. A pipe does
-// not say who reads what, so the file remembers the counters of the events in the pipe, in order,
-// and compares their number with the number of bytes that are unread.
+// The kernel counts the events of an object that the program has read, for the answer of DESTROY, and
+// removes those that it has not read. A pipe does not say who reads what, so the file remembers the
+// counters of the events in the pipe, in order, and compares their number with the number of bytes
+// that are unread.
 type eventFile struct {
 	number uint32 // in commands
 	kind   uint16 // UVERBS_OBJECT_COMP_CHANNEL or UVERBS_OBJECT_ASYNC_EVENT
 	size   int    // bytes of an event
 
 	mu      sync.Mutex
-	r       int      // guarded by mu: the read end; -1 once the program has it
-	w       *pipeEnd // guarded by mu: the write end; nil once it is closed
-	waiting []byte   // guarded by mu: events that are not in the pipe yet
-	writing bool     // guarded by mu: a goroutine writes them
+	r       int                // guarded by mu: the read end; -1 once file is
+	file    *os.File           // guarded by mu: the read end that the program has; nil until then
+	w       *pipeEnd           // guarded by mu: the write end; nil once it is closed
+	event   abi.AsyncEventDesc // guarded by mu: the event that is being written
+	waiting []byte             // guarded by mu: events that are not in the pipe yet
+	writing bool               // guarded by mu: a goroutine writes them
 
 	// guarded by mu: the counters of the events that are in the pipe or waiting, and of some that
 	// were read. A nil counter belongs to an event that is not counted.
@@ -63,83 +67,90 @@ func (f *eventFile) open(name string) (*os.File, error) {
 	if f.r < 0 {
 		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EBADF}
 	}
-	r := f.r
-	f.r = -1
-	return kernel.OpenEvents(r, name)
-}
-
-// send delivers an event. The counter may be nil.
-func (f *eventFile) send(event []byte, c *eventCounter) {
-	var gone *pipeEnd
-	defer func() { gone.close() }()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.w == nil {
-		return
-	}
-	f.counters = append(f.counters, c)
-	if len(f.counters) >= f.checkAt {
-		f.count()
-		f.checkAt = max(countersMin, 2*len(f.counters))
-	}
-	if !f.writing {
-		switch errno := f.w.write(event); errno {
-		case 0:
-			return
-		case syscall.EAGAIN: // full
-		default: // the program has closed the file
-			gone = f.detach()
-			return
-		}
-		f.writing = true
-		go f.drain(f.w)
-	}
-	f.waiting = append(f.waiting, event...)
+	file, err := kernel.OpenEvents(f.r, name)
+	f.r, f.file = -1, file
+	return file, err
 }
 
 // async delivers an asynchronous event. The element is the program's number of an object, or that
-// of a port.
+// of a port. The counter may be nil.
 func (f *eventFile) async(typ uint32, element uint64, c *eventCounter) {
-	if f != nil {
-		f.send(kernel.Bytes(&abi.AsyncEventDesc{Element: element, EventType: typ}), c)
+	if f == nil {
+		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.event = abi.AsyncEventDesc{Element: element, EventType: typ}
+	f.send(kernel.Bytes(&f.event), c)
 }
 
 // completion delivers a completion event of a CQ.
 func (f *eventFile) completion(cq uint64, c *eventCounter) {
-	if f != nil {
-		f.send(kernel.Bytes(&abi.CompEventDesc{CQHandle: cq}), c)
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.event.Element = cq // a completion event is nothing but the element
+	f.send(kernel.Bytes(&f.event.Element), c)
+}
+
+// send delivers an event. The caller holds mu.
+func (f *eventFile) send(event []byte, c *eventCounter) {
+	if len(f.counters) >= f.checkAt {
+		f.count()
+	}
+	f.put(event, c)
+}
+
+// put writes an event to the pipe, or lets it wait. The caller holds mu.
+func (f *eventFile) put(event []byte, c *eventCounter) {
+	if f.w == nil {
+		return
+	}
+	if len(f.waiting) == 0 {
+		switch f.w.write(event) {
+		case 0:
+			f.counters = append(f.counters, c)
+			return
+		case syscall.EAGAIN: // full
+		default: // the program has closed the file
+			return
+		}
+	}
+	f.counters = append(f.counters, c)
+	f.waiting = append(f.waiting, event...)
+	if !f.writing {
+		f.writing = true
+		go f.drain(f.w)
 	}
 }
 
 // drain writes the events that wait until none is left or the file is closed.
 func (f *eventFile) drain(w *pipeEnd) {
-	var gone *pipeEnd
 	w.whenReady(func() (done bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for len(f.waiting) > 0 && f.w == w {
-			switch errno := w.write(f.waiting[:f.size]); errno {
-			case 0:
-				f.waiting = f.waiting[f.size:]
-			case syscall.EAGAIN:
+			if errno := w.write(f.waiting[:f.size]); errno == syscall.EAGAIN {
 				return false
-			default:
-				gone = f.detach()
 			}
+			f.waiting = f.waiting[f.size:]
 		}
 		f.waiting, f.writing = nil, false
 		return true
 	})
-	gone.close()
 }
 
 // count counts the events that were read and forgets their counters. The caller holds mu.
 func (f *eventFile) count() {
-	unread := len(f.waiting) / f.size
 	if f.w != nil {
-		unread += f.w.unread() / f.size
+		f.countBut((f.w.unread() + len(f.waiting)) / f.size)
 	}
+}
+
+// countBut is count if a number of events is unread.
+func (f *eventFile) countBut(unread int) {
 	n := max(0, len(f.counters)-unread)
 	for _, c := range f.counters[:n] {
 		if c != nil {
@@ -147,19 +158,49 @@ func (f *eventFile) count() {
 		}
 	}
 	f.counters = append(f.counters[:0], f.counters[n:]...)
+	f.checkAt = max(countersMin, 2*len(f.counters))
 }
 
-// reported returns how many events of a counter were read, and ends its use.
-func (f *eventFile) reported(c *eventCounter) uint32 {
+// forget removes the unread events of a counter, which then has the number of those that were read.
+func (f *eventFile) forget(c *eventCounter) {
+	if f == nil {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count()
-	for i := range f.counters {
-		if f.counters[i] == c {
-			f.counters[i] = nil
+	if f.w == nil || !slices.Contains(f.counters, c) {
+		return
+	}
+	unread := f.takeBack()
+	if unread == nil {
+		return
+	}
+	unread = append(unread, f.waiting...)
+	f.waiting = nil
+	f.countBut(len(unread) / f.size) // the program may have read some meanwhile
+	counters := f.counters
+	f.counters = nil
+	for i, other := range counters {
+		if other != c {
+			f.put(unread[i*f.size:][:f.size], other)
 		}
 	}
-	return c.read
+}
+
+// takeBack takes all events out of the pipe. It returns nil if it cannot, because the program has
+// closed the file. The caller holds mu.
+func (f *eventFile) takeBack() []byte {
+	if f.file == nil {
+		return readAll(f.r)
+	}
+	raw, err := f.file.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var all []byte
+	raw.Control(func(fd uintptr) { all = readAll(int(fd)) })
+	return all
 }
 
 // shut closes the device's end, after which reads return the end of the file. The read end is

@@ -39,6 +39,16 @@ func (p *pipeEnd) write(event []byte) syscall.Errno {
 	}
 }
 
+// pipeSize is the number of bytes that a pipe holds at most, unless somebody makes it larger.
+const pipeSize = 1 << 16
+
+// readAll takes everything out of a pipe, at once, by its read end.
+func readAll(fd int) []byte {
+	b := make([]byte, pipeSize)
+	n, _ := unix.Read(fd, b)
+	return b[:max(n, 0)]
+}
+
 // whenReady calls try until it reports that it is done, at first and each time there may be room
 // in the pipe. It returns early if the end is closed.
 func (p *pipeEnd) whenReady(try func() bool) {

@@ -275,17 +275,9 @@ func (k *call) legacyQPObjects(r *qpRequest, req *abi.ExCreateQP) (errno syscall
 	return errno
 }
 
-// reported returns how many events of the QP the program has read.
-func (q *qp) reported() uint32 {
-	if q.async == nil {
-		return 0
-	}
-	return q.async.reported(&q.events)
-}
-
 // destroyQP is DESTROY of the ioctl interface, after the QP was destroyed.
 func destroyQP(k *call) syscall.Errno {
-	resp := &abi.DestroyQPResp{EventsReported: k.victim.self.(*qp).reported()}
+	resp := &abi.DestroyQPResp{EventsReported: k.victim.self.(*qp).events.read}
 	return k.put(abi.UVERBS_ATTR_DESTROY_QP_RESP, kernel.Bytes(resp))
 }
 
@@ -295,7 +287,7 @@ func legacyDestroyQP(k *call, req *abi.DestroyQP, resp *abi.DestroyQPResp) sysca
 	if errno != 0 {
 		return errno
 	}
-	resp.EventsReported = o.self.(*qp).reported()
+	resp.EventsReported = o.self.(*qp).events.read
 	return 0
 }
 
@@ -308,6 +300,7 @@ func (q *qp) destroy(why removal) syscall.Errno {
 	if errno := q.queues.Close(); errno != 0 {
 		return errno
 	}
+	q.async.forget(&q.events)
 	q.ctx.maps.drop(q.queues.SendRing(), q.queues.RecvRing())
 	q.use(-1)
 	q.ctx.dev.pools.qps.give()

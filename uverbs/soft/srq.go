@@ -185,17 +185,9 @@ func querySRQ(k *call, req *abi.QuerySRQ, resp *abi.QuerySRQResp) syscall.Errno 
 	return 0
 }
 
-// reported returns how many events of the SRQ the program has read.
-func (s *srq) reported() uint32 {
-	if s.async == nil {
-		return 0
-	}
-	return s.async.reported(&s.events)
-}
-
 // destroySRQ is DESTROY of the ioctl interface, after the SRQ was destroyed.
 func destroySRQ(k *call) syscall.Errno {
-	resp := &abi.DestroySRQResp{EventsReported: k.victim.self.(*srq).reported()}
+	resp := &abi.DestroySRQResp{EventsReported: k.victim.self.(*srq).events.read}
 	return k.put(abi.UVERBS_ATTR_DESTROY_SRQ_RESP, kernel.Bytes(resp))
 }
 
@@ -205,7 +197,7 @@ func legacyDestroySRQ(k *call, req *abi.DestroySRQ, resp *abi.DestroySRQResp) sy
 	if errno != 0 {
 		return errno
 	}
-	resp.EventsReported = o.self.(*srq).reported()
+	resp.EventsReported = o.self.(*srq).events.read
 	return 0
 }
 
@@ -213,6 +205,7 @@ func legacyDestroySRQ(k *call, req *abi.DestroySRQ, resp *abi.DestroySRQResp) sy
 func (s *srq) destroy(removal) syscall.Errno {
 	s.ctx.maps.drop(s.queue.Ring())
 	s.queue.Close()
+	s.async.forget(&s.events)
 	s.pd.users.Add(-1)
 	s.ctx.dev.pools.srqs.give()
 	return 0
