@@ -42,7 +42,25 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
+	os.Exit(runTests(m))
+}
+
+// runTests runs the tests, on software devices if the rig has such. It returns the exit status.
+func runTests(m *testing.M) (code int) {
+	if rig.Soft {
+		closeAll, err := makeSoft()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "software devices:", err)
+			return 2
+		}
+		defer func() {
+			if err := closeAll(); err != nil {
+				fmt.Fprintln(os.Stderr, "software devices:", err)
+				code = max(code, 1)
+			}
+		}()
+	}
+	return testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw, "soft": lacking + lackingSoft})
 }
 
 // deviceName is the device that most tests use.
