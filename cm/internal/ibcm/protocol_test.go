@@ -613,3 +613,31 @@ func TestAckTimeout(t *testing.T) {
 		}
 	}
 }
+
+// TestStaleReply: a reply comes from a QP with which this side still has a connection. The reply is
+// rejected, and the request goes on.
+func TestStaleReply(t *testing.T) {
+	n, client, server, a, p := established(t)
+	qpn := (*client.events[a])[0].Message.(*REP).QPN
+	n.fate = func(Message) []time.Duration { return nil }
+	p.Destroy() // of which the client learns nothing
+	n.fate = nil
+	b := client.connect(server)
+	n.settle()
+	q := server.last()
+	r := server.reply()
+	r.QPN = qpn
+	n.ok(q.SendREP(r))
+	n.settle()
+	wants(t, client, b, REQSent)
+	wants(t, server, q, Timewait, EventREQ, EventREJ)
+	if rej := (*server.events[q])[1].Message.(*REJ); rej.Reason != ReasonStaleConn || rej.Rejected != SubjectREP {
+		t.Errorf("REJ is %+v", rej)
+	}
+	wants(t, client, a, Timewait, EventREP, EventDREP)
+	n.run(5 * time.Second) // the request comes again
+	c := server.last()
+	n.ok(c.SendREP(server.reply()))
+	n.settle()
+	wants(t, client, b, REPRcvd, EventREP)
+}

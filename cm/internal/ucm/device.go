@@ -1,6 +1,9 @@
 package ucm
 
 import (
+	"cmp"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -41,7 +44,7 @@ func (h *Host) Remove(dev Device) {
 		return
 	}
 	d := h.devices[i]
-	for _, x := range h.sortedIDs() {
+	for _, x := range byHandle(maps.Values(h.ids)) {
 		if x.dev == d {
 			x.deviceRemoved()
 		}
@@ -49,14 +52,9 @@ func (h *Host) Remove(dev Device) {
 	h.devices = slices.Delete(h.devices, i, i+1)
 }
 
-// sortedIDs returns all IDs by handle.
-func (h *Host) sortedIDs() []*id {
-	var all []*id
-	for _, x := range h.ids {
-		all = append(all, x)
-	}
-	slices.SortFunc(all, func(a, b *id) int { return int(int64(a.handle) - int64(b.handle)) })
-	return all
+// byHandle sorts IDs by handle, which is the order in which they were made.
+func byHandle(ids iter.Seq[*id]) []*id {
+	return slices.SortedFunc(ids, func(a, b *id) int { return cmp.Compare(a.handle, b.handle) })
 }
 
 // Receive handles a MAD that QP 1 of a device has received from src at its address dst. It sends

@@ -1,6 +1,7 @@
 package ucm
 
 import (
+	"maps"
 	"slices"
 	"syscall"
 
@@ -13,9 +14,9 @@ type File struct {
 	host *Host
 	fd   descriptor
 
-	ids    []*id    // guarded by host.mu: in the order in which they were made
-	events []*event // guarded by host.mu: not read yet, oldest first
-	closed bool     // guarded by host.mu
+	ids    map[*id]bool // guarded by host.mu
+	events []*event     // guarded by host.mu: not read yet, oldest first
+	closed bool         // guarded by host.mu
 }
 
 // event is an event that waits for being read.
@@ -32,7 +33,7 @@ func (h *Host) Open() (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &File{host: h, fd: fd}
+	f := &File{host: h, fd: fd, ids: map[*id]bool{}}
 	h.mu.Lock()
 	defer h.unlock()
 	h.files[fd.number()] = f
@@ -53,8 +54,10 @@ func (f *File) Close() {
 		return
 	}
 	f.closed = true
-	for len(f.ids) > 0 {
-		f.ids[0].destroy()
+	for _, x := range byHandle(maps.Keys(f.ids)) { // a listener comes before its requests
+		if f.ids[x] {
+			x.destroy()
+		}
 	}
 	f.events = nil
 	delete(h.files, f.fd.number())
@@ -202,8 +205,8 @@ func (f *File) migrateID(in, out []byte) syscall.Errno {
 		return errno
 	}
 	x.file = f
-	from.ids = slices.DeleteFunc(from.ids, func(o *id) bool { return o == x })
-	f.ids = append(f.ids, x)
+	delete(from.ids, x)
+	f.ids[x] = true
 	for _, e := range from.removeEvents(func(e *event) bool { return e.id == x }) {
 		f.push(e)
 	}

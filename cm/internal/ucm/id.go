@@ -1,7 +1,6 @@
 package ucm
 
 import (
-	"slices"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
@@ -101,7 +100,7 @@ func (f *File) newID(space uint16, qpType uint8) *id {
 	h := f.host
 	x := &id{host: h, file: f, handle: h.newHandle(), space: space, qpType: qpType, psn: h.rand() & 0xffffff}
 	h.ids[x.handle] = x
-	f.ids = append(f.ids, x)
+	f.ids[x] = true
 	return x
 }
 
@@ -155,7 +154,7 @@ func (f *File) destroyID(in, out []byte) syscall.Errno {
 func (x *id) destroy() {
 	x.end()
 	delete(x.host.ids, x.handle)
-	x.file.ids = slices.DeleteFunc(x.file.ids, func(o *id) bool { return o == x })
+	delete(x.file.ids, x)
 	for _, e := range x.file.removeEvents(func(e *event) bool { return e.id == x }) {
 		if r := e.request; r != nil && x.host.ids[r.handle] == r {
 			r.destroy()
