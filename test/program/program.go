@@ -44,12 +44,19 @@ func (o *output) Write(b []byte) (int, error) {
 // log if that fails.
 func Launch(t *testing.T, line ...string) *Program {
 	t.Helper()
+	return LaunchBy(t, (*exec.Cmd).Start, line...)
+}
+
+// LaunchBy is Launch for a program that start starts, for instance in another network namespace. It may
+// change the command before.
+func LaunchBy(t *testing.T, start func(*exec.Cmd) error, line ...string) *Program {
+	t.Helper()
 	p := &Program{Name: strings.Join(line, " "), Ended: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	p.cmd = exec.CommandContext(ctx, line[0], line[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	if err := start(p.cmd); err != nil {
 		cancel()
 		t.Fatal(err)
 	}

@@ -1,0 +1,98 @@
+package softrxe
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// verbsCase is a use of the verbs by two ends.
+type verbsCase struct {
+	name string
+	a, b uverbs.QPOptions
+	run  func(x *exchange)
+	want string // record, lines separated by "; "; if empty, everything succeeds
+
+	// The kernels from which rxe behaves as end a or b like that of the newest kernel, which the software
+	// device plays.
+	sinceA, sinceB [2]int
+}
+
+// exchange is one run of a case.
+type exchange struct {
+	t    *testing.T
+	a, b *end
+	record
+}
+
+// pairings are the kinds of the ends a and b. The first is the kernel's device with itself, which all
+// others must behave like.
+func pairings(rxe, software host) [][2]host {
+	return [][2]host{{rxe, rxe}, {rxe, software}, {software, rxe}, {software, software}}
+}
+
+// old reports whether a kernel's device behaves otherwise, because the kernel is older.
+func (c *verbsCase) old(hosts [2]host, kernel [2]int) bool {
+	for i, since := range [2][2]int{c.sinceA, c.sinceB} {
+		if !hosts[i].soft && slices.Compare(kernel[:], since[:]) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// play runs a case once with ends on the given hosts, and returns the record and the sums of both ends'
+// memory.
+func (c *verbsCase) play(t *testing.T, hosts [2]host) (r record, sums [2]uint32) {
+	x := &exchange{t: t}
+	x.a, x.b = newEnd(t, "a", hosts[0], c.a, &x.record), newEnd(t, "b", hosts[1], c.b, &x.record)
+	if c.a.Type != uverbs.UD {
+		connect(t, x.a, x.b)
+	}
+	c.run(x)
+	return x.record, [2]uint32{x.a.sum(), x.b.sum()}
+}
+
+// runCases runs cases on all pairings and compares the records.
+func runCases(t *testing.T, rxe, software host, cases []verbsCase) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var first record
+			var sums [2]uint32
+			for _, hosts := range pairings(rxe, software) {
+				if c.old(hosts, testenv.Kernel(t)) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s to %s", hosts[0], hosts[1]), func(t *testing.T) {
+					r, s := c.play(t, hosts)
+					want := strings.Split(c.want, "; ")
+					if c.want == "" {
+						want = r.lines
+						if r.failures > 0 {
+							t.Errorf("%d failures:\n%s", r.failures, &r)
+						}
+					}
+					if diff := cmp.Diff(want, r.lines); diff != "" {
+						t.Errorf("differs from what is expected:\n%s", diff)
+					}
+					if first.lines == nil {
+						first, sums = r, s
+						return
+					}
+					if diff := cmp.Diff(first.lines, r.lines); diff != "" {
+						t.Errorf("differs from what the first pairing does:\n%s", diff)
+					}
+					if s != sums {
+						t.Errorf("the memory of a and b has sums %#x, and with the first pairing %#x", s, sums)
+					}
+				})
+			}
+		})
+	}
+}

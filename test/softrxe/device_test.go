@@ -1,0 +1,111 @@
+package softrxe
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// The addresses of rxe0 and of the software device.
+var (
+	rxeAddr   = netip.MustParseAddr("10.1.0.1")
+	rxeAddr6  = netip.MustParseAddr("fd00:1::1")
+	softAddr  = netip.MustParseAddr("10.1.0.2")
+	softAddr6 = netip.MustParseAddr("fd00:1::2")
+)
+
+// rxeName is the kernel's device.
+const rxeName = "rxe0"
+
+// lab is the namespace of the software device; nil outside of a VM.
+var lab *namespace
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+// run runs the tests. In a VM they find the namespace there.
+func run(m *testing.M) int {
+	if os.Getenv(testenv.GuestEnv) == "1" {
+		var err error
+		if lab, err = newNamespace(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
+	return testenv.Main(m, "")
+}
+
+// host is a device that packets come from and go to.
+type host struct {
+	soft bool
+	name string
+	addr netip.Addr
+}
+
+// String returns the name of the kind of device.
+func (h host) String() string {
+	if h.soft {
+		return "soft"
+	}
+	return "rxe"
+}
+
+// newHosts returns the kernel's device and a software device, by their IPv6 addresses or else by the IPv4
+// ones. The software device ends with the test.
+func newHosts(t *testing.T, ipv6 bool) (rxe, software host) {
+	t.Helper()
+	testenv.Guest(t)
+	rxe, software = host{name: rxeName, addr: rxeAddr}, host{soft: true, addr: softAddr}
+	if ipv6 {
+		rxe.addr, software.addr = rxeAddr6, softAddr6
+	}
+	software.name, software.addr = rxeName, rxe.addr
+	return rxe, software
+}
+
+// open opens a device. That Close succeeds proves that the test left no object of it.
+func (h host) open(t *testing.T) *uverbs.Device {
+	t.Helper()
+	dev, err := uverbs.Open(h.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, dev)
+	return dev
+}
+
+// gid returns the index of the GID that is the host's address.
+func (h host) gid(t *testing.T, dev *uverbs.Device) uverbs.GIDChoice {
+	t.Helper()
+	table, err := dev.GIDTable(1)
+	must(t, err)
+	for _, e := range table {
+		if e.GID.Addr() == h.addr {
+			return uverbs.GIDAt(e.Index)
+		}
+	}
+	t.Fatalf("%s has no GID of %s: %v", h.name, h.addr, table)
+	return uverbs.GIDChoice{}
+}
+
+// closeLater closes an object at the end of the test.
+func closeLater(t *testing.T, c interface{ Close() error }) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close %T: %v", c, err)
+		}
+	})
+}
+
+// must ends the test on an error.
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}

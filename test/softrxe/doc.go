@@ -1,0 +1,7 @@
+// Package softrxe tests the software device (package uverbs/soft) against rxe, the kernel's: each is the
+// requester and the responder of all operations over a network, with rdma-core's programs and ours.
+//
+// Its tests run in the VM that tools/vmrun boots, which has rxe0 on ve0 and rxe1 on ve1, the ends of a
+// veth pair. rdma_rxe occupies the UDP port of RoCE v2, so the tests move ve1 into a network namespace of
+// its own, where a thread without privileges opens the sockets of the software device.
+package softrxe
