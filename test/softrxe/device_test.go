@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // The addresses of rxe0 and of the software device.
@@ -63,7 +64,20 @@ func newHosts(t *testing.T, ipv6 bool) (rxe, software host) {
 	if ipv6 {
 		rxe.addr, software.addr = rxeAddr6, softAddr6
 	}
-	software.name, software.addr = rxeName, rxe.addr
+	var dev *soft.Device
+	err := lab.nobody.do(func() (err error) {
+		dev, err = soft.New(soft.Options{Addr: software.addr})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Errorf("close the software device: %v", err)
+		}
+	})
+	software.name = dev.Name()
 	return rxe, software
 }
 

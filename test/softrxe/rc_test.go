@@ -38,8 +38,12 @@ func (e *end) atomic(id uint64, op uverbs.WROpcode, own int, peer *end, offset i
 	return wr
 }
 
-// stubborn are the options of a QP that gives up after a few retries.
-var stubborn = uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 2, MinRNRTimer: 1, RetryCount: 1, Timeout: 10}}
+// refusing are the options of a QP that gives up after a few retries where there is no receive, and
+// impatient those of one that does where there is no answer.
+var (
+	refusing  = uverbs.QPOptions{Path: uverbs.PathOptions{RNRRetry: 2, MinRNRTimer: 1, Timeout: 18}}
+	impatient = uverbs.QPOptions{Path: uverbs.PathOptions{RetryCount: 1, Timeout: 10}}
+)
 
 // rcCases are about reliable connections. End a is the requester.
 var rcCases = []verbsCase{
@@ -124,7 +128,7 @@ var rcCases = []verbsCase{
 	}},
 	{name: "ATOMIC WRITE", sinceA: v6_2, sinceB: v6_2, run: func(x *exchange) {
 		x.a.post(remote(uverbs.SendWR{ID: 1, Inline: []byte("8 bytes.")}, uverbs.WRAtomicWrite, x.b, 64),
-			remote(x.a.send(2, 8, 8), uverbs.WRAtomicWrite, x.b, 128))
+			remote(uverbs.SendWR{ID: 2, Inline: []byte("8 others")}, uverbs.WRAtomicWrite, x.b, 128))
 		x.a.sent(2)
 	}},
 	{name: "FLUSH", sinceA: v6_2, sinceB: v6_2, a: flushing, b: flushing, run: func(x *exchange) {
@@ -141,7 +145,7 @@ var rcCases = []verbsCase{
 		x.a.sent(1)
 		x.a.fails()
 		x.b.fails()
-	}, want: "a: 1: remote access error; a: ERR; b: ERR"},
+	}, want: "a: 1: remote invalid request error; a: ERR; b: ERR"},
 	{name: "both directions", run: func(x *exchange) {
 		const n = 60
 		var toB, toA []uverbs.SendWR
@@ -169,13 +173,13 @@ var rcCases = []verbsCase{
 			x.b.got(1)
 		}
 	}},
-	{name: "no receive", a: stubborn, b: stubborn, run: func(x *exchange) {
+	{name: "no receive", a: refusing, b: refusing, run: func(x *exchange) {
 		x.a.post(x.a.send(1, 0, 100), x.a.send(2, 0, 100))
 		x.a.sent(2)
 		x.a.fails()
 		x.b.state()
 	}, want: "a: 1: RNR retry counter exceeded; a: 2: flushed; a: ERR; b: RTS"},
-	{name: "no receive for immediate data", a: stubborn, b: stubborn, run: func(x *exchange) {
+	{name: "no receive for immediate data", a: refusing, b: refusing, run: func(x *exchange) {
 		x.a.post(remote(x.a.send(1, 0, 3000), uverbs.WRRDMAWriteWithImm, x.b, slot))
 		x.a.sent(1)
 		x.a.fails()
@@ -189,7 +193,7 @@ var rcCases = []verbsCase{
 		x.b.got(2)
 		x.a.fails()
 		x.b.fails()
-	}, want: "a: 1: remote invalid request error; b: receive 10: local length error; b: receive 11: flushed; a: ERR; b: ERR"},
+	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; b: receive 11: flushed; a: ERR; b: ERR"},
 	{name: "receive too short for the second packet", run: func(x *exchange) {
 		x.b.recv(10, x.b.sge(slot, 5000))
 		x.a.post(x.a.send(1, 0, 6000))
@@ -197,7 +201,7 @@ var rcCases = []verbsCase{
 		x.b.got(1)
 		x.a.fails()
 		x.b.fails()
-	}, want: "a: 1: remote invalid request error; b: receive 10: local length error; a: ERR; b: ERR"},
+	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; a: ERR; b: ERR"},
 	{name: "receive with a wrong lkey", run: func(x *exchange) {
 		sge := x.b.sge(0, 100)
 		sge.LKey ^= 0x5500
@@ -256,7 +260,7 @@ var rcCases = []verbsCase{
 		x.a.sent(2)
 		x.a.fails()
 		x.b.state()
-	}, sinceA: v6_12, want: "a: 1: local QP operation error; a: 2: flushed; a: ERR; b: RTS"},
+	}, sinceA: v6_12, want: "a: 1: flushed; a: 2: flushed; a: ERR; b: RTS"},
 	{name: "READ into memory without LOCAL_WRITE", run: func(x *exchange) {
 		mr, err := x.a.pd.RegMR(x.a.buf, 0)
 		must(x.t, err)
@@ -267,7 +271,7 @@ var rcCases = []verbsCase{
 		x.a.fails()
 		x.b.state()
 	}, sinceA: v6_12, want: "a: 1: local protection error; a: ERR; b: RTS"},
-	{name: "peer in state ERR", a: stubborn, run: func(x *exchange) {
+	{name: "peer in state ERR", a: impatient, run: func(x *exchange) {
 		x.b.recv(10, x.b.sge(0, 100))
 		must(x.t, x.b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
 		x.b.got(1)
@@ -296,7 +300,7 @@ var rcCases = []verbsCase{
 		read := remote(x.a.send(1, slot, 900), uverbs.WRRDMARead, x.b, 200)
 		read.RKey = mw.RKey()
 		past := read
-		past.ID, past.RemoteAddr = 2, x.b.at(201)
+		past.ID, past.RemoteAddr = 2, x.b.at(bufferSize-100)
 		x.a.post(read, past)
 		x.a.sent(2)
 		x.b.fails()

@@ -30,6 +30,7 @@ type Device struct {
 
 	vectors int // completion vectors
 	engine  *engine.Device
+	network *network // nil: only devices of this process are reached
 	memory  *memory.Table
 	offsets offsets
 	pds     atomic.Uint32 // the number of PDs created so far
@@ -99,8 +100,22 @@ func New(o Options) (*Device, error) {
 	d.guid = newGUID(random)
 	d.table = d.newGIDs()
 	d.memory = memory.NewTable(random)
-	d.engine = engine.New(engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, Rand: random})
+	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, Rand: random}
+	if o.Addr.IsValid() {
+		if d.network, err = openNetwork(netip.AddrPortFrom(d.addr, o.Port)); err != nil {
+			d.giveAddr()
+			return nil, fmt.Errorf("soft: New: %w", err)
+		}
+		config.Network = d.network
+	}
+	d.engine = engine.New(config)
+	if d.network != nil {
+		d.network.start(d.engine)
+	}
 	if err := d.register(o.Name); err != nil {
+		if d.network != nil {
+			d.network.close()
+		}
 		d.engine.Close()
 		d.giveAddr()
 		return nil, err
@@ -202,6 +217,9 @@ func (d *Device) Close() error {
 	}
 	for _, c := range open {
 		c.remove()
+	}
+	if d.network != nil {
+		d.network.close()
 	}
 	d.engine.Close()
 	d.giveAddr()
