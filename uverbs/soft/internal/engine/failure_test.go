@@ -146,6 +146,26 @@ func TestFailedReceives(t *testing.T) {
 	}
 }
 
+// TestNotReadyBefore: a faulty request behind one for which the peer is not ready fails both, as in rxe.
+func TestNotReadyBefore(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		clock := newFakeClock()
+		d := newDevice(t, Config{Clock: clock})
+		a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
+		connect(a, b, connOptions{})
+		_, bind := window(a, 0, 100, memory.RemoteRead)
+		bind.bindLen = 1 << 30
+		if a.post(signaled(1, wrSend, a.sge(0, 8))); later {
+			a.none()
+		}
+		a.post(bind, signaled(3, wrSend))
+		for _, id := range []uint64{1, 100, 3} {
+			a.fails(id, StatusFlushErr)
+		}
+		b.inState(RTS)
+	}
+}
+
 // TestUnacknowledgedBefore: requests before a faulty one complete, and it fails afterwards.
 func TestUnacknowledgedBefore(t *testing.T) {
 	clock := newFakeClock()

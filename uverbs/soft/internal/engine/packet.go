@@ -57,7 +57,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	}
 	way, ok := q.pathOf(wr)
 	if !ok {
-		return q.fail(s, StatusLocQPOpErr)
+		return q.fail(StatusLocQPOpErr)
 	}
 	h := wire.Header{Opcode: kind.only, MigReq: true, PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn}
 	payload := 0
@@ -94,9 +94,9 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	if fault := w.gather(q, b[n:n+payload]); fault != memory.OK {
 		w.drop(&w.requests, way)
 		if fault == memory.MemoryGone {
-			return q.fail(s, StatusLocProtErr)
+			return q.fail(StatusLocProtErr)
 		}
-		return q.fail(s, StatusLocQPOpErr)
+		return q.fail(StatusLocQPOpErr)
 	}
 	clear(b[n+payload : n+payload+int(h.Pad)])
 	q.dev.stats.sentPackets.Add(1)

@@ -70,6 +70,7 @@ type requester struct {
 	retry        bool          // send again from una
 	retryStarted bool          // it was, and nothing was acknowledged since
 	rnrWait      bool          // wait for rnrAt first
+	failing      bool          // the request at next cannot be sent
 	retriesLeft  uint8
 	rnrLeft      uint8
 }
@@ -84,7 +85,7 @@ func (r *requester) reset(sq *ring.Ring) {
 	r.next = r.head
 	sq.SetConsumer(r.head)
 	r.offset, r.sinceAck, r.rdAtomics = 0, 0, 0
-	r.retry, r.retryStarted, r.rnrWait = false, false, false
+	r.retry, r.retryStarted, r.rnrWait, r.failing = false, false, false, false
 	r.una, r.end = r.psn, r.psn
 	r.completed++
 }
@@ -122,10 +123,7 @@ func (q *QP) sendStep(w *worker) outcome {
 		q.flush() // what was posted since
 		return blocked
 	}
-	if r.rnrWait {
-		return blocked
-	}
-	if r.retry {
+	if r.retry && !r.rnrWait {
 		q.rewind()
 	}
 	if r.next == q.sq.Producer() {
@@ -142,7 +140,10 @@ func (q *QP) sendStep(w *worker) outcome {
 		return blocked
 	}
 	if !w.loadSend(q) {
-		return q.fail(s, StatusLocQPOpErr)
+		return q.fail(StatusLocQPOpErr)
+	}
+	if r.rnrWait && !r.failing && (s.state != posted || !isLocal(w.wr.Opcode)) {
+		return blocked
 	}
 	if s.state == posted {
 		if o := q.begin(w, s); o != progress || s.state != assigned {
@@ -150,7 +151,7 @@ func (q *QP) sendStep(w *worker) outcome {
 		}
 	}
 	if s.length != w.wr.Length || s.opcode != uint8(w.wr.Opcode) { // the program has changed it
-		return q.fail(s, StatusLocQPOpErr)
+		return q.fail(StatusLocQPOpErr)
 	}
 	return q.sendPacket(w, s)
 }
@@ -182,12 +183,12 @@ func (q *QP) begin(w *worker, s *sendState) outcome {
 	if wr.Flags&sendFence != 0 && r.rdAtomics > 0 {
 		return blocked
 	}
-	if wr.Opcode == wrLocalInv || wr.Opcode == wrBindMW {
+	if isLocal(wr.Opcode) {
 		return q.local(wr, s)
 	}
 	kind, ok := requestKind(q.typ, wr.Opcode)
 	if !ok || wr.Length > MaxMessage {
-		return q.fail(s, StatusLocQPOpErr)
+		return q.fail(StatusLocQPOpErr)
 	}
 	if q.typ == RC && wire.Diff(r.psn, r.una) > maxUnacked {
 		return blocked
@@ -216,12 +217,12 @@ func (q *QP) packets(length uint32) int {
 func (q *QP) local(wr *ring.Send, s *sendState) outcome {
 	if wr.Opcode == wrLocalInv {
 		if q.typ != RC || !q.dev.config.Memory.Invalidate(wr.ImmOrKey) {
-			return q.fail(s, StatusLocQPOpErr)
+			return q.fail(StatusLocQPOpErr)
 		}
 	} else if q.typ == UD {
-		return q.fail(s, StatusLocQPOpErr)
+		return q.fail(StatusLocQPOpErr)
 	} else if !q.bind(wr) {
-		return q.fail(s, StatusMWBindErr)
+		return q.fail(StatusMWBindErr)
 	}
 	s.state = done
 	q.req.next = q.sq.Next(q.req.next)
@@ -229,11 +230,16 @@ func (q *QP) local(wr *ring.Send, s *sendState) outcome {
 	return progress
 }
 
+// isLocal reports whether a request causes no packets.
+func isLocal(opcode uint32) bool { return opcode == wrLocalInv || opcode == wrBindMW }
+
 // fail ends a request that cannot be sent, and all of the QP. It waits until the requests before it
-// are complete, as their outcome is not known. The completion says that it was flushed, and only the
-// element in the ring has the status: so does rxe since Linux 6.12 (rxe_requester, flush_send_queue).
-func (q *QP) fail(s *sendState, status Status) outcome {
-	if q.req.next != q.req.head {
+// are complete, unless the peer is not ready for one of them. The completion says that it was flushed,
+// and only the element in the ring has the status: so does rxe since Linux 6.12 (rxe_requester,
+// flush_send_queue).
+func (q *QP) fail(status Status) outcome {
+	r := &q.req
+	if r.failing = r.next != r.head && !r.rnrWait; r.failing {
 		return blocked
 	}
 	q.sq.SetSendFailed(q.req.next, uint32(status))
@@ -244,7 +250,7 @@ func (q *QP) fail(s *sendState, status Status) outcome {
 // rewind goes back to the oldest PSN that is not acknowledged.
 func (q *QP) rewind() {
 	r := &q.req
-	r.retry = false
+	r.retry, r.failing = false, false
 	r.psn, r.next, r.offset = r.una, r.head, 0
 	producer := q.sq.Producer()
 	for r.next != producer && r.slots[r.next].state == done {
@@ -299,7 +305,7 @@ func (q *QP) flushSends() {
 	}
 	q.sq.SetConsumer(r.head)
 	r.next, r.offset, r.rdAtomics = r.head, 0, 0
-	r.retry, r.rnrWait = false, false
+	r.retry, r.rnrWait, r.failing = false, false, false
 }
 
 // expire is called at the time of an entry of the device's timers.
