@@ -198,16 +198,6 @@ func converse(t *testing.T, seed uint64, lose, duplicate, delay float64) uint64 
 	one.back, two.back = two, one
 	for round := 0; ; round++ {
 		if round > 20000 {
-			for _, s := range []*side{a, b} {
-				q := s.qp
-				r, h := &q.req, &q.req.slots[q.req.head]
-				t.Logf("state %d running %t wanted %t head %d next %d offset %d una %x psn %x end %x retry %t started %t rnr %t left %d/%d retryAt %v rnrAt %v timerAt %v now %v head %+v rd %d | resp psn %x ack %x nak %t busy %t reading %v",
-					q.state, q.running, q.wanted, r.head, r.next, r.offset, r.una, r.psn, r.end, r.retry, r.retryStarted, r.rnrWait, r.retriesLeft, r.rnrLeft, q.retryAt, q.rnrAt, q.timerAt, q.dev.now(), *h, r.rdAtomics,
-					q.resp.psn, q.resp.ackPSN, q.resp.sentNAK, q.resp.busy, q.resp.reading)
-				for _, m := range q.resp.remembered {
-					t.Logf("  %+v", m)
-				}
-			}
 			t.Fatalf("no end: %d of %d, %d of %d", one.done, len(one.posted), two.done, len(two.posted))
 		}
 		one.receive()
@@ -299,5 +289,29 @@ func TestEachPacketLost(t *testing.T) {
 		if n <= lost {
 			return // there were no more packets
 		}
+	}
+}
+
+// TestLongMessagesLost: messages longer than a window and READs of several parts survive losses.
+func TestLongMessagesLost(t *testing.T) {
+	const size = 3*readChunk + 1000
+	for seed := range uint64(20) {
+		net := &fakeNetwork{clock: newFakeClock(), rand: rand.New(rand.NewPCG(seed, 4)), lose: 0.03, delay: 0.02}
+		a, b := networkPair(t, net, sideOptions{bufSize: 2 * size}, connOptions{mtu: uint8(1 + seed%5), rdAtomic: 2})
+		sent := a.fill(0, size, byte(seed))
+		b.recv(9, b.sge(size, size))
+		a.post(
+			signaled(1, wrWrite, a.sge(0, size)).to(b, 0), signaled(2, wrRead, a.sge(size, size)).to(b, 0),
+			signaled(3, wrSend, a.sge(0, size)), signaled(4, wrRead, a.sge(size, size)).to(b, size))
+		net.settle()
+		for id := range uint64(4) {
+			if c := a.next(); c.id != id+1 || c.status != StatusSuccess {
+				t.Fatalf("seed %d: completion %+v, want %d", seed, c, id+1)
+			}
+		}
+		b.want(9, ring.WCRecv)
+		b.holds(0, sent)
+		b.holds(size, sent)
+		a.holds(size, sent)
 	}
 }

@@ -160,7 +160,7 @@ func TestWindowOfPackets(t *testing.T) {
 	opcodes(net, "10.0.0.2", &answers)
 	net.deliver()
 	a.want(1, ring.WCWrite)
-	if n := len(answers); n < 782/(maxWithoutAck+2) || n > 782/maxWithoutAck+1 {
+	if n := len(answers); n < 782/(maxUnacked/2+2) || n > 782/(maxUnacked/2)+1 {
 		t.Errorf("%d acknowledgements of 782 packets", n)
 	}
 }
@@ -272,53 +272,157 @@ func TestLongOperations(t *testing.T) {
 	a.holds(0, data)
 }
 
+// rawPeer is a QP on a network whose peer is the test, and not cut into small READs.
+type rawPeer struct {
+	*side
+	net   *fakeNetwork
+	later []func() // goroutines to start
+}
+
+// newRawPeer makes one that answers.
+func newRawPeer(t *testing.T, size int) *rawPeer {
+	net := &fakeNetwork{clock: newFakeClock()}
+	p := net.port()
+	d := newDevice(t, Config{Network: p, Clock: net.clock}, "10.0.0.1")
+	p.device = d
+	r := &rawPeer{side: newSide(t, d, sideOptions{bufSize: size}), net: net}
+	d.config.Go = func(f func()) { r.later = append(r.later, f) }
+	r.connectTo(&QP{num: 0x77}, "10.0.0.2", connOptions{mtu: 1})
+	return r
+}
+
+// request sends the QP a request without data.
+func (r *rawPeer) request(h wire.Header) {
+	h.PKey, h.DestQP, h.AckReq = defaultPKey, r.qp.num, true
+	b := make([]byte, wire.PacketSize(h.Opcode, 0))
+	h.Put(b)
+	rec := r.d.NewReceiver()
+	rec.Packet(&Meta{From: netip.MustParseAddr("10.0.0.2"), To: netip.MustParseAddr("10.0.0.1")}, b)
+	rec.Flush()
+}
+
+// answers takes the packets that the QP has sent.
+func (r *rawPeer) answers() (headers []wire.Header, data []byte) {
+	for _, k := range r.net.packets {
+		var h wire.Header
+		payload, err := wire.Parse(k.data, &h)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		headers, data = append(headers, h), append(data, payload...)
+	}
+	r.net.packets = nil
+	return headers, data
+}
+
 // TestLongReadOverNetwork: requests that come during a long response wait for it.
 func TestLongReadOverNetwork(t *testing.T) {
 	const size = 4 << 20
-	net := &fakeNetwork{clock: newFakeClock()}
-	a, b := networkPair(t, net, sideOptions{bufSize: size}, connOptions{mtu: 1})
-	data := b.fill(0, size, 9)
-	var later []func()
-	b.d.config.Go = func(f func()) { later = append(later, f) }
-	b.recv(9, b.sge(0, 8))
-	b.recv(10, b.sge(8, 8))
-	a.post(signaled(1, wrRead, a.sge(0, size)).to(b, 0), signaled(2, wrSend), signaled(3, wrSend))
-	// The requester's window would hold the messages back, but not every requester has one.
-	a.qp.req.una = a.qp.req.psn
-	check(t, a.qp.Doorbell())
-	a.qp.req.una = a.qp.req.slots[a.qp.req.head].first
-	net.deliver()
-	a.none()
-	if len(later) != 1 || len(b.qp.resp.waiting) == 0 {
-		t.Fatalf("%d goroutines, %d bytes wait", len(later), len(b.qp.resp.waiting))
+	p := newRawPeer(t, size)
+	want := p.fill(0, size, 9)
+	p.recv(9)
+	p.recv(10)
+	psn := p.qp.resp.psn
+	p.request(wire.Header{Opcode: wire.ReadRequest, PSN: psn, Addr: p.addr(0), RKey: p.mr.RKey(), Length: size})
+	p.request(wire.Header{Opcode: wire.SendOnly, PSN: psn + size/256})
+	p.request(wire.Header{Opcode: wire.SendOnly, PSN: psn + size/256 + 1})
+	if len(p.later) != 1 || len(p.qp.resp.waiting) == 0 {
+		t.Fatalf("%d goroutines, %d bytes wait", len(p.later), len(p.qp.resp.waiting))
 	}
-	later[0]()
-	net.deliver()
-	a.want(1, ring.WCRead)
-	a.want(2, ring.WCSend)
-	a.want(3, ring.WCSend)
-	b.want(9, ring.WCRecv)
-	b.want(10, ring.WCRecv)
-	a.holds(0, data)
-	if d := net.clock.Now().Sub(time.Unix(1000, 0)); d != 0 {
-		t.Errorf("timers ran: %s", d)
+	p.none()
+	p.later[0]()
+	headers, data := p.answers()
+	p.want(9, ring.WCRecv)
+	p.want(10, ring.WCRecv)
+	if !slices.Equal(data, want) {
+		t.Error("the data differs")
+	}
+	for i, h := range headers[:size/256] {
+		op := wire.ReadResponseMiddle
+		switch i {
+		case 0:
+			op = wire.ReadResponseFirst
+		case size/256 - 1:
+			op = wire.ReadResponseLast
+		}
+		if h.PSN != wire.Add(psn, i) || h.Opcode != op {
+			t.Fatalf("packet %d is %+v", i, h)
+		}
+	}
+	if rest := headers[size/256:]; len(rest) != 1 || rest[0].Opcode != wire.Acknowledge || rest[0].PSN != psn+size/256+1 || rest[0].MSN != 3 {
+		t.Errorf("afterwards %+v, want one acknowledgement of both", rest)
 	}
 }
 
 // TestReadRevoked: an MR that goes away while it is read ends the READ.
 func TestReadRevoked(t *testing.T) {
 	const size = 4 << 20
+	p := newRawPeer(t, size)
+	psn := p.qp.resp.psn
+	p.request(wire.Header{Opcode: wire.ReadRequest, PSN: psn, Addr: p.addr(0), RKey: p.mr.RKey(), Length: size})
+	check(t, p.mr.Dereg())
+	p.later[0]()
+	headers, _ := p.answers()
+	last := headers[len(headers)-1]
+	if last.Opcode != wire.Acknowledge || last.Syndrome != wire.SyndromeRemoteAccess || last.PSN != wire.Add(psn, len(headers)-1) {
+		t.Errorf("the last answer is %+v", last)
+	}
+	p.inState(Err)
+}
+
+// TestReadAgain: a READ is answered again from any of its packets, within its range and with its key.
+func TestReadAgain(t *testing.T) {
+	p := newRawPeer(t, 1<<16)
+	want := p.fill(0, 3000, 5)
+	psn := p.qp.resp.psn
+	read := func(skip, length int) wire.Header {
+		return wire.Header{Opcode: wire.ReadRequest, PSN: wire.Add(psn, skip/256), Addr: p.addr(skip), RKey: p.mr.RKey(), Length: uint32(length)}
+	}
+	p.request(read(0, 3000))
+	if _, data := p.answers(); !slices.Equal(data, want) {
+		t.Error("the data differs")
+	}
+	for _, skip := range []int{0, 256, 2560, 2816} {
+		p.request(read(skip, 3000-skip))
+		headers, data := p.answers()
+		if !slices.Equal(data, want[skip:]) || headers[0].PSN != wire.Add(psn, skip/256) || !headers[0].Opcode.Starts() {
+			t.Errorf("from byte %d: %+v", skip, headers)
+		}
+	}
+	for name, h := range map[string]wire.Header{
+		"longer":    read(0, 3001),
+		"other key": func() wire.Header { h := read(0, 3000); h.RKey++; return h }(),
+		"before":    func() wire.Header { h := read(256, 100); h.Addr -= 512; return h }(),
+		"beyond":    func() wire.Header { h := read(2560, 3000-2560); h.Addr += 8; return h }(),
+		"too old":   func() wire.Header { h := read(0, 100); h.PSN = wire.Add(psn, -5); return h }(),
+	} {
+		if p.request(h); len(p.net.packets) != 0 {
+			t.Errorf("%s: it is answered", name)
+			p.net.packets = nil
+		}
+	}
+	p.inState(RTS)
+}
+
+// TestReadInParts: a long READ over a network is sent as several requests.
+func TestReadInParts(t *testing.T) {
+	const size = 3*readChunk + 1000
 	net := &fakeNetwork{clock: newFakeClock()}
-	a, b := networkPair(t, net, sideOptions{bufSize: size}, connOptions{mtu: 1})
-	var later []func()
-	b.d.config.Go = func(f func()) { later = append(later, f) }
-	a.post(signaled(1, wrRead, a.sge(0, size)).to(b, 0))
+	a, b := networkPair(t, net, sideOptions{bufSize: size}, connOptions{rdAtomic: 1})
+	want := b.fill(0, size, 9)
+	var sent []wire.Opcode
+	opcodes(net, "10.0.0.1", &sent)
+	a.post(signaled(1, wrRead, a.sge(0, size)).to(b, 0), signaled(2, wrRead, a.sge(0, 0)).to(b, 0))
+	if len(sent) != 1 {
+		t.Errorf("%d requests at once, want 1", len(sent))
+	}
 	net.deliver()
-	check(t, b.mr.Dereg())
-	later[0]()
-	net.deliver()
-	a.fails(1, StatusRemAccessErr)
-	b.inState(Err)
+	a.want(1, ring.WCRead)
+	a.want(2, ring.WCRead)
+	a.holds(0, want)
+	if len(sent) != 5 {
+		t.Errorf("%d requests, want 5", len(sent))
+	}
 }
 
 // TestConcurrentUse has many goroutines post on connections of one device, in both directions.

@@ -52,7 +52,7 @@ func requestKind(typ QPType, opcode uint32) (*request, bool) {
 func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	r, wr := &q.req, &w.wr
 	kind, _ := requestKind(q.typ, wr.Opcode)
-	if q.typ == RC && wire.Diff(r.psn, r.una) > maxUnacked {
+	if q.typ == RC && !q.mayContinue(s) {
 		return blocked
 	}
 	way, ok := q.pathOf(wr)
@@ -70,7 +70,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 		payload = min(left, mtu)
 		switch first, last := r.offset == 0, left <= mtu; {
 		case q.typ == UD && !last: // too long for a datagram: that is no error, and nothing is sent
-			q.sent(s, true)
+			q.sent(s, 1, true)
 			return progress
 		case first && !last:
 			h.Opcode = kind.first
@@ -82,7 +82,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	}
 	last := h.Opcode.Ends()
 	if q.typ == RC {
-		h.AckReq = last || r.sinceAck > maxWithoutAck
+		h.AckReq = last || r.sinceAck > q.window()/2
 	}
 	q.fillRequest(&h, wr, s, last)
 	h.Pad = uint8(wire.Padding(payload))
@@ -103,16 +103,31 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	if r.sinceAck++; h.AckReq {
 		r.sinceAck = 0
 	}
+	if wr.Opcode == wrRead {
+		r.offset += h.Length
+		q.sent(s, q.packets(h.Length), r.offset == s.length)
+		return progress
+	}
 	r.offset += uint32(payload)
-	q.sent(s, last)
+	q.sent(s, 1, last)
 	return progress
 }
 
-// sent advances the requester behind a packet, which may have been the last one of its message.
-func (q *QP) sent(s *sendState, last bool) {
+// mayContinue reports whether a packet of a request may be sent now: there is room in the window, and
+// the part of a READ before it has come.
+func (q *QP) mayContinue(s *sendState) bool {
 	r := &q.req
-	if r.psn = wire.Add(r.psn, 1); last {
-		r.psn = wire.Add(s.last, 1)
+	if s.opcode == wrRead && r.offset > 0 {
+		return r.psn == r.una
+	}
+	return wire.Diff(r.psn, r.una) <= q.window()
+}
+
+// sent advances the requester behind a packet with n PSNs, which may have been the last one of its
+// message.
+func (q *QP) sent(s *sendState, n int, last bool) {
+	r := &q.req
+	if r.psn = wire.Add(r.psn, n); last {
 		r.next, r.offset = q.sq.Next(r.next), 0
 	}
 	if wire.Diff(r.psn, r.end) > 0 {
@@ -162,9 +177,12 @@ func (q *QP) fillRequest(h *wire.Header, wr *ring.Send, s *sendState, last bool)
 		h.FlushType, h.FlushLevel = wr.FlushType, wr.FlushLevel
 	}
 	h.Addr, h.RKey, h.Length = wr.RemoteAddr, wr.RKey, s.length
-	if wr.Opcode == wrRead { // the rest, when it is sent again
+	if wr.Opcode == wrRead { // a part, on a network, or the rest when it is sent again
 		h.Addr += uint64(q.req.offset)
 		h.Length -= q.req.offset
+		if q.path.local == nil {
+			h.Length = min(h.Length, readChunk-q.req.offset%readChunk)
+		}
 	}
 }
 

@@ -8,10 +8,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
-// What limits the packets under way, as in rxe (rxe_param.h).
 const (
-	maxUnacked    = 128 // PSNs
-	maxWithoutAck = 64  // packets between those that ask for an acknowledgement
+	// maxUnacked limits the PSNs under way, as in rxe (RXE_MAX_UNACKED_PSNS). The last packet of a
+	// message asks for an acknowledgement, and one in half as many others.
+	maxUnacked = 128
+
+	// networkWindow limits the bytes under way on a network, and readChunk those of a READ: the
+	// receive buffer of a socket is small, and what does not fit is lost. A longer READ is sent as
+	// several requests, one after the other, each of a whole number of packets.
+	networkWindow = 256 << 10
+	readChunk     = 64 << 10
 
 	// leastTimeout is the shortest time that the QP waits for anything. rxe waits for a jiffy.
 	leastTimeout = time.Millisecond
@@ -190,7 +196,7 @@ func (q *QP) begin(w *worker, s *sendState) outcome {
 	if !ok || wr.Length > MaxMessage {
 		return q.fail(StatusLocQPOpErr)
 	}
-	if q.typ == RC && wire.Diff(r.psn, r.una) > maxUnacked {
+	if q.typ == RC && wire.Diff(r.psn, r.una) > q.window() {
 		return blocked
 	}
 	if kind.rdAtomic {
@@ -206,6 +212,14 @@ func (q *QP) begin(w *worker, s *sendState) outcome {
 	}
 	r.offset = 0
 	return progress
+}
+
+// window returns how many PSNs may be under way.
+func (q *QP) window() int {
+	if q.path != nil && q.path.local == nil {
+		return min(maxUnacked, networkWindow/q.mtu)
+	}
+	return maxUnacked
 }
 
 // packets returns the number of packets of a message.
