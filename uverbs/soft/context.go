@@ -24,7 +24,7 @@ type context struct {
 	mu      sync.RWMutex
 	handles handles
 	files   files
-	maps    maps
+	maps    mappings
 }
 
 // newContext opens a device.

@@ -21,15 +21,15 @@ func (o *offsets) next(size int) uint64 {
 	return o.used.Add(n) - n + page // offset 0 is not used
 }
 
-// maps are the rings of a context that the program has not mapped yet. As in Linux, a ring can be
+// mappings are the rings of a context that the program has not mapped yet. As in Linux, a ring can be
 // mapped once.
-type maps struct {
+type mappings struct {
 	mu      sync.Mutex
 	pending map[uint64]*ring.Ring // guarded by mu: by offset
 }
 
 // add makes a ring available and returns where.
-func (m *maps) add(o *offsets, r *ring.Ring) ring.Map {
+func (m *mappings) add(o *offsets, r *ring.Ring) ring.Map {
 	if r == nil {
 		return ring.Map{}
 	}
@@ -44,7 +44,7 @@ func (m *maps) add(o *offsets, r *ring.Ring) ring.Map {
 }
 
 // drop ends the availability of rings.
-func (m *maps) drop(rings ...*ring.Ring) {
+func (m *mappings) drop(rings ...*ring.Ring) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for offset, r := range m.pending {
@@ -57,14 +57,14 @@ func (m *maps) drop(rings ...*ring.Ring) {
 }
 
 // dropAll ends the availability of all rings.
-func (m *maps) dropAll() {
+func (m *mappings) dropAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pending = nil
 }
 
 // open returns the memory of a ring.
-func (m *maps) open(offset uint64, size int) (*mmio.Region, error) {
+func (m *mappings) open(offset uint64, size int) (*mmio.Region, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.pending[offset]
