@@ -1,6 +1,8 @@
 package testenv
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -62,4 +64,16 @@ func LinkLocal(tb testing.TB) netip.Addr {
 	}
 	tb.Skip("no interface has an IPv6 link-local address")
 	return netip.Addr{}
+}
+
+// NeedsRights skips a test that needs rights which this process does not have, in words that say what it
+// tried. err is the error of that.
+func NeedsRights(tb testing.TB, what string, err error) {
+	tb.Helper()
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		tb.Skipf("%s: %v", what, err)
+	}
+	if err != nil {
+		tb.Fatalf("%s: %v", what, err)
+	}
 }
