@@ -199,17 +199,17 @@ func TestPortHolder(t *testing.T) {
 		addr  string
 		want  string
 	}{
-		{"rdma_rxe", map[string]string{"proc/net/udp": udpHead + rxe4, rxeModule: "0"}, "10.0.0.1:4791", rxe},
-		{"rdma_rxe, IPv6", map[string]string{"proc/net/udp": udpHead + rxe4, "proc/net/udp6": udpHead + rxe6, rxeModule: "0"}, "[fd00::1]:4791", rxe},
-		{"a process", map[string]string{"proc/net/udp": udpHead + own4, "proc/77/fd/3": "-> socket:[4711]", "proc/77/comm": "rping\n", rxeModule: "0"}, "127.0.0.1:4791", "process 77 (rping)"},
-		{"a process, IPv6", map[string]string{"proc/net/udp6": udpHead + own6, "proc/77/fd/3": "-> socket:[4712]", "proc/78/fd/3": "-> socket:[4711]"}, "[::1]:4791", "process 77"},
-		{"all addresses of both families", map[string]string{"proc/net/udp6": udpHead + rxe6, "proc/77/fd/3": "-> socket:[5802]", "proc/77/comm": "x"}, "127.0.0.1:4791", "process 77 (x)"},
-		{"this process", map[string]string{"proc/net/udp": udpHead + own4, fmt.Sprintf("proc/%d/fd/3", os.Getpid()): "-> socket:[4711]"}, "127.0.0.1:4791", "this process"},
-		{"another user's", map[string]string{"proc/net/udp": udpHead + own4}, "127.0.0.1:4791", "a process of user ID 1000 that this process may not look into"},
-		{"without the module", map[string]string{"proc/net/udp": udpHead + rxe4}, "127.0.0.1:4791", "a process of user ID 0 that this process may not look into"},
-		{"another address", map[string]string{"proc/net/udp": udpHead + own4}, "127.0.0.2:4791", ""},
-		{"another port", map[string]string{"proc/net/udp": udpHead + own4}, "127.0.0.1:4792", ""},
-		{"nonsense", map[string]string{"proc/net/udp": "a b c\n" + "1: xx:12B7 2 3 4 5 6 7 8 9 10\n1: 01:12B7 2 3 4 5 6 7 8 9 10\n" + strings.Replace(own4, "1000", "user", 1)}, "127.0.0.1:4791", ""},
+		{"rdma_rxe", map[string]string{"proc/thread-self/net/udp": udpHead + rxe4, rxeModule: "0"}, "10.0.0.1:4791", rxe},
+		{"rdma_rxe, IPv6", map[string]string{"proc/thread-self/net/udp": udpHead + rxe4, "proc/thread-self/net/udp6": udpHead + rxe6, rxeModule: "0"}, "[fd00::1]:4791", rxe},
+		{"a process", map[string]string{"proc/thread-self/net/udp": udpHead + own4, "proc/77/fd/3": "-> socket:[4711]", "proc/77/comm": "rping\n", rxeModule: "0"}, "127.0.0.1:4791", "process 77 (rping)"},
+		{"a process, IPv6", map[string]string{"proc/thread-self/net/udp6": udpHead + own6, "proc/77/fd/3": "-> socket:[4712]", "proc/78/fd/3": "-> socket:[4711]"}, "[::1]:4791", "process 77"},
+		{"all addresses of both families", map[string]string{"proc/thread-self/net/udp6": udpHead + rxe6, "proc/77/fd/3": "-> socket:[5802]", "proc/77/comm": "x"}, "127.0.0.1:4791", "process 77 (x)"},
+		{"this process", map[string]string{"proc/thread-self/net/udp": udpHead + own4, fmt.Sprintf("proc/%d/fd/3", os.Getpid()): "-> socket:[4711]"}, "127.0.0.1:4791", "this process"},
+		{"another user's", map[string]string{"proc/thread-self/net/udp": udpHead + own4}, "127.0.0.1:4791", "a process of user ID 1000 that this process may not look into"},
+		{"without the module", map[string]string{"proc/thread-self/net/udp": udpHead + rxe4}, "127.0.0.1:4791", "a process of user ID 0 that this process may not look into"},
+		{"another address", map[string]string{"proc/thread-self/net/udp": udpHead + own4}, "127.0.0.2:4791", ""},
+		{"another port", map[string]string{"proc/thread-self/net/udp": udpHead + own4}, "127.0.0.1:4792", ""},
+		{"nonsense", map[string]string{"proc/thread-self/net/udp": "a b c\n" + "1: xx:12B7 2 3 4 5 6 7 8 9 10\n1: 01:12B7 2 3 4 5 6 7 8 9 10\n" + strings.Replace(own4, "1000", "user", 1)}, "127.0.0.1:4791", ""},
 		{"no /proc", nil, "127.0.0.1:4791", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
