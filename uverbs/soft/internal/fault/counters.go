@@ -3,7 +3,8 @@ package fault
 import "sync/atomic"
 
 // Counters count the faults of one direction. Of each packet, Lost or Partitioned is counted, or else
-// the others for each copy.
+// the others for each copy. A copy that is dropped because too many are held is also counted as
+// delayed or held back.
 type Counters struct {
 	Selected    uint64 // packets that a rule selected
 	Lost        uint64 // dropped by chance

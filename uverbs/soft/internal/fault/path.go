@@ -49,7 +49,11 @@ func (p *Path) Send(b *udp.Batch) error {
 	now := f.clock.Now()
 	for i := range b.Len() {
 		to, data := b.Packet(i)
-		p.judgeSent(s, now, to, data, b.IP(i), out)
+		info := sentInfo{b.IP(i), -1}
+		if bit, ok := b.Flipped(i); ok {
+			info.flip = bit
+		}
+		p.judgeSent(s, now, to, data, info, out)
 	}
 	f.arm(now)
 	f.mu.Unlock()
@@ -74,13 +78,13 @@ func (s *state) concerns(p *Path, b *udp.Batch) bool {
 
 // judgeSent decides about a packet, puts what is sent now into an outbox, and keeps the rest.
 // Preconditions: f.mu is held.
-func (p *Path) judgeSent(s *state, now time.Time, to netip.AddrPort, data []byte, ip udp.IP, out *outbox) {
+func (p *Path) judgeSent(s *state, now time.Time, to netip.AddrPort, data []byte, info sentInfo, out *outbox) {
 	f := p.injector
 	pk := look(Sent, to, data)
 	v := f.judge(s, p, &pk)
 	passed := false
 	for i := range v.copies {
-		info := sentInfo{ip, -1}
+		info := info // of this copy
 		if v.fates[i].corrupt {
 			info.flip = flip(v.fates[i].bit, len(data))
 		}

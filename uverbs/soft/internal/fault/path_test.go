@@ -348,6 +348,18 @@ func TestManyPackets(t *testing.T) {
 	r.want(strings.Join(want, " "))
 }
 
+// TestDamagedBefore: a packet that is damaged already stays so.
+func TestDamagedBefore(t *testing.T) {
+	r := newRig(t, "duplicate=100%,reorder=100%", nil)
+	b := batchOf(hostB, 17, 1)
+	b.Flip(100)
+	if err := r.p.Send(b); err != nil {
+		t.Error(err)
+	}
+	r.clock.advance(time.Second)
+	r.want("1! 1!")
+}
+
 // TestSendError: Send returns the error of the function that sends.
 func TestSendError(t *testing.T) {
 	want := errors.New("no route")
