@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -14,11 +15,11 @@ import (
 )
 
 // Options are the properties of a device. The zero value is a device with the properties of rxe on
-// a loopback address.
+// a loopback address. [ParseOptions] reads them from a text.
 type Options struct {
 	// Name is the name of the device, by which package uverbs opens it. It has up to 63 bytes,
-	// printable and without a slash or blank. If it is empty, the name is the first of soft0, soft1
-	// and so on that no device of the process has.
+	// printable and without blanks, slashes, percent signs, commas and semicolons. If it is empty,
+	// the name is the first of soft0, soft1 and so on that no device of the process has.
 	Name string
 
 	// Addr is the IP address of the device, an address of this host. The zero value is the first
@@ -63,7 +64,7 @@ const (
 	maxAHs     = 1<<15 - 1
 )
 
-// OptionError reports an option that [New] refuses.
+// OptionError reports an option that [New] or [ParseOptions] refuses.
 type OptionError struct {
 	Field   string // Field is the name of the field of Options, such as "MTU" or "Limits.QPs".
 	Value   any    // Value is its value.
@@ -77,7 +78,7 @@ func (e *OptionError) Error() string {
 	if s, ok := e.Value.(string); ok {
 		value = fmt.Sprintf("%q", s)
 	}
-	s := fmt.Sprintf("soft: New: %s is %s, must be %s", e.Field, value, e.Allowed)
+	s := fmt.Sprintf("soft: %s is %s, must be %s", e.Field, value, e.Allowed)
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
@@ -93,6 +94,9 @@ const defaultPort = 4791
 // mtus are the MTUs of RoCE in bytes.
 var mtus = []int{256, 512, 1024, 2048, 4096}
 
+// allowedMTU says what is allowed for MTU.
+const allowedMTU = "256, 512, 1024, 2048 or 4096, or 0 for that of the network interface"
+
 // check checks everything that does not depend on this host or on other devices, and fills in the
 // defaults.
 func (o *Options) check() error {
@@ -103,7 +107,7 @@ func (o *Options) check() error {
 		o.Port = defaultPort
 	}
 	if o.MTU != 0 && !slices.Contains(mtus, o.MTU) {
-		return &OptionError{Field: "MTU", Value: o.MTU, Allowed: "256, 512, 1024, 2048 or 4096, or 0 for that of the network interface"}
+		return &OptionError{Field: "MTU", Value: o.MTU, Allowed: allowedMTU}
 	}
 	if a := o.Addr; a.IsValid() && (a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})) {
 		return &OptionError{Field: "Addr", Value: a, Allowed: "an address of this host, not unspecified, multicast or broadcast"}
@@ -119,14 +123,17 @@ func (o *Options) check() error {
 func (o *Options) checkName() error {
 	bad := !utf8.ValidString(o.Name) || len(o.Name) >= abi.IB_DEVICE_NAME_MAX
 	for _, c := range o.Name {
-		bad = bad || c <= ' ' || c == '/' || c == '%' || c == 0x7f
+		bad = bad || c <= ' ' || strings.ContainsRune("/%,;\x7f", c)
 	}
 	if bad {
 		return &OptionError{Field: "Name", Value: o.Name,
-			Allowed: fmt.Sprintf("up to %d printable bytes without a blank, / or %%, or empty for the first free softN", abi.IB_DEVICE_NAME_MAX-1)}
+			Allowed: fmt.Sprintf("up to %d printable bytes without a blank, /, %%, a comma or a semicolon, or empty for the first free softN", abi.IB_DEVICE_NAME_MAX-1)}
 	}
 	return nil
 }
+
+// allowedLimit says what is allowed for a limit.
+func allowedLimit(max int) string { return fmt.Sprintf("1 to %d, or 0 for %d", max, max) }
 
 // check checks the limits and fills in the defaults.
 func (l *Limits) check() error {
@@ -139,7 +146,7 @@ func (l *Limits) check() error {
 		{"MWs", &l.MWs, maxMWs}, {"PDs", &l.PDs, maxObjects}, {"AHs", &l.AHs, maxAHs},
 	} {
 		if *f.value < 0 || *f.value > f.max {
-			return &OptionError{Field: "Limits." + f.name, Value: *f.value, Allowed: fmt.Sprintf("1 to %d, or 0 for %d", f.max, f.max)}
+			return &OptionError{Field: "Limits." + f.name, Value: *f.value, Allowed: allowedLimit(f.max)}
 		}
 		if *f.value == 0 {
 			*f.value = f.max

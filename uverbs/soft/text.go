@@ -1,0 +1,186 @@
+package soft
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ParseOptions reads the text form of Options, for environment variables and command lines:
+//
+//	ADDRESS[:PORT][,FIELD=VALUE]...
+//
+// ADDRESS is the IP address of the device, or auto for [Options].Addr without a value. Brackets
+// separate an IPv6 address from a port. Fields may stand in any order:
+//
+//	name=soft7       name of the device
+//	mtu=1024         active MTU in bytes
+//	seed=7           seed of what is drawn at random
+//	qps=100          limit of the number of queue pairs; also cqs, srqs, mrs, mws, pds and ahs
+//
+// For example:
+//
+//	auto
+//	127.0.0.2:4792,name=left,mtu=1024
+//	[fe80::1%eth0]:4791,seed=7
+//
+// ParseOptions refuses what [New] would refuse on every host. A value that is not allowed is an
+// [OptionError]. Other errors name the field and say which fields there are.
+func ParseOptions(text string) (Options, error) {
+	address, rest, more := strings.Cut(text, ",")
+	var o Options
+	if err := o.parseAddress(address); err != nil {
+		return Options{}, err
+	}
+	seen := map[string]bool{}
+	for more {
+		var part string
+		part, rest, more = strings.Cut(rest, ",")
+		name, value, ok := strings.Cut(part, "=")
+		i := slices.IndexFunc(textFields, func(f textField) bool { return f.name == name })
+		switch {
+		case i < 0:
+			return Options{}, fmt.Errorf("soft: unknown field %q in %q; the fields are %s", name, text, textFieldNames())
+		case !ok:
+			return Options{}, fmt.Errorf("soft: field %s has no value in %q, such as %s", name, text, textFields[i].example)
+		case seen[name]:
+			return Options{}, fmt.Errorf("soft: field %s stands twice in %q", name, text)
+		}
+		seen[name] = true
+		if err := textFields[i].set(&o, value); err != nil {
+			return Options{}, err
+		}
+	}
+	checked := o // check fills in what String leaves out
+	if err := checked.check(); err != nil {
+		return Options{}, err
+	}
+	return o, nil
+}
+
+// auto is the text of an address that is not set.
+const auto = "auto"
+
+// parseAddress reads the address and the port.
+func (o *Options) parseAddress(text string) error {
+	if text == auto {
+		return nil
+	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		o.Addr = addr.Unmap()
+		return nil
+	}
+	host, port := text, ""
+	if i := strings.LastIndexByte(text, ':'); i >= 0 {
+		host, port = text[:i], text[i+1:]
+	}
+	if host != auto {
+		at, err := netip.ParseAddrPort(host + ":1")
+		if err != nil {
+			return &OptionError{Field: "Addr", Value: text,
+				Allowed: "an IP address or auto, and perhaps a port, such as 127.0.0.2:4791 or [fd00::1]:4791"}
+		}
+		o.Addr = at.Addr().Unmap()
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return &OptionError{Field: "Port", Value: port, Allowed: "1 to 65535"}
+	}
+	o.Port = uint16(n)
+	return nil
+}
+
+// textField is a field of the text form.
+type textField struct {
+	name    string
+	example string
+	set     func(o *Options, value string) error
+	get     func(o *Options) string // empty for the zero value
+}
+
+// textFields are the fields in the order in which String writes them.
+var textFields = []textField{
+	{
+		"name", "name=soft7",
+		func(o *Options, v string) error { o.Name = v; return o.checkName() },
+		func(o *Options) string { return o.Name },
+	},
+	intField("mtu", "mtu=1024", "MTU", allowedMTU, func(o *Options) *int { return &o.MTU }),
+	{
+		"seed", "seed=7",
+		func(o *Options, v string) (err error) {
+			if o.Seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+				return &OptionError{Field: "Seed", Value: v, Allowed: "a number of 64 bits, or 0 for what differs in each run"}
+			}
+			return nil
+		},
+		func(o *Options) string { return number(o.Seed) },
+	},
+	limitField("qps", "QPs", maxQPs, func(l *Limits) *int { return &l.QPs }),
+	limitField("cqs", "CQs", maxObjects, func(l *Limits) *int { return &l.CQs }),
+	limitField("srqs", "SRQs", maxSRQs, func(l *Limits) *int { return &l.SRQs }),
+	limitField("mrs", "MRs", maxMRs, func(l *Limits) *int { return &l.MRs }),
+	limitField("mws", "MWs", maxMWs, func(l *Limits) *int { return &l.MWs }),
+	limitField("pds", "PDs", maxObjects, func(l *Limits) *int { return &l.PDs }),
+	limitField("ahs", "AHs", maxAHs, func(l *Limits) *int { return &l.AHs }),
+}
+
+// intField returns a field that is a number.
+func intField(name, example, field, allowed string, at func(*Options) *int) textField {
+	return textField{
+		name, example,
+		func(o *Options, v string) error {
+			n, err := strconv.ParseUint(v, 10, 31)
+			if err != nil {
+				return &OptionError{Field: field, Value: v, Allowed: allowed}
+			}
+			*at(o) = int(n)
+			return nil
+		},
+		func(o *Options) string { return number(uint64(*at(o))) },
+	}
+}
+
+// limitField returns a field of Limits.
+func limitField(name, field string, max int, at func(*Limits) *int) textField {
+	return intField(name, name+"=100", "Limits."+field, allowedLimit(max), func(o *Options) *int { return at(&o.Limits) })
+}
+
+// number returns a number in decimal, and nothing for 0.
+func number(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// textFieldNames lists the names of the fields.
+func textFieldNames() string {
+	var names []string
+	for _, f := range textFields {
+		names = append(names, f.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// String returns the text form, from which [ParseOptions] returns the same Options if [New] allows
+// them.
+func (o Options) String() string {
+	text := auto
+	switch {
+	case o.Addr.IsValid() && o.Port != 0:
+		text = netip.AddrPortFrom(o.Addr, o.Port).String()
+	case o.Addr.IsValid():
+		text = o.Addr.String()
+	case o.Port != 0:
+		text = fmt.Sprintf("%s:%d", auto, o.Port)
+	}
+	for _, f := range textFields {
+		if v := f.get(&o); v != "" {
+			text += "," + f.name + "=" + v
+		}
+	}
+	return text
+}

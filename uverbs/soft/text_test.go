@@ -1,0 +1,122 @@
+package soft
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// texts are text forms with what they mean. canonical is what String returns, if that is another text.
+var texts = []struct {
+	text, canonical string
+	options         Options
+}{
+	{"auto", "", Options{}},
+	{"auto:4792", "", Options{Port: 4792}},
+	{"127.0.0.2", "", Options{Addr: netip.MustParseAddr("127.0.0.2")}},
+	{"::ffff:127.0.0.2", "127.0.0.2", Options{Addr: netip.MustParseAddr("127.0.0.2")}},
+	{"[::ffff:127.0.0.2]:7", "127.0.0.2:7", Options{Addr: netip.MustParseAddr("127.0.0.2"), Port: 7}},
+	{"127.0.0.2:65535", "", Options{Addr: netip.MustParseAddr("127.0.0.2"), Port: 65535}},
+	{"fd00::1:4791", "", Options{Addr: netip.MustParseAddr("fd00::1:4791")}},
+	{"[fe80::1%eth0]:4791,seed=7", "", Options{Addr: netip.MustParseAddr("fe80::1%eth0"), Port: 4791, Seed: 7}},
+	{"127.0.0.2,mtu=1024,name=left", "127.0.0.2,name=left,mtu=1024", Options{Addr: netip.MustParseAddr("127.0.0.2"), Name: "left", MTU: 1024}},
+	{"auto,name=,mtu=0,seed=0,qps=0", "auto", Options{}},
+	{"auto,name=a=b", "", Options{Name: "a=b"}},
+	{"auto,seed=18446744073709551615", "", Options{Seed: 1<<64 - 1}},
+	{
+		"auto,qps=1,cqs=2,srqs=3,mrs=4,mws=5,pds=6,ahs=7", "",
+		Options{Limits: Limits{QPs: 1, CQs: 2, SRQs: 3, MRs: 4, MWs: 5, PDs: 6, AHs: 7}},
+	},
+}
+
+func TestParseOptions(t *testing.T) {
+	for _, c := range texts {
+		got, err := ParseOptions(c.text)
+		if err != nil || got != c.options {
+			t.Errorf("ParseOptions(%q) = %+v, %v; want %+v", c.text, got, err, c.options)
+		}
+		want := c.canonical
+		if want == "" {
+			want = c.text
+		}
+		if got.String() != want {
+			t.Errorf("ParseOptions(%q).String() = %q, want %q", c.text, got, want)
+		}
+	}
+}
+
+// TestParseOptionsRefused: an error names the field, the value and what is allowed.
+func TestParseOptionsRefused(t *testing.T) {
+	for _, c := range []struct{ text, field, value, allowed string }{
+		{"", "Addr", `""`, "an IP address or auto"},
+		{"host", "Addr", `"host"`, "127.0.0.2:4791 or [fd00::1]:4791"},
+		{"AUTO", "Addr", `"AUTO"`, "auto"},
+		{"host:4791", "Addr", `"host:4791"`, "an IP address"},
+		{"[fd00::1]", "Addr", `"[fd00::1]"`, "perhaps a port"},
+		{"127.0.0.2:", "Port", `""`, "1 to 65535"},
+		{"0.0.0.0", "Addr", "0.0.0.0", "not unspecified"},
+		{"224.0.0.1", "Addr", "224.0.0.1", "multicast"},
+		{"fe80::1", "Addr", "fe80::1", "with a zone"},
+		{"127.0.0.2:0", "Port", `"0"`, "1 to 65535"},
+		{"127.0.0.2:65536", "Port", `"65536"`, "1 to 65535"},
+		{"127.0.0.2:x", "Port", `"x"`, "1 to 65535"},
+		{"auto:", "Port", `""`, "1 to 65535"},
+		{"auto:-1", "Port", `"-1"`, "1 to 65535"},
+		{"auto,name=a/b", "Name", `"a/b"`, "printable bytes"},
+		{"auto,name=a;b", "Name", `"a;b"`, "a semicolon"},
+		{"auto,mtu=1500", "MTU", "1500", "256, 512, 1024, 2048 or 4096"},
+		{"auto,mtu=big", "MTU", `"big"`, "256, 512, 1024, 2048 or 4096"},
+		{"auto,mtu=-256", "MTU", `"-256"`, "256, 512, 1024, 2048 or 4096"},
+		{"auto,mtu=4294967552", "MTU", `"4294967552"`, "256, 512, 1024, 2048 or 4096"},
+		{"auto,seed=-1", "Seed", `"-1"`, "64 bits"},
+		{"auto,qps=x", "Limits.QPs", `"x"`, "1 to 1048560"},
+		{"auto,qps=1048561", "Limits.QPs", "1048561", "1 to 1048560"},
+		{"auto,ahs=32768", "Limits.AHs", "32768", "1 to 32767"},
+	} {
+		o, err := ParseOptions(c.text)
+		var e *OptionError
+		if !errors.As(err, &e) || o != (Options{}) {
+			t.Errorf("ParseOptions(%q) = %+v, %v; want an OptionError", c.text, o, err)
+			continue
+		}
+		if want := "soft: " + c.field + " is " + c.value + ", must be "; e.Field != c.field || !strings.HasPrefix(e.Error(), want) || !strings.Contains(e.Error(), c.allowed) {
+			t.Errorf("ParseOptions(%q): field %s, %q; want %q and %q", c.text, e.Field, e, want, c.allowed)
+		}
+	}
+	for text, want := range map[string]string{
+		"auto,":            `unknown field "" in "auto,"; the fields are name, mtu, seed, qps, cqs, srqs, mrs, mws, pds, ahs`,
+		"auto,mut=256":     `unknown field "mut"`,
+		"auto, mtu=256":    `unknown field " mtu"`,
+		"auto,mtu":         `field mtu has no value in "auto,mtu", such as mtu=1024`,
+		"auto,ahs":         `such as ahs=100`,
+		"auto,mtu=0,mtu=0": `field mtu stands twice in "auto,mtu=0,mtu=0"`,
+	} {
+		if o, err := ParseOptions(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseOptions(%q) = %+v, %v; want %q", text, o, err, want)
+		}
+	}
+}
+
+// FuzzParseOptions: what ParseOptions returns is allowed on every host, and String and ParseOptions
+// are inverse to each other.
+func FuzzParseOptions(f *testing.F) {
+	for _, c := range texts {
+		f.Add(c.text)
+	}
+	f.Add("auto:1,name=\xff")
+	f.Add("[fe80::1%a,b]:1")
+	f.Fuzz(func(t *testing.T, text string) {
+		o, err := ParseOptions(text)
+		if err != nil {
+			return
+		}
+		checked := o
+		if err := checked.check(); err != nil {
+			t.Errorf("ParseOptions(%q) = %+v, which check refuses: %v", text, o, err)
+		}
+		if again, err := ParseOptions(o.String()); err != nil || again != o {
+			t.Errorf("ParseOptions(%q) = %+v, whose text is %q, which means %+v, %v", text, o, o, again, err)
+		}
+	})
+}
