@@ -2,12 +2,14 @@ package soft
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // network carries the packets of a device between its UDP socket and its engine.
@@ -57,17 +59,32 @@ func (n *network) close() {
 // the other entries of the GID table exist in this process alone.
 func (n *network) Resolve(from, to netip.Addr) (netip.AddrPort, syscall.Errno) {
 	local := n.socket.LocalAddr()
-	if from.WithZone("") != local.Addr().WithZone("") {
+	if from.WithZone("") != local.Addr().WithZone("") || !hasRoute(local.Addr(), to) {
 		return netip.AddrPort{}, syscall.ENETUNREACH
 	}
 	return netip.AddrPortFrom(to, local.Port()), 0
 }
 
+// hasRoute reports whether the system knows a way from a local address to another one. It connects a
+// UDP socket, which sends nothing.
+func hasRoute(from, to netip.Addr) bool {
+	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, wire.Port)))
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
 // Send sends packets. Those that the system refuses are lost.
 func (n *network) Send(_ netip.Addr, b *udp.Batch) { n.socket.Send(b) }
 
-// Join makes the interface of the socket a member of a multicast group.
+// Join makes the interface of the socket a member of a multicast group. A group of the other address
+// family exists in this process alone.
 func (n *network) Join(group netip.Addr) syscall.Errno {
+	if group.Unmap().Is4() != n.socket.LocalAddr().Addr().Is4() {
+		return 0
+	}
 	r := n.engine.NewReceiver()
 	handle := receiver(r)
 	err := n.socket.JoinGroup(group, func(from netip.AddrPort, packet []byte, meta udp.Meta) {

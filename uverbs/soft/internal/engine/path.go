@@ -40,7 +40,7 @@ type path struct {
 	local     *Device // the destination if it is on the same host; nil: the network, or a group
 	multicast bool
 	src, dst  netip.Addr
-	to        netip.AddrPort // of the network
+	to        netip.AddrPort // of the network; invalid for a group that only this host can reach
 	ip        udp.IP
 	flowLabel uint32
 }
@@ -82,8 +82,10 @@ func (d *Device) pathFrom(src netip.Addr, av *AV) (*path, syscall.Errno) {
 	}
 	if p.local == nil && d.config.Network != nil {
 		var errno syscall.Errno
-		p.to, errno = d.config.Network.Resolve(p.src, p.dst)
-		return p, errno
+		if p.to, errno = d.config.Network.Resolve(p.src, p.dst); errno != 0 && !p.multicast {
+			return nil, errno
+		}
+		return p, 0
 	}
 	if p.local == nil && !p.multicast {
 		return nil, syscall.ENETUNREACH

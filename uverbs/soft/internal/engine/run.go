@@ -215,7 +215,7 @@ func (w *worker) deliverOne(way *path, b []byte) {
 	for _, d := range way.device.config.Host.devicesNow() {
 		d.receive(w, &w.source, b)
 	}
-	if way.device.config.Network != nil {
+	if way.to.IsValid() {
 		copy(w.reserveNetwork(way, len(b)), b)
 	}
 }
