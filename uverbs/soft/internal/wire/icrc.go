@@ -79,6 +79,18 @@ func icrc(src, dst netip.AddrPort, ipID uint16, b []byte) uint32 {
 	return crc32.Update(^updateCRC(1<<32-1, m[:n]), crc32.IEEETable, b[BTHSize:len(b)-ICRCSize])
 }
 
+// rxe of Linux 6.2 to 7.2 makes and expects a different ICRC for a FLUSH: its table of opcodes has no
+// offset of the payload for that one, so what it takes for the payload is the whole packet from the BTH
+// on, which counts a second time, unmasked.
+
+// isFlush reports whether a packet has two ICRCs.
+func isFlush(b []byte) bool { return Opcode(b[0]) == Flush }
+
+// rxeFlushICRC returns the ICRC that rxe gives a FLUSH.
+func rxeFlushICRC(src, dst netip.AddrPort, ipID uint16, b []byte) uint32 {
+	return crc32.Update(icrc(src, dst, ipID, b), crc32.IEEETable, b[:len(b)-ICRCSize])
+}
+
 // crcTables are the tables of updateCRC: crcTables[k][v] is what a byte v with k bytes behind it adds to
 // the register.
 var crcTables = func() (all [8][256]uint32) {
@@ -109,8 +121,14 @@ func updateCRC(crc uint32, b []byte) uint32 {
 // SealICRC writes the ICRC into the last four bytes of a packet, which begins with its BTH. The
 // addresses must be of one family; IPv4 addresses may be IPv4-mapped IPv6 addresses. ipID is the ID of
 // the IPv4 header and has no meaning with IPv6. SealICRC panics if b is shorter than a BTH and an ICRC.
+//
+// A FLUSH gets the ICRC that rxe expects, since no other device is known to support FLUSH.
 func SealICRC(src, dst netip.AddrPort, ipID uint16, b []byte) {
-	binary.LittleEndian.PutUint32(b[len(b)-ICRCSize:], icrc(src, dst, ipID, b))
+	seal := icrc
+	if isFlush(b) {
+		seal = rxeFlushICRC
+	}
+	binary.LittleEndian.PutUint32(b[len(b)-ICRCSize:], seal(src, dst, ipID, b))
 }
 
 // CheckICRC reports whether the ICRC of a received packet is right.
@@ -120,21 +138,33 @@ func SealICRC(src, dst netip.AddrPort, ipID uint16, b []byte) {
 // to it depends on the ID alone. Of the 2^32 differences between the ICRC with ID 0 and the right one,
 // 2^16 are due to an ID. So with IPv4, one damaged packet in 2^16 passes. A packet with a single
 // flipped bit never passes, because no ID makes up for it.
+//
+// Of a FLUSH, CheckICRC accepts the ICRC of rxe as well as the right one.
 func CheckICRC(src, dst netip.AddrPort, b []byte) (ipID uint16, ok bool) {
 	if len(b) < BTHSize+ICRCSize {
 		return 0, false
 	}
-	diff := icrc(src, dst, 0, b) ^ binary.LittleEndian.Uint32(b[len(b)-ICRCSize:])
-	if diff == 0 {
-		return 0, true
+	sum := binary.LittleEndian.Uint32(b[len(b)-ICRCSize:])
+	v4 := src.Addr().Unmap().Is4()
+	if isFlush(b) {
+		if ipID, ok = findID(v4, sum^rxeFlushICRC(src, dst, 0, b), 2*len(b)-ICRCSize); ok {
+			return ipID, true
+		}
 	}
-	if a := src.Addr(); !a.Is4() && !a.Is4In6() {
-		return 0, false
+	return findID(v4, sum^icrc(src, dst, 0, b), len(b))
+}
+
+// findID returns the ID of the IP header, from the difference between the ICRC of a packet and the one
+// with ID 0. n is the number of bytes behind the UDP header that count, ICRC included. It reports false if
+// the difference is not due to an ID.
+func findID(v4 bool, diff uint32, n int) (ipID uint16, ok bool) {
+	if diff == 0 || !v4 {
+		return 0, diff == 0
 	}
 	// Run the CRC backwards over the ID and everything behind it. What remains is the ID as the CRC
 	// register took it up: its two bytes in the low half, the first one lowest.
 	const behindID = ipv4Size - 4 + udpSize - ICRCSize
-	d := multiply(diff, inversePower(behindID+len(b)))
+	d := multiply(diff, inversePower(behindID+n))
 	if d>>16 != 0 {
 		return 0, false
 	}

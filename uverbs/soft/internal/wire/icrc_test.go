@@ -9,10 +9,12 @@ import (
 	"testing"
 )
 
-// captured are packets from the IP header on, as a packet socket saw them. rxe of Linux 6.1 sent them.
+// captured are packets from the IP header on, as a packet socket saw them. rxe of Linux 6.1 sent the
+// first ones, and that of Linux 7.2 the FLUSH.
 var captured = []struct{ name, hex string }{
 	{"IPv4", "45000030d7f9400040114ebf0a0100010a010002faa112b7001c00001100ffff0000b59c009f682e1f000001a97d601e"},
 	{"IPv6", "60000000001c1140fd000001000000000000000000000001fd000001000000000000000000000002dbd912b7001c00001100ffff00004c3600ede9971f00000162fe8f5a"},
+	{"FLUSH", "45000040eacf400040113bd90a0100010a010002e7da12b7002c00001c00ffff000e952a80b653a00000000100007efef3e1e0000324c3ae00001388cc637540"},
 }
 
 // split takes an IP packet apart.
@@ -42,6 +44,27 @@ func TestCapturedICRC(t *testing.T) {
 				t.Errorf("SealICRC wrote % x, want % x", b[len(b)-ICRCSize:], want[len(want)-ICRCSize:])
 			}
 		})
+	}
+}
+
+// TestFlushICRC: a FLUSH with the right ICRC is accepted as well, and one with a flipped bit has neither.
+func TestFlushICRC(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, p := range paths {
+		b := randomPacket(r, 36)
+		b[0] = byte(Flush)
+		binary.LittleEndian.PutUint32(b[32:], icrc(p.src, p.dst, 0x1234, b))
+		if _, ok := CheckICRC(p.src, p.dst, b); !ok {
+			t.Errorf("%v: the right ICRC of a FLUSH is refused", p.src)
+		}
+		SealICRC(p.src, p.dst, 0x1234, b)
+		for bit := 8; bit < 8*len(b); bit++ { // the first byte is the opcode
+			b[bit/8] ^= 1 << (bit % 8)
+			if got, ok := CheckICRC(p.src, p.dst, b); ok {
+				t.Errorf("%v, bit %d of byte %d flipped: CheckICRC returned ID %#x", p.src, bit%8, bit/8, got)
+			}
+			b[bit/8] ^= 1 << (bit % 8)
+		}
 	}
 }
 
