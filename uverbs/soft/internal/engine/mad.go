@@ -39,7 +39,7 @@ func (d *Device) SendMAD(to MADAddr, mad []byte) syscall.Errno {
 		Opcode: wire.UD | wire.SendOnly, MigReq: true, PKey: defaultPKey, DestQP: wire.GSIQP,
 		QKey: GSIQKey, SrcQP: wire.GSIQP, PSN: d.madPSN.Add(1) & psnMask,
 	}
-	w := workers.Get().(*worker)
+	w := workers.get()
 	b := w.reserve(&w.requests, way, wire.PacketSize(h.Opcode, len(mad)))
 	copy(b[h.Put(b):], mad)
 	d.stats.sentPackets.Add(1)

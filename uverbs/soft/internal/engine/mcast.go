@@ -62,15 +62,15 @@ func (q *QP) Attach(gid [16]byte, lid uint16) syscall.Errno {
 	case len(old) == 0 && g.len() >= MaxGroups, len(old) >= MaxGroupQPs:
 		return syscall.ENOMEM
 	}
-	if n := q.dev.config.Network; n != nil && len(old) == 0 {
-		if errno := n.Join(group); errno != 0 {
-			return errno
-		}
-	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return syscall.EINVAL
+	}
+	if n := q.dev.config.Network; n != nil && len(old) == 0 {
+		if errno := n.Join(group); errno != 0 {
+			return errno
+		}
 	}
 	q.groups++
 	g.replace(group, append(slices.Clip(old), q))

@@ -81,7 +81,7 @@ func (d *Device) deliverTo(w *worker, q *QP, a *arrival, b []byte) {
 // finishLater sends the rest of a long response in a goroutine of its own.
 func (d *Device) finishLater(q *QP) {
 	d.config.Go(func() {
-		w := workers.Get().(*worker)
+		w := workers.get()
 		for !w.finishRead(q, readRounds) {
 			runtime.Gosched()
 		}
@@ -191,7 +191,7 @@ func (d *Device) NewReceiver() *Receiver { return &Receiver{device: d} }
 // the packet.
 func (r *Receiver) Packet(m *Meta, b []byte) {
 	if r.worker == nil {
-		r.worker = workers.Get().(*worker)
+		r.worker = workers.get()
 	}
 	w := r.worker
 	w.makeRoom()

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"sync"
-
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
@@ -22,6 +20,7 @@ type responder struct {
 	dropping bool        // UC: the rest of the message
 
 	recv   *receive // taken for the message under way, or nil
+	spare  *receive // for the next message, or nil
 	target target   // of the WRITE under way
 
 	remembered []remembered // READs and atomics that may have to be answered again
@@ -48,9 +47,6 @@ type receive struct {
 	at     uint32 // bytes that are stored
 }
 
-// receives are receives for reuse, with no allocation for each message.
-var receives = sync.Pool{New: func() any { return new(receive) }}
-
 // reset prepares the responder for a new connection.
 func (r *responder) reset() {
 	r.msn, r.opcode = 0, noOpcode
@@ -69,8 +65,7 @@ func (r *responder) drop() {
 // free gives the receive under way back.
 func (r *responder) free() {
 	if r.recv != nil {
-		receives.Put(r.recv)
-		r.recv = nil
+		r.spare, r.recv = r.recv, nil
 	}
 }
 
@@ -109,7 +104,7 @@ func (q *QP) request(w *worker, a *arrival) {
 	case RC:
 		q.requestRC(w, a)
 	case UC:
-		q.requestUC(w, a)
+		q.requestUC(a)
 	default:
 		q.datagram(w, a)
 	}
@@ -149,9 +144,9 @@ func (q *QP) execute(w *worker, a *arrival) verdict {
 	}
 	switch op := h.Opcode.Operation(); {
 	case h.Opcode.IsSend():
-		return q.executeSend(w, a)
+		return q.executeSend(a)
 	case h.Opcode.IsWrite():
-		return q.executeWrite(w, a)
+		return q.executeWrite(a)
 	case op == wire.ReadRequest:
 		return q.executeRead(w, h)
 	case h.Opcode.IsAtomic():
@@ -214,17 +209,18 @@ func (q *QP) takeFor(h *wire.Header) verdict {
 	}
 	r := &q.resp
 	r.free()
-	w := receives.Get().(*receive)
-	w.cursor, w.at = sgeCursor{}, 0
-	taken, malformed := q.take(&w.wr)
-	if !taken {
-		receives.Put(w)
-		if malformed {
-			return badReceive
-		}
+	if r.spare == nil {
+		r.spare = new(receive)
+	}
+	rc := r.spare
+	rc.cursor, rc.at = sgeCursor{}, 0
+	switch taken, malformed := q.take(&rc.wr); {
+	case malformed:
+		return badReceive
+	case !taken:
 		return notReady
 	}
-	r.recv = w
+	r.recv, r.spare = rc, nil
 	return ok
 }
 
@@ -259,7 +255,7 @@ func (q *QP) lengthFits(h *wire.Header, n int) bool {
 }
 
 // executeSend stores the data of a packet of a SEND.
-func (q *QP) executeSend(w *worker, a *arrival) verdict {
+func (q *QP) executeSend(a *arrival) verdict {
 	if v := q.store(a.payload); v != ok {
 		return v
 	}
@@ -287,13 +283,10 @@ func (q *QP) store(data []byte) verdict {
 
 // executeWrite stores the data of a packet of a WRITE. If there is none, address and key are not
 // looked at.
-func (q *QP) executeWrite(w *worker, a *arrival) verdict {
+func (q *QP) executeWrite(a *arrival) verdict {
 	h, t := &a.header, &q.resp.target
 	if h.Opcode.HasRETH() {
 		*t = target{addr: h.Addr, key: h.RKey, left: h.Length, length: h.Length}
-		if h.Length == 0 {
-			return q.executed(a)
-		}
 		if q.dev.config.Memory.CheckRemote(q.ref(), t.key, t.addr, uint64(t.left), memory.RemoteWrite) != memory.OK {
 			return denied
 		}

@@ -95,12 +95,44 @@ type worker struct {
 	grh     [GRHSize]byte
 }
 
-// workers are workers for reuse: their queues are large.
-var workers = sync.Pool{New: func() any { return new(worker) }}
+// workers are workers for reuse, as their queues are large. A sync.Pool would lose them to the garbage
+// collector.
+var workers = spares{most: 8}
+
+// spares are workers that nobody uses.
+type spares struct {
+	most int // how many are kept
+
+	mu   sync.Mutex
+	list []*worker // guarded by mu
+}
+
+// get returns a worker that is not in use.
+func (s *spares) get() *worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.list) - 1
+	if last < 0 {
+		return new(worker)
+	}
+	w := s.list[last]
+	s.list[last] = nil
+	s.list = s.list[:last]
+	return w
+}
+
+// put gives a worker back.
+func (s *spares) put(w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.list) < s.most {
+		s.list = append(s.list, w)
+	}
+}
 
 // run runs the requester of a QP that the caller has claimed.
 func (d *Device) run(q *QP) {
-	w := workers.Get().(*worker)
+	w := workers.get()
 	w.runnable = append(w.runnable, q)
 	w.run(d)
 }
@@ -134,7 +166,7 @@ func (w *worker) release() {
 	w.wrKey, w.readKey = sendKey{}, sendKey{}
 	w.wr.Inline, w.read.Inline, w.lastResponse = nil, nil, nil
 	w.arrival, w.source = arrival{}, source{}
-	workers.Put(w)
+	workers.put(w)
 }
 
 // round has each QP send some packets and delivers them. QPs with nothing more to send leave.

@@ -4,7 +4,7 @@ import "github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 
 // requestUC handles a request on an unreliable connection. Nothing is acknowledged: a message of which
 // a packet was lost is dropped.
-func (q *QP) requestUC(w *worker, a *arrival) {
+func (q *QP) requestUC(a *arrival) {
 	r, h := &q.resp, &a.header
 	if r.dropping || h.PSN != r.psn {
 		if r.dropping = !h.Opcode.Starts(); r.dropping {
@@ -27,9 +27,9 @@ func (q *QP) requestUC(w *worker, a *arrival) {
 		v = invalid
 	}
 	if v == ok && h.Opcode.IsSend() {
-		v = q.executeSend(w, a)
+		v = q.executeSend(a)
 	} else if v == ok {
-		v = q.executeWrite(w, a)
+		v = q.executeWrite(a)
 	}
 	q.concludeUC(a, v)
 }
