@@ -302,8 +302,8 @@ func Open(name string) (*Device, error) {
 	if name == "" {
 		return nil, argErr("Open", "name", `""`, "the name of a device; use OpenFirst for any device")
 	}
-	if dev := inproc.ByName(name); dev != nil {
-		return openNamed(inspectInProcess(dev))
+	if info, ok := inProcessDevice(name); ok {
+		return openNamed(info)
 	}
 	dev, char, err := netlinkrdma.UverbsByName(name)
 	switch {

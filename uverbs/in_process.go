@@ -13,13 +13,27 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 )
 
-// inProcessDevices returns the devices in the process.
+// inProcessDevices returns the devices in the process, and after them those that the environment
+// asks for and that could not be made.
 func inProcessDevices() []DeviceInfo {
+	failed := softFailures()
 	var infos []DeviceInfo
 	for _, dev := range inproc.All() {
 		infos = append(infos, inspectInProcess(dev))
 	}
-	return infos
+	return append(infos, failed...)
+}
+
+// inProcessDevice returns the device in the process with a name, and whether there is one.
+func inProcessDevice(name string) (info DeviceInfo, ok bool) {
+	failed := softFailures()
+	if dev := inproc.ByName(name); dev != nil {
+		return inspectInProcess(dev), true
+	}
+	if i := slices.IndexFunc(failed, func(f DeviceInfo) bool { return f.Name == name }); i >= 0 {
+		return failed[i], true
+	}
+	return DeviceInfo{}, false
 }
 
 // inspectInProcess is inspect for a device in the process.

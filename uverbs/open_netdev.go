@@ -50,10 +50,15 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 	case failed != nil:
 		return nil, failed
 	}
+	var unusable []DeviceInfo
 	for _, info := range inProcessDevices() {
+		if info.Err != nil {
+			unusable = append(unusable, info)
+			continue
+		}
 		own = append(own, info.addrs()...)
 	}
-	return nil, &DeviceError{Name: name, Err: fmt.Errorf("this host has no such address (it has %s): %w",
+	return nil, &DeviceError{Name: name, Devices: unusable, Err: fmt.Errorf("this host has no such address (it has %s): %w",
 		cmp.Or(strings.Join(own, ", "), "none"), fs.ErrNotExist)}
 }
 

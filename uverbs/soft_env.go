@@ -1,0 +1,76 @@
+package uverbs
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"unicode"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/internal/inproc"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// softEnv is the environment variable that gives a program software devices: their options in the
+// text form of package soft, separated by blanks or semicolons.
+const softEnv = "GOVERBS_SOFT"
+
+// softFailures makes the devices of softEnv when it is called first, and returns those that could not
+// be made.
+var softFailures = sync.OnceValue(func() []DeviceInfo { return makeSoft(os.Getenv(softEnv)) })
+
+// makeSoft makes software devices, and returns those that could not be made.
+func makeSoft(list string) []DeviceInfo {
+	var failed []DeviceInfo
+	for _, text := range strings.FieldsFunc(list, func(c rune) bool { return c == ';' || unicode.IsSpace(c) }) {
+		o, err := soft.ParseOptions(text)
+		if err == nil {
+			_, err = soft.New(o)
+		}
+		if err == nil {
+			continue
+		}
+		f := failedSoft{name: cmp.Or(o.Name, text), addr: o.Addr, err: fmt.Errorf("environment variable %s: device %q: %w", softEnv, text, err)}
+		info := inspectInProcess(f)
+		info.Err = f.err
+		failed = append(failed, info)
+	}
+	return failed
+}
+
+// failedSoft stands for a device of softEnv that could not be made. Its name is the text in softEnv if
+// it has no other.
+type failedSoft struct {
+	name string
+	addr netip.Addr // the zero value if it is not known
+	err  error
+}
+
+// Info implements [inproc.Device].
+func (f failedSoft) Info() inproc.Info {
+	return inproc.Info{Name: f.name, DriverID: uint32(netlinkrdma.DriverRXE), Protocol: string(netlinkrdma.ProtocolRoCE)}
+}
+
+// Open implements [inproc.Device].
+func (f failedSoft) Open() (kernel.Device, error) { return nil, f.err }
+
+// Addrs implements [inproc.Device]. By its address, a program finds the reason why there is no device.
+func (f failedSoft) Addrs() []netip.Addr {
+	if !f.addr.IsValid() {
+		return nil
+	}
+	return []netip.Addr{f.addr}
+}
+
+// GIDs implements [inproc.Device].
+func (failedSoft) GIDs(uint8) []inproc.GID { return nil }
+
+// PKeys implements [inproc.Device].
+func (failedSoft) PKeys(uint8) []uint16 { return nil }
+
+// Counters implements [inproc.Device].
+func (failedSoft) Counters(uint8) []inproc.Counter { return nil }
