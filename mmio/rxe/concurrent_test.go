@@ -97,3 +97,55 @@ func TestPollConcurrently(t *testing.T) {
 		q.Release(n)
 	}
 }
+
+// TestFindConcurrently looks for work requests while another goroutine posts and the kernel stores
+// statuses. That is allowed although nothing orders the accesses: the race detector must not report it.
+func TestFindConcurrently(t *testing.T) {
+	const id, failure, flushed = 7, 1, 5 // the ID of all work requests, and statuses
+	p, rp := newPeer(8, 7), newPeer(6, 7)
+	q := must[*SendQueue](t)(NewSendQueue(p.mem, 127, 2, 32))
+	r := must[*RecvQueue](t)(NewRecvQueue(rp.mem, 127, 1))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range uint32(rounds) {
+			s := q.Slot(0)
+			s.Start(id, Write, 0)
+			s.SetRDMA(1, 1)
+			if err := s.AddSGE(1, 1, 1); err != nil {
+				t.Error(err)
+			}
+			q.Publish(1)
+			e := p.elem(i)
+			binary.NativeEndian.PutUint32(e[144:], i%2) // status
+			binary.NativeEndian.PutUint32(e[148:], stateError)
+			p.take()
+			w := r.Slot(0)
+			w.Start(id)
+			r.Publish(1)
+			rp.take()
+		}
+	}()
+	var x, rx IDIndex
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		for _, i := range []*IDIndex{nil, &x} {
+			q.Find(i, id, false)
+			q.Has(i, id)
+		}
+		r.Has(nil, id)
+		r.Has(&rx, id)
+		r.Posted()
+		q.HasFailed(id, failure)
+		q.FindFailed(flushed, false)
+	}
+	s, found := q.Find(&x, id, false)
+	wrID, status, _, failed := q.FindFailed(flushed, false)
+	if !found || s.Opcode != Write || !failed || wrID != id || status != failure || !q.HasFailed(id, failure) || !r.Has(&rx, id) {
+		t.Errorf("found %v, %+v; failed %v, %d with status %d; receive %v", found, s, failed, wrID, status, r.Has(&rx, id))
+	}
+}

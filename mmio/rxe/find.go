@@ -3,7 +3,8 @@ package rxe
 import "github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 
 // SendInfo describes a posted work request, for messages. It is read from memory that the kernel
-// and the posting goroutine may write at the same time, so only messages may depend on it.
+// and the posting goroutine may write at the same time, so only messages may depend on it. The
+// functions that read it are hidden from the race detector, which watches a ring in Go memory.
 type SendInfo struct {
 	Opcode     uint32    // the operation
 	Length     uint32    // in bytes, of all data
@@ -41,6 +42,8 @@ func (q *SendQueue) Find(x *IDIndex, wrID uint64, datagram bool) (SendInfo, bool
 }
 
 // readID returns the ID of an element, and whether it was ever written.
+//
+//go:norace
 func (q *SendQueue) readID(index uint32) (wrID uint64, used bool) {
 	w := (*abi.RxeSendWQE)(q.elem(index))
 	return w.WR.WRID, w.DMA.Length|w.WR.Opcode|w.WR.SendFlags != 0
@@ -55,6 +58,8 @@ func (q *SendQueue) Has(x *IDIndex, wrID uint64) bool {
 
 // HasFailed reports whether the ring has a work request with the given ID for which the kernel has
 // stored the given status. It may be called while another goroutine posts.
+//
+//go:norace
 func (q *SendQueue) HasFailed(wrID uint64, status uint32) bool {
 	for i := range q.mask + 1 {
 		id, used := q.readID(i)
@@ -71,6 +76,8 @@ const stateError = 4
 // FindFailed looks for the work request that moved the queue pair to the error state. The kernel
 // stores a status in it, even if its completion only says that it was flushed. The argument flushed
 // is the status of the requests after it. FindFailed may be called while another goroutine posts.
+//
+//go:norace
 func (q *SendQueue) FindFailed(flushed uint32, datagram bool) (wrID uint64, status uint32, i SendInfo, found bool) {
 	head := q.ring.producer.Acquire()
 	for n := range q.mask + 1 { // the oldest first
@@ -83,6 +90,8 @@ func (q *SendQueue) FindFailed(flushed uint32, datagram bool) (wrID uint64, stat
 }
 
 // info copies the fields of a SendInfo.
+//
+//go:norace
 func (q *SendQueue) info(w *abi.RxeSendWQE, datagram bool) SendInfo {
 	i := SendInfo{Opcode: w.WR.Opcode, Length: w.DMA.Length}
 	switch i.Opcode {
