@@ -139,7 +139,8 @@ func SealICRC(src, dst netip.AddrPort, ipID uint16, b []byte) {
 // 2^16 are due to an ID. So with IPv4, one damaged packet in 2^16 passes. A packet with a single
 // flipped bit never passes, because no ID makes up for it.
 //
-// Of a FLUSH, CheckICRC accepts the ICRC of rxe as well as the right one.
+// Of a FLUSH, CheckICRC accepts the ICRC of rxe as well as the right one, so that with IPv4 two damaged
+// ones in 2^16 pass, also with a single flipped bit.
 func CheckICRC(src, dst netip.AddrPort, b []byte) (ipID uint16, ok bool) {
 	if len(b) < BTHSize+ICRCSize {
 		return 0, false

@@ -198,7 +198,11 @@ func FuzzICRC(f *testing.F) {
 				t.Errorf("% x does not pass", b)
 			}
 			at := int(bit) / 8 % len(b)
+			flush := isFlush(b)
 			b[at] ^= 1 << (bit % 8)
+			if flush || isFlush(b) {
+				continue // of two ICRCs, one may be right by chance
+			}
 			if _, ok := CheckICRC(p.src, p.dst, b); ok != (at == 4) {
 				t.Errorf("bit %d of byte %d flipped: CheckICRC returned %v", bit%8, at, ok)
 			}
