@@ -197,13 +197,12 @@ func (d Delay) draw(random uint64) time.Duration {
 	return d.Min
 }
 
+// minPacket is the size of the shortest packet with an ICRC.
+const minPacket = wire.BTHSize + wire.ICRCSize
+
 // flip returns the bit to flip in a packet of n bytes, counted from the highest bit of byte 0. It
-// is one that the ICRC covers: byte 4 of the BTH is not. It returns -1, for none, if the packet is
-// too short to have an ICRC.
+// is one that the ICRC covers: byte 4 of the BTH is not. Preconditions: n >= minPacket.
 func flip(random uint64, n int) int {
-	if n < wire.BTHSize+wire.ICRCSize {
-		return -1
-	}
 	part, _ := bits.Mul64(random, uint64(n-1)*8)
 	if part >= uncovered*8 {
 		part += 8

@@ -261,7 +261,7 @@ func TestDelayDistribution(t *testing.T) {
 
 // TestFlip: every bit that the ICRC covers can be flipped, and no other.
 func TestFlip(t *testing.T) {
-	const n = wire.BTHSize + wire.ICRCSize
+	const n = minPacket
 	seen := make(map[int]bool)
 	d := drawer{1}
 	for range 10_000 {
@@ -276,10 +276,5 @@ func TestFlip(t *testing.T) {
 	}
 	if flip(0, n) != 0 || flip(1<<64-1, n) != n*8-1 {
 		t.Error("the first and the last bit are not those of the packet")
-	}
-	for n := range n {
-		if bit := flip(1, n); bit != -1 {
-			t.Errorf("bit %d of a packet of %d bytes", bit, n)
-		}
 	}
 }

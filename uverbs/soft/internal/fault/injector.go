@@ -18,11 +18,19 @@ const DefaultMaxHeld = 4096
 
 // Options are the options of an [Injector].
 type Options struct {
-	Config  Config    // what happens at first
-	Clock   Clock     // nil: the clock of the operating system
-	MaxHeld int       // number of delayed and held-back packets that are kept; 0: DefaultMaxHeld. More are dropped.
-	Trace   io.Writer // a line for each packet; nil: none. Every write is one line.
-	Capture io.Writer // a capture in the pcapng format; nil: none. Every write is one block.
+	Config  Config // what happens at first
+	Clock   Clock  // nil: the clock of the operating system
+	MaxHeld int    // number of delayed and held-back packets that are kept; 0: DefaultMaxHeld. More are dropped.
+
+	// Trace gets a line for each packet: the time since New in seconds, the direction, the addresses,
+	// the packet in words, and what was decided about it. nil: none. Every write is one line.
+	Trace io.Writer
+	// Capture gets the packets in the pcapng format, each of them once, with what was decided about it
+	// as a comment. Packets that are lost are there too, and a corrupt packet is there with the damage of
+	// its first copy. nil: none. Every write is one block.
+	Capture io.Writer
+	// Device is the name of the device in the capture.
+	Device string
 }
 
 // An Injector injects faults into the packets of one device. It is safe for concurrent use.
@@ -95,7 +103,7 @@ func New(o Options) (*Injector, error) {
 	}
 	if o.Trace != nil || o.Capture != nil {
 		var err error
-		if f.trace, err = newTracer(o.Trace, o.Capture, f.clock.Now()); err != nil {
+		if f.trace, err = newTracer(&o, f.clock.Now()); err != nil {
 			return nil, err
 		}
 	}
@@ -218,12 +226,20 @@ func (f *Injector) Close() {
 	for f.flushing {
 		f.idle.Wait()
 	}
-	f.trace.close()
+	if f.trace != nil {
+		f.trace.lines, f.trace.capture = nil, nil
+	}
 }
 
-// TraceErr returns the first error that a writer of the trace returned. After an error, nothing is
-// written to that writer.
-func (f *Injector) TraceErr() error { return f.trace.err() }
+// TraceErr returns the errors of the writers of the trace. After an error, a writer is not used any more.
+func (f *Injector) TraceErr() error {
+	if f.trace == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.trace.failed
+}
 
 // matches returns the index of the rule that selects a packet, -1 for none.
 func (s *state) matches(p *packet) int {

@@ -95,9 +95,7 @@ func (p *Path) judgeSent(s *state, now time.Time, to netip.AddrPort, data []byte
 			h.sent = info
 		}
 	}
-	if f.trace != nil {
-		f.trace.packet(now, p, &pk, data, &v)
-	}
+	f.record(now, p, &pk, &v, data, info.ip, 0)
 	if passed && v.stream != nil {
 		for h := f.overtake(&v); h != nil; h = f.recycle(h) {
 			out.add(h.peer, h.data, h.sent)
@@ -155,9 +153,7 @@ func (p *Path) judgeReceived(s *state, pk *packet, data []byte, m udp.Meta) (tim
 			h.got = m
 		}
 	}
-	if f.trace != nil {
-		f.trace.packet(now, p, pk, data, &v)
-	}
+	f.record(now, p, pk, &v, data, m.IP, m.ID)
 	if times > 0 && v.stream != nil {
 		late = f.overtake(&v)
 	}
@@ -195,11 +191,13 @@ func (f *Injector) judge(s *state, p *Path, pk *packet) (v verdict) {
 		v.decision = decision{}
 		v.parted = true
 	}
-	if pk.dir == Received { // the receiver's check of the ICRC drops corrupt packets at once
-		for i := range v.fates {
-			if v.fates[i].corrupt {
-				v.fates[i] = fate{corrupt: true}
-			}
+	for i := range v.fates {
+		switch a := &v.fates[i]; {
+		case !a.corrupt:
+		case pk.size < minPacket:
+			a.corrupt = false
+		case pk.dir == Received: // the receiver's check of the ICRC drops the packet at once
+			*a = fate{corrupt: true, bit: a.bit}
 		}
 	}
 	f.counts[pk.dir-Sent].add(&v)

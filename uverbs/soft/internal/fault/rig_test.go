@@ -119,6 +119,9 @@ func newRig(t testing.TB, text string, change func(*Options)) *rig {
 
 // name says which packet it is: its PSN, with the QPN if that is not 17.
 func name(pkt []byte) string {
+	if len(pkt) < wire.BTHSize {
+		return "short"
+	}
 	psn := binary.BigEndian.Uint32(pkt[8:]) & wire.PSNMask
 	if qpn := binary.BigEndian.Uint32(pkt[4:]) & wire.QPNMask; qpn != 17 {
 		return fmt.Sprintf("%d:%d", qpn, psn)

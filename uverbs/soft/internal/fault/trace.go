@@ -1,133 +1,175 @@
 package fault
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"net/netip"
 	"strconv"
-	"sync"
 	"time"
 
+	"github.com/goverbs/goverbs/uverbs/soft/internal/pcap"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
-// tracer writes what happens to packets. A nil tracer writes nothing.
+// tracer writes what happens to packets. It is guarded by Injector.mu.
 type tracer struct {
-	mu     sync.Mutex
-	lines  io.Writer // nil: none, or it failed
-	start  time.Time
-	buf    []byte
-	failed error
+	start   time.Time
+	lines   io.Writer    // nil: none, or it failed
+	capture *pcap.Writer // nil: none, or it failed
+	failed  error        // of the writers
+	line    []byte
+	sealed  []byte
 }
 
-// newTracer returns a tracer.
-func newTracer(lines, capture io.Writer, start time.Time) (*tracer, error) {
-	return &tracer{lines: lines, start: start}, nil
+// newTracer returns a tracer. Either writer may be nil.
+func newTracer(o *Options, start time.Time) (*tracer, error) {
+	t := &tracer{lines: o.Trace, start: start}
+	if o.Capture != nil {
+		var err error
+		if t.capture, err = pcap.NewWriter(o.Capture, "goverbs uverbs/soft", o.Device); err != nil {
+			return nil, fmt.Errorf("fault: cannot begin the capture: %w", err)
+		}
+	}
+	return t, nil
 }
 
-// close ends the trace: the writers are not used any more.
-func (t *tracer) close() {
-	if t == nil {
+// traced is a packet with its verdict.
+type traced struct {
+	packet
+	verdict
+	at       time.Time
+	from, to netip.AddrPort
+	data     []byte
+	ip       udp.IP
+	id       uint16
+}
+
+// record writes a packet with its verdict, if there is a trace. Preconditions: f.mu is held.
+func (f *Injector) record(now time.Time, p *Path, pk *packet, v *verdict, data []byte, ip udp.IP, id uint16) {
+	if f.trace == nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.lines = nil
-}
-
-// err returns the first error of a writer.
-func (t *tracer) err() error {
-	if t == nil {
-		return nil
+	r := traced{*pk, *v, now, p.local, pk.peer, data, ip, id}
+	if pk.dir == Received {
+		r.from, r.to = r.to, r.from
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.failed
+	f.trace.write(&r)
 }
 
-// packet writes a packet with its verdict.
-func (t *tracer) packet(now time.Time, p *Path, pk *packet, data []byte, v *verdict) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// write writes a packet.
+func (t *tracer) write(r *traced) {
+	b := r.appendPlace(t.line[:0], t.start)
+	words := len(b)
+	b = r.appendText(b)
+	text := string(b[words:])
+	t.line = append(b, '\n')
 	if t.lines != nil {
-		t.buf = appendLine(t.buf[:0], now.Sub(t.start), p, pk, data, v)
-		if _, err := t.lines.Write(t.buf); err != nil {
-			t.failed, t.lines = err, nil
+		if _, err := t.lines.Write(t.line); err != nil {
+			t.lines, t.failed = nil, errors.Join(t.failed, err)
+		}
+	}
+	if t.capture != nil && r.capturable() {
+		if err := t.capture.Write(t.frame(r, text)); err != nil {
+			t.capture, t.failed = nil, errors.Join(t.failed, err)
 		}
 	}
 }
 
-// appendLine appends a line of the trace.
-func appendLine(b []byte, at time.Duration, p *Path, pk *packet, data []byte, v *verdict) []byte {
-	b = strconv.AppendFloat(b, at.Seconds(), 'f', 6, 64)
+// appendPlace appends the part of a line before the verdict.
+func (r *traced) appendPlace(b []byte, start time.Time) []byte {
+	b = strconv.AppendFloat(b, r.at.Sub(start).Seconds(), 'f', 6, 64)
 	b = append(b, ' ')
-	b = append(b, pk.dir.String()...)
+	b = append(b, r.dir.String()...)
 	b = append(b, ' ')
-	from, to := p.local, pk.peer
-	if pk.dir == Received {
-		from, to = to, from
-	}
-	b = from.AppendTo(b)
+	b = r.from.AppendTo(b)
 	b = append(b, " > "...)
-	b = to.AppendTo(b)
-	b = append(b, ' ')
-	b = append(b, describe(data)...)
+	b = r.to.AppendTo(b)
 	b = append(b, ": "...)
-	b = v.appendText(b, pk.dir, len(data))
-	return append(b, '\n')
+	b = append(b, wire.Describe(r.data)...)
+	return append(b, ": "...)
 }
 
-// describe returns the headers of a packet in words.
-func describe(data []byte) string {
-	var h wire.Header
-	if _, err := wire.Parse(data, &h); err != nil {
-		return err.Error()
+// capturable reports whether the format of captures can hold the packet.
+func (r *traced) capturable() bool {
+	const most = 65507 // bytes of UDP payload over IPv4
+	from, to := r.from.Addr().Unmap(), r.to.Addr().Unmap()
+	return len(r.data) >= minPacket && len(r.data) <= most &&
+		from.IsValid() && to.IsValid() && from.Is4() == to.Is4()
+}
+
+// frame returns the packet for the capture. A packet that is sent has no ICRC yet; it gets one, and
+// then the damage of its first copy.
+func (t *tracer) frame(r *traced, text string) *pcap.Packet {
+	p := &pcap.Packet{
+		Time: r.at, From: r.from, To: r.to, TrafficClass: r.ip.TrafficClass, HopLimit: r.ip.HopLimit, ID: r.id,
+		Direction: pcap.Received, Data: r.data, Comment: text,
 	}
-	return strconv.Itoa(int(h.Opcode))
+	if r.dir == Sent {
+		t.sealed = append(t.sealed[:0], r.data...)
+		from := netip.AddrPortFrom(r.from.Addr().Unmap(), r.from.Port())
+		to := netip.AddrPortFrom(r.to.Addr().Unmap(), r.to.Port())
+		wire.SealICRC(from, to, r.id, t.sealed)
+		p.Direction, p.Data = pcap.Sent, t.sealed
+	}
+	if r.copies > 0 && r.fates[0].corrupt {
+		if r.dir == Received {
+			t.sealed = append(t.sealed[:0], r.data...)
+			p.Data = t.sealed
+		}
+		bit := flip(r.fates[0].bit, len(t.sealed))
+		t.sealed[bit/8] ^= 0x80 >> (bit % 8)
+	}
+	return p
 }
 
-// appendText appends a verdict in words, as "lost (rule 0, packet 17)".
-func (v *verdict) appendText(b []byte, dir Direction, size int) []byte {
+// appendText appends the verdict in words, as "lost (rule 0, packet 17)".
+func (r *traced) appendText(b []byte) []byte {
 	switch {
-	case v.parted:
+	case r.parted:
 		b = append(b, "partitioned"...)
-	case v.lost:
+	case r.lost:
 		b = append(b, "lost"...)
-	case v.copies == 2:
+	case r.copies == 2:
 		b = append(b, "duplicated: "...)
-		b = v.appendCopy(b, 0, dir, size)
+		b = r.appendCopy(b, 0)
 		b = append(b, "; "...)
-		b = v.appendCopy(b, 1, dir, size)
+		b = r.appendCopy(b, 1)
 	default:
-		b = v.appendCopy(b, 0, dir, size)
+		b = r.appendCopy(b, 0)
 	}
-	if v.rule < 0 {
+	if r.rule < 0 {
 		return b
 	}
 	b = append(b, " (rule "...)
-	b = strconv.AppendInt(b, int64(v.rule), 10)
+	b = strconv.AppendInt(b, int64(r.rule), 10)
 	b = append(b, ", packet "...)
-	b = strconv.AppendUint(b, v.n, 10)
+	b = strconv.AppendUint(b, r.n, 10)
 	return append(b, ')')
 }
 
-// appendCopy appends what happens to a copy of a packet.
-func (v *verdict) appendCopy(b []byte, copy int, dir Direction, size int) []byte {
-	a := &v.fates[copy]
+// appendCopy appends what happens to a copy of the packet.
+func (r *traced) appendCopy(b []byte, copy int) []byte {
+	a := &r.fates[copy]
 	if a.corrupt {
-		b = append(b, "corrupted, "...)
-		if dir == Received {
+		b = append(b, "corrupted in bit "...)
+		b = strconv.AppendInt(b, int64(flip(a.bit, r.size)), 10)
+		b = append(b, ", "...)
+		if r.dir == Received {
 			return append(b, "dropped"...)
 		}
 	}
 	switch {
-	case v.full[copy]:
-		return append(b, "dropped as too many are held"...)
-	case v.held[copy] == nil:
+	case r.full[copy]:
+		return append(b, "dropped as too many packets are held"...)
+	case r.verdict.held[copy] == nil:
 		return append(b, "passed"...)
 	case a.behind > 0:
 		b = append(b, "held back behind "...)
 		b = strconv.AppendInt(b, int64(a.behind), 10)
-		return append(b, " packets"...)
+		return append(b, " of its stream"...)
 	}
-	b = append(b, "delayed "...)
-	return append(b, v.waits[copy].String()...)
+	b = append(b, "delayed by "...)
+	return append(b, r.waits[copy].String()...)
 }
