@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-var transportNames = map[Opcode]string{RC: "RC", UC: "UC", UD: "UD"}
+// transportNames are the names of transports, by their number.
+var transportNames = [...]string{RC >> 5: "RC", UC >> 5: "UC", UD >> 5: "UD"}
 
 var operationNames = [1 << 5]string{
 	SendFirst:          "SEND First",
@@ -40,7 +41,7 @@ var operationNames = [1 << 5]string{
 func (o Opcode) String() string {
 	switch {
 	case o.Known():
-		return transportNames[o.Transport()] + " " + operationNames[o.Operation()]
+		return transportNames[o>>5] + " " + operationNames[o.Operation()]
 	case o == CNP:
 		return "CNP"
 	}
