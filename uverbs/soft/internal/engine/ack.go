@@ -55,7 +55,7 @@ func (q *QP) reserveResponse(w *worker, h *wire.Header, payload int) []byte {
 	}
 	q.resp.lastAck.worker = nil
 	w.lastResponse = b
-	q.dev.stats.sentPackets.Add(1)
+	q.dev.stats.sent(len(b))
 	n := h.Put(b)
 	clear(b[n+payload : n+payload+int(h.Pad)])
 	return b[n : n+payload]

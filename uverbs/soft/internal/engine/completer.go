@@ -33,6 +33,9 @@ func (q *QP) completeHead(status Status) {
 	if s.rdAtomic {
 		r.rdAtomics--
 	}
+	if s.opcode == wrSend || s.opcode == wrSendImm || s.opcode == wrSendInv {
+		q.dev.stats.sends.Add(1)
+	}
 	*s = sendState{}
 	r.completed++
 	passed := r.next == r.head // it was to be sent again
@@ -99,6 +102,7 @@ func (q *QP) acknowledged(h *wire.Header) {
 	case wire.ACK:
 		q.advance(wire.Add(h.PSN, 1))
 	case wire.RNRNAK:
+		q.dev.stats.receivedNotReady.Add(1)
 		if q.advance(h.PSN) {
 			q.notReady(h)
 		}
@@ -114,6 +118,7 @@ func (q *QP) negative(h *wire.Header) {
 	}
 	switch h.Syndrome {
 	case wire.SyndromeSequence:
+		q.dev.stats.receivedSequence.Add(1)
 		q.lost()
 	case wire.SyndromeInvalidRequest:
 		q.failHead(StatusRemInvReqErr)

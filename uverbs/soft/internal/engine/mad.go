@@ -42,7 +42,7 @@ func (d *Device) SendMAD(to MADAddr, mad []byte) syscall.Errno {
 	w := workers.get()
 	b := w.reserve(&w.requests, way, wire.PacketSize(h.Opcode, len(mad)))
 	copy(b[h.Put(b):], mad)
-	d.stats.sentPackets.Add(1)
+	d.stats.sent(len(b))
 	w.deliver()
 	w.run(d)
 	return 0

@@ -99,7 +99,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 		return q.fail(StatusLocQPOpErr)
 	}
 	clear(b[n+payload : n+payload+int(h.Pad)])
-	q.dev.stats.sentPackets.Add(1)
+	q.dev.stats.sent(len(b))
 	if r.sinceAck++; h.AckReq {
 		r.sinceAck = 0
 	}

@@ -370,6 +370,7 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 	h := &a.header
 	e := ring.Completion{WRID: rc.wr.WRID, Status: uint32(status), QPN: q.num}
 	if status == StatusSuccess {
+		q.dev.stats.receives.Add(1)
 		e.Opcode, e.ByteLen, e.Flags, e.PortNum = ring.WCRecv, rc.at, ring.WCGRH, q.attr.Port
 		if h.Opcode.HasImm() {
 			e.ImmOrKey = netOrder(h.Imm)

@@ -25,6 +25,12 @@ type counters struct {
 	malformed                                       [wire.NumParseErrors]atomic.Uint64
 }
 
+// sent counts a packet.
+func (s *counters) sent(bytes int) {
+	s.sentPackets.Add(1)
+	s.sentBytes.Add(uint64(bytes))
+}
+
 // A Counter is a counter of a device with its name.
 type Counter struct {
 	Name  string
