@@ -77,4 +77,13 @@ func (l listed) PKeys(port uint8) []uint16 {
 const defaultPKey = 0xffff
 
 // Counters implements [inproc.Device].
-func (l listed) Counters(uint8) []inproc.Counter { return nil }
+func (l listed) Counters(port uint8) []inproc.Counter {
+	if port != 1 {
+		return nil
+	}
+	var all []inproc.Counter
+	for _, c := range l.d.engine.Counters() {
+		all = append(all, inproc.Counter{Name: c.Name, Value: c.Value})
+	}
+	return all
+}
