@@ -220,6 +220,48 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
+// TestMulticastOverNetwork: a packet to a group goes to the members on the host and to the network, and
+// what the network gives back is ignored.
+func TestMulticastOverNetwork(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	host := new(Host)
+	var sides []*side
+	for i, addr := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
+		c := Config{Host: host}
+		if i == 2 {
+			c.Host = nil
+		}
+		p := net.port()
+		c.Network = p
+		p.device = newDevice(t, c, addr)
+		s := newSide(t, p.device, sideOptions{typ: UD})
+		s.activate()
+		sides = append(sides, s)
+	}
+	group := netip.MustParseAddr("239.1.2.3")
+	for _, s := range sides {
+		check(t, s.qp.Attach(gidOfAddr(group), 0))
+		s.recv(1, s.sge(0, 200))
+		s.recv(2, s.sge(0, 200))
+	}
+	a := sides[0]
+	wr := datagram(3, a.handle("239.1.2.3", nil), a, a.sge(1000, 100))
+	wr.qpn = multicastQPN
+	a.post(wr)
+	a.want(3, ring.WCSend)
+	net.deliver()
+	for _, s := range sides {
+		s.want(1, ring.WCRecv)
+		s.none()
+		check(t, s.qp.Detach(gidOfAddr(group), 0))
+	}
+	for _, p := range net.ports {
+		if len(p.groups) != 0 {
+			t.Errorf("still a member of %v", p.groups)
+		}
+	}
+}
+
 func TestGroupLimit(t *testing.T) {
 	d := newDevice(t, Config{})
 	group := gidOfAddr(netip.MustParseAddr("239.1.2.3"))

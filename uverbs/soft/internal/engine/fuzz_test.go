@@ -209,6 +209,9 @@ func FuzzRequests(f *testing.F) {
 				e[int(edits[0])%len(e)] = edits[1]
 				edits = edits[2:]
 			}
+			if r.IntN(3) == 0 {
+				change(r, []*side{a, b}[r.IntN(2)].qp)
+			}
 			a.qp.Doorbell()
 			net.deliver()
 			if at, ok := clock.next(); ok && i%3 == 0 {
@@ -223,7 +226,23 @@ func FuzzRequests(f *testing.F) {
 				t.Fatal("more completions than requests")
 			}
 		}
+		a.d.Close()
+		b.d.Close()
 	})
+}
+
+// change changes attributes at random, in any state.
+func change(r *rand.Rand, q *QP) {
+	one := AttrMask(1) << r.IntN(21)
+	mask := one | AttrMask(1)<<r.IntN(21)
+	if r.IntN(4) > 0 {
+		mask &^= AttrState
+	}
+	q.Modify(&QPAttr{
+		State: State(r.IntN(7)), CurState: State(r.IntN(7)), PathMTU: uint8(r.IntN(6)), Port: 1, RQPSN: q.Query().RQPSN + r.Uint32()%3,
+		SQPSN: q.Query().SQPSN + r.Uint32()%3, MaxRdAtomic: uint8(r.IntN(4)), MaxDestRdAtomic: uint8(r.IntN(4)), AccessFlags: r.Uint32() & 0x1f,
+		DestQPN: q.Query().DestQPN, QKey: testQKey, Timeout: uint8(r.IntN(16)), RetryCount: uint8(r.IntN(8)), RNRRetry: uint8(r.IntN(8)),
+	}, mask)
 }
 
 // networkSides makes two QPs of any type on a network.

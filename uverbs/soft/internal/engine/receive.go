@@ -188,8 +188,11 @@ type Receiver struct {
 func (d *Device) NewReceiver() *Receiver { return &Receiver{device: d} }
 
 // Packet handles a packet, from the BTH to the ICRC, which the caller has checked. It keeps nothing of
-// the packet.
+// the packet. One to a group from a device of the same host is ignored: the members have it already.
 func (r *Receiver) Packet(m *Meta, b []byte) {
+	if m.To.IsMulticast() && r.device.config.Host.find(m.From) != nil {
+		return
+	}
 	if r.worker == nil {
 		r.worker = workers.get()
 	}
