@@ -130,7 +130,7 @@ func TestCloseWithEvents(t *testing.T) {
 
 // TestAllocs runs the data path in steady state and counts allocations.
 func TestAllocs(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Memory)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxInline: 64})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -262,7 +262,7 @@ func TestBuilder(t *testing.T) {
 
 // TestBuilderDoesNotAllocate: neither does the slice API, which is made of it.
 func TestBuilderDoesNotAllocate(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Memory)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		sgl := []uverbs.SGE{a.mr.SGE(0, 64)}

@@ -1,5 +1,7 @@
 package main
 
+import "github.com/goverbs/goverbs/test/testenv"
+
 // softSuite has the tests of the verbs on software devices (package uverbs/soft), which need no VM. Each
 // step gives commands to the devices in one way.
 func (c *config) softSuite() suite {
@@ -9,7 +11,7 @@ func (c *config) softSuite() suite {
 			env: append([]string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_WAYS=" + way}, more...),
 		}
 	}
-	race := verbs("auto", "CGO_ENABLED=1")
+	race := verbs("auto", "CGO_ENABLED=1", testenv.SkipTagsEnv+"="+string(testenv.Memory)) // sync.Pool drops what it holds there
 	race.name, race.alone, race.needs = "race", true, []string{"gcc"}
 	race.host = words("go test -count=1 -race -timeout 30m ./test/conformance")
 	return suite{

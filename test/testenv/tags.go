@@ -29,6 +29,9 @@ const (
 	// Perftest marks a test that needs the programs of the package perftest, or verbs perf, which
 	// talks to them.
 	Perftest Tag = "perftest"
+	// Memory marks a test that counts allocations or memory, which under the race detector are not those
+	// of the library alone.
+	Memory Tag = "memory"
 	// Race marks a test that takes too long, or uses too much memory, under the race detector.
 	Race Tag = "race"
 )
