@@ -90,7 +90,7 @@ func listDevices(dir string) ([]DeviceInfo, error) {
 func kernelDevices(dir string) ([]DeviceInfo, error) {
 	devs, err := netlinkrdma.Devices()
 	if err != nil {
-		return nil, fmt.Errorf("uverbs: list devices: %w", err)
+		return nil, listError(err)
 	}
 	infos := make([]DeviceInfo, len(devs))
 	for i, dev := range devs {
@@ -98,6 +98,14 @@ func kernelDevices(dir string) ([]DeviceInfo, error) {
 		infos[i] = inspect(dev, char, err, dir)
 	}
 	return infos, nil
+}
+
+// listError returns the error for devices of the kernel that cannot be listed.
+func listError(err error) error {
+	if noKernelDevices(err) {
+		return fmt.Errorf("uverbs: list devices: %w; %s", err, softHint)
+	}
+	return fmt.Errorf("uverbs: list devices: %w", err)
 }
 
 // inspect collects what is known about a device without opening it. The error says why there is no
@@ -291,9 +299,9 @@ func noDevice() error {
 }
 
 // exclusiveHint is the hint for systems on which only one network namespace sees a device.
-const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): rdma dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0"
+const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): rdma dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0; " + softHint
 
-const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS)"
+const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS); " + softHint
 
 // Open opens a device by name (ibv_open_device). A software device of this process comes before one
 // of the kernel with the same name. The error is a [DeviceError], or an [ArgError] if the name is
@@ -311,7 +319,7 @@ func Open(name string) (*Device, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, noSuchDevice(name)
 	default:
-		return nil, &DeviceError{Name: name, Err: fmt.Errorf("uverbs: list devices: %w", err)}
+		return nil, &DeviceError{Name: name, Err: listError(err)}
 	}
 	return openNamed(inspect(dev, char, err, devDir))
 }

@@ -157,6 +157,20 @@
 // 5.10 and later, on 64-bit little-endian machines. The section "Differences" in the documentation
 // of the packages mmio/rxe, mmio/mlx5 and mmio/siw lists where they behave differently.
 //
+// # Without RDMA
+//
+// Package soft is an RDMA device in software, inside the process. A program that knows nothing of it
+// gets such devices by the environment variable GOVERBS_SOFT, which has one device or several,
+// separated by blanks or semicolons:
+//
+//	GOVERBS_SOFT=auto                                     # an address of this host that is free
+//	GOVERBS_SOFT="127.0.0.2 127.0.0.3:4792,name=right,mtu=1024"
+//
+// The function soft.ParseOptions describes the form. The devices are made when the program lists or
+// opens a device for the first time, and stay until it ends. [Devices] lists them after those of the
+// kernel. A device that cannot be made is listed, too, with the reason in [DeviceInfo].Err, which is
+// also the error of opening it by its name or address; its name is its text if it has no other.
+//
 // # Kernel interface
 //
 // The library sends commands by ioctl, those without an ioctl method inside INVOKE_WRITE, or by

@@ -14,6 +14,9 @@ import (
 // rxeDriverID is the kernel's ID of rxe.
 const rxeDriverID = netlinkrdma.DriverID(rxe.DriverID)
 
+// softDriverID is the ID of the driver that the software devices of this process play.
+const softDriverID = rxeDriverID
+
 // rxeDriver supports Soft-RoCE. Its rings are mapped from the uverbs file, at offsets in the
 // responses of the create commands.
 type rxeDriver struct{ software }

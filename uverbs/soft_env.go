@@ -19,9 +19,21 @@ import (
 // text form of package soft, separated by blanks or semicolons.
 const softEnv = "GOVERBS_SOFT"
 
+// softHint says how to get a device without RDMA.
+const softHint = "or use a device in software: set " + softEnv + "=auto in the environment"
+
+// fromEnv are the devices of softEnv that could not be made.
+var fromEnv struct {
+	once   sync.Once
+	failed []DeviceInfo // set by once
+}
+
 // softFailures makes the devices of softEnv when it is called first, and returns those that could not
 // be made.
-var softFailures = sync.OnceValue(func() []DeviceInfo { return makeSoft(os.Getenv(softEnv)) })
+func softFailures() []DeviceInfo {
+	fromEnv.once.Do(func() { fromEnv.failed = makeSoft(os.Getenv(softEnv)) })
+	return fromEnv.failed
+}
 
 // makeSoft makes software devices, and returns those that could not be made.
 func makeSoft(list string) []DeviceInfo {
@@ -52,7 +64,7 @@ type failedSoft struct {
 
 // Info implements [inproc.Device].
 func (f failedSoft) Info() inproc.Info {
-	return inproc.Info{Name: f.name, DriverID: uint32(netlinkrdma.DriverRXE), Protocol: string(netlinkrdma.ProtocolRoCE)}
+	return inproc.Info{Name: f.name, DriverID: uint32(softDriverID), Protocol: string(netlinkrdma.ProtocolRoCE)}
 }
 
 // Open implements [inproc.Device].

@@ -65,25 +65,15 @@ func (p *pool) give() { p.n.Add(-1) }
 // host are the devices of this process, which reach each other directly.
 var host = new(engine.Host)
 
-// addresses are the addresses of the devices of this process.
-var addresses struct {
-	mu  sync.Mutex
-	all map[netip.Addr]bool // guarded by mu
-}
-
 // New makes a device and makes it known to package uverbs. The error is an [OptionError] if an
 // option is not allowed here.
 func New(o Options) (*Device, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	makeTables.Do(fillTables)
 	d := &Device{index: inproc.NewIndex(), limits: o.Limits, vectors: runtime.NumCPU(), contexts: map[*context]bool{}}
-	if err := d.takeAddr(o.Addr); err != nil {
-		return nil, err
-	}
-	var err error
-	if d.link, err = findNetdev(d.addr); err != nil {
-		d.giveAddr()
+	if err := d.takePlace(&o); err != nil {
 		return nil, err
 	}
 	if d.mtu = o.MTU; d.mtu == 0 {
@@ -101,11 +91,7 @@ func New(o Options) (*Device, error) {
 	d.table = d.newGIDs()
 	d.memory = memory.NewTable(random)
 	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, Rand: random}
-	if o.Addr.IsValid() {
-		if d.network, err = openNetwork(netip.AddrPortFrom(d.addr, o.Port)); err != nil {
-			d.giveAddr()
-			return nil, fmt.Errorf("soft: New: %w", err)
-		}
+	if d.network != nil {
 		config.Network = d.network
 	}
 	d.engine = engine.New(config)
@@ -121,34 +107,6 @@ func New(o Options) (*Device, error) {
 		return nil, err
 	}
 	return d, nil
-}
-
-// takeAddr gives the device an address, or the first loopback address that is free.
-func (d *Device) takeAddr(addr netip.Addr) error {
-	addresses.mu.Lock()
-	defer addresses.mu.Unlock()
-	if addresses.all == nil {
-		addresses.all = map[netip.Addr]bool{}
-	}
-	if !addr.IsValid() {
-		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		for addresses.all[addr] {
-			addr = addr.Next()
-		}
-	}
-	if addresses.all[addr] {
-		return &OptionError{Field: "Addr", Value: addr, Allowed: "an address that no other device of the process has", Err: syscall.EADDRINUSE}
-	}
-	addresses.all[addr] = true
-	d.addr = addr
-	return nil
-}
-
-// giveAddr frees the address.
-func (d *Device) giveAddr() {
-	addresses.mu.Lock()
-	defer addresses.mu.Unlock()
-	delete(addresses.all, d.addr)
 }
 
 // register makes the device known to package uverbs.

@@ -14,6 +14,13 @@
 // errors and events. It supports queue pairs of type RC, UC and UD, shared receive queues, memory
 // windows, multicast, atomic operations, ATOMIC WRITE and FLUSH.
 //
+// A program need not know of this package: the environment variable GOVERBS_SOFT gives every program
+// that uses package uverbs one device or several, in the form that [ParseOptions] describes, separated
+// by blanks or semicolons:
+//
+//	GOVERBS_SOFT=auto program
+//	GOVERBS_SOFT="127.0.0.2;127.0.0.3,mtu=1024" program
+//
 // # Addresses
 //
 // A device has an IP address of this host, by default the first address from 127.0.0.1 on that no

@@ -27,6 +27,11 @@ type Options struct {
 	// its zone.
 	Addr netip.Addr
 
+	// Auto gives the device the first address from 127.0.0.1 on whose UDP port is free. In contrast to
+	// the zero value of Addr, other processes on this host reach the device. Addr must be the zero
+	// value.
+	Auto bool
+
 	// Port is the UDP port of the device, 4791 if it is 0.
 	Port uint16
 
@@ -108,6 +113,9 @@ func (o *Options) check() error {
 	}
 	if o.MTU != 0 && !slices.Contains(mtus, o.MTU) {
 		return &OptionError{Field: "MTU", Value: o.MTU, Allowed: allowedMTU}
+	}
+	if o.Auto && o.Addr.IsValid() {
+		return &OptionError{Field: "Auto", Value: true, Allowed: "false if there is an Addr, here " + o.Addr.String()}
 	}
 	if a := o.Addr; a.IsValid() && (a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})) {
 		return &OptionError{Field: "Addr", Value: a, Allowed: "an address of this host, not unspecified, multicast or broadcast"}

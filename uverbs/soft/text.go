@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,8 +13,9 @@ import (
 //
 //	ADDRESS[:PORT][,FIELD=VALUE]...
 //
-// ADDRESS is the IP address of the device, or auto for [Options].Addr without a value. Brackets
-// separate an IPv6 address from a port. Fields may stand in any order:
+// ADDRESS is the IP address of the device, or auto for [Options].Auto, or local for neither, that is
+// for a device that only this process reaches. Brackets separate an IPv6 address from a port. Fields
+// may stand in any order:
 //
 //	name=soft7       name of the device
 //	mtu=1024         active MTU in bytes
@@ -23,6 +25,7 @@ import (
 // For example:
 //
 //	auto
+//	local,mtu=1024
 //	127.0.0.2:4792,name=left,mtu=1024
 //	[fe80::1%eth0]:4791,seed=7
 //
@@ -34,22 +37,22 @@ func ParseOptions(text string) (Options, error) {
 	if err := o.parseAddress(address); err != nil {
 		return Options{}, err
 	}
-	seen := map[string]bool{}
+	fields, seen := textFields(), map[string]bool{}
 	for more {
 		var part string
 		part, rest, more = strings.Cut(rest, ",")
 		name, value, ok := strings.Cut(part, "=")
-		i := slices.IndexFunc(textFields, func(f textField) bool { return f.name == name })
+		i := slices.IndexFunc(fields, func(f textField) bool { return f.name == name })
 		switch {
 		case i < 0:
 			return Options{}, fmt.Errorf("soft: unknown field %q in %q; the fields are %s", name, text, textFieldNames())
 		case !ok:
-			return Options{}, fmt.Errorf("soft: field %s has no value in %q, such as %s", name, text, textFields[i].example)
+			return Options{}, fmt.Errorf("soft: field %s has no value in %q, such as %s", name, text, fields[i].example)
 		case seen[name]:
 			return Options{}, fmt.Errorf("soft: field %s stands twice in %q", name, text)
 		}
 		seen[name] = true
-		if err := textFields[i].set(&o, value); err != nil {
+		if err := fields[i].set(&o, value); err != nil {
 			return Options{}, err
 		}
 	}
@@ -60,29 +63,27 @@ func ParseOptions(text string) (Options, error) {
 	return o, nil
 }
 
-// auto is the text of an address that is not set.
-const auto = "auto"
+// Texts that stand for an address.
+const (
+	auto  = "auto"
+	local = "local"
+)
 
 // parseAddress reads the address and the port.
 func (o *Options) parseAddress(text string) error {
-	if text == auto {
+	if o.parseHost(text) {
 		return nil
 	}
-	if addr, err := netip.ParseAddr(text); err == nil {
-		o.Addr = addr.Unmap()
-		return nil
+	i := max(0, strings.LastIndexByte(text, ':'))
+	host, port := text[:i], strings.TrimPrefix(text[i:], ":")
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	} else if strings.Contains(host, ":") {
+		host = ""
 	}
-	host, port := text, ""
-	if i := strings.LastIndexByte(text, ':'); i >= 0 {
-		host, port = text[:i], text[i+1:]
-	}
-	if host != auto {
-		at, err := netip.ParseAddrPort(host + ":1")
-		if err != nil {
-			return &OptionError{Field: "Addr", Value: text,
-				Allowed: "an IP address or auto, and perhaps a port, such as 127.0.0.2:4791 or [fd00::1]:4791"}
-		}
-		o.Addr = at.Addr().Unmap()
+	if !o.parseHost(host) {
+		return &OptionError{Field: "Addr", Value: text,
+			Allowed: "an IP address, auto or local, and perhaps a port, such as 127.0.0.2:4791 or [fd00::1]:4791"}
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
@@ -90,6 +91,20 @@ func (o *Options) parseAddress(text string) error {
 	}
 	o.Port = uint16(n)
 	return nil
+}
+
+// parseHost reads the address, and reports whether the text is one.
+func (o *Options) parseHost(text string) bool {
+	switch text {
+	case local:
+		return true
+	case auto:
+		o.Auto = true
+		return true
+	}
+	addr, err := netip.ParseAddr(text)
+	o.Addr = addr.Unmap()
+	return err == nil
 }
 
 // textField is a field of the text form.
@@ -100,31 +115,34 @@ type textField struct {
 	get     func(o *Options) string // empty for the zero value
 }
 
-// textFields are the fields in the order in which String writes them.
-var textFields = []textField{
-	{
-		"name", "name=soft7",
-		func(o *Options, v string) error { o.Name = v; return o.checkName() },
-		func(o *Options) string { return o.Name },
-	},
-	intField("mtu", "mtu=1024", "MTU", allowedMTU, func(o *Options) *int { return &o.MTU }),
-	{
-		"seed", "seed=7",
-		func(o *Options, v string) (err error) {
-			if o.Seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-				return &OptionError{Field: "Seed", Value: v, Allowed: "a number of 64 bits, or 0 for what differs in each run"}
-			}
-			return nil
+// textFields returns the fields in the order in which String writes them. A variable would cost each
+// program some time before main.
+func textFields() []textField {
+	return []textField{
+		{
+			"name", "name=soft7",
+			func(o *Options, v string) error { o.Name = v; return o.checkName() },
+			func(o *Options) string { return o.Name },
 		},
-		func(o *Options) string { return number(o.Seed) },
-	},
-	limitField("qps", "QPs", maxQPs, func(l *Limits) *int { return &l.QPs }),
-	limitField("cqs", "CQs", maxObjects, func(l *Limits) *int { return &l.CQs }),
-	limitField("srqs", "SRQs", maxSRQs, func(l *Limits) *int { return &l.SRQs }),
-	limitField("mrs", "MRs", maxMRs, func(l *Limits) *int { return &l.MRs }),
-	limitField("mws", "MWs", maxMWs, func(l *Limits) *int { return &l.MWs }),
-	limitField("pds", "PDs", maxObjects, func(l *Limits) *int { return &l.PDs }),
-	limitField("ahs", "AHs", maxAHs, func(l *Limits) *int { return &l.AHs }),
+		intField("mtu", "mtu=1024", "MTU", allowedMTU, func(o *Options) *int { return &o.MTU }),
+		{
+			"seed", "seed=7",
+			func(o *Options, v string) (err error) {
+				if o.Seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+					return &OptionError{Field: "Seed", Value: v, Allowed: "a number of 64 bits, or 0 for what differs in each run"}
+				}
+				return nil
+			},
+			func(o *Options) string { return number(o.Seed) },
+		},
+		limitField("qps", "QPs", maxQPs, func(l *Limits) *int { return &l.QPs }),
+		limitField("cqs", "CQs", maxObjects, func(l *Limits) *int { return &l.CQs }),
+		limitField("srqs", "SRQs", maxSRQs, func(l *Limits) *int { return &l.SRQs }),
+		limitField("mrs", "MRs", maxMRs, func(l *Limits) *int { return &l.MRs }),
+		limitField("mws", "MWs", maxMWs, func(l *Limits) *int { return &l.MWs }),
+		limitField("pds", "PDs", maxObjects, func(l *Limits) *int { return &l.PDs }),
+		limitField("ahs", "AHs", maxAHs, func(l *Limits) *int { return &l.AHs }),
+	}
 }
 
 // intField returns a field that is a number.
@@ -159,7 +177,7 @@ func number(n uint64) string {
 // textFieldNames lists the names of the fields.
 func textFieldNames() string {
 	var names []string
-	for _, f := range textFields {
+	for _, f := range textFields() {
 		names = append(names, f.name)
 	}
 	return strings.Join(names, ", ")
@@ -168,16 +186,18 @@ func textFieldNames() string {
 // String returns the text form, from which [ParseOptions] returns the same Options if [New] allows
 // them.
 func (o Options) String() string {
-	text := auto
+	host := local
 	switch {
-	case o.Addr.IsValid() && o.Port != 0:
-		text = netip.AddrPortFrom(o.Addr, o.Port).String()
+	case o.Auto:
+		host = auto
 	case o.Addr.IsValid():
-		text = o.Addr.String()
-	case o.Port != 0:
-		text = fmt.Sprintf("%s:%d", auto, o.Port)
+		host = o.Addr.String()
 	}
-	for _, f := range textFields {
+	text := host
+	if o.Port != 0 {
+		text = net.JoinHostPort(host, strconv.Itoa(int(o.Port)))
+	}
+	for _, f := range textFields() {
 		if v := f.get(&o); v != "" {
 			text += "," + f.name + "=" + v
 		}

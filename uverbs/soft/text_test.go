@@ -12,8 +12,10 @@ var texts = []struct {
 	text, canonical string
 	options         Options
 }{
-	{"auto", "", Options{}},
-	{"auto:4792", "", Options{Port: 4792}},
+	{"local", "", Options{}},
+	{"local:4792,seed=7", "", Options{Port: 4792, Seed: 7}},
+	{"auto", "", Options{Auto: true}},
+	{"auto:4792", "", Options{Auto: true, Port: 4792}},
 	{"127.0.0.2", "", Options{Addr: netip.MustParseAddr("127.0.0.2")}},
 	{"::ffff:127.0.0.2", "127.0.0.2", Options{Addr: netip.MustParseAddr("127.0.0.2")}},
 	{"[::ffff:127.0.0.2]:7", "127.0.0.2:7", Options{Addr: netip.MustParseAddr("127.0.0.2"), Port: 7}},
@@ -21,11 +23,11 @@ var texts = []struct {
 	{"fd00::1:4791", "", Options{Addr: netip.MustParseAddr("fd00::1:4791")}},
 	{"[fe80::1%eth0]:4791,seed=7", "", Options{Addr: netip.MustParseAddr("fe80::1%eth0"), Port: 4791, Seed: 7}},
 	{"127.0.0.2,mtu=1024,name=left", "127.0.0.2,name=left,mtu=1024", Options{Addr: netip.MustParseAddr("127.0.0.2"), Name: "left", MTU: 1024}},
-	{"auto,name=,mtu=0,seed=0,qps=0", "auto", Options{}},
-	{"auto,name=a=b", "", Options{Name: "a=b"}},
-	{"auto,seed=18446744073709551615", "", Options{Seed: 1<<64 - 1}},
+	{"auto,name=,mtu=0,seed=0,qps=0", "auto", Options{Auto: true}},
+	{"local,name=a=b", "", Options{Name: "a=b"}},
+	{"auto,seed=18446744073709551615", "", Options{Auto: true, Seed: 1<<64 - 1}},
 	{
-		"auto,qps=1,cqs=2,srqs=3,mrs=4,mws=5,pds=6,ahs=7", "",
+		"local,qps=1,cqs=2,srqs=3,mrs=4,mws=5,pds=6,ahs=7", "",
 		Options{Limits: Limits{QPs: 1, CQs: 2, SRQs: 3, MRs: 4, MWs: 5, PDs: 6, AHs: 7}},
 	},
 }
@@ -49,9 +51,12 @@ func TestParseOptions(t *testing.T) {
 // TestParseOptionsRefused: an error names the field, the value and what is allowed.
 func TestParseOptionsRefused(t *testing.T) {
 	for _, c := range []struct{ text, field, value, allowed string }{
-		{"", "Addr", `""`, "an IP address or auto"},
+		{"", "Addr", `""`, "an IP address, auto or local"},
 		{"host", "Addr", `"host"`, "127.0.0.2:4791 or [fd00::1]:4791"},
 		{"AUTO", "Addr", `"AUTO"`, "auto"},
+		{"fd00::1:xyz", "Addr", `"fd00::1:xyz"`, "an IP address"},
+		{"[auto", "Addr", `"[auto"`, "an IP address"},
+		{":4791", "Addr", `":4791"`, "an IP address"},
 		{"host:4791", "Addr", `"host:4791"`, "an IP address"},
 		{"[fd00::1]", "Addr", `"[fd00::1]"`, "perhaps a port"},
 		{"127.0.0.2:", "Port", `""`, "1 to 65535"},

@@ -1,0 +1,111 @@
+package soft
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+)
+
+// addresses are the addresses of the devices of this process.
+var addresses struct {
+	mu  sync.Mutex
+	all map[netip.Addr]bool // guarded by mu
+}
+
+// takePlace gives the device its address, the network interface of the address, and a socket if
+// other processes are to reach it.
+func (d *Device) takePlace(o *Options) error {
+	if o.Auto {
+		return d.takeFree(o.Port)
+	}
+	if err := d.takeAddr(o.Addr); err != nil {
+		return err
+	}
+	var err error
+	if d.link, err = findNetdev(d.addr); err == nil && o.Addr.IsValid() {
+		err = d.connect(o.Port)
+	}
+	if err != nil {
+		d.giveAddr()
+	}
+	return err
+}
+
+// firstAddr is the first address that a device gets by itself.
+var firstAddr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// mostAuto is how many addresses takeFree tries.
+const mostAuto = 1024
+
+// takeFree gives the device the first loopback address on which no process uses a port. If there is
+// none, the error is about the first address.
+func (d *Device) takeFree(port uint16) error {
+	var first error
+	addr := firstAddr
+	for range mostAuto {
+		// The error of connect takes much longer, since it says which process uses the port.
+		if first == nil || portFree(netip.AddrPortFrom(addr, port)) {
+			err := d.takePlace(&Options{Addr: addr, Port: port})
+			if !errors.Is(err, syscall.EADDRINUSE) {
+				return err
+			}
+			first = errors.Join(first, err)
+		}
+		addr = addr.Next()
+	}
+	return first
+}
+
+// portFree reports whether no process uses a UDP port of an address.
+func portFree(at netip.AddrPort) bool {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return !errors.Is(err, syscall.EADDRINUSE)
+	}
+	c.Close()
+	return true
+}
+
+// connect gives the device a socket.
+func (d *Device) connect(port uint16) (err error) {
+	d.network, err = openNetwork(netip.AddrPortFrom(d.addr, port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return &OptionError{Field: "Port", Value: port, Allowed: "a UDP port that is free on " + d.addr.String(), Err: err}
+	case err != nil:
+		return fmt.Errorf("soft: %w", err)
+	}
+	return nil
+}
+
+// takeAddr gives the device an address, or the first loopback address that no device of the process
+// has.
+func (d *Device) takeAddr(addr netip.Addr) error {
+	addresses.mu.Lock()
+	defer addresses.mu.Unlock()
+	if addresses.all == nil {
+		addresses.all = map[netip.Addr]bool{}
+	}
+	if !addr.IsValid() {
+		addr = firstAddr
+		for addresses.all[addr] {
+			addr = addr.Next()
+		}
+	}
+	if addresses.all[addr] {
+		return &OptionError{Field: "Addr", Value: addr, Allowed: "an address that no other device of the process has", Err: syscall.EADDRINUSE}
+	}
+	addresses.all[addr] = true
+	d.addr = addr
+	return nil
+}
+
+// giveAddr frees the address.
+func (d *Device) giveAddr() {
+	addresses.mu.Lock()
+	defer addresses.mu.Unlock()
+	delete(addresses.all, d.addr)
+}
