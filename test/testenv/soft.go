@@ -1,6 +1,8 @@
 package testenv
 
 import (
+	"encoding/binary"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -13,12 +15,21 @@ const soft = "soft"
 // softKernel is the version of Linux whose rxe software devices play.
 var softKernel = [2]int{7, 2}
 
+// softAddr returns the n-th address for software devices of this process, n being 0 or 1. No other
+// process has it, since it follows from the process ID, of which there are at most 2^22.
+func softAddr(n int) string {
+	const first = 127<<24 | 1<<16 // 127.1.0.0
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(first+2*os.Getpid()+n))
+	return netip.AddrFrom4(b).String()
+}
+
 // softRig returns the rig of two software devices, which the package under test makes (package
 // uverbs/soft).
 func softRig(devices [2]string) Rig {
 	return Rig{
 		Driver: rxeRig.Driver, Soft: true, Devices: devices, Netdevs: [2]string{"lo", "lo"},
-		Addrs: [2]string{"127.0.0.2", "127.0.0.3"}, GID: rxeRig.GID, GID6: rxeRig.GID6,
+		Addrs: [2]string{softAddr(0), softAddr(1)}, GID: rxeRig.GID, GID6: rxeRig.GID6,
 	}
 }
 
