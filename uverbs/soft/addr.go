@@ -15,17 +15,20 @@ var addresses struct {
 	all map[netip.Addr]bool // guarded by mu
 }
 
-// takePlace gives the device its address, the network interface of the address, and a socket if
-// other processes are to reach it.
+// takePlace gives the device its address, the network interface of the address, the MTU, and a socket
+// if other processes are to reach it.
 func (d *Device) takePlace(o *Options) error {
 	if o.Auto {
-		return d.takeFree(o.Port)
+		return d.takeFree(o)
 	}
 	if err := d.takeAddr(o.Addr); err != nil {
 		return err
 	}
 	var err error
-	if d.link, err = findNetdev(d.addr); err == nil && o.Addr.IsValid() {
+	if d.link, err = findNetdev(d.addr); err == nil {
+		d.mtu, err = o.activeMTU(&d.link)
+	}
+	if err == nil && o.Addr.IsValid() {
 		err = d.connect(o.Port)
 	}
 	if err != nil {
@@ -40,15 +43,15 @@ var firstAddr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 // mostAuto is how many addresses takeFree tries.
 const mostAuto = 1024
 
-// takeFree gives the device the first loopback address on which no process uses a port. If there is
+// takeFree gives the device the first loopback address on which no process uses the port. If there is
 // none, the error is about the first address.
-func (d *Device) takeFree(port uint16) error {
+func (d *Device) takeFree(o *Options) error {
 	var first error
 	addr := firstAddr
 	for range mostAuto {
 		// The error of connect takes much longer, since it says which process uses the port.
-		if first == nil || portFree(netip.AddrPortFrom(addr, port)) {
-			err := d.takePlace(&Options{Addr: addr, Port: port})
+		if first == nil || portFree(netip.AddrPortFrom(addr, o.Port)) {
+			err := d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU})
 			if !errors.Is(err, syscall.EADDRINUSE) {
 				return err
 			}

@@ -67,7 +67,10 @@ var host = new(engine.Host)
 
 // New makes a device and makes it known to package uverbs. The error is an [OptionError] if an
 // option is not allowed here.
-func New(o Options) (*Device, error) {
+func New(o Options) (*Device, error) { return newOn(host, o) }
+
+// newOn makes a device that reaches the devices of a host directly.
+func newOn(host *engine.Host, o Options) (*Device, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -75,9 +78,6 @@ func New(o Options) (*Device, error) {
 	d := &Device{index: inproc.NewIndex(), limits: o.Limits, vectors: runtime.NumCPU(), contexts: map[*context]bool{}}
 	if err := d.takePlace(&o); err != nil {
 		return nil, err
-	}
-	if d.mtu = o.MTU; d.mtu == 0 {
-		d.mtu = activeMTU(d.link.mtu)
 	}
 	l := o.Limits
 	for p, max := range map[*pool]int{
@@ -99,14 +99,17 @@ func New(o Options) (*Device, error) {
 		d.network.start(d.engine)
 	}
 	if err := d.register(o.Name); err != nil {
-		if d.network != nil {
-			d.network.close()
-		}
-		d.engine.Close()
-		d.giveAddr()
+		d.stop()
 		return nil, err
 	}
 	return d, nil
+}
+
+// stop ends what New has started.
+func (d *Device) stop() {
+	d.engine.Close()
+	d.network.close()
+	d.giveAddr()
 }
 
 // register makes the device known to package uverbs.
@@ -176,11 +179,7 @@ func (d *Device) Close() error {
 	for _, c := range open {
 		c.remove()
 	}
-	if d.network != nil {
-		d.network.close()
-	}
-	d.engine.Close()
-	d.giveAddr()
+	d.stop()
 	return nil
 }
 

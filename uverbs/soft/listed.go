@@ -76,7 +76,7 @@ func (l listed) PKeys(port uint8) []uint16 {
 // defaultPKey is the only partition key.
 const defaultPKey = 0xffff
 
-// Counters implements [inproc.Device].
+// Counters implements [inproc.Device]. The counters of the socket follow those of rxe.
 func (l listed) Counters(port uint8) []inproc.Counter {
 	if port != 1 {
 		return nil
@@ -84,6 +84,12 @@ func (l listed) Counters(port uint8) []inproc.Counter {
 	var all []inproc.Counter
 	for _, c := range l.d.engine.Counters() {
 		all = append(all, inproc.Counter{Name: c.Name, Value: c.Value})
+	}
+	if n := l.d.network; n != nil {
+		c := n.socket.Counters()
+		for name, value := range c.All() {
+			all = append(all, inproc.Counter{Name: name, Value: value})
+		}
 	}
 	return all
 }

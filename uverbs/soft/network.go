@@ -9,7 +9,6 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
-	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // network carries the packets of a device between its UDP socket and its engine.
@@ -51,38 +50,58 @@ func receiver(r *engine.Receiver) udp.Handler {
 
 // close closes the socket and waits for the goroutine that receives.
 func (n *network) close() {
-	n.socket.Close()
-	n.done.Wait()
+	if n != nil {
+		n.socket.Close()
+		n.done.Wait()
+	}
 }
+
+// addr returns the address of the socket without its zone, as GIDs have it.
+func (n *network) addr() netip.Addr { return n.socket.LocalAddr().Addr().WithZone("") }
 
 // Resolve returns where packets to a peer are sent. Only the address of the socket reaches other hosts:
-// the other entries of the GID table exist in this process alone.
+// the other entries of the GID table exist in this process alone, with groups as well.
 func (n *network) Resolve(from, to netip.Addr) (netip.AddrPort, syscall.Errno) {
 	local := n.socket.LocalAddr()
-	if from.WithZone("") != local.Addr().WithZone("") || !hasRoute(local.Addr(), to) {
-		return netip.AddrPort{}, syscall.ENETUNREACH
+	peer := netip.AddrPortFrom(to, local.Port())
+	switch {
+	case to.IsMulticast():
+		return peer, 0
+	case from != n.addr() || to.IsUnspecified():
+		return peer, syscall.ENETUNREACH
+	case to.Is6() && to.IsLinkLocalUnicast():
+		peer = netip.AddrPortFrom(to.WithZone(local.Addr().Zone()), local.Port())
 	}
-	return netip.AddrPortFrom(to, local.Port()), 0
+	return peer, lookUpRoute(local.Addr(), peer)
 }
 
-// hasRoute reports whether the system knows a way from a local address to another one. It connects a
-// UDP socket, which sends nothing.
-func hasRoute(from, to netip.Addr) bool {
-	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, wire.Port)))
-	if err != nil {
-		return false
+// lookUpRoute returns the errno of the system's search for a way from a local address to a peer. It
+// connects a UDP socket, which sends nothing.
+func lookUpRoute(from netip.Addr, to netip.AddrPort) syscall.Errno {
+	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(to))
+	if err == nil {
+		c.Close()
+		return 0
 	}
-	c.Close()
-	return true
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok || errno == syscall.EINVAL { // from a loopback address to elsewhere
+		return syscall.ENETUNREACH
+	}
+	return errno
 }
 
-// Send sends packets. Those that the system refuses are lost.
-func (n *network) Send(_ netip.Addr, b *udp.Batch) { n.socket.Send(b) }
+// Send sends packets. Those that the system refuses are lost, as are those from other addresses than
+// the socket's.
+func (n *network) Send(from netip.Addr, b *udp.Batch) {
+	if from == n.addr() {
+		n.socket.Send(b)
+	}
+}
 
 // Join makes the interface of the socket a member of a multicast group. A group of the other address
 // family exists in this process alone.
 func (n *network) Join(group netip.Addr) syscall.Errno {
-	if group.Unmap().Is4() != n.socket.LocalAddr().Addr().Is4() {
+	if group.Is4() != n.addr().Is4() {
 		return 0
 	}
 	r := n.engine.NewReceiver()
@@ -101,4 +120,8 @@ func (n *network) Join(group netip.Addr) syscall.Errno {
 }
 
 // Leave ends a membership.
-func (n *network) Leave(group netip.Addr) { n.socket.LeaveGroup(group) }
+func (n *network) Leave(group netip.Addr) {
+	if group.Is4() == n.addr().Is4() {
+		n.socket.LeaveGroup(group)
+	}
+}

@@ -1,17 +1,16 @@
 package soft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"unicode/utf8"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 )
 
 // Options are the properties of a device. The zero value is a device with the properties of rxe on
@@ -22,9 +21,10 @@ type Options struct {
 	// the name is the first of soft0, soft1 and so on that no device of the process has.
 	Name string
 
-	// Addr is the IP address of the device, an address of this host. The zero value is the first
-	// address from 127.0.0.1 on that no device of the process has. An IPv6 link-local address needs
-	// its zone.
+	// Addr is the IP address of the device, an address of this host, at which other processes and
+	// hosts reach the device. An IPv6 link-local address needs its zone. The zero value is the first
+	// address from 127.0.0.1 on that no device of the process has; only devices of this process reach
+	// the device then, and other processes may have devices with the same address.
 	Addr netip.Addr
 
 	// Auto gives the device the first address from 127.0.0.1 on whose UDP port is free. In contrast to
@@ -32,7 +32,7 @@ type Options struct {
 	// value.
 	Auto bool
 
-	// Port is the UDP port of the device, 4791 if it is 0.
+	// Port is the UDP port of the device and of its peers in other processes, 4791 if it is 0.
 	Port uint16
 
 	// MTU is the active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096. If it is 0, it is
@@ -173,39 +173,20 @@ type netdev struct {
 // findNetdev returns the network interface that has an address. Every address of 127.0.0.0/8 is that
 // of the loopback interface.
 func findNetdev(addr netip.Addr) (netdev, error) {
-	links, err := net.Interfaces()
+	link, err := udp.Interface(addr)
 	if err != nil {
-		return netdev{}, fmt.Errorf("soft: New: list network interfaces: %w", err)
+		return netdev{}, &OptionError{Field: "Addr", Value: addr, Allowed: "an address of this host", Err: err}
 	}
-	for _, link := range links {
-		if addr.Zone() != "" && addr.Zone() != link.Name && addr.Zone() != fmt.Sprint(link.Index) {
-			continue
-		}
-		own := addr.Is4() && addr.IsLoopback() && link.Flags&net.FlagLoopback != 0 && runtime.GOOS == "linux"
-		addrs, _ := link.Addrs() // none if the interface was just removed
-		for _, a := range addrs {
-			p, err := netip.ParsePrefix(a.String())
-			own = own || err == nil && p.Addr().Unmap() == addr.WithZone("")
-		}
-		if own {
-			return netdev{name: link.Name, index: link.Index, mtu: link.MTU}, nil
-		}
-	}
-	return netdev{}, &OptionError{Field: "Addr", Value: addr, Allowed: "an address of this host", Err: syscall.EADDRNOTAVAIL}
+	return netdev{name: link.Name, index: link.Index, mtu: link.MTU}, nil
 }
 
-// headers is the room that rxe leaves for headers in the MTU of a network interface
-// (RXE_MAX_HDR_LENGTH).
-const headers = 80
-
-// activeMTU returns the active MTU for the MTU of a network interface.
-func activeMTU(link int) int {
-	for _, mtu := range slices.Backward(mtus) {
-		if mtu <= link-headers {
-			return mtu
-		}
+// activeMTU returns the MTU of a device with a network interface. Like that of rxe it is at least 256.
+func (o *Options) activeMTU(link *netdev) (int, error) {
+	most := max(udp.MaxMTU(link.mtu), mtus[0])
+	if o.MTU > most && o.Addr.IsValid() {
+		return 0, &OptionError{Field: "MTU", Value: o.MTU, Allowed: fmt.Sprintf("at most %d, because network interface %s has an MTU of %d", most, link.name, link.mtu)}
 	}
-	return mtus[0]
+	return cmp.Or(o.MTU, most), nil
 }
 
 // errClosed is the error of a device that was closed.

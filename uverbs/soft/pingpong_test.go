@@ -71,12 +71,12 @@ func connect(t *testing.T, a, b *side) {
 	}
 }
 
-// twoSides returns two connected sides on devices of their own.
-func twoSides(t *testing.T, o uverbs.QPOptions) (a, b *side) {
+// twoSides returns two connected sides on devices of their own, which a function makes.
+func twoSides(t *testing.T, newDevice func(soft.Options) (*soft.Device, error), o uverbs.QPOptions) (a, b *side) {
 	t.Helper()
 	var sides [2]*side
 	for i := range sides {
-		dev, err := soft.New(soft.Options{})
+		dev, err := newDevice(soft.Options{Auto: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,21 +139,26 @@ func flag(b bool) int {
 	return 0
 }
 
-// TestPingPong exchanges messages between two goroutines, over two devices and over one.
+// ways are the ways in which two devices reach each other.
+var ways = map[string]func(soft.Options) (*soft.Device, error){"directly": soft.New, "by sockets": soft.NewAlone}
+
+// TestPingPong exchanges messages between two goroutines.
 func TestPingPong(t *testing.T) {
-	for _, size := range []int{1, 4096, 4097, 1 << 15} {
-		a, b := twoSides(t, uverbs.QPOptions{})
-		if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
-			t.Fatal(err)
+	for way, newDevice := range ways {
+		for _, size := range []int{1, 4096, 4097, 1 << 15} {
+			a, b := twoSides(t, newDevice, uverbs.QPOptions{})
+			if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for i, s := range []*side{a, b} {
+				wg.Go(func() {
+					if err := s.exchange(t.Context(), 100, size, i == 0); err != nil {
+						t.Errorf("%s, side %d, %d bytes: %v", way, i, size, err)
+					}
+				})
+			}
+			wg.Wait()
 		}
-		var wg sync.WaitGroup
-		for i, s := range []*side{a, b} {
-			wg.Go(func() {
-				if err := s.exchange(t.Context(), 100, size, i == 0); err != nil {
-					t.Errorf("side %d, %d bytes: %v", i, size, err)
-				}
-			})
-		}
-		wg.Wait()
 	}
 }

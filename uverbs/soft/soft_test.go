@@ -252,11 +252,11 @@ func (c *client) destroyMethod(kind uint16, handle uint32) syscall.Errno {
 	return c.conn.Do(cmd)
 }
 
-// numFiles returns the number of open files of the process.
+// numFiles returns the number of open files of the process, where that is known.
 func numFiles(t testing.TB) int {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("it is not known which files are open")
+		return 0
 	}
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
