@@ -1,0 +1,113 @@
+package soft_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// TestRemoval closes a device under a program: waits end, commands fail with ErrDeviceRemoved, and
+// what the program has can be closed. The peer on another device sees that the program is gone.
+func TestRemoval(t *testing.T) {
+	var devs [2]*soft.Device
+	var sides [2]*side
+	for i := range devs {
+		dev, err := soft.New(soft.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		devs[i] = dev
+		sides[i] = newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 1, RetryCount: 1}})
+	}
+	a, b := sides[0], sides[1]
+	connect(t, a, b)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			ev, err := a.ctx.WaitEvent(t.Context())
+			if err != nil {
+				t.Errorf("WaitEvent: %v before the device was removed", err)
+				return
+			}
+			if ev.Type == uverbs.EventDeviceFatal {
+				break
+			}
+		}
+		if _, err := a.ctx.WaitEvent(t.Context()); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+			t.Errorf("WaitEvent after the device was removed: %v", err)
+		}
+	})
+	wg.Go(func() {
+		var wc [1]uverbs.WC
+		if _, err := a.cq.Wait(t.Context(), wc[:]); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+			t.Errorf("CQ.Wait: %v", err)
+		}
+	})
+	if err := devs[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if _, err := a.ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+		t.Errorf("AllocPD: %v", err)
+	}
+	if err := a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend}); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+		t.Errorf("PostSend: %v", err)
+	}
+	if err := a.ctx.CloseAll(); err != nil {
+		t.Errorf("CloseAll: %v", err)
+	}
+	if _, err := uverbs.Open(devs[0].Name()); err == nil {
+		t.Error("a device that was removed can be opened")
+	}
+	if err := b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled}); err != nil {
+		t.Fatal(err)
+	}
+	var wc [1]uverbs.WC
+	if _, err := b.cq.Wait(t.Context(), wc[:]); err != nil || wc[0].ID != 7 || wc[0].Status != uverbs.WCRetryExcErr {
+		t.Errorf("the peer's send: %v, completion %+v", err, wc[0])
+	}
+}
+
+// TestRemovalInUse closes a device while goroutines use it.
+func TestRemovalInUse(t *testing.T) {
+	for range 5 {
+		dev, err := soft.New(soft.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
+		connect(t, a, b)
+		if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i, s := range []*side{a, b} {
+			wg.Go(func() { s.exchange(ctx, 1<<30, 100, i == 0) }) // until it fails
+		}
+		wg.Go(func() {
+			for {
+				pd, err := a.ctx.AllocPD()
+				if err == nil {
+					err = pd.Close()
+				}
+				if err != nil {
+					if !errors.Is(err, uverbs.ErrDeviceRemoved) {
+						t.Errorf("a PD: %v", err)
+					}
+					return
+				}
+			}
+		})
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		wg.Wait()
+	}
+}
