@@ -3,14 +3,10 @@ package mmio
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"os"
 	"runtime"
 	"sync"
 	"syscall"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // hugePageSize is the page size that MapAnonymous requests explicitly (MAP_HUGE_2MB), because the
@@ -35,24 +31,24 @@ type Region struct {
 //
 // The error matches [os.ErrClosed] if f is closed, and the errno of mmap otherwise.
 func Map(f *os.File, offset uint64, size int) (*Region, error) {
-	return mapFile(f, offset, size, unix.PROT_READ|unix.PROT_WRITE)
+	return mapFile(f, offset, size, true)
 }
 
 // MapReadOnly is [Map] with read-only memory: storing to it crashes the program.
 func MapReadOnly(f *os.File, offset uint64, size int) (*Region, error) {
-	return mapFile(f, offset, size, unix.PROT_READ)
+	return mapFile(f, offset, size, false)
 }
 
-func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
+func mapFile(f *os.File, offset uint64, size int, writable bool) (*Region, error) {
 	if f == nil {
 		return nil, fmt.Errorf("mmio: map: file: got nil: %w", os.ErrInvalid)
 	}
 	if size <= 0 {
-		return nil, fmt.Errorf("mmio: map %s: size: got %d, must be positive: %w", f.Name(), size, unix.EINVAL)
+		return nil, fmt.Errorf("mmio: map %s: size: got %d, must be positive: %w", f.Name(), size, syscall.EINVAL)
 	}
 	if page := uint64(os.Getpagesize()); offset%page != 0 || offset > math.MaxInt64 {
 		return nil, fmt.Errorf("mmio: map %s: offset: got %#x, must be a multiple of the page size %#x below 1<<63: %w",
-			f.Name(), offset, page, unix.EINVAL)
+			f.Name(), offset, page, syscall.EINVAL)
 	}
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -63,7 +59,7 @@ func mapFile(f *os.File, offset uint64, size, prot int) (*Region, error) {
 	var mem []byte
 	var mapErr error
 	if err := raw.Control(func(fd uintptr) {
-		mem, mapErr = mmapShort(fd, offset, size, prot)
+		mem, mapErr = mapShared(fd, offset, size, writable)
 	}); err != nil {
 		// Control fails without running the function only if the file is closed.
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), os.ErrClosed)
@@ -82,28 +78,32 @@ func MapAnonymous(size int, huge bool) (*Region, error) {
 	}
 	if size <= 0 || size > math.MaxInt-hugePageSize {
 		return nil, fmt.Errorf("mmio: anonymous memory: size: got %d, must be positive and below %d: %w",
-			size, math.MaxInt-hugePageSize, unix.EINVAL)
+			size, math.MaxInt-hugePageSize, syscall.EINVAL)
 	}
-	return mapAnonymous(size, size, 0)
+	mem, err := mapPrivate(size)
+	if err != nil {
+		return nil, fmt.Errorf("mmio: %d bytes of anonymous memory: %w", size, err)
+	}
+	return &Region{mem: mem, n: size}, nil
 }
 
 // MapHuge is [MapAnonymous] with huge pages of the given size in bytes. The error matches EINVAL if
-// the machine has no pages of this size, and ENOMEM if too few are free.
+// the machine has no pages of this size, and ENOMEM if too few are free. On systems other than Linux
+// it matches [errors.ErrUnsupported].
 func MapHuge(size, pageSize int) (*Region, error) {
 	if pageSize <= 0 || pageSize&(pageSize-1) != 0 {
-		return nil, fmt.Errorf("mmio: huge pages: page size: got %d, must be a power of two: %w", pageSize, unix.EINVAL)
+		return nil, fmt.Errorf("mmio: huge pages: page size: got %d, must be a power of two: %w", pageSize, syscall.EINVAL)
 	}
 	if size <= 0 || size > math.MaxInt-pageSize {
-		return nil, fmt.Errorf("mmio: huge pages: size: got %d, must be positive and at most %d: %w", size, math.MaxInt-pageSize, unix.EINVAL)
+		return nil, fmt.Errorf("mmio: huge pages: size: got %d, must be positive and at most %d: %w", size, math.MaxInt-pageSize, syscall.EINVAL)
 	}
 	// munmap requires whole huge pages, so the mapping has whole pages.
 	length := (size + pageSize - 1) &^ (pageSize - 1)
-	r, err := mapAnonymous(size, length, unix.MAP_HUGETLB|bits.TrailingZeros(uint(pageSize))<<unix.MAP_HUGE_SHIFT)
+	mem, err := mapHuge(length, pageSize)
 	if err != nil {
-		return nil, fmt.Errorf("mmio: %d huge pages of %d KiB (see /sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages): %w",
-			length/pageSize, pageSize>>10, pageSize>>10, err)
+		return nil, fmt.Errorf("mmio: %d huge pages of %d KiB: %w", length/pageSize, pageSize>>10, err)
 	}
-	return r, nil
+	return &Region{mem: mem, n: size}, nil
 }
 
 // GoMemory returns a region that is mem, for a ring that both sides access from Go. The race
@@ -111,46 +111,13 @@ func MapHuge(size, pageSize int) (*Region, error) {
 // and the garbage collector frees it once neither side refers to it.
 func GoMemory(mem []byte) *Region { return &Region{mem: mem, n: len(mem), goHeap: true} }
 
-// mmap, mmapShort and munmap are the system calls. unix.Mmap and unix.Munmap also keep a table of
-// all mappings under a lock, which a Region does not need.
-func mmap(fd int, offset int64, size, prot, flags int) ([]byte, error) {
-	p, err := unix.MmapPtr(fd, offset, nil, uintptr(size), prot, flags)
-	if err != nil {
-		return nil, err
-	}
-	return unsafe.Slice((*byte)(p), size), nil
-}
-
-// mmapShort maps a file without telling Go's scheduler, as the runtime maps its own memory: mapping
-// a ring takes less time than handing the processor over and getting it back.
-func mmapShort(fd uintptr, offset uint64, size, prot int) ([]byte, error) {
-	addr, _, errno := syscall.RawSyscall6(syscall.SYS_MMAP, 0, uintptr(size), uintptr(prot), unix.MAP_SHARED, fd, uintptr(offset))
-	if errno != 0 {
-		return nil, errno
-	}
-	// The kernel chose an address outside the Go heap, so the garbage collector ignores the
-	// pointer.
-	return unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), size), nil
-}
-
-func munmap(mem []byte) error { return unix.MunmapPtr(unsafe.Pointer(&mem[0]), uintptr(len(mem))) }
-
-// mapAnonymous maps length bytes, of which the first size are used.
-func mapAnonymous(size, length, flags int) (*Region, error) {
-	mem, err := mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
-	if err != nil {
-		return nil, fmt.Errorf("mmio: %d bytes of anonymous memory: %w", size, err)
-	}
-	return &Region{mem: mem, n: size}, nil
-}
-
 // Prefer makes the kernel take the pages of the region from a NUMA node, numbered from 0 to 1023,
 // while the node has free ones (MPOL_PREFERRED). It does not move pages that exist already. The
 // error matches EINVAL if there is no such node or the region is of the Go heap, and ENOSYS if the
-// kernel does not support NUMA.
+// kernel does not support NUMA, as on systems other than Linux.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node > maxNode {
-		return fmt.Errorf("mmio: NUMA node: got %d, must be from 0 to %d: %w", node, maxNode, unix.EINVAL)
+		return fmt.Errorf("mmio: NUMA node: got %d, must be from 0 to %d: %w", node, maxNode, syscall.EINVAL)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,16 +125,10 @@ func (r *Region) Prefer(node int) error {
 		return fmt.Errorf("mmio: region: %w", os.ErrClosed)
 	}
 	if r.goHeap { // its pages hold other memory as well
-		return fmt.Errorf("mmio: NUMA node %d: memory of the Go heap: %w", node, unix.EINVAL)
+		return fmt.Errorf("mmio: NUMA node %d: memory of the Go heap: %w", node, syscall.EINVAL)
 	}
-	const wordBits = 64
-	var mask [maxNode/wordBits + 1]uint64
-	mask[node/wordBits] = 1 << (node % wordBits)
-	// The kernel subtracts one from the number of bits.
-	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&r.mem[0])), uintptr(len(r.mem)),
-		unix.MPOL_PREFERRED, uintptr(unsafe.Pointer(&mask[0])), maxNode+2, 0)
-	if errno != 0 {
-		return fmt.Errorf("mmio: NUMA node %d: %w", node, errno)
+	if err := prefer(r.mem, node); err != nil {
+		return fmt.Errorf("mmio: NUMA node %d: %w", node, err)
 	}
 	return nil
 }
@@ -200,9 +161,7 @@ func (r *Region) Retire() error {
 		return nil
 	}
 	mem := r.mem
-	_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&mem[0]), uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
-	if err != nil {
+	if err := cover(mem); err != nil {
 		return fmt.Errorf("mmio: retire %d bytes: %w", len(mem), err)
 	}
 	r.mem = nil
