@@ -7,13 +7,18 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
+// The layout of netlink attributes (linux/netlink.h).
+const (
+	attrAlign  = 4             // NLA_ALIGNTO
+	attrHeader = 4             // NLA_HDRLEN
+	attrFlags  = 1<<15 | 1<<14 // NLA_F_NESTED and NLA_F_NET_BYTEORDER
+)
+
 // align rounds up to the alignment of netlink messages and attributes.
-func align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
+func align(n int) int { return (n + attrAlign - 1) &^ (attrAlign - 1) }
 
 // attribute is one struct nlattr with its payload.
 type attribute struct {
@@ -26,17 +31,17 @@ type attribute struct {
 func attributes(b []byte) iter.Seq2[attribute, error] {
 	return func(yield func(attribute, error) bool) {
 		for len(b) > 0 {
-			if len(b) < unix.NLA_HDRLEN {
-				yield(attribute{}, fmt.Errorf("netlink attribute: %d bytes left, a header needs %d", len(b), unix.NLA_HDRLEN))
+			if len(b) < attrHeader {
+				yield(attribute{}, fmt.Errorf("netlink attribute: %d bytes left, a header needs %d", len(b), attrHeader))
 				return
 			}
 			n := int(binary.NativeEndian.Uint16(b))
-			typ := int(binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER))
-			if n < unix.NLA_HDRLEN || n > len(b) {
-				yield(attribute{}, fmt.Errorf("netlink attribute %d: length %d, allowed %d to %d", typ, n, unix.NLA_HDRLEN, len(b)))
+			typ := int(binary.NativeEndian.Uint16(b[2:]) &^ attrFlags)
+			if n < attrHeader || n > len(b) {
+				yield(attribute{}, fmt.Errorf("netlink attribute %d: length %d, allowed %d to %d", typ, n, attrHeader, len(b)))
 				return
 			}
-			if !yield(attribute{typ, b[unix.NLA_HDRLEN:n]}, nil) {
+			if !yield(attribute{typ, b[attrHeader:n]}, nil) {
 				return
 			}
 			b = b[min(align(n), len(b)):]
@@ -249,4 +254,14 @@ func validName(s string) bool {
 		return false
 	}
 	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r == 0x7f })
+}
+
+// printable replaces characters that could affect a terminal or a log.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 { // C0 and C1, which terminals obey
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
 }

@@ -2,9 +2,7 @@ package netlinkrdma
 
 import (
 	"errors"
-
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
@@ -61,7 +59,7 @@ func (c *client) uverbsDev(dev Device) (CharDev, error) {
 	}
 	if err != nil {
 		e := &Error{Op: "find uverbs device of", Device: dev.Name, Err: gone(err, dev.Index)}
-		if errors.Is(err, unix.EOPNOTSUPP) {
+		if errors.Is(err, syscall.EOPNOTSUPP) {
 			e.Hint = "ib_uverbs not loaded (modprobe ib_uverbs), or the driver has no verbs for user space"
 		}
 		return CharDev{}, explain(e)
@@ -115,7 +113,7 @@ func (c *client) cmDev() (CharDev, error) {
 	}
 	if err != nil {
 		e := &Error{Op: "find rdma_cm device", Err: err}
-		if errors.Is(err, unix.EOPNOTSUPP) {
+		if errors.Is(err, syscall.EOPNOTSUPP) {
 			e.Hint = "rdma_ucm not loaded: modprobe rdma_ucm"
 		}
 		return CharDev{}, explain(e)
@@ -136,7 +134,7 @@ func (c *client) netlinkCharDev(client string, index *uint32) (CharDev, error) {
 // all devices if index is nil. The kernel loads the module if it can, and otherwise fails with
 // EOPNOTSUPP.
 func (s *session) charDev(client string, index *uint32) (CharDev, error) {
-	attrs := []*nl.RtAttr{stringAttr(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, client)}
+	attrs := []*rtAttr{stringAttr(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, client)}
 	if index != nil {
 		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, *index))
 	}

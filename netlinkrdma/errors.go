@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // Error is a failed call. It unwraps to its cause, usually an errno, and matches the errors of
@@ -61,7 +60,7 @@ func explain(e *Error) error {
 		return e
 	}
 	switch {
-	case errors.Is(u.err, unix.EPROTONOSUPPORT):
+	case errors.Is(u.err, syscall.EPROTONOSUPPORT):
 		e.Hint = "RDMA core not loaded: modprobe ib_uverbs, and for software RoCE rdma_rxe"
 	case errors.Is(u.err, fs.ErrPermission):
 		e.Hint = "a security policy or sandbox forbids NETLINK_RDMA sockets"
@@ -72,7 +71,7 @@ func explain(e *Error) error {
 // gone turns the EINVAL of a command that only names a device into noDevice, since the kernel has
 // no other reason for it.
 func gone(err error, index uint32) error {
-	if errors.Is(err, unix.EINVAL) {
+	if errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("%w with index %d in this network namespace: %w", noDevice{}, index, err)
 	}
 	return err

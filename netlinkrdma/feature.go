@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
@@ -42,7 +41,7 @@ func (e *FeatureError) Error() string {
 		text += " by driver " + e.Driver
 	case e.Since != Version{}:
 		text += fmt.Sprintf(" by this kernel (Linux has it since %s)", e.Since)
-	case errors.Is(e.Err, unix.ENOTTY):
+	case errors.Is(e.Err, syscall.ENOTTY):
 		text += " without ioctl"
 	default:
 		text += " by this kernel"
@@ -116,7 +115,7 @@ func (c *client) run(cmd command, do func(s *session, index uint32) error) error
 	}
 	e.Err = err
 	switch {
-	case errors.Is(err, unix.EINVAL) && !errors.Is(err, noDevice{}):
+	case errors.Is(err, syscall.EINVAL) && !errors.Is(err, noDevice{}):
 		// EINVAL is also the answer to an unknown command, and to a command for a device
 		// that was just removed.
 		if err := s.check(cmd.dev); errors.Is(err, noDevice{}) {
@@ -124,9 +123,9 @@ func (c *client) run(cmd command, do func(s *session, index uint32) error) error
 		} else if cmd.need.einval || cmd.need.since != (Version{}) {
 			return cmd.need.missing(cmd.dev, e)
 		}
-	case errors.Is(err, unix.EOPNOTSUPP) && cmd.need.name != "":
+	case errors.Is(err, syscall.EOPNOTSUPP) && cmd.need.name != "":
 		return feature{name: cmd.need.name}.missing(cmd.dev, e)
-	case errors.Is(err, unix.EPERM):
+	case errors.Is(err, syscall.EPERM):
 		e.Hint = "this needs CAP_NET_ADMIN"
 	}
 	return explain(e)

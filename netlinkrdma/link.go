@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
@@ -75,19 +74,19 @@ func (c *client) addLink(name string, kind LinkKind, netdev string) error {
 // ib_register_device in the kernel).
 func explainAdd(e *Error, kind LinkKind) {
 	switch {
-	case errors.Is(e.Err, unix.EEXIST):
+	case errors.Is(e.Err, syscall.EEXIST):
 		e.Hint = fmt.Sprintf("%s has a device of kind %s already", e.Netdev, kind)
-	case errors.Is(e.Err, unix.ENFILE):
+	case errors.Is(e.Err, syscall.ENFILE):
 		e.is = fs.ErrExist
 		e.Hint = fmt.Sprintf("an RDMA device %s exists already, or is still being removed", e.Device)
-	case errors.Is(e.Err, unix.ENODEV):
+	case errors.Is(e.Err, syscall.ENODEV):
 		e.is = fs.ErrNotExist
 		e.Hint = fmt.Sprintf("there is no interface %s in this network namespace", e.Netdev)
-	case errors.Is(e.Err, unix.EPERM):
+	case errors.Is(e.Err, syscall.EPERM):
 		e.Hint = "this needs CAP_NET_ADMIN, and an interface that is not a VLAN"
-	case errors.Is(e.Err, unix.EINVAL):
+	case errors.Is(e.Err, syscall.EINVAL):
 		e.Hint = fmt.Sprintf("the kernel has no links of kind %s (modprobe %s), or none on this kind of interface", kind, moduleOf(kind))
-	case errors.Is(e.Err, unix.ENOENT) && kind == RXE:
+	case errors.Is(e.Err, syscall.ENOENT) && kind == RXE:
 		e.Hint = "up to Linux 6.12 rxe needs the crc32 hash: modprobe crc32_generic"
 	}
 }
@@ -120,9 +119,9 @@ func (c *client) deleteLink(name string) error {
 	}
 	e := &Error{Op: op, Device: name, Err: err}
 	switch {
-	case errors.Is(err, unix.EPERM):
+	case errors.Is(err, syscall.EPERM):
 		e.Hint = "this needs CAP_NET_ADMIN"
-	case errors.Is(err, unix.EINVAL):
+	case errors.Is(err, syscall.EINVAL):
 		e.Hint = fmt.Sprintf("only software links can be deleted, and the driver of this one is %s", dev.DriverID)
 	}
 	return explain(e)

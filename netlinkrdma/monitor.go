@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
@@ -86,38 +84,9 @@ type Monitor struct {
 // the error is a [FeatureError].
 func OpenMonitor() (*Monitor, error) { return system.openMonitor() }
 
-func (c *client) openMonitor() (*Monitor, error) {
-	const op = "open monitor"
-	set, err := c.settings()
-	if err != nil {
-		return nil, err
-	}
-	if !set.Monitor {
-		return nil, feature{name: "monitor", since: Version{6, 12}}.missing(Device{}, nil)
-	}
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_RDMA)
-	if err != nil {
-		return nil, &Error{Op: op, Err: os.NewSyscallError("socket(NETLINK_RDMA)", err)}
-	}
-	group := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (abi.RDMA_NL_GROUP_NOTIFY - 1)}
-	if err := unix.Bind(fd, group); err != nil {
-		unix.Close(fd)
-		return nil, &Error{Op: op, Err: os.NewSyscallError("bind(RDMA_NL_GROUP_NOTIFY)", err)}
-	}
-	return newMonitor(fd, receiveEvent), nil
-}
-
 // newMonitor makes a monitor of a non-blocking socket, which it then owns.
 func newMonitor(fd int, receive func(int, []byte) (int, bool, error)) *Monitor {
 	return &Monitor{f: os.NewFile(uintptr(fd), "RDMA monitor"), receive: receive, buf: make([]byte, eventBuffer)}
-}
-
-// receiveEvent reads a datagram from a netlink socket. It returns the datagram's length, which may
-// be greater than len(b), and whether the kernel sent it.
-func receiveEvent(fd int, b []byte) (n int, kernel bool, err error) {
-	n, from, err := unix.Recvfrom(fd, b, unix.MSG_TRUNC)
-	sender, ok := from.(*unix.SockaddrNetlink)
-	return n, ok && sender.Pid == 0, err
 }
 
 // Next waits for the next event. The error wraps ctx.Err() if the context ends first, matches
@@ -132,7 +101,7 @@ func (m *Monitor) Next(ctx context.Context) (Event, error) {
 		err = os.ErrClosed
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		err = ctx.Err()
-	case errors.Is(err, unix.ENOBUFS):
+	case errors.Is(err, syscall.ENOBUFS):
 		err = ErrEventsLost
 	}
 	return Event{}, &Error{Op: "wait for event", Err: err}
@@ -180,7 +149,7 @@ func (m *Monitor) fill() error {
 	var failed error
 	if err := raw.Read(func(fd uintptr) bool {
 		n, kernel, failed = m.receive(int(fd), m.buf)
-		return failed != unix.EAGAIN && failed != unix.EINTR
+		return failed != syscall.EAGAIN && failed != syscall.EINTR
 	}); err != nil {
 		return err
 	}
@@ -195,25 +164,6 @@ func (m *Monitor) fill() error {
 	events, err := decodeEvents(m.buf[:n])
 	m.queue = events
 	return err
-}
-
-// decodeEvents decodes a datagram. It ignores messages other than events. If a message cannot be
-// decoded, the others are returned nevertheless.
-func decodeEvents(b []byte) ([]Event, error) {
-	msgs, first := syscall.ParseNetlinkMessage(b)
-	var events []Event
-	for _, msg := range msgs {
-		if msg.Header.Type != abi.RDMA_NL_NLDEV<<abi.RDMA_NL_CLIENT_SHIFT|abi.RDMA_NLDEV_CMD_MONITOR {
-			continue
-		}
-		e, err := decodeEvent(msg.Data)
-		if err != nil {
-			first = errors.Join(first, err)
-			continue
-		}
-		events = append(events, e)
-	}
-	return events, first
 }
 
 // Close closes the monitor and ends a waiting call of Next. Closing it twice is not an error.

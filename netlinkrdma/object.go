@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
@@ -299,6 +297,14 @@ func decodeCMID(m *message) CMID {
 	}
 }
 
+// Numbers of Linux. Other systems have different ones.
+const (
+	afInet              = 2  // AF_INET
+	afInet6             = 10 // AF_INET6
+	afIB                = 27 // AF_IB
+	sizeofSockaddrInet6 = 28 // sizeof(struct sockaddr_in6)
+)
+
 // sockaddr decodes a struct sockaddr_storage. It returns the zero value for unknown address
 // families.
 func (m *message) sockaddr(typ int) netip.AddrPort {
@@ -306,21 +312,21 @@ func (m *message) sockaddr(typ int) netip.AddrPort {
 	if !ok {
 		return netip.AddrPort{}
 	}
-	if len(b) < unix.SizeofSockaddrInet6 {
-		m.fail(typ, "%d bytes, want %d at least", len(b), unix.SizeofSockaddrInet6)
+	if len(b) < sizeofSockaddrInet6 {
+		m.fail(typ, "%d bytes, want %d at least", len(b), sizeofSockaddrInet6)
 		return netip.AddrPort{}
 	}
 	port := binary.BigEndian.Uint16(b[2:])
 	switch binary.NativeEndian.Uint16(b) {
-	case unix.AF_INET: // struct sockaddr_in
+	case afInet: // struct sockaddr_in
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:])), port)
-	case unix.AF_INET6: // struct sockaddr_in6
+	case afInet6: // struct sockaddr_in6
 		addr := netip.AddrFrom16([16]byte(b[8:]))
 		if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 && addr.Is6() && !addr.Is4In6() {
 			addr = addr.WithZone(strconv.FormatUint(uint64(scope), 10))
 		}
 		return netip.AddrPortFrom(addr, port)
-	case unix.AF_IB: // struct sockaddr_ib, which has a P_Key where others have the port
+	case afIB: // struct sockaddr_ib, which has a P_Key where others have the port
 		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:])), 0)
 	}
 	return netip.AddrPort{}

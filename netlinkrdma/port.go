@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
-
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
@@ -145,7 +143,7 @@ func (c *client) netlinkPorts(dev Device) ([]Port, error) {
 // missingPorts adds the ports that the dump left out. The dump ends silently at the first port that
 // the driver cannot query. Queried one by one, the ports after it answer, and the failing port
 // returns its error.
-func (s *session) missingPorts(dev Device, ports []Port, index *nl.RtAttr) ([]Port, error) {
+func (s *session) missingPorts(dev Device, ports []Port, index *rtAttr) ([]Port, error) {
 	have := make(map[uint32]bool, len(ports))
 	for _, p := range ports {
 		have[p.Num] = true

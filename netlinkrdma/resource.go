@@ -3,8 +3,6 @@ package netlinkrdma
 import (
 	"fmt"
 
-	"github.com/vishvananda/netlink/nl"
-
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
@@ -142,7 +140,7 @@ var (
 )
 
 // list returns all objects of a kind.
-func list[T any](c *client, dev Device, r resource[T], attrs ...*nl.RtAttr) ([]T, error) {
+func list[T any](c *client, dev Device, r resource[T], attrs ...*rtAttr) ([]T, error) {
 	var all []T
 	cmd := command{op: "list " + r.name + " of", dev: dev, need: r.need}
 	err := c.run(cmd, func(s *session, index uint32) error {
@@ -170,7 +168,7 @@ func list[T any](c *client, dev Device, r resource[T], attrs ...*nl.RtAttr) ([]T
 func one[T any](c *client, dev Device, r resource[T], port, id uint32) (T, error) {
 	var v T
 	cmd := command{op: fmt.Sprintf("look for number %d among %s of", id, r.name), dev: dev, need: r.need}
-	var attrs []*nl.RtAttr
+	var attrs []*rtAttr
 	if r.perPort() {
 		cmd.port = &port
 		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, port))

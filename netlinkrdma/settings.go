@@ -6,8 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
@@ -96,9 +95,9 @@ func (c *client) setNetNSMode(mode NetNSMode) error {
 	}
 	e.Err = err
 	switch {
-	case errors.Is(err, unix.EBUSY):
+	case errors.Is(err, syscall.EBUSY):
 		e.Hint = "the mode cannot change while there are other network namespaces"
-	case errors.Is(err, unix.EPERM):
+	case errors.Is(err, syscall.EPERM):
 		e.Hint = "this needs CAP_NET_ADMIN"
 	}
 	return explain(e)
@@ -116,9 +115,9 @@ func (c *client) setPrivilegedQKey(on bool) error {
 	}
 	e := &Error{Op: "set privileged Q_Key mode", Err: err}
 	switch {
-	case errors.Is(err, unix.EINVAL):
+	case errors.Is(err, syscall.EINVAL):
 		return feature{name: "privileged Q_Key mode", since: Version{6, 7}}.missing(Device{}, e)
-	case errors.Is(err, unix.EPERM):
+	case errors.Is(err, syscall.EPERM):
 		e.Hint = "this needs CAP_NET_ADMIN"
 	}
 	return explain(e)

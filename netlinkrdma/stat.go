@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
@@ -42,8 +40,8 @@ func (c *client) portCounters(dev Device, port uint32) ([]Counter, error) {
 }
 
 // portAttrs names a port of a device.
-func portAttrs(index, port uint32) []*nl.RtAttr {
-	return []*nl.RtAttr{u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index), u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, port)}
+func portAttrs(index, port uint32) []*rtAttr {
+	return []*rtAttr{u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index), u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, port)}
 }
 
 // decodeCounters decodes the table of counters that a message must have.
@@ -282,9 +280,9 @@ func (c *client) bindQPCounter(dev Device, port, qpn uint32, id *uint32) (uint32
 // counters.c). The kernel returns ENOMEM if the driver has no functions for counters.
 func noCounter(err error) error {
 	switch {
-	case errors.Is(err, unix.ENOMEM):
-		return fmt.Errorf("the kernel cannot create a counter: %w: %w", unix.EOPNOTSUPP, err)
-	case errors.Is(err, unix.EINVAL):
+	case errors.Is(err, syscall.ENOMEM):
+		return fmt.Errorf("the kernel cannot create a counter: %w: %w", syscall.EOPNOTSUPP, err)
+	case errors.Is(err, syscall.EINVAL):
 		return fmt.Errorf("the port is in mode auto, or the QP uses another port: %w", err)
 	}
 	return err
@@ -305,7 +303,7 @@ func (c *client) unbindQPCounter(dev Device, port, qpn, id uint32) error {
 }
 
 // qpCounterAttrs names a QP whose counter is meant.
-func qpCounterAttrs(index, port, qpn uint32) []*nl.RtAttr {
+func qpCounterAttrs(index, port, qpn uint32) []*rtAttr {
 	return append(portAttrs(index, port),
 		u32Attr(abi.RDMA_NLDEV_ATTR_STAT_RES, abi.RDMA_NLDEV_ATTR_RES_QP),
 		u32Attr(abi.RDMA_NLDEV_ATTR_RES_LQPN, qpn))
@@ -385,7 +383,7 @@ func (c *client) setOptionalCounters(dev Device, port uint32, names []string) er
 		return err
 	}
 	const op = "enable optional counters of"
-	table := nl.NewRtAttr(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS|unix.NLA_F_NESTED, nil)
+	table := nestedAttr(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS)
 	for _, name := range names {
 		i := slices.IndexFunc(status, func(s CounterStatus) bool { return s.Optional && s.Name == name })
 		if i < 0 {

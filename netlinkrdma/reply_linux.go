@@ -3,7 +3,6 @@ package netlinkrdma
 import (
 	"encoding/binary"
 	"fmt"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -101,14 +100,4 @@ func extendedAck(m *syscall.NetlinkMessage) string {
 		}
 	}
 	return ""
-}
-
-// printable replaces characters that could affect a terminal or a log.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 { // C0 and C1, which terminals obey
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
 }
