@@ -235,6 +235,7 @@ type Device struct {
 	vectors int
 
 	deviceDrivers
+	poller kernel.Poller // nil for a device of the kernel
 
 	tree     sync.Mutex            // guards the parents and users of the device's objects
 	all      map[*object]io.Closer // guarded by tree: the objects that are open
@@ -419,6 +420,7 @@ func open(info DeviceInfo) (*Device, error) {
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
 	d.cmd = newCommands(dev, path, info.Name, d.driver)
 	d.cmd.inproc = info.inproc
+	d.poller, _ = dev.(kernel.Poller)
 	if err = d.getContext(); err == nil {
 		if err = d.queryDevice(); err != nil {
 			err = errors.Join(err, d.driver.closeContext(d))

@@ -37,6 +37,10 @@ func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) 
 func (c *CQ) pollRxe(wcs []WC) (int, error) {
 	ring := c.rxe.ring
 	n, err := ring.Avail()
+	if n == 0 && err == nil && c.dev.poller != nil {
+		c.dev.poller.Poll()
+		n, err = ring.Avail()
+	}
 	if n = min(n, len(wcs)); n == 0 {
 		return 0, c.idle(err)
 	}

@@ -41,6 +41,9 @@ func (c *context) usable() syscall.Errno {
 	return 0
 }
 
+// Poll implements [kernel.Poller].
+func (c *context) Poll() { c.dev.poll() }
+
 // Do implements [kernel.Device].
 func (c *context) Do(cmd *kernel.Command, byWrite bool) syscall.Errno {
 	c.mu.RLock()

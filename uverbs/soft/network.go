@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -16,6 +17,9 @@ type network struct {
 	socket *udp.Socket
 	engine *engine.Device
 	done   sync.WaitGroup // the goroutine that receives
+
+	handle udp.Handler // of unicast packets
+	flush  func()      // ends a batch of them
 }
 
 // openNetwork opens the socket of a device. Packets arrive from start on.
@@ -30,13 +34,20 @@ func openNetwork(local netip.AddrPort) (*network, error) {
 // start begins to receive.
 func (n *network) start(d *engine.Device) {
 	n.engine = d
+	r := d.NewReceiver()
+	n.handle, n.flush = receiver(r), r.Flush
 	n.done.Go(func() {
-		r := d.NewReceiver()
-		handle := receiver(r)
-		for n.socket.Receive(handle) == nil {
-			r.Flush()
+		for n.socket.Receive(n.handle, n.flush) == nil {
 		}
 	})
+}
+
+// poll handles the packets that have arrived. If there are none, it lets another goroutine of the device
+// run, which may be waiting for the processor.
+func (d *Device) poll() {
+	if n := d.network; n == nil || !n.socket.Poll(n.handle, n.flush) {
+		runtime.Gosched()
+	}
 }
 
 // receiver returns a handler that gives packets to the engine.

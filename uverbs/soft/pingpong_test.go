@@ -3,6 +3,7 @@ package soft_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -159,6 +160,35 @@ func TestPingPong(t *testing.T) {
 				})
 			}
 			wg.Wait()
+		}
+	}
+}
+
+// TestPollReceives: polling an empty CQ handles what has arrived at the socket. One goroutine is enough to
+// exchange messages, even if no processor is free for others.
+func TestPollReceives(t *testing.T) {
+	a, b := twoSides(t, soft.NewAlone, uverbs.QPOptions{})
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for range 20 {
+		if err := b.qp.PostRecv(1, b.mr.SGE(0, 8)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*side{b, a} { // the message, and then its acknowledgement
+			const polls = 3 // another goroutine may be handling it
+			var wcs [1]uverbs.WC
+			n := 0
+			for i := 0; i < polls && n == 0; i++ {
+				var err error
+				if n, err = s.cq.Poll(wcs[:]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n != 1 || s.qp.Err(&wcs[0]) != nil {
+				t.Fatalf("%d polls found %d completions, want a success: %+v", polls, n, wcs[0])
+			}
 		}
 	}
 }

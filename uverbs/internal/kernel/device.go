@@ -36,6 +36,13 @@ type EventsCloser interface {
 	EventsClosed(number uint32)
 }
 
+// Poller is a [Device] in the process whose work a program that polls an empty CQ can do itself. It need
+// not wait then until another goroutine runs, for which there may be no processor.
+type Poller interface {
+	// Poll handles what has arrived from the network. It does not wait for more.
+	Poll()
+}
+
 // Path says how commands reach the kernel.
 type Path int
 

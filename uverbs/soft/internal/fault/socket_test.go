@@ -61,7 +61,7 @@ func TestSockets(t *testing.T) {
 		if c.Received >= arriving && c.BadICRC >= sent.Corrupted {
 			break
 		}
-		if err := b.Receive(receiver.Receive); err != nil {
+		if err := b.Receive(receiver.Receive, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

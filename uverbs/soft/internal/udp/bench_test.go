@@ -38,7 +38,7 @@ func BenchmarkBatch(b *testing.B) {
 						b.Fatal(err)
 					}
 					for got = 0; got < benchPackets; {
-						if err := to.Receive(handle); err != nil {
+						if err := to.Receive(handle, nil); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -98,7 +98,7 @@ func BenchmarkEcho(b *testing.B) {
 				if err := here.Send(&batch); err != nil {
 					b.Fatal(err)
 				}
-				if err := here.Receive(nothing); err != nil {
+				if err := here.Receive(nothing, nil); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -126,7 +126,7 @@ func BenchmarkEcho(b *testing.B) {
 func echo(s *Socket) {
 	var batch Batch
 	handle := func(from netip.AddrPort, packet []byte, _ Meta) { copy(batch.Reserve(from, len(packet)), packet) }
-	for s.Receive(handle) == nil && s.Send(&batch) == nil {
+	for s.Receive(handle, nil) == nil && s.Send(&batch) == nil {
 		batch.Reset()
 	}
 }

@@ -5,11 +5,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // TestSegmentIDs: the IDs with which packets are sealed count up within the segments of one buffer, and
@@ -218,5 +221,62 @@ func TestPortHolder(t *testing.T) {
 				t.Errorf("the holder is %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// TestPoll: Poll receives without waiting, beside a goroutine that waits in Receive, and the packets stay
+// in order.
+func TestPoll(t *testing.T) {
+	a, b := open(t, netip.MustParseAddrPort("127.0.0.1:0"), Options{NoGSO: true}), open(t, netip.MustParseAddrPort("127.0.0.1:0"), Options{})
+	var next, done int // only one of both counts at a time
+	inOrder := func(_ netip.AddrPort, packet []byte, _ Meta) {
+		if int(packet[len(packet)-wire.ICRCSize-1]) != next&0xff {
+			t.Errorf("packet %d ends with %#x", next, packet[len(packet)-wire.ICRCSize-1])
+		}
+		next++
+	}
+	batches := func() { done++ }
+	if b.Poll(inOrder, batches) || done != 0 {
+		t.Fatal("Poll has received something before anything was sent")
+	}
+	var batch Batch
+	send := func(n int) {
+		batch.Reset()
+		packet := batch.Reserve(b.LocalAddr(), 64)
+		(&wire.Header{Opcode: wire.RC | wire.SendOnly, DestQP: 17}).Put(packet)
+		packet[64-wire.ICRCSize-1] = byte(n)
+		if err := a.Send(&batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(0)
+	if !b.Poll(inOrder, batches) || next != 1 || done != 1 {
+		t.Fatalf("Poll has handled %d packets in %d batches, want 1 in 1", next, done)
+	}
+	if allocs := testing.AllocsPerRun(100, func() {
+		send(next)
+		b.Poll(inOrder, batches)
+	}); allocs != 0 {
+		t.Errorf("Poll allocates %v times", allocs)
+	}
+
+	ended := make(chan bool)
+	go func() {
+		for b.Receive(inOrder, batches) == nil {
+		}
+		close(ended)
+	}()
+	first := next
+	for n := range 1000 {
+		send(first + n)
+		b.Poll(inOrder, batches)
+	}
+	for b.Counters().Received < uint64(first+1000) {
+		runtime.Gosched()
+	}
+	b.Close()
+	<-ended
+	if next != first+1000 || b.Poll(inOrder, batches) {
+		t.Errorf("%d packets were handled, want %d; or a closed socket receives", next, first+1000)
 	}
 }

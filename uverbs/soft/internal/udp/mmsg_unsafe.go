@@ -137,6 +137,7 @@ func (r *receiver) init(t *mmsg, to netip.AddrPort, gro bool) {
 	r.vectors = make([]unix.Iovec, n)
 	r.controls = make([][receiveCtl]byte, n)
 	r.wait = r.try
+	r.look = func(fd uintptr) { r.found = r.receive(fd) }
 	for i := range r.messages {
 		r.vectors[i].Base = &r.buffers[i*r.size]
 		r.vectors[i].SetLen(r.size)

@@ -99,7 +99,10 @@ func errnoOf(err error) error {
 	return err
 }
 
-func (p *plain) receive(h Handler) error {
+// poll does nothing: package net cannot read without waiting.
+func (p *plain) poll(Handler, func()) bool { return false }
+
+func (p *plain) receive(h Handler, done func()) error {
 	n, from, err := p.conn.ReadFromUDPAddrPort(p.buffer)
 	p.c.receiveCalls.Add(1)
 	switch {
@@ -114,6 +117,9 @@ func (p *plain) receive(h Handler) error {
 	}
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
 	p.c.deliver(h, from, p.buffer[:n], Meta{To: p.self})
+	if done != nil {
+		done()
+	}
 	return nil
 }
 

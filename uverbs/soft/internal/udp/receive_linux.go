@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,17 +30,40 @@ type receiver struct {
 	vectors  []unix.Iovec
 	controls [][receiveCtl]byte
 
-	got   int           // messages[:got] are received
-	errno syscall.Errno // the kernel's answer if got is 0
+	turn  sync.Mutex    // held from the receiving of a batch until it was handled
+	got   int           // guarded by turn: messages[:got] are received
+	errno syscall.Errno // guarded by turn: the kernel's answer if got is 0
 
-	wait func(fd uintptr) bool // persistent closure for RawConn.Read
+	wait  func(fd uintptr) bool // persistent closure for RawConn.Read
+	look  func(fd uintptr)      // persistent closure for RawConn.Control
+	found bool                  // guarded by turn: look has received something
 }
 
-func (t *mmsg) receive(h Handler) error {
+func (t *mmsg) receive(h Handler, done func()) error {
 	r := &t.r
 	if err := t.raw.Read(r.wait); err != nil {
 		return net.ErrClosed
 	}
+	defer r.turn.Unlock() // which try has locked
+	return t.handle(h, done)
+}
+
+func (t *mmsg) poll(h Handler, done func()) bool {
+	r := &t.r
+	if !r.turn.TryLock() {
+		return false
+	}
+	defer r.turn.Unlock()
+	r.found = false
+	if t.raw.Control(r.look) != nil || !r.found {
+		return false
+	}
+	return t.handle(h, done) == nil
+}
+
+// handle gives the packets of a batch to the handler. The caller holds turn.
+func (t *mmsg) handle(h Handler, done func()) error {
+	r := &t.r
 	t.c.receiveCalls.Add(1)
 	if r.got == 0 {
 		t.c.receiveFailures.Add(1)
@@ -51,11 +75,24 @@ func (t *mmsg) receive(h Handler) error {
 		}
 		r.deliver(i, h)
 	}
+	if done != nil {
+		done()
+	}
 	return nil
 }
 
-// try receives what is there, and reports false if nothing is.
+// try takes the turn and receives what is there. It reports false, without the turn, if nothing is.
 func (r *receiver) try(fd uintptr) bool {
+	r.turn.Lock()
+	if r.receive(fd) {
+		return true
+	}
+	r.turn.Unlock()
+	return false
+}
+
+// receive receives what is there, and reports false if nothing is. The caller holds turn.
+func (r *receiver) receive(fd uintptr) bool {
 	for i := range r.messages[:max(r.got, 1)] {
 		r.reset(i)
 	}

@@ -63,7 +63,9 @@ type transport interface {
 	// send seals and sends a batch.
 	send(b *Batch) error
 	// receive waits for packets and handles those that have arrived.
-	receive(h Handler) error
+	receive(h Handler, done func()) error
+	// poll is receive without waiting. It reports whether there were packets.
+	poll(h Handler, done func()) bool
 	// joinGroup opens a transport that receives the packets of a multicast group.
 	joinGroup(group netip.Addr) (transport, error)
 	// receiveBuffer returns the size of the receive buffer in bytes.
@@ -113,10 +115,15 @@ func (s *Socket) Send(b *Batch) error {
 	return s.t.send(b)
 }
 
-// Receive waits until at least one packet has arrived and then calls h for each packet that is there, up
-// to a batch. It drops packets that are too short or have a wrong ICRC. If the socket is closed, Receive
-// returns net.ErrClosed. It returns no other error.
-func (s *Socket) Receive(h Handler) error { return s.t.receive(h) }
+// Receive waits until at least one packet has arrived, calls h for each packet that is there, up to a
+// batch, and then done, unless it is nil. It drops packets that are too short or have a wrong ICRC. If
+// the socket is closed, Receive returns net.ErrClosed. It returns no other error.
+func (s *Socket) Receive(h Handler, done func()) error { return s.t.receive(h, done) }
+
+// Poll does the same as Receive, but does not wait. It reports whether it has received something. It may
+// be called while Receive waits: the two handle batches in turn, so packets stay in order. If the other
+// one is handling a batch, Poll returns false. On systems other than Linux it always does.
+func (s *Socket) Poll(h Handler, done func()) bool { return s.t.poll(h, done) }
 
 // Close closes the socket and leaves all multicast groups. Send and Receive return net.ErrClosed from
 // then on, also where they were waiting. Close waits for handlers of multicast packets, so it must not
@@ -183,7 +190,7 @@ func (s *Socket) JoinGroup(addr netip.Addr, h Handler) error {
 			if from != self {
 				h(from, packet, meta)
 			}
-		}) == nil {
+		}, nil) == nil {
 		}
 	}()
 	return nil

@@ -77,7 +77,7 @@ func collect(t testing.TB, s *Socket, n int) (all []received, metas []Meta) {
 		if err := s.Receive(func(from netip.AddrPort, packet []byte, meta Meta) {
 			all = append(all, received{from.String(), meta.To.String(), string(packet[:len(packet)-wire.ICRCSize])})
 			metas = append(metas, meta)
-		}); err != nil {
+		}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -305,7 +305,7 @@ func TestClose(t *testing.T) {
 				first, ended := make(chan struct{}), make(chan error)
 				go func() {
 					for {
-						if err := s.Receive(func(netip.AddrPort, []byte, Meta) { close(first) }); err != nil {
+						if err := s.Receive(func(netip.AddrPort, []byte, Meta) { close(first) }, nil); err != nil {
 							ended <- err
 							return
 						}
@@ -326,7 +326,7 @@ func TestClose(t *testing.T) {
 				if err := s.Send(&batch); err != net.ErrClosed {
 					t.Errorf("Send returned %v, want net.ErrClosed", err)
 				}
-				if err := s.Receive(nil); err != net.ErrClosed {
+				if err := s.Receive(nil, nil); err != net.ErrClosed {
 					t.Errorf("Receive returned %v, want net.ErrClosed", err)
 				}
 				if err := s.JoinGroup(netip.MustParseAddr("239.1.1.1"), nil); local.Addr().Is4() && err != net.ErrClosed {
@@ -352,7 +352,7 @@ func TestCloseInHandler(t *testing.T) {
 		}
 		var err error
 		for err == nil {
-			err = s.Receive(func(netip.AddrPort, []byte, Meta) { s.Close() })
+			err = s.Receive(func(netip.AddrPort, []byte, Meta) { s.Close() }, nil)
 		}
 		if err != net.ErrClosed {
 			t.Errorf("%s: Receive returned %v, want net.ErrClosed", m.name, err)
@@ -387,7 +387,7 @@ func TestConcurrentSend(t *testing.T) {
 					if err := b.Receive(func(_ netip.AddrPort, packet []byte, _ Meta) {
 						got[string(packet)] = true
 						<-credits
-					}); err != nil {
+					}, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -415,7 +415,7 @@ func TestSocketAllocations(t *testing.T) {
 						t.Fatal(err)
 					}
 					for got = 0; got < batch.Len(); {
-						if err := b.Receive(handle); err != nil {
+						if err := b.Receive(handle, nil); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -438,7 +438,7 @@ func TestParkedAllocations(t *testing.T) {
 		ended := make(chan error)
 		go func() {
 			for {
-				if err := b.Receive(nothing); err != nil {
+				if err := b.Receive(nothing, nil); err != nil {
 					ended <- err
 					return
 				}
@@ -452,7 +452,7 @@ func TestParkedAllocations(t *testing.T) {
 			if err := a.Send(&there); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.Receive(nothing); err != nil {
+			if err := a.Receive(nothing, nil); err != nil {
 				t.Fatal(err)
 			}
 		}); n != 0 {
