@@ -23,11 +23,14 @@
 //
 // # Addresses
 //
-// A device has an IP address of this host, by default the first address from 127.0.0.1 on that no
-// other device of the process has. Its GID table has three entries: 0 is the link-local address
-// that belongs to the GUID of the device, 1 is the address, and 2 is another IPv6 address if the
-// address is IPv4. All of them reach the device. Devices of one process reach each other directly,
-// by their addresses, without a socket.
+// A device has an IP address of this host. Its GID table has three entries: 0 is the link-local
+// address that belongs to the GUID of the device, 1 is the address, and 2 is another IPv6 address if
+// the address is IPv4. Devices of one process reach each other directly, by all of these addresses.
+//
+// By default, only devices of this process reach a device. With [Options].Addr or [Options].Auto it has
+// a UDP socket at its address, port 4791, and speaks RoCE v2 there: devices of other processes reach
+// it, as do rxe and network cards of other hosts. Peers that are not in this process use entry 1 of the
+// GID table.
 //
 // # Memory
 //

@@ -13,7 +13,7 @@ import (
 
 // side is one end of a test's connection.
 type side struct {
-	t   *testing.T
+	t   testing.TB
 	ctx *uverbs.Device
 	pd  *uverbs.PD
 	cq  *uverbs.CQ
@@ -23,7 +23,7 @@ type side struct {
 }
 
 // newSide opens a device and creates a QP with memory.
-func newSide(t *testing.T, dev *soft.Device, o uverbs.QPOptions) *side {
+func newSide(t testing.TB, dev *soft.Device, o uverbs.QPOptions) *side {
 	t.Helper()
 	s := &side{t: t}
 	var err error
@@ -59,7 +59,7 @@ func newSide(t *testing.T, dev *soft.Device, o uverbs.QPOptions) *side {
 }
 
 // connect connects two sides.
-func connect(t *testing.T, a, b *side) {
+func connect(t testing.TB, a, b *side) {
 	t.Helper()
 	for _, pair := range [][2]*side{{a, b}, {b, a}} {
 		e, err := pair[1].qp.Endpoint()
@@ -73,7 +73,7 @@ func connect(t *testing.T, a, b *side) {
 }
 
 // twoSides returns two connected sides on devices of their own, which a function makes.
-func twoSides(t *testing.T, newDevice func(soft.Options) (*soft.Device, error), o uverbs.QPOptions) (a, b *side) {
+func twoSides(t testing.TB, newDevice func(soft.Options) (*soft.Device, error), o uverbs.QPOptions) (a, b *side) {
 	t.Helper()
 	var sides [2]*side
 	for i := range sides {
