@@ -22,9 +22,12 @@ type network struct {
 	flush  func()      // ends a batch of them
 }
 
+// wantedBuffer is the size in bytes of the receive buffer that a device asks for.
+const wantedBuffer = udp.DefaultReceiveBuffer
+
 // openNetwork opens the socket of a device. Packets arrive from start on.
 func openNetwork(local netip.AddrPort) (*network, error) {
-	socket, err := udp.Open(local, udp.Options{})
+	socket, err := udp.Open(local, udp.Options{ReceiveBuffer: wantedBuffer})
 	if err != nil {
 		return nil, err
 	}
