@@ -20,6 +20,7 @@ type deviceRow struct {
 	PortCount int    `json:"port_count"`
 	Firmware  string `json:"fw_ver,omitempty"`
 	CharDev   string `json:"char_dev,omitempty"`
+	InProcess bool   `json:"in_process,omitempty"`
 	Usable    bool   `json:"usable"`
 	Reason    string `json:"reason,omitempty"`
 }
@@ -29,7 +30,10 @@ func newDevices() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices [flags]",
 		Short: "List the RDMA devices, and why one cannot be used",
+		Long: `A device with the driver "rxe, in software" is in this process: GOVERBS_SOFT gives one to each
+program, and it behaves like rxe. Another program does not see the device, but has one of its own.`,
 		Example: `  verbs devices
+  GOVERBS_SOFT=auto verbs devices
   verbs devices --json | jq -r '.[] | select(.usable) | .device'`,
 		Args: arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,7 +45,7 @@ func newDevices() *cobra.Command {
 				return err
 			}
 			if len(infos) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
+				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0; or "+softHint)
 			}
 			return nil
 		},
@@ -62,6 +66,7 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 			PortCount: d.Ports,
 			Firmware:  d.Firmware,
 			CharDev:   d.CharDev,
+			InProcess: d.InProcess,
 			Usable:    d.Err == nil,
 		}
 		if d.Err != nil {
@@ -78,9 +83,20 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 		if !r.Usable {
 			usable = "no: " + r.Reason
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Device, r.NodeGUID, r.Driver, r.Protocol, r.PortCount, usable)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Device, r.NodeGUID, driverText(r.Driver, r.InProcess), r.Protocol, r.PortCount, usable)
 	}
 	return t.Flush()
+}
+
+// softHint says how to get a device without RDMA.
+const softHint = "use a device in software inside each program: GOVERBS_SOFT=auto in the environment"
+
+// driverText describes the driver of a device. A device in the process plays a driver of the kernel.
+func driverText(driver string, inProcess bool) string {
+	if inProcess {
+		return driver + ", in software"
+	}
+	return driver
 }
 
 // printJSON writes a value as indented JSON.

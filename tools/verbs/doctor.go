@@ -76,11 +76,13 @@ func newDoctor() *cobra.Command {
 		Short: "Find out why RDMA does or does not work on this machine",
 		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
 within this process on each device, or on the named ones. It changes nothing, except that the kernel
-may load modules that it is asked about.
+may load modules that it is asked about. For a device in software (GOVERBS_SOFT) it looks at its
+address, its UDP port and its receive buffer instead of the kernel's modules.
 
 Every problem is reported with its evidence and a fix.`,
 		Example: `  verbs doctor
   verbs doctor -v rxe0
+  GOVERBS_SOFT=auto verbs doctor
   verbs doctor --json | jq -r '.findings[] | select(.level == "error") | .fix[]'`,
 		Annotations: map[string]string{exitKey: `  0  a ping-pong succeeded on every named device, or without DEV on at least one
   1  RDMA does not work`},
@@ -118,18 +120,12 @@ func examine(ctx context.Context, m *machine, names []string) diagnosis {
 	devs, devErr := m.devices()
 	infos, infoErr := m.infos()
 	devErr = cmp.Or(devErr, infoErr)
-	cm, cmErr := m.cmDev()
-	proof := map[string]bool{
-		"ib_core":   devErr == nil,
-		"ib_uverbs": slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.CharDev != "" }),
-		"rdma_ucm":  cmErr == nil,
-		"rdma_rxe":  slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Driver == netlinkrdma.DriverRXE.String() }),
+	d.add(m.checkKernel())
+	if needsKernel(devs, infos, names) {
+		m.examineKernel(&d, devs, infos, devErr, names)
+	} else {
+		d.add(m.checkDevices(devs, infos, infoErr, names), m.checkVM())
 	}
-	d.add(m.checkKernel(), m.checkContainer())
-	d.add(m.checkModules(proof)...)
-	d.add(m.checkNamespace())
-	d.add(m.checkDevices(devs, infos, devErr, names))
-	d.add(m.checkCM(cm, cmErr), m.checkMemlock(), m.checkVM())
 	var passed, failed []string
 	chosen := names
 	if len(chosen) == 0 {
@@ -148,7 +144,11 @@ func examine(ctx context.Context, m *machine, names []string) diagnosis {
 		if j >= 0 {
 			dev = devs[j]
 		}
-		ok, findings := m.examineDevice(ctx, dev, infos[i])
+		examine := func() (bool, []finding) { return m.examineDevice(ctx, dev, infos[i]) }
+		if infos[i].InProcess {
+			examine = func() (bool, []finding) { return m.examineSoft(ctx, infos[i]) }
+		}
+		ok, findings := examine()
 		d.add(findings...)
 		if ok {
 			passed = append(passed, name)
@@ -156,12 +156,33 @@ func examine(ctx context.Context, m *machine, names []string) diagnosis {
 			failed = append(failed, name)
 		}
 	}
-	if len(infos) > 0 {
+	if slices.ContainsFunc(infos, ofKernel) && needsKernel(devs, infos, names) {
 		d.add(checkFirewall(infos))
 	}
 	d.judge(passed, failed, len(names) > 0)
 	return d
 }
+
+// examineKernel makes the checks of the machine that only the devices of the kernel need.
+func (m *machine) examineKernel(d *diagnosis, devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, devErr error, names []string) {
+	cm, cmErr := m.cmDev()
+	proof := map[string]bool{
+		"ib_core":   devErr == nil,
+		"ib_uverbs": slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.CharDev != "" }),
+		"rdma_ucm":  cmErr == nil,
+		"rdma_rxe": slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool {
+			return ofKernel(i) && i.Driver == netlinkrdma.DriverRXE.String()
+		}),
+	}
+	d.add(m.checkContainer())
+	d.add(m.checkModules(proof)...)
+	d.add(m.checkNamespace())
+	d.add(m.checkDevices(devs, infos, devErr, names))
+	d.add(m.checkCM(cm, cmErr), m.checkMemlock(), m.checkVM())
+}
+
+// ofKernel reports whether a device is one of the kernel.
+func ofKernel(i uverbs.DeviceInfo) bool { return !i.InProcess }
 
 // add appends findings. It ignores findings without an ID, which are empty.
 func (d *diagnosis) add(all ...finding) {

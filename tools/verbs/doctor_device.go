@@ -320,7 +320,7 @@ func chosenGID(table []uverbs.GIDEntry, peer uverbs.GID) string {
 func checkFirewall(infos []uverbs.DeviceInfo) finding {
 	f := finding{ID: "firewall"}
 	iwarp := slices.ContainsFunc(infos, uverbs.DeviceInfo.IWARP)
-	others := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return !i.IWARP() })
+	others := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return ofKernel(i) && !i.IWARP() })
 	if others {
 		f.see("not looked at: RoCE v2 is UDP to port 4791, from any port")
 		f.fix("nft add rule inet filter input udp dport 4791 accept (hardware RoCE passes this host's firewall by)")

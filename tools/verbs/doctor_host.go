@@ -151,6 +151,7 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 	if err != nil {
 		f.see("%s", err)
 		f.fix("modprobe ib_uverbs; without RDMA hardware also modprobe rdma_rxe")
+		f.fix("%s", softHint)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EPROTONOSUPPORT) {
 			return f.conclude(levelError, "this kernel has no RDMA (ib_core is not loaded)")
 		}
@@ -173,6 +174,7 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 		m.lookElsewhere(&f, "")
 		if len(f.Fix) == 0 {
 			f.fix("load the driver of the hardware (mlx5_ib, irdma, ...), or: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
+			f.fix("%s", softHint)
 			f.fix("if the device is in another network namespace, from there: rdma dev set DEV netns NS")
 		}
 		return f.conclude(levelError, "there is no RDMA device in this network namespace")

@@ -39,6 +39,8 @@ type machine struct {
 	otherNetns func() []otherNetns
 	probe      func(name string) (probe, error)
 	loopback   func(ctx context.Context, name string) (string, error)
+	soft       func(name string) softFacts
+	probeSoft  func(ctx context.Context, name string) (arrived bool, err error)
 }
 
 // identity is whose rights count.
@@ -90,6 +92,8 @@ func liveMachine() *machine {
 		otherNetns: liveNetns,
 		probe:      probeDevice,
 		loopback:   loopback,
+		soft:       liveSoft,
+		probeSoft:  liveProbe,
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 type deviceReport struct {
 	Device     string       `json:"device"`
 	Driver     string       `json:"driver"`
+	InProcess  bool         `json:"in_process,omitempty"`
 	Attributes attributes   `json:"attributes"`
 	Ports      []portReport `json:"ports"`
 }
@@ -146,7 +147,7 @@ func deviceInfo(name string) (r deviceReport, err error) {
 	}
 	defer dev.Close()
 	attr := dev.QueryDevice()
-	r = deviceReport{Device: name, Driver: dev.Info().Driver, Attributes: deviceAttributes(attr), Ports: []portReport{}}
+	r = deviceReport{Device: name, Driver: dev.Info().Driver, InProcess: dev.Info().InProcess, Attributes: deviceAttributes(attr), Ports: []portReport{}}
 	for port := 1; port <= int(attr.PhysPortCount); port++ {
 		attr, err := dev.QueryPort(uint8(port))
 		if err != nil {
@@ -275,7 +276,7 @@ func state(name, prefix string, word any, number uint32) attribute {
 // print writes the report in the form of ibv_devinfo -v.
 func (r deviceReport) print(w io.Writer) {
 	fmt.Fprintf(w, "device: %s\n", r.Device)
-	all := append(attributes{{"driver", r.Driver, ""}}, r.Attributes...)
+	all := append(attributes{{"driver", driverText(r.Driver, r.InProcess), ""}}, r.Attributes...)
 	all.print(w, "\t", 32)
 	for _, p := range r.Ports {
 		fmt.Fprintf(w, "\tport: %d\n", p.Port)

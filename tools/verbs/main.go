@@ -39,9 +39,12 @@ needs neither libibverbs nor provider libraries.
 
 Environment:
   RDMAABI=ioctl|write  issue commands to the kernel by ioctl or write only
-  RDMADEBUG=level=1    trace commands on standard error`,
+  RDMADEBUG=level=1    trace commands on standard error
+  GOVERBS_SOFT=auto    use a device in software inside this process, without any RDMA; or addresses
+                       of this host, each with options: "127.0.0.2 127.0.0.3:4791,name=b,mtu=1024"`,
 		Example: `  verbs devices                  # which devices are there?
   verbs doctor                   # why does RDMA not work here?
+  GOVERBS_SOFT=auto verbs doctor # the same without RDMA, on a device in software
   verbs info rxe0 --json         # properties of a device, for a program
   verbs help pingpong            # the help of a command
   verbs help json                # what the commands print with --json`,

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // resReport is what "verbs res" prints about a device. A list that the kernel does not
@@ -187,13 +188,28 @@ brackets.`,
 	return cmd
 }
 
-// netlinkDevices returns the named device, or all devices without a name.
+// netlinkDevices returns the named device, or all devices without a name. An error says so if there
+// are devices in software, which are in this process and not in the kernel.
 func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
+	var devs []netlinkrdma.Device
+	var err error
 	if len(names) == 0 {
-		return netlinkrdma.Devices()
+		devs, err = netlinkrdma.Devices()
+	} else {
+		var dev netlinkrdma.Device
+		dev, err = netlinkrdma.DeviceByName(names[0])
+		devs = []netlinkrdma.Device{dev}
 	}
-	dev, err := netlinkrdma.DeviceByName(names[0])
-	return []netlinkrdma.Device{dev}, err
+	if err == nil {
+		return devs, nil
+	}
+	infos, _ := uverbs.Devices() // the error says enough without them
+	for _, i := range infos {
+		if i.InProcess && (len(names) == 0 || i.Name == names[0]) {
+			return nil, fmt.Errorf("%s is a device in software inside this process, which has just made it: it has no objects, and nothing is counted; each program that GOVERBS_SOFT gives a device has one of its own", i.Name)
+		}
+	}
+	return nil, err
 }
 
 // collectRes lists all objects of a device. A list that the kernel does not have is left out

@@ -116,6 +116,9 @@ func TestUsageExamples(t *testing.T) {
 			line, _, _ = strings.Cut(line, " |")
 			line, _, _ = strings.Cut(line, " >")
 			args := strings.Fields(line)
+			for strings.Contains(args[0], "=") { // of the environment
+				args = args[1:]
+			}
 			found, rest, err := tree().Find(args[1:])
 			if args[0] != "verbs" || err != nil {
 				t.Errorf("%s: %q: %v", cmd.CommandPath(), line, err)
