@@ -32,7 +32,7 @@ func TestCommands(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"demo", "test", "matrix"} {
+	for _, want := range []string{"demo", "demo-vm", "test", "matrix"} {
 		if !targets[want] || !strings.Contains(readme, "make "+want) {
 			t.Errorf("make %s is not in both the Makefile and the README", want)
 		}
@@ -47,18 +47,27 @@ func TestReadmeLength(t *testing.T) {
 	}
 }
 
-// TestReadme checks that the Go programs in the README are examples, which tests compile and run.
+// TestReadme checks that the Go programs in the README are examples, which tests compile and run, or
+// the whole program test/hello, which has a test.
 func TestReadme(t *testing.T) {
 	examples := read(t, "uverbs/example_test.go") + read(t, "cm/example_test.go")
+	hello, whole := read(t, "test/hello/main.go"), false
 	blocks := strings.Split(read(t, "README.md"), "```go\n")[1:]
 	if len(blocks) == 0 {
 		t.Fatal("the README has no Go program")
 	}
 	for _, b := range blocks {
 		code, _, ok := strings.Cut(b, "```")
-		if !ok || !strings.Contains(examples, code) {
-			t.Errorf("this program in the README is in no example_test.go of uverbs or cm:\n%s", code)
+		if code == hello {
+			whole = true
+			continue
 		}
+		if !ok || !strings.Contains(examples, code) {
+			t.Errorf("this program in the README is in no example_test.go of uverbs or cm, and is not test/hello/main.go:\n%s", code)
+		}
+	}
+	if !whole {
+		t.Error("the README does not have the program test/hello/main.go")
 	}
 }
 
