@@ -1,127 +1,159 @@
-// Demo plays ping-pong with our command and with rdma-core's, in turn, and prints both
-// times and their ratio. It runs in the VM that tools/vmrun boots.
+// Demo runs two processes, each with an RDMA device in software, which talk to each other by RDMA on any
+// machine: a ping-pong and RDMA WRITE with the verbs, messages and a stream with package cm. It prints a
+// table.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
-	"slices"
-	"strconv"
+	"os/signal"
+	"strings"
 	"text/tabwriter"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/goverbs/goverbs/test/interop"
 )
 
-// guestGID is where the guest's devices have the GID of their IPv4 address.
-const guestGID = 1
+// timeLimit bounds a demo that hangs.
+const timeLimit = time.Minute
 
 func main() {
-	rounds := flag.Int("rounds", 15, "number of runs of each program")
-	iters := flag.Int("iters", 1000, "number of exchanges in a run")
-	size := flag.Int("size", 4096, "message size in bytes")
-	pin := flag.Int("exec-on", -1, "run the command line that follows on this processor")
+	role := flag.String("role", "", "what a process of the demo does: serve or ask")
+	addr := flag.String("addr", "", "address of the device of that process")
+	per := flag.Duration("time", 400*time.Millisecond, "time for each row of the table")
 	flag.Parse()
-	if *pin >= 0 {
-		fmt.Fprintf(os.Stderr, "demo: %s\n", execOn(*pin, flag.Args()))
-		os.Exit(1)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	defer cancel()
+	var err error
+	if *role == "" {
+		err = demo(ctx, os.Stdout, *per)
+	} else {
+		err = play(ctx, *role, *addr, *per)
 	}
-	if err := run(*rounds, *iters, *size); err != nil {
-		fmt.Fprintf(os.Stderr, "demo: %s\n", err)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "demo: %s\n", strings.TrimSpace(*role+" "+err.Error()))
 		os.Exit(1)
 	}
 }
 
-// execOn becomes another program, on one processor. It returns only if it fails.
-func execOn(cpu int, args []string) error {
-	if len(args) == 0 {
-		return errors.New("-exec-on: no command line")
-	}
-	path, err := exec.LookPath(args[0])
+// A row is a line of the table.
+type row struct {
+	What  string // what was done
+	Size  int    // bytes of a message
+	Count int    // messages, or exchanges of two
+	Time  time.Duration
+	Pairs bool // Count counts exchanges
+}
+
+// demo starts both processes and prints what they measured.
+func demo(ctx context.Context, out io.Writer, per time.Duration) error {
+	port, err := freePort()
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread()
-	var set unix.CPUSet
-	set.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("run on processor %d: %w", cpu, err)
+	at := [2]netip.AddrPort{
+		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 2}), port),
+		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 3}), port),
 	}
-	return unix.Exec(path, args, os.Environ())
-}
-
-// row is a line of the table: the times of the runs, in µs per iteration.
-type row struct {
-	name         string
-	ours, theirs []float64
-}
-
-// run measures and prints.
-func run(rounds, iters, size int) error {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
+	fmt.Fprintf(out, "Two processes, each with a device in software: GOVERBS_SOFT=%s and GOVERBS_SOFT=%s.\n", at[0], at[1])
+	rows, err := start(ctx, at, per)
+	if err != nil {
 		return err
 	}
-	fmt.Printf("Linux %s, rxe, RC ping-pong of %d bytes, %d runs of %d exchanges each, in turn, each end on its own processor\n",
-		unix.ByteSliceToString(u.Release[:]), size, rounds, iters)
-	rows := []*row{{name: "polling"}, {name: "events"}}
-	options := [][]string{nil, {"-e"}}
-	for round := range rounds {
-		for i, r := range rows {
-			opts := append([]string{"-n", strconv.Itoa(iters), "-s", strconv.Itoa(size)}, options[i]...)
-			var ours, theirs float64
-			var errs [2]error
-			first := func() { ours, errs[0] = once(interop.Verbs(), opts) }
-			second := func() { theirs, errs[1] = once(interop.RdmaCore(guestGID), opts) }
-			if round%2 == 1 { // neither has the advantage of being first
-				first, second = second, first
-			}
-			first()
-			second()
-			if err := errors.Join(errs[:]...); err != nil {
-				return err
-			}
-			r.ours, r.theirs = append(r.ours, ours), append(r.theirs, theirs)
-			fmt.Fprintf(os.Stderr, "demo: run %d of %d, %s: %.1f and %.1f µs\n", round+1, rounds, r.name, ours, theirs)
-		}
-	}
-	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "mode\tverbs pingpong\tibv_rc_pingpong\tratio\tspread of the ratio\t")
+	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tbytes\tmessages\tµs each\tMB/s\t")
 	for _, r := range rows {
-		ratios := make([]float64, len(r.ours))
-		for i := range ratios {
-			ratios[i] = r.ours[i] / r.theirs[i]
+		n := r.Count
+		if r.Pairs {
+			n *= 2
 		}
-		fmt.Fprintf(t, "%s\t%.1f µs\t%.1f µs\t%.2f\t%.2f to %.2f\t\n",
-			r.name, median(r.ours), median(r.theirs), median(ratios), slices.Min(ratios), slices.Max(ratios))
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%.0f\t\n", r.What, r.Size, n, r.Time.Seconds()*1e6/float64(n), float64(n*r.Size)/r.Time.Seconds()/1e6)
 	}
-	fmt.Fprintln(t, "(median time per exchange; the ratio is that of neighbouring runs, below 1 is faster)")
 	return t.Flush()
 }
 
-// once runs a program against itself, each end on a processor of its own, and returns the
-// client's time per iteration.
-func once(program, options []string) (float64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	self, err := os.Executable()
+// freePort returns a UDP port that no process uses on any address.
+func freePort() (uint16, error) {
+	c, err := net.ListenUDP("udp4", nil)
 	if err != nil {
 		return 0, err
 	}
-	on := func(cpu string) []string { return append([]string{self, "-exec-on", cpu, "--"}, program...) }
-	r, err := interop.Play(ctx, on("0"), on("1"), options...)
-	return r.ClientTime, err
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port(), nil
 }
 
-// median returns the middle value.
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+// start runs the server and the client, whose standard input and output are joined, and returns the rows
+// of the client.
+func start(ctx context.Context, at [2]netip.AddrPort, per time.Duration) ([]row, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var cmds [2]*exec.Cmd
+	for i, role := range []string{"serve", "ask"} {
+		cmds[i] = exec.CommandContext(ctx, self, "-role", role, "-addr", at[i].Addr().String(), "-time", per.String())
+		cmds[i].Env = append(os.Environ(), "GOVERBS_SOFT="+at[i].String())
+		cmds[i].Stderr = os.Stderr
+	}
+	var files []*os.File
+	pipe := func() (r, w *os.File) {
+		var perr error
+		r, w, perr = os.Pipe()
+		err = errors.Join(err, perr)
+		files = append(files, r, w)
+		return r, w
+	}
+	closeAll := func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	var result *os.File
+	var told *os.File
+	cmds[0].Stdin, cmds[1].Stdout = pipe()
+	cmds[1].Stdin, cmds[0].Stdout = pipe()
+	result, told = pipe()
+	files = files[:4] // result is read until its end
+	cmds[1].ExtraFiles = []*os.File{told}
+	if err != nil {
+		closeAll()
+		return nil, err
+	}
+	ended := make(chan error, len(cmds))
+	started := 0
+	for _, cmd := range cmds {
+		if err = cmd.Start(); err != nil {
+			break
+		}
+		started++
+		go func() { ended <- cmd.Wait() }()
+	}
+	closeAll()
+	told.Close()
+	if err != nil {
+		cancel()
+	}
+	var rows []row
+	text, _ := io.ReadAll(result)
+	result.Close()
+	for range started {
+		if e := <-ended; e != nil {
+			err = errors.Join(err, e)
+			cancel() // the other one waits for it
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rows, json.Unmarshal(text, &rows)
 }
