@@ -60,7 +60,7 @@ func (th *thread) do(f func() error) error {
 // start starts a program on the thread, with whose rights and network it runs.
 func (th *thread) start(cmd *exec.Cmd) error { return th.do(cmd.Start) }
 
-// net returns the path of a file about the network of the thread, such as "net/tcp" or "ns/net".
+// file returns the path of a file about the network of the thread, such as "net/tcp" or "ns/net".
 func (th *thread) file(name string) string { return fmt.Sprintf("/proc/self/task/%d/%s", th.id, name) }
 
 // newNamespace makes the namespace and moves ve1 there, which gets its addresses again.
