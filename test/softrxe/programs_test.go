@@ -132,7 +132,7 @@ func eachRole(t *testing.T, rxe, software place, test func(t *testing.T, server,
 }
 
 // pingpongs are the options of ping-pongs. Both programs know them.
-var pingpongs = []string{"-n 30", "-e -n 300", "-e -s 1 -n 300", "-e -s 65536 -n 50", "-e -s 20000 -n 50 -c", "-e -m 256 -r 10 -n 100", "-e -m 512 -s 10001 -n 100"}
+var pingpongs = []string{"-n 30", "-e -n 300", "-e -s 1 -n 100", "-e -s 65536 -n 50", "-e -s 20000 -n 50 -c", "-e -m 256 -r 10 -n 100", "-e -m 512 -s 10001 -n 100"}
 
 // TestPingpong plays our ping-pong on the software device with rdma-core's and with ours on rxe.
 func TestPingpong(t *testing.T) {
