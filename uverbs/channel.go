@@ -114,10 +114,16 @@ func notPollable(err error) bool {
 // Close ends the Wait up to d later. A timer wakes the thread three times in d. So d should be
 // little more than the time in which a peer answers, but at least a millisecond.
 //
+// It has no effect on a device of this process ([DeviceInfo].InProcess), whose own goroutines need the
+// processor.
+//
 // SetBusyWait must not be called during a Wait or another SetBusyWait.
 func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	if d < 0 || d > maxBusyWait {
 		return argErr("SetBusyWait", "d", d, "0 to %s", maxBusyWait)
+	}
+	if c.dev.info.InProcess {
+		d = 0
 	}
 	if err := c.acquire(); err != nil {
 		return err

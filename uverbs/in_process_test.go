@@ -498,15 +498,25 @@ func TestInProcessRemoved(t *testing.T) {
 	ch := value(d.CreateCompChannel())(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for _, busy := range []time.Duration{0, time.Millisecond} {
-		must(t, ch.SetBusyWait(busy))
-		c.remove()
-		if _, err := ch.Wait(ctx); !errors.Is(err, ErrDeviceRemoved) {
-			t.Errorf("busy wait of %s: %v, want ErrDeviceRemoved", busy, err)
-		}
+	c.remove()
+	if _, err := ch.Wait(ctx); !errors.Is(err, ErrDeviceRemoved) {
+		t.Errorf("Wait: %v, want ErrDeviceRemoved", err)
 	}
 	if _, err := d.WaitEvent(ctx); !errors.Is(err, ErrDeviceRemoved) {
 		t.Errorf("WaitEvent: %v, want ErrDeviceRemoved", err)
+	}
+	must(t, ch.Close())
+}
+
+// TestInProcessBusyWait: a wait for a device of this process leaves the processor to it.
+func TestInProcessBusyWait(t *testing.T) {
+	d, _ := addLocal(t, "local0", unchanged).open(t)
+	ch := value(d.CreateCompChannel())(t)
+	if err := ch.SetBusyWait(time.Second); err != nil || ch.wait != nil {
+		t.Errorf("error %v, busy wait %v, want neither", err, ch.wait)
+	}
+	if err := ch.SetBusyWait(-1); err == nil {
+		t.Error("a negative time is accepted")
 	}
 	must(t, ch.Close())
 }

@@ -188,9 +188,11 @@ func (e *pingpongEnd) play(ctx context.Context, out io.Writer, host string) erro
 			return err
 		}
 	}
-	// There is one goroutine. With a second processor the scheduler would migrate it and wake
-	// threads to do so.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	// There is one goroutine, unless the device has some in this process. With a second processor the
+	// scheduler would migrate it and wake threads to do so.
+	if !e.dev.Info().InProcess {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	}
 	start := time.Now()
 	if err := e.loop(ctx, host == ""); err != nil {
 		return err

@@ -219,7 +219,9 @@ const sampled = 1 << 20
 // Run does the traffic of a size, for which Prepare has made ready. Sent is called when all
 // that this side sends on its own account has been sent, if it is not nil.
 func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error) (_ *Run, err error) {
-	defer occupy()()
+	if !e.Dev.Info().InProcess { // whose goroutines need a processor and its monitor
+		defer occupy()()
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	e.ctx = ctx
