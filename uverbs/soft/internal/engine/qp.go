@@ -51,11 +51,13 @@ type QP struct {
 	attr     QPAttr        // what Query returns. guarded by mu
 	mtu      int           // of the path, in bytes. guarded by mu
 	path     *path         // of RC and UC; nil before RTR. guarded by mu
-	timerAt  time.Duration // entry of the device's timers; 0: none. guarded by mu
+	timerAt  time.Duration // time of the entry in the device's timers; 0: none. guarded by mu
 	retryAt  time.Duration // when to send again what is not acknowledged; 0: never. guarded by mu
 	rnrAt    time.Duration // when the wait after an RNR NAK is over; 0: there is none. guarded by mu
 	req      requester     // guarded by mu
 	resp     responder     // guarded by mu
+
+	timer timerEntry // guarded by timers.mu
 }
 
 // CreateQP makes a queue pair (rxe_qp_chk_init, rxe_qp_from_init).
@@ -148,6 +150,7 @@ func (q *QP) Close() syscall.Errno {
 		q.closed = true
 		q.dev.config.Memory.ReleaseQP(q.num)
 		q.stopTimers()
+		q.dev.timers.remove(q)
 		q.resp.drop()
 		q.dev.removeQP(q)
 	}

@@ -322,7 +322,7 @@ func (q *QP) flushSends() {
 	r.retry, r.rnrWait, r.failing = false, false, false
 }
 
-// expire is called at the time of an entry of the device's timers.
+// expire is called when the QP's entry of the device's timers, of a certain time, has been taken out.
 func (q *QP) expire(at, now time.Duration) {
 	q.mu.Lock()
 	if q.timerAt != at || q.closed {
@@ -395,7 +395,7 @@ func (q *QP) setTimer() {
 		return
 	}
 	q.timerAt = at
-	q.dev.timers.add(at, q)
+	q.dev.timers.set(at, q)
 }
 
 // bind binds a memory window.

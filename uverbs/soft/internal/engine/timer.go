@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// timers wakes the QPs of a device at their deadlines. A QP has at most one entry that counts: the
-// one of QP.timerAt. A deadline that moves to a later time leaves its entry alone, so that a stream
-// of messages does not change the heap; when the entry expires, the QP looks at its deadlines and
-// makes another entry.
+// timers wakes the QPs of a device at their deadlines. A QP has one entry at most. A deadline that moves
+// to a later time leaves the entry alone, so that a stream of messages does not change the heap; when
+// the entry expires, the QP looks at its deadlines and makes another entry.
 type timers struct {
 	device *Device
 
@@ -20,31 +19,45 @@ type timers struct {
 	closed bool          // guarded by mu
 }
 
-// A timerEntry wakes a QP.
+// A timerEntry is a QP's place in the heap.
 type timerEntry struct {
-	at time.Duration // since the device was made
-	qp *QP
+	at    time.Duration // since the device was made
+	place int           // 1 + the index in the heap; 0: it is not there
 }
 
 func (t *timers) init(d *Device) { t.device = d }
 
-// add makes an entry.
-func (t *timers) add(at time.Duration, q *QP) {
+// set makes an entry for a QP, or moves the one that it has.
+func (t *timers) set(at time.Duration, q *QP) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return
 	}
-	heap.Push(&t.heap, timerEntry{at: at, qp: q})
+	q.timer.at = at
+	if q.timer.place == 0 {
+		heap.Push(&t.heap, q)
+	} else {
+		heap.Fix(&t.heap, q.timer.place-1)
+	}
 	t.schedule()
+}
+
+// remove removes the entry of a QP, if there is one.
+func (t *timers) remove(q *QP) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q.timer.place != 0 {
+		heap.Remove(&t.heap, q.timer.place-1)
+	}
 }
 
 // schedule sets the timer to the first entry. The caller holds mu.
 func (t *timers) schedule() {
-	if len(t.heap) == 0 || t.next != 0 && t.next <= t.heap[0].at {
+	if len(t.heap) == 0 || t.next != 0 && t.next <= t.heap[0].timer.at {
 		return
 	}
-	t.next = t.heap[0].at
+	t.next = t.heap[0].timer.at
 	wait := max(t.next-t.device.now(), 0)
 	if t.timer == nil {
 		t.timer = t.device.config.Clock.AfterFunc(wait, t.expire)
@@ -53,14 +66,21 @@ func (t *timers) schedule() {
 	t.timer.Reset(wait)
 }
 
+// dueEntry is an entry whose time has come.
+type dueEntry struct {
+	at time.Duration
+	qp *QP
+}
+
 // expire wakes the QPs whose time has come. The clock calls it.
 func (t *timers) expire() {
 	now := t.device.now()
-	var due []timerEntry
+	var due []dueEntry
 	t.mu.Lock()
 	t.next = 0
-	for len(t.heap) > 0 && t.heap[0].at <= now {
-		due = append(due, heap.Pop(&t.heap).(timerEntry))
+	for len(t.heap) > 0 && t.heap[0].timer.at <= now {
+		q := heap.Pop(&t.heap).(*QP)
+		due = append(due, dueEntry{q.timer.at, q})
 	}
 	if !t.closed {
 		t.schedule()
@@ -75,25 +95,38 @@ func (t *timers) expire() {
 func (t *timers) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, q := range t.heap {
+		q.timer.place = 0
+	}
 	t.closed, t.heap = true, nil
 	if t.timer != nil {
 		t.timer.Stop()
 	}
 }
 
-// A timerHeap is a heap of entries by time. Entries of the same time come in any order.
-type timerHeap []timerEntry
+// A timerHeap is a heap of QPs by the time of their entries. Entries of the same time come in any order.
+type timerHeap []*QP
 
 func (h timerHeap) Len() int           { return len(h) }
-func (h timerHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h timerHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *timerHeap) Push(x any)        { *h = append(*h, x.(timerEntry)) }
+func (h timerHeap) Less(i, j int) bool { return h[i].timer.at < h[j].timer.at }
+
+func (h timerHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].timer.place, h[j].timer.place = i+1, j+1
+}
+
+func (h *timerHeap) Push(x any) {
+	q := x.(*QP)
+	*h = append(*h, q)
+	q.timer.place = len(*h)
+}
 
 func (h *timerHeap) Pop() any {
 	old := *h
 	n := len(old) - 1
-	e := old[n]
-	old[n] = timerEntry{}
+	q := old[n]
+	old[n] = nil
 	*h = old[:n]
-	return e
+	q.timer.place = 0
+	return q
 }
