@@ -156,7 +156,7 @@ func (q *QP) sendStep(w *worker) outcome {
 			return o
 		}
 	}
-	if s.length != w.wr.Length || s.opcode != uint8(w.wr.Opcode) { // the program has changed it
+	if s.length != w.wr.Length || uint32(s.opcode) != w.wr.Opcode { // the program has changed it
 		return q.fail(StatusLocQPOpErr)
 	}
 	return q.sendPacket(w, s)
