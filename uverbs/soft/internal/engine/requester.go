@@ -68,7 +68,7 @@ type requester struct {
 	psn    uint32      // next PSN to send
 	end    uint32      // PSN after the last one that was ever sent
 
-	completed uint64 // number of requests that are complete
+	completed uint64 // number of requests that are complete, or were forgotten
 	rdAtomics int    // READs and atomics under way
 	sinceAck  int    // packets since one asked for an acknowledgement
 
@@ -93,7 +93,7 @@ func (r *requester) reset(sq *ring.Ring) {
 	r.offset, r.sinceAck, r.rdAtomics = 0, 0, 0
 	r.retry, r.retryStarted, r.rnrWait, r.failing = false, false, false, false
 	r.una, r.end = r.psn, r.psn
-	r.completed++
+	r.completed += uint64(len(r.slots)) // no request has the number of one before
 }
 
 // outcome is the result of a step of the requester.
