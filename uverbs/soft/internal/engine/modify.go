@@ -171,6 +171,7 @@ func (q *QP) setConnection(a *QPAttr, mask AttrMask, way *path) {
 	if mask&AttrRQPSN != 0 {
 		q.resp.psn = a.RQPSN & psnMask
 	}
+		q.resp.ackPSN = q.resp.psn
 	if mask&AttrSQPSN != 0 {
 		q.req.setPSN(a.SQPSN & psnMask)
 	}
