@@ -6,9 +6,9 @@ import (
 
 // An ackPlace is where the last acknowledgement of a QP stands, to let it stand for more packets.
 type ackPlace struct {
-	worker *worker
+	worker uint64 // its number; 0: there is none
 	round  uint64 // of the worker
-	packet []byte
+	packet int    // index of the packet in the worker's queue
 }
 
 // acknowledge answers a request with an AETH alone. A positive acknowledgement takes the place of the
@@ -16,13 +16,13 @@ type ackPlace struct {
 func (q *QP) acknowledge(w *worker, syndrome uint8, psn uint32) {
 	h := wire.Header{Opcode: wire.Acknowledge, Syndrome: syndrome, PSN: psn}
 	last := &q.resp.lastAck
-	if syndrome == wire.SyndromeACK && last.worker == w && last.round == w.responseRound {
+	if syndrome == wire.SyndromeACK && last.worker == w.number && last.round == w.responseRound {
 		q.fillResponse(&h)
-		h.Put(last.packet)
+		h.Put(w.packet(&w.responses, q.path, last.packet))
 		return
 	}
 	if q.reserveResponse(w, &h, 0) != nil && syndrome == wire.SyndromeACK {
-		*last = ackPlace{w, w.responseRound, w.lastResponse}
+		*last = ackPlace{w.number, w.responseRound, w.packets(&w.responses, q.path) - 1}
 	}
 }
 
@@ -53,8 +53,7 @@ func (q *QP) reserveResponse(w *worker, h *wire.Header, payload int) []byte {
 	if b == nil {
 		return nil
 	}
-	q.resp.lastAck.worker = nil
-	w.lastResponse = b
+	q.resp.lastAck = ackPlace{}
 	q.dev.stats.sent(len(b))
 	n := h.Put(b)
 	clear(b[n+payload : n+payload+int(h.Pad)])

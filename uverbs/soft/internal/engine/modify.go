@@ -152,6 +152,7 @@ func (q *QP) setConnection(a *QPAttr, mask AttrMask, way *path) {
 	}
 	if mask&AttrAV != 0 {
 		q.attr.AV, q.path = a.AV, way
+		q.resp.lastAck = ackPlace{} // it goes another way, or to another QP
 	}
 	if mask&AttrPathMTU != 0 {
 		q.attr.PathMTU, q.mtu = a.PathMTU, 128<<a.PathMTU
@@ -170,8 +171,8 @@ func (q *QP) setConnection(a *QPAttr, mask AttrMask, way *path) {
 	}
 	if mask&AttrRQPSN != 0 {
 		q.resp.psn = a.RQPSN & psnMask
-	}
 		q.resp.ackPSN = q.resp.psn
+	}
 	if mask&AttrSQPSN != 0 {
 		q.req.setPSN(a.SQPSN & psnMask)
 	}

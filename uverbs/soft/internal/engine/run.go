@@ -77,11 +77,10 @@ type worker struct {
 	responses queue
 
 	net       udp.Batch // packets to the network
-	netDevice *Device   // whose packets these are; nil: there are none
-	netSource *path     // of the first one
+	netSource *path     // of the first one; nil: there are none
 
+	number        uint64 // which no other worker has
 	responseRound uint64 // counts how often responses were delivered
-	lastResponse  []byte // the one that was reserved last
 
 	wr         ring.Send // what QP.send has read
 	wrKey      sendKey
@@ -105,6 +104,7 @@ type spares struct {
 
 	mu   sync.Mutex
 	list []*worker // guarded by mu
+	made uint64    // guarded by mu: number of workers that were made
 }
 
 // get returns a worker that is not in use.
@@ -113,7 +113,8 @@ func (s *spares) get() *worker {
 	defer s.mu.Unlock()
 	last := len(s.list) - 1
 	if last < 0 {
-		return new(worker)
+		s.made++
+		return &worker{number: s.made}
 	}
 	w := s.list[last]
 	s.list[last] = nil
@@ -164,7 +165,7 @@ func (w *worker) rounds(n int) bool {
 // release makes the worker available.
 func (w *worker) release() {
 	w.wrKey, w.readKey = sendKey{}, sendKey{}
-	w.wr.Inline, w.read.Inline, w.lastResponse = nil, nil, nil
+	w.wr.Inline, w.read.Inline = nil, nil
 	w.arrival, w.source = arrival{}, source{}
 	workers.put(w)
 }
@@ -252,18 +253,39 @@ func (w *worker) deliverOne(way *path, b []byte) {
 	}
 }
 
+// queued reports whether the packets of a path go through a queue.
+func (p *path) queued() bool { return p.local != nil || p.multicast }
+
 // reserve returns memory for a packet with its ICRC, in a queue or for the network. It returns nil if
 // the queue has no room.
 func (w *worker) reserve(u *queue, way *path, n int) []byte {
-	if way.local != nil || way.multicast {
+	if way.queued() {
 		return u.reserve(way, n)
 	}
 	return w.reserveNetwork(way, n)
 }
 
+// packets returns the number of packets in a queue or to the network.
+func (w *worker) packets(u *queue, way *path) int {
+	if way.queued() {
+		return len(u.packets)
+	}
+	return w.net.Len()
+}
+
+// packet returns a packet by its index there.
+func (w *worker) packet(u *queue, way *path, i int) []byte {
+	if way.queued() {
+		p := &u.packets[i]
+		return u.memory[p.off:p.end]
+	}
+	_, b := w.net.Packet(i)
+	return b
+}
+
 // drop removes the packet that was reserved last.
 func (w *worker) drop(u *queue, way *path) {
-	if way.local != nil || way.multicast {
+	if way.queued() {
 		u.drop()
 	} else {
 		w.net.Drop()
