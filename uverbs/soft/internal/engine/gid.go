@@ -33,7 +33,7 @@ func (h *Host) find(a netip.Addr) *Device {
 	return h.devices[a]
 }
 
-// update makes the addresses of a table those of a device.
+// update makes the addresses of a table those of a device, unless that is closed.
 func (h *Host) update(d *Device, table []GIDEntry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -41,6 +41,9 @@ func (h *Host) update(d *Device, table []GIDEntry) {
 		h.devices = map[netip.Addr]*Device{}
 	}
 	h.forget(d)
+	if d.closed.Load() { // its Close calls remove behind that
+		return
+	}
 	for _, e := range table {
 		if a := addrOfGID(e.GID); e.Valid && h.devices[a] == nil {
 			h.devices[a] = d
@@ -86,7 +89,5 @@ func (d *Device) RefreshGIDs() {
 		table = d.config.GIDs()
 	}
 	d.gids.Store(&table)
-	if !d.closed.Load() {
-		d.config.Host.update(d, table)
-	}
+	d.config.Host.update(d, table)
 }
