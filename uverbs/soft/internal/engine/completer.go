@@ -167,13 +167,10 @@ func (q *QP) advance(psn uint32) bool {
 			q.completeHead(StatusSuccess)
 			continue
 		}
-		if s.state == posted || wire.Diff(psn, s.first) <= 0 {
+		if s.state == posted || wire.Diff(psn, r.una) <= 0 {
 			break
 		}
 		if s.answered() {
-			if wire.Diff(psn, r.una) <= 0 {
-				break // no further than its response has come
-			}
 			if moved {
 				q.progressed()
 			}
@@ -181,9 +178,7 @@ func (q *QP) advance(psn uint32) bool {
 			return false
 		}
 		if wire.Diff(psn, s.last) <= 0 { // a part of its packets
-			if wire.Diff(psn, r.una) > 0 {
-				r.una, moved = psn, true
-			}
+			r.una, moved = psn, true
 			break
 		}
 		r.una, moved = wire.Add(s.last, 1), true

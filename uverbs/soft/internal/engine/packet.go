@@ -177,12 +177,13 @@ func (q *QP) fillRequest(h *wire.Header, wr *ring.Send, s *sendState, last bool)
 		h.FlushType, h.FlushLevel = wr.FlushType, wr.FlushLevel
 	}
 	h.Addr, h.RKey, h.Length = wr.RemoteAddr, wr.RKey, s.length
-	if wr.Opcode == wrRead { // a part, on a network, or the rest when it is sent again
-		h.Addr += uint64(q.req.offset)
-		h.Length -= q.req.offset
+	if wr.Opcode == wrRead { // a part, or the rest when it is sent again
+		chunk := uint32(localReadChunk)
 		if q.path.local == nil {
-			h.Length = min(h.Length, readChunk-q.req.offset%readChunk)
+			chunk = readChunk
 		}
+		h.Addr += uint64(q.req.offset)
+		h.Length = min(h.Length-q.req.offset, chunk-q.req.offset%chunk)
 	}
 }
 

@@ -15,9 +15,11 @@ const (
 
 	// networkWindow limits the bytes under way on a network, and readChunk those of a READ: the
 	// receive buffer of a socket is small, and what does not fit is lost. A longer READ is sent as
-	// several requests, one after the other, each of a whole number of packets.
-	networkWindow = 256 << 10
-	readChunk     = 64 << 10
+	// several requests, one after the other, each of a whole number of packets. So is one of the
+	// largest on one host, as a READ of 2 GiB with the smallest MTU has as many PSNs as can be told apart.
+	networkWindow  = 256 << 10
+	readChunk      = 64 << 10
+	localReadChunk = 1 << 30
 
 	// leastTimeout is the shortest time that the QP waits for anything. rxe waits for a jiffy.
 	leastTimeout = time.Millisecond
@@ -318,6 +320,7 @@ func (q *QP) flushSends() {
 		r.completed++
 	}
 	q.sq.SetConsumer(r.head)
+	r.setPSN(r.end) // nothing is under way any more
 	r.next, r.offset, r.rdAtomics = r.head, 0, 0
 	r.retry, r.rnrWait, r.failing = false, false, false
 }

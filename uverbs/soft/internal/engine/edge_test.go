@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
+)
+
+// TestOpcodeChanges: the program changes the opcode of a request that is under way to one of which the
+// low byte is the same. That fails the request; it does not stop the process.
+func TestOpcodeChanges(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	net.tap = func(_, _ netip.Addr, _ []byte) bool { return false }
+	a, _ := networkPair(t, net, sideOptions{}, connOptions{})
+	at := a.qp.sq.Producer()
+	a.post(signaled(1, wrSend, a.sge(0, 3000)))
+	native.PutUint32(a.qp.sq.Elem(at)[12:], 0x100|wrSend)
+	net.clock.advance(time.Second)
+	a.fails(1, StatusFlushErr)
+	a.inState(Err)
+}
+
+// TestDuplicateBeforeAll: a request that comes again before any other one on a connection is
+// acknowledged with its own PSN, and not with one of a connection before.
+func TestDuplicateBeforeAll(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	var acks []uint32
+	net.tap = func(_, _ netip.Addr, b []byte) bool {
+		var h wire.Header
+		wire.Parse(b, &h)
+		acks = append(acks, h.PSN)
+		return false
+	}
+	_, b := networkPair(t, net, sideOptions{}, connOptions{psn: 0x100})
+	psn := b.qp.Query().RQPSN
+	h := wire.Header{Opcode: wire.SendOnly, PKey: defaultPKey, DestQP: b.qp.num, PSN: psn - 1, AckReq: true}
+	p := make([]byte, wire.PacketSize(h.Opcode, 0))
+	h.Put(p)
+	r := b.d.NewReceiver()
+	r.Packet(&Meta{From: netip.MustParseAddr("10.0.0.1"), To: netip.MustParseAddr("10.0.0.2")}, p)
+	r.Flush()
+	if len(acks) != 1 || acks[0] != psn-1 {
+		t.Fatalf("the responder acknowledges %x, want %x", acks, psn-1)
+	}
+}
+
+// TestRequestAfterReset: after a reset, a worker that is still at work takes no request of the new
+// connection for one of the old.
+func TestRequestAfterReset(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	a, b := networkPair(t, net, sideOptions{}, connOptions{})
+	w := new(worker)
+	send := func() {
+		a.qp.mu.Lock()
+		a.qp.send(w)
+		a.qp.mu.Unlock()
+	}
+	a.put(signaled(1, wrSend, a.sge(0, 8)), signaled(2, wrSend, a.sge(0, 8)))
+	send()
+	check(t, a.qp.Modify(&QPAttr{State: Reset}, AttrState))
+	a.connectTo(b.qp, "10.0.0.2", connOptions{})
+	for id := range uint64(3) {
+		a.put(signaled(11+id, wrSend, a.sge(0, 8)))
+		send()
+		if got := a.qp.req.slots[a.qp.sq.Producer()-1].wrID; got != 11+id {
+			t.Fatalf("the QP has sent request %d, want %d", got, 11+id)
+		}
+	}
+}
+
+// TestClosedQPsLeaveTimers: the timers do not keep QPs that are closed.
+func TestClosedQPsLeaveTimers(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	net.tap = func(_, _ netip.Addr, _ []byte) bool { return false }
+	a, _ := networkPair(t, net, sideOptions{}, connOptions{timeout: 31})
+	a.post(signaled(1, wrSend, a.sge(0, 8)))
+	if n := len(a.d.timers.heap); n != 1 {
+		t.Fatalf("%d timers, want 1", n)
+	}
+	check(t, a.qp.Close())
+	if n := len(a.d.timers.heap); n != 0 {
+		t.Fatalf("%d timers after the QP was closed", n)
+	}
+}
+
+// TestTimersOfQP: a QP has one timer, however often its deadlines change.
+func TestTimersOfQP(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	a, b := networkPair(t, net, sideOptions{}, connOptions{timeout: 31})
+	for i := range uint64(10) {
+		a.post(signaled(i, wrSend, a.sge(0, 8)))
+		net.deliver() // the peer is not ready
+		b.recv(i, b.sge(0, 8))
+		net.clock.advance(10 * time.Millisecond)
+		net.deliver()
+		a.want(i, ring.WCSend)
+		if n := len(a.d.timers.heap); n > 1 {
+			t.Fatalf("%d timers after %d messages", n, i+1)
+		}
+	}
+}
+
+// TestLargestMessages: 2 GiB with the smallest MTU take as many PSNs as can be told apart.
+func TestLargestMessages(t *testing.T) {
+	const packets = MaxMessage / 256
+	a, b := pair(t, sideOptions{}, connOptions{mtu: 1})
+	q := a.qp
+	r := &q.req
+	q.mu.Lock()
+	first := r.psn
+	last := wire.Add(first, packets-1)
+	r.slots[0] = sendState{state: assigned, opcode: wrWrite, flags: uint8(ring.SendSignaled), first: first, last: last, length: MaxMessage, wrID: 1}
+	q.sq.SetProducer(1)
+	r.next, r.una, r.psn, r.end = 1, last, wire.Add(last, 1), wire.Add(last, 1)
+	w := new(worker)
+	q.response(w, &wire.Header{Opcode: wire.Acknowledge, Syndrome: wire.SyndromeACK, PSN: last}, nil)
+	q.mu.Unlock()
+	a.want(1, ring.WCWrite)
+
+	wr := signaled(2, wrRead, a.sge(0, 1<<30), a.sge(0, 1<<30)).to(b, 0)
+	a.put(wr)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.send(w)
+	if n := wire.Diff(r.psn, r.una); n <= 0 || wire.Diff(r.end, r.una) <= 0 {
+		t.Fatalf("%d PSNs of a READ are under way", n)
+	}
+}
+
+// TestAcknowledgementAfterReset: an acknowledgement of a new connection does not take the place of one
+// that goes to the peer of the connection before.
+func TestAcknowledgementAfterReset(t *testing.T) {
+	d := newDevice(t, Config{})
+	a, b, c := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
+	connect(a, b, connOptions{})
+	w := workers.get()
+	from := netip.MustParseAddr("10.0.0.1")
+	write := func() {
+		h := wire.Header{Opcode: wire.WriteOnly, PKey: defaultPKey, DestQP: b.qp.num, PSN: b.qp.Query().RQPSN, AckReq: true}
+		p := make([]byte, wire.PacketSize(h.Opcode, 0))
+		h.Put(p)
+		d.receive(w, &source{src: from, dst: from}, p)
+	}
+	write()
+	check(t, b.qp.Modify(&QPAttr{State: Reset}, AttrState))
+	connect(c, b, connOptions{})
+	write()
+	var to []uint32
+	for i := range w.responses.packets {
+		var h wire.Header
+		wire.Parse(w.packet(&w.responses, b.qp.path, i), &h)
+		to = append(to, h.DestQP)
+	}
+	if !slices.Equal(to, []uint32{a.qp.num, c.qp.num}) {
+		t.Errorf("acknowledgements to %x, want one to %x and one to %x", to, a.qp.num, c.qp.num)
+	}
+}
+
+// TestGIDsOfClosedDevice: a device that is closed while it reads its GIDs does not get its addresses back.
+func TestGIDsOfClosedDevice(t *testing.T) {
+	host := new(Host)
+	d := newDevice(t, Config{Host: host}, "10.0.0.1")
+	d.config.GIDs = func() []GIDEntry {
+		d.Close()
+		return testGIDs("10.0.0.1")()
+	}
+	d.RefreshGIDs()
+	if host.find(netip.MustParseAddr("10.0.0.1")) != nil || len(host.devicesNow()) != 0 {
+		t.Error("the closed device has its address")
+	}
+}
