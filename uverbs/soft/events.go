@@ -145,7 +145,7 @@ func (f *eventFile) drain(w *pipeEnd) {
 // count counts the events that were read and forgets their counters. The caller holds mu.
 func (f *eventFile) count() {
 	if f.w != nil {
-		f.countBut((f.w.unread() + len(f.waiting)) / f.size)
+		f.countBut((f.unread() + len(f.waiting)) / f.size)
 	}
 }
 
@@ -190,17 +190,27 @@ func (f *eventFile) forget(c *eventCounter) {
 
 // takeBack takes all events out of the pipe. It returns nil if it cannot, because the program has
 // closed the file. The caller holds mu.
-func (f *eventFile) takeBack() []byte {
-	if f.file == nil {
-		return readAll(f.r)
-	}
-	raw, err := f.file.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	var all []byte
-	raw.Control(func(fd uintptr) { all = readAll(int(fd)) })
+func (f *eventFile) takeBack() (all []byte) {
+	f.withReader(func(fd int) { all = readAll(fd) })
 	return all
+}
+
+// unread returns the number of bytes in the pipe, 0 if the program has closed the file. The caller
+// holds mu.
+func (f *eventFile) unread() (n int) {
+	f.withReader(func(fd int) { n = unread(fd) })
+	return n
+}
+
+// withReader calls do with the read end unless it is closed. The caller holds mu.
+func (f *eventFile) withReader(do func(fd int)) {
+	if f.file == nil {
+		do(f.r)
+		return
+	}
+	if raw, err := f.file.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { do(int(fd)) })
+	}
 }
 
 // shut closes the device's end, after which reads return the end of the file. The read end is
@@ -213,7 +223,7 @@ func (f *eventFile) shut() {
 	f.mu.Unlock()
 	w.close()
 	if r >= 0 {
-		syscall.Close(r)
+		closeEnd(r)
 	}
 }
 

@@ -72,7 +72,7 @@ func (d *Device) gid(index uint64) (*gidEntry, syscall.Errno) {
 	case index >= gidTableLen:
 		return nil, syscall.EINVAL
 	case index >= uint64(len(d.table)):
-		return nil, syscall.ENODATA
+		return nil, kernel.ENODATA
 	}
 	return &d.table[index], 0
 }

@@ -8,14 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode"
-
-	"golang.org/x/sys/unix"
 )
 
-const (
-	refusalAge = time.Second // a line that is older is not about the command that has just failed
-	logSize    = 16 << 10    // how many bytes of the end of the log are read
-)
+// refusalAge limits the age of a line: an older one is not about the command that has just failed.
+const refusalAge = time.Second
 
 // reported is the time of the last line that was reported, so that it is not reported for another
 // command.
@@ -26,13 +22,11 @@ var reported atomic.Int64
 // in its log. The text is empty if it was not the firmware that refused, or if the process may not read
 // the log.
 func FirmwareRefusal() string {
-	var ts unix.Timespec
-	log := make([]byte, logSize)
-	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, log)
-	if err != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return "" // the process may not read the log
+	log, now, ok := kernelLog()
+	if !ok {
+		return ""
 	}
-	return findRefusal(string(log[:min(n, len(log))]), time.Duration(ts.Nano()), isThread)
+	return findRefusal(log, now, isThread)
 }
 
 // isThread reports whether a thread is one of this process.

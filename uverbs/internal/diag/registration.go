@@ -4,12 +4,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
@@ -57,13 +56,18 @@ type memory struct {
 	mrs           uint64 // MRs of all programs, 0 if unknown
 }
 
+const (
+	unlimited  = math.MaxUint64 // RLIM_INFINITY
+	capIPCLock = 14             // CAP_IPC_LOCK
+)
+
 // memory reads the limits and what is in use of them.
 func (r *Registration) memory() (m memory, ok bool) {
-	var lim unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim); err != nil {
+	limit, ok := memlockLimit()
+	if !ok {
 		return memory{}, false
 	}
-	m = memory{memlock: lim.Cur, status: readStatus(), maps: countMaps(), maxMaps: readLimit("/proc/sys/vm/max_map_count")}
+	m = memory{memlock: limit, status: readStatus(), maps: countMaps(), maxMaps: readLimit("/proc/sys/vm/max_map_count")}
 	if dev, err := netlinkrdma.DeviceByName(r.Device); err == nil {
 		if res, err := netlinkrdma.Resources(dev); err == nil {
 			m.mrs = res.MRs
@@ -74,8 +78,8 @@ func (r *Registration) memory() (m memory, ok bool) {
 
 // hint names the limit that the registration exceeds: locked memory, mappings, or the device's.
 func (m *memory) hint(r *Registration) string {
-	unlimited, forAll := m.memlock == unix.RLIM_INFINITY, r.MemlockForAll != ""
-	if used := max(m.status.pinned, m.status.locked); !unlimited && (forAll || !m.status.mayLock) && used+r.Length > m.memlock {
+	noLimit, forAll := m.memlock == unlimited, r.MemlockForAll != ""
+	if used := max(m.status.pinned, m.status.locked); !noLimit && (forAll || !m.status.mayLock) && used+r.Length > m.memlock {
 		or := " or give the process CAP_IPC_LOCK"
 		if forAll {
 			or = "; " + r.MemlockForAll + " counts it in spite of CAP_IPC_LOCK"
@@ -88,7 +92,7 @@ func (m *memory) hint(r *Registration) string {
 	switch {
 	case m.status.mayLock && !forAll:
 		why = "RLIMIT_MEMLOCK does not matter, as the process has CAP_IPC_LOCK"
-	case unlimited:
+	case noLimit:
 		why = "RLIMIT_MEMLOCK is unlimited"
 	}
 	switch {
@@ -152,7 +156,7 @@ func readStatus() (st processStatus) {
 			st.pinned = kb << 10
 		case "CapEff":
 			caps, err := strconv.ParseUint(value, 16, 64)
-			st.mayLock = err == nil && caps&(1<<unix.CAP_IPC_LOCK) != 0
+			st.mayLock = err == nil && caps&(1<<capIPCLock) != 0
 		}
 	}
 	var from, to, n uint64

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -142,14 +141,4 @@ func (c *Conn) Close() error {
 	defer c.mu.Unlock()
 	c.closed = true
 	return c.dev.Close()
-}
-
-// OpenEvents returns the file of an event channel that is a file descriptor of this process. Reads
-// of it park the goroutine in Go's netpoller.
-func OpenEvents(fd int, name string) (*os.File, error) {
-	if err := syscall.SetNonblock(fd, true); err != nil {
-		syscall.Close(fd)
-		return nil, fmt.Errorf("uverbs: %s: %w", name, err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
 }

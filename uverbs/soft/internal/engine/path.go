@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 )
 
@@ -56,7 +57,7 @@ func (d *Device) newPath(av *AV) (*path, syscall.Errno) {
 	}
 	table := *d.gids.Load()
 	if int(av.SGIDIndex) >= len(table) || !table[av.SGIDIndex].Valid {
-		return nil, syscall.ENODATA
+		return nil, kernel.ENODATA
 	}
 	return d.pathFrom(addrOfGID(table[av.SGIDIndex].GID), av)
 }

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package diag
+
+import "time"
+
+// The functions of this file know nothing: what they read is the kernel's of Linux, and software
+// devices need no explanation by it.
+
+func kernelLog() (log string, now time.Duration, ok bool) { return "", 0, false }
+
+func memlockLimit() (limit uint64, ok bool) { return 0, false }
+
+func (p *Path) interfaceOf(*GID) *netif { return nil }
+
+func (p *Path) readRoute(*netif) {}
