@@ -27,9 +27,6 @@ type context struct {
 	maps    mappings
 }
 
-// newContext opens a device.
-func newContext(d *Device) *context { return &context{dev: d} }
-
 // usable returns an errno if the context cannot have objects.
 func (c *context) usable() syscall.Errno {
 	switch {

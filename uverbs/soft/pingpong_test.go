@@ -3,6 +3,7 @@ package soft_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"runtime"
 	"sync"
 	"testing"
@@ -10,6 +11,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
+
+// datagramQKey is the Q_Key of the test's datagrams.
+const datagramQKey = 0x11111111
 
 // side is one end of a test's connection.
 type side struct {
@@ -54,7 +58,11 @@ func newSide(t testing.TB, dev *soft.Device, o uverbs.QPOptions) *side {
 	o.SendCQ, o.RecvCQ = s.cq, s.cq
 	s.qp, err = s.pd.CreateQP(o)
 	fatal(err)
-	fatal(s.qp.Init())
+	if o.Type == uverbs.UD {
+		fatal(s.qp.ReadyUD(datagramQKey))
+	} else {
+		fatal(s.qp.Init())
+	}
 	return s
 }
 
@@ -160,6 +168,43 @@ func TestPingPong(t *testing.T) {
 				})
 			}
 			wg.Wait()
+		}
+	}
+}
+
+// TestGroup sends a datagram to a multicast group that the QP of another device has joined.
+func TestGroup(t *testing.T) {
+	group := uverbs.GID(netip.MustParseAddr("239.1.2.3").As16())
+	for way, newDevice := range ways {
+		var sides [2]*side
+		for i := range sides {
+			dev, err := newDevice(soft.Options{Auto: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { dev.Close() })
+			sides[i] = newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		}
+		a, b := sides[0], sides[1]
+		if err := errors.Join(b.qp.AttachMulticast(group, 0), b.qp.PostRecv(1, b.mr.SGE(0, 1000))); err != nil {
+			t.Fatal(way, err)
+		}
+		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: group, SGIDIndex: 1}})
+		if err != nil {
+			t.Fatal(way, err)
+		}
+		copy(a.buf.Bytes(), "hello")
+		if err := a.qp.PostSend(uverbs.SendWR{
+			Opcode: uverbs.WRSend, SGL: []uverbs.SGE{a.mr.SGE(0, 5)}, AH: ah, RemoteQPN: 0xffffff, RemoteQKey: datagramQKey,
+		}); err != nil {
+			t.Fatal(way, err)
+		}
+		var wc [1]uverbs.WC
+		if _, err := b.cq.Wait(t.Context(), wc[:]); err != nil || wc[0].ByteLen != uverbs.GRHSize+5 || string(b.buf.Bytes()[uverbs.GRHSize:][:5]) != "hello" {
+			t.Errorf("%s: %v, completion %+v", way, err, wc[0])
+		}
+		if err := b.qp.DetachMulticast(group, 0); err != nil {
+			t.Errorf("%s: %v", way, err)
 		}
 	}
 }
