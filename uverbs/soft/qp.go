@@ -193,17 +193,16 @@ func createQP(k *call, req *abi.CreateQP, resp *abi.CreateQPResp) syscall.Errno 
 	}, resp)
 }
 
-// Parts of the extended CREATE_QP (IB_UVERBS_CREATE_QP_MASK_IND_TABLE), and the flags that it knows.
+// Parts of the extended CREATE_QP (IB_UVERBS_CREATE_QP_MASK_IND_TABLE), and the flags that the kernel
+// knows in it.
 const (
-	qpIndTable  = 1
-	exQPFlags   = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<8 | 1<<9 | qpSourceQPN | 1<<11
-	exQPMasks   = qpIndTable
-	noSuchTable = syscall.EINVAL // the kind of object does not exist
+	qpIndTable = 1
+	exQPFlags  = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<8 | 1<<9 | qpSourceQPN | 1<<11
 )
 
 // exCreateQP is the extended CREATE_QP.
 func exCreateQP(k *call, req *abi.ExCreateQP, resp *abi.ExCreateQPResp) syscall.Errno {
-	if req.CompMask&^exQPMasks != 0 {
+	if req.CompMask&^qpIndTable != 0 {
 		return syscall.EINVAL
 	}
 	resp.ResponseLength = responseLength(k, resp)
@@ -223,7 +222,7 @@ func legacyCreateQP(k *call, req *abi.ExCreateQP, resp *abi.CreateQPResp) syscal
 		return errno
 	}
 	if req.CompMask&qpIndTable != 0 {
-		return noSuchTable
+		return syscall.EINVAL // there are no such tables
 	}
 	r := &qpRequest{
 		typ: uint32(req.QPType), sigAll: req.SQSigAll != 0, flags: req.CreateFlags, userHandle: req.UserHandle, async: k.ctx.files.first(),
