@@ -5,8 +5,8 @@
 // # Packets
 //
 // An [Injector] belongs to a device. For each local address of the device, a [Path] stands between the
-// engine and the socket: [Path.Send] has the place of the socket's Send, and [Path.Receive] that of
-// the socket's handler. Between two devices in one process, a Path can stand in the same way in front
+// engine and the socket: [Path.Send] has the place of the socket's Send, and [Path.Handler] wraps the
+// handlers of received packets. Between two devices in one process, a Path can stand in the same way in front
 // of the function that delivers a batch. Then Batch.Flipped says which packets that function must
 // drop, because there is no ICRC to find the damage.
 //
@@ -22,7 +22,8 @@
 // again.
 //
 // A packet that no rule selects is neither copied nor delayed and costs no allocation. Without rules,
-// partitions and trace, a call of Send or Receive costs one atomic load more than without the Path.
+// partitions and trace, a batch that is sent or a packet that is received costs one
+// atomic load more than without the Path.
 //
 // # The same seed makes the same decisions
 //

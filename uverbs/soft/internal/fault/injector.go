@@ -301,8 +301,10 @@ type held struct {
 	dir  Direction
 	peer netip.AddrPort
 	data []byte
-	sent sentInfo
-	got  udp.Meta
+
+	sent   sentInfo    // of a packet that is sent
+	got    udp.Meta    // of a received packet
+	handle udp.Handler // of a received packet: where it came in
 
 	stream *stream // of a packet that is held back
 	behind int     // how many packets must still overtake it

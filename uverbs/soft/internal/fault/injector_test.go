@@ -193,12 +193,12 @@ func TestCloseWaits(t *testing.T) {
 	r := newRig(t, "delay=1ms", nil)
 	begun, goOn := make(chan bool), make(chan bool)
 	delivered := false
-	p := r.f.Path(hostA, nil, func(netip.AddrPort, []byte, udp.Meta) {
+	in := r.p.Handler(func(netip.AddrPort, []byte, udp.Meta) {
 		begun <- true
 		<-goOn
 		delivered = true
 	})
-	p.Receive(hostB, packetOf(wire.RC|wire.SendOnly, 17, 1, 0), udp.Meta{})
+	in(hostB, packetOf(wire.RC|wire.SendOnly, 17, 1, 0), udp.Meta{})
 	go r.clock.advance(time.Millisecond)
 	<-begun
 	go func() { goOn <- true }()
@@ -327,7 +327,7 @@ func TestMaxStreams(t *testing.T) {
 	pkt := packetOf(wire.RC|wire.SendOnly, 17, 0, 0)
 	for qpn := uint32(1); qpn <= maxStreams+10; qpn++ {
 		binary.BigEndian.PutUint32(pkt[4:], qpn)
-		r.p.Receive(hostB, pkt, udp.Meta{})
+		r.in(hostB, pkt, udp.Meta{})
 	}
 	if n := len(r.f.active.Load().live.streams); n != 10 {
 		t.Errorf("%d streams, want 10", n)

@@ -10,21 +10,30 @@ import (
 )
 
 // A Path is the place between one local address of a device and what carries its packets: a socket, or
-// another device in the process.
+// another device in the process. It is safe for concurrent use.
 type Path struct {
+	PathOptions
 	injector *Injector
-	local    netip.AddrPort
-	send     func(*udp.Batch) error
-	receive  func(from netip.AddrPort, pkt []byte, m udp.Meta)
 }
 
-// Path returns a Path for a local address. send sends packets, and receive takes packets that the
-// device received; both keep nothing of what they are given and do not change packets. They may be
-// called from several goroutines at a time, and from a goroutine of the injector's clock. Either may
-// be nil if the path is used for one direction.
-func (f *Injector) Path(local netip.AddrPort, send func(*udp.Batch) error, receive func(netip.AddrPort, []byte, udp.Meta)) *Path {
-	return &Path{f, local, send, receive}
+// PathOptions are the options of a [Path]. The functions keep nothing of what they are given, and do
+// not change packets that they receive.
+type PathOptions struct {
+	// Local is the local address.
+	Local netip.AddrPort
+	// Send sends packets. It is called by [Path.Send], and for packets that are sent later in a
+	// goroutine of the clock.
+	Send func(*udp.Batch) error
+	// Late takes received packets that are delivered later by a goroutine of the clock. All calls of
+	// Late and Flush come one after the other. nil: the handler that was given to [Path.Handler] takes
+	// them, and must be safe for concurrent use.
+	Late udp.Handler
+	// Flush is called after one or more calls of Late. It may be nil.
+	Flush func()
 }
+
+// Path returns a Path for a local address.
+func (f *Injector) Path(o PathOptions) *Path { return &Path{o, f} }
 
 // sentInfo is what a batch knows of a packet besides its bytes.
 type sentInfo struct {
@@ -39,7 +48,7 @@ func (p *Path) Send(b *udp.Batch) error {
 	f := p.injector
 	s := f.active.Load()
 	if f.trace == nil && (s == nil || !s.concerns(p, b)) {
-		return p.send(b)
+		return p.PathOptions.Send(b)
 	}
 	f.mu.Lock()
 	if f.closed {
@@ -69,7 +78,7 @@ func (s *state) concerns(p *Path, b *udp.Batch) bool {
 	for i := range b.Len() {
 		to, data := b.Packet(i)
 		pk := look(Sent, to, data)
-		if s.parted(p.local.Addr(), &pk) || s.matches(&pk) >= 0 {
+		if s.parted(p.Local.Addr(), &pk) || s.matches(&pk) >= 0 {
 			return true
 		}
 	}
@@ -103,26 +112,32 @@ func (p *Path) judgeSent(s *state, now time.Time, to netip.AddrPort, data []byte
 	}
 }
 
-// Receive hands a packet to the device unless a rule or a partition stops it. The packet may be
-// handed over later, as a copy.
-func (p *Path) Receive(from netip.AddrPort, pkt []byte, m udp.Meta) {
+// Handler returns a handler for the packets that the device receives. It calls h for a packet unless a
+// rule or a partition stops the packet or delays it. It may also call h for packets that were held back
+// before, also those that came through another handler of the Path.
+func (p *Path) Handler(h udp.Handler) udp.Handler {
+	return func(from netip.AddrPort, pkt []byte, m udp.Meta) { p.receive(h, from, pkt, m) }
+}
+
+// receive handles a received packet.
+func (p *Path) receive(handle udp.Handler, from netip.AddrPort, pkt []byte, m udp.Meta) {
 	f := p.injector
 	s := f.active.Load()
 	if s == nil && f.trace == nil {
-		p.receive(from, pkt, m)
+		handle(from, pkt, m)
 		return
 	}
 	pk := look(Received, from, pkt)
-	if f.trace == nil && !s.parted(p.local.Addr(), &pk) && s.matches(&pk) < 0 {
-		p.receive(from, pkt, m)
+	if f.trace == nil && !s.parted(p.Local.Addr(), &pk) && s.matches(&pk) < 0 {
+		handle(from, pkt, m)
 		return
 	}
-	times, late := p.judgeReceived(s, &pk, pkt, m)
+	times, late := p.judgeReceived(s, handle, &pk, pkt, m)
 	for range times {
-		p.receive(from, pkt, m)
+		handle(from, pkt, m)
 	}
 	for h := late; h != nil; h = h.next {
-		p.receive(h.peer, h.data, h.got)
+		handle(h.peer, h.data, h.got)
 	}
 	if late != nil {
 		f.mu.Lock()
@@ -134,7 +149,7 @@ func (p *Path) Receive(from netip.AddrPort, pkt []byte, m udp.Meta) {
 
 // judgeReceived decides about a packet. It returns how often the device gets the packet now, and a
 // list of packets that it gets behind it.
-func (p *Path) judgeReceived(s *state, pk *packet, data []byte, m udp.Meta) (times int, late *held) {
+func (p *Path) judgeReceived(s *state, handle udp.Handler, pk *packet, data []byte, m udp.Meta) (times int, late *held) {
 	f := p.injector
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +165,7 @@ func (p *Path) judgeReceived(s *state, pk *packet, data []byte, m udp.Meta) (tim
 		if h, now := f.hold(s, p, &v, i, now, pk, data); now {
 			times++
 		} else if h != nil {
-			h.got = m
+			h.got, h.handle = m, handle
 		}
 	}
 	f.record(now, p, pk, &v, data, m.IP, m.ID)
@@ -187,7 +202,7 @@ func (f *Injector) judge(s *state, p *Path, pk *packet) (v verdict) {
 		v.stream.n++
 		v.decision = s.rules[v.rule].decide(v.stream.random, v.n)
 	}
-	if s.parted(p.local.Addr(), pk) {
+	if s.parted(p.Local.Addr(), pk) {
 		v.decision = decision{}
 		v.parted = true
 	}
@@ -392,20 +407,30 @@ func (f *Injector) putOutbox(o *outbox) {
 
 // deliver sends and hands over a list of packets in order. The outbox is empty before and after.
 func (o *outbox) deliver(list *held) {
-	var path *Path // of the packets in the outbox
+	var last *held // the packet before h
 	for h := list; h != nil; h = h.next {
-		if path != nil && (h.path != path || h.dir == Received) {
-			o.send(path)
-			path = nil
+		if last != nil && (h.path != last.path || h.dir != last.dir) {
+			o.end(last)
 		}
-		if h.dir == Received {
-			h.path.receive(h.peer, h.data, h.got)
-		} else {
-			path = h.path
+		switch last = h; {
+		case h.dir == Sent:
 			o.add(h.peer, h.data, h.sent)
+		case h.path.Late != nil:
+			h.path.Late(h.peer, h.data, h.got)
+		default:
+			h.handle(h.peer, h.data, h.got)
 		}
 	}
-	o.send(path)
+	o.end(last)
+}
+
+// end ends a series of packets of one path and direction.
+func (o *outbox) end(last *held) {
+	if last.dir == Sent {
+		o.send(last.path)
+	} else if last.path.Flush != nil {
+		last.path.Flush()
+	}
 }
 
 // add copies a packet into the last batch.
@@ -433,7 +458,7 @@ func (o *outbox) add(to netip.AddrPort, data []byte, info sentInfo) {
 // send sends the batches of a path and empties the outbox. It returns the first error.
 func (o *outbox) send(p *Path) (err error) {
 	for _, b := range o.batches[:o.used] {
-		if e := p.send(b); err == nil {
+		if e := p.PathOptions.Send(b); err == nil {
 			err = e
 		}
 		b.Reset()

@@ -230,13 +230,19 @@ func TestNothingIsLost(t *testing.T) {
 // TestPaths: packets of several paths and directions that are due at one time stay in order.
 func TestPaths(t *testing.T) {
 	r := newRig(t, "delay=1ms", nil)
-	other := r.f.Path(hostC, func(b *udp.Batch) error {
-		for i := range b.Len() {
-			_, data := b.Packet(i)
-			r.out = append(r.out, "c"+name(data))
-		}
-		return nil
-	}, func(_ netip.AddrPort, pkt []byte, _ udp.Meta) { r.out = append(r.out, "c"+name(pkt)) })
+	other := r.f.Path(PathOptions{
+		Local: hostC,
+		Send: func(b *udp.Batch) error {
+			for i := range b.Len() {
+				_, data := b.Packet(i)
+				r.out = append(r.out, "c"+name(data))
+			}
+			return nil
+		},
+		Late:  func(_ netip.AddrPort, pkt []byte, _ udp.Meta) { r.out = append(r.out, "late"+name(pkt)) },
+		Flush: func() { r.out = append(r.out, "flush") },
+	})
+	otherIn := other.Handler(func(_ netip.AddrPort, pkt []byte, _ udp.Meta) { r.out = append(r.out, "in"+name(pkt)) })
 	r.send(1, 2)
 	if err := other.Send(batchOf(hostB, 17, 3, 4)); err != nil {
 		t.Error(err)
@@ -244,13 +250,35 @@ func TestPaths(t *testing.T) {
 	r.send(5)
 	r.receive(6)
 	r.send(7)
-	other.Receive(hostB, packetOf(wire.RC|wire.SendOnly, 17, 8, 0), udp.Meta{})
-	other.Receive(hostB, packetOf(wire.RC|wire.SendOnly, 17, 9, 0), udp.Meta{})
+	otherIn(hostB, packetOf(wire.RC|wire.SendOnly, 17, 8, 0), udp.Meta{})
+	otherIn(hostB, packetOf(wire.RC|wire.SendOnly, 17, 9, 0), udp.Meta{})
 	if err := other.Send(batchOf(hostB, 17, 10)); err != nil {
 		t.Error(err)
 	}
 	r.clock.advance(time.Millisecond)
-	r.want("1 2 c3 c4 5 6 7 c8 c9 c10")
+	r.want("1 2 c3 c4 5 6 7 late8 late9 flush c10")
+	otherIn(hostB, packetOf(wire.RC|wire.SendOnly, 17, 11, 0), udp.Meta{})
+	r.clock.advance(time.Millisecond)
+	r.want("late11 flush")
+	if err := r.f.SetConfig(Config{Rules: []Rule{{Duplicate: Always}}}); err != nil {
+		t.Fatal(err)
+	}
+	otherIn(hostB, packetOf(wire.RC|wire.SendOnly, 17, 12, 0), udp.Meta{})
+	r.want("in12 in12")
+}
+
+// TestTwoHandlers: a packet that is held back is delivered by the handler through which the packet came
+// that overtakes it.
+func TestTwoHandlers(t *testing.T) {
+	r := newRig(t, seedFor(Rule{Reorder: 10 * Percent}, func(n uint64, d decision) bool {
+		return (d.fates[0].behind > 0) == (n == 0)
+	}), nil)
+	second := r.p.Handler(func(_ netip.AddrPort, pkt []byte, m udp.Meta) {
+		r.out = append(r.out, fmt.Sprint("second ", name(pkt), " ", m.ID))
+	})
+	r.receive(1)
+	second(hostB, packetOf(wire.RC|wire.SendOnly, 17, 2, 0), udp.Meta{ID: 2})
+	r.want("second 2 2 second 1 1")
 }
 
 func TestRate(t *testing.T) {
@@ -348,6 +376,22 @@ func TestManyPackets(t *testing.T) {
 	r.want(strings.Join(want, " "))
 }
 
+// TestCorruptShort: a packet without room for an ICRC is not corrupted.
+func TestCorruptShort(t *testing.T) {
+	r := newRig(t, "corrupt=100%", nil)
+	b := new(udp.Batch)
+	b.Reserve(hostB, minPacket-1)
+	b.Reserve(hostB, 0)
+	if err := r.p.Send(b); err != nil {
+		t.Error(err)
+	}
+	r.in(hostB, make([]byte, minPacket-1), udp.Meta{})
+	sent, received := r.f.Counters()
+	if len(r.out) != 3 || strings.Contains(strings.Join(r.out, ""), "!") || sent.Corrupted != 0 || received.Corrupted != 0 {
+		t.Errorf("packets %q; sent %+v, received %+v", r.out, sent, received)
+	}
+}
+
 // TestDamagedBefore: a packet that is damaged already stays so.
 func TestDamagedBefore(t *testing.T) {
 	r := newRig(t, "duplicate=100%,reorder=100%", nil)
@@ -365,7 +409,7 @@ func TestSendError(t *testing.T) {
 	want := errors.New("no route")
 	for _, text := range []string{"", "duplicate=100%", "loss=100%"} {
 		r := newRig(t, text, nil)
-		p := r.f.Path(hostA, func(*udp.Batch) error { return want }, nil)
+		p := r.f.Path(PathOptions{Local: hostA, Send: func(*udp.Batch) error { return want }})
 		err := p.Send(batchOf(hostB, 17, 1))
 		if text == "loss=100%" {
 			if err != nil {
@@ -390,13 +434,14 @@ func TestAllocates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := f.Path(hostA, func(*udp.Batch) error { return nil }, func(netip.AddrPort, []byte, udp.Meta) {})
+		p := f.Path(PathOptions{Local: hostA, Send: func(*udp.Batch) error { return nil }})
+		in := p.Handler(func(netip.AddrPort, []byte, udp.Meta) {})
 		b, pkt := batchOf(hostB, 17, 1, 2, 3), packetOf(wire.RC|wire.SendOnly, 17, 1, 4)
 		run := func() {
 			if err := p.Send(b); err != nil {
 				t.Error(err)
 			}
-			p.Receive(hostB, pkt, udp.Meta{})
+			in(hostB, pkt, udp.Meta{})
 			clock.advance(time.Microsecond)
 		}
 		for range 1000 {
@@ -416,7 +461,7 @@ func BenchmarkSend(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			p := f.Path(hostA, func(*udp.Batch) error { return nil }, nil)
+			p := f.Path(PathOptions{Local: hostA, Send: func(*udp.Batch) error { return nil }})
 			batch := new(udp.Batch)
 			for range 64 {
 				pkt := packetOf(wire.RC|wire.SendMiddle, 17, 1, 1024)
@@ -462,14 +507,15 @@ func FuzzPackets(f *testing.F) {
 				t.Errorf("packet %x comes out as %x", pkt, got)
 			}
 		}
-		p := inj.Path(hostA, func(b *udp.Batch) error {
+		p := inj.Path(PathOptions{Local: hostA, Send: func(b *udp.Batch) error {
 			for i := range b.Len() {
 				_, data := b.Packet(i)
 				same(data)
 				sent++
 			}
 			return nil
-		}, func(_ netip.AddrPort, data []byte, _ udp.Meta) {
+		}})
+		in := p.Handler(func(_ netip.AddrPort, data []byte, _ udp.Meta) {
 			same(data)
 			received++
 		})
@@ -480,7 +526,7 @@ func FuzzPackets(f *testing.F) {
 			if err := p.Send(&b); err != nil {
 				t.Error(err)
 			}
-			p.Receive(hostB, pkt, udp.Meta{})
+			in(hostB, pkt, udp.Meta{})
 		}
 		clock.advance(time.Second)
 		s, r := inj.Counters()

@@ -91,6 +91,7 @@ type rig struct {
 	clock *fakeClock
 	f     *Injector
 	p     *Path
+	in    udp.Handler // of p
 
 	mu   sync.Mutex
 	out  []string // what was sent or received, see name
@@ -113,7 +114,8 @@ func newRig(t testing.TB, text string, change func(*Options)) *rig {
 	if r.f, err = New(o); err != nil {
 		t.Fatal(err)
 	}
-	r.p = r.f.Path(hostA, r.sent, r.received)
+	r.p = r.f.Path(PathOptions{Local: hostA, Send: r.sent})
+	r.in = r.p.Handler(r.received)
 	return r
 }
 
@@ -171,7 +173,7 @@ func batchOf(to netip.AddrPort, qpn uint32, psns ...uint32) *udp.Batch {
 func (r *rig) receive(psns ...uint32) {
 	for _, psn := range psns {
 		pkt := packetOf(wire.RC|wire.SendOnly, 17, psn, 4)
-		r.p.Receive(hostB, pkt, udp.Meta{ID: uint16(psn)})
+		r.in(hostB, pkt, udp.Meta{ID: uint16(psn)})
 		clear(pkt) // the socket uses its memory again
 	}
 }

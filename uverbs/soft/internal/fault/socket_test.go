@@ -27,7 +27,7 @@ func openSocket(t *testing.T) *udp.Socket {
 // socket that receives finds every corrupt packet, and all others arrive.
 func TestSockets(t *testing.T) {
 	a, b := openSocket(t), openSocket(t)
-	newPath := func(text string, s *udp.Socket, receive udp.Handler) *Path {
+	newPath := func(text string, s *udp.Socket) *Path {
 		config, err := Parse(text)
 		if err != nil {
 			t.Fatal(err)
@@ -37,11 +37,12 @@ func TestSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(f.Close)
-		return f.Path(s.LocalAddr(), s.Send, receive)
+		return f.Path(PathOptions{Local: s.LocalAddr(), Send: s.Send})
 	}
-	sender := newPath("seed=1,loss=5%,duplicate=10%,corrupt=10%,reorder=10%,behind=2,hold=1us,delay=1us..100us,delayed=20%", a, nil)
+	sender := newPath("seed=1,loss=5%,duplicate=10%,corrupt=10%,reorder=10%,behind=2,hold=1us,delay=1us..100us,delayed=20%", a)
 	got := make(chan string, 10_000) // the handler runs in goroutines of the clock too
-	receiver := newPath("seed=2,duplicate=10%,reorder=10%,hold=1us", b, func(_ netip.AddrPort, pkt []byte, _ udp.Meta) { got <- name(pkt) })
+	receiver := newPath("seed=2,duplicate=10%,reorder=10%,hold=1us", b)
+	in := receiver.Handler(func(_ netip.AddrPort, pkt []byte, _ udp.Meta) { got <- name(pkt) })
 
 	const batches, size = 50, 10
 	for i := range uint32(batches) {
@@ -61,7 +62,7 @@ func TestSockets(t *testing.T) {
 		if c.Received >= arriving && c.BadICRC >= sent.Corrupted {
 			break
 		}
-		if err := b.Receive(receiver.Receive, nil); err != nil {
+		if err := b.Receive(in, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

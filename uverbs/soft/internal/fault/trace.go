@@ -51,7 +51,7 @@ func (f *Injector) record(now time.Time, p *Path, pk *packet, v *verdict, data [
 	if f.trace == nil {
 		return
 	}
-	r := traced{*pk, *v, now, p.local, pk.peer, data, ip, id}
+	r := traced{*pk, *v, now, p.Local, pk.peer, data, ip, id}
 	if pk.dir == Received {
 		r.from, r.to = r.to, r.from
 	}

@@ -39,9 +39,9 @@ func TestTraceLines(t *testing.T) {
 	}
 	r.clock.advance(12345678 * time.Microsecond)
 	for _, qpn := range []uint32{5, 8} {
-		r.p.Receive(hostB, packetOf(wire.RC|wire.SendOnly, qpn, 7, 0), udp.Meta{})
+		r.in(hostB, packetOf(wire.RC|wire.SendOnly, qpn, 7, 0), udp.Meta{})
 	}
-	r.p.Receive(hostB, []byte("short"), udp.Meta{})
+	r.in(hostB, []byte("short"), udp.Meta{})
 	const sent = "0.000000 sent 10.0.0.1:4791 > 10.0.0.2:4791: RC SEND Only QP "
 	const received = "12.345678 received 10.0.0.2:4791 > 10.0.0.1:4791: "
 	want := []string{
@@ -112,10 +112,10 @@ func TestCapture(t *testing.T) {
 	}
 	in := packetOf(wire.RC|wire.SendOnly, 2, 5, 8)
 	wire.SealICRC(hostB, hostA, 77, in)
-	r.p.Receive(hostB, in, udp.Meta{ID: 77})
-	r.p.Receive(hostB, in[:5], udp.Meta{})                                                                        // too short for a capture
-	r.p.Receive(netip.MustParseAddrPort("[fd00::1]:4791"), in, udp.Meta{})                                        // of another family
-	r.p.Receive(netip.MustParseAddrPort("[::ffff:10.0.0.2]:4791"), in, udp.Meta{ID: 77, IP: udp.IP{HopLimit: 9}}) // of the same
+	r.in(hostB, in, udp.Meta{ID: 77})
+	r.in(hostB, in[:5], udp.Meta{})                                                                        // too short for a capture
+	r.in(netip.MustParseAddrPort("[fd00::1]:4791"), in, udp.Meta{})                                        // of another family
+	r.in(netip.MustParseAddrPort("[::ffff:10.0.0.2]:4791"), in, udp.Meta{ID: 77, IP: udp.IP{HopLimit: 9}}) // of the same
 	all := blocks(t, capture.Bytes())
 	if !bytes.Contains(capture.Bytes(), []byte("soft7")) {
 		t.Error("the name of the device is not in the capture")
@@ -156,11 +156,13 @@ func TestCapture(t *testing.T) {
 
 // failing is a writer that fails after some writes.
 type failing struct {
-	left int
-	err  error
+	left  int
+	err   error
+	calls int
 }
 
 func (f *failing) Write(b []byte) (int, error) {
+	f.calls++
 	if f.left == 0 {
 		return 0, f.err
 	}
@@ -171,7 +173,8 @@ func (f *failing) Write(b []byte) (int, error) {
 // TestTraceErrors: errors of writers do not disturb packets, and are reported.
 func TestTraceErrors(t *testing.T) {
 	e1, e2 := errors.New("disk is full"), errors.New("pipe is closed")
-	r := newRig(t, "", func(o *Options) { o.Trace, o.Capture = &failing{1, e1}, &failing{4, e2} })
+	lines, capture := &failing{left: 1, err: e1}, &failing{left: 4, err: e2} // the capture begins with a block of its own
+	r := newRig(t, "", func(o *Options) { o.Trace, o.Capture = lines, capture })
 	r.send(1)
 	if err := r.f.TraceErr(); err != nil {
 		t.Errorf("error %v after the first packet", err)
@@ -181,12 +184,15 @@ func TestTraceErrors(t *testing.T) {
 		t.Errorf("error %v, want %v", err, e1)
 	}
 	r.send(3)
-	r.receive(4)
+	r.receive(4, 5)
 	if err := r.f.TraceErr(); !errors.Is(err, e1) || !errors.Is(err, e2) {
 		t.Errorf("error %v, want %v and %v", err, e1, e2)
 	}
-	r.want("1 2 3 4")
-	if _, err := New(Options{Capture: &failing{0, e1}}); !errors.Is(err, e1) {
+	r.want("1 2 3 4 5")
+	if lines.calls != 2 || capture.calls != 5 {
+		t.Errorf("%d and %d writes, want 2 and 5", lines.calls, capture.calls)
+	}
+	if _, err := New(Options{Capture: &failing{err: e1}}); !errors.Is(err, e1) {
 		t.Errorf("New: %v, want %v", err, e1)
 	}
 	f, err := New(Options{})
