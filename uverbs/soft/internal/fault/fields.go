@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // field is a field of the text form. Its two functions are the only place that knows the range of a
@@ -26,33 +27,46 @@ const (
 	usePlan               // a QPFault
 )
 
-var fields = [...]field{
-	{"seed", useAny, "a number of 64 bits", setSeed, func(*group) string { return "" }},
-	{"direction", usePackets, listOf(directions), setDirection, printDirection},
-	{"peer", usePackets, "an IP address without a zone, or a prefix without bits behind its length", setPeer, printPeer},
-	{"qpn", useAny, "1 to 16777215", setQPN, printQPN},
-	{"class", usePackets, "one or more, separated by |, of " + listOf(classes), setClass, func(g *group) string { return g.rule.Class.String() }},
-	chanceField("loss", func(r *Rule) *Chance { return &r.Loss }),
-	chanceField("duplicate", func(r *Rule) *Chance { return &r.Duplicate }),
-	chanceField("corrupt", func(r *Rule) *Chance { return &r.Corrupt }),
-	chanceField("reorder", func(r *Rule) *Chance { return &r.Reorder }),
-	{"behind", usePackets, fmt.Sprintf("1 to %d", MaxBehind), setBehind, printBehind},
-	{"hold", usePackets, timeRange, setHold, func(g *group) string { return printTime(g.rule.Hold) }},
-	{"delay", usePackets, fmt.Sprintf("TIME, MIN..MAX or MIN+MEAN with times from 0s to %v, and MIN+%d*MEAN at most %v", MaxDelay, longestMean, MaxDelay), setDelay, printDelay},
-	chanceField("delayed", func(r *Rule) *Chance { return &r.Delayed }),
-	{"rate", usePackets, "1bit to 1000gbit, with unit bit, kbit, mbit or gbit", setRate, printRate},
-	{"rnr", usePlan, fmt.Sprintf("MISSING/OF with 1 <= MISSING <= OF <= %d", MaxRNR), setRNR, printRNR},
-	{"slow", usePlan, timeRange, setSlow, func(g *group) string { return printTime(g.fault.Slow) }},
-	{"fail", usePlan, fmt.Sprintf("QUEUE:WR:STATUS with QUEUE send or recv, WR a number from 0, STATUS a number from 1 to %d or one of %s", MaxStatus, listOf(statuses)), setFail, printFail},
+// fields returns all fields. They are made at their first use, since most programs never use them.
+func fields() []field {
+	fieldsOnce.Do(func() { fieldTable = newFields() })
+	return fieldTable
 }
 
-var timeRange = fmt.Sprintf("a time such as 10ms, from 0s to %v", MaxDelay)
+var (
+	fieldsOnce sync.Once
+	fieldTable []field
+)
+
+func newFields() []field {
+	timeRange := fmt.Sprintf("a time such as 10ms, from 0s to %v", MaxDelay)
+	return []field{
+		{"seed", useAny, "a number of 64 bits", setSeed, func(*group) string { return "" }},
+		{"direction", usePackets, listOf(directions), setDirection, printDirection},
+		{"peer", usePackets, "an IP address without a zone, or a prefix without bits behind its length", setPeer, printPeer},
+		{"qpn", useAny, "1 to 16777215", setQPN, printQPN},
+		{"class", usePackets, "one or more, separated by |, of " + listOf(classes), setClass, func(g *group) string { return g.rule.Class.String() }},
+		chanceField("loss", func(r *Rule) *Chance { return &r.Loss }),
+		chanceField("duplicate", func(r *Rule) *Chance { return &r.Duplicate }),
+		chanceField("corrupt", func(r *Rule) *Chance { return &r.Corrupt }),
+		chanceField("reorder", func(r *Rule) *Chance { return &r.Reorder }),
+		{"behind", usePackets, fmt.Sprintf("1 to %d", MaxBehind), setBehind, printBehind},
+		{"hold", usePackets, timeRange, setHold, func(g *group) string { return printTime(g.rule.Hold) }},
+		{"delay", usePackets, fmt.Sprintf("TIME, MIN..MAX or MIN+MEAN with times from 0s to %v, and MIN+%d*MEAN at most %v", MaxDelay, longestMean, MaxDelay), setDelay, printDelay},
+		chanceField("delayed", func(r *Rule) *Chance { return &r.Delayed }),
+		{"rate", usePackets, "1bit to 1000gbit, with unit bit, kbit, mbit or gbit", setRate, printRate},
+		{"rnr", usePlan, fmt.Sprintf("MISSING/OF with 1 <= MISSING <= OF <= %d", MaxRNR), setRNR, printRNR},
+		{"slow", usePlan, timeRange, setSlow, func(g *group) string { return printTime(g.fault.Slow) }},
+		{"fail", usePlan, fmt.Sprintf("QUEUE:WR:STATUS with QUEUE send or recv, WR a number from 0, STATUS a number from 1 to %d or one of %s", MaxStatus, listOf(statuses)), setFail, printFail},
+	}
+}
 
 // fieldOf returns the field with a name, or nil.
 func fieldOf(name string) *field {
-	for i := range fields {
-		if fields[i].name == name {
-			return &fields[i]
+	all := fields()
+	for i := range all {
+		if all[i].name == name {
+			return &all[i]
 		}
 	}
 	return nil
@@ -61,8 +75,8 @@ func fieldOf(name string) *field {
 // fieldNames lists the fields.
 func fieldNames() string {
 	var names []string
-	for i := range fields {
-		names = append(names, fields[i].name)
+	for _, f := range fields() {
+		names = append(names, f.name)
 	}
 	return strings.Join(names, ", ")
 }

@@ -175,7 +175,7 @@ func (g *group) parse(text string) error {
 // String returns the fields that are set, the seed excepted.
 func (g *group) String() string {
 	var set []string
-	for _, f := range fields {
+	for _, f := range fields() {
 		if v := f.print(g); v != "" {
 			set = append(set, f.name+"="+v)
 		}
