@@ -2,6 +2,7 @@ package cm
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -34,17 +35,36 @@ type Channel struct {
 // number when it moves to another channel.
 var lastUID atomic.Uint64
 
-// OpenChannel opens a channel (rdma_create_event_channel). The error says what to do, and matches
+// OpenChannel opens a channel (rdma_create_event_channel) for the devices of the kernel. If the kernel
+// has none, and the process has software devices (package soft), the channel is for those; see
+// [OpenChannelFor]. The error says what to do, and matches
 //
 //   - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
 //   - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and
 //   - [io/fs.ErrPermission] if the process may not open it.
-func OpenChannel() (*Channel, error) {
-	dev, err := findDevice()
-	if err != nil {
-		return nil, fmt.Errorf("cm: open channel: %w", err)
+func OpenChannel() (*Channel, error) { return OpenChannelFor(netip.Addr{}, netip.Addr{}) }
+
+// OpenChannelFor opens a channel for IDs with the given local and remote addresses, either of which
+// may be the zero value. The channel is for the software devices of this process (package soft) if
+//
+//   - one of them has the local address, or
+//   - there is no local address, and a software device has the remote address or the address from
+//     which packets to it are sent, or
+//   - the kernel has no RDMA device.
+//
+// Otherwise it is for the devices of the kernel. All IDs of a channel are for devices of the same
+// kind, and an ID cannot migrate to a channel of the other kind.
+func OpenChannelFor(local, remote netip.Addr) (*Channel, error) {
+	return openChannel(forSoft(local, remote))
+}
+
+// openChannel opens a channel for the software devices of this process, or for the kernel's devices.
+func openChannel(soft bool) (*Channel, error) {
+	open := openDevice
+	if soft {
+		open = openSoft
 	}
-	f, err := open(dev, dev.Path())
+	f, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("cm: open channel: %w", err)
 	}

@@ -32,6 +32,17 @@ type fakeKernel struct {
 	answer map[uint32]func(in, out unsafe.Pointer) syscall.Errno // to what has no answer of its own
 }
 
+// commandFunc is a function that carries out commands.
+type commandFunc func(cmd uint32, in, out unsafe.Pointer) syscall.Errno
+
+// Do implements commander.
+func (f commandFunc) Do(cmd uint32, in, out []byte) syscall.Errno {
+	return f(cmd, unsafe.Pointer(unsafe.SliceData(in)), unsafe.Pointer(unsafe.SliceData(out)))
+}
+
+// Close implements commander.
+func (commandFunc) Close() {}
+
 // newFake makes a channel to a kernel that takes everything.
 func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	r, w, err := os.Pipe()
@@ -39,7 +50,7 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	t.Cleanup(func() { w.Close() })
 	k := &fakeKernel{refuse: map[uint32]syscall.Errno{}, last: map[uint32][]byte{}, given: map[uint32]int{}, handle: 100}
 	f := &file{f: r, raw: value(r.SyscallConn())(t)}
-	f.fake = func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
+	f.local = commandFunc(func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
 		if cmd == abi.RDMA_USER_CM_CMD_GET_EVENT {
 			if k.event == nil {
 				return syscall.EAGAIN
@@ -68,7 +79,7 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 			return answer(in, out)
 		}
 		return 0
-	}
+	})
 	c := newChannel(f)
 	t.Cleanup(func() { c.Close() })
 	return c, k
@@ -80,12 +91,12 @@ func interposed(t *testing.T, look func(cmd uint32)) *Channel {
 	t.Helper()
 	c := value(OpenChannel())(t)
 	fd := uintptr(c.file.fd) // which close changes
-	c.file.fake = func(cmd uint32, in, _ unsafe.Pointer) syscall.Errno {
+	c.file.local = commandFunc(func(cmd uint32, in, _ unsafe.Pointer) syscall.Errno {
 		look(cmd)
 		hdr := (*abi.CmdHdr)(unsafe.Add(in, -int(unsafe.Sizeof(abi.CmdHdr{}))))
 		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(hdr)), unsafe.Sizeof(*hdr)+uintptr(hdr.In))
 		return errno
-	}
+	})
 	return c
 }
 

@@ -13,19 +13,30 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// file is an open /dev/infiniband/rdma_cm. Its commands are safe for concurrent use.
+// file is an open /dev/infiniband/rdma_cm, or what stands for it. Its commands are safe for concurrent
+// use.
 //
 // Commands use the file descriptor directly, and close excludes them with a lock. That costs less
 // than RawConn.Control and the closure that it needs.
 type file struct {
-	f    *os.File
-	raw  syscall.RawConn
-	fake func(cmd uint32, in, out unsafe.Pointer) syscall.Errno // stands in for the kernel in tests
+	f     *os.File
+	raw   syscall.RawConn
+	local commander // carries out the commands; nil for the kernel
 
 	thread *credThread // issues the commands, nil if any thread may
 
 	open sync.RWMutex // held for reading by commands
 	fd   int          // guarded by open: -1 once the file is closed
+}
+
+// commander carries out the commands of a file instead of the kernel. The descriptor of the file is
+// readable while there are events.
+type commander interface {
+	// Do carries out a command. Its request is in, and its answer is stored in out.
+	Do(cmd uint32, in, out []byte) syscall.Errno
+
+	// Close destroys the IDs of the file. It is called before the descriptor is closed.
+	Close()
 }
 
 // newFile makes a file that works with Go's netpoller.
@@ -44,6 +55,9 @@ func (f *file) close() error {
 	f.open.Lock()
 	defer f.open.Unlock()
 	f.fd = -1
+	if f.local != nil {
+		f.local.Close()
+	}
 	err := f.f.Close() // waits for the goroutine that reads events
 	if f.thread != nil {
 		f.thread.stop()
@@ -86,8 +100,8 @@ func (m *message[Q]) raw(out unsafe.Pointer) rawCommand { return rawCommand{&m.h
 // write issues a command.
 func (f *file) write(fd uintptr, o rawCommand) syscall.Errno {
 	const head = unsafe.Sizeof(*o.hdr)
-	if f.fake != nil {
-		return f.fake(o.hdr.Cmd, unsafe.Add(unsafe.Pointer(o.hdr), head), o.out)
+	if f.local != nil {
+		return f.doLocal(o)
 	}
 	size := head + uintptr(o.hdr.In)
 	var errno syscall.Errno
@@ -103,6 +117,12 @@ func (f *file) write(fd uintptr, o rawCommand) syscall.Errno {
 		credsRefused.Store(true)
 	}
 	return errno
+}
+
+// doLocal has a command carried out in this process.
+func (f *file) doLocal(o rawCommand) syscall.Errno {
+	in := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(o.hdr), unsafe.Sizeof(*o.hdr))), o.hdr.In)
+	return f.local.Do(o.hdr.Cmd, in, unsafe.Slice((*byte)(o.out), o.hdr.Out))
 }
 
 // command issues a command without an answer.
@@ -122,7 +142,7 @@ func commandNoSignals[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	switch {
 	case f.fd < 0:
 		return errClosedFile
-	case f.fake != nil:
+	case f.local != nil:
 		return f.write(uintptr(f.fd), o)
 	}
 	var errno syscall.Errno

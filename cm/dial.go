@@ -118,7 +118,7 @@ func portTaken(err error) bool {
 // dial connects to one address.
 func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err error) {
 	growStack(0)
-	loop, id, err := newLoopID(TCP, acquireDialLoop)
+	loop, id, err := newLoopID(TCP, forSoft(o.LocalAddr.Addr(), to.Addr()), acquireDialLoop)
 	if err != nil {
 		return nil, err
 	}

@@ -31,11 +31,13 @@ type eventHandler struct {
 var dialLoop struct {
 	mu   sync.Mutex
 	loop *eventLoop
+	soft *eventLoop // of the connections through software devices
 }
 
-// startEventLoop opens a channel and reads it. The caller is the first user.
-func startEventLoop() (*eventLoop, error) {
-	c, err := OpenChannel()
+// startEventLoop opens a channel, for software devices or for the kernel's, and reads it. The caller
+// is the first user.
+func startEventLoop(soft bool) (*eventLoop, error) {
+	c, err := openChannel(soft)
 	if err != nil {
 		return nil, err
 	}
@@ -162,27 +164,32 @@ func (l *eventLoop) releaseLater() {
 	l.release()
 }
 
-// acquireDialLoop returns the event loop for dialing, with one more user.
-func acquireDialLoop() (*eventLoop, error) {
+// acquireDialLoop returns the event loop for dialing through software devices or the kernel's, with
+// one more user.
+func acquireDialLoop(soft bool) (*eventLoop, error) {
 	dialLoop.mu.Lock()
 	defer dialLoop.mu.Unlock()
-	if l := dialLoop.loop; l != nil && l.acquire() {
+	loop := &dialLoop.loop
+	if soft {
+		loop = &dialLoop.soft
+	}
+	if l := *loop; l != nil && l.acquire() {
 		return l, nil
 	}
-	l, err := startEventLoop()
+	l, err := startEventLoop(soft)
 	if err != nil {
 		return nil, err
 	}
-	dialLoop.loop = l
+	*loop = l
 	return l, nil
 }
 
-// newLoopID makes an ID on the event loop that get returns. If the kernel refuses because the
+// newLoopID makes an ID on the event loop that get returns, for software devices or the kernel's. If the kernel refuses because the
 // process has changed its user or group since the loop's channel was opened, newLoopID tries once
 // more with another loop.
-func newLoopID(space PortSpace, get func() (*eventLoop, error)) (*eventLoop, *ID, error) {
+func newLoopID(space PortSpace, soft bool, get func(soft bool) (*eventLoop, error)) (*eventLoop, *ID, error) {
 	for first := true; ; first = false {
-		l, err := get()
+		l, err := get(soft)
 		if err != nil {
 			return nil, nil, err
 		}

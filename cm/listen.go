@@ -37,7 +37,8 @@ type Listener struct {
 }
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
-// addresses of all RDMA devices. With port 0 the kernel chooses a port; see [Listener.Addr].
+// addresses of all RDMA devices: those of the kernel, or if it has none, the software devices of this
+// process (package soft). With port 0 the kernel chooses a port; see [Listener.Addr].
 //
 // The context limits the lookup of the host and the port. Its end does not affect the listener.
 func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, error) {
@@ -67,7 +68,7 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 
 // listenOn listens on an address.
 func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
-	loop, id, err := newLoopID(TCP, startEventLoop)
+	loop, id, err := newLoopID(TCP, forSoft(addr.Addr(), netip.Addr{}), startEventLoop)
 	if err != nil {
 		return nil, err
 	}

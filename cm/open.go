@@ -39,6 +39,15 @@ func findDevice() (netlinkrdma.CharDev, error) {
 	return dev, nil
 }
 
+// openDevice opens the connection manager's device.
+func openDevice() (*file, error) {
+	dev, err := findDevice()
+	if err != nil {
+		return nil, err
+	}
+	return open(dev, dev.Path())
+}
+
 // open opens the connection manager's device at a path.
 func open(dev netlinkrdma.CharDev, path string) (f *file, err error) {
 	k := startCredThread()

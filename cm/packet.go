@@ -173,7 +173,7 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 	if addrs[0].Addr().IsUnspecified() {
 		return nil, argErr("ListenPacket", "address", address, "an address of an RDMA device")
 	}
-	p, err := newPacketConn(o)
+	p, err := newPacketConn(o, forSoft(addrs[0].Addr(), netip.Addr{}))
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPacketConn(o)
+	p, err := newPacketConn(o, forSoft(o.LocalAddr.Addr(), addrs[0].Addr()))
 	if err != nil {
 		return nil, err
 	}
@@ -221,9 +221,10 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	return p, nil
 }
 
-// newPacketConn makes a PacketConn that has an ID and nothing else.
-func newPacketConn(o PacketOptions) (*PacketConn, error) {
-	loop, id, err := newLoopID(UDP, startEventLoop)
+// newPacketConn makes a PacketConn that has an ID and nothing else, for a software device or one of
+// the kernel.
+func newPacketConn(o PacketOptions, soft bool) (*PacketConn, error) {
+	loop, id, err := newLoopID(UDP, soft, startEventLoop)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
 // Addrs has the addresses and the device of an ID.
@@ -65,6 +66,9 @@ func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
 
 // deviceName returns the name of a device, empty if the device is gone.
 func deviceName(index uint32) (string, error) {
+	if index >= gsi.FirstIndex {
+		return softHost.Name(index), nil
+	}
 	devices, err := netlinkrdma.Devices()
 	if err != nil {
 		return "", err

@@ -112,9 +112,9 @@ var mayImport = []struct {
 	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
 	{"uverbs/internal/inproc", []string{"uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
-	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/internal"}},
+	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft"}},
-	{"cm", []string{"uverbs", "netlinkrdma", "cm/internal"}},
+	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
 	{"test/hca/vfiouser", nil},

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 )
@@ -90,7 +91,7 @@ func newOn(host *engine.Host, o Options) (*Device, error) {
 	d.guid = newGUID(random)
 	d.table = d.newGIDs()
 	d.memory = memory.NewTable(random)
-	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, Rand: random}
+	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, MAD: port{d}.receiveMAD, Rand: random}
 	if d.network != nil {
 		config.Network = d.network
 	}
@@ -102,6 +103,7 @@ func newOn(host *engine.Host, o Options) (*Device, error) {
 		d.stop()
 		return nil, err
 	}
+	gsi.Add(port{d})
 	return d, nil
 }
 
@@ -164,6 +166,7 @@ func (d *Device) Addr() netip.Addr { return d.addr }
 // DEVICE_FATAL, their objects are destroyed, and all their later commands fail with EIO, except those
 // that destroy objects. Other calls of Close do nothing.
 func (d *Device) Close() error {
+	gsi.Remove(port{d})
 	inproc.Remove(listed{d})
 	d.mu.Lock()
 	var open []*context

@@ -9,22 +9,23 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
 // madSize is the size of a MAD in bytes.
 const madSize = ibcm.MADSize
 
-// device is a Device and its communication manager.
+// device is a device and its communication manager.
 type device struct {
-	Device
+	gsi.Port
 	host *Host
-	info DeviceInfo
+	info gsi.Info
 	cm   *ibcm.Manager // guarded by host.mu
 }
 
-// Add makes a device known. Listeners on all addresses listen on it from now on.
-func (h *Host) Add(dev Device) {
-	d := &device{Device: dev, host: h, info: dev.Info()}
+// Add implements [gsi.Manager]. Listeners on all addresses listen on the device from now on.
+func (h *Host) Add(p gsi.Port) {
+	d := &device{Port: p, host: h, info: p.Info()}
 	d.cm = ibcm.New(ibcm.Config{
 		GUID: d.info.NodeGUID, AckDelay: d.info.AckDelay, Flush: d.info.Flush,
 		Transport: d, Now: h.clock.Now, Rand: h.rand, Listening: d.listening, Request: d.request,
@@ -32,14 +33,14 @@ func (h *Host) Add(dev Device) {
 	h.mu.Lock()
 	defer h.unlock()
 	h.devices = append(h.devices, d)
+	h.count.Add(1)
 }
 
-// Remove removes a device that is about to be closed. Its IDs get DEVICE_REMOVAL and cannot be used
-// any more.
-func (h *Host) Remove(dev Device) {
+// Remove implements [gsi.Manager]. IDs of the device get DEVICE_REMOVAL and cannot be used any more.
+func (h *Host) Remove(p gsi.Port) {
 	h.mu.Lock()
 	defer h.unlock()
-	i := slices.IndexFunc(h.devices, func(d *device) bool { return d.Device == dev })
+	i := slices.IndexFunc(h.devices, func(d *device) bool { return d.Port == p })
 	if i < 0 {
 		return
 	}
@@ -50,6 +51,7 @@ func (h *Host) Remove(dev Device) {
 		}
 	}
 	h.devices = slices.Delete(h.devices, i, i+1)
+	h.count.Add(-1)
 }
 
 // byHandle sorts IDs by handle, which is the order in which they were made.
@@ -57,13 +59,12 @@ func byHandle(ids iter.Seq[*id]) []*id {
 	return slices.SortedFunc(ids, func(a, b *id) int { return cmp.Compare(a.handle, b.handle) })
 }
 
-// Receive handles a MAD that QP 1 of a device has received from src at its address dst. It sends
-// nothing itself, so the device may hold locks.
-func (h *Host) Receive(dev Device, src, dst netip.Addr, mad []byte) {
+// Receive implements [gsi.Manager]. It sends nothing itself, so the device may hold locks.
+func (h *Host) Receive(p gsi.Port, src, dst netip.Addr, mad []byte) {
 	h.mu.Lock()
 	defer h.unlockReceived()
 	for _, d := range h.devices {
-		if d.Device == dev {
+		if d.Port == p {
 			d.cm.Receive(src.Unmap().WithZone(""), dst.Unmap().WithZone(""), mad)
 		}
 	}
@@ -71,29 +72,44 @@ func (h *Host) Receive(dev Device, src, dst netip.Addr, mad []byte) {
 
 // SendMAD implements ibcm.Transport.
 func (d *device) SendMAD(src, dst netip.Addr, mad []byte) {
-	d.host.outbox = append(d.host.outbox, outgoing{d.Device, src, dst, [madSize]byte(mad)})
+	d.host.outbox = append(d.host.outbox, outgoing{d.Port, src, dst, [madSize]byte(mad)})
 }
 
 // gid returns the entry of the GID table for an address. The index of a network interface other than
 // 0 must match.
-func (d *device) gid(addr netip.Addr, scope uint32) (GID, bool) {
+func (d *device) gid(addr netip.Addr, scope uint32) (gsi.GID, bool) {
 	for _, g := range d.GIDs() {
 		if g.Addr == addr && (scope == 0 || g.Interface == scope) {
 			return g, true
 		}
 	}
-	return GID{}, false
+	return gsi.GID{}, false
 }
 
 // deviceWith returns the device that has an address, and the entry of its GID table.
-func (h *Host) deviceWith(addr netip.Addr, scope uint32) (*device, GID) {
+func (h *Host) deviceWith(addr netip.Addr, scope uint32) (*device, gsi.GID) {
 	for _, d := range h.devices {
 		if g, ok := d.gid(addr, scope); ok {
 			return d, g
 		}
 	}
-	return nil, GID{}
+	return nil, gsi.GID{}
 }
+
+// Name returns the name of a device, or "" if there is none with the index.
+func (h *Host) Name(index uint32) string {
+	h.mu.Lock()
+	defer h.unlock()
+	for _, d := range h.devices {
+		if d.info.Index == index {
+			return d.info.Name
+		}
+	}
+	return ""
+}
+
+// HasDevices reports whether there are devices. It is fast.
+func (h *Host) HasDevices() bool { return h.count.Load() > 0 }
 
 // Serves reports whether a connection between two addresses is for a device of this Host. An address
 // may be invalid or unspecified.
@@ -114,7 +130,7 @@ func (h *Host) Serves(local, remote netip.Addr) bool {
 
 // route chooses the source address and the device for packets to dst. The source is src unless that
 // is unspecified. The device is nil if no device has the source address.
-func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, GID, syscall.Errno) {
+func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, gsi.GID, syscall.Errno) {
 	peer, _ := h.deviceWith(dst.ip, dst.zoneIndex())
 	if src.family != 0 && !h.isAny(src) {
 		d, g := h.deviceWith(src.ip, src.zoneIndex())
@@ -144,5 +160,5 @@ func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, GID, syscall.Errno
 			}
 		}
 	}
-	return from, nil, GID{}, errno
+	return from, nil, gsi.GID{}, errno
 }

@@ -2,55 +2,20 @@
 // It does what the kernel's modules rdma_cm and rdma_ucm do for RoCE v2: addresses, ports, events and
 // their errors are those of Linux 7.2, so that package cm works with it as with the kernel.
 //
-// A [Host] is the connection manager of a process. Programs open a [File] of it. The protocol on the
-// wire is in package ibcm.
+// A [Host] is the connection manager of a process. Programs open a [File] of it. Its devices are those
+// of package gsi, and the protocol on the wire is in package ibcm.
 package ucm
 
 import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
-
-// Device is a device in this process. It has one port, number 1, and one P_Key, 0xffff. Its methods
-// other than SendMAD must not wait for a call of [Host.Receive] to return. All of them can be called
-// after [Host.Remove], and then need not do anything.
-type Device interface {
-	// Info describes the device. It does not change.
-	Info() DeviceInfo
-
-	// GIDs returns the used entries of the GID table, sorted by index.
-	GIDs() []GID
-
-	// MTU returns the MTU of the port (enum ib_mtu). 0 means that the port has none.
-	MTU() uint8
-
-	// SendMAD sends a MAD of 256 bytes from QP 1 to QP 1 of a peer. It does not keep the memory.
-	SendMAD(src, dst netip.Addr, mad []byte)
-
-	// Join makes the port receive packets for a multicast group.
-	Join(group netip.Addr) error
-
-	// Leave undoes one Join.
-	Leave(group netip.Addr)
-}
-
-// DeviceInfo describes a device.
-type DeviceInfo struct {
-	Index    uint32 // Index is the number of the device.
-	NodeGUID uint64 // NodeGUID is the GUID in host order.
-	AckDelay uint8  // AckDelay is how long the device may delay an ACK, as a power of two times 4.096 µs.
-	Flush    bool   // Flush says whether the device supports FLUSH.
-}
-
-// GID is an entry of a GID table.
-type GID struct {
-	Index     uint8      // Index is the position in the table.
-	Addr      netip.Addr // Addr is the address that the GID stands for, without a zone.
-	Interface uint32     // Interface is the index of the network interface, 0 for none.
-}
 
 // Network answers questions about the addresses of this machine.
 type Network interface {
@@ -87,6 +52,8 @@ type Host struct {
 	network Network
 	rand    func() uint32
 
+	count atomic.Int32 // number of devices
+
 	mu      sync.Mutex
 	devices []*device         // in the order in which they were added
 	files   map[int]*File     // by descriptor
@@ -104,7 +71,7 @@ type Host struct {
 // outgoing is a MAD that is to be sent. A MAD is sent without the lock, because the peer may be a
 // device of this process.
 type outgoing struct {
-	dev      Device
+	port     gsi.Port
 	src, dst netip.Addr
 	mad      [madSize]byte
 }
@@ -182,7 +149,7 @@ func (h *Host) sendAll() {
 		}
 		for i := range all {
 			m := &all[i]
-			m.dev.SendMAD(m.src, m.dst, m.mad[:])
+			m.port.SendMAD(m.src, m.dst, m.mad[:])
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
 // noError is the result of a command that has succeeded.
@@ -42,20 +43,20 @@ func (f *fabric) Source(src, dst netip.Addr) (netip.Addr, syscall.Errno) {
 
 // fakeDevice is a device of a test.
 type fakeDevice struct {
-	info   DeviceInfo
+	info   gsi.Info
 	fabric *fabric
 	host   *Host
 
 	mu     sync.Mutex
-	gids   []GID          // guarded by mu
+	gids   []gsi.GID      // guarded by mu
 	mtu    uint8          // guarded by mu
 	groups map[string]int // guarded by mu: memberships by address
 	refuse error          // guarded by mu: what Join returns
 }
 
-func (d *fakeDevice) Info() DeviceInfo { return d.info }
+func (d *fakeDevice) Info() gsi.Info { return d.info }
 
-func (d *fakeDevice) GIDs() []GID {
+func (d *fakeDevice) GIDs() []gsi.GID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.gids)
@@ -97,13 +98,13 @@ func (d *fakeDevice) Leave(group netip.Addr) {
 // add makes a device with addresses known to a host. The GID table begins with its second entry.
 func (f *fabric) add(h *Host, index uint32, addrs ...string) *fakeDevice {
 	d := &fakeDevice{
-		info:   DeviceInfo{Index: index, NodeGUID: 0x1100 + uint64(index), AckDelay: 15, Flush: true},
+		info:   gsi.Info{Name: fmt.Sprintf("soft%d", index), Index: index, NodeGUID: 0x1100 + uint64(index), AckDelay: 15, Flush: true},
 		fabric: f, host: h, mtu: 3, groups: map[string]int{},
 	}
 	f.mu.Lock()
 	for i, a := range addrs {
 		addr := netip.MustParseAddr(a)
-		d.gids = append(d.gids, GID{Index: uint8(i + 1), Addr: addr, Interface: index})
+		d.gids = append(d.gids, gsi.GID{Index: uint8(i + 1), Addr: addr, Interface: index})
 		f.ports[addr] = d
 	}
 	f.mu.Unlock()

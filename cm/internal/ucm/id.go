@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
 // state is the state of an ID (enum rdma_cm_state). There are no states of queries, as these end at
@@ -70,7 +71,7 @@ type id struct {
 	dst      sockaddr
 	bound    portKey // the zero value if there is no port
 	dev      *device // nil if none is chosen
-	gid      GID     // entry of the GID table for src, valid if hasGID
+	gid      gsi.GID // entry of the GID table for src, valid if hasGID
 	hasGID   bool
 	hopLimit uint8
 	path     *pathRecord // nil until there is one
@@ -196,7 +197,7 @@ func (x *id) pushEvent(typ uint32, status int32, fill func(*abi.EventResp)) {
 }
 
 // useDevice chooses the device and the GID of the ID.
-func (x *id) useDevice(d *device, g GID) { x.dev, x.gid, x.hasGID = d, g, true }
+func (x *id) useDevice(d *device, g gsi.GID) { x.dev, x.gid, x.hasGID = d, g, true }
 
 func (f *File) bind(in, _ []byte) syscall.Errno {
 	req := view[abi.Bind](in)

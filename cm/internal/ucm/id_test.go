@@ -362,6 +362,12 @@ func TestResolveRoute(t *testing.T) {
 
 func TestServes(t *testing.T) {
 	r := newRig(t)
+	if a, b, c := r.host.Name(7), r.host.Name(8), r.host.Name(9); a != "soft7" || b != "soft8" || c != "" {
+		t.Errorf("the devices are called %q, %q and %q", a, b, c)
+	}
+	if !r.host.HasDevices() || New(Options{}).HasDevices() {
+		t.Error("HasDevices is wrong")
+	}
 	r.fabric.sources[netip.MustParseAddr("10.0.0.9")] = netip.MustParseAddr(addrB)
 	r.fabric.sources[netip.MustParseAddr("192.0.2.9")] = netip.MustParseAddr("192.0.2.1")
 	for _, c := range []struct {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
 // maxBacklog is the greatest number of requests that may wait for the program, and the default
@@ -147,7 +148,7 @@ func (h *Host) takes(x *id, r *incoming) bool {
 }
 
 // newRequest makes an ID for a request to a listener, and reports the request.
-func (x *id) newRequest(d *device, gid GID, r *incoming) {
+func (x *id) newRequest(d *device, gid gsi.GID, r *incoming) {
 	n := x.file.newID(x.space, r.qpType)
 	n.src, n.dst = r.local, r.peer
 	n.useDevice(d, gid)
