@@ -374,7 +374,7 @@ func (c *Conn) end() {
 
 // opError returns the error of a method.
 func (c *Conn) opError(what string, err error) error {
-	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, err)
+	return fmt.Errorf("cm: %s: connection with %s: %w", what, c.addrs.Remote, removed(err, c.addrs.Device))
 }
 
 // stopped returns the error of a connection that is closed or has failed, or nil.

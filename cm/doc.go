@@ -90,6 +90,21 @@
 // datagrams, multicast groups or path records, and a rejection has no reason. ID.Connect takes as
 // long as TCP does and does not end early with a context.
 //
+// # Software devices
+//
+// A process can have RDMA devices in software (package soft), which need no driver. For these the
+// package carries out the connection manager itself, in the process. On the wire it is that of the
+// kernel for RoCE v2, so peers may have any other device.
+//
+// Dial, Listen, DialPacket and ListenPacket use a software device if it has the local address, or
+// without one, the remote address or the address from which packets to it are sent. If the kernel has
+// no RDMA device they always do. [OpenChannelFor] applies the same rule to a channel.
+//
+// Differences from the kernel: loopback addresses are ordinary addresses if a software device has
+// one. Addresses are not looked up on the network, so the attempt to connect to a host that is down
+// ends only when nobody answers, after 74 seconds. Ports below 1024 need no rights. When a process is
+// killed, nothing tells its peers; they notice it when a message or a keep-alive fails.
+//
 // # Device removal and changed credentials
 //
 // When a device is removed, everything on it ends with an error that matches ENODEV: connections,

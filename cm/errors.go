@@ -60,8 +60,11 @@ func bindErr(a *Addr, errno syscall.Errno) error {
 	return err
 }
 
-// ownAddr reports whether this host has the address.
+// ownAddr reports whether this host, or a software device of this process, has the address.
 func ownAddr(a *Addr) bool {
+	if softHost.HasDevices() && softHost.Serves(a.ip(), netip.Addr{}) {
+		return true
+	}
 	all, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
 		prefix, err := netip.ParsePrefix(own.String())

@@ -23,6 +23,7 @@ func newSoftHost() *ucm.Host {
 // forSoft reports whether a channel for connections between two addresses, either of which may be
 // unknown, is for the software devices of this process instead of the devices of the kernel.
 func forSoft(local, remote netip.Addr) bool {
+	gsi.Demand()
 	return softHost.HasDevices() && (softHost.Serves(local, remote) || !kernelHasDevices())
 }
 

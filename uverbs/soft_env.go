@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
 // softEnv is the environment variable that gives a program software devices: their options in the
@@ -27,6 +28,8 @@ var fromEnv struct {
 	once   sync.Once
 	failed []DeviceInfo // set by once
 }
+
+func init() { gsi.OnDemand(func() { softFailures() }) }
 
 // softFailures makes the devices of softEnv when it is called first, and returns those that could not
 // be made.

@@ -149,7 +149,8 @@ func (s *sockaddr) sameAddr(o *sockaddr) bool {
 }
 
 // isAny reports whether an address stands for any address. As in the kernel, those are also the
-// loopback addresses, but here only those that no device has.
+// loopback addresses, unless a device has one. Then they are addresses like others, which devices of
+// other processes may have.
 func (h *Host) isAny(s sockaddr) bool {
 	if !s.ip.IsValid() || s.ip.IsUnspecified() {
 		return true
@@ -157,7 +158,7 @@ func (h *Host) isAny(s sockaddr) bool {
 	if !s.ip.IsLoopback() {
 		return false
 	}
-	d, _ := h.deviceWith(s.ip, 0)
+	d, _ := h.loopbackDevice(s.ip.Is4())
 	return d == nil
 }
 

@@ -111,6 +111,13 @@ func (h *Host) Name(index uint32) string {
 // HasDevices reports whether there are devices. It is fast.
 func (h *Host) HasDevices() bool { return h.count.Load() > 0 }
 
+// Len returns the number of IDs of all files.
+func (h *Host) Len() int {
+	h.mu.Lock()
+	defer h.unlock()
+	return len(h.ids)
+}
+
 // Serves reports whether a connection between two addresses is for a device of this Host. An address
 // may be invalid or unspecified.
 func (h *Host) Serves(local, remote netip.Addr) bool {
@@ -152,13 +159,21 @@ func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, gsi.GID, syscall.E
 		return dst.ip, peer, g, 0
 	}
 	if errno == 0 && dst.ip.IsLoopback() { // another process of this machine
-		for _, d := range h.devices {
-			for _, g := range d.GIDs() {
-				if g.Addr.IsLoopback() && g.Addr.Is4() == dst.ip.Is4() {
-					return g.Addr, d, g, 0
-				}
-			}
+		if d, g := h.loopbackDevice(dst.ip.Is4()); d != nil {
+			return g.Addr, d, g, 0
 		}
 	}
 	return from, nil, gsi.GID{}, errno
+}
+
+// loopbackDevice returns a device with a loopback address of a family, and the entry of its GID table.
+func (h *Host) loopbackDevice(is4 bool) (*device, gsi.GID) {
+	for _, d := range h.devices {
+		for _, g := range d.GIDs() {
+			if g.Addr.IsLoopback() && g.Addr.Is4() == is4 {
+				return d, g
+			}
+		}
+	}
+	return nil, gsi.GID{}
 }

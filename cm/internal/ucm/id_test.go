@@ -317,6 +317,12 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%s: from %+v by device %d", dst, x.src, x.dev.info.Index)
 		}
 	}
+	// Then other loopback addresses are those of other processes.
+	id = r.routed(f, spaceTCP, "127.0.0.9:7")
+	if x := r.host.ids[id]; x.dev.info.Index != 9 || x.src.ip != netip.MustParseAddr("127.0.0.2") {
+		t.Errorf("from %+v by device %d", x.src, x.dev.info.Index)
+	}
+	r.is("another loopback address", bindTo(f, r.create(f, spaceTCP), ip("127.0.0.9:0")), syscall.EADDRNOTAVAIL)
 	bad := abi.ResolveAddr{ID: id}
 	r.is("no address", do(f, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, bad), syscall.EINVAL)
 	bad.DstAddr, bad.DstSize = storage(ip(addrB + ":7"))

@@ -82,6 +82,20 @@ var registry struct {
 	ports []Port // guarded by mu
 }
 
+// demand makes the devices that the environment of the process asks for.
+var demand atomic.Pointer[func()]
+
+// OnDemand has f called by [Demand]. Package uverbs calls it.
+func OnDemand(f func()) { demand.Store(&f) }
+
+// Demand makes the devices that the environment of the process asks for, unless there was a call
+// already.
+func Demand() {
+	if f := demand.Load(); f != nil {
+		(*f)()
+	}
+}
+
 // SetManager makes m the manager of all ports, those that exist and those that are added later.
 func SetManager(m Manager) {
 	registry.mu.Lock()

@@ -27,6 +27,17 @@ func (l *log) Receive(p Port, src, dst netip.Addr, mad []byte) {
 	*l = append(*l, fmt.Sprintf("%s: %s to %s: %d", p.(*port).name, src, dst, mad))
 }
 
+func TestDemand(t *testing.T) {
+	Demand()
+	calls := 0
+	OnDemand(func() { calls++ })
+	defer demand.Store(nil)
+	Demand()
+	if calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
 func TestRegistry(t *testing.T) {
 	a, b, c := &port{name: "a"}, &port{name: "b"}, &port{name: "c"}
 	src, dst := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
