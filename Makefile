@@ -43,7 +43,7 @@ unit: $(BUILD)/run ## the tests that need no kernel
 race: $(BUILD)/run ## the same under the race detector, where goroutines meet
 	@$(RUN) -suite race
 
-soft: $(BUILD)/run ## the verbs on software devices, which need no VM
+soft: $(BUILD)/run ## the verbs and connections on software devices, which need no VM
 	@$(RUN) -suite soft
 
 abi: $(BUILD)/run ## the generated files against the kernel's headers

@@ -60,7 +60,7 @@ type attackedServer struct {
 func newAttackedServer(t *testing.T, ctx context.Context) *attackedServer {
 	t.Helper()
 	s := &attackedServer{ended: outcomes{ended: map[string]chan error{}}}
-	s.l = value(Listen(ctx, "10.1.0.1:0", ListenOptions{HalfOpen: 16, Check: func(r *Request) ([]byte, error) {
+	s.l = value(Listen(ctx, firstAny, ListenOptions{HalfOpen: 16, Check: func(r *Request) ([]byte, error) {
 		pd, err := r.PD()
 		if err != nil {
 			return nil, err

@@ -28,7 +28,7 @@ func benchConns(b *testing.B, o ConnOptions) (client, server *Conn) {
 			b.Fatal(err)
 		}
 	}
-	l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: o})
+	l, err := Listen(ctx, firstAny, ListenOptions{ConnOptions: o})
 	check(err)
 	client, err = Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: o})
 	check(err)
@@ -58,7 +58,7 @@ func settle(b *testing.B, before uint64) {
 
 // qpCount returns how many QPs the device has, of all processes.
 func qpCount(b *testing.B) uint64 {
-	dev, err := netlinkrdma.DeviceByName("rxe0")
+	dev, err := netlinkrdma.DeviceByName(testenv.TheRig().Devices[0])
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func serveSteps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))), s.open(l), l.Listen(0)); err != nil {
+	if err := errors.Join(l.Bind(AddrOf(netip.AddrPortFrom(first, 0))), s.open(l), l.Listen(0)); err != nil {
 		return err
 	}
 	addrs, err := l.Addrs()
@@ -148,7 +148,7 @@ func serveSteps(ctx context.Context) error {
 
 // serveConns is the other end of BenchmarkDial. It says on standard output where it listens.
 func serveConns(ctx context.Context, o ConnOptions) error {
-	l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: o})
+	l, err := Listen(ctx, firstAny, ListenOptions{ConnOptions: o})
 	if err != nil {
 		return err
 	}
@@ -364,14 +364,14 @@ func cmtime(b *testing.B, n int) time.Duration {
 		return 0
 	}
 	count := strconv.Itoa(n)
-	server := exec.Command("cmtime", "-b", "10.1.0.1", "-c", count)
+	server := exec.Command("cmtime", "-b", first.String(), "-c", count)
 	if err := server.Start(); err != nil {
 		b.Fatal(err)
 	}
 	defer server.Wait()
 	defer server.Process.Kill()
 	time.Sleep(time.Second) // it does not say when it listens
-	out, err := exec.Command("cmtime", "-s", "10.1.0.1", "-c", count).CombinedOutput()
+	out, err := exec.Command("cmtime", "-s", first.String(), "-c", count).CombinedOutput()
 	if err != nil {
 		b.Fatalf("cmtime: %v\n%s", err, out)
 	}

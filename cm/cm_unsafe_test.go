@@ -85,12 +85,16 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	return c, k
 }
 
-// interposed opens a channel of the kernel's, and has look called with each command before it is
+// interposed opens a channel of the kernel's, or of the software devices, and has look called with each command before it is
 // given, with its request.
 func interposed(t *testing.T, look func(cmd uint32)) *Channel {
 	t.Helper()
 	c := value(OpenChannel())(t)
 	fd := uintptr(c.file.fd) // which close changes
+	if soft := c.file.local; soft != nil {
+		c.file.local = watched{soft, look}
+		return c
+	}
 	c.file.local = commandFunc(func(cmd uint32, in, _ unsafe.Pointer) syscall.Errno {
 		look(cmd)
 		hdr := (*abi.CmdHdr)(unsafe.Add(in, -int(unsafe.Sizeof(abi.CmdHdr{}))))
@@ -98,6 +102,18 @@ func interposed(t *testing.T, look func(cmd uint32)) *Channel {
 		return errno
 	})
 	return c
+}
+
+// watched is a commander that is looked at.
+type watched struct {
+	commander
+	look func(cmd uint32)
+}
+
+// Do implements commander.
+func (w watched) Do(cmd uint32, in, out []byte) syscall.Errno {
+	w.look(cmd)
+	return w.commander.Do(cmd, in, out)
 }
 
 // TestBindBytes compares addresses with struct sockaddr_in and sockaddr_in6.

@@ -49,13 +49,17 @@ func TestDialCancelled(t *testing.T) {
 	ctx := within(t)
 	c := value(OpenChannel())(t)
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0)) // nobody answers what comes
-	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t)
+	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
 
 	var at cancelAtCommand
 	h := &eventLoop{channel: interposed(t, at.given), users: 1, handlers: map[*ID]eventHandler{}}
 	go h.run()
 	dialLoop.mu.Lock()
-	dialLoop.loop = h
+	if testenv.TheRig().Soft {
+		dialLoop.soft = h
+	} else {
+		dialLoop.loop = h
+	}
 	dialLoop.mu.Unlock()
 	steps := map[string]uint32{
 		"making the ID": abi.RDMA_USER_CM_CMD_CREATE_ID, "the address": abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, "the route": abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
@@ -75,7 +79,7 @@ func TestDialCancelled(t *testing.T) {
 		cancel()
 	}
 	// While it waits for a neighbor that does not exist, and for an answer that does not come.
-	for _, addr := range []string{"10.1.0.99:9", to.String()} {
+	for _, addr := range []string{noHost.String() + ":9", to.String()} {
 		short, stop := context.WithCancel(ctx)
 		go func() {
 			defer stop()
@@ -243,7 +247,7 @@ func TestPrivateDataRemote(t *testing.T) {
 		return advertised{pd, buf, mr}, value(RemoteOf(mr).MarshalBinary())(t)
 	}
 	var mine, its advertised
-	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{Check: func(r *Request) (data []byte, err error) {
+	l := value(Listen(ctx, firstAny, ListenOptions{Check: func(r *Request) (data []byte, err error) {
 		if string(r.PrivateData) == "" {
 			return nil, errors.New("no memory")
 		}
@@ -300,6 +304,7 @@ func TestPrivateDataRemote(t *testing.T) {
 func TestNoDevice(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "network interfaces that can be added")
 	before := quiet(t)
 	ctx := within(t)
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "plain0"}, PeerName: "plain1"}))
@@ -362,6 +367,7 @@ func TestNoDevice(t *testing.T) {
 func TestDialNames(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "neighbors, and a list of hosts that may be changed,")
 	ctx := within(t)
 	const hosts = "/etc/hosts"
 	old, err := os.ReadFile(hosts)

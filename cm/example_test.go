@@ -52,7 +52,10 @@ func ask(ctx context.Context, address, msg string) (string, error) {
 // TestExampleMessages runs the example's client and server.
 func TestExampleMessages(t *testing.T) {
 	testenv.Guest(t)
-	const address = "10.1.0.1:7479"
+	address := "10.1.0.1:7479"
+	if rig := testenv.TheRig(); rig.Soft {
+		address = rig.Addrs[0] + ":7479"
+	}
 	served := make(chan error, 1)
 	go func() { served <- serve(t.Context(), address) }()
 	for {

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ func play(role, addr string) {
 	case "is another user":
 		id := newIDOrExit()
 		check(syscall.Setuid(nobody))
-		fmt.Println(id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:0"))))
+		fmt.Println(id.Bind(AddrOf(netip.AddrPortFrom(first, 0))))
 	default:
 		playDying(ctx, role, addr)
 	}
@@ -80,7 +81,7 @@ func newIDOrExit() *ID {
 // playDying plays a peer that dies at a certain point.
 func playDying(ctx context.Context, role, addr string) {
 	serve := func() *Conn {
-		l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
+		l, err := Listen(ctx, firstAny, ListenOptions{})
 		check(err)
 		fmt.Println(l.Addr())
 		c, err := l.Accept(ctx)
@@ -89,15 +90,26 @@ func playDying(ctx context.Context, role, addr string) {
 	}
 	switch role {
 	case "dies when asked":
-		_, err := Listen(ctx, "10.1.0.1:0", ListenOptions{})
+		_, err := Listen(ctx, firstAny, ListenOptions{})
 		check(err)
-		l, err := Listen(ctx, "10.1.0.1:0", ListenOptions{Check: func(*Request) ([]byte, error) {
+		l, err := Listen(ctx, firstAny, ListenOptions{Check: func(*Request) ([]byte, error) {
 			die()
 			return nil, nil
 		}})
 		check(err)
 		fmt.Println(l.Addr())
 		l.Accept(ctx)
+	case "echoes":
+		c := serve()
+		for {
+			msg, err := c.Recv(ctx)
+			if err == io.EOF {
+				check(c.Close())
+				return
+			}
+			check(err)
+			check(c.Send(ctx, msg))
+		}
 	case "dies when connected":
 		serve()
 		die()
@@ -172,7 +184,7 @@ var quietBefore *kernelUse
 func quiet(t *testing.T) kernelUse {
 	testenv.Guest(t)
 	if quietBefore == nil {
-		must(t, value(Listen(t.Context(), "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t).Close()) // has Go's runtime open what it keeps
+		must(t, value(Listen(t.Context(), firstAny, ListenOptions{ConnOptions: small}))(t).Close()) // has Go's runtime open what it keeps
 		time.Sleep(2 * idleGrace)
 		now := use(t)
 		quietBefore = &now
@@ -193,8 +205,40 @@ func gone(t *testing.T, what string, err error, addr string) {
 	}
 }
 
+// TestProcesses: a connection with another process, both of whose sides close it, and one whose peer
+// is killed, which this side notices by itself.
+func TestProcesses(t *testing.T) {
+	testenv.Guest(t)
+	ctx := within(t)
+	c := value(Dial(ctx, other(t, "echoes", ""), DialOptions{}))(t)
+	for i := range 100 {
+		msg := bytes.Repeat([]byte{byte(i)}, 1+i*i*3)
+		must(t, c.Send(ctx, msg))
+		if got := value(c.Recv(ctx))(t); !bytes.Equal(got, msg) {
+			t.Fatalf("%d bytes come back, want %d", len(got), len(msg))
+		}
+	}
+	must(t, c.CloseWrite(ctx))
+	if _, err := c.Recv(ctx); err != io.EOF {
+		t.Errorf("Recv: %v", err)
+	}
+	must(t, c.Close())
+	addr := other(t, "dies when connected", "")
+	o := DialOptions{ConnOptions: ConnOptions{KeepAlive: 100 * time.Millisecond, AckTimeout: 16 * time.Millisecond, RetryCount: 2}}
+	if c, err := Dial(ctx, addr, o); err == nil { // or else it has died before the last step
+		_, err = c.Recv(ctx)
+		gone(t, "Recv", err, addr)
+		must(t, c.Close())
+	}
+}
+
+// peerNetwork is how the addresses of the devices begin.
+var peerNetwork = first.String()[:4]
+
 // TestPeerDies: a peer that is killed, in each phase of the set-up and of traffic.
 func TestPeerDies(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsKernel(t, "the ends of the connections of a process that dies")
 	before := quiet(t)
 	ctx := within(t)
 	t.Run("a server that is asked", func(t *testing.T) {
@@ -246,7 +290,7 @@ func TestPeerDies(t *testing.T) {
 		gone(t, "RDMARead", err, addr)
 		must(t, s.Close())
 	})
-	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{}))(t)
+	l := value(Listen(ctx, firstAny, ListenOptions{}))(t)
 	t.Run("clients", func(t *testing.T) { clientsDie(t, ctx, l) })
 	must(t, l.Close())
 	nothingLeft(t, before)
@@ -264,11 +308,11 @@ func clientsDie(t *testing.T, ctx context.Context, l *Listener) {
 		msg, err := c.Recv(ctx)
 		if string(msg) == "here I am" {
 			_, err = c.Recv(ctx)
-			gone(t, "Recv", err, "10.1.0.")
+			gone(t, "Recv", err, peerNetwork)
 			must(t, c.Close())
 			break
 		}
-		gone(t, "Recv", err, "10.1.0.")
+		gone(t, "Recv", err, peerNetwork)
 		must(t, c.Close())
 	}
 	// The listener still works.
@@ -285,7 +329,7 @@ func clientsDie(t *testing.T, ctx context.Context, l *Listener) {
 func TestBothSidesClose(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
-	l := value(Listen(ctx, "10.1.0.1:0", ListenOptions{ConnOptions: small}))(t)
+	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
 	for range 20 {
 		client, server := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t), value(l.Accept(ctx))(t)
 		var all sync.WaitGroup
@@ -350,7 +394,7 @@ func TestListenerClosesAllTogether(t *testing.T) {
 	const n = 5
 	o := ListenOptions{ConnOptions: small}
 	o.Linger, o.AckTimeout = time.Hour, time.Minute
-	l := value(Listen(ctx, "10.1.0.1:0", o))(t)
+	l := value(Listen(ctx, firstAny, o))(t)
 	clients := make([]*Conn, n)
 	for i := range clients {
 		clients[i] = value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
@@ -398,7 +442,7 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 	ctx := within(t)
 	o := ListenOptions{ConnOptions: small}
 	o.Backlog = 2
-	l := value(Listen(ctx, "10.1.0.1:0", o))(t)
+	l := value(Listen(ctx, firstAny, o))(t)
 	first := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
 	second := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
 	if _, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many") {
@@ -464,7 +508,7 @@ func TestReadMessageAfterClose(t *testing.T) {
 	if _, err := server.Recv(ctx); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Recv: %v", err)
 	}
-	p := newPackets(t, "10.1.0.1:0", PacketOptions{})
+	p := newPackets(t, firstAny, PacketOptions{})
 	q := value(DialPacket(ctx, p.LocalAddr().String(), PacketOptions{}))(t)
 	to, _ := q.DialedPeer()
 	must(t, q.Send(ctx, []byte("the last"), to))

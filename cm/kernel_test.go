@@ -5,6 +5,8 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -27,11 +29,30 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	os.Exit(runTests(m))
+}
+
+// runTests runs the tests, or plays the role of another process, on software devices if the rig has
+// such. It returns the exit status.
+func runTests(m *testing.M) (code int) {
+	if testenv.TheRig().Soft {
+		closeAll, err := makeSoft()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "software devices:", err)
+			return 2
+		}
+		defer func() {
+			if err := closeAll(); err != nil {
+				fmt.Fprintln(os.Stderr, "software devices:", err)
+				code = max(code, 1)
+			}
+		}()
+	}
 	if role := os.Getenv(roleEnv); role != "" {
 		play(role, os.Args[1])
-		return
+		return 0
 	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
+	return testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw, "soft": lacking + lackingSoft})
 }
 
 // must fails the test on an error.
@@ -51,11 +72,51 @@ func value[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// Addresses of the guest's devices.
+// Addresses of the guest's devices, or of the software devices, and one that no device has.
 var (
-	first  = netip.MustParseAddr("10.1.0.1")
-	second = netip.MustParseAddr("10.1.0.2")
+	first, second, noHost = addresses()
+
+	firstAny = netip.AddrPortFrom(first, 0).String() // any port
+	firstBad = netip.AddrPortFrom(first, 9).String() // a port on which nobody listens
 )
+
+// addresses returns first, second and noHost.
+func addresses() (first, second, noHost netip.Addr) {
+	addrs, none := [2]string{"10.1.0.1", "10.1.0.2"}, "10.1.0.99"
+	if rig := testenv.TheRig(); rig.Soft {
+		addrs, none = rig.Addrs, "127.0.0.99"
+	}
+	return netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1]), netip.MustParseAddr(none)
+}
+
+// noRoute returns the errno of an attempt to reach 192.0.2.1, to which guests have no route. A host with
+// software devices may have one, through an interface without a device.
+func noRoute() syscall.Errno {
+	c, err := net.Dial("udp", "192.0.2.1:9")
+	if err != nil {
+		return syscall.ENETUNREACH
+	}
+	c.Close()
+	return syscall.ENODEV
+}
+
+// first6 returns an IPv6 address of the first device.
+func first6(t *testing.T) netip.Addr {
+	t.Helper()
+	rig := testenv.TheRig()
+	if !rig.Soft {
+		return netip.MustParseAddr("fd00:1::1")
+	}
+	dev := value(uverbs.Open(rig.Devices[0]))(t)
+	defer dev.Close()
+	for _, e := range value(dev.GIDTable(1))(t) {
+		if e.Index == rig.GID6 {
+			return e.GID.Addr()
+		}
+	}
+	t.Fatalf("%s has no GID %d", dev.Name(), rig.GID6)
+	return netip.Addr{}
+}
 
 // timeout bounds each step.
 const timeout = 5 * time.Second
@@ -279,15 +340,23 @@ func TestErrorMessages(t *testing.T) {
 	says(id.Bind(AddrOf(netip.MustParseAddrPort("192.0.2.1:1"))), syscall.EADDRNOTAVAIL, "no network interface", "192.0.2.1:1")
 	says(id.Bind(AddrOf(addr)), syscall.EADDRINUSE, "taken", addr.String())
 	id = newID(t, c, TCP)
-	must(t, id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("10.1.0.99:1")), 200*time.Millisecond))
-	says(next(t, c, EventAddrError).Err(), syscall.ETIMEDOUT, "10.1.0.99:1", "no host on the network")
+	if !testenv.TheRig().Soft { // which has no neighbors
+		must(t, id.ResolveAddr(Addr{}, Addr{IP: noHost, Port: 1}, 200*time.Millisecond))
+		says(next(t, c, EventAddrError).Err(), syscall.ETIMEDOUT, noHost.String()+":1", "no host on the network")
+	}
 
-	id = newID(t, c, TCP) // the kernel takes any device for it, and finds no route by that
-	must(t, id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("127.0.0.1:7471")), timeout))
-	next(t, c, EventAddrResolved)
-	says(id.ResolveRoute(timeout), syscall.ENODEV, "127.0.0.1:7471", "loopback interface")
+	if !testenv.TheRig().Soft { // which has loopback addresses
+		id = newID(t, c, TCP) // the kernel takes any device for it, and finds no route by that
+		must(t, id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("127.0.0.1:7471")), timeout))
+		next(t, c, EventAddrResolved)
+		says(id.ResolveRoute(timeout), syscall.ENODEV, "127.0.0.1:7471", "loopback interface")
+	}
 	id = newID(t, c, TCP)
-	says(id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("192.0.2.1:1")), timeout), syscall.ENETUNREACH, "192.0.2.1:1")
+	err := id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("192.0.2.1:1")), timeout)
+	if err == nil {
+		err = next(t, c, EventAddrError).Err()
+	}
+	says(err, noRoute(), "192.0.2.1:1")
 
 	// Too much, and what is closed.
 	id = newID(t, c, TCP)
@@ -305,7 +374,7 @@ func TestErrorMessages(t *testing.T) {
 	says(c.Close(), syscall.EBUSY, "IDs; close them first")
 	must(t, id.Close())
 	says(id.Listen(1), os.ErrClosed)
-	_, err := id.Addrs()
+	_, err = id.Addrs()
 	says(err, os.ErrClosed)
 	_, _, err = id.QPAttr(uverbs.QPInit)
 	says(err, os.ErrClosed)
@@ -384,7 +453,7 @@ func TestMulticast(t *testing.T) {
 		t.Errorf("received %q", receiver.mr.Bytes()[uverbs.GRHSize:wc.ByteLen])
 	}
 	id := newID(t, c, TCP)
-	for _, group := range []string{"239.1.2.3", "10.1.0.1"} {
+	for _, group := range []string{"239.1.2.3", first.String()} {
 		var arg *ArgError
 		if _, err := id.Join(netip.MustParseAddr(group), JoinFullMember); !errors.As(err, &arg) {
 			t.Errorf("join %s of TCP: %v", group, err)

@@ -219,7 +219,7 @@ func TestCheckBeforeAllocation(t *testing.T) {
 	if testenv.TheRig().IWARP() {
 		own.MRs++ // which a probe reads
 	}
-	if more != own {
+	if more != own && during.devices != nil {
 		t.Errorf("during Check there is %+v more than before, and the peer has %+v", more, own)
 	}
 	client := value(Dial(ctx, l.Addr().String(), DialOptions{PrivateData: []byte("with memory")}))(t)
@@ -324,7 +324,7 @@ func TestIsolation(t *testing.T) {
 			must(t, ls[0].Close(), ls[1].Close())
 		})
 	}
-	if _, err := Dial(ctx, "10.1.0.1:9", DialOptions{ConnOptions: ConnOptions{Isolation: ListenerPD}}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := Dial(ctx, firstBad, DialOptions{ConnOptions: ConnOptions{Isolation: ListenerPD}}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("Dial with ListenerPD: %v", err)
 	}
 	nothingLeft(t, before)

@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // TestRegion takes and gives spans of a region at random, and compares with a map of its pages.
@@ -72,6 +74,8 @@ func resources(t *testing.T) (mrs, cqs int) {
 // TestMemoryReuse: connections have the memory and the CQs of those that were closed, but
 // not a message that is read still, and all goes when it is of no use for a while.
 func TestMemoryReuse(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsKernel(t, "counts of objects")
 	l := newListener(t, ListenOptions{})
 	ctx := within(t)
 	keep, other := connect(t, l, DialOptions{}) // the device stays open

@@ -57,6 +57,7 @@ func TestOpenHints(t *testing.T) {
 // TestOpenDenied: who may not open the device learns its mode and owner, and what to do.
 func TestOpenDenied(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "device nodes")
 	st := value(os.Stat(devicePath))(t)
 	must(t, os.Chmod(devicePath, 0o600))
 	t.Cleanup(func() { must(t, os.Chmod(devicePath, st.Mode().Perm())) })
@@ -67,6 +68,7 @@ func TestOpenDenied(t *testing.T) {
 // TestOpenMissing: the module is there and the node is not, or is another's.
 func TestOpenMissing(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsKernel(t, "device nodes")
 	dev := value(netlinkrdma.CMDev())(t)
 	kept := devicePath + ".kept"
 	must(t, os.Rename(devicePath, kept))
@@ -89,6 +91,6 @@ func TestNoModule(t *testing.T) {
 	testenv.Boot(t, bareEnv, "rxe/bare")
 	_, err := OpenChannel()
 	says(t, err, errors.ErrUnsupported, "cm: open channel", devicePath, "rdma_ucm is not loaded", "modprobe rdma_ucm")
-	_, err = Dial(t.Context(), "10.1.0.1:1", DialOptions{})
+	_, err = Dial(t.Context(), firstBad, DialOptions{})
 	says(t, err, errors.ErrUnsupported, "modprobe rdma_ucm")
 }

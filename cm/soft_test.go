@@ -1,66 +1,36 @@
 package cm
 
 import (
-	"context"
+	_ "embed"
 	"errors"
-	"fmt"
-	"io"
 	"net/netip"
-	"syscall"
-	"testing"
-	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-// newSoft makes a software device on the next loopback address.
-func newSoft(t *testing.T) *soft.Device {
-	t.Helper()
-	d := value(soft.New(soft.Options{}))(t)
-	t.Cleanup(func() { must(t, d.Close()) })
-	return d
-}
+// lackingSoft lists what software devices lack in addition to rxe, which they play.
+//
+//go:embed lacking_soft.txt
+var lackingSoft string
 
-func TestSoftConn(t *testing.T) {
-	a, b := newSoft(t), newSoft(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	l := value(Listen(ctx, netip.AddrPortFrom(b.Addr(), 0).String(), ListenOptions{PrivateData: []byte("welcome")}))(t)
-	defer l.Close()
-	done := make(chan error, 1)
-	go func() {
-		c, err := l.Accept(ctx)
+// makeSoft makes the software devices of the rig. The function that it returns closes them.
+func makeSoft() (closeAll func() error, err error) {
+	var devs []*soft.Device
+	closeAll = func() error {
+		var err error
+		for _, d := range devs {
+			err = errors.Join(err, d.Close())
+		}
+		return err
+	}
+	rig := testenv.TheRig()
+	for i, name := range rig.Devices {
+		d, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i])})
 		if err != nil {
-			done <- err
-			return
+			return nil, errors.Join(err, closeAll())
 		}
-		for {
-			m, err := c.Recv(ctx)
-			if err == io.EOF {
-				done <- c.Close()
-				return
-			}
-			if err == nil {
-				err = c.Send(ctx, m)
-			}
-			if err != nil {
-				done <- err
-				return
-			}
-		}
-	}()
-	c := value(Dial(ctx, l.Addr().String(), DialOptions{LocalAddr: netip.AddrPortFrom(a.Addr(), 0)}))(t)
-	for i := range 1000 {
-		must(t, c.Send(ctx, fmt.Appendf(nil, "hello %d", i)))
-		m := value(c.Recv(ctx))(t)
-		if string(m) != fmt.Sprintf("hello %d", i) {
-			t.Fatalf("%q", m)
-		}
+		devs = append(devs, d)
 	}
-	must(t, c.Close())
-	must(t, <-done)
-	_, err := Dial(ctx, netip.AddrPortFrom(b.Addr(), 1).String(), DialOptions{})
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Error(err)
-	}
+	return closeAll, nil
 }

@@ -119,7 +119,7 @@ func TestAFOnly(t *testing.T) {
 			t.Errorf("IPv6 only is %t: the same port for IPv4: %v", only, err)
 		}
 		must(t, v4.Close(), l.Listen(0))
-		for _, ip := range []netip.Addr{first, netip.MustParseAddr("fd00:1::1")} {
+		for _, ip := range []netip.Addr{first, first6(t)} {
 			id := newID(t, c, TCP)
 			must(t, id.ResolveWait(ctx, Addr{}, Addr{IP: ip, Port: port}))
 			client := newEnd(t, id, uverbs.RC)
@@ -241,6 +241,7 @@ func TestConnectError(t *testing.T) {
 func TestUnreachable(t *testing.T) {
 	c := openKernel(t)
 	testenv.NeedsIB(t, "hardware addresses")
+	testenv.NeedsKernel(t, "neighbors")
 	if v := testenv.Kernel(t); v[0] < 6 {
 		testenv.Skip(t, &uverbs.FeatureError{Feature: "events of neighbours", Since: uverbs.Version{6, 0}})
 	}

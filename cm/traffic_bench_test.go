@@ -175,7 +175,7 @@ func BenchmarkStream(b *testing.B) {
 	}
 	b.Run("TCP", func(b *testing.B) {
 		testenv.Guest(b)
-		l, err := net.Listen("tcp", "10.1.0.1:0")
+		l, err := net.Listen("tcp", firstAny)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -286,10 +286,10 @@ func TestManyWait(t *testing.T) {
 	for i := range 100 {
 		id := newID(t, c, TCP)
 		all.Go(func() {
-			if i%10 == 0 {
+			if i%10 == 0 && !testenv.TheRig().Soft { // which has no neighbors
 				short, cancel := context.WithTimeout(ctx, time.Millisecond)
 				defer cancel()
-				if err := id.ResolveWait(short, Addr{}, AddrOf(netip.MustParseAddrPort("10.1.0.99:1"))); err == nil {
+				if err := id.ResolveWait(short, Addr{}, Addr{IP: noHost, Port: 1}); err == nil {
 					t.Error("an address of nobody was resolved")
 				}
 				return

@@ -174,6 +174,7 @@ func TestCommand(t *testing.T) {
 		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
 		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=write RDMAABI=write go test -json -count=1 ./test/conformance"},
 		{"soft/race", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=auto CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory go test -json -count=1 -race -timeout 30m ./test/conformance"},
+		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -json -count=1 ./cm"},
 		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},
 		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.8 " +
 			"cm.test -test.run '^$' -test.bench '^Benchmark(PingPong|Stream)$' -test.benchtime 5x"},

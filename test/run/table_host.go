@@ -175,8 +175,8 @@ func (c *config) suites() []suite {
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
 // is the rest. Together they have every test that runs every day, once.
 var groups = map[string][]string{
-	"test": {"check", "unit", "soft/auto", "soft/write", "siw/verbs", "rxe", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "soft/ioctl", "soft/race", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "siw/verbs", "rxe", "siw/mixed", "mlx5/ib"},
+	"testall": {"race", "soft/ioctl", "soft/race", "soft/cmrace", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "siw/interop", "flat", "traffic", "racevm"},
 }
 
