@@ -16,7 +16,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build test testall check unit race soft abi fuzz demo bench hotpaths matrix readme generate golden clean help
+.PHONY: build test testall check unit race soft abi fuzz demo demo-vm bench hotpaths matrix readme generate golden clean help
 
 build: ## build verbs, vmrun and the model of a ConnectX into .build
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BUILD)/verbs ./tools/verbs
@@ -53,8 +53,11 @@ FUZZTIME ?= 20000x
 fuzz: $(BUILD)/run ## every fuzz test of every module for FUZZTIME
 	@$(RUN) -suite fuzz -fuzztime $(FUZZTIME)
 
-demo: $(BUILD)/run ## our ping-pong and rdma-core's, in a VM, side by side
-	@$(RUN) -suite demo
+demo: ## two processes on devices in software: a ping-pong, messages, a stream
+	@go run ./test/demo
+
+demo-vm: $(BUILD)/run ## our ping-pong and rdma-core's, in a VM, side by side
+	@$(RUN) -suite demo-vm
 
 # BENCH are flags of test/bench, such as BENCH="-rows ^send -rounds 9"; without it all is measured.
 BENCH ?=
@@ -80,5 +83,5 @@ clean:
 	rm -rf $(BUILD)
 
 help:
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
 	@echo "Suites of tests by themselves: go run ./test/run -list"

@@ -90,70 +90,80 @@ func freePort() (uint16, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port(), nil
 }
 
-// start runs the server and the client, whose standard input and output are joined, and returns the rows
-// of the client.
-func start(ctx context.Context, at [2]netip.AddrPort, per time.Duration) ([]row, error) {
+// process is one of the two processes, and the ends of pipes that it gets.
+type process struct {
+	*exec.Cmd
+	ends []*os.File
+}
+
+// newProcess prepares a process whose device has an address.
+func newProcess(ctx context.Context, role string, at netip.AddrPort, per time.Duration) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
+	cmd := exec.CommandContext(ctx, self, "-role", role, "-addr", at.Addr().String(), "-time", per.String())
+	cmd.Env = append(os.Environ(), "GOVERBS_SOFT="+at.String())
+	cmd.Stderr = os.Stderr
+	return &process{Cmd: cmd}, nil
+}
+
+// gets gives the process an end of a pipe.
+func (p *process) gets(f *os.File) *os.File {
+	p.ends = append(p.ends, f)
+	return f
+}
+
+// run starts the process and has done called with its end, or with the error of starting it.
+func (p *process) run(done chan<- error) {
+	err := p.Start()
+	for _, f := range p.ends {
+		f.Close() // the process has its own
+	}
+	if err != nil {
+		done <- err
+		return
+	}
+	go func() { done <- p.Wait() }()
+}
+
+// start runs the server and the client, whose standard input and output are joined, and returns the rows
+// of the client.
+func start(ctx context.Context, at [2]netip.AddrPort, per time.Duration) ([]row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var cmds [2]*exec.Cmd
-	for i, role := range []string{"serve", "ask"} {
-		cmds[i] = exec.CommandContext(ctx, self, "-role", role, "-addr", at[i].Addr().String(), "-time", per.String())
-		cmds[i].Env = append(os.Environ(), "GOVERBS_SOFT="+at[i].String())
-		cmds[i].Stderr = os.Stderr
-	}
-	var files []*os.File
-	pipe := func() (r, w *os.File) {
-		var perr error
-		r, w, perr = os.Pipe()
-		err = errors.Join(err, perr)
-		files = append(files, r, w)
-		return r, w
-	}
-	closeAll := func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}
-	var result *os.File
-	var told *os.File
-	cmds[0].Stdin, cmds[1].Stdout = pipe()
-	cmds[1].Stdin, cmds[0].Stdout = pipe()
-	result, told = pipe()
-	files = files[:4] // result is read until its end
-	cmds[1].ExtraFiles = []*os.File{told}
+	server, err := newProcess(ctx, "serve", at[0], per)
 	if err != nil {
-		closeAll()
 		return nil, err
 	}
-	ended := make(chan error, len(cmds))
-	started := 0
-	for _, cmd := range cmds {
-		if err = cmd.Start(); err != nil {
-			break
-		}
-		started++
-		go func() { ended <- cmd.Wait() }()
-	}
-	closeAll()
-	told.Close()
+	client, err := newProcess(ctx, "ask", at[1], per)
 	if err != nil {
-		cancel()
+		return nil, err
+	}
+	var pipes [3][2]*os.File // their ends to read and to write
+	for i := range pipes {
+		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
+			return nil, err
+		}
+	}
+	server.Stdin, client.Stdout = server.gets(pipes[0][0]), client.gets(pipes[0][1])
+	client.Stdin, server.Stdout = client.gets(pipes[1][0]), server.gets(pipes[1][1])
+	client.ExtraFiles = []*os.File{client.gets(pipes[2][1])}
+	done := make(chan error, 2)
+	server.run(done)
+	client.run(done)
+	text, err := io.ReadAll(pipes[2][0]) // until the client ends
+	pipes[2][0].Close()
+	for range 2 {
+		if e := <-done; e != nil {
+			err = errors.Join(err, e)
+			cancel() // the other one waits for this one
+		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	var rows []row
-	text, _ := io.ReadAll(result)
-	result.Close()
-	for range started {
-		if e := <-ended; e != nil {
-			err = errors.Join(err, e)
-			cancel() // the other one waits for it
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return rows, json.Unmarshal(text, &rows)
+	err = json.Unmarshal(text, &rows)
+	return rows, err
 }

@@ -30,7 +30,7 @@ var commandPackages = map[string]string{
 	"abitrace":   "test/abitrace",
 	"bench":      "test/bench",
 	"bench-open": "test/bench/open",
-	"demo":       "test/demo",
+	"demo":       "test/demo/vm",
 }
 
 // installGCC installs a C compiler where that is possible. The layout tests and the race detector need

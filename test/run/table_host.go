@@ -118,7 +118,7 @@ func (c *config) taskSuites() []suite {
 		{name: "conns", doc: "10,100 connections made and closed, and what is left of them", steps: []step{run("TestConnLeaks", "GOVERBS_CONNS=10100")}},
 		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work", steps: []step{run("TestHostilePeers", "GOVERBS_ATTACKS=10000")}},
 		c.fuzzSuite(),
-		{name: "demo", doc: "our ping-pong and rdma-core's, side by side", steps: []step{{bin: []string{"verbs"}, with: ibverbs, env: []string{"VERBS=/bin/verbs"}, shown: true, programs: []program{{name: "demo"}}}}},
+		{name: "demo-vm", doc: "our ping-pong and rdma-core's, side by side", steps: []step{{bin: []string{"verbs"}, with: ibverbs, env: []string{"VERBS=/bin/verbs"}, shown: true, programs: []program{{name: "demo"}}}}},
 		{name: "bench", doc: "ours beside rdma-core's programs, as a table, JSON and a page: -- -rows ^send -rounds 9", steps: c.benchSteps()},
 		{name: "benchsiw", doc: "traffic and connections on soft iWARP, as a table", steps: []step{
 			c.side([]string{"-device", "siw", "--append=idle=poll"}, "-cm", "-guest", "-commit", c.version, "-sizes", "2,64,4096,65536")}},
