@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/ucm"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
@@ -31,6 +32,18 @@ func forSoft(local, remote netip.Addr) bool {
 func kernelHasDevices() bool {
 	devices, err := netlinkrdma.Devices()
 	return err == nil && len(devices) > 0
+}
+
+// withSoft adds to the error of a kernel without a connection manager why the environment has not
+// given the process a software device.
+func withSoft(err error) error {
+	infos, _ := uverbs.Devices() // its error is about the same kernel
+	for _, i := range infos {
+		if i.InProcess && i.Err != nil {
+			return fmt.Errorf("%w; software device: %w", err, i.Err)
+		}
+	}
+	return fmt.Errorf("%w; or use a software device: set GOVERBS_SOFT=auto in the environment", err)
 }
 
 // openSoft opens a file whose commands are carried out for the software devices of this process.

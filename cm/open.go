@@ -43,7 +43,7 @@ func findDevice() (netlinkrdma.CharDev, error) {
 func openDevice() (*file, error) {
 	dev, err := findDevice()
 	if err != nil {
-		return nil, err
+		return nil, withSoft(err)
 	}
 	return open(dev, dev.Path())
 }
