@@ -333,6 +333,50 @@ func TestSoftPerf(t *testing.T) {
 	}
 }
 
+// TestSoftRping: rping goes through between two processes, and says why there is no device.
+func TestSoftRping(t *testing.T) {
+	udp, port := freeUDP(t), fmt.Sprint(freeTCP(t))
+	at := fmt.Sprintf("127.0.0.2:%d", udp)
+	server := softCommand(t, at, "rping", "-s", "-a", "127.0.0.2", "-p", port, "-C", "5")
+	var out bytes.Buffer
+	server.Stdout, server.Stderr = &out, &out
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := retry(t, func() (string, error) {
+		return softRun(t, fmt.Sprintf("127.0.0.3:%d", udp), "rping", "-c", "-a", "127.0.0.2", "-p", port, "-C", "5", "-V")
+	})
+	if serr := server.Wait(); err != nil || serr != nil || !strings.Contains(text, "5 pings") {
+		t.Errorf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
+	}
+	if kernelHasDevices() {
+		return
+	}
+	for devices, want := range map[string]string{"192.0.2.7": "must be an address of this host", "": "GOVERBS_SOFT=auto"} {
+		if text, err := softRun(t, devices, "rping", "-c", "-a", "192.0.2.7"); err == nil || !strings.Contains(text, want) {
+			t.Errorf("with GOVERBS_SOFT=%q: %v\n%s", devices, err, text)
+		}
+	}
+}
+
+// TestSoftPerfCM: perf connects by package cm.
+func TestSoftPerfCM(t *testing.T) {
+	udp, port := freeUDP(t), fmt.Sprint(freeTCP(t))
+	server := softCommand(t, fmt.Sprintf("127.0.0.2:%d", udp), "perf", "serve", "--port", port)
+	var out bytes.Buffer
+	server.Stdout, server.Stderr = &out, &out
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := retry(t, func() (string, error) {
+		return softRun(t, fmt.Sprintf("127.0.0.3:%d", udp), "perf", "send-lat", "--cm", "--events", "--iterations", "20", "--port", port, "127.0.0.2")
+	})
+	server.Process.Signal(syscall.SIGTERM)
+	if serr := server.Wait(); err != nil || serr != nil {
+		t.Errorf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
+	}
+}
+
 // freeTCP returns a TCP port of loopback that nobody uses.
 func freeTCP(t *testing.T) int {
 	t.Helper()
