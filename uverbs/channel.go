@@ -122,13 +122,13 @@ func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	if d < 0 || d > maxBusyWait {
 		return argErr("SetBusyWait", "d", d, "0 to %s", maxBusyWait)
 	}
-	if c.dev.info.InProcess {
-		d = 0
-	}
 	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()
+	if c.dev.info.InProcess {
+		d = 0
+	}
 	var h *busyWaiter
 	if d > 0 {
 		var err error
