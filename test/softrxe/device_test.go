@@ -81,6 +81,14 @@ func newHosts(t *testing.T, ipv6 bool) (rxe, software host) {
 	return rxe, software
 }
 
+// do calls a function on a thread in whose network namespace the device is.
+func (h host) do(f func() error) error {
+	if h.soft {
+		return lab.nobody.do(f)
+	}
+	return f()
+}
+
 // open opens a device. That Close succeeds proves that the test left no object of it.
 func (h host) open(t *testing.T) *uverbs.Device {
 	t.Helper()
@@ -92,18 +100,18 @@ func (h host) open(t *testing.T) *uverbs.Device {
 	return dev
 }
 
-// gid returns the index of the GID that is the host's address.
-func (h host) gid(t *testing.T, dev *uverbs.Device) uverbs.GIDChoice {
+// gidIndex returns the index of the GID that is the host's address.
+func (h host) gidIndex(t *testing.T, dev *uverbs.Device) int {
 	t.Helper()
 	table, err := dev.GIDTable(1)
 	must(t, err)
 	for _, e := range table {
 		if e.GID.Addr() == h.addr {
-			return uverbs.GIDAt(e.Index)
+			return e.Index
 		}
 	}
 	t.Fatalf("%s has no GID of %s: %v", h.name, h.addr, table)
-	return uverbs.GIDChoice{}
+	return 0
 }
 
 // closeLater closes an object at the end of the test.

@@ -64,7 +64,7 @@ func newEnd(t *testing.T, name string, h host, o uverbs.QPOptions, r *record) *e
 func (e *end) newQP(o uverbs.QPOptions) {
 	e.t.Helper()
 	o.SendCQ, o.RecvCQ = e.sendCQ, e.recvCQ
-	o.Path.GID = e.host.gid(e.t, e.dev)
+	o.Path.GID = uverbs.GIDAt(e.host.gidIndex(e.t, e.dev))
 	var err error
 	e.qp, err = e.pd.CreateQP(o)
 	must(e.t, err)
@@ -86,7 +86,7 @@ func connect(t *testing.T, a, b *end) {
 	must(t, err)
 	eb, err := b.qp.EndpointFor(ea)
 	must(t, err)
-	must(t, a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea))
+	must(t, a.host.do(func() error { return a.qp.Connect(t.Context(), eb) }), b.host.do(func() error { return b.qp.Connect(t.Context(), ea) }))
 }
 
 // sge returns an SGE in the end's memory.
