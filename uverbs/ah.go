@@ -9,8 +9,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -274,58 +272,6 @@ func (a *AHAttr) complete(op, prefix string, d *Device) error {
 	}
 	a.Global = true
 	return nil
-}
-
-// ethernetAddr returns the Ethernet address for a GID. The kernel has just resolved it to create
-// the AH, so it is computed for multicast, read from the interface for an address of this host, and
-// otherwise found in the neighbour table.
-func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
-	ip := gid.Addr()
-	if ip.IsMulticast() {
-		return multicastAddr(ip), nil
-	}
-	fail := func(err error) ([6]byte, error) {
-		return [6]byte{}, fmt.Errorf("uverbs: Ethernet address of %s: %w", ip, err)
-	}
-	addrs, err := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return fail(err)
-	}
-	for _, a := range addrs {
-		if own, ok := netip.AddrFromSlice(a.IP); ok && own.Unmap() == ip && (!ip.IsLinkLocalUnicast() || a.LinkIndex == netdev) {
-			link, err := netlink.LinkByIndex(a.LinkIndex)
-			if err != nil {
-				return fail(err)
-			}
-			return hardwareAddr(ip, link.Attrs().HardwareAddr)
-		}
-	}
-	hop := net.IP(ip.AsSlice())
-	if routes, err := netlink.RouteGetWithOptions(hop, &netlink.RouteGetOptions{OifIndex: netdev}); err == nil && len(routes) > 0 && routes[0].Gw != nil {
-		hop = routes[0].Gw
-	}
-	neighbours, err := listed(func() ([]netlink.Neigh, error) { return netlink.NeighList(netdev, netlink.FAMILY_ALL) })
-	if err != nil {
-		return fail(err)
-	}
-	for _, n := range neighbours {
-		if n.IP.Equal(hop) && len(n.HardwareAddr) > 0 {
-			return hardwareAddr(ip, n.HardwareAddr)
-		}
-	}
-	return fail(fmt.Errorf("%s is not in the neighbour table of interface %d: %w", hop, netdev, syscall.EHOSTUNREACH))
-}
-
-// listed calls ask, which dumps a kernel table, again if the table changed during the dump: an
-// entry may be missing from the result then. After 10 attempts it returns the last result.
-func listed[T any](ask func() ([]T, error)) (all []T, err error) {
-	const tries = 10
-	for range tries {
-		if all, err = ask(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return all, err
-		}
-	}
-	return all, nil
 }
 
 // hardwareAddr converts an Ethernet address, and fails if it does not have 6 bytes.

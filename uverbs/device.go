@@ -9,9 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -170,58 +167,6 @@ func (i *DeviceInfo) connect() (kernel.Device, error) {
 		return nil, err
 	}
 	return dev, nil
-}
-
-// openFile opens the character device and makes sure that it is the right one.
-func (i *DeviceInfo) openFile() (*os.File, error) {
-	// Package os would make five more system calls to add the file to the netpoller, in vain.
-	fd, err := unix.Open(i.CharDev, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	for err == unix.EINTR {
-		fd, err = unix.Open(i.CharDev, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	}
-	if err != nil {
-		err = &fs.PathError{Op: "open", Path: i.CharDev, Err: err}
-		return nil, fmt.Errorf("%w%s", err, i.openHint(err))
-	}
-	f := os.NewFile(uintptr(fd), i.CharDev)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("stat %s: %w", i.CharDev, err)
-	}
-	major, minor := unix.Major(st.Rdev), unix.Minor(st.Rdev)
-	if st.Mode&unix.S_IFMT != unix.S_IFCHR || major != i.char.Major || minor != i.char.Minor {
-		f.Close()
-		return nil, fmt.Errorf("%s is device %d:%d, but the kernel's %s is %d:%d (a stale node: remove it and run %s): %w",
-			i.CharDev, major, minor, i.char.Name, i.char.Major, i.char.Minor, i.mknod(), fs.ErrNotExist)
-	}
-	return f, nil
-}
-
-// mknod returns the command that creates the character device.
-func (i *DeviceInfo) mknod() string {
-	return fmt.Sprintf("mknod -m 666 %s c %d %d", i.CharDev, i.char.Major, i.char.Minor)
-}
-
-// openHint explains a failed open and says how to fix it.
-func (i *DeviceInfo) openHint(err error) string {
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf(" (the file does not exist; pass the device to the container, or run udev or %s)", i.mknod())
-	case errors.Is(err, syscall.EPERM):
-		return " (the device control group forbids it; allow character device " + fmt.Sprintf("%d:%d", i.char.Major, i.char.Minor) + ")"
-	case errors.Is(err, fs.ErrPermission):
-		st, serr := os.Stat(i.CharDev)
-		if serr != nil {
-			return ""
-		}
-		owner := ""
-		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-			owner = fmt.Sprintf(", owner %d, group %d", sys.Uid, sys.Gid)
-		}
-		return fmt.Sprintf(" (mode %s%s; this process is user %d, group %d)", st.Mode().Perm(), owner, os.Geteuid(), os.Getegid())
-	}
-	return ""
 }
 
 // Device is an open RDMA device (struct ibv_context). It is safe for concurrent use, except that

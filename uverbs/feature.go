@@ -6,8 +6,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // feature describes a verb that a kernel or a driver may not support.
@@ -45,11 +43,7 @@ var features = sync.OnceValue(func() map[string]feature {
 
 // runningKernel returns the version of the running kernel, or zero if it is unknown.
 var runningKernel = sync.OnceValue(func() Version {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return Version{}
-	}
-	return parseRelease(unix.ByteSliceToString(u.Release[:]))
+	return parseRelease(kernelRelease())
 })
 
 // parseRelease returns the version at the start of a kernel's release.

@@ -1,18 +1,15 @@
 package uverbs
 
 import (
-	"bytes"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // GID is a global identifier of 16 bytes in network order (union ibv_gid). On RoCE it is an IPv6
@@ -142,9 +139,9 @@ func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, erro
 		if used || err != nil {
 			return e, err
 		}
-		errno = syscall.ENODATA
+		errno = kernel.ENODATA
 	}
-	if errno == syscall.ENODATA {
+	if errno == kernel.ENODATA {
 		return GIDEntry{}, d.cmd.fail("QUERY_GID_ENTRY", errno, fmt.Sprintf("entry %d of port %d is not used", index, port))
 	}
 	if errno != 0 {
@@ -213,32 +210,6 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 // sysClassInfiniband is where sysfs shows RDMA devices.
 const sysClassInfiniband = "/sys/class/infiniband"
 
-// sysfsGIDs reads a GID table from sysfs below root. It opens the files relative to their
-// directory, because there are about a thousand and most have no GID.
-func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, error) {
-	dir := sysfsPort(root, device, port)
-	gids, err := unix.Open(filepath.Join(dir, "gids"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, sysfsErr(device, port, &fs.PathError{Op: "open", Path: filepath.Join(dir, "gids"), Err: err})
-	}
-	defer unix.Close(gids)
-	var table []GIDEntry
-	for i := range attr.GIDTableLen {
-		text, err := readLineAt(gids, strconv.Itoa(i))
-		if err != nil {
-			return nil, sysfsErr(device, port, err)
-		}
-		e, used, err := sysfsEntry(root, dir, text, GIDEntry{Port: port, Index: i}, attr.LinkLayer)
-		if err != nil {
-			return nil, err
-		}
-		if used {
-			table = append(table, e)
-		}
-	}
-	return table, nil
-}
-
 // sysfsGID reads one entry and reports whether it is used.
 func sysfsGID(root, device string, port uint8, i int, link LinkLayer) (e GIDEntry, used bool, err error) {
 	dir := sysfsPort(root, device, port)
@@ -285,24 +256,4 @@ func sysfsGIDType(path string, link LinkLayer) GIDType {
 		return GIDTypeRoCEv1
 	}
 	return GIDTypeIB
-}
-
-// readLine returns the first line of a sysfs file of at most one page.
-func readLine(path string) (string, error) { return readLineAt(unix.AT_FDCWD, path) }
-
-// readLineAt is readLine for a file in an open directory. It creates no os.File, which would double
-// the number of system calls.
-func readLineAt(dir int, name string) (string, error) {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", &fs.PathError{Op: "open", Path: name, Err: err}
-	}
-	defer unix.Close(fd)
-	var buf [4096]byte
-	n, err := unix.Read(fd, buf[:])
-	if err != nil {
-		return "", &fs.PathError{Op: "read", Path: name, Err: err}
-	}
-	line, _, _ := bytes.Cut(buf[:n], []byte("\n"))
-	return string(bytes.TrimSpace(line)), nil
 }

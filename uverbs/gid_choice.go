@@ -2,11 +2,8 @@ package uverbs
 
 import (
 	"bytes"
-	"net"
 	"net/netip"
 	"slices"
-
-	"github.com/vishvananda/netlink"
 )
 
 // GIDChoice selects the GID table entry that a QP uses. The zero value lets the library choose, see
@@ -120,44 +117,4 @@ func (r *gidRoute) rank(e GIDEntry) int {
 // link-local address, which is on every link. IPv4 link-local addresses have a route.
 func routed(peer GID) bool {
 	return !peer.IsZero() && !peer.Addr().IsMulticast() && !peer.LinkLocal()
-}
-
-// hostRoute reads the route to a peer from the kernel. What it cannot read stays empty, and the GID
-// table alone decides.
-func hostRoute(peer GID) gidRoute {
-	var r gidRoute
-	links, _ := listed(netlink.LinkList)
-	for _, l := range links {
-		if l.Attrs().Flags&net.FlagUp != 0 {
-			r.up = append(r.up, l.Attrs().Index)
-		}
-	}
-	if !routed(peer) {
-		return r
-	}
-	to := peer.Addr()
-	addrs, _ := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	for _, a := range addrs {
-		own, ok := netip.AddrFromSlice(a.IP)
-		if ones, bits := a.Mask.Size(); ok && ones < bits {
-			if subnet := netip.PrefixFrom(own.Unmap(), ones); subnet.Contains(to) {
-				r.near = append(r.near, own.Unmap())
-			}
-		}
-	}
-	routes, err := netlink.RouteGet(net.IP(to.AsSlice()))
-	if err != nil || len(routes) == 0 {
-		return r
-	}
-	// The route to an address of this host uses the loopback interface, which has no GID. Then the
-	// subnets decide.
-	if source, ok := netip.AddrFromSlice(routes[0].Src); ok {
-		r.source = source.Unmap()
-	}
-	if link := routes[0].LinkIndex; slices.ContainsFunc(links, func(l netlink.Link) bool {
-		return l.Attrs().Index == link && l.Attrs().Flags&net.FlagLoopback == 0
-	}) {
-		r.link = link
-	}
-	return r
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -62,7 +63,8 @@ func inspectInProcess(dev inproc.Device) DeviceInfo {
 // none to this process. Devices in the process are then all that there are. After any other error
 // there may be devices of the kernel.
 func noKernelDevices(err error) bool {
-	return errors.Is(err, syscall.EPROTONOSUPPORT) || // the RDMA core is not loaded
+	return runtime.GOOS != "linux" ||
+		errors.Is(err, syscall.EPROTONOSUPPORT) || // the RDMA core is not loaded
 		errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENOSYS) || // no netlink
 		errors.Is(err, fs.ErrPermission) // a sandbox
 }

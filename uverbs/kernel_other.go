@@ -1,0 +1,37 @@
+//go:build !linux
+
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// errLinuxOnly is the error for devices of the kernel, which are not listed either.
+var errLinuxOnly = fmt.Errorf("devices of the kernel need Linux; use a software device (package uverbs/soft): %w", errors.ErrUnsupported)
+
+// openFile fails.
+func (i *DeviceInfo) openFile() (*os.File, error) { return nil, errLinuxOnly }
+
+// kernelRelease returns "": the running kernel is not Linux.
+func kernelRelease() string { return "" }
+
+// sysfsGIDs fails.
+func sysfsGIDs(string, string, uint8, PortAttr) ([]GIDEntry, error) { return nil, errLinuxOnly }
+
+// readLine fails.
+func readLine(string) (string, error) { return "", errLinuxOnly }
+
+// busyWaiter stands for the one of Linux.
+type busyWaiter struct{}
+
+func newBusyWaiter(*os.File, time.Duration, *[eventSize]byte) (*busyWaiter, error) {
+	return nil, fmt.Errorf("a busy wait needs Linux: %w", errors.ErrUnsupported)
+}
+
+func (*busyWaiter) close() error { return nil }
+
+func (*busyWaiter) wait(*atomic.Pointer[CQ], bool) (int, *CQ) { return 0, nil }
