@@ -27,7 +27,7 @@ func (f *File) query(in, out []byte) syscall.Errno {
 		if len(out) < len(bytesOf(new(abi.QueryIbServiceResp))) {
 			return syscall.ENOSPC
 		}
-		return syscall.ENODATA
+		return errNoData
 	}
 	return syscall.ENOSYS
 }

@@ -1,0 +1,8 @@
+//go:build !freebsd
+
+package ucm
+
+import "syscall"
+
+// errNoData is ENODATA.
+const errNoData = syscall.ENODATA
