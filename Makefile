@@ -34,7 +34,7 @@ test: $(BUILD)/run ## what proves most, in minutes: check, unit, each driver on 
 testall: $(BUILD)/run ## the rest of the tests
 	@$(RUN) -suite testall
 
-check: $(BUILD)/run ## gofmt, vet, staticcheck, tidy modules, other architectures
+check: $(BUILD)/run ## gofmt, vet, staticcheck, tidy modules, other architectures and systems
 	@$(RUN) -suite check
 
 unit: $(BUILD)/run ## the tests that need no kernel

@@ -171,6 +171,7 @@ func TestCommand(t *testing.T) {
 			"cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device mlx5,mode=ib -hosts 2 -cpus 1 -env GOVERBS_KERNEL_TEST=1 " +
 				"-with ibverbs-utils,ibverbs-providers,rdmacm-utils control.test -test.v=test2json -test.run '^TestHosts$'"},
 		{"check/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
+		{"check/build-windows-arm64", nil, "GOOS=windows GOARCH=arm64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/..."},
 		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
 		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=write RDMAABI=write go test -json -count=1 ./test/conformance"},
 		{"soft/race", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=auto CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory go test -json -count=1 -race -timeout 30m ./test/conformance"},

@@ -55,9 +55,16 @@ func checkSteps() []step {
 			step{name: "tidy" + name, dir: dir, host: words("go mod tidy -diff")},
 			step{name: "staticcheck" + name, dir: dir, needs: []string{"staticcheck"}, host: []string{root + ".build/staticcheck", "./..."}})
 	}
-	return append(steps,
+	build := words("go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/...")
+	steps = append(steps,
 		step{name: "vet-arm64", env: []string{"GOARCH=arm64"}, host: words("go vet ./...")},
-		step{name: "build-riscv64", env: []string{"GOARCH=riscv64"}, host: words("go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/...")})
+		step{name: "build-riscv64", env: []string{"GOARCH=riscv64"}, host: build})
+	for _, system := range []string{"darwin", "freebsd", "windows"} { // where there are software devices only
+		for _, arch := range []string{"amd64", "arm64"} {
+			steps = append(steps, step{name: "build-" + system + "-" + arch, env: []string{"GOOS=" + system, "GOARCH=" + arch}, host: build})
+		}
+	}
+	return steps
 }
 
 // hostSuites need no VM of their own.
@@ -65,7 +72,7 @@ func (c *config) hostSuites() []suite {
 	gcc := []string{"gcc"}
 	cgo := []string{"CGO_ENABLED=1"}
 	return []suite{
-		{name: "check", doc: "gofmt, vet, staticcheck, tidy modules, other architectures", steps: checkSteps()},
+		{name: "check", doc: "gofmt, vet, staticcheck, tidy modules, other architectures and systems", steps: checkSteps()},
 		{
 			name: "unit", doc: "the tests that need no kernel",
 			steps: []step{

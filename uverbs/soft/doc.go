@@ -21,6 +21,9 @@
 //	GOVERBS_SOFT=auto program
 //	GOVERBS_SOFT="127.0.0.2;127.0.0.3,mtu=1024" program
 //
+// The package is tested on Linux. It is also compiled for macOS, FreeBSD and Windows, where software devices
+// are the only ones, but it is not tested on them.
+//
 // # Addresses
 //
 // A device has an IP address of this host. Its GID table has three entries: 0 is the link-local
