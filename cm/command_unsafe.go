@@ -1,14 +1,13 @@
 package cm
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"os"
 	"runtime"
 	"sync"
 	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
@@ -103,15 +102,7 @@ func (f *file) write(fd uintptr, o rawCommand) syscall.Errno {
 	if f.local != nil {
 		return f.doLocal(o)
 	}
-	size := head + uintptr(o.hdr.In)
-	var errno syscall.Errno
-	if f.thread != nil {
-		f.thread.run(func() { _, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size) })
-	} else if isShort(o.hdr.Cmd) {
-		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
-	} else {
-		_, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(o.hdr)), size)
-	}
+	errno := f.writeKernel(fd, o, head+uintptr(o.hdr.In))
 	runtime.KeepAlive(o)
 	if errno == syscall.EACCES {
 		credsRefused.Store(true)
@@ -147,25 +138,6 @@ func commandNoSignals[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	}
 	var errno syscall.Errno
 	f.thread.run(func() { errno = writeNoSignals(f.fd, o) })
-	return errno
-}
-
-// writeNoSignals writes a command while all signals of the thread are blocked.
-func writeNoSignals(fd int, o rawCommand) syscall.Errno {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var all, old unix.Sigset_t
-	for i := range all.Val {
-		all.Val[i]-- // 0 less 1: every bit
-	}
-	masked := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old) == nil // if this fails the command is issued nevertheless
-	_, _, errno := syscall.Syscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(o.hdr)), unsafe.Sizeof(*o.hdr)+uintptr(o.hdr.In))
-	runtime.KeepAlive(o)
-	if masked {
-		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); err != nil && errno == 0 {
-			errno, _ = err.(syscall.Errno)
-		}
-	}
 	return errno
 }
 
@@ -252,31 +224,26 @@ func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
 	return &r.resp, nil
 }
 
+// Address families of Linux, which the commands use on every system.
+const (
+	afInet  = 2  // AF_INET
+	afInet6 = 10 // AF_INET6
+)
+
 // sockaddr returns an IP address and a port in the kernel's layout. The scope is the index of the
 // network interface of a link-local address.
 func sockaddr(ip netip.Addr, port uint16, scope uint32) (s abi.KernelSockaddrStorage, size uint16) {
-	switch {
-	case ip.Is4():
-		*s.SsFamily() = unix.AF_INET
-		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s))
-		putPort(&sa.Port, port)
-		sa.Addr = ip.As4()
-		size = unix.SizeofSockaddrInet4
-	default:
-		*s.SsFamily() = unix.AF_INET6
-		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s))
-		putPort(&sa.Port, port)
-		sa.Addr = ip.As16()
-		sa.Scope_id = scope
-		size = unix.SizeofSockaddrInet6
+	b := s.Data()
+	binary.BigEndian.PutUint16(b[:], port)
+	if ip.Is4() {
+		*s.SsFamily() = afInet
+		*(*[4]byte)(b[2:]) = ip.As4()
+		return s, 16 // struct sockaddr_in
 	}
-	return s, size
-}
-
-// putPort stores a port in network byte order.
-func putPort(to *uint16, port uint16) {
-	b := (*[2]byte)(unsafe.Pointer(to))
-	b[0], b[1] = byte(port>>8), byte(port)
+	*s.SsFamily() = afInet6
+	*(*[16]byte)(b[6:]) = ip.As16()
+	binary.NativeEndian.PutUint32(b[22:], scope)
+	return s, 28 // struct sockaddr_in6
 }
 
 // getPort loads a port in network byte order.
@@ -288,15 +255,15 @@ func getPort(from *uint16) uint16 {
 // address decodes an address of the kernel. It returns the zero value if there is none.
 func address(s *abi.KernelSockaddrStorage, space PortSpace) Addr {
 	a := Addr{Space: space}
+	b := s.Data()
 	switch *s.SsFamily() {
 	case afIB:
 		return gidAddress(s, space)
-	case unix.AF_INET:
-		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(s))
-		a.IP, a.Port = netip.AddrFrom4(sa.Addr), getPort(&sa.Port)
-	case unix.AF_INET6:
-		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(s))
-		a.IP, a.Port = withZone(netip.AddrFrom16(sa.Addr), sa.Scope_id), getPort(&sa.Port)
+	case afInet:
+		a.IP, a.Port = netip.AddrFrom4([4]byte(b[2:])), binary.BigEndian.Uint16(b[:])
+	case afInet6:
+		ip := netip.AddrFrom16([16]byte(b[6:]))
+		a.IP, a.Port = withZone(ip, binary.NativeEndian.Uint32(b[22:])), binary.BigEndian.Uint16(b[:])
 	}
 	return a
 }
