@@ -129,9 +129,9 @@ func (q *QP) negative(h *wire.Header) {
 	}
 }
 
-// lost sends again what is not acknowledged, once until something is.
+// lost sends again what is not acknowledged, once until something is, unless the QP waits to do that.
 func (q *QP) lost() {
-	if !q.req.retryStarted {
+	if !q.req.retryStarted && !q.req.rnrWait {
 		q.sendAgain()
 	}
 }

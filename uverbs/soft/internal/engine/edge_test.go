@@ -173,3 +173,21 @@ func TestGIDsOfClosedDevice(t *testing.T) {
 		t.Error("the closed device has its address")
 	}
 }
+
+// TestNotReadyForTwo: while a QP waits because its peer is not ready, the packets behind, which the peer
+// refuses, too, are no reason to give up.
+func TestNotReadyForTwo(t *testing.T) {
+	clock := newFakeClock()
+	d := newDevice(t, Config{Clock: clock})
+	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
+	connect(a, b, connOptions{})
+	check(t, a.qp.Modify(&QPAttr{RetryCount: 0}, AttrRetryCount))
+	a.post(signaled(1, wrSend, a.sge(0, 8)), signaled(2, wrSend, a.sge(0, 8)))
+	a.inState(RTS)
+	for i := range uint64(2) {
+		b.recv(i, b.sge(0, 8))
+	}
+	clock.advance(time.Second)
+	a.want(1, ring.WCSend)
+	a.want(2, ring.WCSend)
+}
