@@ -106,17 +106,6 @@ const (
 	sendFence     = 1 << 0
 	sendSignaled  = 1 << 1
 	sendSolicited = 1 << 2
-	sendInline    = 1 << 3
-)
-
-// Opcodes and flags of completions (enum ib_wc_opcode, enum ib_wc_flags).
-const (
-	wcRecv         = 1 << 7
-	wcRecvWriteImm = 1<<7 + 1
-
-	wcFlagGRH        = 1 << 0
-	wcFlagImm        = 1 << 1
-	wcFlagInvalidate = 1 << 2
 )
 
 // Access rights that a QP may grant (enum ib_access_flags).
@@ -128,22 +117,20 @@ const (
 
 // Limits of the device (rxe_param.h).
 const (
-	MaxQPWR      = 1 << 20
-	MaxSGE       = 32
-	MaxInline    = 512 // bytes
-	MaxCQE       = 1<<15 - 1
-	MaxSRQWR     = 1 << 20
-	MaxSRQSGE    = 27
-	MaxRdAtomic  = 128
-	MaxAH        = 1<<15 - 1
-	MaxQP        = 1<<20 - 16
-	MaxCQ        = 1 << 20
-	MaxSRQ       = 1<<20 - 0x20001
-	MaxGroups    = 8192
-	MaxGroupQPs  = 56
-	MaxMessage   = 1 << 31 // bytes
-	GIDTableSize = 1024
-
+	MaxQPWR     = 1 << 20
+	MaxSGE      = 32
+	MaxInline   = 512 // bytes
+	MaxCQE      = 1<<15 - 1
+	MaxSRQWR    = 1 << 20
+	MaxSRQSGE   = 27
+	MaxRdAtomic = 128
+	MaxAH       = 1<<15 - 1
+	MaxQP       = 1<<20 - 16
+	MaxCQ       = 1 << 20
+	MaxSRQ      = 1<<20 - 0x20001
+	MaxGroups   = 8192
+	MaxGroupQPs = 56
+	MaxMessage  = 1 << 31 // bytes
 	// GSIQKey is the Q_Key of QP 1.
 	GSIQKey = 0x80010000
 

@@ -27,7 +27,7 @@ type responder struct {
 	nextSlot   int          // oldest of them
 	reading    *remembered  // a READ whose response is being sent, or nil
 	busy       bool         // a worker sends the response in several rounds
-	waiting    []byte       // packets that came meanwhile, each behind its length. Kept when empty.
+	waiting    []byte       // packets that came meanwhile, each behind its length
 
 	lastAck ackPlace // the acknowledgement that was generated last
 }
@@ -79,7 +79,6 @@ type verdict uint8
 
 const (
 	ok            verdict = iota
-	ignored               // nothing happens
 	notReady              // there is no receive
 	invalid               // it cannot be, or not in this order
 	denied                // it has no right to the memory

@@ -19,7 +19,6 @@ type source struct {
 // Sizes of headers, in bytes.
 const (
 	ipv4Size = 20
-	ipv6Size = 40
 	udpSize  = 8
 	udpProto = 17
 )

@@ -34,16 +34,6 @@ type SGE struct {
 	LKey   uint32
 }
 
-// An AV is the address of a datagram's destination (struct rxe_av).
-type AV struct {
-	DGID         [16]byte // an IPv6 address, or an IPv4 address mapped to one
-	FlowLabel    uint32
-	PortNum      uint8
-	SGIDIndex    uint8
-	HopLimit     uint8
-	TrafficClass uint8
-}
-
 // A Send is a copy of a send work request. Fields that its opcode does not have are zero.
 type Send struct {
 	WRID     uint64
@@ -59,8 +49,7 @@ type Send struct {
 	QPN       uint32 // datagrams, and all other sends, where it has no meaning
 	QKey      uint32
 	PKeyIndex uint16
-	AH        uint32 // number of the address handle; 0 means that AV has the address
-	AV        AV
+	AH        uint32 // number of the address handle
 
 	BindAddr   uint64
 	BindLength uint64 // in bytes
@@ -143,20 +132,10 @@ func (s *Send) clearUnion() {
 	s.Length, s.NumSGE, s.Inline = 0, 0, nil
 }
 
-// readUD copies the destination of a datagram. A program that has no address handle in the kernel
-// writes the address itself (rxe_get_av).
+// readUD copies the destination of a datagram. The element has room for its address, too, for programs
+// without address handles in the kernel; the device does not support them.
 func (s *Send) readUD(u *abi.RxeSendWRUD) {
-	s.QPN, s.QKey, s.PKeyIndex = u.RemoteQPN, u.RemoteQKey, u.PKeyIndex
-	if s.AH = u.AHNum; s.AH == 0 {
-		s.AV = AV{
-			DGID:         *u.AV.GRH.DGID.Raw(),
-			FlowLabel:    u.AV.GRH.FlowLabel,
-			PortNum:      u.AV.PortNum,
-			SGIDIndex:    u.AV.GRH.SGIDIndex,
-			HopLimit:     u.AV.GRH.HopLimit,
-			TrafficClass: u.AV.GRH.TrafficClass,
-		}
-	}
+	s.QPN, s.QKey, s.PKeyIndex, s.AH = u.RemoteQPN, u.RemoteQKey, u.PKeyIndex, u.AHNum
 }
 
 // readData copies and checks the length and the place of the data. tail is the element behind the

@@ -84,23 +84,6 @@ func TestReadSend(t *testing.T) {
 	}
 }
 
-// TestReadSendAV reads the address that a program without address handles in the kernel writes
-// (rxe_get_av).
-func TestReadSendAV(t *testing.T) {
-	r := New(1, SendElemSize(1, 0))
-	e := newProgram(t, r.Bytes()).elem(0)
-	write(e, request(1, OpSend, 0, field{56, uint8(1)}, field{57, uint8(2)}, field{64, []byte{0xfe, 0x80, 15: 9}},
-		field{80, uint32(0x12345)}, field{84, uint8(3)}, field{85, uint8(64)}, field{86, uint8(32)})...)
-	var s Send
-	if !r.ReadSend(0, &s, 1) {
-		t.Fatal("it is malformed")
-	}
-	want := AV{DGID: [16]byte{0xfe, 0x80, 15: 9}, FlowLabel: 0x12345, PortNum: 1, SGIDIndex: 3, HopLimit: 64, TrafficClass: 32}
-	if s.AH != 0 || s.AV != want {
-		t.Errorf("AH %d, address %+v, want 0 and %+v", s.AH, s.AV, want)
-	}
-}
-
 // TestMalformed gives the device requests that do not fit. rxe_requester and get_srq_wqe check num_sge;
 // copy_data fails at the end of the SGEs. rxe does not check inline data, which must not reach the
 // next element here.
