@@ -64,7 +64,7 @@ func checkSteps() []step {
 			steps = append(steps, step{name: "build-" + system + "-" + arch, env: []string{"GOOS=" + system, "GOARCH=" + arch}, host: build})
 		}
 	}
-	return steps
+	return append(steps, step{name: "vet-darwin", env: []string{"GOOS=darwin"}, host: words("go vet ./uverbs/soft/... ./cm/internal/...")})
 }
 
 // hostSuites need no VM of their own.

@@ -127,9 +127,9 @@ func TestGIDs(t *testing.T) {
 		}
 	}
 	_, _, errno := entry(1, 3, 32)
-	c.want("an unused entry", errno, syscall.ENODATA)
+	c.want("an unused entry", errno, kernel.ENODATA)
 	_, _, errno = entry(1, 1023, 32)
-	c.want("the last entry", errno, syscall.ENODATA)
+	c.want("the last entry", errno, kernel.ENODATA)
 	_, _, errno = entry(1, 1024, 32)
 	c.want("beyond the table", errno, syscall.EINVAL)
 	_, _, errno = entry(2, 0, 32)

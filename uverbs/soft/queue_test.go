@@ -277,7 +277,7 @@ func TestAddressHandles(t *testing.T) {
 	}{
 		"no port":             {func(a *abi.AHAttr) { a.PortNum = 0 }, syscall.EINVAL},
 		"no GRH":              {func(a *abi.AHAttr) { a.IsGlobal = 0 }, syscall.EINVAL},
-		"an unused GID":       {func(a *abi.AHAttr) { a.GRH.SGIDIndex = 3 }, syscall.ENODATA},
+		"an unused GID":       {func(a *abi.AHAttr) { a.GRH.SGIDIndex = 3 }, kernel.ENODATA},
 		"IPv4 from IPv6":      {func(a *abi.AHAttr) { a.GRH.SGIDIndex = 2 }, syscall.EINVAL},
 		"nobody":              {func(a *abi.AHAttr) { a.GRH.DGID[12] = 10 }, syscall.ENETUNREACH},
 		"itself, from itself": {func(*abi.AHAttr) {}, 0},

@@ -169,7 +169,7 @@ func TestQueries(t *testing.T) {
 		r.is("room", f.Do(abi.RDMA_USER_CM_CMD_QUERY, bytesOf(&abi.Query{ID: idle, Option: option}), out[:size-1]), syscall.ENOSPC)
 		r.ok(f.Do(abi.RDMA_USER_CM_CMD_QUERY, bytesOf(&abi.Query{ID: idle, Option: option}), out))
 	}
-	r.is("services", f.Do(abi.RDMA_USER_CM_CMD_QUERY, bytesOf(&abi.Query{ID: idle, Option: abi.RDMA_USER_CM_QUERY_IB_SERVICE}), make([]byte, 8)), syscall.ENODATA)
+	r.is("services", f.Do(abi.RDMA_USER_CM_CMD_QUERY, bytesOf(&abi.Query{ID: idle, Option: abi.RDMA_USER_CM_QUERY_IB_SERVICE}), make([]byte, 8)), errNoData)
 	r.is("services without room", f.Do(abi.RDMA_USER_CM_CMD_QUERY, bytesOf(&abi.Query{ID: idle, Option: abi.RDMA_USER_CM_QUERY_IB_SERVICE}), nil), syscall.ENOSPC)
 	r.is("another query", f.Do(abi.RDMA_USER_CM_CMD_QUERY, bytesOf(&abi.Query{ID: idle, Option: 4}), nil), syscall.ENOSYS)
 	r.ok(f.Do(abi.RDMA_USER_CM_CMD_QUERY_ROUTE, bytesOf(&abi.Query{ID: idle}), route))

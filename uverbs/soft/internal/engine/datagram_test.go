@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 )
 
@@ -152,7 +153,7 @@ func TestAHErrors(t *testing.T) {
 	for av, want := range map[AV]syscall.Errno{
 		{Port: 1, DGID: gid}:                          syscall.EINVAL,
 		{GRH: true, DGID: gid}:                        syscall.EINVAL,
-		{GRH: true, Port: 1, DGID: gid, SGIDIndex: 9}: syscall.ENODATA,
+		{GRH: true, Port: 1, DGID: gid, SGIDIndex: 9}: kernel.ENODATA,
 		{GRH: true, Port: 1, DGID: gid}:               0,
 	} {
 		if _, errno := d.CreateAH(1, av); errno != want {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 )
 
@@ -102,7 +103,7 @@ func TestModifyErrors(t *testing.T) {
 		"RESET to RTR":      {s.qp, QPAttr{State: RTR, AV: good, PathMTU: 1}, rtrMask, syscall.EINVAL},
 		"no GRH":            {s.qp, av(func(a *AV) { a.GRH = false }), AttrAV, syscall.EINVAL},
 		"port of the AV":    {s.qp, av(func(a *AV) { a.Port = 0 }), AttrAV, syscall.EINVAL},
-		"GID not in use":    {s.qp, av(func(a *AV) { a.SGIDIndex = 200 }), AttrAV, syscall.ENODATA},
+		"GID not in use":    {s.qp, av(func(a *AV) { a.SGIDIndex = 200 }), AttrAV, kernel.ENODATA},
 		"other family":      {s.qp, av(func(a *AV) { a.SGIDIndex = 1 }), AttrAV, syscall.EINVAL},
 		"no route":          {s.qp, av(func(a *AV) { a.DGID[15]++ }), AttrAV, syscall.ENETUNREACH},
 		"alternate path":    {s.qp, QPAttr{AltAV: good}, AttrAltPath, syscall.EINVAL},
