@@ -124,7 +124,7 @@ func (e *end) next(cq *uverbs.CQ, what string) uverbs.WC {
 			return wc[0]
 		}
 	}
-	e.t.Fatalf("%s (%s): no completion of a %s within %s; before:\n%s", e.name, e.host, what, deadline, e.record)
+	e.t.Fatalf("%s%s (%s): no completion of a %s within %s; before:\n%s", e.record.title, e.name, e.host, what, deadline, e.record)
 	return wc[0]
 }
 
@@ -195,7 +195,7 @@ func (e *end) fails() {
 			return
 		}
 	}
-	e.t.Errorf("%s (%s): the QP is not in state ERR after %s:\n%s", e.name, e.host, deadline, e.record)
+	e.t.Errorf("%s%s (%s): the QP is not in state ERR after %s:\n%s", e.record.title, e.name, e.host, deadline, e.record)
 }
 
 // state records the state of the QP.
@@ -208,6 +208,7 @@ func (e *end) state() {
 
 // record is what has happened at both ends of a connection.
 type record struct {
+	title    string // what happens, for messages
 	lines    []string
 	failures int
 }
