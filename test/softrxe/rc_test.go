@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -408,6 +409,18 @@ func TestRC(t *testing.T) {
 func TestRCIPv6(t *testing.T) {
 	rxe, software := newHosts(t, true)
 	runCases(t, rxe, software, rcCases)
+}
+
+// TestRCMTU is TestRC with the MTU of the port and of the path raised to 4096.
+func TestRCMTU(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		t.Run(family(ipv6), func(t *testing.T) {
+			testenv.Guest(t)
+			raiseMTU(t)
+			rxe, software := newHosts(t, ipv6)
+			runCases(t, rxe, software, rcCases)
+		})
+	}
 }
 
 // Kernels in which rxe changed.

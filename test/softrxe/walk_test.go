@@ -114,6 +114,7 @@ type walker struct {
 	typ         uverbs.QPType
 	maxInline   int
 	atomicWrite bool // rxe of this kernel has it
+	lossy       bool // the link loses packets: only RC, without faults, and with a short timeout
 }
 
 // piece draws a part of an area.
@@ -218,7 +219,7 @@ func (w *walker) round() *round {
 			last.opcode, last.takes = uverbs.WRRDMAWriteWithImm, true
 		}
 	}
-	if w.typ == uverbs.RC && len(ends) == 1 && w.IntN(3) == 0 {
+	if w.typ == uverbs.RC && !w.lossy && len(ends) == 1 && w.IntN(3) == 0 {
 		ops := r.ops[ends[0]]
 		i := w.IntN(len(ops))
 		w.spoil(&ops[i])
@@ -401,27 +402,52 @@ func walkSeed(t *testing.T) uint64 {
 // options draws the options of QPs. Timeouts are longer than what a busy guest takes.
 func (w *walker) options() uverbs.QPOptions {
 	w.typ = uverbs.RC
-	if w.IntN(5) == 0 {
+	if w.IntN(5) == 0 && !w.lossy {
 		w.typ = uverbs.UC
+	}
+	timeout := uverbs.AckTimeout(18)
+	if w.lossy {
+		timeout = 13
 	}
 	w.maxInline = w.IntN(2) * 128
 	return uverbs.QPOptions{
 		Type: w.typ, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: max(w.maxInline, 8), MaxSendWR: 2 * maxOps, MaxRecvWR: 2 * maxOps,
 		Path: uverbs.PathOptions{
 			MTU: []uverbs.MTU{uverbs.MTU256, uverbs.MTU512, uverbs.MTU1024}[w.IntN(3)], MaxRdAtomic: uint8(1 + w.IntN(16)),
-			RNRRetry: uint8(1 + w.IntN(2)), MinRNRTimer: 1, Timeout: 18,
+			RNRRetry: uint8(1 + w.IntN(2)), MinRNRTimer: 1, Timeout: timeout, RetryCount: 7,
 		},
 	}
 }
 
 // TestWalk plays random rounds between all pairings, and compares every completion and the memory
 // afterwards with those of the kernel's device alone.
-func TestWalk(t *testing.T) {
+func TestWalk(t *testing.T) { walk(t, false) }
+
+// TestWalkLoss is TestWalk with a link that loses 1 % of the packets.
+func TestWalkLoss(t *testing.T) {
+	testenv.Guest(t)
+	lose(t, "1%")
+	walk(t, true)
+}
+
+// lose makes the link lose packets, in both directions, until the end of the test.
+func lose(t *testing.T, percent string) {
+	t.Helper()
+	must(t, lab.impair("loss", percent))
+	t.Cleanup(func() {
+		if err := lab.impair("off"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// walk walks.
+func walk(t *testing.T, lossy bool) {
 	testenv.Guest(t)
 	kernel := testenv.Kernel(t)
 	seed := walkSeed(t)
 	t.Logf("%s=%d", seedEnv, seed)
-	w := &walker{Rand: rand.New(rand.NewPCG(seed, 0)), atomicWrite: slices.Compare(kernel[:], v6_2[:]) >= 0}
+	w := &walker{Rand: rand.New(rand.NewPCG(seed, 0)), atomicWrite: slices.Compare(kernel[:], v6_2[:]) >= 0, lossy: lossy}
 	rounds, failing := 0, 0
 	const life = 40 // rounds of a session
 	stop := time.Now().Add(walkTime(t))
