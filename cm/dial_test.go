@@ -52,8 +52,7 @@ func TestDialCancelled(t *testing.T) {
 	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
 
 	var at cancelAtCommand
-	h := &eventLoop{channel: interposed(t, at.given), users: 1, handlers: map[*ID]eventHandler{}}
-	go h.run()
+	h := runEventLoop(interposed(t, at.given))
 	dialLoop.mu.Lock()
 	if testenv.TheRig().Soft {
 		dialLoop.soft = h

@@ -41,15 +41,20 @@ func startEventLoop(soft bool) (*eventLoop, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &eventLoop{channel: c, users: 1, handlers: map[*ID]eventHandler{}}
-	go l.run()
-	return l, nil
+	return runEventLoop(c), nil
 }
 
-// run passes events to their handlers until the channel is closed. It holds the channel's readTurn
-// all the time, so that other goroutines that wait on the channel need not take turns with it.
+// runEventLoop reads a new channel. It holds the channel's readTurn from now on, so that a goroutine
+// that waits on the channel cannot become the reader, which would keep events from their handlers.
+func runEventLoop(c *Channel) *eventLoop {
+	l := &eventLoop{channel: c, users: 1, handlers: map[*ID]eventHandler{}}
+	c.readTurn <- struct{}{}
+	go l.run()
+	return l
+}
+
+// run passes events to their handlers until the channel is closed.
 func (l *eventLoop) run() {
-	l.channel.readTurn <- struct{}{}
 	defer func() { <-l.channel.readTurn }()
 	for {
 		e, err := l.channel.nextAsReader()
