@@ -191,3 +191,25 @@ func TestNotReadyForTwo(t *testing.T) {
 	a.want(1, ring.WCSend)
 	a.want(2, ring.WCSend)
 }
+
+// TestDeviceWithSameAddress: a device that takes the place of one that was closed gets what is sent to its
+// address, also from QPs and by address handles that are older.
+func TestDeviceWithSameAddress(t *testing.T) {
+	host := new(Host)
+	a := newSide(t, newDevice(t, Config{Host: host}, "10.0.0.1"), sideOptions{typ: UD})
+	a.activate()
+	old := newDevice(t, Config{Host: host}, "10.0.0.2")
+	ah := a.handle("10.0.0.2", nil)
+	old.Close()
+	b := newSide(t, newDevice(t, Config{Host: host}, "10.0.0.2"), sideOptions{typ: UD})
+	a.post(datagram(1, ah, b, a.sge(0, 8))) // it is lost
+	a.want(1, ring.WCSend)
+	b.activate()
+	b.recv(2, b.sge(0, 100))
+	a.post(datagram(3, ah, b, a.sge(0, 8)))
+	a.want(3, ring.WCSend)
+	b.want(2, ring.WCRecv)
+	b.d.Close()
+	a.post(datagram(4, ah, b, a.sge(0, 8)))
+	a.want(4, ring.WCSend)
+}

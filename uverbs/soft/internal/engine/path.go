@@ -38,12 +38,21 @@ type Network interface {
 // A path is where the packets of a QP or an address handle go. It does not change.
 type path struct {
 	device    *Device // whose packets these are
-	local     *Device // the destination if it is on the same host; nil: the network, or a group
+	local     *Device // the destination if it was on the same host; nil: the network, or a group
 	multicast bool
 	src, dst  netip.Addr
 	to        netip.AddrPort // of the network; invalid for a group that only this host can reach
 	ip        udp.IP
 	flowLabel uint32
+}
+
+// destination returns the device of the same host that a path leads to: the one that was found at first
+// or, once that is closed, the one that has taken its place, or nil.
+func (p *path) destination() *Device {
+	if !p.local.closed.Load() {
+		return p.local
+	}
+	return p.device.config.Host.find(p.dst)
 }
 
 // defaultHopLimit is used if an AV has none.

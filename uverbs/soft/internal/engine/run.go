@@ -242,7 +242,9 @@ func (w *worker) deliverResponses() {
 func (w *worker) deliverOne(way *path, b []byte) {
 	w.source = source{src: way.src, dst: way.dst, ip: way.ip, flowLabel: way.flowLabel, size: len(b)}
 	if way.local != nil {
-		way.local.receive(w, &w.source, b)
+		if d := way.destination(); d != nil {
+			d.receive(w, &w.source, b)
+		}
 		return
 	}
 	for _, d := range way.device.config.Host.devicesNow() {
