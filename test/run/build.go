@@ -22,6 +22,7 @@ var testPackages = map[string]string{
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",
 	"rxe":         "mmio/rxe",
+	"softrxe":     "test/softrxe",
 	"uverbs":      "uverbs",
 }
 

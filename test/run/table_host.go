@@ -176,7 +176,7 @@ func (c *config) sideBySide() []step {
 
 // suites returns all suites.
 func (c *config) suites() []suite {
-	return slices.Concat(c.hostSuites(), []suite{c.softSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.siwSuite()}, c.taskSuites())
+	return slices.Concat(c.hostSuites(), []suite{c.softSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.siwSuite()}, c.taskSuites())
 }
 
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
@@ -184,7 +184,7 @@ func (c *config) suites() []suite {
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "siw/verbs", "rxe", "siw/mixed", "mlx5/ib"},
 	"testall": {"race", "soft/ioctl", "soft/race", "soft/cmrace", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
-		"vmtest", "perf", "hosts", "control", "cards", "siw/interop", "flat", "traffic", "racevm"},
+		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "siw/interop", "flat", "traffic", "racevm"},
 }
 
 // errSuite is the error of a name that no suite has.

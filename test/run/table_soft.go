@@ -24,3 +24,21 @@ func (c *config) softSuite() suite {
 		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl"), verbs("write", "RDMAABI=write"), cm, race, cmRace},
 	}
 }
+
+// softRxeSuite has the tests of software devices against the kernel's rxe.
+func (c *config) softRxeSuite() suite {
+	tests := func(name, run string, more ...string) step {
+		return step{
+			name: name, env: c.guestEnv(more...), bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"),
+			flags: []string{"-timeout", "40m"}, programs: []program{{name: "softrxe.test", run: run, args: []string{"-test.timeout", "39m"}}},
+		}
+	}
+	return suite{
+		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, our programs and rdma-core's, a random walk (GOVERBS_WALK=10m)",
+		steps: []step{
+			tests("verbs", "^Test(RC|UC|UD)"),
+			tests("programs", "^TestP"),
+			tests("walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
+		},
+	}
+}
