@@ -48,6 +48,44 @@ func TestDuplicateBeforeAll(t *testing.T) {
 	}
 }
 
+// TestDuplicateBeforeAtomic: a SEND that comes again is acknowledged, but not together with an atomic
+// behind it. rxe would take that for the end of the atomic, without its result.
+func TestDuplicateBeforeAtomic(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	var answers []wire.Header
+	net.tap = func(_, _ netip.Addr, b []byte) bool {
+		var h wire.Header
+		wire.Parse(b, &h)
+		answers = append(answers, wire.Header{Opcode: h.Opcode, PSN: h.PSN})
+		return false
+	}
+	_, b := networkPair(t, net, sideOptions{}, connOptions{psn: 0x100})
+	psn := b.qp.Query().RQPSN
+	r := b.d.NewReceiver()
+	request := func(h wire.Header) {
+		h.PKey, h.DestQP, h.AckReq = defaultPKey, b.qp.num, true
+		p := make([]byte, wire.PacketSize(h.Opcode, 0))
+		h.Put(p)
+		r.Packet(&Meta{From: netip.MustParseAddr("10.0.0.1"), To: netip.MustParseAddr("10.0.0.2")}, p)
+		r.Flush()
+	}
+	for id := range uint64(3) {
+		b.recv(id, b.sge(0, 8))
+	}
+	send := func(n uint32) wire.Header { return wire.Header{Opcode: wire.SendOnly, PSN: psn + n} }
+	atomic := wire.Header{Opcode: wire.FetchAdd, PSN: psn + 2, Addr: b.addr(64), RKey: b.mr.RKey()}
+	for _, h := range []wire.Header{send(0), send(1), atomic, send(3), send(0), send(3)} {
+		request(h)
+	}
+	want := []wire.Header{
+		{Opcode: wire.Acknowledge, PSN: psn}, {Opcode: wire.Acknowledge, PSN: psn + 1}, {Opcode: wire.AtomicAcknowledge, PSN: psn + 2},
+		{Opcode: wire.Acknowledge, PSN: psn + 3}, {Opcode: wire.Acknowledge, PSN: psn + 1}, {Opcode: wire.Acknowledge, PSN: psn + 3},
+	}
+	if !slices.Equal(answers, want) {
+		t.Errorf("the answers are %+v, want %+v", answers, want)
+	}
+}
+
 // TestRequestAfterReset: after a reset, a worker that is still at work takes no request of the new
 // connection for one of the old.
 func TestRequestAfterReset(t *testing.T) {

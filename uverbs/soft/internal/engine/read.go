@@ -117,7 +117,7 @@ func (q *QP) failRead(w *worker, m *remembered) {
 func (q *QP) duplicate(w *worker, a *arrival) {
 	r, h := &q.resp, &a.header
 	if h.Opcode.IsSend() || h.Opcode.IsWrite() {
-		q.acknowledge(w, wire.SyndromeACK, wire.Add(r.ackPSN, -1))
+		q.acknowledge(w, wire.SyndromeACK, r.again(h.PSN))
 		return
 	}
 	op := h.Opcode.Operation()
@@ -137,6 +137,20 @@ func (q *QP) duplicate(w *worker, a *arrival) {
 	case m.kind == aRead && op == wire.ReadRequest:
 		q.readAgain(w, h, m)
 	}
+}
+
+// again returns the PSN that acknowledges a SEND or WRITE that came again: that of all before which has been
+// acknowledged, but of nothing that has a response of its own. rxe acknowledges an atomic so as well, and takes
+// such an acknowledgement for the end of its own atomic, whose result is then missing.
+func (r *responder) again(psn uint32) uint32 {
+	last := wire.Add(r.ackPSN, -1)
+	for i := range r.remembered {
+		m := &r.remembered[i]
+		if m.kind != forgotten && wire.Diff(m.first, psn) > 0 && wire.Diff(m.first, last) <= 0 {
+			last = wire.Add(m.first, -1)
+		}
+	}
+	return last
 }
 
 // readAgain answers a READ again, or the rest of one. It must lie in the one that is remembered.
