@@ -172,11 +172,11 @@ func (w *walker) op(most int) op {
 		o.flags |= uverbs.SendSolicited
 	}
 	n := w.length(most)
+	if w.lossy { // rxe of Linux 7.2 does not answer some repeated READs near requests of no bytes, and logs a warning
+		n = max(n, 1)
+	}
 	switch o.opcode {
 	case uverbs.WRRDMARead:
-		if w.lossy { // rxe of Linux 7.2 does not answer a repeated READ of no bytes, and logs a warning
-			n = max(n, 1)
-		}
 		o.local, o.remote = w.pieces(resultArea, n), w.piece(sourceArea, n).offset
 		return o
 	case uverbs.WRAtomicCAS, uverbs.WRAtomicFAA:
