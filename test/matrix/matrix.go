@@ -8,8 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // Matrix says what works where: rows are features, columns are kernels.
@@ -36,10 +39,15 @@ const (
 	mlx5RoCE = "mlx5-roce"
 	mlx5IB   = "mlx5-ib"
 	siw      = "siw"
+	soft     = "soft" // software devices on this machine
 )
 
-// ParseColumn reads a column's name, ARCH/KERNEL or ARCH/KERNEL/DRIVER. The kernel may be a path.
+// ParseColumn reads a column's name: ARCH/KERNEL or ARCH/KERNEL/DRIVER, where the kernel may be a path, or
+// soft, for software devices on this machine, which play one kernel.
 func ParseColumn(name string) Column {
+	if name == soft {
+		return Column{Kernel: testenv.SoftKernel(), Arch: runtime.GOARCH, Driver: soft}
+	}
 	c := Column{Driver: rxe}
 	c.Arch, c.Kernel, _ = strings.Cut(name, "/")
 	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB, siw}, c.Kernel[i+1:]) {
@@ -49,11 +57,12 @@ func ParseColumn(name string) Column {
 }
 
 // suitesOf are the suites of the drivers that have not all of them: InfiniBand has no connections
-// here, and netlinkrdma's are about what rxe has.
+// here, netlinkrdma's are about what rxe has, and the programs run in VMs.
 var suitesOf = map[string][]string{
 	mlx5RoCE: {"conformance", "cm", "classic", "interop"},
 	mlx5IB:   {"conformance"},
 	siw:      {"conformance", "cm", "interop"},
+	soft:     {"conformance", "cm"},
 }
 
 // has reports whether a test is for a column's driver. Tests that have a boot of their own, on rxe, look

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +69,9 @@ half a line` + syn + `=== NAME  TestA/auto
 ` + syn + `=== RUN   TestD
     d_test.go:7: ` + testenv.ElsewhereMark + `X is not 1
 ` + syn + `--- SKIP: TestD (0.00s)
+` + syn + `=== RUN   TestE
+    e_test.go:7: ` + testenv.NotSoftMark + `limits are the kernel's
+` + syn + `--- SKIP: TestE (0.00s)
 ` + syn + `FAIL
 in between
 ` + testenv.StartMark + `two on Linux 6.1.0-56-amd64
@@ -93,7 +97,8 @@ func TestCollect(t *testing.T) {
 	}
 	want := []Result{
 		{"one", "TestA", Failed, "", 0}, {"one", "TestA/auto", Unsupported, "ALLOC_MW", 0}, {"one", "TestA/write", Failed, "", 0},
-		{"one", "TestB", Passed, "", 1.5}, {"one", "TestC", Unsupported, "", 0}, {"two", "TestA", Failed, "did not end", 0},
+		{"one", "TestB", Passed, "", 1.5}, {"one", "TestC", Unsupported, "", 0}, {"one", "TestE", Elsewhere, "", 0},
+		{"two", "TestA", Failed, "did not end", 0},
 	}
 	if got := c.Results(); !slices.Equal(got, want) {
 		t.Errorf("results are\n%v, want\n%v", got, want)
@@ -164,6 +169,7 @@ func TestParseColumn(t *testing.T) {
 		"amd64//boot/bzImage":          {Arch: "amd64", Kernel: "/boot/bzImage", Driver: rxe},
 		"amd64//boot/bzImage/mlx5-ib":  {Arch: "amd64", Kernel: "/boot/bzImage", Driver: mlx5IB},
 		"amd64//home/mlx5-ib/vmlinuz1": {Arch: "amd64", Kernel: "/home/mlx5-ib/vmlinuz1", Driver: rxe},
+		"soft":                         {Arch: runtime.GOARCH, Kernel: "7.2", Driver: soft},
 	} {
 		got := ParseColumn(name)
 		if got.Arch != want.Arch || got.Kernel != want.Kernel || got.Driver != want.Driver {
@@ -171,7 +177,7 @@ func TestParseColumn(t *testing.T) {
 		}
 		files[bootFile("", got, "b")] = true
 	}
-	if len(files) != 7 { // the first two are the same
+	if len(files) != 8 { // the first two are the same
 		t.Errorf("the results are in %v, want a file for each", files)
 	}
 }
@@ -216,6 +222,45 @@ func TestDrivers(t *testing.T) {
 	mlx5Run.Boots[0].Results[0].Outcome = Passed
 	if merge(tests, []*Run{rxeRun, mlx5Run}).good() {
 		t.Error("a test that is for the driver was not run, and the matrix is good")
+	}
+}
+
+// TestSoft: on software devices a test that is about the kernel is not counted, in whole or in part, also
+// if one way of giving commands does not come to it. One that did not run is missed.
+func TestSoft(t *testing.T) {
+	tests := []sourceTest{{"conformance", "TestA", "g", "", nil}, {"conformance", "TestB", "g", "", nil}, {"cm", "TestC", "h", "", nil}, {"interop", "TestD", "h", "", nil}}
+	rxeRun := &Run{Column{Driver: rxe, Kernel: "7.2"}, boots([]Result{
+		{"conformance", "TestA", Passed, "", 0}, {"conformance", "TestA/auto", Passed, "", 0}, {"conformance", "TestA/auto/x", Passed, "", 0}, {"conformance", "TestA/auto/y", Passed, "", 0},
+		{"conformance", "TestB", Passed, "", 0}, {"conformance", "TestB/x", Passed, "", 0}, {"cm", "TestC", Passed, "", 0}, {"interop", "TestD", Passed, "", 0},
+	})}
+	softRun := &Run{Column{Driver: soft, Kernel: "7.2", Release: "7.2, played by a software device"}, []Boot{
+		{Path: "auto", Results: []Result{
+			{"conformance", "TestA", Passed, "", 0}, {"conformance", "TestA/auto", Passed, "", 0}, {"conformance", "TestA/auto/x", Elsewhere, "", 0}, {"conformance", "TestA/auto/y", Passed, "", 0},
+			{"conformance", "TestB", Elsewhere, "", 0}, {"cm", "TestC", Passed, "", 0},
+		}},
+		{Path: "write", Results: []Result{
+			{"conformance", "TestA", Passed, "", 0}, {"conformance", "TestA/write", Unsupported, "X", 0}, {"conformance", "TestB", Elsewhere, "", 0},
+		}},
+	}}
+	m := merge(tests, []*Run{rxeRun, softRun})
+	var got []string
+	for _, r := range m.Rows {
+		got = append(got, r.Test+" "+symbol(r.Cells[0])+" "+symbol(r.Cells[1]))
+	}
+	if want := []string{"TestA/x ✓ –", "TestA/y ✓ ✓–", "TestB/x ✓ ", "TestC ✓ ✓", "TestD ✓ "}; !slices.Equal(got, want) || !m.good() || m.Columns[1].Version() != "7.2" {
+		t.Errorf("rows are %q, want %q; good is %t, the version %q", got, want, m.good(), m.Columns[1].Version())
+	}
+	for name, s := range map[string]string{"text": text(m), "Markdown": string(markdown(m))} {
+		if !strings.Contains(s, softLegend) {
+			t.Errorf("%s says nothing about soft:\n%s", name, s)
+		}
+	}
+	if s := summary(m); !strings.Contains(s, "soft (software device that plays rxe), RoCE v2") {
+		t.Errorf("the summary has no row of soft:\n%s", s)
+	}
+	softRun.Boots[0].Results = softRun.Boots[0].Results[:5]
+	if merge(tests, []*Run{rxeRun, softRun}).good() {
+		t.Error("a test did not run on software devices, and the matrix is good")
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 )
 
 // worse orders outcomes: what is further right wins over what is left of it.
-var worse = []Outcome{NotRun, Passed, Unsupported, Failed}
+var worse = []Outcome{Elsewhere, NotRun, Passed, Unsupported, Failed}
 
 // worst returns the worse of two outcomes.
 func worst(a, b Outcome) Outcome {
@@ -54,7 +54,8 @@ type Run struct {
 	Boots  []Boot // in the order of their names
 }
 
-// Boot is what was run in one boot. Each has a file of its own, since several run at once.
+// Boot is what was run in one boot, or on software devices in one go test. Each has a file of its own,
+// since several run at once.
 type Boot struct {
 	Name    string    `json:"name"`              // unique among the boots of a column
 	Path    string    `json:"path,omitempty"`    // auto, ioctl or write: the path of tests that do not choose one
@@ -89,6 +90,7 @@ type test struct {
 	output strings.Builder
 	lacks  []string // the features that it found missing
 	other  bool     // another boot is for it
+	never  bool     // it is not for the devices
 	verb   string   // PASS, FAIL or SKIP; empty until it ends
 	took   float64  // in seconds
 }
@@ -141,6 +143,7 @@ func (c *Collector) text(s string) {
 	default:
 		c.current.output.WriteString(s)
 		c.current.other = c.current.other || strings.Contains(s, testenv.ElsewhereMark)
+		c.current.never = c.current.never || strings.Contains(s, testenv.NotSoftMark)
 		_, feature, ok := strings.Cut(strings.TrimSpace(s), testenv.LackingMark)
 		if ok && !slices.Contains(c.current.lacks, feature) {
 			c.current.lacks = append(c.current.lacks, feature)
@@ -178,6 +181,8 @@ func (c *Collector) Results() []Result {
 		}
 		r := Result{Suite: t.suite, Test: t.name, Outcome: Failed, Note: strings.Join(t.lacks, ", "), Took: t.took}
 		switch {
+		case t.verb == "SKIP" && t.never:
+			r.Outcome = Elsewhere
 		case t.verb == "PASS" && t.lacks == nil:
 			r.Outcome = Passed
 		case t.verb == "PASS" || t.verb == "SKIP":

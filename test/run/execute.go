@@ -203,6 +203,9 @@ func (r *runner) execute(ctx context.Context, p *planned) *outcome {
 
 // column is the column of the matrix that a step's results go to.
 func (r *runner) column(s *step) matrix.Column {
+	if s.host != nil {
+		return matrix.ParseColumn(s.driver)
+	}
 	return matrix.Column{Kernel: s.kernelOr(r.kernel), Arch: r.arch, Driver: s.driver}
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/matrix"
 )
 
 // testConfig is what the command line says without flags, on amd64.
@@ -71,6 +73,9 @@ func TestTables(t *testing.T) {
 					}
 					if st.driver != "" && (columnSuites[st.driver] == nil || st.name == "") {
 						t.Errorf("%s has results for %q, which no column has", full, st.driver)
+					}
+					if st.host != nil && st.driver != "" && (matrix.ParseColumn(st.driver).Driver != st.driver || !isGoTest(st.host)) {
+						t.Errorf("%s has results for the matrix, and is no go test with a column of its own", full)
 					}
 				}
 			}
@@ -173,9 +178,9 @@ func TestCommand(t *testing.T) {
 		{"check/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
 		{"check/build-windows-arm64", nil, "GOOS=windows GOARCH=arm64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/..."},
 		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
-		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=write RDMAABI=write go test -json -count=1 ./test/conformance"},
+		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=write RDMAABI=write go test -v=test2json -count=1 ./test/conformance"},
 		{"soft/race", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=auto CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory go test -json -count=1 -race -timeout 30m ./test/conformance"},
-		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -json -count=1 ./cm"},
+		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -v=test2json -count=1 ./cm"},
 		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},
 		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.8 " +
 			"cm.test -test.run '^$' -test.bench '^Benchmark(PingPong|Stream)$' -test.benchtime 5x"},
@@ -243,6 +248,7 @@ func TestExecute(t *testing.T) {
 		{"-suite nothing", 2, "no suite or step"},
 		{"-suite siw -n", 0, "# siw/interop\n"},
 		{"-n matrix amd64/6.12/siw", 0, "vmrun -kernel 6.12"},
+		{"-n matrix soft", 0, "# soft/auto\n(GOVERBS_DEVICES=soft0,soft1"},
 	} {
 		var b bytes.Buffer
 		code, err := execute(context.Background(), strings.Fields(c.args), &b)

@@ -33,8 +33,8 @@ func (c counts) String() string {
 
 // results reads the output of a command line by line and finds the results of tests in it.
 type results struct {
-	guests []*matrix.Collector // for each VM; empty if there is none
-	goTest *goTest             // of a go test on this machine, or nil
+	guests []*matrix.Collector // for each VM, or for a go test on this machine with results for the matrix
+	goTest *goTest             // of another go test on this machine, or nil
 	report bytes.Buffer        // what failed tests printed, and what no test printed
 	head   []string            // the first lines that no collector or goTest reads
 	tail   []string            // the last of them
@@ -53,7 +53,7 @@ const syn = "\x16"
 func newResults(s *step, args []string) *results {
 	r := new(results)
 	switch {
-	case s != nil && s.host == nil:
+	case s != nil && (s.host == nil || s.driver != ""):
 		for range s.hosts() {
 			r.guests = append(r.guests, matrix.NewCollector(&r.report))
 		}
@@ -136,7 +136,7 @@ func (r *results) finish(o *outcome, err, stopped error) {
 			switch res.Outcome {
 			case matrix.Passed:
 				o.counts.passed++
-			case matrix.Unsupported:
+			case matrix.Unsupported, matrix.Elsewhere:
 				o.counts.skipped++
 			default:
 				o.counts.failed++

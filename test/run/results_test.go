@@ -3,16 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/matrix"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -60,6 +63,7 @@ func TestResults(t *testing.T) {
 	vm, goTests := &step{programs: test("cm")}, []string{"go", "test", "-json"}
 	hosts := &step{programs: test("cm"), flags: []string{"-hosts", "2"}}
 	host := &step{host: []string{"true"}}
+	column := &step{driver: "soft", host: words("go test ./cm")}
 	both := ""
 	for line := range strings.Lines(guestOutput) {
 		both += "1: " + line + "2: " + strings.ReplaceAll(line, "FAIL: TestA", "PASS: TestA")
@@ -80,6 +84,9 @@ func TestResults(t *testing.T) {
 		{"kernel", vm, nil, strings.ReplaceAll(guestOutput, "FAIL", "PASS"), "126", counts{2, 1, 1}, nil, "the kernel complained", ""},
 		{"two hosts", hosts, nil, both, "1", counts{3, 1, 2}, []string{"cm.TestA"}, "cm.TestA", "said"},
 		{"go test", host, goTests, jsonOutput, "1", counts{1, 3, 1}, []string{"p.TestA", "q", "r [r.test]"}, "p.TestA, q, r [r.test]", "said|unseen"},
+		{"go test for the matrix", column, column.host, guestOutput, "1", counts{1, 1, 1}, []string{"cm.TestA"}, "cm.TestA", "said"},
+		{"test that is not for the devices", column, column.host, strings.Replace(guestOutput, "said\n"+syn+"--- FAIL", testenv.NotSoftMark+"limits\n"+syn+"--- SKIP", 1), "0", counts{1, 0, 2}, nil, "", ""},
+		{"go test for the matrix that does not build", column, column.host, "FAIL cm [build failed]\n", "1", counts{0, 1, 0}, nil, "exit status 1", "build failed"},
 		{"go test without a test", host, goTests, "", "0", counts{0, 1, 0}, nil, "no test ran", ""},
 		{"command", host, host.host, "words\n", "0", counts{1, 0, 0}, nil, "", "|words"},
 		{"command that fails", host, host.host, "words\n", "3", counts{0, 1, 0}, nil, "exit status 3", "words"},
@@ -153,6 +160,26 @@ func TestRun(t *testing.T) {
 	}
 	if log, err := os.ReadFile(filepath.Join(root, ".build/log/a.log")); err != nil || !strings.Contains(string(log), "why\n") {
 		t.Errorf("the log is %q, %v", log, err)
+	}
+}
+
+// TestRunColumn: the results of a go test are kept for the matrix, for this machine's architecture and the
+// kernel that software devices play.
+func TestRunColumn(t *testing.T) {
+	output := strings.ReplaceAll(guestOutput, "FAIL", "PASS")
+	step := step{name: "soft", driver: "soft", path: "write", host: []string{"printf", "%s", output}}
+	_, _, root := runPlan(t, context.Background(), shellPlan(step))
+	text, err := os.ReadFile(filepath.Join(root, ".build/matrix", runtime.GOARCH+"-7.2-soft.soft.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b matrix.Boot
+	if err := json.Unmarshal(text, &b); err != nil {
+		t.Fatal(err)
+	}
+	want := []matrix.Result{{Suite: "cm", Test: "TestA", Outcome: matrix.Passed}, {Suite: "cm", Test: "TestB", Outcome: matrix.Passed}, {Suite: "cm", Test: "TestC", Outcome: matrix.Unsupported}}
+	if b.Path != "write" || b.Release != "6.1.0" || !slices.Equal(b.Results, want) {
+		t.Errorf("path %q, release %q, results %v, want %v", b.Path, b.Release, b.Results, want)
 	}
 }
 

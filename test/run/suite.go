@@ -26,7 +26,7 @@ type step struct {
 	named bool   // runs only if it is named, as in -suite flat/clock
 	shown bool   // its output is what the user wants, and is printed as it comes
 
-	host  []string // the program and its arguments; "go test" without -bench or -fuzz gets -json
+	host  []string // the program and its arguments; see command for what "go test" gets
 	dir   string   // where it runs, from the root
 	needs []string // builds (see build.go) besides those that a boot needs anyway
 
@@ -40,7 +40,7 @@ type step struct {
 	programs []program     // run one after the other
 	race     bool          // the test binaries are built with the race detector
 
-	driver string // the column of the matrix that gets the results; empty for none
+	driver string // the driver of the column of the matrix that gets the results; empty for none
 	path   string // how tests that do not choose give commands to the kernel: auto, ioctl or write
 }
 
@@ -129,12 +129,13 @@ func (c *config) vm(s *step) string {
 	return ".build/" + c.arch
 }
 
-// command returns the command of a step.
+// command returns the command of a step. A go test without -bench or -fuzz gets -json; with results for the
+// matrix it writes what test binaries in VMs write.
 func (c *config) command(s *step) command {
 	if s.host != nil {
 		args := slices.Clone(s.host)
 		if isGoTest(args) {
-			args = slices.Insert(args, testWord(args)+1, "-json")
+			args = slices.Insert(args, testWord(args)+1, pick(s.driver == "", "-json", "-v=test2json"))
 		}
 		return command{dir: s.dir, env: s.env, args: append(args, c.args...)}
 	}

@@ -7,14 +7,14 @@ import "github.com/goverbs/goverbs/test/testenv"
 func (c *config) softSuite() suite {
 	verbs := func(way string, more ...string) step {
 		return step{
-			name: way, host: words("go test -count=1 ./test/conformance"),
+			name: way, driver: "soft", path: way, host: words("go test -count=1 ./test/conformance"),
 			env: append([]string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_WAYS=" + way}, more...),
 		}
 	}
 	race := verbs("auto", "CGO_ENABLED=1", testenv.SkipTagsEnv+"="+string(testenv.Memory)) // sync.Pool drops what it holds there
-	race.name, race.alone, race.needs = "race", true, []string{"gcc"}
+	race.name, race.driver, race.alone, race.needs = "race", "", true, []string{"gcc"}
 	race.host = words("go test -count=1 -race -timeout 30m ./test/conformance")
-	cm := step{name: "cm", host: words("go test -count=1 ./cm"), env: []string{"GOVERBS_DEVICES=soft0,soft1"}}
+	cm := step{name: "cm", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"), env: []string{"GOVERBS_DEVICES=soft0,soft1"}}
 	cmRace := step{
 		name: "cmrace", alone: true, needs: []string{"gcc"}, env: []string{"GOVERBS_DEVICES=soft0,soft1", "CGO_ENABLED=1"},
 		host: words("go test -count=1 -race -timeout 30m ./cm"),

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -14,6 +15,9 @@ const soft = "soft"
 
 // softKernel is the version of Linux whose rxe software devices play.
 var softKernel = [2]int{7, 2}
+
+// SoftKernel returns the name of that version, such as "7.2".
+func SoftKernel() string { return fmt.Sprintf("%d.%d", softKernel[0], softKernel[1]) }
 
 // softAddr returns the n-th address for software devices of this process, n being 0 or 1. No other
 // process has it, since it follows from the process ID, of which there are at most 2^22.
@@ -42,12 +46,15 @@ func onSoft() bool { return run.soft }
 // inGuest reports whether the devices may be changed at will: in a VM, and if they are in the process.
 func inGuest() bool { return os.Getenv(GuestEnv) == "1" || onSoft() }
 
+// NotSoftMark stands in the output of a test that is not for software devices, before the reason. The
+// matrix of results does not count the test for them.
+const NotSoftMark = "testenv: this test is not for software devices: "
+
 // NeedsKernel skips a test on software devices, if it is about something that only the kernel has, such
 // as netlink, sysfs, network interfaces that go down or limits of the process, in words that say what.
-// The matrix of results takes no notice of the test in this run.
 func NeedsKernel(tb testing.TB, what string) {
 	tb.Helper()
 	if onSoft() {
-		tb.Skipf("%s%s are the kernel's, and the devices are in the process", ElsewhereMark, what)
+		tb.Skipf("%s%s are the kernel's, and the devices are in the process", NotSoftMark, what)
 	}
 }

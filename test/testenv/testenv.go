@@ -148,7 +148,7 @@ func Kernel(tb testing.TB) [2]int {
 // play.
 func kernel() (v [2]int, release string, err error) {
 	if onSoft() {
-		return softKernel, fmt.Sprintf("%d.%d, played by a software device", softKernel[0], softKernel[1]), nil
+		return softKernel, SoftKernel() + ", played by a software device", nil
 	}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
