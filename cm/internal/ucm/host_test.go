@@ -15,9 +15,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
-// noError is the result of a command that has succeeded.
-const noError = syscall.Errno(0)
-
 // fabric joins fake devices. A MAD arrives at once.
 type fabric struct {
 	mu      sync.Mutex

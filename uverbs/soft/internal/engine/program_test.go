@@ -97,7 +97,6 @@ type side struct {
 	events []uint32
 	cqErrs int
 	raised int // completion events
-	polled uint32
 }
 
 // allAccess are all rights of a usual MR and QP.
@@ -372,7 +371,6 @@ type connOptions struct {
 	index          uint8 // of the GID
 	access         uint32
 	noRTS          bool
-	local, remote  string
 }
 
 // defaults fills what is not set.
