@@ -49,7 +49,11 @@ func New(count, elemSize int) *Ring {
 func pages(n int) []byte {
 	page := os.Getpagesize()
 	n = (n + page - 1) &^ (page - 1)
-	b := make([]byte, n+page)
+	b := make([]byte, n)
+	if address(b)&(page-1) == 0 { // as the runtime does it for pages of 4 KiB
+		return b
+	}
+	b = make([]byte, n+page)
 	skip := -address(b) & (page - 1)
 	return b[skip : skip+n : skip+n]
 }
