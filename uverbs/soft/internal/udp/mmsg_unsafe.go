@@ -20,6 +20,14 @@ func sendmmsg(fd uintptr, messages []unix.Mmsghdr) (n int, errno syscall.Errno) 
 	return int(r), 0
 }
 
+// sendto sends the only buffer of a message that has no control messages. The kernel copies fewer structs
+// than for sendmmsg.
+func sendto(fd uintptr, m *unix.Mmsghdr) syscall.Errno {
+	h := &m.Hdr
+	_, _, errno := unix.Syscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(h.Iov.Base)), uintptr(h.Iov.Len), 0, uintptr(unsafe.Pointer(h.Name)), uintptr(h.Namelen))
+	return errno
+}
+
 // recvmmsg receives messages, without waiting, and returns how many.
 func recvmmsg(fd uintptr, messages []unix.Mmsghdr) (n int, errno syscall.Errno) {
 	r, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&messages[0])), uintptr(len(messages)), unix.MSG_DONTWAIT, 0, 0)

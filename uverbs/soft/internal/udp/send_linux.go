@@ -189,7 +189,7 @@ func (s *sender) transmit() error {
 // try sends messages until all are sent, the kernel refuses one or the send buffer is full.
 func (s *sender) try(fd uintptr) {
 	for s.errno = 0; s.next < s.end; {
-		n, errno := sendmmsg(fd, s.messages[s.next:s.end])
+		n, errno := s.call(fd)
 		s.calls++
 		switch errno {
 		case 0:
@@ -200,6 +200,14 @@ func (s *sender) try(fd uintptr) {
 			return
 		}
 	}
+}
+
+// call sends as many messages as the kernel takes.
+func (s *sender) call(fd uintptr) (n int, errno syscall.Errno) {
+	if m := &s.messages[s.next]; s.end-s.next == 1 && m.Hdr.Controllen == 0 {
+		return 1, sendto(fd, m)
+	}
+	return sendmmsg(fd, s.messages[s.next:s.end])
 }
 
 // wrongFamily reports whether packets to an address cannot be sent from the socket.
