@@ -31,7 +31,8 @@ type Device struct {
 
 	vectors int // completion vectors
 	engine  *engine.Device
-	network *network // nil: only devices of this process are reached
+	network *network      // nil: only devices of this process are reached
+	empty   atomic.Uint32 // polls since one found something
 	memory  *memory.Table
 	offsets offsets
 	pds     atomic.Uint32 // the number of PDs created so far

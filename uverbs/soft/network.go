@@ -5,7 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
@@ -20,6 +22,24 @@ type network struct {
 
 	handle udp.Handler // of unicast packets
 	flush  func()      // ends a batch of them
+}
+
+// networks are those of all devices of this process.
+var networks struct {
+	mu  sync.Mutex
+	all atomic.Pointer[[]*network] // replaced under mu; nil until there was one
+}
+
+// changeNetworks replaces the list of networks by what f makes of a copy.
+func changeNetworks(f func(all []*network) []*network) {
+	networks.mu.Lock()
+	defer networks.mu.Unlock()
+	var all []*network
+	if old := networks.all.Load(); old != nil {
+		all = slices.Clone(*old)
+	}
+	all = f(all)
+	networks.all.Store(&all)
 }
 
 // wantedBuffer is the size in bytes of the receive buffer that a device asks for.
@@ -39,18 +59,49 @@ func (n *network) start(d *engine.Device) {
 	n.engine = d
 	r := d.NewReceiver()
 	n.handle, n.flush = receiver(r), r.Flush
+	changeNetworks(func(all []*network) []*network { return append(all, n) })
 	n.done.Go(func() {
 		for n.socket.Receive(n.handle, n.flush) == nil {
 		}
 	})
 }
 
+// poll handles the packets that have arrived, and reports whether there were some.
+func (n *network) poll() bool { return n.socket.Poll(n.handle, n.flush) }
+
+// emptyPolls is how many polls of a device in a row find nothing before the other devices have their
+// turn: looking costs a system call.
+const emptyPolls = 8
+
 // poll handles the packets that have arrived. If there are none, it lets another goroutine of the device
 // run, which may be waiting for the processor.
+//
+// A goroutine that polls without end keeps a processor, and while it does, the Go runtime looks for
+// packets only every 10 ms if there is no other processor. So it also does the work of the other devices.
 func (d *Device) poll() {
-	if n := d.network; n == nil || !n.socket.Poll(n.handle, n.flush) {
-		runtime.Gosched()
+	if n := d.network; n != nil && n.poll() {
+		d.empty.Store(0)
+		return
 	}
+	if d.empty.Add(1)%emptyPolls == 0 && d.pollOthers() {
+		return
+	}
+	runtime.Gosched()
+}
+
+// pollOthers handles the packets that have arrived at the other devices of this process, and reports
+// whether there were some.
+func (d *Device) pollOthers() (found bool) {
+	all := networks.all.Load()
+	if all == nil {
+		return false
+	}
+	for _, n := range *all {
+		if n != d.network && n.poll() {
+			found = true
+		}
+	}
+	return found
 }
 
 // receiver returns a handler that gives packets to the engine.
@@ -65,6 +116,9 @@ func receiver(r *engine.Receiver) udp.Handler {
 // close closes the socket and waits for the goroutine that receives.
 func (n *network) close() {
 	if n != nil {
+		changeNetworks(func(all []*network) []*network {
+			return slices.DeleteFunc(all, func(other *network) bool { return other == n })
+		})
 		n.socket.Close()
 		n.done.Wait()
 	}
