@@ -16,7 +16,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build test testall check unit race soft abi fuzz demo demo-vm bench hotpaths matrix readme generate golden clean help
+.PHONY: build test testall check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
 
 build: ## build verbs, vmrun and the model of a ConnectX into .build
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BUILD)/verbs ./tools/verbs
@@ -59,10 +59,13 @@ demo: ## two processes on devices in software: a ping-pong, messages, a stream
 demo-vm: $(BUILD)/run ## our ping-pong and rdma-core's, in a VM, side by side
 	@$(RUN) -suite demo-vm
 
-# BENCH are flags of test/bench, such as BENCH="-rows ^send -rounds 9"; without it all is measured.
+# BENCH are flags of test/bench or test/bench/soft, such as BENCH="-rows ^send -rounds 9"; without it all is measured.
 BENCH ?=
 bench: $(BUILD)/run ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JSON and a page
 	@$(RUN) -suite bench -- $(BENCH)
+
+benchsoft: $(BUILD)/run ## software devices beside UDP and TCP on this machine, by processor time
+	@$(RUN) -suite benchsoft -- $(BENCH)
 
 hotpaths: $(BUILD)/run ## post and poll on ring memory, without a kernel, beside the limit of 25 ns
 	@$(RUN) -suite hotpaths

@@ -129,6 +129,8 @@ func (c *config) taskSuites() []suite {
 		{name: "bench", doc: "ours beside rdma-core's programs, as a table, JSON and a page: -- -rows ^send -rounds 9", steps: c.benchSteps()},
 		{name: "benchsiw", doc: "traffic and connections on soft iWARP, as a table", steps: []step{
 			c.side([]string{"-device", "siw", "--append=idle=poll"}, "-cm", "-guest", "-commit", c.version, "-sizes", "2,64,4096,65536")}},
+		{name: "benchsoft", doc: "software devices beside UDP and TCP, on this machine: -- -rounds 9 -json FILE", steps: []step{
+			{alone: true, shown: true, host: words("go run ./test/bench/soft")}}},
 		// What one side does alone can be counted: the guest has one processor, and two programs that
 		// poll would share it.
 		{name: "benchcount", doc: "the same by instructions executed, which a busy machine does not change", steps: []step{
