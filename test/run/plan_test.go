@@ -170,15 +170,17 @@ func TestCommand(t *testing.T) {
 		{"racevm/cm", nil, "cd .build/race && ../vmrun -kernel 6.1 -arch amd64 -mem 2G -module bonding -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SKIP_TAGS=race cm.test -test.v=test2json"},
 		{"siw/verbs", func(c *config) {
 			c.kernel, c.env, c.args, c.short = "latest", []string{"GOVERBS_WALK=1s"}, []string{"-test.run", "^TestSend"}, true
-		}, "cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 -env GOVERBS_WALK=60s " +
-			"-env GOVERBS_WALK=1s cm.test -test.v=test2json -test.run '^TestSend' --- conformance.test -test.v=test2json -test.run '^TestSend'"},
+		}, "cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 -env GOVERBS_WALK=1s " +
+			"cm.test -test.v=test2json -test.run '^TestSend' --- conformance.test -test.v=test2json -test.run '^TestSend'"},
 		{"control/ib-hosts", func(c *config) { c.short = true },
 			"cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device mlx5,mode=ib -hosts 2 -cpus 1 -env GOVERBS_KERNEL_TEST=1 " +
 				"-with ibverbs-utils,ibverbs-providers,rdmacm-utils control.test -test.v=test2json -test.run '^TestHosts$'"},
 		{"check/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
 		{"check/build-windows-arm64", nil, "GOOS=windows GOARCH=arm64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/..."},
 		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
-		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=write RDMAABI=write go test -v=test2json -count=1 ./test/conformance"},
+		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=write RDMAABI=write GOVERBS_WALK=1s go test -v=test2json -count=1 ./test/conformance"},
+		{"rxe/write", func(c *config) { c.arch, c.short = runtime.GOARCH, true }, "cd .build/" + runtime.GOARCH + " && ../vmrun -kernel 6.1 -arch " + runtime.GOARCH +
+			" -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -env GOVERBS_WALK=60s -env RDMAABI=write -env GOVERBS_WAYS=ioctl,write -file verbs:/bin/verbs conformance.test -test.v=test2json"},
 		{"soft/race", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=auto CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory go test -json -count=1 -race -timeout 30m ./test/conformance"},
 		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -v=test2json -count=1 ./cm"},
 		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},

@@ -3,7 +3,8 @@ package main
 import "github.com/goverbs/goverbs/test/testenv"
 
 // softSuite has the tests of the verbs and of the connection manager on software devices (package
-// uverbs/soft), which need no VM. Each step of the verbs gives commands to the devices in one way.
+// uverbs/soft), which need no VM. Each step of the verbs gives commands to the devices in one way. The random
+// walk goes all of them in each step, so only one walks for long.
 func (c *config) softSuite() suite {
 	verbs := func(way string, more ...string) step {
 		return step{
@@ -11,6 +12,7 @@ func (c *config) softSuite() suite {
 			env: append([]string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_WAYS=" + way}, more...),
 		}
 	}
+	const walk = "GOVERBS_WALK=1s"
 	race := verbs("auto", "CGO_ENABLED=1", testenv.SkipTagsEnv+"="+string(testenv.Memory)) // sync.Pool drops what it holds there
 	race.name, race.driver, race.alone, race.needs = "race", "", true, []string{"gcc"}
 	race.host = words("go test -count=1 -race -timeout 30m ./test/conformance")
@@ -21,7 +23,7 @@ func (c *config) softSuite() suite {
 	}
 	return suite{
 		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, also under the race detector",
-		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl"), verbs("write", "RDMAABI=write"), cm, race, cmRace},
+		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, race, cmRace},
 	}
 }
 
