@@ -149,7 +149,7 @@ func TestSoftEnvAuto(t *testing.T) {
 	if out := softProcess(t, device, "addr 127.0.0.2"); !strings.Contains(out, "opened soft0") {
 		t.Errorf("%s beside a socket on 127.0.0.1: %s", device, out)
 	}
-	if out := softProcess(t, strings.Replace(device, "auto", "127.0.0.1", 1), "first"); !strings.Contains(out, "must be a UDP port that is free on 127.0.0.1") {
+	if out := softProcess(t, strings.Replace(device, "auto", "127.0.0.1", 1), "addr 127.0.0.1"); !strings.Contains(out, "must be a UDP port that is free on 127.0.0.1") {
 		t.Errorf("a port that is taken: %s", out)
 	}
 }
