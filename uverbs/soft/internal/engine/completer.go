@@ -38,6 +38,7 @@ func (q *QP) completeHead(status Status) {
 	}
 	*s = sendState{}
 	r.completed++
+	r.number++
 	passed := r.next == r.head // it was to be sent again
 	r.head = q.sq.Next(r.head)
 	if passed {
@@ -51,8 +52,7 @@ func (q *QP) completeHead(status Status) {
 
 // completeDone completes the requests at head that are done.
 func (q *QP) completeDone() {
-	for q.req.slots[q.req.head].state == done {
-		q.completeHead(StatusSuccess)
+	for q.req.slots[q.req.head].state == done && q.succeed() {
 	}
 }
 
@@ -157,14 +157,17 @@ func (q *QP) notReady(h *wire.Header) {
 }
 
 // advance takes all packets before a PSN for acknowledged and completes their requests. It reports
-// false if one of these is a READ or atomic without its response, which has been lost.
+// false if one of these is a READ or atomic without its response, which has been lost, or completes with
+// an error.
 func (q *QP) advance(psn uint32) bool {
 	r := &q.req
 	moved := false
 	for {
 		s := &r.slots[r.head]
 		if s.state == done {
-			q.completeHead(StatusSuccess)
+			if !q.succeed() {
+				return false
+			}
 			continue
 		}
 		if s.state == posted || wire.Diff(psn, r.una) <= 0 {
@@ -182,7 +185,9 @@ func (q *QP) advance(psn uint32) bool {
 			break
 		}
 		r.una, moved = wire.Add(s.last, 1), true
-		q.completeHead(StatusSuccess)
+		if !q.succeed() {
+			return false
+		}
 	}
 	if moved {
 		q.progressed()
@@ -263,11 +268,12 @@ func (q *QP) readData(w *worker, s *sendState, at uint32, payload []byte) {
 // answeredTo acknowledges a PSN of the READ or atomic at head, and completes it if that was all.
 func (q *QP) answeredTo(psn uint32, all bool) {
 	q.req.una = wire.Add(psn, 1)
-	if all {
-		q.completeHead(StatusSuccess)
+	if all && q.succeed() {
 		q.completeDone()
 	}
-	q.progressed()
+	if q.state != Err {
+		q.progressed()
+	}
 }
 
 // loadRead reads the work request at head, unless w has read it before. It reports false if the

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 )
 
@@ -43,6 +44,8 @@ type Device struct {
 	groups groups
 	stats  counters
 	madPSN atomic.Uint32
+	filter atomic.Pointer[Filter]     // nil: none
+	plan   atomic.Pointer[fault.Plan] // faults of queue pairs; nil: none
 
 	mu      sync.Mutex
 	nextQPN uint32 // guarded by mu

@@ -43,7 +43,6 @@ type path struct {
 	src, dst  netip.Addr
 	to        netip.AddrPort // of the network; invalid for a group that only this host can reach
 	ip        udp.IP
-	flowLabel uint32
 }
 
 // destination returns the device of the same host that a path leads to: the one that was found at first
@@ -74,11 +73,10 @@ func (d *Device) newPath(av *AV) (*path, syscall.Errno) {
 // pathFrom resolves an AV from a local address.
 func (d *Device) pathFrom(src netip.Addr, av *AV) (*path, syscall.Errno) {
 	p := &path{
-		device:    d,
-		src:       src,
-		dst:       addrOfGID(av.DGID),
-		ip:        udp.IP{TrafficClass: av.TrafficClass, HopLimit: av.HopLimit},
-		flowLabel: av.FlowLabel & 0xfffff,
+		device: d,
+		src:    src,
+		dst:    addrOfGID(av.DGID),
+		ip:     udp.IP{TrafficClass: av.TrafficClass, HopLimit: av.HopLimit, FlowLabel: av.FlowLabel & 0xfffff},
 	}
 	p.multicast = p.dst.IsMulticast()
 	if p.ip.HopLimit == 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"runtime"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
@@ -64,8 +65,8 @@ func (d *Device) deliverTo(w *worker, q *QP, a *arrival, b []byte) {
 	q.mu.Lock()
 	reading := false
 	if q.accepts(a) {
-		if q.resp.busy {
-			q.postpone(b)
+		if wait := q.slowness(); wait > 0 || q.resp.busy || len(q.resp.waiting) > 0 {
+			q.postpone(b, wait)
 		} else {
 			q.request(w, a)
 			reading = q.resp.reading != nil
@@ -97,37 +98,85 @@ func (w *worker) finishRead(q *QP, rounds int) bool {
 		w.flush()
 		q.mu.Lock()
 		q.sendReadResponse(w)
-		for q.resp.reading == nil && len(q.resp.waiting) > 0 && w.responses.room() {
+		for q.resp.reading == nil && q.waitingDue() && w.responses.room() {
 			q.handleWaiting(w)
 		}
-		q.resp.busy = q.resp.reading != nil || len(q.resp.waiting) > 0
-		busy := q.resp.busy
+		busy := q.resp.reading != nil || q.waitingDue()
+		if q.resp.busy = busy; !busy {
+			q.awaitWaiting()
+		}
 		q.mu.Unlock()
 		if !busy {
 			return true
 		}
 	}
+	w.flush()
 	return false
 }
 
-// postpone keeps a request until the response to the READ before it was sent. A peer sends no more
-// than a window of packets; the rest is dropped. The caller holds mu.
-func (q *QP) postpone(b []byte) {
+// waitingHeader is the size of what precedes a packet that waits: when it may be handled, 0 for at once,
+// and its length.
+const waitingHeader = 8 + 4
+
+// postpone keeps a request until the response to the READ before it was sent, and for a time if the
+// responder is slow. A peer sends no more than a window of packets; the rest is dropped. The caller
+// holds mu.
+func (q *QP) postpone(b []byte, wait time.Duration) {
 	r := &q.resp
-	if len(r.waiting)+len(b)+4 > maxWaiting {
+	if len(r.waiting)+len(b)+waitingHeader > maxWaiting {
 		q.dev.stats.overflow.Add(1)
 		return
 	}
+	at := time.Duration(0)
+	if wait > 0 {
+		at = q.dev.now() + wait
+	}
+	r.waiting = binary.NativeEndian.AppendUint64(r.waiting, uint64(at))
 	r.waiting = binary.NativeEndian.AppendUint32(r.waiting, uint32(len(b)))
 	r.waiting = append(r.waiting, b...)
+	if !r.busy {
+		q.awaitWaiting()
+	}
+}
+
+// waitingAt returns when the first request that was postponed may be handled.
+func (q *QP) waitingAt() time.Duration {
+	return time.Duration(binary.NativeEndian.Uint64(q.resp.waiting))
+}
+
+// waitingDue reports whether there is a request that was postponed and may be handled now.
+func (q *QP) waitingDue() bool {
+	if len(q.resp.waiting) == 0 {
+		return false
+	}
+	at := q.waitingAt()
+	return at == 0 || at <= q.dev.now()
+}
+
+// awaitWaiting sets the timer for the first request that was postponed, if there is one.
+func (q *QP) awaitWaiting() {
+	if len(q.resp.waiting) > 0 {
+		q.slowAt = max(q.waitingAt(), 1)
+		q.setTimer()
+	}
+}
+
+// finishWaiting handles the requests that have waited long enough. The caller has set resp.busy.
+func (d *Device) finishWaiting(q *QP) {
+	w := workers.get()
+	if !w.finishRead(q, readRounds) {
+		d.finishLater(q)
+	}
+	w.flush()
+	w.run(d)
 }
 
 // handleWaiting handles the first of the requests that were postponed. The caller holds mu.
 func (q *QP) handleWaiting(w *worker) {
 	r := &q.resp
-	n := binary.NativeEndian.Uint32(r.waiting)
-	b := r.waiting[4 : 4+n]
-	r.waiting = r.waiting[4+n:]
+	n := binary.NativeEndian.Uint32(r.waiting[8:])
+	b := r.waiting[waitingHeader : waitingHeader+n]
+	r.waiting = r.waiting[waitingHeader+n:]
 	if len(r.waiting) == 0 {
 		r.waiting = nil
 	}
@@ -171,10 +220,9 @@ var transports = [...]wire.Opcode{RC: wire.RC, UC: wire.UC, UD: wire.UD}
 
 // A Meta says what the header of a received packet was.
 type Meta struct {
-	From, To  netip.Addr
-	IP        udp.IP
-	FlowLabel uint32
-	ID        uint16 // of an IPv4 header
+	From, To netip.Addr
+	IP       udp.IP
+	ID       uint16 // of an IPv4 header
 }
 
 // A Receiver handles packets from the network, for one goroutine. What they cause to be sent is sent
@@ -198,7 +246,7 @@ func (r *Receiver) Packet(m *Meta, b []byte) {
 	}
 	w := r.worker
 	w.makeRoom()
-	w.source = source{src: m.From, dst: m.To, ip: m.IP, flowLabel: m.FlowLabel, id: m.ID, size: len(b)}
+	w.source = source{src: m.From, dst: m.To, ip: m.IP, id: m.ID, size: len(b)}
 	r.device.receive(w, &w.source, b)
 }
 

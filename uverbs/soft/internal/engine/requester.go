@@ -71,6 +71,7 @@ type requester struct {
 	end    uint32      // PSN after the last one that was ever sent
 
 	completed uint64 // number of requests that are complete, or were forgotten
+	number    uint64 // number of requests that are complete since the last reset
 	rdAtomics int    // READs and atomics under way
 	sinceAck  int    // packets since one asked for an acknowledgement
 
@@ -92,7 +93,7 @@ func (r *requester) reset(sq *ring.Ring) {
 	r.head = sq.Producer()
 	r.next = r.head
 	sq.SetConsumer(r.head)
-	r.offset, r.sinceAck, r.rdAtomics = 0, 0, 0
+	r.offset, r.sinceAck, r.rdAtomics, r.number = 0, 0, 0, 0
 	r.retry, r.retryStarted, r.rnrWait, r.failing = false, false, false, false
 	r.una, r.end = r.psn, r.psn
 	r.completed += uint64(len(r.slots)) // no request has the number of one before
@@ -345,10 +346,19 @@ func (q *QP) expire(at, now time.Duration) {
 			start = q.claim() || start
 		}
 	}
+	answer := false
+	if q.slowAt != 0 && q.slowAt <= now {
+		q.slowAt = 0
+		answer = !q.resp.busy && q.waitingDue()
+		q.resp.busy = q.resp.busy || answer
+	}
 	q.setTimer()
 	q.mu.Unlock()
 	if start {
 		q.dev.run(q)
+	}
+	if answer {
+		q.dev.finishWaiting(q)
 	}
 }
 
@@ -384,15 +394,17 @@ func (q *QP) sendAgain() bool {
 	return true
 }
 
-// stopTimers forgets all deadlines.
+// stopTimers forgets the deadlines of requests that were sent.
 func (q *QP) stopTimers() { q.retryAt, q.rnrAt = 0, 0 }
 
 // setTimer makes an entry of the device's timers for the next deadline, if there is none that is early
 // enough.
 func (q *QP) setTimer() {
 	at := q.retryAt
-	if q.rnrAt != 0 && (at == 0 || q.rnrAt < at) {
-		at = q.rnrAt
+	for _, t := range [...]time.Duration{q.rnrAt, q.slowAt} {
+		if t != 0 && (at == 0 || t < at) {
+			at = t
+		}
 	}
 	if at == 0 || q.timerAt != 0 && q.timerAt <= at {
 		return

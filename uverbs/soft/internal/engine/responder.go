@@ -30,6 +30,10 @@ type responder struct {
 	waiting    []byte       // packets that came meanwhile, each behind its length
 
 	lastAck ackPlace // the acknowledgement that was generated last
+
+	needed    uint64 // receives that packets have needed while there was a plan of faults
+	completed uint64 // receives that are complete
+	failure   Status // with which a plan has the receive under way complete
 }
 
 // A target is the remote memory that a message names.
@@ -50,6 +54,7 @@ type receive struct {
 // reset prepares the responder for a new connection.
 func (r *responder) reset() {
 	r.msn, r.opcode = 0, noOpcode
+	r.needed, r.completed = 0, 0
 	r.sentNAK, r.dropping = false, false
 	for i := range r.remembered {
 		r.remembered[i].kind = forgotten
@@ -85,6 +90,7 @@ const (
 	badReceive            // the receive is at fault
 	badInvalidate         // the key cannot be invalidated
 	overflow              // the completion was lost
+	planned               // the plan of faults has the receive fail
 )
 
 // An arrival is a packet that has come.
@@ -208,6 +214,12 @@ func (q *QP) takeFor(h *wire.Header) verdict {
 	}
 	r := &q.resp
 	r.free()
+	if p := q.dev.plan.Load(); p != nil {
+		r.needed++
+		if p.NotReady(q.num, r.needed-1) {
+			return notReady
+		}
+	}
 	if r.spare == nil {
 		r.spare = new(receive)
 	}
@@ -304,6 +316,9 @@ func (q *QP) executeWrite(a *arrival) verdict {
 // executed advances the responder behind a packet and completes the receive, if there is one.
 func (q *QP) executed(a *arrival) verdict {
 	r, h := &q.resp, &a.header
+	if h.Opcode.CompletesRecv() && q.recvFails() {
+		return planned
+	}
 	if h.Opcode.Ends() {
 		r.msn = wire.Add(r.msn, 1)
 	}
@@ -336,6 +351,8 @@ func (q *QP) conclude(w *worker, a *arrival, v verdict) {
 		q.refuse(w, a, wire.SyndromeRemoteAccess, StatusRemAccessErr)
 	case badReceive:
 		q.refuse(w, a, wire.SyndromeRemoteOp, StatusLocQPOpErr)
+	case planned:
+		q.refuse(w, a, wire.SyndromeRemoteOp, q.resp.failure)
 	case badInvalidate: // the data has arrived
 		syndrome := wire.SyndromeACK
 		if !h.AckReq {
@@ -366,6 +383,7 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 	if rc == nil {
 		return true
 	}
+	q.resp.completed++
 	h := &a.header
 	e := ring.Completion{WRID: rc.wr.WRID, Status: uint32(status), QPN: q.num}
 	if status == StatusSuccess {

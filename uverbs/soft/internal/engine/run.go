@@ -78,6 +78,7 @@ type worker struct {
 
 	net       udp.Batch // packets to the network
 	netSource *path     // of the first one; nil: there are none
+	filtered  udp.Batch // a packet to a filter
 
 	number        uint64 // which no other worker has
 	responseRound uint64 // counts how often responses were delivered
@@ -240,15 +241,17 @@ func (w *worker) deliverResponses() {
 
 // deliverOne delivers a packet to a device of the same host, or to the members of a group.
 func (w *worker) deliverOne(way *path, b []byte) {
-	w.source = source{src: way.src, dst: way.dst, ip: way.ip, flowLabel: way.flowLabel, size: len(b)}
-	if way.local != nil {
+	w.source = source{src: way.src, dst: way.dst, ip: way.ip, size: len(b)}
+	switch f := way.device.filter.Load(); {
+	case f != nil:
+		w.sendThrough(*f, way, b)
+	case way.local != nil:
 		if d := way.destination(); d != nil {
-			d.receive(w, &w.source, b)
+			d.arrive(w, b)
 		}
 		return
-	}
-	for _, d := range way.device.config.Host.devicesNow() {
-		d.receive(w, &w.source, b)
+	default:
+		w.deliverToGroup(way.device.config.Host, b)
 	}
 	if way.to.IsValid() {
 		copy(w.reserveNetwork(way, len(b)), b)

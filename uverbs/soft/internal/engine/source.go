@@ -9,11 +9,10 @@ import (
 
 // A source says where a packet came from, as far as its receiver is told.
 type source struct {
-	src, dst  netip.Addr
-	ip        udp.IP
-	flowLabel uint32
-	id        uint16 // of an IPv4 header
-	size      int    // bytes from the BTH to the ICRC
+	src, dst netip.Addr
+	ip       udp.IP
+	id       uint16 // of an IPv4 header
+	size     int    // bytes from the BTH to the ICRC
 }
 
 // Sizes of headers, in bytes.
@@ -31,7 +30,7 @@ func (s *source) grh(b *[GRHSize]byte) {
 		s.ipv4(b[GRHSize-ipv4Size:])
 		return
 	}
-	binary.BigEndian.PutUint32(b[:], 6<<28|uint32(s.ip.TrafficClass)<<20|s.flowLabel&0xfffff)
+	binary.BigEndian.PutUint32(b[:], 6<<28|uint32(s.ip.TrafficClass)<<20|s.ip.FlowLabel&0xfffff)
 	binary.BigEndian.PutUint16(b[4:], uint16(udpSize+s.size))
 	b[6], b[7] = udpProto, s.ip.HopLimit
 	src, dst := s.src.As16(), s.dst.As16()

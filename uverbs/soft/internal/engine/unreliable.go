@@ -71,6 +71,10 @@ func (q *QP) concludeUC(a *arrival, v verdict) {
 		q.completeRecv(a, StatusLocQPOpErr)
 		q.toError()
 		return
+	case planned:
+		q.completeRecv(a, r.failure)
+		q.toError()
+		return
 	case denied:
 		status = StatusRemAccessErr
 	}
@@ -96,7 +100,11 @@ func (q *QP) datagram(w *worker, a *arrival) {
 	if v == ok {
 		v = q.store(a.payload)
 	}
-	if v == ok && !q.completeRecv(a, StatusSuccess) {
+	switch {
+	case v != ok:
+	case q.recvFails():
+		v = planned
+	case !q.completeRecv(a, StatusSuccess):
 		v = overflow
 	}
 	q.concludeUC(a, v)

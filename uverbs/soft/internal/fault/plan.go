@@ -9,7 +9,7 @@ import "time"
 //
 // The engine calls
 //   - NotReady before the responder takes a receive,
-//   - ResponseDelay before the responder answers a request,
+//   - ResponseDelay before the responder carries out a request,
 //   - Completion before a work request completes with success.
 type Plan []QPFault
 
@@ -17,7 +17,7 @@ type Plan []QPFault
 type QPFault struct {
 	QPN  uint32        // the queue pair of this device; 0 stands for all
 	RNR  RNR           // receives that are treated as missing
-	Slow time.Duration // the responder waits so long before it answers a request; at most MaxDelay
+	Slow time.Duration // the responder waits so long before it carries out and answers a request; at most MaxDelay
 	Fail Fail          // a completion with an error
 }
 
@@ -46,8 +46,10 @@ var queues = []named[Queue]{{SendQueue, "send"}, {RecvQueue, "recv"}}
 
 // Fail makes a work request complete with an error. The zero value does nothing.
 type Fail struct {
-	Queue  Queue  // the queue of the work request
-	WR     uint64 // number of the work request on its queue; the first one posted has number 0
+	Queue Queue // the queue of the work request
+	// WR is the number of the work request on its queue: the first one that completes after the queue
+	// pair was created or reset has number 0. Of an SRQ, the receives that the queue pair takes count.
+	WR     uint64
 	Status Status // an error status
 }
 
@@ -83,8 +85,8 @@ func (p Plan) NotReady(qpn uint32, n uint64) bool {
 	return false
 }
 
-// ResponseDelay returns how long the responder of a queue pair must wait before it sends what it
-// answers to a request: an ACK, a NAK or a response.
+// ResponseDelay returns how long the responder of an RC queue pair must wait before it carries out a
+// request and answers it. A rule can delay the answer alone.
 func (p Plan) ResponseDelay(qpn uint32) time.Duration {
 	for i := range p {
 		if f := &p[i]; f.Slow > 0 && f.concerns(qpn) {

@@ -12,6 +12,10 @@ const (
 type IP struct {
 	TrafficClass uint8 // TOS of IPv4. 0 is also the default.
 	HopLimit     uint8 // TTL of IPv4. 0 means the default of the system.
+
+	// FlowLabel is that of IPv6, which only packets inside the process have: a Socket does not set it
+	// and does not tell it.
+	FlowLabel uint32
 }
 
 // Batch collects packets to send. They stand in one memory, in the order of the calls of Reserve. A

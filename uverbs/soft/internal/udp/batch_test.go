@@ -25,7 +25,7 @@ func TestBatch(t *testing.T) {
 			ip   IP
 		}{
 			{a, bytes.Repeat([]byte{1}, 20), IP{}},
-			{b, bytes.Repeat([]byte{2}, 24), IP{4, 5}},
+			{b, bytes.Repeat([]byte{2}, 24), IP{TrafficClass: 4, HopLimit: 5}},
 		} {
 			to, data := batch.Packet(i)
 			if to != want.to || !bytes.Equal(data, want.data) || cap(data) != len(data) || batch.IP(i) != want.ip {

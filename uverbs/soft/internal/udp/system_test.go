@@ -29,7 +29,7 @@ func TestIPFields(t *testing.T) {
 			t.Run(m.name, func(t *testing.T) {
 				a, b := open(t, local, m.o), open(t, local, m.o)
 				var batch Batch
-				chosen := []IP{{}, {TrafficClass: 0x28}, {HopLimit: 7}, {0x29, 255}, {0x29, 255}, {0, defaultHop}}
+				chosen := []IP{{}, {TrafficClass: 0x28}, {HopLimit: 7}, {TrafficClass: 0x29, HopLimit: 255}, {TrafficClass: 0x29, HopLimit: 255}, {HopLimit: defaultHop}}
 				for i, ip := range chosen {
 					fill(t, &batch, b.LocalAddr(), 64, uint64(i))
 					batch.SetIP(ip)
@@ -42,7 +42,7 @@ func TestIPFields(t *testing.T) {
 				for _, m := range metas {
 					got = append(got, m.IP)
 				}
-				want := []IP{{0, defaultHop}, {0x28, defaultHop}, {0, 7}, {0x29, 255}, {0x29, 255}, {0, defaultHop}}
+				want := []IP{{HopLimit: defaultHop}, {TrafficClass: 0x28, HopLimit: defaultHop}, {HopLimit: 7}, {TrafficClass: 0x29, HopLimit: 255}, {TrafficClass: 0x29, HopLimit: 255}, {HopLimit: defaultHop}}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
