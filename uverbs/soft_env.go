@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
-	"unicode"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
@@ -41,7 +39,7 @@ func softFailures() []DeviceInfo {
 // makeSoft makes software devices, and returns those that could not be made.
 func makeSoft(list string) []DeviceInfo {
 	var failed []DeviceInfo
-	for _, text := range strings.FieldsFunc(list, func(c rune) bool { return c == ';' || unicode.IsSpace(c) }) {
+	for _, text := range soft.SplitList(list) {
 		o, err := soft.ParseOptions(text)
 		if err == nil {
 			_, err = soft.New(o)

@@ -33,6 +33,7 @@ type Device struct {
 	engine  *engine.Device
 	network *network      // nil: only devices of this process are reached
 	empty   atomic.Uint32 // polls since one found something
+	faults  *faults
 	memory  *memory.Table
 	offsets offsets
 	pds     atomic.Uint32 // the number of PDs created so far
@@ -69,16 +70,22 @@ var host = new(engine.Host)
 
 // New makes a device and makes it known to package uverbs. The error is an [OptionError] if an
 // option is not allowed here.
-func New(o Options) (*Device, error) { return newOn(host, o) }
+func New(o Options) (*Device, error) { return newOn(host, nil, o) }
 
-// newOn makes a device that reaches the devices of a host directly.
-func newOn(host *engine.Host, o Options) (*Device, error) {
+// newOn makes a device that reaches the devices of a host directly. A clock of nil is the system's.
+func newOn(host *engine.Host, clock engine.Clock, o Options) (*Device, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	makeTables.Do(fillTables)
 	d := &Device{index: inproc.NewIndex(), limits: o.Limits, vectors: runtime.NumCPU(), contexts: map[*context]bool{}}
 	if err := d.takePlace(&o); err != nil {
+		return nil, err
+	}
+	var err error
+	if d.faults, err = newFaults(&o, d.addr, clock); err != nil {
+		d.network.close()
+		d.giveAddr()
 		return nil, err
 	}
 	l := o.Limits
@@ -92,11 +99,15 @@ func newOn(host *engine.Host, o Options) (*Device, error) {
 	d.guid = newGUID(random)
 	d.table = d.newGIDs()
 	d.memory = memory.NewTable(random)
-	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, MAD: port{d}.receiveMAD, Rand: random}
+	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, MAD: port{d}.receiveMAD, Rand: random, Clock: clock}
 	if d.network != nil {
 		config.Network = d.network
 	}
+	if d.network != nil {
+		d.network.path = d.faults.injector.Path(d.network.pathOptions())
+	}
 	d.engine = engine.New(config)
+	d.faults.start(d)
 	if d.network != nil {
 		d.network.start(d.engine)
 	}
@@ -109,10 +120,12 @@ func newOn(host *engine.Host, o Options) (*Device, error) {
 }
 
 // stop ends what New has started.
-func (d *Device) stop() {
+func (d *Device) stop() error {
 	d.engine.Close()
+	err := d.faults.close() // before the network, to which it sends
 	d.network.close()
 	d.giveAddr()
+	return err
 }
 
 // register makes the device known to package uverbs.
@@ -165,7 +178,8 @@ func (d *Device) Addr() netip.Addr { return d.addr }
 
 // Close removes the device, as the kernel removes a device: contexts that are open get the event
 // DEVICE_FATAL, their objects are destroyed, and all their later commands fail with EIO, except those
-// that destroy objects. Other calls of Close do nothing.
+// that destroy objects. It returns the errors of writing the trace and the capture. Other calls of Close
+// do nothing.
 func (d *Device) Close() error {
 	gsi.Remove(port{d})
 	inproc.Remove(listed{d})
@@ -183,8 +197,7 @@ func (d *Device) Close() error {
 	for _, c := range open {
 		c.remove()
 	}
-	d.stop()
-	return nil
+	return d.stop()
 }
 
 // forget ends the device's knowledge of a context. It reports false if there was none.

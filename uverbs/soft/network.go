@@ -11,14 +11,17 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 )
 
 // network carries the packets of a device between its UDP socket and its engine.
 type network struct {
 	socket *udp.Socket
+	path   *fault.Path // between the socket and the engine
 	engine *engine.Device
-	done   sync.WaitGroup // the goroutine that receives
+	late   *engine.Receiver // of packets that faults have delayed
+	done   sync.WaitGroup   // the goroutine that receives
 
 	handle udp.Handler // of unicast packets
 	flush  func()      // ends a batch of them
@@ -54,11 +57,27 @@ func openNetwork(local netip.AddrPort) (*network, error) {
 	return &network{socket: socket}, nil
 }
 
+// pathOptions returns what the place between the engine and the socket needs to know. Its functions
+// are called when the network has started.
+func (n *network) pathOptions() fault.PathOptions {
+	return fault.PathOptions{
+		Local: netip.AddrPortFrom(n.addr(), n.socket.LocalAddr().Port()),
+		Send:  n.socket.Send,
+		Late:  func(from netip.AddrPort, packet []byte, meta udp.Meta) { n.takeLate(from, packet, meta) },
+		Flush: func() { n.late.Flush() },
+	}
+}
+
+// takeLate gives a packet to the engine that faults have delayed.
+func (n *network) takeLate(from netip.AddrPort, packet []byte, meta udp.Meta) {
+	n.late.Packet(&engine.Meta{From: from.Addr(), To: meta.To.Addr(), IP: meta.IP, ID: meta.ID}, packet)
+}
+
 // start begins to receive.
 func (n *network) start(d *engine.Device) {
-	n.engine = d
+	n.engine, n.late = d, d.NewReceiver()
 	r := d.NewReceiver()
-	n.handle, n.flush = receiver(r), r.Flush
+	n.handle, n.flush = n.path.Handler(receiver(r)), r.Flush
 	changeNetworks(func(all []*network) []*network { return append(all, n) })
 	n.done.Go(func() {
 		for n.socket.Receive(n.handle, n.flush) == nil {
@@ -162,7 +181,7 @@ func lookUpRoute(from netip.Addr, to netip.AddrPort) syscall.Errno {
 // the socket's.
 func (n *network) Send(from netip.Addr, b *udp.Batch) {
 	if from == n.addr() {
-		n.socket.Send(b)
+		n.path.Send(b)
 	}
 }
 
@@ -173,7 +192,7 @@ func (n *network) Join(group netip.Addr) syscall.Errno {
 		return 0
 	}
 	r := n.engine.NewReceiver()
-	handle := receiver(r)
+	handle := n.path.Handler(receiver(r))
 	err := n.socket.JoinGroup(group, func(from netip.AddrPort, packet []byte, meta udp.Meta) {
 		handle(from, packet, meta)
 		r.Flush()

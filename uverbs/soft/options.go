@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,8 +18,8 @@ import (
 // a loopback address. [ParseOptions] reads them from a text.
 type Options struct {
 	// Name is the name of the device, by which package uverbs opens it. It has up to 63 bytes,
-	// printable and without blanks, slashes, percent signs, commas and semicolons. If it is empty,
-	// the name is the first of soft0, soft1 and so on that no device of the process has.
+	// printable and without blanks, slashes, percent signs, commas and semicolons, and each parenthesis has
+	// its counterpart. If it is empty, the name is the first of soft0, soft1 and so on that no device of the process has.
 	Name string
 
 	// Addr is the IP address of the device, an address of this host, at which other processes and
@@ -46,6 +47,23 @@ type Options struct {
 	// Seed makes what the device draws at random, such as keys, numbers of queue pairs and its GUID,
 	// the same in each run. If it is 0, they differ.
 	Seed uint64
+
+	// Faults are the faults that the device injects, see "Faults" in the description of the package. With
+	// an empty text there are none. [Device.SetFaults] replaces them.
+	Faults string
+
+	// Trace gets a line in words for each packet that the device sends or receives, with what the faults
+	// have done to it. Every Write is one line. All packets of the device wait for it. nil: none.
+	Trace io.Writer
+
+	// Capture gets the packets in the pcapng format, which Wireshark reads. Every Write is a part of the
+	// file. nil: none.
+	Capture io.Writer
+
+	// TraceFile and CaptureFile are names of files to which the device writes instead of Trace and
+	// Capture. [New] creates or empties them, and [Device.Close] closes them. Two devices must not have
+	// the same file.
+	TraceFile, CaptureFile string
 }
 
 // Limits are the largest numbers of objects of a device. A limit of 0 is that of rxe.
@@ -124,18 +142,43 @@ func (o *Options) check() error {
 		return &OptionError{Field: "Addr", Value: a, Allowed: "with a zone if it is a link-local address, such as fe80::1%eth0"}
 	}
 	o.Addr = o.Addr.Unmap()
+	if err := o.checkFaults(); err != nil {
+		return err
+	}
 	return o.Limits.check()
 }
 
+// checkFaults checks what is about faults and records.
+func (o *Options) checkFaults() error {
+	if _, err := parseFaults(o.Faults); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		field, name string
+		w           io.Writer
+	}{{"TraceFile", o.TraceFile, o.Trace}, {"CaptureFile", o.CaptureFile, o.Capture}} {
+		if f.name != "" && f.w != nil {
+			return &OptionError{Field: f.field, Value: f.name, Allowed: "empty if there is a " + strings.TrimSuffix(f.field, "File")}
+		}
+		if depth(f.name) != 0 {
+			return &OptionError{Field: f.field, Value: f.name, Allowed: allowedFile}
+		}
+	}
+	return nil
+}
+
+// allowedFile says what is allowed for a file.
+const allowedFile = "the name of a file, in which each parenthesis has its counterpart"
+
 // checkName checks the name as the kernel checks that of a device.
 func (o *Options) checkName() error {
-	bad := !utf8.ValidString(o.Name) || len(o.Name) >= abi.IB_DEVICE_NAME_MAX
+	bad := !utf8.ValidString(o.Name) || depth(o.Name) != 0 || len(o.Name) >= abi.IB_DEVICE_NAME_MAX
 	for _, c := range o.Name {
 		bad = bad || c <= ' ' || strings.ContainsRune("/%,;\x7f", c)
 	}
 	if bad {
 		return &OptionError{Field: "Name", Value: o.Name,
-			Allowed: fmt.Sprintf("up to %d printable bytes without a blank, /, %%, a comma or a semicolon, or empty for the first free softN", abi.IB_DEVICE_NAME_MAX-1)}
+			Allowed: fmt.Sprintf("up to %d printable bytes without a blank, /, %%, a comma, a semicolon or a parenthesis without its counterpart, or empty for the first free softN", abi.IB_DEVICE_NAME_MAX-1)}
 	}
 	return nil
 }

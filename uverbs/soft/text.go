@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // ParseOptions reads the text form of Options, for environment variables and command lines:
@@ -21,6 +23,11 @@ import (
 //	mtu=1024         active MTU in bytes
 //	seed=7           seed of what is drawn at random
 //	qps=100          limit of the number of queue pairs; also cqs, srqs, mrs, mws, pds and ahs
+//	faults=(...)     faults, see Faults in the description of the package
+//	trace=FILE       each packet in words
+//	capture=FILE     each packet for Wireshark, in the pcapng format
+//
+// A value may stand in parentheses. There, commas, semicolons and blanks separate nothing.
 //
 // For example:
 //
@@ -28,6 +35,7 @@ import (
 //	local,mtu=1024
 //	127.0.0.2:4792,name=left,mtu=1024
 //	[fe80::1%eth0]:4791,seed=7
+//	auto,faults=(loss=1%,reorder=1%,seed=7),capture=/tmp/loss.pcapng
 //
 // ParseOptions refuses what [New] would refuse on every host. A value that is not allowed is an
 // [OptionError]. Other errors name the field and say which fields there are.
@@ -40,7 +48,7 @@ func ParseOptions(text string) (Options, error) {
 	fields, seen := textFields(), map[string]bool{}
 	for more {
 		var part string
-		part, rest, more = strings.Cut(rest, ",")
+		part, rest, more = cut(rest, func(c rune) bool { return c == ',' })
 		name, value, ok := strings.Cut(part, "=")
 		i := slices.IndexFunc(fields, func(f textField) bool { return f.name == name })
 		switch {
@@ -52,7 +60,7 @@ func ParseOptions(text string) (Options, error) {
 			return Options{}, fmt.Errorf("soft: field %s stands twice in %q", name, text)
 		}
 		seen[name] = true
-		if err := fields[i].set(&o, value); err != nil {
+		if err := fields[i].set(&o, unwrap(value)); err != nil {
 			return Options{}, err
 		}
 	}
@@ -61,6 +69,75 @@ func ParseOptions(text string) (Options, error) {
 		return Options{}, err
 	}
 	return o, nil
+}
+
+// SplitList returns the texts of a list of devices, such as that of the environment variable
+// GOVERBS_SOFT: they are separated by blanks or semicolons that do not stand in parentheses.
+func SplitList(list string) []string {
+	var all []string
+	for more := true; more; {
+		var text string
+		text, list, more = cut(list, func(c rune) bool { return c == ';' || unicode.IsSpace(c) })
+		if text != "" {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+// cut returns the parts of a text before and behind the first separator that does not stand in
+// parentheses, and whether there is one.
+func cut(text string, separator func(rune) bool) (before, after string, found bool) {
+	depth := 0
+	for i, c := range text {
+		switch {
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case depth <= 0 && separator(c):
+			return text[:i], text[i+utf8.RuneLen(c):], true
+		}
+	}
+	return text, "", false
+}
+
+// depth returns how many parentheses of a text are not closed, or -1 if one is closed that was not
+// opened.
+func depth(text string) int {
+	depth := 0
+	for _, c := range text {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		}
+		if depth < 0 {
+			return -1
+		}
+	}
+	return depth
+}
+
+// wrap returns a value for the text form: in parentheses, if it has a separator or begins with one.
+func wrap(value string) string {
+	if strings.HasPrefix(value, "(") || strings.ContainsFunc(value, func(c rune) bool {
+		return c == ',' || c == ';' || unicode.IsSpace(c)
+	}) {
+		return "(" + value + ")"
+	}
+	return value
+}
+
+// unwrap is the inverse of wrap.
+func unwrap(value string) string {
+	if inner, ok := strings.CutPrefix(value, "("); ok && strings.HasSuffix(inner, ")") {
+		if inner = inner[:len(inner)-1]; depth(inner) == 0 {
+			return inner
+		}
+	}
+	return value
 }
 
 // Texts that stand for an address.
@@ -122,7 +199,7 @@ func textFields() []textField {
 		{
 			"name", "name=soft7",
 			func(o *Options, v string) error { o.Name = v; return o.checkName() },
-			func(o *Options) string { return o.Name },
+			func(o *Options) string { return wrap(o.Name) },
 		},
 		intField("mtu", "mtu=1024", "MTU", allowedMTU, func(o *Options) *int { return &o.MTU }),
 		{
@@ -142,6 +219,13 @@ func textFields() []textField {
 		limitField("mws", "MWs", maxMWs, func(l *Limits) *int { return &l.MWs }),
 		limitField("pds", "PDs", maxObjects, func(l *Limits) *int { return &l.PDs }),
 		limitField("ahs", "AHs", maxAHs, func(l *Limits) *int { return &l.AHs }),
+		{
+			"faults", "faults=(loss=1%,seed=7)",
+			func(o *Options, v string) error { o.Faults = v; _, err := parseFaults(v); return err },
+			func(o *Options) string { return wrap(o.Faults) },
+		},
+		fileField("trace", "trace=packets.txt", func(o *Options) *string { return &o.TraceFile }),
+		fileField("capture", "capture=packets.pcapng", func(o *Options) *string { return &o.CaptureFile }),
 	}
 }
 
@@ -158,6 +242,15 @@ func intField(name, example, field, allowed string, at func(*Options) *int) text
 			return nil
 		},
 		func(o *Options) string { return number(uint64(*at(o))) },
+	}
+}
+
+// fileField returns a field that is the name of a file.
+func fileField(name, example string, at func(*Options) *string) textField {
+	return textField{
+		name, example,
+		func(o *Options, v string) error { *at(o) = v; return o.checkFaults() },
+		func(o *Options) string { return wrap(*at(o)) },
 	}
 }
 
@@ -184,7 +277,7 @@ func textFieldNames() string {
 }
 
 // String returns the text form, from which [ParseOptions] returns the same Options if [New] allows
-// them.
+// them. The fields Trace and Capture have no text form.
 func (o Options) String() string {
 	host := local
 	switch {

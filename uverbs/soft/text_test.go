@@ -3,6 +3,7 @@ package soft
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,6 +49,22 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
+// TestSplitList: blanks and semicolons separate devices, but not in parentheses.
+func TestSplitList(t *testing.T) {
+	for list, want := range map[string][]string{
+		"":                             nil,
+		" ;\n":                         nil,
+		"auto":                         {"auto"},
+		" auto;;local,mtu=256\tlocal ": {"auto", "local,mtu=256", "local"},
+		"auto,faults=(class=mad; loss=1%),trace=((a b)) local": {"auto,faults=(class=mad; loss=1%),trace=((a b))", "local"},
+		"auto,faults=(loss=1% local;local":                     {"auto,faults=(loss=1% local;local"},
+	} {
+		if got := SplitList(list); !slices.Equal(got, want) {
+			t.Errorf("SplitList(%q) = %q, want %q", list, got, want)
+		}
+	}
+}
+
 // TestParseOptionsRefused: an error names the field, the value and what is allowed.
 func TestParseOptionsRefused(t *testing.T) {
 	for _, c := range []struct{ text, field, value, allowed string }{
@@ -78,6 +95,10 @@ func TestParseOptionsRefused(t *testing.T) {
 		{"auto,qps=x", "Limits.QPs", `"x"`, "1 to 1048560"},
 		{"auto,qps=1048561", "Limits.QPs", "1048561", "1 to 1048560"},
 		{"auto,ahs=32768", "Limits.AHs", "32768", "1 to 32767"},
+		{"auto,name=a(b", "Name", `"a(b"`, "a parenthesis without its counterpart"},
+		{"auto,faults=lose", "Faults", `"lose"`, `such as loss=1%,reorder=1%,seed=7: fault: unknown field "lose"`},
+		{"auto,faults=(loss=1%,seed=x),mtu=256", "Faults", `"loss=1%,seed=x"`, "64 bits"},
+		{"auto,trace=a)b", "TraceFile", `"a)b"`, "each parenthesis has its counterpart"},
 	} {
 		o, err := ParseOptions(c.text)
 		var e *OptionError
@@ -90,7 +111,7 @@ func TestParseOptionsRefused(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"auto,":            `unknown field "" in "auto,"; the fields are name, mtu, seed, qps, cqs, srqs, mrs, mws, pds, ahs`,
+		"auto,":            `unknown field "" in "auto,"; the fields are name, mtu, seed, qps, cqs, srqs, mrs, mws, pds, ahs, faults, trace, capture`,
 		"auto,mut=256":     `unknown field "mut"`,
 		"auto, mtu=256":    `unknown field " mtu"`,
 		"auto,mtu":         `field mtu has no value in "auto,mtu", such as mtu=1024`,
@@ -111,6 +132,8 @@ func FuzzParseOptions(f *testing.F) {
 	}
 	f.Add("auto:1,name=\xff")
 	f.Add("[fe80::1%a,b]:1")
+	f.Add("auto,faults=(class=mad;loss=1%, reorder=1%),trace=((a),b c)(d),mtu=256")
+	f.Add("auto,name=(x),trace=((y))")
 	f.Fuzz(func(t *testing.T, text string) {
 		o, err := ParseOptions(text)
 		if err != nil {

@@ -56,6 +56,14 @@ func (b *Batch) Reserve(to netip.AddrPort, n int) []byte {
 // SetIP chooses the fields of the IP header of the packet that was reserved last.
 func (b *Batch) SetIP(ip IP) { b.packets[len(b.packets)-1].ip = ip }
 
+// SetPort chooses the port to which all packets go.
+func (b *Batch) SetPort(port uint16) {
+	for i := range b.packets {
+		p := &b.packets[i]
+		p.to = netip.AddrPortFrom(p.to.Addr(), port)
+	}
+}
+
 // Drop removes the packet that was reserved last.
 func (b *Batch) Drop() {
 	last := len(b.packets) - 1
