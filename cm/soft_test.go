@@ -26,7 +26,7 @@ func makeSoft() (closeAll func() error, err error) {
 	}
 	rig := testenv.TheRig()
 	for i, name := range rig.Devices {
-		d, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i])})
+		d, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i]), Faults: testenv.SoftFaults()})
 		if err != nil {
 			return nil, errors.Join(err, closeAll())
 		}

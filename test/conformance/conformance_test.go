@@ -144,6 +144,9 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	if o.Type != 0 && o.Type != uverbs.RC {
 		testenv.NeedsIB(t, "QP type "+o.Type.String())
 	}
+	if o.Type == uverbs.UC || o.Type == uverbs.UD {
+		testenv.NeedsNoLoss(t, "this transport does not repeat what is lost")
+	}
 	var err error
 	check := func(c closer) {
 		t.Helper()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -27,7 +28,7 @@ func makeSoft() (closeAll func() error, err error) {
 		if i > 0 && name == rig.Devices[0] {
 			continue // both are the same
 		}
-		d, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i])})
+		d, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i]), Faults: testenv.SoftFaults()})
 		if err != nil {
 			return nil, errors.Join(err, closeAll())
 		}

@@ -2,6 +2,9 @@ package main
 
 import "github.com/goverbs/goverbs/test/testenv"
 
+// softLoss are the faults of the step that tests the verbs with loss.
+const softLoss = "loss=1%,reorder=1%,behind=3,seed=1"
+
 // softSuite has the tests of the verbs and of the connection manager on software devices (package
 // uverbs/soft), which need no VM. Each step of the verbs gives commands to the devices in one way. The random
 // walk goes all of them in each step, so only one walks for long.
@@ -21,9 +24,11 @@ func (c *config) softSuite() suite {
 		name: "cmrace", alone: true, needs: []string{"gcc"}, env: []string{"GOVERBS_DEVICES=soft0,soft1", "CGO_ENABLED=1"},
 		host: words("go test -count=1 -race -timeout 30m ./cm"),
 	}
+	loss := verbs("auto", testenv.SoftFaultsEnv+"="+softLoss, testenv.SkipTagsEnv+"="+string(testenv.Memory)) // delayed packets use memory
+	loss.name = "loss"
 	return suite{
-		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, also under the race detector",
-		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, race, cmRace},
+		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, also under the race detector and with lost packets",
+		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, race, cmRace, loss},
 	}
 }
 

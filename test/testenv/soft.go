@@ -58,3 +58,20 @@ func NeedsKernel(tb testing.TB, what string) {
 		tb.Skipf("%s%s are the kernel's, and the devices are in the process", NotSoftMark, what)
 	}
 }
+
+// SoftFaultsEnv are the faults that software devices inject, in the text form of package uverbs/soft, such as
+// loss=1%,reorder=1%,seed=7.
+const SoftFaultsEnv = "GOVERBS_SOFT_FAULTS"
+
+// SoftFaults returns the faults that the software devices of the rig are to inject.
+func SoftFaults() string { return os.Getenv(SoftFaultsEnv) }
+
+// NeedsNoLoss skips a test while software devices lose packets, if the test needs every packet to arrive,
+// or counts packets or retries. why says in words what it needs. The matrix of results takes no notice of
+// the test in this run.
+func NeedsNoLoss(tb testing.TB, why string) {
+	tb.Helper()
+	if onSoft() && SoftFaults() != "" {
+		tb.Skipf("%s%s, and %s=%s loses packets", ElsewhereMark, why, SoftFaultsEnv, SoftFaults())
+	}
+}
