@@ -41,6 +41,56 @@
 // from other goroutines. Unlike hardware, the device pins no memory, so RLIMIT_MEMLOCK does not
 // apply. A program that unmaps memory under a region gets a completion with an error, not a crash.
 //
+// # Faults
+//
+// [Options].Faults, [Device.SetFaults] and the field faults of the text form make a device lose,
+// duplicate, corrupt, reorder, delay and slow down packets, and make queue pairs fail. A text of faults
+// has groups, separated by semicolons, of fields, separated by commas:
+//
+//	loss=1%,reorder=1%,seed=7
+//	class=mad; peer=127.0.0.2,class=ack|response,loss=5%; rnr=1/4
+//
+// A packet follows the first group that selects it, so the first group of the second text exempts the
+// messages of the connection manager, which are repeated after seconds only. These fields select packets;
+// without them, a group selects all:
+//
+//	direction=sent|received|both   as seen from the device
+//	peer=10.0.0.2                  address of the peer, or a prefix, such as fd00::/64
+//	qpn=17                         destination QPN
+//	class=send|write               one or more of send, write, read, atomic, flush, ack, response, mad
+//
+// These say what happens to them:
+//
+//	loss=1%          and so duplicate, corrupt and reorder, in steps of 0.0001%
+//	behind=3         reordered packets: how many later packets overtake; without it, 1
+//	hold=10ms        reordered packets: the longest time that they are held back
+//	delay=5ms        or delay=1ms..5ms, evenly distributed, or delay=1ms+2ms, 1 ms and beyond it
+//	                 exponentially distributed with a mean of 2 ms
+//	delayed=10%      part of the packets that is delayed; without it, all
+//	rate=10mbit      bits per second, in bit, kbit, mbit or gbit
+//
+// Groups with the following fields are about queue pairs, with qpn about the one with this number:
+//
+//	rnr=1/4                     of each four receives that packets need, the first one is missing
+//	slow=5ms                    requests are carried out and answered after 5 ms
+//	fail=send:3:retry_exc_err   work request 3 of the send queue, or recv, completes with this error
+//
+// The field seed may stand in any group. The same seed makes the same decisions, which depend on nothing
+// else than the text, the addresses and QPNs, and the order of the packets of each queue pair. With
+// [Options].Seed, QPNs are the same in each run, too.
+//
+// [Device.Partition] stops all packets between a device and a peer, and [Device.Heal] lets them pass
+// again. [Device.FaultCounters] counts. Faults concern packets to and from other devices of the process
+// as those of sockets. A packet between two devices of the process may suffer the faults of both. One to
+// a group is sent twice: once to the devices of this process and once to the network.
+//
+// [Options].Trace and [Options].Capture record each packet with what has happened to it: in words, and for
+// Wireshark. So do the fields trace and capture of the text form:
+//
+//	GOVERBS_SOFT="auto,faults=(loss=1%,seed=7),capture=/tmp/loss.pcapng" program
+//
+// Without faults and records, all of this costs a comparison for each packet.
+//
 // # What it is for
 //
 // The device is for tests, for development on machines without RDMA, and for demonstrations. A

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -42,6 +44,27 @@ func Example() {
 	check(qp[0].Err(&wc[0]))
 	fmt.Printf("%s\n", mem[0].Bytes()[:wc[0].Imm])
 	// Output: hello
+}
+
+// A test runs a program with loss, separates two devices for a while, and keeps the packets for Wireshark.
+func ExampleDevice_Partition() {
+	capture := must(os.Create(filepath.Join(os.TempDir(), "loss.pcapng")))
+	defer capture.Close()
+	left := must(soft.New(soft.Options{Faults: "class=mad; loss=1%,reorder=1%,seed=7", Capture: capture}))
+	defer left.Close()
+	right := must(soft.New(soft.Options{}))
+	defer right.Close()
+
+	// ... connect, with left.Name() and right.Name(), and exchange messages.
+
+	left.Partition(right.Addr())
+	// ... messages are sent again and again, and fail in the end.
+	left.Heal(right.Addr())
+
+	check(left.SetFaults("")) // no loss any more
+	sent, received := left.FaultCounters()
+	fmt.Println("lost", sent.Lost+received.Lost)
+	// Output: lost 0
 }
 
 // must returns a value, and ends the program on an error.

@@ -27,6 +27,9 @@ var texts = []struct {
 	{"auto,name=,mtu=0,seed=0,qps=0", "auto", Options{Auto: true}},
 	{"local,name=a=b", "", Options{Name: "a=b"}},
 	{"auto,seed=18446744073709551615", "", Options{Auto: true, Seed: 1<<64 - 1}},
+	{"local,faults=(loss=1%,seed=7),mtu=256", "local,mtu=256,faults=(loss=1%,seed=7)", Options{MTU: 256, Faults: "loss=1%,seed=7"}},
+	{"local,faults=(loss=1%),trace=((a) b),capture=c(d)", "local,faults=loss=1%,trace=((a) b),capture=c(d)", Options{Faults: "loss=1%", TraceFile: "(a) b", CaptureFile: "c(d)"}},
+	{"local,name=((x)),trace=(a)(b)", "local,name=((x)),trace=((a)(b))", Options{Name: "(x)", TraceFile: "(a)(b)"}},
 	{
 		"local,qps=1,cqs=2,srqs=3,mrs=4,mws=5,pds=6,ahs=7", "",
 		Options{Limits: Limits{QPs: 1, CQs: 2, SRQs: 3, MRs: 4, MWs: 5, PDs: 6, AHs: 7}},

@@ -1,0 +1,253 @@
+package soft_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// messages sends n messages from one side to the other, one after the other.
+func messages(t *testing.T, a, b *side, n int) {
+	t.Helper()
+	for i := range n {
+		a.buf.Bytes()[0] = byte(i)
+		if err := errors.Join(b.qp.PostRecv(1, b.mr.SGE(100, 100)), a.qp.PostSend(uverbs.SendWR{
+			Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)},
+		})); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*side{a, b} {
+			var wcs [1]uverbs.WC
+			if _, err := s.cq.Wait(t.Context(), wcs[:]); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.qp.Err(&wcs[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := b.buf.Bytes()[100]; got != byte(i) {
+			t.Fatalf("message %d holds %d", i, got)
+		}
+	}
+}
+
+// TestLoss: messages arrive although packets are lost, doubled, damaged and reordered, in the process and
+// by sockets.
+func TestLoss(t *testing.T) {
+	for way, newDevice := range ways {
+		var devs []*soft.Device
+		a, b := twoSides(t, func(o soft.Options) (*soft.Device, error) {
+			o.Faults = "loss=5%,duplicate=5%,corrupt=5%,reorder=5%,hold=1ms,seed=3"
+			d, err := newDevice(o)
+			devs = append(devs, d)
+			return d, err
+		}, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 10, RetryCount: 7}})
+		messages(t, a, b, 200)
+		for _, d := range devs {
+			sent, received := d.FaultCounters()
+			for _, c := range []soft.FaultCounters{sent, received} {
+				if c.Selected < 200 || c.Lost == 0 || c.Duplicated == 0 || c.Corrupted == 0 || c.HeldBack == 0 {
+					t.Errorf("%s: counters of %s: sent %+v, received %+v", way, d.Name(), sent, received)
+				}
+			}
+		}
+	}
+}
+
+// sameTrace exchanges messages with loss on a clock that stands still, and returns the trace.
+func sameTrace(t *testing.T, seed int) string {
+	clock := new(soft.TestClock)
+	var trace strings.Builder
+	var devs [2]*soft.Device
+	var sides [2]*side
+	for i := range devs {
+		o := soft.Options{Addr: netip.AddrFrom4([4]byte{127, 9, 9, byte(1 + i)}), Seed: uint64(11 + i)}
+		o.Port = 47911
+		if i == 0 {
+			o.Trace, o.Faults = &trace, fmt.Sprintf("loss=10%%,duplicate=10%%,reorder=10%%,delay=0s..1ms,seed=%d", seed)
+		}
+		var err error
+		if devs[i], err = clock.New(o); err != nil {
+			t.Fatal(err)
+		}
+		defer devs[i].Close()
+		sides[i] = newSide(t, devs[i], uverbs.QPOptions{})
+		defer sides[i].ctx.CloseAll()
+	}
+	for i, s := range sides {
+		peer := sides[1-i].qp
+		ah := uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: devs[1-i].Addr().As16(), SGIDIndex: 1}}
+		if err := errors.Join(
+			s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR, AH: ah, PathMTU: uverbs.MTU1024, DestQPN: peer.QPN(), RQPSN: 7, MaxDestRdAtomic: 1, MinRNRTimer: 1},
+				uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer),
+			s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS, SQPSN: 7, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRdAtomic: 1},
+				uverbs.AttrState|uverbs.AttrSQPSN|uverbs.AttrTimeout|uverbs.AttrRetryCount|uverbs.AttrRNRRetry|uverbs.AttrMaxRdAtomic),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 50 {
+		a, b := sides[i%2], sides[1-i%2]
+		if err := errors.Join(b.qp.PostRecv(1, b.mr.SGE(8192, 8192)), a.qp.PostSend(uverbs.SendWR{
+			Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 5000)},
+		})); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*side{a, b} {
+			var wcs [1]uverbs.WC
+			for n := 0; n == 0; {
+				var err error
+				if n, err = s.cq.Poll(wcs[:]); err != nil {
+					t.Fatal(err)
+				}
+				if n == 0 && !clock.Step() {
+					t.Fatal("nothing is left to happen, and there is no completion")
+				}
+			}
+			if err := s.qp.Err(&wcs[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return trace.String()
+}
+
+// TestSameSeedSameTrace: with the same seeds, the same packets suffer the same faults at the same time.
+func TestSameSeedSameTrace(t *testing.T) {
+	first, second, other := sameTrace(t, 1), sameTrace(t, 1), sameTrace(t, 2)
+	if first != second {
+		a, b := strings.Split(first, "\n"), strings.Split(second, "\n")
+		for i := range a {
+			if i >= len(b) || a[i] != b[i] {
+				t.Fatalf("the traces differ in line %d of %d and %d:\n%s", i, len(a), len(b), strings.Join([]string{a[i], b[min(i, len(b)-1)]}, "\n"))
+			}
+		}
+	}
+	if first == other || strings.Count(first, "\n") < 250 || !strings.Contains(first, ": lost (rule 0, packet ") {
+		t.Errorf("another seed gives the same trace, or one of the traces has too little:\n%s", first)
+	}
+}
+
+// TestPartition: no packet passes between two devices until the partition is healed.
+func TestPartition(t *testing.T) {
+	for way, newDevice := range ways {
+		var devs []*soft.Device
+		a, b := twoSides(t, func(o soft.Options) (*soft.Device, error) {
+			d, err := newDevice(o)
+			devs = append(devs, d)
+			return d, err
+		}, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 8, RetryCount: 7}})
+		messages(t, a, b, 1)
+		for _, peer := range []netip.Addr{devs[1].Addr(), {}, devs[0].Addr()} {
+			devs[0].Partition(peer)
+			if err := a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := devs[0].FaultCounters()
+			for after := before; after.Partitioned < before.Partitioned+2; { // it is sent again
+				after, _ = devs[0].FaultCounters()
+			}
+			devs[0].Heal(peer)
+			var wcs [1]uverbs.WC
+			if _, err := a.cq.Wait(t.Context(), wcs[:]); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.qp.Err(&wcs[0]); err != nil {
+				t.Errorf("%s, %s: %v", way, peer, err)
+			}
+		}
+	}
+}
+
+// TestSetFaults: faults begin and end at run time, those of queue pairs too.
+func TestSetFaults(t *testing.T) {
+	var dev *soft.Device
+	a, b := twoSides(t, func(o soft.Options) (d *soft.Device, err error) {
+		dev, err = soft.New(o)
+		return dev, err
+	}, uverbs.QPOptions{})
+	messages(t, a, b, 1)
+	var e *soft.OptionError
+	if err := dev.SetFaults("lose=1%"); !errors.As(err, &e) || e.Field != "Faults" {
+		t.Errorf("SetFaults with an unknown field: %v", err)
+	}
+	if err := dev.SetFaults("rnr=1/1"); err != nil || dev.Faults() != "rnr=1/1" {
+		t.Errorf("SetFaults: %v, faults %q", err, dev.Faults())
+	}
+	if err := errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 1)), a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)}})); err != nil {
+		t.Fatal(err)
+	}
+	var wcs [1]uverbs.WC
+	if n, err := a.cq.Poll(wcs[:]); n != 0 || err != nil {
+		t.Errorf("%d completions, %v", n, err)
+	}
+	if err := dev.SetFaults(""); err != nil || dev.Faults() != "" {
+		t.Errorf("SetFaults: %v, faults %q", err, dev.Faults())
+	}
+	if _, err := a.cq.Wait(t.Context(), wcs[:]); err != nil || wcs[0].Status != uverbs.WCSuccess {
+		t.Errorf("%v, %v", wcs[0].Status, err)
+	}
+}
+
+// TestRecordFiles: the files have all packets, and those of another device have other names.
+func TestRecordFiles(t *testing.T) {
+	dir := t.TempDir()
+	trace, capture := filepath.Join(dir, "the trace"), filepath.Join(dir, "packets.pcapng")
+	o, err := soft.ParseOptions("local,trace=(" + trace + "),capture=" + capture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again bytes.Buffer
+	a, b := twoSides(t, func(soft.Options) (*soft.Device, error) {
+		p := o
+		o = soft.Options{Trace: &again}
+		return soft.New(p)
+	}, uverbs.QPOptions{})
+	messages(t, a, b, 3)
+	if err := a.ctx.CloseAll(); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(lines, []byte("SEND")); n != 3 || bytes.Count(lines, []byte("\n")) != 6 {
+		t.Errorf("the trace has %d SENDs, want 3, and as many acknowledgements:\n%s", n, lines)
+	}
+	if n := strings.Count(again.String(), "\n"); n != 6 {
+		t.Errorf("the trace of the peer has %d lines, want 6:\n%s", n, again.String())
+	}
+	if b, err := os.ReadFile(capture); err != nil || !bytes.HasPrefix(b, []byte{0x0a, 0x0d, 0x0d, 0x0a}) || bytes.Count(b, []byte("passed")) != 6 {
+		t.Errorf("the capture has %d bytes, %v", len(b), err)
+	}
+}
+
+// TestFileRefused: an error names the field.
+func TestFileRefused(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing", "file")
+	for _, c := range []struct {
+		o     soft.Options
+		field string
+	}{
+		{soft.Options{TraceFile: missing}, "TraceFile"},
+		{soft.Options{CaptureFile: missing}, "CaptureFile"},
+		{soft.Options{TraceFile: "x", Trace: new(bytes.Buffer)}, "TraceFile"},
+		{soft.Options{CaptureFile: "x", Capture: new(bytes.Buffer)}, "CaptureFile"},
+		{soft.Options{CaptureFile: "("}, "CaptureFile"},
+		{soft.Options{Faults: "loss=2"}, "Faults"},
+	} {
+		d, err := soft.New(c.o)
+		var e *soft.OptionError
+		if !errors.As(err, &e) || e.Field != c.field {
+			t.Errorf("%+v: %v, %v; want an OptionError about %s", c.o, d, err, c.field)
+		}
+	}
+}
