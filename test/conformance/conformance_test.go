@@ -145,7 +145,7 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 		testenv.NeedsIB(t, "QP type "+o.Type.String())
 	}
 	if o.Type == uverbs.UC || o.Type == uverbs.UD {
-		testenv.NeedsNoLoss(t, "this transport does not repeat what is lost")
+		testenv.NeedsNoLoss(t, "UC and UD do not repeat what is lost")
 	}
 	var err error
 	check := func(c closer) {

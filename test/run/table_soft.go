@@ -2,8 +2,9 @@ package main
 
 import "github.com/goverbs/goverbs/test/testenv"
 
-// softLoss are the faults of the step that tests the verbs with loss.
-const softLoss = "loss=1%,reorder=1%,behind=3,seed=1"
+// softLoss are the faults of the step that tests the verbs with loss. A responder does not repeat a NAK that
+// ends the connection, so tests of errors need it.
+const softLoss = "class=nak;loss=1%,reorder=1%,behind=3,seed=1"
 
 // softSuite has the tests of the verbs and of the connection manager on software devices (package
 // uverbs/soft), which need no VM. Each step of the verbs gives commands to the devices in one way. The random

@@ -51,13 +51,15 @@
 //	class=mad; peer=127.0.0.2,class=ack|response,loss=5%; rnr=1/4
 //
 // A packet follows the first group that selects it, so the first group of the second text exempts the
-// messages of the connection manager, which are repeated after seconds only. These fields select packets;
+// messages of the connection manager, which are repeated after seconds only. Class nak has the NAKs that end
+// a connection: a responder does not repeat them, so a peer that loses one completes with RETRY_EXC_ERR
+// instead of the error. These fields select packets;
 // without them, a group selects all:
 //
 //	direction=sent|received|both   as seen from the device
 //	peer=10.0.0.2                  address of the peer, or a prefix, such as fd00::/64
 //	qpn=17                         destination QPN
-//	class=send|write               one or more of send, write, read, atomic, flush, ack, response, mad
+//	class=send|write               one or more of send, write, read, atomic, flush, ack, response, mad, nak
 //
 // These say what happens to them:
 //

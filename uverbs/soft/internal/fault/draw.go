@@ -29,6 +29,11 @@ func look(dir Direction, peer netip.AddrPort, b []byte) packet {
 	op := wire.Opcode(b[0])
 	p.qpn = binary.BigEndian.Uint32(b[4:]) & wire.QPNMask
 	p.class = classOf(op, p.qpn)
+	if p.class == Ack && len(b) > wire.BTHSize {
+		if s := b[wire.BTHSize]; wire.TypeOf(s) == wire.NAK && s != wire.SyndromeSequence {
+			p.class = Nak
+		}
+	}
 	if op.HasDETH() && len(b) >= wire.BTHSize+wire.DETHSize {
 		p.srcQP = binary.BigEndian.Uint32(b[wire.BTHSize+4:]) & wire.QPNMask
 	}
@@ -74,7 +79,7 @@ type streamKey struct {
 func (p *packet) key(rule int) streamKey {
 	return streamKey{
 		rule: rule, dir: p.dir, peer: p.peer, qpn: p.qpn, srcQP: p.srcQP,
-		response: p.class&(Ack|Response) != 0,
+		response: p.class&(Ack|Nak|Response) != 0,
 	}
 }
 

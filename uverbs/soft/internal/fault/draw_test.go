@@ -278,3 +278,18 @@ func TestFlip(t *testing.T) {
 		t.Error("the first and the last bit are not those of the packet")
 	}
 }
+
+// TestNakClass: a NAK that ends a connection has a class of its own.
+func TestNakClass(t *testing.T) {
+	for syndrome, want := range map[uint8]Class{
+		wire.SyndromeACK: Ack, wire.SyndromeRNR: Ack, wire.SyndromeSequence: Ack,
+		wire.SyndromeInvalidRequest: Nak, wire.SyndromeRemoteAccess: Nak, wire.SyndromeRemoteOp: Nak,
+	} {
+		h := wire.Header{Opcode: wire.Acknowledge, DestQP: 17, Syndrome: syndrome}
+		b := make([]byte, wire.PacketSize(h.Opcode, 0))
+		h.Put(b)
+		if p := look(Sent, netip.AddrPort{}, b); p.class != want || !p.key(0).response {
+			t.Errorf("syndrome %#x: class %v, want %v", syndrome, p.class, want)
+		}
+	}
+}

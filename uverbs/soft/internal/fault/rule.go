@@ -21,7 +21,7 @@ func (d Direction) String() string { return nameOf(directions, d, "direction") }
 var directions = []named[Direction]{{Both, "both"}, {Sent, "sent"}, {Received, "received"}}
 
 // A Class is a set of kinds of packets. The zero value stands for all packets.
-type Class uint8
+type Class uint32
 
 // Classes of packets. A packet belongs to one class.
 const (
@@ -30,14 +30,15 @@ const (
 	Read                       // READ requests
 	Atomic                     // atomic requests and ATOMIC WRITE
 	Flush                      // FLUSH requests
-	Ack                        // ACK, NAK and RNR NAK
+	Ack                        // ACK, RNR NAK and the NAK of a sequence error
 	Response                   // responses to READ and to atomic requests
 	MAD                        // packets to QP 1, as those of the connection manager
+	Nak                        // other NAKs. The responder does not repeat one: if it is lost, the peer's retries end in vain
 )
 
 var classes = []named[Class]{
 	{Send, "send"}, {Write, "write"}, {Read, "read"}, {Atomic, "atomic"}, {Flush, "flush"},
-	{Ack, "ack"}, {Response, "response"}, {MAD, "mad"},
+	{Ack, "ack"}, {Response, "response"}, {MAD, "mad"}, {Nak, "nak"},
 }
 
 // A Delay is a distribution of times: Min at least, and then either evenly spread up to Max, or

@@ -20,7 +20,7 @@ import (
 //	direction=sent|received|both
 //	peer=10.0.0.2               or a prefix, as fd00::/64
 //	qpn=17                      destination QPN
-//	class=send|write            one or more of send, write, read, atomic, flush, ack, response, mad
+//	class=send|write            one or more of send, write, read, atomic, flush, ack, response, mad, nak
 //	loss=1%                     and so duplicate, corrupt, reorder; at least 0.0001%
 //	behind=3                    reordered packets: later packets that overtake, 1 to 64
 //	hold=10ms                   reordered packets: the longest time

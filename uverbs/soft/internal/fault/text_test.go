@@ -94,7 +94,7 @@ func TestFieldError(t *testing.T) {
 		{"peer=::ffff:10.0.0.1", "peer", "::ffff:10.0.0.1", "an IP address"},
 		{"qpn=0", "qpn", "0", "1 to 16777215"},
 		{"qpn=16777216", "qpn", "16777216", "1 to 16777215"},
-		{"class=send|all", "class", "send|all", "send, write, read, atomic, flush, ack, response, mad"},
+		{"class=send|all", "class", "send|all", "send, write, read, atomic, flush, ack, response, mad, nak"},
 		{"behind=0", "behind", "0", "1 to 64"},
 		{"behind=65", "behind", "65", "1 to 64"},
 		{"hold=2h", "hold", "2h", "0s to 1h0m0s"},
