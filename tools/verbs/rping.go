@@ -172,7 +172,11 @@ func (o *rpingOptions) run(ctx context.Context, out, log io.Writer) (err error) 
 	if o.json {
 		r.text = io.Discard
 	}
-	if r.channel, err = cm.OpenChannel(); err != nil {
+	local, remote := addr, netip.Addr{} // of a server
+	if o.client {
+		local, remote = source.Addr(), addr
+	}
+	if r.channel, err = cm.OpenChannelFor(local, remote); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.channel.Close()) }()

@@ -41,11 +41,11 @@ func (e *End) space() cm.PortSpace {
 	return cm.TCP
 }
 
-// newConnections opens a channel, which the end closes.
-func newConnections(e *End) (*connections, error) {
+// newConnections opens a channel for a local or a remote address, which the end closes.
+func newConnections(e *End, local, remote netip.Addr) (*connections, error) {
 	c := &connections{end: e, ids: make([]*cm.ID, e.Config.QPs)}
 	var err error
-	if c.channel, err = cm.OpenChannel(); err != nil {
+	if c.channel, err = cm.OpenChannelFor(local, remote); err != nil {
 		return nil, err
 	}
 	e.later(c.channel.Close)
@@ -116,15 +116,15 @@ func resolve(ctx context.Context, e *End, listener string, token []byte) (*conne
 	if err != nil {
 		return nil, fmt.Errorf("the server tells no address for the connection manager: %w", err)
 	}
-	c, err := newConnections(e)
-	if err != nil {
-		return nil, err
-	}
-	c.addr, c.token = addr, token
 	from, err := e.source(addr.Addr())
 	if err != nil {
 		return nil, err
 	}
+	c, err := newConnections(e, from.Addr(), addr.Addr())
+	if err != nil {
+		return nil, err
+	}
+	c.addr, c.token = addr, token
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	for i := range c.ids {
@@ -168,7 +168,7 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 	if err := e.Routes(addr.As16()); err != nil {
 		return nil, err
 	}
-	c, err := newConnections(e)
+	c, err := newConnections(e, addr.Unmap(), netip.Addr{})
 	if err != nil {
 		return nil, err
 	}
