@@ -37,15 +37,16 @@ func (c *config) softSuite() suite {
 func (c *config) softRxeSuite() suite {
 	tests := func(name, run string, more ...string) step {
 		return step{
-			name: name, env: c.guestEnv(more...), bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"),
+			name: name, env: c.guestEnv(more...), bin: []string{"verbs"}, with: perftest,
 			flags: []string{"-timeout", "40m"}, programs: []program{{name: "softrxe.test", run: run, args: []string{"-test.timeout", "39m"}}},
 		}
 	}
 	return suite{
-		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, our programs and rdma-core's, a random walk (GOVERBS_WALK=10m)",
+		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, a random walk (GOVERBS_WALK=10m)",
 		steps: []step{
 			tests("verbs", "^Test(RC|UC|UD)"),
 			tests("programs", "^TestP"),
+			tests("cm", "^TestCM"),
 			tests("walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
 		},
 	}

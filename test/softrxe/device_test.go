@@ -26,7 +26,12 @@ const rxeName = "rxe0"
 // lab is the namespace of the software device; nil outside of a VM.
 var lab *namespace
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == peerWord {
+		os.Exit(peerMain(os.Args[2:]))
+	}
+	os.Exit(run(m))
+}
 
 // run runs the tests. In a VM they find the namespace there.
 func run(m *testing.M) int {
