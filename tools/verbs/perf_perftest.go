@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -172,18 +173,25 @@ func (e *perftestEnd) waiting(log io.Writer, addr net.Addr) {
 
 // connectPeerCM connects to the peer by the connection manager.
 func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host string) (err error) {
-	if e.channel, err = cm.OpenChannel(); err != nil {
+	var remote netip.Addr
+	if !e.server {
+		if remote, err = lookup(ctx, "HOST", host); err != nil {
+			return err
+		}
+	}
+	from, err := addrOfSoft(e.o.local.Device)
+	if err != nil {
+		return err
+	}
+	if e.channel, err = cm.OpenChannelFor(from, remote); err != nil {
 		return err
 	}
 	if e.server {
 		err = e.acceptCM(ctx, log)
 	} else {
-		var ip netip.Addr
-		if ip, err = lookup(ctx, "HOST", host); err == nil {
-			e.remote = netip.AddrPortFrom(ip, uint16(e.o.port))
-			if e.session, err = perftest.DialCM(ctx, e.channel, netip.AddrPort{}, e.remote); err != nil {
-				err = fmt.Errorf("no perftest server at %s (%s -R): %w", e.remote, e.test.Program(), err)
-			}
+		e.remote = netip.AddrPortFrom(remote, uint16(e.o.port))
+		if e.session, err = perftest.DialCM(ctx, e.channel, netip.AddrPort{}, e.remote); err != nil {
+			err = fmt.Errorf("no perftest server at %s (%s -R): %w", e.remote, e.test.Program(), err)
 		}
 	}
 	if err != nil {
@@ -204,6 +212,26 @@ func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host str
 	local.Device, local.Port = a.Device, a.Port
 	_, err = e.open(local)
 	return err
+}
+
+// addrOfSoft returns an address of a software device, and none for other devices.
+func addrOfSoft(name string) (netip.Addr, error) {
+	infos, err := uverbs.Devices()
+	if err != nil || !slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Name == name && i.InProcess }) {
+		return netip.Addr{}, err
+	}
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer dev.Close()
+	gids, err := dev.GIDTable(1)
+	for _, g := range gids {
+		if a := g.GID.Addr(); a.IsValid() && !a.IsLinkLocalUnicast() {
+			return a, err
+		}
+	}
+	return netip.Addr{}, err
 }
 
 // acceptCM waits for a client; the listeners stay for the connections of its queue pairs.
