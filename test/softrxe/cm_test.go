@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // cmAddr returns an address of the place with a port that nobody else has, and that port as text.
@@ -186,4 +187,39 @@ func TestCMDead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCMPerf connects the queue pairs of verbs perf and of perftest.
+func TestCMPerf(t *testing.T) {
+	for _, typ := range []string{"rc", "ud"} {
+		t.Run("perf "+typ, func(t *testing.T) {
+			cmTest(t, func(t *testing.T, server, client place, addr netip.AddrPort, port string) {
+				s := server.launch(t, verbs(server, "perf", "serve", "-p", port)...)
+				s.Until(t, "listened", func() bool { return server.listens(int(addr.Port())) })
+				says(t, client.launch(t, verbs(client, "perf", "send-lat", addr.Addr().String(), "--cm", "-p", port, "-t", typ, "-n", "50", "-s", "500")...), "500")
+			})
+		})
+	}
+	t.Run("perftest", func(t *testing.T) {
+		testenv.Guest(t)
+		rxe, software := places(false)
+		eachRole(t, rxe, software, func(t *testing.T, server, client place) {
+			addr, port := cmAddr(server)
+			line := func(p place, more ...string) []string {
+				l := []string{"ib_send_lat", "-R", "-F", "-d", p.dev, "-n", "50", "-p", port, "-s", "500"}
+				if p.soft {
+					l = verbs(p, "perf", "send-lat", "--perftest", "--cm", "-n", "50", "-p", port, "-s", "500")
+				}
+				return append(l, more...)
+			}
+			s := server.launch(t, line(server)...)
+			if server.soft {
+				s.Until(t, "listened", func() bool { return strings.Contains(s.Output(), "waiting for") })
+			} else {
+				s.Serving(t, netlinkrdma.PortSpaceTCP, addr.Port())
+			}
+			says(t, client.launch(t, line(client, addr.Addr().String())...), "500")
+			says(t, s)
+		})
+	})
 }
