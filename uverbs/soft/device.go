@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 )
 
@@ -73,7 +74,7 @@ var host = new(engine.Host)
 func New(o Options) (*Device, error) { return newOn(host, nil, o) }
 
 // newOn makes a device that reaches the devices of a host directly. A clock of nil is the system's.
-func newOn(host *engine.Host, clock engine.Clock, o Options) (*Device, error) {
+func newOn(host *engine.Host, clock fault.Clock, o Options) (*Device, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 )
 
 // NewAlone is New for a device that reaches other devices of the process by its socket only, like one
@@ -29,15 +30,15 @@ type testTimer struct {
 // New makes a device with the clock.
 func (c *TestClock) New(o Options) (*Device, error) { return newOn(host, c, o) }
 
-// Now implements [engine.Clock].
+// Now implements [fault.Clock].
 func (c *TestClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// AfterFunc implements [engine.Clock].
-func (c *TestClock) AfterFunc(d time.Duration, f func()) engine.Timer {
+// AfterFunc implements [fault.Clock].
+func (c *TestClock) AfterFunc(d time.Duration, f func()) fault.Timer {
 	t := &testTimer{clock: c, f: f}
 	c.mu.Lock()
 	c.timers = append(c.timers, t)
@@ -46,10 +47,10 @@ func (c *TestClock) AfterFunc(d time.Duration, f func()) engine.Timer {
 	return t
 }
 
-// Reset implements [engine.Timer].
+// Reset implements [fault.Timer].
 func (t *testTimer) Reset(d time.Duration) bool { return t.set(d, true) }
 
-// Stop implements [engine.Timer].
+// Stop implements [fault.Timer].
 func (t *testTimer) Stop() bool { return t.set(0, false) }
 
 func (t *testTimer) set(d time.Duration, on bool) bool {

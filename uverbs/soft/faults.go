@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
@@ -51,14 +50,11 @@ func parseFaults(text string) (fault.Config, error) {
 }
 
 // newFaults makes the injector and opens the files of the options, which were checked.
-func newFaults(o *Options, addr netip.Addr, clock engine.Clock) (f *faults, err error) {
+func newFaults(o *Options, addr netip.Addr, clock fault.Clock) (f *faults, err error) {
 	f = &faults{port: o.Port, local: map[netip.Addr]*side{}, parted: map[netip.Addr][]netip.Addr{}}
-	opts := fault.Options{Trace: o.Trace, Capture: o.Capture, Device: cmp.Or(o.Name, "at "+addr.String())}
+	opts := fault.Options{Clock: clock, Trace: o.Trace, Capture: o.Capture, Device: cmp.Or(o.Name, "at "+addr.String())}
 	if opts.Config, err = parseFaults(o.Faults); err != nil {
 		return nil, err
-	}
-	if clock != nil {
-		opts.Clock = faultClock{clock}
 	}
 	for _, file := range []struct {
 		field, name string
@@ -82,12 +78,6 @@ func newFaults(o *Options, addr netip.Addr, clock engine.Clock) (f *faults, err 
 	}
 	return f, nil
 }
-
-// faultClock is the clock of an engine as that of an injector.
-type faultClock struct{ engine.Clock }
-
-// AfterFunc implements [fault.Clock].
-func (c faultClock) AfterFunc(d time.Duration, f func()) fault.Timer { return c.Clock.AfterFunc(d, f) }
 
 // start begins to inject.
 func (f *faults) start(d *Device) {

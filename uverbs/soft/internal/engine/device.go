@@ -23,7 +23,7 @@ type Config struct {
 	MAD func(from MADAddr, mad []byte)
 
 	Rand  func() uint32 // random numbers for QPNs; nil: math/rand
-	Clock Clock         // nil: the system's
+	Clock fault.Clock   // nil: the system's
 	Go    func(func())  // starts a goroutine; nil: the go statement
 }
 
@@ -63,7 +63,7 @@ func New(c Config) *Device {
 		c.Rand = rand.Uint32
 	}
 	if c.Clock == nil {
-		c.Clock = systemClock{}
+		c.Clock = fault.SystemClock{}
 	}
 	if c.Go == nil {
 		c.Go = func(f func()) { go f() }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 )
 
@@ -33,7 +34,7 @@ func (c *fakeClock) Now() time.Time {
 	return c.now
 }
 
-func (c *fakeClock) AfterFunc(d time.Duration, f func()) Timer {
+func (c *fakeClock) AfterFunc(d time.Duration, f func()) fault.Timer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &fakeTimer{c, c.now.Add(d), f}

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"sync"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 )
 
 // timers wakes the QPs of a device at their deadlines. A QP has one entry at most. A deadline that moves
@@ -14,7 +16,7 @@ type timers struct {
 
 	mu     sync.Mutex
 	heap   timerHeap     // guarded by mu
-	timer  Timer         // guarded by mu
+	timer  fault.Timer   // guarded by mu
 	next   time.Duration // when timer fires; 0: it is stopped. guarded by mu
 	closed bool          // guarded by mu
 }

@@ -17,9 +17,9 @@ type Timer interface {
 	Stop() bool
 }
 
-// systemClock is the clock of the operating system.
-type systemClock struct{}
+// SystemClock is the clock of the operating system.
+type SystemClock struct{}
 
-func (systemClock) Now() time.Time { return time.Now() }
+func (SystemClock) Now() time.Time { return time.Now() }
 
-func (systemClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
+func (SystemClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }

@@ -93,7 +93,7 @@ func New(o Options) (*Injector, error) {
 	f := &Injector{clock: o.Clock, maxHeld: o.MaxHeld}
 	f.idle.L = &f.mu
 	if f.clock == nil {
-		f.clock = systemClock{}
+		f.clock = SystemClock{}
 	}
 	if f.maxHeld == 0 {
 		f.maxHeld = DefaultMaxHeld
