@@ -260,13 +260,12 @@ func TestPoll(t *testing.T) {
 		t.Errorf("Poll allocates %v times", allocs)
 	}
 
-	ended := make(chan bool)
+	ended, first := make(chan bool), next
 	go func() {
 		for b.Receive(inOrder, batches) == nil {
 		}
 		close(ended)
 	}()
-	first := next
 	for n := range 1000 {
 		send(first + n)
 		b.Poll(inOrder, batches)
