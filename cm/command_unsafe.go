@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// file is an open /dev/infiniband/rdma_cm, or what stands for it. Its commands are safe for concurrent
+// file is an open /dev/infiniband/rdma_cm, or its counterpart in this process. Its commands are safe for concurrent
 // use.
 //
 // Commands use the file descriptor directly, and close excludes them with a lock. That costs less

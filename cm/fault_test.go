@@ -184,7 +184,7 @@ var quietBefore *kernelUse
 func quiet(t *testing.T) kernelUse {
 	testenv.Guest(t)
 	if quietBefore == nil {
-		must(t, value(Listen(t.Context(), firstAny, ListenOptions{ConnOptions: small}))(t).Close()) // has Go's runtime open what it keeps
+		must(t, value(Listen(t.Context(), firstAny, ListenOptions{ConnOptions: small}))(t).Close()) // lets Go's runtime open its own descriptors
 		time.Sleep(2 * idleGrace)
 		now := use(t)
 		quietBefore = &now

@@ -130,7 +130,7 @@ func use(t *testing.T) (u kernelUse) {
 	t.Helper()
 	u.goroutines = runtime.NumGoroutine()
 	u.files = len(value(os.ReadDir("/proc/self/fd"))(t))
-	if testenv.TheRig().Soft { // what is left on software devices shows when they are closed
+	if testenv.TheRig().Soft { // objects that are left on a software device make its Close fail
 		u.ids = softHost.Len()
 		return u
 	}

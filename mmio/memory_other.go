@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// errLinuxOnly is the error of what only Linux can do.
+// errLinuxOnly is the error of operations that need Linux.
 var errLinuxOnly = fmt.Errorf("devices of the kernel and huge pages need Linux: %w", errors.ErrUnsupported)
 
 // coverFlags are the flags for memory that nobody uses.

@@ -203,7 +203,7 @@ func TestMulticast(t *testing.T) {
 			}
 			return e
 		}
-		if !rig.Soft { // The kernel takes the group's packets from the network for who has joined it.
+		if !rig.Soft { // The kernel receives the packets of a group for the QPs that have joined it.
 			join(t, rig.Netdevs[1], group)
 		}
 		must(t, b.qp.AttachMulticast(gid, 0))

@@ -46,14 +46,14 @@ func main() {
 
 // A row is a line of the table.
 type row struct {
-	What  string // what was done
+	What  string // the operation
 	Size  int    // bytes of a message
 	Count int    // messages, or exchanges of two
 	Time  time.Duration
 	Pairs bool // Count counts exchanges
 }
 
-// demo starts both processes and prints what they measured.
+// demo starts both processes and prints their measurements.
 func demo(ctx context.Context, out io.Writer, per time.Duration) error {
 	port, err := freePort()
 	if err != nil {

@@ -20,7 +20,7 @@ const writeSize = 64 << 10
 // depth is the number of work requests that a queue has room for.
 const depth = 16
 
-// hello is what a process tells the other one.
+// hello is the first message from one process to the other.
 type hello struct {
 	Endpoint uverbs.Endpoint
 	Addr     uint64 // of the memory
@@ -77,7 +77,7 @@ func play(ctx context.Context, role, addr string, per time.Duration) (err error)
 	return json.NewEncoder(results).Encode(append(rows, more...))
 }
 
-// newEnd opens the device of the process and makes what a connection needs.
+// newEnd opens the device of the process and creates the objects of a connection.
 func newEnd(addr string) (*end, error) {
 	at, err := netip.ParseAddr(addr)
 	if err != nil {

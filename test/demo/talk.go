@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/goverbs/cm"
 )
 
-// Sizes in bytes of a message of a Conn, and of what is written to a Stream at a time.
+// Sizes in bytes of a message of a Conn, and of one Write to a Stream.
 const (
 	messageSize = 4096
 	streamSize  = 64 << 10
@@ -111,7 +111,7 @@ func talk(ctx context.Context, address string, per time.Duration) ([]row, error)
 	return []row{messages, stream}, errors.Join(stream.check(answer), s.Close())
 }
 
-// check compares the number of bytes that the server has got with what was sent.
+// check compares the number of bytes that the server has received with the number that was sent.
 func (r *row) check(answer []byte) error {
 	if want := uint64(r.Count * r.Size); len(answer) != 8 || binary.BigEndian.Uint64(answer) != want {
 		return fmt.Errorf("%s: %d bytes were sent, and the server counted %x", r.What, want, answer)

@@ -26,7 +26,7 @@ func main() {
 	fmt.Printf("%d bytes: %s\n", wc[0].Imm, reader.mr.Bytes()[:wc[0].Imm])
 }
 
-// peer is what a goroutine has of a connection.
+// peer is one end of a connection.
 type peer struct {
 	cq *uverbs.CQ
 	mr *uverbs.MR

@@ -130,7 +130,7 @@ func (c *config) vm(s *step) string {
 }
 
 // command returns the command of a step. A go test without -bench or -fuzz gets -json; with results for the
-// matrix it writes what test binaries in VMs write.
+// matrix it has the output format of test binaries in VMs.
 func (c *config) command(s *step) command {
 	if s.host != nil {
 		args := slices.Clone(s.host)

@@ -26,11 +26,10 @@ func (c *config) guestEnv(more ...string) []string {
 // longWalk is the time of the random walk on rxe with -short. The other suites walk less.
 const longWalk = "GOVERBS_WALK=60s"
 
-// rxeSuite has the tests on rxe. The boot verbs gives commands to the kernel in the way that the library
-// chooses. The boot write has the other ways, and repeats the other tests of the verbs with write(); with
-// -short it also has the long walk. What of this is the library's and not the kernel's, the suite soft
-// has. An emulated architecture is slow: its boot verbs has the tests of all paths, and nothing is
-// repeated.
+// rxeSuite has the tests on rxe. The step verbs issues commands by the interface that the library
+// chooses. The step write uses the other interfaces, and repeats the other tests of the verbs with
+// write(); with -short it also runs the long walk. An emulated architecture is slow: there the step
+// verbs has the tests of all interfaces, and nothing is repeated.
 func (c *config) rxeSuite() suite {
 	env := c.guestEnv()
 	verbs := step{

@@ -17,7 +17,7 @@ func (c *config) softSuite() suite {
 		}
 	}
 	const walk = "GOVERBS_WALK=1s"
-	race := verbs("auto", "CGO_ENABLED=1", testenv.SkipTagsEnv+"="+string(testenv.Memory)) // sync.Pool drops what it holds there
+	race := verbs("auto", "CGO_ENABLED=1", testenv.SkipTagsEnv+"="+string(testenv.Memory)) // sync.Pool drops its contents there
 	race.name, race.driver, race.alone, race.needs = "race", "", true, []string{"gcc"}
 	race.host = words("go test -count=1 -race -timeout 30m ./test/conformance")
 	cm := step{name: "cm", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"), env: []string{"GOVERBS_DEVICES=soft0,soft1"}}

@@ -206,7 +206,7 @@ func (e *end) state() {
 	e.record.note("%s: %s", e.name, attr.State)
 }
 
-// record is what has happened at both ends of a connection.
+// record is the events at both ends of a connection.
 type record struct {
 	title    string // what happens, for messages
 	lines    []string

@@ -65,7 +65,7 @@ func (th *thread) file(name string) string { return fmt.Sprintf("/proc/self/task
 
 // newNamespace makes the namespace and moves ve1 there, which gets its addresses again.
 func newNamespace() (n *namespace, err error) {
-	// Without rights, the default of 208 KiB holds some 90 packets of 1 KiB. UC does not repeat what is lost.
+	// Without rights, the default of 208 KiB holds some 90 packets of 1 KiB. UC does not repeat lost packets.
 	if err := os.WriteFile("/proc/sys/net/core/rmem_max", []byte("16777216"), 0); err != nil {
 		return nil, fmt.Errorf("raise the limit of receive buffers: %w", err)
 	}

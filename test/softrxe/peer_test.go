@@ -24,7 +24,7 @@ import (
 // device of a connection has to be in the process that connects.
 const peerWord = "peer"
 
-// listens is what a peer prints when it listens.
+// listens is the line that a peer prints when it listens.
 const peerListens = "listening on "
 
 // peer starts a peer in the place.
@@ -53,7 +53,7 @@ func peerMain(words []string) int {
 	return 0
 }
 
-// runPeer does what the words say.
+// runPeer executes the command in words.
 func runPeer(words []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), program.Patience)
 	defer cancel()

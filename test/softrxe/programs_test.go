@@ -191,7 +191,7 @@ var operations = []struct {
 	{"atomic-bw", []string{"rc"}},
 }
 
-// perfReport is what "verbs perf --json" prints, as far as the tests look at it.
+// perfReport is the part of the output of "verbs perf --json" that the tests check.
 type perfReport struct {
 	Results []struct {
 		Size, Iterations, Lost int
@@ -285,7 +285,7 @@ func perftest(t *testing.T, server, client place, op, typ string) {
 		results = 0 // only the client measures
 	}
 	var r perfReport
-	_, document, _ := strings.Cut(out, "{") // behind what it says on standard error
+	_, document, _ := strings.Cut(out, "{") // behind its messages on standard error
 	if err := json.Unmarshal([]byte("{"+document), &r); err != nil || len(r.Results) != results {
 		t.Errorf("%v: %q", err, out)
 	}

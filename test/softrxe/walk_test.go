@@ -36,7 +36,7 @@ const (
 	maxOps     = 12
 )
 
-// fault is what is wrong with a request of a round.
+// fault is the error that a request of a round provokes.
 type fault int
 
 // Faults.
@@ -81,7 +81,7 @@ func (o *op) String() string {
 	return s
 }
 
-// round is what both ends of each pairing do: the first ops are those of end a, the second of end b.
+// round is the list of operations of both ends of each pairing: the first ops are those of end a, the second of end b.
 type round struct {
 	ops  [2][]op
 	list bool // post them as a list
@@ -402,7 +402,7 @@ func walkSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// options draws the options of QPs. Timeouts are longer than what a busy guest takes.
+// options draws the options of QPs. Timeouts are long enough for a busy guest.
 func (w *walker) options() uverbs.QPOptions {
 	w.typ = uverbs.RC
 	if w.IntN(5) == 0 && !w.lossy {
@@ -477,7 +477,7 @@ func walk(t *testing.T, lossy bool) {
 	t.Logf("%d rounds, %d of them with a fault", rounds, failing)
 }
 
-// compare plays a round between all pairings. What differs ends the test.
+// compare plays a round between all pairings. A difference ends the test.
 func (s *session) compare(t *testing.T, r *round, name string) {
 	t.Helper()
 	var want string

@@ -20,7 +20,7 @@ import (
 // rocePort is the UDP port of RoCE v2.
 const rocePort = 4791
 
-// softFacts is what is known of a device in software inside this process.
+// softFacts are the facts about a software device of this process.
 type softFacts struct {
 	setting string // of GOVERBS_SOFT
 	soft.NetworkInfo
@@ -131,7 +131,7 @@ func checkSoft(info uverbs.DeviceInfo, facts softFacts) finding {
 	return f.conclude(levelOK, "a device in software, inside this process")
 }
 
-// checkReach says who reaches the device.
+// checkReach reports which hosts can reach the device.
 func checkReach(device string, facts softFacts) finding {
 	f := finding{ID: "address", Device: device}
 	at := facts.Local

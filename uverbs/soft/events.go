@@ -23,7 +23,7 @@ type eventCounter struct{ read uint32 }
 // and a goroutine writes them.
 //
 // The kernel counts the events of an object that the program has read, for the answer of DESTROY, and
-// removes those that it has not read. A pipe does not say who reads what, so the file remembers the
+// removes those that it has not read. A pipe does not show which events were read, so the file remembers the
 // counters of the events in the pipe, in order, and compares their number with the number of bytes
 // that are unread.
 type eventFile struct {

@@ -37,7 +37,7 @@ type side struct {
 	handle udp.Handler // of packets from devices of this process
 }
 
-// allowedFaults says what is allowed for Faults.
+// allowedFaults describes the allowed values of Faults.
 const allowedFaults = "a list of faults, such as loss=1%,reorder=1%,seed=7"
 
 // parseFaults reads the text form of faults.

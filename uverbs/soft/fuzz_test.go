@@ -172,7 +172,7 @@ func (s *source) issue(t *testing.T, d *Device, succeeded map[any]int) {
 }
 
 // TestRandomCommands issues many commands at random. Most methods and commands succeed now and then,
-// so that what is tested is more than the refusal of nonsense.
+// so that the test reaches more than the refusal of nonsense.
 func TestRandomCommands(t *testing.T) {
 	d := newDevice(t, Options{Limits: Limits{QPs: 20, CQs: 20, SRQs: 20}, Seed: 1})
 	succeeded := map[any]int{}

@@ -44,8 +44,8 @@ type Options struct {
 	// Limits are the limits of the device.
 	Limits Limits
 
-	// Seed makes what the device draws at random, such as keys, numbers of queue pairs and its GUID,
-	// the same in each run. If it is 0, they differ.
+	// Seed is the seed of the random numbers of the device, such as keys, numbers of queue pairs and
+	// its GUID. With the same seed, they are the same in each run. If it is 0, they differ.
 	Seed uint64
 
 	// Faults are the faults that the device injects, see "Faults" in the description of the package. With
@@ -91,7 +91,7 @@ const (
 type OptionError struct {
 	Field   string // Field is the name of the field of Options, such as "MTU" or "Limits.QPs".
 	Value   any    // Value is its value.
-	Allowed string // Allowed says what is allowed.
+	Allowed string // Allowed describes the allowed values.
 	Err     error  // Err is the reason, or nil.
 }
 
@@ -117,7 +117,7 @@ const defaultPort = 4791
 // mtus are the MTUs of RoCE in bytes.
 var mtus = []int{256, 512, 1024, 2048, 4096}
 
-// allowedMTU says what is allowed for MTU.
+// allowedMTU describes the allowed values of MTU.
 const allowedMTU = "256, 512, 1024, 2048 or 4096, or 0 for that of the network interface"
 
 // check checks everything that does not depend on this host or on other devices, and fills in the
@@ -148,7 +148,7 @@ func (o *Options) check() error {
 	return o.Limits.check()
 }
 
-// checkFaults checks what is about faults and records.
+// checkFaults checks the options of faults and records.
 func (o *Options) checkFaults() error {
 	if _, err := parseFaults(o.Faults); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (o *Options) checkFaults() error {
 	return nil
 }
 
-// allowedFile says what is allowed for a file.
+// allowedFile describes the allowed names of a file.
 const allowedFile = "the name of a file, in which each parenthesis has its counterpart"
 
 // checkName checks the name as the kernel checks that of a device.
@@ -183,7 +183,7 @@ func (o *Options) checkName() error {
 	return nil
 }
 
-// allowedLimit says what is allowed for a limit.
+// allowedLimit describes the allowed values of a limit.
 func allowedLimit(max int) string { return fmt.Sprintf("1 to %d, or 0 for %d", max, max) }
 
 // check checks the limits and fills in the defaults.

@@ -21,7 +21,7 @@ import (
 //
 //	name=soft7       name of the device
 //	mtu=1024         active MTU in bytes
-//	seed=7           seed of what is drawn at random
+//	seed=7           seed of QPNs, keys and other random numbers
 //	qps=100          limit of the number of queue pairs; also cqs, srqs, mrs, mws, pds and ahs
 //	faults=(...)     faults, see Faults in the description of the package
 //	trace=FILE       each packet in words

@@ -216,7 +216,7 @@ func (id *ID) forgetPeer() {
 	id.inRemotes, id.inPeerQPs = false, false
 }
 
-// Destroy ends what the ID does and removes it. The handler is not called any more.
+// Destroy ends the activity of the ID and removes it. The handler is not called any more.
 func (id *ID) Destroy() {
 	id.Handler = nil
 	for id.state != Idle {

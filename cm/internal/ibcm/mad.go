@@ -25,7 +25,7 @@ const (
 	methodSend   = 3
 )
 
-// Attr is the attribute ID of a MAD, which says what message it is.
+// Attr is the attribute ID of a MAD, which is the type of the message.
 type Attr uint16
 
 // Attributes of the messages (IBTA 16.7.3).

@@ -11,7 +11,7 @@ type Transport interface {
 	SendMAD(src, dst netip.Addr, mad []byte)
 }
 
-// Config has what a [Manager] needs.
+// Config are the properties of a [Manager].
 type Config struct {
 	GUID      uint64           // GUID is the node GUID of the device.
 	AckDelay  uint8            // AckDelay is how long the device may delay an ACK, as a power of two times 4.096 µs.
@@ -32,7 +32,7 @@ type Verdict uint8
 
 // Verdicts.
 const (
-	Accept Verdict = iota // the request has an owner, who answers it
+	Accept Verdict = iota // the request has an owner, which answers it
 	Refuse                // the peer is told that the request is rejected
 	Ignore                // no answer, so that the peer asks again
 )
@@ -110,7 +110,7 @@ func (m *Manager) find(local, remote uint32) *ID {
 	return id
 }
 
-// Receive handles a MAD from src to the address dst of the device. It ignores what is not a message
+// Receive handles a MAD from src to the address dst of the device. It ignores a MAD that is not a message
 // of the communication manager.
 func (m *Manager) Receive(src, dst netip.Addr, mad []byte) {
 	tid, message, err := Decode(mad)
@@ -168,7 +168,7 @@ func (m *Manager) Deadline() (time.Time, bool) {
 	return m.timers[0].deadline, true
 }
 
-// Advance does what is due: it repeats messages that were not answered, reports those that were
+// Advance handles the deadlines that have passed: it repeats messages that were not answered, reports those that were
 // repeated often enough, and ends TIMEWAIT.
 func (m *Manager) Advance() {
 	now := m.c.Now()

@@ -54,7 +54,7 @@ type host struct {
 	verdict  Verdict
 	requests []*ID            // requests that were accepted
 	events   map[*ID]*[]Event // events of each ID
-	react    func(*ID, Event) // what the program does about an event; may be nil
+	react    func(*ID, Event) // the program's reaction to an event; may be nil
 }
 
 // host adds a host with an address and a GUID.
@@ -160,7 +160,7 @@ func (n *network) run(d time.Duration) {
 	n.now = end
 }
 
-// settle delivers what is under way, without waiting for timers.
+// settle delivers the messages under way, without waiting for timers.
 func (n *network) settle() { n.run(0) }
 
 // count returns how many messages of a kind were sent from an address.

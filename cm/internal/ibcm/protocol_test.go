@@ -200,7 +200,7 @@ func TestNoAnswer(t *testing.T) {
 	})
 }
 
-// TestRepeatedMessages: what a side answers to a message that comes again.
+// TestRepeatedMessages tests the answers to messages that arrive again.
 func TestRepeatedMessages(t *testing.T) {
 	n, client, server := pair(t)
 	replies := 0
@@ -293,7 +293,7 @@ func TestCrossingDREQs(t *testing.T) {
 	wants(t, server, p, Idle, EventREQ, EventRTU, EventDREQ, EventTimewaitExit)
 }
 
-// TestRejections: the reasons for which a request is rejected, and what the REJ says.
+// TestRejections tests the reasons to reject a request, and the contents of the REJ.
 func TestRejections(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -380,7 +380,7 @@ func TestRejections(t *testing.T) {
 	})
 }
 
-// TestDestroy: what the peer learns when an ID is destroyed in a state.
+// TestDestroy tests what the peer is told when an ID is destroyed, for each state.
 func TestDestroy(t *testing.T) {
 	t.Run("REQSent", func(t *testing.T) {
 		n, client, server := pair(t)
@@ -576,7 +576,7 @@ func TestSIDR(t *testing.T) {
 	if m := (*client.events[a])[0].Message.(*SIDRREP); m.QPN != 5 || m.QKey != 0x01234567 || m.Private[0] != 1 || m.Status != SIDRSuccess || m.Service != service {
 		t.Errorf("SIDR_REP is %+v", m)
 	}
-	// Rejected by destroying, and by nobody who listens.
+	// Destroying the request rejects it, as does a port without a listener.
 	b := request()
 	server.last().Destroy()
 	n.settle()

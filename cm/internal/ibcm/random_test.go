@@ -155,7 +155,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// finish disconnects what is connected, and checks the end.
+// finish disconnects the IDs that are connected, and checks that nothing is left.
 func (w *world) finish() {
 	for _, c := range w.conns {
 		if c.a.State() == Established {

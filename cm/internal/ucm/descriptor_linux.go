@@ -22,5 +22,5 @@ func (d descriptor) clear() {
 	unix.Read(d.fd, count[:])
 }
 
-// release frees what belongs to the descriptor besides its number.
+// release frees the resources of the descriptor other than its number.
 func (descriptor) release() {}

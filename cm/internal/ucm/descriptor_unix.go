@@ -35,5 +35,5 @@ func (d descriptor) clear() {
 	unix.Read(d.r, b[:])
 }
 
-// release frees what belongs to the descriptor besides its number.
+// release frees the resources of the descriptor other than its number.
 func (d descriptor) release() { unix.Close(d.w) }

@@ -68,5 +68,5 @@ func (d descriptor) clear() {
 	windows.Recvfrom(d.r, b[:], 0)
 }
 
-// release frees what belongs to the descriptor besides its number.
+// release frees the resources of the descriptor other than its number.
 func (d descriptor) release() { d.w.Close() }

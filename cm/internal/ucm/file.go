@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// File is what a program has instead of an open /dev/infiniband/rdma_cm. It is safe for concurrent
+// File is the counterpart of an open /dev/infiniband/rdma_cm. It is safe for concurrent
 // use.
 type File struct {
 	host *Host

@@ -111,7 +111,7 @@ func (h *Host) newHandle() uint32 {
 	}
 }
 
-// unlock releases the lock and sends what was to be sent.
+// unlock releases the lock and sends the MADs that wait.
 func (h *Host) unlock() {
 	if h.release() {
 		h.sendAll()
@@ -174,7 +174,7 @@ func (h *Host) setTimer() {
 	}
 }
 
-// expire does what is due.
+// expire handles the deadlines that have passed.
 func (h *Host) expire() {
 	h.mu.Lock()
 	defer h.unlock()

@@ -387,7 +387,7 @@ func destroyOf(f *File, handle uint32) (uint32, syscall.Errno) {
 	return resp.EventsReported, errno
 }
 
-// leftOver returns what the host still has.
+// leftOver describes the objects that the host still has.
 func (r *rig) leftOver() string {
 	h := r.host
 	h.mu.Lock()

@@ -53,7 +53,7 @@ const (
 	qpUD = 4
 )
 
-// id is an ID: what the kernel has as struct rdma_id_private and struct ucma_context. All of it is
+// id is an ID: the counterpart of struct rdma_id_private and struct ucma_context of the kernel. All of it is
 // guarded by host.mu.
 type id struct {
 	host     *Host
@@ -163,7 +163,7 @@ func (x *id) destroy() {
 	}
 }
 
-// end ends what the ID does on the network and with its device.
+// end ends the activity of the ID on the network and on its device.
 func (x *id) end() {
 	if x.cm != nil {
 		x.cm.Destroy()

@@ -130,7 +130,7 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// TestPorts: who may share a port.
+// TestPorts tests which IDs may share a port.
 func TestPorts(t *testing.T) {
 	type binding struct {
 		addr         string

@@ -1,4 +1,4 @@
-// Soft measures devices in software (package uverbs/soft) beside what UDP and TCP do on the same machine
+// Soft measures devices in software (package uverbs/soft) beside UDP and TCP on the same machine
 // through package net. It runs the Go benchmarks of uverbs/soft for that, both ends in one process on one
 // processor, and counts the processor time of program and kernel together: other programs that run
 // meanwhile make little difference then.
@@ -23,7 +23,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run does what the command line says, and returns the exit status.
+// run executes the command line and returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet("soft", flag.ContinueOnError)
 	f.SetOutput(stderr)

@@ -24,7 +24,7 @@ type report struct {
 	Rows   []row  `json:"rows"`
 }
 
-// A row compares a benchmark with what UDP or TCP does.
+// A row compares a benchmark with UDP or TCP.
 type row struct {
 	Name   string `json:"name"`
 	Unit   string `json:"unit"`
@@ -70,7 +70,7 @@ func newReport(rounds int) (*report, error) {
 	return r, nil
 }
 
-// add adds the figures of a round, from what the benchmarks have printed.
+// add adds the figures of a round from the output of the benchmarks.
 func (r *report) add(out string) error {
 	times := map[string]float64{} // ns of processor time
 	for line := range strings.Lines(out) {

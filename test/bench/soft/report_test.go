@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// output is what the benchmarks print if each takes a number of nanoseconds.
+// output returns the output of benchmarks that take the given number of nanoseconds each.
 func output(r *report, ours, theirs float64) string {
 	var b strings.Builder
 	b.WriteString("goos: linux\n")

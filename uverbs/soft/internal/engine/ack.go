@@ -38,7 +38,7 @@ func (q *QP) acknowledgeEmpty(w *worker, psn uint32) {
 
 // fillResponse fills the fields that all responses have.
 func (q *QP) fillResponse(h *wire.Header) {
-	h.MigReq, h.PKey, h.DestQP, h.MSN = true, defaultPKey, q.attr.DestQPN, q.resp.msn
+	h.MigReq, h.PKey, h.DestQP, h.MSN = true, wire.DefaultPKey, q.attr.DestQPN, q.resp.msn
 }
 
 // reserveResponse adds a response to those of the worker and returns the room for its payload. It

@@ -14,14 +14,14 @@ func TestAllocs(t *testing.T) {
 	ah := c.handle("10.0.0.1", nil)
 	recv := func(s *side, n int) func() { e := []sge{s.sge(0, n)}; return func() { s.recv(1, e...) } }
 	post := func(s *side, wr sendWR) func() { list := []sendWR{wr}; return func() { s.post(list...) } }
-	add := signaled(1, wrFetchAdd, a.sge(0, 8)).to(b, align(b))
+	add := signaled(1, ring.OpAtomicFAA, a.sge(0, 8)).to(b, align(b))
 	for name, steps := range map[string][]func(){
-		"SEND":         {recv(b, 5000), post(a, signaled(1, wrSend, a.sge(0, 5000))), func() { a.next(); b.next() }},
-		"WRITE":        {post(a, signaled(1, wrWrite, a.sge(0, 5000)).to(b, 0)), func() { a.next() }},
-		"READ":         {post(a, signaled(1, wrRead, a.sge(0, 5000)).to(b, 0)), func() { a.next() }},
+		"SEND":         {recv(b, 5000), post(a, signaled(1, ring.OpSend, a.sge(0, 5000))), func() { a.next(); b.next() }},
+		"WRITE":        {post(a, signaled(1, ring.OpWrite, a.sge(0, 5000)).to(b, 0)), func() { a.next() }},
+		"READ":         {post(a, signaled(1, ring.OpRead, a.sge(0, 5000)).to(b, 0)), func() { a.next() }},
 		"FETCH_ADD":    {post(a, add), func() { a.next() }},
 		"datagram":     {recv(d, 500), post(c, datagram(1, ah, d, c.sge(0, 400))), func() { c.next(); d.next() }},
-		"many packets": {post(a, signaled(1, wrWrite, a.sge(0, 60000)).to(b, 0)), func() { a.next() }},
+		"many packets": {post(a, signaled(1, ring.OpWrite, a.sge(0, 60000)).to(b, 0)), func() { a.next() }},
 	} {
 		run := func() {
 			for _, f := range steps {
@@ -42,8 +42,8 @@ func BenchmarkLoopback(b *testing.B) {
 		size   int
 		batch  int
 	}{
-		{"send", wrSend, 2, 1}, {"send", wrSend, 2, 32}, {"send", wrSend, 4096, 32}, {"send", wrSend, 65536, 32},
-		{"write", wrWrite, 2, 1}, {"write", wrWrite, 65536, 32}, {"read", wrRead, 2, 1}, {"read", wrRead, 65536, 32},
+		{"send", ring.OpSend, 2, 1}, {"send", ring.OpSend, 2, 32}, {"send", ring.OpSend, 4096, 32}, {"send", ring.OpSend, 65536, 32},
+		{"write", ring.OpWrite, 2, 1}, {"write", ring.OpWrite, 65536, 32}, {"read", ring.OpRead, 2, 1}, {"read", ring.OpRead, 65536, 32},
 	} {
 		b.Run(fmt.Sprintf("%s/%d/%d", c.name, c.size, c.batch), func(b *testing.B) {
 			dev := newDevice(b, Config{MTU: 4096})
@@ -55,15 +55,15 @@ func BenchmarkLoopback(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; i < b.N; i += c.batch {
 				for range c.batch {
-					if c.opcode == wrSend {
+					if c.opcode == ring.OpSend {
 						y.recv(1, entry...)
 					}
 					x.put(wrs...)
 				}
 				x.qp.Doorbell()
 				for range c.batch {
-					x.want(1, map[uint32]uint32{wrSend: ring.WCSend, wrWrite: ring.WCWrite, wrRead: ring.WCRead}[c.opcode])
-					if c.opcode == wrSend {
+					x.want(1, map[uint32]uint32{ring.OpSend: ring.WCSend, ring.OpWrite: ring.WCWrite, ring.OpRead: ring.WCRead}[c.opcode])
+					if c.opcode == ring.OpSend {
 						y.want(1, ring.WCRecv)
 					}
 				}

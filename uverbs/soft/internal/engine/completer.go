@@ -10,11 +10,11 @@ import (
 
 // completionOpcodes are the opcodes of completions by those of work requests (wr_to_wc_opcode).
 var completionOpcodes = [...]uint32{
-	wrWrite: ring.WCWrite, wrWriteImm: ring.WCWrite,
-	wrSend: ring.WCSend, wrSendImm: ring.WCSend, wrSendInv: ring.WCSend,
-	wrRead: ring.WCRead, wrCompareSwap: ring.WCAtomicCAS, wrFetchAdd: ring.WCAtomicFAA,
-	wrLocalInv: ring.WCLocalInv, wrBindMW: ring.WCBindMW,
-	wrFlush: ring.WCFlush, wrAtomicWrite: ring.WCAtomicWrite,
+	ring.OpWrite: ring.WCWrite, ring.OpWriteImm: ring.WCWrite,
+	ring.OpSend: ring.WCSend, ring.OpSendImm: ring.WCSend, ring.OpSendInv: ring.WCSend,
+	ring.OpRead: ring.WCRead, ring.OpAtomicCAS: ring.WCAtomicCAS, ring.OpAtomicFAA: ring.WCAtomicFAA,
+	ring.OpLocalInv: ring.WCLocalInv, ring.OpBindMW: ring.WCBindMW,
+	ring.OpFlush: ring.WCFlush, ring.OpAtomicWrite: ring.WCAtomicWrite,
 }
 
 // completeHead completes the request at head. Success is reported only if it was asked for
@@ -23,17 +23,17 @@ func (q *QP) completeHead(status Status) {
 	r := &q.req
 	s := &r.slots[r.head]
 	e := ring.Completion{WRID: s.wrID, Status: uint32(status), QPN: q.num}
-	tell := q.sigAll || s.flags&sendSignaled != 0 || status != StatusSuccess
+	tell := q.sigAll || s.flags&ring.SendSignaled != 0 || status != StatusSuccess
 	if tell && status == StatusSuccess {
 		e.Opcode, e.ByteLen = completionOpcodes[s.opcode], s.length
-		if s.opcode == wrSendImm || s.opcode == wrWriteImm {
+		if s.opcode == ring.OpSendImm || s.opcode == ring.OpWriteImm {
 			e.Flags = ring.WCWithImm
 		}
 	}
 	if s.rdAtomic {
 		r.rdAtomics--
 	}
-	if s.opcode == wrSend || s.opcode == wrSendImm || s.opcode == wrSendInv {
+	if s.opcode == ring.OpSend || s.opcode == ring.OpSendImm || s.opcode == ring.OpSendInv {
 		q.dev.stats.sends.Add(1)
 	}
 	*s = sendState{}
@@ -93,7 +93,7 @@ func (q *QP) response(w *worker, h *wire.Header, payload []byte) {
 func (q *QP) lateNAK(h *wire.Header) bool {
 	s := &q.req.slots[q.req.head]
 	return h.Opcode.Operation() == wire.Acknowledge && wire.TypeOf(h.Syndrome) == wire.NAK && h.Syndrome != wire.SyndromeSequence &&
-		s.state == assigned && s.opcode == wrRead && wire.Diff(h.PSN, s.first) >= 0
+		s.state == assigned && s.opcode == ring.OpRead && wire.Diff(h.PSN, s.first) >= 0
 }
 
 // acknowledged handles an ACK or a NAK.
@@ -129,7 +129,8 @@ func (q *QP) negative(h *wire.Header) {
 	}
 }
 
-// lost sends again what is not acknowledged, once until something is, unless the QP waits to do that.
+// lost makes the QP send the unacknowledged packets again, once until there is progress, unless it
+// already waits to do so.
 func (q *QP) lost() {
 	if !q.req.retryStarted && !q.req.rnrWait {
 		q.sendAgain()
@@ -204,7 +205,7 @@ func (q *QP) progressed() {
 		q.retryAt = q.dev.now() + r.timeout
 		q.setTimer()
 	}
-	if wire.Diff(r.psn, r.una) < 0 { // it was going to send again what is acknowledged now
+	if wire.Diff(r.psn, r.una) < 0 { // it was going to repeat packets that are acknowledged now
 		q.rewind()
 	}
 }
@@ -215,7 +216,7 @@ func (q *QP) atomicResponse(w *worker, h *wire.Header) {
 		return
 	}
 	s := &q.req.slots[q.req.head]
-	if s.state != assigned || s.first != h.PSN || s.opcode != wrCompareSwap && s.opcode != wrFetchAdd {
+	if s.state != assigned || s.first != h.PSN || s.opcode != ring.OpAtomicCAS && s.opcode != ring.OpAtomicFAA {
 		return
 	}
 	var b [8]byte
@@ -235,11 +236,11 @@ func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 	if s.state != assigned || wire.Diff(h.PSN, s.first) < 0 {
 		return
 	}
-	if s.opcode == wrFlush || s.opcode == wrAtomicWrite {
+	if s.opcode == ring.OpFlush || s.opcode == ring.OpAtomicWrite {
 		q.advance(wire.Add(h.PSN, 1))
 		return
 	}
-	if s.opcode != wrRead || wire.Diff(h.PSN, s.last) > 0 {
+	if s.opcode != ring.OpRead || wire.Diff(h.PSN, s.last) > 0 {
 		return
 	}
 	at := uint32(wire.Diff(h.PSN, s.first)) * uint32(q.mtu)

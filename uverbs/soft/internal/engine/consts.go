@@ -1,7 +1,5 @@
 package engine
 
-import "github.com/goverbs/goverbs/uverbs/internal/abi"
-
 // QPType is the type of a queue pair (enum ib_qp_type).
 type QPType uint8
 
@@ -85,29 +83,6 @@ const (
 	EventLastWQE   uint32 = 16
 )
 
-// Work requests (enum ib_wr_opcode).
-const (
-	wrWrite       = abi.IB_UVERBS_WR_RDMA_WRITE
-	wrWriteImm    = abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM
-	wrSend        = abi.IB_UVERBS_WR_SEND
-	wrSendImm     = abi.IB_UVERBS_WR_SEND_WITH_IMM
-	wrRead        = abi.IB_UVERBS_WR_RDMA_READ
-	wrCompareSwap = abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP
-	wrFetchAdd    = abi.IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD
-	wrLocalInv    = abi.IB_UVERBS_WR_LOCAL_INV
-	wrBindMW      = abi.IB_UVERBS_WR_BIND_MW
-	wrSendInv     = abi.IB_UVERBS_WR_SEND_WITH_INV
-	wrFlush       = abi.IB_UVERBS_WR_FLUSH
-	wrAtomicWrite = abi.IB_UVERBS_WR_ATOMIC_WRITE
-)
-
-// Flags of work requests (enum ib_send_flags).
-const (
-	sendFence     = 1 << 0
-	sendSignaled  = 1 << 1
-	sendSolicited = 1 << 2
-)
-
 // Access rights that a QP may grant (enum ib_access_flags).
 const (
 	// accessQP is RXE_ACCESS_SUPPORTED_QP: remote and local rights, windows, on-demand paging, FLUSH
@@ -131,14 +106,9 @@ const (
 	MaxGroups   = 8192
 	MaxGroupQPs = 56
 	MaxMessage  = 1 << 31 // bytes
-	// GSIQKey is the Q_Key of QP 1.
-	GSIQKey = 0x80010000
-
 	// GRHSize is the number of bytes in front of a datagram in the receiver's memory.
 	GRHSize = 40
 
-	minQPN       = 17
-	qpnLimit     = 1 << 20
-	multicastQPN = 0xffffff
-	defaultPKey  = 0xffff
+	minQPN   = 17
+	qpnLimit = 1 << 20
 )

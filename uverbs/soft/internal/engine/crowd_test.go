@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 )
 
@@ -98,11 +99,11 @@ func (s *side) postSome(peer *side, r *rand.Rand) {
 		if s.qp.sq.Full(s.qp.sq.Producer(), s.qp.sq.Consumer()) {
 			break
 		}
-		wr := signaled(1, []uint32{wrSend, wrWrite, wrRead, wrFetchAdd}[r.IntN(4)], s.sge(0, r.IntN(20000))).to(peer, align(peer))
+		wr := signaled(1, []uint32{ring.OpSend, ring.OpWrite, ring.OpRead, ring.OpAtomicFAA}[r.IntN(4)], s.sge(0, r.IntN(20000))).to(peer, align(peer))
 		switch {
-		case wr.opcode == wrFetchAdd:
+		case wr.opcode == ring.OpAtomicFAA:
 			wr.sges[0].length = 8
-		case wr.opcode == wrRead && r.IntN(8) == 0: // the response takes several goroutines
+		case wr.opcode == ring.OpRead && r.IntN(8) == 0: // the response takes several goroutines
 			wr.sges[0].length = crowdBuffer / 2
 		}
 		s.put(wr)

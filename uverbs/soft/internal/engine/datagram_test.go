@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 const testQKey = 0x11111111
@@ -40,7 +41,7 @@ func (s *side) handle(addr string, change func(*AV)) uint32 {
 
 // datagram is a SEND to a UD QP.
 func datagram(id uint64, ah uint32, to *side, sges ...sge) sendWR {
-	wr := signaled(id, wrSend, sges...)
+	wr := signaled(id, ring.OpSend, sges...)
 	wr.ah, wr.qpn, wr.qkey = ah, to.qp.num, testQKey
 	return wr
 }
@@ -70,7 +71,7 @@ func TestDatagram(t *testing.T) {
 		want := a.fill(0, 97, 5)
 		b.recv(1, b.sge(0, 20), b.sge(20, 1000))
 		wr := datagram(2, ah, b, a.sge(0, 97))
-		wr.opcode, wr.imm = wrSendImm, 99
+		wr.opcode, wr.imm = ring.OpSendImm, 99
 		a.post(wr)
 		if got := a.want(2, ring.WCSend); got.length != 97 {
 			t.Errorf("completion %+v", got)
@@ -132,8 +133,8 @@ func TestDatagramErrors(t *testing.T) {
 	for name, change := range map[string]func(a *side, wr *sendWR){
 		"no AH":            func(a *side, wr *sendWR) { wr.ah = 5000 },
 		"AH 0":             func(a *side, wr *sendWR) { wr.ah = 0 },
-		"WRITE":            func(a *side, wr *sendWR) { wr.opcode = wrWrite },
-		"bind":             func(a *side, wr *sendWR) { wr.opcode = wrBindMW },
+		"WRITE":            func(a *side, wr *sendWR) { wr.opcode = ring.OpWrite },
+		"bind":             func(a *side, wr *sendWR) { wr.opcode = ring.OpBindMW },
 		"AH of another PD": func(a *side, wr *sendWR) { a.pd++; wr.ah = a.handle("10.0.0.1", nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +194,7 @@ func TestMulticast(t *testing.T) {
 			s.recv(1, s.sge(1000, 200))
 		}
 		wr := datagram(2, a.handle(addr, nil), a, a.sge(0, 100))
-		wr.qpn = multicastQPN
+		wr.qpn = wire.MulticastQP
 		a.post(wr)
 		a.want(2, ring.WCSend)
 		for _, s := range []*side{a, b, c} {
@@ -222,7 +223,7 @@ func TestMulticast(t *testing.T) {
 }
 
 // TestMulticastOverNetwork: a packet to a group goes to the members on the host and to the network, and
-// what the network gives back is ignored.
+// replies of the network are ignored.
 func TestMulticastOverNetwork(t *testing.T) {
 	net := &fakeNetwork{clock: newFakeClock()}
 	host := new(Host)
@@ -247,7 +248,7 @@ func TestMulticastOverNetwork(t *testing.T) {
 	}
 	a := sides[0]
 	wr := datagram(3, a.handle("239.1.2.3", nil), a, a.sge(1000, 100))
-	wr.qpn = multicastQPN
+	wr.qpn = wire.MulticastQP
 	a.post(wr)
 	a.want(3, ring.WCSend)
 	net.deliver()
@@ -283,9 +284,9 @@ func TestUC(t *testing.T) {
 	for i, n := range sizes {
 		want := a.fill(0, n, byte(i))
 		b.recv(1, b.sge(0, n))
-		wr := signaled(2, wrSendImm, a.sge(0, n))
+		wr := signaled(2, ring.OpSendImm, a.sge(0, n))
 		wr.imm = 3
-		a.post(wr, signaled(4, wrWrite, a.sge(0, n)).to(b, 0))
+		a.post(wr, signaled(4, ring.OpWrite, a.sge(0, n)).to(b, 0))
 		a.want(2, ring.WCSend)
 		a.want(4, ring.WCWrite)
 		if got := b.want(1, ring.WCRecv); got.length != uint32(n) || got.imm != 3 {
@@ -293,7 +294,7 @@ func TestUC(t *testing.T) {
 		}
 		b.holds(0, want)
 	}
-	a.post(signaled(5, wrRead, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(5, ring.OpRead, a.sge(0, 8)).to(b, 0))
 	a.fails(5, StatusFlushErr)
 }
 
@@ -310,7 +311,7 @@ func TestUCLoss(t *testing.T) {
 			net.tap = func(_, _ netip.Addr, _ []byte) bool { n++; return n-1 != lost }
 			data := a.fill(0, 700, 3)
 			for i := range uint64(2) { // each of three packets
-				a.post(signaled(i, wrSend, a.sge(0, 700)))
+				a.post(signaled(i, ring.OpSend, a.sge(0, 700)))
 				a.want(i, ring.WCSend)
 			}
 			net.deliver()

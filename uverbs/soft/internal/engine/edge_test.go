@@ -17,8 +17,8 @@ func TestOpcodeChanges(t *testing.T) {
 	net.tap = func(_, _ netip.Addr, _ []byte) bool { return false }
 	a, _ := networkPair(t, net, sideOptions{}, connOptions{})
 	at := a.qp.sq.Producer()
-	a.post(signaled(1, wrSend, a.sge(0, 3000)))
-	native.PutUint32(a.qp.sq.Elem(at)[12:], 0x100|wrSend)
+	a.post(signaled(1, ring.OpSend, a.sge(0, 3000)))
+	native.PutUint32(a.qp.sq.Elem(at)[12:], 0x100|ring.OpSend)
 	net.clock.advance(time.Second)
 	a.fails(1, StatusFlushErr)
 	a.inState(Err)
@@ -37,7 +37,7 @@ func TestDuplicateBeforeAll(t *testing.T) {
 	}
 	_, b := networkPair(t, net, sideOptions{}, connOptions{psn: 0x100})
 	psn := b.qp.Query().RQPSN
-	h := wire.Header{Opcode: wire.SendOnly, PKey: defaultPKey, DestQP: b.qp.num, PSN: psn - 1, AckReq: true}
+	h := wire.Header{Opcode: wire.SendOnly, PKey: wire.DefaultPKey, DestQP: b.qp.num, PSN: psn - 1, AckReq: true}
 	p := make([]byte, wire.PacketSize(h.Opcode, 0))
 	h.Put(p)
 	r := b.d.NewReceiver()
@@ -63,7 +63,7 @@ func TestDuplicateBeforeAtomic(t *testing.T) {
 	psn := b.qp.Query().RQPSN
 	r := b.d.NewReceiver()
 	request := func(h wire.Header) {
-		h.PKey, h.DestQP, h.AckReq = defaultPKey, b.qp.num, true
+		h.PKey, h.DestQP, h.AckReq = wire.DefaultPKey, b.qp.num, true
 		p := make([]byte, wire.PacketSize(h.Opcode, 0))
 		h.Put(p)
 		r.Packet(&Meta{From: netip.MustParseAddr("10.0.0.1"), To: netip.MustParseAddr("10.0.0.2")}, p)
@@ -97,12 +97,12 @@ func TestRequestAfterReset(t *testing.T) {
 		a.qp.send(w)
 		a.qp.mu.Unlock()
 	}
-	a.put(signaled(1, wrSend, a.sge(0, 8)), signaled(2, wrSend, a.sge(0, 8)))
+	a.put(signaled(1, ring.OpSend, a.sge(0, 8)), signaled(2, ring.OpSend, a.sge(0, 8)))
 	send()
 	check(t, a.qp.Modify(&QPAttr{State: Reset}, AttrState))
 	a.connectTo(b.qp, "10.0.0.2", connOptions{})
 	for id := range uint64(3) {
-		a.put(signaled(11+id, wrSend, a.sge(0, 8)))
+		a.put(signaled(11+id, ring.OpSend, a.sge(0, 8)))
 		send()
 		if got := a.qp.req.slots[a.qp.sq.Producer()-1].wrID; got != 11+id {
 			t.Fatalf("the QP has sent request %d, want %d", got, 11+id)
@@ -115,7 +115,7 @@ func TestClosedQPsLeaveTimers(t *testing.T) {
 	net := &fakeNetwork{clock: newFakeClock()}
 	net.tap = func(_, _ netip.Addr, _ []byte) bool { return false }
 	a, _ := networkPair(t, net, sideOptions{}, connOptions{timeout: 31})
-	a.post(signaled(1, wrSend, a.sge(0, 8)))
+	a.post(signaled(1, ring.OpSend, a.sge(0, 8)))
 	if n := len(a.d.timers.heap); n != 1 {
 		t.Fatalf("%d timers, want 1", n)
 	}
@@ -130,7 +130,7 @@ func TestTimersOfQP(t *testing.T) {
 	net := &fakeNetwork{clock: newFakeClock()}
 	a, b := networkPair(t, net, sideOptions{}, connOptions{timeout: 31})
 	for i := range uint64(10) {
-		a.post(signaled(i, wrSend, a.sge(0, 8)))
+		a.post(signaled(i, ring.OpSend, a.sge(0, 8)))
 		net.deliver() // the peer is not ready
 		b.recv(i, b.sge(0, 8))
 		net.clock.advance(10 * time.Millisecond)
@@ -151,7 +151,7 @@ func TestLargestMessages(t *testing.T) {
 	q.mu.Lock()
 	first := r.psn
 	last := wire.Add(first, packets-1)
-	r.slots[0] = sendState{state: assigned, opcode: wrWrite, flags: uint8(ring.SendSignaled), first: first, last: last, length: MaxMessage, wrID: 1}
+	r.slots[0] = sendState{state: assigned, opcode: ring.OpWrite, flags: uint8(ring.SendSignaled), first: first, last: last, length: MaxMessage, wrID: 1}
 	q.sq.SetProducer(1)
 	r.next, r.una, r.psn, r.end = 1, last, wire.Add(last, 1), wire.Add(last, 1)
 	w := new(worker)
@@ -159,7 +159,7 @@ func TestLargestMessages(t *testing.T) {
 	q.mu.Unlock()
 	a.want(1, ring.WCWrite)
 
-	wr := signaled(2, wrRead, a.sge(0, 1<<30), a.sge(0, 1<<30)).to(b, 0)
+	wr := signaled(2, ring.OpRead, a.sge(0, 1<<30), a.sge(0, 1<<30)).to(b, 0)
 	a.put(wr)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -178,7 +178,7 @@ func TestAcknowledgementAfterReset(t *testing.T) {
 	w := workers.get()
 	from := netip.MustParseAddr("10.0.0.1")
 	write := func() {
-		h := wire.Header{Opcode: wire.WriteOnly, PKey: defaultPKey, DestQP: b.qp.num, PSN: b.qp.Query().RQPSN, AckReq: true}
+		h := wire.Header{Opcode: wire.WriteOnly, PKey: wire.DefaultPKey, DestQP: b.qp.num, PSN: b.qp.Query().RQPSN, AckReq: true}
 		p := make([]byte, wire.PacketSize(h.Opcode, 0))
 		h.Put(p)
 		d.receive(w, &source{src: from, dst: from}, p)
@@ -220,7 +220,7 @@ func TestNotReadyForTwo(t *testing.T) {
 	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
 	connect(a, b, connOptions{})
 	check(t, a.qp.Modify(&QPAttr{RetryCount: 0}, AttrRetryCount))
-	a.post(signaled(1, wrSend, a.sge(0, 8)), signaled(2, wrSend, a.sge(0, 8)))
+	a.post(signaled(1, ring.OpSend, a.sge(0, 8)), signaled(2, ring.OpSend, a.sge(0, 8)))
 	a.inState(RTS)
 	for i := range uint64(2) {
 		b.recv(i, b.sge(0, 8))

@@ -32,7 +32,7 @@ func other(t *testing.T, s *side, access memory.Access) *memory.MR {
 
 // failures are those of WRITE, READ, FETCH_ADD and SEND.
 func failures(opcode uint32) []failure {
-	gathers := opcode == wrWrite || opcode == wrSend
+	gathers := opcode == ring.OpWrite || opcode == ring.OpSend
 	local := failure{status: StatusLocProtErr, element: StatusLocProtErr, state: RTS}
 	if gathers {
 		local = failure{status: StatusFlushErr, element: StatusLocQPOpErr, state: RTS}
@@ -55,7 +55,7 @@ func failures(opcode uint32) []failure {
 			wr.sges[0].lkey = other(t, a, 0).LKey()
 		}))
 	}
-	if opcode == wrSend {
+	if opcode == ring.OpSend {
 		return all
 	}
 	return append(all,
@@ -70,7 +70,7 @@ func failures(opcode uint32) []failure {
 
 // TestFailures posts requests that fail, with another one behind.
 func TestFailures(t *testing.T) {
-	for name, opcode := range map[string]uint32{"WRITE": wrWrite, "READ": wrRead, "FETCH_ADD": wrFetchAdd, "SEND": wrSend} {
+	for name, opcode := range map[string]uint32{"WRITE": ring.OpWrite, "READ": ring.OpRead, "FETCH_ADD": ring.OpAtomicFAA, "SEND": ring.OpSend} {
 		for _, f := range failures(opcode) {
 			t.Run(name+"/"+f.name, func(t *testing.T) {
 				d := newDevice(t, Config{})
@@ -81,7 +81,7 @@ func TestFailures(t *testing.T) {
 				wr := signaled(1, opcode, a.sge(0, 8)).to(b, align(b))
 				f.change(t, &wr, a, b)
 				slot := a.qp.sq.Producer()
-				a.post(wr, signaled(2, wrWrite))
+				a.post(wr, signaled(2, ring.OpWrite))
 				a.fails(1, f.status)
 				a.fails(2, StatusFlushErr)
 				a.none()
@@ -107,14 +107,14 @@ func TestFailures(t *testing.T) {
 // TestNoData: where there is no data nobody looks at keys and addresses.
 func TestNoData(t *testing.T) {
 	a, b := pair(t, sideOptions{}, connOptions{})
-	for _, opcode := range []uint32{wrWrite, wrRead, wrSend} {
+	for _, opcode := range []uint32{ring.OpWrite, ring.OpRead, ring.OpSend} {
 		b.recv(9)
 		for _, list := range [][]sge{nil, {{addr: 1, lkey: 1}}} {
 			wr := signaled(1, opcode, list...)
 			wr.addr, wr.rkey = 5, 5
 			a.post(wr)
 			a.next()
-			if opcode == wrSend {
+			if opcode == ring.OpSend {
 				b.want(9, ring.WCRecv)
 				b.recv(9)
 			}
@@ -136,7 +136,7 @@ func TestFailedReceives(t *testing.T) {
 			a, b := pair(t, sideOptions{}, connOptions{})
 			b.recv(9, entry(b))
 			b.recv(10)
-			a.post(signaled(1, wrSend, a.sge(0, 8)))
+			a.post(signaled(1, ring.OpSend, a.sge(0, 8)))
 			a.fails(1, StatusRemOpErr)
 			b.fails(9, StatusLocQPOpErr)
 			b.fails(10, StatusFlushErr)
@@ -155,10 +155,10 @@ func TestNotReadyBefore(t *testing.T) {
 		connect(a, b, connOptions{})
 		_, bind := window(a, 0, 100, memory.RemoteRead)
 		bind.bindLen = 1 << 30
-		if a.post(signaled(1, wrSend, a.sge(0, 8))); later {
+		if a.post(signaled(1, ring.OpSend, a.sge(0, 8))); later {
 			a.none()
 		}
-		a.post(bind, signaled(3, wrSend))
+		a.post(bind, signaled(3, ring.OpSend))
 		for _, id := range []uint64{1, 100, 3} {
 			a.fails(id, StatusFlushErr)
 		}
@@ -174,7 +174,7 @@ func TestUnacknowledgedBefore(t *testing.T) {
 	b.recv(9, b.sge(0, 100))
 	bad := a.sge(0, 10)
 	bad.lkey++
-	a.post(signaled(1, wrSend, a.sge(0, 10)), signaled(2, wrWrite, bad).to(b, 0), signaled(3, wrSend))
+	a.post(signaled(1, ring.OpSend, a.sge(0, 10)), signaled(2, ring.OpWrite, bad).to(b, 0), signaled(3, ring.OpSend))
 	a.none()
 	net.deliver()
 	a.want(1, ring.WCSend)
@@ -206,7 +206,7 @@ func TestNoSuchQP(t *testing.T) {
 	connect(a, b, connOptions{timeout: 10, retry: 2})
 	check(t, b.qp.Close())
 	start := clock.Now()
-	a.post(signaled(1, wrSend, a.sge(0, 8)), signaled(2, wrSend))
+	a.post(signaled(1, ring.OpSend, a.sge(0, 8)), signaled(2, ring.OpSend))
 	for range 3 {
 		a.none()
 		clock.advance(4096 * time.Microsecond * 1024 / 1000)
@@ -229,7 +229,7 @@ func TestNotReady(t *testing.T) {
 	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
 	connect(a, b, connOptions{rnrRetry: 2, rnr: 14}) // 1.28 ms
 	want := a.fill(0, 5000, 4)
-	a.post(signaled(1, wrSend, a.sge(0, 5000)), signaled(2, wrWrite, a.sge(0, 10)).to(b, 10000))
+	a.post(signaled(1, ring.OpSend, a.sge(0, 5000)), signaled(2, ring.OpWrite, a.sge(0, 10)).to(b, 10000))
 	clock.advance(time.Millisecond)
 	a.none()
 	b.recv(9, b.sge(0, 5000))
@@ -239,7 +239,7 @@ func TestNotReady(t *testing.T) {
 	b.want(9, ring.WCRecv)
 	b.holds(0, want)
 
-	a.post(signaled(3, wrSend, a.sge(0, 5000)), signaled(4, wrWrite))
+	a.post(signaled(3, ring.OpSend, a.sge(0, 5000)), signaled(4, ring.OpWrite))
 	clock.advance(2 * 1280 * time.Microsecond)
 	a.fails(3, StatusRNRRetryErr)
 	a.fails(4, StatusFlushErr)
@@ -259,7 +259,7 @@ func TestReceiveOverflow(t *testing.T) {
 	connect(a, b, connOptions{timeout: 10, retry: 1})
 	for i := range uint64(5) {
 		b.recv(i, b.sge(0, 100))
-		a.put(signaled(10+i, wrSend, a.sge(0, 10)))
+		a.put(signaled(10+i, ring.OpSend, a.sge(0, 10)))
 	}
 	check(t, a.qp.Doorbell())
 	b.inState(Err)
@@ -283,7 +283,7 @@ func TestSendOverflow(t *testing.T) {
 	a, b := newSide(t, d, sideOptions{cqSize: 3}), newSide(t, d, sideOptions{})
 	connect(a, b, connOptions{})
 	for i := range uint64(5) {
-		a.post(signaled(i, wrWrite, a.sge(0, 1)).to(b, 0))
+		a.post(signaled(i, ring.OpWrite, a.sge(0, 1)).to(b, 0))
 	}
 	for i := range uint64(3) {
 		a.want(i, ring.WCWrite)
@@ -292,7 +292,7 @@ func TestSendOverflow(t *testing.T) {
 	if a.cqErrs != 2 {
 		t.Errorf("%d events, want 2", a.cqErrs)
 	}
-	a.post(signaled(9, wrWrite, a.sge(0, 1)).to(b, 0))
+	a.post(signaled(9, ring.OpWrite, a.sge(0, 1)).to(b, 0))
 	a.want(9, ring.WCWrite)
 }
 
@@ -305,14 +305,14 @@ func TestBadRequests(t *testing.T) {
 		"very many SGEs":    func(b []byte) { native.PutUint32(b[196:], 1<<31) },
 		"longer than SGEs":  func(b []byte) { native.PutUint32(b[184:], 1<<31) },
 		"inline, too long":  func(b []byte) { native.PutUint32(b[16:], 8); native.PutUint32(b[184:], 1<<20) },
-		"wrong LOCAL_INV":   func(b []byte) { native.PutUint32(b[12:], wrLocalInv) },
-		"wrong BIND_MW":     func(b []byte) { native.PutUint32(b[12:], wrBindMW) },
-		"READ with INLINE":  func(b []byte) { native.PutUint32(b[12:], wrRead); native.PutUint32(b[16:], 8) },
-		"atomic of 4 bytes": func(b []byte) { native.PutUint32(b[12:], wrFetchAdd); native.PutUint32(b[208+8:], 4) },
+		"wrong LOCAL_INV":   func(b []byte) { native.PutUint32(b[12:], ring.OpLocalInv) },
+		"wrong BIND_MW":     func(b []byte) { native.PutUint32(b[12:], ring.OpBindMW) },
+		"READ with INLINE":  func(b []byte) { native.PutUint32(b[12:], ring.OpRead); native.PutUint32(b[16:], 8) },
+		"atomic of 4 bytes": func(b []byte) { native.PutUint32(b[12:], ring.OpAtomicFAA); native.PutUint32(b[208+8:], 4) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pair(t, sideOptions{}, connOptions{})
-			wr := signaled(1, wrWrite, a.sge(0, 16)).to(b, align(b))
+			wr := signaled(1, ring.OpWrite, a.sge(0, 16)).to(b, align(b))
 			slot := a.qp.sq.Producer()
 			a.put(wr)
 			change(a.qp.sq.Elem(slot))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // A fakeFilter counts packets, passes them on at once, and loses some.
@@ -52,21 +53,21 @@ func TestFilter(t *testing.T) {
 	connect(a, b, connOptions{})
 	data := a.fill(0, 5000, 1)
 	b.recv(1, b.sge(0, 8000))
-	a.post(signaled(2, wrSend, a.sge(0, 5000)))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 5000)))
 	a.want(2, ring.WCSend)
 	b.want(1, ring.WCRecv)
 	b.holds(0, data)
 	if f.sent != 5 || f.received != 1 {
 		t.Errorf("%d packets sent and %d received, want 5 and 1", f.sent, f.received)
 	}
-	a.post(signaled(3, wrRead, a.sge(8192, 5000)).to(b, 0))
+	a.post(signaled(3, ring.OpRead, a.sge(8192, 5000)).to(b, 0))
 	a.want(3, ring.WCRead)
 	a.holds(8192, data)
 	if f.sent != 6 || f.received != 6 {
 		t.Errorf("%d packets sent and %d received, want 6 and 6", f.sent, f.received)
 	}
 	d1.SetFilter(nil)
-	a.post(signaled(4, wrWrite, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(4, ring.OpWrite, a.sge(0, 8)).to(b, 0))
 	a.want(4, ring.WCWrite)
 	if f.sent != 6 || f.received != 6 {
 		t.Errorf("without the filter, %d packets sent and %d received", f.sent, f.received)
@@ -81,7 +82,7 @@ func TestFilterLoss(t *testing.T) {
 		a, b := newSide(t, d1, sideOptions{}), newSide(t, d2, sideOptions{})
 		connect(a, b, connOptions{})
 		data := a.fill(0, 20000, 1)
-		a.post(signaled(2, wrWrite, a.sge(0, 20000)).to(b, 0))
+		a.post(signaled(2, ring.OpWrite, a.sge(0, 20000)).to(b, 0))
 		for at, ok := clock.next(); ok; at, ok = clock.next() {
 			clock.advance(at.Sub(clock.Now()))
 		}
@@ -107,7 +108,7 @@ func TestFilterGroup(t *testing.T) {
 		s.recv(1, s.sge(1000, 200))
 	}
 	wr := datagram(2, a.handle("ff0e::17", nil), a, a.sge(0, 100))
-	wr.qpn = multicastQPN
+	wr.qpn = wire.MulticastQP
 	a.post(wr)
 	a.want(2, ring.WCSend)
 	for _, s := range []*side{a, b, c} {

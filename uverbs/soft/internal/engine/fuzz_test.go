@@ -50,8 +50,8 @@ func newFuzzTarget(t testing.TB, typ QPType, state State, seed uint64) *fuzzTarg
 		s.connectTo(&QP{num: 0x77}, "10.0.0.2", connOptions{noRTS: state < RTS, mtu: 1, rdAtomic: 2})
 	}
 	if state >= RTS && typ == RC {
-		s.post(signaled(1, wrSend, s.sge(fuzzGuard, 1000)), signaled(2, wrRead, s.sge(fuzzGuard, 1000)), signaled(3, wrFetchAdd, s.sge(fuzzGuard, 8)),
-			signaled(4, wrWrite, s.sge(fuzzGuard, 4000)), sendWR{id: 5, opcode: wrFlush})
+		s.post(signaled(1, ring.OpSend, s.sge(fuzzGuard, 1000)), signaled(2, ring.OpRead, s.sge(fuzzGuard, 1000)), signaled(3, ring.OpAtomicFAA, s.sge(fuzzGuard, 8)),
+			signaled(4, ring.OpWrite, s.sge(fuzzGuard, 4000)), sendWR{id: 5, opcode: ring.OpFlush})
 	}
 	if state > RTS {
 		check(t, s.qp.Modify(&QPAttr{State: state}, AttrState))
@@ -71,7 +71,7 @@ func (f *fuzzTarget) packet(choice []byte) []byte {
 	}
 	q := f.qp
 	h := wire.Header{
-		Opcode: transports[q.typ] | wire.Opcode(next()&0x1f), PKey: defaultPKey, DestQP: q.num, QKey: testQKey,
+		Opcode: transports[q.typ] | wire.Opcode(next()&0x1f), PKey: wire.DefaultPKey, DestQP: q.num, QKey: testQKey,
 		AckReq: next()&1 == 0, Solicited: next()&1 == 0,
 		Addr: f.addr(fuzzGuard) + uint64(next()%3)*4, RKey: f.key, Length: next() % 2048,
 		Syndrome: []uint8{wire.SyndromeACK, wire.SyndromeRNR | 1, 0x60, 0x61, 0x62, 0x63, 0x40, 0xff}[next()&7], FlushType: uint8(next()), FlushLevel: uint8(next() & 1),
@@ -172,7 +172,7 @@ func (f *fuzzTarget) randomBytes(b []byte) {
 		b[i] = byte(f.r.Uint32())
 	}
 	if len(b) >= 12 {
-		h := wire.Header{Opcode: transports[f.qp.typ] | wire.Opcode(b[0]&0x1f), PKey: defaultPKey, DestQP: f.qp.num, PSN: f.qp.resp.psn}
+		h := wire.Header{Opcode: transports[f.qp.typ] | wire.Opcode(b[0]&0x1f), PKey: wire.DefaultPKey, DestQP: f.qp.num, PSN: f.qp.resp.psn}
 		var head [wire.MaxHeaderSize]byte
 		h.Put(head[:])
 		copy(b, head[:12])

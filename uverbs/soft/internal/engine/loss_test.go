@@ -76,24 +76,24 @@ func (t *traffic) post() {
 	data := s.buf[at : at+length]
 	switch t.rand.IntN(10) {
 	case 0, 1:
-		wr.opcode, e.wc = wrSend, ring.WCSend
+		wr.opcode, e.wc = ring.OpSend, ring.WCSend
 		t.randomize(data)
 		t.sent = append(t.sent, bytes.Clone(data))
 	case 2:
-		wr.opcode, e.wc, wr.imm = wrSendImm, ring.WCSend, uint32(n)
+		wr.opcode, e.wc, wr.imm = ring.OpSendImm, ring.WCSend, uint32(n)
 		t.randomize(data)
 		t.sent = append(t.sent, bytes.Clone(data))
 	case 3:
-		wr.opcode, e.wc = wrWrite, ring.WCWrite
+		wr.opcode, e.wc = ring.OpWrite, ring.WCWrite
 		t.randomize(data)
 		copy(t.shadow[off:], data)
 	case 4:
-		wr.opcode, e.wc = wrWriteImm, ring.WCWrite
+		wr.opcode, e.wc = ring.OpWriteImm, ring.WCWrite
 		t.randomize(data)
 		copy(t.shadow[off:], data)
 		t.sent = append(t.sent, nil)
 	case 5, 6:
-		wr.opcode, e.wc = wrRead, ring.WCRead
+		wr.opcode, e.wc = ring.OpRead, ring.WCRead
 		e.data = bytes.Clone(t.shadow[off : off+length])
 	case 7:
 		wr.sges = []sge{s.sge(at, 8)}
@@ -101,14 +101,14 @@ func (t *traffic) post() {
 	case 8:
 		value := make([]byte, 8)
 		t.randomize(value)
-		wr.opcode, e.wc, wr.sges, wr.inline = wrAtomicWrite, ring.WCAtomicWrite, nil, value
+		wr.opcode, e.wc, wr.sges, wr.inline = ring.OpAtomicWrite, ring.WCAtomicWrite, nil, value
 		wr.flags |= ring.SendInline
 		copy(t.shadow[off:], value)
 	case 9:
-		wr.opcode, e.wc, wr.sges, wr.length, wr.flushType = wrFlush, ring.WCFlush, nil, 8, 1
+		wr.opcode, e.wc, wr.sges, wr.length, wr.flushType = ring.OpFlush, ring.WCFlush, nil, 8, 1
 	}
 	switch wr.opcode {
-	case wrWrite, wrWriteImm, wrFetchAdd, wrCompareSwap, wrAtomicWrite:
+	case ring.OpWrite, ring.OpWriteImm, ring.OpAtomicFAA, ring.OpAtomicCAS, ring.OpAtomicWrite:
 		wr.flags |= ring.SendFence // else a READ before it, when it is sent again, may find its data
 	}
 	t.posted = append(t.posted, e)
@@ -120,9 +120,9 @@ func (t *traffic) atomic(wr *sendWR, e *expected, off int) {
 	before := binary.NativeEndian.Uint64(t.shadow[off:])
 	e.data = bytes.Clone(t.shadow[off : off+8])
 	after := before + 12345
-	wr.opcode, e.wc, wr.compare = wrFetchAdd, ring.WCAtomicFAA, 12345
+	wr.opcode, e.wc, wr.compare = ring.OpAtomicFAA, ring.WCAtomicFAA, 12345
 	if t.rand.IntN(2) == 0 {
-		wr.opcode, e.wc, wr.compare, wr.swap = wrCompareSwap, ring.WCAtomicCAS, before, after
+		wr.opcode, e.wc, wr.compare, wr.swap = ring.OpAtomicCAS, ring.WCAtomicCAS, before, after
 	}
 	binary.NativeEndian.PutUint64(t.shadow[off:], after)
 }
@@ -265,15 +265,15 @@ func TestEachPacketLost(t *testing.T) {
 		b.recv(1, b.sge(5000, 1000))
 		counter := align(b) + 20000
 		binary.NativeEndian.PutUint64(b.buf[counter:], 5)
-		add := signaled(5, wrFetchAdd, a.sge(50000, 8)).to(b, counter)
+		add := signaled(5, ring.OpAtomicFAA, a.sge(50000, 8)).to(b, counter)
 		add.compare = 2
 		a.post(
-			signaled(1, wrSend, a.sge(0, 1000)),
-			signaled(2, wrRead, a.sge(10000, 1000)).to(b, 5000),
-			signaled(3, wrWrite, a.sge(0, 700)).to(b, 30000),
-			signaled(4, wrRead, a.sge(40000, 700)).to(b, 30000),
+			signaled(1, ring.OpSend, a.sge(0, 1000)),
+			signaled(2, ring.OpRead, a.sge(10000, 1000)).to(b, 5000),
+			signaled(3, ring.OpWrite, a.sge(0, 700)).to(b, 30000),
+			signaled(4, ring.OpRead, a.sge(40000, 700)).to(b, 30000),
 			add,
-			signaled(6, wrWrite, a.sge(0, 1)).to(b, 40000))
+			signaled(6, ring.OpWrite, a.sge(0, 1)).to(b, 40000))
 		net.settle()
 		for id := range uint64(6) {
 			if c := a.next(); c.id != id+1 || c.status != StatusSuccess {
@@ -301,8 +301,8 @@ func TestLongMessagesLost(t *testing.T) {
 		sent := a.fill(0, size, byte(seed))
 		b.recv(9, b.sge(size, size))
 		a.post(
-			signaled(1, wrWrite, a.sge(0, size)).to(b, 0), signaled(2, wrRead, a.sge(size, size)).to(b, 0),
-			signaled(3, wrSend, a.sge(0, size)), signaled(4, wrRead, a.sge(size, size)).to(b, size))
+			signaled(1, ring.OpWrite, a.sge(0, size)).to(b, 0), signaled(2, ring.OpRead, a.sge(size, size)).to(b, 0),
+			signaled(3, ring.OpSend, a.sge(0, size)), signaled(4, ring.OpRead, a.sge(size, size)).to(b, size))
 		net.settle()
 		for id := range uint64(4) {
 			if c := a.next(); c.id != id+1 || c.status != StatusSuccess {

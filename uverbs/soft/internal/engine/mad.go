@@ -15,9 +15,9 @@ func (d *Device) receiveMAD(a *arrival) {
 	h := &a.header
 	switch {
 	case h.Opcode != wire.UD|wire.SendOnly || len(a.payload) != MADSize:
-	case h.PKey&0x7fff != defaultPKey&0x7fff:
+	case h.PKey&0x7fff != wire.DefaultPKey&0x7fff:
 		d.stats.badPKey.Add(1)
-	case h.QKey != GSIQKey:
+	case h.QKey != wire.GSIQKey:
 		d.stats.badQKey.Add(1)
 	case d.config.MAD != nil:
 		d.config.MAD(MADAddr{Local: a.from.dst, Remote: a.from.src}, a.payload)
@@ -36,8 +36,8 @@ func (d *Device) SendMAD(to MADAddr, mad []byte) syscall.Errno {
 		return syscall.EINVAL
 	}
 	h := wire.Header{
-		Opcode: wire.UD | wire.SendOnly, MigReq: true, PKey: defaultPKey, DestQP: wire.GSIQP,
-		QKey: GSIQKey, SrcQP: wire.GSIQP, PSN: d.madPSN.Add(1) & psnMask,
+		Opcode: wire.UD | wire.SendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQP: wire.GSIQP,
+		QKey: wire.GSIQKey, SrcQP: wire.GSIQP, PSN: d.madPSN.Add(1) & wire.PSNMask,
 	}
 	w := workers.get()
 	b := w.reserve(&w.requests, way, wire.PacketSize(h.Opcode, len(mad)))

@@ -3,6 +3,8 @@ package engine
 import (
 	"math/bits"
 	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 	"time"
 )
 
@@ -170,11 +172,11 @@ func (q *QP) setConnection(a *QPAttr, mask AttrMask, way *path) {
 		q.attr.RNRRetry, q.req.rnrLeft = a.RNRRetry, a.RNRRetry
 	}
 	if mask&AttrRQPSN != 0 {
-		q.resp.psn = a.RQPSN & psnMask
+		q.resp.psn = a.RQPSN & wire.PSNMask
 		q.resp.ackPSN = q.resp.psn
 	}
 	if mask&AttrSQPSN != 0 {
-		q.req.setPSN(a.SQPSN & psnMask)
+		q.req.setPSN(a.SQPSN & wire.PSNMask)
 	}
 }
 

@@ -19,34 +19,34 @@ func window(s *side, off, n int, access memory.Access) (key uint32, bind sendWR)
 	check(s.t, errno)
 	key = mw.RKey()&^0xff | (mw.RKey()+1)&0xff
 	return key, sendWR{
-		id: 100, opcode: wrBindMW, flags: ring.SendSignaled, bindKey: mw.RKey(), rkey: key, bindLKey: s.mr.LKey(),
+		id: 100, opcode: ring.OpBindMW, flags: ring.SendSignaled, bindKey: mw.RKey(), rkey: key, bindLKey: s.mr.LKey(),
 		addr: s.addr(off), bindLen: uint64(n), bindAcc: uint32(access),
 	}
 }
 
 // TestWindow binds a window, uses it, and takes it away by each kind of request.
 func TestWindow(t *testing.T) {
-	for _, how := range []uint32{wrLocalInv, wrSendInv} {
+	for _, how := range []uint32{ring.OpLocalInv, ring.OpSendInv} {
 		a, b := pair(t, sideOptions{}, connOptions{})
 		key, bind := window(b, 1000, 500, memory.RemoteRead|memory.RemoteWrite)
 		b.post(bind)
 		b.want(100, ring.WCBindMW)
 		data := a.fill(0, 500, 1)
-		write := signaled(1, wrWrite, a.sge(0, 500)).to(b, 1000)
+		write := signaled(1, ring.OpWrite, a.sge(0, 500)).to(b, 1000)
 		write.rkey = key
-		read := signaled(2, wrRead, a.sge(600, 500)).to(b, 1000)
+		read := signaled(2, ring.OpRead, a.sge(600, 500)).to(b, 1000)
 		read.rkey = key
 		a.post(write, read)
 		a.want(1, ring.WCWrite)
 		a.want(2, ring.WCRead)
 		b.holds(1000, data)
 		a.holds(600, data)
-		if how == wrLocalInv {
-			b.post(sendWR{id: 3, opcode: wrLocalInv, flags: ring.SendSignaled, imm: key})
+		if how == ring.OpLocalInv {
+			b.post(sendWR{id: 3, opcode: ring.OpLocalInv, flags: ring.SendSignaled, imm: key})
 			b.want(3, ring.WCLocalInv)
 		} else {
 			b.recv(4, b.sge(0, 100))
-			inv := signaled(3, wrSendInv, a.sge(0, 10))
+			inv := signaled(3, ring.OpSendInv, a.sge(0, 10))
 			inv.imm = key
 			a.post(inv)
 			a.want(3, ring.WCSend)
@@ -68,7 +68,7 @@ func TestWrongInvalidate(t *testing.T) {
 	a, b := pair(t, sideOptions{}, connOptions{})
 	b.recv(4, b.sge(0, 100))
 	data := a.fill(0, 10, 3)
-	inv := signaled(3, wrSendInv, a.sge(0, 10))
+	inv := signaled(3, ring.OpSendInv, a.sge(0, 10))
 	inv.imm = b.mr.RKey()
 	a.post(inv)
 	b.fails(4, StatusRemInvReqErr)
@@ -83,7 +83,7 @@ func TestBindErrors(t *testing.T) {
 		"no such window":  func(w *sendWR) { w.bindKey ^= 0x5500 },
 		"no such MR":      func(w *sendWR) { w.bindLKey++ },
 		"outside":         func(w *sendWR) { w.bindLen = 1 << 20 },
-		"wrong LOCAL_INV": func(w *sendWR) { *w = sendWR{id: 100, opcode: wrLocalInv, imm: 5} },
+		"wrong LOCAL_INV": func(w *sendWR) { *w = sendWR{id: 100, opcode: ring.OpLocalInv, imm: 5} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _ := pair(t, sideOptions{}, connOptions{})
@@ -112,11 +112,11 @@ func TestFence(t *testing.T) {
 	a, b := networkPair(t, net, sideOptions{}, connOptions{})
 	var sent []wire.Opcode
 	opcodes(net, "10.0.0.1", &sent)
-	fenced := signaled(3, wrWrite, a.sge(0, 8)).to(b, 0)
+	fenced := signaled(3, ring.OpWrite, a.sge(0, 8)).to(b, 0)
 	fenced.flags |= ring.SendFence
 	key, bind := window(a, 0, 100, memory.RemoteRead)
-	a.post(signaled(1, wrRead, a.sge(0, 8)).to(b, 0), signaled(2, wrWrite, a.sge(0, 8)).to(b, 0), fenced, bind,
-		sendWR{id: 5, opcode: wrLocalInv, flags: ring.SendSignaled, imm: key})
+	a.post(signaled(1, ring.OpRead, a.sge(0, 8)).to(b, 0), signaled(2, ring.OpWrite, a.sge(0, 8)).to(b, 0), fenced, bind,
+		sendWR{id: 5, opcode: ring.OpLocalInv, flags: ring.SendSignaled, imm: key})
 	if want := []wire.Opcode{wire.ReadRequest, wire.WriteOnly}; !slices.Equal(sent, want) {
 		t.Errorf("sent %x before the fence, want %x", sent, want)
 	}
@@ -134,9 +134,9 @@ func TestReadLimit(t *testing.T) {
 	var sent []wire.Opcode
 	opcodes(net, "10.0.0.1", &sent)
 	for i := range uint64(4) {
-		a.put(signaled(i, wrRead, a.sge(0, 8)).to(b, 0))
+		a.put(signaled(i, ring.OpRead, a.sge(0, 8)).to(b, 0))
 	}
-	a.post(signaled(4, wrWrite, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(4, ring.OpWrite, a.sge(0, 8)).to(b, 0))
 	if len(sent) != 2 {
 		t.Errorf("%d requests, want 2", len(sent))
 	}
@@ -153,7 +153,7 @@ func TestWindowOfPackets(t *testing.T) {
 	a, b := networkPair(t, net, sideOptions{bufSize: 1 << 18}, connOptions{mtu: 1})
 	var sent, answers []wire.Opcode
 	opcodes(net, "10.0.0.1", &sent)
-	a.post(signaled(1, wrWrite, a.sge(0, 200000)).to(b, 0))
+	a.post(signaled(1, ring.OpWrite, a.sge(0, 200000)).to(b, 0))
 	if len(sent) != maxUnacked+1 {
 		t.Errorf("%d packets, want %d", len(sent), maxUnacked+1)
 	}
@@ -171,7 +171,7 @@ func TestAckCoalescing(t *testing.T) {
 	a, b := networkPair(t, net, sideOptions{}, connOptions{})
 	for i := range uint64(10) {
 		b.recv(i, b.sge(0, 8))
-		a.put(signaled(i, wrSend, a.sge(0, 8)))
+		a.put(signaled(i, ring.OpSend, a.sge(0, 8)))
 	}
 	check(t, a.qp.Doorbell())
 	packets := net.packets
@@ -194,11 +194,11 @@ func TestAckCoalescing(t *testing.T) {
 // TestUnsignaled: without a flag only failures have completions, and with SigAll all have.
 func TestUnsignaled(t *testing.T) {
 	a, b := pair(t, sideOptions{}, connOptions{})
-	a.post(sendWR{id: 1, opcode: wrWrite, sges: []sge{a.sge(0, 8)}}.to(b, 0), signaled(2, wrWrite))
+	a.post(sendWR{id: 1, opcode: ring.OpWrite, sges: []sge{a.sge(0, 8)}}.to(b, 0), signaled(2, ring.OpWrite))
 	a.want(2, ring.WCWrite)
 	a.none()
 	a, b = pair(t, sideOptions{sigAll: true}, connOptions{})
-	a.post(sendWR{id: 1, opcode: wrWrite, sges: []sge{a.sge(0, 8)}}.to(b, 0))
+	a.post(sendWR{id: 1, opcode: ring.OpWrite, sges: []sge{a.sge(0, 8)}}.to(b, 0))
 	a.want(1, ring.WCWrite)
 }
 
@@ -206,7 +206,7 @@ func TestUnsignaled(t *testing.T) {
 func TestFlushRequest(t *testing.T) {
 	for access, want := range map[memory.Access]Status{memory.FlushGlobal: StatusSuccess, memory.RemoteWrite | memory.LocalWrite: StatusRemAccessErr} {
 		a, b := pair(t, sideOptions{}, connOptions{})
-		wr := sendWR{id: 1, opcode: wrFlush, flags: ring.SendSignaled, flushType: wire.FlushGlobal, length: 100}.to(b, 0)
+		wr := sendWR{id: 1, opcode: ring.OpFlush, flags: ring.SendSignaled, flushType: wire.FlushGlobal, length: 100}.to(b, 0)
 		wr.rkey = other(t, b, access).RKey()
 		a.post(wr)
 		if c := a.next(); c.status != want {
@@ -215,16 +215,16 @@ func TestFlushRequest(t *testing.T) {
 	}
 	a, b := pair(t, sideOptions{}, connOptions{})
 	check(t, b.qp.Modify(&QPAttr{AccessFlags: allAccess &^ uint32(memory.FlushGlobal)}, AttrAccess))
-	a.post(sendWR{id: 1, opcode: wrFlush, flags: ring.SendSignaled, flushType: wire.FlushGlobal}.to(b, 0))
+	a.post(sendWR{id: 1, opcode: ring.OpFlush, flags: ring.SendSignaled, flushType: wire.FlushGlobal}.to(b, 0))
 	a.fails(1, StatusRemInvReqErr)
 }
 
 // TestMisalignedAtomic: the address of an atomic is a multiple of 8.
 func TestMisalignedAtomic(t *testing.T) {
-	for _, opcode := range []uint32{wrFetchAdd, wrCompareSwap, wrAtomicWrite} {
+	for _, opcode := range []uint32{ring.OpAtomicFAA, ring.OpAtomicCAS, ring.OpAtomicWrite} {
 		a, b := pair(t, sideOptions{}, connOptions{})
 		wr := signaled(1, opcode, a.sge(0, 8)).to(b, align(b)+4)
-		if opcode == wrAtomicWrite {
+		if opcode == ring.OpAtomicWrite {
 			wr.sges, wr.inline = nil, make([]byte, 8)
 		}
 		a.post(wr)
@@ -237,7 +237,7 @@ func TestMisalignedAtomic(t *testing.T) {
 func TestNoReadsPermitted(t *testing.T) {
 	a, b := pair(t, sideOptions{}, connOptions{})
 	check(t, b.qp.Modify(&QPAttr{}, AttrMaxDestRdAtomic))
-	a.post(signaled(1, wrRead, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(1, ring.OpRead, a.sge(0, 8)).to(b, 0))
 	a.fails(1, StatusRemInvReqErr)
 }
 
@@ -246,7 +246,7 @@ func TestOtherMTU(t *testing.T) {
 	a, b := pair(t, sideOptions{}, connOptions{mtu: 3})
 	check(t, b.qp.Modify(&QPAttr{PathMTU: 2}, AttrPathMTU))
 	b.recv(1, b.sge(0, 5000))
-	a.post(signaled(2, wrSend, a.sge(0, 3000)))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 3000)))
 	a.fails(2, StatusRemInvReqErr)
 	b.fails(1, StatusRemInvReqErr)
 }
@@ -263,8 +263,8 @@ func TestLongOperations(t *testing.T) {
 	a.cq.armed = armNext
 	a.cq.mu.Unlock()
 	b.recv(9)
-	a.post(sendWR{id: 1, opcode: wrWrite, sges: []sge{a.sge(0, size)}}.to(b, 0),
-		sendWR{id: 2, opcode: wrRead, sges: []sge{a.sge(0, size)}}.to(b, 0), signaled(3, wrSend))
+	a.post(sendWR{id: 1, opcode: ring.OpWrite, sges: []sge{a.sge(0, size)}}.to(b, 0),
+		sendWR{id: 2, opcode: ring.OpRead, sges: []sge{a.sge(0, size)}}.to(b, 0), signaled(3, ring.OpSend))
 	<-done
 	a.want(3, ring.WCSend)
 	b.want(9, ring.WCRecv)
@@ -293,7 +293,7 @@ func newRawPeer(t *testing.T, size int) *rawPeer {
 
 // request sends the QP a request without data.
 func (r *rawPeer) request(h wire.Header) {
-	h.PKey, h.DestQP, h.AckReq = defaultPKey, r.qp.num, true
+	h.PKey, h.DestQP, h.AckReq = wire.DefaultPKey, r.qp.num, true
 	b := make([]byte, wire.PacketSize(h.Opcode, 0))
 	h.Put(b)
 	rec := r.d.NewReceiver()
@@ -412,7 +412,7 @@ func TestReadInParts(t *testing.T) {
 	want := b.fill(0, size, 9)
 	var sent []wire.Opcode
 	opcodes(net, "10.0.0.1", &sent)
-	a.post(signaled(1, wrRead, a.sge(0, size)).to(b, 0), signaled(2, wrRead, a.sge(0, 0)).to(b, 0))
+	a.post(signaled(1, ring.OpRead, a.sge(0, size)).to(b, 0), signaled(2, ring.OpRead, a.sge(0, 0)).to(b, 0))
 	if len(sent) != 1 {
 		t.Errorf("%d requests at once, want 1", len(sent))
 	}
@@ -436,7 +436,7 @@ func TestConcurrentUse(t *testing.T) {
 			s, peer := x[0], x[1]
 			group.Go(func() {
 				for i := range uint64(200) {
-					s.post(signaled(2*i, wrWrite, s.sge(0, 3000)).to(peer, 0), signaled(2*i+1, wrRead, s.sge(4000, 3000)).to(peer, 0))
+					s.post(signaled(2*i, ring.OpWrite, s.sge(0, 3000)).to(peer, 0), signaled(2*i+1, ring.OpRead, s.sge(4000, 3000)).to(peer, 0))
 					for _, id := range []uint64{2 * i, 2*i + 1} {
 						c, ok := s.poll()
 						for !ok {
@@ -471,7 +471,7 @@ func TestCloseWhileInUse(t *testing.T) {
 				default:
 				}
 				if p := a.qp.sq.Producer(); !a.qp.sq.Full(p, a.qp.sq.Consumer()) {
-					a.put(signaled(i, wrWrite, a.sge(0, 3000)).to(b, 0))
+					a.put(signaled(i, ring.OpWrite, a.sge(0, 3000)).to(b, 0))
 				}
 				a.qp.Doorbell()
 				for _, ok := a.poll(); ok; _, ok = a.poll() {

@@ -21,27 +21,27 @@ func dataRequest(transport, only, first, middle, last wire.Opcode) request {
 }
 
 // requests are those that each type of QP can send, by their opcode (next_opcode of rxe_req.c).
-var requests = func() (t [UD + 1][wrAtomicWrite + 1]request) {
+var requests = func() (t [UD + 1][ring.OpAtomicWrite + 1]request) {
 	for typ, transport := range map[QPType]wire.Opcode{RC: wire.RC, UC: wire.UC} {
-		t[typ][wrSend] = dataRequest(transport, wire.SendOnly, wire.SendFirst, wire.SendMiddle, wire.SendLast)
-		t[typ][wrSendImm] = dataRequest(transport, wire.SendOnlyImm, wire.SendFirst, wire.SendMiddle, wire.SendLastImm)
-		t[typ][wrWrite] = dataRequest(transport, wire.WriteOnly, wire.WriteFirst, wire.WriteMiddle, wire.WriteLast)
-		t[typ][wrWriteImm] = dataRequest(transport, wire.WriteOnlyImm, wire.WriteFirst, wire.WriteMiddle, wire.WriteLastImm)
+		t[typ][ring.OpSend] = dataRequest(transport, wire.SendOnly, wire.SendFirst, wire.SendMiddle, wire.SendLast)
+		t[typ][ring.OpSendImm] = dataRequest(transport, wire.SendOnlyImm, wire.SendFirst, wire.SendMiddle, wire.SendLastImm)
+		t[typ][ring.OpWrite] = dataRequest(transport, wire.WriteOnly, wire.WriteFirst, wire.WriteMiddle, wire.WriteLast)
+		t[typ][ring.OpWriteImm] = dataRequest(transport, wire.WriteOnlyImm, wire.WriteFirst, wire.WriteMiddle, wire.WriteLastImm)
 	}
-	t[RC][wrSendInv] = dataRequest(wire.RC, wire.SendOnlyInv, wire.SendFirst, wire.SendMiddle, wire.SendLastInv)
-	t[RC][wrRead] = request{only: wire.ReadRequest, rdAtomic: true}
-	t[RC][wrCompareSwap] = request{only: wire.CompareSwap, rdAtomic: true}
-	t[RC][wrFetchAdd] = request{only: wire.FetchAdd, rdAtomic: true}
-	t[RC][wrFlush] = request{only: wire.Flush}
-	t[RC][wrAtomicWrite] = request{only: wire.AtomicWrite, data: true, rdAtomic: true}
-	t[UD][wrSend] = request{only: wire.UD | wire.SendOnly, data: true}
-	t[UD][wrSendImm] = request{only: wire.UD | wire.SendOnlyImm, data: true}
+	t[RC][ring.OpSendInv] = dataRequest(wire.RC, wire.SendOnlyInv, wire.SendFirst, wire.SendMiddle, wire.SendLastInv)
+	t[RC][ring.OpRead] = request{only: wire.ReadRequest, rdAtomic: true}
+	t[RC][ring.OpAtomicCAS] = request{only: wire.CompareSwap, rdAtomic: true}
+	t[RC][ring.OpAtomicFAA] = request{only: wire.FetchAdd, rdAtomic: true}
+	t[RC][ring.OpFlush] = request{only: wire.Flush}
+	t[RC][ring.OpAtomicWrite] = request{only: wire.AtomicWrite, data: true, rdAtomic: true}
+	t[UD][ring.OpSend] = request{only: wire.UD | wire.SendOnly, data: true}
+	t[UD][ring.OpSendImm] = request{only: wire.UD | wire.SendOnlyImm, data: true}
 	return t
 }()
 
 // requestKind returns the packets of a work request. It reports false if the QP cannot send it.
 func requestKind(typ QPType, opcode uint32) (*request, bool) {
-	if opcode > wrAtomicWrite {
+	if opcode > ring.OpAtomicWrite {
 		return nil, false
 	}
 	k := &requests[typ][opcode]
@@ -59,7 +59,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	if !ok {
 		return q.fail(StatusLocQPOpErr)
 	}
-	h := wire.Header{Opcode: kind.only, MigReq: true, PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn}
+	h := wire.Header{Opcode: kind.only, MigReq: true, PKey: wire.DefaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn}
 	payload := 0
 	if kind.data {
 		left := int(s.length - r.offset)
@@ -103,7 +103,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	if r.sinceAck++; h.AckReq {
 		r.sinceAck = 0
 	}
-	if wr.Opcode == wrRead {
+	if wr.Opcode == ring.OpRead {
 		r.offset += h.Length
 		q.sent(s, q.packets(h.Length), r.offset == s.length)
 		return progress
@@ -117,7 +117,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 // the part of a READ before it has come.
 func (q *QP) mayContinue(s *sendState) bool {
 	r := &q.req
-	if s.opcode == wrRead && r.offset > 0 {
+	if s.opcode == ring.OpRead && r.offset > 0 {
 		return r.psn == r.una
 	}
 	return wire.Diff(r.psn, r.una) <= q.window()
@@ -163,21 +163,21 @@ func (q *QP) fillRequest(h *wire.Header, wr *ring.Send, s *sendState, last bool)
 	if q.typ == UD {
 		h.DestQP, h.QKey, h.SrcQP = wr.QPN&qpnMask, wr.QKey, q.num
 	}
-	h.Solicited = wr.Flags&sendSolicited != 0 && last && (h.Opcode.IsSend() || h.Opcode.IsWrite() && h.Opcode.HasImm())
+	h.Solicited = wr.Flags&ring.SendSolicited != 0 && last && (h.Opcode.IsSend() || h.Opcode.IsWrite() && h.Opcode.HasImm())
 	switch wr.Opcode {
-	case wrSendImm, wrWriteImm:
+	case ring.OpSendImm, ring.OpWriteImm:
 		h.Imm = netOrder(wr.ImmOrKey)
-	case wrSendInv:
+	case ring.OpSendInv:
 		h.InvKey = wr.ImmOrKey
-	case wrCompareSwap:
+	case ring.OpAtomicCAS:
 		h.Compare, h.SwapAdd = wr.CompareAdd, wr.Swap
-	case wrFetchAdd:
+	case ring.OpAtomicFAA:
 		h.SwapAdd = wr.CompareAdd
-	case wrFlush:
+	case ring.OpFlush:
 		h.FlushType, h.FlushLevel = wr.FlushType, wr.FlushLevel
 	}
 	h.Addr, h.RKey, h.Length = wr.RemoteAddr, wr.RKey, s.length
-	if wr.Opcode == wrRead { // a part, or the rest when it is sent again
+	if wr.Opcode == ring.OpRead { // a part, or the rest when it is sent again
 		chunk := uint32(localReadChunk)
 		if q.path.local == nil {
 			chunk = readChunk

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 )
 
 // plan parses the text of a plan.
@@ -40,7 +41,7 @@ func planPair(t *testing.T, typ QPType, text string) (a, b *side, clock *fakeClo
 func TestPlanNotReady(t *testing.T) {
 	a, b, clock := planPair(t, RC, "rnr=2/3")
 	b.recv(1, b.sge(0, 64))
-	a.post(signaled(2, wrSend, a.sge(0, 8)))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 8)))
 	for n := 1; n <= 2; n++ {
 		if got := a.d.stats.notReady.Load(); got != uint64(n) {
 			t.Fatalf("%d RNR NAKs, want %d", got, n)
@@ -57,9 +58,9 @@ func TestPlanSlow(t *testing.T) {
 	a, b, clock := planPair(t, RC, "slow=1ms")
 	a.fill(0, 8, 1)
 	b.recv(1, b.sge(0, 64))
-	a.post(signaled(2, wrSend, a.sge(0, 8)))
-	a.post(signaled(3, wrRead, a.sge(64, 4096)).to(b, 4096))
-	a.post(signaled(4, wrWrite, a.sge(0, 8)).to(b, 8192))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 8)))
+	a.post(signaled(3, ring.OpRead, a.sge(64, 4096)).to(b, 4096))
+	a.post(signaled(4, ring.OpWrite, a.sge(0, 8)).to(b, 8192))
 	clock.advance(time.Millisecond - 1)
 	if x, y := a.statuses(), b.statuses(); len(x)+len(y) != 0 {
 		t.Fatalf("too early: statuses %v and %v", x, y)
@@ -77,9 +78,9 @@ func TestPlanSlow(t *testing.T) {
 // them.
 func TestPlanSlowEnds(t *testing.T) {
 	a, b, clock := planPair(t, RC, "slow=1ms")
-	a.post(signaled(1, wrWrite, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(1, ring.OpWrite, a.sge(0, 8)).to(b, 0))
 	a.d.SetPlan(nil)
-	a.post(signaled(2, wrWrite, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(2, ring.OpWrite, a.sge(0, 8)).to(b, 0))
 	if x := a.statuses(); len(x) != 0 {
 		t.Fatalf("too early: statuses %v", x)
 	}
@@ -96,9 +97,9 @@ func TestPlanFailSend(t *testing.T) {
 		typ  QPType
 		post func(s *side, peer *side, id uint64) sendWR
 	}{
-		{"write", RC, func(s, peer *side, id uint64) sendWR { return signaled(id, wrWrite, s.sge(0, 8)).to(peer, 0) }},
-		{"read", RC, func(s, peer *side, id uint64) sendWR { return signaled(id, wrRead, s.sge(0, 8)).to(peer, 0) }},
-		{"UC", UC, func(s, peer *side, id uint64) sendWR { return signaled(id, wrWrite, s.sge(0, 8)).to(peer, 0) }},
+		{"write", RC, func(s, peer *side, id uint64) sendWR { return signaled(id, ring.OpWrite, s.sge(0, 8)).to(peer, 0) }},
+		{"read", RC, func(s, peer *side, id uint64) sendWR { return signaled(id, ring.OpRead, s.sge(0, 8)).to(peer, 0) }},
+		{"UC", UC, func(s, peer *side, id uint64) sendWR { return signaled(id, ring.OpWrite, s.sge(0, 8)).to(peer, 0) }},
 	} {
 		a, b, _ := planPair(t, c.typ, "fail=send:1:loc_prot_err")
 		for id := range uint64(4) {
@@ -120,7 +121,7 @@ func TestPlanFailRecv(t *testing.T) {
 			b.recv(id, b.sge(0, 64))
 		}
 		for id := range uint64(2) {
-			a.post(signaled(id, wrSend, a.sge(0, 8)))
+			a.post(signaled(id, ring.OpSend, a.sge(0, 8)))
 		}
 		if got, want := b.statuses(), []Status{0, StatusLocProtErr, StatusFlushErr}; !slices.Equal(got, want) {
 			t.Errorf("type %d: receives %v, want %v", typ, got, want)
@@ -139,11 +140,11 @@ func TestPlanFailRecv(t *testing.T) {
 func TestPlanOfOne(t *testing.T) {
 	a, b, _ := planPair(t, RC, "")
 	a.d.SetPlan(fault.Plan{{QPN: b.qp.Num(), Fail: fault.Fail{WR: 0, Status: 4}}})
-	a.post(signaled(1, wrWrite, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(1, ring.OpWrite, a.sge(0, 8)).to(b, 0))
 	if got := a.statuses(); !slices.Equal(got, []Status{0}) {
 		t.Errorf("statuses %v", got)
 	}
-	b.post(signaled(1, wrWrite, b.sge(0, 8)).to(a, 0))
+	b.post(signaled(1, ring.OpWrite, b.sge(0, 8)).to(a, 0))
 	if got := b.statuses(); !slices.Equal(got, []Status{StatusLocProtErr}) {
 		t.Errorf("statuses %v", got)
 	}

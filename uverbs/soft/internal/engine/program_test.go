@@ -205,7 +205,7 @@ func (w *sendWR) encode(b []byte, typ QPType) {
 	native.PutUint64(b, w.id)
 	native.PutUint32(b[12:], w.opcode)
 	native.PutUint32(b[16:], w.flags)
-	if w.opcode == wrSendInv || w.opcode == wrLocalInv {
+	if w.opcode == ring.OpSendInv || w.opcode == ring.OpLocalInv {
 		native.PutUint32(b[20:], w.imm)
 	} else {
 		binary.BigEndian.PutUint32(b[20:], w.imm)
@@ -213,23 +213,23 @@ func (w *sendWR) encode(b []byte, typ QPType) {
 	u := b[24:]
 	native.PutUint64(u, w.addr)
 	switch w.opcode {
-	case wrWrite, wrWriteImm, wrRead, wrAtomicWrite:
+	case ring.OpWrite, ring.OpWriteImm, ring.OpRead, ring.OpAtomicWrite:
 		native.PutUint32(u[8:], w.rkey)
-	case wrCompareSwap, wrFetchAdd:
+	case ring.OpAtomicCAS, ring.OpAtomicFAA:
 		native.PutUint64(u[8:], w.compare)
 		native.PutUint64(u[16:], w.swap)
 		native.PutUint32(u[24:], w.rkey)
-	case wrFlush:
+	case ring.OpFlush:
 		native.PutUint32(u[8:], w.length)
 		native.PutUint32(u[12:], w.rkey)
 		u[16], u[17] = w.flushType, w.level
-	case wrBindMW:
+	case ring.OpBindMW:
 		native.PutUint64(u[8:], w.bindLen)
 		native.PutUint32(u[16:], w.bindLKey)
 		native.PutUint32(u[20:], w.bindKey)
 		native.PutUint32(u[24:], w.rkey)
 		native.PutUint32(u[28:], w.bindAcc)
-	case wrSend, wrSendImm:
+	case ring.OpSend, ring.OpSendImm:
 		if typ == UD {
 			native.PutUint32(u, w.qpn)
 			native.PutUint32(u[4:], w.qkey)
@@ -373,7 +373,7 @@ type connOptions struct {
 	noRTS          bool
 }
 
-// defaults fills what is not set.
+// defaults fills the fields that are not set.
 func (o connOptions) defaults() connOptions {
 	set := func(n *uint8, v uint8) {
 		if *n == 0 {

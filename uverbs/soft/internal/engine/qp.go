@@ -52,7 +52,7 @@ type QP struct {
 	mtu      int           // of the path, in bytes. guarded by mu
 	path     *path         // of RC and UC; nil before RTR. guarded by mu
 	timerAt  time.Duration // time of the entry in the device's timers; 0: none. guarded by mu
-	retryAt  time.Duration // when to send again what is not acknowledged; 0: never. guarded by mu
+	retryAt  time.Duration // when to repeat the unacknowledged packets; 0: never. guarded by mu
 	rnrAt    time.Duration // when the wait after an RNR NAK is over; 0: there is none. guarded by mu
 	slowAt   time.Duration // when to look at the requests that wait in resp; 0: never. guarded by mu
 	req      requester     // guarded by mu

@@ -83,7 +83,7 @@ func TestArm(t *testing.T) {
 		b.raised = 0
 		for range 2 { // the second one raises nothing
 			b.recv(1, b.sge(0, 8))
-			wr := signaled(1, wrSend, a.sge(0, 8))
+			wr := signaled(1, ring.OpSend, a.sge(0, 8))
 			if c.solicited {
 				wr.flags |= ring.SendSolicited
 			}
@@ -102,7 +102,7 @@ func TestResizeCQ(t *testing.T) {
 	id := uint64(0)
 	post := func(n int) {
 		for range n {
-			a.post(signaled(id, wrWrite, a.sge(0, 1)).to(b, 0))
+			a.post(signaled(id, ring.OpWrite, a.sge(0, 1)).to(b, 0))
 			id++
 		}
 	}
@@ -150,7 +150,7 @@ func TestSRQ(t *testing.T) {
 			t.Errorf("attributes %+v, want %+v", to.srq.Query(), want)
 		}
 		want := from.fill(0, 50, byte(i))
-		from.post(signaled(1, wrSend, from.sge(0, 50)))
+		from.post(signaled(1, ring.OpSend, from.sge(0, 50)))
 		from.want(1, ring.WCSend)
 		to.want(i, ring.WCRecv)
 		to.holds(int(i)*100, want)
@@ -170,7 +170,7 @@ func TestSRQ(t *testing.T) {
 		t.Errorf("%+v after a resize to 100", to.srq.Query())
 	}
 	for i := range uint64(3) {
-		from.post(signaled(1, wrSend, from.sge(0, 50)))
+		from.post(signaled(1, ring.OpSend, from.sge(0, 50)))
 		from.want(1, ring.WCSend)
 		to.want(3+i, ring.WCRecv)
 	}

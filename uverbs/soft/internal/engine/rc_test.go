@@ -16,7 +16,7 @@ func TestSend(t *testing.T) {
 		for i, n := range sizes {
 			want := a.fill(0, n, byte(i))
 			b.recv(9, b.sge(0, n))
-			a.post(signaled(5, wrSend, a.sge(0, n)))
+			a.post(signaled(5, ring.OpSend, a.sge(0, n)))
 			if c := a.want(5, ring.WCSend); c.length != uint32(n) || c.flags != 0 || c.qpn != a.qp.num {
 				t.Errorf("%d bytes: completion %+v", n, c)
 			}
@@ -36,7 +36,7 @@ func TestSendWithImmediateAndKey(t *testing.T) {
 	for _, n := range []int{0, 10, 3000} {
 		want := a.fill(0, n, 3)
 		b.recv(1, b.sge(0, 4000))
-		wr := signaled(2, wrSendImm, a.sge(0, n))
+		wr := signaled(2, ring.OpSendImm, a.sge(0, n))
 		wr.imm = 0x01020304
 		a.post(wr)
 		if c := a.want(2, ring.WCSend); c.flags != ring.WCWithImm {
@@ -53,7 +53,7 @@ func TestScatterGather(t *testing.T) {
 	a, b := pair(t, sideOptions{}, connOptions{mtu: 1})
 	want := a.fill(0, 2000, 1)
 	b.recv(1, b.sge(100, 7), b.sge(0, 0), b.sge(300, 600), b.sge(5000, 3000))
-	a.post(signaled(2, wrSend, a.sge(0, 1), a.sge(1, 255), a.sge(0, 0), a.sge(256, 1744)))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 1), a.sge(1, 255), a.sge(0, 0), a.sge(256, 1744)))
 	a.want(2, ring.WCSend)
 	b.want(1, ring.WCRecv)
 	b.holds(100, want[:7])
@@ -65,7 +65,7 @@ func TestInline(t *testing.T) {
 	a, b := pair(t, sideOptions{inline: 512}, connOptions{mtu: 1})
 	data := a.fill(0, 500, 8)
 	b.recv(1, b.sge(0, 500))
-	a.post(sendWR{id: 2, opcode: wrSend, flags: ring.SendSignaled | ring.SendInline, inline: data})
+	a.post(sendWR{id: 2, opcode: ring.OpSend, flags: ring.SendSignaled | ring.SendInline, inline: data})
 	a.want(2, ring.WCSend)
 	b.want(1, ring.WCRecv)
 	b.holds(0, data)
@@ -75,13 +75,13 @@ func TestWriteAndRead(t *testing.T) {
 	a, b := pair(t, sideOptions{bufSize: 1 << 20}, connOptions{psn: 0xfffffe})
 	for i, n := range append(sizes, 1<<19) {
 		want := a.fill(0, n, byte(i))
-		a.post(signaled(1, wrWrite, a.sge(0, n)).to(b, 100))
+		a.post(signaled(1, ring.OpWrite, a.sge(0, n)).to(b, 100))
 		if c := a.want(1, ring.WCWrite); c.length != uint32(n) {
 			t.Errorf("completion %+v", c)
 		}
 		b.holds(100, want)
 		clear(a.buf)
-		a.post(signaled(2, wrRead, a.sge(10, n)).to(b, 100))
+		a.post(signaled(2, ring.OpRead, a.sge(10, n)).to(b, 100))
 		if c := a.want(2, ring.WCRead); c.length != uint32(n) {
 			t.Errorf("completion %+v", c)
 		}
@@ -95,7 +95,7 @@ func TestWriteWithImmediate(t *testing.T) {
 	for _, n := range []int{0, 10, 3000} {
 		want := a.fill(0, n, 3)
 		b.recv(1)
-		wr := signaled(2, wrWriteImm, a.sge(0, n)).to(b, 500)
+		wr := signaled(2, ring.OpWriteImm, a.sge(0, n)).to(b, 500)
 		wr.imm = 77
 		a.post(wr)
 		a.want(2, ring.WCWrite)
@@ -117,10 +117,10 @@ func TestAtomics(t *testing.T) {
 		after         uint64
 		wc            uint32
 	}{
-		{wrFetchAdd, 40, 2, 0, 42, ring.WCAtomicFAA},
-		{wrFetchAdd, 1, ^uint64(0), 0, 0, ring.WCAtomicFAA},
-		{wrCompareSwap, 40, 40, 50, 50, ring.WCAtomicCAS},
-		{wrCompareSwap, 40, 41, 50, 40, ring.WCAtomicCAS},
+		{ring.OpAtomicFAA, 40, 2, 0, 42, ring.WCAtomicFAA},
+		{ring.OpAtomicFAA, 1, ^uint64(0), 0, 0, ring.WCAtomicFAA},
+		{ring.OpAtomicCAS, 40, 40, 50, 50, ring.WCAtomicCAS},
+		{ring.OpAtomicCAS, 40, 41, 50, 40, ring.WCAtomicCAS},
 	} {
 		put(b, align(b), c.before)
 		wr := signaled(1, c.opcode, a.sge(0, 8)).to(b, align(b))
@@ -133,7 +133,7 @@ func TestAtomics(t *testing.T) {
 			t.Errorf("%+v: now %d, returned %d", c, get(b, align(b)), get(a, 0))
 		}
 	}
-	wr := sendWR{id: 3, opcode: wrAtomicWrite, flags: ring.SendSignaled | ring.SendInline, inline: []byte("12345678")}.to(b, align(b)+8)
+	wr := sendWR{id: 3, opcode: ring.OpAtomicWrite, flags: ring.SendSignaled | ring.SendInline, inline: []byte("12345678")}.to(b, align(b)+8)
 	a.post(wr)
 	a.want(3, ring.WCAtomicWrite)
 	b.holds(align(b)+8, []byte("12345678"))

@@ -35,14 +35,14 @@ func (d *Device) receive(w *worker, from *source, b []byte) {
 	h := &a.header
 	switch {
 	case from.dst.IsMulticast():
-		if h.DestQP == multicastQPN {
+		if h.DestQP == wire.MulticastQP {
 			for _, q := range d.groups.find(from.dst) {
 				d.deliverTo(w, q, a, b)
 			}
 		}
 	case h.DestQP == wire.GSIQP:
 		d.receiveMAD(a)
-	case h.DestQP == multicastQPN:
+	case h.DestQP == wire.MulticastQP:
 	default:
 		if q := d.qps.find(h.DestQP); q != nil {
 			d.deliverTo(w, q, a, b)
@@ -204,7 +204,7 @@ func (q *QP) accepts(a *arrival) bool {
 		q.dev.stats.wrongAddress.Add(1)
 		return false
 	}
-	if h.PKey&0x7fff != defaultPKey&0x7fff {
+	if h.PKey&0x7fff != wire.DefaultPKey&0x7fff {
 		q.dev.stats.badPKey.Add(1)
 		return false
 	}

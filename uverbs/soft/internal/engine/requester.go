@@ -24,7 +24,6 @@ const (
 	// leastTimeout is the shortest time that the QP waits for anything. rxe waits for a jiffy.
 	leastTimeout = time.Millisecond
 
-	psnMask = wire.PSNMask
 	qpnMask = wire.QPNMask
 
 	// noLimit is the retry count that does not count down.
@@ -55,7 +54,7 @@ type sendState struct {
 // answered reports whether a request is complete only when its response comes. An acknowledgement of
 // a later one means that it was lost.
 func (s *sendState) answered() bool {
-	return s.opcode == wrRead || s.opcode == wrCompareSwap || s.opcode == wrFetchAdd
+	return s.opcode == ring.OpRead || s.opcode == ring.OpAtomicCAS || s.opcode == ring.OpAtomicFAA
 }
 
 // A requester sends the requests of a QP. Requests from head to next are sent, and at next the first
@@ -186,10 +185,10 @@ func (w *worker) loadSend(q *QP) bool {
 func (q *QP) begin(w *worker, s *sendState) outcome {
 	r, wr := &q.req, &w.wr
 	*s = sendState{opcode: uint8(wr.Opcode), flags: uint8(wr.Flags & 0xff), length: wr.Length, wrID: wr.WRID}
-	if wr.Opcode == wrLocalInv && r.next != r.head {
+	if wr.Opcode == ring.OpLocalInv && r.next != r.head {
 		return blocked // it waits for all requests before it
 	}
-	if wr.Flags&sendFence != 0 && r.rdAtomics > 0 {
+	if wr.Flags&ring.SendFence != 0 && r.rdAtomics > 0 {
 		return blocked
 	}
 	if isLocal(wr.Opcode) {
@@ -210,7 +209,7 @@ func (q *QP) begin(w *worker, s *sendState) outcome {
 		s.rdAtomic = true
 	}
 	s.state, s.first, s.last = assigned, r.psn, r.psn
-	if q.typ != UD && (kind.data || wr.Opcode == wrRead) {
+	if q.typ != UD && (kind.data || wr.Opcode == ring.OpRead) {
 		s.last = wire.Add(r.psn, q.packets(wr.Length)-1)
 	}
 	r.offset = 0
@@ -232,7 +231,7 @@ func (q *QP) packets(length uint32) int {
 
 // local carries out LOCAL_INV or BIND_MW (rxe_do_local_ops).
 func (q *QP) local(wr *ring.Send, s *sendState) outcome {
-	if wr.Opcode == wrLocalInv {
+	if wr.Opcode == ring.OpLocalInv {
 		if q.typ != RC || !q.dev.config.Memory.Invalidate(wr.ImmOrKey) {
 			return q.fail(StatusLocQPOpErr)
 		}
@@ -248,7 +247,7 @@ func (q *QP) local(wr *ring.Send, s *sendState) outcome {
 }
 
 // isLocal reports whether a request causes no packets.
-func isLocal(opcode uint32) bool { return opcode == wrLocalInv || opcode == wrBindMW }
+func isLocal(opcode uint32) bool { return opcode == ring.OpLocalInv || opcode == ring.OpBindMW }
 
 // fail ends a request that cannot be sent, and all of the QP. It waits until the requests before it
 // are complete, unless the peer is not ready for one of them. The completion says that it was flushed,
@@ -374,7 +373,7 @@ func (q *QP) timedOut() bool {
 	return q.sendAgain()
 }
 
-// sendAgain arranges that the QP sends again what is not acknowledged, if it has not done so too
+// sendAgain makes the QP repeat the unacknowledged packets, if it has not done so too
 // often.
 func (q *QP) sendAgain() bool {
 	r := &q.req

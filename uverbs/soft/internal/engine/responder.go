@@ -61,7 +61,7 @@ func (r *responder) reset() {
 	}
 }
 
-// drop gives back what the message under way has.
+// drop releases the resources of the message under way.
 func (r *responder) drop() {
 	r.free()
 	r.reading, r.waiting = nil, nil

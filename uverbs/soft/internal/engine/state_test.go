@@ -131,7 +131,7 @@ func TestQuery(t *testing.T) {
 	a, b := newSide(t, d, sideOptions{sendWR: 10, recvWR: 20, sge: 3, inline: 100}), newSide(t, d, sideOptions{})
 	connect(a, b, connOptions{rdAtomic: 5, mtu: 4, timeout: 12, retry: 3, rnrRetry: 6, rnr: 9, psn: 100})
 	b.recv(1, b.sge(0, 10))
-	a.post(signaled(2, wrSend, a.sge(0, 10)))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 10)))
 	want := QPAttr{
 		State: RTS, CurState: RTS, PathMTU: 4, DestQPN: b.qp.num, AccessFlags: allAccess, Port: 1,
 		RQPSN: 100 + b.qp.num, SQPSN: 101 + a.qp.num, MaxRdAtomic: 8, MaxDestRdAtomic: 8, MinRNRTimer: 9,
@@ -163,17 +163,18 @@ func TestDoorbellState(t *testing.T) {
 	}
 }
 
-// TestFlush: what is posted when a QP moves to ERR is flushed, and sends that are posted there.
+// TestFlush: work requests that are posted when a QP moves to ERR are flushed, as are sends that are
+// posted in ERR.
 func TestFlush(t *testing.T) {
 	a, _ := pair(t, sideOptions{}, connOptions{})
 	a.recv(1, a.sge(0, 8))
 	a.recv(2)
-	a.put(signaled(3, wrSend), sendWR{id: 4, opcode: wrSend})
+	a.put(signaled(3, ring.OpSend), sendWR{id: 4, opcode: ring.OpSend})
 	check(t, a.qp.Modify(&QPAttr{State: Err}, AttrState))
 	for _, id := range []uint64{3, 4, 1, 2} {
 		a.fails(id, StatusFlushErr)
 	}
-	a.post(sendWR{id: 5, opcode: wrSend})
+	a.post(sendWR{id: 5, opcode: ring.OpSend})
 	a.fails(5, StatusFlushErr)
 	a.none()
 	if len(a.events) != 0 {
@@ -187,7 +188,7 @@ func TestReset(t *testing.T) {
 	net := &fakeNetwork{clock: clock}
 	a, b := networkPair(t, net, sideOptions{}, connOptions{})
 	a.recv(1)
-	a.post(signaled(2, wrSend, a.sge(0, 8)), signaled(3, wrRead, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 8)), signaled(3, ring.OpRead, a.sge(0, 8)).to(b, 0))
 	for _, s := range []*side{a, b} {
 		check(t, s.qp.Modify(&QPAttr{State: Reset}, AttrState))
 	}
@@ -198,7 +199,7 @@ func TestReset(t *testing.T) {
 	}
 	connect(a, b, connOptions{psn: 5000})
 	b.recv(4, b.sge(0, 8))
-	a.post(signaled(5, wrSend, a.sge(0, 8)), signaled(6, wrRead, a.sge(0, 8)).to(b, 0))
+	a.post(signaled(5, ring.OpSend, a.sge(0, 8)), signaled(6, ring.OpRead, a.sge(0, 8)).to(b, 0))
 	net.settle()
 	a.want(5, ring.WCSend)
 	a.want(6, ring.WCRead)
@@ -210,9 +211,9 @@ func TestDrain(t *testing.T) {
 	clock := newFakeClock()
 	net := &fakeNetwork{clock: clock}
 	a, b := networkPair(t, net, sideOptions{}, connOptions{})
-	a.post(signaled(1, wrWrite, a.sge(0, 5000)).to(b, 0))
+	a.post(signaled(1, ring.OpWrite, a.sge(0, 5000)).to(b, 0))
 	check(t, a.qp.Modify(&QPAttr{State: SQD}, AttrState))
-	a.post(signaled(2, wrWrite, a.sge(0, 5000)).to(b, 0))
+	a.post(signaled(2, ring.OpWrite, a.sge(0, 5000)).to(b, 0))
 	if !a.qp.Query().SQDraining {
 		t.Error("the QP does not drain")
 	}
@@ -245,7 +246,7 @@ func TestDrainAfterLoss(t *testing.T) {
 	net := &fakeNetwork{clock: clock}
 	a, b := networkPair(t, net, sideOptions{}, connOptions{})
 	want := a.fill(0, 5000, 3)
-	a.post(signaled(1, wrWrite, a.sge(0, 5000)).to(b, 0), signaled(2, wrRead, a.sge(6000, 5000)).to(b, 0))
+	a.post(signaled(1, ring.OpWrite, a.sge(0, 5000)).to(b, 0), signaled(2, ring.OpRead, a.sge(6000, 5000)).to(b, 0))
 	net.packets = nil
 	check(t, a.qp.Modify(&QPAttr{State: SQD}, AttrState))
 	net.settle()

@@ -1,6 +1,10 @@
 package engine
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+)
 
 // TestCounters: the counters of rxe count packets and messages, and what went wrong.
 func TestCounters(t *testing.T) {
@@ -9,8 +13,8 @@ func TestCounters(t *testing.T) {
 	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
 	connect(a, b, connOptions{rnrRetry: 1})
 	b.recv(1, b.sge(0, 3000))
-	a.post(signaled(2, wrSend, a.sge(0, 3000)), signaled(3, wrRead, a.sge(0, 3000)).to(b, 0)) // 3 packets and an ACK; 1 and 3
-	a.post(signaled(4, wrSend))                                                               // 1 and an RNR NAK, twice
+	a.post(signaled(2, ring.OpSend, a.sge(0, 3000)), signaled(3, ring.OpRead, a.sge(0, 3000)).to(b, 0)) // 3 packets and an ACK; 1 and 3
+	a.post(signaled(4, ring.OpSend))                                                                    // 1 and an RNR NAK, twice
 	clock.advance(1e9)
 	want := map[string]uint64{
 		"sent_pkts": 12, "rcvd_pkts": 12, "rdma_sends": 2, "rdma_recvs": 1, "send_rnr_err": 2, "rcvd_rnr_err": 2,

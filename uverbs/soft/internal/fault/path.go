@@ -85,7 +85,7 @@ func (s *state) concerns(p *Path, b *udp.Batch) bool {
 	return false
 }
 
-// judgeSent decides about a packet, puts what is sent now into an outbox, and keeps the rest.
+// judgeSent decides about a packet, puts the copies to send now into an outbox, and keeps the others.
 // Preconditions: f.mu is held.
 func (p *Path) judgeSent(s *state, now time.Time, to netip.AddrPort, data []byte, info sentInfo, out *outbox) {
 	f := p.injector

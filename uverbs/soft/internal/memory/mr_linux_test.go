@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRegMR compares what is refused, and with which errno, with ib_uverbs_reg_mr, ib_check_mr_access,
+// TestRegMR compares the refused arguments and their errnos with ib_uverbs_reg_mr, ib_check_mr_access,
 // rxe_reg_user_mr, __ib_umem_get_va, rxe_mr_fill_pages_from_sgt and rxe_odp_mr_init_user.
 func TestRegMR(t *testing.T) {
 	b := mapped(t, 6)
@@ -129,7 +129,7 @@ func TestKeys(t *testing.T) {
 		last = m.LKey()
 		wantErrno(t, "Dereg", m.Dereg(), 0)
 	}
-	// At the end they begin anew, and skip what is in use.
+	// At the end they begin again, and skip the indices in use.
 	table.mrs.next = 0
 	first := register(t, table, b, 0)
 	table.mrs.next = poolSize - 1

@@ -212,7 +212,7 @@ func (r *Ring) ReadRecv(i uint32, w *Recv, maxSGE int) bool {
 // A Completion is what the device reports of a work request (struct ib_uverbs_wc).
 type Completion struct {
 	WRID         uint64
-	Status       uint32 // StatusSuccess and others
+	Status       uint32 // a value of enum ib_wc_status
 	Opcode       uint32 // WCSend and others
 	VendorErr    uint32
 	ByteLen      uint32 // in bytes

@@ -236,7 +236,7 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-// FuzzRead reads random elements: what is not malformed is within the limits.
+// FuzzRead reads random elements: each that is not malformed is within the limits.
 func FuzzRead(f *testing.F) {
 	f.Add(uint64(1), []byte{})
 	e := make([]byte, 256)

@@ -24,7 +24,7 @@ type IP struct {
 // The zero value is an empty batch. The first Reserve allocates its memory, and Reset keeps it. A batch
 // is not safe for concurrent use.
 type Batch struct {
-	memory  []byte // length is what is reserved, capacity is BatchBytes
+	memory  []byte // the reserved bytes; the capacity is BatchBytes
 	packets []packet
 }
 

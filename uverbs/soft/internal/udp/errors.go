@@ -15,7 +15,7 @@ type OpenError struct {
 	Err    error          // normally a syscall.Errno
 }
 
-// Error says what is wrong with which address.
+// Error returns the address and the reason.
 func (e *OpenError) Error() string {
 	if e.Reason == e.Err.Error() {
 		return fmt.Sprintf("udp %v: %v", e.Addr, e.Reason)

@@ -13,7 +13,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
-// portHolder says who has a UDP port on an address, or "" if that cannot be found.
+// portHolder describes the process or module that uses a UDP port of an address. It returns "" if it
+// does not find any.
 func portHolder(addr netip.AddrPort) string { return holderUnder("/proc", "/sys", addr) }
 
 // holderUnder is portHolder with the places of the file systems proc and sysfs.

@@ -9,5 +9,5 @@ func openTransport(local netip.AddrPort, o *Options, c *counters) (transport, er
 	return openPlain(local, o, c)
 }
 
-// portHolder does not know who has a port.
+// portHolder returns "": the process that uses a port is not known on this system.
 func portHolder(netip.AddrPort) string { return "" }

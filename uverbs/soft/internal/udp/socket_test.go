@@ -206,7 +206,7 @@ func TestMappedDestination(t *testing.T) {
 	}
 }
 
-// TestBadPackets: what is no packet, or damaged, is counted and dropped.
+// TestBadPackets: datagrams that are no packets, and damaged packets, are counted and dropped.
 func TestBadPackets(t *testing.T) {
 	forFamilies(t, func(t *testing.T, local netip.AddrPort) {
 		for _, m := range modes {

@@ -8,14 +8,3 @@ func Add(psn uint32, n int) uint32 { return (psn + uint32(n)) & PSNMask }
 
 // Diff returns how many packets a lies behind b: from -2^23 to 2^23-1, negative if a is earlier.
 func Diff(a, b uint32) int { return int(int32((a-b)<<8) >> 8) }
-
-// Cmp compares two PSNs: -1 if a is earlier than b, 0 if they are equal, 1 if a is later.
-func Cmp(a, b uint32) int {
-	switch d := Diff(a, b); {
-	case d < 0:
-		return -1
-	case d > 0:
-		return 1
-	}
-	return 0
-}
