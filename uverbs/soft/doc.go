@@ -97,9 +97,9 @@
 //
 // As with all RoCE, packets are neither authenticated nor encrypted. Whoever can send UDP packets with the
 // address of a peer, and knows or guesses a QPN, a PSN and an rkey, can read and write registered memory.
-// QPNs, PSNs and parts of keys are random, which protects from accidents and not from an attacker who sees
-// the packets. A device without Addr and Auto has no socket. Give a device an address that only hosts which
-// you trust can reach, such as one of 127.0.0.0/8.
+// QPNs and the numbers in keys count up from a random start, and 8 bits of each key are random. That protects
+// from accidents, not from an attacker. A device without Addr and Auto has no socket. Otherwise choose an
+// address that only hosts which you trust can reach, such as one of 127.0.0.0/8.
 //
 // # What it is for
 //
