@@ -13,7 +13,7 @@ import (
 // default huge page size of a machine may be a gigabyte.
 const hugePageSize = 2 << 20
 
-// A Region is one memory mapping, or memory of the Go heap.
+// A Region is one memory mapping, or memory that something else frees: see [GoMemory] and [Borrow].
 //
 // Its methods are safe for concurrent use. The memory itself is not protected: all use of the slice
 // that Bytes returned, or of a ring built on it, must end before Close is called.
@@ -22,7 +22,8 @@ type Region struct {
 	mem []byte // the whole mapping; nil once closed
 	n   int    // the requested number of bytes, at most len(mem)
 
-	goHeap bool // mem is of the Go heap
+	borrowed bool // Close and Retire leave the memory alone
+	owner    any  // of borrowed memory: what frees it once it is garbage collected; nil for the Go heap
 }
 
 // Map maps size bytes of f, starting at offset, shared and for reading and writing. For the rings
@@ -109,12 +110,19 @@ func MapHuge(size, pageSize int) (*Region, error) {
 // GoMemory returns a region that is mem, for a ring that both sides access from Go. The race
 // detector watches such memory. Close and Retire only end the region: the memory stays what it is,
 // and the garbage collector frees it once neither side refers to it.
-func GoMemory(mem []byte) *Region { return &Region{mem: mem, n: len(mem), goHeap: true} }
+func GoMemory(mem []byte) *Region { return Borrow(mem, nil) }
+
+// Borrow returns a region that is mem, for a ring that both sides access from Go and that is too large
+// for the Go heap. The region keeps owner reachable, whose cleanup (see [runtime.AddCleanup]) frees the
+// memory. Close and Retire only end the region. The race detector does not watch memory outside the Go heap.
+func Borrow(mem []byte, owner any) *Region {
+	return &Region{mem: mem, n: len(mem), borrowed: true, owner: owner}
+}
 
 // Prefer makes the kernel take the pages of the region from a NUMA node, numbered from 0 to 1023,
 // while the node has free ones (MPOL_PREFERRED). It does not move pages that exist already. The
-// error matches EINVAL if there is no such node or the region is of the Go heap, and ENOSYS if the
-// kernel does not support NUMA, as on systems other than Linux.
+// error matches EINVAL if there is no such node or the region is of [GoMemory] or [Borrow], and ENOSYS if
+// the kernel does not support NUMA, as on systems other than Linux.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node > maxNode {
 		return fmt.Errorf("mmio: NUMA node: got %d, must be from 0 to %d: %w", node, maxNode, syscall.EINVAL)
@@ -124,8 +132,8 @@ func (r *Region) Prefer(node int) error {
 	if r.mem == nil {
 		return fmt.Errorf("mmio: region: %w", os.ErrClosed)
 	}
-	if r.goHeap { // its pages hold other memory as well
-		return fmt.Errorf("mmio: NUMA node %d: memory of the Go heap: %w", node, syscall.EINVAL)
+	if r.borrowed { // its pages may hold other memory as well
+		return fmt.Errorf("mmio: NUMA node %d: the memory does not belong to the region: %w", node, syscall.EINVAL)
 	}
 	if err := prefer(r.mem, node); err != nil {
 		return fmt.Errorf("mmio: NUMA node %d: %w", node, err)
@@ -156,7 +164,7 @@ func (r *Region) Retire() error {
 	if r.mem == nil {
 		return nil
 	}
-	if r.goHeap {
+	if r.borrowed {
 		r.mem = nil
 		return nil
 	}
@@ -178,7 +186,7 @@ func (r *Region) Close() error {
 	}
 	mem := r.mem
 	r.mem = nil
-	if r.goHeap {
+	if r.borrowed {
 		return nil
 	}
 	if err := munmap(mem); err != nil {

@@ -360,3 +360,27 @@ func TestGoMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestBorrow: the owner of borrowed memory is not collected before the region.
+func TestBorrow(t *testing.T) {
+	o := new([100]byte)
+	gone := make(chan bool)
+	runtime.AddCleanup(o, func(gone chan bool) { close(gone) }, gone)
+	r := Borrow(make([]byte, 10), o)
+	o = nil
+	if err := r.Retire(); err != nil || r.Bytes() != nil {
+		t.Fatalf("Retire: %v; Bytes is not nil: %v", err, r.Bytes() != nil)
+	}
+	for range 3 {
+		runtime.GC()
+	}
+	select {
+	case <-gone:
+		t.Error("the owner is collected before the region")
+	default:
+	}
+	runtime.KeepAlive(r)
+	r = nil
+	runtime.GC()
+	<-gone
+}

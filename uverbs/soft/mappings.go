@@ -75,5 +75,5 @@ func (m *mappings) open(offset uint64, size int) (*mmio.Region, error) {
 		return nil, fmt.Errorf("soft: map at offset %#x: size: got %d, must be from 1 to %d: %w", offset, size, len(r.Bytes()), syscall.EINVAL)
 	}
 	delete(m.pending, offset)
-	return mmio.GoMemory(r.Bytes()[:size:size]), nil
+	return r.Map(size), nil
 }

@@ -43,8 +43,9 @@
 //     are addresses of this process.
 //   - Several goroutines may call Do at once. After Close there is no further call.
 //   - Rings and registers are memory that Map returns for the offsets that Do has answered with:
-//     a part of a memfd that the device maps as well, or Go memory ([mmio.GoMemory]), whose use by
-//     both sides the race detector checks.
+//     a part of a memfd that the device maps as well, Go memory ([mmio.GoMemory]), whose use by
+//     both sides the race detector checks, or memory that the device frees when it is collected
+//     ([mmio.Borrow]).
 //   - A command that makes an event channel answers with a number that the program passes back in
 //     other commands. Events turns it into a file. If the number is a file descriptor of this
 //     process, such as the read end of a pipe, Events is [OpenEvents]. A device that must release

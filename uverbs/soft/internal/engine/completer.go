@@ -21,7 +21,7 @@ var completionOpcodes = [...]uint32{
 // (do_complete of rxe_comp.c). A completion for which the CQ has no room is lost.
 func (q *QP) completeHead(status Status) {
 	r := &q.req
-	s := &r.slots[r.head]
+	s := r.slots.at(r.head)
 	e := ring.Completion{WRID: s.wrID, Status: uint32(status), QPN: q.num}
 	tell := q.sigAll || s.flags&ring.SendSignaled != 0 || status != StatusSuccess
 	if tell && status == StatusSuccess {
@@ -52,7 +52,7 @@ func (q *QP) completeHead(status Status) {
 
 // completeDone completes the requests at head that are done.
 func (q *QP) completeDone() {
-	for q.req.slots[q.req.head].state == done && q.succeed() {
+	for q.req.slots.at(q.req.head).state == done && q.succeed() {
 	}
 }
 
@@ -91,7 +91,7 @@ func (q *QP) response(w *worker, h *wire.Header, payload []byte) {
 // lateNAK reports whether a packet says that a READ failed of which a part has come: some responders
 // name the PSN of the request.
 func (q *QP) lateNAK(h *wire.Header) bool {
-	s := &q.req.slots[q.req.head]
+	s := q.req.slots.at(q.req.head)
 	return h.Opcode.Operation() == wire.Acknowledge && wire.TypeOf(h.Syndrome) == wire.NAK && h.Syndrome != wire.SyndromeSequence &&
 		s.state == assigned && s.opcode == ring.OpRead && wire.Diff(h.PSN, s.first) >= 0
 }
@@ -113,7 +113,7 @@ func (q *QP) acknowledged(h *wire.Header) {
 
 // negative handles a NAK. It acknowledges all packets before its own.
 func (q *QP) negative(h *wire.Header) {
-	if !q.advance(h.PSN) || q.req.slots[q.req.head].state != assigned {
+	if !q.advance(h.PSN) || q.req.slots.at(q.req.head).state != assigned {
 		return
 	}
 	switch h.Syndrome {
@@ -140,7 +140,7 @@ func (q *QP) lost() {
 // notReady handles an RNR NAK: the QP waits and sends again, if it has not done so too often.
 func (q *QP) notReady(h *wire.Header) {
 	r := &q.req
-	if r.slots[r.head].state != assigned {
+	if r.slots.at(r.head).state != assigned {
 		return
 	}
 	if r.rnrLeft == 0 {
@@ -164,7 +164,7 @@ func (q *QP) advance(psn uint32) bool {
 	r := &q.req
 	moved := false
 	for {
-		s := &r.slots[r.head]
+		s := r.slots.at(r.head)
 		if s.state == done {
 			if !q.succeed() {
 				return false
@@ -215,7 +215,7 @@ func (q *QP) atomicResponse(w *worker, h *wire.Header) {
 	if !q.advance(h.PSN) {
 		return
 	}
-	s := &q.req.slots[q.req.head]
+	s := q.req.slots.at(q.req.head)
 	if s.state != assigned || s.first != h.PSN || s.opcode != ring.OpAtomicCAS && s.opcode != ring.OpAtomicFAA {
 		return
 	}
@@ -232,7 +232,7 @@ func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 	if !q.advance(h.PSN) {
 		return
 	}
-	s := &r.slots[r.head]
+	s := r.slots.at(r.head)
 	if s.state != assigned || wire.Diff(h.PSN, s.first) < 0 {
 		return
 	}

@@ -31,7 +31,11 @@ func (d *Device) CreateCQ(entries int, notify func(), event func(typ uint32)) (*
 	if entries < 0 || entries > MaxCQE {
 		return nil, syscall.EINVAL
 	}
-	return &CQ{notify: notify, event: event, ring: ring.New(entries, ring.CQESize)}, 0
+	r, errno := ring.New(entries, ring.CQESize)
+	if errno != 0 {
+		return nil, errno
+	}
+	return &CQ{notify: notify, event: event, ring: r}, 0
 }
 
 // Ring returns the ring of completions.
@@ -52,9 +56,9 @@ func (c *CQ) Resize(entries int) (*ring.Ring, syscall.Errno) {
 	if entries < c.ring.Count(consumer, c.producer) {
 		return nil, syscall.EINVAL
 	}
-	r, producer := c.ring.Resize(entries, c.producer, consumer)
-	if r == nil {
-		return nil, syscall.EINVAL
+	r, producer, errno := c.ring.Resize(entries, c.producer, consumer)
+	if errno != 0 {
+		return nil, errno
 	}
 	c.ring, c.producer = r, producer
 	return r, 0

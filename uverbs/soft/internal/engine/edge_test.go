@@ -104,7 +104,7 @@ func TestRequestAfterReset(t *testing.T) {
 	for id := range uint64(3) {
 		a.put(signaled(11+id, ring.OpSend, a.sge(0, 8)))
 		send()
-		if got := a.qp.req.slots[a.qp.sq.Producer()-1].wrID; got != 11+id {
+		if got := a.qp.req.slots.at(a.qp.sq.Producer() - 1).wrID; got != 11+id {
 			t.Fatalf("the QP has sent request %d, want %d", got, 11+id)
 		}
 	}
@@ -151,7 +151,7 @@ func TestLargestMessages(t *testing.T) {
 	q.mu.Lock()
 	first := r.psn
 	last := wire.Add(first, packets-1)
-	r.slots[0] = sendState{state: assigned, opcode: ring.OpWrite, flags: uint8(ring.SendSignaled), first: first, last: last, length: MaxMessage, wrID: 1}
+	*r.slots.at(0) = sendState{state: assigned, opcode: ring.OpWrite, flags: uint8(ring.SendSignaled), first: first, last: last, length: MaxMessage, wrID: 1}
 	q.sq.SetProducer(1)
 	r.next, r.una, r.psn, r.end = 1, last, wire.Add(last, 1), wire.Add(last, 1)
 	w := new(worker)

@@ -74,15 +74,20 @@ func (d *Device) CreateQP(i QPInit) (*QP, syscall.Errno) {
 		sigAll: i.SigAll, event: i.Event, caps: i.Caps,
 	}
 	q.caps.MaxSendSGE, q.caps.MaxInline = ring.SendCaps(i.Caps.MaxSendSGE, i.Caps.MaxInline)
-	q.sq = ring.New(i.Caps.MaxSendWR, ring.SendElemSize(i.Caps.MaxSendSGE, i.Caps.MaxInline))
+	var errno syscall.Errno
+	if q.sq, errno = ring.New(i.Caps.MaxSendWR, ring.SendElemSize(i.Caps.MaxSendSGE, i.Caps.MaxInline)); errno != 0 {
+		return nil, errno
+	}
 	q.caps.MaxSendWR = q.sq.Cap()
 	if i.SRQ == nil {
-		q.rq = ring.New(i.Caps.MaxRecvWR, ring.RecvElemSize(i.Caps.MaxRecvSGE))
+		if q.rq, errno = ring.New(i.Caps.MaxRecvWR, ring.RecvElemSize(i.Caps.MaxRecvSGE)); errno != 0 {
+			return nil, errno
+		}
 		q.caps.MaxRecvWR = q.rq.Cap()
 	} else {
 		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
 	}
-	q.req.slots = make([]sendState, q.sq.Slots())
+	q.req.slots = newSendStates(q.sq.Slots())
 	q.resp.reset()
 	q.attr.PathMTU, q.mtu = 1, 256
 	if !d.addQP(q) {

@@ -51,6 +51,24 @@ type sendState struct {
 	wrID        uint64
 }
 
+// sendStates are the states of the requests of a send ring, in parts that are made when they are used.
+type sendStates []*[statesPerPart]sendState
+
+// statesPerPart is the number of states of a part.
+const statesPerPart = 64
+
+// newSendStates returns the states of n slots of a ring.
+func newSendStates(n int) sendStates { return make(sendStates, (n+statesPerPart-1)/statesPerPart) }
+
+// at returns the state of the request in a slot.
+func (s sendStates) at(i uint32) *sendState {
+	part := &s[i/statesPerPart]
+	if *part == nil {
+		*part = new([statesPerPart]sendState)
+	}
+	return &(*part)[i%statesPerPart]
+}
+
 // answered reports whether a request is complete only when its response comes. An acknowledgement of
 // a later one means that it was lost.
 func (s *sendState) answered() bool {
@@ -61,13 +79,13 @@ func (s *sendState) answered() bool {
 // offset bytes. PSNs from una to psn are sent and not acknowledged. After a loss next and psn move
 // back; end does not.
 type requester struct {
-	slots  []sendState // by index of the send ring
-	head   uint32      // oldest request that is not complete
-	next   uint32      // request to send
-	offset uint32      // bytes of it that are sent, 0 at its start
-	una    uint32      // oldest PSN that is not acknowledged
-	psn    uint32      // next PSN to send
-	end    uint32      // PSN after the last one that was ever sent
+	slots  sendStates // by index of the send ring
+	head   uint32     // oldest request that is not complete
+	next   uint32     // request to send
+	offset uint32     // bytes of it that are sent, 0 at its start
+	una    uint32     // oldest PSN that is not acknowledged
+	psn    uint32     // next PSN to send
+	end    uint32     // PSN after the last one that was ever sent
 
 	completed uint64 // number of requests that are complete, or were forgotten
 	number    uint64 // number of requests that are complete since the last reset
@@ -95,7 +113,7 @@ func (r *requester) reset(sq *ring.Ring) {
 	r.offset, r.sinceAck, r.rdAtomics, r.number = 0, 0, 0, 0
 	r.retry, r.retryStarted, r.rnrWait, r.failing = false, false, false, false
 	r.una, r.end = r.psn, r.psn
-	r.completed += uint64(len(r.slots)) // no request has the number of one before
+	r.completed += uint64(sq.Slots()) // no request has the number of one before
 }
 
 // outcome is the result of a step of the requester.
@@ -138,7 +156,7 @@ func (q *QP) sendStep(w *worker) outcome {
 		q.checkDrained()
 		return blocked
 	}
-	s := &r.slots[r.next]
+	s := r.slots.at(r.next)
 	if s.state == done {
 		r.next = q.sq.Next(r.next)
 		return progress
@@ -269,10 +287,10 @@ func (q *QP) rewind() {
 	r.retry, r.failing = false, false
 	r.psn, r.next, r.offset = r.una, r.head, 0
 	producer := q.sq.Producer()
-	for r.next != producer && r.slots[r.next].state == done {
+	for r.next != producer && r.slots.at(r.next).state == done {
 		r.next = q.sq.Next(r.next)
 	}
-	s := &r.slots[r.next]
+	s := r.slots.at(r.next)
 	if r.next != producer && s.state == assigned {
 		r.offset = min(uint32(max(wire.Diff(r.una, s.first), 0))*uint32(q.mtu), s.length)
 		r.psn = wire.Add(s.first, int(r.offset)/q.mtu)
@@ -282,7 +300,7 @@ func (q *QP) rewind() {
 // checkDrained reports that a QP in state SQD has no request under way any more.
 func (q *QP) checkDrained() {
 	r := &q.req
-	if q.state == SQD && q.draining && r.una == r.end && r.slots[r.head].state == posted {
+	if q.state == SQD && q.draining && r.una == r.end && r.slots.at(r.head).state == posted {
 		q.draining = false
 		q.raise(EventSQDrained)
 	}
@@ -311,11 +329,11 @@ func (q *QP) flushSends() {
 	r := &q.req
 	tell := true
 	for producer := q.sq.Producer(); r.head != producer; r.head = q.sq.Next(r.head) {
-		wrID := r.slots[r.head].wrID
-		if r.slots[r.head].state == posted {
+		wrID := r.slots.at(r.head).wrID
+		if r.slots.at(r.head).state == posted {
 			wrID = q.sq.SendID(r.head)
 		}
-		r.slots[r.head] = sendState{}
+		*r.slots.at(r.head) = sendState{}
 		tell = tell && q.sendCQ.post(&ring.Completion{WRID: wrID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
 		r.completed++
 	}

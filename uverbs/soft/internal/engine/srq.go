@@ -44,14 +44,15 @@ func (d *Device) CreateSRQ(i SRQInit) (*SRQ, syscall.Errno) {
 		return nil, syscall.EINVAL
 	}
 	i.MaxSGE = max(i.MaxSGE, 1)
+	r, errno := ring.New(i.MaxWR, ring.RecvElemSize(i.MaxSGE))
+	if errno != 0 {
+		return nil, errno
+	}
 	d.mu.Lock()
 	num := d.nextSRQ
 	d.nextSRQ = nextNumber(num, minSRQ, qpnLimit)
 	d.mu.Unlock()
-	return &SRQ{
-		num: num, pd: i.PD, maxSGE: i.MaxSGE, event: i.Event, limit: i.Limit,
-		ring: ring.New(i.MaxWR, ring.RecvElemSize(i.MaxSGE)),
-	}, 0
+	return &SRQ{num: num, pd: i.PD, maxSGE: i.MaxSGE, event: i.Event, limit: i.Limit, ring: r}, 0
 }
 
 // Num returns the number of the SRQ.
@@ -78,9 +79,9 @@ func (s *SRQ) Modify(maxWR, limit *int) (*ring.Ring, syscall.Errno) {
 	}
 	var resized *ring.Ring
 	if maxWR != nil {
-		producer := s.ring.Producer()
-		if resized, _ = s.ring.Resize(*maxWR, producer, s.consumer); resized == nil {
-			return nil, syscall.EINVAL
+		var errno syscall.Errno
+		if resized, _, errno = s.ring.Resize(*maxWR, s.ring.Producer(), s.consumer); errno != 0 {
+			return nil, errno
 		}
 		s.ring, s.consumer = resized, 0
 	}

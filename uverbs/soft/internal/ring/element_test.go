@@ -65,7 +65,7 @@ func TestReadSend(t *testing.T) {
 			Send{WRID: 13, Opcode: OpFlush, RemoteAddr: 0x7777, RKey: 8, FlushType: 2, FlushLevel: 1, Length: 1 << 30}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := New(3, SendElemSize(2, 32))
+			r := newRing(t, 3, SendElemSize(2, 32))
 			write(newProgram(t, r.Bytes()).elem(2), c.fields...)
 			// What an earlier request left in the copy must not show.
 			s := Send{RemoteAddr: 1, RKey: 1, CompareAdd: 1, Swap: 1, QPN: 1, QKey: 1, PKeyIndex: 1, AH: 1, BindAddr: 1, BindLength: 1,
@@ -105,7 +105,7 @@ func TestMalformed(t *testing.T) {
 		{"atomic write of 16 bytes", request(1, OpAtomicWrite, 0, field{184, uint32(16)})},
 		{"atomic write of nothing", request(1, OpAtomicWrite, 0)},
 	} {
-		r := New(1, SendElemSize(maxSGE, maxInline))
+		r := newRing(t, 1, SendElemSize(maxSGE, maxInline))
 		sge, _ := SendCaps(maxSGE, maxInline)
 		write(newProgram(t, r.Bytes()).elem(0), c.fields...)
 		s := Send{NumSGE: 7, Inline: []byte{1}}
@@ -114,7 +114,7 @@ func TestMalformed(t *testing.T) {
 		}
 	}
 	var s Send
-	r := New(1, SendElemSize(3, 0))
+	r := newRing(t, 1, SendElemSize(3, 0))
 	write(newProgram(t, r.Bytes()).elem(0), request(1, OpSend, 0, field{196, uint32(2)})...)
 	if r.ReadSend(0, &s, 1) || !r.ReadSend(0, &s, 2) {
 		t.Error("2 SGEs are taken for 1, or not for 2")
@@ -123,7 +123,7 @@ func TestMalformed(t *testing.T) {
 	if r.ReadSend(0, &s, MaxSGE) {
 		t.Error("4 SGEs are taken where 3 fit")
 	}
-	r = New(1, RecvElemSize(2))
+	r = newRing(t, 1, RecvElemSize(2))
 	for _, n := range []uint32{3, 33, 0x80000001, 0xffffffff} {
 		write(newProgram(t, r.Bytes()).elem(0), field{0, uint64(5)}, field{28, n})
 		w := Recv{Length: 9, NumSGE: 9}
@@ -135,7 +135,7 @@ func TestMalformed(t *testing.T) {
 
 // TestReadRecv reads receives from the bytes of struct rxe_recv_wqe.
 func TestReadRecv(t *testing.T) {
-	r := New(3, RecvElemSize(3))
+	r := newRing(t, 3, RecvElemSize(3))
 	p := newProgram(t, r.Bytes())
 	put := func(length uint32, sges ...SGE) {
 		write(p.elem(1), field{0, uint64(7)}, field{16, length}, field{28, uint32(len(sges))})
@@ -168,7 +168,7 @@ func TestReadRecv(t *testing.T) {
 
 // TestWriteCompletion compares a completion with the bytes of struct ib_uverbs_wc.
 func TestWriteCompletion(t *testing.T) {
-	r := New(1, CQESize)
+	r := newRing(t, 1, CQESize)
 	p := newProgram(t, r.Bytes())
 	r.WriteCompletion(1, &Completion{WRID: 0x0102030405060708, Status: 10, Opcode: WCRecv, VendorErr: 3, ByteLen: 4, ImmOrKey: 0x04030201,
 		QPN: 0x11, SrcQP: 0x12, Flags: WCGRH | WCWithImm, PKeyIndex: 0x1314, SLID: 0x1516, SL: 0x17, DLIDPathBits: 0x18, PortNum: 0x19})
@@ -219,7 +219,7 @@ func TestResponses(t *testing.T) {
 
 // TestAllocs: reading and writing elements allocates nothing.
 func TestAllocs(t *testing.T) {
-	sq, rq, cq := New(1, SendElemSize(2, 32)), New(1, RecvElemSize(2)), New(1, CQESize)
+	sq, rq, cq := newRing(t, 1, SendElemSize(2, 32)), newRing(t, 1, RecvElemSize(2)), newRing(t, 1, CQESize)
 	write(newProgram(t, sq.Bytes()).elem(0), request(1, OpSend, 0, data(8, SGE{0, 8, 0})...)...)
 	var s Send
 	var w Recv
@@ -245,7 +245,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, elem []byte) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		sges, inline := SendCaps(rnd.IntN(MaxSGE+1), rnd.IntN(MaxInline+1))
-		r := New(3, SendElemSize(sges, inline))
+		r := newRing(t, 3, SendElemSize(sges, inline))
 		copy(r.Elem(3), elem)
 		var s Send
 		if r.ReadSend(3, &s, sges) {
@@ -260,7 +260,7 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 		max := rnd.IntN(MaxSGE + 1)
-		r = New(3, RecvElemSize(max))
+		r = newRing(t, 3, RecvElemSize(max))
 		copy(r.Elem(3), elem)
 		var w Recv
 		if r.ReadRecv(3, &w, max) && w.NumSGE > max {
@@ -271,7 +271,7 @@ func FuzzRead(f *testing.F) {
 
 // BenchmarkReadSend reads a request with one SGE.
 func BenchmarkReadSend(b *testing.B) {
-	r := New(1, SendElemSize(4, 64))
+	r := newRing(b, 1, SendElemSize(4, 64))
 	write(newProgram(b, r.Bytes()).elem(0), request(1, OpWrite, 0, data(8, SGE{0, 8, 0})...)...)
 	var s Send
 	for b.Loop() {

@@ -17,6 +17,16 @@ const (
 	hdrSize         = 384 // rxe_queue_buf.data
 )
 
+// newRing returns a ring.
+func newRing(t testing.TB, count, elemSize int) *Ring {
+	t.Helper()
+	r, errno := New(count, elemSize)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	return r
+}
+
 // A program is the other side of a ring, which knows the memory as bytes only.
 type program struct {
 	mem                []byte

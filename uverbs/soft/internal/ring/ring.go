@@ -2,7 +2,7 @@ package ring
 
 import (
 	"math/bits"
-	"os"
+	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
 )
@@ -13,6 +13,7 @@ const cacheLine = 64
 // A Ring is a queue that a program and the device share.
 type Ring struct {
 	mem      []byte // all of the mapping
+	owner    any    // frees mem; nil for memory of the Go heap
 	elems    []byte // the elements
 	producer *mmio.Index
 	consumer *mmio.Index
@@ -23,16 +24,20 @@ type Ring struct {
 
 // New makes an empty ring for count elements of elemSize bytes. It has a power of two of slots, of
 // which one is always free, so that count elements fit; an element takes a power of two of bytes,
-// at least a cache line (rxe_queue_init).
+// at least a cache line (rxe_queue_init). The errno is ENOMEM if the process cannot have the memory.
 //
 // Preconditions: 0 <= count <= 1<<20; 0 < elemSize <= 4096.
-func New(count, elemSize int) *Ring {
+func New(count, elemSize int) (*Ring, syscall.Errno) {
 	slots := uint64(1) << bits.Len64(uint64(count))
 	shift := uint32(bits.Len64(uint64(max(elemSize, cacheLine)) - 1))
 	size := headerSize + int(slots)<<shift
-	mem := pages(size)
+	mem, owner, errno := pages(size)
+	if errno != 0 {
+		return nil, errno
+	}
 	r := &Ring{
 		mem:   mem,
+		owner: owner,
 		elems: mem[headerSize:size],
 		mask:  uint32(slots - 1),
 		shift: shift,
@@ -42,20 +47,7 @@ func New(count, elemSize int) *Ring {
 	h.Log2ElemSize, h.IndexMask = shift, r.mask
 	r.producer = index(mem, producerOffset)
 	r.consumer = index(mem, consumerOffset)
-	return r
-}
-
-// pages returns at least n zeroed bytes, a whole number of pages, that begin at a page.
-func pages(n int) []byte {
-	page := os.Getpagesize()
-	n = (n + page - 1) &^ (page - 1)
-	b := make([]byte, n)
-	if address(b)&(page-1) == 0 { // as the runtime does it for pages of 4 KiB
-		return b
-	}
-	b = make([]byte, n+page)
-	skip := -address(b) & (page - 1)
-	return b[skip : skip+n : skip+n]
+	return r, 0
 }
 
 // index returns an index of a ring.
@@ -70,6 +62,10 @@ func index(mem []byte, offset uintptr) *mmio.Index {
 // Bytes returns the whole mapping: a multiple of the page size, as the driver's part of responses
 // tells the program (rxe_create_mmap_info).
 func (r *Ring) Bytes() []byte { return r.mem }
+
+// Map returns the first size bytes of the mapping for the program. They stay what they are as long as
+// the program has the region, even when the device has forgotten the ring.
+func (r *Ring) Map(size int) *mmio.Region { return mmio.Borrow(r.mem[:size:size], r.owner) }
 
 // Slots returns the number of slots, a power of two. At most Slots-1 are in use.
 func (r *Ring) Slots() int { return int(r.mask) + 1 }
@@ -119,20 +115,22 @@ func (r *Ring) Reset() { clear(r.mem[headerSize:]) }
 
 // Resize returns a new ring for count elements with the elements of r from consumer to producer at
 // its start, and their number, which is the producer index of the new ring. The consumer index of r
-// becomes producer, so that r is empty (resize_finish). It returns nil if the new ring would be too
-// small; r is unchanged then.
+// becomes producer, so that r is empty (resize_finish). The errno is EINVAL if the new ring would be
+// too small, and that of New; r is unchanged then.
 //
 // Preconditions: those of New; nobody uses the device's side of r.
-func (r *Ring) Resize(count int, producer, consumer uint32) (n *Ring, elems uint32) {
+func (r *Ring) Resize(count int, producer, consumer uint32) (n *Ring, elems uint32, errno syscall.Errno) {
 	have := r.Count(consumer, producer)
-	n = New(count, r.used)
+	if n, errno = New(count, r.used); errno != 0 {
+		return nil, 0, errno
+	}
 	if have > n.Cap() {
-		return nil, 0
+		return nil, 0, syscall.EINVAL
 	}
 	for i := range uint32(have) {
 		copy(n.Elem(i)[:r.used], r.Elem(consumer + i)[:r.used])
 	}
 	n.SetProducer(uint32(have))
 	r.SetConsumer(producer)
-	return n, uint32(have)
+	return n, uint32(have), 0
 }
