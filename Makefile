@@ -79,7 +79,7 @@ readme: $(BUILD)/run ## check the last matrix in, and render it into the README
 generate: $(BUILD)/run ## generate the ABI packages from the newest headers that Debian has
 	@$(RUN) -suite generate
 
-golden: $(BUILD)/run ## record what rdma-core's programs do, which unit tests compare with ours
+golden: $(BUILD)/run ## record what rdma-core's programs and rxe do, which unit tests compare with ours
 	@$(RUN) -suite golden
 
 clean:

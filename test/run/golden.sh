@@ -1,7 +1,7 @@
 #!/bin/sh
-# Record what rdma-core's programs do, which unit tests compare with what we do: the commands that they
-# give to the kernel, and the work queue entries that libmlx5 writes, as the model of a card fetches
-# them. It runs in the checkout's root, after its programs are built: go run ./test/run -suite golden.
+# Record what others do, which unit tests compare with what we do: the commands that rdma-core's programs
+# give to the kernel, the work queue entries that libmlx5 writes, as the model of a card fetches them, and
+# the packets that rxe sends. It runs in the checkout's root, after its programs are built: go run ./test/run -suite golden.
 #
 # usage: golden.sh KERNEL ARCH
 set -eu
@@ -75,3 +75,12 @@ test -n "$ud"
 	sends "$raw" "$headers" "$ud"
 } >$dir/ethernet.txt
 sed 1d $out >$dir/commands_ethernet.txt
+
+# The packets of rxe. It supports all operations from Linux 6.2 on, so this is not for the given kernel.
+.build/vmrun -kernel latest -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_RECORD=1 "$bin/softrxe.test" -test.run '^TestExchanges' >$out
+{
+	echo "# The packets that rxe sent to a software device, which recorded them: from the IP header, which the software"
+	echo "# device makes up, to the ICRC. Each title names a case of exchange_cases_test.go, the addresses and the end"
+	echo "# that sent them. Recorded by test/run/golden.sh:"
+	sed -e /^PASS$/d -e 's/^testenv:/#/' $out
+} >test/softrxe/testdata/exchanges.txt

@@ -119,7 +119,7 @@ func (c *config) taskSuites() []suite {
 			programs: []program{{name: "cm.test", run: "^" + name + "$", args: []string{"-test.timeout", "110m"}}}}
 	}
 	walk := step{flags: []string{"-timeout", "1000h"}, env: []string{guest, "GOVERBS_WALK=1h"}, programs: []program{only("conformance", "TestWalk")}, shown: true}
-	golden := []string{"gcc", "vmrun", "hca", "abitrace", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet"}
+	golden := []string{"gcc", "vmrun", "hca", "abitrace", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet", "softrxe.test"}
 	return []suite{
 		{name: "walk", doc: "random steps for an hour: -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=N", steps: []step{walk}},
 		{name: "conns", doc: "10,100 connections made and closed, and what is left of them", steps: []step{run("TestConnLeaks", "GOVERBS_CONNS=10100")}},
@@ -137,7 +137,7 @@ func (c *config) taskSuites() []suite {
 			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576",
 				"-rows", "^(open|call|mr)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
 		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX", steps: c.sideBySide()},
-		{name: "golden", doc: "record what rdma-core's programs do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
+		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
 		{name: "generate", doc: "write the generated files from the kernel's newest headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(generate)}}},
 	}
 }

@@ -45,6 +45,7 @@ func (c *config) softRxeSuite() suite {
 		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, a random walk (GOVERBS_WALK=10m)",
 		steps: []step{
 			tests("verbs", "^Test(RC|UC|UD)"),
+			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
 			tests("cm", "^TestCM"),
 			tests("walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),

@@ -425,6 +425,7 @@ func TestRCMTU(t *testing.T) {
 
 // Kernels in which rxe changed.
 var (
+	v6_1  = [2]int{6, 1}
 	v6_2  = [2]int{6, 2}
 	v6_12 = [2]int{6, 12}
 )
