@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -69,6 +70,9 @@ func newNamespace() (n *namespace, err error) {
 	if err := os.WriteFile("/proc/sys/net/core/rmem_max", []byte("16777216"), 0); err != nil {
 		return nil, fmt.Errorf("raise the limit of receive buffers: %w", err)
 	}
+	if err := errors.Join(keepOrder(rxeLink), keepOrder(softLink)); err != nil {
+		return nil, err
+	}
 	n = new(namespace)
 	if n.root, err = newThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }); err != nil {
 		return nil, fmt.Errorf("new network namespace: %w", err)
@@ -95,6 +99,22 @@ func newNamespace() (n *namespace, err error) {
 		return nil, fmt.Errorf("move %s into the namespace: %w", softLink, err)
 	}
 	return n, n.root.do(func() error { return errors.Join(setUp("lo"), setUp(softLink, softAddr, softAddr6)) })
+}
+
+// keepOrder has the first processor receive all packets of an interface. By default each packet waits in the
+// queue of the processor that sends it, so packets of a thread that moves to another processor overtake those
+// before them. UC and UD do not repair that.
+func keepOrder(name string) error {
+	queues, err := filepath.Glob("/sys/class/net/" + name + "/queues/rx-*/rps_cpus")
+	if err != nil || len(queues) == 0 {
+		return fmt.Errorf("%s has no receive queues: %v", name, err)
+	}
+	for _, q := range queues {
+		if err := os.WriteFile(q, []byte("1"), 0); err != nil {
+			return fmt.Errorf("choose the processor that receives: %w", err)
+		}
+	}
+	return nil
 }
 
 // becomeNobody takes the rights of this thread alone. The functions of package unix would change all
