@@ -5,15 +5,19 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // pingpongOptions are the flags of the command. The letters are those of ibv_rc_pingpong.
 type pingpongOptions struct {
+	typ        string
 	port       int
 	device     string
 	ibPort     uint8
@@ -40,10 +44,11 @@ func newPingpong() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pingpong [flags] [HOST]",
 		Short: "Exchange messages with a peer and measure how long they take",
-		Long: `Both sides send messages in turn over an RC queue pair. Without HOST it is the server, which waits
-for a client; with HOST it is the client, which connects to the server there. Either side may be
-rdma-core's ibv_rc_pingpong, whose flags have the same letters and are accepted by their long names,
-too. Give both sides the same --size and --iterations.
+		Long: `Both sides send messages in turn over a queue pair. Without HOST it is the server, which waits for a
+client; with HOST it is the client, which connects to the server there. Either side may be
+rdma-core's ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong. Their flags have the same letters,
+and are accepted by their long names, too. Give both sides the same --type, --size and --iterations.
+Queue pairs of type uc and ud do not repeat lost messages: after a loss, both sides wait in vain.
 ` + trust + `A server listens on all addresses, accepts the first client that connects, and exits with it. Run it
 where only hosts that you trust can reach --port.`,
 		Example: `  verbs pingpong                          # wait for a client
@@ -60,6 +65,7 @@ where only hosts that you trust can reach --port.`,
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&o.typ, "type", perf.RC, "`TYPE` of the queue pairs: "+strings.Join(pingpongTypes, ", "))
 	numberVar(f, &o.port, "port", "p", 18515, 1, maxPort, "TCP `PORT` for the exchange of addresses")
 	f.StringVarP(&o.device, "dev", "d", "", "RDMA device `DEV` (default the first usable one)")
 	numberVar(f, &o.ibPort, "ib-port", "i", 1, 1, math.MaxUint8, "`PORT` of the device")
@@ -75,7 +81,7 @@ where only hosts that you trust can reach --port.`,
 	f.BoolVarP(&o.iodp, "iodp", "O", false, "use implicit on-demand paging (not implemented)")
 	f.BoolVarP(&o.prefetch, "prefetch", "P", false, "prefetch the memory of --odp (not implemented)")
 	f.BoolVarP(&o.ts, "ts", "t", false, "get completions with a timestamp (not implemented)")
-	f.BoolVarP(&o.verify, "verify", "c", false, "compare the received data (server)")
+	f.BoolVarP(&o.verify, "verify", "c", false, "compare the received data (server, not with ibv_uc_pingpong and ibv_ud_pingpong)")
 	f.BoolVarP(&o.dm, "dm", "j", false, "use device memory (not implemented)")
 	f.BoolVarP(&o.newSend, "new-send", "N", false, "do nothing; for compatibility with ibv_rc_pingpong")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when nothing completes for this `TIME`")
@@ -86,8 +92,14 @@ where only hosts that you trust can reach --port.`,
 // maxPort is the largest TCP or UDP port.
 const maxPort = 65535
 
+// pingpongTypes are the types of queue pairs that exchange messages.
+var pingpongTypes = []string{perf.RC, perf.UC, perf.UD}
+
 // check refuses impossible options before anything is opened.
 func (o *pingpongOptions) check() error {
+	if !slices.Contains(pingpongTypes, o.typ) {
+		return usagef("--type is %s, allowed: %s", o.typ, strings.Join(pingpongTypes, ", "))
+	}
 	if o.timeout <= 0 {
 		return usagef("--timeout is %s, allowed: more than 0", o.timeout)
 	}

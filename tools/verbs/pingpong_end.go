@@ -37,9 +37,11 @@ type pingpongEnd struct {
 	undo   []func() error // closes what was opened, last first
 	result result
 	remote uverbs.Endpoint // the peer
+	ah     *uverbs.AH      // the way to it, of a UD QP
 
-	sgl      []uverbs.SGE
-	posted   int // receives in the queue
+	header   int          // bytes before the data in the buffer
+	sgl      []uverbs.SGE // the data
+	posted   int          // receives in the queue
 	sent     int
 	received int
 	pending  int
@@ -75,11 +77,14 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 	if err := o.checkDevice(e.dev); err != nil {
 		return nil, err
 	}
+	if o.typ == perf.UD {
+		e.header = uverbs.GRHSize
+	}
 	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.pd.Close)
-	if e.buf, err = uverbs.AllocBuffer(o.size); err != nil {
+	if e.buf, err = uverbs.AllocBuffer(e.header + o.size); err != nil {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.buf.Close)
@@ -91,7 +96,7 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.mr.Close)
-	e.sgl = []uverbs.SGE{e.mr.SGE(0, o.size)}
+	e.sgl = []uverbs.SGE{e.mr.SGE(e.header, o.size)}
 	if o.event {
 		if e.ch, err = e.dev.CreateCompChannel(); err != nil {
 			return nil, err
@@ -109,13 +114,21 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.qp.Close)
-	if err := e.qp.Init(); err != nil {
+	if o.typ == perf.UD {
+		err = e.qp.ReadyUD(pingpongQKey)
+	} else {
+		err = e.qp.Init()
+	}
+	if err != nil {
 		return nil, err
 	}
 	return e, e.postRecvs()
 }
 
-// qpOptions returns the QP that ibv_rc_pingpong has.
+// pingpongQKey is the Q_Key of ibv_ud_pingpong.
+const pingpongQKey = 0x11111111
+
+// qpOptions returns the QP that rdma-core's program for its type has.
 func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 	mtu, _ := uverbs.MTUFromBytes(o.mtu) // checked before
 	q := uverbs.QPOptions{
@@ -130,6 +143,12 @@ func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 			SL:          o.sl,
 			MaxRdAtomic: 1,
 		},
+	}
+	switch o.typ {
+	case perf.UC:
+		q.Type = uverbs.UC
+	case perf.UD:
+		q.Type = uverbs.UD
 	}
 	if o.gidIndex >= 0 {
 		q.Path.GID = uverbs.GIDAt(o.gidIndex)
@@ -155,6 +174,15 @@ func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
 		return unsupported("on-demand paging (--odp, --iodp, --prefetch)")
 	case o.iodp && attr.ODPGeneralCaps&odpImplicit == 0:
 		return unsupported("implicit on-demand paging (--iodp)")
+	}
+	if o.typ == perf.UD {
+		port, err := dev.QueryPort(o.ibPort)
+		if err != nil {
+			return err
+		}
+		if mtu := port.ActiveMTU.Bytes(); o.size > mtu {
+			return fmt.Errorf("--size is %d, allowed: 1 to %d, the MTU of %s, as a datagram is one packet", o.size, mtu, dev.Name())
+		}
 	}
 	for _, f := range []struct {
 		given bool
@@ -207,7 +235,7 @@ const pageSize = 4096
 // fill writes the same data as ibv_rc_pingpong. A client puts a zero at the start of each page,
 // which a server checks with --verify.
 func (e *pingpongEnd) fill(client bool) {
-	b := e.buf.Bytes()
+	b := e.buf.Bytes()[e.header:]
 	for i := range b {
 		b[i] = 0x7b
 		if client && i%pageSize == 0 {
@@ -238,7 +266,7 @@ func (e *pingpongEnd) connect(ctx context.Context, out io.Writer, host string) (
 			return
 		}
 		printEndpoint(out, "remote", remote)
-		err = e.qp.Connect(ctx, remote)
+		err = e.reach(ctx, remote)
 		return
 	}
 	// Report a port that is down or a wrong GID index before a client connects.
@@ -257,12 +285,50 @@ func (e *pingpongEnd) connect(ctx context.Context, out io.Writer, host string) (
 			return local, err
 		}
 		printEndpoint(out, "local", local)
-		return local, e.qp.Connect(ctx, remote)
+		return local, e.reach(ctx, remote)
 	})
 	if err == nil {
 		printEndpoint(out, "remote", remote)
 	}
 	return
+}
+
+// reach makes the QP ready to send to the peer.
+func (e *pingpongEnd) reach(ctx context.Context, remote uverbs.Endpoint) error {
+	if e.o.typ != perf.UD {
+		return e.qp.Connect(ctx, remote)
+	}
+	attr := uverbs.AHAttr{DLID: remote.LID, SL: e.o.sl, Port: e.o.ibPort}
+	if !remote.GID.IsZero() {
+		index, err := e.gidIndex(remote.GID)
+		if err != nil {
+			return err
+		}
+		const hops = 64
+		attr.Global, attr.GRH = true, uverbs.GRH{DGID: remote.GID, SGIDIndex: uint8(index), HopLimit: hops}
+	}
+	var err error
+	if e.ah, err = e.pd.CreateAH(attr); err != nil {
+		return err
+	}
+	e.undo = append(e.undo, e.ah.Close)
+	return nil
+}
+
+// gidIndex returns the index of the local GID for a peer.
+func (e *pingpongEnd) gidIndex(peer uverbs.GID) (int, error) {
+	if e.o.gidIndex >= 0 {
+		return e.o.gidIndex, nil
+	}
+	table, err := e.dev.GIDTable(e.o.ibPort)
+	if err != nil {
+		return 0, err
+	}
+	entry, ok := uverbs.ChooseGID(table, peer)
+	if !ok {
+		return 0, fmt.Errorf("the GID table of port %d of %s is empty", e.o.ibPort, e.dev.Name())
+	}
+	return entry.Index, nil
 }
 
 // printEndpoint writes an endpoint as ibv_rc_pingpong does.
@@ -272,8 +338,9 @@ func printEndpoint(out io.Writer, side string, e uverbs.Endpoint) {
 
 // postRecvs fills the receive queue.
 func (e *pingpongEnd) postRecvs() error {
+	message := e.mr.SGE(0, e.header+e.o.size)
 	for ; e.posted < e.o.recvDepth; e.posted++ {
-		if err := e.qp.PostRecv(recvID, e.sgl...); err != nil {
+		if err := e.qp.PostRecv(recvID, message); err != nil {
 			return err
 		}
 	}
@@ -283,7 +350,11 @@ func (e *pingpongEnd) postRecvs() error {
 // send posts the next message.
 func (e *pingpongEnd) send() error {
 	e.pending |= sendID
-	return e.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: e.sgl})
+	wr := uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: e.sgl}
+	if e.ah != nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = e.ah, e.remote.QPN, pingpongQKey
+	}
+	return e.qp.PostSend(wr)
 }
 
 // spins is the number of empty polls between checks of the context.
@@ -351,8 +422,8 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 		e.sent++
 	case recvID:
 		e.received++
-		if int(wc.ByteLen) != e.o.size {
-			return fmt.Errorf("message %d has %d bytes, expected %d: give both sides the same --size", e.received, wc.ByteLen, e.o.size)
+		if got := int(wc.ByteLen) - e.header; got != e.o.size {
+			return fmt.Errorf("message %d has %d bytes, expected %d: give both sides the same --size", e.received, got, e.o.size)
 		}
 		if server && e.o.verify {
 			if err := e.validate(); err != nil {
@@ -374,7 +445,7 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 
 // validate compares the first byte of each page with the one that the client wrote.
 func (e *pingpongEnd) validate() error {
-	b := e.buf.Bytes()
+	b := e.buf.Bytes()[e.header:]
 	for i := 0; i < e.o.size; i += pageSize {
 		if b[i] != 0 {
 			return fmt.Errorf("message %d: invalid data in page %d: byte %#02x, expected 0x00", e.received, i/pageSize, b[i])

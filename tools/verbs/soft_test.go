@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
@@ -281,24 +282,40 @@ func TestSoftProbe(t *testing.T) {
 	}
 }
 
-// TestSoftPingpong: two processes exchange messages over their devices.
+// TestSoftPingpong: two processes exchange messages over their devices, with each type of queue pair.
 func TestSoftPingpong(t *testing.T) {
-	device := fmt.Sprintf("auto:%d", freeUDP(t))
-	port := fmt.Sprint(freeTCP(t))
-	args := []string{"pingpong", "--events", "--iterations", "20", "--size", "10000", "--port", port, "--json"}
-	server := softCommand(t, device, append(args, "--verify")...)
-	var out bytes.Buffer
-	server.Stdout, server.Stderr = &out, &out
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
+	for _, typ := range pingpongTypes {
+		t.Run(typ, func(t *testing.T) {
+			device := fmt.Sprintf("auto:%d", freeUDP(t))
+			port := fmt.Sprint(freeTCP(t))
+			size := 10000
+			if typ == perf.UD {
+				size = 1000
+			}
+			args := []string{"pingpong", "--type", typ, "--events", "--iterations", "20", "--size", fmt.Sprint(size), "--port", port, "--json"}
+			server := softCommand(t, device, append(args, "--verify")...)
+			var out bytes.Buffer
+			server.Stdout, server.Stderr = &out, &out
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+			text, err := retry(t, func() (string, error) { return softRun(t, device, append(args, "127.0.0.1")...) })
+			if serr := server.Wait(); err != nil || serr != nil {
+				t.Fatalf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
+			}
+			var r result
+			if err := json.Unmarshal([]byte(text), &r); err != nil || r.Iterations != 20 || r.Bytes != int64(2*20*size) || r.Local.GID == r.Remote.GID {
+				t.Errorf("the result is %+v, %v", r, err)
+			}
+		})
 	}
-	text, err := retry(t, func() (string, error) { return softRun(t, device, append(args, "127.0.0.1")...) })
-	if serr := server.Wait(); err != nil || serr != nil {
-		t.Fatalf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
-	}
-	var r result
-	if err := json.Unmarshal([]byte(text), &r); err != nil || r.Iterations != 20 || r.Bytes != 2*20*10000 || r.Local.GID == r.Remote.GID {
-		t.Errorf("the result is %+v, %v", r, err)
+}
+
+// TestSoftPingpongDatagram: a message of a UD queue pair is one packet.
+func TestSoftPingpongDatagram(t *testing.T) {
+	out, err := softRun(t, fmt.Sprintf("auto:%d,mtu=1024", freeUDP(t)), "pingpong", "--type", "ud", "--size", "1025")
+	if want := "--size is 1025, allowed: 1 to 1024, the MTU of soft0"; err == nil || !strings.Contains(out, want) {
+		t.Errorf("%v, want %q\n%s", err, want, out)
 	}
 }
 

@@ -240,6 +240,7 @@ func TestOptions(t *testing.T) {
 		{"--gid-idx x", `--gid is "x", allowed: 0 and more`},
 		{"-m 1500", "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},
 		{"-m big", `--mtu is "big", allowed: a whole number`},
+		{"--type rd", "--type is rd, allowed: rc, uc, ud"},
 		{"--timeout 0s", "--timeout is 0s, allowed: more than 0"},
 		{"--timeout 10", "--timeout is 10, allowed: a time such as 10s or 200ms"},
 		{"-e=perhaps", `--events is "perhaps", allowed: true, false`},
