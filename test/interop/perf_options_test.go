@@ -81,14 +81,10 @@ var perfOptions = []perfOption{
 func TestPerfOptions(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
-	port := ""
-	for i, c := range perfOptions {
-		if i%10 == 0 {
-			_, port = perfServe(t) // another, as none runs for longer than a program may
-		}
+	_, port := perfServe(t)
+	for _, c := range perfOptions {
 		t.Run(c.test+" "+c.options, func(t *testing.T) { runPerfOption(t, port, c) })
 	}
-	_, port = perfServe(t)
 	for _, c := range []struct {
 		name string
 		run  func(t *testing.T, port string)

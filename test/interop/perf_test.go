@@ -46,7 +46,7 @@ type perfReport struct {
 	}
 }
 
-// perfServe starts a server, and returns it and its port.
+// perfServe starts a server of any number of clients, and returns it and its port.
 func perfServe(t *testing.T, options ...string) (*program.Program, string) {
 	t.Helper()
 	number, port := cmPort()
@@ -55,6 +55,7 @@ func perfServe(t *testing.T, options ...string) (*program.Program, string) {
 		b, _ := os.ReadFile("/proc/net/tcp6")
 		return listening(string(b), int(number))
 	})
+	p.KeepRunning()
 	return p, port
 }
 
@@ -221,9 +222,8 @@ func TestPerfRefused(t *testing.T) {
 	if out, err := perf(t, port, "send-bw"); err == nil || !strings.Contains(out, `says: "it cannot go on, and its own output says why"`) || strings.Contains(out, "dmabuf") {
 		t.Errorf("a server without a dma-buf: %v\n%s", err, out)
 	}
-	if out := server.Output(); !strings.Contains(out, "--dmabuf: ") {
-		t.Errorf("a server without a dma-buf does not say so: %s", out)
-	}
+	// It tells the client first.
+	server.Until(t, "said that it has no dma-buf", func() bool { return strings.Contains(server.Output(), "--dmabuf: ") })
 	if out, err := perf(t, "9", "send-lat"); err == nil || !strings.Contains(out, "no perf server at "+ServerAddr+":9") {
 		t.Errorf("nobody serves: %v\n%s", err, out)
 	}

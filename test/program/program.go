@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// Patience bounds a program, on a machine that emulates and is busy.
+// Patience bounds a program from its start, on a machine that emulates and is busy.
 const Patience = time.Minute
 
 // Program is a program that runs.
@@ -24,8 +24,9 @@ type Program struct {
 	Ended chan struct{} // Ended is closed when it has ended.
 	Err   error         // Err is what it ended with; valid when Ended is closed.
 
-	cmd *exec.Cmd
-	out output
+	cmd   *exec.Cmd
+	out   output
+	limit *time.Timer // ends it
 }
 
 // output is what a program prints; it can be read while it runs.
@@ -52,7 +53,8 @@ func Launch(t *testing.T, line ...string) *Program {
 func LaunchBy(t *testing.T, start func(*exec.Cmd) error, line ...string) *Program {
 	t.Helper()
 	p := &Program{Name: strings.Join(line, " "), Ended: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithCancel(context.Background())
+	p.limit = time.AfterFunc(Patience, cancel)
 	p.cmd = exec.CommandContext(ctx, line[0], line[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -74,6 +76,10 @@ func LaunchBy(t *testing.T, start func(*exec.Cmd) error, line ...string) *Progra
 	return p
 }
 
+// KeepRunning lets it run until the test ends or waits for it, and not just for [Patience]: a server has many
+// clients, each of which has a limit of its own.
+func (p *Program) KeepRunning() { p.limit.Stop() }
+
 // Output returns what it has printed so far.
 func (p *Program) Output() string {
 	p.out.mu.Lock()
@@ -87,20 +93,25 @@ func (p *Program) PID() int { return p.cmd.Process.Pid }
 // Signal sends it a signal, if it still runs.
 func (p *Program) Signal(s os.Signal) { p.cmd.Process.Signal(s) }
 
-// Wait waits for its end, which shall be a good one, and returns what it printed.
+// Wait waits for its end, which shall be a good one, and returns what it printed. A program that still runs
+// after [Patience] is killed.
 func (p *Program) Wait(t *testing.T) string {
 	t.Helper()
+	p.limit.Reset(Patience)
 	if <-p.Ended; p.Err != nil {
 		t.Errorf("%s: %v", p.Name, p.Err)
 	}
 	return p.Output()
 }
 
-// Until waits for what it will do while it runs.
+// Until waits for what it will do while it runs, for [Patience] at most.
 func (p *Program) Until(t *testing.T, what string, done func() bool) {
 	t.Helper()
+	late := time.After(Patience)
 	for !done() {
 		select {
+		case <-late:
+			t.Fatalf("%s has not %s within %s", p.Name, what, Patience)
 		case <-p.Ended:
 			t.Fatalf("%s has ended before it %s: %v", p.Name, what, p.Err)
 		case <-time.After(5 * time.Millisecond):
