@@ -69,13 +69,14 @@ type Conn struct {
 	mustRecvFirst  bool      // nothing may be sent before something has arrived: on iWARP, on the side that has accepted
 
 	// Sending.
-	sendRing           []entry    // a ring with an entry for each work request in the send queue
-	posted, completed  uint64     // numbers of the next entry to post and to complete
+	sendRing           []sendKind // a ring with the kinds of the SENDs in the send queue
+	opRing             []*op      // a ring with the RDMA operations in the send queue
+	posted, completed  uint64     // numbers of the next SEND to post and to complete
 	msgPosted, msgDone uint64     // messages
 	ctlPosted, ctlDone uint64     // control messages
-	opsPosted, opsDone uint64     // RDMA operations
+	opsPosted, opsDone uint64     // numbers of the next RDMA operation to post and to complete
 	msgSignaled        uint64     // number of the last message that asked for a completion
-	signaledEnd        uint64     // number of the entry after the last one that asked for a completion
+	signaledEnd        uint64     // number of the SEND after the last one that asked for a completion
 	opBytes            int        // bytes of the RDMA operations that are not complete
 	credits, peerDepth int        // messages that the peer has room for now, and at most
 	peer               peerWindow // sizes of the peer's receives
@@ -87,24 +88,17 @@ type Conn struct {
 // arrival is a message that has arrived.
 type arrival struct{ slot, length int }
 
-// entry describes a work request in the send queue.
-type entry struct {
-	kind entryKind
-	op   *op
-}
-
-// entryKind is the kind of a work request.
-type entryKind uint8
+// sendKind is what a SEND is.
+type sendKind uint8
 
 const (
-	entryMessage entryKind = iota
-	entryControl
-	entryOp
-	entryPart // the first part of an operation that another entry completes
+	msgSend sendKind = iota
+	ctlSend
 )
 
 // op is an RDMA operation or a probe.
 type op struct {
+	sends     uint64 // number of the next SEND when the operation was posted
 	done      bool
 	abandoned bool // no goroutine waits for the end of the operation
 	size      int
@@ -122,6 +116,7 @@ const (
 	maxRDAtom = 16 // READs and atomics in flight, in each direction
 
 	recvBit = 1 << 63 // set in the ID of a receive
+	opBit   = 1 << 62 // set in the ID of an RDMA operation
 )
 
 // newConn makes a connection that has no objects of a device yet. If newConn succeeds, the
@@ -171,13 +166,13 @@ func (c *Conn) make() (err error) {
 	if c.probeMR, err = c.domain.probeMemory(); err != nil {
 		return err
 	}
-	recvs, sends := o.Depth+spareRecv, o.SendDepth+ctlSlots+o.Transfers
+	recvs, ops := o.Depth+spareRecv, o.Transfers
 	if onIWARP(c.dev.dev) {
-		recvs++              // for the first message of the dialing side: without a receive it would break the connection
-		sends += o.Transfers // a WRITE takes two
+		recvs++                          // for the first message of the dialing side: without a receive it would break the connection
+		ops = max(2*ops, maxFirstProbes) // a WRITE takes two work requests; see also sendFirst
 	}
 	c.inbox = make([]arrival, recvs)
-	c.sendRing = make([]entry, sends)
+	c.sendRing, c.opRing = make([]sendKind, o.SendDepth+ctlSlots), make([]*op, ops)
 	if err = c.makeWindow(recvs); err != nil {
 		return err
 	}
@@ -187,7 +182,7 @@ func (c *Conn) make() (err error) {
 	if c.completions, err = c.dev.cqs.get(c.entries()); err != nil {
 		return err
 	}
-	c.qp, err = id.createQP(c.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: sends, MaxRecvWR: c.recvs()})
+	c.qp, err = id.createQP(c.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.sends(), MaxRecvWR: c.recvs()})
 	if err != nil {
 		return err
 	}
@@ -236,23 +231,31 @@ func (c *Conn) start(peer greeting, private []byte) {
 	c.loop.register(c.id, eventHandler{event: c.event}) // without a lost function: the connection survives the end of the events
 }
 
+// maxFirstProbes is how many probes sendFirst posts at most. It waits twice as long after each, so
+// the last one goes out after 40 s.
+const maxFirstProbes = 12
+
 // sendFirst sends the first message if this side has dialed on iWARP, which requires that side to
 // send first. It then probes the peer's device. Soft iWARP may miss what arrives while it accepts,
-// until something more arrives. Therefore sendFirst repeats the probe until there is an answer.
+// until something more arrives. Therefore sendFirst posts another probe as long as something is
+// not answered. It is not bound by ConnOptions.Transfers, because nothing else uses the send queue
+// yet.
 func (c *Conn) sendFirst(ctx context.Context) error {
 	if !onIWARP(c.dev.dev) {
 		return nil
 	}
-	const first, growth = 20 * time.Millisecond, 2
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.users++
 	defer c.end()
 	c.sendControl(header{kind: msgCredits})
-	answered := c.probe()
-	for wait := first; ; wait *= growth {
+	wait := 20 * time.Millisecond
+	for probes := 0; ; probes++ {
+		if probes < maxFirstProbes && c.err == nil {
+			c.probe().abandoned = true
+		}
 		soon, cancel := context.WithTimeout(ctx, wait)
-		err := c.await(soon, isDone, answered)
+		err := c.await(soon, allSent, nil)
 		cancel()
 		switch {
 		case err == nil:
@@ -260,9 +263,7 @@ func (c *Conn) sendFirst(ctx context.Context) error {
 		case ctx.Err() != nil, c.destroying:
 			return err
 		}
-		if canProbe(c, nil) { // otherwise the send queue is full of probes
-			c.probe().abandoned = true
-		}
+		wait *= 2
 	}
 }
 

@@ -120,7 +120,7 @@ func (c *Conn) linger() error {
 	if err == nil {
 		if err = c.await(ctx, allSent, nil); err != nil {
 			err = c.waitErr("close", err)
-		} else if c.completed != c.posted {
+		} else if c.outstanding() {
 			err = c.err
 		}
 	}

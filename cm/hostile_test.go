@@ -26,7 +26,7 @@ func bareConn(o ConnOptions) *Conn {
 	}
 	c := &Conn{o: o, heldSlot: -1, credits: 16, peerDepth: 16, domain: &domain{}, parkTurn: make(chan struct{}, 1)}
 	c.inbox = make([]arrival, o.Depth+spareRecv)
-	c.sendRing = make([]entry, o.SendDepth+ctlSlots+2*o.Transfers)
+	c.sendRing, c.opRing = make([]sendKind, o.SendDepth+ctlSlots), make([]*op, o.Transfers)
 	filled := func(size int) pool {
 		r := &region{mr: &uverbs.MR{}, bytes: make([]byte, size), free: []span{{0, size}}}
 		for at := 0; at+headerSize+len(leftover) <= size; at += slotAlign {
@@ -91,7 +91,7 @@ func TestUnexpectedCompletions(t *testing.T) {
 	} {
 		c := bareConn(ConnOptions{})
 		for range 3 {
-			c.record(entryMessage, nil)
+			c.record(msgSend)
 		}
 		c.handleCompletion(&uverbs.WC{ID: id, Opcode: uverbs.WCRecv, ByteLen: headerSize})
 		if !errors.Is(c.err, syscall.EIO) {
@@ -101,25 +101,24 @@ func TestUnexpectedCompletions(t *testing.T) {
 }
 
 // TestProbeLimit: however long the peer's device takes to answer, no more probes are posted than the send queue
-// has room for. greet and linger ask canProbe before each of theirs.
+// has room for. linger asks canProbe before each of its probes.
 func TestProbeLimit(t *testing.T) {
 	for _, transfers := range []int{1, 2, 16} {
 		c := bareConn(ConnOptions{SendDepth: 1, Transfers: transfers})
-		c.recordSignaled(entryControl, nil)
+		c.recordSignaled(ctlSend)
 		probes := 0
 		for range 100 {
 			if canProbe(c, nil) {
-				c.opsPosted++
 				o := c.newOp()
 				o.abandoned = true
-				c.recordSignaled(entryOp, o)
+				c.recordOp(o)
 				probes++
 			}
 		}
 		if probes != transfers {
 			t.Errorf("%d probes with %d transfers", probes, transfers)
 		}
-		if err := c.complete(c.posted - 1); err != nil || c.opsDone != uint64(probes) || c.ctlDone != 1 {
+		if err := c.complete(opBit | c.opsPosted - 1); err != nil || c.opsDone != uint64(probes) || c.ctlDone != 1 {
 			t.Errorf("%v, %d operations and %d control messages are done", err, c.opsDone, c.ctlDone)
 		}
 		again := map[*op]bool{}

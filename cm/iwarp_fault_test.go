@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // between is somebody between the two ends of a connection of iWARP: what he hears on one he says
@@ -26,6 +27,7 @@ type between struct {
 	listener net.Listener
 	server   string
 	wantCRC  bool // he has the ends protect what they say by CRCs, which neither asks for
+	misses   int  // after the request, so many reads of the client's words are passed on only with the next one
 
 	hurt atomic.Pointer[func(b []byte, to *net.TCPConn) (stop bool)] // what to do to the client's next words, once
 	all  sync.WaitGroup
@@ -67,12 +69,21 @@ func (b *between) serve() {
 func (b *between) pass(from, to *net.TCPConn, client bool) {
 	defer to.CloseWrite()
 	buf := make([]byte, 64<<10)
-	for first := true; ; first = false {
+	var missed []byte
+	for i := 0; ; i++ {
 		n, err := from.Read(buf)
 		if err != nil {
 			return
 		}
-		if client && first && b.wantCRC {
+		if client && i >= 1 && i <= b.misses {
+			missed = append(missed, buf[:n]...)
+			continue
+		}
+		if _, err := to.Write(missed); err != nil {
+			return
+		}
+		missed = nil
+		if client && i == 0 && b.wantCRC {
 			// MPA's request has a text of 16 bytes, and then a byte of flags (RFC 5044, 7.1).
 			const flags, crc = 16, 0x40
 			buf[flags] |= crc
@@ -183,6 +194,95 @@ func TestIWARPDamage(t *testing.T) {
 	}
 	must(t, l.Close())
 	nothingLeft(t, before)
+}
+
+// TestIWARPFirstMissed: the peer's kernel takes no notice of what arrives first until more arrives. A
+// connection comes about however few operations may be outstanding.
+func TestIWARPFirstMissed(t *testing.T) {
+	iwarpLeaves(t)
+	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
+	for _, transfers := range []int{1, 16} {
+		ctx := within(t)
+		b := newBetween(t, l.Addr().String())
+		b.misses = 5
+		client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: ConnOptions{Transfers: transfers, SendDepth: 1}}))(t)
+		server := value(l.Accept(ctx))(t)
+		must(t, client.Send(ctx, []byte("after all")))
+		if m := value(server.Recv(ctx))(t); string(m) != "after all" {
+			t.Errorf("with %d transfers %q came", transfers, m)
+		}
+		must(t, client.Close(), server.Close())
+		b.close()
+	}
+	must(t, l.Close())
+}
+
+// TestIWARPOrder: an RDMA operation whose answer is on its way ends with the answer, not with a message that was
+// sent later and that TCP already has.
+func TestIWARPOrder(t *testing.T) {
+	iwarpLeaves(t)
+	ctx := within(t)
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
+	b := newBetween(t, l.Addr().String())
+	client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: ConnOptions{SendDepth: 1}}))(t) // each message asks for a completion
+	server := value(l.Accept(ctx))(t)
+	region := func(c *Conn, text string) *uverbs.MR {
+		buf := value(uverbs.AllocBuffer(64))(t)
+		mr := value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+		copy(mr.Bytes(), text)
+		return mr
+	}
+	near, far := region(client, "near"), region(server, "far")
+	for _, op := range []struct {
+		name string
+		post func(ctx context.Context, local uverbs.SGE, remote Remote) error
+		at   *uverbs.MR
+		want string // what is there afterwards
+	}{{"RDMARead", client.RDMARead, near, "far"}, {"RDMAWrite", client.RDMAWrite, far, "new"}} {
+		release := make(chan struct{})
+		hurt := func([]byte, *net.TCPConn) bool { <-release; return false }
+		b.hurt.Store(&hurt)
+		ended := make(chan error, 1)
+		go func() { ended <- op.post(ctx, near.SGE(0, 3), RemoteOf(far)) }()
+		client.until(t, "the operation is posted", func() bool { return client.opsPosted != client.opsDone })
+		must(t, client.Send(ctx, []byte("later")))
+		ops := false
+		client.until(t, "TCP has the message", func() bool {
+			client.poll()
+			ops = client.opsPosted != client.opsDone
+			return client.completed == client.posted
+		})
+		if !ops {
+			t.Errorf("%s has ended before the peer has anything of it", op.name)
+		}
+		close(release)
+		if err := <-ended; err != nil || string(op.at.Bytes()[:3]) != op.want {
+			t.Errorf("%s: %v, and there is %q", op.name, err, op.at.Bytes()[:3])
+		}
+		if m := value(server.Recv(ctx))(t); string(m) != "later" {
+			t.Errorf("received %q", m)
+		}
+		copy(near.Bytes(), "new")
+		copy(far.Bytes(), "old")
+	}
+	must(t, near.Close(), far.Close(), client.Close(), server.Close(), l.Close())
+	b.close()
+}
+
+// until waits for a condition, with c.mu held whenever it asks.
+func (c *Conn) until(t *testing.T, what string, met func() bool) {
+	t.Helper()
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		done := met()
+		c.mu.Unlock()
+		if done {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: it is not so", what)
+		}
+	}
 }
 
 // TestIWARPNoDevice: an address that this host has, on an interface without a device of iWARP.

@@ -15,7 +15,7 @@ type liveness struct {
 	timer *time.Timer // nil before start and after stop
 	busy  bool        // the timer is set for outstanding work requests
 
-	completed uint64    // value of Conn.completed at the last check
+	completed uint64    // how many work requests were complete at the last check
 	owedSince time.Time // when a check first found the peer's device to owe an answer; zero if it owes none
 	idle      bool      // nothing was sent or received since the last check
 }
@@ -84,7 +84,8 @@ func (c *Conn) checkLiveness() {
 		c.returnCredits()
 	}
 	w := &c.liveness
-	waiting := c.posted != c.completed && c.completed == w.completed
+	completed := c.completed + c.opsDone
+	waiting := c.outstanding() && completed == w.completed
 	now := time.Now()
 	switch {
 	case c.mustRecvFirst && w.owedSince.IsZero():
@@ -94,7 +95,7 @@ func (c *Conn) checkLiveness() {
 			now.Sub(w.owedSince).Round(time.Millisecond), syscall.ETIMEDOUT))
 		return
 	case c.mustRecvFirst: // and this side may not send a probe
-	case !waiting || c.signaledEnd <= c.completed:
+	case !waiting || !c.owed():
 		w.owedSince = time.Time{}
 	case w.owedSince.IsZero():
 		w.owedSince = now
@@ -103,12 +104,12 @@ func (c *Conn) checkLiveness() {
 			now.Sub(w.owedSince).Round(time.Millisecond), syscall.ETIMEDOUT))
 		return
 	}
-	if !c.mustRecvFirst && c.signaledEnd <= c.completed && (waiting || w.idle && !w.busy) {
+	if !c.mustRecvFirst && !c.owed() && (waiting || w.idle && !w.busy) {
 		c.probe().abandoned = true
 	}
-	w.completed, w.idle = c.completed, true
+	w.completed, w.idle = completed, true
 	if c.err == nil {
-		w.schedule(c, c.mustRecvFirst || c.posted != c.completed)
+		w.schedule(c, c.mustRecvFirst || c.outstanding())
 	}
 }
 

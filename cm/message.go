@@ -135,10 +135,10 @@ func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 	c.peer.sent++
 	// One completion covers all requests before it.
 	if c.msgPosted-c.msgSignaled < uint64(c.o.SendDepth+1)/2 && (c.probeMR == nil || len(b) < tcpZeroCopy) {
-		to.Send(c.record(entryMessage, nil), 0)
+		to.Send(c.record(msgSend), 0)
 	} else {
 		c.msgSignaled = c.msgPosted
-		to.Send(c.recordSignaled(entryMessage, nil), uverbs.SendSignaled)
+		to.Send(c.recordSignaled(msgSend), uverbs.SendSignaled)
 	}
 	to.SGE(c.out.sge(i, len(b)))
 }

@@ -47,7 +47,7 @@ func canProbe(c *Conn, _ *op) bool {
 func isDone(c *Conn, o *op) bool { return o.done || c.err != nil }
 
 // allSent reports whether the peer's device has acknowledged everything.
-func allSent(c *Conn, _ *op) bool { return c.completed == c.posted || c.err != nil }
+func allSent(c *Conn, _ *op) bool { return !c.outstanding() || c.err != nil }
 
 // await makes progress on the connection until a condition is met, ctx ends, or the connection is
 // destroyed. The caller holds c.mu and is counted in c.users.
@@ -310,44 +310,69 @@ func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 	return false, nil
 }
 
-// complete handles the completion of all entries of the send ring up to a number.
-func (c *Conn) complete(last uint64) error {
-	if last >= c.posted {
-		return fmt.Errorf("the device has completed request %d, and %d were posted: %w", last, c.posted, syscall.EIO)
+// outstanding reports whether a SEND or an operation is not complete.
+func (c *Conn) outstanding() bool { return c.completed != c.posted || c.opsDone != c.opsPosted }
+
+// owed reports whether a work request that asked for a completion is not complete.
+func (c *Conn) owed() bool { return c.signaledEnd > c.completed || c.opsDone != c.opsPosted }
+
+// complete handles the completion of a work request, which completes all SENDs before it. An
+// operation also completes the operations before it. A SEND does not: on soft iWARP it completes
+// before a READ that was posted earlier. All operations ask for completions, so nothing is missed.
+func (c *Conn) complete(id uint64) error {
+	n := id &^ opBit
+	switch {
+	case id == n && n < c.posted:
+		c.completeSends(n + 1)
+		return nil
+	case id == n || n >= c.opsPosted:
+		return fmt.Errorf("the device has completed request %#x, and %d SENDs and %d operations were posted: %w", id, c.posted, c.opsPosted, syscall.EIO)
 	}
-	for ; c.completed <= last; c.completed++ {
-		e := &c.sendRing[c.completed%uint64(len(c.sendRing))]
-		switch e.kind {
-		case entryMessage:
-			c.msgDone++
-		case entryControl:
-			c.ctlDone++
-		case entryOp:
-			c.opsDone++
-			c.opBytes -= e.op.size
-			if e.op.done = true; e.op.abandoned {
-				c.freeOp(e.op)
-			}
-			e.op = nil
+	for ; c.opsDone <= n; c.opsDone++ {
+		o := c.opRing[c.opsDone%uint64(len(c.opRing))]
+		c.completeSends(o.sends)
+		c.opBytes -= o.size
+		if o.done = true; o.abandoned {
+			c.freeOp(o)
 		}
 	}
 	return nil
 }
 
-// record enters a work request that is about to be posted into the send ring, and returns its
-// number.
-func (c *Conn) record(kind entryKind, o *op) uint64 {
+// completeSends handles the completion of the SENDs before a number.
+func (c *Conn) completeSends(end uint64) {
+	for ; c.completed < end; c.completed++ {
+		if c.sendRing[c.completed%uint64(len(c.sendRing))] == msgSend {
+			c.msgDone++
+		} else {
+			c.ctlDone++
+		}
+	}
+}
+
+// record enters a SEND that is about to be posted into the ring of SENDs, and returns its ID.
+func (c *Conn) record(kind sendKind) uint64 {
 	id := c.posted
-	c.sendRing[id%uint64(len(c.sendRing))] = entry{kind, o}
+	c.sendRing[id%uint64(len(c.sendRing))] = kind
 	c.posted++
 	return id
 }
 
-// recordSignaled is record for a work request that asks for a completion.
-func (c *Conn) recordSignaled(kind entryKind, o *op) uint64 {
-	id := c.record(kind, o)
+// recordSignaled is record for a SEND that asks for a completion.
+func (c *Conn) recordSignaled(kind sendKind) uint64 {
+	id := c.record(kind)
 	c.signaledEnd = c.posted
 	return id
+}
+
+// recordOp enters an operation that is about to be posted into the ring of operations, and returns
+// its ID. The operation asks for a completion.
+func (c *Conn) recordOp(o *op) uint64 {
+	id := c.opsPosted
+	o.sends = c.posted
+	c.opRing[id%uint64(len(c.opRing))] = o
+	c.opsPosted++
+	return opBit | id
 }
 
 // sendControl sends a control message. The caller has checked that there is room for it.
@@ -358,7 +383,7 @@ func (c *Conn) sendControl(h header) {
 	c.ctlPosted++
 	c.peer.sent++
 	b := c.qp.BeginSend()
-	b.Send(c.recordSignaled(entryControl, nil), uverbs.SendSignaled)
+	b.Send(c.recordSignaled(ctlSend), uverbs.SendSignaled)
 	b.SGE(c.ctl.sge(i, headerSize))
 	c.post(b)
 }
@@ -417,9 +442,8 @@ func (c *Conn) freeOp(o *op) {
 // answer a READ of 0 bytes with data that it had to send before.
 func (c *Conn) probe() *op {
 	o := c.newOp()
-	c.opsPosted++
 	b := c.qp.BeginSend()
-	if id := c.recordSignaled(entryOp, o); c.probeMR != nil {
+	if id := c.recordOp(o); c.probeMR != nil {
 		b.Read(id, uverbs.SendSignaled, c.probeRemote.Addr, c.probeRemote.RKey)
 		b.SGE(c.probeSGL()...)
 	} else {

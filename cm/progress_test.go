@@ -78,6 +78,7 @@ func TestConditions(t *testing.T) {
 		{"probe, failed", canProbe, func(c *Conn) { c.opsPosted, c.err = uint64(c.o.Transfers), failed }, true},
 		{"all sent", allSent, func(*Conn) {}, true},
 		{"all sent, not yet", allSent, func(c *Conn) { c.posted = 1 }, false},
+		{"all sent, but for an operation", allSent, func(c *Conn) { c.opsPosted = 1 }, false},
 		{"all sent, failed", allSent, func(c *Conn) { c.posted, c.err = 1, failed }, true},
 		{"growth", hasGrown, func(*Conn) {}, false},
 		{"growth", hasGrown, func(c *Conn) { c.peer.grown = true }, true},
@@ -91,6 +92,51 @@ func TestConditions(t *testing.T) {
 		if got := a.wants(c, nil); got != a.met {
 			t.Errorf("%s: %v, want %v", a.name, got, a.met)
 		}
+	}
+}
+
+// TestCompletionOrder: on soft iWARP a SEND completes before a READ that was posted earlier, which it does not
+// end. A READ ends the SENDs before it, and none after it.
+func TestCompletionOrder(t *testing.T) {
+	c := bareConn(ConnOptions{SendDepth: 2, Transfers: 2})
+	state := func() [3]uint64 { return [3]uint64{c.msgDone, c.ctlDone, c.opsDone} }
+	expect := func(what string, id uint64, want [3]uint64) {
+		t.Helper()
+		if err := c.complete(id); err != nil || state() != want {
+			t.Errorf("%s: %v, messages, control messages and operations are %d, want %d", what, err, state(), want)
+		}
+	}
+	c.record(msgSend)
+	first := c.newOp()
+	firstID := c.recordOp(first)
+	var last uint64
+	for range 3 * len(c.sendRing) { // more SENDs than the ring has room for, while the READ is on its way
+		last = c.recordSignaled(msgSend)
+		if err := c.complete(last); err != nil || first.done {
+			t.Fatalf("%v, and the READ is done: %v", err, first.done)
+		}
+	}
+	n := c.msgDone
+	control := c.recordSignaled(ctlSend)
+	second := c.newOp()
+	secondID := c.recordOp(second)
+	c.record(msgSend)
+	if !c.outstanding() || !c.owed() {
+		t.Error("nothing is outstanding")
+	}
+	expect("a SEND", control, [3]uint64{n, 1, 0})
+	expect("a READ", firstID, [3]uint64{n, 1, 1})
+	if !first.done || second.done {
+		t.Errorf("the READs are done: %v, %v", first.done, second.done)
+	}
+	expect("the other READ", secondID, [3]uint64{n, 1, 2})
+	if !second.done || c.owed() || !c.outstanding() {
+		t.Errorf("the READ is done: %v, something is owed: %v, outstanding: %v", second.done, c.owed(), c.outstanding())
+	}
+	third := c.newOp()
+	expect("a third READ, and the SEND before it", c.recordOp(third), [3]uint64{n + 1, 1, 3})
+	if !third.done || c.outstanding() {
+		t.Errorf("the READ is done: %v, something is outstanding: %v", third.done, c.outstanding())
 	}
 }
 

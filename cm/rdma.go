@@ -103,25 +103,20 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	}
 	o := c.newOp()
 	o.size = int(local.Length)
-	c.opsPosted++
-	asked := c.signaledEnd
-	posted := c.posted
+	wr.ID = c.recordOp(o)
 	wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
 	c.sge[0] = local
 	wr.SGL = c.sge[:]
 	var err error
 	if wr.Opcode == uverbs.WRRDMAWrite && onIWARP(c.dev.dev) { // see probe
-		wr.ID = c.record(entryPart, nil)
-		err = c.qp.PostSend(wr, uverbs.SendWR{ID: c.recordSignaled(entryOp, o), Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
+		err = c.qp.PostSend(wr, uverbs.SendWR{ID: wr.ID, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
 			SGL: c.probeSGL(), RemoteAddr: c.probeRemote.Addr, RKey: c.probeRemote.RKey})
 	} else {
-		wr.ID, wr.Flags = c.recordSignaled(entryOp, o), uverbs.SendSignaled
+		wr.Flags = uverbs.SendSignaled
 		err = c.qp.PostSend(wr)
 	}
 	if err != nil {
-		c.posted = posted
 		c.opsPosted--
-		c.signaledEnd = asked
 		c.freeOp(o)
 		return c.opError(what, err)
 	}

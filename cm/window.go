@@ -97,7 +97,10 @@ func (c *Conn) recvs() int {
 }
 
 // entries returns the largest number of outstanding completions.
-func (c *Conn) entries() int { return c.recvs() + len(c.sendRing) }
+func (c *Conn) entries() int { return c.recvs() + c.sends() }
+
+// sends returns the number of work requests that the send queue has room for.
+func (c *Conn) sends() int { return len(c.sendRing) + len(c.opRing) }
 
 // postAll posts the receives that a connection starts with. The numbers of the small slots follow
 // those of the large ones.
