@@ -81,13 +81,9 @@ func readHello(c net.Conn) (uverbs.Endpoint, error) {
 	var b [helloLen]byte
 	n, err := io.ReadFull(c, b[:])
 	if err != nil {
-		return uverbs.Endpoint{}, fmt.Errorf("exchange with %s: got %d of %d bytes: %w", c.RemoteAddr(), n, helloLen, timeoutText(err))
+		return uverbs.Endpoint{}, fmt.Errorf("got %d of %d bytes: %w", n, helloLen, timeoutText(err))
 	}
-	e, err := decodeHello(b[:])
-	if err != nil {
-		return e, fmt.Errorf("exchange with %s: %w", c.RemoteAddr(), err)
-	}
-	return e, nil
+	return decodeHello(b[:])
 }
 
 // timeoutText says how long was waited.
@@ -114,7 +110,7 @@ func dialExchange(ctx context.Context, addr string, local uverbs.Endpoint) (uver
 	}
 	remote, err := readHello(c)
 	if err != nil {
-		return remote, err
+		return remote, fmt.Errorf("exchange with %s: %w", addr, err)
 	}
 	if _, err := io.WriteString(c, done); err != nil {
 		return remote, fmt.Errorf("exchange with %s: %w", addr, err)
@@ -123,23 +119,20 @@ func dialExchange(ctx context.Context, addr string, local uverbs.Endpoint) (uver
 }
 
 // acceptExchange is the server's part. It waits for one client, has connect bring the
-// QP up, and answers with the endpoint that connect returns.
-func acceptExchange(ctx context.Context, l net.Listener, connect func(remote uverbs.Endpoint) (local uverbs.Endpoint, err error)) (uverbs.Endpoint, error) {
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	c, err := l.Accept()
-	if err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
+// QP up, and answers with the endpoint that connect returns. Connections that do not send an
+// endpoint are reported to log.
+func acceptExchange(ctx context.Context, l net.Listener, log io.Writer, connect func(remote uverbs.Endpoint) (local uverbs.Endpoint, err error)) (uverbs.Endpoint, error) {
+	c, remote, err := firstClient(ctx, l, log, func(_ context.Context, c net.Conn) (e uverbs.Endpoint, err error) {
+		if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
+			return e, err
 		}
-		return uverbs.Endpoint{}, fmt.Errorf("wait for a client: %w", err)
+		return readHello(c)
+	})
+	if err != nil {
+		return remote, err
 	}
 	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
-		return uverbs.Endpoint{}, err
-	}
-	remote, err := readHello(c)
-	if err != nil {
 		return remote, err
 	}
 	local, err := connect(remote)

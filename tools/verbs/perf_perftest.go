@@ -128,7 +128,7 @@ func (e *perftestEnd) connectPeer(ctx context.Context, log io.Writer, host strin
 	var conn net.Conn
 	var err error
 	if e.server {
-		conn, err = e.accept(ctx, log)
+		conn, e.session, err = e.accept(ctx, log)
 	} else {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		addr := net.JoinHostPort(host, strconv.Itoa(e.o.port))
@@ -145,25 +145,24 @@ func (e *perftestEnd) connectPeer(ctx context.Context, log io.Writer, host strin
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	e.session = perftest.NewSession(conn, e.server, attr.LinkLayer == uverbs.LinkLayerEthernet || e.o.local.GID != perf.Auto)
+	if e.session == nil {
+		e.session = perftest.NewSession(conn, false, attr.LinkLayer == uverbs.LinkLayerEthernet || e.o.local.GID != perf.Auto)
+	}
 	return nil
 }
 
-// accept waits for a client.
-func (e *perftestEnd) accept(ctx context.Context, log io.Writer) (net.Conn, error) {
+// accept waits for a client, and reads its version.
+func (e *perftestEnd) accept(ctx context.Context, log io.Writer) (net.Conn, *perftest.Session, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(e.o.port)))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer l.Close()
 	e.waiting(log, l.Addr())
-	defer context.AfterFunc(ctx, func() { l.Close() })()
-	conn, err := l.Accept()
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return conn, err
+	return firstClient(ctx, l, log, func(ctx context.Context, c net.Conn) (*perftest.Session, error) {
+		s := perftest.NewSession(c, true, false) // a server learns from the client what records have
+		return s, s.Greet(ctx)
+	})
 }
 
 // waiting logs that the server waits for a client.
@@ -255,12 +254,16 @@ func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 		}
 	}
 	e.waiting(log, net.TCPAddrFromAddrPort(addr))
-	request, err := e.listeners[cm.TCP].Request(ctx)
-	if err != nil {
-		return err
+	for {
+		request, err := e.listeners[cm.TCP].Request(ctx)
+		if err != nil {
+			return err
+		}
+		if e.session, err = perftest.AcceptCM(ctx, request); ctx.Err() != nil || !errors.Is(err, perftest.ErrNotClient) {
+			return err
+		}
+		fmt.Fprintln(log, err)
 	}
-	e.session, err = perftest.AcceptCM(ctx, request)
-	return err
 }
 
 // space is the port space of the connections of queue pairs.

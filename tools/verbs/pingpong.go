@@ -49,8 +49,8 @@ client; with HOST it is the client, which connects to the server there. Either s
 rdma-core's ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong. Their flags have the same letters,
 and are accepted by their long names, too. Give both sides the same --type, --size and --iterations.
 Queue pairs of type uc and ud do not repeat lost messages: after a loss, both sides wait in vain.
-` + trust + `A server listens on all addresses, accepts the first client that connects, and exits with it. Run it
-where only hosts that you trust can reach --port.`,
+` + trust + `A server listens on all addresses, serves the first client that sends an endpoint, and exits. It
+reports and closes other connections. Run it where only hosts that you trust can reach --port.`,
 		Example: `  verbs pingpong                          # wait for a client
   verbs pingpong 10.1.0.1                 # connect to it
   verbs pingpong -e -n 10000 10.1.0.1     # sleep instead of polling
@@ -61,7 +61,7 @@ where only hosts that you trust can reach --port.`,
 			if len(args) == 1 {
 				host = args[0]
 			}
-			return o.run(cmd.Context(), cmd.OutOrStdout(), host)
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), host)
 		},
 	}
 	f := cmd.Flags()
@@ -134,7 +134,7 @@ func endpointOf(e uverbs.Endpoint) endpointJSON {
 }
 
 // run plays one side.
-func (o *pingpongOptions) run(ctx context.Context, out io.Writer, host string) error {
+func (o *pingpongOptions) run(ctx context.Context, out, log io.Writer, host string) error {
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (o *pingpongOptions) run(ctx context.Context, out io.Writer, host string) e
 	if err != nil {
 		return err
 	}
-	runErr := e.play(ctx, text, host)
+	runErr := e.play(ctx, text, log, host)
 	if err := e.close(); runErr == nil && err != nil {
 		return err
 	}

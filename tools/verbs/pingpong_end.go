@@ -196,10 +196,10 @@ func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
 }
 
 // play connects and exchanges the messages.
-func (e *pingpongEnd) play(ctx context.Context, out io.Writer, host string) error {
+func (e *pingpongEnd) play(ctx context.Context, out, log io.Writer, host string) error {
 	// Fill the buffer before the peer can send, because its message arrives in the same buffer.
 	e.fill(host != "")
-	local, remote, err := e.connect(ctx, out, host)
+	local, remote, err := e.connect(ctx, out, log, host)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (e *pingpongEnd) measure(took time.Duration) {
 }
 
 // connect exchanges endpoints with the peer and connects the QP.
-func (e *pingpongEnd) connect(ctx context.Context, out io.Writer, host string) (local, remote uverbs.Endpoint, err error) {
+func (e *pingpongEnd) connect(ctx context.Context, out, log io.Writer, host string) (local, remote uverbs.Endpoint, err error) {
 	port := strconv.Itoa(e.o.port)
 	if host != "" {
 		if local, err = e.qp.Endpoint(); err != nil {
@@ -279,7 +279,7 @@ func (e *pingpongEnd) connect(ctx context.Context, out io.Writer, host string) (
 		return
 	}
 	defer l.Close()
-	remote, err = acceptExchange(ctx, l, func(remote uverbs.Endpoint) (uverbs.Endpoint, error) {
+	remote, err = acceptExchange(ctx, l, log, func(remote uverbs.Endpoint) (uverbs.Endpoint, error) {
 		var err error
 		if local, err = e.qp.EndpointFor(remote); err != nil {
 			return local, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -316,6 +317,52 @@ func TestSoftPingpongDatagram(t *testing.T) {
 	out, err := softRun(t, fmt.Sprintf("auto:%d,mtu=1024", freeUDP(t)), "pingpong", "--type", "ud", "--size", "1025")
 	if want := "--size is 1025, allowed: 1 to 1024, the MTU of soft0"; err == nil || !strings.Contains(out, want) {
 		t.Errorf("%v, want %q\n%s", err, want, out)
+	}
+}
+
+// TestSoftStrangers: servers that end with their client go on waiting after a stranger that says something else,
+// one that hangs up, and one that says nothing.
+func TestSoftStrangers(t *testing.T) {
+	for _, command := range []string{"pingpong --events --iterations 20 --size 100", "perf send-lat --perftest --events --iterations 20 --size 100"} {
+		t.Run(strings.Fields(command)[0], func(t *testing.T) {
+			device := fmt.Sprintf("auto:%d", freeUDP(t))
+			port := fmt.Sprint(freeTCP(t))
+			args := append(strings.Fields(command), "--port", port)
+			server := softCommand(t, device, args...)
+			var out bytes.Buffer
+			server.Stdout, server.Stderr = &out, &out
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+			address := net.JoinHostPort("127.0.0.1", port)
+			silent, err := net.Dial("tcp", address)
+			for errors.Is(err, syscall.ECONNREFUSED) { // the server does not listen yet
+				silent, err = net.Dial("tcp", address)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close()
+			for _, says := range []string{"", "GET / HTTP/1.1\r\nHost: a-host-with-a-name-of-some-length\r\n\r\n"} {
+				c, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				io.WriteString(c, says)
+				c.(*net.TCPConn).CloseWrite()
+				if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+					t.Error(err)
+				}
+				c.Close()
+			}
+			text, err := softRun(t, device, append(args, "127.0.0.1")...)
+			if serr := server.Wait(); err != nil || serr != nil {
+				t.Errorf("client: %v\n%s\nserver: %v", err, text, serr)
+			}
+			if n := strings.Count(out.String(), " is not the client: "); n != 2 || !strings.Contains(out.String(), `"GET / HTTP/1.1`) {
+				t.Errorf("the server has reported %d strangers:\n%s", n, out.String())
+			}
+		})
 	}
 }
 

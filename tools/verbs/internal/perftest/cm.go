@@ -288,7 +288,10 @@ func dialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (
 	return newCM(l, false), nil
 }
 
-// AcceptCM accepts the connection of a client that runs with -R.
+// ErrNotClient is the error of AcceptCM if the peer is not a perftest program, or is gone.
+var ErrNotClient = errors.New("the peer is not the client")
+
+// AcceptCM accepts the connection of a client that runs with -R, and reads its version.
 func AcceptCM(ctx context.Context, request *cm.Event) (*Session, error) {
 	ctx, cancel := within(ctx, stepTimeout)
 	defer cancel()
@@ -297,9 +300,13 @@ func AcceptCM(ctx context.Context, request *cm.Event) (*Session, error) {
 		return nil, err
 	}
 	if err := request.ID.AcceptWait(ctx, controlParam); err != nil {
-		return nil, errors.Join(err, l.close())
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrNotClient, err), l.close())
 	}
-	return newCM(l, true), nil
+	s := newCM(l, true)
+	if err := s.Greet(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrNotClient, err), s.Close())
+	}
+	return s, nil
 }
 
 // Addrs returns the addresses of the connection that carries messages, and its device.

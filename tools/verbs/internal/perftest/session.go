@@ -147,15 +147,38 @@ func (s *Session) number(ctx context.Context, what string, mine, least, most int
 	return int(theirs), nil
 }
 
-// Hello exchanges versions and parameters.
-func (s *Session) Hello(ctx context.Context, mine Params) error {
+// Greet reads a client's version, as the first step of a server. Hello answers it.
+func (s *Session) Greet(ctx context.Context) error {
+	ctx, cancel := within(ctx, s.step)
+	defer cancel()
+	theirs, err := s.link.read(ctx, versionLen)
+	if err != nil {
+		return s.explain(err)
+	}
+	s.Version, err = checkVersion(theirs)
+	return err
+}
+
+// versions exchanges versions.
+func (s *Session) versions(ctx context.Context) error {
 	var b [versionLen]byte
 	copy(b[:], Version)
+	if s.Version != "" { // the client's is known: see Greet
+		ctx, cancel := within(ctx, s.step)
+		defer cancel()
+		return s.link.write(ctx, b[:])
+	}
 	theirs, err := s.bytes(ctx, "versions", b[:])
 	if err != nil {
 		return err
 	}
-	if s.Version, err = checkVersion(theirs); err != nil {
+	s.Version, err = checkVersion(theirs)
+	return err
+}
+
+// Hello exchanges versions and parameters.
+func (s *Session) Hello(ctx context.Context, mine Params) error {
+	if err := s.versions(ctx); err != nil {
 		return err
 	}
 	const maxBuffer, maxLine = 1 << 30, 1 << 16

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+)
+
+// maxUnknown is how many connections that have not said hello yet a server with one client reads
+// from at once.
+const maxUnknown = 64
+
+// firstClient waits for the client of a server that serves one. It returns the first connection on
+// which hello succeeds, and what hello has returned. All others, such as those of a port scanner,
+// are closed and reported to log. Each has a goroutine, so that a silent one does not delay the
+// client. firstClient closes the listener.
+func firstClient[T any](ctx context.Context, l net.Listener, log io.Writer, hello func(context.Context, net.Conn) (T, error)) (first net.Conn, said T, err error) {
+	waiting, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(waiting, func() { l.Close() })()
+	var mu sync.Mutex // guards the results
+	greet := func(c net.Conn) {
+		stop := context.AfterFunc(waiting, func() { c.Close() })
+		got, herr := hello(waiting, c)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case !stop(): // there is a client, or ctx has ended
+		case herr == nil:
+			first, said = c, got
+			end()
+			return
+		default:
+			fmt.Fprintf(log, "%s is not the client: %v\n", c.RemoteAddr(), herr)
+		}
+		c.Close()
+	}
+	var all sync.WaitGroup
+	room := make(chan struct{}, maxUnknown)
+	for {
+		var c net.Conn
+		if c, err = l.Accept(); err != nil {
+			break
+		}
+		select {
+		case room <- struct{}{}:
+			all.Go(func() {
+				greet(c)
+				<-room
+			})
+		default:
+			fmt.Fprintf(log, "%s is not heard, as %d others have not said who they are\n", c.RemoteAddr(), maxUnknown)
+			c.Close()
+		}
+	}
+	end()
+	all.Wait()
+	switch {
+	case first != nil:
+		return first, said, nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	}
+	return nil, said, fmt.Errorf("wait for a client: %w", err)
+}
