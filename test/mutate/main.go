@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 const usage = `Mutate changes the source in one small place at a time and reports the changes that no test notices.
@@ -33,11 +35,15 @@ const usage = `Mutate changes the source in one small place at a time and report
   go run ./test/mutate -seed 7 -n 40 -list        the mutants of a seed, without running a test
   go run ./test/mutate -seed 7 -n 40 -run 12      mutant 12 of that seed, with the tests' output
   go run ./test/mutate -packages ./mmio/...       other packages, separated by commas
-  go run ./test/mutate -also cm,test/hca          survivors are tried on other packages' tests too
+  go run ./test/mutate -also test/hca             survivors are tried on these packages' tests, and no others
   go run ./test/mutate -then 'go run ./test/run -suite rxe'  survivors are tried by a command too
   go run ./test/mutate -at uverbs/builder.go:70   every mutant of a line
   go run ./test/mutate -at uverbs/builder.go      every mutant of a file
   go run ./test/mutate -json out.json             what was printed, as JSON; "-" is standard output
+
+The tests of the mutant's own package come first. What they do not notice is tried on the tests of
+-also that are built from the package. Tests that need RDMA devices run on software devices in the
+process, which need neither a kernel with RDMA nor root; -devices "" runs the others alone.
 
 The command of -then runs in the shell, at the root of the module, with a GOFLAGS that has go build
 the mutant. A mutant is killed if it fails; it must succeed without one. This is how the tests in a
@@ -78,6 +84,7 @@ type options struct {
 	n        int
 	packages string
 	also     string
+	devices  string
 	then     string
 	at       string
 	run      int
@@ -106,7 +113,8 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.Uint64Var(&o.seed, "seed", 0, "chooses the mutants; 0 takes one from the clock, and prints it")
 	f.IntVar(&o.n, "n", 40, "number of mutants")
 	f.StringVar(&o.packages, "packages", "./mmio/...,./netlinkrdma/...,./uverbs/...,./cm/...", "packages to change, separated by commas")
-	f.StringVar(&o.also, "also", "", "packages whose tests try the survivors too, separated by commas")
+	f.StringVar(&o.also, "also", "./uverbs/soft,./test/conformance,./cm", "packages whose tests try the survivors too, separated by commas")
+	f.StringVar(&o.devices, "devices", "soft0,soft1", "RDMA devices that the tests use, as "+testenv.DevicesEnv+" names them")
 	f.StringVar(&o.then, "then", "", "shell command that tries the survivors of all tests")
 	f.StringVar(&o.at, "at", "", "FILE or FILE:LINE whose mutants are all tried, instead of random ones")
 	f.IntVar(&o.run, "run", 0, "run the mutant with this number only")
@@ -114,7 +122,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.BoolVar(&o.race, "race", true, "try survivors without a lock, barrier or atomic store under the race detector (needs a C compiler)")
 	f.StringVar(&o.json, "json", "", "file for the result as JSON, - for standard output instead of text")
 	f.StringVar(&o.known, "known", "test/mutate/equivalent.txt", "list of equivalent mutants")
-	f.DurationVar(&o.limit, "limit", 0, "time for the tests of a package; 0 is 30 s and ten times what they take unchanged")
+	f.DurationVar(&o.limit, "limit", 0, "time for the tests of a package; 0 is 30 s and four times what they take unchanged")
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -321,12 +321,12 @@ func TestRun(t *testing.T) {
 func TestThen(t *testing.T) {
 	newModule(t)
 	write(t, "c/main.go", "package main\n\nimport \"example.org/m/a\"\n\nfunc main() { println(a.Unseen()) }\n")
-	r, got := mutateJSON(t, 0, "-at", "a/a.go:7", "-then", `test "$(go run ./c 2>&1)" = 7`)
+	r, got := mutateJSON(t, 0, "-at", "a/a.go:7", "-also", "", "-then", `test "$(go run ./c 2>&1)" = 7`)
 	if m := got["func Unseen() int { return 7 } -> func Unseen() int { return 6 }"]; m.Result != killed || m.By != "the command: the exit status" || r.Total.Other != len(r.Mutants) {
 		t.Errorf("the command did not kill: %s by %q, %+v", m.Result, m.By, r.Total)
 	}
 	var said bytes.Buffer
-	if exit := mutate(t.Context(), []string{"-at", "a/a.go:7", "-then", "echo because; false"}, io.Discard, &said); exit != 1 || !strings.Contains(said.String(), "because") {
+	if exit := mutate(t.Context(), []string{"-at", "a/a.go:7", "-also", "", "-then", "echo because; false"}, io.Discard, &said); exit != 1 || !strings.Contains(said.String(), "because") {
 		t.Errorf("a command that always fails: exit status %d\n%s", exit, &said)
 	}
 }
@@ -336,7 +336,7 @@ func TestTimeLimit(t *testing.T) {
 	newModule(t)
 	write(t, "a/a.go", "package a\n\nfunc Above(n int) (above bool) {\n\tfor i := 6; i < n; i += 1 {\n\t\tabove = true\n\t}\n\treturn above\n}\n\nfunc Unseen() int { return 7 }\n")
 	write(t, "b/b_test.go", "package b\n")
-	_, got := mutateJSON(t, 0, "-at", "a/a.go:4", "-limit", "2s", "-run", "6")
+	_, got := mutateJSON(t, 0, "-at", "a/a.go:4", "-also", "", "-limit", "2s", "-run", "6")
 	if m := got["for i := 6; i < n; i += 1 { -> for i := 6; i < n; i += 0 {"]; m == nil || m.Result != timedOut {
 		t.Errorf("a loop without end: %v", m)
 	}
@@ -349,5 +349,19 @@ func TestFailingTests(t *testing.T) {
 	var stderr bytes.Buffer
 	if exit := mutate(t.Context(), []string{"-at", "a/a.go:7", "-run", "1", "-also", "b"}, io.Discard, &stderr); exit != 1 || !strings.Contains(stderr.String(), "fail without a mutant") {
 		t.Errorf("tests that fail: exit status %d\n%s", exit, &stderr)
+	}
+}
+
+// TestDevices checks that the tests get the devices of the command line.
+func TestDevices(t *testing.T) {
+	newModule(t)
+	write(t, "a/a_test.go", "package a\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nfunc TestOn(t *testing.T) {\n\tif os.Getenv(\"GOVERBS_DEVICES\") != \"x0,x1\" {\n\t\tt.Error()\n\t}\n}\n")
+	if _, got := mutateJSON(t, 1, "-at", "a/a.go:7", "-run", "1", "-also", "", "-devices", "x0,x1"); len(got) != 1 {
+		t.Errorf("%d mutants, want 1", len(got))
+	}
+	t.Setenv("GOVERBS_DEVICES", "x0,x1")
+	var stderr bytes.Buffer
+	if exit := mutate(t.Context(), []string{"-at", "a/a.go:7", "-run", "1", "-also", "", "-devices", ""}, io.Discard, &stderr); exit != 1 || !strings.Contains(stderr.String(), "--- FAIL: TestOn") {
+		t.Errorf("no devices: exit status %d\n%s", exit, &stderr)
 	}
 }

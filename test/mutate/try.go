@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // tester builds and runs the tests of mutants.
@@ -24,6 +26,7 @@ type tester struct {
 	limit time.Duration
 	race  bool
 	also  []goPackage
+	env   []string // of the tests
 	then  string
 
 	took map[string]time.Duration // by suite or command, how long it takes unchanged
@@ -38,6 +41,7 @@ type suite struct {
 
 func newTester(root string, o *options) (*tester, error) {
 	t := &tester{root: root, limit: o.limit, race: o.race, then: o.then, took: map[string]time.Duration{}, uses: map[string][]string{}}
+	t.env = append(os.Environ(), testenv.DevicesEnv+"="+o.devices)
 	if o.also != "" {
 		also, err := listPackages(root, o.also)
 		if err != nil {
@@ -195,7 +199,7 @@ func (t *tester) limitOf(s suite) time.Duration {
 	if t.limit > 0 {
 		return t.limit
 	}
-	return 30*time.Second + 10*t.took[fmt.Sprint(s)]
+	return 30*time.Second + 4*t.took[fmt.Sprint(s)]
 }
 
 // build builds the tests of a package and returns the file, or "" if there are no tests.
@@ -233,7 +237,7 @@ func (t *tester) run(ctx context.Context, s suite, exe string, limit time.Durati
 		args = []string{"-c", `exec "$@"`, "sh"}
 	}
 	cmd := exec.Command("sh", append(args, exe, "-test.failfast", "-test.timeout="+limit.String())...)
-	cmd.Dir = s.dir
+	cmd.Dir, cmd.Env = s.dir, t.env
 	return t.start(ctx, cmd, limit)
 }
 
