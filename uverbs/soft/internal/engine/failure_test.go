@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // failure is a request of 8 bytes at the start of both buffers that fails.
@@ -134,6 +136,7 @@ func TestFailedReceives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pair(t, sideOptions{}, connOptions{})
+			before := b.fill(0, 64, 5)
 			b.recv(9, entry(b))
 			b.recv(10)
 			a.post(signaled(1, ring.OpSend, a.sge(0, 8)))
@@ -142,6 +145,7 @@ func TestFailedReceives(t *testing.T) {
 			b.fails(10, StatusFlushErr)
 			a.inState(Err)
 			b.inState(Err)
+			b.holds(0, before) // nothing of the message is stored
 		})
 	}
 }
@@ -219,6 +223,48 @@ func TestNoSuchQP(t *testing.T) {
 	if got := d.stats.retries.Load(); got != 2 {
 		t.Errorf("%d retries, want 2", got)
 	}
+}
+
+// TestNoTimeout: without a timeout, what the peer does not acknowledge is never sent again.
+func TestNoTimeout(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	a, b := networkPair(t, net, sideOptions{}, connOptions{})
+	check(t, a.qp.Modify(&QPAttr{}, AttrTimeout))
+	b.recv(1)
+	b.recv(2)
+	a.post(signaled(1, ring.OpSend), signaled(2, ring.OpSend))
+	net.packets = net.packets[:1] // the second is lost
+	net.deliver()
+	a.want(1, ring.WCSend)
+	net.settle()
+	a.none()
+	if a.d.stats.retries.Load() != 0 {
+		t.Error("the request was sent again")
+	}
+}
+
+// TestOtherSender: a packet that does not come from the peer's address, or not to that of the QP, is dropped.
+func TestOtherSender(t *testing.T) {
+	p := newRawPeer(t, 4096)
+	p.recv(1)
+	h := wire.Header{Opcode: wire.SendOnly, PSN: p.qp.resp.psn, PKey: wire.DefaultPKey, DestQP: p.qp.num, AckReq: true}
+	b := make([]byte, wire.PacketSize(h.Opcode, 0))
+	h.Put(b)
+	for i, m := range []Meta{
+		{From: netip.MustParseAddr("10.0.0.3"), To: netip.MustParseAddr("10.0.0.1")},
+		{From: netip.MustParseAddr("10.0.0.2"), To: netip.MustParseAddr("10.0.0.9")},
+		{From: netip.MustParseAddr("fd00::2"), To: netip.MustParseAddr("fd00::1")},
+	} {
+		r := p.d.NewReceiver()
+		r.Packet(&m, b)
+		r.Flush()
+		p.none()
+		if got := p.d.stats.wrongAddress.Load(); got != uint64(i+1) || len(p.net.packets) != 0 {
+			t.Errorf("%s to %s: %d packets were refused and %d sent", m.From, m.To, got, len(p.net.packets))
+		}
+	}
+	p.request(h)
+	p.want(1, ring.WCRecv)
 }
 
 // TestNotReady: a message that finds no receive is sent again after a while, and fails when that was

@@ -94,6 +94,23 @@ func TestFilterLoss(t *testing.T) {
 	}
 }
 
+// TestFilterLossOfList: a message of several SGEs is sent again from its first one while the rest of it is
+// sent.
+func TestFilterLossOfList(t *testing.T) {
+	const part, size = 25600, 4 * 25600 // more packets than a round has
+	f := &fakeFilter{lose: func(n int) bool { return n == 3 }}
+	d1, d2, clock := filtered(t, f)
+	a, b := newSide(t, d1, sideOptions{bufSize: size}), newSide(t, d2, sideOptions{bufSize: size})
+	connect(a, b, connOptions{})
+	data := a.fill(0, size, 1)
+	a.post(signaled(2, ring.OpWrite, a.sge(0, part), a.sge(part, part), a.sge(2*part, part), a.sge(3*part, part)).to(b, 0))
+	for at, ok := clock.next(); ok; at, ok = clock.next() {
+		clock.advance(at.Sub(clock.Now()))
+	}
+	a.want(2, ring.WCWrite)
+	b.holds(0, data)
+}
+
 // TestFilterGroup: a packet to a group passes through the filter of its sender once, and through that of
 // a receiver.
 func TestFilterGroup(t *testing.T) {

@@ -354,6 +354,27 @@ func TestLongReadOverNetwork(t *testing.T) {
 	}
 }
 
+// TestTimerDuringRead: a timer of the QP leaves a long response to the goroutine that sends it.
+func TestTimerDuringRead(t *testing.T) {
+	const size = 4 << 20
+	p := newRawPeer(t, size)
+	psn := p.qp.resp.psn
+	p.post(signaled(1, ring.OpSend))
+	p.request(wire.Header{Opcode: wire.ReadRequest, PSN: psn, Addr: p.addr(0), RKey: p.mr.RKey(), Length: size})
+	if len(p.later) != 1 {
+		t.Fatalf("%d goroutines, want one", len(p.later))
+	}
+	p.answers()
+	at, ok := p.net.clock.next()
+	if !ok {
+		t.Fatal("there is no timer")
+	}
+	p.net.clock.advance(at.Sub(p.net.clock.Now()))
+	if headers, _ := p.answers(); len(headers) != 1 || headers[0].Opcode != wire.SendOnly || len(p.later) != 1 {
+		t.Errorf("the timer sends %d packets, and %d goroutines; want the request alone", len(headers), len(p.later))
+	}
+}
+
 // TestReadRevoked: an MR that goes away while it is read ends the READ.
 func TestReadRevoked(t *testing.T) {
 	const size = 4 << 20

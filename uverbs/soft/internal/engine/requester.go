@@ -335,7 +335,6 @@ func (q *QP) flushSends() {
 		}
 		*r.slots.at(r.head) = sendState{}
 		tell = tell && q.sendCQ.post(&ring.Completion{WRID: wrID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
-		r.completed++
 	}
 	q.sq.SetConsumer(r.head)
 	r.setPSN(r.end) // nothing is under way any more
