@@ -33,7 +33,7 @@ const (
 	EventQPLastWQEReached                   // QP: it takes no more receives from its SRQ
 	EventClientReregister                   // Port: the subnet manager asks clients to register again
 	EventGIDChange                          // Port: its GID table changed
-	EventWQFatal                            // WQ: a fatal error
+	EventWQFatal                            // WQ: a fatal error; with mlx5_ib since Linux 6.1, Close of the WQ blocks forever
 	EventDeviceSpeedChange                  // Port: its speed changed
 )
 
@@ -241,7 +241,9 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 	case EventSRQErr, EventSRQLimitReached:
 		ev.SRQ, ok = d.target(element).(*SRQ)
 	case EventWQFatal:
-		ev.WQ, ok = d.target(element).(*WQ)
+		if ev.WQ, ok = d.target(element).(*WQ); ok {
+			ev.WQ.failed()
+		}
 	case EventPortActive, EventPortErr, EventLIDChange, EventPKeyChange, EventSMChange, EventClientReregister, EventGIDChange, EventDeviceSpeedChange:
 		ev.Port, ok = uint8(element), true
 	default:

@@ -54,8 +54,9 @@ const wqFlagsAll = WQStripVLAN | WQScatterFCS | WQDelayDrop | WQPadWriteEnd
 
 // Attributes of MODIFY_WQ (enum ibv_wq_attr_mask).
 const (
-	wqAttrState = 1 << 0
-	wqAttrFlags = 1 << 2
+	wqAttrState    = 1 << 0
+	wqAttrCurState = 1 << 1
+	wqAttrFlags    = 1 << 2
 )
 
 // maxIndTableSize is the largest indirection table.
@@ -220,8 +221,7 @@ func (w *WQ) MaxWR() int { return w.maxWR }
 // MaxSGE returns the maximum number of SGEs of a work request.
 func (w *WQ) MaxSGE() int { return w.maxSGE }
 
-// State returns the state that the library last set. The device may have moved the WQ to [WQErr]
-// since.
+// State returns the state that the library last set, or WQErr after [EventWQFatal] was read.
 func (w *WQ) State() WQState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,7 +241,8 @@ func (w *WQ) Modify(to WQState) error {
 	if !slices.Contains(next, to) {
 		return argErr("Modify", "to", to, "%v, as the WQ is in %s", next, w.state)
 	}
-	if err := w.modify(&abi.ExModifyWQ{AttrMask: wqAttrState, WQState: uint32(to)}, w.state.String()+" to "+to.String()); err != nil {
+	req := &abi.ExModifyWQ{AttrMask: wqAttrState | wqAttrCurState, WQState: uint32(to), CurrWQState: uint32(w.state)}
+	if err := w.modify(req, w.state.String()+" to "+to.String()); err != nil {
 		return err
 	}
 	w.state = to
@@ -266,6 +267,14 @@ func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.modify(&abi.ExModifyWQ{AttrMask: wqAttrFlags, Flags: uint32(flags), FlagsMask: uint32(mask)}, "flags")
+}
+
+// failed notes that the device moved the queue to WQErr. The kernel does not know of it, and the device
+// refuses changes from another state.
+func (w *WQ) failed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state = WQErr
 }
 
 // modify sends MODIFY_WQ. The caller has acquired the WQ, and then locked mu, in the order of

@@ -38,7 +38,7 @@ func TestWQ(t *testing.T) {
 			t.Errorf("WQ is %+v", w)
 		}
 		must(t, w.Modify(WQReady))
-		compare(t, k.last("MODIFY_WQ").in, []word{{"attr_mask", 4, 1}, {"wq_handle", 4, fakeHandle}, {"wq_state", 4, 1}, {"curr_wq_state", 4, 0}, {"flags", 4, 0}, {"flags_mask", 4, 0}})
+		compare(t, k.last("MODIFY_WQ").in, []word{{"attr_mask", 4, 3}, {"wq_handle", 4, fakeHandle}, {"wq_state", 4, 1}, {"curr_wq_state", 4, 0}, {"flags", 4, 0}, {"flags_mask", 4, 0}})
 		must(t, w.ModifyFlags(WQStripVLAN, WQStripVLAN|WQDelayDrop))
 		compare(t, k.last("MODIFY_WQ").in, []word{{"attr_mask", 4, 4}, {"wq_handle", 4, fakeHandle}, {"wq_state", 4, 0}, {"curr_wq_state", 4, 0}, {"flags", 4, 1}, {"flags_mask", 4, 5}})
 		k.sent(legacy+" MODIFY_WQ", legacy+" MODIFY_WQ")
@@ -93,6 +93,21 @@ func TestWQStates(t *testing.T) {
 	if err := w.Modify(WQReady); !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "MODIFY_WQ RESET to RDY") || w.State() != WQReset {
 		t.Errorf("refused: %v, state %s", err, w.State())
 	}
+}
+
+// TestWQFatal: a WQ whose fatal error was read is in WQErr, and leaves it by WQReset. The kernel has to
+// be told the state that it leaves.
+func TestWQFatal(t *testing.T) {
+	d, k := objectDevice(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	w := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
+	must(t, w.Modify(WQReady))
+	if ev, ok := d.event(EventWQFatal, w.cookie); !ok || ev.WQ != w || w.State() != WQErr {
+		t.Errorf("event %+v, %v, the state is %s", ev, ok, w.State())
+	}
+	wantArg(t, w.Modify(WQReady), "to")
+	must(t, w.Modify(WQReset))
+	compare(t, k.last("MODIFY_WQ").in, []word{{"attr_mask", 4, 3}, {"wq_handle", 4, fakeHandle}, {"wq_state", 4, 0}, {"curr_wq_state", 4, 2}, {"flags", 4, 0}, {"flags_mask", 4, 0}})
 }
 
 func TestWQRefused(t *testing.T) {

@@ -52,6 +52,34 @@ func TestQPAccessErrEvent(t *testing.T) {
 	})
 }
 
+// TestQPReqErrEvent: a request that the QP allows nobody breaks the QP. ConnectX tells of it by an event,
+// rxe does not.
+func TestQPReqErrEvent(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
+	eachPath(t, func(t *testing.T) {
+		for op, allowed := range map[uverbs.WROpcode]uverbs.Access{uverbs.WRRDMAWrite: uverbs.AccessRemoteRead, uverbs.WRRDMARead: uverbs.AccessRemoteWrite} {
+			a, b := pair(t, uverbs.QPOptions{})
+			must(t, b.qp.Modify(uverbs.QPAttr{Access: allowed}, uverbs.AttrAccess))
+			wr := send(1, a.mr.SGE(0, 8))
+			wr.Opcode, wr.RemoteAddr, wr.RKey = op, b.mr.Addr(), b.mr.RKey()
+			must(t, a.qp.PostSend(wr))
+			if wc := a.next(t); wc.Status != uverbs.WCRemInvReqErr {
+				t.Errorf("%s: status %s, want %s", op, wc.Status, uverbs.WCRemInvReqErr)
+			}
+			if !onMLX5 {
+				noEvent(t, b.dev)
+				continue
+			}
+			if ev := event(t, b.dev, uverbs.EventQPReqErr); ev != (uverbs.Event{Type: uverbs.EventQPReqErr, QP: b.qp}) {
+				t.Errorf("%s: event is %s, want %s of QP %#x", op, ev, uverbs.EventQPReqErr, b.qp.QPN())
+			}
+			if attr, err := b.qp.Query(); err != nil || attr.State != uverbs.QPErr {
+				t.Errorf("%s: the QP is in state %s, %v", op, attr.State, err)
+			}
+		}
+	})
+}
+
 // TestLastWQEEvent: a QP that goes to ERR tells that it takes no more receives from its SRQ,
 // which is when the SRQ's other users need not fear it. ConnectX does so, and rxe of Linux 6.12;
 // of 6.1 and before it does not, nor does siw.

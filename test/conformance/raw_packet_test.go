@@ -183,6 +183,64 @@ func TestWQ(t *testing.T) {
 	})
 }
 
+// TestInjectedWQ has a WQ fail: the event names it, no more frames arrive there, and it works again after
+// it was reset. Since Linux 6.1 mlx5_ib keeps a reference to a WQ that has failed, and Close waits forever.
+func TestInjectedWQ(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		do := inject(t, rig.Devices[1])
+		testenv.NeedsCard(t, "WQs that fail and can be closed", kernelBefore(t, 6, 0) && !rig.InfiniBand())
+		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
+		rawReady(t, a)
+		wq, err := b.pd.CreateWQ(uverbs.WQOptions{CQ: b.cq})
+		must(t, err)
+		closeLater(t, wq)
+		must(t, wq.Modify(uverbs.WQReady))
+		table, err := b.dev.CreateRWQIndTable([]*uverbs.WQ{wq})
+		must(t, err)
+		closeLater(t, table)
+		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: uverbs.RXHash{Fields: uverbs.RXHashSrcIPv4 | uverbs.RXHashDstIPv4}})
+		must(t, err)
+		closeLater(t, qp)
+		to := macOf(t, rig.Netdevs[1])
+		flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
+			Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
+			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, EtherType: 0xffff},
+		}}})
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, flow)
+		frame := a.fill(0, 64, 3)
+		copy(frame, to[:])
+		copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, 8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+		pass := func(id uint64) {
+			t.Helper()
+			must(t, wq.PostRecv(id, b.mr.SGE(0, 256)), a.qp.PostSend(send(id, a.mr.SGE(0, 64))))
+			a.want(t, id, uverbs.WCSend)
+		}
+		arrives := func(id uint64) {
+			t.Helper()
+			if wc := b.next(t); wc.ID != id || wc.Err() != nil || wc.ByteLen != 64 {
+				t.Errorf("completion %+v, want 64 bytes of %d", wc, id)
+			}
+		}
+		pass(1)
+		arrives(1)
+		do("fail-rq %d", wq.WQN())
+		if ev := event(t, b.dev, uverbs.EventWQFatal); ev != (uverbs.Event{Type: uverbs.EventWQFatal, WQ: wq}) {
+			t.Errorf("event is %s, want %s of WQ %#x", ev, uverbs.EventWQFatal, wq.WQN())
+		}
+		if wq.State() != uverbs.WQErr {
+			t.Errorf("the WQ is in state %s", wq.State())
+		}
+		pass(2)
+		b.none(t)
+		must(t, wq.Modify(uverbs.WQReset), wq.Modify(uverbs.WQReady))
+		pass(3)
+		arrives(3)
+		noViolation(t, do)
+	})
+}
+
 // rawSide makes a QP of raw packets.
 func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
 	t.Helper()

@@ -94,6 +94,8 @@ var benchCommands = map[string]struct {
 	// fail-cq-of QPN: the CQ of a QP's sends
 	"fail-cq-of": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailCQOf) }},
 	"fail-srq":   {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailSRQ) }},
+	// fail-rq RQN: the RQ of a WQ
+	"fail-rq": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailRQ) }},
 	// packets drop|duplicate QPN SKIP COUNT: of those that go to a QP, or with 0 to any
 	"packets": {4, func(d *Device, a *benchArgs) (string, error) {
 		action := []engine.PacketAction{engine.DropPacket, engine.DuplicatePacket}[a.choice("drop", "duplicate")]

@@ -36,6 +36,7 @@ func TestBench(t *testing.T) {
 		"link sideways": `error: "sideways" is none of up, down`, "fail-command NO_SUCH 1 1 0 1": `error: "NO_SUCH" is no command of the card`,
 		"fabric 2 0 0s": "error: 2 is not from 0 to 1", "fail-qp 0x999": "error: QP 0x999: no such object", "fail-wqe 1 up 0 1 1": `error: "up" is none of send, recv`,
 		"lid 9": "ok", "pkey 5 0x8123": "ok", "gid 3 fe80::9": "ok", "gid 3 ::": "ok", "reregister": "ok", "fail-migration 9": "error: QP 0x9: no such object",
+		"fail-rq 9":  "error: RQ 0x9: no such object",
 		"pkey 128 1": "error: 128 is not below 128", "gid 64 ::1": "error: 64 is not below 64", "gid 1 nonsense": "error: ParseAddr",
 		"fail-srq x": `error: strconv.ParseUint: parsing "x": invalid syntax`, "packets drop 0 0 -1": `error: strconv.ParseUint: parsing "-1": invalid syntax`,
 	} {

@@ -43,7 +43,7 @@ func (b *Bench) Close() error { return unix.Munmap(b.bar) }
 //	link up|down                           the port's link
 //	fail-command NAME STATUS SYNDROME SKIP TIMES
 //	fail-wqe QPN send|recv SKIP SYNDROME VENDOR
-//	fail-qp QPN | fail-cq CQN | fail-srq SRQN
+//	fail-qp QPN | fail-cq CQN | fail-srq SRQN | fail-rq RQN
 //	fail-cq-of QPN                         the CQ of a QP's sends
 //	fail-migration QPN                     a peer's wish to migrate can't be followed
 //	lid N | pkey INDEX VALUE | gid INDEX ADDRESS

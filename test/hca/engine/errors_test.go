@@ -401,7 +401,7 @@ func TestInjected(t *testing.T) {
 	if ev := p.b.h.eq.asyncEvents(); !slices.Contains(ev, "CQ_ERROR") || p.b.state() != Err {
 		t.Errorf("%v, %s", ev, p.b.state())
 	}
-	for _, err := range []error{p.a.h.d.FailWQE(1, false, 0, 1, 1), p.a.h.d.FailQP(1), p.a.h.d.FailMigration(1), p.a.h.d.FailCQ(1), p.a.h.d.FailCQOf(1), p.a.h.d.FailSRQ(1)} {
+	for _, err := range []error{p.a.h.d.FailWQE(1, false, 0, 1, 1), p.a.h.d.FailQP(1), p.a.h.d.FailMigration(1), p.a.h.d.FailCQ(1), p.a.h.d.FailCQOf(1), p.a.h.d.FailSRQ(1), p.a.h.d.FailRQ(1)} {
 		var e *Error
 		if !errors.As(err, &e) || e.Kind != BadResource {
 			t.Errorf("%v", err)

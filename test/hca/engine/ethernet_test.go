@@ -213,6 +213,41 @@ func TestEthernetErrors(t *testing.T) {
 	h.clean()
 }
 
+// TestFailRQ: the event names the RQ, which takes no more frames until it was reset.
+func TestFailRQ(t *testing.T) {
+	f := newFabric(t, FabricConfig{})
+	ha, hb := newHost(t, f, Ethernet), newHost(t, f, Ethernet)
+	sq, rq := ha.newSQ(ha.newCQ(5, 64), 5), hb.newRQ(hb.newCQ(5, 64), 4)
+	hb.d.cfg.Receive = func([]byte) []uint32 { return []uint32{rq.n} }
+	ma, mb := ha.newMR(4096, LocalRead), hb.newMR(4096, LocalWrite)
+	want := frame(hb.d.Port().MAC, ha.d.Port().MAC, false, 17, make([]byte, 100))
+	send := func() {
+		copy(ma.data, want)
+		rq.recv(mb.sge(0, 2000))
+		sq.post(opSend, sig, 0, ethSegs(0, want[:14]), dataSeg(ma.sge(14, len(want)-14)))
+		ha.run()
+		sq.scq.good(1)
+	}
+	send()
+	rq.rcq.good(1)
+	if err := hb.d.FailRQ(rq.n); err != nil {
+		t.Fatal(err)
+	}
+	if all := hb.eq.poll(); len(all) != 1 || all[0].typ != EventWQCatas || all[0].object() != rq.n || all[0].data[20] != 1 { // MLX5_EVENT_QUEUE_TYPE_RQ
+		t.Errorf("events %+v, want one of RQ %#x", all, rq.n)
+	}
+	send()
+	if all := rq.rcq.poll(); len(all) != 0 {
+		t.Errorf("a failed RQ takes a frame: %v", all)
+	}
+	if err := hb.d.ModifyRQ(rq.n, WQReady, WQReset); err == nil {
+		t.Error("a failed RQ is reset as if it were ready")
+	}
+	if err := hb.d.ModifyRQ(rq.n, WQError, WQReset); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestEthernetRefused: what of Ethernet's offloads is not modelled says so.
 func TestEthernetRefused(t *testing.T) {
 	for _, at := range []int{0, 5, 7} {

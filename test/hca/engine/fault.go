@@ -104,6 +104,19 @@ func (d *Device) FailSRQ(n uint32) error {
 	return nil
 }
 
+// FailRQ is a catastrophic error of a receive queue for Ethernet frames: nothing more arrives there.
+func (d *Device) FailRQ(n uint32) error {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	r := d.rqs[n]
+	if r == nil {
+		return unknown("RQ", n)
+	}
+	r.state = WQError
+	d.objectEvent(EventWQCatas, 1, n)
+	return nil
+}
+
 // Fatal stops the device: nothing is executed, no command succeeds, no event is written.
 // Only Reset brings it back. The health buffer belongs to the command interface.
 func (d *Device) Fatal() {
