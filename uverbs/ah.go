@@ -85,9 +85,7 @@ func (a *AH) Attr() AHAttr { return a.attr }
 
 // destroyKernel destroys the kernel's object.
 func (a *AH) destroyKernel() error {
-	cmd := newIoctl(abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY)
-	cmd.obj(abi.UVERBS_ATTR_DESTROY_AH_HANDLE, a.handle)
-	errno := a.dev.cmd.ioctl(cmd)
+	errno := a.dev.cmd.destroy(abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY, abi.UVERBS_ATTR_DESTROY_AH_HANDLE, a.handle)
 	if absent(errno) {
 		req := &abi.DestroyAH{AHHandle: a.handle}
 		errno = a.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DESTROY_AH, bytesOf(req), nil, udata{})

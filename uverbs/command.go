@@ -62,6 +62,14 @@ func (c *commands) kernelVersion() Version {
 // ioctl issues a method of the ioctl interface.
 func (c *commands) ioctl(cmd *ioctlCommand) syscall.Errno { return c.Do((*kernel.Command)(cmd)) }
 
+// destroy issues a method whose only attribute is the handle of an object.
+func (c *commands) destroy(object, method, attr uint16, handle uint32) syscall.Errno {
+	cmd := newIoctl(object, method)
+	defer cmd.done()
+	cmd.obj(attr, handle)
+	return c.ioctl(cmd)
+}
+
 // legacy issues a command of the write() interface: see [kernel.Conn.Legacy].
 func (c *commands) legacy(number uint32, in, out []byte, u udata) syscall.Errno {
 	return c.Legacy(number, in, out, u.in, u.out)
@@ -138,7 +146,7 @@ func newIoctl(object, method uint16) *ioctlCommand {
 	return (*ioctlCommand)(kernel.NewCommand(object, method))
 }
 
-// done ends the use of a command and of its attributes; calling it is optional.
+// done ends the use of a command and of its attributes, so that a later command can use them.
 func (c *ioctlCommand) done() { (*kernel.Command)(c).Done() }
 
 // attr adds a mandatory attribute.

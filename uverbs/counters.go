@@ -27,6 +27,7 @@ func (d *Device) CreateCounters() (*Counters, error) {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_COUNTERS_HANDLE)
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
 		c.removeParents()
@@ -51,6 +52,7 @@ func (c *Counters) Read(values []uint64, cached bool) error {
 	}
 	defer c.release()
 	cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_READ)
+	defer cmd.done()
 	cmd.obj(abi.UVERBS_ATTR_READ_COUNTERS_HANDLE, c.handle)
 	read := make([]uint64, len(values)) // the caller's memory may be outside Go's heap
 	cmd.out(abi.UVERBS_ATTR_READ_COUNTERS_BUFF, sliceBytes(read))
@@ -72,8 +74,7 @@ func (c *Counters) Read(values []uint64, cached bool) error {
 // uses them.
 func (c *Counters) Close() error {
 	return c.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_COUNTERS_HANDLE, c.handle)
-		return c.dev.cmd.fail(c.destroy, c.dev.cmd.ioctl(cmd), "")
+		errno := c.dev.cmd.destroy(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_DESTROY, abi.UVERBS_ATTR_DESTROY_COUNTERS_HANDLE, c.handle)
+		return c.dev.cmd.fail(c.destroy, errno, "")
 	}, nil)
 }

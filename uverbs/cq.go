@@ -176,6 +176,7 @@ func (c *CQ) create(o CQOptions) (err error) {
 // createIoctl uses UVERBS_METHOD_CQ_CREATE.
 func (c *CQ) createIoctl(o CQOptions, u udata) (errno syscall.Errno) {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE)
+	defer cmd.done()
 	cmd.Brief = true
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_CQ_HANDLE)
 	var resp [4]byte
@@ -385,6 +386,7 @@ func (c *CQ) failed(wc *WC) {
 // no acknowledgements.
 func (c *CQ) destroyKernel() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY)
+	defer cmd.done()
 	cmd.obj(abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, c.handle)
 	resp := &abi.DestroyCQResp{}
 	cmd.out(abi.UVERBS_ATTR_DESTROY_CQ_RESP, bytesOf(resp))

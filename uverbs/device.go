@@ -385,6 +385,7 @@ func open(info DeviceInfo) (*Device, error) {
 // getContext creates the kernel's context.
 func (d *Device) getContext() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT)
+	defer cmd.done()
 	var vectors [4]byte
 	var support [8]byte
 	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, vectors[:])

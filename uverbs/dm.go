@@ -41,6 +41,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_ALLOC)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DM_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
 	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
@@ -59,9 +60,8 @@ func (m *DM) Len() int { return int(m.length) }
 // Close frees the memory (ibv_free_dm). It fails with EBUSY while an MR uses it.
 func (m *DM) Close() error {
 	return m.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE)
-		cmd.obj(abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
-		return m.dev.cmd.fail(m.destroy, m.dev.cmd.ioctl(cmd), "")
+		errno := m.dev.cmd.destroy(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE, abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
+		return m.dev.cmd.fail(m.destroy, errno, "")
 	}, func() error { return m.dev.driver.unmapDM(m) })
 }
 
@@ -130,6 +130,7 @@ func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_DM_MR_REG)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_REG_DM_MR_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_REG_DM_MR_OFFSET, uint64(offset))
 	cmd.u64(abi.UVERBS_ATTR_REG_DM_MR_LENGTH, s.length)

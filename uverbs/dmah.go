@@ -50,6 +50,7 @@ func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DMAH_HANDLE)
 	if o.CPU != nil {
 		cmd.u32(abi.UVERBS_ATTR_ALLOC_DMAH_CPU_ID, uint32(*o.CPU))
@@ -92,8 +93,7 @@ func (c *ioctlCommand) choice(id uint16, which uint8, b []byte) {
 // Close frees the handle (ibv_dealloc_dmah).
 func (h *DMAH) Close() error {
 	return h.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_FREE)
-		cmd.obj(abi.UVERBS_ATTR_FREE_DMA_HANDLE, h.handle)
-		return h.dev.cmd.fail(h.destroy, h.dev.cmd.ioctl(cmd), "")
+		errno := h.dev.cmd.destroy(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_FREE, abi.UVERBS_ATTR_FREE_DMA_HANDLE, h.handle)
+		return h.dev.cmd.fail(h.destroy, errno, "")
 	}, nil)
 }

@@ -116,6 +116,7 @@ func uarRefused(err error) syscall.Errno {
 func (u *mlx5UARs) alloc(typ uint64) (*mlx5UAR, error) {
 	d := u.dev
 	cmd := newIoctl(mlx5.ObjectUAR, mlx5.MethodUARAlloc)
+	defer cmd.done()
 	handle := cmd.newObj(mlx5.AttrUARHandle)
 	cmd.u64(mlx5.AttrUARType, typ)
 	offset, length, id := make([]byte, 8), make([]byte, 4), make([]byte, 4)
@@ -140,9 +141,8 @@ func (u *mlx5UARs) free(p *mlx5UAR) error {
 	if !p.object {
 		return err
 	}
-	cmd := newIoctl(mlx5.ObjectUAR, mlx5.MethodUARDestroy)
-	cmd.obj(mlx5.AttrUARDestroy, p.handle)
-	return errors.Join(err, u.dev.cmd.fail("FREE_UAR", u.dev.cmd.ioctl(cmd), ""))
+	errno := u.dev.cmd.destroy(mlx5.ObjectUAR, mlx5.MethodUARDestroy, mlx5.AttrUARDestroy, p.handle)
+	return errors.Join(err, u.dev.cmd.fail("FREE_UAR", errno, ""))
 }
 
 // close frees all pages.

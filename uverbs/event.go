@@ -139,6 +139,7 @@ func (d *Device) target(handle uint64) any {
 // nothing if the kernel does not support the method.
 func (d *Device) openEvents() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC)
+	defer cmd.done()
 	fd := cmd.newObj(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)
 	errno := d.cmd.ioctl(cmd)
 	if absent(errno) {

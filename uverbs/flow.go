@@ -157,9 +157,7 @@ func (f *Flow) Close() error {
 			f.counts.mu.Lock()
 			defer f.counts.mu.Unlock()
 		}
-		cmd := newIoctl(abi.UVERBS_OBJECT_FLOW, abi.UVERBS_METHOD_FLOW_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_FLOW_HANDLE, f.handle)
-		errno := f.dev.cmd.ioctl(cmd)
+		errno := f.dev.cmd.destroy(abi.UVERBS_OBJECT_FLOW, abi.UVERBS_METHOD_FLOW_DESTROY, abi.UVERBS_ATTR_DESTROY_FLOW_HANDLE, f.handle)
 		if absent(errno) {
 			req := &abi.DestroyFlow{FlowHandle: f.handle}
 			errno = f.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_FLOW, bytesOf(req), nil, udata{})

@@ -77,6 +77,7 @@ func (d *Device) CreateFlowActionESP(o ESPOptions) (*FlowAction, error) {
 		return nil, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_CREATE)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE)
 	in.add(cmd)
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
@@ -98,6 +99,7 @@ func (a *FlowAction) ModifyESP(o ESPOptions) error {
 		return err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_MODIFY)
+	defer cmd.done()
 	cmd.obj(abi.UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE, a.handle)
 	in.add(cmd)
 	return a.dev.cmd.fail("MODIFY_FLOW_ACTION_ESP", a.dev.cmd.ioctl(cmd), "")
@@ -221,8 +223,7 @@ func encodeEncap(op string, s FlowSpec) (*abi.FlowActionESPEncap, error) {
 // uses it.
 func (a *FlowAction) Close() error {
 	return a.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE, a.handle)
-		return a.dev.cmd.fail(a.destroy, a.dev.cmd.ioctl(cmd), "")
+		errno := a.dev.cmd.destroy(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_DESTROY, abi.UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE, a.handle)
+		return a.dev.cmd.fail(a.destroy, errno, "")
 	}, nil)
 }

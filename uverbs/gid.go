@@ -129,6 +129,7 @@ func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, erro
 	}
 	entry := &abi.GIDEntry{}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY)
+	defer cmd.done()
 	cmd.u64(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, uint64(port))
 	cmd.u64(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, uint64(index))
 	cmd.u32(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 0)
@@ -192,6 +193,7 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 	entries := make([]abi.GIDEntry, n)
 	var used [8]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE)
+	defer cmd.done()
 	cmd.u64(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, uint64(len(sliceBytes(entries[:1]))))
 	cmd.u32(abi.UVERBS_ATTR_QUERY_GID_TABLE_FLAGS, 0)
 	cmd.out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, sliceBytes(entries))

@@ -233,6 +233,7 @@ func (m *MR) register(p *PD, s *region) error {
 func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 	var lkey, rkey [4]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_MR)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_REG_MR_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_REG_MR_PD_HANDLE, p.handle)
 	if s.dmah != nil {
@@ -341,9 +342,7 @@ func (m *MR) SGE(offset, length int) SGE {
 // Memory windows bound to it must be closed or bound elsewhere first.
 func (m *MR) Close() error {
 	return m.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_MR_HANDLE, m.handle)
-		errno := m.dev.cmd.ioctl(cmd)
+		errno := m.dev.cmd.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, m.handle)
 		if absent(errno) {
 			req := &abi.DeregMR{MRHandle: m.handle}
 			errno = m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEREG_MR, bytesOf(req), nil, udata{})

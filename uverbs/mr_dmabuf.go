@@ -65,6 +65,7 @@ func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
 	}
 	var lkey, rkey [4]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_REG_DMABUF_MR_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, p.handle)
 	cmd.u64(abi.UVERBS_ATTR_REG_DMABUF_MR_OFFSET, s.start)

@@ -24,6 +24,7 @@ func (m *MR) Query() (MRAttr, error) {
 	var length, iova [8]byte
 	err := m.whileOpen(func() error {
 		cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR)
+		defer cmd.done()
 		cmd.obj(abi.UVERBS_ATTR_QUERY_MR_HANDLE, m.handle)
 		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, lkey[:])
 		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, rkey[:])
@@ -108,6 +109,7 @@ func (p *PD) AdviseMR(a Advice, sgl []SGE, o AdviseOptions) error {
 		flags |= abi.IB_UVERBS_ADVISE_MR_FLAG_FLUSH
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_ADVISE_MR)
+	defer cmd.done()
 	cmd.obj(abi.UVERBS_ATTR_ADVISE_MR_PD_HANDLE, p.handle)
 	cmd.u64(abi.UVERBS_ATTR_ADVISE_MR_ADVICE, uint64(a))
 	cmd.u64(abi.UVERBS_ATTR_ADVISE_MR_FLAGS, flags)

@@ -120,9 +120,7 @@ func IncRKey(rkey uint32) uint32 {
 // Close frees the window, even if it is bound (ibv_dealloc_mw).
 func (w *MW) Close() error {
 	return w.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_MW_HANDLE, w.handle)
-		errno := w.dev.cmd.ioctl(cmd)
+		errno := w.dev.cmd.destroy(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, w.handle)
 		if absent(errno) {
 			req := &abi.DeallocMW{MWHandle: w.handle}
 			errno = w.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_MW, bytesOf(req), nil, udata{})

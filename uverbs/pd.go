@@ -37,9 +37,7 @@ func (p *PD) Close() error {
 		if p.parent != nil {
 			return nil // the kernel does not know parent domains
 		}
-		cmd := newIoctl(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_PD_HANDLE, p.handle)
-		errno := p.dev.cmd.ioctl(cmd)
+		errno := p.dev.cmd.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, p.handle)
 		if absent(errno) {
 			req := &abi.DeallocPD{PDHandle: p.handle}
 			errno = p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, bytesOf(req), nil, udata{})

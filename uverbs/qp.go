@@ -248,11 +248,11 @@ func (q *QP) State() QPState { return QPState(q.state.Load()) }
 // destroyKernel destroys the kernel's object.
 func (q *QP) destroyKernel() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY)
+	defer cmd.done()
 	cmd.obj(abi.UVERBS_ATTR_DESTROY_QP_HANDLE, q.handle)
 	resp := &abi.DestroyQPResp{}
 	cmd.out(abi.UVERBS_ATTR_DESTROY_QP_RESP, bytesOf(resp))
 	errno := q.dev.cmd.ioctl(cmd)
-	cmd.done()
 	if absent(errno) {
 		req := &abi.DestroyQP{QPHandle: q.handle}
 		errno = q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DESTROY_QP, bytesOf(req), bytesOf(resp), udata{})

@@ -138,6 +138,7 @@ func (q *QP) probeInline(s *qpSpec) (limit int, ok bool) {
 // createIoctl uses UVERBS_METHOD_QP_CREATE.
 func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	cmd := newIoctl(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE)
+	defer cmd.done()
 	cmd.Brief = true
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_QP_HANDLE)
 	if s.xrcd != nil {
@@ -191,7 +192,6 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 			MaxInline:  int(got.MaxInlineData),
 		}
 	}
-	cmd.done()
 	return errno
 }
 

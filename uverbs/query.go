@@ -380,6 +380,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	}
 	resp := &abi.QueryPortRespEx{}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT)
+	defer cmd.done()
 	cmd.u64(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, uint64(port))
 	cmd.out(abi.UVERBS_ATTR_QUERY_PORT_RESP, bytesOf(resp))
 	errno := d.cmd.ioctl(cmd)

@@ -130,6 +130,7 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 // createIoctl uses UVERBS_METHOD_SRQ_CREATE.
 func (s *SRQ) createIoctl(p *PD, o SRQOptions, u udata) syscall.Errno {
 	cmd := newIoctl(abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_CREATE)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, p.handle)
 	cmd.u64(abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE, s.cookie)
@@ -268,6 +269,7 @@ func (s *SRQ) Query() (SRQAttr, error) {
 // destroyKernel destroys the kernel's object.
 func (s *SRQ) destroyKernel() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY)
+	defer cmd.done()
 	cmd.obj(abi.UVERBS_ATTR_DESTROY_SRQ_HANDLE, s.handle)
 	resp := &abi.DestroySRQResp{}
 	cmd.out(abi.UVERBS_ATTR_DESTROY_SRQ_RESP, bytesOf(resp))

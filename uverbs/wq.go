@@ -169,6 +169,7 @@ func (w *WQ) PostRecvs(wrs ...RecvWR) error {
 // createIoctl uses UVERBS_METHOD_WQ_CREATE.
 func (w *WQ) createIoctl(p *PD, o WQOptions, u udata) syscall.Errno {
 	cmd := newIoctl(abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_CREATE)
+	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_WQ_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_WQ_PD_HANDLE, p.handle)
 	cmd.obj(abi.UVERBS_ATTR_CREATE_WQ_CQ_HANDLE, o.CQ.handle)
@@ -304,6 +305,7 @@ func (w *WQ) Close() error {
 // destroyKernel destroys the kernel's object.
 func (w *WQ) destroyKernel() error {
 	cmd := newIoctl(abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_DESTROY)
+	defer cmd.done()
 	cmd.obj(abi.UVERBS_ATTR_DESTROY_WQ_HANDLE, w.handle)
 	cmd.out(abi.UVERBS_ATTR_DESTROY_WQ_RESP, make([]byte, 4))
 	errno := w.dev.cmd.ioctl(cmd)
@@ -361,9 +363,7 @@ func (d *Device) CreateRWQIndTable(wqs []*WQ) (*RWQIndTable, error) {
 // uses it.
 func (t *RWQIndTable) Close() error {
 	return t.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_RWQ_IND_TBL, abi.UVERBS_METHOD_RWQ_IND_TBL_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_RWQ_IND_TBL_HANDLE, t.handle)
-		errno := t.dev.cmd.ioctl(cmd)
+		errno := t.dev.cmd.destroy(abi.UVERBS_OBJECT_RWQ_IND_TBL, abi.UVERBS_METHOD_RWQ_IND_TBL_DESTROY, abi.UVERBS_ATTR_DESTROY_RWQ_IND_TBL_HANDLE, t.handle)
 		if absent(errno) {
 			req := &abi.ExDestroyRWQIndTable{IndTblHandle: t.handle}
 			errno = t.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL, bytesOf(req), nil, udata{})

@@ -95,9 +95,7 @@ func xrcdHint(errno syscall.Errno, o XRCDOptions) string {
 // this process uses it.
 func (x *XRCD) Close() error {
 	return x.close(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_XRCD, abi.UVERBS_METHOD_XRCD_DESTROY)
-		cmd.obj(abi.UVERBS_ATTR_DESTROY_XRCD_HANDLE, x.handle)
-		errno := x.dev.cmd.ioctl(cmd)
+		errno := x.dev.cmd.destroy(abi.UVERBS_OBJECT_XRCD, abi.UVERBS_METHOD_XRCD_DESTROY, abi.UVERBS_ATTR_DESTROY_XRCD_HANDLE, x.handle)
 		if absent(errno) {
 			req := &abi.CloseXRCD{XRCDHandle: x.handle}
 			errno = x.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CLOSE_XRCD, bytesOf(req), nil, udata{})

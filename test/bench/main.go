@@ -351,7 +351,7 @@ func child(args []string, out io.Writer) error {
 	case args[0] == "mr" && len(n) == 2:
 		err = registrations(w, device, n[0], n[1])
 	case args[0] == "qps" && len(n) == 3:
-		err = manyQPs(w, device, n[0], n[1], n[2])
+		err = manyQPs(w, device, n[1], n[2])
 	default:
 		return bad
 	}

@@ -92,7 +92,7 @@ func TestRows(t *testing.T) {
 		"send-lat/size=2/wait=poll", "send-lat/size=65536/wait=events", "send-bw/size=2/wait=poll", "write-lat/size=2/wait=poll",
 		"write-bw/size=2/wait=poll", "read-lat/size=2/wait=events", "read-bw/size=65536/wait=poll", "atomic-lat/size=8/wait=poll",
 		"atomic-bw/size=8/wait=events", "send-bw/size=2/wait=poll/list=16", "send-bw/size=2/wait=poll/list=1", "open/program", "open/device", "connect/n=50", "call/post", "call/poll",
-		"mr/size=4096/reg", "mr/size=4096/dereg", "qps/n=10/create", "qps/n=10/message",
+		"mr/size=4096/reg", "mr/size=4096/dereg", "qps/n=10/create", "qps/n=10/message", "qps/n=10/close",
 	} {
 		if !slices.Contains(names, want) {
 			t.Errorf("there is no %s", want)

@@ -155,7 +155,7 @@ var labels = []struct {
 }
 
 // manyRow matches the rows that are about a number of things.
-var manyRow = regexp.MustCompile(`^(connect|qps)/n=(\d+)(?:/(create|message))?$`)
+var manyRow = regexp.MustCompile(`^(connect|qps)/n=(\d+)(?:/(create|message|close))?$`)
 
 // label says what a row is.
 func label(name string) string {
@@ -167,6 +167,8 @@ func label(name string) string {
 			return "create and connect a QP, " + m[2] + " in all"
 		case m[3] == "message":
 			return "a message, with " + m[2] + " QPs"
+		case m[3] == "close":
+			return "close a QP, " + m[2] + " in all"
 		}
 	}
 	for _, l := range labels {

@@ -205,7 +205,8 @@ func (b *bench) many(n int) work {
 	messages := max(1000, n)
 	ours, theirs := b.child("qps", b.device, b.gid, n, messages)
 	name := fmt.Sprintf("qps/n=%d/", n)
-	return pair([]Row{row(name+"create", microseconds, noWorse), row(name+"message", microseconds, noWorse)}, ours, theirs, 1e3)
+	return pair([]Row{row(name+"create", microseconds, noWorse), row(name+"message", microseconds, noWorse),
+		row(name+"close", microseconds, noWorse)}, ours, theirs, 1e3)
 }
 
 // opening is the opening of a device by a program: from its start, and from its first line.

@@ -134,8 +134,8 @@ func (c *config) taskSuites() []suite {
 		// What one side does alone can be counted: the guest has one processor, and two programs that
 		// poll would share it.
 		{name: "benchcount", doc: "the same by instructions executed, which a busy machine does not change", steps: []step{
-			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576",
-				"-rows", "^(open|call|mr)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
+			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576", "-qps", "100",
+				"-rows", "^(open|call|mr|qps)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
 		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX", steps: c.sideBySide()},
 		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
 		{name: "generate", doc: "write the generated files from the kernel's newest headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(generate)}}},

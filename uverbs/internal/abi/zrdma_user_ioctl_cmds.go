@@ -30,7 +30,7 @@ type Attr struct {
 	// Data is an address, or up to 8 bytes of input, a handle or a file descriptor, so it
 	// can't be a Ptr: a small integer in a pointer is an error to the garbage collector.
 	// An address may be put here only of memory that does not move and that outlives the
-	// call by other means: off the Go heap, or a heap object held by a runtime.Pinner.
+	// call by other means: off the Go heap, or a heap object that another pointer keeps alive.
 	Data uint64 // data
 }
 

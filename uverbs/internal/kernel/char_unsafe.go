@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -51,7 +52,6 @@ func (d *CharDevice) Do(c *Command, byWrite bool) syscall.Errno {
 		return d.write(c)
 	}
 	c.encode(d.driverID)
-	defer c.pin.Unpin()
 	call := ioctlCall
 	if c.Brief && d.software {
 		call = ioctlCallShort
@@ -81,8 +81,8 @@ func (d *CharDevice) Close() error { return d.f.Close() }
 // have the method as well.
 func (d *CharDevice) char() *CharDevice { return d }
 
-// encode writes the form of the command for the ioctl. What the attributes point to stays in place
-// until pin is released.
+// encode writes the form of the command for the ioctl. The attributes keep the memory alive whose
+// addresses it has.
 func (c *Command) encode(driverID uint32) {
 	hdr, attrs := &c.wire.hdr, c.wire.attrs[:c.n]
 	*hdr = abi.IoctlHdr{ObjectID: c.Object, MethodID: c.Method, NumAttrs: uint16(c.n), DriverID: driverID}
@@ -92,7 +92,6 @@ func (c *Command) encode(driverID uint32) {
 		*w = abi.Attr{AttrID: a.ID, Len: a.Len, Flags: a.Flags, Data: a.Data}
 		w.AttrData.EnumData().ElemID = a.Enum
 		if mem := a.memory(); len(mem) > 0 {
-			c.pin.Pin(&mem[0])
 			w.Data = Addr(mem)
 		}
 	}
@@ -117,8 +116,9 @@ func (d *CharDevice) write(c *Command) syscall.Errno {
 	// Not every kernel writes every byte of a response.
 	resp := slices.Concat(l.Out, l.DrvOut)
 	if len(resp) > 0 {
-		c.pin.Pin(&resp[0])
-		defer c.pin.Unpin()
+		var pin runtime.Pinner // resp may be on the stack
+		pin.Pin(&resp[0])
+		defer pin.Unpin()
 		addr = Addr(resp)
 	}
 	errno := writeCall(d.fd, l.Request(addr))

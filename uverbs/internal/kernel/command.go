@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"encoding/binary"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -30,7 +29,6 @@ type Command struct {
 		hdr   abi.IoctlHdr
 		attrs [maxAttrs]abi.Attr
 	}
-	pin runtime.Pinner
 }
 
 // Attr is an attribute of a command. It holds an integer, a handle or a file descriptor in Data, or

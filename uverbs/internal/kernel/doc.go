@@ -19,8 +19,9 @@
 //
 // [CharDevice] is the Device for a character device, /dev/infiniband/uverbsN. It encodes header and
 // attributes in one heap object. Beside the addresses that the kernel reads, that object holds the
-// memory of the attributes as slices, which the garbage collector sees. A [runtime.Pinner] holds
-// the memory in place during the system call.
+// memory of the attributes as slices, which the garbage collector sees. The memory is therefore on
+// the heap as well, and Go does not move heap objects. The addresses in a [syscall.Iovec] rely on
+// the same.
 //
 // A [Repeated] is a legacy command that is built once and issued many times: a doorbell or the
 // arming of a CQ. On a CharDevice it is one system call, without an allocation, a lock or an
