@@ -262,7 +262,7 @@ func (a *AHAttr) complete(op, prefix string, d *Device) error {
 		return nil
 	}
 	port, err := d.facts(a.Port)
-	if err != nil || port.link != LinkLayerInfiniBand || !port.grh {
+	if err != nil || port.LinkLayer != LinkLayerInfiniBand || !port.GRHRequired() {
 		return err
 	}
 	if a.GRH.DGID.IsZero() {

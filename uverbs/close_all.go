@@ -1,10 +1,8 @@
 package uverbs
 
 import (
-	"cmp"
 	"errors"
 	"io"
-	"slices"
 	"time"
 )
 
@@ -13,13 +11,26 @@ func (o *object) markCreated(self io.Closer) error {
 	d := o.dev
 	d.tree.Lock()
 	defer d.tree.Unlock()
-	if d.all == nil {
-		d.all = map[*object]io.Closer{}
-	}
 	d.creating--
-	d.count++
-	o.seq, d.all[o] = d.count, self
+	o.self, o.older = self, d.newest
+	if d.newest != nil {
+		d.newest.newer = o
+	}
+	d.newest = o
 	return nil
+}
+
+// remove undoes markCreated. The caller holds dev.tree.
+func (o *object) remove() {
+	if o.older != nil {
+		o.older.newer = o.newer
+	}
+	if o.newer != nil {
+		o.newer.older = o.older
+	} else if o.dev.newest == o {
+		o.dev.newest = o.older
+	}
+	o.older, o.newer = nil, nil
 }
 
 // CloseAll closes every object of the device, each before the objects that it uses, and then the
@@ -82,21 +93,12 @@ func (d *Device) refuseNew(refuse bool) {
 func (d *Device) openObjects() (all []io.Closer, creating int) {
 	d.tree.Lock()
 	defer d.tree.Unlock()
-	var order []*object
-	for o := range d.all {
-		order = append(order, o)
-	}
-	slices.SortFunc(order, func(a, b *object) int {
-		if a.kind == b.kind || a.kind != "MW" && b.kind != "MW" {
-			return cmp.Compare(b.seq, a.seq)
+	for _, windows := range []bool{true, false} {
+		for o := d.newest; o != nil; o = o.older {
+			if (o.kind == "MW") == windows {
+				all = append(all, o.self)
+			}
 		}
-		if a.kind == "MW" {
-			return -1
-		}
-		return 1
-	})
-	for _, o := range order {
-		all = append(all, d.all[o])
 	}
 	return all, d.creating
 }

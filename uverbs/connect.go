@@ -58,8 +58,14 @@ type peerInfo struct {
 	minRNRTimer RNRTimer // of this QP; the peer waits for it
 }
 
+// ofPeer are the attributes that recordPeer records.
+const ofPeer = AttrAV | AttrDestQPN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMinRNRTimer | AttrPathMTU
+
 // recordPeer records the attributes of a Modify that concern the peer.
-func (q *QP) recordPeer(attr QPAttr, mask QPAttrMask) {
+func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
+	if mask&ofPeer == 0 {
+		return
+	}
 	p := peerInfo{}
 	if old := q.peer.Load(); old != nil {
 		p = *old
@@ -115,9 +121,10 @@ func (o *PathOptions) check(d *Device) error {
 	return nil
 }
 
-// activePort returns the path's port and its attributes. That is the port of the options, or the
-// one that Init used, or the first active one. It fails with ENETDOWN if the port is not active.
-func (q *QP) activePort() (uint8, PortAttr, error) {
+// activePort returns the path's port and its attributes, which query returns. That is the port of
+// the options, or the one that Init used, or the first active one. It fails with ENETDOWN if the
+// port is not active.
+func (q *QP) activePort(query func(port uint8) (PortAttr, error)) (uint8, PortAttr, error) {
 	first := q.path.Port
 	if first == 0 && q.State() != QPReset {
 		first = uint8(q.port.Load())
@@ -128,7 +135,7 @@ func (q *QP) activePort() (uint8, PortAttr, error) {
 	}
 	var down PortAttr
 	for port := first; port <= last; port++ {
-		attr, err := q.dev.QueryPort(port)
+		attr, err := query(port)
 		if err != nil {
 			return 0, PortAttr{}, err
 		}
@@ -187,7 +194,7 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 			return e, nil
 		}
 	}
-	table, err := q.dev.GIDTable(port)
+	table, err := q.dev.currentGIDs(port)
 	if err != nil {
 		return GIDEntry{}, err
 	}
@@ -238,7 +245,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.dev.driver.unsupportedModify(QPRTR); err != nil { // Connect would fail
 		return Endpoint{}, err
 	}
-	port, attr, err := q.activePort()
+	port, attr, err := q.activePort(q.dev.currentPort)
 	if err != nil {
 		return Endpoint{}, err
 	}
@@ -265,7 +272,7 @@ func (q *QP) Init() error {
 	port := q.path.Port
 	if port == 0 {
 		var err error
-		if port, _, err = q.activePort(); err != nil {
+		if port, _, err = q.activePort(q.dev.currentPort); err != nil {
 			return err
 		}
 	}
@@ -300,7 +307,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 	if q.typ == RawPacket && qkey != 0 {
 		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")
 	}
-	port, _, err := q.activePort()
+	port, _, err := q.activePort(q.dev.currentPort)
 	if err != nil {
 		return err
 	}
@@ -336,7 +343,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if !q.connected() {
 		return argErr("Connect", "QP type", q.typ, "a connected type; use ReadyUD for UD and raw packet")
 	}
-	port, attr, err := q.activePort()
+	port, attr, err := q.activePort(q.dev.recentPort) // with the MTU of now
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -182,10 +181,9 @@ type Device struct {
 	deviceDrivers
 	poller kernel.Poller // nil for a device of the kernel
 
-	tree     sync.Mutex            // guards the parents and users of the device's objects
-	all      map[*object]io.Closer // guarded by tree: the objects that are open
-	count    uint64                // guarded by tree: the number of objects created so far
-	creating int                   // guarded by tree: the number of objects being created
+	tree     sync.Mutex // guards the parents and users of the device's objects
+	newest   *object    // guarded by tree: the open object that was created last
+	creating int        // guarded by tree: the number of objects being created
 
 	ports         portCache
 	mrs           mrIndex  // MRs by their keys

@@ -162,7 +162,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 	}
 	g := &a.attr.GRH
 	v := mlx5.AVAttr{
-		RoCE: port.link == LinkLayerEthernet,
+		RoCE: port.LinkLayer == LinkLayerEthernet,
 		LID:  a.attr.DLID, PathBits: a.attr.SrcPathBits, SL: a.attr.SL, Rate: uint8(a.attr.StaticRate),
 		Global: a.attr.Global, GID: g.DGID, GIDIndex: g.SGIDIndex, HopLimit: g.HopLimit, TrafficClass: g.TrafficClass, FlowLabel: g.FlowLabel,
 	}
@@ -175,7 +175,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 			return &FeatureError{Feature: "CREATE_AH with the peer's Ethernet address", Driver: "mlx5"}
 		}
 		v.MAC = mac
-		e, err := d.gidOf(a.attr.Port, int(g.SGIDIndex), port.gids, port.link)
+		e, err := d.gidOf(a.attr.Port, int(g.SGIDIndex), port.GIDTableLen, port.LinkLayer)
 		if err != nil {
 			return err
 		}

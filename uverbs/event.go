@@ -246,6 +246,7 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 			ev.WQ.failed()
 		}
 	case EventPortActive, EventPortErr, EventLIDChange, EventPKeyChange, EventSMChange, EventClientReregister, EventGIDChange, EventDeviceSpeedChange:
+		d.ports.events.Add(1)
 		ev.Port, ok = uint8(element), true
 	default:
 		ok = true

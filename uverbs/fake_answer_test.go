@@ -61,6 +61,9 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 		if size := c.attr(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE).Data; size != 32 {
 			k.t.Errorf("the size of a GID entry is said to be %d, want 32", size)
 		}
+		if len(sliceBytes(k.gids)) > int(c.attr(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES).Len) {
+			return syscall.EINVAL
+		}
 		out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, sliceBytes(k.gids))
 		out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, u64(uint64(len(k.gids))))
 	case "QUERY_GID_ENTRY":

@@ -89,7 +89,7 @@ func (e GIDEntry) String() string {
 // GIDTable returns the used entries of a port's GID table, sorted by index (ibv_query_gid_table).
 // If the kernel or RDMAABI rules out the ioctl, it reads sysfs.
 func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
-	attr, err := d.QueryPort(port)
+	attr, err := d.facts(port)
 	if err != nil {
 		return nil, err
 	}
@@ -98,18 +98,12 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 		return d.inProcessGIDs(port), nil
 	}
 	if absent(errno) {
-		return sysfsGIDs(sysClassInfiniband, d.Name(), port, attr)
+		return sysfsGIDs(sysClassInfiniband, d.Name(), port, *attr)
 	}
 	if errno != 0 {
 		return nil, d.cmd.fail("QUERY_GID_TABLE", errno, "")
 	}
-	var table []GIDEntry
-	for _, e := range all {
-		if e.Port == port {
-			table = append(table, e)
-		}
-	}
-	return table, nil
+	return ofPort(all, port), nil
 }
 
 // QueryGID returns one entry of a port's GID table (ibv_query_gid_ex). The error matches ENODATA if
@@ -119,7 +113,7 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	if err != nil {
 		return GIDEntry{}, err
 	}
-	return d.gidOf(port, index, p.gids, p.link)
+	return d.gidOf(port, index, p.GIDTableLen, p.LinkLayer)
 }
 
 // gidOf is QueryGID for a port with a table of n entries.
@@ -174,11 +168,15 @@ func gidEntry(e *abi.GIDEntry) GIDEntry {
 // maxGIDs limits the size of a device's GID tables. Real ones have some hundreds of entries.
 const maxGIDs = 1 << 20
 
-// gidIoctl uses UVERBS_METHOD_QUERY_GID_TABLE, which returns the entries of all ports.
+// usualGIDs is the number of used entries that gidIoctl expects at first. Tables have hundreds of
+// entries, most of them unused, and the kernel clears as much memory as it is given.
+const usualGIDs = 32
+
+// gidIoctl returns the entries of all ports.
 func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 	n := 0
 	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
-		attr, err := d.QueryPort(uint8(port))
+		attr, err := d.facts(uint8(port))
 		if err != nil {
 			return nil, errnoOf(err)
 		}
@@ -190,6 +188,21 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 	case n > maxGIDs:
 		return nil, syscall.EOVERFLOW
 	}
+	answer := note[[]GIDEntry](d)
+	table, errno := d.gidIoctlFor(min(n, usualGIDs))
+	if errno == syscall.EINVAL && n > usualGIDs { // more are in use
+		table, errno = d.gidIoctlFor(n)
+	}
+	if errno == 0 {
+		answer.value = table
+		d.ports.gids.Store(answer)
+	}
+	return table, errno
+}
+
+// gidIoctlFor uses UVERBS_METHOD_QUERY_GID_TABLE, which returns the entries of all ports. It fails
+// with EINVAL if more than n are in use.
+func (d *Device) gidIoctlFor(n int) ([]GIDEntry, syscall.Errno) {
 	entries := make([]abi.GIDEntry, n)
 	var used [8]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE)

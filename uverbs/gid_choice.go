@@ -43,11 +43,16 @@ func chooseGID(table []GIDEntry, peer GID, route func(peer GID) gidRoute) (best 
 		return GIDEntry{}, false
 	}
 	most := 0
-	for _, e := range table {
-		most = max(most, gidSuits(e, peer))
+	var suit []GIDEntry // those with the highest rank
+	for i := range table {
+		switch rank := gidSuits(&table[i], peer); {
+		case rank > most || suit == nil:
+			most, suit = rank, table[i:i+1:i+1]
+		case rank == most:
+			suit = append(suit, table[i])
+		}
 	}
-	suit := slices.DeleteFunc(slices.Clone(table), func(e GIDEntry) bool { return gidSuits(e, peer) < most })
-	first := suit[0]
+	first := &suit[0]
 	var r gidRoute
 	if slices.ContainsFunc(suit, func(e GIDEntry) bool { return e.Type != GIDTypeIB && (e.GID != first.GID || e.Netdev != first.Netdev) }) {
 		r = route(peer)
@@ -63,7 +68,7 @@ func chooseGID(table []GIDEntry, peer GID, route func(peer GID) gidRoute) (best 
 
 // gidSuits ranks an entry by the GIDs alone: on RoCE by link-local and address family, on
 // InfiniBand by subnet.
-func gidSuits(e GIDEntry, peer GID) int {
+func gidSuits(e *GIDEntry, peer GID) int {
 	if e.Type == GIDTypeIB {
 		if bytes.Equal(e.GID[:8], peer[:8]) {
 			return 1

@@ -128,7 +128,7 @@ func (q *QP) hasAddress(e Endpoint) bool {
 		attr, err := q.dev.QueryPort(port)
 		return err == nil && attr.LID == e.LID
 	}
-	table, err := q.dev.GIDTable(port)
+	table, err := q.dev.currentGIDs(port)
 	if err != nil {
 		return false
 	}

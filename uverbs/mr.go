@@ -122,28 +122,27 @@ func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
 	if err := p.dev.checkAccess(op, o.Access, accessMR); err != nil {
 		return nil, err
 	}
-	s, err := o.region(op, buf)
-	if err != nil {
+	mr := &MR{}
+	if err := o.region(op, buf, &mr.mem); err != nil {
 		return nil, err
 	}
-	mr := &MR{}
-	if err := mr.register(p, s); err != nil {
+	if err := mr.register(p, &mr.mem); err != nil {
 		buf.release()
 		return nil, err
 	}
 	return mr, mr.markCreated(mr)
 }
 
-// region returns the region of a buffer. It acquires the buffer; the caller releases it.
-func (o *MROptions) region(op string, buf *Buffer) (*region, error) {
+// region fills in the region of a buffer. It acquires the buffer; the caller releases it.
+func (o *MROptions) region(op string, buf *Buffer, s *region) error {
 	if buf == nil {
-		return nil, argErr(op, "buffer", "nil", "a Buffer")
+		return argErr(op, "buffer", "nil", "a Buffer")
 	}
 	mem, err := buf.acquire()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s := &region{access: o.Access, buf: buf, dmah: o.DMAH}
+	*s = region{access: o.Access, buf: buf, dmah: o.DMAH}
 	var length int
 	if s.offset, length, err = o.part(op, len(mem)); err == nil {
 		s.start, s.length = addrOf(mem)+uint64(s.offset), uint64(length)
@@ -151,9 +150,8 @@ func (o *MROptions) region(op string, buf *Buffer) (*region, error) {
 	}
 	if err != nil {
 		buf.release()
-		return nil, err
 	}
-	return s, nil
+	return err
 }
 
 // RegSlice registers memory of the Go heap, or other memory that does not move. The slice is pinned
@@ -185,12 +183,11 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 
 // use makes the MR a user of its PD and its DMA handle.
 func (m *MR) use(p *PD, s *region) error {
-	uses := []*object{&p.object}
-	if s.dmah != nil {
-		uses = append(uses, &s.dmah.object)
-	}
 	m.pd = p
-	return m.addParents(p.dev, "MR", "DEREG_MR", uses...)
+	if s.dmah != nil {
+		return m.addParents(p.dev, "MR", "DEREG_MR", &p.object, &s.dmah.object)
+	}
+	return m.addParents(p.dev, "MR", "DEREG_MR", &p.object)
 }
 
 // register registers memory of this process. It uses the legacy command unless there is a DMA
@@ -211,14 +208,18 @@ func (m *MR) register(p *PD, s *region) error {
 		m.removeParents()
 		return &FeatureError{Feature: "REG_MR with " + lacking, Driver: p.dev.driver.name()}
 	}
-	req := &abi.RegMR{
+	var c struct {
+		req  abi.RegMR
+		resp abi.RegMRResp
+	}
+	req, resp := &c.req, &c.resp
+	*req = abi.RegMR{
 		Start:       s.start,
 		Length:      s.length,
 		HCAVA:       s.iova,
 		PDHandle:    p.handle,
 		AccessFlags: uint32(s.access),
 	}
-	resp := &abi.RegMRResp{}
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(req), bytesOf(resp), p.dev.driver.mrUdata()); errno != 0 {
 		m.removeParents()
 		return p.dev.regError("REG_MR", errno, s)

@@ -98,8 +98,8 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 		return &s, req, nil
 	}
 	part := MROptions{Access: s.access, Offset: o.Offset, Length: o.Length, IOVA: o.IOVA}
-	next, err := part.region(op, o.Buffer)
-	if err != nil {
+	next := new(region)
+	if err := part.region(op, o.Buffer, next); err != nil {
 		return nil, nil, err
 	}
 	if err := m.dev.checkReregIOVA(next); err != nil {

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -16,7 +17,8 @@ type object struct {
 	kind    string // "PD", "QP", …
 	destroy string // the verb that destroys it, such as "DEALLOC_PD"
 	dev     *Device
-	parents []*object // what this object uses; each counts it among its users
+	parents []*object  // what this object uses; each counts it among its users
+	first   [4]*object // memory for parents
 
 	// closed is set once the object is closed. The data path reads it without a lock.
 	closed atomic.Bool
@@ -24,7 +26,11 @@ type object struct {
 	closeMu    sync.RWMutex // held for writing by Close, and for reading by commands for the object
 	users      users        // guarded by dev.tree: the objects that use this one
 	noNewUsers bool         // guarded by dev.tree: the object is closed or being closed
-	seq        uint64       // guarded by dev.tree: number in the order of creation, from 1; 0 until then
+
+	// Guarded by dev.tree: the object itself, nil until it is created, and its neighbours in the
+	// device's list of objects.
+	self         io.Closer
+	newer, older *object
 }
 
 // users counts the objects of each kind that use another object. There are few kinds, so a list is
@@ -111,7 +117,7 @@ func (o *object) addParents(dev *Device, kind, destroy string, parents ...*objec
 	if dev.noNewUsers {
 		return dev.errClosed()
 	}
-	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, parents
+	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, append(o.first[:0:len(o.first)], parents...)
 	dev.creating++
 	for _, p := range parents {
 		p.ref(kind)
@@ -166,10 +172,11 @@ func (o *object) removeParent(p *object) {
 func (o *object) removeParents() {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
-	if o.seq == 0 {
+	if o.self == nil {
 		o.dev.creating--
+	} else {
+		o.remove()
 	}
-	delete(o.dev.all, o)
 	for _, p := range o.parents {
 		p.unref(o.kind)
 	}

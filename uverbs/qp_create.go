@@ -161,14 +161,18 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(s.Type))
 	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, q.cookie)
 	q.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_QP_EVENT_FD)
-	caps := &abi.QPCap{
+	var mem struct {
+		caps, got abi.QPCap
+		qpn       [4]byte
+	}
+	mem.caps = abi.QPCap{
 		MaxSendWR:     uint32(s.MaxSendWR),
 		MaxRecvWR:     uint32(s.MaxRecvWR),
 		MaxSendSGE:    uint32(s.MaxSendSGE),
 		MaxRecvSGE:    uint32(s.MaxRecvSGE),
 		MaxInlineData: uint32(s.MaxInline),
 	}
-	cmd.in(abi.UVERBS_ATTR_CREATE_QP_CAP, bytesOf(caps))
+	cmd.in(abi.UVERBS_ATTR_CREATE_QP_CAP, bytesOf(&mem.caps))
 	flags := uint32(s.Flags)
 	if s.SignalAll {
 		flags |= abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
@@ -176,14 +180,13 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	if flags != 0 {
 		cmd.u32(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags)
 	}
-	got := &abi.QPCap{}
-	var qpn [4]byte
+	got := &mem.got
 	cmd.out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, bytesOf(got))
-	cmd.out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, qpn[:])
+	cmd.out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, mem.qpn[:])
 	cmd.udata(u)
 	errno := q.dev.cmd.ioctl(cmd)
 	if errno == 0 {
-		q.handle, q.qpn = uint32(handle.Data), le32(qpn[:])
+		q.handle, q.qpn = uint32(handle.Data), le32(mem.qpn[:])
 		q.caps = QPCaps{
 			MaxSendWR:  int(got.MaxSendWR),
 			MaxRecvWR:  int(got.MaxRecvWR),

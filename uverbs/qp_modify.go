@@ -141,7 +141,7 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
 		q.cause.Store(nil)
 		q.flushSeen.Store(false)
 	}
-	q.recordPeer(*attr, mask)
+	q.recordPeer(attr, mask)
 }
 
 // clearFailure removes the recorded failure.

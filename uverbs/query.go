@@ -3,7 +3,6 @@ package uverbs
 import (
 	"encoding/binary"
 	"fmt"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -346,30 +345,6 @@ const PortGRHRequired uint8 = abi.IB_UVERBS_QPF_GRH_REQUIRED
 // include its GID. See [PortGRHRequired].
 func (a PortAttr) GRHRequired() bool { return a.Flags&PortGRHRequired != 0 }
 
-// portFacts are the attributes of a port that do not change while a device is open.
-type portFacts struct {
-	link LinkLayer
-	gids int  // size of the GID table
-	grh  bool // every packet needs a GRH
-}
-
-// portCache holds the facts about ports that were queried, by port number.
-type portCache [256]atomic.Pointer[portFacts]
-
-// facts returns the constant attributes of a port. It asks the kernel only once.
-func (d *Device) facts(port uint8) (*portFacts, error) {
-	if f := d.ports[port].Load(); f != nil {
-		return f, d.usable()
-	}
-	attr, err := d.QueryPort(port)
-	if err != nil {
-		return nil, err
-	}
-	f := &portFacts{link: attr.LinkLayer, gids: attr.GIDTableLen, grh: attr.GRHRequired()}
-	d.ports[port].Store(f)
-	return f, nil
-}
-
 // QueryPort returns the current attributes of a port, from 1 on (ibv_query_port).
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if err := d.usable(); err != nil {
@@ -378,6 +353,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if port < 1 || port > d.attr.PhysPortCount {
 		return PortAttr{}, argErr("QueryPort", "port", port, "1 to %d", d.attr.PhysPortCount)
 	}
+	answer := note[PortAttr](d)
 	resp := &abi.QueryPortRespEx{}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT)
 	defer cmd.done()
@@ -392,7 +368,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		return PortAttr{}, about(d.cmd.fail("QUERY_PORT", errno, ""), "", fmt.Sprintf("port %d", port))
 	}
 	r := &resp.LegacyResp
-	return PortAttr{
+	attr := PortAttr{
 		State:         PortState(r.State),
 		MaxMTU:        MTU(r.MaxMTU),
 		ActiveMTU:     MTU(r.ActiveMTU),
@@ -415,7 +391,10 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		LinkLayer:     LinkLayer(r.LinkLayer),
 		Flags:         r.Flags,
 		CapFlags2:     resp.PortCapFlags2,
-	}, nil
+	}
+	answer.value = attr
+	d.ports.ports[port].Store(answer)
+	return attr, nil
 }
 
 // Phys returns the physical port state in words, as ibv_devinfo prints it.

@@ -22,7 +22,7 @@ func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	}
 	if errno == syscall.EINVAL && !ah.Global {
 		port, err := d.facts(ah.Port)
-		p.GRHMissing = err == nil && port.grh
+		p.GRHMissing = err == nil && port.GRHRequired()
 	}
 	return p.Hint()
 }

@@ -1,0 +1,98 @@
+package uverbs
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// age makes the kernel's answers so old that they count only if no event has come since.
+func (d *Device) age() {
+	for i := range d.ports.ports {
+		if a := d.ports.ports[i].Load(); a != nil {
+			a.asked.Store(a.asked.Load() - int64(questionTime))
+		}
+	}
+	if t := d.ports.gids.Load(); t != nil {
+		t.asked.Store(t.asked.Load() - int64(questionTime))
+	}
+}
+
+// queries returns the queries about ports among the commands.
+func queries(all []string) []string {
+	return slices.DeleteFunc(all, func(c string) bool { return c != "ioctl QUERY_PORT" && c != "ioctl QUERY_GID_TABLE" })
+}
+
+// TestPortCache: the kernel is asked about a port again only after an event about it, whether the
+// program has read the event or not; about the MTU, for which there is no event, each time.
+func TestPortCache(t *testing.T) {
+	f := connectable(t, QPOptions{})
+	const port, table = "ioctl QUERY_PORT", "ioctl QUERY_GID_TABLE"
+	endpoint := func(what string, want ...string) {
+		t.Helper()
+		f.dev.age()
+		f.took()
+		value(f.qp.Endpoint())(t)
+		if got := queries(f.took()); !slices.Equal(got, want) {
+			t.Errorf("%s: asked %q, want %q", what, got, want)
+		}
+	}
+	value(f.qp.Endpoint())(t)
+	endpoint("nothing has happened")
+	f.raiseAsync(t, EventGIDChange, 1)
+	endpoint("an unread event", port, table)
+	value(waitEvent(t, f.dev))(t)
+	endpoint("an event that was read since", port, table)
+	endpoint("nothing has happened since")
+	f.raiseAsync(t, EventCommEst, f.qp.cookie)
+	value(waitEvent(t, f.dev))(t)
+	endpoint("an event about the QP")
+	f.port.ActiveMTU = uint8(MTU256)
+	endpoint("a new MTU")
+	f.dev.age()
+	f.took()
+	must(t, f.qp.Connect(t.Context(), Endpoint{QPN: 77, GID: gid(t, "10.1.0.2")}))
+	if got := queries(f.took()); !slices.Equal(got, []string{port}) {
+		t.Errorf("Connect: asked %q, want %q", got, port)
+	}
+	if got := f.qp.peer.Load().mtu; got != MTU256 {
+		t.Errorf("the path MTU is %d bytes, want 256", got.Bytes())
+	}
+}
+
+// TestPortCacheRecent: answers of this moment serve without another question.
+func TestPortCacheRecent(t *testing.T) {
+	f := connectable(t, QPOptions{})
+	f.raiseAsync(t, EventGIDChange, 1) // so that only the time counts
+	value(f.qp.Endpoint())(t)
+	for i := range f.dev.ports.ports {
+		if a := f.dev.ports.ports[i].Load(); a != nil {
+			a.asked.Store(1 << 62)
+		}
+	}
+	f.dev.ports.gids.Load().asked.Store(1 << 62)
+	f.took()
+	must(t, f.qp.Connect(t.Context(), Endpoint{QPN: 77, GID: gid(t, "10.1.0.2")}))
+	if got := queries(f.took()); len(got) != 0 {
+		t.Errorf("Connect asked: %q", got)
+	}
+}
+
+// TestManyGIDs: a table with more used entries than usual is read whole.
+func TestManyGIDs(t *testing.T) {
+	d, k := fakeDevice(t, pathIoctl)
+	k.port.GIDTblLen = 1024
+	k.gids = make([]abi.GIDEntry, usualGIDs+1)
+	for i := range k.gids {
+		k.gids[i].GIDIndex, k.gids[i].PortNum = uint32(i), 1
+	}
+	if table := value(d.GIDTable(1))(t); len(table) != usualGIDs+1 {
+		t.Errorf("%d entries, want %d", len(table), usualGIDs+1)
+	}
+	k.refuse["QUERY_GID_TABLE"] = syscall.EINVAL
+	if table, err := d.GIDTable(1); errnoOf(err) != syscall.EINVAL {
+		t.Errorf("refused: %d entries, %v, want EINVAL", len(table), err)
+	}
+}
