@@ -42,13 +42,14 @@ func (c *config) softRxeSuite() suite {
 		}
 	}
 	return suite{
-		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, a random walk (GOVERBS_WALK=10m)",
+		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, a random walk (GOVERBS_WALK=10m), also with lost packets",
 		steps: []step{
 			tests("verbs", "^Test(RC|UC|UD)"),
 			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
 			tests("cm", "^TestCM"),
 			tests("walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
+			tests("loss", "^TestWalkLoss$", pick(c.short, "GOVERBS_WALK=30s", "GOVERBS_WALK=1m")),
 		},
 	}
 }

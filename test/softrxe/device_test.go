@@ -64,6 +64,12 @@ func (h host) String() string {
 // ones. The software device ends with the test.
 func newHosts(t *testing.T, ipv6 bool) (rxe, software host) {
 	t.Helper()
+	return newHostsWith(t, ipv6, soft.Options{})
+}
+
+// newHostsWith is newHosts with more options of the software device.
+func newHostsWith(t *testing.T, ipv6 bool, o soft.Options) (rxe, software host) {
+	t.Helper()
 	testenv.Guest(t)
 	rxe, software = host{name: rxeName, addr: rxeAddr}, host{soft: true, addr: softAddr}
 	if ipv6 {
@@ -71,7 +77,8 @@ func newHosts(t *testing.T, ipv6 bool) (rxe, software host) {
 	}
 	var dev *soft.Device
 	err := lab.nobody.do(func() (err error) {
-		dev, err = soft.New(soft.Options{Addr: software.addr})
+		o.Addr = software.addr
+		dev, err = soft.New(o)
 		return err
 	})
 	if err != nil {

@@ -21,4 +21,9 @@
 //   - On Linux 6.1 a fence may also miss the completion that it waits for: do_complete looks at wait_fence
 //     while rxe_requester, on another processor, is between rxe_wqe_is_fenced and setting wait_fence. On
 //     Linux 7.2 one task runs both (rxe_sender).
+//   - On Linux 7.2 an rkey of a memory window permits access to all of the region: check_rkey compares the
+//     addresses with those of the region, and nothing compares them with those of the window. The software
+//     device does the same.
+//   - A QP that bound a window waits for it when it is destroyed: rxe_do_bind_mw takes a reference that only
+//     the invalidation or the end of the window drops. After 50 s __rxe_cleanup logs a warning.
 package softrxe

@@ -15,7 +15,7 @@ import (
 const deadline = 20 * time.Second
 
 // bufferSize is the size of the memory of an end.
-const bufferSize = 256 << 10
+const bufferSize = 260 << 10
 
 // rights are the rights of the peer in an end's memory, unless a test says otherwise.
 const rights = uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic | uverbs.AccessMWBind
@@ -32,11 +32,22 @@ type end struct {
 	sendCQ *uverbs.CQ
 	recvCQ *uverbs.CQ
 	qp     *uverbs.QP
+	srq    *uverbs.SRQ // of the QP; nil: it has a receive queue of its own
+	mw     *uverbs.MW  // nil: there is none
+	ah     *uverbs.AH  // of the peer of datagrams; nil: there is none
 	record *record
 }
 
 // newEnd makes an end whose memory has contents that depend on its name alone.
 func newEnd(t *testing.T, name string, h host, o uverbs.QPOptions, r *record) *end {
+	t.Helper()
+	e := newEndWithoutQP(t, name, h, r)
+	e.newQP(o)
+	return e
+}
+
+// newEndWithoutQP makes an end without a QP.
+func newEndWithoutQP(t *testing.T, name string, h host, r *record) *end {
 	t.Helper()
 	e := &end{t: t, name: name, host: h, dev: h.open(t), record: r}
 	var err error
@@ -56,7 +67,6 @@ func newEnd(t *testing.T, name string, h host, o uverbs.QPOptions, r *record) *e
 		must(t, err)
 		closeLater(t, *cq)
 	}
-	e.newQP(o)
 	return e
 }
 
@@ -110,6 +120,10 @@ func (e *end) post(wrs ...uverbs.SendWR) {
 // recv posts a receive.
 func (e *end) recv(id uint64, sgl ...uverbs.SGE) {
 	e.t.Helper()
+	if e.srq != nil {
+		must(e.t, e.srq.PostRecv(id, sgl...))
+		return
+	}
 	must(e.t, e.qp.PostRecv(id, sgl...))
 }
 
@@ -195,7 +209,7 @@ func (e *end) fails() {
 			return
 		}
 	}
-	e.t.Errorf("%s%s (%s): the QP is not in state ERR after %s:\n%s", e.record.title, e.name, e.host, deadline, e.record)
+	e.t.Fatalf("%s%s (%s): the QP is not in state ERR after %s:\n%s", e.record.title, e.name, e.host, deadline, e.record)
 }
 
 // state records the state of the QP.

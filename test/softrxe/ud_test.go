@@ -22,30 +22,35 @@ func (x *exchange) datagram(id uint64, offset, n int, imm uint32) uverbs.SendWR 
 	if imm != 0 {
 		wr.Opcode, wr.Imm = uverbs.WRSendWithImm, imm
 	}
-	wr.AH, wr.RemoteQPN, wr.RemoteQKey = x.address(uverbs.GID(x.b.host.addr.As16())), x.b.qp.QPN(), qkey
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = x.a.address(x.b.host.gid()), x.b.qp.QPN(), qkey
 	return wr
 }
 
-// address makes an address handle of a.
-func (x *exchange) address(to uverbs.GID) (ah *uverbs.AH) {
-	index := x.a.host.gidIndex(x.t, x.a.dev)
-	must(x.t, x.a.host.do(func() (err error) {
-		ah, err = x.a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{
+// gid returns the GID that is the host's address.
+func (h host) gid() uverbs.GID { return uverbs.GID(h.addr.As16()) }
+
+// address makes an address handle.
+func (e *end) address(to uverbs.GID) (ah *uverbs.AH) {
+	e.t.Helper()
+	index := e.host.gidIndex(e.t, e.dev)
+	must(e.t, e.host.do(func() (err error) {
+		ah, err = e.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{
 			DGID: to, SGIDIndex: uint8(index), HopLimit: 33, TrafficClass: 0x20}})
 		return err
 	}))
-	closeLater(x.t, ah)
+	closeLater(e.t, ah)
 	return ah
 }
 
-// header records the GRH at an offset of b's memory, and clears it: not all of it is the same for all
-// pairings.
-func (x *exchange) header(offset int, dst netip.Addr) {
-	b := x.b.buf.Bytes()[offset:][:uverbs.GRHSize]
+// header records the GRH at an offset of the end's memory, and clears it: not all of it is the same for
+// all pairings.
+func (e *end) header(offset int, from host, dst netip.Addr) {
+	e.t.Helper()
+	b := e.buf.Bytes()[offset:][:uverbs.GRHSize]
 	grh, err := uverbs.ParseGRH(b)
-	must(x.t, err)
-	if src, dst := grh.SGID.Addr() == x.a.host.addr, grh.DGID.Addr() == dst; !src || !dst || grh.TrafficClass != 0x20 {
-		x.record.fail("GRH from a %t, to b %t, traffic class %#x", src, dst, grh.TrafficClass)
+	must(e.t, err)
+	if src, dst := grh.SGID.Addr() == from.addr, grh.DGID.Addr() == dst; !src || !dst || grh.TrafficClass != 0x20 {
+		e.record.fail("%s: GRH: right source %t, right destination %t, traffic class %#x", e.name, src, dst, grh.TrafficClass)
 	}
 	clear(b)
 }
@@ -58,7 +63,7 @@ var udCases = []verbsCase{
 			x.a.post(x.datagram(uint64(i), i, n, uint32(i%3)))
 			x.a.sent(1)
 			x.b.got(1)
-			x.header(slot+2000*i, x.b.host.addr)
+			x.b.header(slot+2000*i, x.a.host, x.b.host.addr)
 		}
 	}},
 	{name: "longer than the MTU", a: ud, b: ud, run: func(x *exchange) { lost(x, 5000, func(*uverbs.SendWR) {}) }, sinceA: v6_2},
@@ -73,7 +78,7 @@ var udCases = []verbsCase{
 		x.a.post(x.datagram(2, 0, 99, 0))
 		x.a.sent(1)
 		x.b.got(1)
-		x.header(slot, x.b.host.addr)
+		x.b.header(slot, x.a.host, x.b.host.addr)
 	}},
 	{name: "no receive", a: ud, b: ud, run: func(x *exchange) {
 		x.a.post(x.datagram(1, 0, 100, 0))
@@ -83,7 +88,7 @@ var udCases = []verbsCase{
 		x.a.post(x.datagram(2, 0, 99, 0))
 		x.a.sent(1)
 		x.b.got(1)
-		x.header(slot, x.b.host.addr)
+		x.b.header(slot, x.a.host, x.b.host.addr)
 	}},
 	{name: "group", a: ud, b: ud, run: multicast},
 }
@@ -100,7 +105,7 @@ func lost(x *exchange, n int, change func(wr *uverbs.SendWR)) {
 	x.a.post(x.datagram(2, 0, 99, 5))
 	x.a.sent(1)
 	x.b.got(1)
-	x.header(slot, x.b.host.addr)
+	x.b.header(slot, x.a.host, x.b.host.addr)
 }
 
 // multicast sends a datagram to a group that b is in, and one when it is no more.
@@ -118,12 +123,12 @@ func multicast(x *exchange) {
 	}
 	must(x.t, attach(x.b.qp.AttachMulticast))
 	wr := x.datagram(1, 0, 700, 7)
-	wr.AH, wr.RemoteQPN = x.address(gid), multicastQPN
+	wr.AH, wr.RemoteQPN = x.a.address(gid), multicastQPN
 	x.b.recv(9, x.b.sge(slot, 2000))
 	x.a.post(wr)
 	x.a.sent(1)
 	x.b.got(1)
-	x.header(slot, group)
+	x.b.header(slot, x.a.host, group)
 	must(x.t, attach(x.b.qp.DetachMulticast))
 	x.b.recv(10, x.b.sge(slot, 2000))
 	wr.ID = 2

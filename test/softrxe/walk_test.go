@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // WalkEnv is the time that the random walk takes, and SeedEnv its seed, as a decimal number.
@@ -23,244 +23,8 @@ const (
 	defaultWalk = 30 * time.Second
 )
 
-// The memory of an end in the walk. What a request reads is never what one writes that may be under way
-// at the same time, so that the contents afterwards do not depend on which was first.
-const (
-	areaSize   = 64 << 10
-	sourceArea = 0            // data of SENDs and WRITEs, and what READs of the peer read
-	resultArea = areaSize     // what own READs and atomics bring
-	targetArea = 2 * areaSize // of the peer's WRITEs and atomics
-	recvArea   = 3 * areaSize // of receives
-	longest    = 24_000       // of a message, in bytes
-	roundBytes = 60_000       // of a round, which fit into a socket's receive buffer
-	maxOps     = 12
-)
-
-// fault is the error that a request of a round provokes.
-type fault int
-
-// Faults.
-const (
-	noFault      fault = iota
-	wrongRKey          // no MR has the rkey
-	outOfRange         // the range ends behind the MR
-	shortReceive       // the receive is too short
-	noReceive          // there is no receive
-	wrongLKey          // no MR has the lkey of a receive
-)
-
-// piece is a part of an area.
-type piece struct{ offset, length int }
-
-// op is a request of a round, the same for all pairings.
-type op struct {
-	opcode uverbs.WROpcode
-	flags  uverbs.SendFlags
-	local  []piece
-	inline bool // the data of the first piece, which is the only one
-	remote int  // offset in the peer's memory
-	imm    uint32
-	values [2]uint64
-	recv   []piece // of the receive that it takes
-	takes  bool    // whether it takes one
-	fault  fault
-}
-
-// String returns the request in words.
-func (o *op) String() string {
-	s := fmt.Sprintf("%s flags %#x local %v remote %d", o.opcode, o.flags, o.local, o.remote)
-	if o.inline {
-		s += " inline"
-	}
-	if o.takes {
-		s += fmt.Sprintf(" receive %v", o.recv)
-	}
-	if o.fault != noFault {
-		s += fmt.Sprintf(" fault %d", o.fault)
-	}
-	return s
-}
-
-// round is the list of operations of both ends of each pairing: the first ops are those of end a, the second of end b.
-type round struct {
-	ops  [2][]op
-	list bool // post them as a list
-}
-
-// String returns the requests in words.
-func (r *round) String() string {
-	var b strings.Builder
-	for i := range r.ops {
-		for j := range r.ops[i] {
-			fmt.Fprintf(&b, "%c: %d: %s\n", 'a'+i, j, &r.ops[i][j])
-		}
-	}
-	return b.String()
-}
-
-// failing reports whether a request of the round has a fault.
-func (r *round) failing() bool {
-	for _, ops := range r.ops {
-		if slices.ContainsFunc(ops, func(o op) bool { return o.fault != noFault }) {
-			return true
-		}
-	}
-	return false
-}
-
-// walker draws rounds.
-type walker struct {
-	*rand.Rand
-	typ         uverbs.QPType
-	maxInline   int
-	atomicWrite bool // rxe of this kernel has it
-	lossy       bool // the link loses packets: only RC, without faults, and with a short timeout
-}
-
-// piece draws a part of an area.
-func (w *walker) piece(area, n int) piece { return piece{area + w.IntN(areaSize-n+1), n} }
-
-// length draws the length of a message, which is often one around a multiple of an MTU.
-func (w *walker) length(most int) int {
-	var n int
-	switch w.IntN(6) {
-	case 0:
-		n = 0
-	case 1:
-		n = 1 + w.IntN(16)
-	case 2, 3:
-		n = 256<<w.IntN(3)*(1+w.IntN(5)) + w.IntN(3) - 1
-	case 4:
-		n = w.IntN(2000)
-	default:
-		n = w.IntN(longest)
-	}
-	return min(n, most)
-}
-
-// pieces cuts a length into up to three parts of an area.
-func (w *walker) pieces(area, n int) (all []piece) {
-	for k := w.IntN(3); k > 0 && n > 1; k-- {
-		part := w.IntN(n)
-		all = append(all, w.piece(area, part))
-		n -= part
-	}
-	if n > 0 || len(all) > 0 {
-		all = append(all, w.piece(area, n))
-	}
-	return all
-}
-
-// opcodes are the operations of the walk, by the type of QP.
-var opcodes = map[uverbs.QPType][]uverbs.WROpcode{
-	uverbs.RC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm, uverbs.WRRDMARead, uverbs.WRRDMARead,
-		uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite},
-	uverbs.UC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm},
-}
-
-// op draws a request of up to so many bytes.
-func (w *walker) op(most int) op {
-	all := opcodes[w.typ]
-	o := op{opcode: all[w.IntN(len(all))], flags: uverbs.SendSignaled, imm: w.Uint32()}
-	if o.opcode == uverbs.WRAtomicWrite && !w.atomicWrite {
-		o.opcode = uverbs.WRAtomicFAA
-	}
-	if w.IntN(8) == 0 {
-		o.flags |= uverbs.SendFence
-	}
-	if w.IntN(8) == 0 {
-		o.flags |= uverbs.SendSolicited
-	}
-	n := w.length(most)
-	if w.lossy { // rxe of Linux 7.2 does not answer some repeated READs near requests of no bytes, and logs a warning
-		n = max(n, 1)
-	}
-	switch o.opcode {
-	case uverbs.WRRDMARead:
-		o.local, o.remote = w.pieces(resultArea, n), w.piece(sourceArea, n).offset
-		return o
-	case uverbs.WRAtomicCAS, uverbs.WRAtomicFAA:
-		o.local, o.remote = []piece{w.piece(resultArea, 8)}, targetArea+8*w.IntN(areaSize/8)
-		o.values = [2]uint64{w.Uint64(), w.Uint64()}
-		return o
-	case uverbs.WRAtomicWrite:
-		o.local, o.inline, o.remote = []piece{w.piece(sourceArea, 8)}, true, targetArea+8*w.IntN(areaSize/8)
-		return o
-	case uverbs.WRSend, uverbs.WRSendWithImm:
-		o.takes, o.recv = true, w.pieces(recvArea, n+w.IntN(2)*w.IntN(3000))
-	case uverbs.WRRDMAWriteWithImm:
-		o.takes = true
-	}
-	o.remote = w.piece(targetArea, n).offset
-	if o.local = w.pieces(sourceArea, n); n <= w.maxInline && len(o.local) == 1 && w.IntN(2) == 0 {
-		o.inline = true
-	}
-	return o
-}
-
-// length returns the number of bytes of pieces.
-func length(all []piece) (n int) {
-	for _, p := range all {
-		n += p.length
-	}
-	return n
-}
-
-// round draws a round: requests of one end or of both, or requests of one end one of which has a fault.
-func (w *walker) round() *round {
-	r := &round{list: w.IntN(2) == 0}
-	left := roundBytes
-	ends := [][]int{{0}, {1}, {0, 1}}[w.IntN(3)]
-	for _, i := range ends {
-		for range 1 + w.IntN(maxOps) {
-			o := w.op(left / len(ends))
-			left -= length(o.local)
-			r.ops[i] = append(r.ops[i], o)
-		}
-		last := &r.ops[i][len(r.ops[i])-1]
-		if w.typ == uverbs.UC && last.opcode == uverbs.WRRDMAWrite { // a completion says that it has arrived
-			last.opcode, last.takes = uverbs.WRRDMAWriteWithImm, true
-		}
-	}
-	if w.typ == uverbs.RC && !w.lossy && len(ends) == 1 && w.IntN(3) == 0 {
-		ops := r.ops[ends[0]]
-		i := w.IntN(len(ops))
-		w.spoil(&ops[i])
-		if ops[i].fault == noReceive { // rxe of Linux 7.2 may hang when READs or atomics follow
-			r.ops[ends[0]] = ops[:i+1]
-		}
-	}
-	for i := range r.ops { // completions of some requests, and always of the last
-		if r.failing() {
-			break
-		}
-		for j := range r.ops[i][:max(len(r.ops[i])-1, 0)] {
-			if w.IntN(4) == 0 {
-				r.ops[i][j].flags &^= uverbs.SendSignaled
-			}
-		}
-	}
-	return r
-}
-
-// spoil gives a request a fault if there is one that suits it.
-func (w *walker) spoil(o *op) {
-	n := length(o.local)
-	switch {
-	case o.takes && w.IntN(3) == 0:
-		o.fault = noReceive
-	case (o.opcode == uverbs.WRSend || o.opcode == uverbs.WRSendWithImm) && n > 0:
-		o.fault = shortReceive
-		if o.recv = w.pieces(recvArea, w.IntN(n)); w.IntN(3) == 0 {
-			o.fault, o.recv = wrongLKey, []piece{w.piece(recvArea, n)}
-		}
-	case o.opcode != uverbs.WRSend && o.opcode != uverbs.WRSendWithImm && n > 0:
-		o.fault = wrongRKey
-		if w.IntN(2) == 0 {
-			o.fault, o.remote = outOfRange, bufferSize-n+8
-		}
-	}
-}
+// windowID is the ID of the requests that bind and invalidate memory windows.
+const windowID = 500
 
 // sgl returns the SGEs of pieces.
 func (e *end) sgl(all []piece) (sgl []uverbs.SGE) {
@@ -279,8 +43,19 @@ func (o *op) request(id int, e, peer *end) uverbs.SendWR {
 	if o.inline {
 		wr.SGL, wr.Inline = nil, e.buf.Bytes()[o.local[0].offset:][:o.local[0].length]
 	}
-	if o.opcode != uverbs.WRSend && o.opcode != uverbs.WRSendWithImm {
+	switch {
+	case o.opcode == uverbs.WRSendWithInv:
+		wr.InvalidateRKey = peer.mw.RKey()
+	case o.sends() && e.ah != nil:
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = e.ah, peer.qp.QPN(), qkey
+		if o.lost {
+			wr.RemoteQKey++
+		}
+	case !o.sends():
 		wr.RemoteAddr, wr.RKey = peer.at(o.remote), peer.mr.RKey()
+		if o.window {
+			wr.RKey = peer.mw.RKey()
+		}
 	}
 	if o.fault == wrongRKey {
 		wr.RKey ^= badKey
@@ -291,12 +66,57 @@ func (o *op) request(id int, e, peer *end) uverbs.SendWR {
 	return wr
 }
 
-// play plays a round between the ends of an exchange, and waits for all of it.
-func (x *exchange) play(r *round) {
-	ends := [2]*end{x.a, x.b}
-	var receives [2]int
+// changeWindow invalidates the memory window of an end or binds it.
+func (e *end) changeWindow(invalidate bool, bind piece) {
+	switch {
+	case invalidate:
+		e.post(uverbs.SendWR{ID: windowID, Opcode: uverbs.WRLocalInv, InvalidateRKey: e.mw.RKey()})
+	case bind.length > 0:
+		e.post(uverbs.SendWR{ID: windowID, Opcode: uverbs.WRBindMW, Bind: uverbs.BindInfo{
+			MW: e.mw, MR: e.mr, Addr: e.at(bind.offset), Length: uint64(bind.length), Access: rights &^ uverbs.AccessMWBind &^ uverbs.AccessLocalWrite}})
+	default:
+		return
+	}
+	e.sent(1)
+}
+
+// header is where the GRH of the receive for request j is.
+func header(j int) piece { return piece{headerArea + j*uverbs.GRHSize, uverbs.GRHSize} }
+
+// receives posts the receives that the peer's requests take, and returns how many there are.
+func (e *end) receives(ops []op) (n int) {
+	for j := range ops {
+		if ops[j].fault == noReceive {
+			return n
+		}
+		if !ops[j].takes {
+			continue
+		}
+		all := ops[j].recv
+		if e.ah != nil {
+			all = append([]piece{header(j)}, all...)
+		}
+		sgl := e.sgl(all)
+		if ops[j].fault == wrongLKey {
+			sgl[0].LKey ^= badKey
+		}
+		e.recv(uint64(1000+j), sgl...)
+		n++
+	}
+	return n
+}
+
+// ends returns both ends.
+func (x *exchange) ends() [2]*end { return [2]*end{x.a, x.b} }
+
+// start posts the requests of a round and the receives that they take, and returns how many receives each end has.
+func (x *exchange) start(r *round) (receives [2]int) {
+	ends := x.ends()
+	for i, e := range ends {
+		e.changeWindow(r.invalidate[i], r.bind[i])
+	}
 	for i, ops := range r.ops {
-		receives[1-i] = postReceives(ends[1-i], ops)
+		receives[1-i] = ends[1-i].receives(ops)
 	}
 	for i, ops := range r.ops {
 		var wrs []uverbs.SendWR
@@ -311,6 +131,12 @@ func (x *exchange) play(r *round) {
 			must(x.t, ends[i].qp.PostSend(wrs[j]))
 		}
 	}
+	return receives
+}
+
+// finish waits for all of a round.
+func (x *exchange) finish(r *round, receives [2]int) {
+	ends := x.ends()
 	for i, ops := range r.ops {
 		signaled := 0
 		for j := range ops {
@@ -325,6 +151,9 @@ func (x *exchange) play(r *round) {
 	}
 	for i, ops := range r.ops {
 		for j := range ops {
+			if ops[j].takes && ends[i].ah != nil {
+				ends[1-i].header(header(j).offset, ends[i].host, ends[1-i].host.addr)
+			}
 			if ops[j].fault == noFault {
 				continue
 			}
@@ -336,47 +165,57 @@ func (x *exchange) play(r *round) {
 	}
 }
 
-// postReceives posts the receives that the peer's requests take, and returns how many there are.
-func postReceives(e *end, ops []op) (n int) {
-	for j := range ops {
-		if ops[j].fault == noReceive {
-			return n
-		}
-		if !ops[j].takes {
-			continue
-		}
-		sgl := e.sgl(ops[j].recv)
-		if ops[j].fault == wrongLKey {
-			sgl[0].LKey ^= badKey
-		}
-		e.recv(uint64(1000+j), sgl...)
-		n++
-	}
-	return n
-}
-
 // session is the life of the QPs of all pairings.
 type session struct {
-	x []*exchange
-	o uverbs.QPOptions
+	pairs     []*qpPair
+	exchanges [][]*exchange // of each pairing, one for each pair
 }
 
 // newSession makes the ends and connects them, in all pairings.
-func newSession(t *testing.T, rxe, software host, o uverbs.QPOptions) *session {
-	s := &session{o: o}
+func newSession(t *testing.T, rxe, software host, pairs []*qpPair) *session {
+	s := &session{pairs: pairs}
 	for _, hosts := range pairings(rxe, software) {
-		x := &exchange{t: t}
-		x.a, x.b = newEnd(t, "a", hosts[0], o, &x.record), newEnd(t, "b", hosts[1], o, &x.record)
-		connect(t, x.a, x.b)
-		s.x = append(s.x, x)
+		var all []*exchange
+		for _, p := range pairs {
+			x := &exchange{t: t}
+			x.a, x.b = p.end(t, "a", hosts[0], &x.record), p.end(t, "b", hosts[1], &x.record)
+			if p.Type == uverbs.UD {
+				x.a.ah, x.b.ah = x.a.address(x.b.host.gid()), x.b.address(x.a.host.gid())
+			} else {
+				connect(t, x.a, x.b)
+			}
+			all = append(all, x)
+		}
+		s.exchanges = append(s.exchanges, all)
 	}
 	return s
 }
 
-// reconnect resets the QPs of all pairings and connects them again.
-func (s *session) reconnect(t *testing.T) {
-	for _, x := range s.x {
-		for _, e := range []*end{x.a, x.b} {
+// end makes an end of the pair.
+func (p *qpPair) end(t *testing.T, name string, h host, r *record) *end {
+	e := newEndWithoutQP(t, name, h, r)
+	o := p.QPOptions
+	var err error
+	if p.srq {
+		e.srq, err = e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: o.MaxRecvWR, MaxSGE: o.MaxRecvSGE})
+		must(t, err)
+		closeLater(t, e.srq)
+		o.SRQ, o.MaxRecvWR, o.MaxRecvSGE = e.srq, 0, 0
+	}
+	e.newQP(o)
+	if p.hasWindows() { // closed before the QP, for which rxe waits until no window is bound
+		e.mw, err = e.pd.AllocMW(uverbs.MWType2)
+		must(t, err)
+		closeLater(t, e.mw)
+	}
+	return e
+}
+
+// reconnect resets the QPs of a pair and connects them again.
+func (s *session) reconnect(t *testing.T, pair int) {
+	for _, all := range s.exchanges {
+		x := all[pair]
+		for _, e := range x.ends() {
 			must(t, e.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), e.qp.Init())
 		}
 		connect(t, x.a, x.b)
@@ -403,26 +242,6 @@ func walkSeed(t *testing.T) uint64 {
 	seed, err := strconv.ParseUint(text, 10, 64)
 	must(t, err)
 	return seed
-}
-
-// options draws the options of QPs. Timeouts are long enough for a busy guest.
-func (w *walker) options() uverbs.QPOptions {
-	w.typ = uverbs.RC
-	if w.IntN(5) == 0 && !w.lossy {
-		w.typ = uverbs.UC
-	}
-	timeout := uverbs.AckTimeout(18)
-	if w.lossy {
-		timeout = 13
-	}
-	w.maxInline = w.IntN(2) * 128
-	return uverbs.QPOptions{
-		Type: w.typ, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: max(w.maxInline, 8), MaxSendWR: 2 * maxOps, MaxRecvWR: 2 * maxOps,
-		Path: uverbs.PathOptions{
-			MTU: []uverbs.MTU{uverbs.MTU256, uverbs.MTU512, uverbs.MTU1024}[w.IntN(3)], MaxRdAtomic: uint8(1 + w.IntN(16)),
-			RNRRetry: uint8(1 + w.IntN(2)), MinRNRTimer: 1, Timeout: timeout, RetryCount: 7,
-		},
-	}
 }
 
 // TestWalk plays random rounds between all pairings, and compares every completion and the memory
@@ -453,23 +272,24 @@ func walk(t *testing.T, lossy bool) {
 	kernel := testenv.Kernel(t)
 	seed := walkSeed(t)
 	t.Logf("%s=%d", seedEnv, seed)
-	w := &walker{Rand: rand.New(rand.NewPCG(seed, 0)), lossy: lossy,
-		atomicWrite: !lossy && slices.Compare(kernel[:], v6_2[:]) >= 0} // rxe of Linux 7.2 repeats it with address 0
+	newer := !lossy && slices.Compare(kernel[:], v6_2[:]) >= 0
+	w := &walker{Rand: rand.New(rand.NewPCG(seed, 0)), lossy: lossy, windows: newer,
+		atomicWrite: newer} // rxe of Linux 7.2 repeats it with address 0
 	rounds, failing := 0, 0
 	const life = 40 // rounds of a session
 	stop := time.Now().Add(walkTime(t))
 	for i := 0; time.Now().Before(stop); i++ {
 		ok := t.Run(fmt.Sprintf("session %d", i), func(t *testing.T) {
-			rxe, software := newHosts(t, w.IntN(2) == 0)
-			o := w.options()
-			s := newSession(t, rxe, software, o)
+			rxe, software := newHostsWith(t, w.IntN(2) == 0, soft.Options{Trace: traceOnFailure(t)})
+			var pairs []*qpPair
+			for range 1 + w.IntN(4)/2*(1+w.IntN(2)) {
+				pairs = append(pairs, w.pair())
+			}
+			s := newSession(t, rxe, software, pairs)
 			for n := 0; n < life && time.Now().Before(stop); n++ {
-				r := w.round()
-				s.compare(t, r, fmt.Sprintf("%s=%d, session %d, round %d, %s, path %+v", seedEnv, seed, i, n, w.typ, o.Path))
 				rounds++
-				if r.failing() {
+				if s.round(t, fmt.Sprintf("%s=%d, session %d, round %d", seedEnv, seed, i, n)) {
 					failing++
-					s.reconnect(t)
 				}
 			}
 		})
@@ -480,22 +300,55 @@ func walk(t *testing.T, lossy bool) {
 	t.Logf("%d rounds, %d of them with a fault", rounds, failing)
 }
 
-// compare plays a round between all pairings. A difference ends the test.
-func (s *session) compare(t *testing.T, r *round, name string) {
+// round draws a round of each pair, plays all at once, and compares the pairings. It reports whether a request
+// had a fault.
+func (s *session) round(t *testing.T, name string) (failing bool) {
 	t.Helper()
-	var want string
-	var sums [2]uint32
-	for i, x := range s.x {
-		x.record = record{title: fmt.Sprintf("%s, %s to %s:\n%s\n", name, x.a.host, x.b.host, r)}
-		x.play(r)
-		got, sum := x.record.String(), [2]uint32{x.a.sum(), x.b.sum()}
+	var rounds []*round
+	for _, p := range s.pairs {
+		r := p.round(roundBytes / len(s.pairs))
+		rounds = append(rounds, r)
+		name += fmt.Sprintf("\n%s:\n%s", p, r)
+	}
+	s.compare(t, rounds, name)
+	for k, r := range rounds {
+		if r.failing() {
+			failing = true
+			s.reconnect(t, k)
+		}
+	}
+	return failing
+}
+
+// compare plays a round of each pair in all pairings. A difference ends the test.
+func (s *session) compare(t *testing.T, rounds []*round, name string) {
+	t.Helper()
+	var want []string
+	for i, all := range s.exchanges {
+		hosts := fmt.Sprintf("%s to %s", all[0].a.host, all[0].b.host)
+		var receives [][2]int
+		for k, x := range all {
+			x.record = record{title: fmt.Sprintf("%s\n%s, pair %d:\n", name, hosts, k)}
+			receives = append(receives, x.start(rounds[k]))
+		}
+		var got []string
+		for k, x := range all {
+			x.finish(rounds[k], receives[k])
+			got = append(got, fmt.Sprintf("pair %d", k))
+			got = append(got, x.record.lines...)
+			got = append(got, fmt.Sprintf("memory: %#x, %#x", x.a.sum(), x.b.sum()))
+		}
 		if i == 0 {
-			want, sums = got, sum
+			want = got
 			continue
 		}
-		if got != want || sum != sums {
-			t.Fatalf("%sthe completions differ from those of %s to %s: %s\nthe memory of a and b has sums %#x, expected %#x; it differs at %v and %v", x.title, s.x[0].a.host, s.x[0].b.host, cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")), sum, sums,
-				differences(s.x[0].a, x.a), differences(s.x[0].b, x.b))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s\n%s: differs from what the first pairing does:\n%s", name, hosts, diff)
+			for k, x := range all {
+				first := s.exchanges[0][k]
+				t.Logf("pair %d: the memory of a and b differs at %v and %v", k, differences(first.a, x.a), differences(first.b, x.b))
+			}
+			t.FailNow()
 		}
 	}
 }
