@@ -26,4 +26,9 @@
 //     device does the same.
 //   - A QP that bound a window waits for it when it is destroyed: rxe_do_bind_mw takes a reference that only
 //     the invalidation or the end of the window drops. After 50 s __rxe_cleanup logs a warning.
+//   - On Linux 5.10, the requester may hang after an RNR NAK, so it never finds a receive that is posted late.
+//   - On Linux 5.10, the responder does not tell its peer that a request has failed which takes no receive:
+//     without one, do_complete skips the acknowledgement. The peer completes with RETRY_EXC_ERR.
+//   - On Linux 5.10, the responder cannot send the answer to an atomic over IPv4 to another host: each increases
+//     the counter send_err. send_atomic_ack writes into the control block of the socket buffer, which IPv4 uses.
 package softrxe
