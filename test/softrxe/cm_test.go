@@ -52,24 +52,12 @@ func says(t *testing.T, p *program.Program, wants ...string) {
 func TestCMRping(t *testing.T) {
 	for _, options := range []string{"-C 10 -V", "-C 3 -V -S 65535", "-C 10 -V -q"} {
 		t.Run(options, func(t *testing.T) {
-			cmTest(t, func(t *testing.T, server, client place, addr netip.AddrPort, port string) {
-				common := []string{"-v", "-a", addr.Addr().String(), "-p", port, "-S", "65535"}
+			cmTest(t, func(t *testing.T, server, client place, addr netip.AddrPort, _ string) {
+				common := []string{"-v", "-S", "65535"}
 				if strings.Contains(options, "-q") {
 					common = append(common, "-q")
 				}
-				line := func(p place, words ...string) []string {
-					if p.soft {
-						return append([]string{os.Getenv("VERBS"), "rping"}, append(common[:len(common):len(common)], words...)...)
-					}
-					return append([]string{"rping"}, append(common[:len(common):len(common)], words...)...)
-				}
-				s := server.launch(t, line(server, "-s")...)
-				if server.soft {
-					s.Until(t, "listened", func() bool { return strings.Contains(s.Output(), peerListens) })
-				} else {
-					s.Serving(t, netlinkrdma.PortSpaceTCP, addr.Port())
-				}
-				c := client.launch(t, line(client, append(strings.Fields(options), "-c")...)...)
+				s, c := rping(t, server, client, addr, common, strings.Fields(options))
 				for _, p := range []*program.Program{c, s} {
 					if out := rpingEnds(t, p); !strings.Contains(out, "rdma-ping-0: ABC") {
 						t.Errorf("%s shows no ping", p.Name)
@@ -78,6 +66,26 @@ func TestCMRping(t *testing.T) {
 			})
 		})
 	}
+}
+
+// rping starts an rping server and a client. Both get the common options.
+func rping(t *testing.T, server, client place, addr netip.AddrPort, common, clients []string) (s, c *program.Program) {
+	t.Helper()
+	line := func(p place, role string, more ...string) []string {
+		l := []string{"rping"}
+		if p.soft {
+			l = []string{os.Getenv("VERBS"), "rping"}
+		}
+		l = append(l, role, "-a", addr.Addr().String(), "-p", strconv.Itoa(int(addr.Port())))
+		return append(append(l, common...), more...)
+	}
+	s = server.launch(t, line(server, "-s")...)
+	if server.soft {
+		s.Until(t, "listened", func() bool { return strings.Contains(s.Output(), peerListens) })
+	} else {
+		s.Serving(t, netlinkrdma.PortSpaceTCP, addr.Port())
+	}
+	return s, client.launch(t, line(client, "-c", clients...)...)
 }
 
 // rpingEnds waits for the end of an rping. rdma-core's closes its event channel while a thread of its may

@@ -26,6 +26,8 @@ type place struct {
 	tcp  netip.Addr // IPv4, as servers of rdma-core listen on no other
 	dev  string
 	gid  string // index of the GID of addr
+
+	options string // more of the software device, in the text form of package soft
 }
 
 // places returns the place of the kernel's device and that of the software device, for a family of
@@ -46,7 +48,7 @@ func (p place) launch(t *testing.T, line ...string) *program.Program {
 		return program.Launch(t, line...)
 	}
 	return program.LaunchBy(t, func(cmd *exec.Cmd) error {
-		cmd.Env = append(cmd.Environ(), "GOVERBS_SOFT="+p.addr.String())
+		cmd.Env = append(cmd.Environ(), "GOVERBS_SOFT="+p.addr.String()+p.options)
 		return lab.nobody.start(cmd)
 	}, line...)
 }
@@ -147,17 +149,46 @@ func TestPingpong(t *testing.T) {
 							}
 							return append([]string{"ibv_rc_pingpong", "-d", p.dev, "-g", p.gid}, words...)
 						}
-						so, co := pair(t, server, client, line(server), line(client))
-						for _, out := range []string{so, co} {
-							if !strings.Contains(out, "iters in ") {
-								t.Errorf("no result: %q", out)
-							}
-						}
+						pingpong(t, server, client, line)
 					}
 				})
 			})
 		}
 	})
+}
+
+// TestPingpongTypes is TestPingpong with the types of queue pairs other than RC.
+func TestPingpongTypes(t *testing.T) {
+	eachFamily(t, func(t *testing.T, rxe, software place) {
+		for _, c := range []struct{ typ, options string }{
+			{"uc", "-n 30"}, {"uc", "-e -n 300"}, {"uc", "-e -s 1 -n 100"}, {"uc", "-e -s 20000 -n 50"}, {"uc", "-e -m 512 -s 10001 -n 100"},
+			{"ud", "-s 1024 -n 30"}, {"ud", "-e -s 1024 -n 300"}, {"ud", "-e -s 1 -n 100"},
+		} {
+			t.Run(c.typ+" "+c.options, func(t *testing.T) {
+				eachRole(t, rxe, software, func(t *testing.T, server, client place) {
+					line := func(p place) []string {
+						l := []string{"ibv_" + c.typ + "_pingpong", "-d", p.dev}
+						if p.soft {
+							l = verbs(p, "pingpong", "--type", c.typ)
+						}
+						return append(append(l, "-g", p.gid), strings.Fields(c.options)...)
+					}
+					pingpong(t, server, client, line)
+				})
+			})
+		}
+	})
+}
+
+// pingpong plays a ping-pong with the command lines of both places.
+func pingpong(t *testing.T, server, client place, line func(place) []string) {
+	t.Helper()
+	so, co := pair(t, server, client, line(server), line(client))
+	for _, out := range []string{so, co} {
+		if !strings.Contains(out, "iters in ") {
+			t.Errorf("no result: %q", out)
+		}
+	}
 }
 
 // TestPingpongMTU is TestPingpong with a path MTU of 4096.
@@ -171,7 +202,7 @@ func TestPingpongMTU(t *testing.T) {
 				}
 				return []string{"ibv_rc_pingpong", "-d", p.dev, "-g", p.gid, "-m", "4096", "-s", "100000", "-n", "30"}
 			}
-			pair(t, server, client, line(server), line(client))
+			pingpong(t, server, client, line)
 		})
 	})
 }
@@ -203,21 +234,28 @@ type perfReport struct {
 func TestPerf(t *testing.T) {
 	eachFamily(t, func(t *testing.T, rxe, software place) {
 		eachRole(t, rxe, software, func(t *testing.T, server, client place) {
-			port := 20000 + int(nextPort.Add(1))
-			s := server.launch(t, verbs(server, "perf", "serve", "-p", strconv.Itoa(port))...)
-			s.Until(t, "listened", func() bool { return server.listens(port) })
+			port := perfServe(t, server)
 			for _, op := range operations {
 				for _, typ := range op.types {
-					t.Run(op.name+" "+typ, func(t *testing.T) { perf(t, client, server.addr, port, op.name, typ) })
+					t.Run(op.name+" "+typ, func(t *testing.T) { perf(t, client, server.addr, port, op.name, typ, 40) })
 				}
 			}
 		})
 	})
 }
 
-// perf runs a client of verbs perf.
-func perf(t *testing.T, client place, server netip.Addr, port int, op, typ string) {
-	const n = 40
+// perfServe starts a server of verbs perf and returns its port.
+func perfServe(t *testing.T, server place) int {
+	t.Helper()
+	port := 20000 + int(nextPort.Add(1))
+	s := server.launch(t, verbs(server, "perf", "serve", "-p", strconv.Itoa(port))...)
+	s.Until(t, "listened", func() bool { return server.listens(port) })
+	s.KeepRunning()
+	return port
+}
+
+// perf runs a client of verbs perf with n iterations.
+func perf(t *testing.T, client place, server netip.Addr, port int, op, typ string, n int) {
 	words := []string{"perf", op, server.String(), "-p", strconv.Itoa(port), "-t", typ, "-n", strconv.Itoa(n), "--json"}
 	verify := op != "write-bw" || typ != "uc" // the last data may come after the client's word that it is done
 	if verify {
