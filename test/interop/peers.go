@@ -257,15 +257,22 @@ func ServeConnections(ctx context.Context, l *cm.ID, connections int) error {
 	return all
 }
 
-// ConnectAll makes connections at once, and ends them when all are there: cmtime has the CQs of the
+// dialsAtOnce is how many connections ConnectAll makes at a time. A listener of rdma_ucm has room for 1,024
+// requests.
+const dialsAtOnce = 100
+
+// ConnectAll makes connections, and ends them when all are there: cmtime has the CQs of the
 // first for the others as well, and cannot make one any more when that is gone.
 func ConnectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
 	ended := make(chan error, connections)
 	var dialling sync.WaitGroup
 	dialling.Add(connections)
+	turn := make(chan struct{}, dialsAtOnce)
 	for range connections {
 		go func() {
+			turn <- struct{}{}
 			e, _, err := classic.Dial(ctx, c, server, hello)
+			<-turn
 			dialling.Done()
 			dialling.Wait()
 			if err == nil {

@@ -42,12 +42,13 @@ func (c *config) softRxeSuite() suite {
 		}
 	}
 	return suite{
-		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, a random walk (GOVERBS_WALK=10m), also with lost packets",
+		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, many connections (GOVERBS_CONNS=10000), a random walk (GOVERBS_WALK=10m), also with lost packets",
 		steps: []step{
 			tests("verbs", "^Test(RC|UC|UD)"),
 			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
 			tests("cm", "^TestCM"),
+			tests("many", "^TestMany"),
 			tests("walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
 			tests("loss", "^TestWalkLoss$", pick(c.short, "GOVERBS_WALK=30s", "GOVERBS_WALK=1m")),
 		},

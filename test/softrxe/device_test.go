@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -36,8 +37,12 @@ func TestMain(m *testing.M) {
 // run runs the tests. In a VM they find the namespace there.
 func run(m *testing.M) int {
 	if os.Getenv(testenv.GuestEnv) == "1" {
-		var err error
-		if lab, err = newNamespace(); err != nil {
+		const files = 1 << 17 // of programs with many connections
+		err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
+		if err == nil {
+			lab, err = newNamespace()
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 2
 		}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/test/classic"
 	"github.com/goverbs/goverbs/test/interop"
@@ -55,13 +57,13 @@ func peerMain(words []string) int {
 
 // runPeer executes the command in words.
 func runPeer(words []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), program.Patience)
-	defer cancel()
-	addr, err := netip.ParseAddrPort(words[1])
+	n, err := strconv.Atoi(words[2])
 	if err != nil {
 		return err
 	}
-	n, err := strconv.Atoi(words[2])
+	ctx, cancel := context.WithTimeout(context.Background(), patience(n))
+	defer cancel()
+	addr, err := netip.ParseAddrPort(words[1])
 	if err != nil {
 		return err
 	}
@@ -87,6 +89,9 @@ func runPeer(words []string) error {
 	}
 	return errors.Join(do(ctx, c, addr, n), c.Close())
 }
+
+// patience bounds a peer that makes n connections.
+func patience(n int) time.Duration { return program.Patience + time.Duration(n)*program.Patience/200 }
 
 // peerServer is a server of package interop in a port space.
 type peerServer struct {
@@ -142,10 +147,12 @@ const hearTime = 15 * time.Second
 
 // peerConns are both ends of connections of package cm.
 var peerConns = map[string]func(ctx context.Context, addr string, n int) error{
-	"serve-conns": serveConns,
+	"serve-conns": func(ctx context.Context, addr string, n int) error { return serveConns(ctx, addr, n, cm.ConnOptions{}) },
+	"serve-many":  func(ctx context.Context, addr string, n int) error { return serveConns(ctx, addr, n, small) },
 	"serve-dead":  func(ctx context.Context, addr string, _ int) error { return serveDead(ctx, addr) },
 	"conns":       dialInTurn,
 	"conns-once":  dialAtOnce,
+	"many":        dialMany,
 	"streams":     dialStreams,
 	"refused":     dialRefused,
 	"denied":      dialDenied,
@@ -179,8 +186,8 @@ func hang(ctx context.Context, l *cm.ID, _ int) error {
 const denied = "denied"
 
 // serveConns echoes on n connections. A connection that begins with "stream" is a stream.
-func serveConns(ctx context.Context, addr string, n int) error {
-	l, err := cm.Listen(ctx, addr, cm.ListenOptions{Check: func(r *cm.Request) ([]byte, error) {
+func serveConns(ctx context.Context, addr string, n int, o cm.ConnOptions) error {
+	l, err := cm.Listen(ctx, addr, cm.ListenOptions{ConnOptions: o, Check: func(r *cm.Request) ([]byte, error) {
 		if string(r.PrivateData) == denied {
 			return nil, errors.New("nobody may enter")
 		}
@@ -239,13 +246,8 @@ func dialConn(ctx context.Context, addr, name string) error {
 		err = fmt.Errorf("connection %s: the private data of the answer is %q", name, got)
 	}
 	for i := 0; i < 3 && err == nil; i++ {
-		want := strings.Repeat(name+" ", 1+i*500)
-		var got []byte
-		if err = conn.Send(ctx, []byte(want)); err == nil {
-			got, err = conn.Recv(ctx)
-		}
-		if err == nil && string(got) != want {
-			err = fmt.Errorf("connection %s: %d bytes come back as %d others", name, len(want), len(got))
+		if err = comesBack(ctx, conn, strings.Repeat(name+" ", 1+i*500)); err != nil {
+			err = fmt.Errorf("connection %s: %w", name, err)
 		}
 	}
 	return errors.Join(err, conn.Close())
@@ -270,6 +272,77 @@ func dialAtOnce(ctx context.Context, addr string, n int) error {
 	var err error
 	for range n {
 		err = errors.Join(err, <-errs)
+	}
+	return err
+}
+
+// small are options of connections of which there are many.
+var small = cm.ConnOptions{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
+
+// manyAtOnce is how many of them are dialled at a time. A listener of rdma_ucm has room for 1,024 requests.
+const manyAtOnce = 100
+
+// dialMany makes connections and sends a message over each, which comes back, as it is made, and again when
+// all are open.
+func dialMany(ctx context.Context, addr string, n int) error {
+	began := time.Now()
+	tell := func(what string) error {
+		var i unix.Sysinfo_t
+		err := unix.Sysinfo(&i)
+		fmt.Printf("%s: %s, %d MiB of memory are free\n", what, time.Since(began).Round(time.Millisecond), i.Freeram*uint64(i.Unit)>>20)
+		return err
+	}
+	if err := tell("begin"); err != nil {
+		return err
+	}
+	conns, errs := make([]*cm.Conn, n), make(chan error, n)
+	each := func(atOnce int, do func(i int) error) error {
+		turn := make(chan struct{}, atOnce)
+		for i := range n {
+			go func() {
+				turn <- struct{}{}
+				errs <- do(i)
+				<-turn
+			}()
+		}
+		var err error
+		for range n {
+			if e := <-errs; err == nil {
+				err = e
+			}
+		}
+		return err
+	}
+	for _, step := range []struct {
+		what   string
+		atOnce int
+		do     func(i int) error
+	}{
+		{"all are open", manyAtOnce, func(i int) (err error) {
+			if conns[i], err = cm.Dial(ctx, addr, cm.DialOptions{ConnOptions: small}); err != nil {
+				return fmt.Errorf("connection %d: %w", i, err)
+			}
+			return comesBack(ctx, conns[i], "first "+strconv.Itoa(i))
+		}},
+		{"each had another message", n, func(i int) error { return comesBack(ctx, conns[i], "then "+strconv.Itoa(i)) }},
+		{"all are closed", manyAtOnce, func(i int) error { return conns[i].Close() }},
+	} {
+		if err := errors.Join(each(step.atOnce, step.do), tell(step.what)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// comesBack sends a message, and checks that the same comes back.
+func comesBack(ctx context.Context, conn *cm.Conn, want string) error {
+	err := conn.Send(ctx, []byte(want))
+	var got []byte
+	if err == nil {
+		got, err = conn.Recv(ctx)
+	}
+	if err == nil && string(got) != want {
+		err = fmt.Errorf("%q comes back as %q", want, got)
 	}
 	return err
 }
