@@ -17,6 +17,11 @@
 // Two cards in a guest, or one in each of two, are on the same fabric. Lost and late packets
 // are vmrun's -loss and -delay.
 //
+// On Ethernet the fabric has two forms of a RoCE v2 packet: between cards it stays what the engine made, and
+// where no card uses RDMA it is a frame with all headers and the ICRC, which the Ethernet driver gets. Frames
+// that arrive at an address of RoCE v2 go to the queue pairs. So a program that speaks RoCE v2 over UDP
+// reaches a card from the network interface of another one, without its RDMA driver.
+//
 // # Personalities
 //
 // Real cards differ, and a driver must work with all of them. A [Personality] is a set of

@@ -271,7 +271,10 @@ func (d *Device) receive(p *packet) {
 		d.drop(p, "the port is down")
 		return
 	case p.kind == pktEth:
-		d.receiveEthernet(p)
+		d.receiveFrame(p)
+		return
+	case p.v2 && !d.usesRoCE():
+		d.receiveAsFrame(p)
 		return
 	case d.cfg.Traits.GRHRequired && d.cfg.LinkLayer == InfiniBand && !p.grh && !p.toQP0():
 		d.drop(p, "no GRH, which the port requires")
