@@ -5,10 +5,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -133,4 +136,24 @@ func TestCloseAcknowledgesPeerEnd(t *testing.T) {
 		t.Errorf("the peer is sent %+v, %v, in work request %d", h, err, wcs[0].ID)
 	}
 	must(t, id.Close(), mr.Close(), buf.Close())
+}
+
+// TestCloseUsedSRQ: an ID whose SRQ another QP uses stays open, and closes after that QP.
+func TestCloseUsedSRQ(t *testing.T) {
+	testenv.Guest(t)
+	l := newListener(t, ListenOptions{})
+	pd, cq := openPD(t)
+	id := newID(t, openKernel(t), TCP)
+	must(t, id.ResolveWait(within(t), Addr{}, l.addr))
+	srq, err := id.CreateSRQ(pd, uverbs.SRQOptions{})
+	testenv.Skip(t, err)
+	must(t, err)
+	qp := value(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq}))(t)
+	if err := id.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("Close: %v, want EBUSY", err)
+	}
+	must(t, qp.Close(), id.Close())
+	if err := srq.PostRecv(1); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the SRQ of a closed ID: %v", err)
+	}
 }

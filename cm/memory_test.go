@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // TestRegion takes and gives spans of a region at random, and compares with a map of its pages.
@@ -155,5 +156,28 @@ func TestSendMemory(t *testing.T) {
 	must(t, client.Close())
 	if n := before - used(); n != freed {
 		t.Errorf("closing gives %d bytes back, want %d", n, freed)
+	}
+}
+
+// TestRegionOutlivesDevice: the memory of a slot that is in use when the device is closed is freed with the
+// slot, and other memory at once.
+func TestRegionOutlivesDevice(t *testing.T) {
+	testenv.Guest(t)
+	pd, _ := openPD(t)
+	p := &pool{pd: pd, least: 4096}
+	idle, leased := value(p.alloc(1, 4096))(t), value(p.alloc(2, 4096))(t)
+	idle.release()
+	buffers := []*uverbs.Buffer{p.regions[0].buf, p.regions[1].buf}
+	must(t, p.close())
+	if len(p.regions) != 0 || buffers[0].Bytes() != nil || buffers[1].Bytes() == nil {
+		t.Fatalf("%d regions are left; memory is mapped: %v, %v; want the one in use", len(p.regions), buffers[0].Bytes() != nil, buffers[1].Bytes() != nil)
+	}
+	p.release(leased.size, leased.slots[0])
+	if buffers[1].Bytes() == nil {
+		t.Error("memory is gone while a slot is in use")
+	}
+	p.release(leased.size, leased.slots[1])
+	if buffers[1].Bytes() != nil {
+		t.Error("memory is mapped still")
 	}
 }

@@ -274,3 +274,31 @@ func TestWaitAfterClose(t *testing.T) {
 		t.Error("a closed channel is registered with the context")
 	}
 }
+
+// arrival is a poller of a device in the process.
+type arrival func()
+
+// Poll implements [kernel.Poller].
+func (a arrival) Poll() { a() }
+
+// TestPollArrivals: Poll of an empty CQ handles what has arrived, and returns the completions of that.
+func TestPollArrivals(t *testing.T) {
+	d, k := objectDevice(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	arrivals := 0
+	d.poller = arrival(func() {
+		if arrivals++; arrivals == 1 {
+			k.complete(cq, 5, 6)
+		}
+	})
+	if diff := cmp.Diff([]uint64{5, 6}, polled(t, cq, 4)); diff != "" {
+		t.Errorf("completions (-want +got):\n%s", diff)
+	}
+	k.complete(cq, 7)
+	if got := polled(t, cq, 4); len(got) != 1 || arrivals != 1 {
+		t.Errorf("%d completions and %d looks at the network, want the one that was there", len(got), arrivals)
+	}
+	if got := polled(t, cq, 4); len(got) != 0 || arrivals != 2 {
+		t.Errorf("%d completions and %d looks at the network, want none and 2", len(got), arrivals)
+	}
+}

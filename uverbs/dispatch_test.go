@@ -61,6 +61,7 @@ func TestDummyDriver(t *testing.T) {
 		"PostRecv":     {qp.PostRecv(1), errors.ErrUnsupported},
 		"SRQ.PostRecv": {srq.PostRecv(1), errors.ErrUnsupported},
 		"ReadClock":    {clock, errors.ErrUnsupported},
+		"ring":         {qp.ring(1, 0), errors.ErrUnsupported},
 		"AllocTD":      {td, errors.ErrUnsupported},
 		"Resize":       {cq.Resize(15), errors.ErrUnsupported},
 		"Poll":         {poll, ErrCQOverrun},

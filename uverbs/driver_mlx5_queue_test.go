@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -272,5 +273,34 @@ func TestMlx5ClockPage(t *testing.T) {
 	must(t, d.Close())
 	if n := k.ringsMapped(); n != 0 {
 		t.Errorf("%d bytes are still mapped", n)
+	}
+}
+
+// TestMlx5SRQList: a receive of an SRQ ends its list behind its own entries, whatever was there.
+func TestMlx5SRQList(t *testing.T) {
+	c := newMlx5Card(t, true, true, 64)
+	const header, entry = 16, 16
+	slot := c.srq.region.Bytes()[header:][:3*entry]
+	for n := range 4 {
+		for i := range slot {
+			slot[i] = 0xee
+		}
+		var sgl []SGE
+		for range n {
+			sgl = append(sgl, c.sge(8, 100))
+		}
+		must(t, c.srq.PostRecv(1, sgl...))
+		for i := range n {
+			if got := slot[entry*i:][:8]; !slices.Equal(got, append(b32(100), b32(cardKey)...)) {
+				t.Errorf("%d SGEs: entry %d is %x", n, i, got)
+			}
+		}
+		if n < 3 {
+			if got := slot[entry*n:][:8]; !slices.Equal(got, append(b32(0), b32(0x100)...)) { // MLX5_INVALID_LKEY
+				t.Errorf("%d SGEs: behind them is %x", n, got)
+			}
+		}
+		c = newMlx5Card(t, true, true, 64)
+		slot = c.srq.region.Bytes()[header:][:3*entry]
 	}
 }

@@ -278,7 +278,12 @@ func TestDMAH(t *testing.T) {
 	if diff := cmp.Diff(want, c.attrs); diff != "" {
 		t.Errorf("attributes (-want +got):\n%s", diff)
 	}
-	must(t, h.Close(), h.Close())
+	must(t, h.Close())
+	c = k.last("DEALLOC_DMAH")
+	if got := c.attr(abi.UVERBS_ATTR_FREE_DMA_HANDLE).Data; got != fakeHandle {
+		t.Errorf("handle %d is freed, want %d", got, fakeHandle)
+	}
+	must(t, h.Close())
 	h = value(d.AllocDMAH(DMAHOptions{}))(t)
 	if c := k.last("ALLOC_DMAH"); len(c.attrs) != 1 {
 		t.Errorf("attributes are %+v, want the handle", c.attrs)

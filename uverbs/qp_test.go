@@ -246,3 +246,21 @@ func TestQueryQP(t *testing.T) {
 		t.Errorf("from a state that there is not: %v", err)
 	}
 }
+
+// TestDestroyUDHint: a UD QP that cannot be destroyed may be in a multicast group; other QPs are in none.
+func TestDestroyUDHint(t *testing.T) {
+	d, k := objectDevice(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	for _, typ := range []QPType{UD, RC} {
+		for _, errno := range []syscall.Errno{syscall.EBUSY, syscall.EIO} {
+			qp := value(pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)
+			k.refuse["DESTROY_QP"] = errno
+			err := qp.Close()
+			if says := strings.Contains(fmt.Sprint(err), "DetachMulticast"); !errors.Is(err, errno) || says != (typ == UD && errno == syscall.EBUSY) {
+				t.Errorf("%s: %v", typ, err)
+			}
+			delete(k.refuse, "DESTROY_QP")
+			must(t, qp.Close())
+		}
+	}
+}
