@@ -365,3 +365,17 @@ func TestConnProtocolViolations(t *testing.T) {
 		must(t, server.Close(), id.Close())
 	}
 }
+
+// TestRecvArrived: a message that has arrived is returned though the context has ended.
+func TestRecvArrived(t *testing.T) {
+	client, server := connect(t, newListener(t, ListenOptions{}), DialOptions{})
+	must(t, client.Send(within(t), []byte("here")), client.Flush(within(t)))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := server.Recv(ended); err != nil || string(got) != "here" {
+		t.Errorf("Recv: %q, %v", got, err)
+	}
+	if _, err := server.Recv(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Recv without a message: %v", err)
+	}
+}

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -219,5 +220,24 @@ func TestSpaceIPoIB(t *testing.T) {
 	must(t, id.ResolveAddr(Addr{}, Addr{IP: second, Port: 1}, timeout))
 	if err := next(t, c, EventAddrError).Err(); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {
 		t.Errorf("event is %v", err)
+	}
+}
+
+// TestNeedsGRHCloses: asking a port whether packets need a GRH leaves no device open.
+func TestNeedsGRHCloses(t *testing.T) {
+	testenv.Guest(t)
+	l := newListener(t, ListenOptions{})
+	id := newID(t, openKernel(t), TCP)
+	must(t, id.ResolveWait(within(t), Addr{}, l.addr))
+	files := func() int { return len(value(os.ReadDir("/proc/self/fd"))(t)) }
+	before := files()
+	const times = 20
+	for range times {
+		if id.needsGRH() {
+			t.Fatal("a port of RoCE needs a GRH as one of InfiniBand")
+		}
+	}
+	if n := files() - before; n >= times {
+		t.Errorf("%d files more are open after %d times", n, times)
 	}
 }

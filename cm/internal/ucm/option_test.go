@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/cm/internal/ibcm"
 )
 
 // setOptionOf sets an option.
@@ -308,5 +309,21 @@ func TestMulticast(t *testing.T) {
 	r.ok(errno)
 	if r.a.groups[group] != 0 {
 		t.Errorf("%d memberships", r.a.groups[group])
+	}
+}
+
+// TestPathFromREQ: the path of a request is the one that the sender named, seen from the receiver, without
+// choices left.
+func TestPathFromREQ(t *testing.T) {
+	p := ibcm.Path{
+		Src: netip.MustParseAddr("fd00::1"), Dst: netip.MustParseAddr("fd00::2"), FlowLabel: 0x12345, TrafficClass: 0x68, HopLimit: 9, SL: 3,
+		Rate: 7, MTU: 4, Lifetime: 17, PKey: 0x8001,
+	}
+	want := pathRecord{
+		service: 0x106_0007, dgid: p.Dst.As16(), sgid: p.Src.As16(), flowLabel: 0x12345, hopLimit: 9, trafficClass: 0x68, reversible: true,
+		pkey: 0x8001, sl: 3, mtuSelector: 2, mtu: 4, rateSelector: 2, rate: 7, lifetimeSelector: 2, lifetime: 17,
+	}
+	if got := pathFromREQ(p, 0x106_0007); *got != want {
+		t.Errorf("the path is\n%+v\nwant\n%+v", *got, want)
 	}
 }
