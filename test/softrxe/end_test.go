@@ -15,7 +15,7 @@ import (
 const deadline = 20 * time.Second
 
 // bufferSize is the size of the memory of an end.
-const bufferSize = 260 << 10
+const bufferSize = 256 << 10
 
 // rights are the rights of the peer in an end's memory, unless a test says otherwise.
 const rights = uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic | uverbs.AccessMWBind

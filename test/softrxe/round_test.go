@@ -12,7 +12,7 @@ import (
 // The memory of an end in the walk. What a request reads is never what one writes that may be under way
 // at the same time, so that the contents afterwards do not depend on which was first.
 const (
-	areaSize   = 64 << 10
+	areaSize   = 63 << 10
 	sourceArea = 0            // data of SENDs and WRITEs, and what READs of the peer read
 	resultArea = areaSize     // what own READs and atomics bring
 	targetArea = 2 * areaSize // of the peer's WRITEs and atomics
