@@ -178,7 +178,7 @@ func (c *config) sideBySide() []step {
 
 // suites returns all suites.
 func (c *config) suites() []suite {
-	return slices.Concat(c.hostSuites(), []suite{c.softSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.siwSuite()}, c.taskSuites())
+	return slices.Concat(c.hostSuites(), []suite{c.softSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite()}, c.taskSuites())
 }
 
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
@@ -187,7 +187,7 @@ func (c *config) suites() []suite {
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
 	"testall": {"race", "rxe/write", "soft/ioctl", "soft/race", "soft/cmrace", "soft/loss", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
-		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "siw/interop", "flat", "traffic", "racevm"},
+		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "siw/interop", "flat", "traffic", "racevm"},
 }
 
 // errSuite is the error of a name that no suite has.

@@ -54,3 +54,21 @@ func (c *config) softRxeSuite() suite {
 		},
 	}
 }
+
+// softMlx5Suite has the tests of software devices against a modelled ConnectX card, over the network of the
+// model: the same as against rxe, but for what only rxe has and does.
+func (c *config) softMlx5Suite() suite {
+	tests := func(name, run string) step {
+		return step{
+			name: name, device: "mlx5,mode=roce", env: append(model[:3:3], "VERBS=/bin/verbs"), bin: []string{"verbs"}, with: perftest,
+			flags: []string{"-timeout", "20m"}, programs: []program{{name: "softrxe.test", run: run, args: []string{"-test.timeout", "19m"}}},
+		}
+	}
+	return suite{
+		name: "softmlx5", doc: "software devices against a modelled ConnectX card: the verbs and connections",
+		steps: []step{
+			tests("verbs", "^Test(RC|RCIPv6|UC|UD)$"),
+			tests("cm", "^TestCM(Rping|Programs|Conns|Refused)$"),
+		},
+	}
+}

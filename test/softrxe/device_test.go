@@ -21,8 +21,8 @@ var (
 	softAddr6 = netip.MustParseAddr("fd00:1::2")
 )
 
-// rxeName is the kernel's device.
-const rxeName = "rxe0"
+// kernelName is the kernel's device: rxe0, or a modelled ConnectX card.
+var kernelName = testenv.TheRig().Devices[0]
 
 // lab is the namespace of the software device; nil outside of a VM.
 var lab *namespace
@@ -62,8 +62,11 @@ func (h host) String() string {
 	if h.soft {
 		return "soft"
 	}
-	return "rxe"
+	return testenv.TheRig().Driver
 }
+
+// card reports whether the device is a modelled ConnectX card.
+func (h host) card() bool { return !h.soft && testenv.Modelled() }
 
 // newHosts returns the kernel's device and a software device, by their IPv6 addresses or else by the IPv4
 // ones. The software device ends with the test.
@@ -76,7 +79,7 @@ func newHosts(t *testing.T, ipv6 bool) (rxe, software host) {
 func newHostsWith(t *testing.T, ipv6 bool, o soft.Options) (rxe, software host) {
 	t.Helper()
 	testenv.Guest(t)
-	rxe, software = host{name: rxeName, addr: rxeAddr}, host{soft: true, addr: softAddr}
+	rxe, software = host{name: kernelName, addr: rxeAddr}, host{soft: true, addr: softAddr}
 	if ipv6 {
 		rxe.addr, software.addr = rxeAddr6, softAddr6
 	}
@@ -123,7 +126,7 @@ func (h host) gidIndex(t *testing.T, dev *uverbs.Device) int {
 	table, err := dev.GIDTable(1)
 	must(t, err)
 	for _, e := range table {
-		if e.GID.Addr() == h.addr {
+		if e.GID.Addr() == h.addr && e.Type == uverbs.GIDTypeRoCEv2 {
 			return e.Index
 		}
 	}

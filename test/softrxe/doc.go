@@ -5,6 +5,10 @@
 // veth pair. rdma_rxe occupies the UDP port of RoCE v2, so the tests move ve1 into a network namespace of
 // its own, where a thread without privileges opens the sockets of the software device.
 //
+// Instead of rxe, the kernel's device can be a modelled ConnectX card of package hca (vmrun -device mlx5). The
+// software device is then on the network interface of a second card, from which the tests take the RDMA driver,
+// so that it gets the packets of RoCE v2.
+//
 // TestExchanges runs outside of a VM, too: there, it compares what software devices send with what rxe has
 // sent in a VM, byte for byte.
 //

@@ -42,7 +42,7 @@ func (r *recent) String() string {
 // rxeCounters returns the counters of the kernel's device that are not 0.
 func rxeCounters() string {
 	var b strings.Builder
-	files, _ := filepath.Glob("/sys/class/infiniband/" + rxeName + "/ports/1/hw_counters/*") // the pattern is valid
+	files, _ := filepath.Glob("/sys/class/infiniband/" + kernelName + "/ports/1/hw_counters/*") // the pattern is valid
 	for _, f := range files {
 		if v, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(v)) != "0" {
 			fmt.Fprintf(&b, "%s=%s ", filepath.Base(f), strings.TrimSpace(string(v)))
@@ -56,7 +56,7 @@ func traceOnFailure(t *testing.T) *recent {
 	r := new(recent)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s: %s\nthe last packets of the software device:\n%s", rxeName, rxeCounters(), r)
+			t.Logf("%s: %s\nthe last packets of the software device:\n%s", kernelName, rxeCounters(), r)
 		}
 	})
 	return r

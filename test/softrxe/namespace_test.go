@@ -13,12 +13,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// The network interfaces: ve0 is that of rxe0, and ve1 that of the software device.
-const (
-	rxeLink  = "ve0"
-	softLink = "ve1"
+// The network interfaces: ve0 is that of rxe0, and ve1 that of the software device. With modelled cards they are
+// those of the two cards.
+var (
+	kernelLink = testenv.TheRig().Netdevs[0]
+	softLink   = testenv.TheRig().Netdevs[1]
 )
 
 // nobody is the user that owns nothing.
@@ -70,7 +73,7 @@ func newNamespace() (n *namespace, err error) {
 	if err := os.WriteFile("/proc/sys/net/core/rmem_max", []byte("16777216"), 0); err != nil {
 		return nil, fmt.Errorf("raise the limit of receive buffers: %w", err)
 	}
-	if err := errors.Join(keepOrder(rxeLink), keepOrder(softLink)); err != nil {
+	if err := errors.Join(keepOrder(kernelLink), keepOrder(softLink)); err != nil {
 		return nil, err
 	}
 	n = new(namespace)
@@ -95,6 +98,11 @@ func newNamespace() (n *namespace, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", softLink, err)
 	}
+	if testenv.Modelled() {
+		if err := detachRDMA(testenv.TheRig().Devices[1]); err != nil {
+			return nil, err
+		}
+	}
 	if err := netlink.LinkSetNsFd(link, int(f.Fd())); err != nil {
 		return nil, fmt.Errorf("move %s into the namespace: %w", softLink, err)
 	}
@@ -113,6 +121,18 @@ func keepOrder(name string) error {
 		if err := os.WriteFile(q, []byte("1"), 0); err != nil {
 			return fmt.Errorf("choose the processor that receives: %w", err)
 		}
+	}
+	return nil
+}
+
+// detachRDMA takes the RDMA driver off a card, so that its network interface gets the packets of RoCE v2.
+func detachRDMA(device string) error {
+	parts, err := filepath.Glob("/sys/class/infiniband/" + device + "/device/mlx5_core.rdma.*")
+	if err != nil || len(parts) != 1 {
+		return fmt.Errorf("the RDMA part of %s is one of %q (%v)", device, parts, err)
+	}
+	if err := os.WriteFile("/sys/bus/auxiliary/drivers/mlx5_ib.rdma/unbind", []byte(filepath.Base(parts[0])), 0); err != nil {
+		return fmt.Errorf("detach the RDMA driver from %s: %w", device, err)
 	}
 	return nil
 }
@@ -178,5 +198,5 @@ func (n *namespace) impair(words ...string) error {
 
 // both does something with both interfaces, each in its namespace.
 func (n *namespace) both(f func(name string) error) error {
-	return errors.Join(f(rxeLink), n.root.do(func() error { return f(softLink) }))
+	return errors.Join(f(kernelLink), n.root.do(func() error { return f(softLink) }))
 }

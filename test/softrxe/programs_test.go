@@ -33,10 +33,11 @@ type place struct {
 // places returns the place of the kernel's device and that of the software device, for a family of
 // addresses.
 func places(ipv6 bool) (rxe, software place) {
-	rxe = place{addr: rxeAddr, tcp: rxeAddr, dev: rxeName, gid: "1"}
+	rig := testenv.TheRig()
+	rxe = place{addr: rxeAddr, tcp: rxeAddr, dev: kernelName, gid: strconv.Itoa(rig.GID)}
 	software = place{soft: true, addr: softAddr, tcp: softAddr, dev: softName, gid: "1"}
 	if ipv6 {
-		rxe.addr, rxe.gid, software.addr = rxeAddr6, "2", softAddr6
+		rxe.addr, rxe.gid, software.addr = rxeAddr6, strconv.Itoa(rig.GID6), softAddr6
 	}
 	return rxe, software
 }
@@ -49,6 +50,9 @@ func (p place) launch(t *testing.T, line ...string) *program.Program {
 	}
 	return program.LaunchBy(t, func(cmd *exec.Cmd) error {
 		cmd.Env = append(cmd.Environ(), "GOVERBS_SOFT="+p.addr.String()+p.options)
+		if lab == nil {
+			return cmd.Start()
+		}
 		return lab.nobody.start(cmd)
 	}, line...)
 }

@@ -127,12 +127,12 @@ var rcCases = []verbsCase{
 		}
 		x.a.sent(50)
 	}},
-	{name: "ATOMIC WRITE", sinceA: v6_2, sinceB: v6_2, run: func(x *exchange) {
+	{name: "ATOMIC WRITE", noCard: true, sinceA: v6_2, sinceB: v6_2, run: func(x *exchange) {
 		x.a.post(remote(uverbs.SendWR{ID: 1, Inline: []byte("8 bytes.")}, uverbs.WRAtomicWrite, x.b, 64),
 			remote(uverbs.SendWR{ID: 2, Inline: []byte("8 others")}, uverbs.WRAtomicWrite, x.b, 128))
 		x.a.sent(2)
 	}},
-	{name: "FLUSH", sinceA: v6_2, sinceB: v6_2, a: flushing, b: flushing, run: func(x *exchange) {
+	{name: "FLUSH", noCard: true, sinceA: v6_2, sinceB: v6_2, a: flushing, b: flushing, run: func(x *exchange) {
 		mr, err := x.b.pd.RegMR(x.b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessFlushGlobal)
 		must(x.t, err)
 		closeLater(x.t, mr)
@@ -141,7 +141,7 @@ var rcCases = []verbsCase{
 		x.a.post(remote(x.a.send(1, 0, 5000), uverbs.WRRDMAWrite, x.b, 0), flush, whole)
 		x.a.sent(3)
 	}},
-	{name: "FLUSH to persistent memory without the right", sinceA: v6_2, sinceB: v6_2, a: flushing, b: flushing, run: func(x *exchange) {
+	{name: "FLUSH to persistent memory without the right", noCard: true, sinceA: v6_2, sinceB: v6_2, a: flushing, b: flushing, run: func(x *exchange) {
 		x.a.post(remote(uverbs.SendWR{ID: 1, Length: 10, Placement: uverbs.FlushPersistent}, uverbs.WRFlush, x.b, 0))
 		x.a.sent(1)
 		x.a.fails()
@@ -194,7 +194,8 @@ var rcCases = []verbsCase{
 		x.b.got(2)
 		x.a.fails()
 		x.b.fails()
-	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; b: receive 11: flushed; a: ERR; b: ERR"},
+	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; b: receive 11: flushed; a: ERR; b: ERR",
+		wantCard: "a: 1: remote invalid request error; b: receive 10: local length error; b: receive 11: flushed; a: ERR; b: ERR"},
 	{name: "receive too short for the second packet", run: func(x *exchange) {
 		x.b.recv(10, x.b.sge(slot, 5000))
 		x.a.post(x.a.send(1, 0, 6000))
@@ -202,7 +203,8 @@ var rcCases = []verbsCase{
 		x.b.got(1)
 		x.a.fails()
 		x.b.fails()
-	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; a: ERR; b: ERR"},
+	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; a: ERR; b: ERR",
+		wantCard: "a: 1: remote invalid request error; b: receive 10: local length error; a: ERR; b: ERR"},
 	{name: "receive with a wrong lkey", run: func(x *exchange) {
 		sge := x.b.sge(0, 100)
 		sge.LKey ^= 0x5500
@@ -212,7 +214,8 @@ var rcCases = []verbsCase{
 		x.b.got(1)
 		x.a.fails()
 		x.b.fails()
-	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; a: ERR; b: ERR"},
+	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; a: ERR; b: ERR",
+		wantCard: "a: 1: remote operation error; b: receive 10: local protection error; a: ERR; b: ERR"},
 	wrongKey("RDMA WRITE with a wrong rkey", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
 	wrongKey("RDMA READ with a wrong rkey", uverbs.WRRDMARead, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
 	wrongKey("RDMA WRITE with a wrong low byte of the rkey", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 1 }),
@@ -254,7 +257,7 @@ var rcCases = []verbsCase{
 		x.b.fails()
 	}, want: "a: 1: RDMA_WRITE; a: 2: RDMA_READ 5000; a: 3: remote access error; a: 4: flushed; a: 5: flushed" +
 		"; b: receive 10: flushed; a: ERR; b: ERR"},
-	{name: "SGE with a wrong lkey", run: func(x *exchange) {
+	{name: "SGE with a wrong lkey", noCard: true, run: func(x *exchange) {
 		wr := x.a.send(1, 0, 100)
 		wr.SGL[0].LKey ^= 0x5500
 		x.a.post(wr, x.a.send(2, 0, 1))

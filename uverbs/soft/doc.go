@@ -32,8 +32,8 @@
 //
 // By default, only devices of this process reach a device. With [Options].Addr or [Options].Auto it has
 // a UDP socket at its address, port 4791, and speaks RoCE v2 there: devices of other processes reach
-// it, as does rxe of other hosts. Network cards speak the same protocol, but the device has not been tried
-// with one. Peers that are not in this process use entry 1 of the GID table.
+// it, as does rxe of other hosts. Network cards speak the same protocol, but the device has been tried with
+// a model of a ConnectX card only. Peers that are not in this process use entry 1 of the GID table.
 //
 // # Memory
 //
