@@ -73,12 +73,12 @@ var exchangeCases = joined(
 			x.b.got(1)
 		}},
 		{name: "NAK remote access error", run: func(x *recordedExchange) {
-			x.a.post(remote(x.a.send(1, 0, 8), uverbs.WRRDMAWrite, x.b, bufferSize-7))
+			x.a.post(remote(x.a.send(1, 0, 8), uverbs.WRRDMAWrite, x.b, regionSize-7))
 			x.a.sent(1)
 			x.b.fails()
 		}, want: "a: 1: remote access error; b: ERR"},
 		{name: "NAK remote access error of a READ", run: func(x *recordedExchange) {
-			x.a.post(remote(x.a.send(1, 0, 600), uverbs.WRRDMARead, x.b, bufferSize-7))
+			x.a.post(remote(x.a.send(1, 0, 600), uverbs.WRRDMARead, x.b, regionSize-7))
 			x.a.sent(1)
 			x.b.fails()
 		}, want: "a: 1: remote access error; b: ERR"},

@@ -44,6 +44,8 @@ const (
 
 	iovaA = 0x7a00_0010_0000
 	iovaB = 0x7b00_0020_0000
+
+	regionSize = 256 << 10 // of the memory of an end
 )
 
 // exchangeHosts returns the subject, which in a VM is the kernel's device, and its peer.
@@ -136,7 +138,7 @@ func (e *end) moveTo(iova uint64, o uverbs.QPOptions) {
 		access |= uverbs.AccessFlushGlobal
 	}
 	var err error
-	e.mr, err = e.pd.RegMRWith(e.buf, uverbs.MROptions{Access: access, IOVA: uverbs.IOVAAt(iova)})
+	e.mr, err = e.pd.RegMRWith(e.buf, uverbs.MROptions{Access: access, Length: regionSize, IOVA: uverbs.IOVAAt(iova)})
 	must(e.t, err)
 	closeLater(e.t, e.mr)
 }
