@@ -102,6 +102,8 @@ func rpingEnds(t *testing.T, p *program.Program) string {
 
 // TestCMPrograms plays the other programs of rdma-core that connect.
 func TestCMPrograms(t *testing.T) {
+	testenv.Guest(t)
+	conns := cmtimeConns(t, "100")
 	for _, p := range []struct {
 		name, does, n  string
 		space          netlinkrdma.PortSpace
@@ -118,8 +120,8 @@ func TestCMPrograms(t *testing.T) {
 			server: []string{"rdma_server", "-s"}, client: []string{"rdma_client", "-s"}, want: "end 0"},
 		{name: "udaddy", does: "daddy", n: "1", space: netlinkrdma.PortSpaceUDP, fixed: true,
 			server: []string{"udaddy", "-b"}, client: []string{"udaddy", "-s"}, want: "return status 0"},
-		{name: "cmtime", does: "connections", n: "100", space: netlinkrdma.PortSpaceTCP, endless: true,
-			server: []string{"cmtime", "-c", "100", "-b"}, client: []string{"cmtime", "-c", "100", "-s"}, want: "us / conn"},
+		{name: "cmtime", does: "connections", n: conns, space: netlinkrdma.PortSpaceTCP, endless: true,
+			server: []string{"cmtime", "-c", conns, "-b"}, client: []string{"cmtime", "-c", conns, "-s"}, want: "us / conn"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			cmTest(t, func(t *testing.T, server, client place, addr netip.AddrPort, port string) {

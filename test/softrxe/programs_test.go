@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -226,6 +227,14 @@ var operations = []struct {
 	{"atomic-bw", []string{"rc"}},
 }
 
+// answers reports whether the device at a place answers the requests of an operation. In Linux 5.10, the answers
+// to atomics (send_atomic_ack of rxe_resp.c) do not arrive at any other device, not even at another rxe.
+func (p place) answers(t *testing.T, op string) bool {
+	t.Helper()
+	kernel := testenv.Kernel(t)
+	return p.soft || !strings.HasPrefix(op, "atomic") || slices.Compare(kernel[:], []int{6, 1}) >= 0
+}
+
 // perfReport is the part of the output of "verbs perf --json" that the tests check.
 type perfReport struct {
 	Results []struct {
@@ -240,6 +249,9 @@ func TestPerf(t *testing.T) {
 		eachRole(t, rxe, software, func(t *testing.T, server, client place) {
 			port := perfServe(t, server)
 			for _, op := range operations {
+				if !server.answers(t, op.name) {
+					continue
+				}
 				for _, typ := range op.types {
 					t.Run(op.name+" "+typ, func(t *testing.T) { perf(t, client, server.addr, port, op.name, typ, 40) })
 				}
@@ -291,6 +303,9 @@ func TestPerftest(t *testing.T) {
 	eachFamily(t, func(t *testing.T, rxe, software place) {
 		eachRole(t, rxe, software, func(t *testing.T, server, client place) {
 			for _, op := range operations {
+				if !server.answers(t, op.name) {
+					continue
+				}
 				for _, typ := range op.types {
 					t.Run(op.name+" "+typ, func(t *testing.T) { perftest(t, server, client, op.name, typ) })
 				}
