@@ -74,7 +74,7 @@ func portFree(at netip.AddrPort) bool {
 
 // connect gives the device a socket.
 func (d *Device) connect(port uint16) (err error) {
-	d.network, err = openNetwork(netip.AddrPortFrom(d.addr, port))
+	d.network, err = openNetwork(netip.AddrPortFrom(d.addr, port), d.link.index)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return &OptionError{Field: "Port", Value: port, Allowed: "a UDP port that is free on " + d.addr.String(), Err: err}

@@ -66,7 +66,10 @@ func (d *Device) exAttr() abi.ExQueryDeviceResp {
 
 // Properties of a port (enum ib_port_state and others).
 const (
+	portDown     = 1
 	portActive   = 4
+	physPolling  = 2
+	physDisabled = 3
 	physLinkUp   = 5
 	width1X      = 1
 	speedSDR     = 1
@@ -82,10 +85,11 @@ func mtuEnum(mtu int) uint8 { return uint8(bits.Len(uint(mtu) >> 8)) }
 // portAttr returns the attributes of the port. Its speed is what the kernel reports for a network
 // interface of unknown speed.
 func (d *Device) portAttr() abi.QueryPortResp {
+	state, phys := d.state.Load().port()
 	return abi.QueryPortResp{
 		PortCapFlags: abi.IB_UVERBS_PCF_CM_SUP, MaxMsgSz: maxMessage, GIDTblLen: gidTableLen, PKeyTblLen: 1,
-		State: portActive, MaxMTU: mtu4096, ActiveMTU: mtuEnum(d.mtu), MaxVLNum: maxVLs,
-		ActiveWidth: width1X, ActiveSpeed: speedSDR, PhysState: physLinkUp, LinkLayer: linkEthernet,
+		State: state, MaxMTU: mtu4096, ActiveMTU: mtuEnum(d.mtu), MaxVLNum: maxVLs,
+		ActiveWidth: width1X, ActiveSpeed: speedSDR, PhysState: phys, LinkLayer: linkEthernet,
 		Flags: abi.IB_UVERBS_QPF_GRH_REQUIRED,
 	}
 }

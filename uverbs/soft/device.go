@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,9 +27,10 @@ type Device struct {
 	index  uint32
 	addr   netip.Addr
 	link   netdev
+	state  atomic.Pointer[linkState] // of the link; nil: it does not change
 	mtu    int
 	guid   uint64
-	table  []gidEntry
+	table  []gidEntry // see gids
 	limits Limits
 
 	vectors int // completion vectors
@@ -117,6 +120,9 @@ func newOn(host *engine.Host, clock fault.Clock, o Options) (*Device, error) {
 		return nil, err
 	}
 	gsi.Add(port{d})
+	if d.network != nil {
+		d.network.link.start(d.setLink, func() { go d.Close() }) // Close waits for the goroutine that calls it
+	}
 	return d, nil
 }
 
@@ -185,20 +191,23 @@ func (d *Device) Close() error {
 	gsi.Remove(port{d})
 	inproc.Remove(listed{d})
 	d.mu.Lock()
-	var open []*context
-	for c := range d.contexts {
-		open = append(open, c)
-	}
 	was := d.closed
 	d.closed = true
 	d.mu.Unlock()
 	if was {
 		return nil
 	}
-	for _, c := range open {
+	for _, c := range d.opened() {
 		c.remove()
 	}
 	return d.stop()
+}
+
+// opened returns the contexts of the device.
+func (d *Device) opened() []*context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.contexts))
 }
 
 // forget ends the device's knowledge of a context. It reports false if there was none.

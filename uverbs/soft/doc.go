@@ -35,6 +35,11 @@
 // it, as does rxe of other hosts. Network cards speak the same protocol, but the device has been tried with
 // a model of a ConnectX card only. Peers that are not in this process use entry 1 of the GID table.
 //
+// On Linux, a device with a socket follows its network interface as rxe does. The port is down while the
+// interface is down or has no carrier, and entry 1 of the GID table is not in use while the interface does
+// not have the address. The events PORT_ERR, PORT_ACTIVE and GID_CHANGE tell of that. A device whose
+// interface is removed is closed.
+//
 // # Memory
 //
 // A registered memory region is a range of addresses of this process, which the device accesses

@@ -13,7 +13,7 @@ import (
 // gidTableLen is the number of entries of the GID table (RXE_PORT_GID_TBL_LEN).
 const gidTableLen = 1024
 
-// gidEntry is an entry of the GID table, whose index is that in Device.table.
+// gidEntry is an entry of the GID table. Its index is that in Device.table.
 type gidEntry struct {
 	index  int
 	addr   netip.Addr // without a zone
@@ -63,25 +63,24 @@ func (d *Device) ipv6(prefix [8]byte) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// gids returns the entries of the GID table.
-func (d *Device) gids() []gidEntry { return d.table }
-
 // gid returns an entry of the GID table. An unused one is ENODATA.
 func (d *Device) gid(index uint64) (*gidEntry, syscall.Errno) {
-	switch {
-	case index >= gidTableLen:
+	if index >= gidTableLen {
 		return nil, syscall.EINVAL
-	case index >= uint64(len(d.table)):
-		return nil, kernel.ENODATA
 	}
-	return &d.table[index], 0
+	for _, g := range d.gids() {
+		if uint64(g.index) == index {
+			return &g, 0
+		}
+	}
+	return nil, kernel.ENODATA
 }
 
 // engineGIDs returns the GID table for the engine.
 func (d *Device) engineGIDs() []engine.GIDEntry {
-	var all []engine.GIDEntry
-	for _, g := range d.table {
-		all = append(all, engine.GIDEntry{GID: g.gid(), Valid: true})
+	all := make([]engine.GIDEntry, len(d.table))
+	for _, g := range d.gids() {
+		all[g.index] = engine.GIDEntry{GID: g.gid(), Valid: true}
 	}
 	return all
 }

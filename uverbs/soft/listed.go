@@ -43,7 +43,7 @@ func (d *Device) open() (*context, error) {
 // Addrs implements [inproc.Device]. The link-local address has the zone of the network interface.
 func (l listed) Addrs() []netip.Addr {
 	var all []netip.Addr
-	for _, g := range l.d.table {
+	for _, g := range l.d.gids() {
 		a := g.addr
 		if a.Is6() && a.IsLinkLocalUnicast() {
 			a = a.WithZone(l.d.link.name)
@@ -59,7 +59,7 @@ func (l listed) GIDs(port uint8) []inproc.GID {
 		return nil
 	}
 	var all []inproc.GID
-	for _, g := range l.d.table {
+	for _, g := range l.d.gids() {
 		all = append(all, inproc.GID{Index: g.index, GID: g.gid(), Type: abi.IB_UVERBS_GID_TYPE_ROCE_V2, Netdev: g.netdev})
 	}
 	return all

@@ -22,6 +22,7 @@ type network struct {
 	engine *engine.Device
 	late   *engine.Receiver // of packets that faults have delayed
 	done   sync.WaitGroup   // the goroutine that receives
+	link   *linkWatch
 
 	handle udp.Handler // of unicast packets
 	flush  func()      // ends a batch of them
@@ -48,13 +49,14 @@ func changeNetworks(f func(all []*network) []*network) {
 // wantedBuffer is the size in bytes of the receive buffer that a device asks for.
 const wantedBuffer = udp.DefaultReceiveBuffer
 
-// openNetwork opens the socket of a device. Packets arrive from start on.
-func openNetwork(local netip.AddrPort) (*network, error) {
+// openNetwork opens the socket of a device, and those that watch the network interface with an index.
+// Packets arrive from start on.
+func openNetwork(local netip.AddrPort, link int) (*network, error) {
 	socket, err := udp.Open(local, udp.Options{ReceiveBuffer: wantedBuffer})
 	if err != nil {
 		return nil, err
 	}
-	return &network{socket: socket}, nil
+	return &network{socket: socket, link: watchLink(link, local.Addr())}, nil
 }
 
 // pathOptions returns what the place between the engine and the socket needs to know. Its functions
@@ -138,6 +140,7 @@ func (n *network) close() {
 		changeNetworks(func(all []*network) []*network {
 			return slices.DeleteFunc(all, func(other *network) bool { return other == n })
 		})
+		n.link.close()
 		n.socket.Close()
 		n.done.Wait()
 	}

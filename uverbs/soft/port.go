@@ -18,7 +18,7 @@ func (p port) Info() gsi.Info {
 // GIDs implements [gsi.Port].
 func (p port) GIDs() []gsi.GID {
 	var all []gsi.GID
-	for _, g := range p.d.table {
+	for _, g := range p.d.gids() {
 		all = append(all, gsi.GID{Index: uint8(g.index), Addr: g.addr, Interface: uint32(g.netdev)})
 	}
 	return all

@@ -20,6 +20,7 @@ type counters struct {
 	rnrExceeded                    atomic.Uint64
 	sends, receives                atomic.Uint64
 	badPKey, badQKey               atomic.Uint64
+	linkDowned                     atomic.Uint64
 
 	unknownQP, wrongAddress, refusedState, overflow atomic.Uint64
 	malformed                                       [wire.NumParseErrors]atomic.Uint64
@@ -30,6 +31,9 @@ func (s *counters) sent(bytes int) {
 	s.sentPackets.Add(1)
 	s.sentBytes.Add(uint64(bytes))
 }
+
+// CountLinkDown counts that the network interface of the device was set down.
+func (d *Device) CountLinkDown() { d.stats.linkDowned.Add(1) }
 
 // A Counter is a counter of a device with its name.
 type Counter struct {
@@ -54,7 +58,7 @@ func (d *Device) Counters() []Counter {
 		{"retry_rnr_exceeded_err", s.rnrExceeded.Load()},
 		{"completer_retry_err", s.retries.Load()},
 		{"send_err", 0},
-		{"link_downed", 0},
+		{"link_downed", s.linkDowned.Load()},
 		{"rdma_sends", s.sends.Load()},
 		{"rdma_recvs", s.receives.Load()},
 		{"sent_bytes", s.sentBytes.Load()},

@@ -1,0 +1,104 @@
+package soft
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// linkWatch watches the network interface of a device. Its sockets belong to the network namespace of the
+// thread that has opened them, as the socket of the device does.
+type linkWatch struct {
+	index   int
+	addr    netip.Addr
+	changes *os.File        // rtnetlink's notifications
+	handle  *netlink.Handle // for queries
+	done    sync.WaitGroup
+}
+
+// watchLink opens the sockets. It returns nil if the system does not allow it: the device then takes its
+// network interface for one that does not change.
+func watchLink(index int, addr netip.Addr) *linkWatch {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil
+	}
+	w := &linkWatch{index: index, addr: addr, changes: os.NewFile(uintptr(fd), "rtnetlink")}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{
+		Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR,
+	})
+	if err == nil {
+		w.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+	}
+	if err != nil {
+		w.changes.Close()
+		return nil
+	}
+	return w
+}
+
+// start reports the state of the network interface now, in this goroutine, and from then on each time when
+// it may have changed, in another one. gone is called once the interface does not exist any more.
+func (w *linkWatch) start(report func(linkState), gone func()) {
+	if w == nil {
+		return
+	}
+	if s, err := w.state(); err == nil {
+		report(s)
+	}
+	w.done.Go(func() {
+		var b [1]byte // what a notification says does not matter
+		for {
+			// ENOBUFS says that notifications were lost.
+			if _, err := w.changes.Read(b[:]); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				return
+			}
+			s, err := w.state()
+			switch {
+			case err == nil:
+				report(s)
+			case errors.As(err, new(netlink.LinkNotFoundError)):
+				gone()
+				return
+			}
+		}
+	})
+}
+
+// state returns the state of the network interface.
+func (w *linkWatch) state() (linkState, error) {
+	link, err := w.handle.LinkByIndex(w.index)
+	if err != nil {
+		return linkState{}, err
+	}
+	flags := link.Attrs().Flags
+	s := linkState{down: flags&net.FlagRunning == 0, disabled: flags&net.FlagUp == 0, noAddress: true}
+	addrs, err := w.handle.AddrList(link, netlink.FAMILY_ALL)
+	for errors.Is(err, netlink.ErrDumpInterrupted) {
+		addrs, err = w.handle.AddrList(link, netlink.FAMILY_ALL)
+	}
+	for _, a := range addrs {
+		if own, ok := netip.AddrFromSlice(a.IP); ok && own.Unmap() == w.addr.WithZone("") {
+			s.noAddress = false
+		}
+		// All of 127.0.0.0/8 belongs to the loopback interface.
+		if w.addr.IsLoopback() && a.Contains(w.addr.AsSlice()) {
+			s.noAddress = false
+		}
+	}
+	return s, err
+}
+
+// close closes the sockets and waits for the goroutine.
+func (w *linkWatch) close() {
+	if w != nil {
+		w.changes.Close()
+		w.done.Wait()
+		w.handle.Close()
+	}
+}

@@ -1,0 +1,222 @@
+package soft_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/internal/inproc"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// linkRig is a network interface whose state a test changes, and its peer.
+type linkRig struct {
+	t          *testing.T
+	link, peer netlink.Link
+}
+
+// newLinkRig moves the calling goroutine into a network namespace of its own, with a network interface that
+// is up. The goroutine must not start others that open sockets.
+func newLinkRig(t *testing.T) *linkRig {
+	t.Helper()
+	runtime.LockOSThread() // and never unlock: the thread ends with the test
+	testenv.NeedsRights(t, "a network namespace", unix.Unshare(unix.CLONE_NEWNET))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "link"
+	r := &linkRig{t: t}
+	r.ok(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}))
+	for name, link := range map[string]*netlink.Link{"link": &r.link, "peer": &r.peer} {
+		var err error
+		*link, err = netlink.LinkByName(name)
+		r.ok(err)
+		r.ok(netlink.LinkSetUp(*link))
+	}
+	lo, err := netlink.LinkByName("lo")
+	r.ok(err)
+	r.ok(netlink.LinkSetUp(lo))
+	return r
+}
+
+func (r *linkRig) ok(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// addr returns an address with a prefix for the network interface, which can be used at once.
+func (r *linkRig) addr(s string) *netlink.Addr {
+	r.t.Helper()
+	addr, err := netlink.ParseAddr(s)
+	r.ok(err)
+	addr.Flags = unix.IFA_F_NODAD
+	return addr
+}
+
+// open makes a device with an address of the network interface and opens it.
+func (r *linkRig) open(addr string) (*soft.Device, *uverbs.Device) {
+	r.t.Helper()
+	r.ok(netlink.AddrAdd(r.link, r.addr(addr)))
+	dev, err := soft.NewAlone(soft.Options{Addr: netip.MustParsePrefix(addr).Addr()})
+	r.ok(err)
+	r.t.Cleanup(func() { dev.Close() })
+	ctx, err := uverbs.Open(dev.Name())
+	r.ok(err)
+	r.t.Cleanup(func() { ctx.CloseAll() })
+	return dev, ctx
+}
+
+// want waits for the next event, which must be the one wanted of the port.
+func (r *linkRig) want(ctx *uverbs.Device, want uverbs.EventType) {
+	r.t.Helper()
+	deadline, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	if ev, err := ctx.WaitEvent(deadline); err != nil || ev != (uverbs.Event{Type: want, Port: 1}) {
+		r.t.Fatalf("event %+v, %v; want %s of port 1", ev, err, want)
+	}
+}
+
+// wantPort compares the state of the port.
+func (r *linkRig) wantPort(ctx *uverbs.Device, state uverbs.PortState, phys string) {
+	r.t.Helper()
+	attr, err := ctx.QueryPort(1)
+	if err != nil || attr.State != state || attr.Phys() != phys {
+		r.t.Errorf("the port is %s, %s, %v; want %s, %s", attr.State, attr.Phys(), err, state, phys)
+	}
+}
+
+// wantGIDs checks whether the GID table has an entry for the address of the device.
+func (r *linkRig) wantGIDs(ctx *uverbs.Device, own bool) {
+	r.t.Helper()
+	const index = 1 // of the address of the device
+	table, err := ctx.GIDTable(1)
+	r.ok(err)
+	found := false
+	for _, e := range table {
+		found = found || e.Index == index
+	}
+	if _, err := ctx.QueryGID(1, index); found != own || (err == nil) != own {
+		r.t.Errorf("the table %v has entry %d: %t, want %t; QueryGID: %v", table, index, found, own, err)
+	}
+}
+
+// TestLinkEvents: a device follows its network interface, as rxe does, and tells its contexts.
+func TestLinkEvents(t *testing.T) {
+	r := newLinkRig(t)
+	dev, ctx := r.open("10.9.0.1/24")
+	r.wantPort(ctx, uverbs.PortActive, "LINK_UP")
+	r.wantGIDs(ctx, true)
+
+	r.ok(netlink.LinkSetDown(r.link))
+	r.want(ctx, uverbs.EventPortErr)
+	r.wantPort(ctx, uverbs.PortDown, "DISABLED")
+	r.wantGIDs(ctx, true) // the kernel keeps IPv4 addresses
+	r.ok(netlink.LinkSetUp(r.link))
+	r.want(ctx, uverbs.EventPortActive)
+	r.wantPort(ctx, uverbs.PortActive, "LINK_UP")
+
+	r.ok(netlink.LinkSetDown(r.peer)) // the link has no carrier then
+	r.want(ctx, uverbs.EventPortErr)
+	r.wantPort(ctx, uverbs.PortDown, "POLLING")
+	r.ok(netlink.LinkSetUp(r.peer))
+	r.want(ctx, uverbs.EventPortActive)
+
+	r.ok(netlink.AddrAdd(r.link, r.addr("10.9.1.1/24"))) // not the address of the device
+	r.ok(netlink.AddrDel(r.link, r.addr("10.9.0.1/24")))
+	r.want(ctx, uverbs.EventGIDChange)
+	r.wantGIDs(ctx, false)
+	r.ok(netlink.AddrAdd(r.link, r.addr("10.9.0.1/24")))
+	r.want(ctx, uverbs.EventGIDChange)
+	r.wantGIDs(ctx, true)
+
+	for _, c := range inproc.ByName(dev.Name()).Counters(1) {
+		if c.Name == "link_downed" && c.Value != 2 {
+			t.Errorf("link_downed is %d, want 2", c.Value)
+		}
+	}
+}
+
+// TestLinkEventsIPv6: the kernel takes IPv6 addresses away from an interface that goes down.
+func TestLinkEventsIPv6(t *testing.T) {
+	testenv.IPv6(t)
+	r := newLinkRig(t)
+	_, ctx := r.open("fd00:9::1/64")
+	r.ok(netlink.LinkSetDown(r.link))
+	seen := map[uverbs.EventType]bool{}
+	for len(seen) < 2 {
+		ev, err := ctx.WaitEvent(t.Context())
+		r.ok(err)
+		seen[ev.Type] = true
+	}
+	if !seen[uverbs.EventPortErr] || !seen[uverbs.EventGIDChange] {
+		t.Errorf("events %v, want %s and %s", seen, uverbs.EventPortErr, uverbs.EventGIDChange)
+	}
+	r.wantGIDs(ctx, false)
+}
+
+// TestLinkRemoved: a device ends with its network interface.
+func TestLinkRemoved(t *testing.T) {
+	r := newLinkRig(t)
+	dev, ctx := r.open("10.9.0.1/24")
+	r.ok(netlink.LinkDel(r.link))
+	for ev := (uverbs.Event{}); ev.Type != uverbs.EventDeviceFatal; {
+		var err error
+		ev, err = ctx.WaitEvent(t.Context())
+		r.ok(err)
+	}
+	if _, err := ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+		t.Errorf("AllocPD: %v, want ErrDeviceRemoved", err)
+	}
+	r.ok(dev.Close())
+	if _, err := uverbs.Open(dev.Name()); err == nil {
+		t.Error("the device can still be opened")
+	}
+}
+
+// TestAddressGone: a connection ends with an error when the device loses its address, as with rxe, and a
+// new one works when the address is back.
+func TestAddressGone(t *testing.T) {
+	r := newLinkRig(t)
+	var devs [2]*soft.Device
+	var ends [2]*side
+	for i, addr := range []string{"10.9.0.1/24", "10.9.1.1/24"} {
+		devs[i], _ = r.open(addr)
+	}
+	// Waiting for the events needs a context that the device has told of them.
+	ctx, err := uverbs.Open(devs[0].Name())
+	r.ok(err)
+	t.Cleanup(func() { ctx.Close() })
+	pair := func() {
+		for i := range ends {
+			ends[i] = newSide(t, devs[i], uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: uverbs.AckTimeoutFor(50 * time.Millisecond), RetryCount: 2}})
+		}
+		connect(t, ends[0], ends[1])
+	}
+	send := func() error {
+		var wcs [1]uverbs.WC
+		r.ok(ends[0].qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{ends[0].mr.SGE(0, 8)},
+			RemoteAddr: ends[1].mr.Addr(), RKey: ends[1].mr.RKey()}))
+		_, err := ends[0].cq.Wait(t.Context(), wcs[:])
+		r.ok(err)
+		return ends[0].qp.Err(&wcs[0])
+	}
+	pair()
+	r.ok(send())
+	r.ok(netlink.AddrDel(r.link, r.addr("10.9.0.1/24")))
+	r.want(ctx, uverbs.EventGIDChange)
+	if err := send(); !errors.Is(err, uverbs.WCRetryExcErr) {
+		t.Errorf("a write without the address: %v, want %v", err, uverbs.WCRetryExcErr)
+	}
+	r.ok(netlink.AddrAdd(r.link, r.addr("10.9.0.1/24")))
+	r.want(ctx, uverbs.EventGIDChange)
+	pair()
+	r.ok(send())
+}
