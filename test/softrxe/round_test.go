@@ -22,6 +22,7 @@ const (
 	datagram   = 1024         // the longest datagram, in bytes: the MTU of the port
 	roundBytes = 60_000       // of a round, which fit into a socket's receive buffer
 	maxOps     = 12
+	ucPackets  = 48 // of an end of UC in a round, if all are full; at most 60 in all, as rxe may stop at 65
 )
 
 // fault is the error that a request of a round provokes.
@@ -312,6 +313,9 @@ func (p *qpPair) round(left int) *round {
 	ends := [][]int{{0}, {1}, {0, 1}}[p.IntN(3)]
 	for _, i := range ends {
 		most := left / len(ends)
+		if p.Type == uverbs.UC {
+			most = min(most, ucPackets*p.Path.MTU.Bytes())
+		}
 		for range 1 + p.IntN(maxOps) {
 			o := p.op(most)
 			most -= length(o.local)
