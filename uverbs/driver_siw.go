@@ -1,9 +1,9 @@
 package uverbs
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
@@ -27,9 +27,7 @@ func (siwDriver) capabilities() capabilities {
 
 // mrUdata chooses random low bits of the key, so that a peer cannot guess it by counting.
 func (siwDriver) mrUdata() udata {
-	var key [1]byte
-	rand.Read(key[:]) // it never fails
-	return udata{in: siw.MRReq(key[0]), out: make([]byte, siw.MRRespSize)}
+	return udata{in: siw.MRReq(byte(rand.Uint32())), out: make([]byte, siw.MRRespSize)}
 }
 
 func (siwDriver) openAH(*AH, udata) error { return siwUnsupported("AH") }

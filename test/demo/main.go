@@ -26,7 +26,7 @@ const timeLimit = time.Minute
 func main() {
 	role := flag.String("role", "", "what a process of the demo does: serve or ask")
 	addr := flag.String("addr", "", "address of the device of that process")
-	per := flag.Duration("time", 400*time.Millisecond, "time for each row of the table")
+	per := flag.Duration("time", 200*time.Millisecond, "time for each row of the table")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
