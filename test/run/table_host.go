@@ -63,8 +63,9 @@ func checkSteps() []step {
 		for _, arch := range []string{"amd64", "arm64"} {
 			steps = append(steps, step{name: "build-" + system + "-" + arch, env: []string{"GOOS=" + system, "GOARCH=" + arch}, host: build})
 		}
+		steps = append(steps, step{name: "vet-" + system, env: []string{"GOOS=" + system}, host: words("go vet ./uverbs/soft/... ./cm/internal/... ./test/testenv")})
 	}
-	return append(steps, step{name: "vet-darwin", env: []string{"GOOS=darwin"}, host: words("go vet ./uverbs/soft/... ./cm/internal/...")})
+	return steps
 }
 
 // hostSuites need no VM of their own.

@@ -15,8 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // Environment variables.
@@ -150,11 +148,11 @@ func kernel() (v [2]int, release string, err error) {
 	if onSoft() {
 		return softKernel, SoftKernel() + ", played by a software device", nil
 	}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
 		return v, "", err
 	}
-	release = unix.ByteSliceToString(u.Release[:])
+	release = strings.TrimSpace(string(b))
 	if _, err := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); err != nil {
 		return v, release, fmt.Errorf("kernel release %q: %w", release, err)
 	}

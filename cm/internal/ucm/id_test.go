@@ -2,13 +2,12 @@ package ucm
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
@@ -359,7 +358,7 @@ func TestResolveRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(file.FD())
+	defer os.NewFile(uintptr(file.FD()), "rdma_cm").Close()
 	defer file.Close()
 	resp, errno := ask[abi.CreateIDResp](file, abi.RDMA_USER_CM_CMD_CREATE_ID, abi.CreateID{Uid: 1, Ps: spaceTCP})
 	r.ok(errno)
@@ -393,41 +392,6 @@ func TestServes(t *testing.T) {
 			t.Errorf("from %q to %q: %t", c.local, c.remote, got)
 		}
 	}
-}
-
-// TestReadable: the descriptor is readable exactly while there are events.
-func TestReadable(t *testing.T) {
-	r := newRig(t)
-	f := r.file
-	readable := func(want bool) {
-		t.Helper()
-		p := []unix.PollFd{{Fd: int32(f.FD()), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, 0)
-		if err != nil || (n == 1) != want {
-			t.Errorf("readable %t, %v, want %t", n == 1, err, want)
-		}
-	}
-	readable(false)
-	a, b := r.create(f, spaceTCP), r.create(f, spaceTCP)
-	for range 2 {
-		for _, id := range []uint32{a, b} {
-			r.ok(do(f, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, abi.WriteCmEvent{ID: id, Event: eventUser}))
-		}
-	}
-	readable(true)
-	r.want(f, eventUser, a)
-	readable(true)
-	_, errno := destroyOf(f, b)
-	r.ok(errno)
-	readable(true)
-	r.want(f, eventUser, a)
-	readable(false)
-	r.ok(do(f, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, abi.WriteCmEvent{ID: a, Event: eventUser}))
-	readable(true)
-	if n, errno := destroyOf(f, a); errno != 0 || n != 2 {
-		t.Errorf("%d events, %v", n, errno)
-	}
-	readable(false)
 }
 
 func TestWriteEvent(t *testing.T) {
