@@ -77,7 +77,8 @@ func newDoctor() *cobra.Command {
 		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
 within this process on each device, or on the named ones. It changes nothing, except that the kernel
 may load modules that it is asked about. For a device in software (GOVERBS_SOFT) it looks at its
-address, its UDP port and its receive buffer instead of the kernel's modules.
+address, its UDP port and its receive buffer instead of the kernel's modules, and connects by the
+connection manager.
 
 Every problem is reported with its evidence and a fix.`,
 		Example: `  verbs doctor

@@ -41,6 +41,7 @@ type machine struct {
 	loopback   func(ctx context.Context, name string) (string, error)
 	soft       func(name string) softFacts
 	probeSoft  func(ctx context.Context, name string) (arrived bool, err error)
+	connect    func(ctx context.Context, name string) (string, error) // a device in software
 }
 
 // identity is whose rights count.
@@ -94,6 +95,7 @@ func liveMachine() *machine {
 		loopback:   loopback,
 		soft:       liveSoft,
 		probeSoft:  liveProbe,
+		connect:    liveConnect,
 	}
 }
 

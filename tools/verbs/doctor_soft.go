@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -78,6 +79,59 @@ func liveProbe(ctx context.Context, name string) (arrived bool, err error) {
 	return true, nil
 }
 
+// liveConnect connects to the address of a device from the same device by the connection manager, and
+// sends a message. It returns what was done.
+func liveConnect(ctx context.Context, name string) (string, error) {
+	return within(ctx, loopbackTime, time.Second, func(ctx context.Context) (told string, err error) {
+		d := soft.ByName(name)
+		if d == nil {
+			return "", fmt.Errorf("%s is closed", name)
+		}
+		l, err := cm.Listen(ctx, netip.AddrPortFrom(d.Addr(), 0).String(), cm.ListenOptions{})
+		if err != nil {
+			return "", err
+		}
+		told = fmt.Sprintf("connection from %s to %s", d.Addr(), l.Addr())
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		received := make(chan error, 1)
+		go func() {
+			err := receiveOne(ctx, l)
+			if err != nil {
+				cancel(err)
+			}
+			received <- err
+		}()
+		c, err := cm.Dial(ctx, l.Addr().String(), cm.DialOptions{})
+		if err == nil {
+			err = errors.Join(c.Send(ctx, []byte(connectText)), c.Close())
+		}
+		if err != nil {
+			cancel(err)
+		}
+		if accepted := <-received; err == nil || errors.Is(err, context.Canceled) { // by the error of the server
+			err = accepted
+		}
+		return told, errors.Join(err, l.Close())
+	})
+}
+
+// connectText is the message that liveConnect sends.
+const connectText = "verbs doctor"
+
+// receiveOne accepts a connection and receives a message.
+func receiveOne(ctx context.Context, l *cm.Listener) error {
+	c, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	msg, err := c.Recv(ctx)
+	if err == nil && string(msg) != connectText {
+		err = fmt.Errorf("the message %q arrived as %q", connectText, msg)
+	}
+	return errors.Join(err, c.Close())
+}
+
 // needsKernel reports whether a diagnosis is about devices of the kernel: not if there are only
 // devices in software, or only those are named.
 func needsKernel(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, names []string) bool {
@@ -115,7 +169,7 @@ func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool
 			m.checkReceiveBuffer(info.Name, facts, port))
 	}
 	ok, f := m.checkLoopback(ctx, info.Name)
-	return ok, append(all, f, m.checkSoftFirewall(ctx, info.Name, facts))
+	return ok, append(all, f, m.checkSoftCM(ctx, info.Name), m.checkSoftFirewall(ctx, info.Name, facts))
 }
 
 // checkSoft says what the device is, and why it could not be made.
@@ -125,11 +179,15 @@ func checkSoft(info uverbs.DeviceInfo, facts softFacts) finding {
 	f.see("it behaves like %s of Linux 7.2, and needs no module, no rights and no device file", info.Driver)
 	if info.Err != nil {
 		f.see("%s", info.Err)
+		f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))
 		f.fix("GOVERBS_SOFT=auto chooses an address that is free; \"go doc uverbs/soft.ParseOptions\" describes the other values")
 		return f.conclude(levelError, "the device in software cannot be made")
 	}
 	return f.conclude(levelOK, "a device in software, inside this process")
 }
+
+// orNone lists words.
+func orNone(words []string) string { return choose(len(words) > 0, strings.Join(words, ", "), "none") }
 
 // checkReach reports which hosts can reach the device.
 func checkReach(device string, facts softFacts) finding {
@@ -141,7 +199,7 @@ func checkReach(device string, facts softFacts) finding {
 		return f.conclude(levelInfo, "only this process reaches it")
 	}
 	f.see("it sends and receives RoCE v2 with a UDP socket on %s", at)
-	f.see("addresses of this host that others reach: %s", choose(len(facts.hostAddrs) > 0, strings.Join(facts.hostAddrs, ", "), "none"))
+	f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))
 	if at.Port() != rocePort {
 		f.see("it sends to port %d of its peers; network cards, rxe and devices with another port use others (%d)", at.Port(), rocePort)
 	}
@@ -182,6 +240,21 @@ func (m *machine) checkReceiveBuffer(device string, facts softFacts, p portFacts
 		return f.conclude(levelWarning, "a receive buffer of %s is too small for the packets of one QP, %s", limitText(have), limitText(most))
 	}
 	return f.conclude(levelInfo, "a receive buffer of %s, for the packets of %s", limitText(have), plural(int(have/most), "QP"))
+}
+
+// checkSoftCM connects by the connection manager.
+func (m *machine) checkSoftCM(ctx context.Context, device string) finding {
+	f := finding{ID: "cm", Device: device}
+	told, err := m.connect(ctx, device)
+	if told != "" {
+		f.see("%s", told)
+	}
+	if err != nil {
+		f.see("%s", err)
+		return f.conclude(levelWarning, "no connection by the connection manager, which programs with package cm need")
+	}
+	f.see("a message arrived; the connection manager is in the process and needs no rdma_ucm")
+	return f.conclude(levelOK, "a connection by the connection manager went through")
 }
 
 // checkSoftFirewall sends a datagram to the device.

@@ -135,7 +135,7 @@ func TestSoftDoctor(t *testing.T) {
 		}
 	}
 	for id, want := range map[string]level{
-		"device": levelOK, "address": levelInfo, "register": levelOK, "port": levelOK, "mtu": levelOK, "gid": levelOK, "loopback": levelOK, "firewall": levelOK,
+		"device": levelOK, "address": levelInfo, "register": levelOK, "port": levelOK, "mtu": levelOK, "gid": levelOK, "loopback": levelOK, "cm": levelOK, "firewall": levelOK,
 	} {
 		if ids[id] != want {
 			t.Errorf("finding %s is %q, want %s\n%s", id, ids[id], want, out)
@@ -162,6 +162,7 @@ func softPatient(t *testing.T) (patient, *softFacts) {
 	}
 	p.soft = func(string) softFacts { return *facts }
 	p.probeSoft = func(context.Context, string) (bool, error) { return true, nil }
+	p.connect = func(context.Context, string) (string, error) { return "connection from here to there", nil }
 	return p, facts
 }
 
@@ -203,8 +204,12 @@ func TestSoftFindings(t *testing.T) {
 		{"no firewall on loopback", at("127.0.0.2:4791"), true, "firewall", levelOK, []string{"UDP to 127.0.0.2:4791 gets through"}},
 		{"firewall that forbids", datagram(false, syscall.EPERM), true, "firewall", levelWarning, []string{"forbids UDP to port 4791", "filter output udp dport 4791 accept", `"nft list ruleset"`, `"iptables -S"`}},
 		{"firewall that drops", datagram(false, nil), true, "firewall", levelWarning, []string{"drops UDP to port 4791", "did not arrive within 1s", "filter input udp dport 4791 accept"}},
+		{"connection", func(patient, *softFacts) {}, true, "cm", levelOK, []string{"connection from here to there", "needs no rdma_ucm"}},
+		{"no connection", func(p patient, _ *softFacts) {
+			p.connect = func(context.Context, string) (string, error) { return "connection", syscall.ECONNREFUSED }
+		}, true, "cm", levelWarning, []string{"programs with package cm need", "connection refused"}},
 		{"no route", datagram(false, syscall.ENETUNREACH), true, "firewall", levelWarning, []string{"no datagram can be sent"}},
-		{"cannot be made", func(p patient, _ *softFacts) { p.info.Err = errors.New("the reason") }, false, "device", levelError, []string{"cannot be made", "the reason", "GOVERBS_SOFT=auto"}},
+		{"cannot be made", func(p patient, _ *softFacts) { p.info.Err = errors.New("the reason") }, false, "device", levelError, []string{"cannot be made", "the reason", "GOVERBS_SOFT=auto", "10.1.0.1 of eth0"}},
 		{"cannot be opened", func(p patient, _ *softFacts) {
 			p.machine.probe = func(string) (probe, error) { return probe{}, syscall.EIO }
 		}, false, "open", levelError, []string{"input/output error"}},
@@ -249,7 +254,7 @@ func TestSoftBeside(t *testing.T) {
 	own := *p.info
 	h := healthy(t)
 	h.infos = func() ([]uverbs.DeviceInfo, error) { return []uverbs.DeviceInfo{fakeInfo, own}, nil }
-	h.soft, h.probeSoft = p.soft, p.probeSoft
+	h.soft, h.probeSoft, h.connect = p.soft, p.probeSoft, p.connect
 	d := examine(t.Context(), h.machine, nil)
 	ids := map[string]bool{}
 	for _, f := range d.Findings {
