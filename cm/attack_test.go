@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,7 +61,7 @@ type attackedServer struct {
 func newAttackedServer(t *testing.T, ctx context.Context) *attackedServer {
 	t.Helper()
 	s := &attackedServer{ended: outcomes{ended: map[string]chan error{}}}
-	s.l = value(Listen(ctx, firstAny, ListenOptions{HalfOpen: 16, Check: func(r *Request) ([]byte, error) {
+	s.l = value(Listen(ctx, firstAny, ListenOptions{HalfOpen: 16, Refused: s.refused, Check: func(r *Request) ([]byte, error) {
 		pd, err := r.PD()
 		if err != nil {
 			return nil, err
@@ -81,6 +82,17 @@ func newAttackedServer(t *testing.T, ctx context.Context) *attackedServer {
 		}
 	})
 	return s
+}
+
+// refused records the error of a connection that Accept does not return, because the peer has disconnected
+// before it was known to be ready. That happens if packets are lost.
+func (s *attackedServer) refused(remote Addr, err error) {
+	if errors.Is(err, syscall.ECONNRESET) {
+		select {
+		case s.ended.of(remote.String()) <- err:
+		default: // nobody waits for earlier ones either
+		}
+	}
 }
 
 // serve sends back what comes on a connection, and records the error that ends it.

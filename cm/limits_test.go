@@ -82,7 +82,7 @@ func TestMaxConns(t *testing.T) {
 				_, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 				expectRefusal(t, "a connection too many", err, refusedMany)
 			}
-			if n := len(told.list()); n != 5 {
+			if n := len(told.list()); n < 5 || n > 5 && testenv.SoftFaults() == "" { // a peer that loses a refusal asks again
 				t.Errorf("the program was told of %d refusals, want 5", n)
 			}
 			for _, c := range conns { // one goes, one comes
@@ -180,7 +180,7 @@ func TestRefusalTexts(t *testing.T) {
 	value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")})
 	expectRefusal(t, "another protocol", refusalError(err), refusedProtocol)
-	all := told.list()
+	all := slices.CompactFunc(told.list(), func(a, b error) bool { return a.Error() == b.Error() }) // a peer that loses a refusal asks again
 	var arg *ArgError
 	if len(all) != 3 || all[0] != broken || !errors.As(all[1], &arg) || !errors.Is(all[2], syscall.EPROTO) {
 		t.Errorf("the program was told %v", all)

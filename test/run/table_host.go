@@ -187,7 +187,7 @@ func (c *config) suites() []suite {
 // play, test has the kernel take commands in one way only, and the suite soft has another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "rxe/write", "soft/ioctl", "soft/race", "soft/cmrace", "soft/loss", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+	"testall": {"race", "rxe/write", "soft/ioctl", "soft/race", "soft/cmrace", "soft/loss", "soft/cmloss", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "siw/interop", "flat", "traffic", "racevm"},
 }
 

@@ -6,6 +6,10 @@ import "github.com/goverbs/goverbs/test/testenv"
 // ends the connection, so tests of errors need it.
 const softLoss = "class=nak;loss=1%,reorder=1%,behind=3,seed=1"
 
+// cmLoss are the faults of the step that tests connections with loss, for all packets. The last packet of an
+// exchange that is lost costs 2 s, so each is in danger only where it is sent.
+const cmLoss = "direction=sent,loss=1%,reorder=1%,behind=3,seed=1"
+
 // softSuite has the tests of the verbs and of the connection manager on software devices (package
 // uverbs/soft), which need no VM. Each step of the verbs gives commands to the devices in one way. The random
 // walk goes all of them in each step, so only one walks for long.
@@ -27,9 +31,13 @@ func (c *config) softSuite() suite {
 	}
 	loss := verbs("auto", testenv.SoftFaultsEnv+"="+softLoss, testenv.SkipTagsEnv+"="+string(testenv.Memory)) // delayed packets use memory
 	loss.name = "loss"
+	cmWithLoss := step{
+		name: "cmloss", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"),
+		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftFaultsEnv + "=" + cmLoss},
+	}
 	return suite{
 		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, also under the race detector and with lost packets",
-		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, race, cmRace, loss},
+		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, race, cmRace, loss, cmWithLoss},
 	}
 }
 
