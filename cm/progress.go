@@ -296,6 +296,7 @@ func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 		if c.consumed++; c.consumed > c.o.Depth {
 			return false, protoErr("it has asked for memory %d times, more often than it had credits", c.consumed)
 		}
+		c.win.wantedLate = c.win.announced
 	case msgData:
 		if c.eof {
 			return false, protoErr("a message after the end")
@@ -403,7 +404,8 @@ func (c *Conn) post(b *uverbs.SendBuilder) error {
 
 // returnCredits sends the peer its credits back when they are at least half of Depth. Other
 // messages carry them too. The credits of the first small receives are returned together with the
-// announcement of the large ones.
+// announcement of the large ones, and so is that of a request for these. If the request comes later, its
+// credit is returned at once: nothing else brings it back if the program on this side receives nothing.
 func (c *Conn) returnCredits() {
 	w := &c.win
 	if w.startsSmall && !w.grown && c.consumed >= (firstDepth+1)/2 {
@@ -414,7 +416,8 @@ func (c *Conn) returnCredits() {
 	case w.grown && !w.announced:
 		w.announced = true
 		c.sendControl(header{kind: msgGrown, recvs: w.smallPosted})
-	case (!w.startsSmall || w.grown) && c.consumed >= (c.o.Depth+1)/2:
+	case (!w.startsSmall || w.grown) && c.consumed >= (c.o.Depth+1)/2, w.wantedLate && c.consumed > 0:
+		w.wantedLate = false
 		c.sendControl(header{kind: msgCredits})
 	}
 }

@@ -40,6 +40,7 @@ type window struct {
 	growAt time.Time // when to grow at the latest; zero before Accept has returned the connection
 
 	wantedEarly bool // the peer has asked for large receives before that
+	wantedLate  bool // the peer has asked for them when it had been told of them already
 }
 
 // peerWindow is what this side knows about the peer's receives.

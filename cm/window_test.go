@@ -112,6 +112,26 @@ func TestWindowUnattended(t *testing.T) {
 	}
 }
 
+// TestWindowLateWant: the peer gets the credit of a request for memory back that arrives after it was told of
+// the memory, while this side is in no method.
+func TestWindowLateWant(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	growAfter(t, 0)
+	l := newListener(t, ListenOptions{})
+	ctx := within(t)
+	client, server := connect(t, l, DialOptions{})
+	awaitGrown(t, server)
+	client.mu.Lock()
+	defer client.mu.Unlock()
+	must(t, client.begin("test"))
+	defer client.end()
+	must(t, client.await(ctx, hasGrown, nil))
+	credits := client.credits
+	client.sendWant()
+	returned := func(c *Conn, _ *op) bool { return c.credits == credits || c.err != nil }
+	must(t, client.await(ctx, returned, nil), client.err)
+}
+
 // notReady returns how many messages to the device have found no receive.
 func notReady(t *testing.T) (n uint64) {
 	t.Helper()
