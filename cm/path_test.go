@@ -129,6 +129,7 @@ func TestAckTimeout(t *testing.T) {
 
 // TestDatagramTraffic looks up the QP that takes datagrams, and exchanges some with it.
 func TestDatagramTraffic(t *testing.T) {
+	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	c := openKernel(t)
 	testenv.NeedsIB(t, "datagrams")
 	_, addr := listen(t, c, UDP, second)
