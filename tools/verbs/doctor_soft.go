@@ -25,7 +25,8 @@ const rocePort = 4791
 type softFacts struct {
 	setting string // of GOVERBS_SOFT
 	soft.NetworkInfo
-	hostAddrs []string // addresses of this host that others reach
+	hostAddrs []string       // addresses of this host that others reach
+	stranded  netip.AddrPort // of a device of another process that has soft.AutoPort, if this one has not; or the zero value
 }
 
 // liveSoft collects the facts of a device.
@@ -33,6 +34,7 @@ func liveSoft(name string) softFacts {
 	f := softFacts{setting: os.Getenv("GOVERBS_SOFT")}
 	if d := soft.ByName(name); d != nil {
 		f.NetworkInfo = d.Network()
+		f.stranded = findStranded(f.Local)
 	}
 	links, _ := net.Interfaces() // for hints only
 	for _, link := range links {
@@ -45,6 +47,29 @@ func liveSoft(name string) softFacts {
 		}
 	}
 	return f
+}
+
+// mostStranded is how many loopback addresses findStranded looks at. Devices with Auto get the first ones.
+const mostStranded = 16
+
+// findStranded returns the address of a device on soft.AutoPort that a device on port 4791 of a loopback
+// address does not reach, or the zero value. It takes every user of the port for a device.
+func findStranded(local netip.AddrPort) netip.AddrPort {
+	if !local.Addr().IsLoopback() || !local.Addr().Is4() || local.Port() != rocePort {
+		return netip.AddrPort{}
+	}
+	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), soft.AutoPort)
+	for range mostStranded {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return at
+		}
+		if err == nil {
+			c.Close()
+		}
+		at = netip.AddrPortFrom(at.Addr().Next(), at.Port())
+	}
+	return netip.AddrPort{}
 }
 
 // probeTime bounds how long a datagram may take within this host.
@@ -200,8 +225,18 @@ func checkReach(device string, facts softFacts) finding {
 	}
 	f.see("it sends and receives RoCE v2 with a UDP socket on %s", at)
 	f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))
-	if at.Port() != rocePort {
+	switch at.Port() {
+	case rocePort:
+	case soft.AutoPort:
+		f.see("it sends to port %d of its peers, as GOVERBS_SOFT=auto does where port %d is taken on all addresses, such as by rdma_rxe", at.Port(), rocePort)
+		f.see("devices that were made before that have port %d, and it does not reach them", rocePort)
+	default:
 		f.see("it sends to port %d of its peers; network cards, rxe and devices with another port use others (%d)", at.Port(), rocePort)
+	}
+	if facts.stranded.IsValid() {
+		f.see("there is a device at %s, made while port %d was taken on all addresses; this one does not reach it", facts.stranded, rocePort)
+		f.fix("start the program with the device at %s again, now that port %d is free", facts.stranded, rocePort)
+		return f.conclude(levelWarning, "programs on this host that were started at another time have another port than %s", at)
 	}
 	if at.Addr().IsLoopback() {
 		f.fix("for other hosts: GOVERBS_SOFT=ADDRESS, with an address of this host")

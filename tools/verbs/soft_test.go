@@ -196,6 +196,11 @@ func TestSoftFindings(t *testing.T) {
 		{"reached by others", func(patient, *softFacts) {}, true, "address", levelOK, []string{"other hosts reach it at 10.1.0.1:4791", "10.1.0.1 of eth0"}},
 		{"loopback address", at("127.0.0.2:4791"), true, "address", levelInfo, []string{"other hosts do not", "GOVERBS_SOFT=ADDRESS"}},
 		{"other port", at("10.1.0.1:4792"), true, "address", levelOK, []string{"sends to port 4792", "(4791)"}},
+		{"port where 4791 is taken", at("127.0.0.1:14791"), true, "address", levelInfo, []string{"sends to port 14791", "such as by rdma_rxe", "reach it at 127.0.0.1:14791"}},
+		{"a device with the other port", func(p patient, f *softFacts) {
+			at("127.0.0.1:4791")(p, f)
+			f.stranded = netip.MustParseAddrPort("127.0.0.2:14791")
+		}, true, "address", levelWarning, []string{"a device at 127.0.0.2:14791", "while port 4791 was taken", "start the program"}},
 		{"no socket", func(_ patient, f *softFacts) { f.NetworkInfo = soft.NetworkInfo{} }, true, "address", levelInfo, []string{"only this process", "GOVERBS_SOFT=auto"}},
 		{"whole buffer", func(patient, *softFacts) {}, true, "receive_buffer", levelOK, []string{"8 MiB"}},
 		{"small buffer", buffer(425984), true, "receive_buffer", levelWarning, []string{"416 KiB is too small", "1056 KiB", "212992 bytes", "so far since the buffer was full: 12", "sysctl net.core.rmem_max=4194304"}},

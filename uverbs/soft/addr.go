@@ -43,23 +43,30 @@ var firstAddr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 // mostAuto is how many addresses takeFree tries.
 const mostAuto = 1024
 
-// takeFree gives the device the first loopback address on which no process uses the port. If there is
-// none, the error is about the first address.
+// takeFree gives the device the first loopback address on which no process uses the port. Where nothing else
+// is asked for, the port is 4791, or AutoPort if no address has that free. If there is none, the error is about
+// the last address.
 func (d *Device) takeFree(o *Options) error {
-	var first error
-	addr := firstAddr
-	for range mostAuto {
-		// The error of connect takes much longer, since it says which process uses the port.
-		if first == nil || portFree(netip.AddrPortFrom(addr, o.Port)) {
-			err := d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU})
-			if !errors.Is(err, syscall.EADDRINUSE) {
-				return err
-			}
-			first = errors.Join(first, err)
-		}
-		addr = addr.Next()
+	ports := []uint16{o.Port}
+	if o.Port == 0 {
+		ports = []uint16{defaultPort, AutoPort}
 	}
-	return first
+	var addr netip.Addr
+	for _, o.Port = range ports {
+		addr = firstAddr
+		for range mostAuto {
+			// The error of connect takes much longer, since it says which process uses the port.
+			if portFree(netip.AddrPortFrom(addr, o.Port)) {
+				err := d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU})
+				if !errors.Is(err, syscall.EADDRINUSE) {
+					return err
+				}
+			}
+			addr = addr.Next()
+		}
+	}
+	o.Port = ports[0]
+	return d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU})
 }
 
 // portFree reports whether no process uses a UDP port of an address.
@@ -77,11 +84,24 @@ func (d *Device) connect(port uint16) (err error) {
 	d.network, err = openNetwork(netip.AddrPortFrom(d.addr, port), d.link.index)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return &OptionError{Field: "Port", Value: port, Allowed: "a UDP port that is free on " + d.addr.String(), Err: err}
+		return &OptionError{Field: "Port", Value: port, Allowed: allowedPort(d.addr, port), Err: err}
 	case err != nil:
 		return fmt.Errorf("soft: %w", err)
 	}
 	return nil
+}
+
+// allowedPort describes the ports that a device with an address can have if one is taken.
+func allowedPort(addr netip.Addr, taken uint16) string {
+	other := uint16(AutoPort)
+	if taken == other {
+		other++
+	}
+	s := fmt.Sprintf("a UDP port that is free on %s; the device and its peers can all have another one, such as %s", addr, netip.AddrPortFrom(addr, other))
+	if addr.IsLoopback() {
+		s += ", and auto chooses an address and a port"
+	}
+	return s
 }
 
 // takeAddr gives the device an address, or the first loopback address that no device of the process

@@ -40,6 +40,18 @@
 // not have the address. The events PORT_ERR, PORT_ACTIVE and GID_CHANGE tell of that. A device whose
 // interface is removed is closed.
 //
+// # Ports
+//
+// A device has one UDP port, to which its peers send, and it sends to the same port of its peers. So the
+// address of a peer tells its port: all have port 4791, unless all were given another one, as in
+// GOVERBS_SOFT=127.0.0.2:4792.
+//
+// Any number of processes of one host may have devices at the same time, without special rights. With Auto,
+// each gets a loopback address of its own. The kernel's rdma_rxe, or a program that uses port 4791 of all
+// addresses, leaves none. Then all devices with Auto have port 14791, [AutoPort], and reach each other, but not
+// a device that was made while port 4791 was free; verbs doctor tells of such. With Addr, [New] fails if the port
+// is taken, and the error says by whom.
+//
 // # Memory
 //
 // A registered memory region is a range of addresses of this process, which the device accesses

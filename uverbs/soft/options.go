@@ -33,7 +33,8 @@ type Options struct {
 	// value.
 	Auto bool
 
-	// Port is the UDP port of the device and of its peers in other processes, 4791 if it is 0.
+	// Port is the UDP port of the device and of its peers in other processes. If it is 0, it is 4791, or
+	// [AutoPort] if Auto finds 4791 taken on all addresses.
 	Port uint16
 
 	// MTU is the active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096. If it is 0, it is
@@ -114,6 +115,10 @@ func (e *OptionError) Unwrap() error { return e.Err }
 // defaultPort is the UDP port of RoCE v2.
 const defaultPort = 4791
 
+// AutoPort is the UDP port of a device with [Options].Auto and without a Port, where port 4791 is taken on all
+// addresses, as by rdma_rxe of the kernel.
+const AutoPort = 14791
+
 // mtus are the MTUs of RoCE in bytes.
 var mtus = []int{256, 512, 1024, 2048, 4096}
 
@@ -126,7 +131,7 @@ func (o *Options) check() error {
 	if err := o.checkName(); err != nil {
 		return err
 	}
-	if o.Port == 0 {
+	if o.Port == 0 && !o.Auto {
 		o.Port = defaultPort
 	}
 	if o.MTU != 0 && !slices.Contains(mtus, o.MTU) {

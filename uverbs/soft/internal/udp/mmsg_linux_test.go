@@ -195,7 +195,7 @@ const (
 
 func TestPortHolder(t *testing.T) {
 	const rxeModule = "sys/module/rdma_rxe/refcnt"
-	const rxe = "the kernel's rdma_rxe (its links are in \"rdma link\"; \"rdma link delete NAME\" removes one)"
+	const rxe = "the kernel's rdma_rxe (\"rdma link\" lists its links; \"rdma link delete NAME\" removes one, and \"modprobe -r rdma_rxe\" the module)"
 	for _, c := range []struct {
 		name  string
 		files map[string]string
