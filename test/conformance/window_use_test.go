@@ -190,6 +190,9 @@ func TestWindowRevokedDuringReads(t *testing.T) {
 		}, uverbs.WCRemAccessErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.want == uverbs.WCRemAccessErr {
+				testenv.NeedsNoLoss(t, "a QP that one READ has broken does not answer an earlier one again")
+			}
 			a, b := pair(t, uverbs.QPOptions{MaxSendWR: outstanding, Path: uverbs.PathOptions{RetryCount: 3}})
 			mw, mr := window(t, b, uverbs.MWType2)
 			wr := uverbs.SendWR{Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 100)},
