@@ -3,6 +3,7 @@ package engine
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
@@ -14,11 +15,15 @@ type fakeFilter struct {
 	d              *Device
 	sent, received int
 	lose           func(n int) bool // the n-th packet that is sent, from 1; nil: none
+	wait           func(n int)      // holds up the goroutine that sends the n-th packet; nil: not
 	damage         bool             // instead of losing it
 }
 
 func (f *fakeFilter) Send(from netip.Addr, b *udp.Batch) {
 	f.sent += b.Len()
+	if f.wait != nil {
+		f.wait(f.sent)
+	}
 	if f.lose != nil && f.lose(f.sent) {
 		if !f.damage {
 			return
@@ -142,4 +147,34 @@ func TestFilterGroup(t *testing.T) {
 	for _, s := range []*side{a, b, c} {
 		check(t, s.qp.Detach(group, 0))
 	}
+}
+
+// TestSenderHeldUp: while the goroutine that sends a packet is held up, no repetition of it counts, as none was
+// sent. Later ones count.
+func TestSenderHeldUp(t *testing.T) {
+	f := new(fakeFilter)
+	d1, d2, clock := filtered(t, f)
+	a, b := newSide(t, d1, sideOptions{}), newSide(t, d2, sideOptions{})
+	connect(a, b, connOptions{retry: 3})
+	held, gone := 0, false
+	f.wait = func(n int) {
+		if n == 1 {
+			for range 100 {
+				clock.advance(time.Second)
+				held++
+			}
+		}
+	}
+	f.lose = func(n int) bool { return n == 1 || gone }
+	b.recv(1, b.sge(0, 8))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 8)))
+	a.want(2, ring.WCSend)
+	b.want(1, ring.WCRecv)
+	if held != 100 || f.sent != 2 {
+		t.Errorf("after %d s, %d packets were sent, want 2", held, f.sent)
+	}
+	gone = true
+	a.post(signaled(3, ring.OpSend, a.sge(0, 8)))
+	clock.advance(time.Minute)
+	a.fails(3, StatusRetryExcErr)
 }

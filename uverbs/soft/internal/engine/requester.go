@@ -387,6 +387,10 @@ func (q *QP) timedOut() bool {
 	if r.rnrWait {
 		return false // which sends again
 	}
+	if r.retry { // the goroutine that sends was held up, and has not begun to repeat them
+		q.retryAt = q.dev.now() + r.timeout
+		return true
+	}
 	return q.sendAgain()
 }
 
