@@ -403,8 +403,9 @@ func newPerfServe() *cobra.Command {
 --dmabuf is an open descriptor, all clients share its memory; from a heap each client gets its own.
 ` + trust + `All clients together take up to --max-memory. The memory of a test is reserved before the device is
 opened for it. At most --max-clients are served at once, including those that have not chosen a test
-yet; another client gets an error. A client has 10 s for each step of its handshake. Let the server
-listen only on an address of a network that you trust (--listen).`,
+yet, and half of them from one address; another client gets an error. A client has 10 s for each
+step of its handshake. Let the server listen only on an address of a network that you trust
+(--listen).`,
 		Example: `  verbs perf serve
   verbs perf serve --listen 10.1.0.1 --dev rxe0
   verbs perf serve --max-clients 1 --quiet`,
@@ -440,7 +441,7 @@ listen only on an address of a network that you trust (--listen).`,
 	numberVar(f, &port, "port", "p", perf.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
 	numberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
 	defaultIs(f, "max-memory", "half of the machine's, at most 4096")
-	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once")
+	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
 	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
 	perfLocalFlags(cmd, &local)
 	return cmd

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 )
 
 // rpingOptions are the flags of the command. The letters are those of rdma-core's rping.
@@ -52,8 +53,9 @@ func newRping() *cobra.Command {
 the client sends the address of a second buffer, and the server writes the text there by RDMA WRITE.
 Either side may be rdma-core's rping, whose flags have the same letters.
 
-A server accepts one client. With -P it accepts any number of them, --max-clients at once. It takes
-pings of any size, and disconnects a client that sends nothing for --timeout.
+A server accepts one client. With -P it accepts any number of them, --max-clients at once, half of
+them from one address. It takes pings of any size, and disconnects a client that sends nothing for
+--timeout.
 ` + trust + `A server without -a listens on all addresses. Give it an address of a network that you trust. Each
 client takes 64 KiB of memory and a queue pair.`,
 		Example: `  verbs rping -s                          # wait for a client, on all addresses
@@ -79,7 +81,7 @@ client takes 64 KiB of memory and a queue pair.`,
 	f.BoolVarP(&o.ownQP, "own-qp", "q", false, "change the states of the QP one by one instead of by the connection manager's ID")
 	f.BoolVarP(&o.debug, "debug", "d", false, "show each step on standard error")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when the peer does nothing for this `TIME`")
-	numberVar(f, &o.maxClients, "max-clients", "", 64, 1, maxClients, "serve up to `N` clients at once (server with -P)")
+	numberVar(f, &o.maxClients, "max-clients", "", 64, 1, maxClients, "serve up to `N` clients at once, half of them from one address (server with -P)")
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
@@ -261,7 +263,7 @@ func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
 func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 	var all sync.WaitGroup
 	defer all.Wait()
-	room := make(chan struct{}, r.o.maxClients)
+	places := &perf.Places{Most: r.o.maxClients}
 	for {
 		request, err := listener.Request(ctx)
 		if ctx.Err() != nil {
@@ -270,17 +272,19 @@ func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case room <- struct{}{}:
-		default:
-			r.debugf("a client is rejected, as %d are being served", r.o.maxClients)
+		a, err := request.ID.Addrs()
+		if err == nil {
+			err = places.Take(a.Remote.IP)
+		}
+		if err != nil {
+			r.debugf("a client is rejected, %v", err)
 			if err := errors.Join(request.ID.Reject(nil, cm.ReasonConsumer), request.ID.Close()); err != nil {
 				r.debugf("reject: %v", err) // the client may be gone
 			}
 			continue
 		}
 		all.Go(func() {
-			defer func() { <-room }()
+			defer places.Leave(a.Remote.IP)
 			if err := r.serve(ctx, request); err != nil {
 				fmt.Fprintf(r.log, "verbs: %v\n", err)
 			}

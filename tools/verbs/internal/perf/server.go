@@ -25,7 +25,7 @@ const idleTime = time.Minute
 type Server struct {
 	Local      Local
 	MaxMemory  int // MaxMemory is the most memory that the tests of all clients may take at once, in bytes; 0 is without a limit.
-	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients.
+	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients. See Places for the share of an address.
 	// Log is told what happens to clients; it is called from several goroutines and may be nil.
 	Log func(format string, args ...any)
 
@@ -33,7 +33,6 @@ type Server struct {
 
 	mu      sync.Mutex
 	taken   int       // guarded by mu; of MaxMemory
-	clients int       // guarded by mu
 	refused int       // guarded by mu; clients since the log was told of some
 	told    time.Time // guarded by mu; when that was
 }
@@ -56,28 +55,15 @@ func (s *Server) give(size int) {
 	s.taken -= size
 }
 
-// admit reports whether there is room for one more client, and counts it then.
-func (s *Server) admit() bool {
+// logRefused tells of clients for which there is no place, once in a second.
+func (s *Server) logRefused(from netip.Addr, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	most := cmpOr(s.MaxClients, DefaultMaxClients)
-	if s.clients >= most {
-		s.refused++
-		if time.Since(s.told) > time.Second {
-			s.log("%d clients refused, as %d are being served (--max-clients)", s.refused, most)
-			s.refused, s.told = 0, time.Now()
-		}
-		return false
+	s.refused++
+	if time.Since(s.told) > time.Second {
+		s.log("%d clients refused, the last one from %s, %v", s.refused, from, why)
+		s.refused, s.told = 0, time.Now()
 	}
-	s.clients++
-	return true
-}
-
-// left counts a client less.
-func (s *Server) left() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.clients--
 }
 
 // Serve serves the clients that a listener accepts, each in a goroutine, until the context
@@ -92,6 +78,7 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	turning := make(chan struct{}, turnedAway)
+	places := &Places{Most: cmpOr(s.MaxClients, DefaultMaxClients)}
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -106,7 +93,9 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 			continue
 		}
 		tidy()
-		if !s.admit() {
+		from := addrOf(conn.RemoteAddr())
+		if err := places.Take(from); err != nil {
+			s.logRefused(from, err)
 			select {
 			case turning <- struct{}{}:
 				all.Go(func() {
@@ -119,7 +108,7 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 			continue
 		}
 		all.Go(func() {
-			defer s.left()
+			defer places.Leave(from)
 			name := "client " + conn.RemoteAddr().String()
 			what, err := s.serve(ctx, conn, name, b)
 			if err != nil {
@@ -136,7 +125,7 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 const turnedAway = 16
 
 // tooMany is what they are told.
-const tooMany = "it has as many clients as it may have at once (--max-clients)"
+const tooMany = "it has as many clients as it may have at once, of all hosts or of this one (--max-clients)"
 
 // turnAway tells a client that there are too many.
 func turnAway(ctx context.Context, conn net.Conn) {
