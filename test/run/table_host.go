@@ -120,11 +120,17 @@ func (c *config) taskSuites() []suite {
 			programs: []program{{name: "cm.test", run: "^" + name + "$", args: []string{"-test.timeout", "110m"}}}}
 	}
 	walk := step{flags: []string{"-timeout", "1000h"}, env: []string{guest, "GOVERBS_WALK=1h"}, programs: []program{only("conformance", "TestWalk")}, shown: true}
+	const manyAttacks = "GOVERBS_ATTACKS=10000"
+	attacks := []step{run("TestHostilePeers", manyAttacks), {
+		name: "soft", alone: true, shown: true, env: []string{"GOVERBS_DEVICES=soft0,soft1", manyAttacks},
+		host: words("go test -count=1 -timeout 110m -run ^TestHostilePeers$ ./cm"),
+	}}
+	attacks[0].name = "kernel"
 	golden := []string{"gcc", "vmrun", "hca", "abitrace", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet", "softrxe.test"}
 	return []suite{
 		{name: "walk", doc: "random steps for an hour: -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=N", steps: []step{walk}},
 		{name: "conns", doc: "10,100 connections made and closed, and what is left of them", steps: []step{run("TestConnLeaks", "GOVERBS_CONNS=10100")}},
-		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work", steps: []step{run("TestHostilePeers", "GOVERBS_ATTACKS=10000")}},
+		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work, on a kernel and on software devices", steps: attacks},
 		c.fuzzSuite(),
 		{name: "demo-vm", doc: "our ping-pong and rdma-core's, side by side", steps: []step{{bin: []string{"verbs"}, with: ibverbs, env: []string{"VERBS=/bin/verbs"}, shown: true, programs: []program{{name: "demo"}}}}},
 		{name: "bench", doc: "ours beside rdma-core's programs, as a table, JSON and a page: -- -rows ^send -rounds 9", steps: c.benchSteps()},
