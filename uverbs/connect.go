@@ -121,9 +121,9 @@ func (o *PathOptions) check(d *Device) error {
 	return nil
 }
 
-// activePort returns the path's port and its attributes, which query returns. That is the port of
-// the options, or the one that Init used, or the first active one. It fails with ENETDOWN if the
-// port is not active.
+// activePort returns the path's port and the attributes that query returns for it. The port is that
+// of the options, or the one that Init used, or the first active one. activePort fails with ENETDOWN
+// if the port is not active.
 func (q *QP) activePort(query func(port uint8) (PortAttr, error)) (uint8, PortAttr, error) {
 	first := q.path.Port
 	if first == 0 && q.State() != QPReset {
@@ -343,7 +343,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if !q.connected() {
 		return argErr("Connect", "QP type", q.typ, "a connected type; use ReadyUD for UD and raw packet")
 	}
-	port, attr, err := q.activePort(q.dev.recentPort) // with the MTU of now
+	port, attr, err := q.activePort(q.dev.recentPort) // with the current MTU
 	if err != nil {
 		return err
 	}

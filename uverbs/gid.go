@@ -188,14 +188,14 @@ func (d *Device) gidIoctl() ([]GIDEntry, syscall.Errno) {
 	case n > maxGIDs:
 		return nil, syscall.EOVERFLOW
 	}
-	answer := note[[]GIDEntry](d)
+	result := newCached[[]GIDEntry](d)
 	table, errno := d.gidIoctlFor(min(n, usualGIDs))
 	if errno == syscall.EINVAL && n > usualGIDs { // more are in use
 		table, errno = d.gidIoctlFor(n)
 	}
 	if errno == 0 {
-		answer.value = table
-		d.ports.gids.Store(answer)
+		result.value = table
+		d.ports.gids.Store(result)
 	}
 	return table, errno
 }

@@ -18,7 +18,7 @@ type object struct {
 	destroy string // the verb that destroys it, such as "DEALLOC_PD"
 	dev     *Device
 	parents []*object  // what this object uses; each counts it among its users
-	first   [4]*object // memory for parents
+	few     [4]*object // memory for parents, enough for most objects
 
 	// closed is set once the object is closed. The data path reads it without a lock.
 	closed atomic.Bool
@@ -117,7 +117,7 @@ func (o *object) addParents(dev *Device, kind, destroy string, parents ...*objec
 	if dev.noNewUsers {
 		return dev.errClosed()
 	}
-	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, append(o.first[:0:len(o.first)], parents...)
+	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, append(o.few[:0:len(o.few)], parents...)
 	dev.creating++
 	for _, p := range parents {
 		p.ref(kind)

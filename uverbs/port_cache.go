@@ -5,36 +5,41 @@ import (
 	"time"
 )
 
-// portCache holds the kernel's last answers about ports, which every connection needs: what
-// QueryPort returned for each port, and the GID table. The attributes that do not change while a
-// device is open, such as the link layer, come from an answer of any age.
+// portCache holds the last results of QueryPort and GIDTable, which every connection needs. A
+// result may be used again, depending on what is needed:
+//
+//   - facts: attributes that do not change while the device is open, from a result of any age;
+//   - recentPort: all attributes, from a result that is younger than maxAge;
+//   - currentPort and currentGIDs: all but the MTU, also from an older result if no event about a
+//     port has come since. Linux raises an event when the state, the LID or the GID table of a port
+//     changes, but not when the MTU does.
 type portCache struct {
 	events atomic.Uint64                         // the number of events about ports that WaitEvent has read
 	ports  [256]atomic.Pointer[cached[PortAttr]] // by port number
 	gids   atomic.Pointer[cached[[]GIDEntry]]    // of all ports
 }
 
-// cached is an answer of the kernel.
+// cached is a result of a query.
 type cached[T any] struct {
 	value  T
-	events uint64       // portCache.events before the question
-	asked  atomic.Int64 // when the answer was true, in nanoseconds since started
+	events uint64       // portCache.events before the query
+	asked  atomic.Int64 // time of the query, or of the last check for events; in nanoseconds since started
 }
 
 // started is the time that cached.asked counts from.
 var started = time.Now()
 
-// questionTime is how old an answer may be that counts as one of now. A change that is as recent
-// could have come after the question as well.
-const questionTime = time.Millisecond
+// maxAge is the age up to which a result is used without a check. A caller that queries now could
+// miss a change of the next millisecond as well.
+const maxAge = time.Millisecond
 
-// recent reports whether the answer counts as one of now.
+// recent reports whether the result is younger than maxAge.
 func (c *cached[T]) recent() bool {
-	return c != nil && time.Since(started)-time.Duration(c.asked.Load()) < questionTime
+	return c != nil && time.Since(started)-time.Duration(c.asked.Load()) < maxAge
 }
 
-// current reports whether the answer is still true, except for the MTU of a port. Linux reports a
-// change of a GID table, of a LID and of the state of a port by an event, and a new MTU by none.
+// current reports whether the result is recent, or no event about a port has come since the query:
+// neither one that WaitEvent has read, nor one that still waits to be read.
 func (c *cached[T]) current(d *Device) bool {
 	if c == nil || c.recent() {
 		return c != nil
@@ -47,14 +52,14 @@ func (c *cached[T]) current(d *Device) bool {
 	return true
 }
 
-// note returns a cached answer without the value.
-func note[T any](d *Device) *cached[T] {
+// newCached returns a cached without its value, for a query that begins now.
+func newCached[T any](d *Device) *cached[T] {
 	c := &cached[T]{events: d.ports.events.Load()}
 	c.asked.Store(int64(time.Since(started)))
 	return c
 }
 
-// facts returns attributes of a port of which only those are used that do not change.
+// facts returns the attributes of a port. The caller may use only those that do not change.
 func (d *Device) facts(port uint8) (*PortAttr, error) {
 	if a := d.ports.ports[port].Load(); a != nil {
 		return &a.value, d.usable()
@@ -63,7 +68,7 @@ func (d *Device) facts(port uint8) (*PortAttr, error) {
 	return &attr, err
 }
 
-// recentPort is QueryPort with an answer of now.
+// recentPort is QueryPort with a result that is younger than maxAge.
 func (d *Device) recentPort(port uint8) (PortAttr, error) {
 	if a := d.ports.ports[port].Load(); a.recent() {
 		return a.value, d.usable()
@@ -71,7 +76,7 @@ func (d *Device) recentPort(port uint8) (PortAttr, error) {
 	return d.QueryPort(port)
 }
 
-// currentPort is QueryPort, but the MTU may be that of an earlier time.
+// currentPort is QueryPort, except that the MTU may be out of date.
 func (d *Device) currentPort(port uint8) (PortAttr, error) {
 	if a := d.ports.ports[port].Load(); a.current(d) {
 		return a.value, d.usable()

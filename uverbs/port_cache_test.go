@@ -8,15 +8,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// age makes the kernel's answers so old that they count only if no event has come since.
+// age makes the cached results older than maxAge.
 func (d *Device) age() {
 	for i := range d.ports.ports {
 		if a := d.ports.ports[i].Load(); a != nil {
-			a.asked.Store(a.asked.Load() - int64(questionTime))
+			a.asked.Store(a.asked.Load() - int64(maxAge))
 		}
 	}
 	if t := d.ports.gids.Load(); t != nil {
-		t.asked.Store(t.asked.Load() - int64(questionTime))
+		t.asked.Store(t.asked.Load() - int64(maxAge))
 	}
 }
 
@@ -62,7 +62,7 @@ func TestPortCache(t *testing.T) {
 	}
 }
 
-// TestPortCacheRecent: answers of this moment serve without another question.
+// TestPortCacheRecent: Connect does not query what Endpoint has queried less than maxAge before.
 func TestPortCacheRecent(t *testing.T) {
 	f := connectable(t, QPOptions{})
 	f.raiseAsync(t, EventGIDChange, 1) // so that only the time counts

@@ -353,7 +353,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if port < 1 || port > d.attr.PhysPortCount {
 		return PortAttr{}, argErr("QueryPort", "port", port, "1 to %d", d.attr.PhysPortCount)
 	}
-	answer := note[PortAttr](d)
+	result := newCached[PortAttr](d)
 	resp := &abi.QueryPortRespEx{}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT)
 	defer cmd.done()
@@ -392,8 +392,8 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		Flags:         r.Flags,
 		CapFlags2:     resp.PortCapFlags2,
 	}
-	answer.value = attr
-	d.ports.ports[port].Store(answer)
+	result.value = attr
+	d.ports.ports[port].Store(result)
 	return attr, nil
 }
 

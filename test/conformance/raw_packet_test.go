@@ -144,18 +144,7 @@ func TestWQ(t *testing.T) {
 		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: hash})
 		must(t, err)
 		closeLater(t, qp)
-		to := macOf(t, rig.Netdevs[1])
-		flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
-			Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
-			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, EtherType: 0xffff},
-		}}})
-		testenv.Skip(t, err)
-		must(t, err)
-		closeLater(t, flow)
-
-		frame := a.fill(0, 64, 3)
-		copy(frame, to[:])
-		copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, 8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+		frame := steerIPv4(t, a, qp)
 		got := map[uint64]int{}
 		one := func() uint64 {
 			must(t, a.qp.PostSend(send(7, a.mr.SGE(0, 64))))
@@ -201,17 +190,7 @@ func TestInjectedWQ(t *testing.T) {
 		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: uverbs.RXHash{Fields: uverbs.RXHashSrcIPv4 | uverbs.RXHashDstIPv4}})
 		must(t, err)
 		closeLater(t, qp)
-		to := macOf(t, rig.Netdevs[1])
-		flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
-			Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
-			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, EtherType: 0xffff},
-		}}})
-		testenv.Skip(t, err)
-		must(t, err)
-		closeLater(t, flow)
-		frame := a.fill(0, 64, 3)
-		copy(frame, to[:])
-		copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, 8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+		steerIPv4(t, a, qp)
 		pass := func(id uint64) {
 			t.Helper()
 			must(t, wq.PostRecv(id, b.mr.SGE(0, 256)), a.qp.PostSend(send(id, a.mr.SGE(0, 64))))
@@ -239,6 +218,24 @@ func TestInjectedWQ(t *testing.T) {
 		arrives(3)
 		noViolation(t, do)
 	})
+}
+
+// steerIPv4 has the second interface's IPv4 frames go to qp. It puts such a frame of 64 bytes at the start of
+// the memory of a and returns it.
+func steerIPv4(t *testing.T, a *side, qp *uverbs.QP) (frame []byte) {
+	t.Helper()
+	to := macOf(t, rig.Netdevs[1])
+	flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
+		Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
+		Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, EtherType: 0xffff},
+	}}})
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, flow)
+	frame = a.fill(0, 64, 3)
+	copy(frame, to[:])
+	copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, 8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+	return frame
 }
 
 // rawSide makes a QP of raw packets.
