@@ -150,6 +150,23 @@ func next(t *testing.T, c *Channel, want EventType) *Event {
 	return e
 }
 
+// refuse rejects a request, and returns the event of the peer. A peer that loses the refusal asks again.
+func refuse(t *testing.T, c *Channel, request *Event, data []byte, reason Reason) *Event {
+	t.Helper()
+	ctx := within(t)
+	for {
+		must(t, request.ID.Reject(data, reason), request.ID.Close())
+		e := value(c.Next(ctx))(t)
+		if e.Type == EventRejected {
+			return e
+		}
+		if e.Type != EventConnectRequest || testenv.SoftFaults() == "" {
+			t.Fatalf("event is %s, %v, want %s", e.Type, e.Err(), EventRejected)
+		}
+		request = e
+	}
+}
+
 // listen makes a listener and returns its address.
 func listen(t *testing.T, c *Channel, space PortSpace, ip netip.Addr) (*ID, netip.AddrPort) {
 	t.Helper()
@@ -328,8 +345,7 @@ func TestErrorMessages(t *testing.T) {
 	client = newEnd(t, id, uverbs.RC)
 	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 	request := next(t, c, EventConnectRequest)
-	must(t, request.ID.Reject([]byte("not you"), ReasonConsumer), request.ID.Close())
-	e = next(t, c, EventRejected)
+	e = refuse(t, c, request, []byte("not you"), ReasonConsumer)
 	says(e.Err(), syscall.ECONNREFUSED, "the program there has rejected the request", "reason 28")
 	if string(e.Param.PrivateData[:7]) != "not you" {
 		t.Errorf("private data is %q", e.Param.PrivateData)

@@ -182,8 +182,7 @@ func TestSpaceIB(t *testing.T) {
 	if request.ID.space != IB || string(request.Param.PrivateData[:5]) != "hello" || request.Param.QPN != client.qp.QPN() {
 		t.Errorf("request is %+v", request)
 	}
-	must(t, request.ID.Reject([]byte("no"), ReasonConsumer), request.ID.Close())
-	if e := next(t, c, EventRejected); string(e.Param.PrivateData[:2]) != "no" || e.Status != int32(ReasonConsumer) {
+	if e := refuse(t, c, request, []byte("no"), ReasonConsumer); string(e.Param.PrivateData[:2]) != "no" || e.Status != int32(ReasonConsumer) {
 		t.Errorf("event is %+v", e)
 	}
 }

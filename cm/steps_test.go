@@ -42,8 +42,7 @@ func TestECE(t *testing.T) {
 		t.Errorf("the answer has %+v, want %+v", e.Param.ECE, mine)
 	}
 	id, request = ask(ECE{})
-	must(t, request.ID.Reject(nil, ReasonVendorOption))
-	if e := next(t, c, EventRejected); e.ID != id || e.Status != int32(ReasonVendorOption) || !strings.Contains(e.Err().Error(), "enhanced connections") {
+	if e := refuse(t, c, request, nil, ReasonVendorOption); e.ID != id || e.Status != int32(ReasonVendorOption) || !strings.Contains(e.Err().Error(), "enhanced connections") {
 		t.Errorf("event is %+v, %v", e, e.Err())
 	}
 }
@@ -109,6 +108,7 @@ func TestReuseAddr(t *testing.T) {
 func TestAFOnly(t *testing.T) {
 	c := openKernel(t)
 	testenv.NeedsIB(t, "reasons of rejections")
+	testenv.NeedsNoLoss(t, "a refusal that is lost is not repeated")
 	ctx := within(t)
 	for _, only := range []bool{false, true} {
 		l := newID(t, c, TCP)
