@@ -128,6 +128,7 @@ func TestMemoryReuse(t *testing.T) {
 // messages need that the peer takes.
 func TestSendMemory(t *testing.T) {
 	const size, depth = 1000, 3
+	growAfter(t, time.Hour) // the large receives take memory of the same pool
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{MessageSize: size}})
 	ctx := within(t)
 	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{SendDepth: depth}})
