@@ -341,7 +341,7 @@ func (c *Conn) event(e *Event) {
 		return
 	}
 	switch e.Type {
-	case EventDisconnected:
+	case EventDisconnected, EventRejected: // rejected: the peer has given up before it learned that this side is ready
 		c.poll() // messages that arrived before the event still count
 		if c.eof {
 			c.fail(errReset)

@@ -448,6 +448,7 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 	if _, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many") {
 		t.Errorf("beyond the backlog: %v", err)
 	}
+	until(t, "both wait to be accepted", func() bool { return len(l.ready) == 2 }) // or else they are rejected
 	must(t, l.Close())
 	for _, c := range []*Conn{first, second} {
 		if _, err := c.Recv(ctx); err != io.EOF {
@@ -459,6 +460,29 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 	nothingLeft(t, before)
+}
+
+// TestRejectedLate: a listener that gives a connection up before it knows that the peer is ready rejects it, and
+// the peer, for which the connection is established, notices.
+func TestRejectedLate(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{KeepAlive: -1}})
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := client.Recv(ctx)
+		waiting <- err
+	}()
+	client.event(&Event{ID: client.id, Type: EventRejected, Status: int32(ReasonConsumer)})
+	if err := <-waiting; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("Recv: %v", err)
+	}
+	if err := client.Send(ctx, nil); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("Send: %v", err)
+	}
+	client.Close()
+	server.Close()
 }
 
 // TestKeepAlive: an idle connection notices that its peer is gone, if nobody says so.
