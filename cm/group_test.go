@@ -38,6 +38,7 @@ type member struct {
 func join(t *testing.T, c *Channel, ip, group netip.Addr, flags JoinFlags) *member {
 	t.Helper()
 	testenv.NeedsIB(t, "datagrams")
+	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	id := newID(t, c, UDP)
 	must(t, id.Bind(Addr{IP: ip}))
 	m := &member{end: newEnd(t, id, uverbs.UD)}

@@ -296,6 +296,7 @@ func TestConnection(t *testing.T) {
 func TestDatagrams(t *testing.T) {
 	c := openKernel(t)
 	testenv.NeedsIB(t, "datagrams")
+	testenv.NeedsNoLoss(t, "a peer that loses the answer asks again")
 	_, addr := listen(t, c, UDP, second)
 	id := newID(t, c, UDP)
 	resolve(t, c, id, addr)
@@ -438,6 +439,7 @@ func TestNextEnds(t *testing.T) {
 func TestMulticast(t *testing.T) {
 	c := openKernel(t)
 	testenv.NeedsIB(t, "datagrams")
+	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	group := netip.MustParseAddr("239.1.2.3")
 	join := func(flags JoinFlags) (*end, *Event) {
 		id := newID(t, c, UDP)

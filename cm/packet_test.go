@@ -23,6 +23,7 @@ func newPackets(t *testing.T, addr string, o PacketOptions) *PacketConn {
 	t.Helper()
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "datagrams")
+	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	p := value(ListenPacket(within(t), addr, o))(t)
 	t.Cleanup(func() { must(t, p.Close(), p.Close()) })
 	return p
@@ -39,7 +40,6 @@ func received(t *testing.T, p *PacketConn) (string, Peer) {
 // TestPacketConn: datagrams of all sizes there and back, to whom was dialled and to whom one has
 // come from.
 func TestPacketConn(t *testing.T) {
-	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	before := quiet(t)
 	t.Run("all", func(t *testing.T) {
 		for _, wait := range waits {
@@ -111,7 +111,6 @@ func TestPacketConn(t *testing.T) {
 // TestPacketManyPeers: more peers than there are address handles kept, from goroutines that
 // send and receive at once.
 func TestPacketManyPeers(t *testing.T) {
-	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	ctx := within(t)
 	server := newPackets(t, firstAny, PacketOptions{})
 	var all sync.WaitGroup
@@ -173,7 +172,6 @@ func TestPacketManyPeers(t *testing.T) {
 // TestPacketGroup: members of a group get what is sent to it, those that only send do not, and
 // those that have left do not any more.
 func TestPacketGroup(t *testing.T) {
-	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	ctx := within(t)
 	addr := netip.MustParseAddr("239.1.7.7")
 	members := make([]*PacketConn, 3)
