@@ -27,7 +27,7 @@ func (m *Manager) receiveDREQ(from origin, msg *DREQ) {
 	switch id.state {
 	case REPSent, MRAREPRcvd, DREQSent, Established:
 		id.stopTimer()
-	case Timewait:
+	case Timewait, Idle: // the DREP was lost. The kernel does not answer when TIMEWAIT is over.
 		from.tid = id.tid
 		m.answer(from, &DREP{IDs: id.ids()})
 		return

@@ -280,6 +280,25 @@ func TestRepeatedMessages(t *testing.T) {
 	wants(t, server, p, Idle, EventREQ, EventRTU, EventDREP, EventTimewaitExit)
 }
 
+// TestLateDREQ: a DREQ that comes again when TIMEWAIT is over is answered, although the ID is still there.
+func TestLateDREQ(t *testing.T) {
+	n, client, server, a, p := established(t)
+	n.fate = func(m Message) []time.Duration {
+		if m.Attr() == AttrDREP && n.count(AttrDREP, client) == 1 {
+			return nil
+		}
+		return []time.Duration{0}
+	}
+	n.ok(p.SendDREQ())
+	n.settle()
+	n.ok(a.SendDREP())
+	n.run(3 * time.Second)
+	wants(t, client, a, Idle, EventREP, EventDREQ, EventTimewaitExit)
+	wants(t, server, p, DREQSent, EventREQ, EventRTU)
+	n.run(10 * time.Second)
+	wants(t, server, p, Idle, EventREQ, EventRTU, EventDREP, EventTimewaitExit)
+}
+
 // TestCrossingDREQs: both sides disconnect at the same time.
 func TestCrossingDREQs(t *testing.T) {
 	n, client, server, a, p := established(t)
