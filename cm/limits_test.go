@@ -423,6 +423,9 @@ func TestDisconnectAnswered(t *testing.T) {
 	if e, err := v.id.Wait(short); err != nil || e.Type != EventDisconnected {
 		t.Errorf("after Disconnect: %+v, %v", e, err)
 	}
+	if _, err := server.Recv(ctx); !errors.Is(err, syscall.ECONNRESET) { // a Close before this is known would return it
+		t.Errorf("Recv after the peer's Disconnect: %v", err)
+	}
 	must(t, server.Close(), v.id.Close(), v.cq.Close())
 }
 
