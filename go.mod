@@ -7,14 +7,11 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/vishvananda/netlink v1.3.1
-	github.com/wcharczuk/go-chart/v2 v2.1.2
 	golang.org/x/net v0.62.0
 	golang.org/x/sys v0.49.0
 )
 
 require (
-	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	golang.org/x/image v0.18.0 // indirect
 )

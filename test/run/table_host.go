@@ -26,7 +26,7 @@ done`
 const generate = `set -e; dir=$(.build/vmrun get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $dir/usr/include`
 
 // checkSize limits the size of the static command, in bytes.
-const checkSize = `size=$(stat -c %s "$1"); echo "static verbs binary: $size bytes"; test $size -lt 9500000`
+const checkSize = `size=$(stat -c %s "$1"); echo "static verbs binary: $size bytes"; test $size -lt 9000000`
 
 // hotpathLimit adds the limit to what go test prints of posting and polling. It is not enforced.
 const hotpathLimit = `go test -run '^$' -bench '^BenchmarkPostPoll$' "$@" ./mmio/rxe ./mmio/mlx5 ./mmio/siw | awk '1

@@ -164,7 +164,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	numberVar(f, &o.port, "port", "p", perf.DefaultPort, 1, maxPort, "TCP `PORT` of the server")
 	defaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
 	f.BoolVar(&o.perftest, "perftest", false, "the peer is perftest's "+program+", as the server or, without HOST, as the client")
-	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg or .png): bandwidth or latency over the size, or for one size the distribution of the latency")
+	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg): bandwidth or latency over the size, or for one size the distribution of the latency")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
 }
 
@@ -185,7 +185,7 @@ func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
 // run measures.
 func (o *perfOptions) run(cmd *cobra.Command, host string) error {
 	ctx, out, log := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	format, old, err := o.check(cmd.Flags().Changed, host)
+	old, err := o.check(cmd.Flags().Changed, host)
 	if err != nil {
 		return usageError{err}
 	}
@@ -216,77 +216,78 @@ func (o *perfOptions) run(cmd *cobra.Command, host string) error {
 		err = table.err
 	}
 	if o.plot != "" { // the result is printed even if drawing fails
-		err = errors.Join(err, o.draw(format, append([]plot.Named{{Report: report}}, old...)))
+		err = errors.Join(err, o.draw(append([]plot.Named{{Report: report}}, old...)))
 	}
 	return err
 }
 
-// check refuses impossible options before anything is opened. It returns the format of the picture
-// and the earlier results to draw into it.
-func (o *perfOptions) check(changed func(flag string) bool, host string) (format string, old []plot.Named, err error) {
+// check refuses impossible options before anything is opened. It returns the earlier
+// results to draw into the picture.
+func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot.Named, error) {
 	if err := o.settle(); err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	if err := o.local.Validate(&o.config); err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	if o.perftest {
 		if !changed("port") {
 			o.port = perftest.DefaultPort
 		}
 		if err := o.checkPerftest(changed, host); err != nil {
-			return "", nil, err
+			return nil, err
 		}
 	}
 	return o.picture()
 }
 
 // picture checks the files of --plot and --overlay.
-func (o *perfOptions) picture() (format string, old []plot.Named, err error) {
+func (o *perfOptions) picture() ([]plot.Named, error) {
 	if o.plot == "" {
 		if len(o.over) > 0 {
-			return "", nil, errors.New("--overlay needs --plot, the file to draw into")
+			return nil, errors.New("--overlay needs --plot, the file to draw into")
 		}
-		return "", nil, nil
+		return nil, nil
 	}
-	if format, err = plot.Format(o.plot); err != nil {
-		return "", nil, err
+	var old []plot.Named
+	if err := plot.CheckFile(o.plot); err != nil {
+		return nil, err
 	}
 	if dir, err := os.Stat(filepath.Dir(o.plot)); err != nil {
-		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in an existing directory: %w", o.plot, err)
+		return nil, fmt.Errorf("--plot is %q, allowed: a file in an existing directory: %w", o.plot, err)
 	} else if !dir.IsDir() {
-		return "", nil, fmt.Errorf("--plot is %q, allowed: a file in a directory; %s is not one", o.plot, dir.Name())
+		return nil, fmt.Errorf("--plot is %q, allowed: a file in a directory; %s is not one", o.plot, dir.Name())
 	}
 	for _, name := range o.over {
 		f, err := os.Open(name)
 		if err != nil {
-			return "", nil, fmt.Errorf("--overlay: %w", err)
+			return nil, fmt.Errorf("--overlay: %w", err)
 		}
 		r, err := perf.ReadReport(f)
 		f.Close()
 		if err != nil {
-			return "", nil, fmt.Errorf("--overlay %s: %w", name, err)
+			return nil, fmt.Errorf("--overlay %s: %w", name, err)
 		}
 		old = append(old, plot.Named{Name: filepath.Base(name), Report: r})
 		if r.Config.Metric != o.config.Metric {
-			return "", nil, fmt.Errorf("--overlay %s: it is of %s, which has no axis in common with %s", name, r.Test, o.config.Name())
+			return nil, fmt.Errorf("--overlay %s: it is of %s, which has no axis in common with %s", name, r.Test, o.config.Name())
 		}
 	}
 	if len(old) > 0 {
 		if err := plot.Check(old...); err != nil {
-			return "", nil, fmt.Errorf("--overlay %w", err)
+			return nil, fmt.Errorf("--overlay %w", err)
 		}
 	}
-	return format, old, nil
+	return old, nil
 }
 
 // draw writes the picture.
-func (o *perfOptions) draw(format string, reports []plot.Named) error {
+func (o *perfOptions) draw(reports []plot.Named) error {
 	f, err := os.Create(o.plot)
 	if err != nil {
 		return fmt.Errorf("--plot: %w", err)
 	}
-	if err := errors.Join(plot.Write(f, format, reports...), f.Close()); err != nil {
+	if err := errors.Join(plot.Write(f, reports...), f.Close()); err != nil {
 		return fmt.Errorf("--plot %s: %w", o.plot, err)
 	}
 	return nil

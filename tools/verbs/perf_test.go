@@ -36,7 +36,7 @@ func TestPerfFlags(t *testing.T) {
 		{"send-lat h --cpu 5000", "--cpu is 5000, allowed: 0 to 1023"},
 		{"write-lat h --dmabuf x", "--dmabuf: the memory is not the program's to look at"},
 		{"send-lat h --dmabuf x --huge-pages", "--dmabuf and --huge-pages exclude each other"},
-		{"send-lat h --plot a.gif", `--plot is "a.gif", allowed: a file whose name ends in .svg or .png`},
+		{"send-lat h --plot a.gif", `--plot is "a.gif", allowed: a file whose name ends in .svg`},
 		{"send-lat h --plot " + dir + "/none/a.svg", "allowed: a file in an existing directory: "},
 		{"send-lat h --plot " + lat + "/a.svg", "allowed: a file in a directory"},
 		{"send-lat h --overlay " + lat, "--overlay needs --plot"},

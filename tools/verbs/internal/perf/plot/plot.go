@@ -1,7 +1,8 @@
-// Package plot draws the reports of package perf.
+// Package plot draws the reports of package perf, as SVG.
 package plot
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -12,9 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/wcharczuk/go-chart/v2"
-	"github.com/wcharczuk/go-chart/v2/drawing"
-
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 )
 
@@ -24,20 +22,19 @@ type Named struct {
 	Report *perf.Report
 }
 
-// Size of a picture, in pixels.
+// Size of a picture, in pixels, and where its axes are.
 const (
-	width  = 1250
-	height = 620
-	legend = 260 // at the left
+	width, height = 1250, 620
+	left, right   = 340, width - 20 // names of curves are left of it
+	top, bottom   = 50, height - 50
 )
 
-// Format returns the format that a file's name asks for, svg or png.
-func Format(file string) (string, error) {
-	switch ext := strings.ToLower(filepath.Ext(file)); ext {
-	case ".svg", ".png":
-		return ext[1:], nil
+// CheckFile refuses a file whose name does not end in .svg.
+func CheckFile(file string) error {
+	if !strings.EqualFold(filepath.Ext(file), ".svg") {
+		return fmt.Errorf("--plot is %q, allowed: a file whose name ends in .svg", file)
 	}
-	return "", fmt.Errorf("--plot is %q, allowed: a file whose name ends in .svg or .png", file)
+	return nil
 }
 
 // Check reports whether reports can be drawn together.
@@ -94,10 +91,9 @@ func checkFigures(s perf.Size) error {
 	return nil
 }
 
-// Write draws reports in a format: bandwidth over the size of messages, or latency (median,
-// 99 % and 99.9 %); and, if there is but one size, latency over the part of the messages that
-// had no more.
-func Write(w io.Writer, format string, reports ...Named) error {
+// Write draws reports: bandwidth over the size of messages, or latency (median, 99 % and 99.9 %); and,
+// if there is but one size, latency over the part of the messages that had no more.
+func Write(w io.Writer, reports ...Named) error {
 	if err := Check(reports...); err != nil {
 		return err
 	}
@@ -110,15 +106,8 @@ func Write(w io.Writer, format string, reports ...Named) error {
 	default:
 		p = latency(reports)
 	}
-	provider := chart.SVG
-	if format == "png" {
-		provider = chart.PNG
-	} else {
-		for i := range p.curves { // the chart's SVG has texts as they are
-			p.curves[i].name = html.EscapeString(p.curves[i].name)
-		}
-	}
-	return p.draw().Render(provider, w)
+	_, err := w.Write(p.draw())
+	return err
 }
 
 // oneSize reports whether all results are of one size.
@@ -145,7 +134,13 @@ type curve struct {
 type picture struct {
 	title, x, y    string
 	curves         []curve
-	xTicks, yTicks []chart.Tick
+	xTicks, yTicks []tick
+}
+
+// tick is a mark of an axis. The first and the last one are the axis' ends.
+type tick struct {
+	at    float64
+	label string // may be empty
 }
 
 // label returns the name of a report's curves.
@@ -214,7 +209,7 @@ var nines = []struct {
 // distribution draws the latency of one size.
 func distribution(reports []Named) picture {
 	p := picture{title: fmt.Sprintf("Latency of %d bytes", reports[0].Report.Results[0].Size), x: "messages with no more", y: "µs"}
-	right := 1.0
+	last := 1.0
 	for i, r := range reports {
 		for _, s := range r.Report.Results {
 			c := curve{name: r.label("latency"), hue: i}
@@ -226,16 +221,16 @@ func distribution(reports []Named) picture {
 				part := (float64(n) - 0.5) / float64(l.Samples)
 				c.x, c.y = append(c.x, -math.Log10(1-part)), append(c.y, logOf(min(b.To, l.Max)))
 			}
-			right = max(right, c.x[len(c.x)-1])
+			last = max(last, c.x[len(c.x)-1])
 			p.curves = append(p.curves, c)
 		}
 	}
 	for _, n := range nines {
-		if at := -math.Log10(1 - n.part); at <= right {
-			p.xTicks = append(p.xTicks, chart.Tick{Value: at, Label: n.name})
+		if at := -math.Log10(1 - n.part); at <= last {
+			p.xTicks = append(p.xTicks, tick{at, n.name})
 		}
 	}
-	p.xTicks = append(p.xTicks, chart.Tick{Value: right})
+	p.xTicks = append(p.xTicks, tick{at: last})
 	p.yTicks = logTicks(p.curves)
 	return p
 }
@@ -244,7 +239,7 @@ func distribution(reports []Named) picture {
 func logOf(v float64) float64 { return math.Log10(max(v, 1e-3)) }
 
 // sizeTicks marks an axis of sizes, from the least to the largest.
-func sizeTicks(curves []curve) (ticks []chart.Tick) {
+func sizeTicks(curves []curve) (ticks []tick) {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, c := range curves {
 		low, high = min(low, slices.Min(c.x)), max(high, slices.Max(c.x))
@@ -258,7 +253,7 @@ func sizeTicks(curves []curve) (ticks []chart.Tick) {
 		if i >= 0 {
 			label = sizeName(1 << i)
 		}
-		ticks = append(ticks, chart.Tick{Value: float64(i), Label: label})
+		ticks = append(ticks, tick{float64(i), label})
 	}
 	return ticks
 }
@@ -275,7 +270,7 @@ func sizeName(n int) string {
 }
 
 // logTicks marks a logarithmic axis by 1, 2 and 5.
-func logTicks(curves []curve) (ticks []chart.Tick) {
+func logTicks(curves []curve) (ticks []tick) {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, c := range curves {
 		low, high = min(low, slices.Min(c.y)), max(high, slices.Max(c.y))
@@ -286,7 +281,7 @@ func logTicks(curves []curve) (ticks []chart.Tick) {
 			if next := at + math.Log10(2.5); next < low {
 				continue
 			}
-			ticks = append(ticks, chart.Tick{Value: at, Label: fmt.Sprintf("%g", step*math.Pow(10, decade))})
+			ticks = append(ticks, tick{at, fmt.Sprintf("%g", step*math.Pow(10, decade))})
 			if at >= high && len(ticks) > 1 {
 				return ticks
 			}
@@ -295,43 +290,75 @@ func logTicks(curves []curve) (ticks []chart.Tick) {
 }
 
 // linearTicks marks an axis from 0.
-func linearTicks(most float64) (ticks []chart.Tick) {
+func linearTicks(most float64) (ticks []tick) {
 	step := math.Pow(10, math.Floor(math.Log10(max(most, 1e-9))))
 	for most/step < 4 {
 		step /= 2
 	}
 	for i := 0; ; i++ {
 		at := float64(i) * step
-		ticks = append(ticks, chart.Tick{Value: at, Label: fmt.Sprintf("%.4g", at)})
+		ticks = append(ticks, tick{at, fmt.Sprintf("%.4g", at)})
 		if at >= most {
 			return ticks
 		}
 	}
 }
 
-// span returns the range of an axis.
-func span(ticks []chart.Tick) chart.Range {
-	return &chart.ContinuousRange{Min: ticks[0].Value, Max: ticks[len(ticks)-1].Value}
+// colours are those of the reports, in turn.
+var colours = []string{"#1769aa", "#c4551d", "#2e8540", "#7b3fa0", "#b8860b", "#555555"}
+
+// place returns the pixel of a value between two ends of an axis, and of its pixels.
+func place(v float64, ticks []tick, from, to float64) float64 {
+	low, high := ticks[0].at, ticks[len(ticks)-1].at
+	return from + (to-from)*(v-low)/(high-low)
 }
 
-// draw makes a chart.
-func (p picture) draw() *chart.Chart {
-	grid := chart.Style{StrokeColor: drawing.ColorFromHex("dddddd"), StrokeWidth: 1}
-	c := &chart.Chart{
-		Title: p.title, Width: width, Height: height,
-		Background: chart.Style{Padding: chart.Box{Top: 50, Left: legend, Right: 20, Bottom: 10}},
-		XAxis:      chart.XAxis{Name: p.x, Range: span(p.xTicks), Ticks: p.xTicks, GridMajorStyle: grid},
-		YAxis:      chart.YAxis{Name: p.y, Range: span(p.yTicks), Ticks: p.yTicks, GridMajorStyle: grid, AxisType: chart.YAxisSecondary},
+// draw returns the picture as SVG.
+func (p picture) draw() []byte {
+	var b bytes.Buffer
+	text := func(x, y float64, anchor, s string) {
+		fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, html.EscapeString(s))
+	}
+	line := func(x1, y1, x2, y2 float64, style string) {
+		fmt.Fprintf(&b, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x1, y1, x2, y2, style)
+	}
+	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n", width, height)
+	fmt.Fprintln(&b, `<rect width="100%" height="100%" fill="white"/>`)
+	text((left+right)/2, top/2, "middle", p.title)
+	text((left+right)/2, height-10, "middle", p.x)
+	text(left-8, top-12, "end", p.y)
+	const grid = `stroke="#dddddd"`
+	for _, t := range p.xTicks {
+		x := place(t.at, p.xTicks, left, right)
+		line(x, top, x, bottom, grid)
+		text(x, bottom+18, "middle", t.label)
+	}
+	for _, t := range p.yTicks {
+		y := place(t.at, p.yTicks, bottom, top)
+		line(left, y, right, y, grid)
+		text(left-8, y+4, "end", t.label)
 	}
 	nth := map[int]int{} // curves of a report so far
-	for _, l := range p.curves {
-		style := chart.Style{StrokeColor: chart.GetDefaultColor(l.hue), StrokeWidth: 2, DotColor: chart.GetDefaultColor(l.hue), DotWidth: 2}
-		if n := nth[l.hue]; l.dash {
-			style.StrokeDashArray = []float64{float64(8 / n), float64(4 * n)}
+	for i, c := range p.curves {
+		style := fmt.Sprintf(`stroke="%s" stroke-width="2" fill="none"`, colours[c.hue%len(colours)])
+		if n := nth[c.hue]; c.dash {
+			style += fmt.Sprintf(` stroke-dasharray="%d %d"`, 8/n, 4*n)
 		}
-		nth[l.hue]++
-		c.Series = append(c.Series, chart.ContinuousSeries{Name: l.name, XValues: l.x, YValues: l.y, Style: style})
+		nth[c.hue]++
+		y := float64(top + 20*i)
+		line(10, y, 40, y, style)
+		text(48, y+4, "start", c.name)
+		points := make([]string, len(c.x))
+		for i := range c.x {
+			points[i] = fmt.Sprintf("%.1f,%.1f", place(c.x[i], p.xTicks, left, right), place(c.y[i], p.yTicks, bottom, top))
+		}
+		// A curve of one point is seen by its mark.
+		fmt.Fprintf(&b, "<polyline points=\"%s\" %s stroke-linecap=\"round\"/>\n", strings.Join(points, " "), style)
+		if len(points) == 1 {
+			x, y, _ := strings.Cut(points[0], ",")
+			fmt.Fprintf(&b, "<circle cx=\"%s\" cy=\"%s\" r=\"3\" %s/>\n", x, y, style)
+		}
 	}
-	c.Elements = []chart.Renderable{chart.LegendLeft(c, chart.Style{FontSize: 9})}
-	return c
+	fmt.Fprintln(&b, "</svg>")
+	return b.Bytes()
 }
