@@ -364,7 +364,7 @@ func TestDoctorNamespace(t *testing.T) {
 	r = doctor(t, patient{attr: elsewhere})
 	r.works(t, false, "no RDMA device in this network namespace")
 	r.want(t, "namespace", "", "info", "exclusive")
-	r.want(t, "devices", "", "error", "network namespace "+home+" has "+dev0, "nsenter --net="+home+" rdma dev set "+dev0+" netns")
+	r.want(t, "devices", "", "error", "network namespace "+home+" has "+dev0, "nsenter --net="+home+" verbs dev set "+dev0+" netns")
 	r = doctor(t, patient{attr: elsewhere, names: []string{dev0}})
 	r.want(t, "devices", "", "error", "run there what needs "+dev0+": nsenter --net="+home)
 	doctor(t, patient{}).works(t, true)
@@ -419,7 +419,7 @@ func TestDoctorNoDevices(t *testing.T) {
 			}
 			r.works(t, false, "there is no RDMA device in this network namespace")
 			r.want(t, "module.ib_core", "", "ok")
-			r.want(t, "devices", "", "error", "rdma link add rxe0 type rxe netdev eth0")
+			r.want(t, "devices", "", "error", "verbs link add rxe0 type rxe netdev eth0")
 		}
 	}
 }

@@ -45,7 +45,7 @@ program, and it behaves like rxe. Another program does not see the device, but h
 				return err
 			}
 			if len(infos) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0; or "+softHint)
+				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && verbs link add rxe0 type rxe netdev eth0; or "+softHint)
 			}
 			return nil
 		},

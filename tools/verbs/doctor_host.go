@@ -137,9 +137,9 @@ func (m *machine) checkNamespace() finding {
 		f.see("netns mode over NETLINK_RDMA: %s", err)
 		return f.conclude(levelInfo, "the mode of network namespaces is not known")
 	}
-	f.see("netns mode over NETLINK_RDMA: %s (rdma system)", mode)
+	f.see("netns mode over NETLINK_RDMA: %s (verbs system)", mode)
 	if mode == "exclusive" {
-		f.fix("to bring a device into another namespace: rdma dev set DEV netns NS")
+		f.fix("to bring a device into another namespace: verbs dev set DEV netns NS")
 		return f.conclude(levelInfo, "exclusive: a device is seen in one network namespace only")
 	}
 	return f.conclude(levelOK, "%s: devices are seen in every network namespace", mode)
@@ -173,9 +173,9 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 		f.see("NETLINK_RDMA lists no device in this network namespace")
 		m.lookElsewhere(&f, "")
 		if len(f.Fix) == 0 {
-			f.fix("load the driver of the hardware (mlx5_ib, irdma, ...), or: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0")
+			f.fix("load the driver of the hardware (mlx5_ib, irdma, ...), or: modprobe rdma_rxe && verbs link add rxe0 type rxe netdev eth0")
 			f.fix("%s", softHint)
-			f.fix("if the device is in another network namespace, from there: rdma dev set DEV netns NS")
+			f.fix("if the device is in another network namespace, from there: verbs dev set DEV netns NS")
 		}
 		return f.conclude(levelError, "there is no RDMA device in this network namespace")
 	}

@@ -93,7 +93,7 @@ func (m *machine) lookElsewhere(f *finding, name string) {
 		for _, dev := range n.devs {
 			if name == "" || dev == name {
 				f.fix("run there what needs %s: nsenter --net=%s", dev, n.path)
-				f.fix("or bring it here, if its driver can: nsenter --net=%s rdma dev set %s netns /proc/$$/ns/net", n.path, dev)
+				f.fix("or bring it here, if its driver can: nsenter --net=%s verbs dev set %s netns /proc/$$/ns/net", n.path, dev)
 			}
 		}
 	}

@@ -187,13 +187,13 @@ var doctorCases = []struct {
 		}
 	}, works: true, id: "module.ib_core", level: levelOK, words: []string{"the kernel answers"}},
 
-	{name: "exclusive", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true, id: "namespace", level: levelInfo, words: []string{"rdma dev set DEV netns NS"}},
+	{name: "exclusive", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true, id: "namespace", level: levelInfo, words: []string{"verbs dev set DEV netns NS"}},
 	{name: "all devices elsewhere", ill: func(p patient) {
 		p.netnsMode = func() (string, error) { return "exclusive", nil }
 		p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
 		p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
 	}, id: "devices", level: levelError, words: []string{"network namespace /run/netns/red has rxe1, rxe2", "/proc/7/ns/net: its devices are not known",
-		"nsenter --net=/run/netns/red rdma dev set rxe2 netns"}},
+		"nsenter --net=/run/netns/red verbs dev set rxe2 netns"}},
 	{name: "a device elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, names: []string{"rxe1"},
 		id: "devices", level: levelError, words: []string{"/run/netns/red has rxe1", "run there what needs rxe1: nsenter --net=/run/netns/red", "name one of these devices"}},
 	{name: "others elsewhere", ill: func(p patient) { p.netnsMode = func() (string, error) { return "exclusive", nil } }, works: true,
@@ -201,7 +201,7 @@ var doctorCases = []struct {
 	{name: "no device", ill: func(p patient) {
 		p.devices = func() ([]netlinkrdma.Device, error) { return nil, nil }
 		p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, nil }
-	}, id: "devices", level: levelError, words: []string{"no RDMA device", "rdma link add"}},
+	}, id: "devices", level: levelError, words: []string{"no RDMA device", "verbs link add"}},
 	{name: "other device named", ill: func(patient) {}, names: []string{"mlx5_0"}, id: "devices", level: levelError, words: []string{"no RDMA device mlx5_0", "rxe0: driver rxe"}},
 	{name: "list refused", ill: func(p patient) {
 		p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, syscall.EACCES }

@@ -75,12 +75,13 @@ func (all attributes) print(w io.Writer, indent string, width int) {
 func newInfo() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "info [flags] [DEV]",
+		Use:   "info [flags] [DEV[/PORT]]",
 		Short: "Show a device's properties and limits, its ports and their GIDs",
 		Long: `Without DEV it shows every device that can be used. The names of the properties are those that
 ibv_devinfo -v prints.`,
 		Example: `  verbs info
   verbs info rxe0
+  verbs info mlx5_0/2
   verbs info rxe0 --json | jq '.[0].ports[0].attributes.state'`,
 		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -130,7 +131,11 @@ func collectInfo(names []string) ([]deviceReport, error) {
 	}
 	var reports []deviceReport
 	for _, name := range names {
-		r, err := deviceInfo(name)
+		name, only, err := splitPort(name)
+		if err != nil {
+			return nil, err
+		}
+		r, err := deviceInfo(name, int(only))
 		if err != nil {
 			return nil, err
 		}
@@ -139,8 +144,8 @@ func collectInfo(names []string) ([]deviceReport, error) {
 	return reports, nil
 }
 
-// deviceInfo queries one device.
-func deviceInfo(name string) (r deviceReport, err error) {
+// deviceInfo queries one device, with one of its ports or, if that is 0, with all of them.
+func deviceInfo(name string, only int) (r deviceReport, err error) {
 	dev, err := uverbs.Open(name)
 	if err != nil {
 		return r, err
@@ -148,7 +153,13 @@ func deviceInfo(name string) (r deviceReport, err error) {
 	defer dev.Close()
 	attr := dev.QueryDevice()
 	r = deviceReport{Device: name, Driver: dev.Info().Driver, InProcess: dev.Info().InProcess, Attributes: deviceAttributes(attr), Ports: []portReport{}}
+	if only > int(attr.PhysPortCount) {
+		return r, usagef("the port is %d, allowed: 1 to %d", only, attr.PhysPortCount)
+	}
 	for port := 1; port <= int(attr.PhysPortCount); port++ {
+		if only != 0 && only != port {
+			continue
+		}
 		attr, err := dev.QueryPort(uint8(port))
 		if err != nil {
 			return r, err

@@ -86,7 +86,7 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
 	printed := map[string]any{
-		"devices": deviceRow{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "monitor": eventRow{}, "doctor": diagnosis{},
+		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "monitor": eventRow{}, "doctor": diagnosis{},
 		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{},
 	}
 	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printed)); !slices.Equal(got, want) {
@@ -124,7 +124,7 @@ func TestJSONNames(t *testing.T) {
 			lists(f.Type)
 		}
 	}
-	for _, v := range []any{deviceRow{}, deviceReport{}, resReport{}, statReport{}, eventRow{}, diagnosis{}, result{}, rpingResult{}, perf.Report{}} {
+	for _, v := range []any{deviceRow{}, statusRow{}, systemReport{}, deviceReport{}, resReport{}, statReport{}, eventRow{}, diagnosis{}, result{}, rpingResult{}, perf.Report{}} {
 		lists(reflect.TypeOf(v))
 	}
 	for _, a := range append(deviceAttributes(uverbs.DeviceAttr{}), portAttributes(uverbs.PortAttr{})...) {

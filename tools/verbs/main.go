@@ -1,5 +1,5 @@
 // Verbs is the command-line tool of goverbs: it lists RDMA devices, shows their properties,
-// objects and counters, finds out why one cannot be used, plays ping-pong over them and measures
+// objects and counters, changes its settings, finds out why one cannot be used, plays ping-pong over them and measures
 // them. It needs nothing but the kernel.
 //
 // What each command prints with --json is described in JSON.md, which "verbs help json" prints.
@@ -43,6 +43,8 @@ Environment:
   GOVERBS_SOFT=auto    use a device in software inside this process, without any RDMA; or addresses
                        of this host, each with options: "127.0.0.2 127.0.0.3:4791,name=b,mtu=1024"`,
 		Example: `  verbs devices                  # which devices are there?
+  verbs status                   # the state of each port, in one line
+  verbs link add rxe0 type rxe netdev eth0   # a device without a card
   verbs doctor                   # why does RDMA not work here?
   GOVERBS_SOFT=auto verbs doctor # the same without RDMA, on a device in software
   verbs info rxe0 --json         # properties of a device, for a program
@@ -58,6 +60,6 @@ Environment:
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(flagName)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newDevices(), newInfo(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newMonitor(), newPerf())
+	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newMonitor(), newPerf())
 	return root
 }

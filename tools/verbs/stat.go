@@ -38,10 +38,23 @@ type qpCounterReport struct {
 func newStat() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "stat [flags] [DEV]",
-		Short: "Show the hardware counters of a device's ports",
+		Use:   "stat [flags] [DEV] | COMMAND",
+		Short: "Show the hardware counters of a device's ports, and choose what is counted",
 		Long: `Without DEV it shows those of every device. QPs that have counters of their own follow those of
-their port. "rdma statistic" shows the same counters.`,
+their port. "rdma statistic" shows the same counters. The commands choose which QPs have
+counters of their own, and which optional counters count.
+
+Each driver has counters and names of its own. Often looked at:
+  duplicate_request                    a request came again: its answer was lost or late
+  out_of_seq_request, out_of_sequence  a request was missing before this one
+  rcvd_seq_err, packet_seq_err         the peer missed a request
+  local_ack_timeout_err                no answer came in time, so requests were sent again
+  completer_retry_err                  as local_ack_timeout_err, on rxe
+  send_rnr_err, out_of_buffer          a message came and no receive was posted
+  rcvd_rnr_err, rnr_nak_retry_err      the peer had no receive posted
+  retry_exceeded_err, retry_rnr_exceeded_err, req_cqe_error
+                                       requests failed for good
+  np_cnp_sent, rp_cnp_handled          congestion was reported to the sender, and by a receiver`,
 		Example: `  verbs stat
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
@@ -69,6 +82,7 @@ their port. "rdma statistic" shows the same counters.`,
 		},
 	}
 	jsonFlag(cmd, &asJSON)
+	cmd.AddCommand(newStatSetters()...)
 	return cmd
 }
 

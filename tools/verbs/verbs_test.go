@@ -330,7 +330,7 @@ func TestHelp(t *testing.T) {
 	}{
 		{"--help", []string{"devices", "info", "pingpong", "RDMAABI", "RDMADEBUG"}},
 		{"pingpong --help", []string{"--recv-depth", "--gid", "--events", "-e", "ibv_rc_pingpong"}},
-		{"info --help", []string{"--json", "[DEV]"}},
+		{"info --help", []string{"--json", "[DEV[/PORT]]"}},
 		{"devices --help", []string{"--json"}},
 	} {
 		out, err := run(t, strings.Fields(c.args)...)

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+)
+
+// The commands that change what the kernel has. They take the words of iproute2's rdma in any order.
+
+// words reads arguments that are pairs of a word and its value. Words that end in "?" may be missing.
+func words(cmd *cobra.Command, args []string, allowed ...string) (map[string]string, error) {
+	var names []string
+	for _, a := range allowed {
+		names = append(names, strings.TrimSuffix(a, "?"))
+	}
+	got := map[string]string{}
+	for len(args) > 0 {
+		name := args[0]
+		switch _, twice := got[name]; {
+		case !slices.Contains(names, name):
+			return nil, usagef("a word of %s is %s, allowed: %s", cmd.CommandPath(), peertext.Quote(name), strings.Join(names, ", "))
+		case twice:
+			return nil, usagef("%s is given twice", name)
+		case len(args) == 1:
+			return nil, usagef("%s has no value; usage: %s", name, cmd.UseLine())
+		}
+		got[name], args = args[1], args[2:]
+	}
+	for i, a := range allowed {
+		if _, ok := got[names[i]]; !ok && !strings.HasSuffix(a, "?") {
+			return nil, usagef("%s is missing; usage: %s", names[i], cmd.UseLine())
+		}
+	}
+	return got, nil
+}
+
+// choice returns the value that a word stands for.
+func choice[T any](name, value string, of map[string]T) (T, error) {
+	v, ok := of[value]
+	if !ok {
+		var all []string
+		for k := range of {
+			all = append(all, k)
+		}
+		slices.Sort(all)
+		return v, usagef("%s is %s, allowed: %s", name, peertext.Quote(value), strings.Join(all, ", "))
+	}
+	return v, nil
+}
+
+// onOff are the values of a switch.
+var onOff = map[string]bool{"on": true, "off": false}
+
+// atLeast returns a check that a command gets min arguments or more.
+func atLeast(min int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < min {
+			return usagef("arguments are missing; usage: %s", cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+func newLink() *cobra.Command {
+	link := group(&cobra.Command{
+		Use:   "link [flags] COMMAND",
+		Short: "Add and delete RDMA devices in the kernel's software",
+		Long: `The kernel has two drivers that need no card: rxe speaks RoCE v2 over any Ethernet interface, siw
+speaks iWARP over TCP. "verbs status" shows what there is.`,
+		Example: `  verbs link add rxe0 type rxe netdev eth0
+  verbs link delete rxe0`,
+	})
+	link.AddCommand(&cobra.Command{
+		Use:   "add [flags] NAME type rxe|siw netdev NETDEV",
+		Short: "Add a device to a network interface",
+		Long:  `It needs CAP_NET_ADMIN. The kernel loads the driver's module.`,
+		Example: `  verbs link add rxe0 type rxe netdev eth0
+  verbs link add siw_lo type siw netdev lo`,
+		Args: atLeast(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := words(cmd, args[1:], "type", "netdev")
+			if err != nil {
+				return err
+			}
+			kind, err := choice("type", w["type"], map[string]netlinkrdma.LinkKind{"rxe": netlinkrdma.RXE, "siw": netlinkrdma.SIW})
+			if err != nil {
+				return err
+			}
+			return netlinkrdma.AddLink(args[0], kind, w["netdev"])
+		},
+	}, &cobra.Command{
+		Use:     "delete [flags] NAME",
+		Aliases: []string{"del"},
+		Short:   "Delete a device, even while it is in use",
+		Long:    `It needs CAP_NET_ADMIN. Programs that use the device get errors from then on.`,
+		Example: `  verbs link delete rxe0`,
+		Args:    cobra.MatchAll(atLeast(1), arguments(1)),
+		RunE:    func(_ *cobra.Command, args []string) error { return netlinkrdma.DeleteLink(args[0]) },
+	})
+	return link
+}
+
+func newDev() *cobra.Command {
+	dev := group(&cobra.Command{
+		Use:   "dev [flags] COMMAND",
+		Short: "Change the settings of a device",
+		Example: `  verbs dev set mlx5_0 name storage0
+  verbs dev set rxe0 netns blue`,
+	})
+	dev.AddCommand(&cobra.Command{
+		Use:   "set [flags] DEV [name NAME] [netns NAME|PATH|PID] [adaptive-moderation on|off]",
+		Short: "Rename a device, move it to a network namespace, or switch adaptive moderation",
+		Long: `It needs CAP_NET_ADMIN. With more than one setting, the name comes first and the namespace last.
+
+  name                 the new name
+  netns                a namespace of "ip netns", the path of one, or the PID of a process in it; the
+                       devices must be seen in their own namespaces only: "verbs system set netns
+                       exclusive"
+  adaptive-moderation  adapt the rate of interrupts of kernel queues to the load`,
+		Example: `  verbs dev set mlx5_0 name storage0
+  verbs dev set rxe0 netns blue
+  verbs dev set rxe0 netns /proc/4711/ns/net
+  verbs dev set mlx5_0 adaptive-moderation on`,
+		Args: atLeast(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := words(cmd, args[1:], "name?", "netns?", "adaptive-moderation?")
+			if err != nil {
+				return err
+			}
+			adapt, adapts := w["adaptive-moderation"]
+			var on bool
+			if adapts {
+				if on, err = choice("adaptive-moderation", adapt, onOff); err != nil {
+					return err
+				}
+			}
+			dev, err := netlinkrdma.DeviceByName(args[0])
+			if err != nil {
+				return err
+			}
+			if name, ok := w["name"]; ok {
+				if err := netlinkrdma.RenameDevice(dev, name); err != nil {
+					return err
+				}
+				dev.Name = name
+			}
+			if adapts {
+				if err := netlinkrdma.SetAdaptiveModeration(dev, on); err != nil {
+					return err
+				}
+			}
+			if ns, ok := w["netns"]; ok {
+				return moveDevice(dev, ns)
+			}
+			return nil
+		},
+	})
+	return dev
+}
+
+// moveDevice moves a device to the network namespace of a name, a path or a process.
+func moveDevice(dev netlinkrdma.Device, ns string) error {
+	if pid, err := strconv.Atoi(ns); err == nil {
+		if pid < 1 {
+			return usagef("netns is %d, allowed: a name, a path, or a PID of 1 and more", pid)
+		}
+		return netlinkrdma.MoveDeviceToPID(dev, pid)
+	}
+	path := ns
+	if !strings.Contains(ns, "/") {
+		path = "/run/netns/" + ns
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("netns is %s: %w; \"ip netns\" lists the names", peertext.Quote(ns), err)
+	}
+	defer f.Close()
+	return netlinkrdma.MoveDevice(dev, f)
+}
+
+// systemReport is what "verbs system" prints.
+type systemReport struct {
+	NetNS          string `json:"netns"`
+	CopyOnFork     bool   `json:"copy_on_fork"`
+	Monitor        bool   `json:"monitor"`
+	PrivilegedQKey bool   `json:"privileged_qkey"`
+}
+
+func newSystem() *cobra.Command {
+	var asJSON bool
+	sys := &cobra.Command{
+		Use:   "system [flags] [COMMAND]",
+		Short: "Show and change the settings of the kernel's RDMA for all devices",
+		Long: `  netns            which network namespaces see a device: exclusive, the one that it belongs to;
+                   shared, all
+  copy-on-fork     memory that is registered is copied for a child process at fork
+  monitor          "verbs monitor" works; Linux 6.12
+  privileged-qkey  processes without CAP_NET_RAW may use Q_Keys whose highest bit is set; Linux 6.7`,
+		Example: `  verbs system
+  verbs system --json | jq -r .netns
+  verbs system set netns exclusive`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := netlinkrdma.SystemSettings()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), systemReport{s.NetNSMode.String(), s.CopyOnFork, s.Monitor, s.PrivilegedQKey})
+			}
+			word := func(on bool) string {
+				if on {
+					return "on"
+				}
+				return "off"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "netns            %s\ncopy-on-fork     %s\nmonitor          %s\nprivileged-qkey  %s\n",
+				s.NetNSMode, word(s.CopyOnFork), word(s.Monitor), word(s.PrivilegedQKey))
+			return err
+		},
+	}
+	jsonFlag(sys, &asJSON)
+	sys.AddCommand(&cobra.Command{
+		Use:   "set [flags] [netns shared|exclusive] [privileged-qkey on|off]",
+		Short: "Change settings",
+		Long: `It needs CAP_NET_ADMIN. The netns mode changes only while there is no network namespace besides the
+first one, so set it before containers start.`,
+		Example: `  verbs system set netns exclusive
+  verbs system set privileged-qkey on`,
+		Args: atLeast(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := words(cmd, args, "netns?", "privileged-qkey?")
+			if err != nil {
+				return err
+			}
+			var set []func() error
+			if v, ok := w["netns"]; ok {
+				mode, err := choice("netns", v, map[string]netlinkrdma.NetNSMode{"shared": netlinkrdma.NetNSShared, "exclusive": netlinkrdma.NetNSExclusive})
+				if err != nil {
+					return err
+				}
+				set = append(set, func() error { return netlinkrdma.SetNetNSMode(mode) })
+			}
+			if v, ok := w["privileged-qkey"]; ok {
+				on, err := choice("privileged-qkey", v, onOff)
+				if err != nil {
+					return err
+				}
+				set = append(set, func() error { return netlinkrdma.SetPrivilegedQKey(on) })
+			}
+			for _, f := range set {
+				if err := f(); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+	return sys
+}

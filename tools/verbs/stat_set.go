@@ -1,0 +1,172 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+)
+
+// splitPort splits DEV/PORT. Without a slash the port is 0.
+func splitPort(arg string) (dev string, port uint32, err error) {
+	dev, text, found := strings.Cut(arg, "/")
+	if !found {
+		return dev, 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n == 0 {
+		return "", 0, usagef("the port of %s is %s, allowed: a number from 1", peertext.Quote(arg), peertext.Quote(text))
+	}
+	return dev, uint32(n), nil
+}
+
+// portOf finds the port that an argument DEV/PORT names; of a device with one port, DEV is enough.
+func portOf(arg string) (netlinkrdma.Device, uint32, error) {
+	name, port, err := splitPort(arg)
+	if err != nil {
+		return netlinkrdma.Device{}, 0, err
+	}
+	dev, err := netlinkrdma.DeviceByName(name)
+	switch {
+	case err != nil:
+		return dev, 0, err
+	case port == 0 && dev.Ports != 1:
+		return dev, 0, usagef("the port of %s is missing: it has %d; write %s/1", dev.Name, dev.Ports, dev.Name)
+	case port == 0:
+		port = 1
+	case port > dev.Ports:
+		return dev, 0, usagef("the port is %d, allowed: 1 to %d", port, dev.Ports)
+	}
+	return dev, port, nil
+}
+
+// wordNumber reads the value of a word that is a number.
+func wordNumber(w map[string]string, name string) (uint32, error) {
+	n, err := strconv.ParseUint(w[name], 0, 32)
+	if err != nil {
+		return 0, usagef("%s is %s, allowed: 0 to %d", name, peertext.Quote(w[name]), uint32(1<<32-1))
+	}
+	return uint32(n), nil
+}
+
+// newStatSetters makes the commands that change which counters there are.
+func newStatSetters() []*cobra.Command {
+	const rights = "It needs CAP_NET_ADMIN, and a driver that can count single QPs, such as mlx5."
+	bind := &cobra.Command{
+		Use:   "bind [flags] DEV/PORT lqpn QPN [cntn COUNTER]",
+		Short: "Give a QP a counter of its own, or one that another QP has",
+		Long:  rights + "\nIt prints the counter's number. \"verbs res\" lists QPs.",
+		Example: `  verbs stat bind mlx5_0/1 lqpn 178
+  verbs stat bind mlx5_0/1 lqpn 179 cntn 4`,
+		Args: atLeast(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := words(cmd, args[1:], "lqpn", "cntn?")
+			if err != nil {
+				return err
+			}
+			qpn, err := wordNumber(w, "lqpn")
+			if err != nil {
+				return err
+			}
+			var id uint32
+			_, shared := w["cntn"]
+			if shared {
+				if id, err = wordNumber(w, "cntn"); err != nil {
+					return err
+				}
+			}
+			dev, port, err := portOf(args[0])
+			if err != nil {
+				return err
+			}
+			if shared {
+				err = netlinkrdma.BindQPCounter(dev, port, qpn, id)
+			} else {
+				id, err = netlinkrdma.NewQPCounter(dev, port, qpn)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), id)
+			return err
+		},
+	}
+	unbind := &cobra.Command{
+		Use:     "unbind [flags] DEV/PORT cntn COUNTER lqpn QPN",
+		Short:   "Take a counter from a QP; one without QPs is deleted",
+		Long:    rights,
+		Example: `  verbs stat unbind mlx5_0/1 cntn 4 lqpn 178`,
+		Args:    atLeast(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := words(cmd, args[1:], "cntn", "lqpn")
+			if err != nil {
+				return err
+			}
+			id, err := wordNumber(w, "cntn")
+			if err != nil {
+				return err
+			}
+			qpn, err := wordNumber(w, "lqpn")
+			if err != nil {
+				return err
+			}
+			dev, port, err := portOf(args[0])
+			if err != nil {
+				return err
+			}
+			return netlinkrdma.UnbindQPCounter(dev, port, qpn, id)
+		},
+	}
+	var optional bool
+	auto := &cobra.Command{
+		Use:   "auto [flags] DEV/PORT type|pid|type,pid|off",
+		Short: "Give new QPs a counter by their type or process",
+		Long: rights + `
+QPs for which the named properties are equal share a counter. "off" ends it for
+new QPs. It is refused while counters are bound to single QPs.`,
+		Example: `  verbs stat auto mlx5_0/1 type,pid
+  verbs stat auto mlx5_0/1 off`,
+		Args: cobra.MatchAll(atLeast(2), arguments(2)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			by := netlinkrdma.GroupByQPType
+			groups, err := choice("the grouping", args[1], map[string]netlinkrdma.CounterGroups{
+				"type": by, "pid": netlinkrdma.GroupByPID, "type,pid": by | netlinkrdma.GroupByPID, "pid,type": by | netlinkrdma.GroupByPID, "off": 0})
+			if err != nil {
+				return err
+			}
+			dev, port, err := portOf(args[0])
+			if err != nil {
+				return err
+			}
+			if optional {
+				return netlinkrdma.SetAutoQPCountersOptional(dev, port, groups)
+			}
+			return netlinkrdma.SetAutoQPCounters(dev, port, groups)
+		},
+	}
+	auto.Flags().BoolVar(&optional, "optional", false, "the counters of QPs include the optional ones; Linux 6.15")
+	enable := &cobra.Command{
+		Use:   "enable [flags] DEV/PORT NAME[,NAME...]|none",
+		Short: "Enable these optional counters of a port and disable the others",
+		Long:  `It needs CAP_NET_ADMIN and Linux 5.16. "verbs stat" shows which optional counters are disabled.`,
+		Example: `  verbs stat enable mlx5_0/1 cc_rx_ce_pkts,cc_rx_cnp_pkts
+  verbs stat enable mlx5_0/1 none`,
+		Args: cobra.MatchAll(atLeast(2), arguments(2)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			dev, port, err := portOf(args[0])
+			if err != nil {
+				return err
+			}
+			var names []string
+			if args[1] != "none" {
+				names = strings.Split(args[1], ",")
+			}
+			return netlinkrdma.SetOptionalCounters(dev, port, names...)
+		},
+	}
+	return []*cobra.Command{bind, unbind, auto, enable}
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// statusRow is a line of "verbs status", and an element of its JSON.
+type statusRow struct {
+	Device    string       `json:"device"`
+	Port      int          `json:"port"`
+	State     string       `json:"state,omitempty"`
+	PhysState string       `json:"phys_state,omitempty"`
+	Rate      float64      `json:"rate_gbps"`
+	Width     int          `json:"width"`
+	LinkLayer string       `json:"link_layer,omitempty"`
+	Netdev    string       `json:"netdev,omitempty"`
+	MTU       int          `json:"mtu"`
+	LID       uint16       `json:"lid,omitempty"`
+	GIDs      []string     `json:"gids"`
+	Errors    []counterRow `json:"errors"` // that are not 0
+	Reason    string       `json:"reason,omitempty"`
+}
+
+// errNotActive is the failure of "verbs status".
+var errNotActive = errors.New("not every port is active")
+
+func newStatus() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status [flags] [DEV[/PORT]]",
+		Short: "Show the state of each port, in one line",
+		Long: `The rate is that of all lanes together. The MTU is that of RDMA. Errors are the sum of all counters
+of errors since the device is there; "verbs stat" has each of them.`,
+		Example: `  verbs status
+  verbs status mlx5_0/1
+  verbs status --json | jq -r '.[] | select(.state != "ACTIVE") | .device'`,
+		Annotations: map[string]string{exitKey: "  0  every port is active\n  1  a port is not active, there is none, or a failure; standard error has the reason"},
+		Args:        arguments(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rows, err := collectStatus(args)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = printJSON(cmd.OutOrStdout(), rows)
+			} else {
+				err = printStatus(cmd.OutOrStdout(), rows)
+			}
+			if err != nil {
+				return err
+			}
+			for _, r := range rows {
+				if r.State != "ACTIVE" {
+					return errNotActive
+				}
+			}
+			if len(rows) == 0 {
+				return errors.New("there is no RDMA device; " + softHint)
+			}
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// collectStatus asks for the ports of all devices, of one, or for one port.
+func collectStatus(args []string) ([]statusRow, error) {
+	var name string
+	var only uint32 // the port
+	if len(args) > 0 {
+		var err error
+		if name, only, err = splitPort(args[0]); err != nil {
+			return nil, err
+		}
+	}
+	infos, err := uverbs.Devices()
+	if err != nil {
+		return nil, err
+	}
+	if len(args) > 0 {
+		var known []string
+		for _, d := range infos {
+			known = append(known, d.Name)
+		}
+		infos = slices.DeleteFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name != name })
+		if len(infos) == 0 {
+			return nil, usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
+		}
+		if only > uint32(infos[0].Ports) {
+			return nil, usagef("the port is %d, allowed: 1 to %d", only, infos[0].Ports)
+		}
+	}
+	rows := []statusRow{}
+	for _, d := range infos {
+		for port := 1; port <= d.Ports; port++ {
+			if only == 0 || only == uint32(port) {
+				rows = append(rows, statusOf(d, port))
+			}
+		}
+	}
+	return rows, nil
+}
+
+// statusOf asks for what can be known of a port. Whatever fails leaves the rest as it is.
+func statusOf(d uverbs.DeviceInfo, port int) statusRow {
+	r := statusRow{Device: d.Name, Port: port, GIDs: []string{}, Errors: []counterRow{}}
+	if !d.InProcess {
+		r.fromKernel(d.Name, port)
+	}
+	if d.Err != nil {
+		r.Reason = d.Err.Error()
+		return r
+	}
+	dev, err := uverbs.Open(d.Name)
+	if err != nil {
+		r.Reason = err.Error()
+		return r
+	}
+	defer dev.Close()
+	attr, err := dev.QueryPort(uint8(port))
+	if err != nil {
+		r.Reason = err.Error()
+		return r
+	}
+	r.State = strings.TrimPrefix(attr.State.String(), "PORT_")
+	r.PhysState, r.LinkLayer, r.LID = attr.Phys(), attr.LinkLayer.String(), attr.LID
+	r.Width, r.Rate, r.MTU = attr.Width(), float64(attr.Width())*attr.Speed(), attr.ActiveMTU.Bytes()
+	table, err := dev.GIDTable(uint8(port))
+	if err != nil {
+		r.Reason = err.Error()
+		return r
+	}
+	for _, e := range table {
+		if text := e.GID.Addr().String(); !slices.Contains(r.GIDs, text) {
+			r.GIDs = append(r.GIDs, text)
+		}
+		if r.Netdev == "" && e.Netdev > 0 {
+			if i, err := net.InterfaceByIndex(e.Netdev); err == nil {
+				r.Netdev = i.Name
+			}
+		}
+	}
+	return r
+}
+
+// fromKernel fills in what netlink and sysfs know of a port, which needs no rights.
+func (r *statusRow) fromKernel(device string, port int) {
+	dev, err := netlinkrdma.DeviceByName(device)
+	if err != nil {
+		return
+	}
+	if ports, err := netlinkrdma.Ports(dev); err == nil && port <= len(ports) {
+		p := ports[port-1]
+		r.State, r.PhysState, r.Netdev = p.State.String(), uverbs.PortAttr{PhysState: uint8(p.PhysState)}.Phys(), p.Netdev
+	}
+	counters, err := netlinkrdma.PortCounters(dev, uint32(port))
+	if err == nil {
+		r.addErrors(counterRows(counters))
+	}
+	r.addErrors(sysfsCounters(filepath.Join("/sys/class/infiniband", device, "ports", strconv.Itoa(port), "counters")))
+}
+
+// sysfsCounters reads the counters in a directory; one that cannot be read is left out.
+func sysfsCounters(dir string) (all []counterRow) {
+	files, _ := os.ReadDir(dir)
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			continue
+		}
+		if v, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil {
+			all = append(all, counterRow{f.Name(), v})
+		}
+	}
+	return all
+}
+
+// errorWords are parts of the names that drivers give to counters of errors.
+var errorWords = []string{"err", "discard", "drop", "violation", "timeout", "exceeded", "out_of_", "link_downed", "overrun", "naks", "rnr"}
+
+// addErrors keeps the counters of errors that are not 0.
+func (r *statusRow) addErrors(counters []counterRow) {
+	for _, c := range counters {
+		is := slices.ContainsFunc(errorWords, func(word string) bool { return strings.Contains(strings.ToLower(c.Name), word) })
+		if is && c.Value > 0 && !slices.ContainsFunc(r.Errors, func(e counterRow) bool { return e.Name == c.Name }) {
+			r.Errors = append(r.Errors, c)
+		}
+	}
+}
+
+// printStatus writes the table.
+func printStatus(w io.Writer, rows []statusRow) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "port\tstate\tphysical\trate\tlink layer\tnetdev\tMTU\tLID\terrors\tGIDs")
+	dash := func(s string) string {
+		if s == "" {
+			return "-"
+		}
+		return s
+	}
+	for _, r := range rows {
+		var errs uint64
+		for _, e := range r.Errors {
+			errs += e.Value
+		}
+		rate, lid := "-", "-"
+		if r.Rate > 0 {
+			rate = fmt.Sprintf("%g Gb/s (%dX)", r.Rate, r.Width)
+		}
+		if r.LID > 0 {
+			lid = strconv.Itoa(int(r.LID))
+		}
+		last := strings.Join(r.GIDs, " ")
+		if r.Reason != "" {
+			last = "not known: " + r.Reason
+		}
+		fmt.Fprintf(t, "%s/%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\n", r.Device, r.Port, dash(r.State), dash(r.PhysState), rate, dash(r.LinkLayer), dash(r.Netdev), r.MTU, lid, errs, last)
+	}
+	return t.Flush()
+}
