@@ -60,7 +60,7 @@ func TestSet(t *testing.T) {
 	}
 	ok("dev set setlink name setnew")
 	refused("dev set setlink name other", "setnew") // the error lists the devices that there are
-	for { // until the port is active, or the test's time is over
+	for {                                           // until the port is active, or the test's time is over
 		out, err := verbsText(t, "status", "setnew")
 		if err == nil {
 			break
