@@ -33,8 +33,9 @@ func AddLink(name string, kind LinkKind, netdev string) error {
 	return system.addLink(name, kind, netdev)
 }
 
-// DeleteLink removes a software RDMA device, as "rdma link delete NAME" does, even while it is in
-// use. It needs CAP_NET_ADMIN. The error matches [fs.ErrNotExist] if there is no such device.
+// DeleteLink removes a software RDMA device, as "rdma link delete NAME" does. The device leaves all
+// lists at once; DeleteLink returns when the last program that has it open has closed it. It needs
+// CAP_NET_ADMIN. The error matches [fs.ErrNotExist] if there is no such device.
 func DeleteLink(name string) error { return system.deleteLink(name) }
 
 func (c *client) addLink(name string, kind LinkKind, netdev string) error {

@@ -1,6 +1,8 @@
 package interop
 
 import (
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -101,4 +104,92 @@ func TestSet(t *testing.T) {
 	ok("link delete setnew")
 	refused("link delete setnew", "setnew")
 	refused("status setnew", "the device is")
+}
+
+// TestEvents: verbs events shows a device that comes and goes, its asynchronous events, and its interface's addresses.
+func TestEvents(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "links that can be added", "rxe", "siw")
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vv0"}, PeerName: "vv1"}
+	if err := netlink.LinkAdd(veth); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netlink.LinkDel(veth) })
+	cmd := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "events", "--json")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan map[string]any)
+	go func() {
+		defer close(events)
+		for d := json.NewDecoder(out); ; {
+			var e map[string]any
+			if err := d.Decode(&e); err != nil {
+				return
+			}
+			events <- e
+		}
+	}()
+	doc := readDocumented(t)["events"]
+	seen := func(event, key, value string) {
+		t.Helper()
+		for e := range events {
+			doc.check(t, e, "")
+			if e["event"] == event && e[key] == value {
+				return
+			}
+		}
+		t.Fatalf("no event %s with %s %s", event, key, value)
+	}
+	step := func(errs ...error) {
+		t.Helper()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr, err := netlink.ParseAddr("10.7.0.1/24")
+	step(err)
+	self, err := netlink.LinkByName("vv0")
+	step(err)
+	peer, err := netlink.LinkByName("vv1")
+	step(err)
+	// A device that is there before the command looks is not reported, so it is made until one is.
+	for registered := false; !registered; {
+		step(netlinkrdma.AddLink("setevent", netlinkrdma.LinkKind(rig.Driver), "vv0"))
+		for wait := time.After(5 * time.Second); ; {
+			select {
+			case e := <-events:
+				registered = e["event"] == "REGISTER" && e["device"] == "setevent"
+			case <-wait:
+				step(netlinkrdma.DeleteLink("setevent"))
+				wait = nil
+			}
+			if registered || wait == nil {
+				break
+			}
+		}
+	}
+	step(netlink.LinkSetUp(peer), netlink.LinkSetUp(self))
+	seen("NETDEV_UP", "netdev", "vv0")
+	step(netlink.AddrAdd(self, addr))
+	seen("ADDRESS_ADDED", "address", "10.7.0.1/24")
+	step(netlink.LinkSetDown(self))
+	seen("NETDEV_DOWN", "netdev", "vv0")
+	step(netlink.LinkSetUp(self))
+	seen("PORT_ACTIVE", "device", "setevent")
+	step(netlink.AddrDel(self, addr))
+	seen("ADDRESS_DELETED", "address", "10.7.0.1/24")
+	step(netlinkrdma.DeleteLink("setevent"))
+	seen("UNREGISTER", "device", "setevent")
+	step(cmd.Process.Signal(os.Interrupt))
+	for range events {
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("interrupted, verbs events ends with %v", err)
+	}
 }

@@ -86,7 +86,7 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
 	printed := map[string]any{
-		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "monitor": eventRow{}, "doctor": diagnosis{},
+		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": diagnosis{},
 		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{},
 	}
 	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printed)); !slices.Equal(got, want) {

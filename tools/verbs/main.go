@@ -60,6 +60,6 @@ Environment:
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(flagName)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newMonitor(), newPerf())
+	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf())
 	return root
 }

@@ -8,12 +8,15 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 func TestPrintRes(t *testing.T) {
@@ -149,25 +152,55 @@ func (s *script) Next(ctx context.Context) (netlinkrdma.Event, error) {
 	return netlinkrdma.Event{}, first.(error)
 }
 
-func TestFollow(t *testing.T) {
+// TestEvents: what a monitor reports is printed, and that it has lost something; the end of the context is no error.
+func TestEvents(t *testing.T) {
 	register := netlinkrdma.Event{Type: netlinkrdma.EventRegister, Device: "rxe0", Index: 3}
 	attach := netlinkrdma.Event{Type: netlinkrdma.EventNetdevAttach, Device: "rxe0", Index: 3, Port: 1, Netdev: "eth0", NetdevIndex: 2}
 	for _, tt := range []struct {
 		json bool
 		want string
 	}{
-		{false, "REGISTER       dev rxe0 (3)\nNETDEV_ATTACH  dev rxe0 (3) port 1 netdev eth0 (2)\n"},
-		{true, `{"event":"REGISTER","device":"rxe0","device_index":3}` + "\n" +
-			`{"event":"NETDEV_ATTACH","device":"rxe0","device_index":3,"port":1,"netdev":"eth0","netdev_index":2}` + "\n"},
+		{false, "T  REGISTER        dev rxe0\nT  NETDEV_ATTACH   dev rxe0 port 1 netdev eth0\n"},
+		{true, `{"time":"T","event":"REGISTER","device":"rxe0","device_index":3}` + "\n" +
+			`{"time":"T","event":"NETDEV_ATTACH","device":"rxe0","device_index":3,"port":1,"netdev":"eth0","netdev_index":2}` + "\n"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
+		w := &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}}
+		go w.monitor(ctx, &script{register, netlinkrdma.ErrEventsLost, attach, cancel})
 		var out, warn bytes.Buffer
-		err := follow(ctx, &script{register, netlinkrdma.ErrEventsLost, attach, cancel}, &out, &warn, tt.json)
-		if err != nil || out.String() != tt.want || !strings.Contains(warn.String(), "lost") {
-			t.Errorf("%v, output %q, want %q, warning %q", err, out.String(), tt.want, warn.String())
+		err := w.print(ctx, &out, &warn, tt.json)
+		got := regexp.MustCompile(`(\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)?`).ReplaceAllString(out.String(), "T")
+		if err != nil || got != tt.want || !strings.Contains(warn.String(), "lost") {
+			t.Errorf("%v, output %q, want %q, warning %q", err, got, tt.want, warn.String())
 		}
 	}
-	if err := follow(t.Context(), &script{fs.ErrPermission}, nil, nil, false); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("error became %v", err)
+}
+
+// TestEventsSoft: the asynchronous events of a device in software are shown, with its name.
+func TestEventsSoft(t *testing.T) {
+	dev, err := soft.New(soft.Options{Addr: netip.MustParseAddr("127.0.0.77"), Name: "events0"})
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { dev.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w := &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}}
+	if err := w.devices(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case row := <-w.rows:
+		if row.Event != "DEVICE_FATAL" || row.Device != "events0" || row.DeviceIndex != nil {
+			t.Errorf("event %+v", row)
+		}
+	case err := <-w.warnings:
+		t.Error(err)
+	case <-ctx.Done():
+		t.Error("no event")
+	}
+	w.all.Wait()
 }

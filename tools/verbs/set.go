@@ -99,8 +99,9 @@ speaks iWARP over TCP. "verbs status" shows what there is.`,
 	}, &cobra.Command{
 		Use:     "delete [flags] NAME",
 		Aliases: []string{"del"},
-		Short:   "Delete a device, even while it is in use",
-		Long:    `It needs CAP_NET_ADMIN. Programs that use the device get errors from then on.`,
+		Short:   "Delete a device",
+		Long: `It needs CAP_NET_ADMIN. The device leaves all lists at once. Programs that have it open go on with
+it, and the command waits until the last of them has closed it.`,
 		Example: `  verbs link delete rxe0`,
 		Args:    cobra.MatchAll(atLeast(1), arguments(1)),
 		RunE:    func(_ *cobra.Command, args []string) error { return netlinkrdma.DeleteLink(args[0]) },
@@ -202,7 +203,7 @@ func newSystem() *cobra.Command {
 		Long: `  netns            which network namespaces see a device: exclusive, the one that it belongs to;
                    shared, all
   copy-on-fork     memory that is registered is copied for a child process at fork
-  monitor          "verbs monitor" works; Linux 6.12
+  monitor          the kernel reports devices that appear and disappear; Linux 6.12
   privileged-qkey  processes without CAP_NET_RAW may use Q_Keys whose highest bit is set; Linux 6.7`,
 		Example: `  verbs system
   verbs system --json | jq -r .netns

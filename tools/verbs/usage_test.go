@@ -144,7 +144,7 @@ func TestUsageExamples(t *testing.T) {
 func TestUsageArguments(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"devices extra", `the arguments of verbs devices are "extra", allowed: none`},
-		{"monitor extra", `the arguments of verbs monitor are "extra", allowed: none`},
+		{"monitor extra", `the arguments of verbs events are "extra", allowed: none`},
 		{"info a b", `the arguments of verbs info are "a b", allowed: at most 1`},
 		{"stat a b", `the arguments of verbs stat are "a b", allowed: at most 1`},
 		{"res a b", `the arguments of verbs res are "a b", allowed: at most 1`},

@@ -1,0 +1,391 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// eventRow is an event, and a line of the JSON of "verbs events".
+type eventRow struct {
+	Time        string  `json:"time"`
+	Event       string  `json:"event"`
+	Device      string  `json:"device,omitempty"`
+	DeviceIndex *uint32 `json:"device_index,omitempty"`
+	Port        uint32  `json:"port,omitempty"`
+	Netdev      string  `json:"netdev,omitempty"`
+	NetdevIndex int     `json:"netdev_index,omitempty"`
+	Address     string  `json:"address,omitempty"`
+}
+
+func newEvents() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "events [flags]",
+		Aliases: []string{"monitor"},
+		Short:   "Show what happens to devices, ports and addresses, until interrupted",
+		Long: `It prints a line for
+  - a device that appears, disappears or is renamed, and a network interface that is attached to a
+    port, detached or renamed, as "rdma monitor" does; before Linux 6.12, devices that appear and
+    disappear are seen within a second;
+  - an asynchronous event of a port or device, such as PORT_ERR, GID_CHANGE or CLIENT_REREGISTER, as
+    ibv_asyncwatch does; this needs the rights to open the device, and a device of rxe or siw that is
+    deleted meanwhile is gone up to a second later;
+  - an address that is added to or deleted from a network interface of an RDMA port, and an
+    interface that goes up or down.`,
+		Example: `  verbs events
+  verbs events --json | jq --unbuffered -r 'select(.event == "PORT_ERR") | .device'`,
+		Annotations: map[string]string{exitKey: "  0  interrupted\n  1  failure; standard error has the reason"},
+		Args:        arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}}
+			return w.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// watch collects events from all sources.
+type watch struct {
+	rows     chan eventRow
+	warnings chan error
+	all      sync.WaitGroup
+
+	mu      sync.Mutex
+	watched map[string]*watched // whose asynchronous events are waited for; see watchKey
+}
+
+// watched is a device that is open for its asynchronous events.
+type watched struct {
+	name string             // the latest
+	stop context.CancelFunc // closes the device
+}
+
+// run prints events until the context ends, which is no error.
+func (w *watch) run(ctx context.Context, out, warn io.Writer, asJSON bool) error {
+	m, err := netlinkrdma.OpenMonitor()
+	switch {
+	case err == nil:
+		defer m.Close()
+	case errors.As(err, new(*netlinkrdma.FeatureError)):
+		m = nil
+	default:
+		if _, soft := uverbs.Devices(); soft != nil { // there are no devices in software either
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer w.all.Wait()
+	defer cancel()
+	if err := w.addresses(ctx); err != nil {
+		return err
+	}
+	if err := w.devices(ctx); err != nil {
+		return err
+	}
+	if m != nil {
+		w.all.Go(func() { w.monitor(ctx, m) })
+	}
+	w.all.Go(func() { w.look(ctx, m == nil) })
+	return w.print(ctx, out, warn, asJSON)
+}
+
+// print prints what comes until the context ends.
+func (w *watch) print(ctx context.Context, out, warn io.Writer, asJSON bool) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case row := <-w.rows:
+			if err := row.print(out, asJSON); err != nil {
+				return err
+			}
+		case err := <-w.warnings:
+			fmt.Fprintf(warn, "verbs: %v\n", err)
+		}
+	}
+}
+
+// send passes an event on.
+func (w *watch) send(ctx context.Context, row eventRow) {
+	row.Time = time.Now().Format("2006-01-02T15:04:05.000Z07:00")
+	select {
+	case w.rows <- row:
+	case <-ctx.Done():
+	}
+}
+
+// warn passes on what is not seen.
+func (w *watch) warn(ctx context.Context, err error) {
+	select {
+	case w.warnings <- err:
+	case <-ctx.Done():
+	}
+}
+
+// changes is what monitor needs of a monitor.
+type changes interface {
+	Next(context.Context) (netlinkrdma.Event, error)
+}
+
+// monitor passes on what the kernel reports of devices.
+func (w *watch) monitor(ctx context.Context, m changes) {
+	for {
+		e, err := m.Next(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err := w.devices(ctx); err != nil { // before the event is shown, so that what follows is seen too
+			w.warn(ctx, err)
+		}
+		switch {
+		case errors.Is(err, netlinkrdma.ErrEventsLost):
+			w.warn(ctx, err)
+			continue
+		case err != nil:
+			w.warn(ctx, err)
+			return
+		}
+		row := eventRow{Event: e.Type.String(), Device: e.Device, Port: e.Port, Netdev: e.Netdev, NetdevIndex: e.NetdevIndex}
+		if e.Device != "" {
+			row.DeviceIndex = &e.Index
+		}
+		w.send(ctx, row)
+	}
+}
+
+// look lists the devices each second: the kernel cannot delete a device of rxe or siw while it is open, and
+// reports its end only afterwards. With report it passes on what has changed.
+func (w *watch) look(ctx context.Context, report bool) {
+	before, _ := netlinkrdma.Devices()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		now, listed := netlinkrdma.Devices()
+		if err := w.devices(ctx); err != nil {
+			w.warn(ctx, err)
+		}
+		if listed != nil { // on a system without RDMA
+			continue
+		}
+		same := func(d netlinkrdma.Device) func(netlinkrdma.Device) bool {
+			return func(o netlinkrdma.Device) bool { return o.Name == d.Name && o.Index == d.Index }
+		}
+		for _, d := range before {
+			if report && !slices.ContainsFunc(now, same(d)) {
+				w.send(ctx, eventRow{Event: netlinkrdma.EventUnregister.String(), Device: d.Name, DeviceIndex: &d.Index})
+			}
+		}
+		for _, d := range now {
+			if report && !slices.ContainsFunc(before, same(d)) {
+				w.send(ctx, eventRow{Event: netlinkrdma.EventRegister.String(), Device: d.Name, DeviceIndex: &d.Index})
+			}
+		}
+		before = now
+	}
+}
+
+// devices begins to wait for the asynchronous events of devices that are new, and closes those that are gone.
+func (w *watch) devices(ctx context.Context) error {
+	infos, err := uverbs.Devices()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	there := map[string]bool{}
+	for _, d := range infos {
+		key := watchKey(d)
+		there[key] = true
+		if known := w.watched[key]; known != nil {
+			known.name = d.Name
+			continue
+		}
+		one, cancel := context.WithCancel(ctx)
+		w.watched[key] = &watched{d.Name, cancel}
+		var dev *uverbs.Device
+		err := d.Err
+		if err == nil {
+			dev, err = uverbs.Open(d.Name)
+		}
+		w.all.Go(func() {
+			if err == nil {
+				err = w.device(one, d, dev)
+			}
+			if err != nil {
+				w.warn(ctx, fmt.Errorf("asynchronous events of %s are not shown: %w", d.Name, err))
+			}
+		})
+	}
+	for key, d := range w.watched {
+		if !there[key] {
+			d.stop()
+			delete(w.watched, key)
+		}
+	}
+	return nil
+}
+
+// watchKey tells devices apart, also a device from one that had its name before; it stays when a device is
+// renamed.
+func watchKey(d uverbs.DeviceInfo) string {
+	if d.InProcess {
+		return d.Name
+	}
+	return fmt.Sprint("kernel ", d.Index)
+}
+
+// device passes on the asynchronous events of a device until it is removed, and closes it.
+func (w *watch) device(ctx context.Context, d uverbs.DeviceInfo, dev *uverbs.Device) error {
+	defer dev.Close()
+	for {
+		e, err := dev.WaitEvent(ctx)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, uverbs.ErrDeviceRemoved):
+			return nil
+		case err != nil:
+			return err
+		}
+		w.mu.Lock()
+		row := eventRow{Event: eventName(e.Type), Device: d.Name, Port: uint32(e.Port)}
+		if now := w.watched[watchKey(d)]; now != nil {
+			row.Device = now.name
+		}
+		w.mu.Unlock()
+		if !d.InProcess {
+			row.DeviceIndex = &d.Index
+		}
+		w.send(ctx, row)
+	}
+}
+
+// eventNames are the kernel's names of events of ports and devices, without IB_EVENT_.
+var eventNames = map[uverbs.EventType]string{
+	uverbs.EventDeviceFatal: "DEVICE_FATAL", uverbs.EventPortActive: "PORT_ACTIVE", uverbs.EventPortErr: "PORT_ERR",
+	uverbs.EventLIDChange: "LID_CHANGE", uverbs.EventPKeyChange: "PKEY_CHANGE", uverbs.EventSMChange: "SM_CHANGE",
+	uverbs.EventClientReregister: "CLIENT_REREGISTER", uverbs.EventGIDChange: "GID_CHANGE", uverbs.EventDeviceSpeedChange: "DEVICE_SPEED_CHANGE",
+}
+
+// eventName returns the kernel's name of an event.
+func eventName(t uverbs.EventType) string {
+	if name, ok := eventNames[t]; ok {
+		return name
+	}
+	return fmt.Sprintf("EVENT_%d", uint32(t))
+}
+
+// addresses begins to pass on changes of the network interfaces of RDMA ports.
+func (w *watch) addresses(ctx context.Context) error {
+	addrs, links := make(chan netlink.AddrUpdate), make(chan netlink.LinkUpdate)
+	failed := func(err error) { w.warn(ctx, fmt.Errorf("changes of addresses: %w", err)) }
+	if err := netlink.AddrSubscribeWithOptions(addrs, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: failed}); err != nil {
+		return fmt.Errorf("listen for changes of addresses: %w", err)
+	}
+	if err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: failed}); err != nil {
+		return fmt.Errorf("listen for changes of network interfaces: %w", err)
+	}
+	w.all.Go(func() {
+		up := map[int]bool{}
+		if all, err := netlink.LinkList(); err == nil {
+			for _, l := range all {
+				up[l.Attrs().Index] = isUp(l.Attrs().RawFlags)
+			}
+		}
+		for addrs != nil || links != nil {
+			select {
+			case <-ctx.Done(): // the channels are closed with the next change only
+				return
+			case a, ok := <-addrs:
+				if !ok {
+					addrs = nil
+					continue
+				}
+				name := "ADDRESS_DELETED"
+				if a.NewAddr {
+					name = "ADDRESS_ADDED"
+				}
+				w.netdev(ctx, eventRow{Event: name, NetdevIndex: a.LinkIndex, Address: a.LinkAddress.String()})
+			case l, ok := <-links:
+				if !ok {
+					links = nil
+					continue
+				}
+				i := l.Attrs().Index
+				now := isUp(l.Attrs().RawFlags) && l.Header.Type != unix.RTM_DELLINK
+				if now == up[i] {
+					continue
+				}
+				up[i] = now
+				name := "NETDEV_DOWN"
+				if now {
+					name = "NETDEV_UP"
+				}
+				w.netdev(ctx, eventRow{Event: name, NetdevIndex: i, Netdev: l.Attrs().Name})
+			}
+		}
+	})
+	return nil
+}
+
+// isUp reports whether an interface can pass packets.
+func isUp(flags uint32) bool { return flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING != 0 }
+
+// netdev passes on an event of a network interface if it belongs to RDMA ports, with the first of them.
+func (w *watch) netdev(ctx context.Context, row eventRow) {
+	devs, err := netlinkrdma.Devices()
+	if err != nil {
+		return
+	}
+	for _, d := range devs {
+		ports, err := netlinkrdma.Ports(d)
+		if err != nil {
+			continue
+		}
+		for _, p := range ports {
+			if p.NetdevIndex == row.NetdevIndex {
+				row.Device, row.DeviceIndex, row.Port, row.Netdev = d.Name, &d.Index, p.Num, p.Netdev
+				w.send(ctx, row)
+				return
+			}
+		}
+	}
+}
+
+// print writes one line.
+func (r eventRow) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	line := fmt.Sprintf("%s  %-15s", r.Time, r.Event)
+	if r.Device != "" {
+		line += " dev " + r.Device
+	}
+	if r.Port != 0 {
+		line += fmt.Sprintf(" port %d", r.Port)
+	}
+	if r.Netdev != "" {
+		line += " netdev " + r.Netdev
+	}
+	if r.Address != "" {
+		line += " address " + r.Address
+	}
+	_, err := fmt.Fprintln(w, strings.TrimRight(line, " "))
+	return err
+}
