@@ -248,5 +248,43 @@ func TestDeviceMemoryLimits(t *testing.T) {
 		if counts[0] == 0 || counts[0] != counts[1] {
 			t.Errorf("memory of %d bytes was there %d times, want the same more than none", most, counts)
 		}
+		deviceMemoryOfTwo(t, s.dev)
 	})
+}
+
+// deviceMemoryOfTwo opens the device once more, which to the kernel is as another process, and checks that each
+// has memory of the device of its own.
+func deviceMemoryOfTwo(t *testing.T, dev *uverbs.Device) {
+	t.Helper()
+	const pieces, length = 4, 4096
+	devs := []*uverbs.Device{dev, openDevice(t, deviceName)}
+	var all []*uverbs.DM
+	text := func(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, length) }
+	for i := range 2 * pieces { // in turn
+		dm, err := devs[i%2].AllocDM(length, uverbs.DMOptions{})
+		must(t, err)
+		closeLater(t, dm)
+		_, err = dm.WriteAt(text(i), 0)
+		must(t, err)
+		all = append(all, dm)
+	}
+	check := func(what string) {
+		t.Helper()
+		got := make([]byte, length)
+		for i, dm := range all {
+			if dm == nil {
+				continue
+			}
+			if _, err := dm.ReadAt(got, 0); err != nil || !bytes.Equal(got, text(i)) {
+				t.Errorf("%s: piece %d is not as it was written (%v)", what, i, err)
+			}
+		}
+	}
+	check("all written")
+	for i := 1; i < len(all); i += 2 { // those of the other go
+		must(t, all[i].Close())
+		all[i] = nil
+	}
+	must(t, devs[1].Close())
+	check("the other is closed")
 }

@@ -110,6 +110,39 @@ func TestOnDemandPaging(t *testing.T) {
 	})
 }
 
+// TestOnDemandHuge reaches huge pages that nobody has touched, by a region with on-demand paging, and with
+// AccessHugeTLB.
+func TestOnDemandHuge(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "on-demand paging of huge pages", "mlx5")
+	const size = 4 << 20
+	reserveHuge(t, size>>21)
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		buf, err := uverbs.AllocBufferWith(size, uverbs.BufferOptions{HugePages: true})
+		must(t, err)
+		closeLater(t, buf)
+		mr, err := b.pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand|uverbs.AccessHugeTLB)
+		if !hasODP(t, b.dev) {
+			absent(t, err, "on-demand paging")
+			return
+		}
+		must(t, err)
+		closeLater(t, mr)
+		for i, offset := range []int{0, 2<<20 - 500, size - 1000} { // also over the end of a page
+			want := a.fill(0, 1000, byte(i+1))
+			addr := mr.Addr() + uint64(offset)
+			if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 1000), addr, mr.RKey()); st != uverbs.WCSuccess || !bytes.Equal(buf.Bytes()[offset:][:1000], want) {
+				t.Errorf("RDMA WRITE to %d: %s, or it is not there", offset, st)
+			}
+			if st := a.rdma(t, uverbs.WRRDMARead, a.mr.SGE(30000, 1000), addr, mr.RKey()); st != uverbs.WCSuccess {
+				t.Errorf("RDMA READ of %d: %s", offset, st)
+			}
+			a.holds(t, 30000, want)
+		}
+	})
+}
+
 // resident returns how many bytes of a buffer are in memory. The process as a whole says less, since
 // Go's runtime gives memory back at any time.
 func resident(t *testing.T, buf *uverbs.Buffer) (bytes int) {
