@@ -31,7 +31,11 @@ const (
 	// places every packet at the start of a page.
 	AccessOnDemand Access = abi.IB_UVERBS_ACCESS_ON_DEMAND
 	// AccessHugeTLB tells the driver that the memory consists of huge pages (IBV_ACCESS_HUGETLB).
-	// It is rarely needed, because drivers detect them.
+	// It is rarely needed, because drivers detect them. It excludes AccessOnDemand, which works
+	// with huge pages alone: with both, mlx5 of Linux 7.2 gives the device wrong addresses behind
+	// the first huge page. There ib_umem_odp_map_dma_and_lock stores an entry for each small
+	// page, and populate_mtt (drivers/infiniband/hw/mlx5/odp.c) reads one for each huge page. Linux
+	// 6.1 is right, but distributions backport the driver, so the version of a kernel says nothing.
 	AccessHugeTLB Access = abi.IB_UVERBS_ACCESS_HUGETLB
 	// AccessFlushGlobal permits the peer to flush its writes so that they are visible to all
 	// processors; Linux 6.2 (IBV_ACCESS_FLUSH_GLOBAL).
@@ -98,6 +102,9 @@ func (d *Device) checkAccess(op string, access, allowed Access) error {
 	}
 	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
 		return argErr(op, "access", access, "LOCAL_WRITE, too, if REMOTE_WRITE or REMOTE_ATOMIC is set")
+	}
+	if access&AccessOnDemand != 0 && access&AccessHugeTLB != 0 {
+		return argErr(op, "access", access, "ON_DEMAND without HUGETLB: the kernel may give the device wrong addresses with both")
 	}
 	attr := &d.attr
 	for _, f := range []struct {

@@ -107,6 +107,7 @@ func TestRegMRAtRefused(t *testing.T) {
 		{MROptions{Length: page + 1, IOVA: IOVAAt(math.MaxUint64 - uint64(page) + 1)}, "IOVA", fmt.Sprintf("%#x", math.MaxUint64-uint64(page)+1)},
 		{MROptions{Access: 1 << 10}, "access", "0x400"},
 		{MROptions{Access: AccessRemoteAtomic}, "access", "REMOTE_ATOMIC"},
+		{MROptions{Access: AccessOnDemand | AccessHugeTLB}, "access", "ON_DEMAND|HUGETLB"},
 	} {
 		var arg *ArgError
 		if _, err := pd.RegMRWith(buf, c.o); !errors.As(err, &arg) || arg.Op != "RegMRWith" || arg.Field != c.field || arg.Given != c.given {
