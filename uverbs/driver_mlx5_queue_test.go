@@ -304,3 +304,33 @@ func TestMlx5SRQList(t *testing.T) {
 		slot = c.srq.region.Bytes()[header:][:3*entry]
 	}
 }
+
+// TestMlx5NoRingMemory: a queue is refused if there is no memory for its ring, and the memory of its other ring
+// is free again.
+func TestMlx5NoRingMemory(t *testing.T) {
+	const most = 1 << 50 // more than an address space holds
+	c := newMlx5Card(t, true, true, 64)
+	m := c.dev.mlx5
+	m.MaxRecvWR, m.MaxSRQWR, m.MaxBlocks = most, most, most
+	w, s, q := &WQ{}, &SRQ{kind: kindMlx5}, &QP{kind: kindMlx5}
+	w.dev, s.dev, q.dev = c.dev, c.dev, c.dev
+	qp := func(o QPOptions) (udata, error) {
+		o.SendCQ, o.RecvCQ, o.MaxSendSGE, o.MaxRecvSGE = c.cq, c.cq, 1, 1
+		return mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}})
+	}
+	for what, prepare := range map[string]func() (udata, error){
+		"WQ":                   func() (udata, error) { return mlx5Driver{}.prepareWQ(w, &WQOptions{CQ: c.cq, MaxWR: most, MaxSGE: 1}) },
+		"SRQ":                  func() (udata, error) { return mlx5Driver{}.prepareSRQ(s, &SRQOptions{MaxWR: most / 2, MaxSGE: 1}) },
+		"QP":                   func() (udata, error) { return qp(QPOptions{Type: RC, MaxSendWR: 8, MaxRecvWR: most}) },
+		"raw packets, receive": func() (udata, error) { return qp(QPOptions{Type: RawPacket, MaxSendWR: 8, MaxRecvWR: most}) },
+		"raw packets, send":    func() (udata, error) { return qp(QPOptions{Type: RawPacket, MaxSendWR: most / 2, MaxRecvWR: 8}) },
+	} {
+		u, err := prepare()
+		if !errors.Is(err, syscall.ENOMEM) || u.in != nil {
+			t.Errorf("%s: the kernel would be told %x, and the program %v; want ENOMEM", what, u.in, err)
+		}
+		if q.rqRegion != nil && q.rqRegion.Bytes() != nil {
+			t.Errorf("%s: the ring of receives is still mapped", what)
+		}
+	}
+}
