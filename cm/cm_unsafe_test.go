@@ -298,6 +298,24 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestEventLoopCloseID: an ID that the process may not destroy any more is closed without an error, and the loop
+// takes no new users, so that its channel is closed some day. Any other error is that of the caller.
+func TestEventLoopCloseID(t *testing.T) {
+	c, k := newFake(t)
+	l := runEventLoop(c)
+	id := value(c.NewID(TCP))(t)
+	k.refuse[abi.RDMA_USER_CM_CMD_DESTROY_ID] = syscall.EBUSY
+	if err := l.closeID(id); !errors.Is(err, syscall.EBUSY) || !l.acquire() {
+		t.Errorf("refused with EBUSY: %v", err)
+	}
+	k.refuse[abi.RDMA_USER_CM_CMD_DESTROY_ID] = syscall.EACCES
+	if err := l.closeID(id); err != nil || l.acquire() {
+		t.Errorf("refused with EACCES: %v", err)
+	}
+	l.release()
+	l.release()
+}
+
 // FuzzEvent: no answer of the kernel makes the library panic.
 func FuzzEvent(f *testing.F) {
 	f.Add(make([]byte, unsafe.Sizeof(abi.EventResp{})))

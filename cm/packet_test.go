@@ -219,6 +219,61 @@ func TestPacketGroup(t *testing.T) {
 	}
 }
 
+// endedContext has ended, but nothing is told so while it waits.
+type endedContext struct{ context.Context }
+
+// Err implements [context.Context].
+func (endedContext) Err() error { return context.Canceled }
+
+// TestPacketUnanswerable: a datagram that cannot be answered is skipped, its receive is posted again, and Recv
+// looks at its context before it takes the next one.
+func TestPacketUnanswerable(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, firstAny, PacketOptions{Depth: 4})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
+	defer client.Close()
+	to, _ := client.DialedPeer()
+	port := server.addrs.Port
+	wait := time.Millisecond
+	for passed := 0; passed < 3*server.o.Depth; {
+		must(t, client.Send(ctx, []byte("skipped"), to), client.Send(ctx, []byte("answerable"), to))
+		time.Sleep(wait)
+		server.addrs.Port, server.last = 77, sender{} // which has no addresses
+		if _, _, err := server.Recv(endedContext{ctx}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("Recv after the end of its context: %v", err)
+		}
+		server.addrs.Port = port
+		must(t, client.Send(ctx, []byte("last"), to))
+		switch got, _ := received(t, server); got {
+		case "answerable":
+			passed++
+		case "skipped": // it arrived too late
+			wait *= 2
+			if got, _ := received(t, server); got != "answerable" {
+				t.Fatalf("received %q", got)
+			}
+		default:
+			t.Fatalf("received %q, so that Recv has taken two datagrams although its context had ended", got)
+		}
+		if got, _ := received(t, server); got != "last" {
+			t.Fatalf("received %q, want the last", got)
+		}
+	}
+}
+
+// TestPacketNotifyError: Recv and Send do not wait for a CQ that cannot be armed.
+func TestPacketNotifyError(t *testing.T) {
+	ctx := within(t)
+	p := newPackets(t, firstAny, PacketOptions{})
+	silent := value(p.dev.dev.CreateCQ(uverbs.CQOptions{}))(t) // it has no channel
+	q := packetQueue{completions: completions{ch: p.recv.ch, cq: silent, wcs: new([16]uverbs.WC)}, closing: &p.closing}
+	var arg *uverbs.ArgError
+	if _, err := q.next(ctx, &PacketOptions{Wait: WaitPark}, 1); !errors.As(err, &arg) || arg.Op != "Notify" || ctx.Err() != nil {
+		t.Errorf("a wait for a CQ without a channel: %v", err)
+	}
+	must(t, silent.Close())
+}
+
 // TestPacketErrors: who cannot be dialled, and where nobody can listen.
 func TestPacketErrors(t *testing.T) {
 	ctx := within(t)
