@@ -77,6 +77,31 @@ func TestWaitAndNextEvents(t *testing.T) {
 	must(t, c.Close())
 }
 
+// TestReaderIsGivenEvent: the goroutine that reads the channel is woken if another one has an event for it, as
+// when an ID moves to the channel.
+func TestReaderIsGivenEvent(t *testing.T) {
+	c, _ := newFake(t)
+	ctx := within(t)
+	id := value(c.NewID(TCP))(t)
+	for range 5 {
+		done := make(chan error)
+		go func() {
+			_, err := id.Wait(ctx)
+			done <- err
+		}()
+		for reads := false; !reads; time.Sleep(time.Millisecond) {
+			c.mu.Lock()
+			reads = c.reader != nil
+			c.mu.Unlock()
+		}
+		put(t, c, id, EventAddrResolved)
+		if err := <-done; err != nil || ctx.Err() != nil {
+			t.Fatalf("Wait: %v; its context: %v", err, ctx.Err())
+		}
+	}
+	must(t, id.Close(), c.Close())
+}
+
 // TestWaitEndsAmongOthers: who waits for an ID's event sees the end of its context, too, while
 // there is always one more event of another ID.
 func TestWaitEndsAmongOthers(t *testing.T) {
