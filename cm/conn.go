@@ -34,10 +34,11 @@ type Conn struct {
 	maxSend  int    // size of the largest message that the peer accepts
 
 	completions
-	mem         memory // slots for receiving, except the small ones
-	win         window // the state of the receives, and the small slots
-	out         memory // slots for sending, none before the first message
-	ctl         memory // slots for control messages
+	mem         memory     // slots for receiving, except the small ones
+	win         window     // the state of the receives, and the small slots
+	out         memory     // slots for sending, none before the first message
+	lent        lentMemory // more slots for sending
+	ctl         memory     // slots for control messages
 	qp          *uverbs.QP
 	probeMR     *uverbs.MR // on iWARP: memory that the replies of the peer's device go to, see probe
 	probeRemote Remote     // on iWARP: memory of the peer that a probe reads

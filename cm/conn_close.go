@@ -29,6 +29,7 @@ func (c *Conn) releaseAll(closed error) error {
 		c.mem.release()
 		c.out.release()
 		c.ctl.release()
+		c.lent.release()
 	}
 	c.mu.Unlock()
 	if c.domain != nil {

@@ -13,12 +13,10 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// resolver looks up host and service names.
-var resolver = net.DefaultResolver
-
-// lookup returns the addresses of a "host:port". An empty host is the unspecified address, for
-// listening.
-func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
+// lookup returns the addresses of a "host:port". The family is "ip", "ip4" or "ip6", as for
+// [net.Resolver.LookupNetIP], and a nil resolver is the default one. An empty host is the unspecified
+// address, for listening.
+func lookup(ctx context.Context, resolver *net.Resolver, family, address string) ([]netip.AddrPort, error) {
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("cm: address %q: %w", address, err)
@@ -30,10 +28,10 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 	if host == "" {
 		return []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port))}, nil
 	}
-	if ip, err := netip.ParseAddr(host); err == nil {
+	if ip, err := netip.ParseAddr(host); err == nil && (family == "ip" || (family == "ip4") == ip.Unmap().Is4()) {
 		return []netip.AddrPort{netip.AddrPortFrom(ip, uint16(port))}, nil
 	}
-	ips, err := resolver.LookupNetIP(ctx, "ip", host)
+	ips, err := resolver.LookupNetIP(ctx, family, host) // for an address of the other family it returns an error
 	if err != nil {
 		return nil, fmt.Errorf("cm: host of address %q: %w", address, err)
 	}
@@ -55,10 +53,17 @@ func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := lookup(ctx, address)
+	addrs, err := lookup(ctx, nil, "ip", address)
 	if err != nil {
 		return nil, err
 	}
+	c, errs := dialAny(ctx, addrs, o)
+	return c, errors.Join(errs...)
+}
+
+// dialAny dials addresses one after the other. It returns a connection or, for each address that it
+// has tried, an error.
+func dialAny(ctx context.Context, addrs []netip.AddrPort, o DialOptions) (*Conn, []error) {
 	var errs []error
 	for i, a := range addrs {
 		c, err := dialWithin(ctx, len(addrs)-i, a, o)
@@ -69,7 +74,7 @@ func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 			break
 		}
 	}
-	return nil, errors.Join(errs...)
+	return nil, errs
 }
 
 // dialWithin dials the first of the remaining addresses. It gives the attempt an equal share of the

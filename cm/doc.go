@@ -33,6 +33,14 @@
 // half-close. A server gets streams from [Listener.Streams]. net/http, gRPC and crypto/tls work
 // over them.
 //
+// A [Dialer] connects by RDMA where that is possible, and otherwise by TCP. A [ListenConfig] accepts
+// both on the same port. They take the place of [net.Dialer] and [net.ListenConfig]:
+//
+//	l, err := new(cm.ListenConfig).Listen(ctx, "tcp", ":8080") // then http.Serve(l, handler)
+//
+//	var d cm.Dialer
+//	transport := &http.Transport{DialContext: d.DialContext}
+//
 // # Memory of the peer
 //
 // A Conn also reads and writes memory of the peer without involving the peer's program:

@@ -46,7 +46,7 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := lookup(ctx, address)
+	addrs, err := lookup(ctx, nil, "ip", address)
 	if err != nil {
 		return nil, err
 	}
@@ -343,14 +343,19 @@ func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-l.ready:
-		l.accepted()
-		c.accepted()
-		return c, nil
+		return l.take(c), nil
 	case <-l.ctx.Done():
 		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, l.endErr())
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cm: accept on %s: %w", l.addr, ctx.Err())
 	}
+}
+
+// take returns a connection from l.ready, which no longer waits for Accept.
+func (l *Listener) take(c *Conn) *Conn {
+	l.accepted()
+	c.accepted()
+	return c
 }
 
 // endErr returns why the listener has ended.

@@ -57,13 +57,10 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	if err := c.waitRoom(ctx, what, 0); err != nil {
 		return 0, err
 	}
-	if !c.peerTakes(c.maxSend) && len(p) > firstData && !c.peer.wantSent && c.credits > 1 && canSendControl(c, nil) {
-		c.sendWant()
+	if len(p) > firstData {
+		c.wantIfSmall()
 	}
-	most := c.maxSend
-	if whole := (headerSize + most) &^ (maxMTU - 1); whole > 0 {
-		most = whole - headerSize // fills whole packets
-	}
+	most := c.wholePackets()
 	b := c.qp.BeginSend()
 	for n < len(p) && canSend(c, nil) {
 		k := min(len(p)-n, most)
@@ -74,6 +71,23 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 		n += k
 	}
 	return n, c.post(b)
+}
+
+// wantIfSmall asks the peer for large receives, unless it has them or was asked already, or the
+// request would have to wait.
+func (c *Conn) wantIfSmall() {
+	if !c.peerTakes(c.maxSend) && !c.peer.wantSent && c.credits > 1 && canSendControl(c, nil) {
+		c.sendWant()
+	}
+}
+
+// wholePackets returns how many bytes of data a message of a stream has at most, so that it fills
+// whole packets.
+func (c *Conn) wholePackets() int {
+	if whole := (headerSize + c.maxSend) &^ (maxMTU - 1); whole > 0 {
+		return whole - headerSize
+	}
+	return c.maxSend
 }
 
 // waitRoom waits until a message of the given size can be sent.
@@ -126,21 +140,27 @@ const tcpZeroCopy = 4 << 10
 // caller has checked that there is room.
 func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 	i := int(c.msgPosted % uint64(c.o.SendDepth))
-	b := c.out.bytes(i)[:headerSize+len(msg)]
-	header{kind: msgData, credits: c.consumed, length: len(msg)}.put(b)
-	copy(b[headerSize:], msg)
+	copy(c.out.bytes(i)[headerSize:], msg)
+	// One completion covers all requests before it.
+	size := headerSize + len(msg)
+	signaled := c.msgPosted+1-c.msgSignaled >= uint64(c.o.SendDepth+1)/2 || c.probeMR != nil && size >= tcpZeroCopy
+	c.stageSlot(to, &c.out, i, len(msg), signaled)
+}
+
+// stageSlot adds the SEND of a message that is in a slot already.
+func (c *Conn) stageSlot(to *uverbs.SendBuilder, m *memory, i, length int, signaled bool) {
+	header{kind: msgData, credits: c.consumed, length: length}.put(m.bytes(i))
 	c.consumed = 0
 	c.credits--
 	c.msgPosted++
 	c.peer.sent++
-	// One completion covers all requests before it.
-	if c.msgPosted-c.msgSignaled < uint64(c.o.SendDepth+1)/2 && (c.probeMR == nil || len(b) < tcpZeroCopy) {
-		to.Send(c.record(msgSend), 0)
-	} else {
+	if signaled {
 		c.msgSignaled = c.msgPosted
 		to.Send(c.recordSignaled(msgSend), uverbs.SendSignaled)
+	} else {
+		to.Send(c.record(msgSend), 0)
 	}
-	to.SGE(c.out.sge(i, len(b)))
+	to.SGE(m.sge(i, headerSize+length))
 }
 
 // Flush waits until the peer's device has received everything that was sent.

@@ -185,7 +185,7 @@ func (o ConnOptions) MemoryPerConn() (int64, error) {
 // memory is MemoryPerConn for options with defaults filled in. Slots are aligned to cache lines.
 func (o *ConnOptions) memory() int64 {
 	slots := func(n, size int) int64 { return int64(n) * int64((size+slotAlign-1)&^(slotAlign-1)) }
-	n := slots(o.Depth+spareRecv+1, headerSize+o.MessageSize) + slots(o.SendDepth, headerSize+o.MessageSize) + slots(ctlSlots, headerSize)
+	n := slots(o.Depth+spareRecv+1+o.SendDepth+lentSlots, headerSize+o.MessageSize) + slots(ctlSlots, headerSize)
 	if o.startsSmall() {
 		n += slots(firstRecvs, firstSize)
 	}

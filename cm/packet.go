@@ -166,7 +166,7 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := lookup(ctx, address)
+	addrs, err := lookup(ctx, nil, "ip", address)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := lookup(ctx, address)
+	addrs, err := lookup(ctx, nil, "ip", address)
 	if err != nil {
 		return nil, err
 	}

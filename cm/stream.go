@@ -3,10 +3,12 @@ package cm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,7 +21,8 @@ type Stream struct {
 	readMu sync.Mutex
 	unread []byte // guarded by readMu: the rest of the last message
 
-	writeMu sync.Mutex
+	writeMu    sync.Mutex
+	readFromMu sync.Mutex // held by ReadFrom; locked before writeMu
 
 	readDeadline, writeDeadline deadline
 }
@@ -111,7 +114,29 @@ func (s *Stream) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	return &net.OpError{Op: op, Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: err}
+	return &net.OpError{Op: op, Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: timeoutOf(err)}
+}
+
+// timeoutError is an error with a timeout among its causes. [net.OpError] looks for the method Timeout
+// in the outermost error only.
+type timeoutError struct{ error }
+
+// Timeout implements [net.Error].
+func (*timeoutError) Timeout() bool { return true }
+
+// Temporary implements [net.Error].
+func (*timeoutError) Temporary() bool { return true }
+
+// Unwrap returns the error.
+func (e *timeoutError) Unwrap() error { return e.error }
+
+// timeoutOf returns err, as a timeoutError if a timeout is among its causes.
+func timeoutOf(err error) error {
+	var t interface{ Timeout() bool }
+	if errors.As(err, &t) && t.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) {
+		return &timeoutError{err}
+	}
+	return err
 }
 
 // fill waits until there is something to read.
@@ -168,9 +193,7 @@ func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
 
 // Write writes p. It returns as soon as all of p is copied and posted.
 func (s *Stream) Write(p []byte) (n int, err error) {
-	s.writeMu.Lock()
-	defer s.writeMu.Unlock()
-	err = s.writeDeadline.run(func(ctx context.Context) error {
+	err = s.write(func(ctx context.Context) error {
 		for {
 			k, err := s.conn.sendSome(ctx, p[n:])
 			if n += k; err != nil || n == len(p) {
@@ -178,7 +201,45 @@ func (s *Stream) Write(p []byte) (n int, err error) {
 			}
 		}
 	})
-	return n, s.opError("write", err)
+	return n, err
+}
+
+// ReadFrom sends what it reads from r until io.EOF. It reads into registered memory, so there is no
+// other copy. It implements [io.ReaderFrom].
+func (s *Stream) ReadFrom(r io.Reader) (n int64, err error) {
+	s.readFromMu.Lock()
+	defer s.readFromMu.Unlock()
+	defer s.conn.returnLent()
+	for {
+		var b []byte
+		err := s.write(func(ctx context.Context) (err error) {
+			b, err = s.conn.lendSlot(ctx)
+			return err
+		})
+		if err != nil {
+			return n, err
+		}
+		k, readErr := r.Read(b) // without writeMu, so that Write does not wait for r
+		if k < 0 || k > len(b) {
+			return n, fmt.Errorf("cm: stream: %T has read %d bytes into %d: %w", r, k, len(b), syscall.EINVAL)
+		}
+		if err := s.write(func(ctx context.Context) error { return s.conn.sendLent(ctx, k) }); err != nil {
+			return n, err
+		}
+		switch n += int64(k); {
+		case readErr == io.EOF:
+			return n, nil
+		case readErr != nil:
+			return n, readErr
+		}
+	}
+}
+
+// write calls do, which sends something, with a context that ends at the deadline.
+func (s *Stream) write(do func(ctx context.Context) error) error {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	return s.opError("write", s.writeDeadline.run(do))
 }
 
 // CloseWrite ends the writing direction: the peer reads io.EOF after the last byte.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"syscall"
 	"testing"
 	"time"
 
@@ -126,3 +127,129 @@ func TestHTTP2(t *testing.T) {
 		t.Errorf("Accept after the server's Shutdown: %v", err)
 	}
 }
+
+// blockingReader blocks in Read until it is released. It tells which memory it was given.
+type blockingReader struct {
+	given   chan []byte
+	release chan struct{}
+}
+
+// Read implements [io.Reader].
+func (r *blockingReader) Read(p []byte) (int, error) {
+	r.given <- p
+	<-r.release
+	return copy(p, "late"), nil
+}
+
+// TestStreamReadFrom: ReadFrom reads into registered memory, and Write does not wait for it. The
+// memory is not reused while the reader has it, even after Close.
+func TestStreamReadFrom(t *testing.T) {
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Isolation: ConnPD}})
+	s, peer := client.Stream(), server.Stream()
+	data := make([]byte, 3<<20)
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	var pieces [][]byte // that io.Copy has passed on
+	copied := make(chan error, 1)
+	go func() {
+		n, err := io.Copy(s, struct{ io.Reader }{bytes.NewReader(data)})
+		if err == nil && n != int64(len(data)) {
+			err = fmt.Errorf("%d bytes are copied", n)
+		}
+		copied <- errors.Join(err, s.CloseWrite())
+	}()
+	peer.SetDeadline(time.Now().Add(12 * timeout))
+	n := value(peer.WriteTo(writerFunc(func(p []byte) (int, error) { pieces = append(pieces, bytes.Clone(p)); return len(p), nil })))(t)
+	must(t, <-copied)
+	if got := bytes.Join(pieces, nil); n != int64(len(data)) || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes arrive, or others than were sent", len(got))
+	}
+
+	client, server = connect(t, l, DialOptions{})
+	s, peer = client.Stream(), server.Stream()
+	reader := &blockingReader{make(chan []byte), make(chan struct{})}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.ReadFrom(reader)
+		failed <- err
+	}()
+	given := <-reader.given
+	client.mu.Lock()
+	if own := client.lent.mem.bytes(client.lent.next)[headerSize:]; &own[0] != &given[0] {
+		t.Error("ReadFrom reads into other memory than that of the connection")
+	}
+	client.mu.Unlock()
+	value(s.Write([]byte("now")))(t)
+	got := make([]byte, 3)
+	value(io.ReadFull(peer, got))(t)
+	if string(got) != "now" {
+		t.Errorf("%q arrives", got)
+	}
+	must(t, s.Close())
+	other, _ := connect(t, l, DialOptions{})
+	for _, m := range []*memory{&other.mem, &other.ctl, &other.win.smallMem} {
+		for i := range m.slots {
+			if b := m.bytes(i); overlap(b, given) {
+				t.Error("memory that is lent belongs to another connection as well")
+			}
+		}
+	}
+	close(reader.release)
+	if err := <-failed; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("ReadFrom, closed while it reads: %v", err)
+	}
+	if client.lent.mem.pool != nil {
+		t.Error("the lent memory was not returned")
+	}
+}
+
+// writerFunc is a function as an [io.Writer].
+type writerFunc func(p []byte) (int, error)
+
+// Write implements [io.Writer].
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// overlap reports whether two slices share a byte.
+func overlap(a, b []byte) bool {
+	for i := range a {
+		if &a[i] == &b[0] {
+			return true
+		}
+	}
+	for i := range b {
+		if &b[i] == &a[0] {
+			return true
+		}
+	}
+	return false
+}
+
+// TestStreamBadReader: ReadFrom with a Reader that breaks the rules, or fails.
+func TestStreamBadReader(t *testing.T) {
+	l := newListener(t, ListenOptions{ConnOptions: small})
+	client, server := connect(t, l, DialOptions{ConnOptions: small})
+	s := client.Stream()
+	errBroken := errors.New("it is broken")
+	for _, c := range []struct {
+		read    int
+		err, is error
+		sent    int64
+	}{{-1, nil, syscall.EINVAL, 0}, {1 << 30, nil, syscall.EINVAL, 0}, {2, errBroken, errBroken, 2}} {
+		if n, err := s.ReadFrom(readerFunc(func([]byte) (int, error) { return c.read, c.err })); !errors.Is(err, c.is) || n != c.sent {
+			t.Errorf("Read returns %d, %v; ReadFrom %d, %v", c.read, c.err, n, err)
+		}
+	}
+	must(t, s.CloseWrite())
+	if got := value(io.ReadAll(server.Stream()))(t); len(got) != 2 {
+		t.Errorf("%d bytes arrive, want 2", len(got))
+	}
+}
+
+// readerFunc is a function as an [io.Reader].
+type readerFunc func(p []byte) (int, error)
+
+// Read implements [io.Reader].
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
