@@ -13,6 +13,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -27,9 +28,20 @@ import (
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m, "")) }
+func TestMain(m *testing.M) {
+	if rig := testenv.TheRig(); rig.Soft {
+		for i, name := range rig.Devices {
+			if _, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i])}); err != nil {
+				fmt.Fprintln(os.Stderr, "software devices:", err)
+				os.Exit(2)
+			}
+		}
+	}
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "soft": ""}))
+}
 
 // limit bounds a test.
 const limit = time.Minute
@@ -79,19 +91,50 @@ var echo = grpc.ServiceDesc{
 	}}},
 }
 
+// network is how a server listens and a client dials.
+type network struct {
+	listen func(ctx context.Context, address string) (net.Listener, error)
+	dial   func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// networks are the ways to connect: by RDMA alone, and by the dialer that also has TCP.
+var networks = map[string]network{
+	"stream": {
+		listen: func(ctx context.Context, address string) (net.Listener, error) {
+			l, err := cm.Listen(ctx, address, cm.ListenOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return l.Streams(), nil
+		},
+		dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return cm.DialStream(ctx, address, cm.DialOptions{})
+		},
+	},
+	"dialer": {
+		listen: func(ctx context.Context, address string) (net.Listener, error) {
+			return new(cm.ListenConfig).Listen(ctx, "tcp", address)
+		},
+		dial: func(ctx context.Context, address string) (net.Conn, error) {
+			d := cm.Dialer{FallbackDelay: limit}
+			return d.DialContext(ctx, "tcp", address)
+		},
+	},
+}
+
 // connect starts a server on an RDMA device, and returns a client's connection and the client's
 // address once it has dialled.
-func connect(t *testing.T, server, client credentials.TransportCredentials) (conn *grpc.ClientConn, from func() net.Addr) {
+func connect(t *testing.T, n network, server, client credentials.TransportCredentials) (conn *grpc.ClientConn, from func() net.Addr) {
 	t.Helper()
 	testenv.Guest(t)
-	l, err := cm.Listen(t.Context(), "10.1.0.1:0", cm.ListenOptions{})
+	l, err := n.listen(t.Context(), testenv.TheRig().Addrs[0]+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := grpc.NewServer(grpc.Creds(server), grpc.MaxRecvMsgSize(8<<20))
 	s.RegisterService(&echo, nil)
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(l.Streams()) }()
+	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		s.GracefulStop()
 		if err := <-served; err != nil {
@@ -101,13 +144,13 @@ func connect(t *testing.T, server, client credentials.TransportCredentials) (con
 	dialled := make(chan net.Addr, 1)
 	conn, err = grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(client),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(8<<20)),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			stream, err := cm.DialStream(ctx, addr, cm.DialOptions{})
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			c, err := n.dial(ctx, address)
 			if err != nil {
 				return nil, err
 			}
-			dialled <- stream.LocalAddr()
-			return stream, nil
+			dialled <- c.LocalAddr()
+			return c, nil
 		}))
 	if err != nil {
 		t.Fatal(err)
@@ -151,13 +194,15 @@ func TestCalls(t *testing.T) {
 		{"plain", insecure.NewCredentials(), insecure.NewCredentials()},
 		{"TLS", credentials.NewServerTLSFromCert(&cert), credentials.NewClientTLSFromCert(pool, "example.com")},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			conn, from := connect(t, c.server, c.client)
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			say(t, ctx, conn, from)
-			talk(t, ctx, conn)
-		})
+		for name, n := range networks {
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				conn, from := connect(t, n, c.server, c.client)
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				say(t, ctx, conn, from)
+				talk(t, ctx, conn)
+			})
+		}
 	}
 }
 
@@ -172,7 +217,9 @@ func say(t *testing.T, ctx context.Context, conn *grpc.ClientConn, from func() n
 			t.Fatal(err)
 		}
 		if address == nil {
-			address = from()
+			if address = from(); address.Network() != "rdma+tcp" {
+				t.Errorf("the client has connected by %s", address.Network())
+			}
 		}
 		if want := fmt.Appendf(nil, "%s: %s", address, said); !bytes.Equal(got.Value, want) {
 			t.Fatalf("the answer to %d bytes has %d, or others: %.60q", len(said), len(got.Value), got.Value)

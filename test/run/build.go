@@ -15,7 +15,7 @@ var testPackages = map[string]string{
 	"cm":          "cm",
 	"conformance": "test/conformance",
 	"control":     "test/control",
-	"grpc":        "test/grpc", // a module of its own
+	"grpc":        "test/grpc",
 	"hosts":       "test/hosts",
 	"interop":     "test/interop",
 	"mmio":        "mmio",
@@ -24,6 +24,7 @@ var testPackages = map[string]string{
 	"rxe":         "mmio/rxe",
 	"softrxe":     "test/softrxe",
 	"uverbs":      "uverbs",
+	"websocket":   "test/websocket",
 }
 
 // commandPackages are the programs that run in VMs.
@@ -93,8 +94,8 @@ func (c *config) build(name string) (command, error) {
 	case strings.HasPrefix(name, "race/") && testPackages[base] != "":
 		return command{env: []string{"CGO_ENABLED=1"}, args: []string{"go", "test", "-race", "-c", "-tags", "netgo,osusergo",
 			"-ldflags", "-linkmode external -extldflags -static", "-o", ".build/" + name, "./" + testPackages[base]}}, nil // static, like all programs of a guest
-	case name == "grpc.test":
-		return command{env: target, args: []string{"go", "test", "-C", "test/grpc", "-c", "-trimpath", "-o", "../../" + out, "."}}, nil
+	case strings.HasSuffix(name, ".test") && slices.Contains(modules, testPackages[base]):
+		return command{env: target, args: []string{"go", "test", "-C", testPackages[base], "-c", "-trimpath", "-o", "../../" + out, "."}}, nil
 	case strings.HasSuffix(name, ".test") && testPackages[base] != "":
 		return command{env: target, args: []string{"go", "test", "-c", "-trimpath", "-o", out, "./" + testPackages[base]}}, nil
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// modules are the folders of the modules: test/grpc and tools/vmrun have their own, so that a program
-// which imports the library does not get their dependencies.
-var modules = []string{"", "tools/vmrun", "test/grpc"}
+// modules are the folders of the modules. Those besides the first have dependencies that programs which
+// import the library do not get.
+var modules = []string{"", "tools/vmrun", "test/grpc", "test/websocket"}
 
 // abiPackages hold the structures of the kernel's interface.
 const abiPackages = "./uverbs/internal/abi ./uverbs/soft/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./mmio/siw/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi"
@@ -72,6 +72,7 @@ func checkSteps() []step {
 func (c *config) hostSuites() []suite {
 	gcc := []string{"gcc"}
 	cgo := []string{"CGO_ENABLED=1"}
+	soft := []string{"GOVERBS_DEVICES=soft0,soft1"}
 	return []suite{
 		{name: "check", doc: "gofmt, vet, staticcheck, tidy modules, other architectures and systems", steps: checkSteps()},
 		{
@@ -79,6 +80,8 @@ func (c *config) hostSuites() []suite {
 			steps: []step{
 				{name: "goverbs", alone: true, needs: gcc, host: words("go test ./...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, host: words("go test -short ./...")},
+				{name: "grpc", dir: "test/grpc", env: soft, host: words("go test ./...")},
+				{name: "websocket", dir: "test/websocket", env: soft, host: words("go test ./...")},
 			},
 		},
 		{

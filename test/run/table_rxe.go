@@ -54,7 +54,7 @@ func (c *config) rxeSuite() suite {
 		{
 			name: "cm", driver: "rxe", path: "auto", bin: []string{"verbs"}, env: env,
 			flags:    []string{"-module", "bonding"},
-			programs: test("cm", "classic", "grpc"),
+			programs: test("cm", "classic", "grpc", "websocket"),
 		},
 		verbs,
 	}

@@ -166,8 +166,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestDependencies: the library stands on two modules, tests on two more. test/grpc is a module of
-// its own.
+// TestDependencies: the library stands on two modules, tests on two more. test/grpc and
+// test/websocket are modules of their own.
 func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
 	for _, f := range files(t) {
@@ -175,7 +175,7 @@ func TestDependencies(t *testing.T) {
 		if f.test() {
 			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
-		if under(f.pkg(), "tools", "test/grpc") {
+		if under(f.pkg(), "tools", "test/grpc", "test/websocket") {
 			continue
 		}
 		for _, imp := range f.imports() {

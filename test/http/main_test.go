@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// mainEnv makes the test binary the program.
+const mainEnv = "GOVERBS_TEST_HTTP"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainEnv) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// address returns one of two addresses that no other process uses for a device in software.
+func address(n int) string {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(127<<24|64<<16+2*os.Getpid()+n))
+	return netip.AddrFrom4(b).String()
+}
+
+// program returns the program with a device in software at an address, or without one.
+func program(t *testing.T, device string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), mainEnv+"=1", "GOVERBS_SOFT="+device)
+	return cmd
+}
+
+// TestGet: a client with a device gets a file by RDMA, and one without by TCP.
+func TestGet(t *testing.T) {
+	server := program(t, address(0), "serve", address(0)+":0", ".")
+	out, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		server.Process.Kill()
+		server.Wait()
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	where, ok := strings.CutSuffix(strings.TrimPrefix(line, "listening on "), ", RDMA: true\n")
+	if err != nil || !ok {
+		t.Fatalf("the server prints %q: %v", line, err)
+	}
+	want, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device, network := range map[string]string{address(1): "rdma+tcp", "": "tcp"} {
+		client := program(t, device, "get", "http://"+where+"/main.go")
+		var says strings.Builder
+		client.Stderr = &says
+		got, err := client.Output()
+		if err != nil || string(got) != string(want) || says.String() != "connected to "+where+" by "+network+"\n" {
+			t.Errorf("device %q: %v, %d of %d bytes, %s", device, err, len(got), len(want), says.String())
+		}
+	}
+}
