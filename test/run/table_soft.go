@@ -43,21 +43,22 @@ func (c *config) softSuite() suite {
 
 // softRxeSuite has the tests of software devices against the kernel's rxe.
 func (c *config) softRxeSuite() suite {
-	tests := func(name, run string, more ...string) step {
+	within := func(most, name, run string, more ...string) step {
 		return step{
 			name: name, env: c.guestEnv(more...), bin: []string{"verbs"}, with: perftest,
-			flags: []string{"-timeout", "40m"}, programs: []program{{name: "softrxe.test", run: run, args: []string{"-test.timeout", "39m"}}},
+			flags: []string{"-timeout", most}, programs: []program{{name: "softrxe.test", run: run, args: []string{"-test.timeout", most}}},
 		}
 	}
+	tests := func(name, run string, more ...string) step { return within("40m", name, run, more...) }
 	return suite{
-		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, many connections (GOVERBS_CONNS=10000), a random walk (GOVERBS_WALK=10m), also with lost packets",
+		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, many connections (GOVERBS_CONNS=10000), a random walk (GOVERBS_WALK=1h), also with lost packets",
 		steps: []step{
 			tests("verbs", "^Test(RC|UC|UD)"),
 			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
 			tests("cm", "^TestCM"),
 			tests("many", "^TestMany"),
-			tests("walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
+			within("1000h", "walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
 			tests("loss", "^TestWalkLoss$", pick(c.short, "GOVERBS_WALK=30s", "GOVERBS_WALK=1m")),
 		},
 	}

@@ -15,7 +15,12 @@
 // # Faults of rxe
 //
 // rxe has these faults whatever the peer is. The tests do not provoke them. The functions are those of
-// the kernel's source.
+// the kernel's source, in drivers/infiniband/sw/rxe.
+//
+// The random walk tolerates a round in which rxe alone stalls, without a software device: it counts the round,
+// compares the other pairings with each other, and goes on with new QPs. At the end it says how many rounds
+// there were, and fails if they were more than one and one in 1,000. A stall in which a software device takes
+// part always ends the walk.
 //
 //   - A fence may stop the send queue for ever, on Linux 6.1 and 7.2. When rxe repeats requests,
 //     req_retry goes back to the oldest one. rxe_wqe_is_fenced then counts all READs and atomics under way,
@@ -29,6 +34,13 @@
 //     then sets need_req_skb and ends, and rxe_skb_tx_dtor runs it again when a packet has been freed. Between
 //     the comparison and the setting the last packet may be freed. On Linux 7.2, one of 36,022 rounds of the
 //     walk, with 78 packets, stopped between two QPs of rxe.
+//   - On Linux 7.2 a repeated READ may get no response, or a NAK, if the newest message has no bytes and
+//     the READ has some, or the other way round: read_reply looks at the length of the newest message
+//     (qp->resp.length) to decide whether the READ needs a memory region. The kernel logs a warning.
+//   - On Linux 7.2 a repeated ATOMIC WRITE has address 0: req_retry knows the addresses of READs, WRITEs and the
+//     other atomics only. The peer answers with a NAK.
+//   - On Linux 7.2 a QP may stop for ever when READs or atomics are behind a request for which the peer has no
+//     receive. The cause is not known.
 //   - On Linux 7.2 an rkey of a memory window permits access to all of the region: check_rkey compares the
 //     addresses with those of the region, and nothing compares them with those of the window. The software
 //     device does the same.

@@ -149,6 +149,9 @@ func (x *exchange) finish(r *round, receives [2]int) {
 	for i := range ends {
 		ends[i].got(receives[i])
 	}
+	if x.stalled {
+		return
+	}
 	for i, ops := range r.ops {
 		for j := range ops {
 			if ops[j].takes && ends[i].ah != nil {
@@ -275,7 +278,8 @@ func walk(t *testing.T, lossy bool) {
 	newer := !lossy && slices.Compare(kernel[:], v6_2[:]) >= 0
 	w := &walker{Rand: rand.New(rand.NewPCG(seed, 0)), lossy: lossy, windows: newer,
 		atomicWrite: newer} // rxe of Linux 7.2 repeats it with address 0
-	rounds, failing := 0, 0
+	rounds, failing, stalls := 0, 0, 0
+	var played time.Duration
 	const life = 40 // rounds of a session
 	stop := time.Now().Add(walkTime(t))
 	for i := 0; time.Now().Before(stop); i++ {
@@ -288,8 +292,15 @@ func walk(t *testing.T, lossy bool) {
 			s := newSession(t, rxe, software, pairs)
 			for n := 0; n < life && time.Now().Before(stop); n++ {
 				rounds++
-				if s.round(t, fmt.Sprintf("%s=%d, session %d, round %d", seedEnv, seed, i, n)) {
+				began := time.Now()
+				fails, stalled := s.round(t, fmt.Sprintf("%s=%d, session %d, round %d", seedEnv, seed, i, n))
+				played += time.Since(began)
+				if fails {
 					failing++
+				}
+				if stalled { // its QPs are of no use any more
+					stalls++
+					break
 				}
 			}
 		})
@@ -297,12 +308,18 @@ func walk(t *testing.T, lossy bool) {
 			break
 		}
 	}
-	t.Logf("%d rounds, %d of them with a fault", rounds, failing)
+	t.Logf("%d rounds in %s, %d of them with a fault", rounds, played.Round(time.Second), failing)
+	if stalls > 0 {
+		t.Logf("rxe with rxe stalled: %d rounds", stalls)
+	}
+	if stalls > 1+rounds/1000 {
+		t.Error("rxe with rxe stalls more often than its known faults explain, see the package documentation")
+	}
 }
 
 // round draws a round of each pair, plays all at once, and compares the pairings. It reports whether a request
-// had a fault.
-func (s *session) round(t *testing.T, name string) (failing bool) {
+// had a fault, and whether rxe with rxe has stalled.
+func (s *session) round(t *testing.T, name string) (failing, stalled bool) {
 	t.Helper()
 	var rounds []*round
 	for _, p := range s.pairs {
@@ -310,47 +327,60 @@ func (s *session) round(t *testing.T, name string) (failing bool) {
 		rounds = append(rounds, r)
 		name += fmt.Sprintf("\n%s:\n%s", p, r)
 	}
-	s.compare(t, rounds, name)
+	if stalled = s.compare(t, rounds, name); stalled {
+		return false, true
+	}
 	for k, r := range rounds {
 		if r.failing() {
 			failing = true
 			s.reconnect(t, k)
 		}
 	}
-	return failing
+	return failing, false
 }
 
-// compare plays a round of each pair in all pairings. A difference ends the test.
-func (s *session) compare(t *testing.T, rounds []*round, name string) {
+// compare plays a round of each pair in all pairings. A difference ends the test, and so does a pairing with
+// a software device that stalls. It reports whether the kernel's device alone has stalled: rxe has faults
+// that make it, and what the others do is then compared with what the first of them does.
+func (s *session) compare(t *testing.T, rounds []*round, name string) (stalled bool) {
 	t.Helper()
 	var want []string
-	for i, all := range s.exchanges {
+	var first []*exchange // whose results are want
+	for _, all := range s.exchanges {
 		hosts := fmt.Sprintf("%s to %s", all[0].a.host, all[0].b.host)
+		mayStall := !all[0].a.host.soft && !all[0].b.host.soft
 		var receives [][2]int
 		for k, x := range all {
-			x.record = record{title: fmt.Sprintf("%s\n%s, pair %d:\n", name, hosts, k)}
+			x.record = record{title: fmt.Sprintf("%s\n%s, pair %d:\n", name, hosts, k), mayStall: mayStall}
 			receives = append(receives, x.start(rounds[k]))
 		}
 		var got []string
 		for k, x := range all {
 			x.finish(rounds[k], receives[k])
+			if x.stalled {
+				stalled = true
+				t.Logf("%s%s\n%s: %s", x.title, &x.record, kernelName, rxeCounters())
+			}
 			got = append(got, fmt.Sprintf("pair %d", k))
 			got = append(got, x.record.lines...)
 			got = append(got, fmt.Sprintf("memory: %#x, %#x", x.a.sum(), x.b.sum()))
 		}
-		if i == 0 {
-			want = got
+		if stalled && mayStall {
+			continue
+		}
+		if want == nil {
+			want, first = got, all
 			continue
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s\n%s: differs from what the first pairing does:\n%s", name, hosts, diff)
+			t.Errorf("%s\n%s: differs from what %s to %s does:\n%s", name, hosts, first[0].a.host, first[0].b.host, diff)
 			for k, x := range all {
-				first := s.exchanges[0][k]
-				t.Logf("pair %d: the memory of a and b differs at %v and %v", k, differences(first.a, x.a), differences(first.b, x.b))
+				t.Logf("pair %d: the memory of a and b differs at %v and %v", k, differences(first[k].a, x.a), differences(first[k].b, x.b))
 			}
 			t.FailNow()
 		}
 	}
+	return stalled
 }
 
 // differences returns the parts of the memory of two ends that differ.
