@@ -14,5 +14,5 @@ import (
 var lacking string
 
 func TestMain(m *testing.M) {
-	os.Exit(testenv.Main(m, lacking))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": ""}))
 }

@@ -367,8 +367,14 @@ func TestKernelRename(t *testing.T) {
 	}
 }
 
+// TestKernelMove moves a device into another network namespace, from which it comes back when the namespace ends.
 func TestKernelMove(t *testing.T) {
-	dev := rxe0(t)
+	needKernel(t)
+	name := testenv.TheRig().Devices[0]
+	dev, err := DeviceByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
 	inNewNetNS(t, func(ns *os.File) {
 		err := MoveDevice(dev, ns)
 		t.Log(err)
@@ -391,10 +397,28 @@ func TestKernelMove(t *testing.T) {
 			t.Errorf("in mode exclusive: %v", err)
 			return
 		}
-		if d, err := DeviceByName(dev.Name); err != nil || d.Index != dev.Index {
-			t.Errorf("in its new namespace it is %+v, %v", d, err)
+		if d, err := DeviceByName(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("in its old namespace it is still %+v, %v", d, err)
 		}
+		onThread(func() {
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				t.Errorf("setns: %v", err)
+				return
+			}
+			if d, err := DeviceByName(name); err != nil || d.Index != dev.Index {
+				t.Errorf("in its new namespace it is %+v, %v", d, err)
+			}
+		})
 	})
+	var d Device
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if d, err = DeviceByName(name); err == nil {
+			break
+		}
+	}
+	if err != nil || d.Index != dev.Index {
+		t.Errorf("after the end of the namespace it is %+v, %v", d, err)
+	}
 }
 
 // Keys are for those who may administer the network, lists for everybody.

@@ -41,7 +41,7 @@ func (c *config) mlx5Suites() []suite {
 				{
 					name: "cm", driver: "mlx5-roce", device: "mlx5", flags: []string{"-module", "veth", "-timeout", "20m"},
 					with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
-					skip: anyCard, programs: test("cm", "classic", "interop", "control"),
+					skip: anyCard, programs: append(test("cm", "classic", "interop", "control"), only("netlinkrdma", "TestKernelMove")),
 				},
 				{
 					name: "hosts", device: "mlx5", flags: []string{"-hosts", "2", "-cpus", "1"}, with: rdmacm,
