@@ -58,8 +58,8 @@ func TestNullMR(t *testing.T) {
 	})
 }
 
-// TestImplicitODP registers all memory of the process if the device supports that, and otherwise
-// checks what the error says.
+// TestImplicitODP registers all memory of the process if the device supports that, and has the kernel page some of
+// it in. Otherwise the test checks what the error says.
 func TestImplicitODP(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -82,6 +82,21 @@ func TestImplicitODP(t *testing.T) {
 		addr := addrOf(buf)
 		if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 1000), addr, mr.RKey()); st != uverbs.WCSuccess || !bytes.Equal(buf.Bytes()[:1000], want) {
 			t.Errorf("RDMA WRITE: %s, or it is not there", st)
+		}
+		if os.Getenv("RDMAABI") == "write" {
+			return // advice has no legacy command
+		}
+		for _, wait := range []bool{true, false} {
+			const size = 4 << 20
+			buf := newBuffer(t, size)
+			sge := uverbs.SGE{Addr: addrOf(buf), Length: size, LKey: mr.LKey()}
+			must(t, b.pd.AdviseMR(uverbs.AdvicePrefetchWrite, []uverbs.SGE{sge}, uverbs.AdviseOptions{Flush: wait}))
+			if n := resident(t, buf); wait && n < size*3/4 {
+				t.Errorf("of %d bytes %d became resident", size, n)
+			}
+			if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 1000), sge.Addr+size/2, mr.RKey()); st != uverbs.WCSuccess || !bytes.Equal(buf.Bytes()[size/2:][:1000], want) {
+				t.Errorf("RDMA WRITE after advice: %s, or it is not there", st)
+			}
 		}
 	})
 }
