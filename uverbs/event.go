@@ -27,7 +27,7 @@ const (
 	EventPortErr                            // Port: it is down
 	EventLIDChange                          // Port: its LID changed
 	EventPKeyChange                         // Port: its P_Key table changed
-	EventSMChange                           // Port: it has another subnet manager
+	EventSMChange                           // Port: it has another subnet manager; rxe, siw and mlx5_ib do not report it
 	EventSRQErr                             // SRQ: a fatal error
 	EventSRQLimitReached                    // SRQ: it has fewer receives left than its limit
 	EventQPLastWQEReached                   // QP: it takes no more receives from its SRQ
