@@ -160,6 +160,7 @@ func reqNotifyCQ(k *call, req *abi.ReqNotifyCQ) syscall.Errno {
 		return errno
 	}
 	c.queue.Arm(req.SolicitedOnly != 0)
+	k.ctx.dev.armed()
 	return 0
 }
 

@@ -25,7 +25,9 @@ type network struct {
 	link   *linkWatch
 
 	handle udp.Handler // of unicast packets
-	flush  func()      // ends a batch of them
+	flush  udp.Done    // ends a batch of them
+
+	empty atomic.Uint32 // polls since packets have arrived or a CQ was armed
 }
 
 // networks are those of all devices of this process.
@@ -79,12 +81,25 @@ func (n *network) takeLate(from netip.AddrPort, packet []byte, meta udp.Meta) {
 func (n *network) start(d *engine.Device) {
 	n.engine, n.late = d, d.NewReceiver()
 	r := d.NewReceiver()
-	n.handle, n.flush = n.path.Handler(receiver(r)), r.Flush
+	n.handle = n.path.Handler(receiver(r))
+	n.flush = func() bool {
+		n.empty.Store(0)
+		r.Flush()
+		return true
+	}
 	changeNetworks(func(all []*network) []*network { return append(all, n) })
-	n.done.Go(func() {
-		for n.socket.Receive(n.handle, n.flush) == nil {
-		}
-	})
+	n.done.Go(func() { n.socket.Receive(n.handle, n.flush) }) // until it is closed
+}
+
+// skip reports whether a program that has found no completion is unlikely to wait for packets by polling. It
+// may have taken the completions of the last packets and be about to arm a CQ and sleep, or have done so.
+func (n *network) skip() bool { return n.empty.Add(1) == 1 }
+
+// armed says that a CQ was armed.
+func (d *Device) armed() {
+	if n := d.network; n != nil {
+		n.empty.Store(0)
+	}
 }
 
 // poll handles the packets that have arrived, and reports whether there were some.
@@ -100,9 +115,14 @@ const emptyPolls = 8
 // A goroutine that polls without end keeps a processor, and while it does, the Go runtime looks for
 // packets only every 10 ms if there is no other processor. So it also does the work of the other devices.
 func (d *Device) poll() {
-	if n := d.network; n != nil && n.poll() {
-		d.empty.Store(0)
-		return
+	if n := d.network; n != nil {
+		if n.skip() {
+			return
+		}
+		if n.poll() {
+			d.empty.Store(0)
+			return
+		}
 	}
 	if d.empty.Add(1)%emptyPolls == 0 && d.pollOthers() {
 		return

@@ -82,5 +82,6 @@ func (c *context) fastArm(cmd *kernel.Command) (syscall.Errno, bool) {
 	}
 	defer o.release()
 	o.self.(*cq).queue.Arm(a.Data>>32 != 0)
+	c.dev.armed()
 	return 0, true
 }

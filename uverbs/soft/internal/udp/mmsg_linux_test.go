@@ -2,6 +2,7 @@ package udp
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -235,7 +236,10 @@ func TestPoll(t *testing.T) {
 		}
 		next++
 	}
-	batches := func() { done++ }
+	batches := func() bool {
+		done++
+		return true
+	}
 	if b.Poll(inOrder, batches) || done != 0 {
 		t.Fatal("Poll has received something before anything was sent")
 	}
@@ -262,8 +266,7 @@ func TestPoll(t *testing.T) {
 
 	ended, first := make(chan bool), next
 	go func() {
-		for b.Receive(inOrder, batches) == nil {
-		}
+		b.Receive(inOrder, batches)
 		close(ended)
 	}()
 	for n := range 1000 {
@@ -277,5 +280,45 @@ func TestPoll(t *testing.T) {
 	<-ended
 	if next != first+1000 || b.Poll(inOrder, batches) {
 		t.Errorf("%d packets were handled, want %d; or a closed socket receives", next, first+1000)
+	}
+}
+
+// TestReceiveCalls: a call of Receive handles all batches, and asks the kernel once for each, not again when
+// nothing is left.
+func TestReceiveCalls(t *testing.T) {
+	for _, o := range []Options{{}, {NoGRO: true}} {
+		a, b := open(t, netip.MustParseAddrPort("127.0.0.1:0"), Options{NoGSO: true}), open(t, netip.MustParseAddrPort("127.0.0.1:0"), o)
+		var batch Batch
+		send := func(n int) {
+			batch.Reset()
+			fill(t, &batch, b.LocalAddr(), n, 1)
+			if err := a.Send(&batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const before, later = 3 * plainBuffers, 200
+		for range before {
+			send(64)
+		}
+		handled, ended := make(chan bool, before), make(chan error)
+		go func() {
+			ended <- b.Receive(func(netip.AddrPort, []byte, Meta) { handled <- true }, func() bool { return true })
+		}()
+		for range before {
+			<-handled
+		}
+		empty := b.t.(*mmsg).r.empty.Load
+		first := empty()
+		for range later {
+			send(64)
+			<-handled
+		}
+		if n := empty() - first; n > later/4 {
+			t.Errorf("%d calls found nothing, for %d packets one by one", n, later)
+		}
+		b.Close()
+		if err := <-ended; err != net.ErrClosed {
+			t.Errorf("Receive returned %v, want net.ErrClosed", err)
+		}
 	}
 }

@@ -144,7 +144,7 @@ func (r *receiver) init(t *mmsg, to netip.AddrPort, gro bool) {
 	r.names = make([]unix.RawSockaddrInet6, n)
 	r.vectors = make([]unix.Iovec, n)
 	r.controls = make([][receiveCtl]byte, n)
-	r.wait = r.try
+	r.wait = r.serve
 	r.look = func(fd uintptr) { r.found = r.receive(fd) }
 	for i := range r.messages {
 		r.vectors[i].Base = &r.buffers[i*r.size]

@@ -100,9 +100,21 @@ func errnoOf(err error) error {
 }
 
 // poll does nothing: package net cannot read without waiting.
-func (p *plain) poll(Handler, func()) bool { return false }
+func (p *plain) poll(Handler, Done) bool { return false }
 
-func (p *plain) receive(h Handler, done func()) error {
+func (p *plain) receive(h Handler, done Done) error {
+	for {
+		if err := p.receiveOne(h); err != nil {
+			return err
+		}
+		if done == nil || !done() {
+			return nil
+		}
+	}
+}
+
+// receiveOne waits for a packet and handles it.
+func (p *plain) receiveOne(h Handler) error {
 	n, from, err := p.conn.ReadFromUDPAddrPort(p.buffer)
 	p.c.receiveCalls.Add(1)
 	switch {
@@ -117,9 +129,6 @@ func (p *plain) receive(h Handler, done func()) error {
 	}
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
 	p.c.deliver(h, from, p.buffer[:n], Meta{To: p.self})
-	if done != nil {
-		done()
-	}
 	return nil
 }
 

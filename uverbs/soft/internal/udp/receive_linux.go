@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -34,21 +35,28 @@ type receiver struct {
 	got   int           // guarded by turn: messages[:got] are received
 	errno syscall.Errno // guarded by turn: the kernel's answer if got is 0
 
+	handler Handler // of Socket.Receive
+	done    Done    // of Socket.Receive
+
 	wait  func(fd uintptr) bool // persistent closure for RawConn.Read
 	look  func(fd uintptr)      // persistent closure for RawConn.Control
 	found bool                  // guarded by turn: look has received something
+
+	empty atomic.Uint64 // calls that have found nothing
 }
 
-func (t *mmsg) receive(h Handler, done func()) error {
-	r := &t.r
-	if err := t.raw.Read(r.wait); err != nil {
+// receive stays in one RawConn.Read for all batches. Each new one would have to begin with a call that usually
+// finds nothing, since it forgets which packets the runtime's poller has reported. Within one, a batch that
+// leaves buffers unused was all there is, and the next packet ends the wait: epoll is edge-triggered.
+func (t *mmsg) receive(h Handler, done Done) error {
+	t.r.handler, t.r.done = h, done
+	if t.raw.Read(t.r.wait) != nil || t.closed.Load() {
 		return net.ErrClosed
 	}
-	defer r.turn.Unlock() // which try has locked
-	return t.handle(h, done)
+	return nil
 }
 
-func (t *mmsg) poll(h Handler, done func()) bool {
+func (t *mmsg) poll(h Handler, done Done) bool {
 	r := &t.r
 	if !r.turn.TryLock() {
 		return false
@@ -58,36 +66,40 @@ func (t *mmsg) poll(h Handler, done func()) bool {
 	if t.raw.Control(r.look) != nil || !r.found {
 		return false
 	}
-	return t.handle(h, done) == nil
+	t.handle(h, done)
+	return !t.closed.Load()
 }
 
-// handle gives the packets of a batch to the handler. The caller holds turn.
-func (t *mmsg) handle(h Handler, done func()) error {
+// handle gives the packets of a batch to the handler, and reports whether another batch is wanted. The caller
+// holds turn.
+func (t *mmsg) handle(h Handler, done Done) (more bool) {
 	r := &t.r
 	t.c.receiveCalls.Add(1)
 	if r.got == 0 {
 		t.c.receiveFailures.Add(1)
-		return nil
+		return done != nil
 	}
 	for i := range r.got {
 		if t.closed.Load() {
-			return net.ErrClosed // the handler has closed the socket
+			return false
 		}
 		r.deliver(i, h)
 	}
-	if done != nil {
-		done()
-	}
-	return nil
+	return done != nil && done()
 }
 
-// try takes the turn and receives what is there. It reports false, without the turn, if nothing is.
-func (r *receiver) try(fd uintptr) bool {
+// serve handles batches until there are no more packets, and reports whether no other batch is wanted.
+func (r *receiver) serve(fd uintptr) (end bool) {
 	r.turn.Lock()
-	if r.receive(fd) {
-		return true
+	defer r.turn.Unlock()
+	for r.receive(fd) {
+		if !r.t.handle(r.handler, r.done) {
+			return true
+		}
+		if 0 < r.got && r.got < len(r.messages) {
+			break
+		}
 	}
-	r.turn.Unlock()
 	return false
 }
 
@@ -103,6 +115,7 @@ func (r *receiver) receive(fd uintptr) bool {
 			continue
 		case unix.EAGAIN:
 			r.got = 0
+			r.empty.Add(1)
 			return false
 		}
 		r.got, r.errno = n, errno

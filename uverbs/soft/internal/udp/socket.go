@@ -44,6 +44,9 @@ type Meta struct {
 // used again when the handler has returned. Addresses have no zone.
 type Handler func(from netip.AddrPort, packet []byte, meta Meta)
 
+// Done ends a batch of packets, and reports whether another one is wanted. If it is nil, none is.
+type Done func() (more bool)
+
 // Socket sends and receives packets of RoCE v2 at one address of the host.
 //
 // All methods are safe for concurrent use, but only one goroutine at a time may call Receive.
@@ -62,10 +65,10 @@ type Socket struct {
 type transport interface {
 	// send seals and sends a batch.
 	send(b *Batch) error
-	// receive waits for packets and handles those that have arrived.
-	receive(h Handler, done func()) error
+	// receive waits for packets and handles batches of them.
+	receive(h Handler, done Done) error
 	// poll is receive without waiting. It reports whether there were packets.
-	poll(h Handler, done func()) bool
+	poll(h Handler, done Done) bool
 	// joinGroup opens a transport that receives the packets of a multicast group.
 	joinGroup(group netip.Addr) (transport, error)
 	// receiveBuffer returns the size of the receive buffer in bytes.
@@ -116,18 +119,18 @@ func (s *Socket) Send(b *Batch) error {
 }
 
 // Receive waits until at least one packet has arrived, calls h for each packet that is there, up to a
-// batch, and then done, unless it is nil. It drops packets that are too short or have a wrong ICRC. If
-// the socket is closed, Receive returns net.ErrClosed. It returns no other error.
-func (s *Socket) Receive(h Handler, done func()) error { return s.t.receive(h, done) }
+// batch, and then done. While that returns true, Receive goes on with the next batch. It drops packets
+// that are too short or have a wrong ICRC. If the socket is closed, Receive returns net.ErrClosed. It
+// returns no other error. Only one goroutine may call it at a time.
+func (s *Socket) Receive(h Handler, done Done) error { return s.t.receive(h, done) }
 
-// Poll does the same as Receive, but does not wait. It reports whether it has received something. It may
+// Poll does the same for one batch, but does not wait. It reports whether it has received something. It may
 // be called while Receive waits: the two handle batches in turn, so packets stay in order. If the other
 // one is handling a batch, Poll returns false. On systems other than Linux it always does.
-func (s *Socket) Poll(h Handler, done func()) bool { return s.t.poll(h, done) }
+func (s *Socket) Poll(h Handler, done Done) bool { return s.t.poll(h, done) }
 
 // Close closes the socket and leaves all multicast groups. Send and Receive return net.ErrClosed from
-// then on, also where they were waiting. Close waits for handlers of multicast packets, so it must not
-// be called by one.
+// then on, also where they were waiting. Close waits for handlers, so it must not be called by one.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -186,12 +189,11 @@ func (s *Socket) JoinGroup(addr netip.Addr, h Handler) error {
 	self := netip.AddrPortFrom(s.bound.Addr().WithZone(""), s.bound.Port())
 	go func() {
 		defer close(g.done)
-		for t.receive(func(from netip.AddrPort, packet []byte, meta Meta) {
+		t.receive(func(from netip.AddrPort, packet []byte, meta Meta) { // until it is closed
 			if from != self {
 				h(from, packet, meta)
 			}
-		}, nil) == nil {
-		}
+		}, func() bool { return true })
 	}()
 	return nil
 }

@@ -341,25 +341,6 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestCloseInHandler: a handler may close the socket.
-func TestCloseInHandler(t *testing.T) {
-	for _, m := range modes {
-		s := open(t, netip.MustParseAddrPort("127.0.0.1:0"), m.o)
-		var batch Batch
-		fill(t, &batch, s.LocalAddr(), 64, 1)
-		if err := s.Send(&batch); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		for err == nil {
-			err = s.Receive(func(netip.AddrPort, []byte, Meta) { s.Close() }, nil)
-		}
-		if err != net.ErrClosed {
-			t.Errorf("%s: Receive returned %v, want net.ErrClosed", m.name, err)
-		}
-	}
-}
-
 // TestConcurrentSend: several goroutines send through one socket while another receives.
 func TestConcurrentSend(t *testing.T) {
 	forFamilies(t, func(t *testing.T, local netip.AddrPort) {
