@@ -36,4 +36,7 @@ func cover(mem []byte) error {
 	return err
 }
 
+// joins says that cover and munmap take memory that several mappings have.
+const joins = true
+
 func munmap(mem []byte) error { return unix.MunmapPtr(unsafe.Pointer(&mem[0]), uintptr(len(mem))) }

@@ -26,6 +26,9 @@ func cover(mem []byte) error {
 	return err
 }
 
+// joins says that cover and munmap do not take memory that several mappings have.
+const joins = false
+
 func munmap(mem []byte) error {
 	return windows.VirtualFree(uintptr(unsafe.Pointer(&mem[0])), 0, windows.MEM_RELEASE)
 }

@@ -1,6 +1,7 @@
 package mmio
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -23,7 +24,7 @@ type Region struct {
 	n   int    // the requested number of bytes, at most len(mem)
 
 	borrowed bool // Close and Retire leave the memory alone
-	owner    any  // of borrowed memory: what frees it once it is garbage collected; nil for the Go heap
+	owner    any  // what frees the memory once it is garbage collected, if it is borrowed or was retired with another; else nil
 }
 
 // Map maps size bytes of f, starting at offset, shared and for reading and writing. For the rings
@@ -57,10 +58,10 @@ func mapFile(f *os.File, offset uint64, size int, writable bool) (*Region, error
 	}
 	// Control holds a reference to the descriptor: while mmap uses it, a concurrent Close
 	// cannot free its number for another file.
-	var mem []byte
+	r := &Region{n: size}
 	var mapErr error
 	if err := raw.Control(func(fd uintptr) {
-		mem, mapErr = mapShared(fd, offset, size, writable)
+		r.mem, mapErr = mapShared(fd, offset, size, writable)
 	}); err != nil {
 		// Control fails without running the function only if the file is closed.
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), os.ErrClosed)
@@ -68,7 +69,7 @@ func mapFile(f *os.File, offset uint64, size int, writable bool) (*Region, error
 	if mapErr != nil {
 		return nil, fmt.Errorf("mmio: map %d bytes of %s at %#x: %w", size, f.Name(), offset, mapErr)
 	}
-	return &Region{mem: mem, n: size}, nil
+	return r, nil
 }
 
 // MapAnonymous maps size bytes of zeroed, page-aligned memory outside the Go heap. With huge set it
@@ -175,6 +176,55 @@ func (r *Region) Retire() error {
 	r.mem = nil
 	runtime.AddCleanup(r, func(mem []byte) { munmap(mem) }, mem)
 	return nil
+}
+
+// RetireAll retires regions, of which some may be nil. Two that are neighbours in memory, as the rings of a
+// queue pair usually are, take one system call instead of two; their address space is free again once both
+// are garbage collected.
+func RetireAll(regions ...*Region) error {
+	if len(regions) == 2 && regions[0] != nil && regions[1] != nil && regions[0] != regions[1] {
+		if done, err := retireBoth(regions[0], regions[1]); done {
+			return err
+		}
+	}
+	var errs []error
+	for _, r := range regions {
+		if r != nil {
+			errs = append(errs, r.Retire())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// covered is zeroed memory at the addresses of several regions. They refer to it until they are collected.
+type covered struct{ mem []byte }
+
+// retireBoth retires two regions with one mapping if they are neighbours in memory.
+func retireBoth(a, b *Region) (done bool, err error) {
+	if !a.before(b) {
+		a, b = b, a
+	}
+	a.mu.Lock() // in the order of the addresses
+	defer a.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a.mem == nil || b.mem == nil || a.borrowed || b.borrowed || !adjacent(a.mem, b.mem) {
+		return false, nil
+	}
+	mem := join(a.mem, b.mem)
+	if err := cover(mem); err != nil {
+		return true, fmt.Errorf("mmio: retire %d bytes: %w", len(mem), err)
+	}
+	c := &covered{mem}
+	a.mem, b.mem, a.owner, b.owner = nil, nil, c, c
+	runtime.AddCleanup(c, func(mem []byte) { munmap(mem) }, mem)
+	return true, nil
+}
+
+// before reports whether the memory of r is below that of s.
+func (r *Region) before(s *Region) bool {
+	x, y := r.Bytes(), s.Bytes()
+	return len(x) > 0 && len(y) > 0 && address(x) < address(y)
 }
 
 // Close unmaps the region. Closing it again does nothing.

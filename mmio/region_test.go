@@ -323,6 +323,61 @@ func TestRetire(t *testing.T) {
 	}
 }
 
+// TestRetireAll: neighbours are retired by one mapping, which stays while one of them is there; others, nil
+// and closed ones each by themselves.
+func TestRetireAll(t *testing.T) {
+	page := os.Getpagesize()
+	var mem []byte
+	pair := func() (a, b *Region) {
+		var err error
+		if mem, err = mapPrivate(2 * page); err != nil {
+			t.Fatal(err)
+		}
+		mem[0], mem[page] = 'a', 'b'
+		return &Region{mem: mem[:page:page], n: page}, &Region{mem: mem[page:], n: page}
+	}
+	isMapped := func() bool {
+		var resident [2]byte
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mem[0])), uintptr(2*page), uintptr(unsafe.Pointer(&resident[0])))
+		return errno == 0
+	}
+	a, b := pair()
+	if err := errors.Join(RetireAll(b, a), RetireAll(a, b), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if a.Bytes() != nil || b.Bytes() != nil || !bytes.Equal(mem, make([]byte, 2*page)) || a.owner == nil || a.owner != b.owner {
+		t.Errorf("not retired together: %+v, %+v", a, b)
+	}
+	a = nil
+	for range 3 {
+		runtime.GC()
+	}
+	if time.Sleep(10 * time.Millisecond); !isMapped() {
+		t.Error("the memory is unmapped while somebody has one of the regions")
+	}
+	mem[page] = 'x'
+	runtime.KeepAlive(b)
+	b = nil
+	for n := 0; isMapped(); n++ {
+		if n == 100 {
+			t.Fatal("the memory is still mapped after both regions were collected")
+		}
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	a, b = pair()
+	if err := errors.Join(a.Retire(), RetireAll(a, b), RetireAll(nil, b), RetireAll(b, b), RetireAll()); err != nil || a.Bytes() != nil || b.Bytes() != nil {
+		t.Errorf("one was retired before: %v", err)
+	}
+	if a, b = pair(); a.owner != nil || b.owner != nil {
+		t.Fatal("new regions have owners")
+	}
+	b.borrowed = true
+	if err := RetireAll(a, b); err != nil || a.Bytes() != nil || b.Bytes() != nil || a.owner != nil || mem[0] != 0 || mem[page] != 'b' {
+		t.Errorf("one is borrowed: %v, %q, %q", err, mem[0], mem[page])
+	}
+}
+
 // TestCloseRefused: memory that the kernel does not unmap is an error. It refuses an address that is
 // not at the beginning of a page.
 func TestCloseRefused(t *testing.T) {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -75,6 +77,16 @@ func (c *commands) legacy(number uint32, in, out []byte, u udata) syscall.Errno 
 	return c.Legacy(number, in, out, u.in, u.out)
 }
 
+// writes reports whether the command with the kernel's name at the beginning of verb was issued with write(),
+// although the path is not pathWrite.
+func (c *commands) writes(verb string) bool {
+	name, _, _ := strings.Cut(verb, " ")
+	number, ok := map[string]uint32{
+		"MODIFY_QP": abi.IB_USER_VERBS_CMD_MODIFY_QP, "REG_MR": abi.IB_USER_VERBS_CMD_REG_MR, "DEREG_MR": abi.IB_USER_VERBS_CMD_DEREG_MR,
+	}[name]
+	return ok && c.Writes(number)
+}
+
 // fail returns the error for an errno of a command, or nil for 0.
 func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	if errno == 0 {
@@ -91,7 +103,7 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	if c.inproc == nil {
 		err.Netns = netns()
 	}
-	if c.Path() == pathWrite || errno == errWriteDenied {
+	if c.Path() == pathWrite || errno == errWriteDenied || c.writes(verb) {
 		err.Path = "write"
 	}
 	refused := ""

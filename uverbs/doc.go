@@ -178,8 +178,8 @@
 // RDMAABI=write forces one of them. Use ioctl in sandboxes that permit nothing else. With
 // RDMAABI=write the GID table is read from sysfs.
 //
-// Doorbells and the arming of a CQ use write(), which is cheaper. With RDMAABI=ioctl, or if write()
-// fails, they use ioctl. A process that has changed its user since it opened the device cannot use
+// Doorbells, the arming of a CQ, MODIFY_QP, REG_MR and DEREG_MR use write(), which is cheaper. With
+// RDMAABI=ioctl, or if write() is not permitted, they use ioctl. A process that has changed its user since it opened the device cannot use
 // write().
 //
 // RDMADEBUG=level=1 traces commands on standard error.

@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -236,15 +235,7 @@ func (software) oneCQESize(c *CQ, o *CQOptions) error {
 
 // closeRegions unmaps the regions that are not nil. A goroutine that has not yet seen that the
 // object is closed may still access them.
-func closeRegions(regions ...*mmio.Region) error {
-	var err error
-	for _, r := range regions {
-		if r != nil {
-			err = errors.Join(err, r.Retire())
-		}
-	}
-	return err
-}
+func closeRegions(regions ...*mmio.Region) error { return mmio.RetireAll(regions...) }
 
 // driverOf returns the driver with the given kernel driver ID, or nil if it is not supported.
 func driverOf(id netlinkrdma.DriverID) driver {

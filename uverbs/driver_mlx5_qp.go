@@ -163,7 +163,8 @@ func (q *QP) cleanCQsMlx5() {
 	if !q.mlx5.registered {
 		return
 	}
-	for _, cq := range q.cqs() {
+	var few [2]*CQ
+	for _, cq := range q.cqs(few[:0]) {
 		cq.cleanMlx5(&q.mlx5.owner)
 	}
 }

@@ -69,21 +69,21 @@ func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
 func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
 func (rxeDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
 
-// operations follows wr_opcode_mask of rxe_opcode.c. For UC that mask has SEND_WITH_INV, too, but
-// no packet for it: posting it would break the QP.
 func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
 	switch t {
-	case RC:
-		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
-			WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite), true
-	case UC:
-		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW), true
-	case UD:
-		return opcodes(WRSend, WRSendWithImm), true
-	case RawPacket: // older kernels create one without operations; others refuse
-		return opcodes(), true
+	case RC, UC, UD, RawPacket: // older kernels create a raw packet QP without operations; others refuse
+		return rxeOps[t], true
 	}
 	return opcodeSet{}, false
+}
+
+// rxeOps follows wr_opcode_mask of rxe_opcode.c. For UC that mask has SEND_WITH_INV, too, but no packet
+// for it: posting it would break the QP.
+var rxeOps = [XRCRecv + 1]opcodeSet{
+	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+		WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite),
+	UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW),
+	UD: opcodes(WRSend, WRSendWithImm),
 }
 
 // mapCQ maps the completion ring.

@@ -343,7 +343,10 @@ func (m *MR) SGE(offset, length int) SGE {
 // Memory windows bound to it must be closed or bound elsewhere first.
 func (m *MR) Close() error {
 	return m.close(func() error {
-		errno := m.dev.cmd.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, m.handle)
+		errno := syscall.ENOTTY
+		if !m.dev.cmd.Writes(abi.IB_USER_VERBS_CMD_DEREG_MR) {
+			errno = m.dev.cmd.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, m.handle)
+		}
 		if absent(errno) {
 			req := &abi.DeregMR{MRHandle: m.handle}
 			errno = m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEREG_MR, bytesOf(req), nil, udata{})

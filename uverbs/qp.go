@@ -136,9 +136,8 @@ type qpSpec struct {
 	open uint32 // number of an existing QP of xrcd to open, or 0
 }
 
-// uses lists the objects that the QP uses.
-func (s *qpSpec) uses() []*object {
-	var all []*object
+// uses appends the objects that the QP uses to all.
+func (s *qpSpec) uses(all []*object) []*object {
 	if s.pd != nil {
 		all = append(all, &s.pd.object)
 	}
@@ -186,7 +185,8 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 	if s.pd != nil {
 		qp.pd = s.pd.handle
 	}
-	if err := qp.addParents(d, "QP", "DESTROY_QP", s.uses()...); err != nil {
+	var few [6]*object
+	if err := qp.addParents(d, "QP", "DESTROY_QP", s.uses(few[:0])...); err != nil {
 		return nil, err
 	}
 	if err := qp.create(&s); err != nil {
@@ -284,7 +284,8 @@ func (q *QP) Close() error {
 			return err
 		}
 		q.dev.dropTarget(q.cookie)
-		for _, cq := range q.cqs() {
+		var few [2]*CQ
+		for _, cq := range q.cqs(few[:0]) {
 			cq.qps.Delete(q.qpn)
 		}
 		return nil

@@ -44,15 +44,15 @@ func (q *QP) create(s *qpSpec) (err error) {
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())
 	}
-	for _, cq := range q.cqs() {
+	var few [2]*CQ
+	for _, cq := range q.cqs(few[:0]) {
 		cq.qps.Store(q.qpn, q)
 	}
 	return nil
 }
 
-// cqs returns the CQs of the QP, each once.
-func (q *QP) cqs() []*CQ {
-	all := make([]*CQ, 0, 2)
+// cqs appends the CQs of the QP to all, each once.
+func (q *QP) cqs(all []*CQ) []*CQ {
 	if q.sendCQ != nil {
 		all = append(all, q.sendCQ)
 	}

@@ -31,3 +31,5 @@ func NewCharDevice(*os.File, CharOptions) (*CharDevice, error) {
 func writeCall(uintptr, []byte) syscall.Errno { return syscall.ENOSYS }
 
 func writeCallShort(uintptr, *byte, uint8) syscall.Errno { return syscall.ENOSYS }
+
+func (*CharDevice) issueWrite([]byte, bool) syscall.Errno { return syscall.ENOSYS }

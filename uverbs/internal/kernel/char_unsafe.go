@@ -128,6 +128,18 @@ func (d *CharDevice) write(c *Command) syscall.Errno {
 	return errno
 }
 
+// issueWrite issues the bytes of a legacy command. The meaning of brief is that of [Command.Brief].
+func (d *CharDevice) issueWrite(b []byte, brief bool) syscall.Errno {
+	if !brief || !d.software {
+		return writeCall(d.fd, b)
+	}
+	for {
+		if errno := writeCallShort(d.fd, &b[0], uint8(len(b))); errno != syscall.EINTR {
+			return errno
+		}
+	}
+}
+
 // ioctlCall and ioctlCallShort are the only places that issue RDMA_VERBS_IOCTL. The short one does
 // not tell Go's scheduler, see [Repeated].
 func ioctlCall(fd uintptr, c *Command) syscall.Errno {

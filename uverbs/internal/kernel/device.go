@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -47,16 +49,17 @@ type Path int
 
 // Paths.
 const (
-	PathAuto  Path = iota // ioctl if the kernel supports it, else write
+	PathAuto  Path = iota // ioctl if the kernel supports it, else write; see [Conn.Writes] for exceptions
 	PathIoctl             // ioctl only; legacy commands inside INVOKE_WRITE
 	PathWrite             // write only
 )
 
 // Conn is an open device. It is safe for concurrent use.
 type Conn struct {
-	dev  Device
-	path Path
-	name string // for traces
+	dev   Device
+	path  Path
+	name  string      // for traces
+	write *CharDevice // for legacyByWrite; nil unless dev is a CharDevice and the path is PathAuto
 
 	mu     sync.RWMutex // held for reading by commands, except a Repeated
 	closed bool         // guarded by mu
@@ -64,7 +67,11 @@ type Conn struct {
 
 // NewConn returns a Conn that passes commands to dev. The name is that of the RDMA device.
 func NewConn(dev Device, path Path, name string) *Conn {
-	return &Conn{dev: dev, path: path, name: name}
+	c := &Conn{dev: dev, path: path, name: name}
+	if path == PathAuto {
+		c.write, _ = dev.(*CharDevice) // and not a type that embeds one, which has its own Do
+	}
+	return c
 }
 
 // Path returns the path that was given to [NewConn].
@@ -83,7 +90,14 @@ func (c *Conn) Do(cmd *Command) syscall.Errno {
 // the command has a response, in starts with 8 bytes for the address of it, which Legacy fills in.
 // The slices drvIn and drvOut are the driver's part of request and response. A number with
 // IB_USER_VERBS_CMD_FLAG_EXTENDED is an extended command.
+//
+// On [PathAuto] the commands of [Conn.Writes] are issued with write().
 func (c *Conn) Legacy(number uint32, in, out, drvIn, drvOut []byte) syscall.Errno {
+	if c.Writes(number) && len(drvIn)+len(drvOut) == 0 {
+		if errno := c.legacyByWrite(number, in, out); errno != syscall.EACCES && errno != syscall.EPERM {
+			return errno
+		}
+	}
 	cmd := invokeWrite(number, in, out, drvIn, drvOut)
 	defer cmd.Done()
 	if c.path != PathWrite {
@@ -93,6 +107,42 @@ func (c *Conn) Legacy(number uint32, in, out, drvIn, drvOut []byte) syscall.Errn
 	}
 	return writeErrno(c.do(cmd, true))
 }
+
+// Writes reports whether [Conn.Legacy] issues a command with write() although the kernel may support the
+// ioctl: write() executes fewer instructions, 1,300 of 3,300 for MODIFY_QP on Linux 6.1. The ioctl takes
+// over if write() is not permitted.
+func (c *Conn) Writes(number uint32) bool {
+	return c.write != nil && (number == abi.IB_USER_VERBS_CMD_MODIFY_QP || number == abi.IB_USER_VERBS_CMD_REG_MR || number == abi.IB_USER_VERBS_CMD_DEREG_MR)
+}
+
+// legacyByWrite issues a command without driver's part that is not an extended one. The memory of out
+// must not move, so it must not be on a stack.
+//
+// Preconditions: in has at most maxWritten-hdrSize bytes.
+func (c *Conn) legacyByWrite(number uint32, in, out []byte) syscall.Errno {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return ErrnoClosed
+	}
+	var buf [maxWritten]byte
+	binary.LittleEndian.PutUint32(buf[:], number)
+	binary.LittleEndian.PutUint16(buf[4:], uint16((hdrSize+len(in))/4))
+	binary.LittleEndian.PutUint16(buf[6:], uint16(len(out)/4))
+	n := hdrSize + copy(buf[hdrSize:], in)
+	if len(out) > 0 {
+		binary.LittleEndian.PutUint64(buf[hdrSize:], Addr(out))
+	}
+	errno := c.write.issueWrite(buf[:n], number == abi.IB_USER_VERBS_CMD_MODIFY_QP)
+	runtime.KeepAlive(out)
+	if traceLevel() >= 1 {
+		trace(c.name, invokeWrite(number, in, out, nil, nil), true, errno)
+	}
+	return errno
+}
+
+// maxWritten is the size of the largest command of [Conn.Writes].
+const maxWritten = 120
 
 // do passes a command to the device.
 func (c *Conn) do(cmd *Command, byWrite bool) syscall.Errno {

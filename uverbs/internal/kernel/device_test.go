@@ -240,3 +240,76 @@ func TestTrace(t *testing.T) {
 		t.Errorf("%v; trace (-want +got):\n%s", err, diff)
 	}
 }
+
+// TestWrites: on PathAuto commands that many programs repeat go by write(), with the same bytes as on
+// PathWrite and with the address of the response; the ioctl has its turn if write() is not permitted.
+func TestWrites(t *testing.T) {
+	for number, want := range map[uint32]bool{
+		abi.IB_USER_VERBS_CMD_MODIFY_QP: true, abi.IB_USER_VERBS_CMD_REG_MR: true, abi.IB_USER_VERBS_CMD_DEREG_MR: true,
+		abi.IB_USER_VERBS_CMD_DEALLOC_PD: false, abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_MODIFY_QP: false,
+	} {
+		for path := range PathWrite + 1 {
+			if c, _ := openPipe(t, path); c.Writes(number) != (want && path == PathAuto) {
+				t.Errorf("command %d on path %d: %v", number, path, c.Writes(number))
+			}
+		}
+	}
+	c, r := openPipe(t, PathAuto)
+	reg, modify := &abi.RegMR{Start: 1, Length: 2, HCAVA: 3, PDHandle: 4, AccessFlags: 5}, &abi.ModifyQP{QPHandle: 6, AttrMask: 7}
+	resp := Bytes(&abi.RegMRResp{})
+	for _, l := range []Legacy{
+		{Number: abi.IB_USER_VERBS_CMD_REG_MR, In: Bytes(reg), Out: resp},
+		{Number: abi.IB_USER_VERBS_CMD_MODIFY_QP, In: Bytes(modify)},
+	} {
+		want := l.Request(0)
+		if len(l.Out) > 0 {
+			want = l.Request(Addr(l.Out))
+		}
+		if len(want) > maxWritten {
+			t.Fatalf("command %d has %d bytes", l.Number, len(want))
+		}
+		if errno := c.Legacy(l.Number, l.In, l.Out, nil, nil); errno != 0 {
+			t.Fatal(errno)
+		}
+		b := make([]byte, len(want))
+		if _, err := io.ReadFull(r, b); err != nil {
+			t.Fatal(err)
+		}
+		same(t, b, want)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if errno := c.Legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, Bytes(modify), nil, nil, nil); errno != ErrnoClosed {
+		t.Errorf("after Close: %v", errno)
+	}
+
+	// A sealed file permits no write(), and knows no ioctl either.
+	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := openChar(t, os.NewFile(uintptr(fd), "uverbs0"), PathAuto)
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	stderr, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	level, old := traceLevel, os.Stderr
+	traceLevel, os.Stderr = func() int { return 1 }, stderr
+	errno := sealed.Legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, Bytes(modify), nil, nil, nil)
+	traceLevel, os.Stderr = level, old
+	text, err := os.ReadFile(stderr.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		seen = append(seen, strings.Fields(line)[2])
+	}
+	if want := []string{"write", "ioctl", "write"}; errno != syscall.EPERM || !slices.Equal(seen, want) {
+		t.Errorf("not permitted: %v, commands by %v, want EPERM and %v\n%s", errno, seen, want, text)
+	}
+}
