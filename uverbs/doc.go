@@ -179,8 +179,8 @@
 // RDMAABI=write the GID table is read from sysfs.
 //
 // Doorbells, the arming of a CQ, MODIFY_QP, REG_MR and DEREG_MR use write(), which is cheaper. With
-// RDMAABI=ioctl, or if write() is not permitted, they use ioctl. A process that has changed its user since it opened the device cannot use
-// write().
+// RDMAABI=ioctl, or if write() is not permitted, they use ioctl. A process that has changed its user
+// since it opened the device cannot use write().
 //
 // RDMADEBUG=level=1 traces commands on standard error.
 //
